@@ -1,0 +1,36 @@
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWithAndBecauseLeaveTheOriginalUntouched(t *testing.T) {
+	base := New(NotFound, "No such thing.")
+	changed := base.With("id", 7).Because(io.EOF)
+
+	require.Nil(t, base.Details)
+	require.NoError(t, errors.Unwrap(base))
+	require.Equal(t, map[string]any{"id": 7}, changed.Details)
+	require.ErrorIs(t, changed, io.EOF)
+}
+
+func TestOfHidesTheCauseOfAnUncodedError(t *testing.T) {
+	f := Of(errors.New("password=hunter2"))
+	require.Equal(t, Internal, f.Code)
+	require.NotContains(t, f.Message, "hunter2")
+	require.Contains(t, f.Error(), "hunter2", "the operational log needs the cause")
+}
+
+func TestAFaultIsFoundThroughWrapping(t *testing.T) {
+	err := fmt.Errorf("while reading: %w", New(OversizedSQL, "%d bytes", 9))
+	require.Equal(t, OversizedSQL, CodeOf(err))
+	require.Equal(t, OversizedSQL, Of(err).Code)
+	require.ErrorIs(t, err, New(OversizedSQL, ""))
+	require.NotErrorIs(t, err, New(OversizedRequest, ""))
+	require.Empty(t, CodeOf(io.EOF))
+}
