@@ -67,12 +67,15 @@ const (
 )
 
 // A Fault is a failure with a code of the contract. Message is for the person
-// who sent the request and says what to do next; Details is for programs. Both
-// may be shown to the client and therefore hold no secret.
+// who sent the request and says what to do next; Details is for programs; Beside
+// stands at the top level of the error object, next to error_code (an unknown
+// outcome puts execution_state and execution_id there, spec/decisions.md part
+// 4). All three may be shown to the client and therefore hold no secret.
 type Fault struct {
 	Code    Code
 	Message string
 	Details map[string]any
+	Beside  map[string]any
 	cause   error
 }
 
@@ -93,6 +96,18 @@ func (f *Fault) With(key string, value any) *Fault {
 		c.Details = make(map[string]any, 1)
 	}
 	c.Details[key] = value
+	return &c
+}
+
+// WithBeside returns a copy of f with one more field at the top level of the
+// error object.
+func (f *Fault) WithBeside(key string, value any) *Fault {
+	c := *f
+	c.Beside = maps.Clone(f.Beside)
+	if c.Beside == nil {
+		c.Beside = make(map[string]any, 1)
+	}
+	c.Beside[key] = value
 	return &c
 }
 

@@ -11,9 +11,11 @@ import (
 
 func TestWithAndBecauseLeaveTheOriginalUntouched(t *testing.T) {
 	base := New(NotFound, "No such thing.")
-	changed := base.With("id", 7).Because(io.EOF)
+	changed := base.With("id", 7).WithBeside("execution_state", "unknown").Because(io.EOF)
 
 	require.Nil(t, base.Details)
+	require.Nil(t, base.Beside)
+	require.Equal(t, map[string]any{"execution_state": "unknown"}, changed.Beside)
 	require.NoError(t, errors.Unwrap(base))
 	require.Equal(t, map[string]any{"id": 7}, changed.Details)
 	require.ErrorIs(t, changed, io.EOF)
