@@ -1,0 +1,228 @@
+package classify
+
+// Version is the version of the classification contract (spec/gate.md part 9):
+// names, values and meanings of the facts are locked. A new signal, query type
+// or meaning is 1.1.
+const Version = "1.0"
+
+// A Classification is everything the gate knows about one statement from its
+// text. The first twelve fields are the facts of design/policy.md part 3 under
+// the same names; the rest is for the executor and for people and no rule sees
+// it. Lists are sorted by bytes, without duplicates and never nil; a list past
+// 256 entries is cut and raises oversized_facts. No constant of the SQL text
+// appears in any field except NormalizedSQL's shape, which has none either.
+//
+// A Classification may be shared between requests: treat it as immutable.
+type Classification struct {
+	QueryType      string   `json:"query_type"`      // type of the root node
+	QueryTypes     []string `json:"query_types"`     // types of the root, CTEs, and what EXPLAIN, COPY and their kin hold
+	Class          string   `json:"class"`           // strictest class of all nodes and calls
+	SafeRead       bool     `json:"safe_read"`       // class is read and there is no risk signal
+	TablesRead     []string `json:"tables_read"`     // schema.table
+	TablesWritten  []string `json:"tables_written"`  // schema.table
+	ColumnsWritten []string `json:"columns_written"` // schema.table.column, or schema.table.*
+	Functions      []string `json:"functions"`       // built-ins bare, all else schema.name
+	RiskSignals    []string `json:"risk_signals"`
+	Flags          []string `json:"flags"`
+	Where          []string `json:"where"` // one value for each UPDATE, DELETE and MERGE, in the order of their text, not deduplicated
+	Fingerprint    string   `json:"fingerprint"`
+
+	ClassificationVersion string   `json:"classification_version"`
+	Run                   string   `json:"run"`
+	Signals               []Signal `json:"signals"`
+	Advice                []string `json:"advice"`
+	Engine                Engine   `json:"engine"`
+
+	Start         int    `json:"-"` // first byte of the statement in the text
+	End           int    `json:"-"` // byte behind its last
+	Depth         int    `json:"-"` // depth of the tree, in JSON objects
+	NormalizedSQL string `json:"-"` // the text with every literal replaced by a parameter, for logs
+}
+
+// A Signal is one risk signal with its object and place.
+type Signal struct {
+	Signal   string `json:"signal"`
+	Severity string `json:"severity"`
+	Subject  string `json:"subject"` // pg_read_file, public.t; "" when the statement itself is the object
+	At       int    `json:"at"`      // byte offset in the text
+}
+
+// Engine names what made the classification, so that it can be made again.
+type Engine struct {
+	PgQuery     string `json:"pg_query"`
+	Grammar     int    `json:"grammar"`
+	Tables      string `json:"tables"` // first 12 hex digits of the embedded tables' SHA-256
+	ServerMajor int    `json:"server_major"`
+	Catalog     string `json:"catalog"`
+}
+
+// Config is what a classification depends on besides the text, and how the
+// parser is run.
+type Config struct {
+	SearchPath    string   // the one schema of GATE_SEARCH_PATH; "" = public
+	KeyColumns    []string // GATE_KEY_COLUMNS, besides id
+	ServerMajor   int      // 15 to 18; 0 = not known: only what all four versions have counts as built in
+	MaxSQLBytes   int      // 0 = 262144
+	ParserMode    string   // auto ("" too) or child
+	Children      int      // parser children, 1 to 8; 0 = 1
+	WorkerCommand []string // argv of the parser child; empty = this binary with parse-worker
+	CacheEntries  int      // whole classifications kept by exact text, at most 4096; 0 = none
+}
+
+// Classes, strictest first. Rank of class in this order decides which of two wins.
+const (
+	ClassUnknown     = "unknown"
+	ClassProcedural  = "procedural"
+	ClassDCL         = "dcl"
+	ClassDDL         = "ddl"
+	ClassMaintenance = "maintenance"
+	ClassUtility     = "utility"
+	ClassTCL         = "tcl"
+	ClassSession     = "session"
+	ClassWrite       = "write"
+	ClassRead        = "read"
+)
+
+// Ways the executor runs a statement.
+const (
+	RunReadFence   = "read_fence"  // BEGIN READ ONLY ... ROLLBACK: exactly the safe reads
+	RunTransaction = "transaction" // an explicit transaction of its own
+	RunAlone       = "alone"       // the server refuses it inside a transaction block
+	RunNone        = "none"        // POST /query cannot carry it
+)
+
+// Query types: the SQL verb of a node, in upper case.
+const (
+	TypeSelect            = "SELECT" // also VALUES and TABLE
+	TypeShow              = "SHOW"
+	TypeExplain           = "EXPLAIN"
+	TypeCopyTo            = "COPY_TO"
+	TypeInsert            = "INSERT"
+	TypeUpdate            = "UPDATE"
+	TypeDelete            = "DELETE"
+	TypeMerge             = "MERGE"
+	TypeCopyFrom          = "COPY_FROM"
+	TypeRefresh           = "REFRESH"
+	TypeCreate            = "CREATE"
+	TypeCreateTableAs     = "CREATE_TABLE_AS" // also SELECT INTO
+	TypeCreateFunction    = "CREATE_FUNCTION"
+	TypeAlter             = "ALTER"
+	TypeDrop              = "DROP"
+	TypeTruncate          = "TRUNCATE"
+	TypeComment           = "COMMENT"
+	TypeGrant             = "GRANT"
+	TypeRevoke            = "REVOKE"
+	TypeCreateRole        = "CREATE_ROLE"
+	TypeAlterRole         = "ALTER_ROLE"
+	TypeDropRole          = "DROP_ROLE"
+	TypeAlterDefaultPrivs = "ALTER_DEFAULT_PRIVILEGES"
+	TypeReassignOwned     = "REASSIGN_OWNED"
+	TypeSecurityLabel     = "SECURITY_LABEL"
+	TypeAlterOwner        = "ALTER_OWNER"
+	TypeBegin             = "BEGIN"
+	TypeCommit            = "COMMIT"
+	TypeRollback          = "ROLLBACK"
+	TypeSavepoint         = "SAVEPOINT"
+	TypeRelease           = "RELEASE"
+	TypePrepareTx         = "PREPARE_TRANSACTION"
+	TypeSet               = "SET"
+	TypeReset             = "RESET"
+	TypeDiscard           = "DISCARD"
+	TypeListen            = "LISTEN"
+	TypeUnlisten          = "UNLISTEN"
+	TypeNotify            = "NOTIFY"
+	TypePrepare           = "PREPARE"
+	TypeExecute           = "EXECUTE"
+	TypeDeallocate        = "DEALLOCATE"
+	TypeDeclare           = "DECLARE"
+	TypeFetch             = "FETCH"
+	TypeClose             = "CLOSE"
+	TypeDo                = "DO"
+	TypeCall              = "CALL"
+	TypeVacuum            = "VACUUM"
+	TypeAnalyze           = "ANALYZE"
+	TypeReindex           = "REINDEX"
+	TypeCluster           = "CLUSTER"
+	TypeCheckpoint        = "CHECKPOINT"
+	TypeLock              = "LOCK"
+	TypeLoad              = "LOAD"
+	TypeAlterSystem       = "ALTER_SYSTEM"
+	TypeUnknown           = "UNKNOWN"
+)
+
+// Risk signals (design/classification.md part 7). The first ten are the floor:
+// each is a BLOCK unless a rule lifts it by name.
+const (
+	SignalUnknownNode          = "unknown_node"
+	SignalServerFileAccess     = "server_file_access"
+	SignalServerProgram        = "server_program"
+	SignalSQLExecutingFunction = "sql_executing_function"
+	SignalRemoteAccess         = "remote_access"
+	SignalBackendControl       = "backend_control"
+	SignalOpaqueCode           = "opaque_code"
+	SignalIdentitySwitch       = "identity_switch"
+	SignalSecretCatalogRead    = "secret_catalog_read"
+	SignalOversizedFacts       = "oversized_facts"
+
+	SignalDataModifyingCTE   = "data_modifying_cte"
+	SignalSelectInto         = "select_into"
+	SignalWriteWithoutWhere  = "write_without_where"
+	SignalTautologicalWhere  = "tautological_where"
+	SignalDestructiveDDL     = "destructive_ddl"
+	SignalSystemCatalogWrite = "system_catalog_write"
+	SignalPrivilegeChange    = "privilege_change"
+	SignalUnknownFunction    = "unknown_function"
+	SignalSessionChange      = "session_change"
+	SignalTransactionControl = "transaction_control"
+	SignalAdvisoryLock       = "advisory_lock"
+	SignalRowLocking         = "row_locking"
+	SignalExplainAnalyze     = "explain_analyze"
+	SignalVolatileFunction   = "volatile_function"
+	SignalSequenceChange     = "sequence_change"
+	SignalDelayFunction      = "delay_function"
+	SignalCascade            = "cascade"
+	SignalBulkCopy           = "bulk_copy"
+	SignalConfusableText     = "confusable_text"
+)
+
+// Severities of signals.
+const (
+	SeverityFloor  = "floor"
+	SeverityHigh   = "high"
+	SeverityMedium = "medium"
+)
+
+// Flags.
+const (
+	FlagReturning      = "returning"
+	FlagCascade        = "cascade"
+	FlagConcurrently   = "concurrently"
+	FlagIfExists       = "if_exists" // also IF NOT EXISTS
+	FlagOrReplace      = "or_replace"
+	FlagTemporary      = "temporary"
+	FlagOnConflict     = "on_conflict"
+	FlagCTE            = "cte"
+	FlagExplain        = "explain"
+	FlagExplainAnalyze = "explain_analyze"
+	FlagParameters     = "parameters"
+	FlagPrepared       = "prepared" // set by the sessions that put an inner statement in EXECUTE's place
+	FlagLimit          = "limit"
+)
+
+// Values of Where.
+const (
+	WhereNone        = "none"
+	WhereTautology   = "tautology"
+	WhereKeyEquality = "key_equality"
+	WherePresent     = "present"
+)
+
+// Advice for the person who approves.
+const (
+	AdviceRewrite       = "rewrite"
+	AdviceScan          = "scan"
+	AdviceBlocksWrites  = "blocks_writes"
+	AdviceBlocksAll     = "blocks_all"
+	AdviceBreaksClients = "breaks_clients"
+	AdviceNoTransaction = "no_transaction"
+)
