@@ -1,0 +1,166 @@
+package event
+
+// Types of a request and its decision.
+const (
+	TypeRequestReceived  Type = "request_received"
+	TypeQueryRejected    Type = "query_rejected"
+	TypeDecisionRecorded Type = "decision_recorded"
+	TypeEmergencyBypass  Type = "emergency_bypass"
+)
+
+// RequestReceived is a statement that reached a decision. Its claims, role and
+// host stand in the context.
+type RequestReceived struct {
+	SQLDigest        [32]byte // SHA-256 of the exact text
+	SQLBytes         int
+	SQLText          string   // as GATE_AUDIT_SQL_TEXT says; "" = none
+	ExecutionProfile string   // "" = default
+	IdempotencyKey   string   // "" = none
+	RequestDigest    [32]byte // SHA-256 over text and context: what an approval or key is bound to
+	Principal        string   // the verified identity; "" = none
+}
+
+func (*RequestReceived) EventType() Type         { return TypeRequestReceived }
+func (p *RequestReceived) Fields() Payload       { return write(7, p.form) }
+func (p *RequestReceived) Parse(l Payload) error { return read(l, p.form) }
+
+func (p *RequestReceived) form(f *form) {
+	f.str("execution_profile", &p.ExecutionProfile, may)
+	f.str("idempotency_key", &p.IdempotencyKey, may)
+	f.str("principal", &p.Principal, may)
+	f.hash("request_digest", &p.RequestDigest, need)
+	num(f, "sql_bytes", &p.SQLBytes, need)
+	f.hash("sql_digest", &p.SQLDigest, need)
+	f.str("sql_text", &p.SQLText, may)
+}
+
+// QueryRejected is a request that was refused before a decision; the context's
+// error_code or reason_code says why.
+type QueryRejected struct {
+	SQLDigest        [32]byte // zero = there was no text
+	SQLBytes         int      // 0 = there was no text
+	Limit            string   // name of the limit that was hit; "" = none
+	Position         int      // in characters of the text, from 1; 0 = none
+	Principal        string
+	ExecutionProfile string
+}
+
+func (*QueryRejected) EventType() Type         { return TypeQueryRejected }
+func (p *QueryRejected) Fields() Payload       { return write(6, p.form) }
+func (p *QueryRejected) Parse(l Payload) error { return read(l, p.form) }
+
+func (p *QueryRejected) form(f *form) {
+	f.str("execution_profile", &p.ExecutionProfile, may)
+	f.str("limit", &p.Limit, may)
+	num(f, "position", &p.Position, may)
+	f.str("principal", &p.Principal, may)
+	num(f, "sql_bytes", &p.SQLBytes, may)
+	f.hash("sql_digest", &p.SQLDigest, may)
+}
+
+// DecisionRecorded holds all that the decision read and all it found, so that
+// anyone can compute it again (design/policy.md part 9). Decision, reason_code,
+// policy_version, mode, query type and fingerprint stand in the context; the
+// claims in the request's request_received.
+type DecisionRecorded struct {
+	Enforced   bool
+	Bypass     bool
+	RuleID     string
+	Layer      string
+	Matched    []string
+	Observed   []string
+	Errors     []string
+	Floor      []string
+	Lifted     []string
+	Approval   *ApprovalTerms // with REQUIRE_APPROVAL, else nil
+	PolicyHash [32]byte
+	Engine     uint64 // seq of the startup event that names the engine's versions
+	Run        string // how the statement runs (design/execution-and-wire.md part 2)
+	Facts      DecisionFacts
+}
+
+// ApprovalTerms are the terms that a rule sets for an approval.
+type ApprovalTerms struct {
+	TTLSeconds int
+	MaxRows    int // 0 = no limit
+}
+
+// DecisionFacts are the variables of facts/v1 (design/policy.md part 3) that
+// stand nowhere else in the request's events.
+type DecisionFacts struct {
+	QueryTypes         []string
+	Class              string
+	SafeRead           bool
+	TablesRead         []string
+	TablesWritten      []string
+	ColumnsWritten     []string
+	Functions          []string
+	RiskSignals        []string
+	Flags              []string
+	Where              []string
+	TLSSubject         string
+	AgentID            string
+	AgentToolsVerified bool
+	Approved           bool
+}
+
+func (*DecisionRecorded) EventType() Type         { return TypeDecisionRecorded }
+func (p *DecisionRecorded) Fields() Payload       { return write(14, p.form) }
+func (p *DecisionRecorded) Parse(l Payload) error { return read(l, p.form) }
+
+func (p *DecisionRecorded) form(f *form) {
+	part(f, "approval", &p.Approval, (*ApprovalTerms).form)
+	f.flag("bypass", &p.Bypass, may)
+	f.flag("enforced", &p.Enforced, need)
+	num(f, "engine", &p.Engine, need)
+	f.strs("errors", &p.Errors, may)
+	f.group("facts", 14, p.Facts.form)
+	f.strs("floor", &p.Floor, may)
+	f.str("layer", &p.Layer, need)
+	f.strs("lifted", &p.Lifted, may)
+	f.strs("matched", &p.Matched, may)
+	f.strs("observed", &p.Observed, may)
+	f.hash("policy_hash", &p.PolicyHash, need)
+	f.str("rule_id", &p.RuleID, need)
+	f.str("run", &p.Run, need)
+}
+
+func (t *ApprovalTerms) form(f *form) {
+	num(f, "max_rows", &t.MaxRows, may)
+	num(f, "ttl_seconds", &t.TTLSeconds, need)
+}
+
+func (d *DecisionFacts) form(f *form) {
+	f.str("agent_id", &d.AgentID, may)
+	f.flag("agent_tools_verified", &d.AgentToolsVerified, may)
+	f.flag("approved", &d.Approved, may)
+	f.str("class", &d.Class, may)
+	f.strs("columns_written", &d.ColumnsWritten, may)
+	f.strs("flags", &d.Flags, may)
+	f.strs("functions", &d.Functions, may)
+	f.strs("query_types", &d.QueryTypes, may)
+	f.strs("risk_signals", &d.RiskSignals, may)
+	f.flag("safe_read", &d.SafeRead, may)
+	f.strs("tables_read", &d.TablesRead, may)
+	f.strs("tables_written", &d.TablesWritten, may)
+	f.str("tls_subject", &d.TLSSubject, may)
+	f.strs("where", &d.Where, may)
+}
+
+// EmergencyBypass is written before a statement runs although its decision was
+// not ALLOW (spec/decisions.md part 2).
+type EmergencyBypass struct {
+	Reason string // GATE_EMERGENCY_BYPASS_REASON
+	Until  int64  // GATE_EMERGENCY_BYPASS_UNTIL, ns since 1970
+	By     string // label of the operator token
+}
+
+func (*EmergencyBypass) EventType() Type         { return TypeEmergencyBypass }
+func (p *EmergencyBypass) Fields() Payload       { return write(3, p.form) }
+func (p *EmergencyBypass) Parse(l Payload) error { return read(l, p.form) }
+
+func (p *EmergencyBypass) form(f *form) {
+	f.str("by", &p.By, need)
+	f.str("reason", &p.Reason, need)
+	num(f, "until", &p.Until, need)
+}

@@ -1,0 +1,113 @@
+package event
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// A Typed is the payload of one event type as a Go struct. All of them are
+// pointers. Fields may share memory with the struct's texts, never with its
+// byte slices.
+type Typed interface {
+	// EventType names the type whose payload this is.
+	EventType() Type
+	// Fields gives the payload, sorted, with absent fields left out.
+	Fields() Payload
+	// Parse fills the struct from a payload that Fields could have given, and
+	// refuses any other. The struct must be new.
+	Parse(Payload) error
+}
+
+// A Spec is one event type in the version that is written today.
+type Spec struct {
+	Type    Type
+	Version uint16
+	New     func() Typed
+}
+
+// ErrUnknownType says that this program has no meaning for an event's type or
+// version: it was written by a later one. Whoever folds events has to stop
+// there and must not skip it.
+var ErrUnknownType = errors.New("unknown event type or version")
+
+// specs is the one table of event types, in the order in which a life of the
+// service meets them.
+var specs = []Spec{
+	{TypeStartup, 1, func() Typed { return new(Startup) }},
+	{TypeShutdown, 1, func() Typed { return new(Shutdown) }},
+	{TypeLogTailRecovered, 1, func() Typed { return new(LogTailRecovered) }},
+	{TypeCheckpointSigned, 1, func() Typed { return new(CheckpointSigned) }},
+	{TypeHealthFail, 1, func() Typed { return new(HealthFail) }},
+	{TypeAuditCorruptionDetected, 1, func() Typed { return new(AuditCorruptionDetected) }},
+	{TypeDBUnavailable, 1, func() Typed { return new(DBUnavailable) }},
+	{TypeRateLimitHit, 1, func() Typed { return new(RateLimitHit) }},
+	{TypeOversizedRequest, 1, func() Typed { return new(OversizedRequest) }},
+	{TypeOperatorAuthFailed, 1, func() Typed { return new(OperatorAuthFailed) }},
+
+	{TypePolicyLoaded, 1, func() Typed { return new(PolicyLoaded) }},
+	{TypePolicyValidated, 1, func() Typed { return new(PolicyValidated) }},
+	{TypePolicyActivated, 1, func() Typed { return new(PolicyActivated) }},
+	{TypePolicyRollback, 1, func() Typed { return new(PolicyRollback) }},
+	{TypePolicyCandidateCreated, 1, func() Typed { return new(PolicyCandidateCreated) }},
+	{TypePolicyCandidateRejected, 1, func() Typed { return new(PolicyCandidateRejected) }},
+
+	{TypeRequestReceived, 1, func() Typed { return new(RequestReceived) }},
+	{TypeQueryRejected, 1, func() Typed { return new(QueryRejected) }},
+	{TypeDecisionRecorded, 1, func() Typed { return new(DecisionRecorded) }},
+	{TypeEmergencyBypass, 1, func() Typed { return new(EmergencyBypass) }},
+
+	{TypeApprovalCreated, 1, func() Typed { return new(ApprovalCreated) }},
+	{TypeApprovalResolved, 1, func() Typed { return new(ApprovalResolved) }},
+	{TypeApprovalExpired, 1, func() Typed { return new(ApprovalExpired) }},
+	{TypeApprovalUsed, 1, func() Typed { return new(ApprovalUsed) }},
+	{TypeApprovalsPurged, 1, func() Typed { return new(ApprovalsPurged) }},
+
+	{TypeExecutionDispatched, 1, func() Typed { return new(ExecutionDispatched) }},
+	{TypeExecutionSuccess, 1, func() Typed { return new(ExecutionSuccess) }},
+	{TypeExecutionFailure, 1, func() Typed { return new(ExecutionFailure) }},
+	{TypeExecutionStateUnknown, 1, func() Typed { return new(ExecutionStateUnknown) }},
+	{TypeExecutionOutcomeResolved, 1, func() Typed { return new(ExecutionOutcomeResolved) }},
+	{TypeReadFenceViolation, 1, func() Typed { return new(ReadFenceViolation) }},
+}
+
+var specByType = func() map[Type]*Spec {
+	m := make(map[Type]*Spec, len(specs))
+	for i := range specs {
+		m[specs[i].Type] = &specs[i]
+	}
+	return m
+}()
+
+// Types lists every event type this program knows.
+func Types() []Spec { return slices.Clone(specs) }
+
+// Lookup finds the spec of a type.
+func Lookup(t Type) (Spec, bool) {
+	s, ok := specByType[t]
+	if !ok {
+		return Spec{}, false
+	}
+	return *s, true
+}
+
+func versionOf(t Type) uint16 {
+	if s, ok := specByType[t]; ok {
+		return s.Version
+	}
+	return 0 // refused by Encode
+}
+
+// Open gives the payload of d as its Go struct. The error wraps ErrUnknownType
+// when the type or its version is not known here.
+func Open(d *Draft) (Typed, error) {
+	s, ok := specByType[d.Type]
+	if !ok || d.TypeVersion != s.Version {
+		return nil, fmt.Errorf("%w: %s version %d", ErrUnknownType, d.Type, d.TypeVersion)
+	}
+	p := s.New()
+	if err := p.Parse(d.Payload); err != nil {
+		return nil, fmt.Errorf("payload of %s: %w", d.Type, err)
+	}
+	return p, nil
+}
