@@ -1,0 +1,113 @@
+package frame
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"time"
+)
+
+// SlotSize is the distance of the two slots of a head file. A slot is one page,
+// so a torn write harms one slot only.
+const SlotSize = 4096
+
+const (
+	headMagic = "GATEHEAD"
+	headLen   = 100
+	headClean = 1
+)
+
+// ErrNoHead says that no slot of a head file is readable.
+var ErrNoHead = errors.New("head file: no readable slot")
+
+// A Head is anchor level 1: what the writer knew to be durable, in a file of
+// its own. It is not signed; it shows careless cuts and a file system that went
+// back in time.
+type Head struct {
+	LogID     [16]byte
+	Seq       uint64   // last durable event; 0 before the first
+	EventHash [32]byte // its hash; the header_hash of segment 0 before the first
+	Segment   uint32   // where it lies
+	Clean     bool     // the log was closed, nothing follows
+	EndOff    uint64   // end of its batch in that segment
+	Time      time.Time
+	Counter   uint64 // grows by one with each slot written; the higher one wins
+}
+
+// Slot is the offset in the head file where the head with this counter goes.
+func Slot(counter uint64) int64 { return int64(counter%2) * SlotSize }
+
+// Encode gives the SlotSize bytes of a slot.
+//
+//	 0  magic 8 | log_id 16 | seq 8 | event_hash 32
+//	64  segment 4 | flags 4 | end_off 8 | time_ns 8 | counter 8 | CRC32C 4
+func (h Head) Encode() []byte {
+	b := make([]byte, SlotSize)
+	le := binary.LittleEndian
+	copy(b, headMagic)
+	copy(b[8:], h.LogID[:])
+	le.PutUint64(b[24:], h.Seq)
+	copy(b[32:], h.EventHash[:])
+	le.PutUint32(b[64:], h.Segment)
+	if h.Clean {
+		le.PutUint32(b[68:], headClean)
+	}
+	le.PutUint64(b[72:], h.EndOff)
+	le.PutUint64(b[80:], uint64(h.Time.UnixNano()))
+	le.PutUint64(b[88:], h.Counter)
+	le.PutUint32(b[96:], crc32.Checksum(b[:96], castagnoli))
+	return b
+}
+
+// ParseHead reads one slot. Bytes after the sum are not looked at.
+func ParseHead(b []byte) (Head, error) {
+	le := binary.LittleEndian
+	if len(b) < headLen || string(b[:8]) != headMagic || le.Uint32(b[96:]) != crc32.Checksum(b[:96], castagnoli) {
+		return Head{}, ErrNoHead
+	}
+	if le.Uint32(b[68:])&^headClean != 0 {
+		return Head{}, ErrNoHead
+	}
+	return Head{
+		LogID:     [16]byte(b[8:]),
+		Seq:       le.Uint64(b[24:]),
+		EventHash: [32]byte(b[32:]),
+		Segment:   le.Uint32(b[64:]),
+		Clean:     le.Uint32(b[68:]) == headClean,
+		EndOff:    le.Uint64(b[72:]),
+		Time:      time.Unix(0, int64(le.Uint64(b[80:]))).UTC(),
+		Counter:   le.Uint64(b[88:]),
+	}, nil
+}
+
+// ReadHead gives the newer readable slot of a head file. A missing file is
+// io/fs.ErrNotExist; ErrNoHead says that the file is there but tells nothing.
+func ReadHead(fsys FS, name string) (Head, error) {
+	f, err := fsys.Open(name, ReadOnly)
+	if err != nil {
+		return Head{}, err
+	}
+	h, err := ReadHeadFile(f)
+	return h, errors.Join(err, f.Close())
+}
+
+// ReadHeadFile is ReadHead for an open file.
+func ReadHeadFile(f File) (Head, error) {
+	b := make([]byte, 2*SlotSize)
+	n, err := f.Pread(b, 0)
+	if err != nil && err != io.EOF {
+		return Head{}, err
+	}
+	newest, found := Head{}, false
+	for slot := range 2 {
+		h, err := ParseHead(b[min(n, slot*SlotSize):min(n, (slot+1)*SlotSize)])
+		if err == nil && (!found || h.Counter > newest.Counter) {
+			newest, found = h, true
+		}
+	}
+	if !found {
+		return Head{}, ErrNoHead
+	}
+	return newest, nil
+}
