@@ -41,9 +41,19 @@ func Encode(dst []byte, d *Draft) ([]byte, error) {
 // A writer collects what the msgpack encoder emits and the first error, so
 // that the code above reads as a description of the record.
 type writer struct {
-	enc *msgpack.Encoder
-	buf []byte
-	err error
+	enc     *msgpack.Encoder
+	buf     []byte
+	err     error
+	scratch []byte // room for an encoding that is only looked at
+}
+
+// scratchKept bounds the room that stays with a writer in the pool.
+const scratchKept = 64 << 10
+
+func (w *writer) keepScratch() {
+	if cap(w.buf) <= scratchKept {
+		w.scratch = w.buf[:0]
+	}
 }
 
 var writers = sync.Pool{New: func() any {

@@ -1,0 +1,145 @@
+package event
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"strconv"
+	"time"
+)
+
+// exactInt is the largest whole number that every JSON reader takes exactly.
+const exactInt = 1<<53 - 1
+
+const timeLayout = "2006-01-02T15:04:05.000000000Z"
+
+// Keys of the readable form in their order; the context's stand in contextNames.
+const (
+	jsonSeq          = `{"seq":`
+	jsonID           = `,"event_id":`
+	jsonType         = `,"event_type":`
+	jsonTime         = `,"timestamp":`
+	jsonRecordVer    = `,"record_version":`
+	jsonTypeVer      = `,"type_version":`
+	jsonPayload      = `,"payload":`
+	jsonPreviousHash = `,"previous_hash":`
+	jsonHash         = `,"event_hash":`
+	jsonIntKey       = `{"$i":`
+	jsonBytesKey     = `{"$b":`
+)
+
+// AppendJSON appends the one readable form of e (design/eventlog.md part 4):
+// one object without spaces and without a newline at its end. It loses
+// nothing; ParseJSON is its inverse. The envelope has to be one that Encode
+// accepts, otherwise the text means nothing.
+func AppendJSON(dst []byte, e *Envelope) []byte {
+	dst = strconv.AppendUint(append(dst, jsonSeq...), e.Seq, 10)
+	dst = appendText(append(dst, jsonID...), e.ID.String())
+	dst = appendText(append(dst, jsonType...), string(e.Type))
+	dst = append(append(dst, jsonTime...), '"')
+	dst = append(e.Time.UTC().AppendFormat(dst, timeLayout), '"')
+	dst = appendContext(dst, &e.Context)
+	dst = strconv.AppendUint(append(dst, jsonRecordVer...), RecordVersion, 10)
+	dst = strconv.AppendUint(append(dst, jsonTypeVer...), uint64(e.TypeVersion), 10)
+	dst = appendFields(append(dst, jsonPayload...), e.Payload)
+	dst = appendHash(append(dst, jsonPreviousHash...), &e.PreviousHash)
+	dst = appendHash(append(dst, jsonHash...), &e.Hash)
+	return append(dst, '}')
+}
+
+func appendContext(dst []byte, c *Context) []byte {
+	for n := 1; n <= contextFields; n++ {
+		if s := *c.at(n); s != "" || n <= contextAlways {
+			dst = append(append(append(dst, `,"`...), contextNames[n]...), `":`...)
+			dst = appendText(dst, s)
+		}
+	}
+	return dst
+}
+
+func appendHash(dst []byte, h *[32]byte) []byte {
+	return append(hex.AppendEncode(append(dst, '"'), h[:]), '"')
+}
+
+// appendText escapes the quote, the backslash and the bytes below 0x20, and
+// nothing else. It is our own code because encoding/json has changed its
+// escapes before, and these bytes are compared.
+func appendText(dst []byte, s string) []byte {
+	dst = append(dst, '"')
+	start := 0
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c >= 0x20 && c != '"' && c != '\\' {
+			continue
+		}
+		dst = append(dst, s[start:i]...)
+		start = i + 1
+		if c < 0x20 {
+			dst = append(dst, '\\', 'u', '0', '0', '0'+c>>4, hexDigits[c&15])
+		} else {
+			dst = append(dst, '\\', c)
+		}
+	}
+	return append(append(dst, s[start:]...), '"')
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendFields writes a map. A key that begins with `$` gets one more, so that
+// `$i` and `$b` are free to mark what JSON itself can't hold.
+func appendFields(dst []byte, p Payload) []byte {
+	dst = append(dst, '{')
+	for i := range p {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		if key := p[i].Key; key != "" && key[0] == '$' {
+			dst = appendText(dst, "$"+key)
+		} else {
+			dst = appendText(dst, key)
+		}
+		dst = appendValue(append(dst, ':'), &p[i].Value)
+	}
+	return append(dst, '}')
+}
+
+func appendValue(dst []byte, v *Value) []byte {
+	switch v.kind {
+	case KindBool:
+		return strconv.AppendBool(dst, v.num != 0)
+	case KindInt:
+		return appendInt(dst, v.num)
+	case KindString:
+		return appendText(dst, v.text)
+	case KindBytes:
+		dst = append(append(dst, jsonBytesKey...), '"')
+		dst = base64.StdEncoding.AppendEncode(dst, []byte(v.text))
+		return append(dst, `"}`...)
+	case KindList:
+		return appendItems(dst, v.kids)
+	case KindMap:
+		return appendFields(dst, v.kids)
+	}
+	return append(dst, "null"...) // a Value that no encoder accepts; ParseJSON refuses it too
+}
+
+func appendInt(dst []byte, n int64) []byte {
+	if n >= -exactInt && n <= exactInt {
+		return strconv.AppendInt(dst, n, 10)
+	}
+	dst = append(append(dst, jsonIntKey...), '"')
+	return append(strconv.AppendInt(dst, n, 10), `"}`...)
+}
+
+func appendItems(dst []byte, list Payload) []byte {
+	dst = append(dst, '[')
+	for i := range list {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendValue(dst, &list[i].Value)
+	}
+	return append(dst, ']')
+}
+
+// FormatTime is a moment as every readable form shows it: RFC 3339, UTC, nine decimals.
+func FormatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
