@@ -52,7 +52,7 @@ type Payload []Field
 // NewPayload sorts fields into a payload. Two fields of one key stay and are
 // refused by the encoder: a payload never drops what it was given.
 func NewPayload(fields ...Field) Payload {
-	p := slices.Clone(fields)
+	p := append(make(Payload, 0, len(fields)), fields...)
 	slices.SortStableFunc(p, func(a, b Field) int { return strings.Compare(a.Key, b.Key) })
 	return p
 }

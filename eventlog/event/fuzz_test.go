@@ -1,0 +1,44 @@
+package event
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func FuzzDecode(f *testing.F) {
+	for _, s := range Types() {
+		e := envelopeOf(filled(s), s.Version)
+		f.Add(mustEncode(f, &e.Draft))
+	}
+	f.Fuzz(func(t *testing.T, record []byte) {
+		d, err := Decode(record)
+		if err != nil {
+			return
+		}
+		require.Equal(t, record, mustEncode(t, &d))
+		line := AppendJSON(nil, &Envelope{Draft: d})
+		e, err := ParseJSON(line)
+		require.NoError(t, err)
+		require.Equal(t, d, e.Draft)
+		_, _ = Open(&d) // must not panic, whatever the payload
+	})
+}
+
+func FuzzParseJSON(f *testing.F) {
+	f.Add([]byte(goldenLine))
+	for _, s := range Types() {
+		e := envelopeOf(filled(s), s.Version)
+		f.Add(AppendJSON(nil, &e))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		e, err := ParseJSON(line)
+		if err != nil {
+			return
+		}
+		require.Equal(t, line, AppendJSON(nil, &e))
+		d, err := Decode(mustEncode(t, &e.Draft))
+		require.NoError(t, err)
+		require.Equal(t, e.Draft, d)
+	})
+}
