@@ -1,0 +1,96 @@
+package classify
+
+import (
+	"fmt"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A textFinding is a place where a person would read another text than
+// PostgreSQL does. Subject is the character (U+202E) or the identifier.
+type textFinding struct {
+	At      int
+	Subject string
+}
+
+// maxTextFindings is as many as a classification lists signals.
+const maxTextFindings = 32
+
+// confusables finds bidirectional controls anywhere, characters without width
+// and blanks that PostgreSQL takes for letters outside literals, and
+// identifiers that mix Latin with look-alike alphabets. It reads the tokens of
+// a text that the guard let pass and that is not plain ASCII.
+func confusables(sql string) []textFinding {
+	l := newLexer(sql)
+	var found []textFinding
+	for behind := 0; len(found) < maxTextFindings; behind = l.pos {
+		kind := l.next()
+		found = gapFindings(found, sql, behind, l.start)
+		if kind == tokenEnd {
+			break
+		}
+		found = tokenFindings(found, kind, sql[l.start:l.pos], l.start)
+	}
+	return found[:min(len(found), maxTextFindings)]
+}
+
+// gapFindings looks through white space and comments.
+func gapFindings(found []textFinding, sql string, from, to int) []textFinding {
+	return characterFindings(found, sql[from:to], from, func(r rune) bool { return isBidiControl(r) || isInvisible(r) })
+}
+
+func tokenFindings(found []textFinding, kind tokenKind, token string, at int) []textFinding {
+	if kind.isLiteral() {
+		return characterFindings(found, token, at, isBidiControl)
+	}
+	found = characterFindings(found, token, at, func(r rune) bool {
+		return isBidiControl(r) || isInvisible(r) || kind == tokenWord && r > 0x7f && unicode.IsSpace(r)
+	})
+	if mixesAlphabets(token) {
+		found = append(found, textFinding{At: at, Subject: cutAt(token, 63)})
+	}
+	return found
+}
+
+func characterFindings(found []textFinding, text string, at int, wrong func(rune) bool) []textFinding {
+	for i, r := range text {
+		if r > 0x7f && wrong(r) && len(found) < maxTextFindings {
+			found = append(found, textFinding{At: at + i, Subject: fmt.Sprintf("U+%04X", r)})
+		}
+	}
+	return found
+}
+
+// isBidiControl knows the characters that reorder what a person sees (Unicode
+// Standard Annex 9, property Bidi_Control).
+func isBidiControl(r rune) bool { return unicode.Is(unicode.Bidi_Control, r) }
+
+// isInvisible knows characters that print nothing, or print as a blank that no
+// lexer takes for one: zero-width, no-break and filler characters.
+func isInvisible(r rune) bool {
+	switch r {
+	case 0x00a0, 0x00ad, 0x034f, 0x115f, 0x1160, 0x180e, 0x2007, 0x200b, 0x200c, 0x200d, 0x202f,
+		0x2060, 0x2061, 0x2062, 0x2063, 0x2064, 0x3164, 0xfeff, 0xffa0:
+		return true
+	}
+	return false
+}
+
+// mixesAlphabets tells whether an identifier has Latin letters beside letters
+// of an alphabet that holds look-alikes of them.
+func mixesAlphabets(name string) bool {
+	latin, other := false, false
+	for i := 0; i < len(name); {
+		r, n := utf8.DecodeRuneInString(name[i:])
+		i += n
+		switch {
+		case r <= 0x7f:
+			latin = latin || classOf[byte(r)] == byteName && r != '_'
+		case unicode.Is(unicode.Latin, r):
+			latin = true
+		case unicode.In(r, unicode.Cyrillic, unicode.Greek, unicode.Armenian):
+			other = true
+		}
+	}
+	return latin && other
+}

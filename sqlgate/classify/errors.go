@@ -1,0 +1,128 @@
+package classify
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"writegate/commands/fault"
+)
+
+// Values of details.limit.
+const (
+	limitSQLBytes       = "sql_bytes"
+	limitCommentDepth   = "comment_depth"
+	limitLexerWork      = "lexer_work"
+	limitOperatorLength = "operator_length"
+	limitBracketDepth   = "bracket_depth"
+	limitTreeDepth      = "tree_depth"
+	limitParserStack    = "parser_stack"
+	limitParserCPU      = "parser_cpu_ms"
+	limitParserDied     = "parser_died"
+)
+
+func refuseSize(got, limit int) *fault.Fault {
+	return fault.New(fault.OversizedSQL, "The SQL text has %d bytes, the limit is %d (GATE_MAX_SQL_BYTES). Send it in parts.", got, limit).
+		With("limit", limitSQLBytes).With("got", got).With("max", limit)
+}
+
+func refuseEmpty() *fault.Fault {
+	return fault.New(fault.EmptySQL, "The SQL text holds no statement. Send exactly one.")
+}
+
+func refuseText(message string, at int) *fault.Fault {
+	return fault.New(fault.ParserError, "%s", message).With("position", at)
+}
+
+func refuseUnterminated(what string, at int) *fault.Fault {
+	return fault.New(fault.ParserError, "The SQL text ends inside a %s that begins at byte %d. Close it.", what, at).With("position", at)
+}
+
+func refuseAmbiguous(at int) *fault.Fault {
+	return fault.New(fault.ParserUnsupportedSyntax, "The string constant at byte %d goes on behind a comment. Remove the comment or write one constant.", at).With("position", at)
+}
+
+// refuseLimit is the answer to a text that the parser is not given, or a tree
+// that is not walked. position is left out where there is none (at < 0).
+func refuseLimit(limit string, at, got, limitValue int) *fault.Fault {
+	f := fault.New(fault.ParserUnsupportedSyntax, "The SQL text passes the parser's limit %s: %d, at most %d are taken. Simplify the statement.", limit, got, limitValue).
+		With("limit", limit).With("got", got).With("max", limitValue)
+	if at >= 0 {
+		f = f.With("position", at)
+	}
+	return f
+}
+
+// maxNear bounds how much of the text a parser error repeats, in bytes.
+const maxNear = 40
+
+// parserFault turns an error of PostgreSQL's parser into a fault. The server's
+// message repeats the text that it stumbled over, which may be a constant (a
+// password, a connection string); the fault names such a token by its kind.
+func parserFault(message string, cursor int, sql string) *fault.Fault {
+	code := fault.ParserError
+	if isUnsupported(message) {
+		code = fault.ParserUnsupportedSyntax
+	}
+	reason, _, _ := strings.Cut(message, " at or near ")
+	reason = cutAt(reason, 200)
+	if cursor <= 0 {
+		return fault.New(code, "PostgreSQL's parser refuses the statement: %s. Correct it.", reason)
+	}
+	at := byteOffset(sql, cursor)
+	if strings.HasSuffix(reason, " at end of input") {
+		return fault.New(code, "PostgreSQL's parser refuses the statement: %s. Correct it.", reason).With("position", at)
+	}
+	return fault.New(code, "PostgreSQL's parser refuses the statement: %s near %s (byte %d). Correct it.", reason, nearText(sql, at), at).With("position", at)
+}
+
+// isUnsupported knows the errors that tell of the parser's limits and not of
+// the client's mistake.
+func isUnsupported(message string) bool {
+	for _, part := range [...]string{"memory exhausted", "operator too long", "not yet implemented", "is not supported"} {
+		if strings.Contains(message, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// byteOffset turns the parser's position, in characters from 1, into bytes from 0.
+func byteOffset(sql string, cursor int) int {
+	for i := range sql {
+		if cursor--; cursor == 0 {
+			return i
+		}
+	}
+	return len(sql)
+}
+
+// nearText names the token at a byte offset.
+func nearText(sql string, at int) string {
+	l := newLexer(sql)
+	for {
+		kind := l.next()
+		switch {
+		case kind == tokenEnd && l.pos == len(sql):
+			return "the end"
+		case l.pos <= at:
+			continue
+		case kind == tokenNumber:
+			return "a number"
+		case kind.isLiteral():
+			return "a string constant"
+		default:
+			return `"` + cutAt(sql[l.start:l.pos], maxNear) + `"`
+		}
+	}
+}
+
+// cutAt shortens s to at most n bytes without breaking a character.
+func cutAt(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}

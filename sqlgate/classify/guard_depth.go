@@ -1,0 +1,89 @@
+package classify
+
+// A level holds what one bracket level adds to the depth of the tree.
+type level struct {
+	chain int // operators and keywords since the last comma: each may wrap what stands before it
+	child int // deepest bracket since the last comma
+	best  int // deepest list element so far
+	setop int // UNION, INTERSECT, EXCEPT and routine bodies: they go on across commas
+}
+
+func (v level) depth() int { return max(v.best, v.chain+v.child) + v.setop }
+
+// A depthMeter bounds from above how deep the parse tree of the tokens it sees
+// can be, in units of at most eight JSON objects (and sixteen for the
+// statement). It may be far too high, never too low: nothing in PostgreSQL's
+// grammar nests without a bracket or one of the counted tokens.
+type depthMeter struct {
+	level
+	outer    []level
+	room     [16]level // the first levels need no allocation
+	brackets mark      // deepest nesting; at is where it passed the limit
+	lost     int       // open brackets past the limit: counted, not kept
+}
+
+func (d *depthMeter) open(at int) {
+	d.brackets.got = max(d.brackets.got, len(d.outer)+d.lost+1)
+	if len(d.outer) == maxBracketDepth {
+		d.lost++
+		if d.brackets.at < 0 {
+			d.brackets.at = at
+		}
+		return
+	}
+	if d.outer == nil {
+		d.outer = d.room[:0]
+	}
+	d.outer = append(d.outer, d.level)
+	d.level = level{}
+}
+
+func (d *depthMeter) close() {
+	if d.lost > 0 {
+		d.lost--
+		return
+	}
+	n := len(d.outer)
+	if n == 0 {
+		return // the parser refuses it
+	}
+	inner := d.depth() + 1
+	d.level = d.outer[n-1]
+	d.outer = d.outer[:n-1]
+	d.child = max(d.child, inner)
+}
+
+func (d *depthMeter) comma() {
+	d.best = max(d.best, d.chain+d.child)
+	d.chain, d.child = 0, 0
+}
+
+// total closes what is still open and gives the bound.
+func (d *depthMeter) total() int {
+	d.lost = 0
+	for len(d.outer) > 0 {
+		d.close()
+	}
+	return d.depth()
+}
+
+const longestCountedWord = len("INTERSECT")
+
+// word counts the keywords that wrap an expression, a join or a query. ATOMIC
+// opens the body of a routine, whose statements may hold routines again.
+func (d *depthMeter) word(w string) {
+	if len(w) < 2 || len(w) > longestCountedWord {
+		return
+	}
+	var b [longestCountedWord]byte
+	for i := range len(w) {
+		b[i] = w[i] | 0x20
+	}
+	switch string(b[:len(w)]) {
+	case "is", "isnull", "notnull", "collate", "at", "between", "like", "ilike", "similar", "in", "not",
+		"any", "all", "some", "operator", "escape", "overlaps", "case", "join":
+		d.chain++
+	case "union", "intersect", "except", "atomic":
+		d.setop++
+	}
+}

@@ -1,0 +1,67 @@
+package classify
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func normalize(t failer, sql string) string {
+	s, f := guard(sql, 512<<10)
+	require.Nil(t, f)
+	return s.normalized(sql)
+}
+
+func TestNormalizedTextHasNoConstantsAndNoComments(t *testing.T) {
+	for sql, want := range map[string]string{
+		"SELECT  1,\n'x' -- secret\n FROM t;":                "SELECT $1, $2 FROM t",
+		"ALTER ROLE a PASSWORD 'hunter2'":                    "ALTER ROLE a PASSWORD $1",
+		"SELECT $3, 'a', $1":                                 "SELECT $3, $4, $1",
+		"SELECT E'a\\'b', N'x', B'01', $t$ body $t$, 1.5e-3": "SELECT $1, $2, $3, $4, $5",
+		"SELECT 'a'\n'b'/*c*/AS\"Q q\"":                      "SELECT $1 AS\"Q q\"",
+		"SELECT U&'x' UESCAPE '!', -1::int, a[1:2]":          "SELECT $1 UESCAPE $2, -$3::int, a[$4:$5]",
+		";; SELECT 'a'b, 1$1, N 'x' ;; -- 'z'":               "SELECT $2 b, $3 $1, N $4",
+		"SELECT 'é', ü FROM \"Tür\" WHERE n=1AND":            "SELECT $1, ü FROM \"Tür\" WHERE n=$2 AND",
+	} {
+		require.Equal(t, want, normalize(t, sql), sql)
+	}
+}
+
+// The secret of every literal is a text that nothing else in the statement has.
+func TestNoLiteralLeavesATrace(t *testing.T) {
+	const secret, digits = "hunter2", "4711"
+	literals := []string{"'" + secret + "'", "E'\\'" + secret + "'", "N'" + secret + "'", "U&'" + secret + "'", "$$" + secret + "$$", "$q$'" + secret + "$q$",
+		"'a'\n'" + secret + "'", "'''" + secret + "'", "X'" + digits + "'", digits, digits + ".5", "0x" + digits, "1e" + digits}
+	around := []string{" ", "\n", "a", "(", ")", ",", "::text", "=", "-", "/* " + secret + " */", "-- " + digits + "\n", "\"q\"", "$2", "+", ";", "select "}
+	rapid.Check(t, func(t *rapid.T) {
+		var b strings.Builder
+		b.WriteString("select ")
+		for range rapid.IntRange(1, 8).Draw(t, "literals") {
+			b.WriteString(" " + rapid.SampledFrom(literals).Draw(t, "literal"))
+			b.WriteString(strings.Join(rapid.SliceOfN(rapid.SampledFrom(around), 0, 4).Draw(t, "around"), ""))
+		}
+		sql := b.String()
+		if _, f := guard(sql, defaultMaxSQL); f != nil {
+			return
+		}
+		got := normalize(t, sql)
+		require.NotContains(t, got, secret, sql)
+		require.NotContains(t, got, digits, sql)
+	})
+}
+
+func TestNormalizingTwiceChangesNothingMore(t *testing.T) {
+	for _, sql := range ordinary {
+		once := normalize(t, sql)
+		require.Equal(t, once, normalize(t, once), sql)
+	}
+}
+
+func TestALongNormalizedTextIsCutAtAToken(t *testing.T) {
+	got := normalize(t, "SELECT "+strings.Repeat("1,", 200_000)+"1")
+	require.LessOrEqual(t, len(got), maxNormalized+len(" …"))
+	require.True(t, strings.HasSuffix(got, " …"))
+	require.Greater(t, len(got), maxNormalized-16)
+}
