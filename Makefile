@@ -1,0 +1,54 @@
+# Gate: the two commands a newcomer needs are `make run` and `make test`.
+# `make` alone prints this list.
+
+GO        ?= go
+PGRUN     := $(GO) run ./fixtures/pgrun --install --
+FUZZTIME  ?= 30s
+CRASHES   ?= 200
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## print this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/gate and bin/logverify
+	$(GO) build -o bin/gate ./cmd/gate
+	CGO_ENABLED=0 $(GO) build -o bin/logverify ./cmd/logverify
+
+.PHONY: run
+run: build ## install what is missing, start a private PostgreSQL and the gate with a sample policy, print a tour
+	bin/gate demo
+
+.PHONY: test
+test: lint ## every test that CI runs, against a private PostgreSQL
+	$(PGRUN) $(GO) test -timeout 20m ./...
+
+.PHONY: race
+race: ## the same under the race detector
+	$(PGRUN) $(GO) test -race -timeout 60m ./...
+
+.PHONY: lint
+lint: ## gofmt and go vet
+	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
+	$(GO) vet ./...
+
+.PHONY: crash
+crash: ## kill -9 loop under load: CRASHES rounds (default 200)
+	GATE_TEST_CRASHES=$(CRASHES) $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run 'TestKill' ./cmd/gate
+
+.PHONY: bench
+bench: ## measure the goals as ratios and write docs/BENCHMARKS.md
+	$(PGRUN) $(GO) run ./fixtures/bench
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (default 30s)
+	@set -e; for pkg in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; done
+
+.PHONY: clean
+clean: ## remove bin/ and var/
+	rm -rf bin var
