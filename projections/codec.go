@@ -1,0 +1,201 @@
+package projections
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A codec walks a record's fields once for both directions, as event's form
+// does for payloads: what is written and what is read can't drift apart. The
+// bytes depend on the fields alone. A change of any walk is a new projectorVersion.
+type codec struct {
+	reading bool
+	buf     []byte // what is written so far, or what is left to read
+	err     error
+}
+
+// A record is a value of the store.
+type record interface{ walk(*codec) }
+
+var errRecord = errors.New("record is damaged")
+
+func marshal(dst []byte, r record) []byte {
+	c := codec{buf: dst}
+	r.walk(&c)
+	return c.buf
+}
+
+func unmarshal(b []byte, r record) error {
+	c := codec{reading: true, buf: b}
+	r.walk(&c)
+	if c.err == nil && len(c.buf) > 0 {
+		c.fail()
+	}
+	return c.err
+}
+
+func (c *codec) fail() {
+	if c.err == nil {
+		c.err = fmt.Errorf("projections: %w", errRecord)
+	}
+	c.buf = nil
+}
+
+// take cuts n bytes off what is left to read.
+func (c *codec) take(n uint64) []byte {
+	if n > uint64(len(c.buf)) {
+		c.fail()
+		return nil
+	}
+	b := c.buf[:n]
+	c.buf = c.buf[n:]
+	return b
+}
+
+func (c *codec) uvarint() uint64 {
+	v, n := binary.Uvarint(c.buf)
+	if n <= 0 {
+		c.fail()
+		return 0
+	}
+	c.buf = c.buf[n:]
+	return v
+}
+
+func number[T ~int | ~int64 | ~uint64](c *codec, v *T) {
+	if !c.reading {
+		c.buf = binary.AppendUvarint(c.buf, uint64(*v))
+		return
+	}
+	*v = T(c.uvarint())
+}
+
+func text[T ~string](c *codec, s *T) {
+	if !c.reading {
+		c.buf = binary.AppendUvarint(c.buf, uint64(len(*s)))
+		c.buf = append(c.buf, *s...)
+		return
+	}
+	*s = T(c.take(c.uvarint()))
+}
+
+func texts(c *codec, list ...*string) {
+	for _, s := range list {
+		text(c, s)
+	}
+}
+
+func (c *codec) flag(b *bool) {
+	n := 0
+	if *b {
+		n = 1
+	}
+	number(c, &n)
+	*b = n == 1
+}
+
+func (c *codec) fixed(b []byte) {
+	if !c.reading {
+		c.buf = append(c.buf, b...)
+		return
+	}
+	copy(b, c.take(uint64(len(b))))
+}
+
+// moments keeps nanoseconds; the zero time is 0.
+func (c *codec) moments(list ...*time.Time) {
+	for _, t := range list {
+		var ns int64
+		if !t.IsZero() {
+			ns = t.UnixNano()
+		}
+		number(c, &ns)
+		if c.reading && ns != 0 {
+			*t = time.Unix(0, ns).UTC()
+		}
+	}
+}
+
+func (c *codec) numbers(list *[]uint64) {
+	n := len(*list)
+	number(c, &n)
+	if c.reading {
+		if uint64(n) > uint64(len(c.buf)) {
+			c.fail()
+			return
+		}
+		*list = make([]uint64, n)
+	}
+	for i := range *list {
+		number(c, &(*list)[i])
+	}
+}
+
+func (a *Approval) walk(c *codec) {
+	texts(c, &a.ID, &a.State)
+	text(c, &a.Use)
+	number(c, &a.Seq)
+	texts(c, &a.RequestID, &a.Actor, &a.App, &a.Tenant, &a.Env, &a.SessionID, &a.Role, &a.Host, &a.Principal, &a.SQL)
+	c.fixed(a.SQLDigest[:])
+	c.fixed(a.RequestDigest[:])
+	texts(c, &a.Operation, &a.Fingerprint, &a.Classification, &a.PolicyVersion, &a.ReasonCode, &a.RuleID, &a.Message, &a.Remedy)
+	number(c, &a.MaxRows)
+	number(c, &a.TTLSeconds)
+	c.moments(&a.CreatedAt, &a.ExpiresAt, &a.ResolvedAt, &a.UsedAt)
+	texts(c, &a.Resolution, &a.Note, &a.ResolvedBy, &a.ExecutionID)
+}
+
+func (e *Execution) walk(c *codec) {
+	texts(c, &e.ID, &e.State)
+	number(c, &e.Seq)
+	c.numbers(&e.Events)
+	texts(c, &e.RequestID, &e.ApprovalID, &e.Actor, &e.App, &e.Tenant, &e.Env, &e.SessionID, &e.Operation, &e.Fingerprint, &e.PolicyVersion, &e.Path)
+	c.fixed(e.SQLDigest[:])
+	number(c, &e.XID)
+	c.flag(&e.Marker)
+	texts(c, &e.BlockID, &e.Upstream.SystemIdentifier, &e.Upstream.Timeline, &e.Upstream.CrashMark, &e.Upstream.Host, &e.Upstream.Role, &e.Upstream.BackendStart)
+	number(c, &e.Upstream.BackendPID)
+	c.fixed(e.KeyScope[:])
+	c.moments(&e.DispatchedAt, &e.ResultAt, &e.ResolvedAt)
+	texts(c, &e.Outcome, &e.Basis, &e.ReasonCode, &e.ErrorCode, &e.SQLState, &e.CommandTag)
+	number(c, &e.RowCount)
+	number(c, &e.DurationUS)
+	texts(c, &e.Step, &e.Cause)
+}
+
+func (p *PolicyVersion) walk(c *codec) {
+	texts(c, &p.PolicyVersion, &p.Status)
+	number(c, &p.Seq)
+	c.fixed(p.Hash[:])
+	c.fixed(p.SemanticHash[:])
+	number(c, &p.RuleCount)
+	number(c, &p.Bytes)
+	texts(c, &p.Origin, &p.CreatedBy, &p.Note, &p.ActivatedBy, &p.ActivateReason, &p.RejectedReason, &p.Findings)
+	c.moments(&p.CreatedAt, &p.ActivatedAt, &p.ArchivedAt)
+	number(c, &p.ActivatedSeq)
+	number(c, &p.ValidatedSeq)
+	c.flag(&p.Valid)
+	for _, n := range []*int{&p.Counts.Error, &p.Counts.Warning, &p.Counts.Info, &p.Tests.Cases, &p.Tests.Passed, &p.Corpus.Cases, &p.Corpus.Passed} {
+		number(c, n)
+	}
+	c.fixed(p.Corpus.Hash[:])
+}
+
+func (r *IdempotencyRecord) walk(c *codec) {
+	texts(c, &r.Key, &r.ExecutionID, &r.RequestID, &r.State, &r.Outcome, &r.Body)
+	c.fixed(r.RequestDigest[:])
+	c.moments(&r.ExpiresAt)
+	number(c, &r.Status)
+	c.flag(&r.Answered)
+	c.flag(&r.RowsOmitted)
+}
+
+func (n *Counters) walk(c *codec) {
+	for _, v := range []*int{&n.ApprovalsPending, &n.ApprovalsApproved, &n.ApprovalsRejected, &n.ApprovalsExpired, &n.ExecutionsOpen, &n.ExecutionsUnknown} {
+		number(c, v)
+	}
+	number(c, &n.PolicySeq)
+	text(c, &n.Active)
+}

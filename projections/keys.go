@@ -1,0 +1,66 @@
+package projections
+
+import (
+	"encoding/binary"
+	"time"
+)
+
+// Keys. The first byte of every key in Pebble is the key space, so that a
+// rebuild fills a second one and the switch is one write; what follows here is
+// the key inside it. Keys of one prefix sort as they are listed.
+const (
+	keyApproval      = "ap/" // id -> Approval
+	keyApprovalList  = "al/" // state, be64(seq) -> id
+	keyApprovalDue   = "ad/" // be64(expires_at), id -> nothing; pending ones alone
+	keyExecution     = "ex/" // id -> Execution
+	keyExecutionList = "el/" // state, be64(seq) -> id
+	keyPolicy        = "po/" // policy_version -> PolicyVersion
+	keyPolicyList    = "pl/" // status, be64(seq) -> policy_version
+	keyDocument      = "pd/" // hash -> the document's bytes
+	keyIdempotency   = "id/" // scope digest -> IdempotencyRecord
+	keyExpiry        = "ie/" // be64(expires_at), scope digest -> nothing
+	keyCounters      = "ct/" // -> Counters
+	keyPosting       = "ix/" // field, value, be32(block) -> positions
+	keyBlock         = "it/" // be32(block) -> least and greatest time
+	keyTimes         = "iu/" // be32(block) -> time of each event
+
+	// keyMeta is left out of the digest: it says how the space came about.
+	keyMeta    = "meta/"
+	keyApplied = keyMeta + "applied"
+)
+
+// spaceKey, outside of every space, holds the number of the current one.
+var spaceKey = []byte{0}
+
+// listKey orders the members of a list by the event that created them.
+func listKey(prefix, state string, seq uint64) []byte {
+	k := append(listPrefix(prefix, state), make([]byte, 8)...)
+	binary.BigEndian.PutUint64(k[len(k)-8:], seq)
+	return k
+}
+
+func listPrefix(prefix, state string) []byte {
+	return append(append([]byte(prefix), state...), '/')
+}
+
+// dueKey orders by time. Times before 1970 would sort last; no deadline lies there.
+func dueKey(prefix string, at time.Time, rest string) []byte {
+	k := binary.BigEndian.AppendUint64([]byte(prefix), uint64(at.UnixNano()))
+	return append(k, rest...)
+}
+
+// dueTime is the moment in a dueKey.
+func dueTime(key []byte, prefix string) time.Time {
+	return time.Unix(0, int64(binary.BigEndian.Uint64(key[len(prefix):]))).UTC()
+}
+
+// after is the first key behind all that begin with prefix.
+func after(prefix []byte) []byte {
+	end := append([]byte(nil), prefix...)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i]++; end[i] != 0 {
+			return end[:i+1]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package projections
+
+import (
+	"time"
+
+	"writegate/eventlog/event"
+)
+
+// States of an approval, as events made them. Whether a pending one has passed
+// its time is for the reader's moment to tell: see Approval.StatusAt.
+const (
+	ApprovalPending  = "pending"
+	ApprovalApproved = "approved"
+	ApprovalRejected = "rejected"
+	ApprovalExpired  = "expired"
+)
+
+// Statuses of an approval as readers see them (spec/decisions.md part 5).
+const (
+	StatusPending  = "pending"
+	StatusExpired  = "expired"
+	StatusResolved = "resolved"
+)
+
+// An ApprovalUse tells whether an approval can still let a statement run.
+type ApprovalUse string
+
+// Uses of an approval.
+const (
+	UseFree    ApprovalUse = ""        // not used, or what ran under it is known to have had no effect
+	UseTaken   ApprovalUse = "used"    // an execution under it reached the database
+	UseUnknown ApprovalUse = "unknown" // the outcome of an execution under it is not known
+)
+
+// An Approval is one question to an operator and its answer.
+type Approval struct {
+	ID        string
+	State     string // ApprovalPending and so on
+	Use       ApprovalUse
+	Seq       uint64 // of approval_created
+	RequestID string
+
+	Actor, App, Tenant, Env, SessionID, Role, Host string
+	Principal                                      string // verified identity; "" = none
+
+	SQL            string // exact, byte for byte
+	SQLDigest      [32]byte
+	RequestDigest  [32]byte
+	Operation      string
+	Fingerprint    string
+	Classification string // JSON
+	PolicyVersion  string
+	ReasonCode     string
+	RuleID         string
+	Message        string
+	Remedy         string
+	MaxRows        int // 0 = no limit
+	TTLSeconds     int
+
+	CreatedAt   time.Time
+	ExpiresAt   time.Time
+	ResolvedAt  time.Time // zero = not resolved
+	Resolution  string    // approve, reject; "" = not resolved
+	Note        string
+	ResolvedBy  string
+	ExecutionID string    // the last execution under it
+	UsedAt      time.Time // of that execution
+}
+
+// StatusAt is the approval's status at a moment: an elapsed approval is never
+// pending, even when no event has said so yet.
+func (a *Approval) StatusAt(now time.Time) string {
+	switch {
+	case a.State == ApprovalApproved || a.State == ApprovalRejected:
+		return StatusResolved
+	case a.State == ApprovalExpired || a.ElapsedAt(now):
+		return StatusExpired
+	}
+	return StatusPending
+}
+
+// ElapsedAt tells whether the approval's time is over, resolved or not.
+func (a *Approval) ElapsedAt(now time.Time) bool { return !now.Before(a.ExpiresAt) }
+
+// States of an execution (spec/decisions.md part 3).
+const (
+	ExecutionNotExecuted = "not_executed"
+	ExecutionDispatched  = "dispatched"
+	ExecutionSuccess     = "success"
+	ExecutionFailure     = "failure"
+	ExecutionUnknown     = "unknown"
+)
+
+// An Execution is one statement on its way through the database.
+type Execution struct {
+	ID         string
+	State      string // ExecutionDispatched and so on
+	Seq        uint64 // of its first event
+	Events     []uint64
+	RequestID  string
+	ApprovalID string
+
+	Actor, App, Tenant, Env, SessionID    string
+	Operation, Fingerprint, PolicyVersion string
+
+	Path      string
+	SQLDigest [32]byte
+	XID       uint64
+	Marker    bool
+	BlockID   string
+	Upstream  event.Upstream
+	KeyScope  [32]byte // scope digest of its idempotency key; zero = none
+
+	DispatchedAt time.Time // zero = never dispatched
+	ResultAt     time.Time // when the first result was recorded
+	ResolvedAt   time.Time // when success or failure became known; zero = not yet
+	Outcome      string    // as events say: aborted, partial_possible, committed, ...; "" where the state says all
+	Basis        string    // what the outcome is known by
+	ReasonCode   string
+	ErrorCode    string
+	SQLState     string
+	CommandTag   string
+	RowCount     int
+	DurationUS   int
+	Step, Cause  string // of an unknown
+}
+
+// A PolicyVersion is one version of a policy document and where it stands.
+type PolicyVersion struct {
+	PolicyVersion string // name@version
+	Status        string // event.PolicyCandidateStatus and so on
+	Seq           uint64 // of the event that brought it
+	Hash          [32]byte
+	SemanticHash  [32]byte // zero = the log does not say
+	RuleCount     int      // 0 = the log does not say
+	Bytes         int
+	Origin        string // import, candidate
+	CreatedAt     time.Time
+	CreatedBy     string
+	Note          string
+
+	ActivatedAt    time.Time // the last time; zero = never
+	ActivatedSeq   uint64
+	ActivatedBy    string
+	ActivateReason string
+	ArchivedAt     time.Time
+	RejectedReason string
+	Findings       string // JSON, of a rejected one
+
+	ValidatedSeq uint64 // of the last policy_validated
+	Valid        bool
+	Counts       event.FindingCounts
+	Tests        event.TestCounts
+	Corpus       event.CorpusCounts
+}
+
+// An IdempotencyRecord is what a client's key was answered with.
+type IdempotencyRecord struct {
+	Key           string
+	RequestDigest [32]byte
+	ExecutionID   string
+	RequestID     string
+	State         string // of the execution
+	Outcome       string // once a check settled an unknown
+	ExpiresAt     time.Time
+	Answered      bool // the three fields below are set
+	Status        int  // HTTP
+	Body          string
+	RowsOmitted   bool
+}
+
+// Counters are kept beside the records, because nobody wants to count them.
+type Counters struct {
+	ApprovalsPending, ApprovalsApproved, ApprovalsRejected, ApprovalsExpired int
+	ExecutionsOpen, ExecutionsUnknown                                        int
+	PolicySeq                                                                uint64 // of the last event that added a version's bytes or changed a status
+	Active                                                                   string // active policy version; "" = none
+}
+
+// ApprovalsResolved counts what an operator answered.
+func (c *Counters) ApprovalsResolved() int { return c.ApprovalsApproved + c.ApprovalsRejected }
+
+// Applied is how far the store has folded its log. Seq 0 is a new store.
+type Applied struct {
+	LogID [16]byte
+	Seq   uint64
+	Hash  [32]byte // event_hash of that event
+}
