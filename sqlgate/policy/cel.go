@@ -1,0 +1,321 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/cost"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+)
+
+// Bounds of a when, so that no document can make a decision slow: they hold
+// for the worst facts, checked once when the document is compiled, and nothing
+// is counted while deciding.
+const (
+	maxConditionLength = 2048
+	maxConditionCost   = 10_000
+	maxRegexProgram    = 1000
+	maxNestedLoops     = 1
+	sizeOfLists        = maxListFacts
+	sizeOfStrings      = 200
+)
+
+// allowedCalls are the functions of a when after its macros are expanded.
+var allowedCalls = map[string]bool{
+	operators.Equals: true, operators.NotEquals: true, operators.Less: true, operators.LessEquals: true,
+	operators.Greater: true, operators.GreaterEquals: true, operators.LogicalAnd: true, operators.LogicalOr: true,
+	operators.LogicalNot: true, operators.Conditional: true, operators.In: true, operators.Add: true,
+	operators.Subtract: true, operators.Negate: true, operators.NotStrictlyFalse: true,
+	"size": true, "startsWith": true, "endsWith": true, "contains": true, "matches": true,
+}
+
+// callsThatMayFail end in an error for some values; the rest of what is not
+// allowed is refused because its answer may differ or cannot be bounded.
+var callsThatMayFail = map[string]string{
+	operators.Index: "an index", operators.OptIndex: "an index", operators.Divide: "a division", operators.Modulo: "a modulo",
+	"int": "a conversion", "uint": "a conversion", "double": "a conversion", "string": "a conversion",
+	"bytes": "a conversion", "bool": "a conversion", "dyn": "a conversion", "type": "a conversion",
+	"duration": "a conversion", "timestamp": "a conversion",
+}
+
+const allowedText = "allowed are comparisons, && || ! ?: in + -, size, startsWith, endsWith, contains, matches, exists, all, exists_one and filter"
+
+// celEnvironment declares the facts and nothing else. It is built once: it
+// depends on no document.
+var celEnvironment = sync.OnceValues(func() (*cel.Env, error) {
+	options := []cel.EnvOption{
+		cel.StdLib(),
+		cel.ClearMacros(),
+		cel.Macros(cel.ExistsMacro, cel.AllMacro, cel.ExistsOneMacro, cel.FilterMacro),
+		cel.ASTValidators(
+			cel.ValidateRegexLiterals(),
+			cel.ValidateComprehensionNestingLimit(maxNestedLoops),
+			cel.ValidateRegexProgramSizeLimit(maxRegexProgram),
+		),
+		cel.RegexProgramSizeLimit(maxRegexProgram),
+		cel.ParserExpressionSizeLimit(maxConditionLength),
+		cel.ParserRecursionLimit(64),
+	}
+	for _, v := range variables {
+		options = append(options, cel.Variable(v.name, v.celType()))
+	}
+	return cel.NewCustomEnv(options...)
+})
+
+func (v *variable) celType() *cel.Type {
+	switch {
+	case v.kind == kindBool:
+		return cel.BoolType
+	case v.isList():
+		return cel.ListType(cel.StringType)
+	default:
+		return cel.StringType
+	}
+}
+
+// A celFault is what is wrong with a when, with its place inside the text:
+// line from 1, column from 0, as CEL counts.
+type celFault struct {
+	code         string
+	line, column int
+	message      string
+	suggestion   string
+}
+
+// compileCondition checks a when against every bound and reports all faults at
+// once; the condition is nil where there are any.
+func compileCondition(text string) (*condition, []celFault) {
+	if n := utf8.RuneCountInString(text); n > maxConditionLength {
+		return nil, []celFault{{code: codeLimit, line: 1, message: fmt.Sprintf("when has %d characters; at most %d are allowed", n, maxConditionLength)}}
+	}
+	env, err := celEnvironment()
+	if err != nil {
+		return nil, []celFault{{code: codeCELCompile, line: 1, message: "the expression language could not be set up: " + err.Error()}}
+	}
+	parsed, issues := env.Parse(text)
+	if err := issues.Err(); err != nil {
+		return nil, faultsOf(issues)
+	}
+	faults := forbiddenCalls(parsed)
+	checked, issues := env.Check(parsed)
+	if err := issues.Err(); err != nil {
+		return nil, append(faults, withoutRepeats(faultsOf(issues), faults)...)
+	}
+	faults = append(faults, forbiddenTypes(checked)...)
+	if len(faults) > 0 {
+		return nil, faults
+	}
+	return planCondition(env, text, checked)
+}
+
+func planCondition(env *cel.Env, text string, checked *cel.Ast) (*condition, []celFault) {
+	estimate, err := env.EstimateCost(checked, sizes{})
+	if err != nil {
+		return nil, []celFault{{code: codeCELCost, line: 1, message: "the cost of when cannot be bounded: " + err.Error()}}
+	}
+	if estimate.Max > maxConditionCost {
+		return nil, []celFault{{code: codeCELCost, line: 1,
+			message:    fmt.Sprintf("when could cost %d steps on the largest facts; at most %d are allowed", estimate.Max, maxConditionCost),
+			suggestion: "move plain checks into match, or look through fewer lists"}}
+	}
+	constant, isConstant, err := constantValue(env, checked)
+	if err != nil {
+		return nil, []celFault{{code: codeCELCompile, line: 1, message: "when cannot be planned: " + err.Error()}}
+	}
+	if isConstant && !constant {
+		return nil, []celFault{{code: codeNeverMatches, line: 1, message: "when is false whatever the facts are, so the rule never matches"}}
+	}
+	program, err := env.Program(checked, cel.EvalOptions(cel.OptOptimize))
+	if err != nil {
+		return nil, []celFault{{code: codeCELCompile, line: 1, message: "when cannot be planned: " + err.Error()}}
+	}
+	return &condition{text: text, program: program, reads: readsOf(checked)}, nil
+}
+
+// constantValue evaluates with every fact unknown: an answer all the same does
+// not depend on any.
+func constantValue(env *cel.Env, checked *cel.Ast) (value, isConstant bool, err error) {
+	program, err := env.Program(checked, cel.EvalOptions(cel.OptPartialEval))
+	if err != nil {
+		return false, false, err
+	}
+	unknown, err := cel.PartialVars(cel.NoVars(), unknownFacts()...)
+	if err != nil {
+		return false, false, err
+	}
+	// An error here is one of evaluation, which every outcome counts as failed.
+	result, _, _ := program.Eval(unknown)
+	b, ok := result.(types.Bool)
+	return bool(b), ok, nil
+}
+
+func unknownFacts() []*cel.AttributePatternType {
+	var patterns []*cel.AttributePatternType
+	for _, v := range variables {
+		patterns = append(patterns, cel.AttributePattern(v.name))
+	}
+	return patterns
+}
+
+// forbiddenCalls walks the expression before its types are known, so that a
+// call that is not allowed is named as such and not as an undeclared one.
+func forbiddenCalls(parsed *cel.Ast) []celFault {
+	var faults []celFault
+	at := placer(parsed)
+	ast.PostOrderVisit(parsed.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		switch e.Kind() {
+		case ast.CallKind:
+			faults = append(faults, forbiddenCall(e, at)...)
+		case ast.MapKind, ast.StructKind:
+			faults = append(faults, at(e, codeCELForbidden, "when builds a map or a message; "+allowedText))
+		case ast.SelectKind:
+			faults = append(faults, at(e, codeCELForbidden, "when selects a field with a dot, but facts have no fields; "+allowedText))
+		}
+	}))
+	return faults
+}
+
+func forbiddenCall(e ast.Expr, at func(ast.Expr, string, string) celFault) []celFault {
+	call := e.AsCall()
+	name := call.FunctionName()
+	if what, ok := callsThatMayFail[name]; ok {
+		return []celFault{at(e, codeCELMayError, "when holds "+what+", which fails for some values; "+allowedText)}
+	}
+	if !allowedCalls[name] {
+		return []celFault{at(e, codeCELForbidden, fmt.Sprintf("when calls %s, which is not on the list; %s", readable(name), allowedText))}
+	}
+	if name == "matches" {
+		args := call.Args()
+		if len(args) > 0 && !isText(args[len(args)-1]) {
+			return []celFault{at(e, codeCELMayError, "the pattern of matches is not a literal text, so it could be invalid when it runs")}
+		}
+	}
+	return nil
+}
+
+func isText(e ast.Expr) bool {
+	if e.Kind() != ast.LiteralKind {
+		return false
+	}
+	_, ok := e.AsLiteral().(types.String)
+	return ok
+}
+
+func readable(name string) string {
+	if display, ok := operators.FindReverse(name); ok && display != "" {
+		return display
+	}
+	return name
+}
+
+// forbiddenTypes refuses what the checked types show: a result that is not
+// bool, and values whose comparison is not the same everywhere.
+func forbiddenTypes(checked *cel.Ast) []celFault {
+	var faults []celFault
+	at := placer(checked)
+	root := checked.NativeRep()
+	if !checked.OutputType().IsExactType(types.BoolType) {
+		faults = append(faults, at(root.Expr(), codeCELCompile,
+			fmt.Sprintf("when is of type %s, not bool", cel.FormatCELType(checked.OutputType()))))
+	}
+	ast.PostOrderVisit(root.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		switch t := root.GetType(e.ID()); t.Kind() {
+		case types.DoubleKind, types.TimestampKind, types.DurationKind, types.MapKind, types.BytesKind, types.UintKind, types.AnyKind:
+			faults = append(faults, at(e, codeCELForbidden, fmt.Sprintf("when uses a value of type %s; facts are bool, string and lists of strings, sizes are int", cel.FormatCELType(t))))
+		}
+	}))
+	return faults
+}
+
+func placer(a *cel.Ast) func(ast.Expr, string, string) celFault {
+	info := a.NativeRep().SourceInfo()
+	return func(e ast.Expr, code, message string) celFault {
+		place := info.GetStartLocation(e.ID())
+		return celFault{code: code, line: max(place.Line(), 1), column: max(place.Column(), 0), message: message}
+	}
+}
+
+func faultsOf(issues *cel.Issues) []celFault {
+	var faults []celFault
+	for _, e := range issues.Errors() {
+		f := celFault{code: codeCELCompile, line: max(e.Location.Line(), 1), column: max(e.Location.Column(), 0), message: "when: " + e.Message}
+		switch {
+		case strings.Contains(e.Message, "nesting limit"), strings.Contains(e.Message, "program size"):
+			f.code = codeCELCost
+		case strings.Contains(e.Message, "undeclared reference to"):
+			f.suggestion = nearest(quoted(e.Message), factNames())
+		}
+		faults = append(faults, f)
+	}
+	if len(faults) == 0 {
+		faults = append(faults, celFault{code: codeCELCompile, line: 1, message: "when: " + errors.Join(issues.Err()).Error()})
+	}
+	return faults
+}
+
+// withoutRepeats leaves out what the checker says of calls already named.
+func withoutRepeats(faults, named []celFault) []celFault {
+	var kept []celFault
+	for _, f := range faults {
+		repeats := false
+		for _, n := range named {
+			repeats = repeats || (n.line == f.line && n.column == f.column)
+		}
+		if !repeats {
+			kept = append(kept, f)
+		}
+	}
+	return kept
+}
+
+func quoted(message string) string {
+	_, rest, _ := strings.Cut(message, "'")
+	name, _, _ := strings.Cut(rest, "'")
+	return name
+}
+
+func factNames() []string {
+	names := make([]string, len(variables))
+	for i, v := range variables {
+		names[i] = v.name
+	}
+	return names
+}
+
+// readsOf lists the facts that the expression may read.
+func readsOf(a *cel.Ast) []*variable {
+	named := map[string]bool{}
+	ast.PostOrderVisit(a.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() == ast.IdentKind {
+			named[e.AsIdent()] = true
+		}
+	}))
+	var reads []*variable
+	for _, v := range variables {
+		if named[v.name] {
+			reads = append(reads, v)
+		}
+	}
+	return reads
+}
+
+// sizes bounds the facts for the cost estimate.
+type sizes struct{}
+
+func (sizes) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
+	size := cost.RangedSizeEstimate(0, sizeOfStrings)
+	if element.Type().Kind() == types.ListKind {
+		size = cost.RangedSizeEstimate(0, sizeOfLists)
+	}
+	return &size
+}
+
+func (sizes) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
+	return nil
+}

@@ -1,0 +1,236 @@
+package policy
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// outcome is what became of one rule.
+type outcome uint8
+
+const (
+	notMatched outcome = iota
+	matched
+	failed
+)
+
+// outcome reads match, then unless, and when last.
+func (r *rule) outcome(e *evaluation) outcome {
+	if !r.match.holds(e) || (r.unless != nil && r.unless.holds(e)) {
+		return notMatched
+	}
+	if r.when == nil {
+		return matched
+	}
+	return r.when.outcome(e)
+}
+
+// Decide evaluates the policy over the facts of one statement: every rule, the
+// floor, the strictest of them, the default where there is none, and last the
+// mode approval_first. It never fails; a when that does is a BLOCK.
+//
+// Statements that are refused before any rule (several, none, not parsed)
+// never reach it, and session control has DecideSessionControl.
+func (p *Policy) Decide(f *Facts) Result {
+	e := evaluate(f)
+	defer e.done()
+	p.collect(e)
+	var r Result
+	blocking := p.floor(e, &r)
+	switch winner, strictness := p.strictest(e); {
+	case blocking != 0:
+		decideByFloor(&r, blocking)
+	case winner >= 0:
+		p.decideByRule(e, &r, winner, strictness)
+	case e.safe:
+		r.Decision, r.ReasonCode, r.RuleID = Allow, ReasonSafeRead, RuleDefault
+	default:
+		r.Decision, r.ReasonCode, r.RuleID = Block, ReasonDefaultDeny, RuleDefault
+		r.Message, r.Remedy = textDefaultDeny, remedyDefaultDeny
+	}
+	p.approvalFirst(e, &r)
+	p.report(e, &r)
+	return r
+}
+
+// DecideSessionControl decides on a statement that the gate answers itself
+// (PREPARE, DEALLOCATE, the closed list of the wire listener): a matched rule
+// decides; without one it is allowed. The default, the floor and the mode
+// approval_first do not block it, since nothing of it reaches the database.
+func (p *Policy) DecideSessionControl(f *Facts) Result {
+	e := evaluate(f)
+	defer e.done()
+	p.collect(e)
+	var r Result
+	if winner, strictness := p.strictest(e); winner >= 0 {
+		p.decideByRule(e, &r, winner, strictness)
+	} else {
+		r.Decision, r.ReasonCode, r.Layer = Allow, ReasonSessionControl, LayerSession
+	}
+	p.report(e, &r)
+	return r
+}
+
+// collect evaluates the rules that can match the statement's class.
+func (p *Policy) collect(e *evaluation) {
+	class := bits.TrailingZeros64(e.bits(classVariable))
+	class = min(class, len(p.byClass)-1)
+	for _, i := range p.byClass[class] {
+		r := &p.rules[i]
+		switch r.outcome(e) {
+		case matched:
+			if r.observe {
+				e.observed = append(e.observed, i)
+			} else {
+				e.matched = append(e.matched, i)
+			}
+		case failed:
+			if !r.observe {
+				e.failed = append(e.failed, i)
+			}
+		}
+	}
+}
+
+// floor sorts the floor signals present into lifted and blocking ones and
+// returns the blocking ones.
+func (p *Policy) floor(e *evaluation, r *Result) uint64 {
+	raised := e.bits(signalsVariable) & floorMask
+	if raised == 0 {
+		return 0
+	}
+	var lifts uint64
+	for _, i := range e.matched {
+		lifts |= p.rules[i].liftBits
+	}
+	r.Lifted, r.Floor = signalNames(raised&lifts), signalNames(raised&^lifts)
+	return raised &^ lifts
+}
+
+// strictest finds the place of the rule that decides among those that failed
+// or matched: the first of the strictest ones, or -1.
+func (p *Policy) strictest(e *evaluation) (winner, strictness int) {
+	winner, strictness = -1, -1
+	consider := func(i, s int) {
+		if s > strictness || (s == strictness && i < winner) {
+			winner, strictness = i, s
+		}
+	}
+	for _, i := range e.failed {
+		consider(i, Block.Strictness())
+	}
+	for _, i := range e.matched {
+		s := p.rules[i].decision.Strictness()
+		if e.facts.Approved && p.rules[i].decision == RequireApproval {
+			s = satisfied
+		}
+		consider(i, s)
+	}
+	return winner, strictness
+}
+
+func (p *Policy) decideByRule(e *evaluation, r *Result, place, strictness int) {
+	winner := &p.rules[place]
+	r.RuleID, r.ReasonCode = winner.id, winner.reasonCode
+	r.Message, r.Remedy = winner.message, winner.remedy
+	switch strictness {
+	case Allow.Strictness():
+		r.Decision = Allow
+	case satisfied:
+		r.Decision = Allow
+		r.Approval = p.terms(e)
+	case RequireApproval.Strictness():
+		r.Decision = RequireApproval
+		r.Approval = p.terms(e)
+	default:
+		r.Decision = Block
+		if slices.Contains(e.failed, place) {
+			r.ReasonCode, r.Message, r.Remedy = ReasonRuleEvalError, textRuleEvalError, remedyRuleEvalError
+		}
+	}
+}
+
+// terms are the smallest over all matched rules that ask for an approval.
+func (p *Policy) terms(e *evaluation) *ApprovalTerms {
+	t := &ApprovalTerms{TTLSeconds: -1}
+	for _, i := range e.matched {
+		r := &p.rules[i]
+		if r.decision != RequireApproval {
+			continue
+		}
+		ttl := r.ttlSeconds
+		if ttl == 0 {
+			ttl = p.defaultTTL
+		}
+		if t.TTLSeconds < 0 || ttl < t.TTLSeconds {
+			t.TTLSeconds = ttl
+		}
+		if r.maxRows != nil && (t.MaxRows == nil || *r.maxRows < *t.MaxRows) {
+			rows := *r.maxRows
+			t.MaxRows = &rows
+		}
+	}
+	return t
+}
+
+// approvalFirst turns an ALLOW into a wish for an approval in that mode, unless
+// the statement is a safe read or was approved. Rule and layer stay: the
+// reason alone is another.
+func (p *Policy) approvalFirst(e *evaluation, r *Result) {
+	if e.facts.Mode != ModeApprovalFirst || r.Decision != Allow || e.safe || e.facts.Approved {
+		return
+	}
+	r.Decision, r.ReasonCode = RequireApproval, ReasonApprovalFirst
+	r.Message, r.Remedy = textApprovalFirst, remedyApprovalFirst
+	r.Approval = &ApprovalTerms{TTLSeconds: p.defaultTTL}
+}
+
+// report fills in the lists of the result and what is still empty.
+func (p *Policy) report(e *evaluation, r *Result) {
+	r.Matched, r.Observed, r.Errors = p.ids(e.matched), p.ids(e.observed), p.ids(e.failed)
+	if r.Layer == "" {
+		r.Layer = LayerPolicy
+	}
+	if r.Message != "" {
+		return
+	}
+	switch r.Decision {
+	case Block:
+		r.Message = textBlockedByRule
+	case RequireApproval:
+		r.Message = textApprovalByRule
+	}
+}
+
+func (p *Policy) ids(places []int) []string {
+	switch len(places) {
+	case 0:
+		return nil
+	case 1:
+		return p.rules[places[0]].self
+	}
+	ids := make([]string, len(places))
+	for n, i := range places {
+		ids[n] = p.rules[i].id
+	}
+	return ids
+}
+
+func signalNames(set uint64) []string {
+	if set == 0 {
+		return nil
+	}
+	names := make([]string, 0, bits.OnesCount64(set))
+	for _, name := range signals.names {
+		if signals.bit[name]&set != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func decideByFloor(r *Result, blocking uint64) {
+	signal := signals.names[bits.TrailingZeros64(blocking)]
+	r.Decision, r.ReasonCode, r.RuleID = Block, signal, FloorPrefix+signal
+	r.Message, r.Remedy = floorTexts[signal], remedyFloor
+}

@@ -1,0 +1,95 @@
+package policy
+
+import (
+	"sync"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+)
+
+// An evaluation is one look at one set of facts: the facts, and what was
+// worked out of them once because several rules ask for it. It is the
+// activation of CEL programs as well, so that a when reads ready values.
+//
+// Evaluations are pooled; nothing of one may outlive done.
+type evaluation struct {
+	facts *Facts
+	safe  bool
+	words [variableCount]uint64
+	known uint32 // bit i: words[i] is worked out
+	ready uint32 // bit i: values[i] is worked out
+
+	values [variableCount]ref.Val
+
+	// matched, observed and failed are places of rules, in order.
+	matched, observed, failed []int
+}
+
+var evaluations = sync.Pool{New: func() any { return new(evaluation) }}
+
+func evaluate(f *Facts) *evaluation {
+	e := evaluations.Get().(*evaluation)
+	e.facts, e.safe = f, isSafeRead(f)
+	e.known, e.ready = 0, 0
+	e.matched, e.observed, e.failed = e.matched[:0], e.observed[:0], e.failed[:0]
+	return e
+}
+
+func (e *evaluation) done() {
+	if e.ready != 0 {
+		clear(e.values[:]) // the pool keeps no facts alive
+	}
+	e.facts = nil
+	evaluations.Put(e)
+}
+
+func (e *evaluation) truth(v *variable) bool {
+	if v == safeReadVariable {
+		return e.safe
+	}
+	return v.truth(e.facts)
+}
+
+// bits is the value of an enum fact as a set.
+func (e *evaluation) bits(v *variable) uint64 {
+	if e.known&(1<<v.id) != 0 {
+		return e.words[v.id]
+	}
+	var word uint64
+	if v.kind == kindEnum {
+		word = v.words.one(v.text(e.facts))
+	} else {
+		word = v.words.set(v.list(e.facts))
+	}
+	e.words[v.id] = word
+	e.known |= 1 << v.id
+	return word
+}
+
+// ResolveName gives CEL the value of a fact.
+func (e *evaluation) ResolveName(name string) (any, bool) {
+	v, ok := variableByName[name]
+	if !ok {
+		return nil, false
+	}
+	if e.ready&(1<<v.id) == 0 {
+		e.values[v.id] = e.value(v)
+		e.ready |= 1 << v.id
+	}
+	return e.values[v.id], true
+}
+
+// Parent of the activation: there is none.
+func (e *evaluation) Parent() cel.Activation { return nil }
+
+func (e *evaluation) value(v *variable) ref.Val {
+	switch {
+	case v.kind == kindBool:
+		return types.Bool(e.truth(v))
+	case v.isList():
+		return types.NewStringList(types.DefaultTypeAdapter, v.list(e.facts))
+	default:
+		return types.String(v.text(e.facts))
+	}
+}

@@ -1,0 +1,202 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+)
+
+// unresolved is the segment that stands for what the classifier could not
+// resolve, such as the schema of a name it has not seen declared.
+const unresolved = "?"
+
+// A pattern is one entry of a pattern list: segments divided by dots, where a
+// star is any run of characters inside its segment and all else is literal. A
+// text (a claim) is one segment, dots and all.
+type pattern struct {
+	text     string
+	segments []string
+}
+
+func newPattern(text string, v *variable) pattern {
+	if v.kind == kindText {
+		return pattern{text: text, segments: []string{text}}
+	}
+	return pattern{text: text, segments: strings.Split(text, ".")}
+}
+
+// shapeFault says what is wrong with the pattern as one on v, or "".
+func (p pattern) shapeFault(v *variable) (fault, suggestion string) {
+	if v.kind != kindNames {
+		return "", ""
+	}
+	n := len(p.segments)
+	if slices.Contains(p.segments, "") {
+		return "has an empty segment", ""
+	}
+	switch {
+	case v.segments == 0 && n == 2 && p.segments[0] == "pg_catalog":
+		return "names a built-in function with its schema, but built-ins appear bare in the facts, so it could never match", p.segments[1]
+	case v.segments == 0 && (n == 1 || n == 2):
+		return "", ""
+	case v.segments == 0:
+		return "is neither a built-in (one segment, such as lower) nor schema.function", ""
+	case v.segments == n:
+		return "", ""
+	case v.segments == 2 && n == 1:
+		return "has one segment; a table is schema.table", "public." + p.text
+	case v.segments == 2:
+		return "has more than two segments; a table is schema.table", strings.Join(p.segments[n-2:], ".")
+	case n == 2:
+		return "has two segments; a column is schema.table.column", p.text + ".*"
+	default:
+		return "does not have the three segments of schema.table.column", ""
+	}
+}
+
+// any reports whether value may lie inside the pattern, counting what is not
+// known for certain as inside; it serves rules that restrict.
+func (p pattern) any(value string, v *variable) bool {
+	if v.kind == kindText {
+		return glob(p.segments[0], value)
+	}
+	want := len(p.segments)
+	parts := strings.Count(value, ".") + 1
+	if v.segments == 0 && (want == 1) != (parts == 1) {
+		return false // a built-in is no function of a schema, nor the reverse
+	}
+	if parts > want {
+		return p.anyAcross(value, v)
+	}
+	return p.anySegments(value, want-parts, v)
+}
+
+// anyAcross serves a value with more dots than borders: a quoted identifier
+// holds one, so the borders are not known and stars may reach across them.
+func (p pattern) anyAcross(value string, v *variable) bool {
+	segments := p.segments
+	if rest, ok := strings.CutSuffix(value, ".*"); ok && v.segments == 3 {
+		value, segments = rest, segments[:2]
+	}
+	if strings.HasPrefix(value, unresolved+".") {
+		segments = append([]string{"*"}, segments[1:]...)
+	}
+	return glob(strings.Join(segments, "."), value)
+}
+
+// anySegments compares segment by segment, the first skipped ones unseen.
+func (p pattern) anySegments(value string, skipped int, v *variable) bool {
+	for i := skipped; i < len(p.segments); i++ {
+		segment, rest, _ := strings.Cut(value, ".")
+		value = rest
+		if segment == unresolved && i < len(p.segments)-1 {
+			continue
+		}
+		if v.segments == 3 && i == 2 && segment == "*" {
+			continue // every column of the table, so the named one too
+		}
+		if !glob(p.segments[i], segment) {
+			return false
+		}
+	}
+	return true
+}
+
+// all reports whether value lies inside the pattern for certain; it serves
+// rules that allow.
+func (p pattern) all(value string, v *variable) bool {
+	if v.kind == kindText {
+		return glob(p.segments[0], value)
+	}
+	last := len(p.segments) - 1
+	for i, want := range p.segments {
+		segment, rest, more := strings.Cut(value, ".")
+		if more != (i < last) || (segment == unresolved && i < last) || !glob(want, segment) {
+			return false
+		}
+		value = rest
+	}
+	return true
+}
+
+// glob matches a whole text against one segment, in time linear in the text
+// for each star.
+func glob(pattern, text string) bool {
+	star := strings.IndexByte(pattern, '*')
+	if star < 0 {
+		return pattern == text
+	}
+	if !strings.HasPrefix(text, pattern[:star]) {
+		return false
+	}
+	text, pattern = text[star:], pattern[star+1:]
+	for {
+		star = strings.IndexByte(pattern, '*')
+		if star < 0 {
+			return strings.HasSuffix(text, pattern)
+		}
+		at := strings.Index(text, pattern[:star])
+		if at < 0 {
+			return false
+		}
+		text, pattern = text[at+star:], pattern[star+1:]
+	}
+}
+
+// A patternSet is an expanded list of patterns on one variable.
+type patternSet struct {
+	v        *variable
+	patterns []pattern
+	literal  map[string]struct{} // those that only equal texts match, where there are many
+}
+
+// manyLiterals is where a map becomes quicker than comparing one by one.
+const manyLiterals = 8
+
+func newPatternSet(v *variable, texts []string) *patternSet {
+	s := &patternSet{v: v}
+	var literals []string
+	for _, text := range texts {
+		if !strings.ContainsAny(text, "*"+unresolved) {
+			literals = append(literals, text)
+		}
+		s.patterns = append(s.patterns, newPattern(text, v))
+	}
+	if len(literals) >= manyLiterals {
+		s.literal = make(map[string]struct{}, len(literals))
+		for _, text := range literals {
+			s.literal[text] = struct{}{}
+		}
+	}
+	return s
+}
+
+func (s *patternSet) any(value string) bool {
+	if s.exactly(value) {
+		return true
+	}
+	for i := range s.patterns {
+		if s.patterns[i].any(value, s.v) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *patternSet) all(value string) bool {
+	if s.exactly(value) {
+		return true
+	}
+	for i := range s.patterns {
+		if s.patterns[i].all(value, s.v) {
+			return true
+		}
+	}
+	return false
+}
+
+// exactly is the quick way for long lists of literals. A literal pattern has
+// as many segments as its variable, so an equal value is inside for certain.
+func (s *patternSet) exactly(value string) bool {
+	_, ok := s.literal[value]
+	return ok
+}

@@ -1,0 +1,76 @@
+package policy
+
+import "slices"
+
+// defaultTTLSeconds is GATE_APPROVAL_DEFAULT_TTL_SECONDS where nothing is set.
+const defaultTTLSeconds = 300
+
+// A rule is one rule of a document, compiled.
+type rule struct {
+	id         string
+	decision   Decision
+	reasonCode string
+	observe    bool
+	match      matcher
+	unless     *matcher
+	when       *condition
+	lifts      []string
+	liftBits   uint64
+	message    string
+	remedy     string
+	ttlSeconds int // 0: the default of the service
+	maxRows    *int64
+	self       []string // the id alone, shared by results that name only this rule
+}
+
+// A Policy is a document without errors, compiled and immutable; any number of
+// goroutines may decide with it at once.
+type Policy struct {
+	name, version string
+	hash          string
+	semanticHash  string
+	document      []byte
+	rules         []rule
+	tests         []Case
+	defaultTTL    int
+
+	// byClass holds, for each class and last for anything else, the places of
+	// the rules that can match a statement of that class.
+	byClass [][]int
+}
+
+// Version is name@major.minor.patch.
+func (p *Policy) Version() string { return p.name + "@" + p.version }
+
+// Hash is the SHA-256 of the document's bytes, in lower-case hex.
+func (p *Policy) Hash() string { return p.hash }
+
+// SemanticHash is equal for two documents that mean the same: texts and tests
+// do not count, nor do the names of lists; the order of rules does.
+func (p *Policy) SemanticHash() string { return p.semanticHash }
+
+// RuleCount is the number of rules, those in mode observe included.
+func (p *Policy) RuleCount() int { return len(p.rules) }
+
+// Document is a copy of the bytes that the policy was loaded from.
+func (p *Policy) Document() []byte { return slices.Clone(p.document) }
+
+// Tests are the cases of the document, in order. They must not be changed.
+func (p *Policy) Tests() []Case { return p.tests }
+
+// index sorts the rules by the classes that they can match.
+func (p *Policy) index() {
+	p.byClass = make([][]int, len(classes.names)+1)
+	for i := range p.rules {
+		bits := p.rules[i].match.classBits()
+		for c := range p.byClass {
+			bit := foreign
+			if c < len(classes.names) {
+				bit = 1 << c
+			}
+			if bits&bit != 0 {
+				p.byClass[c] = append(p.byClass[c], i)
+			}
+		}
+	}
+}
