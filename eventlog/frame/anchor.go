@@ -1,0 +1,178 @@
+package frame
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A Level says how far away an anchor is kept, and so what it can show.
+type Level string
+
+// Levels of anchors: head file, projections, receipts, checkpoints.
+const (
+	NoAnchor Level = "none"
+	L1       Level = "L1"
+	L2       Level = "L2"
+	L3       Level = "L3"
+	L4       Level = "L4"
+)
+
+// An Anchor is knowledge about the log that is not in the log: at Seq the
+// event_hash was Hash.
+type Anchor struct {
+	Level Level
+	// LogID is compared where it is set: an anchor of another log accuses.
+	LogID [16]byte
+	Seq   uint64   // 0 stands for the beginning: Hash is segment 0's header_hash
+	Hash  [32]byte // event_hash at Seq
+	Time  time.Time
+	// Source names the place for the person who reads the report.
+	Source string
+	// Untrusted anchors (unknown signer) are listed and never judged.
+	Untrusted bool
+}
+
+// Results of an anchor.
+const (
+	AnchorMatch     = "match"
+	AnchorMismatch  = "mismatch"
+	AnchorBeyond    = "beyond_end"
+	AnchorMissing   = "missing" // not there, or nothing readable at its seq
+	AnchorUntrusted = "untrusted"
+)
+
+// An AnchorResult is what came of an anchor.
+type AnchorResult struct {
+	Level  Level  `json:"level"`
+	Seq    uint64 `json:"seq"`
+	Time   string `json:"time"`
+	Result string `json:"result"`
+}
+
+// anchorBook waits for the frames that anchors speak of.
+type anchorBook struct {
+	anchors []Anchor
+	seen    []sighting // by anchor
+	next    int        // first anchor whose seq has not been passed
+}
+
+type sighting struct {
+	found   bool
+	hash    [32]byte
+	segment uint32
+	offset  int64
+}
+
+func newAnchorBook(anchors []Anchor) *anchorBook {
+	b := &anchorBook{anchors: slices.Clone(anchors), seen: make([]sighting, len(anchors))}
+	slices.SortStableFunc(b.anchors, func(x, y Anchor) int {
+		switch {
+		case x.Seq < y.Seq:
+			return -1
+		case x.Seq > y.Seq:
+			return 1
+		}
+		return 0
+	})
+	return b
+}
+
+// see notes the hash at a seq. It is on the path of every frame.
+func (b *anchorBook) see(seq uint64, hash [32]byte, segment uint32, offset int64) {
+	for b.next < len(b.anchors) && b.anchors[b.next].Seq <= seq {
+		if b.anchors[b.next].Seq == seq {
+			b.seen[b.next] = sighting{true, hash, segment, offset}
+		}
+		b.next++
+	}
+}
+
+// knowsBeyond reports whether a trusted anchor speaks of events after seq.
+func (b *anchorBook) knowsBeyond(seq uint64) bool {
+	for _, a := range b.anchors {
+		if !a.Untrusted && a.Seq > seq {
+			return true
+		}
+	}
+	return false
+}
+
+// judge settles every anchor against what was seen. Where the end of the log
+// could not be looked at (blind), nothing is beyond it.
+func (b *anchorBook) judge(r *Report, logID [16]byte, o *Options, blind bool) {
+	best := -1
+	for i, a := range b.anchors {
+		if a.Untrusted {
+			r.Anchors = append(r.Anchors, a.result(AnchorUntrusted))
+			continue
+		}
+		if a.Seq < o.From && a.Seq > 0 || o.To > 0 && a.Seq > o.To {
+			r.Warn(fmt.Sprintf("anchor %s at seq %d lies outside the range asked for and was not compared", a.Level, a.Seq))
+			continue
+		}
+		res := b.compare(r, i, logID, blind, o.Copy)
+		r.Anchors = append(r.Anchors, a.result(res))
+		if res == AnchorMatch && (best < 0 || a.Level > b.anchors[best].Level) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		r.AnchorLevel = b.anchors[best].Level
+	}
+}
+
+func (a *Anchor) result(res string) AnchorResult {
+	return AnchorResult{Level: a.Level, Seq: a.Seq, Time: stamp(a.Time), Result: res}
+}
+
+func (b *anchorBook) compare(r *Report, i int, logID [16]byte, blind, older bool) string {
+	a, s := &b.anchors[i], b.seen[i]
+	f := Fault{Check: CheckAnchors, Segment: r.Head.Segment, Offset: r.Head.EndOffset, Seq: a.Seq}
+	switch {
+	case a.LogID != [16]byte{} && logID != [16]byte{} && a.LogID != logID:
+		f.Kind = HistoryRewritten
+		f.Detail = fmt.Sprintf("anchor %s%s is of log %x: this is another log", a.Level, a.from(), a.LogID)
+	case a.Seq > r.LastSeq && blind:
+		return AnchorMissing
+	case a.Seq > r.LastSeq:
+		f.Kind = AnchorBeyondEnd
+		f.Detail = fmt.Sprintf("anchor %s%s knows event %d, the log ends with %d", a.Level, a.from(), a.Seq, r.LastSeq)
+		if older {
+			r.Warn(f.Detail + ": this copy is older, or was cut")
+		} else {
+			r.Add(f)
+		}
+		return AnchorBeyond
+	case !s.found:
+		return AnchorMissing
+	case s.hash == a.Hash:
+		return AnchorMatch
+	default:
+		f.Kind, f.Segment, f.Offset = HistoryRewritten, s.segment, s.offset
+		f.Detail = fmt.Sprintf("anchor %s%s has another event_hash at %d: the events up to there were written anew", a.Level, a.from(), a.Seq)
+	}
+	r.Add(f)
+	return AnchorMismatch
+}
+
+func (a *Anchor) from() string {
+	if a.Source == "" {
+		return ""
+	}
+	return " (" + a.Source + ")"
+}
+
+// newestMatch gives the time of the newest matching anchor, and whether any
+// matching one is kept away from this host.
+func newestMatch(r *Report) (newest string, away, any bool) {
+	for _, a := range r.Anchors {
+		if a.Result != AnchorMatch {
+			continue
+		}
+		any = true
+		newest = max(newest, a.Time)
+		away = away || a.Level == L3 || a.Level == L4
+	}
+	return newest, away, any
+}

@@ -1,0 +1,228 @@
+package frame
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+)
+
+// window is how much a sequential reader asks for at once. A frame always fits.
+const window = 1<<20 + pageSize
+
+const pageSize = 4096
+
+// ErrStopped is the cause of a *ScanError where the frames end before the bound.
+var ErrStopped = errors.New("the frames end before the bound")
+
+// A ScanError says where a sequential read found bytes that are no frame.
+type ScanError struct {
+	Off int64 // file offset of the frame that could not be read
+	Err error // one of ParseFrame's, or the error of the read
+}
+
+func (e *ScanError) Error() string { return fmt.Sprintf("offset %d: %v", e.Off, e.Err) }
+
+// Unwrap gives the cause to errors.Is and errors.As.
+func (e *ScanError) Unwrap() error { return e.Err }
+
+// A Placed is a frame and where it lies.
+type Placed struct {
+	Off  int64 // file offset of the frame's first byte
+	Size int64 // bytes it takes, padding included
+	Frame
+}
+
+// Scan reads the frames of a segment from offset from up to to, in order, by
+// pread in windows of about 1 MiB: a file that is cut meanwhile gives an error
+// and kills nobody. It stops quietly at to, or where only zeros follow up to
+// to; at anything else that is no frame it yields a *ScanError and ends. A
+// record is valid until the next step of the loop. Sums are checked, hashes and
+// links are not: that is Verify's work.
+func Scan(ctx context.Context, f File, from, to int64) iter.Seq2[Placed, error] {
+	return func(yield func(Placed, error) bool) {
+		w := &frameWindow{f: f, limit: to}
+		for off := from; off < to; {
+			if err := ctx.Err(); err != nil {
+				yield(Placed{}, err)
+				return
+			}
+			fr, size, err := w.frame(off)
+			if err != nil {
+				if zero, zerr := zeroUpTo(f, off, to); !zero || zerr != nil {
+					yield(Placed{}, errors.Join(&ScanError{Off: off, Err: err}, zerr))
+				}
+				return
+			}
+			if !yield(Placed{Off: off, Size: int64(size), Frame: fr}, nil) {
+				return
+			}
+			off += int64(size)
+		}
+	}
+}
+
+// ReadFrameAt reads the one frame at off; limit bounds what may be read.
+func ReadFrameAt(f File, off, limit int64) (Frame, int, error) {
+	w := &frameWindow{f: f, limit: limit, ask: pageSize}
+	return w.frame(off)
+}
+
+// frameWindow is a buffer that follows a sequential reader through a file.
+type frameWindow struct {
+	f     File
+	limit int64
+	ask   int // bytes to read at once; window if 0
+	off   int64
+	buf   []byte
+}
+
+// frame parses the frame at off. It aliases the window.
+func (w *frameWindow) frame(off int64) (Frame, int, error) {
+	b, err := w.bytes(off, HeadSize)
+	if err != nil {
+		return Frame{}, 0, err
+	}
+	need, err := wholeHead(b)
+	if err == ErrTruncated && need > 0 {
+		if b, err = w.bytes(off, need); err != nil {
+			return Frame{}, 0, err
+		}
+	}
+	return ParseFrame(b)
+}
+
+// bytes gives what the window has from off: at least n bytes, or fewer where
+// the limit or the file ends, or fewer and the error of the read.
+func (w *frameWindow) bytes(off int64, n int) ([]byte, error) {
+	if have := w.cached(off); len(have) >= n {
+		return have, nil
+	}
+	if w.ask == 0 {
+		w.ask = window
+	}
+	size := min(int64(max(w.ask, n)), max(w.limit-off, 0))
+	if int64(cap(w.buf)) < size {
+		w.buf = make([]byte, size)
+	}
+	got, err := w.f.Pread(w.buf[:size], off)
+	w.off, w.buf = off, w.buf[:got]
+	if err != nil && err != io.EOF && got < n {
+		return w.buf, err
+	}
+	return w.buf, nil
+}
+
+func (w *frameWindow) cached(off int64) []byte {
+	if off < w.off || off > w.off+int64(len(w.buf)) {
+		return nil
+	}
+	return w.buf[off-w.off:]
+}
+
+// zeroUpTo reports whether [from, to) holds zeros alone. The end of the file
+// counts as zeros: a length is not synced with every batch.
+func zeroUpTo(f File, from, to int64) (bool, error) {
+	for ask := int64(pageSize); from < to; ask = window {
+		buf := make([]byte, min(ask, to-from))
+		n, err := f.Pread(buf, from)
+		if err != nil && err != io.EOF {
+			return false, err
+		}
+		if !allZero(buf[:n]) {
+			return false, nil
+		}
+		if n == 0 {
+			break
+		}
+		from += int64(n)
+	}
+	return true, nil
+}
+
+// lastNonZero gives the offset after the last byte in [from, to) that is not
+// zero, or from. It reads forward, because that is what disks like, and stops
+// at nothing.
+func lastNonZero(f File, from, to int64) (int64, error) {
+	buf := make([]byte, min(window, max(to-from, 0)))
+	last := from
+	for off := from; off < to; {
+		n, err := f.Pread(buf[:min(int64(len(buf)), to-off)], off)
+		if err != nil && err != io.EOF {
+			return last, err
+		}
+		if n == 0 {
+			return last, nil
+		}
+		if !allZero(buf[:n]) {
+			last = off + int64(len(bytes.TrimRight(buf[:n], "\x00")))
+		}
+		off += int64(n)
+	}
+	return last, nil
+}
+
+// resync finds where reading can go on after bytes that are no frame.
+type resync struct {
+	w *frameWindow
+	// budget bounds the bytes spent on candidates that turn out to be none, so
+	// that a file made of nothing but heads costs no more than a few passes.
+	budget int64
+}
+
+func newResync(f File, limit int64) *resync {
+	return &resync{w: &frameWindow{f: f, limit: limit}, budget: 64<<20 + 16*limit}
+}
+
+// find gives the first offset at or after from, 8-byte aligned, where a whole
+// frame lies (pages that can't be read are stepped over): right sums and a right event_hash, and a durable_off that it
+// could have. The hash is asked for because a client's text inside a lost frame
+// may look like a frame; nothing that only looks like one may hide or accuse
+// what follows. It gives the limit when there is none.
+func (r *resync) find(ctx context.Context, from int64) (int64, error) {
+	for off := (from + Align - 1) &^ (Align - 1); off < r.w.limit; {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		b, err := r.w.bytes(off, HeadSize)
+		if err != nil {
+			off = (off + pageSize) &^ (pageSize - 1)
+			continue
+		}
+		i := bytes.Index(b, []byte(frameMagic))
+		if i < 0 {
+			off += max(int64(len(b)-len(frameMagic)+1)&^(Align-1), Align)
+			continue
+		}
+		at := off + int64(i)
+		if at%Align == 0 && r.genuine(at) {
+			return at, nil
+		}
+		off = (at + Align) &^ (Align - 1)
+	}
+	return r.w.limit, nil
+}
+
+func (r *resync) genuine(off int64) bool {
+	b, err := r.w.bytes(off, HeadSize)
+	if err != nil {
+		return false
+	}
+	need, err := wholeHead(b)
+	if (err != nil && err != ErrTruncated) || need == 0 || r.budget < int64(need) {
+		return false
+	}
+	f, size, err := r.w.frame(off)
+	if err == nil && plausible(&f, off) && f.Intact() {
+		return true
+	}
+	r.budget -= int64(max(size, need))
+	return false
+}
+
+// plausible reports whether a frame's durable_off can be true where it lies.
+func plausible(f *Frame, off int64) bool {
+	return f.DurableOff >= HeaderSize && f.DurableOff <= uint64(off)
+}

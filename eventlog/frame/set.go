@@ -1,0 +1,253 @@
+package frame
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Names of what belongs to the log at W, each appended to W.
+const (
+	SegmentsSuffix    = ".segments"
+	LockSuffix        = ".lock"
+	HeadSuffix        = ".head"
+	NextSuffix        = ".next"
+	QuarantineSuffix  = ".quarantine"
+	CheckpointsSuffix = ".checkpoints"
+)
+
+// lockPatience is how long a verifier waits for recovery or rotation to end.
+const lockPatience = 10 * time.Second
+
+// A Segment is one open file of a set. For a sealed one Number, First and Last
+// are what its name says.
+type Segment struct {
+	Name   string
+	File   File  // nil where it is missing or could not be opened
+	Size   int64 // when it was opened
+	Number uint32
+	First  uint64
+	Last   uint64
+	Err    error // why it could not be opened
+}
+
+func (s *Segment) present() bool    { return s.File != nil && s.Size > 0 }
+func (s *Segment) unreadable() bool { return s.Err != nil }
+
+// A Set is the files of one log, opened at one moment, so that renaming or
+// removing them later changes nothing for who reads them.
+type Set struct {
+	Path   string
+	Sealed []Segment // by number
+	Active Segment
+	Head   *Head // nil where there is none that can be read
+	// Whole is true where the path is a log's own place and not a lone file: a
+	// folder of segments, a lock or a head file stands beside it.
+	Whole bool
+	// Live is true while a writer holds the log.
+	Live bool
+	// Limit is how far the active segment is judged; 0 is its size. A service
+	// that verifies its own log sets its durable end, read after Discover.
+	Limit int64
+	// LockErr is why the structure lock could not be had; the list of files may
+	// then be of two moments.
+	LockErr error
+	// Err is another reason why the set may be incomplete.
+	Err error
+	// Traces names files that only a log leaves behind.
+	Traces []string
+}
+
+// limit is how far the active segment is judged. The head file never knows
+// more than what is durable, so it may lengthen a limit but not shorten it.
+func (s *Set) limit() int64 {
+	switch {
+	case s.Live && s.Head != nil:
+		return s.headEnd()
+	case s.Limit > 0:
+		return s.Limit
+	}
+	return s.Active.Size
+}
+
+// headEnd is the live end: the head's, where it speaks of the active segment.
+func (s *Set) headEnd() int64 {
+	end := int64(HeaderSize)
+	if h, err := headerOf(s.Active); err == nil && h.Segment <= s.Head.Segment {
+		end = int64(min(s.Head.EndOff, 1<<62))
+	}
+	return max(end, s.Limit)
+}
+
+func headerOf(s Segment) (Header, error) { return readHeader(&part{Segment: s}) }
+
+// Close closes the files.
+func (s *Set) Close() error {
+	var errs []error
+	for _, seg := range append(slices.Clone(s.Sealed), s.Active) {
+		if seg.File != nil {
+			errs = append(errs, seg.File.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Discover finds and opens the files of the log at w (symbolic links resolved)
+// under the shared structure lock, so that no rotation runs between two names.
+// It creates nothing: where there is no lock file there is no writer. Whatever
+// can't be opened is noted in the set and judged by Verify; the error is not nil
+// only where the path itself makes no sense.
+func Discover(ctx context.Context, fsys FS, w string) (Set, error) {
+	real, err := fsys.RealPath(w)
+	if err != nil {
+		return Set{Path: w, Err: err}, nil
+	}
+	lock, err := fsys.OpenLock(real+LockSuffix, ReadOnly)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return open(fsys, w, real), nil
+	case err != nil:
+		s := open(fsys, w, real)
+		s.LockErr = err
+		return s, nil
+	}
+	wait, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	lockErr := lock.Lock(wait, StructureByte, Shared)
+	if ctx.Err() != nil {
+		return Set{}, errors.Join(ctx.Err(), lock.Close())
+	}
+	live, heldErr := lock.Held(WriterByte)
+	s := open(fsys, w, real)
+	s.Live = live && s.Active.present()
+	s.LockErr = errors.Join(lockErr, heldErr, lock.Close())
+	if s.Live && s.Head == nil {
+		s.Limit = promised(s.Active)
+	}
+	return s, nil
+}
+
+// promised gives the end that the log itself knows to be synced: the newest
+// durable_off of its readable beginning. It stands in for a head file beside a
+// running writer, of which everything beyond may be half written.
+func promised(s Segment) int64 {
+	bound := int64(HeaderSize)
+	w := &frameWindow{f: s.File, limit: s.Size}
+	for off := bound; off < s.Size; {
+		f, size, err := w.frame(off)
+		if err != nil || !plausible(&f, off) {
+			break
+		}
+		bound = int64(f.DurableOff)
+		off += int64(size)
+	}
+	return bound
+}
+
+// DiscoverHeld is Discover for who holds the structure lock already, or knows
+// that nobody writes. All of the active segment is judged.
+func DiscoverHeld(fsys FS, w string) (Set, error) {
+	real, err := fsys.RealPath(w)
+	if err != nil {
+		return Set{Path: w, Err: err}, nil
+	}
+	return open(fsys, w, real), nil
+}
+
+func open(fsys FS, shown, w string) Set {
+	s := Set{Path: shown}
+	// The head is read before the files: it then never knows more than they hold.
+	if h, err := ReadHead(fsys, w+HeadSuffix); err == nil {
+		s.Head = &h
+	}
+	s.Active = openSegment(fsys, w)
+	s.traces(fsys, w)
+	names, err := fsys.List(w + SegmentsSuffix)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.Err = err
+	}
+	for _, name := range names {
+		no, first, last, ok := ParseSegmentName(name)
+		if !ok {
+			continue
+		}
+		seg := openSegment(fsys, filepath.Join(w+SegmentsSuffix, name))
+		seg.Number, seg.First, seg.Last = no, first, last
+		if seg.File == nil && seg.Err == nil {
+			seg.Err = fs.ErrNotExist
+		}
+		s.Sealed = append(s.Sealed, seg)
+	}
+	slices.SortFunc(s.Sealed, func(a, b Segment) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
+	})
+	return s
+}
+
+// traces looks for what stands beside a log's own path.
+func (s *Set) traces(fsys FS, w string) {
+	beside, err := fsys.List(filepath.Dir(w))
+	if err != nil {
+		return // the file itself says why it can't be read
+	}
+	base := filepath.Base(w)
+	for _, suffix := range []string{HeadSuffix, SegmentsSuffix, CheckpointsSuffix, QuarantineSuffix, LockSuffix} {
+		if !slices.Contains(beside, base+suffix) {
+			continue
+		}
+		s.Whole = true
+		if suffix == LockSuffix || s.emptyFolder(fsys, w+suffix, suffix) {
+			continue // a lock alone is left by a start that created nothing
+		}
+		s.Traces = append(s.Traces, base+suffix)
+	}
+}
+
+func (s *Set) emptyFolder(fsys FS, dir, suffix string) bool {
+	if suffix == HeadSuffix {
+		return s.Head == nil
+	}
+	names, err := fsys.List(dir)
+	return err == nil && len(names) == 0
+}
+
+func openSegment(fsys FS, name string) Segment {
+	s := Segment{Name: filepath.Base(name)}
+	f, err := fsys.Open(name, ReadOnly)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s
+	}
+	if err == nil {
+		s.File = f
+		s.Size, err = f.Size()
+	}
+	s.Err = err
+	return s
+}
+
+// SegmentName is the file name of a sealed segment.
+func SegmentName(number uint32, first, last uint64) string {
+	return fmt.Sprintf("%06d-%020d-%020d.wal", number, first, last)
+}
+
+// ParseSegmentName reads what SegmentName made, and nothing else.
+func ParseSegmentName(name string) (number uint32, first, last uint64, ok bool) {
+	fields := strings.Split(strings.TrimSuffix(name, ".wal"), "-")
+	if len(fields) != 3 {
+		return 0, 0, 0, false
+	}
+	n, err1 := strconv.ParseUint(fields[0], 10, 32)
+	first, err2 := strconv.ParseUint(fields[1], 10, 64)
+	last, err3 := strconv.ParseUint(fields[2], 10, 64)
+	if err := errors.Join(err1, err2, err3); err != nil || SegmentName(uint32(n), first, last) != name {
+		return 0, 0, 0, false
+	}
+	return uint32(n), first, last, true
+}

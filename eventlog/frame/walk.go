@@ -1,0 +1,311 @@
+package frame
+
+import (
+	"context"
+	"fmt"
+)
+
+// place judges whether a segment stands where its number and first event say.
+// False: the segment is a double and is not walked.
+func (v *verifier) place(p *part) bool {
+	h, c := &p.header, &v.chain
+	follows := c.known && h.FirstSeq == c.seq+1 && h.PrevHash == c.hash
+	named := !p.sealed || p.Number == h.Segment && p.First == h.FirstSeq
+	missing := func(n uint32) {
+		v.fault(p, Fault{Check: CheckCount, Kind: SealedSegment, Detail: fmt.Sprintf("%s: segment %d is missing before it", p.Name, n)})
+		c.known = false
+	}
+	switch {
+	case v.wantN == 0 && !c.started && h.Segment > 0 && !p.sealed && !v.set.Whole:
+		v.rep.Add(Fault{Check: CheckCount, Kind: RangeLimited, Segment: h.Segment, Seq: h.FirstSeq, Detail: fmt.Sprintf("%s is segment %d on its own: what came before was not looked at", p.Name, h.Segment)})
+		return true
+	case h.Segment == v.wantN && !named:
+		v.fault(p, Fault{Check: CheckCount, Kind: SealedSegment, Detail: fmt.Sprintf("%s holds segment %d from event %d: it was renamed", p.Name, h.Segment, h.FirstSeq)})
+	case h.Segment != v.wantN && (follows || p.sealed && p.Number == v.wantN):
+		v.fault(p, Fault{Check: CheckHeader, Kind: BadHeader, Length: HeaderSize, Detail: fmt.Sprintf("%s: the header says segment %d where %d belongs", p.Name, h.Segment, v.wantN)})
+	case h.Segment < v.wantN:
+		v.fault(p, Fault{Check: CheckCount, Kind: SealedSegment, Detail: fmt.Sprintf("%s: segment %d is there twice", p.Name, h.Segment)})
+		return false
+	case h.Segment > v.wantN:
+		missing(v.wantN)
+	}
+	if c.known && c.started && !follows && h.Segment == v.wantN {
+		v.fault(p, Fault{Check: CheckHeader, Kind: BadHeader, Length: HeaderSize, Detail: fmt.Sprintf("%s: first_seq or prev_segment_last_hash do not continue segment %d", p.Name, h.Segment-1)})
+	}
+	return true
+}
+
+// walk reads the frames of one segment. It gives true when the walk is over: a
+// range is complete, or the tail begins.
+func (v *verifier) walk(ctx context.Context, p *part) (stop bool, err error) {
+	from := int64(HeaderSize)
+	if v.o.From > 1 && v.rep.EventCount == 0 && v.chain.counted.n == 0 {
+		if from, err = v.seek(ctx, p); err != nil {
+			return false, err
+		}
+		v.done += from - HeaderSize
+		v.chain.end.Offset, v.chain.end.BatchOff = from, from
+	}
+	s := &segmentWalk{v: v, p: p, pos: from, ahead: newLookAhead(p.File, p.limit)}
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pl := startPipeline(inner, p.File, from, p.limit, v.o.Workers)
+	for pc := range pl.ordered {
+		<-pc.done
+		if s.ended == nil {
+			err = s.take(ctx, pc)
+			if err != nil || s.ended != nil {
+				cancel()
+			}
+		}
+		if s.ended == nil && err == nil {
+			v.progress(pc)
+			pl.release(pc)
+		}
+	}
+	if err == nil && s.ended == nil {
+		err = pl.err
+	}
+	if err != nil {
+		return false, err
+	}
+	return s.finish(ctx)
+}
+
+func (v *verifier) progress(pc *piece) {
+	v.done += int64(len(pc.data))
+	if pc.gap != nil {
+		v.done += pc.gap.next - pc.gap.off
+	}
+	if v.o.Progress != nil {
+		v.o.Progress(min(v.done, v.total), v.total)
+	}
+}
+
+// seek finds the first frame with seq >= From by the heads alone.
+func (v *verifier) seek(ctx context.Context, p *part) (int64, error) {
+	w := &frameWindow{f: p.File, limit: p.limit}
+	sync := newResync(p.File, p.limit)
+	off := int64(HeaderSize)
+	if h := v.o.Hint; h.Segment == p.header.Segment && h.Offset > off && h.Offset < p.limit && h.Offset%Align == 0 {
+		if f, _, err := w.frame(h.Offset); err == nil && f.Intact() && f.Seq <= v.o.From {
+			off = h.Offset
+		}
+	}
+	for off < p.limit {
+		f, size, err := w.frame(off)
+		switch {
+		case err == nil && f.Seq >= v.o.From:
+			return off, nil
+		case err == nil:
+			off += int64(size)
+			continue
+		}
+		if zero, zerr := zeroUpTo(p.File, off, p.limit); zero && zerr == nil {
+			return off, nil
+		}
+		if off, err = sync.find(ctx, off+Align); err != nil {
+			return 0, err
+		}
+	}
+	return off, nil
+}
+
+// ending says why a walk stopped before the end of the segment.
+type ending int
+
+const (
+	rangeDone ending = iota // the event asked for last was reached
+	tailBegan               // bytes that nobody vouched for
+	moving                  // the file is being written while it is read
+)
+
+// segmentWalk is the judge of one segment.
+type segmentWalk struct {
+	v     *verifier
+	p     *part
+	pos   int64 // end of what was taken
+	ahead *lookAhead
+	ended *ending
+}
+
+// take judges one piece.
+func (s *segmentWalk) take(ctx context.Context, pc *piece) error {
+	if pc.gap != nil {
+		return s.gap(ctx, *pc.gap, CheckHash, "")
+	}
+	for i, m := range pc.marks {
+		end := len(pc.data)
+		if i+1 < len(pc.marks) {
+			end = pc.marks[i+1].at
+		}
+		b, off := pc.data[m.at:end], pc.off+int64(m.at)
+		if m.err != nil && m.err != ErrRule {
+			check, detail := explainBody(b, m.err)
+			g := gap{off: off, next: off + int64(len(b)), err: m.err}
+			if err := s.gap(ctx, g, check, detail); err != nil {
+				return err
+			}
+		} else {
+			f := decode(b)
+			s.frame(&f, off, int64(len(b)), m)
+		}
+		if s.ended != nil {
+			return nil
+		}
+		s.pos = off + int64(len(b))
+	}
+	return nil
+}
+
+// frame judges one frame whose bytes are right.
+func (s *segmentWalk) frame(f *Frame, off, size int64, m mark) {
+	v, c := s.v, &s.v.chain
+	kind, detail := c.step(f, off)
+	if m.err != nil {
+		kind, detail = BadFrameRule, "the frame's kind or flags are not known"
+	}
+	if m.forged {
+		s.fault(BadEventHash, f.Seq, off, size, fmt.Sprintf("the event_hash of event %d is not the hash of its record", f.Seq))
+	}
+	if kind != "" {
+		s.fault(kind, f.Seq, off, size, detail)
+	}
+	v.book.see(f.Seq, f.Hash, c.segment, off)
+	counts := f.Seq >= v.o.From && (v.o.To == 0 || f.Seq <= v.o.To)
+	if c.count(f, off, off+size, counts) {
+		s.committed(f)
+	}
+}
+
+var checkOf = map[Kind]CheckName{
+	BadChainStart: CheckStart, BadEventHash: CheckHash, BadLinkage: CheckLink, BadSequence: CheckSequence, BadFrameRule: CheckSequence,
+}
+
+func (s *segmentWalk) fault(kind Kind, seq uint64, off, size int64, detail string) {
+	s.v.fault(s.p, Fault{Check: checkOf[kind], Kind: kind, Offset: off, Length: size, Seq: seq, Detail: detail})
+}
+
+// committed moves the report to the end of a complete batch.
+func (s *segmentWalk) committed(f *Frame) {
+	v, last := s.v, s.v.chain.counted
+	if last.n > 0 {
+		if v.rep.EventCount == 0 && v.o.From > 1 {
+			v.rep.FirstSeq = v.o.From
+		}
+		v.rep.EventCount, v.rep.LastSeq = last.n, last.seq
+		v.rep.Head = ReportHead{Seq: last.seq, EventHash: hexHash(last.hash), Segment: v.chain.segment, EndOffset: last.end}
+		if v.rep.corrupt == 0 {
+			v.rep.VerifiedTo = last.seq
+		}
+	}
+	if v.o.To > 0 && f.Seq >= v.o.To {
+		s.end(rangeDone)
+	}
+}
+
+func (s *segmentWalk) end(why ending) { s.ended = &why }
+
+// gap judges bytes that are no frame: damage where they were vouched for, the
+// beginning of the tail where not.
+func (s *segmentWalk) gap(ctx context.Context, g gap, check CheckName, detail string) error {
+	vouched := s.p.sealed
+	if !vouched {
+		var err error
+		if vouched, err = s.ahead.vouches(ctx, g); err != nil {
+			return err
+		}
+	}
+	if !vouched && !(g.io && s.v.book.knowsBeyond(s.v.chain.end.Seq)) {
+		if g.io {
+			s.v.fault(s.p, Fault{Check: CheckTrailing, Kind: Unreadable, Offset: g.off, Length: g.next - g.off, Detail: g.err.Error()})
+		}
+		s.end(tailBegan)
+		return nil
+	}
+	if !s.p.sealed && !g.io && s.changed(g) {
+		s.v.fault(s.p, Fault{Check: CheckLock, Kind: NoReadLock, Offset: g.off, Detail: "the segment is being written while it is read: a writer began after the files were opened"})
+		s.v.blind = true
+		s.end(moving)
+		return nil
+	}
+	f := Fault{Check: check, Kind: DurablePromise, Offset: g.off, Length: g.next - g.off, Seq: s.expected(), Detail: g.err.Error()}
+	switch {
+	case g.io:
+		f.Kind = CommittedUnreadable
+	case s.p.sealed:
+		f.Kind = SealedSegment
+	default:
+		f.Detail += fmt.Sprintf("; a later batch says that everything below offset %d had been synced", s.ahead.bound)
+	}
+	if detail == "" {
+		detail = explainHead(s.p.File, g)
+	}
+	if detail != "" {
+		f.Detail += "; " + detail
+	}
+	s.v.fault(s.p, f)
+	s.v.chain.breakOff()
+	s.pos = g.next
+	return nil
+}
+
+// changed reports whether there is a frame now where none was a moment ago.
+func (s *segmentWalk) changed(g gap) bool {
+	_, _, err := ReadFrameAt(s.p.File, g.off, s.p.limit)
+	return err == nil
+}
+
+// expected is the seq that should come next, 0 where nothing tells.
+func (s *segmentWalk) expected() uint64 {
+	if !s.v.chain.known {
+		return 0
+	}
+	return s.v.chain.seq + 1
+}
+
+// finish judges what lies after the last complete batch.
+func (s *segmentWalk) finish(ctx context.Context) (stop bool, err error) {
+	v, end := s.v, s.v.chain.end
+	if s.ended != nil && *s.ended != tailBegan {
+		return true, nil
+	}
+	v.rep.Ran(CheckTrailing)
+	if s.p.sealed {
+		s.finishSealed(end)
+		return false, nil
+	}
+	tail, err := ScanTail(ctx, s.p.File, end.Segment, end.Offset, s.p.limit)
+	if err != nil {
+		return false, err
+	}
+	v.rep.Tail = tail.report()
+	if tail.Length == 0 {
+		return true, nil
+	}
+	f := Fault{Check: CheckTrailing, Kind: TornTail, Offset: tail.Offset, Length: tail.Length, Seq: end.Seq + 1,
+		Detail: fmt.Sprintf("%d bytes after the last complete batch, with %d readable frames: an unfinished write, never acknowledged", tail.Length, tail.ReadableFrames)}
+	if s.ended == nil {
+		f.Kind = IncompleteBatch
+		f.Detail = fmt.Sprintf("the last batch is not complete: %d of its frames are there, its end is missing", tail.ReadableFrames)
+	}
+	v.fault(s.p, f)
+	return true, nil
+}
+
+// finishSealed: a sealed segment ends with its last batch, and its name says
+// with which event.
+func (s *segmentWalk) finishSealed(end End) {
+	c := &s.v.chain
+	if c.open {
+		s.v.fault(s.p, Fault{Check: CheckCount, Kind: SealedSegment, Offset: end.Offset, Length: s.pos - end.Offset, Detail: s.p.Name + ": the last batch is not complete"})
+		c.known = false
+	}
+	if s.p.Last != end.Seq {
+		s.v.fault(s.p, Fault{Check: CheckCount, Kind: SealedSegment, Offset: end.Offset, Seq: end.Seq, Detail: fmt.Sprintf("%s ends with event %d, its name says %d", s.p.Name, end.Seq, s.p.Last)})
+		c.known = false
+	}
+	if !c.known && c.seq < s.p.Last {
+		c.seq = s.p.Last
+	}
+}
