@@ -1,0 +1,128 @@
+package eventlog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"time"
+
+	"writegate/eventlog/frame"
+)
+
+// zeroChunk bounds one write of zeros: the file's inode is locked while it
+// lasts, and the flusher waits for the same lock.
+const zeroChunk = 256 << 10
+
+// fullRetry is the pause between two tries to lengthen a file on a full volume.
+const fullRetry = time.Second
+
+// hasSpace tells whether the filling batch fits into what is allocated, and
+// asks the helper for more when less than half of a preallocation is left.
+// l.mu is held.
+func (l *Log) hasSpace() bool {
+	if l.o.PreallocateBytes == 0 {
+		return true
+	}
+	end := l.filling.end()
+	if l.allocated-end < l.o.PreallocateBytes/2 && !l.full {
+		l.askForSpace()
+	}
+	return end <= l.allocated
+}
+
+// askForSpace wakes the helper; a request that waits already is enough.
+func (l *Log) askForSpace() {
+	select {
+	case l.spaceWanted <- struct{}{}:
+	default:
+	}
+}
+
+// giveUpFilling refuses the groups of the filling batch for lack of space. They
+// were sequenced but not one byte was handed to the file, so the chain goes
+// back to the durable head. l.mu is held and nothing is in flight.
+func (l *Log) giveUpFilling() {
+	b := l.filling
+	refused := append([]*waiter(nil), b.waiters...)
+	b.reset(b.start, l.durable.Seq, l.durable.Hash)
+	l.index.cut(l.durable.Seq)
+	l.openRoom()
+	wake(refused, fmt.Errorf("%w: the batch does not fit into what is allocated", ErrStorageFull))
+}
+
+// preallocate writes zeros ahead of the flusher and syncs them, so that a
+// commit changes neither the length nor the extents of the file and its sync
+// has no metadata to write.
+//
+// It uses a descriptor of its own: the kernel reports an error of write-back
+// once to each open file description, and a helper on the flusher's would
+// swallow the error that the flusher has to see.
+func (l *Log) preallocate() {
+	retry := time.NewTimer(fullRetry)
+	defer retry.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-l.spaceWanted:
+		case <-retry.C:
+		}
+		if !l.lengthen() {
+			return
+		}
+		retry.Reset(fullRetry)
+	}
+}
+
+// lengthen adds zeros until at least half a preallocation lies ahead. It gives
+// false when the log has been poisoned.
+func (l *Log) lengthen() bool {
+	l.mu.Lock()
+	from, need := l.allocated, l.filling.end()+l.o.PreallocateBytes
+	enough := l.poison != nil || l.allocated-l.filling.end() >= l.o.PreallocateBytes/2
+	l.mu.Unlock()
+	if enough {
+		return true
+	}
+	l.o.Step("append.before_preallocate")
+	reached, err := writeZeros(l.zeroFile, from, need)
+	if serr := l.zeroFile.Datasync(); serr != nil {
+		l.fail(fmt.Errorf("sync of preallocated space: %w", serr))
+		return false
+	}
+	full := noSpace(err)
+	if err != nil && !full {
+		l.fail(fmt.Errorf("preallocation: %w", err))
+		return false
+	}
+	l.mu.Lock()
+	changed := l.full != full
+	l.allocated, l.full = reached, full
+	l.work.Signal()
+	l.mu.Unlock()
+	if changed {
+		l.o.Logger.Error("storage_full changed", "full", full, "allocated", reached)
+	}
+	return true
+}
+
+// noSpace tells a full volume from a broken one. The last write that still
+// finds some space is cut short, and only the one after it is told why.
+func noSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, io.ErrShortWrite)
+}
+
+// writeZeros fills [from, to) and gives the offset up to which whole chunks
+// were written.
+func writeZeros(file frame.File, from, to int64) (int64, error) {
+	zeros := make([]byte, min(zeroChunk, max(to-from, 0)))
+	for from < to {
+		n := min(int64(len(zeros)), to-from)
+		if _, err := file.Pwrite(zeros[:n], from); err != nil {
+			return from, err
+		}
+		from += n
+	}
+	return from, nil
+}

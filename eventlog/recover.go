@@ -1,0 +1,252 @@
+package eventlog
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
+)
+
+// copyChunk is how much of a tail is held in memory at once.
+const copyChunk = 1 << 20
+
+// recover deals with what an unclean end left behind the last complete batch,
+// and makes that batch sure: no later one vouches for it, so it is written
+// again in place and synced before anything follows it.
+//
+// Each step may be repeated: a crash between any two of them is found by the
+// next open as the state before or after.
+func (l *Log) recover(ctx context.Context, rec *Recovery) error {
+	if rec.Clean {
+		return nil
+	}
+	wait, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	if err := lockError(l.lock.Lock(wait, frame.StructureByte, frame.Exclusive), l.w+frame.LockSuffix); err != nil {
+		return err
+	}
+	if rec.Report.Status != frame.OK {
+		if err := l.discardTail(rec); err != nil {
+			return err
+		}
+	}
+	if err := l.rewriteLastBatch(rec.Report.End); err != nil {
+		return err
+	}
+	l.o.Step("recover.after_rewrite")
+	return l.lock.Unlock(frame.StructureByte)
+}
+
+// discardTail keeps the bytes behind the last complete batch in quarantine and
+// zeroes them in place.
+func (l *Log) discardTail(rec *Recovery) error {
+	t := rec.Report.Tail
+	from, to := t.Offset, t.Offset+t.Length
+	if from != rec.Report.End.Offset || t.Length == 0 {
+		return fmt.Errorf("the report's tail at %d does not follow the last batch, which ends at %d", from, rec.Report.End.Offset)
+	}
+	if err := l.quarantine(from, to, t.ReadableFrames); err != nil {
+		return fmt.Errorf("quarantine: %w", err)
+	}
+	l.o.Step("recover.after_quarantine")
+	if _, err := writeZeros(l.file, from, to); err != nil {
+		return err
+	}
+	l.o.Step("recover.after_zero")
+	return l.file.Datasync()
+}
+
+// rewriteLastBatch writes the bytes from the last batch's durable_off to its
+// end again, as they are.
+func (l *Log) rewriteLastBatch(end frame.End) error {
+	from := max(int64(end.DurableOff), frame.HeaderSize)
+	buf := make([]byte, min(copyChunk, max(end.Offset-from, 0)))
+	for from < end.Offset {
+		n := min(int64(len(buf)), end.Offset-from)
+		if got, err := l.file.Pread(buf[:n], from); int64(got) < n {
+			return fmt.Errorf("reading the last batch: %w", err)
+		}
+		if _, err := l.file.Pwrite(buf[:n], from); err != nil {
+			return err
+		}
+		from += n
+	}
+	l.o.Step("recover.before_rewrite_sync")
+	return l.file.Datasync()
+}
+
+// quarantined is the JSON file beside a discarded tail.
+type quarantined struct {
+	Format         string `json:"format"`
+	LogID          string `json:"log_id"`
+	File           string `json:"file"`
+	Segment        uint32 `json:"segment"`
+	Offset         int64  `json:"offset"`
+	Length         int64  `json:"length"`
+	SHA256         string `json:"sha256"`
+	ReadableFrames int    `json:"readable_frames"`
+	LastSeq        uint64 `json:"last_seq"`
+	LastEventHash  string `json:"last_event_hash"`
+	FoundAt        string `json:"found_at"`
+}
+
+const quarantineFormat = "gate.quarantine.v1"
+
+// quarantine copies [from, to) of the active segment into its folder, with a
+// description, and syncs both files and the folders.
+func (l *Log) quarantine(from, to int64, readable int) error {
+	dir := l.w + frame.QuarantineSuffix
+	if err := l.o.FS.MkdirAll(dir); err != nil {
+		return err
+	}
+	if err := l.o.FS.SyncDir(parent(l.w)); err != nil {
+		return err
+	}
+	temp := filepath.Join(dir, "tail.tmp")
+	sum, err := l.copyTail(temp, from, to)
+	if err != nil {
+		return err
+	}
+	q := quarantined{
+		Format: quarantineFormat, LogID: hex.EncodeToString(l.header.LogID[:]),
+		File:    fmt.Sprintf("%d-%d-%s.bin", l.durable.Seq+1, from, hex.EncodeToString(sum)[:16]),
+		Segment: l.durable.Segment, Offset: from, Length: to - from, SHA256: hex.EncodeToString(sum), ReadableFrames: readable,
+		LastSeq: l.durable.Seq, LastEventHash: hex.EncodeToString(l.durable.Hash[:]),
+		FoundAt: l.o.Now().UTC().Format(time.RFC3339Nano),
+	}
+	about, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	if err := l.o.FS.Rename(temp, filepath.Join(dir, q.File)); err != nil {
+		return err
+	}
+	return replaceFile(l.o.FS, filepath.Join(dir, strings.TrimSuffix(q.File, ".bin")+".json"), append(about, '\n'), true)
+}
+
+// copyTail writes the tail under a temporary name, syncs it and gives its hash.
+func (l *Log) copyTail(name string, from, to int64) ([]byte, error) {
+	out, err := l.o.FS.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.New()
+	err = copyRange(out, sum, l.file, from, to)
+	if err == nil {
+		err = out.Sync()
+	}
+	return sum.Sum(nil), errors.Join(err, out.Close())
+}
+
+func copyRange(out frame.File, sum hash.Hash, in frame.File, from, to int64) error {
+	buf := make([]byte, min(copyChunk, to-from))
+	for off := from; off < to; {
+		n := min(int64(len(buf)), to-off)
+		if got, err := in.Pread(buf[:n], off); int64(got) < n {
+			return fmt.Errorf("reading the tail: %w", err)
+		}
+		sum.Write(buf[:n])
+		if _, err := out.Pwrite(buf[:n], off-from); err != nil {
+			return err
+		}
+		off += n
+	}
+	return nil
+}
+
+// unnamedTails gives the quarantined tails that no log_tail_recovered event
+// names: this open's, and those of an earlier one that died before its event.
+func (l *Log) unnamedTails(ctx context.Context) ([]event.Tail, error) {
+	names, err := l.o.FS.List(l.w + frame.QuarantineSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var tails []event.Tail
+	for _, name := range names {
+		first, ok := quarantineSeq(name)
+		if !ok {
+			continue
+		}
+		named, err := l.tailNamed(ctx, name, first)
+		if err != nil {
+			return nil, err
+		}
+		if named {
+			continue
+		}
+		t, err := l.describeTail(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		tails = append(tails, t)
+	}
+	return tails, nil
+}
+
+// quarantineSeq reads the sequence number that a tail's name begins with: that
+// of the first event after it was put aside.
+func quarantineSeq(name string) (uint64, bool) {
+	seq, _, found := strings.Cut(strings.TrimSuffix(name, ".bin"), "-")
+	n, err := strconv.ParseUint(seq, 10, 64)
+	return n, found && err == nil && strings.HasSuffix(name, ".bin")
+}
+
+// tailNamed looks for the event that names a tail. It is the first one after
+// the tail was put aside, except where that event was lost in its turn.
+func (l *Log) tailNamed(ctx context.Context, name string, first uint64) (bool, error) {
+	for e, err := range l.From(ctx, first) {
+		if err != nil {
+			return false, err
+		}
+		var p event.LogTailRecovered
+		if e.Type != event.TypeLogTailRecovered || p.Parse(e.Payload) != nil {
+			continue
+		}
+		for _, t := range p.Tails {
+			if t.File == name {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// describeTail reads what is known of a quarantined tail from the bytes kept:
+// its description may be missing where a crash came between the two files.
+func (l *Log) describeTail(ctx context.Context, name string) (event.Tail, error) {
+	path := filepath.Join(l.w+frame.QuarantineSuffix, name)
+	f, err := l.o.FS.Open(path, frame.ReadOnly)
+	if err != nil {
+		return event.Tail{}, err
+	}
+	defer f.Close()
+	size, err := f.Size()
+	if err != nil {
+		return event.Tail{}, err
+	}
+	kept, err := frame.ScanTail(ctx, f, l.durable.Segment, 0, size)
+	if err != nil {
+		return event.Tail{}, err
+	}
+	t := event.Tail{File: name, Length: size, Segment: int(l.durable.Segment), SHA256: kept.SHA256, ReadableFrames: kept.ReadableFrames}
+	if parts := strings.Split(name, "-"); len(parts) == 3 {
+		if t.Offset, err = strconv.ParseInt(parts[1], 10, 64); err != nil {
+			return event.Tail{}, fmt.Errorf("%s: the name has no offset", path)
+		}
+	}
+	return t, nil
+}

@@ -1,0 +1,124 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"writegate/eventlog/frame"
+)
+
+// Verify judges the log at o.Path from outside: it takes no writer's lock,
+// writes nothing, and looks no further than the durable head of a running
+// writer. The report is complete in itself; the error is not nil only when ctx
+// ended or an option is wrong.
+func Verify(ctx context.Context, o Options) (frame.Report, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return frame.Report{}, err
+	}
+	set, err := frame.Discover(ctx, o.FS, o.Path)
+	if err != nil {
+		return frame.Report{}, err
+	}
+	r, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors(o.Projection)})
+	return r, errors.Join(err, set.Close())
+}
+
+// anchors gives what the projections know, as level L2.
+func anchors(projection *frame.Anchor) []frame.Anchor {
+	if projection == nil {
+		return nil
+	}
+	a := *projection
+	a.Level, a.Source = frame.L2, "projections"
+	return []frame.Anchor{a}
+}
+
+// verifying lets concurrent callers share one verification.
+type verifying struct {
+	mu  sync.Mutex
+	run *verifyRun
+}
+
+type verifyRun struct {
+	done   chan struct{}
+	report frame.Report
+	err    error
+}
+
+// Verify judges the whole log up to its durable head. One verification runs at
+// a time and concurrent callers share it; ctx ends the waiting alone. A report
+// of corruption stops the service of commands and is told to OnCorruption.
+func (l *Log) Verify(ctx context.Context) (frame.Report, error) {
+	run, err := l.startVerify()
+	if err != nil {
+		return frame.Report{}, err
+	}
+	select {
+	case <-run.done:
+		return run.report, run.err
+	case <-ctx.Done():
+		return frame.Report{}, ctx.Err()
+	}
+}
+
+// startVerify gives the verification that runs, or a new one.
+func (l *Log) startVerify() (*verifyRun, error) {
+	v := &l.verifying
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.run != nil {
+		return v.run, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closing {
+		return nil, ErrClosed
+	}
+	l.helpers.Add(1) // under l.mu: Close waits for the helpers after it set closing
+	run := &verifyRun{done: make(chan struct{})}
+	v.run = run
+	go l.verifyOnce(run)
+	return run, nil
+}
+
+func (l *Log) verifyOnce(run *verifyRun) {
+	defer l.helpers.Done()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		select {
+		case <-l.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	run.report, run.err = l.verifyNow(ctx)
+	cancel()
+	<-finished
+	l.verifying.mu.Lock()
+	l.verifying.run = nil
+	l.verifying.mu.Unlock()
+	close(run.done)
+	if run.err == nil && run.report.Status == frame.Corruption {
+		l.corrupt(run.report)
+	}
+}
+
+// verifyNow verifies up to the durable head. The head file is read before the
+// durable end is, so it never knows more than what is judged.
+func (l *Log) verifyNow(ctx context.Context) (frame.Report, error) {
+	set, err := frame.DiscoverHeld(l.o.FS, l.w)
+	if err != nil {
+		return frame.Report{}, err
+	}
+	set.Path = l.o.Path
+	if l.writable {
+		set.Limit = l.Head().Offset
+	}
+	r, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors(l.o.Projection)})
+	return r, errors.Join(err, set.Close())
+}
