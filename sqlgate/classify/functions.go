@@ -1,0 +1,274 @@
+package classify
+
+import (
+	"bytes"
+	"strings"
+)
+
+// A function is what is known about a function's name: the worst of its
+// overloads on the worst of its versions.
+type function struct {
+	name    string
+	signals []string
+	floor   bool // forbidden: its signals say what it can do to the server
+	setting settingUse
+}
+
+// settingUse marks the functions whose first argument names a setting.
+type settingUse uint8
+
+const (
+	noSetting settingUse = iota
+	readsSetting
+	setsSetting
+)
+
+// strictSignals and forbiddenSignals say what a verdict raises, by the first
+// word of its reason (design/classification.md part 8).
+var strictSignals = map[string]string{
+	"sequence_write": SignalSequenceChange, "advisory_lock": SignalAdvisoryLock, "sleep_dos": SignalDelayFunction,
+	"notify": SignalSessionChange, "session_state": SignalSessionChange, "snapshot_export": SignalSessionChange,
+	"info_exposure": SignalSecretCatalogRead, "type_input_user_code": SignalUnknownFunction,
+}
+
+var forbiddenSignals = []struct {
+	prefix  string
+	signals []string
+}{
+	{"server_file_", []string{SignalServerFileAccess}},
+	{"server_config_file_read", []string{SignalServerFileAccess}},
+	{"large_object_write", []string{SignalServerFileAccess}},
+	{"exec_", []string{SignalSQLExecutingFunction}},
+	{"server_signal", []string{SignalBackendControl}},
+	{"wal_or_backup_control", []string{SignalBackendControl}},
+	{"replication_", []string{SignalBackendControl}},
+	{"statistics_reset", []string{SignalBackendControl}},
+	{"index_maintenance_write", []string{SignalBackendControl}},
+	{"catalog_", []string{SignalSystemCatalogWrite, SignalBackendControl}},
+	{"setting_change", nil}, // by its argument
+	{"trigger_function", []string{SignalOpaqueCode}},
+	{"event_trigger_only", []string{SignalOpaqueCode}},
+	{"language_", []string{SignalOpaqueCode}},
+}
+
+// newFunction makes the entry of a built-in from its verdict and reason.
+func newFunction(name, verdict, reason string) *function {
+	reason, _, _ = strings.Cut(reason, ":")
+	f := &function{name: name}
+	switch {
+	case reason == "setting_read":
+		f.setting = readsSetting
+	case reason == "setting_change":
+		f.setting = setsSetting
+	}
+	switch verdict {
+	case "safe":
+	case "strict":
+		f.signals = []string{SignalVolatileFunction}
+		if s := strictSignals[reason]; s != "" {
+			f.signals = []string{s}
+		}
+	default:
+		f.floor = true
+		f.signals = forbiddenBy(reason)
+	}
+	return f
+}
+
+// forbiddenBy gives the signals of a forbidden built-in. A reason or verdict
+// that nobody has mapped is held to be the worst.
+func forbiddenBy(reason string) []string {
+	for _, f := range forbiddenSignals {
+		if strings.HasPrefix(reason, f.prefix) {
+			return f.signals
+		}
+	}
+	return []string{SignalUnknownFunction, SignalBackendControl}
+}
+
+// newExtensionFunction makes the entry of a contrib function. Where it lives
+// is not known from text, so it is an unknown function at best.
+func newExtensionFunction(name, verdict, reason string) *function {
+	f := &function{name: name, signals: []string{SignalUnknownFunction}}
+	switch verdict {
+	case "safe":
+	case "strict":
+		f.signals = append(f.signals, SignalVolatileFunction)
+	default:
+		f.floor = true
+		f.signals = append(f.signals, extensionFloor(reason))
+	}
+	return f
+}
+
+func extensionFloor(reason string) string {
+	for _, r := range []struct{ prefix, signal string }{
+		{"remote_sql", SignalRemoteAccess}, {"fdw", SignalRemoteAccess}, {"handler", SignalRemoteAccess},
+		{"exec_sql_text", SignalSQLExecutingFunction},
+		{"server_file", SignalServerFileAccess}, {"raw page", SignalServerFileAccess}, {"raw WAL", SignalServerFileAccess},
+	} {
+		if strings.HasPrefix(reason, r.prefix) {
+			return r.signal
+		}
+	}
+	return SignalBackendControl
+}
+
+// onFuncCall judges a call wherever it stands.
+func onFuncCall(w *walk, i int32) {
+	schema, name := w.qualified(i, "funcname")
+	f := w.t.builtin(schema, name)
+	if f == nil {
+		w.callUnknown(schema, name, i)
+		return
+	}
+	w.call(f, i)
+	switch f.setting {
+	case readsSetting:
+		if setting, ok := w.firstText(i); !ok || sensitiveSetting(setting) {
+			w.raise(SignalSecretCatalogRead, f.name, i)
+		}
+	case setsSetting:
+		w.callSignal(SignalSessionChange, f.name, i)
+		if setting, ok := w.firstText(i); !ok || pinned(setting) {
+			w.raise(SignalIdentitySwitch, f.name, i)
+		}
+	}
+}
+
+// builtin finds a function of pg_catalog; nil means that text cannot tell what
+// the name is.
+func (t *tables) builtin(schema, name []byte) *function {
+	if len(schema) != 0 && string(schema) != "pg_catalog" {
+		return nil
+	}
+	return t.builtins.functions[string(name)]
+}
+
+// call records a call of a known function.
+func (w *walk) call(f *function, i int32) {
+	w.functions.addWord(f.name)
+	for _, s := range f.signals {
+		w.callSignal(s, f.name, i)
+	}
+}
+
+// callUnknown records a call of what is not built in: a function of an
+// extension may still be known by its bare name to be worse than unknown.
+func (w *walk) callUnknown(schema, name []byte, i int32) {
+	subject := w.foreign(schema, name)
+	w.callSignal(SignalUnknownFunction, subject, i)
+	if f := w.t.extensions[string(name)]; f != nil {
+		for _, s := range f.signals[1:] {
+			w.callSignal(s, subject, i)
+		}
+	}
+}
+
+// foreign records the name of something that acts as a call and is not built in.
+func (w *walk) foreign(schema, name []byte) string {
+	if len(schema) == 0 {
+		schema = []byte(w.t.searchPath)
+	}
+	w.buf = append(append(append(w.buf[:0], schema...), '.'), name...)
+	w.functions.add(w.buf)
+	return string(w.buf)
+}
+
+// callSignal raises what a call does. Reading secrets leaves the class a read;
+// everything else counts as a write.
+func (w *walk) callSignal(signal, subject string, i int32) {
+	w.raise(signal, subject, i)
+	if signal != SignalSecretCatalogRead {
+		w.class = stricter(w.class, ClassWrite)
+	}
+}
+
+// onColumnRef sees the call in a.b where b is a function of one argument. A
+// name alone is never a call, nor is a star.
+func onColumnRef(w *walk, i int32) {
+	n, last := 0, int32(-1)
+	for f := range w.items(i, "fields") {
+		n, last = n+1, f
+	}
+	if n > 1 || w.is(last, "String") { // a bare star names no column
+		w.columnAt = append(w.columnAt, i)
+	}
+	if n > 1 && w.is(last, "String") {
+		w.attribute(w.text(last, "sval"), i)
+	}
+}
+
+// onIndirection sees calls in (x).f and x[1].f.
+func onIndirection(w *walk, i int32) {
+	for f := range w.items(i, "indirection") {
+		if w.is(f, "String") {
+			w.attribute(w.text(f, "sval"), i)
+		}
+	}
+}
+
+// attribute judges a column's name that could be a call.
+func (w *walk) attribute(name []byte, i int32) {
+	if f := w.t.builtins.attributes[string(name)]; f != nil {
+		w.call(f, i)
+		if f.setting != noSetting {
+			w.raise(SignalSecretCatalogRead, f.name, i) // its argument is no constant
+		}
+		return
+	}
+	if f := w.t.extensions[string(name)]; f != nil && f.floor {
+		w.callUnknown(nil, name, i)
+	}
+}
+
+// onOperator judges the name list of an operator held in the field.
+func (w *walk) operator(node int32, fieldName string) {
+	schema, name := w.qualified(node, fieldName)
+	if len(name) == 0 {
+		return
+	}
+	if (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.operators[string(name)] {
+		return
+	}
+	w.callSignal(SignalUnknownFunction, w.foreign(schema, name), node)
+}
+
+func onExpr(w *walk, i int32) {
+	if !bytes.Contains(w.raw(i, "kind"), []byte("BETWEEN")) { // whose names are no operators
+		w.operator(i, "name")
+	}
+}
+
+func onSubLink(w *walk, i int32) { w.operator(i, "operName") }
+
+func onSortBy(w *walk, i int32) { w.operator(i, "useOp") }
+
+// onTypeName judges a type: one that is not built in runs its own code.
+func onTypeName(w *walk, i int32) {
+	if w.typeIsWord(i) {
+		return
+	}
+	schema, name := w.qualified(i, "names")
+	builtIn := (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.types[string(name)]
+	if !builtIn || w.has(i, "pct_type") {
+		w.callSignal(SignalUnknownFunction, w.foreign(schema, name), i)
+	}
+}
+
+// onSample judges TABLESAMPLE's method.
+func onSample(w *walk, i int32) {
+	schema, name := w.qualified(i, "method")
+	if len(schema) != 0 && string(schema) != "pg_catalog" || !w.t.builtins.sampling[string(name)] {
+		w.callSignal(SignalUnknownFunction, w.foreign(schema, name), i)
+	}
+}
+
+// qualified reads a list of names as schema and name. A database in front is
+// dropped: the server refuses any but its own.
+func (w *walk) qualified(node int32, fieldName string) (schema, name []byte) {
+	for i := range w.items(node, fieldName) {
+		schema, name = name, w.text(i, "sval")
+	}
+	return schema, name
+}

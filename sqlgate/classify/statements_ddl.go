@@ -1,0 +1,252 @@
+package classify
+
+import (
+	"strings"
+)
+
+func createIndex(w *walk, i int32, s *statement) {
+	if w.has(i, "concurrent") {
+		s.run = RunAlone
+		return
+	}
+	w.advice.addWord(AdviceBlocksWrites)
+}
+
+func blocksAll(w *walk, _ int32, _ *statement) { w.advice.addWord(AdviceBlocksAll) }
+
+// createFunction judges the language; a body written as statements is SQL.
+func createFunction(w *walk, i int32, _ *statement) {
+	missing := ""
+	if w.child(i, "sql_body") >= 0 {
+		missing = "sql"
+	}
+	w.language(i, "options", missing)
+	if o := w.option(i, "options", "security"); o >= 0 && !w.isOff(o) {
+		w.raise(SignalPrivilegeChange, "", i)
+	}
+	w.bound(i, "funcname")
+}
+
+func bindsFunction(w *walk, i int32, _ *statement) { w.bound(i, "funcname") }
+
+// bound records a function that a statement names without calling it: it makes,
+// drops, changes or binds it.
+func (w *walk) bound(i int32, list string) {
+	schema, name := w.qualified(i, list)
+	if len(name) == 0 {
+		return
+	}
+	if f := w.t.builtin(schema, name); f != nil {
+		w.functions.addWord(f.name)
+		return
+	}
+	w.foreign(schema, name)
+}
+
+func onObjectWithArgs(w *walk, i int32) { w.bound(i, "objname") }
+
+// define judges CREATE of what has no node of its own. Collations and text
+// search configurations and dictionaries hold no code.
+func define(w *walk, i int32, s *statement) {
+	switch string(w.raw(i, "kind")) {
+	case "OBJECT_COLLATION", "OBJECT_TSCONFIGURATION", "OBJECT_TSDICTIONARY":
+	default:
+		s.signals = sig(SignalOpaqueCode)
+		w.bound(i, "defnames")
+	}
+}
+
+func createExtension(w *walk, i int32, _ *statement) {
+	if o := w.option(i, "options", "cascade"); o >= 0 {
+		w.cascade(o)
+	}
+}
+
+// importSchema writes the foreign tables it makes, under their remote names.
+func importSchema(w *walk, i int32, _ *statement) {
+	schema := w.text(i, "local_schema")
+	for r := range w.items(i, "table_list") {
+		name := w.text(r, "relname")
+		w.writes(schema, name, r)
+		w.column(schema, name, nil)
+	}
+}
+
+func rename(w *walk, i int32, s *statement) {
+	w.advice.addWord(AdviceBreaksClients)
+	if string(w.raw(i, "renameType")) == "OBJECT_ROLE" {
+		s.query, s.class, s.signals = TypeAlterRole, ClassDCL, sig(SignalPrivilegeChange)
+	}
+}
+
+func alterDatabase(w *walk, i int32, s *statement) {
+	if w.option(i, "options", "tablespace") >= 0 {
+		s.run = RunAlone
+	}
+}
+
+func grant(w *walk, i int32, s *statement) {
+	if !w.has(i, "is_grant") {
+		s.query = TypeRevoke
+	}
+}
+
+// drop records the relations that DROP names; of what hangs on a table the
+// table.
+func drop(w *walk, i int32, s *statement) {
+	if w.has(i, "concurrent") {
+		s.run = RunAlone
+	} else {
+		w.advice.addWord(AdviceBlocksAll)
+	}
+	kind := string(w.raw(i, "removeType"))
+	for object := range w.items(i, "objects") {
+		w.object(kind, object)
+	}
+}
+
+// aboutObject records the relation of COMMENT, SECURITY LABEL and ALTER EXTENSION.
+func aboutObject(w *walk, i int32, _ *statement) {
+	if object := w.child(i, "object"); object >= 0 {
+		w.object(string(w.raw(i, "objtype")), object)
+	}
+}
+
+// object records the relation in an object's name, by the object's kind.
+func (w *walk) object(kind string, object int32) {
+	if !w.is(object, "List") {
+		return
+	}
+	list := w.child(object, "items")
+	if list < 0 {
+		return
+	}
+	switch kind {
+	case "OBJECT_TABLE", "OBJECT_VIEW", "OBJECT_MATVIEW", "OBJECT_INDEX", "OBJECT_SEQUENCE", "OBJECT_FOREIGN_TABLE":
+		w.named(list, 0)
+	case "OBJECT_COLUMN", "OBJECT_TABCONSTRAINT", "OBJECT_TRIGGER", "OBJECT_RULE", "OBJECT_POLICY":
+		w.named(list, 1)
+	}
+}
+
+// alterTable takes its type from its commands, which the walk judges one by one.
+func alterTable(w *walk, i int32, s *statement) {
+	if string(w.raw(i, "objtype")) == "OBJECT_FOREIGN_TABLE" {
+		s.signals = sig(SignalRemoteAccess)
+	}
+	for c := range w.items(i, "cmds") {
+		switch string(w.raw(c, "subtype")) {
+		case "AT_ChangeOwner":
+			s.query, s.class = TypeAlterOwner, ClassDCL
+		case "AT_DetachPartition":
+			if w.has(w.child(c, "def"), "concurrent") {
+				s.run = RunAlone
+			}
+		}
+	}
+}
+
+// onAlterTableCmd gives a command's signals and advice.
+func onAlterTableCmd(w *walk, i int32) {
+	subtype := strings.TrimPrefix(string(w.raw(i, "subtype")), "AT_")
+	switch {
+	case subtype == "DropColumn" || subtype == "DropConstraint" || subtype == "SetUnLogged":
+		w.raise(SignalDestructiveDDL, "", i)
+	case strings.HasSuffix(subtype, "RowSecurity"), strings.Contains(subtype, "Trig"), strings.HasSuffix(subtype, "Rule"), subtype == "ChangeOwner":
+		w.raise(SignalPrivilegeChange, "", i)
+	}
+	for _, a := range w.commandAdvice(i, subtype) {
+		w.advice.addWord(a)
+	}
+}
+
+func (w *walk) commandAdvice(i int32, subtype string) []string {
+	def := w.child(i, "def")
+	switch subtype {
+	case "AlterColumnType", "SetLogged", "SetUnLogged", "SetAccessMethod", "SetTableSpace":
+		return []string{AdviceRewrite}
+	case "AddColumn":
+		return w.columnAdvice(def)
+	case "AddConstraint":
+		if a := w.constraintAdvice(def); len(a) != 0 {
+			return a
+		}
+	case "SetNotNull", "ValidateConstraint", "AttachPartition":
+		return []string{AdviceScan}
+	case "DropColumn":
+		return []string{AdviceBreaksClients, AdviceBlocksAll}
+	}
+	return []string{AdviceBlocksAll}
+}
+
+// constraintAdvice: CHECK and FOREIGN KEY read the table unless NOT VALID.
+func (w *walk) constraintAdvice(c int32) []string {
+	var advice []string
+	kind := string(w.raw(c, "contype"))
+	if (kind == "CONSTR_CHECK" || kind == "CONSTR_FOREIGN") && !w.has(c, "skip_validation") {
+		advice = append(advice, AdviceScan)
+	}
+	if kind == "CONSTR_FOREIGN" {
+		advice = append(advice, AdviceBlocksWrites)
+	}
+	return advice
+}
+
+// columnAdvice: a new column rewrites the table when its value is not one
+// constant for all rows.
+func (w *walk) columnAdvice(column int32) []string {
+	advice := []string{AdviceBlocksAll}
+	if _, name := w.qualified(w.child(column, "typeName"), "names"); strings.HasSuffix(string(name), "serial") || strings.HasPrefix(string(name), "serial") {
+		advice = append(advice, AdviceRewrite)
+	}
+	for c := range w.items(column, "constraints") {
+		switch string(w.raw(c, "contype")) {
+		case "CONSTR_IDENTITY", "CONSTR_GENERATED":
+			advice = append(advice, AdviceRewrite)
+		case "CONSTR_DEFAULT":
+			if !w.isConstant(w.child(c, "raw_expr")) {
+				advice = append(advice, AdviceRewrite)
+			}
+		default:
+			advice = append(advice, w.constraintAdvice(c)...)
+		}
+	}
+	return advice
+}
+
+// isConstant reports whether an expression is a constant, a parameter or a cast of one.
+func (w *walk) isConstant(i int32) bool {
+	for w.is(i, "TypeCast") {
+		i = w.child(i, "arg")
+	}
+	return w.is(i, "A_Const") || w.is(i, "ParamRef")
+}
+
+// typeIsWord tells type names that are only words: the values of storage
+// options, which the grammar reads as types, and what DROP TYPE or COMMENT ON
+// TYPE names without using it.
+func (w *walk) typeIsWord(i int32) bool {
+	owner := w.owner(i)
+	switch {
+	case w.is(owner, "DropStmt"), w.is(owner, "CommentStmt"), w.is(owner, "SecLabelStmt"), w.is(owner, "AlterExtensionContentsStmt"):
+		return true
+	case w.is(owner, "DefElem"):
+		return w.isStorageOption(owner)
+	}
+	return false
+}
+
+func (w *walk) isStorageOption(option int32) bool {
+	owner := w.owner(option)
+	switch {
+	case w.is(owner, "CreateStmt"), w.is(owner, "IndexStmt"), w.is(owner, "ViewStmt"), w.is(owner, "IntoClause"),
+		w.is(owner, "AlterTSDictionaryStmt"), w.is(owner, "IndexElem"):
+		return true
+	case w.is(owner, "DefineStmt"):
+		kind := string(w.raw(owner, "kind"))
+		return kind == "OBJECT_COLLATION" || kind == "OBJECT_TSDICTIONARY" || kind == "OBJECT_TSCONFIGURATION"
+	case w.is(owner, "List"):
+		return w.is(w.owner(owner), "AlterTableCmd")
+	}
+	return false
+}

@@ -1,0 +1,214 @@
+package classify
+
+import (
+	"slices"
+)
+
+// Schemas whose relations are the server's own.
+func isSystemSchema(schema []byte) bool {
+	switch string(schema) {
+	case "pg_catalog", "information_schema", "pg_toast", "pg_toast_temp":
+		return true
+	}
+	return false
+}
+
+// secretRelations hold password hashes, connection secrets, statements of
+// other sessions, column statistics or server settings.
+var secretRelations = func() map[string]bool {
+	m := map[string]bool{}
+	for _, n := range []string{
+		"pg_authid", "pg_shadow", "pg_user_mapping", "pg_user_mappings", "pg_subscription", "pg_largeobject", "pg_statistic",
+		"pg_statistic_ext_data", "pg_stats", "pg_stats_ext", "pg_stats_ext_exprs", "pg_stat_activity", "pg_stat_replication",
+		"pg_stat_wal_receiver", "pg_stat_ssl", "pg_stat_gssapi", "pg_stat_statements", "pg_hba_file_rules",
+		"pg_ident_file_mappings", "pg_file_settings", "pg_settings", "pg_config", "pg_prepared_statements", "pg_cursors",
+		"pg_prepared_xacts", "pg_locks", "pg_foreign_server", "pg_foreign_table", "pg_db_role_setting", "pg_shmem_allocations",
+		"pg_backend_memory_contexts",
+	} {
+		m["pg_catalog."+n] = true
+	}
+	// The last four are what the views of the standard are made of.
+	for _, n := range []string{
+		"user_mapping_options", "foreign_server_options", "foreign_table_options",
+		"_pg_user_mappings", "_pg_foreign_servers", "_pg_foreign_tables", "_pg_foreign_data_wrappers",
+	} {
+		m["information_schema."+n] = true
+	}
+	return m
+}()
+
+// isSecret tells by schema and name. pg_stat_statements lives where its
+// extension was put, and an unqualified name of a secret relation is taken for
+// it on every server.
+func (w *walk) isSecret(schema, name []byte) bool {
+	if string(name) == "pg_stat_statements" {
+		return true
+	}
+	w.buf = append(append(append(w.buf[:0], schema...), '.'), name...)
+	return secretRelations[string(w.buf)]
+}
+
+// resolve gives the schema an unqualified relation is looked up in.
+func (w *walk) resolve(schema, name []byte) []byte {
+	switch {
+	case len(schema) != 0:
+		return schema
+	case w.t.builtins.relations[string(name)]:
+		return []byte("pg_catalog")
+	}
+	return []byte(w.t.searchPath)
+}
+
+// relation reads a RangeVar. A temporary one that is being made lives in the
+// session's own schema.
+func (w *walk) relation(i int32) (schema, name []byte) {
+	schema, name = w.text(i, "schemaname"), w.text(i, "relname")
+	if string(w.raw(i, "relpersistence")) == "t" {
+		w.flags.addWord(FlagTemporary)
+		if len(schema) == 0 {
+			return []byte("pg_temp"), name
+		}
+	}
+	return schema, name
+}
+
+// onRangeVar records a relation as the field it stands in says.
+func onRangeVar(w *walk, i int32) {
+	schema, name := w.relation(i)
+	switch w.t.schema.fields[w.e[i].field].act {
+	case actAlias, actHandled:
+	case actTarget:
+		w.writes(schema, name, i)
+		w.column(schema, name, nil)
+	default:
+		if len(schema) == 0 && w.ctes.visible(name) {
+			return
+		}
+		w.reads(schema, name, i)
+	}
+}
+
+// reads records a relation that is read.
+func (w *walk) reads(schema, name []byte, i int32) {
+	schema = w.resolve(schema, name)
+	if w.isSecret(schema, name) {
+		w.raise(SignalSecretCatalogRead, string(schema)+"."+string(name), i)
+	}
+	w.buf = append(append(append(w.buf[:0], schema...), '.'), name...)
+	w.read.add(w.buf)
+}
+
+// writes records a relation that is written or changed.
+func (w *walk) writes(schema, name []byte, i int32) {
+	schema = w.resolve(schema, name)
+	w.buf = append(append(append(w.buf[:0], schema...), '.'), name...)
+	w.written.add(w.buf)
+	if !isSystemSchema(schema) {
+		return
+	}
+	w.raise(SignalSystemCatalogWrite, string(w.buf), i)
+	if string(schema) == "pg_catalog" && string(name) == "pg_settings" { // its rule is a SET
+		w.raise(SignalSessionChange, "pg_catalog.pg_settings", i)
+		w.raise(SignalIdentitySwitch, "pg_catalog.pg_settings", i)
+	}
+}
+
+// column records a written column, or all of them for a nil name.
+func (w *walk) column(schema, name, column []byte) {
+	schema = w.resolve(schema, name)
+	w.buf = append(append(append(append(w.buf[:0], schema...), '.'), name...), '.')
+	if column == nil {
+		column = []byte("*")
+	}
+	w.buf = append(w.buf, column...)
+	w.columns.add(w.buf)
+}
+
+// columnsOf records the columns that the ResTargets of a list set; an empty
+// list stands for all.
+func (w *walk) columnsOf(schema, name []byte, node int32, list string) {
+	none := true
+	for i := range w.items(node, list) {
+		if column := w.text(i, "name"); len(column) != 0 {
+			none = false
+			w.column(schema, name, column)
+		}
+	}
+	if none {
+		w.column(schema, name, nil)
+	}
+}
+
+// named records a relation given as a list of names (DROP TABLE, COMMENT ON).
+// The last drop names are not the relation's but of a part of it.
+func (w *walk) named(list int32, drop int) {
+	var parts [][]byte
+	for i, end := list+1, w.e[list].next; i < end; i = w.e[i].next {
+		if w.is(i, "String") {
+			parts = append(parts, w.text(i, "sval"))
+		}
+	}
+	if len(parts) <= drop {
+		return
+	}
+	parts = parts[:len(parts)-drop]
+	var schema []byte
+	if len(parts) > 1 {
+		schema = parts[len(parts)-2]
+	}
+	name := parts[len(parts)-1]
+	w.writes(schema, name, list)
+	w.column(schema, name, nil)
+}
+
+// scopes knows which CTE names hide a table at each place of the tree. A CTE
+// is seen in the statement that its WITH belongs to: in the siblings after it
+// and the body, or with RECURSIVE in all siblings. As entries lie in the order
+// of the tree, that is one or two ranges of entries for each CTE.
+type scopes struct {
+	events []scopeEvent
+	next   int
+	open   map[string]int
+}
+
+type scopeEvent struct {
+	at   int32
+	name string
+	by   int
+}
+
+// collectScopes makes the ranges of all WITH clauses, before the walk: parts of
+// a statement lie before its WITH in the tree.
+func (w *walk) collectScopes() {
+	for _, i := range w.withs {
+		w.flags.addWord(FlagCTE)
+		stmt, end := w.e[i].parent, w.e[w.e[i].parent].next
+		for cte := range w.items(i, "ctes") {
+			name := string(w.text(cte, "ctename"))
+			if w.has(i, "recursive") {
+				w.ctes.add(name, stmt, end)
+				continue
+			}
+			w.ctes.add(name, stmt, i)
+			w.ctes.add(name, w.e[cte].next, end)
+		}
+	}
+	slices.SortStableFunc(w.ctes.events, func(a, b scopeEvent) int { return int(a.at) - int(b.at) })
+}
+
+func (s *scopes) add(name string, from, to int32) {
+	s.events = append(s.events, scopeEvent{from, name, 1}, scopeEvent{to, name, -1})
+	if s.open == nil {
+		s.open = map[string]int{}
+	}
+}
+
+// advance moves to an entry; entries come in order.
+func (s *scopes) advance(i int32) {
+	for ; s.next < len(s.events) && s.events[s.next].at <= i; s.next++ {
+		s.open[s.events[s.next].name] += s.events[s.next].by
+	}
+}
+
+// visible reports whether a CTE of this name hides a table here.
+func (s *scopes) visible(name []byte) bool { return s.open != nil && s.open[string(name)] > 0 }

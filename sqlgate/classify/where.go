@@ -1,0 +1,604 @@
+package classify
+
+import (
+	"bytes"
+	"math/big"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// A truth is what is known about a condition for every row at once.
+type truth uint8
+
+const (
+	byRow     truth = iota // depends on the row
+	isTrue                 // true for all rows
+	isFalse                // false for all rows
+	isNull                 // NULL for all rows
+	undecided              // the same for all rows, but text cannot tell what
+)
+
+// judgeWheres gives every UPDATE, DELETE and MERGE its value of Where, after
+// the walk, which collected where columns are named.
+func (w *walk) judgeWheres() {
+	for _, i := range w.dml {
+		cond := w.child(i, "whereClause")
+		if w.is(i, "MergeStmt") {
+			cond = w.child(i, "joinCondition")
+		}
+		value := w.where(i, cond)
+		w.wheres.addWord(value)
+		switch value {
+		case WhereNone:
+			w.raise(SignalWriteWithoutWhere, "", i)
+		case WhereTautology:
+			w.raise(SignalTautologicalWhere, "", cond)
+		}
+	}
+}
+
+// where judges one condition.
+func (w *walk) where(stmt, cond int32) string {
+	if cond < 0 {
+		return WhereNone
+	}
+	switch w.truth(cond) {
+	case isTrue, undecided:
+		return WhereTautology
+	case byRow:
+		if w.bindsKey(stmt, cond) {
+			return WhereKeyEquality
+		}
+	}
+	return WherePresent
+}
+
+// truth folds a condition. Its depth is that of the tree, which is bounded.
+func (w *walk) truth(i int32) truth {
+	switch {
+	case w.is(i, "BoolExpr"):
+		return w.foldBool(i)
+	case w.is(i, "NullTest"):
+		return w.foldNullTest(i)
+	case w.is(i, "BooleanTest"):
+		return w.foldBooleanTest(i)
+	case w.is(i, "A_Expr"):
+		return w.foldExpr(i)
+	case w.is(i, "CurrentOfExpr"):
+		return byRow
+	case w.is(i, "A_Const"), w.is(i, "TypeCast"):
+		if v, ok := w.constant(i); ok {
+			return v.truth()
+		}
+	case w.is(i, "CollateClause"):
+		return w.truth(w.child(i, "arg"))
+	}
+	return w.opaque(i)
+}
+
+// opaque is the truth of what cannot be folded: without a column in it, it is
+// the same for all rows.
+func (w *walk) opaque(i int32) truth {
+	if w.namesColumn(i) {
+		return byRow
+	}
+	return undecided
+}
+
+// namesColumn reports whether a column is named anywhere below an entry.
+func (w *walk) namesColumn(i int32) bool {
+	k := sort.Search(len(w.columnAt), func(k int) bool { return w.columnAt[k] >= i })
+	return k < len(w.columnAt) && w.columnAt[k] < w.e[i].next
+}
+
+func (w *walk) foldBool(i int32) truth {
+	op := string(w.raw(i, "boolop"))
+	if op == "NOT_EXPR" {
+		for arg := range w.items(i, "args") {
+			return not(w.truth(arg))
+		}
+		return undecided
+	}
+	var seen [undecided + 1]bool
+	for arg := range w.items(i, "args") {
+		seen[w.truth(arg)] = true
+	}
+	if op == "OR_EXPR" {
+		if w.coversAll(i) {
+			return isTrue
+		}
+		return strongest(seen, isTrue, undecided, byRow, isNull, isFalse)
+	}
+	return strongest(seen, isFalse, isNull, byRow, undecided, isTrue)
+}
+
+// strongest gives the first of the order that was seen: for AND false wins, for
+// OR true, and then one that may be true for all rows.
+func strongest(seen [undecided + 1]bool, order ...truth) truth {
+	for _, v := range order {
+		if seen[v] {
+			return v
+		}
+	}
+	return undecided
+}
+
+func not(v truth) truth {
+	switch v {
+	case isTrue:
+		return isFalse
+	case isFalse:
+		return isTrue
+	}
+	return v
+}
+
+// coversAll sees x IS NULL OR x IS NOT NULL, and x OR NOT x.
+func (w *walk) coversAll(or int32) bool {
+	sides := map[uint64]uint8{}
+	for arg := range w.items(or, "args") {
+		of, side := w.sideOf(arg)
+		if side == 0 {
+			continue
+		}
+		h := w.hash(of)<<1 | uint64(side>>2)
+		sides[h] |= side & 3
+		if sides[h] == 3 {
+			return true
+		}
+	}
+	return false
+}
+
+// sideOf gives the expression a term is about and which half of its values the
+// term takes: bits 0 and 1, with bit 2 for tests on NULL.
+func (w *walk) sideOf(arg int32) (int32, uint8) {
+	if w.is(arg, "NullTest") {
+		if string(w.raw(arg, "nulltesttype")) == "IS_NULL" {
+			return w.child(arg, "arg"), 4 | 1
+		}
+		return w.child(arg, "arg"), 4 | 2
+	}
+	if w.is(arg, "BoolExpr") && string(w.raw(arg, "boolop")) == "NOT_EXPR" {
+		for inner := range w.items(arg, "args") {
+			return inner, 1
+		}
+	}
+	return arg, 2
+}
+
+func (w *walk) foldNullTest(i int32) truth {
+	wantsNull := string(w.raw(i, "nulltesttype")) == "IS_NULL"
+	arg := w.child(i, "arg")
+	if v, ok := w.constant(arg); ok {
+		return truthOf((v.kind == constNull) == wantsNull)
+	}
+	switch v := w.truthOrRow(arg); v {
+	case isTrue, isFalse:
+		return truthOf(!wantsNull)
+	case isNull:
+		return truthOf(wantsNull)
+	}
+	return w.opaque(i)
+}
+
+// truthOrRow folds only what is a condition by its form.
+func (w *walk) truthOrRow(i int32) truth {
+	if w.is(i, "BoolExpr") || w.is(i, "NullTest") || w.is(i, "BooleanTest") || w.is(i, "A_Expr") {
+		return w.truth(i)
+	}
+	return w.opaque(i)
+}
+
+func (w *walk) foldBooleanTest(i int32) truth {
+	v := w.truth(w.child(i, "arg"))
+	if v == byRow || v == undecided {
+		return v
+	}
+	test := string(w.raw(i, "booltesttype"))
+	is := v == isTrue
+	switch {
+	case strings.HasSuffix(test, "FALSE"):
+		is = v == isFalse
+	case strings.HasSuffix(test, "UNKNOWN"):
+		is = v == isNull
+	}
+	return truthOf(is != strings.HasPrefix(test, "IS_NOT"))
+}
+
+func truthOf(b bool) truth {
+	if b {
+		return isTrue
+	}
+	return isFalse
+}
+
+// foldExpr folds comparisons of constants and of an expression with itself.
+func (w *walk) foldExpr(i int32) truth {
+	kind, op := string(w.raw(i, "kind")), w.comparison(i)
+	left, right := w.child(i, "lexpr"), w.child(i, "rexpr")
+	if left < 0 || right < 0 {
+		return w.opaque(i)
+	}
+	switch kind {
+	case "AEXPR_OP", "AEXPR_DISTINCT", "AEXPR_NOT_DISTINCT", "AEXPR_LIKE", "AEXPR_ILIKE":
+	default:
+		return w.opaque(i)
+	}
+	if l, ok := w.constant(left); ok {
+		if r, ok := w.constant(right); ok {
+			return compareConstants(kind, op, l, r)
+		}
+	}
+	if w.same(left, right) && w.namesColumn(left) {
+		return sameBothSides(kind, op)
+	}
+	if w.comparesConditions(left, right) && kind == "AEXPR_OP" && op != "" {
+		if l, r := w.truthOrRow(left), w.truthOrRow(right); l != byRow && r != byRow {
+			return undecided
+		}
+	}
+	if kind == "AEXPR_OP" && op != "" && (w.isNullConstant(left) || w.isNullConstant(right)) {
+		return isNull
+	}
+	return w.opaque(i)
+}
+
+// comparesConditions reports whether a side is itself a condition, as in (1=1) = true.
+func (w *walk) comparesConditions(left, right int32) bool {
+	return w.is(left, "BoolExpr") || w.is(left, "A_Expr") || w.is(right, "BoolExpr") || w.is(right, "A_Expr")
+}
+
+func (w *walk) isNullConstant(i int32) bool {
+	v, ok := w.constant(i)
+	return ok && v.kind == constNull
+}
+
+// comparison gives the operator's name if it is a built-in comparison.
+func (w *walk) comparison(i int32) string {
+	schema, name := w.qualified(i, "name")
+	if len(schema) != 0 && string(schema) != "pg_catalog" {
+		return ""
+	}
+	switch op := string(name); op {
+	case "=", "<>", "!=", "<", "<=", ">", ">=", "~~", "~~*", "!~~", "!~~*":
+		return op
+	}
+	return ""
+}
+
+// sameBothSides: x = x is true wherever x is not NULL, and counts as true.
+func sameBothSides(kind, op string) truth {
+	switch {
+	case kind == "AEXPR_DISTINCT":
+		return isFalse
+	case kind == "AEXPR_NOT_DISTINCT":
+		return isTrue
+	}
+	switch op {
+	case "=", "<=", ">=", "~~", "~~*":
+		return isTrue
+	case "<>", "!=", "<", ">", "!~~", "!~~*":
+		return isFalse
+	}
+	return byRow
+}
+
+// A constant is the value of a literal, as far as comparing needs it.
+type constant struct {
+	kind constKind
+	num  *big.Rat
+	text string
+	b    bool
+}
+
+type constKind uint8
+
+const (
+	constNull constKind = iota
+	constBool
+	constNumber
+	constText    // a string literal, whose type the server finds out
+	constUnknown // a constant all the same
+)
+
+func (c constant) truth() truth {
+	switch c.kind {
+	case constNull:
+		return isNull
+	case constBool:
+		return truthOf(c.b)
+	case constText:
+		if b, ok := boolWord(c.text); ok {
+			return truthOf(b)
+		}
+	}
+	return undecided
+}
+
+// constant gives the value of a literal or of a cast of one.
+func (w *walk) constant(i int32) (constant, bool) {
+	switch {
+	case w.is(i, "A_Const"):
+		return w.literal(i), true
+	case w.is(i, "TypeCast"):
+		v, ok := w.constant(w.child(i, "arg"))
+		if !ok {
+			return v, false
+		}
+		return w.cast(v, w.child(i, "typeName")), true
+	}
+	return constant{}, false
+}
+
+func (w *walk) literal(i int32) constant {
+	if w.has(i, "isnull") {
+		return constant{kind: constNull}
+	}
+	for v := i + 1; v < w.e[i].next; v = w.e[v].next {
+		switch w.fieldName(v) {
+		case "boolval":
+			return constant{kind: constBool, b: w.has(v, "boolval")}
+		case "sval":
+			return constant{kind: constText, text: string(w.text(v, "sval"))}
+		case "fval":
+			return numberConstant(string(w.text(v, "fval")))
+		case "ival":
+			return w.integer(i, v)
+		}
+	}
+	return constant{kind: constUnknown}
+}
+
+// integer reads a whole number. The parser's JSON leaves out 0 and, by a flaw
+// of its own, everything below it, so the text itself must show which it is.
+func (w *walk) integer(i, v int32) constant {
+	if raw := w.raw(v, "ival"); raw != nil {
+		return numberConstant(string(raw))
+	}
+	if at := w.e[i].a; at >= 0 && int(at) < len(w.sql) && w.sql[at] == '0' {
+		return numberConstant("0")
+	}
+	return constant{kind: constUnknown}
+}
+
+// numberConstant refuses exponents: 1e999999999 would take a gigabyte.
+func numberConstant(text string) constant {
+	if len(text) > 100 || strings.ContainsAny(text, "eEpP_/") {
+		return constant{kind: constUnknown}
+	}
+	n, ok := new(big.Rat).SetString(text)
+	if !ok {
+		return constant{kind: constUnknown}
+	}
+	return constant{kind: constNumber, num: n}
+}
+
+// cast keeps what a cast surely keeps; every other value becomes unknown.
+func (w *walk) cast(v constant, typeName int32) constant {
+	schema, name := w.qualified(typeName, "names")
+	if v.kind == constNull || len(schema) != 0 && string(schema) != "pg_catalog" || w.has(typeName, "arrayBounds") || w.has(typeName, "typmods") {
+		if v.kind == constNull {
+			return v
+		}
+		return constant{kind: constUnknown}
+	}
+	switch string(name) {
+	case "bool":
+		if b, ok := boolWord(v.text); ok && v.kind == constText {
+			return constant{kind: constBool, b: b}
+		}
+		if v.kind == constBool {
+			return v
+		}
+		if v.kind == constNumber && v.num.IsInt() {
+			return constant{kind: constBool, b: v.num.Sign() != 0}
+		}
+	case "int4", "int8", "int2", "numeric":
+		if v.kind == constText {
+			v = numberConstant(strings.TrimSpace(v.text))
+		}
+		if v.kind == constNumber && v.num.IsInt() {
+			return v
+		}
+	case "text":
+		if v.kind == constText {
+			return v
+		}
+	}
+	return constant{kind: constUnknown}
+}
+
+// boolWord reads what the server reads as a boolean: any unambiguous
+// beginning of true, false, yes, no, on, off, and 1 and 0.
+func boolWord(s string) (value, ok bool) {
+	s = strings.ToLower(strings.TrimSpace(s))
+	switch {
+	case s == "":
+	case s == "1" || s == "on" || strings.HasPrefix("true", s) || strings.HasPrefix("yes", s):
+		return true, true
+	case s == "0" || s == "of" || s == "off" || strings.HasPrefix("false", s) || strings.HasPrefix("no", s):
+		return false, true
+	}
+	return false, false
+}
+
+// compareConstants compares two literals; what the server's types or collations
+// decide is undecided.
+func compareConstants(kind, op string, l, r constant) truth {
+	distinct := kind == "AEXPR_DISTINCT" || kind == "AEXPR_NOT_DISTINCT"
+	if l.kind == constNull || r.kind == constNull {
+		switch {
+		case distinct && l.kind != constUnknown && r.kind != constUnknown:
+			return truthOf((l.kind != r.kind) == (kind == "AEXPR_DISTINCT"))
+		case distinct || op == "":
+			return undecided
+		}
+		return isNull
+	}
+	order, ok := compareValues(l, r)
+	if !ok {
+		return undecided
+	}
+	if distinct {
+		return truthOf((order != 0) == (kind == "AEXPR_DISTINCT"))
+	}
+	if l.kind == constText && op != "=" && op != "<>" && op != "!=" && order != 0 {
+		return undecided // a collation's business, or a pattern's
+	}
+	return orderTruth(op, order)
+}
+
+func orderTruth(op string, order int) truth {
+	switch op {
+	case "=":
+		return truthOf(order == 0)
+	case "<>", "!=":
+		return truthOf(order != 0)
+	case "<":
+		return truthOf(order < 0)
+	case "<=":
+		return truthOf(order <= 0)
+	case ">":
+		return truthOf(order > 0)
+	case ">=":
+		return truthOf(order >= 0)
+	}
+	return undecided
+}
+
+// compareValues orders two literals; a string beside a number is read as one.
+func compareValues(l, r constant) (int, bool) {
+	if l.kind == constText && r.kind == constNumber {
+		l = numberConstant(strings.TrimSpace(l.text))
+	}
+	if r.kind == constText && l.kind == constNumber {
+		r = numberConstant(strings.TrimSpace(r.text))
+	}
+	switch {
+	case l.kind != r.kind:
+	case l.kind == constNumber:
+		return l.num.Cmp(r.num), true
+	case l.kind == constText:
+		return strings.Compare(l.text, r.text), true
+	case l.kind == constBool:
+		return truthOrder(l.b) - truthOrder(r.b), true
+	}
+	return 0, false
+}
+
+func truthOrder(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// same reports whether two expressions are written alike; their places are no
+// part of the tree.
+func (w *walk) same(a, b int32) bool {
+	n := w.e[a].next - a
+	if n != w.e[b].next-b {
+		return false
+	}
+	for k := range n {
+		x, y := &w.e[a+k], &w.e[b+k]
+		if x.msg != y.msg || k > 0 && x.field != y.field || x.next-a != y.next-b {
+			return false
+		}
+		if x.msg == 0 && !bytes.Equal(w.json[x.a:max(x.b, x.a)], w.json[y.a:max(y.b, y.a)]) {
+			return false
+		}
+	}
+	return true
+}
+
+// hash gives two expressions that are written alike the same number. All are
+// made in one pass from the end, when the first is asked for: hashing each on
+// its own would be quadratic in nested conditions.
+func (w *walk) hash(i int32) uint64 {
+	if len(w.hashes) == 0 {
+		w.hashes = make([]uint64, len(w.e))
+		for k := int32(len(w.e)) - 1; k >= 0; k-- {
+			w.hashes[k] = w.hashEntry(k)
+		}
+	}
+	return w.hashes[i]
+}
+
+const (
+	hashStart = 14695981039346656037
+	hashPrime = 1099511628211
+)
+
+func (w *walk) hashEntry(k int32) uint64 {
+	e := &w.e[k]
+	h := (hashStart ^ uint64(e.msg)) * hashPrime
+	if e.msg == 0 && e.b > e.a {
+		for _, c := range w.json[e.a:e.b] {
+			h = (h ^ uint64(c)) * hashPrime
+		}
+	}
+	for c := k + 1; c < e.next; c = w.e[c].next {
+		h = (h ^ uint64(w.e[c].field)) * hashPrime
+		h = (h ^ w.hashes[c]) * hashPrime
+	}
+	return h
+}
+
+// bindsKey reports whether one of the ANDed terms is key = constant.
+func (w *walk) bindsKey(stmt, cond int32) bool {
+	if w.is(cond, "BoolExpr") && string(w.raw(cond, "boolop")) == "AND_EXPR" {
+		for arg := range w.items(cond, "args") {
+			if w.bindsKey(stmt, arg) {
+				return true
+			}
+		}
+		return false
+	}
+	if !w.is(cond, "A_Expr") || string(w.raw(cond, "kind")) != "AEXPR_OP" || w.comparison(cond) != "=" {
+		return false
+	}
+	left, right := w.child(cond, "lexpr"), w.child(cond, "rexpr")
+	return w.isKey(stmt, left) && w.isConstant(right) || w.isKey(stmt, right) && w.isConstant(left)
+}
+
+// isKey reports whether an expression is a key column of the statement's
+// target. Beside other relations only a qualified name can tell.
+func (w *walk) isKey(stmt, i int32) bool {
+	if !w.is(i, "ColumnRef") {
+		return false
+	}
+	var names []string
+	for f := range w.items(i, "fields") {
+		if !w.is(f, "String") {
+			return false
+		}
+		names = append(names, string(w.text(f, "sval")))
+	}
+	if len(names) == 0 || !w.t.keyColumns[names[len(names)-1]] {
+		return false
+	}
+	if len(names) == 1 {
+		return !w.is(stmt, "MergeStmt") && !w.has(stmt, "fromClause") && !w.has(stmt, "usingClause")
+	}
+	return w.isTarget(stmt, names[:len(names)-1])
+}
+
+// isTarget reports whether a qualifier names the statement's target: by its
+// alias if it has one, else by its name, with or without the schema.
+func (w *walk) isTarget(stmt int32, qualifier []string) bool {
+	target := w.child(stmt, "relation")
+	if alias := w.child(target, "alias"); alias >= 0 {
+		return slices.Equal(qualifier, []string{string(w.text(alias, "aliasname"))})
+	}
+	schema, name := w.text(target, "schemaname"), string(w.text(target, "relname"))
+	switch len(qualifier) {
+	case 1:
+		return qualifier[0] == name
+	case 2:
+		return qualifier[0] == string(w.resolve(schema, []byte(name))) && qualifier[1] == name
+	}
+	return false
+}
