@@ -2,6 +2,7 @@ package frame_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -173,3 +174,7 @@ func flip(b []byte, bit int) []byte {
 }
 
 func put64(b []byte, v uint64) { binary.LittleEndian.PutUint64(b, v) }
+
+func headerHash(b []byte) [32]byte {
+	return sha256.Sum256(append([]byte("gate.wal.header.v1\x00"), b[:4056]...))
+}

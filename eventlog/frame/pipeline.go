@@ -30,6 +30,7 @@ type gap struct {
 	off, next int64 // [off, next); next is the limit where nothing follows
 	err       error // why the frame at off is none
 	io        bool  // err is of the medium and not of the bytes
+	body      bool  // the head was right, and next is what it says
 }
 
 // pipeline reads one segment with one reader and several workers, and gives the

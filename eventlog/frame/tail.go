@@ -86,10 +86,28 @@ func newLookAhead(f File, limit int64) *lookAhead {
 	return &lookAhead{w: &frameWindow{f: f, limit: limit}, sync: newResync(f, limit), limit: limit}
 }
 
+// lands reports whether a damaged frame ends where another begins, or where
+// nothing does: only then is its length to be believed.
+func (a *lookAhead) lands(at int64) bool {
+	b, err := a.w.bytes(at, HeadSize)
+	if err != nil || at >= a.limit {
+		return err == nil
+	}
+	size, _ := wholeHead(b)
+	return size > 0 || allZero(b[:min(HeadSize, len(b))])
+}
+
 // vouches reports whether a frame after the gap has a durable_off beyond where
 // the gap begins: then a crash can't be what made it.
 func (a *lookAhead) vouches(ctx context.Context, g gap) (bool, error) {
-	a.cursor = max(a.cursor, g.next)
+	from := g.next
+	if g.body && !a.lands(g.next) {
+		var err error
+		if from, err = a.sync.find(ctx, g.off+Align); err != nil {
+			return false, err
+		}
+	}
+	a.cursor = max(a.cursor, from)
 	for a.bound <= g.off && a.cursor < a.limit {
 		f, size, err := a.w.frame(a.cursor)
 		if err == nil {

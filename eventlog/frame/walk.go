@@ -142,7 +142,7 @@ func (s *segmentWalk) take(ctx context.Context, pc *piece) error {
 		b, off := pc.data[m.at:end], pc.off+int64(m.at)
 		if m.err != nil && m.err != ErrRule {
 			check, detail := explainBody(b, m.err)
-			g := gap{off: off, next: off + int64(len(b)), err: m.err}
+			g := gap{off: off, next: off + int64(len(b)), err: m.err, body: true}
 			if err := s.gap(ctx, g, check, detail); err != nil {
 				return err
 			}
