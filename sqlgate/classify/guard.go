@@ -65,9 +65,9 @@ func (s *scan) read(l *lexer, d *depthMeter) {
 		case tokenCast:
 			d.chain++
 		case tokenOpen:
-			d.open(l.start)
+			d.opened(l.start)
 		case tokenClose:
-			d.close()
+			d.closed()
 		case tokenComma:
 			d.comma()
 		case tokenParam:

@@ -16,40 +16,43 @@ func (v level) depth() int { return max(v.best, v.chain+v.child) + v.setop }
 // grammar nests without a bracket or one of the counted tokens.
 type depthMeter struct {
 	level
-	outer    []level
-	room     [16]level // the first levels need no allocation
-	brackets mark      // deepest nesting; at is where it passed the limit
-	lost     int       // open brackets past the limit: counted, not kept
+	near     [16]level // outer levels; the first need no allocation
+	far      []level
+	open     int  // brackets open now
+	brackets mark // deepest nesting; at is where it passed the limit
 }
 
-func (d *depthMeter) open(at int) {
-	d.brackets.got = max(d.brackets.got, len(d.outer)+d.lost+1)
-	if len(d.outer) == maxBracketDepth {
-		d.lost++
+func (d *depthMeter) opened(at int) {
+	d.open++
+	d.brackets.got = max(d.brackets.got, d.open)
+	switch {
+	case d.open <= len(d.near):
+		d.near[d.open-1] = d.level
+	case d.open <= maxBracketDepth:
+		d.far = append(d.far, d.level)
+	default: // refused: counted, not kept
 		if d.brackets.at < 0 {
 			d.brackets.at = at
 		}
 		return
 	}
-	if d.outer == nil {
-		d.outer = d.room[:0]
-	}
-	d.outer = append(d.outer, d.level)
 	d.level = level{}
 }
 
-func (d *depthMeter) close() {
-	if d.lost > 0 {
-		d.lost--
-		return
-	}
-	n := len(d.outer)
-	if n == 0 {
-		return // the parser refuses it
-	}
+func (d *depthMeter) closed() {
 	inner := d.depth() + 1
-	d.level = d.outer[n-1]
-	d.outer = d.outer[:n-1]
+	switch far := len(d.far) - 1; {
+	case d.open == 0: // the parser refuses it
+		return
+	case d.open > maxBracketDepth:
+		d.open--
+		return
+	case far >= 0:
+		d.level, d.far = d.far[far], d.far[:far]
+	default:
+		d.level = d.near[d.open-1]
+	}
+	d.open--
 	d.child = max(d.child, inner)
 }
 
@@ -60,9 +63,8 @@ func (d *depthMeter) comma() {
 
 // total closes what is still open and gives the bound.
 func (d *depthMeter) total() int {
-	d.lost = 0
-	for len(d.outer) > 0 {
-		d.close()
+	for d.open > 0 {
+		d.closed()
 	}
 	return d.depth()
 }

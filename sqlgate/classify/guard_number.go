@@ -5,6 +5,14 @@ package classify
 // Letters that follow at once are an error of the server's lexer, so where they
 // are cut does not matter.
 func (l *lexer) readNumber() tokenKind {
+	i := l.pos + 1
+	for i < len(l.src) && l.src[i]-'0' <= 9 {
+		i++
+	}
+	if i == len(l.src) || !mayGoOn(l.src[i]) {
+		l.pos = i
+		return tokenNumber
+	}
 	if l.src[l.pos] == '0' {
 		if digits := baseDigits(l.at(1) | 0x20); digits != nil {
 			if n := l.prefixedDigits(digits); n > 0 {
@@ -13,14 +21,18 @@ func (l *lexer) readNumber() tokenKind {
 			}
 		}
 	}
-	l.pos = decimalEnd(l.src, l.pos)
-	if l.at(0) == '.' && l.at(1) != '.' {
-		l.pos++
-		l.pos = decimalEnd(l.src, l.pos)
+	plain := i
+	l.pos = decimalEnd(l.src, i)
+	// 1..2 is a range; behind an underscore the server's lexer does not know it
+	if l.at(0) == '.' && (l.at(1) != '.' || l.pos != plain) {
+		l.pos = decimalEnd(l.src, l.pos+1)
 	}
 	l.readExponent()
 	return tokenNumber
 }
+
+// mayGoOn tells whether a number may hold the byte behind its first digits.
+func mayGoOn(c byte) bool { return c == '.' || c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' }
 
 // readDot reads .5 as a number, .. as one token and any other dot alone.
 func (l *lexer) readDot() tokenKind {

@@ -62,6 +62,7 @@ func TestTheGuardCutsTokensAsPostgreSQLDoes(t *testing.T) {
 		{"only plus and minus", "a+-+1", []string{"a", "+", "-", "+", "1"}},
 		{"cast, range, assignment", "a::b 1..2 c:=d e:f", []string{"a", "::", "b", "1", "..", "2", "c", ":=", "d", "e", ":", "f"}},
 		{"numbers", "1 1.5 1. .5 1e5 1.e-5 .5E+5 0x1F 0o7 0b1 1_000", strings.Fields("1 1.5 1. .5 1e5 1.e-5 .5E+5 0x1F 0o7 0b1 1_000")},
+		{"no range behind an underscore", "1_0..5 1_0.5", []string{"1_0.", ".5", "1_0.5"}},
 		{"letters above ASCII", "größe Ω1", []string{"größe", "Ω1"}},
 		{"vertical tab is no white space before 17", "a\vb", []string{"a", "\v", "b"}},
 		{"brackets and list", "f(a[1],b);", []string{"f", "(", "a", "[", "1", "]", ",", "b", ")", ";"}},

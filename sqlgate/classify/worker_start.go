@@ -1,0 +1,118 @@
+package classify
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits that the parser child sets itself.
+const (
+	childStack  = 64 << 20 // soft limit; threads take it when the process is executed
+	childMemory = 2 << 30  // address space: a parse of 256 KB needs less than 100 MB of it
+)
+
+// Arguments of a parser child. The first is its name in process lists; a
+// process that has it as argument 0 is a child before its main function runs.
+const (
+	childName      = "gate-parser"
+	childArgument  = "parse-worker"
+	childConfined  = "confined"
+	selfExecutable = "/proc/self/exe" // the running binary, even when its file has been replaced
+)
+
+// A process under the child's name is the parser child, whatever binary it is:
+// so every program with this package in it, tests included, can start its own
+// children by starting itself. This file's name sorts behind those with tables
+// to fill.
+func init() {
+	if len(os.Args) < 2 || os.Args[0] != childName || os.Args[1] != childArgument {
+		return
+	}
+	if err := ParseWorker(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// ParseWorker is the main function of a parser child (gate parse-worker). It
+// confines its own process, executes itself anew once so that the limits hold
+// from the first thread on, and then serves requests on standard input and output.
+func ParseWorker() error {
+	if os.Args[0] != childName || os.Args[len(os.Args)-1] != childConfined {
+		return fmt.Errorf("classify: the parser child cannot be confined: %w", confine())
+	}
+	runtime.GOMAXPROCS(1) // one request at a time; every thread costs stack and address space
+	if err := dieWithParent(); err != nil {
+		return err
+	}
+	return Worker(os.Stdin, os.Stdout)
+}
+
+// dieWithParent asks for SIGKILL when the thread that started this process
+// ends. The kernel keeps the wish with the thread that says it and over an
+// execution by that thread; the calling goroutine stays on its thread.
+func dieWithParent() error {
+	runtime.LockOSThread()
+	return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
+}
+
+// confine gives up what a parser does not need and executes the binary again
+// under its new limits, with an empty environment. It returns only with an error.
+func confine() error {
+	if err := dieWithParent(); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	if err := limit(unix.RLIMIT_CORE, 0, true); err != nil {
+		return err
+	}
+	if err := limit(unix.RLIMIT_STACK, childStack, false); err != nil {
+		return err
+	}
+	if !raceDetector {
+		if err := limit(unix.RLIMIT_AS, childMemory, true); err != nil {
+			return err
+		}
+	}
+	if err := closeDescriptors(); err != nil {
+		return err
+	}
+	return syscall.Exec(selfExecutable, []string{childName, childArgument, childConfined}, []string{})
+}
+
+// limit sets a resource limit to at most n, as far as the hard limit allows;
+// hard lowers that as well.
+func limit(resource int, n uint64, hard bool) error {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(resource, &r); err != nil {
+		return err
+	}
+	r.Cur = min(n, r.Max)
+	if hard {
+		r.Max = r.Cur
+	}
+	return unix.Setrlimit(resource, &r)
+}
+
+// closeDescriptors lets the coming execution close all but the three standard
+// descriptors, whoever left them open.
+func closeDescriptors() error {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, d := range open {
+		if fd, err := strconv.Atoi(d.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}
