@@ -67,10 +67,15 @@ func (l *lexer) noteCommentDepth(depth int) {
 	}
 }
 
-// readOperator reads one operator of the run at pos.
+// readOperator reads one operator of the run at pos. A run that is too long is
+// taken whole: its text is refused, and cutting it would be quadratic here too.
 func (l *lexer) readOperator() tokenKind {
 	if l.pos >= l.segmentEnd {
 		l.measureSegment()
+	}
+	if l.segmentEnd-l.pos > maxOperatorLength {
+		l.pos = l.segmentEnd
+		return tokenOperator
 	}
 	l.pos += operatorLength(l.src[l.pos:l.segmentEnd])
 	return tokenOperator

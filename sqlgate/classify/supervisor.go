@@ -71,6 +71,10 @@ func (s *supervisor) classify(ctx context.Context, major int, sql string) (Class
 	if err != nil {
 		return Classification{}, err
 	}
+	if place.child != nil && place.child.ended() { // while nothing was in it: no text's fault
+		place.child.stop()
+		place.child = nil
+	}
 	if place.child == nil {
 		if err := s.start(place); err != nil {
 			s.free <- place

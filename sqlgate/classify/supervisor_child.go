@@ -127,6 +127,16 @@ func (c *child) ask(major int, sql string) (*reply, error) {
 	return r, nil
 }
 
+// ended tells whether the process is gone.
+func (c *child) ended() bool {
+	select {
+	case <-c.gone:
+		return true
+	default:
+		return false
+	}
+}
+
 // stop kills the process and waits for its end.
 func (c *child) stop() {
 	_ = c.process.Kill() // it may have ended already
