@@ -80,7 +80,7 @@ func (l *Log) preallocate() {
 func (l *Log) lengthen() bool {
 	l.mu.Lock()
 	from, need := l.allocated, l.filling.end()+l.o.PreallocateBytes
-	enough := l.poison != nil || l.allocated-l.filling.end() >= l.o.PreallocateBytes/2
+	enough := l.poison != nil || !l.full && l.allocated-l.filling.end() >= l.o.PreallocateBytes/2
 	l.mu.Unlock()
 	if enough {
 		return true
