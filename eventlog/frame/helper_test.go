@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"io/fs"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -172,6 +173,8 @@ func flip(b []byte, bit int) []byte {
 	c[bit/8] ^= 1 << (bit % 8)
 	return c
 }
+
+var errNotExist = &frame.OpError{Op: "open", Name: "x", Err: fs.ErrNotExist}
 
 func put64(b []byte, v uint64) { binary.LittleEndian.PutUint64(b, v) }
 

@@ -144,7 +144,7 @@ func (v *verifier) segments(ctx context.Context) error {
 	for i := range v.parts {
 		p := &v.parts[i]
 		if i < first {
-			v.wantN = p.header.Segment + 1
+			v.wantN = p.number() + 1
 			continue
 		}
 		if !v.enter(p, i == first && v.o.From > 1) {
@@ -252,7 +252,7 @@ func (v *verifier) begin(p *part, ranged bool) {
 	first := v.chain.counted.n == 0 && !v.chain.started
 	v.chain.enter(&h, h.Hash)
 	v.chain.known = v.chain.known && p.err == nil && !ranged
-	v.wantN = h.Segment + 1
+	v.wantN++
 	if !first {
 		return
 	}

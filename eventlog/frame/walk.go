@@ -5,36 +5,6 @@ import (
 	"fmt"
 )
 
-// place judges whether a segment stands where its number and first event say.
-// False: the segment is a double and is not walked.
-func (v *verifier) place(p *part) bool {
-	h, c := &p.header, &v.chain
-	follows := c.known && h.FirstSeq == c.seq+1 && h.PrevHash == c.hash
-	named := !p.sealed || p.Number == h.Segment && p.First == h.FirstSeq
-	missing := func(n uint32) {
-		v.fault(p, Fault{Check: CheckCount, Kind: SealedSegment, Detail: fmt.Sprintf("%s: segment %d is missing before it", p.Name, n)})
-		c.known = false
-	}
-	switch {
-	case v.wantN == 0 && !c.started && h.Segment > 0 && !p.sealed && !v.set.Whole:
-		v.rep.Add(Fault{Check: CheckCount, Kind: RangeLimited, Segment: h.Segment, Seq: h.FirstSeq, Detail: fmt.Sprintf("%s is segment %d on its own: what came before was not looked at", p.Name, h.Segment)})
-		return true
-	case h.Segment == v.wantN && !named:
-		v.fault(p, Fault{Check: CheckCount, Kind: SealedSegment, Detail: fmt.Sprintf("%s holds segment %d from event %d: it was renamed", p.Name, h.Segment, h.FirstSeq)})
-	case h.Segment != v.wantN && (follows || p.sealed && p.Number == v.wantN):
-		v.fault(p, Fault{Check: CheckHeader, Kind: BadHeader, Length: HeaderSize, Detail: fmt.Sprintf("%s: the header says segment %d where %d belongs", p.Name, h.Segment, v.wantN)})
-	case h.Segment < v.wantN:
-		v.fault(p, Fault{Check: CheckCount, Kind: SealedSegment, Detail: fmt.Sprintf("%s: segment %d is there twice", p.Name, h.Segment)})
-		return false
-	case h.Segment > v.wantN:
-		missing(v.wantN)
-	}
-	if c.known && c.started && !follows && h.Segment == v.wantN {
-		v.fault(p, Fault{Check: CheckHeader, Kind: BadHeader, Length: HeaderSize, Detail: fmt.Sprintf("%s: first_seq or prev_segment_last_hash do not continue segment %d", p.Name, h.Segment-1)})
-	}
-	return true
-}
-
 // walk reads the frames of one segment. It gives true when the walk is over: a
 // range is complete, or the tail begins.
 func (v *verifier) walk(ctx context.Context, p *part) (stop bool, err error) {
