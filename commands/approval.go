@@ -1,0 +1,177 @@
+package commands
+
+import (
+	"context"
+	"time"
+
+	"writegate/commands/fault"
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+// maxNote bounds an operator's note (spec/decisions.md part 5).
+const maxNote = 4 << 10
+
+// approvalState is what deciding needs to know of an approval. Whether it has
+// expired is a question of the moment, never of the timer that writes it down.
+type approvalState struct {
+	id            string
+	requestDigest [32]byte
+	expiresAt     time.Time
+	expired       bool   // approval_expired is in the log
+	resolution    string // "" = pending
+	resolvedAt    time.Time
+	resolvedBy    string
+	note          string
+	use           use
+	executionID   string        // of the last execution under it
+	claims        event.Context // repeated in the events of the approval's life
+}
+
+// use says what became of the one execution that an approval is for.
+type use uint8
+
+const (
+	unused  use = iota // none, or one that is known to have changed nothing
+	used               // it reached the database
+	unknown            // it may have
+)
+
+// isExpired holds for an approval that nobody resolved in time.
+func (a *approvalState) isExpired(now time.Time) bool {
+	return a.resolution == "" && (a.expired || a.pastTime(now))
+}
+
+func (a *approvalState) pastTime(now time.Time) bool { return !now.Before(a.expiresAt) }
+
+// decideUse tells whether a statement with this digest may run under an
+// approval: nil and not pending. The order of the checks is the contract's
+// (spec/decisions.md part 3). A nil state is an id that nobody knows.
+func decideUse(id string, a *approvalState, requestDigest [32]byte, now time.Time) (pending bool, err error) {
+	refuse := func(code fault.Code, message string) (bool, error) {
+		return false, fault.New(code, "%s", message).With("approval_id", id)
+	}
+	switch {
+	case a == nil:
+		return refuse(fault.ApprovalNotFound, "There is no approval with this id. Send the request without approval_id to ask for one.")
+	case a.resolution == event.ResolutionReject:
+		return refuse(fault.ApprovalRejected, "The approval was rejected, so the statement will not run under it.")
+	case a.expired || a.pastTime(now):
+		return refuse(fault.ApprovalExpired, "The approval's time is over. Send the request without approval_id to ask for a new one.")
+	case a.requestDigest != requestDigest:
+		return refuse(fault.ApprovalMismatch, "The approval is for another statement or another context. Send exactly the request that was approved.")
+	case a.use == unknown:
+		return refuse(fault.ApprovalOutcomeUnknown, "The statement was sent under this approval and its outcome is not known. Check the execution before anything else.")
+	case a.use == used:
+		return refuse(fault.ApprovalAlreadyUsed, "The approval was used by an earlier execution. Send the request without approval_id to ask for a new one.")
+	}
+	return a.resolution == "", nil
+}
+
+// LookUpApproval finds the approval that a retry names and makes every check
+// that comes before the policy. Pending means that the answer is 202 again. The
+// same checks are made once more, under the approval's lock, when it is used.
+func (c *Commands) LookUpApproval(id string, requestDigest [32]byte) (a projections.Approval, pending bool, err error) {
+	a, state, err := c.approval(id)
+	if err != nil {
+		return a, false, err
+	}
+	pending, err = decideUse(id, state, requestDigest, c.now())
+	return a, pending, err
+}
+
+// ResolveApproval is an operator's answer. By is the label of the token.
+type ResolveApproval struct {
+	ID, Decision, Note, By string
+}
+
+// ResolveApproval records an operator's answer before it returns the approval
+// as it stands then. It executes nothing.
+//
+// Errors: validation_failed, approval_not_found, approval_expired,
+// approval_already_resolved with the standing resolution in its details, and
+// those of the log.
+func (c *Commands) ResolveApproval(ctx context.Context, r ResolveApproval) (projections.Approval, error) {
+	if err := r.check(); err != nil {
+		return projections.Approval{}, err
+	}
+	unlock, err := c.lock(ctx, approvalKey(r.ID))
+	if err != nil {
+		return projections.Approval{}, err
+	}
+	defer unlock()
+	_, state, err := c.approval(r.ID)
+	if err != nil {
+		return projections.Approval{}, err
+	}
+	c.step("commands.decide")
+	drafts, err := decideResolve(r, state, c.now())
+	if err != nil {
+		return projections.Approval{}, err
+	}
+	if _, err := c.commit(ctx, eventlog.Group{Drafts: drafts}); err != nil {
+		return projections.Approval{}, err
+	}
+	a, _, err := c.approval(r.ID)
+	return a, err
+}
+
+func (r *ResolveApproval) check() error {
+	fields := make(map[string]string)
+	if r.Decision != event.ResolutionApprove && r.Decision != event.ResolutionReject {
+		fields["decision"] = "must be approve or reject"
+	}
+	if len(r.Note) > maxNote {
+		fields["note"] = "must be at most 4096 bytes"
+	}
+	if len(fields) == 0 {
+		return nil
+	}
+	return fault.New(fault.ValidationFailed, "The resolution is not valid; details.fields says what to change.").With("fields", fields)
+}
+
+// decideResolve is the pure heart of ResolveApproval.
+func decideResolve(r ResolveApproval, a *approvalState, now time.Time) ([]event.Draft, error) {
+	switch {
+	case a == nil:
+		return nil, fault.New(fault.ApprovalNotFound, "There is no approval with this id; an expired one may have been purged.").With("approval_id", r.ID)
+	case a.resolution != "":
+		return nil, fault.New(fault.ApprovalAlreadyResolved, "The approval was resolved before (%s). A resolution is final.", a.resolution).
+			With("approval_id", r.ID).With("resolution", a.resolution).With("resolved_by", a.resolvedBy).
+			With("resolved_at", a.resolvedAt.UTC().Format(time.RFC3339Nano)).With("note", a.note)
+	case a.isExpired(now):
+		return nil, fault.New(fault.ApprovalExpired, "The approval's time is over, so it can't be resolved. The client has to ask again.").With("approval_id", r.ID)
+	}
+	shared := a.claims
+	shared.Operation = "resolve_approval"
+	return []event.Draft{event.New(now, shared, &event.ApprovalResolved{Resolution: r.Decision, Note: r.Note, By: r.By})}, nil
+}
+
+// lock takes keys for a command; its error is a fault.
+func (c *Commands) lock(ctx context.Context, keys ...string) (unlock func(), err error) {
+	unlock, err = c.locks.lock(ctx, keys...)
+	if err != nil {
+		return nil, fault.New(fault.AuditUnavailable, "The request ended while it waited for its turn. Nothing was executed or recorded.").
+			With("outcome", "not_written").Because(err)
+	}
+	return unlock, nil
+}
+
+// approval looks one approval up.
+func (c *Commands) approval(id string) (a projections.Approval, state *approvalState, err error) {
+	err = c.look(func(view *projections.View) (err error) {
+		a, state, err = findApproval(view, id)
+		return err
+	})
+	return a, state, err
+}
+
+// findApproval reads an approval. One that nobody knows has a nil state.
+func findApproval(view *projections.View, id string) (projections.Approval, *approvalState, error) {
+	a, found, err := view.Approval(id)
+	if err != nil || !found {
+		return a, nil, err
+	}
+	return a, stateOf(&a), nil
+}

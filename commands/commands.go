@@ -1,0 +1,161 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"writegate/commands/fault"
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+// DefaultTTL is GATE_APPROVAL_DEFAULT_TTL_SECONDS where nothing else is set
+// (spec/gate.md part 8).
+const DefaultTTL = 300 * time.Second
+
+// Options are what Commands stand on. Log and Store are required.
+type Options struct {
+	Log    *eventlog.Log
+	Store  *projections.Store
+	Now    func() time.Time // time.Now
+	Logger *slog.Logger     // discards
+	// Step is called at the named steps of every command (commands.decide,
+	// commands.append, commands.appended, commands.applied), so that a test can
+	// end the process there.
+	Step       func(name string)
+	DefaultTTL time.Duration // of an approval whose rule sets none; DefaultTTL
+}
+
+// Commands decides and appends. All methods may be called from any goroutine.
+type Commands struct {
+	log   *eventlog.Log
+	store *projections.Store
+	now   func() time.Time
+	logs  *slog.Logger
+	step  func(string)
+	ttl   time.Duration
+
+	locks  *keyedLocks
+	keys   *keyLeases
+	floods *throttle
+	wake   chan struct{} // tells RunExpiry that an approval was created
+
+	engine  atomic.Uint64               // seq of this run's startup event
+	refused atomic.Pointer[fault.Fault] // why every new command is refused, once corruption was recorded
+}
+
+// New makes Commands. Start must be called before any other command.
+func New(o Options) (*Commands, error) {
+	if o.Log == nil || o.Store == nil {
+		return nil, errors.New("commands: a log and a store are required")
+	}
+	floods, err := newThrottle()
+	if err != nil {
+		return nil, err
+	}
+	c := &Commands{log: o.Log, store: o.Store, now: o.Now, logs: o.Logger, step: o.Step, ttl: o.DefaultTTL,
+		locks: newKeyedLocks(), keys: newKeyLeases(), floods: floods, wake: make(chan struct{}, 1)}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	if c.logs == nil {
+		c.logs = slog.New(slog.DiscardHandler)
+	}
+	if c.step == nil {
+		c.step = func(string) {}
+	}
+	if c.ttl <= 0 {
+		c.ttl = DefaultTTL
+	}
+	return c, nil
+}
+
+// An EventRef names an event that a command wrote.
+type EventRef struct {
+	ID   event.ID
+	Type event.Type
+	Seq  uint64
+	Hash [32]byte
+}
+
+// Recorded is what a command wrote. The fields beside Events are "" or zero
+// where they do not apply.
+type Recorded struct {
+	ApprovalID  string
+	ExpiresAt   time.Time // of the approval
+	ExecutionID string
+	Events      []EventRef
+}
+
+// commit appends the group and waits until every view shows it. When the log
+// took the group ctx counts no more: what happened has happened, and a client
+// that hangs up must not find its lock given away before the events show.
+func (c *Commands) commit(ctx context.Context, g eventlog.Group) (eventlog.Committed, error) {
+	if f := c.refused.Load(); f != nil && !g.Reserve {
+		return eventlog.Committed{}, f
+	}
+	c.step("commands.append")
+	done, err := c.log.Append(ctx, g) // COMMIT POINT inside: after it the events stand, before it nothing does
+	if err != nil {
+		return done, refusal(err)
+	}
+	c.step("commands.appended")
+	if g.Ack == eventlog.Written {
+		return done, nil // result evidence of the latency profile: nothing is decided on it before it is applied
+	}
+	if err := c.store.WaitApplied(context.WithoutCancel(ctx), done.Last); err != nil {
+		return done, fault.New(fault.AuditUnavailable, "The evidence is in the log, but the service can't read it back and is ending. Look at the event log before sending this again.").
+			With("outcome", "unknown").Because(err)
+	}
+	c.step("commands.applied")
+	return done, nil
+}
+
+// refs pairs the drafts with their places in the chain.
+func refs(drafts []event.Draft, done eventlog.Committed) []EventRef {
+	out := make([]EventRef, len(drafts))
+	for i := range drafts {
+		out[i] = EventRef{ID: drafts[i].ID, Type: drafts[i].Type, Seq: done.First + uint64(i), Hash: done.Hashes[i]}
+	}
+	return out
+}
+
+// refusal turns an error of the log into a fault (design/eventlog.md part 6).
+// details.outcome tells a program whether the events may be in the log:
+// "unknown", or "not_written".
+func refusal(err error) error {
+	unavailable := func(message, outcome string) error {
+		return fault.New(fault.AuditUnavailable, "%s", message).With("outcome", outcome).Because(err)
+	}
+	switch {
+	case errors.Is(err, eventlog.ErrOutcomeUnknown):
+		return unavailable("The event log failed while writing. Nothing was executed; whether the request left evidence is known after the next start.", "unknown")
+	case errors.Is(err, eventlog.ErrTooLarge):
+		return fault.New(fault.OversizedRequest, "The request is too large to be recorded, so it was refused. Send a smaller one.").Because(err)
+	case errors.Is(err, eventlog.ErrCorrupt):
+		return fault.New(fault.AuditCorruptionDetected, "The event log is damaged, so the service only answers reads. Tell the operator: GET /evidence/verify shows the damage.").Because(err)
+	case errors.Is(err, eventlog.ErrStorageFull):
+		f := fault.New(fault.AuditUnavailable, "The event log has no space left, so nothing is executed. Free space on its volume.")
+		return f.With("outcome", "not_written").With("reason", "storage_full").Because(err)
+	case errors.Is(err, eventlog.ErrClosed):
+		return unavailable("The service is stopping. Nothing was executed; send the request again when it is back.", "not_written")
+	}
+	return unavailable("The event log can't be written, so nothing is executed. Send the request again later.", "not_written")
+}
+
+// look hands a consistent view of the projections to read. Its error is a fault.
+func (c *Commands) look(read func(*projections.View) error) error {
+	view := c.store.View()
+	err := read(view)
+	if closeErr := view.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return fault.Of(err)
+	}
+	return nil
+}

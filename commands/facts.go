@@ -1,0 +1,75 @@
+package commands
+
+import (
+	"time"
+
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+// This file is the border between what the views hold and what deciding needs:
+// the decide functions see only the small structs made here.
+
+// stateOf gives the facts of an approval.
+func stateOf(a *projections.Approval) *approvalState {
+	s := &approvalState{id: a.ID, requestDigest: a.RequestDigest, expiresAt: a.ExpiresAt,
+		expired: a.State == projections.ApprovalExpired, resolution: a.Resolution, resolvedAt: a.ResolvedAt,
+		resolvedBy: a.ResolvedBy, note: a.Note, executionID: a.ExecutionID,
+		claims: event.Context{ApprovalID: a.ID, PolicyVersion: a.PolicyVersion, Fingerprint: a.Fingerprint,
+			Actor: a.Actor, App: a.App, Tenant: a.Tenant, Env: a.Env, SessionID: a.SessionID}}
+	switch a.Use {
+	case projections.UseTaken:
+		s.use = used
+	case projections.UseUnknown:
+		s.use = unknown
+	}
+	return s
+}
+
+// dueApprovals lists pending approvals whose time is over, at most a chunk of
+// them, and gives the moment at which the next one falls due.
+func (c *Commands) dueApprovals(now time.Time) (ids []string, next time.Time, err error) {
+	err = c.look(func(view *projections.View) error {
+		due, soonest, err := view.DueApprovals(now, expiryChunk)
+		ids, next = approvalIDs(due), soonest
+		return err
+	})
+	return ids, next, err
+}
+
+// expiredApprovals lists approvals that a purge would remove, at most a chunk.
+func (c *Commands) expiredApprovals(now time.Time) (ids []string, err error) {
+	err = c.look(func(view *projections.View) error {
+		filter := projections.ApprovalFilter{Status: projections.StatusExpired, Now: now}
+		list, _, err := view.Approvals(filter, projections.Page{Limit: expiryChunk})
+		ids = approvalIDs(list)
+		return err
+	})
+	return ids, err
+}
+
+func approvalIDs(list []projections.Approval) []string {
+	ids := make([]string, len(list))
+	for i := range list {
+		ids[i] = list[i].ID
+	}
+	return ids
+}
+
+// openExecutions are those without a result.
+func (c *Commands) openExecutions() (open []openExecution, err error) {
+	err = c.look(func(view *projections.View) error {
+		list, err := view.OpenExecutions()
+		for i := range list {
+			open = append(open, openOf(&list[i]))
+		}
+		return err
+	})
+	return open, err
+}
+
+func openOf(e *projections.Execution) openExecution {
+	return openExecution{path: e.Path, keyed: e.KeyScope != [32]byte{},
+		shared: event.Context{Operation: e.Operation, Fingerprint: e.Fingerprint, Actor: e.Actor, App: e.App, Tenant: e.Tenant,
+			Env: e.Env, SessionID: e.SessionID, ApprovalID: e.ApprovalID, RequestID: e.RequestID, ExecutionID: e.ID}}
+}

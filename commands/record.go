@@ -1,0 +1,303 @@
+package commands
+
+import (
+	"context"
+	"time"
+
+	"writegate/commands/fault"
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+// KeyLifetime is how long an idempotency key gives its first answer
+// (spec/decisions.md part 3).
+const KeyLifetime = 24 * time.Hour
+
+// RecordDecision asks for the evidence of one decision, and of what follows
+// from it at once: an approval that has to be given, a dispatch, or a dispatch
+// that could not even begin.
+type RecordDecision struct {
+	Request  Request
+	Decision Decision
+
+	// At most one of these three is set; none for a BLOCK, or for the retry of
+	// an approval that is still pending.
+	NewApproval   *NewApproval               // REQUIRE_APPROVAL
+	Dispatch      *event.ExecutionDispatched // the statement is about to be sent; Idempotency is filled in here
+	NotDispatched *Failure                   // the connection failed before anything was sent
+
+	// UseApproval is the approval that lets the statement run. It is checked
+	// again under its lock and used up by the dispatch; with NotDispatched it
+	// stays usable.
+	UseApproval string
+	// Idempotency binds the dispatch to the client's key. A zero ExpiresAt is
+	// KeyLifetime from now.
+	Idempotency *event.Idempotency
+	Emergency   *event.EmergencyBypass // written before a bypassed statement runs
+	// Extra are events of other aggregates that this decision rests on, appended
+	// with it; Keys are the aggregates to lock for them.
+	Extra []event.Draft
+	Keys  []string
+	// ExecutionID names the execution; one is made when it is empty.
+	ExecutionID string
+}
+
+// NewApproval is what an operator will be shown. The decision gives rule,
+// reason and terms.
+type NewApproval struct {
+	SQL             string // exact, byte for byte
+	Classification  string // JSON
+	Message, Remedy string
+}
+
+// Failure is why a statement did not take effect.
+type Failure struct {
+	event.ExecutionFailure
+	ReasonCode string
+	ErrorCode  string // what the client was told
+}
+
+// RecordDecision appends the evidence of a decision before anything is executed.
+//
+// Errors besides those of the log: the approval's or the key's state, as faults
+// approval_not_found, approval_rejected, approval_expired, approval_mismatch,
+// approval_outcome_unknown, approval_already_used, idempotency_conflict or
+// idempotency_in_progress. After any error nothing may be executed.
+func (c *Commands) RecordDecision(ctx context.Context, r *RecordDecision) (Recorded, error) {
+	if keys := r.aggregates(); len(keys) > 0 {
+		unlock, err := c.lock(ctx, keys...)
+		if err != nil {
+			return Recorded{}, err
+		}
+		defer unlock()
+	}
+	now := c.now()
+	facts, err := c.decisionFacts(r, now)
+	if err != nil {
+		return Recorded{}, err
+	}
+	c.step("commands.decide")
+	drafts, recorded, err := decideRecord(r, facts, c.ttl, now)
+	if err != nil {
+		return Recorded{}, err
+	}
+	done, err := c.commit(ctx, eventlog.Group{Drafts: drafts})
+	if err != nil {
+		return Recorded{}, err
+	}
+	if r.NewApproval != nil {
+		c.wakeExpiry()
+	}
+	recorded.Events = refs(drafts, done)
+	return recorded, nil
+}
+
+// aggregates are the keys this command has to hold; a plain decision has none.
+func (r *RecordDecision) aggregates() []string {
+	if r.Dispatch == nil || (r.UseApproval == "" && r.Idempotency == nil) {
+		return r.Keys
+	}
+	keys := append([]string(nil), r.Keys...)
+	if r.UseApproval != "" {
+		keys = append(keys, approvalKey(r.UseApproval))
+	}
+	if r.Idempotency != nil {
+		keys = append(keys, idempotencyKey(r.Idempotency.ScopeDigest))
+	}
+	return keys
+}
+
+// decisionFacts are what the views show of a decision's aggregates.
+type decisionFacts struct {
+	engine   uint64
+	approval *approvalState // nil = nobody knows it
+	key      *keyState      // nil = free
+}
+
+func (c *Commands) decisionFacts(r *RecordDecision, now time.Time) (decisionFacts, error) {
+	facts := decisionFacts{engine: c.engine.Load()}
+	if r.Dispatch == nil || (r.UseApproval == "" && r.Idempotency == nil) {
+		return facts, nil
+	}
+	err := c.look(func(view *projections.View) (err error) {
+		if r.UseApproval != "" {
+			_, facts.approval, err = findApproval(view, r.UseApproval)
+		}
+		if r.Idempotency != nil && err == nil {
+			_, facts.key, err = findKey(view, r.Idempotency.ScopeDigest, now)
+		}
+		return err
+	})
+	return facts, err
+}
+
+// decideRecord is the pure heart of RecordDecision. The order of the drafts is
+// the order in which the facts came about.
+func decideRecord(r *RecordDecision, facts decisionFacts, defaultTTL time.Duration, now time.Time) ([]event.Draft, Recorded, error) {
+	if err := r.check(); err != nil {
+		return nil, Recorded{}, err
+	}
+	if err := facts.allow(r, now); err != nil {
+		return nil, Recorded{}, err
+	}
+	var recorded Recorded
+	shared := r.Request.context(&r.Decision)
+	if r.Dispatch != nil || r.NotDispatched != nil {
+		recorded.ExecutionID = r.ExecutionID
+		if recorded.ExecutionID == "" {
+			recorded.ExecutionID = event.NewExecutionID(now)
+		}
+	}
+	if r.UseApproval != "" {
+		shared.ApprovalID = r.UseApproval
+	}
+	if r.NewApproval != nil {
+		shared.ApprovalID = event.NewApprovalID(now)
+		recorded.ApprovalID = shared.ApprovalID
+	}
+	shared.ExecutionID = recorded.ExecutionID
+
+	drafts := make([]event.Draft, 0, 4+len(r.Extra))
+	drafts = append(drafts, r.Request.received(now, &r.Decision), r.decided(now, shared, facts.engine))
+	if r.Emergency != nil {
+		drafts = append(drafts, event.New(now, shared, r.Emergency))
+	}
+	switch {
+	case r.NewApproval != nil:
+		var draft event.Draft
+		draft, recorded.ExpiresAt = r.approval(now, shared, defaultTTL)
+		drafts = append(drafts, draft)
+	case r.Dispatch != nil:
+		if r.UseApproval != "" {
+			drafts = append(drafts, event.New(now, shared, &event.ApprovalUsed{}))
+		}
+		drafts = append(drafts, r.dispatched(now, shared))
+	case r.NotDispatched != nil:
+		drafts = append(drafts, failed(now, shared, r.NotDispatched))
+	}
+	return append(drafts, completed(r.Extra, now)...), recorded, nil
+}
+
+// check refuses what only a faulty caller can ask for.
+func (r *RecordDecision) check() error {
+	ways := 0
+	for _, set := range []bool{r.NewApproval != nil, r.Dispatch != nil, r.NotDispatched != nil} {
+		if set {
+			ways++
+		}
+	}
+	switch {
+	case ways > 1:
+		return misuse("a decision is followed by more than one thing")
+	case r.UseApproval != "" && r.Dispatch == nil && r.NotDispatched == nil:
+		return misuse("an approval is used without a dispatch")
+	case r.Idempotency != nil && r.Dispatch == nil:
+		return misuse("an idempotency key is bound without a dispatch")
+	case r.NotDispatched != nil && r.NotDispatched.Outcome != event.OutcomeNotExecuted:
+		return misuse("what was never dispatched has another outcome than not_executed")
+	}
+	return nil
+}
+
+// misuse is a fault of our own: its text is for the operational log.
+func misuse(what string) error { return fault.Of(misuseError(what)) }
+
+type misuseError string
+
+func (e misuseError) Error() string { return "commands: " + string(e) }
+
+// allow checks the approval and the key as they stand under their locks.
+func (f *decisionFacts) allow(r *RecordDecision, now time.Time) error {
+	if r.Dispatch == nil {
+		return nil
+	}
+	if r.Idempotency != nil && f.key != nil {
+		return decideKey(f.key, r.Idempotency.RequestDigest)
+	}
+	if r.UseApproval == "" {
+		return nil
+	}
+	pending, err := decideUse(r.UseApproval, f.approval, r.Request.RequestDigest, now)
+	if err == nil && pending {
+		return misuse("a pending approval is used") // an approval never goes back to pending: the caller did not look
+	}
+	return err
+}
+
+func (r *RecordDecision) decided(now time.Time, shared event.Context, engine uint64) event.Draft {
+	d := &r.Decision
+	shared.Decision, shared.PolicyVersion, shared.ReasonCode, shared.Mode = d.Decision, d.PolicyVersion, d.ReasonCode, d.Mode
+	return event.New(now, shared, d.payload(engine))
+}
+
+// approval asks for an operator's answer. Its time runs from now.
+func (r *RecordDecision) approval(now time.Time, shared event.Context, defaultTTL time.Duration) (event.Draft, time.Time) {
+	d, n := &r.Decision, r.NewApproval
+	shared.Decision, shared.PolicyVersion, shared.ReasonCode = d.Decision, d.PolicyVersion, d.ReasonCode
+	ttl, maxRows := defaultTTL, 0
+	if d.Terms != nil {
+		maxRows = d.Terms.MaxRows
+		if d.Terms.TTLSeconds > 0 {
+			ttl = time.Duration(d.Terms.TTLSeconds) * time.Second
+		}
+	}
+	expires := now.Add(ttl)
+	return event.New(now, shared, &event.ApprovalCreated{SQL: n.SQL, SQLDigest: r.Request.SQLDigest, RequestDigest: r.Request.RequestDigest,
+		Role: r.Request.Role, Host: r.Request.Host, Classification: n.Classification, ExpiresAt: expires.UnixNano(),
+		TTLSeconds: int(ttl / time.Second), RuleID: d.RuleID, MaxRows: maxRows, Message: n.Message, Remedy: n.Remedy,
+		Principal: r.Request.Principal}), expires
+}
+
+func (r *RecordDecision) dispatched(now time.Time, shared event.Context) event.Draft {
+	shared.PolicyVersion = r.Decision.PolicyVersion
+	p := *r.Dispatch
+	if r.Idempotency != nil {
+		key := *r.Idempotency
+		if key.ExpiresAt == 0 {
+			key.ExpiresAt = now.Add(KeyLifetime).UnixNano()
+		}
+		p.Idempotency = &key
+	}
+	return event.New(now, shared, &p)
+}
+
+func failed(now time.Time, shared event.Context, f *Failure) event.Draft {
+	shared.ReasonCode, shared.ErrorCode = f.ReasonCode, f.ErrorCode
+	return event.New(now, shared, &f.ExecutionFailure)
+}
+
+// completed gives drafts made elsewhere the id and moment of this command where
+// they have none.
+func completed(extra []event.Draft, now time.Time) []event.Draft {
+	for i := range extra {
+		if extra[i].Time.IsZero() {
+			extra[i].Time = now
+		}
+		if extra[i].ID == (event.ID{}) {
+			extra[i].ID = event.NewID(now)
+		}
+	}
+	return extra
+}
+
+// A Rejection is a request that was refused before it reached a decision.
+type Rejection struct {
+	Request    Request
+	ErrorCode  fault.Code
+	ReasonCode string
+	Limit      string // name of the limit that was hit; "" = none
+	Position   int    // in characters of the text, from 1; 0 = none
+	Operation  string // query type where the text was parsed; "" = none
+}
+
+// RecordRejection leaves evidence of a refused request.
+func (c *Commands) RecordRejection(ctx context.Context, r *Rejection) error {
+	shared := r.Request.context(nil)
+	shared.Role, shared.Host = r.Request.Role, r.Request.Host
+	shared.ErrorCode, shared.ReasonCode, shared.Operation = string(r.ErrorCode), r.ReasonCode, r.Operation
+	draft := event.New(c.now(), shared, &event.QueryRejected{SQLDigest: r.Request.SQLDigest, SQLBytes: r.Request.SQLBytes,
+		Limit: r.Limit, Position: r.Position, Principal: r.Request.Principal, ExecutionProfile: r.Request.Profile})
+	_, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{draft}})
+	return err
+}

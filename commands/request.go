@@ -1,0 +1,65 @@
+package commands
+
+import (
+	"time"
+
+	"writegate/eventlog/event"
+)
+
+// A Request is what a client asked, as far as evidence names it. The claims
+// (Actor to Env) are unverified; Principal is verified.
+type Request struct {
+	RequestID                           string
+	Actor, App, Tenant, Role, Host, Env string
+	SessionID, ApprovalID               string
+	SQLDigest                           [32]byte // SHA-256 of the exact text
+	RequestDigest                       [32]byte // SHA-256 over text and context: what an approval or a key is bound to
+	SQLText                             string   // as GATE_AUDIT_SQL_TEXT says; "" = none
+	SQLBytes                            int
+	Profile, IdempotencyKey, Principal  string
+	At                                  time.Time // when it came in
+}
+
+// A Decision is what the policy decided and everything that explains it.
+// Engine, the seq of the run's startup event, is filled in when it is recorded.
+type Decision struct {
+	Decision, ReasonCode, RuleID, Layer, Mode  string
+	PolicyVersion, Operation, Fingerprint, Run string
+	PolicyHash                                 [32]byte
+	Enforced, Bypass                           bool
+	Matched, Observed, Errors, Floor, Lifted   []string
+	Terms                                      *event.ApprovalTerms
+	Facts                                      event.DecisionFacts
+}
+
+// context gives what every event of a request shares.
+func (r *Request) context(d *Decision) event.Context {
+	ctx := event.Context{Actor: r.Actor, App: r.App, Tenant: r.Tenant, Env: r.Env, SessionID: r.SessionID,
+		ApprovalID: r.ApprovalID, RequestID: r.RequestID}
+	if d != nil {
+		ctx.Operation, ctx.Fingerprint = d.Operation, d.Fingerprint
+	}
+	return ctx
+}
+
+// received is the request's first event. Role and host stand in it alone.
+func (r *Request) received(now time.Time, d *Decision) event.Draft {
+	ctx := r.context(d)
+	ctx.Role, ctx.Host = r.Role, r.Host
+	profile := r.Profile
+	if profile == defaultProfile {
+		profile = ""
+	}
+	return event.New(now, ctx, &event.RequestReceived{SQLDigest: r.SQLDigest, SQLBytes: r.SQLBytes, SQLText: r.SQLText,
+		ExecutionProfile: profile, IdempotencyKey: r.IdempotencyKey, RequestDigest: r.RequestDigest, Principal: r.Principal})
+}
+
+// defaultProfile is the execution profile that evidence leaves out.
+const defaultProfile = "default"
+
+// payload gives the decision as it is recorded.
+func (d *Decision) payload(engine uint64) *event.DecisionRecorded {
+	return &event.DecisionRecorded{Enforced: d.Enforced, Bypass: d.Bypass, RuleID: d.RuleID, Layer: d.Layer,
+		Matched: d.Matched, Observed: d.Observed, Errors: d.Errors, Floor: d.Floor, Lifted: d.Lifted, Approval: d.Terms,
+		PolicyHash: d.PolicyHash, Engine: engine, Run: d.Run, Facts: d.Facts}
+}

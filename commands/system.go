@@ -1,0 +1,94 @@
+package commands
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"writegate/commands/fault"
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+)
+
+// An Incident is something a client did that is written down, throttled.
+type Incident struct {
+	Type      event.Type // rate_limit_hit, oversized_request or operator_auth_failed
+	RequestID string
+	Client    string // the certificate's subject or the remote address
+	Path      string
+	Limit     int // 0 = does not apply
+	Got       int // 0 = does not apply
+}
+
+// RecordIncident counts an incident and writes its event where one is due. Most
+// calls write nothing and cost a look into a table.
+func (c *Commands) RecordIncident(ctx context.Context, i Incident) error {
+	if !slices.Contains(floodTypes, i.Type) {
+		return misuse("an incident of type " + string(i.Type))
+	}
+	now := c.now()
+	f, due := c.floods.note(i.Type, event.Flood{Client: i.Client, Path: i.Path, Limit: i.Limit, Got: i.Got}, now)
+	if !due {
+		return nil
+	}
+	draft := floodEvent(now, i.Type, f)
+	draft.Context.RequestID = i.RequestID
+	_, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{draft}})
+	return err
+}
+
+// RunThrottle writes what was counted and not yet told, each minute, until ctx
+// ends. The rest is written by Shutdown.
+func (c *Commands) RunThrottle(ctx context.Context) {
+	ticker := time.NewTicker(floodEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := c.FlushIncidents(ctx); err != nil {
+			c.logs.Warn("counted incidents could not be written", "source", "commands", "error", err)
+		}
+	}
+}
+
+// FlushIncidents writes what was counted and is due.
+func (c *Commands) FlushIncidents(ctx context.Context) error {
+	for chunk := range slices.Chunk(c.floods.flush(c.now(), false), expiryChunk) {
+		if _, err := c.commit(ctx, eventlog.Group{Drafts: chunk}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RecordHealthFail says that a step of the service's health failed. It is taken
+// from the log's reserve, since a full volume is one such step.
+func (c *Commands) RecordHealthFail(ctx context.Context, step, message, reasonCode string) error {
+	return c.recordSystem(ctx, "check_health", reasonCode, &event.HealthFail{Step: step, Message: message})
+}
+
+// RecordDBUnavailable says that the database was out of reach, count times
+// since the last such event. The caller bounds how often it says so.
+func (c *Commands) RecordDBUnavailable(ctx context.Context, message, reasonCode string, count int) error {
+	return c.recordSystem(ctx, "connect_database", reasonCode, &event.DBUnavailable{Message: message, Count: count})
+}
+
+// RecordCorruption says that the log was found damaged while the service runs.
+// From then on every command is refused with audit_corruption_detected, also
+// when this event can't be written.
+func (c *Commands) RecordCorruption(ctx context.Context, kind, detail string, seq uint64) error {
+	f := fault.New(fault.AuditCorruptionDetected, "The event log is damaged, so the service only answers reads. Tell the operator: GET /evidence/verify shows the damage.")
+	if !c.refused.CompareAndSwap(nil, f) {
+		return nil // it is known, and one event is enough
+	}
+	return c.recordSystem(ctx, "verify_log", kind, &event.AuditCorruptionDetected{Kind: kind, Detail: detail, Seq: seq})
+}
+
+func (c *Commands) recordSystem(ctx context.Context, operation, reasonCode string, p event.Typed) error {
+	draft := event.New(c.now(), event.Context{Actor: systemActor, Operation: operation, ReasonCode: reasonCode}, p)
+	_, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{draft}, Reserve: true})
+	return err
+}
