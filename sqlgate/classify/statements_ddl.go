@@ -242,6 +242,8 @@ func (w *walk) isStorageOption(option int32) bool {
 	case w.is(owner, "CreateStmt"), w.is(owner, "IndexStmt"), w.is(owner, "ViewStmt"), w.is(owner, "IntoClause"),
 		w.is(owner, "AlterTSDictionaryStmt"), w.is(owner, "IndexElem"):
 		return true
+	case w.is(owner, "AlterTypeStmt"):
+		return string(w.raw(option, "defname")) == "storage"
 	case w.is(owner, "DefineStmt"):
 		kind := string(w.raw(owner, "kind"))
 		return kind == "OBJECT_COLLATION" || kind == "OBJECT_TSDICTIONARY" || kind == "OBJECT_TSCONFIGURATION"
