@@ -7,9 +7,9 @@
 package frametest
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"math/rand/v2"
@@ -61,8 +61,39 @@ type node struct {
 	name string
 	file vfs.File
 	cut  bool // exchanged since the last sync
-	lost bool // a sync failed: the cache shows what the medium may not have
 	held *memFile
+	// cache is what readers see after a sync that failed, while file is what
+	// the medium has. A write goes to both, a sync to file alone.
+	cache []byte
+}
+
+// readAt reads what a process sees.
+func (n *node) readAt(b []byte, off int64) (int, error) {
+	if n.cache == nil {
+		return n.file.ReadAt(b, off)
+	}
+	return bytes.NewReader(n.cache).ReadAt(b, off)
+}
+
+func (n *node) size() (int64, error) {
+	if n.cache != nil {
+		return int64(len(n.cache)), nil
+	}
+	st, err := n.file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return st.Size(), nil
+}
+
+func (n *node) writeAt(b []byte, off int64) (int, error) {
+	if n.cache != nil {
+		if grow := off + int64(len(b)) - int64(len(n.cache)); grow > 0 {
+			n.cache = append(n.cache, make([]byte, grow)...)
+		}
+		copy(n.cache[off:], b)
+	}
+	return n.file.WriteAt(slices.Clone(b), off)
 }
 
 // Open implements frame.FS.
@@ -205,17 +236,28 @@ func (m *Mem) WriteFile(name string, b []byte) error {
 	return errors.Join(err, f.Sync(), f.Close(), m.SyncDir(path.Dir(name)))
 }
 
-// FailedSync makes the file behave as after an fdatasync that failed: the
-// bytes can still be read, but DropCache shows what the medium has. A later
-// sync proves nothing, but bytes written anew do reach the medium by it.
+// FailedSync makes the file behave as after an fdatasync that failed: its
+// unsynced bytes can still be read, but they are marked clean, so that no later
+// sync takes them to the medium. DropCache shows what the medium has; bytes
+// written anew do reach it.
 func (m *Mem) FailedSync(name string) error {
+	name = path.Clean(name)
+	seen, err := m.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	medium, err := Over(m.VFS.CrashClone(vfs.CrashCloneCfg{})).ReadFile(name)
+	if err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n, err := m.node(path.Clean(name))
-	if err == nil {
-		n.lost = true
+	n := m.nodes[name]
+	if err := m.exchange(n, medium); err != nil {
+		return err
 	}
-	return err
+	n.cache = seen
+	return errors.Join(n.file.Sync(), m.SyncDir(path.Dir(name)))
 }
 
 // memFile is one handle.
@@ -232,7 +274,7 @@ func (f *memFile) Pwrite(b []byte, off int64) (int, error) {
 	if f.mode != frame.ReadWrite {
 		return 0, &frame.OpError{Op: "pwrite", Name: f.n.name, Err: fs.ErrPermission}
 	}
-	return f.n.file.WriteAt(slices.Clone(b), off)
+	return f.n.writeAt(b, off)
 }
 
 // Pread implements frame.File.
@@ -242,7 +284,7 @@ func (f *memFile) Pread(b []byte, off int64) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	return f.n.file.ReadAt(b, off)
+	return f.n.readAt(b, off)
 }
 
 // Datasync implements frame.File.
@@ -267,11 +309,7 @@ func (f *memFile) Sync() error {
 func (f *memFile) Size() (int64, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
-	st, err := f.n.file.Stat()
-	if err != nil {
-		return 0, err
-	}
-	return st.Size(), nil
+	return f.n.size()
 }
 
 // Cut implements frame.File.
@@ -282,21 +320,24 @@ func (f *memFile) Cut(size int64) error {
 	if _, err := f.n.file.ReadAt(b, 0); err != nil && err != io.EOF {
 		return err
 	}
+	if f.n.cache != nil {
+		f.n.cache = slices.Clone(f.n.cache[:min(size, int64(len(f.n.cache)))])
+	}
 	f.n.cut = true
-	return f.exchange(b)
+	return f.m.exchange(f.n, b)
 }
 
 // exchange puts another file with these bytes under the node's name.
-func (f *memFile) exchange(b []byte) error {
-	if f.m.nodes[f.n.name] != f.n {
-		return fmt.Errorf("%s was removed or replaced", f.n.name)
+func (m *Mem) exchange(n *node, b []byte) error {
+	if n == nil || m.nodes[n.name] != n {
+		return errors.New("the file was removed or replaced")
 	}
-	file, err := f.m.VFS.Create(f.n.name, vfs.WriteCategoryUnspecified)
+	file, err := m.VFS.Create(n.name, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
-	old := f.n.file
-	f.n.file = file
+	old := n.file
+	n.file = file
 	_, err = file.WriteAt(b, 0)
 	return errors.Join(err, old.Close())
 }
@@ -306,15 +347,8 @@ func (f *memFile) exchange(b []byte) error {
 func (f *memFile) DropCache() error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
-	if !f.n.lost {
-		return nil
-	}
-	medium, err := Over(f.m.VFS.CrashClone(vfs.CrashCloneCfg{})).ReadFile(f.n.name)
-	if err != nil {
-		return err
-	}
-	f.n.lost, f.n.cut = false, true
-	return f.exchange(medium)
+	f.n.cache = nil
+	return nil
 }
 
 // Flock implements frame.File.
