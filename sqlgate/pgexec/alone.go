@@ -1,0 +1,127 @@
+package pgexec
+
+import (
+	"context"
+	"time"
+
+	"writegate/commands/fault"
+)
+
+// An Alone is the connection of a statement that PostgreSQL refuses inside a
+// transaction block (VACUUM, CREATE INDEX CONCURRENTLY, ...). It has no
+// transaction id, and when it fails part of it may stay.
+type Alone struct {
+	db       *DB
+	lease    *lease
+	opts     BeginOptions
+	dispatch Dispatch
+	ended    bool
+}
+
+// BeginAlone leases a writer, discards what it holds and looks at its settings;
+// nothing of the client's is sent. One of Exec and Close must be called.
+func (db *DB) BeginAlone(ctx context.Context, opts BeginOptions) (*Alone, error) {
+	opts.Limits = db.bound(opts.Limits)
+	if opts.Limits.MaxRows != nil {
+		return nil, notCountableFault("the statement runs outside a transaction")
+	}
+	p := db.writer
+	if opts.DDL {
+		p = db.definer
+	}
+	const attempts = 2
+	for attempt := 1; ; attempt++ {
+		l, err := p.acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		a := &Alone{db: db, lease: l, opts: opts}
+		f := a.open(ctx)
+		if f == nil {
+			return a, nil
+		}
+		if l.broken {
+			p.lost()
+		}
+		l.release()
+		if attempt == attempts || ctx.Err() != nil {
+			return nil, f
+		}
+	}
+}
+
+// open prepares the session. Settings go to the session, where the next use's
+// DISCARD ALL undoes them: there is no transaction to hold them.
+func (a *Alone) open(ctx context.Context) *fault.Fault {
+	deadline := time.Now().Add(a.db.cfg.ConnectTimeout)
+	if err := a.lease.look(ctx, deadline); err != nil {
+		return beginFault(nil, err)
+	}
+	if a.lease.drift != "" {
+		return driftFault(a.lease.drift)
+	}
+	settings := a.lease.settings(a.opts.Limits)
+	if len(settings) > 0 {
+		if refused, err := a.lease.exchange(ctx, deadline, set("SESSION", settings)); err != nil || refused != nil {
+			return beginFault(refused, err)
+		}
+	}
+	a.dispatch = Dispatch{Upstream: a.lease.upstream, Limits: a.opts.Limits, Settings: settings}
+	return nil
+}
+
+// Dispatch is what evidence records before the statement is sent.
+func (a *Alone) Dispatch() Dispatch { return a.dispatch }
+
+// Exec sends the statement and gives the connection back. It does not heed the
+// end of ctx. The Result is final.
+func (a *Alone) Exec(ctx context.Context, st Statement, sink Sink) (Result, error) {
+	if a.ended {
+		return Result{}, fault.New(fault.Internal, "The connection has run its statement already.")
+	}
+	defer a.Close()
+	defer a.db.types.forget()
+	lim := a.opts.Limits
+	cmd := client(st, lim, sink)
+	a.lease.notices = nil
+	r := a.db.run(context.WithoutCancel(ctx), a.lease, a.opts.ExecutionID, a.db.deadline(lim), cmd, segment{cmd})
+	res, f := a.outcome(r)
+	if f == nil && a.db.finishSink(ctx, sink) != nil {
+		f = fault.New(fault.ResultTooLarge, "The statement ran, but its result is larger than the gate hands on.")
+	}
+	return r.stamp(res, a.lease), f
+}
+
+// outcome sorts the ways in which the statement can end. Without a transaction
+// nothing but the server's own answer tells what was done.
+func (a *Alone) outcome(r *ran) (Result, error) {
+	partial := Result{State: Failure, Outcome: OutcomePartialPossible}
+	unknown := Result{State: Unknown, Step: StepStatement, Cause: CauseTimeout}
+	switch {
+	case r.over():
+		partial.ReasonCode = ReasonResultTooLarge
+		return partial, tooLargeFault().With("outcome", OutcomePartialPossible)
+	case r.cmd.tag != "":
+		return Result{State: Success, CommandTag: r.cmd.tag, RowCount: rowCount(r.cmd), Basis: BasisAloneCompleted}, nil
+	case r.asked && r.refused != nil:
+		partial.ReasonCode = ReasonCancelled
+		return partial.withServer(r.refused), cancelledFault().With("outcome", OutcomePartialPossible)
+	case r.err != nil && !r.timeout && !r.asked:
+		unknown.Cause = CauseConnectionLost
+		return unknown.withServer(r.refused), timeoutFault().Because(r.err)
+	case r.err != nil || r.refused != nil && r.refused.Code == "57014":
+		return unknown.withServer(r.refused), timeoutFault().Because(r.err)
+	case r.refused != nil:
+		partial.ReasonCode = ReasonDBError
+		return partial.withServer(r.refused), a.db.cfg.statementFault(r.refused).With("outcome", OutcomePartialPossible)
+	}
+	return Result{State: Success, Basis: BasisAloneCompleted}, nil // an empty statement: no tag
+}
+
+// Close gives the connection back without a statement; after Exec it does nothing.
+func (a *Alone) Close() {
+	if !a.ended {
+		a.ended = true
+		a.lease.release()
+	}
+}

@@ -1,0 +1,256 @@
+package pgexec
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Config holds the settings of the database's side; the comment behind each
+// names the environment variable it comes from. A zero value is replaced by the
+// default of the settings page.
+type Config struct {
+	URL     string // GATE_DATABASE_URL: the role that writes
+	ReadURL string // GATE_DATABASE_READ_URL: role for safe reads and look-ups; empty: URL
+	DDLURL  string // GATE_DATABASE_DDL_URL: role for ddl, dcl and maintenance; empty: the writer's pool
+
+	SearchPath string // GATE_SEARCH_PATH: schemas separated by commas (public)
+
+	PoolMax      int           // GATE_DB_POOL_MAX: connections at most, reader and writer each (16)
+	ConnLifetime time.Duration // GATE_DB_CONN_MAX_LIFETIME_SECONDS (30 min)
+	ConnIdle     time.Duration // GATE_DB_CONN_IDLE_SECONDS (5 min)
+
+	ConnectTimeout   time.Duration // GATE_DB_CONNECT_TIMEOUT_MS: dial and log in, each host (5 s)
+	AcquireTimeout   time.Duration // GATE_DB_ACQUIRE_TIMEOUT_MS: wait for a free connection (2 s)
+	QueryTimeout     time.Duration // GATE_DB_QUERY_TIMEOUT_MS: statement_timeout (5 s)
+	BulkQueryTimeout time.Duration // GATE_DB_BULK_QUERY_TIMEOUT_MS: the same for profile bulk (5 min)
+	LockTimeout      time.Duration // GATE_DB_LOCK_TIMEOUT_MS (3 s)
+	IdleInTxTimeout  time.Duration // GATE_DB_IDLE_IN_TX_TIMEOUT_MS (10 s)
+	CommitTimeout    time.Duration // GATE_DB_COMMIT_TIMEOUT_MS: wait for the answer to COMMIT (10 s)
+	DeadlineSlack    time.Duration // how far the gate's own deadline stands behind statement_timeout (1 s)
+	OrphanGrace      time.Duration // when a backend whose connection was lost is ended (10 s)
+
+	ErrorDetail    bool  // GATE_DB_ERROR_DETAIL: hand on DETAIL and CONTEXT, which carry values of rows
+	MaxResultRows  int   // GATE_MAX_RESULT_ROWS (10,000)
+	MaxResultBytes int64 // GATE_MAX_RESULT_BYTES (16 MiB)
+
+	TLS TLSConfig
+
+	// OnServerMajor is called when a connection shows the server's major for the
+	// first time, or another one. OnPoolStopped is called when a pool stops for
+	// 30 s because settings drifted three times in a minute (event
+	// db_unavailable, reason_code settings_drift). Both must return quickly.
+	OnServerMajor func(major int)
+	OnPoolStopped func(pool, reason string)
+}
+
+// TLSConfig is GATE_TLS_UPSTREAM_*. There are two modes alone: everything
+// between them would look safe without being it.
+type TLSConfig struct {
+	Mode       string // verify-full (default) or disable (development only)
+	CAPath     string // PEM bundle; the only roots that count
+	CertPath   string // client certificate, PEM
+	KeyPath    string // its key, PEM
+	ServerName string // name to verify where it is not the URL's host
+}
+
+// The modes of TLSConfig.
+const (
+	TLSVerifyFull = "verify-full"
+	TLSDisable    = "disable"
+)
+
+// withDefaults fills in what is not set.
+func (c Config) withDefaults() Config {
+	c.ReadURL = cmp.Or(c.ReadURL, c.URL)
+	c.SearchPath = cmp.Or(c.SearchPath, "public")
+	c.PoolMax = cmp.Or(c.PoolMax, 16)
+	c.ConnLifetime = cmp.Or(c.ConnLifetime, 30*time.Minute)
+	c.ConnIdle = cmp.Or(c.ConnIdle, 5*time.Minute)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 5*time.Second)
+	c.AcquireTimeout = cmp.Or(c.AcquireTimeout, 2*time.Second)
+	c.QueryTimeout = cmp.Or(c.QueryTimeout, 5*time.Second)
+	c.BulkQueryTimeout = cmp.Or(c.BulkQueryTimeout, 5*time.Minute)
+	c.LockTimeout = cmp.Or(c.LockTimeout, 3*time.Second)
+	c.IdleInTxTimeout = cmp.Or(c.IdleInTxTimeout, 10*time.Second)
+	c.CommitTimeout = cmp.Or(c.CommitTimeout, 10*time.Second)
+	c.DeadlineSlack = cmp.Or(c.DeadlineSlack, time.Second)
+	c.OrphanGrace = cmp.Or(c.OrphanGrace, 10*time.Second)
+	c.MaxResultRows = cmp.Or(c.MaxResultRows, 10_000)
+	c.MaxResultBytes = cmp.Or(c.MaxResultBytes, 16<<20)
+	c.TLS.Mode = cmp.Or(c.TLS.Mode, TLSVerifyFull)
+	return c
+}
+
+// check lists every fault of the values, all at once.
+func (c Config) check() error {
+	var errs []error
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"GATE_DB_CONN_MAX_LIFETIME_SECONDS", c.ConnLifetime}, {"GATE_DB_CONN_IDLE_SECONDS", c.ConnIdle},
+		{"GATE_DB_CONNECT_TIMEOUT_MS", c.ConnectTimeout}, {"GATE_DB_ACQUIRE_TIMEOUT_MS", c.AcquireTimeout},
+		{"GATE_DB_QUERY_TIMEOUT_MS", c.QueryTimeout}, {"GATE_DB_BULK_QUERY_TIMEOUT_MS", c.BulkQueryTimeout},
+		{"GATE_DB_LOCK_TIMEOUT_MS", c.LockTimeout}, {"GATE_DB_IDLE_IN_TX_TIMEOUT_MS", c.IdleInTxTimeout},
+		{"GATE_DB_COMMIT_TIMEOUT_MS", c.CommitTimeout},
+	} {
+		// Zero milliseconds mean "no limit" to PostgreSQL, and its limit is an int4.
+		if d.value < time.Millisecond || d.value > 24*time.Hour {
+			errs = append(errs, fmt.Errorf("%s must be from 1 ms to 24 h", d.name))
+		}
+	}
+	if c.PoolMax < 1 || c.PoolMax > 1000 {
+		errs = append(errs, errors.New("GATE_DB_POOL_MAX must be from 1 to 1000"))
+	}
+	if c.MaxResultRows < 1 || c.MaxResultRows > math.MaxInt32-1 {
+		errs = append(errs, errors.New("GATE_MAX_RESULT_ROWS must be from 1 to 2147483646"))
+	}
+	if c.MaxResultBytes < 1<<10 || c.MaxResultBytes > 1<<30 {
+		errs = append(errs, errors.New("GATE_MAX_RESULT_BYTES must be from 1 KiB to 1 GiB"))
+	}
+	if _, err := quoteSearchPath(c.SearchPath); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// quoteSearchPath makes the pin of search_path: each schema quoted, pg_temp
+// last, so that a temporary table never stands before a real one. pg_catalog is
+// searched first by itself; named, it would be the target of CREATE TABLE.
+func quoteSearchPath(list string) (string, error) {
+	var quoted []string
+	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
+		switch {
+		case name == "", len(name) > 63, strings.ContainsRune(name, 0):
+			return "", errors.New("GATE_SEARCH_PATH must be schema names of 1 to 63 bytes, separated by commas")
+		case strings.HasPrefix(name, "pg_"):
+			return "", errors.New("GATE_SEARCH_PATH must not name a schema of the system (pg_...)")
+		}
+		quoted = append(quoted, `"`+strings.ReplaceAll(name, `"`, `""`)+`"`)
+	}
+	return strings.Join(append(quoted, "pg_temp"), ", "), nil
+}
+
+// urlKeys are the only things a URL may say. TLS has settings of its own, and a
+// run-time parameter in a URL would undo a pin.
+var urlKeys = []string{"host", "port", "user", "password", "dbname", "database"}
+
+var plainKey = regexp.MustCompile(`^[a-z_]{1,40}$`)
+
+// parseURL reads a connection URL. Its errors name the setting and what to do,
+// and nothing of the URL but the name of a key, since it holds a password.
+func parseURL(setting, raw string, tlsConf *tls.Config, hasCert bool, serverName string) (*pgconn.Config, error) {
+	const advice = "must have the form postgres://user:password@host:port/database"
+	if raw == "" {
+		return nil, fmt.Errorf("%s is empty: it %s", setting, advice)
+	}
+	u, err := url.Parse(raw)
+	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
+		return nil, fmt.Errorf("%s %s", setting, advice)
+	}
+	for key := range u.Query() {
+		if !slices.Contains(urlKeys, key) {
+			if !plainKey.MatchString(key) {
+				key = "a key in it"
+			}
+			return nil, fmt.Errorf("%s: %s is not taken: TLS is set by GATE_TLS_UPSTREAM_*, session settings are pinned by the gate; it %s", setting, key, advice)
+		}
+	}
+	cfg, err := pgconn.ParseConfigWithOptions(raw, pgconn.ParseConfigOptions{ConnStringAllowedKeys: urlKeys})
+	if err != nil {
+		return nil, fmt.Errorf("%s %s", setting, advice)
+	}
+	harden(cfg, tlsConf, hasCert, serverName)
+	return cfg, nil
+}
+
+// harden replaces everything of a parsed configuration that decides how safe a
+// connection is. ParseConfig also reads the PG* environment, and its default
+// sslmode falls back to plaintext: neither may reach us.
+func harden(cfg *pgconn.Config, tlsConf *tls.Config, hasCert bool, serverName string) {
+	hosts := []*pgconn.FallbackConfig{{Host: cfg.Host, Port: cfg.Port}}
+	for _, fb := range cfg.Fallbacks {
+		known := slices.ContainsFunc(hosts, func(h *pgconn.FallbackConfig) bool { return h.Host == fb.Host && h.Port == fb.Port })
+		if !known {
+			hosts = append(hosts, &pgconn.FallbackConfig{Host: fb.Host, Port: fb.Port})
+		}
+	}
+	for _, h := range hosts {
+		h.TLSConfig = hostTLS(tlsConf, cmp.Or(serverName, h.Host))
+	}
+	cfg.TLSConfig, cfg.Fallbacks = hosts[0].TLSConfig, hosts[1:]
+	cfg.SSLNegotiation = "postgres"
+	cfg.RuntimeParams = nil
+	cfg.ValidateConnect, cfg.AfterConnect = nil, nil
+	cfg.RequireAuth, cfg.ChannelBinding, cfg.SSLCertMode = "none", "disable", "disable"
+	if cfg.Password != "" {
+		cfg.RequireAuth = "scram-sha-256"
+		if tlsConf != nil {
+			cfg.ChannelBinding = "require"
+		}
+	}
+	if hasCert {
+		cfg.SSLCertMode = "require"
+	}
+}
+
+func hostTLS(base *tls.Config, name string) *tls.Config {
+	if base == nil {
+		return nil
+	}
+	c := base.Clone()
+	c.ServerName = name
+	return c
+}
+
+// load makes the TLS configuration of upstream connections: nil for disable.
+func (t TLSConfig) load() (*tls.Config, error) {
+	switch t.Mode {
+	case TLSDisable:
+		return nil, nil
+	case TLSVerifyFull:
+	default:
+		return nil, errors.New("GATE_TLS_UPSTREAM_MODE must be verify-full or disable")
+	}
+	if t.CAPath == "" {
+		return nil, errors.New("GATE_TLS_UPSTREAM_CA_BUNDLE_PATH is empty: verify-full needs the CA that signed the database's certificate (GATE_TLS_UPSTREAM_MODE=disable is for development only)")
+	}
+	pem, err := os.ReadFile(t.CAPath)
+	if err != nil {
+		return nil, fmt.Errorf("GATE_TLS_UPSTREAM_CA_BUNDLE_PATH: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, errors.New("GATE_TLS_UPSTREAM_CA_BUNDLE_PATH holds no PEM certificate")
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
+	return conf, t.addCertificate(conf)
+}
+
+func (t TLSConfig) addCertificate(conf *tls.Config) error {
+	if (t.CertPath == "") != (t.KeyPath == "") {
+		return errors.New("GATE_TLS_UPSTREAM_CERT_PATH and GATE_TLS_UPSTREAM_KEY_PATH belong together: set both or neither")
+	}
+	if t.CertPath == "" {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(t.CertPath, t.KeyPath)
+	if err != nil {
+		return fmt.Errorf("GATE_TLS_UPSTREAM_CERT_PATH and _KEY_PATH: %w", err)
+	}
+	conf.Certificates = []tls.Certificate{pair}
+	return nil
+}

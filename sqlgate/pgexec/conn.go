@@ -1,0 +1,271 @@
+package pgexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"writegate/commands/fault"
+)
+
+// An Upstream says which server, and which life of it, a statement went to:
+// what execution_dispatched records, so that a later look at a transaction id
+// knows whether it may be believed.
+type Upstream struct {
+	SystemIdentifier string // of pg_control_system(): the cluster
+	Timeline         string // first 8 characters of the WAL file's name; "" in recovery
+	CrashMark        string // stats_reset of pg_stat_wal: another after every crash recovery
+	Host             string // address of the server as connected to
+	Role             string // database role
+	BackendPID       int64
+	BackendStart     string // timestamp of the backend, UTC
+}
+
+// A conn is one connection, taken over from pgconn after the login. It is used
+// by one goroutine at a time; only cancel may come from another.
+type conn struct {
+	net net.Conn
+	fe  *pgproto3.Frontend
+	pg  *pgconn.PgConn // emptied by Hijack: for CancelRequest alone
+
+	kind     poolKind
+	upstream Upstream
+	major    int
+	watch    watch
+	settled  string            // the watch's answer when everything was asserted
+	params   map[string]string // reported values that must not change
+
+	txStatus byte // of the last ReadyForQuery: I, T or E
+	uses     int
+	born     time.Time
+	dirty    bool   // a reader after an error: discard and look before the next use
+	broken   bool   // the conversation broke off: only good for closing
+	drift    string // the setting that changed; the connection is quarantined
+
+	notices []Notice
+}
+
+// Most notices of one statement that are handed on, and the most bytes of one.
+const (
+	maxNotices     = 32
+	maxNoticeBytes = 1 << 10
+)
+
+// A Notice is a message that came beside a result.
+type Notice struct {
+	Severity string
+	SQLState string
+	Message  string
+	routine  string // the server's function that wrote it; the text is localised, this is not
+}
+
+func (c *conn) noticed(m *pgproto3.NoticeResponse) {
+	if len(c.notices) >= maxNotices {
+		return
+	}
+	c.notices = append(c.notices, Notice{
+		Severity: m.SeverityUnlocalized,
+		SQLState: m.Code,
+		Message:  clip(m.Message),
+		routine:  m.Routine,
+	})
+}
+
+// clip shortens a text of the server to 1 KiB of whole characters.
+func clip(s string) string {
+	if len(s) <= maxNoticeBytes {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxNoticeBytes], "")
+}
+
+// reported takes a ParameterStatus. A value other than at the start is drift: a
+// statement changed what every later one depends on.
+func (c *conn) reported(name, value string) {
+	if want, watched := c.params[name]; watched && want != value && c.drift == "" {
+		c.drift = name
+	}
+}
+
+// reportedPins are the parameters that servers report by themselves and that
+// must stay; application_name and is_superuser are not among them.
+var reportedPins = []string{
+	"client_encoding", "DateStyle", "IntervalStyle", "TimeZone", "standard_conforming_strings",
+	"default_transaction_read_only", "in_hot_standby", "server_encoding", "session_authorization", "search_path",
+}
+
+// takeOver makes a conn of a connection that pgconn logged in.
+func takeOver(ctx context.Context, pg *pgconn.PgConn, kind poolKind) (*conn, error) {
+	if err := pg.SyncConn(ctx); err != nil {
+		return nil, errors.Join(err, pg.Close(ctx))
+	}
+	h, err := pg.Hijack()
+	if err != nil {
+		return nil, errors.Join(err, pg.Close(ctx))
+	}
+	c := &conn{net: h.Conn, fe: h.Frontend, pg: pg, kind: kind, txStatus: h.TxStatus, born: time.Now(), params: make(map[string]string)}
+	for _, name := range reportedPins {
+		if v, ok := h.ParameterStatuses[name]; ok {
+			c.params[name] = v
+		}
+	}
+	version, _, _ := strings.Cut(h.ParameterStatuses["server_version"], ".")
+	c.major = leadingInt(version)
+	c.upstream.BackendPID = int64(h.PID)
+	c.upstream.Host = h.Conn.RemoteAddr().String()
+	return c, nil
+}
+
+// leadingInt reads the digits a text begins with: "18beta1" is 18.
+func leadingInt(s string) int {
+	end := 0
+	for end < len(s) && s[end] >= '0' && s[end] <= '9' {
+		end++
+	}
+	n, err := strconv.Atoi(s[:end])
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// The PostgreSQL majors that the service knows.
+const (
+	oldestMajor = 15
+	newestMajor = 18
+)
+
+// assert proves, once per connection, that the session is what was asked for
+// and reads the server's incarnation.
+func (c *conn) assert(ctx context.Context, cfg *pgconn.Config, pins []pin, deadline time.Time) error {
+	c.watch = newWatch(pins)
+	q, row := query(c.watch.assertSQL)
+	refused, err := c.exchange(ctx, deadline, segment{q})
+	if err != nil {
+		return err
+	}
+	if refused != nil {
+		return fmt.Errorf("the query that checks a new connection failed: %w", refused)
+	}
+	if len(row.values) != 12 {
+		return fmt.Errorf("%w: %d columns instead of 12", errProtocol, len(row.values))
+	}
+	for _, a := range []struct {
+		what, want, got string
+	}{
+		{"current_user", cfg.User, row.text(0)},
+		{"session_user", cfg.User, row.text(1)},
+		{"current_database()", cfg.Database, row.text(2)},
+		{"server_encoding", "UTF8", row.text(3)},
+		{"pg_backend_pid()", strconv.FormatInt(c.upstream.BackendPID, 10), row.text(4)},
+	} {
+		if a.want != a.got {
+			return assertionFailed(a.what, a.got)
+		}
+	}
+	if name, value, ok := assertedPins(pins, row.text(10)); !ok {
+		return assertionFailed(name, value)
+	}
+	c.upstream.Role = cfg.User
+	c.upstream.SystemIdentifier = row.text(6)
+	c.upstream.Timeline = row.text(7)
+	c.upstream.CrashMark = row.text(8)
+	c.upstream.BackendStart = row.text(9)
+	c.settled = row.text(11)
+	return nil
+}
+
+// assertionFailed is the fault of a session that is not what was asked for.
+func assertionFailed(what, got string) error {
+	hint := "The database session is not what the gate asked for"
+	if what == "pg_backend_pid()" {
+		hint = "A connection pooler stands between the gate and the database; the gate needs a direct connection"
+	}
+	return fault.New(fault.DBConnectionFailed, "%s (%s).", hint, what).
+		With("assertion", what).Because(fmt.Errorf("%s is %q", what, got))
+}
+
+// look compares the session with what was asserted. discard has DISCARD ALL go
+// first: a function may have left a setting, a session lock, a temporary table.
+func (c *conn) look(ctx context.Context, deadline time.Time) error {
+	q, row := query(c.watch.watchSQL)
+	refused, err := c.exchange(ctx, deadline, segment{own("DISCARD ALL")}, segment{q})
+	switch {
+	case err != nil:
+		return err
+	case refused != nil:
+		c.broken = true
+		return refused
+	}
+	c.compare(row.text(0))
+	c.dirty = false
+	return nil
+}
+
+// compare notes drift between a watch's answer and what was asserted.
+func (c *conn) compare(shown string) {
+	if shown != c.settled && c.drift == "" {
+		c.drift = c.watch.difference(c.settled, shown)
+	}
+}
+
+// stale reports whether the server has closed an idle connection, or has said
+// something on it (only bad news comes unasked). It looks without reading.
+func (c *conn) stale() bool {
+	if c.fe.ReadBufferLen() > 0 {
+		return true
+	}
+	raw := c.net
+	if t, ok := raw.(interface{ NetConn() net.Conn }); ok {
+		raw = t.NetConn()
+	}
+	sc, ok := raw.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return true
+	}
+	var stale bool
+	err = rc.Control(func(fd uintptr) {
+		var b [1]byte
+		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		stale = !errors.Is(err, syscall.EAGAIN)
+	})
+	return stale || err != nil
+}
+
+// rollback ends the open transaction and reports whether the server said so.
+func (c *conn) rollback(deadline time.Time) bool {
+	if c.broken {
+		return false
+	}
+	cmd := own("ROLLBACK")
+	refused, err := c.exchange(context.Background(), deadline, segment{cmd})
+	if err != nil || refused != nil || c.txStatus != 'I' {
+		c.broken = true
+		return false
+	}
+	return true
+}
+
+// close says goodbye where that can be heard, and closes the socket.
+func (c *conn) close() {
+	if !c.broken && c.net.SetDeadline(time.Now().Add(time.Second)) == nil {
+		c.fe.Send(&pgproto3.Terminate{})
+		if c.fe.Flush() != nil {
+			c.broken = true
+		}
+	}
+	// The socket is gone either way; an error here changes nothing for anybody.
+	_ = c.net.Close()
+}

@@ -1,0 +1,324 @@
+package pgexec
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"writegate/commands/fault"
+)
+
+// A Statement is the client's: its text is sent byte for byte as it was judged.
+type Statement struct {
+	SQL           string
+	ParamOIDs     []uint32 // types; 0 or absent: the server infers
+	Params        [][]byte // values; nil is NULL
+	ParamFormats  []int16  // 0 text, 1 binary; none: all text
+	ResultFormats []int16  // the same for columns; a Rows sink needs text
+}
+
+// Limits bound one execution. Zero values take the configured limit, and none
+// can be above it.
+type Limits struct {
+	Rows    int           // rows of the result
+	Bytes   int64         // bytes of the values of the result
+	MaxRows *int64        // rows the statement may change (an approval's); nil: not counted
+	Timeout time.Duration // statement_timeout
+	Bulk    bool          // profile bulk: its own timeout, no row-limited portal
+}
+
+// A Field is a column as the server described it.
+type Field struct {
+	Label    string
+	TypeOID  uint32
+	Modifier int32
+	Format   int16
+}
+
+// A Sink takes a result as it comes. Values are text or binary as asked for, nil
+// is NULL; they are valid until the next call only. An error ends the reading
+// and counts as a result over its limits.
+type Sink interface {
+	Fields(columns []Field) error
+	Row(values [][]byte) error
+}
+
+// DB is the database behind the gate. It connects when it is first needed, so it
+// can be opened while the database is out of reach.
+type DB struct {
+	cfg Config
+	log *slog.Logger
+
+	reader, writer, definer *pool
+	types                   typeCache
+
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	work sync.WaitGroup // goroutines of ours
+
+	mu      sync.Mutex
+	running map[string]*lease // by execution id: what can be cancelled
+	health  healthCheck
+}
+
+// Open checks the configuration, all of it, and makes the pools. A database that
+// is out of reach is no error.
+func Open(cfg Config, log *slog.Logger) (*DB, error) {
+	cfg = cfg.withDefaults()
+	tlsConf, tlsErr := cfg.TLS.load()
+	hasCert := tlsConf != nil && len(tlsConf.Certificates) > 0
+	writeLogin, writeErr := parseURL("GATE_DATABASE_URL", cfg.URL, tlsConf, hasCert, cfg.TLS.ServerName)
+	readLogin, readErr := parseURL("GATE_DATABASE_READ_URL", cfg.ReadURL, tlsConf, hasCert, cfg.TLS.ServerName)
+	if cfg.ReadURL == cfg.URL {
+		readErr = nil // said once
+	}
+	var ddlLogin *pgconn.Config
+	var ddlErr error
+	if cfg.DDLURL != "" {
+		ddlLogin, ddlErr = parseURL("GATE_DATABASE_DDL_URL", cfg.DDLURL, tlsConf, hasCert, cfg.TLS.ServerName)
+	}
+	if err := errors.Join(cfg.check(), tlsErr, writeErr, readErr, ddlErr); err != nil {
+		return nil, err
+	}
+	db := &DB{cfg: cfg, log: log, running: make(map[string]*lease)}
+	db.ctx, db.stop = context.WithCancel(context.Background())
+	if err := db.makePools(readLogin, writeLogin, ddlLogin); err != nil {
+		return nil, err
+	}
+	db.work.Go(db.janitor)
+	return db, nil
+}
+
+func (db *DB) makePools(read, write, ddl *pgconn.Config) (err error) {
+	if db.reader, err = newPool(reader, db.cfg, read, db.cfg.PoolMax, db.log); err != nil {
+		return err
+	}
+	if db.writer, err = newPool(writer, db.cfg, write, db.cfg.PoolMax, db.log); err != nil {
+		return err
+	}
+	db.definer = db.writer
+	if ddl != nil {
+		db.definer, err = newPool(definer, db.cfg, ddl, definerConns, db.log)
+	}
+	return err
+}
+
+// pools lists each pool once.
+func (db *DB) pools() []*pool {
+	if db.definer == db.writer {
+		return []*pool{db.reader, db.writer}
+	}
+	return []*pool{db.reader, db.writer, db.definer}
+}
+
+// janitor closes connections that idled or lived too long.
+func (db *DB) janitor() {
+	every := time.NewTicker(max(time.Second, min(db.cfg.ConnIdle/2, 30*time.Second)))
+	defer every.Stop()
+	for {
+		select {
+		case <-db.ctx.Done():
+			return
+		case <-every.C:
+			for _, p := range db.pools() {
+				p.purge(false)
+			}
+		}
+	}
+}
+
+// Close ends the idle connections and waits for those in use to be given back.
+func (db *DB) Close() {
+	db.stop()
+	db.work.Wait()
+	for _, p := range db.pools() {
+		p.conns.Close()
+	}
+}
+
+// ServerMajor is the major version of the writer's server, 0 before the first
+// connection.
+func (db *DB) ServerMajor() int { return int(db.writer.major.Load()) }
+
+// PoolStats counts connections of all pools together.
+type PoolStats struct {
+	InUse, Idle int
+	Waits       int64 // acquisitions that had to wait for a free connection
+	Quarantined int64 // connections closed because a pinned setting changed
+}
+
+// Stats counts connections, for GET /runtime/stats.
+func (db *DB) Stats() PoolStats {
+	var s PoolStats
+	for _, p := range db.pools() {
+		stat := p.conns.Stat()
+		s.InUse += len(p.slots)
+		s.Idle += int(stat.IdleResources())
+		s.Waits += p.waits.Load()
+		s.Quarantined += p.quarantined.Load()
+	}
+	return s
+}
+
+// Status is the database's part of GET /health.
+type Status struct {
+	OK          bool
+	Message     string // for a person; names no host
+	ServerMajor int
+	Role        string // the writer's
+}
+
+// healthCheck keeps the last answer for a moment, so that a flood of health
+// requests is not one of database round trips.
+type healthCheck struct {
+	sync.Mutex
+	at   time.Time
+	last Status
+}
+
+const healthFor = time.Second
+
+// Status asks reader and writer for a sign of life.
+func (db *DB) Status(ctx context.Context) Status {
+	db.health.Lock()
+	defer db.health.Unlock()
+	if time.Since(db.health.at) < healthFor {
+		return db.health.last
+	}
+	s := Status{OK: true, Message: "ok", Role: db.writer.login.User}
+	for _, p := range []*pool{db.reader, db.writer} {
+		if err := p.ping(ctx); err != nil {
+			db.log.Warn("the database does not answer", "pool", p.kind.String(), "error", err)
+			s.OK, s.Message = false, fault.Of(err).Message
+			break
+		}
+	}
+	s.ServerMajor = db.ServerMajor()
+	if ctx.Err() == nil { // an answer that was cut short is nobody else's
+		db.health.at, db.health.last = time.Now(), s
+	}
+	return s
+}
+
+// ping leases a connection and has the server answer an empty batch.
+func (p *pool) ping(ctx context.Context) error {
+	l, err := p.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.release()
+	if _, err := l.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{}); err != nil {
+		p.lost()
+		return connectFault(err)
+	}
+	return nil
+}
+
+// Cancel asks the database to end the statement of an execution that runs now.
+// It reports whether there was one. Nothing is cancelled before the statement
+// was sent, nor once COMMIT is under way.
+func (db *DB) Cancel(ctx context.Context, executionID string) bool {
+	db.mu.Lock()
+	l := db.running[executionID]
+	db.mu.Unlock()
+	return l != nil && l.cancel(ctx, true)
+}
+
+// CancelAll asks the database to end every statement that runs now, for the end
+// of the time that a shutdown waits. It returns how many were asked to end.
+func (db *DB) CancelAll(ctx context.Context) int {
+	db.mu.Lock()
+	leases := make([]*lease, 0, len(db.running))
+	for _, l := range db.running {
+		leases = append(leases, l)
+	}
+	db.mu.Unlock()
+	n := 0
+	for _, l := range leases {
+		if l.cancel(ctx, true) {
+			n++
+		}
+	}
+	return n
+}
+
+// cancellable lets Cancel find the lease until the returned function is called.
+func (db *DB) cancellable(executionID string, l *lease) func() {
+	if executionID == "" {
+		return func() {}
+	}
+	db.mu.Lock()
+	db.running[executionID] = l
+	db.mu.Unlock()
+	return func() {
+		db.mu.Lock()
+		delete(db.running, executionID)
+		db.mu.Unlock()
+	}
+}
+
+// bound completes limits from the configuration, which none may exceed.
+func (db *DB) bound(lim Limits) Limits {
+	if lim.Rows <= 0 || lim.Rows > db.cfg.MaxResultRows {
+		lim.Rows = db.cfg.MaxResultRows
+	}
+	if lim.Bytes <= 0 || lim.Bytes > db.cfg.MaxResultBytes {
+		lim.Bytes = db.cfg.MaxResultBytes
+	}
+	most := db.cfg.QueryTimeout
+	if lim.Bulk {
+		most = db.cfg.BulkQueryTimeout
+	}
+	if lim.Timeout <= 0 || lim.Timeout > most {
+		lim.Timeout = most
+	}
+	return lim
+}
+
+// deadline is the gate's own, a little behind the server's.
+func (db *DB) deadline(lim Limits) time.Time {
+	return time.Now().Add(lim.Timeout + db.cfg.DeadlineSlack)
+}
+
+// settings are what differs from the pins for these limits.
+func (l *lease) settings(lim Limits) map[string]string {
+	if lim.Timeout == l.pool.cfg.QueryTimeout {
+		return nil
+	}
+	s := map[string]string{"statement_timeout": millis(lim.Timeout)}
+	if l.major >= 17 {
+		s["transaction_timeout"] = millis(lim.Timeout + transactionSlack)
+	}
+	return s
+}
+
+// set are the commands that apply settings, for the transaction or the session.
+func set(scope string, settings map[string]string) []*command {
+	var cmds []*command
+	for _, name := range []string{"statement_timeout", "transaction_timeout"} {
+		if v, ok := settings[name]; ok {
+			cmds = append(cmds, own("SET "+scope+" "+name+" = "+v))
+		}
+	}
+	return cmds
+}
+
+// client is the command of the client's statement. One row more than allowed is
+// asked for, to see that there are more. Profile bulk counts rows itself: a row
+// limit would make a parallel plan run without workers.
+func client(st Statement, lim Limits, sink Sink) *command {
+	cmd := &command{
+		sql: st.SQL, oids: st.ParamOIDs, params: st.Params, paramFormats: st.ParamFormats, resultFormats: st.ResultFormats,
+		describe: true, sink: sink, byteCap: lim.Bytes,
+	}
+	if lim.Bulk {
+		cmd.rowCap = int64(lim.Rows)
+	} else {
+		cmd.maxRows = uint32(lim.Rows) + 1
+	}
+	return cmd
+}

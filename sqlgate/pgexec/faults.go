@@ -1,0 +1,123 @@
+package pgexec
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"writegate/commands/fault"
+)
+
+// unavailableClass reports errors of a server that works but cannot serve now:
+// shutting down or starting (57P01 to 57P05), out of resources (53xxx).
+func unavailableClass(code string) bool {
+	return strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "53")
+}
+
+// connectFault tells a client why no connection could be had, in words that
+// name no host and no role; the cause goes to the log.
+func connectFault(err error) error {
+	if _, ok := fault.As(err); ok {
+		return err
+	}
+	var e *pgconn.PgError
+	switch {
+	case errors.Is(err, pgconn.ErrReadOnlyConnection):
+		return fault.New(fault.DBUnavailable, "The database takes no writes: it is a standby or read-only. Send the request again later.").Because(err)
+	case errors.As(err, &e) && unavailableClass(e.Code):
+		return fault.New(fault.DBUnavailable, "The database does not take connections now. Send the request again later.").
+			With("sqlstate", e.Code).Because(err)
+	case errors.As(err, &e):
+		return fault.New(fault.DBConnectionFailed, "The database refused the gate's login. Tell the operator.").
+			With("sqlstate", e.Code).Because(err)
+	case errors.Is(err, context.Canceled):
+		return fault.New(fault.DBUnavailable, "The request ended before the database answered.").Because(err)
+	}
+	return fault.New(fault.DBConnectionFailed, "The database cannot be reached, or refused the connection. Nothing was executed.").Because(err)
+}
+
+// lostFault is the fault of a connection that broke before COMMIT was sent.
+func lostFault(e *pgconn.PgError, err error) *fault.Fault {
+	f := fault.New(fault.DBConnectionFailed, "The connection to the database was lost while the statement ran. It was not applied.")
+	if e != nil {
+		f = f.With("sqlstate", e.Code)
+	}
+	return f.Because(err)
+}
+
+func timeoutFault() *fault.Fault {
+	return fault.New(fault.DBQueryTimeout, "The statement took longer than the gate allows. Do not send it again before you have looked at the state of the data.")
+}
+
+func tooLargeFault() *fault.Fault {
+	return fault.New(fault.ResultTooLarge, "The result is larger than the gate hands on; nothing was applied. Ask for fewer rows or columns.")
+}
+
+func cancelledFault() *fault.Fault {
+	return fault.New(fault.DBQueryFailed, "The statement was cancelled; nothing was applied.").With("sqlstate", "57014").With("reason", ReasonCancelled)
+}
+
+func driftFault(setting string) *fault.Fault {
+	return fault.New(fault.DBUnavailable, "The database session changed a setting that the gate pins (%s). Nothing was applied.", setting).
+		With("reason", ReasonSettingsDrift)
+}
+
+// lostCode reports errors after which the server closes the connection, or has
+// given up the transaction while it waited for us.
+func lostCode(code string) bool {
+	return strings.HasPrefix(code, "57P0") || strings.HasPrefix(code, "08") || code == "25P03" || code == "25P04"
+}
+
+// serverTrouble reports errors that are not the statement's fault.
+func serverTrouble(code string) bool {
+	return strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "XX") || code == "25006"
+}
+
+func retryable(code string) bool {
+	return code == "40001" || code == "40P01" || code == "55P03"
+}
+
+// statementFault is the fault for an ErrorResponse to a client's statement.
+func (cfg *Config) statementFault(e *pgconn.PgError) *fault.Fault {
+	switch {
+	case e.Code == "57014":
+		return timeoutFault().With("sqlstate", e.Code)
+	case lostCode(e.Code):
+		return lostFault(e, e)
+	case serverTrouble(e.Code):
+		return fault.New(fault.DBUnavailable, "The database could not run the statement: %s", clip(e.Message)).With("sqlstate", e.Code).Because(e)
+	}
+	return cfg.refusedFault(e)
+}
+
+// refusedFault hands the server's refusal on: its message and hint as they are,
+// DETAIL and CONTEXT only where the operator allowed it.
+func (cfg *Config) refusedFault(e *pgconn.PgError) *fault.Fault {
+	f := fault.New(fault.DBQueryFailed, "%s", clip(e.Message)).
+		With("sqlstate", e.Code).With("retryable", retryable(e.Code)).Because(e)
+	if e.Position > 0 {
+		f = f.With("position", int64(e.Position))
+	}
+	texts := []struct{ key, value string }{
+		{"hint", e.Hint}, {"constraint", e.ConstraintName}, {"table", e.TableName}, {"column", e.ColumnName},
+	}
+	if cfg.ErrorDetail {
+		texts = append(texts, []struct{ key, value string }{{"detail", e.Detail}, {"context", e.Where}}...)
+	}
+	for _, t := range texts {
+		if t.value != "" {
+			f = f.With(t.key, clip(t.value))
+		}
+	}
+	return f
+}
+
+// overCap reports whether a conversation ended because the result is too large,
+// by the sum of its values or by one message.
+func overCap(err error) bool {
+	var tooLong *pgproto3.ExceededMaxBodyLenErr
+	return errors.Is(err, errOverCap) || errors.As(err, &tooLong)
+}

@@ -1,0 +1,128 @@
+package pgexec
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"writegate/fixtures/postgres"
+)
+
+// open gives a DB on a database of the test's own, and a connection beside it to
+// look at what really happened.
+func open(t testing.TB, change ...func(*Config)) (*DB, *side) {
+	t.Helper()
+	return openURL(t, postgres.ForTest(t), change...)
+}
+
+func openURL(t testing.TB, url string, change ...func(*Config)) (*DB, *side) {
+	t.Helper()
+	cfg := Config{URL: url, TLS: TLSConfig{Mode: TLSDisable}, PoolMax: 4}
+	for _, c := range change {
+		c(&cfg)
+	}
+	db, err := Open(cfg, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	s := newSide(t, url)
+	t.Cleanup(func() { closeWithin(t, db) })
+	return db, s
+}
+
+// closeWithin closes db and fails the test when that hangs: a connection was
+// leased and not given back.
+func closeWithin(t testing.TB, db *DB) {
+	done := make(chan struct{})
+	go func() { db.Close(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Errorf("Close hangs: %+v", db.Stats())
+	}
+}
+
+// A side is a connection that does not go through pgexec.
+type side struct {
+	t    testing.TB
+	url  string
+	conn *pgconn.PgConn
+}
+
+func newSide(t testing.TB, url string) *side {
+	t.Helper()
+	cfg, err := pgconn.ParseConfig(url)
+	require.NoError(t, err)
+	conn, err := pgconn.ConnectConfig(context.Background(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return &side{t: t, url: url, conn: conn}
+}
+
+// run executes statements.
+func (s *side) run(sql string) {
+	s.t.Helper()
+	_, err := s.conn.Exec(context.Background(), sql).ReadAll()
+	require.NoError(s.t, err, sql)
+}
+
+// ask returns the first value of a query, "" for NULL or no row.
+func (s *side) ask(sql string) string {
+	s.t.Helper()
+	results, err := s.conn.Exec(context.Background(), sql).ReadAll()
+	require.NoError(s.t, err, sql)
+	if len(results) == 0 || len(results[0].Rows) == 0 {
+		return ""
+	}
+	return string(results[0].Rows[0][0])
+}
+
+// eventually waits until a query gives a value.
+func (s *side) eventually(sql, want string) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool { return s.ask(sql) == want }, 15*time.Second, 5*time.Millisecond, sql)
+}
+
+func sql(text string) Statement { return Statement{SQL: text} }
+
+// read runs a read and returns its rows as JSON.
+func read(t testing.TB, db *DB, text string) (Result, string, error) {
+	t.Helper()
+	rows := db.NewRows(0)
+	res, err := db.Read(context.Background(), "", sql(text), Limits{}, rows)
+	return res, string(rows.JSON()), err
+}
+
+// mustRead is a read that succeeds.
+func mustRead(t testing.TB, db *DB, text string) string {
+	t.Helper()
+	res, rows, err := read(t, db, text)
+	require.NoError(t, err, text)
+	require.Equal(t, Success, res.State)
+	return rows
+}
+
+// write runs a write to its end.
+func write(t testing.TB, db *DB, text string, lim Limits) (Result, string, error) {
+	t.Helper()
+	tx, err := db.Begin(context.Background(), BeginOptions{Limits: lim})
+	require.NoError(t, err)
+	defer tx.Rollback()
+	rows := db.NewRows(0)
+	res, err := tx.Exec(context.Background(), sql(text), rows)
+	if err != nil {
+		return res, "", err
+	}
+	res, err = tx.Commit(context.Background())
+	return res, string(rows.JSON()), err
+}
+
+func mustWrite(t testing.TB, db *DB, text string) Result {
+	t.Helper()
+	res, _, err := write(t, db, text, Limits{})
+	require.NoError(t, err, text)
+	require.Equal(t, Success, res.State)
+	return res
+}

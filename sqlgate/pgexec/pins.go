@@ -1,0 +1,147 @@
+package pgexec
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A pin is a session setting that travels as a startup parameter: it beats
+// ALTER ROLE and ALTER DATABASE, and RESET ALL and DISCARD ALL return to it.
+type pin struct {
+	name, value string
+	asserted    bool // compared with what the server shows; false where the platform decides
+}
+
+// pins lists what is pinned for a pool. major is the server's; the settings of a
+// later major must not be sent to an earlier one, which would refuse the login.
+func (c Config) pins(kind poolKind, major int) []pin {
+	searchPath, err := quoteSearchPath(c.SearchPath)
+	if err != nil { // refused by check before any pool exists
+		searchPath = "pg_temp"
+	}
+	readOnly := "off"
+	if kind == reader {
+		readOnly = "on"
+	}
+	list := []pin{
+		{"standard_conforming_strings", "on", true},
+		{"client_encoding", "UTF8", true},
+		{"backslash_quote", "safe_encoding", true},
+		{"search_path", searchPath, true},
+		{"default_transaction_read_only", readOnly, true},
+		{"default_transaction_isolation", "read committed", true},
+		{"default_transaction_deferrable", "off", true},
+		{"row_security", "on", true},
+		{"transform_null_equals", "off", true},
+		{"array_nulls", "on", true},
+		{"xmloption", "content", true},
+		{"DateStyle", "ISO, MDY", true},
+		{"IntervalStyle", "postgres", true},
+		{"TimeZone", "UTC", true},
+		{"extra_float_digits", "1", true},
+		{"bytea_output", "hex", true},
+		{"statement_timeout", millis(c.QueryTimeout), true},
+		{"lock_timeout", millis(c.LockTimeout), true},
+		{"idle_in_transaction_session_timeout", millis(c.IdleInTxTimeout), true},
+		{"idle_session_timeout", "0", true},
+		{"client_connection_check_interval", "2000", true},
+		{"tcp_keepalives_idle", "30", false},
+		{"tcp_user_timeout", "20000", false},
+		{"application_name", "gate/" + kind.String(), true},
+	}
+	if major >= 17 {
+		list = append(list, pin{"transaction_timeout", millis(c.QueryTimeout + transactionSlack), true})
+	}
+	return list
+}
+
+// transactionSlack is how far transaction_timeout stands behind the statement's:
+// room for evidence between the steps of a write.
+const transactionSlack = 15 * time.Second
+
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// watchedBeside are settings that are no pins but must not change while we hold
+// a connection.
+var watchedBeside = []string{"session_replication_role", "synchronous_commit"}
+
+// separator stands between the values that one query returns as one text.
+const separator = "\x1f"
+
+// A watch is how a pool looks at the settings of a connection: names in order,
+// the query that shows them, and the query that asserts them at the start.
+type watch struct {
+	names     []string
+	watchSQL  string // one row: settings and users joined by separator
+	beginSQL  string // the same behind the transaction id and track_counts
+	assertSQL string // one row: everything that is asserted once per connection
+}
+
+func newWatch(pins []pin) watch {
+	var w watch
+	for _, p := range pins {
+		if p.asserted {
+			w.names = append(w.names, p.name)
+		}
+	}
+	w.names = append(w.names, watchedBeside...)
+	var shown strings.Builder
+	shown.WriteString("pg_catalog.concat_ws(E'\\x1f'")
+	for _, name := range w.names {
+		shown.WriteString(", pg_catalog.current_setting('" + name + "')")
+	}
+	shown.WriteString(", current_user, session_user)")
+	w.watchSQL = "SELECT " + shown.String()
+	w.beginSQL = "SELECT pg_catalog.pg_current_xact_id(), pg_catalog.current_setting('track_counts'), " + shown.String()
+	w.assertSQL = `SELECT current_user, session_user, pg_catalog.current_database(), pg_catalog.current_setting('server_encoding'),
+ pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),
+ (SELECT c.system_identifier FROM pg_catalog.pg_control_system() AS c),
+ CASE WHEN pg_catalog.pg_is_in_recovery() THEN NULL ELSE pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END,
+ (SELECT w.stats_reset FROM pg_catalog.pg_stat_wal AS w),
+ (SELECT a.backend_start FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a),
+ (SELECT pg_catalog.string_agg(pg_catalog.concat(s.name, '=', s.setting), E'\x1f') FROM pg_catalog.pg_settings AS s),
+ ` + shown.String()
+	return w
+}
+
+// assertedPins compares what the server runs with with what was pinned, in the
+// base units of pg_settings. It returns the first setting that differs.
+func assertedPins(pins []pin, shown string) (name, value string, ok bool) {
+	settings := make(map[string]string)
+	for entry := range strings.SplitSeq(shown, separator) {
+		k, v, _ := strings.Cut(entry, "=")
+		settings[k] = v
+	}
+	for _, p := range pins {
+		if p.asserted && settings[p.name] != p.value {
+			return p.name, settings[p.name], false
+		}
+	}
+	if role := settings["session_replication_role"]; role != "origin" {
+		return "session_replication_role", role, false
+	}
+	return "", "", true
+}
+
+// difference names the first setting in which two answers of a watch differ.
+func (w watch) difference(want, got string) string {
+	a, b := strings.Split(want, separator), strings.Split(got, separator)
+	names := append(slices.Clone(w.names), "current_user", "session_user")
+	for i, name := range names {
+		if i >= len(a) || i >= len(b) || a[i] != b[i] {
+			return name
+		}
+	}
+	return "an unnamed setting"
+}
+
+// synchronousCommit picks the value out of a watch's answer.
+func (w watch) synchronousCommit(shown string) string {
+	values := strings.Split(shown, separator)
+	if i := slices.Index(w.names, "synchronous_commit"); i >= 0 && i < len(values) {
+		return values[i]
+	}
+	return ""
+}

@@ -1,0 +1,325 @@
+package pgexec
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
+
+	"writegate/commands/fault"
+)
+
+// A poolKind is the use a pool's connections are for.
+type poolKind int
+
+const (
+	reader poolKind = iota
+	writer
+	definer // classes ddl, dcl and maintenance, where they have a role of their own
+)
+
+func (k poolKind) String() string {
+	return [...]string{"reader", "writer", "ddl"}[k]
+}
+
+const (
+	definerConns = 2
+	readerUses   = 100              // a reader is discarded and looked at after so many
+	driftWindow  = time.Minute      // three connections that drift within it
+	driftMost    = 3                // stop the pool
+	stopTime     = 30 * time.Second // for so long
+)
+
+// A pool holds the connections of one use. slots bounds those in use, so that
+// waiting for a free one and logging in have their own time limits.
+type pool struct {
+	kind  poolKind
+	cfg   Config
+	login *pgconn.Config // without run-time parameters
+	log   *slog.Logger
+	slots chan struct{}
+	conns *puddle.Pool[*conn]
+
+	major      atomic.Int32 // of the server; 0 before the first connection
+	syncCommit atomic.Bool  // the role or the server says synchronous_commit=off: pin it
+	last       atomic.Pointer[Upstream]
+
+	waits       atomic.Int64
+	quarantined atomic.Int64
+
+	mu      sync.Mutex
+	drifts  []time.Time
+	stopped time.Time // until when
+}
+
+func newPool(kind poolKind, cfg Config, login *pgconn.Config, size int, log *slog.Logger) (*pool, error) {
+	p := &pool{kind: kind, cfg: cfg, login: login, log: log.With("pool", kind.String()), slots: make(chan struct{}, size)}
+	conns, err := puddle.NewPool(&puddle.Config[*conn]{
+		Constructor: p.connect,
+		Destructor:  func(c *conn) { c.close() },
+		MaxSize:     int32(size),
+	})
+	p.conns = conns
+	return p, err
+}
+
+// A lease is one connection in use. cancel may come from another goroutine
+// while a statement of the client's runs, and from nobody at any other time: a
+// CancelRequest that comes late would hit somebody else.
+type lease struct {
+	*conn
+	pool *pool
+	res  *puddle.Resource[*conn]
+
+	mu        sync.Mutex
+	running   bool
+	cancelled bool // a CancelRequest was sent: the connection is closed afterwards
+	asked     bool // by the client or by the operator, not by the gate's deadline
+}
+
+// acquire leases a connection that is alive and that nothing is known against.
+func (p *pool) acquire(ctx context.Context) (*lease, error) {
+	if f := p.refuses(); f != nil {
+		return nil, f
+	}
+	if err := p.takeSlot(ctx); err != nil {
+		return nil, err
+	}
+	for {
+		res, err := p.conns.Acquire(ctx)
+		if err != nil {
+			<-p.slots
+			return nil, connectFault(err)
+		}
+		c := res.Value()
+		if c.uses > 0 && (p.expired(res) || c.stale()) {
+			c.broken = c.broken || c.stale()
+			res.Destroy()
+			continue
+		}
+		c.uses++
+		c.notices = nil
+		return &lease{conn: c, pool: p, res: res}, nil
+	}
+}
+
+// takeSlot waits for room in the pool.
+func (p *pool) takeSlot(ctx context.Context) error {
+	select {
+	case p.slots <- struct{}{}:
+		return nil
+	default:
+	}
+	p.waits.Add(1)
+	timer := time.NewTimer(p.cfg.AcquireTimeout)
+	defer timer.Stop()
+	select {
+	case p.slots <- struct{}{}:
+		return nil
+	case <-timer.C:
+		return fault.New(fault.DBUnavailable, "All database connections of the gate are in use. Send the request again later.")
+	case <-ctx.Done():
+		return fault.New(fault.DBUnavailable, "The request ended while it waited for a database connection.").Because(ctx.Err())
+	}
+}
+
+// release gives the connection back, or closes it where it must not be used again.
+func (l *lease) release() {
+	if l.drift != "" {
+		l.pool.quarantine(l.conn)
+	}
+	if l.broken || l.cancelled || l.drift != "" || l.txStatus != 'I' || l.pool.expired(l.res) {
+		l.res.Destroy()
+	} else {
+		l.res.Release()
+	}
+	<-l.pool.slots
+}
+
+// begin marks the time in which a cancel has something to cancel.
+func (l *lease) begin() {
+	l.mu.Lock()
+	l.running = true
+	l.mu.Unlock()
+}
+
+// finish ends that time and reports whether somebody asked to cancel in it.
+func (l *lease) finish() (asked bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running = false
+	return l.asked
+}
+
+// cancel asks the server to end the running statement. It holds the lock, so
+// that the connection cannot be given to anybody else meanwhile. asked tells a
+// person's wish from the gate's own deadline.
+func (l *lease) cancel(ctx context.Context, asked bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.running {
+		return false
+	}
+	l.asked = l.asked || asked
+	l.cancelled = true
+	if err := l.pg.CancelRequest(ctx); err != nil {
+		l.pool.log.Warn("the cancel request did not reach the database", "error", err)
+	}
+	return true
+}
+
+// connect is the pool's constructor: log in, prove the session, note the server.
+func (p *pool) connect(ctx context.Context) (*conn, error) {
+	hosts := time.Duration(1 + len(p.login.Fallbacks))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.ConnectTimeout*(hosts+1))
+	defer cancel()
+	const attempts = 3 // the first connection learns the version, the second whether commits wait
+	for range attempts {
+		c, again, err := p.connectOnce(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !again {
+			p.last.Store(&c.upstream)
+			return c, nil
+		}
+		c.close()
+	}
+	return nil, fault.New(fault.DBConnectionFailed, "The database's settings change while the gate connects.")
+}
+
+// connectOnce logs in with what is known of the server; again asks for another
+// try with what was learned.
+func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error) {
+	major := int(p.major.Load())
+	pins := p.cfg.pins(p.kind, major)
+	pinCommit := p.syncCommit.Load()
+	login := p.login.Copy()
+	login.ConnectTimeout = p.cfg.ConnectTimeout
+	login.MaxProtocolMessageBodyLen = int(p.cfg.MaxResultBytes) + 64<<10
+	login.RuntimeParams = make(map[string]string, len(pins)+1)
+	for _, pin := range pins {
+		login.RuntimeParams[pin.name] = pin.value
+	}
+	if pinCommit {
+		login.RuntimeParams["synchronous_commit"] = "on"
+	}
+	if p.kind != reader {
+		login.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	pg, err := pgconn.ConnectConfig(ctx, login)
+	if err != nil {
+		return nil, false, p.unlearn(err)
+	}
+	if c, err = takeOver(ctx, pg, p.kind); err != nil {
+		return nil, false, err
+	}
+	if again, err := p.learnMajor(c, major); again || err != nil {
+		return closeOn(c, err), again, err
+	}
+	if err := c.assert(ctx, login, pins, time.Now().Add(p.cfg.ConnectTimeout)); err != nil {
+		return closeOn(c, err), false, err
+	}
+	if c.watch.synchronousCommit(c.settled) == "off" && !pinCommit && p.kind != reader {
+		p.syncCommit.Store(true)
+		return c, true, nil
+	}
+	return c, false, nil
+}
+
+func closeOn(c *conn, err error) *conn {
+	if err == nil {
+		return c
+	}
+	c.close()
+	return nil
+}
+
+// unlearn forgets the version when the server does not know a setting of it:
+// the database may have been replaced by an older one.
+func (p *pool) unlearn(err error) error {
+	var e *pgconn.PgError
+	if errors.As(err, &e) && e.Code == "42704" {
+		p.major.Store(0)
+	}
+	return err
+}
+
+// learnMajor compares the server's major with the one that the login assumed.
+func (p *pool) learnMajor(c *conn, assumed int) (again bool, err error) {
+	if c.major < oldestMajor || c.major > newestMajor {
+		return false, fault.New(fault.DBConnectionFailed, "The database server's version is not supported: the gate works with PostgreSQL %d to %d.", oldestMajor, newestMajor).
+			With("server_major", c.major)
+	}
+	if c.major == assumed {
+		return false, nil
+	}
+	p.major.Store(int32(c.major))
+	if p.cfg.OnServerMajor != nil {
+		p.cfg.OnServerMajor(c.major)
+	}
+	return len(p.cfg.pins(p.kind, c.major)) != len(p.cfg.pins(p.kind, assumed)), nil
+}
+
+// expired reports whether the connection has lived its time.
+func (p *pool) expired(res *puddle.Resource[*conn]) bool {
+	return time.Since(res.CreationTime()) > p.cfg.ConnLifetime
+}
+
+// refuses is the fault of a pool that is stopped.
+func (p *pool) refuses() *fault.Fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Now().Before(p.stopped) {
+		return fault.New(fault.DBUnavailable, "Database sessions keep changing settings that the gate pins, so the gate does not use them for a while. Tell the operator.").
+			With("reason", "settings_drift")
+	}
+	return nil
+}
+
+// quarantine notes a connection whose settings changed; it is never used again.
+func (p *pool) quarantine(c *conn) {
+	p.quarantined.Add(1)
+	p.log.Error("a database session changed a pinned setting and is closed", "setting", c.drift, "backend_pid", c.upstream.BackendPID)
+	now := time.Now()
+	p.mu.Lock()
+	recent := p.drifts[:0]
+	for _, t := range p.drifts {
+		if now.Sub(t) < driftWindow {
+			recent = append(recent, t)
+		}
+	}
+	p.drifts = append(recent, now)
+	stop := len(p.drifts) >= driftMost
+	if stop {
+		p.stopped, p.drifts = now.Add(stopTime), nil
+	}
+	p.mu.Unlock()
+	if stop && p.cfg.OnPoolStopped != nil {
+		p.cfg.OnPoolStopped(p.kind.String(), "settings_drift")
+	}
+}
+
+// purge closes idle connections: all of them after one was lost, since the
+// others were lost with it, else those that idled or lived too long.
+func (p *pool) purge(all bool) {
+	for _, res := range p.conns.AcquireAllIdle() {
+		if all || p.expired(res) || res.IdleDuration() > p.cfg.ConnIdle {
+			res.Destroy()
+		} else {
+			res.ReleaseUnused()
+		}
+	}
+}
+
+// lost notes that a connection broke off: what the pool knew of the server may
+// be of its former life.
+func (p *pool) lost() {
+	p.last.Store(nil)
+	p.purge(true)
+}

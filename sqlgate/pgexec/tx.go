@@ -1,0 +1,302 @@
+package pgexec
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"writegate/commands/fault"
+)
+
+// BeginOptions say what a write will need.
+type BeginOptions struct {
+	ExecutionID string // for Cancel
+	DDL         bool   // classes ddl, dcl and maintenance: the role for them
+	Limits      Limits
+}
+
+// A Dispatch is what execution_dispatched records about where a statement goes.
+type Dispatch struct {
+	XID      uint64            // transaction id; 0 for a statement that runs alone
+	Upstream Upstream          // with the backend
+	Limits   Limits            // as they apply
+	Settings map[string]string // what differs from the pins
+}
+
+// A Tx is the transaction of one write. Begin sends nothing of the client's;
+// then evidence is made durable; then Exec, then Commit. One of Commit and
+// Rollback must be called; each call after the Tx has ended does nothing.
+type Tx struct {
+	db       *DB
+	lease    *lease
+	opts     BeginOptions
+	dispatch Dispatch
+	counted  int64 // rows changed before the statement, by the server's statistics
+	result   Result
+	ran      *ran
+	ended    bool
+}
+
+// countSQL sums what this connection's transaction changed, cascades and
+// triggers too. It still holds earlier work of the connection, so only the
+// difference of two answers means anything.
+const countSQL = `SELECT COALESCE(pg_catalog.sum(s.n_tup_ins OPERATOR(pg_catalog.+) s.n_tup_upd OPERATOR(pg_catalog.+) s.n_tup_del), 0)
+ FROM pg_catalog.pg_stat_xact_user_tables AS s`
+
+// Begin leases a writer and opens a transaction on it: DISCARD ALL, BEGIN, the
+// transaction id and the pins, in one round trip. A connection that fails in it
+// is replaced once, since nothing of the client's was sent.
+func (db *DB) Begin(ctx context.Context, opts BeginOptions) (*Tx, error) {
+	opts.Limits = db.bound(opts.Limits)
+	p := db.writer
+	if opts.DDL {
+		p = db.definer
+	}
+	tx, err := db.beginOn(ctx, p, opts)
+	var failed *beginError
+	if errors.As(err, &failed) && ctx.Err() == nil {
+		tx, err = db.beginOn(ctx, p, opts)
+	}
+	if errors.As(err, &failed) {
+		err = failed.fault
+	}
+	return tx, err
+}
+
+// A beginError is what another connection may do better.
+type beginError struct{ fault *fault.Fault }
+
+func (e *beginError) Error() string { return e.fault.Error() }
+
+func (db *DB) beginOn(ctx context.Context, p *pool, opts BeginOptions) (*Tx, error) {
+	l, err := p.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tx := &Tx{db: db, lease: l, opts: opts}
+	if err := tx.open(ctx); err != nil {
+		l.rollback(time.Now().Add(rollbackWait))
+		if l.broken {
+			p.lost()
+		}
+		l.release()
+		return nil, err
+	}
+	return tx, nil
+}
+
+// open is step W1.
+func (tx *Tx) open(ctx context.Context) error {
+	l, lim := tx.lease, tx.opts.Limits
+	settings := l.settings(lim)
+	id, shown := query(l.watch.beginSQL)
+	second := append(segment{own("BEGIN"), id}, set("LOCAL", settings)...)
+	var counted *oneRow
+	if lim.MaxRows != nil {
+		var count *command
+		count, counted = query(countSQL)
+		second = append(second, count)
+	}
+	refused, err := l.exchange(ctx, time.Now().Add(tx.db.cfg.ConnectTimeout), segment{own("DISCARD ALL")}, second)
+	if err != nil || refused != nil {
+		return &beginError{beginFault(refused, err)}
+	}
+	if l.compare(shown.text(2)); l.drift != "" {
+		return &beginError{driftFault(l.drift)}
+	}
+	xid, err := strconv.ParseUint(shown.text(0), 10, 64)
+	if err != nil {
+		return &beginError{beginFault(nil, errProtocol)}
+	}
+	if lim.MaxRows != nil {
+		if shown.text(1) != "on" {
+			return notCountableFault("track_counts")
+		}
+		if tx.counted, err = strconv.ParseInt(counted.text(0), 10, 64); err != nil {
+			return &beginError{beginFault(nil, errProtocol)}
+		}
+	}
+	tx.dispatch = Dispatch{XID: xid, Upstream: l.upstream, Limits: lim, Settings: settings}
+	return nil
+}
+
+// beginFault is the fault of a transaction that could not be opened.
+func beginFault(refused *pgconn.PgError, err error) *fault.Fault {
+	e := lastError(refused, err)
+	switch {
+	case e != nil && !lostCode(e.Code):
+		return fault.New(fault.DBUnavailable, "The database could not begin a transaction. Nothing was sent; send the request again later.").
+			With("sqlstate", e.Code).Because(e)
+	case e != nil && unavailableClass(e.Code):
+		return fault.New(fault.DBUnavailable, "The database is shutting down or starting. Nothing was sent; send the request again later.").
+			With("sqlstate", e.Code).Because(e)
+	}
+	return fault.New(fault.DBConnectionFailed, "The connection to the database was lost before the statement was sent. Nothing was executed.").Because(err)
+}
+
+func notCountableFault(why string) *fault.Fault {
+	return fault.New(fault.RowLimitExceeded, "The approval limits the rows that may change, and they cannot be counted here (%s). Nothing was executed.", why).
+		With("reason", notCountable)
+}
+
+// Dispatch is what evidence records before the statement is sent.
+func (tx *Tx) Dispatch() Dispatch { return tx.dispatch }
+
+// Exec sends the statement, and behind it SET CONSTRAINTS ALL IMMEDIATE, so that
+// deferred checks fail as part of it; then it checks the caps. It does not heed
+// the end of ctx: a client that hangs up does not cancel a write. On an error
+// the transaction is rolled back and ended, and the Result is final; without one
+// only Commit's Result is.
+func (tx *Tx) Exec(ctx context.Context, st Statement, sink Sink) (Result, error) {
+	if tx.ended || tx.ran != nil {
+		return Result{}, fault.New(fault.Internal, "The transaction has run its statement already.")
+	}
+	l, lim := tx.lease, tx.opts.Limits
+	cmd := client(st, lim, sink)
+	batch := segment{cmd, own("SET CONSTRAINTS ALL IMMEDIATE")}
+	var counted *oneRow
+	if lim.MaxRows != nil {
+		var count *command
+		count, counted = query(countSQL)
+		batch = append(batch, count)
+	}
+	l.notices = nil
+	tx.ran = tx.db.run(context.WithoutCancel(ctx), l, tx.opts.ExecutionID, tx.db.deadline(lim), cmd, batch)
+	r := tx.ran
+	if r.err == nil && l.txStatus == 'I' {
+		return tx.lostTrack()
+	}
+	if res, f, ok := tx.db.outcomeOf(r, ""); !ok {
+		return tx.fail(res, f)
+	}
+	if l.drift != "" {
+		return tx.fail(aborted(ReasonSettingsDrift, ""), driftFault(l.drift))
+	}
+	tx.result = Result{State: Success, CommandTag: cmd.tag, RowCount: rowCount(cmd)}
+	if lim.MaxRows != nil {
+		if f := tx.countRows(counted.text(0)); f != nil {
+			return tx.fail(aborted(ReasonRowLimit, ""), f)
+		}
+	}
+	if tx.db.finishSink(ctx, sink) != nil {
+		return tx.fail(aborted(ReasonResultTooLarge, ""), tooLargeFault())
+	}
+	return r.stamp(tx.result, l), nil
+}
+
+// rowCount is the tag's number, or the rows that came where the tag has none.
+func rowCount(cmd *command) int64 {
+	return max(tagRows(cmd.tag), cmd.rows)
+}
+
+// countRows compares what changed with what the approval allows: the larger of
+// the tag's number and the growth of the server's counters.
+func (tx *Tx) countRows(after string) error {
+	total, err := strconv.ParseInt(after, 10, 64)
+	if err != nil {
+		return notCountableFault("no count")
+	}
+	changed := max(total-tx.counted, tx.result.RowCount)
+	tx.result.RowsChanged = &changed
+	if most := *tx.opts.Limits.MaxRows; changed > most {
+		return fault.New(fault.RowLimitExceeded, "The statement changes %d rows, the approval allows %d. It was rolled back.", changed, most).
+			With("max_rows", most).With("rows", changed)
+	}
+	return nil
+}
+
+// fail rolls back and completes a result with how certain that is.
+func (tx *Tx) fail(res Result, f error) (Result, error) {
+	basis := BasisCommitNeverSent
+	if !tx.lease.cancelled && tx.lease.rollback(time.Now().Add(rollbackWait)) {
+		basis = BasisRollbackAcknowledged
+	}
+	if res.Settled != nil {
+		res.Settled.Basis = basis
+	} else {
+		res.Basis = basis
+	}
+	if tx.ran.err != nil && res.ReasonCode == ReasonDBError {
+		res.ReasonCode = ReasonCommitNeverSent
+		tx.db.endOrphan(tx.lease)
+	}
+	res.RowsChanged = tx.result.RowsChanged
+	res = tx.ran.stamp(res, tx.lease)
+	tx.end()
+	return res, f
+}
+
+// lostTrack answers a statement that ended its own transaction: what it did is
+// not known, and nothing may be claimed. Classification keeps such texts away.
+func (tx *Tx) lostTrack() (Result, error) {
+	tx.lease.broken = true
+	res := Result{State: Unknown, Step: StepStatement, Cause: CauseConnectionLost}
+	res = tx.ran.stamp(res.withServer(tx.ran.refused), tx.lease)
+	tx.end()
+	return res, timeoutFault().Because(errEnded)
+}
+
+// Commit is step W5: COMMIT on its own. It is never cancelled, since a cancel
+// would only drop the wait for a standby. Without an answer nothing is known.
+func (tx *Tx) Commit(ctx context.Context) (Result, error) {
+	if tx.ended || tx.ran == nil {
+		return Result{}, fault.New(fault.Internal, "There is no statement to commit.")
+	}
+	defer tx.end()
+	l := tx.lease
+	commit := own("COMMIT")
+	begun := time.Now()
+	refused, err := l.exchange(context.WithoutCancel(ctx), begun.Add(tx.db.cfg.CommitTimeout), segment{commit})
+	tx.ran.took += time.Since(begun)
+	if tx.opts.DDL {
+		tx.db.types.forget()
+	}
+	switch {
+	case commit.tag == "COMMIT": // it stands, whatever became of the connection behind it
+		res := tx.result
+		res.Basis = BasisCommitAcknowledged
+		if notReplicated(l.notices) {
+			res.Warnings = append(res.Warnings, WarningNotReplicated)
+		}
+		return tx.ran.stamp(res, l), nil
+	case err != nil:
+		if !isTimeout(err) {
+			l.pool.lost()
+		}
+		res := Result{State: Unknown, Step: StepCommit, Cause: cause(err)}
+		return tx.ran.stamp(res.withServer(lastError(refused, err)), l), timeoutFault().Because(err)
+	case refused != nil:
+		res := aborted(ReasonDBError, BasisRollbackAcknowledged).withServer(refused)
+		return tx.ran.stamp(res, l), tx.db.cfg.refusedFault(refused)
+	}
+	res := aborted(ReasonRolledBack, BasisRollbackAcknowledged)
+	f := fault.New(fault.DBQueryFailed, "The database rolled the transaction back instead of committing it. Nothing was applied.").With("retryable", false)
+	return tx.ran.stamp(res, l), f
+}
+
+func cause(err error) string {
+	if isTimeout(err) {
+		return CauseTimeout
+	}
+	return CauseConnectionLost
+}
+
+// Rollback gives the transaction up. It does nothing after the Tx has ended, so
+// it can be deferred.
+func (tx *Tx) Rollback() {
+	if tx.ended {
+		return
+	}
+	tx.lease.rollback(time.Now().Add(rollbackWait))
+	tx.end()
+}
+
+func (tx *Tx) end() {
+	if !tx.ended {
+		tx.ended = true
+		tx.lease.release()
+	}
+}
