@@ -31,11 +31,12 @@ func roleCommand(role string, arguments ...string) []string {
 }
 
 var roles = map[string]func([]string){
-	roleArgument + "gate":    playGate,
-	roleArgument + "worker":  playWorker,
-	roleArgument + "vanish":  func([]string) {},
-	roleArgument + "silent":  func([]string) { _, _ = io.Copy(io.Discard, os.Stdin) },
-	roleArgument + "garbage": func([]string) { fmt.Print("no frame at all, but long enough to look like one") },
+	roleArgument + "gate":        playGate,
+	roleArgument + "worker":      playWorker,
+	roleArgument + "short stack": playShortStack,
+	roleArgument + "vanish":      func([]string) {},
+	roleArgument + "silent":      func([]string) { _, _ = io.Copy(io.Discard, os.Stdin) },
+	roleArgument + "garbage":     func([]string) { fmt.Print("no frame at all, but long enough to look like one") },
 }
 
 // playWorker is a child that greets as it should and then fails in the way that

@@ -1,0 +1,48 @@
+package classify
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTextThatReadsOtherwiseIsFound(t *testing.T) {
+	for _, c := range []struct {
+		name, sql string
+		want      []textFinding
+	}{
+		{"plain", "SELECT 'x' FROM größe -- Größe", nil},
+		{"another alphabet", "SELECT имя FROM \"таблица\" WHERE α = 'ω'", nil},
+		{"no-break blank in a literal", "SELECT 'a\u00a0b', $$\u200b$$, E'\u2060'", nil},
+		{"wide blank in a comment", "SELECT 1 --\u3000x", nil},
+		{"accents are Latin", "SELECT é, ñandú", nil},
+		{"bidirectional control in a comment", "SELECT 1 /* \u202e */", []textFinding{{12, "U+202E"}}},
+		{"bidirectional control in a literal", "SELECT '\u2066'", []textFinding{{8, "U+2066"}}},
+		{"bidirectional control in a dollar quote", "SELECT $$\u200f$$", []textFinding{{9, "U+200F"}}},
+		{"zero width in a name", "SELECT us\u200bers", []textFinding{{9, "U+200B"}}},
+		{"zero width in a quoted name", "SELECT \"us\u200bers\"", []textFinding{{10, "U+200B"}}},
+		{"zero width in a comment", "SELECT 1 -- \u200d", []textFinding{{12, "U+200D"}}},
+		{"no-break blank between words", "SELECT\u00a01", []textFinding{{6, "U+00A0"}}},
+		{"wide blank between words", "SELECT\u30001", []textFinding{{6, "U+3000"}}},
+		{"byte order mark in front", "\ufeffSELECT 1", []textFinding{{0, "U+FEFF"}}},
+		{"Cyrillic in a Latin name", "SELECT us\u0435rs", []textFinding{{7, "us\u0435rs"}}},
+		{"Greek in a quoted Latin name", "SELECT \"\u03bfrders\"", []textFinding{{7, "\"\u03bfrders\""}}},
+		{"Armenian", "SELECT \u0570ome", []textFinding{{7, "\u0570ome"}}},
+		{"several", "SELECT a\u0430, '\u202e', \u200b", []textFinding{{7, "a\u0430"}, {13, "U+202E"}, {19, "U+200B"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, f := guard(c.sql, defaultMaxSQL)
+			require.Nil(t, f)
+			require.Equal(t, c.want, s.Confusable)
+		})
+	}
+}
+
+func TestFindingsAreBounded(t *testing.T) {
+	for _, unit := range []string{"\u202e", "a\u0430,", "'\u202e',"} {
+		require.Len(t, confusables("SELECT "+strings.Repeat(unit, 1000)), maxTextFindings)
+	}
+	found := confusables("SELECT a\u0430" + strings.Repeat("b", 1000))
+	require.Len(t, found[0].Subject, 63)
+}
