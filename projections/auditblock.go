@@ -1,0 +1,227 @@
+package projections
+
+import (
+	"encoding/binary"
+	"math"
+
+	"writegate/eventlog/event"
+)
+
+// The audit index answers "which events have this actor, this type, ...?". It
+// is cut into blocks of 512 events. A block in the making lives in memory, as
+// the values of its events; when it is complete, one posting is written for
+// each field and value that occurs in it: the positions of its events. So the
+// hot path pays for memory alone, and postings depend on the events of their
+// block and on nothing else.
+
+// A field is one filter of GET /audit (spec/decisions.md part 7).
+type field uint8
+
+// The fields of the index. Their order is part of the keys.
+const (
+	fieldEventType field = iota
+	fieldFingerprint
+	fieldActor
+	fieldApp
+	fieldTenant
+	fieldEnv
+	fieldDecision
+	fieldApprovalID
+	fieldSessionID
+	fieldPolicyVersion
+	fieldExecutionID
+	fieldRequestID
+	fieldCount
+)
+
+const blockEvents = 512
+
+// blockOf is the number of the block that an event belongs to.
+func blockOf(seq uint64) uint32 { return uint32((seq - 1) / blockEvents) }
+
+// firstOf is the first event of a block.
+func firstOf(block uint32) uint64 { return uint64(block)*blockEvents + 1 }
+
+// An entry is what the index knows about one event.
+type entry struct {
+	at     int64 // ns since 1970
+	values [fieldCount]string
+}
+
+// A block is the last one, in the making. Entries are only ever appended, so
+// the slice may be shared with views.
+type block struct {
+	no      uint32
+	entries []entry
+}
+
+func entryOf(e *event.Envelope) entry {
+	c := &e.Context
+	return entry{at: e.Time.UnixNano(), values: [fieldCount]string{
+		fieldEventType: string(e.Type), fieldFingerprint: c.Fingerprint, fieldActor: c.Actor, fieldApp: c.App, fieldTenant: c.Tenant,
+		fieldEnv: c.Env, fieldDecision: c.Decision, fieldApprovalID: c.ApprovalID, fieldSessionID: c.SessionID,
+		fieldPolicyVersion: c.PolicyVersion, fieldExecutionID: c.ExecutionID, fieldRequestID: c.RequestID,
+	}}
+}
+
+// add takes one event into the block that follows or continues b.
+func (b *block) add(e *event.Envelope) {
+	if no := blockOf(e.Seq); no != b.no || b.entries == nil {
+		*b = block{no: no, entries: make([]entry, 0, blockEvents)}
+	}
+	b.entries = append(b.entries, entryOf(e))
+}
+
+// index takes one event and writes the block that it completes.
+func (t *tx) index(e *event.Envelope) {
+	t.block.add(e)
+	if len(t.block.entries) == blockEvents {
+		t.writeBlock(&t.block)
+		t.block = block{no: t.block.no + 1}
+	}
+}
+
+func (t *tx) writeBlock(b *block) {
+	least, greatest := int64(math.MaxInt64), int64(math.MinInt64)
+	times := make([]byte, 0, 8*len(b.entries))
+	previous := int64(0)
+	for i := range b.entries {
+		at := b.entries[i].at
+		least, greatest = min(least, at), max(greatest, at)
+		times = binary.AppendVarint(times, at-previous)
+		previous = at
+	}
+	t.set(blockKey(keyBlock, b.no), encodeSpan(least, greatest))
+	t.set(blockKey(keyTimes, b.no), times)
+
+	positions := make(map[string][]uint16, blockEvents)
+	for f := range fieldCount {
+		clear(positions)
+		for i := range b.entries {
+			if v := b.entries[i].values[f]; v != "" {
+				positions[v] = append(positions[v], uint16(i))
+			}
+		}
+		for v, list := range positions { // in any order: Pebble sorts, and keys do not repeat
+			t.set(postingKey(f, v, b.no), encodePosting(list))
+		}
+	}
+}
+
+func blockKey(prefix string, no uint32) []byte {
+	return binary.BigEndian.AppendUint32([]byte(prefix), no)
+}
+
+// postingPrefix is a posting's key without the block. Values are ended by
+// 00 01 and their own 00 bytes become 00 ff, so that no value is the beginning
+// of another one's key.
+func postingPrefix(f field, value string) []byte {
+	k := append(make([]byte, 0, len(keyPosting)+len(value)+8), keyPosting...)
+	k = append(k, byte(f))
+	for i := range len(value) {
+		if k = append(k, value[i]); value[i] == 0 {
+			k = append(k, 0xff)
+		}
+	}
+	return append(k, 0, 1)
+}
+
+func postingKey(f field, value string, no uint32) []byte {
+	return binary.BigEndian.AppendUint32(postingPrefix(f, value), no)
+}
+
+func encodeSpan(least, greatest int64) []byte {
+	b := binary.BigEndian.AppendUint64(nil, uint64(least))
+	return binary.BigEndian.AppendUint64(b, uint64(greatest))
+}
+
+func decodeSpan(b []byte) (least, greatest int64, err error) {
+	if len(b) != 16 {
+		return 0, 0, errRecord
+	}
+	return int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[8:])), nil
+}
+
+func decodeTimes(b []byte) ([]int64, error) {
+	times := make([]int64, 0, blockEvents)
+	at := int64(0)
+	for len(b) > 0 {
+		d, n := binary.Varint(b)
+		if n <= 0 || len(times) == blockEvents {
+			return nil, errRecord
+		}
+		at += d
+		times, b = append(times, at), b[n:]
+	}
+	return times, nil
+}
+
+// A bitmap holds the positions of events in a block.
+type bitmap [blockEvents / 64]uint64
+
+func (m *bitmap) add(i int) { m[i/64] |= 1 << (i % 64) }
+
+func (m *bitmap) and(o *bitmap) {
+	for i := range m {
+		m[i] &= o[i]
+	}
+}
+
+func (m *bitmap) or(o *bitmap) {
+	for i := range m {
+		m[i] |= o[i]
+	}
+}
+
+func (m *bitmap) empty() bool { return *m == bitmap{} }
+
+// full has all positions.
+func full() (m bitmap) {
+	for i := range m {
+		m[i] = math.MaxUint64
+	}
+	return m
+}
+
+const bitmapLen = blockEvents / 8
+
+// encodePosting writes a short list as 16-bit positions, which is what most
+// values need, and a long one as a bitmap.
+func encodePosting(list []uint16) []byte {
+	if 2*len(list) < bitmapLen {
+		b := make([]byte, 0, 2*len(list))
+		for _, i := range list {
+			b = binary.BigEndian.AppendUint16(b, i)
+		}
+		return b
+	}
+	var m bitmap
+	for _, i := range list {
+		m.add(int(i))
+	}
+	b := make([]byte, 0, bitmapLen)
+	for _, w := range m {
+		b = binary.BigEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
+func decodePosting(b []byte) (m bitmap, err error) {
+	if len(b) == bitmapLen {
+		for i := range m {
+			m[i] = binary.BigEndian.Uint64(b[8*i:])
+		}
+		return m, nil
+	}
+	if len(b)%2 != 0 || len(b) > bitmapLen {
+		return m, errRecord
+	}
+	for ; len(b) > 0; b = b[2:] {
+		i := binary.BigEndian.Uint16(b)
+		if i >= blockEvents {
+			return m, errRecord
+		}
+		m.add(int(i))
+	}
+	return m, nil
+}

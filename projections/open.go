@@ -1,0 +1,213 @@
+package projections
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// damageMark is a file in the store's folder that says: this store was found
+// unreadable while it was in use. Its content is the reason.
+const damageMark = "DAMAGED"
+
+// Open opens the store in o.Dir, or makes an empty one. A store that can't be
+// read, or that another version of the projectors wrote, is renamed and an
+// empty one begun: see Aside. Nothing is applied before Connect.
+//
+// Errors: the store is in use by another process, or the file system refuses.
+func Open(o Options) (*Store, error) {
+	o.complete()
+	reason, err := damageOf(&o)
+	if err != nil {
+		return nil, err
+	}
+	if reason == "" {
+		s, err := open(o)
+		if err == nil || !unusable(err) {
+			return s, err
+		}
+		reason = err.Error()
+	}
+	path, err := moveAside(&o)
+	if err != nil {
+		return nil, err
+	}
+	o.Logger.Warn("projections were put aside and are rebuilt from the log", "path", path, "reason", reason)
+	s, err := open(o)
+	if err != nil {
+		return nil, err
+	}
+	s.aside = &Aside{Path: path, Reason: reason}
+	return s, nil
+}
+
+// errVersion says that another version of the projectors wrote the store.
+var errVersion = errors.New("written by another version of the projectors")
+
+// unusable tells errors that a rebuild cures from those that it doesn't.
+func unusable(err error) bool {
+	return pebble.IsCorruptionError(err) || errors.Is(err, errRecord) || errors.Is(err, errVersion) || errors.Is(err, os.ErrNotExist)
+}
+
+func open(o Options) (*Store, error) {
+	s := &Store{o: o, stopped: make(chan struct{}), fatal: make(chan error, 1)}
+	s.stop = sync.OnceFunc(func() { close(s.stopped) })
+	db, err := pebble.Open(o.Dir, s.pebbleOptions())
+	if err != nil {
+		return nil, fmt.Errorf("open projections: %w", err)
+	}
+	s.db = db
+	if s.space, err = currentSpace(db); err != nil {
+		return nil, errors.Join(fmt.Errorf("open projections: %w", err), db.Close())
+	}
+	if err := dropOtherSpaces(db, s.space.id); err != nil {
+		return nil, errors.Join(fmt.Errorf("open projections: %w", err), db.Close())
+	}
+	s.seq.Store(s.space.applied.Seq)
+	return s, nil
+}
+
+func (s *Store) pebbleOptions() *pebble.Options {
+	return &pebble.Options{
+		FS:                 s.o.FS,
+		DisableWAL:         true,                // the event log is the only one
+		FormatMajorVersion: pebble.FormatNewest, // the default is the oldest
+		MemTableSize:       16 << 20,
+		Logger:             &logger{store: s},
+		EventListener: &pebble.EventListener{BackgroundError: func(err error) {
+			s.o.Logger.Error("projections: work in the background failed", "error", err)
+		}},
+	}
+}
+
+// currentSpace finds the key space in use and what it holds. A new store
+// begins with space 1.
+func currentSpace(db *pebble.DB) (*space, error) {
+	id, err := get(db, spaceKey)
+	if err != nil {
+		return nil, err
+	}
+	if id == nil {
+		return &space{id: 1}, db.Set(spaceKey, []byte{1}, pebble.NoSync)
+	}
+	if len(id) != 1 || id[0] == 0 {
+		return nil, fmt.Errorf("key space %x: %w", id, errRecord)
+	}
+	sp := &space{id: id[0]}
+	applied, err := get(db, physical(sp.id, []byte(keyApplied)))
+	if err != nil || applied == nil {
+		return sp, err
+	}
+	var version uint32
+	if sp.applied, version, err = decodeApplied(applied); err != nil {
+		return nil, err
+	}
+	if version != projectorVersion {
+		return nil, fmt.Errorf("%w: %d, this program has %d", errVersion, version, projectorVersion)
+	}
+	counters, err := get(db, physical(sp.id, []byte(keyCounters)))
+	if err != nil || counters == nil {
+		return sp, err
+	}
+	return sp, unmarshal(counters, &sp.counters)
+}
+
+// get copies a value; nil is none.
+func get(db *pebble.DB, key []byte) ([]byte, error) {
+	b, closer, err := db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte{}, b...), closer.Close()
+}
+
+// dropOtherSpaces removes what a rebuild that did not end has left.
+func dropOtherSpaces(db *pebble.DB, current byte) error {
+	for _, r := range [][2][]byte{{{1}, {current}}, {{current + 1}, {0xff, 0xff}}} {
+		it, err := db.NewIter(&pebble.IterOptions{LowerBound: r[0], UpperBound: r[1]})
+		if err != nil {
+			return err
+		}
+		some := it.First()
+		if err := errors.Join(it.Error(), it.Close()); err != nil {
+			return err
+		}
+		if !some {
+			continue
+		}
+		if err := db.DeleteRange(r[0], r[1], pebble.NoSync); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nextSpace is the number of the space that a rebuild fills. 0 is the space
+// key's own, and 255 would have no end.
+func nextSpace(id byte) byte { return id%0xfe + 1 }
+
+func markPath(o *Options) string { return o.FS.PathJoin(o.Dir, damageMark) }
+
+// damageOf reads the mark of the run before; "" is none.
+func damageOf(o *Options) (string, error) {
+	f, err := o.FS.Open(markPath(o))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("open projections: %w", err)
+	}
+	reason, err := io.ReadAll(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return "", fmt.Errorf("open projections: %w", err)
+	}
+	return "found unreadable in use: " + string(reason), nil
+}
+
+func markDamaged(o *Options, reason error) error {
+	f, err := o.FS.Create(markPath(o), "projections")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write([]byte(reason.Error()))
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// moveAside renames the store's folder to the first free name beside it.
+func moveAside(o *Options) (string, error) {
+	for n := 1; ; n++ {
+		path := fmt.Sprintf("%s.aside-%d", o.Dir, n)
+		if _, err := o.FS.Stat(path); errors.Is(err, os.ErrNotExist) {
+			return path, o.FS.Rename(o.Dir, path)
+		} else if err != nil {
+			return "", fmt.Errorf("put projections aside: %w", err)
+		}
+	}
+}
+
+// A logger takes Pebble's messages. Pebble's own would end the process on a
+// fatal one, without letting anybody write down why.
+type logger struct{ store *Store }
+
+func (l *logger) Infof(format string, args ...any) {
+	l.store.o.Logger.Debug("pebble: " + fmt.Sprintf(format, args...))
+}
+
+func (l *logger) Errorf(format string, args ...any) {
+	l.store.o.Logger.Error("pebble: " + fmt.Sprintf(format, args...))
+}
+
+// Fatalf must not return: Pebble would go on in a state that it does not trust.
+// The goroutine stays here, perhaps with Pebble's locks, until the process ends.
+func (l *logger) Fatalf(format string, args ...any) {
+	l.store.parked.Store(true)
+	l.store.fail(fmt.Errorf("pebble: "+format, args...))
+	select {}
+}

@@ -1,0 +1,229 @@
+package projections
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"writegate/eventlog/event"
+)
+
+func executionKey(id string) []byte { return []byte(keyExecution + id) }
+
+// execution hands the execution of e to change and writes it back. The first
+// event of an execution makes the record.
+func (t *tx) execution(e *event.Envelope, change func(*Execution)) {
+	id := e.Context.ExecutionID
+	if id == "" {
+		return // the log knows of no execution to change
+	}
+	var x Execution
+	known := t.get(executionKey(id), &x)
+	before := x.State
+	if !known {
+		x = newExecution(e)
+	}
+	x.Events = append(x.Events, e.Seq)
+	change(&x)
+	t.put(executionKey(id), &x)
+	if x.State == before {
+		return
+	}
+	if known {
+		t.delete(listKey(keyExecutionList, before, x.Seq))
+	}
+	t.set(listKey(keyExecutionList, x.State, x.Seq), []byte(id))
+	t.countExecution(before, -1)
+	t.countExecution(x.State, 1)
+}
+
+func newExecution(e *event.Envelope) Execution {
+	c := &e.Context
+	return Execution{
+		ID: c.ExecutionID, State: ExecutionNotExecuted, Seq: e.Seq, RequestID: c.RequestID, ApprovalID: c.ApprovalID,
+		Actor: c.Actor, App: c.App, Tenant: c.Tenant, Env: c.Env, SessionID: c.SessionID,
+		Operation: c.Operation, Fingerprint: c.Fingerprint, PolicyVersion: c.PolicyVersion,
+	}
+}
+
+func (t *tx) countExecution(state string, by int) {
+	switch state {
+	case ExecutionDispatched:
+		t.count(func(c *Counters) { c.ExecutionsOpen += by })
+	case ExecutionUnknown:
+		t.count(func(c *Counters) { c.ExecutionsUnknown += by })
+	}
+}
+
+func executionDispatched(t *tx, e *event.Envelope, p *event.ExecutionDispatched) {
+	t.execution(e, func(x *Execution) {
+		x.State, x.DispatchedAt = ExecutionDispatched, e.Time
+		x.Path, x.SQLDigest, x.XID, x.Marker, x.BlockID, x.Upstream = p.Path, p.SQLSHA256, p.XID, p.Marker, p.BlockID, p.Upstream
+		if p.Idempotency != nil {
+			x.KeyScope = p.Idempotency.ScopeDigest
+			t.bindKey(e, x, p.Idempotency)
+		}
+	})
+}
+
+func executionSuccess(t *tx, e *event.Envelope, p *event.ExecutionSuccess) {
+	t.execution(e, func(x *Execution) {
+		x.State, x.Basis, x.CommandTag, x.RowCount, x.DurationUS = ExecutionSuccess, p.Basis, p.CommandTag, p.RowCount, p.DurationUS
+		x.result(e)
+		x.ResolvedAt = e.Time
+		t.useOf(x, UseTaken)
+		t.answerKey(x, p.Answer)
+	})
+}
+
+func executionFailure(t *tx, e *event.Envelope, p *event.ExecutionFailure) {
+	t.execution(e, func(x *Execution) {
+		if !x.DispatchedAt.IsZero() || p.Outcome != event.OutcomeNotExecuted {
+			x.State = ExecutionFailure
+		}
+		x.Outcome, x.Basis, x.SQLState, x.DurationUS = p.Outcome, p.Basis, p.SQLState, p.DurationUS
+		x.result(e)
+		x.ResolvedAt = e.Time
+		use := UseTaken
+		if p.Outcome == event.OutcomeNotExecuted {
+			use = UseFree
+		}
+		t.useOf(x, use)
+		t.answerKey(x, p.Answer)
+	})
+}
+
+func executionStateUnknown(t *tx, e *event.Envelope, p *event.ExecutionStateUnknown) {
+	t.execution(e, func(x *Execution) {
+		x.State, x.Step, x.Cause = ExecutionUnknown, p.Step, p.Cause
+		x.result(e)
+		t.useOf(x, UseUnknown)
+		t.answerKey(x, p.Answer)
+	})
+}
+
+// executionOutcomeResolved settles an unknown, or says that it stays one.
+func executionOutcomeResolved(t *tx, e *event.Envelope, p *event.ExecutionOutcomeResolved) {
+	t.execution(e, func(x *Execution) {
+		use := UseUnknown
+		switch p.Outcome {
+		case event.OutcomeCommitted:
+			x.State, x.ResolvedAt, use = ExecutionSuccess, e.Time, UseTaken
+		case event.OutcomeAborted:
+			x.State, x.ResolvedAt, use = ExecutionFailure, e.Time, UseFree
+		}
+		x.Outcome, x.Basis = p.Outcome, p.Basis
+		t.useOf(x, use)
+		t.settleKey(x)
+	})
+}
+
+// readFenceViolation keeps its seq with the execution it belongs to.
+func readFenceViolation(t *tx, e *event.Envelope, _ *event.ReadFenceViolation) {
+	t.execution(e, func(*Execution) {})
+}
+
+func (x *Execution) result(e *event.Envelope) {
+	x.ResultAt, x.ReasonCode, x.ErrorCode = e.Time, e.Context.ReasonCode, e.Context.ErrorCode
+}
+
+func idempotencyKey(scope [32]byte) []byte { return append([]byte(keyIdempotency), scope[:]...) }
+
+// bindKey gives a client's key to the execution, and sweeps.
+func (t *tx) bindKey(e *event.Envelope, x *Execution, p *event.Idempotency) {
+	r := IdempotencyRecord{Key: p.Key, RequestDigest: p.RequestDigest, ExecutionID: x.ID, RequestID: x.RequestID, State: x.State,
+		ExpiresAt: time.Unix(0, p.ExpiresAt).UTC()}
+	var old IdempotencyRecord
+	if t.get(idempotencyKey(p.ScopeDigest), &old) {
+		t.dropExpiry(dueKey(keyExpiry, old.ExpiresAt, string(p.ScopeDigest[:])))
+	}
+	t.sweepKeys(e.Time)
+	t.put(idempotencyKey(p.ScopeDigest), &r)
+	t.setExpiry(dueKey(keyExpiry, r.ExpiresAt, string(p.ScopeDigest[:])))
+}
+
+// keyed hands the record of x's key to change, unless the key has meanwhile
+// expired and belongs to another execution.
+func (t *tx) keyed(x *Execution, change func(*IdempotencyRecord)) {
+	if x.KeyScope == ([32]byte{}) {
+		return
+	}
+	var r IdempotencyRecord
+	if !t.get(idempotencyKey(x.KeyScope), &r) || r.ExecutionID != x.ID {
+		return
+	}
+	change(&r)
+	t.put(idempotencyKey(x.KeyScope), &r)
+}
+
+// answerKey keeps the first answer; a later result does not change what the
+// client was told.
+func (t *tx) answerKey(x *Execution, a *event.Answer) {
+	t.keyed(x, func(r *IdempotencyRecord) {
+		r.State = x.State
+		if a != nil && !r.Answered {
+			r.Answered, r.Status, r.Body, r.RowsOmitted = true, a.Status, a.Body, a.RowsOmitted
+		}
+	})
+}
+
+func (t *tx) settleKey(x *Execution) {
+	t.keyed(x, func(r *IdempotencyRecord) { r.State, r.Outcome = x.State, x.Outcome })
+}
+
+const (
+	// keyGrace is how long an expired key is kept: a clock that jumps ahead for a
+	// day must not make the gate forget what it has answered.
+	keyGrace = 24 * time.Hour
+	// sweepMost bounds the work that one event causes. It is more than one, so
+	// that keys are removed faster than they come.
+	sweepMost = 4
+)
+
+// sweepKeys removes a few keys that expired long before the event at now. The
+// log's own times decide, so a replay removes the same ones at the same event.
+func (t *tx) sweepKeys(now time.Time) {
+	due, err := t.expired(dueKey(keyExpiry, now.Add(-keyGrace), ""))
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	for _, key := range due {
+		t.dropExpiry([]byte(key))
+		t.delete([]byte(keyIdempotency + key[len(keyExpiry)+8:]))
+	}
+}
+
+func (t *tx) setExpiry(key []byte) {
+	t.set(key, nil)
+	t.expiries[string(key)] = true
+}
+
+func (t *tx) dropExpiry(key []byte) {
+	t.delete(key)
+	t.expiries[string(key)] = false
+}
+
+// expired lists the first expiry keys below limit as they stand with this
+// batch's own changes, so that the borders of batches make no difference.
+func (t *tx) expired(limit []byte) ([]string, error) {
+	var keys []string
+	for key, set := range t.expiries {
+		if set && key < string(limit) {
+			keys = append(keys, key)
+		}
+	}
+	it, err := t.db.NewIter(&pebble.IterOptions{LowerBound: physical(t.space.id, []byte(keyExpiry)), UpperBound: physical(t.space.id, limit)})
+	if err != nil {
+		return nil, err
+	}
+	for ok, n := it.First(), 0; ok && n < sweepMost; ok = it.Next() {
+		if _, changed := t.expiries[string(it.Key()[1:])]; !changed {
+			keys, n = append(keys, string(it.Key()[1:])), n+1
+		}
+	}
+	slices.Sort(keys)
+	return keys[:min(len(keys), sweepMost)], errors.Join(it.Error(), it.Close())
+}

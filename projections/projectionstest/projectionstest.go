@@ -1,0 +1,167 @@
+// Package projectionstest holds projections against their log in tests: after
+// any scenario a rebuild from nothing must give what the live store holds.
+package projectionstest
+
+import (
+	"context"
+	"iter"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
+	"writegate/projections"
+)
+
+// RebuildAndCompare rebuilds the projections of log from nothing, in memory,
+// and fails the test unless they equal those of store byte for byte. Nothing
+// may be appended meanwhile.
+func RebuildAndCompare(t testing.TB, log projections.Source, store *projections.Store) {
+	t.Helper()
+	fresh, err := projections.Open(projections.Options{Dir: "rebuilt", FS: vfs.NewMem()})
+	require.NoError(t, err)
+	require.NoError(t, fresh.Connect(t.Context(), log))
+	defer func() { require.NoError(t, fresh.Close()) }()
+
+	require.NoError(t, store.WaitApplied(t.Context(), fresh.Applied().Seq))
+	require.Equal(t, fresh.Applied(), store.Applied(), "the store is not where the log ends")
+	require.Equal(t, DigestOf(t, fresh), DigestOf(t, store), "the live projections differ from rebuilt ones")
+}
+
+// DigestOf gives the digest of what store holds.
+func DigestOf(t testing.TB, store *projections.Store) [32]byte {
+	t.Helper()
+	_, digest, err := store.Digest(t.Context())
+	require.NoError(t, err)
+	return digest
+}
+
+// A Log is a chain of events in memory, for tests of projections that need no
+// disk. It chains as the real log does.
+type Log struct {
+	ID [16]byte
+
+	mu      sync.Mutex
+	events  []event.Envelope
+	batches []int // where each batch ends
+	more    chan struct{}
+	closed  bool
+}
+
+// NewLog makes an empty log.
+func NewLog() *Log { return &Log{ID: [16]byte{1}, more: make(chan struct{})} }
+
+// LogID implements projections.Source.
+func (l *Log) LogID() [16]byte { return l.ID }
+
+// Append adds one batch. Drafts go through their record, as they do on disk.
+func (l *Log) Append(t testing.TB, drafts ...event.Draft) []event.Envelope {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first := len(l.events)
+	for i := range drafts {
+		record, err := event.Encode(nil, &drafts[i])
+		require.NoError(t, err)
+		d, err := event.Decode(record)
+		require.NoError(t, err)
+		e := event.Envelope{Seq: uint64(len(l.events) + 1), Draft: d}
+		if n := len(l.events); n > 0 {
+			e.PreviousHash = l.events[n-1].Hash
+		}
+		e.Hash = frame.EventHash(e.Seq, e.PreviousHash, record)
+		l.events = append(l.events, e)
+	}
+	l.batches = append(l.batches, len(l.events))
+	close(l.more)
+	l.more = make(chan struct{})
+	return l.events[first:]
+}
+
+// Cut gives a copy that ends after n events.
+func (l *Log) Cut(n int) *Log {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &Log{ID: l.ID, events: l.events[:n:n], batches: []int{n}, more: make(chan struct{})}
+}
+
+// Len is the number of events.
+func (l *Log) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.events)
+}
+
+// At gives one event.
+func (l *Log) At(seq uint64) event.Envelope {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.events[seq-1]
+}
+
+// Close ends all followers when they have everything.
+func (l *Log) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	close(l.more)
+	l.more = make(chan struct{})
+}
+
+// From implements projections.Source.
+func (l *Log) From(ctx context.Context, seq uint64) iter.Seq2[event.Envelope, error] {
+	l.mu.Lock()
+	events := l.events
+	l.mu.Unlock()
+	return func(yield func(event.Envelope, error) bool) {
+		for i := int(seq) - 1; i < len(events); i++ {
+			if ctx.Err() != nil {
+				yield(event.Envelope{}, ctx.Err())
+				return
+			}
+			if !yield(events[i], nil) {
+				return
+			}
+		}
+	}
+}
+
+// Follow implements projections.Follower.
+func (l *Log) Follow(ctx context.Context, seq uint64) iter.Seq2[eventlog.Batch, error] {
+	return func(yield func(eventlog.Batch, error) bool) {
+		for at := int(seq) - 1; ; {
+			batch, more, closed := l.batchAt(at)
+			if len(batch) > 0 {
+				if !yield(eventlog.Batch{Events: batch}, nil) {
+					return
+				}
+				at += len(batch)
+				continue
+			}
+			if closed {
+				return
+			}
+			select {
+			case <-more:
+			case <-ctx.Done():
+				yield(eventlog.Batch{}, ctx.Err())
+				return
+			}
+		}
+	}
+}
+
+func (l *Log) batchAt(at int) ([]event.Envelope, <-chan struct{}, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, end := range l.batches {
+		if end > at {
+			return l.events[at:end], l.more, l.closed
+		}
+	}
+	return nil, l.more, l.closed
+}

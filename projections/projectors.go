@@ -1,0 +1,66 @@
+package projections
+
+import "writegate/eventlog/event"
+
+// A projector folds events of one type in one version.
+type projector struct {
+	version uint16
+	apply   func(*tx, *event.Envelope) error // nil = the event is indexed alone
+}
+
+// indexed is for types that change no record: they are found by their filters.
+var indexed = projector{version: 1}
+
+// projectors is the one table of what events mean. A test holds it against
+// event.Types, so that a new type can't be forgotten.
+var projectors = map[event.Type]projector{
+	event.TypeStartup:                 indexed,
+	event.TypeShutdown:                indexed,
+	event.TypeLogTailRecovered:        indexed,
+	event.TypeCheckpointSigned:        indexed,
+	event.TypeHealthFail:              indexed,
+	event.TypeAuditCorruptionDetected: indexed,
+	event.TypeDBUnavailable:           indexed,
+	event.TypeRateLimitHit:            indexed,
+	event.TypeOversizedRequest:        indexed,
+	event.TypeOperatorAuthFailed:      indexed,
+	event.TypeRequestReceived:         indexed,
+	event.TypeQueryRejected:           indexed,
+	event.TypeDecisionRecorded:        indexed,
+	event.TypeEmergencyBypass:         indexed,
+	event.TypeReadFenceViolation:      {1, fold(readFenceViolation)},
+
+	event.TypePolicyLoaded:            {1, fold(policyLoaded)},
+	event.TypePolicyValidated:         {1, fold(policyValidated)},
+	event.TypePolicyActivated:         {1, fold(policyActivated)},
+	event.TypePolicyRollback:          {1, fold(policyRollback)},
+	event.TypePolicyCandidateCreated:  {1, fold(policyCandidateCreated)},
+	event.TypePolicyCandidateRejected: {1, fold(policyCandidateRejected)},
+
+	event.TypeApprovalCreated:  {1, fold(approvalCreated)},
+	event.TypeApprovalResolved: {1, fold(approvalResolved)},
+	event.TypeApprovalExpired:  {1, fold(approvalExpired)},
+	event.TypeApprovalUsed:     {1, fold(approvalUsed)},
+	event.TypeApprovalsPurged:  {1, fold(approvalsPurged)},
+
+	event.TypeExecutionDispatched:      {1, fold(executionDispatched)},
+	event.TypeExecutionSuccess:         {1, fold(executionSuccess)},
+	event.TypeExecutionFailure:         {1, fold(executionFailure)},
+	event.TypeExecutionStateUnknown:    {1, fold(executionStateUnknown)},
+	event.TypeExecutionOutcomeResolved: {1, fold(executionOutcomeResolved)},
+}
+
+// fold gives a projector its event's payload as a Go struct.
+func fold[P any, T interface {
+	*P
+	event.Typed
+}](apply func(*tx, *event.Envelope, T)) func(*tx, *event.Envelope) error {
+	return func(t *tx, e *event.Envelope) error {
+		p := T(new(P))
+		if err := p.Parse(e.Payload); err != nil {
+			return err
+		}
+		apply(t, e, p)
+		return nil
+	}
+}

@@ -1,0 +1,254 @@
+package projections
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"runtime/debug"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+)
+
+// A Source is a log to fold: *eventlog.Log.
+type Source interface {
+	LogID() [16]byte
+	// From gives the durable events from seq on, up to the head.
+	From(ctx context.Context, seq uint64) iter.Seq2[event.Envelope, error]
+}
+
+// A Follower is a log that goes on: *eventlog.Log.
+type Follower interface {
+	Source
+	// Follow gives the durable events from seq on in batches, and on.
+	Follow(ctx context.Context, seq uint64) iter.Seq2[eventlog.Batch, error]
+}
+
+// Bounds of a Pebble batch while events are replayed.
+const (
+	replayEvents = 1024
+	replayBytes  = 1 << 20
+)
+
+// Connect binds the store to its log and replays what it has not seen.
+//
+// Errors: ErrOtherLog, ErrAhead and ErrDiverged accuse the log; ErrDamaged the
+// store; event.ErrUnknownType says that a later program wrote the log. The gate
+// serves after none of them.
+func (s *Store) Connect(ctx context.Context, src Source) error {
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	if err := s.replay(ctx, s.space, src); err != nil {
+		return s.damaged(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.connected = true
+	return nil
+}
+
+// replay compares a space with the log and folds the rest of the log into it.
+func (s *Store) replay(ctx context.Context, sp *space, src Source) error {
+	known := sp.applied
+	if known.Seq > 0 && known.LogID != src.LogID() {
+		return fmt.Errorf("%w: %x, the log is %x", ErrOtherLog, known.LogID, src.LogID())
+	}
+	from := uint64(1)
+	if known.Seq > 0 {
+		from = firstOf(blockOf(known.Seq))
+	}
+	known.LogID = src.LogID()
+	r := &replay{store: s, space: sp, known: known, last: from - 1, block: block{no: blockOf(from)}}
+	for e, err := range src.From(ctx, from) {
+		if err != nil {
+			return fmt.Errorf("replay the log: %w", err)
+		}
+		if err := r.take(&e); err != nil {
+			return err
+		}
+	}
+	return r.end()
+}
+
+// A replay is one pass over the log.
+type replay struct {
+	store *Store
+	space *space
+	known Applied // what the space held before
+	block block   // the block in the making as of known
+	ready bool    // the space has known and block
+	last  uint64
+	tx    *tx
+	n     int
+}
+
+func (r *replay) take(e *event.Envelope) error {
+	if r.last = e.Seq; e.Seq <= r.known.Seq {
+		return r.recall(e)
+	}
+	if r.tx == nil {
+		r.prepare()
+		r.tx = begin(r.store.db, r.space)
+	}
+	if err := r.tx.safeFold(e); err != nil {
+		return err
+	}
+	if r.n++; r.n < replayEvents && r.tx.batch.Len() < replayBytes {
+		return nil
+	}
+	return r.commit()
+}
+
+// recall takes an event that is applied already into the block in the making.
+func (r *replay) recall(e *event.Envelope) error {
+	if e.Seq == r.known.Seq && e.Hash != r.known.Hash {
+		return fmt.Errorf("%w: event %d is %x, the log has %x", ErrDiverged, e.Seq, r.known.Hash, e.Hash)
+	}
+	if r.block.add(e); len(r.block.entries) == blockEvents {
+		r.block = block{no: r.block.no + 1} // written when it was completed
+	}
+	return nil
+}
+
+// prepare gives the space what was recalled, once all of it was.
+func (r *replay) prepare() {
+	if r.ready {
+		return
+	}
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	r.space.applied, r.space.block, r.ready = r.known, r.block, true
+}
+
+func (r *replay) commit() error {
+	if r.tx == nil {
+		return nil
+	}
+	t := r.tx
+	r.tx, r.n = nil, 0
+	if err := r.store.commit(t); err != nil {
+		return err
+	}
+	r.store.o.Progress(r.space.applied.Seq)
+	return nil
+}
+
+func (r *replay) end() error {
+	if r.last < r.known.Seq {
+		return fmt.Errorf("%w: they hold event %d, the log ends at %d", ErrAhead, r.known.Seq, r.last)
+	}
+	r.prepare()
+	return r.commit()
+}
+
+// Run folds every new event until ctx ends or the log is closed, and flushes
+// now and then. It is called once, after Connect. An error of a fold ends it
+// and is told by Fatal.
+func (s *Store) Run(ctx context.Context, log Follower) error {
+	ctx, cancel := context.WithCancel(ctx)
+	flushed := make(chan struct{})
+	go func() {
+		defer close(flushed)
+		s.flushNowAndThen(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-flushed
+	}()
+	for {
+		err := s.follow(ctx, log)
+		if slow := (*eventlog.SlowReaderError)(nil); errors.As(err, &slow) {
+			s.o.Logger.Warn("projections fell behind and read the log again", "applied", s.seq.Load())
+			continue
+		}
+		return err
+	}
+}
+
+func (s *Store) follow(ctx context.Context, log Follower) error {
+	for b, err := range log.Follow(ctx, s.seq.Load()+1) {
+		if slow := (*eventlog.SlowReaderError)(nil); ctx.Err() != nil || errors.As(err, &slow) {
+			return errors.Join(ctx.Err(), err)
+		}
+		if err == nil {
+			err = s.apply(b.Events)
+		}
+		if err != nil {
+			err = s.damaged(err)
+			s.fail(err)
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) flushNowAndThen(ctx context.Context) {
+	tick := time.NewTicker(s.o.FlushEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := s.Flush(); err != nil {
+				s.o.Logger.Error("projections can't be flushed; a crash would cost more replay", "error", err)
+			}
+		}
+	}
+}
+
+// apply folds one commit batch of the log as one batch of the store.
+func (s *Store) apply(events []event.Envelope) error {
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	select {
+	case <-s.stopped:
+		return s.stopReason()
+	default:
+	}
+	t := begin(s.db, s.space)
+	for i := range events {
+		if events[i].Seq <= t.applied.Seq {
+			continue // a rebuild has taken it from the log
+		}
+		if err := t.safeFold(&events[i]); err != nil {
+			return err
+		}
+	}
+	return s.commit(t)
+}
+
+// safeFold turns the panic of a projector into an error: a fault of the
+// program ends it in order, with the event's number.
+func (t *tx) safeFold(e *event.Envelope) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("event %d, %s: projector panicked: %v\n%s", e.Seq, e.Type, p, debug.Stack())
+		}
+	}()
+	return t.fold(e)
+}
+
+// commit writes a batch and lets views and waiters see it, in one step.
+func (s *Store) commit(t *tx) error {
+	if err := t.finishBatch(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if err := t.batch.Commit(pebble.NoSync); err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	t.space.applied, t.space.counters, t.space.block = t.applied, t.counters, t.block
+	current := t.space == s.space
+	s.mu.Unlock()
+	if current {
+		s.seq.Store(t.applied.Seq)
+		s.waiters.wake(t.applied.Seq)
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package projections
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"writegate/eventlog/event"
+)
+
+// projectorVersion changes with anything that makes the same events give other
+// bytes: a projector, a record's walk, a key. A store of another version is
+// put aside and rebuilt.
+const projectorVersion = 1
+
+// A space is one complete set of projections inside the store. Apply alone
+// changes it, under Store.applying; what views read of it is published under
+// Store.mu.
+type space struct {
+	id       byte
+	applied  Applied
+	counters Counters
+	block    block // the last index block, not yet complete
+}
+
+// A tx folds the events of one batch. What it writes, it can read again; after
+// the first error it goes on without effect, and commit gives the error.
+type tx struct {
+	db       *pebble.DB
+	batch    *pebble.Batch
+	space    *space
+	pending  map[string][]byte // records written here by key; nil = deleted
+	expiries map[string]bool   // keys of keyExpiry: set here, or deleted here
+
+	applied  Applied
+	counters Counters
+	block    block
+	changed  bool // counters
+	err      error
+}
+
+func begin(db *pebble.DB, sp *space) *tx {
+	return &tx{db: db, batch: db.NewBatch(), space: sp, pending: make(map[string][]byte), expiries: make(map[string]bool),
+		applied: sp.applied, counters: sp.counters, block: sp.block}
+}
+
+func (t *tx) fail(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// physical puts the key space in front of a key.
+func physical(space byte, key []byte) []byte {
+	return append(append(make([]byte, 0, 1+len(key)), space), key...)
+}
+
+// get reads a record, also one that this batch wrote. It gives false when
+// there is none.
+func (t *tx) get(key []byte, r record) bool {
+	if t.err != nil {
+		return false
+	}
+	b, ok := t.pending[string(key)]
+	if ok {
+		return b != nil && t.decode(key, b, r)
+	}
+	b, closer, err := t.db.Get(physical(t.space.id, key))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return false
+	}
+	if err != nil {
+		t.fail(err)
+		return false
+	}
+	found := t.decode(key, b, r)
+	if err := closer.Close(); err != nil {
+		t.fail(err)
+	}
+	return found && t.err == nil
+}
+
+func (t *tx) decode(key, b []byte, r record) bool {
+	if err := unmarshal(b, r); err != nil {
+		t.fail(fmt.Errorf("%q: %w", key, err))
+		return false
+	}
+	return true
+}
+
+func (t *tx) put(key []byte, r record) {
+	b := marshal(nil, r)
+	t.pending[string(key)] = b
+	t.set(key, b)
+}
+
+// set writes a key that projectors never read back.
+func (t *tx) set(key, value []byte) {
+	op := t.batch.SetDeferred(1+len(key), len(value))
+	op.Key[0] = t.space.id
+	copy(op.Key[1:], key)
+	copy(op.Value, value)
+	t.finish(op)
+}
+
+func (t *tx) delete(key []byte) {
+	t.pending[string(key)] = nil
+	op := t.batch.DeleteDeferred(1 + len(key))
+	op.Key[0] = t.space.id
+	copy(op.Key[1:], key)
+	t.finish(op)
+}
+
+func (t *tx) finish(op *pebble.DeferredBatchOp) {
+	if err := op.Finish(); err != nil {
+		t.fail(err)
+	}
+}
+
+// count changes the counters, which are written once a batch.
+func (t *tx) count(change func(*Counters)) {
+	change(&t.counters)
+	t.changed = true
+}
+
+// fold applies one event. The chain is checked once more: a fold over the
+// wrong events would be wrong for ever.
+func (t *tx) fold(e *event.Envelope) error {
+	if e.Seq != t.applied.Seq+1 || e.Seq > 1 && e.PreviousHash != t.applied.Hash {
+		return fmt.Errorf("%w: event %d does not follow event %d", ErrDiverged, e.Seq, t.applied.Seq)
+	}
+	p, ok := projectors[e.Type]
+	if !ok || p.version != e.TypeVersion {
+		return fmt.Errorf("event %d: %w: %s version %d", e.Seq, event.ErrUnknownType, e.Type, e.TypeVersion)
+	}
+	if p.apply != nil {
+		if err := p.apply(t, e); err != nil {
+			return fmt.Errorf("event %d, %s: %w", e.Seq, e.Type, err)
+		}
+	}
+	t.index(e)
+	t.applied.Seq, t.applied.Hash = e.Seq, e.Hash
+	return t.err
+}
+
+// finishBatch adds what stands once in a batch: the counters and how far it leads.
+func (t *tx) finishBatch() error {
+	if t.changed {
+		t.set([]byte(keyCounters), marshal(nil, &t.counters))
+	}
+	t.set([]byte(keyApplied), encodeApplied(t.applied))
+	return t.err
+}
+
+const appliedLen = 16 + 8 + 32 + 4
+
+// encodeApplied writes meta/applied: log_id, seq, event_hash, projector_version.
+func encodeApplied(a Applied) []byte {
+	b := append(make([]byte, 0, appliedLen), a.LogID[:]...)
+	b = binary.BigEndian.AppendUint64(b, a.Seq)
+	b = append(b, a.Hash[:]...)
+	return binary.BigEndian.AppendUint32(b, projectorVersion)
+}
+
+// decodeApplied also gives the projector version, which the caller judges.
+func decodeApplied(b []byte) (a Applied, version uint32, err error) {
+	if len(b) != appliedLen {
+		return a, 0, fmt.Errorf("projections: %s has %d bytes: %w", keyApplied, len(b), errRecord)
+	}
+	copy(a.LogID[:], b)
+	a.Seq = binary.BigEndian.Uint64(b[16:])
+	copy(a.Hash[:], b[24:])
+	return a, binary.BigEndian.Uint32(b[56:]), nil
+}

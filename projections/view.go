@@ -1,0 +1,297 @@
+package projections
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"writegate/eventlog/event"
+)
+
+// A View is one consistent look at all projections, as of Applied. It keeps
+// old versions of records alive in the store, so it is closed soon.
+type View struct {
+	store    *Store
+	snap     *pebble.Snapshot
+	space    byte
+	applied  Applied
+	counters Counters
+	block    block
+	indexed  bool  // block is complete up to applied
+	err      error // why there is nothing to see
+}
+
+// View opens a look at what is applied now. On a closed store every read of it
+// gives ErrClosed.
+func (s *Store) View() *View {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed != nil {
+		return &View{err: s.closed}
+	}
+	sp := s.space
+	return &View{store: s, snap: s.db.NewSnapshot(), space: sp.id, applied: sp.applied, counters: sp.counters, block: sp.block, indexed: s.connected}
+}
+
+// Close gives the look up. It is needed once; a second call does nothing.
+func (v *View) Close() error {
+	if v.snap == nil {
+		return nil
+	}
+	snap := v.snap
+	v.snap, v.err = nil, ErrClosed
+	return snap.Close()
+}
+
+// Applied is the event up to which the view has everything.
+func (v *View) Applied() Applied { return v.applied }
+
+// Counters are the numbers of records as of Applied. An approval whose time is
+// over counts as pending until its event; see ApprovalsPending.
+func (v *View) Counters() Counters { return v.counters }
+
+// read finds a record; found is false when there is none.
+func (v *View) read(key []byte, r record) (found bool, err error) {
+	b, found, err := v.bytes(key)
+	if err != nil || !found {
+		return false, err
+	}
+	if err := unmarshal(b, r); err != nil {
+		return false, v.store.damaged(fmt.Errorf("%q: %w", key, err))
+	}
+	return true, nil
+}
+
+// bytes copies the value of a key.
+func (v *View) bytes(key []byte) (value []byte, found bool, err error) {
+	if v.err != nil {
+		return nil, false, v.err
+	}
+	b, closer, err := v.snap.Get(physical(v.space, key))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, v.store.damaged(err)
+	}
+	value = append([]byte{}, b...)
+	return value, true, closer.Close()
+}
+
+// iter walks the keys of [from, to).
+func (v *View) iter(from, to []byte) (*pebble.Iterator, error) {
+	if v.err != nil {
+		return nil, v.err
+	}
+	return v.snap.NewIter(&pebble.IterOptions{LowerBound: physical(v.space, from), UpperBound: physical(v.space, to)})
+}
+
+// closeIter ends an iterator and keeps the first error.
+func (v *View) closeIter(it *pebble.Iterator, err error) error {
+	if e := errors.Join(it.Error(), it.Close()); e != nil && err == nil {
+		return v.store.damaged(e)
+	}
+	return err
+}
+
+// Approval finds an approval; ok is false when there is none or it was purged.
+func (v *View) Approval(id string) (a Approval, ok bool, err error) {
+	ok, err = v.read(approvalKey(id), &a)
+	return a, ok, err
+}
+
+// Execution finds an execution.
+func (v *View) Execution(id string) (x Execution, ok bool, err error) {
+	ok, err = v.read(executionKey(id), &x)
+	return x, ok, err
+}
+
+// PolicyVersion finds a version by its name@version.
+func (v *View) PolicyVersion(version string) (p PolicyVersion, ok bool, err error) {
+	ok, err = v.read(policyKey(version), &p)
+	return p, ok, err
+}
+
+// ActivePolicy finds the active version; ok is false when none was activated yet.
+func (v *View) ActivePolicy() (p PolicyVersion, ok bool, err error) {
+	if v.err != nil || v.counters.Active == "" {
+		return p, false, v.err
+	}
+	return v.PolicyVersion(v.counters.Active)
+}
+
+// PolicyDocument gives the exact bytes of the document with the hash.
+func (v *View) PolicyDocument(hash [32]byte) (document []byte, ok bool, err error) {
+	return v.bytes(documentKey(hash))
+}
+
+// LastPolicySeq is the seq of the last event that added a version's bytes or
+// changed a status; 0 when there is none.
+func (v *View) LastPolicySeq() uint64 { return v.counters.PolicySeq }
+
+// Idempotency finds what the key with the scope digest was answered with; ok
+// is false when the key is free at now.
+func (v *View) Idempotency(scope [32]byte, now time.Time) (r IdempotencyRecord, ok bool, err error) {
+	ok, err = v.read(idempotencyKey(scope), &r)
+	if err != nil || !ok || !now.Before(r.ExpiresAt) {
+		return IdempotencyRecord{}, false, err
+	}
+	return r, true, nil
+}
+
+// UnknownCount is the number of executions whose outcome is not known.
+func (v *View) UnknownCount() int { return v.counters.ExecutionsUnknown }
+
+// OpenExecutions lists what was dispatched and has no result, oldest first.
+func (v *View) OpenExecutions() ([]Execution, error) {
+	var open []Execution
+	err := v.all(Page{Asc: true, Limit: maxLimit}, func(page Page) (string, error) {
+		list, next, err := v.Executions(ExecutionFilter{State: ExecutionDispatched}, page)
+		open = append(open, list...)
+		return next, err
+	})
+	return open, err
+}
+
+// all takes page after page.
+func (v *View) all(page Page, take func(Page) (next string, err error)) error {
+	for {
+		next, err := take(page)
+		if err != nil || next == "" {
+			return err
+		}
+		page.Cursor = next
+	}
+}
+
+// DueApprovals lists the first pending approvals whose time is over at now, the
+// longest overdue first, and the moment at which the next one is due; zero when
+// none is pending beyond the list.
+func (v *View) DueApprovals(now time.Time, limit int) (due []Approval, next time.Time, err error) {
+	it, err := v.iter([]byte(keyApprovalDue), after([]byte(keyApprovalDue)))
+	if err != nil {
+		return nil, next, err
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		key := it.Key()[1:]
+		at := dueTime(key, keyApprovalDue)
+		if at.After(now) || len(due) == limit {
+			next = at
+			break
+		}
+		var a Approval
+		var found bool
+		if a, found, err = v.Approval(string(key[len(keyApprovalDue)+8:])); err != nil {
+			break
+		}
+		if found {
+			due = append(due, a)
+		}
+	}
+	return due, next, v.closeIter(it, err)
+}
+
+// ApprovalsPending counts the approvals that are pending at now.
+func (v *View) ApprovalsPending(now time.Time) (int, error) {
+	elapsed := 0
+	it, err := v.iter([]byte(keyApprovalDue), dueKey(keyApprovalDue, now.Add(1), ""))
+	if err != nil {
+		return 0, err
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		elapsed++
+	}
+	return v.counters.ApprovalsPending - elapsed, v.closeIter(it, nil)
+}
+
+// approvalStates are the states that may have a status; nil is an unknown status.
+func approvalStates(status string) []string {
+	switch status {
+	case "":
+		return []string{ApprovalPending, ApprovalApproved, ApprovalRejected, ApprovalExpired}
+	case StatusPending:
+		return []string{ApprovalPending}
+	case StatusExpired:
+		return []string{ApprovalPending, ApprovalExpired}
+	case StatusResolved:
+		return []string{ApprovalApproved, ApprovalRejected}
+	case ApprovalApproved, ApprovalRejected:
+		return []string{status}
+	}
+	return nil
+}
+
+// An ApprovalFilter selects approvals; an empty field selects all.
+type ApprovalFilter struct {
+	Status          string    // pending, expired, resolved, approved, rejected
+	Now             time.Time // the moment at which Status is meant
+	Env, App, Actor string
+}
+
+// Approvals lists approvals by the time of their creation.
+func (v *View) Approvals(f ApprovalFilter, page Page) ([]Approval, string, error) {
+	states := approvalStates(f.Status)
+	if states == nil {
+		return nil, "", fmt.Errorf("%w: status %q", ErrFilter, f.Status)
+	}
+	return list(v, listing{keyApprovalList, keyApproval, states, []string{f.Status, f.Env, f.App, f.Actor}}, page, func(a *Approval) bool {
+		return matches(f.Env, a.Env) && matches(f.App, a.App) && matches(f.Actor, a.Actor) &&
+			(f.Status != StatusPending && f.Status != StatusExpired || a.StatusAt(f.Now) == f.Status)
+	})
+}
+
+func matches(want, have string) bool { return want == "" || want == have }
+
+// An ExecutionFilter selects executions; an empty field selects all.
+type ExecutionFilter struct {
+	State      string // ExecutionSuccess and so on
+	Actor, App string
+}
+
+var executionStates = []string{ExecutionNotExecuted, ExecutionDispatched, ExecutionSuccess, ExecutionFailure, ExecutionUnknown}
+
+// Executions lists executions by the time of their first event.
+func (v *View) Executions(f ExecutionFilter, page Page) ([]Execution, string, error) {
+	states, err := oneOf(f.State, executionStates)
+	if err != nil {
+		return nil, "", err
+	}
+	return list(v, listing{keyExecutionList, keyExecution, states, []string{f.State, f.Actor, f.App}}, page, func(x *Execution) bool {
+		return matches(f.Actor, x.Actor) && matches(f.App, x.App)
+	})
+}
+
+// A PolicyFilter selects policy versions; an empty field selects all.
+type PolicyFilter struct {
+	Status string // event.PolicyCandidateStatus and so on
+	Name   string // the part before @
+}
+
+// A version that was only validated has no status, and is listed without one.
+var policyStatuses = []string{"", event.PolicyCandidateStatus, event.PolicyActiveStatus, event.PolicyArchivedStatus, event.PolicyRejectedStatus}
+
+// PolicyVersions lists versions in the order in which they came.
+func (v *View) PolicyVersions(f PolicyFilter, page Page) ([]PolicyVersion, string, error) {
+	states, err := oneOf(f.Status, policyStatuses)
+	if err != nil {
+		return nil, "", err
+	}
+	return list(v, listing{keyPolicyList, keyPolicy, states, []string{f.Status, f.Name}}, page, func(p *PolicyVersion) bool {
+		return f.Name == "" || len(p.PolicyVersion) > len(f.Name) && p.PolicyVersion[:len(f.Name)] == f.Name && p.PolicyVersion[len(f.Name)] == '@'
+	})
+}
+
+// oneOf gives the states that a filter leaves.
+func oneOf(state string, all []string) ([]string, error) {
+	if state == "" {
+		return all, nil
+	}
+	for _, s := range all {
+		if s == state {
+			return []string{state}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: state %q", ErrFilter, state)
+}
