@@ -115,19 +115,17 @@ func (x *index) save(o *Options, w string, logID [16]byte, head Head) error {
 	return replaceFile(o.FS, o.IndexPath, append(b, '\n'), false)
 }
 
-// buildIndex walks the active segment once, up to the durable head, and gives
-// its last frame. Open has just verified these bytes; a file of points that
-// anybody may have written is not believed in their place.
-func (l *Log) buildIndex(ctx context.Context, end Head) (last frame.Placed, err error) {
+// buildIndex walks the active segment once, up to the durable head. Open has
+// just verified these bytes; a file of points that anybody may have written is
+// not believed in their place.
+func (l *Log) buildIndex(ctx context.Context, end Head) error {
 	for p, err := range frame.Scan(ctx, l.readFile, frame.HeaderSize, end.Offset) {
 		if err != nil {
-			return frame.Placed{}, err
+			return err
 		}
 		l.index.note(p.Seq, end.Segment, p.Off)
-		last = p
-		last.Record = nil // aliases the scan's window
 	}
-	return last, nil
+	return nil
 }
 
 // keepIndexSaved writes the index file from time to time and at the end.

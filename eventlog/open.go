@@ -212,13 +212,19 @@ func (l *Log) judge(ctx context.Context, rec *Recovery) error {
 	for _, a := range report.Anchors {
 		rec.Anchors = append(rec.Anchors, event.Anchor{Level: string(a.Level), Result: a.Result, Seq: a.Seq})
 	}
-	rec.Clean = rec.Clean && (rec.New || head.Seq == report.End.Seq)
+	rec.Clean = rec.Clean && report.Status == frame.OK && (rec.New || head.Seq == report.End.Seq)
 	if l.unserved = l.verdict(report); l.unserved == nil && report.End.Segment > 0 {
 		l.unserved = fmt.Errorf("%w: it has sealed segments, which this version can verify but not continue", ErrUnreadable)
 	}
 	l.writable = l.unserved == nil
 	l.header = report.Header
 	l.durable = headOf(report, l.o.Now())
+	if l.unserved != nil && l.readFile != nil {
+		l.o.Logger.Error("the log is opened for reading alone", "reason", l.unserved)
+		if err := l.buildIndex(ctx, l.durable); err != nil { // readers will meet it where it is
+			l.o.Logger.Warn("the log can't be read to its end", "error", err)
+		}
+	}
 	return nil
 }
 
@@ -311,7 +317,7 @@ func (l *Log) prepare(ctx context.Context, rec *Recovery) (err error) {
 	if err := l.recover(ctx, rec); err != nil {
 		return err
 	}
-	if _, err := l.buildIndex(ctx, l.durable); err != nil {
+	if err := l.buildIndex(ctx, l.durable); err != nil {
 		return err
 	}
 	if rec.Tails, err = l.unnamedTails(ctx); err != nil {
