@@ -163,16 +163,18 @@ func (a *Anchor) from() string {
 	return " (" + a.Source + ")"
 }
 
-// newestMatch gives the time of the newest matching anchor, and whether any
-// matching one is kept away from this host.
-func newestMatch(r *Report) (newest string, away, any bool) {
-	for _, a := range r.Anchors {
+// newestMatch gives the matching anchor that knows most, or nil, and whether
+// any matching one is kept away from this host.
+func newestMatch(r *Report) (newest *AnchorResult, away bool) {
+	for i := range r.Anchors {
+		a := &r.Anchors[i]
 		if a.Result != AnchorMatch {
 			continue
 		}
-		any = true
-		newest = max(newest, a.Time)
+		if newest == nil || a.Seq > newest.Seq || a.Seq == newest.Seq && a.Time > newest.Time {
+			newest = a
+		}
 		away = away || a.Level == L3 || a.Level == L4
 	}
-	return newest, away, any
+	return newest, away
 }

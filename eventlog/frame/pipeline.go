@@ -193,8 +193,11 @@ func (p *pipeline) block() []byte {
 func (p *pipeline) gapAt(ctx context.Context, off int64, bad error, isIO bool) (*gap, error) {
 	if !isIO {
 		zero, err := zeroUpTo(p.f, off, p.limit)
-		if err == nil && zero {
+		if zero {
 			return nil, nil
+		}
+		if err != nil {
+			bad, isIO = err, true
 		}
 	}
 	next, err := p.sync.find(ctx, off+Align)

@@ -82,9 +82,12 @@ func (v *verifier) misplaced(p *part, kind Kind, why string) {
 }
 
 // missing notes the segments that are not there before this one, and goes on
-// with it as it comes.
+// with it as it comes. Where the folder could not be read nobody knows whether
+// they are missing, and the report says that already.
 func (v *verifier) missing(p *part, number uint32) {
-	v.misplaced(p, SealedSegment, fmt.Sprintf("segment %d is missing before it", v.wantN))
+	if v.set.Err == nil {
+		v.misplaced(p, SealedSegment, fmt.Sprintf("segment %d is missing before it", v.wantN))
+	}
 	v.chain.known = false
 	v.wantN = number
 }

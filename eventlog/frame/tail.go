@@ -18,19 +18,17 @@ type Tail struct {
 }
 
 // ScanTail reads the tail of a segment that begins at off; limit is where the
-// segment ends. Bytes that the medium does not give count as zeros, and are
-// reported by Verify.
+// segment ends. A tail that can't be read whole is an error: what is not known
+// is not zero.
 func ScanTail(ctx context.Context, f File, segment uint32, off, limit int64) (Tail, error) {
 	t := Tail{Segment: segment, Offset: off}
 	last, err := lastNonZero(f, off, limit)
-	if err != nil && ctx.Err() != nil {
-		return t, ctx.Err()
-	}
-	if t.Length = last - off; t.Length == 0 {
-		return t, nil
+	t.Length = last - off
+	if err != nil || t.Length == 0 {
+		return t, err
 	}
 	if t.SHA256, err = hashRange(f, off, last); err != nil {
-		return t, nil
+		return t, err
 	}
 	sync := newResync(f, limit)
 	for at := off; at < last; {

@@ -303,13 +303,16 @@ func (v *verifier) conclude() {
 
 // notExcluded says what an honest reader must still doubt.
 func (v *verifier) notExcluded() {
-	newest, away, any := newestMatch(v.rep)
+	newest, away := newestMatch(v.rep)
 	when := "at any time"
-	if any && newest != "" {
-		when = "after " + newest
+	switch {
+	case newest != nil && newest.Time != "":
+		when = "after " + newest.Time
+	case newest != nil:
+		when = fmt.Sprintf("after event %d", newest.Seq)
 	}
 	v.rep.NotExcluded = append(v.rep.NotExcluded, "removal of whole batches "+when+" would not show")
-	if any && !away {
+	if newest != nil && !away {
 		v.rep.NotExcluded = append(v.rep.NotExcluded, "every anchor is on this host")
 	}
 }

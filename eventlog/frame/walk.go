@@ -97,6 +97,8 @@ type segmentWalk struct {
 	pos   int64 // end of what was taken
 	ahead *lookAhead
 	ended *ending
+	// unread: some of the tail could not be read, and the report says so.
+	unread bool
 }
 
 // take judges one piece.
@@ -188,7 +190,7 @@ func (s *segmentWalk) gap(ctx context.Context, g gap, check CheckName, detail st
 	}
 	if !vouched && !(g.io && s.v.book.knowsBeyond(s.v.chain.end.Seq)) {
 		if g.io {
-			s.v.fault(s.p, Fault{Check: CheckTrailing, Kind: Unreadable, Offset: g.off, Length: g.next - g.off, Detail: g.err.Error()})
+			s.unreadable(g)
 		}
 		s.end(tailBegan)
 		return nil
@@ -220,6 +222,12 @@ func (s *segmentWalk) gap(ctx context.Context, g gap, check CheckName, detail st
 	return nil
 }
 
+// unreadable notes bytes of the tail that the medium does not give.
+func (s *segmentWalk) unreadable(g gap) {
+	s.unread = true
+	s.v.fault(s.p, Fault{Check: CheckTrailing, Kind: Unreadable, Offset: g.off, Length: g.next - g.off, Detail: g.err.Error()})
+}
+
 // changed reports whether there is a frame now where none was a moment ago.
 func (s *segmentWalk) changed(g gap) bool {
 	_, _, err := ReadFrameAt(s.p.File, g.off, s.p.limit)
@@ -246,8 +254,11 @@ func (s *segmentWalk) finish(ctx context.Context) (stop bool, err error) {
 		return false, nil
 	}
 	tail, err := ScanTail(ctx, s.p.File, end.Segment, end.Offset, s.p.limit)
-	if err != nil {
-		return false, err
+	switch {
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case err != nil && !s.unread:
+		s.unreadable(gap{off: end.Offset, next: s.p.limit, err: err})
 	}
 	v.rep.Tail = tail.report()
 	if tail.Length == 0 {
