@@ -84,13 +84,23 @@ func (l *KeyLease) Release() {
 // scope is the digest over actor, app, tenant and key; requestDigest is that of
 // the statement and its context (spec/decisions.md part 3).
 func (c *Commands) BeginKey(scope, requestDigest [32]byte, now time.Time) (*KeyLease, *projections.IdempotencyRecord, error) {
-	if err := c.keys.take(scope, requestDigest); err != nil {
-		return nil, nil, err
+	// Answered keys are replayed without a lease: replays must not get into each
+	// other's way.
+	record, err := c.keptAnswer(scope, requestDigest, now)
+	if err != nil || record != nil {
+		return nil, record, err
+	}
+	taken := c.keys.take(scope, requestDigest)
+	// Only now the view that counts: whoever held the lease before released it
+	// after its events were applied, so what it did shows here.
+	record, err = c.keptAnswer(scope, requestDigest, now)
+	if taken != nil {
+		if err == nil && record == nil {
+			err = taken
+		}
+		return nil, record, err
 	}
 	lease := &KeyLease{leases: c.keys, scope: scope}
-	// Only now the view: whoever held the lease before released it after its
-	// events were applied, so what it did shows here.
-	record, err := c.keptAnswer(scope, requestDigest, now)
 	if err != nil || record != nil {
 		lease.Release()
 		return nil, record, err
