@@ -22,7 +22,7 @@ var (
 
 // Versions of the grammar's module and tree.
 const (
-	parserVersion = "v5.1.0"
+	PgQueryVersion = "v5.1.0"
 	treeVersion   = 160001
 )
 
@@ -100,7 +100,7 @@ func newTables(cfg Config) (*tables, error) {
 	if t.extensions, err = newExtensions(); err != nil {
 		return nil, err
 	}
-	t.engine = Engine{PgQuery: parserVersion, Grammar: treeVersion, Tables: tablesHash(), ServerMajor: cfg.ServerMajor}
+	t.engine = Engine{PgQuery: PgQueryVersion, Grammar: treeVersion, Tables: tablesHash(), ServerMajor: cfg.ServerMajor}
 	t.walks = &sync.Pool{New: func() any { return new(walk) }}
 	return t, nil
 }

@@ -1,0 +1,147 @@
+package classify
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestCallsRaiseWhatTheyDo(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for call, want := range map[string]string{
+		"now()": "", "pg_catalog.now()": "", `"now"()`: "", "lab.pg_catalog.now()": "", "NOW()": "", "count(*)": "", "repeat('x', 9)": "",
+		`"Now"()`: SignalUnknownFunction, "public.now()": SignalUnknownFunction, "information_schema._pg_char_max_length(1,2)": SignalUnknownFunction,
+		"pg_catalog.nothing()": SignalUnknownFunction,
+		"random()":             SignalVolatileFunction, "gen_random_uuid()": SignalVolatileFunction, "pg_relation_size('t')": SignalVolatileFunction,
+		"setval('s', 1)": SignalSequenceChange, "pg_advisory_lock(1)": SignalAdvisoryLock, "pg_sleep_for('1s')": SignalDelayFunction,
+		"setseed(1)": SignalSessionChange, "pg_export_snapshot()": SignalSessionChange, "pg_notify('a', 'b')": SignalSessionChange,
+		"pg_get_functiondef(1)": SignalSecretCatalogRead, "pg_input_is_valid('1', 'int')": SignalUnknownFunction,
+		"pg_read_file('x')": SignalServerFileAccess, "lo_import('x')": SignalServerFileAccess, "pg_ls_dir('.')": SignalServerFileAccess,
+		"pg_terminate_backend(1)": SignalBackendControl, "pg_switch_wal()": SignalBackendControl, "pg_stat_reset()": SignalBackendControl,
+		"pg_drop_replication_slot('x')": SignalBackendControl, "brin_summarize_new_values('i')": SignalBackendControl,
+		"pg_import_system_collations('x')": SignalBackendControl + "," + SignalSystemCatalogWrite,
+		"query_to_xml('', true, true, '')": SignalSQLExecutingFunction, "ts_stat('')": SignalSQLExecutingFunction,
+		"plpgsql_call_handler()":            SignalOpaqueCode,
+		"set_config('work_mem', 'x', true)": SignalSessionChange, "set_config('Role', 'x', true)": SignalIdentitySwitch + "," + SignalSessionChange,
+		"set_config($1, 'x', true)":               SignalIdentitySwitch + "," + SignalSessionChange,
+		"set_config('work' || '_mem', 'x', true)": SignalIdentitySwitch + "," + SignalSessionChange,
+		"current_setting('work_mem')":             "", "current_setting('work_mem'::text)": "", "current_setting('DATA_directory')": SignalSecretCatalogRead,
+		"current_setting(x)": SignalSecretCatalogRead, "current_setting(VARIADIC ARRAY['a'])": SignalSecretCatalogRead,
+		"current_setting('a'::app.text)":        SignalSecretCatalogRead + "," + SignalUnknownFunction,
+		"('config_file'::text).current_setting": SignalSecretCatalogRead,
+		"dblink('a', 'b')":                      SignalRemoteAccess + "," + SignalUnknownFunction, "ext.dblink_exec('a')": SignalRemoteAccess + "," + SignalUnknownFunction,
+		"crosstab('a')": SignalSQLExecutingFunction + "," + SignalUnknownFunction, "pg_file_unlink('a')": SignalServerFileAccess + "," + SignalUnknownFunction,
+		"get_raw_page('t', 0)": SignalServerFileAccess + "," + SignalUnknownFunction, "similarity('a', 'b')": SignalUnknownFunction,
+		"pg_stat_statements_reset()": SignalBackendControl + "," + SignalUnknownFunction, "uuid_generate_v4()": SignalUnknownFunction + "," + SignalVolatileFunction,
+	} {
+		c := mustClassify(t, tb, "SELECT "+call+" FROM t")
+		require.Equal(t, want, strings.Join(c.RiskSignals, ","), call)
+		require.Equal(t, want == "", c.SafeRead, call)
+		require.Equal(t, want == "" || want == SignalSecretCatalogRead, c.Class == ClassRead, call)
+	}
+}
+
+func TestAColumnThatIsACallCounts(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for sql, want := range map[string]string{
+		"SELECT x.pg_read_file FROM unnest(ARRAY['/etc/passwd']) x":  SignalServerFileAccess,
+		"SELECT ('/etc/passwd'::text).pg_read_file":                  SignalServerFileAccess,
+		"SELECT (a[1]).pg_read_file FROM t":                          SignalServerFileAccess,
+		"SELECT (r).a.lo_import FROM t":                              SignalServerFileAccess,
+		"SELECT s.t.nextval FROM s.t":                                SignalSequenceChange,
+		"SELECT x.pg_sleep FROM generate_series(1, 2) x":             SignalDelayFunction,
+		"SELECT x.dblink_exec FROM unnest(ARRAY['a']) x":             SignalRemoteAccess + "," + SignalUnknownFunction,
+		"SELECT 1 FROM t ORDER BY t.pg_terminate_backend":            SignalBackendControl,
+		"SELECT x.pg_get_functiondef FROM (SELECT 1::oid) y(x)":      SignalSecretCatalogRead,
+		"SELECT pg_read_file FROM t":                                 "", // one name is a column
+		"SELECT t.random, t.lower, t.*, (t).*, a[1], (b).c.d FROM t": "",
+		"INSERT INTO t (pg_read_file) VALUES (1)":                    "",
+	} {
+		require.Equal(t, want, strings.Join(mustClassify(t, tb, sql).RiskSignals, ","), sql)
+	}
+}
+
+func TestOperatorsTypesAndSamplesThatAreNotBuiltInAreUnknownFunctions(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for sql, name := range map[string]string{
+		"SELECT 1 OPERATOR(app.+) 2": "app.+", "SELECT a <-> b <#> c FROM t": "public.<#>", "SELECT a === ANY (b) FROM t": "public.===",
+		"SELECT 1 FROM t WHERE (a, b) OPERATOR(app.<) (SELECT 1, 2)": "app.<", "SELECT a FROM t ORDER BY a USING OPERATOR(app.>)": "app.>",
+		"SELECT a FROM t ORDER BY a USING ~<~~": "public.~<~~", "SELECT 1 WHERE a OPERATOR(app.=) ALL (SELECT 1)": "app.=",
+		"SELECT 'x'::mood": "public.mood", "SELECT CAST(a AS app.int4) FROM t": "app.int4", "SELECT evil 'x'": "public.evil",
+		"SELECT * FROM json_to_record('{}') AS (a mood)": "public.mood", "SELECT '{}'::app.t[]": "app.t",
+		"SELECT JSON_OBJECT('a': 1 RETURNING mood)": "public.mood", "SELECT * FROM XMLTABLE('/a' PASSING x COLUMNS a mood)": "public.mood",
+		"SELECT 1 FROM t TABLESAMPLE app.system (1)": "app.system", "SELECT 1 FROM t TABLESAMPLE system_time (1)": "public.system_time",
+		"SELECT ''::hstore": "public.hstore",
+	} {
+		c := mustClassify(t, tb, sql)
+		require.Contains(t, c.Functions, name, sql)
+		require.Equal(t, []string{SignalUnknownFunction}, c.RiskSignals, sql)
+		require.Equal(t, ClassWrite, c.Class)
+	}
+	for _, sql := range []string{
+		"SELECT 1::int, '1'::pg_catalog.int4, 'a'::text[], '{}'::_text, 'x'::\"char\", 1::bigint, ''::jsonb, 'pg_class'::regclass, 'x'::varchar(3), '1 day'::interval day, 'a'::name",
+		"SELECT 1 OPERATOR(pg_catalog.+) 2, 1 + 2, a || b, a @> b, a -> 'x', a @@ b, NOT a, a !~~ b, a <-> b FROM t TABLESAMPLE pg_catalog.system (1)",
+	} {
+		require.True(t, mustClassify(t, tb, sql).SafeRead, sql)
+	}
+}
+
+func TestWhatIsBuiltInDependsOnTheVersion(t *testing.T) {
+	for _, c := range []struct {
+		major int
+		sql   string
+		safe  bool
+	}{
+		{15, "SELECT array_sample(a, 1) FROM t", false}, {18, "SELECT casefold('x')", true}, {17, "SELECT casefold('x')", false},
+		{0, "SELECT casefold('x')", false}, {0, "SELECT lower('x')", true}, {16, "SELECT any_value(a) FROM t", true}, {15, "SELECT any_value(a) FROM t", false},
+		{16, "SELECT t.uuidv7 FROM t", true}, {18, "SELECT t.uuidv7 FROM t", false}, {0, "SELECT t.uuidv7 FROM t", false},
+	} {
+		tb, err := newTables(Config{ServerMajor: c.major})
+		require.NoError(t, err)
+		require.Equal(t, c.safe, mustClassify(t, tb, c.sql).SafeRead, "%d: %s", c.major, c.sql)
+	}
+	_, err := newTables(Config{ServerMajor: 14})
+	require.Error(t, err)
+}
+
+func TestEveryVerdictOfTheTablesIsMapped(t *testing.T) {
+	rows, err := tsv(functionsTSV, 6)
+	require.NoError(t, err)
+	count := map[string]int{}
+	for _, r := range rows {
+		f := newFunction(r[0], r[1], r[2])
+		count[r[1]]++
+		if r[1] == "safe" {
+			require.Empty(t, f.signals, r[0])
+			continue
+		}
+		reason, _, _ := strings.Cut(r[2], ":")
+		require.True(t, len(f.signals) > 0 || reason == "setting_change", r[0])
+		if r[1] == "forbidden" {
+			require.NotContains(t, f.signals, SignalUnknownFunction, "%s: no signal for reason %s", r[0], r[2])
+		}
+		for _, s := range f.signals {
+			require.NotEmpty(t, severities[s])
+		}
+	}
+	require.Equal(t, map[string]int{"safe": 1980, "strict": 676, "forbidden": 144}, count)
+	require.Len(t, severities, 29)
+}
+
+func TestTheEngineBlockNamesTheTables(t *testing.T) {
+	c := mustClassify(t, newTestTables(t, Config{ServerMajor: 17}), "SELECT 1")
+	require.Equal(t, Engine{PgQuery: "v5.1.0", Grammar: 160001, Tables: tablesHash(), ServerMajor: 17}, c.Engine)
+	require.Len(t, c.Engine.Tables, 12)
+	require.Equal(t, "1.0", c.ClassificationVersion)
+}
+
+func TestTheFingerprintOfADeepTreeIsItsText(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	deep := func(f string) Classification { return mustClassify(t, tb, "SELECT "+f+"(x)"+strings.Repeat("+1", 100)) }
+	a, b := deep("lower"), deep("pg_read_file")
+	require.Regexp(t, "^x[0-9a-f]{16}$", a.Fingerprint)
+	require.NotEqual(t, a.Fingerprint, b.Fingerprint)
+	require.GreaterOrEqual(t, a.Depth, fingerprintDepth)
+	require.Regexp(t, "^[0-9a-f]{16}$", mustClassify(t, tb, "SELECT lower(x)").Fingerprint)
+}
