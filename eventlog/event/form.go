@@ -132,6 +132,24 @@ func num[T whole](f *form, key string, n *T, optional bool) {
 	f.spare(key, optional && *n == 0)
 }
 
+// bound is for an optional limit, where 0 is a limit and absence is none.
+func bound(f *form, key string, n **int64) {
+	if !f.reading {
+		if *n != nil {
+			f.put(key, Int(**n))
+		}
+		return
+	}
+	v, ok := f.next(key, KindInt, may)
+	if !ok {
+		return
+	}
+	if v.num < 0 {
+		f.fail(key, "%d is out of range", v.num)
+	}
+	*n = &v.num
+}
+
 func (f *form) hash(key string, h *[32]byte, optional bool) { fixed(f, key, h[:], optional) }
 
 // fixed is for byte strings of one length; zero counts as absent where that is allowed.

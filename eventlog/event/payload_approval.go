@@ -22,7 +22,7 @@ type ApprovalCreated struct {
 	ExpiresAt      int64  // ns since 1970
 	TTLSeconds     int
 	RuleID         string
-	MaxRows        int // 0 = no limit
+	MaxRows        *int64 // nil = no limit, 0 = no row at all
 	Message        string
 	Remedy         string
 	Principal      string
@@ -36,7 +36,7 @@ func (p *ApprovalCreated) form(f *form) {
 	f.str("classification", &p.Classification, need)
 	num(f, "expires_at", &p.ExpiresAt, need)
 	f.str("host", &p.Host, need)
-	num(f, "max_rows", &p.MaxRows, may)
+	bound(f, "max_rows", &p.MaxRows)
 	f.str("message", &p.Message, may)
 	f.str("principal", &p.Principal, may)
 	f.str("remedy", &p.Remedy, may)

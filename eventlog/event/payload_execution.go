@@ -41,7 +41,7 @@ type Params struct {
 type Limits struct {
 	Rows      int
 	Bytes     int
-	MaxRows   int // the approval's; 0 = none
+	MaxRows   *int64 // the approval's; nil = none, 0 = no row at all
 	TimeoutMS int
 }
 
@@ -88,7 +88,7 @@ func (p *Params) form(f *form) {
 
 func (l *Limits) form(f *form) {
 	num(f, "bytes", &l.Bytes, need)
-	num(f, "max_rows", &l.MaxRows, may)
+	bound(f, "max_rows", &l.MaxRows)
 	num(f, "rows", &l.Rows, need)
 	num(f, "timeout_ms", &l.TimeoutMS, need)
 }

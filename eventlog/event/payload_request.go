@@ -82,7 +82,7 @@ type DecisionRecorded struct {
 // ApprovalTerms are the terms that a rule sets for an approval.
 type ApprovalTerms struct {
 	TTLSeconds int
-	MaxRows    int // 0 = no limit
+	MaxRows    *int64 // nil = no limit, 0 = no row at all
 }
 
 // DecisionFacts are the variables of facts/v1 (design/policy.md part 3) that
@@ -126,7 +126,7 @@ func (p *DecisionRecorded) form(f *form) {
 }
 
 func (t *ApprovalTerms) form(f *form) {
-	num(f, "max_rows", &t.MaxRows, may)
+	bound(f, "max_rows", &t.MaxRows)
 	num(f, "ttl_seconds", &t.TTLSeconds, need)
 }
 
