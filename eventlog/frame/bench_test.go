@@ -1,0 +1,133 @@
+package frame_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/frame"
+)
+
+// benchLog is 64 MiB of records of 400 bytes in batches of 16, in a real file.
+func benchLog(b *testing.B) (path string, size int64) {
+	s := newSample(b, "bench")
+	sizes := make([]int, 16)
+	for i := range sizes {
+		sizes[i] = 400
+	}
+	for len(s.bytes) < 64<<20 {
+		s.batch(b, sizes...)
+	}
+	path = filepath.Join(b.TempDir(), "audit.wal")
+	require.NoError(b, os.WriteFile(path, s.bytes, 0o600))
+	return path, int64(len(s.bytes))
+}
+
+// BenchmarkVerify verifies a file in the page cache with one worker for each
+// processor.
+func BenchmarkVerify(b *testing.B) {
+	path, size := benchLog(b)
+	b.SetBytes(size)
+	for b.Loop() {
+		verifyFile(b, path)
+	}
+}
+
+func verifyFile(b *testing.B, path string) {
+	set, err := frame.Discover(context.Background(), frame.OS{}, path)
+	require.NoError(b, err)
+	r, err := frame.Verify(context.Background(), set, frame.Options{})
+	require.NoError(b, err)
+	require.Equal(b, frame.OK, r.Status)
+	require.NoError(b, set.Close())
+}
+
+// hashAll hashes total bytes in messages of this size on all processors at once.
+func hashAll(total, size int) {
+	cpus := runtime.GOMAXPROCS(0)
+	var wg sync.WaitGroup
+	for range cpus {
+		wg.Go(func() {
+			msg := make([]byte, size)
+			for range total / size / cpus {
+				sum := sha256.Sum256(msg)
+				msg[0] = sum[0]
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// BenchmarkSHA256 is what the processors can hash: messages as long as an
+// event's, and large ones.
+func BenchmarkSHA256(b *testing.B) {
+	const total = 64 << 20
+	for _, size := range []int{458, 1 << 20} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			b.SetBytes(total)
+			for b.Loop() {
+				hashAll(total, size)
+			}
+		})
+	}
+}
+
+// BenchmarkVerifyAgainstSHA256 is goal L5: bytes of the log verified a second
+// over bytes that SHA-256 hashes a second on the same processors, the two in
+// turns, the median of the rounds.
+func BenchmarkVerifyAgainstSHA256(b *testing.B) {
+	path, size := benchLog(b)
+	var events, large []float64
+	for b.Loop() {
+		v := timed(func() { verifyFile(b, path) })
+		events = append(events, timed(func() { hashAll(int(size), 458) })/v)
+		v = timed(func() { verifyFile(b, path) })
+		large = append(large, timed(func() { hashAll(int(size), 1<<20) })/v)
+	}
+	slices.Sort(events)
+	slices.Sort(large)
+	b.ReportMetric(events[len(events)/2], "ratio(458B)")
+	b.ReportMetric(large[len(large)/2], "ratio(1MiB)")
+	b.ReportMetric(large[0], "min(1MiB)")
+	b.ReportMetric(large[len(large)-1], "max(1MiB)")
+}
+
+func timed(work func()) float64 {
+	start := time.Now()
+	work()
+	return time.Since(start).Seconds()
+}
+
+func BenchmarkEventHash(b *testing.B) {
+	record := make([]byte, 400)
+	b.ReportAllocs()
+	b.SetBytes(400)
+	for b.Loop() {
+		frame.EventHash(7, [32]byte{}, record)
+	}
+}
+
+func BenchmarkAppendAndSeal(b *testing.B) {
+	f := frame.Frame{Seq: 1, Record: make([]byte, 400)}
+	buf := make([]byte, 0, 1<<20)
+	b.ReportAllocs()
+	b.SetBytes(int64(64 * frame.Size(400)))
+	for b.Loop() {
+		buf = buf[:0]
+		for range 64 {
+			buf = frame.Append(buf, &f)
+		}
+		if err := frame.SealBatch(buf, 4096); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
