@@ -280,14 +280,6 @@ func quoted(message string) string {
 	return name
 }
 
-func factNames() []string {
-	names := make([]string, len(variables))
-	for i, v := range variables {
-		names[i] = v.name
-	}
-	return names
-}
-
 // readsOf lists the facts that the expression may read.
 func readsOf(a *cel.Ast) []*variable {
 	named := map[string]bool{}

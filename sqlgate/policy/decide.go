@@ -14,7 +14,8 @@ const (
 	failed
 )
 
-// outcome reads match, then unless, and when last.
+// outcome reads match, then unless, and when last. What the rule's filter
+// holds of match is not read again.
 func (r *rule) outcome(e *evaluation) outcome {
 	if !r.match.holds(e) || (r.unless != nil && r.unless.holds(e)) {
 		return notMatched
@@ -71,11 +72,13 @@ func (p *Policy) DecideSessionControl(f *Facts) Result {
 	return r
 }
 
-// collect evaluates the rules that can match the statement's class.
+// collect evaluates the rules that are for this kind of statement.
 func (p *Policy) collect(e *evaluation) {
-	class := bits.TrailingZeros64(e.bits(classVariable))
-	class = min(class, len(p.byClass)-1)
-	for _, i := range p.byClass[class] {
+	class, types := e.bits(classVariable), e.bits(queryTypesVariable)
+	for i := range p.filters {
+		if !p.filters[i].passes(class, types) {
+			continue
+		}
 		r := &p.rules[i]
 		switch r.outcome(e) {
 		case matched:
@@ -166,8 +169,7 @@ func (p *Policy) terms(e *evaluation) *ApprovalTerms {
 			t.TTLSeconds = ttl
 		}
 		if r.maxRows != nil && (t.MaxRows == nil || *r.maxRows < *t.MaxRows) {
-			rows := *r.maxRows
-			t.MaxRows = &rows
+			t.MaxRows = r.maxRows
 		}
 	}
 	return t

@@ -19,6 +19,8 @@ type evaluation struct {
 	words [variableCount]uint64
 	known uint32 // bit i: words[i] is worked out
 	ready uint32 // bit i: values[i] is worked out
+	seen  uint32 // bit i: whether the names of variable i are plain is known
+	plain uint32 // bit i: they are
 
 	values [variableCount]ref.Val
 
@@ -31,7 +33,7 @@ var evaluations = sync.Pool{New: func() any { return new(evaluation) }}
 func evaluate(f *Facts) *evaluation {
 	e := evaluations.Get().(*evaluation)
 	e.facts, e.safe = f, isSafeRead(f)
-	e.known, e.ready = 0, 0
+	e.known, e.ready, e.seen, e.plain = 0, 0, 0, 0
 	e.matched, e.observed, e.failed = e.matched[:0], e.observed[:0], e.failed[:0]
 	return e
 }
@@ -67,12 +69,28 @@ func (e *evaluation) bits(v *variable) uint64 {
 	return word
 }
 
+// plainNames reports whether all names of a list are plain.
+func (e *evaluation) plainNames(v *variable, names []string) bool {
+	if e.seen&(1<<v.id) == 0 {
+		e.seen |= 1 << v.id
+		e.plain |= 1 << v.id
+		for _, name := range names {
+			if !v.isPlain(name) {
+				e.plain &^= 1 << v.id
+				break
+			}
+		}
+	}
+	return e.plain&(1<<v.id) != 0
+}
+
 // ResolveName gives CEL the value of a fact.
 func (e *evaluation) ResolveName(name string) (any, bool) {
-	v, ok := variableByName[name]
-	if !ok {
+	i := variableNames.place(name)
+	if i < 0 {
 		return nil, false
 	}
+	v := variables[i]
 	if e.ready&(1<<v.id) == 0 {
 		e.values[v.id] = e.value(v)
 		e.ready |= 1 << v.id

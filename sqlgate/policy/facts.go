@@ -103,8 +103,9 @@ var otherSignals = []string{
 // A vocabulary is a closed set of names. A set of its members is a word of
 // bits, which makes every check on an enum one machine instruction.
 type vocabulary struct {
-	names []string
-	bit   map[string]uint64
+	names   []string
+	bit     map[string]uint64
+	buckets [256][]int // places of names by their hash: one or two in most
 }
 
 // foreign is the bit of every name outside a vocabulary. No check contains
@@ -115,15 +116,37 @@ func newVocabulary(names ...string) *vocabulary {
 	v := &vocabulary{names: names, bit: make(map[string]uint64, len(names))}
 	for i, name := range names {
 		v.bit[name] = 1 << i
+		h := bucketOf(name)
+		v.buckets[h] = append(v.buckets[h], i)
 	}
 	return v
 }
 
-func (v *vocabulary) has(name string) bool { _, ok := v.bit[name]; return ok }
+// bucketOf is a hash that is good enough for a few dozen known names and much
+// cheaper than that of a map.
+func bucketOf(name string) uint8 {
+	n := len(name)
+	if n == 0 {
+		return 0
+	}
+	return uint8(n)*7 + name[0]*31 + name[n-1]*17 + name[n/2]
+}
+
+// place is the index of a name, or -1.
+func (v *vocabulary) place(name string) int {
+	for _, i := range v.buckets[bucketOf(name)] {
+		if v.names[i] == name {
+			return i
+		}
+	}
+	return -1
+}
+
+func (v *vocabulary) has(name string) bool { return v.place(name) >= 0 }
 
 func (v *vocabulary) one(name string) uint64 {
-	if b, ok := v.bit[name]; ok {
-		return b
+	if i := v.place(name); i >= 0 {
+		return 1 << i
 	}
 	return foreign
 }

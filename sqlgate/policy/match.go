@@ -1,12 +1,15 @@
 package policy
 
+import "slices"
+
 // A check is one key of a match or unless, compiled: AND stands between
 // checks, OR inside the list of one.
 type check struct {
-	v        *variable
+	kind     kind // of v, at hand for deciding
 	only     bool
-	bits     uint64      // kindEnum, kindEnumList: the names asked for
-	want     bool        // kindBool
+	want     bool   // kindBool
+	bits     uint64 // kindEnum, kindEnumList: the names asked for
+	v        *variable
 	exact    []string    // kindExact
 	patterns *patternSet // kindText, kindNames
 	values   []string    // as written with lists expanded, for trace and hash
@@ -20,7 +23,7 @@ func (c *check) key() string {
 }
 
 func (c *check) holds(e *evaluation) bool {
-	switch c.v.kind {
+	switch c.kind {
 	case kindBool:
 		return e.truth(c.v) == c.want
 	case kindEnum:
@@ -33,7 +36,7 @@ func (c *check) holds(e *evaluation) bool {
 	case kindExact:
 		return contains(c.exact, c.v.text(e.facts))
 	case kindText:
-		return c.patterns.any(c.v.text(e.facts))
+		return c.patterns.any(c.v.text(e.facts), true)
 	default:
 		return c.holdsNames(e)
 	}
@@ -43,9 +46,10 @@ func (c *check) holds(e *evaluation) bool {
 // never known to hold, since what was cut off might not.
 func (c *check) holdsNames(e *evaluation) bool {
 	names := c.v.list(e.facts)
+	plain := e.plainNames(c.v, names)
 	if !c.only {
 		for _, name := range names {
-			if c.patterns.any(name) {
+			if c.patterns.any(name, plain) {
 				return true
 			}
 		}
@@ -55,7 +59,7 @@ func (c *check) holdsNames(e *evaluation) bool {
 		return false
 	}
 	for _, name := range names {
-		if !c.patterns.all(name) {
+		if !c.patterns.all(name, plain) {
 			return false
 		}
 	}
@@ -71,8 +75,28 @@ func contains(list []string, value string) bool {
 	return false
 }
 
+// effort orders checks by what they cost, so that the ones that touch no text
+// come first.
+func (c *check) effort() int {
+	switch c.v.kind {
+	case kindBool, kindEnum, kindEnumList:
+		return 0
+	case kindExact, kindText:
+		return 1
+	default:
+		return 2
+	}
+}
+
 // A group holds checks joined by AND, in the order of facts/v1.
 type group []check
+
+// byEffort is the group in the order in which deciding reads it.
+func (g group) byEffort() group {
+	quick := slices.Clone(g)
+	slices.SortStableFunc(quick, func(a, b check) int { return a.effort() - b.effort() })
+	return quick
+}
 
 func (g group) holds(e *evaluation) bool {
 	for i := range g {
@@ -89,16 +113,27 @@ type matcher struct {
 	all      group
 	anyOf    []group
 	hasAnyOf bool
+
+	quickAll   group // all and anyOf in the order of their effort
+	quickAnyOf []group
+}
+
+// prepare makes the matcher ready to decide.
+func (m *matcher) prepare() {
+	m.quickAll, m.quickAnyOf = m.all.byEffort(), nil
+	for _, g := range m.anyOf {
+		m.quickAnyOf = append(m.quickAnyOf, g.byEffort())
+	}
 }
 
 func (m *matcher) holds(e *evaluation) bool {
-	if !m.all.holds(e) {
+	if !m.quickAll.holds(e) {
 		return false
 	}
 	if !m.hasAnyOf {
 		return true
 	}
-	for _, g := range m.anyOf {
+	for _, g := range m.quickAnyOf {
 		if g.holds(e) {
 			return true
 		}
@@ -118,17 +153,35 @@ func (m *matcher) groups() []group {
 	return gs
 }
 
-// classBits is the set of classes that the matcher can match at all: what its
-// plain keys say of class, and every class where they say nothing.
-func (m *matcher) classBits() uint64 {
-	bits := ^uint64(0)
-	for i := range m.all {
-		switch c := &m.all[i]; {
+// A filter is what the match of a rule says of class and query types, so that
+// rules for other kinds of statements are passed over without a look at them.
+type filter struct {
+	classes   uint64 // the class is in it
+	typesOnly uint64 // no query type is outside
+	typesAny  uint64 // some query type is in it, unless it is 0
+}
+
+func (f *filter) passes(class, types uint64) bool {
+	return class&f.classes != 0 && types&^f.typesOnly == 0 && (f.typesAny == 0 || types&f.typesAny != 0)
+}
+
+// filter takes the checks on class and query types out of the quick group,
+// since who asks the filter need not ask them again. Of several checks on one
+// side all but the first stay.
+func (m *matcher) filter() filter {
+	f := filter{classes: ^uint64(0), typesOnly: ^uint64(0)}
+	m.quickAll = slices.DeleteFunc(m.quickAll, func(c check) bool {
+		switch {
 		case c.v == classVariable:
-			bits &= c.bits
-		case c.v == safeReadVariable && c.want:
-			bits &= classes.bit["read"]
+			f.classes &= c.bits
+		case c.v == queryTypesVariable && c.only:
+			f.typesOnly &= c.bits
+		case c.v == queryTypesVariable && f.typesAny == 0 && c.bits != 0:
+			f.typesAny = c.bits
+		default:
+			return false
 		}
-	}
-	return bits
+		return true
+	})
+	return f
 }

@@ -8,8 +8,7 @@ import (
 )
 
 // matcher reads the content of match or unless.
-func (r *documentReader) matcher(n *yaml.Node, pointer, what string) matcher {
-	var m matcher
+func (r *documentReader) matcher(n *yaml.Node, pointer, what string) (m matcher) {
 	var anyOf *yaml.Node
 	m.all = r.group(n, pointer, what, func(n *yaml.Node) { anyOf = n })
 	if anyOf == nil {
@@ -77,7 +76,7 @@ func variableOfKey(key string) (v *variable, only, ok bool) {
 
 // check reads the values of one key and compiles them.
 func (r *documentReader) check(n *yaml.Node, pointer string, v *variable, only bool, where string) check {
-	c := check{v: v, only: only}
+	c := check{kind: v.kind, v: v, only: only}
 	before := len(r.findings)
 	if v.kind == kindBool {
 		c.want, _ = r.boolean(n, pointer, v.name)

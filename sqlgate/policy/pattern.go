@@ -15,17 +15,70 @@ const unresolved = "?"
 type pattern struct {
 	text     string
 	segments []string
+	form     form
 }
 
+// A form tells patterns apart that are matched on sight.
+type form uint8
+
+const (
+	general      form = iota
+	literal           // no star: equal texts match
+	trailingStar      // one star at the very end: a prefix matches
+)
+
 func newPattern(text string, v *variable) pattern {
-	if v.kind == kindText {
-		return pattern{text: text, segments: []string{text}}
+	p := pattern{text: text, segments: []string{text}}
+	if v.kind != kindText {
+		p.segments = strings.Split(text, ".")
 	}
-	return pattern{text: text, segments: strings.Split(text, ".")}
+	switch star := strings.IndexByte(text, '*'); {
+	case star < 0:
+		p.form = literal
+	case star == len(text)-1 && (v.kind == kindText || v.segments == len(p.segments)):
+		p.form = trailingStar
+	}
+	return p
+}
+
+// onSight matches a value whose segments are as many as those of the variable
+// and all resolved. The second result is false where that takes a closer look.
+func (p *pattern) onSight(value string) (matches, done bool) {
+	switch p.form {
+	case literal:
+		return p.text == value, true
+	case trailingStar:
+		return strings.HasPrefix(value, p.text[:len(p.text)-1]), true
+	default:
+		return false, false
+	}
+}
+
+// isPlain reports whether a value has all its segments, each of them resolved,
+// so that every pattern can be matched without a doubt.
+func (v *variable) isPlain(value string) bool {
+	if v.kind == kindText {
+		return true
+	}
+	if value == "" || value[0] == unresolved[0] || value[len(value)-1] == '*' {
+		return false
+	}
+	dots := 0
+	for i := range len(value) {
+		if value[i] == '.' {
+			if dots++; strings.HasPrefix(value[i+1:], unresolved+".") {
+				return false
+			}
+		}
+	}
+	if v.segments == 0 {
+		return dots <= 1
+	}
+	return dots == v.segments-1
 }
 
 // shapeFault says what is wrong with the pattern as one on v, or "".
-func (p pattern) shapeFault(v *variable) (fault, suggestion string) {
+func (p *pattern) shapeFault(v *variable) (fault, suggestion string) {
 	if v.kind != kindNames {
 		return "", ""
 	}
@@ -55,7 +108,7 @@ func (p pattern) shapeFault(v *variable) (fault, suggestion string) {
 
 // any reports whether value may lie inside the pattern, counting what is not
 // known for certain as inside; it serves rules that restrict.
-func (p pattern) any(value string, v *variable) bool {
+func (p *pattern) any(value string, v *variable) bool {
 	if v.kind == kindText {
 		return glob(p.segments[0], value)
 	}
@@ -72,7 +125,7 @@ func (p pattern) any(value string, v *variable) bool {
 
 // anyAcross serves a value with more dots than borders: a quoted identifier
 // holds one, so the borders are not known and stars may reach across them.
-func (p pattern) anyAcross(value string, v *variable) bool {
+func (p *pattern) anyAcross(value string, v *variable) bool {
 	segments := p.segments
 	if rest, ok := strings.CutSuffix(value, ".*"); ok && v.segments == 3 {
 		value, segments = rest, segments[:2]
@@ -84,7 +137,7 @@ func (p pattern) anyAcross(value string, v *variable) bool {
 }
 
 // anySegments compares segment by segment, the first skipped ones unseen.
-func (p pattern) anySegments(value string, skipped int, v *variable) bool {
+func (p *pattern) anySegments(value string, skipped int, v *variable) bool {
 	for i := skipped; i < len(p.segments); i++ {
 		segment, rest, _ := strings.Cut(value, ".")
 		value = rest
@@ -103,7 +156,7 @@ func (p pattern) anySegments(value string, skipped int, v *variable) bool {
 
 // all reports whether value lies inside the pattern for certain; it serves
 // rules that allow.
-func (p pattern) all(value string, v *variable) bool {
+func (p *pattern) all(value string, v *variable) bool {
 	if v.kind == kindText {
 		return glob(p.segments[0], value)
 	}
@@ -170,24 +223,31 @@ func newPatternSet(v *variable, texts []string) *patternSet {
 	return s
 }
 
-func (s *patternSet) any(value string) bool {
-	if s.exactly(value) {
-		return true
-	}
-	for i := range s.patterns {
-		if s.patterns[i].any(value, s.v) {
-			return true
-		}
-	}
-	return false
+// any and all ask whether some pattern of the set holds the value; plain is
+// what isPlain says of it.
+func (s *patternSet) any(value string, plain bool) bool {
+	return s.holds(value, plain, (*pattern).any)
 }
 
-func (s *patternSet) all(value string) bool {
+func (s *patternSet) all(value string, plain bool) bool {
+	return s.holds(value, plain, (*pattern).all)
+}
+
+func (s *patternSet) holds(value string, plain bool, inside func(*pattern, string, *variable) bool) bool {
 	if s.exactly(value) {
 		return true
 	}
 	for i := range s.patterns {
-		if s.patterns[i].all(value, s.v) {
+		p := &s.patterns[i]
+		if plain {
+			if matches, done := p.onSight(value); done {
+				if matches {
+					return true
+				}
+				continue
+			}
+		}
+		if inside(p, value, s.v) {
 			return true
 		}
 	}

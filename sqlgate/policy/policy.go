@@ -34,9 +34,8 @@ type Policy struct {
 	tests         []Case
 	defaultTTL    int
 
-	// byClass holds, for each class and last for anything else, the places of
-	// the rules that can match a statement of that class.
-	byClass [][]int
+	// filters holds one for each rule, in order.
+	filters []filter
 }
 
 // Version is name@major.minor.patch.
@@ -58,19 +57,14 @@ func (p *Policy) Document() []byte { return slices.Clone(p.document) }
 // Tests are the cases of the document, in order. They must not be changed.
 func (p *Policy) Tests() []Case { return p.tests }
 
-// index sorts the rules by the classes that they can match.
+// index makes the rules ready to decide.
 func (p *Policy) index() {
-	p.byClass = make([][]int, len(classes.names)+1)
 	for i := range p.rules {
-		bits := p.rules[i].match.classBits()
-		for c := range p.byClass {
-			bit := foreign
-			if c < len(classes.names) {
-				bit = 1 << c
-			}
-			if bits&bit != 0 {
-				p.byClass[c] = append(p.byClass[c], i)
-			}
+		m := &p.rules[i].match
+		m.prepare()
+		p.filters = append(p.filters, m.filter())
+		if p.rules[i].unless != nil {
+			p.rules[i].unless.prepare()
 		}
 	}
 }

@@ -67,6 +67,16 @@ var variableByName = func() map[string]*variable {
 	return m
 }()
 
+var variableNames = newVocabulary(factNames()...)
+
+func factNames() []string {
+	names := make([]string, len(variables))
+	for i, v := range variables {
+		names[i] = v.name
+	}
+	return names
+}
+
 var (
 	classVariable      = variableByName["class"]
 	safeReadVariable   = variableByName["safe_read"]

@@ -327,12 +327,12 @@ func WriteManifest(dir, manifest string, m Manifest) error {
 // a manifest that makes it active. It refuses a folder that holds anything
 // already.
 func Init(dir, manifest, name string) error {
-	return InitWith(dir, manifest, policy.Starting(name))
+	return Create(dir, manifest, policy.Starting(name))
 }
 
-// InitWith is Init with a document of the caller's: the demonstration starts
+// Create is Init with a document of the caller's: the demonstration starts
 // with its own.
-func InitWith(dir, manifest string, document []byte) error {
+func Create(dir, manifest string, document []byte) error {
 	p, report := policy.Load(document, policy.Options{})
 	if p == nil {
 		return report.Err()

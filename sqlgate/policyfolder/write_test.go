@@ -171,7 +171,7 @@ func TestInit(t *testing.T) {
 	require.Error(t, Init(t.TempDir(), DefaultManifest, "No Name"))
 
 	dir = t.TempDir()
-	require.NoError(t, InitWith(dir, "other.json", policy.Sample()))
+	require.NoError(t, Create(dir, "other.json", policy.Sample()))
 	folder, _, err = Read(dir, "other.json")
 	require.NoError(t, err)
 	require.Equal(t, "shop-gate@1.0.0", folder.Manifest.Active)
