@@ -1,10 +1,6 @@
 package classify
 
-import (
-	"testing"
-
-	pg "github.com/pganalyze/pg_query_go/v5"
-)
+import "testing"
 
 // benchStatements are the statements of the corpus that parse as one.
 func benchStatements(b testing.TB) []string {
@@ -16,33 +12,6 @@ func benchStatements(b testing.TB) []string {
 		}
 	}
 	return append(all, ordinaryReads...)
-}
-
-// BenchmarkFacts is guard, parse, fingerprint and walk; goal P6 divides it by
-// BenchmarkParseAndFingerprint over the same statements.
-func BenchmarkFacts(b *testing.B) {
-	tb := newTestTables(b, Config{})
-	all := benchStatements(b)
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		if _, f := classifyText(tb, all[i%len(all)]); f != nil {
-			b.Fatal(f)
-		}
-	}
-}
-
-func BenchmarkParseAndFingerprint(b *testing.B) {
-	all := benchStatements(b)
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		sql := all[i%len(all)]
-		if _, err := pg.Parse(sql); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := pg.Fingerprint(sql); err != nil {
-			b.Fatal(err)
-		}
-	}
 }
 
 // BenchmarkWalk is the walk alone, over the trees of the same statements.

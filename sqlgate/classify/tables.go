@@ -23,7 +23,7 @@ var (
 // Versions of the grammar's module and tree.
 const (
 	PgQueryVersion = "v5.1.0"
-	treeVersion   = 160001
+	treeVersion    = 160001
 )
 
 // versions is a set of server majors, one bit for each from 15 on.
