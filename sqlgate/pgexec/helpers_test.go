@@ -71,18 +71,51 @@ func (s *side) run(sql string) {
 // ask returns the first value of a query, "" for NULL or no row.
 func (s *side) ask(sql string) string {
 	s.t.Helper()
-	results, err := s.conn.Exec(context.Background(), sql).ReadAll()
+	value, err := s.first(sql)
 	require.NoError(s.t, err, sql)
-	if len(results) == 0 || len(results[0].Rows) == 0 {
-		return ""
+	return value
+}
+
+func (s *side) first(sql string) (string, error) {
+	results, err := s.conn.Exec(context.Background(), sql).ReadAll()
+	if err != nil || len(results) == 0 || len(results[0].Rows) == 0 {
+		return "", err
 	}
-	return string(results[0].Rows[0][0])
+	return string(results[0].Rows[0][0]), nil
 }
 
 // eventually waits until a query gives a value.
 func (s *side) eventually(sql, want string) {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return s.ask(sql) == want }, 15*time.Second, 5*time.Millisecond, sql)
+	retry := time.NewTicker(5 * time.Millisecond)
+	defer retry.Stop()
+	var got string
+	var err error
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); <-retry.C {
+		if got, err = s.first(sql); err == nil && got == want {
+			return
+		}
+	}
+	s.t.Errorf("%s: got %q, want %q (%v)", sql, got, want, err)
+}
+
+// meanwhile waits, on a connection of its own, until a query gives a value, then
+// runs do. The returned function waits until that is done.
+func (s *side) meanwhile(sql, want string, do func()) (wait func()) {
+	other := newSide(s.t, s.url)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		other.eventually(sql, want)
+		do()
+	}()
+	return func() { <-done }
+}
+
+// killWhenActive ends the backend that runs a statement like pattern.
+func (s *side) killWhenActive(pattern string) (wait func()) {
+	return s.meanwhile("SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '"+pattern+
+		"' AND state = 'active' AND datname = current_database() AND pid <> pg_backend_pid()) x", "1", func() {})
 }
 
 func sql(text string) Statement { return Statement{SQL: text} }

@@ -97,11 +97,9 @@ func TestAReadThatTheGateTimesOutIsCancelledAndItsConnectionClosed(t *testing.T)
 func TestAClientThatHangsUpCancelsItsRead(t *testing.T) {
 	db, side := open(t)
 	ctx, hangUp := context.WithCancel(context.Background())
-	go func() {
-		side.eventually("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active' AND datname = current_database()", "1")
-		hangUp()
-	}()
+	wait := side.meanwhile("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active' AND datname = current_database()", "1", hangUp)
 	res, err := db.Read(ctx, "exe_1", sql("SELECT pg_sleep(30)"), Limits{}, db.NewRows(0))
+	wait()
 	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err))
 	require.Equal(t, Failure, res.State)
 	require.Equal(t, ReasonCancelled, res.ReasonCode)
@@ -115,21 +113,15 @@ func TestAClientThatHangsUpCancelsItsRead(t *testing.T) {
 
 func TestAReadWhoseBackendIsKilled(t *testing.T) {
 	db, side := open(t)
-	go side.killWhenActive("SELECT pg_sleep%")
+	killed := side.killWhenActive("SELECT pg_sleep%")
 	res, _, err := read(t, db, "SELECT pg_sleep(30)")
+	killed()
 	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
 	require.Equal(t, Failure, res.State)
 	require.Equal(t, OutcomeAborted, res.Outcome)
 	require.Equal(t, BasisReadOnly, res.Basis)
 	require.Equal(t, "57P01", res.SQLState)
 	require.Equal(t, `[{"?column?":1}]`, mustRead(t, db, "SELECT 1"))
-}
-
-// killWhenActive ends the backend that runs a statement like pattern.
-func (s *side) killWhenActive(pattern string) {
-	other := newSide(s.t, s.url)
-	other.eventually("SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '"+pattern+
-		"' AND state = 'active' AND datname = current_database() AND pid <> pg_backend_pid()) x", "1")
 }
 
 func TestAResultOverItsLimitsIsRefused(t *testing.T) {

@@ -97,8 +97,9 @@ func TestAWriteThatOnlyTheGateTimesOutIsAbortedSinceCommitWasNeverSent(t *testin
 func TestAWriteWhoseBackendIsKilledBeforeCommit(t *testing.T) {
 	db, side := open(t)
 	side.run("CREATE TABLE t (a int)")
-	go side.killWhenActive("%INSERT INTO t VALUES%pg_sleep%")
+	killed := side.killWhenActive("%INSERT INTO t VALUES%pg_sleep%")
 	res, _, err := write(t, db, "WITH w AS (INSERT INTO t VALUES (1) RETURNING a) SELECT pg_sleep(30) FROM w", Limits{})
+	killed()
 	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
 	require.Equal(t, Failure, res.State)
 	require.Equal(t, ReasonCommitNeverSent, res.ReasonCode)
@@ -130,15 +131,6 @@ func TestADeferredConstraintFailsAsPartOfTheStatement(t *testing.T) {
 	require.Equal(t, BasisRollbackAcknowledged, res.Basis, "it failed before COMMIT was sent")
 	require.Equal(t, "1", side.ask("SELECT count(*) FROM t"))
 }
-
-// deferredTrigger makes a constraint trigger that SET CONSTRAINTS cannot reach:
-// it queues one for COMMIT by touching a second table from a first trigger.
-const failAtCommit = `
-CREATE TABLE a (x int); CREATE TABLE b (x int);
-CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s RETURN NULL; END $$;
-CREATE FUNCTION relay() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN SET CONSTRAINTS ALL DEFERRED; INSERT INTO b VALUES (1); RETURN NULL; END $$;
-CREATE CONSTRAINT TRIGGER first AFTER INSERT ON a DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION relay();
-CREATE CONSTRAINT TRIGGER second AFTER INSERT ON b DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late();`
 
 func TestDatabaseErrorsByClass(t *testing.T) {
 	db, side := open(t)
@@ -270,17 +262,15 @@ func TestAWriteIsCancelledOnRequestAlone(t *testing.T) {
 	tx, err := db.Begin(ctx, BeginOptions{ExecutionID: "exe_7"})
 	require.NoError(t, err)
 	require.False(t, db.Cancel(ctx, "exe_7"), "nothing runs yet")
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		watch := newSide(t, side.url)
-		hangUp()
-		watch.eventually("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND state = 'active' AND application_name = 'gate/writer' AND datname = current_database()", "1")
-		require.False(t, db.Cancel(context.Background(), "exe_8"))
-		require.True(t, db.Cancel(context.Background(), "exe_7"))
-	}()
+	hangUp()
+	var other, this bool
+	wait := side.meanwhile("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND state = 'active' AND application_name = 'gate/writer' AND datname = current_database()", "1", func() {
+		other, this = db.Cancel(context.Background(), "exe_8"), db.Cancel(context.Background(), "exe_7")
+	})
 	res, err := tx.Exec(ctx, sql("WITH w AS (INSERT INTO t VALUES (1) RETURNING a) SELECT pg_sleep(4) FROM w"), db.NewRows(0))
-	<-done
+	wait()
+	require.False(t, other)
+	require.True(t, this)
 	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err))
 	require.Equal(t, Failure, res.State)
 	require.Equal(t, ReasonCancelled, res.ReasonCode)

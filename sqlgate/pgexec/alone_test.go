@@ -1,0 +1,99 @@
+package pgexec
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/commands/fault"
+)
+
+// alone runs a statement outside a transaction.
+func alone(t testing.TB, db *DB, text string, lim Limits) (Result, error) {
+	t.Helper()
+	a, err := db.BeginAlone(context.Background(), BeginOptions{ExecutionID: "exe_alone", Limits: lim})
+	require.NoError(t, err)
+	defer a.Close()
+	return a.Exec(context.Background(), sql(text), db.NewRows(0))
+}
+
+func TestAStatementThatRefusesABlockRunsAlone(t *testing.T) {
+	db, side := open(t)
+	side.run("CREATE TABLE t (a int)")
+	a, err := db.BeginAlone(context.Background(), BeginOptions{})
+	require.NoError(t, err)
+	require.Zero(t, a.Dispatch().XID)
+	require.NotZero(t, a.Dispatch().Upstream.BackendPID)
+	res, err := a.Exec(context.Background(), sql("CREATE INDEX CONCURRENTLY i ON t (a)"), db.NewRows(0))
+	require.NoError(t, err)
+	require.Equal(t, Success, res.State)
+	require.Equal(t, BasisAloneCompleted, res.Basis)
+	require.Equal(t, "CREATE INDEX", res.CommandTag)
+	require.Equal(t, "t", side.ask("SELECT indisvalid FROM pg_index WHERE indexrelid = 'i'::regclass"))
+	_, err = a.Exec(context.Background(), sql("VACUUM"), db.NewRows(0))
+	require.Error(t, err, "one statement each")
+	require.Zero(t, db.Stats().InUse)
+}
+
+func TestAStatementAloneThatFailsMayHaveLeftSomething(t *testing.T) {
+	db, side := open(t)
+	side.run("CREATE TABLE t (a int); INSERT INTO t VALUES (1), (1)")
+	res, err := alone(t, db, "CREATE UNIQUE INDEX CONCURRENTLY i ON t (a)", Limits{})
+	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err))
+	require.Equal(t, OutcomePartialPossible, fault.Of(err).Details["outcome"])
+	require.Equal(t, Failure, res.State)
+	require.Equal(t, OutcomePartialPossible, res.Outcome)
+	require.Equal(t, "23505", res.SQLState)
+	require.Equal(t, "f", side.ask("SELECT indisvalid FROM pg_index WHERE indexrelid = 'i'::regclass"), "an invalid index stays")
+}
+
+func TestAStatementAloneThatTimesOutOrIsLostIsUnknown(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.LockTimeout = time.Minute; c.QueryTimeout = 200 * time.Millisecond })
+	side.run("CREATE TABLE t (a int)")
+	side.run("BEGIN; LOCK TABLE t")
+	defer side.run("ROLLBACK")
+
+	res, err := alone(t, db, "VACUUM t", Limits{})
+	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
+	require.Equal(t, Unknown, res.State)
+	require.Equal(t, CauseTimeout, res.Cause)
+	require.Nil(t, res.Settled)
+
+	killed := side.killWhenActive("VACUUM (FULL)%")
+	res, err = alone(t, db, "VACUUM (FULL) t", Limits{Bulk: true})
+	killed()
+	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
+	require.Equal(t, Unknown, res.State)
+	require.Equal(t, CauseConnectionLost, res.Cause)
+	require.Nil(t, res.Settled)
+}
+
+func TestAStatementAloneCanBeCancelled(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.LockTimeout = time.Minute })
+	side.run("CREATE TABLE t (a int)")
+	side.run("BEGIN; LOCK TABLE t")
+	defer side.run("ROLLBACK")
+	wait := side.meanwhile("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'VACUUM%' AND wait_event_type = 'Lock' AND datname = current_database()", "1",
+		func() { db.Cancel(context.Background(), "exe_alone") })
+	res, err := alone(t, db, "VACUUM t", Limits{})
+	wait()
+	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err))
+	require.Equal(t, ReasonCancelled, res.ReasonCode)
+	require.Equal(t, OutcomePartialPossible, res.Outcome)
+}
+
+func TestSettingsOfAStatementAloneEndWithIt(t *testing.T) {
+	db, _ := open(t, func(c *Config) { c.PoolMax = 1 })
+	a, err := db.BeginAlone(context.Background(), BeginOptions{Limits: Limits{Bulk: true}})
+	require.NoError(t, err)
+	require.Equal(t, "300000", a.Dispatch().Settings["statement_timeout"])
+	rows := db.NewRows(0)
+	_, err = a.Exec(context.Background(), sql("SHOW statement_timeout"), rows)
+	require.NoError(t, err)
+	require.Equal(t, `[{"statement_timeout":"5min"}]`, string(rows.JSON()))
+	_, after, err := write(t, db, "SHOW statement_timeout", Limits{})
+	require.NoError(t, err)
+	require.Equal(t, `[{"statement_timeout":"5s"}]`, after)
+}

@@ -1,0 +1,286 @@
+package pgexec
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/commands/fault"
+	"writegate/fixtures/postgres"
+)
+
+func withDatabase(t testing.TB, raw, name string) string {
+	u, err := url.Parse(raw)
+	require.NoError(t, err)
+	u.Path = "/" + name
+	return u.String()
+}
+
+func withUser(t testing.TB, raw, user, password string) string {
+	u, err := url.Parse(raw)
+	require.NoError(t, err)
+	u.User = url.UserPassword(user, password)
+	return u.String()
+}
+
+func TestManyClientsShareFewConnections(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 3; c.AcquireTimeout = time.Minute })
+	side.run("CREATE TABLE t (a int)")
+	var work sync.WaitGroup
+	errs := make(chan error, 64)
+	for i := range 32 {
+		work.Go(func() {
+			_, _, err := write(t, db, fmt.Sprintf("INSERT INTO t VALUES (%d)", i), Limits{})
+			errs <- err
+		})
+		work.Go(func() {
+			res, rows, err := read(t, db, fmt.Sprintf("SELECT %d AS a", i))
+			if err == nil && rows != fmt.Sprintf(`[{"a":%d}]`, i) {
+				err = fmt.Errorf("somebody else's rows: %s %+v", rows, res)
+			}
+			errs <- err
+		})
+	}
+	work.Wait()
+	close(errs)
+	for err := range errs {
+		require.NoError(t, err)
+	}
+	require.Equal(t, "32 496", side.ask("SELECT count(*) || ' ' || sum(a) FROM t"))
+	require.LessOrEqual(t, db.Stats().Idle, 6)
+	require.Zero(t, db.Stats().InUse)
+	require.Positive(t, db.Stats().Waits)
+}
+
+func TestNobodyWaitsLongForAFreeConnection(t *testing.T) {
+	db, _ := open(t, func(c *Config) { c.PoolMax = 1; c.AcquireTimeout = 30 * time.Millisecond })
+	tx, err := db.Begin(context.Background(), BeginOptions{})
+	require.NoError(t, err)
+	_, err = db.Begin(context.Background(), BeginOptions{})
+	require.Equal(t, fault.DBUnavailable, fault.CodeOf(err))
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = db.Begin(ctx, BeginOptions{})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 1, db.Stats().InUse)
+	tx.Rollback()
+	mustWrite(t, db, "SELECT 1")
+}
+
+func TestNoGoroutineAndNoConnectionIsLeft(t *testing.T) {
+	base := postgres.ForTest(t)
+	side := newSide(t, base)
+	before := runtime.NumGoroutine()
+	db, err := Open(Config{URL: base, TLS: TLSConfig{Mode: TLSDisable}}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	mustWrite(t, db, "SELECT 1")
+	mustRead(t, db, "SELECT 1")
+	_, _, err = read(t, db, "SELECT repeat('x', 20000000)")
+	require.Error(t, err)
+	db.Close()
+	side.eventually("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'gate/%' AND datname = current_database()", "0")
+	for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before && time.Now().Before(end); {
+		runtime.Gosched()
+	}
+	require.LessOrEqual(t, runtime.NumGoroutine(), before)
+}
+
+func TestAConnectionThatTheServerClosedIsNotUsed(t *testing.T) {
+	db, side := open(t)
+	mustRead(t, db, "SELECT 1")
+	mustWrite(t, db, "SELECT 1")
+	side.ask("SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name LIKE 'gate/%' AND datname = current_database()")
+	require.Equal(t, `[{"?column?":1}]`, mustRead(t, db, "SELECT 1"), "no statement is lost on it")
+	mustWrite(t, db, "SELECT 1")
+}
+
+func TestIdleAndOldConnectionsAreClosed(t *testing.T) {
+	db, side := open(t)
+	mustRead(t, db, "SELECT 1")
+	require.Equal(t, 1, db.Stats().Idle)
+	db.reader.purge(false)
+	require.Equal(t, 1, db.Stats().Idle, "it is young and was just used")
+	db.reader.cfg.ConnIdle = 0
+	db.reader.purge(false)
+	side.eventually("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'gate/%' AND datname = current_database()", "0")
+
+	mustRead(t, db, "SELECT 1")
+	db.reader.cfg.ConnLifetime = 0
+	mustRead(t, db, "SELECT 1")
+	side.eventually("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'gate/%' AND datname = current_database()", "0")
+}
+
+func TestWhyADatabaseCannotBeReached(t *testing.T) {
+	base := postgres.ForTest(t)
+	side := newSide(t, base)
+	closed, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	name := side.ask("SELECT current_database()")
+	for _, c := range []struct {
+		why, url, sqlstate string
+		code               fault.Code
+	}{
+		{"nobody listens", "postgres://u:hunter2@" + closed.Addr().String() + "/x", "", fault.DBConnectionFailed},
+		{"no such host", "postgres://u:hunter2@database.invalid/x", "", fault.DBConnectionFailed},
+		{"wrong password", withUser(t, base, "postgres", "hunter2"), "28P01", fault.DBConnectionFailed},
+		{"no such database", withDatabase(t, base, "nowhere"), "3D000", fault.DBConnectionFailed},
+		{"no connections left", withUser(t, base, "narrow_"+name, "hunter2"), "53300", fault.DBUnavailable},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			if c.sqlstate == "53300" {
+				side.run(`CREATE ROLE "narrow_` + name + `" LOGIN PASSWORD 'hunter2' CONNECTION LIMIT 0`)
+				defer side.run(`DROP ROLE "narrow_` + name + `"`)
+			}
+			db, err := Open(Config{URL: c.url, TLS: TLSConfig{Mode: TLSDisable}}, slog.New(slog.DiscardHandler))
+			require.NoError(t, err, "the gate starts without a database")
+			defer closeWithin(t, db)
+			_, err = db.Begin(context.Background(), BeginOptions{})
+			f := fault.Of(err)
+			require.Equal(t, c.code, f.Code)
+			if c.sqlstate != "" {
+				require.Equal(t, c.sqlstate, f.Details["sqlstate"])
+			}
+			require.NotContains(t, err.Error(), "hunter2")
+			res, _, err := read(t, db, "SELECT 1")
+			require.Equal(t, c.code, fault.CodeOf(err))
+			require.Equal(t, Failure, res.State)
+			status := db.Status(context.Background())
+			require.False(t, status.OK)
+			require.Equal(t, f.Message, status.Message)
+			require.NotContains(t, status.Message, "127.0.0.1")
+			require.Zero(t, db.Stats().InUse)
+		})
+	}
+}
+
+func TestAServerThatWasReplacedOrRestartedIsFoundAgain(t *testing.T) {
+	cluster := postgres.ClusterForTest(t, nil)
+	var majors []int
+	cfg := Config{URL: cluster.URL("postgres"), TLS: TLSConfig{Mode: TLSDisable}, OnServerMajor: func(m int) { majors = append(majors, m) }}
+	db, err := Open(cfg, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	defer closeWithin(t, db)
+	require.Zero(t, db.ServerMajor())
+	mustWrite(t, db, "CREATE TABLE t (a int)")
+	require.Equal(t, cluster.Major, db.ServerMajor())
+	require.Equal(t, []int{cluster.Major}, majors)
+	first, err := db.ReadUpstream(context.Background())
+	require.NoError(t, err)
+
+	require.NoError(t, cluster.Stop())
+	_, err = db.Begin(context.Background(), BeginOptions{})
+	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
+	require.NoError(t, cluster.Restart(t.Context()))
+	mustWrite(t, db, "INSERT INTO t VALUES (1)")
+	mustRead(t, db, "SELECT 1")
+	clean, err := db.ReadUpstream(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, first.CrashMark, clean.CrashMark, "a clean restart keeps the crash mark")
+
+	mustWrite(t, db, "INSERT INTO t VALUES (2)")
+	require.NoError(t, cluster.Kill())
+	require.NoError(t, cluster.Restart(t.Context()))
+	mustWrite(t, db, "INSERT INTO t VALUES (3)")
+	require.Equal(t, `[{"count":3}]`, mustRead(t, db, "SELECT count(*) FROM t"))
+	crashed, err := db.ReadUpstream(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, first.SystemIdentifier, crashed.SystemIdentifier)
+	require.NotEqual(t, first.CrashMark, crashed.CrashMark, "a crash changes it")
+}
+
+func TestStatusTellsAHealthyDatabase(t *testing.T) {
+	db, side := open(t)
+	s := db.Status(context.Background())
+	require.True(t, s.OK, s.Message)
+	require.Equal(t, "postgres", s.Role)
+	require.Equal(t, side.ask("SELECT current_setting('server_version_num')::int / 10000"), fmt.Sprint(s.ServerMajor))
+}
+
+func TestAConfigurationThatCannotBeRightIsRefusedAtOnce(t *testing.T) {
+	good := Config{URL: "postgres://u:p@h/d", TLS: TLSConfig{Mode: TLSDisable}}
+	for _, c := range []struct {
+		change func(*Config)
+		says   string
+	}{
+		{func(c *Config) { c.URL = "" }, "GATE_DATABASE_URL is empty"},
+		{func(c *Config) { c.URL = "mysql://u:hunter2@h/d" }, "GATE_DATABASE_URL must have the form"},
+		{func(c *Config) { c.URL = "postgres://u:hunter2@h:port/d" }, "GATE_DATABASE_URL must have the form"},
+		{func(c *Config) { c.URL = "postgres://u:hunter2@h/d?sslmode=disable" }, "sslmode is not taken"},
+		{func(c *Config) { c.URL = "postgres://u:hunter2@h/d?options=-c%20search_path%3Dx" }, "options is not taken"},
+		{func(c *Config) { c.URL = "postgres://u:x?hunter2@h/d" }, "GATE_DATABASE_URL"},
+		{func(c *Config) { c.ReadURL = "nonsense" }, "GATE_DATABASE_READ_URL must have the form"},
+		{func(c *Config) { c.DDLURL = "nonsense" }, "GATE_DATABASE_DDL_URL must have the form"},
+		{func(c *Config) { c.TLS.Mode = "prefer" }, "GATE_TLS_UPSTREAM_MODE must be verify-full or disable"},
+		{func(c *Config) { c.TLS.Mode = "" }, "GATE_TLS_UPSTREAM_CA_BUNDLE_PATH is empty"},
+		{func(c *Config) { c.TLS = TLSConfig{CAPath: "/nonexistent/ca.pem"} }, "GATE_TLS_UPSTREAM_CA_BUNDLE_PATH"},
+		{func(c *Config) { c.QueryTimeout = -time.Second }, "GATE_DB_QUERY_TIMEOUT_MS must be"},
+		{func(c *Config) { c.LockTimeout = 48 * time.Hour }, "GATE_DB_LOCK_TIMEOUT_MS must be"},
+		{func(c *Config) { c.PoolMax = -1 }, "GATE_DB_POOL_MAX must be"},
+		{func(c *Config) { c.MaxResultRows = -1 }, "GATE_MAX_RESULT_ROWS must be"},
+		{func(c *Config) { c.MaxResultBytes = 10 }, "GATE_MAX_RESULT_BYTES must be"},
+		{func(c *Config) { c.SearchPath = "pg_catalog" }, "GATE_SEARCH_PATH must"},
+	} {
+		bad := good
+		c.change(&bad)
+		_, err := Open(bad, slog.New(slog.DiscardHandler))
+		require.ErrorContains(t, err, c.says)
+		require.NotContains(t, err.Error(), "hunter2")
+	}
+	_, err := Open(Config{PoolMax: -1, TLS: TLSConfig{Mode: "prefer"}}, slog.New(slog.DiscardHandler))
+	require.Equal(t, 3, strings.Count(err.Error(), "\n")+1, "all at once: %v", err)
+}
+
+func TestDefinitionsMayHaveARoleOfTheirOwn(t *testing.T) {
+	url := postgres.ForTest(t)
+	db, side := openURL(t, url, func(c *Config) { c.DDLURL = c.URL })
+	tx, err := db.Begin(context.Background(), BeginOptions{DDL: true})
+	require.NoError(t, err)
+	_, err = tx.Exec(context.Background(), sql("CREATE TABLE t AS SELECT current_setting('application_name') AS a"), db.NewRows(0))
+	require.NoError(t, err)
+	_, err = tx.Commit(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, "gate/ddl", side.ask("SELECT a FROM t"))
+}
+
+// What a type's OID means is forgotten after a definition.
+func TestTypesAreLookedUpAnewAfterADefinition(t *testing.T) {
+	db, side := open(t)
+	side.run("CREATE TYPE mood AS ENUM ('a')")
+	rows := db.NewRows(0)
+	_, err := db.Read(context.Background(), "", sql("SELECT 'a'::mood AS v"), Limits{}, rows)
+	require.NoError(t, err)
+	require.Equal(t, "public.mood", rows.Columns()[0].Type)
+	require.Len(t, db.types.types, 1)
+
+	tx, err := db.Begin(context.Background(), BeginOptions{DDL: true})
+	require.NoError(t, err)
+	_, err = tx.Exec(context.Background(), sql("ALTER TYPE mood RENAME TO humour"), db.NewRows(0))
+	require.NoError(t, err)
+	_, err = tx.Commit(context.Background())
+	require.NoError(t, err)
+	rows = db.NewRows(0)
+	_, err = db.Read(context.Background(), "", sql("SELECT 'a'::humour AS v"), Limits{}, rows)
+	require.NoError(t, err)
+	require.Equal(t, "public.humour", rows.Columns()[0].Type)
+}
+
+func TestTypesThatCannotBeLookedUpAreText(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.AcquireTimeout = 50 * time.Millisecond; c.PoolMax = 1 })
+	side.run("CREATE TYPE mood AS ENUM ('a')")
+	busy, err := db.reader.acquire(context.Background())
+	require.NoError(t, err)
+	defer busy.release()
+	_, rows, err := write(t, db, "SELECT ARRAY['a']::mood[] AS v", Limits{})
+	require.NoError(t, err)
+	require.Equal(t, `[{"v":"{a}"}]`, rows)
+}
