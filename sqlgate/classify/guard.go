@@ -19,9 +19,10 @@ const (
 
 // A scan is what the guard learnt about a text that it let pass.
 type scan struct {
-	Start, End   int // from the first token to the end of the last that is no semicolon
-	Depth        int // upper bound of the tree's depth, in units of eight JSON objects
-	HighestParam int // largest n of $n
+	Start, End   int  // from the first token to the end of the last that is no semicolon
+	Depth        int  // upper bound of the tree's depth, in units of eight JSON objects
+	HighestParam int  // largest n of $n
+	Clean        bool // no literal, no comment, blanks one by one: the text is its own normalised form
 	Confusable   []textFinding
 }
 
@@ -37,7 +38,7 @@ func guard(sql string, maxBytes int) (scan, *fault.Fault) {
 	}
 	l := newLexer(sql)
 	d := depthMeter{brackets: mark{at: -1}}
-	s := scan{Start: -1}
+	s := scan{Start: -1, Clean: true}
 	s.read(&l, &d)
 	if f := judge(&l, &d, s.Start); f != nil {
 		return scan{}, f
@@ -74,11 +75,15 @@ func (s *scan) read(l *lexer, d *depthMeter) {
 			s.HighestParam = max(s.HighestParam, paramNumber(l.src[l.start+1:l.pos]))
 		}
 		if s.Start < 0 {
-			s.Start = l.start
+			s.Start, s.End = l.start, l.start
 		}
+		s.Clean = s.Clean && !kind.isLiteral() && isOneBlank(l.src[s.End:l.start])
 		s.End = l.pos
 	}
 }
+
+// isOneBlank tells whether what stands between two tokens needs no change.
+func isOneBlank(gap string) bool { return gap == "" || gap == " " }
 
 // judge applies the limits in the order of the design's table.
 func judge(l *lexer, d *depthMeter, first int) *fault.Fault {

@@ -17,6 +17,9 @@ const longestParam = len("$2147483647")
 // gone, white space is one blank. No constant is left in it, so passwords and
 // connection strings never reach a log.
 func (s *scan) normalized(sql string) string {
+	if s.Clean && s.End-s.Start <= maxNormalized {
+		return sql[s.Start:s.End]
+	}
 	n := normalizer{sql: sql, lexer: newLexer(sql[:s.End]), param: s.HighestParam}
 	n.lexer.pos = s.Start
 	n.out.Grow(min(s.End-s.Start+16, maxNormalized))

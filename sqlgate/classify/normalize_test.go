@@ -59,6 +59,27 @@ func TestNormalizingTwiceChangesNothingMore(t *testing.T) {
 	}
 }
 
+// A text without constants is given as it stands; the slow way must agree.
+func TestACleanTextIsItsOwnNormalizedForm(t *testing.T) {
+	clean := 0
+	rapid.Check(t, func(t *rapid.T) {
+		sql := textOf(t)
+		s, f := guard(sql, defaultMaxSQL)
+		if f != nil || !s.Clean {
+			return
+		}
+		clean++
+		fast := s.normalized(sql)
+		s.Clean = false
+		require.Equal(t, s.normalized(sql), fast, "%q", sql)
+	})
+	require.NotZero(t, clean)
+	s, f := guard(" SELECT a FROM t WHERE id = $1 ;", defaultMaxSQL)
+	require.Nil(t, f)
+	require.True(t, s.Clean)
+	require.Equal(t, "SELECT a FROM t WHERE id = $1", s.normalized(" SELECT a FROM t WHERE id = $1 ;"))
+}
+
 func TestALongNormalizedTextIsCutAtAToken(t *testing.T) {
 	got := normalize(t, "SELECT "+strings.Repeat("1,", 200_000)+"1")
 	require.LessOrEqual(t, len(got), maxNormalized+len(" …"))
