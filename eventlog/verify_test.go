@@ -35,7 +35,7 @@ func TestVerifyBesideAWriterSeesADurableHeadAndNothingTorn(t *testing.T) {
 		})
 	}
 	var last uint64
-	for range 20 {
+	for i := 0; i < 20 || last < 100; i++ {
 		before := l.Head().Seq
 		inside, err := l.Verify(context.Background())
 		require.NoError(t, err)
@@ -47,7 +47,6 @@ func TestVerifyBesideAWriterSeesADurableHeadAndNothingTorn(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	require.NotZero(t, last)
 }
 
 func TestConcurrentVerificationsShareOneRun(t *testing.T) {
