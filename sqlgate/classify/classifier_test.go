@@ -74,27 +74,44 @@ func TestShortTextsStayInTheProcessAndOthersGoToTheChild(t *testing.T) {
 func TestBothLanesAnswerTheSame(t *testing.T) {
 	here, there := newClassifier(t, Config{KeyColumns: []string{"key"}}), newClassifier(t, Config{KeyColumns: []string{"key"}, ParserMode: "child"})
 	texts := append([]string{"DELETE FROM t WHERE key = 1", "SELECT 1; SELECT 2", "SELEC", "", "SELECT 'a", "SELECT ((1)", "SELECT a\u202eb", "SELECT 1 IS" + strings.Repeat("/*", 40)}, ordinary...)
+	for _, a := range attacks(t) {
+		texts = append(texts, a.SQL)
+	}
 	for _, sql := range texts {
-		a, errA := here.Classify(t.Context(), sql)
-		b, errB := there.Classify(t.Context(), sql)
-		if errA != nil {
-			fa, fb := fault.Of(errA), fault.Of(errB)
-			require.Equal(t, fa.Code, fb.Code, sql)
-			require.Equal(t, fa.Message, fb.Message, sql)
-			require.Equal(t, fa.Details, fb.Details, sql)
-			continue
-		}
-		require.NoError(t, errB, sql)
-		require.Equal(t, a, b, sql)
-		require.NotEmpty(t, a.NormalizedSQL)
-		ja, err := json.Marshal(a)
-		require.NoError(t, err)
-		jb, err := json.Marshal(b)
-		require.NoError(t, err)
-		require.Equal(t, string(ja), string(jb), sql)
+		requireSameAnswer(t, here, there, sql)
 	}
 	require.Zero(t, there.Stats().InProcess)
 	require.Zero(t, there.Stats().Restarts)
+}
+
+// requireSameAnswer asks two classifiers for the same bytes.
+func requireSameAnswer(t *testing.T, one, other *Classifier, sql string) {
+	t.Helper()
+	a, errA := one.Classify(t.Context(), sql)
+	b, errB := other.Classify(t.Context(), sql)
+	if errA != nil {
+		fa, fb := fault.Of(errA), fault.Of(errB)
+		require.Equal(t, fa.Code, fb.Code, sql)
+		require.Equal(t, fa.Message, fb.Message, sql)
+		require.Equal(t, fa.Details, fb.Details, sql)
+		return
+	}
+	require.NoError(t, errB, sql)
+	require.Equal(t, a, b, sql)
+	require.NotEmpty(t, a.NormalizedSQL)
+	ja, err := json.Marshal(a)
+	require.NoError(t, err)
+	jb, err := json.Marshal(b)
+	require.NoError(t, err)
+	require.Equal(t, string(ja), string(jb), sql)
+}
+
+func FuzzBothLanesAnswerTheSame(f *testing.F) {
+	for _, sql := range ordinary {
+		f.Add(sql)
+	}
+	here, there := newClassifier(f, Config{}), newClassifier(f, Config{ParserMode: "child"})
+	f.Fuzz(func(t *testing.T, sql string) { requireSameAnswer(t, here, there, sql) })
 }
 
 func TestManyGoroutinesAndTwoChildren(t *testing.T) {

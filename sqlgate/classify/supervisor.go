@@ -3,6 +3,7 @@ package classify
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -65,7 +66,8 @@ func (s *supervisor) start(place *slot) error {
 	return nil
 }
 
-// classify lets a child classify the text.
+// classify lets a child classify the text. The context ends the wait for a
+// child, not a request that is in one: that takes two seconds at most.
 func (s *supervisor) classify(ctx context.Context, major int, sql string) (Classification, error) {
 	place, err := s.acquire(ctx)
 	if err != nil {
@@ -115,6 +117,7 @@ func (s *supervisor) bury(place *slot, err error) *fault.Fault {
 		s.killed.Add(1)
 	}
 	place.child.stop()
+	err = fmt.Errorf("%w; the child ended: %v", err, place.child.end)
 	place.child = nil
 	go s.fill(place)
 	return refusePoison(err, over)

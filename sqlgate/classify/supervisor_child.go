@@ -37,6 +37,7 @@ type child struct {
 	to      *os.File
 	from    *os.File
 	gone    chan struct{} // closed when the process has been waited for
+	end     error         // how it ended; to be read once gone is closed
 }
 
 // startChild starts a parser process and waits until it is ready. command is its
@@ -104,7 +105,7 @@ func (c *child) run(cmd *exec.Cmd) error {
 		c.process = cmd.Process
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended shows in its pipes
+			c.end = cmd.Wait()
 		}
 	}()
 	return <-started

@@ -83,6 +83,7 @@ func TestARealChildKilledInARequestIsReplaced(t *testing.T) {
 	group.Go(func() {
 		_, err := c.Classify(t.Context(), longText(10_000))
 		requireFault(t, err, fault.ParserUnsupportedSyntax, limitParserDied)
+		require.ErrorContains(t, err, "signal: killed")
 	})
 	require.Eventually(t, func() bool { return c.Stats().Child == 1 }, 5*time.Second, time.Millisecond)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))

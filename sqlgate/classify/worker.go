@@ -44,12 +44,17 @@ type reply struct {
 	Code    fault.Code     `json:"code,omitempty"`
 	Message string         `json:"message,omitempty"`
 	Details map[string]any `json:"details,omitempty"`
+	Cause   string         `json:"cause,omitempty"` // for the operational log
 }
 
 func newReply(c Classification, err error) reply {
 	if err != nil {
 		f := fault.Of(err)
-		return reply{Code: f.Code, Message: f.Message, Details: f.Details}
+		r := reply{Code: f.Code, Message: f.Message, Details: f.Details}
+		if cause := f.Unwrap(); cause != nil {
+			r.Cause = cause.Error()
+		}
+		return r
 	}
 	return reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL}
 }
@@ -60,6 +65,9 @@ func (r *reply) result() (Classification, error) {
 		f := fault.New(r.Code, "%s", r.Message)
 		for key, value := range r.Details {
 			f = f.With(key, plainNumber(value))
+		}
+		if r.Cause != "" {
+			f = f.Because(errors.New(r.Cause))
 		}
 		return Classification{}, f
 	}

@@ -51,6 +51,8 @@ func TestAWorkerAnswersEachRequestUntilItsInputEnds(t *testing.T) {
 		_, err := replies[2+i].result()
 		requireFault(t, err, code, "")
 	}
+	_, err = replies[6].result()
+	require.ErrorContains(t, fault.Of(err).Unwrap(), "99", "the cause is for the gate's log")
 	_, err = replies[4].result()
 	require.Equal(t, map[string]any{"limit": "sql_bytes", "got": 101, "max": 100}, fault.Of(err).Details, "numbers are ints as in process")
 }
