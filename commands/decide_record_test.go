@@ -31,7 +31,7 @@ func dispatching(r *RecordDecision) {
 }
 
 func approving(r *RecordDecision) {
-	r.Decision.Decision, r.Decision.Terms = "REQUIRE_APPROVAL", &event.ApprovalTerms{TTLSeconds: 60, MaxRows: 5}
+	r.Decision.Decision, r.Decision.Terms = "REQUIRE_APPROVAL", &event.ApprovalTerms{TTLSeconds: 60, MaxRows: new(int64(5))}
 	r.NewApproval = &NewApproval{SQL: "UPDATE t SET a = 1", Classification: `{"class":"write"}`, Message: "m", Remedy: "r"}
 }
 
@@ -150,11 +150,11 @@ func TestAnApprovalRunsFromNowForTheRulesTimeOrTheDefault(t *testing.T) {
 		name  string
 		terms *event.ApprovalTerms
 		ttl   time.Duration
-		rows  int
+		rows  *int64
 	}{
-		{"the rule's", &event.ApprovalTerms{TTLSeconds: 60, MaxRows: 5}, time.Minute, 5},
-		{"the default", nil, DefaultTTL, 0},
-		{"a rule that only bounds rows", &event.ApprovalTerms{MaxRows: 7}, DefaultTTL, 7},
+		{"the rule's", &event.ApprovalTerms{TTLSeconds: 60, MaxRows: new(int64(5))}, time.Minute, new(int64(5))},
+		{"the default", nil, DefaultTTL, nil},
+		{"a rule that only bounds rows", &event.ApprovalTerms{MaxRows: new(int64(0))}, DefaultTTL, new(int64(0))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			drafts, recorded, err := decideRecord(recording(approving, func(r *RecordDecision) { r.Decision.Terms = c.terms }), decisionFacts{}, DefaultTTL, moment)

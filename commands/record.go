@@ -235,7 +235,7 @@ func (r *RecordDecision) decided(now time.Time, shared event.Context, engine uin
 func (r *RecordDecision) approval(now time.Time, shared event.Context, defaultTTL time.Duration) (event.Draft, time.Time) {
 	d, n := &r.Decision, r.NewApproval
 	shared.Decision, shared.PolicyVersion, shared.ReasonCode = d.Decision, d.PolicyVersion, d.ReasonCode
-	ttl, maxRows := defaultTTL, 0
+	ttl, maxRows := defaultTTL, (*int64)(nil)
 	if d.Terms != nil {
 		maxRows = d.Terms.MaxRows
 		if d.Terms.TTLSeconds > 0 {
