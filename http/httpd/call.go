@@ -1,0 +1,286 @@
+package httpd
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/julienschmidt/httprouter"
+
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+)
+
+// A Call is one request on its way through a handler, and the only road to its
+// answer.
+type Call struct {
+	Request   *http.Request
+	Params    httprouter.Params
+	RequestID string    // the client's own where it may be kept, else req_...
+	Start     time.Time // when the request came in
+
+	mux      *Mux
+	client   string
+	operator string
+	recorder recorder
+}
+
+// recorder notes what was sent, for the log and so that nothing is written twice.
+type recorder struct {
+	http.ResponseWriter
+	call    *Call
+	status  int
+	written int64
+}
+
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 && status >= http.StatusOK {
+		r.status = status
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	n, err := r.ResponseWriter.Write(b)
+	r.written += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController find the real writer.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// Writer is the raw answer, for the few endpoints that stream.
+func (c *Call) Writer() http.ResponseWriter { return &c.recorder }
+
+// Client is who is counted and named in limits: the verified certificate's
+// subject under mutual TLS, else the remote address (spec/decisions.md part 3).
+func (c *Call) Client() string {
+	if c.client == "" {
+		c.client = c.mux.proxies.client(c.Request)
+	}
+	return c.client
+}
+
+// Operator is the label of the operator token that let this call through, or
+// "" on an open endpoint.
+func (c *Call) Operator() string { return c.operator }
+
+// Query gives the query parameters. One that can't be read is refused, and so is
+// one of the names in single that stands there twice: who reads the first and
+// who reads the last would see different requests. Unknown names are left alone.
+func (c *Call) Query(single ...string) (url.Values, error) {
+	query, err := url.ParseQuery(c.Request.URL.RawQuery)
+	if err != nil {
+		return nil, fault.New(fault.ValidationFailed, "The query string can't be read: a parameter is not escaped correctly.").Because(err)
+	}
+	fields := make(map[string]string)
+	for _, name := range single {
+		if len(query[name]) > 1 {
+			fields[name] = "must be there once at most"
+		}
+		if !utf8.ValidString(query.Get(name)) {
+			fields[name] = "must be valid UTF-8"
+		}
+	}
+	if len(fields) > 0 {
+		return nil, Invalid(fields)
+	}
+	return query, nil
+}
+
+// Body reads the whole body within the limit, and refuses any media type that
+// is not in allowed (an absent one counts as the first). The error is a fault.
+func (c *Call) Body(allowed ...string) ([]byte, error) {
+	if err := checkMediaType(c.Request.Header.Get("Content-Type"), allowed); err != nil {
+		return nil, err
+	}
+	limit := c.mux.maxBody
+	if c.Request.ContentLength > limit {
+		return nil, c.oversized(c.Request.ContentLength)
+	}
+	body, err := readAll(http.MaxBytesReader(&c.recorder, c.Request.Body, limit), c.Request.ContentLength)
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		return nil, c.oversized(limit + 1)
+	}
+	if err != nil {
+		return nil, fault.New(fault.InvalidJSON, "The request body ended before it was complete. Send it again.").Because(err)
+	}
+	return body, nil
+}
+
+// Decode reads a JSON body into dst, strictly.
+func (c *Call) Decode(dst any) error {
+	body, err := c.Body("application/json")
+	if err != nil {
+		return err
+	}
+	return DecodeJSON(body, dst)
+}
+
+// oversized refuses a body; got is its length as far as it is known. The
+// connection is closed, because the rest of the body is still on its way.
+func (c *Call) oversized(got int64) error {
+	limit := c.mux.maxBody
+	c.recorder.Header().Set("Connection", "close")
+	c.mux.report(c, OversizedRequest, limit, got)
+	return fault.New(fault.OversizedRequest, "The request body is larger than %d bytes. Send a smaller one.", limit).With("limit", limit)
+}
+
+// readAll reads r with one allocation where the length is known.
+func readAll(r io.Reader, length int64) ([]byte, error) {
+	buf := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
+	_, err := buf.ReadFrom(r)
+	return buf.Bytes(), err
+}
+
+func checkMediaType(header string, allowed []string) error {
+	if header == "" || header == allowed[0] {
+		return nil
+	}
+	media, params, err := mime.ParseMediaType(header)
+	charset := params["charset"]
+	if err == nil && slices.Contains(allowed, media) && (charset == "" || strings.EqualFold(charset, "utf-8")) {
+		return nil
+	}
+	return fault.New(fault.UnsupportedMediaType, "The body must be %s in UTF-8.", strings.Join(allowed, " or ")).With("allowed", allowed)
+}
+
+// JSON answers with a value. One that can't be encoded becomes a 500.
+func (c *Call) JSON(status int, value any) {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(value); err != nil {
+		c.Fail(err)
+		return
+	}
+	c.Raw(status, body.Bytes())
+}
+
+// largeAnswer is what a socket takes without its reader; a larger answer gets
+// a deadline, so that a client that does not read can't hold it for long.
+const (
+	largeAnswer  = 64 << 10
+	answerGrace  = 30 * time.Second
+	slowestBytes = 64 << 10 // a second
+)
+
+// Raw answers with bytes that are JSON already.
+func (c *Call) Raw(status int, body []byte) {
+	h := c.recorder.Header()
+	if h.Get("Content-Type") == "" {
+		h["Content-Type"] = contentTypeJSON
+	}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	h["Cache-Control"] = noStore
+	h["X-Content-Type-Options"] = noSniff
+	if len(body) > largeAnswer {
+		deadline := time.Now().Add(answerGrace + time.Duration(len(body)/slowestBytes)*time.Second)
+		// A writer without deadlines (a test's recorder) has no slow client either.
+		if err := http.NewResponseController(c.recorder.ResponseWriter).SetWriteDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			c.mux.log.Debug("no deadline for a large answer", "source", logSource, "request_id", c.RequestID, "error", err)
+		}
+	}
+	c.recorder.WriteHeader(status)
+	if _, err := c.recorder.Write(body); err != nil {
+		c.mux.log.Debug("the client is gone", "source", logSource, "request_id", c.RequestID, "error", err)
+	}
+}
+
+// Header values that every answer shares.
+var (
+	contentTypeJSON = []string{"application/json"}
+	noStore         = []string{"no-store"}
+	noSniff         = []string{"nosniff"}
+)
+
+// errorBody is the error object of spec/gate.md part 2.3.
+type errorBody struct {
+	ErrorCode fault.Code     `json:"error_code"`
+	Message   string         `json:"message"`
+	ErrorID   string         `json:"error_id"`
+	Details   map[string]any `json:"details,omitempty"`
+}
+
+// Fail answers with the error object and writes its log line. An error that is
+// no fault is answered as internal, and nothing of it is shown.
+func (c *Call) Fail(err error) {
+	f := fault.Of(err)
+	status := Status(f.Code)
+	errorID := event.NewErrorID(c.mux.now())
+	c.logFailure(f, status, errorID)
+	if c.recorder.status != 0 {
+		panic(http.ErrAbortHandler) // half an answer is out: the only honest end is a broken connection
+	}
+	body, encErr := encodeFailure(f, errorID)
+	if encErr != nil {
+		c.mux.log.Error("details of an error can't be encoded", "source", logSource, "error_id", errorID, "error", encErr)
+		body, _ = json.Marshal(errorBody{ErrorCode: f.Code, Message: f.Message, ErrorID: errorID}) // strings alone always encode
+	}
+	h := c.recorder.Header()
+	h.Del("Content-Type")
+	if seconds, ok := f.Details[retryAfter].(int); ok {
+		h.Set("Retry-After", strconv.Itoa(seconds))
+	}
+	if status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+	c.Raw(status, body)
+}
+
+// encodeFailure renders the error object. What stands beside error_code comes
+// after the members that every error has, and never replaces one of them.
+func encodeFailure(f *fault.Fault, errorID string) ([]byte, error) {
+	body, err := marshal(errorBody{ErrorCode: f.Code, Message: f.Message, ErrorID: errorID, Details: f.Details})
+	if err != nil || len(f.Beside) == 0 {
+		return body, err
+	}
+	beside := maps.Clone(f.Beside)
+	for _, own := range []string{"error_code", "message", "error_id", "details"} {
+		delete(beside, own)
+	}
+	more, err := marshal(beside) // encoding/json sorts the names
+	if err != nil || len(beside) == 0 {
+		return body, err
+	}
+	return append(append(body[:len(body)-1], ','), more[1:]...), nil
+}
+
+// marshal is json.Marshal without the escapes meant for HTML.
+func marshal(value any) ([]byte, error) {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(value)
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
+}
+
+// logFailure writes the line that carries the error_id. The path is logged
+// without its query, which may hold SQL.
+func (c *Call) logFailure(f *fault.Fault, status int, errorID string) {
+	level := slog.LevelInfo
+	switch {
+	case f.Code == fault.Internal:
+		level = slog.LevelError
+	case status >= http.StatusInternalServerError:
+		level = slog.LevelWarn
+	}
+	c.mux.log.LogAttrs(c.Request.Context(), level, "request failed: "+string(f.Code),
+		slog.String("source", logSource), slog.String("error_id", errorID), slog.String("request_id", c.RequestID),
+		slog.Int("status", status), slog.String("method", clip(c.Request.Method, 20)), slog.String("path", clip(c.Request.URL.Path, 200)),
+		slog.String("client", c.Client()), slog.String("error", f.Error()))
+}

@@ -1,0 +1,166 @@
+package httpd
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// LogCapacity is how many operational entries are kept (spec/decisions.md part 11).
+const LogCapacity = 10_000
+
+// maxLogText bounds one text of an entry, so that the buffer's memory is bounded too.
+const maxLogText = 1024
+
+// A LogEntry is one line of GET /logs. The attributes of a log line other than
+// these stay in the operator's own output: GET /logs is open, and they may hold
+// what is not for everybody.
+type LogEntry struct {
+	Timestamp time.Time
+	Level     slog.Level
+	Source    string
+	Message   string
+	ErrorID   string
+	RequestID string
+}
+
+// A LogBuffer is the ring of recent entries. Numbers of entries run from 1 and
+// make cursors that stay true while new ones come in.
+type LogBuffer struct {
+	mu      sync.Mutex
+	entries []LogEntry // entry n is at (n-1) % cap
+	last    uint64     // number of the newest entry; 0 = none
+}
+
+// NewLogBuffer makes a buffer for capacity entries, at least one.
+func NewLogBuffer(capacity int) *LogBuffer {
+	return &LogBuffer{entries: make([]LogEntry, max(1, capacity))}
+}
+
+func (b *LogBuffer) add(e LogEntry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.entries[b.last%uint64(len(b.entries))] = e
+	b.last++
+}
+
+// A LogFilter selects entries. Source "" is any.
+type LogFilter struct {
+	Level  slog.Level // at least
+	Source string
+}
+
+// Entries gives a page of what is still in the ring. Its error is a fault for a
+// cursor that is none.
+func (b *LogBuffer) Entries(f LogFilter, page Page) (list []LogEntry, next string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, err := b.start(page)
+	if err != nil {
+		return nil, "", err
+	}
+	for ; at > b.oldest() && at <= b.last; at = step(at, page.Asc) {
+		e := &b.entries[(at-1)%uint64(len(b.entries))]
+		if e.Level < f.Level || (f.Source != "" && e.Source != f.Source) {
+			continue
+		}
+		if len(list) == page.Limit {
+			return list, strconv.FormatUint(at, 10), nil
+		}
+		list = append(list, *e)
+	}
+	return list, "", nil
+}
+
+// oldest is the number before the first entry that is still there.
+func (b *LogBuffer) oldest() uint64 { return b.last - min(b.last, uint64(len(b.entries))) }
+
+// start is the number of the first entry of a page. One that has left the ring
+// since gives way to the oldest that is there.
+func (b *LogBuffer) start(page Page) (uint64, error) {
+	if page.Cursor == "" {
+		if page.Asc {
+			return b.oldest() + 1, nil
+		}
+		return b.last, nil
+	}
+	at, err := strconv.ParseUint(page.Cursor, 10, 64)
+	if err != nil || at == 0 || at > b.last {
+		return 0, BadCursor()
+	}
+	if page.Asc {
+		at = max(at, b.oldest()+1)
+	}
+	return at, nil
+}
+
+func step(at uint64, asc bool) uint64 {
+	if asc {
+		return at + 1
+	}
+	return at - 1
+}
+
+// Handler is a slog.Handler that keeps each record in the buffer and hands it
+// on to output.
+func (b *LogBuffer) Handler(output slog.Handler) slog.Handler {
+	return &logHandler{buffer: b, output: output}
+}
+
+// logHandler picks the attributes of an entry out of a record and out of those
+// the logger was made with. Attributes in a group are the caller's own affair.
+type logHandler struct {
+	buffer  *LogBuffer
+	output  slog.Handler
+	preset  LogEntry
+	grouped bool
+}
+
+// Enabled implements slog.Handler: the output's level is the buffer's too.
+func (h *logHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.output.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
+	e := h.preset
+	e.Timestamp, e.Level, e.Message = r.Time.UTC(), r.Level, clip(r.Message, maxLogText)
+	if !h.grouped {
+		r.Attrs(func(a slog.Attr) bool { e.pick(a); return true })
+	}
+	h.buffer.add(e)
+	return h.output.Handle(ctx, r)
+}
+
+func (e *LogEntry) pick(a slog.Attr) {
+	switch a.Key {
+	case "source":
+		e.Source = clip(a.Value.String(), maxLogText)
+	case "error_id":
+		e.ErrorID = clip(a.Value.String(), maxLogText)
+	case "request_id":
+		e.RequestID = clip(a.Value.String(), maxLogText)
+	}
+}
+
+// WithAttrs implements slog.Handler.
+func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	c := *h
+	c.output = h.output.WithAttrs(attrs)
+	if !h.grouped {
+		for _, a := range attrs {
+			c.preset.pick(a)
+		}
+	}
+	return &c
+}
+
+// WithGroup implements slog.Handler.
+func (h *logHandler) WithGroup(name string) slog.Handler {
+	c := *h
+	c.output = h.output.WithGroup(name)
+	c.grouped = c.grouped || name != ""
+	return &c
+}

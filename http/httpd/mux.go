@@ -1,0 +1,219 @@
+package httpd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/julienschmidt/httprouter"
+
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+)
+
+// logSource is the source attribute of this package's log entries.
+const logSource = "http"
+
+// DefaultMaxBody is GATE_MAX_BODY_BYTES where nothing else is set: 1 MB
+// (spec/gate.md part 8).
+const DefaultMaxBody = 1 << 20
+
+// An Incident is something a client did that leaves evidence in the log.
+type Incident string
+
+// The incidents; the names are those of their events (spec/decisions.md part 3).
+const (
+	OversizedRequest   Incident = "oversized_request"
+	OperatorAuthFailed Incident = "operator_auth_failed"
+	RateLimitHit       Incident = "rate_limit_hit"
+)
+
+// A Report tells of one incident. Limit and Got are 0 where they mean nothing.
+type Report struct {
+	Incident  Incident
+	Client    string
+	Path      string
+	RequestID string
+	Limit     int64
+	Got       int64
+}
+
+// Options configure a Mux. Logger is required; each other zero value means its
+// default, or that the feature is off.
+type Options struct {
+	Logger       *slog.Logger
+	MaxBodyBytes int64            // DefaultMaxBody
+	Operators    *Operators       // nil: every operator endpoint answers 401
+	Limiter      *Limiter         // nil: failed operator logins are not counted
+	Proxies      *Proxies         // nil: no forwarded address is believed
+	Now          func() time.Time // time.Now
+	// OnIncident records an incident as evidence. It must bound what it
+	// writes, since clients cause incidents at will.
+	OnIncident func(context.Context, Report)
+}
+
+// A Mux routes requests to handlers and keeps the conventions around them.
+type Mux struct {
+	router     *httprouter.Router
+	log        *slog.Logger
+	maxBody    int64
+	operators  *Operators
+	limiter    *Limiter
+	proxies    *Proxies
+	now        func() time.Time
+	onIncident func(context.Context, Report)
+}
+
+// A Handler serves one endpoint: it answers through the call, or returns an
+// error that is answered as the error object.
+type Handler func(c *Call) error
+
+// NewMux makes a Mux without routes.
+func NewMux(o Options) *Mux {
+	m := &Mux{log: o.Logger, maxBody: o.MaxBodyBytes, operators: o.Operators, limiter: o.Limiter,
+		proxies: o.Proxies, now: o.Now, onIncident: o.OnIncident, router: httprouter.New()}
+	if m.maxBody == 0 {
+		m.maxBody = DefaultMaxBody
+	}
+	if m.now == nil {
+		m.now = time.Now
+	}
+	m.router.RedirectTrailingSlash = false
+	m.router.RedirectFixedPath = false
+	m.router.HandleOPTIONS = false
+	m.router.NotFound = routed(func(*Call) error {
+		return fault.New(fault.NotFound, "There is nothing at this path. See the list of endpoints in the documentation.")
+	})
+	m.router.MethodNotAllowed = routed(methodNotAllowed)
+	return m
+}
+
+// Handle registers a handler; a GET is reachable by HEAD too.
+func (m *Mux) Handle(method, path string, h Handler) {
+	m.router.Handle(method, path, withParams(h))
+	if method == http.MethodGet {
+		m.router.Handle(http.MethodHead, path, withParams(h))
+	}
+}
+
+func withParams(h Handler) httprouter.Handle {
+	return func(w http.ResponseWriter, _ *http.Request, params httprouter.Params) {
+		c := w.(*recorder).call
+		c.Params = params
+		c.run(h)
+	}
+}
+
+// routed lets a handler stand where the router wants a plain one.
+func routed(h Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.(*recorder).call.run(h) })
+}
+
+func (c *Call) run(h Handler) {
+	if err := h(c); err != nil {
+		c.Fail(err)
+	}
+}
+
+// methodNotAllowed keeps the Allow header that the router made, without the
+// OPTIONS that it adds and we do not serve.
+func methodNotAllowed(c *Call) error {
+	h := c.recorder.Header()
+	var methods []string
+	for method := range strings.SplitSeq(h.Get("Allow"), ", ") {
+		if method != http.MethodOptions {
+			methods = append(methods, method)
+		}
+	}
+	return NotAllowed(c, methods...)
+}
+
+// NotAllowed is the error for a method that a path does not have; it names
+// those it has in the Allow header.
+func NotAllowed(c *Call, allow ...string) error {
+	c.recorder.Header().Set("Allow", strings.Join(allow, ", "))
+	return fault.New(fault.MethodNotAllowed, "This path takes %s.", strings.Join(allow, ", ")).With("allow", allow)
+}
+
+// ServeHTTP implements http.Handler.
+func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := &Call{Request: r, Start: m.now(), mux: m}
+	c.recorder = recorder{ResponseWriter: w, call: c}
+	c.RequestID = r.Header.Get("X-Request-Id")
+	if !visibleASCII(c.RequestID, 128) {
+		c.RequestID = event.NewRequestID(c.Start)
+	}
+	w.Header().Set("X-Request-Id", c.RequestID)
+	defer c.end()
+	m.router.ServeHTTP(&c.recorder, r)
+}
+
+// end is deferred around every handler: it turns a panic into a 500 and writes
+// the access log.
+func (c *Call) end() {
+	if p := recover(); p != nil {
+		c.recovered(p)
+	}
+	ctx := c.Request.Context()
+	if !c.mux.log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	c.mux.log.LogAttrs(ctx, slog.LevelDebug, "request", slog.String("source", logSource), slog.String("request_id", c.RequestID),
+		slog.String("method", clip(c.Request.Method, 20)), slog.String("path", clip(c.Request.URL.Path, 200)), slog.Int("status", c.recorder.status),
+		slog.Int64("bytes", c.recorder.written), slog.Duration("duration", c.mux.now().Sub(c.Start)), slog.String("client", c.Client()))
+}
+
+// recovered keeps the process alive. The text of a panic goes to the operator's
+// log alone.
+func (c *Call) recovered(p any) {
+	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(http.ErrAbortHandler)
+	}
+	c.mux.log.Error("a handler panicked", "source", logSource, "request_id", c.RequestID,
+		"path", clip(c.Request.URL.Path, 200), "panic", p, "stack", string(debug.Stack()))
+	c.Fail(errPanic)
+}
+
+var errPanic = errors.New("a handler panicked")
+
+// report hands an incident to whoever writes evidence.
+func (m *Mux) report(c *Call, incident Incident, limit, got int64) {
+	if m.onIncident == nil {
+		return
+	}
+	m.onIncident(context.WithoutCancel(c.Request.Context()), Report{Incident: incident, Client: c.Client(),
+		Path: clip(c.Request.URL.Path, 200), RequestID: c.RequestID, Limit: limit, Got: got})
+}
+
+// Report tells of an incident that only the handler can see, such as SQL over
+// its limit.
+func (c *Call) Report(incident Incident, limit, got int64) { c.mux.report(c, incident, limit, got) }
+
+// visibleASCII reports whether s has 1 to n characters between ! and ~.
+func visibleASCII(s string, n int) bool {
+	if s == "" || len(s) > n {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// clip cuts text to n bytes at a border of characters.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "..."
+}

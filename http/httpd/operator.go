@@ -1,0 +1,155 @@
+package httpd
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"writegate/commands/fault"
+)
+
+// DefaultOperatorLabel is the label of the token in GATE_OPERATOR_TOKEN.
+const DefaultOperatorLabel = "operator"
+
+// Operators are the tokens that open the operator endpoints (spec/gate.md part
+// 5). Only digests of them are kept; they are compared in constant time,
+// whatever the length of what was sent. A nil *Operators accepts no token.
+type Operators struct {
+	tokens []operatorToken
+}
+
+type operatorToken struct {
+	label  string
+	digest [sha256.Size]byte
+}
+
+// ParseOperators reads GATE_OPERATOR_TOKEN (one token, as it is) and
+// GATE_OPERATOR_TOKENS (`label=token` pairs separated by commas). It returns
+// nil when both are empty. Tokens shorter than minLength bytes, tokens or
+// labels that are there twice and malformed pairs are errors, none of which
+// shows a token.
+func ParseOperators(single, labelled string, minLength int) (*Operators, error) {
+	o := new(Operators)
+	if single != "" {
+		if err := o.add(DefaultOperatorLabel, single, minLength); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.addPairs(labelled, minLength); err != nil {
+		return nil, err
+	}
+	if len(o.tokens) == 0 {
+		return nil, nil
+	}
+	return o, nil
+}
+
+func (o *Operators) addPairs(list string, minLength int) error {
+	if list == "" {
+		return nil
+	}
+	for i, pair := range strings.Split(list, ",") {
+		label, token, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		if !ok || token == "" || !visibleASCII(label, 64) {
+			return fmt.Errorf("operator token %d is not of the form label=token", i+1)
+		}
+		if err := o.add(label, token, minLength); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *Operators) add(label, token string, minLength int) error {
+	if len(token) < minLength {
+		return fmt.Errorf("the operator token labelled %q is shorter than %d characters", label, minLength)
+	}
+	if !visibleASCII(token, 4096) {
+		return fmt.Errorf("the operator token labelled %q holds a character that a header can't carry", label)
+	}
+	t := operatorToken{label: label, digest: sha256.Sum256([]byte(token))}
+	for _, other := range o.tokens {
+		if other.label == label || other.digest == t.digest {
+			return fmt.Errorf("the operator token labelled %q is there twice, by label or by value", label)
+		}
+	}
+	o.tokens = append(o.tokens, t)
+	return nil
+}
+
+// Enabled reports whether any token is configured.
+func (o *Operators) Enabled() bool { return o != nil && len(o.tokens) > 0 }
+
+// Label finds the token that a request carries. presented tells whether it
+// carries one at all; label is "" when that is wrong. The gate's own header
+// wins over Authorization, where an agent's token may stand.
+func (o *Operators) Label(r *http.Request) (label string, presented bool) {
+	token := r.Header.Get("X-GATE-Operator-Token")
+	if token == "" {
+		token = bearer(r.Header.Get("Authorization"))
+	}
+	if token == "" {
+		return "", false
+	}
+	return o.match(token), true
+}
+
+// match compares with every token, so that the time tells nothing about which
+// one came close.
+func (o *Operators) match(token string) (label string) {
+	if o == nil {
+		return ""
+	}
+	digest := sha256.Sum256([]byte(token))
+	for i := range o.tokens {
+		if subtle.ConstantTimeCompare(digest[:], o.tokens[i].digest[:]) == 1 {
+			label = o.tokens[i].label
+		}
+	}
+	return label
+}
+
+// bearer is the token of an Authorization header of that scheme, else "".
+func bearer(header string) string {
+	scheme, token, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// Operator puts a handler behind the operator token. A failed login leaves
+// evidence and counts against the client's rate; over that it is a 429.
+func (m *Mux) Operator(h Handler) Handler {
+	return func(c *Call) error {
+		label, presented := m.operators.Label(c.Request)
+		if label == "" {
+			return m.refuseOperator(c, presented)
+		}
+		c.operator = label
+		return h(c)
+	}
+}
+
+// OperatorLabel is the label of a valid token that the request carries, or "".
+// An open endpoint asks it for what a token adds; nothing is counted.
+func (c *Call) OperatorLabel() string {
+	label, _ := c.mux.operators.Label(c.Request)
+	return label
+}
+
+func (m *Mux) refuseOperator(c *Call, presented bool) error {
+	m.report(c, OperatorAuthFailed, 0, 0)
+	if err := c.Limit(); err != nil {
+		return err
+	}
+	switch {
+	case !m.operators.Enabled():
+		return fault.New(fault.UnauthorizedOperator, "No operator token is configured on this service. Set GATE_OPERATOR_TOKEN and start it again.")
+	case !presented:
+		return fault.New(fault.UnauthorizedOperator, "This endpoint needs the operator token, in the header X-GATE-Operator-Token or as Authorization: Bearer.")
+	}
+	return fault.New(fault.UnauthorizedOperator, "The operator token is wrong.")
+}

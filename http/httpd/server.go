@@ -1,0 +1,108 @@
+package httpd
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// DefaultListenAddr is GATE_HTTP_LISTEN_ADDR where nothing else is set.
+const DefaultListenAddr = "127.0.0.1:6543"
+
+// Bounds on what a slow client can stretch. A statement may run for minutes, so
+// the time to answer is set by the caller; a large answer has its own deadline.
+const (
+	defaultHeaderTimeout = 10 * time.Second
+	defaultBodyTimeout   = 30 * time.Second
+	defaultIdleTimeout   = 120 * time.Second
+	defaultAnswerTimeout = 6 * time.Minute
+	defaultDrainTimeout  = 30 * time.Second
+	maxHeaderBytes       = 64 << 10
+)
+
+// ServerOptions configure a Server. Handler and Logger are required.
+type ServerOptions struct {
+	Addr    string // DefaultListenAddr
+	Handler http.Handler
+	Logger  *slog.Logger
+	TLS     *tls.Config // nil: cleartext
+	// HeaderTimeout and BodyTimeout bound how long a request may take to arrive,
+	// its body counted from its first byte; AnswerTimeout, how long from then
+	// until the answer is out; IdleTimeout, the wait for a next request.
+	HeaderTimeout, BodyTimeout, AnswerTimeout, IdleTimeout time.Duration
+	// DrainTimeout is how long running requests have to end once the server is
+	// told to stop.
+	DrainTimeout time.Duration
+}
+
+// A Server is one listener and its orderly end.
+type Server struct {
+	listener net.Listener
+	http     *http.Server
+	drain    time.Duration
+}
+
+// Listen opens the listener, so that an address in use is told before anything
+// else starts. Close the server with Serve's context, or by Close when Serve is
+// never called.
+func Listen(o ServerOptions) (*Server, error) {
+	listener, err := net.Listen("tcp", cmp.Or(o.Addr, DefaultListenAddr))
+	if err != nil {
+		return nil, fmt.Errorf("http listener: %w", err)
+	}
+	if o.TLS != nil {
+		listener = tls.NewListener(listener, o.TLS)
+	}
+	return &Server{listener: listener, drain: cmp.Or(o.DrainTimeout, defaultDrainTimeout), http: &http.Server{
+		Handler:           o.Handler,
+		ReadHeaderTimeout: cmp.Or(o.HeaderTimeout, defaultHeaderTimeout),
+		ReadTimeout:       cmp.Or(o.BodyTimeout, defaultBodyTimeout),
+		WriteTimeout:      cmp.Or(o.AnswerTimeout, defaultAnswerTimeout),
+		IdleTimeout:       cmp.Or(o.IdleTimeout, defaultIdleTimeout),
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(o.Logger.With("source", logSource).Handler(), slog.LevelWarn),
+	}}, nil
+}
+
+// Addr is the address that is listened on, with the port that was found.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Close gives the listener up at once; running requests are cut off.
+func (s *Server) Close() error { return errors.Join(s.http.Close(), ignoreClosed(s.listener.Close())) }
+
+// Serve answers requests until ctx ends; then it takes no new ones and waits
+// for the running ones. drained is true when all of them came to their end
+// within the drain time; the rest is cut off.
+func (s *Server) Serve(ctx context.Context) (drained bool, err error) {
+	served := make(chan error, 1)
+	go func() { served <- s.http.Serve(s.listener) }()
+	select {
+	case err := <-served:
+		return false, err
+	case <-ctx.Done():
+	}
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.drain)
+	defer cancel()
+	err = s.http.Shutdown(late)
+	drained = err == nil
+	if !drained {
+		err = s.http.Close()
+	}
+	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+	return drained, err
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
