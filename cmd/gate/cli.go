@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"writegate/commands/fault"
+)
+
+// Exit codes (design/eventlog.md part 6).
+const (
+	exitOK         = 0
+	exitFailed     = 1  // corruption, a failed test, an invalid policy
+	exitPartial    = 2  // verification could not look at everything
+	exitUsage      = 64 // the command line is wrong
+	exitFatal      = 70 // the log or the store failed while running
+	exitLocked     = 75 // another process holds the log
+	exitConfigured = 78 // unsafe or contradictory configuration
+)
+
+// streams are the standard streams, so that a test can hand in its own.
+type streams struct {
+	in  io.Reader
+	out io.Writer
+	err io.Writer
+}
+
+// An exitError ends the process with a code. Its message, where it has one,
+// has the person who reads it in mind: it says what to do next.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func exitWith(code int, err error) error { return &exitError{code, err} }
+
+// app is one run of the binary.
+type app struct {
+	streams
+	environ []string
+	step    func(name string) // test hook at each named step of the journey; nil in production
+	ready   func(addr string) // test hook: the listener is up
+}
+
+// Run is the whole program: arguments in, exit code out.
+func Run(ctx context.Context, args []string, s streams, environ []string) int {
+	return (&app{streams: s, environ: environ}).run(ctx, args)
+}
+
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.rootCommand()
+	root.SetArgs(args)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	return a.exitCode(root.ExecuteContext(ctx))
+}
+
+// exitCode says what went wrong, once, and turns it into a code.
+func (a *app) exitCode(err error) int {
+	var e *exitError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &e):
+		if e.err != nil {
+			fmt.Fprintln(a.err, "gate: "+describeError(e.err))
+		}
+		return e.code
+	default:
+		fmt.Fprintln(a.err, "gate: "+describeError(err)+"\nRun `gate --help` for the commands, `gate COMMAND --help` for one of them.")
+		return exitUsage
+	}
+}
+
+// describeError prefers the message of a fault, which is written for people.
+func describeError(err error) string {
+	if f, ok := fault.As(err); ok {
+		return f.Error()
+	}
+	return err.Error()
+}
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "gate",
+		Short: "Gate stands in front of PostgreSQL and decides, statement by statement, what may be written",
+		Long: `Gate stands in front of PostgreSQL and decides, statement by statement, what may be written.
+
+It classifies each statement, evaluates a versioned policy (ALLOW, BLOCK, REQUIRE_APPROVAL),
+enforces the decision, and leaves hash-linked evidence of it that anyone can verify.
+
+Start with "gate demo": it needs no configuration and prints what to try. Every setting is an
+environment variable; "gate config" lists them with their values and where those come from.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(a.serveCommand(), a.demoCommand(), a.policyCommand(), a.logCommand(), a.configCommand(), a.versionCommand(), a.parseWorkerCommand())
+	return root
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(c.OutOrStdout(), version)
+			return err
+		},
+	}
+}
+
+func (a *app) configCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "config", Short: "Print every setting, its value and where it came from", Args: cobra.NoArgs,
+		Long: `Print every setting of the gate, its value, its default and where the value came from.
+
+Secrets are never printed. Settings of parts that this version does not have yet are listed
+too; giving one of them another value than its default is refused at start.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := loadSettings(a.environ, time.Now())
+			if err != nil {
+				return exitWith(exitConfigured, err)
+			}
+			return printSettings(c.OutOrStdout(), s.describe(a.environ), asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func printSettings(w io.Writer, list []setting, asJSON bool) error {
+	if asJSON {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(list)
+	}
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, "SETTING\tVALUE\tORIGIN\tMEANING")
+	for _, s := range list {
+		meaning := s.Doc
+		if s.Later != "" {
+			meaning += " (not in this version: " + s.Later + ")"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Name, s.Value, s.Origin, meaning)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/caarlos0/env/v11"
+
+	"writegate/http/httpd"
+)
+
+// toolSecretPrefix begins the one family of settings without fixed names
+// (spec/v1.md part 12).
+const toolSecretPrefix = "GATE_TOOL_SECRET_"
+
+// testSettings are read by the tests and by the helpers that start PostgreSQL
+// for them, never by the service; they are let through so that both can run in
+// one environment.
+var testSettings = []string{"GATE_TEST_DATABASE_URL"}
+
+// maxBypass is how far ahead an emergency bypass may end (spec/decisions.md part 2).
+const maxBypass = 24 * time.Hour
+
+// minProductionToken is the shortest operator token that production takes.
+const minProductionToken = 24
+
+// A setting is one variable with its documentation, for `gate config`.
+type setting struct {
+	Name    string `json:"name"`
+	Value   string `json:"value"`
+	Default string `json:"default"`
+	Origin  string `json:"origin"` // environment or default
+	Doc     string `json:"doc"`
+	Later   string `json:"later,omitempty"` // the part it waits for
+}
+
+// loadSettings reads the settings from environ ("NAME=value" each). The error
+// lists every fault at once, a line each.
+func loadSettings(environ []string, now time.Time) (*settings, error) {
+	values := env.ToMap(environ)
+	s := new(settings)
+	faults := unknownNames(values)
+	faults = append(faults, parseFaults(s, env.ParseWithOptions(s, env.Options{Environment: values}))...)
+	if len(faults) == 0 {
+		faults = append(faults, s.rangeFaults()...)
+		faults = append(faults, s.meaningFaults(now)...)
+	}
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("the settings have %d fault(s):\n  %s", len(faults), strings.Join(faults, "\n  "))
+	}
+	return s, nil
+}
+
+// unknownNames names every GATE_* variable that no page knows, with the
+// nearest known one: a misspelt setting would otherwise protect nothing.
+func unknownNames(values map[string]string) []string {
+	known := settingNames()
+	var faults []string
+	for name := range values {
+		if !strings.HasPrefix(name, "GATE_") || slices.Contains(known, name) || slices.Contains(testSettings, name) ||
+			(strings.HasPrefix(name, toolSecretPrefix) && len(name) > len(toolSecretPrefix)) {
+			continue
+		}
+		nearest := slices.MinFunc(known, func(a, b string) int {
+			return cmp.Or(cmp.Compare(levenshtein.ComputeDistance(name, a), levenshtein.ComputeDistance(name, b)), cmp.Compare(a, b))
+		})
+		faults = append(faults, fmt.Sprintf("%s is not a setting of the gate. Did you mean %s? `gate config` lists all of them.", name, nearest))
+	}
+	slices.Sort(faults)
+	return faults
+}
+
+// settingNames lists the variables of the settings struct in its order.
+func settingNames() []string {
+	t := reflect.TypeFor[settings]()
+	names := make([]string, 0, t.NumField())
+	for i := range t.NumField() {
+		names = append(names, t.Field(i).Tag.Get("env"))
+	}
+	return names
+}
+
+// parseFaults turns the library's errors, which name fields of the struct,
+// into lines that name the variable.
+func parseFaults(s *settings, err error) []string {
+	if err == nil {
+		return nil
+	}
+	var all env.AggregateError
+	if !errors.As(err, &all) {
+		return []string{err.Error()}
+	}
+	var faults []string
+	for _, e := range all.Errors {
+		var p env.ParseError
+		if !errors.As(e, &p) {
+			faults = append(faults, e.Error())
+			continue
+		}
+		f, _ := reflect.TypeOf(*s).FieldByName(p.Name)
+		faults = append(faults, fmt.Sprintf("%s must be %s: %s", f.Tag.Get("env"), kindWords(f.Type.Kind()), f.Tag.Get("doc")))
+	}
+	return faults
+}
+
+func kindWords(k reflect.Kind) string {
+	if k == reflect.Bool {
+		return "true or false"
+	}
+	return "a whole number"
+}
+
+// rangeFaults checks what the tags say: ranges, closed sets, and settings of
+// parts that this version does not have.
+func (s *settings) rangeFaults() []string {
+	var faults []string
+	v := reflect.ValueOf(s).Elem()
+	for i := range v.NumField() {
+		f, value := v.Type().Field(i), v.Field(i)
+		name, text := f.Tag.Get("env"), fmt.Sprint(value.Interface())
+		if lo, hi := f.Tag.Get("min"), f.Tag.Get("max"); lo != "" && !within(value.Int(), lo, hi) {
+			faults = append(faults, fmt.Sprintf("%s is %s and must be from %s to %s: %s", name, text, lo, hi, f.Tag.Get("doc")))
+		}
+		if set, ok := f.Tag.Lookup("oneof"); ok && !slices.Contains(strings.Split(set, ","), text) {
+			faults = append(faults, fmt.Sprintf("%s is %q and must be one of %s", name, text, strings.ReplaceAll(strings.TrimPrefix(set, ","), ",", ", ")))
+		}
+		if later := f.Tag.Get("later"); later != "" && text != zeroText(f) {
+			faults = append(faults, fmt.Sprintf("%s is set, and this version (%s) does not have %s yet: leave it out", name, version, later))
+		}
+	}
+	return faults
+}
+
+// zeroText is the text of a field left at its default.
+func zeroText(f reflect.StructField) string {
+	if d := f.Tag.Get("envDefault"); d != "" {
+		return d
+	}
+	return fmt.Sprint(reflect.Zero(f.Type).Interface())
+}
+
+func within(n int64, lo, hi string) bool {
+	l, errL := strconv.ParseInt(lo, 10, 64)
+	h, errH := strconv.ParseInt(hi, 10, 64)
+	return errL == nil && errH == nil && n >= l && n <= h
+}
+
+// meaningFaults checks settings against each other and against the moment.
+func (s *settings) meaningFaults(now time.Time) []string {
+	var faults []string
+	if _, err := s.operators(); err != nil {
+		faults = append(faults, "GATE_OPERATOR_TOKEN or GATE_OPERATOR_TOKENS: "+err.Error())
+	}
+	if _, err := httpd.ParseProxies(s.TrustedProxies); err != nil {
+		faults = append(faults, "GATE_TRUSTED_PROXIES: "+err.Error())
+	}
+	if strings.ContainsAny(s.SearchPath, ",\"") || s.SearchPath == "" || strings.HasPrefix(s.SearchPath, "pg_") {
+		faults = append(faults, "GATE_SEARCH_PATH must be the plain name of one schema that is not PostgreSQL's own")
+	}
+	if (s.UpstreamTLSCert == "") != (s.UpstreamTLSKey == "") {
+		faults = append(faults, "GATE_TLS_UPSTREAM_CERT_PATH and GATE_TLS_UPSTREAM_KEY_PATH go together: set both or none")
+	}
+	faults = append(faults, s.bypassFaults(now)...)
+	if s.Profile == "production" {
+		faults = append(faults, s.productionFaults()...)
+	}
+	return faults
+}
+
+// bypassFaults holds spec/decisions.md part 2: a bypass has a reason and an end.
+func (s *settings) bypassFaults(now time.Time) []string {
+	if s.Mode != "emergency_bypass" {
+		return nil
+	}
+	var faults []string
+	if strings.TrimSpace(s.BypassReason) == "" {
+		faults = append(faults, "GATE_EMERGENCY_BYPASS_REASON must say why the gate is bypassed")
+	}
+	until, err := time.Parse(time.RFC3339, s.BypassUntil)
+	switch {
+	case err != nil:
+		faults = append(faults, "GATE_EMERGENCY_BYPASS_UNTIL must be a moment like 2026-01-31T18:00:00Z")
+	case until.After(now.Add(maxBypass)):
+		faults = append(faults, "GATE_EMERGENCY_BYPASS_UNTIL must be at most 24 hours ahead")
+	}
+	return faults
+}
+
+// productionFaults names what production refuses. It has no answer yet to what
+// it demands of transport and signatures, so it cannot be started at all.
+func (s *settings) productionFaults() []string {
+	faults := []string{"GATE_PROFILE=production demands TLS with client certificates and signed evidence, which this version (" + version + ") does not have yet"}
+	if s.UpstreamTLSMode != "verify-full" {
+		faults = append(faults, "GATE_TLS_UPSTREAM_MODE must be verify-full in production")
+	}
+	if s.AuditFsync != "required" {
+		faults = append(faults, "GATE_AUDIT_FSYNC must be required in production")
+	}
+	if s.OperatorToken == "" && s.OperatorTokens == "" {
+		faults = append(faults, "GATE_OPERATOR_TOKEN must be set in production")
+	}
+	return faults
+}
+
+// operators are the operator tokens; production takes no short ones.
+func (s *settings) operators() (*httpd.Operators, error) {
+	least := 1
+	if s.Profile == "production" {
+		least = minProductionToken
+	}
+	return httpd.ParseOperators(s.OperatorToken, s.OperatorTokens, least)
+}
+
+// bypassUntil is the end of the bypass, the zero time in other modes.
+func (s *settings) bypassUntil() time.Time {
+	if s.Mode != "emergency_bypass" {
+		return time.Time{}
+	}
+	t, _ := time.Parse(time.RFC3339, s.BypassUntil) // checked at load
+	return t
+}
+
+func splitList(text string) []string {
+	var out []string
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+func millis(n int) time.Duration  { return time.Duration(n) * time.Millisecond }
+func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
+
+// describe lists every setting with its value and origin; secrets are masked.
+func (s *settings) describe(environ []string) []setting {
+	values := env.ToMap(environ)
+	v := reflect.ValueOf(s).Elem()
+	list := make([]setting, 0, v.NumField())
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		e := setting{Name: f.Tag.Get("env"), Value: fmt.Sprint(v.Field(i).Interface()), Default: f.Tag.Get("envDefault"), Origin: "default", Doc: f.Tag.Get("doc"), Later: f.Tag.Get("later")}
+		if _, ok := values[e.Name]; ok {
+			e.Origin = "environment"
+		}
+		if f.Tag.Get("secret") == "true" && e.Value != "" {
+			e.Value = "(set, not shown)"
+		}
+		list = append(list, e)
+	}
+	return list
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func TestDefaultsAreThoseOfTheContract(t *testing.T) {
+	s, err := loadSettings(nil, noon)
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.1:6543", s.HTTPListenAddr)
+	require.Equal(t, "enforce", s.Mode)
+	require.EqualValues(t, 1<<20, s.MaxBodyBytes)
+	require.Equal(t, 256<<10, s.MaxSQLBytes)
+	require.Equal(t, 120, s.RatePerMin)
+	require.Equal(t, 30, s.RateBurst)
+	require.Equal(t, 300, s.ApprovalTTL)
+	require.Equal(t, "./audit.wal", s.AuditWALPath)
+	require.Equal(t, "./audit.log", s.AuditLogPath)
+	require.Equal(t, "verify-full", s.UpstreamTLSMode)
+}
+
+func TestFaultsOfSettingsComeAllAtOnceAndSayWhatToDo(t *testing.T) {
+	for name, c := range map[string]struct {
+		environ []string
+		want    []string
+	}{
+		"an unknown name gets the nearest known one": {[]string{"GATE_DATABSE_URL=x"}, []string{"GATE_DATABSE_URL is not a setting", "Did you mean GATE_DATABASE_URL?"}},
+		"several at once":                   {[]string{"GATE_FOO=1", "GATE_DB_POOL_MAX=many"}, []string{"GATE_FOO", "GATE_DB_POOL_MAX must be a whole number", "2 fault(s)"}},
+		"a number out of its range":         {[]string{"GATE_MAX_SQL_BYTES=600000"}, []string{"GATE_MAX_SQL_BYTES is 600000 and must be from 1 to 524288"}},
+		"a word outside its set":            {[]string{"GATE_MODE=loose"}, []string{`GATE_MODE is "loose" and must be one of shadow, approval_first, enforce, emergency_bypass`}},
+		"a part that is not there yet":      {[]string{"GATE_PGWIRE_ENABLED=true"}, []string{"GATE_PGWIRE_ENABLED is set", "does not have the wire listener yet"}},
+		"a bypass without reason and end":   {[]string{"GATE_MODE=emergency_bypass"}, []string{"GATE_EMERGENCY_BYPASS_REASON", "GATE_EMERGENCY_BYPASS_UNTIL"}},
+		"a bypass that ends too late":       {[]string{"GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=x", "GATE_EMERGENCY_BYPASS_UNTIL=2026-03-02T12:00:01Z"}, []string{"at most 24 hours"}},
+		"production says all that it lacks": {[]string{"GATE_PROFILE=production", "GATE_AUDIT_FSYNC=off", "GATE_TLS_UPSTREAM_MODE=disable"}, []string{"TLS", "GATE_AUDIT_FSYNC", "GATE_TLS_UPSTREAM_MODE", "GATE_OPERATOR_TOKEN"}},
+		"tokens without labels":             {[]string{"GATE_OPERATOR_TOKENS=abc"}, []string{"label=token"}},
+		"a label twice":                     {[]string{"GATE_OPERATOR_TOKEN=a", "GATE_OPERATOR_TOKENS=operator=b"}, []string{"there twice, by label or by value"}},
+		"a proxy that is no network":        {[]string{"GATE_TRUSTED_PROXIES=10.0.0.0/8,nowhere"}, []string{`"nowhere"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := loadSettings(c.environ, noon)
+			require.Error(t, err)
+			for _, want := range c.want {
+				require.ErrorContains(t, err, want)
+			}
+		})
+	}
+}
+
+func TestSettingsOfOtherProgramsAndFamiliesAreLetThrough(t *testing.T) {
+	_, err := loadSettings([]string{"PATH=/bin", "GATEWAY_X=1", "GATE_TOOL_SECRET_RUNSQL=s", "GATE_TOOL_SECRET_RUNSQL_HOST=h"}, noon)
+	require.NoError(t, err)
+}
+
+func TestABypassWithReasonAndEndIsTaken(t *testing.T) {
+	s, err := loadSettings([]string{"GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=restore", "GATE_EMERGENCY_BYPASS_UNTIL=2026-03-02T12:00:00Z"}, noon)
+	require.NoError(t, err)
+	require.Equal(t, noon.Add(24*time.Hour), s.bypassUntil())
+}
+
+func TestEverySettingIsDocumented(t *testing.T) {
+	s, err := loadSettings(nil, noon)
+	require.NoError(t, err)
+	for _, e := range s.describe(nil) {
+		require.True(t, strings.HasPrefix(e.Name, "GATE_"), e.Name)
+		require.NotEmpty(t, e.Doc, e.Name)
+	}
+}
+
+func TestConfigPrintsValuesAndOriginsAndNoSecret(t *testing.T) {
+	var out, errs bytes.Buffer
+	code := Run(context.Background(), []string{"config"}, streams{nil, &out, &errs},
+		[]string{"GATE_OPERATOR_TOKEN=correct-horse-battery-staple", "GATE_DATABASE_URL=postgres://u:hunter2@localhost/db", "GATE_MODE=shadow"})
+	require.Zero(t, code, errs.String())
+	require.Regexp(t, `GATE_MODE +shadow +environment`, out.String())
+	require.Regexp(t, `GATE_MAX_SQL_BYTES +262144 +default`, out.String())
+	require.NotContains(t, out.String(), "correct-horse")
+	require.NotContains(t, out.String(), "hunter2")
+}
+
+func TestUnknownCommandsAndFlagsAreUsageErrors(t *testing.T) {
+	for _, args := range [][]string{{"srve"}, {"config", "--jsn"}, {"version", "extra"}} {
+		var out, errs bytes.Buffer
+		require.Equal(t, exitUsage, Run(context.Background(), args, streams{nil, &out, &errs}, nil), args)
+		require.Contains(t, errs.String(), "--help")
+	}
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"writegate/fixtures/postgres"
+	"writegate/sqlgate/policy"
+	"writegate/sqlgate/policyfolder"
+)
+
+//go:embed demo/shop.sql
+var shopSQL string
+
+// demoDatabase is the database of the demonstration.
+const demoDatabase = "shop"
+
+// demoStartTimeout bounds initdb and the start of PostgreSQL.
+const demoStartTimeout = 2 * time.Minute
+
+func (a *app) demoCommand() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use: "demo", Short: "Start a private PostgreSQL and a gate with sample data, and print what to try", Args: cobra.NoArgs,
+		Long: `Start a private PostgreSQL, sample data, a sample policy and a gate, and print a tour to paste.
+
+Everything lies in one folder and is found again at the next start; remove the folder to begin
+anew. PostgreSQL's programs are installed where they are missing and that is possible. With
+GATE_DATABASE_URL the gate stands in front of that server instead, without sample data.`,
+		RunE: func(c *cobra.Command, _ []string) error { return a.demo(c.Context(), dir) },
+	}
+	cmd.Flags().StringVar(&dir, "dir", filepath.Join("var", "demo"), "folder for everything the demonstration keeps")
+	return cmd
+}
+
+// demo sets what is not set, starts what is missing and serves.
+func (a *app) demo(ctx context.Context, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	token, err := demoToken(filepath.Join(dir, "operator-token"))
+	if err != nil {
+		return err
+	}
+	a.environ = demoEnvironment(a.environ, dir, token)
+	if _, given := lookUp(a.environ, postgres.DatabaseURLVariable); !given {
+		cluster, err := a.demoDatabase(ctx, dir)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if err := cluster.Stop(); err != nil {
+				fmt.Fprintln(a.err, "gate: PostgreSQL did not stop cleanly:", err)
+			}
+		}()
+	}
+	if err := demoPolicy(filepath.Join(dir, "policies")); err != nil {
+		return err
+	}
+	tell := a.ready
+	a.ready = func(addr string) {
+		fmt.Fprint(a.out, demoTour(addr, dir))
+		if tell != nil {
+			tell(addr)
+		}
+	}
+	return a.serve(ctx)
+}
+
+// demoDatabase starts PostgreSQL with the sample data and adds the roles of the
+// gate to the environment.
+func (a *app) demoDatabase(ctx context.Context, dir string) (*postgres.Cluster, error) {
+	ctx, cancel := context.WithTimeout(ctx, demoStartTimeout)
+	defer cancel()
+	if _, err := postgres.Install(ctx, a.err); err != nil {
+		return nil, err
+	}
+	cluster, err := postgres.Start(ctx, postgres.Options{Dir: filepath.Join(dir, "postgres"), Output: a.err})
+	if err != nil {
+		return nil, err
+	}
+	if cluster.Note != "" {
+		fmt.Fprintln(a.err, "gate:", cluster.Note)
+	}
+	password, err := demoRoles(ctx, cluster, filepath.Join(dir, "database-password"))
+	if err != nil {
+		return nil, errors.Join(err, cluster.Stop())
+	}
+	a.environ = append(a.environ,
+		postgres.DatabaseURLVariable+"="+cluster.URLFor("gate_writer", password, demoDatabase),
+		"GATE_DATABASE_READ_URL="+cluster.URLFor("gate_reader", password, demoDatabase))
+	a.environ = withDefault(a.environ, "GATE_TLS_UPSTREAM_MODE=disable") // the private server is reached over the loopback address alone
+	return cluster, nil
+}
+
+// demoRoles makes roles, database and rows once; the password file is written
+// last and says that all of it is there.
+func demoRoles(ctx context.Context, cluster *postgres.Cluster, passwordFile string) (password string, err error) {
+	if kept, err := os.ReadFile(passwordFile); err == nil {
+		return strings.TrimSpace(string(kept)), nil
+	}
+	password = randomText()
+	const rights = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 24 PASSWORD"
+	for _, step := range []struct{ database, sql string }{
+		{"postgres", "DROP DATABASE IF EXISTS " + demoDatabase + " WITH (FORCE)"},
+		{"postgres", "DROP ROLE IF EXISTS gate_reader; DROP ROLE IF EXISTS gate_writer"},
+		{"postgres", fmt.Sprintf("CREATE ROLE gate_reader %s '%s'; CREATE ROLE gate_writer %s '%s'", rights, password, rights, password)},
+		{"postgres", "CREATE DATABASE " + demoDatabase},
+		{demoDatabase, shopSQL},
+	} {
+		if err := cluster.Execute(ctx, step.database, step.sql); err != nil {
+			return "", fmt.Errorf("prepare the sample database: %w", err)
+		}
+	}
+	return password, os.WriteFile(passwordFile, []byte(password+"\n"), 0o600)
+}
+
+// demoPolicy puts the sample policy into the folder where none lies yet.
+func demoPolicy(dir string) error {
+	_, err := os.Stat(filepath.Join(dir, policyfolder.DefaultManifest))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return policyfolder.Create(dir, policyfolder.DefaultManifest, policy.Sample())
+}
+
+// demoToken makes an operator token once and keeps it.
+func demoToken(path string) (string, error) {
+	if kept, err := os.ReadFile(path); err == nil {
+		return strings.TrimSpace(string(kept)), nil
+	}
+	token := randomText()
+	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
+}
+
+func randomText() string {
+	b := make([]byte, 24)
+	_, _ = rand.Read(b) // never fails (crypto/rand)
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// demoEnvironment sets what the caller's environment leaves open.
+func demoEnvironment(environ []string, dir, token string) []string {
+	defaults := []string{
+		"GATE_OPERATOR_TOKEN=" + token,
+		"GATE_POLICY_DIR=" + filepath.Join(dir, "policies"),
+		"GATE_AUDIT_WAL_PATH=" + filepath.Join(dir, "audit.wal"),
+		"GATE_AUDIT_LOG_PATH=" + filepath.Join(dir, "audit.log"),
+		"GATE_APPROVAL_DB_PATH=" + filepath.Join(dir, "approvals.db"),
+	}
+	for _, d := range defaults {
+		environ = withDefault(environ, d)
+	}
+	return environ
+}
+
+// withDefault adds NAME=value where the name is not set.
+func withDefault(environ []string, pair string) []string {
+	name, _, _ := strings.Cut(pair, "=")
+	if _, given := lookUp(environ, name); given {
+		return environ
+	}
+	return append(environ, pair)
+}
+
+func lookUp(environ []string, name string) (string, bool) {
+	for _, e := range environ {
+		if n, v, _ := strings.Cut(e, "="); n == name {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// demoTour is what to paste; a test runs it line by line.
+func demoTour(addr, dir string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		host, port = "127.0.0.1", "6543"
+	}
+	return strings.NewReplacer("{gate}", "http://"+net.JoinHostPort(host, port), "{dir}", dir).Replace(tourText)
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"writegate/http/httpd"
+	"writegate/sqlgate/classify"
+)
+
+// Bounds of a clean end.
+const (
+	drainTime = 15 * time.Second // for the requests that are running
+	closeTime = 10 * time.Second // for the last events and the flush of the projections
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "serve", Short: "Run the gate", Args: cobra.NoArgs,
+		Long: `Run the gate with the settings of the environment ("gate config" lists them).
+
+It serves as soon as its log is judged, its projections are replayed and its policy passed the
+startup chain; GET /health says which step failed where one did. An interrupt or SIGTERM drains
+the running requests and ends it cleanly.`,
+		RunE: func(c *cobra.Command, _ []string) error { return a.serve(c.Context()) },
+	}
+}
+
+// serve runs the gate until ctx ends or the log or the store fails.
+func (a *app) serve(ctx context.Context) error {
+	s, err := loadSettings(a.environ, time.Now())
+	if err != nil {
+		return exitWith(exitConfigured, err)
+	}
+	buffer := httpd.NewLogBuffer(httpd.LogCapacity)
+	logger := slog.New(buffer.Handler(slog.NewJSONHandler(a.err, nil)))
+	g := &service{settings: s, log: logger, buffer: buffer, started: time.Now(), step: a.step}
+	defer g.close()
+	if err := g.open(ctx); err != nil {
+		return err
+	}
+	server, err := httpd.Listen(httpd.ServerOptions{Addr: s.HTTPListenAddr, Handler: g.handler, Logger: logger, DrainTimeout: drainTime})
+	if err != nil {
+		return fmt.Errorf("GATE_HTTP_LISTEN_ADDR is %s: %w", s.HTTPListenAddr, err)
+	}
+	logger.Info("the gate is listening", "source", "gate", "address", server.Addr().String(), "mode", s.Mode, "version", version)
+	if a.ready != nil {
+		a.ready(server.Addr().String())
+	}
+	return g.run(ctx, server)
+}
+
+// parseWorkerCommand is what the gate starts for texts that are long or deep.
+func (a *app) parseWorkerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: parseWorkerName, Hidden: true, Args: cobra.NoArgs,
+		Short: "Parse statements for a gate that started this process",
+		RunE:  func(*cobra.Command, []string) error { return classify.ParseWorker() },
+	}
+}

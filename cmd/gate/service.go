@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
+	"writegate/http/gateapi"
+	"writegate/http/httpd"
+	"writegate/projections"
+	"writegate/sqlgate"
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
+)
+
+// A service is one running gate: what open made, in the order in which it was
+// made; close undoes it backwards.
+type service struct {
+	settings *settings
+	log      *slog.Logger
+	buffer   *httpd.LogBuffer
+	started  time.Time
+	step     func(string)
+
+	store      *projections.Store
+	events     *eventlog.Log
+	recovery   eventlog.Recovery
+	commands   *commands.Commands
+	classifier *classify.Classifier
+	database   *pgexec.DB
+	gate       *sqlgate.Gate
+	handler    *httpd.Mux
+
+	ended   context.CancelFunc // ends the background work
+	work    sync.WaitGroup
+	damaged error // why no command may be given, found at start
+}
+
+// open makes everything, from the log up to the handler. Every fault that an
+// operator can mend through the API leaves the service up for reading.
+func (g *service) open(ctx context.Context) error {
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	g.ended = cancel
+	if err := g.openLog(ctx, background); err != nil {
+		return err
+	}
+	if err := g.openGate(ctx); err != nil {
+		return err
+	}
+	if g.damaged == nil {
+		if err := g.commands.Start(ctx, g.startup()); err != nil {
+			return fmt.Errorf("the start could not be written to the event log: %w", err)
+		}
+		g.work.Go(func() { g.commands.RunExpiry(background) })
+		g.work.Go(func() { g.commands.RunThrottle(background) })
+	}
+	g.gate.RunChain(ctx, g.damaged)
+	return g.openAPI()
+}
+
+// openLog opens store and log, compares them and replays what the store has not seen.
+func (g *service) openLog(ctx, background context.Context) (err error) {
+	s := g.settings
+	g.store, err = projections.Open(projections.Options{Dir: s.ApprovalDBPath, Logger: g.log.With("source", "projections")})
+	if err != nil {
+		return exitWith(exitLocked, fmt.Errorf("the projections in %s (GATE_APPROVAL_DB_PATH) cannot be opened: %w", s.ApprovalDBPath, err))
+	}
+	options := g.logOptions()
+	if applied := g.store.Applied(); applied.Seq > 0 {
+		options.Projection = &frame.Anchor{LogID: applied.LogID, Seq: applied.Seq, Hash: applied.Hash}
+	}
+	g.events, g.recovery, err = eventlog.Open(ctx, options)
+	if err != nil {
+		return exitWith(eventlog.ExitCode(err), fmt.Errorf("the event log %s (GATE_AUDIT_WAL_PATH) cannot be opened: %w", s.AuditWALPath, err))
+	}
+	g.damaged = g.events.Serving()
+	if err := g.store.Connect(ctx, g.events); err != nil {
+		if g.damaged == nil {
+			g.damaged = fault.New(fault.AuditCorruptionDetected, "The projections and the event log contradict each other.").Because(err)
+		}
+		return g.readableStore(err)
+	}
+	g.work.Go(func() { _ = g.store.Run(background, g.events) }) // its errors come through Fatal
+	return nil
+}
+
+// readableStore sorts what Connect found: another log's store is a mistake of
+// the configuration; all else leaves the gate up for reading.
+func (g *service) readableStore(err error) error {
+	if errors.Is(err, projections.ErrOtherLog) {
+		return exitWith(exitConfigured, fmt.Errorf("%w: GATE_APPROVAL_DB_PATH and GATE_AUDIT_WAL_PATH must belong together", err))
+	}
+	g.log.Error("projections and event log contradict each other", "source", "gate", "cause", err.Error())
+	return nil
+}
+
+func (g *service) logOptions() eventlog.Options {
+	s := g.settings
+	index := s.AuditIndexPath
+	if index == "" {
+		index = filepath.Join(filepath.Dir(s.AuditWALPath), "audit_index_v1.json")
+	}
+	return eventlog.Options{
+		Path: s.AuditWALPath, JSONLPath: s.AuditLogPath, IndexPath: index, Fsync: s.AuditFsync, OnTornTail: s.AuditOnTornTail,
+		VerifyOnStart: s.AuditVerifyOnStart, PreallocateBytes: s.AuditPreallocate, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin,
+		Logger: g.log.With("source", "eventlog"), Step: g.step, OnCorruption: g.corrupted,
+	}
+}
+
+// corrupted is told of damage that a verification found while the gate runs:
+// from now on it only answers reads.
+func (g *service) corrupted(r frame.Report) {
+	kind, detail, seq := "corruption_detected", "", uint64(0)
+	if len(r.Faults) > 0 {
+		kind, detail, seq = string(r.Faults[0].Kind), r.Faults[0].Detail, r.Faults[0].Seq
+	}
+	if g.gate != nil {
+		g.gate.Chain().AuditFailed(fault.AuditCorruptionDetected, "Verification found corruption ("+kind+"); GET /evidence/verify shows it.")
+	}
+	if g.commands == nil {
+		return
+	}
+	if err := g.commands.RecordCorruption(context.Background(), kind, detail, seq); err != nil {
+		g.log.Error("the corruption could not be written to the event log", "source", "gate", "cause", err.Error())
+	}
+}
+
+// openGate makes what decides and what executes.
+func (g *service) openGate(ctx context.Context) (err error) {
+	s := g.settings
+	g.commands, err = commands.New(commands.Options{
+		Log: g.events, Store: g.store, Logger: g.log, Step: g.step, DefaultTTL: seconds(s.ApprovalTTL),
+	})
+	if err != nil {
+		return err
+	}
+	if g.classifier, err = newClassifier(s); err != nil {
+		return fmt.Errorf("the classifier cannot be made: %w", err)
+	}
+	if g.database, err = g.openDatabase(); err != nil {
+		return exitWith(exitConfigured, fmt.Errorf("the database settings are not usable: %w", err))
+	}
+	g.gate, err = sqlgate.New(sqlgate.Options{
+		Classifier: g.classifier, Database: g.database, Commands: g.commands, Store: g.store,
+		Mode: s.Mode, BypassReason: s.BypassReason, BypassUntil: s.bypassUntil(), SQLText: s.AuditSQLText, MaxSQLBytes: s.MaxSQLBytes,
+		QueryTimeout: millis(s.DBQueryTimeout), BulkTimeout: millis(s.DBBulkTimeout), ResultRows: s.MaxResultRows, ResultBytes: s.MaxResultBytes,
+		Policies: sqlgate.PolicySource{Dir: s.PolicyDir, Manifest: s.PolicyManifest, DefaultTTL: s.ApprovalTTL},
+		StatusOf: httpd.Status, Logger: g.log, Step: g.step,
+	})
+	return err
+}
+
+// newClassifier makes the classifier that the settings describe. Its parser
+// child is this very binary.
+func newClassifier(s *settings) (*classify.Classifier, error) {
+	return classify.New(classify.Config{
+		SearchPath: s.SearchPath, KeyColumns: splitList(s.KeyColumns), MaxSQLBytes: s.MaxSQLBytes,
+		ParserMode: s.ParserMode, Children: s.ParserChildren,
+	})
+}
+
+func (g *service) openDatabase() (*pgexec.DB, error) {
+	s := g.settings
+	return pgexec.Open(pgexec.Config{
+		URL: s.DatabaseURL, ReadURL: s.DatabaseReadURL, DDLURL: s.DatabaseDDLURL, SearchPath: s.SearchPath, PoolMax: s.DBPoolMax,
+		ConnLifetime: seconds(s.DBConnLifetime), ConnIdle: seconds(s.DBConnIdle), ConnectTimeout: millis(s.DBConnectTimeout),
+		AcquireTimeout: millis(s.DBAcquireTimeout), QueryTimeout: millis(s.DBQueryTimeout), BulkQueryTimeout: millis(s.DBBulkTimeout),
+		LockTimeout: millis(s.DBLockTimeout), IdleInTxTimeout: millis(s.DBIdleInTxTimeout), CommitTimeout: millis(s.DBCommitTimeout),
+		ErrorDetail: s.DBErrorDetail, MaxResultRows: s.MaxResultRows, MaxResultBytes: s.MaxResultBytes,
+		TLS:           pgexec.TLSConfig{Mode: s.UpstreamTLSMode, CAPath: s.UpstreamTLSCA, CertPath: s.UpstreamTLSCert, KeyPath: s.UpstreamTLSKey, ServerName: s.UpstreamTLSServerName},
+		OnServerMajor: g.learnMajor,
+		OnPoolStopped: func(pool, reason string) { g.work.Go(func() { g.poolStopped(pool, reason) }) },
+	}, g.log.With("source", "database"))
+}
+
+// learnMajor tells the classifier which server it is in front of, so that what
+// that version has built in counts as built in.
+func (g *service) learnMajor(major int) {
+	if err := g.classifier.SetServerMajor(major); err != nil {
+		g.log.Error("the classifier does not know this version of PostgreSQL; only what all known ones have counts as built in", "source", "gate", "cause", err.Error())
+	}
+}
+
+// poolStopped says in the log that the database cannot be used for a while.
+func (g *service) poolStopped(pool, reason string) {
+	if err := g.commands.RecordDBUnavailable(context.Background(), "The "+pool+" connections are stopped for a while.", reason, 1); err != nil {
+		g.log.Error("a stopped pool could not be written to the event log", "source", "gate", "cause", err.Error())
+	}
+}
+
+// startup is what the startup event says.
+func (g *service) startup() commands.Startup {
+	s := g.settings
+	engine := sqlgate.EngineRecord()
+	engine["gate"], engine["go"] = version, runtime.Version()
+	e := event.Startup{
+		Version: version, Profile: s.Profile, Fsync: s.AuditFsync, VerifyOnStart: s.AuditVerifyOnStart, OnTornTail: s.AuditOnTornTail,
+		Filesystem: g.recovery.Filesystem, Anchors: g.recovery.Anchors, Engine: engine, Warnings: g.recovery.Warnings,
+	}
+	if aside, ok := g.store.Aside(); ok {
+		e.Warnings = append(e.Warnings, "Projections were put aside and rebuilt: "+aside.Reason)
+	}
+	return commands.Startup{Mode: s.Mode, Event: e, Tails: g.recovery.Tails}
+}
+
+// openAPI makes the handler.
+func (g *service) openAPI() error {
+	s := g.settings
+	operators, _ := s.operators()                      // checked at load
+	proxies, _ := httpd.ParseProxies(s.TrustedProxies) // checked at load
+	limiter, err := httpd.NewLimiter(s.RatePerMin, s.RateBurst, time.Now)
+	if err != nil {
+		return exitWith(exitConfigured, err)
+	}
+	g.handler = httpd.NewMux(httpd.Options{
+		Logger: g.log, MaxBodyBytes: s.MaxBodyBytes, Operators: operators, Limiter: limiter, Proxies: proxies,
+		OnIncident: gateapi.OnIncident(g.commands, g.log),
+	})
+	gateapi.Register(g.handler, gateapi.Options{
+		Gate: g.gate, Commands: g.commands, Store: g.store, Log: g.events, Database: g.database, Classifier: g.classifier,
+		Operators: operators, Logs: g.buffer, Version: version, Started: g.started, MaxSQLBytes: s.MaxSQLBytes, Now: time.Now,
+	})
+	return nil
+}
+
+// run serves until ctx ends or the log or the store fails. A clean end drains
+// the running requests first; after a failure there is nothing to wait for.
+func (g *service) run(ctx context.Context, server *httpd.Server) error {
+	type end struct {
+		drained bool
+		err     error
+	}
+	served := make(chan end, 1)
+	go func() {
+		drained, err := server.Serve(ctx)
+		served <- end{drained, err}
+	}()
+	select {
+	case e := <-served:
+		if ctx.Err() == nil {
+			return fmt.Errorf("the HTTP API ended: %w", e.err)
+		}
+		if e.err != nil {
+			g.log.Warn("the HTTP API did not end cleanly", "source", "gate", "cause", e.err.Error())
+		}
+		return g.shutdown(ctx, e.drained)
+	case err := <-g.events.Fatal():
+		return g.fatal("the event log failed, so the gate ends; the next start judges what is on disk", err)
+	case err := <-g.store.Fatal():
+		return g.fatal("the projections failed, so the gate ends; the next start replays the log", err)
+	}
+}
+
+// fatal ends the process with the code that says so.
+func (g *service) fatal(what string, cause error) error {
+	err := fmt.Errorf("%s: %w", what, cause)
+	g.log.Error("fatal", "source", "gate", "cause", err.Error())
+	return exitWith(exitFatal, err)
+}
+
+// shutdown writes the last event of a clean end.
+func (g *service) shutdown(ctx context.Context, drained bool) error {
+	if g.damaged != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer cancel()
+	if err := g.commands.Shutdown(ctx, "stopped", drained); err != nil {
+		return exitWith(exitFatal, fmt.Errorf("the shutdown event could not be written: %w", err))
+	}
+	return nil
+}
+
+// close undoes open, backwards. The log goes before the store, so that the
+// store has folded everything that the log took.
+func (g *service) close() {
+	if g.classifier != nil {
+		g.classifier.Close()
+	}
+	if g.database != nil {
+		g.database.Close()
+	}
+	if g.ended != nil {
+		defer g.work.Wait()
+		defer g.ended()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	if g.events != nil {
+		if err := g.events.Close(ctx); err != nil {
+			g.log.Error("the event log did not close cleanly; the next start judges it", "source", "gate", "cause", err.Error())
+		}
+	}
+	if g.store != nil {
+		if err := g.store.Close(); err != nil {
+			g.log.Error("the projections did not close cleanly; the next start replays", "source", "gate", "cause", err.Error())
+		}
+	}
+}

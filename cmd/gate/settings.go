@@ -1,0 +1,126 @@
+package main
+
+// settings is every GATE_* setting of the service, read from the environment
+// once, at start. The tags are the documentation: `gate config` prints them,
+// and docs/OPERATIONS.md is compared with them by a test.
+//
+//   - env, envDefault: the variable and its default
+//   - min, max: the range of a number, both ends included
+//   - oneof: the closed set of a word
+//   - secret: the value is never printed
+//   - later: a setting of a part that this version does not have; it is known,
+//     and giving it another value than its default is refused, so that nobody
+//     believes in a protection that is not there
+//   - doc: what it does, with its unit
+type settings struct {
+	HTTPListenAddr string `env:"GATE_HTTP_LISTEN_ADDR" envDefault:"127.0.0.1:6543" doc:"address of the HTTP API"`
+	Mode           string `env:"GATE_MODE" envDefault:"enforce" oneof:"shadow,approval_first,enforce,emergency_bypass" doc:"operating mode, read once at start"`
+	Profile        string `env:"GATE_PROFILE" envDefault:"development" oneof:"development,production" doc:"production refuses unsafe settings"`
+	BypassReason   string `env:"GATE_EMERGENCY_BYPASS_REASON" doc:"why the gate is bypassed; required in mode emergency_bypass"`
+	BypassUntil    string `env:"GATE_EMERGENCY_BYPASS_UNTIL" doc:"end of the bypass, RFC 3339, at most 24 hours ahead"`
+
+	OperatorToken  string `env:"GATE_OPERATOR_TOKEN" secret:"true" doc:"operator token, label operator; without one the operator endpoints refuse everybody"`
+	OperatorTokens string `env:"GATE_OPERATOR_TOKENS" secret:"true" doc:"more operator tokens: label=token, separated by commas"`
+	TrustedProxies string `env:"GATE_TRUSTED_PROXIES" doc:"CIDRs, separated by commas, of proxies whose X-Forwarded-For is believed"`
+
+	DatabaseURL       string `env:"GATE_DATABASE_URL" secret:"true" doc:"PostgreSQL URL of the role that writes; TLS keys in it are refused"`
+	DatabaseReadURL   string `env:"GATE_DATABASE_READ_URL" secret:"true" doc:"role for safe reads; default GATE_DATABASE_URL"`
+	DatabaseDDLURL    string `env:"GATE_DATABASE_DDL_URL" secret:"true" doc:"role for ddl, dcl and maintenance; default GATE_DATABASE_URL"`
+	SearchPath        string `env:"GATE_SEARCH_PATH" envDefault:"public" doc:"the one schema that unqualified names mean"`
+	KeyColumns        string `env:"GATE_KEY_COLUMNS" doc:"key columns besides id, separated by commas, for the fact key_equality"`
+	DBPoolMax         int    `env:"GATE_DB_POOL_MAX" envDefault:"16" min:"1" max:"1000" doc:"connections at most, for reader and writer each"`
+	DBConnLifetime    int    `env:"GATE_DB_CONN_MAX_LIFETIME_SECONDS" envDefault:"1800" min:"1" max:"86400" doc:"seconds until a connection is closed"`
+	DBConnIdle        int    `env:"GATE_DB_CONN_IDLE_SECONDS" envDefault:"300" min:"1" max:"86400" doc:"seconds until an idle connection is closed"`
+	DBConnectTimeout  int    `env:"GATE_DB_CONNECT_TIMEOUT_MS" envDefault:"5000" min:"1" max:"600000" doc:"milliseconds to dial and log in"`
+	DBAcquireTimeout  int    `env:"GATE_DB_ACQUIRE_TIMEOUT_MS" envDefault:"2000" min:"1" max:"600000" doc:"milliseconds to wait for a free connection"`
+	DBQueryTimeout    int    `env:"GATE_DB_QUERY_TIMEOUT_MS" envDefault:"5000" min:"1" max:"3600000" doc:"milliseconds for a statement; set on the server too"`
+	DBBulkTimeout     int    `env:"GATE_DB_BULK_QUERY_TIMEOUT_MS" envDefault:"300000" min:"1" max:"86400000" doc:"milliseconds for a statement under execution_profile bulk"`
+	DBLockTimeout     int    `env:"GATE_DB_LOCK_TIMEOUT_MS" envDefault:"3000" min:"0" max:"3600000" doc:"milliseconds to wait for a lock; 0 = no limit"`
+	DBIdleInTxTimeout int    `env:"GATE_DB_IDLE_IN_TX_TIMEOUT_MS" envDefault:"10000" min:"1000" max:"3600000" doc:"milliseconds the server lets a transaction idle"`
+	DBCommitTimeout   int    `env:"GATE_DB_COMMIT_TIMEOUT_MS" envDefault:"10000" min:"1" max:"3600000" doc:"milliseconds to wait for the answer to COMMIT; nothing is cancelled there"`
+	DBErrorDetail     bool   `env:"GATE_DB_ERROR_DETAIL" envDefault:"false" doc:"hand on DETAIL and CONTEXT of database errors, which carry row values"`
+	MaxResultRows     int    `env:"GATE_MAX_RESULT_ROWS" envDefault:"10000" min:"1" max:"10000000" doc:"rows of a result at most"`
+	MaxResultBytes    int64  `env:"GATE_MAX_RESULT_BYTES" envDefault:"16777216" min:"1024" max:"1073741824" doc:"bytes of a result at most"`
+
+	UpstreamTLSMode       string `env:"GATE_TLS_UPSTREAM_MODE" envDefault:"verify-full" oneof:"verify-full,disable" doc:"TLS to PostgreSQL; disable is for development"`
+	UpstreamTLSCA         string `env:"GATE_TLS_UPSTREAM_CA_BUNDLE_PATH" doc:"PEM file of the CAs that sign PostgreSQL's certificate"`
+	UpstreamTLSCert       string `env:"GATE_TLS_UPSTREAM_CERT_PATH" doc:"PEM file of the gate's client certificate for PostgreSQL"`
+	UpstreamTLSKey        string `env:"GATE_TLS_UPSTREAM_KEY_PATH" doc:"PEM file of its key"`
+	UpstreamTLSServerName string `env:"GATE_TLS_UPSTREAM_SERVER_NAME" doc:"name to verify when it is not the URL's host"`
+
+	MaxBodyBytes int64 `env:"GATE_MAX_BODY_BYTES" envDefault:"1048576" min:"1024" max:"16777216" doc:"bytes of a request body at most"`
+	MaxSQLBytes  int   `env:"GATE_MAX_SQL_BYTES" envDefault:"262144" min:"1" max:"524288" doc:"bytes of SQL text at most"`
+	RatePerMin   int   `env:"GATE_RATE_LIMIT_REQUESTS_PER_MINUTE" envDefault:"120" min:"1" max:"10000000" doc:"statements a client may send per minute"`
+	RateBurst    int   `env:"GATE_RATE_LIMIT_BURST" envDefault:"30" min:"1" max:"10000000" doc:"statements a client may send at once"`
+	ApprovalTTL  int   `env:"GATE_APPROVAL_DEFAULT_TTL_SECONDS" envDefault:"300" min:"1" max:"86400" doc:"seconds an approval lives, from its creation"`
+
+	ParserMode     string `env:"GATE_PARSER_MODE" envDefault:"auto" oneof:"auto,child" doc:"child parses every text in the parser process"`
+	ParserChildren int    `env:"GATE_PARSER_CHILDREN" envDefault:"1" min:"1" max:"8" doc:"parser processes"`
+
+	PolicyDir      string `env:"GATE_POLICY_DIR" envDefault:"./policies" doc:"folder of policy versions"`
+	PolicyManifest string `env:"GATE_POLICY_MANIFEST" envDefault:"manifest.json" doc:"manifest file, relative to the policy folder"`
+
+	AuditWALPath       string `env:"GATE_AUDIT_WAL_PATH" envDefault:"./audit.wal" doc:"canonical append-only log"`
+	AuditLogPath       string `env:"GATE_AUDIT_LOG_PATH" envDefault:"./audit.log" doc:"JSONL projection of the log; not canonical"`
+	AuditIndexPath     string `env:"GATE_AUDIT_INDEX_PATH" doc:"sparse index; default audit_index_v1.json beside the log"`
+	ApprovalDBPath     string `env:"GATE_APPROVAL_DB_PATH" envDefault:"./approvals.db" doc:"store of all projections"`
+	AuditFsync         string `env:"GATE_AUDIT_FSYNC" envDefault:"required" oneof:"required,off" doc:"off is for the lab only: acknowledged events can be lost"`
+	AuditOnTornTail    string `env:"GATE_AUDIT_ON_TORN_TAIL" envDefault:"record" oneof:"record,refuse" doc:"what a start does with an unfinished last batch"`
+	AuditVerifyOnStart string `env:"GATE_AUDIT_VERIFY_ON_START" envDefault:"active" oneof:"active,full" doc:"full waits for the whole chain before serving"`
+	AuditPreallocate   int64  `env:"GATE_AUDIT_PREALLOCATE_BYTES" envDefault:"16777216" min:"0" max:"1073741824" doc:"bytes of zeros written ahead; 0 = off"`
+	AuditNetworkFS     bool   `env:"GATE_AUDIT_ALLOW_NETWORK_FS" envDefault:"false" doc:"allow the log on NFS or SMB"`
+	AuditOrigin        string `env:"GATE_AUDIT_ORIGIN" doc:"name of the log, read at creation; default gate/<log_id>"`
+	AuditSQLText       string `env:"GATE_AUDIT_SQL_TEXT" envDefault:"normalized" oneof:"normalized,full,none" doc:"SQL text in the log; normalized replaces constants"`
+
+	AuditSegmentBytes     int64  `env:"GATE_AUDIT_SEGMENT_BYTES" envDefault:"1073741824" min:"1048576" max:"1099511627776" later:"rotation" doc:"size at which a segment is sealed"`
+	AuditSegmentHours     int    `env:"GATE_AUDIT_SEGMENT_HOURS" envDefault:"24" min:"0" max:"8760" later:"rotation" doc:"age at which a segment is sealed; 0 = off"`
+	AuditVerifyDirs       string `env:"GATE_AUDIT_VERIFY_DIRS" later:"POST /audit/verify" doc:"more folders whose files may be verified"`
+	CheckpointEveryEvents int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_EVENTS" envDefault:"10000" min:"1" max:"10000000" later:"signed checkpoints" doc:"events between signed checkpoints"`
+	CheckpointEverySecs   int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_SECONDS" envDefault:"60" min:"1" max:"86400" later:"signed checkpoints" doc:"seconds between signed checkpoints"`
+	WitnessURLs           string `env:"GATE_WITNESS_URLS" later:"witnesses" doc:"witnesses to offer checkpoints to"`
+	WitnessKeys           string `env:"GATE_WITNESS_KEYS" later:"witnesses" doc:"their keys"`
+	SigningEnabled        bool   `env:"GATE_EVIDENCE_SIGNING_ENABLED" envDefault:"false" later:"evidence signing" doc:"sign receipts, checkpoints and bundles"`
+	SigningPrivateKey     string `env:"GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH" later:"evidence signing" doc:"PKCS#8 PEM file of the signing key"`
+	SigningPublicKey      string `env:"GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH" later:"evidence signing" doc:"PEM file of its public key"`
+	EvidenceMaxEvents     int    `env:"GATE_EVIDENCE_MAX_EVENTS" envDefault:"100000" min:"1" max:"100000000" later:"evidence bundles" doc:"events of a bundle at most"`
+	EvidenceMaxBytes      int64  `env:"GATE_EVIDENCE_MAX_BYTES" envDefault:"268435456" min:"1024" max:"1099511627776" later:"evidence bundles" doc:"bytes of a bundle at most"`
+
+	TLSCert              string `env:"GATE_TLS_CERT_PATH" later:"TLS for clients" doc:"PEM file of the server certificate"`
+	TLSKey               string `env:"GATE_TLS_KEY_PATH" later:"TLS for clients" doc:"PEM file of its key"`
+	TLSClientCA          string `env:"GATE_TLS_CLIENT_CA_BUNDLE_PATH" later:"TLS for clients" doc:"PEM file of the CAs that sign client certificates"`
+	TLSRequireClientCert bool   `env:"GATE_TLS_REQUIRE_CLIENT_CERT" envDefault:"false" later:"TLS for clients" doc:"refuse clients without a certificate"`
+	TLSMinVersion        string `env:"GATE_TLS_MIN_VERSION" envDefault:"1.2" oneof:"1.2,1.3" later:"TLS for clients" doc:"lowest TLS version"`
+	EnforceHBA           string `env:"GATE_ENFORCE_PG_HBA_BASELINE" envDefault:"false" oneof:"false,report,true" later:"the pg_hba baseline" doc:"check PostgreSQL's access rules"`
+	OutcomeCheckSecs     int    `env:"GATE_OUTCOME_CHECK_INTERVAL_SECONDS" envDefault:"30" min:"0" max:"86400" later:"the outcome check" doc:"seconds between checks of unknown outcomes; 0 = off"`
+	OutcomeMarkerTable   string `env:"GATE_OUTCOME_MARKER_TABLE" later:"the outcome marker" doc:"table of execution markers"`
+	OutcomeMarkerKeep    int    `env:"GATE_OUTCOME_MARKER_KEEP_DAYS" envDefault:"30" min:"1" max:"3650" later:"the outcome marker" doc:"days its rows are kept"`
+	MaxSessions          int    `env:"GATE_MAX_SESSIONS" envDefault:"1000" min:"1" max:"1000000" later:"prepared-statement sessions" doc:"sessions at most"`
+	PlanEstimates        bool   `env:"GATE_PLAN_ESTIMATES" envDefault:"false" later:"plan estimates" doc:"EXPLAIN provably plain statements in preview"`
+	CatalogRefreshSecs   int    `env:"GATE_CATALOG_REFRESH_SECONDS" envDefault:"60" min:"0" max:"86400" later:"the catalogue snapshot" doc:"seconds between catalogue snapshots"`
+	ReplayTimeout        int    `env:"GATE_POLICY_REPLAY_TIMEOUT_MS" envDefault:"30000" min:"1" max:"3600000" later:"policy replay" doc:"milliseconds for a replay"`
+	RequireImpact        bool   `env:"GATE_POLICY_REQUIRE_IMPACT" envDefault:"false" later:"policy activation" doc:"activation must name the impact it was reviewed with"`
+
+	ProjectKeys      string `env:"GATE_PROJECT_KEYS" secret:"true" later:"the agent API" doc:"project keys of /v1"`
+	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" later:"the agent API" doc:"networks that tool verification may reach"`
+	EgressAllowPorts string `env:"GATE_EGRESS_ALLOW_PORTS" later:"the agent API" doc:"ports that tool verification may reach besides 443"`
+	BackendURL       string `env:"GATE_BACKEND_URL" later:"the control plane" doc:"address of the gate, for the control plane"`
+
+	WireEnabled     bool   `env:"GATE_PGWIRE_ENABLED" envDefault:"false" later:"the wire listener" doc:"experimental PostgreSQL listener"`
+	WireListenAddr  string `env:"GATE_PGWIRE_LISTEN_ADDR" envDefault:"0.0.0.0:6544" later:"the wire listener" doc:"its address"`
+	WireLabMode     bool   `env:"GATE_PGWIRE_LAB_MODE" envDefault:"false" later:"the wire listener" doc:"required with it"`
+	WireAuth        string `env:"GATE_PGWIRE_AUTH" oneof:",scram,cert,trust" later:"the wire listener" doc:"how wire clients log in"`
+	WireUsersFile   string `env:"GATE_PGWIRE_USERS_FILE" later:"the wire listener" doc:"SCRAM users"`
+	WireTLS         string `env:"GATE_PGWIRE_TLS" oneof:",off,prefer,require" later:"the wire listener" doc:"TLS of wire clients"`
+	WireDefaultEnv  string `env:"GATE_PGWIRE_DEFAULT_ENV" envDefault:"prod" oneof:"shadow,staging,prod" later:"the wire listener" doc:"claim env of wire clients"`
+	WireMaxBatch    int    `env:"GATE_PGWIRE_MAX_BATCH_ITEMS" envDefault:"64" min:"1" max:"100000" later:"the wire listener" doc:"messages between two Syncs"`
+	WireMaxMessage  int    `env:"GATE_PGWIRE_MAX_MESSAGE_BYTES" envDefault:"1048576" min:"1024" max:"16777216" later:"the wire listener" doc:"bytes of one message"`
+	WireMaxConns    int    `env:"GATE_PGWIRE_MAX_CONNECTIONS" envDefault:"100" min:"1" max:"100000" later:"the wire listener" doc:"connections at most"`
+	WireMaxPerIP    int    `env:"GATE_PGWIRE_MAX_CONNECTIONS_PER_IP" envDefault:"50" min:"1" max:"100000" later:"the wire listener" doc:"connections at most per address"`
+	WireMaxUnauth   int    `env:"GATE_PGWIRE_MAX_UNAUTHENTICATED" envDefault:"32" min:"1" max:"100000" later:"the wire listener" doc:"connections at most before login"`
+	WireAuthTimeout int    `env:"GATE_PGWIRE_AUTH_TIMEOUT_MS" envDefault:"10000" min:"1" max:"600000" later:"the wire listener" doc:"milliseconds for start-up and login"`
+	WireIdle        int    `env:"GATE_PGWIRE_IDLE_TIMEOUT_SECONDS" envDefault:"600" min:"1" max:"86400" later:"the wire listener" doc:"seconds between commands"`
+	WireWrite       int    `env:"GATE_PGWIRE_WRITE_TIMEOUT_MS" envDefault:"30000" min:"1" max:"600000" later:"the wire listener" doc:"milliseconds for a client that does not read"`
+	WireTxMax       int    `env:"GATE_PGWIRE_TX_MAX_MS" envDefault:"30000" min:"0" max:"3600000" later:"the wire listener" doc:"milliseconds of a block at most; 0 = no blocks"`
+	WireTxIdle      int    `env:"GATE_PGWIRE_TX_IDLE_TIMEOUT_MS" envDefault:"10000" min:"1" max:"3600000" later:"the wire listener" doc:"milliseconds idle in a block"`
+	WireMaxTx       int    `env:"GATE_PGWIRE_MAX_TRANSACTIONS" envDefault:"8" min:"1" max:"1000" later:"the wire listener" doc:"blocks at once"`
+}

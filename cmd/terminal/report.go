@@ -1,0 +1,119 @@
+// Package terminal is what the programs of this project share towards a person
+// at a terminal: progress bars and the report of a verification.
+package terminal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"writegate/eventlog/frame"
+)
+
+// shownFaults is how many faults the text lists; the JSON report lists more.
+const shownFaults = 20
+
+// PrintReport writes a report for a person. It is put together first and
+// written once, so that a broken pipe is one error.
+func PrintReport(w io.Writer, r frame.Report) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s: %s\n%s\n\n", r.Path, r.Status, meaning(r))
+	if r.LogID != "" {
+		line(&b, "log", "%s (origin %q)", r.LogID, r.Origin)
+	}
+	if r.EventCount > 0 {
+		line(&b, "events", "%d to %d, %d in all, nothing wrong up to %d", r.FirstSeq, r.LastSeq, r.EventCount, r.VerifiedTo)
+		line(&b, "head", "event %d, hash %s", r.Head.Seq, r.Head.EventHash)
+		line(&b, "", "segment %d, ends at byte %d", r.Head.Segment, r.Head.EndOffset)
+	} else {
+		line(&b, "events", "none")
+	}
+	printAnchors(&b, r)
+	printChecks(&b, r)
+	printFaults(&b, r)
+	if r.Tail.Length > 0 {
+		line(&b, "tail", "%d bytes from byte %d of segment %d, %d readable frames, never acknowledged", r.Tail.Length, r.Tail.Offset, r.Tail.Segment, r.Tail.ReadableFrames)
+		line(&b, "", "sha256 %s", r.Tail.SHA256)
+	}
+	list(&b, "warnings", r.Warnings)
+	list(&b, "not excluded", r.NotExcluded)
+	line(&b, "took", "%d ms, started %s", r.DurationMS, r.StartedAt)
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func meaning(r frame.Report) string {
+	switch r.Status {
+	case frame.OK:
+		return "Everything was checked and nothing is wrong."
+	case frame.Corruption:
+		return "The log was damaged or changed in a way that no crash explains."
+	}
+	return "Nothing is known to be wrong, but not everything could be judged."
+}
+
+func line(b *bytes.Buffer, label, format string, args ...any) {
+	fmt.Fprintf(b, "  %-13s "+format+"\n", append([]any{label}, args...)...)
+}
+
+func list(b *bytes.Buffer, label string, texts []string) {
+	for i, text := range texts {
+		if i > 0 {
+			label = ""
+		}
+		line(b, label, "%s", text)
+	}
+}
+
+func printAnchors(b *bytes.Buffer, r frame.Report) {
+	label := "anchors"
+	if len(r.Anchors) == 0 {
+		line(b, label, "none")
+	}
+	for _, a := range r.Anchors {
+		text := fmt.Sprintf("%s %s", a.Level, a.Result)
+		if a.Seq > 0 {
+			text += fmt.Sprintf(", event %d", a.Seq)
+		}
+		if a.Time != "" {
+			text += ", " + a.Time
+		}
+		line(b, label, "%s", text)
+		label = ""
+	}
+}
+
+func printChecks(b *bytes.Buffer, r frame.Report) {
+	label := "checks"
+	for _, c := range r.Checks {
+		line(b, label, "%-8s %s", c.Status, c.Name)
+		label = ""
+	}
+}
+
+func printFaults(b *bytes.Buffer, r frame.Report) {
+	if r.FaultsTotal == 0 {
+		return
+	}
+	line(b, "faults", "%d", r.FaultsTotal)
+	for i, f := range r.Faults {
+		if i == shownFaults {
+			line(b, "", "... and %d more; --json lists the first %d", r.FaultsTotal-i, frame.MaxFaults)
+			return
+		}
+		where := fmt.Sprintf("segment %d, byte %d", f.Segment, f.Offset)
+		if f.Seq > 0 {
+			where += fmt.Sprintf(", event %d", f.Seq)
+		}
+		line(b, "", "%s: %s", f.Kind, where)
+		line(b, "", "  %s", f.Detail)
+	}
+}
+
+// PrintReportJSON writes a report as one JSON object.
+func PrintReportJSON(w io.Writer, r frame.Report) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(r)
+}

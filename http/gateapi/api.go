@@ -1,0 +1,98 @@
+// Package gateapi is the HTTP API of the gate: the endpoints of spec/gate.md
+// part 4, each a thin translation between JSON and the packages that do the
+// work. Conventions that hold for all of them are httpd's; what they mean is
+// sqlgate's and commands'.
+package gateapi
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"writegate/commands"
+	"writegate/eventlog"
+	"writegate/http/httpd"
+	"writegate/projections"
+	"writegate/sqlgate"
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
+)
+
+// Options are what the endpoints stand on. All are required.
+type Options struct {
+	Gate       *sqlgate.Gate
+	Commands   *commands.Commands
+	Store      *projections.Store
+	Log        *eventlog.Log
+	Database   *pgexec.DB
+	Classifier *classify.Classifier
+	Operators  *httpd.Operators
+	Logs       *httpd.LogBuffer
+
+	Version     string
+	Started     time.Time
+	MaxSQLBytes int
+	Now         func() time.Time
+}
+
+// api holds the options and the counters of its own.
+type api struct {
+	Options
+	healthChecks atomic.Int64
+}
+
+// Register adds the endpoints of the gate to a mux.
+func Register(mux *httpd.Mux, o Options) {
+	a := &api{Options: o}
+	mux.Handle(http.MethodPost, "/query", a.query)
+
+	mux.Handle(http.MethodGet, "/approvals", a.listApprovals)
+	mux.Handle(http.MethodGet, "/approvals/:approval_id", a.getApproval)
+	mux.Handle(http.MethodPost, "/approvals/:approval_id", onlyPurge(mux.Operator(a.purgeApprovals)))
+	mux.Handle(http.MethodPost, "/approvals/:approval_id/resolve", mux.Operator(a.resolveApproval))
+
+	mux.Handle(http.MethodGet, "/policy/status", a.policyStatus)
+
+	mux.Handle(http.MethodGet, "/audit", a.listAudit)
+	mux.Handle(http.MethodGet, "/evidence/verify", a.verifyEvidence)
+
+	mux.Handle(http.MethodGet, "/executions", a.listExecutions)
+	mux.Handle(http.MethodGet, "/executions/:execution_id", a.getExecution)
+
+	mux.Handle(http.MethodGet, "/health", a.health)
+	mux.Handle(http.MethodGet, "/runtime/stats", a.stats)
+	mux.Handle(http.MethodGet, "/logs", a.logs)
+}
+
+// OnIncident turns what httpd noticed into an event, throttled by commands. A
+// flood must not fill the log, and an event that cannot be written is no reason
+// to answer the client otherwise.
+func OnIncident(c *commands.Commands, log *slog.Logger) func(context.Context, httpd.Report) {
+	return func(ctx context.Context, r httpd.Report) {
+		err := c.RecordIncident(ctx, commands.Incident{
+			Type: incidentTypes[r.Incident], RequestID: r.RequestID, Client: r.Client, Path: r.Path, Limit: int(r.Limit), Got: int(r.Got),
+		})
+		if err != nil {
+			log.Warn("an incident could not be written to the event log", "source", "gate", "incident", string(r.Incident), "request_id", r.RequestID, "cause", err.Error())
+		}
+	}
+}
+
+// timestamp renders an optional moment: null where there is none.
+func timestamp(t time.Time) *string {
+	if t.IsZero() {
+		return nil
+	}
+	text := sqlgate.Timestamp(t)
+	return &text
+}
+
+// optional renders an optional text: null where there is none.
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

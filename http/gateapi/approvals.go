@@ -1,0 +1,152 @@
+package gateapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/http/httpd"
+	"writegate/projections"
+)
+
+// approvalBody is an approval record (spec/gate.md part 2.4 and
+// spec/decisions.md part 5).
+type approvalBody struct {
+	ApprovalID     string          `json:"approval_id"`
+	Status         string          `json:"status"`
+	Resolution     *string         `json:"resolution"`
+	SQL            string          `json:"sql"`
+	Classification json.RawMessage `json:"classification"`
+	Context        claimsBody      `json:"context"`
+	CreatedAt      *string         `json:"created_at"`
+	ExpiresAt      *string         `json:"expires_at"`
+	ResolvedAt     *string         `json:"resolved_at"`
+	ResolvedBy     *string         `json:"resolved_by"`
+	Note           *string         `json:"note"`
+	Fingerprint    string          `json:"fingerprint"`
+	PolicyVersion  string          `json:"policy_version"`
+	ReasonCode     string          `json:"reason_code"`
+	RuleID         string          `json:"rule_id"`
+	MaxRows        *int64          `json:"max_rows"`
+	AgentID        *string         `json:"agent_id"`
+	Impact         *string         `json:"impact"`
+	ExecutionID    *string         `json:"execution_id"`
+	UsedAt         *string         `json:"used_at"`
+	RequestID      string          `json:"request_id"`
+}
+
+// claimsBody is the request context of an approval: unverified claims.
+type claimsBody struct {
+	Actor     string `json:"actor"`
+	App       string `json:"app"`
+	Tenant    string `json:"tenant"`
+	Role      string `json:"role"`
+	Host      string `json:"host"`
+	Env       string `json:"env"`
+	SessionID string `json:"session_id"`
+}
+
+func (a *api) approvalBody(p *projections.Approval) approvalBody {
+	return approvalBody{
+		ApprovalID: p.ID, Status: p.StatusAt(a.Now()), Resolution: optional(p.Resolution), SQL: p.SQL,
+		Classification: json.RawMessage(p.Classification),
+		Context:        claimsBody{p.Actor, p.App, p.Tenant, p.Role, p.Host, p.Env, p.SessionID},
+		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
+		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
+		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
+		RequestID: p.RequestID,
+	}
+}
+
+var approvalStatuses = []string{"", "pending", "expired", "resolved", "approved", "rejected"}
+
+// listApprovals is GET /approvals.
+func (a *api) listApprovals(c *httpd.Call) error {
+	query := c.Request.URL.Query()
+	page, err := readPage(query)
+	if err != nil {
+		return err
+	}
+	filter := projections.ApprovalFilter{
+		Status: query.Get("status"), Env: query.Get("env"), App: query.Get("app"), Actor: query.Get("actor"), Now: a.Now(),
+	}
+	if !slices.Contains(approvalStatuses, filter.Status) {
+		return fieldFault("status", "must be pending, expired, resolved, approved or rejected")
+	}
+	view := a.Store.View()
+	defer view.Close()
+	found, next, err := view.Approvals(filter, page)
+	if err != nil {
+		return listFault(err)
+	}
+	items := make([]approvalBody, len(found))
+	for i := range found {
+		items[i] = a.approvalBody(&found[i])
+	}
+	c.JSON(http.StatusOK, httpd.NewList(items, next))
+	return nil
+}
+
+// getApproval is GET /approvals/:approval_id.
+func (a *api) getApproval(c *httpd.Call) error {
+	view := a.Store.View()
+	defer view.Close()
+	id := c.Params.ByName("approval_id")
+	p, found, err := view.Approval(id)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return fault.New(fault.ApprovalNotFound, "There is no approval with this id; an expired one may have been purged.").With("approval_id", id)
+	}
+	c.JSON(http.StatusOK, a.approvalBody(&p))
+	return nil
+}
+
+type resolveBody struct {
+	Decision string `json:"decision"`
+	Note     string `json:"note"`
+}
+
+// resolveApproval is POST /approvals/:approval_id/resolve. The evidence is
+// durable before the answer.
+func (a *api) resolveApproval(c *httpd.Call) error {
+	var body resolveBody
+	if err := c.Decode(&body); err != nil {
+		return err
+	}
+	p, err := a.Commands.ResolveApproval(c.Request.Context(), commands.ResolveApproval{
+		ID: c.Params.ByName("approval_id"), Decision: body.Decision, Note: body.Note, By: c.Operator(),
+	})
+	if err != nil {
+		return err
+	}
+	c.JSON(http.StatusOK, a.approvalBody(&p))
+	return nil
+}
+
+// onlyPurge serves POST /approvals/purge, which httprouter cannot tell from the
+// id of an approval, and refuses the method for every other id.
+func onlyPurge(purge httpd.Handler) httpd.Handler {
+	return func(c *httpd.Call) error {
+		if c.Params.ByName("approval_id") != "purge" {
+			return httpd.NotAllowed(c, http.MethodGet, http.MethodHead)
+		}
+		return purge(c)
+	}
+}
+
+// purgeApprovals is POST /approvals/purge.
+func (a *api) purgeApprovals(c *httpd.Call) error {
+	if err := c.Decode(&struct{}{}); err != nil {
+		return err
+	}
+	purged, err := a.Commands.PurgeApprovals(c.Request.Context(), c.Operator())
+	if err != nil {
+		return err
+	}
+	c.JSON(http.StatusOK, map[string]int{"purged": purged})
+	return nil
+}

@@ -1,0 +1,90 @@
+package gateapi
+
+import (
+	"net/http"
+	"slices"
+
+	"writegate/commands/fault"
+	"writegate/http/httpd"
+	"writegate/projections"
+)
+
+// executionBody is an execution (spec/decisions.md part 11).
+type executionBody struct {
+	ExecutionID    string   `json:"execution_id"`
+	RequestID      string   `json:"request_id"`
+	ApprovalID     *string  `json:"approval_id"`
+	ExecutionState string   `json:"execution_state"`
+	Outcome        *string  `json:"outcome"`
+	Basis          *string  `json:"basis"`
+	Path           string   `json:"path"`
+	XID            *uint64  `json:"xid"`
+	DispatchedAt   *string  `json:"dispatched_at"`
+	ResolvedAt     *string  `json:"resolved_at"`
+	Fingerprint    string   `json:"fingerprint"`
+	Operation      string   `json:"operation"`
+	PolicyVersion  string   `json:"policy_version"`
+	ReasonCode     *string  `json:"reason_code"`
+	ErrorCode      *string  `json:"error_code"`
+	CommandTag     *string  `json:"command_tag"`
+	Actor          string   `json:"actor"`
+	App            string   `json:"app"`
+	EventSeqs      []uint64 `json:"event_seqs"`
+}
+
+func executionOf(x *projections.Execution) executionBody {
+	b := executionBody{
+		ExecutionID: x.ID, RequestID: x.RequestID, ApprovalID: optional(x.ApprovalID), ExecutionState: x.State, Outcome: optional(x.Outcome),
+		Basis: optional(x.Basis), Path: x.Path, DispatchedAt: timestamp(x.DispatchedAt), ResolvedAt: timestamp(x.ResolvedAt),
+		Fingerprint: x.Fingerprint, Operation: x.Operation, PolicyVersion: x.PolicyVersion, ReasonCode: optional(x.ReasonCode),
+		ErrorCode: optional(x.ErrorCode), CommandTag: optional(x.CommandTag), Actor: x.Actor, App: x.App, EventSeqs: x.Events,
+	}
+	if x.XID != 0 {
+		b.XID = &x.XID
+	}
+	return b
+}
+
+var executionStates = []string{"", projections.ExecutionNotExecuted, projections.ExecutionDispatched, projections.ExecutionSuccess,
+	projections.ExecutionFailure, projections.ExecutionUnknown}
+
+// listExecutions is GET /executions.
+func (a *api) listExecutions(c *httpd.Call) error {
+	query := c.Request.URL.Query()
+	page, err := readPage(query)
+	if err != nil {
+		return err
+	}
+	state := query.Get("execution_state")
+	if !slices.Contains(executionStates, state) {
+		return fieldFault("execution_state", "must be not_executed, dispatched, success, failure or unknown")
+	}
+	view := a.Store.View()
+	defer view.Close()
+	found, next, err := view.Executions(projections.ExecutionFilter{State: state}, page)
+	if err != nil {
+		return listFault(err)
+	}
+	items := make([]executionBody, len(found))
+	for i := range found {
+		items[i] = executionOf(&found[i])
+	}
+	c.JSON(http.StatusOK, httpd.NewList(items, next))
+	return nil
+}
+
+// getExecution is GET /executions/:execution_id.
+func (a *api) getExecution(c *httpd.Call) error {
+	view := a.Store.View()
+	defer view.Close()
+	id := c.Params.ByName("execution_id")
+	x, found, err := view.Execution(id)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return fault.New(fault.NotFound, "There is no execution with this id.").With("execution_id", id)
+	}
+	c.JSON(http.StatusOK, executionOf(&x))
+	return nil
+}

@@ -1,0 +1,111 @@
+package gateapi
+
+import (
+	"net/http"
+
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/http/httpd"
+	"writegate/sqlgate"
+	"writegate/sqlgate/policy"
+)
+
+var incidentTypes = map[httpd.Incident]event.Type{
+	httpd.OversizedRequest:   event.TypeOversizedRequest,
+	httpd.OperatorAuthFailed: event.TypeOperatorAuthFailed,
+	httpd.RateLimitHit:       event.TypeRateLimitHit,
+}
+
+// queryBody is the body of POST /query (spec/gate.md part 2.1).
+type queryBody struct {
+	Actor            string  `json:"actor"`
+	App              string  `json:"app"`
+	Tenant           string  `json:"tenant"`
+	Role             string  `json:"role"`
+	Host             string  `json:"host"`
+	Env              string  `json:"env"`
+	SQL              *string `json:"sql"`
+	SessionID        string  `json:"session_id"`
+	ApprovalID       string  `json:"approval_id"`
+	ExecutionProfile string  `json:"execution_profile"`
+}
+
+// query is POST /query. The order of the checks is that of spec/decisions.md
+// part 3: body size, JSON, required fields, SQL size, rate limit; Submit goes on.
+func (a *api) query(c *httpd.Call) error {
+	var body queryBody
+	if err := c.Decode(&body); err != nil {
+		return err
+	}
+	request, err := a.queryRequest(c, &body)
+	if err != nil {
+		return err
+	}
+	if err := request.Validate(a.MaxSQLBytes); err != nil {
+		if fault.CodeOf(err) == fault.OversizedSQL {
+			c.Report(httpd.OversizedRequest, int64(a.MaxSQLBytes), int64(len(request.SQL)))
+		}
+		return err
+	}
+	if err := c.Limit(); err != nil {
+		return err
+	}
+	answer, err := a.Gate.Submit(c.Request.Context(), request)
+	if err != nil {
+		return err
+	}
+	c.Raw(queryStatus(answer), append(answer.AppendJSON(nil), '\n'))
+	return nil
+}
+
+// queryRequest joins body and query parameters.
+func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, error) {
+	query := c.Request.URL.Query()
+	fields := map[string]string{}
+	r := &sqlgate.Request{
+		RequestID: c.RequestID,
+		Claims: sqlgate.Claims{
+			Actor: body.Actor, App: body.App, Tenant: body.Tenant, Role: body.Role, Host: body.Host, Env: body.Env, SessionID: body.SessionID,
+		},
+		ApprovalID: body.ApprovalID, ExecutionProfile: body.ExecutionProfile, IdempotencyKey: query.Get("idempotency_key"),
+		TLSSubject: httpd.TLSSubject(c.Request), Operator: c.OperatorLabel(), ReceivedAt: c.Start,
+	}
+	switch query.Get("mode") {
+	case "", "live":
+	case "preview":
+		r.Preview = true
+	default:
+		fields["mode"] = "must be live or preview"
+	}
+	switch {
+	case body.SQL == nil && !query.Has("sql"):
+		fields["sql"] = "is required, in the body or as the query parameter"
+	case body.SQL == nil:
+		r.SQL = query.Get("sql")
+	case query.Has("sql") && query.Get("sql") != *body.SQL:
+		fields["sql"] = "stands in the body and in the query parameter, and the two differ; send it once"
+	default:
+		r.SQL = *body.SQL
+	}
+	if query.Has("idempotency_key") && r.IdempotencyKey == "" {
+		fields["idempotency_key"] = "must be 1 to 255 visible ASCII characters"
+	}
+	if len(fields) > 0 {
+		return nil, httpd.Invalid(fields)
+	}
+	return r, nil
+}
+
+// queryStatus is the status of a decision (spec/gate.md part 2.2). What ran
+// answers 200 whatever was decided: shadow mode and a bypass say so in the body.
+func queryStatus(a *sqlgate.Answer) int {
+	switch {
+	case a.Kept != nil:
+		return a.Kept.Status
+	case a.Preview || a.Executed || a.Result.Decision == policy.Allow:
+		return http.StatusOK
+	case a.Result.Decision == policy.RequireApproval:
+		return http.StatusAccepted
+	}
+	return http.StatusForbidden
+}

@@ -1,0 +1,157 @@
+package gateapi
+
+import (
+	"context"
+	"encoding/hex"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"writegate/http/httpd"
+	"writegate/sqlgate"
+	"writegate/sqlgate/classify"
+)
+
+// databaseLook bounds what GET /health spends on asking the database.
+const databaseLook = time.Second
+
+// healthBody is GET /health (spec/decisions.md part 11).
+type healthBody struct {
+	Status        string              `json:"status"`
+	Version       string              `json:"version"`
+	UptimeSeconds int64               `json:"uptime_seconds"`
+	Mode          string              `json:"mode"`
+	Bypass        bool                `json:"bypass,omitempty"`
+	StartupChain  []sqlgate.StepState `json:"startup_chain"`
+	Database      statusBody          `json:"database"`
+	Log           logBody             `json:"log"`
+	Message       string              `json:"message,omitempty"`
+}
+
+type statusBody struct {
+	Status  string `json:"status"`
+	Message string `json:"message"`
+}
+
+type logBody struct {
+	Seq       uint64 `json:"seq"`
+	EventHash string `json:"event_hash"`
+	Fsync     string `json:"fsync,omitempty"`
+}
+
+// health is GET /health. A database out of reach shows and does not change the
+// status: the gate protects all the same.
+func (a *api) health(c *httpd.Call) error {
+	a.healthChecks.Add(1)
+	head := a.Log.Head()
+	body := healthBody{
+		Status: "ok", Version: a.Version, UptimeSeconds: int64(a.Now().Sub(a.Started).Seconds()), Mode: a.Gate.ModeNow(),
+		Bypass: a.Gate.ModeNow() == sqlgate.ModeEmergencyBypass, StartupChain: a.Gate.Chain().Steps(), Database: a.databaseStatus(c.Request.Context()),
+		Log: logBody{Seq: head.Seq, EventHash: hex.EncodeToString(head.Hash[:])},
+	}
+	if f := a.Gate.Chain().Failure(); f != nil {
+		body.Status, body.Message = "non-ok", f.Step+": "+f.Message
+	}
+	if h := a.Log.Health(); !h.OK {
+		body.Status, body.Message = "non-ok", "event log, "+h.Step+": "+h.Message
+	}
+	status := http.StatusOK
+	if body.Status != "ok" {
+		status = http.StatusServiceUnavailable
+	}
+	c.JSON(status, body)
+	return nil
+}
+
+func (a *api) databaseStatus(ctx context.Context) statusBody {
+	ctx, cancel := context.WithTimeout(ctx, databaseLook)
+	defer cancel()
+	s := a.Database.Status(ctx)
+	if s.OK {
+		return statusBody{"ok", s.Message}
+	}
+	return statusBody{"unavailable", s.Message}
+}
+
+// statsBody is GET /runtime/stats (spec/decisions.md part 11).
+type statsBody struct {
+	UptimeSeconds int64  `json:"uptime_seconds"`
+	Version       string `json:"version"`
+	Mode          string `json:"mode"`
+	sqlgate.Stats
+	PolicyVersion     string               `json:"policy_version"`
+	ApprovalsPending  int                  `json:"approvals_pending"`
+	ApprovalsResolved int                  `json:"approvals_resolved"`
+	ExecutionsUnknown int                  `json:"executions_unknown"`
+	HealthChecks      int64                `json:"health_checks"`
+	Parser            classify.ParserStats `json:"parser"`
+	Pool              poolBody             `json:"pool"`
+	Wire              wireBody             `json:"wire"`
+}
+
+type poolBody struct {
+	InUse       int   `json:"in_use"`
+	Idle        int   `json:"idle"`
+	Waits       int64 `json:"waits"`
+	Quarantined int64 `json:"quarantined"`
+}
+
+// wireBody is all zero: this version has no wire listener.
+type wireBody struct {
+	Connections int `json:"connections"`
+	Blocks      int `json:"blocks"`
+	Cancels     int `json:"cancels"`
+}
+
+func (a *api) stats(c *httpd.Call) error {
+	view := a.Store.View()
+	defer view.Close()
+	pending, err := view.ApprovalsPending(a.Now())
+	if err != nil {
+		return err
+	}
+	counters, pool := view.Counters(), a.Database.Stats()
+	c.JSON(http.StatusOK, statsBody{
+		UptimeSeconds: int64(a.Now().Sub(a.Started).Seconds()), Version: a.Version, Mode: a.Gate.ModeNow(), Stats: a.Gate.Stats(),
+		PolicyVersion: a.Gate.PolicyVersion(), ApprovalsPending: pending, ApprovalsResolved: counters.ApprovalsResolved(),
+		ExecutionsUnknown: counters.ExecutionsUnknown, HealthChecks: a.healthChecks.Load(), Parser: a.Classifier.Stats(),
+		Pool: poolBody{pool.InUse, pool.Idle, pool.Waits, pool.Quarantined},
+	})
+	return nil
+}
+
+// entryBody is one entry of GET /logs.
+type entryBody struct {
+	Timestamp string `json:"timestamp"`
+	Level     string `json:"level"`
+	Source    string `json:"source"`
+	Message   string `json:"message"`
+	ErrorID   string `json:"error_id"`
+	RequestID string `json:"request_id"`
+}
+
+var logLevels = map[string]slog.Level{"": slog.LevelDebug, "debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+
+// logs is GET /logs: operational entries from memory, no evidence.
+func (a *api) logs(c *httpd.Call) error {
+	query := c.Request.URL.Query()
+	page, err := httpd.ParsePage(query)
+	if err != nil {
+		return err
+	}
+	level, ok := logLevels[query.Get("level")]
+	if !ok {
+		return fieldFault("level", "must be debug, info, warn or error")
+	}
+	entries, next, err := a.Logs.Entries(httpd.LogFilter{Level: level, Source: query.Get("source")}, page)
+	if err != nil {
+		return err
+	}
+	items := make([]entryBody, len(entries))
+	for i, e := range entries {
+		items[i] = entryBody{sqlgate.Timestamp(e.Timestamp), strings.ToLower(e.Level.String()), e.Source, e.Message, e.ErrorID, e.RequestID}
+	}
+	c.JSON(http.StatusOK, httpd.NewList(items, next))
+	return nil
+}

@@ -1,0 +1,211 @@
+package sqlgate
+
+import (
+	"context"
+	"crypto/sha256"
+	"time"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/policy"
+)
+
+// carryOut records the decision and does what follows from it. Nothing of the
+// client's is sent before the append of the decision succeeded.
+func (g *Gate) carryOut(ctx context.Context, s *submission) (*Answer, error) {
+	if !s.runs() {
+		return g.stop(ctx, s)
+	}
+	if err := s.countable(); err != nil {
+		return nil, g.refuse(ctx, s, err)
+	}
+	s.executionID = event.NewExecutionID(g.Now())
+	switch s.classification.Run {
+	case classify.RunReadFence:
+		return g.read(ctx, s)
+	case classify.RunAlone:
+		return g.alone(ctx, s)
+	default:
+		return g.write(ctx, s)
+	}
+}
+
+// stop records a BLOCK or asks for an approval; nothing runs.
+func (g *Gate) stop(ctx context.Context, s *submission) (*Answer, error) {
+	command := &commands.RecordDecision{Request: s.record, Decision: s.decision}
+	a := s.answer()
+	if s.result.Decision == policy.RequireApproval {
+		command.NewApproval = &commands.NewApproval{
+			SQL: s.SQL, Classification: string(appendValue(nil, a.Classification)), Message: a.message(), Remedy: a.remedy(),
+		}
+	}
+	recorded, err := g.recordDecision(ctx, s, command)
+	if err != nil {
+		return nil, err
+	}
+	a.ApprovalID, a.ApprovalExpiresAt, a.Events = recorded.ApprovalID, recorded.ExpiresAt, recorded.Events
+	return a, nil
+}
+
+// recordDecision is the commit point of the journey.
+func (g *Gate) recordDecision(ctx context.Context, s *submission, command *commands.RecordDecision) (commands.Recorded, error) {
+	if s.bypass {
+		command.Emergency = &event.EmergencyBypass{Reason: g.BypassReason, Until: g.BypassUntil.UnixNano(), By: s.Operator}
+	}
+	g.Step("decision.before_append")
+	begin := time.Now()
+	recorded, err := g.Commands.RecordDecision(context.WithoutCancel(ctx), command)
+	s.watch.time(phaseLog, begin)
+	if err == nil {
+		g.Step("decision.appended")
+	}
+	return recorded, err
+}
+
+// dispatch is the command that lets the statement run.
+func (s *submission) dispatch(path string, d pgexec.Dispatch) *commands.RecordDecision {
+	command := &commands.RecordDecision{
+		Request: s.record, Decision: s.decision, ExecutionID: s.executionID, Idempotency: s.idempotency(),
+		Dispatch: &event.ExecutionDispatched{
+			Path: path, SQLSHA256: sha256.Sum256([]byte(s.statement().SQL)), Limits: limitsRecord(d.Limits), Settings: d.Settings,
+			Upstream: upstreamRecord(d.Upstream), XID: d.XID,
+		},
+	}
+	if s.approved {
+		command.UseApproval = s.ApprovalID
+	}
+	return command
+}
+
+func limitsRecord(l pgexec.Limits) event.Limits {
+	return event.Limits{Rows: l.Rows, Bytes: int(l.Bytes), MaxRows: l.MaxRows, TimeoutMS: int(l.Timeout.Milliseconds())}
+}
+
+func upstreamRecord(u pgexec.Upstream) event.Upstream {
+	return event.Upstream{
+		SystemIdentifier: u.SystemIdentifier, Timeline: u.Timeline, CrashMark: u.CrashMark, Host: u.Host, Role: u.Role,
+		BackendPID: int(u.BackendPID), BackendStart: u.BackendStart,
+	}
+}
+
+// limits bound the execution by profile and approval.
+func (g *Gate) limits(s *submission) pgexec.Limits {
+	l := pgexec.Limits{Rows: g.ResultRows, Bytes: g.ResultBytes, MaxRows: s.maxRows(), Timeout: g.QueryTimeout}
+	if s.ExecutionProfile == ProfileBulk {
+		l.Bulk, l.Timeout = true, g.BulkTimeout
+	}
+	if s.classification.Run == classify.RunReadFence {
+		l.MaxRows = nil // a read changes nothing
+	}
+	return l
+}
+
+// statement is exactly the text that was judged: the bytes of the one statement.
+func (s *submission) statement() pgexec.Statement {
+	return pgexec.Statement{SQL: s.SQL[s.classification.Start:s.classification.End]}
+}
+
+// read runs a safe read behind the fence: BEGIN READ ONLY ... ROLLBACK. A
+// client that hangs up cancels it.
+func (g *Gate) read(ctx context.Context, s *submission) (*Answer, error) {
+	limits := g.limits(s)
+	upstream, err := g.Database.ReadUpstream(ctx)
+	if err != nil {
+		return nil, g.notDispatched(ctx, s, err)
+	}
+	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathRead, pgexec.Dispatch{Upstream: upstream, Limits: limits}))
+	if err != nil {
+		return nil, err
+	}
+	rows := g.Database.NewRows(limits.Bytes)
+	begin := time.Now()
+	result, err := g.Database.Read(ctx, s.executionID, s.statement(), limits, rows)
+	s.watch.time(phaseDatabase, begin)
+	g.Step("read.executed")
+	return g.finish(ctx, s, recorded, result, rows, err)
+}
+
+// write runs a statement in a transaction of its own. The connection, BEGIN and
+// the transaction id come first, so that the id is in the dispatch evidence;
+// COMMIT is sent on its own, after the rows were counted. A client that hangs
+// up does not cancel a write: that would only make unknowns.
+func (g *Gate) write(ctx context.Context, s *submission) (*Answer, error) {
+	ctx = context.WithoutCancel(ctx)
+	limits := g.limits(s)
+	begin := time.Now()
+	tx, err := g.Database.Begin(ctx, g.beginOptions(s, limits)) // W1: nothing of the client's is sent
+	s.watch.time(phaseDatabase, begin)
+	if err != nil {
+		return nil, g.notDispatched(ctx, s, err)
+	}
+	defer tx.Rollback() // does nothing once the transaction has ended
+	g.Step("write.begun")
+	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathTx, tx.Dispatch())) // W2: COMMIT POINT of the log
+	if err != nil {
+		return nil, err
+	}
+	rows := g.Database.NewRows(limits.Bytes)
+	begin = time.Now()
+	result, err := tx.Exec(ctx, s.statement(), rows) // W3, W4
+	if err == nil {
+		g.Step("write.executed")
+		result, err = tx.Commit(ctx) // W5: COMMIT POINT of the database
+		g.Step("write.committed")
+	}
+	s.watch.time(phaseDatabase, begin)
+	return g.finish(ctx, s, recorded, result, rows, err)
+}
+
+// alone runs what PostgreSQL refuses inside a transaction block. There is no
+// transaction id, and a failure may have left something behind.
+func (g *Gate) alone(ctx context.Context, s *submission) (*Answer, error) {
+	ctx = context.WithoutCancel(ctx)
+	limits := g.limits(s)
+	begin := time.Now()
+	alone, err := g.Database.BeginAlone(ctx, g.beginOptions(s, limits))
+	s.watch.time(phaseDatabase, begin)
+	if err != nil {
+		return nil, g.notDispatched(ctx, s, err)
+	}
+	defer alone.Close() // does nothing once the statement has run
+	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathAlone, alone.Dispatch()))
+	if err != nil {
+		return nil, err
+	}
+	rows := g.Database.NewRows(limits.Bytes)
+	begin = time.Now()
+	result, err := alone.Exec(ctx, s.statement(), rows)
+	s.watch.time(phaseDatabase, begin)
+	return g.finish(ctx, s, recorded, result, rows, err)
+}
+
+// beginOptions picks the role: ddl, dcl and maintenance have their own.
+func (g *Gate) beginOptions(s *submission, l pgexec.Limits) pgexec.BeginOptions {
+	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l}
+	switch s.classification.Class {
+	case classify.ClassDDL, classify.ClassDCL, classify.ClassMaintenance:
+		o.DDL = true
+	}
+	return o
+}
+
+// notDispatched records a decision whose statement could not even be begun:
+// the approval and the key stay usable.
+func (g *Gate) notDispatched(ctx context.Context, s *submission, cause error) error {
+	f := fault.Of(cause)
+	command := &commands.RecordDecision{Request: s.record, Decision: s.decision, ExecutionID: s.executionID, NotDispatched: &commands.Failure{
+		ExecutionFailure: event.ExecutionFailure{Outcome: event.OutcomeNotExecuted},
+		ReasonCode:       string(f.Code), ErrorCode: string(f.Code),
+	}}
+	if s.approved {
+		command.UseApproval = s.ApprovalID
+	}
+	recorded, err := g.recordDecision(ctx, s, command)
+	if err != nil {
+		return err
+	}
+	return f.WithBeside("execution_state", StateNotExecuted).WithBeside("execution_id", recorded.ExecutionID)
+}

@@ -1,0 +1,308 @@
+package sqlgate
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/projections"
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/policy"
+)
+
+// Operating modes (spec/decisions.md part 2).
+const (
+	ModeShadow          = "shadow"
+	ModeApprovalFirst   = "approval_first"
+	ModeEnforce         = "enforce"
+	ModeEmergencyBypass = "emergency_bypass"
+)
+
+// What of a statement's text the log keeps (GATE_AUDIT_SQL_TEXT).
+const (
+	SQLTextNormalized = "normalized"
+	SQLTextFull       = "full"
+	SQLTextNone       = "none"
+)
+
+// Options are what a Gate stands on. All but Now, Step and Logger are required.
+type Options struct {
+	Classifier *classify.Classifier
+	Database   *pgexec.DB
+	Commands   *commands.Commands
+	Store      *projections.Store
+
+	Mode         string
+	BypassReason string    // mode emergency_bypass
+	BypassUntil  time.Time // after it the gate enforces again
+	SQLText      string    // SQLTextNormalized, SQLTextFull or SQLTextNone
+	MaxSQLBytes  int
+	QueryTimeout time.Duration
+	BulkTimeout  time.Duration
+	ResultRows   int
+	ResultBytes  int64
+
+	Policies PolicySource // where policy versions lie
+
+	// StatusOf gives the HTTP status of a code, for the answers that an
+	// idempotency key keeps.
+	StatusOf func(fault.Code) int
+	Now      func() time.Time
+	Logger   *slog.Logger
+	// Step is called at each named step of Submit, so that a test can end the
+	// process there.
+	Step func(name string)
+}
+
+// A Gate decides about statements and carries out what it decided. All methods
+// may be called from any goroutine.
+type Gate struct {
+	Options
+	running atomic.Pointer[runningPolicy] // nil while no policy is loaded
+	chain   *Chain
+	meters  *meters
+}
+
+// New makes a gate without a policy: it refuses every statement until
+// LoadPolicy has passed the startup chain.
+func New(o Options) (*Gate, error) {
+	if o.Classifier == nil || o.Database == nil || o.Commands == nil || o.Store == nil || o.StatusOf == nil {
+		return nil, errors.New("sqlgate: classifier, database, commands, store and the table of statuses are required")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Step == nil {
+		o.Step = func(string) {}
+	}
+	return &Gate{Options: o, chain: newChain(), meters: newMeters()}, nil
+}
+
+// Stats are the counters since the start.
+func (g *Gate) Stats() Stats { return g.meters.snapshot() }
+
+// Chain is the state of the startup chain.
+func (g *Gate) Chain() *Chain { return g.chain }
+
+// ModeNow is the mode in force: an emergency bypass that ended is enforce.
+func (g *Gate) ModeNow() string {
+	if g.Mode == ModeEmergencyBypass && !g.Now().Before(g.BypassUntil) {
+		return ModeEnforce
+	}
+	return g.Mode
+}
+
+// submission is one statement on its way through Submit.
+type submission struct {
+	*Request
+	classification classify.Classification
+	policy         *runningPolicy
+	mode           string
+	result         policy.Result
+	enforced       bool
+	bypass         bool
+	approved       bool   // the request carries a valid approval
+	approvalRows   *int64 // the limit of the approval that was given
+	executionID    string // set when the statement is about to run
+	record         commands.Request
+	decision       commands.Decision
+	watch          stopwatch
+}
+
+// Submit takes one statement through the four steps of the contract (spec/gate.md
+// part 1.1). The order of the checks is that of spec/decisions.md part 3, from
+// the startup chain on; Validate and the rate limit come before.
+//
+// The answer is a decision, executed or not. The error is a *fault.Fault.
+func (g *Gate) Submit(ctx context.Context, r *Request) (*Answer, error) {
+	g.meters.requests.Add(1)
+	s := &submission{Request: r, mode: g.ModeNow(), watch: stopwatch{begin: g.Now()}}
+	if s.policy = g.running.Load(); s.policy == nil || g.chain.Failed() {
+		return nil, g.chain.fault()
+	}
+	if r.Preview {
+		return g.preview(ctx, s)
+	}
+	lease, kept, err := g.beginKey(s)
+	if err != nil || kept != nil {
+		return kept, err
+	}
+	if lease != nil {
+		defer lease.Release()
+	}
+	answer, err := g.decideAndRun(ctx, s)
+	if err != nil {
+		g.Logger.Debug("a statement was refused or failed", "source", "gate", "request_id", r.RequestID, "cause", err.Error())
+	}
+	return answer, err
+}
+
+// decideAndRun is the journey itself: classify, look up the approval, decide,
+// then record and run.
+func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error) {
+	s.record = g.recordOf(s.Request)
+	begin := time.Now()
+	classification, err := g.Classifier.Classify(ctx, s.SQL)
+	s.watch.time(phaseClassify, begin)
+	if err != nil {
+		return nil, g.refuse(ctx, s, err)
+	}
+	s.classification = classification
+	s.record.SQLText = g.sqlText(s)
+	if err := sessionFault(&classification); err != nil {
+		return nil, g.refuse(ctx, s, err)
+	}
+	if s.ApprovalID != "" {
+		answer, err := g.lookUpApproval(ctx, s)
+		if err != nil || answer != nil {
+			return answer, err
+		}
+	}
+	begin = time.Now()
+	g.decide(s)
+	s.watch.time(phaseDecide, begin)
+	if err := s.shapeFault(); err != nil {
+		return nil, g.refuse(ctx, s, err)
+	}
+	answer, err := g.carryOut(ctx, s)
+	g.meters.decided(s.classification.QueryType, string(s.result.Decision), &s.watch)
+	return answer, err
+}
+
+// decide evaluates the policy and what the mode makes of it (spec/decisions.md
+// part 2): the decision is the same in shadow and enforce.
+func (g *Gate) decide(s *submission) {
+	f := s.facts()
+	s.result = s.policy.policy.Decide(&f)
+	s.enforced = s.mode != ModeShadow
+	if s.mode == ModeEmergencyBypass && s.Operator != "" {
+		s.enforced, s.bypass = false, true
+	}
+	s.decision = s.decisionRecord(&f)
+}
+
+// runs reports whether the statement is sent to the database.
+func (s *submission) runs() bool { return s.result.Decision == policy.Allow || !s.enforced }
+
+// shapeFault refuses what POST /query cannot carry, where it would run or be
+// approved (design/classification.md part 2, run none).
+func (s *submission) shapeFault() error {
+	if s.classification.Run != classify.RunNone || (s.result.Decision == policy.Block && s.enforced) {
+		return nil
+	}
+	return fault.New(fault.UnsupportedSQLShape, "A %s cannot be carried by POST /query: each request runs one statement in its own transaction. Send the statements that matter, without it.", s.classification.QueryType).
+		With("query_type", s.classification.QueryType)
+}
+
+// sessionFault refuses what needs a prepared-statement session, of which there
+// is none (spec/decisions.md part 8).
+func sessionFault(c *classify.Classification) error {
+	switch c.QueryType {
+	case classify.TypeExecute, classify.TypeDeallocate:
+		return fault.New(fault.SessionNotFound, "There is no prepared-statement session with this session_id. Send the statement itself.")
+	}
+	return nil
+}
+
+// refuse leaves evidence of a request that is refused before its decision, and
+// gives the reason back. Where the evidence cannot be written that is the
+// reason.
+func (g *Gate) refuse(ctx context.Context, s *submission, reason error) error {
+	f := fault.Of(reason)
+	limit, _ := f.Details["limit"].(string)
+	position, _ := f.Details["position"].(int)
+	err := g.Commands.RecordRejection(context.WithoutCancel(ctx), &commands.Rejection{
+		Request: s.record, ErrorCode: f.Code, Limit: limit, Position: max(position, 0), Operation: s.classification.QueryType,
+	})
+	if err != nil {
+		return err
+	}
+	return f
+}
+
+// recordOf is the request as evidence names it.
+func (g *Gate) recordOf(r *Request) commands.Request {
+	return commands.Request{
+		RequestID: r.RequestID, Actor: r.Actor, App: r.App, Tenant: r.Tenant, Role: r.Role, Host: r.Host, Env: r.Env,
+		SessionID: r.SessionID, ApprovalID: r.ApprovalID, SQLDigest: r.sqlDigest(), RequestDigest: r.digest(),
+		SQLBytes: len(r.SQL), Profile: r.ExecutionProfile, IdempotencyKey: r.IdempotencyKey, Principal: r.TLSSubject, At: r.ReceivedAt,
+	}
+}
+
+// sqlText is what the log keeps of the text (spec/decisions.md part 7).
+func (g *Gate) sqlText(s *submission) string {
+	switch g.SQLText {
+	case SQLTextFull:
+		return s.SQL
+	case SQLTextNone:
+		return ""
+	}
+	return s.classification.NormalizedSQL
+}
+
+// facts are what the policy sees (design/policy.md part 3).
+func (s *submission) facts() policy.Facts {
+	c := &s.classification
+	mode := policy.ModeEnforce
+	if s.mode == ModeApprovalFirst {
+		mode = policy.ModeApprovalFirst
+	}
+	return policy.Facts{
+		QueryType: c.QueryType, QueryTypes: c.QueryTypes, Class: c.Class, SafeRead: c.SafeRead,
+		TablesRead: c.TablesRead, TablesWritten: c.TablesWritten, ColumnsWritten: c.ColumnsWritten,
+		Functions: c.Functions, RiskSignals: c.RiskSignals, Flags: c.Flags, Where: c.Where, Fingerprint: c.Fingerprint,
+		Actor: s.Actor, App: s.App, Tenant: s.Tenant, Role: s.Role, Host: s.Host, Env: s.Env,
+		TLSSubject: s.TLSSubject, Mode: mode, Approved: s.approved, SessionID: s.SessionID,
+	}
+}
+
+// decisionRecord is the decision as evidence keeps it (design/policy.md part 9).
+func (s *submission) decisionRecord(f *policy.Facts) commands.Decision {
+	r := &s.result
+	d := commands.Decision{
+		Decision: string(r.Decision), ReasonCode: r.ReasonCode, RuleID: r.RuleID, Layer: r.Layer, Mode: s.mode,
+		PolicyVersion: s.policy.version, Operation: f.QueryType, Fingerprint: f.Fingerprint, Run: s.classification.Run,
+		PolicyHash: s.policy.hash, Enforced: s.enforced, Bypass: s.bypass,
+		Matched: r.Matched, Observed: r.Observed, Errors: r.Errors, Floor: r.Floor, Lifted: r.Lifted,
+		Facts: event.DecisionFacts{
+			QueryTypes: f.QueryTypes, Class: f.Class, SafeRead: f.SafeRead, TablesRead: f.TablesRead, TablesWritten: f.TablesWritten,
+			ColumnsWritten: f.ColumnsWritten, Functions: f.Functions, RiskSignals: f.RiskSignals, Flags: f.Flags, Where: f.Where,
+			TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified, Approved: f.Approved,
+		},
+	}
+	if r.Decision == policy.RequireApproval && r.Approval != nil {
+		d.Terms = &event.ApprovalTerms{TTLSeconds: r.Approval.TTLSeconds, MaxRows: r.Approval.MaxRows}
+	}
+	return d
+}
+
+// answer begins the answer of a decided statement.
+func (s *submission) answer() *Answer {
+	return &Answer{
+		Result: s.result, Classification: &s.classification, Mode: s.mode, Enforced: s.enforced, Bypass: s.bypass,
+		PolicyVersion: s.policy.version, RequestID: s.RequestID,
+	}
+}
+
+// preview classifies and decides alone: nothing is written, nothing executes.
+func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
+	classification, err := g.Classifier.Classify(ctx, s.SQL)
+	if err != nil {
+		return nil, err
+	}
+	s.classification = classification
+	g.decide(s)
+	a := s.answer()
+	f := s.facts()
+	a.Preview, a.Trace = true, s.policy.policy.Trace(&f)
+	return a, nil
+}

@@ -1,0 +1,79 @@
+package sqlgate
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+// beginKey reserves the request's idempotency key, or gives its first answer
+// again (spec/decisions.md part 3).
+func (g *Gate) beginKey(s *submission) (*commands.KeyLease, *Answer, error) {
+	if s.IdempotencyKey == "" {
+		return nil, nil, nil
+	}
+	lease, first, err := g.Commands.BeginKey(s.keyScope(), s.digest(), g.Now())
+	if err != nil || first == nil {
+		return lease, nil, err
+	}
+	kept, err := keptAnswer(first)
+	if err != nil {
+		return nil, nil, err
+	}
+	return nil, &Answer{RequestID: s.RequestID, Kept: kept}, nil
+}
+
+// keptAnswer is the stored answer as it is given again.
+func keptAnswer(first *projections.IdempotencyRecord) (*KeptAnswer, error) {
+	if !first.Answered || len(first.Body) < 2 || first.Body[0] != '{' || !json.Valid([]byte(first.Body)) {
+		return nil, fmt.Errorf("the execution %s keeps no answer for its idempotency key", first.ExecutionID)
+	}
+	return &KeptAnswer{Status: first.Status, Body: []byte(first.Body), RowsOmitted: first.RowsOmitted, Outcome: first.Outcome}, nil
+}
+
+// idempotency binds the dispatch to the client's key; nil without one.
+func (s *submission) idempotency() *event.Idempotency {
+	if s.IdempotencyKey == "" {
+		return nil
+	}
+	return &event.Idempotency{Key: s.IdempotencyKey, ScopeDigest: s.keyScope(), RequestDigest: s.digest()}
+}
+
+// keepAnswer is what the key keeps of an executed statement; nil without a key.
+func (s *submission) keepAnswer(a *Answer) *event.Answer {
+	if s.IdempotencyKey == "" {
+		return nil
+	}
+	body, omitted := a.keptBody()
+	status := http.StatusOK
+	if !a.Executed {
+		status = http.StatusForbidden // the read fence: a dispatched statement that ended as BLOCK
+	}
+	return &event.Answer{Status: status, Body: string(body), RowsOmitted: omitted}
+}
+
+// keepFault is what the key keeps of a failed or unknown execution. Its
+// error_id is left out: each time the answer is given it is an occurrence of
+// its own.
+func (s *submission) keepFault(f *fault.Fault, statusOf func(fault.Code) int) *event.Answer {
+	if s.IdempotencyKey == "" {
+		return nil
+	}
+	body := map[string]any{"error_code": f.Code, "message": f.Message}
+	for k, v := range f.Beside {
+		body[k] = v
+	}
+	if len(f.Details) > 0 {
+		body["details"] = f.Details
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		text = fmt.Appendf(nil, `{"error_code":%q,"message":"The details of this answer could not be kept."}`, string(f.Code))
+	}
+	return &event.Answer{Status: statusOf(f.Code), Body: string(text)}
+}

@@ -1,0 +1,275 @@
+package sqlgate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/projections"
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/policy"
+	"writegate/sqlgate/policyfolder"
+)
+
+// A PolicySource says where policy versions lie.
+type PolicySource struct {
+	Dir        string // GATE_POLICY_DIR
+	Manifest   string // GATE_POLICY_MANIFEST, relative to Dir
+	DefaultTTL int    // seconds, for rules without a TTL of their own
+}
+
+// runningPolicy is the version that decides. It never changes; another version
+// is another value behind the pointer.
+type runningPolicy struct {
+	policy  *policy.Policy
+	version string
+	hash    [32]byte
+	path    string
+	report  policy.Report
+}
+
+// RunChain walks the startup chain and loads the policy. audit is what keeps
+// the log from serving, nil when nothing does. After a failure the gate refuses
+// every statement and says why; RunChain may be called again once it is mended.
+func (g *Gate) RunChain(ctx context.Context, audit error) {
+	g.chain.restart()
+	g.running.Store(nil)
+	if audit != nil {
+		g.chain.AuditFailed(auditCode(audit), "The event log does not serve: "+audit.Error())
+		return
+	}
+	g.chain.pass(StepAuditLog, "The event log is continuous.")
+	failure := g.loadPolicy(ctx)
+	if failure == nil {
+		return
+	}
+	g.chain.fail(failure)
+	g.Logger.Error("the startup chain failed, so no statement is accepted", "source", "gate", "step", failure.Step, "cause", failure.Message)
+	if err := g.Commands.RecordHealthFail(ctx, failure.Step, failure.Message, string(failure.code)); err != nil {
+		g.Logger.Error("the failed step could not be written to the event log", "source", "gate", "cause", err.Error())
+	}
+}
+
+func auditCode(err error) fault.Code {
+	if code := fault.CodeOf(err); code != "" {
+		return code
+	}
+	return fault.AuditUnavailable
+}
+
+// loadPolicy walks the chain from the manifest on.
+func (g *Gate) loadPolicy(ctx context.Context) *ChainFailure {
+	known, err := g.knownVersions()
+	if err != nil {
+		return failed(StepManifest, "The policy versions cannot be read from the projections: %v", err)
+	}
+	folder, failure := g.agreeingFolder(known)
+	if failure != nil {
+		return failure
+	}
+	g.chain.pass(StepManifest, fmt.Sprintf("The manifest lists %d file(s), all as they are on disk.", len(folder.Manifest.Files)))
+	active, failure := g.activeVersion(folder, known)
+	if failure != nil {
+		return failure
+	}
+	g.chain.pass(StepPolicyHash, "The active file, the manifest and the log agree on "+hex.EncodeToString(active.hash[:])+".")
+	if failure := g.validate(ctx, active, folder); failure != nil {
+		return failure
+	}
+	if err := g.recordLoaded(ctx, active, folder, known); err != nil {
+		return failed(StepPolicyValidation, "The policy could not be recorded as loaded: %s", fault.Of(err).Error())
+	}
+	g.running.Store(active)
+	g.chain.pass(StepPolicyValidation, fmt.Sprintf("%s is valid: %d rule(s), %d of %d own test(s) passed.", active.version, active.policy.RuleCount(), active.report.Tests.Passed, active.report.Tests.Cases))
+	g.chain.pass(StepCorpus, fmt.Sprintf("%d of %d corpus case(s) passed.", active.report.Corpus.Passed, active.report.Corpus.Cases))
+	return nil
+}
+
+func failed(step, format string, args ...any) *ChainFailure {
+	return &ChainFailure{Step: step, Message: fmt.Sprintf(format, args...), code: fault.PolicyNotLoaded}
+}
+
+// knownVersions are the versions that the log holds, none before the import.
+func (g *Gate) knownVersions() (policyfolder.State, error) {
+	view := g.Store.View()
+	defer view.Close()
+	state := policyfolder.State{Seq: view.LastPolicySeq()}
+	page := projections.Page{Limit: 1000, Asc: true}
+	for {
+		versions, next, err := view.PolicyVersions(projections.PolicyFilter{}, page)
+		if err != nil {
+			return state, err
+		}
+		for _, v := range versions {
+			document, found, err := view.PolicyDocument(v.Hash)
+			if err != nil {
+				return state, err
+			}
+			if !found {
+				return state, fmt.Errorf("the bytes of %s are not in the log", v.PolicyVersion)
+			}
+			state.Versions = append(state.Versions, policyfolder.Version{PolicyVersion: v.PolicyVersion, Status: v.Status, Document: document})
+			if v.Status == event.PolicyActiveStatus {
+				state.Active = v.PolicyVersion
+			}
+		}
+		if next == "" {
+			return state, nil
+		}
+		page.Cursor = next
+	}
+}
+
+// agreeingFolder reads the folder and makes it agree with the log, in the cases
+// that design/policy.md part 1 lists; in every other case it says what differs.
+func (g *Gate) agreeingFolder(known policyfolder.State) (*policyfolder.Folder, *ChainFailure) {
+	if known.Seq == 0 {
+		return g.readFolder()
+	}
+	standing, findings, err := policyfolder.Compare(g.Policies.Dir, g.Policies.Manifest, known)
+	switch {
+	case err != nil:
+		return nil, failed(StepManifest, "The policy folder cannot be read: %v", err)
+	case standing == policyfolder.Agrees:
+		return g.readFolder()
+	case standing == policyfolder.Absent || standing == policyfolder.Behind:
+		return g.writeFolder(known)
+	}
+	f := failed(StepManifest, "The policy folder %s and the event log disagree: %s. The log is the truth: move the folder aside and restart, and the gate writes it anew from the log.",
+		g.Policies.Dir, listFindings(findings))
+	f.Findings = findings
+	return nil, f
+}
+
+// readFolder reads a folder that must be what its manifest says.
+func (g *Gate) readFolder() (*policyfolder.Folder, *ChainFailure) {
+	folder, findings, err := policyfolder.Read(g.Policies.Dir, g.Policies.Manifest)
+	switch {
+	case errors.Is(err, policyfolder.ErrNoManifest):
+		return nil, failed(StepManifest, "There is no policy manifest in %s. `gate policy init` writes a starting policy there.", g.Policies.Dir)
+	case err != nil:
+		return nil, failed(StepManifest, "The policy folder cannot be read: %v", err)
+	case hasErrors(findings):
+		f := failed(StepManifest, "The policy folder %s is not what its manifest says: %s", g.Policies.Dir, listFindings(findings))
+		f.Findings = findings
+		return nil, f
+	}
+	return folder, nil
+}
+
+// writeFolder writes the folder from the log.
+func (g *Gate) writeFolder(known policyfolder.State) (*policyfolder.Folder, *ChainFailure) {
+	if err := policyfolder.Write(g.Policies.Dir, g.Policies.Manifest, known); err != nil {
+		return nil, failed(StepManifest, "The policy folder could not be written from the event log: %v", err)
+	}
+	g.Logger.Info("the policy folder was written from the event log", "source", "gate", "seq", known.Seq)
+	return g.readFolder()
+}
+
+func hasErrors(findings []policy.Finding) bool {
+	return slices.ContainsFunc(findings, func(f policy.Finding) bool { return f.Severity == policy.SeverityError })
+}
+
+func listFindings(findings []policy.Finding) string {
+	lines := make([]string, len(findings))
+	for i, f := range findings {
+		lines[i] = f.String()
+	}
+	return strings.Join(lines, "; ")
+}
+
+// activeVersion finds the active file and compares it with the log.
+func (g *Gate) activeVersion(folder *policyfolder.Folder, known policyfolder.State) (*runningPolicy, *ChainFailure) {
+	version, document, ok := folder.Active()
+	if !ok {
+		return nil, failed(StepPolicyHash, "The manifest names no active version. Set \"active\" in %s to one of its files.", g.Policies.Manifest)
+	}
+	if known.Seq != 0 && known.Active != version {
+		return nil, failed(StepPolicyHash, "The manifest says that %s is active, the event log says %q.", version, known.Active)
+	}
+	return &runningPolicy{version: version, hash: sha256.Sum256(document), path: filepath.Join(g.Policies.Dir, policyfolder.Path(version))}, nil
+}
+
+// validate loads the active document and runs its tests and the corpora.
+func (g *Gate) validate(ctx context.Context, active *runningPolicy, folder *policyfolder.Folder) *ChainFailure {
+	document := folder.Documents[active.version]
+	options := policy.Options{FileName: filepath.Base(active.path), DefaultTTLSeconds: g.Policies.DefaultTTL}
+	active.policy, active.report = policy.Load(document, options)
+	if active.policy == nil {
+		f := failed(StepPolicyValidation, "%s is not valid: %s", active.version, listFindings(active.report.Findings))
+		f.Findings = active.report.Findings
+		return f
+	}
+	active.policy.Check(&active.report, folder.Corpora, ClassifyFunc(ctx, g.Classifier))
+	if r := &active.report; !r.Valid {
+		step := StepPolicyValidation
+		if len(r.Tests.Failed) == 0 && len(r.Corpus.Failed) > 0 {
+			step = StepCorpus
+		}
+		f := failed(step, "%s does not do what its cases expect: %s", active.version, listFindings(r.Findings))
+		f.Findings = r.Findings
+		return f
+	}
+	return nil
+}
+
+// recordLoaded puts the import or the load into the log, and the folder at the
+// seq that reflects it.
+func (g *Gate) recordLoaded(ctx context.Context, active *runningPolicy, folder *policyfolder.Folder, known policyfolder.State) error {
+	verdict := g.verdict(active)
+	if known.Seq != 0 {
+		return g.Commands.RecordPolicyLoaded(ctx, verdict)
+	}
+	files := make([]commands.PolicyFile, len(folder.Manifest.Files))
+	for i, f := range folder.Manifest.Files {
+		files[i] = commands.PolicyFile{PolicyVersion: f.PolicyVersion, Document: folder.Documents[f.PolicyVersion], Status: f.Status}
+	}
+	if err := g.Commands.ImportPolicies(ctx, files, verdict); err != nil {
+		return err
+	}
+	state, err := g.knownVersions()
+	if err != nil {
+		return err
+	}
+	return policyfolder.Write(g.Policies.Dir, g.Policies.Manifest, state)
+}
+
+func (g *Gate) verdict(active *runningPolicy) commands.PolicyVerdict {
+	r := &active.report
+	v := commands.PolicyVerdict{
+		PolicyVersion: active.version, Hash: active.hash, Valid: r.Valid,
+		Counts: event.FindingCounts{Error: r.Counts.Error, Warning: r.Counts.Warning, Info: r.Counts.Info},
+		Tests:  event.TestCounts{Cases: r.Tests.Cases, Passed: r.Tests.Passed},
+		Corpus: event.CorpusCounts{Cases: r.Corpus.Cases, Passed: r.Corpus.Passed},
+		Engine: EngineRecord(),
+	}
+	if hash, err := hex.DecodeString(r.Corpus.Hash); err == nil {
+		copy(v.Corpus.Hash[:], hash)
+	}
+	return v
+}
+
+// EngineRecord names the versions of everything that decides, for evidence.
+func EngineRecord() map[string]string {
+	return map[string]string{"facts": policy.FactsVersion, "classifier": classify.Version, "pg_query": classify.PgQueryVersion, "cel": policy.CELVersion}
+}
+
+// ClassifyFunc is the real classifier in the form that policy cases run through.
+func ClassifyFunc(ctx context.Context, c *classify.Classifier) policy.Classifier {
+	return func(sql string) (policy.Facts, error) {
+		classification, err := c.Classify(ctx, sql)
+		if err != nil {
+			return policy.Facts{}, err
+		}
+		s := submission{Request: &Request{}, classification: classification}
+		return s.facts(), nil
+	}
+}

@@ -1,0 +1,119 @@
+package sqlgate
+
+import (
+	"encoding/hex"
+
+	"writegate/projections"
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/policy"
+	"writegate/sqlgate/policyfolder"
+)
+
+// PolicyStatus is GET /policy/status (spec/gate.md part 2.5, design/policy.md part 8).
+type PolicyStatus struct {
+	Loaded              bool             `json:"loaded"`
+	PolicyVersion       *string          `json:"policy_version"`
+	Path                *string          `json:"path"`
+	RuleCount           int              `json:"rule_count"`
+	OperatorAuthEnabled bool             `json:"operator_auth_enabled"`
+	Hash                *string          `json:"hash"`
+	SemanticHash        *string          `json:"semantic_hash"`
+	Mode                string           `json:"mode"`
+	ActivatedAt         *string          `json:"activated_at"`
+	ActivatedSeq        *uint64          `json:"activated_seq"`
+	Candidates          []string         `json:"candidates"`
+	Manifest            ManifestStatus   `json:"manifest"`
+	Tests               caseCounts       `json:"tests"`
+	Corpus              corpusCounts     `json:"corpus"`
+	Engine              engineStatus     `json:"engine"`
+	Warnings            []policy.Finding `json:"warnings"`
+	Failure             *ChainFailure    `json:"failure"`
+}
+
+// ManifestStatus says what the manifest reflects, and whether that is what runs.
+type ManifestStatus struct {
+	Path    string `json:"path"`
+	Seq     uint64 `json:"seq"`
+	Matches bool   `json:"matches"`
+}
+
+type caseCounts struct {
+	Cases  int `json:"cases"`
+	Passed int `json:"passed"`
+}
+
+type corpusCounts struct {
+	Cases  int    `json:"cases"`
+	Passed int    `json:"passed"`
+	Hash   string `json:"hash"`
+}
+
+type engineStatus struct {
+	Facts      string `json:"facts"`
+	Classifier string `json:"classifier"`
+	PgQuery    string `json:"pg_query"`
+	CEL        string `json:"cel"`
+}
+
+// PolicyVersion is the version that decides, "" when none is loaded.
+func (g *Gate) PolicyVersion() string {
+	if p := g.running.Load(); p != nil {
+		return p.version
+	}
+	return ""
+}
+
+// PolicyStatus says which policy decides, and what keeps it from doing so.
+func (g *Gate) PolicyStatus() (*PolicyStatus, error) {
+	s := &PolicyStatus{
+		Mode: g.ModeNow(), Candidates: []string{}, Warnings: []policy.Finding{}, Failure: g.chain.Failure(),
+		Engine: engineStatus{policy.FactsVersion, classify.Version, classify.PgQueryVersion, policy.CELVersion},
+	}
+	view := g.Store.View()
+	defer view.Close()
+	if err := s.fromLog(view); err != nil {
+		return nil, err
+	}
+	s.Manifest = g.manifestStatus(view.LastPolicySeq())
+	if p := g.running.Load(); p != nil && s.Failure == nil {
+		s.fromRunning(p)
+	}
+	return s, nil
+}
+
+func (s *PolicyStatus) fromLog(view *projections.View) error {
+	candidates, _, err := view.PolicyVersions(projections.PolicyFilter{Status: "candidate"}, projections.Page{Limit: 1000})
+	if err != nil {
+		return err
+	}
+	for _, c := range candidates {
+		s.Candidates = append(s.Candidates, c.PolicyVersion)
+	}
+	active, found, err := view.ActivePolicy()
+	if err != nil || !found || s.Failure != nil {
+		return err
+	}
+	at := Timestamp(active.ActivatedAt)
+	s.ActivatedAt, s.ActivatedSeq = &at, &active.ActivatedSeq
+	return nil
+}
+
+func (s *PolicyStatus) fromRunning(p *runningPolicy) {
+	hash, semantic := hex.EncodeToString(p.hash[:]), p.policy.SemanticHash()
+	s.Loaded, s.PolicyVersion, s.Path = true, &p.version, &p.path
+	s.RuleCount, s.Hash, s.SemanticHash = p.policy.RuleCount(), &hash, &semantic
+	s.Tests = caseCounts{p.report.Tests.Cases, p.report.Tests.Passed}
+	s.Corpus = corpusCounts{p.report.Corpus.Cases, p.report.Corpus.Passed, p.report.Corpus.Hash}
+	s.Warnings = append(s.Warnings, p.report.Warnings...)
+}
+
+// manifestStatus looks at the manifest as it is on disk now.
+func (g *Gate) manifestStatus(seq uint64) ManifestStatus {
+	m := ManifestStatus{Path: g.Policies.Dir + "/" + g.Policies.Manifest}
+	folder, findings, err := policyfolder.Read(g.Policies.Dir, g.Policies.Manifest)
+	if err == nil {
+		m.Seq = folder.Manifest.Seq
+		m.Matches = !hasErrors(findings) && m.Seq == seq
+	}
+	return m
+}

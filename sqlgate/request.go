@@ -1,0 +1,143 @@
+package sqlgate
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"writegate/commands/fault"
+)
+
+// Limits of a request (spec/decisions.md part 3).
+const (
+	maxClaimChars     = 256
+	maxIdempotencyKey = 255
+	maxSessionIDChars = 256
+)
+
+// Execution profiles (spec/decisions.md part 3).
+const (
+	ProfileDefault = "default"
+	ProfileLatency = "latency" // the answer does not wait for the fsync of its result evidence
+	ProfileBulk    = "bulk"    // a longer timeout
+)
+
+// Claims say who asks, from where and for whom. Nobody verified them
+// (spec/gate.md part 5.6).
+type Claims struct {
+	Actor, App, Tenant, Role, Host string
+	Env                            string // shadow, staging or prod
+	SessionID                      string // "" where there is none
+}
+
+// A Request is one statement with everything that decides about it.
+type Request struct {
+	RequestID string // req_ and a UUIDv7, or the caller's own
+	Claims
+	SQL              string
+	ApprovalID       string // set when retrying after approval
+	ExecutionProfile string // "" is default
+	IdempotencyKey   string // "" is none
+	Preview          bool   // classify and decide alone; nothing is written, nothing executes
+	TLSSubject       string // subject of the verified client certificate, "" without one
+	Operator         string // label of a valid operator token that came with the request, or ""
+	ReceivedAt       time.Time
+}
+
+// Validate checks what can be checked without reading the SQL: required
+// fields, closed sets, lengths. All faults of fields come at once, as
+// validation_failed with details.fields; SQL over maxSQLBytes is oversized_sql.
+func (r *Request) Validate(maxSQLBytes int) error {
+	fields := map[string]string{}
+	for _, claim := range []struct{ name, value string }{
+		{"actor", r.Actor}, {"app", r.App}, {"tenant", r.Tenant}, {"role", r.Role}, {"host", r.Host},
+	} {
+		if problem := claimProblem(claim.value); problem != "" {
+			fields[claim.name] = problem
+		}
+	}
+	switch r.Env {
+	case "shadow", "staging", "prod":
+	default:
+		fields["env"] = "must be shadow, staging or prod"
+	}
+	switch r.ExecutionProfile {
+	case "", ProfileDefault, ProfileLatency, ProfileBulk:
+	default:
+		fields["execution_profile"] = "must be default, latency or bulk"
+	}
+	if r.SessionID != "" && claimProblem(r.SessionID) != "" {
+		fields["session_id"] = claimProblem(r.SessionID)
+	}
+	if r.IdempotencyKey != "" && !visibleASCII(r.IdempotencyKey, maxIdempotencyKey) {
+		fields["idempotency_key"] = "must be 1 to 255 visible ASCII characters"
+	}
+	if r.Preview && r.ApprovalID != "" {
+		fields["approval_id"] = "cannot be given in preview mode: nothing executes there"
+	}
+	if r.Preview && r.IdempotencyKey != "" {
+		fields["idempotency_key"] = "cannot be given in preview mode: nothing executes there"
+	}
+	if len(fields) > 0 {
+		return FieldsFault(fields)
+	}
+	if len(r.SQL) > maxSQLBytes {
+		return fault.New(fault.OversizedSQL, "The SQL has %d bytes and at most %d are taken. Send less at once.", len(r.SQL), maxSQLBytes).
+			With("got", len(r.SQL)).With("max", maxSQLBytes)
+	}
+	return nil
+}
+
+// FieldsFault is validation_failed with one line per field.
+func FieldsFault(fields map[string]string) *fault.Fault {
+	return fault.New(fault.ValidationFailed, "Some fields are missing or have values that are not taken; details.fields names each. Mend them and send the request again.").
+		With("fields", fields)
+}
+
+func claimProblem(value string) string {
+	switch {
+	case value == "":
+		return "is required"
+	case !utf8.ValidString(value):
+		return "must be valid UTF-8"
+	case utf8.RuneCountInString(value) > maxClaimChars:
+		return "must have at most 256 characters"
+	case strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c == 0x7f }):
+		return "must not hold control characters"
+	}
+	return ""
+}
+
+func visibleASCII(s string, most int) bool {
+	return s != "" && len(s) <= most && !strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' })
+}
+
+// sqlDigest is the SHA-256 of the exact text.
+func (r *Request) sqlDigest() [32]byte { return sha256.Sum256([]byte(r.SQL)) }
+
+// digest binds an approval and an idempotency key to the exact bytes and
+// context of a request (spec/decisions.md parts 3 and 5). Each part carries its
+// length, so that no two contexts share a digest.
+func (r *Request) digest() [32]byte {
+	return digestOf("gate.request.v1", r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.SessionID, r.SQL)
+}
+
+// keyScope is what an idempotency key is unique in: actor, app and tenant.
+func (r *Request) keyScope() [32]byte {
+	return digestOf("gate.idempotency_key.v1", r.Actor, r.App, r.Tenant, r.IdempotencyKey)
+}
+
+func digestOf(parts ...string) [32]byte {
+	size := 0
+	for _, p := range parts {
+		size += 8 + len(p)
+	}
+	buf := make([]byte, 0, size)
+	for _, p := range parts {
+		buf = binary.BigEndian.AppendUint64(buf, uint64(len(p)))
+		buf = append(buf, p...)
+	}
+	return sha256.Sum256(buf)
+}

@@ -1,0 +1,125 @@
+package sqlgate
+
+import (
+	"context"
+	"time"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/policy"
+)
+
+// finish records what became of a dispatched statement and answers. Whatever
+// happened, it is in the log before the client hears of it.
+func (g *Gate) finish(ctx context.Context, s *submission, recorded commands.Recorded, result pgexec.Result, rows *pgexec.Rows, cause error) (*Answer, error) {
+	a := s.answer()
+	a.Executed, a.ExecutionID, a.ExecutionState = true, recorded.ExecutionID, string(result.State)
+	a.Events = recorded.Events
+	command := &commands.RecordResult{
+		Request: &s.record, Decision: &s.decision, ExecutionID: recorded.ExecutionID, Written: s.ExecutionProfile == ProfileLatency,
+	}
+	if s.approved {
+		command.ApprovalID = s.ApprovalID
+	}
+	if result.State == pgexec.Success {
+		a.Rows, a.Columns, a.RowCount, a.CommandTag = rows.JSON(), rows.ColumnsJSON(), result.RowCount, result.CommandTag
+		a.Warnings, a.Duration = result.Warnings, time.Since(s.watch.begin)
+		command.Success = successRecord(&result)
+		command.Success.Answer = s.keepAnswer(a)
+		return g.answerRecorded(ctx, s, a, command)
+	}
+	f := fault.Of(cause)
+	if result.ReasonCode == pgexec.ReasonReadFence {
+		return g.fenceViolation(ctx, s, a, command, &result)
+	}
+	f = f.WithBeside("execution_state", string(result.State)).WithBeside("execution_id", recorded.ExecutionID)
+	if result.Settled != nil {
+		f = f.With("outcome", result.Settled.Outcome)
+	}
+	g.describeFailure(s, command, &result, f)
+	if err := g.recordResult(ctx, s, a, command); err != nil {
+		return nil, err
+	}
+	return nil, f
+}
+
+// describeFailure fills in the evidence of a failure or of an unknown outcome.
+func (g *Gate) describeFailure(s *submission, command *commands.RecordResult, result *pgexec.Result, f *fault.Fault) {
+	kept := s.keepFault(f, g.StatusOf)
+	if result.State == pgexec.Unknown {
+		command.Unknown = &commands.Unknown{
+			ExecutionStateUnknown: event.ExecutionStateUnknown{Step: result.Step, Cause: result.Cause, Answer: kept}, ErrorCode: string(f.Code),
+		}
+		if settled := result.Settled; settled != nil {
+			command.Resolved = &event.ExecutionOutcomeResolved{Outcome: settled.Outcome, Basis: settled.Basis, Answered: settled.Answered}
+		}
+		return
+	}
+	command.Failure = &commands.Failure{
+		ExecutionFailure: event.ExecutionFailure{
+			SQLState: result.SQLState, Outcome: result.Outcome, Basis: result.Basis, DurationUS: int(result.Duration.Microseconds()),
+			Rows: int(result.RowCount), Answer: kept,
+		},
+		ReasonCode: result.ReasonCode, ErrorCode: string(f.Code),
+	}
+	if g.SQLText == SQLTextFull {
+		command.Failure.Message = result.DBMessage // it carries values
+	}
+}
+
+// fenceViolation answers BLOCK: the database refused, as a write, what the
+// classifier took for a safe read. Nothing was applied.
+func (g *Gate) fenceViolation(ctx context.Context, s *submission, a *Answer, command *commands.RecordResult, result *pgexec.Result) (*Answer, error) {
+	g.Logger.Error("the database refused a safe read as a write: classification and database disagree", "source", "gate",
+		"request_id", s.RequestID, "fingerprint", s.classification.Fingerprint)
+	command.Failure = &commands.Failure{
+		ExecutionFailure: event.ExecutionFailure{SQLState: result.SQLState, Outcome: event.OutcomeAborted, Basis: result.Basis},
+		ReasonCode:       pgexec.ReasonReadFence,
+	}
+	command.Violation = &event.ReadFenceViolation{SQLState: result.SQLState}
+	a.Executed, a.Enforced = false, true
+	a.Result = policy.Result{
+		Decision: policy.Block, ReasonCode: pgexec.ReasonReadFence, RuleID: "read_fence", Layer: "database",
+		Message: "The statement reads, and the database refused it because something behind it writes (a function, view, rule or trigger). Nothing was applied.",
+		Remedy:  "Call what writes by name, so that a policy rule can decide about it.",
+	}
+	command.Failure.Answer = s.keepAnswer(a)
+	return g.answerRecorded(ctx, s, a, command)
+}
+
+// answerRecorded gives the answer once its evidence is in the log.
+func (g *Gate) answerRecorded(ctx context.Context, s *submission, a *Answer, command *commands.RecordResult) (*Answer, error) {
+	if err := g.recordResult(ctx, s, a, command); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// recordResult appends the result. A result that cannot be written is an
+// unknown outcome for everybody who reads the log, so the client is told that
+// and gets no rows (spec/decisions.md part 4).
+func (g *Gate) recordResult(ctx context.Context, s *submission, a *Answer, command *commands.RecordResult) error {
+	g.Step("result.before_append")
+	begin := time.Now()
+	recorded, err := g.Commands.RecordResult(context.WithoutCancel(ctx), command)
+	s.watch.time(phaseLog, begin)
+	if err != nil {
+		return fault.Of(err).WithBeside("execution_state", StateUnknown).WithBeside("execution_id", command.ExecutionID)
+	}
+	g.Step("result.appended")
+	a.Events = append(a.Events[:len(a.Events):len(a.Events)], recorded.Events...)
+	return nil
+}
+
+func successRecord(r *pgexec.Result) *event.ExecutionSuccess {
+	p := &event.ExecutionSuccess{
+		CommandTag: r.CommandTag, RowCount: int(r.RowCount), Bytes: int(r.Bytes), DurationUS: int(r.Duration.Microseconds()),
+		Basis: r.Basis, Warnings: r.Warnings,
+	}
+	if r.RowsChanged != nil {
+		p.RowsChanged = int(*r.RowsChanged)
+	}
+	return p
+}
