@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"writegate/eventlog/frame"
 )
@@ -105,6 +106,35 @@ func timed(work func()) float64 {
 	start := time.Now()
 	work()
 	return time.Since(start).Seconds()
+}
+
+// BenchmarkVerifyCPU is the same ratio in processor time instead of elapsed
+// time. It leaves out what waiting costs, and stays usable on a machine that
+// others work on.
+func BenchmarkVerifyCPU(b *testing.B) {
+	path, size := benchLog(b)
+	var events, large []float64
+	for b.Loop() {
+		v := cpu(func() { verifyFile(b, path) })
+		events = append(events, cpu(func() { hashAll(int(size), 458) })/v)
+		v = cpu(func() { verifyFile(b, path) })
+		large = append(large, cpu(func() { hashAll(int(size), 1<<20) })/v)
+	}
+	slices.Sort(events)
+	slices.Sort(large)
+	b.ReportMetric(events[len(events)/2], "cpu_ratio(458B)")
+	b.ReportMetric(large[len(large)/2], "cpu_ratio(1MiB)")
+}
+
+func cpu(work func()) float64 {
+	var before, after unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &before) // fails only for a wrong argument
+	work()
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
+	spent := func(r unix.Rusage) float64 {
+		return float64(r.Utime.Nano()+r.Stime.Nano()) / 1e9
+	}
+	return spent(after) - spent(before)
 }
 
 func BenchmarkEventHash(b *testing.B) {

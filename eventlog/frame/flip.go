@@ -11,16 +11,13 @@ import (
 const maxFlipRecord = 4096
 
 // explainBody says in words what happened to a body, where one flipped bit
-// explains it, and which check it belongs to. b is the whole frame.
-func explainBody(b []byte, err error) (CheckName, string) {
-	if err == ErrPadding {
-		return CheckPadding, "bytes after the event_hash are not zero"
-	}
+// explains it. b is the whole frame.
+func explainBody(b []byte) string {
 	n := int(binary.LittleEndian.Uint32(b[offRecLen:]))
 	if n > maxFlipRecord {
-		return CheckHash, ""
+		return ""
 	}
-	return CheckHash, flipped(b[HeadSize:Overhead+n], binary.LittleEndian.Uint32(b[offBodyCRC:]), HeadSize, offBodyCRC)
+	return flipped(b[HeadSize:Overhead+n], binary.LittleEndian.Uint32(b[offBodyCRC:]), HeadSize, offBodyCRC)
 }
 
 // explainHead does the same for the head at a gap's beginning.

@@ -8,17 +8,22 @@ import (
 	"sync"
 )
 
-// A piece is what the reader found next in a segment: a run of whole frames
-// with right heads, or a gap.
+// jobSize is how many bytes a worker takes at a time. It fits the processor's
+// own cache, so that what was read to find the borders is still near when it is
+// hashed. A longer frame makes a longer job.
+const jobSize = 256 << 10
+
+// A piece is what comes next in a segment: a run of whole frames with right
+// heads, or a gap.
 type piece struct {
-	off   int64
-	data  []byte
-	marks []mark        // one for each frame, by a worker
-	done  chan struct{} // closed when marks are there
-	gap   *gap          // instead of frames
+	off  int64
+	data []byte
+	bad  []mark        // the frames that are not right, in order
+	done chan struct{} // closed when bad is there
+	gap  *gap          // instead of frames
 }
 
-// A mark is a worker's finding about one frame.
+// A mark is a worker's finding about a frame that is not right.
 type mark struct {
 	at     int   // where the frame begins in the piece's data
 	err    error // what is wrong with the bytes
@@ -33,48 +38,52 @@ type gap struct {
 	body      bool  // the head was right, and next is what it says
 }
 
-// pipeline reads one segment with one reader and several workers, and gives the
-// pieces back in the order of the file.
+// pipeline reads one segment with several workers and gives the pieces back in
+// the order of the file. Each worker reads its own job, because what a processor
+// has just read it need not fetch again to hash it; only finding where the next
+// job begins is done by one at a time.
 type pipeline struct {
-	f           File
-	from, limit int64
-	ordered     chan *piece
-	work        chan *piece
-	free        chan []byte
-	ask         int // bytes of the next job
-	sync        *resync
-	err         error // set before ordered is closed
+	f       File
+	limit   int64
+	ordered chan *piece
+	free    chan []byte
+
+	mu   sync.Mutex // guards what follows
+	off  int64      // where the next job begins
+	ask  int        // bytes of the next job
+	bad  error      // what is wrong at off, found at the end of the last job
+	io   bool       // bad is of the medium
+	over bool       // nothing follows but zeros
+	sync *resync
+	err  error // ended the reading; read it after ordered is closed
 }
 
-// start begins to read [from, limit) with that many workers. The caller ranges
-// over ordered, waits for each piece's done and gives it to release; after
-// cancelling ctx it drains.
+// startPipeline begins to read [from, limit). The caller ranges over ordered,
+// waits for each piece's done and gives it to release; after it cancelled ctx it
+// drains.
 func startPipeline(ctx context.Context, f File, from, limit int64, workers int) *pipeline {
 	p := &pipeline{
-		f: f, from: from, limit: limit, ask: MaxFrame, sync: newResync(f, limit),
+		f: f, off: from, limit: limit, ask: jobSize, sync: newResync(f, limit),
 		ordered: make(chan *piece, 2*workers),
-		work:    make(chan *piece, 2*workers),
 		free:    make(chan []byte, 4*workers+4),
 	}
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
-			for pc := range p.work {
+			for pc := p.next(ctx); pc != nil; pc = p.next(ctx) {
 				pc.check()
 				close(pc.done)
 			}
 		})
 	}
 	go func() {
-		p.err = p.read(ctx)
-		close(p.work)
 		wg.Wait()
 		close(p.ordered)
 	}()
 	return p
 }
 
-// release gives a piece's memory back to the reader.
+// release gives a piece's memory back.
 func (p *pipeline) release(pc *piece) {
 	if pc.data == nil {
 		return
@@ -85,64 +94,52 @@ func (p *pipeline) release(pc *piece) {
 	}
 }
 
-// read cuts the segment at the borders of frames.
-func (p *pipeline) read(ctx context.Context) error {
-	for off := p.from; off < p.limit; {
-		data, bad, isIO := p.run(off)
-		if len(data) > 0 {
-			pc := &piece{off: off, data: data, done: make(chan struct{})}
-			if !p.send(ctx, pc) {
-				return ctx.Err()
-			}
-			off += int64(len(data))
-		}
-		if bad == nil {
+// next cuts the next piece, puts it in line for the judge and gives it to the
+// worker that asked; nil when there is none.
+func (p *pipeline) next(ctx context.Context) *piece {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.err == nil && !p.over && (p.bad != nil || p.off < p.limit) {
+		pc := p.cut(ctx)
+		if pc == nil {
 			continue
 		}
-		g, err := p.gapAt(ctx, off, bad, isIO)
-		if g == nil || err != nil {
-			return err
+		select {
+		case p.ordered <- pc:
+			return pc
+		case <-ctx.Done():
+			p.err = ctx.Err()
 		}
-		if !p.sendGap(ctx, g) {
-			return ctx.Err()
-		}
-		off, p.ask = g.next, pageSize
 	}
 	return nil
 }
 
-func (p *pipeline) sendGap(ctx context.Context, g *gap) bool {
-	pc := &piece{off: g.off, gap: g, done: make(chan struct{})}
-	close(pc.done)
-	select {
-	case p.ordered <- pc:
-		return true
-	case <-ctx.Done():
-		return false
+// cut makes the piece at off; nil where there was nothing to make one of.
+func (p *pipeline) cut(ctx context.Context) *piece {
+	pc := &piece{off: p.off, done: make(chan struct{})}
+	if p.bad == nil {
+		pc.data, p.bad, p.io = p.run(p.off)
+		if p.off += int64(len(pc.data)); len(pc.data) == 0 {
+			return nil
+		}
+		return pc
 	}
-}
-
-// send hands a piece to the workers and, at the same place in line, to the judge.
-func (p *pipeline) send(ctx context.Context, pc *piece) bool {
-	select {
-	case p.ordered <- pc:
-	case <-ctx.Done():
-		return false
+	g, err := p.gapAt(ctx, p.off, p.bad, p.io)
+	p.err, p.over, p.bad = err, g == nil, nil
+	if g == nil {
+		return nil
 	}
-	select {
-	case p.work <- pc:
-		return true
-	case <-ctx.Done():
-		close(pc.done) // nobody will: the judge drains without looking
-		return false
-	}
+	pc.gap = g
+	p.off, p.ask = g.next, pageSize
+	return pc
 }
 
 // run reads one job at off: the whole frames it begins with, and what is wrong
 // after them where it is not just that the job ends.
 func (p *pipeline) run(off int64) (data []byte, bad error, isIO bool) {
-	buf := p.block()
-	n, rerr := p.f.Pread(buf[:min(int64(p.ask), int64(cap(buf)), p.limit-off)], off)
+	ask := int(min(int64(p.ask), p.limit-off))
+	buf := p.block(ask)
+	n, rerr := p.f.Pread(buf, off)
 	buf = buf[:n]
 	end := 0
 	for end < n && bad == nil {
@@ -175,18 +172,19 @@ func (p *pipeline) nextAsk(end int) int {
 	if end == 0 {
 		return MaxFrame
 	}
-	return min(2*p.ask, MaxFrame)
+	return min(2*p.ask, jobSize)
 }
 
-// block gives a buffer of length 0: a job of about 1 MiB, in which every frame
-// fits. Larger ones would gain nothing and leave the processor's cache.
-func (p *pipeline) block() []byte {
+// block gives a buffer of n bytes.
+func (p *pipeline) block(n int) []byte {
 	select {
 	case b := <-p.free:
-		return b
+		if cap(b) >= n {
+			return b[:n]
+		}
 	default:
-		return make([]byte, 0, min(MaxFrame, p.limit-p.from))
 	}
+	return make([]byte, n)
 }
 
 // gapAt looks what follows bytes that are no frame: nil where only zeros do.
@@ -209,15 +207,20 @@ func (p *pipeline) gapAt(ctx context.Context, off int64, bad error, isIO bool) (
 
 // check is a worker's part: sums and hashes of every frame of the piece.
 func (pc *piece) check() {
-	pc.marks = make([]mark, 0, len(pc.data)/256+1)
 	for at := 0; at < len(pc.data); {
-		size := Size(int(binary.LittleEndian.Uint32(pc.data[at+offRecLen:])))
-		b := pc.data[at : at+size]
+		b := pc.data[at : at+sizeAt(pc.data, at)]
 		m := mark{at: at, err: bodyError(b)}
 		m.forged = m.err == nil && !intactInPlace(b)
-		pc.marks = append(pc.marks, m)
-		at += size
+		if m.err != nil || m.forged {
+			pc.bad = append(pc.bad, m)
+		}
+		at += len(b)
 	}
+}
+
+// sizeAt is the size of the frame at that place; its head was checked.
+func sizeAt(b []byte, at int) int {
+	return Size(int(binary.LittleEndian.Uint32(b[at+offRecLen:])))
 }
 
 // intactInPlace is Frame.Intact without copying the record: the hashed prefix

@@ -125,9 +125,10 @@ func (w *frameWindow) cached(off int64) []byte {
 // zeroUpTo reports whether [from, to) holds zeros alone. The end of the file
 // counts as zeros: a length is not synced with every batch.
 func zeroUpTo(f File, from, to int64) (bool, error) {
-	for ask := int64(pageSize); from < to; ask = window {
-		buf := make([]byte, min(ask, to-from))
-		n, err := f.Pread(buf, from)
+	// Most gaps are told by their first page; only a real end is read through.
+	buf := make([]byte, pageSize)
+	for ; from < to; buf = grown(buf, to-from) {
+		n, err := f.Pread(buf[:min(int64(len(buf)), to-from)], from)
 		if err != nil && err != io.EOF {
 			return false, err
 		}
@@ -140,6 +141,15 @@ func zeroUpTo(f File, from, to int64) (bool, error) {
 		from += int64(n)
 	}
 	return true, nil
+}
+
+// grown gives a buffer of a whole window for the left bytes, or b where it is
+// one already.
+func grown(b []byte, left int64) []byte {
+	if len(b) > pageSize || left <= int64(len(b)) {
+		return b
+	}
+	return make([]byte, min(window, left))
 }
 
 // lastNonZero gives the offset after the last byte in [from, to) that is not

@@ -283,7 +283,9 @@ func (v *verifier) conclude() {
 	if v.o.From > 1 || v.o.To > 0 {
 		r.Add(Fault{Check: CheckCount, Kind: RangeLimited, Seq: v.o.From, Detail: fmt.Sprintf("only events %d to %d were asked for", max(v.o.From, 1), r.LastSeq)})
 	}
-	r.EventCount = v.chain.counted.n
+	if r.EventCount = v.chain.counted.n; r.EventCount > 0 {
+		r.Head.EventHash = hexHash(v.chain.counted.hash)
+	}
 	r.End = v.chain.end
 	v.book.judge(r, v.logID, &v.o, v.blind)
 	if r.FirstSeq > 0 && r.LastSeq-r.FirstSeq+1 != r.EventCount {
@@ -298,6 +300,9 @@ func (v *verifier) conclude() {
 		r.Warn(fmt.Sprintf("a writer holds this log: it was judged up to its durable head, offset %d of the active segment", v.set.limit()))
 	}
 	v.notExcluded()
+	if v.o.Progress != nil {
+		v.o.Progress(v.total, v.total)
+	}
 	r.Finish()
 }
 

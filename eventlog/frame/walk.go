@@ -106,27 +106,31 @@ func (s *segmentWalk) take(ctx context.Context, pc *piece) error {
 	if pc.gap != nil {
 		return s.gap(ctx, *pc.gap, CheckHash, "")
 	}
-	for i, m := range pc.marks {
-		end := len(pc.data)
-		if i+1 < len(pc.marks) {
-			end = pc.marks[i+1].at
+	bad := pc.bad
+	for at := 0; at < len(pc.data) && s.ended == nil; {
+		size := sizeAt(pc.data, at)
+		m := mark{}
+		if len(bad) > 0 && bad[0].at == at {
+			m, bad = bad[0], bad[1:]
 		}
-		b, off := pc.data[m.at:end], pc.off+int64(m.at)
-		if m.err != nil && m.err != ErrRule {
-			check, detail := explainBody(b, m.err)
-			g := gap{off: off, next: off + int64(len(b)), err: m.err, body: true}
-			if err := s.gap(ctx, g, check, detail); err != nil {
-				return err
-			}
-		} else {
-			f := decode(b)
-			s.frame(&f, off, int64(len(b)), m)
+		if err := s.one(ctx, pc.data[at:at+size], pc.off+int64(at), m); err != nil {
+			return err
 		}
-		if s.ended != nil {
-			return nil
-		}
-		s.pos = off + int64(len(b))
+		at += size
 	}
+	return nil
+}
+
+// one judges one frame of which the head is right; m is what else was found.
+func (s *segmentWalk) one(ctx context.Context, b []byte, off int64, m mark) error {
+	size := int64(len(b))
+	if m.err != nil && m.err != ErrRule {
+		check, detail := s.explain(b, m.err)
+		return s.gap(ctx, gap{off: off, next: off + size, err: m.err, body: true}, check, detail)
+	}
+	f := decode(b)
+	s.frame(&f, off, size, m)
+	s.pos = off + size
 	return nil
 }
 
@@ -166,7 +170,7 @@ func (s *segmentWalk) committed(f *Frame) {
 			v.rep.FirstSeq = v.o.From
 		}
 		v.rep.EventCount, v.rep.LastSeq = last.n, last.seq
-		v.rep.Head = ReportHead{Seq: last.seq, EventHash: hexHash(last.hash), Segment: v.chain.segment, EndOffset: last.end}
+		v.rep.Head.Seq, v.rep.Head.Segment, v.rep.Head.EndOffset = last.seq, v.chain.segment, last.end
 		if v.rep.corrupt == 0 {
 			v.rep.VerifiedTo = last.seq
 		}
@@ -210,7 +214,7 @@ func (s *segmentWalk) gap(ctx context.Context, g gap, check CheckName, detail st
 	default:
 		f.Detail += fmt.Sprintf("; a later batch says that everything below offset %d had been synced", s.ahead.bound)
 	}
-	if detail == "" {
+	if detail == "" && s.listed() {
 		detail = explainHead(s.p.File, g)
 	}
 	if detail != "" {
@@ -220,6 +224,22 @@ func (s *segmentWalk) gap(ctx context.Context, g gap, check CheckName, detail st
 	s.v.chain.breakOff()
 	s.pos = g.next
 	return nil
+}
+
+// listed reports whether the next fault will be listed: only then is it worth
+// the search for an explanation.
+func (s *segmentWalk) listed() bool { return s.v.rep.FaultsTotal < MaxFaults }
+
+// explain gives the check that a damaged body fails and, where one flipped bit
+// explains it, says so.
+func (s *segmentWalk) explain(b []byte, err error) (CheckName, string) {
+	if err == ErrPadding {
+		return CheckPadding, "bytes after the event_hash are not zero"
+	}
+	if !s.listed() {
+		return CheckHash, ""
+	}
+	return CheckHash, explainBody(b)
 }
 
 // unreadable notes bytes of the tail that the medium does not give.
