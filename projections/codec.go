@@ -96,6 +96,19 @@ func (c *codec) flag(b *bool) {
 	*b = n == 1
 }
 
+// bound keeps an optional limit as its number and 1; 0 is none.
+func (c *codec) bound(limit **int64) {
+	var kept uint64
+	if *limit != nil {
+		kept = uint64(**limit) + 1
+	}
+	number(c, &kept)
+	if c.reading && kept > 0 {
+		n := int64(kept - 1)
+		*limit = &n
+	}
+}
+
 func (c *codec) fixed(b []byte) {
 	if !c.reading {
 		c.buf = append(c.buf, b...)
@@ -141,7 +154,7 @@ func (a *Approval) walk(c *codec) {
 	c.fixed(a.SQLDigest[:])
 	c.fixed(a.RequestDigest[:])
 	texts(c, &a.Operation, &a.Fingerprint, &a.Classification, &a.PolicyVersion, &a.ReasonCode, &a.RuleID, &a.Message, &a.Remedy)
-	number(c, &a.MaxRows)
+	c.bound(&a.MaxRows)
 	number(c, &a.TTLSeconds)
 	c.moments(&a.CreatedAt, &a.ExpiresAt, &a.ResolvedAt, &a.UsedAt)
 	texts(c, &a.Resolution, &a.Note, &a.ResolvedBy, &a.ExecutionID)

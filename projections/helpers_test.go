@@ -22,6 +22,7 @@ type world struct {
 	log   *projectionstest.Log
 	store *projections.Store
 	now   time.Time
+	views []*projections.View
 	end   func()
 	ran   chan error
 }
@@ -49,10 +50,14 @@ func (w *world) stop() {
 	if w.store == nil {
 		return
 	}
+	store := w.store
+	w.store = nil
+	for _, v := range w.views {
+		require.NoError(w.t, v.Close())
+	}
 	w.end()
 	require.ErrorIs(w.t, <-w.ran, context.Canceled)
-	require.NoError(w.t, w.store.Close())
-	w.store = nil
+	require.NoError(w.t, store.Close())
 }
 
 // append adds a batch and waits until it is applied.
@@ -70,10 +75,10 @@ func (w *world) do(ctx event.Context, p event.Typed) event.Envelope {
 	return w.append(event.New(w.now, ctx, p))[0]
 }
 
-// view gives a look that is closed with the test.
+// view gives a look that is closed with the store.
 func (w *world) view() *projections.View {
 	v := w.store.View()
-	w.t.Cleanup(func() { _ = v.Close() })
+	w.views = append(w.views, v)
 	return v
 }
 

@@ -54,7 +54,7 @@ type Approval struct {
 	RuleID         string
 	Message        string
 	Remedy         string
-	MaxRows        int // 0 = no limit
+	MaxRows        *int64 // nil = no limit, 0 = no row at all
 	TTLSeconds     int
 
 	CreatedAt   time.Time
