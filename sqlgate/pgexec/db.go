@@ -61,8 +61,10 @@ type DB struct {
 	work sync.WaitGroup // goroutines of ours
 
 	mu      sync.Mutex
+	closed  bool
 	running map[string]*lease // by execution id: what can be cancelled
-	health  healthCheck
+
+	health healthCheck
 }
 
 // Open checks the configuration, all of it, and makes the pools. A database that
@@ -89,7 +91,7 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 	if err := db.makePools(readLogin, writeLogin, ddlLogin); err != nil {
 		return nil, err
 	}
-	db.work.Go(db.janitor)
+	db.spawn(db.janitor)
 	return db, nil
 }
 
@@ -133,10 +135,22 @@ func (db *DB) janitor() {
 
 // Close ends the idle connections and waits for those in use to be given back.
 func (db *DB) Close() {
+	db.mu.Lock()
+	db.closed = true
+	db.mu.Unlock()
 	db.stop()
 	db.work.Wait()
 	for _, p := range db.pools() {
 		p.conns.Close()
+	}
+}
+
+// spawn runs a goroutine that Close waits for; after Close it runs nothing.
+func (db *DB) spawn(work func()) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if !db.closed {
+		db.work.Go(work)
 	}
 }
 

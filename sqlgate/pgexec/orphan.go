@@ -12,7 +12,7 @@ import (
 // needs no grant.
 func (db *DB) endOrphan(l *lease) {
 	up, p := l.upstream, l.pool
-	db.work.Go(func() {
+	db.spawn(func() {
 		timer := time.NewTimer(db.cfg.OrphanGrace)
 		defer timer.Stop()
 		select {

@@ -104,19 +104,19 @@ func TestAConnectionThatTheServerClosedIsNotUsed(t *testing.T) {
 }
 
 func TestIdleAndOldConnectionsAreClosed(t *testing.T) {
-	db, side := open(t)
-	mustRead(t, db, "SELECT 1")
-	require.Equal(t, 1, db.Stats().Idle)
-	db.reader.purge(false)
-	require.Equal(t, 1, db.Stats().Idle, "it is young and was just used")
-	db.reader.cfg.ConnIdle = 0
-	db.reader.purge(false)
-	side.eventually("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'gate/%' AND datname = current_database()", "0")
+	const mine = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'gate/%' AND datname = current_database()"
+	idle, side := open(t, func(c *Config) { c.ConnIdle = time.Millisecond })
+	mustRead(t, idle, "SELECT 1")
+	side.eventually(mine, "0")
 
-	mustRead(t, db, "SELECT 1")
-	db.reader.cfg.ConnLifetime = 0
-	mustRead(t, db, "SELECT 1")
-	side.eventually("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'gate/%' AND datname = current_database()", "0")
+	old, side := open(t, func(c *Config) { c.ConnLifetime = time.Millisecond })
+	mustRead(t, old, "SELECT pg_sleep(0.002)")
+	side.eventually(mine, "0")
+
+	young, side := open(t)
+	mustRead(t, young, "SELECT 1")
+	young.reader.purge(false)
+	require.Equal(t, "1", side.ask(mine))
 }
 
 func TestWhyADatabaseCannotBeReached(t *testing.T) {

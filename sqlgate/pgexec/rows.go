@@ -55,7 +55,7 @@ func (r *Rows) JSON() []byte {
 	if len(r.json) == 0 {
 		return []byte("[]")
 	}
-	return append(r.json[:len(r.json):len(r.json)], ']')
+	return append(r.json, ']')
 }
 
 // ColumnsJSON is the columns as a JSON array.
@@ -148,6 +148,9 @@ func (r *Rows) render(values [][]byte) error {
 			r.json = append(r.json, "null"...)
 		} else {
 			r.json = appendValue(r.json, r.infos[i], v)
+		}
+		if int64(len(r.json)) > r.limit {
+			return errOverCap
 		}
 	}
 	if len(values) == 0 {

@@ -169,7 +169,7 @@ func (tx *Tx) Exec(ctx context.Context, st Statement, sink Sink) (Result, error)
 	if r.err == nil && l.txStatus == 'I' {
 		return tx.lostTrack()
 	}
-	if res, f, ok := tx.db.outcomeOf(r, ""); !ok {
+	if res, f, ok := tx.db.outcomeOf(r, BasisCommitNeverSent); !ok {
 		return tx.fail(res, f)
 	}
 	if l.drift != "" {
@@ -219,8 +219,7 @@ func (tx *Tx) fail(res Result, f error) (Result, error) {
 	} else {
 		res.Basis = basis
 	}
-	if tx.ran.err != nil && res.ReasonCode == ReasonDBError {
-		res.ReasonCode = ReasonCommitNeverSent
+	if tx.ran.err != nil {
 		tx.db.endOrphan(tx.lease)
 	}
 	res.RowsChanged = tx.result.RowsChanged
