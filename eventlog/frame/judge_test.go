@@ -1,7 +1,9 @@
 package frame_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -153,6 +155,36 @@ func TestReadingGoesOnAfterEachFault(t *testing.T) {
 	assert.Equal(t, uint64(9), r.VerifiedTo, "the last complete batch before the first fault")
 	assert.Contains(t, r.Faults[0].Detail, "byte 0 of the frame, bit 0")
 	assert.Contains(t, r.Faults[1].Detail, "byte 90 of the frame, bit 0")
+}
+
+// A file made to be slow: nothing but heads with right sums, each of which
+// claims a record of 1 MiB.
+func TestFileOfHeadsAloneIsJudgedInAFewPasses(t *testing.T) {
+	s := newSample(t, "x")
+	head := make([]byte, 40)
+	copy(head, "GATE")
+	binary.LittleEndian.PutUint32(head[4:], 1<<20)
+	put64(head[16:], frame.HeaderSize)
+	fixHead(head)
+	b := append(clone(s.bytes), bytes.Repeat(head, 4<<20/40)...)
+	reads := 0
+	counted := set(b)
+	counted.Active.File = counting{image(b), &reads}
+	r := verify(t, counted)
+	assert.Equal(t, []frame.Kind{frame.TornTail}, kinds(r), explain(r))
+	assert.Less(t, reads, 100*len(b), "bytes read")
+}
+
+// counting adds up what is read.
+type counting struct {
+	image
+	bytes *int
+}
+
+func (c counting) Pread(b []byte, off int64) (int, error) {
+	n, err := c.image.Pread(b, off)
+	*c.bytes += n
+	return n, err
 }
 
 // growing is a log that a writer begins to lengthen while it is read: the first

@@ -98,14 +98,15 @@ func (a *lookAhead) lands(at int64) bool {
 // vouches reports whether a frame after the gap has a durable_off beyond where
 // the gap begins: then a crash can't be what made it.
 func (a *lookAhead) vouches(ctx context.Context, g gap) (bool, error) {
-	from := g.next
-	if g.body && !a.lands(g.next) {
-		var err error
-		if from, err = a.sync.find(ctx, g.off+Align); err != nil {
-			return false, err
+	if a.bound <= g.off && a.cursor <= g.off {
+		a.cursor = g.next
+		if g.body && !a.lands(g.next) {
+			var err error
+			if a.cursor, err = a.sync.find(ctx, g.off+Align); err != nil {
+				return false, err
+			}
 		}
 	}
-	a.cursor = max(a.cursor, from)
 	for a.bound <= g.off && a.cursor < a.limit {
 		f, size, err := a.w.frame(a.cursor)
 		if err == nil {
