@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -304,4 +306,35 @@ func TestDecisionsAreTheSameFromManyGoroutines(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// The decision record keeps facts in their JSON form, empty values left out;
+// what is read back must decide the same.
+func TestStoredFactsDecideTheSame(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p, _ := Load([]byte(document(anyRules(t)...)), Options{})
+		f := drawnFacts(t)
+		stored, err := json.Marshal(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Facts
+		if err := json.Unmarshal(stored, &back); err != nil {
+			t.Fatal(err)
+		}
+		want, got := p.Decide(f), p.Decide(&back)
+		if !reflect.DeepEqual(want, got) {
+			t.Fatalf("%+v became %+v by %s", want, got, stored)
+		}
+	})
+}
+
+func TestAPolicyGivesBackItsDocument(t *testing.T) {
+	p := load(t, string(exampleDocument))
+	document := p.Document()
+	require.Equal(t, exampleDocument, document)
+	document[0] = 'X'
+	require.Equal(t, exampleDocument, p.Document(), "the policy keeps bytes of its own")
+	require.Len(t, p.Tests(), 2)
+	require.Equal(t, "agent-billing", p.Tests()[0].Context.App)
 }

@@ -52,6 +52,25 @@ func TestHostileDocumentsAreAnswered(t *testing.T) {
 	}
 }
 
+func TestExpandedListsAreBounded(t *testing.T) {
+	var names []string
+	for i := range maxPatterns + 1 {
+		names = append(names, "a.t"+itoa(i))
+	}
+	lists := "lists: { l: [" + strings.Join(names[:maxPatterns], ", ") + "], m: [x.y] }\n"
+	_, report := Load([]byte(ruleWith("BLOCK", "match: { tables_written: [$l] }")+lists), Options{})
+	require.NoError(t, report.Err())
+	_, report = Load([]byte(ruleWith("BLOCK", "match: { tables_written: [$l, $m] }")+lists), Options{})
+	require.Len(t, withCode(report, codeLimit), 1)
+
+	var rules strings.Builder
+	for i := range maxAllPatterns/maxPatterns + 1 {
+		rules.WriteString(strings.Replace("  - { id: rN, decision: BLOCK, reason_code: r_r, match: { tables_written: [$l] } }\n", "rN", "r"+itoa(i), 1))
+	}
+	_, report = Load([]byte(rulesOf(rules.String())+lists), Options{})
+	require.NotEmpty(t, withCode(report, codeLimit))
+}
+
 // FuzzLoad: whatever the bytes are, there is a policy or an error to show, not
 // both, and a policy decides.
 func FuzzLoad(f *testing.F) {

@@ -16,6 +16,7 @@ type pattern struct {
 	text     string
 	segments []string
 	form     form
+	first    byte // of every plain value that matches, 0 where that is open
 }
 
 // A form tells patterns apart that are matched on sight.
@@ -32,6 +33,9 @@ func newPattern(text string, v *variable) pattern {
 	if v.kind != kindText {
 		p.segments = strings.Split(text, ".")
 	}
+	if text != "" && text[0] != '*' {
+		p.first = text[0]
+	}
 	switch star := strings.IndexByte(text, '*'); {
 	case star < 0:
 		p.form = literal
@@ -41,16 +45,16 @@ func newPattern(text string, v *variable) pattern {
 	return p
 }
 
-// onSight matches a value whose segments are as many as those of the variable
-// and all resolved. The second result is false where that takes a closer look.
-func (p *pattern) onSight(value string) (matches, done bool) {
+// plain matches a value that isPlain: any and all are one question then, and
+// most patterns answer it on sight.
+func (p *pattern) plain(value string, v *variable) bool {
 	switch p.form {
 	case literal:
-		return p.text == value, true
+		return p.text == value
 	case trailingStar:
-		return strings.HasPrefix(value, p.text[:len(p.text)-1]), true
+		return strings.HasPrefix(value, p.text[:len(p.text)-1])
 	default:
-		return false, false
+		return p.all(value, v)
 	}
 }
 
@@ -200,25 +204,25 @@ type patternSet struct {
 	v        *variable
 	patterns []pattern
 	literal  map[string]struct{} // those that only equal texts match, where there are many
+	others   []pattern           // all but the literal ones
 }
 
 // manyLiterals is where a map becomes quicker than comparing one by one.
 const manyLiterals = 8
 
 func newPatternSet(v *variable, texts []string) *patternSet {
-	s := &patternSet{v: v}
-	var literals []string
+	s := &patternSet{v: v, literal: map[string]struct{}{}}
 	for _, text := range texts {
-		if !strings.ContainsAny(text, "*"+unresolved) {
-			literals = append(literals, text)
-		}
-		s.patterns = append(s.patterns, newPattern(text, v))
-	}
-	if len(literals) >= manyLiterals {
-		s.literal = make(map[string]struct{}, len(literals))
-		for _, text := range literals {
+		p := newPattern(text, v)
+		s.patterns = append(s.patterns, p)
+		if p.form == literal {
 			s.literal[text] = struct{}{}
+		} else {
+			s.others = append(s.others, p)
 		}
+	}
+	if len(s.literal) < manyLiterals {
+		s.literal, s.others = nil, s.patterns
 	}
 	return s
 }
@@ -226,37 +230,42 @@ func newPatternSet(v *variable, texts []string) *patternSet {
 // any and all ask whether some pattern of the set holds the value; plain is
 // what isPlain says of it.
 func (s *patternSet) any(value string, plain bool) bool {
-	return s.holds(value, plain, (*pattern).any)
-}
-
-func (s *patternSet) all(value string, plain bool) bool {
-	return s.holds(value, plain, (*pattern).all)
-}
-
-func (s *patternSet) holds(value string, plain bool, inside func(*pattern, string, *variable) bool) bool {
-	if s.exactly(value) {
-		return true
+	if plain {
+		return s.plain(value)
 	}
 	for i := range s.patterns {
-		p := &s.patterns[i]
-		if plain {
-			if matches, done := p.onSight(value); done {
-				if matches {
-					return true
-				}
-				continue
-			}
-		}
-		if inside(p, value, s.v) {
+		if s.patterns[i].any(value, s.v) {
 			return true
 		}
 	}
 	return false
 }
 
-// exactly is the quick way for long lists of literals. A literal pattern has
-// as many segments as its variable, so an equal value is inside for certain.
-func (s *patternSet) exactly(value string) bool {
-	_, ok := s.literal[value]
-	return ok
+func (s *patternSet) all(value string, plain bool) bool {
+	if plain {
+		return s.plain(value)
+	}
+	for i := range s.patterns {
+		if s.patterns[i].all(value, s.v) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *patternSet) plain(value string) bool {
+	var first byte
+	if value != "" {
+		first = value[0]
+	}
+	if _, ok := s.literal[value]; ok {
+		return true
+	}
+	for i := range s.others {
+		p := &s.others[i]
+		if (p.first == 0 || p.first == first) && p.plain(value, s.v) {
+			return true
+		}
+	}
+	return false
 }
