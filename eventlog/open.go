@@ -354,6 +354,7 @@ func (l *Log) start() {
 	run(&l.helpers, l.watch)
 	run(&l.helpers, func() { l.head.keepSynced(l.stop) })
 	if l.o.PreallocateBytes > 0 {
+		l.askForSpace()
 		run(&l.helpers, l.preallocate)
 	}
 	if l.o.IndexPath != "" {

@@ -14,6 +14,10 @@ import (
 // lasts, and the flusher waits for the same lock.
 const zeroChunk = 256 << 10
 
+// zeroStride is how much is written between two syncs: the flusher's sync has to
+// write whatever zeros are dirty at that moment, so there must never be many.
+const zeroStride = 1 << 20
+
 // fullRetry is the pause between two tries to lengthen a file on a full volume.
 const fullRetry = time.Second
 
@@ -85,26 +89,42 @@ func (l *Log) lengthen() bool {
 	if enough {
 		return true
 	}
-	l.o.Step("append.before_preallocate")
-	reached, err := writeZeros(l.zeroFile, from, need)
-	if serr := l.zeroFile.Datasync(); serr != nil {
-		l.fail(fmt.Errorf("sync of preallocated space: %w", serr))
-		return false
+	for from < need {
+		l.o.Step("append.before_preallocate")
+		reached, err := writeZeros(l.zeroFile, from, min(from+zeroStride, need))
+		if serr := l.zeroFile.Datasync(); serr != nil {
+			l.fail(fmt.Errorf("sync of preallocated space: %w", serr))
+			return false
+		}
+		if err != nil && !noSpace(err) {
+			l.fail(fmt.Errorf("preallocation: %w", err))
+			return false
+		}
+		l.lengthened(reached, err != nil)
+		if err != nil {
+			return true
+		}
+		from = reached
 	}
-	full := noSpace(err)
-	if err != nil && !full {
-		l.fail(fmt.Errorf("preallocation: %w", err))
-		return false
-	}
+	l.lengthened(max(from, need), false)
+	return true
+}
+
+// lengthened publishes what is allocated, and whether the volume has no more.
+func (l *Log) lengthened(to int64, full bool) {
 	l.mu.Lock()
 	changed := l.full != full
-	l.allocated, l.full = reached, full
+	l.allocated, l.full = max(l.allocated, to), full
 	l.work.Signal()
 	l.mu.Unlock()
-	if changed {
-		l.o.Logger.Error("storage_full changed", "full", full, "allocated", reached)
+	if !changed {
+		return
 	}
-	return true
+	if full {
+		l.o.Logger.Error("storage_full: no space left to lengthen the log; new commands are refused", "allocated", to)
+	} else {
+		l.o.Logger.Warn("the log has space again")
+	}
 }
 
 // noSpace tells a full volume from a broken one. The last write that still
