@@ -140,7 +140,7 @@ func TestTheChildIsConfined(t *testing.T) {
 		require.Regexp(t, `Max address space +2147483648 +2147483648 `, limits)
 	}
 	require.Regexp(t, `NoNewPrivs:\t1`, readFile(t, proc+"status"))
-	require.Empty(t, readFile(t, proc+"environ"))
+	require.Equal(t, strings.Join(childEnvironment, "\x00")+"\x00", readFile(t, proc+"environ"), "nothing is inherited")
 	require.Equal(t, "gate-parser\x00parse-worker\x00confined\x00", readFile(t, proc+"cmdline"))
 
 	open, err := os.ReadDir(proc + "fd")
@@ -188,6 +188,22 @@ func TestTheChildDiesWithItsGate(t *testing.T) {
 func isRunning(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+// The Go runtime and the stacks take most of the child's address space; a parse
+// must find enough left.
+func TestTheChildHasAddressSpaceLeftForParses(t *testing.T) {
+	c := newClassifier(t, Config{})
+	one, giveBack := takeChild(t, c)
+	defer giveBack()
+	_, size, found := strings.Cut(readFile(t, fmt.Sprintf("/proc/%d/status", one.process.Pid)), "VmPeak:")
+	require.True(t, found)
+	var kilobytes int
+	_, err := fmt.Sscan(size, &kilobytes)
+	require.NoError(t, err)
+	if !raceDetector {
+		require.Less(t, kilobytes, (childMemory-300<<20)>>10)
+	}
 }
 
 func TestLargeOrdinaryStatementsAreClassified(t *testing.T) {

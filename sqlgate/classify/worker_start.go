@@ -25,6 +25,12 @@ const (
 	selfExecutable = "/proc/self/exe" // the running binary, even when its file has been replaced
 )
 
+// childEnvironment is all that a parser child has of an environment: nothing is
+// inherited. Half of its address space is the Go runtime's; without these two
+// each of a machine's processors could start a thread, with 64 MiB of stack and
+// 64 MiB for malloc, before the first line of ours runs.
+var childEnvironment = []string{"GOMAXPROCS=1", "GLIBC_TUNABLES=glibc.malloc.arena_max=1"}
+
 // A process under the child's name is the parser child, whatever binary it is:
 // so every program with this package in it, tests included, can start its own
 // children by starting itself. This file's name sorts behind those with tables
@@ -47,7 +53,6 @@ func ParseWorker() error {
 	if os.Args[0] != childName || os.Args[len(os.Args)-1] != childConfined {
 		return fmt.Errorf("classify: the parser child cannot be confined: %w", confine())
 	}
-	runtime.GOMAXPROCS(1) // one request at a time; every thread costs stack and address space
 	if err := dieWithParent(); err != nil {
 		return err
 	}
@@ -63,7 +68,7 @@ func dieWithParent() error {
 }
 
 // confine gives up what a parser does not need and executes the binary again
-// under its new limits, with an empty environment. It returns only with an error.
+// under its new limits. It returns only with an error.
 func confine() error {
 	if err := dieWithParent(); err != nil {
 		return err
@@ -85,7 +90,7 @@ func confine() error {
 	if err := closeDescriptors(); err != nil {
 		return err
 	}
-	return syscall.Exec(selfExecutable, []string{childName, childArgument, childConfined}, []string{})
+	return syscall.Exec(selfExecutable, []string{childName, childArgument, childConfined}, childEnvironment)
 }
 
 // limit sets a resource limit to at most n, as far as the hard limit allows;
