@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -254,7 +253,7 @@ func faultsOf(issues *cel.Issues) []celFault {
 		faults = append(faults, f)
 	}
 	if len(faults) == 0 {
-		faults = append(faults, celFault{code: codeCELCompile, line: 1, message: "when: " + errors.Join(issues.Err()).Error()})
+		faults = append(faults, celFault{code: codeCELCompile, line: 1, message: "when: " + issues.Err().Error()})
 	}
 	return faults
 }

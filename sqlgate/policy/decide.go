@@ -96,9 +96,15 @@ func (p *Policy) collect(e *evaluation) {
 }
 
 // floor sorts the floor signals present into lifted and blocking ones and
-// returns the blocking ones.
+// returns the blocking ones. Facts outside of facts/v1 raise unknown_node by
+// themselves: a statement has a type and a class, and what says otherwise could
+// satisfy every _only key without meaning it.
 func (p *Policy) floor(e *evaluation, r *Result) uint64 {
-	raised := e.bits(signalsVariable) & floorMask
+	types, seen := e.bits(queryTypesVariable), e.bits(signalsVariable)
+	raised := seen & floorMask
+	if types == 0 || (types|seen|e.bits(classVariable))&foreign != 0 {
+		raised |= signals.bit[signalUnknownNode]
+	}
 	if raised == 0 {
 		return 0
 	}

@@ -37,6 +37,7 @@ func with(f Facts, change func(*Facts)) *Facts {
 }
 
 const (
+	vacuous     = "id: vacuous, decision: ALLOW, reason_code: vacuous, match: {query_types_only: [UPDATE], tables_written_only: [public.*]}"
 	ruleAllow   = "id: allow, decision: ALLOW, reason_code: allowed, match: {class: [read, write, procedural]}"
 	ruleAsk     = "id: ask, decision: REQUIRE_APPROVAL, reason_code: asked, match: {}, approval: {ttl_seconds: 60, max_rows: 5}"
 	ruleAskMore = "id: ask-more, decision: REQUIRE_APPROVAL, reason_code: asked_more, match: {}, approval: {ttl_seconds: 30}"
@@ -95,8 +96,11 @@ func TestDecide(t *testing.T) {
 			with(safeRead, func(f *Facts) { f.RiskSignals = []string{"row_locking"} }), Block, ReasonDefaultDeny, RuleDefault},
 		{"a claim of safety does not cover a write", []string{ruleWatch},
 			with(update, func(f *Facts) { f.SafeRead = true }), Block, ReasonDefaultDeny, RuleDefault},
-		{"facts of nothing are blocked", []string{ruleWatch}, &Facts{}, Block, ReasonDefaultDeny, RuleDefault},
-		{"a class that nobody knows is met by rules without one", []string{ruleBlock}, with(update, func(f *Facts) { f.Class = "novel" }), Block, "blocked", "block"},
+		{"facts of nothing satisfy no rule", []string{vacuous}, &Facts{}, Block, "unknown_node", "floor.unknown_node"},
+		{"a statement without a type satisfies no rule", []string{vacuous}, with(update, func(f *Facts) { f.QueryTypes = nil }), Block, "unknown_node", "floor.unknown_node"},
+		{"a class that nobody knows is blocked", []string{vacuous}, with(update, func(f *Facts) { f.Class = "novel" }), Block, "unknown_node", "floor.unknown_node"},
+		{"a type that nobody knows is blocked", []string{ruleAllow}, with(update, func(f *Facts) { f.QueryTypes = []string{"NOVEL"} }), Block, "unknown_node", "floor.unknown_node"},
+		{"a signal that nobody knows is blocked", []string{ruleAllow}, with(update, func(f *Facts) { f.RiskSignals = []string{"novel"} }), Block, "unknown_node", "floor.unknown_node"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := load(t, document(c.rules...)).Decide(c.facts)

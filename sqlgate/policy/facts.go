@@ -86,11 +86,14 @@ var queryTypesByClass = []struct {
 // signal by name. Their order is that of the trace and of the reason given
 // where several are raised.
 var floorSignals = []string{
-	"unknown_node", "server_file_access", "server_program", "sql_executing_function", "remote_access",
+	signalUnknownNode, "server_file_access", "server_program", "sql_executing_function", "remote_access",
 	"backend_control", "opaque_code", "identity_switch", "secret_catalog_read", signalOversizedFacts,
 }
 
-const signalOversizedFacts = "oversized_facts"
+const (
+	signalUnknownNode    = "unknown_node"
+	signalOversizedFacts = "oversized_facts"
+)
 
 var otherSignals = []string{
 	"data_modifying_cte", "select_into", "row_locking", "explain_analyze",

@@ -18,7 +18,7 @@ const (
 )
 
 var floorTexts = map[string]string{
-	"unknown_node":           "The statement holds something that the classifier does not know.",
+	signalUnknownNode:        "The statement holds something that the classifier does not know.",
 	"server_file_access":     "The statement reaches files of the database server.",
 	"server_program":         "The statement runs a program or loads code on the database server, or changes its configuration.",
 	"sql_executing_function": "The statement calls a function that runs SQL given as text.",

@@ -63,7 +63,7 @@ func traceFloor(signal string, r *Result, f *Facts) TraceEntry {
 	switch {
 	case slices.Contains(r.Lifted, signal):
 		entry.Outcome = OutcomeLifted
-	case check.Pass:
+	case check.Pass || slices.Contains(r.Floor, signal):
 		entry.Outcome = OutcomeMatched
 	default:
 		entry.FailedAt = key
