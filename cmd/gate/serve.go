@@ -12,10 +12,11 @@ import (
 	"writegate/sqlgate/classify"
 )
 
-// Bounds of a clean end.
+// Bounds of a start and of a clean end.
 const (
-	drainTime = 15 * time.Second // for the requests that are running
-	closeTime = 10 * time.Second // for the last events and the flush of the projections
+	firstLookTime = 3 * time.Second  // for the database's first answer
+	drainTime     = 15 * time.Second // for the requests that are running
+	closeTime     = 10 * time.Second // for the last events and the flush of the projections
 )
 
 func (a *app) serveCommand() *cobra.Command {

@@ -64,8 +64,20 @@ func (g *service) open(ctx context.Context) error {
 		g.work.Go(func() { g.commands.RunExpiry(background) })
 		g.work.Go(func() { g.commands.RunThrottle(background) })
 	}
+	g.firstLook(ctx)
 	g.gate.RunChain(ctx, g.damaged)
 	return g.openAPI()
+}
+
+// firstLook asks the database for its version before the first statement is
+// classified. A database out of reach does not keep the gate from starting: it
+// is then strict about what is built in, until a connection shows the version.
+func (g *service) firstLook(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstLookTime)
+	defer cancel()
+	if status := g.database.Status(ctx); !status.OK {
+		g.log.Warn("the database is out of reach; the gate starts without it", "source", "gate", "cause", status.Message)
+	}
 }
 
 // openLog opens store and log, compares them and replays what the store has not seen.

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
+	"writegate/fixtures/postgres"
+	"writegate/projections"
+	"writegate/projections/projectionstest"
+	"writegate/sqlgate/policy"
+	"writegate/sqlgate/policyfolder"
+)
+
+// operatorTestToken opens the operator endpoints of every gate of the tests.
+const operatorTestToken = "an-operator-token-for-tests-only"
+
+// startPatience bounds how long a test waits for a gate to be up: a bound for
+// something that hangs, not a measurement.
+const startPatience = 60 * time.Second
+
+// A gateDir is the folder of one gate, which outlives its runs.
+type gateDir struct {
+	path     string
+	database string // URL of the database behind it
+}
+
+// newGateDir makes a folder with the policy given (the sample policy when it is
+// nil) and an empty database of the test's own.
+func newGateDir(t testing.TB, document []byte) gateDir {
+	t.Helper()
+	d := gateDir{path: t.TempDir(), database: postgres.ForTest(t)}
+	if document == nil {
+		document = policy.Sample()
+	}
+	require.NoError(t, policyfolder.Create(filepath.Join(d.path, "policies"), policyfolder.DefaultManifest, document))
+	return d
+}
+
+func (d gateDir) file(name string) string { return filepath.Join(d.path, name) }
+
+// environ is the environment of a gate in this folder; extra settings win.
+func (d gateDir) environ(extra ...string) []string {
+	environ := append([]string(nil), extra...)
+	for _, pair := range []string{
+		"GATE_HTTP_LISTEN_ADDR=127.0.0.1:0",
+		"GATE_DATABASE_URL=" + d.database,
+		"GATE_TLS_UPSTREAM_MODE=disable",
+		"GATE_OPERATOR_TOKEN=" + operatorTestToken,
+		"GATE_POLICY_DIR=" + d.file("policies"),
+		"GATE_AUDIT_WAL_PATH=" + d.file("audit.wal"),
+		"GATE_AUDIT_LOG_PATH=" + d.file("audit.log"),
+		"GATE_APPROVAL_DB_PATH=" + d.file("approvals.db"),
+		"GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=10000000",
+		"GATE_RATE_LIMIT_BURST=10000000",
+	} {
+		environ = withDefault(environ, pair)
+	}
+	return environ
+}
+
+// execute runs SQL at the database itself, beside the gate.
+func (d gateDir) execute(t testing.TB, sql string) {
+	t.Helper()
+	postgres.ExecuteURL(t, d.database, sql)
+}
+
+// value asks the database itself for one value, as text.
+func (d gateDir) value(t testing.TB, sql string) string {
+	t.Helper()
+	return postgres.QueryURL(t, d.database, sql)
+}
+
+// A testGate is a running gate in this process.
+type testGate struct {
+	gateDir
+	base   string // http://127.0.0.1:port
+	stop   context.CancelFunc
+	ended  chan int
+	output *lockedBuffer
+}
+
+// lockedBuffer takes what the gate prints while the test reads it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// startGate runs `gate serve` in this process until the test ends.
+func startGate(t testing.TB, d gateDir, extra ...string) *testGate {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	g := &testGate{gateDir: d, stop: cancel, ended: make(chan int, 1), output: &lockedBuffer{}}
+	ready := make(chan string, 1)
+	a := &app{streams: streams{strings.NewReader(""), g.output, g.output}, environ: d.environ(extra...), ready: func(addr string) { ready <- addr }}
+	go func() { g.ended <- a.run(ctx, []string{"serve"}) }()
+	select {
+	case addr := <-ready:
+		g.base = "http://" + addr
+	case code := <-g.ended:
+		t.Fatalf("the gate ended with %d:\n%s", code, g.output)
+	case <-time.After(startPatience):
+		t.Fatalf("the gate did not start:\n%s", g.output)
+	}
+	t.Cleanup(func() { g.end(t) })
+	return g
+}
+
+// end stops the gate cleanly and then holds what it left behind against the
+// log: the chain verifies, and a rebuild gives what the live projections hold.
+func (g *testGate) end(t testing.TB) {
+	t.Helper()
+	if g.stop == nil {
+		return
+	}
+	g.stop()
+	g.stop = nil
+	select {
+	case code := <-g.ended:
+		require.Zero(t, code, "the gate ended badly:\n%s", g.output)
+	case <-time.After(startPatience):
+		t.Fatalf("the gate did not end:\n%s", g.output)
+	}
+	g.checkDisk(t)
+}
+
+// checkDisk verifies the log and compares live with rebuilt projections.
+func (d gateDir) checkDisk(t testing.TB) {
+	t.Helper()
+	report, err := eventlog.Verify(t.Context(), eventlog.Options{Path: d.file("audit.wal")})
+	require.NoError(t, err)
+	require.Equal(t, frame.OK, report.Status, "%+v", report.Faults)
+	log := d.openLog(t)
+	defer func() { require.NoError(t, log.Close(context.Background())) }()
+	store, err := projections.Open(projections.Options{Dir: d.file("approvals.db")})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, store.Close()) }()
+	require.NoError(t, store.Connect(t.Context(), log))
+	projectionstest.RebuildAndCompare(t, log, store)
+}
+
+func (d gateDir) openLog(t testing.TB) *eventlog.Log {
+	t.Helper()
+	log, _, err := eventlog.Open(t.Context(), eventlog.Options{Path: d.file("audit.wal")})
+	require.NoError(t, err)
+	return log
+}
+
+// events reads the whole log of a gate that does not run.
+func (d gateDir) events(t testing.TB) []event.Envelope {
+	t.Helper()
+	log := d.openLog(t)
+	defer func() { require.NoError(t, log.Close(context.Background())) }()
+	var all []event.Envelope
+	for e, err := range log.From(t.Context(), 1) {
+		require.NoError(t, err)
+		all = append(all, e)
+	}
+	return all
+}
+
+// A reply is an HTTP answer.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// json decodes the body as an object.
+func (r reply) json(t testing.TB) map[string]any {
+	t.Helper()
+	var m map[string]any
+	require.NoError(t, json.Unmarshal(r.body, &m), "%s", r.body)
+	return m
+}
+
+func (r reply) text(t testing.TB, field string) string {
+	t.Helper()
+	s, _ := r.json(t)[field].(string)
+	return s
+}
+
+// A statement is the body of POST /query with the claims that tests share.
+type statement map[string]any
+
+func ask(sql string) statement {
+	return statement{"actor": "ana", "app": "shop", "tenant": "acme", "role": "clerk", "host": "desk-1", "env": "prod", "sql": sql}
+}
+
+func (s statement) with(key string, value any) statement {
+	c := statement{key: value}
+	for k, v := range s {
+		if k != key {
+			c[k] = v
+		}
+	}
+	return c
+}
+
+// query sends a statement; params are name=value pairs of the query string.
+func (g *testGate) query(t testing.TB, s statement, params ...string) reply {
+	t.Helper()
+	body, err := json.Marshal(s)
+	require.NoError(t, err)
+	values := url.Values{}
+	for _, p := range params {
+		name, value, _ := strings.Cut(p, "=")
+		values.Add(name, value)
+	}
+	return g.do(t, http.MethodPost, "/query?"+values.Encode(), body)
+}
+
+// do sends a request; headers are "Name: value".
+func (g *testGate) do(t testing.TB, method, path string, body []byte, headers ...string) reply {
+	t.Helper()
+	r, err := g.try(method, path, body, headers...)
+	require.NoError(t, err)
+	return r
+}
+
+func (g *testGate) try(method, path string, body []byte, headers ...string) (reply, error) {
+	request, err := http.NewRequest(method, g.base+path, bytes.NewReader(body))
+	if err != nil {
+		return reply{}, err
+	}
+	if len(body) > 0 {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		request.Header.Set(name, value)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return reply{}, err
+	}
+	defer response.Body.Close()
+	read, err := io.ReadAll(response.Body)
+	return reply{response.StatusCode, response.Header, read}, err
+}
+
+func (g *testGate) get(t testing.TB, path string) reply {
+	t.Helper()
+	return g.do(t, http.MethodGet, path, nil)
+}
+
+// resolve answers an approval as the operator.
+func (g *testGate) resolve(t testing.TB, id, decision string) reply {
+	t.Helper()
+	return g.do(t, http.MethodPost, "/approvals/"+id+"/resolve", fmt.Appendf(nil, `{"decision":%q,"note":"from a test"}`, decision),
+		"X-GATE-Operator-Token: "+operatorTestToken)
+}
+
+// shopTables are the tables that the sample policy speaks of.
+const shopTables = `
+CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, email text NOT NULL);
+CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint NOT NULL, status text NOT NULL);
+CREATE TABLE order_items (order_id bigint NOT NULL REFERENCES orders ON DELETE CASCADE, line integer NOT NULL, PRIMARY KEY (order_id, line));
+INSERT INTO customers VALUES (1, 'Ada', 'ada@example.com');
+INSERT INTO orders SELECT n, 1, 'new' FROM generate_series(1, 100) AS n;
+INSERT INTO order_items SELECT n, 1 FROM generate_series(1, 100) AS n`
+
+// startShop is a gate with the sample policy in front of the sample tables.
+func startShop(t testing.TB, extra ...string) *testGate {
+	t.Helper()
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	return startGate(t, d, extra...)
+}
+
+// memoryStore is used where a test needs projections of its own.
+func memoryStore(t testing.TB) *projections.Store {
+	t.Helper()
+	store, err := projections.Open(projections.Options{Dir: "store", FS: vfs.NewMem()})
+	require.NoError(t, err)
+	return store
+}
+
+func TestMain(m *testing.M) { os.Exit(m.Run()) }
+
+// rawJSON is a field as it came.
+type rawJSON = json.RawMessage
+
+func unmarshal(t testing.TB, body []byte, v any) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal(body, v), "%s", body)
+}
