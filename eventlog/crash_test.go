@@ -3,6 +3,7 @@ package eventlog
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -249,6 +250,50 @@ func loadAndCut(t *testing.T, rng *rand.Rand, mem *frametest.Mem, known *ledger,
 	wg.Wait()
 	mustClose(t, l)
 	return cut, left
+}
+
+// TestAKilledProcessAndThenAPowerCut: the process dies before any call, the next
+// one finds what only the page cache has, and the power goes before any call of
+// its start. The head file must not speak of what the disk never got.
+func TestAKilledProcessAndThenAPowerCut(t *testing.T) {
+	died := errors.New("the process is gone")
+	for at := 1; ; at++ {
+		mem, known := newMem(t), newLedger()
+		calls := 0
+		var mu sync.Mutex
+		l, _, err := Open(context.Background(), memOptions(frametest.Inject(mem, func(op frametest.Op) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if op.Kind == frametest.Pread {
+				return nil
+			}
+			if calls++; calls >= at {
+				return died
+			}
+			return nil
+		})))
+		for i := 0; err == nil && i < 6; i++ {
+			err = known.append(l, fmt.Sprint("g", i), 1+7*i)
+		}
+		if l != nil {
+			err = errors.Join(err, l.Close(context.Background()))
+		}
+		if err == nil {
+			require.Greater(t, at, 20, "it lived through everything")
+			return
+		}
+		c := &clones{mem: frametest.Over(mem.VFS), ledger: known} // locks end with their process
+		o := memOptions(frametest.Inject(c.mem, c.hook))
+		l, rec, err := Open(context.Background(), o)
+		require.NoError(t, err)
+		require.NoError(t, l.Serving())
+		nameTails(t, l, rec)
+		require.NoError(t, known.append(l, "second", 3))
+		mustClose(t, l)
+		for _, clone := range c.taken {
+			clone.ledger.reopen(t, memOptions(clone.mem))
+		}
+	}
 }
 
 // tornLog makes a log with three events whose unfinished end is tail, as a

@@ -47,7 +47,9 @@ func (l *Log) flush() {
 		if !ok {
 			return
 		}
-		l.head.write(head, false)
+		if l.o.Fsync != FsyncOff { // else the anchor could outlive what it speaks of
+			l.head.write(head, false)
+		}
 		l.o.Step("append.before_wake")
 		l.publish(b)
 		spare = b

@@ -300,12 +300,16 @@ func headOf(r frame.Report, now time.Time) Head {
 	return Head{Seq: r.End.Seq, Hash: r.End.Hash, Segment: r.End.Segment, Offset: r.End.Offset, Time: now}
 }
 
-// prepare makes a judged log ready for its first batch: the clean mark goes
-// first, then the tail, then the last batch is made sure of.
+// prepare makes a judged log ready for its first batch: the tail is dealt with
+// and the last batch made sure of, then the clean mark goes. In that order, since
+// the head file must never know of a batch that only the page cache has.
 func (l *Log) prepare(ctx context.Context, rec *Recovery) (err error) {
 	last, err := frame.ReadHead(l.o.FS, l.w+frame.HeadSuffix)
 	if err != nil {
 		last = frame.Head{} // a new head file begins
+	}
+	if err := l.recover(ctx, rec); err != nil {
+		return err
 	}
 	if l.head, err = openHead(&l.o, l.w, l.header.LogID, last); err != nil {
 		return err
@@ -314,9 +318,6 @@ func (l *Log) prepare(ctx context.Context, rec *Recovery) (err error) {
 		return err
 	}
 	l.o.Step("open.after_unclean")
-	if err := l.recover(ctx, rec); err != nil {
-		return err
-	}
 	if err := l.buildIndex(ctx, l.durable); err != nil {
 		return err
 	}

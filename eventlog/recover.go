@@ -44,6 +44,10 @@ func (l *Log) recover(ctx context.Context, rec *Recovery) error {
 	if err := l.rewriteLastBatch(rec.Report.End); err != nil {
 		return err
 	}
+	// A creation that died before its last step leaves a name that is not durable.
+	if err := l.o.FS.SyncDir(parent(l.w)); err != nil {
+		return err
+	}
 	l.o.Step("recover.after_rewrite")
 	return l.lock.Unlock(frame.StructureByte)
 }
