@@ -232,3 +232,5 @@ func (s *stream) result(ctx event.Context) []event.Draft {
 	}
 	return []event.Draft{s.draft(ctx, &event.ExecutionSuccess{CommandTag: "UPDATE 1", RowCount: 1, Basis: "commit_acknowledged", Answer: answer})}
 }
+
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }

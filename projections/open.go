@@ -78,9 +78,14 @@ func (s *Store) pebbleOptions() *pebble.Options {
 		FormatMajorVersion: pebble.FormatNewest, // the default is the oldest
 		MemTableSize:       16 << 20,
 		Logger:             &logger{store: s},
-		EventListener: &pebble.EventListener{BackgroundError: func(err error) {
-			s.o.Logger.Error("projections: work in the background failed", "error", err)
-		}},
+		EventListener: &pebble.EventListener{
+			BackgroundError: func(err error) {
+				s.o.Logger.Error("projections: work in the background failed", "error", err)
+			},
+			// The default is a fatal message. A compaction that finds damage has
+			// nobody else to tell it to.
+			DataCorruption: func(info pebble.DataCorruptionInfo) { s.spoiled(info.Details) },
+		},
 	}
 }
 

@@ -183,16 +183,21 @@ func (s *Store) Close() error {
 	return errors.Join(s.db.Flush(), s.db.Close())
 }
 
-// damaged judges an error of a read. If the store itself is unreadable, it
-// leaves a mark for the next start and fails the store.
+// damaged judges an error of a read: if the store itself is unreadable, it is spoiled.
 func (s *Store) damaged(err error) error {
 	if !pebble.IsCorruptionError(err) && !errors.Is(err, errRecord) {
 		return err
 	}
+	return s.spoiled(err)
+}
+
+// spoiled leaves the mark that makes the next start rebuild the store, and
+// fails this one.
+func (s *Store) spoiled(err error) error {
+	err = fmt.Errorf("%w: %w", ErrDamaged, err)
 	if e := markDamaged(&s.o, err); e != nil {
 		s.o.Logger.Error("the mark for the next start can't be written", "error", e)
 	}
-	err = fmt.Errorf("%w: %w", ErrDamaged, err)
 	s.fail(err)
 	return err
 }

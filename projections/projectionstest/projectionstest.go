@@ -5,6 +5,7 @@ package projectionstest
 import (
 	"context"
 	"iter"
+	"slices"
 	"sync"
 	"testing"
 
@@ -158,10 +159,9 @@ func (l *Log) Follow(ctx context.Context, seq uint64) iter.Seq2[eventlog.Batch, 
 func (l *Log) batchAt(at int) ([]event.Envelope, <-chan struct{}, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, end := range l.batches {
-		if end > at {
-			return l.events[at:end], l.more, l.closed
-		}
+	i, _ := slices.BinarySearch(l.batches, at+1)
+	if i == len(l.batches) {
+		return nil, l.more, l.closed
 	}
-	return nil, l.more, l.closed
+	return l.events[at:l.batches[i]], l.more, l.closed
 }

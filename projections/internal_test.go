@@ -1,0 +1,142 @@
+package projections
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"writegate/eventlog/event"
+)
+
+func TestEveryEventTypeHasAProjectorInItsVersion(t *testing.T) {
+	for _, s := range event.Types() {
+		p, ok := projectors[s.Type]
+		require.True(t, ok, "%s: add it to projectors, if only as indexed", s.Type)
+		require.Equal(t, s.Version, p.version, s.Type)
+	}
+	require.Len(t, projectors, len(event.Types()))
+}
+
+func TestRecordsAreReadAsTheyAreWritten(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		at := func() time.Time { return time.Unix(0, rapid.Int64().Draw(t, "ns")).UTC() }
+		rows := rapid.OneOf(rapid.Just[*int64](nil), rapid.Custom(func(t *rapid.T) *int64 {
+			n := rapid.Int64Range(0, math.MaxInt64-1).Draw(t, "n")
+			return &n
+		})).Draw(t, "rows")
+		a := Approval{ID: rapid.String().Draw(t, "id"), State: ApprovalPending, Use: UseUnknown, Seq: rapid.Uint64().Draw(t, "seq"),
+			SQL: rapid.String().Draw(t, "sql"), MaxRows: rows, RequestDigest: [32]byte{1, 31: 2}, CreatedAt: at(), ExpiresAt: at()}
+		if a.CreatedAt.UnixNano() == 0 || a.ExpiresAt.UnixNano() == 0 {
+			return
+		}
+		var got Approval
+		require.NoError(t, unmarshal(marshal(nil, &a), &got))
+		require.Equal(t, a, got)
+
+		x := Execution{ID: "exe_1", Events: rapid.SliceOf(rapid.Uint64()).Draw(t, "events"), Marker: rapid.Bool().Draw(t, "marker"), DispatchedAt: time.Unix(0, 5).UTC()}
+		var gotX Execution
+		require.NoError(t, unmarshal(marshal(nil, &x), &gotX))
+		require.Equal(t, fmt.Sprint(x), fmt.Sprint(gotX))
+	})
+}
+
+func TestADamagedRecordIsAnErrorAndNoPanic(t *testing.T) {
+	good := marshal(nil, &Approval{ID: "apr_1", SQL: "x"})
+	for n := range good {
+		require.ErrorIs(t, unmarshal(good[:n], new(Approval)), errRecord, "cut at %d", n)
+	}
+	require.ErrorIs(t, unmarshal(append(good, 0), new(Approval)), errRecord)
+	huge := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}
+	require.ErrorIs(t, unmarshal(huge, new(Approval)), errRecord)
+	require.ErrorIs(t, unmarshal(append([]byte{0, 0, 0}, huge...), new(Execution)), errRecord)
+}
+
+func TestPostingsAreReadAsTheyAreWritten(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := bitmap{}
+		var list []uint16
+		for i := range blockEvents {
+			if rapid.IntRange(0, 15).Draw(t, "in") == 0 {
+				want.add(i)
+				list = append(list, uint16(i))
+			}
+		}
+		got, err := decodePosting(encodePosting(list))
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	})
+	all := make([]uint16, blockEvents)
+	for i := range all {
+		all[i] = uint16(i)
+	}
+	got, err := decodePosting(encodePosting(all))
+	require.NoError(t, err)
+	require.Equal(t, full(), got)
+	for _, bad := range [][]byte{{1}, {2, 0}, make([]byte, 66)} {
+		_, err := decodePosting(bad)
+		require.ErrorIs(t, err, errRecord)
+	}
+}
+
+func TestAStoreOfOtherProjectorsIsPutAside(t *testing.T) {
+	fs := vfs.NewMem()
+	o := Options{Dir: "store", FS: fs}
+	o.complete()
+	db, err := pebble.Open("store", (&Store{o: o}).pebbleOptions())
+	require.NoError(t, err)
+	applied := encodeApplied(Applied{Seq: 5})
+	applied[len(applied)-1]++
+	require.NoError(t, db.Set(spaceKey, []byte{7}, pebble.NoSync))
+	require.NoError(t, db.Set(physical(7, []byte(keyApplied)), applied, pebble.NoSync))
+	require.NoError(t, db.Flush())
+	require.NoError(t, db.Close())
+
+	s, err := Open(o)
+	require.NoError(t, err)
+	aside, ok := s.Aside()
+	require.True(t, ok)
+	require.Contains(t, aside.Reason, "another version")
+	require.Zero(t, s.Applied().Seq)
+	require.NoError(t, s.Close())
+}
+
+func TestAProjectorThatPanicsIsAnErrorWithItsEvent(t *testing.T) {
+	healthy := projectors[event.TypeHealthFail]
+	projectors[event.TypeHealthFail] = projector{1, func(*tx, *event.Envelope) error { panic("index out of range") }}
+	defer func() { projectors[event.TypeHealthFail] = healthy }()
+	s, err := Open(Options{Dir: "store", FS: vfs.NewMem()})
+	require.NoError(t, err)
+	d := event.New(time.Unix(1, 0), event.Context{}, &event.HealthFail{})
+	err = s.apply([]event.Envelope{{Seq: 1, Draft: d}})
+	require.ErrorContains(t, err, "event 1, health_fail: projector panicked: index out of range")
+	require.NoError(t, s.Close())
+}
+
+func TestAFatalMessageOfPebbleEndsTheStoreInOrder(t *testing.T) {
+	s, err := Open(Options{Dir: "store", FS: vfs.NewMem()})
+	require.NoError(t, err)
+	defer s.db.Close()
+	go (&logger{store: s}).Fatalf("MANIFEST flush failed: %v", "disk full")
+	err = <-s.Fatal()
+	require.ErrorContains(t, err, "disk full")
+	require.ErrorContains(t, s.WaitApplied(t.Context(), 1), "disk full")
+	require.ErrorContains(t, s.apply(nil), "disk full")
+	require.ErrorContains(t, s.Close(), "disk full")
+}
+
+func TestSpacesTakeTurnsAndNeverMeetTheSpaceKey(t *testing.T) {
+	id := byte(1)
+	for range 1000 {
+		next := nextSpace(id)
+		require.NotEqual(t, id, next)
+		require.NotZero(t, next)
+		require.Less(t, next, byte(0xff))
+		id = next
+	}
+}
