@@ -50,12 +50,12 @@ func TestAStatementAloneThatFailsMayHaveLeftSomething(t *testing.T) {
 }
 
 func TestAStatementAloneThatTimesOutOrIsLostIsUnknown(t *testing.T) {
-	db, side := open(t, func(c *Config) { c.LockTimeout = time.Minute; c.QueryTimeout = 200 * time.Millisecond })
+	db, side := open(t, func(c *Config) { c.LockTimeout = time.Minute })
 	side.run("CREATE TABLE t (a int)")
 	side.run("BEGIN; LOCK TABLE t")
 	defer side.run("ROLLBACK")
 
-	res, err := alone(t, db, "VACUUM t", Limits{})
+	res, err := alone(t, db, "VACUUM t", brief)
 	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
 	require.Equal(t, Unknown, res.State)
 	require.Equal(t, CauseTimeout, res.Cause)

@@ -84,11 +84,11 @@ func TestACommitWhoseBackendIsKilledIsUnknown(t *testing.T) {
 }
 
 func TestADeferredTriggerThatSleepsIsCutByTheStatementsTimeout(t *testing.T) {
-	db, side := open(t, func(c *Config) { c.QueryTimeout = 150 * time.Millisecond })
+	db, side := open(t)
 	side.run(`CREATE TABLE a (x int);
 CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(30); RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER one AFTER INSERT ON a DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()`)
-	res, _, err := write(t, db, "INSERT INTO a VALUES (1)", Limits{})
+	res, _, err := write(t, db, "INSERT INTO a VALUES (1)", brief)
 	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
 	require.Equal(t, &Settled{Outcome: OutcomeAborted, Basis: BasisRollbackAcknowledged, Answered: "57014"}, res.Settled)
 }

@@ -52,6 +52,11 @@ func timeoutFault() *fault.Fault {
 	return fault.New(fault.DBQueryTimeout, "The statement took longer than the gate allows. Do not send it again before you have looked at the state of the data.")
 }
 
+// unknownFault is the contract's 504 where it is not known what was applied.
+func unknownFault(what string) *fault.Fault {
+	return fault.New(fault.DBQueryTimeout, "%s: whether the statement was applied is not known. Do not send it again before you have looked at the state of the data.", what)
+}
+
 func tooLargeFault() *fault.Fault {
 	return fault.New(fault.ResultTooLarge, "The result is larger than the gate hands on; nothing was applied. Ask for fewer rows or columns.")
 }

@@ -118,6 +118,10 @@ func (s *side) killWhenActive(pattern string) (wait func()) {
 		"' AND state = 'active' AND datname = current_database() AND pid <> pg_backend_pid()) x", "1", func() {})
 }
 
+// brief is a short time for one statement; the pinned timeout, which also holds
+// for the gate's own queries, stays long.
+var brief = Limits{Timeout: 300 * time.Millisecond}
+
 func sql(text string) Statement { return Statement{SQL: text} }
 
 // read runs a read and returns its rows as JSON.

@@ -149,8 +149,7 @@ func lossy(t *testing.T, text string, kind lossKind, times int) (*DB, *side) {
 	_, side := openURL(t, raw)
 	side.run("CREATE TABLE t (a int)")
 	db, _ := openURL(t, url, func(c *Config) {
-		c.QueryTimeout, c.DeadlineSlack, c.CommitTimeout = 300*time.Millisecond, 100*time.Millisecond, 400*time.Millisecond
-		c.OrphanGrace = 10 * time.Millisecond
+		c.DeadlineSlack, c.CommitTimeout, c.OrphanGrace = 100*time.Millisecond, time.Second, 10*time.Millisecond
 	})
 	return db, side
 }
@@ -191,7 +190,7 @@ func TestALossOfTheStatementIsAFailureSinceCommitWasNeverSent(t *testing.T) {
 
 func TestAStatementWithoutAnAnswerTimesOutAndIsKnownToBeAborted(t *testing.T) {
 	db, side := lossy(t, "INSERT INTO t", silent, 1)
-	res, _, err := write(t, db, "INSERT INTO t VALUES (1)", Limits{})
+	res, _, err := write(t, db, "INSERT INTO t VALUES (1)", brief)
 	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
 	require.Equal(t, Unknown, res.State)
 	require.Equal(t, &Settled{Outcome: OutcomeAborted, Basis: BasisCommitNeverSent}, res.Settled)
@@ -232,7 +231,7 @@ func TestALossOfARead(t *testing.T) {
 	for _, kind := range []lossKind{lostBefore, lostAfter, silent} {
 		t.Run(kind.String(), func(t *testing.T) {
 			db, _ := lossy(t, "SELECT 4711", kind, 1)
-			res, _, err := read(t, db, "SELECT 4711")
+			res, err := db.Read(context.Background(), "", sql("SELECT 4711"), brief, db.NewRows(0))
 			if kind == silent {
 				require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
 				require.Equal(t, &Settled{Outcome: OutcomeAborted, Basis: BasisReadOnly}, res.Settled)

@@ -75,8 +75,8 @@ func TestAReaderIsDiscardedEveryHundredUses(t *testing.T) {
 }
 
 func TestAReadThatTheServerTimesOut(t *testing.T) {
-	db, _ := open(t, func(c *Config) { c.QueryTimeout = 100 * time.Millisecond })
-	res, _, err := read(t, db, "SELECT pg_sleep(30)")
+	db, _ := open(t)
+	res, err := db.Read(context.Background(), "", sql("SELECT pg_sleep(30)"), brief, db.NewRows(0))
 	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
 	require.Equal(t, OutcomeAborted, fault.Of(err).Details["outcome"])
 	require.Equal(t, Unknown, res.State)

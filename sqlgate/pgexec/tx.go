@@ -235,7 +235,7 @@ func (tx *Tx) lostTrack() (Result, error) {
 	res := Result{State: Unknown, Step: StepStatement, Cause: CauseConnectionLost}
 	res = tx.ran.stamp(res.withServer(tx.ran.refused), tx.lease)
 	tx.end()
-	return res, timeoutFault().Because(errEnded)
+	return res, unknownFault("The statement ended its own transaction").Because(errEnded)
 }
 
 // Commit is step W5: COMMIT on its own. It is never cancelled, since a cancel
@@ -266,7 +266,7 @@ func (tx *Tx) Commit(ctx context.Context) (Result, error) {
 			l.pool.lost()
 		}
 		res := Result{State: Unknown, Step: StepCommit, Cause: cause(err)}
-		return tx.ran.stamp(res.withServer(lastError(refused, err)), l), timeoutFault().Because(err)
+		return tx.ran.stamp(res.withServer(lastError(refused, err)), l), unknownFault("The database did not answer to COMMIT").Because(err)
 	case refused != nil:
 		res := aborted(ReasonDBError, BasisRollbackAcknowledged).withServer(refused)
 		return tx.ran.stamp(res, l), tx.db.cfg.refusedFault(refused)

@@ -72,9 +72,9 @@ func TestAStatementErrorRollsBack(t *testing.T) {
 }
 
 func TestAWriteThatTheServerTimesOutIsKnownToBeAborted(t *testing.T) {
-	db, side := open(t, func(c *Config) { c.QueryTimeout = 150 * time.Millisecond })
+	db, side := open(t)
 	side.run("CREATE TABLE t (a int)")
-	res, _, err := write(t, db, "WITH w AS (INSERT INTO t VALUES (1) RETURNING a) SELECT pg_sleep(30) FROM w", Limits{})
+	res, _, err := write(t, db, "WITH w AS (INSERT INTO t VALUES (1) RETURNING a) SELECT pg_sleep(30) FROM w", brief)
 	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
 	require.Equal(t, OutcomeAborted, fault.Of(err).Details["outcome"])
 	require.Equal(t, Unknown, res.State)

@@ -1,0 +1,79 @@
+package pgexec
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"writegate/fixtures/postgres"
+)
+
+// The same statements by a plain pgx pool, for comparison.
+func plain(b *testing.B, url string) *pgxpool.Pool {
+	cfg, err := pgxpool.ParseConfig(url)
+	require.NoError(b, err)
+	cfg.MaxConns = 4
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	require.NoError(b, err)
+	b.Cleanup(pool.Close)
+	return pool
+}
+
+func BenchmarkRead(b *testing.B) {
+	url := postgres.ForTest(b)
+	db, side := openURL(b, url)
+	side.run("CREATE TABLE t (a int PRIMARY KEY, b text); INSERT INTO t SELECT g, 'row ' || g FROM generate_series(1, 1000) g")
+	st := Statement{SQL: "SELECT a, b FROM t WHERE a = $1", ParamOIDs: []uint32{23}, Params: [][]byte{[]byte("77")}}
+	b.Run("pgexec", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, err := db.Read(context.Background(), "", st, Limits{}, db.NewRows(0))
+			require.NoError(b, err)
+		}
+	})
+	pool := plain(b, url)
+	b.Run("pgx", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var a int
+			var t string
+			require.NoError(b, pool.QueryRow(context.Background(), st.SQL, 77).Scan(&a, &t))
+		}
+	})
+}
+
+func BenchmarkWrite(b *testing.B) {
+	url := postgres.ForTest(b)
+	db, side := openURL(b, url)
+	side.run("CREATE TABLE t (a int, b text)")
+	b.Run("pgexec", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			mustWrite(b, db, "INSERT INTO t VALUES (1, 'x')")
+		}
+	})
+	pool := plain(b, url)
+	b.Run("pgx", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, err := pool.Exec(context.Background(), "INSERT INTO t VALUES (1, 'x')")
+			require.NoError(b, err)
+		}
+	})
+}
+
+func BenchmarkRowsToJSON(b *testing.B) {
+	db := &DB{cfg: Config{}.withDefaults()}
+	fields := []Field{{Label: "id", TypeOID: 20}, {Label: "name", TypeOID: 25}, {Label: "price", TypeOID: 1700}, {Label: "tags", TypeOID: 1009}}
+	values := [][]byte{[]byte("123456"), []byte("a name with \"quotes\""), []byte("12.50"), []byte(`{red,"dark blue"}`)}
+	b.ReportAllocs()
+	for b.Loop() {
+		rows := db.NewRows(0)
+		require.NoError(b, rows.Fields(fields))
+		for range 100 {
+			require.NoError(b, rows.Row(values))
+		}
+	}
+}
