@@ -53,18 +53,23 @@ const (
 )
 
 type field struct {
-	name  string
-	act   action
-	holds holding
-	list  bool
-	sub   uint16 // message or enum
+	name     string
+	quoted   string // as it stands in the JSON, with its colon
+	act      action
+	holds    holding
+	list     bool
+	sub      uint16 // message or enum
+	flag     string // raised where the field is there
+	behavior bool   // may say CASCADE
 }
 
 type message struct {
-	name   string
-	known  bool // a node that the raw parser makes
-	fields keyTable
-	handle handler
+	name       string
+	known      bool   // a node that the raw parser makes
+	first, end uint16 // its fields, in the parser's order
+	fields     keyTable
+	handle     handler
+	statement  *statement // nil for what is none
 }
 
 // schema is read-only once made.
@@ -116,11 +121,19 @@ func newSchema(fields, enums string) (*schema, error) {
 			keys[m] = map[string]uint16{}
 		}
 		keys[m][r[1]] = uint16(len(s.fields))
-		s.fields = append(s.fields, f)
+		if s.fields = append(s.fields, f); s.messages[m].first == 0 {
+			s.messages[m].first = uint16(len(s.fields) - 1)
+		}
+		if s.messages[m].end = uint16(len(s.fields)); int(s.messages[m].end-s.messages[m].first) != len(keys[m]) {
+			return nil, fmt.Errorf("schema: the rows of %s do not lie together", r[0])
+		}
 	}
 	for i := range s.messages {
-		s.messages[i].fields = newKeyTable(keys[i])
-		s.messages[i].handle = handlers[s.messages[i].name]
+		m := &s.messages[i]
+		m.fields, m.handle = newKeyTable(keys[i]), handlers[m.name]
+		if row, ok := statements[m.name]; ok {
+			m.statement = &row
+		}
 	}
 	s.nodes = newKeyTable(nodes)
 	s.root, s.with = messages["ParseResult"], messages["WithClause"]
@@ -155,7 +168,10 @@ func parseField(r []string, messages, enums map[string]uint16) (field, error) {
 	if !ok {
 		return field{}, fmt.Errorf("schema: %s.%s: no action %q", r[0], r[1], r[3])
 	}
-	f := field{name: r[1], act: act}
+	f := field{name: r[1], quoted: `"` + r[1] + `":`, act: act, flag: flagFields[r[1]], behavior: r[1] == "behavior"}
+	if r[0] == "AlterTSConfigurationStmt" && r[1] == "replace" { // a dictionary, not the configuration
+		f.flag = ""
+	}
 	var holds string
 	holds, f.list = strings.CutPrefix(r[2], "[]")
 	switch name, isEnum := strings.CutPrefix(holds, "enum "); {

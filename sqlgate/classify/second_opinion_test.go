@@ -14,9 +14,9 @@ import (
 // recursion over the protobuf messages, with the names of the CTEs in sight
 // handed down. Only the tables of names are shared.
 type opinion struct {
-	b                                  *builtins
+	b                                 *builtins
 	queries, functions, read, written map[string]bool
-	into                               bool
+	into                              bool
 }
 
 // notRead lists the places of a relation that are no plain reads: "w" written,

@@ -90,16 +90,27 @@ func (s *nameSet) addNew(name string) {
 	}
 }
 
-// sorted gives the list in order of bytes, cut at maxFacts, and whether it was cut.
-func (s *nameSet) sorted() ([]string, bool) {
-	if s.list == nil {
-		return []string{}, false
+// reset empties the set and keeps its room, unless that has grown large.
+func (s *nameSet) reset() {
+	s.index = nil
+	if s.list = s.list[:0]; cap(s.list) > 4*indexedFrom {
+		s.list = nil
+	}
+}
+
+// none is every empty list of every classification: empty, never nil.
+var none = []string{}
+
+// moveTo appends the names in order of bytes, cut at maxFacts, to the one slice
+// that all lists of a classification lie in, and tells whether it had to cut.
+func (s *nameSet) moveTo(all *[]string) (list []string, cut bool) {
+	if len(s.list) == 0 {
+		return none, false
 	}
 	slices.Sort(s.list)
-	if len(s.list) > maxFacts {
-		return slices.Clone(s.list[:maxFacts]), true
-	}
-	return s.list, false
+	from := len(*all)
+	*all = append(*all, s.list[:min(len(s.list), maxFacts)]...)
+	return (*all)[from:len(*all):len(*all)], len(s.list) > maxFacts
 }
 
 // raise adds a signal with its object and place.

@@ -161,7 +161,7 @@ func sig(signals ...string) []string { return signals }
 // statement holds it. A SELECT counts as one only there; elsewhere it is an
 // expression of its statement.
 func onStatement(w *walk, i int32) {
-	s := statements[w.t.schema.messages[w.e[i].msg].name]
+	s := *w.t.schema.messages[w.e[i].msg].statement
 	if !w.countsAsStatement(i) || w.settingOfOther(i) {
 		return
 	}

@@ -91,12 +91,18 @@ func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fa
 // release empties the walk and puts it back. Very large ones are left to the
 // collector.
 func (w *walk) release() {
-	t, entries, stack, buf, columnAt := w.t, w.entries, w.reader.stack, w.buf, w.columnAt
-	if cap(entries) > 1<<16 {
+	t := w.t
+	if cap(w.entries) > 1<<16 {
 		return
 	}
-	*w = walk{buf: buf[:0], columnAt: columnAt[:0]}
-	w.entries, w.reader.stack = entries[:0], stack[:0]
+	for _, s := range w.sets() {
+		s.reset()
+	}
+	*w = walk{
+		tree: tree{entries: w.entries[:0]}, reader: treeReader{stack: w.reader.stack[:0]}, buf: w.buf[:0], columnAt: w.columnAt[:0],
+		queries: w.queries, read: w.read, written: w.written, columns: w.columns, functions: w.functions,
+		risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
+	}
 	t.walks.Put(w)
 }
 
@@ -128,42 +134,38 @@ func (w *walk) visit() {
 	for stmt := range w.items(0, "stmts") {
 		w.root = w.child(stmt, "stmt")
 	}
+	sc := w.t.schema
 	for i := int32(0); i < int32(len(w.e)); i++ {
 		e := &w.e[i]
-		switch {
-		case e.msg == 0:
-			w.onScalar(i)
-		case e.msg == listEntry:
-			if w.fieldName(i) == "returningList" && e.next > i+1 {
-				w.flags.addWord(FlagReturning)
+		if e.msg == 0 || e.msg == listEntry {
+			if fd := &sc.fields[e.field]; fd.flag != "" || fd.behavior {
+				w.onFlag(i, fd)
 			}
-		default:
-			w.ctes.advance(i)
-			if h := w.t.schema.messages[e.msg].handle; h != nil {
-				h(w, i)
-			}
+			continue
+		}
+		w.ctes.advance(i)
+		if h := sc.messages[e.msg].handle; h != nil {
+			h(w, i)
 		}
 	}
 }
 
-// flagFields are the fields that raise a flag where they are true.
+// flagFields are the fields that raise a flag where they are there: booleans
+// that are true, lists that are not empty.
 var flagFields = map[string]string{
 	"missing_ok": FlagIfExists, "if_not_exists": FlagIfExists, "skipIfNewValExists": FlagIfExists,
-	"replace": FlagOrReplace, "concurrent": FlagConcurrently,
+	"replace": FlagOrReplace, "concurrent": FlagConcurrently, "returningList": FlagReturning,
 }
 
-// onScalar sees the few scalars that mean the same in every node.
-func (w *walk) onScalar(i int32) {
-	fd := &w.t.schema.fields[w.e[i].field]
-	switch fd.holds {
-	case holdsBool:
-		if flag := flagFields[fd.name]; flag != "" && !w.is(w.e[i].parent, "AlterTSConfigurationStmt") {
-			w.flags.addWord(flag)
-		}
-	case holdsEnum:
-		if fd.name == "behavior" && string(w.json[w.e[i].a:w.e[i].b]) == "DROP_CASCADE" {
+// onFlag sees the few scalars and lists that mean the same in every node.
+func (w *walk) onFlag(i int32, fd *field) {
+	switch {
+	case fd.behavior:
+		if string(w.json[w.e[i].a:w.e[i].b]) == "DROP_CASCADE" {
 			w.cascade(i)
 		}
+	case w.e[i].msg != listEntry || w.e[i].next > i+1:
+		w.flags.addWord(fd.flag)
 	}
 }
 
@@ -192,24 +194,30 @@ func (w *walk) finish(sql, fingerprint string) Classification {
 		c.Fingerprint = "x" + hex.EncodeToString(sum[:8])
 	}
 	c.QueryType = w.rootType()
-	c.Class = w.class
-	w.cut(&c.QueryTypes, &w.queries)
-	w.cut(&c.TablesRead, &w.read)
-	w.cut(&c.TablesWritten, &w.written)
-	w.cut(&c.ColumnsWritten, &w.columns)
-	w.cut(&c.Functions, &w.functions)
-	w.cut(&c.Flags, &w.flags)
-	w.cut(&c.Where, &w.wheres)
-	w.cut(&c.RiskSignals, &w.risk)
-	c.SafeRead = c.Class == ClassRead && len(c.RiskSignals) == 0
-	c.Run = w.run
-	if c.SafeRead {
-		c.Run = RunReadFence
-	}
+	c.Class, c.Run = w.class, w.run
 	if c.Run == RunAlone {
 		w.advice.addWord(AdviceNoTransaction)
 	}
-	w.cut(&c.Advice, &w.advice)
+	var all []string
+	for _, l := range [...]struct {
+		to  *[]string
+		set *nameSet
+	}{
+		{&c.QueryTypes, &w.queries}, {&c.TablesRead, &w.read}, {&c.TablesWritten, &w.written}, {&c.ColumnsWritten, &w.columns},
+		{&c.Functions, &w.functions}, {&c.Flags, &w.flags}, {&c.Where, &w.wheres}, {&c.Advice, &w.advice},
+		{&c.RiskSignals, &w.risk}, // after all that can be too long
+	} {
+		if all == nil {
+			all = make([]string, 0, w.names())
+		}
+		var cut bool
+		if *l.to, cut = l.set.moveTo(&all); cut {
+			w.raise(SignalOversizedFacts, "", -1)
+		}
+	}
+	if c.SafeRead = c.Class == ClassRead && len(c.RiskSignals) == 0; c.SafeRead {
+		c.Run = RunReadFence
+	}
 	c.Signals = slices.Clone(firstSignals(w.signals))
 	if c.Signals == nil {
 		c.Signals = []Signal{}
@@ -217,20 +225,23 @@ func (w *walk) finish(sql, fingerprint string) Classification {
 	return c
 }
 
-// cut moves a set into a field; one that had to be cut raises oversized_facts,
-// so risk signals are cut after all sets that can be large.
-func (w *walk) cut(to *[]string, s *nameSet) {
-	list, cut := s.sorted()
-	if cut {
-		w.raise(SignalOversizedFacts, "", -1)
+// names counts the names of all sets, and one signal more.
+func (w *walk) names() int {
+	n := 1
+	for _, s := range w.sets() {
+		n += min(len(s.list), maxFacts)
 	}
-	*to = list
+	return n
+}
+
+func (w *walk) sets() [9]*nameSet {
+	return [...]*nameSet{&w.queries, &w.read, &w.written, &w.columns, &w.functions, &w.flags, &w.wheres, &w.advice, &w.risk}
 }
 
 // bounds gives the statement's bytes as the parser sees them.
 func (w *walk) bounds(s *scan) (int, int) {
 	for stmt := range w.items(0, "stmts") {
-		start, length := max(number(w.raw(stmt, "stmt_location")), 0), number(w.raw(stmt, "stmt_len"))
+		start, length := number(w.raw(stmt, "stmt_location")), number(w.raw(stmt, "stmt_len"))
 		if length > 0 {
 			return start, start + length
 		}

@@ -43,7 +43,8 @@ type frame struct {
 	entry   int32
 	msg     uint16 // listEntry for a list
 	field   uint16
-	wrapped bool // the object stands inside {"Name": ... }
+	expect  uint16 // the field that is likely next: the parser writes them in the schema's order
+	wrapped bool   // the object stands inside {"Name": ... }
 }
 
 // treeReader turns the JSON into entries in one pass with its own stack: no
@@ -51,6 +52,7 @@ type frame struct {
 type treeReader struct {
 	s     *schema
 	t     *tree
+	json  []byte // t.json
 	pos   int
 	open  int // open JSON objects
 	stack []frame
@@ -58,18 +60,18 @@ type treeReader struct {
 
 // read fills t from the JSON. What it does not know it skips and notes.
 func (r *treeReader) read(s *schema, t *tree) {
-	r.s, r.t, r.pos, r.open, r.stack = s, t, 0, 0, r.stack[:0]
+	r.s, r.t, r.json, r.pos, r.open, r.stack = s, t, t.json, 0, 0, r.stack[:0]
 	t.entries, t.unknown, t.withs, t.depth, t.broken = t.entries[:0], nil, nil, 0, false
 	if !r.take('{') {
 		t.broken = true
 		return
 	}
-	r.push(frame{msg: s.root}, -1)
+	r.push(s.root, 0, false, -1)
 	for len(r.stack) > 0 && !t.broken {
 		if r.stack[len(r.stack)-1].msg == listEntry {
-			r.listStep()
+			r.list()
 		} else {
-			r.objectStep()
+			r.object()
 		}
 	}
 	t.broken = t.broken || r.pos != len(t.json)
@@ -77,7 +79,7 @@ func (r *treeReader) read(s *schema, t *tree) {
 
 // take consumes one byte if it is c.
 func (r *treeReader) take(c byte) bool {
-	if r.pos < len(r.t.json) && r.t.json[r.pos] == c {
+	if r.pos < len(r.json) && r.json[r.pos] == c {
 		r.pos++
 		return true
 	}
@@ -85,8 +87,8 @@ func (r *treeReader) take(c byte) bool {
 }
 
 func (r *treeReader) peek() byte {
-	if r.pos < len(r.t.json) {
-		return r.t.json[r.pos]
+	if r.pos < len(r.json) {
+		return r.json[r.pos]
 	}
 	return 0
 }
@@ -99,17 +101,18 @@ func (r *treeReader) deeper(n int) {
 }
 
 // push adds an entry for an object or list and makes it the open frame.
-func (r *treeReader) push(f frame, parent int32) {
-	f.entry = int32(len(r.t.entries))
-	r.t.entries = append(r.t.entries, entry{field: f.field, msg: f.msg, parent: parent, a: -1})
-	r.stack = append(r.stack, f)
-	switch {
-	case f.msg == listEntry:
-	case f.wrapped:
-		r.deeper(2)
-	default:
+func (r *treeReader) push(msg, field uint16, wrapped bool, parent int32) {
+	at := int32(len(r.t.entries))
+	r.t.entries = append(r.t.entries, entry{field: field, msg: msg, parent: parent, a: -1})
+	f := frame{entry: at, msg: msg, field: field, wrapped: wrapped}
+	if msg != listEntry {
+		f.expect = r.s.messages[msg].first
 		r.deeper(1)
 	}
+	if wrapped {
+		r.deeper(1)
+	}
+	r.stack = append(r.stack, f)
 }
 
 func (r *treeReader) pop() {
@@ -125,9 +128,9 @@ func (r *treeReader) pop() {
 	r.stack = r.stack[:len(r.stack)-1]
 }
 
-// listStep reads one element, or the end of a list.
-func (r *treeReader) listStep() {
-	f := r.stack[len(r.stack)-1]
+// list reads one element, or the end of a list.
+func (r *treeReader) list() {
+	f := &r.stack[len(r.stack)-1]
 	if r.take(']') {
 		r.pop()
 		return
@@ -141,28 +144,63 @@ func (r *treeReader) listStep() {
 	r.openNode(fd, f.field, f.entry)
 }
 
-// objectStep reads one field, or the end of an object.
-func (r *treeReader) objectStep() {
-	f := r.stack[len(r.stack)-1]
-	if r.take('}') {
-		r.pop()
-		return
+// object reads fields until one opens another object or list, or its own end.
+func (r *treeReader) object() {
+	depth := len(r.stack)
+	for len(r.stack) == depth && !r.t.broken {
+		f := &r.stack[depth-1]
+		switch r.peek() {
+		case '}':
+			r.pos++
+			r.pop()
+			return
+		case ',':
+			r.pos++
+		}
+		id, ok := r.key(f)
+		if !ok {
+			r.unknownField(f)
+			continue
+		}
+		f.expect = id + 1
+		r.value(&r.s.fields[id], id, f.entry)
 	}
-	r.take(',')
-	key, ok := r.str()
+}
+
+// key reads a field's name and the colon behind it. The next few fields of the
+// schema are tried first: comparing is cheaper than looking up.
+func (r *treeReader) key(f *frame) (uint16, bool) {
+	m := &r.s.messages[f.msg]
+	for id := f.expect; id < min(f.expect+3, m.end); id++ {
+		fd := &r.s.fields[id]
+		end := r.pos + len(fd.quoted)
+		if end <= len(r.json) && string(r.json[r.pos:end]) == fd.quoted && fd.act != actUnknown {
+			r.pos = end
+			return id, true
+		}
+	}
+	start := r.pos
+	name, ok := r.str()
+	if !ok {
+		return 0, false
+	}
+	id, ok := m.fields.find(r.json[name[0]:name[1]])
+	if !ok || r.s.fields[id].act == actUnknown || !r.take(':') {
+		r.pos = start
+		return 0, false
+	}
+	return id, true
+}
+
+// unknownField notes and skips a field that has no entry.
+func (r *treeReader) unknownField(f *frame) {
+	name, ok := r.str()
 	if !ok || !r.take(':') {
 		r.t.broken = true
 		return
 	}
-	m := &r.s.messages[f.msg]
-	id, ok := m.fields.find(r.t.json[key[0]:key[1]])
-	fd := &r.s.fields[id]
-	if !ok || fd.act == actUnknown {
-		r.note(m.name+"."+string(r.t.json[key[0]:key[1]]), f.entry)
-		r.skip()
-		return
-	}
-	r.value(fd, id, f.entry)
+	r.note(r.s.messages[f.msg].name+"."+string(r.json[name[0]:name[1]]), f.entry)
+	r.skip()
 }
 
 // value reads the value of a known field.
@@ -172,7 +210,7 @@ func (r *treeReader) value(fd *field, id uint16, parent int32) {
 		r.skip() // null: as good as absent
 	case fd.list:
 		if r.take('[') {
-			r.push(frame{msg: listEntry, field: id}, parent)
+			r.push(listEntry, id, false, parent)
 			return
 		}
 		r.t.broken = true
@@ -193,7 +231,7 @@ func (r *treeReader) openMessage(msg, id uint16, parent int32) {
 	if msg == r.s.with {
 		r.t.withs = append(r.t.withs, int32(len(r.t.entries)))
 	}
-	r.push(frame{msg: msg, field: id}, parent)
+	r.push(msg, id, false, parent)
 }
 
 // openNode reads {"Name":{ of a node, or {} where a list may hold NULL.
@@ -217,9 +255,9 @@ func (r *treeReader) openNode(fd *field, id uint16, parent int32) {
 		r.t.broken = true
 		return
 	}
-	msg, ok := r.s.nodes.find(r.t.json[name[0]:name[1]])
+	msg, ok := r.s.nodes.find(r.json[name[0]:name[1]])
 	if !ok || !r.s.messages[msg].known {
-		r.note(string(r.t.json[name[0]:name[1]]), parent)
+		r.note(string(r.json[name[0]:name[1]]), parent)
 		r.skip()
 		r.t.broken = r.t.broken || !r.take('}')
 		return
@@ -228,7 +266,7 @@ func (r *treeReader) openNode(fd *field, id uint16, parent int32) {
 		r.t.broken = true
 		return
 	}
-	r.push(frame{msg: msg, field: id, wrapped: true}, parent)
+	r.push(msg, id, true, parent)
 }
 
 // scalar reads a string, boolean or number and keeps what handlers read.
@@ -247,12 +285,12 @@ func (r *treeReader) scalar(fd *field, id uint16, parent int32) {
 	}
 	switch fd.act {
 	case actLocation:
-		r.t.entries[parent].a = int32(number(r.t.json[span[0]:span[1]]))
+		r.t.entries[parent].a = int32(number(r.json[span[0]:span[1]]))
 		return
 	case actSkip:
 		return
 	}
-	raw := r.t.json[span[0]:span[1]]
+	raw := r.json[span[0]:span[1]]
 	if fd.holds == holdsEnum {
 		if _, ok := r.s.enums[fd.sub].find(raw); !ok {
 			r.note(fd.name+"="+string(raw), parent)
@@ -267,7 +305,7 @@ func (r *treeReader) str() ([2]int, bool) {
 	if !r.take('"') {
 		return [2]int{}, false
 	}
-	start, json := r.pos, r.t.json
+	start, json := r.pos, r.json
 	for i := start; i < len(json); i++ {
 		switch json[i] {
 		case '"':
@@ -283,8 +321,8 @@ func (r *treeReader) str() ([2]int, bool) {
 // skip passes over any value, counting the objects in it.
 func (r *treeReader) skip() {
 	level, open := 0, r.open
-	for r.pos < len(r.t.json) {
-		switch c := r.t.json[r.pos]; c {
+	for r.pos < len(r.json) {
+		switch c := r.json[r.pos]; c {
 		case '"':
 			if _, ok := r.str(); !ok {
 				r.t.broken = true
@@ -326,11 +364,20 @@ func (r *treeReader) note(subject string, parent int32) {
 	}
 }
 
-// number reads a decimal of the parser's; it never fails on what the parser writes.
+// number reads an offset or length of the parser's; what it left out is 0, and
+// -1, which it writes where it knows no place, stays negative.
 func number(b []byte) int {
-	n, err := strconv.Atoi(string(b))
-	if err != nil {
-		return -1
+	n, negative := 0, false
+	for _, c := range b {
+		switch {
+		case c == '-':
+			negative = true
+		case c >= '0' && c <= '9' && n < 1<<30:
+			n = n*10 + int(c-'0')
+		}
+	}
+	if negative {
+		return -n
 	}
 	return n
 }
