@@ -20,6 +20,7 @@ func placeless(c Classification) string {
 	c.Signals = slices.Clone(c.Signals)
 	for i := range c.Signals {
 		c.Signals[i].At = 0
+		c.Signals[i].Subject = strings.ToLower(c.Signals[i].Subject) // confusable words are quoted as written
 	}
 	slices.SortFunc(c.Signals, func(a, b Signal) int { return strings.Compare(a.Signal+a.Subject, b.Signal+b.Subject) })
 	out, err := json.Marshal(c)
@@ -55,12 +56,16 @@ func respell(t *rapid.T, sql string) string {
 	}
 	gaps := rapid.SampledFrom([]string{" ", "\n", " /* ; DROP TABLE x */ ", "\t--'\n", " /*/*'*/*/"})
 	var out strings.Builder
-	at, literal, ahead := 0, false, false
+	at, literal, ahead, commented := 0, false, false, false
 	for _, token := range scan.Tokens {
 		gap, word := sql[at:token.Start], sql[token.Start:token.End]
 		at = int(token.End)
 		if token.Token == pg.Token_SQL_COMMENT || token.Token == pg.Token_C_COMMENT {
+			commented = true
 			continue
+		}
+		if commented {
+			gap, commented = " ", false
 		}
 		isLiteral := strings.HasSuffix(word, "'") || strings.HasSuffix(word, `"`)
 		if !(literal && isLiteral) && (gap != "" || rapid.Bool().Draw(t, "apart")) {
