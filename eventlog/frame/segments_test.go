@@ -141,6 +141,16 @@ func TestSegmentsMissingRenamedOrTwice(t *testing.T) {
 	}
 }
 
+func TestSealedSegmentThatEndsInsideABatch(t *testing.T) {
+	segs, longer := chainOf(t), chainOf(t)[1]
+	rest := longer.encode(t, 70, 70)
+	s := wholeSet(segs)
+	s.Sealed[1] = sealed(segs[1], append(clone(segs[1].bytes), rest[:len(rest)/2]...))
+	r := verify(t, s)
+	assert.Equal(t, []frame.Kind{frame.SealedSegment}, kinds(r), explain(r))
+	assert.Equal(t, frame.Corruption, r.Status)
+}
+
 func TestActiveSegmentMissing(t *testing.T) {
 	segs := chainOf(t)
 	s := wholeSet(segs)

@@ -130,6 +130,15 @@ func TestRecordsOutOfPlace(t *testing.T) {
 	}
 }
 
+func TestOldEventAfterAGapIsOutOfSequence(t *testing.T) {
+	s := threeBatches(t)
+	b := clone(s.bytes[:s.frames[3].Off])
+	b[s.frames[2].Off] ^= 1
+	b = append(append(b, s.cutOut(s.bytes, 2)...), s.bytes[s.frames[3].Off:]...)
+	r := verify(t, set(b))
+	require.Equal(t, []frame.Kind{frame.DurablePromise, frame.BadSequence}, kinds(r)[:2], explain(r))
+}
+
 func TestFrameRules(t *testing.T) {
 	s := threeBatches(t)
 	for name, edit := range map[string]func(b []byte){
@@ -142,6 +151,7 @@ func TestFrameRules(t *testing.T) {
 		"durable_off inside the header":     func(b []byte) { put64(s.cutOut(b, 1)[16:], 8) },
 		"durable_off falls":                 func(b []byte) { put64(s.cutOut(b, 5)[16:], 4096); put64(s.cutOut(b, 6)[16:], 4096) },
 		"durable_off differs in a batch":    func(b []byte) { put64(s.cutOut(b, 3)[16:], 4096) },
+		"durable_off rises in a batch":      func(b []byte) { put64(s.cutOut(b, 5)[16:], uint64(s.starts[1])) },
 		"epoch falls":                       func(b []byte) { s.cutOut(b, 3)[28] = 7 },
 	} {
 		b := clone(s.bytes)
