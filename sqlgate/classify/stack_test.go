@@ -30,6 +30,7 @@ func playShortStack([]string) {
 		return
 	}
 	defer c.Close()
+	byCPUAlone(c)
 	var group sync.WaitGroup
 	for _, s := range hostileShapes {
 		group.Go(func() { _, _ = c.Classify(context.Background(), s.inProcessText()) })

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"writegate/commands/fault"
 )
@@ -19,6 +20,7 @@ type supervisor struct {
 	greeting greeting
 	free     chan *slot // every slot that no request and no start is using
 	slots    int
+	wall     time.Duration // what one request may take by the clock on the wall
 	closed   chan struct{}
 	once     sync.Once
 
@@ -39,6 +41,7 @@ func newSupervisor(cfg Config) (*supervisor, error) {
 		greeting: greeting{SearchPath: cfg.SearchPath, KeyColumns: cfg.KeyColumns, MaxSQLBytes: cfg.MaxSQLBytes},
 		free:     make(chan *slot, cfg.Children),
 		slots:    cfg.Children,
+		wall:     maxRequestWall,
 		closed:   make(chan struct{}),
 	}
 	for range cfg.Children {
@@ -84,7 +87,7 @@ func (s *supervisor) classify(ctx context.Context, major int, sql string) (Class
 		}
 	}
 	s.asked.Add(1)
-	r, err := place.child.ask(major, sql)
+	r, err := place.child.ask(major, sql, s.wall)
 	if err != nil {
 		return Classification{}, s.bury(place, err)
 	}

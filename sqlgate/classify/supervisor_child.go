@@ -113,8 +113,8 @@ func (c *child) run(cmd *exec.Cmd) error {
 
 // ask lets the child classify a text. An error means that the child is not to
 // be used again.
-func (c *child) ask(major int, sql string) (*reply, error) {
-	line := c.watch(maxRequestCPU, maxRequestWall)
+func (c *child) ask(major int, sql string, wall time.Duration) (*reply, error) {
+	line := c.watch(maxRequestCPU, wall)
 	if err := writeFrame(line, []byte{byte(major)}, []byte(sql)); err != nil {
 		return nil, err
 	}

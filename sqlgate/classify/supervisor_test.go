@@ -34,6 +34,9 @@ func TestAChildThatFailsInARequestIsReplacedAndTheTextRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newClassifier(t, Config{WorkerCommand: roleCommand("worker", name)})
+			if name != "sleeping" {
+				byCPUAlone(c)
+			}
 			limit, text := limitParserDied, longText(100_000) // longer than a pipe holds
 			_, err := c.Classify(t.Context(), text)
 			if strings.HasPrefix(name, "spinning") {
@@ -211,7 +214,7 @@ func TestLargeOrdinaryStatementsAreClassified(t *testing.T) {
 		t.Log("the race detector's bookkeeping takes more CPU time than a child may; the smaller texts of other tests stand for these")
 		return
 	}
-	c := newClassifier(t, Config{})
+	c := byCPUAlone(newClassifier(t, Config{}))
 	insert := "INSERT INTO app.t (id, name, at) VALUES (1, 'a name', now())"
 	for len(insert) < 256<<10-40 {
 		insert += ", (12345, 'another name', '2024-01-01')"
