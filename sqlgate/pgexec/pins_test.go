@@ -90,15 +90,27 @@ func TestNewTablesGoToTheFirstSchemaOfThePath(t *testing.T) {
 	db, side := open(t)
 	mustWrite(t, db, "CREATE TABLE fresh (a int)")
 	require.Equal(t, "public", side.ask("SELECT schemaname FROM pg_tables WHERE tablename = 'fresh'"))
-	mustWrite(t, db, "WITH x AS (SELECT set_config('search_path', 'pg_temp, public', true)) SELECT * FROM x")
-	mustWrite(t, db, "INSERT INTO fresh VALUES (1)")
-	require.Equal(t, "1", side.ask("SELECT count(*) FROM fresh"))
+}
+
+// A function's SET clause is undone at its end, before the server reports
+// anything, so it is no drift on any major.
+func TestAFunctionWithSettingsOfItsOwnIsNoDrift(t *testing.T) {
+	db, side := open(t)
+	side.run("CREATE FUNCTION f() RETURNS text LANGUAGE sql VOLATILE SET search_path = pg_catalog SET TimeZone = 'Asia/Tokyo' AS $$ SELECT current_setting('TimeZone') $$")
+	_, rows, err := write(t, db, "SELECT f()", Limits{})
+	require.NoError(t, err)
+	require.Equal(t, `[{"f":"Asia/Tokyo"}]`, rows)
+	require.Zero(t, db.Stats().Quarantined)
 }
 
 func TestWhatAFunctionLeavesInAWriterIsGoneBeforeTheNextUse(t *testing.T) {
 	db, side := open(t, func(c *Config) { c.PoolMax = 1 })
 	side.run("CREATE TABLE t (a int)")
-	mustWrite(t, db, "SELECT set_config('search_path', 'pg_catalog', false), pg_advisory_lock(99), set_config('lock_timeout', '0', false)")
+	// Servers from 18 on report search_path by themselves, so a setting that none reports stands for it.
+	mustWrite(t, db, "SELECT set_config('xmloption', 'document', false), pg_advisory_lock(99), set_config('lock_timeout', '0', false)")
+	_, rows, err := write(t, db, "SHOW xmloption", Limits{})
+	require.NoError(t, err)
+	require.Equal(t, `[{"xmloption":"content"}]`, rows)
 	mustWrite(t, db, "CREATE TEMPORARY TABLE t (a int)")
 	mustWrite(t, db, "INSERT INTO t VALUES (1)")
 	require.Equal(t, "1", side.ask("SELECT count(*) FROM t"), "not the temporary one")
