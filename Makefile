@@ -35,18 +35,21 @@ lint: ## gofmt and go vet
 	$(GO) vet ./...
 
 .PHONY: crash
-crash: ## kill -9 loop under load: CRASHES rounds (default 200)
-	GATE_TEST_CRASHES=$(CRASHES) $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run 'TestKill' ./cmd/gate
+crash: ## kill -9 loop on the event log: CRASHES rounds (default 200)
+	EVENTLOG_TEST_KILLS=$(CRASHES) $(GO) test -count=1 -timeout 60m -v -run Kill ./eventlog
 
 .PHONY: bench
-bench: ## measure the goals as ratios and write docs/BENCHMARKS.md
-	$(PGRUN) $(GO) run ./fixtures/bench
+bench: ## measure the goals that have benchmarks so far (L1, L3, L5, P6, P7)
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./eventlog
+	$(GO) test -run '^$$' -bench 'Against|CPU' -benchtime 7x ./eventlog/frame
+	$(GO) test -run '^$$' -bench P6 -benchtime 2s ./sqlgate/classify
+	$(GO) test -run '^$$' -bench Decide ./sqlgate/policy
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (default 30s)
 	@set -e; for pkg in $$($(GO) list ./...); do \
 	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-	    echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+	    echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x $$pkg; \
 	  done; done
 
 .PHONY: clean

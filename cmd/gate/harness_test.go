@@ -33,7 +33,10 @@ const operatorTestToken = "an-operator-token-for-tests-only"
 
 // startPatience bounds how long a test waits for a gate to be up: a bound for
 // something that hangs, not a measurement.
-const startPatience = 60 * time.Second
+const (
+	startPatience = 60 * time.Second
+	pollEvery     = 50 * time.Millisecond
+)
 
 // A gateDir is the folder of one gate, which outlives its runs.
 type gateDir struct {

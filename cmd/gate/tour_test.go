@@ -1,0 +1,103 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
+
+// readmeTour is what the README's tour has a person paste.
+func readmeTour(t *testing.T) string {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	require.NoError(t, err)
+	var lines []string
+	for _, block := range shellBlock.FindAllStringSubmatch(string(readme), -1) {
+		lines = append(lines, block[1])
+	}
+	require.NotEmpty(t, lines)
+	return strings.Join(lines, "")
+}
+
+// commands are the lines of the printed tour that are to be pasted.
+func tourCommands(tour string) string {
+	var lines []string
+	for line := range strings.SplitSeq(tour, "\n") {
+		if command, ok := strings.CutPrefix(line, "  "); ok {
+			lines = append(lines, command)
+		}
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func TestTheReadmeShowsTheTourThatTheDemonstrationPrints(t *testing.T) {
+	require.Equal(t, tourCommands(demoTour("127.0.0.1:6543", "var/demo")), readmeTour(t))
+}
+
+// The README's tour, pasted as it stands: only the address and the folder are
+// those of this test's own demonstration.
+func TestTheTourDoesWhatItSays(t *testing.T) {
+	root := t.TempDir()
+	build := exec.Command("go", "build", "-o", filepath.Join(root, "bin")+string(filepath.Separator), "./cmd/gate", "./cmd/logverify")
+	build.Dir = filepath.Join("..", "..")
+	built, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", built)
+	demo := startDemo(t, root)
+
+	script := strings.Replace(readmeTour(t), "GATE=http://127.0.0.1:6543", "GATE="+demo, 1)
+	shell := exec.Command("bash", "-euo", "pipefail", "-c", strings.ReplaceAll(script, "\nask ", "\necho; ask "))
+	shell.Dir = root
+	out, err := shell.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	said := string(out)
+	for _, want := range []string{
+		`"rows":[{"id":1,"status":"paid"},{"id":2,"status":"shipped"},{"id":3,"status":"new"}]`,
+		`"command_tag":"UPDATE 1"`,
+		`"decision":"BLOCK","enforced":true,"reason_code":"write_without_filter"`,
+		`"decision":"REQUIRE_APPROVAL"`,
+		`"status":"resolved","resolution":"approve"`,
+		`"command_tag":"DELETE 1"`,
+		`"event_type":"execution_success"`,
+		`{"status":"ok","source":"wal"`,
+		"audit.wal: ok\nEverything was checked and nothing is wrong.",
+	} {
+		require.Contains(t, said, want)
+	}
+}
+
+// startDemo runs `gate demo` of the built binary in root and gives its address.
+func startDemo(t *testing.T, root string) string {
+	t.Helper()
+	demo := exec.Command(filepath.Join(root, "bin", "gate"), "demo")
+	demo.Dir = root
+	demo.Env = append(cleanEnvironment(), "GATE_HTTP_LISTEN_ADDR=127.0.0.1:0")
+	output := &lockedBuffer{}
+	demo.Stdout, demo.Stderr = output, output
+	require.NoError(t, demo.Start())
+	t.Cleanup(func() {
+		require.NoError(t, demo.Process.Signal(os.Interrupt))
+		require.NoError(t, demo.Wait(), "%s", output)
+	})
+	address := regexp.MustCompile(`The gate is up at (http://\S+)\.`)
+	require.Eventually(t, func() bool { return address.MatchString(output.String()) }, 2*startPatience, pollEvery, "%s", output)
+	return address.FindStringSubmatch(output.String())[1]
+}
+
+// cleanEnvironment is this process's without settings of the gate: the
+// demonstration starts its own PostgreSQL, whatever the tests use.
+func cleanEnvironment() []string {
+	var environ []string
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "GATE_") {
+			environ = append(environ, e)
+		}
+	}
+	return environ
+}
