@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
 )
 
 // damageMark is a file in the store's folder that says: this store was found
@@ -71,12 +72,17 @@ func open(o Options) (*Store, error) {
 	return s, nil
 }
 
+// bloomBits a key make one look in a hundred for a missing key go to a table
+// in vain: the first event of each execution looks for a record that is not there.
+const bloomBits = 10
+
 func (s *Store) pebbleOptions() *pebble.Options {
-	return &pebble.Options{
+	o := &pebble.Options{
 		FS:                 s.o.FS,
 		DisableWAL:         true,                // the event log is the only one
 		FormatMajorVersion: pebble.FormatNewest, // the default is the oldest
 		MemTableSize:       16 << 20,
+		CacheSize:          32 << 20,
 		Logger:             &logger{store: s},
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
@@ -87,6 +93,10 @@ func (s *Store) pebbleOptions() *pebble.Options {
 			DataCorruption: func(info pebble.DataCorruptionInfo) { s.spoiled(info.Details) },
 		},
 	}
+	for i := range o.Levels {
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(bloomBits)
+	}
+	return o
 }
 
 // currentSpace finds the key space in use and what it holds. A new store

@@ -91,7 +91,7 @@ func (t *tx) decode(key, b []byte, r record) bool {
 }
 
 func (t *tx) put(key []byte, r record) {
-	b := marshal(nil, r)
+	b := marshal(make([]byte, 0, 512), r)
 	t.pending[string(key)] = b
 	t.set(key, b)
 }
