@@ -113,6 +113,38 @@ func (w *world) approvalOf(t *testing.T) (id string) {
 	return id
 }
 
+func TestAFullVolumeRefusesDecisionsAndStillTakesResults(t *testing.T) {
+	ctx := context.Background()
+	disk := newDisk(t)
+	var full atomic.Bool
+	fs := frametest.Inject(disk, func(op frametest.Op) error {
+		// Only the zeros written ahead are this long and lengthen the file.
+		if full.Load() && op.Name == "/data/audit.wal" && op.Kind == frametest.Pwrite && op.Len >= 16<<10 {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	w := begin(t, setup{disk: disk, fs: fs})
+	running := recording(dispatching)
+	recorded, err := w.RecordDecision(ctx, running)
+	require.NoError(t, err)
+	full.Store(true)
+	for i := 0; err == nil; i++ {
+		require.Less(t, i, 1000, "the volume is full, so it has to end")
+		_, err = w.RecordDecision(ctx, recording(blocked))
+	}
+	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(err))
+	require.Equal(t, map[string]any{"outcome": "not_written", "reason": "storage_full"}, fault.Of(err).Details)
+	_, err = w.RecordDecision(ctx, recording(dispatching))
+	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(err), "nothing more is executed")
+
+	require.NoError(t, w.RecordHealthFail(ctx, "storage", "the volume is full", "storage_full"))
+	_, err = w.RecordResult(ctx, succeeded(running, recorded.ExecutionID))
+	require.NoError(t, err, "what ran is recorded")
+	require.NoError(t, w.Shutdown(ctx, "signal", true))
+	w.check()
+}
+
 func TestARequestTooLargeForARecordIsRefusedAndLeavesNothing(t *testing.T) {
 	w := begin(t, setup{})
 	before := w.log.Head().Seq

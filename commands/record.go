@@ -158,7 +158,7 @@ func decideRecord(r *RecordDecision, facts decisionFacts, defaultTTL time.Durati
 	}
 	shared.ExecutionID = recorded.ExecutionID
 
-	drafts := make([]event.Draft, 0, 4+len(r.Extra))
+	drafts := make([]event.Draft, 0, r.events())
 	drafts = append(drafts, r.Request.received(now, &r.Decision), r.decided(now, shared, facts.engine))
 	if r.Emergency != nil {
 		drafts = append(drafts, event.New(now, shared, r.Emergency))
@@ -177,6 +177,18 @@ func decideRecord(r *RecordDecision, facts decisionFacts, defaultTTL time.Durati
 		drafts = append(drafts, failed(now, shared, r.NotDispatched))
 	}
 	return append(drafts, completed(r.Extra, now)...), recorded, nil
+}
+
+// events is how many there will be at most.
+func (r *RecordDecision) events() int {
+	n := 2 + len(r.Extra)
+	if r.Emergency != nil {
+		n++
+	}
+	if r.NewApproval != nil || r.Dispatch != nil || r.NotDispatched != nil {
+		n += 2
+	}
+	return n
 }
 
 // check refuses what only a faulty caller can ask for.
