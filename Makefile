@@ -5,6 +5,7 @@ GO        ?= go
 PGRUN     := $(GO) run ./fixtures/pgrun --install --
 FUZZTIME  ?= 30s
 CRASHES   ?= 200
+PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 
 .DEFAULT_GOAL := help
 
@@ -44,6 +45,10 @@ bench: ## measure the goals that have benchmarks so far (L1, L3, L5, P6, P7)
 	$(GO) test -run '^$$' -bench 'Against|CPU' -benchtime 7x ./eventlog/frame
 	$(GO) test -run '^$$' -bench P6 -benchtime 2s ./sqlgate/classify
 	$(GO) test -run '^$$' -bench Decide ./sqlgate/policy
+
+.PHONY: pg-tables
+pg-tables: ## read the tables of built-in objects anew from the servers in PG_BINS (folders with postgres and initdb)
+	$(GO) run ./fixtures/pgtables -data sqlgate/classify/data $(PG_BINS)
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (default 30s)
