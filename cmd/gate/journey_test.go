@@ -80,3 +80,23 @@ func mustField(t testing.TB, r reply, field string) []byte {
 	unmarshal(t, r.body, &fields)
 	return fields[field]
 }
+
+func TestARequestWithTwoModesNeverRuns(t *testing.T) {
+	g := startShop(t)
+	r := g.query(t, ask("UPDATE orders SET status = 'paid' WHERE id = 1"), "mode=live", "mode=preview")
+	require.Equal(t, http.StatusBadRequest, r.status)
+	require.Equal(t, "validation_failed", r.text(t, "error_code"))
+	require.Equal(t, "new", g.value(t, "SELECT status FROM orders WHERE id = 1"))
+}
+
+func TestAPreviewDecidesAndLeavesNothing(t *testing.T) {
+	g := startShop(t)
+	r := g.query(t, ask("UPDATE orders SET status = 'paid' WHERE id = 1"), "mode=preview")
+	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+	require.Equal(t, "ALLOW", r.text(t, "decision"))
+	require.Equal(t, false, r.json(t)["would_execute"])
+	require.Equal(t, false, r.json(t)["audit_written"])
+	require.Equal(t, "new", g.value(t, "SELECT status FROM orders WHERE id = 1"))
+	g.end(t)
+	require.Empty(t, types(g.events(t)))
+}

@@ -60,7 +60,10 @@ func (a *api) query(c *httpd.Call) error {
 
 // queryRequest joins body and query parameters.
 func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, error) {
-	query := c.Request.URL.Query()
+	query, err := c.Query("mode", "sql", "idempotency_key") // twice is refused: a preview must not run because another mode stood first
+	if err != nil {
+		return nil, err
+	}
 	fields := map[string]string{}
 	r := &sqlgate.Request{
 		RequestID: c.RequestID,
