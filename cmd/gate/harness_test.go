@@ -158,7 +158,7 @@ func (g *testGate) end(t testing.TB) {
 // checkDisk verifies the log and compares live with rebuilt projections.
 func (d gateDir) checkDisk(t testing.TB) {
 	t.Helper()
-	report, err := eventlog.Verify(t.Context(), eventlog.Options{Path: d.file("audit.wal")})
+	report, err := eventlog.Verify(context.WithoutCancel(t.Context()), eventlog.Options{Path: d.file("audit.wal")})
 	require.NoError(t, err)
 	require.Equal(t, frame.OK, report.Status, "%+v", report.Faults)
 	log := d.openLog(t)
@@ -166,13 +166,13 @@ func (d gateDir) checkDisk(t testing.TB) {
 	store, err := projections.Open(projections.Options{Dir: d.file("approvals.db")})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, store.Close()) }()
-	require.NoError(t, store.Connect(t.Context(), log))
+	require.NoError(t, store.Connect(context.WithoutCancel(t.Context()), log))
 	projectionstest.RebuildAndCompare(t, log, store)
 }
 
 func (d gateDir) openLog(t testing.TB) *eventlog.Log {
 	t.Helper()
-	log, _, err := eventlog.Open(t.Context(), eventlog.Options{Path: d.file("audit.wal")})
+	log, _, err := eventlog.Open(context.WithoutCancel(t.Context()), eventlog.Options{Path: d.file("audit.wal")})
 	require.NoError(t, err)
 	return log
 }
@@ -183,7 +183,7 @@ func (d gateDir) events(t testing.TB) []event.Envelope {
 	log := d.openLog(t)
 	defer func() { require.NoError(t, log.Close(context.Background())) }()
 	var all []event.Envelope
-	for e, err := range log.From(t.Context(), 1) {
+	for e, err := range log.From(context.WithoutCancel(t.Context()), 1) {
 		require.NoError(t, err)
 		all = append(all, e)
 	}

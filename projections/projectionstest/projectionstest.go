@@ -25,10 +25,10 @@ func RebuildAndCompare(t testing.TB, log projections.Source, store *projections.
 	t.Helper()
 	fresh, err := projections.Open(projections.Options{Dir: "rebuilt", FS: vfs.NewMem()})
 	require.NoError(t, err)
-	require.NoError(t, fresh.Connect(t.Context(), log))
+	require.NoError(t, fresh.Connect(context.WithoutCancel(t.Context()), log))
 	defer func() { require.NoError(t, fresh.Close()) }()
 
-	require.NoError(t, store.WaitApplied(t.Context(), fresh.Applied().Seq))
+	require.NoError(t, store.WaitApplied(context.WithoutCancel(t.Context()), fresh.Applied().Seq))
 	require.Equal(t, fresh.Applied(), store.Applied(), "the store is not where the log ends")
 	require.Equal(t, DigestOf(t, fresh), DigestOf(t, store), "the live projections differ from rebuilt ones")
 }
@@ -36,7 +36,7 @@ func RebuildAndCompare(t testing.TB, log projections.Source, store *projections.
 // DigestOf gives the digest of what store holds.
 func DigestOf(t testing.TB, store *projections.Store) [32]byte {
 	t.Helper()
-	_, digest, err := store.Digest(t.Context())
+	_, digest, err := store.Digest(context.WithoutCancel(t.Context()))
 	require.NoError(t, err)
 	return digest
 }
