@@ -64,8 +64,7 @@ var approvalStatuses = []string{"", "pending", "expired", "resolved", "approved"
 
 // listApprovals is GET /approvals.
 func (a *api) listApprovals(c *httpd.Call) error {
-	query := c.Request.URL.Query()
-	page, err := readPage(query)
+	query, page, err := readList(c, "status", "env", "app", "actor")
 	if err != nil {
 		return err
 	}

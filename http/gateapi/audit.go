@@ -3,6 +3,7 @@ package gateapi
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -11,10 +12,14 @@ import (
 	"writegate/projections"
 )
 
+// auditFilters are the filters that stand there once at most; event_type may be
+// repeated.
+var auditFilters = []string{"fingerprint", "actor", "app", "tenant", "env", "decision", "approval_id", "session_id",
+	"policy_version", "execution_id", "request_id", "since", "until", "from_seq", "to_seq"}
+
 // listAudit is GET /audit: the index finds the events, the log tells them.
 func (a *api) listAudit(c *httpd.Call) error {
-	query := c.Request.URL.Query()
-	page, err := readPage(query)
+	query, page, err := readList(c, auditFilters...)
 	if err != nil {
 		return err
 	}
@@ -53,7 +58,7 @@ func (a *api) listAudit(c *httpd.Call) error {
 func auditFilter(q url.Values) (projections.AuditFilter, error) {
 	fields := map[string]string{}
 	f := projections.AuditFilter{
-		EventTypes: q["event_type"], Fingerprint: q.Get("fingerprint"), Actor: q.Get("actor"), App: q.Get("app"), Tenant: q.Get("tenant"),
+		EventTypes: given(q["event_type"]), Fingerprint: q.Get("fingerprint"), Actor: q.Get("actor"), App: q.Get("app"), Tenant: q.Get("tenant"),
 		Env: q.Get("env"), Decision: q.Get("decision"), ApprovalID: q.Get("approval_id"), SessionID: q.Get("session_id"),
 		PolicyVersion: q.Get("policy_version"), ExecutionID: q.Get("execution_id"), RequestID: q.Get("request_id"),
 	}
@@ -79,6 +84,11 @@ func auditFilter(q url.Values) (projections.AuditFilter, error) {
 		return f, httpd.Invalid(fields)
 	}
 	return f, nil
+}
+
+// given leaves out empty values: an empty filter selects all, as everywhere.
+func given(values []string) []string {
+	return slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" })
 }
 
 // verifyEvidence is GET /evidence/verify: the whole chain up to the durable

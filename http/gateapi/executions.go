@@ -50,8 +50,7 @@ var executionStates = []string{"", projections.ExecutionNotExecuted, projections
 
 // listExecutions is GET /executions.
 func (a *api) listExecutions(c *httpd.Call) error {
-	query := c.Request.URL.Query()
-	page, err := readPage(query)
+	query, page, err := readList(c, "execution_state")
 	if err != nil {
 		return err
 	}

@@ -9,10 +9,10 @@ import (
 	"writegate/projections"
 )
 
-// readPage reads limit, order and cursor for a list of the projections.
-func readPage(query url.Values) (projections.Page, error) {
-	p, err := httpd.ParsePage(query)
-	return projections.Page{Limit: p.Limit, Cursor: p.Cursor, Asc: p.Asc}, err
+// readList reads the filters named and the page of a list of the projections.
+func readList(c *httpd.Call, filters ...string) (url.Values, projections.Page, error) {
+	query, p, err := c.List(filters...)
+	return query, projections.Page{Limit: p.Limit, Cursor: p.Cursor, Asc: p.Asc}, err
 }
 
 // listFault says of a cursor that does not belong here what to do.

@@ -135,8 +135,7 @@ var logLevels = map[string]slog.Level{"": slog.LevelDebug, "debug": slog.LevelDe
 
 // logs is GET /logs: operational entries from memory, no evidence.
 func (a *api) logs(c *httpd.Call) error {
-	query := c.Request.URL.Query()
-	page, err := httpd.ParsePage(query)
+	query, page, err := c.List("level", "source")
 	if err != nil {
 		return err
 	}

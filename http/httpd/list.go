@@ -42,6 +42,17 @@ type Page struct {
 	Asc    bool // newest first unless order=asc
 }
 
+// List reads the query parameters of a list: those of its page, and its filters.
+// Each of them stands there once at most; repeatable ones are not named here.
+func (c *Call) List(filters ...string) (url.Values, Page, error) {
+	query, err := c.Query(append([]string{"limit", "cursor", "order"}, filters...)...)
+	if err != nil {
+		return nil, Page{}, err
+	}
+	page, err := ParsePage(query)
+	return query, page, err
+}
+
 // ParsePage reads limit, cursor and order. Its error is a fault
 // validation_failed that names each field that is wrong.
 func ParsePage(query url.Values) (Page, error) {
