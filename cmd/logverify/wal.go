@@ -2,17 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
+	"writegate/cmd/terminal"
 	"writegate/eventlog/frame"
 )
 
@@ -54,17 +50,17 @@ func verifyWAL(ctx context.Context, file string, f walFlags, stdout, stderr io.W
 	if err != nil {
 		return exitPartial, interrupted(err)
 	}
-	shown := newProgress(stderr)
-	report, err := frame.Verify(ctx, set, frame.Options{From: f.from, To: f.to, Workers: f.workers, Progress: shown.step})
-	err = errors.Join(err, shown.done(), set.Close())
+	shown := terminal.NewProgress(stderr, "verifying", true)
+	report, err := frame.Verify(ctx, set, frame.Options{From: f.from, To: f.to, Workers: f.workers, Progress: shown.Step})
+	err = errors.Join(err, shown.Done(), set.Close())
 	if err != nil {
 		return exitPartial, interrupted(err)
 	}
+	print := terminal.PrintReport
 	if f.json {
-		err = printJSON(stdout, report)
-	} else {
-		err = printText(stdout, report)
+		print = terminal.PrintReportJSON
 	}
+	err = print(stdout, report)
 	if err != nil && report.Status == frame.OK {
 		return exitPartial, err
 	}
@@ -76,66 +72,6 @@ func interrupted(err error) error {
 		return errors.New("interrupted: nothing was judged")
 	}
 	return err
-}
-
-func printJSON(w io.Writer, r frame.Report) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	return enc.Encode(r)
-}
-
-// Progress is shown only where the work is long enough to make a person wonder.
-const (
-	progressAfter = time.Second
-	progressEvery = 200 * time.Millisecond
-	linesEvery    = 5 * time.Second
-)
-
-// progress draws a bar where stderr is a terminal, and prints a JSON line now
-// and then where it is not.
-type progress struct {
-	out     io.Writer
-	bar     *progressbar.ProgressBar
-	tty     bool
-	started time.Time
-	last    time.Time
-	err     error
-}
-
-func newProgress(out io.Writer) *progress {
-	f, ok := out.(*os.File)
-	return &progress{out: out, tty: ok && term.IsTerminal(int(f.Fd())), started: time.Now()}
-}
-
-func (p *progress) step(done, total int64) {
-	now := time.Now()
-	if p.err != nil || now.Sub(p.started) < progressAfter {
-		return
-	}
-	if p.tty {
-		p.draw(done, total)
-		return
-	}
-	if now.Sub(p.last) >= linesEvery {
-		p.last = now
-		_, p.err = fmt.Fprintf(p.out, "{\"progress\":\"verify\",\"done_bytes\":%d,\"total_bytes\":%d}\n", done, total)
-	}
-}
-
-func (p *progress) draw(done, total int64) {
-	if p.bar == nil {
-		p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(p.out), progressbar.OptionSetDescription("verifying"),
-			progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true), progressbar.OptionThrottle(progressEvery),
-			progressbar.OptionSetPredictTime(true), progressbar.OptionClearOnFinish())
-	}
-	p.err = p.bar.Set64(done)
-}
-
-func (p *progress) done() error {
-	if p.bar == nil {
-		return p.err
-	}
-	return errors.Join(p.err, p.bar.Finish())
 }
 
 const aboutWAL = `Checks the write-ahead log FILE, by default named audit.wal.
