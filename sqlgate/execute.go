@@ -59,10 +59,25 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 	begin := time.Now()
 	recorded, err := g.Commands.RecordDecision(context.WithoutCancel(ctx), command)
 	s.watch.time(phaseLog, begin)
-	if err == nil {
+	switch {
+	case err == nil:
 		g.Step("decision.appended")
+	case isRefusal(err):
+		err = g.refuse(ctx, s, err)
 	}
 	return recorded, err
+}
+
+// isRefusal holds for what the state of an approval or of a key forbids, also
+// when that was found only under its lock: somebody else was quicker. All other
+// errors of a command mean that the log cannot be written.
+func isRefusal(err error) bool {
+	switch fault.CodeOf(err) {
+	case fault.ApprovalNotFound, fault.ApprovalRejected, fault.ApprovalExpired, fault.ApprovalMismatch, fault.ApprovalOutcomeUnknown,
+		fault.ApprovalAlreadyUsed, fault.IdempotencyConflict, fault.IdempotencyInProgress:
+		return true
+	}
+	return false
 }
 
 // dispatch is the command that lets the statement run.
@@ -207,5 +222,6 @@ func (g *Gate) notDispatched(ctx context.Context, s *submission, cause error) er
 	if err != nil {
 		return err
 	}
+	g.noteOutage(ctx, f)
 	return f.WithBeside("execution_state", StateNotExecuted).WithBeside("execution_id", recorded.ExecutionID)
 }

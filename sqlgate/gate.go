@@ -132,7 +132,8 @@ func (g *Gate) Submit(ctx context.Context, r *Request) (*Answer, error) {
 	if r.Preview {
 		return g.preview(ctx, s)
 	}
-	lease, kept, err := g.beginKey(s)
+	s.record = g.recordOf(r)
+	lease, kept, err := g.beginKey(ctx, s)
 	if err != nil || kept != nil {
 		return kept, err
 	}
@@ -149,7 +150,6 @@ func (g *Gate) Submit(ctx context.Context, r *Request) (*Answer, error) {
 // decideAndRun is the journey itself: classify, look up the approval, decide,
 // then record and run.
 func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error) {
-	s.record = g.recordOf(s.Request)
 	begin := time.Now()
 	classification, err := g.Classifier.Classify(ctx, s.SQL)
 	s.watch.time(phaseClassify, begin)

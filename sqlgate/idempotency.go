@@ -1,6 +1,7 @@
 package sqlgate
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,13 +13,17 @@ import (
 )
 
 // beginKey reserves the request's idempotency key, or gives its first answer
-// again (spec/decisions.md part 3).
-func (g *Gate) beginKey(s *submission) (*commands.KeyLease, *Answer, error) {
+// again (spec/decisions.md part 3). A key that is taken is a refusal, and leaves
+// evidence as every refusal does.
+func (g *Gate) beginKey(ctx context.Context, s *submission) (*commands.KeyLease, *Answer, error) {
 	if s.IdempotencyKey == "" {
 		return nil, nil, nil
 	}
-	lease, first, err := g.Commands.BeginKey(s.keyScope(), s.digest(), g.Now())
-	if err != nil || first == nil {
+	lease, first, err := g.Commands.BeginKey(s.keyScope(), s.record.RequestDigest, g.Now())
+	switch {
+	case isRefusal(err):
+		return nil, nil, g.refuse(ctx, s, err)
+	case err != nil || first == nil:
 		return lease, nil, err
 	}
 	kept, err := keptAnswer(first)
