@@ -39,10 +39,11 @@ type Commands struct {
 	step  func(string)
 	ttl   time.Duration
 
-	locks  *keyedLocks
-	keys   *keyLeases
-	floods *throttle
-	wake   chan struct{} // tells RunExpiry that an approval was created
+	locks   *keyedLocks
+	keys    *keyLeases
+	floods  *throttle
+	outages outages
+	wake    chan struct{} // tells RunExpiry that an approval was created
 
 	engine  atomic.Uint64               // seq of this run's startup event
 	refused atomic.Pointer[fault.Fault] // why every new command is refused, once corruption was recorded

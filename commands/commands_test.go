@@ -395,6 +395,33 @@ func TestPoliciesAreImportedOnceAndLoadedAtEveryStart(t *testing.T) {
 	again.check()
 }
 
+func TestADatabaseThatIsAwayLeavesFewEvents(t *testing.T) {
+	ctx := context.Background()
+	time := &clock{at: moment}
+	w := begin(t, setup{now: time.now})
+	for range 100 {
+		require.NoError(t, w.RecordDBUnavailable(ctx, "It is away.", "db_connection_failed"))
+	}
+	require.Equal(t, 1, w.count(event.TypeDBUnavailable), "the first one at once, the others are counted")
+	require.NoError(t, w.RecordDBUnavailable(ctx, "It is full.", "db_unavailable"))
+	require.Equal(t, 2, w.count(event.TypeDBUnavailable), "another reason is another event")
+	time.pass(minute)
+	require.NoError(t, w.FlushIncidents(ctx))
+	require.Equal(t, 3, w.count(event.TypeDBUnavailable))
+	require.NoError(t, w.FlushIncidents(ctx))
+	require.Equal(t, 3, w.count(event.TypeDBUnavailable), "what was told is not told again")
+	require.NoError(t, w.RecordDBUnavailable(ctx, "It is away again.", "db_connection_failed"))
+	require.NoError(t, w.Shutdown(ctx, "test", true))
+	counts := map[string]int{}
+	for _, e := range w.events() {
+		if e.Type == event.TypeDBUnavailable {
+			counts[e.Context.ReasonCode] += payload(t, &e.Draft).(*event.DBUnavailable).Count
+		}
+	}
+	require.Equal(t, map[string]int{"db_connection_failed": 101, "db_unavailable": 1}, counts, "every failure is counted in the end")
+	w.check()
+}
+
 func TestIncidentsOfAFloodBecomeFewEvents(t *testing.T) {
 	ctx := context.Background()
 	time := &clock{at: moment}

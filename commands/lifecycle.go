@@ -126,7 +126,7 @@ const digestTime = 5 * time.Second
 // came to its end. What was held back by throttling is written with it.
 func (c *Commands) Shutdown(ctx context.Context, reason string, drained bool) error {
 	now := c.now()
-	drafts := c.floods.flush(now, true)
+	drafts := append(c.floods.flush(now, true), c.outages.flush(now, true)...)
 	p := &event.Shutdown{Reason: reason, Drained: drained}
 	if digest, ok := c.digest(ctx); ok {
 		p.Digest = digest

@@ -56,7 +56,8 @@ func (c *Commands) RunThrottle(ctx context.Context) {
 
 // FlushIncidents writes what was counted and is due.
 func (c *Commands) FlushIncidents(ctx context.Context) error {
-	for chunk := range slices.Chunk(c.floods.flush(c.now(), false), expiryChunk) {
+	now := c.now()
+	for chunk := range slices.Chunk(append(c.floods.flush(now, false), c.outages.flush(now, false)...), expiryChunk) {
 		if _, err := c.commit(ctx, eventlog.Group{Drafts: chunk}); err != nil {
 			return err
 		}
@@ -68,12 +69,6 @@ func (c *Commands) FlushIncidents(ctx context.Context) error {
 // from the log's reserve, since a full volume is one such step.
 func (c *Commands) RecordHealthFail(ctx context.Context, step, message, reasonCode string) error {
 	return c.recordSystem(ctx, "check_health", reasonCode, &event.HealthFail{Step: step, Message: message})
-}
-
-// RecordDBUnavailable says that the database was out of reach, count times
-// since the last such event. The caller bounds how often it says so.
-func (c *Commands) RecordDBUnavailable(ctx context.Context, message, reasonCode string, count int) error {
-	return c.recordSystem(ctx, "connect_database", reasonCode, &event.DBUnavailable{Message: message, Count: count})
 }
 
 // RecordCorruption says that the log was found damaged while the service runs.

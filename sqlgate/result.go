@@ -42,6 +42,7 @@ func (g *Gate) finish(ctx context.Context, s *submission, recorded commands.Reco
 	if err := g.recordResult(ctx, s, a, command); err != nil {
 		return nil, err
 	}
+	g.noteOutage(ctx, f)
 	return nil, f
 }
 

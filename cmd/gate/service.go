@@ -77,6 +77,9 @@ func (g *service) firstLook(ctx context.Context) {
 	defer cancel()
 	if status := g.database.Status(ctx); !status.OK {
 		g.log.Warn("the database is out of reach; the gate starts without it", "source", "gate", "cause", status.Message)
+		if g.damaged == nil {
+			g.databaseOut(ctx, status.Message, "out_of_reach_at_start")
+		}
 	}
 }
 
@@ -205,8 +208,12 @@ func (g *service) learnMajor(major int) {
 
 // poolStopped says in the log that the database cannot be used for a while.
 func (g *service) poolStopped(pool, reason string) {
-	if err := g.commands.RecordDBUnavailable(context.Background(), "The "+pool+" connections are stopped for a while.", reason, 1); err != nil {
-		g.log.Error("a stopped pool could not be written to the event log", "source", "gate", "cause", err.Error())
+	g.databaseOut(context.Background(), "The "+pool+" connections are stopped for a while.", reason)
+}
+
+func (g *service) databaseOut(ctx context.Context, message, reason string) {
+	if err := g.commands.RecordDBUnavailable(context.WithoutCancel(ctx), message, reason); err != nil {
+		g.log.Error("the outage of the database could not be written to the event log", "source", "gate", "cause", err.Error())
 	}
 }
 
