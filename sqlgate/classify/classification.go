@@ -24,7 +24,7 @@ type Classification struct {
 	Functions      []string `json:"functions"`       // built-ins bare, all else schema.name
 	RiskSignals    []string `json:"risk_signals"`
 	Flags          []string `json:"flags"`
-	Where          []string `json:"where"` // one value for each UPDATE, DELETE and MERGE, in the order of their text, not deduplicated
+	Where          []string `json:"where"` // one value for each UPDATE, DELETE and MERGE; equal ones stand once
 	Fingerprint    string   `json:"fingerprint"`
 
 	ClassificationVersion string   `json:"classification_version"`
