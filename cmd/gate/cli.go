@@ -56,6 +56,7 @@ type app struct {
 	environ []string
 	step    func(name string) // test hook at each named step of the journey; nil in production
 	ready   func(addr string) // test hook: the listener is up
+	drain   time.Duration     // test hook: another drainTime; 0 in production
 }
 
 // Run is the whole program: arguments in, exit code out.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,8 @@ import (
 const (
 	firstLookTime = 3 * time.Second  // for the database's first answer
 	drainTime     = 15 * time.Second // for the requests that are running
+	cancelEvery   = time.Second      // after it: until they end, what they run is cancelled
+	cancelMargin  = 2 * time.Second  // for their answers, beyond the time that a COMMIT may take
 	closeTime     = 10 * time.Second // for the last events and the flush of the projections
 )
 
@@ -44,7 +47,10 @@ func (a *app) serve(ctx context.Context) error {
 	if err := g.open(ctx); err != nil {
 		return err
 	}
-	server, err := httpd.Listen(httpd.ServerOptions{Addr: s.HTTPListenAddr, Handler: g.handler, Logger: logger, DrainTimeout: drainTime})
+	server, err := httpd.Listen(httpd.ServerOptions{
+		Addr: s.HTTPListenAddr, Handler: g.handler, Logger: logger, DrainTimeout: cmp.Or(a.drain, drainTime),
+		Overdue: g.cancelStatements, Grace: millis(s.DBCommitTimeout) + cancelMargin,
+	})
 	if err != nil {
 		return fmt.Errorf("GATE_HTTP_LISTEN_ADDR is %s: %w", s.HTTPListenAddr, err)
 	}

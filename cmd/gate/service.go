@@ -280,6 +280,33 @@ func (g *service) run(ctx context.Context, server *httpd.Server) error {
 	}
 }
 
+// cancelStatements asks the database, until ctx ends, to end every statement
+// that runs: one that was just being sent is caught the next time. What commits
+// is left alone; it has a bound of its own.
+func (g *service) cancelStatements(ctx context.Context) {
+	again := time.NewTicker(cancelEvery)
+	defer again.Stop()
+	for {
+		if n := g.database.CancelAll(ctx); n > 0 {
+			g.log.Warn("statements were cancelled because the gate ends", "source", "gate", "statements", n)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+	}
+}
+
+// closeDatabase waits for no statement: those that were cut off, and those of a
+// gate whose log failed, could not leave evidence of a result any more.
+func (g *service) closeDatabase() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go g.cancelStatements(ctx)
+	g.database.Close()
+}
+
 // fatal ends the process with the code that says so.
 func (g *service) fatal(what string, cause error) error {
 	err := fmt.Errorf("%s: %w", what, cause)
@@ -307,7 +334,7 @@ func (g *service) close() {
 		g.classifier.Close()
 	}
 	if g.database != nil {
-		g.database.Close()
+		g.closeDatabase()
 	}
 	if g.ended != nil {
 		defer g.work.Wait()

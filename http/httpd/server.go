@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -23,6 +24,7 @@ const (
 	defaultIdleTimeout   = 120 * time.Second
 	defaultAnswerTimeout = 6 * time.Minute
 	defaultDrainTimeout  = 30 * time.Second
+	defaultGrace         = 5 * time.Second
 	maxHeaderBytes       = 64 << 10
 )
 
@@ -39,6 +41,11 @@ type ServerOptions struct {
 	// DrainTimeout is how long running requests have to end once the server is
 	// told to stop.
 	DrainTimeout time.Duration
+	// Overdue runs when that time is over and requests still run, until its
+	// context ends: it asks what they wait for to end. They have Grace to be
+	// answered; the rest is cut off.
+	Overdue func(context.Context)
+	Grace   time.Duration
 }
 
 // A Server is one listener and its orderly end.
@@ -46,6 +53,8 @@ type Server struct {
 	listener net.Listener
 	http     *http.Server
 	drain    time.Duration
+	overdue  func(context.Context)
+	grace    time.Duration
 }
 
 // Listen opens the listener, so that an address in use is told before anything
@@ -59,7 +68,8 @@ func Listen(o ServerOptions) (*Server, error) {
 	if o.TLS != nil {
 		listener = tls.NewListener(listener, o.TLS)
 	}
-	return &Server{listener: listener, drain: cmp.Or(o.DrainTimeout, defaultDrainTimeout), http: &http.Server{
+	s := &Server{listener: listener, drain: cmp.Or(o.DrainTimeout, defaultDrainTimeout), overdue: o.Overdue, grace: cmp.Or(o.Grace, defaultGrace)}
+	s.http = &http.Server{
 		Handler:           o.Handler,
 		ReadHeaderTimeout: cmp.Or(o.HeaderTimeout, defaultHeaderTimeout),
 		ReadTimeout:       cmp.Or(o.BodyTimeout, defaultBodyTimeout),
@@ -67,7 +77,8 @@ func Listen(o ServerOptions) (*Server, error) {
 		IdleTimeout:       cmp.Or(o.IdleTimeout, defaultIdleTimeout),
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(o.Logger.With("source", logSource).Handler(), slog.LevelWarn),
-	}}, nil
+	}
+	return s, nil
 }
 
 // Addr is the address that is listened on, with the port that was found.
@@ -77,8 +88,8 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 func (s *Server) Close() error { return errors.Join(s.http.Close(), ignoreClosed(s.listener.Close())) }
 
 // Serve answers requests until ctx ends; then it takes no new ones and waits
-// for the running ones. drained is true when all of them came to their end
-// within the drain time; the rest is cut off.
+// for the running ones. drained is true when all of them were answered, by
+// themselves or within the grace after Overdue; the rest is cut off.
 func (s *Server) Serve(ctx context.Context) (drained bool, err error) {
 	served := make(chan error, 1)
 	go func() { served <- s.http.Serve(s.listener) }()
@@ -87,10 +98,11 @@ func (s *Server) Serve(ctx context.Context) (drained bool, err error) {
 		return false, err
 	case <-ctx.Done():
 	}
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.drain)
-	defer cancel()
-	err = s.http.Shutdown(late)
-	drained = err == nil
+	ctx = context.WithoutCancel(ctx)
+	drained = s.await(ctx, s.drain, nil)
+	if !drained && s.overdue != nil {
+		drained = s.await(ctx, s.grace, s.overdue)
+	}
 	if !drained {
 		err = s.http.Close()
 	}
@@ -98,6 +110,19 @@ func (s *Server) Serve(ctx context.Context) (drained bool, err error) {
 		err = errors.Join(err, ended)
 	}
 	return drained, err
+}
+
+// await takes no new requests and gives the running ones their time to end;
+// meanwhile runs beside it.
+func (s *Server) await(ctx context.Context, most time.Duration, meanwhile func(context.Context)) (drained bool) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	if meanwhile != nil {
+		beside.Go(func() { meanwhile(ctx) })
+	}
+	return s.http.Shutdown(ctx) == nil
 }
 
 func ignoreClosed(err error) error {

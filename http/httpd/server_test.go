@@ -180,6 +180,37 @@ func TestARequestThatDoesNotEndIsCutOff(t *testing.T) {
 	require.False(t, <-s.drained)
 }
 
+func TestARequestThatIsAskedToEndIsStillAnswered(t *testing.T) {
+	running, end := make(chan struct{}), make(chan struct{})
+	asked := func(ctx context.Context) {
+		close(end)
+		<-ctx.Done()
+	}
+	s := serve(t, Options{}, ServerOptions{DrainTimeout: 10 * time.Millisecond, Overdue: asked, Grace: time.Minute}, func(m *Mux) {
+		m.Handle(http.MethodGet, "/long", func(c *Call) error {
+			close(running)
+			<-end
+			c.JSON(http.StatusOK, "ended")
+			return nil
+		})
+	})
+	got := make(chan string, 1)
+	go func() {
+		resp, err := http.Get(s.base + "/long")
+		if err != nil {
+			got <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		b, _ := io.ReadAll(resp.Body)
+		got <- string(b)
+	}()
+	<-running
+	s.stop()
+	require.Equal(t, "\"ended\"\n", <-got)
+	require.True(t, <-s.drained)
+}
+
 func TestAnAddressInUseIsToldAtOnce(t *testing.T) {
 	s := serve(t, Options{}, ServerOptions{}, echo)
 	_, err := Listen(ServerOptions{Addr: strings.TrimPrefix(s.base, "http://"), Handler: s.mux, Logger: slog.New(slog.DiscardHandler)})
