@@ -39,12 +39,13 @@ lint: ## gofmt and go vet
 crash: ## kill -9 loop on the event log: CRASHES rounds (default 200)
 	EVENTLOG_TEST_KILLS=$(CRASHES) $(GO) test -count=1 -timeout 60m -v -run Kill ./eventlog
 
+.PHONY: fresh
+fresh: ## drill: `make test` and `make run` as the only command on new Debian machines (root, debootstrap; minutes)
+	fixtures/freshmachine/drill.sh
+
 .PHONY: bench
-bench: ## measure the goals that have benchmarks so far (L1, L3, L5, P6, P7)
-	$(GO) test -run '^$$' -bench . -benchtime 1x ./eventlog
-	$(GO) test -run '^$$' -bench 'Against|CPU' -benchtime 7x ./eventlog/frame
-	$(GO) test -run '^$$' -bench P6 -benchtime 2s ./sqlgate/classify
-	$(GO) test -run '^$$' -bench Decide ./sqlgate/policy
+bench: build ## measure the goals of speed as ratios, print them and write docs/BENCHMARKS.md (about six minutes)
+	$(GO) run ./fixtures/bench
 
 .PHONY: pg-tables
 pg-tables: ## read the tables of built-in objects anew from the servers in PG_BINS (folders with postgres and initdb)
