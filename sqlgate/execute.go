@@ -62,10 +62,19 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 	switch {
 	case err == nil:
 		g.Step("decision.appended")
+		g.warnOfBypass(s)
 	case isRefusal(err):
 		err = g.refuse(ctx, s, err)
 	}
 	return recorded, err
+}
+
+// warnOfBypass tells whoever watches the operational log; the evidence says it all.
+func (g *Gate) warnOfBypass(s *submission) {
+	if s.bypass {
+		g.Logger.Warn("emergency bypass: a statement runs whatever was decided about it", "source", "gate", "request_id", s.RequestID,
+			"decision", string(s.result.Decision), "reason_code", s.result.ReasonCode, "operator", s.Operator)
+	}
 }
 
 // isRefusal holds for what the state of an approval or of a key forbids, also

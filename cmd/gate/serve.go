@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"writegate/http/httpd"
+	"writegate/sqlgate"
 	"writegate/sqlgate/classify"
 )
 
@@ -55,6 +56,10 @@ func (a *app) serve(ctx context.Context) error {
 		return fmt.Errorf("GATE_HTTP_LISTEN_ADDR is %s: %w", s.HTTPListenAddr, err)
 	}
 	logger.Info("the gate is listening", "source", "gate", "address", server.Addr().String(), "mode", s.Mode, "version", version)
+	if g.gate.ModeNow() == sqlgate.ModeEmergencyBypass {
+		logger.Warn("emergency bypass: statements with an operator token run whatever was decided about them", "source", "gate",
+			"reason", s.BypassReason, "until", s.BypassUntil)
+	}
 	if a.ready != nil {
 		a.ready(server.Addr().String())
 	}
