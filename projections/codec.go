@@ -188,6 +188,7 @@ func (p *PolicyVersion) walk(c *codec) {
 	texts(c, &p.Origin, &p.CreatedBy, &p.Note, &p.ActivatedBy, &p.ActivateReason, &p.RejectedReason, &p.Findings)
 	c.moments(&p.CreatedAt, &p.ActivatedAt, &p.ArchivedAt)
 	number(c, &p.ActivatedSeq)
+	number(c, &p.ArchivedSeq)
 	number(c, &p.ValidatedSeq)
 	c.flag(&p.Valid)
 	for _, n := range []*int{&p.Counts.Error, &p.Counts.Warning, &p.Counts.Info, &p.Tests.Cases, &p.Tests.Passed, &p.Corpus.Cases, &p.Corpus.Passed} {

@@ -40,6 +40,9 @@ func policyLoaded(t *tx, e *event.Envelope, p *event.PolicyLoaded) {
 	t.set(documentKey(p.Hash), p.Document)
 	t.policy(e, p.PolicyVersion, p.Hash, func(v *PolicyVersion) {
 		v.Status, v.Bytes, v.Origin, v.CreatedBy = p.Status, len(p.Document), event.PolicyOriginImport, importedBy
+		if p.Status == event.PolicyArchivedStatus {
+			v.ArchivedAt, v.ArchivedSeq = e.Time, e.Seq
+		}
 	})
 	if p.Status == event.PolicyActiveStatus {
 		t.activate(e, p.PolicyVersion, p.Hash, importedBy, "")
@@ -85,7 +88,7 @@ func policyRollback(t *tx, e *event.Envelope, p *event.PolicyRollback) {
 func (t *tx) activate(e *event.Envelope, version string, hash [32]byte, by, reason string) {
 	if previous := t.counters.Active; previous != "" && previous != version {
 		t.policy(e, previous, [32]byte{}, func(v *PolicyVersion) {
-			v.Status, v.ArchivedAt = event.PolicyArchivedStatus, e.Time
+			v.Status, v.ArchivedAt, v.ArchivedSeq = event.PolicyArchivedStatus, e.Time, e.Seq
 		})
 	}
 	t.policy(e, version, hash, func(v *PolicyVersion) {

@@ -144,6 +144,7 @@ type PolicyVersion struct {
 	ActivatedBy    string
 	ActivateReason string
 	ArchivedAt     time.Time
+	ArchivedSeq    uint64 // of the event that archived it, or brought it archived; 0 = never
 	RejectedReason string
 	Findings       string // JSON, of a rejected one
 
