@@ -120,10 +120,17 @@ func (l *lockedBuffer) String() string {
 // startGate runs `gate serve` in this process until the test ends.
 func startGate(t testing.TB, d gateDir, extra ...string) *testGate {
 	t.Helper()
+	return startGateWith(t, d, func(*app) {}, extra...)
+}
+
+// startGateWith is startGate with the hooks that set puts in.
+func startGateWith(t testing.TB, d gateDir, set func(*app), extra ...string) *testGate {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	g := &testGate{gateDir: d, stop: cancel, ended: make(chan int, 1), output: &lockedBuffer{}}
 	ready := make(chan string, 1)
 	a := &app{streams: streams{strings.NewReader(""), g.output, g.output}, environ: d.environ(extra...), ready: func(addr string) { ready <- addr }}
+	set(a)
 	go func() { g.ended <- a.run(ctx, []string{"serve"}) }()
 	select {
 	case addr := <-ready:
@@ -307,7 +314,10 @@ func memoryStore(t testing.TB) *projections.Store {
 	return store
 }
 
-func TestMain(m *testing.M) { os.Exit(m.Run()) }
+func TestMain(m *testing.M) {
+	playCrashRole()
+	os.Exit(m.Run())
+}
 
 // rawJSON is a field as it came.
 type rawJSON = json.RawMessage
