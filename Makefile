@@ -36,8 +36,9 @@ lint: ## gofmt and go vet
 	$(GO) vet ./...
 
 .PHONY: crash
-crash: ## kill -9 loop on the event log: CRASHES rounds (default 200)
+crash: ## kill -9 loops on the event log and on the whole gate under load: CRASHES rounds each (default 200)
 	EVENTLOG_TEST_KILLS=$(CRASHES) $(GO) test -count=1 -timeout 60m -v -run Kill ./eventlog
+	CRASH_ROUNDS=$(CRASHES) $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run Kill ./cmd/gate
 
 .PHONY: fresh
 fresh: ## drill: `make test` and `make run` as the only command on new Debian machines (root, debootstrap; minutes)
