@@ -314,10 +314,7 @@ func memoryStore(t testing.TB) *projections.Store {
 	return store
 }
 
-func TestMain(m *testing.M) {
-	playCrashRole()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(m.Run()) }
 
 // rawJSON is a field as it came.
 type rawJSON = json.RawMessage
