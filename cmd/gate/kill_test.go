@@ -1,0 +1,315 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
+)
+
+// A fall is how one gate of a life ends.
+type fall struct {
+	at     death         // where it kills itself
+	after  time.Duration // or else it is killed so long after its start
+	tear   bool          // and the batch that was being written is torn
+	asked  bool          // it is asked to end, under load, and dies on the way
+	maybe  bool          // it may end before it comes to where it is to die
+	refuse bool          // it is to refuse the torn tail that it finds
+}
+
+// lives are the falls that every run of the tests goes through: each named step
+// at least once. The gates of one life follow each other on the same data.
+var lives = map[string][]fall{
+	"a first start": {
+		{at: "open.before_create#1"}, {at: "open.after_create#1"}, {at: "recover.before_rewrite_sync#1"}, {at: "open.after_unclean#1"},
+		{at: "append.encoded#1"}, {at: "append.before_write#1"}, {at: "append.after_write#1", tear: true}, {at: "append.before_preallocate#1"},
+		{at: "append.before_wake#1"}, {at: "commands.append#2"}, {at: "commands.appended#2"}, {at: "commands.applied#2"},
+		{at: "commands.append@9"}, {at: "close.before_clean#1", asked: true},
+	},
+	"under load, in the log": {
+		{at: "append.encoded@30"}, {at: "append.before_write@11"}, {at: "append.after_write@12"}, {at: "append.after_sync@13"},
+		{at: "append.before_wake@14"}, {at: "append.before_preallocate@1"},
+	},
+	"under load, in the commands": {
+		{at: "commands.decide@25"}, {at: "commands.append@31"}, {at: "commands.appended@32"}, {at: "commands.applied@33"},
+		{at: "result.before_append@8"}, {at: "result.appended@9"},
+	},
+	"under load, around the database": {
+		{at: "decision.before_append@10"}, {at: "decision.appended@11"}, {at: "write.begun@7"}, {at: "write.executed@8"},
+		{at: "write.committed@9"}, {at: "read.executed@3"},
+	},
+	"while it recovers": {
+		{at: "append.after_write@20", tear: true}, {refuse: true}, {at: "recover.after_quarantine#1"}, {at: "recover.after_zero#1"},
+		{at: "recover.after_rewrite#1"}, {at: "append.after_write@15", tear: true}, {at: "commands.append#1"}, {at: "commands.applied#1"},
+	},
+	"at any moment": {{after: 50 * time.Millisecond}, {after: 400 * time.Millisecond}, {after: 600 * time.Millisecond}, {after: 900 * time.Millisecond}},
+}
+
+// TestAGateKilledAnywhereKeepsItsWord kills gates with SIGKILL, at each named
+// step and at random, while clients read, write, ask for approvals and use them.
+// After each death log and database are held against what the clients were told;
+// the next gate carries on where the last one died.
+func TestAGateKilledAnywhereKeepsItsWord(t *testing.T) {
+	for name, falls := range lives {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := beginLife(t)
+			for _, f := range falls {
+				l.live(f)
+			}
+			l.finish()
+			t.Log(l)
+		})
+	}
+}
+
+// deathsOfLife is how many gates of the longer form die on the same data.
+const deathsOfLife = 10
+
+// TestManyGatesKilledAtRandom is the longer form: CRASH_ROUNDS more deaths, at
+// random steps or moments. `make crash` runs it.
+func TestManyGatesKilledAtRandom(t *testing.T) {
+	rounds := 3
+	if asked := os.Getenv("CRASH_ROUNDS"); asked != "" {
+		var err error
+		rounds, err = strconv.Atoi(asked)
+		require.NoError(t, err)
+	}
+	for begun := 0; begun < rounds; begun += deathsOfLife {
+		l := beginLife(t)
+		for range min(deathsOfLife, rounds-begun) {
+			l.live(randomFall())
+		}
+		l.finish()
+		t.Log(l)
+	}
+}
+
+// randomFall is any step at any passing, or any moment.
+func randomFall() fall {
+	steps := killedSteps()
+	step := steps[rand.IntN(len(steps))]
+	when := []string{"@", "@", "@", "#"}[rand.IntN(4)]
+	f := fall{at: death(fmt.Sprintf("%s%s%d", step, when, 1+rand.IntN(60))), tear: step == "append.after_write" && rand.IntN(2) == 0, maybe: true}
+	switch {
+	case strings.HasPrefix(step, "open.") || strings.HasPrefix(step, "recover."):
+		f.at = death(step + "#1")
+	case strings.HasPrefix(step, "close."):
+		f.at, f.asked = death(step+"#1"), true
+	case rand.IntN(3) == 0:
+		f = fall{after: time.Duration(rand.Int64N(int64(time.Second))), maybe: true}
+	}
+	return f
+}
+
+// killedSteps are the steps at which lives kill, sorted.
+func killedSteps() []string {
+	steps := map[string]bool{}
+	for _, falls := range lives {
+		for _, f := range falls {
+			if f.at != "" {
+				steps[f.at.step()] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(steps))
+}
+
+// A life is one folder and one database, and the gates that die over them.
+type life struct {
+	t *testing.T
+	gateDir
+	book   *book
+	deaths map[string]int // what they died of
+	open   map[string]bool
+}
+
+func beginLife(t *testing.T) *life {
+	l := &life{t: t, gateDir: newGateDir(t, []byte(ledgerPolicy)), book: newBook(), deaths: map[string]int{}}
+	l.execute(t, ledgerTables)
+	return l
+}
+
+// patient are settings under which a busy machine is no reason to refuse, and
+// little is written ahead, so that it has to be done often.
+var patient = []string{
+	"GATE_DB_ACQUIRE_TIMEOUT_MS=60000", "GATE_DB_QUERY_TIMEOUT_MS=60000", "GATE_DB_LOCK_TIMEOUT_MS=60000", "GATE_DB_CONNECT_TIMEOUT_MS=60000",
+	"GATE_DB_COMMIT_TIMEOUT_MS=60000", "GATE_AUDIT_PREALLOCATE_BYTES=65536",
+}
+
+// Bounds of the work of one gate, where it does not die of itself.
+const (
+	workBeforeEnd = 300 * time.Millisecond
+	workAtMost    = 1500 * time.Millisecond
+)
+
+// live runs one gate until it falls and looks at what it leaves.
+func (l *life) live(f fall) {
+	t := l.t
+	if f.refuse {
+		l.refuse()
+		return
+	}
+	v := l.spawn(t, f.at, f.after, patient...)
+	if v.base != "" {
+		l.serves(v)
+		l.work(v, f)
+	}
+	v.await(t)
+	l.note(v, f)
+	if f.tear && v.killed() {
+		l.tear(t)
+	}
+	story := l.book.check(t, l.gateDir)
+	l.settled(story)
+	if len(story.events) > 0 {
+		l.compareDead(t)
+	}
+}
+
+// serves: a gate that listens serves, or was killed meanwhile.
+func (l *life) serves(v *victim) {
+	if r, err := v.try(http.MethodGet, "/health", ""); err == nil {
+		require.Equal(l.t, http.StatusOK, r.status, "%s\n%s", r.body, &v.output)
+	}
+}
+
+// work lets clients use the gate until it dies or is asked to end.
+func (l *life) work(v *victim, f fall) {
+	bound := startPatience // it dies of itself
+	switch {
+	case f.asked:
+		bound = workBeforeEnd
+	case f.maybe:
+		bound = workAtMost
+	}
+	stop := make(chan struct{})
+	timer := time.AfterFunc(bound, func() { close(stop) })
+	defer timer.Stop()
+	l.book.load(l.t, v, stop)
+	v.end(l.t)
+}
+
+// note counts a death, and fails for one that nobody asked for.
+func (l *life) note(v *victim, f fall) {
+	require.True(l.t, v.killed() || f.maybe && v.err == nil, "the gate that was to die at %q ended: %v\n%s", f.at, v.err, &v.output)
+	switch {
+	case !v.killed():
+		l.deaths["none"]++
+	case f.at != "":
+		l.deaths[f.at.step()]++
+	default:
+		l.deaths["a random moment"]++
+	}
+}
+
+// settled: what the last gate left open, this one gave up as unknown, or died
+// before it came so far.
+func (l *life) settled(s *story) {
+	for id := range l.open {
+		r := s.runs[id]
+		require.NotNil(l.t, r, "the dispatch of %s is lost", id)
+		require.Contains(l.t, []event.Type{"", event.TypeExecutionStateUnknown}, r.result)
+	}
+	l.open = map[string]bool{}
+	for id, r := range s.runs {
+		if r.result == "" {
+			l.open[id] = true
+		}
+	}
+}
+
+// refuse: a gate that may not go past a torn tail says so, and runs nothing.
+func (l *life) refuse() {
+	t := l.t
+	v := l.spawn(t, "", 0, append([]string{"GATE_AUDIT_ON_TORN_TAIL=refuse"}, patient...)...)
+	require.NotEmpty(t, v.base, "%s", &v.output)
+	health, err := v.try(http.MethodGet, "/health", "")
+	require.NoError(t, err)
+	require.Equal(t, http.StatusServiceUnavailable, health.status)
+	require.Contains(t, health.field("message"), "torn", "%s", health.body)
+	answer, err := v.try(http.MethodPost, "/query", `{"actor":"a","app":"shop","tenant":"t","role":"r","host":"h","env":"prod","sql":"INSERT INTO ledger (v) VALUES ('refused')"}`)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, answer.status, 500, "%s", answer.body)
+	v.end(t)
+	require.NoError(t, v.err, "%s", &v.output)
+}
+
+// finish lets a last gate answer everything that is open, and ends it cleanly.
+func (l *life) finish() {
+	t := l.t
+	v := l.spawn(t, "", 0, patient...)
+	require.NotEmpty(t, v.base, "%s", &v.output)
+	l.serves(v)
+	l.book.finish(t, v)
+	verified, err := v.try(http.MethodGet, "/evidence/verify", "")
+	require.NoError(t, err)
+	require.Equal(t, "ok", verified.field("status"), "%s", verified.body)
+	v.end(t)
+	require.NoError(t, v.err, "%s", &v.output)
+	story := l.book.check(t, l.gateDir)
+	l.settled(story)
+	require.Empty(t, l.open, "executions without a result after a clean end")
+	l.checkDisk(t)
+}
+
+func (l *life) String() string {
+	acknowledged, unknown := 0, 0
+	for _, f := range l.book.fates {
+		if f.must {
+			acknowledged++
+		}
+		if f.unknown {
+			unknown++
+		}
+	}
+	return fmt.Sprintf("deaths %v; %d requests, %d answered, %d not; %d rows acknowledged, %d keys answered with unknown; %d approvals",
+		l.deaths, l.book.requests, len(l.book.told), l.book.unanswerd, acknowledged, unknown, len(l.book.created))
+}
+
+// TestEveryNamedStepHasItsDeath reads the names of the steps from the source.
+func TestEveryNamedStepHasItsDeath(t *testing.T) {
+	found := map[string]bool{}
+	for _, f := range ourFiles(t) {
+		stepped := slices.Contains([]string{"eventlog", "commands", "sqlgate"}, f.room) // elsewhere a Step may be something else
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			argument, ok := stepCall(n)
+			if !ok {
+				return true
+			}
+			name, ok := argument.(*ast.BasicLit)
+			if ok && name.Kind == token.STRING {
+				found[strings.Trim(name.Value, `"`)] = true
+			} else if stepped {
+				t.Errorf("%s: the name of a step is to be written where it is passed", f.name)
+			}
+			return true
+		})
+	}
+	require.Equal(t, slices.Sorted(maps.Keys(found)), killedSteps(), "every named step stands in lives, and nothing else does")
+}
+
+// stepCall gives the argument of a call of a step hook: x.step or x.Step.
+func stepCall(n ast.Node) (argument ast.Expr, ok bool) {
+	call, ok := n.(*ast.CallExpr)
+	if !ok || len(call.Args) != 1 {
+		return nil, false
+	}
+	s, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || s.Sel.Name != "step" && s.Sel.Name != "Step" {
+		return nil, false
+	}
+	return call.Args[0], true
+}
