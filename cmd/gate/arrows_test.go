@@ -30,14 +30,15 @@ var arrows = map[string][]string{
 	"sqlgate/classify":     {"commands/fault"},
 	"sqlgate/policy":       {"commands/fault"},
 	"sqlgate/policyfolder": {"commands/fault", "sqlgate/policy"},
+	"sqlgate/replay":       {"eventlog/event", "sqlgate/policy"},
 	"sqlgate/pgexec":       {"commands/fault"},
-	"sqlgate":              {"commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/pgexec"},
+	"sqlgate":              {"commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec"},
 
 	"http/httpd":   {"commands/fault", "eventlog/event"},
-	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/pgexec", "sqlgate", "http/httpd"},
+	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame"},
-	"cmd/gate": {"cmd/terminal", "commands/fault", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder",
+	"cmd/gate": {"cmd/terminal", "commands/fault", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
 		"sqlgate/pgexec", "sqlgate", "http/httpd", "http/gateapi"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame"},
 }

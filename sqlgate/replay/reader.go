@@ -1,0 +1,76 @@
+package replay
+
+import (
+	"fmt"
+
+	"writegate/eventlog/event"
+	"writegate/sqlgate/policy"
+)
+
+// A Decision is one recorded decision with the facts that it was made from.
+type Decision struct {
+	Seq           uint64 // of decision_recorded
+	EventID       string
+	PolicyVersion string
+	PolicyHash    [32]byte
+	Engine        uint64 // seq of the startup event that names the engine
+	Facts         policy.Facts
+	Recorded      policy.Result // what the record says; texts are not in it
+}
+
+// A Reader joins the events of a request, as they stand in the log: both are
+// written in one append, so that one request is in sight at a time.
+type Reader struct {
+	request *event.Envelope
+}
+
+// Take looks at the next event of the log. It answers a decision when the
+// event is one. The error says that a decision's request is not where it must
+// be, or that an event is not to be read.
+func (r *Reader) Take(e *event.Envelope) (*Decision, error) {
+	switch e.Type {
+	case event.TypeRequestReceived:
+		kept := *e
+		r.request = &kept
+		return nil, nil
+	case event.TypeDecisionRecorded:
+		return r.join(e)
+	}
+	return nil, nil
+}
+
+func (r *Reader) join(e *event.Envelope) (*Decision, error) {
+	request := r.request
+	r.request = nil
+	if request == nil || request.Seq+1 != e.Seq || request.Context.RequestID != e.Context.RequestID {
+		return nil, fmt.Errorf("event %d is a decision, and the event before it is not its request", e.Seq)
+	}
+	var p event.DecisionRecorded
+	if err := p.Parse(e.Payload); err != nil {
+		return nil, fmt.Errorf("event %d: %w", e.Seq, err)
+	}
+	return &Decision{
+		Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion, PolicyHash: p.PolicyHash, Engine: p.Engine,
+		Facts: factsOf(&request.Context, &e.Context, &p.Facts),
+		Recorded: policy.Result{
+			Decision: policy.Decision(e.Context.Decision), ReasonCode: e.Context.ReasonCode, RuleID: p.RuleID, Layer: p.Layer,
+			Matched: p.Matched, Observed: p.Observed, Errors: p.Errors, Floor: p.Floor, Lifted: p.Lifted,
+		},
+	}, nil
+}
+
+// factsOf gathers facts/v1 from where the record keeps them.
+func factsOf(request, decision *event.Context, f *event.DecisionFacts) policy.Facts {
+	mode := policy.ModeEnforce
+	if decision.Mode == policy.ModeApprovalFirst {
+		mode = policy.ModeApprovalFirst
+	}
+	return policy.Facts{
+		QueryType: decision.Operation, QueryTypes: f.QueryTypes, Class: f.Class, SafeRead: f.SafeRead,
+		TablesRead: f.TablesRead, TablesWritten: f.TablesWritten, ColumnsWritten: f.ColumnsWritten, Functions: f.Functions,
+		RiskSignals: f.RiskSignals, Flags: f.Flags, Where: f.Where, Fingerprint: decision.Fingerprint,
+		Actor: request.Actor, App: request.App, Tenant: request.Tenant, Role: request.Role, Host: request.Host, Env: request.Env,
+		TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified,
+		Mode: mode, Approved: f.Approved, SessionID: request.SessionID,
+	}
+}

@@ -1,0 +1,199 @@
+package replay
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+
+	"writegate/eventlog/event"
+	"writegate/sqlgate/policy"
+)
+
+// A Verifier recomputes every decision of a log under the version that it
+// names, from the log alone (design/policy.md part 9).
+type Verifier struct {
+	engine    map[string]string // of this program
+	reader    Reader
+	documents map[[32]byte][]byte
+	policies  map[[32]byte]*policy.Policy // nil: the bytes do not load here
+	engines   map[uint64]map[string]string
+	from, to  uint64
+	found     func(Difference)
+	result    Result
+}
+
+// A Result counts what a verification did.
+type Result struct {
+	Decisions   int  `json:"decisions"`   // recomputed
+	Differences int  `json:"differences"` // of those
+	Unchecked   int  `json:"unchecked"`   // could not be recomputed
+	EngineDrift bool `json:"engine_drift"`
+}
+
+// Kinds of a Difference.
+const (
+	KindDifference  = "difference"   // the same engine decides otherwise
+	KindEngineDrift = "engine_drift" // another engine decided it
+	KindUnchecked   = "unchecked"    // could not be recomputed
+)
+
+// A Difference is a decision whose record and recomputation differ, or one that
+// could not be recomputed.
+type Difference struct {
+	Kind          string   `json:"kind"`
+	Seq           uint64   `json:"seq"`
+	EventID       string   `json:"event_id,omitempty"`
+	PolicyVersion string   `json:"policy_version,omitempty"`
+	Fields        []string `json:"fields,omitempty"` // "field: recorded X, recomputed Y"
+	Problem       string   `json:"problem,omitempty"`
+}
+
+// NewVerifier verifies the decisions with from <= seq <= to (0: no bound) and
+// hands each difference to found. It must see the log from its first event on:
+// the bytes of a version stand where it was brought.
+func NewVerifier(engine map[string]string, from, to uint64, found func(Difference)) *Verifier {
+	return &Verifier{engine: engine, from: from, to: to, found: found, documents: map[[32]byte][]byte{},
+		policies: map[[32]byte]*policy.Policy{}, engines: map[uint64]map[string]string{}}
+}
+
+// Take looks at the next event of the log.
+func (v *Verifier) Take(e *event.Envelope) error {
+	switch e.Type {
+	case event.TypeStartup:
+		var p event.Startup
+		if err := p.Parse(e.Payload); err != nil {
+			return fmt.Errorf("event %d: %w", e.Seq, err)
+		}
+		v.engines[e.Seq] = p.Engine
+		return nil
+	case event.TypePolicyCandidateCreated:
+		var p event.PolicyCandidateCreated
+		if err := p.Parse(e.Payload); err != nil {
+			return fmt.Errorf("event %d: %w", e.Seq, err)
+		}
+		v.keep(p.Document)
+		return nil
+	case event.TypePolicyLoaded:
+		var p event.PolicyLoaded
+		if err := p.Parse(e.Payload); err != nil {
+			return fmt.Errorf("event %d: %w", e.Seq, err)
+		}
+		v.keep(p.Document)
+		return nil
+	}
+	d, err := v.reader.Take(e)
+	switch {
+	case e.Seq < v.from || (v.to != 0 && e.Seq > v.to):
+	case err != nil:
+		v.unchecked(&Decision{Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion}, err.Error())
+	case d != nil:
+		v.check(d)
+	}
+	return nil
+}
+
+// keep holds a document by the hash of its bytes, whatever its event says.
+func (v *Verifier) keep(document []byte) {
+	if len(document) > 0 {
+		v.documents[sha256.Sum256(document)] = slices.Clone(document)
+	}
+}
+
+// Result is what was found so far.
+func (v *Verifier) Result() Result { return v.result }
+
+func (v *Verifier) unchecked(d *Decision, problem string) {
+	v.result.Unchecked++
+	v.found(Difference{Kind: KindUnchecked, Seq: d.Seq, EventID: d.EventID, PolicyVersion: d.PolicyVersion, Problem: problem})
+}
+
+func (v *Verifier) check(d *Decision) {
+	engine, known := v.engines[d.Engine]
+	if !known {
+		v.unchecked(d, fmt.Sprintf("event %d, which names the engine, is no startup event", d.Engine))
+		return
+	}
+	if engine["facts"] != policy.FactsVersion {
+		v.unchecked(d, fmt.Sprintf("its facts are %q, and this program knows %s", engine["facts"], policy.FactsVersion))
+		return
+	}
+	p, problem := v.policy(d.PolicyHash)
+	if p == nil {
+		v.unchecked(d, problem)
+		return
+	}
+	v.result.Decisions++
+	fields := differences(&d.Recorded, p.Decide(&d.Facts))
+	if p.Version() != d.PolicyVersion {
+		fields = append(fields, fmt.Sprintf("policy_version: recorded %s, the bytes say %s", d.PolicyVersion, p.Version()))
+	}
+	if len(fields) == 0 {
+		return
+	}
+	kind := KindDifference
+	if !sameEngine(engine, v.engine) {
+		kind, v.result.EngineDrift = KindEngineDrift, true
+	}
+	v.result.Differences++
+	v.found(Difference{Kind: kind, Seq: d.Seq, EventID: d.EventID, PolicyVersion: d.PolicyVersion, Fields: fields})
+}
+
+// policy loads a version once. A document that was active once and does not
+// load any more is a change of the program, not of the record.
+func (v *Verifier) policy(hash [32]byte) (*policy.Policy, string) {
+	p, done := v.policies[hash]
+	if !done {
+		document, known := v.documents[hash]
+		if !known {
+			return nil, fmt.Sprintf("the log does not hold the bytes of the policy with the hash %x", hash)
+		}
+		p, _ = policy.Load(document, policy.Options{})
+		v.policies[hash] = p
+	}
+	if p == nil {
+		return nil, fmt.Sprintf("the policy with the hash %x is not valid for this program", hash)
+	}
+	return p, ""
+}
+
+// sameEngine compares what decides; the version of the gate around it and of
+// the language it is written in do not.
+func sameEngine(a, b map[string]string) bool {
+	decides := func(m map[string]string) map[string]string {
+		m = maps.Clone(m)
+		delete(m, "gate")
+		delete(m, "go")
+		return m
+	}
+	return maps.Equal(decides(a), decides(b))
+}
+
+// differences names the fields in which two results differ.
+func differences(recorded *policy.Result, again policy.Result) []string {
+	var fields []string
+	differ := func(name string, was, is any) {
+		fields = append(fields, fmt.Sprintf("%s: recorded %v, recomputed %v", name, was, is))
+	}
+	for _, f := range []struct{ name, was, is string }{
+		{"decision", string(recorded.Decision), string(again.Decision)},
+		{"reason_code", recorded.ReasonCode, again.ReasonCode},
+		{"rule_id", recorded.RuleID, again.RuleID},
+	} {
+		if f.was != f.is {
+			differ(f.name, f.was, f.is)
+		}
+	}
+	for _, f := range []struct {
+		name    string
+		was, is []string
+	}{
+		{"matched", recorded.Matched, again.Matched}, {"observed", recorded.Observed, again.Observed}, {"errors", recorded.Errors, again.Errors},
+		{"floor", recorded.Floor, again.Floor}, {"lifted", recorded.Lifted, again.Lifted},
+	} {
+		if !slices.Equal(f.was, f.is) {
+			differ(f.name, f.was, f.is)
+		}
+	}
+	return fields
+}
