@@ -256,6 +256,7 @@ func (g *testGate) do(t testing.TB, method, path string, body []byte, headers ..
 	return r
 }
 
+// try sends a request and holds what came back against docs/openapi.yaml.
 func (g *testGate) try(method, path string, body []byte, headers ...string) (reply, error) {
 	request, err := http.NewRequest(method, g.base+path, bytes.NewReader(body))
 	if err != nil {
@@ -274,7 +275,15 @@ func (g *testGate) try(method, path string, body []byte, headers ...string) (rep
 	}
 	defer response.Body.Close()
 	read, err := io.ReadAll(response.Body)
-	return reply{response.StatusCode, response.Header, read}, err
+	if err != nil {
+		return reply{}, err
+	}
+	r := reply{response.StatusCode, response.Header, read}
+	contract, err := openAPI()
+	if err != nil {
+		return r, err
+	}
+	return r, contract.holds(request, body, r)
 }
 
 func (g *testGate) get(t testing.TB, path string) reply {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -67,6 +68,13 @@ type Mux struct {
 	proxies    *Proxies
 	now        func() time.Time
 	onIncident func(context.Context, Report)
+	routes     []Route
+}
+
+// A Route is one endpoint as it was registered.
+type Route struct {
+	Method string
+	Path   string // with parameters as :name
 }
 
 // A Handler serves one endpoint: it answers through the call, or returns an
@@ -93,8 +101,13 @@ func NewMux(o Options) *Mux {
 	return m
 }
 
+// Routes are the endpoints in the order of their registration, without the HEAD
+// beside each GET, so that a document of the API can be held against them.
+func (m *Mux) Routes() []Route { return slices.Clone(m.routes) }
+
 // Handle registers a handler; a GET is reachable by HEAD too.
 func (m *Mux) Handle(method, path string, h Handler) {
+	m.routes = append(m.routes, Route{method, path})
 	m.router.Handle(method, path, withParams(h))
 	if method == http.MethodGet {
 		m.router.Handle(http.MethodHead, path, withParams(h))
