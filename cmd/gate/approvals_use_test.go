@@ -1,0 +1,223 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"writegate/eventlog/event"
+	"writegate/fixtures/postgres"
+)
+
+// These tests hold what an approval lets run: exactly the request that was
+// approved, once, within its limits (spec/decisions.md part 5).
+
+func TestAnApprovalIsForTheExactRequest(t *testing.T) {
+	g := startGate(t, newNotes(t))
+	request := insertHeld("bound").with("session_id", "s-1")
+	id := g.approved(t, request)
+	sql := request["sql"].(string)
+	for name, changed := range map[string]statement{
+		"a space at the end":   request.with("sql", sql+" "),
+		"a space in front":     request.with("sql", " "+sql),
+		"two spaces":           request.with("sql", strings.Replace(sql, " ", "  ", 1)),
+		"a semicolon":          request.with("sql", sql+";"),
+		"a comment":            request.with("sql", sql+" -- x"),
+		"the case of a word":   request.with("sql", strings.Replace(sql, "INSERT", "insert", 1)),
+		"another value":        request.with("sql", strings.Replace(sql, "bound", "Bound", 1)),
+		"a qualified name":     request.with("sql", strings.Replace(sql, "held_notes", "public.held_notes", 1)),
+		"another table":        request.with("sql", strings.Replace(sql, "held_notes", "open_notes", 1)),
+		"a blocked statement":  request.with("sql", "INSERT INTO closed_notes VALUES ('bound')"),
+		"a read":               request.with("sql", "SELECT 1"),
+		"another actor":        request.with("actor", "bo"),
+		"the actor's case":     request.with("actor", "Ana"),
+		"another app":          request.with("app", "desk"),
+		"another tenant":       request.with("tenant", "acme "),
+		"another role":         request.with("role", "admin"),
+		"another host":         request.with("host", "desk-2"),
+		"another env":          request.with("env", "staging"),
+		"another session":      request.with("session_id", "s-2"),
+		"no session":           request.with("session_id", ""),
+		"values moved between": request.with("actor", "anashop").with("app", ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := g.query(t, changed.with("approval_id", id))
+			if changed["app"] == "" {
+				requireFault(t, r, http.StatusBadRequest, "validation_failed")
+			} else {
+				requireFault(t, r, http.StatusConflict, "approval_mismatch")
+			}
+			require.Equal(t, "0", g.value(t, "SELECT count(*) FROM (SELECT FROM held_notes UNION ALL SELECT FROM open_notes UNION ALL SELECT FROM closed_notes) AS notes"))
+		})
+	}
+	requireFault(t, g.query(t, request.with("approval_id", strings.ToUpper(id))), http.StatusNotFound, "approval_not_found")
+	requireFault(t, g.query(t, request.with("approval_id", " "+id)), http.StatusNotFound, "approval_not_found")
+	other := g.hold(t, request)
+	require.NotEqual(t, id, other, "without approval_id it is a new question")
+
+	// What is no part of the context may differ: the text may come as the query
+	// parameter, the profile may be another.
+	bare := maps.Clone(request)
+	delete(bare, "sql")
+	r := g.query(t, bare.with("approval_id", id).with("execution_profile", "latency"), "sql="+sql)
+	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+	require.Equal(t, "1", g.rowsOf(t, "held_notes", "bound"))
+	require.Equal(t, "pending", g.record(t, other)["status"], "the other question is untouched")
+}
+
+func TestNoChangedByteRunsUnderAnApproval(t *testing.T) {
+	g := startGate(t, newNotes(t))
+	request := insertHeld("bytes")
+	id := g.approved(t, request)
+	fields := slices.Sorted(maps.Keys(request))
+	rapid.Check(t, func(rt *rapid.T) {
+		field := rapid.SampledFrom(fields).Draw(rt, "field")
+		text := []rune(request[field].(string))
+		at := rapid.IntRange(0, len(text)).Draw(rt, "at")
+		inserted := rapid.SliceOfN(rapid.Rune(), 0, 2).Draw(rt, "inserted")
+		removed := rapid.IntRange(0, min(2, len(text)-at)).Draw(rt, "removed")
+		changed := string(slices.Concat(text[:at], inserted, text[at+removed:]))
+		if changed == string(text) {
+			return
+		}
+		r := g.query(t, request.with(field, changed).with("approval_id", id))
+		if r.status < http.StatusBadRequest {
+			rt.Fatalf("%s = %q ran under the approval of %q: %d %s", field, changed, string(text), r.status, r.body)
+		}
+	})
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM held_notes"))
+	require.Equal(t, "approve", g.record(t, id)["resolution"])
+	require.Nil(t, g.record(t, id)["execution_id"], "none of it used the approval")
+	require.Equal(t, http.StatusOK, g.query(t, request.with("approval_id", id)).status)
+}
+
+func TestThePolicyStillDecidesAboutAnApprovedStatement(t *testing.T) {
+	d := newNotes(t)
+	g := startGate(t, d, "GATE_MODE=approval_first")
+	asked := g.approved(t, insertOpen("asked"))
+	require.Equal(t, "approval_first_mode", g.record(t, asked)["reason_code"])
+	g.end(t)
+
+	g = startGate(t, d)
+	r := g.query(t, insertOpen("asked").with("approval_id", asked))
+	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+	require.Equal(t, "1", g.rowsOf(t, "open_notes", "asked"))
+	require.NotNil(t, g.record(t, asked)["used_at"], "used up, though this mode would not have asked")
+	requireFault(t, g.query(t, insertOpen("asked").with("approval_id", asked)), http.StatusConflict, "approval_already_used")
+	require.Equal(t, http.StatusOK, g.query(t, insertOpen("asked")).status)
+}
+
+func TestAnApprovalIsUsedByWhatReachedTheDatabase(t *testing.T) {
+	g := startGate(t, newNotes(t))
+	request := ask("INSERT INTO held_notes SELECT (1 / (length(note) - 4))::text FROM open_notes")
+	require.Equal(t, http.StatusOK, g.query(t, insertOpen("four")).status)
+	id := g.approved(t, request)
+	failed := g.query(t, request.with("approval_id", id))
+	details := requireFault(t, failed, http.StatusUnprocessableEntity, "db_query_failed")
+	require.Equal(t, "22012", details["sqlstate"])
+	require.Equal(t, "failure", failed.text(t, "execution_state"))
+	record := g.record(t, id)
+	require.Equal(t, failed.text(t, "execution_id"), record["execution_id"])
+	requireFault(t, g.query(t, request.with("approval_id", id)), http.StatusConflict, "approval_already_used")
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM held_notes"))
+}
+
+// TestAnAbortedExecutionLeavesItsApprovalUsable: a timeout answers 504 and
+// unknown, and where the log knows that nothing was applied the approval may be
+// used again.
+func TestAnAbortedExecutionLeavesItsApprovalUsable(t *testing.T) {
+	d := newNotes(t)
+	g := startGate(t, d, "GATE_DB_QUERY_TIMEOUT_MS=2000", "GATE_DB_LOCK_TIMEOUT_MS=0")
+	id := g.approved(t, insertHeld("patient"))
+	retry := insertHeld("patient").with("approval_id", id)
+	release := postgres.HoldURL(t, g.database, "LOCK TABLE held_notes")
+	late := g.query(t, retry)
+	details := requireFault(t, late, http.StatusGatewayTimeout, "db_query_timeout")
+	require.Equal(t, []any{"unknown", "aborted"}, []any{late.json(t)["execution_state"], details["outcome"]})
+	release()
+	g.end(t)
+
+	g = startGate(t, d)
+	require.Equal(t, "0", g.rowsOf(t, "held_notes", "patient"))
+	again := g.query(t, retry)
+	require.Equal(t, http.StatusOK, again.status, "%s", again.body)
+	require.NotEqual(t, late.text(t, "execution_id"), again.text(t, "execution_id"))
+	require.Equal(t, "1", g.rowsOf(t, "held_notes", "patient"))
+	requireFault(t, g.query(t, retry), http.StatusConflict, "approval_already_used")
+	require.Equal(t, again.text(t, "execution_id"), g.record(t, id)["execution_id"])
+	g.end(t)
+	count := countTypes(g.events(t), id)
+	require.Equal(t, []int{2, 2, 1, 1, 1}, []int{count[event.TypeApprovalUsed], count[event.TypeExecutionDispatched],
+		count[event.TypeExecutionStateUnknown], count[event.TypeExecutionOutcomeResolved], count[event.TypeExecutionSuccess]})
+}
+
+func TestTheRowLimitOfAnApproval(t *testing.T) {
+	d := newNotes(t)
+	d.execute(t, `
+CREATE TABLE copies (note text NOT NULL);
+CREATE FUNCTION copy_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO copies VALUES (NEW.note); RETURN NEW; END $$;
+CREATE TRIGGER copy AFTER INSERT ON held_notes FOR EACH ROW WHEN (NEW.note LIKE 'copied%') EXECUTE FUNCTION copy_note()`)
+	g := startGate(t, d)
+	rows := func(n int, prefix string) statement {
+		return ask(fmt.Sprintf("INSERT INTO held_notes SELECT '%s' || n FROM generate_series(1, %d) AS n", prefix, n))
+	}
+	for name, c := range map[string]struct {
+		request statement
+		rows    float64 // what the limit counted; 0 = within it
+	}{
+		"at the limit":                {rows(5, "at"), 0},
+		"one more":                    {rows(6, "over"), 6},
+		"many":                        {rows(1000, "many"), 1000},
+		"what a trigger writes too":   {rows(3, "copied"), 6},
+		"within it, with the trigger": {rows(2, "copied few"), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := g.value(t, "SELECT count(*) FROM held_notes")
+			id := g.approved(t, c.request)
+			r := g.query(t, c.request.with("approval_id", id))
+			if c.rows == 0 {
+				require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+				return
+			}
+			details := requireFault(t, r, http.StatusUnprocessableEntity, "row_limit_exceeded")
+			require.Equal(t, []any{5.0, c.rows}, pick(details, "max_rows", "rows"))
+			require.Equal(t, "failure", r.text(t, "execution_state"))
+			require.Equal(t, before, g.value(t, "SELECT count(*) FROM held_notes"), "rolled back")
+			requireFault(t, g.query(t, c.request.with("approval_id", id)), http.StatusConflict, "approval_already_used")
+		})
+	}
+	require.Equal(t, "7", g.value(t, "SELECT count(*) FROM held_notes"))
+	require.Equal(t, "2", g.value(t, "SELECT count(*) FROM copies"))
+}
+
+// TestARowLimitThatCannotBeCountedRunsNothing: TRUNCATE counts no rows, so that
+// an approval with a limit cannot let it run.
+func TestARowLimitThatCannotBeCountedRunsNothing(t *testing.T) {
+	d := newNotes(t)
+	d.execute(t, "INSERT INTO held_notes VALUES ('kept')")
+	g := startGate(t, d)
+	id := g.approved(t, ask("TRUNCATE held_notes"))
+	for range 2 { // it never reached the database, so that the approval stays as it was
+		details := requireFault(t, g.query(t, ask("TRUNCATE held_notes").with("approval_id", id)), http.StatusUnprocessableEntity, "row_limit_exceeded")
+		require.Equal(t, "not_countable", details["reason"])
+	}
+	require.Equal(t, "1", g.rowsOf(t, "held_notes", "kept"))
+	require.Nil(t, g.record(t, id)["execution_id"])
+}
+
+func TestAPreviewTakesNoApproval(t *testing.T) {
+	g := startGate(t, newNotes(t))
+	id := g.approved(t, insertHeld("preview"))
+	details := requireFault(t, g.query(t, insertHeld("preview").with("approval_id", id), "mode=preview"), http.StatusBadRequest, "validation_failed")
+	require.Contains(t, details["fields"], "approval_id")
+	preview := g.query(t, insertHeld("preview"), "mode=preview")
+	require.Equal(t, []any{"REQUIRE_APPROVAL", nil}, pick(preview.json(t), "decision", "approval_id"))
+	require.Len(t, g.approvals(t, "").Items, 1, "a preview asks nobody")
+	require.Equal(t, http.StatusOK, g.query(t, insertHeld("preview").with("approval_id", id)).status)
+}
