@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"os"
 	"strconv"
 
@@ -62,13 +64,8 @@ func (a *app) walPath(args []string) (string, error) {
 }
 
 func (a *app) verifyLog(c *cobra.Command, path string, asJSON bool) error {
-	set, err := frame.Discover(c.Context(), frame.OS{}, path)
-	if err != nil {
-		return exitWith(exitPartial, err)
-	}
-	progress := terminal.NewProgress(a.err, "verifying", true)
-	report, err := frame.Verify(c.Context(), set, frame.Options{Progress: progress.Step})
-	if err = errors.Join(err, progress.Done(), set.Close()); err != nil {
+	set, report, err := a.judgeLog(c.Context(), path)
+	if err = errors.Join(err, set.Close()); err != nil {
 		return exitWith(exitPartial, err)
 	}
 	print := terminal.PrintReport
@@ -78,67 +75,97 @@ func (a *app) verifyLog(c *cobra.Command, path string, asJSON bool) error {
 	if err := print(c.OutOrStdout(), report); err != nil {
 		return exitWith(exitPartial, err)
 	}
-	switch report.Status {
+	return exitAfter(report, nil)
+}
+
+// judgeLog opens the files of a log for reading alone and verifies them. It
+// takes no writer's lock, so a gate may be running; the caller closes the set.
+func (a *app) judgeLog(ctx context.Context, path string) (frame.Set, frame.Report, error) {
+	set, err := frame.Discover(ctx, frame.OS{}, path)
+	if err != nil {
+		return set, frame.Report{}, err
+	}
+	progress := terminal.NewProgress(a.err, "verifying", true)
+	report, err := frame.Verify(ctx, set, frame.Options{Progress: progress.Step})
+	return set, report, errors.Join(err, progress.Done())
+}
+
+// exitAfter is a report's exit code; why is what to say where it is not ok.
+func exitAfter(r frame.Report, why error) error {
+	switch r.Status {
 	case frame.OK:
 		return nil
 	case frame.Corruption:
-		return exitWith(exitFailed, nil)
+		return exitWith(exitFailed, why)
 	}
-	return exitWith(exitPartial, nil)
-}
-
-// readLog opens the log of the settings alone: no gate may be running, because
-// opening it is the writer's business. It appends nothing.
-func (a *app) readLog(ctx context.Context, s *settings) (*eventlog.Log, error) {
-	l, _, err := eventlog.Open(ctx, eventlog.Options{
-		Path: s.AuditWALPath, Fsync: s.AuditFsync, OnTornTail: eventlog.TornTailRefuse, AllowNetworkFS: s.AuditNetworkFS,
-	})
-	if err != nil {
-		return nil, exitWith(eventlog.ExitCode(err), fmt.Errorf("the event log %s cannot be opened: %w", s.AuditWALPath, err))
-	}
-	return l, nil
+	return exitWith(exitPartial, why)
 }
 
 func (a *app) logDumpCommand() *cobra.Command {
 	var from, to uint64
 	cmd := &cobra.Command{
-		Use: "dump", Short: "Print the events of the log, one JSON object a line", Args: cobra.NoArgs,
-		Long: `Print the events of GATE_AUDIT_WAL_PATH in their readable form, one JSON object a line.
+		Use: "dump [FILE]", Short: "Print the events of the log, one JSON object a line; a running gate may go on", Args: cobra.MaximumNArgs(1),
+		Long: `Verify the log, then print its events in their readable form, one JSON object a line.
 
-The gate must not be running; of a running one use GET /audit, or the JSONL file.`,
-		RunE: func(c *cobra.Command, _ []string) (err error) {
-			s, err := a.settingsFor()
+FILE is GATE_AUDIT_WAL_PATH by default. Nothing is written and no lock of the gate is taken; of a
+log that a gate is writing, what is on disk at the start is printed. Where something is wrong with
+the log, the events before it are printed and the exit code is that of "gate log verify".`,
+		RunE: func(c *cobra.Command, args []string) error {
+			path, err := a.walPath(args)
 			if err != nil {
 				return err
 			}
-			if _, err := os.Stat(s.AuditWALPath); err != nil {
-				return exitWith(exitPartial, err)
-			}
-			l, err := a.readLog(c.Context(), s)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, l.Close(context.WithoutCancel(c.Context()))) }()
-			out := bufio.NewWriter(c.OutOrStdout())
-			var line []byte
-			for e, err := range l.From(c.Context(), max(from, 1)) {
-				if err != nil {
-					return exitWith(exitPartial, errors.Join(err, out.Flush()))
-				}
-				if to != 0 && e.Seq > to {
-					break
-				}
-				line = append(event.AppendJSON(line[:0], &e), '\n')
-				if _, err := out.Write(line); err != nil {
-					return err
-				}
-			}
-			return out.Flush()
+			return a.dumpLog(c, path, from, to)
 		},
 	}
 	cmd.Flags().Uint64Var(&from, "from-seq", 1, "first event")
 	cmd.Flags().Uint64Var(&to, "to-seq", 0, "last event; 0 = to the end")
 	return cmd
+}
+
+func (a *app) dumpLog(c *cobra.Command, path string, from, to uint64) error {
+	set, report, err := a.judgeLog(c.Context(), path)
+	if err == nil {
+		err = printEvents(c.OutOrStdout(), eventlog.Vouched(c.Context(), &set, &report, from), to)
+	}
+	if err = errors.Join(err, set.Close()); err != nil {
+		return exitWith(exitPartial, err)
+	}
+	return exitAfter(report, fmt.Errorf("%s after event %d (gate log verify says more)", report.Status, report.VerifiedTo))
+}
+
+// printEvents prints a line for each event, the last one is to (0: no bound).
+func printEvents(w io.Writer, events iter.Seq2[event.Envelope, error], to uint64) error {
+	out := bufio.NewWriter(w)
+	var line []byte
+	for e, err := range events {
+		if err != nil {
+			return errors.Join(err, out.Flush())
+		}
+		if to != 0 && e.Seq > to {
+			break
+		}
+		line = append(event.AppendJSON(line[:0], &e), '\n')
+		if _, err := out.Write(line); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}
+
+// openLog opens the log of the settings as its writer does, so that no gate can
+// run meanwhile. It appends nothing.
+func (a *app) openLog(ctx context.Context, s *settings) (*eventlog.Log, error) {
+	l, _, err := eventlog.Open(ctx, eventlog.Options{
+		Path: s.AuditWALPath, Fsync: s.AuditFsync, OnTornTail: eventlog.TornTailRefuse, AllowNetworkFS: s.AuditNetworkFS,
+	})
+	switch {
+	case errors.Is(err, eventlog.ErrLocked):
+		return nil, exitWith(exitLocked, fmt.Errorf("a gate is running on %s: stop it first (%w)", s.AuditWALPath, err))
+	case err != nil:
+		return nil, exitWith(eventlog.ExitCode(err), fmt.Errorf("the event log %s cannot be opened: %w", s.AuditWALPath, err))
+	}
+	return l, nil
 }
 
 func (a *app) logRebuildCommand() *cobra.Command {
@@ -149,29 +176,34 @@ anew from the event log into GATE_APPROVAL_DB_PATH. The gate must not be running
 
 The log itself is not touched. A log that has lost events that the old projections still know is
 refused: verify it first.`,
-		RunE: func(c *cobra.Command, _ []string) (err error) {
-			s, err := a.settingsFor()
-			if err != nil {
-				return err
-			}
-			if _, err := os.Stat(s.AuditWALPath); err != nil {
-				return exitWith(exitPartial, err)
-			}
-			l, err := a.readLog(c.Context(), s)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, l.Close(context.WithoutCancel(c.Context()))) }()
-			progress := terminal.NewProgress(a.err, "rebuilding", false)
-			head := l.Head().Seq
-			applied, err := projections.RebuildOffline(c.Context(), projections.Options{
-				Dir: s.ApprovalDBPath, Progress: func(seq uint64) { progress.Step(int64(seq), int64(head)) },
-			}, l)
-			if err = errors.Join(err, progress.Done()); err != nil {
-				return exitWith(exitFailed, fault.Of(err))
-			}
-			fmt.Fprintln(c.OutOrStdout(), "The projections hold the log up to event "+strconv.FormatUint(applied.Seq, 10)+".")
-			return nil
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return a.rebuild(c.Context()) },
 	}
+}
+
+func (a *app) rebuild(ctx context.Context) (err error) {
+	s, err := a.settingsFor()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(s.AuditWALPath); err != nil {
+		return exitWith(exitPartial, err)
+	}
+	l, err := a.openLog(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close(context.WithoutCancel(ctx))) }()
+	if err := l.Serving(); err != nil && !errors.Is(err, eventlog.ErrTornTail) {
+		return exitWith(exitFailed, fmt.Errorf("nothing is rebuilt from this log (gate log verify says more): %w", err))
+	}
+	progress := terminal.NewProgress(a.err, "rebuilding", false)
+	head := l.Head().Seq
+	applied, err := projections.RebuildOffline(ctx, projections.Options{
+		Dir: s.ApprovalDBPath, Progress: func(seq uint64) { progress.Step(int64(seq), int64(head)) },
+	}, l)
+	if err = errors.Join(err, progress.Done()); err != nil {
+		return exitWith(exitFailed, fault.Of(err))
+	}
+	_, err = fmt.Fprintln(a.out, "The projections hold the log up to event "+strconv.FormatUint(applied.Seq, 10)+".")
+	return err
 }

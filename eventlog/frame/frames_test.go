@@ -1,0 +1,65 @@
+package frame_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/frame"
+)
+
+func numbers(t *testing.T, s *frame.Set, last uint64) (seqs []uint64) {
+	t.Helper()
+	for f, err := range s.Frames(context.Background(), last) {
+		require.NoError(t, err)
+		require.True(t, f.Intact())
+		seqs = append(seqs, f.Seq)
+	}
+	return seqs
+}
+
+func TestFramesRunAcrossSegmentsUpToTheLastAskedFor(t *testing.T) {
+	s := wholeSet(chainOf(t))
+	all := numbers(t, &s, 15)
+	require.Len(t, all, 15)
+	for i, seq := range all {
+		require.Equal(t, uint64(i+1), seq)
+	}
+	for last := range uint64(15) {
+		require.Equal(t, append([]uint64(nil), all[:last]...), numbers(t, &s, last))
+	}
+	require.Equal(t, all, numbers(t, &s, 99), "there are no more")
+}
+
+// What a verification vouches for can be read, wherever the log is damaged.
+func TestFramesUpToTheVerifiedEventMeetNoDamage(t *testing.T) {
+	segs := chainOf(t)
+	for no, seg := range segs {
+		for bit := 0; bit < len(seg.bytes)*8; bit += 509 {
+			s := wholeSet(segs)
+			damaged := image(flip(seg.bytes, bit))
+			if no == len(segs)-1 {
+				s.Active.File = damaged
+			} else {
+				s.Sealed[no].File = damaged
+			}
+			r := verify(t, s)
+			require.Len(t, numbers(t, &s, r.VerifiedTo), int(r.VerifiedTo), "segment %d, bit %d: %s", no, bit, explain(r))
+		}
+	}
+}
+
+func TestFramesOfALogThatIsNotThereAreNone(t *testing.T) {
+	s := frame.Set{}
+	require.Empty(t, numbers(t, &s, 5))
+}
+
+func TestFramesEndWithTheContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	s := wholeSet(chainOf(t))
+	for _, err := range s.Frames(ctx, 15) {
+		require.ErrorIs(t, err, context.Canceled)
+	}
+}
