@@ -5,6 +5,7 @@ GO        ?= go
 PGRUN     := $(GO) run ./fixtures/pgrun --install --
 FUZZTIME  ?= 30s
 CRASHES   ?= 200
+WATCHROUNDS ?= 40
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 
 .DEFAULT_GOAL := help
@@ -58,6 +59,10 @@ fuzz: ## run every fuzz target for FUZZTIME (default 30s)
 	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x $$pkg; \
 	  done; done
+
+.PHONY: watch
+watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch
+	CLASSIFY_WATCH_ROUNDS=$(WATCHROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'OnlyAnswer|TheWatcher' ./sqlgate/classify
 
 .PHONY: clean
 clean: ## remove bin/ and var/
