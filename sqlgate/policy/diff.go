@@ -1,0 +1,345 @@
+package policy
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
+)
+
+// A Difference is what lies between two versions, rule by rule
+// (design/policy.md part 8).
+type Difference struct {
+	IdenticalBytes     bool              `json:"identical_bytes"`
+	IdenticalSemantics bool              `json:"identical_semantics"`
+	Summary            DifferenceSummary `json:"summary"`
+	Changes            []RuleChange      `json:"changes"`
+	Text               string            `json:"text"` // unified diff of the bytes
+}
+
+// A DifferenceSummary counts changes by kind. ActionChanges are those that can
+// change a decision by themselves: another decision or mode, a rule added or
+// removed.
+type DifferenceSummary struct {
+	Added         int `json:"added"`
+	Removed       int `json:"removed"`
+	Modified      int `json:"modified"`
+	Renamed       int `json:"renamed"`
+	Reordered     int `json:"reordered"`
+	ActionChanges int `json:"action_changes"`
+}
+
+// Kinds of a RuleChange.
+const (
+	ChangeAdded     = "added"
+	ChangeRemoved   = "removed"
+	ChangeModified  = "modified"
+	ChangeRenamed   = "renamed"
+	ChangeReordered = "reordered"
+)
+
+// Directions of a RuleChange: what it can do to decisions.
+const (
+	DirectionLooser  = "looser"
+	DirectionTighter = "tighter"
+	DirectionNone    = "none"    // the rule decides nothing on either side, or the same
+	DirectionUnknown = "unknown" // it depends on the statements; a replay tells
+)
+
+// A RuleChange is what happened to one rule.
+type RuleChange struct {
+	RuleID        string        `json:"rule_id"`
+	Change        string        `json:"change"`
+	RenamedFrom   string        `json:"renamed_from,omitempty"`
+	ActionChanged bool          `json:"action_changed"`
+	Decision      *FromTo       `json:"decision"` // null where it stays the same
+	Direction     string        `json:"direction"`
+	Fields        []FieldChange `json:"fields"`
+}
+
+// FromTo is a value before and after; null where the rule was not there.
+type FromTo struct {
+	From *Decision `json:"from"`
+	To   *Decision `json:"to"`
+}
+
+// A FieldChange is one field of a rule that changed. Lists tell what came and
+// went, everything else its value before and after.
+type FieldChange struct {
+	Path           string
+	From, To       any
+	Added, Removed []string
+	list           bool
+}
+
+// MarshalJSON writes the one form or the other.
+func (f FieldChange) MarshalJSON() ([]byte, error) {
+	if f.list {
+		return json.Marshal(map[string]any{"path": f.Path, "added": f.Added, "removed": f.Removed})
+	}
+	return json.Marshal(map[string]any{"path": f.Path, "from": f.From, "to": f.To})
+}
+
+// Diff compares two versions. Meaning is compared with lists expanded and
+// sorted, so that moving a pattern into a $list is no change.
+func Diff(base, target *Policy) Difference {
+	d := Difference{
+		IdenticalBytes: base.hash == target.hash, IdenticalSemantics: base.semanticHash == target.semanticHash,
+		Changes: []RuleChange{}, Text: string(diff.Diff(base.Version()+".yaml", base.document, target.Version()+".yaml", target.document)),
+	}
+	c := comparison{base: byID(base), target: byID(target)}
+	c.findRenamed(base, target)
+	moved := c.moved(base, target)
+	for i := range target.rules {
+		if change, any := c.ofTarget(&target.rules[i], moved); any {
+			d.add(change)
+		}
+	}
+	for i := range base.rules {
+		u := &base.rules[i]
+		if c.target[u.id] == nil && c.renamedTo[u.id] == "" {
+			d.add(RuleChange{RuleID: u.id, Change: ChangeRemoved, ActionChanged: true, Decision: &FromTo{From: &u.decision},
+				Direction: opposite(ofPresence(u)), Fields: []FieldChange{}})
+		}
+	}
+	return d
+}
+
+func (d *Difference) add(c RuleChange) {
+	d.Changes = append(d.Changes, c)
+	s := &d.Summary
+	*map[string]*int{ChangeAdded: &s.Added, ChangeRemoved: &s.Removed, ChangeModified: &s.Modified, ChangeRenamed: &s.Renamed, ChangeReordered: &s.Reordered}[c.Change]++
+	if c.ActionChanged {
+		s.ActionChanges++
+	}
+}
+
+// A comparison holds the rules of both sides by id.
+type comparison struct {
+	base, target           map[string]*rule
+	renamedFrom, renamedTo map[string]string
+}
+
+func byID(p *Policy) map[string]*rule {
+	m := make(map[string]*rule, len(p.rules))
+	for i := range p.rules {
+		m[p.rules[i].id] = &p.rules[i]
+	}
+	return m
+}
+
+// findRenamed pairs a rule that went with one that came and means the same.
+func (c *comparison) findRenamed(base, target *Policy) {
+	c.renamedFrom, c.renamedTo = map[string]string{}, map[string]string{}
+	for i := range target.rules {
+		came := &target.rules[i]
+		if c.base[came.id] != nil {
+			continue
+		}
+		for j := range base.rules {
+			went := &base.rules[j]
+			if c.target[went.id] == nil && c.renamedTo[went.id] == "" && reflect.DeepEqual(withoutID(went), withoutID(came)) {
+				c.renamedFrom[came.id], c.renamedTo[went.id] = went.id, came.id
+				break
+			}
+		}
+	}
+}
+
+func withoutID(u *rule) map[string]any {
+	m := u.meaning()
+	delete(m, "id")
+	return m
+}
+
+// moved are the rules of the target that changed places among those that both
+// sides have: all that are not in a longest run that kept its order.
+func (c *comparison) moved(base, target *Policy) map[string]bool {
+	place := map[string]int{}
+	for i := range base.rules {
+		place[base.rules[i].id] = i
+	}
+	var ids []string
+	var places []int
+	for i := range target.rules {
+		id := target.rules[i].id
+		was := id
+		if from := c.renamedFrom[id]; from != "" {
+			was = from
+		}
+		if at, both := place[was]; both {
+			ids, places = append(ids, id), append(places, at)
+		}
+	}
+	moved := map[string]bool{}
+	for _, id := range ids {
+		moved[id] = true
+	}
+	for _, i := range longestIncreasing(places) {
+		delete(moved, ids[i])
+	}
+	return moved
+}
+
+// longestIncreasing gives the indexes of a longest increasing subsequence.
+func longestIncreasing(values []int) []int {
+	before := make([]int, len(values))
+	var ends []int // ends[k]: index of the smallest last value of a run of k+1
+	for i, v := range values {
+		k, _ := slices.BinarySearchFunc(ends, v, func(at, v int) int { return values[at] - v })
+		before[i] = -1
+		if k > 0 {
+			before[i] = ends[k-1]
+		}
+		if k == len(ends) {
+			ends = append(ends, i)
+		} else {
+			ends[k] = i
+		}
+	}
+	var run []int
+	if len(ends) > 0 {
+		for i := ends[len(ends)-1]; i >= 0; i = before[i] {
+			run = append(run, i)
+		}
+	}
+	return run
+}
+
+// ofTarget says what happened to a rule that the target has.
+func (c *comparison) ofTarget(u *rule, moved map[string]bool) (RuleChange, bool) {
+	change := RuleChange{RuleID: u.id, Fields: []FieldChange{}, Direction: DirectionNone}
+	was := c.base[u.id]
+	if from := c.renamedFrom[u.id]; from != "" {
+		change.Change, change.RenamedFrom = ChangeRenamed, from
+		return change, true
+	}
+	if was == nil {
+		change.Change, change.ActionChanged, change.Decision, change.Direction = ChangeAdded, true, &FromTo{To: &u.decision}, ofPresence(u)
+		return change, true
+	}
+	change.Fields = fieldChanges(was, u)
+	switch {
+	case len(change.Fields) > 0:
+		change.Change = ChangeModified
+		change.ActionChanged = was.decision != u.decision || was.observe != u.observe
+		change.Direction = direction(was, u, change.Fields)
+		if was.decision != u.decision {
+			change.Decision = &FromTo{From: &was.decision, To: &u.decision}
+		}
+	case moved[u.id]:
+		change.Change = ChangeReordered // never changes a decision, only its reason
+	default:
+		return change, false
+	}
+	return change, true
+}
+
+// ofPresence is what a rule does by being there.
+func ofPresence(u *rule) string {
+	switch {
+	case u.observe:
+		return DirectionNone
+	case u.decision == Allow:
+		return DirectionLooser
+	case len(u.lifts) > 0 || u.decision == RequireApproval:
+		// It lets pass with an approval what the floor or the default blocks,
+		// and stops what another rule allows.
+		return DirectionUnknown
+	}
+	return DirectionTighter
+}
+
+func opposite(direction string) string {
+	switch direction {
+	case DirectionLooser:
+		return DirectionTighter
+	case DirectionTighter:
+		return DirectionLooser
+	}
+	return direction
+}
+
+// texts of a rule that decide nothing.
+var textFields = []string{"message", "remedy", "reason_code"}
+
+// direction of a modified rule: known where nothing but the decision or the
+// mode changed.
+func direction(was, is *rule, fields []FieldChange) string {
+	for _, f := range fields {
+		if f.Path != "decision" && f.Path != "mode" && !slices.Contains(textFields, f.Path) && !isTerms(f) {
+			return DirectionUnknown
+		}
+	}
+	switch {
+	case was.observe && is.observe:
+		return DirectionNone
+	case was.observe:
+		return ofPresence(is)
+	case is.observe:
+		return opposite(ofPresence(was))
+	case is.decision.Strictness() > was.decision.Strictness():
+		return DirectionTighter
+	case is.decision.Strictness() < was.decision.Strictness():
+		return DirectionLooser
+	case slices.ContainsFunc(fields, isTerms):
+		return DirectionUnknown
+	}
+	return DirectionNone
+}
+
+// isTerms reports a change of an approval's terms.
+func isTerms(f FieldChange) bool { return strings.HasPrefix(f.Path, "approval") }
+
+// fieldChanges compares two rules of one id, field by field.
+func fieldChanges(was, is *rule) []FieldChange {
+	a, b := was.meaning(), is.meaning()
+	a["message"], b["message"] = was.message, is.message
+	a["remedy"], b["remedy"] = was.remedy, is.remedy
+	changes := []FieldChange{}
+	for _, key := range slices.Sorted(maps.Keys(a)) {
+		changes = appendChanges(changes, key, a[key], b[key])
+	}
+	return changes
+}
+
+// appendChanges goes into objects, so that a path names one check.
+func appendChanges(to []FieldChange, path string, was, is any) []FieldChange {
+	if reflect.DeepEqual(was, is) {
+		return to
+	}
+	before, isMap := was.(map[string]any)
+	after, areMaps := is.(map[string]any)
+	if isMap && areMaps {
+		keys := map[string]bool{}
+		for _, m := range []map[string]any{before, after} {
+			for key := range m {
+				keys[key] = true
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			to = appendChanges(to, path+"."+key, before[key], after[key])
+		}
+		return to
+	}
+	old, isList := was.([]string)
+	now, areLists := is.([]string)
+	if isList && areLists {
+		return append(to, FieldChange{Path: path, Added: without(now, old), Removed: without(old, now), list: true})
+	}
+	return append(to, FieldChange{Path: path, From: was, To: is})
+}
+
+// without is what of a list the other has not.
+func without(list, other []string) []string {
+	out := []string{}
+	for _, s := range list {
+		if !slices.Contains(other, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
