@@ -294,8 +294,7 @@ func (s *submission) answer() *Answer {
 }
 
 // preview classifies and decides alone: nothing is written, nothing executes.
-// What the journey refuses for its kind is refused here too, so that a preview
-// never promises more than the journey does.
+// What needs a session is refused before its decision, as on the journey.
 func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
 	classification, err := g.Classifier.Classify(ctx, s.SQL)
 	if err != nil {
@@ -306,9 +305,6 @@ func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
 	}
 	s.classification = classification
 	g.decide(s)
-	if err := s.shapeFault(); err != nil {
-		return nil, err
-	}
 	a := s.answer()
 	f := s.facts()
 	a.Preview, a.Trace = true, s.policy.policy.Trace(&f)
