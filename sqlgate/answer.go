@@ -64,6 +64,7 @@ type KeptAnswer struct {
 	Body        []byte // a JSON object
 	RowsOmitted bool
 	Outcome     string // what a check found out since about an unknown outcome
+	ErrorID     string // of this occurrence, where the answer is an error object
 }
 
 // AppendJSON appends the body of the answer (spec/decisions.md part 3).
@@ -200,6 +201,9 @@ func (k *KeptAnswer) appendJSON(dst []byte) []byte {
 		body = withOutcome(body, k.Outcome)
 	}
 	dst = append(dst, body[:len(body)-1]...)
+	if k.ErrorID != "" {
+		dst = appendString(append(dst, `,"error_id":`...), k.ErrorID)
+	}
 	return append(dst, `,"replayed":true}`...)
 }
 

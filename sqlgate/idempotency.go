@@ -30,7 +30,22 @@ func (g *Gate) beginKey(ctx context.Context, s *submission) (*commands.KeyLease,
 	if err != nil {
 		return nil, nil, err
 	}
+	g.nameFailure(s, kept)
 	return nil, &Answer{RequestID: s.RequestID, Kept: kept}, nil
+}
+
+// nameFailure gives a kept error object the error_id of this occurrence, and
+// writes the log line that it leads to.
+func (g *Gate) nameFailure(s *submission, kept *KeptAnswer) {
+	var failure struct {
+		Code string `json:"error_code"`
+	}
+	if json.Unmarshal(kept.Body, &failure) != nil || failure.Code == "" {
+		return
+	}
+	kept.ErrorID = event.NewErrorID(g.Now())
+	g.Logger.Info("the kept failure of an idempotency key was given again: "+failure.Code, "source", "gate",
+		"error_id", kept.ErrorID, "request_id", s.RequestID)
 }
 
 // keptAnswer is the stored answer as it is given again.

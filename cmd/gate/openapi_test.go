@@ -380,3 +380,20 @@ func TestTheContractCheckRefusesWhatTheDocumentDoesNotHave(t *testing.T) {
 		})
 	}
 }
+
+// A kept failure is an error object like any other: the answers differ in
+// error_id alone, and each error_id is in the logs.
+func TestAReplayedFailureIsAnErrorObjectWithAnErrorIDOfItsOwn(t *testing.T) {
+	g := startShop(t)
+	refused := ask("UPDATE orders SET status = NULL WHERE id = 1")
+	first := g.query(t, refused, "idempotency_key=k").json(t)
+	again := g.query(t, refused, "idempotency_key=k").json(t)
+	require.Equal(t, "db_query_failed", first["error_code"], first)
+	require.Equal(t, true, again["replayed"])
+	require.NotEqual(t, first["error_id"], again["error_id"])
+	require.Contains(t, string(g.get(t, "/logs?source=gate").body), again["error_id"])
+	delete(again, "replayed")
+	delete(first, "error_id")
+	delete(again, "error_id")
+	require.Equal(t, first, again)
+}
