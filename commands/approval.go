@@ -56,13 +56,13 @@ func decideUse(id string, a *approvalState, requestDigest [32]byte, now time.Tim
 	case a == nil:
 		return refuse(fault.ApprovalNotFound, "There is no approval with this id. Send the request without approval_id to ask for one.")
 	case a.resolution == event.ResolutionReject:
-		return refuse(fault.ApprovalRejected, "The approval was rejected, so the statement will not run under it.")
+		return refuse(fault.ApprovalRejected, "The approval was rejected, so the statement will not run under it. Talk to the operator before you ask for another one.")
 	case a.expired || a.pastTime(now):
 		return refuse(fault.ApprovalExpired, "The approval's time is over. Send the request without approval_id to ask for a new one.")
 	case a.requestDigest != requestDigest:
 		return refuse(fault.ApprovalMismatch, "The approval is for another statement or another context. Send exactly the request that was approved.")
 	case a.use == unknown:
-		return refuse(fault.ApprovalOutcomeUnknown, "The statement was sent under this approval and its outcome is not known. Check the execution before anything else.")
+		return refuse(fault.ApprovalOutcomeUnknown, "The statement was sent under this approval and its outcome is not known. Look at GET /executions/{execution_id} and at the data before anything else.")
 	case a.use == used:
 		return refuse(fault.ApprovalAlreadyUsed, "The approval was used by an earlier execution. Send the request without approval_id to ask for a new one.")
 	}
@@ -135,13 +135,13 @@ func (r *ResolveApproval) check() error {
 func decideResolve(r ResolveApproval, a *approvalState, now time.Time) ([]event.Draft, error) {
 	switch {
 	case a == nil:
-		return nil, fault.New(fault.ApprovalNotFound, "There is no approval with this id; an expired one may have been purged.").With("approval_id", r.ID)
+		return nil, fault.New(fault.ApprovalNotFound, "There is no approval with this id; an expired one may have been purged. GET /approvals lists those that there are.").With("approval_id", r.ID)
 	case a.resolution != "":
-		return nil, fault.New(fault.ApprovalAlreadyResolved, "The approval was resolved before (%s). A resolution is final.", a.resolution).
+		return nil, fault.New(fault.ApprovalAlreadyResolved, "The approval was resolved before (%s). A resolution is final; for another one the client has to ask again, without approval_id.", a.resolution).
 			With("approval_id", r.ID).With("resolution", a.resolution).With("resolved_by", a.resolvedBy).
 			With("resolved_at", a.resolvedAt.UTC().Format(time.RFC3339Nano)).With("note", a.note)
 	case a.isExpired(now):
-		return nil, fault.New(fault.ApprovalExpired, "The approval's time is over, so it can't be resolved. The client has to ask again.").With("approval_id", r.ID)
+		return nil, fault.New(fault.ApprovalExpired, "The approval's time is over, so it can't be resolved. The client has to ask again, without approval_id.").With("approval_id", r.ID)
 	}
 	shared := a.claims
 	shared.Operation = "resolve_approval"
@@ -152,7 +152,7 @@ func decideResolve(r ResolveApproval, a *approvalState, now time.Time) ([]event.
 func (c *Commands) lock(ctx context.Context, keys ...string) (unlock func(), err error) {
 	unlock, err = c.locks.lock(ctx, keys...)
 	if err != nil {
-		return nil, fault.New(fault.AuditUnavailable, "The request ended while it waited for its turn. Nothing was executed or recorded.").
+		return nil, fault.New(fault.AuditUnavailable, "The request ended while it waited for its turn. Nothing was executed or recorded; send it again.").
 			With("outcome", "not_written").Because(err)
 	}
 	return unlock, nil

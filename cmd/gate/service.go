@@ -101,7 +101,7 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 	g.damaged = g.events.Serving()
 	if err := g.store.Connect(ctx, g.events); err != nil {
 		if g.damaged == nil {
-			g.damaged = fault.New(fault.AuditCorruptionDetected, "The projections and the event log contradict each other.").Because(err)
+			g.damaged = fault.New(fault.AuditCorruptionDetected, "The projections and the event log contradict each other, so the service only answers reads. Stop it and run `gate log verify`; `gate log rebuild` makes the projections anew from a log that verifies.").Because(err)
 		}
 		return g.readableStore(err)
 	}

@@ -98,7 +98,7 @@ func (a *api) getApproval(c *httpd.Call) error {
 	case err != nil:
 		return err
 	case !found:
-		return fault.New(fault.ApprovalNotFound, "There is no approval with this id; an expired one may have been purged.").With("approval_id", id)
+		return fault.New(fault.ApprovalNotFound, "There is no approval with this id; an expired one may have been purged. GET /approvals lists those that there are.").With("approval_id", id)
 	}
 	c.JSON(http.StatusOK, a.approvalBody(&p))
 	return nil

@@ -82,7 +82,7 @@ func (a *api) getExecution(c *httpd.Call) error {
 	case err != nil:
 		return err
 	case !found:
-		return fault.New(fault.NotFound, "There is no execution with this id.").With("execution_id", id)
+		return fault.New(fault.NotFound, "There is no execution with this id. GET /executions lists those that there are.").With("execution_id", id)
 	}
 	c.JSON(http.StatusOK, executionOf(&x))
 	return nil

@@ -85,7 +85,7 @@ func (c *Call) Operator() string { return c.operator }
 func (c *Call) Query(single ...string) (url.Values, error) {
 	query, err := url.ParseQuery(c.Request.URL.RawQuery)
 	if err != nil {
-		return nil, fault.New(fault.ValidationFailed, "The query string can't be read: a parameter is not escaped correctly.").Because(err)
+		return nil, fault.New(fault.ValidationFailed, "The query string can't be read: a parameter is not escaped correctly. Percent-encode its value and send the request again.").Because(err)
 	}
 	fields := make(map[string]string)
 	for _, name := range single {
@@ -156,7 +156,7 @@ func checkMediaType(header string, allowed []string) error {
 	if err == nil && slices.Contains(allowed, media) && (charset == "" || strings.EqualFold(charset, "utf-8")) {
 		return nil
 	}
-	return fault.New(fault.UnsupportedMediaType, "The body must be %s in UTF-8.", strings.Join(allowed, " or ")).With("allowed", allowed)
+	return fault.New(fault.UnsupportedMediaType, "The body must be %s in UTF-8. Send it so, with that Content-Type.", strings.Join(allowed, " or ")).With("allowed", allowed)
 }
 
 // JSON answers with a value. One that can't be encoded becomes a 500.

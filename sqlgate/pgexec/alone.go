@@ -2,6 +2,7 @@ package pgexec
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"writegate/commands/fault"
@@ -87,7 +88,7 @@ func (a *Alone) Exec(ctx context.Context, st Statement, sink Sink) (Result, erro
 	r := a.db.run(context.WithoutCancel(ctx), a.lease, a.opts.ExecutionID, a.db.deadline(lim), cmd, segment{cmd})
 	res, f := a.outcome(r)
 	if f == nil && a.db.finishSink(ctx, sink) != nil {
-		f = fault.New(fault.ResultTooLarge, "The statement ran, but its result is larger than the gate hands on.")
+		f = fault.New(fault.ResultTooLarge, "The statement ran, but its result is larger than the gate hands on. Do not send it again; read what you need in parts.")
 	}
 	return r.stamp(res, a.lease), f
 }
@@ -100,12 +101,12 @@ func (a *Alone) outcome(r *ran) (Result, error) {
 	switch {
 	case r.over():
 		partial.ReasonCode = ReasonResultTooLarge
-		return partial, tooLargeFault().With("outcome", OutcomePartialPossible)
+		return partial, partly(tooLargeFault())
 	case r.cmd.tag != "":
 		return Result{State: Success, CommandTag: r.cmd.tag, RowCount: rowCount(r.cmd), Basis: BasisAloneCompleted}, nil
 	case r.asked && r.refused != nil:
 		partial.ReasonCode = ReasonCancelled
-		return partial.withServer(r.refused), cancelledFault().With("outcome", OutcomePartialPossible)
+		return partial.withServer(r.refused), partly(cancelledFault())
 	case r.err != nil && !r.timeout && !r.asked:
 		unknown.Cause = CauseConnectionLost
 		return unknown.withServer(r.refused), unknownFault("The connection to the database was lost").Because(r.err)
@@ -113,9 +114,18 @@ func (a *Alone) outcome(r *ran) (Result, error) {
 		return unknown.withServer(r.refused), timeoutFault().Because(r.err)
 	case r.refused != nil:
 		partial.ReasonCode = ReasonDBError
-		return partial.withServer(r.refused), a.db.cfg.statementFault(r.refused).With("outcome", OutcomePartialPossible)
+		return partial.withServer(r.refused), partly(a.db.cfg.statementFault(r.refused))
 	}
 	return Result{State: Success, Basis: BasisAloneCompleted}, nil // an empty statement: no tag
+}
+
+// partly says of a failure that it may have left something behind, and takes
+// back what holds inside a transaction only.
+func partly(f *fault.Fault) *fault.Fault {
+	f = f.With("outcome", OutcomePartialPossible)
+	f.Message = strings.Replace(f.Message, "; nothing was applied", "", 1) +
+		" It ran outside a transaction, so a part of it may have been applied: look at the database first."
+	return f
 }
 
 // Close gives the connection back without a statement; after Exec it does nothing.

@@ -189,7 +189,7 @@ func assertionFailed(what, got string) error {
 	if what == "pg_backend_pid()" {
 		hint = "A connection pooler stands between the gate and the database; the gate needs a direct connection"
 	}
-	return fault.New(fault.DBConnectionFailed, "%s (%s).", hint, what).
+	return fault.New(fault.DBConnectionFailed, "%s (%s). Tell the operator.", hint, what).
 		With("assertion", what).Because(fmt.Errorf("%s is %q", what, got))
 }
 

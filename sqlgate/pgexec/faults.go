@@ -31,17 +31,17 @@ func connectFault(err error) error {
 		return fault.New(fault.DBUnavailable, "The database does not take connections now. Send the request again later.").
 			With("sqlstate", e.Code).Because(err)
 	case errors.As(err, &e):
-		return fault.New(fault.DBConnectionFailed, "The database refused the gate's login. Tell the operator.").
+		return fault.New(fault.DBConnectionFailed, "The database refused the gate's login, so nothing was executed. Tell the operator: name, password and database in GATE_DATABASE_URL must be those of the server.").
 			With("sqlstate", e.Code).Because(err)
 	case errors.Is(err, context.Canceled):
-		return fault.New(fault.DBUnavailable, "The request ended before the database answered.").Because(err)
+		return fault.New(fault.DBUnavailable, "The request ended before the database answered. Send it again.").Because(err)
 	}
-	return fault.New(fault.DBConnectionFailed, "The database cannot be reached, or refused the connection. Nothing was executed.").Because(err)
+	return fault.New(fault.DBConnectionFailed, "The database cannot be reached, or refused the connection. Nothing was executed; send the request again later, and tell the operator if it stays.").Because(err)
 }
 
 // lostFault is the fault of a connection that broke before COMMIT was sent.
 func lostFault(e *pgconn.PgError, err error) *fault.Fault {
-	f := fault.New(fault.DBConnectionFailed, "The connection to the database was lost while the statement ran. It was not applied.")
+	f := fault.New(fault.DBConnectionFailed, "The connection to the database was lost while the statement ran. It was not applied; send it again.")
 	if e != nil {
 		f = f.With("sqlstate", e.Code)
 	}
@@ -62,11 +62,11 @@ func tooLargeFault() *fault.Fault {
 }
 
 func cancelledFault() *fault.Fault {
-	return fault.New(fault.DBQueryFailed, "The statement was cancelled; nothing was applied.").With("sqlstate", "57014").With("reason", ReasonCancelled)
+	return fault.New(fault.DBQueryFailed, "The statement was cancelled; nothing was applied. Send it again if it is still wanted.").With("sqlstate", "57014").With("reason", ReasonCancelled)
 }
 
 func driftFault(setting string) *fault.Fault {
-	return fault.New(fault.DBUnavailable, "The database session changed a setting that the gate pins (%s). Nothing was applied.", setting).
+	return fault.New(fault.DBUnavailable, "The database session changed a setting that the gate pins (%s). Nothing was applied; find out what changes it before you send the statement again.", setting).
 		With("reason", ReasonSettingsDrift)
 }
 
@@ -93,7 +93,7 @@ func (cfg *Config) statementFault(e *pgconn.PgError) *fault.Fault {
 	case lostCode(e.Code):
 		return lostFault(e, e)
 	case serverTrouble(e.Code):
-		return fault.New(fault.DBUnavailable, "The database could not run the statement: %s", clip(e.Message)).With("sqlstate", e.Code).Because(e)
+		return fault.New(fault.DBUnavailable, "The database could not run the statement: %s. Send it again later, and tell the operator if it stays.", clip(e.Message)).With("sqlstate", e.Code).Because(e)
 	}
 	return cfg.refusedFault(e)
 }
@@ -101,7 +101,11 @@ func (cfg *Config) statementFault(e *pgconn.PgError) *fault.Fault {
 // refusedFault hands the server's refusal on: its message and hint as they are,
 // DETAIL and CONTEXT only where the operator allowed it.
 func (cfg *Config) refusedFault(e *pgconn.PgError) *fault.Fault {
-	f := fault.New(fault.DBQueryFailed, "%s", clip(e.Message)).
+	advice := "Correct it and send it again."
+	if retryable(e.Code) {
+		advice = "Another statement was in its way: send it again as it is."
+	}
+	f := fault.New(fault.DBQueryFailed, "The database refused the statement: %s. %s", clip(e.Message), advice).
 		With("sqlstate", e.Code).With("retryable", retryable(e.Code)).Because(e)
 	if e.Position > 0 {
 		f = f.With("position", int64(e.Position))

@@ -124,7 +124,7 @@ func (p *pool) takeSlot(ctx context.Context) error {
 	case <-timer.C:
 		return fault.New(fault.DBUnavailable, "All database connections of the gate are in use. Send the request again later.")
 	case <-ctx.Done():
-		return fault.New(fault.DBUnavailable, "The request ended while it waited for a database connection.").Because(ctx.Err())
+		return fault.New(fault.DBUnavailable, "The request ended while it waited for a database connection. Send it again.").Because(ctx.Err())
 	}
 }
 
@@ -190,7 +190,7 @@ func (p *pool) connect(ctx context.Context) (*conn, error) {
 		}
 		c.close()
 	}
-	return nil, fault.New(fault.DBConnectionFailed, "The database's settings change while the gate connects.")
+	return nil, fault.New(fault.DBConnectionFailed, "The database's settings change while the gate connects. Send the request again later, and tell the operator if it stays.")
 }
 
 // connectOnce logs in with what is known of the server; again asks for another
@@ -253,7 +253,7 @@ func (p *pool) unlearn(err error) error {
 // learnMajor compares the server's major with the one that the login assumed.
 func (p *pool) learnMajor(c *conn, assumed int) (again bool, err error) {
 	if c.major < oldestMajor || c.major > newestMajor {
-		return false, fault.New(fault.DBConnectionFailed, "The database server's version is not supported: the gate works with PostgreSQL %d to %d.", oldestMajor, newestMajor).
+		return false, fault.New(fault.DBConnectionFailed, "The database server's version is not supported: the gate works with PostgreSQL %d to %d. Tell the operator.", oldestMajor, newestMajor).
 			With("server_major", c.major)
 	}
 	if c.major == assumed {

@@ -134,11 +134,11 @@ func beginFault(refused *pgconn.PgError, err error) *fault.Fault {
 		return fault.New(fault.DBUnavailable, "The database is shutting down or starting. Nothing was sent; send the request again later.").
 			With("sqlstate", e.Code).Because(e)
 	}
-	return fault.New(fault.DBConnectionFailed, "The connection to the database was lost before the statement was sent. Nothing was executed.").Because(err)
+	return fault.New(fault.DBConnectionFailed, "The connection to the database was lost before the statement was sent. Nothing was executed; send the request again.").Because(err)
 }
 
 func notCountableFault(why string) *fault.Fault {
-	return fault.New(fault.RowLimitExceeded, "The approval limits the rows that may change, and they cannot be counted here (%s). Nothing was executed.", why).
+	return fault.New(fault.RowLimitExceeded, "The approval limits the rows that may change, and they cannot be counted here (%s). Nothing was executed; ask for an approval under a rule without max_rows.", why).
 		With("reason", notCountable)
 }
 
@@ -202,7 +202,7 @@ func (tx *Tx) countRows(after string) error {
 	changed := max(total-tx.counted, tx.result.RowCount)
 	tx.result.RowsChanged = &changed
 	if most := *tx.opts.Limits.MaxRows; changed > most {
-		return fault.New(fault.RowLimitExceeded, "The statement changes %d rows, the approval allows %d. It was rolled back.", changed, most).
+		return fault.New(fault.RowLimitExceeded, "The statement changes %d rows, the approval allows %d. It was rolled back; change fewer rows, or ask for an approval of more.", changed, most).
 			With("max_rows", most).With("rows", changed)
 	}
 	return nil
@@ -272,7 +272,7 @@ func (tx *Tx) Commit(ctx context.Context) (Result, error) {
 		return tx.ran.stamp(res, l), tx.db.cfg.refusedFault(refused)
 	}
 	res := aborted(ReasonRolledBack, BasisRollbackAcknowledged)
-	f := fault.New(fault.DBQueryFailed, "The database rolled the transaction back instead of committing it. Nothing was applied.").With("retryable", false)
+	f := fault.New(fault.DBQueryFailed, "The database rolled the transaction back instead of committing it. Nothing was applied; look at what the statement calls before you send it again.").With("retryable", false)
 	return tx.ran.stamp(res, l), f
 }
 
