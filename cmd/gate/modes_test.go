@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -168,8 +167,7 @@ func checkMode(t *testing.T, g *testGate, s *modeStatement, v *verdict, id, head
 	if header != "" {
 		headers = append(headers, header)
 	}
-	body, err := json.Marshal(ask(fmt.Sprintf(s.sql, id)))
-	require.NoError(t, err)
+	body := encode(t, ask(fmt.Sprintf(s.sql, id)))
 	r := g.do(t, http.MethodPost, "/query", body, headers...)
 	require.Equal(t, v.status, r.status, "%s", r.body)
 	fields := r.json(t)
@@ -352,8 +350,7 @@ func TestModesPreviewAlike(t *testing.T) {
 // itself. It is sent as an operator, who may be bypassed.
 func previewOf(t testing.TB, g *testGate, sql string) map[string]any {
 	t.Helper()
-	body, err := json.Marshal(ask(sql))
-	require.NoError(t, err)
+	body := encode(t, ask(sql))
 	r := g.do(t, http.MethodPost, "/query?mode=preview", body, "X-GATE-Operator-Token: "+operatorTestToken)
 	fields := r.json(t)
 	fields["status"] = r.status
@@ -398,8 +395,7 @@ func TestApprovalFirstRunsWhatWasApproved(t *testing.T) {
 func TestABypassEndsByItself(t *testing.T) {
 	until := time.Now().Add(2 * time.Second).UTC().Truncate(time.Second).Add(time.Second)
 	g := startGate(t, newNotes(t), "GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=short", "GATE_EMERGENCY_BYPASS_UNTIL="+until.Format(time.RFC3339))
-	body, err := json.Marshal(ask("INSERT INTO closed_notes VALUES ('late')"))
-	require.NoError(t, err)
+	body := encode(t, ask("INSERT INTO closed_notes VALUES ('late')"))
 	require.Eventually(t, func() bool { return g.get(t, "/health").text(t, "mode") == "enforce" }, startPatience, pollEvery)
 	r := g.do(t, http.MethodPost, "/query", body, "X-GATE-Operator-Token: "+operatorTestToken)
 	require.Equal(t, http.StatusForbidden, r.status, "%s", r.body)
@@ -413,8 +409,7 @@ func TestNoModeWeakensAnApproval(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			g := startGate(t, newNotes(t), mode.settings...)
 			for _, token := range tokenCases {
-				body, err := json.Marshal(insertHeld("nobody").with("approval_id", "apr_01890000-0000-7000-8000-000000000000"))
-				require.NoError(t, err)
+				body := encode(t, insertHeld("nobody").with("approval_id", "apr_01890000-0000-7000-8000-000000000000"))
 				headers := []string{}
 				if token.header != "" {
 					headers = append(headers, token.header)
