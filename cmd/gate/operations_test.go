@@ -1,0 +1,316 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
+)
+
+// updateDocsVariable makes the test write the tables of docs/OPERATIONS.md
+// instead of comparing them.
+const updateDocsVariable = "DOCS_UPDATE"
+
+// docFiles are the pages that people read, from the top folder.
+var docFiles = []string{"README.md", "docs/ARCHITECTURE.md", "docs/CONTRIBUTING.md", "docs/OPERATIONS.md"}
+
+func readDoc(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(name)))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// settingsTable is the table of the settings that wait for a later part, or of
+// all others.
+func settingsTable(later bool) string {
+	var b strings.Builder
+	if later {
+		b.WriteString("| setting | waits for | meaning |\n| --- | --- | --- |\n")
+	} else {
+		b.WriteString("| setting | values | default | meaning |\n| --- | --- | --- | --- |\n")
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[settings]()) {
+		name, doc, waits := f.Tag.Get("env"), f.Tag.Get("doc"), f.Tag.Get("later")
+		switch {
+		case later && waits != "":
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, waits, doc)
+		case !later && waits == "":
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, settingValues(f), settingDefault(f), doc)
+		}
+	}
+	return b.String()
+}
+
+func settingValues(f reflect.StructField) string {
+	switch {
+	case f.Tag.Get("secret") == "true":
+		return "secret text"
+	case f.Tag.Get("oneof") != "":
+		return "`" + strings.ReplaceAll(f.Tag.Get("oneof"), ",", "`, `") + "`"
+	case f.Tag.Get("min") != "":
+		return f.Tag.Get("min") + " to " + f.Tag.Get("max")
+	case f.Type.Kind() == reflect.Bool:
+		return "`true`, `false`"
+	}
+	return "text"
+}
+
+func settingDefault(f reflect.StructField) string {
+	if d := f.Tag.Get("envDefault"); d != "" {
+		return "`" + d + "`"
+	}
+	return "none"
+}
+
+func TestOperationsPageHasTheTableOfAllSettings(t *testing.T) {
+	const page = "docs/OPERATIONS.md"
+	text := readDoc(t, page)
+	want := text
+	for title, later := range map[string]bool{"settings in effect": false, "settings refused": true} {
+		begin, end := "<!-- "+title+": written by a test, see docs/CONTRIBUTING.md -->\n", "<!-- end of settings -->"
+		head, rest, ok := strings.Cut(want, begin)
+		require.True(t, ok, "%s has no place for the %s", page, title)
+		_, tail, ok := strings.Cut(rest, end)
+		require.True(t, ok)
+		want = head + begin + settingsTable(later) + end + tail
+	}
+	if os.Getenv(updateDocsVariable) != "" {
+		require.NoError(t, os.WriteFile(filepath.Join("..", "..", page), []byte(want), 0o644))
+		return
+	}
+	require.Equal(t, want, text, "the settings changed: run %s=1 go test ./cmd/gate -run OperationsPage", updateDocsVariable)
+}
+
+// Names of settings in the pages are names of settings.
+func TestPagesNameOnlySettingsThatExist(t *testing.T) {
+	known := append(settingNames(), testSettings...)
+	for _, page := range docFiles {
+		for _, name := range regexp.MustCompile(`\bGATE_[A-Z0-9_]*[A-Z0-9]\b`).FindAllString(readDoc(t, page), -1) {
+			require.Contains(t, known, name, page)
+		}
+	}
+}
+
+var (
+	linkTo    = regexp.MustCompile(`\]\(([^)]+)\)`)
+	codeSpan  = regexp.MustCompile("`([^`\n]+)`")
+	codeBlock = regexp.MustCompile("(?s)```[a-z]*\n(.*?)```")
+	headline  = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	filePath  = regexp.MustCompile(`^(docs|cmd|eventlog|commands|projections|sqlgate|http|fixtures)(/[A-Za-z0-9_.-]+)+$`)
+)
+
+func TestLinksAndPathsInPagesLeadSomewhere(t *testing.T) {
+	makefile := readDoc(t, "Makefile")
+	for _, page := range docFiles {
+		text := readDoc(t, page)
+		var anchors []string
+		for _, h := range headline.FindAllStringSubmatch(text, -1) {
+			anchors = append(anchors, "#"+strings.ReplaceAll(strings.ToLower(h[1]), " ", "-"))
+		}
+		for _, m := range linkTo.FindAllStringSubmatch(text, -1) {
+			switch target := m[1]; {
+			case strings.HasPrefix(target, "#"):
+				require.Contains(t, anchors, target, page)
+			case !strings.Contains(target, "://"):
+				target, _, _ = strings.Cut(target, "#")
+				require.FileExists(t, filepath.Join("..", "..", filepath.Dir(page), target), page)
+			}
+		}
+		for _, m := range codeSpan.FindAllStringSubmatch(text, -1) {
+			path := strings.TrimSuffix(strings.TrimSuffix(m[1], "/..."), "/")
+			if filePath.MatchString(path) && !strings.Contains(makefile, path) { // a make target writes what it names
+				_, err := os.Stat(filepath.Join("..", "..", path))
+				require.NoError(t, err, page)
+			}
+		}
+	}
+}
+
+// commandLines are the lines of code blocks and the code spans of a page.
+func commandLines(text string) []string {
+	var lines []string
+	for _, m := range codeBlock.FindAllStringSubmatch(text, -1) {
+		lines = append(lines, strings.Split(m[1], "\n")...)
+	}
+	for _, m := range codeSpan.FindAllStringSubmatch(codeBlock.ReplaceAllString(text, ""), -1) {
+		lines = append(lines, m[1])
+	}
+	for i := range lines {
+		lines[i], _, _ = strings.Cut(lines[i], " #")
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return lines
+}
+
+func TestCommandsInPagesExist(t *testing.T) {
+	checked := 0
+	for _, page := range docFiles {
+		for _, line := range commandLines(readDoc(t, page)) {
+			words := strings.Fields(line)
+			if len(words) < 2 {
+				continue
+			}
+			switch strings.TrimPrefix(words[0], "bin/") {
+			case "make":
+				require.Regexp(t, `(?m)^`+regexp.QuoteMeta(words[1])+`:`, readDoc(t, "Makefile"), "%s: %s", page, line)
+			case "gate":
+				requireCommand(t, page, words[1:])
+			case "logverify":
+				require.Equal(t, "wal", words[1], "%s: %s", page, line)
+			default:
+				continue
+			}
+			checked++
+		}
+	}
+	require.Greater(t, checked, 20)
+}
+
+// requireCommand wants the subcommand to exist, and its flags.
+func requireCommand(t *testing.T, page string, words []string) {
+	t.Helper()
+	if strings.HasPrefix(words[0], "-") || words[0] == strings.ToUpper(words[0]) {
+		return
+	}
+	command, rest, err := (&app{}).rootCommand().Find(words)
+	require.NoError(t, err, "%s: gate %v", page, words)
+	for _, word := range rest {
+		if name, ok := strings.CutPrefix(word, "--"); ok && name != "help" {
+			name, _, _ = strings.Cut(name, "=")
+			require.NotNil(t, command.Flags().Lookup(name), "%s: gate %v", page, words)
+		}
+	}
+	if command.HasSubCommands() {
+		require.Empty(t, rest, "%s: gate %v", page, words)
+	}
+}
+
+// Alerts that look at fields and events which do not exist never ring.
+func TestAlertsNameFiguresAndEventsThatExist(t *testing.T) {
+	_, alerts, ok := strings.Cut(readDoc(t, "docs/OPERATIONS.md"), "## Alerts")
+	require.True(t, ok)
+	alerts, _, _ = strings.Cut(alerts, "\n## ")
+	d, err := openAPI()
+	require.NoError(t, err)
+	found := 0
+	for line := range strings.SplitSeq(alerts, "\n") {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		spans := codeSpan.FindAllStringSubmatch(cells[1], -1)
+		if len(spans) < 2 {
+			continue
+		}
+		for _, span := range spans[1:] {
+			switch schema := map[string]string{"/health": "Health", "/runtime/stats": "RuntimeStats"}[spans[0][1]]; {
+			case schema != "":
+				requireField(t, d, schema, span[1])
+				found++
+			case spans[0][1] == "/audit":
+				requireEventType(t, strings.TrimPrefix(span[1], "event_type="))
+				found++
+			}
+		}
+	}
+	require.GreaterOrEqual(t, found, 14)
+}
+
+func requireField(t *testing.T, d *contractDoc, schema, field string) {
+	t.Helper()
+	at := []string{"components", "schemas", schema}
+	for name := range strings.SplitSeq(field, ".") {
+		next := under(at, "properties", name)
+		if d.object(next...) == nil {
+			next = under(at, "additionalProperties")
+			require.Contains(t, d.object(under(at, "propertyNames")...)["enum"], any(name), field)
+		}
+		at = next
+	}
+	require.NotNil(t, d.object(at...), field)
+}
+
+func requireEventType(t *testing.T, name string) {
+	t.Helper()
+	require.True(t, slices.ContainsFunc(event.Types(), func(s event.Spec) bool { return string(s.Type) == name }), name)
+}
+
+// The steps and exit codes of the page are those of the program.
+func TestOperationsPageTellsTheStepsAndExitCodes(t *testing.T) {
+	text := readDoc(t, "docs/OPERATIONS.md")
+	d, err := openAPI()
+	require.NoError(t, err)
+	steps, _ := d.object("components", "schemas", "Health", "properties", "startup_chain", "items", "properties", "step")["enum"].([]any)
+	require.Len(t, steps, 5)
+	for _, step := range steps {
+		require.Contains(t, text, fmt.Sprintf("| `%s` |", step))
+	}
+	for _, code := range []int{exitOK, exitUsage, exitFatal, exitLocked, exitConfigured} {
+		require.Contains(t, text, fmt.Sprintf("\n| %d |", code))
+	}
+}
+
+// `gate config` and the page are made from the same tags, so what one lists the
+// other does.
+func TestConfigListsWhatThePageLists(t *testing.T) {
+	var out, errs bytes.Buffer
+	require.Zero(t, Run(context.Background(), []string{"config"}, streams{nil, &out, &errs}, nil), errs.String())
+	text := readDoc(t, "docs/OPERATIONS.md")
+	for _, name := range settingNames() {
+		require.Contains(t, out.String(), name)
+		require.Contains(t, text, "| `"+name+"` |")
+	}
+}
+
+// The roles of the page can be made as they stand there, and the writer cannot
+// do what the page says it cannot.
+func TestTheDatabaseRolesOfThePageWork(t *testing.T) {
+	text := readDoc(t, "docs/OPERATIONS.md")
+	_, text, _ = strings.Cut(text, "## The database role")
+	sql := codeBlock.FindStringSubmatch(text)
+	require.NotNil(t, sql)
+	require.Contains(t, sql[1], "CREATE ROLE gate_writer")
+	g := startShop(t)
+	name := g.value(t, "SELECT current_database()")
+	suffix := strings.ToLower(rolesSuffix(name))
+	statements := strings.NewReplacer("gate_writer", "w"+suffix, "gate_reader", "r"+suffix, "DATABASE app", `DATABASE "`+name+`"`).Replace(sql[1])
+	g.execute(t, statements)
+	defer g.execute(t, fmt.Sprintf("DROP OWNED BY w%s, r%s; DROP ROLE w%s, r%s", suffix, suffix, suffix, suffix))
+	require.Equal(t, "true", g.value(t, "SELECT has_table_privilege('w"+suffix+"', 'orders', 'DELETE')::text"))
+	require.Equal(t, "false", g.value(t, "SELECT has_table_privilege('r"+suffix+"', 'orders', 'DELETE')::text"))
+	require.Equal(t, "false", g.value(t, "SELECT has_schema_privilege('w"+suffix+"', 'public', 'CREATE')::text"))
+	require.Equal(t, "false", g.value(t, "SELECT has_database_privilege('w"+suffix+"', current_database(), 'TEMPORARY')::text"))
+}
+
+// rolesSuffix makes names of roles, which all databases of a server share, the
+// test's own.
+func rolesSuffix(database string) string {
+	return "_" + regexp.MustCompile(`[^a-z0-9]`).ReplaceAllString(strings.ToLower(database), "_")
+}
+
+// Blocks for a shell are at least read by one without complaint.
+func TestShellBlocksInPagesAreRead(t *testing.T) {
+	for _, page := range docFiles {
+		for _, m := range regexp.MustCompile("(?s)```(sh|)\n(.*?)```").FindAllStringSubmatch(readDoc(t, page), -1) {
+			if !strings.Contains(m[2], "bin/") && m[1] != "sh" {
+				continue
+			}
+			shell := exec.Command("bash", "-n")
+			shell.Stdin = strings.NewReader(m[2])
+			out, err := shell.CombinedOutput()
+			require.NoError(t, err, "%s:\n%s\n%s", page, m[2], out)
+		}
+	}
+}
