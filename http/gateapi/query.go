@@ -60,11 +60,14 @@ func (a *api) query(c *httpd.Call) error {
 
 // queryRequest joins body and query parameters.
 func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, error) {
-	query, err := c.Query("mode", "sql", "idempotency_key") // twice is refused: a preview must not run because another mode stood first
+	query, err := c.Query("mode", "idempotency_key") // twice is refused: a preview must not run because another mode stood first
 	if err != nil {
 		return nil, err
 	}
 	fields := map[string]string{}
+	if len(query["sql"]) > 1 { // bytes that are no text are the classifier's to refuse, as parser_error
+		fields["sql"] = "must be there once at most"
+	}
 	r := &sqlgate.Request{
 		RequestID: c.RequestID,
 		Claims: sqlgate.Claims{
