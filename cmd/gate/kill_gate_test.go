@@ -24,9 +24,14 @@ import (
 // The gates of the kill tests are processes of their own: this test binary with
 // a role in its environment.
 const (
-	crashRole = "CRASH_ROLE" // "gate": serve until killed
-	crashStep = "CRASH_STEP" // where to die, see death
+	crashRole   = "CRASH_ROLE"   // "gate": serve until killed
+	crashStep   = "CRASH_STEP"   // where to die, see death
+	crashLinger = "CRASH_LINGER" // how long to stand still there before
 )
+
+// lingering is how long a gate may stand still where it dies while the rest of
+// it goes on: whatever it tells its clients too early they hear meanwhile.
+const lingering = 30 * time.Millisecond
 
 // A death says where a gate kills itself: NAME#N at the N-th passing of the
 // named step since the process began, NAME@N since it listens. "" is nowhere.
@@ -55,10 +60,12 @@ func playCrashRole() {
 		return
 	}
 	step, nth, whenServing := death(os.Getenv(crashStep)).parse()
+	linger, _ := time.ParseDuration(os.Getenv(crashLinger)) // empty is not at all
 	var serving atomic.Bool
 	var passed atomic.Int64
 	die := func(name string) {
 		if name == step && (serving.Load() || !whenServing) && passed.Add(1) == nth {
+			time.Sleep(linger)
 			killSelf()
 		}
 	}
@@ -93,12 +100,15 @@ type victim struct {
 	client *http.Client
 }
 
-// spawn starts a gate in the folder, to die as told, and waits until it listens
-// or is gone. after > 0 kills it so long after its start, wherever it is then.
-func (d gateDir) spawn(t testing.TB, at death, after time.Duration, extra ...string) *victim {
+// spawn starts a gate in the folder, to fall as told, and waits until it listens
+// or is gone.
+func (d gateDir) spawn(t testing.TB, f fall, extra ...string) *victim {
 	t.Helper()
 	v := &victim{cmd: exec.Command(os.Args[0]), ended: make(chan struct{}), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}}}
-	v.cmd.Env = append(d.environ(extra...), crashRole+"=gate", crashStep+"="+string(at))
+	v.cmd.Env = append(d.environ(extra...), crashRole+"=gate", crashStep+"="+string(f.at))
+	if f.lingers {
+		v.cmd.Env = append(v.cmd.Env, crashLinger+"="+lingering.String())
+	}
 	v.cmd.Stderr = &v.output
 	alive, err := v.cmd.StdinPipe()
 	require.NoError(t, err)
@@ -117,8 +127,8 @@ func (d gateDir) spawn(t testing.TB, at death, after time.Duration, extra ...str
 		close(v.ended)
 	}()
 	t.Cleanup(func() { v.kill(); <-v.ended })
-	if after > 0 {
-		timer := time.AfterFunc(after, v.kill)
+	if f.after > 0 {
+		timer := time.AfterFunc(f.after, v.kill)
 		t.Cleanup(func() { timer.Stop() })
 	}
 	select {

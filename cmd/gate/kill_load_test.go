@@ -44,8 +44,9 @@ const (
 	askingInVain             // the same, but rejected
 	trespassing              // a statement that is blocked
 	stammering               // a text that is no SQL
-	kinds
 )
+
+var allKinds = []kind{reading, writing, hurrying, keyed, asking, askingInVain, trespassing, stammering}
 
 // An errand is one wish of a client, from its first request to its last. What a
 // dying gate left unanswered is taken up again at the next one, where a client
@@ -84,20 +85,22 @@ type fate struct {
 // A book is what the clients of a life know: what they sent and what they were
 // told. It outlives every gate.
 type book struct {
-	mu        sync.Mutex
-	requests  int
-	sent      map[string]string // request id -> value of the row it would write; "" = none
-	fates     map[string]*fate
-	told      []told
-	created   []string          // approvals
-	resolved  map[string]string // approval -> resolution
-	unanswerd int
-	undone    []*errand
-	errands   int
+	wishes []kind // what clients want, in turn
+
+	mu         sync.Mutex
+	requests   int
+	sent       map[string]string // request id -> value of the row that it is about
+	fates      map[string]*fate  // by value
+	told       []told
+	created    []string          // approvals
+	resolved   map[string]string // approval -> resolution
+	unanswered int
+	undone     []*errand
+	errands    int
 }
 
 func newBook() *book {
-	return &book{sent: map[string]string{}, fates: map[string]*fate{}, resolved: map[string]string{}}
+	return &book{wishes: allKinds, sent: map[string]string{}, fates: map[string]*fate{}, resolved: map[string]string{}}
 }
 
 // know changes what is known; f must not call the book.
@@ -165,7 +168,7 @@ func (b *book) next() *errand {
 		return e
 	}
 	b.errands++
-	e := &errand{kind: kind(b.errands) % kinds, value: fmt.Sprintf("row-%d", b.errands)}
+	e := &errand{kind: b.wishes[b.errands%len(b.wishes)], value: fmt.Sprintf("row-%d", b.errands)}
 	b.fates[e.value] = &fate{held: e.kind == asking || e.kind == askingInVain, never: e.kind >= askingInVain || e.kind == reading}
 	return e
 }
@@ -182,7 +185,7 @@ func (b *book) query(t testing.TB, v *victim, e *errand, s statement, params str
 	assert.NoError(t, err)
 	r, err := v.try(http.MethodPost, "/query"+params, string(body), "X-Request-Id: "+request)
 	if err != nil {
-		b.know(func() { b.unanswerd++ })
+		b.know(func() { b.unanswered++ })
 		return nil
 	}
 	a := told{request: request, status: r.status}

@@ -21,12 +21,13 @@ import (
 
 // A fall is how one gate of a life ends.
 type fall struct {
-	at     death         // where it kills itself
-	after  time.Duration // or else it is killed so long after its start
-	tear   bool          // and the batch that was being written is torn
-	asked  bool          // it is asked to end, under load, and dies on the way
-	maybe  bool          // it may end before it comes to where it is to die
-	refuse bool          // it is to refuse the torn tail that it finds
+	at      death         // where it kills itself
+	lingers bool          // it stands still there for a moment before
+	after   time.Duration // or else it is killed so long after its start
+	tear    bool          // and the batch that was being written is torn
+	asked   bool          // it is asked to end, under load, and dies on the way
+	maybe   bool          // it may end before it comes to where it is to die
+	refuse  bool          // it is to refuse the torn tail that it finds
 }
 
 // lives are the falls that every run of the tests goes through: each named step
@@ -54,6 +55,10 @@ var lives = map[string][]fall{
 		{at: "append.after_write@20", tear: true}, {refuse: true}, {at: "recover.after_quarantine#1"}, {at: "recover.after_zero#1"},
 		{at: "recover.after_rewrite#1"}, {at: "append.after_write@15", tear: true}, {at: "commands.append#1"}, {at: "commands.applied#1"},
 	},
+	"in haste": { // all results are told before they are durable, none before they are written
+		{at: "append.before_write@11"}, {at: "append.before_write@16"}, {at: "append.encoded@21"}, {at: "append.before_write@26"},
+		{at: "append.after_write@16"},
+	},
 	"at any moment": {{after: 50 * time.Millisecond}, {after: 400 * time.Millisecond}, {after: 600 * time.Millisecond}, {after: 900 * time.Millisecond}},
 }
 
@@ -63,15 +68,21 @@ var lives = map[string][]fall{
 // the next gate carries on where the last one died.
 func TestAGateKilledAnywhereKeepsItsWord(t *testing.T) {
 	for name, falls := range lives {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := beginLife(t)
-			for _, f := range falls {
-				l.live(f)
-			}
-			l.finish()
-			t.Log(l)
-		})
+		for _, lingers := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lingering %t", name, lingers), func(t *testing.T) {
+				t.Parallel()
+				l := beginLife(t)
+				if name == "in haste" {
+					l.book.wishes = []kind{hurrying}
+				}
+				for _, f := range falls {
+					f.lingers = lingers
+					l.live(f)
+				}
+				l.finish()
+				t.Log(l)
+			})
+		}
 	}
 }
 
@@ -102,7 +113,7 @@ func randomFall() fall {
 	steps := killedSteps()
 	step := steps[rand.IntN(len(steps))]
 	when := []string{"@", "@", "@", "#"}[rand.IntN(4)]
-	f := fall{at: death(fmt.Sprintf("%s%s%d", step, when, 1+rand.IntN(60))), tear: step == "append.after_write" && rand.IntN(2) == 0, maybe: true}
+	f := fall{at: death(fmt.Sprintf("%s%s%d", step, when, 1+rand.IntN(60))), tear: step == "append.after_write" && rand.IntN(2) == 0, maybe: true, lingers: rand.IntN(2) == 0}
 	switch {
 	case strings.HasPrefix(step, "open.") || strings.HasPrefix(step, "recover."):
 		f.at = death(step + "#1")
@@ -162,7 +173,7 @@ func (l *life) live(f fall) {
 		l.refuse()
 		return
 	}
-	v := l.spawn(t, f.at, f.after, patient...)
+	v := l.spawn(t, f, patient...)
 	if v.base != "" {
 		l.serves(v)
 		l.work(v, f)
@@ -234,12 +245,12 @@ func (l *life) settled(s *story) {
 // refuse: a gate that may not go past a torn tail says so, and runs nothing.
 func (l *life) refuse() {
 	t := l.t
-	v := l.spawn(t, "", 0, append([]string{"GATE_AUDIT_ON_TORN_TAIL=refuse"}, patient...)...)
+	v := l.spawn(t, fall{}, append([]string{"GATE_AUDIT_ON_TORN_TAIL=refuse"}, patient...)...)
 	require.NotEmpty(t, v.base, "%s", &v.output)
 	health, err := v.try(http.MethodGet, "/health", "")
 	require.NoError(t, err)
 	require.Equal(t, http.StatusServiceUnavailable, health.status)
-	require.Contains(t, health.field("message"), "torn", "%s", health.body)
+	require.Contains(t, health.field("message"), "unfinished batch", "%s", health.body)
 	answer, err := v.try(http.MethodPost, "/query", `{"actor":"a","app":"shop","tenant":"t","role":"r","host":"h","env":"prod","sql":"INSERT INTO ledger (v) VALUES ('refused')"}`)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, answer.status, 500, "%s", answer.body)
@@ -250,7 +261,7 @@ func (l *life) refuse() {
 // finish lets a last gate answer everything that is open, and ends it cleanly.
 func (l *life) finish() {
 	t := l.t
-	v := l.spawn(t, "", 0, patient...)
+	v := l.spawn(t, fall{}, patient...)
 	require.NotEmpty(t, v.base, "%s", &v.output)
 	l.serves(v)
 	l.book.finish(t, v)
@@ -276,7 +287,7 @@ func (l *life) String() string {
 		}
 	}
 	return fmt.Sprintf("deaths %v; %d requests, %d answered, %d not; %d rows acknowledged, %d keys answered with unknown; %d approvals",
-		l.deaths, l.book.requests, len(l.book.told), l.book.unanswerd, acknowledged, unknown, len(l.book.created))
+		l.deaths, l.book.requests, len(l.book.told), l.book.unanswered, acknowledged, unknown, len(l.book.created))
 }
 
 // TestEveryNamedStepHasItsDeath reads the names of the steps from the source.
