@@ -157,6 +157,42 @@ func TestAnAbortedExecutionLeavesItsApprovalUsable(t *testing.T) {
 		count[event.TypeExecutionStateUnknown], count[event.TypeExecutionOutcomeResolved], count[event.TypeExecutionSuccess]})
 }
 
+// TestAnUnknownOutcomeHoldsItsApprovalAndItsKey: a COMMIT that waits for a
+// standby that is gone may have been applied, so nothing runs again under the
+// approval or the key, neither now nor after a restart.
+func TestAnUnknownOutcomeHoldsItsApprovalAndItsKey(t *testing.T) {
+	d, _ := newClusterDir(t, map[string]string{"synchronous_standby_names": "gone", "synchronous_commit": "local"})
+	request := ask("DELETE FROM order_items WHERE order_id = 2")
+	g := startGate(t, d)
+	id := g.approved(t, request)
+	d.execute(t, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = on', current_database()); END $$")
+	g.end(t)
+
+	g = startGate(t, d, "GATE_DB_COMMIT_TIMEOUT_MS=300")
+	retry := request.with("approval_id", id)
+	lost := g.query(t, retry, "idempotency_key=lost")
+	requireFailure(t, lost, http.StatusGatewayTimeout, "db_query_timeout", "unknown")
+	execution := lost.text(t, "execution_id")
+	check := func() {
+		t.Helper()
+		requireFault(t, g.query(t, retry), http.StatusConflict, "approval_outcome_unknown")
+		requireFault(t, g.query(t, retry, "idempotency_key=other"), http.StatusConflict, "approval_outcome_unknown")
+		requireFault(t, g.query(t, retry.with("host", "desk-2")), http.StatusConflict, "approval_mismatch") // before outcome unknown
+		replayed := g.query(t, retry, "idempotency_key=lost")
+		requireFailure(t, replayed, http.StatusGatewayTimeout, "db_query_timeout", "unknown")
+		require.Equal(t, []any{execution, true}, pick(replayed.json(t), "execution_id", "replayed"))
+		require.Equal(t, []any{"resolved", execution}, pick(g.record(t, id), "status", "execution_id"))
+		require.Equal(t, "unknown", g.get(t, "/executions/"+execution).text(t, "execution_state"))
+		require.Equal(t, 1.0, g.get(t, "/runtime/stats").json(t)["executions_unknown"])
+	}
+	check()
+	g.end(t)
+	g = startGate(t, d)
+	check()
+	g.end(t)
+	require.Equal(t, 1, countTypes(g.events(t), id)["execution_dispatched"], "it was sent once")
+}
+
 func TestTheRowLimitOfAnApproval(t *testing.T) {
 	d := newNotes(t)
 	d.execute(t, `
