@@ -314,3 +314,11 @@ func TestShellBlocksInPagesAreRead(t *testing.T) {
 		}
 	}
 }
+
+// The map of the house has a line for each room.
+func TestArchitecturePageHasEveryRoom(t *testing.T) {
+	text := readDoc(t, "docs/ARCHITECTURE.md")
+	for room := range arrows {
+		require.Contains(t, text, "\n| `"+room+"` |")
+	}
+}
