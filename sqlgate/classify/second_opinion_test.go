@@ -214,6 +214,9 @@ func sampleTexts(t testing.TB) []string {
 	for _, row := range statementRows {
 		all = append(all, row[0])
 	}
+	for _, line := range traffic(t) {
+		all = append(all, line.sql)
+	}
 	return append(all, ordinaryReads...)
 }
 

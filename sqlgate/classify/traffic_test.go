@@ -1,6 +1,8 @@
 package classify
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -107,5 +109,41 @@ func TestOrdinaryWritesRaiseNoSignal(t *testing.T) {
 		require.False(t, c.SafeRead)
 		require.NotEmpty(t, c.TablesWritten, sql)
 		require.NotEmpty(t, c.ColumnsWritten, sql)
+	}
+}
+
+// A trafficLine is one statement that an application, a tool or a dashboard
+// sends, and what it must be: safe, or its class and risk signals.
+type trafficLine struct{ verdict, sql string }
+
+// traffic reads testdata/traffic.tsv; lines that begin with # are headings.
+func traffic(t testing.TB) []trafficLine {
+	data, err := os.ReadFile("testdata/traffic.tsv")
+	require.NoError(t, err)
+	var all []trafficLine
+	for line := range strings.Lines(string(data)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		verdict, sql, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		require.True(t, ok, line)
+		all = append(all, trafficLine{verdict, strings.ReplaceAll(sql, `\n`, "\n")})
+	}
+	require.Greater(t, len(all), 120)
+	return all
+}
+
+func TestTrafficIsJudgedAsExpected(t *testing.T) {
+	for _, major := range []int{0, 15, 16, 17, 18} {
+		tb, err := newTables(Config{ServerMajor: major})
+		require.NoError(t, err)
+		for _, line := range traffic(t) {
+			c := mustClassify(t, tb, line.sql)
+			got := "safe"
+			if !c.SafeRead {
+				got = strings.TrimSpace(c.Class + " " + strings.Join(c.RiskSignals, ","))
+			}
+			require.Equal(t, line.verdict, got, "%d: %s", major, line.sql)
+		}
 	}
 }

@@ -86,8 +86,12 @@ func (w *walk) opaque(i int32) truth {
 	return undecided
 }
 
-// namesColumn reports whether a column is named anywhere below an entry.
+// namesColumn reports whether a column is named anywhere below an entry. A part
+// that is not in the tree, as in one with unknown fields, names none.
 func (w *walk) namesColumn(i int32) bool {
+	if i < 0 {
+		return false
+	}
 	k := sort.Search(len(w.columnAt), func(k int) bool { return w.columnAt[k] >= i })
 	return k < len(w.columnAt) && w.columnAt[k] < w.e[i].next
 }
@@ -139,7 +143,7 @@ func (w *walk) coversAll(or int32) bool {
 	sides := map[uint64]uint8{}
 	for arg := range w.items(or, "args") {
 		of, side := w.sideOf(arg)
-		if side == 0 {
+		if side == 0 || of < 0 {
 			continue
 		}
 		h := w.hash(of)<<1 | uint64(side>>2)

@@ -1,0 +1,26 @@
+CREATE TABLE users (id bigserial PRIMARY KEY, name varchar(80), email text UNIQUE, password_digest text, active boolean DEFAULT true, role text, country text, tags text[], settings jsonb, created_at timestamptz DEFAULT now(), updated_at timestamptz, deleted_at timestamptz);
+CREATE TABLE products (id bigserial PRIMARY KEY, sku text, name text, price numeric(10,2), stock int, category_id bigint, attributes jsonb, search tsvector);
+CREATE TABLE orders (id bigserial PRIMARY KEY, user_id bigint REFERENCES users, status text, total numeric(10,2), currency char(3), placed_at timestamptz, paid boolean, note text);
+CREATE TABLE order_items (order_id bigint REFERENCES orders, product_id bigint REFERENCES products, quantity int, price numeric(10,2), PRIMARY KEY (order_id, product_id));
+CREATE TABLE posts (id bigserial PRIMARY KEY, author_id bigint, title text, body text, published boolean, views int, created_at timestamp, search tsvector);
+CREATE TABLE comments (id bigserial PRIMARY KEY, post_id bigint, user_id bigint, body text, created_at timestamp);
+CREATE TABLE tags (id bigserial PRIMARY KEY, name text);
+CREATE TABLE post_tags (post_id bigint, tag_id bigint);
+CREATE TABLE events (id bigint, kind text, user_id bigint, payload jsonb, at timestamptz, duration interval, ip inet);
+CREATE TABLE metrics (host text, name text, value double precision, at timestamptz);
+CREATE TABLE nodes (id int, parent_id int, name text);
+CREATE TABLE auth_user (id int, username text, password text, email text, is_active boolean, last_login timestamptz, date_joined timestamptz);
+CREATE TABLE django_session (session_key text, session_data text, expire_date timestamptz);
+CREATE TABLE django_migrations (id int, app text, name text, applied timestamptz);
+CREATE TABLE django_content_type (id int, app_label text, model text);
+CREATE TABLE schema_migrations (version text);
+CREATE TABLE ar_internal_metadata (key text, value text);
+CREATE TABLE alembic_version (version_num text);
+CREATE TABLE "User" (id int, email text, name text);
+CREATE TABLE "Post" (id int, title text, "authorId" int, published boolean, "createdAt" timestamp);
+CREATE TABLE "_prisma_migrations" (id text, checksum text, finished_at timestamptz, migration_name text, logs text, rolled_back_at timestamptz, started_at timestamptz, applied_steps_count int);
+CREATE TABLE pgbench_accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84));
+CREATE TABLE pgbench_branches (bid int PRIMARY KEY, bbalance int, filler char(88));
+CREATE TABLE pgbench_tellers (tid int PRIMARY KEY, bid int, tbalance int, filler char(84));
+CREATE TABLE pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));
+CREATE VIEW active_users AS SELECT id, name FROM users WHERE active
