@@ -1,9 +1,17 @@
 package httpd
 
 import (
-	"encoding/json"
+	"bytes"
 	"errors"
+	"io"
 	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"writegate/commands/fault"
 )
@@ -12,199 +20,163 @@ import (
 // needs less than a third of it.
 const maxDepth = 64
 
-// DecodeJSON reads one JSON value into the struct that dst points to, strictly
+// DecodeJSON reads one JSON object into the struct that dst points to, strictly
 // (spec/decisions.md part 1): names match exactly, an unknown or doubled name,
-// a wrong type and anything behind the value are refused, text is valid UTF-8
+// a wrong type and anything behind the object are refused, text is valid UTF-8
 // without lone surrogates, and nesting is bounded. An empty body is `{}`; a
-// null is an absent field.
+// null leaves its field as it is without it.
 //
-// The package encoding/json alone is too kind for a service whose evidence must
-// say what was sent: it takes names in any case, the last of two equal names,
-// and puts U+FFFD where text is broken.
+// The package encoding/json is too kind for a service whose evidence must say
+// what was sent: it takes names in any case, the last of two equal names, and
+// puts U+FFFD where text is broken. Version 2 of it, used here, does not.
 //
 // Errors are faults invalid_json whose details name the field and the offset.
 func DecodeJSON(body []byte, dst any) error {
-	d := decoder{in: body}
-	d.space()
-	if d.pos == len(d.in) {
+	if len(bytes.Trim(body, " \t\r\n")) == 0 {
 		return nil
 	}
-	if err := d.value(reflect.ValueOf(dst).Elem(), ""); err != nil {
+	if err := checkShape(body); err != nil {
 		return err
 	}
-	d.space()
-	if d.pos < len(d.in) {
-		return d.fail("", "there is something behind the JSON value")
+	if err := json.Unmarshal(body, dst, json.RejectUnknownMembers(true)); err != nil {
+		return unreadable(err)
 	}
 	return nil
 }
 
-// A decoder stands somewhere in a body. Its other half, scan.go, knows the
-// grammar; this one knows what is wanted.
-type decoder struct {
-	in    []byte
-	pos   int
-	depth int
+// checkShape looks at what no option of the library bounds: that the body is an
+// object, and its depth. The whole of it is read, so a body that is no JSON is
+// told from one that means nothing to us.
+func checkShape(body []byte) error {
+	d := jsontext.NewDecoder(bytes.NewBuffer(body))
+	if kind := d.PeekKind(); kind != jsontext.KindInvalid && kind != jsontext.KindBeginObject {
+		return invalidJSON("", d.InputOffset(), mustBe(anObject, kind)).With("expected", anObject)
+	}
+	for {
+		_, err := d.ReadToken()
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return unreadable(err)
+		case d.StackDepth() > maxDepth:
+			return invalidJSON(d.StackPointer(), d.InputOffset(), "nested more than "+strconv.Itoa(maxDepth)+" levels deep")
+		}
+	}
 }
 
-// value reads one value into dst. path names the field for error messages; it
-// is "" for the whole body.
-func (d *decoder) value(dst reflect.Value, path string) error {
-	if d.peek() == 'n' {
-		if path == "" {
-			return d.wrongType(path, "an object")
-		}
-		return d.literal("null", path)
-	}
+// unreadable says in our words where and why the library stopped.
+func unreadable(err error) *fault.Fault {
+	var meaning *json.SemanticError
+	var syntax *jsontext.SyntacticError
 	switch {
-	case dst.Kind() == reflect.Pointer:
-		fresh := reflect.New(dst.Type().Elem())
-		if err := d.value(fresh.Elem(), path); err != nil {
-			return err
-		}
-		dst.Set(fresh)
-		return nil
-	case dst.Kind() == reflect.String:
-		return d.text(dst, path)
-	case dst.Kind() == reflect.Struct && !isUnmarshaler(dst):
-		return d.object(dst, path)
-	case dst.Kind() == reflect.Slice && dst.Type().Elem().Kind() == reflect.Struct:
-		return d.objects(dst, path)
+	case errors.As(err, &meaning):
+		return meaningless(meaning)
+	case errors.Is(err, io.ErrUnexpectedEOF) && errors.As(err, &syntax):
+		return invalidJSON(syntax.JSONPointer, syntax.ByteOffset, "the JSON ends too early")
+	case errors.Is(err, jsontext.ErrDuplicateName) && errors.As(err, &syntax):
+		return invalidJSON(syntax.JSONPointer, syntax.ByteOffset, "the field is there twice")
+	case errors.As(err, &syntax):
+		return invalidJSON(syntax.JSONPointer, syntax.ByteOffset, syntax.Err.Error())
 	}
-	return d.other(dst, path)
+	return invalidJSON("", 0, "it means nothing here").Because(err)
 }
 
-func isUnmarshaler(dst reflect.Value) bool {
-	_, ok := dst.Addr().Interface().(json.Unmarshaler)
-	return ok
+// meaningless is the fault of a value that is JSON, but not what its field takes.
+func meaningless(e *json.SemanticError) *fault.Fault {
+	want := wants(e.GoType)
+	switch {
+	case errors.Is(e.Err, json.ErrUnknownName):
+		return invalidJSON(e.JSONPointer, e.ByteOffset, "there is no such field"+nearestField(e.GoType, e.JSONPointer.LastToken()))
+	case want == "":
+		return invalidJSON(e.JSONPointer, e.ByteOffset, "the field can't hold this value")
+	}
+	return invalidJSON(e.JSONPointer, e.ByteOffset, mustBe(want, e.JSONKind)).With("expected", want)
 }
 
-func (d *decoder) text(dst reflect.Value, path string) error {
-	if d.peek() != '"' {
-		return d.wrongType(path, "a string")
+// invalidJSON is the fault of a body at a place.
+func invalidJSON(at jsontext.Pointer, offset int64, what string) *fault.Fault {
+	var names []string
+	for name := range at.Tokens() {
+		names = append(names, name)
 	}
-	s, err := d.str(path)
-	if err == nil {
-		dst.SetString(s)
-	}
-	return err
-}
-
-// object reads the members of a struct.
-func (d *decoder) object(dst reflect.Value, path string) error {
-	if d.peek() != '{' {
-		return d.wrongType(path, "an object")
-	}
-	fields := fieldsOf(dst.Type())
-	return d.members(path, func(name, path string) error {
-		index, ok := fields[name]
-		if !ok {
-			return d.fail(path, "there is no such field")
-		}
-		return d.value(dst.Field(index), path)
-	})
-}
-
-// objects reads a list of structs, so that their members are checked as well.
-func (d *decoder) objects(dst reflect.Value, path string) error {
-	if d.peek() != '[' {
-		return d.wrongType(path, "a list")
-	}
-	dst.SetZero()
-	return d.elements(path, func(path string) error {
-		item := reflect.New(dst.Type().Elem()).Elem()
-		if err := d.value(item, path); err != nil {
-			return err
-		}
-		dst.Set(reflect.Append(dst, item))
-		return nil
-	})
-}
-
-// other checks a value of any other kind as strictly as the rest and leaves
-// its conversion to encoding/json.
-func (d *decoder) other(dst reflect.Value, path string) error {
-	start := d.pos
-	if err := d.skip(path); err != nil {
-		return err
-	}
-	err := json.Unmarshal(d.in[start:d.pos], dst.Addr().Interface())
-	if err == nil {
-		return nil
-	}
-	d.pos = start
-	if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) {
-		return d.wrongType(path, wants(dst.Type()))
-	}
-	return d.fail(path, "the field can't hold this value")
-}
-
-func wants(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Slice:
-		return "a list of " + plural(t.Elem().Kind())
-	case reflect.Map:
-		return "an object"
-	case reflect.Float32, reflect.Float64:
-		return "a number"
-	default:
-		return "a whole number in its range"
-	}
-}
-
-func plural(kind reflect.Kind) string {
-	if kind == reflect.String {
-		return "strings"
-	}
-	return "values of one type"
-}
-
-func (d *decoder) wrongType(path, want string) error {
-	f := d.fault(path, "must be "+want+", not "+d.kind())
-	return f.With("expected", want)
-}
-
-// kind names the value at the position for an error message.
-func (d *decoder) kind() string {
-	switch c := d.peek(); c {
-	case '{':
-		return "an object"
-	case '[':
-		return "a list"
-	case '"':
-		return "a string"
-	case 't', 'f':
-		return "true or false"
-	case 'n':
-		return "null"
-	default:
-		if c == '-' || '0' <= c && c <= '9' {
-			return "this number"
-		}
-		return "this"
-	}
-}
-
-func (d *decoder) fail(path, what string) error { return d.fault(path, what) }
-
-func (d *decoder) fault(path, what string) *fault.Fault {
-	offset := min(d.pos, len(d.in))
-	if path == "" {
+	field := clip(strings.Join(names, "."), maxNameInMessage)
+	if field == "" {
 		return fault.New(fault.InvalidJSON, "The request body can't be read: %s (at byte %d). Correct it and send it again.", what, offset).With("offset", offset)
 	}
-	path = clip(path, maxNameInMessage)
-	return fault.New(fault.InvalidJSON, "The request body can't be read: %q: %s (at byte %d). Correct it and send it again.", path, what, offset).
-		With("field", path).With("offset", offset)
+	return fault.New(fault.InvalidJSON, "The request body can't be read: %q: %s (at byte %d). Correct it and send it again.", field, what, offset).
+		With("field", field).With("offset", offset)
 }
 
 // maxNameInMessage bounds what a client's own field name adds to an answer.
 const maxNameInMessage = 100
 
-func join(path, name string) string {
-	if path == "" {
-		return name
+const anObject = "an object"
+
+func mustBe(want string, got jsontext.Kind) string { return "must be " + want + ", not " + nameOf(got) }
+
+// nameOf names the kind of a value for an error message.
+func nameOf(kind jsontext.Kind) string {
+	switch kind {
+	case jsontext.KindBeginObject:
+		return anObject
+	case jsontext.KindBeginArray:
+		return "a list"
+	case jsontext.KindString:
+		return "a string"
+	case jsontext.KindTrue, jsontext.KindFalse:
+		return "true or false"
+	case jsontext.KindNumber:
+		return "this number"
 	}
-	return path + "." + name
+	return "null"
+}
+
+// wants names what a field of a type takes, "" where there is no word for it.
+func wants(t reflect.Type) string {
+	if t == nil {
+		return ""
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct:
+		if t == reflect.TypeFor[time.Time]() {
+			return "a moment such as 2026-01-02T03:04:05Z"
+		}
+		return anObject
+	case reflect.Map:
+		return anObject
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "a whole number in its range"
+	}
+	return ""
+}
+
+// nearestField suggests the field of a struct that a name may be a slip for.
+func nearestField(t reflect.Type, name string) string {
+	if t == nil || t.Kind() != reflect.Struct || len(name) > maxNameInMessage {
+		return ""
+	}
+	best, distance := "", len(name)/3+2 // as many slips as a word of this length may have, and one
+	for _, f := range reflect.VisibleFields(t) {
+		known, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if known == "" || known == "-" {
+			continue
+		}
+		if d := levenshtein.ComputeDistance(strings.ToLower(name), known); d < distance {
+			best, distance = known, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; did you mean " + strconv.Quote(best) + "?"
 }
