@@ -14,8 +14,14 @@ PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# Without a C compiler Go leaves cgo out in silence, and then misses a package.
+.PHONY: compiler
+compiler:
+	@command -v "$$($(GO) env CC | cut -d ' ' -f 1)" >/dev/null || \
+	  { echo "A C compiler is needed, because PostgreSQL's parser is C. On Debian: apt-get install gcc libc6-dev" >&2; exit 1; }
+
 .PHONY: build
-build: ## build bin/gate and bin/logverify
+build: compiler ## build bin/gate and bin/logverify
 	$(GO) build -o bin/gate ./cmd/gate
 	CGO_ENABLED=0 $(GO) build -o bin/logverify ./cmd/logverify
 
@@ -32,7 +38,7 @@ race: ## the same under the race detector
 	$(PGRUN) $(GO) test -race -timeout 60m ./...
 
 .PHONY: lint
-lint: ## gofmt and go vet
+lint: compiler ## gofmt and go vet
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
 
