@@ -44,6 +44,7 @@ var lives = map[string][]fall{
 		{at: "append.before_wake@14"}, {at: "append.before_preallocate@1"},
 	},
 	"under load, in the commands": {
+		{asked: true, maybe: true}, // ends cleanly, so that the projections of those that follow begin somewhere
 		{at: "commands.decide@25"}, {at: "commands.append@31"}, {at: "commands.appended@32"}, {at: "commands.applied@33"},
 		{at: "result.before_append@8"}, {at: "result.appended@9"},
 	},
@@ -52,10 +53,11 @@ var lives = map[string][]fall{
 		{at: "write.committed@9"}, {at: "read.executed@3"},
 	},
 	"while it recovers": {
+		{asked: true, maybe: true},
 		{at: "append.after_write@20", tear: true}, {refuse: true}, {at: "recover.after_quarantine#1"}, {at: "recover.after_zero#1"},
 		{at: "recover.after_rewrite#1"}, {at: "append.after_write@15", tear: true}, {at: "commands.append#1"}, {at: "commands.applied#1"},
 	},
-	"in haste": { // all results are told before they are durable, none before they are written
+	"in haste": { // all clients under the latency profile: all results are told before they are durable, none before they are written
 		{at: "append.before_write@11"}, {at: "append.before_write@16"}, {at: "append.encoded@21"}, {at: "append.before_write@26"},
 		{at: "append.after_write@16"},
 	},
