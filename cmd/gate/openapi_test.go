@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"mime"
 	"net/http"
 	"net/url"
 	"os"
@@ -217,8 +218,15 @@ func (d *contractDoc) holdsAnswer(request *http.Request, r reply) error {
 			return err
 		}
 	}
-	return d.check(r.body, under(at, "content", r.header.Get("Content-Type"), "schema")...)
+	media := r.header.Get("Content-Type")
+	if media != jsonType {
+		return d.checkValue(string(r.body), under(at, "content", media, "schema")...)
+	}
+	return d.check(r.body, under(at, "content", media, "schema")...)
 }
+
+// jsonType is the media type of nearly every body.
+const jsonType = "application/json"
 
 func (d *contractDoc) plainError(r reply, status int, code string) error {
 	if r.status != status || !strings.Contains(string(r.body), `"error_code":"`+code+`"`) {
@@ -258,7 +266,11 @@ func (d *contractDoc) holdsRequest(request *http.Request, body []byte) error {
 			return err
 		}
 	}
-	content := under(at, "requestBody", "content", "application/json")
+	content := under(at, "requestBody", "content", jsonType)
+	if media, _, err := mime.ParseMediaType(request.Header.Get("Content-Type")); err == nil && media != jsonType {
+		content[len(content)-1] = media
+		return d.checkValue(string(body), under(content, "schema")...)
+	}
 	if d.object(content...) == nil || (len(body) == 0 && d.object(under(at, "requestBody")...)["required"] == false) {
 		return nil
 	}
