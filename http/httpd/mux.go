@@ -150,7 +150,7 @@ func methodNotAllowed(c *Call) error {
 // those it has in the Allow header.
 func NotAllowed(c *Call, allow ...string) error {
 	c.recorder.Header().Set("Allow", strings.Join(allow, ", "))
-	return fault.New(fault.MethodNotAllowed, "This path takes %s.", strings.Join(allow, ", ")).With("allow", allow)
+	return fault.New(fault.MethodNotAllowed, "This path takes %s. Send the request with that method.", strings.Join(allow, ", ")).With("allow", allow)
 }
 
 // ServeHTTP implements http.Handler.
@@ -163,7 +163,18 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("X-Request-Id", c.RequestID)
 	defer c.end()
+	if escapedSlash(r) {
+		m.router.NotFound.ServeHTTP(&c.recorder, r)
+		return
+	}
 	m.router.ServeHTTP(&c.recorder, r)
+}
+
+// escapedSlash reports a path in which a slash is data (RFC 3986 part 2.2). The
+// router sees paths unescaped and would take it for a border, where a proxy in
+// front that guards a path does not; no id of ours holds one.
+func escapedSlash(r *http.Request) bool {
+	return strings.Contains(r.URL.RawPath, "%2f") || strings.Contains(r.URL.RawPath, "%2F")
 }
 
 // end is deferred around every handler: it turns a panic into a 500 and writes

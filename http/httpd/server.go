@@ -70,13 +70,15 @@ func Listen(o ServerOptions) (*Server, error) {
 	}
 	s := &Server{listener: listener, drain: cmp.Or(o.DrainTimeout, defaultDrainTimeout), overdue: o.Overdue, grace: cmp.Or(o.Grace, defaultGrace)}
 	s.http = &http.Server{
-		Handler:           o.Handler,
-		ReadHeaderTimeout: cmp.Or(o.HeaderTimeout, defaultHeaderTimeout),
-		ReadTimeout:       cmp.Or(o.BodyTimeout, defaultBodyTimeout),
-		WriteTimeout:      cmp.Or(o.AnswerTimeout, defaultAnswerTimeout),
-		IdleTimeout:       cmp.Or(o.IdleTimeout, defaultIdleTimeout),
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(o.Logger.With("source", logSource).Handler(), slog.LevelWarn),
+		Handler: o.Handler,
+		// OPTIONS * too is answered by the handler, which has no such method
+		DisableGeneralOptionsHandler: true,
+		ReadHeaderTimeout:            cmp.Or(o.HeaderTimeout, defaultHeaderTimeout),
+		ReadTimeout:                  cmp.Or(o.BodyTimeout, defaultBodyTimeout),
+		WriteTimeout:                 cmp.Or(o.AnswerTimeout, defaultAnswerTimeout),
+		IdleTimeout:                  cmp.Or(o.IdleTimeout, defaultIdleTimeout),
+		MaxHeaderBytes:               maxHeaderBytes,
+		ErrorLog:                     slog.NewLogLogger(o.Logger.With("source", logSource).Handler(), slog.LevelWarn),
 	}
 	return s, nil
 }
