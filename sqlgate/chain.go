@@ -120,5 +120,5 @@ func (c *Chain) fault() *fault.Fault {
 	if f == nil {
 		return fault.New(fault.PolicyNotLoaded, "No policy is loaded. See GET /policy/status.")
 	}
-	return fault.New(f.code, "The gate protects nothing at the moment, so it runs nothing: the startup step %s failed. %s", f.Step, f.Message).With("step", f.Step)
+	return fault.New(f.code, "The gate protects nothing at the moment, so it runs nothing: the startup step %s failed (%s). Mend that first; GET /health shows every step.", f.Step, f.Message).With("step", f.Step)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"writegate/commands/fault"
+	"writegate/eventlog/frame"
 )
 
 // Exit codes (design/eventlog.md part 6).
@@ -57,6 +58,7 @@ type app struct {
 	step    func(name string) // test hook at each named step of the journey; nil in production
 	ready   func(addr string) // test hook: the listener is up
 	drain   time.Duration     // test hook: another drainTime; 0 in production
+	logFS   frame.FS          // test hook: what the event log lies on; nil in production
 }
 
 // Run is the whole program: arguments in, exit code out.

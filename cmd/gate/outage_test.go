@@ -185,7 +185,7 @@ func TestAServerThatDiesUnderAStatementLeavesAFailure(t *testing.T) {
 func awaitActive(t testing.TB, d gateDir, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		return d.value(t, "SELECT count(*) >= "+fmt.Sprint(n)+" FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%orders a, orders b%' AND pid <> pg_backend_pid()") == "t"
+		return d.value(t, "SELECT count(*) >= "+fmt.Sprint(n)+" FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND query LIKE '%orders a, orders b%' AND pid <> pg_backend_pid()") == "t"
 	}, startPatience, pollEvery)
 }
 

@@ -52,7 +52,7 @@ func (a *app) serve(ctx context.Context) error {
 	}
 	buffer := httpd.NewLogBuffer(httpd.LogCapacity)
 	logger := slog.New(buffer.Handler(slog.NewJSONHandler(a.err, nil)))
-	g := &service{settings: s, log: logger, buffer: buffer, started: time.Now(), step: a.step}
+	g := &service{settings: s, log: logger, buffer: buffer, started: time.Now(), step: a.step, logFS: a.logFS}
 	defer g.close()
 	if err := g.open(ctx); err != nil {
 		return err

@@ -31,6 +31,7 @@ type service struct {
 	buffer   *httpd.LogBuffer
 	started  time.Time
 	step     func(string)
+	logFS    frame.FS // nil is the host's
 
 	store      *projections.Store
 	events     *eventlog.Log
@@ -98,7 +99,7 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 	if err != nil {
 		return exitWith(eventlog.ExitCode(err), fmt.Errorf("the event log %s (GATE_AUDIT_WAL_PATH) cannot be opened: %w", s.AuditWALPath, err))
 	}
-	g.damaged = g.events.Serving()
+	g.damaged = damage(g.events.Serving())
 	if err := g.store.Connect(ctx, g.events); err != nil {
 		if g.damaged == nil {
 			g.damaged = fault.New(fault.AuditCorruptionDetected, "The projections and the event log contradict each other, so the service only answers reads. Stop it and run `gate log verify`; `gate log rebuild` makes the projections anew from a log that verifies.").Because(err)
@@ -107,6 +108,15 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 	}
 	g.work.Go(func() { _ = g.store.Run(background, g.events) }) // its errors come through Fatal
 	return nil
+}
+
+// damage names the code that statements are answered with while a log that is
+// corrupt is up for reading; what else keeps it from serving is audit_unavailable.
+func damage(err error) error {
+	if errors.Is(err, eventlog.ErrCorrupt) {
+		return fault.New(fault.AuditCorruptionDetected, "Verification found corruption at the start; GET /evidence/verify shows it").Because(err)
+	}
+	return err
 }
 
 // readableStore sorts what Connect found: another log's store is a mistake of
@@ -126,7 +136,7 @@ func (g *service) logOptions() eventlog.Options {
 		index = filepath.Join(filepath.Dir(s.AuditWALPath), "audit_index_v1.json")
 	}
 	return eventlog.Options{
-		Path: s.AuditWALPath, JSONLPath: s.AuditLogPath, IndexPath: index, Fsync: s.AuditFsync, OnTornTail: s.AuditOnTornTail,
+		FS: g.logFS, Path: s.AuditWALPath, JSONLPath: s.AuditLogPath, IndexPath: index, Fsync: s.AuditFsync, OnTornTail: s.AuditOnTornTail,
 		VerifyOnStart: s.AuditVerifyOnStart, PreallocateBytes: s.AuditPreallocate, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin,
 		Logger: g.log.With("source", "eventlog"), Step: g.step, OnCorruption: g.corrupted,
 	}

@@ -149,7 +149,7 @@ func (m *Mux) refuseOperator(c *Call, presented bool) error {
 	case !m.operators.Enabled():
 		return fault.New(fault.UnauthorizedOperator, "No operator token is configured on this service. Set GATE_OPERATOR_TOKEN and start it again.")
 	case !presented:
-		return fault.New(fault.UnauthorizedOperator, "This endpoint needs the operator token, in the header X-GATE-Operator-Token or as Authorization: Bearer.")
+		return fault.New(fault.UnauthorizedOperator, "This endpoint needs the operator token. Send it in the header X-GATE-Operator-Token or as Authorization: Bearer.")
 	}
 	return fault.New(fault.UnauthorizedOperator, "The operator token is wrong. Send the one that this service was started with (GATE_OPERATOR_TOKEN or GATE_OPERATOR_TOKENS).")
 }
