@@ -103,6 +103,7 @@ type story struct {
 	dispatch  map[string]bool   // requests that were dispatched
 	created   map[string]bool   // approvals
 	resolved  map[string]string // approval -> resolution
+	expired   map[string]bool
 	used      map[string]bool
 	keys      map[[32]byte]bool
 	open      map[string]bool // executions of this run of the gate without a result
@@ -113,7 +114,7 @@ func readStory(t testing.TB, events []event.Envelope) *story {
 	t.Helper()
 	s := &story{
 		t: t, events: events, requests: map[string]bool{}, decided: map[string]uint64{}, runs: map[string]*run{}, byXID: map[uint32]*run{},
-		dispatch: map[string]bool{}, created: map[string]bool{}, resolved: map[string]string{}, used: map[string]bool{},
+		dispatch: map[string]bool{}, created: map[string]bool{}, resolved: map[string]string{}, expired: map[string]bool{}, used: map[string]bool{},
 		keys: map[[32]byte]bool{}, open: map[string]bool{}, abandoned: map[string]bool{},
 	}
 	for i := range events {
@@ -146,6 +147,11 @@ func (s *story) tell(e *event.Envelope, payload event.Typed) {
 		require.True(s.t, s.created[c.ApprovalID], at)
 		require.NotContains(s.t, s.resolved, c.ApprovalID, "%s: it was resolved before", at)
 		s.resolved[c.ApprovalID] = p.Resolution
+	case *event.ApprovalExpired:
+		require.True(s.t, s.created[c.ApprovalID], at)
+		require.NotContains(s.t, s.resolved, c.ApprovalID, at)
+		require.False(s.t, s.expired[c.ApprovalID], "%s: it expired before", at)
+		s.expired[c.ApprovalID] = true
 	case *event.ApprovalUsed:
 		require.Equal(s.t, "approve", s.resolved[c.ApprovalID], at)
 		require.False(s.t, s.used[c.ApprovalID], "%s: it was used before", at)
@@ -199,11 +205,12 @@ func (s *story) tellResult(e *event.Envelope, cause, at string) {
 	delete(s.abandoned, id)
 }
 
-// rows are the rows of both tables, as "table value xmin".
+// rows are the rows of all tables, as "table value xmin".
 func (d gateDir) rows(t testing.TB) [][3]string {
 	t.Helper()
 	all := d.value(t, `SELECT string_agg(concat_ws(' ', o, v, x), ',') FROM (
-		SELECT 'ledger' AS o, v, xmin::text AS x FROM ledger UNION ALL SELECT 'held', v, xmin::text FROM held) AS rows`)
+		SELECT 'ledger' AS o, v, xmin::text AS x FROM ledger UNION ALL
+		SELECT 'held', v, xmin::text FROM held UNION ALL SELECT 'forgotten', v, xmin::text FROM forgotten) AS rows`)
 	var found [][3]string
 	for line := range strings.SplitSeq(all, ",") {
 		if parts := strings.Fields(line); len(parts) == 3 {

@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// ledgerPolicy lets rows into the ledger, holds those of another table for a
-// person, and has no rule for anything else that writes.
+// ledgerPolicy lets rows into the ledger, holds those of two other tables for a
+// person, lets the ledger be vacuumed, and has no rule for anything else that
+// writes.
 const ledgerPolicy = `
 schema: gate.policy/v1
 name: ledger-gate
@@ -27,10 +28,19 @@ rules:
     reason_code: held_row
     match: { query_types_only: [INSERT], tables_written: [public.held], tables_written_only: [public.held] }
     approval: { ttl_seconds: 900, max_rows: 1 }
+  - id: forgotten-rows
+    decision: REQUIRE_APPROVAL
+    reason_code: forgotten_row
+    match: { query_types_only: [INSERT], tables_written: [public.forgotten], tables_written_only: [public.forgotten] }
+    approval: { ttl_seconds: 1 }
+  - id: upkeep
+    decision: ALLOW
+    reason_code: upkeep
+    match: { class: [maintenance], query_types_only: [VACUUM] }
 `
 
 // ledgerTables have no key: a statement that ran twice is to show.
-const ledgerTables = "CREATE TABLE ledger (v text NOT NULL); CREATE TABLE held (v text NOT NULL)"
+const ledgerTables = "CREATE TABLE ledger (v text NOT NULL); CREATE TABLE held (v text NOT NULL); CREATE TABLE forgotten (v text NOT NULL)"
 
 // A kind is what a client wants of the gate.
 type kind int
@@ -42,11 +52,13 @@ const (
 	keyed                    // the same under an idempotency key, sent until it is answered
 	asking                   // a row that waits for an approval, is approved and sent until it is answered
 	askingInVain             // the same, but rejected
+	forgetting               // a row that waits for an approval that nobody gives in time
+	tidying                  // a statement that runs outside of a transaction
 	trespassing              // a statement that is blocked
 	stammering               // a text that is no SQL
 )
 
-var allKinds = []kind{reading, writing, hurrying, keyed, asking, askingInVain, trespassing, stammering}
+var allKinds = []kind{reading, writing, hurrying, keyed, asking, askingInVain, forgetting, tidying, trespassing, stammering}
 
 // An errand is one wish of a client, from its first request to its last. What a
 // dying gate left unanswered is taken up again at the next one, where a client
@@ -217,6 +229,10 @@ func (b *book) advance(t testing.TB, v *victim, e *errand) (answered, done bool)
 		return b.once(t, v, e, e.insert("ledger"), http.StatusOK)
 	case hurrying:
 		return b.once(t, v, e, e.insert("ledger").with("execution_profile", "latency"), http.StatusOK)
+	case forgetting:
+		return b.once(t, v, e, e.insert("forgotten"), http.StatusAccepted)
+	case tidying:
+		return b.once(t, v, e, ask("VACUUM ledger"), http.StatusOK)
 	case trespassing:
 		return b.once(t, v, e, ask("DELETE FROM ledger"), http.StatusForbidden)
 	case stammering:
@@ -234,9 +250,7 @@ func (b *book) once(t testing.TB, v *victim, e *errand, s statement, status int)
 		return false, true
 	}
 	assert.Equal(t, status, r.status, "%s", r.body)
-	if status == http.StatusOK && e.kind != reading {
-		b.know(func() { b.fates[e.value].must = true })
-	}
+	b.know(func() { f := b.fates[e.value]; f.must = r.status == http.StatusOK && !f.never })
 	return true, true
 }
 
