@@ -218,6 +218,7 @@ func sampleTexts(t testing.TB) []string {
 		all = append(all, line.sql)
 	}
 	all = append(all, neverSafe(t)...)
+	all = append(all, grammarTexts(t)...)
 	return append(all, ordinaryReads...)
 }
 
