@@ -47,23 +47,17 @@ type Chain struct {
 	mu      sync.Mutex // guards what follows
 	steps   []StepState
 	failure *ChainFailure
+
+	auditFailed bool
 }
 
 func newChain() *Chain {
-	c := &Chain{}
-	c.restart()
-	return c
-}
-
-// restart forgets what was found, before the chain is walked again.
-func (c *Chain) restart() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failure = &ChainFailure{Step: StepAuditLog, Message: "The startup chain has not run yet.", code: fault.PolicyNotLoaded}
+	c := &Chain{failure: &ChainFailure{Message: "The startup chain has not run yet.", code: fault.PolicyNotLoaded}}
 	c.steps = make([]StepState, len(chainSteps))
 	for i, name := range chainSteps {
 		c.steps[i] = StepState{Step: name, Status: StepPending}
 	}
+	return c
 }
 
 // pass notes that a step is all right.
@@ -74,6 +68,17 @@ func (c *Chain) pass(step, message string) {
 		c.failure = nil
 		c.mu.Unlock()
 	}
+}
+
+// take puts a finished walk in the place of what was known, unless the event
+// log failed in the meantime.
+func (c *Chain) take(walk *Chain) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.auditFailed {
+		return
+	}
+	c.steps, c.failure = walk.steps, walk.failure
 }
 
 // fail ends the chain at a step.
@@ -94,6 +99,9 @@ func (c *Chain) set(step, status, message string) {
 // AuditFailed ends the protection while the gate runs: the log was found
 // damaged, or cannot be written.
 func (c *Chain) AuditFailed(code fault.Code, message string) {
+	c.mu.Lock()
+	c.auditFailed = true
+	c.mu.Unlock()
 	c.fail(&ChainFailure{Step: StepAuditLog, Message: message, code: code})
 }
 

@@ -3,6 +3,7 @@ package sqlgate
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,10 @@ type Options struct {
 	ResultBytes  int64
 
 	Policies PolicySource // where policy versions lie
+	// Events reads the event log from a sequence number on, up to its head.
+	Events        func(ctx context.Context, from uint64) iter.Seq2[event.Envelope, error]
+	ReplayTimeout time.Duration
+	RequireImpact bool // an activation must name the impact that was looked at
 
 	// StatusOf gives the HTTP status of a code, for the answers that an
 	// idempotency key keeps.
@@ -64,9 +69,11 @@ type Options struct {
 // may be called from any goroutine.
 type Gate struct {
 	Options
-	running atomic.Pointer[runningPolicy] // nil while no policy is loaded
-	chain   *Chain
-	meters  *meters
+	running    atomic.Pointer[runningPolicy] // nil while no policy is loaded
+	chain      *Chain
+	policyWork turns         // one change of the policy, or walk of the chain, at a time
+	replays    chan struct{} // a token for each replay that runs
+	meters     *meters
 }
 
 // New makes a gate without a policy: it refuses every statement until
@@ -84,7 +91,7 @@ func New(o Options) (*Gate, error) {
 	if o.Step == nil {
 		o.Step = func(string) {}
 	}
-	return &Gate{Options: o, chain: newChain(), meters: newMeters()}, nil
+	return &Gate{Options: o, chain: newChain(), policyWork: newTurns(), replays: make(chan struct{}, maxReplays), meters: newMeters()}, nil
 }
 
 // Stats are the counters since the start.
@@ -99,6 +106,17 @@ func (g *Gate) ModeNow() string {
 		return ModeEnforce
 	}
 	return g.Mode
+}
+
+// FactMode is the mode as a policy sees it: shadow and bypass decide as enforce
+// does, so a rule cannot see them (design/policy.md part 3).
+func (g *Gate) FactMode() string { return factMode(g.ModeNow()) }
+
+func factMode(mode string) string {
+	if mode == ModeApprovalFirst {
+		return policy.ModeApprovalFirst
+	}
+	return policy.ModeEnforce
 }
 
 // submission is one statement on its way through Submit.
@@ -252,16 +270,12 @@ func (g *Gate) sqlText(s *submission) string {
 // facts are what the policy sees (design/policy.md part 3).
 func (s *submission) facts() policy.Facts {
 	c := &s.classification
-	mode := policy.ModeEnforce
-	if s.mode == ModeApprovalFirst {
-		mode = policy.ModeApprovalFirst
-	}
 	return policy.Facts{
 		QueryType: c.QueryType, QueryTypes: c.QueryTypes, Class: c.Class, SafeRead: c.SafeRead,
 		TablesRead: c.TablesRead, TablesWritten: c.TablesWritten, ColumnsWritten: c.ColumnsWritten,
 		Functions: c.Functions, RiskSignals: c.RiskSignals, Flags: c.Flags, Where: c.Where, Fingerprint: c.Fingerprint,
 		Actor: s.Actor, App: s.App, Tenant: s.Tenant, Role: s.Role, Host: s.Host, Env: s.Env,
-		TLSSubject: s.TLSSubject, Mode: mode, Approved: s.approved, SessionID: s.SessionID,
+		TLSSubject: s.TLSSubject, Mode: factMode(s.mode), Approved: s.approved, SessionID: s.SessionID,
 	}
 }
 

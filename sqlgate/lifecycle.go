@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"writegate/commands"
 	"writegate/commands/fault"
@@ -38,20 +39,59 @@ type runningPolicy struct {
 
 // RunChain walks the startup chain and loads the policy. audit is what keeps
 // the log from serving, nil when nothing does. After a failure the gate refuses
-// every statement and says why; RunChain may be called again once it is mended.
+// every statement and says why, until RetryChain or a change of the policy
+// finds it mended.
 func (g *Gate) RunChain(ctx context.Context, audit error) {
-	g.chain.restart()
-	g.running.Store(nil)
 	if audit != nil {
 		g.chain.AuditFailed(auditCode(audit), "The event log does not serve: "+audit.Error())
 		return
 	}
-	g.chain.pass(StepAuditLog, "The event log is continuous.")
-	failure := g.loadPolicy(ctx)
-	if failure == nil {
+	g.walkChain(ctx)
+}
+
+// RetryChain walks the chain again where the policy keeps the gate from
+// serving: a folder that a person mended is taken without a restart. What
+// failed before in the same words is not recorded once more.
+func (g *Gate) RetryChain(ctx context.Context) {
+	if f := g.chain.Failure(); f != nil && f.Step != StepAuditLog {
+		g.walkChain(ctx)
+	}
+}
+
+// retryEvery is how often a folder is looked at again while the policy keeps
+// the gate from serving.
+const retryEvery = 2 * time.Second
+
+// KeepTrying retries the chain until ctx ends.
+func (g *Gate) KeepTrying(ctx context.Context) {
+	ticker := time.NewTicker(retryEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			g.RetryChain(ctx)
+		}
+	}
+}
+
+func (g *Gate) walkChain(ctx context.Context) {
+	if g.policyWork.lock(ctx) != nil {
 		return
 	}
-	g.chain.fail(failure)
+	defer g.policyWork.unlock()
+	before := g.chain.Failure()
+	walk := newChain()
+	walk.pass(StepAuditLog, "The event log is continuous.")
+	failure := g.loadPolicy(ctx, walk)
+	if failure != nil {
+		walk.fail(failure)
+	}
+	g.chain.take(walk)
+	if failure == nil || (before != nil && before.Step == failure.Step && before.Message == failure.Message) {
+		return
+	}
 	g.Logger.Error("the startup chain failed, so no statement is accepted", "source", "gate", "step", failure.Step, "cause", failure.Message)
 	if err := g.Commands.RecordHealthFail(ctx, failure.Step, failure.Message, string(failure.code)); err != nil {
 		g.Logger.Error("the failed step could not be written to the event log", "source", "gate", "cause", err.Error())
@@ -66,7 +106,7 @@ func auditCode(err error) fault.Code {
 }
 
 // loadPolicy walks the chain from the manifest on.
-func (g *Gate) loadPolicy(ctx context.Context) *ChainFailure {
+func (g *Gate) loadPolicy(ctx context.Context, chain *Chain) *ChainFailure {
 	known, err := g.knownVersions()
 	if err != nil {
 		return failed(StepManifest, "The policy versions cannot be read from the projections: %v", err)
@@ -75,12 +115,12 @@ func (g *Gate) loadPolicy(ctx context.Context) *ChainFailure {
 	if failure != nil {
 		return failure
 	}
-	g.chain.pass(StepManifest, fmt.Sprintf("The manifest lists %d file(s), all as they are on disk.", len(folder.Manifest.Files)))
+	chain.pass(StepManifest, fmt.Sprintf("The manifest lists %d file(s), all as they are on disk.", len(folder.Manifest.Files)))
 	active, failure := g.activeVersion(folder, known)
 	if failure != nil {
 		return failure
 	}
-	g.chain.pass(StepPolicyHash, "The active file, the manifest and the log agree on "+hex.EncodeToString(active.hash[:])+".")
+	chain.pass(StepPolicyHash, hashMessage(active))
 	if failure := g.validate(ctx, active, folder); failure != nil {
 		return failure
 	}
@@ -88,8 +128,7 @@ func (g *Gate) loadPolicy(ctx context.Context) *ChainFailure {
 		return failed(StepPolicyValidation, "The policy could not be recorded as loaded: %s", fault.Of(err).Error())
 	}
 	g.running.Store(active)
-	g.chain.pass(StepPolicyValidation, fmt.Sprintf("%s is valid: %d rule(s), %d of %d own test(s) passed.", active.version, active.policy.RuleCount(), active.report.Tests.Passed, active.report.Tests.Cases))
-	g.chain.pass(StepCorpus, fmt.Sprintf("%d of %d corpus case(s) passed.", active.report.Corpus.Passed, active.report.Corpus.Cases))
+	passCases(chain, active)
 	return nil
 }
 
@@ -134,6 +173,9 @@ func (g *Gate) agreeingFolder(known policyfolder.State) (*policyfolder.Folder, *
 	if known.Seq == 0 {
 		return g.readFolder()
 	}
+	if known.Active == "" {
+		return g.withoutActive(known)
+	}
 	standing, findings, err := policyfolder.Compare(g.Policies.Dir, g.Policies.Manifest, known)
 	switch {
 	case err != nil:
@@ -147,6 +189,16 @@ func (g *Gate) agreeingFolder(known policyfolder.State) (*policyfolder.Folder, *
 		g.Policies.Dir, listFindings(findings))
 	f.Findings = findings
 	return nil, f
+}
+
+// withoutActive stands for a log that has versions and no active one: an import
+// that was cut short is carried on, and candidates wait for their activation.
+func (g *Gate) withoutActive(known policyfolder.State) (*policyfolder.Folder, *ChainFailure) {
+	folder, findings, err := policyfolder.Read(g.Policies.Dir, g.Policies.Manifest)
+	if err == nil && !hasErrors(findings) && folder.Manifest.Seq == 0 {
+		return folder, nil
+	}
+	return nil, failed(StepPolicyHash, "The event log holds %d policy version(s), and none is active. POST /policy/activate makes a candidate the active one.", len(known.Versions))
 }
 
 // readFolder reads a folder that must be what its manifest says.
@@ -192,10 +244,10 @@ func (g *Gate) activeVersion(folder *policyfolder.Folder, known policyfolder.Sta
 	if !ok {
 		return nil, failed(StepPolicyHash, "The manifest names no active version. Set \"active\" in %s to one of its files.", g.Policies.Manifest)
 	}
-	if known.Seq != 0 && known.Active != version {
+	if known.Active != "" && known.Active != version {
 		return nil, failed(StepPolicyHash, "The manifest says that %s is active, the event log says %q.", version, known.Active)
 	}
-	return &runningPolicy{version: version, hash: sha256.Sum256(document), path: filepath.Join(g.Policies.Dir, policyfolder.Path(version))}, nil
+	return &runningPolicy{version: version, hash: sha256.Sum256(document), path: g.pathOf(version)}, nil
 }
 
 // validate loads the active document and runs its tests and the corpora.
@@ -225,7 +277,7 @@ func (g *Gate) validate(ctx context.Context, active *runningPolicy, folder *poli
 // seq that reflects it.
 func (g *Gate) recordLoaded(ctx context.Context, active *runningPolicy, folder *policyfolder.Folder, known policyfolder.State) error {
 	verdict := g.verdict(active)
-	if known.Seq != 0 {
+	if known.Active != "" {
 		return g.Commands.RecordPolicyLoaded(ctx, verdict)
 	}
 	files := make([]commands.PolicyFile, len(folder.Manifest.Files))

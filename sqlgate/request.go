@@ -84,10 +84,15 @@ func (r *Request) Validate(maxSQLBytes int) error {
 		return FieldsFault(fields)
 	}
 	if len(r.SQL) > maxSQLBytes {
-		return fault.New(fault.OversizedSQL, "The SQL has %d bytes and at most %d are taken. Send less at once.", len(r.SQL), maxSQLBytes).
-			With("got", len(r.SQL)).With("max", maxSQLBytes)
+		return OversizedSQL(len(r.SQL), maxSQLBytes)
 	}
 	return nil
+}
+
+// OversizedSQL is the fault of a text over the limit, both in bytes.
+func OversizedSQL(got, most int) *fault.Fault {
+	return fault.New(fault.OversizedSQL, "The SQL has %d bytes and at most %d are taken. Send less at once.", got, most).
+		With("got", got).With("max", most)
 }
 
 // FieldsFault is validation_failed with one line per field.

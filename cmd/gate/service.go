@@ -67,6 +67,7 @@ func (g *service) open(ctx context.Context) error {
 	}
 	g.firstLook(ctx)
 	g.gate.RunChain(ctx, g.damaged)
+	g.work.Go(func() { g.gate.KeepTrying(background) })
 	return g.openAPI()
 }
 
@@ -180,6 +181,7 @@ func (g *service) openGate(ctx context.Context) (err error) {
 		Mode: s.Mode, BypassReason: s.BypassReason, BypassUntil: s.bypassUntil(), SQLText: s.AuditSQLText, MaxSQLBytes: s.MaxSQLBytes,
 		QueryTimeout: millis(s.DBQueryTimeout), BulkTimeout: millis(s.DBBulkTimeout), ResultRows: s.MaxResultRows, ResultBytes: s.MaxResultBytes,
 		Policies: sqlgate.PolicySource{Dir: s.PolicyDir, Manifest: s.PolicyManifest, DefaultTTL: s.ApprovalTTL},
+		Events:   g.events.From, ReplayTimeout: millis(s.ReplayTimeout), RequireImpact: s.RequireImpact,
 		StatusOf: httpd.Status, Logger: g.log, Step: g.step,
 	})
 	return err

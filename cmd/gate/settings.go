@@ -97,8 +97,8 @@ type settings struct {
 	MaxSessions          int    `env:"GATE_MAX_SESSIONS" envDefault:"1000" min:"1" max:"1000000" later:"prepared-statement sessions" doc:"sessions at most"`
 	PlanEstimates        bool   `env:"GATE_PLAN_ESTIMATES" envDefault:"false" later:"plan estimates" doc:"EXPLAIN provably plain statements in preview"`
 	CatalogRefreshSecs   int    `env:"GATE_CATALOG_REFRESH_SECONDS" envDefault:"60" min:"0" max:"86400" later:"the catalogue snapshot" doc:"seconds between catalogue snapshots"`
-	ReplayTimeout        int    `env:"GATE_POLICY_REPLAY_TIMEOUT_MS" envDefault:"30000" min:"1" max:"3600000" later:"policy replay" doc:"milliseconds for a replay"`
-	RequireImpact        bool   `env:"GATE_POLICY_REQUIRE_IMPACT" envDefault:"false" later:"policy activation" doc:"activation must name the impact it was reviewed with"`
+	ReplayTimeout        int    `env:"GATE_POLICY_REPLAY_TIMEOUT_MS" envDefault:"30000" min:"1" max:"3600000" doc:"milliseconds for a replay"`
+	RequireImpact        bool   `env:"GATE_POLICY_REQUIRE_IMPACT" envDefault:"false" doc:"activation must name the impact it was reviewed with"`
 
 	ProjectKeys      string `env:"GATE_PROJECT_KEYS" secret:"true" later:"the agent API" doc:"project keys of /v1"`
 	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" later:"the agent API" doc:"networks that tool verification may reach"`

@@ -54,6 +54,14 @@ func Register(mux *httpd.Mux, o Options) {
 	mux.Handle(http.MethodPost, "/approvals/:approval_id/resolve", mux.Operator(a.resolveApproval))
 
 	mux.Handle(http.MethodGet, "/policy/status", a.policyStatus)
+	mux.Handle(http.MethodGet, "/policy/versions", a.listVersions)
+	mux.Handle(http.MethodGet, "/policy/versions/:version", a.getVersion)
+	mux.Handle(http.MethodPost, "/policy/validate", a.validatePolicy)
+	mux.Handle(http.MethodPost, "/policy/diff", a.diffPolicies)
+	mux.Handle(http.MethodPost, "/policy/dry-run", a.dryRunPolicy)
+	mux.Handle(http.MethodPost, "/policy/candidates", mux.Operator(a.createCandidate))
+	mux.Handle(http.MethodPost, "/policy/activate", mux.Operator(a.activatePolicy))
+	mux.Handle(http.MethodPost, "/policy/rollback", mux.Operator(a.rollbackPolicy))
 
 	mux.Handle(http.MethodGet, "/audit", a.listAudit)
 	mux.Handle(http.MethodGet, "/evidence/verify", a.verifyEvidence)

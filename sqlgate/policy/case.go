@@ -31,8 +31,8 @@ type CaseContext struct {
 	SessionID                           string
 }
 
-// facts joins a classification with the context.
-func (c CaseContext) facts(classification Facts) Facts {
+// Facts joins a classification with the context.
+func (c CaseContext) Facts(classification Facts) Facts {
 	f := classification
 	f.Actor, f.App, f.Tenant, f.Role, f.Host, f.Env = c.Actor, c.App, c.Tenant, c.Role, c.Host, c.Env
 	f.TLSSubject, f.AgentID, f.AgentToolsVerified = c.TLSSubject, c.AgentID, c.AgentToolsVerified

@@ -43,7 +43,7 @@ func Load(document []byte, o Options) (*Policy, Report) {
 	p.index()
 	semantic, err := CanonicalJSON(p.meaning())
 	if err != nil {
-		report.add(NewFinding(codeYAMLInvalid, "the document has no canonical form: %v", err))
+		report.Add(NewFinding(codeYAMLInvalid, "the document has no canonical form: %v", err))
 		return nil, report
 	}
 	p.semanticHash = Digest(semantic)
@@ -183,12 +183,12 @@ func newReport(p *Policy, findings []Finding) Report {
 		findings = append(findings[:maxFindings:maxFindings], NewFinding(codeLimit, "there are %d more findings; mend these first", left))
 	}
 	sortFindings(findings)
-	report.add(findings...)
+	report.Add(findings...)
 	return report
 }
 
-// add files findings: errors under findings, the rest under warnings.
-func (r *Report) add(findings ...Finding) {
+// Add files findings: errors under findings, the rest under warnings.
+func (r *Report) Add(findings ...Finding) {
 	for _, f := range findings {
 		switch f.Severity {
 		case SeverityError:

@@ -108,7 +108,7 @@ func (run *caseRun) one(c *Case, classify Classifier) (expected, got string, ok 
 		}
 		return c.Expect.String(), "refused before any rule: " + string(code), c.Expect.acceptsRefusal()
 	}
-	f := c.Context.facts(classification)
+	f := c.Context.Facts(classification)
 	r := run.policy.Decide(&f)
 	run.count(c.Name, &r)
 	expected, got = c.Expect.compare(&r, &f)
@@ -244,14 +244,14 @@ func (p *Policy) Check(report *Report, corpora []Corpus, classify Classifier) {
 		report.Corpus.Passed += suite.Passed
 		report.Corpus.Failed = append(report.Corpus.Failed, suite.Failed...)
 		for _, f := range suite.Failed {
-			report.add(NewFinding(codeTestFailed, "the case %s of the corpus %s failed: expected %s, got %s", clip(f.Name), c.Name, f.Expected, f.Got))
+			report.Add(NewFinding(codeTestFailed, "the case %s of the corpus %s failed: expected %s, got %s", clip(f.Name), c.Name, f.Expected, f.Got))
 		}
 	}
 	report.Tests = run.suite(p.tests, classify)
 	for _, f := range report.Tests.Failed {
 		finding := NewFinding(codeTestFailed, "the test %s failed: expected %s, got %s", clip(f.Name), f.Expected, f.Got)
 		finding.Pointer, finding.Line, finding.Column = f.place.pointer, f.place.line, f.place.column
-		report.add(finding)
+		report.Add(finding)
 	}
 	report.Coverage = run.coverage()
 	p.uncovered(report)
@@ -262,7 +262,7 @@ func (p *Policy) uncovered(report *Report) {
 	if len(p.tests) == 0 {
 		f := NewFinding(codeNoTests, "the document has no tests, so nothing shows that it does what it is meant to")
 		f.Suggestion = "tests: [{name: ..., sql: ..., expect: {decision: BLOCK}}]"
-		report.add(f)
+		report.Add(f)
 	}
 	for i, c := range report.Coverage.Rules {
 		var f Finding
@@ -275,6 +275,6 @@ func (p *Policy) uncovered(report *Report) {
 			continue
 		}
 		f.RuleID, f.Pointer = c.RuleID, "/rules/"+itoa(i)
-		report.add(f)
+		report.Add(f)
 	}
 }

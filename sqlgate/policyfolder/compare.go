@@ -33,7 +33,7 @@ func Compare(dir, manifest string, state State) (Standing, []policy.Finding, err
 	if empty, err := isEmpty(dir); empty || err != nil {
 		return Absent, nil, err
 	}
-	folder, findings, err := Read(dir, manifest)
+	folder, findings, err := read(dir, manifest, state.Active != "")
 	if errors.Is(err, ErrNoManifest) {
 		// Files without a manifest: a crash of the first Write, or not ours.
 		return compareFiles(dir, manifest, state, policy.NewFinding(fileSetMismatch, "%v", err))

@@ -28,6 +28,12 @@ var policyFileName = regexp.MustCompile(`^([a-z][a-z0-9-]{0,62}@(?:0|[1-9][0-9]{
 // error is ErrNoManifest where there is nothing to judge, and otherwise a
 // failure to read at all.
 func Read(dir, manifest string) (*Folder, []policy.Finding, error) {
+	return read(dir, manifest, true)
+}
+
+// read is Read; with needActive a manifest without an active version is a
+// finding.
+func read(dir, manifest string, needActive bool) (*Folder, []policy.Finding, error) {
 	if err := checkManifestName(manifest); err != nil {
 		return nil, nil, err
 	}
@@ -54,7 +60,7 @@ func Read(dir, manifest string) (*Folder, []policy.Finding, error) {
 		return nil, nil, err
 	}
 	r.files(names)
-	r.active()
+	r.active(needActive)
 	if err := r.corpora(); err != nil {
 		return nil, nil, err
 	}
@@ -139,7 +145,7 @@ func (r *reading) file(file File) {
 }
 
 // active compares the active version with the statuses: it is exactly one.
-func (r *reading) active() {
+func (r *reading) active(needed bool) {
 	m := r.folder.Manifest
 	var active []string
 	for _, file := range m.Files {
@@ -148,6 +154,7 @@ func (r *reading) active() {
 		}
 	}
 	switch {
+	case len(active) == 0 && m.Active == "" && !needed:
 	case len(active) == 0 && m.Active == "":
 		r.find(fileSetMismatch, "no version is active; give one file the status active and name it under active")
 	case len(active) != 1 || active[0] != m.Active:
@@ -226,4 +233,37 @@ func (r *reading) corpus(name string, listed map[string]CorpusFile) {
 		r.findings = append(r.findings, f)
 	}
 	r.folder.Corpora = append(r.folder.Corpora, policy.Corpus{Name: name, SHA256: hash, Cases: cases})
+}
+
+// Corpora reads the corpus files of a folder, whatever state the rest of it is
+// in. The findings are about the corpora alone: those that changed since the
+// manifest was written, and as errors those that cannot be used.
+func Corpora(dir, manifest string) ([]policy.Corpus, []policy.Finding, error) {
+	root, err := openRoot(dir)
+	if errors.Is(err, ErrNoManifest) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer root.Close()
+	r := &reading{root: root, manifestName: manifest, folder: &Folder{}}
+	if data, err := readRegular(root, manifest, maxManifestBytes); err == nil {
+		if m, err := parseManifest(data); err == nil {
+			r.folder.Manifest = m
+		}
+	}
+	err = r.corpora()
+	return r.folder.Corpora, r.findings, err
+}
+
+// Document reads the file of one version as it is on disk, whatever the
+// manifest says of it.
+func Document(dir, policyVersion string) ([]byte, error) {
+	root, err := openRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return readRegular(root, Path(policyVersion), maxPolicyBytes)
 }

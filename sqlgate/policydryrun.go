@@ -1,0 +1,122 @@
+package sqlgate
+
+import (
+	"context"
+
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/policy"
+	"writegate/sqlgate/replay"
+)
+
+// A DryRunRequest asks what a policy makes of a statement, or of those that the
+// log recorded (design/policy.md part 8).
+type DryRunRequest struct {
+	SQL       *string // nil: no statement
+	Context   policy.CaseContext
+	Policy    Source
+	CompareTo string // a version, ActiveVersion, or "" for none
+	Replay    *ReplayRequest
+}
+
+// A DryRunAnswer is the answer of POST /policy/dry-run. What is about one
+// statement is absent where none was given.
+type DryRunAnswer struct {
+	*DryRunDecision
+	PolicyVersion string         `json:"policy_version"`
+	PolicyHash    string         `json:"policy_hash"`
+	Executed      bool           `json:"executed"`
+	AuditWritten  bool           `json:"audit_written"`
+	Replay        *replay.Report `json:"replay"`
+}
+
+// A DryRunDecision is what a policy makes of one statement.
+type DryRunDecision struct {
+	Decision       policy.Decision          `json:"decision"`
+	ReasonCode     string                   `json:"reason_code"`
+	Reason         string                   `json:"reason"`
+	Remedy         *string                  `json:"remedy"`
+	RuleID         string                   `json:"rule_id"`
+	Fingerprint    string                   `json:"fingerprint"`
+	QueryType      string                   `json:"query_type"`
+	RiskSignals    []string                 `json:"risk_signals"`
+	Classification *classify.Classification `json:"classification"`
+	Matched        []string                 `json:"matched"`
+	Observed       []string                 `json:"observed"`
+	Approval       *policy.ApprovalTerms    `json:"approval"`
+	RuleTrace      []policy.TraceEntry      `json:"rule_trace"`
+	Compared       *Compared                `json:"compared"`
+}
+
+// Compared is what another version decides on the same statement.
+type Compared struct {
+	PolicyVersion string          `json:"policy_version"`
+	Decision      policy.Decision `json:"decision"`
+	Changed       bool            `json:"changed"`
+}
+
+// DryRun decides without executing or writing anything. SQL that is refused
+// before a decision is refused here in the same way.
+func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, error) {
+	if r.SQL == nil && r.Replay == nil {
+		return nil, FieldsFault(map[string]string{"sql": "give sql, replay or both"})
+	}
+	p, found, err := g.compiled(r.Policy)
+	if err != nil {
+		return nil, err
+	}
+	var other *policy.Policy
+	if r.CompareTo != "" {
+		if other, _, err = g.compiled(Source{PolicyVersion: r.CompareTo}); err != nil {
+			return nil, err
+		}
+	}
+	a := &DryRunAnswer{PolicyVersion: found.version, PolicyHash: found.hexHash()}
+	if r.SQL != nil {
+		if a.DryRunDecision, err = g.dryDecision(ctx, &r, p, other); err != nil {
+			return nil, err
+		}
+	}
+	if r.Replay == nil {
+		return a, nil
+	}
+	if other == nil {
+		if other, _, err = g.compiled(Source{PolicyVersion: ActiveVersion}); err != nil {
+			return nil, err
+		}
+	}
+	a.Replay, err = g.replayBetween(ctx, other, p, *r.Replay)
+	return a, err
+}
+
+func (g *Gate) dryDecision(ctx context.Context, r *DryRunRequest, p, other *policy.Policy) (*DryRunDecision, error) {
+	c, err := g.Classifier.Classify(ctx, *r.SQL)
+	if err != nil {
+		return nil, err
+	}
+	s := submission{Request: &Request{}, classification: c}
+	f := r.Context.Facts(s.facts())
+	result := p.Decide(&f)
+	d := &DryRunDecision{
+		Decision: result.Decision, ReasonCode: result.ReasonCode, Reason: result.Message, RuleID: result.RuleID, Fingerprint: c.Fingerprint,
+		QueryType: c.QueryType, RiskSignals: orEmpty(c.RiskSignals), Classification: &c, Matched: orEmpty(result.Matched), Observed: orEmpty(result.Observed),
+		Approval: result.Approval, RuleTrace: p.Trace(&f),
+	}
+	if d.Reason == "" {
+		d.Reason = (&Answer{Result: result, Preview: true}).message()
+	}
+	if result.Remedy != "" {
+		d.Remedy = &result.Remedy
+	}
+	if other != nil {
+		decision := other.Decide(&f).Decision
+		d.Compared = &Compared{other.Version(), decision, decision != result.Decision}
+	}
+	return d, nil
+}
+
+func orEmpty(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}

@@ -1,0 +1,56 @@
+package sqlgate
+
+import (
+	"bytes"
+	"path/filepath"
+
+	"writegate/commands"
+	"writegate/sqlgate/policy"
+	"writegate/sqlgate/policyfolder"
+)
+
+func (g *Gate) pathOf(version string) string {
+	return filepath.Join(g.Policies.Dir, policyfolder.Path(version))
+}
+
+// checkFolder compares the folder with the log before a version becomes active:
+// the bytes on disk, those of the log and the manifest must be the same, for
+// every version, since a folder that somebody touched vouches for nothing. What
+// a crash left unwritten is written first.
+func (g *Gate) checkFolder(target sourced) error {
+	known, err := g.knownVersions()
+	if err != nil {
+		return err
+	}
+	standing, findings, err := policyfolder.Compare(g.Policies.Dir, g.Policies.Manifest, known)
+	switch {
+	case err != nil:
+		return err
+	case standing == policyfolder.Agrees:
+		return nil
+	case standing == policyfolder.Absent || standing == policyfolder.Behind:
+		return policyfolder.Write(g.Policies.Dir, g.Policies.Manifest, known)
+	}
+	reason := "manifest_mismatch"
+	if onDisk, err := policyfolder.Document(g.Policies.Dir, target.version); err == nil && !bytes.Equal(onDisk, target.document) {
+		reason = "hash_mismatch"
+	}
+	return commands.ActivationFault(reason, "The policy folder and the event log disagree, so nothing was changed; details.findings says where. `gate policy rebuild` shows the differences and writes the folder anew from the log.").
+		With("findings", findings)
+}
+
+// writePolicies brings the folder to what the log says. Where that fails the
+// log stands, and the answer warns: the next change or start writes it.
+func (g *Gate) writePolicies() []policy.Finding {
+	known, err := g.knownVersions()
+	if err == nil {
+		err = policyfolder.Write(g.Policies.Dir, g.Policies.Manifest, known)
+	}
+	if err == nil {
+		return nil
+	}
+	g.Logger.Error("the policy folder could not be written; the event log holds the truth, and the next change or start writes it", "source", "gate", "cause", err.Error())
+	finding := policy.NewFinding("PV402", "the policy folder could not be written from the event log: %v", err)
+	finding.Severity = policy.SeverityWarning
+	return []policy.Finding{finding}
+}
