@@ -321,3 +321,46 @@ func TestACursorBelongsToItsListFiltersAndOrder(t *testing.T) {
 	requireInvalid(t, g.get(t, "/approvals?cursor="+cursor), "cursor")
 	requireInvalid(t, g.get(t, "/executions?cursor="+cursor), "cursor")
 }
+
+// contractFields are the members that the contract names for each read endpoint
+// (spec/gate.md part 2, spec/decisions.md parts 5 and 11); an answer may have
+// more, never fewer. Those of a list are of its items.
+var contractFields = map[string]string{
+	"/health":                             "status version uptime_seconds mode startup_chain database log",
+	"/runtime/stats":                      "uptime_seconds version requests_total requests_by_query_type decisions policy_version approvals_pending approvals_resolved health_checks mode latency_ms executions_unknown parser pool wire",
+	"/policy/status":                      "loaded policy_version path rule_count operator_auth_enabled mode",
+	"/logs":                               "timestamp level source message error_id request_id",
+	"/executions":                         "execution_id request_id approval_id execution_state outcome xid dispatched_at resolved_at fingerprint actor app",
+	"/approvals":                          "approval_id sql classification context status resolution expires_at resolved_at note resolved_by created_at fingerprint policy_version reason_code rule_id max_rows agent_id impact execution_id used_at",
+	"/audit?event_type=decision_recorded": "event_id event_hash previous_hash timestamp event_type policy_version operation fingerprint decision actor app tenant env session_id approval_id seq",
+	"/evidence/verify":                    "status",
+}
+
+func TestEveryReadHasTheFieldsOfTheContract(t *testing.T) {
+	g := startShop(t)
+	fillAudit(t, g)
+	for path, names := range contractFields {
+		body := g.get(t, path).json(t)
+		objects := []any{body}
+		if list, ok := body["items"]; ok {
+			require.Contains(t, body, "next_cursor", path)
+			objects = list.([]any)
+			require.NotEmpty(t, objects, path)
+		}
+		for _, object := range objects {
+			for _, name := range strings.Fields(names) {
+				require.Contains(t, object, name, path)
+			}
+		}
+	}
+	latency := g.get(t, "/runtime/stats").json(t)["latency_ms"].(map[string]any)
+	for _, phase := range []string{"classify", "decide", "log", "database", "total"} {
+		for _, quantile := range []string{"p50", "p95", "p99"} {
+			require.Contains(t, latency[phase], quantile, phase)
+		}
+	}
+	for _, step := range g.health(t).Chain {
+		require.Equal(t, "ok", step.Status, step.Step)
+		require.NotEmpty(t, step.Message, step.Step)
+	}
+}

@@ -259,7 +259,7 @@ func databaseErrors(t *testing.T) []raise {
 	nowhere := newErrorDir(t)
 	nowhere.database = "postgres://gate:gate@127.0.0.1:1/shop"
 	full, gone := startGate(t, crowded), startGate(t, nowhere)
-	g := startGate(t, d, "GATE_DB_QUERY_TIMEOUT_MS=300", "GATE_DB_COMMIT_TIMEOUT_MS=300", "GATE_MAX_RESULT_ROWS=50")
+	g := startGate(t, d, "GATE_DB_QUERY_TIMEOUT_MS=1500", "GATE_DB_COMMIT_TIMEOUT_MS=300", "GATE_MAX_RESULT_ROWS=50")
 	return []raise{
 		{fault.DBConnectionFailed, 502, "nobody there", sends(gone, ask("SELECT 1"))},
 		{fault.DBConnectionFailed, 502, "nobody there for a write", sends(gone, ask("UPDATE orders SET status = 'x' WHERE id = 1"))},
