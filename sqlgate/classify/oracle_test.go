@@ -91,7 +91,7 @@ func (o *oracle) judge(m protoreflect.Message) string {
 			return "type of " + schema
 		}
 	case *pg.RangeVar:
-		if slices.Contains([]string{"pg_authid", "pg_shadow", "pg_stat_activity", "pg_settings", "pg_largeobject"}, n.Relname) && n.Schemaname != "public" && !o.hidden[n.Relname] {
+		if slices.Contains([]string{"pg_authid", "pg_shadow", "pg_stat_activity", "pg_settings", "pg_largeobject"}, n.Relname) && (n.Schemaname == "pg_catalog" || n.Schemaname == "" && !o.hidden[n.Relname]) {
 			return "secret " + n.Relname
 		}
 	case *pg.ExplainStmt:
