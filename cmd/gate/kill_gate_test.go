@@ -144,10 +144,13 @@ func (d gateDir) spawn(t testing.TB, f fall, extra ...string) *victim {
 // kill is kill -9. A gate that is gone already stays gone.
 func (v *victim) kill() { _ = v.cmd.Process.Kill() }
 
+// ask asks the gate to end; it may have died meanwhile.
+func (v *victim) ask() { _ = v.cmd.Process.Signal(syscall.SIGTERM) }
+
 // end asks the gate to end and waits for it.
 func (v *victim) end(t testing.TB) {
 	t.Helper()
-	_ = v.cmd.Process.Signal(syscall.SIGTERM) // it may have died meanwhile
+	v.ask()
 	v.await(t)
 }
 

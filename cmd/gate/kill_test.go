@@ -199,20 +199,21 @@ func (l *life) serves(v *victim) {
 	}
 }
 
-// work lets clients use the gate until it dies or is asked to end.
+// work lets clients use the gate until it dies or is asked to end. One that is
+// asked while they work answers what it has begun and nothing after.
 func (l *life) work(v *victim, f fall) {
-	bound := startPatience // it dies of itself
+	stop := make(chan struct{})
+	bound, end := startPatience, func() { close(stop) } // it dies of itself
 	switch {
 	case f.asked:
-		bound = workBeforeEnd
+		bound, end = workBeforeEnd, v.ask
 	case f.maybe:
 		bound = workAtMost
 	}
-	stop := make(chan struct{})
-	timer := time.AfterFunc(bound, func() { close(stop) })
+	timer := time.AfterFunc(bound, end)
 	defer timer.Stop()
 	l.book.load(l.t, v, stop)
-	v.end(l.t)
+	v.ask()
 }
 
 // note counts a death, and fails for one that nobody asked for.
