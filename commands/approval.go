@@ -139,7 +139,7 @@ func decideResolve(r ResolveApproval, a *approvalState, now time.Time) ([]event.
 	case a.resolution != "":
 		return nil, fault.New(fault.ApprovalAlreadyResolved, "The approval was resolved before (%s). A resolution is final; for another one the client has to ask again, without approval_id.", a.resolution).
 			With("approval_id", r.ID).With("resolution", a.resolution).With("resolved_by", a.resolvedBy).
-			With("resolved_at", a.resolvedAt.UTC().Format(time.RFC3339Nano)).With("note", a.note)
+			With("resolved_at", event.Timestamp(a.resolvedAt)).With("note", a.note)
 	case a.isExpired(now):
 		return nil, fault.New(fault.ApprovalExpired, "The approval's time is over, so it can't be resolved. The client has to ask again, without approval_id.").With("approval_id", r.ID)
 	}

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"writegate/commands"
+	"writegate/eventlog/event"
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/policy"
 )
@@ -123,7 +124,7 @@ func (a *Answer) appendBody(dst, rows, columns []byte, omitted bool) []byte {
 		dst = a.appendReason(dst)
 		if a.ApprovalID != "" {
 			dst = appendString(append(dst, `,"approval_id":`...), a.ApprovalID)
-			dst = appendString(append(dst, `,"approval_expires_at":`...), Timestamp(a.ApprovalExpiresAt))
+			dst = appendString(append(dst, `,"approval_expires_at":`...), event.Timestamp(a.ApprovalExpiresAt))
 		}
 	}
 	dst = appendString(append(dst, `,"fingerprint":`...), a.Classification.Fingerprint)
@@ -218,11 +219,6 @@ func withOutcome(body []byte, outcome string) []byte {
 	details["outcome"] = appendString(nil, outcome)
 	fields["details"] = appendValue(nil, details)
 	return appendValue(nil, fields)
-}
-
-// Timestamp is a moment as every answer writes it: RFC 3339, UTC, nanoseconds.
-func Timestamp(t time.Time) string {
-	return t.UTC().Format("2006-01-02T15:04:05.000000000Z")
 }
 
 func appendBool(dst []byte, b bool) []byte { return strconv.AppendBool(dst, b) }

@@ -232,7 +232,7 @@ func withFindings(err error, findings []policy.Finding) error {
 func (r *PolicyChangeRequest) answer(next *runningPolicy, changed commands.PolicyChanged, warnings []policy.Finding) *PolicyChangeAnswer {
 	a := &PolicyChangeAnswer{
 		PolicyVersion: next.version, Status: event.PolicyActiveStatus, Hash: hex.EncodeToString(next.hash[:]),
-		ActivatedAt: Timestamp(changed.At), ActivatedSeq: changed.Seq, ActivatedBy: r.By,
+		ActivatedAt: event.Timestamp(changed.At), ActivatedSeq: changed.Seq, ActivatedBy: r.By,
 		Tests:    caseCounts{next.report.Tests.Cases, next.report.Tests.Passed},
 		Corpus:   corpusCounts{next.report.Corpus.Cases, next.report.Corpus.Passed, next.report.Corpus.Hash},
 		Warnings: warnings,

@@ -3,6 +3,7 @@ package sqlgate
 import (
 	"encoding/hex"
 
+	"writegate/eventlog/event"
 	"writegate/projections"
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/policy"
@@ -93,7 +94,7 @@ func (s *PolicyStatus) fromLog(view *projections.View) error {
 	if err != nil || !found || s.Failure != nil {
 		return err
 	}
-	at := Timestamp(active.ActivatedAt)
+	at := event.Timestamp(active.ActivatedAt)
 	s.ActivatedAt, s.ActivatedSeq = &at, &active.ActivatedSeq
 	return nil
 }

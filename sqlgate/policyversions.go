@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"writegate/commands/fault"
+	"writegate/eventlog/event"
 	"writegate/projections"
 	"writegate/sqlgate/policy"
 )
@@ -126,6 +127,6 @@ func optionalTime(t time.Time) *string {
 	if t.IsZero() {
 		return nil
 	}
-	text := Timestamp(t)
+	text := event.Timestamp(t)
 	return &text
 }

@@ -12,6 +12,10 @@ const exactInt = 1<<53 - 1
 
 const timeLayout = "2006-01-02T15:04:05.000000000Z"
 
+// Timestamp is a moment as every answer and every readable form of an event
+// writes it: RFC 3339, UTC, all nine digits of the nanoseconds.
+func Timestamp(t time.Time) string { return t.UTC().Format(timeLayout) }
+
 // Keys of the readable form in their order; the context's stand in contextNames.
 const (
 	jsonSeq          = `{"seq":`

@@ -13,6 +13,7 @@ import (
 
 	"writegate/commands"
 	"writegate/eventlog"
+	"writegate/eventlog/event"
 	"writegate/http/httpd"
 	"writegate/projections"
 	"writegate/sqlgate"
@@ -93,7 +94,7 @@ func timestamp(t time.Time) *string {
 	if t.IsZero() {
 		return nil
 	}
-	text := sqlgate.Timestamp(t)
+	text := event.Timestamp(t)
 	return &text
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"writegate/eventlog/event"
 	"writegate/http/httpd"
 	"writegate/sqlgate"
 	"writegate/sqlgate/classify"
@@ -149,7 +150,7 @@ func (a *api) logs(c *httpd.Call) error {
 	}
 	items := make([]entryBody, len(entries))
 	for i, e := range entries {
-		items[i] = entryBody{sqlgate.Timestamp(e.Timestamp), strings.ToLower(e.Level.String()), e.Source, e.Message, e.ErrorID, e.RequestID}
+		items[i] = entryBody{event.Timestamp(e.Timestamp), strings.ToLower(e.Level.String()), e.Source, e.Message, e.ErrorID, e.RequestID}
 	}
 	c.JSON(http.StatusOK, httpd.NewList(items, next))
 	return nil
