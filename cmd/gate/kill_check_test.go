@@ -104,6 +104,7 @@ type story struct {
 	created   map[string]bool   // approvals
 	resolved  map[string]string // approval -> resolution
 	expired   map[string]bool
+	activated []string // policy versions, in order
 	used      map[string]bool
 	keys      map[[32]byte]bool
 	open      map[string]bool // executions of this run of the gate without a result
@@ -147,6 +148,8 @@ func (s *story) tell(e *event.Envelope, payload event.Typed) {
 		require.True(s.t, s.created[c.ApprovalID], at)
 		require.NotContains(s.t, s.resolved, c.ApprovalID, "%s: it was resolved before", at)
 		s.resolved[c.ApprovalID] = p.Resolution
+	case *event.PolicyActivated:
+		s.activated = append(s.activated, p.PolicyVersion)
 	case *event.ApprovalExpired:
 		require.True(s.t, s.created[c.ApprovalID], at)
 		require.NotContains(s.t, s.resolved, c.ApprovalID, at)
@@ -253,6 +256,9 @@ func (b *book) checkTold(t testing.TB, s *story) {
 		}
 		conflict := a.status == 409 // the loser of a race may be refused under the lock, which leaves no evidence
 		require.True(t, s.requests[a.request] || a.replay || conflict, "%s was answered with %d and is not in the log", a.request, a.status)
+	}
+	for _, version := range b.activated {
+		require.Contains(t, s.activated, version, "the activation was acknowledged")
 	}
 	for _, id := range b.created {
 		require.True(t, s.created[id], "the approval %s was acknowledged and is not in the log", id)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 
@@ -56,8 +58,10 @@ const (
 	tidying                  // a statement that runs outside of a transaction
 	trespassing              // a statement that is blocked
 	stammering               // a text that is no SQL
+	legislating              // another version of the policy, proposed and activated
 )
 
+// allKinds are the wishes of an ordinary load.
 var allKinds = []kind{reading, writing, hurrying, keyed, asking, askingInVain, forgetting, tidying, trespassing, stammering}
 
 // An errand is one wish of a client, from its first request to its last. What a
@@ -106,9 +110,13 @@ type book struct {
 	told       []told
 	created    []string          // approvals
 	resolved   map[string]string // approval -> resolution
+	activated  []string          // policy versions
 	unanswered int
 	undone     []*errand
 	errands    int
+
+	legislature sync.Mutex // one change of the policy at a time; taken before mu
+	versions    int
 }
 
 func newBook() *book {
@@ -239,6 +247,8 @@ func (b *book) advance(t testing.TB, v *victim, e *errand) (answered, done bool)
 		return b.once(t, v, e, ask("INSERT INTO"), http.StatusBadRequest)
 	case keyed:
 		return b.advanceKeyed(t, v, e)
+	case legislating:
+		return b.legislate(t, v), true
 	}
 	return b.advanceApproval(t, v, e)
 }
@@ -252,6 +262,33 @@ func (b *book) once(t testing.TB, v *victim, e *errand, s statement, status int)
 	assert.Equal(t, status, r.status, "%s", r.body)
 	b.know(func() { f := b.fates[e.value]; f.must = r.status == http.StatusOK && !f.never })
 	return true, true
+}
+
+// legislate proposes the next version of the policy and activates it.
+func (b *book) legislate(t testing.TB, v *victim) (answered bool) {
+	b.legislature.Lock()
+	defer b.legislature.Unlock()
+	b.versions++
+	number := fmt.Sprintf("1.0.%d", b.versions)
+	document := strings.Replace(ledgerPolicy, "version: 1.0.0", "version: "+number, 1)
+	for _, step := range []struct {
+		path   string
+		body   map[string]any
+		status int
+	}{
+		{"/policy/candidates", map[string]any{"document": document}, http.StatusCreated},
+		{"/policy/activate", map[string]any{"expected_hash": fmt.Sprintf("%x", sha256.Sum256([]byte(document)))}, http.StatusOK},
+	} {
+		body, err := json.Marshal(step.body)
+		assert.NoError(t, err)
+		r, err := v.try(http.MethodPost, step.path, string(body), "X-GATE-Operator-Token: "+operatorTestToken)
+		if err != nil {
+			return false
+		}
+		assert.Equal(t, step.status, r.status, "%s", r.body)
+	}
+	b.know(func() { b.activated = append(b.activated, "ledger-gate@"+number) })
+	return true
 }
 
 // advanceKeyed sends until an answer comes, and then once more: whatever gate

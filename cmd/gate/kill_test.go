@@ -61,7 +61,16 @@ var lives = map[string][]fall{
 		{at: "append.before_write@11"}, {at: "append.before_write@16"}, {at: "append.encoded@21"}, {at: "append.before_write@26"},
 		{at: "append.after_write@16"},
 	},
+	"while the policy changes": {
+		{at: "policy.appended@1"}, {at: "policy.appended@2"}, {at: "policy.swapped@1"}, {at: "policy.written@1"}, {at: "policy.swapped@3"},
+	},
 	"at any moment": {{after: 50 * time.Millisecond}, {after: 400 * time.Millisecond}, {after: 600 * time.Millisecond}, {after: 900 * time.Millisecond}},
+}
+
+// otherWishes are those of lives with a load of their own.
+var otherWishes = map[string][]kind{
+	"in haste":                 {hurrying},
+	"while the policy changes": append([]kind{legislating}, allKinds...),
 }
 
 // TestAGateKilledAnywhereKeepsItsWord kills gates with SIGKILL, at each named
@@ -74,8 +83,8 @@ func TestAGateKilledAnywhereKeepsItsWord(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, lingering %t", name, lingers), func(t *testing.T) {
 				t.Parallel()
 				l := beginLife(t)
-				if name == "in haste" {
-					l.book.wishes = []kind{hurrying}
+				if wishes := otherWishes[name]; wishes != nil {
+					l.book.wishes = wishes
 				}
 				for _, f := range falls {
 					f.lingers = lingers
@@ -102,6 +111,7 @@ func TestManyGatesKilledAtRandom(t *testing.T) {
 	}
 	for begun := 0; begun < rounds; begun += deathsOfLife {
 		l := beginLife(t)
+		l.book.wishes = otherWishes["while the policy changes"]
 		for range min(deathsOfLife, rounds-begun) {
 			l.live(randomFall())
 		}
@@ -145,6 +155,7 @@ type life struct {
 	t *testing.T
 	gateDir
 	book   *book
+	active string         // policy version, by the log that the last gate left; "" = none yet
 	deaths map[string]int // what they died of
 	open   map[string]bool
 }
@@ -192,10 +203,14 @@ func (l *life) live(f fall) {
 	}
 }
 
-// serves: a gate that listens serves, or was killed meanwhile.
+// serves: a gate that listens serves, under the policy that the log says is
+// active, or was killed meanwhile.
 func (l *life) serves(v *victim) {
 	if r, err := v.try(http.MethodGet, "/health", ""); err == nil {
 		require.Equal(l.t, http.StatusOK, r.status, "%s\n%s", r.body, &v.output)
+	}
+	if r, err := v.try(http.MethodGet, "/policy/status", ""); err == nil && l.active != "" {
+		require.Equal(l.t, l.active, r.field("policy_version"), "another version decides than the log says: %s", r.body)
 	}
 }
 
@@ -236,6 +251,9 @@ func (l *life) settled(s *story) {
 		r := s.runs[id]
 		require.NotNil(l.t, r, "the dispatch of %s is lost", id)
 		require.Contains(l.t, []event.Type{"", event.TypeExecutionStateUnknown}, r.result)
+	}
+	if n := len(s.activated); n > 0 {
+		l.active = s.activated[n-1]
 	}
 	l.open = map[string]bool{}
 	for id, r := range s.runs {
