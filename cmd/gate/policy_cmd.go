@@ -3,16 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"writegate/sqlgate"
+	"writegate/sqlgate/classify"
 	"writegate/sqlgate/policy"
 	"writegate/sqlgate/policyfolder"
 )
@@ -76,53 +74,49 @@ holds the versions, and a manifest that says otherwise keeps the gate from start
 }
 
 func (a *app) policyValidateCommand() *cobra.Command {
-	var asJSON bool
+	var o checkOptions
 	cmd := &cobra.Command{
 		Use: "validate FILE...", Short: "Check policy documents and name everything that is wrong", Args: cobra.MinimumNArgs(1),
-		Long: `Check policy documents: form, meaning, conditions, the baseline corpus and the tests inside.
+		Long: `Check policy documents: form, meaning, conditions, the baseline corpus, the corpora of the policy
+folder and the tests inside.
 
-Everything is said at once, with line, column and what to try. Exit code 0: no errors; 1: errors.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.eachReport(c.Context(), args, func(file string, r *policy.Report) error {
-				if asJSON {
-					return printJSON(c.OutOrStdout(), r)
-				}
-				printReport(c.OutOrStdout(), file, r, false)
-				return nil
-			})
-		},
+Everything is said at once, with line, column and what to try. FILE is a file, - for standard input,
+or a version in GATE_POLICY_DIR. Exit code 0: no errors; 1: errors, with --strict also warnings.`,
+		RunE: func(c *cobra.Command, args []string) error { return a.eachReport(c.Context(), args, o) },
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON, one object for each file")
+	o.flags(cmd)
 	return cmd
 }
 
 func (a *app) policyTestCommand() *cobra.Command {
-	var asJSON bool
+	o := checkOptions{coverage: true}
 	cmd := &cobra.Command{
 		Use: "test [FILE...]", Short: "Run the tests inside policy documents and the corpora",
-		Long: `Run the tests inside policy documents, the baseline corpus and the corpora of the policy folder.
+		Long: `Run the tests inside policy documents, the baseline corpus and the corpora of the policy folder, and
+show which rules they reach.
 
-Without a file the active version of GATE_POLICY_DIR is tested. Exit code 0: all passed; 1: not all.`,
+Without a file the active version of GATE_POLICY_DIR is tested. Exit code 0: all passed; 1: not all,
+with --strict also where there are warnings, such as a rule that no case matches.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			files := args
-			if len(files) == 0 {
-				file, err := a.activePolicyFile()
-				if err != nil {
-					return err
-				}
-				files = []string{file}
+			if len(args) == 0 {
+				args = []string{sqlgate.ActiveVersion}
 			}
-			return a.eachReport(c.Context(), files, func(file string, r *policy.Report) error {
-				if asJSON {
-					return printJSON(c.OutOrStdout(), map[string]any{"file": file, "tests": r.Tests, "corpus": r.Corpus, "coverage": r.Coverage, "valid": r.Valid})
-				}
-				printReport(c.OutOrStdout(), file, r, true)
-				return nil
-			})
+			return a.eachReport(c.Context(), args, o)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the results as JSON, one object for each file")
+	o.flags(cmd)
 	return cmd
+}
+
+// checkOptions are the flags that validate and test share.
+type checkOptions struct {
+	json, strict bool
+	coverage     bool // of test
+}
+
+func (o *checkOptions) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, one object a line for each file")
+	cmd.Flags().BoolVar(&o.strict, "strict", false, "warnings fail as errors do")
 }
 
 // settingsFor reads the settings for a command that does not serve.
@@ -134,26 +128,9 @@ func (a *app) settingsFor() (*settings, error) {
 	return s, nil
 }
 
-// activePolicyFile is the file of the folder's active version.
-func (a *app) activePolicyFile() (string, error) {
-	s, err := a.settingsFor()
-	if err != nil {
-		return "", err
-	}
-	folder, _, err := policyfolder.Read(s.PolicyDir, s.PolicyManifest)
-	if err != nil {
-		return "", exitWith(exitFailed, err)
-	}
-	version, _, ok := folder.Active()
-	if !ok {
-		return "", exitWith(exitFailed, errors.New("the manifest of the policy folder names no active version; name the file to test"))
-	}
-	return filepath.Join(s.PolicyDir, policyfolder.Path(version)), nil
-}
-
 // eachReport validates every file with the real classifier; an invalid one
 // makes the exit code 1, after all were looked at.
-func (a *app) eachReport(ctx context.Context, files []string, tell func(file string, r *policy.Report) error) error {
+func (a *app) eachReport(ctx context.Context, names []string, o checkOptions) error {
 	s, err := a.settingsFor()
 	if err != nil {
 		return err
@@ -163,57 +140,58 @@ func (a *app) eachReport(ctx context.Context, files []string, tell func(file str
 		return err
 	}
 	defer classifier.Close()
-	corpora := a.folderCorpora(s)
-	valid := true
-	for _, file := range files {
-		document, err := os.ReadFile(file)
+	good := true
+	for _, name := range names {
+		text, err := a.policyText(s, name)
 		if err != nil {
 			return exitWith(exitFailed, err)
 		}
-		_, report := policy.Validate(document, policy.Options{FileName: filepath.Base(file), DefaultTTLSeconds: s.ApprovalTTL}, corpora, sqlgate.ClassifyFunc(ctx, classifier))
-		if err := tell(file, &report); err != nil {
-			return err
+		report, err := judgeText(ctx, s, classifier, &text)
+		if err == nil {
+			err = a.tellReport(&text, &report, o)
 		}
-		valid = valid && report.Valid
+		if err != nil {
+			return exitWith(exitFailed, err)
+		}
+		good = good && report.Valid && (!o.strict || report.Counts.Warning == 0)
 	}
-	if !valid {
+	if !good {
 		return exitWith(exitFailed, nil)
 	}
 	return nil
 }
 
-// folderCorpora are the corpora of the policy folder, none where there is no folder.
-func (a *app) folderCorpora(s *settings) []policy.Corpus {
-	folder, _, err := policyfolder.Read(s.PolicyDir, s.PolicyManifest)
-	if err != nil {
-		return nil
+// judgeText judges a document as a gate would before it takes it as a candidate.
+func judgeText(ctx context.Context, s *settings, classifier *classify.Classifier, text *policyText) (policy.Report, error) {
+	p, report := policy.Load(text.document, policy.Options{FileName: text.fileName, DefaultTTLSeconds: s.ApprovalTTL})
+	if p == nil {
+		return report, nil
 	}
-	return folder.Corpora
+	corpora, findings, err := policyfolder.Corpora(s.PolicyDir, s.PolicyManifest)
+	if err != nil {
+		return report, err
+	}
+	report.Add(findings...)
+	p.Check(&report, corpora, sqlgate.ClassifyFunc(ctx, classifier))
+	return report, ctx.Err()
+}
+
+func (a *app) tellReport(text *policyText, r *policy.Report, o checkOptions) error {
+	switch {
+	case !o.json:
+		return a.printReport(a.out, text, r, o.coverage)
+	case o.coverage:
+		return printJSON(a.out, map[string]any{"file": text.shown, "policy_version": r.PolicyVersion, "valid": r.Valid, "counts": r.Counts,
+			"tests": r.Tests, "corpus": r.Corpus, "coverage": r.Coverage})
+	}
+	return printJSON(a.out, struct {
+		File string `json:"file"`
+		*policy.Report
+	}{text.shown, r})
 }
 
 func printJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
-}
-
-// printReport says what was found, as a compiler would, and then the sums.
-func printReport(w io.Writer, file string, r *policy.Report, coverage bool) {
-	for _, list := range [][]policy.Finding{r.Findings, r.Warnings} {
-		for _, f := range list {
-			fmt.Fprintf(w, "%s:%s\n", file, f.String())
-		}
-	}
-	verdict := "valid"
-	if !r.Valid {
-		verdict = "NOT valid"
-	}
-	fmt.Fprintf(w, "%s: %s: %s, %d rule(s), %d error(s), %d warning(s); tests %d of %d passed, corpus %d of %d\n",
-		file, r.PolicyVersion, verdict, r.RuleCount, r.Counts.Error, r.Counts.Warning, r.Tests.Passed, r.Tests.Cases, r.Corpus.Passed, r.Corpus.Cases)
-	if !coverage {
-		return
-	}
-	for _, c := range r.Coverage.Rules {
-		fmt.Fprintf(w, "  rule %-32s matched by %3d case(s), decides %3d\n", c.RuleID, c.Matched, c.Decided)
-	}
 }

@@ -102,7 +102,7 @@ func (r *documentReader) rules(n *yaml.Node, pointer string) {
 
 // rule reads one rule; what is wrong with it is in the findings.
 func (r *documentReader) rule(n *yaml.Node, pointer string) rule {
-	var u rule
+	u := rule{line: n.Line, column: n.Column}
 	r.ruleID = scalarOf(n, "id")
 	defer func() { r.ruleID = "" }()
 	matchNode, unlessNode := n, n

@@ -7,6 +7,8 @@ const defaultTTLSeconds = 300
 
 // A rule is one rule of a document, compiled.
 type rule struct {
+	line       int // where it begins in the document
+	column     int
 	id         string
 	decision   Decision
 	reasonCode string

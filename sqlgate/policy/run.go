@@ -274,7 +274,7 @@ func (p *Policy) uncovered(report *Report) {
 		default:
 			continue
 		}
-		f.RuleID, f.Pointer = c.RuleID, "/rules/"+itoa(i)
+		f.RuleID, f.Pointer, f.Line, f.Column = c.RuleID, "/rules/"+itoa(i), p.rules[i].line, p.rules[i].column
 		report.Add(f)
 	}
 }
