@@ -1,5 +1,5 @@
 // Package httpd holds what every HTTP API of the service needs, each written
-// once: the listener and its orderly end, request ids, strict JSON, the one
+// once: the listener, its TLS and its orderly end, request ids, strict JSON, the one
 // table from error codes to statuses, limits, operator tokens, lists and
 // cursors, and the ring of recent log entries behind GET /logs. It knows no
 // endpoint: gateapi and its neighbours bring those.

@@ -3,7 +3,6 @@ package httpd
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,7 +32,7 @@ type ServerOptions struct {
 	Addr    string // DefaultListenAddr
 	Handler http.Handler
 	Logger  *slog.Logger
-	TLS     *tls.Config // nil: cleartext
+	TLS     *TLS // nil: cleartext
 	// HeaderTimeout and BodyTimeout bound how long a request may take to arrive,
 	// its body counted from its first byte; AnswerTimeout, how long from then
 	// until the answer is out; IdleTimeout, the wait for a next request.
@@ -65,9 +64,6 @@ func Listen(o ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http listener: %w", err)
 	}
-	if o.TLS != nil {
-		listener = tls.NewListener(listener, o.TLS)
-	}
 	s := &Server{listener: listener, drain: cmp.Or(o.DrainTimeout, defaultDrainTimeout), overdue: o.Overdue, grace: cmp.Or(o.Grace, defaultGrace)}
 	s.http = &http.Server{
 		Handler: o.Handler,
@@ -79,6 +75,10 @@ func Listen(o ServerOptions) (*Server, error) {
 		IdleTimeout:                  cmp.Or(o.IdleTimeout, defaultIdleTimeout),
 		MaxHeaderBytes:               maxHeaderBytes,
 		ErrorLog:                     slog.NewLogLogger(o.Logger.With("source", logSource).Handler(), slog.LevelWarn),
+	}
+	if o.TLS != nil {
+		s.listener = o.TLS.listen(listener)
+		s.http.Handler, s.http.ConnContext = o.TLS.guard(o.Handler, o.Logger), o.TLS.remember
 	}
 	return s, nil
 }

@@ -1,0 +1,190 @@
+package httpd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// TLSFiles is the material of a TLS listener (design/execution-and-wire.md part 7).
+type TLSFiles struct {
+	CertPath, KeyPath string // GATE_TLS_CERT_PATH, GATE_TLS_KEY_PATH
+	ClientCAPath      string // GATE_TLS_CLIENT_CA_BUNDLE_PATH; empty: clients show no certificate
+	RequireClientCert bool   // GATE_TLS_REQUIRE_CLIENT_CERT
+	MinVersion        string // GATE_TLS_MIN_VERSION: 1.2 or 1.3
+}
+
+// TLS is the material of a listener that can be read anew while it serves. A
+// connection is judged by what is loaded at its handshake, and once more at its
+// next request after the material changed.
+type TLS struct {
+	files   TLSFiles
+	now     func() time.Time
+	current atomic.Pointer[tlsSet]
+}
+
+// tlsSet is what one reading of the files gave; it never changes.
+type tlsSet struct {
+	config  *tls.Config
+	expires time.Time
+}
+
+// NewTLS reads the files for the first time.
+func NewTLS(files TLSFiles, now func() time.Time) (*TLS, error) {
+	t := &TLS{files: files, now: now}
+	if _, err := t.Reload(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Reload reads all files, and puts them in the place of what was used when
+// they fit together and are valid now. After an error nothing has changed.
+// expires is the moment from which clients cannot connect any more.
+func (t *TLS) Reload() (expires time.Time, err error) {
+	set, err := t.files.load(t.now)
+	if err != nil {
+		return time.Time{}, err
+	}
+	t.current.Store(set)
+	return set.expires, nil
+}
+
+// tls12Suites are those of TLS 1.2 with forward secrecy and an AEAD. TLS 1.3
+// has no others, and Go chooses among them by itself.
+var tls12Suites = []uint16{
+	tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+	tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+	tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+}
+
+func (f TLSFiles) load(clock func() time.Time) (*tlsSet, error) {
+	now := clock()
+	pair, err := tls.LoadX509KeyPair(f.CertPath, f.KeyPath)
+	if err != nil {
+		return nil, fmt.Errorf("GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH: %w", err)
+	}
+	if now.Before(pair.Leaf.NotBefore) || now.After(pair.Leaf.NotAfter) {
+		return nil, fmt.Errorf("GATE_TLS_CERT_PATH: the certificate is valid from %s to %s only",
+			pair.Leaf.NotBefore.UTC().Format(time.RFC3339), pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	config := &tls.Config{
+		Time: clock, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, CipherSuites: tls12Suites, NextProtos: []string{"http/1.1"},
+		// A resumed session would be judged by the CA of the day it began.
+		SessionTicketsDisabled: true,
+	}
+	if f.MinVersion == "1.3" {
+		config.MinVersion = tls.VersionTLS13
+	}
+	set := &tlsSet{config: config, expires: pair.Leaf.NotAfter}
+	if f.ClientCAPath == "" {
+		return set, nil
+	}
+	pool, expires, err := readAuthorities(f.ClientCAPath, now)
+	if err != nil {
+		return nil, fmt.Errorf("GATE_TLS_CLIENT_CA_BUNDLE_PATH: %w", err)
+	}
+	config.ClientCAs, config.ClientAuth = pool, tls.VerifyClientCertIfGiven
+	if f.RequireClientCert {
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	if expires.Before(set.expires) {
+		set.expires = expires
+	}
+	return set, nil
+}
+
+// readAuthorities reads a bundle. A block that is no certificate is refused:
+// to skip it would leave out an authority that somebody counts on. expires is
+// when the last of them ends.
+func readAuthorities(path string, now time.Time) (pool *x509.CertPool, expires time.Time, err error) {
+	rest, err := os.ReadFile(path)
+	if err != nil {
+		return nil, expires, err
+	}
+	pool = x509.NewCertPool()
+	for block, rest := pem.Decode(rest); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			return nil, expires, fmt.Errorf("%s holds a PEM block %s, and only CERTIFICATE belongs there", path, block.Type)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, expires, fmt.Errorf("%s: %w", path, err)
+		}
+		pool.AddCert(cert)
+		if cert.NotAfter.After(expires) {
+			expires = cert.NotAfter
+		}
+	}
+	if expires.Before(now) {
+		return nil, expires, fmt.Errorf("%s holds no certificate that is valid now", path)
+	}
+	return pool, expires, nil
+}
+
+// listen puts TLS before a listener. The configuration is asked for anew at
+// each handshake.
+func (t *TLS) listen(inner net.Listener) net.Listener {
+	return tls.NewListener(inner, &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return t.current.Load().config, nil },
+	})
+}
+
+// judgedByKey finds, in a connection's context, the material that its client was
+// last judged by.
+type judgedByKey struct{}
+
+// remember notes what is loaded as a connection is accepted. Its handshake comes
+// later and may see newer material; then the client is judged once too often.
+func (t *TLS) remember(ctx context.Context, _ net.Conn) context.Context {
+	judged := new(atomic.Pointer[tlsSet])
+	judged.Store(t.current.Load())
+	return context.WithValue(ctx, judgedByKey{}, judged)
+}
+
+// guard ends a connection whose client would be refused today: its authority
+// was taken out of the bundle, or its certificate ran out, since the handshake.
+func (t *TLS) guard(next http.Handler, log *slog.Logger) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := t.judge(r); err != nil {
+			log.Warn("a connection is closed: its client certificate does not verify any more", "source", logSource, "client", TLSSubject(r), "error", err)
+			panic(http.ErrAbortHandler) // what a new handshake would be told has no form inside this one
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (t *TLS) judge(r *http.Request) error {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return nil
+	}
+	judged, ok := r.Context().Value(judgedByKey{}).(*atomic.Pointer[tlsSet])
+	if !ok {
+		return errors.New("the connection is not one of this listener")
+	}
+	set, leaf := t.current.Load(), r.TLS.PeerCertificates[0]
+	if judged.Load() == set && !t.now().After(leaf.NotAfter) {
+		return nil
+	}
+	between := x509.NewCertPool()
+	for _, cert := range r.TLS.PeerCertificates[1:] {
+		between.AddCert(cert)
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{
+		Roots: set.config.ClientCAs, Intermediates: between, CurrentTime: t.now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err == nil {
+		judged.Store(set)
+	}
+	return err
+}
