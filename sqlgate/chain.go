@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/sqlgate/policy"
 )
@@ -39,6 +40,7 @@ type ChainFailure struct {
 	Message  string           `json:"message"`
 	Findings []policy.Finding `json:"findings,omitempty"`
 	code     fault.Code
+	verdict  *commands.PolicyVerdict // of a version in the log that did not pass; nil for any other step
 }
 
 // Chain is the state of the startup chain. Until every step passed, no

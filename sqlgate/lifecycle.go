@@ -88,12 +88,28 @@ func (g *Gate) walkChain(ctx context.Context) {
 	if failure != nil {
 		walk.fail(failure)
 	}
-	g.chain.take(walk)
-	if failure == nil || (before != nil && before.Step == failure.Step && before.Message == failure.Message) {
-		return
+	if ctx.Err() != nil {
+		return // the gate ends, and what failed may have failed of that
 	}
-	g.Logger.Error("the startup chain failed, so no statement is accepted", "source", "gate", "step", failure.Step, "cause", failure.Message)
-	if err := g.Commands.RecordHealthFail(ctx, failure.Step, failure.Message, string(failure.code)); err != nil {
+	g.chain.take(walk)
+	switch {
+	case failure == nil:
+		g.Logger.Info("the startup chain passed", "source", "gate", "policy_version", g.PolicyVersion())
+	case before == nil || before.Step != failure.Step || before.Message != failure.Message:
+		g.recordFailure(ctx, failure)
+	}
+}
+
+// recordFailure leaves evidence of a step that failed: what the validation of
+// the active version found, where it was that, and the step itself.
+func (g *Gate) recordFailure(ctx context.Context, f *ChainFailure) {
+	g.Logger.Error("the startup chain failed, so no statement is accepted", "source", "gate", "step", f.Step, "cause", f.Message)
+	var err error
+	if f.verdict != nil {
+		err = g.Commands.RecordPolicyLoaded(ctx, *f.verdict)
+	}
+	err = errors.Join(err, g.Commands.RecordHealthFail(ctx, f.Step, f.Message, string(f.code)))
+	if err != nil {
 		g.Logger.Error("the failed step could not be written to the event log", "source", "gate", "cause", err.Error())
 	}
 }
@@ -121,7 +137,10 @@ func (g *Gate) loadPolicy(ctx context.Context, chain *Chain) *ChainFailure {
 		return failure
 	}
 	chain.pass(StepPolicyHash, hashMessage(active))
-	if failure := g.validate(ctx, active, folder); failure != nil {
+	if failure := g.validate(ctx, chain, active, folder.Documents[active.version]); failure != nil {
+		if known.Active == "" {
+			failure.verdict = nil // nothing is imported yet, so the log has no version to speak of
+		}
 		return failure
 	}
 	if err := g.recordLoaded(ctx, active, folder, known); err != nil {
@@ -230,10 +249,16 @@ func hasErrors(findings []policy.Finding) bool {
 	return slices.ContainsFunc(findings, func(f policy.Finding) bool { return f.Severity == policy.SeverityError })
 }
 
+// maxListed is how many findings a message names; all are beside it.
+const maxListed = 10
+
 func listFindings(findings []policy.Finding) string {
-	lines := make([]string, len(findings))
-	for i, f := range findings {
-		lines[i] = f.String()
+	var lines []string
+	for _, f := range findings[:min(len(findings), maxListed)] {
+		lines = append(lines, f.String())
+	}
+	if more := len(findings) - maxListed; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(lines, "; ")
 }
@@ -250,27 +275,28 @@ func (g *Gate) activeVersion(folder *policyfolder.Folder, known policyfolder.Sta
 	return &runningPolicy{version: version, hash: sha256.Sum256(document), path: g.pathOf(version)}, nil
 }
 
-// validate loads the active document and runs its tests and the corpora.
-func (g *Gate) validate(ctx context.Context, active *runningPolicy, folder *policyfolder.Folder) *ChainFailure {
-	document := folder.Documents[active.version]
-	options := policy.Options{FileName: filepath.Base(active.path), DefaultTTLSeconds: g.Policies.DefaultTTL}
-	active.policy, active.report = policy.Load(document, options)
-	if active.policy == nil {
-		f := failed(StepPolicyValidation, "%s is not valid: %s", active.version, listFindings(active.report.Findings))
-		f.Findings = active.report.Findings
-		return f
+// validate loads the active document and runs its tests and the corpora. A
+// policy that passes its own tests and fails a corpus has passed one step more.
+func (g *Gate) validate(ctx context.Context, chain *Chain, active *runningPolicy, document []byte) *ChainFailure {
+	j, err := g.judge(ctx, document, policy.Options{FileName: filepath.Base(active.path)})
+	if err != nil {
+		return failed(StepPolicyValidation, "%s could not be validated: %v", active.version, err)
 	}
-	active.policy.Check(&active.report, folder.Corpora, ClassifyFunc(ctx, g.Classifier))
-	if r := &active.report; !r.Valid {
-		step := StepPolicyValidation
-		if len(r.Tests.Failed) == 0 && len(r.Corpus.Failed) > 0 {
-			step = StepCorpus
-		}
-		f := failed(step, "%s does not do what its cases expect: %s", active.version, listFindings(r.Findings))
-		f.Findings = r.Findings
-		return f
+	active.policy, active.report = j.policy, j.report
+	step, what := StepPolicyValidation, "is not valid"
+	switch j.failed {
+	case "":
+		return nil
+	case commands.PolicyTestsFailed:
+		what = "does not do what its tests expect"
+	case commands.PolicyCorpusFailed:
+		chain.pass(StepPolicyValidation, validMessage(active))
+		step, what = StepCorpus, "does not do what the corpora expect"
 	}
-	return nil
+	f := failed(step, "%s %s: %s", active.version, what, listFindings(j.report.Findings))
+	verdict := g.verdict(active)
+	f.Findings, f.verdict = j.report.Findings, &verdict
+	return f
 }
 
 // recordLoaded puts the import or the load into the log, and the folder at the

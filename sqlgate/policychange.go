@@ -73,13 +73,16 @@ func (g *Gate) CreateCandidate(ctx context.Context, document []byte, note, by st
 	if err != nil {
 		return nil, err
 	}
+	if j.unusable {
+		return nil, invalidFault(loaded.PolicyVersion, loaded.Hash, "", j.failed, j.report.Findings)
+	}
 	if _, err := g.Commands.CreateCandidate(ctx, j.candidate(document, note, by)); err != nil {
 		return nil, err
 	}
 	g.Step("policy.appended")
 	warnings := append(j.report.Warnings, g.writePolicies()...)
 	if j.failed != "" {
-		return nil, invalidFault(loaded.PolicyVersion, loaded.Hash, event.PolicyRejectedStatus, j.failed, j.report.Findings)
+		return nil, invalidFault(loaded.PolicyVersion, loaded.Hash, event.PolicyRejectedStatus, j.failed, j.recorded())
 	}
 	entry, err := g.versionEntry(loaded.PolicyVersion)
 	return &CandidateAnswer{VersionEntry: entry, Created: true, Warnings: warnings, Tests: &j.report.Tests, Corpus: &j.report.Corpus, Coverage: &j.report.Coverage}, err
@@ -119,9 +122,15 @@ func (j *judgement) candidate(document []byte, note, by string) commands.Candida
 	n := commands.Candidate{PolicyVersion: r.PolicyVersion, RuleCount: r.RuleCount, SemanticHash: decodeHash(r.SemanticHash),
 		Document: document, Note: note, By: by, Rejected: j.failed}
 	if j.failed != "" {
-		n.Findings = string(appendValue(nil, r.Findings[:min(len(r.Findings), maxRecordedFindings)]))
+		n.Findings = string(appendValue(nil, j.recorded()))
 	}
 	return n
+}
+
+// recorded are the findings that the log keeps, and that every answer about the
+// version gives.
+func (j *judgement) recorded() []policy.Finding {
+	return j.report.Findings[:min(len(j.report.Findings), maxRecordedFindings)]
 }
 
 // decodeHash reads a hash of our own making; "" is zero.
@@ -179,7 +188,7 @@ type VersionStatus struct {
 // Errors: validation_failed, policy_not_found, policy_activation_failed with
 // details.reason, and those of the log.
 func (g *Gate) ChangePolicy(ctx context.Context, r PolicyChangeRequest) (*PolicyChangeAnswer, error) {
-	if err := r.check(g.RequireImpact); err != nil {
+	if err := g.checkRequest(&r); err != nil {
 		return nil, err
 	}
 	if err := g.policyWork.lock(ctx); err != nil {
@@ -246,7 +255,21 @@ func (r *PolicyChangeRequest) answer(next *runningPolicy, changed commands.Polic
 	return a
 }
 
-// check reads the request itself.
+// checkRequest reads the request itself. Where no version is active there is no
+// impact to look at, so none is asked for.
+func (g *Gate) checkRequest(r *PolicyChangeRequest) error {
+	if !g.RequireImpact {
+		return r.check(false)
+	}
+	view := g.Store.View()
+	defer view.Close()
+	_, found, err := view.ActivePolicy()
+	if err != nil {
+		return err
+	}
+	return r.check(found)
+}
+
 func (r *PolicyChangeRequest) check(requireImpact bool) error {
 	fields := map[string]string{}
 	hash := func(field, value string, required bool) {
@@ -372,7 +395,7 @@ func (g *Gate) checkImpact(ctx context.Context, claim *ImpactClaim, target, base
 		return nil, err
 	case report.ImpactHash == nil:
 		return nil, fault.New(fault.Internal, "The replay of events %d to %d did not end in time, so the impact could not be checked and nothing was changed. Look at a shorter range.", claim.FromSeq, claim.ToSeq)
-	case *report.ImpactHash != policy.NormalHash(claim.ImpactHash):
+	case decodeHash(*report.ImpactHash) != decodeHash(policy.NormalHash(claim.ImpactHash)):
 		return nil, commands.ActivationFault("impact_mismatch", "The replay of events %d to %d between %s and %s gives another impact than the one that was reviewed. Look at it again (POST /policy/diff).",
 			claim.FromSeq, claim.ToSeq, orNone(base.version), target.version).With("impact_hash", *report.ImpactHash)
 	}
@@ -399,6 +422,11 @@ func hashMessage(p *runningPolicy) string {
 }
 
 func passCases(c *Chain, p *runningPolicy) {
-	c.pass(StepPolicyValidation, fmt.Sprintf("%s is valid: %d rule(s), %d of %d own test(s) passed.", p.version, p.policy.RuleCount(), p.report.Tests.Passed, p.report.Tests.Cases))
+	c.pass(StepPolicyValidation, validMessage(p))
 	c.pass(StepCorpus, fmt.Sprintf("%d of %d corpus case(s) passed.", p.report.Corpus.Passed, p.report.Corpus.Cases))
+}
+
+func validMessage(p *runningPolicy) string {
+	r := &p.report
+	return fmt.Sprintf("%s is valid: %d rule(s), %d of %d own test(s) passed.", p.version, r.RuleCount, r.Tests.Passed, r.Tests.Cases)
 }

@@ -72,7 +72,7 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 	}
 	a := &DryRunAnswer{PolicyVersion: found.version, PolicyHash: found.hexHash()}
 	if r.SQL != nil {
-		if a.DryRunDecision, err = g.dryDecision(ctx, &r, p, other); err != nil {
+		if a.DryRunDecision, err = Explain(ctx, g.Classifier, *r.SQL, r.Context, p, other); err != nil {
 			return nil, err
 		}
 	}
@@ -88,17 +88,20 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 	return a, err
 }
 
-func (g *Gate) dryDecision(ctx context.Context, r *DryRunRequest, p, other *policy.Policy) (*DryRunDecision, error) {
-	c, err := g.Classifier.Classify(ctx, *r.SQL)
+// Explain is what a policy makes of one statement, and with other (nil: none)
+// what another one would. It needs no gate that runs. An error is a refusal of
+// the text, or a failure of the classifier.
+func Explain(ctx context.Context, c *classify.Classifier, sql string, claims policy.CaseContext, p, other *policy.Policy) (*DryRunDecision, error) {
+	seen, err := c.Classify(ctx, sql)
 	if err != nil {
 		return nil, err
 	}
-	s := submission{Request: &Request{}, classification: c}
-	f := r.Context.Facts(s.facts())
+	s := submission{Request: &Request{}, classification: seen}
+	f := claims.Facts(s.facts())
 	result := p.Decide(&f)
 	d := &DryRunDecision{
-		Decision: result.Decision, ReasonCode: result.ReasonCode, Reason: result.Message, RuleID: result.RuleID, Fingerprint: c.Fingerprint,
-		QueryType: c.QueryType, RiskSignals: orEmpty(c.RiskSignals), Classification: &c, Matched: orEmpty(result.Matched), Observed: orEmpty(result.Observed),
+		Decision: result.Decision, ReasonCode: result.ReasonCode, Reason: result.Message, RuleID: result.RuleID, Fingerprint: seen.Fingerprint,
+		QueryType: seen.QueryType, RiskSignals: orEmpty(seen.RiskSignals), Classification: &seen, Matched: orEmpty(result.Matched), Observed: orEmpty(result.Observed),
 		Approval: result.Approval, RuleTrace: p.Trace(&f),
 	}
 	if d.Reason == "" {

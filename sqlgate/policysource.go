@@ -105,6 +105,9 @@ type judgement struct {
 	policy *policy.Policy
 	report policy.Report
 	failed string // "", or a reason of design/policy.md part 7
+	// unusable: it failed of corpus files that cannot be read, and of nothing
+	// else. That says nothing about the document.
+	unusable bool
 }
 
 // judge validates a document whole: the language, the baseline, the corpora of
@@ -139,8 +142,10 @@ func (g *Gate) judge(ctx context.Context, document []byte, o policy.Options) (ju
 		j.policy = p
 	case len(j.report.Tests.Failed) > 0:
 		j.failed = commands.PolicyTestsFailed
-	case len(j.report.Corpus.Failed) > 0 || hasErrors(findings):
+	case len(j.report.Corpus.Failed) > 0:
 		j.failed = commands.PolicyCorpusFailed
+	case hasErrors(findings):
+		j.failed, j.unusable = commands.PolicyCorpusFailed, true
 	default:
 		j.failed = commands.PolicyValidationFailed
 	}

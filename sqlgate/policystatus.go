@@ -2,6 +2,7 @@ package sqlgate
 
 import (
 	"encoding/hex"
+	"path/filepath"
 
 	"writegate/eventlog/event"
 	"writegate/projections"
@@ -72,30 +73,35 @@ func (g *Gate) PolicyStatus() (*PolicyStatus, error) {
 	}
 	view := g.Store.View()
 	defer view.Close()
-	if err := s.fromLog(view); err != nil {
+	err := s.fromLog(view)
+	if err != nil {
 		return nil, err
 	}
-	s.Manifest = g.manifestStatus(view.LastPolicySeq())
+	if s.Manifest, err = g.manifestStatus(); err != nil {
+		return nil, err
+	}
 	if p := g.running.Load(); p != nil && s.Failure == nil {
 		s.fromRunning(p)
+		err = s.fromActivation(view, p.version)
 	}
-	return s, nil
+	return s, err
 }
 
 func (s *PolicyStatus) fromLog(view *projections.View) error {
-	candidates, _, err := view.PolicyVersions(projections.PolicyFilter{Status: "candidate"}, projections.Page{Limit: 1000})
-	if err != nil {
+	return eachVersion(view, projections.PolicyFilter{Status: event.PolicyCandidateStatus}, func(v *projections.PolicyVersion) error {
+		s.Candidates = append(s.Candidates, v.PolicyVersion)
+		return nil
+	})
+}
+
+// fromActivation says since when the version that decides is the active one.
+func (s *PolicyStatus) fromActivation(view *projections.View, version string) error {
+	v, found, err := view.PolicyVersion(version)
+	if err != nil || !found {
 		return err
 	}
-	for _, c := range candidates {
-		s.Candidates = append(s.Candidates, c.PolicyVersion)
-	}
-	active, found, err := view.ActivePolicy()
-	if err != nil || !found || s.Failure != nil {
-		return err
-	}
-	at := event.Timestamp(active.ActivatedAt)
-	s.ActivatedAt, s.ActivatedSeq = &at, &active.ActivatedSeq
+	at := event.Timestamp(v.ActivatedAt)
+	s.ActivatedAt, s.ActivatedSeq = &at, &v.ActivatedSeq
 	return nil
 }
 
@@ -108,13 +114,18 @@ func (s *PolicyStatus) fromRunning(p *runningPolicy) {
 	s.Warnings = append(s.Warnings, p.report.Warnings...)
 }
 
-// manifestStatus looks at the manifest as it is on disk now.
-func (g *Gate) manifestStatus(seq uint64) ManifestStatus {
-	m := ManifestStatus{Path: g.Policies.Dir + "/" + g.Policies.Manifest}
-	folder, findings, err := policyfolder.Read(g.Policies.Dir, g.Policies.Manifest)
-	if err == nil {
-		m.Seq = folder.Manifest.Seq
-		m.Matches = !hasErrors(findings) && m.Seq == seq
+// manifestStatus looks at the folder as it is on disk now, and holds it against
+// the log. A folder that cannot be read matches nothing.
+func (g *Gate) manifestStatus() (ManifestStatus, error) {
+	m := ManifestStatus{Path: filepath.Join(g.Policies.Dir, g.Policies.Manifest)}
+	known, err := g.knownVersions()
+	if err != nil {
+		return m, err
 	}
-	return m
+	if folder, _, err := policyfolder.Read(g.Policies.Dir, g.Policies.Manifest); err == nil {
+		m.Seq = folder.Manifest.Seq
+	}
+	standing, _, err := policyfolder.Compare(g.Policies.Dir, g.Policies.Manifest, known)
+	m.Matches = err == nil && standing == policyfolder.Agrees
+	return m, nil
 }
