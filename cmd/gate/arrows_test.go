@@ -19,6 +19,7 @@ import (
 // needs a place first. Files of tests may import what they like.
 var arrows = map[string][]string{
 	"commands/fault":    {},
+	"tlsfiles":          {},
 	"fixtures/postgres": {},
 	"eventlog/event":    {},
 	"eventlog/frame":    {},
@@ -31,10 +32,10 @@ var arrows = map[string][]string{
 	"sqlgate/policy":       {"commands/fault"},
 	"sqlgate/policyfolder": {"commands/fault", "sqlgate/policy"},
 	"sqlgate/replay":       {"eventlog/event", "sqlgate/policy"},
-	"sqlgate/pgexec":       {"commands/fault"},
+	"sqlgate/pgexec":       {"commands/fault", "tlsfiles"},
 	"sqlgate":              {"commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec"},
 
-	"http/httpd":   {"commands/fault", "eventlog/event"},
+	"http/httpd":   {"commands/fault", "tlsfiles", "eventlog/event"},
 	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame"},

@@ -4,15 +4,15 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"time"
+
+	"writegate/tlsfiles"
 )
 
 // TLSFiles is the material of a TLS listener (design/execution-and-wire.md part 7).
@@ -69,13 +69,9 @@ var tls12Suites = []uint16{
 
 func (f TLSFiles) load(clock func() time.Time) (*tlsSet, error) {
 	now := clock()
-	pair, err := tls.LoadX509KeyPair(f.CertPath, f.KeyPath)
+	pair, err := tlsfiles.Pair(f.CertPath, f.KeyPath, now)
 	if err != nil {
 		return nil, fmt.Errorf("GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH: %w", err)
-	}
-	if now.Before(pair.Leaf.NotBefore) || now.After(pair.Leaf.NotAfter) {
-		return nil, fmt.Errorf("GATE_TLS_CERT_PATH: the certificate is valid from %s to %s only",
-			pair.Leaf.NotBefore.UTC().Format(time.RFC3339), pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	config := &tls.Config{
 		Time: clock, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, CipherSuites: tls12Suites, NextProtos: []string{"http/1.1"},
@@ -89,7 +85,7 @@ func (f TLSFiles) load(clock func() time.Time) (*tlsSet, error) {
 	if f.ClientCAPath == "" {
 		return set, nil
 	}
-	pool, expires, err := readAuthorities(f.ClientCAPath, now)
+	pool, expires, err := tlsfiles.Authorities(f.ClientCAPath, now)
 	if err != nil {
 		return nil, fmt.Errorf("GATE_TLS_CLIENT_CA_BUNDLE_PATH: %w", err)
 	}
@@ -101,34 +97,6 @@ func (f TLSFiles) load(clock func() time.Time) (*tlsSet, error) {
 		set.expires = expires
 	}
 	return set, nil
-}
-
-// readAuthorities reads a bundle. A block that is no certificate is refused:
-// to skip it would leave out an authority that somebody counts on. expires is
-// when the last of them ends.
-func readAuthorities(path string, now time.Time) (pool *x509.CertPool, expires time.Time, err error) {
-	rest, err := os.ReadFile(path)
-	if err != nil {
-		return nil, expires, err
-	}
-	pool = x509.NewCertPool()
-	for block, rest := pem.Decode(rest); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			return nil, expires, fmt.Errorf("%s holds a PEM block %s, and only CERTIFICATE belongs there", path, block.Type)
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, expires, fmt.Errorf("%s: %w", path, err)
-		}
-		pool.AddCert(cert)
-		if cert.NotAfter.After(expires) {
-			expires = cert.NotAfter
-		}
-	}
-	if expires.Before(now) {
-		return nil, expires, fmt.Errorf("%s holds no certificate that is valid now", path)
-	}
-	return pool, expires, nil
 }
 
 // listen puts TLS before a listener. The configuration is asked for anew at

@@ -2,13 +2,10 @@ package pgexec
 
 import (
 	"cmp"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"math"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -54,22 +51,6 @@ type Config struct {
 	OnServerMajor func(major int)
 	OnPoolStopped func(pool, reason string)
 }
-
-// TLSConfig is GATE_TLS_UPSTREAM_*. There are two modes alone: everything
-// between them would look safe without being it.
-type TLSConfig struct {
-	Mode       string // verify-full (default) or disable (development only)
-	CAPath     string // PEM bundle; the only roots that count
-	CertPath   string // client certificate, PEM
-	KeyPath    string // its key, PEM
-	ServerName string // name to verify where it is not the URL's host
-}
-
-// The modes of TLSConfig.
-const (
-	TLSVerifyFull = "verify-full"
-	TLSDisable    = "disable"
-)
 
 // withDefaults fills in what is not set.
 func (c Config) withDefaults() Config {
@@ -152,7 +133,7 @@ var plainKey = regexp.MustCompile(`^[a-z_]{1,40}$`)
 
 // parseURL reads a connection URL. Its errors name the setting and what to do,
 // and nothing of the URL but the name of a key, since it holds a password.
-func parseURL(setting, raw string, tlsConf *tls.Config, hasCert bool, serverName string) (*pgconn.Config, error) {
+func parseURL(setting, raw string, set *tlsSet) (*pgconn.Config, error) {
 	const advice = "must have the form postgres://user:password@host:port/database"
 	if raw == "" {
 		return nil, fmt.Errorf("%s is empty: it %s", setting, advice)
@@ -173,14 +154,14 @@ func parseURL(setting, raw string, tlsConf *tls.Config, hasCert bool, serverName
 	if err != nil {
 		return nil, fmt.Errorf("%s %s", setting, advice)
 	}
-	harden(cfg, tlsConf, hasCert, serverName)
+	harden(cfg, set)
 	return cfg, nil
 }
 
 // harden replaces everything of a parsed configuration that decides how safe a
 // connection is. ParseConfig also reads the PG* environment, and its default
 // sslmode falls back to plaintext: neither may reach us.
-func harden(cfg *pgconn.Config, tlsConf *tls.Config, hasCert bool, serverName string) {
+func harden(cfg *pgconn.Config, set *tlsSet) {
 	hosts := []*pgconn.FallbackConfig{{Host: cfg.Host, Port: cfg.Port}}
 	for _, fb := range cfg.Fallbacks {
 		known := slices.ContainsFunc(hosts, func(h *pgconn.FallbackConfig) bool { return h.Host == fb.Host && h.Port == fb.Port })
@@ -188,69 +169,19 @@ func harden(cfg *pgconn.Config, tlsConf *tls.Config, hasCert bool, serverName st
 			hosts = append(hosts, &pgconn.FallbackConfig{Host: fb.Host, Port: fb.Port})
 		}
 	}
-	for _, h := range hosts {
-		h.TLSConfig = hostTLS(tlsConf, cmp.Or(serverName, h.Host))
-	}
-	cfg.TLSConfig, cfg.Fallbacks = hosts[0].TLSConfig, hosts[1:]
+	cfg.Fallbacks = hosts[1:]
+	set.apply(cfg)
 	cfg.SSLNegotiation = "postgres"
 	cfg.RuntimeParams = nil
 	cfg.ValidateConnect, cfg.AfterConnect = nil, nil
 	cfg.RequireAuth, cfg.ChannelBinding, cfg.SSLCertMode = "none", "disable", "disable"
 	if cfg.Password != "" {
 		cfg.RequireAuth = "scram-sha-256"
-		if tlsConf != nil {
+		if set.config != nil {
 			cfg.ChannelBinding = "require"
 		}
 	}
-	if hasCert {
+	if set.showsCertificate() {
 		cfg.SSLCertMode = "require"
 	}
-}
-
-func hostTLS(base *tls.Config, name string) *tls.Config {
-	if base == nil {
-		return nil
-	}
-	c := base.Clone()
-	c.ServerName = name
-	return c
-}
-
-// load makes the TLS configuration of upstream connections: nil for disable.
-func (t TLSConfig) load() (*tls.Config, error) {
-	switch t.Mode {
-	case TLSDisable:
-		return nil, nil
-	case TLSVerifyFull:
-	default:
-		return nil, errors.New("GATE_TLS_UPSTREAM_MODE must be verify-full or disable")
-	}
-	if t.CAPath == "" {
-		return nil, errors.New("GATE_TLS_UPSTREAM_CA_BUNDLE_PATH is empty: verify-full needs the CA that signed the database's certificate (GATE_TLS_UPSTREAM_MODE=disable is for development only)")
-	}
-	pem, err := os.ReadFile(t.CAPath)
-	if err != nil {
-		return nil, fmt.Errorf("GATE_TLS_UPSTREAM_CA_BUNDLE_PATH: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, errors.New("GATE_TLS_UPSTREAM_CA_BUNDLE_PATH holds no PEM certificate")
-	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
-	return conf, t.addCertificate(conf)
-}
-
-func (t TLSConfig) addCertificate(conf *tls.Config) error {
-	if (t.CertPath == "") != (t.KeyPath == "") {
-		return errors.New("GATE_TLS_UPSTREAM_CERT_PATH and GATE_TLS_UPSTREAM_KEY_PATH belong together: set both or neither")
-	}
-	if t.CertPath == "" {
-		return nil
-	}
-	pair, err := tls.LoadX509KeyPair(t.CertPath, t.KeyPath)
-	if err != nil {
-		return fmt.Errorf("GATE_TLS_UPSTREAM_CERT_PATH and _KEY_PATH: %w", err)
-	}
-	conf.Certificates = []tls.Certificate{pair}
-	return nil
 }

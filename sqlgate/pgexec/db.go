@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -55,6 +56,7 @@ type DB struct {
 
 	reader, writer, definer *pool
 	types                   typeCache
+	tls                     atomic.Pointer[tlsSet]
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -71,22 +73,25 @@ type DB struct {
 // is out of reach is no error.
 func Open(cfg Config, log *slog.Logger) (*DB, error) {
 	cfg = cfg.withDefaults()
-	tlsConf, tlsErr := cfg.TLS.load()
-	hasCert := tlsConf != nil && len(tlsConf.Certificates) > 0
-	writeLogin, writeErr := parseURL("GATE_DATABASE_URL", cfg.URL, tlsConf, hasCert, cfg.TLS.ServerName)
-	readLogin, readErr := parseURL("GATE_DATABASE_READ_URL", cfg.ReadURL, tlsConf, hasCert, cfg.TLS.ServerName)
+	set, tlsErr := cfg.TLS.load(time.Now())
+	if tlsErr != nil {
+		set = new(tlsSet) // only so that the faults of the URLs are found too
+	}
+	writeLogin, writeErr := parseURL("GATE_DATABASE_URL", cfg.URL, set)
+	readLogin, readErr := parseURL("GATE_DATABASE_READ_URL", cfg.ReadURL, set)
 	if cfg.ReadURL == cfg.URL {
 		readErr = nil // said once
 	}
 	var ddlLogin *pgconn.Config
 	var ddlErr error
 	if cfg.DDLURL != "" {
-		ddlLogin, ddlErr = parseURL("GATE_DATABASE_DDL_URL", cfg.DDLURL, tlsConf, hasCert, cfg.TLS.ServerName)
+		ddlLogin, ddlErr = parseURL("GATE_DATABASE_DDL_URL", cfg.DDLURL, set)
 	}
 	if err := errors.Join(cfg.check(), tlsErr, writeErr, readErr, ddlErr); err != nil {
 		return nil, err
 	}
 	db := &DB{cfg: cfg, log: log, running: make(map[string]*lease)}
+	db.tls.Store(set)
 	db.ctx, db.stop = context.WithCancel(context.Background())
 	if err := db.makePools(readLogin, writeLogin, ddlLogin); err != nil {
 		return nil, err
@@ -96,15 +101,15 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 }
 
 func (db *DB) makePools(read, write, ddl *pgconn.Config) (err error) {
-	if db.reader, err = newPool(reader, db.cfg, read, db.cfg.PoolMax, db.log); err != nil {
+	if db.reader, err = newPool(reader, db.cfg, read, db.cfg.PoolMax, &db.tls, db.log); err != nil {
 		return err
 	}
-	if db.writer, err = newPool(writer, db.cfg, write, db.cfg.PoolMax, db.log); err != nil {
+	if db.writer, err = newPool(writer, db.cfg, write, db.cfg.PoolMax, &db.tls, db.log); err != nil {
 		return err
 	}
 	db.definer = db.writer
 	if ddl != nil {
-		db.definer, err = newPool(definer, db.cfg, ddl, definerConns, db.log)
+		db.definer, err = newPool(definer, db.cfg, ddl, definerConns, &db.tls, db.log)
 	}
 	return err
 }

@@ -41,6 +41,7 @@ type pool struct {
 	kind  poolKind
 	cfg   Config
 	login *pgconn.Config // without run-time parameters
+	tls   *atomic.Pointer[tlsSet]
 	log   *slog.Logger
 	slots chan struct{}
 	conns *puddle.Pool[*conn]
@@ -57,8 +58,8 @@ type pool struct {
 	stopped time.Time // until when
 }
 
-func newPool(kind poolKind, cfg Config, login *pgconn.Config, size int, log *slog.Logger) (*pool, error) {
-	p := &pool{kind: kind, cfg: cfg, login: login, log: log.With("pool", kind.String()), slots: make(chan struct{}, size)}
+func newPool(kind poolKind, cfg Config, login *pgconn.Config, size int, set *atomic.Pointer[tlsSet], log *slog.Logger) (*pool, error) {
+	p := &pool{kind: kind, cfg: cfg, login: login, tls: set, log: log.With("pool", kind.String()), slots: make(chan struct{}, size)}
 	conns, err := puddle.NewPool(&puddle.Config[*conn]{
 		Constructor: p.connect,
 		Destructor:  func(c *conn) { c.close() },
@@ -200,6 +201,7 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 	pins := p.cfg.pins(p.kind, major)
 	pinCommit := p.syncCommit.Load()
 	login := p.login.Copy()
+	p.tls.Load().apply(login)
 	login.ConnectTimeout = p.cfg.ConnectTimeout
 	login.MaxProtocolMessageBodyLen = int(p.cfg.MaxResultBytes) + 64<<10
 	login.RuntimeParams = make(map[string]string, len(pins)+1)

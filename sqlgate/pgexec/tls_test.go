@@ -2,15 +2,8 @@ package pgexec
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"log/slog"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -20,139 +13,163 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands/fault"
+	"writegate/fixtures/certs"
 	"writegate/fixtures/postgres"
 )
 
-// An authority signs certificates for a test.
-type authority struct {
-	t    testing.TB
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	path string // PEM of the certificate
+// A tlsServer is a PostgreSQL of the test's own with certificates.
+type tlsServer struct {
+	*postgres.Cluster
+	t      *testing.T
+	ca     *certs.Authority // signs the server, and is the one it believes
+	client certs.Pair       // of role postgres
 }
 
-func newAuthority(t testing.TB, dir, name string) *authority {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+const scramRule = "host all all 127.0.0.1/32 scram-sha-256\n"
+
+func newTLSServer(t *testing.T) *tlsServer {
+	t.Helper()
+	cluster := postgres.ClusterForTest(t, nil)
+	s := &tlsServer{Cluster: cluster, t: t, ca: certs.NewAuthority(t, cluster.Dir, "ca")}
+	s.client = s.ca.Issue(t.TempDir(), "postgres", x509.ExtKeyUsageClientAuth)
+	s.show(s.ca)
+	return s
+}
+
+// show gives the server a certificate of an authority.
+func (s *tlsServer) show(ca *certs.Authority, change ...func(*x509.Certificate)) {
+	s.t.Helper()
+	pair := ca.Issue(s.Dir, "db.test", x509.ExtKeyUsageServerAuth, change...)
+	info, err := os.Stat(filepath.Join(s.Dir, "data"))
+	require.NoError(s.t, err)
+	owner := info.Sys().(*syscall.Stat_t)
+	require.NoError(s.t, os.Chown(pair.Key, int(owner.Uid), int(owner.Gid)))
+	for setting, path := range map[string]string{"ssl_cert_file": pair.Cert, "ssl_key_file": pair.Key, "ssl_ca_file": s.ca.Path} {
+		require.NoError(s.t, s.Execute(s.t.Context(), "postgres", "ALTER SYSTEM SET "+setting+" = '"+path+"'"))
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	a := &authority{t: t, cert: cert, key: key, path: filepath.Join(dir, name+".pem")}
-	a.write(a.path, "CERTIFICATE", der, 0o644)
-	return a
 }
 
-func (a *authority) write(path, kind string, der []byte, mode os.FileMode) {
-	require.NoError(a.t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), mode))
-}
-
-// issue signs a certificate for 127.0.0.1 and writes it with its key.
-func (a *authority) issue(dir, name string, usage x509.ExtKeyUsage) (certPath, keyPath string) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(a.t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+// serve has the server run with ssl on or off and these lines as pg_hba.conf.
+func (s *tlsServer) serve(ssl, rules string) {
+	s.t.Helper()
+	side := newSide(s.t, s.URL("postgres"))
+	require.NoError(s.t, os.WriteFile(filepath.Join(s.Dir, "data", "pg_hba.conf"), []byte(rules), 0o600))
+	side.run("ALTER SYSTEM SET ssl = " + ssl)
+	before := side.ask("SELECT pg_conf_load_time()")
+	side.run("SELECT pg_reload_conf()")
+	// The postmaster, not this session, must have read it: only a new session tells.
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		if fresh := newSide(s.t, s.URL("postgres")); fresh.ask("SELECT pg_conf_load_time()") != before && fresh.ask("SHOW ssl") == ssl {
+			return
+		}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	require.NoError(a.t, err)
-	private, err := x509.MarshalECPrivateKey(key)
-	require.NoError(a.t, err)
-	certPath, keyPath = filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
-	a.write(certPath, "CERTIFICATE", der, 0o644)
-	a.write(keyPath, "EC PRIVATE KEY", private, 0o600)
-	return certPath, keyPath
+	s.t.Fatal("the server did not read its configuration")
+}
+
+func (s *tlsServer) open(conf TLSConfig) *DB {
+	s.t.Helper()
+	db, err := Open(Config{URL: s.URL("postgres"), TLS: conf}, slog.New(slog.DiscardHandler))
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { closeWithin(s.t, db) })
+	return db
+}
+
+// sslOf is what the server says of the connection that a read gets.
+func sslOf(db *DB) (string, error) {
+	rows := db.NewRows(0)
+	_, err := db.Read(context.Background(), "", sql("SELECT ssl, client_dn FROM pg_stat_ssl WHERE pid = pg_backend_pid()"), Limits{}, rows)
+	return string(rows.JSON()), err
 }
 
 func TestTLSUpstream(t *testing.T) {
-	cluster := postgres.ClusterForTest(t, nil)
-	ca, other := newAuthority(t, cluster.Dir, "ca"), newAuthority(t, t.TempDir(), "other")
-	cert, key := ca.issue(cluster.Dir, "db.test", x509.ExtKeyUsageServerAuth)
-	clientCert, clientKey := ca.issue(t.TempDir(), "postgres", x509.ExtKeyUsageClientAuth)
-	info, err := os.Stat(filepath.Join(cluster.Dir, "data"))
-	require.NoError(t, err)
-	owner := info.Sys().(*syscall.Stat_t)
-	require.NoError(t, os.Chown(key, int(owner.Uid), int(owner.Gid)))
+	s := newTLSServer(t)
+	other := certs.NewAuthority(t, t.TempDir(), "other")
+	verify := TLSConfig{CAPath: s.ca.Path}
+	try := func(conf TLSConfig) (string, error) { return sslOf(s.open(conf)) }
 
-	side := newSide(t, cluster.URL("postgres"))
-	hba := filepath.Join(cluster.Dir, "data", "pg_hba.conf")
-	server := func(ssl, rules string) {
-		require.NoError(t, os.WriteFile(hba, []byte(rules), 0o600))
-		side.run("ALTER SYSTEM SET ssl_cert_file = '" + cert + "'")
-		side.run("ALTER SYSTEM SET ssl_key_file = '" + key + "'")
-		side.run("ALTER SYSTEM SET ssl_ca_file = '" + ca.path + "'")
-		side.run("ALTER SYSTEM SET ssl = " + ssl)
-		side.run("SELECT pg_reload_conf()")
-		// The postmaster, not this session, must have read it: only a new session tells.
-		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
-			if newSide(t, cluster.URL("postgres")).ask("SHOW ssl") == ssl {
-				return
-			}
-		}
-		t.Fatal("the server did not read its configuration")
-	}
-	const scram = "host all all 127.0.0.1/32 scram-sha-256\n"
-	verify := TLSConfig{CAPath: ca.path}
-	try := func(conf TLSConfig) (string, error) {
-		db, err := Open(Config{URL: cluster.URL("postgres"), TLS: conf}, slog.New(slog.DiscardHandler))
-		require.NoError(t, err)
-		defer closeWithin(t, db)
-		rows := db.NewRows(0)
-		_, err = db.Read(context.Background(), "", sql("SELECT ssl, client_dn FROM pg_stat_ssl WHERE pid = pg_backend_pid()"), Limits{}, rows)
-		return string(rows.JSON()), err
-	}
-
-	server("off", scram)
-	_, err = try(verify)
+	s.serve("off", scramRule)
+	_, err := try(verify)
 	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err), "no plaintext where TLS is asked for")
 
-	server("on", scram)
+	s.serve("on", scramRule)
 	rows, err := try(verify)
 	require.NoError(t, err)
 	require.Equal(t, `[{"ssl":true,"client_dn":null}]`, rows)
-	rows, err = try(TLSConfig{CAPath: ca.path, ServerName: "db.test"})
+	rows, err = try(TLSConfig{CAPath: s.ca.Path, ServerName: "db.test"})
 	require.NoError(t, err)
 	require.Equal(t, `[{"ssl":true,"client_dn":null}]`, rows)
-	rows, err = try(TLSConfig{CAPath: ca.path, CertPath: clientCert, KeyPath: clientKey})
+	rows, err = try(TLSConfig{CAPath: s.ca.Path, CertPath: s.client.Cert, KeyPath: s.client.Key})
 	require.NoError(t, err)
 	require.Equal(t, `[{"ssl":true,"client_dn":"/CN=postgres"}]`, rows)
 	rows, err = try(TLSConfig{Mode: TLSDisable})
 	require.NoError(t, err)
 	require.Equal(t, `[{"ssl":false,"client_dn":null}]`, rows)
 
-	_, err = try(TLSConfig{CAPath: other.path})
+	_, err = try(TLSConfig{CAPath: other.Path})
 	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err), "another CA")
-	_, err = try(TLSConfig{CAPath: ca.path, ServerName: "elsewhere.test"})
+	_, err = try(TLSConfig{CAPath: s.ca.Path, ServerName: "elsewhere.test"})
 	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err), "another name")
 
-	server("on", "host all all 127.0.0.1/32 trust\n")
+	s.serve("on", "host all all 127.0.0.1/32 trust\n")
 	_, err = try(verify)
 	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err), "a server that skips authentication is not believed")
 	_, err = try(TLSConfig{Mode: TLSDisable})
 	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
 
-	server("on", "host all all 127.0.0.1/32 md5\n")
+	s.serve("on", "host all all 127.0.0.1/32 md5\n")
 	_, err = try(verify)
 	require.NoError(t, err, "md5 in the rules still means SCRAM for a SCRAM password")
-	server("on", "host all all 127.0.0.1/32 password\n")
+	s.serve("on", "host all all 127.0.0.1/32 password\n")
 	_, err = try(verify)
 	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err), "no password is shown in the clear")
 }
 
+func TestAServerOfAnotherAuthorityIsBelievedFromTheReloadOn(t *testing.T) {
+	s := newTLSServer(t)
+	s.serve("on", scramRule+"hostssl all all 127.0.0.1/32 scram-sha-256\n")
+	bundle := filepath.Join(t.TempDir(), "bundle.pem")
+	believe := func(ca *certs.Authority) {
+		text, err := os.ReadFile(ca.Path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(bundle, text, 0o644))
+	}
+	believe(s.ca)
+	db := s.open(TLSConfig{CAPath: bundle})
+	_, err := sslOf(db)
+	require.NoError(t, err)
+
+	next := certs.NewAuthority(t, s.Dir, "next")
+	s.show(next)
+	s.serve("on", scramRule)
+	db.reader.lost() // the next read connects anew
+	_, err = sslOf(db)
+	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
+
+	require.NoError(t, os.WriteFile(bundle, []byte("nothing"), 0o644))
+	_, err = db.ReloadTLS()
+	require.ErrorContains(t, err, "GATE_TLS_UPSTREAM_CA_BUNDLE_PATH")
+	believe(next)
+	expires, err := db.ReloadTLS()
+	require.NoError(t, err)
+	require.True(t, expires.After(time.Now()))
+	_, err = sslOf(db)
+	require.NoError(t, err)
+
+	s.show(next, certs.Expiring(time.Now().Add(-time.Minute)))
+	s.serve("on", scramRule)
+	db.reader.lost()
+	_, err = sslOf(db)
+	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err), "a certificate that ran out")
+}
+
 func TestTLSFilesThatDoNotFitAreRefusedAtOnce(t *testing.T) {
 	dir := t.TempDir()
-	ca := newAuthority(t, dir, "ca")
-	cert, key := ca.issue(dir, "client", x509.ExtKeyUsageClientAuth)
-	_, otherKey := ca.issue(dir, "other", x509.ExtKeyUsageClientAuth)
+	ca := certs.NewAuthority(t, dir, "ca")
+	client, other := ca.Issue(dir, "client", x509.ExtKeyUsageClientAuth), ca.Issue(dir, "other", x509.ExtKeyUsageClientAuth)
 	for says, conf := range map[string]TLSConfig{
-		"holds no PEM certificate": {CAPath: key},
-		"belong together":          {CAPath: ca.path, CertPath: cert},
-		"_CERT_PATH and _KEY_PATH": {CAPath: ca.path, CertPath: cert, KeyPath: otherKey},
+		"holds a PEM block":        {CAPath: client.Key},
+		"belong together":          {CAPath: ca.Path, CertPath: client.Cert},
+		"_CERT_PATH and _KEY_PATH": {CAPath: ca.Path, CertPath: client.Cert, KeyPath: other.Key},
 	} {
 		_, err := Open(Config{URL: "postgres://u:p@h/d", TLS: conf}, slog.New(slog.DiscardHandler))
 		require.ErrorContains(t, err, says)
@@ -182,9 +199,9 @@ func TestOnlyOtherHostsAreFallbacks(t *testing.T) {
 	t.Setenv("PGSSLMODE", "prefer")
 	t.Setenv("PGOPTIONS", "-c search_path=evil")
 	dir := t.TempDir()
-	conf, err := TLSConfig{Mode: TLSVerifyFull, CAPath: newAuthority(t, dir, "ca").path}.load()
+	set, err := TLSConfig{Mode: TLSVerifyFull, CAPath: certs.NewAuthority(t, dir, "ca").Path}.load(time.Now())
 	require.NoError(t, err)
-	cfg, err := parseURL("GATE_DATABASE_URL", "postgres://u:p@one:5432,two:5433/d", conf, false, "")
+	cfg, err := parseURL("GATE_DATABASE_URL", "postgres://u:p@one:5432,two:5433/d", set)
 	require.NoError(t, err)
 	require.Equal(t, "one", cfg.TLSConfig.ServerName)
 	require.Len(t, cfg.Fallbacks, 1)
@@ -194,7 +211,7 @@ func TestOnlyOtherHostsAreFallbacks(t *testing.T) {
 	require.Equal(t, "scram-sha-256", cfg.RequireAuth)
 	require.Equal(t, "require", cfg.ChannelBinding)
 
-	cfg, err = parseURL("GATE_DATABASE_URL", "postgres://u@one/d", nil, false, "")
+	cfg, err = parseURL("GATE_DATABASE_URL", "postgres://u@one/d", new(tlsSet))
 	require.NoError(t, err)
 	require.Nil(t, cfg.TLSConfig)
 	require.Empty(t, cfg.Fallbacks)
