@@ -60,6 +60,10 @@ func appendContext(dst []byte, c *Context) []byte {
 	return dst
 }
 
+// AppendText appends s as a JSON string in the one form that readable events
+// use, for the documents that carry such events.
+func AppendText(dst []byte, s string) []byte { return appendText(dst, s) }
+
 func appendHash(dst []byte, h *[32]byte) []byte {
 	return append(hex.AppendEncode(append(dst, '"'), h[:]), '"')
 }

@@ -194,6 +194,10 @@ func (r *Report) Check(name CheckName) *Check {
 // about the verdict.
 func (r *Report) Add(f Fault) { r.add(f, partialKinds[f.Kind]) }
 
+// AddPartial counts a fault that means only that something could not be judged,
+// for the judges of other sources, whose kinds this package does not know.
+func (r *Report) AddPartial(f Fault) { r.add(f, true) }
+
 func (r *Report) add(f Fault, partial bool) {
 	c := r.Check(f.Check)
 	c.Status = Fail
