@@ -20,7 +20,8 @@ func (a *app) policyCommand() *cobra.Command {
 		Use: "policy", Short: "Write, check and test policies on files", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	cmd.AddCommand(a.policyInitCommand(), a.policyValidateCommand(), a.policyTestCommand(), a.policyManifestCommand())
+	cmd.AddCommand(a.policyInitCommand(), a.policyValidateCommand(), a.policyTestCommand(), a.policyManifestCommand(), a.policyDiffCommand(), a.policyDryRunCommand(),
+		a.policyCandidateCommand(), a.policyActivateCommand(), a.policyRollbackCommand())
 	return cmd
 }
 

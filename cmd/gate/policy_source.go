@@ -45,8 +45,11 @@ func (a *app) policyText(s *settings, name string) (policyText, error) {
 	}
 	path := filepath.Join(s.PolicyDir, policyfolder.Path(name))
 	document, err = policyfolder.Document(s.PolicyDir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%s is no file, and no version in the policy folder %s (GATE_POLICY_DIR)", name, s.PolicyDir)
+	}
 	if err != nil {
-		return policyText{}, fmt.Errorf("%s is no file, and no version in the policy folder %s: %w", name, s.PolicyDir, err)
+		return policyText{}, err
 	}
 	return policyText{path, filepath.Base(path), document}, nil
 }

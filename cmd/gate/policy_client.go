@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"writegate/sqlgate/policy"
+)
+
+// Bounds of a conversation with a gate: an answer that lists every version
+// stays far below, and a replay has a time of its own on top.
+const (
+	maxGateAnswer = 64 << 20
+	gateDialTime  = 5 * time.Second
+	gateTime      = 60 * time.Second
+)
+
+// A gateClient speaks to the API of a running gate. It follows no redirect and
+// uses no proxy, so that the operator token goes to that gate alone.
+type gateClient struct {
+	base  string
+	token string
+	http  *http.Client
+}
+
+// gateFlag is the flag of every command that can speak to a running gate.
+func gateFlag(cmd *cobra.Command, to *string) {
+	cmd.Flags().StringVar(to, "url", "", "URL of the running gate, such as http://127.0.0.1:6543; default from GATE_HTTP_LISTEN_ADDR")
+}
+
+// gateClient makes a client for the gate at address, "" being the one that
+// these settings start.
+func (a *app) gateClient(s *settings, address string) (*gateClient, error) {
+	if address == "" {
+		host, port, err := net.SplitHostPort(s.HTTPListenAddr)
+		if err != nil {
+			return nil, fmt.Errorf("GATE_HTTP_LISTEN_ADDR is %q, which is no address of a running gate; use --url", s.HTTPListenAddr)
+		}
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			host = "127.0.0.1"
+		}
+		address = "http://" + net.JoinHostPort(host, port)
+	}
+	u, err := url.Parse(address)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || u.RawQuery != "" {
+		return nil, fmt.Errorf("--url must be http://host:port or https://host:port, without user, password or query")
+	}
+	return &gateClient{
+		base: strings.TrimRight(u.String(), "/"), token: s.OperatorToken,
+		http: &http.Client{
+			Timeout:       gateTime + millis(s.ReplayTimeout),
+			Transport:     &http.Transport{DialContext: (&net.Dialer{Timeout: gateDialTime}).DialContext, ForceAttemptHTTP2: true},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
+}
+
+// A gateRefusal is an error object that the gate answered with.
+type gateRefusal struct {
+	Code    string         `json:"error_code"`
+	Message string         `json:"message"`
+	ErrorID string         `json:"error_id"`
+	Details map[string]any `json:"details"`
+	raw     []byte
+}
+
+func (r *gateRefusal) Error() string { return r.Message }
+
+// findings are those of the details, where there are any.
+func (r *gateRefusal) findings() []policy.Finding {
+	var found []policy.Finding
+	if text, err := json.Marshal(r.Details["findings"]); err != nil || json.Unmarshal(text, &found) != nil {
+		return nil
+	}
+	return found
+}
+
+// call sends a request, body nil for none, and decodes the answer into answer.
+// It gives the answer's bytes as well, for --json.
+func (g *gateClient) call(ctx context.Context, method, path string, body, answer any) ([]byte, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, method, g.base+path, bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if g.token != "" {
+		request.Header.Set("X-GATE-Operator-Token", g.token)
+	}
+	response, err := g.http.Do(request)
+	if err != nil {
+		return nil, g.unreachable(err)
+	}
+	defer response.Body.Close()
+	read, err := io.ReadAll(io.LimitReader(response.Body, maxGateAnswer))
+	if err != nil {
+		return nil, g.unreachable(err)
+	}
+	if response.StatusCode/100 != 2 {
+		return nil, g.refusal(response.Status, read)
+	}
+	if err := json.Unmarshal(read, answer); err != nil {
+		return nil, fmt.Errorf("what answers at %s is no gate: its answer to %s %s cannot be read; look at --url", g.base, method, path)
+	}
+	return read, nil
+}
+
+func (g *gateClient) refusal(status string, body []byte) error {
+	r := &gateRefusal{raw: body}
+	if json.Unmarshal(body, r) != nil || r.Code == "" {
+		return fmt.Errorf("what answers at %s is no gate, or something stands between (%s); look at --url", g.base, status)
+	}
+	return r
+}
+
+// unreachable says what to check; the cause names the address, never the token.
+func (g *gateClient) unreachable(err error) error {
+	var inner *url.Error
+	if errors.As(err, &inner) {
+		err = inner.Err
+	}
+	return fmt.Errorf("no gate answers at %s: %w\nIs it running? The address is that of --url, or of GATE_HTTP_LISTEN_ADDR where that is not given", g.base, err)
+}

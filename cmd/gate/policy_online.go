@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"writegate/cmd/terminal"
+)
+
+// refused tells what a gate refused, with its details, and makes the exit code
+// 1. With asJSON the error object goes to the output as it came. text is the
+// document that findings are about, where there is one.
+func (a *app) refused(err error, asJSON bool, text *policyText) error {
+	var r *gateRefusal
+	if !errors.As(err, &r) {
+		return exitWith(exitFailed, err)
+	}
+	if asJSON {
+		return exitWith(exitFailed, writeLine(a.out, r.raw))
+	}
+	if findings := r.findings(); len(findings) > 0 {
+		if text == nil {
+			text = &policyText{shown: "policy"}
+		}
+		if err := a.printFindings(a.err, text, findings); err != nil {
+			return exitWith(exitFailed, err)
+		}
+	}
+	style := terminal.StyleFor(a.err, a.environ)
+	_, failed := fmt.Fprintf(a.err, "%s %s (%s)\n%s", style.Red("gate:"), r.Message, r.Code, detailLines(r.Details))
+	return exitWith(exitFailed, failed)
+}
+
+// detailLines are the details of an error object, a line each.
+func detailLines(details map[string]any) string {
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(details)) {
+		value := details[key]
+		fields, many := value.(map[string]any)
+		switch {
+		case key == "findings" || value == nil:
+		case many:
+			for _, name := range slices.Sorted(maps.Keys(fields)) {
+				fmt.Fprintf(&b, "  %s %s\n", name, shown(fields[name]))
+			}
+		default:
+			fmt.Fprintf(&b, "  %s: %s\n", key, shown(value))
+		}
+	}
+	return b.String()
+}
+
+// shown is a value of an answer as a person reads it.
+func shown(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return "none"
+	case string:
+		return visible(v)
+	case []string:
+		return visible("[" + strings.Join(v, ", ") + "]")
+	case []any:
+		texts := make([]string, len(v))
+		for i := range v {
+			texts[i] = shown(v[i])
+		}
+		return shown(texts)
+	case map[string]any:
+		var pairs []string
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			text := shown(v[key])
+			if _, isText := v[key].(string); isText {
+				text = fmt.Sprintf("%q", text)
+			}
+			pairs = append(pairs, key+" = "+text)
+		}
+		return strings.Join(pairs, ", ")
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(text)
+}
+
+// visible writes out what could steer a terminal: names in SQL may hold anything.
+func visible(text string) string {
+	if printable(text) {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return quoted[1 : len(quoted)-1]
+}
+
+func writeLine(w io.Writer, text []byte) error {
+	_, err := fmt.Fprintf(w, "%s\n", strings.TrimRight(string(text), "\n"))
+	return err
+}
+
+// confirmed asks the person at the other end. Whoever cannot be asked says so
+// with --yes.
+func (a *app) confirmed(question string, yes bool) error {
+	if yes {
+		return nil
+	}
+	fmt.Fprintf(a.err, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(io.LimitReader(a.in, 64)).ReadString('\n')
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	case "":
+		if err != nil {
+			return exitWith(exitFailed, errors.New("nothing was changed: nobody answered; use --yes where nobody can be asked"))
+		}
+	}
+	return exitWith(exitFailed, errors.New("nothing was changed"))
+}
+
+// written is the exit code after an answer was printed.
+func written(err error) error {
+	if err != nil {
+		return exitWith(exitFailed, err)
+	}
+	return nil
+}
