@@ -129,6 +129,9 @@ func (g *Gate) loadPolicy(ctx context.Context, chain *Chain) *ChainFailure {
 	}
 	folder, failure := g.agreeingFolder(known)
 	if failure != nil {
+		if failure.Step == StepPolicyHash {
+			chain.pass(StepManifest, "The manifest and the list of files hold together.")
+		}
 		return failure
 	}
 	chain.pass(StepManifest, fmt.Sprintf("The manifest lists %d file(s), all as they are on disk.", len(folder.Manifest.Files)))
@@ -204,10 +207,19 @@ func (g *Gate) agreeingFolder(known policyfolder.State) (*policyfolder.Folder, *
 	case standing == policyfolder.Absent || standing == policyfolder.Behind:
 		return g.writeFolder(known)
 	}
-	f := failed(StepManifest, "The policy folder %s and the event log disagree: %s. The log is the truth: move the folder aside and restart, and the gate writes it anew from the log.",
-		g.Policies.Dir, listFindings(findings))
+	return nil, g.disagreement(findings)
+}
+
+// folderFailure is the step that findings about the folder fail: files with
+// other bytes than they should have are no fault of the manifest.
+func folderFailure(findings []policy.Finding, format string, args ...any) *ChainFailure {
+	step := StepManifest
+	if policyfolder.OnlyHashes(findings) {
+		step = StepPolicyHash
+	}
+	f := failed(step, format, args...)
 	f.Findings = findings
-	return nil, f
+	return f
 }
 
 // withoutActive stands for a log that has versions and no active one: an import
@@ -217,7 +229,23 @@ func (g *Gate) withoutActive(known policyfolder.State) (*policyfolder.Folder, *C
 	if err == nil && !hasErrors(findings) && folder.Manifest.Seq == 0 {
 		return folder, nil
 	}
+	standing, findings, err := policyfolder.Compare(g.Policies.Dir, g.Policies.Manifest, known)
+	if err == nil && standing != policyfolder.Agrees && standing != policyfolder.Differs {
+		err = policyfolder.Write(g.Policies.Dir, g.Policies.Manifest, known)
+	}
+	switch {
+	case err != nil:
+		return nil, failed(StepManifest, "The policy folder cannot be brought to what the event log says: %v", err)
+	case standing == policyfolder.Differs:
+		return nil, g.disagreement(findings)
+	}
 	return nil, failed(StepPolicyHash, "The event log holds %d policy version(s), and none is active. POST /policy/activate makes a candidate the active one.", len(known.Versions))
+}
+
+// disagreement is a folder that is neither what the log says nor on the way there.
+func (g *Gate) disagreement(findings []policy.Finding) *ChainFailure {
+	return folderFailure(findings, "The policy folder %s and the event log disagree: %s. The log is the truth: move the folder aside, and the gate writes it anew from the log.",
+		g.Policies.Dir, listFindings(findings))
 }
 
 // readFolder reads a folder that must be what its manifest says.
@@ -229,9 +257,7 @@ func (g *Gate) readFolder() (*policyfolder.Folder, *ChainFailure) {
 	case err != nil:
 		return nil, failed(StepManifest, "The policy folder cannot be read: %v", err)
 	case hasErrors(findings):
-		f := failed(StepManifest, "The policy folder %s is not what its manifest says: %s", g.Policies.Dir, listFindings(findings))
-		f.Findings = findings
-		return nil, f
+		return nil, folderFailure(findings, "The policy folder %s is not what its manifest says: %s", g.Policies.Dir, listFindings(findings))
 	}
 	return folder, nil
 }

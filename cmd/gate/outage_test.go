@@ -297,21 +297,22 @@ func TestAPolicyFolderThatWasTamperedWith(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		tamper func(t *testing.T, dir, document string)
+		step   string
 		says   string
 	}{
-		{"a flipped byte", func(t *testing.T, _, document string) { flipByte(t, document) }, "hash"},
-		{"a missing file", func(t *testing.T, _, document string) { require.NoError(t, os.Remove(document)) }, "open@1.0.0"},
+		{"a flipped byte", func(t *testing.T, _, document string) { flipByte(t, document) }, "policy_hash_match", "hash"},
+		{"a missing file", func(t *testing.T, _, document string) { require.NoError(t, os.Remove(document)) }, "manifest_validation", "open@1.0.0"},
 		{"an extra file", func(t *testing.T, _, document string) {
 			require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(document), "other@1.0.0.yaml"), []byte(openPolicy), 0o600))
-		}, "other@1.0.0"},
+		}, "manifest_validation", "other@1.0.0"},
 		{"a symlink", func(t *testing.T, dir, document string) {
 			elsewhere := filepath.Join(dir, "..", "elsewhere.yaml")
 			require.NoError(t, os.Rename(document, elsewhere))
 			require.NoError(t, os.Symlink(elsewhere, document))
-		}, "open@1.0.0"},
+		}, "manifest_validation", "open@1.0.0"},
 		{"a manifest that is no JSON", func(t *testing.T, dir, _ string) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, policyfolder.DefaultManifest), []byte("{"), 0o600))
-		}, "manifest"},
+		}, "manifest_validation", "manifest"},
 	} {
 		for _, start := range []string{"first", "later"} {
 			t.Run(c.name+" before the "+start+" start", func(t *testing.T) {
@@ -326,7 +327,7 @@ func TestAPolicyFolderThatWasTamperedWith(t *testing.T) {
 				require.NoError(t, os.CopyFS(kept, os.DirFS(policies)))
 				c.tamper(t, policies, filepath.Join(policies, policyfolder.Path("open@1.0.0")))
 				g := startGate(t, d)
-				requireClosed(t, g, "manifest_validation", c.says)
+				requireClosed(t, g, c.step, c.says)
 				g.end(t)
 				require.NotZero(t, d.count(t, event.TypeHealthFail))
 

@@ -3,9 +3,11 @@ package policyfolder
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"writegate/sqlgate/policy"
 )
@@ -130,7 +132,7 @@ func (s State) differences(folder *Folder) []policy.Finding {
 		differ("the manifest names %q as active, the log %q", m.Active, s.Active)
 	}
 	listed := map[string]bool{}
-	for _, file := range m.Files {
+	for i, file := range m.Files {
 		listed[file.PolicyVersion] = true
 		v, known := s.version(file.PolicyVersion)
 		switch {
@@ -140,6 +142,7 @@ func (s State) differences(folder *Folder) []policy.Finding {
 			differ("%s is %s in the manifest and %s in the log", file.PolicyVersion, file.Status, v.Status)
 		case folder.Documents[file.PolicyVersion] != nil && !bytes.Equal(folder.Documents[file.PolicyVersion], v.Document):
 			differ("%s has other bytes than the log holds", file.PolicyVersion)
+			out[len(out)-1].Pointer = hashPointer(i)
 		}
 	}
 	for _, v := range s.Versions {
@@ -148,4 +151,15 @@ func (s State) differences(folder *Folder) []policy.Finding {
 		}
 	}
 	return out
+}
+
+// hashPointer is the place of a file's hash in the manifest.
+func hashPointer(i int) string { return fmt.Sprintf("/files/%d/sha256", i) }
+
+// OnlyHashes reports whether all that is wrong is the bytes of policy files:
+// the manifest itself holds together, and the files are those that it lists.
+func OnlyHashes(findings []policy.Finding) bool {
+	return !slices.ContainsFunc(findings, func(f policy.Finding) bool {
+		return isError(f) && !strings.HasSuffix(f.Pointer, "/sha256")
+	})
 }

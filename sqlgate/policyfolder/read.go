@@ -101,13 +101,13 @@ func namesIn(root *os.Root, dir string) ([]string, error) {
 // files compares the policy files with the manifest, both ways.
 func (r *reading) files(names []string) {
 	listed := map[string]bool{}
-	for _, file := range r.folder.Manifest.Files {
+	for i, file := range r.folder.Manifest.Files {
 		if listed[file.Path] {
 			r.find(integrityMismatch, "the manifest lists %q twice; keep one entry", file.Path)
 			continue
 		}
 		listed[file.Path] = true
-		r.file(file)
+		r.file(i, file)
 	}
 	for _, name := range names {
 		if name != r.manifestName && name != CorpusDir && !listed[name] {
@@ -116,8 +116,8 @@ func (r *reading) files(names []string) {
 	}
 }
 
-// file reads one listed file and compares all that the manifest says of it.
-func (r *reading) file(file File) {
+// file reads one listed file, the i-th, and compares all that the manifest says of it.
+func (r *reading) file(i int, file File) {
 	name := policyFileName.FindStringSubmatch(file.Path)
 	switch {
 	case name == nil:
@@ -139,6 +139,7 @@ func (r *reading) file(file File) {
 	case policy.Digest(data) != policy.NormalHash(file.SHA256) || int64(len(data)) != file.Bytes:
 		r.find(integrityMismatch, "%s has %d bytes with hash %s, but the manifest says %d bytes with hash %s; a version never changes: bring the bytes back, or save the change under a new version",
 			file.Path, len(data), policy.Digest(data), file.Bytes, file.SHA256)
+		r.findings[len(r.findings)-1].Pointer = hashPointer(i)
 	default:
 		r.folder.Documents[file.PolicyVersion] = data
 	}
