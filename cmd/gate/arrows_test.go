@@ -24,6 +24,8 @@ var arrows = map[string][]string{
 	"eventlog/event":    {},
 	"eventlog/frame":    {},
 
+	"eventlog/checkpoint": {"eventlog/event"},
+
 	"eventlog":    {"eventlog/event", "eventlog/frame"},
 	"projections": {"eventlog/event", "eventlog"},
 	"commands":    {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections"},
@@ -55,6 +57,7 @@ var onlyImporters = []struct {
 	{"github.com/jackc/puddle", []string{"sqlgate/pgexec"}, "only pgexec holds connections"},
 	{"database/sql", nil, "only pgexec sends SQL upstream"},
 	{"github.com/cockroachdb/pebble", []string{"projections"}, "only projections reads and writes the store"},
+	{"golang.org/x/mod/sumdb", []string{"eventlog/checkpoint", "eventlog/evidence"}, "only the rooms of evidence know trees and notes"},
 	{"github.com/vmihailenco/msgpack", []string{"eventlog/event", "projections"}, "only the log's codec and the store encode"},
 }
 
