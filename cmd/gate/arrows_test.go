@@ -25,6 +25,7 @@ var arrows = map[string][]string{
 	"eventlog/frame":    {},
 
 	"eventlog/checkpoint": {"eventlog/event"},
+	"eventlog/evidence":   {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},
 
 	"eventlog":    {"eventlog/event", "eventlog/frame"},
 	"projections": {"eventlog/event", "eventlog"},
@@ -43,7 +44,7 @@ var arrows = map[string][]string{
 	"cmd/terminal": {"eventlog/frame"},
 	"cmd/gate": {"cmd/terminal", "commands/fault", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
 		"sqlgate/pgexec", "sqlgate", "http/httpd", "http/gateapi"},
-	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame"},
+	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }
 
 // onlyImporters names libraries that one room alone may know.

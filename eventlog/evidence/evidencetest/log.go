@@ -1,0 +1,198 @@
+// Package evidencetest builds small logs of real events, with the tree and the
+// key that vouch for them, for tests and for the vectors on disk. Everything in
+// it is the same at every run.
+package evidencetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"iter"
+	"time"
+
+	"writegate/eventlog/checkpoint"
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
+)
+
+// Created is when every log of this package began, in ns since 1970.
+const Created = 1735689600000000000
+
+// A Log is a log in memory. It is an evidence.Source.
+type Log struct {
+	header frame.Header
+	frames []frame.Frame
+	tree   *checkpoint.Tree
+	hashes checkpoint.Memory
+}
+
+// New makes a log of n events whose payloads show every kind of value.
+func New(n int) *Log { return NewNamed("gate.example", n) }
+
+// NewNamed is New with an origin of its own.
+func NewNamed(origin string, n int) *Log {
+	h := frame.Header{FirstSeq: 1, Origin: origin, CreatedNS: Created}
+	copy(h.LogID[:], bytes.Repeat([]byte{0x11}, 16))
+	copy(h.Nonce[:], bytes.Repeat([]byte{0x22}, 32))
+	l := &Log{header: parsed(h), tree: must(checkpoint.OpenTree(0, nil))}
+	for seq := uint64(1); seq <= uint64(n); seq++ {
+		l.Append(Draft(seq))
+	}
+	return l
+}
+
+func parsed(h frame.Header) frame.Header {
+	b, err := h.Encode()
+	if err == nil {
+		h, err = frame.ParseHeader(b)
+	}
+	return must(h, err)
+}
+
+// must is for what the builder itself made and can't be wrong.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// Draft is the event that New puts at seq.
+func Draft(seq uint64) event.Draft {
+	at := time.Unix(0, Created+int64(seq)*1e9+int64(seq)).UTC()
+	d := event.Draft{Type: "request_received", TypeVersion: 1, Time: at, Context: event.Context{Actor: "ana", App: "shop", Tenant: "t1", Env: "prod"}}
+	sum := sha256.Sum256(fmt.Appendf(nil, "event %d", seq))
+	copy(d.ID[:], sum[:16])
+	d.ID[6], d.ID[8] = d.ID[6]&0x0f|0x70, d.ID[8]&0x3f|0x80
+	if seq == 1 {
+		d.Type, d.Context = "startup", event.Context{Actor: "system", Mode: "enforce"}
+	}
+	if seq%3 == 0 {
+		d.Context.Fingerprint, d.Context.RequestID = "f00d", "req_01944b3a-7d5e-7a1b-8c2d-000000000001"
+	}
+	d.Payload = event.NewPayload(
+		event.Field{Key: "$odd", Value: event.Map(event.Field{Key: "$$", Value: event.Bool(seq%2 == 0)})},
+		event.Field{Key: "large", Value: event.Int(-1 << 62)},
+		event.Field{Key: "n", Value: event.Int(int64(seq) - 2)},
+		event.Field{Key: "sql_text", Value: event.String(fmt.Sprintf("SELECT '%d \\ \"é\" \t\x01\u2028'", seq))},
+		event.Field{Key: "sum", Value: event.Bytes(sum[:])},
+		event.Field{Key: "tables", Value: event.List(event.String(""), event.List(), event.Bytes(nil))},
+	)
+	return d
+}
+
+// Append puts an event at the end.
+func (l *Log) Append(d event.Draft) {
+	seq, prev := uint64(len(l.frames))+1, l.header.Hash
+	if seq > 1 {
+		prev = l.frames[seq-2].Hash
+	}
+	record := must(event.Encode(nil, &d))
+	l.frames = append(l.frames, frame.Frame{Seq: seq, PreviousHash: prev, Record: record, Hash: frame.EventHash(seq, prev, record)})
+	if err := l.tree.Append(&l.hashes, l.frames[seq-1].Hash); err != nil {
+		panic(err)
+	}
+}
+
+// Header implements evidence.Source.
+func (l *Log) Header() frame.Header { return l.header }
+
+// Frames implements evidence.Source.
+func (l *Log) Frames(_ context.Context, first, last uint64) iter.Seq2[frame.Frame, error] {
+	return func(yield func(frame.Frame, error) bool) {
+		for seq := max(first, 1); seq <= min(last, uint64(len(l.frames))); seq++ {
+			if !yield(l.frames[seq-1], nil) {
+				return
+			}
+		}
+	}
+}
+
+// At gives the frame of seq, to be changed where a test wants damage.
+func (l *Log) At(seq uint64) *frame.Frame { return &l.frames[seq-1] }
+
+// WAL is the log's file: one segment in batches of up to three events.
+func (l *Log) WAL() []byte {
+	b := must(l.header.Encode())
+	for at := 0; at < len(l.frames); {
+		size := min(at%3+1, len(l.frames)-at)
+		var batch []byte
+		for i := range size {
+			f := l.frames[at+i]
+			if i+1 < size {
+				f.Flags = frame.FlagMore
+			}
+			batch = frame.Append(batch, &f)
+		}
+		if err := frame.SealBatch(batch, uint64(len(b))); err != nil {
+			panic(err)
+		}
+		b, at = append(b, batch...), at+size
+	}
+	return b
+}
+
+// Head is the head file of the whole log.
+func (l *Log) Head() []byte {
+	last := l.frames[len(l.frames)-1]
+	h := frame.Head{LogID: l.header.LogID, Seq: last.Seq, EventHash: last.Hash, Clean: true, EndOff: uint64(len(l.WAL())), Counter: 1,
+		Time: time.Unix(0, Created+1).UTC()}
+	return append(make([]byte, frame.SlotSize), h.Encode()...)
+}
+
+// JSONL is the readable copy of the events from first on.
+func (l *Log) JSONL(first uint64) []byte {
+	var b []byte
+	for _, f := range l.frames[first-1:] {
+		d := must(event.Decode(f.Record))
+		b = append(event.AppendJSON(b, &event.Envelope{Seq: f.Seq, PreviousHash: f.PreviousHash, Hash: f.Hash, Draft: d}), '\n')
+	}
+	return b
+}
+
+// Key makes a key from a name, the same one at each run.
+func Key(name string) *checkpoint.PrivateKey {
+	seed := sha256.Sum256([]byte(name))
+	der := must(x509.MarshalPKCS8PrivateKey(ed25519.NewKeyFromSeed(seed[:])))
+	return must(checkpoint.ParsePrivateKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+}
+
+// A Signer vouches for a log with a key; it is an evidence.Signer.
+type Signer struct {
+	Log *Log
+	Key *checkpoint.PrivateKey
+	// Size of the tree in checkpoints; 0 is the whole log.
+	Size uint64
+}
+
+// Public implements evidence.Signer.
+func (s Signer) Public() checkpoint.PublicKey { return s.Key.Public() }
+
+// Sign implements evidence.Signer.
+func (s Signer) Sign(message []byte) []byte { return s.Key.Sign(message) }
+
+// Checkpoint implements evidence.Signer.
+func (s Signer) Checkpoint(context.Context, uint64) ([]byte, error) {
+	size := s.Size
+	if size == 0 {
+		size = s.Log.tree.Size()
+	}
+	signer, err := checkpoint.NewSigner(s.Log.header.Origin, s.Key)
+	if err != nil {
+		return nil, err
+	}
+	n, err := signer.Sign(&s.Log.hashes, size, nil)
+	if err != nil {
+		return nil, err
+	}
+	return n.Raw, nil
+}
+
+// Prove implements evidence.Signer.
+func (s Signer) Prove(_ context.Context, size, seq uint64) (checkpoint.Proof, error) {
+	return checkpoint.ProveInclusion(&s.Log.hashes, size, seq)
+}

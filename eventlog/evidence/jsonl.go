@@ -1,0 +1,156 @@
+package evidence
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
+)
+
+// VerifyJSONL judges a readable copy of the log: every line is taken in its one
+// form, its record encoded and hashed again, and its number and link compared
+// with the line before. It goes on after a fault with the next line.
+//
+// A file may begin with any event. From event 1 on it can be ok; from a later
+// one it is at best partial. The report is complete in itself; the error is not
+// nil only when ctx ended or r could not be read.
+func VerifyJSONL(ctx context.Context, r io.Reader, o Options) (frame.Report, error) {
+	v := &jsonlJudge{judge: judge{rep: frame.NewReport("jsonl", o.Path)}, o: o,
+		in: bufio.NewReaderSize(withContext(ctx, r), buffer)}
+	v.rep.Ran(CheckForm)
+	for {
+		line, whole, err := v.line()
+		if err != nil {
+			return frame.Report{}, err
+		}
+		if len(line) == 0 && !whole {
+			break
+		}
+		v.number++
+		v.judgeLine(line, whole)
+		v.off += v.size
+		if o.Progress != nil && v.number%1024 == 0 {
+			o.Progress(v.off)
+		}
+	}
+	v.conclude()
+	v.rep.Finish()
+	return *v.rep, nil
+}
+
+type jsonlJudge struct {
+	judge
+	o      Options
+	in     *bufio.Reader
+	buf    []byte
+	record []byte
+	off    int64 // where the line begins
+	size   int64 // of the line with its end
+	number uint64
+	last   [32]byte
+}
+
+// line takes one line without its newline; whole says that it had one. Of a line
+// longer than any event only the beginning is kept.
+func (v *jsonlJudge) line() (line []byte, whole bool, err error) {
+	v.buf, v.size = v.buf[:0], 0
+	for {
+		part, err := v.in.ReadSlice('\n')
+		v.size += int64(len(part))
+		if len(v.buf) <= MaxLine {
+			v.buf = append(v.buf, part...)
+		}
+		switch err {
+		case nil:
+			return bytes.TrimSuffix(v.buf, []byte("\n")), true, nil
+		case io.EOF:
+			return v.buf, false, nil
+		case bufio.ErrBufferFull:
+		default:
+			return nil, false, err
+		}
+	}
+}
+
+func (v *jsonlJudge) judgeLine(line []byte, whole bool) {
+	if !whole {
+		v.rep.AddPartial(frame.Fault{Check: CheckForm, Kind: TornLine, Offset: v.off, Length: v.size,
+			Detail: fmt.Sprintf("line %d has no end: it was being written, or the file was cut", v.number)})
+		return
+	}
+	e, err := v.parse(line)
+	if err != nil {
+		v.faultSized(CheckForm, BadForm, 0, v.off, v.size, fmt.Sprintf("line %d: %v", v.number, err))
+		v.known = false
+		return
+	}
+	f, err := v.encode(&e)
+	if err != nil { // ParseJSON accepts only what has a record
+		v.faultSized(CheckRecord, BadRecord, e.Seq, v.off, v.size, fmt.Sprintf("line %d: %v", v.number, err))
+		v.known = false
+		return
+	}
+	if v.n == 0 {
+		v.begin(&f)
+	}
+	v.frame(&f, v.off, v.size)
+	v.last = f.Hash
+	v.holds(f.Seq)
+}
+
+func (v *jsonlJudge) parse(line []byte) (event.Envelope, error) {
+	switch {
+	case v.size > MaxLine:
+		return event.Envelope{}, fmt.Errorf("%d bytes are more than any event has", v.size)
+	case bytes.HasSuffix(line, []byte("\r")):
+		return event.Envelope{}, fmt.Errorf("it ends with CR LF: another program wrote the file anew")
+	}
+	return event.ParseJSON(line)
+}
+
+func (v *jsonlJudge) encode(e *event.Envelope) (frame.Frame, error) {
+	record, err := event.Encode(v.record[:0], &e.Draft)
+	v.record = record
+	if err == nil && len(record) > frame.MaxRecord {
+		err = fmt.Errorf("a record of %d bytes", len(record))
+	}
+	return frame.Frame{Seq: e.Seq, PreviousHash: e.PreviousHash, Hash: e.Hash, Record: record}, err
+}
+
+// begin takes up the chain with the first line that can be read.
+func (v *jsonlJudge) begin(f *frame.Frame) {
+	r := v.rep
+	r.Ran(frame.CheckHash, frame.CheckLink, frame.CheckSequence, frame.CheckCount)
+	r.FirstSeq, r.VerifiedTo = f.Seq, f.Seq-min(f.Seq, 1)
+	if f.Seq == 0 {
+		v.known, v.seq = true, 0 // no event has this number
+		return
+	}
+	if f.Seq > 1 || v.o.Header == nil {
+		return
+	}
+	h := v.o.Header
+	r.Ran(frame.CheckHeader, frame.CheckStart)
+	r.LogID, r.Origin, r.Header = hex.EncodeToString(h.LogID[:]), h.Origin, *h
+	v.known, v.seq, v.hash = true, 0, h.Hash
+}
+
+func (v *jsonlJudge) conclude() {
+	r := v.rep
+	r.Head = frame.ReportHead{Seq: r.LastSeq, EventHash: hex.EncodeToString(v.last[:]), EndOffset: v.off}
+	switch {
+	case v.n == 0 && r.FaultsTotal == 0:
+		r.AddPartial(frame.Fault{Check: frame.CheckExistence, Kind: frame.MissingLog, Detail: "there is no event here"})
+	case v.n > 0 && r.FirstSeq > 1:
+		r.AddPartial(frame.Fault{Check: frame.CheckCount, Kind: frame.RangeLimited, Seq: r.FirstSeq,
+			Detail: fmt.Sprintf("the file begins with event %d: what came before was not looked at", r.FirstSeq)})
+	case v.n > 0 && v.o.Header == nil:
+		r.NotExcluded = append(r.NotExcluded, "the beginning was not compared with the header of a log")
+	}
+	r.NotExcluded = append(r.NotExcluded, "removal of lines at the end, or a file written anew as a whole, would not show: the log itself is the evidence, this is a copy of it")
+}
