@@ -3,9 +3,12 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,14 +18,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog/event"
+	"writegate/sqlgate"
 	"writegate/sqlgate/policy"
+	"writegate/sqlgate/replay"
 )
 
-// notesVersion is the policy of the notes under another version. Its reason code
-// carries the number, so that an answer shows which rules made it.
+// notesVersion is the policy of the notes under another version. Its reason codes
+// carry the number, so that an answer shows which rules made it.
 func notesVersion(version string) string {
 	document := strings.Replace(notesPolicy, "version: 1.0.0", "version: "+version, 1)
-	return strings.Replace(document, "notes_are_open", "notes_are_open_"+strings.ReplaceAll(version, ".", "_"), 1)
+	number := "_" + strings.ReplaceAll(version, ".", "_")
+	return strings.NewReplacer("notes_are_open", "notes_are_open"+number, "notes_are_closed", "notes_are_closed"+number).Replace(document)
 }
 
 // loadClients is how many clients ask while the policy is changed.
@@ -36,8 +42,9 @@ type crowdOfAsking struct {
 	asked   atomic.Int64
 }
 
-// beginAsking starts the clients; check looks at every answer.
-func (g *testGate) beginAsking(t testing.TB, check func(reply)) *crowdOfAsking {
+// beginAsking starts the clients. before is called ahead of every request, and
+// what it gives goes to check with the answer.
+func (g *testGate) beginAsking(t testing.TB, before func() int, check func(before int, r reply)) *crowdOfAsking {
 	t.Helper()
 	stopped := make(chan struct{})
 	c := &crowdOfAsking{stop: sync.OnceFunc(func() { close(stopped) })}
@@ -56,12 +63,13 @@ func (g *testGate) beginAsking(t testing.TB, check func(reply)) *crowdOfAsking {
 					return
 				default:
 				}
+				since := before()
 				r, err := g.try(http.MethodPost, "/query", statements[n%len(statements)])
 				if !assert.NoError(t, err) {
 					return
 				}
 				c.asked.Add(1)
-				check(r)
+				check(since, r)
 			}
 		})
 	}
@@ -221,7 +229,7 @@ func TestARefusedChangeLeavesTheOldVersionDeciding(t *testing.T) {
 	changes := refusedChanges(candidate, policy.Digest([]byte(notesVersion("1.1.0"))), policy.Digest([]byte(bad)))
 	before := g.policyEvents(t)
 
-	crowd := g.beginAsking(t, func(r reply) {
+	crowd := g.beginAsking(t, func() int { return 0 }, func(_ int, r reply) {
 		assert.Contains(t, string(r.body), `"policy_version":"notes@1.1.0"`, "%d", r.status)
 	})
 	var leaves []event.Type
@@ -310,4 +318,112 @@ func (g *testGate) policyEvents(t testing.TB) []event.Type {
 		types = append(types, event.Type(item.(map[string]any)["event_type"].(string)))
 	}
 	return types
+}
+
+// changesUnderLoad is how many changes the ordinary tests make; POLICY_CHANGES
+// (`make policies`) makes it more.
+const changesUnderLoad = 40
+
+// A reign is the versions that were active, one after the other.
+type reign struct {
+	mu       sync.Mutex
+	versions []string
+	changing string // the one that is about to be, "" while nothing changes
+}
+
+// length is how many changes were answered.
+func (r *reign) length() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.versions)
+}
+
+// change puts a version on the throne by what f does.
+func (r *reign) change(version string, f func()) {
+	r.mu.Lock()
+	r.changing = version
+	r.mu.Unlock()
+	f()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.versions, r.changing = append(r.versions, version), ""
+}
+
+// allowed reports whether a request that began after the first n changes were
+// answered may have been decided under a version: the last of those, or one
+// that came to be meanwhile.
+func (r *reign) allowed(n int, version string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(r.versions[n-1:], version) || version == r.changing
+}
+
+// TestNoRequestIsDecidedByAMixture changes the active version again and again,
+// forwards and back, while 32 clients ask. Every answer is whole: version and
+// reason belong together, and a request that begins after a change was answered
+// is decided under it. Afterwards every decision of the log is what the version
+// that it names decides.
+func TestNoRequestIsDecidedByAMixture(t *testing.T) {
+	changes := changesUnderLoad
+	if asked := os.Getenv("POLICY_CHANGES"); asked != "" {
+		var err error
+		changes, err = strconv.Atoi(asked)
+		require.NoError(t, err)
+	}
+	g := startGate(t, newNotes(t), patience...)
+	r := &reign{versions: []string{"notes@1.0.0"}}
+	crowd := g.beginAsking(t, r.length, func(since int, answer reply) {
+		var body struct {
+			Version string `json:"policy_version"`
+			Reason  string `json:"reason_code"`
+		}
+		if !assert.NoError(t, json.Unmarshal(answer.body, &body)) {
+			return
+		}
+		assert.True(t, r.allowed(since, body.Version), "%s", answer.body)
+		if number, ok := strings.CutPrefix(body.Reason, "notes_are_closed_"); ok {
+			assert.Equal(t, "notes@"+strings.ReplaceAll(number, "_", "."), body.Version, "%s", answer.body)
+		}
+	})
+	archived := []string{}
+	for n := range changes {
+		previous := r.versions[len(r.versions)-1]
+		if len(archived) > 0 && n%4 != 0 {
+			i := rand.IntN(len(archived))
+			back := archived[i]
+			r.change(back, func() {
+				answer := g.operate(t, "/policy/rollback", map[string]any{"policy_version": back})
+				require.Equal(t, http.StatusOK, answer.status, "%s", answer.body)
+				require.Equal(t, previous, answer.text(t, "rolled_back_from"))
+			})
+			archived[i] = previous
+			continue
+		}
+		version := fmt.Sprintf("1.%d.0", n+1)
+		hash := g.propose(t, notesVersion(version))
+		r.change("notes@"+version, func() {
+			answer := g.operate(t, "/policy/activate", map[string]any{"expected_hash": hash})
+			require.Equal(t, http.StatusOK, answer.status, "%s", answer.body)
+		})
+		archived = append(archived, previous)
+	}
+	crowd.end()
+	g.end(t)
+	decisions := recompute(t, g.events(t))
+	require.GreaterOrEqual(t, int64(decisions), crowd.asked.Load())
+	t.Logf("%d changes, %d answers meanwhile, %d decisions recomputed", changes, crowd.asked.Load(), decisions)
+}
+
+// recompute decides every decision of a log again, from the log alone, under
+// the version that it names. It gives the number of decisions.
+func recompute(t testing.TB, events []event.Envelope) int {
+	t.Helper()
+	v := replay.NewVerifier(sqlgate.EngineRecord(), 0, 0, func(d replay.Difference) { t.Errorf("%+v", d) })
+	for i := range events {
+		require.NoError(t, v.Take(&events[i]))
+	}
+	result := v.Result()
+	require.Zero(t, result.Differences)
+	require.Zero(t, result.Unchecked)
+	return result.Decisions
 }
