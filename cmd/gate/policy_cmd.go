@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"writegate/cmd/terminal"
 	"writegate/sqlgate"
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/policy"
@@ -17,11 +18,11 @@ import (
 
 func (a *app) policyCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "policy", Short: "Write, check and test policies on files", Args: cobra.NoArgs,
+		Use: "policy", Short: "Write, check, test, compare and activate policies", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	cmd.AddCommand(a.policyInitCommand(), a.policyValidateCommand(), a.policyTestCommand(), a.policyManifestCommand(), a.policyDiffCommand(), a.policyDryRunCommand(),
-		a.policyCandidateCommand(), a.policyActivateCommand(), a.policyRollbackCommand())
+		a.policyCandidateCommand(), a.policyActivateCommand(), a.policyRollbackCommand(), a.policyRebuildCommand())
 	return cmd
 }
 
@@ -50,7 +51,8 @@ blocks the rest. It holds comments and tests: read it, change it, and run "gate 
 }
 
 func (a *app) policyManifestCommand() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use: "manifest", Short: "Write the manifest of the policy folder anew from its files", Args: cobra.NoArgs,
 		Long: `Write the manifest of GATE_POLICY_DIR anew: hashes of all policy and corpus files as they are now.
 
@@ -68,10 +70,31 @@ holds the versions, and a manifest that says otherwise keeps the gate from start
 			if err != nil {
 				return exitWith(exitFailed, err)
 			}
-			fmt.Fprintf(c.OutOrStdout(), "The manifest lists %d version(s), active %q, and %d corpus file(s).\n", len(m.Files), m.Active, len(m.Corpus))
-			return nil
+			if asJSON {
+				return written(printJSON(c.OutOrStdout(), m))
+			}
+			return written(a.printManifest(&m))
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the manifest as JSON")
+	return cmd
+}
+
+func (a *app) printManifest(m *policyfolder.Manifest) error {
+	style := terminal.StyleFor(a.out, a.environ)
+	var rows [][]terminal.Cell
+	for _, f := range m.Files {
+		status := terminal.Cell{Text: f.Status}
+		if f.Status == policyfolder.StatusActive {
+			status.Paint = style.Green
+		}
+		rows = append(rows, []terminal.Cell{{Text: f.PolicyVersion}, status, {Text: f.SHA256, Paint: style.Faint}})
+	}
+	if err := terminal.PrintTable(a.out, rows); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(a.out, "The manifest lists %s, %s active, and %s.\n", counted(len(m.Files), "version"), orNothing(m.Active), counted(len(m.Corpus), "corpus file"))
+	return err
 }
 
 func (a *app) policyValidateCommand() *cobra.Command {
