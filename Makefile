@@ -5,6 +5,7 @@ GO        ?= go
 PGRUN     := $(GO) run ./fixtures/pgrun --install --
 FUZZTIME  ?= 30s
 CRASHES   ?= 200
+CHANGES   ?= 1000
 WATCHROUNDS ?= 40
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 
@@ -46,6 +47,10 @@ lint: compiler ## gofmt and go vet
 crash: ## kill -9 loops on the event log and on the whole gate under load: CRASHES rounds each (default 200)
 	EVENTLOG_TEST_KILLS=$(CRASHES) $(GO) test -count=1 -timeout 60m -v -run Kill ./eventlog
 	CRASH_ROUNDS=$(CRASHES) $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run Kill ./cmd/gate
+
+.PHONY: policies
+policies: ## change the active policy under load, forwards and back, CHANGES times (default 1000), and recompute every decision
+	POLICY_CHANGES=$(CHANGES) $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run 'Mixture|MixedRun' ./cmd/gate
 
 .PHONY: fresh
 fresh: ## drill: `make test` and `make run` as the only command on new Debian machines (root, debootstrap; minutes)

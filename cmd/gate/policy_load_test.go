@@ -79,6 +79,7 @@ func (g *testGate) beginAsking(t testing.TB, before func() int, check func(befor
 func (c *crowdOfAsking) end() {
 	c.stop()
 	c.working.Wait()
+	http.DefaultClient.CloseIdleConnections() // those dialled for nothing would hold up the end of the gate
 }
 
 // A refusedChange is a change of the policy that must not happen.
