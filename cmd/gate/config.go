@@ -14,6 +14,7 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"writegate/http/httpd"
+	"writegate/sqlgate/pgexec"
 )
 
 // toolSecretPrefix begins the one family of settings without fixed names
@@ -28,6 +29,10 @@ var testSettings = []string{"GATE_TEST_DATABASE_URL"}
 // maxBypass is how far ahead an emergency bypass may end (spec/decisions.md part 2).
 const maxBypass = 24 * time.Hour
 
+// profileProduction refuses whatever is unsafe (spec/gate.md part 5,
+// design/execution-and-wire.md part 7).
+const profileProduction = "production"
+
 // minProductionToken is the shortest operator token that production takes.
 const minProductionToken = 24
 
@@ -36,7 +41,7 @@ type setting struct {
 	Name    string `json:"name"`
 	Value   string `json:"value"`
 	Default string `json:"default"`
-	Origin  string `json:"origin"` // environment or default
+	Origin  string `json:"origin"` // environment, profile or default
 	Doc     string `json:"doc"`
 	Later   string `json:"later,omitempty"` // the part it waits for
 }
@@ -49,6 +54,7 @@ func loadSettings(environ []string, now time.Time) (*settings, error) {
 	faults := unknownNames(values)
 	faults = append(faults, parseFaults(s, env.ParseWithOptions(s, env.Options{Environment: values}))...)
 	if len(faults) == 0 {
+		s.applyProfile(values)
 		faults = append(faults, s.rangeFaults()...)
 		faults = append(faults, s.meaningFaults(now)...)
 	}
@@ -56,6 +62,16 @@ func loadSettings(environ []string, now time.Time) (*settings, error) {
 		return nil, fmt.Errorf("the settings have %d fault(s):\n  %s", len(faults), strings.Join(faults, "\n  "))
 	}
 	return s, nil
+}
+
+// applyProfile sets what production has another default for.
+func (s *settings) applyProfile(values map[string]string) {
+	if s.Profile != profileProduction {
+		return
+	}
+	if _, set := values["GATE_TLS_REQUIRE_CLIENT_CERT"]; !set {
+		s.TLSRequireClientCert = true
+	}
 }
 
 // unknownNames names every GATE_* variable that no page knows, with the
@@ -164,11 +180,9 @@ func (s *settings) meaningFaults(now time.Time) []string {
 	if strings.ContainsAny(s.SearchPath, ",\"") || s.SearchPath == "" || strings.HasPrefix(s.SearchPath, "pg_") {
 		faults = append(faults, "GATE_SEARCH_PATH must be the plain name of one schema that is not PostgreSQL's own")
 	}
-	if (s.UpstreamTLSCert == "") != (s.UpstreamTLSKey == "") {
-		faults = append(faults, "GATE_TLS_UPSTREAM_CERT_PATH and GATE_TLS_UPSTREAM_KEY_PATH go together: set both or none")
-	}
+	faults = append(faults, s.tlsFaults()...)
 	faults = append(faults, s.bypassFaults(now)...)
-	if s.Profile == "production" {
+	if s.Profile == profileProduction {
 		faults = append(faults, s.productionFaults()...)
 	}
 	return faults
@@ -193,26 +207,57 @@ func (s *settings) bypassFaults(now time.Time) []string {
 	return faults
 }
 
-// productionFaults names what production refuses. It has no answer yet to what
-// it demands of transport and signatures, so it cannot be started at all.
+// tlsFaults are paths without their partners: half a protection is none.
+func (s *settings) tlsFaults() []string {
+	var faults []string
+	if (s.TLSCert == "") != (s.TLSKey == "") {
+		faults = append(faults, "GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH go together: set both or none")
+	}
+	if s.TLSClientCA != "" && s.TLSCert == "" {
+		faults = append(faults, "GATE_TLS_CLIENT_CA_BUNDLE_PATH needs GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH: without TLS nobody shows a certificate")
+	}
+	if s.TLSRequireClientCert && s.TLSClientCA == "" && s.Profile != profileProduction {
+		faults = append(faults, "GATE_TLS_REQUIRE_CLIENT_CERT needs GATE_TLS_CLIENT_CA_BUNDLE_PATH, the authorities that sign the clients' certificates")
+	}
+	if (s.UpstreamTLSCert == "") != (s.UpstreamTLSKey == "") {
+		faults = append(faults, "GATE_TLS_UPSTREAM_CERT_PATH and GATE_TLS_UPSTREAM_KEY_PATH go together: set both or none")
+	}
+	return faults
+}
+
+// productionFaults names everything that production refuses.
 func (s *settings) productionFaults() []string {
-	faults := []string{"GATE_PROFILE=production demands TLS with client certificates and signed evidence, which this version (" + version + ") does not have yet"}
-	if s.UpstreamTLSMode != "verify-full" {
-		faults = append(faults, "GATE_TLS_UPSTREAM_MODE must be verify-full in production")
+	var faults []string
+	for _, rule := range []struct {
+		broken bool
+		fault  string
+	}{
+		{s.TLSCert == "", "GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH must be set in production: the API is never cleartext there"},
+		{s.TLSClientCA == "", "GATE_TLS_CLIENT_CA_BUNDLE_PATH must be set in production: clients show a certificate there"},
+		{!s.TLSRequireClientCert, "GATE_TLS_REQUIRE_CLIENT_CERT must not be false in production"},
+		{s.UpstreamTLSMode != pgexec.TLSVerifyFull, "GATE_TLS_UPSTREAM_MODE must be verify-full in production"},
+		{s.OperatorToken == "" && s.OperatorTokens == "", "GATE_OPERATOR_TOKEN or GATE_OPERATOR_TOKENS must be set in production"},
+		{s.AuditFsync != "required", "GATE_AUDIT_FSYNC must be required in production"},
+		{!s.SigningEnabled, "GATE_EVIDENCE_SIGNING_ENABLED must be true in production: evidence is signed there"},
+		{s.WireEnabled, "GATE_PGWIRE_ENABLED must be false in production: the wire listener is for the lab"},
+	} {
+		if rule.broken {
+			faults = append(faults, rule.fault)
+		}
 	}
-	if s.AuditFsync != "required" {
-		faults = append(faults, "GATE_AUDIT_FSYNC must be required in production")
+	for name, url := range map[string]string{"GATE_DATABASE_URL": s.DatabaseURL, "GATE_DATABASE_READ_URL": s.DatabaseReadURL, "GATE_DATABASE_DDL_URL": s.DatabaseDDLURL} {
+		if pgexec.UsesSocket(url) {
+			faults = append(faults, name+" must name a host in production: a Unix socket has no TLS")
+		}
 	}
-	if s.OperatorToken == "" && s.OperatorTokens == "" {
-		faults = append(faults, "GATE_OPERATOR_TOKEN must be set in production")
-	}
+	slices.Sort(faults)
 	return faults
 }
 
 // operators are the operator tokens; production takes no short ones.
 func (s *settings) operators() (*httpd.Operators, error) {
 	least := 1
-	if s.Profile == "production" {
+	if s.Profile == profileProduction {
 		least = minProductionToken
 	}
 	return httpd.ParseOperators(s.OperatorToken, s.OperatorTokens, least)
@@ -250,6 +295,8 @@ func (s *settings) describe(environ []string) []setting {
 		e := setting{Name: f.Tag.Get("env"), Value: fmt.Sprint(v.Field(i).Interface()), Default: f.Tag.Get("envDefault"), Origin: "default", Doc: f.Tag.Get("doc"), Later: f.Tag.Get("later")}
 		if _, ok := values[e.Name]; ok {
 			e.Origin = "environment"
+		} else if e.Value != zeroText(f) {
+			e.Origin = "profile"
 		}
 		if f.Tag.Get("secret") == "true" && e.Value != "" {
 			e.Value = "(set, not shown)"

@@ -33,16 +33,19 @@ func TestFaultsOfSettingsComeAllAtOnceAndSayWhatToDo(t *testing.T) {
 		want    []string
 	}{
 		"an unknown name gets the nearest known one": {[]string{"GATE_DATABSE_URL=x"}, []string{"GATE_DATABSE_URL is not a setting", "Did you mean GATE_DATABASE_URL?"}},
-		"several at once":                   {[]string{"GATE_FOO=1", "GATE_DB_POOL_MAX=many"}, []string{"GATE_FOO", "GATE_DB_POOL_MAX must be a whole number", "2 fault(s)"}},
-		"a number out of its range":         {[]string{"GATE_MAX_SQL_BYTES=600000"}, []string{"GATE_MAX_SQL_BYTES is 600000 and must be from 1 to 524288"}},
-		"a word outside its set":            {[]string{"GATE_MODE=loose"}, []string{`GATE_MODE is "loose" and must be one of shadow, approval_first, enforce, emergency_bypass`}},
-		"a part that is not there yet":      {[]string{"GATE_PGWIRE_ENABLED=true"}, []string{"GATE_PGWIRE_ENABLED is set", "does not have the wire listener yet"}},
-		"a bypass without reason and end":   {[]string{"GATE_MODE=emergency_bypass"}, []string{"GATE_EMERGENCY_BYPASS_REASON", "GATE_EMERGENCY_BYPASS_UNTIL"}},
-		"a bypass that ends too late":       {[]string{"GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=x", "GATE_EMERGENCY_BYPASS_UNTIL=2026-03-02T12:00:01Z"}, []string{"at most 24 hours"}},
-		"production says all that it lacks": {[]string{"GATE_PROFILE=production", "GATE_AUDIT_FSYNC=off", "GATE_TLS_UPSTREAM_MODE=disable"}, []string{"TLS", "GATE_AUDIT_FSYNC", "GATE_TLS_UPSTREAM_MODE", "GATE_OPERATOR_TOKEN"}},
-		"tokens without labels":             {[]string{"GATE_OPERATOR_TOKENS=abc"}, []string{"label=token"}},
-		"a label twice":                     {[]string{"GATE_OPERATOR_TOKEN=a", "GATE_OPERATOR_TOKENS=operator=b"}, []string{"there twice, by label or by value"}},
-		"a proxy that is no network":        {[]string{"GATE_TRUSTED_PROXIES=10.0.0.0/8,nowhere"}, []string{`"nowhere"`}},
+		"several at once":                  {[]string{"GATE_FOO=1", "GATE_DB_POOL_MAX=many"}, []string{"GATE_FOO", "GATE_DB_POOL_MAX must be a whole number", "2 fault(s)"}},
+		"a number out of its range":        {[]string{"GATE_MAX_SQL_BYTES=600000"}, []string{"GATE_MAX_SQL_BYTES is 600000 and must be from 1 to 524288"}},
+		"a word outside its set":           {[]string{"GATE_MODE=loose"}, []string{`GATE_MODE is "loose" and must be one of shadow, approval_first, enforce, emergency_bypass`}},
+		"a part that is not there yet":     {[]string{"GATE_PGWIRE_ENABLED=true"}, []string{"GATE_PGWIRE_ENABLED is set", "does not have the wire listener yet"}},
+		"a bypass without reason and end":  {[]string{"GATE_MODE=emergency_bypass"}, []string{"GATE_EMERGENCY_BYPASS_REASON", "GATE_EMERGENCY_BYPASS_UNTIL"}},
+		"a bypass that ends too late":      {[]string{"GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=x", "GATE_EMERGENCY_BYPASS_UNTIL=2026-03-02T12:00:01Z"}, []string{"at most 24 hours"}},
+		"a certificate without its key":    {[]string{"GATE_TLS_CERT_PATH=/c"}, []string{"GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH go together"}},
+		"a key without its certificate":    {[]string{"GATE_TLS_KEY_PATH=/k"}, []string{"GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH go together"}},
+		"authorities without TLS":          {[]string{"GATE_TLS_CLIENT_CA_BUNDLE_PATH=/ca"}, []string{"GATE_TLS_CLIENT_CA_BUNDLE_PATH needs GATE_TLS_CERT_PATH"}},
+		"client certificates without a CA": {[]string{"GATE_TLS_CERT_PATH=/c", "GATE_TLS_KEY_PATH=/k", "GATE_TLS_REQUIRE_CLIENT_CERT=true"}, []string{"GATE_TLS_REQUIRE_CLIENT_CERT needs GATE_TLS_CLIENT_CA_BUNDLE_PATH"}},
+		"tokens without labels":            {[]string{"GATE_OPERATOR_TOKENS=abc"}, []string{"label=token"}},
+		"a label twice":                    {[]string{"GATE_OPERATOR_TOKEN=a", "GATE_OPERATOR_TOKENS=operator=b"}, []string{"there twice, by label or by value"}},
+		"a proxy that is no network":       {[]string{"GATE_TRUSTED_PROXIES=10.0.0.0/8,nowhere"}, []string{`"nowhere"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := loadSettings(c.environ, noon)

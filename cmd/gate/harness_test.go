@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -93,7 +94,8 @@ func (d gateDir) value(t testing.TB, sql string) string {
 // A testGate is a running gate in this process.
 type testGate struct {
 	gateDir
-	base   string // http://127.0.0.1:port
+	base   string       // http://127.0.0.1:port
+	client *http.Client // nil: the default one
 	stop   context.CancelFunc
 	ended  chan int
 	output *lockedBuffer
@@ -269,7 +271,7 @@ func (g *testGate) try(method, path string, body []byte, headers ...string) (rep
 		name, value, _ := strings.Cut(h, ": ")
 		request.Header.Set(name, value)
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := cmp.Or(g.client, http.DefaultClient).Do(request)
 	if err != nil {
 		return reply{}, err
 	}

@@ -52,19 +52,25 @@ func (a *app) serve(ctx context.Context) error {
 	}
 	buffer := httpd.NewLogBuffer(httpd.LogCapacity)
 	logger := slog.New(buffer.Handler(slog.NewJSONHandler(a.err, nil)))
-	g := &service{settings: s, log: logger, buffer: buffer, started: time.Now(), step: a.step, logFS: a.logFS}
+	keeper := newTLSKeeper(logger, cmp.Or(a.tlsLook, tlsLookEvery))
+	defer keeper.close()
+	listenerTLS, err := keeper.keepListener(s)
+	if err != nil {
+		return exitWith(exitConfigured, err)
+	}
+	g := &service{settings: s, log: logger, buffer: buffer, started: time.Now(), step: a.step, logFS: a.logFS, tls: keeper}
 	defer g.close()
 	if err := g.open(ctx); err != nil {
 		return err
 	}
 	server, err := httpd.Listen(httpd.ServerOptions{
-		Addr: s.HTTPListenAddr, Handler: g.handler, Logger: logger, DrainTimeout: cmp.Or(a.drain, drainTime),
+		Addr: s.HTTPListenAddr, Handler: g.handler, Logger: logger, TLS: listenerTLS, DrainTimeout: cmp.Or(a.drain, drainTime),
 		Overdue: g.cancelStatements, Grace: millis(s.DBCommitTimeout) + cancelMargin,
 	})
 	if err != nil {
 		return fmt.Errorf("GATE_HTTP_LISTEN_ADDR is %s: %w", s.HTTPListenAddr, err)
 	}
-	logger.Info("the gate is listening", "source", "gate", "address", server.Addr().String(), "mode", s.Mode, "version", version)
+	logger.Info("the gate is listening", "source", "gate", "address", server.Addr().String(), "mode", s.Mode, "version", version, "tls", listenerTLS != nil)
 	if g.gate.ModeNow() == sqlgate.ModeEmergencyBypass {
 		logger.Warn("emergency bypass: statements with an operator token run whatever was decided about them", "source", "gate",
 			"reason", s.BypassReason, "until", s.BypassUntil)

@@ -32,6 +32,7 @@ type service struct {
 	started  time.Time
 	step     func(string)
 	logFS    frame.FS // nil is the host's
+	tls      *tlsKeeper
 
 	store      *projections.Store
 	events     *eventlog.Log
@@ -52,6 +53,7 @@ type service struct {
 func (g *service) open(ctx context.Context) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	g.ended = cancel
+	g.work.Go(func() { g.tls.run(background) })
 	if err := g.openLog(ctx, background); err != nil {
 		return err
 	}
@@ -176,6 +178,9 @@ func (g *service) openGate(ctx context.Context) (err error) {
 	if g.database, err = g.openDatabase(); err != nil {
 		return exitWith(exitConfigured, fmt.Errorf("the database settings are not usable: %w", err))
 	}
+	if err = g.tls.keepDatabase(s, g.database); err != nil {
+		return exitWith(exitConfigured, err)
+	}
 	g.gate, err = sqlgate.New(sqlgate.Options{
 		Classifier: g.classifier, Database: g.database, Commands: g.commands, Store: g.store,
 		Mode: s.Mode, BypassReason: s.BypassReason, BypassUntil: s.bypassUntil(), SQLText: s.AuditSQLText, MaxSQLBytes: s.MaxSQLBytes,
@@ -260,6 +265,7 @@ func (g *service) openAPI() error {
 	gateapi.Register(g.handler, gateapi.Options{
 		Gate: g.gate, Commands: g.commands, Store: g.store, Log: g.events, Database: g.database, Classifier: g.classifier,
 		Operators: operators, Logs: g.buffer, Version: version, Started: g.started, MaxSQLBytes: s.MaxSQLBytes, Now: time.Now,
+		TLS: g.tls.states,
 	})
 	return nil
 }

@@ -85,11 +85,11 @@ type settings struct {
 	EvidenceMaxEvents     int    `env:"GATE_EVIDENCE_MAX_EVENTS" envDefault:"100000" min:"1" max:"100000000" later:"evidence bundles" doc:"events of a bundle at most"`
 	EvidenceMaxBytes      int64  `env:"GATE_EVIDENCE_MAX_BYTES" envDefault:"268435456" min:"1024" max:"1099511627776" later:"evidence bundles" doc:"bytes of a bundle at most"`
 
-	TLSCert              string `env:"GATE_TLS_CERT_PATH" later:"TLS for clients" doc:"PEM file of the server certificate"`
-	TLSKey               string `env:"GATE_TLS_KEY_PATH" later:"TLS for clients" doc:"PEM file of its key"`
-	TLSClientCA          string `env:"GATE_TLS_CLIENT_CA_BUNDLE_PATH" later:"TLS for clients" doc:"PEM file of the CAs that sign client certificates"`
-	TLSRequireClientCert bool   `env:"GATE_TLS_REQUIRE_CLIENT_CERT" envDefault:"false" later:"TLS for clients" doc:"refuse clients without a certificate"`
-	TLSMinVersion        string `env:"GATE_TLS_MIN_VERSION" envDefault:"1.2" oneof:"1.2,1.3" later:"TLS for clients" doc:"lowest TLS version"`
+	TLSCert              string `env:"GATE_TLS_CERT_PATH" doc:"PEM file of the server certificate and its chain; with it the API is HTTPS"`
+	TLSKey               string `env:"GATE_TLS_KEY_PATH" doc:"PEM file of its key"`
+	TLSClientCA          string `env:"GATE_TLS_CLIENT_CA_BUNDLE_PATH" doc:"PEM file of the CAs that sign client certificates"`
+	TLSRequireClientCert bool   `env:"GATE_TLS_REQUIRE_CLIENT_CERT" envDefault:"false" doc:"refuse clients without a certificate; true in production"`
+	TLSMinVersion        string `env:"GATE_TLS_MIN_VERSION" envDefault:"1.2" oneof:"1.2,1.3" doc:"lowest TLS version that clients may speak"`
 	EnforceHBA           string `env:"GATE_ENFORCE_PG_HBA_BASELINE" envDefault:"false" oneof:"false,report,true" later:"the pg_hba baseline" doc:"check PostgreSQL's access rules"`
 	OutcomeCheckSecs     int    `env:"GATE_OUTCOME_CHECK_INTERVAL_SECONDS" envDefault:"30" min:"0" max:"86400" later:"the outcome check" doc:"seconds between checks of unknown outcomes; 0 = off"`
 	OutcomeMarkerTable   string `env:"GATE_OUTCOME_MARKER_TABLE" later:"the outcome marker" doc:"table of execution markers"`

@@ -21,7 +21,7 @@ import (
 	"writegate/sqlgate/pgexec"
 )
 
-// Options are what the endpoints stand on. All are required.
+// Options are what the endpoints stand on. All but TLS are required.
 type Options struct {
 	Gate       *sqlgate.Gate
 	Commands   *commands.Commands
@@ -31,6 +31,9 @@ type Options struct {
 	Classifier *classify.Classifier
 	Operators  *httpd.Operators
 	Logs       *httpd.LogBuffer
+
+	// TLS tells, for GET /health, of each side that has TLS; nil: none.
+	TLS func() []TLSState
 
 	Version     string
 	Started     time.Time

@@ -27,8 +27,20 @@ type healthBody struct {
 	StartupChain  []sqlgate.StepState `json:"startup_chain"`
 	Database      statusBody          `json:"database"`
 	Log           logBody             `json:"log"`
+	TLS           []TLSState          `json:"tls,omitempty"`
 	Message       string              `json:"message,omitempty"`
 }
+
+// A TLSState is the certificates of one side of the gate.
+type TLSState struct {
+	Side      string `json:"side"`       // clients or database
+	Status    string `json:"status"`     // ok, expires_soon, reload_failed or expired
+	ExpiresAt string `json:"expires_at"` // when the first of what is in use ends
+	Message   string `json:"message"`
+}
+
+// TLSExpired is the status of a side to which nobody can connect any more.
+const TLSExpired = "expired"
 
 type statusBody struct {
 	Status  string `json:"status"`
@@ -50,6 +62,14 @@ func (a *api) health(c *httpd.Call) error {
 		Status: "ok", Version: a.Version, UptimeSeconds: int64(a.Now().Sub(a.Started).Seconds()), Mode: a.Gate.ModeNow(),
 		Bypass: a.Gate.ModeNow() == sqlgate.ModeEmergencyBypass, StartupChain: a.Gate.Chain().Steps(), Database: a.databaseStatus(c.Request.Context()),
 		Log: logBody{Seq: head.Seq, EventHash: hex.EncodeToString(head.Hash[:])},
+	}
+	if a.TLS != nil {
+		body.TLS = a.TLS()
+	}
+	for _, side := range body.TLS {
+		if side.Status == TLSExpired {
+			body.Status, body.Message = "non-ok", "tls, "+side.Side+": "+side.Message
+		}
 	}
 	if f := a.Gate.Chain().Failure(); f != nil {
 		body.Status, body.Message = "non-ok", f.Step+": "+f.Message

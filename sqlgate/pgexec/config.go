@@ -158,6 +158,19 @@ func parseURL(setting, raw string, set *tlsSet) (*pgconn.Config, error) {
 	return cfg, nil
 }
 
+// UsesSocket reports whether a connection URL, as the driver reads it, leads to a
+// Unix socket on any of its hosts; one that cannot be read, or is empty, does not.
+func UsesSocket(raw string) bool {
+	if raw == "" {
+		return false
+	}
+	cfg, err := pgconn.ParseConfigWithOptions(raw, pgconn.ParseConfigOptions{ConnStringAllowedKeys: urlKeys})
+	if err != nil {
+		return false
+	}
+	return strings.HasPrefix(cfg.Host, "/") || slices.ContainsFunc(cfg.Fallbacks, func(h *pgconn.FallbackConfig) bool { return strings.HasPrefix(h.Host, "/") })
+}
+
 // harden replaces everything of a parsed configuration that decides how safe a
 // connection is. ParseConfig also reads the PG* environment, and its default
 // sslmode falls back to plaintext: neither may reach us.
