@@ -104,7 +104,7 @@ func (l *Log) sequence(g *Group, rec *records, hashes [][32]byte, w *waiter) Com
 			f.Flags = frame.FlagMore
 		}
 		f.Hash = frame.EventHash(f.Seq, f.PreviousHash, f.Record)
-		l.index.note(f.Seq, l.segment, b.end())
+		l.active.index.note(f.Seq, b.end())
 		b.buf = frame.Append(b.buf, &f)
 		b.last, b.hash, hashes[i], start = f.Seq, f.Hash, f.Hash, end
 	}

@@ -212,7 +212,7 @@ func BenchmarkSequence(b *testing.B) {
 				waiters.Put(w)
 				if len(l.filling.buf) > batchBytes {
 					l.filling.reset(0, l.filling.last, l.filling.hash)
-					l.index.points = l.index.points[:0]
+					l.active.index.points = l.active.index.points[:0]
 				}
 			}
 			return nil

@@ -19,6 +19,12 @@ func (l *Log) flush() {
 	defer close(l.flushed)
 	spare := new(batch)
 	for {
+		if l.rotationDue() {
+			if err := l.rotate(); err != nil {
+				l.fail(err)
+				return
+			}
+		}
 		b := l.take(spare)
 		if b == nil {
 			return
@@ -71,8 +77,13 @@ func (l *Log) sync() error {
 	if l.o.Fsync == FsyncOff {
 		return nil
 	}
+	return l.watched(l.file.Datasync)
+}
+
+// watched makes a call that the watchdog sees when it does not return.
+func (l *Log) watched(call func() error) error {
 	l.syncSince.Store(int64(time.Since(l.opened)) + 1) // 0 means that no sync runs
-	err := l.file.Datasync()
+	err := call()
 	l.syncSince.Store(0)
 	return err
 }
@@ -135,8 +146,11 @@ func (l *Log) commit(b *batch) (Head, bool) {
 	if l.poison != nil {
 		return Head{}, false
 	}
-	l.durable = Head{Seq: b.last, Hash: b.hash, Segment: l.segment, Offset: b.end(), Time: now}
+	l.durable = Head{Seq: b.last, Hash: b.hash, Segment: l.active.number, Offset: b.end(), Time: now}
 	l.stalled = false
+	if l.born.IsZero() {
+		l.born = now
+	}
 	return l.durable, true
 }
 

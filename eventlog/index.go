@@ -26,21 +26,30 @@ const (
 
 // A point says where an event's frame begins.
 type point struct {
-	seq     uint64
-	segment uint32
-	off     int64
+	seq uint64
+	off int64
 }
 
-// index finds an event without reading the log from its start. In memory it
+// index finds an event without reading its segment from the start. In memory it
 // holds what this process has read or written itself. The file it writes is for
-// others and a hint alone: safe to delete, and never believed at open.
+// others and a hint alone: safe to delete, and never believed.
 type index struct{ points []point }
 
 // note remembers the place of an event if it is one of the regular points.
-func (x *index) note(seq uint64, segment uint32, off int64) {
+func (x *index) note(seq uint64, off int64) {
 	if seq%indexEvery == 1 {
-		x.points = append(x.points, point{seq, segment, off})
+		x.points = append(x.points, point{seq, off})
 	}
+}
+
+// split takes the points behind an event away and gives them, moved by a distance.
+func (x *index) split(last uint64, by int64) (rest index) {
+	n := x.after(last)
+	for _, p := range x.points[n:] {
+		rest.points = append(rest.points, point{p.seq, p.off + by})
+	}
+	x.points = x.points[:n]
+	return rest
 }
 
 // cut forgets all points behind an event.
@@ -94,41 +103,55 @@ type indexedSegment struct {
 	LastSeq  uint64 `json:"last_seq"`
 }
 
-// save writes the index file: a temporary file, then a rename. It is not
-// synced, because losing it costs one scan.
-func (x *index) save(o *Options, w string, logID [16]byte, head Head) error {
-	file := indexFile{
-		Format:   indexFormat,
-		LogID:    hex.EncodeToString(logID[:]),
-		Segments: []indexedSegment{{Segment: head.Segment, File: filepath.Base(w), FirstSeq: 1, LastSeq: head.Seq}},
-		Points:   [][3]int64{},
-	}
-	for _, p := range x.points {
-		if p.seq%indexFileEvery == 1 && p.seq <= head.Seq {
-			file.Points = append(file.Points, [3]int64{int64(p.seq), int64(p.segment), p.off})
-		}
-	}
-	b, err := json.Marshal(file)
+// indexActive walks the active segment once, up to the durable head. Open has
+// just verified these bytes; a file of points that anybody may have written is
+// not believed in their place.
+func (l *Log) indexActive(ctx context.Context) error {
+	s := l.active
+	s.indexed = true
+	x, err := scanIndex(ctx, s.file, l.durable.Offset)
+	s.index = x
+	return err
+}
+
+// indexSealed walks a segment that an earlier run sealed. Its points are kept, so
+// that it is read once.
+func (l *Log) indexSealed(ctx context.Context, s *segment, end int64) error {
+	l.indexing.Lock()
+	defer l.indexing.Unlock()
+	file, err := l.reader(s)
 	if err != nil {
 		return err
 	}
-	return replaceFile(o.FS, o.IndexPath, append(b, '\n'), false)
-}
-
-// buildIndex walks the active segment once, up to the durable head. Open has
-// just verified these bytes; a file of points that anybody may have written is
-// not believed in their place.
-func (l *Log) buildIndex(ctx context.Context, end Head) error {
-	for p, err := range frame.Scan(ctx, l.readFile, frame.HeaderSize, end.Offset) {
-		if err != nil {
-			return err
-		}
-		l.index.note(p.Seq, end.Segment, p.Off)
+	l.mu.Lock()
+	done := s.indexed
+	l.mu.Unlock()
+	if done {
+		return nil
 	}
+	x, err := scanIndex(ctx, file, end)
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	// Damage is met again by who reads there: the points reach up to it.
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.index, s.indexed = x, true
 	return nil
 }
 
-// keepIndexSaved writes the index file from time to time and at the end.
+func scanIndex(ctx context.Context, f frame.File, end int64) (x index, err error) {
+	for p, err := range frame.Scan(ctx, f, frame.HeaderSize, end) {
+		if err != nil {
+			return x, err
+		}
+		x.note(p.Seq, p.Off)
+	}
+	return x, nil
+}
+
+// keepIndexSaved writes the index file from time to time, after a rotation and
+// at the end.
 func (l *Log) keepIndexSaved() {
 	tick := time.NewTicker(indexSaveEvery)
 	defer tick.Stop()
@@ -136,19 +159,46 @@ func (l *Log) keepIndexSaved() {
 		select {
 		case <-l.stop:
 			stopped = true
+		case <-l.saveIndexNow:
 		case <-tick.C:
 		}
 		l.saveIndex()
 	}
 }
 
+// saveIndex writes the index file: a temporary file, then a rename. It is not
+// synced, because losing it costs one scan.
 func (l *Log) saveIndex() {
-	l.mu.Lock()
-	points, head := index{slices.Clone(l.index.points)}, l.durable
-	l.mu.Unlock()
-	if err := points.save(&l.o, l.w, l.header.LogID, head); err != nil {
+	b, err := json.Marshal(l.indexFile())
+	if err == nil {
+		err = replaceFile(l.o.FS, l.o.IndexPath, append(b, '\n'), false)
+	}
+	if err != nil {
 		l.o.Logger.Warn("the index file can't be written", "error", err)
 	}
+}
+
+// indexFile lists all segments, and the points of those that were read or
+// written by this process.
+func (l *Log) indexFile() indexFile {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	file := indexFile{Format: indexFormat, LogID: hex.EncodeToString(l.header.LogID[:]), Points: [][3]int64{}}
+	for _, s := range l.segments {
+		name, last := filepath.Base(s.path), s.last
+		if s == l.active {
+			last = l.durable.Seq
+		} else {
+			name = filepath.Join(filepath.Base(filepath.Dir(s.path)), name)
+		}
+		file.Segments = append(file.Segments, indexedSegment{Segment: s.number, File: name, FirstSeq: s.first, LastSeq: last})
+		for _, p := range s.index.points {
+			if p.seq%indexFileEvery == 1 && p.seq <= last {
+				file.Points = append(file.Points, [3]int64{int64(p.seq), int64(s.number), p.off})
+			}
+		}
+	}
+	return file
 }
 
 // replaceFile puts b under a name, whole or not at all. durable also syncs the

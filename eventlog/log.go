@@ -20,11 +20,17 @@ type Log struct {
 
 	// Set by Open before any goroutine runs, then never changed.
 	lock     frame.LockFile
+	writable bool // false when Open found that nothing may be appended
+	skimmed  bool // Open has looked at the ends of sealed segments alone
+
+	// Set by Open, then by a rotation alone.
 	file     frame.File // the flusher's and nobody else's for writing
-	zeroFile frame.File // the preallocation helper's, nil without preallocation
-	segment  uint32
-	promised uint64 // the largest durable_off in the file, for Fsync off
-	writable bool   // false when Open found that nothing may be appended
+	zeroFile frame.File // the preallocation helper's, nil without preallocation; under lengthening
+	promised uint64     // the largest durable_off in the file, for Fsync off; the flusher's
+
+	lengthening sync.Mutex   // held by whoever writes zeros ahead, and by a rotation
+	structure   sync.RWMutex // held by a rotation, and shared by a verification that opens the files
+	rotateAfter time.Time    // no rotation is tried before; the flusher's
 
 	mu   sync.Mutex
 	work sync.Cond // over mu: the flusher waits for frames, space or the end
@@ -39,22 +45,26 @@ type Log struct {
 	closing   bool
 	poison    error
 	unserved  error // why commands are refused though the disk works: corruption and its like
-	index     index
 	followers followers
+	segments  []*segment // in order; the last one is active
+	active    *segment
+	born      time.Time // when the active segment got its first event; zero while it has none
 
 	syncSince atomic.Int64 // moment since opened at which the running sync began, or 0
 	head      *headFile
 	fatal     chan error
 
-	spaceWanted chan struct{} // capacity 1: wakes the preallocation helper
+	spaceWanted  chan struct{} // capacity 1: wakes the preallocation helper
+	saveIndexNow chan struct{} // capacity 1: wakes the writer of the index file
 
 	flushed chan struct{}  // closed when the flusher has ended
 	stop    chan struct{}  // closed when the helpers have to end
 	helpers sync.WaitGroup // preallocation, watchdog, head sync, index, background verification
 	jsonl   sync.WaitGroup // the JSONL projection ends with its follower
 
-	reading  sync.RWMutex // held shared while the read handle is in use
-	readFile frame.File   // nil when closed, or when there is no file to read
+	reading  sync.RWMutex // held shared while a read handle is in use
+	released bool         // under reading: the handles are closed
+	indexing sync.Mutex   // one sealed segment is indexed at a time
 
 	verifying verifying
 
@@ -81,7 +91,7 @@ type Health struct {
 // LogID is the random id that the header of every segment carries.
 func (l *Log) LogID() [16]byte { return l.header.LogID }
 
-// Header is the header of the active segment.
+// Header is the header of segment 0, where the chain begins.
 func (l *Log) Header() frame.Header { return l.header }
 
 // Head gives the durable end: what is below it is in the log for good.
@@ -188,9 +198,11 @@ func (l *Log) release() error {
 	l.reading.Lock()
 	defer l.reading.Unlock()
 	var errs []error
-	if l.readFile != nil {
-		errs = append(errs, l.readFile.Close())
-		l.readFile = nil
+	l.released = true
+	for _, s := range l.segments {
+		if s.file != nil {
+			errs = append(errs, s.file.Close())
+		}
 	}
 	if l.head != nil {
 		errs = append(errs, l.head.file.Close())

@@ -60,6 +60,9 @@ func Open(ctx context.Context, o Options) (_ *Log, rec Recovery, err error) {
 	if err = l.createIfNew(&rec); err != nil {
 		return nil, rec, err
 	}
+	if err = l.finishRotation(ctx, &rec); err != nil {
+		return nil, rec, err
+	}
 	if err = l.judge(ctx, &rec); err != nil {
 		return nil, rec, err
 	}
@@ -84,7 +87,7 @@ func Create(ctx context.Context, o Options) (*Log, error) {
 func newLog(o Options) *Log {
 	l := &Log{
 		o: o, opened: time.Now(), filling: new(batch),
-		spaceWanted: make(chan struct{}, 1), fatal: make(chan error, 1),
+		spaceWanted: make(chan struct{}, 1), saveIndexNow: make(chan struct{}, 1), fatal: make(chan error, 1),
 		flushed: make(chan struct{}), stop: make(chan struct{}),
 	}
 	l.work.L = &l.mu
@@ -183,7 +186,8 @@ func (l *Log) create() error {
 // It leaves in l.unserved why the log can't be written.
 func (l *Log) judge(ctx context.Context, rec *Recovery) error {
 	head, headErr := frame.ReadHead(l.o.FS, l.w+frame.HeadSuffix)
-	if err := l.openFiles(); err != nil {
+	read, err := l.openFiles()
+	if err != nil {
 		return err
 	}
 	if l.file != nil {
@@ -204,7 +208,7 @@ func (l *Log) judge(ctx context.Context, rec *Recovery) error {
 			return err
 		}
 	}
-	report, err := l.verifyNow(ctx)
+	report, err := l.judgeFiles(ctx)
 	if err != nil {
 		return err
 	}
@@ -213,32 +217,46 @@ func (l *Log) judge(ctx context.Context, rec *Recovery) error {
 		rec.Anchors = append(rec.Anchors, event.Anchor{Level: string(a.Level), Result: a.Result, Seq: a.Seq})
 	}
 	rec.Clean = rec.Clean && report.Status == frame.OK && (rec.New || head.Seq == report.End.Seq)
-	if l.unserved = l.verdict(report); l.unserved == nil && report.End.Segment > 0 {
-		l.unserved = fmt.Errorf("%w: it has sealed segments, which this version can verify but not continue", ErrUnreadable)
-	}
+	l.unserved = l.verdict(report)
 	l.writable = l.unserved == nil
 	l.header = report.Header
 	l.durable = headOf(report, l.o.Now())
-	if l.unserved != nil && l.readFile != nil {
+	if read != nil {
+		l.addActive(read)
+	}
+	if l.unserved != nil && read != nil {
 		l.o.Logger.Error("the log is opened for reading alone", "reason", l.unserved)
-		if err := l.buildIndex(ctx, l.durable); err != nil { // readers will meet it where it is
+		if err := l.indexActive(ctx); err != nil { // readers will meet it where it is
 			l.o.Logger.Warn("the log can't be read to its end", "error", err)
 		}
 	}
 	return nil
 }
 
+// judgeFiles verifies what is there. Sealed segments were synced before they were
+// sealed and are not written any more, so a start with `active` looks at the ends
+// of each, and reads them while it serves.
+func (l *Log) judgeFiles(ctx context.Context) (frame.Report, error) {
+	set, err := l.discover()
+	if err != nil {
+		return frame.Report{}, err
+	}
+	l.listSegments(&set)
+	l.skimmed = l.o.VerifyOnStart == VerifyActive && len(set.Sealed) > 0
+	r, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors(l.o.Projection), SkimSealed: l.skimmed})
+	return r, errors.Join(err, set.Close())
+}
+
 // openFiles opens W for the writer and for readers. A file that can't be opened
 // is left for the verification to name.
-func (l *Log) openFiles() error {
+func (l *Log) openFiles() (read frame.File, err error) {
 	f, err := l.o.FS.Open(l.w, frame.ReadWrite)
 	if err != nil {
 		l.o.Logger.Error("the log can't be opened for writing", "error", err)
-		return nil
+		return nil, nil
 	}
 	l.file = f
-	l.readFile, err = l.o.FS.Open(l.w, frame.ReadOnly)
-	return err
+	return l.o.FS.Open(l.w, frame.ReadOnly)
 }
 
 // sameLog compares the ids of header, head file and projections.
@@ -318,7 +336,7 @@ func (l *Log) prepare(ctx context.Context, rec *Recovery) (err error) {
 		return err
 	}
 	l.o.Step("open.after_unclean")
-	if err := l.buildIndex(ctx, l.durable); err != nil {
+	if err := l.indexActive(ctx); err != nil {
 		return err
 	}
 	if rec.Tails, err = l.unnamedTails(ctx); err != nil {
@@ -329,7 +347,9 @@ func (l *Log) prepare(ctx context.Context, rec *Recovery) (err error) {
 		return err
 	}
 	l.allocated = max(size, l.durable.Offset)
-	l.segment = l.durable.Segment
+	if l.born, err = l.bornAt(); err != nil {
+		return err
+	}
 	l.promised = max(rec.Report.End.DurableOff, frame.HeaderSize)
 	l.filling.reset(l.durable.Offset, l.durable.Seq, l.durable.Hash)
 	if l.o.PreallocateBytes > 0 {
@@ -363,5 +383,8 @@ func (l *Log) start() {
 	}
 	if l.o.JSONLPath != "" {
 		run(&l.jsonl, l.keepJSONL)
+	}
+	if l.skimmed {
+		_, _ = l.startVerify() // it fails only while the log is closing
 	}
 }

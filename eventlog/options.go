@@ -60,8 +60,14 @@ type Options struct {
 	OnTornTail       string   // TornTailRecord when empty
 	VerifyOnStart    string   // VerifyActive when empty
 	PreallocateBytes int64    // 0 is off; the setting's default is 16 MiB
-	AllowNetworkFS   bool
-	Origin           string // read when a log is created; "" is gate/<log_id>
+
+	// A segment is sealed, and the next one begun, by the first batch that finds
+	// it this long, or its first event this old. 0 is off.
+	SegmentBytes int64
+	SegmentAge   time.Duration
+
+	AllowNetworkFS bool
+	Origin         string // read when a log is created; "" is gate/<log_id>
 
 	// Projection is the anchor that the projections hold (L2), nil when they hold none.
 	Projection *frame.Anchor
@@ -118,6 +124,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("%w: VerifyOnStart %.40q is neither active nor full", ErrInvalidOptions, o.VerifyOnStart)
 	case o.PreallocateBytes < 0:
 		return fmt.Errorf("%w: PreallocateBytes %d is negative", ErrInvalidOptions, o.PreallocateBytes)
+	case o.SegmentBytes < 0 || o.SegmentAge < 0:
+		return fmt.Errorf("%w: SegmentBytes %d or SegmentAge %v is negative", ErrInvalidOptions, o.SegmentBytes, o.SegmentAge)
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func (l *Log) giveUpFilling() {
 	b := l.filling
 	refused := append([]*waiter(nil), b.waiters...)
 	b.reset(b.start, l.durable.Seq, l.durable.Hash)
-	l.index.cut(l.durable.Seq)
+	l.active.index.cut(l.durable.Seq)
 	l.openRoom()
 	wake(refused, fmt.Errorf("%w: the batch does not fit into what is allocated", ErrStorageFull))
 }
@@ -82,6 +82,8 @@ func (l *Log) preallocate() {
 // lengthen adds zeros until at least half a preallocation lies ahead. It gives
 // false when the log has been poisoned.
 func (l *Log) lengthen() bool {
+	l.lengthening.Lock()
+	defer l.lengthening.Unlock()
 	l.mu.Lock()
 	from, need := l.allocated, l.filling.end()+l.o.PreallocateBytes
 	enough := l.poison != nil || !l.full && l.allocated-l.filling.end() >= l.o.PreallocateBytes/2

@@ -59,39 +59,59 @@ func (l *Log) frames(ctx context.Context, seq uint64, head Head, single bool) it
 		if seq > head.Seq {
 			return
 		}
-		from, to := l.locate(seq, head)
-		if !single {
-			to = head.Offset
-		}
-		next := seq
-		var previous [32]byte
-		for p, err := range frame.Scan(ctx, sharedFile{l: l}, from, to) {
-			switch {
-			case err != nil:
-				yield(frame.Placed{}, readError(err))
-				return
-			case p.Seq < next && next == seq:
-				continue
-			case p.Seq != next || !p.Intact() || next > seq && p.PreviousHash != previous:
-				yield(frame.Placed{}, fmt.Errorf("%w: event %d at offset %d does not continue the chain", ErrCorrupt, next, p.Off))
+		r := &reading{seq: seq, next: seq, yield: yield}
+		for _, at := range l.stretches(seq, head) {
+			if !l.readStretch(ctx, at, r, single) {
 				return
 			}
-			if !yield(p, nil) {
-				return
-			}
-			next, previous = next+1, p.Hash
 		}
-		if next <= head.Seq && !single {
-			yield(frame.Placed{}, fmt.Errorf("%w: the file ends before event %d", ErrCorrupt, next))
+		if r.next <= head.Seq && !single {
+			yield(frame.Placed{}, fmt.Errorf("%w: the log ends before event %d", ErrCorrupt, r.next))
 		}
 	}
 }
 
-// locate gives offsets between which the frame of seq lies.
-func (l *Log) locate(seq uint64, head Head) (from, to int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.index.span(seq, head.Offset)
+// reading is one pass over frames.
+type reading struct {
+	seq      uint64 // where it began
+	next     uint64
+	previous [32]byte
+	yield    func(frame.Placed, error) bool
+}
+
+// readStretch gives the frames of one segment. It gives false when the pass is over.
+func (l *Log) readStretch(ctx context.Context, at stretch, r *reading, single bool) bool {
+	file, err := l.reader(at.s)
+	if err != nil {
+		return r.fail(err)
+	}
+	from, to, err := l.span(ctx, at, r.next)
+	if err != nil {
+		return r.fail(readError(err))
+	}
+	if !single {
+		to = at.end
+	}
+	for p, err := range frame.Scan(ctx, file, from, to) {
+		switch {
+		case err != nil:
+			return r.fail(readError(err))
+		case p.Seq < r.next && r.next == r.seq:
+			continue
+		case p.Seq != r.next || !p.Intact() || r.next > r.seq && p.PreviousHash != r.previous:
+			return r.fail(fmt.Errorf("%w: event %d at offset %d of segment %d does not continue the chain", ErrCorrupt, r.next, p.Off, at.s.number))
+		}
+		if !r.yield(p, nil) {
+			return false
+		}
+		r.next, r.previous = r.next+1, p.Hash
+	}
+	return !single
+}
+
+func (r *reading) fail(err error) bool {
+	r.yield(frame.Placed{}, err)
+	return false
 }
 
 // readError keeps a closed log and an ended ctx apart from bytes that are wrong.
@@ -102,20 +122,4 @@ func readError(err error) error {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return err
-}
-
-// sharedFile reads through the log's read handle and outlives it safely.
-type sharedFile struct {
-	frame.File // nil: only Pread is ever called
-	l          *Log
-}
-
-// Pread implements frame.File.
-func (s sharedFile) Pread(b []byte, off int64) (int, error) {
-	s.l.reading.RLock()
-	defer s.l.reading.RUnlock()
-	if s.l.readFile == nil {
-		return 0, ErrClosed
-	}
-	return s.l.readFile.Pread(b, off)
 }

@@ -31,11 +31,14 @@ func (l *Log) recover(ctx context.Context, rec *Recovery) error {
 	if rec.Clean {
 		return nil
 	}
-	wait, cancel := context.WithTimeout(ctx, lockWait)
-	defer cancel()
-	if err := lockError(l.lock.Lock(wait, frame.StructureByte, frame.Exclusive), l.w+frame.LockSuffix); err != nil {
+	unlock, err := l.lockStructure(ctx)
+	if err != nil {
 		return err
 	}
+	return errors.Join(l.recoverLocked(rec), unlock())
+}
+
+func (l *Log) recoverLocked(rec *Recovery) error {
 	if rec.Report.Status != frame.OK {
 		if err := l.discardTail(rec); err != nil {
 			return err
@@ -44,12 +47,21 @@ func (l *Log) recover(ctx context.Context, rec *Recovery) error {
 	if err := l.rewriteLastBatch(rec.Report.End); err != nil {
 		return err
 	}
-	// A creation that died before its last step leaves a name that is not durable.
+	// A creation or a rotation that died before its last step leaves names that
+	// are not durable, and the file that waited for a name.
+	if rec.Report.End.Segment > 0 {
+		if err := l.o.FS.SyncDir(l.w + frame.SegmentsSuffix); err != nil {
+			return err
+		}
+	}
+	if err := l.o.FS.Remove(l.w + frame.NextSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	if err := l.o.FS.SyncDir(parent(l.w)); err != nil {
 		return err
 	}
 	l.o.Step("recover.after_rewrite")
-	return l.lock.Unlock(frame.StructureByte)
+	return nil
 }
 
 // discardTail keeps the bytes behind the last complete batch in quarantine and

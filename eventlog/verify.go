@@ -109,16 +109,27 @@ func (l *Log) verifyOnce(run *verifyRun) {
 }
 
 // verifyNow verifies up to the durable head. The head file is read before the
-// durable end is, so it never knows more than what is judged.
+// durable end is, so it never knows more than what is judged, and no rotation
+// comes between them.
 func (l *Log) verifyNow(ctx context.Context) (frame.Report, error) {
-	set, err := frame.DiscoverHeld(l.o.FS, l.w)
+	set, err := l.discover()
 	if err != nil {
 		return frame.Report{}, err
+	}
+	r, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors(l.o.Projection)})
+	return r, errors.Join(err, set.Close())
+}
+
+func (l *Log) discover() (frame.Set, error) {
+	l.structure.RLock()
+	defer l.structure.RUnlock()
+	set, err := frame.DiscoverHeld(l.o.FS, l.w)
+	if err != nil {
+		return set, err
 	}
 	set.Path = l.o.Path
 	if l.writable {
 		set.Limit = l.Head().Offset
 	}
-	r, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors(l.o.Projection)})
-	return r, errors.Join(err, set.Close())
+	return set, nil
 }

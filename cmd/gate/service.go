@@ -141,6 +141,7 @@ func (g *service) logOptions() eventlog.Options {
 	return eventlog.Options{
 		FS: g.logFS, Path: s.AuditWALPath, JSONLPath: s.AuditLogPath, IndexPath: index, Fsync: s.AuditFsync, OnTornTail: s.AuditOnTornTail,
 		VerifyOnStart: s.AuditVerifyOnStart, PreallocateBytes: s.AuditPreallocate, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin,
+		SegmentBytes: s.AuditSegmentBytes, SegmentAge: time.Duration(s.AuditSegmentHours) * time.Hour,
 		Logger: g.log.With("source", "eventlog"), Step: g.step, OnCorruption: g.corrupted,
 	}
 }

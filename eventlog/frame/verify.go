@@ -25,6 +25,9 @@ type Options struct {
 	// Copy says that the file may be older than the anchors: an anchor beyond its
 	// end is then a warning.
 	Copy bool
+	// SkimSealed takes sealed segments by their header, length and last event where
+	// nothing speaks against it. VerifiedTo then stays before the first of them.
+	SkimSealed bool
 	// Progress is told, from one goroutine and about once a MiB, how many of the
 	// bytes are done. It may be nil.
 	Progress func(done, total int64)
@@ -72,6 +75,8 @@ type verifier struct {
 	blind bool   // the end of the log could not be looked at
 	done  int64
 	total int64
+
+	skimmed int // segments of which only the ends were looked at
 }
 
 // part is one segment with its header.
@@ -148,6 +153,9 @@ func (v *verifier) segments(ctx context.Context) error {
 			continue
 		}
 		if !v.enter(p, i == first && v.o.From > 1) {
+			continue
+		}
+		if v.skim(p) {
 			continue
 		}
 		stop, err := v.walk(ctx, p)
@@ -299,6 +307,7 @@ func (v *verifier) conclude() {
 	if v.set.Live {
 		r.Warn(fmt.Sprintf("a writer holds this log: it was judged up to its durable head, offset %d of the active segment", v.set.limit()))
 	}
+	v.warnSkimmed()
 	v.notExcluded()
 	if v.o.Progress != nil {
 		v.o.Progress(v.total, v.total)

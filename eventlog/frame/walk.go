@@ -171,7 +171,7 @@ func (s *segmentWalk) committed(f *Frame) {
 		}
 		v.rep.EventCount, v.rep.LastSeq = last.n, last.seq
 		v.rep.Head.Seq, v.rep.Head.Segment, v.rep.Head.EndOffset = last.seq, v.chain.segment, last.end
-		if v.rep.corrupt == 0 {
+		if v.rep.corrupt == 0 && v.skimmed == 0 {
 			v.rep.VerifiedTo = last.seq
 		}
 	}

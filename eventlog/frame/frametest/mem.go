@@ -327,19 +327,20 @@ func (f *memFile) Cut(size int64) error {
 	return f.m.exchange(f.n, b)
 }
 
-// exchange puts another file with these bytes under the node's name.
+// exchange puts another file with these bytes under the node's name, whole or
+// not at all: shortening a file does no harm to what stays.
 func (m *Mem) exchange(n *node, b []byte) error {
 	if n == nil || m.nodes[n.name] != n {
 		return errors.New("the file was removed or replaced")
 	}
-	file, err := m.VFS.Create(n.name, vfs.WriteCategoryUnspecified)
+	file, err := m.VFS.Create(n.name+".cut", vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
 	old := n.file
 	n.file = file
 	_, err = file.WriteAt(b, 0)
-	return errors.Join(err, old.Close())
+	return errors.Join(err, file.Sync(), m.VFS.Rename(n.name+".cut", n.name), old.Close())
 }
 
 // DropCache implements frame.File: after FailedSync it brings the medium's
