@@ -1,5 +1,6 @@
-// Command logverify checks an event log of the gate for an auditor: offline,
-// without the service, its database or its keys. It only reads.
+// Command logverify checks what a gate leaves behind, for an auditor: its event
+// log, the readable copies of it, evidence bundles, receipts and checkpoints. It
+// works offline, without the service, its database or its keys, and only reads.
 //
 // It is built without cgo and links nothing of ours but the packages that know
 // the bytes, so that what has to be trusted stays small.
@@ -16,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"writegate/cmd/terminal"
 	"writegate/eventlog/frame"
 )
 
@@ -40,15 +42,27 @@ type usageError struct{ err error }
 func (e usageError) Error() string { return e.err.Error() }
 func (e usageError) Unwrap() error { return e.err }
 
+// A runner is one run of the program: where it writes, and what came of it.
+type runner struct {
+	ctx            context.Context
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	code           int
+}
+
 // run is the whole command; it gives the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	code := exitUsage
+	return runWith(ctx, args, os.Stdin, stdout, stderr)
+}
+
+func runWith(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	c := &runner{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr, code: exitOK}
 	root := &cobra.Command{
 		Use:   "logverify",
 		Short: "Check the evidence of a gate, without the gate",
 		Long:  about,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usageError{errors.New("say what to check: logverify wal FILE")}
+		RunE: func(*cobra.Command, []string) error {
+			return usageError{errors.New("say what to check, for example: logverify wal FILE")}
 		},
 		Args:          asUsage(cobra.NoArgs),
 		SilenceErrors: true,
@@ -56,32 +70,29 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(walCommand(&code))
+	root.AddCommand(c.walCommand(), c.jsonlCommand(), c.bundleCommand(), c.receiptCommand(), c.checkpointCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	cmd, err := root.ExecuteContextC(ctx)
-	switch {
-	case err == nil && cmd.Name() != "wal" || helpAsked(cmd):
-		return exitOK
-	case err == nil:
-		return code
+	if cmd, err := root.ExecuteContextC(ctx); err != nil {
+		return c.explain(cmd, err)
 	}
-	return explain(cmd, err, stderr)
-}
-
-func helpAsked(cmd *cobra.Command) bool {
-	f := cmd.Flags().Lookup("help")
-	return f != nil && f.Changed
+	return c.code
 }
 
 // explain prints an error and what to do next, and gives its exit code.
-func explain(cmd *cobra.Command, err error, stderr io.Writer) int {
-	fmt.Fprintf(stderr, "logverify: %v\n", err)
+func (c *runner) explain(cmd *cobra.Command, err error) int {
+	if errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted: nothing was judged")
+	}
+	fmt.Fprintf(c.stderr, "logverify: %v\n", err)
 	var usage usageError
 	if errors.As(err, &usage) {
-		fmt.Fprintf(stderr, "See %s --help.\n", cmd.CommandPath())
+		fmt.Fprintf(c.stderr, "See %s --help.\n", cmd.CommandPath())
 		return exitUsage
+	}
+	if c.code == exitCorruption {
+		return exitCorruption // found, and only the telling failed
 	}
 	return exitPartial
 }
@@ -96,6 +107,17 @@ func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
+// tell prints a report and keeps its exit code. A verdict that nobody could
+// read is not ok.
+func (c *runner) tell(r frame.Report, asJSON bool) error {
+	print := terminal.PrintReport
+	if asJSON {
+		print = terminal.PrintReportJSON
+	}
+	c.code = exitOf(r.Status)
+	return print(c.stdout, r)
+}
+
 func exitOf(s frame.Status) int {
 	switch s {
 	case frame.OK:
@@ -105,26 +127,3 @@ func exitOf(s frame.Status) int {
 	}
 	return exitPartial
 }
-
-const about = `logverify checks the evidence that a gate leaves behind: its event log.
-
-Every decision and every execution of a gate is an event in a chain. Each event
-carries a SHA-256 hash over its content and the hash of the event before it, so
-an event can't be changed, removed, inserted or moved without breaking all that
-follow. logverify recomputes the chain from the bytes on disk. It needs no
-running gate, no database and no key, and it never writes.
-
-The verdict, and the exit code for scripts:
-
-  ok                   0   everything was checked and nothing is wrong
-  corruption_detected  1   something was changed that no crash can explain
-  partial              2   nothing is known to be wrong, but not everything
-                           could be judged: an unfinished write at the end
-                           (what a power cut leaves), a file that can't be
-                           read, or only a range was asked for
-  (wrong usage)       64
-
-What ok can't say: a chain does not see that its own end was cut off. The report
-therefore lists what it could not exclude. Anchors narrow that down: knowledge
-kept outside the log of how far it had come. The head file beside the log is
-one; it is found and compared by itself.`

@@ -26,7 +26,10 @@ type Anchor struct {
 	LogID [16]byte
 	Seq   uint64   // 0 stands for the beginning: Hash is segment 0's header_hash
 	Hash  [32]byte // event_hash at Seq
-	Time  time.Time
+	// NoHash says that only reaching Seq is known: such an anchor is listed where
+	// the log ends before it, and says nothing otherwise.
+	NoHash bool
+	Time   time.Time
 	// Source names the place for the person who reads the report.
 	Source string
 	// Untrusted anchors (unknown signer) are listed and never judged.
@@ -112,6 +115,9 @@ func (b *anchorBook) judge(r *Report, logID [16]byte, o *Options, blind bool) {
 			continue
 		}
 		res := b.compare(r, i, logID, blind, o.Copy)
+		if a.NoHash && res == AnchorMissing {
+			continue
+		}
 		r.Anchors = append(r.Anchors, a.result(res))
 		if res == AnchorMatch && (best < 0 || a.Level > b.anchors[best].Level) {
 			best = i
@@ -144,7 +150,7 @@ func (b *anchorBook) compare(r *Report, i int, logID [16]byte, blind, older bool
 			r.Add(f)
 		}
 		return AnchorBeyond
-	case !s.found:
+	case !s.found || a.NoHash:
 		return AnchorMissing
 	case s.hash == a.Hash:
 		return AnchorMatch

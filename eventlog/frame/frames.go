@@ -44,3 +44,14 @@ func (s *Set) readable() []part {
 	}
 	return kept
 }
+
+// Genesis reads the header of segment 0. ErrHeader says that it is not there or
+// is no header.
+func (s *Set) Genesis() (Header, error) {
+	for _, p := range s.readable() {
+		if p.header.Segment == 0 {
+			return p.header, nil
+		}
+	}
+	return Header{}, headerErr("segment 0 is not there or its header can't be read")
+}

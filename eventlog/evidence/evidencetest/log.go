@@ -118,8 +118,7 @@ func (l *Log) At(seq uint64) *frame.Frame { return &l.frames[seq-1] }
 // WAL is the log's file: one segment in batches of up to three events.
 func (l *Log) WAL() []byte {
 	b := must(l.header.Encode())
-	for at := 0; at < len(l.frames); {
-		size := min(at%3+1, len(l.frames)-at)
+	for at, size := range l.batches {
 		var batch []byte
 		for i := range size {
 			f := l.frames[at+i]
@@ -131,9 +130,38 @@ func (l *Log) WAL() []byte {
 		if err := frame.SealBatch(batch, uint64(len(b))); err != nil {
 			panic(err)
 		}
-		b, at = append(b, batch...), at+size
+		b = append(b, batch...)
 	}
 	return b
+}
+
+// batches gives the log's batches: first index and size.
+func (l *Log) batches(yield func(at, size int) bool) {
+	for at, n := 0, 0; at < len(l.frames); n++ {
+		size := min(n%3+1, len(l.frames)-at)
+		if !yield(at, size) {
+			return
+		}
+		at += size
+	}
+}
+
+// Receipts are those of every event, in order, signed batch by batch.
+func (l *Log) Receipts(key *checkpoint.PrivateKey) []string {
+	var texts []string
+	for at, size := range l.batches {
+		acc := checkpoint.NewAccumulator(l.header.LogID, key)
+		for _, f := range l.frames[at : at+size] {
+			if err := acc.Add(f.Seq, f.Hash); err != nil {
+				panic(err)
+			}
+		}
+		batch := acc.Sign(time.Unix(0, Created+int64(at+size)*1e9).UTC())
+		for _, f := range l.frames[at : at+size] {
+			texts = append(texts, must(must(batch.Receipt(f.Seq)).Text()))
+		}
+	}
+	return texts
 }
 
 // Head is the head file of the whole log.

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"writegate/cmd/terminal"
+	"writegate/eventlog/evidence"
+	"writegate/eventlog/frame"
+)
+
+// jsonlCommand is "logverify jsonl FILE".
+func (c *runner) jsonlCommand() *cobra.Command {
+	var wal string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "jsonl FILE",
+		Short:   "Check a readable copy of the log, line by line",
+		Long:    aboutJSONL,
+		Example: examplesJSONL,
+		Args:    asUsage(cobra.ExactArgs(1)),
+		RunE: func(_ *cobra.Command, args []string) error {
+			var o evidence.Options
+			if wal != "" {
+				header, err := c.header(wal)
+				if err != nil {
+					return err
+				}
+				o.Header = header
+			}
+			return c.verifyDocument(args[0], o, evidence.VerifyJSONL, asJSON)
+		},
+	}
+	cmd.Flags().StringVar(&wal, "wal", "", "log whose header the copy has to begin with")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// header reads segment 0's header of a log.
+func (c *runner) header(wal string) (*frame.Header, error) {
+	set, err := frame.Discover(c.ctx, frame.OS{}, wal)
+	if err != nil {
+		return nil, err
+	}
+	h, err := set.Genesis()
+	return &h, errors.Join(err, set.Close())
+}
+
+// bundleCommand is "logverify bundle FILE".
+func (c *runner) bundleCommand() *cobra.Command {
+	var keys []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "bundle FILE",
+		Short:   "Check an evidence bundle, without the log it came from",
+		Long:    aboutBundle,
+		Example: examplesBundle,
+		Args:    asUsage(cobra.ExactArgs(1)),
+		RunE: func(_ *cobra.Command, args []string) error {
+			trusted, err := parseKeys(keys)
+			if err != nil {
+				return err
+			}
+			return c.verifyDocument(args[0], evidence.Options{Keys: trusted}, evidence.Verify, asJSON)
+		},
+	}
+	keyFlag(cmd, &keys)
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+type judgeOf func(context.Context, io.Reader, evidence.Options) (frame.Report, error)
+
+// verifyDocument streams a file, or standard input, through its judge.
+func (c *runner) verifyDocument(file string, o evidence.Options, judge judgeOf, asJSON bool) error {
+	in, size, err := c.openInput(file)
+	if err != nil {
+		return err
+	}
+	shown := terminal.NewProgress(c.stderr, "verifying", true)
+	o.Path = file
+	o.Progress = func(done int64) { shown.Step(done, max(size, done)) }
+	report, err := judge(c.ctx, in, o)
+	if err = errors.Join(err, shown.Done(), in.Close()); err != nil {
+		return err
+	}
+	return c.tell(report, asJSON)
+}

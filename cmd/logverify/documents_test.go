@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/evidence"
+	"writegate/eventlog/evidence/evidencetest"
+	"writegate/eventlog/frame"
+)
+
+// left is what a gate and its clients leave in a folder: the log with its head
+// file, its readable copy, a bundle, the key, a receipt of each event and a
+// checkpoint.
+type left struct {
+	dir string
+	log *evidencetest.Log
+	key string
+}
+
+func leave(t *testing.T, events int) left {
+	l := left{dir: t.TempDir(), log: evidencetest.New(events)}
+	key := evidencetest.Key("ours")
+	pem, err := key.Public().PEM()
+	require.NoError(t, err)
+	l.key = l.put(t, "gate.pem", pem)
+	l.put(t, "audit.wal", l.log.WAL())
+	l.put(t, "audit.wal.head", l.log.Head())
+	l.put(t, "audit.log", l.log.JSONL(1))
+	var bundle bytes.Buffer
+	signer := evidencetest.Signer{Log: l.log, Key: key}
+	req := evidence.Request{First: 1, Last: uint64(events), Reason: "test", CreatedAt: time.Unix(0, evidencetest.Created)}
+	require.NoError(t, evidence.Write(context.Background(), &bundle, l.log, req, signer))
+	l.put(t, "bundle.json", bundle.Bytes())
+	note, err := signer.Checkpoint(context.Background(), uint64(events))
+	require.NoError(t, err)
+	l.put(t, "newest.note", note)
+	l.put(t, "receipts/all.txt", []byte(strings.Join(l.log.Receipts(key), "\n")+"\n"))
+	return l
+}
+
+func (l left) path(name string) string { return filepath.Join(l.dir, name) }
+
+func (l left) put(t *testing.T, name string, b []byte) string {
+	require.NoError(t, os.MkdirAll(filepath.Dir(l.path(name)), 0o700))
+	require.NoError(t, os.WriteFile(l.path(name), b, 0o600))
+	return l.path(name)
+}
+
+// cut makes the log of fewer events, head file included, as somebody would who
+// rolls everything on the host back.
+func (l left) cut(t *testing.T, events int) {
+	older := evidencetest.New(events)
+	l.put(t, "audit.wal", older.WAL())
+	l.put(t, "audit.wal.head", older.Head())
+}
+
+func TestEveryKindOfEvidenceIsJudged(t *testing.T) {
+	l := leave(t, 7)
+	other := l.put(t, "other.txt", []byte(evidencetest.Key("theirs").Public().Base64()))
+	broken := func(name string, at int) string {
+		b, err := os.ReadFile(l.path(name))
+		require.NoError(t, err)
+		b[at] ^= 1
+		return l.put(t, "broken-"+filepath.Base(name), b)
+	}
+	vkey, err := evidencetest.Key("ours").Public().VKey("gate.example")
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+		out  string
+	}{
+		{"copy", []string{"jsonl", l.path("audit.log")}, 0, "not compared with the header"},
+		{"copy with its log", []string{"jsonl", l.path("audit.log"), "--wal", l.path("audit.wal")}, 0, "origin \"gate.example\""},
+		{"copy edited", []string{"jsonl", broken("audit.log", 400)}, 1, ""},
+		{"copy torn", []string{"jsonl", l.put(t, "torn", l.log.JSONL(1)[:900])}, 2, "torn_line"},
+		{"copy of the end", []string{"jsonl", l.put(t, "end", l.log.JSONL(4))}, 2, "range_limited"},
+		{"bundle with the key file", []string{"bundle", l.path("bundle.json"), "--key", l.key}, 0, "L4 match"},
+		{"bundle with the vkey", []string{"bundle", l.path("bundle.json"), "--key", vkey}, 0, "L4 match"},
+		{"bundle without a key", []string{"bundle", l.path("bundle.json")}, 0, "self-asserted"},
+		{"bundle with another key", []string{"bundle", l.path("bundle.json"), "--key", other}, 1, "not a key that was given"},
+		{"bundle edited", []string{"bundle", broken("bundle.json", 3000)}, 1, ""},
+		{"bundle cut", []string{"bundle", l.put(t, "cut", []byte(`{"bundle_type":"gate`))}, 2, "cut_short"},
+		{"receipts", []string{"receipt", l.path("receipts"), "--key", l.key}, 0, "of the batch"},
+		{"receipts without the key", []string{"receipt", l.path("receipts")}, 2, "none of the known keys"},
+		{"receipt edited", []string{"receipt", broken("receipts/all.txt", 30), "--key", l.key}, 1, ""},
+		{"checkpoint", []string{"checkpoint", l.path("newest.note"), "--key", l.key}, 0, "root"},
+		{"checkpoint without the key", []string{"checkpoint", l.path("newest.note")}, 2, "none of the known keys"},
+		{"checkpoint edited", []string{"checkpoint", broken("newest.note", 13), "--key", l.key}, 1, "wrong signature"},
+		{"log with all that was kept", []string{"wal", l.path("audit.wal"), "--receipts", l.path("receipts"), "--checkpoint", l.path("newest.note"), "--key", l.key}, 0, "L4 match, event 7"},
+		{"log with papers that nobody vouches for", []string{"wal", l.path("audit.wal"), "--receipts", l.path("receipts"), "--key", other}, 0, "L3 untrusted"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, out, errs := call(c.args...)
+			assert.Equal(t, c.code, code, "%s%s", out, errs)
+			assert.Contains(t, out, c.out)
+			assert.Empty(t, errs)
+			code, out, _ = call(append(c.args, "--json")...)
+			assert.Equal(t, c.code, code)
+			for line := range strings.Lines(out) {
+				var report struct{ Status frame.Status }
+				require.NoError(t, json.Unmarshal([]byte(line), &report))
+				assert.NotEmpty(t, report.Status)
+			}
+		})
+	}
+}
+
+// Rows 20 and 22 of the fault list: what is on the host agrees with itself, and
+// what was kept elsewhere does not.
+func TestWhatWasKeptElsewhereConvictsALogThatAgreesWithItself(t *testing.T) {
+	for _, paper := range []string{"--receipts", "--checkpoint"} {
+		l := leave(t, 7)
+		kept := map[string]string{"--receipts": l.path("receipts"), "--checkpoint": l.path("newest.note")}[paper]
+		args := []string{"wal", l.path("audit.wal"), paper, kept, "--key", l.key}
+		l.cut(t, 6)
+		code, out, _ := call("wal", l.path("audit.wal"))
+		require.Equal(t, 0, code, "alone it looks well")
+		assert.Contains(t, out, "removal of whole batches")
+		code, out, _ = call(args...)
+		assert.Equal(t, 1, code, out)
+		assert.Contains(t, out, "anchor_beyond_end")
+
+		forged := evidencetest.New(6)
+		d := evidencetest.Draft(7)
+		d.Context.Actor = "mallory"
+		forged.Append(d)
+		l.put(t, "audit.wal", forged.WAL())
+		l.put(t, "audit.wal.head", forged.Head())
+		code, out, _ = call(args...)
+		assert.Equal(t, 1, code, out)
+		assert.Contains(t, out, "history_rewritten")
+	}
+}
+
+func TestCheckpointsBesideTheLogAreFound(t *testing.T) {
+	l := leave(t, 7)
+	note, err := os.ReadFile(l.path("newest.note"))
+	require.NoError(t, err)
+	l.put(t, "audit.wal.checkpoints/000000/00000000000000000007.note", note)
+	_, out, _ := call("wal", l.path("audit.wal"), "--key", l.key)
+	assert.Contains(t, out, "L4 match, event 7")
+	l.cut(t, 5)
+	code, out, _ := call("wal", l.path("audit.wal"), "--key", l.key)
+	assert.Equal(t, 1, code)
+	assert.Contains(t, out, "anchor_beyond_end")
+}
+
+func TestPapersThatAreNoneAccuseNobody(t *testing.T) {
+	l := leave(t, 4)
+	junk := l.put(t, "junk.txt", []byte("this is no receipt\n"))
+	code, out, errs := call("wal", l.path("audit.wal"), "--receipts", junk, "--checkpoint", junk, "--key", l.key)
+	assert.Equal(t, 0, code, out+errs)
+	assert.Contains(t, out, "receipt "+junk+":1: malformed")
+	assert.Contains(t, out, "checkpoint "+junk)
+}
+
+func TestWhatCanNotBeReadIsPartialAndWrongCallsAreSixtyFour(t *testing.T) {
+	l := leave(t, 2)
+	for _, c := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"jsonl", l.path("none")}, 2},
+		{[]string{"bundle", l.dir}, 2},
+		{[]string{"receipt", t.TempDir()}, 2},
+		{[]string{"checkpoint", l.path("none")}, 2},
+		{[]string{"jsonl", l.path("audit.log"), "--wal", l.path("audit.log")}, 2},
+		{[]string{"bundle", l.path("bundle.json"), "--key", l.path("none")}, 64},
+		{[]string{"bundle", l.path("bundle.json"), "--key", l.path("audit.log")}, 64},
+		{[]string{"checkpoint", l.path("newest.note"), "--witness", "nonsense"}, 64},
+		{[]string{"bundle"}, 64}, {[]string{"jsonl"}, 64}, {[]string{"receipt"}, 64}, {[]string{"checkpoint", "a", "b"}, 64},
+	} {
+		code, out, errs := call(c.args...)
+		assert.Equal(t, c.code, code, "%q", c.args)
+		assert.Empty(t, out)
+		assert.NotEmpty(t, errs)
+	}
+}
+
+func TestEveryCommandExplainsItselfWithExamples(t *testing.T) {
+	for _, name := range []string{"wal", "jsonl", "bundle", "receipt", "checkpoint"} {
+		code, out, errs := call(name, "--help")
+		assert.Zero(t, code)
+		assert.Empty(t, errs)
+		assert.Contains(t, out, "Examples:\n  logverify "+name)
+	}
+}
+
+// What an auditor has to trust: no cgo, nothing of the service, no database, no network.
+func TestTheVerifierLinksOnlyThePackagesThatKnowTheBytes(t *testing.T) {
+	list := exec.Command("go", "list", "-deps", ".")
+	list.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := list.Output()
+	require.NoError(t, err)
+	allowed := map[string]bool{}
+	for _, room := range []string{"cmd/logverify", "cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"} {
+		allowed["writegate/"+room] = true
+	}
+	for path := range strings.Lines(string(out)) {
+		path = strings.TrimSpace(path)
+		if strings.HasPrefix(path, "writegate/") {
+			assert.True(t, allowed[path], "%s is linked", path)
+		}
+		for _, no := range []string{"github.com/cockroachdb/pebble", "github.com/jackc/", "github.com/pganalyze/", "runtime/cgo"} {
+			assert.False(t, strings.HasPrefix(path, no), "%s is linked", path)
+		}
+	}
+}
+
+func TestStandardInputIsReadForADash(t *testing.T) {
+	l := leave(t, 3)
+	for _, c := range [][]string{{"jsonl", "audit.log"}, {"bundle", "bundle.json"}, {"receipt", "receipts/all.txt"}, {"checkpoint", "newest.note"}} {
+		in, err := os.Open(l.path(c[1]))
+		require.NoError(t, err)
+		var out, errs bytes.Buffer
+		args := []string{c[0], "-"}
+		if c[0] != "jsonl" {
+			args = append(args, "--key", l.key)
+		}
+		assert.Zero(t, runWith(context.Background(), args, in, &out, &errs), "%q: %s%s", c, out.String(), errs.String())
+		require.NoError(t, in.Close())
+	}
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"writegate/eventlog/checkpoint"
+	"writegate/eventlog/evidence"
+	"writegate/eventlog/frame"
+)
+
+// Bounds of what is read whole.
+const (
+	maxPapers    = 64 << 20 // bytes of one file of receipts
+	maxNoteFiles = 1 << 20  // checkpoints beside a log
+)
+
+// parseKeys reads each value of --key: a verifier key, the raw key in base64, or
+// a file that holds a key.
+func parseKeys(values []string) ([]checkpoint.PublicKey, error) {
+	var keys []checkpoint.PublicKey
+	for _, v := range values {
+		key, err := checkpoint.ParsePublicKey([]byte(v))
+		if err != nil {
+			var fileErr error
+			if key, fileErr = checkpoint.LoadPublicKey(v); fileErr != nil {
+				return nil, usageError{fmt.Errorf("--key %.80s: neither a key (%w) nor a file with one (%w)", v, err, fileErr)}
+			}
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// openInput opens a file, or standard input for "-". size is 0 where it is not known.
+func (c *runner) openInput(file string) (in io.ReadCloser, size int64, err error) {
+	if file == "-" {
+		return io.NopCloser(c.stdin), 0, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && info.IsDir() {
+		err = fmt.Errorf("%s is a folder", file)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
+}
+
+// readWhole reads an input of at most limit bytes.
+func (c *runner) readWhole(file string, limit int64) (_ []byte, err error) {
+	in, _, err := c.openInput(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	b, err := io.ReadAll(io.LimitReader(in, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("%s is longer than %d bytes", file, limit)
+	}
+	return b, err
+}
+
+// receipts reads those of a file, or of every file in a folder: one a line.
+func (c *runner) receipts(path string) ([]evidence.Paper, error) {
+	files := []string{path}
+	if entries, err := os.ReadDir(path); err == nil {
+		files = files[:0]
+		for _, e := range entries {
+			if e.Type().IsRegular() {
+				files = append(files, filepath.Join(path, e.Name()))
+			}
+		}
+	}
+	var papers []evidence.Paper
+	for _, file := range files {
+		b, err := c.readWhole(file, maxPapers)
+		if err != nil {
+			return nil, err
+		}
+		papers = append(papers, lines(file, b)...)
+	}
+	if len(papers) == 0 {
+		return nil, fmt.Errorf("%s holds no receipt", path)
+	}
+	return papers, nil
+}
+
+// lines gives the lines of a file that hold something. White space around them
+// is what mail and terminals add, and no part of a receipt.
+func lines(file string, b []byte) []evidence.Paper {
+	var papers []evidence.Paper
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		n++
+		if text := strings.TrimSpace(line); text != "" {
+			papers = append(papers, evidence.Paper{Name: fmt.Sprintf("%s:%d", file, n), Text: text})
+		}
+	}
+	return papers
+}
+
+// notes reads the checkpoints that were named, and those that lie beside a log.
+func (c *runner) notes(wal string, named []string) ([]evidence.Paper, error) {
+	beside, err := filepath.Glob(escapeGlob(wal+frame.CheckpointsSuffix) + "/*/*.note")
+	if err != nil {
+		return nil, err
+	}
+	if len(beside) > maxNoteFiles {
+		return nil, fmt.Errorf("%d checkpoints lie beside the log, more than %d", len(beside), maxNoteFiles)
+	}
+	slices.Sort(beside)
+	var papers []evidence.Paper
+	for _, file := range append(beside, named...) {
+		b, err := c.readWhole(file, checkpoint.MaxNote)
+		if err != nil {
+			return nil, err
+		}
+		papers = append(papers, evidence.Paper{Name: file, Text: string(b)})
+	}
+	return papers, nil
+}
+
+// escapeGlob makes a path that is no pattern.
+func escapeGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
