@@ -70,6 +70,9 @@ func (g *service) open(ctx context.Context) error {
 	g.firstLook(ctx)
 	g.gate.RunChain(ctx, g.damaged)
 	g.work.Go(func() { g.gate.KeepTrying(background) })
+	if every := g.settings.OutcomeCheckSecs; every > 0 && g.damaged == nil {
+		g.work.Go(func() { g.gate.KeepChecking(background, time.Duration(every)*time.Second) })
+	}
 	return g.openAPI()
 }
 

@@ -91,7 +91,7 @@ type settings struct {
 	TLSRequireClientCert bool   `env:"GATE_TLS_REQUIRE_CLIENT_CERT" envDefault:"false" doc:"refuse clients without a certificate; true in production"`
 	TLSMinVersion        string `env:"GATE_TLS_MIN_VERSION" envDefault:"1.2" oneof:"1.2,1.3" doc:"lowest TLS version that clients may speak"`
 	EnforceHBA           string `env:"GATE_ENFORCE_PG_HBA_BASELINE" envDefault:"false" oneof:"false,report,true" later:"the pg_hba baseline" doc:"check PostgreSQL's access rules"`
-	OutcomeCheckSecs     int    `env:"GATE_OUTCOME_CHECK_INTERVAL_SECONDS" envDefault:"30" min:"0" max:"86400" later:"the outcome check" doc:"seconds between checks of unknown outcomes; 0 = off"`
+	OutcomeCheckSecs     int    `env:"GATE_OUTCOME_CHECK_INTERVAL_SECONDS" envDefault:"30" min:"0" max:"86400" doc:"seconds between checks of unknown outcomes; 0 = off"`
 	OutcomeMarkerTable   string `env:"GATE_OUTCOME_MARKER_TABLE" later:"the outcome marker" doc:"table of execution markers"`
 	OutcomeMarkerKeep    int    `env:"GATE_OUTCOME_MARKER_KEEP_DAYS" envDefault:"30" min:"1" max:"3650" later:"the outcome marker" doc:"days its rows are kept"`
 	MaxSessions          int    `env:"GATE_MAX_SESSIONS" envDefault:"1000" min:"1" max:"1000000" later:"prepared-statement sessions" doc:"sessions at most"`

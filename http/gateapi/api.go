@@ -72,6 +72,7 @@ func Register(mux *httpd.Mux, o Options) {
 
 	mux.Handle(http.MethodGet, "/executions", a.listExecutions)
 	mux.Handle(http.MethodGet, "/executions/:execution_id", a.getExecution)
+	mux.Handle(http.MethodPost, "/executions/:execution_id/check", mux.Operator(a.checkExecution))
 
 	mux.Handle(http.MethodGet, "/health", a.health)
 	mux.Handle(http.MethodGet, "/runtime/stats", a.stats)

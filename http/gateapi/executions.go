@@ -87,3 +87,18 @@ func (a *api) getExecution(c *httpd.Call) error {
 	c.JSON(http.StatusOK, executionOf(&x))
 	return nil
 }
+
+// checkExecution is POST /executions/:execution_id/check: the database is asked
+// what became of an unknown outcome. An empty body is taken, and an empty object.
+func (a *api) checkExecution(c *httpd.Call) error {
+	var body struct{}
+	if err := c.Decode(&body); err != nil {
+		return err
+	}
+	x, err := a.Gate.CheckOutcome(c.Request.Context(), c.Params.ByName("execution_id"), c.Operator())
+	if err != nil {
+		return err
+	}
+	c.JSON(http.StatusOK, executionOf(&x))
+	return nil
+}

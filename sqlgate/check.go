@@ -1,0 +1,107 @@
+package sqlgate
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"writegate/commands"
+	"writegate/eventlog/event"
+	"writegate/projections"
+	"writegate/sqlgate/pgexec"
+)
+
+// Rhythm of the checks that the gate makes by itself (design/execution-and-wire.md
+// part 3): what was not settled in an hour is asked about less often.
+const (
+	checkSlowlyAfter = time.Hour
+	checkSlowly      = 10 * time.Minute
+	checksAtOnce     = 1000 // executions looked at in one round, oldest first
+)
+
+// CheckOutcome asks the database what became of an execution whose outcome is
+// unknown, and records what is new. One whose outcome is known is answered as
+// it is; the database is not asked.
+//
+// Errors: not_found, db_connection_failed and db_unavailable where there is no
+// answer now, and those of the log.
+func (g *Gate) CheckOutcome(ctx context.Context, id, by string) (projections.Execution, error) {
+	view := g.Store.View()
+	x, found, err := view.Execution(id)
+	view.Close()
+	if err != nil {
+		return x, err
+	}
+	verdict := commands.ResolveOutcome{ExecutionID: id, By: by}
+	if found && x.State == projections.ExecutionUnknown {
+		v, err := g.Database.Check(ctx, sentOf(&x))
+		if err != nil {
+			return x, err
+		}
+		verdict.Outcome, verdict.Basis, verdict.Answered = v.Outcome, v.Basis, v.Answered
+	}
+	return g.Commands.ResolveOutcome(context.WithoutCancel(ctx), verdict)
+}
+
+// sentOf is an execution as its dispatch recorded it.
+func sentOf(x *projections.Execution) pgexec.Sent {
+	u := &x.Upstream
+	return pgexec.Sent{Read: x.Path == event.PathRead, XID: x.XID, Upstream: pgexec.Upstream{
+		SystemIdentifier: u.SystemIdentifier, Timeline: u.Timeline, CrashMark: u.CrashMark, Host: u.Host, Role: u.Role,
+		BackendPID: int64(u.BackendPID), BackendStart: u.BackendStart,
+	}}
+}
+
+// KeepChecking settles unknown outcomes until ctx ends, a round every interval.
+// It never sends a statement again; an event is written only where the verdict
+// changes.
+func (g *Gate) KeepChecking(ctx context.Context, interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	asked := map[string]time.Time{} // those that are asked about slowly
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			g.checkUnknown(ctx, asked)
+		}
+	}
+}
+
+// checkUnknown is one round. A database that does not answer ends it: it would
+// not answer the next question either.
+func (g *Gate) checkUnknown(ctx context.Context, asked map[string]time.Time) {
+	view := g.Store.View()
+	unknown, _, err := view.Executions(projections.ExecutionFilter{State: projections.ExecutionUnknown}, projections.Page{Limit: checksAtOnce, Asc: true})
+	view.Close()
+	if err != nil {
+		g.Logger.Error("the executions whose outcome is unknown cannot be read", "source", "gate", "cause", err.Error())
+		return
+	}
+	maps.DeleteFunc(asked, func(id string, _ time.Time) bool {
+		return !slices.ContainsFunc(unknown, func(x projections.Execution) bool { return x.ID == id })
+	})
+	for i := range unknown {
+		x, now := &unknown[i], g.Now()
+		if last, slow := asked[x.ID]; slow && now.Sub(last) < checkSlowly {
+			continue
+		}
+		settled, err := g.CheckOutcome(ctx, x.ID, "")
+		if err != nil {
+			g.Logger.Debug("an outcome could not be checked", "source", "gate", "execution_id", x.ID, "cause", err.Error())
+			return
+		}
+		g.tellOutcome(x, &settled)
+		if now.Sub(x.ResultAt) >= checkSlowlyAfter {
+			asked[x.ID] = now
+		}
+	}
+}
+
+func (g *Gate) tellOutcome(was, is *projections.Execution) {
+	if is.Outcome != was.Outcome || is.State != was.State {
+		g.Logger.Info("an unknown outcome was checked", "source", "gate", "execution_id", is.ID, "execution_state", is.State, "outcome", is.Outcome, "basis", is.Basis)
+	}
+}
