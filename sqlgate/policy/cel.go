@@ -99,12 +99,12 @@ func compileCondition(text string) (*condition, []celFault) {
 	}
 	parsed, issues := env.Parse(text)
 	if err := issues.Err(); err != nil {
-		return nil, faultsOf(issues)
+		return nil, faultsOf(text, issues)
 	}
 	faults := forbiddenCalls(parsed)
 	checked, issues := env.Check(parsed)
 	if err := issues.Err(); err != nil {
-		return nil, append(faults, withoutRepeats(faultsOf(issues), faults)...)
+		return nil, append(faults, withoutRepeats(faultsOf(text, issues), faults)...)
 	}
 	faults = append(faults, forbiddenTypes(checked)...)
 	if len(faults) > 0 {
@@ -187,7 +187,9 @@ func forbiddenCall(e ast.Expr, at func(ast.Expr, string, string) celFault) []cel
 		return []celFault{at(e, codeCELMayError, "when holds "+what+", which fails for some values; "+allowedText)}
 	}
 	if !allowedCalls[name] {
-		return []celFault{at(e, codeCELForbidden, fmt.Sprintf("when calls %s, which is not on the list; %s", readable(name), allowedText))}
+		f := at(e, codeCELForbidden, fmt.Sprintf("when calls %s, which is not on the list; %s", readable(name), allowedText))
+		f.suggestion = callHint(name)
+		return []celFault{f}
 	}
 	if name == "matches" {
 		args := call.Args()
@@ -240,16 +242,15 @@ func placer(a *cel.Ast) func(ast.Expr, string, string) celFault {
 	}
 }
 
-func faultsOf(issues *cel.Issues) []celFault {
+func faultsOf(text string, issues *cel.Issues) []celFault {
 	var faults []celFault
 	for _, e := range issues.Errors() {
-		f := celFault{code: codeCELCompile, line: max(e.Location.Line(), 1), column: max(e.Location.Column(), 0), message: "when: " + e.Message}
-		switch {
-		case strings.Contains(e.Message, "nesting limit"), strings.Contains(e.Message, "program size"):
+		f := celFault{code: codeCELCompile, line: max(e.Location.Line(), 1), column: max(e.Location.Column(), 0)}
+		if strings.Contains(e.Message, "nesting limit") || strings.Contains(e.Message, "program size") {
 			f.code = codeCELCost
-		case strings.Contains(e.Message, "undeclared reference to"):
-			f.suggestion = nearest(quoted(e.Message), factNames())
 		}
+		plain, suggestion := celHint(text, e.Message, f.line, f.column)
+		f.message, f.suggestion = "when: "+plain, suggestion
 		faults = append(faults, f)
 	}
 	if len(faults) == 0 {

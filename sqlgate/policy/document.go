@@ -70,7 +70,11 @@ func (r *reader) formed(n *yaml.Node, pointer, what string, form *regexp.Regexp,
 		return "", false
 	}
 	if !form.MatchString(value) {
-		r.add(n, pointer, code, "", "%s %s does not have the form: %s", what, clip(value), words)
+		mark := "-"
+		if code == codeReasonCode {
+			mark = "_"
+		}
+		r.add(n, pointer, code, formHint(value, mark, form), "%s %s does not have the form: %s", what, clip(value), words)
 		return "", false
 	}
 	return value, true

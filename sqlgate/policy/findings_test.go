@@ -105,7 +105,7 @@ var findingCases = []struct {
 
 	{codeCELCompile, "syntax", ruleWith("BLOCK", `match: {}, when: "actor =="`), ruleWith("BLOCK", `match: {}, when: "actor == role"`), `" }`, "/rules/0/when", "Syntax error"},
 	{codeCELCompile, "unknown fact", ruleWith("BLOCK", `match: {}, when: "actr == role"`), ruleWith("BLOCK", `match: {}, when: "actor == role"`), "actr == role", "/rules/0/when", "actor"},
-	{codeCELCompile, "types", ruleWith("BLOCK", `match: {}, when: "actor == 1"`), ruleWith("BLOCK", `match: {}, when: "size(actor) == 1"`), `== 1" }`, "/rules/0/when", "no matching overload"},
+	{codeCELCompile, "types", ruleWith("BLOCK", `match: {}, when: "actor == 1"`), ruleWith("BLOCK", `match: {}, when: "size(actor) == 1"`), `== 1" }`, "/rules/0/when", "does not go with (string, int)"},
 	{codeCELCompile, "not bool", ruleWith("BLOCK", `match: {}, when: "actor"`), ruleWith("BLOCK", `match: {}, when: "approved"`), `actor" }`, "/rules/0/when", "not bool"},
 	{codeCELCompile, "bad pattern", ruleWith("BLOCK", `match: {}, when: "actor.matches('(')"`), ruleWith("BLOCK", `match: {}, when: "actor.matches('()')"`), `'(')" }`, "/rules/0/when", "matches"},
 	{codeCELCompile, "empty", ruleWith("BLOCK", `match: {}, when: " "`), ruleWith("BLOCK", "match: {}"), `" " }`, "/rules/0/when", "leave the key out"},

@@ -32,7 +32,9 @@ func (r *reader) parseYAML(source []byte, maxBytes int) *yaml.Node {
 	root, err := decodeOne(source)
 	if err != nil {
 		line, message := yamlFault(err)
-		r.findings = append(r.findings, at(NewFinding(codeYAMLInvalid, "the document cannot be read: %s", message), line, min(line, 1)))
+		f := at(NewFinding(codeYAMLInvalid, "the document cannot be read: %s", message), line, min(line, 1))
+		f.Suggestion = yamlHint(r.lines, line, message)
+		r.findings = append(r.findings, f)
 		return nil
 	}
 	before := len(r.findings)
