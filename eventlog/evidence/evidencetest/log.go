@@ -119,20 +119,43 @@ func (l *Log) At(seq uint64) *frame.Frame { return &l.frames[seq-1] }
 func (l *Log) WAL() []byte {
 	b := must(l.header.Encode())
 	for at, size := range l.batches {
-		var batch []byte
-		for i := range size {
-			f := l.frames[at+i]
-			if i+1 < size {
-				f.Flags = frame.FlagMore
-			}
-			batch = frame.Append(batch, &f)
-		}
-		if err := frame.SealBatch(batch, uint64(len(b))); err != nil {
-			panic(err)
-		}
-		b = append(b, batch...)
+		b = appendBatch(b, l.frames[at:at+size])
 	}
 	return b
+}
+
+func appendBatch(segment []byte, frames []frame.Frame) []byte {
+	var batch []byte
+	for i, f := range frames {
+		if i+1 < len(frames) {
+			f.Flags = frame.FlagMore
+		}
+		batch = frame.Append(batch, &f)
+	}
+	if err := frame.SealBatch(batch, uint64(len(segment))); err != nil {
+		panic(err)
+	}
+	return append(segment, batch...)
+}
+
+// Segments is the log in several files, each event in a batch of its own: the
+// sealed ones end with the events in ends, the active one follows.
+func (l *Log) Segments(ends ...uint64) [][]byte {
+	var parts [][]byte
+	first := uint64(1)
+	for i, end := range append(ends, uint64(len(l.frames))) {
+		h := l.header
+		h.Segment, h.FirstSeq = uint32(i), first
+		if i > 0 {
+			h.PrevHash = l.frames[first-2].Hash
+		}
+		b := must(h.Encode())
+		for _, f := range l.frames[first-1 : end] {
+			b = appendBatch(b, []frame.Frame{f})
+		}
+		parts, first = append(parts, b), end+1
+	}
+	return parts
 }
 
 // batches gives the log's batches: first index and size.
@@ -164,11 +187,17 @@ func (l *Log) Receipts(key *checkpoint.PrivateKey) []string {
 	return texts
 }
 
-// Head is the head file of the whole log.
-func (l *Log) Head() []byte {
+// Head is the head file of the whole log in one segment.
+func (l *Log) Head() []byte { return l.headOf([][]byte{l.WAL()}) }
+
+// SegmentsHead is the head file of the log in these segments.
+func (l *Log) SegmentsHead(parts [][]byte) []byte { return l.headOf(parts) }
+
+func (l *Log) headOf(parts [][]byte) []byte {
+	active := len(parts) - 1
 	last := l.frames[len(l.frames)-1]
-	h := frame.Head{LogID: l.header.LogID, Seq: last.Seq, EventHash: last.Hash, Clean: true, EndOff: uint64(len(l.WAL())), Counter: 1,
-		Time: time.Unix(0, Created+1).UTC()}
+	h := frame.Head{LogID: l.header.LogID, Seq: last.Seq, EventHash: last.Hash, Segment: uint32(active), Clean: true,
+		EndOff: uint64(len(parts[active])), Counter: 1, Time: time.Unix(0, Created+1).UTC()}
 	return append(make([]byte, frame.SlotSize), h.Encode()...)
 }
 
