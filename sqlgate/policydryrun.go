@@ -54,6 +54,18 @@ type Compared struct {
 	Changed       bool            `json:"changed"`
 }
 
+// CheckContext refuses claims that no request could carry, one line per field.
+func CheckContext(c *policy.CaseContext, fields map[string]string) {
+	for name, value := range map[string]string{
+		"actor": c.Actor, "app": c.App, "tenant": c.Tenant, "role": c.Role, "host": c.Host, "session_id": c.SessionID,
+		"tls_subject": c.TLSSubject, "agent_id": c.AgentID,
+	} {
+		if problem := claimProblem(value); value != "" && problem != "" {
+			fields[name] = problem
+		}
+	}
+}
+
 // DryRun decides without executing or writing anything. SQL that is refused
 // before a decision is refused here in the same way.
 func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, error) {
@@ -93,6 +105,9 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 // the text, or a failure of the classifier.
 func Explain(ctx context.Context, c *classify.Classifier, sql string, claims policy.CaseContext, p, other *policy.Policy) (*DryRunDecision, error) {
 	seen, err := c.Classify(ctx, sql)
+	if err == nil {
+		err = sessionFault(&seen)
+	}
 	if err != nil {
 		return nil, err
 	}

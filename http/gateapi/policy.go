@@ -357,6 +357,7 @@ func checkContext(c *policy.CaseContext, sql *string, maxSQL int) error {
 	if c.Mode != policy.ModeEnforce && c.Mode != policy.ModeApprovalFirst {
 		fields["mode"] = "must be enforce or approval_first: shadow and emergency_bypass decide as enforce does"
 	}
+	sqlgate.CheckContext(c, fields)
 	if len(fields) > 0 {
 		return httpd.Invalid(fields)
 	}
