@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog"
@@ -327,7 +327,7 @@ func memoryStore(t testing.TB) *projections.Store {
 
 func TestMain(m *testing.M) {
 	playCrashRole()
-	os.Exit(m.Run())
+	testscript.Main(m, map[string]func(){"gate": main}) // a process of that name is the program itself
 }
 
 // rawJSON is a field as it came.

@@ -133,7 +133,7 @@ func (a *app) policiesOfLog(ctx context.Context, path string) (policyfolder.Stat
 	case err != nil:
 		return policyfolder.State{}, exitWith(exitPartial, err)
 	case report.Status != frame.OK:
-		return policyfolder.State{}, exitAfter(report, fmt.Errorf("the log is %s, so nothing is written from it (gate log verify says more)", report.Status))
+		return policyfolder.State{}, exitAfter(report, fmt.Errorf("the log %s is %s, so nothing is written from it (gate log verify says more)", path, report.Status))
 	case h.state.Seq == 0:
 		return policyfolder.State{}, exitWith(exitFailed, fmt.Errorf("the log %s holds no policy version yet: the first start imports the folder", path))
 	}
