@@ -158,6 +158,8 @@ type Note struct {
 	Unknown []string
 	// Raw is the note as it was read.
 	Raw []byte
+
+	keys Keys // that it was opened with
 }
 
 // A Cosignature says that at Time the witness Name had seen no larger tree of
@@ -202,7 +204,12 @@ func Open(raw []byte, keys Keys) (*Note, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.signedBy(opened, raw)
+	n, err := c.signedBy(opened)
+	if err != nil {
+		return nil, err
+	}
+	n.Raw, n.keys = raw, keys
+	return n, nil
 }
 
 // verifiers gives the known keys as the note package asks for them, each once:
@@ -239,8 +246,8 @@ func (k Keys) verifiers(origin string) (note.Verifiers, error) {
 }
 
 // signedBy sorts the signatures that note.Open has checked.
-func (c Checkpoint) signedBy(opened *note.Note, raw []byte) (*Note, error) {
-	n := &Note{Checkpoint: c, Raw: raw}
+func (c Checkpoint) signedBy(opened *note.Note) (*Note, error) {
+	n := &Note{Checkpoint: c}
 	for _, sig := range opened.Sigs {
 		body, err := signatureBody(sig)
 		if err != nil {
