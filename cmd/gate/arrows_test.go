@@ -39,10 +39,10 @@ var arrows = map[string][]string{
 	"sqlgate":              {"commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec"},
 
 	"http/httpd":   {"commands/fault", "tlsfiles", "eventlog/event"},
-	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
+	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame"},
-	"cmd/gate": {"cmd/terminal", "commands/fault", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
+	"cmd/gate": {"cmd/terminal", "commands/fault", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
 		"sqlgate/pgexec", "sqlgate", "http/httpd", "http/gateapi"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }

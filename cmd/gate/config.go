@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -13,6 +14,8 @@ import (
 	"github.com/agnivade/levenshtein"
 	"github.com/caarlos0/env/v11"
 
+	"writegate/eventlog/frame"
+	"writegate/http/gateapi"
 	"writegate/http/httpd"
 	"writegate/sqlgate/pgexec"
 )
@@ -270,6 +273,30 @@ func (s *settings) bypassUntil() time.Time {
 	}
 	t, _ := time.Parse(time.RFC3339, s.BypassUntil) // checked at load
 	return t
+}
+
+// auditFiles are the folders whose files POST /audit/verify may read. A folder
+// that is reached through a link is known by both names.
+func (s *settings) auditFiles() (gateapi.AuditFiles, error) {
+	var f gateapi.AuditFiles
+	var err error
+	if f.WAL, err = filepath.Abs(s.AuditWALPath); err != nil {
+		return f, err
+	}
+	readable, err := filepath.Abs(s.AuditLogPath)
+	if err != nil {
+		return f, err
+	}
+	for _, dir := range append(splitList(s.AuditVerifyDirs), filepath.Dir(f.WAL), f.WAL+frame.SegmentsSuffix, filepath.Dir(readable)) {
+		if dir, err = filepath.Abs(dir); err != nil {
+			return f, err
+		}
+		f.Roots = append(f.Roots, dir)
+		if real, err := filepath.EvalSymlinks(dir); err == nil && real != dir {
+			f.Roots = append(f.Roots, real)
+		}
+	}
+	return f, nil
 }
 
 func splitList(text string) []string {

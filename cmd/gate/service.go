@@ -73,7 +73,7 @@ func (g *service) open(ctx context.Context) error {
 	if every := g.settings.OutcomeCheckSecs; every > 0 && g.damaged == nil {
 		g.work.Go(func() { g.gate.KeepChecking(background, time.Duration(every)*time.Second) })
 	}
-	return g.openAPI()
+	return g.openAPI(ctx)
 }
 
 // firstLook asks the database for its version before the first statement is
@@ -254,7 +254,7 @@ func (g *service) startup() commands.Startup {
 }
 
 // openAPI makes the handler.
-func (g *service) openAPI() error {
+func (g *service) openAPI(ctx context.Context) error {
 	s := g.settings
 	operators, _ := s.operators()                      // checked at load
 	proxies, _ := httpd.ParseProxies(s.TrustedProxies) // checked at load
@@ -266,9 +266,14 @@ func (g *service) openAPI() error {
 		Logger: g.log, MaxBodyBytes: s.MaxBodyBytes, Operators: operators, Limiter: limiter, Proxies: proxies,
 		OnIncident: gateapi.OnIncident(g.commands, g.log),
 	})
+	files, err := s.auditFiles()
+	if err != nil {
+		return exitWith(exitConfigured, err)
+	}
 	gateapi.Register(g.handler, gateapi.Options{
 		Gate: g.gate, Commands: g.commands, Store: g.store, Log: g.events, Database: g.database, Classifier: g.classifier,
 		Operators: operators, Logs: g.buffer, Version: version, Started: g.started, MaxSQLBytes: s.MaxSQLBytes, Now: time.Now,
+		Source: g.events, MaxEvidenceEvents: uint64(s.EvidenceMaxEvents), MaxEvidenceBytes: s.EvidenceMaxBytes, Files: files, Stopping: ctx,
 		TLS: g.tls.states,
 	})
 	return nil

@@ -74,7 +74,7 @@ type settings struct {
 
 	AuditSegmentBytes     int64  `env:"GATE_AUDIT_SEGMENT_BYTES" envDefault:"1073741824" min:"1048576" max:"1099511627776" doc:"bytes at which a segment of the log is sealed and the next one begun"`
 	AuditSegmentHours     int    `env:"GATE_AUDIT_SEGMENT_HOURS" envDefault:"24" min:"0" max:"8760" doc:"age at which the same happens, with the next event; 0 = off"`
-	AuditVerifyDirs       string `env:"GATE_AUDIT_VERIFY_DIRS" later:"POST /audit/verify" doc:"more folders whose files may be verified"`
+	AuditVerifyDirs       string `env:"GATE_AUDIT_VERIFY_DIRS" doc:"more folders whose files may be verified"`
 	CheckpointEveryEvents int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_EVENTS" envDefault:"10000" min:"1" max:"10000000" later:"signed checkpoints" doc:"events between signed checkpoints"`
 	CheckpointEverySecs   int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_SECONDS" envDefault:"60" min:"1" max:"86400" later:"signed checkpoints" doc:"seconds between signed checkpoints"`
 	WitnessURLs           string `env:"GATE_WITNESS_URLS" later:"witnesses" doc:"witnesses to offer checkpoints to"`
@@ -82,8 +82,8 @@ type settings struct {
 	SigningEnabled        bool   `env:"GATE_EVIDENCE_SIGNING_ENABLED" envDefault:"false" later:"evidence signing" doc:"sign receipts, checkpoints and bundles"`
 	SigningPrivateKey     string `env:"GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH" later:"evidence signing" doc:"PKCS#8 PEM file of the signing key"`
 	SigningPublicKey      string `env:"GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH" later:"evidence signing" doc:"PEM file of its public key"`
-	EvidenceMaxEvents     int    `env:"GATE_EVIDENCE_MAX_EVENTS" envDefault:"100000" min:"1" max:"100000000" later:"evidence bundles" doc:"events of a bundle at most"`
-	EvidenceMaxBytes      int64  `env:"GATE_EVIDENCE_MAX_BYTES" envDefault:"268435456" min:"1024" max:"1099511627776" later:"evidence bundles" doc:"bytes of a bundle at most"`
+	EvidenceMaxEvents     int    `env:"GATE_EVIDENCE_MAX_EVENTS" envDefault:"100000" min:"1" max:"100000000" doc:"events of a bundle at most"`
+	EvidenceMaxBytes      int64  `env:"GATE_EVIDENCE_MAX_BYTES" envDefault:"268435456" min:"1024" max:"1099511627776" doc:"bytes of a bundle at most"`
 
 	TLSCert              string `env:"GATE_TLS_CERT_PATH" doc:"PEM file of the server certificate and its chain; with it the API is HTTPS"`
 	TLSKey               string `env:"GATE_TLS_KEY_PATH" doc:"PEM file of its key"`

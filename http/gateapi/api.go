@@ -14,6 +14,7 @@ import (
 	"writegate/commands"
 	"writegate/eventlog"
 	"writegate/eventlog/event"
+	"writegate/eventlog/evidence"
 	"writegate/http/httpd"
 	"writegate/projections"
 	"writegate/sqlgate"
@@ -39,17 +40,25 @@ type Options struct {
 	Started     time.Time
 	MaxSQLBytes int
 	Now         func() time.Time
+
+	Source            evidence.Source // of bundles: the log
+	MaxEvidenceEvents uint64
+	MaxEvidenceBytes  int64
+	Files             AuditFiles
+	Stopping          context.Context // ends when the service is told to stop: streams must not hold it up
 }
 
 // api holds the options and the counters of its own.
 type api struct {
 	Options
 	healthChecks atomic.Int64
+	exports      chan struct{} // a token for each bundle that is written
+	streams      chan struct{} // and for each client that follows the log
 }
 
 // Register adds the endpoints of the gate to a mux.
 func Register(mux *httpd.Mux, o Options) {
-	a := &api{Options: o}
+	a := &api{Options: o, exports: make(chan struct{}, maxExports), streams: make(chan struct{}, maxStreams)}
 	mux.Handle(http.MethodPost, "/query", a.query)
 
 	mux.Handle(http.MethodGet, "/approvals", a.listApprovals)
@@ -68,6 +77,10 @@ func Register(mux *httpd.Mux, o Options) {
 	mux.Handle(http.MethodPost, "/policy/rollback", mux.Operator(a.rollbackPolicy))
 
 	mux.Handle(http.MethodGet, "/audit", a.listAudit)
+	mux.Handle(http.MethodGet, "/audit/stream", a.streamAudit)
+	mux.Handle(http.MethodPost, "/audit/verify", a.verifyFile)
+	mux.Handle(http.MethodPost, "/audit/evidence", a.exportEvidence)
+	mux.Handle(http.MethodGet, "/audit/evidence/signing-public-key", a.signingKey)
 	mux.Handle(http.MethodGet, "/evidence/verify", a.verifyEvidence)
 
 	mux.Handle(http.MethodGet, "/executions", a.listExecutions)

@@ -1,6 +1,7 @@
 package gateapi
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -91,13 +92,20 @@ func given(values []string) []string {
 	return slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" })
 }
 
-// verifyEvidence is GET /evidence/verify: the whole chain up to the durable
-// head. Whatever it finds, the answer is 200 with the report.
-func (a *api) verifyEvidence(c *httpd.Call) error {
-	report, err := a.Log.Verify(c.Request.Context())
-	if err != nil {
-		return err
+// follow sends the log's events from next on, in the form of GET /audit.
+func (a *api) follow(ctx context.Context, next uint64, send func(id, kind string, data []byte) error) error {
+	var data []byte
+	for batch, err := range a.Log.Follow(ctx, next) {
+		if err != nil {
+			return err
+		}
+		for i := range batch.Events {
+			e := &batch.Events[i]
+			data = event.AppendJSON(data[:0], e)
+			if err := send(strconv.FormatUint(e.Seq, 10), string(e.Type), data); err != nil {
+				return err
+			}
+		}
 	}
-	c.JSON(http.StatusOK, report)
 	return nil
 }

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/evidence"
+	"writegate/eventlog/frame"
+)
+
+// busy gives a gate a log with some of everything in it.
+func (g *testGate) busy(t testing.TB) {
+	t.Helper()
+	for range 5 {
+		require.Equal(t, http.StatusOK, g.query(t, ask("SELECT id FROM orders WHERE id = 1")).status)
+		require.Equal(t, http.StatusForbidden, g.query(t, ask("DELETE FROM orders")).status)
+	}
+	require.Equal(t, http.StatusAccepted, g.query(t, ask("DELETE FROM order_items WHERE order_id = 2")).status)
+}
+
+func TestABundleIsCheckedWithoutTheService(t *testing.T) {
+	g := startShop(t)
+	g.busy(t)
+	head := g.head(t)
+	bundle := g.post(t, "/audit/evidence", `{"start_seq":1,"end_seq":`+strconv.FormatUint(head, 10)+`,"reason":"yearly audit"}`)
+	require.Equal(t, http.StatusOK, bundle.status, "%s", bundle.body)
+	report, err := evidence.Verify(context.Background(), bytes.NewReader(bundle.body), evidence.Options{})
+	require.NoError(t, err)
+	require.Equal(t, frame.OK, report.Status, "%+v", report.Faults)
+	require.Equal(t, head, report.EventCount)
+
+	changed := bytes.Replace(bundle.body, []byte("yearly"), []byte("weekly"), 1)
+	report, err = evidence.Verify(context.Background(), bytes.NewReader(changed), evidence.Options{})
+	require.NoError(t, err)
+	require.Equal(t, frame.OK, report.Status, "nobody signed the reason")
+	changed = bytes.Replace(bundle.body, []byte(`"decision":"BLOCK"`), []byte(`"decision":"ALLOW"`), 1)
+	report, err = evidence.Verify(context.Background(), bytes.NewReader(changed), evidence.Options{})
+	require.NoError(t, err)
+	require.Equal(t, frame.Corruption, report.Status)
+	requireFault(t, g.get(t, "/audit/evidence/signing-public-key"), http.StatusNotFound, "not_found")
+}
+
+func TestABundleThatIsNotMade(t *testing.T) {
+	g := startShop(t, "GATE_EVIDENCE_MAX_EVENTS=10")
+	g.busy(t)
+	head := g.head(t)
+	for name, c := range map[string]struct {
+		body   string
+		status int
+		code   string
+	}{
+		"no range":         {`{}`, http.StatusBadRequest, "validation_failed"},
+		"before the log":   {`{"start_seq":0,"end_seq":3}`, http.StatusBadRequest, "validation_failed"},
+		"beyond the log":   {`{"start_seq":1,"end_seq":1000000}`, http.StatusBadRequest, "validation_failed"},
+		"backwards":        {`{"start_seq":3,"end_seq":2}`, http.StatusBadRequest, "validation_failed"},
+		"a long reason":    {`{"start_seq":1,"end_seq":2,"reason":"` + strings.Repeat("x", 4097) + `"}`, http.StatusBadRequest, "validation_failed"},
+		"too many events":  {`{"start_seq":1,"end_seq":11}`, http.StatusRequestEntityTooLarge, "result_too_large"},
+		"an unknown field": {`{"start_seq":1,"end_seq":2,"x":1}`, http.StatusBadRequest, "invalid_json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			details := requireFault(t, g.post(t, "/audit/evidence", c.body), c.status, c.code)
+			switch name {
+			case "beyond the log":
+				require.Equal(t, []any{1.0, float64(head)}, pick(details, "first_seq", "last_seq"))
+			case "too many events":
+				require.Equal(t, []any{10.0, 10.0}, pick(details, "max_events", "suggested_end_seq"))
+			}
+		})
+	}
+	require.Equal(t, head, g.head(t), "an export is no event")
+}
+
+func TestFilesOfTheServiceAreVerified(t *testing.T) {
+	other := t.TempDir()
+	g := startShop(t, "GATE_AUDIT_VERIFY_DIRS="+other)
+	g.busy(t)
+	verify := func(file string) reply { return g.post(t, "/audit/verify", `{"audit_file":`+strconv.Quote(file)+`}`) }
+	for file, source := range map[string]string{g.file("audit.wal"): "wal", g.file("audit.log"): "jsonl"} {
+		r := verify(file)
+		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+		require.Equal(t, []any{"ok", source}, pick(r.json(t), "status", "source"), "%s", r.body)
+	}
+	log, err := os.ReadFile(g.file("audit.log"))
+	require.NoError(t, err)
+	spoiled := filepath.Join(other, "copy.log")
+	require.NoError(t, os.WriteFile(spoiled, bytes.Replace(log, []byte(`"BLOCK"`), []byte(`"ALLOW"`), 1), 0o600))
+	require.Equal(t, "corruption_detected", verify(spoiled).text(t, "status"))
+
+	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(other, "link")))
+	require.NoError(t, os.Mkdir(filepath.Join(other, "folder"), 0o700))
+	for file, code := range map[string]string{
+		"/etc/passwd": "validation_failed", filepath.Join(other, "link"): "validation_failed", filepath.Join(other, "folder"): "validation_failed",
+		filepath.Join(other, "..", "x"): "validation_failed", filepath.Join(other, "none"): "not_found", "": "validation_failed",
+	} {
+		r := verify(file)
+		require.Equal(t, code, r.text(t, "error_code"), "%q: %s", file, r.body)
+		require.NotContains(t, string(r.body), "root:")
+	}
+}
+
+// stream follows the log; lines are those of server-sent events.
+func (g *testGate) stream(t testing.TB, path string, headers ...string) (next func() (id, kind string)) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.base+path, nil)
+	require.NoError(t, err)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		request.Header.Set(name, value)
+	}
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	t.Cleanup(func() { response.Body.Close() })
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.Equal(t, "text/event-stream", response.Header.Get("Content-Type"))
+	lines := bufio.NewScanner(response.Body)
+	return func() (id, kind string) {
+		for lines.Scan() {
+			switch field, value, _ := strings.Cut(lines.Text(), ": "); field {
+			case "id":
+				id = value
+			case "event":
+				kind = value
+			case "data":
+				require.Contains(t, value, `"seq":`+id+`,`)
+				return id, kind
+			}
+		}
+		return "", "" // the stream ended
+	}
+}
+
+func TestTheLogIsFollowedAndTakenUpAgain(t *testing.T) {
+	g := startShop(t)
+	g.busy(t)
+	head := g.head(t)
+	all := g.stream(t, "/audit/stream?from_seq=1")
+	for seq := uint64(1); seq <= head; seq++ {
+		id, _ := all()
+		require.Equal(t, strconv.FormatUint(seq, 10), id)
+	}
+	again := g.stream(t, "/audit/stream", "Last-Event-ID: 3")
+	id, _ := again()
+	require.Equal(t, "4", id)
+	live := g.stream(t, "/audit/stream")
+	g.query(t, ask("SELECT 1"))
+	id, kind := live()
+	require.Equal(t, []string{strconv.FormatUint(head+1, 10), "request_received"}, []string{id, kind})
+	for _, bad := range []string{"/audit/stream?from_seq=0", "/audit/stream?from_seq=x"} {
+		requireFault(t, g.get(t, bad), http.StatusBadRequest, "validation_failed")
+	}
+	g.end(t) // followers do not hold up the end
+	for id != "" {
+		id, _ = live()
+	}
+}
+
+func TestABundleIsExportedAndCheckedOnTheCommandLine(t *testing.T) {
+	g := startShop(t)
+	g.busy(t)
+	head := g.head(t)
+	file := filepath.Join(t.TempDir(), "bundle.json")
+	code, out, errs := g.command(t, "evidence", "export", file, "--from-seq", "2", "--to-seq", strconv.FormatUint(head, 10), "--reason", "audit")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "Wrote events 2 to ")
+	code, out, errs = g.command(t, "evidence", "verify", file)
+	require.Zero(t, code, "%s%s", out, errs)
+
+	code, _, errs = g.command(t, "evidence", "export", file)
+	require.NotZero(t, code)
+	require.Contains(t, errs, "exists")
+	code, _, errs = g.command(t, "evidence", "export", file+"2", "--from-seq", "5", "--to-seq", "1000000")
+	require.NotZero(t, code)
+	require.Contains(t, errs, "which has 1 to")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, bytes.Replace(text, []byte(`"ALLOW"`), []byte(`"BLOCK"`), 1), 0o600))
+	code, out, _ = g.command(t, "evidence", "verify", file, "--json")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, out, `"status":"corruption_detected"`)
+	require.NoError(t, os.WriteFile(file, text[:len(text)/2], 0o600))
+	code, _, _ = g.command(t, "evidence", "verify", file)
+	require.Equal(t, exitPartial, code)
+	left, err := os.ReadDir(filepath.Dir(file))
+	require.NoError(t, err)
+	require.Len(t, left, 1, "nothing half done stays")
+}

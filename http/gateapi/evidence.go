@@ -1,0 +1,243 @@
+package gateapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"writegate/commands/fault"
+	"writegate/eventlog/evidence"
+	"writegate/eventlog/frame"
+	"writegate/http/httpd"
+)
+
+// maxExports is how many bundles are written at once (design/eventlog.md part 10).
+const maxExports = 2
+
+// verifyEvidence is GET /evidence/verify: the whole chain up to the durable
+// head. Whatever it finds, the answer is 200 with the report.
+func (a *api) verifyEvidence(c *httpd.Call) error {
+	report, err := a.Log.Verify(c.Request.Context())
+	if err != nil {
+		return err
+	}
+	c.JSON(http.StatusOK, report)
+	return nil
+}
+
+// exportEvidence is POST /audit/evidence: a range of the log as one document
+// that anyone can check. The range is verified before the first byte is sent.
+func (a *api) exportEvidence(c *httpd.Call) error {
+	var body struct {
+		StartSeq *uint64 `json:"start_seq"`
+		EndSeq   *uint64 `json:"end_seq"`
+		Reason   string  `json:"reason"`
+	}
+	if err := c.Decode(&body); err != nil {
+		return err
+	}
+	fields := map[string]string{}
+	if body.StartSeq == nil {
+		fields["start_seq"] = "is required: the first event of the bundle"
+	}
+	if body.EndSeq == nil {
+		fields["end_seq"] = "is required: the last event of the bundle"
+	}
+	if len(fields) > 0 {
+		return httpd.Invalid(fields)
+	}
+	if head := a.Log.Head().Seq; *body.StartSeq == 0 || *body.EndSeq > head || *body.StartSeq > *body.EndSeq {
+		return exportFault(&evidence.RangeError{First: min(1, head), Last: head})
+	}
+	select {
+	case a.exports <- struct{}{}:
+		defer func() { <-a.exports }()
+	default:
+		return fault.New(fault.RateLimitExceeded, "%d bundles are being written already, and no more may be at once. Try again when one is done.", maxExports).With("retry_after_seconds", 1)
+	}
+	ctx := c.Request.Context()
+	bundle, err := evidence.Prepare(ctx, a.Source, evidence.Request{First: *body.StartSeq, Last: *body.EndSeq, Reason: body.Reason,
+		CreatedAt: a.Now(), MaxEvents: a.MaxEvidenceEvents, MaxBytes: a.MaxEvidenceBytes}, nil)
+	if err != nil {
+		return exportFault(err)
+	}
+	return c.Stream(http.StatusOK, "application/json", bundle.Size(), func(w io.Writer) error { return bundle.Write(ctx, w) })
+}
+
+// exportFault says why there is no bundle.
+func exportFault(err error) error {
+	var outside *evidence.RangeError
+	var large *evidence.TooLargeError
+	switch {
+	case errors.As(err, &outside):
+		return fault.New(fault.ValidationFailed, "The range is not one of the log's, which has events %d to %d. Send a start_seq and an end_seq within it.", outside.First, outside.Last).
+			With("fields", map[string]string{"start_seq": "must be in the log and not after end_seq", "end_seq": "must be in the log"}).
+			With("first_seq", outside.First).With("last_seq", outside.Last)
+	case errors.Is(err, evidence.ErrReason):
+		return fieldFault("reason", "must be UTF-8 of at most 4096 bytes")
+	case errors.As(err, &large):
+		return fault.New(fault.ResultTooLarge, "The bundle would be over a limit. Ask for events up to %d, or let the operator export it: `gate evidence export` has no limit.", large.SuggestedEnd).
+			With("events", large.Events).With("bytes", large.Bytes).With("max_events", large.MaxEvents).With("max_bytes", large.MaxBytes).With("suggested_end_seq", large.SuggestedEnd)
+	case errors.Is(err, evidence.ErrCorrupt):
+		return fault.New(fault.AuditCorruptionDetected, "The range is damaged, so there is no bundle of it. GET /evidence/verify shows the damage.").Because(err)
+	}
+	return err
+}
+
+// signingKey is GET /audit/evidence/signing-public-key.
+func (a *api) signingKey(*httpd.Call) error {
+	return fault.New(fault.NotFound, "This service does not sign its evidence (GATE_EVIDENCE_SIGNING_ENABLED), so there is no key.")
+}
+
+// verifyFile is POST /audit/verify: a file of the service's own folders.
+func (a *api) verifyFile(c *httpd.Call) error {
+	var body struct {
+		AuditFile string `json:"audit_file"`
+	}
+	if err := c.Decode(&body); err != nil {
+		return err
+	}
+	if body.AuditFile == "" {
+		return fieldFault("audit_file", "is required: the path of a write-ahead log or of a readable copy of one")
+	}
+	path, err := a.judgeable(body.AuditFile)
+	if err != nil {
+		return err
+	}
+	if path == a.Files.WAL {
+		return a.verifyEvidence(c)
+	}
+	report, err := verifyOne(c.Request.Context(), path)
+	if err != nil {
+		return err
+	}
+	c.JSON(http.StatusOK, report)
+	return nil
+}
+
+// AuditFiles are where files lie that POST /audit/verify may read.
+type AuditFiles struct {
+	WAL   string   // the log itself, absolute
+	Roots []string // folders, absolute
+}
+
+// judgeable finds a regular file directly in one of the folders. What a name
+// leads to elsewhere is refused before anything is opened.
+func (a *api) judgeable(name string) (string, error) {
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	for _, root := range a.Files.Roots {
+		if filepath.Dir(path) != root {
+			continue
+		}
+		return path, regular(root, filepath.Base(path))
+	}
+	return "", fieldFault("audit_file", "is in none of the folders whose files may be verified: that of the event log, of its segments, of the readable copy, and GATE_AUDIT_VERIFY_DIRS")
+}
+
+func regular(dir, name string) error {
+	missing := fault.New(fault.NotFound, "There is no such file.")
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return missing
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	info, err := root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return missing
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return fieldFault("audit_file", "is no regular file")
+	}
+	return nil
+}
+
+// verifyOne tells a log from a readable copy by its first bytes.
+func verifyOne(ctx context.Context, path string) (frame.Report, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return frame.Report{}, err
+	}
+	defer file.Close()
+	first := make([]byte, 1)
+	if n, err := file.Read(first); err != nil && err != io.EOF {
+		return frame.Report{}, err
+	} else if n == 1 && first[0] == '{' {
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			return frame.Report{}, err
+		}
+		return evidence.VerifyJSONL(ctx, file, evidence.Options{Path: path})
+	}
+	set, err := frame.Discover(ctx, frame.OS{}, path)
+	if err != nil {
+		return frame.Report{}, err
+	}
+	report, err := frame.Verify(ctx, set, frame.Options{})
+	return report, errors.Join(err, set.Close())
+}
+
+// maxStreams is how many followers the log has over HTTP at once.
+const maxStreams = 64
+
+// streamBeat is how often a comment tells that a quiet stream lives.
+const streamBeat = 15 * time.Second
+
+// streamAudit is GET /audit/stream: server-sent events (HTML, part 9.2), one
+// for each event of the log, its seq as their id. It begins behind
+// Last-Event-ID or at from_seq, and else with the next event. It ends when the
+// service stops, or when the client falls behind; then the client comes again
+// with the last id it saw, and nothing is skipped.
+func (a *api) streamAudit(c *httpd.Call) error {
+	next, err := a.streamStart(c)
+	if err != nil {
+		return err
+	}
+	select {
+	case a.streams <- struct{}{}:
+		defer func() { <-a.streams }()
+	default:
+		return fault.New(fault.RateLimitExceeded, "%d clients follow the log already, and no more may at once. Try again when one has left.", maxStreams).With("retry_after_seconds", 10)
+	}
+	ctx, cancel := context.WithCancel(c.Request.Context())
+	defer cancel()
+	defer context.AfterFunc(a.Stopping, cancel)()
+	return c.Events(ctx, streamBeat, func(send func(id, kind string, data []byte) error) error {
+		return a.follow(ctx, next, send)
+	})
+}
+
+// streamStart reads where a stream begins.
+func (a *api) streamStart(c *httpd.Call) (uint64, error) {
+	query, err := c.Query("from_seq")
+	if err != nil {
+		return 0, err
+	}
+	if text := query.Get("from_seq"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || n == 0 {
+			return 0, fieldFault("from_seq", "must be a whole number from 1")
+		}
+		return n, nil
+	}
+	if text := c.Request.Header.Get("Last-Event-ID"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 63)
+		if err != nil {
+			return 0, fieldFault("Last-Event-ID", "must be the id of an event of this stream")
+		}
+		return n + 1, nil
+	}
+	return a.Log.Head().Seq + 1, nil
+}
