@@ -25,10 +25,10 @@ const parseWorkerName = "parse-worker"
 
 func (a *app) logCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "log", Short: "Verify, read and rebuild from the event log", Args: cobra.NoArgs,
+		Use: "log", Short: "Verify, read, back up, restore and rebuild from the event log", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	cmd.AddCommand(a.logVerifyCommand(), a.logDumpCommand(), a.logRebuildCommand())
+	cmd.AddCommand(a.logVerifyCommand(), a.logDumpCommand(), a.logBackupCommand(), a.logRestoreCommand(), a.logRebuildCommand())
 	return cmd
 }
 

@@ -21,6 +21,7 @@ const (
 	NextSuffix        = ".next"
 	QuarantineSuffix  = ".quarantine"
 	CheckpointsSuffix = ".checkpoints"
+	RetiredSuffix     = ".retired"
 )
 
 // lockPatience is how long a verifier waits for recovery or rotation to end.

@@ -1,0 +1,273 @@
+// Package backup copies a log with all that belongs to it, and puts such a copy
+// back.
+//
+// # The story
+//
+// Make opens the files of the log at one moment, as a verifier does, so a gate
+// may go on writing: sealed segments do not change any more, and of the active
+// one only the durable beginning is taken. The copy is verified before the
+// manifest, backup.json, is written: a folder without one is not a backup.
+//
+// The store of the projections is locked by a running gate, and folding the log
+// gives the same store, byte for byte. So it is copied only where no gate runs;
+// it then saves the fold.
+//
+// Restore believes nothing. Every file is held against the manifest, the log is
+// verified, and it is written into empty places only: an old chain that goes on
+// where a newer one was is a fork. The log's own file gets its name last.
+//
+// Sources: design/eventlog.md part 11.
+package backup
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"writegate/eventlog/frame"
+)
+
+// Errors of Make and Restore.
+var (
+	// ErrLog says that the log, or its copy, does not verify; the report says why.
+	ErrLog = errors.New("the log does not verify")
+	// ErrBusy says that another process uses what has to stand still.
+	ErrBusy = errors.New("in use by another process")
+	// ErrNotEmpty says that a place that has to be empty is not.
+	ErrNotEmpty = errors.New("not empty")
+	// ErrBackup says that a folder is not the backup that its manifest describes.
+	ErrBackup = errors.New("not a whole backup")
+)
+
+// Places are the paths of a gate's files. All but Log may be empty.
+type Places struct {
+	Log      string // W
+	JSONL    string
+	Store    string // folder of the projections
+	Policies string // folder of policy versions
+}
+
+// Names inside a backup.
+const (
+	manifestName = "backup.json"
+	logName      = "log/audit.wal"
+	jsonlName    = "audit.jsonl"
+	storeName    = "projections"
+	policiesName = "policies"
+)
+
+const format = "gate.backup.v1"
+
+// A Manifest says what a backup holds.
+type Manifest struct {
+	Format        string `json:"format"`
+	LogID         string `json:"log_id"`
+	LastSeq       uint64 `json:"last_seq"`
+	LastEventHash string `json:"last_event_hash"`
+	MadeAt        string `json:"made_at"`
+	Running       bool   `json:"running"`     // a gate was writing the log
+	Projections   bool   `json:"projections"` // their store is in it
+	Files         []File `json:"files"`
+}
+
+// A File is one file of a backup, by its path inside of it.
+type File struct {
+	Path   string `json:"path"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+// Make copies what is at p into dir, which must be empty or missing, and
+// verifies the copy. report is the source's. progress may be nil.
+//
+// Errors: ErrLog, ErrBusy, ErrNotEmpty, or the file system's.
+func Make(ctx context.Context, p Places, dir string, progress func(done, total int64)) (m Manifest, report frame.Report, err error) {
+	if err := mustBeEmpty(dir); err != nil {
+		return m, report, err
+	}
+	set, unlock, err := openStill(ctx, p)
+	if err != nil {
+		return m, report, err
+	}
+	defer func() { err = errors.Join(err, set.Close(), unlock()) }()
+	if report, err = frame.Verify(ctx, set, frame.Options{Progress: progress}); err != nil {
+		return m, report, err
+	}
+	if !fit(&report) {
+		return m, report, fmt.Errorf("%w: %s", ErrLog, firstFault(&report))
+	}
+	c := &copier{ctx: ctx, root: dir}
+	m = Manifest{
+		Format: format, LogID: report.LogID, LastSeq: report.End.Seq, LastEventHash: hex.EncodeToString(report.End.Hash[:]),
+		MadeAt: time.Now().UTC().Format(time.RFC3339Nano), Running: set.Live,
+	}
+	if err := c.log(&set, &report, p.Log); err != nil {
+		return m, report, err
+	}
+	if m.Projections, err = c.beside(p, report.End.Seq, set.Live); err != nil {
+		return m, report, err
+	}
+	m.Files = c.files
+	if err := verifyCopy(ctx, filepath.Join(dir, logName), &m); err != nil {
+		return m, report, err
+	}
+	return m, report, c.finish(&m)
+}
+
+// openStill opens the log's files at one moment. Where no gate runs, the store
+// is locked before that, so that log and store are of the same moment.
+func openStill(ctx context.Context, p Places) (set frame.Set, unlock func() error, err error) {
+	unlock = func() error { return nil }
+	if set, err = frame.Discover(ctx, frame.OS{}, p.Log); err != nil || set.Live || !isStore(p.Store) {
+		return set, unlock, err
+	}
+	if err := set.Close(); err != nil {
+		return set, unlock, err
+	}
+	lock, err := pebble.LockDirectory(p.Store, vfs.Default)
+	if err != nil {
+		return set, unlock, fmt.Errorf("%s: %w: %w", p.Store, ErrBusy, err)
+	}
+	if set, err = frame.Discover(ctx, frame.OS{}, p.Log); err == nil && set.Live {
+		err = errors.Join(fmt.Errorf("%s: %w: a gate is starting", p.Log, ErrBusy), set.Close())
+	}
+	if err != nil {
+		return set, unlock, errors.Join(err, lock.Close())
+	}
+	return set, lock.Close, nil
+}
+
+func isStore(dir string) bool {
+	if dir == "" {
+		return false
+	}
+	names, err := os.ReadDir(dir)
+	return err == nil && len(names) > 0
+}
+
+// fit tells whether the log may be backed up: it is whole, but for an end that a
+// crash tore, which was never acknowledged and is left out.
+func fit(r *frame.Report) bool {
+	for _, f := range r.Faults {
+		if f.Kind != frame.TornTail && f.Kind != frame.IncompleteBatch {
+			return false
+		}
+	}
+	return r.Status != frame.Corruption && r.FaultsTotal == len(r.Faults)
+}
+
+func firstFault(r *frame.Report) string {
+	if len(r.Faults) == 0 {
+		return string(r.Status)
+	}
+	return fmt.Sprintf("%s: %s", r.Faults[0].Kind, r.Faults[0].Detail)
+}
+
+// log copies the segments, the head file and the folders of the log.
+func (c *copier) log(set *frame.Set, r *frame.Report, w string) error {
+	for _, s := range set.Sealed {
+		if err := c.read(logName+frame.SegmentsSuffix+"/"+s.Name, s.File, s.Size); err != nil {
+			return err
+		}
+	}
+	if err := c.read(logName, set.Active.File, r.End.Offset); err != nil {
+		return err
+	}
+	if set.Head != nil {
+		slots := make([]byte, 2*frame.SlotSize)
+		copy(slots[frame.Slot(set.Head.Counter):], set.Head.Encode())
+		if err := c.write(logName+frame.HeadSuffix, bytes.NewReader(slots)); err != nil {
+			return err
+		}
+	}
+	real, err := filepath.EvalSymlinks(w)
+	if err != nil {
+		return err
+	}
+	covered := func(name string) bool { return noteWithin(name, r.End.Seq) }
+	return errors.Join(
+		c.tree(logName+frame.QuarantineSuffix, real+frame.QuarantineSuffix, nil),
+		c.tree(logName+frame.RetiredSuffix, real+frame.RetiredSuffix, nil),
+		c.tree(logName+frame.CheckpointsSuffix, real+frame.CheckpointsSuffix, covered),
+	)
+}
+
+// noteWithin leaves out what was signed after the files were opened: a note of
+// more events than the copy has would accuse it.
+func noteWithin(name string, last uint64) bool {
+	size, err := strconv.ParseUint(strings.TrimSuffix(filepath.Base(name), ".note"), 10, 64)
+	return err == nil && strings.HasSuffix(name, ".note") && size <= last
+}
+
+// beside copies what is not the log, and tells whether the store is among it.
+func (c *copier) beside(p Places, last uint64, running bool) (store bool, err error) {
+	if err := c.jsonl(p.JSONL, last); err != nil {
+		return false, err
+	}
+	if p.Policies != "" {
+		if err := c.tree(policiesName, p.Policies, nil); err != nil {
+			return false, err
+		}
+	}
+	if running || !isStore(p.Store) {
+		return false, nil
+	}
+	return true, c.tree(storeName, p.Store, func(name string) bool { return filepath.Base(name) != "LOCK" })
+}
+
+// verifyCopy judges a copied log and holds it against a manifest.
+func verifyCopy(ctx context.Context, path string, m *Manifest) error {
+	set, err := frame.Discover(ctx, frame.OS{}, path)
+	if err != nil {
+		return err
+	}
+	r, err := frame.Verify(ctx, set, frame.Options{})
+	if err = errors.Join(err, set.Close()); err != nil {
+		return err
+	}
+	switch {
+	case r.Status != frame.OK:
+		return fmt.Errorf("%w: the copy %s: %s", ErrLog, path, firstFault(&r))
+	case r.LogID != m.LogID || r.End.Seq != m.LastSeq || hex.EncodeToString(r.End.Hash[:]) != m.LastEventHash:
+		return fmt.Errorf("%w: the copy %s ends with event %d, not with event %d", ErrLog, path, r.End.Seq, m.LastSeq)
+	}
+	return nil
+}
+
+// finish syncs all folders and writes the manifest last.
+func (c *copier) finish(m *Manifest) error {
+	if err := syncFolders(c.root); err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := writeSynced(filepath.Join(c.root, manifestName), bytes.NewReader(append(b, '\n')), nil); err != nil {
+		return err
+	}
+	return errors.Join(frame.OS{}.SyncDir(c.root), frame.OS{}.SyncDir(filepath.Dir(filepath.Clean(c.root))))
+}
+
+func mustBeEmpty(dir string) error {
+	names, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && len(names) > 0 {
+		err = fmt.Errorf("%s: %w", dir, ErrNotEmpty)
+	}
+	return err
+}

@@ -1,0 +1,315 @@
+package backup_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog"
+	"writegate/eventlog/backup"
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
+	"writegate/projections"
+)
+
+func placesIn(dir string) backup.Places {
+	return backup.Places{
+		Log: filepath.Join(dir, "gate.wal"), JSONL: filepath.Join(dir, "gate.log"),
+		Store: filepath.Join(dir, "store"), Policies: filepath.Join(dir, "policies"),
+	}
+}
+
+func open(t testing.TB, p backup.Places) *eventlog.Log {
+	t.Helper()
+	l, rec, err := eventlog.Open(context.Background(), eventlog.Options{Path: p.Log, JSONLPath: p.JSONL, SegmentBytes: 12 << 10, PreallocateBytes: 16 << 10})
+	require.NoError(t, err)
+	require.NoError(t, l.Serving())
+	require.Empty(t, rec.Tails)
+	t.Cleanup(func() { l.Close(context.Background()) })
+	return l
+}
+
+func fill(t testing.TB, l *eventlog.Log, n int) {
+	t.Helper()
+	for i := range n {
+		_, err := appendTwo(l, fmt.Sprint(i))
+		require.NoError(t, err)
+	}
+}
+
+func appendTwo(l *eventlog.Log, step string) (eventlog.Committed, error) {
+	d := event.Draft{
+		ID: event.NewID(time.Now()), Type: event.TypeHealthFail, TypeVersion: 1, Time: time.Now(), Context: event.Context{Actor: "system"},
+		Payload: (&event.HealthFail{Step: step, Message: strings.Repeat("x", 300)}).Fields(),
+	}
+	return l.Append(context.Background(), eventlog.Group{Drafts: []event.Draft{d, d}})
+}
+
+// stopped makes the files of a gate that was stopped: a log of some segments, its
+// JSONL file and store, a quarantined tail, a checkpoint, a policy.
+func stopped(t testing.TB) backup.Places {
+	t.Helper()
+	p := placesIn(t.TempDir())
+	l := open(t, p)
+	fill(t, l, 80)
+	store, err := projections.Open(projections.Options{Dir: p.Store})
+	require.NoError(t, err)
+	require.NoError(t, store.Connect(context.Background(), l))
+	require.NoError(t, store.Close())
+	require.NoError(t, l.Close(context.Background()))
+	put(t, p.Log+frame.QuarantineSuffix+"/5-4096-00.bin", "torn")
+	put(t, p.Log+frame.CheckpointsSuffix+"/000000/00000000000000000009.note", "note")
+	put(t, p.Policies+"/v1.json", "{}")
+	put(t, p.Policies+"/manifest.json", `{"active":"v1"}`)
+	return p
+}
+
+func put(t testing.TB, path, text string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+// contents gives the bytes of all files below a folder, but for locks.
+func contents(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || e.Name() == "LOCK" || strings.HasSuffix(path, frame.LockSuffix) {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		files[strings.TrimPrefix(path, dir)] = string(b)
+		return err
+	}))
+	return files
+}
+
+func mustMake(t testing.TB, p backup.Places) (string, backup.Manifest) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "backup")
+	m, report, err := backup.Make(context.Background(), p, dir, nil)
+	require.NoError(t, err, "%+v", report.Faults)
+	return dir, m
+}
+
+func TestAStoppedGateComesBackByteForByte(t *testing.T) {
+	p := stopped(t)
+	dir, m := mustMake(t, p)
+	require.False(t, m.Running)
+	require.True(t, m.Projections)
+	require.EqualValues(t, 160, m.LastSeq)
+
+	to := placesIn(filepath.Join(t.TempDir(), "new", "place"))
+	again, err := backup.Restore(context.Background(), dir, to)
+	require.NoError(t, err)
+	require.Equal(t, m, again)
+	want, got := contents(t, filepath.Dir(p.Log)), contents(t, filepath.Dir(to.Log))
+	// The zeros that were laid ahead are not copied.
+	want["/gate.wal"] = strings.TrimRight(want["/gate.wal"], "\x00")
+	got["/gate.wal"] = strings.TrimRight(got["/gate.wal"], "\x00")
+	delete(want, "/gate.wal.head") // one of two slots is kept
+	delete(got, "/gate.wal.head")
+	require.Equal(t, want, got)
+
+	l, rec, err := eventlog.Open(context.Background(), eventlog.Options{Path: to.Log})
+	require.NoError(t, err)
+	require.NoError(t, l.Serving())
+	require.True(t, rec.Clean)
+	require.Equal(t, frame.L1, rec.Report.AnchorLevel)
+	store, err := projections.Open(projections.Options{Dir: to.Store})
+	require.NoError(t, err)
+	require.NoError(t, store.Connect(context.Background(), l))
+	require.EqualValues(t, 160, store.Applied().Seq)
+	require.NoError(t, store.Close())
+	require.NoError(t, l.Close(context.Background()))
+}
+
+// TestALogIsBackedUpWhileItIsWritten: each copy verifies, and ends where the log
+// was durable at some moment of the copying.
+func TestALogIsBackedUpWhileItIsWritten(t *testing.T) {
+	p := placesIn(t.TempDir())
+	l := open(t, p)
+	fill(t, l, 1)
+	var acknowledged atomic.Uint64
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				ended <- nil
+				return
+			default:
+			}
+			c, err := appendTwo(l, "on")
+			if err != nil {
+				ended <- err
+				return
+			}
+			acknowledged.Store(c.Last)
+		}
+	}()
+	for range 10 {
+		from := acknowledged.Load()
+		dir, m := mustMake(t, p)
+		require.True(t, m.Running)
+		require.False(t, m.Projections)
+		require.GreaterOrEqual(t, m.LastSeq, from)
+		require.LessOrEqual(t, m.LastSeq, l.Head().Seq)
+		to := placesIn(t.TempDir())
+		_, err := backup.Restore(context.Background(), dir, to)
+		require.NoError(t, err)
+		restored := open(t, to)
+		head := restored.Head()
+		require.Equal(t, m.LastSeq, head.Seq)
+		e, err := l.At(head.Seq)
+		require.NoError(t, err)
+		require.Equal(t, e.Hash, head.Hash)
+		require.NoError(t, restored.Close(context.Background()))
+	}
+	close(stop)
+	require.NoError(t, <-ended)
+	require.NoError(t, l.Close(context.Background()))
+}
+
+// TestAnEndThatACrashToreIsLeftOut: it was never acknowledged.
+func TestAnEndThatACrashToreIsLeftOut(t *testing.T) {
+	p := stopped(t)
+	f, err := os.OpenFile(p.Log, os.O_RDWR, 0)
+	require.NoError(t, err)
+	r, err := eventlog.Verify(context.Background(), eventlog.Options{Path: p.Log})
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("half a write"), r.Head.EndOffset)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	dir, m := mustMake(t, p)
+	require.EqualValues(t, 160, m.LastSeq)
+	_, err = backup.Check(context.Background(), dir)
+	require.NoError(t, err)
+}
+
+func TestADamagedLogIsNotBackedUp(t *testing.T) {
+	p := stopped(t)
+	segments, err := filepath.Glob(p.Log + frame.SegmentsSuffix + "/*")
+	require.NoError(t, err)
+	b, err := os.ReadFile(segments[0])
+	require.NoError(t, err)
+	b[frame.HeaderSize+100] ^= 1
+	require.NoError(t, os.WriteFile(segments[0], b, 0o600))
+	dir := t.TempDir()
+	_, report, err := backup.Make(context.Background(), p, dir, nil)
+	require.ErrorIs(t, err, backup.ErrLog)
+	require.Equal(t, frame.Corruption, report.Status)
+	require.Empty(t, contents(t, dir))
+
+	_, _, err = backup.Make(context.Background(), placesIn(t.TempDir()), t.TempDir(), nil)
+	require.ErrorIs(t, err, backup.ErrLog, "there is no log")
+}
+
+func TestABackupIsWrittenIntoAnEmptyFolderOnly(t *testing.T) {
+	p := stopped(t)
+	dir, _ := mustMake(t, p)
+	before := contents(t, dir)
+	_, _, err := backup.Make(context.Background(), p, dir, nil)
+	require.ErrorIs(t, err, backup.ErrNotEmpty)
+	require.Equal(t, before, contents(t, dir))
+}
+
+// TestNotesAndLinesBeyondTheHeadAreLeftOut: they would accuse the copy.
+func TestNotesAndLinesBeyondTheHeadAreLeftOut(t *testing.T) {
+	p := stopped(t)
+	put(t, p.Log+frame.CheckpointsSuffix+"/000000/00000000000000000161.note", "later")
+	put(t, p.Log+frame.CheckpointsSuffix+"/000000/00000000000000000160.note", "now")
+	jsonl, err := os.ReadFile(p.JSONL)
+	require.NoError(t, err)
+	put(t, p.JSONL, string(jsonl)+`{"seq":161,"event_id":"x"}`+"\n"+`{"seq":1`)
+	dir, _ := mustMake(t, p)
+	got := contents(t, dir)
+	require.Equal(t, string(jsonl), got["/audit.jsonl"])
+	require.Contains(t, got, "/log/audit.wal.checkpoints/000000/00000000000000000160.note")
+	require.NotContains(t, got, "/log/audit.wal.checkpoints/000000/00000000000000000161.note")
+}
+
+func TestABackupThatIsNotWholeIsNotRestored(t *testing.T) {
+	p := stopped(t)
+	dir, m := mustMake(t, p)
+	for name, spoil := range map[string]func(string) error{
+		"no manifest":    func(d string) error { return os.Remove(d + "/backup.json") },
+		"manifest cut":   func(d string) error { return os.Truncate(d+"/backup.json", 100) },
+		"other format":   manifest(m, func(m *backup.Manifest) { m.Format = "gate.backup.v2" }),
+		"other head":     manifest(m, func(m *backup.Manifest) { m.LastSeq-- }),
+		"path outside":   manifest(m, func(m *backup.Manifest) { m.Files[0].Path = "../x" }),
+		"file missing":   func(d string) error { return os.Remove(d + "/log/audit.wal") },
+		"file cut":       func(d string) error { return os.Truncate(d+"/log/audit.wal", 8192) },
+		"file too much":  func(d string) error { return os.WriteFile(d+"/log/audit.wal.segments/x", nil, 0o600) },
+		"policy changed": func(d string) error { return os.WriteFile(d+"/policies/v1.json", []byte("[]"), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			spoilt := filepath.Join(t.TempDir(), "b")
+			require.NoError(t, os.CopyFS(spoilt, os.DirFS(dir)))
+			require.NoError(t, spoil(spoilt))
+			to := placesIn(t.TempDir())
+			_, err := backup.Restore(context.Background(), spoilt, to)
+			require.Error(t, err)
+			require.Empty(t, contents(t, filepath.Dir(to.Log)), "nothing was put in place")
+		})
+	}
+}
+
+func manifest(m backup.Manifest, change func(*backup.Manifest)) func(string) error {
+	return func(dir string) error {
+		m.Files = append([]backup.File(nil), m.Files...)
+		change(&m)
+		b, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(dir+"/backup.json", b, 0o600)
+	}
+}
+
+func TestNothingIsOverwritten(t *testing.T) {
+	p := stopped(t)
+	dir, _ := mustMake(t, p)
+	for _, name := range []string{
+		"gate.wal", "gate.wal.head", "gate.wal.segments/000000-00000000000000000001-00000000000000000002.wal", "gate.wal.quarantine/x",
+		"gate.wal.checkpoints/000000/x", "gate.log", "store/CURRENT", "policies/v1.json",
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := placesIn(t.TempDir())
+			put(t, filepath.Join(filepath.Dir(to.Log), name), "here before")
+			_, err := backup.Restore(context.Background(), dir, to)
+			require.ErrorIs(t, err, backup.ErrNotEmpty)
+			require.Equal(t, map[string]string{"/" + name: "here before"}, contents(t, filepath.Dir(to.Log)))
+		})
+	}
+	to := placesIn(t.TempDir())
+	put(t, to.Policies+"/v1.json", "{}") // the same bytes
+	_, err := backup.Restore(context.Background(), dir, to)
+	require.NoError(t, err)
+	_, err = backup.Restore(context.Background(), dir, to)
+	require.ErrorIs(t, err, backup.ErrNotEmpty, "not twice")
+}
+
+func TestARestoreKeepsGatesAway(t *testing.T) {
+	p := stopped(t)
+	dir, _ := mustMake(t, p)
+	to := placesIn(t.TempDir())
+	lock, err := frame.OS{}.OpenLock(to.Log+frame.LockSuffix, frame.ReadWrite)
+	require.NoError(t, err)
+	require.NoError(t, lock.Lock(context.Background(), frame.WriterByte, frame.Exclusive))
+	_, err = backup.Restore(context.Background(), dir, to)
+	require.ErrorIs(t, err, backup.ErrBusy)
+	require.NoError(t, lock.Close())
+	_, err = backup.Restore(context.Background(), dir, to)
+	require.NoError(t, err)
+}

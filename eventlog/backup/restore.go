@@ -1,0 +1,234 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"writegate/eventlog/frame"
+)
+
+// Restore checks the backup in dir and copies it to p. No place of p may hold
+// anything yet, but for policy files that are the same. A restore that was cut
+// short leaves places that are not empty and no log: remove them and repeat.
+//
+// Errors: ErrBackup, ErrLog, ErrBusy, ErrNotEmpty, or the file system's.
+func Restore(ctx context.Context, dir string, p Places) (m Manifest, err error) {
+	if m, err = Check(ctx, dir); err != nil {
+		return m, err
+	}
+	if err := makeFolders(filepath.Dir(p.Log)); err != nil {
+		return m, err
+	}
+	w, err := frame.OS{}.RealPath(p.Log)
+	if err != nil {
+		return m, err
+	}
+	p.Log = w
+	lock, err := lockWriter(ctx, p.Log)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if err := emptyPlaces(dir, p, &m); err != nil {
+		return m, err
+	}
+	if err := copyBack(ctx, dir, p, &m); err != nil {
+		return m, err
+	}
+	return m, verifyCopy(ctx, p.Log, &m)
+}
+
+// lockWriter keeps gates away while the files are put in place.
+func lockWriter(ctx context.Context, w string) (frame.LockFile, error) {
+	lock, err := frame.OS{}.OpenLock(w+frame.LockSuffix, frame.ReadWrite)
+	if err != nil {
+		return nil, err
+	}
+	once, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := lock.Lock(once, frame.WriterByte, frame.Exclusive); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w: a gate is running (%w)", w, ErrBusy, err), lock.Close())
+	}
+	return lock, nil
+}
+
+// Check holds a backup against its manifest and verifies its log.
+func Check(ctx context.Context, dir string) (m Manifest, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, manifestName))
+	if err != nil {
+		return m, fmt.Errorf("%w: %w", ErrBackup, err)
+	}
+	strict := json.NewDecoder(bytes.NewReader(b))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(&m); err != nil {
+		return m, fmt.Errorf("%w: %s: %w", ErrBackup, manifestName, err)
+	}
+	if m.Format != format {
+		return m, fmt.Errorf("%w: %s has the format %.40q, not %q", ErrBackup, manifestName, m.Format, format)
+	}
+	named := map[string]bool{manifestName: true}
+	for _, f := range m.Files {
+		if err := f.check(dir); err != nil {
+			return m, err
+		}
+		named[f.Path] = true
+	}
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		inside, relErr := filepath.Rel(dir, path)
+		if err = errors.Join(err, relErr); err == nil && !e.IsDir() && !named[filepath.ToSlash(inside)] {
+			err = fmt.Errorf("%w: %s is not in the manifest", ErrBackup, inside)
+		}
+		return err
+	})
+	if err != nil {
+		return m, err
+	}
+	return m, verifyCopy(ctx, filepath.Join(dir, logName), &m)
+}
+
+// check holds one file against what the manifest says.
+func (f File) check(dir string) error {
+	if !filepath.IsLocal(f.Path) {
+		return fmt.Errorf("%w: the path %.80q leads out of it", ErrBackup, f.Path)
+	}
+	in, err := os.Open(filepath.Join(dir, f.Path))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrBackup, err)
+	}
+	sum := sha256.New()
+	n, err := io.Copy(sum, in)
+	if err = errors.Join(err, in.Close()); err != nil {
+		return err
+	}
+	if n != f.Bytes || hex.EncodeToString(sum.Sum(nil)) != f.SHA256 {
+		return fmt.Errorf("%w: %s is not what the manifest says", ErrBackup, f.Path)
+	}
+	return nil
+}
+
+// target gives where a file of the backup belongs, "" where p has no place.
+func (p *Places) target(name string) string {
+	for inside, place := range map[string]string{storeName + "/": p.Store, policiesName + "/": p.Policies} {
+		if rest, ok := strings.CutPrefix(name, inside); ok && place != "" {
+			return filepath.Join(place, rest)
+		}
+	}
+	if rest, ok := strings.CutPrefix(name, logName); ok {
+		return p.Log + rest
+	}
+	if name == jsonlName {
+		return p.JSONL
+	}
+	return ""
+}
+
+// emptyPlaces refuses to overwrite anything.
+func emptyPlaces(dir string, p Places, m *Manifest) error {
+	for _, suffix := range []string{"", frame.HeadSuffix, frame.NextSuffix, frame.SegmentsSuffix, frame.QuarantineSuffix, frame.CheckpointsSuffix, frame.RetiredSuffix} {
+		if err := mustBeMissing(p.Log + suffix); err != nil {
+			return err
+		}
+	}
+	if p.JSONL != "" {
+		if err := mustBeMissing(p.JSONL); err != nil {
+			return err
+		}
+	}
+	if p.Store != "" {
+		if err := mustBeEmpty(p.Store); err != nil {
+			return err
+		}
+	}
+	for _, f := range m.Files {
+		if !strings.HasPrefix(f.Path, policiesName+"/") || p.Policies == "" {
+			continue
+		}
+		there, err := os.ReadFile(p.target(f.Path))
+		sum := sha256.Sum256(there)
+		if err == nil && hex.EncodeToString(sum[:]) != f.SHA256 {
+			return fmt.Errorf("%s: %w: it differs from the one in %s", p.target(f.Path), ErrNotEmpty, dir)
+		}
+	}
+	return nil
+}
+
+func mustBeMissing(path string) error {
+	st, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && st.IsDir() {
+		return mustBeEmpty(path)
+	}
+	if err == nil {
+		err = fmt.Errorf("%s: %w", path, ErrNotEmpty)
+	}
+	return err
+}
+
+// copyBack puts all files in place, the log's own last.
+func copyBack(ctx context.Context, dir string, p Places, m *Manifest) error {
+	for _, f := range m.Files {
+		to := p.target(f.Path)
+		if to == "" || f.Path == logName {
+			continue
+		}
+		err := putBack(ctx, filepath.Join(dir, f.Path), to)
+		if errors.Is(err, fs.ErrExist) && strings.HasPrefix(f.Path, policiesName+"/") {
+			continue // it was found to be the same
+		}
+		if err != nil {
+			return err
+		}
+	}
+	temp := p.Log + frame.NextSuffix
+	if err := putBack(ctx, filepath.Join(dir, logName), temp); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, p.Log); err != nil {
+		return err
+	}
+	return frame.OS{}.SyncDir(filepath.Dir(p.Log))
+}
+
+// makeFolders is os.MkdirAll with durable names.
+func makeFolders(dir string) error {
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := makeFolders(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return frame.OS{}.SyncDir(filepath.Dir(dir))
+}
+
+// putBack copies one file to a place where there is none, durably.
+func putBack(ctx context.Context, from, to string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := makeFolders(filepath.Dir(to)); err != nil {
+		return err
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(writeSynced(to, in, nil), in.Close()); err != nil {
+		return err
+	}
+	return frame.OS{}.SyncDir(filepath.Dir(to))
+}
