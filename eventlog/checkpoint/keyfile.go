@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxKeyFile bounds what is read as a key; a PEM key has about 120 bytes.
@@ -61,10 +63,15 @@ func LoadKeyPair(privatePath, publicPath string) (*PrivateKey, error) {
 	return private, nil
 }
 
-// readKeyFile reads a regular file. The mode is that of the open descriptor, so
-// the file that was judged is the file that was read.
-func readKeyFile(path string) (text []byte, info fs.FileInfo, err error) {
-	f, err := os.Open(path)
+func readKeyFile(path string) ([]byte, fs.FileInfo, error) {
+	return readRegular(path, maxKeyFile, ErrKey)
+}
+
+// readRegular reads a regular file of at most most bytes; what is no such file
+// is the error no. The info is that of the open descriptor, so what was judged
+// is what was read, and a pipe is not waited for.
+func readRegular(path string, most int64, no error) (content []byte, info fs.FileInfo, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -73,13 +80,13 @@ func readKeyFile(path string) (text []byte, info fs.FileInfo, err error) {
 		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%w: %s is not a regular file", ErrKey, path)
+		return nil, nil, fmt.Errorf("%w: %s is not a regular file", no, path)
 	}
-	text, err = io.ReadAll(io.LimitReader(f, maxKeyFile+1))
-	if err == nil && len(text) > maxKeyFile {
-		err = fmt.Errorf("%w: %s has more than %d bytes", ErrKey, path, maxKeyFile)
+	content, err = io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(content)) > most {
+		err = fmt.Errorf("%w: %s has more than %d bytes", no, path, most)
 	}
-	return text, info, err
+	return content, info, err
 }
 
 // WriteKeyPair makes the two files of a new key: the private half readable by
