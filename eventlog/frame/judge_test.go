@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -167,23 +168,23 @@ func TestFileOfHeadsAloneIsJudgedInAFewPasses(t *testing.T) {
 	put64(head[16:], frame.HeaderSize)
 	fixHead(head)
 	b := append(clone(s.bytes), bytes.Repeat(head, 4<<20/40)...)
-	reads := 0
+	var reads atomic.Int64
 	counted := set(b)
 	counted.Active.File = counting{image(b), &reads}
 	r := verify(t, counted)
 	assert.Equal(t, []frame.Kind{frame.TornTail}, kinds(r), explain(r))
-	assert.Less(t, reads, 100*len(b), "bytes read")
+	assert.Less(t, reads.Load(), int64(100*len(b)), "bytes read")
 }
 
 // counting adds up what is read.
 type counting struct {
 	image
-	bytes *int
+	bytes *atomic.Int64
 }
 
 func (c counting) Pread(b []byte, off int64) (int, error) {
 	n, err := c.image.Pread(b, off)
-	*c.bytes += n
+	c.bytes.Add(int64(n))
 	return n, err
 }
 
@@ -192,13 +193,13 @@ func (c counting) Pread(b []byte, off int64) (int, error) {
 type growing struct {
 	image
 	end   int64
-	looks *int
+	looks *atomic.Int64
 }
 
 func (g growing) Pread(b []byte, off int64) (int, error) {
 	n, err := g.image.Pread(b, off)
 	if hidden := off + int64(n) - g.end; hidden > 0 {
-		if *g.looks++; *g.looks == 1 {
+		if g.looks.Add(1) == 1 {
 			clear(b[max(g.end-off, 0):n])
 		}
 	}
@@ -207,7 +208,7 @@ func (g growing) Pread(b []byte, off int64) (int, error) {
 
 func TestWriterThatBeginsMeanwhileIsNoCorruption(t *testing.T) {
 	s := threeBatches(t)
-	looks := 0
+	var looks atomic.Int64
 	moving := set(s.bytes)
 	moving.Active.File = growing{image(s.bytes), s.ends[0], &looks}
 	r := verify(t, moving, s.anchor(frame.L1, 2))
