@@ -244,7 +244,7 @@ func (g *Gate) withoutActive(known policyfolder.State) (*policyfolder.Folder, *C
 
 // disagreement is a folder that is neither what the log says nor on the way there.
 func (g *Gate) disagreement(findings []policy.Finding) *ChainFailure {
-	return folderFailure(findings, "The policy folder %s and the event log disagree: %s. The log is the truth: move the folder aside, and the gate writes it anew from the log.",
+	return folderFailure(findings, "The policy folder %s and the event log disagree: %s. The log is the truth: `gate policy rebuild` shows the differences and writes what the log says, beside the running gate.",
 		g.Policies.Dir, listFindings(findings))
 }
 

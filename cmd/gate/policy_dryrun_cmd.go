@@ -297,7 +297,7 @@ func why(e *policy.TraceEntry) string {
 			continue
 		}
 		if c.Key == "when" {
-			return fmt.Sprintf("when: %s, with %s", oneLine(shown(c.Want)), shown(c.Got))
+			return fmt.Sprintf("when: %s, with %s", visible(oneLine(fmt.Sprint(c.Want))), shown(c.Got))
 		}
 		return fmt.Sprintf("%s wants %s, has %s", strings.TrimPrefix(c.Key, "match."), shown(c.Want), shown(c.Got))
 	}

@@ -75,11 +75,20 @@ func shown(value any) string {
 	case map[string]any:
 		var pairs []string
 		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if v[key] == nil {
+				continue
+			}
 			text := shown(v[key])
 			if _, isText := v[key].(string); isText {
 				text = fmt.Sprintf("%q", text)
 			}
 			pairs = append(pairs, key+" = "+text)
+		}
+		switch {
+		case len(v) == 0:
+			return "nothing"
+		case len(pairs) == 0:
+			return "as by default"
 		}
 		return strings.Join(pairs, ", ")
 	}
@@ -95,8 +104,15 @@ func visible(text string) string {
 	if printable(text) {
 		return text
 	}
-	quoted := strconv.Quote(text)
-	return quoted[1 : len(quoted)-1]
+	var b strings.Builder
+	for _, r := range text {
+		if printable(string(r)) {
+			b.WriteRune(r)
+			continue
+		}
+		b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+	}
+	return b.String()
 }
 
 func writeLine(w io.Writer, text []byte) error {

@@ -23,12 +23,12 @@ func (a *app) printFindings(w io.Writer, text *policyText, findings []policy.Fin
 		if f.Line > 0 {
 			place = fmt.Sprintf("%s:%d:%d", text.shown, f.Line, max(f.Column, 1))
 		}
-		fmt.Fprintf(&b, "%s: %s %s %s: %s\n", style.Bold(place), severity(style, f.Severity), f.Code, f.Name, f.Message)
+		fmt.Fprintf(&b, "%s: %s %s %s: %s\n", style.Bold(place), severity(style, f.Severity), f.Code, f.Name, visible(f.Message))
 		if f.Line > 0 && f.Line <= len(lines) {
 			quoteLine(&b, style, lines[f.Line-1], f.Line, f.Column)
 		}
 		if f.Suggestion != "" {
-			fmt.Fprintf(&b, "  %s %s\n", style.Cyan("try:"), f.Suggestion)
+			fmt.Fprintf(&b, "  %s %s\n", style.Cyan("try:"), visible(f.Suggestion))
 		}
 	}
 	_, err := w.Write(b.Bytes())
