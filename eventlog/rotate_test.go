@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -189,7 +190,11 @@ func TestReadersGoOnWhileSegmentsAreSealed(t *testing.T) {
 		return err
 	})
 	again(func(uint64) error { return isOK(l.Verify(context.Background())) })
-	again(func(uint64) error { return isOK(Verify(context.Background(), Options{Path: o.Path})) })
+	link := parent(o.Path) + "/link"
+	require.NoError(t, os.Symlink("audit.wal", link))
+	for _, path := range []string{o.Path, link} {
+		again(func(uint64) error { return isOK(Verify(context.Background(), Options{Path: path})) })
+	}
 	for a := range 4 {
 		writers.Go(func() {
 			for i := range 60 {

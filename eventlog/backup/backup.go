@@ -192,7 +192,7 @@ func (c *copier) log(set *frame.Set, r *frame.Report, w string) error {
 			return err
 		}
 	}
-	real, err := filepath.EvalSymlinks(w)
+	real, err := frame.OS{}.RealPath(w) // a rotation may be under way: there may be no such file just now
 	if err != nil {
 		return err
 	}

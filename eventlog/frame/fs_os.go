@@ -109,7 +109,7 @@ func (o OS) SyncDir(dir string) error {
 }
 
 // RealPath implements FS.
-func (OS) RealPath(name string) (string, error) {
+func (o OS) RealPath(name string) (string, error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {
 		return "", err
@@ -121,6 +121,14 @@ func (OS) RealPath(name string) (string, error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
 	if err != nil {
 		return "", err
+	}
+	// A link whose target is missing names it all the same: for a moment of each
+	// rotation there is no active segment.
+	if target, err := os.Readlink(abs); err == nil {
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(dir, target)
+		}
+		return o.RealPath(target)
 	}
 	return filepath.Join(dir, filepath.Base(abs)), nil
 }

@@ -258,7 +258,9 @@ func TestRealPathFollowsLinksAndAllowsAMissingFile(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(dir, filepath.Join(dir, "link")))
-	for _, name := range []string{"missing", "link/missing"} {
+	require.NoError(t, os.Symlink("missing", filepath.Join(dir, "relative")))
+	require.NoError(t, os.Symlink(filepath.Join(dir, "link", "relative"), filepath.Join(dir, "absolute")))
+	for _, name := range []string{"missing", "link/missing", "relative", "link/relative", "absolute"} {
 		got, err := frame.OS{}.RealPath(filepath.Join(dir, name))
 		require.NoError(t, err)
 		assert.Equal(t, filepath.Join(dir, "missing"), got)
