@@ -180,8 +180,9 @@ func (OS) Volume(dir string) (Volume, error) {
 
 // osFile is a descriptor and the name it was opened by.
 type osFile struct {
-	fd   int
-	name string
+	fd      int
+	name    string
+	flocked bool
 }
 
 // Pwrite implements File. os.File.WriteAt carries on silently after a short
@@ -252,11 +253,20 @@ func (f *osFile) Flock() error {
 	if err == unix.EWOULDBLOCK {
 		err = ErrLocked
 	}
+	f.flocked = f.flocked || err == nil
 	return opErr("flock", f.name, err)
 }
 
-// Close implements File, Dir and LockFile.
-func (f *osFile) Close() error { return closeFD(f.fd, f.name) }
+// Close implements File and Dir. A lock is given up first: between fork and
+// exec a child that is being started shares the file, and would keep it locked
+// for that moment.
+func (f *osFile) Close() error {
+	var err error
+	if f.flocked {
+		err = opErr("unlock", f.name, retry(func() error { return unix.Flock(f.fd, unix.LOCK_UN) }))
+	}
+	return errors.Join(err, closeFD(f.fd, f.name))
+}
 
 // closeFD does not repeat after an interruption: on Linux the descriptor is
 // gone by then, and its number may be somebody else's.
@@ -307,6 +317,12 @@ func (l osLock) Lock(ctx context.Context, off int64, kind LockKind) error {
 // Unlock implements LockFile.
 func (l osLock) Unlock(off int64) error {
 	return opErr("unlock", l.name, l.fcntl(unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK, Start: off, Len: 1}))
+}
+
+// Close implements LockFile. It gives up every byte first, as osFile does.
+func (l osLock) Close() error {
+	err := opErr("unlock", l.name, l.fcntl(unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK}))
+	return errors.Join(err, l.osFile.Close())
 }
 
 // Held implements LockFile: a shared lock would be refused exactly while some
