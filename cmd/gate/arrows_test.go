@@ -27,9 +27,10 @@ var arrows = map[string][]string{
 	"eventlog/checkpoint": {"eventlog/event"},
 	"eventlog/evidence":   {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},
 
-	"eventlog":    {"eventlog/event", "eventlog/frame"},
-	"projections": {"eventlog/event", "eventlog"},
-	"commands":    {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections"},
+	"eventlog":        {"eventlog/event", "eventlog/frame"},
+	"eventlog/backup": {"eventlog/frame"},
+	"projections":     {"eventlog/event", "eventlog"},
+	"commands":        {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections"},
 
 	"sqlgate/classify":     {"commands/fault"},
 	"sqlgate/policy":       {"commands/fault"},
@@ -42,7 +43,7 @@ var arrows = map[string][]string{
 	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame"},
-	"cmd/gate": {"cmd/terminal", "commands/fault", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
+	"cmd/gate": {"cmd/terminal", "commands/fault", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
 		"sqlgate/pgexec", "sqlgate", "http/httpd", "http/gateapi"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }
@@ -57,8 +58,8 @@ var onlyImporters = []struct {
 	{"github.com/jackc/pgx", []string{"sqlgate/pgexec", "fixtures/postgres"}, "only pgexec sends SQL upstream"},
 	{"github.com/jackc/puddle", []string{"sqlgate/pgexec"}, "only pgexec holds connections"},
 	{"database/sql", nil, "only pgexec sends SQL upstream"},
-	{"github.com/cockroachdb/pebble", []string{"projections"}, "only projections reads and writes the store"},
-	{"golang.org/x/mod/sumdb", []string{"eventlog/checkpoint", "eventlog/evidence"}, "only the rooms of evidence know trees and notes"},
+	{"github.com/cockroachdb/pebble", []string{"projections", "eventlog/backup"}, "only projections reads and writes the store; backup locks its folder"},
+	{"golang.org/x/mod/sumdb", []string{"eventlog/checkpoint"}, "only checkpoint builds trees and opens notes"},
 	{"github.com/vmihailenco/msgpack", []string{"eventlog/event", "projections"}, "only the log's codec and the store encode"},
 }
 
