@@ -266,3 +266,46 @@ func (c *brokenStart) checkLog(t *testing.T, d gateDir) {
 	}
 	require.Equal(t, c.invalid, invalid == 1, "%d", invalid)
 }
+
+// TestADamagedLogEndsTheChainAtItsFirstStep: nothing behind it is tried, and no
+// change of the policy is a way around it.
+func TestADamagedLogEndsTheChainAtItsFirstStep(t *testing.T) {
+	t.Parallel()
+	d := newNotes(t)
+	g := startGate(t, d, patience...)
+	candidate := g.propose(t, notesVersion("1.1.0"))
+	g.end(t)
+	events := d.events(t)
+	content, err := os.ReadFile(d.file("audit.wal"))
+	require.NoError(t, err)
+	at := strings.LastIndex(string(content), "notes@1.1.0")
+	require.Positive(t, at, "one of %d events names it", len(events))
+	content[at] ^= 1
+	require.NoError(t, os.WriteFile(d.file("audit.wal"), content, 0o600))
+	require.NoError(t, os.RemoveAll(d.file("policies")), "and the folder is gone as well")
+
+	g = startGate(t, d, patience...)
+	defer g.endDamaged(t)
+	look := func() {
+		for i, step := range g.health(t).Chain {
+			require.Equal(t, []string{"failed", "pending", "pending", "pending", "pending"}[i], step.Status, "%+v", step)
+		}
+		r := g.query(t, ask("SELECT 1"))
+		require.Equal(t, http.StatusServiceUnavailable, r.status)
+		require.Equal(t, "audit_corruption_detected", r.text(t, "error_code"))
+	}
+	look()
+	for path, body := range map[string]map[string]any{
+		"/policy/candidates": {"document": notesVersion("1.2.0")}, "/policy/activate": {"expected_hash": candidate}, "/policy/rollback": {},
+	} {
+		r := g.operate(t, path, body)
+		require.GreaterOrEqual(t, r.status, 400, "%s: %s", path, r.body)
+	}
+	look()
+	for _, path := range []string{"/policy/status", "/policy/versions", "/approvals", "/executions", "/logs", "/runtime/stats", "/evidence/verify"} {
+		require.Equal(t, http.StatusOK, g.get(t, path).status, "reads go on: %s", path)
+	}
+	damaged := g.get(t, "/audit")
+	require.Equal(t, http.StatusServiceUnavailable, damaged.status)
+	require.Equal(t, "audit_corruption_detected", damaged.text(t, "error_code"), "what is damaged is not shown as if it were whole: %s", damaged.body)
+}

@@ -2,12 +2,15 @@ package gateapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"time"
 
+	"writegate/commands/fault"
+	"writegate/eventlog"
 	"writegate/eventlog/event"
 	"writegate/http/httpd"
 	"writegate/projections"
@@ -37,6 +40,9 @@ func (a *api) listAudit(c *httpd.Call) error {
 	body := []byte(`{"items":[`)
 	for i, seq := range seqs {
 		e, err := a.Log.At(seq)
+		if errors.Is(err, eventlog.ErrCorrupt) || errors.Is(err, eventlog.ErrNotFound) { // the index knows it, so it was there
+			return fault.New(fault.AuditCorruptionDetected, "Event %d cannot be read: the event log is damaged there. GET /evidence/verify shows the damage.", seq).With("seq", seq).Because(err)
+		}
 		if err != nil {
 			return err
 		}
