@@ -7,7 +7,6 @@ FUZZTIME  ?= 30s
 CRASHES   ?= 200
 CHANGES   ?= 1000
 WATCHROUNDS ?= 40
-DAMAGED   ?= 3000
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 
 .DEFAULT_GOAL := help
@@ -71,10 +70,6 @@ fuzz: ## run every fuzz target for FUZZTIME (default 30s)
 	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x $$pkg; \
 	  done; done
-
-.PHONY: verifiers
-verifiers: ## hold both verifiers of evidence against DAMAGED files of each kind (default 3000)
-	SECOND_VERIFIER_ROUNDS=$(DAMAGED) $(GO) test -count=1 -timeout 60m -v -run Alike ./fixtures/secondverifier
 
 .PHONY: watch
 watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch

@@ -49,7 +49,6 @@ type Chain struct {
 	mu      sync.Mutex // guards what follows
 	steps   []StepState
 	failure *ChainFailure
-	guards  []StepState // what is enforced beside the chain
 
 	auditFailed bool
 }
@@ -112,17 +111,14 @@ func (c *Chain) AuditFailed(code fault.Code, message string) {
 func (c *Chain) Steps() []StepState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Concat(c.steps, c.guards)
+	return slices.Clone(c.steps)
 }
 
 // Failure is what keeps the gate from protecting, nil when nothing does.
 func (c *Chain) Failure() *ChainFailure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.failure != nil {
-		return c.failure
-	}
-	return c.guardFailure()
+	return c.failure
 }
 
 // Failed reports whether any step failed or was not reached.

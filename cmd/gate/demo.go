@@ -87,7 +87,7 @@ func (a *app) demoDatabase(ctx context.Context, dir string) (*postgres.Cluster, 
 	if _, err := postgres.Install(ctx, a.err); err != nil {
 		return nil, err
 	}
-	cluster, err := postgres.Start(ctx, postgres.Options{Dir: filepath.Join(dir, "postgres"), Output: a.err})
+	cluster, err := postgres.Start(ctx, postgres.Options{Dir: filepath.Join(dir, "postgres")})
 	if err != nil {
 		return nil, err
 	}

@@ -52,13 +52,13 @@ func (a *app) serve(ctx context.Context) error {
 	}
 	buffer := httpd.NewLogBuffer(httpd.LogCapacity)
 	logger := slog.New(buffer.Handler(slog.NewJSONHandler(a.err, nil)))
-	keeper := newTLSKeeper(logger, cmp.Or(a.look, lookEvery))
+	keeper := newTLSKeeper(logger, cmp.Or(a.tlsLook, tlsLookEvery))
 	defer keeper.close()
 	listenerTLS, err := keeper.keepListener(s)
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	g := &service{settings: s, log: logger, buffer: buffer, started: time.Now(), step: a.step, logFS: a.logFS, tls: keeper, look: keeper.every}
+	g := &service{settings: s, log: logger, buffer: buffer, started: time.Now(), step: a.step, logFS: a.logFS, tls: keeper}
 	defer g.close()
 	if err := g.open(ctx); err != nil {
 		return err
