@@ -306,6 +306,6 @@ func TestADamagedLogEndsTheChainAtItsFirstStep(t *testing.T) {
 		require.Equal(t, http.StatusOK, g.get(t, path).status, "reads go on: %s", path)
 	}
 	damaged := g.get(t, "/audit")
-	require.Equal(t, http.StatusServiceUnavailable, damaged.status)
+	require.Equal(t, http.StatusServiceUnavailable, damaged.status, "%s", damaged.body)
 	require.Equal(t, "audit_corruption_detected", damaged.text(t, "error_code"), "what is damaged is not shown as if it were whole: %s", damaged.body)
 }

@@ -34,6 +34,9 @@ func (a *api) listAudit(c *httpd.Call) error {
 	view := a.Store.View()
 	defer view.Close()
 	seqs, next, err := view.Audit(filter, page)
+	if errors.Is(err, projections.ErrNotConnected) {
+		return fault.New(fault.AuditCorruptionDetected, "The event log and its index contradict each other, so nothing is shown from them. GET /evidence/verify shows the damage.").Because(err)
+	}
 	if err != nil {
 		return listFault(err)
 	}
