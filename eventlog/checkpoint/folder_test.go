@@ -74,6 +74,17 @@ func TestAStoredNoteOnlyGainsSignatures(t *testing.T) {
 	require.Len(t, newest.Cosignatures, 1)
 }
 
+func TestTheNewestNoteIsFoundInAnyFolder(t *testing.T) {
+	h := newHost(t, history(1, 9))
+	f := checkpoint.NewFolder(t.TempDir())
+	require.NoError(t, f.Store(7, h.note(t, 3)))
+	require.NoError(t, f.Store(0, h.note(t, 9)))
+	require.NoError(t, f.Store(3, h.note(t, 5)))
+	newest, err := f.Newest(checkpoint.Keys{Log: []checkpoint.PublicKey{h.signer.Public()}})
+	require.NoError(t, err)
+	require.Equal(t, uint64(9), newest.Size)
+}
+
 func TestFilesThatAreNoNotesArePassedOver(t *testing.T) {
 	h := newHost(t, history(1, 3))
 	path := t.TempDir()

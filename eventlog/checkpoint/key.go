@@ -12,7 +12,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -164,8 +163,7 @@ func parseVKey(vkey string, kind byte) (name string, key PublicKey, err error) {
 	if raw[0] != kind {
 		return "", key, fmt.Errorf("%w: the vkey %s is of type %d, not %d", ErrKey, name, raw[0], kind)
 	}
-	hash, err := strconv.ParseUint(sum, 16, 32)
-	if err != nil || len(sum) != 8 || uint32(hash) != keyHash(name, raw) {
+	if sum != fmt.Sprintf("%08x", keyHash(name, raw)) {
 		return "", key, fmt.Errorf("%w: the vkey %s has a wrong hash", ErrKey, name)
 	}
 	return name, PublicKey(raw[1:]), nil

@@ -67,6 +67,8 @@ func TestWhatIsNoPublicKeyIsRefused(t *testing.T) {
 		"vkey without a name": goldenVKey[len("gate.example"):],
 		"vkey of a wrong sum": strings.Replace(goldenVKey, "+78d1", "+78d2", 1),
 		"vkey of a short sum": strings.Replace(goldenVKey, "+78d11f8f", "+78d11f8", 1),
+		"vkey of a long sum":  strings.Replace(goldenVKey, "+78d11f8f", "+0078d11f8f", 1),
+		"vkey of another sum": strings.Replace(goldenVKey, "+78d11f8f", "+78D11F8F", 1),
 		"vkey cut short":      goldenVKey[:len(goldenVKey)-4],
 		"vkey, name changed":  "x" + goldenVKey,
 		"31 bytes":            strings.Repeat("k", 31),

@@ -272,7 +272,7 @@ func (c Checkpoint) signedBy(opened *note.Note) (*Note, error) {
 // package lets the free bits of base64 pass; here a note has one form.
 func signatureBody(sig note.Signature) ([]byte, error) {
 	raw, err := base64.StdEncoding.Strict().DecodeString(sig.Base64)
-	if err != nil || base64.StdEncoding.EncodeToString(raw) != sig.Base64 || len(raw) < 4 {
+	if err != nil || len(raw) < 4 {
 		return nil, fmt.Errorf("%w: a signature by %.40q is not base64 in its one form", ErrMalformed, sig.Name)
 	}
 	return raw[4:], nil

@@ -123,12 +123,19 @@ func TestWhatIsNoCheckpointIsRefused(t *testing.T) {
 		"CRLF":             strings.ReplaceAll(goldenNote, "\n", "\r\n"),
 		"no last line end": strings.TrimSuffix(goldenNote, "\n"),
 		"text behind":      goldenNote + "x\n",
-		"a huge note":      goldenNote + strings.Repeat(goldenCosignature, 1000),
+		"a huge note":      goldenNote + "— else.example " + strings.Repeat("A", 80<<10) + "\n",
 		"many signatures":  goldenNote + strings.Repeat(goldenCosignature, 120),
 		"free bits":        strings.Replace(goldenNote, "RHTVAw=\n", "RHTVAx=\n", 1),
 	} {
-		_, err := checkpoint.Open([]byte(raw), logKeys(goldenKey(t)))
-		require.ErrorIs(t, err, checkpoint.ErrMalformed, name)
+		for _, keys := range []checkpoint.Keys{logKeys(goldenKey(t)), {}} {
+			_, err := checkpoint.Open([]byte(raw), keys)
+			require.ErrorIs(t, err, checkpoint.ErrMalformed, name)
+		}
+	}
+	for _, origin := range []string{"a b", "a+b", "a\tb", strings.Repeat("o", 257)} {
+		raw := strings.Replace(goldenNote, "gate.example", origin, 1)
+		_, err := checkpoint.Open([]byte(raw), checkpoint.Keys{})
+		require.ErrorIs(t, err, checkpoint.ErrMalformed, "%q", origin)
 	}
 }
 
@@ -147,6 +154,10 @@ func TestAWrongSignatureOfAKnownKeyIsNamed(t *testing.T) {
 	require.NotEqual(t, goldenCosignature, later)
 	_, err = checkpoint.Open([]byte(goldenNote+later), checkpoint.Keys{Witnesses: []string{goldenWitness}})
 	require.ErrorIs(t, err, checkpoint.ErrSignature, "the time is signed as well")
+	for _, short := range []string{"IDJKvgA=", "IDJKvgAAAABndIXk", "IDJKvgAAAABndIXkqfs="} {
+		_, err = checkpoint.Open([]byte(goldenNote+"— witness.example/w1 "+short+"\n"), checkpoint.Keys{Witnesses: []string{goldenWitness}})
+		require.ErrorIs(t, err, checkpoint.ErrSignature, short)
+	}
 }
 
 // A signer goes on from what it signed before, and from nothing else.

@@ -12,8 +12,13 @@ import (
 // 1<<62 the arithmetic of tlog would never end, and a size may be an attacker's.
 const MaxSize = 1 << 60
 
-// leaf is the hash of an event as a leaf of a tree.
-func leaf(eventHash [32]byte) tlog.Hash { return tlog.RecordHash(eventHash[:]) }
+// leaf is the hash of an event as a leaf of a tree: tlog.RecordHash without its
+// allocation, because a verifier makes one for every event of a log.
+func leaf(eventHash [32]byte) tlog.Hash {
+	var b [1 + 32]byte // RFC 6962, part 2.1: a zero byte in front
+	copy(b[1:], eventHash[:])
+	return sha256.Sum256(b[:])
+}
 
 // A stack is the right edge of a growing tree: the roots of its complete
 // subtrees, the largest first. There is one for each bit that is set in size,

@@ -220,8 +220,6 @@ func (w *Witness) conflict(a answer, old, size uint64) (next uint64, err error) 
 		return 0, &Conflict{Witness: w.url, Offered: size, Seen: size, Err: ErrRewritten}
 	case err != nil:
 		return 0, fmt.Errorf("%w: %s answered a conflict without its size: %w", ErrWitness, w.url, err)
-	case seen == old:
-		return 0, fmt.Errorf("%w: %s asked for a proof from %d and was given it", ErrWitness, w.url, seen)
 	}
 	return seen, nil
 }
