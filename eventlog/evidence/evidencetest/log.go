@@ -85,6 +85,15 @@ func Draft(seq uint64) event.Draft {
 	return d
 }
 
+// Startup is a startup event that names a signing key and the log before this one.
+func Startup(vkey string, predecessor [16]byte) event.Draft {
+	p := event.Startup{Version: "0.6.0", Profile: "development", Fsync: "required", VerifyOnStart: "active", OnTornTail: "record", SigningVKey: vkey,
+		Predecessor: &event.Predecessor{LogID: predecessor, LastSeq: 5, Reason: "a lost disk"}}
+	d := Draft(1)
+	d.Payload = p.Fields()
+	return d
+}
+
 // Append puts an event at the end.
 func (l *Log) Append(d event.Draft) {
 	seq, prev := uint64(len(l.frames))+1, l.header.Hash
@@ -171,9 +180,14 @@ func (l *Log) batches(yield func(at, size int) bool) {
 
 // Receipts are those of every event, in order, signed batch by batch.
 func (l *Log) Receipts(key *checkpoint.PrivateKey) []string {
+	return l.ReceiptsOf(key, l.header.LogID)
+}
+
+// ReceiptsOf is Receipts as if the log had this log_id.
+func (l *Log) ReceiptsOf(key *checkpoint.PrivateKey, logID [16]byte) []string {
 	var texts []string
 	for at, size := range l.batches {
-		acc := checkpoint.NewAccumulator(l.header.LogID, key)
+		acc := checkpoint.NewAccumulator(logID, key)
 		for _, f := range l.frames[at : at+size] {
 			if err := acc.Add(f.Seq, f.Hash); err != nil {
 				panic(err)
