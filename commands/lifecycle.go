@@ -9,6 +9,7 @@ import (
 	"writegate/commands/fault"
 	"writegate/eventlog"
 	"writegate/eventlog/event"
+	"writegate/projections"
 )
 
 // systemActor is the actor of events that no client caused.
@@ -128,8 +129,8 @@ func (c *Commands) Shutdown(ctx context.Context, reason string, drained bool) er
 	now := c.now()
 	drafts := append(c.floods.flush(now, true), c.outages.flush(now, true)...)
 	p := &event.Shutdown{Reason: reason, Drained: drained}
-	if digest, ok := c.digest(ctx); ok {
-		p.Digest = digest
+	if seq, digest, ok := c.digest(ctx); ok {
+		p.Digest, p.DigestSeq, p.DigestProjectors = digest, seq, projections.ProjectorVersion
 	}
 	drafts = append(drafts, event.New(now, event.Context{Actor: systemActor, Operation: "shutdown"}, p))
 	_, err := c.commit(ctx, eventlog.Group{Drafts: drafts, Reserve: true})
@@ -137,12 +138,12 @@ func (c *Commands) Shutdown(ctx context.Context, reason string, drained bool) er
 }
 
 // digest sums the projections up, where that is quick.
-func (c *Commands) digest(ctx context.Context) (digest [32]byte, ok bool) {
+func (c *Commands) digest(ctx context.Context) (seq uint64, digest [32]byte, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, digestTime)
 	defer cancel()
-	_, digest, err := c.store.Digest(ctx)
+	seq, digest, err := c.store.Digest(ctx)
 	if err != nil {
 		c.logs.Info("shutdown goes without a digest of the projections", "source", "commands", "error", err)
 	}
-	return digest, err == nil
+	return seq, digest, err == nil
 }

@@ -9,7 +9,7 @@ import (
 
 // A codec walks a record's fields once for both directions, as event's form
 // does for payloads: what is written and what is read can't drift apart. The
-// bytes depend on the fields alone. A change of any walk is a new projectorVersion.
+// bytes depend on the fields alone. A change of any walk is a new ProjectorVersion.
 type codec struct {
 	reading bool
 	buf     []byte // what is written so far, or what is left to read

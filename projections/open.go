@@ -121,8 +121,8 @@ func currentSpace(db *pebble.DB) (*space, error) {
 	if sp.applied, version, err = decodeApplied(applied); err != nil {
 		return nil, err
 	}
-	if version != projectorVersion {
-		return nil, fmt.Errorf("%w: %d, this program has %d", errVersion, version, projectorVersion)
+	if version != ProjectorVersion {
+		return nil, fmt.Errorf("%w: %d, this program has %d", errVersion, version, ProjectorVersion)
 	}
 	counters, err := get(db, physical(sp.id, []byte(keyCounters)))
 	if err != nil || counters == nil {

@@ -106,7 +106,7 @@ func (s *Store) Digest(ctx context.Context) (seq uint64, digest [32]byte, err er
 	}
 	h := sha256.New()
 	head := binary.BigEndian.AppendUint64([]byte(digestTag), v.applied.Seq)
-	h.Write(binary.BigEndian.AppendUint32(head, projectorVersion))
+	h.Write(binary.BigEndian.AppendUint32(head, ProjectorVersion))
 	var sized []byte
 	n := 0
 	for ok := it.First(); ok && err == nil; ok = it.Next() {

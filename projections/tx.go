@@ -10,10 +10,10 @@ import (
 	"writegate/eventlog/event"
 )
 
-// projectorVersion changes with anything that makes the same events give other
+// ProjectorVersion changes with anything that makes the same events give other
 // bytes: a projector, a record's walk, a key. A store of another version is
 // put aside and rebuilt.
-const projectorVersion = 2
+const ProjectorVersion = 2
 
 // A space is one complete set of projections inside the store. Apply alone
 // changes it, under Store.applying; what views read of it is published under
@@ -161,7 +161,7 @@ func encodeApplied(a Applied) []byte {
 	b := append(make([]byte, 0, appliedLen), a.LogID[:]...)
 	b = binary.BigEndian.AppendUint64(b, a.Seq)
 	b = append(b, a.Hash[:]...)
-	return binary.BigEndian.AppendUint32(b, projectorVersion)
+	return binary.BigEndian.AppendUint32(b, ProjectorVersion)
 }
 
 // decodeApplied also gives the projector version, which the caller judges.

@@ -81,14 +81,21 @@ type Shutdown struct {
 	Reason  string
 	Digest  [32]byte // of the projections; zero = it took too long
 	Drained bool     // every running request ended before the deadline
+
+	// Where there is a digest: the event up to which they had folded, and the
+	// version of the projectors.
+	DigestSeq        uint64
+	DigestProjectors int
 }
 
 func (*Shutdown) EventType() Type         { return TypeShutdown }
-func (p *Shutdown) Fields() Payload       { return write(3, p.form) }
+func (p *Shutdown) Fields() Payload       { return write(5, p.form) }
 func (p *Shutdown) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *Shutdown) form(f *form) {
 	f.hash("digest", &p.Digest, may)
+	num(f, "digest_projectors", &p.DigestProjectors, may)
+	num(f, "digest_seq", &p.DigestSeq, may)
 	f.flag("drained", &p.Drained, need)
 	f.str("reason", &p.Reason, need)
 }
@@ -127,15 +134,18 @@ func (t *Tail) form(f *form) {
 type CheckpointSigned struct {
 	Size   uint64
 	Root   [32]byte
-	Digest [32]byte // of the projections, where due
+	Digest [32]byte // of the projections as of Size, where due
+
+	DigestProjectors int // version of the projectors, where there is a digest
 }
 
 func (*CheckpointSigned) EventType() Type         { return TypeCheckpointSigned }
-func (p *CheckpointSigned) Fields() Payload       { return write(3, p.form) }
+func (p *CheckpointSigned) Fields() Payload       { return write(4, p.form) }
 func (p *CheckpointSigned) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *CheckpointSigned) form(f *form) {
 	f.hash("digest", &p.Digest, may)
+	num(f, "digest_projectors", &p.DigestProjectors, may)
 	f.hash("root", &p.Root, need)
 	num(f, "size", &p.Size, need)
 }

@@ -1,0 +1,18 @@
+package projections
+
+import (
+	"testing"
+
+	"writegate/eventlog/event"
+)
+
+// Replace gives an event type another projector for the time of a test. set
+// writes a record of its own.
+func Replace(t *testing.T, typ event.Type, apply func(e *event.Envelope, set func(key, value string))) {
+	before := projectors[typ]
+	t.Cleanup(func() { projectors[typ] = before })
+	projectors[typ] = projector{before.version, func(t *tx, e *event.Envelope) error {
+		apply(e, func(key, value string) { t.set([]byte(key), []byte(value)) })
+		return nil
+	}}
+}
