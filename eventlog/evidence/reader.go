@@ -113,19 +113,34 @@ func (r *reader) want(lit string) {
 
 // next takes one byte.
 func (r *reader) next() byte {
+	b := r.window()
+	if len(b) == 0 {
+		return 0
+	}
+	c := b[0]
+	r.pass(1)
+	return c
+}
+
+// window shows what is at hand, at least one byte; nothing after an error.
+func (r *reader) window() []byte {
 	if r.err != nil {
-		return 0
+		return nil
 	}
-	c, err := r.in.ReadByte()
-	if err != nil {
+	b, err := r.in.Peek(max(r.in.Buffered(), 1))
+	if len(b) == 0 {
 		r.broken(err)
-		return 0
 	}
-	r.off++
-	if r.off%(1<<20) == 0 && r.tick != nil {
+	return b
+}
+
+// pass takes n bytes of the window.
+func (r *reader) pass(n int) {
+	before := r.off >> 20
+	r.skip(n)
+	if r.tick != nil && r.off>>20 > before {
 		r.tick(r.off)
 	}
-	return c
 }
 
 // text takes a JSON string of at most limit bytes, in the one form that
@@ -134,26 +149,39 @@ func (r *reader) text(limit int) []byte {
 	r.want(`"`)
 	r.buf = r.buf[:0]
 	for r.err == nil {
-		c := r.next()
-		switch {
+		r.plain(limit)
+		switch c := r.next(); {
 		case r.err != nil:
-			return nil
+		case len(r.buf) > limit:
+			r.fail("the text is longer than %d bytes", limit)
+		case c == '"' && !utf8.Valid(r.buf):
+			r.fail("the text is not valid UTF-8")
 		case c == '"':
-			if !utf8.Valid(r.buf) {
-				r.fail("the text is not valid UTF-8")
-				return nil
-			}
 			return r.buf
 		case c == '\\':
-			c = r.escape()
-		case c < 0x20:
+			r.buf = append(r.buf, r.escape())
+		default:
 			r.fail("byte %#02x stands in a text without an escape", c)
-		}
-		if r.buf = append(r.buf, c); len(r.buf) > limit {
-			r.fail("the text is longer than %d bytes", limit)
 		}
 	}
 	return nil
+}
+
+// plain takes what stands in a text up to its end or to a byte that needs a
+// look; of a text that is too long no more than shows it.
+func (r *reader) plain(limit int) {
+	for len(r.buf) <= limit {
+		b := r.window()
+		n := 0
+		for n < len(b) && b[n] >= 0x20 && b[n] != '"' && b[n] != '\\' {
+			n++
+		}
+		r.buf = append(r.buf, b[:n]...)
+		r.pass(n)
+		if n < len(b) || r.err != nil {
+			return
+		}
+	}
 }
 
 // escape takes what follows a backslash.
@@ -237,27 +265,47 @@ func (r *reader) object(limit int) []byte {
 		return nil
 	}
 	r.buf = r.buf[:0]
-	depth, quoted := 0, false
+	var o nesting
 	for r.err == nil {
-		c := r.next()
-		r.buf = append(r.buf, c)
-		switch {
-		case len(r.buf) > limit:
+		b := r.window()
+		n, done := o.walk(b)
+		if r.buf = append(r.buf, b[:n]...); len(r.buf) > limit {
 			r.fail("an event's text is longer than %d bytes", limit)
-		case quoted && c == '\\':
-			r.buf = append(r.buf, r.next())
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			depth++
-		case c == '}' || c == ']':
-			if depth--; depth == 0 {
-				return r.buf
-			}
+		}
+		r.pass(n)
+		if done && r.err == nil {
+			return r.buf
 		}
 	}
 	return nil
+}
+
+// nesting follows brackets and texts.
+type nesting struct {
+	depth           int
+	quoted, escaped bool
+}
+
+// walk goes through b up to the bracket that closes the first one.
+func (o *nesting) walk(b []byte) (n int, done bool) {
+	for i, c := range b {
+		switch {
+		case o.escaped:
+			o.escaped = false
+		case o.quoted && c == '\\':
+			o.escaped = true
+		case c == '"':
+			o.quoted = !o.quoted
+		case o.quoted:
+		case c == '{' || c == '[':
+			o.depth++
+		case c == '}' || c == ']':
+			if o.depth--; o.depth == 0 {
+				return i + 1, true
+			}
+		}
+	}
+	return len(b), false
 }
 
 // end holds that nothing follows.
