@@ -1,9 +1,11 @@
 package checkpoint
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -276,4 +278,22 @@ func signatureBody(sig note.Signature) ([]byte, error) {
 		return nil, fmt.Errorf("%w: a signature by %.40q is not base64 in its one form", ErrMalformed, sig.Name)
 	}
 	return raw[4:], nil
+}
+
+// with gives the note with more signature lines, each of them once, opened with
+// the keys that it was opened with and with those of more witnesses.
+func (n *Note) with(lines, witnesses []string) (*Note, error) {
+	raw := bytes.Clone(n.Raw)
+	for _, line := range lines {
+		if !bytes.Contains(raw, []byte("\n"+line)) {
+			raw = append(raw, line...)
+		}
+	}
+	return Open(raw, Keys{Log: n.keys.Log, Witnesses: slices.Concat(n.keys.Witnesses, witnesses)})
+}
+
+// signatureLines gives the lines below the text, each with its line end.
+func (n *Note) signatureLines() []string {
+	lines := strings.SplitAfter(string(n.Raw[len(n.Text())+1:]), "\n")
+	return lines[:len(lines)-1]
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -243,17 +242,39 @@ func (w *Witness) accept(n *Note, lines []byte) (*Note, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: the answer of %s: %w", ErrWitness, w.url, err)
 	}
-	raw := bytes.Clone(n.Raw)
+	var added []string
 	for _, sig := range opened.Sigs {
-		line := fmt.Sprintf("— %s %s\n", sig.Name, sig.Base64)
-		if !bytes.Contains(raw, []byte("\n"+line)) {
-			raw = append(raw, line...)
-		}
+		added = append(added, fmt.Sprintf("— %s %s\n", sig.Name, sig.Base64))
 	}
-	cosigned, err := Open(raw, Keys{Log: n.keys.Log, Witnesses: slices.Concat(n.keys.Witnesses, w.vkeys)})
+	cosigned, err := n.with(added, w.vkeys)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the answer of %s: %w", ErrWitness, w.url, err)
 	}
 	w.last = n.Size
 	return cosigned, nil
+}
+
+// Offer offers n to many witnesses at once, so that one that is out of reach
+// does not hold up the others, and gives n back with all cosignatures that were
+// had. The errors are in the order of the witnesses, nil where one cosigned;
+// see Witness.Cosign for what they say. r is read by many goroutines.
+func Offer(ctx context.Context, witnesses []*Witness, r Reader, n *Note) (*Note, []error) {
+	cosigned, errs := make([]*Note, len(witnesses)), make([]error, len(witnesses))
+	var all sync.WaitGroup
+	for i, w := range witnesses {
+		all.Go(func() { cosigned[i], errs[i] = w.Cosign(ctx, r, n) })
+	}
+	all.Wait()
+	for i, c := range cosigned {
+		if errs[i] != nil {
+			continue
+		}
+		merged, err := n.with(c.signatureLines(), witnesses[i].vkeys)
+		if err != nil {
+			errs[i] = fmt.Errorf("%w: %s: %w", ErrWitness, witnesses[i].url, err)
+			continue
+		}
+		n = merged
+	}
+	return n, errs
 }

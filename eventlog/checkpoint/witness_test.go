@@ -93,6 +93,31 @@ func TestCosignaturesOfManyWitnessesMeetInOneNote(t *testing.T) {
 	require.Empty(t, again.Unknown)
 }
 
+func TestAnOfferIsMadeToAllWitnessesAtOnce(t *testing.T) {
+	h := newHost(t, history(1, 9))
+	near, far := witnesstest.Start(t, t.TempDir(), h.signer.VKey()), witnesstest.Start(t, t.TempDir(), h.signer.VKey())
+	gone := serving(t, says(503, "text/plain", "later\n"))
+	ahead := serving(t, says(409, "text/x.tlog.size", "10\n"))
+
+	n, errs := checkpoint.Offer(t.Context(), []*checkpoint.Witness{client(t, near), gone, ahead, client(t, far)}, h.m, h.note(t, 9))
+	require.NoError(t, errs[0])
+	requireNoAccusation(t, errs[1], "")
+	require.ErrorIs(t, errs[2], checkpoint.ErrBeyondEnd)
+	require.NoError(t, errs[3])
+	require.True(t, n.Trusted)
+	require.Len(t, n.Cosignatures, 2)
+	again, err := checkpoint.Open(n.Raw, checkpoint.Keys{Log: []checkpoint.PublicKey{h.signer.Public()}, Witnesses: []string{near.VKey, far.VKey}})
+	require.NoError(t, err)
+	require.Equal(t, n.Cosignatures, again.Cosignatures)
+	require.Empty(t, again.Unknown)
+	require.Equal(t, 3, strings.Count(string(n.Raw), "— "), "no signature stands there twice")
+
+	alone := h.note(t, 9)
+	n, errs = checkpoint.Offer(t.Context(), nil, h.m, alone)
+	require.Empty(t, errs)
+	require.Equal(t, alone, n)
+}
+
 // All that one host has was rolled back, files, key and anchors: the witness
 // remembers, and so it does after its own death.
 func TestAWitnessKnowsOfACutTail(t *testing.T) {
