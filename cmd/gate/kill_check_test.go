@@ -229,6 +229,7 @@ func (b *book) check(t testing.TB, d gateDir) *story {
 	d.awaitBackends(t)
 	s := readStory(t, d.deadEvents(t))
 	b.checkTold(t, s)
+	recompute(t, s.events)
 	present := map[string]bool{}
 	for _, row := range d.rows(t) {
 		b.checkRow(t, s, row, present)
