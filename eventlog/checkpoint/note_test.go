@@ -1,6 +1,10 @@
 package checkpoint_test
 
 import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +162,26 @@ func TestAWrongSignatureOfAKnownKeyIsNamed(t *testing.T) {
 		_, err = checkpoint.Open([]byte(goldenNote+"— witness.example/w1 "+short+"\n"), checkpoint.Keys{Witnesses: []string{goldenWitness}})
 		require.ErrorIs(t, err, checkpoint.ErrSignature, short)
 	}
+}
+
+// The page ends time at 2^63 - 1 seconds; whoever signs a later one is wrong.
+func TestTheTimeOfACosignatureHasAnEnd(t *testing.T) {
+	seed := make([]byte, ed25519.SeedSize)
+	for i := range seed {
+		seed[i] = byte(0x20 + i)
+	}
+	text, _, _ := strings.Cut(goldenNote, "\n\n")
+	cosigned := func(seconds uint64) string {
+		sig := ed25519.Sign(ed25519.NewKeyFromSeed(seed), fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s\n", seconds, text))
+		b := binary.BigEndian.AppendUint64([]byte{0x20, 0x32, 0x4a, 0xbe}, seconds)
+		return "— witness.example/w1 " + base64.StdEncoding.EncodeToString(append(b, sig...)) + "\n"
+	}
+	require.Equal(t, goldenCosignature, cosigned(1735689700))
+	keys := checkpoint.Keys{Witnesses: []string{goldenWitness}}
+	_, err := checkpoint.Open([]byte(goldenNote+cosigned(1<<63-1)), keys)
+	require.NoError(t, err)
+	_, err = checkpoint.Open([]byte(goldenNote+cosigned(1<<63)), keys)
+	require.ErrorIs(t, err, checkpoint.ErrSignature)
 }
 
 // A signer goes on from what it signed before, and from nothing else.
