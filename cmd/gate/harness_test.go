@@ -25,8 +25,10 @@ import (
 	"writegate/fixtures/postgres"
 	"writegate/projections"
 	"writegate/projections/projectionstest"
+	"writegate/sqlgate"
 	"writegate/sqlgate/policy"
 	"writegate/sqlgate/policyfolder"
+	"writegate/sqlgate/replay"
 )
 
 // operatorTestToken opens the operator endpoints of every gate of the tests.
@@ -147,7 +149,8 @@ func startGateWith(t testing.TB, d gateDir, set func(*app), extra ...string) *te
 }
 
 // end stops the gate cleanly and then holds what it left behind against the
-// log: the chain verifies, and a rebuild gives what the live projections hold.
+// log: the chain verifies, a rebuild gives what the live projections hold, and
+// every decision comes out the same when it is made again.
 func (g *testGate) end(t testing.TB) {
 	t.Helper()
 	if g.stop == nil {
@@ -164,7 +167,8 @@ func (g *testGate) end(t testing.TB) {
 	g.checkDisk(t)
 }
 
-// checkDisk verifies the log and compares live with rebuilt projections.
+// checkDisk verifies the log, compares live with rebuilt projections, and makes
+// all decisions again.
 func (d gateDir) checkDisk(t testing.TB) {
 	t.Helper()
 	report, err := eventlog.Verify(context.WithoutCancel(t.Context()), eventlog.Options{Path: d.file("audit.wal")})
@@ -177,6 +181,20 @@ func (d gateDir) checkDisk(t testing.TB) {
 	defer func() { require.NoError(t, store.Close()) }()
 	require.NoError(t, store.Connect(context.WithoutCancel(t.Context()), log))
 	projectionstest.RebuildAndCompare(t, log, store)
+	requireDecisionsEqual(t, log)
+}
+
+// requireDecisionsEqual decides everything in a log again, from the log alone.
+// Only what was recorded under another version of the facts cannot be.
+func requireDecisionsEqual(t testing.TB, log *eventlog.Log) {
+	t.Helper()
+	v := replay.NewVerifier(sqlgate.EngineRecord(), 0, 0, func(d replay.Difference) {
+		require.Contains(t, d.Problem, "its facts are", "recomputed otherwise: %+v", d)
+	})
+	for e, err := range log.From(context.WithoutCancel(t.Context()), 1) {
+		require.NoError(t, err)
+		require.NoError(t, v.Take(&e))
+	}
 }
 
 func (d gateDir) openLog(t testing.TB) *eventlog.Log {
