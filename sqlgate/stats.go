@@ -37,6 +37,9 @@ type Percentiles struct {
 	P50 float64 `json:"p50"`
 	P95 float64 `json:"p95"`
 	P99 float64 `json:"p99"`
+
+	Count   uint64  `json:"-"` // times measured
+	Seconds float64 `json:"-"` // all of them together
 }
 
 // meters collects Stats. Counting is on the path of every statement, so the
@@ -87,7 +90,8 @@ func (m *meters) snapshot() Stats {
 	s := Stats{Requests: m.requests.Load(), ByQueryType: maps.Clone(m.queryTypes), Decisions: maps.Clone(m.decisions), Latency: map[string]Percentiles{}}
 	for i, h := range m.times {
 		at := func(q float64) float64 { return float64(h.ValueAtQuantile(q)) / 1000 }
-		s.Latency[phaseNames[i]] = Percentiles{P50: at(50), P95: at(95), P99: at(99)}
+		s.Latency[phaseNames[i]] = Percentiles{P50: at(50), P95: at(95), P99: at(99),
+			Count: uint64(h.TotalCount()), Seconds: h.Mean() * float64(h.TotalCount()) / 1e6}
 	}
 	return s
 }

@@ -57,6 +57,7 @@ var onlyImporters = []struct {
 	{"github.com/pganalyze/pg_query_go", []string{"sqlgate/classify"}, "only classify imports pg_query, which is cgo"},
 	{"github.com/jackc/pgx", []string{"sqlgate/pgexec", "fixtures/postgres"}, "only pgexec sends SQL upstream"},
 	{"github.com/jackc/puddle", []string{"sqlgate/pgexec"}, "only pgexec holds connections"},
+	{"github.com/prometheus", []string{"http/gateapi"}, "figures are counted by their rooms and told by the API"},
 	{"database/sql", nil, "only pgexec sends SQL upstream"},
 	{"github.com/cockroachdb/pebble", []string{"projections", "eventlog/backup"}, "only projections reads and writes the store; backup locks its folder"},
 	{"golang.org/x/mod/sumdb", []string{"eventlog/checkpoint"}, "only checkpoint builds trees and opens notes"},

@@ -218,7 +218,10 @@ func (d *contractDoc) holdsAnswer(request *http.Request, r reply) error {
 			return err
 		}
 	}
-	media := r.header.Get("Content-Type")
+	media, _, err := mime.ParseMediaType(r.header.Get("Content-Type"))
+	if err != nil {
+		return fmt.Errorf("the media type %q: %w", r.header.Get("Content-Type"), err)
+	}
 	if media != jsonType {
 		return d.checkValue(string(r.body), under(at, "content", media, "schema")...)
 	}

@@ -52,6 +52,7 @@ type Options struct {
 type api struct {
 	Options
 	healthChecks atomic.Int64
+	scrape       http.Handler
 	exports      chan struct{} // a token for each bundle that is written
 	streams      chan struct{} // and for each client that follows the log
 }
@@ -59,6 +60,7 @@ type api struct {
 // Register adds the endpoints of the gate to a mux.
 func Register(mux *httpd.Mux, o Options) {
 	a := &api{Options: o, exports: make(chan struct{}, maxExports), streams: make(chan struct{}, maxStreams)}
+	a.scrape = a.newMetrics()
 	mux.Handle(http.MethodPost, "/query", a.query)
 
 	mux.Handle(http.MethodGet, "/approvals", a.listApprovals)
@@ -89,6 +91,7 @@ func Register(mux *httpd.Mux, o Options) {
 
 	mux.Handle(http.MethodGet, "/health", a.health)
 	mux.Handle(http.MethodGet, "/runtime/stats", a.stats)
+	mux.Handle(http.MethodGet, "/metrics", a.metrics)
 	mux.Handle(http.MethodGet, "/logs", a.logs)
 }
 

@@ -1,0 +1,117 @@
+package gateapi
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"writegate/http/httpd"
+)
+
+// newMetrics makes GET /metrics: what GET /runtime/stats and GET /health say, in the
+// text format of Prometheus, and the figures of the process. Everything is read
+// when it is asked for; nothing is counted twice.
+func (a *api) newMetrics() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(gateMetrics{a}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})
+}
+
+func (a *api) metrics(c *httpd.Call) error {
+	c.Writer().Header().Set("Cache-Control", "no-store")
+	a.scrape.ServeHTTP(c.Writer(), c.Request)
+	return nil
+}
+
+// Names, meanings and labels of the gate's own metrics.
+var (
+	metricInfo        = describe("info", "The version, the mode in force and the policy that decides; always 1.", "version", "mode", "policy_version")
+	metricRequests    = describe("requests_total", "Statements that were submitted, previews and refusals included.")
+	metricStatements  = describe("statements_total", "Statements that got a decision, by query type.", "query_type")
+	metricDecisions   = describe("decisions_total", "Decisions.", "decision")
+	metricPhase       = describe("phase_seconds", "Time that statements spent in each phase.", "phase")
+	metricPending     = describe("approvals_pending", "Approvals that wait for an operator.")
+	metricUnknown     = describe("executions_unknown", "Executions whose outcome is not known.")
+	metricParser      = describe("parser_statements_total", "Statements by the lane that took them.", "lane")
+	metricParserKills = describe("parser_kills_total", "Parser children ended for their time.")
+	metricConnections = describe("database_connections", "Connections to the database.", "state")
+	metricWaits       = describe("database_connection_waits_total", "Statements that waited for a free connection.")
+	metricQuarantined = describe("database_connections_quarantined_total", "Connections closed because a pinned setting changed.")
+	metricHead        = describe("log_head_seq", "Sequence number of the last durable event.")
+	metricLogOK       = describe("log_ok", "Whether the event log takes events: 1 or 0.")
+	metricChainOK     = describe("startup_chain_ok", "Whether every step of the startup chain passed: 1 or 0. With 0 no statement is accepted.")
+)
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("gate_"+name, help, labels, nil)
+}
+
+// gateMetrics reads the service when Prometheus asks.
+type gateMetrics struct{ a *api }
+
+// Describe implements prometheus.Collector.
+func (m gateMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{metricInfo, metricRequests, metricStatements, metricDecisions, metricPhase, metricPending, metricUnknown,
+		metricParser, metricParserKills, metricConnections, metricWaits, metricQuarantined, metricHead, metricLogOK, metricChainOK} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m gateMetrics) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	}
+	a, stats := m.a, m.a.Gate.Stats()
+	gauge(metricInfo, 1, a.Version, a.Gate.ModeNow(), a.Gate.PolicyVersion())
+	counter(metricRequests, float64(stats.Requests))
+	for kind, n := range stats.ByQueryType {
+		counter(metricStatements, float64(n), kind)
+	}
+	for decision, n := range stats.Decisions {
+		counter(metricDecisions, float64(n), decision)
+	}
+	for phase, p := range stats.Latency {
+		ch <- prometheus.MustNewConstSummary(metricPhase, p.Count, p.Seconds,
+			map[float64]float64{0.5: p.P50 / 1000, 0.95: p.P95 / 1000, 0.99: p.P99 / 1000}, phase)
+	}
+	m.records(ch, gauge)
+	parser, pool := a.Classifier.Stats(), a.Database.Stats()
+	counter(metricParser, float64(parser.InProcess), "in_process")
+	counter(metricParser, float64(parser.Child), "child")
+	counter(metricParser, float64(parser.Refused), "refused")
+	counter(metricParserKills, float64(parser.Killed))
+	gauge(metricConnections, float64(pool.InUse), "in_use")
+	gauge(metricConnections, float64(pool.Idle), "idle")
+	counter(metricWaits, float64(pool.Waits))
+	counter(metricQuarantined, float64(pool.Quarantined))
+	gauge(metricHead, float64(a.Log.Head().Seq))
+	gauge(metricLogOK, truth(a.Log.Health().OK))
+	gauge(metricChainOK, truth(!a.Gate.Chain().Failed()))
+}
+
+// records are what the projections count. Where they can't be read the scrape
+// fails: a figure that is missing must not look like none.
+func (m gateMetrics) records(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string)) {
+	view := m.a.Store.View()
+	defer view.Close()
+	pending, err := view.ApprovalsPending(m.a.Now())
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(metricPending, err)
+		return
+	}
+	gauge(metricPending, float64(pending))
+	gauge(metricUnknown, float64(view.Counters().ExecutionsUnknown))
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
