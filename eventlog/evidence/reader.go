@@ -150,10 +150,11 @@ func (r *reader) text(limit int) []byte {
 	r.buf = r.buf[:0]
 	for r.err == nil {
 		r.plain(limit)
+		if r.err == nil && len(r.buf) > limit { // judged before the next byte, which may be missing
+			r.fail("the text is longer than %d bytes", limit)
+		}
 		switch c := r.next(); {
 		case r.err != nil:
-		case len(r.buf) > limit:
-			r.fail("the text is longer than %d bytes", limit)
 		case c == '"' && !utf8.Valid(r.buf):
 			r.fail("the text is not valid UTF-8")
 		case c == '"':
