@@ -20,7 +20,7 @@
 // A Checkpoint says: at this size the root was this. It is a signed note
 // (golang.org/x/mod/sumdb/note), a few lines of text that can be mailed,
 // printed and compared. A Signer makes it and refuses to sign a tree that does
-// not continue the checkpoint it signed before.
+// not continue the checkpoint it signed before; a Folder keeps them all.
 //
 // A Witness is somebody else's server. It keeps the newest checkpoint it has
 // seen and adds its cosignature only to one that continues it. With it even

@@ -37,17 +37,22 @@ type Stored struct {
 
 // Store makes n durable, under the number of the segment that holds event
 // n.Size. A note that lies there already may only gain signatures: another
-// statement about the same size is ErrRewritten.
+// statement about the same size is ErrRewritten. The folder that the Folder
+// lies in has to exist and to be durable itself, as that of a log is.
 func (f Folder) Store(segment uint32, n *Note) error {
 	dir := filepath.Join(f.path, fmt.Sprintf("%0*d", segmentDigits, segment))
 	path := filepath.Join(dir, fmt.Sprintf("%0*d%s", sizeDigits, n.Size, noteSuffix))
 	if err := onlyGrows(path, n); err != nil {
 		return err
 	}
-	if err := makeFolder(dir); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
-	return replace(path, n.Raw)
+	if err := replace(path, n.Raw); err != nil {
+		return err
+	}
+	// Always both: a process that died may have made them and not synced.
+	return errors.Join(syncFolder(f.path), syncFolder(filepath.Dir(f.path)))
 }
 
 // onlyGrows holds a note against the one that it replaces, line by line.
@@ -69,23 +74,6 @@ func onlyGrows(path string, n *Note) error {
 		}
 	}
 	return nil
-}
-
-// makeFolder makes a folder and its parents, each durable in its own parent.
-func makeFolder(path string) error {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return nil
-	}
-	parent := filepath.Dir(path)
-	if parent != path {
-		if err := makeFolder(parent); err != nil {
-			return err
-		}
-	}
-	if err := os.Mkdir(path, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return syncFolder(parent)
 }
 
 // replace writes a file of which a crash leaves the old or the new content.
