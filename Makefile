@@ -7,6 +7,7 @@ FUZZTIME  ?= 30s
 CRASHES   ?= 200
 CHANGES   ?= 1000
 WATCHROUNDS ?= 40
+DAMAGED   ?= 3000
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 
 .DEFAULT_GOAL := help
@@ -70,6 +71,11 @@ fuzz: ## run every fuzz target for FUZZTIME (default 30s)
 	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x $$pkg; \
 	  done; done
+
+.PHONY: verifiers
+verifiers: ## both verifiers of evidence: DAMAGED files of each kind (default 3000), a bundle of 100,000 events, 10,000 cut logs
+	EVIDENCE_CUTS=10000 $(GO) test -count=1 -timeout 60m -v -run Cut ./eventlog/evidence
+	SECOND_VERIFIER_ROUNDS=$(DAMAGED) SECOND_VERIFIER_EVENTS=100000 $(GO) test -count=1 -timeout 60m -v ./fixtures/secondverifier
 
 .PHONY: watch
 watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch
