@@ -229,10 +229,7 @@ func TestABackupOfADamagedLogIsRefused(t *testing.T) {
 	g := startShop(t)
 	require.Equal(t, 200, g.query(t, ask("SELECT 1")).status)
 	d, _ := crashCopy(t, g)
-	log, err := os.ReadFile(d.file("audit.wal"))
-	require.NoError(t, err)
-	log[frame.HeaderSize+60] ^= 1
-	require.NoError(t, os.WriteFile(d.file("audit.wal"), log, 0o600))
+	log := spoilFirstEvent(t, d)
 	code, _, errs := d.command(t, "log", "backup", d.file("copy"))
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, errs, "does not verify")
@@ -241,6 +238,15 @@ func TestABackupOfADamagedLogIsRefused(t *testing.T) {
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, errs, "not a whole backup")
 	require.True(t, bytes.Equal(log, mustRead(t, d.file("audit.wal"))))
+}
+
+// spoilFirstEvent changes one bit of the log and gives its bytes.
+func spoilFirstEvent(t testing.TB, d gateDir) []byte {
+	t.Helper()
+	log := mustRead(t, d.file("audit.wal"))
+	log[frame.HeaderSize+60] ^= 1
+	require.NoError(t, os.WriteFile(d.file("audit.wal"), log, 0o600))
+	return log
 }
 
 func mustRead(t testing.TB, path string) []byte {

@@ -28,7 +28,7 @@ func (a *app) logCommand() *cobra.Command {
 		Use: "log", Short: "Verify, read, back up, restore and rebuild from the event log", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	cmd.AddCommand(a.logVerifyCommand(), a.logDumpCommand(), a.logBackupCommand(), a.logRestoreCommand(), a.logRebuildCommand(), a.logDigestCommand())
+	cmd.AddCommand(a.logVerifyCommand(), a.logDumpCommand(), a.logTailCommand(), a.logBackupCommand(), a.logRestoreCommand(), a.logRebuildCommand(), a.logDigestCommand())
 	return cmd
 }
 
@@ -151,6 +151,11 @@ func printEvents(w io.Writer, events iter.Seq2[event.Envelope, error], to uint64
 		}
 	}
 	return out.Flush()
+}
+
+func printEvent(w io.Writer, e *event.Envelope) error {
+	_, err := w.Write(append(event.AppendJSON(nil, e), '\n'))
+	return err
 }
 
 // openLog opens the log of the settings as its writer does, so that no gate can

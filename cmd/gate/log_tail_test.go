@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestTheEndOfTheLogIsFollowed: the last events first, then each new one, until
+// the command is interrupted.
+func TestTheEndOfTheLogIsFollowed(t *testing.T) {
+	g := startShop(t)
+	require.Equal(t, 200, g.query(t, ask("SELECT 1")).status)
+	ctx, interrupt := context.WithCancel(context.Background())
+	out, errs := &lockedBuffer{}, &lockedBuffer{}
+	a := &app{streams: streams{strings.NewReader(""), out, errs}, environ: g.environ()}
+	ended := make(chan int, 1)
+	go func() { ended <- a.run(ctx, []string{"log", "tail", "-n", "2"}) }()
+	lines := func(n int) func() bool {
+		return func() bool { return strings.Count(out.String(), "\n") >= n }
+	}
+	require.Eventually(t, lines(2), startPatience, tick, errs)
+	require.Equal(t, 200, g.query(t, ask("SELECT 2")).status)
+	require.Eventually(t, lines(5), startPatience, tick, errs)
+	interrupt()
+	require.Zero(t, <-ended, errs)
+	seqs := dumped(t, out.String())
+	for i, seq := range seqs {
+		require.Equal(t, seqs[0]+uint64(i), seq)
+	}
+	g.end(t)
+	all := g.events(t)
+	require.Greater(t, all[len(all)-1].Seq, seqs[len(seqs)-1], "the last event is that of the end")
+}
+
+func TestADamagedLogIsNotFollowed(t *testing.T) {
+	g := startShop(t)
+	d, _ := crashCopy(t, g)
+	spoilFirstEvent(t, d)
+	code, _, errs := d.command(t, "log", "tail")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "corruption_detected after event 0")
+}
