@@ -18,8 +18,9 @@ import (
 
 // changeOptions are the flags of what changes a running gate.
 type changeOptions struct {
-	url, note, reason, replay string
-	json, yes                 bool
+	gate                 gateAddress
+	note, reason, replay string
+	json, yes            bool
 }
 
 func (a *app) policyCandidateCommand() *cobra.Command {
@@ -31,7 +32,7 @@ version that passes is a candidate, one that fails is rejected and its number is
 with "gate policy test" first. The same bytes again change nothing. GATE_OPERATOR_TOKEN is needed.`,
 		RunE: func(c *cobra.Command, args []string) error { return a.proposePolicy(c.Context(), args[0], o) },
 	}
-	gateFlag(cmd, &o.url)
+	gateFlag(cmd, &o.gate)
 	cmd.Flags().StringVar(&o.note, "note", "", "a note for the record, such as who reviewed it")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print the answer as JSON")
 	return cmd
@@ -42,7 +43,7 @@ func (a *app) proposePolicy(ctx context.Context, name string, o changeOptions) e
 	if err != nil {
 		return err
 	}
-	client, err := a.gateClient(s, o.url)
+	client, err := a.gateClient(s, o.gate)
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ With a file, the gate must hold exactly its bytes: what was reviewed is what bec
 bound to what that showed. GATE_OPERATOR_TOKEN is needed.`,
 		RunE: func(c *cobra.Command, args []string) error { return a.activatePolicy(c.Context(), args[0], o) },
 	}
-	gateFlag(cmd, &o.url)
+	gateFlag(cmd, &o.gate)
 	cmd.Flags().StringVar(&o.replay, "replay", "", "decide recorded decisions of this time again first, such as 24h")
 	cmd.Flags().StringVar(&o.reason, "reason", "", "why, for the record")
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
@@ -95,7 +96,7 @@ func (a *app) activatePolicy(ctx context.Context, name string, o changeOptions) 
 	if err != nil {
 		return err
 	}
-	client, err := a.gateClient(s, o.url)
+	client, err := a.gateClient(s, o.gate)
 	if err != nil {
 		return err
 	}
@@ -185,7 +186,7 @@ shown first. GATE_OPERATOR_TOKEN is needed.`,
 			return a.rollbackPolicy(c.Context(), version, o)
 		},
 	}
-	gateFlag(cmd, &o.url)
+	gateFlag(cmd, &o.gate)
 	cmd.Flags().StringVar(&o.replay, "replay", "", "decide recorded decisions of this time again first, such as 24h")
 	cmd.Flags().StringVar(&o.reason, "reason", "", "why, for the record")
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
@@ -198,7 +199,7 @@ func (a *app) rollbackPolicy(ctx context.Context, version string, o changeOption
 	if err != nil {
 		return err
 	}
-	client, err := a.gateClient(s, o.url)
+	client, err := a.gateClient(s, o.gate)
 	if err != nil {
 		return err
 	}

@@ -180,11 +180,11 @@ func TestTheAddressOfTheSettingsIsOneToDial(t *testing.T) {
 		"127.0.0.1:6543": "http://127.0.0.1:6543", "0.0.0.0:7000": "http://127.0.0.1:7000", ":7000": "http://127.0.0.1:7000",
 		"[::]:7000": "http://127.0.0.1:7000", "[::1]:7000": "http://[::1]:7000", "gate.internal:80": "http://gate.internal:80",
 	} {
-		client, err := (&app{}).gateClient(&settings{HTTPListenAddr: listen}, "")
+		client, err := (&app{}).gateClient(&settings{HTTPListenAddr: listen}, gateAddress{})
 		require.NoError(t, err)
 		require.Equal(t, want, client.base)
 	}
-	client, err := (&app{}).gateClient(&settings{}, "https://gate.example/base/")
+	client, err := (&app{}).gateClient(&settings{}, gateAddress{url: "https://gate.example/base/"})
 	require.NoError(t, err)
 	require.Equal(t, "https://gate.example/base", client.base)
 }

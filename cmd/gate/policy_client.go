@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"writegate/sqlgate/policy"
+	"writegate/tlsfiles"
 )
 
 // Bounds of a conversation with a gate: an answer that lists every version
@@ -34,14 +36,52 @@ type gateClient struct {
 	http  *http.Client
 }
 
-// gateFlag is the flag of every command that can speak to a running gate.
-func gateFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "url", "", "URL of the running gate, such as http://127.0.0.1:6543; default from GATE_HTTP_LISTEN_ADDR")
+// A gateAddress says which running gate is meant, and how to know it.
+type gateAddress struct {
+	url       string
+	ca        string // PEM file of the authorities to believe; "" is those of the system
+	cert, key string // PEM files of a client certificate, "" for none
 }
 
-// gateClient makes a client for the gate at address, "" being the one that
-// these settings start.
-func (a *app) gateClient(s *settings, address string) (*gateClient, error) {
+// gateFlag is the flags of every command that can speak to a running gate.
+func gateFlag(cmd *cobra.Command, to *gateAddress) {
+	cmd.Flags().StringVar(&to.url, "url", "", "URL of the running gate, such as http://127.0.0.1:6543; default from GATE_HTTP_LISTEN_ADDR")
+	cmd.Flags().StringVar(&to.ca, "cacert", "", "PEM file of the authority that signed the gate's certificate")
+	cmd.Flags().StringVar(&to.cert, "cert", "", "PEM file of a client certificate to show to the gate")
+	cmd.Flags().StringVar(&to.key, "key", "", "PEM file of its key")
+}
+
+// tls is what the flags say about certificates.
+func (g gateAddress) tls() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if g.ca != "" {
+		pool, _, err := tlsfiles.Authorities(g.ca, time.Now())
+		if err != nil {
+			return nil, fmt.Errorf("--cacert: %w", err)
+		}
+		config.RootCAs = pool
+	}
+	if (g.cert == "") != (g.key == "") {
+		return nil, errors.New("--cert and --key go together: give both or none")
+	}
+	if g.cert != "" {
+		pair, err := tlsfiles.Pair(g.cert, g.key, time.Now())
+		if err != nil {
+			return nil, fmt.Errorf("--cert and --key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// gateClient makes a client for the gate at an address; without a URL it is the
+// gate that these settings start.
+func (a *app) gateClient(s *settings, at gateAddress) (*gateClient, error) {
+	encrypted, err := at.tls()
+	if err != nil {
+		return nil, err
+	}
+	address := at.url
 	if address == "" {
 		host, port, err := net.SplitHostPort(s.HTTPListenAddr)
 		if err != nil {
@@ -50,7 +90,11 @@ func (a *app) gateClient(s *settings, address string) (*gateClient, error) {
 		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 			host = "127.0.0.1"
 		}
-		address = "http://" + net.JoinHostPort(host, port)
+		scheme := "http://"
+		if s.TLSCert != "" {
+			scheme = "https://"
+		}
+		address = scheme + net.JoinHostPort(host, port)
 	}
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || u.RawQuery != "" {
@@ -60,7 +104,7 @@ func (a *app) gateClient(s *settings, address string) (*gateClient, error) {
 		base: strings.TrimRight(u.String(), "/"), token: s.OperatorToken,
 		http: &http.Client{
 			Timeout:       gateTime + millis(s.ReplayTimeout),
-			Transport:     &http.Transport{DialContext: (&net.Dialer{Timeout: gateDialTime}).DialContext, ForceAttemptHTTP2: true},
+			Transport:     &http.Transport{DialContext: (&net.Dialer{Timeout: gateDialTime}).DialContext, TLSClientConfig: encrypted, ForceAttemptHTTP2: true},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil

@@ -19,7 +19,8 @@ import (
 )
 
 type diffOptions struct {
-	url, replay          string
+	gate                 gateAddress
+	replay               string
 	json, exitCode, text bool
 }
 
@@ -34,7 +35,7 @@ no gate is asked: versions are those of GATE_POLICY_DIR. --replay 24h asks a run
 what it recorded in the last 24 hours again, under both.`,
 		RunE: func(c *cobra.Command, args []string) error { return a.diffPolicies(c.Context(), args[0], args[1], o) },
 	}
-	gateFlag(cmd, &o.url)
+	gateFlag(cmd, &o.gate)
 	cmd.Flags().StringVar(&o.replay, "replay", "", "decide recorded decisions of this time again, such as 24h (asks a running gate)")
 	cmd.Flags().BoolVar(&o.text, "text", false, "print the difference of the texts too")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print the answer as JSON")
@@ -51,7 +52,7 @@ func (a *app) diffPolicies(ctx context.Context, base, target string, o diffOptio
 		return fmt.Errorf("only one of the two can be standard input")
 	}
 	compare := a.diffOffline
-	if o.url != "" || o.replay != "" {
+	if o.gate.url != "" || o.replay != "" {
 		compare = a.diffAtGate
 	}
 	answer, raw, err := compare(ctx, s, base, target, o)
@@ -88,7 +89,7 @@ func (a *app) diffOffline(_ context.Context, s *settings, base, target string, _
 }
 
 func (a *app) diffAtGate(ctx context.Context, s *settings, base, target string, o diffOptions) (*sqlgate.DiffAnswer, []byte, error) {
-	client, err := a.gateClient(s, o.url)
+	client, err := a.gateClient(s, o.gate)
 	if err != nil {
 		return nil, nil, err
 	}

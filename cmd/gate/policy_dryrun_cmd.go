@@ -18,9 +18,10 @@ import (
 )
 
 type dryRunOptions struct {
-	sql, url, replay, compareTo string
-	json                        bool
-	claims                      policy.CaseContext
+	gate                   gateAddress
+	sql, replay, compareTo string
+	json                   bool
+	claims                 policy.CaseContext
 }
 
 func (a *app) policyDryRunCommand() *cobra.Command {
@@ -41,7 +42,7 @@ that of --compare-to, and under this one.`,
 			return a.dryRun(c.Context(), name, o)
 		},
 	}
-	gateFlag(cmd, &o.url)
+	gateFlag(cmd, &o.gate)
 	f := cmd.Flags()
 	f.StringVar(&o.sql, "sql", "", "the statement; standard input where it is not given")
 	f.StringVar(&o.compareTo, "compare-to", "", "say what this version decides too")
@@ -80,7 +81,7 @@ func (a *app) dryRun(ctx context.Context, name string, o dryRunOptions) error {
 		return err
 	}
 	run := a.dryRunOffline
-	if o.url != "" || o.replay != "" {
+	if o.gate.url != "" || o.replay != "" {
 		run = a.dryRunAtGate
 	}
 	answer, raw, err := run(ctx, s, name, o)
@@ -157,7 +158,7 @@ func (a *app) dryRunOffline(ctx context.Context, s *settings, name string, o dry
 }
 
 func (a *app) dryRunAtGate(ctx context.Context, s *settings, name string, o dryRunOptions) (*sqlgate.DryRunAnswer, []byte, error) {
-	client, err := a.gateClient(s, o.url)
+	client, err := a.gateClient(s, o.gate)
 	if err != nil {
 		return nil, nil, err
 	}

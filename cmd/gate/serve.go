@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"runtime"
 	"time"
 
@@ -71,6 +72,9 @@ func (a *app) serve(ctx context.Context) error {
 		return fmt.Errorf("GATE_HTTP_LISTEN_ADDR is %s: %w", s.HTTPListenAddr, err)
 	}
 	logger.Info("the gate is listening", "source", "gate", "address", server.Addr().String(), "mode", s.Mode, "version", version, "tls", listenerTLS != nil)
+	if addr, ok := server.Addr().(*net.TCPAddr); ok && listenerTLS == nil && !addr.IP.IsLoopback() {
+		logger.Warn("the API is cleartext on an address that others reach: tokens and statements can be read on the way; set GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH", "source", "gate")
+	}
 	if g.gate.ModeNow() == sqlgate.ModeEmergencyBypass {
 		logger.Warn("emergency bypass: statements with an operator token run whatever was decided about them", "source", "gate",
 			"reason", s.BypassReason, "until", s.BypassUntil)

@@ -181,3 +181,33 @@ func TestAGateDoesNotStartWithCertificatesThatDoNotFit(t *testing.T) {
 	require.Contains(t, output.String(), "GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH")
 	require.NoFileExists(t, d.file("audit.wal"), "nothing was begun")
 }
+
+func TestCommandsReachAGateBehindTLS(t *testing.T) {
+	g := startTLSGate(t, time.Hour)
+	shown := g.clients.Issue(t.TempDir(), "ana", x509.ExtKeyUsageClientAuth)
+	run := func(args ...string) (int, string) {
+		output := new(lockedBuffer)
+		base := []string{"policy", "diff", "active", "active", "--url", g.base}
+		code := Run(t.Context(), append(base, args...), streams{strings.NewReader(""), output, output}, []string{"GATE_OPERATOR_TOKEN=" + operatorTestToken})
+		return code, output.String()
+	}
+	code, said := run("--cacert", g.servers.Path, "--cert", shown.Cert, "--key", shown.Key)
+	require.Zero(t, code, said)
+	code, said = run("--cert", shown.Cert, "--key", shown.Key)
+	require.NotZero(t, code, "the system knows no such authority")
+	require.Contains(t, said, "certificate")
+	code, said = run("--cacert", g.servers.Path)
+	require.NotZero(t, code)
+	require.Contains(t, said, "certificate required")
+	code, said = run("--cacert", g.servers.Path, "--cert", shown.Cert)
+	require.NotZero(t, code)
+	require.Contains(t, said, "--cert and --key go together")
+}
+
+func TestCleartextThatOthersReachIsWarnedOf(t *testing.T) {
+	d := newGateDir(t, nil)
+	g := startGate(t, d, "GATE_HTTP_LISTEN_ADDR=0.0.0.0:0")
+	require.Contains(t, g.output.String(), "cleartext on an address that others reach")
+	quiet := startGate(t, newGateDir(t, nil))
+	require.NotContains(t, quiet.output.String(), "cleartext")
+}
