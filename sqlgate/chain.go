@@ -49,6 +49,7 @@ type Chain struct {
 	mu      sync.Mutex // guards what follows
 	steps   []StepState
 	failure *ChainFailure
+	guards  []StepState // what is enforced beside the chain
 
 	auditFailed bool
 }
@@ -111,14 +112,17 @@ func (c *Chain) AuditFailed(code fault.Code, message string) {
 func (c *Chain) Steps() []StepState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.steps)
+	return slices.Concat(c.steps, c.guards)
 }
 
 // Failure is what keeps the gate from protecting, nil when nothing does.
 func (c *Chain) Failure() *ChainFailure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.failure
+	if c.failure != nil {
+		return c.failure
+	}
+	return c.guardFailure()
 }
 
 // Failed reports whether any step failed or was not reached.

@@ -53,7 +53,7 @@ func (g *Gate) RunChain(ctx context.Context, audit error) {
 // serving: a folder that a person mended is taken without a restart. What
 // failed before in the same words is not recorded once more.
 func (g *Gate) RetryChain(ctx context.Context) {
-	if f := g.chain.Failure(); f != nil && f.Step != StepAuditLog {
+	if f := g.chain.walked(); f != nil && f.Step != StepAuditLog {
 		g.walkChain(ctx)
 	}
 }
@@ -81,7 +81,7 @@ func (g *Gate) walkChain(ctx context.Context) {
 		return
 	}
 	defer g.policyWork.unlock()
-	before := g.chain.Failure()
+	before := g.chain.walked()
 	walk := newChain()
 	walk.pass(StepAuditLog, "The event log is continuous.")
 	failure := g.loadPolicy(ctx, walk)

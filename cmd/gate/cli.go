@@ -58,7 +58,7 @@ type app struct {
 	step    func(name string) // test hook at each named step of the journey; nil in production
 	ready   func(addr string) // test hook: the listener is up
 	drain   time.Duration     // test hook: another drainTime; 0 in production
-	tlsLook time.Duration     // test hook: another tlsLookEvery; 0 in production
+	look    time.Duration     // test hook: another lookEvery; 0 in production
 	logFS   frame.FS          // test hook: what the event log lies on; nil in production
 }
 

@@ -75,6 +75,9 @@ func (s *settings) applyProfile(values map[string]string) {
 	if _, set := values["GATE_TLS_REQUIRE_CLIENT_CERT"]; !set {
 		s.TLSRequireClientCert = true
 	}
+	if _, set := values["GATE_ENFORCE_PG_HBA_BASELINE"]; !set {
+		s.EnforceHBA = baselineEnforce
+	}
 }
 
 // unknownNames names every GATE_* variable that no page knows, with the

@@ -53,13 +53,13 @@ func (a *app) serve(ctx context.Context) error {
 	}
 	buffer := httpd.NewLogBuffer(httpd.LogCapacity)
 	logger := slog.New(buffer.Handler(slog.NewJSONHandler(a.err, nil)))
-	keeper := newTLSKeeper(logger, cmp.Or(a.tlsLook, tlsLookEvery))
+	keeper := newTLSKeeper(logger, cmp.Or(a.look, lookEvery))
 	defer keeper.close()
 	listenerTLS, err := keeper.keepListener(s)
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	g := &service{settings: s, log: logger, buffer: buffer, started: time.Now(), step: a.step, logFS: a.logFS, tls: keeper}
+	g := &service{settings: s, log: logger, buffer: buffer, started: time.Now(), step: a.step, logFS: a.logFS, tls: keeper, look: keeper.every}
 	defer g.close()
 	if err := g.open(ctx); err != nil {
 		return err

@@ -33,6 +33,10 @@ type service struct {
 	step     func(string)
 	logFS    frame.FS // nil is the host's
 	tls      *tlsKeeper
+	look     time.Duration // how often what is not fine is looked at again
+	roles    roleBook
+
+	baselineSaid string // by the last checks of the access rules
 
 	store      *projections.Store
 	events     *eventlog.Log
@@ -67,7 +71,12 @@ func (g *service) open(ctx context.Context) error {
 		g.work.Go(func() { g.commands.RunExpiry(background) })
 		g.work.Go(func() { g.commands.RunThrottle(background) })
 	}
+	g.expectRoles(ctx)
 	g.firstLook(ctx)
+	if g.settings.EnforceHBA != baselineOff {
+		fine := g.checkBaseline(ctx)
+		g.work.Go(func() { g.keepBaseline(background, fine) })
+	}
 	g.gate.RunChain(ctx, g.damaged)
 	g.work.Go(func() { g.gate.KeepTrying(background) })
 	if every := g.settings.OutcomeCheckSecs; every > 0 && g.damaged == nil {
@@ -213,7 +222,9 @@ func (g *service) openDatabase() (*pgexec.DB, error) {
 		AcquireTimeout: millis(s.DBAcquireTimeout), QueryTimeout: millis(s.DBQueryTimeout), BulkQueryTimeout: millis(s.DBBulkTimeout),
 		LockTimeout: millis(s.DBLockTimeout), IdleInTxTimeout: millis(s.DBIdleInTxTimeout), CommitTimeout: millis(s.DBCommitTimeout),
 		ErrorDetail: s.DBErrorDetail, MaxResultRows: s.MaxResultRows, MaxResultBytes: s.MaxResultBytes,
-		TLS:           pgexec.TLSConfig{Mode: s.UpstreamTLSMode, CAPath: s.UpstreamTLSCA, CertPath: s.UpstreamTLSCert, KeyPath: s.UpstreamTLSKey, ServerName: s.UpstreamTLSServerName},
+		TLS:       pgexec.TLSConfig{Mode: s.UpstreamTLSMode, CAPath: s.UpstreamTLSCA, CertPath: s.UpstreamTLSCert, KeyPath: s.UpstreamTLSKey, ServerName: s.UpstreamTLSServerName},
+		DenyRoles: s.Profile == profileProduction, RoleEvery: looksWhenFine * g.look,
+		OnRole:        func(r pgexec.RoleReport) { g.work.Go(func() { g.roleSeen(r) }) },
 		OnServerMajor: g.learnMajor,
 		OnPoolStopped: func(pool, reason string) { g.work.Go(func() { g.poolStopped(pool, reason) }) },
 	}, g.log.With("source", "database"))

@@ -90,7 +90,7 @@ type settings struct {
 	TLSClientCA          string `env:"GATE_TLS_CLIENT_CA_BUNDLE_PATH" doc:"PEM file of the CAs that sign client certificates"`
 	TLSRequireClientCert bool   `env:"GATE_TLS_REQUIRE_CLIENT_CERT" envDefault:"false" doc:"refuse clients without a certificate; true in production"`
 	TLSMinVersion        string `env:"GATE_TLS_MIN_VERSION" envDefault:"1.2" oneof:"1.2,1.3" doc:"lowest TLS version that clients may speak"`
-	EnforceHBA           string `env:"GATE_ENFORCE_PG_HBA_BASELINE" envDefault:"false" oneof:"false,report,true" later:"the pg_hba baseline" doc:"check PostgreSQL's access rules"`
+	EnforceHBA           string `env:"GATE_ENFORCE_PG_HBA_BASELINE" envDefault:"false" oneof:"false,report,true" doc:"hold PostgreSQL's access rules against what the gate expects: report tells, true refuses statements; true in production"`
 	OutcomeCheckSecs     int    `env:"GATE_OUTCOME_CHECK_INTERVAL_SECONDS" envDefault:"30" min:"0" max:"86400" doc:"seconds between checks of unknown outcomes; 0 = off"`
 	OutcomeMarkerTable   string `env:"GATE_OUTCOME_MARKER_TABLE" later:"the outcome marker" doc:"table of execution markers"`
 	OutcomeMarkerKeep    int    `env:"GATE_OUTCOME_MARKER_KEEP_DAYS" envDefault:"30" min:"1" max:"3650" later:"the outcome marker" doc:"days its rows are kept"`

@@ -19,7 +19,7 @@ import (
 
 // How certificates are looked after (design/execution-and-wire.md part 7).
 const (
-	tlsLookEvery   = 30 * time.Second
+	lookEvery      = 30 * time.Second // at the files, and at what is enforced at the database's side
 	tlsWarnsBefore = 14 * 24 * time.Hour
 )
 

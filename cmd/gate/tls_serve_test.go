@@ -34,7 +34,7 @@ func startTLSGate(t *testing.T, look time.Duration, extra ...string) *tlsGate {
 	pair := g.servers.Issue(g.files, "gate.test", x509.ExtKeyUsageServerAuth)
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables)
-	g.testGate = startGateWith(t, d, func(a *app) { a.tlsLook = look }, append(extra,
+	g.testGate = startGateWith(t, d, func(a *app) { a.look = look }, append(extra,
 		"GATE_TLS_CERT_PATH="+pair.Cert, "GATE_TLS_KEY_PATH="+pair.Key, "GATE_TLS_CLIENT_CA_BUNDLE_PATH="+g.clients.Path, "GATE_TLS_REQUIRE_CLIENT_CERT=true")...)
 	g.base = "https://" + strings.TrimPrefix(g.base, "http://")
 	g.testGate.client = g.as(t, "shop")

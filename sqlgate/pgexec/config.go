@@ -44,12 +44,21 @@ type Config struct {
 
 	TLS TLSConfig
 
+	// DenyRoles stops a pool whose role may do what it must not (GATE_PROFILE
+	// production). Else OnRole is the only thing that comes of it. RoleEvery is
+	// how often roles are looked at again (10 min).
+	DenyRoles bool
+	RoleEvery time.Duration
+
 	// OnServerMajor is called when a connection shows the server's major for the
 	// first time, or another one. OnPoolStopped is called when a pool stops for
 	// 30 s because settings drifted three times in a minute (event
-	// db_unavailable, reason_code settings_drift). Both must return quickly.
+	// db_unavailable, reason_code settings_drift). OnRole is called when a pool's
+	// role is seen for the first time or with other rights than before. All must
+	// return quickly.
 	OnServerMajor func(major int)
 	OnPoolStopped func(pool, reason string)
+	OnRole        func(RoleReport)
 }
 
 // withDefaults fills in what is not set.
@@ -70,6 +79,7 @@ func (c Config) withDefaults() Config {
 	c.OrphanGrace = cmp.Or(c.OrphanGrace, 10*time.Second)
 	c.MaxResultRows = cmp.Or(c.MaxResultRows, 10_000)
 	c.MaxResultBytes = cmp.Or(c.MaxResultBytes, 16<<20)
+	c.RoleEvery = cmp.Or(c.RoleEvery, roleEvery)
 	c.TLS.Mode = cmp.Or(c.TLS.Mode, TLSVerifyFull)
 	return c
 }
@@ -123,6 +133,15 @@ func quoteSearchPath(list string) (string, error) {
 		quoted = append(quoted, `"`+strings.ReplaceAll(name, `"`, `""`)+`"`)
 	}
 	return strings.Join(append(quoted, "pg_temp"), ", "), nil
+}
+
+// schemas are the names of the search path.
+func (c Config) schemas() []string {
+	names := strings.Split(c.SearchPath, ",")
+	for i, name := range names {
+		names[i] = strings.TrimSpace(name)
+	}
+	return names
 }
 
 // urlKeys are the only things a URL may say. TLS has settings of its own, and a

@@ -97,6 +97,7 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 		return nil, err
 	}
 	db.spawn(db.janitor)
+	db.spawn(db.watchRoles)
 	return db, nil
 }
 

@@ -55,7 +55,9 @@ type pool struct {
 
 	mu      sync.Mutex
 	drifts  []time.Time
-	stopped time.Time // until when
+	stopped time.Time   // until when
+	role    *RoleReport // nil: not looked at yet
+	roleAt  time.Time
 }
 
 func newPool(kind poolKind, cfg Config, login *pgconn.Config, size int, set *atomic.Pointer[tlsSet], log *slog.Logger) (*pool, error) {
@@ -186,6 +188,12 @@ func (p *pool) connect(ctx context.Context) (*conn, error) {
 			return nil, err
 		}
 		if !again {
+			if due, _ := p.roleDue(); due {
+				if err := p.judgeRole(ctx, c); err != nil {
+					c.close()
+					return nil, err
+				}
+			}
 			p.last.Store(&c.upstream)
 			return c, nil
 		}
@@ -275,6 +283,9 @@ func (p *pool) expired(res *puddle.Resource[*conn]) bool {
 
 // refuses is the fault of a pool that is stopped.
 func (p *pool) refuses() *fault.Fault {
+	if f := p.deniesRole(); f != nil {
+		return f
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Now().Before(p.stopped) {
@@ -323,5 +334,8 @@ func (p *pool) purge(all bool) {
 // be of its former life.
 func (p *pool) lost() {
 	p.last.Store(nil)
+	p.mu.Lock()
+	p.roleAt = time.Time{}
+	p.mu.Unlock()
 	p.purge(true)
 }

@@ -1,0 +1,38 @@
+-- The roles of the gate, with no more rights than it needs.
+--
+--   psql -v db=app -v schema=public -v owner=app_owner -f docs/database-role.sql -d app
+--
+-- Run it once, as a superuser, in the database that the gate is put in front of:
+-- db is its name, schema the one of GATE_SEARCH_PATH, owner the role that owns
+-- the tables. Afterwards give both roles a password (\password gate_reader,
+-- \password gate_writer) or client certificates of their names.
+-- The role for schema changes (GATE_DATABASE_DDL_URL) is the application's own
+-- owner, or a role that you make for it.
+
+CREATE ROLE gate_reader LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 24;
+CREATE ROLE gate_writer LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 24;
+-- A default, not a wall: the wall is the grants.
+ALTER ROLE gate_reader SET default_transaction_read_only = on;
+
+REVOKE TEMPORARY ON DATABASE :"db" FROM PUBLIC;
+GRANT CONNECT ON DATABASE :"db" TO gate_reader, gate_writer;
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+GRANT USAGE ON SCHEMA :"schema" TO gate_reader, gate_writer;
+
+GRANT SELECT ON ALL TABLES IN SCHEMA :"schema" TO gate_reader;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA :"schema" TO gate_writer;
+GRANT USAGE ON ALL SEQUENCES IN SCHEMA :"schema" TO gate_writer;
+
+-- Text cannot show what a function does. Grant them one by one, those that the
+-- policy admits.
+REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA :"schema" FROM PUBLIC;
+
+-- The same for what the owner makes later.
+ALTER DEFAULT PRIVILEGES FOR ROLE :"owner" REVOKE EXECUTE ON ROUTINES FROM PUBLIC;
+ALTER DEFAULT PRIVILEGES FOR ROLE :"owner" IN SCHEMA :"schema" GRANT SELECT ON TABLES TO gate_reader;
+ALTER DEFAULT PRIVILEGES FOR ROLE :"owner" IN SCHEMA :"schema" GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO gate_writer;
+ALTER DEFAULT PRIVILEGES FOR ROLE :"owner" IN SCHEMA :"schema" GRANT USAGE ON SEQUENCES TO gate_writer;
+
+-- Only for GATE_ENFORCE_PG_HBA_BASELINE: the gate reads the server's access rules.
+GRANT SELECT ON pg_hba_file_rules TO gate_writer;
+GRANT EXECUTE ON FUNCTION pg_hba_file_rules() TO gate_writer;

@@ -1,0 +1,205 @@
+package pgexec
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"writegate/commands/fault"
+)
+
+// How often a pool's role is looked at: again after a change of it may have
+// been made, and soon after one that must not be was found.
+const (
+	roleEvery = 10 * time.Minute
+	roleAgain = 30 * time.Second
+)
+
+// A RoleReport is what a pool's database role may do that it should not
+// (design/execution-and-wire.md part 8). The texts are for the operator.
+type RoleReport struct {
+	Pool string // reader, writer or ddl
+	Role string
+	Deny []string // in production the pool is stopped
+	Warn []string
+}
+
+func (r RoleReport) equal(o RoleReport) bool {
+	return r.Role == o.Role && slices.Equal(r.Deny, o.Deny) && slices.Equal(r.Warn, o.Warn)
+}
+
+// roleSQL lists what a role should not be able to do: $1 is the pool, $2 the
+// schemas. One row each, with the word deny or warn in front. Everything is
+// asked about the role itself, of the server's own functions, so that it costs
+// no rights. A superuser may do everything, so only that is said of one.
+const roleSQL = `
+WITH me AS (SELECT r.* FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user),
+ spaces AS (SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace AS n WHERE n.nspname = ANY ($2::pg_catalog.text[])),
+ base AS (SELECT d.* FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database()),
+ dangerous(oid, rolname, danger) AS (
+  SELECT g.oid, g.rolname, g.rolname LIKE 'pg\_%' OR g.rolsuper OR g.rolcreaterole OR g.rolcreatedb OR g.rolreplication OR g.rolbypassrls
+  FROM pg_catalog.pg_roles AS g),
+ found(level, what) AS (
+  SELECT 'deny', a.word FROM me, LATERAL (VALUES (me.rolsuper, 'is SUPERUSER'), (me.rolcreaterole, 'has CREATEROLE'), (me.rolcreatedb, 'has CREATEDB'),
+   (me.rolreplication, 'has REPLICATION'), (me.rolbypassrls, 'has BYPASSRLS')) AS a(has, word) WHERE a.has
+  UNION ALL SELECT CASE WHEN g.danger THEN 'deny' ELSE 'warn' END, 'is a member of ' || g.rolname
+   FROM me, dangerous AS g WHERE g.oid <> me.oid AND NOT me.rolsuper AND pg_catalog.pg_has_role(me.oid, g.oid, 'MEMBER')
+  UNION ALL SELECT 'deny', 'may CREATE in the database' FROM me, base WHERE NOT me.rolsuper AND pg_catalog.has_database_privilege(base.oid, 'CREATE')
+  UNION ALL SELECT 'deny', 'may CREATE in the schema ' || s.nspname
+   FROM me, spaces AS s WHERE $1 <> 'ddl' AND NOT me.rolsuper AND pg_catalog.has_schema_privilege(s.oid, 'CREATE')
+  UNION ALL SELECT 'deny', 'everybody (PUBLIC) may CREATE in the schema ' || s.nspname
+   FROM spaces AS s WHERE pg_catalog.has_schema_privilege('public', s.oid, 'CREATE')
+  UNION ALL SELECT 'deny', 'may write to ' || pg_catalog.count(*) || ' table(s), among them ' || pg_catalog.min(s.nspname || '.' || c.relname) || ', and is the role for reads'
+   FROM me, spaces AS s JOIN pg_catalog.pg_class AS c ON c.relnamespace = s.oid
+   WHERE $1 = 'reader' AND NOT me.rolsuper AND c.relkind IN ('r', 'p', 'v', 'f')
+    AND (pg_catalog.has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE') OR pg_catalog.has_any_column_privilege(c.oid, 'INSERT, UPDATE'))
+   HAVING pg_catalog.count(*) > 0
+  UNION ALL SELECT DISTINCT 'deny', 'may EXECUTE functions of dblink'
+   FROM me, pg_catalog.pg_extension AS e JOIN pg_catalog.pg_depend AS d ON d.refobjid = e.oid AND d.deptype = 'e' AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+   WHERE e.extname = 'dblink' AND NOT me.rolsuper AND pg_catalog.has_function_privilege(d.objid, 'EXECUTE')
+  UNION ALL SELECT 'warn', 'may make TEMPORARY tables' FROM me, base WHERE NOT me.rolsuper AND pg_catalog.has_database_privilege(base.oid, 'TEMPORARY')
+  UNION ALL SELECT 'warn', 'owns ' || pg_catalog.count(*) || ' object(s): an owner may switch off triggers and row security'
+   FROM me, pg_catalog.pg_shdepend AS o JOIN base ON o.dbid IN (0, base.oid)
+   WHERE $1 <> 'ddl' AND o.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND o.refobjid = me.oid AND o.deptype = 'o' HAVING pg_catalog.count(*) > 0
+  UNION ALL SELECT 'warn', 'the server runs with ' || s.name || '=' || s.setting FROM pg_catalog.pg_settings AS s
+   WHERE (s.name IN ('fsync', 'full_page_writes', 'track_counts', 'synchronous_commit') AND s.setting = 'off')
+    OR (s.name = 'max_prepared_transactions' AND s.setting <> '0') OR (s.name = 'password_encryption' AND s.setting = 'md5')
+  UNION ALL SELECT 'warn', 'has settings of its own: ' || pg_catalog.array_to_string(s.setconfig, ', ')
+   FROM me, base, pg_catalog.pg_db_role_setting AS s
+   WHERE (s.setrole = me.oid OR (s.setrole = 0 AND s.setdatabase = base.oid)) AND s.setconfig <> '{default_transaction_read_only=on}'::pg_catalog.text[]
+  UNION ALL SELECT 'warn', 'the event trigger ' || t.evtname || ' runs code at changes of the schema' FROM pg_catalog.pg_event_trigger AS t WHERE t.evtenabled <> 'D'
+  UNION ALL SELECT 'warn', 'the untrusted language ' || l.lanname || ' is installed' FROM pg_catalog.pg_language AS l WHERE l.lanispl AND NOT l.lanpltrusted
+  UNION ALL SELECT 'warn', 'the extension ' || e.extname || ' is installed' FROM pg_catalog.pg_extension AS e WHERE e.extname IN ('dblink', 'file_fdw', 'postgres_fdw', 'adminpack')
+  UNION ALL SELECT DISTINCT 'warn', 'the function ' || s.nspname || '.' || p.proname || ' has the name of a built-in one'
+   FROM spaces AS s JOIN pg_catalog.pg_proc AS p ON p.pronamespace = s.oid
+   WHERE EXISTS (SELECT FROM pg_catalog.pg_proc AS b WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::pg_catalog.regnamespace))
+SELECT pg_catalog.string_agg(f.level || ' ' || f.what, E'\x1f' ORDER BY f.level, f.what) FROM found AS f`
+
+// maxRoleFindings bounds what is kept of one role: a schema may hold thousands
+// of functions.
+const maxRoleFindings = 50
+
+// judgeRole looks at the role of a fresh connection, keeps what it found and
+// tells it on where it changed. The error is that of a pool that must not be used.
+func (p *pool) judgeRole(ctx context.Context, c *conn) error {
+	report, err := p.askRole(ctx, c)
+	if err != nil {
+		if p.cfg.DenyRoles {
+			return fault.New(fault.DBUnavailable, "What the gate's database role may do could not be looked at, so it is not used. Tell the operator.").With("step", stepRole).Because(err)
+		}
+		p.log.Warn("what the database role may do could not be looked at", "error", err)
+		return nil
+	}
+	p.mu.Lock()
+	changed := p.role == nil || !p.role.equal(report)
+	p.role, p.roleAt = &report, time.Now()
+	p.mu.Unlock()
+	if changed && p.cfg.OnRole != nil {
+		p.cfg.OnRole(report)
+	}
+	if f := p.deniesRole(); f != nil {
+		return f
+	}
+	return nil
+}
+
+// stepRole is the startup step that such a fault names.
+const stepRole = "database_role"
+
+func (p *pool) askRole(ctx context.Context, c *conn) (RoleReport, error) {
+	report := RoleReport{Pool: p.kind.String(), Role: p.login.User}
+	ask, row := query(roleSQL)
+	ask.oids = []uint32{25, 1009}
+	ask.params = [][]byte{[]byte(report.Pool), []byte(textArray(p.cfg.schemas()))}
+	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{ask})
+	switch {
+	case err != nil:
+		return report, err
+	case refused != nil:
+		return report, fmt.Errorf("the query was refused: %w", refused)
+	}
+	for finding := range strings.SplitSeq(row.text(0), separator) {
+		level, what, _ := strings.Cut(finding, " ")
+		switch {
+		case level == "deny" && len(report.Deny) < maxRoleFindings:
+			report.Deny = append(report.Deny, clip(what))
+		case level == "warn" && len(report.Warn) < maxRoleFindings:
+			report.Warn = append(report.Warn, clip(what))
+		}
+	}
+	return report, nil
+}
+
+// textArray writes names as an array of PostgreSQL.
+func textArray(names []string) string {
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(name) + `"`
+	}
+	return "{" + strings.Join(quoted, ",") + "}"
+}
+
+// deniesRole is the fault of a pool that is stopped because of its role.
+func (p *pool) deniesRole() *fault.Fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.cfg.DenyRoles || p.role == nil || len(p.role.Deny) == 0 {
+		return nil
+	}
+	return fault.New(fault.DBUnavailable, "The gate's database role for %s connections %s, so it is not used. Tell the operator.", p.role.Pool, strings.Join(p.role.Deny, ", ")).With("step", stepRole)
+}
+
+// roleDue reports whether the role has to be looked at: never seen, seen long
+// ago, or found with too many rights.
+func (p *pool) roleDue() (due, seen bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.role == nil {
+		return true, false
+	}
+	every := p.cfg.RoleEvery
+	if p.cfg.DenyRoles && len(p.role.Deny) > 0 {
+		every = min(every, roleAgain)
+	}
+	return time.Since(p.roleAt) >= every, true
+}
+
+// watchRoles looks again, on a connection of its own, at the roles that were
+// seen before.
+func (db *DB) watchRoles() {
+	ticker := time.NewTicker(min(db.cfg.RoleEvery, roleAgain))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-db.ctx.Done():
+			return
+		case <-ticker.C:
+			for _, p := range db.pools() {
+				if due, seen := p.roleDue(); due && seen {
+					p.lookAtRole(db.ctx)
+				}
+			}
+		}
+	}
+}
+
+// lookAtRole connects only to look. Connections that idle go when the role turns
+// out to be one that must not be used.
+func (p *pool) lookAtRole(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*p.cfg.ConnectTimeout)
+	defer cancel()
+	c, again, err := p.connectOnce(ctx)
+	if err != nil || again {
+		if again {
+			c.close()
+		}
+		return // a database out of reach is told by whoever needs it
+	}
+	defer c.close()
+	if err := p.judgeRole(ctx, c); err != nil {
+		p.log.Error("a pool is stopped because of what its database role may do", "error", err)
+		p.purge(true)
+	}
+}

@@ -1,0 +1,166 @@
+package pgexec
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/commands/fault"
+	"writegate/fixtures/postgres"
+)
+
+// A roleServer is a server of the test's own with the roles of docs/database-role.sql.
+type roleServer struct {
+	*postgres.Cluster
+	t *testing.T
+}
+
+func newRoleServer(t *testing.T) *roleServer {
+	t.Helper()
+	s := &roleServer{postgres.ClusterForTest(t, nil), t}
+	s.run("CREATE DATABASE app")
+	s.in("CREATE ROLE app_owner LOGIN PASSWORD 'owner'; GRANT CREATE, USAGE ON SCHEMA public TO app_owner; SET ROLE app_owner; CREATE TABLE items (id bigint PRIMARY KEY, n int)")
+	script, err := os.ReadFile(filepath.Join("..", "..", "docs", "database-role.sql"))
+	require.NoError(t, err)
+	s.in(strings.NewReplacer(`:"db"`, "app", `:"schema"`, "public", `:"owner"`, "app_owner").Replace(string(script)))
+	s.in("ALTER ROLE gate_reader PASSWORD 'r'; ALTER ROLE gate_writer PASSWORD 'w'")
+	return s
+}
+
+func (s *roleServer) run(sql string) {
+	s.t.Helper()
+	require.NoError(s.t, s.Execute(s.t.Context(), "postgres", sql), sql)
+}
+
+// in runs SQL in the application's database, as the superuser.
+func (s *roleServer) in(sql string) {
+	s.t.Helper()
+	require.NoError(s.t, s.Execute(s.t.Context(), "app", sql), sql)
+}
+
+// open makes a DB with the script's roles and collects what is told of them.
+func (s *roleServer) open(deny bool, change ...func(*Config)) (*DB, func() map[string]RoleReport) {
+	s.t.Helper()
+	var mu sync.Mutex
+	reports := make(map[string]RoleReport)
+	cfg := Config{
+		URL: s.URLFor("gate_writer", "w", "app"), ReadURL: s.URLFor("gate_reader", "r", "app"), TLS: TLSConfig{Mode: TLSDisable}, DenyRoles: deny,
+		OnRole: func(r RoleReport) {
+			mu.Lock()
+			defer mu.Unlock()
+			reports[r.Pool] = r
+		},
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	db, err := Open(cfg, slog.New(slog.DiscardHandler))
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { closeWithin(s.t, db) })
+	return db, func() map[string]RoleReport {
+		mu.Lock()
+		defer mu.Unlock()
+		seen := make(map[string]RoleReport, len(reports))
+		for k, v := range reports {
+			seen[k] = v
+		}
+		return seen
+	}
+}
+
+func TestTheRolesOfTheScriptHaveNothingThatIsDenied(t *testing.T) {
+	s := newRoleServer(t)
+	db, told := s.open(true)
+	require.True(t, db.Status(context.Background()).OK)
+	for _, pool := range []string{"reader", "writer"} {
+		require.Empty(t, told()[pool].Deny, pool)
+		require.Equal(t, []string{"the server runs with fsync=off", "the server runs with full_page_writes=off"}, told()[pool].Warn, "what the test's server is started with")
+	}
+	mustWrite(t, db, "INSERT INTO items VALUES (1, 1)")
+	require.Equal(t, `[{"n":1}]`, mustRead(t, db, "SELECT n FROM items"))
+	s.in("SET ROLE app_owner; CREATE TABLE later (id bigint); INSERT INTO later VALUES (7)")
+	require.Equal(t, `[{"id":7}]`, mustRead(t, db, "SELECT id FROM later"), "what the owner makes later is readable")
+}
+
+func TestEachRightTooManyIsFound(t *testing.T) {
+	s := newRoleServer(t)
+	s.in("CREATE EXTENSION dblink; REVOKE ALL ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC; CREATE ROLE helpers; CREATE ROLE makers CREATEDB")
+	for _, c := range []struct {
+		grant, revoke string
+		pool          string
+		deny          bool
+		says          string
+	}{
+		{"ALTER ROLE gate_writer SUPERUSER", "ALTER ROLE gate_writer NOSUPERUSER", "writer", true, "is SUPERUSER"},
+		{"ALTER ROLE gate_writer CREATEROLE", "ALTER ROLE gate_writer NOCREATEROLE", "writer", true, "has CREATEROLE"},
+		{"ALTER ROLE gate_writer CREATEDB", "ALTER ROLE gate_writer NOCREATEDB", "writer", true, "has CREATEDB"},
+		{"ALTER ROLE gate_writer REPLICATION", "ALTER ROLE gate_writer NOREPLICATION", "writer", true, "has REPLICATION"},
+		{"ALTER ROLE gate_reader BYPASSRLS", "ALTER ROLE gate_reader NOBYPASSRLS", "reader", true, "has BYPASSRLS"},
+		{"GRANT pg_read_server_files TO gate_reader", "REVOKE pg_read_server_files FROM gate_reader", "reader", true, "is a member of pg_read_server_files"},
+		{"GRANT makers TO gate_writer", "REVOKE makers FROM gate_writer", "writer", true, "is a member of makers"},
+		{"GRANT makers TO helpers; GRANT helpers TO gate_writer", "REVOKE makers FROM helpers; REVOKE helpers FROM gate_writer", "writer", true, "is a member of makers"},
+		{"GRANT helpers TO gate_writer", "REVOKE helpers FROM gate_writer", "writer", false, "is a member of helpers"},
+		{"GRANT CREATE ON DATABASE app TO gate_writer", "REVOKE CREATE ON DATABASE app FROM gate_writer", "writer", true, "may CREATE in the database"},
+		{"GRANT CREATE ON SCHEMA public TO gate_writer", "REVOKE CREATE ON SCHEMA public FROM gate_writer", "writer", true, "may CREATE in the schema public"},
+		{"GRANT CREATE ON SCHEMA public TO PUBLIC", "REVOKE CREATE ON SCHEMA public FROM PUBLIC", "reader", true, "everybody (PUBLIC) may CREATE in the schema public"},
+		{"GRANT DELETE ON items TO gate_reader", "REVOKE DELETE ON items FROM gate_reader", "reader", true, "may write to 1 table(s), among them public.items"},
+		{"GRANT UPDATE (n) ON items TO gate_reader", "REVOKE UPDATE (n) ON items FROM gate_reader", "reader", true, "may write to 1 table(s), among them public.items"},
+		{"GRANT EXECUTE ON FUNCTION dblink_connect(text) TO gate_writer", "REVOKE EXECUTE ON FUNCTION dblink_connect(text) FROM gate_writer", "writer", true, "may EXECUTE functions of dblink"},
+		{"GRANT TEMPORARY ON DATABASE app TO gate_writer", "REVOKE TEMPORARY ON DATABASE app FROM gate_writer", "writer", false, "may make TEMPORARY tables"},
+		{"ALTER TABLE items OWNER TO gate_writer", "ALTER TABLE items OWNER TO app_owner", "writer", false, "owns 1 object(s)"},
+		{"ALTER ROLE gate_writer SET work_mem = '1GB'", "ALTER ROLE gate_writer RESET work_mem", "writer", false, "has settings of its own: work_mem=1GB"},
+		{"CREATE FUNCTION note() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'; CREATE EVENT TRIGGER watch ON ddl_command_end EXECUTE FUNCTION note()", "DROP EVENT TRIGGER watch; DROP FUNCTION note", "reader", false, "the event trigger watch"},
+		{"CREATE FUNCTION lower(int) RETURNS int LANGUAGE sql AS 'SELECT 1'", "DROP FUNCTION lower(int)", "reader", false, "the function public.lower has the name of a built-in one"},
+		{"SELECT 1", "SELECT 1", "reader", false, "the extension dblink is installed"},
+	} {
+		t.Run(c.grant, func(t *testing.T) {
+			s.in(c.grant)
+			defer s.in(c.revoke)
+			db, told := s.open(false)
+			require.True(t, db.Status(context.Background()).OK, "outside production it is told, not refused")
+			deny, warn := strings.Join(told()[c.pool].Deny, "; "), strings.Join(told()[c.pool].Warn, "; ")
+			if c.deny {
+				require.Contains(t, deny, c.says)
+			} else {
+				require.Contains(t, warn, c.says)
+				require.Empty(t, deny)
+			}
+		})
+	}
+}
+
+func TestARoleWithTooManyRightsStopsItsPool(t *testing.T) {
+	s := newRoleServer(t)
+	s.in("ALTER ROLE gate_writer CREATEDB")
+	db, _ := s.open(true, func(c *Config) { c.RoleEvery = 20 * time.Millisecond })
+	_, err := db.Begin(context.Background(), BeginOptions{})
+	require.Equal(t, fault.DBUnavailable, fault.CodeOf(err))
+	require.ErrorContains(t, err, "has CREATEDB")
+	require.Equal(t, "database_role", fault.Of(err).Details["step"])
+	mustRead(t, db, "SELECT 1")
+
+	s.in("ALTER ROLE gate_writer NOCREATEDB")
+	require.Eventually(t, func() bool {
+		tx, err := db.Begin(context.Background(), BeginOptions{})
+		if err == nil {
+			tx.Rollback()
+		}
+		return err == nil
+	}, 20*time.Second, 20*time.Millisecond, "once it is mended the pool goes on by itself")
+
+	s.in("ALTER ROLE gate_writer CREATEROLE")
+	require.Eventually(t, func() bool {
+		tx, err := db.Begin(context.Background(), BeginOptions{})
+		if err == nil {
+			tx.Rollback()
+		}
+		return fault.CodeOf(err) == fault.DBUnavailable
+	}, 20*time.Second, 20*time.Millisecond, "and a right that came later is found")
+}
