@@ -73,6 +73,7 @@ func (g *testGate) beginAsking(t testing.TB, before func() int, check func(befor
 			}
 		})
 	}
+	require.Eventually(t, func() bool { return c.asked.Load() >= loadClients }, startPatience, pollEvery, "they are at it before anything changes")
 	return c
 }
 

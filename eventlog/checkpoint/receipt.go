@@ -17,11 +17,11 @@ const (
 	receiptType  = "gate.receipt.v1"
 	receiptItems = 11
 
-	// MaxBatch bounds the events of a batch that a receipt may speak of. It is
-	// far above what the log writes at once and keeps paths at 20 hashes.
-	MaxBatch = 1 << 20
-	// maxReceipt bounds the text of a receipt: 20 hashes and the fixed fields
-	// are about 1,000 bytes before base64.
+	// MaxBatch bounds the events of a batch that a receipt may speak of: a frame
+	// counts those after it in 16 bits. It keeps paths at 16 hashes.
+	MaxBatch = 1 << 16
+	// maxReceipt bounds the text of a receipt: 16 hashes and the fixed fields
+	// are about 900 bytes before base64.
 	maxReceipt = 2 << 10
 )
 
