@@ -64,8 +64,19 @@ var lives = map[string][]fall{
 	"while the policy changes": {
 		{at: "policy.appended@1"}, {at: "policy.appended@2"}, {at: "policy.swapped@1"}, {at: "policy.written@1"}, {at: "policy.swapped@3"},
 	},
+	sealing: {
+		{at: "rotate.before_next@1"}, {at: "rotate.after_next@1"}, {at: "rotate.after_cut@1"}, {at: "rotate.before_seal@1"},
+		{at: "rotate.after_seal@1"}, {at: "recover.before_begin#1"}, {at: "recover.after_begin#1"},
+		{at: "rotate.before_begin@1"}, {at: "rotate.after_begin@1"}, {at: "rotate.after_sync@1"}, {at: "rotate.after_head@2"},
+	},
 	"at any moment": {{after: 50 * time.Millisecond}, {after: 400 * time.Millisecond}, {after: 600 * time.Millisecond}, {after: 900 * time.Millisecond}},
 }
+
+// sealing is the life whose log is cut into small segments.
+const sealing = "while it seals segments"
+
+// inSegments makes a gate seal a segment every few dozen statements.
+const inSegments = "GATE_AUDIT_SEGMENT_BYTES=65536"
 
 // otherWishes are those of lives with a load of their own.
 var otherWishes = map[string][]kind{
@@ -83,6 +94,9 @@ func TestAGateKilledAnywhereKeepsItsWord(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, lingering %t", name, lingers), func(t *testing.T) {
 				t.Parallel()
 				l := beginLife(t)
+				if name == sealing {
+					l.extra = append(l.extra, inSegments)
+				}
 				if wishes := otherWishes[name]; wishes != nil {
 					l.book.wishes = wishes
 				}
@@ -112,8 +126,12 @@ func TestManyGatesKilledAtRandom(t *testing.T) {
 	for died := 0; died < rounds; {
 		l := beginLife(t)
 		l.book.wishes = otherWishes["while the policy changes"]
+		seals := rand.IntN(2) == 0
+		if seals {
+			l.extra = append(l.extra, inSegments)
+		}
 		for range deathsOfLife {
-			if l.live(randomFall()); died+l.dead() >= rounds {
+			if l.live(randomFall(seals)); died+l.dead() >= rounds {
 				break
 			}
 		}
@@ -123,12 +141,13 @@ func TestManyGatesKilledAtRandom(t *testing.T) {
 	}
 }
 
-// randomFall is any step at any passing, or any moment.
-func randomFall() fall {
-	steps := killedSteps()
+// randomFall is any step at any passing, or any moment. A log in segments is not
+// torn: its last batch may lie in a sealed one, which was synced.
+func randomFall(seals bool) fall {
+	steps := slices.DeleteFunc(killedSteps(), func(step string) bool { return !seals && strings.HasPrefix(step, "rotate.") })
 	step := steps[rand.IntN(len(steps))]
 	when := []string{"@", "@", "@", "#"}[rand.IntN(4)]
-	f := fall{at: death(fmt.Sprintf("%s%s%d", step, when, 1+rand.IntN(60))), tear: step == "append.after_write" && rand.IntN(2) == 0, maybe: true, lingers: rand.IntN(2) == 0}
+	f := fall{at: death(fmt.Sprintf("%s%s%d", step, when, 1+rand.IntN(60))), tear: !seals && step == "append.after_write" && rand.IntN(2) == 0, maybe: true, lingers: rand.IntN(2) == 0}
 	switch {
 	case strings.HasPrefix(step, "open.") || strings.HasPrefix(step, "recover."):
 		f.at = death(step + "#1")
@@ -158,13 +177,14 @@ type life struct {
 	t *testing.T
 	gateDir
 	book   *book
+	extra  []string       // settings of its gates
 	active string         // policy version, by the log that the last gate left; "" = none yet
 	deaths map[string]int // what they died of
 	open   map[string]bool
 }
 
 func beginLife(t *testing.T) *life {
-	l := &life{t: t, gateDir: newGateDir(t, []byte(ledgerPolicy)), book: newBook(), deaths: map[string]int{}}
+	l := &life{t: t, gateDir: newGateDir(t, []byte(ledgerPolicy)), book: newBook(), extra: slices.Clone(patient), deaths: map[string]int{}}
 	l.execute(t, ledgerTables)
 	return l
 }
@@ -189,7 +209,7 @@ func (l *life) live(f fall) {
 		l.refuse()
 		return
 	}
-	v := l.spawn(t, f, patient...)
+	v := l.spawn(t, f, l.extra...)
 	if v.base != "" {
 		l.serves(v)
 		l.work(v, f)
@@ -269,7 +289,7 @@ func (l *life) settled(s *story) {
 // refuse: a gate that may not go past a torn tail says so, and runs nothing.
 func (l *life) refuse() {
 	t := l.t
-	v := l.spawn(t, fall{}, append([]string{"GATE_AUDIT_ON_TORN_TAIL=refuse"}, patient...)...)
+	v := l.spawn(t, fall{}, append([]string{"GATE_AUDIT_ON_TORN_TAIL=refuse"}, l.extra...)...)
 	require.NotEmpty(t, v.base, "%s", &v.output)
 	health, err := v.try(http.MethodGet, "/health", "")
 	require.NoError(t, err)
@@ -285,7 +305,7 @@ func (l *life) refuse() {
 // finish lets a last gate answer everything that is open, and ends it cleanly.
 func (l *life) finish() {
 	t := l.t
-	v := l.spawn(t, fall{}, patient...)
+	v := l.spawn(t, fall{}, l.extra...)
 	require.NotEmpty(t, v.base, "%s", &v.output)
 	l.serves(v)
 	l.book.finish(t, v)

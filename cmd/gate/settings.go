@@ -72,7 +72,7 @@ type settings struct {
 	AuditOrigin        string `env:"GATE_AUDIT_ORIGIN" doc:"name of the log, read at creation; default gate/<log_id>"`
 	AuditSQLText       string `env:"GATE_AUDIT_SQL_TEXT" envDefault:"normalized" oneof:"normalized,full,none" doc:"SQL text in the log; normalized replaces constants"`
 
-	AuditSegmentBytes     int64  `env:"GATE_AUDIT_SEGMENT_BYTES" envDefault:"1073741824" min:"1048576" max:"1099511627776" doc:"bytes at which a segment of the log is sealed and the next one begun"`
+	AuditSegmentBytes     int64  `env:"GATE_AUDIT_SEGMENT_BYTES" envDefault:"1073741824" min:"65536" max:"1099511627776" doc:"bytes at which a segment of the log is sealed and the next one begun"`
 	AuditSegmentHours     int    `env:"GATE_AUDIT_SEGMENT_HOURS" envDefault:"24" min:"0" max:"8760" doc:"age at which the same happens, with the next event; 0 = off"`
 	AuditVerifyDirs       string `env:"GATE_AUDIT_VERIFY_DIRS" doc:"more folders whose files may be verified"`
 	CheckpointEveryEvents int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_EVENTS" envDefault:"10000" min:"1" max:"10000000" later:"signed checkpoints" doc:"events between signed checkpoints"`
