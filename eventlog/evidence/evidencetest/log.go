@@ -9,6 +9,8 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/base64"
+	"encoding/binary"
 	"encoding/pem"
 	"fmt"
 	"iter"
@@ -230,6 +232,20 @@ func Key(name string) *checkpoint.PrivateKey {
 	seed := sha256.Sum256([]byte(name))
 	der := must(x509.MarshalPKCS8PrivateKey(ed25519.NewKeyFromSeed(seed[:])))
 	return must(checkpoint.ParsePrivateKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+}
+
+// Cosign adds a witness's line to a note (C2SP tlog-cosignature) and gives the
+// witness's vkey.
+func Cosign(note []byte, name string, key *checkpoint.PrivateKey, at time.Time) (cosigned []byte, vkey string) {
+	text, _, _ := bytes.Cut(note, []byte("\n\n"))
+	seconds := uint64(at.Unix())
+	public := key.Public()
+	typed := append([]byte{4}, public[:]...)
+	sum := sha256.Sum256(append([]byte(name+"\n"), typed...))
+	signature := key.Sign(fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s\n", seconds, text))
+	raw := append(binary.BigEndian.AppendUint64(bytes.Clone(sum[:4]), seconds), signature...)
+	cosigned = fmt.Appendf(bytes.Clone(note), "\u2014 %s %s\n", name, base64.StdEncoding.EncodeToString(raw))
+	return cosigned, fmt.Sprintf("%s+%08x+%s", name, sum[:4], base64.StdEncoding.EncodeToString(typed))
 }
 
 // A Signer vouches for a log with a key; it is an evidence.Signer.
