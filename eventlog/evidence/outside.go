@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -37,7 +38,7 @@ func (o *Outside) Anchors(ctx context.Context, set *frame.Set) (anchors []frame.
 	if len(o.Receipts)+len(o.Notes) == 0 {
 		return nil, nil, nil
 	}
-	k := &known{keys: slices.Clone(o.Keys), roots: checkpoint.NewRoots(), hashes: map[uint64][32]byte{}}
+	k := &known{keys: slices.Clone(o.Keys), sizes: map[uint64]bool{}, hashes: map[uint64][32]byte{}}
 	k.header(set)
 	k.note(o.Notes)
 	if err := k.read(ctx, set); err != nil {
@@ -56,7 +57,7 @@ func (o *Outside) Anchors(ctx context.Context, set *frame.Set) (anchors []frame.
 type known struct {
 	keys     []checkpoint.PublicKey
 	notes    []Paper
-	sizes    []uint64 // of the notes
+	sizes    map[uint64]bool // of the notes
 	roots    *checkpoint.Roots
 	hashes   map[uint64][32]byte // event_hash at each size
 	anchors  []frame.Anchor
@@ -100,9 +101,9 @@ func (k *known) note(papers []Paper) {
 			k.warn(p, "checkpoint", err)
 			continue
 		}
-		k.notes, k.sizes = append(k.notes, p), append(k.sizes, n.Size)
+		k.notes, k.sizes[n.Size] = append(k.notes, p), true
 	}
-	k.roots = checkpoint.NewRoots(k.sizes...)
+	k.roots = checkpoint.NewRoots(slices.Collect(maps.Keys(k.sizes))...)
 }
 
 // read walks along the log as far as its frames can be read in order. Whether
@@ -116,7 +117,7 @@ func (k *known) read(ctx context.Context, set *frame.Set) error {
 		if err != nil || k.roots.Add(f.Seq, f.Hash) != nil {
 			return nil // damage: Verify says where and what
 		}
-		if slices.Contains(k.sizes, f.Seq) {
+		if k.sizes[f.Seq] {
 			k.hashes[f.Seq] = f.Hash
 		}
 		if f.Seq == 1 || bytes.Contains(f.Record, startup) {
