@@ -145,6 +145,23 @@ func TestWhatWasKeptElsewhereConvictsALogThatAgreesWithItself(t *testing.T) {
 	}
 }
 
+// Row 37 of the fault list: the copy is damaged, the log is not.
+func TestADamagedCopyLeavesTheLogOk(t *testing.T) {
+	l := leave(t, 7)
+	lines := strings.SplitAfter(string(l.log.JSONL(1)), "\n")
+	for name, text := range map[string]string{
+		"edited":  strings.Replace(strings.Join(lines, ""), `"actor":"ana"`, `"actor":"eve"`, 1),
+		"removed": strings.Join(append(lines[:3:3], lines[4:]...), ""),
+		"CR LF":   strings.ReplaceAll(strings.Join(lines, ""), "\n", "\r\n"),
+	} {
+		l.put(t, "audit.log", []byte(text))
+		code, out, _ := call("jsonl", l.path("audit.log"), "--wal", l.path("audit.wal"))
+		assert.Equal(t, 1, code, "%s: %s", name, out)
+		code, out, _ = call("wal", l.path("audit.wal"))
+		assert.Equal(t, 0, code, "%s: %s", name, out)
+	}
+}
+
 func TestCheckpointsBesideTheLogAreFound(t *testing.T) {
 	l := leave(t, 7)
 	note, err := os.ReadFile(l.path("newest.note"))

@@ -25,7 +25,7 @@ func PrintReport(w io.Writer, r frame.Report) error {
 	if r.EventCount > 0 {
 		line(&b, "events", "%d to %d, %d in all, nothing wrong up to %d", r.FirstSeq, r.LastSeq, r.EventCount, r.VerifiedTo)
 		line(&b, "head", "event %d, hash %s", r.Head.Seq, r.Head.EventHash)
-		line(&b, "", "segment %d, ends at byte %d", r.Head.Segment, r.Head.EndOffset)
+		line(&b, "", "%sends at byte %d", inSegment(r, r.Head.Segment), r.Head.EndOffset)
 	} else {
 		line(&b, "events", "none")
 	}
@@ -48,9 +48,20 @@ func meaning(r frame.Report) string {
 	case frame.OK:
 		return "Everything was checked and nothing is wrong."
 	case frame.Corruption:
+		if r.Source != "wal" {
+			return "It was damaged, changed or is not what it says it is."
+		}
 		return "The log was damaged or changed in a way that no crash explains."
 	}
 	return "Nothing is known to be wrong, but not everything could be judged."
+}
+
+// inSegment names a segment where there are any: only the log itself has them.
+func inSegment(r frame.Report, n uint32) string {
+	if r.Source != "wal" {
+		return ""
+	}
+	return fmt.Sprintf("segment %d, ", n)
 }
 
 func line(b *bytes.Buffer, label, format string, args ...any) {
@@ -102,7 +113,7 @@ func printFaults(b *bytes.Buffer, r frame.Report) {
 			line(b, "", "... and %d more; --json lists the first %d", r.FaultsTotal-i, frame.MaxFaults)
 			return
 		}
-		where := fmt.Sprintf("segment %d, byte %d", f.Segment, f.Offset)
+		where := fmt.Sprintf("%sbyte %d", inSegment(r, f.Segment), f.Offset)
 		if f.Seq > 0 {
 			where += fmt.Sprintf(", event %d", f.Seq)
 		}
