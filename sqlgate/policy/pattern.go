@@ -205,6 +205,10 @@ type patternSet struct {
 	patterns []pattern
 	literal  map[string]struct{} // those that only equal texts match, where there are many
 	others   []pattern           // all but the literal ones
+
+	// starts holds the first bytes of values that some pattern may hold: most
+	// values are told from most sets by one bit.
+	starts [4]uint64
 }
 
 // manyLiterals is where a map becomes quicker than comparing one by one.
@@ -215,6 +219,7 @@ func newPatternSet(v *variable, texts []string) *patternSet {
 	for _, text := range texts {
 		p := newPattern(text, v)
 		s.patterns = append(s.patterns, p)
+		s.mayStart(p.first)
 		if p.form == literal {
 			s.literal[text] = struct{}{}
 		} else {
@@ -225,6 +230,15 @@ func newPatternSet(v *variable, texts []string) *patternSet {
 		s.literal, s.others = nil, s.patterns
 	}
 	return s
+}
+
+// mayStart notes the first byte of a pattern; 0 is any.
+func (s *patternSet) mayStart(first byte) {
+	if first == 0 {
+		s.starts = [4]uint64{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}
+		return
+	}
+	s.starts[first>>6] |= 1 << (first & 63)
 }
 
 // any and all ask whether some pattern of the set holds the value; plain is
@@ -258,8 +272,13 @@ func (s *patternSet) plain(value string) bool {
 	if value != "" {
 		first = value[0]
 	}
-	if _, ok := s.literal[value]; ok {
-		return true
+	if s.starts[first>>6]&(1<<(first&63)) == 0 {
+		return false
+	}
+	if s.literal != nil {
+		if _, ok := s.literal[value]; ok {
+			return true
+		}
 	}
 	for i := range s.others {
 		p := &s.others[i]
