@@ -21,6 +21,8 @@ import (
 type diffOptions struct {
 	gate                 gateAddress
 	replay               string
+	log                  bool // replay the log itself, without a gate
+	from, to             uint64
 	json, exitCode, text bool
 }
 
@@ -32,11 +34,18 @@ func (a *app) policyDiffCommand() *cobra.Command {
 
 BASE and TARGET are files, - for standard input, versions, or "active". Without --url and --replay
 no gate is asked: versions are those of GATE_POLICY_DIR. --replay 24h asks a running gate to decide
-what it recorded in the last 24 hours again, under both.`,
+what it recorded in the last 24 hours again, under both. --log does that with the events of
+GATE_AUDIT_WAL_PATH itself, from --from-seq to --to-seq, without a gate and without its limits; the
+impact hash is the one that an activation is bound to.`,
 		RunE: func(c *cobra.Command, args []string) error { return a.diffPolicies(c.Context(), args[0], args[1], o) },
 	}
 	gateFlag(cmd, &o.gate)
 	cmd.Flags().StringVar(&o.replay, "replay", "", "decide recorded decisions of this time again, such as 24h (asks a running gate)")
+	cmd.Flags().BoolVar(&o.log, "log", false, "decide what the event log recorded again, without a gate")
+	cmd.Flags().Uint64Var(&o.from, "from-seq", 1, "with --log: first event")
+	cmd.Flags().Uint64Var(&o.to, "to-seq", 0, "with --log: last event; 0 = to the end")
+	cmd.MarkFlagsMutuallyExclusive("log", "replay")
+	cmd.MarkFlagsMutuallyExclusive("log", "url")
 	cmd.Flags().BoolVar(&o.text, "text", false, "print the difference of the texts too")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print the answer as JSON")
 	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit code 1 where the two do not mean the same")
@@ -70,7 +79,7 @@ func (a *app) diffPolicies(ctx context.Context, base, target string, o diffOptio
 	return nil
 }
 
-func (a *app) diffOffline(_ context.Context, s *settings, base, target string, _ diffOptions) (*sqlgate.DiffAnswer, []byte, error) {
+func (a *app) diffOffline(ctx context.Context, s *settings, base, target string, o diffOptions) (*sqlgate.DiffAnswer, []byte, error) {
 	was, err := a.compiledText(s, base)
 	if err != nil {
 		return nil, nil, err
@@ -83,6 +92,11 @@ func (a *app) diffOffline(_ context.Context, s *settings, base, target string, _
 		return sqlgate.PolicyRef{PolicyVersion: p.Version(), Hash: p.Hash()}
 	}
 	answer := &sqlgate.DiffAnswer{Base: ref(was), Target: ref(is), Difference: policy.Diff(was, is)}
+	if o.log {
+		if answer.Replay, err = a.replayLog(ctx, s.AuditWALPath, was, is, o.from, o.to); err != nil {
+			return nil, nil, err
+		}
+	}
 	var raw bytes.Buffer
 	err = printJSON(&raw, answer)
 	return answer, raw.Bytes(), err

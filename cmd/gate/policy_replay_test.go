@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +20,7 @@ import (
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 	"writegate/eventlog/frame/frametest"
+	"writegate/sqlgate/policy"
 )
 
 // A replayReport is the replay of an answer (design/policy.md part 8).
@@ -343,4 +347,33 @@ func TestFactsOfAnotherVersionAreNotReplayed(t *testing.T) {
 	require.Equal(t, 9, report.Evaluated)
 	require.Equal(t, 3, report.Changed)
 	require.NotNil(t, report.ImpactHash)
+}
+
+// TestTheLogIsReplayedWithoutAGate: the command line finds what the gate finds,
+// to the impact hash, beside a running gate.
+func TestTheLogIsReplayedWithoutAGate(t *testing.T) {
+	g := startShop(t)
+	g.busy(t)
+	head := g.head(t)
+	file := filepath.Join(t.TempDir(), "shop-gate@1.1.0.yaml")
+	changed := strings.Replace(string(policy.Sample()), "version: 1.0.0", "version: 1.1.0", 1)
+	changed = strings.Replace(changed, "decision: ALLOW", "decision: REQUIRE_APPROVAL", 1)
+	require.NoError(t, os.WriteFile(file, []byte(changed), 0o600))
+	document, err := json.Marshal(changed)
+	require.NoError(t, err)
+	r := g.post(t, "/policy/diff", fmt.Sprintf(`{"base":"active","target_document":%s,"replay":{"from_seq":1,"to_seq":%d}}`, document, head))
+	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+
+	code, out, errs := g.command(t, "policy", "diff", "active", file, "--log", "--to-seq", strconv.FormatUint(head, 10), "--json")
+	require.Zero(t, code, errs)
+	var offline map[string]any
+	unmarshal(t, []byte(out), &offline)
+	require.Equal(t, r.json(t)["replay"], offline["replay"])
+	require.Equal(t, 11.0, offline["replay"].(map[string]any)["evaluated"])
+
+	code, _, errs = g.command(t, "policy", "diff", "active", file, "--log", "--to-seq", "1000000")
+	require.NotZero(t, code)
+	require.Contains(t, errs, "not a range of the log")
+	code, _, _ = g.command(t, "policy", "diff", "active", file, "--log", "--replay", "24h")
+	require.NotZero(t, code)
 }
