@@ -72,6 +72,15 @@ func (a *app) proposePolicy(ctx context.Context, name string, o changeOptions) e
 	return written(err)
 }
 
+// changeFlags are those of an activation and of a rollback.
+func changeFlags(cmd *cobra.Command, o *changeOptions) {
+	gateFlag(cmd, &o.gate)
+	cmd.Flags().StringVar(&o.replay, "replay", "", "decide recorded decisions of this time again first, such as 24h")
+	cmd.Flags().StringVar(&o.reason, "reason", "", "why, for the record")
+	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print the answer as JSON")
+}
+
 func (a *app) policyActivateCommand() *cobra.Command {
 	var o changeOptions
 	cmd := &cobra.Command{
@@ -83,11 +92,7 @@ With a file, the gate must hold exactly its bytes: what was reviewed is what bec
 bound to what that showed. GATE_OPERATOR_TOKEN is needed.`,
 		RunE: func(c *cobra.Command, args []string) error { return a.activatePolicy(c.Context(), args[0], o) },
 	}
-	gateFlag(cmd, &o.gate)
-	cmd.Flags().StringVar(&o.replay, "replay", "", "decide recorded decisions of this time again first, such as 24h")
-	cmd.Flags().StringVar(&o.reason, "reason", "", "why, for the record")
-	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print the answer as JSON")
+	changeFlags(cmd, &o)
 	return cmd
 }
 
@@ -186,11 +191,7 @@ shown first. GATE_OPERATOR_TOKEN is needed.`,
 			return a.rollbackPolicy(c.Context(), version, o)
 		},
 	}
-	gateFlag(cmd, &o.gate)
-	cmd.Flags().StringVar(&o.replay, "replay", "", "decide recorded decisions of this time again first, such as 24h")
-	cmd.Flags().StringVar(&o.reason, "reason", "", "why, for the record")
-	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print the answer as JSON")
+	changeFlags(cmd, &o)
 	return cmd
 }
 
