@@ -170,6 +170,13 @@ func (l *Log) create() error {
 	if h.Origin == "" {
 		h.Origin = "gate/" + hex.EncodeToString(h.LogID[:])
 	}
+	if key := l.o.SigningKey; key != nil {
+		vkey, err := key.Public().VKey(h.Origin)
+		if err != nil {
+			return fmt.Errorf("%w: Origin %.40q: %w", ErrInvalidOptions, h.Origin, err)
+		}
+		h.Signer = vkey
+	}
 	b, err := h.Encode()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidOptions, err)

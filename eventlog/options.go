@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/frame"
 )
 
@@ -68,6 +69,10 @@ type Options struct {
 
 	AllowNetworkFS bool
 	Origin         string // read when a log is created; "" is gate/<log_id>
+
+	// SigningKey signs evidence; nil signs nothing. The header of a log that is
+	// created names it.
+	SigningKey *checkpoint.PrivateKey
 
 	// Projection is the anchor that the projections hold (L2), nil when they hold none.
 	Projection *frame.Anchor

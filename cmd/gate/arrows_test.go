@@ -27,7 +27,7 @@ var arrows = map[string][]string{
 	"eventlog/checkpoint": {"eventlog/event"},
 	"eventlog/evidence":   {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},
 
-	"eventlog":        {"eventlog/event", "eventlog/frame"},
+	"eventlog":        {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},
 	"eventlog/backup": {"eventlog/frame"},
 	"projections":     {"eventlog/event", "eventlog"},
 	"commands":        {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections"},
@@ -43,7 +43,7 @@ var arrows = map[string][]string{
 	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame"},
-	"cmd/gate": {"cmd/terminal", "commands/fault", "tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
+	"cmd/gate": {"cmd/terminal", "commands/fault", "tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
 		"sqlgate/pgexec", "sqlgate", "http/httpd", "http/gateapi"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }

@@ -187,6 +187,7 @@ func (s *settings) meaningFaults(now time.Time) []string {
 		faults = append(faults, "GATE_SEARCH_PATH must be the plain name of one schema that is not PostgreSQL's own")
 	}
 	faults = append(faults, s.tlsFaults()...)
+	faults = append(faults, s.signingFaults()...)
 	faults = append(faults, s.bypassFaults(now)...)
 	if s.Profile == profileProduction {
 		faults = append(faults, s.productionFaults()...)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"writegate/eventlog/checkpoint"
 	"writegate/fixtures/postgres"
 	"writegate/sqlgate/policy"
 	"writegate/sqlgate/policyfolder"
@@ -55,6 +56,9 @@ func (a *app) demo(ctx context.Context, dir string) error {
 		return err
 	}
 	a.environ = demoEnvironment(a.environ, dir, token)
+	if a.environ, err = demoKey(a.environ, dir); err != nil {
+		return err
+	}
 	if _, given := lookUp(a.environ, postgres.DatabaseURLVariable); !given {
 		cluster, err := a.demoDatabase(ctx, dir)
 		if err != nil {
@@ -143,6 +147,28 @@ func demoToken(path string) (string, error) {
 	}
 	token := randomText()
 	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
+}
+
+// demoKey has evidence signed with a key that is made once and kept, unless the
+// caller's environment says anything about signing.
+func demoKey(environ []string, dir string) ([]string, error) {
+	private, public := filepath.Join(dir, privateKeyFile), filepath.Join(dir, publicKeyFile)
+	for _, pair := range environ {
+		if strings.HasPrefix(pair, "GATE_EVIDENCE_SIGNING_") {
+			return environ, nil
+		}
+	}
+	if _, err := os.Stat(private); errors.Is(err, fs.ErrNotExist) {
+		key, err := checkpoint.NewPrivateKey()
+		if err != nil {
+			return nil, err
+		}
+		if err := checkpoint.WriteKeyPair(private, public, key); err != nil {
+			return nil, err
+		}
+	}
+	return append(environ, "GATE_EVIDENCE_SIGNING_ENABLED=true",
+		"GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH="+private, "GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH="+public), nil
 }
 
 func randomText() string {

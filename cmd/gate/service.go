@@ -13,6 +13,7 @@ import (
 	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/eventlog"
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 	"writegate/http/gateapi"
@@ -35,6 +36,9 @@ type service struct {
 	tls      *tlsKeeper
 	look     time.Duration // how often what is not fine is looked at again
 	roles    roleBook
+
+	signingKey *checkpoint.PrivateKey // nil: evidence is not signed
+	signer     *checkpoint.Signer     // of this log's checkpoints, with the same key; nil likewise
 
 	baselineSaid string // by the last checks of the access rules
 
@@ -114,6 +118,9 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 	if err != nil {
 		return exitWith(eventlog.ExitCode(err), fmt.Errorf("the event log %s (GATE_AUDIT_WAL_PATH) cannot be opened: %w", s.AuditWALPath, err))
 	}
+	if g.signer, err = signerOf(g.events.Header().Origin, g.signingKey); err != nil {
+		return exitWith(exitConfigured, err)
+	}
 	g.damaged = damage(g.events.Serving())
 	if err := g.store.Connect(ctx, g.events); err != nil {
 		if g.damaged == nil {
@@ -153,7 +160,7 @@ func (g *service) logOptions() eventlog.Options {
 	return eventlog.Options{
 		FS: g.logFS, Path: s.AuditWALPath, JSONLPath: s.AuditLogPath, IndexPath: index, Fsync: s.AuditFsync, OnTornTail: s.AuditOnTornTail,
 		VerifyOnStart: s.AuditVerifyOnStart, PreallocateBytes: s.AuditPreallocate, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin,
-		SegmentBytes: s.AuditSegmentBytes, SegmentAge: time.Duration(s.AuditSegmentHours) * time.Hour,
+		SigningKey: g.signingKey, SegmentBytes: s.AuditSegmentBytes, SegmentAge: time.Duration(s.AuditSegmentHours) * time.Hour,
 		Logger: g.log.With("source", "eventlog"), Step: g.step, OnCorruption: g.corrupted,
 	}
 }
@@ -257,6 +264,9 @@ func (g *service) startup() commands.Startup {
 	e := event.Startup{
 		Version: version, Profile: s.Profile, Fsync: s.AuditFsync, VerifyOnStart: s.AuditVerifyOnStart, OnTornTail: s.AuditOnTornTail,
 		Filesystem: g.recovery.Filesystem, Anchors: g.recovery.Anchors, Engine: engine, Warnings: g.recovery.Warnings,
+	}
+	if g.signer != nil {
+		e.SigningVKey = g.signer.VKey()
 	}
 	if aside, ok := g.store.Aside(); ok {
 		e.Warnings = append(e.Warnings, "Projections were put aside and rebuilt: "+aside.Reason)

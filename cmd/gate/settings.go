@@ -79,9 +79,9 @@ type settings struct {
 	CheckpointEverySecs   int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_SECONDS" envDefault:"60" min:"1" max:"86400" later:"signed checkpoints" doc:"seconds between signed checkpoints"`
 	WitnessURLs           string `env:"GATE_WITNESS_URLS" later:"witnesses" doc:"witnesses to offer checkpoints to"`
 	WitnessKeys           string `env:"GATE_WITNESS_KEYS" later:"witnesses" doc:"their keys"`
-	SigningEnabled        bool   `env:"GATE_EVIDENCE_SIGNING_ENABLED" envDefault:"false" later:"evidence signing" doc:"sign receipts, checkpoints and bundles"`
-	SigningPrivateKey     string `env:"GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH" later:"evidence signing" doc:"PKCS#8 PEM file of the signing key"`
-	SigningPublicKey      string `env:"GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH" later:"evidence signing" doc:"PEM file of its public key"`
+	SigningEnabled        bool   `env:"GATE_EVIDENCE_SIGNING_ENABLED" envDefault:"false" doc:"sign receipts, checkpoints and bundles; production demands it"`
+	SigningPrivateKey     string `env:"GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH" doc:"PKCS#8 PEM file of the signing key; nobody but its owner may use it"`
+	SigningPublicKey      string `env:"GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH" doc:"PEM file of its public key"`
 	EvidenceMaxEvents     int    `env:"GATE_EVIDENCE_MAX_EVENTS" envDefault:"100000" min:"1" max:"100000000" doc:"events of a bundle at most"`
 	EvidenceMaxBytes      int64  `env:"GATE_EVIDENCE_MAX_BYTES" envDefault:"268435456" min:"1024" max:"1099511627776" doc:"bytes of a bundle at most"`
 

@@ -18,7 +18,8 @@ func productionEnviron(extra ...string) []string {
 		"GATE_TLS_UPSTREAM_CA_BUNDLE_PATH=/etc/gate/database.pem",
 		"GATE_DATABASE_URL=postgres://gate_writer:secret@db.example.com/app",
 		"GATE_OPERATOR_TOKEN=correct-horse-battery-staple",
-		"GATE_EVIDENCE_SIGNING_ENABLED=true",
+		"GATE_EVIDENCE_SIGNING_ENABLED=true", "GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH=/etc/gate/evidence-key.pem",
+		"GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH=/etc/gate/evidence-key.pub.pem",
 	} {
 		environ = withDefault(environ, pair)
 	}
