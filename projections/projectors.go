@@ -48,6 +48,21 @@ var projectors = map[event.Type]projector{
 	event.TypeExecutionFailure:         {1, fold(executionFailure)},
 	event.TypeExecutionStateUnknown:    {1, fold(executionStateUnknown)},
 	event.TypeExecutionOutcomeResolved: {1, fold(executionOutcomeResolved)},
+
+	event.TypeAgentRegistered:     indexed,
+	event.TypeAgentUpdated:        indexed,
+	event.TypeAgentDeactivated:    indexed,
+	event.TypeAgentTokenIssued:    indexed,
+	event.TypeAgentTokenRevoked:   indexed,
+	event.TypeAgentPolicyCreated:  indexed,
+	event.TypeAgentPolicyUpdated:  indexed,
+	event.TypeAgentPolicyApplied:  indexed,
+	event.TypeAgentPolicyDetached: indexed,
+	event.TypeTelemetryReceived:   indexed,
+	event.TypeUsageRecorded:       indexed,
+	event.TypeToolRegistered:      indexed,
+	event.TypeToolUpdated:         indexed,
+	event.TypeToolVerified:        indexed,
 }
 
 // fold gives a projector its event's payload as a Go struct.

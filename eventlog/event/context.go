@@ -23,10 +23,12 @@ type Context struct {
 	Role           string // 17: in a request's first event only
 	Host           string // 18: in a request's first event only
 	Mode           string // 19: in startup and decision_recorded
+	AgentID        string // 20: the registered agent that it is about or was done by
+	Project        string // 21: the project of an agent, a policy of agents, a tool or a project key
 }
 
 const (
-	contextFields = 19
+	contextFields = 21
 	// contextAlways is how many of them, by number, the readable form shows
 	// even when they are empty: the ten of the contract (spec/gate.md part 2.6).
 	contextAlways = 10
@@ -37,10 +39,11 @@ var contextNames = [contextFields + 1]string{
 	1: "policy_version", 2: "operation", 3: "fingerprint", 4: "decision", 5: "actor", 6: "app", 7: "tenant", 8: "env",
 	9: "session_id", 10: "approval_id", 11: "request_id", 12: "execution_id", 13: "reason_code", 14: "error_code",
 	15: "fallback_reason", 16: "evidence_bundle", 17: "role", 18: "host", 19: "mode",
+	20: "agent_id", 21: "project",
 }
 
 // contextPrefixes are those of the ids that the log keeps as 16 bytes, by number.
-var contextPrefixes = [contextFields + 1]string{10: prefixApproval, 11: prefixRequest, 12: prefixExecution}
+var contextPrefixes = [contextFields + 1]string{10: prefixApproval, 11: prefixRequest, 12: prefixExecution, 20: prefixAgent}
 
 // at gives the field with the number n, from 1.
 func (c *Context) at(n int) *string {
@@ -81,8 +84,12 @@ func (c *Context) at(n int) *string {
 		return &c.Role
 	case 18:
 		return &c.Host
-	default:
+	case 19:
 		return &c.Mode
+	case 20:
+		return &c.AgentID
+	default:
+		return &c.Project
 	}
 }
 

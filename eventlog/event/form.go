@@ -208,6 +208,33 @@ func (f *form) strs(key string, list *[]string, optional bool) {
 	f.spare(key, optional && len(*list) == 0)
 }
 
+// nums is a list of whole numbers.
+func nums(f *form, key string, list *[]int, optional bool) {
+	if !f.reading {
+		if !optional || len(*list) > 0 {
+			items := make([]Value, len(*list))
+			for i, n := range *list {
+				items[i] = Int(int64(n))
+			}
+			f.put(key, List(items...))
+		}
+		return
+	}
+	v, ok := f.next(key, KindList, optional)
+	if !ok {
+		return
+	}
+	*list = make([]int, len(v.kids))
+	for i := range v.kids {
+		if v.kids[i].Value.kind != KindInt {
+			f.fail(key, "item %d is %s, not int", i, v.kids[i].Value.kind)
+			return
+		}
+		(*list)[i] = int(v.kids[i].Value.num)
+	}
+	f.spare(key, optional && len(*list) == 0)
+}
+
 // dict is a map of texts with free keys.
 func (f *form) dict(key string, m *map[string]string, optional bool) {
 	if !f.reading {

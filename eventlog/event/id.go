@@ -15,6 +15,7 @@ const (
 	prefixApproval  = "apr_"
 	prefixExecution = "exe_"
 	prefixError     = "err_"
+	prefixAgent     = "agt_"
 )
 
 const (
@@ -37,6 +38,25 @@ func NewExecutionID(t time.Time) string { return newText(prefixExecution, t) }
 
 // NewErrorID makes an `err_` id, the one that an answer and the operational log share.
 func NewErrorID(t time.Time) string { return newText(prefixError, t) }
+
+// An IDKind under /v1 is the prefix of an id under /v1, without its underscore.
+type IDKind string
+
+// Kinds of ids under /v1 (spec/decisions.md part 1).
+const (
+	AgentIDKind        IDKind = "agt"
+	AgentPolicyIDKind  IDKind = "pol"
+	ApplicationIDKind  IDKind = "apl"
+	TokenIDKind        IDKind = "tok"
+	ToolIDKind         IDKind = "tool"
+	VerificationIDKind IDKind = "ver"
+	BatchIDKind        IDKind = "bat"
+)
+
+// NewIDOf makes an id of a kind, for a moment.
+func NewIDOf(kind IDKind, t time.Time) string {
+	return string(kind) + "_" + newText(prefixEvent, t)[prefixLen:]
+}
 
 // String is the id as readers see it: `evt_` and the lower-case UUID.
 func (id ID) String() string { return prefixed(prefixEvent, id) }

@@ -18,6 +18,7 @@ type RequestReceived struct {
 	IdempotencyKey   string   // "" = none
 	RequestDigest    [32]byte // SHA-256 over text and context: what an approval or key is bound to
 	Principal        string   // the verified identity; "" = none
+	CredentialIDs    []string // of the agent's token; none = the request had none
 }
 
 func (*RequestReceived) EventType() Type         { return TypeRequestReceived }
@@ -25,6 +26,7 @@ func (p *RequestReceived) Fields() Payload       { return write(7, p.form) }
 func (p *RequestReceived) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *RequestReceived) form(f *form) {
+	f.strs("credential_ids", &p.CredentialIDs, may)
 	f.str("execution_profile", &p.ExecutionProfile, may)
 	f.str("idempotency_key", &p.IdempotencyKey, may)
 	f.str("principal", &p.Principal, may)
@@ -43,6 +45,7 @@ type QueryRejected struct {
 	Position         int      // in characters of the text, from 1; 0 = none
 	Principal        string
 	ExecutionProfile string
+	CredentialIDs    []string // of the agent's token; none = the request had none
 }
 
 func (*QueryRejected) EventType() Type         { return TypeQueryRejected }
@@ -50,6 +53,7 @@ func (p *QueryRejected) Fields() Payload       { return write(6, p.form) }
 func (p *QueryRejected) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *QueryRejected) form(f *form) {
+	f.strs("credential_ids", &p.CredentialIDs, may)
 	f.str("execution_profile", &p.ExecutionProfile, may)
 	f.str("limit", &p.Limit, may)
 	num(f, "position", &p.Position, may)
@@ -77,6 +81,7 @@ type DecisionRecorded struct {
 	Engine     uint64 // seq of the startup event that names the engine's versions
 	Run        string // how the statement runs (design/execution-and-wire.md part 2)
 	Facts      DecisionFacts
+	AgentLayer *AgentLayer // nil = no agent's token was shown
 }
 
 // ApprovalTerms are the terms that a rule sets for an approval.
@@ -109,6 +114,7 @@ func (p *DecisionRecorded) Fields() Payload       { return write(14, p.form) }
 func (p *DecisionRecorded) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *DecisionRecorded) form(f *form) {
+	part(f, "agent_layer", &p.AgentLayer, (*AgentLayer).form)
 	part(f, "approval", &p.Approval, (*ApprovalTerms).form)
 	f.flag("bypass", &p.Bypass, may)
 	f.flag("enforced", &p.Enforced, need)

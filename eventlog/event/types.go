@@ -69,6 +69,21 @@ var specs = []Spec{
 	{TypeExecutionStateUnknown, 1, func() Typed { return new(ExecutionStateUnknown) }},
 	{TypeExecutionOutcomeResolved, 1, func() Typed { return new(ExecutionOutcomeResolved) }},
 	{TypeReadFenceViolation, 1, func() Typed { return new(ReadFenceViolation) }},
+
+	{TypeAgentRegistered, 1, func() Typed { return new(AgentRegistered) }},
+	{TypeAgentUpdated, 1, func() Typed { return new(AgentUpdated) }},
+	{TypeAgentDeactivated, 1, func() Typed { return new(AgentDeactivated) }},
+	{TypeAgentTokenIssued, 1, func() Typed { return new(AgentTokenIssued) }},
+	{TypeAgentTokenRevoked, 1, func() Typed { return new(AgentTokenRevoked) }},
+	{TypeAgentPolicyCreated, 1, func() Typed { return new(AgentPolicyCreated) }},
+	{TypeAgentPolicyUpdated, 1, func() Typed { return new(AgentPolicyUpdated) }},
+	{TypeAgentPolicyApplied, 1, func() Typed { return new(AgentPolicyApplied) }},
+	{TypeAgentPolicyDetached, 1, func() Typed { return new(AgentPolicyDetached) }},
+	{TypeTelemetryReceived, 1, func() Typed { return new(TelemetryReceived) }},
+	{TypeUsageRecorded, 1, func() Typed { return new(UsageRecorded) }},
+	{TypeToolRegistered, 1, func() Typed { return new(ToolRegistered) }},
+	{TypeToolUpdated, 1, func() Typed { return new(ToolUpdated) }},
+	{TypeToolVerified, 1, func() Typed { return new(ToolVerified) }},
 }
 
 var specByType = func() map[Type]*Spec {
