@@ -3,6 +3,7 @@ package policy
 import (
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/interpreter"
 )
 
 // A condition is a when, compiled. Its program is safe for concurrent use.
@@ -12,10 +13,24 @@ type condition struct {
 	reads   []*variable // the facts it may read, in the order of facts/v1
 }
 
-// outcome runs the program over ready values. Whatever is not plainly true or
-// false failed: an error, an unknown, a value of another type.
-func (c *condition) outcome(e cel.Activation) outcome {
-	value, _, err := c.program.Eval(e)
+// decide runs the program inside the frame that all conditions of the
+// evaluation share.
+func (c *condition) decide(e *evaluation) outcome {
+	if e.frame == nil {
+		frame, err := interpreter.NewExecutionFrame(e)
+		if err != nil {
+			return failed
+		}
+		e.frame = frame
+	}
+	return c.outcome(e.frame)
+}
+
+// outcome runs the program over ready values: a cel.Activation, or a frame
+// around one. Whatever is not plainly true or false failed: an error, an
+// unknown, a value of another type.
+func (c *condition) outcome(input any) outcome {
+	value, _, err := c.program.Eval(input)
 	if err != nil {
 		return failed
 	}

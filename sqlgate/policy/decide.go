@@ -14,8 +14,8 @@ const (
 	failed
 )
 
-// outcome reads match, then unless, and when last. What the rule's filter
-// holds of match is not read again.
+// outcome reads match, then unless, and when last. What the index of
+// the policy tells of match is not read again.
 func (r *rule) outcome(e *evaluation) outcome {
 	if !r.match.holds(e) || (r.unless != nil && r.unless.holds(e)) {
 		return notMatched
@@ -23,7 +23,7 @@ func (r *rule) outcome(e *evaluation) outcome {
 	if r.when == nil {
 		return matched
 	}
-	return r.when.outcome(e)
+	return r.when.decide(e)
 }
 
 // Decide evaluates the policy over the facts of one statement: every rule, the
@@ -72,25 +72,27 @@ func (p *Policy) DecideSessionControl(f *Facts) Result {
 	return r
 }
 
-// collect evaluates the rules that are for this kind of statement.
+// collect evaluates the rules that may match, in their order.
 func (p *Policy) collect(e *evaluation) {
-	class, types := e.bits(classVariable), e.bits(queryTypesVariable)
-	for i := range p.filters {
-		if !p.filters[i].passes(class, types) {
-			continue
+	for n, word := range p.index.candidates(e) {
+		for ; word != 0; word &= word - 1 {
+			p.evaluate(e, n*64+bits.TrailingZeros64(word))
 		}
-		r := &p.rules[i]
-		switch r.outcome(e) {
-		case matched:
-			if r.observe {
-				e.observed = append(e.observed, i)
-			} else {
-				e.matched = append(e.matched, i)
-			}
-		case failed:
-			if !r.observe {
-				e.failed = append(e.failed, i)
-			}
+	}
+}
+
+func (p *Policy) evaluate(e *evaluation, place int) {
+	r := &p.rules[place]
+	switch r.outcome(e) {
+	case matched:
+		if r.observe {
+			e.observed = append(e.observed, place)
+		} else {
+			e.matched = append(e.matched, place)
+		}
+	case failed:
+		if !r.observe {
+			e.failed = append(e.failed, place)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/interpreter"
 )
 
 // An evaluation is one look at one set of facts: the facts, and what was
@@ -23,9 +24,18 @@ type evaluation struct {
 	plain uint32 // bit i: they are
 
 	values [variableCount]ref.Val
+	frame  *interpreter.ExecutionFrame // of all conditions, nil before the first
+
+	candidates, some []uint64 // sets of rules, for the index
 
 	// matched, observed and failed are places of rules, in order.
 	matched, observed, failed []int
+}
+
+// emptySet is a set of rules of so many words, for one use at a time.
+func (e *evaluation) emptySet(words int) []uint64 {
+	e.some = append(e.some[:0], make([]uint64, words)...)
+	return e.some
 }
 
 var evaluations = sync.Pool{New: func() any { return new(evaluation) }}
@@ -41,6 +51,10 @@ func evaluate(f *Facts) *evaluation {
 func (e *evaluation) done() {
 	if e.ready != 0 {
 		clear(e.values[:]) // the pool keeps no facts alive
+	}
+	if e.frame != nil {
+		e.frame.Close()
+		e.frame = nil
 	}
 	e.facts = nil
 	evaluations.Put(e)

@@ -40,7 +40,7 @@ func Load(document []byte, o Options) (*Policy, Report) {
 	if !report.Valid {
 		return nil, report
 	}
-	p.index()
+	p.prepare()
 	semantic, err := CanonicalJSON(p.meaning())
 	if err != nil {
 		report.Add(NewFinding(codeYAMLInvalid, "the document has no canonical form: %v", err))

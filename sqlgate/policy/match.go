@@ -75,10 +75,10 @@ func contains(list []string, value string) bool {
 	return false
 }
 
-// effort orders checks by what they cost, so that the ones that touch no text
+// effort orders variables by what a check on them costs, so that the ones that touch no text
 // come first.
-func (c *check) effort() int {
-	switch c.v.kind {
+func (v *variable) effort() int {
+	switch v.kind {
 	case kindBool, kindEnum, kindEnumList:
 		return 0
 	case kindExact, kindText:
@@ -94,7 +94,7 @@ type group []check
 // byEffort is the group in the order in which deciding reads it.
 func (g group) byEffort() group {
 	quick := slices.Clone(g)
-	slices.SortStableFunc(quick, func(a, b check) int { return a.effort() - b.effort() })
+	slices.SortStableFunc(quick, func(a, b check) int { return a.v.effort() - b.v.effort() })
 	return quick
 }
 
@@ -151,37 +151,4 @@ func (m *matcher) groups() []group {
 		gs = append(gs, append(append(group{}, m.all...), g...))
 	}
 	return gs
-}
-
-// A filter is what the match of a rule says of class and query types, so that
-// rules for other kinds of statements are passed over without a look at them.
-type filter struct {
-	classes   uint64 // the class is in it
-	typesOnly uint64 // no query type is outside
-	typesAny  uint64 // some query type is in it, unless it is 0
-}
-
-func (f *filter) passes(class, types uint64) bool {
-	return class&f.classes != 0 && types&^f.typesOnly == 0 && (f.typesAny == 0 || types&f.typesAny != 0)
-}
-
-// filter takes the checks on class and query types out of the quick group,
-// since who asks the filter need not ask them again. Of several checks on one
-// side all but the first stay.
-func (m *matcher) filter() filter {
-	f := filter{classes: ^uint64(0), typesOnly: ^uint64(0)}
-	m.quickAll = slices.DeleteFunc(m.quickAll, func(c check) bool {
-		switch {
-		case c.v == classVariable:
-			f.classes &= c.bits
-		case c.v == queryTypesVariable && c.only:
-			f.typesOnly &= c.bits
-		case c.v == queryTypesVariable && f.typesAny == 0 && c.bits != 0:
-			f.typesAny = c.bits
-		default:
-			return false
-		}
-		return true
-	})
-	return f
 }

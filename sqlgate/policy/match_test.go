@@ -312,15 +312,22 @@ func TestNativeMatchersEqualTheirCELTranslation(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.prepare()
-		filtered := *m
-		filtered.prepare()
-		sieve := filtered.filter()
+		// The index is asked for the last rule of several words of rules, all
+		// of which have keys of their own.
+		indexed := *m
+		indexed.prepare()
+		beside := make([]*matcher, rapid.SampledFrom([]int{0, 1, 63, 64, 130}).Draw(t, "beside"))
+		for i := range beside {
+			beside[i] = &matcher{quickAll: rapid.SliceOfN(rapid.Custom(anyCheck), 0, 2).Draw(t, "other")}
+		}
+		x := newIndex(append(beside, &indexed))
 		for range 8 {
 			f := drawnFacts(t)
 			e := evaluate(f)
-			native := sieve.passes(e.bits(classVariable), e.bits(queryTypesVariable)) && filtered.holds(e)
+			place := len(beside)
+			native := x.candidates(e)[place/64]&(1<<(place%64)) != 0 && indexed.holds(e)
 			if whole := m.holds(e); whole != native {
-				t.Fatalf("with its filter %v, without %v: %s", native, whole, expression)
+				t.Fatalf("with the index %v, without %v: %s", native, whole, expression)
 			}
 			translated, _, err := program.Eval(e)
 			e.done()
@@ -333,4 +340,21 @@ func TestNativeMatchersEqualTheirCELTranslation(t *testing.T) {
 		}
 	})
 	require.Greater(t, hits, 50, "too few draws match for the test to mean anything")
+}
+
+func TestManyRulesAreToldApart(t *testing.T) {
+	var rules []string
+	for i := range 200 {
+		rules = append(rules, fmt.Sprintf("id: r%d, decision: BLOCK, reason_code: r_r, match: {class: [write], tables_written: [\"app.t%d\", \"s%d.*\"], tenant: [\"x%d\", \"all\"]}", i, i, i, i))
+	}
+	p := load(t, document(rules...))
+	for i := range 200 {
+		name := fmt.Sprintf("r%d", i)
+		byTable := Facts{Class: "write", QueryTypes: []string{"INSERT"}, TablesWritten: []string{"other.x", fmt.Sprintf("app.t%d", i)}, Tenant: "all"}
+		require.Equal(t, []string{name}, p.Decide(&byTable).Matched)
+		bySchema := Facts{Class: "write", QueryTypes: []string{"INSERT"}, TablesWritten: []string{fmt.Sprintf("s%d.any", i)}, Tenant: fmt.Sprintf("x%d", i)}
+		require.Equal(t, []string{name}, p.Decide(&bySchema).Matched)
+	}
+	unknown := Facts{Class: "write", QueryTypes: []string{"INSERT"}, TablesWritten: []string{"?.t7", "?.other"}, Tenant: "all"}
+	require.Len(t, p.Decide(&unknown).Matched, 200, "a table of an unknown schema lies inside every schema")
 }

@@ -36,8 +36,7 @@ type Policy struct {
 	tests         []Case
 	defaultTTL    int
 
-	// filters holds one for each rule, in order.
-	filters []filter
+	index index
 }
 
 // Version is name@major.minor.patch.
@@ -59,14 +58,15 @@ func (p *Policy) Document() []byte { return slices.Clone(p.document) }
 // Tests are the cases of the document, in order. They must not be changed.
 func (p *Policy) Tests() []Case { return p.tests }
 
-// index makes the rules ready to decide.
-func (p *Policy) index() {
+// prepare makes the rules ready to decide.
+func (p *Policy) prepare() {
+	matchers := make([]*matcher, len(p.rules))
 	for i := range p.rules {
-		m := &p.rules[i].match
-		m.prepare()
-		p.filters = append(p.filters, m.filter())
+		matchers[i] = &p.rules[i].match
+		matchers[i].prepare()
 		if p.rules[i].unless != nil {
 			p.rules[i].unless.prepare()
 		}
 	}
+	p.index = newIndex(matchers)
 }
