@@ -97,7 +97,7 @@ func BenchmarkRebuild(b *testing.B) {
 // the batches in the form in which Pebble takes them.
 func batchesOf(b *testing.B, s *Store, events sliceSource) (batches [][]byte) {
 	b.Helper()
-	sp := &space{id: nextSpace(s.space.id)}
+	sp := newSpace(nextSpace(s.space.id))
 	for len(events) > 0 {
 		n := min(replayEvents, len(events))
 		t := begin(s.db, sp)
@@ -122,7 +122,7 @@ func BenchmarkApply(b *testing.B) {
 	for i := range b.N {
 		at := i * 64 % len(events)
 		if at == 0 {
-			s.space.applied, s.space.block = Applied{}, block{} // fold the same events again
+			s.space.applied, s.space.block, s.space.growth = Applied{}, block{}, newSpace(1).growth // fold the same events again
 		}
 		require.NoError(b, s.apply(events[at:at+64]))
 	}

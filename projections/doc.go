@@ -17,6 +17,9 @@
 // that is ahead of its log, or knows another hash, proves that the log lost
 // something. Such a store is kept, and the gate does not serve.
 //
+// The hashes of the log's tree lie in the store as well, written with their
+// events. They are no projection, but what checkpoints and proofs are made from.
+//
 // Readers take a View: one consistent look at all records as of one sequence number.
 //
 // Sources: design/eventlog.md parts 5, 8, 9 (L2), 11; design/architecture.md.

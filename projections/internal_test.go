@@ -140,3 +140,44 @@ func TestSpacesTakeTurnsAndNeverMeetTheSpaceKey(t *testing.T) {
 		id = next
 	}
 }
+
+func TestADamagedPieceOfTheTreeSpoilsTheStore(t *testing.T) {
+	for name, damage := range map[string]func(*Store) error{
+		"missing": func(s *Store) error { return s.db.Delete(physical(s.space.id, tileKey(0)), pebble.NoSync) },
+		"short": func(s *Store) error {
+			return s.db.Set(physical(s.space.id, tileKey(0)), make([]byte, 33), pebble.NoSync)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			s, err := Open(Options{Dir: "store", FS: fs})
+			require.NoError(t, err)
+			var events sliceSource
+			for i := range 3 * blockEvents / 2 {
+				e := event.Envelope{Seq: uint64(i + 1), Hash: [32]byte{byte(i), byte(i >> 8), 1}, Draft: event.New(time.Unix(1, 0), event.Context{}, &event.HealthFail{})}
+				if i > 0 {
+					e.PreviousHash = events[i-1].Hash
+				}
+				events = append(events, e)
+			}
+			require.NoError(t, s.Connect(t.Context(), events))
+			require.NoError(t, damage(s))
+			v := s.View()
+			_, err = v.Tree().ReadHashes([]int64{0})
+			require.ErrorIs(t, err, ErrDamaged)
+			require.NoError(t, v.Close())
+			require.ErrorIs(t, s.Close(), ErrDamaged)
+
+			s, err = Open(Options{Dir: "store", FS: fs})
+			require.NoError(t, err)
+			_, aside := s.Aside()
+			require.True(t, aside, "the next start rebuilds it")
+			require.NoError(t, s.Connect(t.Context(), events))
+			v = s.View()
+			_, err = v.Tree().ReadHashes([]int64{0, 1500})
+			require.NoError(t, err)
+			require.NoError(t, v.Close())
+			require.NoError(t, s.Close())
+		})
+	}
+}

@@ -27,6 +27,8 @@ const (
 	// keyMeta is left out of the digest: it says how the space came about.
 	keyMeta    = "meta/"
 	keyApplied = keyMeta + "applied"
+	// keyTree is left out as well: the hashes of the log's tree are no projection.
+	keyTree = "tree/" // be32(block) -> hashes
 )
 
 // spaceKey, outside of every space, holds the number of the current one.

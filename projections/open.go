@@ -107,12 +107,12 @@ func currentSpace(db *pebble.DB) (*space, error) {
 		return nil, err
 	}
 	if id == nil {
-		return &space{id: 1}, db.Set(spaceKey, []byte{1}, pebble.NoSync)
+		return newSpace(1), db.Set(spaceKey, []byte{1}, pebble.NoSync)
 	}
 	if len(id) != 1 || id[0] == 0 {
 		return nil, fmt.Errorf("key space %x: %w", id, errRecord)
 	}
-	sp := &space{id: id[0]}
+	sp := newSpace(id[0])
 	applied, err := get(db, physical(sp.id, []byte(keyApplied)))
 	if err != nil || applied == nil {
 		return sp, err

@@ -2,11 +2,8 @@ package projections
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -19,7 +16,7 @@ func (s *Store) Rebuild(ctx context.Context, src Source) error {
 	s.rebuilding.Lock()
 	defer s.rebuilding.Unlock()
 	s.mu.RLock()
-	known, fresh := s.space.applied, &space{id: nextSpace(s.space.id)}
+	known, fresh := s.space.applied, newSpace(nextSpace(s.space.id))
 	s.mu.RUnlock()
 	if known.Seq > 0 && known.LogID != src.LogID() {
 		return ErrOtherLog
@@ -86,42 +83,4 @@ func RebuildOffline(ctx context.Context, o Options, src Source) (Applied, error)
 	}
 	err = s.Rebuild(ctx, src)
 	return s.Applied(), errors.Join(err, s.Close())
-}
-
-// digestTag keeps the digest apart from every other hash of the service.
-const digestTag = "gate.projection.v1\x00"
-
-// treePrefix is kept free for the hashes of the log's tree, which is no projection.
-const treePrefix = "tree/"
-
-// Digest hashes all projections as of one event (design/eventlog.md part 11):
-// two stores that folded the same events have the same digest. It reads the
-// whole store, from a snapshot.
-func (s *Store) Digest(ctx context.Context) (seq uint64, digest [32]byte, err error) {
-	v := s.View()
-	defer func() { err = errors.Join(err, v.Close()) }()
-	it, err := v.iter(nil, []byte{0xff})
-	if err != nil {
-		return 0, digest, err
-	}
-	h := sha256.New()
-	head := binary.BigEndian.AppendUint64([]byte(digestTag), v.applied.Seq)
-	h.Write(binary.BigEndian.AppendUint32(head, ProjectorVersion))
-	var sized []byte
-	n := 0
-	for ok := it.First(); ok && err == nil; ok = it.Next() {
-		if key := it.Key()[1:]; !strings.HasPrefix(string(key), keyMeta) && !strings.HasPrefix(string(key), treePrefix) {
-			sized = append(binary.BigEndian.AppendUint32(sized[:0], uint32(len(key))), key...)
-			sized = binary.BigEndian.AppendUint32(sized, uint32(len(it.Value())))
-			h.Write(sized)
-			h.Write(it.Value())
-		}
-		if n++; n%4096 == 0 {
-			err = ctx.Err()
-		}
-	}
-	if err = v.closeIter(it, err); err != nil {
-		return 0, digest, err
-	}
-	return v.applied.Seq, [32]byte(h.Sum(nil)), nil
 }

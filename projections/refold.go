@@ -65,7 +65,7 @@ func Refold(ctx context.Context, o Options, src Source) (out Refolded, err error
 		return out, fmt.Errorf("the store in %s is not empty", o.Dir)
 	}
 	s.connected = true // nobody else has it
-	r := &replay{store: s, space: s.space, known: Applied{LogID: src.LogID()}, block: block{no: blockOf(1)}}
+	r := &replay{store: s, space: s.space, known: Applied{LogID: src.LogID()}, block: block{no: blockOf(1)}, growth: s.space.growth}
 	for e, err := range src.From(ctx, 1) {
 		if err != nil {
 			return out, fmt.Errorf("replay the log: %w", err)

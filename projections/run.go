@@ -62,7 +62,11 @@ func (s *Store) replay(ctx context.Context, sp *space, src Source) error {
 		from = firstOf(blockOf(known.Seq))
 	}
 	known.LogID = src.LogID()
-	r := &replay{store: s, space: sp, known: known, last: from - 1, block: block{no: blockOf(from)}}
+	grown, err := openGrowth(s.db, sp.id, from-1)
+	if err != nil {
+		return err
+	}
+	r := &replay{store: s, space: sp, known: known, last: from - 1, block: block{no: blockOf(from)}, growth: grown}
 	for e, err := range src.From(ctx, from) {
 		if err != nil {
 			return fmt.Errorf("replay the log: %w", err)
@@ -76,14 +80,15 @@ func (s *Store) replay(ctx context.Context, sp *space, src Source) error {
 
 // A replay is one pass over the log.
 type replay struct {
-	store *Store
-	space *space
-	known Applied // what the space held before
-	block block   // the block in the making as of known
-	ready bool    // the space has known and block
-	last  uint64
-	tx    *tx
-	n     int
+	store  *Store
+	space  *space
+	known  Applied // what the space held before
+	block  block   // the block in the making as of known
+	growth growth
+	ready  bool // the space has known, block and growth
+	last   uint64
+	tx     *tx
+	n      int
 }
 
 func (r *replay) take(e *event.Envelope) error {
@@ -103,13 +108,17 @@ func (r *replay) take(e *event.Envelope) error {
 	return r.commit()
 }
 
-// recall takes an event that is applied already into the block in the making.
+// recall takes an event that is applied already into the block and the piece of
+// the tree in the making.
 func (r *replay) recall(e *event.Envelope) error {
 	if e.Seq == r.known.Seq && e.Hash != r.known.Hash {
 		return fmt.Errorf("%w: event %d is %x, the log has %x", ErrDiverged, e.Seq, r.known.Hash, e.Hash)
 	}
+	if err := r.growth.tree.Append(&r.growth, e.Hash); err != nil {
+		return err
+	}
 	if r.block.add(e); len(r.block.entries) == blockEvents {
-		r.block = block{no: r.block.no + 1} // written when it was completed
+		r.block, r.growth.tail = block{no: r.block.no + 1}, nil // written when it was completed
 	}
 	return nil
 }
@@ -121,7 +130,7 @@ func (r *replay) prepare() {
 	}
 	r.store.mu.Lock()
 	defer r.store.mu.Unlock()
-	r.space.applied, r.space.block, r.ready = r.known, r.block, true
+	r.space.applied, r.space.block, r.space.growth, r.ready = r.known, r.block, r.growth, true
 }
 
 func (r *replay) commit() error {
@@ -243,7 +252,7 @@ func (s *Store) commit(t *tx) error {
 		s.mu.Unlock()
 		return err
 	}
-	t.space.applied, t.space.counters, t.space.block = t.applied, t.counters, t.block
+	t.space.applied, t.space.counters, t.space.block, t.space.growth = t.applied, t.counters, t.block, t.growth
 	current := t.space == s.space
 	s.mu.Unlock()
 	if current {

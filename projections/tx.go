@@ -7,13 +7,14 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 )
 
 // ProjectorVersion changes with anything that makes the same events give other
 // bytes: a projector, a record's walk, a key. A store of another version is
 // put aside and rebuilt.
-const ProjectorVersion = 2
+const ProjectorVersion = 3
 
 // A space is one complete set of projections inside the store. Apply alone
 // changes it, under Store.applying; what views read of it is published under
@@ -23,7 +24,10 @@ type space struct {
 	applied  Applied
 	counters Counters
 	block    block // the last index block, not yet complete
+	growth   growth
 }
+
+func newSpace(id byte) *space { return &space{id: id, growth: growth{tree: new(checkpoint.Tree)}} }
 
 // A tx folds the events of one batch. What it writes, it can read again; after
 // the first error it goes on without effect, and commit gives the error.
@@ -37,13 +41,15 @@ type tx struct {
 	applied  Applied
 	counters Counters
 	block    block
-	changed  bool // counters
+	growth   growth
+	leaves   [][32]byte // hashes of events that the tree does not have yet
+	changed  bool       // counters
 	err      error
 }
 
 func begin(db *pebble.DB, sp *space) *tx {
 	return &tx{db: db, batch: db.NewBatch(), space: sp, pending: make(map[string][]byte), expiries: make(map[string]bool),
-		applied: sp.applied, counters: sp.counters, block: sp.block}
+		applied: sp.applied, counters: sp.counters, block: sp.block, growth: sp.growth}
 }
 
 func (t *tx) fail(err error) {
@@ -141,16 +147,21 @@ func (t *tx) fold(e *event.Envelope) error {
 		}
 	}
 	t.index(e)
+	t.grow(e.Seq, e.Hash)
 	t.applied.Seq, t.applied.Hash = e.Seq, e.Hash
 	return t.err
 }
 
-// finishBatch adds what stands once in a batch: the counters and how far it leads.
+// finishBatch adds what stands once in a batch: the counters, how far it leads,
+// and the tree up to there.
 func (t *tx) finishBatch() error {
 	if t.changed {
 		t.set([]byte(keyCounters), marshal(nil, &t.counters))
 	}
 	t.set([]byte(keyApplied), encodeApplied(t.applied))
+	if t.growTree(); t.err == nil && t.growth.tree.Size() != t.applied.Seq {
+		t.fail(fmt.Errorf("the tree has %d events at event %d: %w", t.growth.tree.Size(), t.applied.Seq, errRecord))
+	}
 	return t.err
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 )
 
@@ -19,7 +20,8 @@ type View struct {
 	applied  Applied
 	counters Counters
 	block    block
-	indexed  bool  // block is complete up to applied
+	tail     []checkpoint.Hash
+	indexed  bool  // block and tail are complete up to applied
 	err      error // why there is nothing to see
 }
 
@@ -32,7 +34,7 @@ func (s *Store) View() *View {
 		return &View{err: s.closed}
 	}
 	sp := s.space
-	return &View{store: s, snap: s.db.NewSnapshot(), space: sp.id, applied: sp.applied, counters: sp.counters, block: sp.block, indexed: s.connected}
+	return &View{store: s, snap: s.db.NewSnapshot(), space: sp.id, applied: sp.applied, counters: sp.counters, block: sp.block, tail: sp.growth.tail, indexed: s.connected}
 }
 
 // Close gives the look up. It is needed once; a second call does nothing.

@@ -29,7 +29,7 @@ var arrows = map[string][]string{
 
 	"eventlog":        {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},
 	"eventlog/backup": {"eventlog/frame"},
-	"projections":     {"eventlog/event", "eventlog"},
+	"projections":     {"eventlog/event", "eventlog/checkpoint", "eventlog"},
 	"commands":        {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections"},
 
 	"sqlgate/classify":     {"commands/fault"},

@@ -196,3 +196,17 @@ func hashesOf(p Proof) []Hash {
 	}
 	return hashes
 }
+
+// StoredHashes is how many hashes a tree of size events has stored, and so the
+// index of the next one.
+func StoredHashes(size uint64) int64 { return tlog.StoredHashIndex(0, int64(size)) }
+
+// StoredWith gives the event with which the hash under index was stored: no
+// smaller tree has it. A negative index is event 0.
+func StoredWith(index int64) uint64 {
+	if index < 0 {
+		return 0
+	}
+	level, n := tlog.SplitStoredHashIndex(index)
+	return uint64(n+1) << level
+}

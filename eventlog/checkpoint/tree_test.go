@@ -289,3 +289,20 @@ func BenchmarkRoots(b *testing.B) {
 	}
 	b.ReportMetric(float64(roots.Size())/b.Elapsed().Seconds(), "events/s")
 }
+
+func TestEachStoredHashIsKnownByItsEvent(t *testing.T) {
+	var stored checkpoint.Memory
+	var tree checkpoint.Tree
+	for seq := uint64(1); seq <= 1100; seq++ {
+		first := checkpoint.StoredHashes(seq - 1)
+		require.NoError(t, tree.Append(&stored, [32]byte{byte(seq)}))
+		_, err := stored.ReadHashes([]int64{checkpoint.StoredHashes(seq) - 1})
+		require.NoError(t, err)
+		_, err = stored.ReadHashes([]int64{checkpoint.StoredHashes(seq)})
+		require.Error(t, err)
+		for index := first; index < checkpoint.StoredHashes(seq); index++ {
+			require.Equal(t, seq, checkpoint.StoredWith(index))
+		}
+	}
+	require.Zero(t, checkpoint.StoredWith(-1))
+}

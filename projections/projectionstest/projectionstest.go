@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog"
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 	"writegate/projections"
@@ -31,6 +32,35 @@ func RebuildAndCompare(t testing.TB, log projections.Source, store *projections.
 	require.NoError(t, store.WaitApplied(context.WithoutCancel(t.Context()), fresh.Applied().Seq))
 	require.Equal(t, fresh.Applied(), store.Applied(), "the store is not where the log ends")
 	require.Equal(t, DigestOf(t, fresh), DigestOf(t, store), "the live projections differ from rebuilt ones")
+	requireSameTree(t, log, fresh, store)
+}
+
+// requireSameTree holds every stored hash of both trees against a tree over the
+// hashes of the log.
+func requireSameTree(t testing.TB, log projections.Source, stores ...*projections.Store) {
+	t.Helper()
+	var want checkpoint.Memory
+	var tree checkpoint.Tree
+	for e, err := range log.From(context.WithoutCancel(t.Context()), 1) {
+		require.NoError(t, err)
+		require.NoError(t, tree.Append(&want, e.Hash))
+	}
+	for _, store := range stores {
+		view := store.View()
+		require.Equal(t, tree.Size(), view.Tree().Size())
+		for at := int64(0); at < checkpoint.StoredHashes(tree.Size()); at += 1000 {
+			var indexes []int64
+			for i := at; i < min(at+1000, checkpoint.StoredHashes(tree.Size())); i++ {
+				indexes = append(indexes, i)
+			}
+			should, err := want.ReadHashes(indexes)
+			require.NoError(t, err)
+			is, err := view.Tree().ReadHashes(indexes)
+			require.NoError(t, err)
+			require.True(t, slices.Equal(should, is), "the stored tree is not that of the log, from hash %d on", at)
+		}
+		require.NoError(t, view.Close())
+	}
 }
 
 // DigestOf gives the digest of what store holds.
