@@ -95,7 +95,7 @@ func (s *submission) dispatch(path string, d pgexec.Dispatch) *commands.RecordDe
 		Request: s.record, Decision: s.decision, ExecutionID: s.executionID, Idempotency: s.idempotency(),
 		Dispatch: &event.ExecutionDispatched{
 			Path: path, SQLSHA256: sha256.Sum256([]byte(s.statement().SQL)), Limits: limitsRecord(d.Limits), Settings: d.Settings,
-			Upstream: upstreamRecord(d.Upstream), XID: d.XID,
+			Upstream: upstreamRecord(d.Upstream), XID: d.XID, Marker: d.Marker,
 		},
 	}
 	if s.approved {

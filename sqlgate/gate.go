@@ -48,6 +48,7 @@ type Options struct {
 	BulkTimeout  time.Duration
 	ResultRows   int
 	ResultBytes  int64
+	MarkerTable  string // of execution markers, schema.table; no statement may name it; "" is none
 
 	Policies PolicySource // where policy versions lie
 	// Events reads the event log from a sequence number on, up to its head.
@@ -125,6 +126,7 @@ type submission struct {
 	classification classify.Classification
 	policy         *runningPolicy
 	mode           string
+	markerTable    string
 	result         policy.Result
 	enforced       bool
 	bypass         bool
@@ -143,7 +145,7 @@ type submission struct {
 // The answer is a decision, executed or not. The error is a *fault.Fault.
 func (g *Gate) Submit(ctx context.Context, r *Request) (*Answer, error) {
 	g.meters.requests.Add(1)
-	s := &submission{Request: r, mode: g.ModeNow(), watch: stopwatch{begin: g.Now()}}
+	s := &submission{Request: r, mode: g.ModeNow(), markerTable: g.MarkerTable, watch: stopwatch{begin: g.Now()}}
 	if s.policy = g.running.Load(); s.policy == nil || g.chain.Failed() {
 		return nil, g.chain.fault()
 	}
@@ -276,6 +278,7 @@ func (s *submission) facts() policy.Facts {
 		Functions: c.Functions, RiskSignals: c.RiskSignals, Flags: c.Flags, Where: c.Where, Fingerprint: c.Fingerprint,
 		Actor: s.Actor, App: s.App, Tenant: s.Tenant, Role: s.Role, Host: s.Host, Env: s.Env,
 		TLSSubject: s.TLSSubject, Mode: factMode(s.mode), Approved: s.approved, SessionID: s.SessionID,
+		MarkerTable: s.markerTable,
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 // (design/execution-and-wire.md part 8): the database's side of the protection.
 // Unlike the chain's own they may fail and pass again at any time.
 const (
-	StepDatabaseRole = "database_role"
-	StepPGHBA        = "pg_hba_baseline"
+	StepDatabaseRole  = "database_role"
+	StepPGHBA         = "pg_hba_baseline"
+	StepOutcomeMarker = "outcome_marker"
 )
 
 // guard puts a step behind the chain, or another state in its place. It reports

@@ -84,7 +84,7 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 	}
 	a := &DryRunAnswer{PolicyVersion: found.version, PolicyHash: found.hexHash()}
 	if r.SQL != nil {
-		if a.DryRunDecision, err = Explain(ctx, g.Classifier, *r.SQL, r.Context, p, other); err != nil {
+		if a.DryRunDecision, err = Explain(ctx, g.Classifier, *r.SQL, r.Context, g.MarkerTable, p, other); err != nil {
 			return nil, err
 		}
 	}
@@ -103,7 +103,7 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 // Explain is what a policy makes of one statement, and with other (nil: none)
 // what another one would. It needs no gate that runs. An error is a refusal of
 // the text, or a failure of the classifier.
-func Explain(ctx context.Context, c *classify.Classifier, sql string, claims policy.CaseContext, p, other *policy.Policy) (*DryRunDecision, error) {
+func Explain(ctx context.Context, c *classify.Classifier, sql string, claims policy.CaseContext, markerTable string, p, other *policy.Policy) (*DryRunDecision, error) {
 	seen, err := c.Classify(ctx, sql)
 	if err == nil {
 		err = sessionFault(&seen)
@@ -111,7 +111,7 @@ func Explain(ctx context.Context, c *classify.Classifier, sql string, claims pol
 	if err != nil {
 		return nil, err
 	}
-	s := submission{Request: &Request{}, classification: seen}
+	s := submission{Request: &Request{}, classification: seen, markerTable: markerTable}
 	f := claims.Facts(s.facts())
 	result := p.Decide(&f)
 	d := &DryRunDecision{

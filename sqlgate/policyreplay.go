@@ -119,7 +119,7 @@ func (g *Gate) replayInto(ctx context.Context, c *replay.Comparison, first, to u
 	if first == 0 {
 		return nil
 	}
-	engines := engineFacts{gate: g, known: map[uint64]string{}}
+	engines := engineRecords{gate: g, known: map[uint64]map[string]string{}}
 	var reader replay.Reader
 	for e, err := range g.Events(ctx, max(first, 2)-1) {
 		if err != nil {
@@ -134,11 +134,11 @@ func (g *Gate) replayInto(ctx context.Context, c *replay.Comparison, first, to u
 			c.Unreplayable()
 		case d == nil:
 		default:
-			facts, err := engines.version(ctx, d.Engine)
+			engine, err := engines.of(ctx, d.Engine)
 			if err != nil {
 				return err
 			}
-			if facts != policy.FactsVersion {
+			if !d.Under(engine) {
 				c.Unreplayable()
 				continue
 			}
@@ -148,27 +148,27 @@ func (g *Gate) replayInto(ctx context.Context, c *replay.Comparison, first, to u
 	return ctx.Err()
 }
 
-// engineFacts remembers the facts version of each startup event.
-type engineFacts struct {
+// engineRecords remembers the engine that each startup event names.
+type engineRecords struct {
 	gate  *Gate
-	known map[uint64]string
+	known map[uint64]map[string]string
 }
 
-func (f *engineFacts) version(ctx context.Context, seq uint64) (string, error) {
-	if version, ok := f.known[seq]; ok {
-		return version, nil
+func (f *engineRecords) of(ctx context.Context, seq uint64) (map[string]string, error) {
+	if engine, ok := f.known[seq]; ok {
+		return engine, nil
 	}
 	for e, err := range f.gate.Events(ctx, seq) {
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		var p event.Startup
 		if e.Type == event.TypeStartup {
 			if err := p.Parse(e.Payload); err != nil {
-				return "", err
+				return nil, err
 			}
 		}
-		f.known[seq] = p.Engine["facts"]
+		f.known[seq] = p.Engine
 		break
 	}
 	return f.known[seq], nil

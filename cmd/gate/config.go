@@ -186,6 +186,9 @@ func (s *settings) meaningFaults(now time.Time) []string {
 	if strings.ContainsAny(s.SearchPath, ",\"") || s.SearchPath == "" || strings.HasPrefix(s.SearchPath, "pg_") {
 		faults = append(faults, "GATE_SEARCH_PATH must be the plain name of one schema that is not PostgreSQL's own")
 	}
+	if problem := pgexec.MarkerTableFault(s.OutcomeMarkerTable); s.OutcomeMarkerTable != "" && problem != "" {
+		faults = append(faults, "GATE_OUTCOME_MARKER_TABLE "+problem)
+	}
 	faults = append(faults, s.tlsFaults()...)
 	faults = append(faults, s.signingFaults()...)
 	faults = append(faults, s.bypassFaults(now)...)
@@ -315,6 +318,7 @@ func splitList(text string) []string {
 
 func millis(n int) time.Duration  { return time.Duration(n) * time.Millisecond }
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
+func days(n int) time.Duration    { return time.Duration(n) * 24 * time.Hour }
 
 // describe lists every setting with its value and origin; secrets are masked.
 func (s *settings) describe(environ []string) []setting {

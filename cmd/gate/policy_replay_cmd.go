@@ -45,7 +45,7 @@ func (a *app) replayLog(ctx context.Context, wal string, base, target *policy.Po
 // compareRecorded feeds the decisions of a range, in order.
 func (a *app) compareRecorded(ctx context.Context, set *frame.Set, verdict *frame.Report, c *replay.Comparison, from, to uint64) error {
 	progress := terminal.NewProgress(a.err, "deciding", false)
-	engines := map[uint64]string{} // facts version by startup event
+	engines := map[uint64]map[string]string{} // by startup event
 	var reader replay.Reader
 	for e, err := range eventlog.Vouched(ctx, set, verdict, 1) {
 		if err != nil {
@@ -62,18 +62,18 @@ func (a *app) compareRecorded(ctx context.Context, set *frame.Set, verdict *fram
 	return progress.Done()
 }
 
-func takeRecorded(c *replay.Comparison, reader *replay.Reader, engines map[uint64]string, e *event.Envelope, from uint64) error {
+func takeRecorded(c *replay.Comparison, reader *replay.Reader, engines map[uint64]map[string]string, e *event.Envelope, from uint64) error {
 	if e.Type == event.TypeStartup {
 		var p event.Startup
 		if err := p.Parse(e.Payload); err != nil {
 			return fmt.Errorf("event %d: %w", e.Seq, err)
 		}
-		engines[e.Seq] = p.Engine["facts"]
+		engines[e.Seq] = p.Engine
 	}
 	d, err := reader.Take(e)
 	switch {
 	case e.Seq < from || (err == nil && d == nil):
-	case err != nil || engines[d.Engine] != policy.FactsVersion:
+	case err != nil || !d.Under(engines[d.Engine]):
 		c.Unreplayable()
 	default:
 		c.Add(d)

@@ -22,6 +22,7 @@ import (
 	"writegate/sqlgate"
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/replay"
 )
 
 // A service is one running gate: what open made, in the order in which it was
@@ -41,6 +42,8 @@ type service struct {
 	signer     *checkpoint.Signer     // of this log's checkpoints, with the same key; nil likewise
 
 	baselineSaid string // by the last checks of the access rules
+	markerSaid   string // by the last look at the marker table
+	markerSeen   bool   // a look at it was answered
 
 	store      *projections.Store
 	events     *eventlog.Log
@@ -77,6 +80,10 @@ func (g *service) open(ctx context.Context) error {
 	}
 	g.expectRoles(ctx)
 	g.firstLook(ctx)
+	if g.settings.OutcomeMarkerTable != "" {
+		fine := g.checkMarker(ctx)
+		g.work.Go(func() { g.keepMarker(background, fine) })
+	}
 	if g.settings.EnforceHBA != baselineOff {
 		fine := g.checkBaseline(ctx)
 		g.work.Go(func() { g.keepBaseline(background, fine) })
@@ -204,7 +211,7 @@ func (g *service) openGate(ctx context.Context) (err error) {
 	g.gate, err = sqlgate.New(sqlgate.Options{
 		Classifier: g.classifier, Database: g.database, Commands: g.commands, Store: g.store,
 		Mode: s.Mode, BypassReason: s.BypassReason, BypassUntil: s.bypassUntil(), SQLText: s.AuditSQLText, MaxSQLBytes: s.MaxSQLBytes,
-		QueryTimeout: millis(s.DBQueryTimeout), BulkTimeout: millis(s.DBBulkTimeout), ResultRows: s.MaxResultRows, ResultBytes: s.MaxResultBytes,
+		QueryTimeout: millis(s.DBQueryTimeout), BulkTimeout: millis(s.DBBulkTimeout), ResultRows: s.MaxResultRows, ResultBytes: s.MaxResultBytes, MarkerTable: s.OutcomeMarkerTable,
 		Policies: sqlgate.PolicySource{Dir: s.PolicyDir, Manifest: s.PolicyManifest, DefaultTTL: s.ApprovalTTL},
 		Events:   g.events.From, ReplayTimeout: millis(s.ReplayTimeout), RequireImpact: s.RequireImpact,
 		StatusOf: httpd.Status, Logger: g.log, Step: g.step,
@@ -229,6 +236,7 @@ func (g *service) openDatabase() (*pgexec.DB, error) {
 		AcquireTimeout: millis(s.DBAcquireTimeout), QueryTimeout: millis(s.DBQueryTimeout), BulkQueryTimeout: millis(s.DBBulkTimeout),
 		LockTimeout: millis(s.DBLockTimeout), IdleInTxTimeout: millis(s.DBIdleInTxTimeout), CommitTimeout: millis(s.DBCommitTimeout),
 		ErrorDetail: s.DBErrorDetail, MaxResultRows: s.MaxResultRows, MaxResultBytes: s.MaxResultBytes,
+		MarkerTable: s.OutcomeMarkerTable, MarkerKeep: days(s.OutcomeMarkerKeep),
 		TLS:       pgexec.TLSConfig{Mode: s.UpstreamTLSMode, CAPath: s.UpstreamTLSCA, CertPath: s.UpstreamTLSCert, KeyPath: s.UpstreamTLSKey, ServerName: s.UpstreamTLSServerName},
 		DenyRoles: s.Profile == profileProduction, RoleEvery: looksWhenFine * g.look,
 		OnRole:        func(r pgexec.RoleReport) { g.work.Go(func() { g.roleSeen(r) }) },
@@ -261,6 +269,9 @@ func (g *service) startup() commands.Startup {
 	s := g.settings
 	engine := sqlgate.EngineRecord()
 	engine["gate"], engine["go"] = version, runtime.Version()
+	if s.OutcomeMarkerTable != "" {
+		engine[replay.EngineMarkerTable] = s.OutcomeMarkerTable
+	}
 	e := event.Startup{
 		Version: version, Profile: s.Profile, Fsync: s.AuditFsync, VerifyOnStart: s.AuditVerifyOnStart, OnTornTail: s.AuditOnTornTail,
 		Filesystem: g.recovery.Filesystem, Anchors: g.recovery.Anchors, Engine: engine, Warnings: g.recovery.Warnings,

@@ -92,8 +92,8 @@ type settings struct {
 	TLSMinVersion        string `env:"GATE_TLS_MIN_VERSION" envDefault:"1.2" oneof:"1.2,1.3" doc:"lowest TLS version that clients may speak"`
 	EnforceHBA           string `env:"GATE_ENFORCE_PG_HBA_BASELINE" envDefault:"false" oneof:"false,report,true" doc:"hold PostgreSQL's access rules against what the gate expects: report tells, true refuses statements; true in production"`
 	OutcomeCheckSecs     int    `env:"GATE_OUTCOME_CHECK_INTERVAL_SECONDS" envDefault:"30" min:"0" max:"86400" doc:"seconds between checks of unknown outcomes; 0 = off"`
-	OutcomeMarkerTable   string `env:"GATE_OUTCOME_MARKER_TABLE" later:"the outcome marker" doc:"table of execution markers"`
-	OutcomeMarkerKeep    int    `env:"GATE_OUTCOME_MARKER_KEEP_DAYS" envDefault:"30" min:"1" max:"3650" later:"the outcome marker" doc:"days its rows are kept"`
+	OutcomeMarkerTable   string `env:"GATE_OUTCOME_MARKER_TABLE" doc:"schema.table in which each write leaves a row, so that its outcome is certain; empty = off"`
+	OutcomeMarkerKeep    int    `env:"GATE_OUTCOME_MARKER_KEEP_DAYS" envDefault:"30" min:"1" max:"3650" doc:"days for which the owner of that table keeps its rows"`
 	MaxSessions          int    `env:"GATE_MAX_SESSIONS" envDefault:"1000" min:"1" max:"1000000" later:"prepared-statement sessions" doc:"sessions at most"`
 	PlanEstimates        bool   `env:"GATE_PLAN_ESTIMATES" envDefault:"false" later:"plan estimates" doc:"EXPLAIN provably plain statements in preview"`
 	CatalogRefreshSecs   int    `env:"GATE_CATALOG_REFRESH_SECONDS" envDefault:"60" min:"0" max:"86400" later:"the catalogue snapshot" doc:"seconds between catalogue snapshots"`

@@ -31,9 +31,12 @@ const (
 
 // A Sent is an execution as its dispatch recorded it.
 type Sent struct {
-	Read     bool // behind the read fence: whatever became of it, nothing was applied
-	XID      uint64
-	Upstream Upstream
+	ExecutionID string
+	At          time.Time // of the dispatch
+	Read        bool      // behind the read fence: whatever became of it, nothing was applied
+	Marker      bool      // it left a row in the marker table
+	XID         uint64
+	Upstream    Upstream
 }
 
 // A Verdict is what a check found out.
@@ -44,10 +47,11 @@ type Verdict struct {
 }
 
 // Check asks the database what became of a statement whose outcome is unknown
-// (design/execution-and-wire.md part 3). It changes nothing. Its answer counts
-// only under the server, timeline and life that the dispatch recorded: after a
-// crash a transaction id that never reached the disk is handed out again, and
-// the answer would be about somebody else.
+// (design/execution-and-wire.md part 3). A write that left a marker is settled by
+// the marker table, for good. Of any other the answer counts only under the
+// server, timeline and life that the dispatch recorded: after a crash a
+// transaction id that never reached the disk is handed out again, and the answer
+// would be about somebody else; the check changes nothing then.
 //
 // The error says that there is no answer now: the database is out of reach or
 // in recovery. The outcome stays unknown, and the check is made again later.
@@ -60,7 +64,7 @@ func (db *DB) Check(ctx context.Context, sent Sent) (Verdict, error) {
 		return Verdict{}, err
 	}
 	defer l.release()
-	v, err := l.check(ctx, sent, time.Now().Add(db.cfg.ConnectTimeout))
+	v, err := db.checkOn(ctx, l, sent, time.Now().Add(db.cfg.ConnectTimeout))
 	if err != nil && l.broken {
 		db.writer.lost()
 	}
@@ -72,8 +76,8 @@ const lifeSQL = `SELECT pg_catalog.pg_is_in_recovery(), (SELECT c.system_identif
  CASE WHEN pg_catalog.pg_is_in_recovery() THEN NULL ELSE pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END,
  (SELECT w.stats_reset FROM pg_catalog.pg_stat_wal AS w)`
 
-// check asks on one connection: a crash between two questions would end it.
-func (l *lease) check(ctx context.Context, sent Sent, deadline time.Time) (Verdict, error) {
+// checkOn asks on one connection: a crash between two questions would end it.
+func (db *DB) checkOn(ctx context.Context, l *lease, sent Sent, deadline time.Time) (Verdict, error) {
 	life, row := query(lifeSQL)
 	refused, err := l.exchange(ctx, deadline, segment{life})
 	if err != nil || refused != nil {
@@ -86,6 +90,8 @@ func (l *lease) check(ctx context.Context, sent Sent, deadline time.Time) (Verdi
 		return Verdict{OutcomeNotKnowable, BasisOtherServer, row.text(1)}, nil
 	case sent.XID == 0:
 		return l.checkBackend(ctx, was, deadline)
+	case sent.Marker && db.cfg.MarkerTable != "":
+		return db.checkMarker(ctx, l, sent, row.text(2) == was.Timeline && row.text(3) == was.CrashMark)
 	case row.text(2) != was.Timeline:
 		return Verdict{OutcomeNotKnowable, BasisOtherTimeline, row.text(2)}, nil
 	}

@@ -42,6 +42,11 @@ type Config struct {
 	MaxResultRows  int   // GATE_MAX_RESULT_ROWS (10,000)
 	MaxResultBytes int64 // GATE_MAX_RESULT_BYTES (16 MiB)
 
+	// MarkerTable is GATE_OUTCOME_MARKER_TABLE, schema.table; empty: writes leave no
+	// marker. MarkerKeep is how long its rows are kept (GATE_OUTCOME_MARKER_KEEP_DAYS, 30 days).
+	MarkerTable string
+	MarkerKeep  time.Duration
+
 	TLS TLSConfig
 
 	// DenyRoles stops a pool whose role may do what it must not (GATE_PROFILE
@@ -79,6 +84,7 @@ func (c Config) withDefaults() Config {
 	c.OrphanGrace = cmp.Or(c.OrphanGrace, 10*time.Second)
 	c.MaxResultRows = cmp.Or(c.MaxResultRows, 10_000)
 	c.MaxResultBytes = cmp.Or(c.MaxResultBytes, 16<<20)
+	c.MarkerKeep = cmp.Or(c.MarkerKeep, 30*24*time.Hour)
 	c.RoleEvery = cmp.Or(c.RoleEvery, roleEvery)
 	c.TLS.Mode = cmp.Or(c.TLS.Mode, TLSVerifyFull)
 	return c
@@ -110,6 +116,9 @@ func (c Config) check() error {
 	}
 	if c.MaxResultBytes < 1<<10 || c.MaxResultBytes > 1<<30 {
 		errs = append(errs, errors.New("GATE_MAX_RESULT_BYTES must be from 1 KiB to 1 GiB"))
+	}
+	if problem := MarkerTableFault(c.MarkerTable); c.MarkerTable != "" && problem != "" {
+		errs = append(errs, errors.New("GATE_OUTCOME_MARKER_TABLE "+problem))
 	}
 	if _, err := quoteSearchPath(c.SearchPath); err != nil {
 		errs = append(errs, err)
@@ -188,6 +197,19 @@ func UsesSocket(raw string) bool {
 		return false
 	}
 	return strings.HasPrefix(cfg.Host, "/") || slices.ContainsFunc(cfg.Fallbacks, func(h *pgconn.FallbackConfig) bool { return strings.HasPrefix(h.Host, "/") })
+}
+
+// RoleOf is the role that a connection URL names, as the driver reads it; "" for
+// an empty URL and for one that cannot be read.
+func RoleOf(raw string) string {
+	if raw == "" {
+		return ""
+	}
+	cfg, err := pgconn.ParseConfigWithOptions(raw, pgconn.ParseConfigOptions{ConnStringAllowedKeys: urlKeys})
+	if err != nil {
+		return ""
+	}
+	return cfg.User
 }
 
 // harden replaces everything of a parsed configuration that decides how safe a

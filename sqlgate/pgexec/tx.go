@@ -13,7 +13,7 @@ import (
 
 // BeginOptions say what a write will need.
 type BeginOptions struct {
-	ExecutionID string // for Cancel
+	ExecutionID string // for Cancel, and for the marker
 	DDL         bool   // classes ddl, dcl and maintenance: the role for them
 	Limits      Limits
 }
@@ -21,6 +21,7 @@ type BeginOptions struct {
 // A Dispatch is what execution_dispatched records about where a statement goes.
 type Dispatch struct {
 	XID      uint64            // transaction id; 0 for a statement that runs alone
+	Marker   bool              // a row with the execution id is in the marker table, if the write is applied
 	Upstream Upstream          // with the backend
 	Limits   Limits            // as they apply
 	Settings map[string]string // what differs from the pins
@@ -47,7 +48,7 @@ const countSQL = `SELECT COALESCE(pg_catalog.sum(s.n_tup_ins OPERATOR(pg_catalog
  FROM pg_catalog.pg_stat_xact_user_tables AS s`
 
 // Begin leases a writer and opens a transaction on it: DISCARD ALL, BEGIN, the
-// transaction id and the pins, in one round trip. A connection that fails in it
+// transaction id and the pins, and the marker, in one round trip. A connection that fails in it
 // is replaced once, since nothing of the client's was sent.
 func (db *DB) Begin(ctx context.Context, opts BeginOptions) (*Tx, error) {
 	opts.Limits = db.bound(opts.Limits)
@@ -94,13 +95,21 @@ func (tx *Tx) open(ctx context.Context) error {
 	settings := l.settings(lim)
 	id, shown := query(l.watch.beginSQL)
 	second := append(segment{own("BEGIN"), id}, set("LOCAL", settings)...)
+	var marker *command
+	if tx.db.cfg.MarkerTable != "" {
+		marker = putMarker(tx.db.cfg.MarkerTable, tx.opts.ExecutionID, markerExec)
+		second = append(second, marker)
+	}
 	var counted *oneRow
-	if lim.MaxRows != nil {
+	if lim.MaxRows != nil { // behind the marker, which is not the client's
 		var count *command
 		count, counted = query(countSQL)
 		second = append(second, count)
 	}
 	refused, err := l.exchange(ctx, time.Now().Add(tx.db.cfg.ConnectTimeout), segment{own("DISCARD ALL")}, second)
+	if marker != nil && err == nil && len(shown.values) > 0 && !taken(marker) && (refused == nil || refused.Code != "25006") {
+		return &beginError{tx.db.markerFault(sqlStateOf(refused), errors.New("no marker was left"))}
+	}
 	if err != nil || refused != nil {
 		return &beginError{beginFault(refused, err)}
 	}
@@ -119,8 +128,15 @@ func (tx *Tx) open(ctx context.Context) error {
 			return &beginError{beginFault(nil, errProtocol)}
 		}
 	}
-	tx.dispatch = Dispatch{XID: xid, Upstream: l.upstream, Limits: lim, Settings: settings}
+	tx.dispatch = Dispatch{XID: xid, Marker: marker != nil, Upstream: l.upstream, Limits: lim, Settings: settings}
 	return nil
+}
+
+func sqlStateOf(e *pgconn.PgError) string {
+	if e == nil {
+		return ""
+	}
+	return e.Code
 }
 
 // beginFault is the fault of a transaction that could not be opened.

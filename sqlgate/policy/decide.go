@@ -30,6 +30,8 @@ func (r *rule) outcome(e *evaluation) outcome {
 // floor, the strictest of them, the default where there is none, and last the
 // mode approval_first. It never fails; a when that does is a BLOCK.
 //
+// A statement that names the gate's own marker table is a BLOCK before all that.
+//
 // Statements that are refused before any rule (several, none, not parsed)
 // never reach it, and session control has DecideSessionControl.
 func (p *Policy) Decide(f *Facts) Result {
@@ -39,6 +41,8 @@ func (p *Policy) Decide(f *Facts) Result {
 	var r Result
 	blocking := p.floor(e, &r)
 	switch winner, strictness := p.strictest(e); {
+	case f.namesMarkerTable():
+		decideByMarkerTable(&r)
 	case blocking != 0:
 		decideByFloor(&r, blocking)
 	case winner >= 0:
@@ -237,6 +241,11 @@ func signalNames(set uint64) []string {
 		}
 	}
 	return names
+}
+
+func decideByMarkerTable(r *Result) {
+	r.Decision, r.ReasonCode, r.RuleID = Block, ReasonMarkerTable, FloorPrefix+ReasonMarkerTable
+	r.Message, r.Remedy = textMarkerTable, remedyMarkerTable
 }
 
 func decideByFloor(r *Result, blocking uint64) {

@@ -342,3 +342,43 @@ func TestAPolicyGivesBackItsDocument(t *testing.T) {
 	require.Len(t, p.Tests(), 2)
 	require.Equal(t, "agent-billing", p.Tests()[0].Context.App)
 }
+
+// The gate's own table is out of reach of every rule, and of what a cut list hides.
+func TestAStatementAtTheMarkerTableIsBlockedBeforeAnyRule(t *testing.T) {
+	p := load(t, `
+schema: gate.policy/v1
+name: p
+version: 1.0.0
+facts: facts/v1
+rules:
+  - { id: all, decision: ALLOW, reason_code: all, match: { class: [write, ddl] }, lifts: [oversized_facts] }
+`)
+	many := make([]string, maxListFacts)
+	for i := range many {
+		many[i] = "public.t" + itoa(i)
+	}
+	for name, c := range map[string]struct {
+		facts Facts
+		want  string
+	}{
+		"written":         {Facts{TablesWritten: []string{"gate.m"}, MarkerTable: "gate.m"}, ReasonMarkerTable},
+		"read":            {Facts{TablesRead: []string{"gate.m", "public.t"}, MarkerTable: "gate.m"}, ReasonMarkerTable},
+		"cut, so unknown": {Facts{TablesRead: many, RiskSignals: []string{signalOversizedFacts}, MarkerTable: "gate.m"}, ReasonMarkerTable},
+		"cut elsewhere":   {Facts{TablesRead: []string{"public.t"}, RiskSignals: []string{signalOversizedFacts}, MarkerTable: "gate.m"}, "all"},
+		"another table":   {Facts{TablesRead: []string{"public.m"}, MarkerTable: "gate.m"}, "all"},
+		"no marker table": {Facts{TablesWritten: []string{"gate.m"}}, "all"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := c.facts
+			f.Class, f.QueryTypes, f.Approved = "write", []string{"INSERT"}, true
+			r := p.Decide(&f)
+			require.Equal(t, c.want, r.ReasonCode)
+			require.Equal(t, c.want == ReasonMarkerTable, r.Decision == Block)
+			traced := false
+			for _, e := range p.Trace(&f) {
+				traced = traced || e.RuleID == FloorPrefix+ReasonMarkerTable && e.Outcome == OutcomeMatched
+			}
+			require.Equal(t, c.want == ReasonMarkerTable, traced)
+		})
+	}
+}

@@ -39,6 +39,7 @@ const (
 	ReasonRuleEvalError  = "rule_eval_error"
 	ReasonApprovalFirst  = "approval_first_mode"
 	ReasonSessionControl = "session_control"
+	ReasonMarkerTable    = "marker_table"
 
 	LayerPolicy  = "policy"
 	LayerSession = "session"

@@ -1,5 +1,7 @@
 package policy
 
+import "slices"
+
 // Versions that decisions are recorded with, so that an old decision is
 // computed again under the same meaning or called unreplayable.
 const (
@@ -50,6 +52,25 @@ type Facts struct {
 	// this statement and context.
 	Approved  bool   `json:"approved,omitempty"`
 	SessionID string `json:"session_id,omitempty"`
+
+	// MarkerTable is the gate's own table in the database, schema.table, empty
+	// where there is none. It is no fact that a rule could see: a statement that
+	// names the table is blocked, whatever the rules say.
+	MarkerTable string `json:"-"`
+}
+
+// namesMarkerTable also holds where a list was cut, so that what is behind the
+// cut is not known.
+func (f *Facts) namesMarkerTable() bool {
+	if f.MarkerTable == "" {
+		return false
+	}
+	for _, tables := range [][]string{f.TablesRead, f.TablesWritten} {
+		if slices.Contains(tables, f.MarkerTable) || len(tables) >= maxListFacts && slices.Contains(f.RiskSignals, signalOversizedFacts) {
+			return true
+		}
+	}
+	return false
 }
 
 // Values of Facts.Mode.

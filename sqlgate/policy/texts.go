@@ -11,6 +11,9 @@ const (
 	textApprovalFirst   = "The gate runs in the mode approval_first: everything but a safe read needs an approval."
 	remedyApprovalFirst = "Have the approval resolved, then send the same request again with its approval_id."
 
+	textMarkerTable   = "The statement names the gate's own table of execution markers, which proves what was applied."
+	remedyMarkerTable = "Leave that table out. Its owner tidies it up at the database itself; no rule can let a statement at it pass."
+
 	textBlockedByRule  = "A rule of the policy blocks this statement."
 	textApprovalByRule = "A rule of the policy asks for an approval of this statement."
 

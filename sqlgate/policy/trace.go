@@ -35,8 +35,8 @@ type TraceCheck struct {
 	Pass bool   `json:"pass"`
 }
 
-// Trace explains Decide on the same facts: one entry per floor signal, then
-// one per rule in order, then the default if it decided. It is for preview and
+// Trace explains Decide on the same facts: one entry per floor signal, one for
+// the marker table where there is one, then one per rule in order, then the default if it decided. It is for preview and
 // dry-run and takes its time.
 func (p *Policy) Trace(f *Facts) []TraceEntry {
 	e := evaluate(f)
@@ -45,6 +45,9 @@ func (p *Policy) Trace(f *Facts) []TraceEntry {
 	entries := make([]TraceEntry, 0, len(floorSignals)+len(p.rules)+1)
 	for _, signal := range floorSignals {
 		entries = append(entries, traceFloor(signal, &r, f))
+	}
+	if f.MarkerTable != "" {
+		entries = append(entries, traceMarkerTable(f))
 	}
 	for i := range p.rules {
 		entries = append(entries, p.rules[i].trace(e))
@@ -67,6 +70,17 @@ func traceFloor(signal string, r *Result, f *Facts) TraceEntry {
 		entry.Outcome = OutcomeMatched
 	default:
 		entry.FailedAt = key
+	}
+	entry.Checks = []TraceCheck{check}
+	return entry
+}
+
+func traceMarkerTable(f *Facts) TraceEntry {
+	entry := TraceEntry{RuleID: FloorPrefix + ReasonMarkerTable, Decision: Block, Mode: "enforce", Outcome: OutcomeMatched}
+	named := slices.Concat(f.TablesRead, f.TablesWritten)
+	check := TraceCheck{Key: "floor.tables", Want: []string{f.MarkerTable}, Got: listOf(named), Pass: f.namesMarkerTable()}
+	if !check.Pass {
+		entry.Outcome, entry.FailedAt = OutcomeNotMatched, check.Key
 	}
 	entry.Checks = []TraceCheck{check}
 	return entry

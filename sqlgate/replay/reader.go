@@ -18,6 +18,18 @@ type Decision struct {
 	Recorded      policy.Result // what the record says; texts are not in it
 }
 
+// EngineMarkerTable is the key under which an engine record names the gate's own
+// table of execution markers. It stands there because it decides: a statement
+// that names the table is blocked.
+const EngineMarkerTable = "marker_table"
+
+// Under completes the facts with what the engine record of their gate says. It
+// reports whether this program knows what the facts mean.
+func (d *Decision) Under(engine map[string]string) (known bool) {
+	d.Facts.MarkerTable = engine[EngineMarkerTable]
+	return engine["facts"] == policy.FactsVersion
+}
+
 // A Reader joins the events of a request, as they stand in the log: both are
 // written in one append, so that one request is in sight at a time.
 type Reader struct {

@@ -114,7 +114,7 @@ func (v *Verifier) check(d *Decision) {
 		v.unchecked(d, fmt.Sprintf("event %d, which names the engine, is no startup event", d.Engine))
 		return
 	}
-	if engine["facts"] != policy.FactsVersion {
+	if !d.Under(engine) {
 		v.unchecked(d, fmt.Sprintf("its facts are %q, and this program knows %s", engine["facts"], policy.FactsVersion))
 		return
 	}
@@ -158,12 +158,14 @@ func (v *Verifier) policy(hash [32]byte) (*policy.Policy, string) {
 }
 
 // sameEngine compares what decides; the version of the gate around it and of
-// the language it is written in do not.
+// the language it is written in do not, and the marker table is taken from the
+// record.
 func sameEngine(a, b map[string]string) bool {
 	decides := func(m map[string]string) map[string]string {
 		m = maps.Clone(m)
 		delete(m, "gate")
 		delete(m, "go")
+		delete(m, EngineMarkerTable)
 		return m
 	}
 	return maps.Equal(decides(a), decides(b))
