@@ -105,6 +105,7 @@ func (c *Commands) commit(ctx context.Context, g eventlog.Group) (eventlog.Commi
 		return done, refusal(err)
 	}
 	c.step("commands.appended")
+	handIn(ctx, done)
 	if g.Ack == eventlog.Written {
 		return done, nil // result evidence of the latency profile: nothing is decided on it before it is applied
 	}

@@ -26,6 +26,7 @@ func (l *Log) Append(ctx context.Context, g Group) (Committed, error) {
 		return Committed{}, err
 	}
 	err = <-w.done
+	c.signature, w.signature = w.signature, nil
 	waiters.Put(w)
 	if err != nil {
 		return Committed{}, err

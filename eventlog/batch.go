@@ -38,6 +38,8 @@ type Group struct {
 type Committed struct {
 	First, Last uint64
 	Hashes      [][32]byte // one for each draft
+
+	signature *signature // nil where there are no receipts
 }
 
 // A placed group is one with its sequence numbers, kept for the followers.
@@ -52,6 +54,8 @@ type placed struct {
 type waiter struct {
 	done chan error // capacity 1: the flusher never waits for a reader
 	ack  Ack
+
+	signature *signature // of the batch, once it is durable
 }
 
 var waiters = sync.Pool{New: func() any { return &waiter{done: make(chan error, 1)} }}
@@ -66,6 +70,8 @@ type batch struct {
 	groups  []placed
 	last    uint64
 	hash    [32]byte
+
+	signature *signature // nil until its making begins, and where the log signs nothing
 }
 
 func (b *batch) end() int64 { return b.start + int64(len(b.buf)) }

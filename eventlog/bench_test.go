@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/stretchr/testify/require"
 
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 )
@@ -37,8 +38,15 @@ func benchDraft(b *testing.B) event.Draft {
 	return d
 }
 
-func benchLog(b *testing.B, dir string) *Log {
-	l, _, err := Open(context.Background(), Options{Path: filepath.Join(dir, "audit.wal"), PreallocateBytes: benchPrealloc})
+func benchLog(b *testing.B, dir string) *Log { return benchLogIn(b, dir, nil) }
+
+// benchLogWith is a log in a folder of its own that signs with key, if any.
+func benchLogWith(b *testing.B, key *checkpoint.PrivateKey) *Log {
+	return benchLogIn(b, b.TempDir(), key)
+}
+
+func benchLogIn(b *testing.B, dir string, key *checkpoint.PrivateKey) *Log {
+	l, _, err := Open(context.Background(), Options{Path: filepath.Join(dir, "audit.wal"), PreallocateBytes: benchPrealloc, SigningKey: key})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, l.Close(context.Background())) })
 	return l
@@ -112,6 +120,18 @@ func report(b *testing.B, unit string, ours, theirs []float64) {
 func appendCall(l *Log, d event.Draft) func(int) error {
 	return func(int) error {
 		_, err := l.Append(context.Background(), Group{Drafts: []event.Draft{d}})
+		return err
+	}
+}
+
+// receiptCall is appendCall with the receipt rendered, as every answer does.
+func receiptCall(l *Log, d event.Draft) func(int) error {
+	return func(int) error {
+		c, err := l.Append(context.Background(), Group{Drafts: []event.Draft{d}})
+		if err != nil {
+			return err
+		}
+		_, err = c.Receipt()
 		return err
 	}
 }

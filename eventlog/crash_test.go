@@ -8,12 +8,14 @@ import (
 	"maps"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 	"writegate/eventlog/frame/frametest"
@@ -24,6 +26,8 @@ type ledger struct {
 	mu    sync.Mutex
 	acked map[string]uint64
 	sizes map[string]int // events of the group that a name begins with
+
+	receipts []string // of acknowledged groups, where the log signs
 }
 
 func newLedger() *ledger { return &ledger{acked: map[string]uint64{}, sizes: map[string]int{}} }
@@ -31,7 +35,7 @@ func newLedger() *ledger { return &ledger{acked: map[string]uint64{}, sizes: map
 func (k *ledger) snapshot() *ledger {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return &ledger{acked: maps.Clone(k.acked), sizes: maps.Clone(k.sizes)}
+	return &ledger{acked: maps.Clone(k.acked), sizes: maps.Clone(k.sizes), receipts: slices.Clone(k.receipts)}
 }
 
 // append sends a group of n events and notes the acknowledgement.
@@ -51,6 +55,11 @@ func (k *ledger) append(l *Log, name string, n int) error {
 	defer k.mu.Unlock()
 	for i := range n {
 		k.acked[fmt.Sprintf("%s/%d", name, i)] = c.First + uint64(i)
+	}
+	if c.HasReceipt() {
+		text, err := c.Receipt()
+		k.receipts = append(k.receipts, text)
+		return err
 	}
 	return nil
 }
@@ -79,6 +88,24 @@ func (k *ledger) check(t *testing.T, l *Log) {
 	for group, n := range whole {
 		require.Equal(t, k.sizes[group], n, "group %s was split", group)
 	}
+	for _, text := range k.receipts {
+		requireReceipt(t, l, text)
+	}
+}
+
+// requireReceipt holds a receipt against the log that it is of.
+func requireReceipt(t testing.TB, l *Log, text string) checkpoint.Anchor {
+	t.Helper()
+	r, err := checkpoint.ParseReceipt(text)
+	require.NoError(t, err)
+	a, err := r.Check(testKey.Public())
+	require.NoError(t, err)
+	require.Equal(t, l.LogID(), a.LogID)
+	require.LessOrEqual(t, a.Last, l.Head().Seq, "a receipt is beyond the end")
+	e, err := l.At(a.Seq)
+	require.NoError(t, err)
+	require.Equal(t, e.Hash, a.Hash)
+	return a
 }
 
 // reopen opens what a crash left, names discarded tails as the service does,

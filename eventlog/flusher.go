@@ -33,6 +33,11 @@ func (l *Log) flush() {
 			l.fail(fmt.Errorf("sealing a batch at offset %d: %w", b.start, err))
 			return
 		}
+		unsigned, err := l.unsigned(b)
+		if err != nil {
+			l.fail(fmt.Errorf("receipts of the batch at offset %d: %w", b.start, err))
+			return
+		}
 		l.o.Step("append.before_write")
 		if _, err := l.file.Pwrite(b.buf, b.start); err != nil {
 			l.fail(fmt.Errorf("write of a batch at offset %d: %w", b.start, err))
@@ -42,6 +47,7 @@ func (l *Log) flush() {
 		if b.written {
 			l.wakeWritten(b)
 		}
+		b.signature = signBeside(unsigned, l.o.Now)
 		if err := l.sync(); err != nil {
 			l.fail(fmt.Errorf("sync of the batch at offset %d: %w", b.start, err))
 			return
@@ -163,10 +169,13 @@ func (l *Log) publish(b *batch) {
 		return
 	}
 	l.followers.send(b)
-	woken := b.waiters
+	woken, signature := b.waiters, b.signature
 	l.inflight = nil
 	l.mu.Unlock()
-	wake(woken, nil)
+	for _, w := range woken {
+		w.signature = signature
+		w.done <- nil
+	}
 }
 
 // fail poisons the log: sticky, first cause wins. Groups whose batch was handed

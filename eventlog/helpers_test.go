@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 	"writegate/eventlog/frame/frametest"
@@ -18,12 +19,21 @@ const testLog = "/log/audit.wal"
 
 var testTime = time.Date(2025, 1, 2, 3, 4, 5, 678_901_234, time.UTC)
 
-// memOptions opens a log in memory, small enough that preallocation happens
-// many times in a test.
+// testKey signs the logs of the tests.
+var testKey = func() *checkpoint.PrivateKey {
+	key, err := checkpoint.NewPrivateKey()
+	if err != nil {
+		panic(err)
+	}
+	return key
+}()
+
+// memOptions opens a log in memory that signs, small enough that preallocation
+// happens many times in a test.
 func memOptions(fs frame.FS) Options {
 	return Options{
 		Path: testLog, FS: fs, PreallocateBytes: 16 << 10, Origin: "test",
-		Now: func() time.Time { return testTime },
+		SigningKey: testKey, Now: func() time.Time { return testTime },
 	}
 }
 

@@ -42,7 +42,7 @@ var arrows = map[string][]string{
 	"agentctl/egress": {},
 
 	"http/httpd":   {"commands/fault", "tlsfiles", "eventlog/event"},
-	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
+	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame"},
 	"cmd/gate": {"cmd/terminal", "commands/fault", "tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",

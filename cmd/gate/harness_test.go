@@ -45,13 +45,16 @@ const (
 type gateDir struct {
 	path     string
 	database string // URL of the database behind it
+	signing  signingPair
+	kept     *receiptBook // what its clients keep; nil where nobody does
 }
 
 // newGateDir makes a folder with the policy given (the sample policy when it is
 // nil) and an empty database of the test's own.
 func newGateDir(t testing.TB, document []byte) gateDir {
 	t.Helper()
-	d := gateDir{path: t.TempDir(), database: postgres.ForTest(t)}
+	d := gateDir{path: t.TempDir(), database: postgres.ForTest(t), signing: newSigningPair(t)}
+	d.kept = newReceiptBook(d.signing.key)
 	if document == nil {
 		document = policy.Sample()
 	}
@@ -61,9 +64,13 @@ func newGateDir(t testing.TB, document []byte) gateDir {
 
 func (d gateDir) file(name string) string { return filepath.Join(d.path, name) }
 
-// environ is the environment of a gate in this folder; extra settings win.
+// environ is the environment of a gate in this folder; extra settings win. It
+// signs its evidence unless they say something about that.
 func (d gateDir) environ(extra ...string) []string {
 	environ := append([]string(nil), extra...)
+	if _, said := lookUp(environ, "GATE_EVIDENCE_SIGNING_ENABLED"); !said && d.signing.private != "" {
+		environ = append(environ, d.signing.environ()...)
+	}
 	for _, pair := range []string{
 		"GATE_HTTP_LISTEN_ADDR=127.0.0.1:0",
 		"GATE_DATABASE_URL=" + d.database,
@@ -101,6 +108,7 @@ type testGate struct {
 	stop   context.CancelFunc
 	ended  chan int
 	output *lockedBuffer
+	signs  bool // every answer that wrote events has a receipt
 }
 
 // lockedBuffer takes what the gate prints while the test reads it.
@@ -135,6 +143,7 @@ func startGateWith(t testing.TB, d gateDir, set func(*app), extra ...string) *te
 	ready := make(chan string, 1)
 	a := &app{streams: streams{strings.NewReader(""), g.output, g.output}, environ: d.environ(extra...), ready: func(addr string) { ready <- addr }}
 	set(a)
+	g.signs = signs(a.environ)
 	go func() { g.ended <- a.run(ctx, []string{"serve"}) }()
 	select {
 	case addr := <-ready:
@@ -176,6 +185,7 @@ func (d gateDir) checkDisk(t testing.TB) {
 	require.Equal(t, frame.OK, report.Status, "%+v", report.Faults)
 	log := d.openLog(t)
 	defer func() { require.NoError(t, log.Close(context.Background())) }()
+	d.kept.check(t, log)
 	store, err := projections.Open(projections.Options{Dir: d.file("approvals.db")})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, store.Close()) }()
@@ -299,6 +309,9 @@ func (g *testGate) try(method, path string, body []byte, headers ...string) (rep
 		return reply{}, err
 	}
 	r := reply{response.StatusCode, response.Header, read}
+	if err := g.kept.keep(r, g.signs, bytes.Contains(body, []byte(`"latency"`))); err != nil {
+		return r, fmt.Errorf("the answer to %s %s: %d %s: %w", method, path, r.status, r.body, err)
+	}
 	contract, err := openAPI()
 	if err != nil {
 		return r, err

@@ -22,6 +22,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"writegate/commands/fault"
+	"writegate/eventlog/checkpoint"
 	"writegate/http/gateapi"
 	"writegate/http/httpd"
 )
@@ -213,7 +214,11 @@ func (d *contractDoc) holdsAnswer(request *http.Request, r reply) error {
 	if d.object(at...) == nil {
 		return errors.New("the document has no such status here")
 	}
-	for name := range d.object(under(at, "headers")...) {
+	headers := d.object(under(at, "headers")...)
+	if _, documented := headers[checkpoint.Header]; r.header.Get(checkpoint.Header) != "" && !documented {
+		return errors.New("the document has no receipt here")
+	}
+	for name := range headers {
 		if err := d.holdsHeader(r.header, name, under(at, "headers", name)); err != nil {
 			return err
 		}
@@ -240,6 +245,9 @@ func (d *contractDoc) plainError(r reply, status int, code string) error {
 
 func (d *contractDoc) holdsHeader(h http.Header, name string, at []string) error {
 	text := h.Get(name)
+	if text == "" && d.object(at...)["required"] == false {
+		return nil
+	}
 	if text == "" {
 		return fmt.Errorf("the header %s is missing", name)
 	}

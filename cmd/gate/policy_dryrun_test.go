@@ -63,6 +63,8 @@ func TestADryRunSaysWhatAPreviewSays(t *testing.T) {
 	for _, a := range attackCorpus(t) {
 		statements = append(statements, a.SQL)
 	}
+	const held = "DELETE FROM held_notes" // with these claims it waits for an approval; all others are left to chance
+	statements = append(statements, held)
 	for _, mode := range []string{"enforce", "approval_first"} {
 		t.Run(mode, func(t *testing.T) {
 			d := newGateDir(t, []byte(mixedNotes("1.0.0")))
@@ -72,6 +74,9 @@ func TestADryRunSaysWhatAPreviewSays(t *testing.T) {
 			for i, sql := range statements {
 				s, _ := mixedStatement(nil)
 				s = s.with("sql", sql)
+				if sql == held {
+					s = s.with("tenant", "acme")
+				}
 				preview := g.query(t, s, "mode=preview")
 				body := map[string]any(s)
 				if i%2 == 0 { // half of them inside context

@@ -294,10 +294,14 @@ func (g *service) openAPI(ctx context.Context) error {
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	g.handler = httpd.NewMux(httpd.Options{
+	conventions := httpd.Options{
 		Logger: g.log, MaxBodyBytes: s.MaxBodyBytes, Operators: operators, Limiter: limiter, Proxies: proxies,
 		OnIncident: gateapi.OnIncident(g.commands, g.log),
-	})
+	}
+	if g.signer != nil {
+		conventions.Earned = gateapi.Receipts(g.log)
+	}
+	g.handler = httpd.NewMux(conventions)
 	files, err := s.auditFiles()
 	if err != nil {
 		return exitWith(exitConfigured, err)

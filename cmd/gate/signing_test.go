@@ -103,7 +103,7 @@ func TestSettingsThatWouldSignNothingAreRefused(t *testing.T) {
 
 func TestALogWhoseNameCannotNameAKeyIsNotSigned(t *testing.T) {
 	d := newGateDir(t, nil)
-	startGate(t, d, "GATE_AUDIT_ORIGIN=two words").end(t)
+	startGate(t, d, "GATE_AUDIT_ORIGIN=two words", "GATE_EVIDENCE_SIGNING_ENABLED=false").end(t)
 	code, said := runGate(t, d.environ(newSigningPair(t).environ()...), "serve")
 	require.Equal(t, exitConfigured, code)
 	require.Contains(t, said, `"two words"`)
@@ -181,7 +181,7 @@ func (d gateDir) startupKeys(t testing.TB) []string {
 func TestAKeyIsChangedByAStartWithAnother(t *testing.T) {
 	d := newGateDir(t, nil)
 	one, two := newSigningPair(t), newSigningPair(t)
-	startGate(t, d).end(t)
+	startGate(t, d, "GATE_EVIDENCE_SIGNING_ENABLED=false").end(t)
 	startGate(t, d, one.environ()...).end(t)
 	startGate(t, d, two.environ()...).end(t)
 	log := d.openLog(t)

@@ -13,6 +13,7 @@ import (
 
 	"writegate/commands"
 	"writegate/eventlog"
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 	"writegate/eventlog/evidence"
 	"writegate/http/httpd"
@@ -105,6 +106,25 @@ func OnIncident(c *commands.Commands, log *slog.Logger) func(context.Context, ht
 		})
 		if err != nil {
 			log.Warn("an incident could not be written to the event log", "source", "gate", "incident", string(r.Incident), "request_id", r.RequestID, "cause", err.Error())
+		}
+	}
+}
+
+// Receipts has every answer carry the receipt of the last event that its request
+// made durable (design/eventlog.md part 9). One that cannot be made is no reason
+// to answer otherwise: the event is in the log all the same.
+func Receipts(log *slog.Logger) func(context.Context) (context.Context, func(http.Header)) {
+	return func(ctx context.Context) (context.Context, func(http.Header)) {
+		ctx, receipts := commands.WithReceipts(ctx)
+		return ctx, func(h http.Header) {
+			text, err := receipts.Text()
+			if err != nil {
+				log.Error("an answer goes without its receipt", "source", "gate", "cause", err.Error())
+				return
+			}
+			if text != "" {
+				h.Set(checkpoint.Header, text)
+			}
 		}
 	}
 }

@@ -40,20 +40,29 @@ type Call struct {
 type recorder struct {
 	http.ResponseWriter
 	call    *Call
+	earned  func(http.Header) // nil: nothing
 	status  int
 	written int64
 }
 
 func (r *recorder) WriteHeader(status int) {
 	if r.status == 0 && status >= http.StatusOK {
-		r.status = status
+		r.begin(status)
 	}
 	r.ResponseWriter.WriteHeader(status)
 }
 
+// begin is called once, while headers can still be added.
+func (r *recorder) begin(status int) {
+	r.status = status
+	if r.earned != nil {
+		r.earned(r.Header())
+	}
+}
+
 func (r *recorder) Write(b []byte) (int, error) {
 	if r.status == 0 {
-		r.status = http.StatusOK
+		r.begin(http.StatusOK)
 	}
 	n, err := r.ResponseWriter.Write(b)
 	r.written += int64(n)

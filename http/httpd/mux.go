@@ -56,6 +56,10 @@ type Options struct {
 	// OnIncident records an incident as evidence. It must bound what it
 	// writes, since clients cause incidents at will.
 	OnIncident func(context.Context, Report)
+	// Earned gives the context that a request is served under, and tells in the
+	// end which headers the request has earned: they are added just before the
+	// status is sent. nil: every request has its own context and earns nothing.
+	Earned func(context.Context) (context.Context, func(http.Header))
 }
 
 // A Mux routes requests to handlers and keeps the conventions around them.
@@ -68,6 +72,7 @@ type Mux struct {
 	proxies    *Proxies
 	now        func() time.Time
 	onIncident func(context.Context, Report)
+	earned     func(context.Context) (context.Context, func(http.Header))
 	routes     []Route
 }
 
@@ -84,7 +89,7 @@ type Handler func(c *Call) error
 // NewMux makes a Mux without routes.
 func NewMux(o Options) *Mux {
 	m := &Mux{log: o.Logger, maxBody: o.MaxBodyBytes, operators: o.Operators, limiter: o.Limiter,
-		proxies: o.Proxies, now: o.Now, onIncident: o.OnIncident, router: httprouter.New()}
+		proxies: o.Proxies, now: o.Now, onIncident: o.OnIncident, earned: o.Earned, router: httprouter.New()}
 	if m.maxBody == 0 {
 		m.maxBody = DefaultMaxBody
 	}
@@ -157,6 +162,10 @@ func NotAllowed(c *Call, allow ...string) error {
 func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &Call{Request: r, Start: m.now(), mux: m}
 	c.recorder = recorder{ResponseWriter: w, call: c}
+	if m.earned != nil {
+		ctx, add := m.earned(r.Context())
+		c.Request, c.recorder.earned = r.WithContext(ctx), add
+	}
 	c.RequestID = r.Header.Get("X-Request-Id")
 	if !visibleASCII(c.RequestID, 128) {
 		c.RequestID = event.NewRequestID(c.Start)
