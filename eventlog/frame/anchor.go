@@ -91,6 +91,11 @@ func (b *anchorBook) see(seq uint64, hash [32]byte, segment uint32, offset int64
 	}
 }
 
+// awaits reports whether an anchor speaks of an event not yet seen, up to seq.
+func (b *anchorBook) awaits(seq uint64) bool {
+	return b.next < len(b.anchors) && b.anchors[b.next].Seq <= seq
+}
+
 // knowsBeyond reports whether a trusted anchor speaks of events after seq.
 func (b *anchorBook) knowsBeyond(seq uint64) bool {
 	for _, a := range b.anchors {

@@ -84,7 +84,9 @@ func BenchmarkSHA256(b *testing.B) {
 
 // BenchmarkVerifyAgainstSHA256 is goal L5: bytes of the log verified a second
 // over bytes that SHA-256 hashes a second on the same processors, the two in
-// turns, the median of the rounds.
+// turns, the median of the rounds. The messages are as long as those of the
+// log, since each event is hashed alone; what messages of 1 MiB would give is
+// told beside.
 func BenchmarkVerifyAgainstSHA256(b *testing.B) {
 	path, size := benchLog(b)
 	var events, large []float64
@@ -94,12 +96,15 @@ func BenchmarkVerifyAgainstSHA256(b *testing.B) {
 		v = timed(func() { verifyFile(b, path) })
 		large = append(large, timed(func() { hashAll(int(size), 1<<20) })/v)
 	}
-	slices.Sort(events)
-	slices.Sort(large)
-	b.ReportMetric(events[len(events)/2], "ratio(458B)")
-	b.ReportMetric(large[len(large)/2], "ratio(1MiB)")
-	b.ReportMetric(large[0], "min(1MiB)")
-	b.ReportMetric(large[len(large)-1], "max(1MiB)")
+	reportSpread(b, events, "min(458B)", "ratio(458B)", "max(458B)")
+	reportSpread(b, large, "min(1MiB)", "ratio(1MiB)", "max(1MiB)")
+}
+
+func reportSpread(b *testing.B, ratios []float64, least, median, most string) {
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[0], least)
+	b.ReportMetric(ratios[len(ratios)/2], median)
+	b.ReportMetric(ratios[len(ratios)-1], most)
 }
 
 func timed(work func()) float64 {

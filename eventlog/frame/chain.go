@@ -10,15 +10,20 @@ type chain struct {
 	hash    [32]byte // its event_hash
 	known   bool     // seq and hash bind the next frame; false after a gap
 	started bool     // some frame came before, so that event 1 is not the first
-	epoch   uint32
 
+	order
+	pending run // frames of the batch that count
+	counted run // frames of complete batches that count
+	end     End
+}
+
+// order is what the head of the next frame must obey beside its number.
+type order struct {
+	epoch   uint32
 	open    bool // inside a batch
 	left    uint16
 	start   int64  // where the batch begins
 	durable uint64 // its durable_off, or the last one's
-	pending run    // frames of the batch that count
-	counted run    // frames of complete batches that count
-	end     End
 }
 
 // run is a stretch of events that count for the report.
@@ -57,12 +62,19 @@ func (c *chain) step(f *Frame, off int64) (Kind, string) {
 		kind, detail = BadFrameRule, rule
 	}
 	if !c.open {
-		c.start, c.pending.n = off, 0
+		c.pending.n = 0
 	}
 	c.seq, c.hash, c.known, c.started = f.Seq, f.Hash, true, true
-	c.epoch, c.durable = f.Epoch, f.DurableOff
-	c.left, c.open = f.BatchLeft, true
+	c.follow(f, off)
 	return kind, detail
+}
+
+// follow goes on from a frame; count or the stretch closes its batch.
+func (o *order) follow(f *Frame, off int64) {
+	if !o.open {
+		o.start = off
+	}
+	o.epoch, o.durable, o.left, o.open = f.Epoch, f.DurableOff, f.BatchLeft, true
 }
 
 // place judges sequence and link.
@@ -83,24 +95,24 @@ func (c *chain) place(f *Frame) (Kind, string) {
 }
 
 // rule judges what a batch must obey, in words; "" when all is well.
-func (c *chain) rule(f *Frame, off int64) string {
+func (o *order) rule(f *Frame, off int64) string {
 	start := off
-	if c.open {
-		start = c.start
+	if o.open {
+		start = o.start
 	}
 	switch {
 	case f.Flags&FlagMore != 0 && f.BatchLeft == 0:
 		return "the last frame of a batch says that its command goes on"
-	case f.Epoch < c.epoch:
-		return fmt.Sprintf("epoch falls from %d to %d", c.epoch, f.Epoch)
+	case f.Epoch < o.epoch:
+		return fmt.Sprintf("epoch falls from %d to %d", o.epoch, f.Epoch)
 	case f.DurableOff < HeaderSize || f.DurableOff > uint64(start):
 		return fmt.Sprintf("durable_off %d of a batch that begins at %d", f.DurableOff, start)
-	case f.DurableOff < c.durable:
-		return fmt.Sprintf("durable_off falls from %d to %d", c.durable, f.DurableOff)
-	case c.open && f.DurableOff != c.durable:
-		return fmt.Sprintf("durable_off changes within a batch, from %d to %d", c.durable, f.DurableOff)
-	case c.open && f.BatchLeft != c.left-1:
-		return fmt.Sprintf("batch_left is %d after %d", f.BatchLeft, c.left)
+	case f.DurableOff < o.durable:
+		return fmt.Sprintf("durable_off falls from %d to %d", o.durable, f.DurableOff)
+	case o.open && f.DurableOff != o.durable:
+		return fmt.Sprintf("durable_off changes within a batch, from %d to %d", o.durable, f.DurableOff)
+	case o.open && f.BatchLeft != o.left-1:
+		return fmt.Sprintf("batch_left is %d after %d", f.BatchLeft, o.left)
 	}
 	return ""
 }

@@ -205,18 +205,20 @@ func bodyError(b []byte) error {
 // decode reads the fields of a frame whose head and length were checked. The
 // record aliases b.
 func decode(b []byte) Frame {
+	n := int(binary.LittleEndian.Uint32(b[offRecLen:]))
+	var f Frame
+	f.decodeHead(b)
+	f.PreviousHash = [32]byte(b[HeadSize:])
+	f.Record = b[recordAt : recordAt+n : recordAt+n]
+	f.Hash = [32]byte(b[recordAt+n:])
+	return f
+}
+
+// decodeHead reads what the head says.
+func (f *Frame) decodeHead(b []byte) {
 	le := binary.LittleEndian
-	n := int(le.Uint32(b[offRecLen:]))
-	return Frame{
-		Seq:          le.Uint64(b[offSeq:]),
-		DurableOff:   le.Uint64(b[offDurable:]),
-		BatchLeft:    le.Uint16(b[offLeft:]),
-		Flags:        b[offFlagByte],
-		Epoch:        le.Uint32(b[offEpoch:]),
-		PreviousHash: [32]byte(b[HeadSize:]),
-		Record:       b[recordAt : recordAt+n : recordAt+n],
-		Hash:         [32]byte(b[recordAt+n:]),
-	}
+	f.Seq, f.DurableOff = le.Uint64(b[offSeq:]), le.Uint64(b[offDurable:])
+	f.BatchLeft, f.Flags, f.Epoch = le.Uint16(b[offLeft:]), b[offFlagByte], le.Uint32(b[offEpoch:])
 }
 
 // ParseFrame reads the frame at the beginning of b and gives its size with

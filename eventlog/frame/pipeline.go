@@ -21,6 +21,7 @@ type piece struct {
 	bad  []mark        // the frames that are not right, in order
 	done chan struct{} // closed when bad is there
 	gap  *gap          // instead of frames
+	run  stretch       // how the frames follow each other, where bad is empty
 }
 
 // A mark is a worker's finding about a frame that is not right.
@@ -205,7 +206,8 @@ func (p *pipeline) gapAt(ctx context.Context, off int64, bad error, isIO bool) (
 	return &gap{off: off, next: next, err: bad, io: isIO}, nil
 }
 
-// check is a worker's part: sums and hashes of every frame of the piece.
+// check is a worker's part: sums and hashes of every frame of the piece, and
+// how the frames follow each other.
 func (pc *piece) check() {
 	for at := 0; at < len(pc.data); {
 		b := pc.data[at : at+sizeAt(pc.data, at)]
@@ -213,6 +215,9 @@ func (pc *piece) check() {
 		m.forged = m.err == nil && !intactInPlace(b)
 		if m.err != nil || m.forged {
 			pc.bad = append(pc.bad, m)
+		}
+		if len(pc.bad) == 0 && !pc.run.broken {
+			pc.run.add(b, pc.off+int64(at))
 		}
 		at += len(b)
 	}
