@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/stretchr/testify/require"
 
+	"writegate/eventlog"
 	"writegate/eventlog/event"
 )
 
@@ -43,6 +44,8 @@ func benchEvents(b *testing.B, statements int) sliceSource {
 type sliceSource []event.Envelope
 
 func (sliceSource) LogID() [16]byte { return [16]byte{1} }
+
+func (sliceSource) Ancestors(context.Context) ([]eventlog.Ancestor, error) { return nil, nil }
 
 func (s sliceSource) From(_ context.Context, seq uint64) iter.Seq2[event.Envelope, error] {
 	return func(yield func(event.Envelope, error) bool) {

@@ -23,6 +23,7 @@ const (
 	keyPosting       = "ix/" // field, value, be32(block) -> positions
 	keyBlock         = "it/" // be32(block) -> least and greatest time
 	keyTimes         = "iu/" // be32(block) -> time of each event
+	keyLineage       = "lg/" // be16(n) -> the n-th log before this one; none where it follows no other
 
 	// keyMeta is left out of the digest: it says how the space came about.
 	keyMeta    = "meta/"

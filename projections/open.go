@@ -124,11 +124,29 @@ func currentSpace(db *pebble.DB) (*space, error) {
 	if version != ProjectorVersion {
 		return nil, fmt.Errorf("%w: %d, this program has %d", errVersion, version, ProjectorVersion)
 	}
+	if sp.lineage, err = lineageOf(db, sp.id); err != nil {
+		return nil, err
+	}
 	counters, err := get(db, physical(sp.id, []byte(keyCounters)))
 	if err != nil || counters == nil {
 		return sp, err
 	}
 	return sp, unmarshal(counters, &sp.counters)
+}
+
+// lineageOf reads which logs were folded before the one at hand.
+func lineageOf(db *pebble.DB, id byte) (lineage []Applied, err error) {
+	for {
+		b, err := get(db, physical(id, lineageKey(len(lineage))))
+		if err != nil || b == nil {
+			return lineage, err
+		}
+		a, err := decodeAncestor(b)
+		if err != nil {
+			return nil, err
+		}
+		lineage = append(lineage, a)
+	}
 }
 
 // get copies a value; nil is none.

@@ -14,7 +14,7 @@ var indexed = projector{version: 1}
 // projectors is the one table of what events mean. A test holds it against
 // event.Types, so that a new type can't be forgotten.
 var projectors = map[event.Type]projector{
-	event.TypeStartup:                 indexed,
+	event.TypeStartup:                 {1, fold(startup)},
 	event.TypeShutdown:                indexed,
 	event.TypeLogTailRecovered:        indexed,
 	event.TypeCheckpointSigned:        indexed,

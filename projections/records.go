@@ -37,7 +37,7 @@ type Approval struct {
 	ID        string
 	State     string // ApprovalPending and so on
 	Use       ApprovalUse
-	Seq       uint64 // of approval_created
+	Seq       uint64 // position of approval_created
 	RequestID string
 
 	Actor, App, Tenant, Env, SessionID, Role, Host string
@@ -94,9 +94,9 @@ const (
 // An Execution is one statement on its way through the database.
 type Execution struct {
 	ID         string
-	State      string // ExecutionDispatched and so on
-	Seq        uint64 // of its first event
-	Events     []uint64
+	State      string   // ExecutionDispatched and so on
+	Seq        uint64   // position of its first event
+	Events     []uint64 // positions
 	RequestID  string
 	ApprovalID string
 
@@ -129,7 +129,7 @@ type Execution struct {
 type PolicyVersion struct {
 	PolicyVersion string // name@version
 	Status        string // event.PolicyCandidateStatus and so on
-	Seq           uint64 // of the event that brought it
+	Seq           uint64 // position of the event that brought it, as are all that follow
 	Hash          [32]byte
 	SemanticHash  [32]byte // zero = the log does not say
 	RuleCount     int      // 0 = the log does not say
@@ -174,7 +174,7 @@ type IdempotencyRecord struct {
 type Counters struct {
 	ApprovalsPending, ApprovalsApproved, ApprovalsRejected, ApprovalsExpired int
 	ExecutionsOpen, ExecutionsUnknown                                        int
-	PolicySeq                                                                uint64 // of the last event that added a version's bytes or changed a status
+	PolicySeq                                                                uint64 // position of the last event that added a version's bytes or changed a status
 	Active                                                                   string // active policy version; "" = none
 }
 

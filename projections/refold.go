@@ -65,6 +65,9 @@ func Refold(ctx context.Context, o Options, src Source) (out Refolded, err error
 		return out, fmt.Errorf("the store in %s is not empty", o.Dir)
 	}
 	s.connected = true // nobody else has it
+	if err := s.inherit(ctx, s.space, src); err != nil {
+		return out, err
+	}
 	r := &replay{store: s, space: s.space, known: Applied{LogID: src.LogID()}, block: block{no: blockOf(1)}, growth: s.space.growth}
 	for e, err := range src.From(ctx, 1) {
 		if err != nil {

@@ -19,6 +19,8 @@ type Source interface {
 	LogID() [16]byte
 	// From gives the durable events from seq on, up to the head.
 	From(ctx context.Context, seq uint64) iter.Seq2[event.Envelope, error]
+	// Ancestors gives the logs that this one follows, the oldest first.
+	Ancestors(ctx context.Context) ([]eventlog.Ancestor, error)
 }
 
 // A Follower is a log that goes on: *eventlog.Log.
@@ -60,6 +62,11 @@ func (s *Store) replay(ctx context.Context, sp *space, src Source) error {
 	from := uint64(1)
 	if known.Seq > 0 {
 		from = firstOf(blockOf(known.Seq))
+	}
+	if known.Seq == 0 {
+		if err := s.inherit(ctx, sp, src); err != nil {
+			return err
+		}
 	}
 	known.LogID = src.LogID()
 	grown, err := openGrowth(s.db, sp.id, from-1)
@@ -142,7 +149,9 @@ func (r *replay) commit() error {
 	if err := r.store.commit(t); err != nil {
 		return err
 	}
-	r.store.o.Progress(r.space.applied.Seq)
+	if !r.space.past {
+		r.store.o.Progress(r.space.applied.Seq)
+	}
 	return nil
 }
 
@@ -253,7 +262,7 @@ func (s *Store) commit(t *tx) error {
 		return err
 	}
 	t.space.applied, t.space.counters, t.space.block, t.space.growth = t.applied, t.counters, t.block, t.growth
-	current := t.space == s.space
+	current := t.space == s.space && !t.space.past
 	s.mu.Unlock()
 	if current {
 		s.seq.Store(t.applied.Seq)

@@ -25,6 +25,8 @@ type space struct {
 	counters Counters
 	block    block // the last index block, not yet complete
 	growth   growth
+	lineage  []Applied // the logs before this one, the oldest first; only ever appended to
+	past     bool      // one of them is being folded
 }
 
 func newSpace(id byte) *space { return &space{id: id, growth: growth{tree: new(checkpoint.Tree)}} }
@@ -142,21 +144,36 @@ func (t *tx) fold(e *event.Envelope) error {
 		return fmt.Errorf("event %d: %w: %s version %d", e.Seq, event.ErrUnknownType, e.Type, e.TypeVersion)
 	}
 	if p.apply != nil {
-		if err := p.apply(t, e); err != nil {
+		if err := p.apply(t, t.placed(e)); err != nil {
 			return fmt.Errorf("event %d, %s: %w", e.Seq, e.Type, err)
 		}
 	}
-	t.index(e)
-	t.grow(e.Seq, e.Hash)
+	if !t.space.past {
+		t.index(e)
+		t.grow(e.Seq, e.Hash)
+	}
 	t.applied.Seq, t.applied.Hash = e.Seq, e.Hash
 	return t.err
 }
 
+// placed is e as records name it: by its position.
+func (t *tx) placed(e *event.Envelope) *event.Envelope {
+	if len(t.space.lineage) == 0 {
+		return e
+	}
+	moved := *e
+	moved.Seq = position(len(t.space.lineage), e.Seq)
+	return &moved
+}
+
 // finishBatch adds what stands once in a batch: the counters, how far it leads,
-// and the tree up to there.
+// and the tree up to there. Of an earlier log it adds the counters alone.
 func (t *tx) finishBatch() error {
 	if t.changed {
 		t.set([]byte(keyCounters), marshal(nil, &t.counters))
+	}
+	if t.space.past {
+		return t.err
 	}
 	t.set([]byte(keyApplied), encodeApplied(t.applied))
 	if t.growTree(); t.err == nil && t.growth.tree.Size() != t.applied.Seq {

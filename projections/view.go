@@ -21,6 +21,7 @@ type View struct {
 	counters Counters
 	block    block
 	tail     []checkpoint.Hash
+	lineage  []Applied
 	indexed  bool  // block and tail are complete up to applied
 	err      error // why there is nothing to see
 }
@@ -34,7 +35,7 @@ func (s *Store) View() *View {
 		return &View{err: s.closed}
 	}
 	sp := s.space
-	return &View{store: s, snap: s.db.NewSnapshot(), space: sp.id, applied: sp.applied, counters: sp.counters, block: sp.block, tail: sp.growth.tail, indexed: s.connected}
+	return &View{store: s, snap: s.db.NewSnapshot(), space: sp.id, applied: sp.applied, counters: sp.counters, block: sp.block, tail: sp.growth.tail, lineage: sp.lineage, indexed: s.connected}
 }
 
 // Close gives the look up. It is needed once; a second call does nothing.
@@ -130,8 +131,9 @@ func (v *View) PolicyDocument(hash [32]byte) (document []byte, ok bool, err erro
 }
 
 // LastPolicySeq is the seq of the last event that added a version's bytes or
-// changed a status; 0 when there is none.
-func (v *View) LastPolicySeq() uint64 { return v.counters.PolicySeq }
+// changed a status, in the log at hand or in the last one before it that has
+// such an event; 0 when there is none.
+func (v *View) LastPolicySeq() uint64 { return v.counters.PolicySeq & seqMask }
 
 // Idempotency finds what the key with the scope digest was answered with; ok
 // is false when the key is free at now.

@@ -100,8 +100,8 @@ func (s *PolicyStatus) fromActivation(view *projections.View, version string) er
 	if err != nil || !found {
 		return err
 	}
-	at := event.Timestamp(v.ActivatedAt)
-	s.ActivatedAt, s.ActivatedSeq = &at, &v.ActivatedSeq
+	at, seq := event.Timestamp(v.ActivatedAt), view.OwnSeq(v.ActivatedSeq)
+	s.ActivatedAt, s.ActivatedSeq = &at, &seq
 	return nil
 }
 

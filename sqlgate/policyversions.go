@@ -94,7 +94,7 @@ func (g *Gate) entryOf(view *projections.View, v *projections.PolicyVersion) (Ve
 	name, version, _ := strings.Cut(v.PolicyVersion, "@")
 	e := VersionEntry{
 		PolicyVersion: v.PolicyVersion, Name: name, Version: version, Status: v.Status, Hash: hex.EncodeToString(v.Hash[:]),
-		RuleCount: v.RuleCount, Bytes: v.Bytes, CreatedAt: optionalTime(v.CreatedAt), CreatedBy: v.CreatedBy, CreatedSeq: v.Seq,
+		RuleCount: v.RuleCount, Bytes: v.Bytes, CreatedAt: optionalTime(v.CreatedAt), CreatedBy: v.CreatedBy, CreatedSeq: view.OwnSeq(v.Seq),
 		ActivatedAt: optionalTime(v.ActivatedAt), ArchivedAt: optionalTime(v.ArchivedAt), Note: v.Note,
 	}
 	if v.RejectedReason != "" {

@@ -118,6 +118,11 @@ type vouchedLog struct {
 // LogID implements projections.Source.
 func (v vouchedLog) LogID() [16]byte { return v.report.Header.LogID }
 
+// Ancestors implements projections.Source.
+func (v vouchedLog) Ancestors(ctx context.Context) ([]eventlog.Ancestor, error) {
+	return eventlog.Ancestors(ctx, frame.OS{}, v.set.Path, v.From(ctx, 1))
+}
+
 // From implements projections.Source.
 func (v vouchedLog) From(ctx context.Context, seq uint64) iter.Seq2[event.Envelope, error] {
 	return eventlog.Vouched(ctx, v.set, v.report, seq)

@@ -1,6 +1,7 @@
 package gateapi
 
 import (
+	"encoding/hex"
 	"net/http"
 	"slices"
 
@@ -29,15 +30,30 @@ type executionBody struct {
 	CommandTag     *string  `json:"command_tag"`
 	Actor          string   `json:"actor"`
 	App            string   `json:"app"`
-	EventSeqs      []uint64 `json:"event_seqs"`
+	EventSeqs      []uint64 `json:"event_seqs"` // in the log at hand
+	// EarlierEvents are those in logs before it (gate log new).
+	EarlierEvents []earlierEvent `json:"earlier_events,omitempty"`
 }
 
-func executionOf(x *projections.Execution) executionBody {
+type earlierEvent struct {
+	LogID string `json:"log_id"`
+	Seq   uint64 `json:"seq"`
+}
+
+func executionOf(view *projections.View, x *projections.Execution) executionBody {
 	b := executionBody{
 		ExecutionID: x.ID, RequestID: x.RequestID, ApprovalID: optional(x.ApprovalID), ExecutionState: x.State, Outcome: optional(x.Outcome),
 		Basis: optional(x.Basis), Path: x.Path, DispatchedAt: timestamp(x.DispatchedAt), ResolvedAt: timestamp(x.ResolvedAt),
 		Fingerprint: x.Fingerprint, Operation: x.Operation, PolicyVersion: x.PolicyVersion, ReasonCode: optional(x.ReasonCode),
-		ErrorCode: optional(x.ErrorCode), CommandTag: optional(x.CommandTag), Actor: x.Actor, App: x.App, EventSeqs: x.Events,
+		ErrorCode: optional(x.ErrorCode), CommandTag: optional(x.CommandTag), Actor: x.Actor, App: x.App, EventSeqs: []uint64{},
+	}
+	for _, position := range x.Events {
+		at := view.Place(position)
+		if at.Own {
+			b.EventSeqs = append(b.EventSeqs, at.Seq)
+			continue
+		}
+		b.EarlierEvents = append(b.EarlierEvents, earlierEvent{hex.EncodeToString(at.LogID[:]), at.Seq})
 	}
 	if x.XID != 0 {
 		b.XID = &x.XID
@@ -66,7 +82,7 @@ func (a *api) listExecutions(c *httpd.Call) error {
 	}
 	items := make([]executionBody, len(found))
 	for i := range found {
-		items[i] = executionOf(&found[i])
+		items[i] = executionOf(view, &found[i])
 	}
 	c.JSON(http.StatusOK, httpd.NewList(items, next))
 	return nil
@@ -84,7 +100,7 @@ func (a *api) getExecution(c *httpd.Call) error {
 	case !found:
 		return fault.New(fault.NotFound, "There is no execution with this id. GET /executions lists those that there are.").With("execution_id", id)
 	}
-	c.JSON(http.StatusOK, executionOf(&x))
+	c.JSON(http.StatusOK, executionOf(view, &x))
 	return nil
 }
 
@@ -99,6 +115,8 @@ func (a *api) checkExecution(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	c.JSON(http.StatusOK, executionOf(&x))
+	view := a.Store.View()
+	defer view.Close()
+	c.JSON(http.StatusOK, executionOf(view, &x))
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -74,7 +75,8 @@ func DigestOf(t testing.TB, store *projections.Store) [32]byte {
 // A Log is a chain of events in memory, for tests of projections that need no
 // disk. It chains as the real log does.
 type Log struct {
-	ID [16]byte
+	ID     [16]byte
+	before []eventlog.Ancestor
 
 	mu      sync.Mutex
 	events  []event.Envelope
@@ -117,8 +119,31 @@ func (l *Log) Append(t testing.TB, drafts ...event.Draft) []event.Envelope {
 func (l *Log) Cut(n int) *Log {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return &Log{ID: l.ID, events: l.events[:n:n], batches: []int{n}, more: make(chan struct{})}
+	return &Log{ID: l.ID, before: l.before, events: l.events[:n:n], batches: []int{n}, more: make(chan struct{})}
 }
+
+// After gives a log that follows this one, of which last events are left: its
+// first event says so.
+func (l *Log) After(t testing.TB, last int) *Log {
+	t.Helper()
+	kept := l.Cut(last)
+	a := eventlog.Ancestor{LogID: l.ID, Last: uint64(last)}
+	if last > 0 {
+		a.Hash = kept.At(a.Last).Hash
+	}
+	a.Events = func(ctx context.Context) iter.Seq2[event.Envelope, error] { return kept.From(ctx, 1) }
+	next := NewLog()
+	next.ID, next.before = l.ID, append(slices.Clone(l.before), a)
+	next.ID[1]++
+	next.Append(t, event.New(time.Unix(1735689600, 0), event.Context{Actor: "system", Operation: "start"}, &event.Startup{
+		Version: "1", Profile: "development", Fsync: "required", VerifyOnStart: "active", OnTornTail: "record", Engine: map[string]string{},
+		Predecessor: &event.Predecessor{LogID: a.LogID, LastSeq: a.Last, LastEventHash: a.Hash, Reason: "a lost disk"},
+	}))
+	return next
+}
+
+// Ancestors implements projections.Source.
+func (l *Log) Ancestors(context.Context) ([]eventlog.Ancestor, error) { return l.before, nil }
 
 // Len is the number of events.
 func (l *Log) Len() int {
