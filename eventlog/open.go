@@ -94,8 +94,19 @@ func newLog(o Options) *Log {
 	return l
 }
 
-// place resolves the path and judges the volume.
-func (l *Log) place(rec *Recovery) (err error) {
+// place finds where the log is to be, which must not be given up just now.
+func (l *Log) place(rec *Recovery) error {
+	if err := l.locate(rec); err != nil {
+		return err
+	}
+	if begun, err := l.exists(l.planPath()); err != nil || begun {
+		return errors.Join(err, fmt.Errorf("%w: %w at %s: `gate log new` did not come to its end; run it again", ErrUnsafe, ErrRetiring, l.w))
+	}
+	return nil
+}
+
+// locate resolves the path and judges the volume.
+func (l *Log) locate(rec *Recovery) (err error) {
 	if err = l.o.FS.MkdirAll(parent(l.o.Path)); err != nil {
 		return err
 	}

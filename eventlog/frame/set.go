@@ -199,7 +199,7 @@ func (s *Set) traces(fsys FS, w string) {
 		return // the file itself says why it can't be read
 	}
 	base := filepath.Base(w)
-	for _, suffix := range []string{HeadSuffix, SegmentsSuffix, CheckpointsSuffix, QuarantineSuffix, LockSuffix} {
+	for _, suffix := range []string{HeadSuffix, SegmentsSuffix, CheckpointsSuffix, QuarantineSuffix, RetiredSuffix, LockSuffix} {
 		if !slices.Contains(beside, base+suffix) {
 			continue
 		}

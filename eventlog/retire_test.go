@@ -1,0 +1,388 @@
+package eventlog
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
+	"writegate/eventlog/frame/frametest"
+)
+
+// successor is what a test accepts a loss with.
+var successor = Successor{Reason: "the disk was exchanged", Mode: "enforce", Store: "/log/approvals.db", Start: event.Startup{
+	Version: "1", Profile: "development", Fsync: "required", VerifyOnStart: "active", OnTornTail: "record", Engine: map[string]string{},
+}}
+
+// aLog makes a log of three segments and 30 events, with a JSONL file and a
+// folder in the place of the projections.
+func aLog(t *testing.T, o Options) [16]byte {
+	t.Helper()
+	small := o
+	small.SegmentBytes = frame.HeaderSize + 1200
+	l, _ := mustOpen(t, small)
+	for i := range 29 {
+		mustAppend(t, l, fmt.Sprint("n", i))
+		settled(l)
+	}
+	require.Greater(t, len(l.segments), 2, "there are sealed segments")
+	mustClose(t, l)
+	l, _ = mustOpen(t, o)
+	mustAppend(t, l, "n29")
+	id := l.LogID()
+	mustClose(t, l)
+	require.NoError(t, o.FS.MkdirAll(successor.Store))
+	require.NoError(t, o.FS.SyncDir("/log"))
+	return id
+}
+
+func retireOptions(fs frame.FS) Options {
+	o := memOptions(fs)
+	o.JSONLPath = "/log/audit.log"
+	return o
+}
+
+// ancestorsOf reads what a log says of those before it, with all their events.
+func ancestorsOf(t *testing.T, o Options) (all []Ancestor, names [][]string) {
+	t.Helper()
+	o.JSONLPath = ""
+	l, _ := mustOpen(t, o)
+	all, err := l.Ancestors(t.Context())
+	require.NoError(t, err)
+	for _, a := range all {
+		var steps []string
+		for e, err := range a.Events(t.Context()) {
+			require.NoError(t, err)
+			if e.Type == event.TypeHealthFail {
+				steps = append(steps, stepOf(t, e))
+			}
+		}
+		names = append(names, steps)
+	}
+	mustClose(t, l)
+	return all, names
+}
+
+func TestARetiredLogIsKeptWholeAndNamedByTheOneThatFollows(t *testing.T) {
+	mem := newMem(t)
+	o := retireOptions(mem)
+	id := aLog(t, o)
+	r, err := Retire(t.Context(), o, successor)
+	require.NoError(t, err)
+	require.EqualValues(t, 30, r.Last)
+	require.Zero(t, r.Lost())
+	require.NotEqual(t, id, r.NewLogID)
+
+	mustVerify(t, o, frame.OK)
+	kept := o
+	kept.Path = RetiredLog(testLog, id)
+	report := mustVerify(t, kept, frame.OK)
+	require.EqualValues(t, 30, report.LastSeq, "the old log verifies where it is now")
+	names, err := mem.List(r.Folder)
+	require.NoError(t, err)
+	require.Equal(t, []string{"audit.jsonl", "audit.wal", "audit.wal.head", "audit.wal.segments", "projections", "retired.json"}, names)
+	names, err = mem.List("/log")
+	require.NoError(t, err)
+	require.Equal(t, []string{"audit.wal", "audit.wal.head", "audit.wal.lock", "audit.wal.retired"}, names)
+
+	l, rec := mustOpen(t, o)
+	require.True(t, rec.Clean)
+	require.Equal(t, r.NewLogID, l.LogID())
+	e, err := l.At(1)
+	require.NoError(t, err)
+	var p event.Startup
+	require.NoError(t, p.Parse(e.Payload))
+	require.Equal(t, event.Predecessor{LogID: id, LastSeq: 30, LastEventHash: r.Hash, Reason: successor.Reason}, *p.Predecessor)
+	mustClose(t, l)
+}
+
+func TestLogsBeforeALogAreReadBackToTheFirst(t *testing.T) {
+	mem := newMem(t)
+	o := retireOptions(mem)
+	first := aLog(t, o)
+	_, err := Retire(t.Context(), o, successor)
+	require.NoError(t, err)
+	l, _ := mustOpen(t, o)
+	second := l.LogID()
+	mustAppend(t, l, "between")
+	mustClose(t, l)
+	r, err := Retire(t.Context(), o, successor)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, r.Last)
+
+	all, names := ancestorsOf(t, o)
+	require.Equal(t, [][16]byte{first, second}, [][16]byte{all[0].LogID, all[1].LogID})
+	require.Equal(t, [][]string{numbered("n", 30), {"between"}}, names)
+}
+
+// TestOfADamagedLogWhatVerifiesIsCarriedOver, up to a batch's end, and what is
+// lost is counted by whatever knows of it.
+func TestOfADamagedLogWhatVerifiesIsCarriedOver(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(t *testing.T, mem *frametest.Mem)
+		last  int
+		lost  uint64
+	}{
+		"a flipped bit in a sealed segment": {func(t *testing.T, mem *frametest.Mem) {
+			flip(t, mem, sealedPath(t, mem, 1), frame.HeaderSize+50)
+		}, -1, 0},
+		"the active file is gone": {func(t *testing.T, mem *frametest.Mem) { require.NoError(t, mem.Remove(testLog)) }, -1, 0},
+		"the header of the first segment": {func(t *testing.T, mem *frametest.Mem) {
+			flip(t, mem, sealedPath(t, mem, 0), 20)
+		}, 0, 30},
+		"the head alone is left": {func(t *testing.T, mem *frametest.Mem) {
+			require.NoError(t, mem.Remove(testLog))
+			for _, s := range sealedPaths(t, mem) {
+				require.NoError(t, mem.Remove(s))
+			}
+		}, 0, 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mem := newMem(t)
+			o := retireOptions(mem)
+			id := aLog(t, o)
+			c.spoil(t, mem)
+			full := o
+			full.VerifyOnStart = VerifyFull
+			l, _ := mustOpen(t, full)
+			require.ErrorIs(t, l.Serving(), ErrCorrupt)
+			mustClose(t, l)
+			told, err := JudgeForRetirement(t.Context(), o)
+			require.NoError(t, err)
+			require.Equal(t, id, told.LogID)
+			require.EqualValues(t, 30, told.Known)
+			r, err := Retire(t.Context(), o, successor)
+			require.NoError(t, err)
+			require.Equal(t, told.Last, r.Last)
+			require.Equal(t, told.Hash, r.Hash)
+			if c.last == 0 {
+				require.Zero(t, r.Last)
+			} else {
+				require.Positive(t, r.Last)
+				require.Less(t, r.Last, uint64(30))
+			}
+			require.Equal(t, 30-r.Last, r.Lost())
+			l, rec := mustOpen(t, o)
+			require.NoError(t, l.Serving())
+			require.True(t, rec.Clean)
+			mustAppend(t, l, "on")
+			mustClose(t, l)
+			_, names := ancestorsOf(t, o)
+			require.Len(t, names[0], int(r.Last))
+		})
+	}
+}
+
+// TestAnAnchorThatKnowsAnotherEventEndsWhatIsCarriedOver before that event.
+func TestAnAnchorThatKnowsAnotherEventEndsWhatIsCarriedOver(t *testing.T) {
+	mem := newMem(t)
+	o := retireOptions(mem)
+	id := aLog(t, o)
+	o.Projection = &frame.Anchor{LogID: id, Seq: 12, Hash: [32]byte{1}}
+	r, err := JudgeForRetirement(t.Context(), o)
+	require.NoError(t, err)
+	require.EqualValues(t, 11, r.Last)
+	require.EqualValues(t, 19, r.Lost())
+	o.Projection = &frame.Anchor{LogID: id, Seq: 40, Hash: [32]byte{1}}
+	r, err = JudgeForRetirement(t.Context(), o)
+	require.NoError(t, err)
+	require.EqualValues(t, 30, r.Last)
+	require.EqualValues(t, 10, r.Lost(), "the projections know of ten more")
+	require.Equal(t, frame.Corruption, r.Report.Status)
+}
+
+func sealedPaths(t *testing.T, mem *frametest.Mem) (paths []string) {
+	t.Helper()
+	names, err := mem.List(testLog + frame.SegmentsSuffix)
+	require.NoError(t, err)
+	for _, n := range names {
+		paths = append(paths, filepath.Join(testLog+frame.SegmentsSuffix, n))
+	}
+	return paths
+}
+
+func sealedPath(t *testing.T, mem *frametest.Mem, n int) string {
+	t.Helper()
+	return sealedPaths(t, mem)[n]
+}
+
+func flip(t *testing.T, mem *frametest.Mem, name string, at int) {
+	t.Helper()
+	b, err := mem.ReadFile(name)
+	require.NoError(t, err)
+	b[at] ^= 1
+	require.NoError(t, mem.WriteFile(name, b))
+}
+
+func TestARetirementIsRefusedWhereItMakesNoSense(t *testing.T) {
+	mem := newMem(t)
+	o := retireOptions(mem)
+	_, err := Retire(t.Context(), o, successor)
+	require.ErrorIs(t, err, ErrNoLog)
+	l, _ := mustOpen(t, o)
+	mustAppend(t, l, "n")
+	_, err = Retire(t.Context(), o, successor)
+	require.ErrorIs(t, err, ErrLocked)
+	_, err = JudgeForRetirement(t.Context(), o)
+	require.ErrorIs(t, err, ErrLocked)
+	mustClose(t, l)
+}
+
+// stopped is how a call of a test's disk fails.
+var stopped = errors.New("stopped by the test")
+
+// TestARetirementMayBeCutShortAtAnyCall: the process ends before any call, or the
+// power goes there; no gate starts on what is left, unless nothing was begun or
+// all was done, and the same command completes it with the same outcome.
+func TestARetirementMayBeCutShortAtAnyCall(t *testing.T) {
+	for _, power := range []bool{false, true} {
+		for stop := 1; ; stop++ {
+			mem := newMem(t)
+			o := retireOptions(mem)
+			id := aLog(t, o)
+			calls := 0
+			cut := o
+			cut.FS = frametest.Inject(mem, func(frametest.Op) error {
+				if calls++; calls >= stop {
+					return stopped
+				}
+				return nil
+			})
+			_, err := Retire(context.Background(), cut, successor)
+			if err == nil {
+				require.Greater(t, stop, 50, "all calls were stopped at")
+				break
+			}
+			if power {
+				mem = mem.Crash(50, uint64(stop))
+				o.FS = mem
+			} else {
+				mem = frametest.Over(mem.VFS) // locks end with their process
+				o.FS = mem
+			}
+			completeRetirement(t, o, id, stop)
+		}
+	}
+}
+
+func completeRetirement(t *testing.T, o Options, id [16]byte, stop int) {
+	t.Helper()
+	readable := o
+	readable.JSONLPath = ""
+	l, rec, err := Open(context.Background(), readable)
+	switch {
+	case errors.Is(err, ErrRetiring):
+		require.Equal(t, ExitUnsafe, ExitCode(err))
+		r, err := Retire(context.Background(), o, Successor{Reason: "another one", Start: successor.Start})
+		require.NoError(t, err, "call %d", stop)
+		require.True(t, r.Begun)
+		require.Equal(t, successor.Reason, r.Reason, "what was begun is completed as it was begun")
+	case err == nil && l.LogID() == id:
+		require.NoError(t, l.Serving(), "call %d", stop)
+		mustClose(t, l)
+		_, err := Retire(context.Background(), o, successor)
+		require.NoError(t, err, "call %d", stop)
+	default:
+		require.NoError(t, err, "call %d", stop)
+		require.False(t, rec.New, "call %d: a gate would have begun a log that names no predecessor", stop)
+		mustClose(t, l)
+	}
+	all, names := ancestorsOf(t, o)
+	require.Len(t, all, 1, "call %d", stop)
+	require.Equal(t, id, all[0].LogID)
+	require.Equal(t, numbered("n", 30), names[0], "call %d", stop)
+}
+
+func TestALogDoesNotGoOnWithoutTheFilesOfTheOneBefore(t *testing.T) {
+	dir := t.TempDir()
+	o := memOptions(frame.OS{})
+	o.Path = filepath.Join(dir, "audit.wal")
+	l, _ := mustOpen(t, o)
+	mustAppend(t, l, numbered("n", 8)...)
+	id := l.LogID()
+	mustClose(t, l)
+	r, err := Retire(t.Context(), o, Successor{Reason: "r", Start: successor.Start})
+	require.NoError(t, err)
+	l, _ = mustOpen(t, o)
+	defer mustClose(t, l)
+	path := RetiredLog(o.Path, id)
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	fails := func(says string) {
+		t.Helper()
+		_, err := readAncestors(t, l)
+		require.ErrorIs(t, err, ErrAncestor)
+		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, hex.EncodeToString(id[:]))
+	}
+	changed := func(at int) {
+		t.Helper()
+		b := append([]byte(nil), whole...)
+		b[at] ^= 1
+		require.NoError(t, os.WriteFile(path, b, 0o600))
+	}
+	n, err := readAncestors(t, l)
+	require.NoError(t, err)
+	require.Equal(t, 8, n)
+	changed(frame.HeaderSize + 60)
+	fails(path)
+	changed(20)
+	fails(path)
+	require.NoError(t, os.WriteFile(path, whole[:frame.HeaderSize+300], 0o600))
+	fails(path)
+	require.NoError(t, os.RemoveAll(r.Folder))
+	fails("the folder " + r.Folder + " is missing")
+}
+
+// readAncestors reads all events of all logs before l.
+func readAncestors(t *testing.T, l *Log) (n int, err error) {
+	t.Helper()
+	all, err := l.Ancestors(t.Context())
+	for _, a := range all {
+		for _, err := range a.Events(t.Context()) {
+			if err != nil {
+				return n, err
+			}
+			n++
+		}
+	}
+	return n, err
+}
+
+// TestWhatLiesOnAnotherVolumeIsRetiredWhereItIs, because it can't be renamed across.
+func TestWhatLiesOnAnotherVolumeIsRetiredWhereItIs(t *testing.T) {
+	mem := newMem(t)
+	o := retireOptions(mem)
+	id := aLog(t, o)
+	require.NoError(t, mem.MkdirAll("/elsewhere/store"))
+	far := successor
+	far.Store = "/elsewhere/store"
+	once := o
+	once.FS = otherVolume{mem}
+	_, err := Retire(t.Context(), once, far)
+	require.NoError(t, err)
+	names, err := mem.List("/elsewhere")
+	require.NoError(t, err)
+	require.Equal(t, []string{"store.retired-" + hex.EncodeToString(id[:])}, names)
+	_, err = mem.List(filepath.Join(testLog+frame.RetiredSuffix, hex.EncodeToString(id[:]), "projections"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// otherVolume is a disk on which /elsewhere is another volume.
+type otherVolume struct{ frame.FS }
+
+func (v otherVolume) Rename(from, to string) error {
+	if filepath.Dir(from) == "/elsewhere" && filepath.Dir(to) != "/elsewhere" {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: syscall.EXDEV}
+	}
+	return v.FS.Rename(from, to)
+}
