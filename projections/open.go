@@ -72,6 +72,28 @@ func open(o Options) (*Store, error) {
 	return s, nil
 }
 
+// Peek reads how far a store has got that nobody has open, and changes nothing. A
+// store that is not there has got nowhere.
+func Peek(dir string) (Applied, error) {
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return Applied{}, nil
+	}
+	quiet := &Store{}
+	quiet.o.complete()
+	db, err := pebble.Open(dir, &pebble.Options{ReadOnly: true, Logger: &logger{store: quiet}})
+	if err != nil {
+		return Applied{}, fmt.Errorf("open projections: %w", err)
+	}
+	sp := new(space)
+	if id, idErr := get(db, spaceKey); idErr != nil || id != nil { // else nothing was ever applied
+		sp, err = currentSpace(db)
+	}
+	if err = errors.Join(err, db.Close()); err != nil {
+		return Applied{}, err
+	}
+	return sp.applied, nil
+}
+
 // bloomBits a key make one look in a hundred for a missing key go to a table
 // in vain: the first event of each execution looks for a record that is not there.
 const bloomBits = 10

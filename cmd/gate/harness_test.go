@@ -201,6 +201,14 @@ func requireDecisionsEqual(t testing.TB, log *eventlog.Log) {
 	v := replay.NewVerifier(sqlgate.EngineRecord(), 0, 0, func(d replay.Difference) {
 		require.Contains(t, d.Problem, "its facts are", "recomputed otherwise: %+v", d)
 	})
+	ancestors, err := log.Ancestors(context.WithoutCancel(t.Context()))
+	require.NoError(t, err)
+	for _, a := range ancestors {
+		for e, err := range a.Events(context.WithoutCancel(t.Context())) {
+			require.NoError(t, err)
+			require.NoError(t, v.Earlier(&e))
+		}
+	}
 	for e, err := range log.From(context.WithoutCancel(t.Context()), 1) {
 		require.NoError(t, err)
 		require.NoError(t, v.Take(&e))

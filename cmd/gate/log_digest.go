@@ -128,6 +128,22 @@ func (v vouchedLog) From(ctx context.Context, seq uint64) iter.Seq2[event.Envelo
 	return eventlog.Vouched(ctx, v.set, v.report, seq)
 }
 
+// earlier gives the events of the logs before this one, the oldest first.
+func (v vouchedLog) earlier(ctx context.Context, take func(*event.Envelope) error) error {
+	ancestors, err := v.Ancestors(ctx)
+	for _, a := range ancestors {
+		for e, err := range a.Events(ctx) {
+			if err == nil {
+				err = take(&e)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return err
+}
+
 func (r *digestResult) print(w io.Writer, path string, asJSON bool) error {
 	if asJSON {
 		return printJSON(w, r)

@@ -142,6 +142,9 @@ func (a *app) policiesOfLog(ctx context.Context, path string) (policyfolder.Stat
 
 func readPolicies(ctx context.Context, set *frame.Set, report *frame.Report) (policyHistory, error) {
 	h := policyHistory{at: map[string]int{}}
+	if err := (vouchedLog{set, report}).earlier(ctx, h.take); err != nil {
+		return h, err
+	}
 	for e, err := range eventlog.Vouched(ctx, set, report, 1) {
 		if err == nil {
 			err = h.take(&e)

@@ -130,6 +130,9 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 	}
 	g.damaged = damage(g.events.Serving())
 	if err := g.store.Connect(ctx, g.events); err != nil {
+		if errors.Is(err, eventlog.ErrAncestor) {
+			return exitWith(exitConfigured, fmt.Errorf("the projections can't be made anew without the log before this one; put its folder back, a backup has it: %w", err))
+		}
 		if g.damaged == nil {
 			g.damaged = fault.New(fault.AuditCorruptionDetected, "The projections and the event log contradict each other, so the service only answers reads. Stop it and run `gate log verify`; `gate log rebuild` makes the projections anew from a log that verifies.").Because(err)
 		}

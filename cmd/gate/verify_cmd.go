@@ -92,6 +92,9 @@ func (a *app) recompute(ctx context.Context, set *frame.Set, report *frame.Repor
 	if to != 0 {
 		last = min(last, to)
 	}
+	if err := (vouchedLog{set, report}).earlier(ctx, v.Earlier); err != nil {
+		return v.Result(), errors.Join(err, progress.Done())
+	}
 	for e, err := range eventlog.Vouched(ctx, set, report, 1) {
 		if err == nil && e.Seq <= last {
 			err = v.Take(&e)

@@ -50,8 +50,9 @@ type Difference struct {
 }
 
 // NewVerifier verifies the decisions with from <= seq <= to (0: no bound) and
-// hands each difference to found. It must see the log from its first event on:
-// the bytes of a version stand where it was brought.
+// hands each difference to found. It must see the log from its first event on,
+// and before that the logs that it follows (Earlier): the bytes of a version
+// stand where it was brought.
 func NewVerifier(engine map[string]string, from, to uint64, found func(Difference)) *Verifier {
 	return &Verifier{engine: engine, from: from, to: to, found: found, documents: map[[32]byte][]byte{},
 		policies: map[[32]byte]*policy.Policy{}, engines: map[uint64]map[string]string{}}
@@ -67,20 +68,8 @@ func (v *Verifier) Take(e *event.Envelope) error {
 		}
 		v.engines[e.Seq] = p.Engine
 		return nil
-	case event.TypePolicyCandidateCreated:
-		var p event.PolicyCandidateCreated
-		if err := p.Parse(e.Payload); err != nil {
-			return fmt.Errorf("event %d: %w", e.Seq, err)
-		}
-		v.keep(p.Document)
-		return nil
-	case event.TypePolicyLoaded:
-		var p event.PolicyLoaded
-		if err := p.Parse(e.Payload); err != nil {
-			return fmt.Errorf("event %d: %w", e.Seq, err)
-		}
-		v.keep(p.Document)
-		return nil
+	case event.TypePolicyCandidateCreated, event.TypePolicyLoaded:
+		return v.Earlier(e)
 	}
 	d, err := v.reader.Take(e)
 	switch {
@@ -89,6 +78,25 @@ func (v *Verifier) Take(e *event.Envelope) error {
 		v.unchecked(&Decision{Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion}, err.Error())
 	case d != nil:
 		v.check(d)
+	}
+	return nil
+}
+
+// Earlier looks at an event of a log before this one: the bytes of a version may
+// stand there. Its decisions are that log's own and are not made again.
+func (v *Verifier) Earlier(e *event.Envelope) (err error) {
+	switch e.Type {
+	case event.TypePolicyCandidateCreated:
+		var p event.PolicyCandidateCreated
+		err = p.Parse(e.Payload)
+		v.keep(p.Document)
+	case event.TypePolicyLoaded:
+		var p event.PolicyLoaded
+		err = p.Parse(e.Payload)
+		v.keep(p.Document)
+	}
+	if err != nil {
+		return fmt.Errorf("event %d: %w", e.Seq, err)
 	}
 	return nil
 }
