@@ -109,7 +109,6 @@ func (r retired) events(ctx context.Context) iter.Seq2[event.Envelope, error] {
 	}
 }
 
-
 // read judges while it reads: every hash and link up to the hash that the
 // successor names. What follows behind that is of no interest.
 func (r retired) read(ctx context.Context, set *frame.Set, take func(event.Envelope) bool) error {
