@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/agentctl/egress"
+	"writegate/fixtures/loopback"
 )
 
 // Every way round the guard that is known, by name. PORT is the port of a TLS
@@ -112,31 +113,31 @@ var bypasses = []struct {
 	{"a host without end", "https://" + strings.Repeat("a.", 200) + "test/", egress.URLForbidden},
 }
 
-func insideRig(t *testing.T) (r *rig, secure, plain string) {
-	r = newRig(t)
-	reached := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("inside")) }
-	secure, _ = r.serve("127.0.0.1", true, reached)
-	plain, _ = r.serve("127.0.0.1", false, reached)
-	r.names.has("inside.test", []string{"127.0.0.1"})
-	r.names.has("alias.test", []string{"cname:localhost", "127.0.0.1"})
-	r.names.has("nat64.test", []string{"64:ff9b::7f00:1"})
-	r.names.has("mapped.test", []string{"::ffff:127.0.0.1"})
-	r.names.has("private.test", []string{"10.1.2.3", "192.168.7.7"})
-	r.names.has("metadata.test", []string{"169.254.169.254"})
-	r.names.has("public.test", []string{"127.0.0.2"})
+func insideRig(t *testing.T) (r *loopback.Internet, secure, plain string) {
+	r = loopback.New(t)
+	reached := hello
+	secure, _ = r.Serve(loopback.Inside, true, reached)
+	plain, _ = r.Serve(loopback.Inside, false, reached)
+	r.Names.Has("inside.test", []string{"127.0.0.1"})
+	r.Names.Has("alias.test", []string{"cname:localhost", "127.0.0.1"})
+	r.Names.Has("nat64.test", []string{"64:ff9b::7f00:1"})
+	r.Names.Has("mapped.test", []string{"::ffff:127.0.0.1"})
+	r.Names.Has("private.test", []string{"10.1.2.3", "192.168.7.7"})
+	r.Names.Has("metadata.test", []string{"169.254.169.254"})
+	r.Names.Has("public.test", []string{"127.0.0.2"})
 	return r, secure, plain
 }
 
 func TestNoWayRoundTheGuard(t *testing.T) {
 	r, secure, plain := insideRig(t)
-	guard := r.guard()
+	guard := guardOf(r)
 	for _, c := range bypasses {
 		t.Run(c.name, func(t *testing.T) {
 			url := strings.ReplaceAll(strings.ReplaceAll(c.url, "PORT", secure), "PLAIN", plain)
 			_, _, refusal := visit(t, guard, url, egress.Credential{})
 			require.NotNil(t, refusal)
 			require.Equal(t, c.code, refusal.Code, refusal.Why)
-			r.requireInsideUntouched(t)
+			r.RequireInsideUntouched(t)
 		})
 	}
 	require.Greater(t, len(bypasses), 30)
@@ -147,11 +148,11 @@ func TestNoWayRoundTheGuard(t *testing.T) {
 func TestNoRedirectLeadsRoundTheGuard(t *testing.T) {
 	r, secure, plain := insideRig(t)
 	var location string
-	port, _ := r.serve("127.0.0.2", true, func(w http.ResponseWriter, _ *http.Request) {
+	port, _ := r.Serve(loopback.Public, true, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Location"] = []string{location}
 		w.WriteHeader(http.StatusTemporaryRedirect)
 	})
-	guard := r.guard()
+	guard := guardOf(r)
 	for _, c := range bypasses {
 		switch c.name {
 		case "line break inside a URL", "tab inside a host", "space before a URL":
@@ -162,7 +163,7 @@ func TestNoRedirectLeadsRoundTheGuard(t *testing.T) {
 			resp, _, refusal := visit(t, guard, "https://public.test:"+port+"/", egress.Credential{})
 			require.NotNil(t, refusal, "%v", resp)
 			require.Equal(t, egress.RedirectBlocked, refusal.Code, refusal.Why)
-			r.requireInsideUntouched(t)
+			r.RequireInsideUntouched(t)
 		})
 	}
 }

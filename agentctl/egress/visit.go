@@ -84,6 +84,13 @@ func (v *Visit) Refusal() *Refusal {
 	return v.refusal
 }
 
+// Forget drops the refusal: what went wrong was made good by a later answer.
+func (v *Visit) Forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.refusal = nil
+}
+
 // RoundTrip sends one request of the visit (http.RoundTripper).
 func (v *Visit) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(req.Context())

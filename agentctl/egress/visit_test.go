@@ -18,15 +18,16 @@ import (
 
 	"writegate/agentctl/egress"
 	"writegate/fixtures/certs"
+	"writegate/fixtures/loopback"
 )
 
 func hello(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }
 
 func TestAPublicServerIsReached(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
-	port, _ := r.serve("127.0.0.2", true, hello)
-	guard := r.guard()
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
+	port, _ := r.Serve(loopback.Public, true, hello)
+	guard := guardOf(r)
 
 	target, err := guard.ParseURL("https://public.test:" + port + "/")
 	require.NoError(t, err)
@@ -44,10 +45,10 @@ func TestAPublicServerIsReached(t *testing.T) {
 }
 
 func TestPlainHTTPReachesAnOpenedNetworkAlone(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
-	port, _ := r.serve("127.0.0.2", false, hello)
-	_, n, refusal := visit(t, r.guard(), "http://public.test:"+port+"/", egress.Credential{})
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
+	port, _ := r.Serve(loopback.Public, false, hello)
+	_, n, refusal := visit(t, guardOf(r), "http://public.test:"+port+"/", egress.Credential{})
 	require.Nil(t, refusal)
 	require.Equal(t, 5, n)
 }
@@ -55,69 +56,69 @@ func TestPlainHTTPReachesAnOpenedNetworkAlone(t *testing.T) {
 // The name means a public address when the first connection is made, and
 // loopback when the second is.
 func TestANameThatIsBoundAnewIsJudgedAnew(t *testing.T) {
-	r := newRig(t)
-	r.names.has("rebind.test", []string{"127.0.0.2"}, []string{"127.0.0.1"})
-	inside, _ := r.serve("127.0.0.1", true, hello)
+	r := loopback.New(t)
+	r.Names.Has("rebind.test", []string{"127.0.0.2"}, []string{"127.0.0.1"})
+	inside, _ := r.Serve(loopback.Inside, true, hello)
 	listener, err := net.Listen("tcp", "127.0.0.2:"+inside)
 	require.NoError(t, err)
 	first := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
 		w.Header().Set("Location", "/again")
 		w.WriteHeader(http.StatusFound)
-	}), TLSConfig: r.config()}
+	}), TLSConfig: r.TLS()}
 	done := make(chan error)
 	go func() { done <- first.ServeTLS(listener, "", "") }()
 	defer func() { require.NoError(t, first.Close()); require.ErrorIs(t, <-done, http.ErrServerClosed) }()
 
-	_, _, refusal := visit(t, r.guard(), "https://rebind.test:"+inside+"/", egress.Credential{})
+	_, _, refusal := visit(t, guardOf(r), "https://rebind.test:"+inside+"/", egress.Credential{})
 	require.NotNil(t, refusal)
 	require.Equal(t, egress.RedirectBlocked, refusal.Code, refusal.Why)
-	r.requireInsideUntouched(t)
+	r.RequireInsideUntouched(t)
 }
 
 func TestOfSeveralAddressesOnlyThePublicOneIsConnected(t *testing.T) {
-	r := newRig(t)
-	inside, _ := r.serve("127.0.0.1", true, hello)
-	r.names.has("several.test", []string{"127.0.0.1", "10.0.0.1", "::1"})
-	_, _, refusal := visit(t, r.guard(), "https://several.test:"+inside+"/", egress.Credential{})
+	r := loopback.New(t)
+	inside, _ := r.Serve(loopback.Inside, true, hello)
+	r.Names.Has("several.test", []string{"127.0.0.1", "10.0.0.1", "::1"})
+	_, _, refusal := visit(t, guardOf(r), "https://several.test:"+inside+"/", egress.Credential{})
 	require.NotNil(t, refusal)
 	require.Equal(t, egress.Blocked, refusal.Code)
 
-	port, _ := r.serve("127.0.0.2", true, hello)
-	r.names.has("mixed.test", []string{"127.0.0.1", "127.0.0.2"})
-	_, n, refusal := visit(t, r.guard(), "https://mixed.test:"+port+"/", egress.Credential{})
+	port, _ := r.Serve(loopback.Public, true, hello)
+	r.Names.Has("mixed.test", []string{"127.0.0.1", "127.0.0.2"})
+	_, n, refusal := visit(t, guardOf(r), "https://mixed.test:"+port+"/", egress.Credential{})
 	require.Nil(t, refusal)
 	require.Equal(t, 5, n)
-	r.requireInsideUntouched(t)
+	r.RequireInsideUntouched(t)
 }
 
 // Two names, one address, one certificate for both: the second name is resolved
 // and judged for itself. The server offers HTTP/2 and is not taken up on it.
 func TestAConnectionServesOneHost(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
-	r.names.has("coalesced.test", []string{"127.0.0.1"})
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
+	r.Names.Has("coalesced.test", []string{"127.0.0.1"})
 	var proto atomic.Value
-	port, connections := r.serve("127.0.0.2", true, func(w http.ResponseWriter, req *http.Request) {
+	port, connections := r.Serve(loopback.Public, true, func(w http.ResponseWriter, req *http.Request) {
 		proto.Store(req.Proto)
 		http.Redirect(w, req, "https://coalesced.test:"+req.URL.Query().Get("port")+"/", http.StatusFound)
 	})
-	inside, _ := r.serve("127.0.0.1", true, hello)
+	inside, _ := r.Serve(loopback.Inside, true, hello)
 	for _, where := range []string{inside, port} {
-		_, _, refusal := visit(t, r.guard(), "https://public.test:"+port+"/?port="+where, egress.Credential{})
+		_, _, refusal := visit(t, guardOf(r), "https://public.test:"+port+"/?port="+where, egress.Credential{})
 		require.NotNil(t, refusal)
 		require.Equal(t, egress.RedirectBlocked, refusal.Code)
 	}
 	require.Equal(t, "HTTP/1.1", proto.Load())
 	require.EqualValues(t, 2, connections.Load())
-	r.requireInsideUntouched(t)
+	r.RequireInsideUntouched(t)
 }
 
 func TestVisitsShareNoConnection(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
-	port, connections := r.serve("127.0.0.2", true, hello)
-	guard := r.guard()
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
+	port, connections := r.Serve(loopback.Public, true, hello)
+	guard := guardOf(r)
 	for range 3 {
 		_, _, refusal := visit(t, guard, "https://public.test:"+port+"/", egress.Credential{})
 		require.Nil(t, refusal)
@@ -126,45 +127,43 @@ func TestVisitsShareNoConnection(t *testing.T) {
 }
 
 func TestProxiesOfTheEnvironmentAreNotUsed(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
-	proxy, _ := r.serve("127.0.0.1", false, hello)
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
+	proxy, _ := r.Serve(loopback.Inside, false, hello)
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"} {
 		t.Setenv(name, "http://127.0.0.1:"+proxy)
 	}
-	port, _ := r.serve("127.0.0.2", true, hello)
-	_, n, refusal := visit(t, r.guard(), "https://public.test:"+port+"/", egress.Credential{})
+	port, _ := r.Serve(loopback.Public, true, hello)
+	_, n, refusal := visit(t, guardOf(r), "https://public.test:"+port+"/", egress.Credential{})
 	require.Nil(t, refusal)
 	require.Equal(t, 5, n)
-	r.requireInsideUntouched(t)
+	r.RequireInsideUntouched(t)
 }
 
 func TestCertificatesAreAlwaysVerified(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
-	r.names.has("other.example", []string{"127.0.0.2"})
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
+	r.Names.Has("other.example", []string{"127.0.0.2"})
 	stranger := certs.NewAuthority(t, t.TempDir(), "stranger")
 	for _, c := range []struct {
 		name, host string
 		pair       certs.Pair
 	}{
 		{"of an unknown authority", "public.test", stranger.Issue(t.TempDir(), "public.test", x509.ExtKeyUsageServerAuth)},
-		{"for another name", "other.example", r.authority.Issue(t.TempDir(), "public.test", x509.ExtKeyUsageServerAuth)},
-		{"for another address", "127.0.0.2", r.authority.Issue(t.TempDir(), "public.test", x509.ExtKeyUsageServerAuth)},
-		{"expired", "public.test", r.authority.Issue(t.TempDir(), "public.test", x509.ExtKeyUsageServerAuth, certs.Expiring(time.Now().Add(-time.Minute)))},
-		{"of a client", "public.test", r.authority.Issue(t.TempDir(), "public.test", x509.ExtKeyUsageClientAuth)},
+		{"for another name", "other.example", r.Authority.Issue(t.TempDir(), "public.test", x509.ExtKeyUsageServerAuth)},
+		{"for another address", "127.0.0.2", r.Authority.Issue(t.TempDir(), "public.test", x509.ExtKeyUsageServerAuth)},
+		{"expired", "public.test", r.Authority.Issue(t.TempDir(), "public.test", x509.ExtKeyUsageServerAuth, certs.Expiring(time.Now().Add(-time.Minute)))},
+		{"of a client", "public.test", r.Authority.Issue(t.TempDir(), "public.test", x509.ExtKeyUsageClientAuth)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			listener, err := tls.Listen("tcp", "127.0.0.2:0", &tls.Config{Certificates: []tls.Certificate{c.pair.Load()}})
 			require.NoError(t, err)
-			server := &http.Server{Handler: http.HandlerFunc(hello), ErrorLog: quiet()}
+			server := &http.Server{Handler: http.HandlerFunc(hello), ErrorLog: loopback.Quiet()}
 			done := make(chan error)
 			go func() { done <- server.Serve(listener) }()
 			defer func() { require.NoError(t, server.Close()); require.ErrorIs(t, <-done, http.ErrServerClosed) }()
-			port := listener.Addr().(*net.TCPAddr).Port
-			r.ports = append(r.ports, uint16(port))
-
-			_, _, refusal := visit(t, r.guard(), fmt.Sprintf("https://%s:%d/", c.host, port), egress.Credential{})
+			port := r.Keep(listener)
+			_, _, refusal := visit(t, guardOf(r), "https://"+c.host+":"+port+"/", egress.Credential{})
 			require.NotNil(t, refusal)
 			require.Equal(t, egress.TLSFailed, refusal.Code, refusal.Why)
 		})
@@ -172,12 +171,12 @@ func TestCertificatesAreAlwaysVerified(t *testing.T) {
 }
 
 func TestNamesAndPortsWithoutAnswer(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
-	plain, _ := r.serve("127.0.0.2", false, hello)
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
+	plain, _ := r.Serve(loopback.Public, false, hello)
 	closed, err := net.Listen("tcp", "127.0.0.2:0")
 	require.NoError(t, err)
-	r.ports = append(r.ports, uint16(closed.Addr().(*net.TCPAddr).Port))
+	r.Keep(closed)
 	require.NoError(t, closed.Close())
 
 	for url, code := range map[string]egress.Code{
@@ -185,7 +184,7 @@ func TestNamesAndPortsWithoutAnswer(t *testing.T) {
 		"https://" + closed.Addr().String():  egress.ConnectFailed,
 		"https://public.test:" + plain + "/": egress.TLSFailed,
 	} {
-		_, _, refusal := visit(t, r.guard(), url, egress.Credential{})
+		_, _, refusal := visit(t, guardOf(r), url, egress.Credential{})
 		require.NotNil(t, refusal)
 		require.Equal(t, code, refusal.Code, refusal.Why)
 	}
@@ -204,27 +203,27 @@ func (s *seen) all() []string { s.mu.Lock(); defer s.mu.Unlock(); return s.value
 func TestACredentialStaysWithTheFirstHost(t *testing.T) {
 	for _, header := range []string{"Authorization", "X-Api-Key"} {
 		t.Run(header, func(t *testing.T) {
-			r := newRig(t)
-			r.names.has("public.test", []string{"127.0.0.2"})
-			r.names.has("sub.public.test", []string{"127.0.0.2"})
+			r := loopback.New(t)
+			r.Names.Has("public.test", []string{"127.0.0.2"})
+			r.Names.Has("sub.public.test", []string{"127.0.0.2"})
 			var atHome, abroad, referers seen
-			home, _ := r.serve("127.0.0.2", true, func(w http.ResponseWriter, req *http.Request) {
+			home, _ := r.Serve(loopback.Public, true, func(w http.ResponseWriter, req *http.Request) {
 				atHome.add(req.URL.Path + " " + req.Header.Get(header))
 				referers.add(req.Header.Get("Referer"))
 				switch req.URL.Path {
 				case "/":
 					http.Redirect(w, req, "/moved", http.StatusFound)
 				case "/moved":
-					http.Redirect(w, req, req.URL.Query().Get("to")+"https://other.test:"+r.port(1)+"/", http.StatusFound)
+					http.Redirect(w, req, req.URL.Query().Get("to")+"https://other.test:"+fmt.Sprint(r.Ports[1])+"/", http.StatusFound)
 				}
 			})
-			_, _ = r.serve("127.0.0.2", true, func(w http.ResponseWriter, req *http.Request) {
+			_, _ = r.Serve(loopback.Public, true, func(w http.ResponseWriter, req *http.Request) {
 				abroad.add(req.Header.Get(header))
 				referers.add(req.Header.Get("Referer"))
 				http.Redirect(w, req, "https://public.test:"+home+"/back", http.StatusFound)
 			})
-			r.names.has("other.test", []string{"127.0.0.2"})
-			_, _, refusal := visit(t, r.guard(), "https://public.test:"+home+"/", egress.Credential{Header: header, Value: "hush"})
+			r.Names.Has("other.test", []string{"127.0.0.2"})
+			_, _, refusal := visit(t, guardOf(r), "https://public.test:"+home+"/", egress.Credential{Header: header, Value: "hush"})
 			require.Nil(t, refusal)
 			require.Equal(t, []string{"/ hush", "/moved hush", "/back "}, atHome.all(), "sent at home, not after the way led abroad")
 			require.Equal(t, []string{""}, abroad.all())
@@ -233,20 +232,18 @@ func TestACredentialStaysWithTheFirstHost(t *testing.T) {
 	}
 }
 
-func (r *rig) port(i int) string { return fmt.Sprint(r.ports[i]) }
-
 // Another port of the same host, and a name below it, are other servers.
 func TestACredentialIsForOneOrigin(t *testing.T) {
 	for _, host := range []string{"public.test", "sub.test"} {
-		r := newRig(t)
-		r.names.has("public.test", []string{"127.0.0.2"})
-		r.names.has("sub.test", []string{"127.0.0.2"})
+		r := loopback.New(t)
+		r.Names.Has("public.test", []string{"127.0.0.2"})
+		r.Names.Has("sub.test", []string{"127.0.0.2"})
 		var abroad seen
-		port, _ := r.serve("127.0.0.2", true, func(w http.ResponseWriter, req *http.Request) {
-			http.Redirect(w, req, "https://"+host+":"+r.port(1)+"/", http.StatusTemporaryRedirect)
+		port, _ := r.Serve(loopback.Public, true, func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, "https://"+host+":"+fmt.Sprint(r.Ports[1])+"/", http.StatusTemporaryRedirect)
 		})
-		_, _ = r.serve("127.0.0.2", true, func(_ http.ResponseWriter, req *http.Request) { abroad.add(req.Header.Get("Authorization")) })
-		_, _, refusal := visit(t, r.guard(), "https://public.test:"+port+"/", egress.Credential{Header: "Authorization", Value: "Bearer hush"})
+		_, _ = r.Serve(loopback.Public, true, func(_ http.ResponseWriter, req *http.Request) { abroad.add(req.Header.Get("Authorization")) })
+		_, _, refusal := visit(t, guardOf(r), "https://public.test:"+port+"/", egress.Credential{Header: "Authorization", Value: "Bearer hush"})
 		require.Nil(t, refusal)
 		require.Equal(t, []string{""}, abroad.all())
 	}
@@ -254,15 +251,15 @@ func TestACredentialIsForOneOrigin(t *testing.T) {
 
 func TestThreeRedirectsAndNoMore(t *testing.T) {
 	for redirects, fine := range map[int]bool{1: true, 3: true, 4: false, 1000: false} {
-		r := newRig(t)
-		r.names.has("public.test", []string{"127.0.0.2"})
+		r := loopback.New(t)
+		r.Names.Has("public.test", []string{"127.0.0.2"})
 		var asked atomic.Int64
-		port, _ := r.serve("127.0.0.2", true, func(w http.ResponseWriter, req *http.Request) {
+		port, _ := r.Serve(loopback.Public, true, func(w http.ResponseWriter, req *http.Request) {
 			if n := asked.Add(1); n <= int64(redirects) {
 				http.Redirect(w, req, fmt.Sprintf("/%d", n), http.StatusFound)
 			}
 		})
-		_, _, refusal := visit(t, r.guard(), "https://public.test:"+port+"/", egress.Credential{})
+		_, _, refusal := visit(t, guardOf(r), "https://public.test:"+port+"/", egress.Credential{})
 		require.Equal(t, fine, refusal == nil, "%d redirects: %v", redirects, refusal)
 		if !fine {
 			require.Equal(t, egress.RedirectBlocked, refusal.Code)
@@ -273,25 +270,25 @@ func TestThreeRedirectsAndNoMore(t *testing.T) {
 
 // Not even where plain http would be allowed as a first URL.
 func TestNoRedirectLeadsToHTTP(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
-	plain, connections := r.serve("127.0.0.2", false, hello)
-	port, _ := r.serve("127.0.0.2", true, func(w http.ResponseWriter, req *http.Request) {
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
+	plain, connections := r.Serve(loopback.Public, false, hello)
+	port, _ := r.Serve(loopback.Public, true, func(w http.ResponseWriter, req *http.Request) {
 		http.Redirect(w, req, "http://public.test:"+plain+"/", http.StatusFound)
 	})
-	_, _, refusal := visit(t, r.guard(), "https://public.test:"+port+"/", egress.Credential{})
+	_, _, refusal := visit(t, guardOf(r), "https://public.test:"+port+"/", egress.Credential{})
 	require.NotNil(t, refusal)
 	require.Equal(t, egress.RedirectBlocked, refusal.Code)
 	require.Zero(t, connections.Load())
 }
 
 func TestABodyEndsAtOneMebibyte(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
 	block := make([]byte, 1<<16)
 	var size atomic.Int64
 	var chunked atomic.Bool
-	port, _ := r.serve("127.0.0.2", true, func(w http.ResponseWriter, _ *http.Request) {
+	port, _ := r.Serve(loopback.Public, true, func(w http.ResponseWriter, _ *http.Request) {
 		if !chunked.Load() {
 			w.Header().Set("Content-Length", fmt.Sprint(size.Load()))
 		}
@@ -308,7 +305,7 @@ func TestABodyEndsAtOneMebibyte(t *testing.T) {
 	}{{egress.MaxBodyBytes, false, true}, {egress.MaxBodyBytes, true, true}, {egress.MaxBodyBytes + 1, false, false}, {egress.MaxBodyBytes + 1, true, false}, {1 << 40, true, false}} {
 		size.Store(c.size)
 		chunked.Store(c.chunked)
-		_, n, refusal := visit(t, r.guard(), "https://public.test:"+port+"/", egress.Credential{})
+		_, n, refusal := visit(t, guardOf(r), "https://public.test:"+port+"/", egress.Credential{})
 		require.LessOrEqual(t, n, egress.MaxBodyBytes)
 		require.Equal(t, c.fits, refusal == nil, "%+v", c)
 		if !c.fits {
@@ -319,10 +316,10 @@ func TestABodyEndsAtOneMebibyte(t *testing.T) {
 
 // A gibibyte of zeros in a mebibyte of gzip stays a mebibyte.
 func TestNothingIsDecompressed(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
 	var accepted seen
-	port, _ := r.serve("127.0.0.2", true, func(w http.ResponseWriter, req *http.Request) {
+	port, _ := r.Serve(loopback.Public, true, func(w http.ResponseWriter, req *http.Request) {
 		accepted.add(req.Header.Get("Accept-Encoding"))
 		w.Header().Set("Content-Encoding", "gzip")
 		packed := gzip.NewWriter(w)
@@ -332,52 +329,28 @@ func TestNothingIsDecompressed(t *testing.T) {
 		}
 		_ = packed.Close()
 	})
-	_, n, refusal := visit(t, r.guard(), "https://public.test:"+port+"/", egress.Credential{})
+	_, n, refusal := visit(t, guardOf(r), "https://public.test:"+port+"/", egress.Credential{})
 	require.Nil(t, refusal)
 	require.Less(t, n, 1<<16, "sixteen mebibytes of zeros are read as they were sent")
 	require.Equal(t, []string{"identity"}, accepted.all())
 }
 
 func TestHeadersHaveALimit(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
-	port, _ := r.serve("127.0.0.2", true, func(w http.ResponseWriter, _ *http.Request) {
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
+	port, _ := r.Serve(loopback.Public, true, func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 200 {
 			w.Header().Set(fmt.Sprintf("X-Long-%d", i), strings.Repeat("a", 1000))
 		}
 	})
-	_, _, refusal := visit(t, r.guard(), "https://public.test:"+port+"/", egress.Credential{})
+	_, _, refusal := visit(t, guardOf(r), "https://public.test:"+port+"/", egress.Credential{})
 	require.NotNil(t, refusal)
 	require.Equal(t, egress.ResponseTooLarge, refusal.Code, refusal.Why)
 }
 
-// raw is a server that says whatever it likes after TLS.
-func (r *rig) raw(t *testing.T, speak func(conn net.Conn, stop <-chan struct{})) string {
-	listener, err := tls.Listen("tcp", "127.0.0.2:0", r.config())
-	require.NoError(t, err)
-	stop := make(chan struct{})
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() {
-				defer func() { _ = conn.Close() }()
-				speak(conn, stop)
-			})
-		}
-	})
-	t.Cleanup(func() { close(stop); require.NoError(t, listener.Close()); running.Wait() })
-	port := listener.Addr().(*net.TCPAddr).Port
-	r.ports = append(r.ports, uint16(port))
-	return fmt.Sprint(port)
-}
-
 func TestOneDeadlineCoversEverything(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
 	drip := func(conn net.Conn, stop <-chan struct{}, text string) {
 		for {
 			if _, err := conn.Write([]byte(text)); err != nil {
@@ -393,21 +366,20 @@ func TestOneDeadlineCoversEverything(t *testing.T) {
 	mute, err := net.Listen("tcp", "127.0.0.2:0") // accepts by the kernel and never speaks
 	require.NoError(t, err)
 	defer func() { require.NoError(t, mute.Close()) }()
-	r.ports = append(r.ports, uint16(mute.Addr().(*net.TCPAddr).Port))
 
 	ports := map[string]string{
-		"no handshake": fmt.Sprint(mute.Addr().(*net.TCPAddr).Port),
-		"no answer":    r.raw(t, func(_ net.Conn, stop <-chan struct{}) { <-stop }),
-		"slow headers": r.raw(t, func(conn net.Conn, stop <-chan struct{}) {
+		"no handshake": r.Keep(mute),
+		"no answer":    r.Raw(func(_ net.Conn, stop <-chan struct{}) { <-stop }),
+		"slow headers": r.Raw(func(conn net.Conn, stop <-chan struct{}) {
 			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nX-Slow: "))
 			drip(conn, stop, "a")
 		}),
-		"interim answers without end": r.raw(t, func(conn net.Conn, stop <-chan struct{}) { drip(conn, stop, "HTTP/1.1 103 Early Hints\r\n\r\n") }),
-		"slow body": r.raw(t, func(conn net.Conn, stop <-chan struct{}) {
+		"interim answers without end": r.Raw(func(conn net.Conn, stop <-chan struct{}) { drip(conn, stop, "HTTP/1.1 103 Early Hints\r\n\r\n") }),
+		"slow body": r.Raw(func(conn net.Conn, stop <-chan struct{}) {
 			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"))
 			drip(conn, stop, "a")
 		}),
-		"slow chunks": r.raw(t, func(conn net.Conn, stop <-chan struct{}) {
+		"slow chunks": r.Raw(func(conn net.Conn, stop <-chan struct{}) {
 			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"))
 			drip(conn, stop, "1\r\na\r\n")
 		}),
@@ -416,7 +388,7 @@ func TestOneDeadlineCoversEverything(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 			defer cancel()
-			_, _, refusal := visitUntil(t, ctx, r.guard(), "https://public.test:"+port+"/", egress.Credential{})
+			_, _, refusal := visitUntil(t, ctx, guardOf(r), "https://public.test:"+port+"/", egress.Credential{})
 			require.NotNil(t, refusal)
 			require.Equal(t, egress.Timeout, refusal.Code, refusal.Why)
 		})
@@ -425,11 +397,11 @@ func TestOneDeadlineCoversEverything(t *testing.T) {
 
 // A request with a context of its own ends with the visit all the same.
 func TestARequestDoesNotOutliveItsVisit(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
 	arrived := make(chan struct{})
-	port := r.raw(t, func(_ net.Conn, stop <-chan struct{}) { close(arrived); <-stop })
-	guard := r.guard()
+	port := r.Raw(func(_ net.Conn, stop <-chan struct{}) { close(arrived); <-stop })
+	guard := guardOf(r)
 	target, err := guard.ParseURL("https://public.test:" + port + "/")
 	require.NoError(t, err)
 	v := guard.Visit(context.Background(), target, egress.Credential{})
@@ -443,8 +415,8 @@ func TestARequestDoesNotOutliveItsVisit(t *testing.T) {
 }
 
 func TestWhatIsNotHTTPIsAProtocolError(t *testing.T) {
-	r := newRig(t)
-	r.names.has("public.test", []string{"127.0.0.2"})
+	r := loopback.New(t)
+	r.Names.Has("public.test", []string{"127.0.0.2"})
 	for name, text := range map[string]string{
 		"another protocol":         "SSH-2.0-OpenSSH_9.6\r\n",
 		"nothing":                  "",
@@ -454,11 +426,11 @@ func TestWhatIsNotHTTPIsAProtocolError(t *testing.T) {
 		"a switch of the protocol": "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			port := r.raw(t, func(conn net.Conn, _ <-chan struct{}) {
+			port := r.Raw(func(conn net.Conn, _ <-chan struct{}) {
 				_, _ = conn.Read(make([]byte, 1024))
 				_, _ = conn.Write([]byte(text))
 			})
-			resp, _, refusal := visit(t, r.guard(), "https://public.test:"+port+"/", egress.Credential{})
+			resp, _, refusal := visit(t, guardOf(r), "https://public.test:"+port+"/", egress.Credential{})
 			if refusal == nil {
 				require.Equal(t, http.StatusSwitchingProtocols, resp.StatusCode)
 				return

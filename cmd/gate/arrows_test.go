@@ -39,7 +39,8 @@ var arrows = map[string][]string{
 	"sqlgate/pgexec":       {"commands/fault", "tlsfiles"},
 	"sqlgate":              {"commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec"},
 
-	"agentctl/egress": {},
+	"agentctl/egress":    {},
+	"agentctl/toolcheck": {"agentctl/egress"},
 
 	"http/httpd":   {"commands/fault", "tlsfiles", "eventlog/event"},
 	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
@@ -60,6 +61,7 @@ var onlyImporters = []struct {
 	{"github.com/jackc/pgx", []string{"sqlgate/pgexec", "fixtures/postgres"}, "only pgexec sends SQL upstream"},
 	{"github.com/jackc/puddle", []string{"sqlgate/pgexec"}, "only pgexec holds connections"},
 	{"github.com/prometheus", []string{"http/gateapi"}, "figures are counted by their rooms and told by the API"},
+	{"github.com/modelcontextprotocol/go-sdk", []string{"agentctl/toolcheck"}, "one room speaks with tools"},
 	{"code.dny.dev/ssrf", []string{"agentctl/egress"}, "one room judges where the gate may go"},
 	{"database/sql", nil, "only pgexec sends SQL upstream"},
 	{"github.com/cockroachdb/pebble", []string{"projections", "eventlog/backup"}, "only projections reads and writes the store; backup locks its folder"},
