@@ -82,6 +82,14 @@ func (c *Commands) RecordCorruption(ctx context.Context, kind, detail string, se
 	return c.recordSystem(ctx, "verify_log", kind, &event.AuditCorruptionDetected{Kind: kind, Detail: detail, Seq: seq})
 }
 
+// RecordCheckpoint names a checkpoint that was signed and stored, and gives the
+// number of its event.
+func (c *Commands) RecordCheckpoint(ctx context.Context, p *event.CheckpointSigned) (uint64, error) {
+	draft := event.New(c.now(), event.Context{Actor: systemActor, Operation: "sign_checkpoint"}, p)
+	done, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{draft}})
+	return done.Last, err
+}
+
 func (c *Commands) recordSystem(ctx context.Context, operation, reasonCode string, p event.Typed) error {
 	draft := event.New(c.now(), event.Context{Actor: systemActor, Operation: operation, ReasonCode: reasonCode}, p)
 	_, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{draft}, Reserve: true})

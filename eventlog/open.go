@@ -255,13 +255,17 @@ func (l *Log) judge(ctx context.Context, rec *Recovery) error {
 // sealed and are not written any more, so a start with `active` looks at the ends
 // of each, and reads them while it serves.
 func (l *Log) judgeFiles(ctx context.Context) (frame.Report, error) {
+	known, err := l.outside(l.o.VerifyOnStart == VerifyFull)
+	if err != nil {
+		return frame.Report{}, err
+	}
 	set, err := l.discover()
 	if err != nil {
 		return frame.Report{}, err
 	}
 	l.listSegments(&set)
 	l.skimmed = l.o.VerifyOnStart == VerifyActive && len(set.Sealed) > 0
-	r, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors(l.o.Projection), SkimSealed: l.skimmed})
+	r, err := l.judgeSet(ctx, set, known, l.skimmed)
 	return r, errors.Join(err, set.Close())
 }
 

@@ -77,6 +77,12 @@ type Options struct {
 	// Projection is the anchor that the projections hold (L2), nil when they hold none.
 	Projection *frame.Anchor
 
+	// Outside gives what is known about the log away from its files; nil is
+	// nothing. It is called before the log's end is looked at, so that what comes
+	// to be known meanwhile is no surprise. whole asks for everything; without it,
+	// at a start, what can be had without reading the log is enough.
+	Outside func(whole bool) (Outside, error)
+
 	// SlowSync and StuckSync bound one sync: above the first the log refuses new
 	// groups, above the second it is poisoned. 0 is 5 s and 20 s.
 	SlowSync, StuckSync time.Duration

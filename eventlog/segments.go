@@ -105,6 +105,18 @@ func (l *Log) stretches(seq uint64, head Head) []stretch {
 	return out
 }
 
+// SegmentOf is the number of the segment that holds an event, or will hold it.
+func (l *Log) SegmentOf(seq uint64) uint32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range slices.Backward(l.segments) {
+		if s.first <= seq {
+			return s.number
+		}
+	}
+	return 0
+}
+
 // span gives offsets between which the frame of an event lies. A sealed segment
 // of an earlier run is indexed when the first reader wants to begin inside it.
 func (l *Log) span(ctx context.Context, at stretch, seq uint64) (from, to int64, err error) {

@@ -17,11 +17,16 @@ func Verify(ctx context.Context, o Options) (frame.Report, error) {
 	if err != nil {
 		return frame.Report{}, err
 	}
+	l := &Log{o: o}
+	known, err := l.outside(true)
+	if err != nil {
+		return frame.Report{}, err
+	}
 	set, err := frame.Discover(ctx, o.FS, o.Path)
 	if err != nil {
 		return frame.Report{}, err
 	}
-	r, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors(o.Projection)})
+	r, err := l.judgeSet(ctx, set, known, false)
 	return r, errors.Join(err, set.Close())
 }
 
@@ -112,12 +117,66 @@ func (l *Log) verifyOnce(run *verifyRun) {
 // durable end is, so it never knows more than what is judged, and no rotation
 // comes between them.
 func (l *Log) verifyNow(ctx context.Context) (frame.Report, error) {
+	known, err := l.outside(true)
+	if err != nil {
+		return frame.Report{}, err
+	}
 	set, err := l.discover()
 	if err != nil {
 		return frame.Report{}, err
 	}
-	r, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors(l.o.Projection)})
+	r, err := l.judgeSet(ctx, set, known, false)
 	return r, errors.Join(err, set.Close())
+}
+
+// An Outside is knowledge about a log that is kept away from its files:
+// checkpoints, receipts, what witnesses said.
+type Outside interface {
+	// Anchors turns it into anchors for the log whose files are set, and says what
+	// could not be used. An error is that of ctx.
+	Anchors(ctx context.Context, set *frame.Set) (anchors []frame.Anchor, warnings []string, err error)
+	// NotExcluded says what an honest report has to add to its doubts.
+	NotExcluded() []string
+}
+
+// outside asks for what is known; it is nil where nobody keeps anything.
+func (l *Log) outside(whole bool) (Outside, error) {
+	if l.o.Outside == nil {
+		return nil, nil
+	}
+	return l.o.Outside(whole)
+}
+
+// judgeSet verifies the files against all anchors.
+func (l *Log) judgeSet(ctx context.Context, set frame.Set, known Outside, skim bool) (frame.Report, error) {
+	o := frame.Options{Anchors: anchors(l.o.Projection), SkimSealed: skim}
+	var warnings []string
+	if known != nil {
+		more, said, err := known.Anchors(ctx, &set)
+		if err != nil {
+			return frame.Report{}, err
+		}
+		o.Anchors, warnings = append(o.Anchors, more...), said
+	}
+	r, err := frame.Verify(ctx, set, o)
+	if err != nil || known == nil {
+		return r, err
+	}
+	for _, w := range warnings {
+		r.Warn(w)
+	}
+	r.NotExcluded = append(r.NotExcluded, known.NotExcluded()...)
+	return r, nil
+}
+
+// Accuse stops the service of commands because of something that the log's own
+// files do not show: a witness that knows more, a checkpoint that the log does
+// not continue. Verify has to find the same through Options.Outside.
+func (l *Log) Accuse(f frame.Fault) {
+	r := frame.NewReport("wal", l.o.Path)
+	r.Add(f)
+	r.Finish()
+	l.corrupt(*r)
 }
 
 func (l *Log) discover() (frame.Set, error) {

@@ -32,6 +32,8 @@ var arrows = map[string][]string{
 	"projections":     {"eventlog/event", "eventlog/checkpoint", "eventlog"},
 	"commands":        {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections"},
 
+	"checkpoints": {"eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands"},
+
 	"sqlgate/classify":     {"commands/fault"},
 	"sqlgate/policy":       {"commands/fault"},
 	"sqlgate/policyfolder": {"commands/fault", "sqlgate/policy"},
@@ -46,7 +48,7 @@ var arrows = map[string][]string{
 	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame"},
-	"cmd/gate": {"cmd/terminal", "commands/fault", "tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
+	"cmd/gate": {"cmd/terminal", "checkpoints", "commands/fault", "tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
 		"sqlgate/pgexec", "sqlgate", "http/httpd", "http/gateapi"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }

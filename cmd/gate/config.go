@@ -191,6 +191,7 @@ func (s *settings) meaningFaults(now time.Time) []string {
 	}
 	faults = append(faults, s.tlsFaults()...)
 	faults = append(faults, s.signingFaults()...)
+	faults = append(faults, s.witnessFaults()...)
 	faults = append(faults, s.bypassFaults(now)...)
 	if s.Profile == profileProduction {
 		faults = append(faults, s.productionFaults()...)

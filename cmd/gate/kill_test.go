@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog/event"
+	"writegate/fixtures/witness/witnesstest"
 )
 
 // A fall is how one gate of a life ends.
@@ -69,6 +70,11 @@ var lives = map[string][]fall{
 		{at: "rotate.after_seal@1"}, {at: "recover.before_begin#1"}, {at: "recover.after_begin#1"},
 		{at: "rotate.before_begin@1"}, {at: "rotate.after_begin@1"}, {at: "rotate.after_sync@1"}, {at: "rotate.after_head@2"},
 	},
+	vouching: {
+		{at: "checkpoint.signed#1"}, {at: "checkpoint.stored#1"}, {at: "checkpoint.recorded#1"}, {at: "checkpoint.offered#1"}, {at: "checkpoint.cosigned#1"},
+		{at: "checkpoint.signed@1"}, {at: "checkpoint.stored@1"}, {at: "checkpoint.recorded@1"}, {at: "checkpoint.offered@1"}, {at: "checkpoint.cosigned@1"},
+		{asked: true, maybe: true},
+	},
 	"at any moment": {{after: 50 * time.Millisecond}, {after: 400 * time.Millisecond}, {after: 600 * time.Millisecond}, {after: 900 * time.Millisecond}},
 }
 
@@ -77,6 +83,9 @@ const sealing = "while it seals segments"
 
 // inSegments makes a gate seal a segment every few dozen statements.
 const inSegments = "GATE_AUDIT_SEGMENT_BYTES=65536"
+
+// vouching is the life whose log is signed, each second, and offered to a witness.
+const vouching = "while it is vouched for"
 
 // otherWishes are those of lives with a load of their own.
 var otherWishes = map[string][]kind{
@@ -97,6 +106,9 @@ func TestAGateKilledAnywhereKeepsItsWord(t *testing.T) {
 				if name == sealing {
 					l.extra = append(l.extra, inSegments)
 				}
+				if name == vouching {
+					l.vouch()
+				}
 				if wishes := otherWishes[name]; wishes != nil {
 					l.book.wishes = wishes
 				}
@@ -109,6 +121,15 @@ func TestAGateKilledAnywhereKeepsItsWord(t *testing.T) {
 			})
 		}
 	}
+}
+
+// vouch has the gates sign, and ask a witness that outlives them.
+func (l *life) vouch() {
+	pair := newSigningPair(l.t)
+	vkey, err := pair.key.VKey(vouchedOrigin)
+	require.NoError(l.t, err)
+	v := vouchedGate{l.gateDir, pair, vkey}
+	l.extra = append(l.extra, v.settings(witnesstest.Start(l.t, l.t.TempDir(), vkey))...)
 }
 
 // deathsOfLife is how many gates of the longer form at most die on the same data.
@@ -125,6 +146,7 @@ func TestManyGatesKilledAtRandom(t *testing.T) {
 	}
 	for died := 0; died < rounds; {
 		l := beginLife(t)
+		l.vouch()
 		l.book.wishes = otherWishes["while the policy changes"]
 		seals := rand.IntN(2) == 0
 		if seals {
@@ -348,7 +370,7 @@ func (l *life) String() string {
 func TestEveryNamedStepHasItsDeath(t *testing.T) {
 	found := map[string]bool{}
 	for _, f := range ourFiles(t) {
-		stepped := slices.Contains([]string{"eventlog", "commands", "sqlgate"}, f.room) // elsewhere a Step may be something else
+		stepped := slices.Contains([]string{"eventlog", "checkpoints", "commands", "sqlgate"}, f.room) // elsewhere a Step may be something else
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
 			argument, ok := stepCall(n)
 			if !ok {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"writegate/checkpoints"
 	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/eventlog"
@@ -45,6 +46,7 @@ type service struct {
 	markerSaid   string // by the last look at the marker table
 	markerSeen   bool   // a look at it was answered
 
+	keeper     *checkpoints.Keeper
 	store      *projections.Store
 	events     *eventlog.Log
 	recovery   eventlog.Recovery
@@ -75,6 +77,10 @@ func (g *service) open(ctx context.Context) error {
 		if err := g.commands.Start(ctx, g.startup()); err != nil {
 			return fmt.Errorf("the start could not be written to the event log: %w", err)
 		}
+		if err := g.keeper.Begin(ctx, g.commands); err != nil {
+			g.log.Error("the gate starts without a new checkpoint of its log", "source", "gate", "cause", err.Error())
+		}
+		g.work.Go(func() { g.keeper.Run(background) })
 		g.work.Go(func() { g.commands.RunExpiry(background) })
 		g.work.Go(func() { g.commands.RunThrottle(background) })
 	}
@@ -117,7 +123,11 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 	if err != nil {
 		return exitWith(exitLocked, fmt.Errorf("the projections in %s (GATE_APPROVAL_DB_PATH) cannot be opened: %w", s.ApprovalDBPath, err))
 	}
+	if g.keeper, err = g.newKeeper(); err != nil {
+		return err
+	}
 	options := g.logOptions()
+	options.Outside = g.keeper.Papers
 	if applied := g.store.Applied(); applied.Seq > 0 {
 		options.Projection = &frame.Anchor{LogID: applied.LogID, Seq: applied.Seq, Hash: applied.Hash}
 	}
@@ -138,6 +148,7 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 		}
 		return g.readableStore(err)
 	}
+	g.judgeOutside(ctx)
 	g.work.Go(func() { _ = g.store.Run(background, g.events) }) // its errors come through Fatal
 	return nil
 }
@@ -390,6 +401,7 @@ func (g *service) shutdown(ctx context.Context, drained bool) error {
 	if err := g.commands.Shutdown(ctx, "stopped", drained); err != nil {
 		return exitWith(exitFatal, fmt.Errorf("the shutdown event could not be written: %w", err))
 	}
+	g.keeper.Last(ctx)
 	return nil
 }
 

@@ -75,10 +75,10 @@ type settings struct {
 	AuditSegmentBytes     int64  `env:"GATE_AUDIT_SEGMENT_BYTES" envDefault:"1073741824" min:"65536" max:"1099511627776" doc:"bytes at which a segment of the log is sealed and the next one begun"`
 	AuditSegmentHours     int    `env:"GATE_AUDIT_SEGMENT_HOURS" envDefault:"24" min:"0" max:"8760" doc:"age at which the same happens, with the next event; 0 = off"`
 	AuditVerifyDirs       string `env:"GATE_AUDIT_VERIFY_DIRS" doc:"more folders whose files may be verified"`
-	CheckpointEveryEvents int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_EVENTS" envDefault:"10000" min:"1" max:"10000000" later:"signed checkpoints" doc:"events between signed checkpoints"`
-	CheckpointEverySecs   int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_SECONDS" envDefault:"60" min:"1" max:"86400" later:"signed checkpoints" doc:"seconds between signed checkpoints"`
-	WitnessURLs           string `env:"GATE_WITNESS_URLS" later:"witnesses" doc:"witnesses to offer checkpoints to"`
-	WitnessKeys           string `env:"GATE_WITNESS_KEYS" later:"witnesses" doc:"their keys"`
+	CheckpointEveryEvents int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_EVENTS" envDefault:"10000" min:"1" max:"10000000" doc:"events after which a checkpoint is signed, where signing is enabled"`
+	CheckpointEverySecs   int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_SECONDS" envDefault:"60" min:"1" max:"86400" doc:"seconds after which one is signed when there are new events"`
+	WitnessURLs           string `env:"GATE_WITNESS_URLS" doc:"witnesses that checkpoints are offered to (C2SP tlog-witness), separated by commas"`
+	WitnessKeys           string `env:"GATE_WITNESS_KEYS" doc:"vkeys of their cosignatures, separated by commas"`
 	SigningEnabled        bool   `env:"GATE_EVIDENCE_SIGNING_ENABLED" envDefault:"false" doc:"sign receipts, checkpoints and bundles; production demands it"`
 	SigningPrivateKey     string `env:"GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH" doc:"PKCS#8 PEM file of the signing key; nobody but its owner may use it"`
 	SigningPublicKey      string `env:"GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH" doc:"PEM file of its public key"`

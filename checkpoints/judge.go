@@ -1,0 +1,251 @@
+package checkpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"writegate/commands"
+	"writegate/eventlog"
+	"writegate/eventlog/checkpoint"
+	"writegate/eventlog/event"
+	"writegate/eventlog/evidence"
+	"writegate/eventlog/frame"
+	"writegate/projections"
+)
+
+// papers are the notes of a folder and what witnesses said, as they were when
+// they were asked for.
+type papers struct {
+	evidence.Outside
+	whole   bool
+	accused []frame.Anchor
+	said    []string // warnings
+	doubts  []string
+}
+
+// Papers is eventlog.Options.Outside: all notes in the folder and what witnesses
+// said, or the newest note alone, which is judged without reading the log.
+func (k *Keeper) Papers(whole bool) (eventlog.Outside, error) {
+	list, err := k.o.Folder.List()
+	if err != nil {
+		return nil, err
+	}
+	if !whole {
+		list = list[max(0, len(list)-1):]
+	}
+	p := &papers{whole: whole}
+	for _, s := range list {
+		raw, err := os.ReadFile(s.Path)
+		if err != nil {
+			p.said = append(p.said, fmt.Sprintf("checkpoint %s: %v", s.Path, err))
+			continue
+		}
+		p.Notes = append(p.Notes, evidence.Paper{Name: s.Path, Text: string(raw)})
+	}
+	if k.o.Key != nil {
+		p.Keys = []checkpoint.PublicKey{k.o.Key.Public()}
+	}
+	k.mu.Lock()
+	p.accused = slices.Clone(k.accused)
+	k.mu.Unlock()
+	p.doubts = k.doubts()
+	return p, nil
+}
+
+// NotExcluded implements eventlog.Outside.
+func (p *papers) NotExcluded() []string { return p.doubts }
+
+// Anchors implements eventlog.Outside.
+func (p *papers) Anchors(ctx context.Context, set *frame.Set) (anchors []frame.Anchor, warnings []string, err error) {
+	if p.whole {
+		anchors, warnings, err = p.Outside.Anchors(ctx, set)
+	} else {
+		anchors = p.sizes(set)
+	}
+	return append(anchors, p.accused...), append(warnings, p.said...), err
+}
+
+// sizes are anchors that only know how long the log is at least.
+func (p *papers) sizes(set *frame.Set) (anchors []frame.Anchor) {
+	h, err := set.Genesis()
+	if err != nil {
+		return nil // the verification names it
+	}
+	keys := checkpoint.Keys{Log: slices.Clone(p.Keys)}
+	if _, key, err := checkpoint.ParseVKey(h.Signer); err == nil {
+		keys.Log = append(keys.Log, key)
+	}
+	for _, note := range p.Notes {
+		if n, err := checkpoint.Open([]byte(note.Text), keys); err == nil && n.Trusted && n.Origin == h.Origin {
+			anchors = append(anchors, frame.Anchor{Level: frame.L4, Seq: n.Size, NoHash: true, Source: "checkpoint " + note.Name})
+		}
+	}
+	return anchors
+}
+
+// Judge holds the newest note and the witnesses against a log that was opened,
+// before anything is appended to it. Where they contradict it the log is accused
+// and Log.Serving says so. The newest note that fits is an anchor for the
+// startup event; ok is false where there is none.
+//
+// The tree that the log's own events make lies in the projections, whose last
+// event was held against the log: so the log need not be read.
+func (k *Keeper) Judge(ctx context.Context) (anchor event.Anchor, ok bool) {
+	if k.log.Serving() != nil {
+		return anchor, false
+	}
+	view := k.store.View()
+	defer view.Close()
+	newest, err := k.findNewest(view)
+	if err == nil && newest != nil {
+		err = fits(view, newest)
+	}
+	if err != nil {
+		_ = k.failed(err) // it is in Status, and accuses where it should
+		k.stuck = true
+		return anchor, false
+	}
+	k.newest = newest
+	if newest != nil {
+		k.digested = newest.Size
+		anchor, ok = event.Anchor{Level: string(frame.L4), Result: frame.AnchorMatch, Seq: newest.Size}, true
+	}
+	if k.signer == nil || view.Tree().Size() == 0 {
+		return anchor, ok
+	}
+	if n, err := k.make(view); err == nil {
+		k.offer(ctx, view, n)
+	}
+	return anchor, ok
+}
+
+// fits holds a note against the tree.
+func fits(view *projections.View, n *checkpoint.Note) error {
+	if size := view.Tree().Size(); n.Size > size {
+		return fmt.Errorf("%w: a checkpoint of %d events is kept, the log has %d", checkpoint.ErrBeyondEnd, n.Size, size)
+	}
+	root, err := checkpoint.RootAt(view.Tree(), n.Size)
+	if err != nil {
+		return err
+	}
+	if root != n.Root {
+		return fmt.Errorf("%w: a checkpoint of %d events is kept that these events do not make", checkpoint.ErrRewritten, n.Size)
+	}
+	return nil
+}
+
+// findNewest gives the newest note that a key of the log has signed, nil where
+// there is none. One that can't be read stops the signer: what it says could be
+// contradicted.
+func (k *Keeper) findNewest(view *projections.View) (*checkpoint.Note, error) {
+	list, err := k.o.Folder.List()
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	keys, err := k.keys(view)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range slices.Backward(list) {
+		n, err := s.Open(checkpoint.Keys{Log: keys})
+		if err != nil {
+			return nil, fmt.Errorf("%w; move the file away if it is damaged, and hold a copy of it against the log with `logverify wal --checkpoint`", err)
+		}
+		if n.Trusted && n.Origin == k.log.Header().Origin {
+			return n, nil
+		}
+	}
+	return nil, nil
+}
+
+// keys are those that the log names, in its header and in its startup events,
+// and the one that signs now.
+func (k *Keeper) keys(view *projections.View) (keys []checkpoint.PublicKey, err error) {
+	take := func(vkey string) {
+		if _, key, err := checkpoint.ParseVKey(vkey); err == nil && !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	if k.o.Key != nil {
+		keys = append(keys, k.o.Key.Public())
+	}
+	take(k.log.Header().Signer)
+	err = k.each(view, event.TypeStartup, 0, func(e *event.Envelope) error {
+		var p event.Startup
+		if err := p.Parse(e.Payload); err != nil {
+			return err
+		}
+		take(p.SigningVKey)
+		return nil
+	})
+	return keys, err
+}
+
+// each gives the events of a type, the newest first; limit 0 is all.
+func (k *Keeper) each(view *projections.View, typ event.Type, limit int, take func(*event.Envelope) error) error {
+	page := projections.Page{Limit: limit}
+	for {
+		seqs, next, err := view.Audit(projections.AuditFilter{EventTypes: []string{string(typ)}}, page)
+		if err != nil {
+			return err
+		}
+		for _, seq := range seqs {
+			e, err := k.log.At(seq)
+			if err != nil {
+				return err
+			}
+			if err := take(&e); err != nil {
+				return fmt.Errorf("event %d: %w", seq, err)
+			}
+		}
+		if page.Cursor = next; next == "" || limit > 0 {
+			return nil
+		}
+	}
+}
+
+// recentlyNamed is how many checkpoint_signed events are looked at for the
+// largest size: those with a digest come late.
+const recentlyNamed = 20
+
+// Begin is called when the startup event is written. It names the newest note in
+// an event if none does yet, and has a log that was empty vouched for: a witness
+// that knows a longer one under its name says so now.
+//
+// An error is in Status as well; it is no reason not to serve.
+func (k *Keeper) Begin(ctx context.Context, c *commands.Commands) error {
+	k.commands = c
+	if !k.can() {
+		return nil
+	}
+	newest := k.known()
+	if newest == nil {
+		n, err := k.checkpoint(ctx)
+		if err != nil {
+			return err
+		}
+		view := k.store.View()
+		k.offer(ctx, view, n)
+		return view.Close()
+	}
+	named, err := k.largestNamed()
+	if err != nil || named >= newest.Size {
+		return err
+	}
+	return k.record(ctx, newest, [32]byte{})
+}
+
+func (k *Keeper) largestNamed() (size uint64, err error) {
+	view := k.store.View()
+	defer func() { err = errors.Join(err, view.Close()) }()
+	err = k.each(view, event.TypeCheckpointSigned, recentlyNamed, func(e *event.Envelope) error {
+		var p event.CheckpointSigned
+		err := p.Parse(e.Payload)
+		size = max(size, p.Size)
+		return err
+	})
+	return size, err
+}

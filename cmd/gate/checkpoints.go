@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"writegate/checkpoints"
+	"writegate/eventlog/checkpoint"
+	"writegate/eventlog/frame"
+)
+
+// witnesses are the clients of the witnesses that the settings name.
+func (s *settings) witnesses() ([]*checkpoint.Witness, error) {
+	var list []*checkpoint.Witness
+	for _, url := range splitList(s.WitnessURLs) {
+		w, err := checkpoint.NewWitness(url, splitList(s.WitnessKeys), nil)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, w)
+	}
+	return list, nil
+}
+
+// witnessFaults are witnesses that could not be asked or would not be believed.
+func (s *settings) witnessFaults() []string {
+	if s.WitnessURLs == "" && s.WitnessKeys != "" {
+		return []string{"GATE_WITNESS_KEYS needs GATE_WITNESS_URLS: a key without a witness checks nothing"}
+	}
+	if s.WitnessURLs != "" && s.WitnessKeys == "" {
+		return []string{"GATE_WITNESS_URLS needs GATE_WITNESS_KEYS: cosignatures are believed under known keys alone"}
+	}
+	if _, err := s.witnesses(); err != nil {
+		return []string{"GATE_WITNESS_URLS or GATE_WITNESS_KEYS: " + err.Error()}
+	}
+	return nil
+}
+
+// newKeeper makes what keeps the checkpoints of the log. Notes that are there
+// are held against the log with signing off as well.
+func (g *service) newKeeper() (*checkpoints.Keeper, error) {
+	s := g.settings
+	fsys := frame.OS{} // checkpoints lie beside the log; its folder may have yet to be made
+	if err := fsys.MkdirAll(filepath.Dir(s.AuditWALPath)); err != nil {
+		return nil, fmt.Errorf("GATE_AUDIT_WAL_PATH: %w", err)
+	}
+	wal, err := fsys.RealPath(s.AuditWALPath)
+	if err != nil {
+		return nil, fmt.Errorf("GATE_AUDIT_WAL_PATH: %w", err)
+	}
+	witnesses, err := s.witnesses()
+	if err != nil {
+		return nil, exitWith(exitConfigured, err)
+	}
+	return checkpoints.New(checkpoints.Options{
+		Folder: checkpoint.NewFolder(wal + frame.CheckpointsSuffix), Key: g.signingKey, Witnesses: witnesses,
+		EveryEvents: uint64(s.CheckpointEveryEvents), Every: seconds(s.CheckpointEverySecs),
+		Logger: g.log, Step: g.step,
+	}), nil
+}
+
+// judgeOutside holds checkpoints and witnesses against the log, before anything
+// is appended to it.
+func (g *service) judgeOutside(ctx context.Context) {
+	g.keeper.Attach(g.events, g.store, g.signer)
+	anchor, ok := g.keeper.Judge(ctx)
+	if ok {
+		g.recovery.Anchors = append(g.recovery.Anchors, anchor)
+	}
+	g.damaged = damage(g.events.Serving())
+}
