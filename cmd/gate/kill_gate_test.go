@@ -98,6 +98,8 @@ type victim struct {
 	ended  chan struct{} // closed when the process is gone
 	err    error         // how it went; valid once ended is closed
 	client *http.Client
+	kept   *receiptBook // nil: nobody keeps receipts
+	signs  bool
 }
 
 // spawn starts a gate in the folder, to fall as told, and waits until it listens
@@ -109,6 +111,7 @@ func (d gateDir) spawn(t testing.TB, f fall, extra ...string) *victim {
 	if f.lingers {
 		v.cmd.Env = append(v.cmd.Env, crashLinger+"="+lingering.String())
 	}
+	v.kept, v.signs = d.kept, signs(v.cmd.Env)
 	v.cmd.Stderr = &v.output
 	alive, err := v.cmd.StdinPipe()
 	require.NoError(t, err)
@@ -189,7 +192,11 @@ func (v *victim) try(method, path, body string, headers ...string) (reply, error
 	}
 	defer response.Body.Close()
 	read, err := io.ReadAll(response.Body)
-	return reply{response.StatusCode, response.Header, read}, err
+	r := reply{response.StatusCode, response.Header, read}
+	if err == nil {
+		v.kept.mustKeep(r, v.signs, strings.Contains(body, `"latency"`))
+	}
+	return r, err
 }
 
 // awaitBackends waits until the database is rid of the connections of a gate

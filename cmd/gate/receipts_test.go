@@ -33,6 +33,7 @@ type receiptBook struct {
 	texts    []string
 	kept     map[uint64]keptReceipt // by the event that it vouches for
 	answered map[string]uint64      // request id -> the last event that a receipt of it vouches for, 0 = none
+	faults   []error                // of mustKeep
 }
 
 type keptReceipt struct {
@@ -87,6 +88,16 @@ func (b *receiptBook) keep(r reply, signed, latency bool) error {
 	return b.add(r, text, anchor)
 }
 
+// mustKeep is keep for clients that only tell an answer from none; hold says
+// what was wrong.
+func (b *receiptBook) mustKeep(r reply, signed, latency bool) {
+	if err := b.keep(r, signed, latency); err != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.faults = append(b.faults, fmt.Errorf("the answer %d %s: %w", r.status, r.body, err))
+	}
+}
+
 func (b *receiptBook) add(r reply, text string, a checkpoint.Anchor) error {
 	b.mu.Lock()
 	if first, twice := b.kept[a.Seq]; twice {
@@ -126,8 +137,12 @@ func (b *receiptBook) check(t testing.TB, log *eventlog.Log) {
 // its receipt.
 func (b *receiptBook) hold(t testing.TB, logID [16]byte, all []event.Envelope) {
 	t.Helper()
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	require.NoError(t, errors.Join(b.faults...))
 	for seq, kept := range b.kept {
 		require.Equal(t, logID, kept.anchor.LogID)
 		require.LessOrEqual(t, kept.anchor.Last, uint64(len(all)), "a kept receipt is beyond the end of the log")
