@@ -17,7 +17,6 @@ import (
 // before it begins, and has a checkpoint due with every few events.
 type vouchedGate struct {
 	gateDir
-	pair signingPair
 	vkey string
 }
 
@@ -27,15 +26,19 @@ func newVouchedGate(t testing.TB) vouchedGate {
 	t.Helper()
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables)
-	pair := newSigningPair(t)
-	vkey, err := pair.key.VKey(vouchedOrigin)
+	return d.vouched(t)
+}
+
+func (d gateDir) vouched(t testing.TB) vouchedGate {
+	t.Helper()
+	vkey, err := d.signing.key.VKey(vouchedOrigin)
 	require.NoError(t, err)
-	return vouchedGate{d, pair, vkey}
+	return vouchedGate{d, vkey}
 }
 
 // settings sign and ask the witnesses.
 func (v vouchedGate) settings(witnesses ...*witnesstest.Witness) []string {
-	s := append(v.pair.environ(), "GATE_AUDIT_ORIGIN="+vouchedOrigin, "GATE_AUDIT_CHECKPOINT_EVERY_SECONDS=1")
+	s := append(v.signing.environ(), "GATE_AUDIT_ORIGIN="+vouchedOrigin, "GATE_AUDIT_CHECKPOINT_EVERY_SECONDS=1")
 	urls, keys := "", ""
 	for _, w := range witnesses {
 		urls, keys = urls+w.URL+",", keys+w.VKey+","
@@ -49,7 +52,7 @@ func (v vouchedGate) settings(witnesses ...*witnesstest.Witness) []string {
 // notes are the stored checkpoints, oldest first.
 func (v vouchedGate) notes(t testing.TB, witnesses ...*witnesstest.Witness) (notes []*checkpoint.Note) {
 	t.Helper()
-	keys := checkpoint.Keys{Log: []checkpoint.PublicKey{v.pair.key}}
+	keys := checkpoint.Keys{Log: []checkpoint.PublicKey{v.signing.key}}
 	for _, w := range witnesses {
 		keys.Witnesses = append(keys.Witnesses, w.VKey)
 	}
@@ -73,6 +76,7 @@ func (v vouchedGate) replaceBy(t testing.TB, copied gateDir) {
 		require.NoError(t, os.RemoveAll(filepath.Join(v.path, e.Name())))
 	}
 	copied.copyTo(t, v.path)
+	*v.kept = *newReceiptBook(v.signing.key) // what clients keep of the later history is another test's
 }
 
 func requireRefused(t testing.TB, g *testGate, kind string) {

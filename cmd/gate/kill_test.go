@@ -125,11 +125,8 @@ func TestAGateKilledAnywhereKeepsItsWord(t *testing.T) {
 
 // vouch has the gates sign, and ask a witness that outlives them.
 func (l *life) vouch() {
-	pair := newSigningPair(l.t)
-	vkey, err := pair.key.VKey(vouchedOrigin)
-	require.NoError(l.t, err)
-	v := vouchedGate{l.gateDir, pair, vkey}
-	l.extra = append(l.extra, v.settings(witnesstest.Start(l.t, l.t.TempDir(), vkey))...)
+	v := l.vouched(l.t)
+	l.extra = append(l.extra, v.settings(witnesstest.Start(l.t, l.t.TempDir(), v.vkey))...)
 }
 
 // deathsOfLife is how many gates of the longer form at most die on the same data.
