@@ -10,7 +10,7 @@ const Version = "1.0"
 // the same names; the rest is for the executor and for people and no rule sees
 // it. Lists are sorted by bytes, without duplicates and never nil; a list past
 // 256 entries is cut and raises oversized_facts. No constant of the SQL text
-// appears in any field except NormalizedSQL's shape, which has none either.
+// appears in any field, NormalizedSQL included; Session alone has some.
 //
 // A Classification may be shared between requests: treat it as immutable.
 type Classification struct {
@@ -37,6 +37,12 @@ type Classification struct {
 	End           int    `json:"-"` // byte behind its last
 	Depth         int    `json:"-"` // depth of the tree, in JSON objects
 	NormalizedSQL string `json:"-"` // the text with every literal replaced by a parameter, for logs
+
+	Params int `json:"-"` // highest n of $n in the text
+
+	// Session is of a PREPARE, EXECUTE or DEALLOCATE, else nil. Its arguments
+	// are constants of the text, for execution alone.
+	Session *Session `json:"-"`
 }
 
 // A Signal is one risk signal with its object and place.

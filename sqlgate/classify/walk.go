@@ -85,6 +85,8 @@ func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fa
 	w.textSignals(s)
 	c := w.finish(sql, p.Fingerprint)
 	c.Start, c.End = w.bounds(s)
+	c.Params = s.HighestParam
+	c.Session = w.session(c.Start, c.End)
 	return c, nil
 }
 

@@ -501,17 +501,20 @@ func truthOrder(b bool) int {
 
 // same reports whether two expressions are written alike; their places are no
 // part of the tree.
-func (w *walk) same(a, b int32) bool {
-	n := w.e[a].next - a
+func (w *walk) same(a, b int32) bool { return sameTree(w, a, w, b) }
+
+// sameTree is same for parts of two trees.
+func sameTree(v *walk, a int32, w *walk, b int32) bool {
+	n := v.e[a].next - a
 	if n != w.e[b].next-b {
 		return false
 	}
 	for k := range n {
-		x, y := &w.e[a+k], &w.e[b+k]
+		x, y := &v.e[a+k], &w.e[b+k]
 		if x.msg != y.msg || k > 0 && x.field != y.field || x.next-a != y.next-b {
 			return false
 		}
-		if x.msg == 0 && !bytes.Equal(w.json[x.a:max(x.b, x.a)], w.json[y.a:max(y.b, y.a)]) {
+		if x.msg == 0 && !bytes.Equal(v.json[x.a:max(x.b, x.a)], w.json[y.a:max(y.b, y.a)]) {
 			return false
 		}
 	}

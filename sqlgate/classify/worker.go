@@ -40,6 +40,8 @@ type reply struct {
 	End            int             `json:"end,omitempty"`
 	Depth          int             `json:"depth,omitempty"`
 	NormalizedSQL  string          `json:"normalized_sql,omitempty"`
+	Params         int             `json:"params,omitempty"`
+	Session        *Session        `json:"session,omitempty"`
 
 	Code    fault.Code     `json:"code,omitempty"`
 	Message string         `json:"message,omitempty"`
@@ -56,7 +58,7 @@ func newReply(c Classification, err error) reply {
 		}
 		return r
 	}
-	return reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL}
+	return reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL, Params: c.Params, Session: c.Session}
 }
 
 // result gives back what newReply was given.
@@ -72,7 +74,7 @@ func (r *reply) result() (Classification, error) {
 		return Classification{}, f
 	}
 	c := *r.Classification
-	c.Start, c.End, c.Depth, c.NormalizedSQL = r.Start, r.End, r.Depth, r.NormalizedSQL
+	c.Start, c.End, c.Depth, c.NormalizedSQL, c.Params, c.Session = r.Start, r.End, r.Depth, r.NormalizedSQL, r.Params, r.Session
 	return c, nil
 }
 
