@@ -21,16 +21,19 @@ type RecordDecision struct {
 	Request  Request
 	Decision Decision
 
-	// At most one of these three is set; none for a BLOCK, or for the retry of
+	// At most one of these four is set; none for a BLOCK, or for the retry of
 	// an approval that is still pending.
 	NewApproval   *NewApproval               // REQUIRE_APPROVAL
 	Dispatch      *event.ExecutionDispatched // the statement is about to be sent; Idempotency is filled in here
 	NotDispatched *Failure                   // the connection failed before anything was sent
+	Answered      bool                       // the gate carries it out itself: session control, without an execution
 
 	// UseApproval is the approval that lets the statement run. It is checked
-	// again under its lock and used up by the dispatch; with NotDispatched it
-	// stays usable.
+	// again under its lock and used up by the dispatch, or by being answered;
+	// with NotDispatched it stays usable.
 	UseApproval string
+	// OpenSession binds the session in the request's context to its identity.
+	OpenSession *event.SessionOpened
 	// Idempotency binds the dispatch to the client's key. A zero ExpiresAt is
 	// KeyLifetime from now.
 	Idempotency *event.Idempotency
@@ -47,7 +50,9 @@ type RecordDecision struct {
 // reason and terms.
 type NewApproval struct {
 	SQL             string // exact, byte for byte
+	PreparedSQL     string // what an EXECUTE runs, exact; "" = SQL itself
 	Classification  string // JSON
+	Impact          string // JSON of the plan estimate; "" = none
 	Message, Remedy string
 }
 
@@ -93,9 +98,14 @@ func (c *Commands) RecordDecision(ctx context.Context, r *RecordDecision) (Recor
 	return recorded, nil
 }
 
+// stateful reports whether the state of an approval or of a key decides too.
+func (r *RecordDecision) stateful() bool {
+	return (r.Dispatch != nil || r.Answered) && (r.UseApproval != "" || r.Idempotency != nil)
+}
+
 // aggregates are the keys this command has to hold; a plain decision has none.
 func (r *RecordDecision) aggregates() []string {
-	if r.Dispatch == nil || (r.UseApproval == "" && r.Idempotency == nil) {
+	if !r.stateful() {
 		return r.Keys
 	}
 	keys := append([]string(nil), r.Keys...)
@@ -117,7 +127,7 @@ type decisionFacts struct {
 
 func (c *Commands) decisionFacts(r *RecordDecision, now time.Time) (decisionFacts, error) {
 	facts := decisionFacts{engine: c.engine.Load()}
-	if r.Dispatch == nil || (r.UseApproval == "" && r.Idempotency == nil) {
+	if !r.stateful() {
 		return facts, nil
 	}
 	err := c.look(func(view *projections.View) (err error) {
@@ -163,6 +173,9 @@ func decideRecord(r *RecordDecision, facts decisionFacts, defaultTTL time.Durati
 	if r.Emergency != nil {
 		drafts = append(drafts, event.New(now, shared, r.Emergency))
 	}
+	if r.OpenSession != nil {
+		drafts = append(drafts, event.New(now, shared, r.OpenSession))
+	}
 	switch {
 	case r.NewApproval != nil:
 		var draft event.Draft
@@ -175,6 +188,8 @@ func decideRecord(r *RecordDecision, facts decisionFacts, defaultTTL time.Durati
 		drafts = append(drafts, r.dispatched(now, shared))
 	case r.NotDispatched != nil:
 		drafts = append(drafts, failed(now, shared, r.NotDispatched))
+	case r.Answered && r.UseApproval != "":
+		drafts = append(drafts, event.New(now, shared, &event.ApprovalUsed{}))
 	}
 	return append(drafts, completed(r.Extra, now)...), recorded, nil
 }
@@ -185,7 +200,10 @@ func (r *RecordDecision) events() int {
 	if r.Emergency != nil {
 		n++
 	}
-	if r.NewApproval != nil || r.Dispatch != nil || r.NotDispatched != nil {
+	if r.OpenSession != nil {
+		n++
+	}
+	if r.NewApproval != nil || r.Dispatch != nil || r.NotDispatched != nil || r.Answered {
 		n += 2
 	}
 	return n
@@ -194,7 +212,7 @@ func (r *RecordDecision) events() int {
 // check refuses what only a faulty caller can ask for.
 func (r *RecordDecision) check() error {
 	ways := 0
-	for _, set := range []bool{r.NewApproval != nil, r.Dispatch != nil, r.NotDispatched != nil} {
+	for _, set := range []bool{r.NewApproval != nil, r.Dispatch != nil, r.NotDispatched != nil, r.Answered} {
 		if set {
 			ways++
 		}
@@ -202,8 +220,10 @@ func (r *RecordDecision) check() error {
 	switch {
 	case ways > 1:
 		return misuse("a decision is followed by more than one thing")
-	case r.UseApproval != "" && r.Dispatch == nil && r.NotDispatched == nil:
+	case r.UseApproval != "" && r.Dispatch == nil && r.NotDispatched == nil && !r.Answered:
 		return misuse("an approval is used without a dispatch")
+	case r.OpenSession != nil && (!r.Answered || r.Request.SessionID == ""):
+		return misuse("a session is opened by something else than session control")
 	case r.Idempotency != nil && r.Dispatch == nil:
 		return misuse("an idempotency key is bound without a dispatch")
 	case r.NotDispatched != nil && r.NotDispatched.Outcome != event.OutcomeNotExecuted:
@@ -221,7 +241,7 @@ func (e misuseError) Error() string { return "commands: " + string(e) }
 
 // allow checks the approval and the key as they stand under their locks.
 func (f *decisionFacts) allow(r *RecordDecision, now time.Time) error {
-	if r.Dispatch == nil {
+	if !r.stateful() {
 		return nil
 	}
 	if r.Idempotency != nil && f.key != nil {
@@ -255,7 +275,7 @@ func (r *RecordDecision) approval(now time.Time, shared event.Context, defaultTT
 		}
 	}
 	expires := now.Add(ttl)
-	return event.New(now, shared, &event.ApprovalCreated{SQL: n.SQL, SQLDigest: r.Request.SQLDigest, RequestDigest: r.Request.RequestDigest,
+	return event.New(now, shared, &event.ApprovalCreated{SQL: n.SQL, PreparedSQL: n.PreparedSQL, Impact: n.Impact, SQLDigest: r.Request.SQLDigest, RequestDigest: r.Request.RequestDigest,
 		Role: r.Request.Role, Host: r.Request.Host, Classification: n.Classification, ExpiresAt: expires.UnixNano(),
 		TTLSeconds: int(ttl / time.Second), RuleID: d.RuleID, MaxRows: maxRows, Message: n.Message, Remedy: n.Remedy,
 		Principal: r.Request.Principal}), expires

@@ -153,7 +153,7 @@ func (a *Approval) walk(c *codec) {
 	texts(c, &a.RequestID, &a.Actor, &a.App, &a.Tenant, &a.Env, &a.SessionID, &a.Role, &a.Host, &a.Principal, &a.SQL)
 	c.fixed(a.SQLDigest[:])
 	c.fixed(a.RequestDigest[:])
-	texts(c, &a.Operation, &a.Fingerprint, &a.Classification, &a.PolicyVersion, &a.ReasonCode, &a.RuleID, &a.Message, &a.Remedy)
+	texts(c, &a.Operation, &a.Fingerprint, &a.Classification, &a.PolicyVersion, &a.ReasonCode, &a.RuleID, &a.Message, &a.Remedy, &a.PreparedSQL, &a.Impact)
 	c.bound(&a.MaxRows)
 	number(c, &a.TTLSeconds)
 	c.moments(&a.CreatedAt, &a.ExpiresAt, &a.ResolvedAt, &a.UsedAt)

@@ -28,6 +28,8 @@ var projectors = map[event.Type]projector{
 	event.TypeQueryRejected:           indexed,
 	event.TypeDecisionRecorded:        indexed,
 	event.TypeEmergencyBypass:         indexed,
+	event.TypeSessionOpened:           indexed,
+	event.TypeSessionClosed:           indexed,
 	event.TypeReadFenceViolation:      {1, fold(readFenceViolation)},
 
 	event.TypePolicyLoaded:            {1, fold(policyLoaded)},

@@ -43,6 +43,7 @@ type Answer struct {
 	ApprovalExpiresAt time.Time
 
 	Executed       bool // the statement ran; the fields below are set
+	Session        bool // the gate answered it itself: there is no execution
 	ExecutionID    string
 	ExecutionState string
 	Rows           []byte // JSON array of objects
@@ -115,7 +116,7 @@ func (a *Answer) appendBody(dst, rows, columns []byte, omitted bool) []byte {
 		if a.Bypass {
 			dst = append(dst, `,"bypass":true`...)
 		}
-		if a.Result.Decision != policy.Allow {
+		if a.Result.Decision != policy.Allow || a.Session {
 			dst = a.appendReason(dst)
 		}
 		dst = a.appendExecution(dst, rows, columns, omitted)
@@ -172,7 +173,11 @@ func (a *Answer) remedy() string {
 
 func (a *Answer) appendExecution(dst, rows, columns []byte, omitted bool) []byte {
 	dst = appendString(append(dst, `,"execution_state":`...), a.ExecutionState)
-	dst = appendString(append(dst, `,"execution_id":`...), a.ExecutionID)
+	if dst = append(dst, `,"execution_id":`...); a.Session {
+		dst = append(dst, "null"...)
+	} else {
+		dst = appendString(dst, a.ExecutionID)
+	}
 	dst = append(append(dst, `,"rows":`...), orEmptyList(rows)...)
 	dst = strconv.AppendInt(append(dst, `,"row_count":`...), a.RowCount, 10)
 	dst = append(append(dst, `,"columns":`...), orEmptyList(columns)...)

@@ -16,8 +16,11 @@ import (
 // carryOut records the decision and does what follows from it. Nothing of the
 // client's is sent before the append of the decision succeeded.
 func (g *Gate) carryOut(ctx context.Context, s *submission) (*Answer, error) {
-	if !s.runs() {
+	switch {
+	case !s.runs():
 		return g.stop(ctx, s)
+	case s.isControl():
+		return g.control(ctx, s)
 	}
 	if err := s.countable(); err != nil {
 		return nil, g.refuse(ctx, s, err)
@@ -39,7 +42,7 @@ func (g *Gate) stop(ctx context.Context, s *submission) (*Answer, error) {
 	a := s.answer()
 	if s.result.Decision == policy.RequireApproval {
 		command.NewApproval = &commands.NewApproval{
-			SQL: s.SQL, Classification: string(appendValue(nil, a.Classification)), Message: a.message(), Remedy: a.remedy(),
+			SQL: s.SQL, PreparedSQL: s.preparedSQL(), Classification: string(appendValue(nil, a.Classification)), Message: a.message(), Remedy: a.remedy(),
 		}
 	}
 	recorded, err := g.recordDecision(ctx, s, command)
@@ -91,17 +94,25 @@ func isRefusal(err error) bool {
 
 // dispatch is the command that lets the statement run.
 func (s *submission) dispatch(path string, d pgexec.Dispatch) *commands.RecordDecision {
+	statement := s.statement()
 	command := &commands.RecordDecision{
 		Request: s.record, Decision: s.decision, ExecutionID: s.executionID, Idempotency: s.idempotency(),
 		Dispatch: &event.ExecutionDispatched{
-			Path: path, SQLSHA256: sha256.Sum256([]byte(s.statement().SQL)), Limits: limitsRecord(d.Limits), Settings: d.Settings,
-			Upstream: upstreamRecord(d.Upstream), XID: d.XID, Marker: d.Marker,
+			Path: path, SQLSHA256: sha256.Sum256([]byte(statement.SQL)), Params: paramsRecord(&statement), Limits: limitsRecord(d.Limits),
+			Settings: d.Settings, Upstream: upstreamRecord(d.Upstream), XID: d.XID, Marker: d.Marker,
 		},
 	}
 	if s.approved {
 		command.UseApproval = s.ApprovalID
 	}
 	return command
+}
+
+func paramsRecord(st *pgexec.Statement) *event.Params {
+	if len(st.Params) == 0 {
+		return nil
+	}
+	return &event.Params{Count: len(st.Params), SHA256: pgexec.ParamsDigest(st)}
 }
 
 func limitsRecord(l pgexec.Limits) event.Limits {
@@ -127,8 +138,20 @@ func (g *Gate) limits(s *submission) pgexec.Limits {
 	return l
 }
 
-// statement is exactly the text that was judged: the bytes of the one statement.
+// preparedSQL is what an EXECUTE runs, "" for all else.
+func (s *submission) preparedSQL() string {
+	if s.execute == nil {
+		return ""
+	}
+	return s.execute.sql
+}
+
+// statement is exactly the text that was judged: the bytes of the one statement,
+// and for an EXECUTE those of what was prepared, with its arguments beside it.
 func (s *submission) statement() pgexec.Statement {
+	if b := s.execute; b != nil {
+		return pgexec.Statement{SQL: b.sql[s.classification.Start:s.classification.End], ParamOIDs: b.types, Params: b.values}
+	}
 	return pgexec.Statement{SQL: s.SQL[s.classification.Start:s.classification.End]}
 }
 

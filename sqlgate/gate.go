@@ -56,6 +56,9 @@ type Options struct {
 	ReplayTimeout time.Duration
 	RequireImpact bool // an activation must name the impact that was looked at
 
+	MaxSessions  int              // prepared-statement sessions at most
+	SessionClock func() time.Time // by which they idle; nil is Now
+
 	// StatusOf gives the HTTP status of a code, for the answers that an
 	// idempotency key keeps.
 	StatusOf func(fault.Code) int
@@ -75,6 +78,7 @@ type Gate struct {
 	policyWork turns         // one change of the policy, or walk of the chain, at a time
 	replays    chan struct{} // a token for each replay that runs
 	meters     *meters
+	sessions   *sessions
 }
 
 // New makes a gate without a policy: it refuses every statement until
@@ -92,7 +96,11 @@ func New(o Options) (*Gate, error) {
 	if o.Step == nil {
 		o.Step = func(string) {}
 	}
-	return &Gate{Options: o, chain: newChain(), policyWork: newTurns(), replays: make(chan struct{}, maxReplays), meters: newMeters()}, nil
+	if o.SessionClock == nil {
+		o.SessionClock = o.Now
+	}
+	return &Gate{Options: o, chain: newChain(), policyWork: newTurns(), replays: make(chan struct{}, maxReplays), meters: newMeters(),
+		sessions: newSessions(o.MaxSessions, o.SessionClock)}, nil
 }
 
 // Stats are the counters since the start.
@@ -136,6 +144,10 @@ type submission struct {
 	record         commands.Request
 	decision       commands.Decision
 	watch          stopwatch
+
+	session *session  // the one that the request names, where it exists
+	prepare *prepared // of a PREPARE
+	execute *bound    // of an EXECUTE, whose inner statement is classified in its place
 }
 
 // Submit takes one statement through the four steps of the contract (spec/gate.md
@@ -178,7 +190,9 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 	}
 	s.classification = classification
 	s.record.SQLText = g.sqlText(s)
-	if err := sessionFault(&classification); err != nil {
+	leave, err := g.joinSession(ctx, s)
+	defer leave()
+	if err != nil {
 		return nil, g.refuse(ctx, s, err)
 	}
 	if s.ApprovalID != "" {
@@ -202,7 +216,7 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 // part 2): the decision is the same in shadow and enforce.
 func (g *Gate) decide(s *submission) {
 	f := s.facts()
-	s.result = s.policy.policy.Decide(&f)
+	s.result = s.policy.policy.DecideStatement(&f)
 	s.enforced = s.mode != ModeShadow
 	if s.mode == ModeEmergencyBypass && s.Operator != "" {
 		s.enforced, s.bypass = false, true
@@ -216,21 +230,17 @@ func (s *submission) runs() bool { return s.result.Decision == policy.Allow || !
 // shapeFault refuses what POST /query cannot carry, where it would run or be
 // approved (design/classification.md part 2, run none).
 func (s *submission) shapeFault() error {
-	if s.classification.Run != classify.RunNone || (s.result.Decision == policy.Block && s.enforced) {
+	if s.result.Decision == policy.Block && s.enforced || s.isControl() {
+		return nil
+	}
+	if executesPrepared(&s.classification) {
+		return fault.New(fault.UnsupportedSQLShape, "An EXECUTE inside of another statement cannot be run: what was prepared is known to the gate and not to the database. Write the prepared statement itself in its place.")
+	}
+	if s.classification.Run != classify.RunNone {
 		return nil
 	}
 	return fault.New(fault.UnsupportedSQLShape, "A %s cannot be carried by POST /query: each request runs one statement in its own transaction. Send the statements that matter, without it.", s.classification.QueryType).
 		With("query_type", s.classification.QueryType)
-}
-
-// sessionFault refuses what needs a prepared-statement session, of which there
-// is none (spec/decisions.md part 8).
-func sessionFault(c *classify.Classification) error {
-	switch c.QueryType {
-	case classify.TypeExecute, classify.TypeDeallocate:
-		return fault.New(fault.SessionNotFound, "There is no prepared-statement session with this session_id. Send the statement itself.")
-	}
-	return nil
 }
 
 // refuse leaves evidence of a request that is refused before its decision, and
@@ -287,7 +297,7 @@ func (s *submission) decisionRecord(f *policy.Facts) commands.Decision {
 	r := &s.result
 	d := commands.Decision{
 		Decision: string(r.Decision), ReasonCode: r.ReasonCode, RuleID: r.RuleID, Layer: r.Layer, Mode: s.mode,
-		PolicyVersion: s.policy.version, Operation: f.QueryType, Fingerprint: f.Fingerprint, Run: s.classification.Run,
+		PolicyVersion: s.policy.version, Operation: f.QueryType, Fingerprint: f.Fingerprint, Run: s.run(),
 		PolicyHash: s.policy.hash, Enforced: s.enforced, Bypass: s.bypass,
 		Matched: r.Matched, Observed: r.Observed, Errors: r.Errors, Floor: r.Floor, Lifted: r.Lifted,
 		Facts: event.DecisionFacts{
@@ -300,6 +310,14 @@ func (s *submission) decisionRecord(f *policy.Facts) commands.Decision {
 		d.Terms = &event.ApprovalTerms{TTLSeconds: r.Approval.TTLSeconds, MaxRows: r.Approval.MaxRows}
 	}
 	return d
+}
+
+// run is how the statement runs, as evidence names it.
+func (s *submission) run() string {
+	if s.isControl() {
+		return event.RunSession
+	}
+	return s.classification.Run
 }
 
 // answer begins the answer of a decided statement.
@@ -317,10 +335,10 @@ func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sessionFault(&classification); err != nil {
+	s.classification = classification
+	if _, err := g.joinSession(ctx, s); err != nil {
 		return nil, err
 	}
-	s.classification = classification
 	g.decide(s)
 	a := s.answer()
 	f := s.facts()

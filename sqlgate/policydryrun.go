@@ -106,14 +106,14 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 func Explain(ctx context.Context, c *classify.Classifier, sql string, claims policy.CaseContext, markerTable string, p, other *policy.Policy) (*DryRunDecision, error) {
 	seen, err := c.Classify(ctx, sql)
 	if err == nil {
-		err = sessionFault(&seen)
+		err = needsSession(&seen)
 	}
 	if err != nil {
 		return nil, err
 	}
 	s := submission{Request: &Request{}, classification: seen, markerTable: markerTable}
 	f := claims.Facts(s.facts())
-	result := p.Decide(&f)
+	result := p.DecideStatement(&f)
 	d := &DryRunDecision{
 		Decision: result.Decision, ReasonCode: result.ReasonCode, Reason: result.Message, RuleID: result.RuleID, Fingerprint: seen.Fingerprint,
 		QueryType: seen.QueryType, RiskSignals: orEmpty(seen.RiskSignals), Classification: &seen, Matched: orEmpty(result.Matched), Observed: orEmpty(result.Observed),
@@ -126,7 +126,7 @@ func Explain(ctx context.Context, c *classify.Classifier, sql string, claims pol
 		d.Remedy = &result.Remedy
 	}
 	if other != nil {
-		decision := other.Decide(&f).Decision
+		decision := other.DecideStatement(&f).Decision
 		d.Compared = &Compared{other.Version(), decision, decision != result.Decision}
 	}
 	return d, nil

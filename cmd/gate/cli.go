@@ -60,6 +60,8 @@ type app struct {
 	drain   time.Duration     // test hook: another drainTime; 0 in production
 	look    time.Duration     // test hook: another lookEvery; 0 in production
 	logFS   frame.FS          // test hook: what the event log lies on; nil in production
+
+	sessionClock func() time.Time // test hook: by which sessions idle; nil in production
 }
 
 // Run is the whole program: arguments in, exit code out.

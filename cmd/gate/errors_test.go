@@ -33,13 +33,11 @@ type raise struct {
 
 // notRaised are the codes that no request gets from what is built, and why.
 var notRaised = map[fault.Code]string{
-	fault.PolicyActivationFailed:    "activation over HTTP is not built; the import of a folder answers it to the startup chain alone",
-	fault.PolicyVersionExists:       "candidates over HTTP are not built; the import of a folder answers it to the startup chain alone",
-	fault.PolicyNotFound:            "activation and rollback over HTTP are not built",
-	fault.PolicyInvalid:             "candidates over HTTP are not built",
-	fault.PreparedStatementNotFound: "sessions are not built: every EXECUTE is session_not_found",
-	fault.SessionLimitExceeded:      "sessions are not built",
-	fault.UnsafeReadShape:           "POST /query answers what the read fence caught as 403 BLOCK, read_fence_violation (spec/decisions.md part 3)",
+	fault.PolicyActivationFailed: "activation over HTTP is not built; the import of a folder answers it to the startup chain alone",
+	fault.PolicyVersionExists:    "candidates over HTTP are not built; the import of a folder answers it to the startup chain alone",
+	fault.PolicyNotFound:         "activation and rollback over HTTP are not built",
+	fault.PolicyInvalid:          "candidates over HTTP are not built",
+	fault.UnsafeReadShape:        "POST /query answers what the read fence caught as 403 BLOCK, read_fence_violation (spec/decisions.md part 3)",
 }
 
 // errorPolicy is the open policy with a rule whose approvals end at once.
@@ -72,7 +70,7 @@ func calls(g *testGate, method, path, body string, headers ...string) func(*test
 // TestEveryErrorCodeIsRaisedAsTheContractSays is the table of the error codes
 // (spec/gate.md part 7, spec/decisions.md part 1).
 func TestEveryErrorCodeIsRaisedAsTheContractSays(t *testing.T) {
-	g := startGate(t, newErrorDir(t), "GATE_MAX_BODY_BYTES=8192", "GATE_MAX_SQL_BYTES=4000", "GATE_MAX_RESULT_ROWS=50")
+	g := startGate(t, newErrorDir(t), "GATE_MAX_BODY_BYTES=8192", "GATE_MAX_SQL_BYTES=4000", "GATE_MAX_RESULT_ROWS=50", "GATE_MAX_SESSIONS=1")
 	table := requestErrors(g)
 	table = append(table, approvalErrors(g)...)
 	table = append(table, keyErrors(g)...)
@@ -170,6 +168,12 @@ func requestErrors(g *testGate) []raise {
 		{fault.ParserUnsupportedSyntax, 422, "depth", sends(g, ask("SELECT "+strings.Repeat("(", 1900)+"1"+strings.Repeat(")", 1900)))},
 		{fault.UnsupportedSQLShape, 422, "BEGIN", sends(g, ask("BEGIN"))},
 		{fault.SessionNotFound, 404, "EXECUTE", sends(g, ask("EXECUTE p").with("session_id", "s"))},
+		{fault.SessionNotFound, 404, "PREPARE", sends(g, ask("PREPARE p AS SELECT 1"))},
+		{fault.PreparedStatementNotFound, 404, "EXECUTE", func(t *testing.T) reply {
+			require.Equal(t, http.StatusOK, g.query(t, ask("PREPARE known AS SELECT 1").with("session_id", "one")).status)
+			return g.query(t, ask("EXECUTE unknown").with("session_id", "one"))
+		}},
+		{fault.SessionLimitExceeded, 429, "a second session", sends(g, ask("PREPARE p AS SELECT 1").with("session_id", "two"))},
 		{fault.NotFound, 404, "path", calls(g, "GET", "/nowhere", "")},
 		{fault.NotFound, 404, "execution", calls(g, "GET", "/executions/exe_none", "")},
 		{fault.MethodNotAllowed, 405, "GET /query", calls(g, "GET", "/query", "")},

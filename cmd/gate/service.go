@@ -29,15 +29,16 @@ import (
 // A service is one running gate: what open made, in the order in which it was
 // made; close undoes it backwards.
 type service struct {
-	settings *settings
-	log      *slog.Logger
-	buffer   *httpd.LogBuffer
-	started  time.Time
-	step     func(string)
-	logFS    frame.FS // nil is the host's
-	tls      *tlsKeeper
-	look     time.Duration // how often what is not fine is looked at again
-	roles    roleBook
+	settings     *settings
+	log          *slog.Logger
+	buffer       *httpd.LogBuffer
+	started      time.Time
+	step         func(string)
+	logFS        frame.FS         // nil is the host's
+	sessionClock func() time.Time // nil is the host's
+	tls          *tlsKeeper
+	look         time.Duration // how often what is not fine is looked at again
+	roles        roleBook
 
 	signingKey *checkpoint.PrivateKey // nil: evidence is not signed
 	signer     *checkpoint.Signer     // of this log's checkpoints, with the same key; nil likewise
@@ -83,6 +84,7 @@ func (g *service) open(ctx context.Context) error {
 		g.work.Go(func() { g.keeper.Run(background) })
 		g.work.Go(func() { g.commands.RunExpiry(background) })
 		g.work.Go(func() { g.commands.RunThrottle(background) })
+		g.work.Go(func() { g.gate.KeepSessions(background) })
 	}
 	g.expectRoles(ctx)
 	g.firstLook(ctx)
@@ -228,6 +230,7 @@ func (g *service) openGate(ctx context.Context) (err error) {
 		QueryTimeout: millis(s.DBQueryTimeout), BulkTimeout: millis(s.DBBulkTimeout), ResultRows: s.MaxResultRows, ResultBytes: s.MaxResultBytes, MarkerTable: s.OutcomeMarkerTable,
 		Policies: sqlgate.PolicySource{Dir: s.PolicyDir, Manifest: s.PolicyManifest, DefaultTTL: s.ApprovalTTL},
 		Events:   g.events.From, ReplayTimeout: millis(s.ReplayTimeout), RequireImpact: s.RequireImpact,
+		MaxSessions: s.MaxSessions, SessionClock: g.sessionClock,
 		StatusOf: httpd.Status, Logger: g.log, Step: g.step,
 	})
 	return err

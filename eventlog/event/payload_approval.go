@@ -26,18 +26,22 @@ type ApprovalCreated struct {
 	Message        string
 	Remedy         string
 	Principal      string
+	PreparedSQL    string // what an EXECUTE runs, exact; "" = SQL itself
+	Impact         string // JSON of the plan estimate; "" = none
 }
 
 func (*ApprovalCreated) EventType() Type         { return TypeApprovalCreated }
-func (p *ApprovalCreated) Fields() Payload       { return write(13, p.form) }
+func (p *ApprovalCreated) Fields() Payload       { return write(15, p.form) }
 func (p *ApprovalCreated) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *ApprovalCreated) form(f *form) {
 	f.str("classification", &p.Classification, need)
 	num(f, "expires_at", &p.ExpiresAt, need)
 	f.str("host", &p.Host, need)
+	f.str("impact", &p.Impact, may)
 	bound(f, "max_rows", &p.MaxRows)
 	f.str("message", &p.Message, may)
+	f.str("prepared_sql", &p.PreparedSQL, may)
 	f.str("principal", &p.Principal, may)
 	f.str("remedy", &p.Remedy, may)
 	f.hash("request_digest", &p.RequestDigest, need)

@@ -79,10 +79,14 @@ type DecisionRecorded struct {
 	Approval   *ApprovalTerms // with REQUIRE_APPROVAL, else nil
 	PolicyHash [32]byte
 	Engine     uint64 // seq of the startup event that names the engine's versions
-	Run        string // how the statement runs (design/execution-and-wire.md part 2)
+	Run        string // how the statement runs (design/execution-and-wire.md part 2), or RunSession
 	Facts      DecisionFacts
 	AgentLayer *AgentLayer // nil = no agent's token was shown
 }
+
+// RunSession is the run of a statement that the gate answers itself: its
+// decision is that on session control (design/policy.md part 5).
+const RunSession = "session"
 
 // ApprovalTerms are the terms that a rule sets for an approval.
 type ApprovalTerms struct {

@@ -70,6 +70,9 @@ var specs = []Spec{
 	{TypeExecutionOutcomeResolved, 1, func() Typed { return new(ExecutionOutcomeResolved) }},
 	{TypeReadFenceViolation, 1, func() Typed { return new(ReadFenceViolation) }},
 
+	{TypeSessionOpened, 1, func() Typed { return new(SessionOpened) }},
+	{TypeSessionClosed, 1, func() Typed { return new(SessionClosed) }},
+
 	{TypeAgentRegistered, 1, func() Typed { return new(AgentRegistered) }},
 	{TypeAgentUpdated, 1, func() Typed { return new(AgentUpdated) }},
 	{TypeAgentDeactivated, 1, func() Typed { return new(AgentDeactivated) }},

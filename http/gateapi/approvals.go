@@ -18,6 +18,7 @@ type approvalBody struct {
 	Status         string          `json:"status"`
 	Resolution     *string         `json:"resolution"`
 	SQL            string          `json:"sql"`
+	PreparedSQL    *string         `json:"prepared_sql"`
 	Classification json.RawMessage `json:"classification"`
 	Context        claimsBody      `json:"context"`
 	CreatedAt      *string         `json:"created_at"`
@@ -31,7 +32,7 @@ type approvalBody struct {
 	RuleID         string          `json:"rule_id"`
 	MaxRows        *int64          `json:"max_rows"`
 	AgentID        *string         `json:"agent_id"`
-	Impact         *string         `json:"impact"`
+	Impact         json.RawMessage `json:"impact"`
 	ExecutionID    *string         `json:"execution_id"`
 	UsedAt         *string         `json:"used_at"`
 	RequestID      string          `json:"request_id"`
@@ -50,14 +51,23 @@ type claimsBody struct {
 
 func (a *api) approvalBody(p *projections.Approval) approvalBody {
 	return approvalBody{
-		ApprovalID: p.ID, Status: p.StatusAt(a.Now()), Resolution: optional(p.Resolution), SQL: p.SQL,
+		ApprovalID: p.ID, Status: p.StatusAt(a.Now()), Resolution: optional(p.Resolution), SQL: p.SQL, PreparedSQL: optional(p.PreparedSQL),
 		Classification: json.RawMessage(p.Classification),
 		Context:        claimsBody{p.Actor, p.App, p.Tenant, p.Role, p.Host, p.Env, p.SessionID},
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
 		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
 		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
-		RequestID: p.RequestID,
+		RequestID: p.RequestID, Impact: impactOf(p),
 	}
+}
+
+// impactOf is the plan estimate that an operator is shown; null where none
+// could be had.
+func impactOf(p *projections.Approval) json.RawMessage {
+	if p.Impact == "" {
+		return json.RawMessage("null")
+	}
+	return json.RawMessage(p.Impact)
 }
 
 var approvalStatuses = []string{"", "pending", "expired", "resolved", "approved", "rejected"}

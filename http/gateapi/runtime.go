@@ -108,6 +108,7 @@ type statsBody struct {
 	HealthChecks      int64                `json:"health_checks"`
 	Parser            classify.ParserStats `json:"parser"`
 	Pool              poolBody             `json:"pool"`
+	Sessions          sqlgate.SessionStats `json:"sessions"`
 	Wire              wireBody             `json:"wire"`
 }
 
@@ -137,7 +138,8 @@ func (a *api) stats(c *httpd.Call) error {
 		UptimeSeconds: int64(a.Now().Sub(a.Started).Seconds()), Version: a.Version, Mode: a.Gate.ModeNow(), Stats: a.Gate.Stats(),
 		PolicyVersion: a.Gate.PolicyVersion(), ApprovalsPending: pending, ApprovalsResolved: counters.ApprovalsResolved(),
 		ExecutionsUnknown: counters.ExecutionsUnknown, HealthChecks: a.healthChecks.Load(), Parser: a.Classifier.Stats(),
-		Pool: poolBody{pool.InUse, pool.Idle, pool.Waits, pool.Quarantined},
+		Pool:     poolBody{pool.InUse, pool.Idle, pool.Waits, pool.Quarantined},
+		Sessions: a.Gate.Sessions(),
 	})
 	return nil
 }

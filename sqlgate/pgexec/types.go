@@ -26,7 +26,8 @@ const (
 const (
 	oidBool, oidInt8, oidInt2, oidInt4, oidOID = 16, 20, 21, 23, 26
 	oidFloat4, oidFloat8, oidJSON, oidJSONB    = 700, 701, 114, 3802
-	oidBox                                     = 603
+	oidBox, oidNumeric                         = 603, 1700
+	oidText, oidBpchar, oidVarchar             = 25, 1042, 1043
 )
 
 var kinds = map[uint32]valueKind{

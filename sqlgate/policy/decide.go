@@ -76,6 +76,21 @@ func (p *Policy) DecideSessionControl(f *Facts) Result {
 	return r
 }
 
+// SessionControl reports whether POST /query answers a statement of this type
+// itself. EXECUTE is none: its inner statement stands in its place.
+func SessionControl(queryType string) bool {
+	return queryType == "PREPARE" || queryType == "DEALLOCATE"
+}
+
+// DecideStatement decides as POST /query does: as on session control what the
+// gate answers itself, all else as Decide.
+func (p *Policy) DecideStatement(f *Facts) Result {
+	if SessionControl(f.QueryType) {
+		return p.DecideSessionControl(f)
+	}
+	return p.Decide(f)
+}
+
 // collect evaluates the rules that may match, in their order.
 func (p *Policy) collect(e *evaluation) {
 	for n, word := range p.index.candidates(e) {

@@ -109,7 +109,7 @@ func (run *caseRun) one(c *Case, classify Classifier) (expected, got string, ok 
 		return c.Expect.String(), "refused before any rule: " + string(code), c.Expect.acceptsRefusal()
 	}
 	f := c.Context.Facts(classification)
-	r := run.policy.Decide(&f)
+	r := run.policy.DecideStatement(&f)
 	run.count(c.Name, &r)
 	expected, got = c.Expect.compare(&r, &f)
 	return expected, got, expected == ""

@@ -35,16 +35,18 @@ type TraceCheck struct {
 	Pass bool   `json:"pass"`
 }
 
-// Trace explains Decide on the same facts: one entry per floor signal, one for
+// Trace explains DecideStatement on the same facts: one entry per floor signal, one for
 // the marker table where there is one, then one per rule in order, then the default if it decided. It is for preview and
 // dry-run and takes its time.
 func (p *Policy) Trace(f *Facts) []TraceEntry {
 	e := evaluate(f)
 	defer e.done()
-	r := p.Decide(f)
+	r := p.DecideStatement(f)
 	entries := make([]TraceEntry, 0, len(floorSignals)+len(p.rules)+1)
-	for _, signal := range floorSignals {
-		entries = append(entries, traceFloor(signal, &r, f))
+	if !SessionControl(f.QueryType) { // the floor is about what reaches the database
+		for _, signal := range floorSignals {
+			entries = append(entries, traceFloor(signal, &r, f))
+		}
 	}
 	if f.MarkerTable != "" {
 		entries = append(entries, traceMarkerTable(f))

@@ -62,7 +62,7 @@ func (c *Comparison) Unreplayable() { c.report.Unreplayable++ }
 // Add decides one recorded decision under both versions.
 func (c *Comparison) Add(d *Decision) {
 	c.report.Evaluated++
-	base, target := c.base.Decide(&d.Facts), c.target.Decide(&d.Facts)
+	base, target := d.under(c.base), d.under(c.target)
 	if base.Decision != d.Recorded.Decision {
 		c.report.RecordedDiffers++
 	}

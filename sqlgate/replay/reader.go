@@ -16,6 +16,15 @@ type Decision struct {
 	Engine        uint64 // seq of the startup event that names the engine
 	Facts         policy.Facts
 	Recorded      policy.Result // what the record says; texts are not in it
+	session       bool          // it was decided as session control
+}
+
+// under decides it once more.
+func (d *Decision) under(p *policy.Policy) policy.Result {
+	if d.session {
+		return p.DecideSessionControl(&d.Facts)
+	}
+	return p.Decide(&d.Facts)
 }
 
 // EngineMarkerTable is the key under which an engine record names the gate's own
@@ -63,7 +72,8 @@ func (r *Reader) join(e *event.Envelope) (*Decision, error) {
 	}
 	return &Decision{
 		Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion, PolicyHash: p.PolicyHash, Engine: p.Engine,
-		Facts: factsOf(&request.Context, &e.Context, &p.Facts),
+		session: p.Run == event.RunSession,
+		Facts:   factsOf(&request.Context, &e.Context, &p.Facts),
 		Recorded: policy.Result{
 			Decision: policy.Decision(e.Context.Decision), ReasonCode: e.Context.ReasonCode, RuleID: p.RuleID, Layer: p.Layer,
 			Matched: p.Matched, Observed: p.Observed, Errors: p.Errors, Floor: p.Floor, Lifted: p.Lifted,

@@ -132,7 +132,7 @@ func (v *Verifier) check(d *Decision) {
 		return
 	}
 	v.result.Decisions++
-	fields := differences(&d.Recorded, p.Decide(&d.Facts))
+	fields := differences(&d.Recorded, d.under(p))
 	if p.Version() != d.PolicyVersion {
 		fields = append(fields, fmt.Sprintf("policy_version: recorded %s, the bytes say %s", d.PolicyVersion, p.Version()))
 	}

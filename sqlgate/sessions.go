@@ -1,0 +1,259 @@
+package sqlgate
+
+import (
+	"sync"
+	"time"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+)
+
+// Limits of prepared-statement sessions (spec/decisions.md part 8,
+// design/execution-and-wire.md part 5).
+const (
+	sessionIdle       = 15 * time.Minute
+	sessionStatements = 100
+	sessionBytes      = 4 << 20  // of text, in one
+	sessionsBytes     = 64 << 20 // of text, in all
+	preparedParams    = 1000
+)
+
+// An identity is whom a session is bound to: the claims and, where there is
+// one, the verified subject.
+type identity struct {
+	actor, app, tenant, role, host, env, principal string
+}
+
+func (r *Request) identity() identity {
+	return identity{r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.TLSSubject}
+}
+
+// A prepared is one prepared statement. It never changes.
+type prepared struct {
+	name   string
+	sql    string   // the inner text, byte for byte
+	types  []uint32 // of its parameters; 0 is one that the server infers
+	digest [32]byte // of text and types
+}
+
+// A session holds what was prepared under one session_id. Its fields, but for
+// who and turn, belong to the lock of its sessions.
+type session struct {
+	id   string
+	who  identity
+	turn turns // PREPARE and DEALLOCATE change it one at a time
+
+	begun      bool // its session_opened is in the log
+	users      int  // requests under way in it
+	used       time.Time
+	bytes      int
+	statements map[string]*prepared
+}
+
+// sessions are all sessions, in memory alone (spec/gate.md part 2.9). Nothing
+// of them reaches the database, and they hold no connection.
+type sessions struct {
+	now  func() time.Time
+	most int
+
+	mu    sync.Mutex
+	byID  map[string]*session
+	bytes int
+}
+
+func newSessions(most int, now func() time.Time) *sessions {
+	return &sessions{now: now, most: most, byID: map[string]*session{}}
+}
+
+// errNoSession is one answer to all who may not know more: whether a session is
+// there is its owner's affair.
+func errNoSession() *fault.Fault {
+	return fault.New(fault.SessionNotFound, "There is no prepared-statement session with this session_id for this identity. Sessions end after 15 minutes without use and with the service; PREPARE the statements again.")
+}
+
+// enter finds the request's session and holds it open until leave. Without one
+// the session is nil, unless open says that this request may begin it. The
+// error is session_not_found for another identity, or session_limit_exceeded.
+// What had idled too long is ended by the way and given back.
+func (t *sessions) enter(id string, who identity, open bool) (s *session, ended []commands.ClosedSession, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s = t.byID[id]; s != nil && t.idles(s) {
+		ended = append(ended, t.end(s))
+		s = nil
+	}
+	switch {
+	case s != nil && s.who != who:
+		return nil, ended, errNoSession()
+	case s == nil && !open:
+		return nil, ended, nil
+	case s == nil:
+		if len(t.byID) >= t.most {
+			ended = append(ended, t.endIdle()...)
+		}
+		if len(t.byID) >= t.most {
+			return nil, ended, fault.New(fault.SessionLimitExceeded, "There are %d prepared-statement sessions, as many as there may be. Use a session that you have, or send the statement itself.", t.most).With("max", t.most).With("retry_after_seconds", t.soonest())
+		}
+		s = &session{id: id, who: who, turn: newTurns(), statements: map[string]*prepared{}}
+		t.byID[id] = s
+	}
+	s.users++
+	s.used = t.now()
+	return s, ended, nil
+}
+
+// leave ends a request's hold. A session that came to nothing is forgotten.
+func (t *sessions) leave(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.users--
+	s.used = t.now()
+	if s.users == 0 && !s.begun && t.byID[s.id] == s {
+		delete(t.byID, s.id)
+	}
+}
+
+// peek finds a session for a preview, which changes nothing.
+func (t *sessions) peek(id string, who identity) (*session, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.byID[id]
+	switch {
+	case s == nil || t.idles(s):
+		return nil, nil
+	case s.who != who:
+		return nil, errNoSession()
+	}
+	return s, nil
+}
+
+func (t *sessions) idles(s *session) bool {
+	return s.users == 0 && t.now().Sub(s.used) >= sessionIdle
+}
+
+// endIdle ends all that idled too long; the caller holds the lock.
+func (t *sessions) endIdle() (ended []commands.ClosedSession) {
+	for _, s := range t.byID {
+		if t.idles(s) {
+			ended = append(ended, t.end(s))
+		}
+	}
+	return ended
+}
+
+// soonest is the number of seconds until the first session can have idled too
+// long; the caller holds the lock.
+func (t *sessions) soonest() int {
+	wait := sessionIdle
+	for _, s := range t.byID {
+		wait = min(wait, sessionIdle-t.now().Sub(s.used))
+	}
+	return max(1, int(wait.Seconds()))
+}
+
+// sweep is endIdle for the clock.
+func (t *sessions) sweep() []commands.ClosedSession {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.endIdle()
+}
+
+func (t *sessions) end(s *session) commands.ClosedSession {
+	delete(t.byID, s.id)
+	t.bytes -= s.bytes
+	return commands.ClosedSession{SessionID: s.id, Actor: s.who.actor, App: s.who.app, Tenant: s.who.tenant, Env: s.who.env, Statements: len(s.statements)}
+}
+
+// find gives a prepared statement of a session that has begun.
+func (t *sessions) find(s *session, name string) (*prepared, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s == nil || !s.begun {
+		return nil, errNoSession()
+	}
+	p := s.statements[name]
+	if p == nil {
+		return nil, fault.New(fault.PreparedStatementNotFound, "The session has no prepared statement of this name. PREPARE it first.").With("name", name)
+	}
+	return p, nil
+}
+
+// began reports whether the session's opening is in the log.
+func (t *sessions) began(s *session) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return s.begun
+}
+
+// room refuses a statement that the session cannot take. What it finds holds
+// until add as far as this session goes: its turn is held.
+func (t *sessions) room(s *session, p *prepared) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	full := func(limit string, got, most int) error {
+		return fault.New(fault.SessionLimitExceeded, "The session cannot take another prepared statement (%s). DEALLOCATE what is no longer needed, or use a session of its own.", limit).
+			With("limit", limit).With("got", got).With("max", most).With("retry_after_seconds", int(sessionIdle.Seconds()))
+	}
+	switch {
+	case s.statements[p.name] != nil:
+		return FieldsFault(map[string]string{"sql": "names a prepared statement that the session has already; DEALLOCATE it first, or take another name"})
+	case len(s.statements) >= sessionStatements:
+		return full("statements", len(s.statements)+1, sessionStatements)
+	case s.bytes+len(p.sql) > sessionBytes:
+		return full("session_bytes", s.bytes+len(p.sql), sessionBytes)
+	case t.bytes+len(p.sql) > sessionsBytes:
+		return full("all_sessions_bytes", t.bytes+len(p.sql), sessionsBytes)
+	}
+	t.bytes += len(p.sql) // taken now, so that two sessions cannot both fill the last room
+	s.bytes += len(p.sql)
+	return nil
+}
+
+// add puts a statement into the room that was taken for it.
+func (t *sessions) add(s *session, p *prepared) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.begun = true
+	s.statements[p.name] = p
+}
+
+// giveUp gives the room back.
+func (t *sessions) giveUp(s *session, p *prepared) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.bytes -= len(p.sql)
+	s.bytes -= len(p.sql)
+}
+
+// remove forgets one statement, or with name "" all of them.
+func (t *sessions) remove(s *session, name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range s.statements {
+		if name == "" || p.name == name {
+			delete(s.statements, p.name)
+			t.bytes -= len(p.sql)
+			s.bytes -= len(p.sql)
+		}
+	}
+}
+
+// SessionStats are the prepared-statement sessions of this moment.
+type SessionStats struct {
+	Open       int `json:"open"`
+	Statements int `json:"statements"`
+	Bytes      int `json:"bytes"` // of statement text
+}
+
+func (t *sessions) stats() SessionStats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	stats := SessionStats{Bytes: t.bytes}
+	for _, s := range t.byID {
+		if s.begun {
+			stats.Open++
+			stats.Statements += len(s.statements)
+		}
+	}
+	return stats
+}
