@@ -61,15 +61,19 @@ func (p *Policy) Decide(f *Facts) Result {
 // DecideSessionControl decides on a statement that the gate answers itself
 // (PREPARE, DEALLOCATE, the closed list of the wire listener): a matched rule
 // decides; without one it is allowed. The default, the floor and the mode
-// approval_first do not block it, since nothing of it reaches the database.
+// approval_first do not block it, since nothing of it reaches the database. The
+// gate's own marker table may not be named here either.
 func (p *Policy) DecideSessionControl(f *Facts) Result {
 	e := evaluate(f)
 	defer e.done()
 	p.collect(e)
 	var r Result
-	if winner, strictness := p.strictest(e); winner >= 0 {
+	switch winner, strictness := p.strictest(e); {
+	case f.namesMarkerTable():
+		decideByMarkerTable(&r)
+	case winner >= 0:
 		p.decideByRule(e, &r, winner, strictness)
-	} else {
+	default:
 		r.Decision, r.ReasonCode, r.Layer = Allow, ReasonSessionControl, LayerSession
 	}
 	p.report(e, &r)
