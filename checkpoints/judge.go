@@ -105,10 +105,9 @@ func (k *Keeper) Judge(ctx context.Context) (anchor event.Anchor, ok bool) {
 	}
 	if err != nil {
 		_ = k.failed(err) // it is in Status, and accuses where it should
-		k.stuck = true
 		return anchor, false
 	}
-	k.newest = newest
+	k.newest, k.stuck, k.failure = newest, false, nil
 	if newest != nil {
 		k.digested = newest.Size
 		anchor, ok = event.Anchor{Level: string(frame.L4), Result: frame.AnchorMatch, Seq: newest.Size}, true

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"writegate/commands"
+	"writegate/commands/fault"
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
@@ -62,6 +63,8 @@ func (o *Options) complete() {
 	}
 }
 
+var errNotJudged = errors.New("the log was not held against its checkpoints and witnesses")
+
 // A Keeper keeps the checkpoints of one log. Its calls come in this order: New,
 // Papers as often as the log asks, Attach, Judge, Begin, Run, Last. Papers,
 // Status, and the methods of evidence.Signer may be called by any goroutine.
@@ -102,7 +105,7 @@ type asked struct {
 // New makes a Keeper of a log that is about to be opened.
 func New(o Options) *Keeper {
 	o.complete()
-	return &Keeper{o: o, wanted: make(chan struct{}, 1), news: make(chan struct{}, 1), tried: make(chan struct{}),
+	return &Keeper{o: o, stuck: true, failure: errNotJudged, wanted: make(chan struct{}, 1), news: make(chan struct{}, 1), tried: make(chan struct{}),
 		asked: make([]asked, len(o.Witnesses)), signedAt: o.Now()}
 }
 
@@ -263,14 +266,17 @@ func (k *Keeper) Public() checkpoint.PublicKey { return k.signer.Public() }
 func (k *Keeper) Sign(message []byte) []byte { return k.o.Key.Sign(message) }
 
 // Checkpoint implements evidence.Signer: it gives the newest note when that
-// covers size events, and else has Run make one, at most one a second.
+// covers size events, and else has Run make one, at most one a second. Errors
+// other than that of ctx are faults.
 func (k *Keeper) Checkpoint(ctx context.Context, size uint64) ([]byte, error) {
-	if err := k.store.WaitApplied(ctx, size); err != nil {
-		return nil, err
+	if k.can() {
+		if err := k.store.WaitApplied(ctx, size); err != nil {
+			return nil, err
+		}
 	}
 	for began := -1; ; {
 		if err := k.log.Serving(); err != nil {
-			return nil, err
+			return nil, fault.New(fault.AuditCorruptionDetected, "The event log does not serve, so nothing of it is vouched for. GET /evidence/verify shows why.").Because(err)
 		}
 		k.mu.Lock()
 		newest, failure, stuck, tries, tried := k.newest, k.failure, k.stuck, k.tries, k.tried
@@ -282,7 +288,7 @@ func (k *Keeper) Checkpoint(ctx context.Context, size uint64) ([]byte, error) {
 		case newest != nil && newest.Size >= size:
 			return newest.Raw, nil
 		case failure != nil && (stuck || tries > began):
-			return nil, fmt.Errorf("there is no checkpoint of %d events: %w", size, failure)
+			return nil, fault.New(fault.AuditUnavailable, "There is no signed checkpoint of the events up to %d, so there is no signed evidence of them. GET /health says what is wrong with the checkpoints.", size).Because(failure)
 		}
 		nudge(k.wanted)
 		select {

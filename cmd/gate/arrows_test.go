@@ -32,7 +32,7 @@ var arrows = map[string][]string{
 	"projections":     {"eventlog/event", "eventlog/checkpoint", "eventlog"},
 	"commands":        {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections"},
 
-	"checkpoints": {"eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands"},
+	"checkpoints": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands"},
 
 	"sqlgate/classify":     {"commands/fault"},
 	"sqlgate/policy":       {"commands/fault"},
@@ -45,7 +45,7 @@ var arrows = map[string][]string{
 	"agentctl/toolcheck": {"agentctl/egress"},
 
 	"http/httpd":   {"commands/fault", "tlsfiles", "eventlog/event"},
-	"http/gateapi": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
+	"http/gateapi": {"commands/fault", "checkpoints", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame"},
 	"cmd/gate": {"cmd/terminal", "checkpoints", "commands/fault", "tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",

@@ -63,7 +63,6 @@ func (g *service) newKeeper() (*checkpoints.Keeper, error) {
 // judgeOutside holds checkpoints and witnesses against the log, before anything
 // is appended to it.
 func (g *service) judgeOutside(ctx context.Context) {
-	g.keeper.Attach(g.events, g.store, g.signer)
 	anchor, ok := g.keeper.Judge(ctx)
 	if ok {
 		g.recovery.Anchors = append(g.recovery.Anchors, anchor)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/evidence"
 	"writegate/eventlog/frame"
 )
@@ -37,11 +39,24 @@ func TestABundleIsCheckedWithoutTheService(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, frame.OK, report.Status, "%+v", report.Faults)
 	require.Equal(t, head, report.EventCount)
+	require.NotContains(t, strings.Join(report.NotExcluded, ";"), "signature: none")
+	report, err = evidence.Verify(context.Background(), bytes.NewReader(bundle.body), evidence.Options{Keys: []checkpoint.PublicKey{g.signing.key}})
+	require.NoError(t, err)
+	require.Equal(t, frame.OK, report.Status, "%+v", report.Faults)
+	var told struct {
+		Checkpoint string `json:"checkpoint"`
+	}
+	unmarshal(t, bundle.body, &told)
+	note, err := checkpoint.Open([]byte(told.Checkpoint), checkpoint.Keys{Log: []checkpoint.PublicKey{g.signing.key}})
+	require.NoError(t, err)
+	require.True(t, note.Trusted)
+	require.GreaterOrEqual(t, note.Size, head, "the bundle is vouched for by a checkpoint that covers it")
+	require.FileExists(t, g.file(fmt.Sprintf("audit.wal.checkpoints/000000/%020d.note", note.Size)))
 
 	changed := bytes.Replace(bundle.body, []byte("yearly"), []byte("weekly"), 1)
 	report, err = evidence.Verify(context.Background(), bytes.NewReader(changed), evidence.Options{})
 	require.NoError(t, err)
-	require.Equal(t, frame.OK, report.Status, "nobody signed the reason")
+	require.Equal(t, frame.Corruption, report.Status, "the reason is signed")
 	changed = bytes.Replace(bundle.body, []byte(`"decision":"BLOCK"`), []byte(`"decision":"ALLOW"`), 1)
 	report, err = evidence.Verify(context.Background(), bytes.NewReader(changed), evidence.Options{})
 	require.NoError(t, err)

@@ -140,6 +140,7 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 	if g.signer, err = signerOf(g.events.Header().Origin, g.signingKey); err != nil {
 		return exitWith(exitConfigured, err)
 	}
+	g.keeper.Attach(g.events, g.store, g.signer)
 	g.damaged = damage(g.events.Serving())
 	if err := g.store.Connect(ctx, g.events); err != nil {
 		if errors.Is(err, eventlog.ErrAncestor) {
@@ -326,7 +327,7 @@ func (g *service) openAPI(ctx context.Context) error {
 	gateapi.Register(g.handler, gateapi.Options{
 		Gate: g.gate, Commands: g.commands, Store: g.store, Log: g.events, Database: g.database, Classifier: g.classifier,
 		Operators: operators, Logs: g.buffer, Version: version, Started: g.started, MaxSQLBytes: s.MaxSQLBytes, Now: time.Now,
-		Source: g.events, MaxEvidenceEvents: uint64(s.EvidenceMaxEvents), MaxEvidenceBytes: s.EvidenceMaxBytes, Files: files, Stopping: ctx,
+		Source: g.events, MaxEvidenceEvents: uint64(s.EvidenceMaxEvents), MaxEvidenceBytes: s.EvidenceMaxBytes, Files: files, Stopping: ctx, Checkpoints: g.keeper,
 		TLS: g.tls.states,
 	})
 	return nil

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"writegate/checkpoints"
 	"writegate/commands"
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
@@ -42,6 +43,7 @@ type Options struct {
 	MaxSQLBytes int
 	Now         func() time.Time
 
+	Checkpoints       *checkpoints.Keeper
 	Source            evidence.Source // of bundles: the log
 	MaxEvidenceEvents uint64
 	MaxEvidenceBytes  int64

@@ -63,11 +63,19 @@ func (a *api) exportEvidence(c *httpd.Call) error {
 	}
 	ctx := c.Request.Context()
 	bundle, err := evidence.Prepare(ctx, a.Source, evidence.Request{First: *body.StartSeq, Last: *body.EndSeq, Reason: body.Reason,
-		CreatedAt: a.Now(), MaxEvents: a.MaxEvidenceEvents, MaxBytes: a.MaxEvidenceBytes}, nil)
+		CreatedAt: a.Now(), MaxEvents: a.MaxEvidenceEvents, MaxBytes: a.MaxEvidenceBytes}, a.signer())
 	if err != nil {
 		return exportFault(err)
 	}
 	return c.Stream(http.StatusOK, "application/json", bundle.Size(), func(w io.Writer) error { return bundle.Write(ctx, w) })
+}
+
+// signer vouches for bundles; nil where signing is off.
+func (a *api) signer() evidence.Signer {
+	if !a.Checkpoints.Signs() {
+		return nil
+	}
+	return a.Checkpoints
 }
 
 // exportFault says why there is no bundle.

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"writegate/checkpoints"
 	"writegate/http/httpd"
 )
 
@@ -41,6 +42,10 @@ var (
 	metricQuarantined = describe("database_connections_quarantined_total", "Connections closed because a pinned setting changed.")
 	metricHead        = describe("log_head_seq", "Sequence number of the last durable event.")
 	metricLogOK       = describe("log_ok", "Whether the event log takes events: 1 or 0.")
+	metricCheckpoint  = describe("checkpoint_size", "Events that the newest signed checkpoint vouches for.")
+	metricCheckpoints = describe("checkpoint_ok", "Whether checkpoints are signed: 1, or 0 when the last one failed.")
+	metricWitnessSize = describe("witness_cosigned_size", "Events of the largest checkpoint that a witness cosigned for this process.", "witness")
+	metricWitnessOK   = describe("witness_ok", "Whether the witness cosigned when it was last asked: 1 or 0.", "witness")
 	metricChainOK     = describe("startup_chain_ok", "Whether every step of the startup chain passed: 1 or 0. With 0 no statement is accepted.")
 )
 
@@ -54,7 +59,8 @@ type gateMetrics struct{ a *api }
 // Describe implements prometheus.Collector.
 func (m gateMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{metricInfo, metricRequests, metricStatements, metricDecisions, metricPhase, metricPending, metricUnknown,
-		metricParser, metricParserKills, metricConnections, metricWaits, metricQuarantined, metricHead, metricLogOK, metricChainOK} {
+		metricParser, metricParserKills, metricConnections, metricWaits, metricQuarantined, metricHead, metricLogOK, metricChainOK,
+		metricCheckpoint, metricCheckpoints, metricWitnessSize, metricWitnessOK} {
 		ch <- d
 	}
 }
@@ -93,6 +99,20 @@ func (m gateMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(metricHead, float64(a.Log.Head().Seq))
 	gauge(metricLogOK, truth(a.Log.Health().OK))
 	gauge(metricChainOK, truth(!a.Gate.Chain().Failed()))
+	if a.Checkpoints.Signs() {
+		collectCheckpoints(a.Checkpoints.Status(), gauge)
+	}
+}
+
+// collectCheckpoints tells of checkpoints and witnesses; where signing is off
+// there is nothing to tell.
+func collectCheckpoints(s checkpoints.Status, gauge func(*prometheus.Desc, float64, ...string)) {
+	gauge(metricCheckpoint, float64(s.Size))
+	gauge(metricCheckpoints, truth(s.Failure == ""))
+	for _, w := range s.Witnesses {
+		gauge(metricWitnessSize, float64(w.Size), w.URL)
+		gauge(metricWitnessOK, truth(witnessStatus(w) == "ok"), w.URL)
+	}
 }
 
 // records are what the projections count. Where they can't be read the scrape

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"writegate/checkpoints"
 	"writegate/eventlog/event"
 	"writegate/http/httpd"
 	"writegate/sqlgate"
@@ -27,6 +28,7 @@ type healthBody struct {
 	StartupChain  []sqlgate.StepState `json:"startup_chain"`
 	Database      statusBody          `json:"database"`
 	Log           logBody             `json:"log"`
+	Checkpoints   *checkpointsBody    `json:"checkpoints,omitempty"`
 	TLS           []TLSState          `json:"tls,omitempty"`
 	Message       string              `json:"message,omitempty"`
 }
@@ -63,6 +65,9 @@ func (a *api) health(c *httpd.Call) error {
 		Bypass: a.Gate.ModeNow() == sqlgate.ModeEmergencyBypass, StartupChain: a.Gate.Chain().Steps(), Database: a.databaseStatus(c.Request.Context()),
 		Log: logBody{Seq: head.Seq, EventHash: hex.EncodeToString(head.Hash[:])},
 	}
+	if a.Checkpoints.Signs() {
+		body.Checkpoints = newCheckpointsBody(a.Checkpoints.Status())
+	}
 	if a.TLS != nil {
 		body.TLS = a.TLS()
 	}
@@ -83,6 +88,47 @@ func (a *api) health(c *httpd.Call) error {
 	}
 	c.JSON(status, body)
 	return nil
+}
+
+// checkpointsBody is how the signed checkpoints stand. One that fails, or a
+// witness out of reach, does not change the status: the gate protects all the same.
+type checkpointsBody struct {
+	Size      uint64        `json:"size"`
+	SignedAt  *string       `json:"signed_at"`
+	Status    string        `json:"status"` // ok or failed
+	Message   string        `json:"message"`
+	Witnesses []witnessBody `json:"witnesses"`
+}
+
+type witnessBody struct {
+	URL     string  `json:"url"`
+	Status  string  `json:"status"` // ok, pending, unavailable or conflict
+	Size    uint64  `json:"size"`
+	AskedAt *string `json:"asked_at"`
+	Message string  `json:"message"`
+}
+
+func newCheckpointsBody(s checkpoints.Status) *checkpointsBody {
+	b := &checkpointsBody{Size: s.Size, SignedAt: timestamp(s.SignedAt), Status: "ok", Message: s.Failure, Witnesses: []witnessBody{}}
+	if s.Failure != "" {
+		b.Status = "failed"
+	}
+	for _, w := range s.Witnesses {
+		b.Witnesses = append(b.Witnesses, witnessBody{w.URL, witnessStatus(w), w.Size, timestamp(w.AskedAt), w.Message})
+	}
+	return b
+}
+
+func witnessStatus(w checkpoints.WitnessStatus) string {
+	switch {
+	case w.Conflict:
+		return "conflict"
+	case w.Message != "":
+		return "unavailable"
+	case w.AskedAt.IsZero():
+		return "pending"
+	}
+	return "ok"
 }
 
 func (a *api) databaseStatus(ctx context.Context) statusBody {
