@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"fmt"
 	"crypto/sha256"
 	"strings"
 	"sync"
@@ -447,4 +448,35 @@ func TestIncidentsOfAFloodBecomeFewEvents(t *testing.T) {
 	}
 	require.Equal(t, 101, total, "every occurrence is counted in the end")
 	w.check()
+}
+
+func TestClosedSessionsAreToldInChunks(t *testing.T) {
+	w := begin(t, setup{})
+	closed := make([]ClosedSession, closedChunk+1)
+	for i := range closed {
+		closed[i] = ClosedSession{SessionID: fmt.Sprint("s-", i), Actor: "ana", Statements: i}
+	}
+	require.NoError(t, w.CloseSessions(context.Background(), closed))
+	require.NoError(t, w.CloseSessions(context.Background(), nil))
+	var ids []string
+	for e, err := range w.log.From(context.Background(), 1) {
+		require.NoError(t, err)
+		if e.Type == event.TypeSessionClosed {
+			ids = append(ids, e.Context.SessionID)
+		}
+	}
+	require.Len(t, ids, len(closed))
+	require.Equal(t, "s-256", ids[256])
+}
+
+// What the gate carries out itself uses an approval up like an execution does.
+func TestAnAnsweredStatementUsesItsApproval(t *testing.T) {
+	w := begin(t, setup{})
+	id := w.approvedApproval()
+	answer := func() error {
+		_, err := w.RecordDecision(context.Background(), recording(answering, func(r *RecordDecision) { r.UseApproval, r.Request.ApprovalID = id, id }))
+		return err
+	}
+	require.NoError(t, answer())
+	require.Equal(t, fault.ApprovalAlreadyUsed, fault.CodeOf(answer()))
 }

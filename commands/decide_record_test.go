@@ -45,6 +45,11 @@ func notBegun(r *RecordDecision) {
 	r.NotDispatched = &Failure{ExecutionFailure: event.ExecutionFailure{Outcome: event.OutcomeNotExecuted}, ReasonCode: "connect", ErrorCode: "db_connection_failed"}
 }
 
+func answering(r *RecordDecision) { r.Answered = true }
+func opening(r *RecordDecision) {
+	r.Request.SessionID, r.OpenSession = "s-1", &event.SessionOpened{Role: "r", Host: "h"}
+}
+
 func bypassing(r *RecordDecision) {
 	r.Decision.Bypass = true
 	r.Emergency = &event.EmergencyBypass{Reason: "outage", Until: 9, By: "ops"}
@@ -65,6 +70,9 @@ func TestADecisionLeavesItsEventsInTheOrderInWhichTheyCameAbout(t *testing.T) {
 		{"allowed, database out of reach", recording(notBegun), more(event.TypeExecutionFailure)},
 		{"the same under an approval, which stays usable", recording(notBegun, using), more(event.TypeExecutionFailure)},
 		{"bypassed", recording(dispatching, bypassing), more(event.TypeEmergencyBypass, event.TypeExecutionDispatched)},
+		{"answered by the gate itself", recording(answering), request},
+		{"the same under an approval", recording(answering, using), more(event.TypeApprovalUsed)},
+		{"the same in a new session", recording(answering, opening, using), more(event.TypeSessionOpened, event.TypeApprovalUsed)},
 		{"with an overlay's event", recording(dispatching, func(r *RecordDecision) {
 			r.Extra = []event.Draft{{Type: event.TypeHealthFail, TypeVersion: 1, Payload: (&event.HealthFail{Step: "s", Message: "m"}).Fields()}}
 		}), more(event.TypeExecutionDispatched, event.TypeHealthFail)},
@@ -99,6 +107,10 @@ func TestWhatNothingMayRunUnderLeavesNoEvent(t *testing.T) {
 		{"key of this request", decisionFacts{key: mine}, recording(dispatching, keyed), fault.IdempotencyInProgress},
 		{"key of another request", decisionFacts{key: other}, recording(dispatching, keyed), fault.IdempotencyConflict},
 		{"free approval, taken key", decisionFacts{approval: given(approved), key: mine}, recording(dispatching, using, keyed), fault.IdempotencyInProgress},
+		{"used approval, answered by the gate", decisionFacts{approval: given(approved, taken)}, recording(answering, using), fault.ApprovalAlreadyUsed},
+		{"dispatched and answered", decisionFacts{}, recording(dispatching, answering), fault.Internal},
+		{"a session opened by a dispatch", decisionFacts{}, recording(dispatching, opening), fault.Internal},
+		{"a session without an id", decisionFacts{}, recording(answering, opening, func(r *RecordDecision) { r.Request.SessionID = "" }), fault.Internal},
 		{"two consequences", decisionFacts{}, recording(dispatching, approving), fault.Internal},
 		{"a use without a dispatch", decisionFacts{approval: given(approved)}, recording(using), fault.Internal},
 		{"a key without a dispatch", decisionFacts{}, recording(keyed), fault.Internal},

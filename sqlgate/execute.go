@@ -150,9 +150,9 @@ func (s *submission) preparedSQL() string {
 // and for an EXECUTE those of what was prepared, with its arguments beside it.
 func (s *submission) statement() pgexec.Statement {
 	if b := s.execute; b != nil {
-		return pgexec.Statement{SQL: b.sql[s.classification.Start:s.classification.End], ParamOIDs: b.types, Params: b.values}
+		return pgexec.Statement{SQL: b.sql[s.classification.Start:s.classification.End], ParamOIDs: b.types, Params: b.values, Trace: s.Trace}
 	}
-	return pgexec.Statement{SQL: s.SQL[s.classification.Start:s.classification.End]}
+	return pgexec.Statement{SQL: s.SQL[s.classification.Start:s.classification.End], Trace: s.Trace}
 }
 
 // read runs a safe read behind the fence: BEGIN READ ONLY ... ROLLBACK. A
@@ -231,7 +231,7 @@ func (g *Gate) alone(ctx context.Context, s *submission) (*Answer, error) {
 
 // beginOptions picks the role: ddl, dcl and maintenance have their own.
 func (g *Gate) beginOptions(s *submission, l pgexec.Limits) pgexec.BeginOptions {
-	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l}
+	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.Trace}
 	switch s.classification.Class {
 	case classify.ClassDDL, classify.ClassDCL, classify.ClassMaintenance:
 		o.DDL = true

@@ -43,6 +43,7 @@ type Request struct {
 	Preview          bool   // classify and decide alone; nothing is written, nothing executes
 	TLSSubject       string // subject of the verified client certificate, "" without one
 	Operator         string // label of a valid operator token that came with the request, or ""
+	Trace            string // the caller's trace id and span id, "" where it has none
 	ReceivedAt       time.Time
 }
 

@@ -101,6 +101,12 @@ func useEverything(t *testing.T, g *testGate, tokens []string, see func(reply) r
 		see(g.query(t, ask(sql)))
 		see(g.query(t, ask(sql), "idempotency_key=key"))
 	}
+	for _, sql := range []string{"PREPARE p (text) AS UPDATE orders SET status = $1 WHERE id = 3", "EXECUTE p('" + secretValue + "')", "EXECUTE p('" + secretValue + "'::date)",
+		"EXECUTE p(upper('" + secretValue + "'))", "PREPARE q AS SELECT '" + secretValue + "'::integer", "EXECUTE q", "EXECUTE p(1, '" + secretValue + "')", "DEALLOCATE ALL"} {
+		see(g.query(t, in("secret session", sql), "mode=preview"))
+		see(g.query(t, in("secret session", sql), "idempotency_key=prepared"))
+		see(g.query(t, in("secret session", sql)))
+	}
 	for i, decision := range []string{"approve", "reject"} {
 		held := see(g.query(t, ask("DELETE FROM order_items WHERE order_id = 7")))
 		require.Equal(t, http.StatusAccepted, held.status, "%s", held.body)

@@ -74,7 +74,7 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 			Actor: body.Actor, App: body.App, Tenant: body.Tenant, Role: body.Role, Host: body.Host, Env: body.Env, SessionID: body.SessionID,
 		},
 		ApprovalID: body.ApprovalID, ExecutionProfile: body.ExecutionProfile, IdempotencyKey: query.Get("idempotency_key"),
-		TLSSubject: httpd.TLSSubject(c.Request), Operator: c.OperatorLabel(), ReceivedAt: c.Start,
+		TLSSubject: httpd.TLSSubject(c.Request), Operator: c.OperatorLabel(), Trace: c.Trace.String(), ReceivedAt: c.Start,
 	}
 	switch query.Get("mode") {
 	case "", "live":

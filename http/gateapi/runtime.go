@@ -198,6 +198,7 @@ type entryBody struct {
 	Message   string `json:"message"`
 	ErrorID   string `json:"error_id"`
 	RequestID string `json:"request_id"`
+	TraceID   string `json:"trace_id"`
 }
 
 var logLevels = map[string]slog.Level{"": slog.LevelDebug, "debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
@@ -218,7 +219,7 @@ func (a *api) logs(c *httpd.Call) error {
 	}
 	items := make([]entryBody, len(entries))
 	for i, e := range entries {
-		items[i] = entryBody{event.Timestamp(e.Timestamp), strings.ToLower(e.Level.String()), e.Source, e.Message, e.ErrorID, e.RequestID}
+		items[i] = entryBody{event.Timestamp(e.Timestamp), strings.ToLower(e.Level.String()), e.Source, e.Message, e.ErrorID, e.RequestID, e.TraceID}
 	}
 	c.JSON(http.StatusOK, httpd.NewList(items, next))
 	return nil

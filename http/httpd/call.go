@@ -29,6 +29,7 @@ type Call struct {
 	Params    httprouter.Params
 	RequestID string    // the client's own where it may be kept, else req_...
 	Start     time.Time // when the request came in
+	Trace     Trace     // the caller's, zero where there is none
 
 	mux      *Mux
 	client   string
@@ -291,5 +292,5 @@ func (c *Call) logFailure(f *fault.Fault, status int, errorID string) {
 	c.mux.log.LogAttrs(c.Request.Context(), level, "request failed: "+string(f.Code),
 		slog.String("source", logSource), slog.String("error_id", errorID), slog.String("request_id", c.RequestID),
 		slog.Int("status", status), slog.String("method", clip(c.Request.Method, 20)), slog.String("path", clip(c.Request.URL.Path, 200)),
-		slog.String("client", c.Client()), slog.String("error", f.Error()))
+		slog.String("client", c.Client()), slog.String("error", f.Error()), c.traceAttr())
 }

@@ -24,6 +24,7 @@ type LogEntry struct {
 	Message   string
 	ErrorID   string
 	RequestID string
+	TraceID   string // of the caller's traceparent
 }
 
 // A LogBuffer is the ring of recent entries. Numbers of entries run from 1 and
@@ -142,6 +143,8 @@ func (e *LogEntry) pick(a slog.Attr) {
 		e.ErrorID = clip(a.Value.String(), maxLogText)
 	case "request_id":
 		e.RequestID = clip(a.Value.String(), maxLogText)
+	case "trace_id":
+		e.TraceID = clip(a.Value.String(), maxLogText)
 	}
 }
 

@@ -170,6 +170,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !visibleASCII(c.RequestID, 128) {
 		c.RequestID = event.NewRequestID(c.Start)
 	}
+	c.Trace = traceOf(r.Header)
 	w.Header().Set("X-Request-Id", c.RequestID)
 	defer c.end()
 	if escapedSlash(r) {
@@ -198,7 +199,15 @@ func (c *Call) end() {
 	}
 	c.mux.log.LogAttrs(ctx, slog.LevelDebug, "request", slog.String("source", logSource), slog.String("request_id", c.RequestID),
 		slog.String("method", clip(c.Request.Method, 20)), slog.String("path", clip(c.Request.URL.Path, 200)), slog.Int("status", c.recorder.status),
-		slog.Int64("bytes", c.recorder.written), slog.Duration("duration", c.mux.now().Sub(c.Start)), slog.String("client", c.Client()))
+		slog.Int64("bytes", c.recorder.written), slog.Duration("duration", c.mux.now().Sub(c.Start)), slog.String("client", c.Client()), c.traceAttr())
+}
+
+// traceAttr leads from a log line to the caller's trace; empty where there is none.
+func (c *Call) traceAttr() slog.Attr {
+	if c.Trace.TraceID == "" {
+		return slog.Attr{}
+	}
+	return slog.String("trace_id", c.Trace.TraceID)
 }
 
 // recovered keeps the process alive. The text of a panic goes to the operator's

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ type Statement struct {
 	Params        [][]byte // values; nil is NULL
 	ParamFormats  []int16  // 0 text, 1 binary; none: all text
 	ResultFormats []int16  // the same for columns; a Rows sink needs text
+	Trace         string   // trace id and span id of a read's caller, shown as a part of application_name; "" = none
 }
 
 // Limits bound one execution. Zero values take the configured limit, and none
@@ -305,11 +307,19 @@ func (db *DB) deadline(lim Limits) time.Time {
 }
 
 // settings are what differs from the pins for these limits.
-func (l *lease) settings(lim Limits) map[string]string {
-	if lim.Timeout == l.pool.cfg.QueryTimeout {
+func (l *lease) settings(lim Limits, trace string) map[string]string {
+	name := tracedName(l.kind, trace)
+	if name == "" && lim.Timeout == l.pool.cfg.QueryTimeout {
 		return nil
 	}
-	s := map[string]string{"statement_timeout": millis(lim.Timeout)}
+	s := map[string]string{}
+	if name != "" {
+		s["application_name"] = name
+	}
+	if lim.Timeout == l.pool.cfg.QueryTimeout {
+		return s
+	}
+	s["statement_timeout"] = millis(lim.Timeout)
 	if l.major >= 17 {
 		s["transaction_timeout"] = millis(lim.Timeout + transactionSlack)
 	}
@@ -319,12 +329,23 @@ func (l *lease) settings(lim Limits) map[string]string {
 // set are the commands that apply settings, for the transaction or the session.
 func set(scope string, settings map[string]string) []*command {
 	var cmds []*command
-	for _, name := range []string{"statement_timeout", "transaction_timeout"} {
+	for _, name := range []string{"statement_timeout", "transaction_timeout", "application_name"} {
 		if v, ok := settings[name]; ok {
-			cmds = append(cmds, own("SET "+scope+" "+name+" = "+v))
+			cmds = append(cmds, own("SET "+scope+" "+name+" = '"+v+"'")) // digits, or what tracedName let pass
 		}
 	}
 	return cmds
+}
+
+// tracedName is the application_name under which the database shows, in its
+// views and logs, a statement whose caller has a trace: for its transaction alone,
+// so that the pin stands again when it ends. It fits the 63 bytes of a name.
+// Anything but hex digits and a dash is no trace.
+func tracedName(kind poolKind, trace string) string {
+	if trace == "" || len(trace) > 49 || strings.Trim(trace, "0123456789abcdef-") != "" {
+		return ""
+	}
+	return "gate/" + kind.String() + " " + trace
 }
 
 // client is the command of the client's statement. One row more than allowed is

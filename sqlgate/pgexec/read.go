@@ -50,7 +50,7 @@ func (db *DB) readOn(ctx context.Context, executionID string, st Statement, lim 
 	cmd := client(st, lim, sink)
 	rollback := own("ROLLBACK")
 	batch := segment{own("BEGIN READ ONLY")}
-	batch = append(batch, set("LOCAL", l.settings(lim))...)
+	batch = append(batch, set("LOCAL", l.settings(lim, st.Trace))...)
 	batch = append(batch, cmd, rollback)
 	r := db.run(ctx, l, executionID, db.deadline(lim), cmd, batch)
 	if r.refused != nil && r.err == nil {

@@ -16,6 +16,7 @@ type BeginOptions struct {
 	ExecutionID string // for Cancel, and for the marker
 	DDL         bool   // classes ddl, dcl and maintenance: the role for them
 	Limits      Limits
+	Trace       string // trace id and span id of the caller; "" = none
 }
 
 // A Dispatch is what execution_dispatched records about where a statement goes.
@@ -92,7 +93,7 @@ func (db *DB) beginOn(ctx context.Context, p *pool, opts BeginOptions) (*Tx, err
 // open is step W1.
 func (tx *Tx) open(ctx context.Context) error {
 	l, lim := tx.lease, tx.opts.Limits
-	settings := l.settings(lim)
+	settings := l.settings(lim, tx.opts.Trace)
 	id, shown := query(l.watch.beginSQL)
 	second := append(segment{own("BEGIN"), id}, set("LOCAL", settings)...)
 	var marker *command

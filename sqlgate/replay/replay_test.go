@@ -56,7 +56,10 @@ func (s *story) brings(document []byte) {
 
 // decides records what p decides on the facts, as the gate would.
 func (s *story) decides(p *policy.Policy, f policy.Facts, engine uint64) uint64 {
-	r := p.Decide(&f)
+	r, run := p.DecideStatement(&f), "transaction"
+	if policy.SessionControl(f.QueryType) {
+		run = event.RunSession
+	}
 	request := event.Context{Actor: f.Actor, App: f.App, Tenant: f.Tenant, Role: f.Role, Host: f.Host, Env: f.Env, SessionID: f.SessionID, RequestID: "req"}
 	shared := event.Context{Actor: f.Actor, App: f.App, RequestID: "req", PolicyVersion: p.Version(), Operation: f.QueryType, Fingerprint: f.Fingerprint,
 		Decision: string(r.Decision), ReasonCode: r.ReasonCode, Mode: "enforce"}
@@ -65,7 +68,7 @@ func (s *story) decides(p *policy.Policy, f policy.Facts, engine uint64) uint64 
 	}
 	return s.add(event.New(moment, request, &event.RequestReceived{}), event.New(moment, shared, &event.DecisionRecorded{
 		RuleID: r.RuleID, Layer: r.Layer, Matched: r.Matched, Observed: r.Observed, Errors: r.Errors, Floor: r.Floor, Lifted: r.Lifted,
-		PolicyHash: sha256.Sum256(p.Document()), Engine: engine,
+		PolicyHash: sha256.Sum256(p.Document()), Engine: engine, Run: run,
 		Facts: event.DecisionFacts{QueryTypes: f.QueryTypes, Class: f.Class, SafeRead: f.SafeRead, TablesRead: f.TablesRead, TablesWritten: f.TablesWritten,
 			ColumnsWritten: f.ColumnsWritten, Functions: f.Functions, RiskSignals: f.RiskSignals, Flags: f.Flags, Where: f.Where,
 			TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified, Approved: f.Approved},
@@ -77,10 +80,13 @@ func facts(t *rapid.T) policy.Facts {
 		return rapid.SliceOfDistinct(rapid.SampledFrom(of), rapid.ID[string]).Draw(t, name)
 	}
 	one := func(name string, of ...string) string { return rapid.SampledFrom(of).Draw(t, name) }
-	kind := one("type", "SELECT", "INSERT", "UPDATE", "DELETE")
+	kind := one("type", "SELECT", "INSERT", "UPDATE", "DELETE", "PREPARE", "DEALLOCATE")
 	class := "write"
-	if kind == "SELECT" {
+	switch kind {
+	case "SELECT":
 		class = "read"
+	case "PREPARE", "DEALLOCATE":
+		class = "session"
 	}
 	return policy.Facts{
 		QueryType: kind, QueryTypes: []string{kind}, Class: class, RiskSignals: words("signals", "cascade", "opaque_code", "volatile_function"),
@@ -296,4 +302,33 @@ func TestAnImpactHashIsReadInBothForms(t *testing.T) {
 		_, ok := ParseImpactHash(text)
 		require.False(t, ok, text)
 	}
+}
+
+// A PREPARE that an earlier gate blocked, which had no sessions, was decided like
+// any statement, and is decided so again.
+func TestOnlyWhatWasSessionControlIsRecomputedAsSuch(t *testing.T) {
+	p := load(t, rules("1.0.0", blockDeletes))
+	f := policy.Facts{QueryType: "PREPARE", QueryTypes: []string{"PREPARE", "SELECT"}, Class: "session", RiskSignals: []string{"session_change"}}
+	var s story
+	at := s.starts(engine)
+	s.brings(p.Document())
+	s.decides(p, f, at)
+	result, found := verify(&s, 0, 0)
+	require.Empty(t, found)
+	require.Equal(t, Result{Decisions: 1}, result)
+
+	var payload event.DecisionRecorded
+	last := &s.events[len(s.events)-1]
+	require.NoError(t, payload.Parse(last.Payload))
+	payload.Run = "none"
+	last.Payload = payload.Fields()
+	_, found = verify(&s, 0, 0)
+	require.Len(t, found, 1)
+	require.Contains(t, strings.Join(found[0].Fields, "; "), "decision: recorded ALLOW, recomputed BLOCK")
+
+	last.Context.Decision, last.Context.ReasonCode = "BLOCK", policy.ReasonDefaultDeny
+	payload.RuleID = policy.RuleDefault
+	last.Payload = payload.Fields()
+	_, found = verify(&s, 0, 0)
+	require.Empty(t, found)
 }
