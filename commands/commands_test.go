@@ -2,8 +2,8 @@ package commands
 
 import (
 	"context"
-	"fmt"
 	"crypto/sha256"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
