@@ -2,6 +2,7 @@ package projections
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -100,17 +101,17 @@ func BenchmarkRebuild(b *testing.B) {
 // the batches in the form in which Pebble takes them.
 func batchesOf(b *testing.B, s *Store, events sliceSource) (batches [][]byte) {
 	b.Helper()
-	sp := newSpace(nextSpace(s.space.id))
+	t := begin(s.db, newSpace(nextSpace(s.space.id)))
+	t.known = newRegister()
 	for len(events) > 0 {
 		n := min(replayEvents, len(events))
-		t := begin(s.db, sp)
 		for i := range events[:n] {
 			require.NoError(b, t.fold(&events[i]))
 		}
-		require.NoError(b, t.finishBatch())
+		require.NoError(b, errors.Join(t.seal(), t.write()))
 		batches = append(batches, append([]byte(nil), t.batch.Repr()...))
-		require.NoError(b, s.commit(t))
-		events = events[n:]
+		require.NoError(b, t.batch.Commit(pebble.NoSync))
+		t, events = t.next(), events[n:]
 	}
 	return batches
 }

@@ -16,3 +16,6 @@ func Replace(t *testing.T, typ event.Type, apply func(e *event.Envelope, set fun
 		return nil
 	}}
 }
+
+// ReplayInBatchesOf makes the batches of a replay smaller.
+func (s *Store) ReplayInBatchesOf(events int) { s.replayed = events }

@@ -181,3 +181,19 @@ func TestADamagedPieceOfTheTreeSpoilsTheStore(t *testing.T) {
 		})
 	}
 }
+
+func TestARegisterForgetsNoKey(t *testing.T) {
+	r := newRegister()
+	key := func(i int) []byte { return fmt.Appendf(nil, "ex/%d", i) }
+	for i := range 20_000 {
+		r.add(key(i))
+	}
+	strangers := 0
+	for i := range 20_000 {
+		require.True(t, r.mayHave(key(i)))
+		if r.mayHave(key(1_000_000 + i)) {
+			strangers++
+		}
+	}
+	require.Less(t, strangers, 200, "one in a hundred would be a poor register")
+}

@@ -55,7 +55,7 @@ func unusable(err error) bool {
 }
 
 func open(o Options) (*Store, error) {
-	s := &Store{o: o, stopped: make(chan struct{}), fatal: make(chan error, 1)}
+	s := &Store{o: o, replayed: replayEvents, stopped: make(chan struct{}), fatal: make(chan error, 1)}
 	s.stop = sync.OnceFunc(func() { close(s.stopped) })
 	db, err := pebble.Open(o.Dir, s.pebbleOptions())
 	if err != nil {

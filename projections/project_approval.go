@@ -19,8 +19,8 @@ func approvalCreated(t *tx, e *event.Envelope, p *event.ApprovalCreated) {
 		CreatedAt: e.Time, ExpiresAt: time.Unix(0, p.ExpiresAt).UTC(),
 	}
 	t.put(approvalKey(a.ID), &a)
-	t.set(listKey(keyApprovalList, a.State, a.Seq), []byte(a.ID))
-	t.set(dueKey(keyApprovalDue, a.ExpiresAt, a.ID), nil)
+	t.keep(listKey(keyApprovalList, a.State, a.Seq), []byte(a.ID))
+	t.keep(dueKey(keyApprovalDue, a.ExpiresAt, a.ID), nil)
 	t.count(func(c *Counters) { c.ApprovalsPending++ })
 }
 
@@ -41,7 +41,7 @@ func (t *tx) approval(id string, change func(*Approval)) {
 
 func (t *tx) moveApproval(a *Approval, before string) {
 	t.delete(listKey(keyApprovalList, before, a.Seq))
-	t.set(listKey(keyApprovalList, a.State, a.Seq), []byte(a.ID))
+	t.keep(listKey(keyApprovalList, a.State, a.Seq), []byte(a.ID))
 	if before == ApprovalPending {
 		t.delete(dueKey(keyApprovalDue, a.ExpiresAt, a.ID))
 	}

@@ -34,7 +34,7 @@ func (t *tx) execution(e *event.Envelope, change func(*Execution)) {
 	if known {
 		t.delete(listKey(keyExecutionList, before, x.Seq))
 	}
-	t.set(listKey(keyExecutionList, x.State, x.Seq), []byte(id))
+	t.keep(listKey(keyExecutionList, x.State, x.Seq), []byte(id))
 	t.countExecution(before, -1)
 	t.countExecution(x.State, 1)
 }
@@ -197,13 +197,21 @@ func (t *tx) sweepKeys(now time.Time) {
 }
 
 func (t *tx) setExpiry(key []byte) {
-	t.set(key, nil)
+	t.keep(key, nil)
 	t.expiries[string(key)] = true
 }
 
 func (t *tx) dropExpiry(key []byte) {
 	t.delete(key)
 	t.expiries[string(key)] = false
+}
+
+func (t *tx) expiryChanged(key string) bool {
+	_, changed := t.expiries[key]
+	if !changed && t.before != nil {
+		_, changed = t.before.expiries[key]
+	}
+	return changed
 }
 
 // expired lists the first expiry keys below limit as they stand with this
@@ -215,13 +223,20 @@ func (t *tx) expired(limit []byte) ([]string, error) {
 			keys = append(keys, key)
 		}
 	}
+	if t.before != nil {
+		for key, set := range t.before.expiries {
+			if _, changed := t.expiries[key]; set && !changed && key < string(limit) {
+				keys = append(keys, key)
+			}
+		}
+	}
 	it, err := t.db.NewIter(&pebble.IterOptions{LowerBound: physical(t.space.id, []byte(keyExpiry)), UpperBound: physical(t.space.id, limit)})
 	if err != nil {
 		return nil, err
 	}
 	for ok, n := it.First(), 0; ok && n < sweepMost; ok = it.Next() {
-		if _, changed := t.expiries[string(it.Key()[1:])]; !changed {
-			keys, n = append(keys, string(it.Key()[1:])), n+1
+		if key := string(it.Key()[1:]); !t.expiryChanged(key) {
+			keys, n = append(keys, key), n+1
 		}
 	}
 	slices.Sort(keys)

@@ -23,7 +23,7 @@ func (t *tx) policy(e *event.Envelope, version string, hash [32]byte, change fun
 	if known {
 		t.delete(listKey(keyPolicyList, before, p.Seq))
 	}
-	t.set(listKey(keyPolicyList, p.Status, p.Seq), []byte(version))
+	t.keep(listKey(keyPolicyList, p.Status, p.Seq), []byte(version))
 }
 
 // touched notes that e added a version's bytes or changed a status: the

@@ -69,21 +69,13 @@ func Refold(ctx context.Context, o Options, src Source) (out Refolded, err error
 		return out, err
 	}
 	r := &replay{store: s, space: s.space, known: Applied{LogID: src.LogID()}, block: block{no: blockOf(1)}, growth: s.space.growth}
-	for e, err := range src.From(ctx, 1) {
-		if err != nil {
-			return out, fmt.Errorf("replay the log: %w", err)
+	r.taken = func(seq uint64) error {
+		if len(due[seq]) == 0 {
+			return nil
 		}
-		if err := r.take(&e); err != nil {
-			return out, err
-		}
-		if len(due[e.Seq]) == 0 {
-			continue
-		}
-		if err := errors.Join(r.commit(), s.compare(ctx, due[e.Seq], &out)); err != nil {
-			return out, err
-		}
+		return errors.Join(r.settle(), s.compare(ctx, due[seq], &out))
 	}
-	if err := r.end(); err != nil {
+	if err := r.run(ctx, "replay the log", func(ctx context.Context) events { return src.From(ctx, 1) }); err != nil {
 		return out, err
 	}
 	out.Applied = s.Applied()

@@ -74,15 +74,7 @@ func (s *Store) replay(ctx context.Context, sp *space, src Source) error {
 		return err
 	}
 	r := &replay{store: s, space: sp, known: known, last: from - 1, block: block{no: blockOf(from)}, growth: grown}
-	for e, err := range src.From(ctx, from) {
-		if err != nil {
-			return fmt.Errorf("replay the log: %w", err)
-		}
-		if err := r.take(&e); err != nil {
-			return err
-		}
-	}
-	return r.end()
+	return r.run(ctx, "replay the log", func(ctx context.Context) events { return src.From(ctx, from) })
 }
 
 // A replay is one pass over the log.
@@ -95,7 +87,36 @@ type replay struct {
 	ready  bool // the space has known, block and growth
 	last   uint64
 	tx     *tx
-	n      int
+	n      int                    // events in tx
+	flying chan error             // result of the batch on its way to the store, or nil
+	taken  func(seq uint64) error // told each event that was folded; may be nil
+}
+
+// run reads, folds and writes side by side: the log is read ahead, and a batch
+// is on its way to the store while the next one is folded.
+func (r *replay) run(ctx context.Context, what string, from func(context.Context) events) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	ahead := readAhead(ctx, from(ctx))
+	defer func() {
+		cancel()
+		for range ahead { // until the reader has gone
+		}
+		err = errors.Join(err, r.land())
+	}()
+	for c := range ahead {
+		if c.err != nil {
+			return fmt.Errorf("%s: %w", what, c.err)
+		}
+		for i := range c.events {
+			if err := r.take(&c.events[i]); err != nil {
+				return err
+			}
+		}
+	}
+	if err := ctx.Err(); err != nil { // the reader may have gone without a word
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return r.end()
 }
 
 func (r *replay) take(e *event.Envelope) error {
@@ -103,16 +124,30 @@ func (r *replay) take(e *event.Envelope) error {
 		return r.recall(e)
 	}
 	if r.tx == nil {
-		r.prepare()
-		r.tx = begin(r.store.db, r.space)
+		r.begin()
 	}
 	if err := r.tx.safeFold(e); err != nil {
 		return err
 	}
-	if r.n++; r.n < replayEvents && r.tx.batch.Len() < replayBytes {
+	if r.n++; r.n >= r.store.replayed || r.tx.size+r.tx.batch.Len() >= replayBytes {
+		if err := r.commit(); err != nil {
+			return err
+		}
+	}
+	if r.taken == nil {
 		return nil
 	}
-	return r.commit()
+	return r.taken(e.Seq)
+}
+
+// begin makes the first batch. A space that holds nothing, neither of this log
+// nor of one before it, knows its keys.
+func (r *replay) begin() {
+	r.prepare()
+	r.tx = begin(r.store.db, r.space)
+	if r.known.Seq == 0 && len(r.space.lineage) == 0 {
+		r.tx.known = newRegister()
+	}
 }
 
 // recall takes an event that is applied already into the block and the piece of
@@ -140,19 +175,41 @@ func (r *replay) prepare() {
 	r.space.applied, r.space.block, r.space.growth, r.ready = r.known, r.block, r.growth, true
 }
 
+// commit sends the batch on its way and begins the next one.
 func (r *replay) commit() error {
-	if r.tx == nil {
-		return nil
-	}
-	t := r.tx
-	r.tx, r.n = nil, 0
-	if err := r.store.commit(t); err != nil {
+	if err := errors.Join(r.tx.seal(), r.land()); err != nil {
 		return err
 	}
-	if !r.space.past {
-		r.store.o.Progress(r.space.applied.Seq)
-	}
+	t, landed, past := r.tx, make(chan error, 1), r.space.past
+	r.tx, r.n, r.flying = t.next(), 0, landed
+	go func() {
+		err := r.store.write(t)
+		if err == nil && !past {
+			r.store.o.Progress(t.applied.Seq)
+		}
+		landed <- err
+	}()
 	return nil
+}
+
+// land waits for the batch on its way.
+func (r *replay) land() error {
+	if r.flying == nil {
+		return nil
+	}
+	err := <-r.flying
+	r.flying = nil
+	return err
+}
+
+// settle writes all that was folded.
+func (r *replay) settle() error {
+	if r.n > 0 {
+		if err := r.commit(); err != nil {
+			return err
+		}
+	}
+	return r.land()
 }
 
 func (r *replay) end() error {
@@ -160,7 +217,7 @@ func (r *replay) end() error {
 		return fmt.Errorf("%w: they hold event %d, the log ends at %d", ErrAhead, r.known.Seq, r.last)
 	}
 	r.prepare()
-	return r.commit()
+	return r.settle()
 }
 
 // Run folds every new event until ctx ends or the log is closed, and flushes
@@ -251,9 +308,17 @@ func (t *tx) safeFold(e *event.Envelope) (err error) {
 	return t.fold(e)
 }
 
-// commit writes a batch and lets views and waiters see it, in one step.
+// commit ends a batch and writes it; write lets views and waiters see it in the
+// same step.
 func (s *Store) commit(t *tx) error {
-	if err := t.finishBatch(); err != nil {
+	if err := t.seal(); err != nil {
+		return err
+	}
+	return s.write(t)
+}
+
+func (s *Store) write(t *tx) error {
+	if err := t.write(); err != nil {
 		return err
 	}
 	s.mu.Lock()

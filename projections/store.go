@@ -60,6 +60,8 @@ type Store struct {
 	seq     atomic.Uint64 // applied.Seq of the current space, for waiters
 	waiters waiters
 
+	replayed int // events in a batch of a replay
+
 	applying sync.Mutex // held by whoever folds events into the current space or replaces it
 
 	mu        sync.RWMutex // guards what views start from

@@ -37,8 +37,11 @@ type tx struct {
 	db       *pebble.DB
 	batch    *pebble.Batch
 	space    *space
-	pending  map[string][]byte // records written here by key; nil = deleted
-	expiries map[string]bool   // keys of keyExpiry: set here, or deleted here
+	changes  overlay
+	size     int             // bytes that changes will take, or more
+	expiries map[string]bool // keys of keyExpiry: set here, or deleted here
+	known    *register       // nil = not known
+	before   *tx             // the one that may not be in the store yet, or nil
 
 	applied  Applied
 	counters Counters
@@ -50,8 +53,15 @@ type tx struct {
 }
 
 func begin(db *pebble.DB, sp *space) *tx {
-	return &tx{db: db, batch: db.NewBatch(), space: sp, pending: make(map[string][]byte), expiries: make(map[string]bool),
+	return &tx{db: db, batch: db.NewBatch(), space: sp, changes: make(overlay), expiries: make(map[string]bool),
 		applied: sp.applied, counters: sp.counters, block: sp.block, growth: sp.growth}
+}
+
+// next begins the batch after t, which may be on its way to the store.
+func (t *tx) next() *tx {
+	t.before = nil
+	return &tx{db: t.db, batch: t.db.NewBatch(), space: t.space, changes: make(overlay, len(t.changes)), expiries: make(map[string]bool),
+		known: t.known, before: t, applied: t.applied, counters: t.counters, block: t.block, growth: t.growth}
 }
 
 func (t *tx) fail(err error) {
@@ -71,9 +81,12 @@ func (t *tx) get(key []byte, r record) bool {
 	if t.err != nil {
 		return false
 	}
-	b, ok := t.pending[string(key)]
-	if ok {
+	b, ok := t.written(key)
+	switch {
+	case ok:
 		return b != nil && t.decode(key, b, r)
+	case t.unheard(key):
+		return false
 	}
 	b, closer, err := t.db.Get(physical(t.space.id, key))
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -99,12 +112,10 @@ func (t *tx) decode(key, b []byte, r record) bool {
 }
 
 func (t *tx) put(key []byte, r record) {
-	b := marshal(make([]byte, 0, 512), r)
-	t.pending[string(key)] = b
-	t.set(key, b)
+	t.keep(key, marshal(make([]byte, 0, 512), r))
 }
 
-// set writes a key that projectors never read back.
+// set writes a key that stays as it is for the rest of the batch.
 func (t *tx) set(key, value []byte) {
 	op := t.batch.SetDeferred(1+len(key), len(value))
 	op.Key[0] = t.space.id
@@ -113,8 +124,7 @@ func (t *tx) set(key, value []byte) {
 	t.finish(op)
 }
 
-func (t *tx) delete(key []byte) {
-	t.pending[string(key)] = nil
+func (t *tx) unset(key []byte) {
 	op := t.batch.DeleteDeferred(1 + len(key))
 	op.Key[0] = t.space.id
 	copy(op.Key[1:], key)
@@ -166,9 +176,22 @@ func (t *tx) placed(e *event.Envelope) *event.Envelope {
 	return &moved
 }
 
-// finishBatch adds what stands once in a batch: the counters, how far it leads,
-// and the tree up to there. Of an earlier log it adds the counters alone.
-func (t *tx) finishBatch() error {
+// seal ends the folding: the tree grows up to the last event. Another batch may
+// begin then.
+func (t *tx) seal() error {
+	if t.space.past {
+		return t.err
+	}
+	if t.growTree(); t.err == nil && t.growth.tree.Size() != t.applied.Seq {
+		t.fail(fmt.Errorf("the tree has %d events at event %d: %w", t.growth.tree.Size(), t.applied.Seq, errRecord))
+	}
+	return t.err
+}
+
+// write adds the changes to the batch, and what stands in it once: the counters
+// and how far it leads. Of an earlier log it adds the counters alone.
+func (t *tx) write() error {
+	t.changes.write(t)
 	if t.changed {
 		t.set([]byte(keyCounters), marshal(nil, &t.counters))
 	}
@@ -176,9 +199,6 @@ func (t *tx) finishBatch() error {
 		return t.err
 	}
 	t.set([]byte(keyApplied), encodeApplied(t.applied))
-	if t.growTree(); t.err == nil && t.growth.tree.Size() != t.applied.Seq {
-		t.fail(fmt.Errorf("the tree has %d events at event %d: %w", t.growth.tree.Size(), t.applied.Seq, errRecord))
-	}
 	return t.err
 }
 

@@ -1,0 +1,115 @@
+package projections
+
+import "hash/maphash"
+
+// An overlay is what a batch changes of the keys that projectors read, move or
+// take back. It lies over the store until the batch is written, so that each
+// key is written once, as it stands at the end of the batch.
+type overlay map[string]change
+
+// A change is the last one of a key.
+type change struct {
+	value []byte // nil = deleted
+	born  bool   // there was no such key before the batch
+}
+
+// keep gives a key a value that later events of the batch may change; it takes
+// the slice.
+func (t *tx) keep(key, value []byte) {
+	if value == nil {
+		value = []byte{}
+	}
+	t.size += len(key) + len(value)
+	t.change(key, value)
+}
+
+// delete takes a key back.
+func (t *tx) delete(key []byte) {
+	t.size += len(key)
+	t.change(key, nil)
+}
+
+func (t *tx) change(key, value []byte) {
+	c, ok := t.changes[string(key)]
+	if !ok {
+		c.born = t.unheard(key)
+	}
+	c.value = value
+	t.changes[string(key)] = c
+	if t.known != nil {
+		t.known.add(key)
+	}
+}
+
+// unheard reports whether the store is sure not to have the key.
+func (t *tx) unheard(key []byte) bool {
+	return t.known != nil && !t.known.mayHave(key)
+}
+
+// written gives what this batch, or the one before it that may still be on its
+// way to the store, made of a key.
+func (t *tx) written(key []byte) (value []byte, ok bool) {
+	c, ok := t.changes[string(key)]
+	if !ok && t.before != nil {
+		c, ok = t.before.changes[string(key)]
+	}
+	return c.value, ok
+}
+
+// write puts the changes into the batch, in any order: Pebble sorts, and keys
+// do not repeat. A key that came and went within the batch is none.
+func (o overlay) write(t *tx) {
+	for key, c := range o {
+		switch {
+		case c.value != nil:
+			t.set([]byte(key), c.value)
+		case !c.born:
+			t.unset([]byte(key))
+		}
+	}
+}
+
+// A register holds the keys that a space filled from its first event on may
+// have, in little room: most questions for a key are for one that is not there,
+// and are answered without a look into the store. It forgets none; it may take
+// one for another.
+//
+// It is a Bloom filter (Bloom 1970) cut into blocks of one cache line (Putze,
+// Sanders and Singler 2007).
+type register struct {
+	seed   maphash.Seed
+	blocks [][8]uint64
+}
+
+// registerBytes bound the memory. Ten million executions make one answer in
+// twenty a needless look.
+const registerBytes = 16 << 20
+
+func newRegister() *register {
+	return &register{seed: maphash.MakeSeed(), blocks: make([][8]uint64, registerBytes/64)}
+}
+
+// place is a key's block, and its bits in it: four times nine bits of the hash.
+func (r *register) place(key []byte) (block *[8]uint64, bits uint64) {
+	h := maphash.Bytes(r.seed, key)
+	return &r.blocks[h%uint64(len(r.blocks))], h >> 28
+}
+
+func (r *register) add(key []byte) {
+	block, bits := r.place(key)
+	for range 4 {
+		block[bits>>6&7] |= 1 << (bits & 63)
+		bits >>= 9
+	}
+}
+
+func (r *register) mayHave(key []byte) bool {
+	block, bits := r.place(key)
+	for range 4 {
+		if block[bits>>6&7]&(1<<(bits&63)) == 0 {
+			return false
+		}
+		bits >>= 9
+	}
+	return true
+}
