@@ -74,10 +74,7 @@ func (p *papers) sizes(set *frame.Set) (anchors []frame.Anchor) {
 	if err != nil {
 		return nil // the verification names it
 	}
-	keys := checkpoint.Keys{Log: slices.Clone(p.Keys)}
-	if _, key, err := checkpoint.ParseVKey(h.Signer); err == nil {
-		keys.Log = append(keys.Log, key)
-	}
+	keys := checkpoint.Keys{Log: addKey(slices.Clone(p.Keys), h.Signer)}
 	for _, note := range p.Notes {
 		if n, err := checkpoint.Open([]byte(note.Text), keys); err == nil && n.Trusted && n.Origin == h.Origin {
 			anchors = append(anchors, frame.Anchor{Level: frame.L4, Seq: n.Size, NoHash: true, Source: "checkpoint " + note.Name})
@@ -144,10 +141,20 @@ func (k *Keeper) findNewest(view *projections.View) (*checkpoint.Note, error) {
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
-	keys, err := k.keys(view)
-	if err != nil {
+	keys := k.keysAtHand()
+	n, err := k.newestBy(keys, list[len(list)-1:])
+	if err != nil || n != nil {
+		return n, err
+	}
+	// It is of an earlier key, which a startup event names. They may lie anywhere
+	// in the log, so they are not read without need.
+	if keys, err = k.keysOfStarts(view, keys); err != nil {
 		return nil, err
 	}
+	return k.newestBy(keys, list)
+}
+
+func (k *Keeper) newestBy(keys []checkpoint.PublicKey, list []checkpoint.Stored) (*checkpoint.Note, error) {
 	for _, s := range slices.Backward(list) {
 		n, err := s.Open(checkpoint.Keys{Log: keys})
 		if err != nil {
@@ -160,55 +167,53 @@ func (k *Keeper) findNewest(view *projections.View) (*checkpoint.Note, error) {
 	return nil, nil
 }
 
-// keys are those that the log names, in its header and in its startup events,
-// and the one that signs now.
-func (k *Keeper) keys(view *projections.View) (keys []checkpoint.PublicKey, err error) {
-	take := func(vkey string) {
-		if _, key, err := checkpoint.ParseVKey(vkey); err == nil && !slices.Contains(keys, key) {
-			keys = append(keys, key)
-		}
-	}
+// keysAtHand are the key that signs now and the one that the log began with.
+func (k *Keeper) keysAtHand() (keys []checkpoint.PublicKey) {
 	if k.o.Key != nil {
 		keys = append(keys, k.o.Key.Public())
 	}
-	take(k.log.Header().Signer)
-	err = k.each(view, event.TypeStartup, 0, func(e *event.Envelope) error {
+	return addKey(keys, k.log.Header().Signer)
+}
+
+// keysOfStarts adds those that startup events name.
+func (k *Keeper) keysOfStarts(view *projections.View, keys []checkpoint.PublicKey) ([]checkpoint.PublicKey, error) {
+	err := k.each(view, projections.AuditFilter{EventTypes: []string{string(event.TypeStartup)}}, func(e *event.Envelope) error {
 		var p event.Startup
-		if err := p.Parse(e.Payload); err != nil {
-			return err
-		}
-		take(p.SigningVKey)
-		return nil
+		err := p.Parse(e.Payload)
+		keys = addKey(keys, p.SigningVKey)
+		return err
 	})
 	return keys, err
 }
 
-// each gives the events of a type, the newest first; limit 0 is all.
-func (k *Keeper) each(view *projections.View, typ event.Type, limit int, take func(*event.Envelope) error) error {
-	page := projections.Page{Limit: limit}
-	for {
-		seqs, next, err := view.Audit(projections.AuditFilter{EventTypes: []string{string(typ)}}, page)
+func addKey(keys []checkpoint.PublicKey, vkey string) []checkpoint.PublicKey {
+	if _, key, err := checkpoint.ParseVKey(vkey); err == nil && !slices.Contains(keys, key) {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// each gives the events of a filter, the newest first.
+func (k *Keeper) each(view *projections.View, f projections.AuditFilter, take func(*event.Envelope) error) error {
+	for page := (projections.Page{}); ; {
+		seqs, next, err := view.Audit(f, page)
 		if err != nil {
 			return err
 		}
 		for _, seq := range seqs {
 			e, err := k.log.At(seq)
-			if err != nil {
-				return err
+			if err == nil {
+				err = take(&e)
 			}
-			if err := take(&e); err != nil {
+			if err != nil {
 				return fmt.Errorf("event %d: %w", seq, err)
 			}
 		}
-		if page.Cursor = next; next == "" || limit > 0 {
+		if page.Cursor = next; next == "" {
 			return nil
 		}
 	}
 }
-
-// recentlyNamed is how many checkpoint_signed events are looked at for the
-// largest size: those with a digest come late.
-const recentlyNamed = 20
 
 // Begin is called when the startup event is written. It names the newest note in
 // an event if none does yet, and has a log that was empty vouched for: a witness
@@ -230,21 +235,23 @@ func (k *Keeper) Begin(ctx context.Context, c *commands.Commands) error {
 		k.offer(ctx, view, n)
 		return view.Close()
 	}
-	named, err := k.largestNamed()
-	if err != nil || named >= newest.Size {
+	if named, err := k.isNamed(newest); err != nil || named {
 		return err
 	}
 	return k.record(ctx, newest, [32]byte{})
 }
 
-func (k *Keeper) largestNamed() (size uint64, err error) {
+// isNamed looks for the event that names a note, which comes after all that the
+// note vouches for.
+func (k *Keeper) isNamed(n *checkpoint.Note) (named bool, err error) {
 	view := k.store.View()
 	defer func() { err = errors.Join(err, view.Close()) }()
-	err = k.each(view, event.TypeCheckpointSigned, recentlyNamed, func(e *event.Envelope) error {
+	f := projections.AuditFilter{EventTypes: []string{string(event.TypeCheckpointSigned)}, FromSeq: n.Size + 1}
+	err = k.each(view, f, func(e *event.Envelope) error {
 		var p event.CheckpointSigned
 		err := p.Parse(e.Payload)
-		size = max(size, p.Size)
+		named = named || p.Size == n.Size
 		return err
 	})
-	return size, err
+	return named, err
 }

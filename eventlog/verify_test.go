@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -113,4 +114,97 @@ func TestCorruptionFoundWhileRunningStopsCommandsAndIsToldOnce(t *testing.T) {
 	mustClose(t, l)
 	require.Len(t, told, 1)
 	require.Equal(t, frame.Corruption, told[0].Status)
+}
+
+// outside is what a test knows of a log.
+type outside struct {
+	anchors []frame.Anchor
+	err     error
+}
+
+func (o outside) Anchors(context.Context, *frame.Set) ([]frame.Anchor, []string, error) {
+	return o.anchors, []string{"a warning"}, o.err
+}
+
+func (outside) NotExcluded() []string { return []string{"a doubt"} }
+
+func TestWhatIsKnownOutsideIsHeldAgainstTheLog(t *testing.T) {
+	o := memOptions(newMem(t))
+	l, _ := mustOpen(t, o)
+	c := mustAppend(t, l, "a", "b")
+	mustClose(t, l)
+	for name, c := range map[string]struct {
+		anchor frame.Anchor
+		status frame.Status
+	}{
+		"the same":  {frame.Anchor{Level: frame.L4, Seq: 2, Hash: c.Hashes[1]}, frame.OK},
+		"more":      {frame.Anchor{Level: frame.L4, Seq: 3, NoHash: true}, frame.Corruption},
+		"otherwise": {frame.Anchor{Level: frame.L4, Seq: 2, Hash: [32]byte{1}}, frame.Corruption},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked []bool
+			o.Outside = func(whole bool) (Outside, error) {
+				asked = append(asked, whole)
+				return outside{anchors: []frame.Anchor{c.anchor}}, nil
+			}
+			check := func(r frame.Report) {
+				require.Equal(t, c.status, r.Status, "%+v", r.Faults)
+				require.Contains(t, r.Warnings, "a warning")
+				require.Contains(t, r.NotExcluded, "a doubt")
+			}
+			check(mustVerify(t, o, c.status))
+			l, rec := mustOpen(t, o)
+			check(rec.Report)
+			require.Equal(t, c.status == frame.Corruption, errors.Is(l.Serving(), ErrCorrupt))
+			r, err := l.Verify(t.Context())
+			require.NoError(t, err)
+			check(r)
+			mustClose(t, l)
+			require.Equal(t, []bool{true, false, true}, asked, "a start that looks at the ends asks for no more than it can use")
+		})
+	}
+	broken := errors.New("broken")
+	o.Outside = func(bool) (Outside, error) { return nil, broken }
+	_, _, err := Open(t.Context(), o)
+	require.ErrorIs(t, err, broken)
+	o.Outside = func(bool) (Outside, error) { return outside{err: broken}, nil }
+	_, err = Verify(t.Context(), o)
+	require.ErrorIs(t, err, broken)
+}
+
+func TestALogThatIsAccusedTakesNoMoreCommands(t *testing.T) {
+	o := memOptions(newMem(t))
+	var told []frame.Report
+	o.OnCorruption = func(r frame.Report) { told = append(told, r) }
+	l, _ := mustOpen(t, o)
+	mustAppend(t, l, "a")
+	f := frame.Fault{Check: frame.CheckAnchors, Kind: frame.AnchorBeyondEnd, Seq: 9, Detail: "a witness knows more"}
+	l.Accuse(f)
+	l.Accuse(f)
+	require.Len(t, told, 1, "once is enough")
+	require.Equal(t, frame.Corruption, told[0].Status)
+	require.Equal(t, f, told[0].Faults[0])
+	require.ErrorIs(t, l.Serving(), ErrCorrupt)
+	require.False(t, l.Health().OK)
+	_, err := l.Append(t.Context(), group("b"))
+	require.ErrorIs(t, err, ErrCorrupt)
+	require.Equal(t, []string{"a"}, names(t, l))
+}
+
+func TestTheSegmentOfAnEventIsKnown(t *testing.T) {
+	o := memOptions(newMem(t))
+	o.SegmentBytes = 8 << 10
+	l, _ := mustOpen(t, o)
+	require.Zero(t, l.SegmentOf(1), "of one that is yet to come as well")
+	for range 100 {
+		mustAppend(t, l, numbered("e", 3)...)
+	}
+	require.Positive(t, l.Head().Segment)
+	require.Equal(t, l.Head().Segment, l.SegmentOf(l.Head().Seq))
+	last := uint32(0)
+	for seq := uint64(1); seq <= l.Head().Seq; seq++ {
+		require.Contains(t, []uint32{last, last + 1}, l.SegmentOf(seq))
+		last = l.SegmentOf(seq)
+	}
+	require.Equal(t, l.Head().Segment, last)
 }

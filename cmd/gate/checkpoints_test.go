@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -169,4 +171,111 @@ func TestAWholeHostThatWasRolledBackIsFoundByItsWitness(t *testing.T) {
 	report := g.get(t, "/evidence/verify")
 	require.Equal(t, "ok", report.text(t, "status"), "without the witness nothing shows it: %s", report.body)
 	require.Contains(t, string(report.body), "the witness "+w.URL+" gave no cosignature at", "but it is said that it was not asked")
+}
+
+// checkpointsOf is what GET /health says about checkpoints.
+func checkpointsOf(t testing.TB, g *testGate) (c struct {
+	Size      uint64
+	Status    string
+	Message   string
+	Witnesses []struct {
+		URL     string
+		Status  string
+		Size    uint64
+		Message string
+	}
+}) {
+	t.Helper()
+	var body struct{ Checkpoints *json.RawMessage }
+	unmarshal(t, g.get(t, "/health").body, &body)
+	require.NotNil(t, body.Checkpoints)
+	unmarshal(t, *body.Checkpoints, &c)
+	return c
+}
+
+func TestHealthAndMetricsTellHowCheckpointsStand(t *testing.T) {
+	v := newVouchedGate(t)
+	near, far := witnesstest.Start(t, t.TempDir(), v.vkey), witnesstest.Start(t, t.TempDir(), v.vkey)
+	far.Stop(t)
+	g := startGate(t, v.gateDir, v.settings(near, far)...)
+	c := checkpointsOf(t, g)
+	require.Equal(t, "ok", c.Status, c.Message)
+	require.Positive(t, c.Size)
+	require.Equal(t, []string{near.URL, "ok"}, []string{c.Witnesses[0].URL, c.Witnesses[0].Status})
+	require.Equal(t, []string{far.URL, "unavailable"}, []string{c.Witnesses[1].URL, c.Witnesses[1].Status})
+	require.NotEmpty(t, c.Witnesses[1].Message)
+	metrics := string(g.get(t, "/metrics").body)
+	for _, line := range []string{
+		"gate_checkpoint_ok 1\n", "gate_checkpoint_size ",
+		fmt.Sprintf("gate_witness_ok{witness=%q} 1\n", near.URL), fmt.Sprintf("gate_witness_ok{witness=%q} 0\n", far.URL),
+		fmt.Sprintf("gate_witness_cosigned_size{witness=%q} 0\n", far.URL),
+	} {
+		require.Contains(t, metrics, line)
+	}
+	report := g.get(t, "/evidence/verify")
+	require.Equal(t, "ok", report.text(t, "status"))
+	require.Contains(t, string(report.body), "the witness "+far.URL+" gave no cosignature at")
+	g.end(t)
+
+	g = startGate(t, v.gateDir, "GATE_EVIDENCE_SIGNING_ENABLED=false")
+	require.NotContains(t, g.get(t, "/health").json(t), "checkpoints")
+	require.NotContains(t, string(g.get(t, "/metrics").body), "gate_checkpoint")
+	require.Equal(t, "L4", g.get(t, "/evidence/verify").text(t, "anchor_level"), "what was signed before is still an anchor")
+}
+
+func TestALogAndItsProjectionsRolledBackAreFoundByAKeptCheckpoint(t *testing.T) {
+	v := newVouchedGate(t)
+	g := startGate(t, v.gateDir, v.settings()...)
+	g.end(t)
+	older := v.copyTo(t, t.TempDir())
+	g = startGate(t, v.gateDir, v.settings()...)
+	g.query(t, ask("SELECT 1"))
+	g.end(t)
+	notes := v.copyTo(t, t.TempDir())
+	v.replaceBy(t, older)
+	require.NoError(t, os.RemoveAll(v.file("audit.wal.checkpoints")))
+	require.NoError(t, os.CopyFS(v.file("audit.wal.checkpoints"), os.DirFS(notes.file("audit.wal.checkpoints"))))
+	g = startGate(t, v.gateDir, v.settings()...)
+	g.accused = true
+	requireRefused(t, g, "anchor_beyond_end")
+}
+
+func TestALogWhoseHeaderIsDamagedIsUpForReadersWithSigningOn(t *testing.T) {
+	v := newVouchedGate(t)
+	g := startGate(t, v.gateDir, v.settings()...)
+	g.end(t)
+	f, err := os.OpenFile(v.file("audit.wal"), os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{0xff}, 130)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	g = startGate(t, v.gateDir, v.settings()...)
+	g.accused = true
+	health := g.get(t, "/health")
+	require.Equal(t, http.StatusServiceUnavailable, health.status)
+	require.Equal(t, "corruption_detected", g.get(t, "/evidence/verify").text(t, "status"))
+	require.Equal(t, http.StatusServiceUnavailable, g.query(t, ask("SELECT 1")).status)
+}
+
+func TestABackupCarriesItsCheckpointsAndIsVouchedForByThem(t *testing.T) {
+	v := newVouchedGate(t)
+	w := witnesstest.Start(t, t.TempDir(), v.vkey)
+	g := startGate(t, v.gateDir, v.settings(w)...)
+	g.query(t, ask("SELECT 1"))
+	g.end(t)
+	to := filepath.Join(t.TempDir(), "backup")
+	code, output := runGate(t, v.environ(v.settings(w)...), "log", "backup", to)
+	require.Zero(t, code, output)
+	before := v.notes(t, w)
+	entries, err := os.ReadDir(v.path)
+	require.NoError(t, err)
+	for _, e := range entries {
+		require.NoError(t, os.RemoveAll(v.file(e.Name())))
+	}
+	code, output = runGate(t, v.environ(v.settings(w)...), "log", "restore", to)
+	require.Zero(t, code, output)
+	require.Equal(t, before, v.notes(t, w))
+	g = startGate(t, v.gateDir, v.settings(w)...)
+	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status, "the witness knows no more than the backup")
+	g.end(t)
 }

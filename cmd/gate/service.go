@@ -137,8 +137,10 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 	if err != nil {
 		return exitWith(eventlog.ExitCode(err), fmt.Errorf("the event log %s (GATE_AUDIT_WAL_PATH) cannot be opened: %w", s.AuditWALPath, err))
 	}
-	if g.signer, err = signerOf(g.events.Header().Origin, g.signingKey); err != nil {
-		return exitWith(exitConfigured, err)
+	if origin := g.events.Header().Origin; origin != "" { // it is empty where damage hides the header
+		if g.signer, err = signerOf(origin, g.signingKey); err != nil {
+			return exitWith(exitConfigured, err)
+		}
 	}
 	g.keeper.Attach(g.events, g.store, g.signer)
 	g.damaged = damage(g.events.Serving())
@@ -166,9 +168,10 @@ func damage(err error) error {
 }
 
 // readableStore sorts what Connect found: another log's store is a mistake of
-// the configuration; all else leaves the gate up for reading.
+// the configuration, unless damage hides whose log it is; all else leaves the
+// gate up for reading.
 func (g *service) readableStore(err error) error {
-	if errors.Is(err, projections.ErrOtherLog) {
+	if errors.Is(err, projections.ErrOtherLog) && g.events.Serving() == nil {
 		return exitWith(exitConfigured, fmt.Errorf("%w: GATE_APPROVAL_DB_PATH and GATE_AUDIT_WAL_PATH must belong together", err))
 	}
 	g.log.Error("projections and event log contradict each other", "source", "gate", "cause", err.Error())
