@@ -52,6 +52,10 @@ func (b *receiptBook) keep(r reply, signed, latency bool) error {
 	var body struct {
 		Events   []toldEvent `json:"events"`
 		Replayed bool        `json:"replayed"`
+		Code     string      `json:"error_code"`
+		Details  struct {
+			Outcome string `json:"outcome"`
+		} `json:"details"`
 	}
 	if b == nil {
 		return nil
@@ -64,6 +68,8 @@ func (b *receiptBook) keep(r reply, signed, latency bool) error {
 		return errors.New("a receipt, though evidence is not signed")
 	case signed && text == "" && wrote:
 		return errors.New("it names events and has no receipt")
+	case text == "" && body.Code == "audit_unavailable" && body.Details.Outcome == "unknown":
+		return nil // nobody knows whether its events are on disk, so they have no receipt, whatever the next start finds
 	case text == "":
 		b.note(r, 0)
 		return nil

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/frame"
+	"writegate/eventlog/frame/frametest"
+)
+
+// smallVolume gives the log a volume of its own, of 2 MiB, where the system lets
+// us mount one. ok says whether it did.
+func smallVolume(t *testing.T) (dir string, ok bool) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
+		t.Logf("no volume can be mounted here (%v): the errors of a full one are injected", err)
+		return dir, false
+	}
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
+	return dir, true
+}
+
+// TestAFullVolumeStopsStatementsUntilThereIsRoom lets a real volume run full, or
+// where none can be mounted the errors of one: what is refused did not run,
+// reads of evidence go on, and with room again the gate goes on by itself.
+func TestAFullVolumeStopsStatementsUntilThereIsRoom(t *testing.T) {
+	volume, real := smallVolume(t)
+	if !real {
+		require.Equal(t, "audit_unavailable", onAFullVolume(t).text(t, "error_code"))
+		return
+	}
+	d := newErrorDir(t)
+	ballast := filepath.Join(volume, "ballast")
+	require.NoError(t, os.WriteFile(ballast, make([]byte, 1<<20), 0o600))
+	g := startGate(t, d, "GATE_AUDIT_WAL_PATH="+filepath.Join(volume, "audit.wal"), "GATE_AUDIT_PREALLOCATE_BYTES=65536")
+	sql := "INSERT INTO customers SELECT 1000 + count(*), 'x', 'x' FROM customers"
+	written := 1
+	var refused reply
+	require.Eventually(t, func() bool {
+		if refused = g.query(t, ask(sql)); refused.status == http.StatusOK {
+			written++
+		}
+		return refused.status != http.StatusOK
+	}, startPatience, time.Millisecond)
+	requireFault(t, refused, http.StatusServiceUnavailable, "audit_unavailable")
+	require.Equal(t, strconv.Itoa(written), g.value(t, "SELECT count(*) FROM customers"), "what was refused did not run")
+	require.Equal(t, "non-ok", g.health(t).Status)
+	require.Equal(t, http.StatusOK, g.get(t, "/audit").status)
+	require.NoError(t, os.Remove(ballast))
+	require.Eventually(t, func() bool { return g.query(t, ask(sql)).status == http.StatusOK }, startPatience, pollEvery)
+	require.Equal(t, "ok", g.health(t).Status)
+	g.stop()
+	g.stop = nil
+	require.Zero(t, <-g.ended, "%s", g.output)
+}
+
+// TestALogThatCannotBeSyncedEndsTheGate: after a failed sync nobody knows what is
+// on disk, so nothing is executed any more, the process ends with the code that
+// says so, and the next start judges what is there.
+func TestALogThatCannotBeSyncedEndsTheGate(t *testing.T) {
+	d := newErrorDir(t)
+	var broken atomic.Bool
+	fs := frametest.Inject(frame.OS{}, func(op frametest.Op) error {
+		if broken.Load() && op.Kind == frametest.Datasync && strings.HasSuffix(op.Name, "audit.wal") {
+			return syscall.EIO
+		}
+		return nil
+	})
+	g := startGateWith(t, d, func(a *app) { a.logFS = fs })
+	require.Equal(t, http.StatusOK, g.query(t, ask("UPDATE orders SET status = 'before' WHERE id = 1")).status)
+	broken.Store(true)
+	r := g.query(t, ask("UPDATE orders SET status = 'after' WHERE id = 1"))
+	details := requireFault(t, r, http.StatusServiceUnavailable, "audit_unavailable")
+	require.Equal(t, "unknown", details["outcome"], "of the evidence; nothing was executed")
+	require.Equal(t, "before", d.value(t, "SELECT status FROM orders WHERE id = 1"))
+	select {
+	case code := <-g.ended:
+		require.Equal(t, exitFatal, code)
+	case <-time.After(startPatience):
+		t.Fatalf("the gate goes on with a log that it cannot trust:\n%s", g.output)
+	}
+	g.stop()
+	g.stop = nil
+	g = startGate(t, d)
+	require.Equal(t, "before", d.value(t, "SELECT status FROM orders WHERE id = 1"))
+	require.Equal(t, http.StatusOK, g.query(t, ask("UPDATE orders SET status = 'again' WHERE id = 1")).status)
+}
