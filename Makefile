@@ -8,6 +8,7 @@ CRASHES   ?= 200
 CHANGES   ?= 1000
 WATCHROUNDS ?= 40
 DAMAGED   ?= 3000
+LARGE     ?= 5368709120
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 
 .DEFAULT_GOAL := help
@@ -81,6 +82,10 @@ verifiers: ## both verifiers of evidence: DAMAGED files of each kind (default 30
 	CHECKPOINT_CUTS=10000 $(GO) test -count=1 -timeout 60m -v -run Cut ./checkpoints
 	EVIDENCE_CUTS=10000 $(GO) test -count=1 -timeout 60m -v -run Cut ./eventlog/evidence
 	SECOND_VERIFIER_ROUNDS=$(DAMAGED) SECOND_VERIFIER_EVENTS=100000 $(GO) test -count=1 -timeout 60m -v ./fixtures/secondverifier
+
+.PHONY: large
+large: ## verify and rebuild from a log of LARGE bytes (default 5 GiB; twice that on disk) and show the peaks of memory
+	LARGE_LOG_BYTES=$(LARGE) $(GO) test -count=1 -timeout 120m -v ./fixtures/largelog
 
 .PHONY: watch
 watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch
