@@ -262,6 +262,10 @@ func (k *Keeper) accuse(kind frame.Kind, seq uint64, why error) {
 // Public implements evidence.Signer.
 func (k *Keeper) Public() checkpoint.PublicKey { return k.signer.Public() }
 
+// VKey is the verifier key of the log's checkpoints. It is to be called where
+// Signs alone.
+func (k *Keeper) VKey() string { return k.signer.VKey() }
+
 // Sign implements evidence.Signer.
 func (k *Keeper) Sign(message []byte) []byte { return k.o.Key.Sign(message) }
 

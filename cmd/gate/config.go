@@ -291,11 +291,10 @@ func (s *settings) auditFiles() (gateapi.AuditFiles, error) {
 	if f.WAL, err = filepath.Abs(s.AuditWALPath); err != nil {
 		return f, err
 	}
-	readable, err := filepath.Abs(s.AuditLogPath)
-	if err != nil {
+	if f.JSONL, err = filepath.Abs(s.AuditLogPath); err != nil {
 		return f, err
 	}
-	for _, dir := range append(splitList(s.AuditVerifyDirs), filepath.Dir(f.WAL), f.WAL+frame.SegmentsSuffix, filepath.Dir(readable)) {
+	for _, dir := range append(splitList(s.AuditVerifyDirs), filepath.Dir(f.WAL), f.WAL+frame.SegmentsSuffix, filepath.Dir(f.JSONL)) {
 		if dir, err = filepath.Abs(dir); err != nil {
 			return f, err
 		}

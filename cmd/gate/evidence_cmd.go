@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"writegate/cmd/terminal"
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/evidence"
 	"writegate/eventlog/frame"
 )
@@ -35,14 +36,15 @@ func (a *app) evidenceExportCommand() *cobra.Command {
 "logverify bundle" and "gate evidence verify" check without the log. The log is verified first.
 
 Unlike POST /audit/evidence the command has no limit of events or bytes; its memory does not grow
-with the range. FILE must not exist. The bundle is not signed: this version does not sign evidence.`,
+with the range. FILE must not exist. With GATE_EVIDENCE_SIGNING_ENABLED the bundle is signed, and
+holds a checkpoint of the log with proofs that the range is in it.`,
 		Example: "  gate evidence export audit-2026.json --from-seq 1 --to-seq 4000 --reason \"yearly audit\"",
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := a.settingsFor()
 			if err != nil {
 				return err
 			}
-			return a.exportEvidence(c.Context(), s.AuditWALPath, args[0], evidence.Request{First: from, Last: to, Reason: reason, CreatedAt: time.Now()})
+			return a.exportEvidence(c.Context(), s, args[0], evidence.Request{First: from, Last: to, Reason: reason, CreatedAt: time.Now()})
 		},
 	}
 	cmd.Flags().Uint64Var(&from, "from-seq", 1, "first event")
@@ -51,9 +53,18 @@ with the range. FILE must not exist. The bundle is not signed: this version does
 	return cmd
 }
 
-// exportEvidence verifies the log and writes what it vouches for.
-func (a *app) exportEvidence(ctx context.Context, wal, file string, r evidence.Request) error {
-	set, report, err := a.judgeLog(ctx, wal)
+// exportEvidence verifies the log, with the checkpoints beside it, and writes
+// what it vouches for.
+func (a *app) exportEvidence(ctx context.Context, s *settings, file string, r evidence.Request) error {
+	key, err := s.signingKey()
+	if err != nil {
+		return exitWith(exitConfigured, err)
+	}
+	papers, err := a.papers(s.AuditWALPath, verifyFlags{})
+	if err != nil {
+		return err
+	}
+	set, report, err := a.judgeWith(ctx, s.AuditWALPath, papers)
 	if err != nil {
 		return exitWith(exitPartial, errors.Join(err, set.Close()))
 	}
@@ -67,19 +78,34 @@ func (a *app) exportEvidence(ctx context.Context, wal, file string, r evidence.R
 	case r.First == 0 || r.First > r.Last || r.Last > report.VerifiedTo:
 		return fmt.Errorf("events %d to %d are not a range of the log, which has 1 to %d", r.First, r.Last, report.VerifiedTo)
 	}
-	genesis, err := set.Genesis()
-	if err != nil {
-		return exitWith(exitPartial, err)
-	}
-	bundle, err := evidence.Prepare(ctx, readLog{&set, genesis}, r, nil)
+	bundle, err := prepareBundle(ctx, &set, r, key, report.VerifiedTo)
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
 	if err := writeBundle(ctx, bundle, file, terminal.NewProgress(a.err, "writing", true)); err != nil {
 		return exitWith(exitFailed, err)
 	}
-	fmt.Fprintf(a.out, "Wrote events %d to %d of log %s into %s (%d bytes). Check it with `logverify bundle %s`.\n", r.First, r.Last, report.LogID, file, bundle.Size(), file)
+	signed := "not signed"
+	if key != nil {
+		signed = "signed by " + key.Public().ID()
+	}
+	fmt.Fprintf(a.out, "Wrote events %d to %d of log %s into %s (%d bytes, %s). Check it with `logverify bundle %s`.\n", r.First, r.Last, report.LogID, file, bundle.Size(), signed, file)
 	return nil
+}
+
+// prepareBundle reads the range, and the whole log up to size where it is signed.
+func prepareBundle(ctx context.Context, set *frame.Set, r evidence.Request, key *checkpoint.PrivateKey, size uint64) (*evidence.Bundle, error) {
+	genesis, err := set.Genesis()
+	if err != nil {
+		return nil, err
+	}
+	var signer evidence.Signer
+	if key != nil {
+		if signer, err = newReadSigner(ctx, key, set, genesis.Origin, size, r.First, r.Last); err != nil {
+			return nil, err
+		}
+	}
+	return evidence.Prepare(ctx, readLog{set, genesis}, r, signer)
 }
 
 // writeBundle writes beside the file and renames, so that a half bundle is
@@ -144,12 +170,21 @@ func (r readLog) Frames(ctx context.Context, first, last uint64) iter.Seq2[frame
 }
 
 func (a *app) evidenceVerifyCommand() *cobra.Command {
+	var keys []string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "verify FILE", Short: "Check an evidence bundle, without the log it came from", Args: cobra.ExactArgs(1),
 		Long: `Check an evidence bundle: its form to the last byte, every hash, link and number, every readable
-event against its record. Exit code 0: ok; 1: corruption_detected; 2: partial; 64: usage.`,
+event against its record; and where it is signed, signature, checkpoint and proofs. Without --key the
+bundle's own key is used, and the report says so: anyone can sign with a key of their own. With --key
+a bundle that is not signed by one of them is refused.
+
+Exit code 0: ok; 1: corruption_detected; 2: partial; 64: usage.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			trusted, err := terminal.Keys(keys)
+			if err != nil {
+				return err
+			}
 			in, err := os.Open(args[0])
 			if err != nil {
 				return err
@@ -160,7 +195,7 @@ event against its record. Exit code 0: ok; 1: corruption_detected; 2: partial; 6
 			if info, err := in.Stat(); err == nil {
 				size = info.Size()
 			}
-			report, err := evidence.Verify(c.Context(), in, evidence.Options{Path: args[0], Progress: func(done int64) { shown.Step(done, max(size, done)) }})
+			report, err := evidence.Verify(c.Context(), in, evidence.Options{Path: args[0], Keys: trusted, Progress: func(done int64) { shown.Step(done, max(size, done)) }})
 			if err = errors.Join(err, shown.Done()); err != nil {
 				return exitWith(exitPartial, err)
 			}
@@ -174,6 +209,7 @@ event against its record. Exit code 0: ok; 1: corruption_detected; 2: partial; 6
 			return exitAfter(report, nil)
 		},
 	}
+	cmd.Flags().StringArrayVar(&keys, "key", nil, terminal.KeyUsage)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as one JSON object")
 	return cmd
 }

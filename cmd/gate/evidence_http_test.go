@@ -30,7 +30,7 @@ func (g *testGate) busy(t testing.TB) {
 }
 
 func TestABundleIsCheckedWithoutTheService(t *testing.T) {
-	g := startShop(t)
+	g := startShop(t, "GATE_EVIDENCE_SIGNING_ENABLED=false")
 	g.busy(t)
 	head := g.head(t)
 	bundle := g.post(t, "/audit/evidence", `{"start_seq":1,"end_seq":`+strconv.FormatUint(head, 10)+`,"reason":"yearly audit"}`)

@@ -56,7 +56,7 @@ type gateDir struct {
 func newGateDir(t testing.TB, document []byte) gateDir {
 	t.Helper()
 	d := gateDir{path: t.TempDir(), database: postgres.ForTest(t), signing: newSigningPair(t)}
-	d.kept = newReceiptBook(d.signing.key)
+	d.kept = newReceiptBook()
 	if document == nil {
 		document = policy.Sample()
 	}
@@ -148,6 +148,7 @@ func startGateWith(t testing.TB, d gateDir, set func(*app), extra ...string) *te
 	a := &app{streams: streams{strings.NewReader(""), g.output, g.output}, environ: d.environ(extra...), ready: func(addr string) { ready <- addr }}
 	set(a)
 	g.signs = signs(a.environ)
+	d.kept.trust(a.environ)
 	go func() { g.ended <- a.run(ctx, []string{"serve"}) }()
 	select {
 	case addr := <-ready:

@@ -112,6 +112,7 @@ func (d gateDir) spawn(t testing.TB, f fall, extra ...string) *victim {
 		v.cmd.Env = append(v.cmd.Env, crashLinger+"="+lingering.String())
 	}
 	v.kept, v.signs = d.kept, signs(v.cmd.Env)
+	d.kept.trust(v.cmd.Env)
 	v.cmd.Stderr = &v.output
 	alive, err := v.cmd.StdinPipe()
 	require.NoError(t, err)

@@ -107,7 +107,7 @@ func TestABackupUnderLoadBringsBackTheLogAndAllItMeans(t *testing.T) {
 	require.Equal(t, want, got)
 	require.Equal(t, events, restored)
 
-	d.kept = newReceiptBook(d.signing.key) // receipts of what came after the backup are of a history that was given up
+	d.kept = newReceiptBook() // receipts of what came after the backup are of a history that was given up
 	g = startGate(t, d, append([]string{smallSegments}, patience...)...)
 	require.Equal(t, events, g.auditUpTo(t, m.LastSeq), "the API gives the same events")
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 2")).status)

@@ -16,6 +16,7 @@ import (
 	"writegate/commands/fault"
 	"writegate/eventlog"
 	"writegate/eventlog/event"
+	"writegate/eventlog/evidence"
 	"writegate/eventlog/frame"
 	"writegate/projections"
 )
@@ -32,26 +33,6 @@ func (a *app) logCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) logVerifyCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use: "verify [FILE]", Short: "Recompute every hash of the log; a running gate may go on", Args: cobra.MaximumNArgs(1),
-		Long: `Recompute every hash and link of the log and compare it with what is known elsewhere.
-
-FILE is GATE_AUDIT_WAL_PATH by default. Nothing is written. Exit code 0: ok; 1:
-corruption_detected; 2: partial, not everything could be looked at.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			path, err := a.walPath(args)
-			if err != nil {
-				return err
-			}
-			return a.verifyLog(c, path, asJSON)
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
-	return cmd
-}
-
 func (a *app) walPath(args []string) (string, error) {
 	if len(args) > 0 {
 		return args[0], nil
@@ -63,30 +44,27 @@ func (a *app) walPath(args []string) (string, error) {
 	return s.AuditWALPath, nil
 }
 
-func (a *app) verifyLog(c *cobra.Command, path string, asJSON bool) error {
-	set, report, err := a.judgeLog(c.Context(), path)
-	if err = errors.Join(err, set.Close()); err != nil {
-		return exitWith(exitPartial, err)
-	}
-	print := terminal.PrintReport
-	if asJSON {
-		print = terminal.PrintReportJSON
-	}
-	if err := print(c.OutOrStdout(), report); err != nil {
-		return exitWith(exitPartial, err)
-	}
-	return exitAfter(report, nil)
-}
-
 // judgeLog opens the files of a log for reading alone and verifies them. It
 // takes no writer's lock, so a gate may be running; the caller closes the set.
 func (a *app) judgeLog(ctx context.Context, path string) (frame.Set, frame.Report, error) {
+	return a.judgeWith(ctx, path, evidence.Outside{})
+}
+
+// judgeWith is judgeLog with what others kept of the log.
+func (a *app) judgeWith(ctx context.Context, path string, papers evidence.Outside) (frame.Set, frame.Report, error) {
 	set, err := frame.Discover(ctx, frame.OS{}, path)
 	if err != nil {
 		return set, frame.Report{}, err
 	}
+	anchors, warnings, err := papers.Anchors(ctx, &set)
+	if err != nil {
+		return set, frame.Report{}, err
+	}
 	progress := terminal.NewProgress(a.err, "verifying", true)
-	report, err := frame.Verify(ctx, set, frame.Options{Progress: progress.Step})
+	report, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors, Progress: progress.Step})
+	for _, w := range warnings {
+		report.Warn(w)
+	}
 	return set, report, errors.Join(err, progress.Done())
 }
 

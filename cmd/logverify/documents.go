@@ -76,7 +76,7 @@ type judgeOf func(context.Context, io.Reader, evidence.Options) (frame.Report, e
 
 // verifyDocument streams a file, or standard input, through its judge.
 func (c *runner) verifyDocument(file string, o evidence.Options, judge judgeOf, asJSON bool) error {
-	in, size, err := c.openInput(file)
+	in, size, err := c.inputs().Open(file)
 	if err != nil {
 		return err
 	}

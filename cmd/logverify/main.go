@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"writegate/cmd/terminal"
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/frame"
 )
 
@@ -48,6 +49,17 @@ type runner struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	code           int
+}
+
+func (c *runner) inputs() terminal.Inputs { return terminal.Inputs{Stdin: c.stdin} }
+
+// parseKeys reads the values of --key; what is no key is a mistake in the call.
+func parseKeys(values []string) ([]checkpoint.PublicKey, error) {
+	keys, err := terminal.Keys(values)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return keys, nil
 }
 
 // run is the whole command; it gives the exit code.

@@ -62,7 +62,7 @@ func (c *runner) receiptCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			papers, err := c.receipts(args[0])
+			papers, err := c.inputs().Receipts(args[0])
 			if err != nil {
 				return err
 			}
@@ -125,7 +125,7 @@ func (c *runner) checkpointCommand() *cobra.Command {
 					return usageError{fmt.Errorf("--witness: %w", err)}
 				}
 			}
-			text, err := c.readWhole(args[0], checkpoint.MaxNote)
+			text, err := c.inputs().ReadWhole(args[0], checkpoint.MaxNote)
 			if err != nil {
 				return err
 			}

@@ -42,7 +42,7 @@ func (c *runner) walCommand() *cobra.Command {
 }
 
 func keyFlag(cmd *cobra.Command, keys *[]string) {
-	cmd.Flags().StringArrayVar(keys, "key", nil, "public key to trust: a vkey, the raw key in base64, or a PEM file; may be repeated")
+	cmd.Flags().StringArrayVar(keys, "key", nil, terminal.KeyUsage)
 }
 
 func jsonFlag(cmd *cobra.Command, json *bool) {
@@ -77,13 +77,13 @@ func (c *runner) papers(file string, f walFlags) (o evidence.Outside, err error)
 		return o, err
 	}
 	for _, path := range f.receipts {
-		found, err := c.receipts(path)
+		found, err := c.inputs().Receipts(path)
 		if err != nil {
 			return o, err
 		}
 		o.Receipts = append(o.Receipts, found...)
 	}
-	o.Notes, err = c.notes(file, f.checkpoints)
+	o.Notes, err = c.inputs().Notes(file, f.checkpoints)
 	return o, err
 }
 

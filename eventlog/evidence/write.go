@@ -21,6 +21,8 @@ var (
 	ErrCorrupt = errors.New("the range is damaged")
 	// ErrReason: the reason is not UTF-8 of at most MaxReason bytes.
 	ErrReason = errors.New("the reason is too long or not UTF-8")
+	// ErrSign: the Signer has no checkpoint or no proof of the range.
+	ErrSign = errors.New("the bundle can't be signed")
 )
 
 // A RangeError says that a range is not one of the log's.
@@ -93,8 +95,8 @@ func Write(ctx context.Context, w io.Writer, src Source, req Request, s Signer) 
 
 // Prepare reads the range once, checks every hash, link and number of it,
 // measures the document, and has it signed; s is nil where signing is off. It
-// fails with *RangeError, ErrReason, *TooLargeError, ErrCorrupt, or an error of
-// src or s. That the range is the log's, and durable, is the caller's promise.
+// fails with *RangeError, ErrReason, *TooLargeError, ErrCorrupt, ErrSign, or an
+// error of src. That the range is the log's, and durable, is the caller's promise.
 func Prepare(ctx context.Context, src Source, req Request, s Signer) (*Bundle, error) {
 	if err := req.check(); err != nil {
 		return nil, err
@@ -213,26 +215,26 @@ func (b *Bundle) sign(ctx context.Context, s Signer) error {
 	h := &b.head
 	note, err := s.Checkpoint(ctx, h.end)
 	if err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
+		return fmt.Errorf("%w: checkpoint: %w", ErrSign, err)
 	}
 	h.signed, h.note, h.public, h.keyID = true, string(note), s.Public(), s.Public().ID()
 	tree, err := openNote(h.origin, h.note, []checkpoint.PublicKey{h.public})
 	if err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
+		return fmt.Errorf("%w: checkpoint: %w", ErrSign, err)
 	}
 	for _, seq := range h.ends() {
 		p, err := s.Prove(ctx, tree.Size, seq)
 		if err != nil {
-			return fmt.Errorf("inclusion proof of event %d: %w", seq, err)
+			return fmt.Errorf("%w: inclusion proof of event %d: %w", ErrSign, seq, err)
 		}
 		h.proofs = append(h.proofs, inclusion{seq, tree.Size, p})
 	}
 	if err := h.checkProofs(tree); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrSign, err)
 	}
 	signature := s.Sign(h.message())
 	if copy(h.signature[:], signature); !h.public.Verify(h.message(), signature) {
-		return errors.New("sign the bundle: the signature is not of the signer's own key")
+		return fmt.Errorf("%w: the signature is not of the signer's own key", ErrSign)
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"writegate/commands/fault"
+	"writegate/eventlog"
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/evidence"
 	"writegate/eventlog/frame"
 	"writegate/http/httpd"
@@ -92,15 +94,31 @@ func exportFault(err error) error {
 	case errors.As(err, &large):
 		return fault.New(fault.ResultTooLarge, "The bundle would be over a limit. Ask for events up to %d, or let the operator export it: `gate evidence export` has no limit.", large.SuggestedEnd).
 			With("events", large.Events).With("bytes", large.Bytes).With("max_events", large.MaxEvents).With("max_bytes", large.MaxBytes).With("suggested_end_seq", large.SuggestedEnd)
-	case errors.Is(err, evidence.ErrCorrupt):
+	case errors.Is(err, evidence.ErrCorrupt), errors.Is(err, eventlog.ErrCorrupt):
 		return fault.New(fault.AuditCorruptionDetected, "The range is damaged, so there is no bundle of it. GET /evidence/verify shows the damage.").Because(err)
+	case errors.Is(err, evidence.ErrSign):
+		return fault.New(fault.AuditUnavailable, "The bundle cannot be signed now, so there is none. The operator finds the reason in GET /logs.").Because(err)
 	}
 	return err
 }
 
+// A signingKeyBody is the key that evidence is signed with, in every form that
+// verifiers take.
+type signingKeyBody struct {
+	Algorithm string `json:"algorithm"`
+	KeyID     string `json:"key_id"`
+	PublicKey string `json:"public_key"` // base64 of 32 bytes
+	VKey      string `json:"vkey"`       // named by the log's origin
+}
+
 // signingKey is GET /audit/evidence/signing-public-key.
-func (a *api) signingKey(*httpd.Call) error {
-	return fault.New(fault.NotFound, "This service does not sign its evidence (GATE_EVIDENCE_SIGNING_ENABLED), so there is no key.")
+func (a *api) signingKey(c *httpd.Call) error {
+	if !a.Checkpoints.Signs() {
+		return fault.New(fault.NotFound, "This service does not sign its evidence (GATE_EVIDENCE_SIGNING_ENABLED), so there is no key.")
+	}
+	key := a.Checkpoints.Public()
+	c.JSON(http.StatusOK, signingKeyBody{checkpoint.Algorithm, key.ID(), key.Base64(), a.Checkpoints.VKey()})
+	return nil
 }
 
 // verifyFile is POST /audit/verify: a file of the service's own folders.
@@ -121,7 +139,7 @@ func (a *api) verifyFile(c *httpd.Call) error {
 	if path == a.Files.WAL {
 		return a.verifyEvidence(c)
 	}
-	report, err := verifyOne(c.Request.Context(), path)
+	report, err := a.verifyOne(c.Request.Context(), path)
 	if err != nil {
 		return err
 	}
@@ -132,6 +150,7 @@ func (a *api) verifyFile(c *httpd.Call) error {
 // AuditFiles are where files lie that POST /audit/verify may read.
 type AuditFiles struct {
 	WAL   string   // the log itself, absolute
+	JSONL string   // its readable copy, absolute
 	Roots []string // folders, absolute
 }
 
@@ -173,8 +192,9 @@ func regular(dir, name string) error {
 	return nil
 }
 
-// verifyOne tells a log from a readable copy by its first bytes.
-func verifyOne(ctx context.Context, path string) (frame.Report, error) {
+// verifyOne tells a log from a readable copy by its first bytes. The service's
+// own copy has to begin as its log does; others may be of other logs.
+func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return frame.Report{}, err
@@ -187,7 +207,11 @@ func verifyOne(ctx context.Context, path string) (frame.Report, error) {
 		if _, err := file.Seek(0, io.SeekStart); err != nil {
 			return frame.Report{}, err
 		}
-		return evidence.VerifyJSONL(ctx, file, evidence.Options{Path: path})
+		o := evidence.Options{Path: path}
+		if header := a.Source.Header(); path == a.Files.JSONL {
+			o.Header = &header
+		}
+		return evidence.VerifyJSONL(ctx, file, o)
 	}
 	set, err := frame.Discover(ctx, frame.OS{}, path)
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"errors"
@@ -20,16 +20,19 @@ const (
 	maxNoteFiles = 1 << 20  // checkpoints beside a log
 )
 
-// parseKeys reads each value of --key: a verifier key, the raw key in base64, or
-// a file that holds a key.
-func parseKeys(values []string) ([]checkpoint.PublicKey, error) {
+// KeyUsage describes the flag whose values Keys reads.
+const KeyUsage = "public key to trust: a vkey, the raw key in base64, or a PEM file; may be repeated"
+
+// Keys reads each value of --key: a verifier key, the raw key in base64, or a
+// file that holds a key. Its errors are mistakes of the caller.
+func Keys(values []string) ([]checkpoint.PublicKey, error) {
 	var keys []checkpoint.PublicKey
 	for _, v := range values {
 		key, err := checkpoint.ParsePublicKey([]byte(v))
 		if err != nil {
 			var fileErr error
 			if key, fileErr = checkpoint.LoadPublicKey(v); fileErr != nil {
-				return nil, usageError{fmt.Errorf("--key %.80s: neither a key (%w) nor a file with one (%w)", v, err, fileErr)}
+				return nil, fmt.Errorf("--key %.80s: neither a key (%w) nor a file with one (%w)", v, err, fileErr)
 			}
 		}
 		keys = append(keys, key)
@@ -37,10 +40,13 @@ func parseKeys(values []string) ([]checkpoint.PublicKey, error) {
 	return keys, nil
 }
 
-// openInput opens a file, or standard input for "-". size is 0 where it is not known.
-func (c *runner) openInput(file string) (in io.ReadCloser, size int64, err error) {
+// Inputs are the files that a person names; "-" is Stdin.
+type Inputs struct{ Stdin io.Reader }
+
+// Open opens a file. size is 0 where it is not known.
+func (i Inputs) Open(file string) (in io.ReadCloser, size int64, err error) {
 	if file == "-" {
-		return io.NopCloser(c.stdin), 0, nil
+		return io.NopCloser(i.Stdin), 0, nil
 	}
 	f, err := os.Open(file)
 	if err != nil {
@@ -56,9 +62,9 @@ func (c *runner) openInput(file string) (in io.ReadCloser, size int64, err error
 	return f, info.Size(), nil
 }
 
-// readWhole reads an input of at most limit bytes.
-func (c *runner) readWhole(file string, limit int64) (_ []byte, err error) {
-	in, _, err := c.openInput(file)
+// ReadWhole reads an input of at most limit bytes.
+func (i Inputs) ReadWhole(file string, limit int64) (_ []byte, err error) {
+	in, _, err := i.Open(file)
 	if err != nil {
 		return nil, err
 	}
@@ -70,8 +76,8 @@ func (c *runner) readWhole(file string, limit int64) (_ []byte, err error) {
 	return b, err
 }
 
-// receipts reads those of a file, or of every file in a folder: one a line.
-func (c *runner) receipts(path string) ([]evidence.Paper, error) {
+// Receipts reads those of a file, or of every file in a folder: one a line.
+func (i Inputs) Receipts(path string) ([]evidence.Paper, error) {
 	files := []string{path}
 	if entries, err := os.ReadDir(path); err == nil {
 		files = files[:0]
@@ -83,7 +89,7 @@ func (c *runner) receipts(path string) ([]evidence.Paper, error) {
 	}
 	var papers []evidence.Paper
 	for _, file := range files {
-		b, err := c.readWhole(file, maxPapers)
+		b, err := i.ReadWhole(file, maxPapers)
 		if err != nil {
 			return nil, err
 		}
@@ -109,8 +115,8 @@ func lines(file string, b []byte) []evidence.Paper {
 	return papers
 }
 
-// notes reads the checkpoints that were named, and those that lie beside a log.
-func (c *runner) notes(wal string, named []string) ([]evidence.Paper, error) {
+// Notes reads the checkpoints that were named, and those that lie beside a log.
+func (i Inputs) Notes(wal string, named []string) ([]evidence.Paper, error) {
 	beside, err := filepath.Glob(escapeGlob(wal+frame.CheckpointsSuffix) + "/*/*.note")
 	if err != nil {
 		return nil, err
@@ -121,7 +127,7 @@ func (c *runner) notes(wal string, named []string) ([]evidence.Paper, error) {
 	slices.Sort(beside)
 	var papers []evidence.Paper
 	for _, file := range append(beside, named...) {
-		b, err := c.readWhole(file, checkpoint.MaxNote)
+		b, err := i.ReadWhole(file, checkpoint.MaxNote)
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"writegate/cmd/terminal"
+	"writegate/eventlog/evidence"
+)
+
+// verifyFlags are what a log is held against, and how the report is printed.
+type verifyFlags struct {
+	receipts, checkpoints, keys []string
+	json                        bool
+}
+
+func (a *app) logVerifyCommand() *cobra.Command {
+	var f verifyFlags
+	cmd := &cobra.Command{
+		Use: "verify [FILE]", Short: "Recompute every hash of the log; a running gate may go on", Args: cobra.MaximumNArgs(1),
+		Long: `Recompute every hash and link of the log and compare it with what is known elsewhere: the head
+file and the signed checkpoints beside the log, and with --receipts and --checkpoint what others kept.
+
+FILE is GATE_AUDIT_WAL_PATH by default. Nothing is written. What was signed by a key that neither
+--key nor the log names is listed as untrusted. Exit code 0: ok; 1: corruption_detected; 2: partial,
+not everything could be looked at.`,
+		Example: "  gate log verify\n  gate log verify audit.wal --receipts kept-by-clients/ --key evidence-key.pub.pem",
+		RunE: func(c *cobra.Command, args []string) error {
+			path, err := a.walPath(args)
+			if err != nil {
+				return err
+			}
+			return a.verifyLog(c, path, f)
+		},
+	}
+	cmd.Flags().StringArrayVar(&f.receipts, "receipts", nil, "folder or file of receipts to hold against the log; may be repeated")
+	cmd.Flags().StringArrayVar(&f.checkpoints, "checkpoint", nil, "signed note to hold against the log; may be repeated")
+	cmd.Flags().StringArrayVar(&f.keys, "key", nil, terminal.KeyUsage)
+	cmd.Flags().BoolVar(&f.json, "json", false, "print the report as JSON")
+	return cmd
+}
+
+func (a *app) verifyLog(c *cobra.Command, path string, f verifyFlags) error {
+	// Papers are read first: what a running gate writes later is then no surprise.
+	papers, err := a.papers(path, f)
+	if err != nil {
+		return err
+	}
+	set, report, err := a.judgeWith(c.Context(), path, papers)
+	if err = errors.Join(err, set.Close()); err != nil {
+		return exitWith(exitPartial, err)
+	}
+	print := terminal.PrintReport
+	if f.json {
+		print = terminal.PrintReportJSON
+	}
+	if err := print(c.OutOrStdout(), report); err != nil {
+		return exitWith(exitPartial, err)
+	}
+	return exitAfter(report, nil)
+}
+
+// papers reads what was named, and the checkpoints beside the log.
+func (a *app) papers(wal string, f verifyFlags) (o evidence.Outside, err error) {
+	if o.Keys, err = terminal.Keys(f.keys); err != nil {
+		return o, err
+	}
+	in := terminal.Inputs{Stdin: a.in}
+	for _, path := range f.receipts {
+		found, err := in.Receipts(path)
+		if err != nil {
+			return o, exitWith(exitPartial, err)
+		}
+		o.Receipts = append(o.Receipts, found...)
+	}
+	if o.Notes, err = in.Notes(wal, f.checkpoints); err != nil {
+		return o, exitWith(exitPartial, err)
+	}
+	return o, nil
+}
