@@ -78,7 +78,7 @@ func (v vouchedGate) replaceBy(t testing.TB, copied gateDir) {
 		require.NoError(t, os.RemoveAll(filepath.Join(v.path, e.Name())))
 	}
 	copied.copyTo(t, v.path)
-	*v.kept = *newReceiptBook(v.signing.key) // what clients keep of the later history is another test's
+	*v.kept = *newReceiptBook() // what clients keep of the later history is another test's
 }
 
 func requireRefused(t testing.TB, g *testGate, kind string) {

@@ -65,6 +65,23 @@ func TestABundleIsSignedWithACheckpointAndProofs(t *testing.T) {
 	}
 }
 
+func TestAGateWithoutAKeySignsNothingAndSaysSo(t *testing.T) {
+	g := startShop(t, "GATE_EVIDENCE_SIGNING_ENABLED=false")
+	g.busy(t)
+	requireFault(t, g.get(t, "/audit/evidence/signing-public-key"), http.StatusNotFound, "not_found")
+	bundle := g.post(t, "/audit/evidence", fmt.Sprintf(`{"start_seq":1,"end_seq":%d,"reason":"yearly audit"}`, g.head(t)))
+	report := judgeBundle(t, bundle.body)
+	require.Equal(t, frame.OK, report.Status, "%+v", report.Faults)
+	require.Contains(t, strings.Join(report.NotExcluded, ";"), "signature: none")
+	changed := bytes.Replace(bundle.body, []byte("yearly"), []byte("weekly"), 1)
+	require.Equal(t, frame.OK, judgeBundle(t, changed).Status, "nobody signed the reason")
+	require.Equal(t, frame.Corruption, judgeBundle(t, bundle.body, g.signing.key).Status, "a key was given, so a signature is missing")
+	file := filepath.Join(t.TempDir(), "bundle.json")
+	out := new(lockedBuffer)
+	require.Zero(t, Run(t.Context(), []string{"evidence", "export", file}, streams{strings.NewReader(""), out, out}, g.environ("GATE_EVIDENCE_SIGNING_ENABLED=false")), out)
+	require.Contains(t, out.String(), "not signed")
+}
+
 // A bundle needs a checkpoint that covers it, which the gate makes: nobody's
 // answer wrote that event, so none has its receipt.
 func TestACheckpointForABundleIsNobodysReceipt(t *testing.T) {

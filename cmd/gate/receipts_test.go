@@ -31,8 +31,8 @@ type receiptBook struct {
 	keys     []checkpoint.PublicKey
 	texts    []string
 	kept     map[place]keptReceipt // by the event that it vouches for
-	answered map[string]uint64      // request id -> the last event that a receipt of it vouches for, 0 = none
-	faults   []error                // of mustKeep
+	answered map[string]uint64     // request id -> the last event that a receipt of it vouches for, 0 = none
+	faults   []error               // of mustKeep
 }
 
 // A place is that of an event in one log of a gate.
