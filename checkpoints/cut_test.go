@@ -13,7 +13,7 @@ import (
 	"writegate/eventlog/frame"
 )
 
-// TestNoLogThatWasCutIsServed cuts a log of three segments at random, and rolls
+// TestNoLogThatWasCutIsServed cuts a log of some segments at random, and rolls
 // back or removes everything else of its host: head file, projections, and
 // either the notes or what the witness is told. What is left knows of more than
 // the log has, so no such log is served. CHECKPOINT_CUTS sets how many cuts;
@@ -27,13 +27,13 @@ func TestNoLogThatWasCutIsServed(t *testing.T) {
 	}
 	h := newHost(t)
 	h.witness()
-	h.segments = 64 << 10
+	h.segments = 16 << 10
 	r := h.start()
 	for range 12 {
-		r.grow(1 + rand.IntN(50))
+		r.grow(20 + rand.IntN(20))
 		r.sign()
 	}
-	require.NotEmpty(t, r.log.Head().Segment)
+	require.Greater(t, r.log.Head().Segment, uint32(1))
 	vouched := r.known().Size
 	r.end()
 
@@ -48,7 +48,7 @@ func TestNoLogThatWasCutIsServed(t *testing.T) {
 				cut := one.moved(func(path string) bool {
 					return filepath.Ext(path) == ".wal" || keeps == "notes" && filepath.Ext(path) == ".note"
 				})
-				cut.cut(1 + rand.Int64N(cut.bytes()-1))
+				cut.cut(rand.Int64N(cut.bytes()))
 				r := cut.open()
 				if seq := r.log.Head().Seq; seq >= vouched {
 					r.end()

@@ -109,13 +109,37 @@ func (k *Keeper) Judge(ctx context.Context) (anchor event.Anchor, ok bool) {
 		k.digested = newest.Size
 		anchor, ok = event.Anchor{Level: string(frame.L4), Result: frame.AnchorMatch, Seq: newest.Size}, true
 	}
-	if k.signer == nil || view.Tree().Size() == 0 {
+	if k.signer == nil {
+		return anchor, ok
+	}
+	if view.Tree().Size() == 0 {
+		k.offerEmpty(ctx, view)
 		return anchor, ok
 	}
 	if n, err := k.make(view); err == nil {
 		k.offer(ctx, view, n)
 	}
 	return anchor, ok
+}
+
+// offerEmpty asks the witnesses about a log without events: one that knows some
+// under its name says so. It is no checkpoint that anybody keeps.
+func (k *Keeper) offerEmpty(ctx context.Context, view *projections.View) {
+	if len(k.o.Witnesses) == 0 {
+		return
+	}
+	n, err := k.signer.Sign(view.Tree(), 0, nil)
+	if err != nil {
+		_ = k.failed(err) // it is in Status
+		return
+	}
+	_, errs := checkpoint.Offer(ctx, k.o.Witnesses, view.Tree(), n)
+	for i, err := range errs {
+		var conflict *checkpoint.Conflict
+		if errors.As(err, &conflict) {
+			k.settle(i, 0, err)
+		}
+	}
 }
 
 // fits holds a note against the tree.
@@ -216,8 +240,7 @@ func (k *Keeper) each(view *projections.View, f projections.AuditFilter, take fu
 }
 
 // Begin is called when the startup event is written. It names the newest note in
-// an event if none does yet, and has a log that was empty vouched for: a witness
-// that knows a longer one under its name says so now.
+// an event if none does yet, and has a log that was empty vouched for.
 //
 // An error is in Status as well; it is no reason not to serve.
 func (k *Keeper) Begin(ctx context.Context, c *commands.Commands) error {
