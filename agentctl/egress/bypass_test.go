@@ -96,6 +96,7 @@ var bypasses = []struct {
 	{"opaque URL", "https:127.0.0.1:PORT", egress.URLForbidden},
 	{"http to loopback", "http://127.0.0.1:PLAIN/", egress.URLForbidden},
 	{"http by a name to loopback", "http://inside.test:PLAIN/", egress.Blocked},
+	{"http by a name to a public address", "http://elsewhere.test:PLAIN/", egress.Blocked},
 	{"http to a mapped address", "http://[::ffff:127.0.0.1]:PLAIN/", egress.URLForbidden},
 	{"file", "file:///etc/passwd", egress.URLForbidden},
 	{"gopher", "gopher://127.0.0.1:PORT/_INFO", egress.URLForbidden},
@@ -125,6 +126,7 @@ func insideRig(t *testing.T) (r *loopback.Internet, secure, plain string) {
 	r.Names.Has("private.test", []string{"10.1.2.3", "192.168.7.7"})
 	r.Names.Has("metadata.test", []string{"169.254.169.254"})
 	r.Names.Has("public.test", []string{"127.0.0.2"})
+	r.Names.Has("elsewhere.test", []string{"93.184.216.34"}) // is refused before the first packet
 	return r, secure, plain
 }
 

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -126,17 +128,26 @@ func TestVisitsShareNoConnection(t *testing.T) {
 	require.EqualValues(t, 3, connections.Load())
 }
 
+// A process reads the variables of proxies once, so the visit is made by another
+// one, which has them from its beginning.
 func TestProxiesOfTheEnvironmentAreNotUsed(t *testing.T) {
 	r := loopback.New(t)
-	r.Names.Has("public.test", []string{"127.0.0.2"})
-	proxy, _ := r.Serve(loopback.Inside, false, hello)
-	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"} {
-		t.Setenv(name, "http://127.0.0.1:"+proxy)
+	if os.Getenv("EGRESS_TEST_BEHIND_PROXY") != "" {
+		r.Names.Has("public.test", []string{"127.0.0.2"})
+		port, _ := r.Serve(loopback.Public, true, hello)
+		_, n, refusal := visit(t, guardOf(r), "https://public.test:"+port+"/", egress.Credential{})
+		require.Nil(t, refusal)
+		require.Equal(t, 5, n)
+		return
 	}
-	port, _ := r.Serve(loopback.Public, true, hello)
-	_, n, refusal := visit(t, guardOf(r), "https://public.test:"+port+"/", egress.Credential{})
-	require.Nil(t, refusal)
-	require.Equal(t, 5, n)
+	proxy, _ := r.Serve(loopback.Inside, false, hello)
+	child := exec.Command(os.Args[0], "-test.run=^TestProxiesOfTheEnvironmentAreNotUsed$")
+	child.Env = append(os.Environ(), "EGRESS_TEST_BEHIND_PROXY=1")
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"} {
+		child.Env = append(child.Env, name+"=http://127.0.0.1:"+proxy)
+	}
+	out, err := child.CombinedOutput()
+	require.NoError(t, err, "%s", out)
 	r.RequireInsideUntouched(t)
 }
 
