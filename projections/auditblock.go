@@ -94,18 +94,54 @@ func (t *tx) writeBlock(b *block) {
 	t.set(blockKey(keyBlock, b.no), encodeSpan(least, greatest))
 	t.set(blockKey(keyTimes, b.no), times)
 
-	positions := make(map[string][]uint16, blockEvents)
+	p := postings{at: make(map[string]int, blockEvents)}
 	for f := range fieldCount {
-		clear(positions)
-		for i := range b.entries {
-			if v := b.entries[i].values[f]; v != "" {
-				positions[v] = append(positions[v], uint16(i))
-			}
-		}
-		for v, list := range positions { // in any order: Pebble sorts, and keys do not repeat
-			t.set(postingKey(f, v, b.no), encodePosting(list))
+		p.gather(b, f)
+		for i := range p.lists { // in any order: Pebble sorts, and keys do not repeat
+			t.set(postingKey(f, p.values[i], b.no), encodePosting(p.lists[i]))
 		}
 	}
+}
+
+// postings are the positions of one field's values in a block.
+type postings struct {
+	at     map[string]int // by value, its place in what follows
+	values []string
+	lists  [][]uint16
+}
+
+// gather begins anew with a field. Neighbours often have the same value, as the
+// events of one statement do, and are not looked up again.
+func (p *postings) gather(b *block, f field) {
+	clear(p.at)
+	p.values, p.lists = p.values[:0], p.lists[:0]
+	last := -1
+	for i := range b.entries {
+		v := b.entries[i].values[f]
+		if v == "" {
+			continue
+		}
+		if last < 0 || p.values[last] != v {
+			last = p.place(v)
+		}
+		p.lists[last] = append(p.lists[last], uint16(i))
+	}
+}
+
+// place is where a value stands, at the end if it is new.
+func (p *postings) place(v string) int {
+	n, ok := p.at[v]
+	if !ok {
+		n = len(p.values)
+		p.at[v], p.values = n, append(p.values, v)
+		if n < cap(p.lists) { // the list of a field before is used again
+			p.lists = p.lists[:n+1]
+			p.lists[n] = p.lists[n][:0]
+		} else {
+			p.lists = append(p.lists, nil)
+		}
+	}
+	return n
 }
 
 func blockKey(prefix string, no uint32) []byte {
