@@ -451,6 +451,7 @@ func (l *Log) writeSuccessor(ctx context.Context, path string, r *retirement, s 
 		return id, err
 	}
 	start := s.Start
+	start.SigningVKey = next.Header().Signer
 	start.Predecessor = &event.Predecessor{LogID: r.LogID, LastSeq: r.Last, LastEventHash: r.Hash, Reason: r.Reason}
 	_, err = next.Append(ctx, Group{Drafts: []event.Draft{
 		event.New(l.o.Now(), event.Context{Actor: "system", Operation: "begin_log", Mode: s.Mode}, &start),

@@ -56,6 +56,9 @@ func (a *app) newLog(c *cobra.Command, reason string, asJSON bool) error {
 	o, warning := a.retireOptions(s)
 	var r eventlog.Retiring
 	if asked {
+		if o.SigningKey, err = s.signingKey(); err != nil {
+			return exitWith(exitConfigured, err)
+		}
 		r, err = eventlog.Retire(c.Context(), o, successorOf(s, reason))
 	} else {
 		r, err = eventlog.JudgeForRetirement(c.Context(), o)

@@ -194,3 +194,18 @@ func TestAKeyIsChangedByAStartWithAnother(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"", first, second}, d.startupKeys(t))
 }
+
+func TestALogThatFollowsAnotherNamesTheKeyAtOnce(t *testing.T) {
+	d := newGateDir(t, nil)
+	startGate(t, d).end(t)
+	code, out, errs := d.command(t, "log", "new", "--accept-loss", "a drill")
+	require.Zero(t, code, "%s%s", out, errs)
+	log := d.openLog(t)
+	require.NotEmpty(t, log.Header().Signer)
+	require.NoError(t, log.Close(context.Background()))
+	require.Equal(t, []string{log.Header().Signer}, d.startupKeys(t))
+	require.NoError(t, os.Chmod(d.signing.private, 0o640))
+	code, _, errs = d.command(t, "log", "new", "--accept-loss", "a drill")
+	require.Equal(t, exitConfigured, code, "a log that is to be signed does not begin without its key")
+	require.Contains(t, errs, "chmod 600")
+}
