@@ -52,7 +52,7 @@ crash: ## kill -9 loops on the event log and on the whole gate under load: CRASH
 
 .PHONY: outcomes
 outcomes: ## break every form of execution at every message with every fault, and compare what is recorded with the database
-	OUTCOMES_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 90m -v -run 'RecordedOutcome|KilledAtAnyMessage' ./cmd/gate
+	OUTCOMES_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 90m -v -run 'RecordedOutcome|KilledAtAnyMessage|WhateverBefalls|AFailover' ./cmd/gate
 
 .PHONY: policies
 policies: ## change the active policy under load, forwards and back, CHANGES times (default 1000), and recompute every decision

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/fixtures/faultproxy"
+	"writegate/fixtures/postgres"
+	"writegate/sqlgate/policyfolder"
 )
 
 // Short patience of a gate whose conversations are broken, and a hold beyond it:
@@ -90,7 +92,14 @@ type bench struct {
 
 func newBench(t testing.TB, marks bool) *bench {
 	t.Helper()
-	d := newGateDir(t, []byte(outcomesPolicy))
+	return newBenchOn(t, postgres.ForTest(t), marks)
+}
+
+// newBenchOn is newBench in front of an empty database that is there.
+func newBenchOn(t testing.TB, database string, marks bool) *bench {
+	t.Helper()
+	d := gateDir{path: t.TempDir(), database: database}
+	require.NoError(t, policyfolder.Create(d.file("policies"), policyfolder.DefaultManifest, []byte(outcomesPolicy)))
 	d.execute(t, outcomesTables)
 	b := &bench{gateDir: d, t: t, direct: d.database, extra: impatient, marks: marks}
 	if marks {
@@ -219,7 +228,7 @@ func (b *bench) play(t testing.TB, c outcomeCase, tally *tally) {
 		b.gate.end(t)
 		b.gate = startGate(t, b.gateDir, b.extra...)
 	}
-	state, outcome := b.settle(t, r)
+	state, outcome := b.settle(t, r.text(t, "execution_id"))
 	assert.True(t, b.proxy.Quiet(startPatience), what)
 	applied := b.applied(t, c.form, name)
 	tally.note(fired, r, state, outcome)
@@ -234,9 +243,8 @@ func (b *bench) play(t testing.TB, c outcomeCase, tally *tally) {
 }
 
 // settle asks until the gate knows, or knows that nobody can know.
-func (b *bench) settle(t testing.TB, r reply) (state, outcome string) {
+func (b *bench) settle(t testing.TB, id string) (state, outcome string) {
 	t.Helper()
-	id := r.text(t, "execution_id")
 	if id == "" {
 		return "", ""
 	}
@@ -262,9 +270,11 @@ func (b *bench) settle(t testing.TB, r reply) (state, outcome string) {
 // rest: what nobody waits for any more may still run.
 func (b *bench) applied(t testing.TB, f *form, name string) string {
 	t.Helper()
+	var busy string
 	require.Eventually(t, func() bool {
-		return b.ask(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'gate/%' AND state <> 'idle'") == "0"
-	}, startPatience, 20*time.Millisecond, "the database does not come to rest")
+		busy = b.ask(t, "SELECT string_agg(concat_ws(' ', pid, state, wait_event, query), '; ') FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'gate/%' AND state <> 'idle'")
+		return busy == ""
+	}, startPatience, 20*time.Millisecond, "the database does not come to rest: %s", words{&busy})
 	if f.reads {
 		return "0"
 	}
@@ -338,3 +348,8 @@ func (y *tally) note(fired bool, r reply, state, outcome string) {
 func (y *tally) String() string {
 	return fmt.Sprintf("%d cases, %d of them undisturbed; answered and settled as %v", y.cases, y.calm, y.by)
 }
+
+// words prints a text as it is when it is printed, not when it is passed.
+type words struct{ text *string }
+
+func (w words) String() string { return *w.text }
