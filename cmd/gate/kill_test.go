@@ -200,6 +200,8 @@ type life struct {
 	active string         // policy version, by the log that the last gate left; "" = none yet
 	deaths map[string]int // what they died of
 	open   map[string]bool
+
+	checked int // writes left open, and settled by the last gate
 }
 
 func beginLife(t *testing.T) *life {
@@ -328,6 +330,7 @@ func (l *life) finish() {
 	require.NotEmpty(t, v.base, "%s", &v.output)
 	l.serves(v)
 	l.book.finish(t, v)
+	l.settleUnknown(v)
 	verified, err := v.try(http.MethodGet, "/evidence/verify", "")
 	require.NoError(t, err)
 	require.Equal(t, "ok", verified.field("status"), "%s", verified.body)
@@ -337,6 +340,38 @@ func (l *life) finish() {
 	l.settled(story)
 	require.Empty(t, l.open, "executions without a result after a clean end")
 	l.checkDisk(t)
+}
+
+// settleUnknown has the outcome of each write that a death left open asked of the
+// database: what it says is what the tables hold, by the id of the transaction.
+func (l *life) settleUnknown(v *victim) {
+	t := l.t
+	g := &testGate{gateDir: gateDir{path: l.path, database: l.database}, base: v.base, client: v.client} // keeps no receipts: they are not of its requests
+	rows := map[string]bool{}
+	for xid := range strings.SplitSeq(l.value(t, "SELECT string_agg(DISTINCT xmin::text, ' ') FROM (SELECT xmin FROM ledger UNION ALL SELECT xmin FROM held UNION ALL SELECT xmin FROM forgotten) x"), " ") {
+		rows[xid] = true
+	}
+	var page struct {
+		Items []struct {
+			ExecutionID string `json:"execution_id"`
+		}
+	}
+	unmarshal(t, g.get(t, "/executions?execution_state=unknown&limit=1000").body, &page)
+	for _, x := range page.Items {
+		state, outcome := settleAt(t, g, x.ExecutionID)
+		if state == "unknown" {
+			require.Equal(t, "not_knowable", outcome)
+			require.Equal(t, "alone", g.get(t, "/executions/"+x.ExecutionID).text(t, "path"))
+			continue
+		}
+		read := g.get(t, "/executions/"+x.ExecutionID).json(t)
+		if read["path"] == "tx" {
+			xid, err := strconv.ParseUint(fmt.Sprint(read["xid"]), 10, 64)
+			require.NoError(t, err, "%v", read)
+			require.Equal(t, rows[strconv.FormatUint(uint64(uint32(xid)), 10)], state == "success", "%v", read)
+		}
+		l.checked++
+	}
 }
 
 // dead is how many gates were killed, those that ended in peace left out.
@@ -359,8 +394,8 @@ func (l *life) String() string {
 			unknown++
 		}
 	}
-	return fmt.Sprintf("deaths %v; %d requests, %d answered, %d not; %d rows acknowledged, %d keys answered with unknown; %d approvals",
-		l.deaths, l.book.requests, len(l.book.told), l.book.unanswered, acknowledged, unknown, len(l.book.created))
+	return fmt.Sprintf("deaths %v; %d requests, %d answered, %d not; %d rows acknowledged, %d keys answered with unknown; %d approvals; %d outcomes settled",
+		l.deaths, l.book.requests, len(l.book.told), l.book.unanswered, acknowledged, unknown, len(l.book.created), l.checked)
 }
 
 // TestEveryNamedStepHasItsDeath reads the names of the steps from the source.

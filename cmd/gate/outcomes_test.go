@@ -248,21 +248,26 @@ func (b *bench) settle(t testing.TB, id string) (state, outcome string) {
 	if id == "" {
 		return "", ""
 	}
-	var last reply
+	return settleAt(t, b.gate, id)
+}
+
+func settleAt(t testing.TB, g *testGate, id string) (state, outcome string) {
+	t.Helper()
+	last := new(reply)
 	require.Eventually(t, func() bool {
-		if last = b.gate.get(t, "/executions/"+id); last.status != http.StatusOK {
+		if *last = g.get(t, "/executions/"+id); last.status != http.StatusOK {
 			return false
 		}
 		state, outcome = last.text(t, "execution_state"), last.text(t, "outcome")
 		switch {
 		case state == "unknown" && outcome != "not_knowable":
-			b.gate.checkOutcome(t, id)
+			g.checkOutcome(t, id)
 			return false
 		case state == "dispatched": // in haste the answer is ahead of the projections
 			return false
 		}
 		return true
-	}, startPatience, 20*time.Millisecond, "%s", &last)
+	}, startPatience, 20*time.Millisecond, "%s", last)
 	return state, outcome
 }
 
