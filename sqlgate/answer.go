@@ -9,6 +9,7 @@ import (
 	"writegate/commands"
 	"writegate/eventlog/event"
 	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policy"
 )
 
@@ -36,6 +37,8 @@ type Answer struct {
 	Bypass         bool
 	Preview        bool
 	Trace          []policy.TraceEntry // preview alone
+	Plan           *pgexec.Plan        // of a preview, where it could be had
+	PlanOmitted    string              // why not; "" where estimates are off
 	PolicyVersion  string
 	RequestID      string
 
@@ -111,6 +114,12 @@ func (a *Answer) appendBody(dst, rows, columns []byte, omitted bool) []byte {
 		dst = a.appendReason(dst)
 		dst = append(dst, `,"would_execute":false,"audit_written":false,"rule_trace":`...)
 		dst = appendValue(dst, a.Trace)
+		if a.Plan != nil {
+			dst = appendValue(append(dst, `,"plan":`...), a.Plan)
+		}
+		if a.PlanOmitted != "" {
+			dst = appendString(append(dst, `,"plan_omitted":`...), a.PlanOmitted)
+		}
 	case a.Executed:
 		dst = appendBool(append(dst, `,"enforced":`...), a.Enforced)
 		if a.Bypass {

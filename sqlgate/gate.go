@@ -56,6 +56,8 @@ type Options struct {
 	ReplayTimeout time.Duration
 	RequireImpact bool // an activation must name the impact that was looked at
 
+	PlanEstimates bool // ask the database for plans in previews and for approvals, where that is provably harmless
+
 	MaxSessions  int              // prepared-statement sessions at most
 	SessionClock func() time.Time // by which they idle; nil is Now
 
@@ -343,5 +345,6 @@ func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
 	a := s.answer()
 	f := s.facts()
 	a.Preview, a.Trace = true, s.policy.policy.Trace(&f)
+	a.Plan, a.PlanOmitted = g.estimate(ctx, s)
 	return a, nil
 }

@@ -106,7 +106,7 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 func Explain(ctx context.Context, c *classify.Classifier, sql string, claims policy.CaseContext, markerTable string, p, other *policy.Policy) (*DryRunDecision, error) {
 	seen, err := c.Classify(ctx, sql)
 	if err == nil {
-		err = needsSession(&seen)
+		err = needsSession(&seen, claims.SessionID)
 	}
 	if err != nil {
 		return nil, err

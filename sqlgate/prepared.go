@@ -33,7 +33,7 @@ func (g *Gate) joinSession(ctx context.Context, s *submission) (leave func(), er
 	leave = func() {}
 	control := s.classification.Session
 	if control != nil && s.SessionID == "" {
-		return leave, fault.New(fault.SessionNotFound, "PREPARE, EXECUTE and DEALLOCATE need a session_id: prepared statements belong to a session of the gate. Send one, or send the statement itself.")
+		return leave, errNoSessionID()
 	}
 	if s.SessionID != "" {
 		if leave, err = g.enterSession(ctx, s); err != nil {
@@ -49,6 +49,10 @@ func (g *Gate) joinSession(ctx context.Context, s *submission) (leave func(), er
 		err = g.mayDeallocate(s)
 	}
 	return leave, err
+}
+
+func errNoSessionID() error {
+	return fault.New(fault.SessionNotFound, "PREPARE, EXECUTE and DEALLOCATE need a session_id: prepared statements belong to a session of the gate. Send one, or send the statement itself.")
 }
 
 // enterSession finds the session. For what needs none it may be absent, but
@@ -257,11 +261,17 @@ func (s *submission) controlTag() string {
 // isControl reports whether the gate answers the statement itself.
 func (s *submission) isControl() bool { return policy.SessionControl(s.classification.QueryType) }
 
-// needsSession refuses what cannot be judged without a session, where there is
-// none: a dry run.
-func needsSession(c *classify.Classification) error {
-	if c.QueryType == classify.TypeExecute {
-		return fault.New(fault.SessionNotFound, "A dry run knows no prepared-statement sessions. Send the statement that was prepared instead of its EXECUTE.")
+// needsSession refuses in a dry run, which has no sessions, what a preview in
+// none would refuse.
+func needsSession(c *classify.Classification, sessionID string) error {
+	switch c.QueryType {
+	case classify.TypePrepare, classify.TypeExecute, classify.TypeDeallocate:
+		if sessionID == "" {
+			return errNoSessionID()
+		}
+		if c.QueryType != classify.TypePrepare {
+			return errNoSession()
+		}
 	}
 	return nil
 }

@@ -234,7 +234,7 @@ func (g *service) openGate(ctx context.Context) (err error) {
 		QueryTimeout: millis(s.DBQueryTimeout), BulkTimeout: millis(s.DBBulkTimeout), ResultRows: s.MaxResultRows, ResultBytes: s.MaxResultBytes, MarkerTable: s.OutcomeMarkerTable,
 		Policies: sqlgate.PolicySource{Dir: s.PolicyDir, Manifest: s.PolicyManifest, DefaultTTL: s.ApprovalTTL},
 		Events:   g.events.From, ReplayTimeout: millis(s.ReplayTimeout), RequireImpact: s.RequireImpact,
-		MaxSessions: s.MaxSessions, SessionClock: g.sessionClock,
+		PlanEstimates: s.PlanEstimates, MaxSessions: s.MaxSessions, SessionClock: g.sessionClock,
 		StatusOf: httpd.Status, Logger: g.log, Step: g.step,
 	})
 	return err

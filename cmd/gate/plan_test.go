@@ -1,0 +1,161 @@
+package main
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// planTables are plain tables, and one of each kind behind which a function stands
+// that runs while PostgreSQL plans. It fails, so that a plan that was asked for
+// shows as one that the database refused.
+const planTables = `
+CREATE TABLE plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n int NOT NULL DEFAULT 7, note text, at timestamptz DEFAULT now(), CHECK (n > 0));
+CREATE TABLE child (id serial PRIMARY KEY, plain_id bigint REFERENCES plain ON DELETE CASCADE, doc jsonb);
+CREATE INDEX ON plain (lower(note));
+INSERT INTO plain (n) SELECT n FROM generate_series(1, 1000) AS n;
+ANALYZE plain;
+CREATE FUNCTION ran(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN IF current_setting('test.armed', true) IS NULL THEN RAISE 'it ran'; END IF; RETURN $1; END $$;
+CREATE FUNCTION ran(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE 'it ran'; END $$;
+CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'it ran'; END $$;
+SET test.armed = 'no';
+CREATE TABLE by_check (n int CHECK (ran(n) > 0));
+CREATE TABLE by_default (n int DEFAULT ran(1), m int);
+CREATE TABLE by_generated (n int, m int GENERATED ALWAYS AS (ran(n)) STORED);
+CREATE TABLE by_index (n int);
+CREATE INDEX ON by_index (ran(n));
+CREATE TABLE by_predicate (n int);
+CREATE INDEX ON by_predicate (n) WHERE ran(3) > 0;
+CREATE TABLE by_statistics (n int, m int);
+CREATE STATISTICS by_statistics_of ON (ran(n)), m FROM by_statistics;
+CREATE TABLE by_partition (n int) PARTITION BY LIST (ran(n));
+CREATE TABLE by_children (n int);
+CREATE TABLE a_child (CHECK (ran(n) > 0)) INHERITS (by_children);
+CREATE TABLE by_rule (n int);
+CREATE RULE r AS ON INSERT TO by_rule DO ALSO INSERT INTO plain (n) VALUES (ran(1));
+CREATE TABLE by_policy (n int);
+ALTER TABLE by_policy ENABLE ROW LEVEL SECURITY;
+CREATE POLICY p ON by_policy USING (ran(n) > 0);
+CREATE VIEW by_view AS SELECT ran(1) AS n;
+CREATE DOMAIN positive AS int CHECK (ran(VALUE) > 0);
+CREATE TABLE by_domain (n positive);
+CREATE TABLE by_trigger (id int PRIMARY KEY);
+CREATE TRIGGER t BEFORE INSERT ON by_trigger FOR EACH ROW EXECUTE FUNCTION audit();
+CREATE TYPE pair AS (a positive, b text);
+CREATE OPERATOR <=> (LEFTARG = int, RIGHTARG = int, FUNCTION = int4eq);
+CREATE FUNCTION shout(plain) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE 'it ran'; END $$`
+
+func startPlanning(t *testing.T, mode string) *testGate {
+	t.Helper()
+	d := newGateDir(t, []byte(openPolicy))
+	d.execute(t, planTables)
+	return startGate(t, d, "GATE_PLAN_ESTIMATES=true", "GATE_MODE="+mode)
+}
+
+func TestAPreviewShowsThePlanOfAPlainStatement(t *testing.T) {
+	g := startPlanning(t, "enforce")
+	for sql, want := range map[string]struct {
+		node  string
+		least float64
+		most  float64
+	}{
+		"SELECT * FROM plain WHERE n > 0":                                                {"Seq Scan", 900, 1000},
+		"SELECT note FROM plain WHERE id = 7":                                            {"", 1, 1},
+		"UPDATE plain SET note = 'x' WHERE n <= 500":                                     {"Update", 400, 600},
+		"DELETE FROM plain":                                                              {"Delete", 1000, 1000},
+		"INSERT INTO child (plain_id, doc) VALUES (1, '{}'), (2, NULL)":                  {"Insert", 2, 2},
+		"INSERT INTO by_trigger VALUES (1)":                                              {"Insert", 1, 1},
+		"MERGE INTO plain p USING child c ON p.id = c.plain_id WHEN MATCHED THEN DELETE": {"Merge", 0, 10_000},
+		`SELECT "n" FROM public.plain AS "p" ORDER BY id DESC LIMIT 5`:                   {"Limit", 5, 5},
+	} {
+		r := g.query(t, ask(sql), "mode=preview").json(t)
+		plan, ok := r["plan"].(map[string]any)
+		require.True(t, ok, "%s: %v", sql, r["plan_omitted"])
+		if want.node != "" {
+			require.Equal(t, want.node, plan["node"], sql)
+		}
+		require.GreaterOrEqual(t, plan["rows"], want.least, sql)
+		require.LessOrEqual(t, plan["rows"], want.most, sql)
+		require.NotContains(t, r, "plan_omitted")
+	}
+	require.Equal(t, "1000", g.value(t, "SELECT count(*) FROM plain WHERE note IS NULL"), "nothing was executed")
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM child"))
+	require.Equal(t, 0.0, g.get(t, "/runtime/stats").json(t)["pool"].(map[string]any)["in_use"])
+
+	r := g.query(t, ask("DELETE FROM plain WHERE n < 100"))
+	require.Equal(t, http.StatusAccepted, r.status, "%s", r.body)
+	impact := g.record(t, r.text(t, "approval_id"))["impact"].(map[string]any)
+	require.Equal(t, "Delete", impact["node"])
+	require.InDelta(t, 99, impact["rows"], 30)
+}
+
+// TestAPlanIsNotAskedForWhereSomethingCouldRun goes through every kind of thing
+// behind which a user's code runs while a statement is planned.
+func TestAPlanIsNotAskedForWhereSomethingCouldRun(t *testing.T) {
+	g := startPlanning(t, "shadow")
+	const code, kind = "a relation uses code that is not built in", "a relation is no plain table"
+	for sql, want := range map[string]string{
+		"SELECT * FROM by_check WHERE n = 1":        code,
+		"INSERT INTO by_default (m) VALUES (1)":     code,
+		"INSERT INTO by_generated (n) VALUES (1)":   code,
+		"SELECT * FROM by_index WHERE n = 1":        code,
+		"SELECT * FROM by_predicate WHERE n = 1":    code,
+		"SELECT * FROM by_statistics WHERE n = 1":   code,
+		"SELECT * FROM by_partition WHERE n = 1":    code,
+		"SELECT * FROM by_children WHERE n = 1":     code,
+		"INSERT INTO by_rule VALUES (1)":            kind,
+		"SELECT * FROM by_policy":                   kind,
+		"SELECT * FROM by_view":                     kind,
+		"SELECT * FROM pg_catalog.pg_tables":        kind,
+		"INSERT INTO by_domain VALUES (1)":          "a column has a type that is not built in",
+		"SELECT n <=> 1 FROM plain":                 "the statement has the risk signal unknown_function",
+		"SELECT plain.shout FROM plain":             "a function that is not built in bears a name of the text",
+		`SELECT plain."shout" FROM plain`:           "a function that is not built in bears a name of the text",
+		"SELECT '(5,x)'::pair FROM plain":           "the statement has the risk signal unknown_function",
+		"SELECT '{5}'::positive[] FROM plain":       "the statement has the risk signal unknown_function",
+		"SELECT '(5)'::by_domain FROM plain":        "the statement has the risk signal unknown_function",
+		`SELECT U&"\006e" FROM plain`:               "a name in the text is written in an unusual way",
+		"SELECT id FROM nowhere":                    "a relation is not there",
+		"SELECT ran(1) FROM plain":                  "the statement has the risk signal unknown_function",
+		"SELECT pg_sleep(1)":                        "the statement has the risk signal delay_function",
+		"SELECT n FROM plain WHERE n = $1":          "the statement has parameters",
+		"CREATE TABLE x (n int)":                    "a CREATE has no plan that could be asked for",
+		"EXPLAIN SELECT 1":                          "a EXPLAIN has no plan that could be asked for",
+		"SELECT n FROM plain WHERE nope = 1":        "the database refused to plan the statement",
+		"SELECT pg_input_is_valid('5', 'positive')": "the statement has the risk signal unknown_function",
+	} {
+		r := g.query(t, ask(sql), "mode=preview").json(t)
+		require.Equal(t, []any{want, nil}, pick(r, "plan_omitted", "plan"), sql)
+	}
+	for _, c := range []struct{ made, dropped, want string }{
+		{"CREATE OPERATOR + (LEFTARG = text, RIGHTARG = text, FUNCTION = textcat)", "DROP OPERATOR + (text, text)", "an operator that is not built in bears a name of the text"},
+		{"CREATE DOMAIN note AS text CHECK (ran(VALUE) <> '')", "DROP DOMAIN note", "a type that is not built in bears a name of the text"},
+		{"CREATE FUNCTION note(plain) RETURNS text LANGUAGE sql AS 'SELECT 1'", "DROP FUNCTION note", "a function that is not built in bears a name of the text"},
+		{"CREATE CAST (date AS int) WITHOUT FUNCTION", "DROP CAST (date AS int)", "the database has casts that are not built in"},
+		{"SELECT 1", "SELECT 1", ""},
+	} {
+		g.execute(t, c.made)
+		r := g.query(t, ask("SELECT note FROM plain"), "mode=preview")
+		require.Equal(t, c.want, r.text(t, "plan_omitted"), c.made)
+		g.execute(t, c.dropped)
+	}
+}
+
+// Without the setting nobody is asked, and nothing is said of it.
+func TestPlansAreOffByDefault(t *testing.T) {
+	g := startShop(t)
+	r := g.query(t, ask("SELECT id FROM orders"), "mode=preview").json(t)
+	require.NotContains(t, r, "plan")
+	require.NotContains(t, r, "plan_omitted")
+	require.Nil(t, g.record(t, g.hold(t, ask("DELETE FROM orders WHERE id = 3")))["impact"])
+}
+
+// A database that is away costs a preview its plan and nothing else.
+func TestAPreviewNeedsNoDatabase(t *testing.T) {
+	d := newErrorDir(t)
+	d.database = "postgres://gate:gate@127.0.0.1:1/shop"
+	g := startGate(t, d, "GATE_PLAN_ESTIMATES=true")
+	r := g.query(t, ask("SELECT id FROM orders"), "mode=preview")
+	require.Equal(t, []any{http.StatusOK, "ALLOW", "the database gave no connection in time"}, []any{r.status, r.text(t, "decision"), r.text(t, "plan_omitted")})
+}

@@ -1,0 +1,153 @@
+package pgexec
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Bounds of an estimate. It is a courtesy: nobody may wait for it, or on it.
+const (
+	planTime      = 500 * time.Millisecond
+	planLockTime  = 100 * time.Millisecond
+	planPatience  = time.Second
+	mostPlanBytes = 1 << 20
+)
+
+// A PlanRequest is a statement whose plan is asked for, with every name in it.
+type PlanRequest struct {
+	SQL       string   // SELECT, INSERT, UPDATE, DELETE or MERGE, without parameters
+	Write     bool     // on the writer's connections
+	Relations []string // schema.table, all that it names
+	Words     []string // every identifier and keyword of the text
+	Operators []string // every operator of the text
+}
+
+// A Plan is what the server expects of a statement. Rows are those that it gives
+// or changes.
+type Plan struct {
+	Node        string  `json:"node"`
+	Rows        int64   `json:"rows"`
+	StartupCost float64 `json:"startup_cost"`
+	TotalCost   float64 `json:"total_cost"`
+}
+
+// impliedOperators are those that the grammar writes for a client: comparisons of
+// IN, BETWEEN, CASE, ORDER BY and DISTINCT, and LIKE with its kin.
+var impliedOperators = []string{"=", "<>", "<", ">", "<=", ">=", "~", "!~", "~*", "!~*", "~~", "!~~", "~~*", "!~~*", "||", "+", "-"}
+
+// harmlessSQL answers why the plan of a statement must not be asked for, "" where
+// nothing of a user's can run while it is planned (design/execution-and-wire.md
+// part 6). Plain EXPLAIN runs code: constants are folded, and checks, defaults,
+// index expressions and the like are looked at. So nothing that the text names
+// may be anything but built in, and its relations have to be plain tables with
+// nothing of a user's behind them. Pinned objects have no entries in pg_depend,
+// so any entry there that leads to code is a user's.
+const harmlessSQL = `WITH RECURSIVE named AS (
+ SELECT c.oid FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+  WHERE pg_catalog.concat(n.nspname, '.', c.relname) OPERATOR(pg_catalog.=) ANY ($1)),
+rel AS (SELECT named.oid FROM named UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i JOIN rel ON i.inhparent OPERATOR(pg_catalog.=) rel.oid),
+own AS (SELECT 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid AS classid, rel.oid AS objid FROM rel
+ UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, x.indexrelid FROM pg_catalog.pg_index AS x JOIN rel ON x.indrelid OPERATOR(pg_catalog.=) rel.oid
+ UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, x.oid FROM pg_catalog.pg_constraint AS x JOIN rel ON x.conrelid OPERATOR(pg_catalog.=) rel.oid
+ UNION ALL SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, x.oid FROM pg_catalog.pg_attrdef AS x JOIN rel ON x.adrelid OPERATOR(pg_catalog.=) rel.oid
+ UNION ALL SELECT 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass, x.oid FROM pg_catalog.pg_statistic_ext AS x JOIN rel ON x.stxrelid OPERATOR(pg_catalog.=) rel.oid)
+SELECT CASE
+ WHEN (SELECT pg_catalog.count(*) FROM named) OPERATOR(pg_catalog.<) pg_catalog.cardinality($1) THEN 'a relation is not there'
+ WHEN EXISTS (SELECT FROM rel JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) rel.oid
+  WHERE c.relkind OPERATOR(pg_catalog.<>) ALL ('{r,p}'::"char"[]) OR c.relrowsecurity OR c.relhasrules) THEN 'a relation is no plain table'
+ WHEN EXISTS (SELECT FROM pg_catalog.pg_attribute AS a JOIN rel ON a.attrelid OPERATOR(pg_catalog.=) rel.oid
+  WHERE a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped AND a.atttypid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid) THEN 'a column has a type that is not built in'
+ WHEN EXISTS (SELECT FROM pg_catalog.pg_depend AS d JOIN own ON d.classid OPERATOR(pg_catalog.=) own.classid AND d.objid OPERATOR(pg_catalog.=) own.objid
+  WHERE d.refclassid OPERATOR(pg_catalog.=) ANY (ARRAY['pg_catalog.pg_proc', 'pg_catalog.pg_operator', 'pg_catalog.pg_type', 'pg_catalog.pg_opclass', 'pg_catalog.pg_opfamily', 'pg_catalog.pg_am']::pg_catalog.regclass[]::pg_catalog.oid[]))
+  THEN 'a relation uses code that is not built in'
+ WHEN EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND p.proname::pg_catalog.text OPERATOR(pg_catalog.=) ANY ($2)) THEN 'a function that is not built in bears a name of the text'
+ WHEN EXISTS (SELECT FROM pg_catalog.pg_operator AS o WHERE o.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND o.oprname::pg_catalog.text OPERATOR(pg_catalog.=) ANY ($3)) THEN 'an operator that is not built in bears a name of the text'
+ WHEN EXISTS (SELECT FROM pg_catalog.pg_type AS t WHERE t.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND t.typname::pg_catalog.text OPERATOR(pg_catalog.=) ANY ($2)
+  AND NOT EXISTS (SELECT FROM rel WHERE rel.oid OPERATOR(pg_catalog.=) t.typrelid)) THEN 'a type that is not built in bears a name of the text'
+ WHEN EXISTS (SELECT FROM pg_catalog.pg_cast AS c WHERE c.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid) THEN 'the database has casts that are not built in'
+ ELSE '' END`
+
+// EstimatePlan asks the server for a statement's plan where that provably runs no
+// code of a user's, and says otherwise why it does not. The statement is never
+// executed, and nothing of it is kept. What is looked at and what is planned stand
+// in one transaction; somebody who changes definitions at that very moment can
+// still have it meet the new ones.
+func (db *DB) EstimatePlan(ctx context.Context, r PlanRequest) (plan *Plan, omitted string) {
+	ctx, cancel := context.WithTimeout(ctx, planPatience)
+	defer cancel()
+	p := db.reader
+	if r.Write {
+		p = db.writer
+	}
+	l, err := p.acquire(ctx)
+	if err != nil {
+		return nil, "the database gave no connection in time"
+	}
+	defer l.release()
+	l.dirty = true // whatever became of it, the next use looks first
+	deadline := time.Now().Add(planPatience)
+	defer func() {
+		if !l.broken {
+			l.rollback(deadline.Add(rollbackWait))
+		}
+	}()
+	check, why := query(harmlessSQL)
+	for _, list := range [][]string{r.Relations, r.Words, append(slices.Clone(impliedOperators), r.Operators...)} {
+		check.oids, check.params = append(check.oids, oidTextArray), append(check.params, []byte(textArray(list)))
+	}
+	begin := segment{own("BEGIN READ ONLY"), own(setTime("statement_timeout", planTime)), own(setTime("lock_timeout", planLockTime)), check}
+	if refused, err := l.exchange(ctx, deadline, begin); err != nil || refused != nil {
+		return nil, "the database did not say in time whether the plan is harmless"
+	}
+	if len(why.values) != 1 || why.text(0) != "" {
+		return nil, why.text(0)
+	}
+	explain, found := query("EXPLAIN (FORMAT JSON) " + r.SQL)
+	explain.byteCap = mostPlanBytes
+	refused, err := l.exchange(ctx, deadline, segment{explain})
+	switch {
+	case err != nil:
+		return nil, "the database did not plan the statement in time"
+	case refused != nil:
+		return nil, "the database refused to plan the statement"
+	}
+	if plan, err = parsePlan(found.text(0)); err != nil {
+		return nil, "the database's plan could not be read"
+	}
+	return plan, ""
+}
+
+const oidTextArray = 1009
+
+func setTime(name string, d time.Duration) string {
+	return "SET LOCAL " + name + " = " + millis(d)
+}
+
+// parsePlan reads the top of a plan. What a write changes is what the plan below
+// it gives.
+func parsePlan(text string) (*Plan, error) {
+	type node struct {
+		Type    string  `json:"Node Type"`
+		Kind    string  `json:"Operation"`
+		Rows    float64 `json:"Plan Rows"`
+		Startup float64 `json:"Startup Cost"`
+		Total   float64 `json:"Total Cost"`
+		Plans   []node  `json:"Plans"`
+	}
+	var plans []struct{ Plan node }
+	if err := json.Unmarshal([]byte(text), &plans); err != nil || len(plans) != 1 {
+		return nil, fmt.Errorf("a plan of %d parts: %w", len(plans), err)
+	}
+	top := plans[0].Plan
+	p := &Plan{Node: top.Type, Rows: int64(top.Rows), StartupCost: top.Startup, TotalCost: top.Total}
+	if top.Type == "ModifyTable" {
+		p.Node = top.Kind
+		if len(top.Plans) > 0 {
+			p.Rows = int64(top.Plans[0].Rows)
+		}
+	}
+	return p, nil
+}

@@ -1,0 +1,65 @@
+package sqlgate
+
+import (
+	"context"
+	"slices"
+
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
+)
+
+// planned are the statements whose plan may be asked for, and plannedDespite the
+// signals that do not speak against it (design/execution-and-wire.md part 6).
+var (
+	planned        = []string{classify.TypeSelect, classify.TypeInsert, classify.TypeUpdate, classify.TypeDelete, classify.TypeMerge}
+	plannedDespite = []string{classify.SignalWriteWithoutWhere, classify.SignalTautologicalWhere}
+)
+
+// estimate asks the database what it expects of the statement, where that is
+// switched on and provably runs nothing. Otherwise omitted says why not; both are
+// empty where estimates are off.
+func (g *Gate) estimate(ctx context.Context, s *submission) (plan *pgexec.Plan, omitted string) {
+	if !g.PlanEstimates {
+		return nil, ""
+	}
+	c := &s.classification
+	if omitted := notPlanned(s); omitted != "" {
+		return nil, omitted
+	}
+	text := s.statement().SQL
+	names := classify.NamesOf(text)
+	if names.Unsure {
+		return nil, "a name in the text is written in an unusual way"
+	}
+	relations := slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.TablesRead, c.TablesWritten))))
+	return g.Database.EstimatePlan(ctx, pgexec.PlanRequest{
+		SQL: text, Write: c.Run != classify.RunReadFence, Relations: relations, Words: names.Words, Operators: names.Operators,
+	})
+}
+
+// impact is the estimate that the person who approves is shown, as JSON; "" where
+// none could be had.
+func (g *Gate) impact(ctx context.Context, s *submission) string {
+	plan, _ := g.estimate(ctx, s)
+	if plan == nil {
+		return ""
+	}
+	return string(appendValue(nil, plan))
+}
+
+// notPlanned says what the text alone says against a plan.
+func notPlanned(s *submission) string {
+	c := &s.classification
+	switch {
+	case !slices.Contains(planned, c.QueryType) || slices.ContainsFunc(c.QueryTypes, func(t string) bool { return !slices.Contains(planned, t) }):
+		return "a " + c.QueryType + " has no plan that could be asked for"
+	case slices.Contains(c.Flags, classify.FlagParameters) || s.execute != nil:
+		return "the statement has parameters"
+	}
+	for _, signal := range c.RiskSignals {
+		if !slices.Contains(plannedDespite, signal) {
+			return "the statement has the risk signal " + signal
+		}
+	}
+	return ""
+}
