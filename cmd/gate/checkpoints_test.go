@@ -279,3 +279,16 @@ func TestABackupCarriesItsCheckpointsAndIsVouchedForByThem(t *testing.T) {
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status, "the witness knows no more than the backup")
 	g.end(t)
 }
+
+func TestALogThatIsReachedThroughALinkIsHeldAgainstItsCheckpoints(t *testing.T) {
+	v := newVouchedGate(t)
+	g := startGate(t, v.gateDir, v.settings()...)
+	g.end(t)
+	link := filepath.Join(t.TempDir(), "linked.wal")
+	require.NoError(t, os.Symlink(v.file("audit.wal"), link))
+	for _, path := range []string{v.file("audit.wal"), link} {
+		code, output := runGate(t, v.environ(v.settings()...), "log", "verify", path, "--json")
+		require.Zero(t, code, output)
+		require.Contains(t, output, `"anchor_level":"L4"`)
+	}
+}

@@ -117,6 +117,9 @@ func lines(file string, b []byte) []evidence.Paper {
 
 // Notes reads the checkpoints that were named, and those that lie beside a log.
 func (i Inputs) Notes(wal string, named []string) ([]evidence.Paper, error) {
+	if real, err := (frame.OS{}).RealPath(wal); err == nil {
+		wal = real // checkpoints lie beside the log itself, not beside a link to it
+	}
 	beside, err := filepath.Glob(escapeGlob(wal+frame.CheckpointsSuffix) + "/*/*.note")
 	if err != nil {
 		return nil, err

@@ -131,6 +131,34 @@ func (b *anchorBook) judge(r *Report, logID [16]byte, o *Options, blind bool) {
 	if best >= 0 {
 		r.AnchorLevel = b.anchors[best].Level
 	}
+	r.shortenMatches()
+}
+
+// listedMatches bounds the matching anchors of a report: a log of years has
+// hundreds of thousands of checkpoints beside it.
+const listedMatches = 1000
+
+// shortenMatches leaves the oldest matching anchors out and says so. What does
+// not match is listed always.
+func (r *Report) shortenMatches() {
+	matches := 0
+	for _, a := range r.Anchors {
+		if a.Result == AnchorMatch {
+			matches++
+		}
+	}
+	over := matches - listedMatches
+	if over <= 0 {
+		return
+	}
+	r.Warn(fmt.Sprintf("%d more anchors match; the older ones are not listed", over))
+	r.Anchors = slices.DeleteFunc(r.Anchors, func(a AnchorResult) bool { // they are in the order of their seq
+		older := a.Result == AnchorMatch && over > 0
+		if older {
+			over--
+		}
+		return older
+	})
 }
 
 func (a *Anchor) result(res string) AnchorResult {

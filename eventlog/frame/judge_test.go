@@ -270,3 +270,29 @@ func TestReportJSONIsTheContract(t *testing.T) {
 		`"warnings":[],"not_excluded":["removal of whole batches after event 6 would not show","every anchor is on this host"],"started_at":"2026-01-01T00:00:00.000000000Z","duration_ms":41}`
 	assert.Equal(t, want, string(got))
 }
+
+func TestOfVeryManyMatchingAnchorsTheNewestAreListed(t *testing.T) {
+	s := newSample(t, "gate.example")
+	for range 1200 {
+		s.batch(t, 10)
+	}
+	var o frame.Options
+	for p, err := range frame.Scan(t.Context(), image(s.bytes), frame.HeaderSize, int64(len(s.bytes))) {
+		require.NoError(t, err)
+		o.Anchors = append(o.Anchors, frame.Anchor{Level: frame.L4, Seq: p.Seq, Hash: p.Hash})
+	}
+	o.Anchors[3].Hash[0]++
+	r, err := frame.Verify(t.Context(), set(s.bytes), o)
+	require.NoError(t, err)
+	require.Equal(t, frame.Corruption, r.Status, "each of them was judged")
+	var listed []uint64
+	for _, a := range r.Anchors {
+		if a.Level == frame.L4 {
+			listed = append(listed, a.Seq)
+		}
+	}
+	require.Len(t, listed, 1001)
+	require.Equal(t, []uint64{4, 201}, listed[:2], "what does not match is listed always")
+	require.EqualValues(t, 1200, listed[1000])
+	require.Contains(t, r.Warnings, "199 more anchors match; the older ones are not listed")
+}
