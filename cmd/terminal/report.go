@@ -1,5 +1,6 @@
 // Package terminal is what the programs of this project share towards a person
-// at a terminal: progress bars and the report of a verification.
+// at a terminal: the keys and papers that are named on a command line, progress
+// bars, and the report of a verification.
 package terminal
 
 import (
