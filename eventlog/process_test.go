@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -28,6 +29,9 @@ const (
 	taskEnv = "EVENTLOG_TEST_TASK"
 	pathEnv = "EVENTLOG_TEST_PATH"
 	stepEnv = "EVENTLOG_TEST_STEP"
+	// groupsEnv is how many groups each of the eight appenders of a child writes;
+	// tests set it, and `make faults` asks for more than they do.
+	groupsEnv = "EVENTLOG_TEST_GROUPS"
 )
 
 func TestMain(m *testing.M) {
@@ -36,6 +40,10 @@ func TestMain(m *testing.M) {
 		childOpen()
 	case "append":
 		childAppend()
+	case "live":
+		childLive()
+	case "stand":
+		childStand()
 	default:
 		os.Exit(m.Run())
 	}
@@ -81,10 +89,14 @@ func childAppend() {
 			os.Exit(4)
 		}
 	}
+	groups := 40
+	if n, err := strconv.Atoi(os.Getenv(groupsEnv)); err == nil {
+		groups = n
+	}
 	var wg sync.WaitGroup
 	for a := range 8 {
 		wg.Go(func() {
-			for i := range 40 {
+			for i := range groups {
 				name, size := fmt.Sprintf("%d.%d.%d", os.Getpid(), a, i), 1+(a+i)%4
 				os.Stdout.WriteString(fmt.Sprintf("try %s %d\n", name, size))
 				g := Group{}
@@ -104,6 +116,56 @@ func childAppend() {
 		os.Exit(6)
 	}
 	os.Exit(0)
+}
+
+// childLive goes through one life of a log, and ends as the service would.
+func childLive() {
+	err := aLife(Options{Path: os.Getenv(pathEnv), PreallocateBytes: 64 << 10}, func(format string, args ...any) {
+		os.Stdout.WriteString(fmt.Sprintf(format, args...))
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(ExitCode(err))
+}
+
+// childStand appends until the log is poisoned, or a few hundred groups are in it,
+// tells each change of its health, and ends as the service would.
+func childStand() {
+	l, _, err := Open(context.Background(), Options{Path: os.Getenv(pathEnv)})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(ExitCode(err))
+	}
+	begun, refused := time.Now(), make(chan struct{})
+	go func() {
+		for i := range 300 {
+			group := fmt.Sprintf("%d-%d", os.Getpid(), i)
+			os.Stdout.WriteString(fmt.Sprintf("try %s 1\n", group))
+			c, err := l.Append(context.Background(), Group{Drafts: []event.Draft{draft(group+"/0", 100)}})
+			if err != nil {
+				os.Stdout.WriteString("refused - 0\n")
+				close(refused)
+				return
+			}
+			os.Stdout.WriteString(fmt.Sprintf("ack %s %d\n", group, c.First))
+		}
+		os.Exit(ExitCode(l.Close(context.Background())))
+	}()
+	step := "" // fine
+	for {
+		select {
+		case err := <-l.Fatal():
+			os.Stdout.WriteString(fmt.Sprintf("fatal - %d\n", time.Since(begun).Milliseconds()))
+			<-refused
+			os.Exit(ExitCode(err))
+		case <-time.After(50 * time.Millisecond):
+			if h := l.Health(); h.Step != step {
+				step = h.Step
+				os.Stdout.WriteString(fmt.Sprintf("health=%s - %d\n", step, time.Since(begun).Milliseconds()))
+			}
+		}
+	}
 }
 
 func child(task, path, step string) *exec.Cmd {
