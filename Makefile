@@ -77,6 +77,19 @@ fuzz: ## run every fuzz target for FUZZTIME (default 30s)
 	    echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x $$pkg; \
 	  done; done
 
+# strace answers system calls in the kernel's place; only these tests need it.
+.PHONY: strace
+strace:
+	@command -v strace >/dev/null || { apt-get update && apt-get install -y strace; } || \
+	  { echo "strace is needed, because system calls are made to fail. On Debian, as root: apt-get install strace" >&2; exit 1; }
+
+.PHONY: faults
+faults: compiler strace ## docs/FAULTS.md to the end: system calls that fail, verifiers beside writers, bugs of the past put back (about half an hour)
+	$(GO) test -tags faults -count=1 -timeout 30m -v -run 'Strace|ACallThatFails|APowerCut|CutShort' ./eventlog
+	EVENTLOG_TEST_GROUPS=4000 $(GO) test -count=1 -timeout 30m -v -run 'AVerifierBeside|Vanish' ./eventlog
+	RESTORE_WRITERS=32 $(PGRUN) $(GO) test -count=1 -timeout 30m -v -run 'Backup|Restore|DamagedLogGives' ./cmd/gate
+	$(PGRUN) $(GO) test -tags faults -count=1 -timeout 60m -v ./fixtures/faults
+
 .PHONY: verifiers
 verifiers: ## both verifiers of evidence: DAMAGED files of each kind (default 3000), a bundle of 100,000 events, 10,000 cut logs
 	CHECKPOINT_CUTS=10000 $(GO) test -count=1 -timeout 60m -v -run Cut ./checkpoints

@@ -409,6 +409,9 @@ func TestWithoutFsyncNothingIsPromised(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, frame.HeaderSize, p.DurableOff)
 	}
+	head, err := frame.ReadHead(mem, testLog+frame.HeadSuffix)
+	require.NoError(t, err)
+	require.Zero(t, head.Seq, "the anchor does not outlive what it would speak of")
 	mustClose(t, l)
 	o.Fsync = FsyncRequired
 	l, rec = mustOpen(t, o)
