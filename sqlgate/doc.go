@@ -10,9 +10,10 @@
 // The package composes the pure parts (sqlgate/classify and sqlgate/policy)
 // with the two that have effects: sqlgate/pgexec, the only one that talks to
 // the database, and commands, the only one that appends to the log. It holds
-// two things itself: the running policy, behind an atomic pointer, so that a
-// request is decided by exactly one version, and the state of the startup
-// chain, without which no statement is accepted.
+// three things itself: the running policy, behind an atomic pointer, so that a
+// request is decided by exactly one version; the state of the startup chain,
+// without which no statement is accepted; and the prepared-statement sessions,
+// in memory alone, whose statements go through the journey at every EXECUTE.
 //
 // A failure is a *fault.Fault. A decision is not a failure: BLOCK and
 // REQUIRE_APPROVAL are Answers.

@@ -109,7 +109,7 @@ func limits(t *testing.T) map[string]limitHeld {
 		"statements of a client in a minute": {[]string{"GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1", "GATE_RATE_LIMIT_BURST=2"}, sends(ask("SELECT 1"), ask("SELECT 1"), ask("SELECT 1"))},
 		"statements of a client at once":     {[]string{"GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=60", "GATE_RATE_LIMIT_BURST=1"}, sends(ask("SELECT 1"), ask("SELECT 1"), ask("SELECT 1"))},
 		"statements in a request":            {nil, sends(ask("SELECT 1; SELECT 2"))},
-		"rows of a result":                   {[]string{"GATE_MAX_RESULT_ROWS=99"}, sends(ask("SELECT id FROM orders"))},
+		"rows of a result":                   {[]string{"GATE_MAX_RESULT_ROWS=99"}, sends(ask("SELECT generate_series(1, 1000000000)"))},
 		"bytes of a result":                  {[]string{"GATE_MAX_RESULT_BYTES=1024"}, sends(ask("SELECT repeat('x', 2000)"))},
 		"time of a statement":                {[]string{"GATE_DB_QUERY_TIMEOUT_MS=200"}, sends(ask("SELECT " + endless))},
 		"time of a statement under `bulk`":   {[]string{"GATE_DB_BULK_QUERY_TIMEOUT_MS=200"}, sends(ask("SELECT "+endless).with("execution_profile", "bulk"))},

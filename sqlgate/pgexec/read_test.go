@@ -143,6 +143,7 @@ func TestAResultOverItsLimitsIsRefused(t *testing.T) {
 			require.Equal(t, Failure, res.State)
 			require.Equal(t, ReasonResultTooLarge, res.ReasonCode)
 			require.Equal(t, OutcomeAborted, res.Outcome)
+			require.LessOrEqual(t, res.Bytes, int64(1<<20), "what is over is not read to its end")
 		})
 	}
 	res, err := db.Read(context.Background(), "", sql("SELECT g FROM generate_series(1, 10) g"), Limits{Rows: 10}, db.NewRows(0))
