@@ -85,6 +85,7 @@ type Keeper struct {
 	mu       sync.Mutex
 	newest   *checkpoint.Note // trusted; nil where there is none
 	signedAt time.Time        // when this process last signed one, or began
+	ours     bool             // newest was signed by this process
 	named    []uint64         // checkpoint_signed events after newest
 	digested uint64           // size up to which digests were due
 	failure  error            // why the last checkpoint failed
@@ -154,7 +155,7 @@ func (k *Keeper) make(view *projections.View) (*checkpoint.Note, error) {
 	k.o.Step("checkpoint.stored")
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.newest, k.signedAt, k.failure = n, k.o.Now(), nil
+	k.newest, k.ours, k.signedAt, k.failure = n, true, k.o.Now(), nil
 	k.named = slices.DeleteFunc(k.named, func(seq uint64) bool { return seq <= size })
 	return n, nil
 }
@@ -166,6 +167,9 @@ func (k *Keeper) record(ctx context.Context, n *checkpoint.Note, digest [32]byte
 		p.DigestProjectors = projections.ProjectorVersion
 	}
 	seq, err := k.commands.RecordCheckpoint(ctx, p)
+	if ctx.Err() != nil && err != nil {
+		return ctx.Err() // the gate ends: the next start names it
+	}
 	if err != nil {
 		return k.failed(fmt.Errorf("the checkpoint of %d events is signed, but its event can't be written: %w", n.Size, err))
 	}

@@ -94,6 +94,9 @@ func TestACleanEndIsVouchedForAndNamedByTheNextStart(t *testing.T) {
 	list := r.named()
 	require.Equal(t, end, list[len(list)-1].Size)
 	require.EqualValues(t, end+2, r.store.Applied().Seq, "startup and the event that names the last note")
+	require.Zero(t, r.Status().SignedAt, "the newest note is of the run before")
+	r.sign()
+	require.Equal(t, h.clock.now(), r.Status().SignedAt)
 	r.stop()
 
 	w.Stop(t)

@@ -192,7 +192,8 @@ func (k *Keeper) settle(i int, size uint64, err error) {
 // lastOffer bounds how long witnesses may hold up a clean end.
 const lastOffer = 3 * time.Second
 
-// Last has the end of a clean run vouched for. Its event is written by the next
+// Last has the end of a clean run vouched for, after Run has ended and the last
+// event is written. Its event is written by the next
 // start, because nothing comes after shutdown.
 func (k *Keeper) Last(ctx context.Context) {
 	if !k.can() || k.log.Serving() != nil {
@@ -214,7 +215,7 @@ func (k *Keeper) Last(ctx context.Context) {
 // A Status is how the checkpoints stand.
 type Status struct {
 	Size      uint64    // of the newest one; 0 = there is none
-	SignedAt  time.Time // zero: not by this process
+	SignedAt  time.Time // zero: an earlier process has signed it
 	Failure   string    // why there is no newer one; "" where nothing is wrong
 	Witnesses []WitnessStatus
 }
@@ -234,7 +235,10 @@ func (k *Keeper) Status() Status {
 	defer k.mu.Unlock()
 	s := Status{Witnesses: make([]WitnessStatus, len(k.asked))}
 	if k.newest != nil {
-		s.Size, s.SignedAt = k.newest.Size, k.signedAt
+		s.Size = k.newest.Size
+	}
+	if k.ours {
+		s.SignedAt = k.signedAt
 	}
 	if k.failure != nil {
 		s.Failure = k.failure.Error()

@@ -69,3 +69,17 @@ func (g *service) judgeOutside(ctx context.Context) {
 	}
 	g.damaged = damage(g.events.Serving())
 }
+
+// keepCheckpoints signs and offers checkpoints from now on.
+func (g *service) keepCheckpoints(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	g.work.Go(func() {
+		defer close(ended)
+		g.keeper.Run(ctx)
+	})
+	g.endKeeping = func() {
+		cancel()
+		<-ended
+	}
+}

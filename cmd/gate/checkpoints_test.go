@@ -119,6 +119,7 @@ func TestCheckpointsAreSignedKeptNamedAndCosigned(t *testing.T) {
 		require.NoError(t, p.Parse(e.Payload))
 		named[p.Size] = p.Root
 	}
+	require.Equal(t, event.TypeShutdown, events[len(events)-1].Type, "nothing comes after it")
 	notes := v.notes(t, w)
 	last := notes[len(notes)-1]
 	require.EqualValues(t, len(events), last.Size, "a clean end is vouched for")

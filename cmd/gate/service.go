@@ -48,6 +48,7 @@ type service struct {
 	markerSeen   bool   // a look at it was answered
 
 	keeper     *checkpoints.Keeper
+	endKeeping func() // ends the keeper's own work and waits for it
 	store      *projections.Store
 	events     *eventlog.Log
 	recovery   eventlog.Recovery
@@ -81,7 +82,7 @@ func (g *service) open(ctx context.Context) error {
 		if err := g.keeper.Begin(ctx, g.commands); err != nil {
 			g.log.Error("the gate starts without a new checkpoint of its log", "source", "gate", "cause", err.Error())
 		}
-		g.work.Go(func() { g.keeper.Run(background) })
+		g.keepCheckpoints(background)
 		g.work.Go(func() { g.commands.RunExpiry(background) })
 		g.work.Go(func() { g.commands.RunThrottle(background) })
 		g.work.Go(func() { g.gate.KeepSessions(background) })
@@ -405,6 +406,7 @@ func (g *service) shutdown(ctx context.Context, drained bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
+	g.endKeeping() // no checkpoint comes after the last event
 	if err := g.commands.Shutdown(ctx, "stopped", drained); err != nil {
 		return exitWith(exitFatal, fmt.Errorf("the shutdown event could not be written: %w", err))
 	}
