@@ -16,6 +16,10 @@
 // them by name. Where no rule matches, a safe read is allowed and all else is
 // blocked; that default cannot be configured.
 //
+// Few rules are for any one statement. An index over all of them, built when
+// the document is loaded, tells from the facts which ones may match, and only
+// those are asked; it passes over none that would.
+//
 // The package is pure. It reads no clock, no file, no network and draws no
 // random number; the classifier is handed to RunCases as a function, and the
 // folder on disk belongs to sqlgate/policyfolder. It knows nothing of the
