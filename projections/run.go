@@ -156,7 +156,7 @@ func (r *replay) recall(e *event.Envelope) error {
 	if e.Seq == r.known.Seq && e.Hash != r.known.Hash {
 		return fmt.Errorf("%w: event %d is %x, the log has %x", ErrDiverged, e.Seq, r.known.Hash, e.Hash)
 	}
-	if err := r.growth.tree.Append(&r.growth, e.Hash); err != nil {
+	if err := r.growth.add(e.Hash); err != nil {
 		return err
 	}
 	if r.block.add(e); len(r.block.entries) == blockEvents {

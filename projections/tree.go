@@ -42,6 +42,9 @@ func (g *growth) WriteHashes(_ int64, hashes []checkpoint.Hash) error {
 	return nil
 }
 
+// add grows the tree by events, whose hashes come to the tail.
+func (g *growth) add(leaves ...[32]byte) error { return g.tree.Append(g, leaves...) }
+
 // grow takes the hash of an event; the tree is told once a batch, or once a block.
 func (t *tx) grow(seq uint64, hash [32]byte) {
 	if t.leaves = append(t.leaves, hash); seq%blockEvents == 0 {
@@ -56,7 +59,7 @@ func (t *tx) growTree() {
 	if t.err != nil {
 		return
 	}
-	if err := t.growth.tree.Append(&t.growth, t.leaves...); err != nil {
+	if err := t.growth.add(t.leaves...); err != nil {
 		t.fail(err)
 	}
 	t.leaves = t.leaves[:0]
