@@ -6,6 +6,7 @@ PGRUN     := $(GO) run ./fixtures/pgrun --install --
 FUZZTIME  ?= 30s
 CRASHES   ?= 200
 CHANGES   ?= 1000
+SOAK_MINUTES ?= 30
 WATCHROUNDS ?= 40
 DAMAGED   ?= 3000
 LARGE     ?= 5368709120
@@ -53,6 +54,10 @@ crash: ## kill -9 loops on the event log and on the whole gate under load: CRASH
 .PHONY: outcomes
 outcomes: ## break every form of execution at every message with every fault, and compare what is recorded with the database
 	OUTCOMES_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 90m -v -run 'RecordedOutcome|KilledAtAnyMessage|WhateverBefalls|AFailover' ./cmd/gate
+
+.PHONY: soak
+soak: ## 24 mixed clients for SOAK_MINUTES (default 30), with gates and databases killed and connections broken meanwhile
+	SOAK_MINUTES=$(SOAK_MINUTES) $(PGRUN) $(GO) test -count=1 -timeout $$(($(SOAK_MINUTES) + 60))m -v -run ManyClientsForALongTime ./cmd/gate
 
 .PHONY: policies
 policies: ## change the active policy under load, forwards and back, CHANGES times (default 1000), and recompute every decision
