@@ -66,6 +66,14 @@ const (
 	Internal                Code = "internal"
 )
 
+// Codes of the control plane, which is a process of its own.
+const (
+	LoginRequired      Code = "login_required"
+	LoginFailed        Code = "login_failed"
+	ForgedRequest      Code = "forged_request"
+	BackendUnavailable Code = "backend_unavailable"
+)
+
 // A Fault is a failure with a code of the contract. Message is for the person
 // who sent the request and says what to do next; Details is for programs; Beside
 // stands at the top level of the error object, next to error_code (an unknown

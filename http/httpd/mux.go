@@ -53,6 +53,7 @@ type Options struct {
 	Limiter      *Limiter         // nil: failed operator logins are not counted
 	Proxies      *Proxies         // nil: no forwarded address is believed
 	Now          func() time.Time // time.Now
+	NotFound     Handler          // what answers a path without a route; nil: the error object
 	// OnIncident records an incident as evidence. It must bound what it
 	// writes, since clients cause incidents at will.
 	OnIncident func(context.Context, Report)
@@ -99,11 +100,16 @@ func NewMux(o Options) *Mux {
 	m.router.RedirectTrailingSlash = false
 	m.router.RedirectFixedPath = false
 	m.router.HandleOPTIONS = false
-	m.router.NotFound = routed(func(*Call) error {
-		return fault.New(fault.NotFound, "There is nothing at this path. See the list of endpoints in the documentation.")
-	})
+	m.router.NotFound = routed(nothingHere)
+	if o.NotFound != nil {
+		m.router.NotFound = routed(o.NotFound)
+	}
 	m.router.MethodNotAllowed = routed(methodNotAllowed)
 	return m
+}
+
+func nothingHere(*Call) error {
+	return fault.New(fault.NotFound, "There is nothing at this path. See the list of endpoints in the documentation.")
 }
 
 // Routes are the endpoints in the order of their registration, without the HEAD

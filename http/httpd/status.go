@@ -51,6 +51,11 @@ var statuses = map[fault.Code]int{
 	fault.AuditUnavailable:        http.StatusServiceUnavailable,
 	fault.AuditCorruptionDetected: http.StatusServiceUnavailable,
 	fault.Internal:                http.StatusInternalServerError,
+
+	fault.LoginRequired:      http.StatusUnauthorized,
+	fault.LoginFailed:        http.StatusUnauthorized,
+	fault.ForgedRequest:      http.StatusForbidden,
+	fault.BackendUnavailable: http.StatusBadGateway,
 }
 
 // Status gives the HTTP status of a code; 500 for a code that has none, which

@@ -1,0 +1,265 @@
+// What a page does by itself or changes: the viewer's own time, countdowns, live
+// updates, and the few mutations, each behind a confirmation.
+document.documentElement.classList.add("scripted");
+
+const csrf = () => document.querySelector("meta[name=csrf]")?.content ?? "";
+const policy = self.trustedTypes?.createPolicy("gate", { createHTML: (text) => text }) ?? { createHTML: (text) => text };
+
+// say tells something in the corner, to eyes and to screen readers.
+function say(text) {
+  const box = document.getElementById("said");
+  const line = document.createElement("p");
+  line.textContent = text;
+  box.append(line);
+  setTimeout(() => line.remove(), 8000);
+}
+
+// send calls an endpoint of the gate through this origin.
+async function send(path, body) {
+  const answer = await fetch("/api/gate" + path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf() },
+    body: JSON.stringify(body),
+  });
+  const value = await answer.json().catch(() => ({ message: "The answer could not be read." }));
+  if (answer.status === 401) {
+    location.assign("/login?next=" + encodeURIComponent(location.pathname + location.search));
+  }
+  return { ok: answer.ok, status: answer.status, value };
+}
+
+// Times are shown in the viewer's zone; the title keeps UTC.
+const zone = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+function localTimes(root) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    element.textContent = zone.format(new Date(element.dateTime));
+  }
+}
+
+function lasting(seconds) {
+  if (seconds < 60) return seconds + " s";
+  if (seconds < 7200) return Math.floor(seconds / 60) + " min " + (seconds % 60) + " s";
+  return Math.floor(seconds / 3600) + " h " + (Math.floor(seconds / 60) % 60) + " min";
+}
+
+function countdowns() {
+  for (const element of document.querySelectorAll("[data-countdown]")) {
+    const left = Math.round((new Date(element.dataset.countdown) - Date.now()) / 1000);
+    element.textContent = left > 0 ? lasting(left) + " left" : "time is up";
+    if (left === 0) refresh();
+  }
+}
+setInterval(countdowns, 1000);
+
+// refresh fetches this page again and puts its regions in the place of the old
+// ones. Where somebody types or reads an opened part, the region is left alone.
+let waiting = null;
+function refresh() {
+  waiting ??= setTimeout(async () => {
+    waiting = null;
+    const answer = await fetch(location.href, { headers: { "X-Background": "1" } }).catch(() => null);
+    if (answer?.status === 401) {
+      say("You were logged out. Reload the page to log in.");
+      stream?.close();
+      return;
+    }
+    if (!answer || answer.redirected) return;
+    const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
+    for (const region of document.querySelectorAll("[data-region]")) {
+      const next = fresh.getElementById(region.id);
+      if (next && !busy(region) && next.innerHTML !== region.dataset.served) replace(region, next);
+    }
+    document.title = fresh.title;
+    settle(document);
+  }, 250);
+}
+
+function busy(region) {
+  const active = document.activeElement;
+  const typing = region.contains(active) && active.matches("input, textarea, select");
+  return typing || region.querySelector("textarea")?.value || region.querySelector("details[open]") || document.querySelector("dialog[open]");
+}
+
+function replace(region, next) {
+  const focused = region.contains(document.activeElement) ? focusKey(document.activeElement) : null;
+  const served = next.innerHTML;
+  const adopted = document.adoptNode(next);
+  adopted.dataset.served = served;
+  region.replaceWith(adopted);
+  if (focused) adopted.querySelector(focused)?.focus();
+}
+
+const focusKey = (element) =>
+  element.id ? "#" + CSS.escape(element.id) : element.getAttribute("href") ? `a[href="${CSS.escape(element.getAttribute("href"))}"]` : null;
+
+// The stream says that something happened; what it is, the page itself tells.
+const kinds = ["request_received", "query_rejected", "decision_recorded", "approval_created", "approval_resolved", "approval_expired", "approval_used", "approvals_purged",
+  "execution_dispatched", "execution_success", "execution_failure", "execution_state_unknown", "execution_outcome_resolved", "policy_loaded", "policy_validated",
+  "policy_activated", "policy_candidate_created", "policy_candidate_rejected", "policy_rollback", "startup", "shutdown", "health_fail", "db_unavailable",
+  "audit_corruption_detected", "emergency_bypass", "checkpoint_signed"];
+let stream = null;
+function follow() {
+  const wanted = document.querySelector("main").dataset.live;
+  if (!wanted) return;
+  stream = new EventSource("/api/gate/audit/stream");
+  for (const kind of wanted === "*" ? kinds : wanted.split(" ")) stream.addEventListener(kind, refresh);
+  let lost = false;
+  stream.onopen = () => { if (lost) refresh(); lost = false; };
+  stream.onerror = () => {
+    lost = true;
+    refresh();
+    if (stream.readyState === EventSource.CLOSED) setTimeout(follow, 3000);
+  };
+}
+// Not everything that a page shows is an event: the gate's state is looked at too.
+setInterval(() => { if (document.visibilityState === "visible" && document.querySelector(".who")) refresh(); }, 15000);
+
+// confirm asks once more; work is done while the dialog is open, and what went
+// wrong is said in it.
+function confirmed({ title, text, hash, yes, work }) {
+  const dialog = document.getElementById("confirm");
+  const problem = dialog.querySelector(".problem");
+  const typed = dialog.querySelector("#typed-hash");
+  dialog.querySelector("h2").textContent = title;
+  dialog.querySelector("#confirm-text").textContent = text;
+  dialog.querySelector("button[value=yes]").textContent = yes;
+  problem.hidden = true;
+  dialog.querySelector("#confirm-hash")?.toggleAttribute("hidden", !hash);
+  if (typed) typed.value = "";
+  const form = dialog.querySelector("form");
+  form.onsubmit = async (event) => {
+    if (event.submitter?.value !== "yes") return;
+    event.preventDefault();
+    if (hash && typed.value.trim().replace(/^sha256:/, "").toLowerCase() !== hash.toLowerCase()) {
+      problem.textContent = "That is not the SHA-256 of this version. Nothing was done.";
+      problem.hidden = false;
+      return;
+    }
+    event.submitter.disabled = true;
+    const answer = await work().catch(() => ({ ok: false, value: { message: "This page could not reach its own server. Nothing may have been done: look before you try again." } }));
+    event.submitter.disabled = false;
+    if (answer.ok) {
+      dialog.close();
+      return;
+    }
+    problem.textContent = answer.value.message ?? "It was refused.";
+    problem.hidden = false;
+  };
+  dialog.showModal();
+}
+
+const actions = {
+  resolve(button) {
+    const form = button.closest("form");
+    const approve = button.dataset.decision === "approve";
+    confirmed({
+      title: approve ? "Approve this statement?" : "Reject this statement?",
+      text: approve
+        ? "It may then run once, exactly as shown, when the caller sends it again in time. Approving cannot be taken back."
+        : "It can then never run under this approval. Rejecting cannot be taken back.",
+      yes: approve ? "Approve" : "Reject",
+      work: async () => {
+        const answer = await send("/approvals/" + form.dataset.resolve + "/resolve", { decision: button.dataset.decision, note: form.note.value });
+        if (answer.ok) {
+          form.note.value = "";
+          say(approve ? "Approved. The caller may send it again now." : "Rejected.");
+          setTimeout(refresh);
+        }
+        return answer;
+      },
+    });
+  },
+  async check(button) {
+    button.disabled = true;
+    const answer = await send("/executions/" + button.dataset.check + "/check", {});
+    button.disabled = false;
+    say(answer.ok ? "The database answered: " + (answer.value.outcome ?? answer.value.execution_state).replaceAll("_", " ") + "." : answer.value.message);
+    refresh();
+  },
+  activate(button) {
+    const form = button.closest("form");
+    confirmed({
+      title: "Activate " + form.dataset.version + "?", hash: form.dataset.hash, yes: "Activate",
+      text: "It decides about every statement from then on. Pending approvals stay and are judged by it.",
+      work: () => change("/policy/activate", { policy_version: form.dataset.version, expected_hash: form.dataset.hash, reason: form.reason.value }),
+    });
+  },
+  rollback(button) {
+    const form = button.closest("form");
+    confirmed({
+      title: "Roll back to " + form.dataset.version + "?", yes: "Roll back",
+      text: "It decides about every statement from then on.",
+      work: () => change("/policy/rollback", { policy_version: form.dataset.version, reason: form.reason.value }),
+    });
+  },
+  async validate(button) {
+    const answer = await send("/policy/validate", { document: button.form.document.value });
+    findings(answer.ok ? answer.value.findings : null, answer.ok && answer.value.valid ? "Valid: " + answer.value.tests.passed + " of " + answer.value.tests.cases + " own tests passed." : answer.value.message ?? "Not valid.");
+  },
+  candidate(button) {
+    const form = button.form;
+    confirmed({
+      title: "Hand in this version?", yes: "Hand it in",
+      text: "Its bytes are kept as they are and its number is spent. Nothing changes until somebody activates it.",
+      work: async () => {
+        const answer = await send("/policy/candidates", { document: form.document.value, note: form.note.value });
+        if (answer.ok) location.assign("/policies/" + encodeURIComponent(answer.value.policy_version));
+        else findings(answer.value.details?.findings, answer.value.message);
+        return answer;
+      },
+    });
+  },
+};
+
+async function change(path, body) {
+  if (!body.reason) delete body.reason;
+  const answer = await send(path, body);
+  if (answer.ok) location.assign("/policies");
+  return answer;
+}
+
+function findings(list, summary) {
+  const box = document.getElementById("findings");
+  const head = document.createElement("p");
+  head.textContent = summary;
+  const items = document.createElement("ul");
+  items.className = "signals";
+  for (const one of list ?? []) {
+    const item = document.createElement("li");
+    item.className = one.severity === "error" ? "bad" : one.severity === "warning" ? "warn" : "calm";
+    item.textContent = `${one.code}${one.line ? ", line " + one.line : ""}: ${one.message}${one.suggestion ? ` Did you mean ${one.suggestion}?` : ""}`;
+    items.append(item);
+  }
+  box.replaceChildren(head, items);
+}
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  if (button.dataset.decision) actions.resolve(button);
+  else if (button.dataset.check) actions.check(button);
+  else if (button.dataset.step) actions[button.dataset.step](button);
+  else if (button.dataset.copy) {
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    say("Copied.");
+  } else if (button.type === "button" && button.form?.dataset.policy) actions[button.form.dataset.policy](button);
+});
+
+document.addEventListener("change", async (event) => {
+  if (event.target.id === "file" && event.target.files[0]) {
+    event.target.form.document.value = await event.target.files[0].text();
+  }
+});
+
+// Long work shows that it runs; a form that is an action is not sent by Enter.
+document.addEventListener("submit", (event) => {
+  if (event.target.dataset.policy || event.target.dataset.resolve) event.preventDefault();
+  if (event.target.dataset.slow) event.target.querySelector("progress.slow").hidden = false;
+});
+
+function settle(root) {
+  localTimes(root);
+  countdowns();
+}
+settle(document);
+follow();

@@ -1,0 +1,136 @@
+package controlplane
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// functions are what the templates may call.
+func (v *views) functions() template.FuncMap {
+	return template.FuncMap{
+		"asset":     func(name string) string { return "/assets/" + v.stamp + "/" + name },
+		"stamp":     func() string { return v.stamp },
+		"when":      when,
+		"rfc3339":   func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
+		"ago":       ago,
+		"lasting":   lasting,
+		"ms":        milliseconds,
+		"count":     countOf,
+		"event":     eventWord,
+		"tone":      toneOfEvent,
+		"decision":  func(d string) string { return wordOr(decisionWords, d) },
+		"modeWords": func(m string) string { return modeWords[m] },
+		"state":     func(s string) string { return wordOr(stateWords, s) },
+		"words":     func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+		"short":     short,
+		"join":      func(list []string) string { return strings.Join(list, ", ") },
+		"list":      func(items ...any) []any { return items },
+		"dict":      dict,
+		"has":       func(list []string, s string) bool { return slices.Contains(list, s) },
+		"path":      url.PathEscape,
+		"query":     url.QueryEscape,
+		"json":      indented,
+		"keycaps":   func(s string) []string { return strings.Fields(s) },
+		"utc":       func(t time.Time) string { return t.UTC().Format("2 Jan 2006 15:04:05 UTC") },
+	}
+}
+
+// when is a moment; a script puts the viewer's own zone in the place of UTC.
+func when(t any) template.HTML {
+	var moment time.Time
+	switch t := t.(type) {
+	case time.Time:
+		moment = t
+	case *time.Time:
+		if t == nil {
+			return ""
+		}
+		moment = *t
+	}
+	if moment.IsZero() {
+		return ""
+	}
+	utc := moment.UTC()
+	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, // nothing in it comes from outside
+		utc.Format(time.RFC3339Nano), utc.Format("2 Jan 2006 15:04:05.000 UTC"), utc.Format("2 Jan 15:04:05 UTC")))
+}
+
+func countOf(n any) string {
+	switch n := n.(type) {
+	case int:
+		return thousands(int64(n))
+	case int64:
+		return thousands(n)
+	case uint64:
+		return thousands(int64(n))
+	}
+	return fmt.Sprint(n)
+}
+
+func wordOr(words map[string]string, s string) string {
+	if w, ok := words[s]; ok {
+		return w
+	}
+	return strings.ReplaceAll(s, "_", " ")
+}
+
+var stateWords = map[string]string{
+	"not_executed": "Not executed", "dispatched": "Running", "success": "Ran", "failure": "Failed", "unknown": "Outcome unknown",
+	"pending": "Pending", "expired": "Expired", "approve": "Approved", "reject": "Rejected", "resolved": "Resolved",
+	"active": "Active", "candidate": "Candidate", "archived": "Archived", "rejected": "Refused",
+	"committed": "It was applied", "aborted": "It was not applied", "in_progress": "Still running", "not_knowable": "Cannot be known",
+	"ok": "OK", "partial": "Partly checked", "corruption_detected": "Damaged",
+}
+
+// toneOfEvent is the class that colours an event; its word says the same.
+func toneOfEvent(e auditEvent) string {
+	switch {
+	case e.Decision == "BLOCK" || strings.HasPrefix(e.EventType, "audit_corruption") || e.EventType == "execution_failure" || e.EventType == "query_rejected":
+		return "bad"
+	case e.Decision == "REQUIRE_APPROVAL" || e.EventType == "execution_state_unknown" || e.EventType == "emergency_bypass" || e.EventType == "approval_created" || e.EventType == "db_unavailable" || e.EventType == "health_fail":
+		return "warn"
+	case e.Decision == "ALLOW" || e.EventType == "execution_success":
+		return "good"
+	}
+	return "calm"
+}
+
+func short(s string) string {
+	if len(s) <= 16 {
+		return s
+	}
+	return s[:10] + "…" + s[len(s)-4:]
+}
+
+// dict makes a map for a template that takes more than one value.
+func dict(pairs ...any) (map[string]any, error) {
+	if len(pairs)%2 != 0 {
+		return nil, fmt.Errorf("dict takes pairs")
+	}
+	m := make(map[string]any, len(pairs)/2)
+	for i := 0; i < len(pairs); i += 2 {
+		name, ok := pairs[i].(string)
+		if !ok {
+			return nil, fmt.Errorf("dict: name %d is no text", i/2)
+		}
+		m[name] = pairs[i+1]
+	}
+	return m, nil
+}
+
+func indented(value any) string {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(value); err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(out.String(), "\n")
+}

@@ -1,0 +1,153 @@
+package controlplane
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"writegate/http/httpd"
+)
+
+// inboxLimit is how many pending approvals the inbox reads; more are said.
+const inboxLimit = "1000"
+
+// An approvalRow is an approval in a list.
+type approvalRow struct {
+	approval
+	Effect string
+	Risk   string
+	Left   int64 // seconds
+	Line   sqlView
+}
+
+func (s *Server) rows(items []approval) []approvalRow {
+	rows := make([]approvalRow, len(items))
+	for i, a := range items {
+		rows[i] = approvalRow{approval: a, Effect: effect(&a.Classification), Risk: riskWord(&a.Classification),
+			Left: remaining(a.ExpiresAt, s.now()), Line: viewSQL(cutRunes(a.SQL, 400))}
+	}
+	return rows
+}
+
+// A group is the approvals of one shape of statement.
+type group struct {
+	Fingerprint string
+	Rows        []approvalRow
+	rank        int
+	newest      time.Time
+}
+
+type approvalsView struct {
+	Tab     string
+	Groups  []group
+	Count   int
+	History []approvalRow
+	Next    string
+	More    bool
+}
+
+// approvals is the inbox, or what became of earlier ones.
+func (s *Server) approvals(c *httpd.Call, p *page) error {
+	query := c.Request.URL.Query()
+	v := approvalsView{Tab: query.Get("show")}
+	ctx := c.Request.Context()
+	switch v.Tab {
+	case "approved", "rejected", "expired":
+		got, err := fetch[list[approval]](ctx, s, "/approvals", "status", v.Tab, "limit", "50", "cursor", query.Get("cursor"))
+		if err != nil {
+			return err
+		}
+		v.History, v.Next = s.rows(got.Items), got.next()
+	default:
+		v.Tab = "pending"
+		got, err := fetch[list[approval]](ctx, s, "/approvals", "status", "pending", "limit", inboxLimit)
+		if err != nil {
+			return err
+		}
+		v.Groups, v.Count, v.More = grouped(s.rows(got.Items)), len(got.Items), got.next() != ""
+	}
+	p.Live, p.Body = "approval_created approval_resolved approval_expired approval_used approvals_purged", v
+	return nil
+}
+
+// grouped puts statements of one shape together: those with the highest risk
+// first, and of equal risk the newest.
+func grouped(rows []approvalRow) []group {
+	at := make(map[string]int)
+	var groups []group
+	for _, r := range rows {
+		i, ok := at[r.Fingerprint]
+		if !ok {
+			i = len(groups)
+			at[r.Fingerprint] = i
+			groups = append(groups, group{Fingerprint: r.Fingerprint})
+		}
+		g := &groups[i]
+		g.Rows, g.rank = append(g.Rows, r), max(g.rank, risk(&r.Classification))
+		if r.CreatedAt.After(g.newest) {
+			g.newest = r.CreatedAt
+		}
+	}
+	for _, g := range groups {
+		slices.SortStableFunc(g.Rows, func(a, b approvalRow) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	}
+	slices.SortStableFunc(groups, func(a, b group) int { return cmp.Or(cmp.Compare(b.rank, a.rank), b.newest.Compare(a.newest)) })
+	return groups
+}
+
+type approvalView struct {
+	approvalRow
+	Text      sqlView
+	Meanings  []meaning
+	Advice    []string
+	Reach     string
+	Impact    string
+	Earlier   []auditEvent
+	Same      []approvalRow
+	Execution *execution
+	Events    []auditEvent
+	Missing   []string
+}
+
+// approval is the card: everything that a person needs to decide, and what
+// became of it.
+func (s *Server) approval(c *httpd.Call, p *page) error {
+	ctx := c.Request.Context()
+	a, err := fetch[approval](ctx, s, "/approvals/"+c.Params.ByName("id"))
+	if err != nil {
+		return err
+	}
+	v := approvalView{approvalRow: s.rows([]approval{a})[0], Text: viewSQL(a.SQL), Meanings: meanings(&a.Classification),
+		Advice: advice(&a.Classification), Reach: reach(&a.Classification)}
+	if len(a.Impact) > 0 && string(a.Impact) != "null" {
+		v.Impact = indented(a.Impact)
+	}
+	var all gather
+	together(&all, ctx, func(ctx context.Context) error {
+		got, err := fetch[list[auditEvent]](ctx, s, "/audit", "event_type", "decision_recorded", "fingerprint", a.Fingerprint, "limit", "11")
+		for _, e := range got.Items {
+			if e.RequestID != a.RequestID && len(v.Earlier) < 10 {
+				v.Earlier = append(v.Earlier, e)
+			}
+		}
+		return err
+	})
+	together(&all, ctx, func(ctx context.Context) error {
+		got, err := fetch[list[auditEvent]](ctx, s, "/audit", "approval_id", a.ApprovalID, "order", "asc", "limit", "50")
+		v.Events = got.Items
+		return err
+	})
+	if a.ExecutionID != "" {
+		together(&all, ctx, func(ctx context.Context) error {
+			return into(&v.Execution)(fetch[execution](ctx, s, "/executions/"+a.ExecutionID))
+		})
+	}
+	v.Missing = all.wait()
+	p.Title = "Approve " + effect(&a.Classification) + "?"
+	if a.Status != "pending" {
+		p.Title = "Approval of " + effect(&a.Classification)
+	}
+	p.Live, p.Body = "approval_resolved approval_expired approval_used execution_success execution_failure execution_state_unknown execution_outcome_resolved", v
+	return nil
+}

@@ -1,0 +1,213 @@
+package controlplane
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"writegate/commands/fault"
+	"writegate/http/httpd"
+)
+
+// auditFilters are those of GET /audit (spec/decisions.md part 7), in the order
+// of the form.
+var auditFilters = []string{"event_type", "decision", "actor", "app", "tenant", "env", "fingerprint", "policy_version",
+	"approval_id", "session_id", "execution_id", "request_id", "since", "until", "from_seq", "to_seq"}
+
+type auditView struct {
+	Events  []auditEvent
+	Filters []filterField
+	Types   []string
+	Chosen  []string
+	Active  bool
+	Next    string // address of the next page
+	Saved   string // address of the filtered set as a file
+	Asc     bool
+}
+
+type filterField struct {
+	Name, Label, Value, Hint string
+}
+
+var filterHints = map[string]string{
+	"since": "2026-01-31T08:00:00Z", "until": "2026-01-31T09:00:00Z", "decision": "ALLOW, BLOCK or REQUIRE_APPROVAL",
+	"policy_version": "name@1.2.3", "from_seq": "1", "to_seq": "1000", "fingerprint": "16 hex digits",
+}
+
+// audit is the list of events.
+func (s *Server) audit(c *httpd.Call, p *page) error {
+	query := c.Request.URL.Query()
+	v := auditView{Types: slices.Sorted(keysOf(eventWords)), Chosen: query["event_type"], Asc: query.Get("order") == "asc"}
+	filter := chosenFilters(query)
+	for _, name := range auditFilters[1:] {
+		v.Filters = append(v.Filters, filterField{name, strings.ReplaceAll(name, "_", " "), query.Get(name), filterHints[name]})
+	}
+	v.Active = len(filter) > 0
+	v.Saved = "/audit/download?" + filter.Encode()
+	asked := url.Values{"limit": {"50"}}
+	for name, values := range filter {
+		asked[name] = values
+	}
+	for _, name := range []string{"cursor", "order"} {
+		if query.Get(name) != "" {
+			asked.Set(name, query.Get(name))
+		}
+	}
+	got, err := ask[list[auditEvent]](c.Request.Context(), s, request{path: "/audit", query: asked})
+	if err != nil {
+		return err
+	}
+	v.Events = got.Items
+	if next := got.next(); next != "" {
+		asked.Set("cursor", next)
+		asked.Del("limit")
+		v.Next = "/audit?" + asked.Encode()
+	}
+	if query.Get("cursor") == "" && !v.Asc {
+		p.Live = "*"
+	}
+	p.Body = v
+	return nil
+}
+
+func keysOf(m map[string]string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// chosenFilters are the filters of a query that are filled in.
+func chosenFilters(query url.Values) url.Values {
+	filter := make(url.Values)
+	for _, name := range auditFilters {
+		for _, value := range query[name] {
+			if value = strings.TrimSpace(value); value != "" {
+				filter.Add(name, value)
+			}
+		}
+	}
+	return filter
+}
+
+// downloadPages bounds a download; a larger set is for the evidence export.
+const downloadPages = 100
+
+// download sends the filtered set, oldest first, a line of JSON an event. The
+// gate renders events in the log's own form, so a line here is a line of the log.
+func (s *Server) download(c *httpd.Call) error {
+	if _, err := s.signedIn(c); err != nil {
+		return s.toLogin(c)
+	}
+	query := chosenFilters(c.Request.URL.Query())
+	query.Set("limit", "1000")
+	query.Set("order", "asc")
+	ctx := c.Request.Context()
+	first, err := ask[list[json.RawMessage]](ctx, s, request{path: "/audit", query: query})
+	if err != nil {
+		return asFault(err)
+	}
+	h := c.Writer().Header()
+	h.Set("Content-Type", "application/jsonl")
+	h.Set("Content-Disposition", `attachment; filename="gate-events.jsonl"`)
+	c.Writer().WriteHeader(http.StatusOK)
+	for page := first; ; {
+		for _, line := range page.Items {
+			if _, err := c.Writer().Write(append(line, '\n')); err != nil {
+				return nil
+			}
+		}
+		next := page.next()
+		if next == "" {
+			return nil
+		}
+		query.Set("cursor", next)
+		if page, err = ask[list[json.RawMessage]](ctx, s, request{path: "/audit", query: query}); err != nil {
+			panic(http.ErrAbortHandler) // a part must not pass for the whole
+		}
+	}
+}
+
+// asFault makes the error object of a refusal, for what is no page.
+func asFault(err error) error {
+	if refused, ok := err.(*refusal); ok { //nolint:errorlint // ask returns it bare
+		return fault.New(fault.Code(refused.ErrorCode), "%s", refused.Message)
+	}
+	return err
+}
+
+type storyView struct {
+	RequestID string
+	Claims    *auditEvent
+	Events    []storyEvent
+	SQL       *sqlView
+	Whole     bool // each event links to the one before, as far as they are neighbours
+	Approval  string
+	Execution string
+}
+
+// A storyEvent is an event with the text of its payload.
+type storyEvent struct {
+	Event  auditEvent
+	JSON   string
+	Linked bool // the event before it in the story is the one before it in the log, and the hashes say so
+}
+
+// story is everything that one request left in the log, in its order.
+func (s *Server) story(c *httpd.Call, p *page) error {
+	id := c.Params.ByName("id")
+	got, err := fetch[list[auditEvent]](c.Request.Context(), s, "/audit", "request_id", id, "order", "asc", "limit", "200")
+	if err != nil {
+		return err
+	}
+	if len(got.Items) == 0 {
+		return fault.New(fault.NotFound, "The log holds nothing of a request %q.", cutRunes(id, 80))
+	}
+	v := storyView{RequestID: id, Claims: &got.Items[0], Whole: true}
+	for i, e := range got.Items {
+		one := storyEvent{Event: e, JSON: indented(e.Payload)}
+		if i > 0 && e.Seq == got.Items[i-1].Seq+1 {
+			one.Linked = e.PreviousHash == got.Items[i-1].EventHash
+			v.Whole = v.Whole && one.Linked
+		}
+		v.Events = append(v.Events, one)
+		v.note(e)
+	}
+	p.Title = "Request " + short(id)
+	p.Live, p.Body = "execution_success execution_failure execution_state_unknown execution_outcome_resolved approval_resolved", v
+	return nil
+}
+
+// note picks what the page shows above its events.
+func (v *storyView) note(e auditEvent) {
+	if e.ApprovalID != "" {
+		v.Approval = e.ApprovalID
+	}
+	if e.ExecutionID != "" {
+		v.Execution = e.ExecutionID
+	}
+	var payload struct {
+		SQLText string `json:"sql_text"`
+		SQL     string `json:"sql"`
+	}
+	if json.Unmarshal(e.Payload, &payload) != nil {
+		return
+	}
+	if text := payload.SQL + payload.SQLText; text != "" && v.SQL == nil {
+		view := viewSQL(text)
+		v.SQL = &view
+	}
+}
+
+// formValues is a form with the spaces around its values cut off.
+type formValues struct{ url.Values }
+
+func (f formValues) text(name string) string { return strings.TrimSpace(f.Get(name)) }
+
+func (f formValues) String() string { return fmt.Sprint(len(f.Values), " fields") } // values of a form are not for logs

@@ -1,0 +1,88 @@
+package controlplane
+
+import (
+	"context"
+
+	"writegate/http/httpd"
+)
+
+type executionsView struct {
+	State   string
+	States  []string
+	Items   []execution
+	Unknown []execution
+	Next    string
+}
+
+var executionStates = []string{"unknown", "failure", "success", "dispatched"}
+
+// executions shows what is not known first.
+func (s *Server) executions(c *httpd.Call, p *page) error {
+	query := c.Request.URL.Query()
+	v := executionsView{State: query.Get("state"), States: executionStates}
+	ctx := c.Request.Context()
+	var all gather
+	var failed error
+	if v.State == "" {
+		together(&all, ctx, func(ctx context.Context) error {
+			got, err := fetch[list[execution]](ctx, s, "/executions", "execution_state", "unknown", "limit", "100")
+			v.Unknown = got.Items
+			return err
+		})
+	}
+	together(&all, ctx, func(ctx context.Context) error {
+		got, err := fetch[list[execution]](ctx, s, "/executions", "execution_state", v.State, "limit", "50", "cursor", query.Get("cursor"))
+		v.Items, v.Next, failed = got.Items, got.next(), err
+		return err
+	})
+	all.wait()
+	if failed != nil {
+		return failed
+	}
+	p.Live = "execution_dispatched execution_success execution_failure execution_state_unknown execution_outcome_resolved"
+	p.Body = v
+	return nil
+}
+
+type executionView struct {
+	execution
+	Advice []string
+	Events []auditEvent
+}
+
+func (s *Server) execution(c *httpd.Call, p *page) error {
+	ctx := c.Request.Context()
+	e, err := fetch[execution](ctx, s, "/executions/"+c.Params.ByName("id"))
+	if err != nil {
+		return err
+	}
+	v := executionView{execution: e, Advice: whatNext(&e)}
+	if got, err := fetch[list[auditEvent]](ctx, s, "/audit", "execution_id", e.ExecutionID, "order", "asc", "limit", "50"); err == nil {
+		v.Events = got.Items
+	}
+	p.Title = "Execution " + short(e.ExecutionID)
+	p.Live, p.Body = "execution_success execution_failure execution_state_unknown execution_outcome_resolved", v
+	return nil
+}
+
+// whatNext says what a person does about an execution (spec/decisions.md part 4).
+func whatNext(e *execution) []string {
+	switch {
+	case e.ExecutionState == "unknown" && e.Outcome == "in_progress":
+		return []string{"The database still works on it, or waits for a standby. Do not end it and do not send it again: ask once more in a minute."}
+	case e.ExecutionState == "unknown" && e.Outcome == "not_knowable":
+		return []string{"The database cannot tell any more: it was restarted after a crash, failed over, or forgot so old a transaction.",
+			"Compare the rows by hand. Look for what the statement would have changed, and decide with whoever owns the data.",
+			"It is never run again by itself, and its approval stays used."}
+	case e.ExecutionState == "unknown" && e.Path == "alone":
+		return []string{"It ran outside a transaction, so a part of it can stay. Look at the object that it names: an index may be there and be invalid."}
+	case e.ExecutionState == "unknown":
+		return []string{"The answer to its COMMIT never came. Ask the database what became of the transaction: that is safe, the statement is never sent again.",
+			"Until that is known, do not send it again: it may have been applied."}
+	case e.Outcome == "aborted":
+		return []string{"It was not applied. Under the same approval, within its time, it may be sent again."}
+	case e.Outcome == "committed":
+		return []string{"It was applied. Do not send it again."}
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package controlplane
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"writegate/commands/fault"
+	"writegate/http/httpd"
+)
+
+// gateHealth asks the gate how it is, for the frame of every page. down says in
+// words why there is no answer.
+func (s *Server) gateHealth(c *httpd.Call) (h *health, down string) {
+	read, err := fetch[health](c.Request.Context(), s, "/health")
+	if err != nil {
+		return nil, wordsOf(err)
+	}
+	return &read, ""
+}
+
+// wordsOf is what a person may read of an error.
+func wordsOf(err error) string {
+	var refused *refusal
+	if errors.As(err, &refused) {
+		return refused.Message
+	}
+	return fault.Of(err).Message
+}
+
+// overviewView is the first page. Each part that could not be had is nil, and
+// Missing says why.
+type overviewView struct {
+	Stats     *stats
+	Pending   []approvalRow // those with the highest risk
+	FirstEnds time.Time
+	Unknown   []execution
+	Events    []auditEvent
+	Hour      []minute
+	Totals    minute
+	Checked   *checked
+	Stamp     string
+	Policy    *policyStatus
+	Missing   []string
+}
+
+func (s *Server) overview(c *httpd.Call, p *page) error {
+	v := overviewView{Hour: s.samples.hour(), Checked: s.reports.last(), Stamp: stampOf(s.now())}
+	for _, m := range v.Hour {
+		v.Totals.Allow, v.Totals.Block, v.Totals.Approval = v.Totals.Allow+m.Allow, v.Totals.Block+m.Block, v.Totals.Approval+m.Approval
+	}
+	ctx := c.Request.Context()
+	var all gather
+	together(&all, ctx, func(ctx context.Context) error { return into(&v.Stats)(fetch[stats](ctx, s, "/runtime/stats")) })
+	together(&all, ctx, func(ctx context.Context) error { return into(&v.Policy)(fetch[policyStatus](ctx, s, "/policy/status")) })
+	together(&all, ctx, func(ctx context.Context) error {
+		got, err := fetch[list[approval]](ctx, s, "/approvals", "status", "pending", "limit", inboxLimit)
+		v.Pending, v.FirstEnds = s.worst(got.Items)
+		return err
+	})
+	together(&all, ctx, func(ctx context.Context) error {
+		got, err := fetch[list[execution]](ctx, s, "/executions", "execution_state", "unknown", "limit", "5")
+		v.Unknown = got.Items
+		return err
+	})
+	together(&all, ctx, func(ctx context.Context) error {
+		got, err := fetch[list[auditEvent]](ctx, s, "/audit", "limit", "12")
+		v.Events = got.Items
+		return err
+	})
+	v.Missing = all.wait()
+	p.Live, p.Body = "*", v
+	return nil
+}
+
+// shownPending is how many of the pending approvals the overview shows.
+const shownPending = 5
+
+// worst gives the approvals with the highest risk, and when the first of all ends.
+func (s *Server) worst(items []approval) (rows []approvalRow, first time.Time) {
+	for _, a := range items {
+		if first.IsZero() || a.ExpiresAt.Before(first) {
+			first = a.ExpiresAt
+		}
+	}
+	slices.SortStableFunc(items, func(a, b approval) int { return cmp.Compare(risk(&b.Classification), risk(&a.Classification)) })
+	return s.rows(items[:min(len(items), shownPending)]), first
+}
+
+func into[T any](target **T) func(T, error) error {
+	return func(value T, err error) error {
+		if err == nil {
+			*target = &value
+		}
+		return err
+	}
+}
+
+// gather runs the questions of a page side by side.
+type gather struct {
+	work    sync.WaitGroup
+	mu      sync.Mutex
+	missing []string
+}
+
+func together(g *gather, ctx context.Context, ask func(context.Context) error) {
+	g.work.Go(func() {
+		err := ask(ctx)
+		if err == nil {
+			return
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		words := wordsOf(err)
+		for _, known := range g.missing {
+			if known == words {
+				return
+			}
+		}
+		g.missing = append(g.missing, words)
+	})
+}
+
+func (g *gather) wait() []string {
+	g.work.Wait()
+	return g.missing
+}
+
+// remaining is what is left of an approval's time.
+func remaining(until, now time.Time) int64 {
+	return max(0, int64(until.Sub(now).Round(time.Second)/time.Second))
+}

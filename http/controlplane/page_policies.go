@@ -1,0 +1,403 @@
+package controlplane
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"writegate/http/httpd"
+)
+
+type policiesView struct {
+	Status   *policyStatus
+	Versions []policyVersion
+	Rules    []ruleWords
+	Missing  []string
+	Previous string // what a rollback would bring back
+}
+
+// policies is the active version in words, and all versions.
+func (s *Server) policies(c *httpd.Call, p *page) error {
+	var v policiesView
+	var all gather
+	ctx := c.Request.Context()
+	together(&all, ctx, func(ctx context.Context) error { return into(&v.Status)(fetch[policyStatus](ctx, s, "/policy/status")) })
+	together(&all, ctx, func(ctx context.Context) error {
+		got, err := fetch[list[policyVersion]](ctx, s, "/policy/versions", "limit", "200")
+		v.Versions = got.Items
+		return err
+	})
+	v.Missing = all.wait()
+	if v.Status != nil && v.Status.PolicyVersion != "" {
+		if active, err := fetch[policyVersion](ctx, s, "/policy/versions/"+v.Status.PolicyVersion); err == nil {
+			v.Rules = rulesOf(active.Document)
+		}
+	}
+	v.Previous = lastArchived(v.Versions)
+	p.Live, p.Body = "policy_candidate_created policy_candidate_rejected policy_activated policy_rollback policy_loaded", v
+	return nil
+}
+
+func lastArchived(versions []policyVersion) string {
+	var best *policyVersion
+	for i, v := range versions {
+		if v.Status == "archived" && v.ArchivedAt != nil && (best == nil || v.ArchivedAt.After(*best.ArchivedAt)) {
+			best = &versions[i]
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	return best.PolicyVersion
+}
+
+// ruleWords is a rule as somebody reads it who does not write policies.
+type ruleWords struct {
+	ID, Decision, Mode, Message, Reason string
+	When                                []string
+	Lifts                               []string
+	TTL                                 int
+	MaxRows                             int
+}
+
+// rulesOf reads the rules of a document for show alone; what decides is the gate's.
+func rulesOf(document string) []ruleWords {
+	var doc struct {
+		Rules []struct {
+			ID         string               `yaml:"id"`
+			Decision   string               `yaml:"decision"`
+			Mode       string               `yaml:"mode"`
+			Message    string               `yaml:"message"`
+			ReasonCode string               `yaml:"reason_code"`
+			Match      map[string]yaml.Node `yaml:"match"`
+			When       string               `yaml:"when"`
+			Lifts      []string             `yaml:"lifts"`
+			Approval   struct {
+				TTL     int `yaml:"ttl_seconds"`
+				MaxRows int `yaml:"max_rows"`
+			} `yaml:"approval"`
+		} `yaml:"rules"`
+	}
+	if yaml.Unmarshal([]byte(document), &doc) != nil {
+		return nil
+	}
+	var rules []ruleWords
+	for _, r := range doc.Rules {
+		w := ruleWords{ID: r.ID, Decision: r.Decision, Mode: r.Mode, Message: r.Message, Reason: r.ReasonCode, Lifts: r.Lifts, TTL: r.Approval.TTL, MaxRows: r.Approval.MaxRows}
+		for _, key := range matchOrder {
+			if node, ok := r.Match[key]; ok {
+				w.When = append(w.When, matchWords(key, &node))
+				delete(r.Match, key)
+			}
+		}
+		for key, node := range r.Match {
+			w.When = append(w.When, matchWords(key, &node))
+		}
+		if r.When != "" {
+			w.When = append(w.When, "the condition "+strings.TrimSpace(r.When)+" holds")
+		}
+		rules = append(rules, w)
+	}
+	return rules
+}
+
+var matchOrder = []string{"class", "query_types", "query_types_only", "tables_read", "tables_read_only", "tables_written", "tables_written_only",
+	"columns_written", "columns_written_only", "functions", "functions_only", "risk_signals", "risk_signals_only", "flags", "where", "where_only", "actor", "app", "tenant", "role", "env"}
+
+var matchNames = map[string]string{
+	"class": "the class is", "query_types": "the statement is a", "query_types_only": "it holds nothing but", "tables_read": "it reads", "tables_read_only": "it reads nothing but",
+	"tables_written": "it writes", "tables_written_only": "it writes nothing but", "columns_written": "it writes the column", "columns_written_only": "it writes no column but",
+	"functions": "it calls", "functions_only": "it calls nothing but", "risk_signals": "it raises", "risk_signals_only": "it raises nothing but", "flags": "it has",
+	"where": "a condition is", "where_only": "every condition is", "actor": "the actor says it is", "app": "the application says it is", "tenant": "the tenant is", "role": "the role is", "env": "the environment is",
+}
+
+func matchWords(key string, node *yaml.Node) string {
+	name, ok := matchNames[key]
+	if !ok {
+		name = strings.ReplaceAll(key, "_", " ") + " is"
+	}
+	var values []string
+	if node.Kind == yaml.SequenceNode {
+		for _, item := range node.Content {
+			values = append(values, item.Value)
+		}
+	} else {
+		values = []string{node.Value}
+	}
+	if len(values) > 8 {
+		values = append(values[:8], "…")
+	}
+	for i, v := range values {
+		if list, ok := strings.CutPrefix(v, "$"); ok {
+			values[i] = "what the list " + list + " names"
+		} else if words, ok := conditionWords[v]; ok && strings.HasPrefix(key, "where") {
+			values[i] = words
+		}
+	}
+	return name + " " + strings.Join(values, " or ")
+}
+
+var conditionWords = map[string]string{"none": "missing", "tautology": "always true", "key_equality": "a key", "present": "one that is no key"}
+
+type policyView struct {
+	Version policyVersion
+	Rules   []ruleWords
+	Report  *policyReport
+	Active  string
+	Missing []string
+}
+
+type policyReport struct {
+	Valid    bool      `json:"valid"`
+	Findings []finding `json:"findings"`
+	Warnings []finding `json:"warnings"`
+	Tests    counted   `json:"tests"`
+	Corpus   counted   `json:"corpus"`
+}
+
+// policy is one version: its rules in words, its text, what validation says now,
+// and the way to make it the active one.
+func (s *Server) policy(c *httpd.Call, p *page) error {
+	ctx := c.Request.Context()
+	name := c.Params.ByName("version")
+	version, err := fetch[policyVersion](ctx, s, "/policy/versions/"+name)
+	if err != nil {
+		return err
+	}
+	v := policyView{Version: version, Rules: rulesOf(version.Document)}
+	var all gather
+	together(&all, ctx, func(ctx context.Context) error {
+		status, err := fetch[policyStatus](ctx, s, "/policy/status")
+		v.Active = status.PolicyVersion
+		return err
+	})
+	together(&all, ctx, func(ctx context.Context) error {
+		body, err := jsonBody(map[string]string{"policy_version": name})
+		if err != nil {
+			return err
+		}
+		return into(&v.Report)(ask[policyReport](ctx, s, request{method: http.MethodPost, path: "/policy/validate", body: body, media: "application/json"}))
+	})
+	v.Missing = all.wait()
+	p.Title, p.Body = version.PolicyVersion, v
+	return nil
+}
+
+type diffView struct {
+	Versions     []policyVersion
+	Base, Target string
+	Last         string
+	Diff         *policyDiff
+	Lines        []diffLine
+	Problem      string
+}
+
+type policyDiff struct {
+	Base struct {
+		PolicyVersion string `json:"policy_version"`
+	} `json:"base"`
+	Target struct {
+		PolicyVersion string `json:"policy_version"`
+	} `json:"target"`
+	IdenticalBytes     bool `json:"identical_bytes"`
+	IdenticalSemantics bool `json:"identical_semantics"`
+	Summary            struct {
+		Added         int `json:"added"`
+		Removed       int `json:"removed"`
+		Modified      int `json:"modified"`
+		ActionChanges int `json:"action_changes"`
+	} `json:"summary"`
+	Changes []struct {
+		RuleID        string `json:"rule_id"`
+		Change        string `json:"change"`
+		ActionChanged bool   `json:"action_changed"`
+		Decision      *struct {
+			From string `json:"from"`
+			To   string `json:"to"`
+		} `json:"decision"`
+		Direction string `json:"direction"`
+		Fields    []struct {
+			Path    string          `json:"path"`
+			From    json.RawMessage `json:"from"`
+			To      json.RawMessage `json:"to"`
+			Added   []string        `json:"added"`
+			Removed []string        `json:"removed"`
+		} `json:"fields"`
+	} `json:"changes"`
+	Replay *struct {
+		FromSeq     uint64 `json:"from_seq"`
+		ToSeq       uint64 `json:"to_seq"`
+		Evaluated   int    `json:"evaluated"`
+		Changed     int    `json:"changed"`
+		Complete    bool   `json:"complete"`
+		ImpactHash  string `json:"impact_hash"`
+		Transitions []struct {
+			From    string `json:"from"`
+			To      string `json:"to"`
+			Count   int    `json:"count"`
+			Samples []struct {
+				EventID     string `json:"event_id"`
+				Seq         uint64 `json:"seq"`
+				Fingerprint string `json:"fingerprint"`
+			} `json:"samples"`
+		} `json:"transitions"`
+	} `json:"replay"`
+	Text string `json:"text"`
+}
+
+// A diffLine is a line of both documents, side by side.
+type diffLine struct {
+	Left, Right string
+	Kind        string // same, changed, added, removed, gap
+}
+
+// replayRanges are what "what would have changed" may look back over.
+var replayRanges = []string{"1h", "24h", "168h"}
+
+// diff compares two versions, and what the other one would have decided.
+func (s *Server) diff(c *httpd.Call, p *page) error {
+	query := c.Request.URL.Query()
+	ctx := c.Request.Context()
+	got, err := fetch[list[policyVersion]](ctx, s, "/policy/versions", "limit", "200")
+	if err != nil {
+		return err
+	}
+	v := diffView{Versions: got.Items, Base: query.Get("base"), Target: query.Get("target"), Last: query.Get("last")}
+	if v.Base == "" {
+		v.Base = "active"
+	}
+	p.Body = &v
+	if v.Target == "" {
+		return nil
+	}
+	asked := map[string]any{"base": v.Base, "target": v.Target}
+	for _, r := range replayRanges {
+		if v.Last == r {
+			asked["replay"] = map[string]string{"last": r}
+		}
+	}
+	body, err := jsonBody(asked)
+	if err != nil {
+		return err
+	}
+	found, err := ask[policyDiff](ctx, s, request{method: http.MethodPost, path: "/policy/diff", body: body, media: "application/json"})
+	if err != nil {
+		v.Problem = wordsOf(err)
+		return nil
+	}
+	v.Diff, v.Lines = &found, sideBySide(found.Text)
+	return nil
+}
+
+// sideBySide turns a unified diff into two columns.
+func sideBySide(text string) []diffLine {
+	var lines []diffLine
+	var removed []string
+	flush := func() {
+		for _, r := range removed {
+			lines = append(lines, diffLine{Left: r, Kind: "removed"})
+		}
+		removed = nil
+	}
+	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
+		switch {
+		case strings.HasPrefix(line, "---"), strings.HasPrefix(line, "+++"), line == "":
+		case strings.HasPrefix(line, "@@"):
+			flush()
+			lines = append(lines, diffLine{Left: line, Kind: "gap"})
+		case line[0] == '-':
+			removed = append(removed, line[1:])
+		case line[0] == '+' && len(removed) > 0:
+			lines = append(lines, diffLine{removed[0], line[1:], "changed"})
+			removed = removed[1:]
+		case line[0] == '+':
+			lines = append(lines, diffLine{Right: line[1:], Kind: "added"})
+		default:
+			flush()
+			lines = append(lines, diffLine{line[1:], line[1:], "same"})
+		}
+	}
+	flush()
+	return lines
+}
+
+type dryRunView struct {
+	Versions []policyVersion
+	Form     map[string]string
+	Result   *dryRunResult
+	SQL      *sqlView
+	Problem  string
+}
+
+type dryRunResult struct {
+	Decision       string         `json:"decision"`
+	ReasonCode     string         `json:"reason_code"`
+	Reason         string         `json:"reason"`
+	Remedy         string         `json:"remedy"`
+	RuleID         string         `json:"rule_id"`
+	Fingerprint    string         `json:"fingerprint"`
+	Classification classification `json:"classification"`
+	PolicyVersion  string         `json:"policy_version"`
+	RuleTrace      []struct {
+		RuleID   string `json:"rule_id"`
+		Decision string `json:"decision"`
+		Mode     string `json:"mode"`
+		Outcome  string `json:"outcome"`
+		FailedAt string `json:"failed_at"`
+		Checks   []struct {
+			Key  string          `json:"key"`
+			Want json.RawMessage `json:"want"`
+			Got  json.RawMessage `json:"got"`
+			Pass bool            `json:"pass"`
+		} `json:"checks"`
+	} `json:"rule_trace"`
+}
+
+// dryRunFields are the claims of a dry run and what they are when nobody fills
+// them in.
+var dryRunFields = []struct{ name, value string }{{"actor", "ana"}, {"app", "shop"}, {"tenant", "acme"}, {"role", "clerk"}, {"host", "desk-1"}, {"env", "prod"}}
+
+func (s *Server) dryRunPage(c *httpd.Call, p *page) error { return s.dryRun(c, p, formValues{}) }
+
+// dryRun says what would be decided about a statement. Nothing runs and nothing
+// is recorded.
+func (s *Server) dryRun(c *httpd.Call, p *page, form formValues) error {
+	ctx := c.Request.Context()
+	versions, err := fetch[list[policyVersion]](ctx, s, "/policy/versions", "limit", "200")
+	if err != nil {
+		return err
+	}
+	v := dryRunView{Versions: versions.Items, Form: map[string]string{"policy_version": c.Request.URL.Query().Get("version")}}
+	asked := make(map[string]string)
+	for _, f := range dryRunFields {
+		v.Form[f.name] = f.value
+		if form.Has(f.name) {
+			v.Form[f.name] = form.text(f.name)
+		}
+		asked[f.name] = v.Form[f.name]
+	}
+	p.Body = &v
+	if !form.Has("sql") {
+		return nil
+	}
+	v.Form["sql"], v.Form["policy_version"] = form.Get("sql"), form.text("policy_version")
+	asked["sql"] = strings.ReplaceAll(v.Form["sql"], "\r\n", "\n") // what a browser makes of the lines of a text box
+	if v.Form["policy_version"] != "" {
+		asked["policy_version"] = v.Form["policy_version"]
+	}
+	body, err := jsonBody(asked)
+	if err != nil {
+		return err
+	}
+	result, err := ask[dryRunResult](ctx, s, request{method: http.MethodPost, path: "/policy/dry-run", body: body, media: "application/json"})
+	if err != nil {
+		v.Problem = wordsOf(err)
+		return nil
+	}
+	shown := viewSQL(asked["sql"])
+	v.Result, v.SQL = &result, &shown
+	return nil
+}

@@ -1,0 +1,208 @@
+package controlplane
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// What the gate's API answers, as far as the pages show it (docs/openapi.yaml).
+
+type health struct {
+	Status        string `json:"status"`
+	Version       string `json:"version"`
+	UptimeSeconds int64  `json:"uptime_seconds"`
+	Mode          string `json:"mode"`
+	StartupChain  []step `json:"startup_chain"`
+	Database      step   `json:"database"`
+	Log           struct {
+		Seq       uint64 `json:"seq"`
+		EventHash string `json:"event_hash"`
+	} `json:"log"`
+	Bypass *bypass `json:"emergency_bypass"`
+}
+
+type bypass struct {
+	Reason string    `json:"reason"`
+	Until  time.Time `json:"until"`
+}
+
+type step struct {
+	Step    string `json:"step"`
+	Status  string `json:"status"`
+	Message string `json:"message"`
+}
+
+type quantiles struct {
+	P50 float64 `json:"p50"`
+	P95 float64 `json:"p95"`
+	P99 float64 `json:"p99"`
+}
+
+type stats struct {
+	UptimeSeconds     int64                `json:"uptime_seconds"`
+	RequestsTotal     int64                `json:"requests_total"`
+	RequestsByType    map[string]int64     `json:"requests_by_query_type"`
+	Decisions         map[string]int64     `json:"decisions"`
+	LatencyMS         map[string]quantiles `json:"latency_ms"`
+	PolicyVersion     string               `json:"policy_version"`
+	ApprovalsPending  int64                `json:"approvals_pending"`
+	ApprovalsResolved int64                `json:"approvals_resolved"`
+	ExecutionsUnknown int64                `json:"executions_unknown"`
+	Pool              map[string]int64     `json:"pool"`
+}
+
+type classification struct {
+	QueryType      string   `json:"query_type"`
+	QueryTypes     []string `json:"query_types"`
+	Class          string   `json:"class"`
+	SafeRead       bool     `json:"safe_read"`
+	TablesRead     []string `json:"tables_read"`
+	TablesWritten  []string `json:"tables_written"`
+	ColumnsWritten []string `json:"columns_written"`
+	Functions      []string `json:"functions"`
+	RiskSignals    []string `json:"risk_signals"`
+	Where          []string `json:"where"`
+	Run            string   `json:"run"`
+	Signals        []signal `json:"signals"`
+	Advice         []string `json:"advice"`
+}
+
+type signal struct {
+	Signal   string `json:"signal"`
+	Severity string `json:"severity"`
+	Subject  string `json:"subject"`
+}
+
+type claims struct {
+	Actor     string `json:"actor"`
+	App       string `json:"app"`
+	Tenant    string `json:"tenant"`
+	Role      string `json:"role"`
+	Host      string `json:"host"`
+	Env       string `json:"env"`
+	SessionID string `json:"session_id"`
+}
+
+type approval struct {
+	ApprovalID     string          `json:"approval_id"`
+	Status         string          `json:"status"`
+	Resolution     string          `json:"resolution"`
+	SQL            string          `json:"sql"`
+	Classification classification  `json:"classification"`
+	Context        claims          `json:"context"`
+	CreatedAt      time.Time       `json:"created_at"`
+	ExpiresAt      time.Time       `json:"expires_at"`
+	ResolvedAt     *time.Time      `json:"resolved_at"`
+	ResolvedBy     string          `json:"resolved_by"`
+	Note           string          `json:"note"`
+	Fingerprint    string          `json:"fingerprint"`
+	PolicyVersion  string          `json:"policy_version"`
+	ReasonCode     string          `json:"reason_code"`
+	RuleID         string          `json:"rule_id"`
+	MaxRows        int64           `json:"max_rows"`
+	AgentID        string          `json:"agent_id"`
+	Impact         json.RawMessage `json:"impact"`
+	ExecutionID    string          `json:"execution_id"`
+	UsedAt         *time.Time      `json:"used_at"`
+	RequestID      string          `json:"request_id"`
+}
+
+type auditEvent struct {
+	Seq           uint64          `json:"seq"`
+	EventID       string          `json:"event_id"`
+	EventType     string          `json:"event_type"`
+	Timestamp     time.Time       `json:"timestamp"`
+	PolicyVersion string          `json:"policy_version"`
+	Operation     string          `json:"operation"`
+	Fingerprint   string          `json:"fingerprint"`
+	Decision      string          `json:"decision"`
+	Actor         string          `json:"actor"`
+	App           string          `json:"app"`
+	Tenant        string          `json:"tenant"`
+	Env           string          `json:"env"`
+	SessionID     string          `json:"session_id"`
+	ApprovalID    string          `json:"approval_id"`
+	RequestID     string          `json:"request_id"`
+	ExecutionID   string          `json:"execution_id"`
+	ReasonCode    string          `json:"reason_code"`
+	ErrorCode     string          `json:"error_code"`
+	Mode          string          `json:"mode"`
+	Payload       json.RawMessage `json:"payload"`
+	PreviousHash  string          `json:"previous_hash"`
+	EventHash     string          `json:"event_hash"`
+}
+
+type execution struct {
+	ExecutionID    string     `json:"execution_id"`
+	RequestID      string     `json:"request_id"`
+	ApprovalID     string     `json:"approval_id"`
+	ExecutionState string     `json:"execution_state"`
+	Outcome        string     `json:"outcome"`
+	Basis          string     `json:"basis"`
+	Path           string     `json:"path"`
+	XID            uint64     `json:"xid"`
+	DispatchedAt   time.Time  `json:"dispatched_at"`
+	ResolvedAt     *time.Time `json:"resolved_at"`
+	Fingerprint    string     `json:"fingerprint"`
+	Operation      string     `json:"operation"`
+	PolicyVersion  string     `json:"policy_version"`
+	ReasonCode     string     `json:"reason_code"`
+	ErrorCode      string     `json:"error_code"`
+	CommandTag     string     `json:"command_tag"`
+	Actor          string     `json:"actor"`
+	App            string     `json:"app"`
+	EventSeqs      []uint64   `json:"event_seqs"`
+}
+
+type policyStatus struct {
+	Loaded        bool       `json:"loaded"`
+	PolicyVersion string     `json:"policy_version"`
+	RuleCount     int        `json:"rule_count"`
+	OperatorAuth  bool       `json:"operator_auth_enabled"`
+	Hash          string     `json:"hash"`
+	Mode          string     `json:"mode"`
+	ActivatedAt   *time.Time `json:"activated_at"`
+	ActivatedSeq  uint64     `json:"activated_seq"`
+	Tests         counted    `json:"tests"`
+	Corpus        counted    `json:"corpus"`
+	Warnings      []any      `json:"warnings"`
+}
+
+type counted struct {
+	Cases  int `json:"cases"`
+	Passed int `json:"passed"`
+}
+
+type policyVersion struct {
+	PolicyVersion  string     `json:"policy_version"`
+	Status         string     `json:"status"`
+	Hash           string     `json:"hash"`
+	RuleCount      int        `json:"rule_count"`
+	Bytes          int64      `json:"bytes"`
+	CreatedAt      time.Time  `json:"created_at"`
+	CreatedBy      string     `json:"created_by"`
+	ActivatedAt    *time.Time `json:"activated_at"`
+	ArchivedAt     *time.Time `json:"archived_at"`
+	RejectedReason string     `json:"rejected_reason"`
+	Note           string     `json:"note"`
+	Document       string     `json:"document"`
+}
+
+type finding struct {
+	Code       string `json:"code"`
+	Severity   string `json:"severity"`
+	Message    string `json:"message"`
+	RuleID     string `json:"rule_id"`
+	Line       int    `json:"line"`
+	Column     int    `json:"column"`
+	Suggestion string `json:"suggestion"`
+}
+
+type logEntry struct {
+	Timestamp time.Time `json:"timestamp"`
+	Level     string    `json:"level"`
+	Source    string    `json:"source"`
+	Message   string    `json:"message"`
+	ErrorID   string    `json:"error_id"`
+	RequestID string    `json:"request_id"`
+}

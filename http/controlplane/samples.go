@@ -1,0 +1,135 @@
+package controlplane
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// The charts of the overview. Counts of decisions come from the gate's counters,
+// read every few seconds; what lies before the start of this process is read once
+// from the log, as far back as the chart goes.
+const (
+	sampleEvery   = 5 * time.Second
+	chartMinutes  = 60
+	backfillPages = 20 // of a thousand decisions each
+)
+
+// A minute is one bar of the chart.
+type minute struct {
+	Start                  time.Time
+	Allow, Block, Approval int64
+	GateP95, DatabaseP95   float64 // milliseconds; the newest reading of the minute
+	Known                  bool
+}
+
+type samples struct {
+	now     func() time.Time
+	mu      sync.Mutex
+	minutes map[time.Time]*minute
+	last    map[string]int64 // decisions, as last read
+	uptime  int64
+}
+
+func newSamples(now func() time.Time) *samples {
+	return &samples{now: now, minutes: make(map[time.Time]*minute)}
+}
+
+// at gives the bucket of a moment; the caller holds mu.
+func (s *samples) at(t time.Time) *minute {
+	start := t.UTC().Truncate(time.Minute)
+	m, ok := s.minutes[start]
+	if !ok {
+		m = &minute{Start: start}
+		s.minutes[start] = m
+		for old := range s.minutes {
+			if start.Sub(old) > 2*chartMinutes*time.Minute {
+				delete(s.minutes, old)
+			}
+		}
+	}
+	m.Known = true
+	return m
+}
+
+// add counts what was decided since the last reading. A gate that was started
+// anew counts from zero.
+func (s *samples) add(read stats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.at(s.now())
+	if read.UptimeSeconds < s.uptime {
+		s.last = map[string]int64{}
+	}
+	if s.last != nil {
+		m.Allow += max(0, read.Decisions["ALLOW"]-s.last["ALLOW"])
+		m.Block += max(0, read.Decisions["BLOCK"]-s.last["BLOCK"])
+		m.Approval += max(0, read.Decisions["REQUIRE_APPROVAL"]-s.last["REQUIRE_APPROVAL"])
+	}
+	s.last, s.uptime = read.Decisions, read.UptimeSeconds
+	m.GateP95 = max(0, read.LatencyMS["total"].P95-read.LatencyMS["database"].P95)
+	m.DatabaseP95 = read.LatencyMS["database"].P95
+}
+
+func (s *samples) count(e auditEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.at(e.Timestamp)
+	switch e.Decision {
+	case "ALLOW":
+		m.Allow++
+	case "BLOCK":
+		m.Block++
+	case "REQUIRE_APPROVAL":
+		m.Approval++
+	}
+}
+
+// hour gives the minutes of the chart, oldest first.
+func (s *samples) hour() []minute {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := s.now().UTC().Truncate(time.Minute).Add(-(chartMinutes - 1) * time.Minute)
+	list := make([]minute, chartMinutes)
+	for i := range list {
+		start := first.Add(time.Duration(i) * time.Minute)
+		list[i] = minute{Start: start}
+		if m, ok := s.minutes[start]; ok {
+			list[i] = *m
+		}
+	}
+	return list
+}
+
+// sample reads the counters once. A gate out of reach leaves a gap.
+func (s *Server) sample(ctx context.Context) {
+	if read, err := fetch[stats](ctx, s, "/runtime/stats"); err == nil {
+		s.samples.add(read)
+	}
+}
+
+// backfill reads the decisions of the last hour from the log. The counters are
+// read first: a decision between the two is counted once, by the log.
+func (s *Server) backfill(ctx context.Context) {
+	read, err := fetch[stats](ctx, s, "/runtime/stats")
+	if err != nil {
+		return
+	}
+	since := s.now().Add(-chartMinutes * time.Minute).UTC().Format(time.RFC3339)
+	cursor := ""
+	for range backfillPages {
+		page, err := fetch[list[auditEvent]](ctx, s, "/audit", "event_type", "decision_recorded", "since", since, "limit", "1000", "cursor", cursor)
+		if err != nil {
+			return
+		}
+		for _, e := range page.Items {
+			s.samples.count(e)
+		}
+		if cursor = page.next(); cursor == "" {
+			break
+		}
+	}
+	s.samples.mu.Lock()
+	defer s.samples.mu.Unlock()
+	s.samples.last, s.samples.uptime = read.Decisions, read.UptimeSeconds
+}

@@ -1,0 +1,114 @@
+package controlplane
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+
+	"writegate/commands/fault"
+)
+
+// A source answers as the gate's API does. The real one is the gate; the other
+// is invented.
+type source interface {
+	// do sends one request and gives the answer whatever its status is. Its
+	// errors are faults without an address in them. The caller closes the body.
+	do(ctx context.Context, r request) (*answer, error)
+}
+
+// A request is one call of the gate's API.
+type request struct {
+	method   string
+	path     string // escaped
+	query    url.Values
+	body     io.Reader
+	media    string // of the body
+	accept   string
+	lastID   string // Last-Event-ID
+	operator bool   // send the operator token
+	project  bool   // send the project key
+}
+
+// An answer is the gate's, as it came.
+type answer struct {
+	status int
+	header http.Header
+	body   io.ReadCloser
+}
+
+// maxAnswer bounds what a page reads into memory.
+const maxAnswer = 32 << 20
+
+// refusal is the error object of the gate's API (spec/gate.md part 2.3).
+type refusal struct {
+	ErrorCode string          `json:"error_code"`
+	Message   string          `json:"message"`
+	ErrorID   string          `json:"error_id"`
+	Details   json.RawMessage `json:"details"`
+	status    int
+}
+
+func (e *refusal) Error() string { return e.Message }
+
+// ask gets one answer and reads it into a T. A refusal of the gate is an error
+// of type *refusal.
+func ask[T any](ctx context.Context, s *Server, r request) (T, error) {
+	var value T
+	if r.method == "" {
+		r.method = http.MethodGet
+	}
+	a, err := s.source.do(ctx, r)
+	if err != nil {
+		return value, err
+	}
+	defer a.body.Close()
+	body, err := io.ReadAll(io.LimitReader(a.body, maxAnswer+1))
+	if err != nil || len(body) > maxAnswer {
+		return value, broken(err)
+	}
+	if a.status >= http.StatusBadRequest && !(a.status == http.StatusServiceUnavailable && r.path == "/health") {
+		e := &refusal{status: a.status}
+		if err := json.Unmarshal(body, e); err != nil || e.ErrorCode == "" {
+			return value, broken(err)
+		}
+		return value, e
+	}
+	if err := json.Unmarshal(body, &value); err != nil {
+		return value, broken(err)
+	}
+	return value, nil
+}
+
+// fetch is ask for a plain GET.
+func fetch[T any](ctx context.Context, s *Server, path string, pairs ...string) (T, error) {
+	return ask[T](ctx, s, request{path: path, query: pairsOf(pairs)})
+}
+
+func pairsOf(pairs []string) url.Values {
+	query := make(url.Values)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			query.Add(pairs[i], pairs[i+1])
+		}
+	}
+	return query
+}
+
+func broken(cause error) error {
+	return fault.New(fault.BackendUnavailable, "The gate's answer could not be read. Look at the gate's log, then reload this page.").Because(cause)
+}
+
+// A page of a list (spec/decisions.md part 1).
+type list[T any] struct {
+	Items      []T     `json:"items"`
+	NextCursor *string `json:"next_cursor"`
+}
+
+func (l list[T]) next() string {
+	if l.NextCursor == nil {
+		return ""
+	}
+	return *l.NextCursor
+}

@@ -1,0 +1,359 @@
+package controlplane
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/runenames"
+)
+
+// SQL on a card is shown as it will run, so that a text written to mislead the
+// person who approves it does not. The scanner below knows PostgreSQL's lexical
+// structure (https://www.postgresql.org/docs/current/sql-syntax-lexical.html)
+// well enough to set apart comments, literals and words. It judges nothing: what
+// it gets wrong is coloured wrong.
+
+// A sqlView is a statement as a page shows it.
+type sqlView struct {
+	Pieces   []sqlPiece
+	Warnings []string
+	Bytes    int
+	Digest   string // SHA-256 of the exact bytes, hex
+	Folded   bool   // it is long: a page shows its beginning until asked
+	Head     []sqlPiece
+}
+
+// A sqlPiece is a run of text of one kind.
+type sqlPiece struct {
+	Kind string // keyword, word, string, number, comment, mark, blank, plain
+	Text string
+	Note string // of a mark or a folded blank: what stands there
+}
+
+// Bounds of what is shown at once.
+const (
+	foldBytes   = 4_000
+	foldedBytes = 1_200
+	longBlank   = 24 // white space beyond this is folded and said
+	longLines   = 4
+)
+
+func viewSQL(text string) sqlView {
+	sum := sha256.Sum256([]byte(text))
+	v := sqlView{Bytes: len(text), Digest: hex.EncodeToString(sum[:])}
+	scan := &sqlScanner{text: text}
+	for scan.at < len(text) {
+		scan.next()
+	}
+	v.Pieces, v.Warnings = scan.pieces, scan.warnings()
+	if len(text) > foldBytes {
+		v.Folded, v.Head = true, headOf(v.Pieces)
+	}
+	return v
+}
+
+// headOf is the beginning of a long text.
+func headOf(pieces []sqlPiece) []sqlPiece {
+	var head []sqlPiece
+	size := 0
+	for _, p := range pieces {
+		if size+len(p.Text) > foldedBytes {
+			p.Text = cutRunes(p.Text, foldedBytes-size)
+			return append(head, p)
+		}
+		size += len(p.Text)
+		head = append(head, p)
+	}
+	return head
+}
+
+func cutRunes(s string, n int) string {
+	for n > 0 && n < len(s) && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:min(max(n, 0), len(s))]
+}
+
+type sqlScanner struct {
+	text   string
+	at     int
+	pieces []sqlPiece
+
+	comments, blanks int
+	marks            []rune
+	mixed            []string
+}
+
+// next takes one token.
+func (s *sqlScanner) next() {
+	rest := s.text[s.at:]
+	switch c := rest[0]; {
+	case strings.HasPrefix(rest, "--"):
+		s.comments++
+		s.take("comment", lineEnd(rest))
+	case strings.HasPrefix(rest, "/*"):
+		s.comments++
+		s.take("comment", commentEnd(rest))
+	case c == '\'':
+		s.take("string", quoteEnd(rest, '\'', s.escapes()))
+	case c == '"':
+		s.take("word", quoteEnd(rest, '"', false))
+	case c == '$' && dollarTag(rest) != "":
+		s.take("string", dollarEnd(rest))
+	case isBlank(c):
+		s.blank(blankEnd(rest))
+	case c >= '0' && c <= '9':
+		s.take("number", runEnd(rest, func(r rune) bool { return r == '.' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }))
+	default:
+		if r, _ := utf8.DecodeRuneInString(rest); isWordStart(r) {
+			s.word(runEnd(rest, isWordPart))
+			return
+		}
+		_, n := utf8.DecodeRuneInString(rest)
+		s.take("plain", n)
+	}
+}
+
+// escapes reports whether the quote here is one of E'...'.
+func (s *sqlScanner) escapes() bool {
+	return s.at > 0 && (s.text[s.at-1] == 'E' || s.text[s.at-1] == 'e') && (s.at == 1 || !isWordPart(rune(s.text[s.at-2])))
+}
+
+func (s *sqlScanner) word(n int) {
+	token := s.text[s.at : s.at+n]
+	kind := "word"
+	if _, found := slices.BinarySearch(sqlKeywords, strings.ToUpper(token)); found {
+		kind = "keyword"
+	}
+	if mixed := mixedAlphabets(token); mixed != "" && !slices.Contains(s.mixed, mixed) {
+		s.mixed = append(s.mixed, mixed)
+	}
+	s.take(kind, n)
+}
+
+// blank folds white space that is long enough to push something out of sight.
+func (s *sqlScanner) blank(n int) {
+	token := s.text[s.at : s.at+n]
+	lines := strings.Count(token, "\n")
+	if n <= longBlank && lines <= longLines {
+		s.take("plain", n)
+		return
+	}
+	s.blanks++
+	note := fmt.Sprintf("%d blank characters", n)
+	if lines > 1 {
+		note = fmt.Sprintf("%d blank characters over %d lines", n, lines)
+	}
+	s.pieces = append(s.pieces, sqlPiece{"blank", token, note})
+	s.at += n
+}
+
+// take adds n bytes as pieces of a kind. Characters that can't be seen, and
+// letters that could be taken for others, become pieces of their own.
+func (s *sqlScanner) take(kind string, n int) {
+	token := s.text[s.at : s.at+n]
+	s.at += n
+	from := 0
+	for i, r := range token {
+		note := s.suspicious(kind, r)
+		if note == "" {
+			continue
+		}
+		s.add(kind, token[from:i])
+		size := utf8.RuneLen(r)
+		if r == utf8.RuneError {
+			_, size = utf8.DecodeRuneInString(token[i:])
+		}
+		s.marks = append(s.marks, r)
+		s.pieces = append(s.pieces, sqlPiece{"mark", shown(r, token[i:i+size]), note})
+		from = i + size
+	}
+	s.add(kind, token[from:])
+}
+
+func (s *sqlScanner) add(kind, text string) {
+	if text != "" {
+		s.pieces = append(s.pieces, sqlPiece{Kind: kind, Text: text})
+	}
+}
+
+// suspicious says what a reader would not see in a character, or "".
+func (s *sqlScanner) suspicious(kind string, r rune) string {
+	switch {
+	case r < 0x80:
+		if unicode.IsControl(r) && !isBlank(byte(r)) {
+			return named(r, "a control character")
+		}
+		return ""
+	case unicode.Is(unicode.Bidi_Control, r):
+		return named(r, "it turns the direction of the text around, so what you read is not the order that runs")
+	case unicode.In(r, unicode.Cf, unicode.Cc, unicode.Zs, unicode.Zl, unicode.Zp, unicode.Variation_Selector, unicode.Co):
+		return named(r, "it cannot be seen")
+	case kind == "string" || kind == "comment":
+		return ""
+	case lookAlikes[r] != 0:
+		return named(r, fmt.Sprintf("it looks like the letter %q and is another", lookAlikes[r]))
+	}
+	return ""
+}
+
+func named(r rune, why string) string {
+	return fmt.Sprintf("U+%04X %s: %s", r, strings.ToLower(runenames.Name(r)), why)
+}
+
+// shown is what stands in the place of a character that can't be seen.
+func shown(r rune, text string) string {
+	if lookAlikes[r] != 0 {
+		return text
+	}
+	return fmt.Sprintf("U+%04X", r)
+}
+
+func (s *sqlScanner) warnings() []string {
+	var list []string
+	if n := len(s.marks); n > 0 {
+		list = append(list, fmt.Sprintf("%s that a reader does not see, or takes for another. Each is marked where it stands.", plural(n, "character", "characters")))
+	}
+	for _, m := range s.mixed {
+		list = append(list, m)
+	}
+	if s.comments > 0 {
+		list = append(list, fmt.Sprintf("%s. Comments do not run; whoever wrote the statement wrote them, perhaps for you.", plural(s.comments, "comment", "comments")))
+	}
+	if s.blanks > 0 {
+		list = append(list, "A long run of blanks is folded: without that, the rest would stand out of sight.")
+	}
+	return list
+}
+
+// mixedAlphabets tells of a word whose letters come from alphabets that share
+// their looks.
+func mixedAlphabets(token string) string {
+	var found []string
+	for name, table := range alphabets {
+		if strings.ContainsFunc(token, func(r rune) bool { return unicode.Is(table, r) }) {
+			found = append(found, name)
+		}
+	}
+	if len(found) < 2 {
+		return ""
+	}
+	slices.Sort(found)
+	return fmt.Sprintf("The word %q mixes %s letters: it is not the word it looks like.", cutRunes(token, 60), strings.Join(found, " and "))
+}
+
+var alphabets = map[string]*unicode.RangeTable{
+	"Latin": unicode.Latin, "Cyrillic": unicode.Cyrillic, "Greek": unicode.Greek, "Armenian": unicode.Armenian,
+	"Cherokee": unicode.Cherokee, "Coptic": unicode.Coptic,
+}
+
+// lookAlikes are letters of other alphabets that most fonts draw as a Latin one
+// (after Unicode Technical Standard 39), and full-width forms.
+var lookAlikes = func() map[rune]rune {
+	m := map[rune]rune{'ı': 'i', 'ɑ': 'a', 'ɡ': 'g', 'ⅼ': 'l', 'ⅰ': 'i', 'ⅽ': 'c', 'ⅾ': 'd', 'ⅿ': 'm'}
+	for pair := range strings.FieldsSeq("аa еe оo рp сc уy хx ѕs іi јj ԁd ԛq ԝw һh ӏl АA ВB ЕE КK МM НH ОO РP СC ТT ХX ЅS ІI ЈJ " +
+		"αa οo ρp νv υu ιi κk ΑA ΒB ΕE ΖZ ΗH ΙI ΚK ΜM ΝN ΟO ΡP ΤT ΥY ΧX օo ոn սu հh") {
+		r, n := utf8.DecodeRuneInString(pair)
+		m[r] = rune(pair[n])
+	}
+	for c := '!'; c <= '~'; c++ {
+		m[c-'!'+0xFF01] = c
+	}
+	return m
+}()
+
+func isBlank(c byte) bool {
+	return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'
+}
+func isWordStart(r rune) bool { return r == '_' || r >= 0x80 || unicode.IsLetter(r) }
+func isWordPart(r rune) bool  { return isWordStart(r) || r == '$' || (r >= '0' && r <= '9') }
+func blankEnd(text string) int {
+	return runEnd(text, func(r rune) bool { return r < 0x80 && isBlank(byte(r)) })
+}
+
+func runEnd(text string, in func(rune) bool) int {
+	if i := strings.IndexFunc(text, func(r rune) bool { return !in(r) }); i >= 0 {
+		return i
+	}
+	return len(text)
+}
+
+func lineEnd(text string) int {
+	if i := strings.IndexAny(text, "\r\n"); i >= 0 {
+		return i
+	}
+	return len(text)
+}
+
+// commentEnd knows that comments nest.
+func commentEnd(text string) int {
+	depth := 0
+	for i := 0; i+1 < len(text); i++ {
+		switch text[i : i+2] {
+		case "/*":
+			depth++
+			i++
+		case "*/":
+			depth--
+			i++
+			if depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return len(text)
+}
+
+func quoteEnd(text string, quote byte, escapes bool) int {
+	for i := 1; i < len(text); i++ {
+		switch {
+		case escapes && text[i] == '\\':
+			i++
+		case text[i] == quote && i+1 < len(text) && text[i+1] == quote:
+			i++
+		case text[i] == quote:
+			return i + 1
+		}
+	}
+	return len(text)
+}
+
+// dollarTag is the $tag$ that a text begins with, or "".
+func dollarTag(text string) string {
+	end := strings.IndexByte(text[1:], '$')
+	if end < 0 {
+		return ""
+	}
+	tag := text[:end+2]
+	for i, r := range tag[1 : len(tag)-1] {
+		if !isWordPart(r) || r == '$' || (i == 0 && !isWordStart(r)) {
+			return ""
+		}
+	}
+	return tag
+}
+
+func dollarEnd(text string) int {
+	tag := dollarTag(text)
+	if i := strings.Index(text[len(tag):], tag); i >= 0 {
+		return i + 2*len(tag)
+	}
+	return len(text)
+}
+
+// sqlKeywords are the words that a reader looks for, sorted.
+var sqlKeywords = func() []string {
+	words := strings.Fields(`ADD ALL ALTER ANALYZE AND ANY AS ASC BEGIN BETWEEN BY CALL CASCADE CASE CAST CHECK COLUMN COMMIT CONCURRENTLY
+		CONFLICT CONSTRAINT COPY CREATE CROSS CURRENT DATABASE DEFAULT DELETE DESC DISTINCT DO DROP ELSE END EXCEPT EXECUTE EXISTS EXPLAIN
+		EXTENSION FALSE FETCH FOR FOREIGN FROM FULL FUNCTION GRANT GROUP HAVING ILIKE IF IN INDEX INNER INSERT INTERSECT INTO IS JOIN KEY
+		LATERAL LEFT LIKE LIMIT LOCK MATERIALIZED MERGE NATURAL NOT NOTHING NULL OFFSET ON OR ORDER OUTER OVER PARTITION PREPARE PRIMARY
+		PROCEDURE PROGRAM REFERENCES REINDEX RENAME REPLACE RESET RESTRICT RETURNING REVOKE RIGHT ROLE ROLLBACK SCHEMA SELECT SEQUENCE
+		SET SHOW SOME TABLE TEMP TEMPORARY THEN TO TRIGGER TRUE TRUNCATE UNION UNIQUE UPDATE USING VACUUM VALUES VIEW WHEN WHERE WINDOW WITH`)
+	slices.Sort(words)
+	return words
+}()

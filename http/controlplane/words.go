@@ -1,0 +1,233 @@
+package controlplane
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// signalWords say what a risk signal means to somebody who decides
+// (the names are those of the classification, contract 1.0).
+var signalWords = map[string]string{
+	"unknown_node":           "Holds something that the gate does not know. It cannot say what it does.",
+	"server_file_access":     "Reads or writes files of the database server.",
+	"server_program":         "Runs a program on the database server, or loads code into it.",
+	"sql_executing_function": "Calls a function that runs SQL given to it as text.",
+	"remote_access":          "Reaches out to another server.",
+	"backend_control":        "Controls the database server itself: signals, backup, replication, statistics.",
+	"opaque_code":            "Runs or installs code whose effect the text does not show.",
+	"identity_switch":        "Changes whose rights the connection has, or a setting that the gate relies on.",
+	"secret_catalog_read":    "Reads what the server keeps secret: password hashes, other sessions, its configuration.",
+	"oversized_facts":        "Names more than 256 objects of one kind.",
+	"data_modifying_cte":     "Writes from inside a WITH clause.",
+	"select_into":            "Looks like a query and creates a table.",
+	"write_without_where":    "Has no condition: it touches every row.",
+	"tautological_where":     "Has a condition that is always true: it touches every row.",
+	"destructive_ddl":        "Drops or empties something for good.",
+	"system_catalog_write":   "Writes the server's own tables.",
+	"privilege_change":       "Changes who may do what.",
+	"unknown_function":       "Calls a function, operator or type that is not built into PostgreSQL; it could do anything.",
+	"session_change":         "Changes the state of the connection.",
+	"transaction_control":    "Begins or ends transactions.",
+	"advisory_lock":          "Takes a lock that can outlast the statement.",
+	"row_locking":            "Locks rows, so that others wait.",
+	"explain_analyze":        "Explains a statement by running it.",
+	"volatile_function":      "Calls a function whose effect can differ each time.",
+	"sequence_change":        "Moves a sequence, which a rollback does not undo.",
+	"delay_function":         "Waits on purpose.",
+	"cascade":                "Cascades: it also drops what depends on its target.",
+	"bulk_copy":              "Moves data in bulk.",
+	"confusable_text":        "Holds characters that a person reads as something else.",
+}
+
+// adviceWords say what a change of the schema does to others meanwhile
+// (https://www.postgresql.org/docs/current/explicit-locking.html).
+var adviceWords = map[string]string{
+	"rewrite":        "Rewrites the whole table: the longer the table, the longer it is locked.",
+	"scan":           "Reads the whole table to check it, under a lock.",
+	"blocks_writes":  "Nobody can write the table while it runs.",
+	"blocks_all":     "Nobody can read or write the table while it runs, and it queues behind whoever uses it now.",
+	"breaks_clients": "Programs that use the old name or column fail from then on.",
+	"no_transaction": "Runs outside a transaction: if it fails half way, a part of it can stay.",
+}
+
+// severityRank orders signals; a floor is what is blocked unless a rule lifts it.
+var severityRank = map[string]int{"floor": 3, "high": 2, "medium": 1}
+
+// risk sorts approvals: what could do most harm first.
+func risk(c *classification) int {
+	most := 0
+	for _, s := range c.Signals {
+		most = max(most, 10*severityRank[s.Severity])
+	}
+	if c.Class == "ddl" || c.Class == "dcl" {
+		most = max(most, 15)
+	}
+	if slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology") {
+		most = max(most, 20)
+	}
+	if slices.Contains(c.Where, "present") {
+		most = max(most, 10) // how many rows that is, the text does not say
+	}
+	return most + len(c.Signals)
+}
+
+// riskWord is what a person reads of it.
+func riskWord(c *classification) string {
+	switch r := risk(c); {
+	case r >= 20:
+		return "high"
+	case r >= 10:
+		return "elevated"
+	}
+	return "ordinary"
+}
+
+// A meaning is a signal with its words.
+type meaning struct {
+	Name, Severity, Words, Subjects string
+}
+
+func meanings(c *classification) []meaning {
+	subjects := make(map[string][]string)
+	severity := make(map[string]string)
+	for _, s := range c.Signals {
+		severity[s.Signal] = s.Severity
+		if s.Subject != "" && !slices.Contains(subjects[s.Signal], s.Subject) {
+			subjects[s.Signal] = append(subjects[s.Signal], s.Subject)
+		}
+	}
+	var list []meaning
+	for _, name := range c.RiskSignals {
+		list = append(list, meaning{name, cmp.Or(severity[name], "medium"), cmp.Or(signalWords[name], name), strings.Join(subjects[name], ", ")})
+	}
+	slices.SortStableFunc(list, func(a, b meaning) int { return cmp.Compare(severityRank[b.Severity], severityRank[a.Severity]) })
+	return list
+}
+
+func advice(c *classification) []string {
+	var list []string
+	for _, name := range c.Advice {
+		list = append(list, cmp.Or(adviceWords[name], name))
+	}
+	return list
+}
+
+// effect says in one line what a statement does.
+func effect(c *classification) string {
+	verb := strings.ReplaceAll(strings.ToLower(c.QueryType), "_", " ")
+	switch {
+	case len(c.TablesWritten) > 0:
+		return verb + " " + strings.Join(c.TablesWritten, ", ")
+	case len(c.TablesRead) > 0:
+		return verb + " " + strings.Join(c.TablesRead, ", ")
+	}
+	return verb
+}
+
+// whereWords say which rows a write reaches.
+var whereWords = map[string]string{
+	"none": "every row: there is no condition", "tautology": "every row: its condition is always true",
+	"key_equality": "rows named by their key", "present": "the rows that its condition finds",
+}
+
+func reach(c *classification) string {
+	var list []string
+	for _, w := range c.Where {
+		list = append(list, cmp.Or(whereWords[w], w))
+	}
+	return strings.Join(list, "; ")
+}
+
+// eventWords are the event types as a heading.
+var eventWords = map[string]string{
+	"request_received": "Request received", "query_rejected": "Refused before a decision", "decision_recorded": "Decided",
+	"approval_created": "Approval asked for", "approval_resolved": "Approval resolved", "approval_expired": "Approval expired",
+	"approval_used": "Approval used", "approvals_purged": "Expired approvals removed",
+	"execution_dispatched": "Sent to the database", "execution_success": "Ran", "execution_failure": "Failed",
+	"execution_state_unknown": "Outcome unknown", "execution_outcome_resolved": "Outcome checked",
+	"policy_loaded": "Policy loaded", "policy_validated": "Policy validated", "policy_activated": "Policy activated",
+	"policy_candidate_created": "Policy candidate handed in", "policy_candidate_rejected": "Policy candidate refused", "policy_rollback": "Policy rolled back",
+	"startup": "Gate started", "shutdown": "Gate stopped", "log_tail_recovered": "Unfinished end of the log set aside",
+	"health_fail": "A check failed", "db_unavailable": "Database out of reach", "rate_limit_hit": "Too many requests",
+	"oversized_request": "Request too large", "operator_auth_failed": "Wrong operator token", "audit_corruption_detected": "Evidence is damaged",
+	"emergency_bypass": "Emergency bypass", "read_fence_violation": "A read tried to write", "checkpoint_signed": "Checkpoint signed",
+	"session_opened": "Session opened", "session_closed": "Session closed",
+}
+
+func eventWord(name string) string {
+	if word, ok := eventWords[name]; ok {
+		return word
+	}
+	word := strings.ReplaceAll(name, "_", " ")
+	return strings.ToUpper(word[:min(1, len(word))]) + word[min(1, len(word)):]
+}
+
+// decisionWords are the decisions as people say them.
+var decisionWords = map[string]string{"ALLOW": "Allowed", "BLOCK": "Blocked", "REQUIRE_APPROVAL": "Asks for approval"}
+
+// modeWords explain a mode in which the gate does not simply enforce.
+var modeWords = map[string]string{
+	"shadow":           "Shadow mode: decisions are recorded and not enforced. Every statement runs.",
+	"approval_first":   "Approval-first mode: every write waits for a person.",
+	"emergency_bypass": "Emergency bypass: statements that carry an operator token run whatever was decided.",
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%s %s", thousands(int64(n)), many)
+}
+
+func thousands(n int64) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + " " + text[i:]
+	}
+	return text
+}
+
+func ago(then, now time.Time) string {
+	d := now.Sub(then)
+	switch {
+	case d < 2*time.Second:
+		return "just now"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s ago", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h ago", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
+}
+
+func lasting(seconds int64) string {
+	d := time.Duration(seconds) * time.Second
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", seconds)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+func milliseconds(ms float64) string {
+	switch {
+	case ms >= 100:
+		return fmt.Sprintf("%.0f ms", ms)
+	case ms >= 1:
+		return fmt.Sprintf("%.1f ms", ms)
+	}
+	return fmt.Sprintf("%.0f µs", math.Max(ms*1000, 0))
+}
+
+func escapeQuery(s string) string { return url.QueryEscape(s) }
