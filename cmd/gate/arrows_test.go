@@ -47,9 +47,11 @@ var arrows = map[string][]string{
 	"http/httpd":   {"commands/fault", "tlsfiles", "eventlog/event"},
 	"http/gateapi": {"commands/fault", "checkpoints", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
+	"http/controlplane": {"commands/fault", "tlsfiles", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "http/httpd"},
+
 	"cmd/terminal": {"eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 	"cmd/gate": {"cmd/terminal", "checkpoints", "commands/fault", "tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
-		"sqlgate/pgexec", "sqlgate", "http/httpd", "http/gateapi"},
+		"sqlgate/pgexec", "sqlgate", "http/httpd", "http/gateapi", "http/controlplane"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }
 

@@ -100,8 +100,9 @@ func unknownNames(values map[string]string) []string {
 }
 
 // settingNames lists the variables of the settings struct in its order.
-func settingNames() []string {
-	t := reflect.TypeFor[settings]()
+func settingNames() []string { return namesOf(reflect.TypeFor[settings]()) }
+
+func namesOf(t reflect.Type) []string {
 	names := make([]string, 0, t.NumField())
 	for i := range t.NumField() {
 		names = append(names, t.Field(i).Tag.Get("env"))
@@ -111,7 +112,7 @@ func settingNames() []string {
 
 // parseFaults turns the library's errors, which name fields of the struct,
 // into lines that name the variable.
-func parseFaults(s *settings, err error) []string {
+func parseFaults(s any, err error) []string {
 	if err == nil {
 		return nil
 	}
@@ -126,7 +127,7 @@ func parseFaults(s *settings, err error) []string {
 			faults = append(faults, e.Error())
 			continue
 		}
-		f, _ := reflect.TypeOf(*s).FieldByName(p.Name)
+		f, _ := reflect.TypeOf(s).Elem().FieldByName(p.Name)
 		faults = append(faults, fmt.Sprintf("%s must be %s: %s", f.Tag.Get("env"), kindWords(f.Type.Kind()), f.Tag.Get("doc")))
 	}
 	return faults
@@ -141,7 +142,10 @@ func kindWords(k reflect.Kind) string {
 
 // rangeFaults checks what the tags say: ranges, closed sets, and settings of
 // parts that this version does not have.
-func (s *settings) rangeFaults() []string {
+func (s *settings) rangeFaults() []string { return rangeFaults(s) }
+
+// rangeFaults is that for any struct with such tags; it takes a pointer to one.
+func rangeFaults(s any) []string {
 	var faults []string
 	v := reflect.ValueOf(s).Elem()
 	for i := range v.NumField() {
@@ -321,7 +325,9 @@ func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 func days(n int) time.Duration    { return time.Duration(n) * 24 * time.Hour }
 
 // describe lists every setting with its value and origin; secrets are masked.
-func (s *settings) describe(environ []string) []setting {
+func (s *settings) describe(environ []string) []setting { return describe(s, environ) }
+
+func describe(s any, environ []string) []setting {
 	values := env.ToMap(environ)
 	v := reflect.ValueOf(s).Elem()
 	list := make([]setting, 0, v.NumField())

@@ -33,11 +33,16 @@ type raise struct {
 
 // notRaised are the codes that no request gets from what is built, and why.
 var notRaised = map[fault.Code]string{
-	fault.PolicyActivationFailed: "activation over HTTP is not built; the import of a folder answers it to the startup chain alone",
-	fault.PolicyVersionExists:    "candidates over HTTP are not built; the import of a folder answers it to the startup chain alone",
-	fault.PolicyNotFound:         "activation and rollback over HTTP are not built",
-	fault.PolicyInvalid:          "candidates over HTTP are not built",
+	fault.PolicyActivationFailed: "the tests of policy_http_test.go raise it",
+	fault.PolicyVersionExists:    "likewise",
+	fault.PolicyNotFound:         "likewise",
+	fault.PolicyInvalid:          "likewise",
 	fault.UnsafeReadShape:        "POST /query answers what the read fence caught as 403 BLOCK, read_fence_violation (spec/decisions.md part 3)",
+
+	fault.LoginRequired:      "an answer of the control plane, which is another process (http/controlplane tests it)",
+	fault.LoginFailed:        "likewise",
+	fault.ForgedRequest:      "likewise",
+	fault.BackendUnavailable: "likewise",
 }
 
 // errorPolicy is the open policy with a rule whose approvals end at once.

@@ -35,14 +35,14 @@ func readDoc(t *testing.T, name string) string {
 
 // settingsTable is the table of the settings that wait for a later part, or of
 // all others.
-func settingsTable(later bool) string {
+func settingsTable(of reflect.Type, later bool) string {
 	var b strings.Builder
 	if later {
 		b.WriteString("| setting | waits for | meaning |\n| --- | --- | --- |\n")
 	} else {
 		b.WriteString("| setting | values | default | meaning |\n| --- | --- | --- | --- |\n")
 	}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[settings]()) {
+	for _, f := range reflect.VisibleFields(of) {
 		name, doc, waits := f.Tag.Get("env"), f.Tag.Get("doc"), f.Tag.Get("later")
 		switch {
 		case later && waits != "":
@@ -79,13 +79,17 @@ func TestOperationsPageHasTheTableOfAllSettings(t *testing.T) {
 	const page = "docs/OPERATIONS.md"
 	text := readDoc(t, page)
 	want := text
-	for title, later := range map[string]bool{"settings in effect": false, "settings refused": true} {
+	for title, table := range map[string]string{
+		"settings in effect":            settingsTable(reflect.TypeFor[settings](), false),
+		"settings refused":              settingsTable(reflect.TypeFor[settings](), true),
+		"settings of the control plane": settingsTable(reflect.TypeFor[controlPlaneSettings](), false),
+	} {
 		begin, end := "<!-- "+title+": written by a test, see docs/CONTRIBUTING.md -->\n", "<!-- end of settings -->"
 		head, rest, ok := strings.Cut(want, begin)
 		require.True(t, ok, "%s has no place for the %s", page, title)
 		_, tail, ok := strings.Cut(rest, end)
 		require.True(t, ok)
-		want = head + begin + settingsTable(later) + end + tail
+		want = head + begin + table + end + tail
 	}
 	if os.Getenv(updateDocsVariable) != "" {
 		require.NoError(t, os.WriteFile(filepath.Join("..", "..", page), []byte(want), 0o644))

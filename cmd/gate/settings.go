@@ -103,7 +103,7 @@ type settings struct {
 	ProjectKeys      string `env:"GATE_PROJECT_KEYS" secret:"true" later:"the agent API" doc:"project keys of /v1"`
 	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" later:"the agent API" doc:"networks that tool verification may reach"`
 	EgressAllowPorts string `env:"GATE_EGRESS_ALLOW_PORTS" later:"the agent API" doc:"ports that tool verification may reach besides 443"`
-	BackendURL       string `env:"GATE_BACKEND_URL" later:"the control plane" doc:"address of the gate, for the control plane"`
+	BackendURL       string `env:"GATE_BACKEND_URL" doc:"address of the gate; read by gate control-plane alone"`
 
 	WireEnabled     bool   `env:"GATE_PGWIRE_ENABLED" envDefault:"false" later:"the wire listener" doc:"experimental PostgreSQL listener"`
 	WireListenAddr  string `env:"GATE_PGWIRE_LISTEN_ADDR" envDefault:"0.0.0.0:6544" later:"the wire listener" doc:"its address"`
