@@ -89,7 +89,7 @@ strace:
 	  { echo "strace is needed, because system calls are made to fail. On Debian, as root: apt-get install strace" >&2; exit 1; }
 
 .PHONY: faults
-faults: compiler strace ## docs/FAULTS.md to the end: system calls that fail, verifiers beside writers, bugs of the past put back (about half an hour)
+faults: compiler strace ## docs/FAULTS.md to the end: system calls that fail, verifiers beside writers, bugs of the past put back
 	$(GO) test -tags faults -count=1 -timeout 30m -v -run 'Strace|ACallThatFails|APowerCut|CutShort' ./eventlog
 	EVENTLOG_TEST_GROUPS=4000 $(GO) test -count=1 -timeout 30m -v -run 'AVerifierBeside|Vanish' ./eventlog
 	RESTORE_WRITERS=32 $(PGRUN) $(GO) test -count=1 -timeout 30m -v -run 'Backup|Restore|DamagedLogGives' ./cmd/gate

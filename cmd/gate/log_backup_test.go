@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"iter"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -27,11 +29,24 @@ import (
 // smallSegments are of the least size there is, so that a test has several.
 const smallSegments = "GATE_AUDIT_SEGMENT_BYTES=1048576"
 
+// writers is how many clients there are while a backup is made; RESTORE_WRITERS
+// asks for more than the ordinary run has.
+func writers(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("RESTORE_WRITERS")
+	if text == "" {
+		return 4
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err, "RESTORE_WRITERS")
+	return n
+}
+
 // load sends statements until stop is closed: reads, writes, and held ones that
 // are approved, rejected or left, with texts that fill segments.
 func (g *testGate) load(t *testing.T, stop <-chan struct{}) *sync.WaitGroup {
 	var clients sync.WaitGroup
-	for c := range 4 {
+	for c := range writers(t) {
 		clients.Go(func() {
 			for i := 0; ; i++ {
 				select {
@@ -96,6 +111,7 @@ func TestABackupUnderLoadBringsBackTheLogAndAllItMeans(t *testing.T) {
 	require.Eventually(t, func() bool { return d.sealed(t) > sealedThen }, startPatience, tick, "the gate goes on")
 	close(stop)
 	clients.Wait()
+	bundle := g.bundleUpTo(t, m.LastSeq)
 	g.end(t)
 	want, events := d.foldedUpTo(t, m.LastSeq)
 
@@ -110,6 +126,7 @@ func TestABackupUnderLoadBringsBackTheLogAndAllItMeans(t *testing.T) {
 	d.kept = newReceiptBook() // receipts of what came after the backup are of a history that was given up
 	g = startGate(t, d, append([]string{smallSegments}, patience...)...)
 	require.Equal(t, events, g.auditUpTo(t, m.LastSeq), "the API gives the same events")
+	require.Equal(t, bundle, g.bundleUpTo(t, m.LastSeq), "and the same evidence")
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 2")).status)
 	g.end(t)
 }
@@ -171,6 +188,23 @@ func (g *testGate) auditUpTo(t testing.TB, last uint64) (events []string) {
 	}
 }
 
+// bundleUpTo is the evidence of the last thousand events before one, that one
+// included, as a digest. What is of the moment at which it was asked for is left
+// out: when, the newest checkpoint then, the proofs against that, and the signature.
+func (g *testGate) bundleUpTo(t testing.TB, last uint64) string {
+	t.Helper()
+	r := g.post(t, "/audit/evidence", fmt.Sprintf(`{"start_seq":%d,"end_seq":%d,"reason":"a drill"}`, max(last, 1000)-999, last))
+	require.Equal(t, http.StatusOK, r.status, "%.300s", r.body)
+	var bundle map[string]json.RawMessage
+	unmarshal(t, r.body, &bundle)
+	for _, key := range []string{"created_at", "checkpoint", "inclusion_proofs", "signature"} {
+		delete(bundle, key)
+	}
+	b, err := json.Marshal(bundle)
+	require.NoError(t, err)
+	return fmt.Sprintf("%x", sha256.Sum256(b))
+}
+
 // TestEverythingAnswersAsBeforeAfterARestore: a gate that was stopped, backed up,
 // destroyed and restored gives the same bytes for every approval, execution and
 // policy version, and for every event.
@@ -207,7 +241,7 @@ func TestEverythingAnswersAsBeforeAfterARestore(t *testing.T) {
 // answers are the bodies of all that the API tells about what happened.
 func (g *testGate) answers(t testing.TB, last uint64) map[string]string {
 	t.Helper()
-	all := map[string]string{"/audit": strings.Join(g.auditUpTo(t, last), "\n")}
+	all := map[string]string{"/audit": strings.Join(g.auditUpTo(t, last), "\n"), "/audit/evidence": g.bundleUpTo(t, last)}
 	for _, path := range []string{"/approvals", "/executions", "/policy/versions"} {
 		for cursor := ""; ; {
 			r := g.get(t, path+"?limit=200"+cursor)
