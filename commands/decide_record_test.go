@@ -73,9 +73,6 @@ func TestADecisionLeavesItsEventsInTheOrderInWhichTheyCameAbout(t *testing.T) {
 		{"answered by the gate itself", recording(answering), request},
 		{"the same under an approval", recording(answering, using), more(event.TypeApprovalUsed)},
 		{"the same in a new session", recording(answering, opening, using), more(event.TypeSessionOpened, event.TypeApprovalUsed)},
-		{"with an overlay's event", recording(dispatching, func(r *RecordDecision) {
-			r.Extra = []event.Draft{{Type: event.TypeHealthFail, TypeVersion: 1, Payload: (&event.HealthFail{Step: "s", Message: "m"}).Fields()}}
-		}), more(event.TypeExecutionDispatched, event.TypeHealthFail)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			drafts, _, err := decideRecord(c.when, decisionFacts{engine: 4, approval: given(approved)}, DefaultTTL, moment)
@@ -87,6 +84,13 @@ func TestADecisionLeavesItsEventsInTheOrderInWhichTheyCameAbout(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestWhatAnAgentsRuleBringsIsAppendedWithTheDecision(t *testing.T) {
+	facts := decisionFacts{extra: []event.Draft{event.New(moment, event.Context{}, &event.AgentDeactivated{AgentID: "agt_1"})}}
+	drafts, _, err := decideRecord(recording(blocked), facts, DefaultTTL, moment)
+	require.NoError(t, err)
+	require.Equal(t, []event.Type{event.TypeRequestReceived, event.TypeDecisionRecorded, event.TypeAgentDeactivated}, types(drafts))
 }
 
 func TestWhatNothingMayRunUnderLeavesNoEvent(t *testing.T) {

@@ -16,7 +16,8 @@ func stateOf(a *projections.Approval) *approvalState {
 		expired: a.State == projections.ApprovalExpired, resolution: a.Resolution, resolvedAt: a.ResolvedAt,
 		resolvedBy: a.ResolvedBy, note: a.Note, executionID: a.ExecutionID,
 		claims: event.Context{ApprovalID: a.ID, PolicyVersion: a.PolicyVersion, Fingerprint: a.Fingerprint,
-			Actor: a.Actor, App: a.App, Tenant: a.Tenant, Env: a.Env, SessionID: a.SessionID}}
+			Actor: a.Actor, App: a.App, Tenant: a.Tenant, Env: a.Env, SessionID: a.SessionID,
+			AgentID: a.AgentID, Project: a.Project}}
 	switch a.Use {
 	case projections.UseTaken:
 		s.use = used
@@ -71,5 +72,5 @@ func (c *Commands) openExecutions() (open []openExecution, err error) {
 func openOf(e *projections.Execution) openExecution {
 	return openExecution{path: e.Path, keyed: e.KeyScope != [32]byte{},
 		shared: event.Context{Operation: e.Operation, Fingerprint: e.Fingerprint, Actor: e.Actor, App: e.App, Tenant: e.Tenant,
-			Env: e.Env, SessionID: e.SessionID, ApprovalID: e.ApprovalID, RequestID: e.RequestID, ExecutionID: e.ID}}
+			Env: e.Env, SessionID: e.SessionID, AgentID: e.AgentID, Project: e.Project, ApprovalID: e.ApprovalID, RequestID: e.RequestID, ExecutionID: e.ID}}
 }

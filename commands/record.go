@@ -38,9 +38,10 @@ type RecordDecision struct {
 	// KeyLifetime from now.
 	Idempotency *event.Idempotency
 	Emergency   *event.EmergencyBypass // written before a bypassed statement runs
-	// Extra are events of other aggregates that this decision rests on, appended
-	// with it; Keys are the aggregates to lock for them.
-	Extra []event.Draft
+	// Extra decides, under the locks of Keys, what else happens with this
+	// decision: an agent's rule may deactivate the agent. Its error refuses the
+	// statement. It may be nil.
+	Extra func(view *projections.View, now time.Time) ([]event.Draft, error)
 	Keys  []string
 	// ExecutionID names the execution; one is made when it is empty.
 	ExecutionID string
@@ -54,6 +55,7 @@ type NewApproval struct {
 	Classification  string // JSON
 	Impact          string // JSON of the plan estimate; "" = none
 	Message, Remedy string
+	AgentPolicyID   string // the agent's policy that asks; "" = the gate's own
 }
 
 // Failure is why a statement did not take effect.
@@ -123,19 +125,24 @@ type decisionFacts struct {
 	engine   uint64
 	approval *approvalState // nil = nobody knows it
 	key      *keyState      // nil = free
+	extra    []event.Draft
 }
 
 func (c *Commands) decisionFacts(r *RecordDecision, now time.Time) (decisionFacts, error) {
 	facts := decisionFacts{engine: c.engine.Load()}
-	if !r.stateful() {
+	bound := r.stateful()
+	if !bound && r.Extra == nil {
 		return facts, nil
 	}
 	err := c.look(func(view *projections.View) (err error) {
-		if r.UseApproval != "" {
+		if bound && r.UseApproval != "" {
 			_, facts.approval, err = findApproval(view, r.UseApproval)
 		}
-		if r.Idempotency != nil && err == nil {
+		if bound && r.Idempotency != nil && err == nil {
 			_, facts.key, err = findKey(view, r.Idempotency.ScopeDigest, now)
+		}
+		if r.Extra != nil && err == nil {
+			facts.extra, err = r.Extra(view, now)
 		}
 		return err
 	})
@@ -168,7 +175,7 @@ func decideRecord(r *RecordDecision, facts decisionFacts, defaultTTL time.Durati
 	}
 	shared.ExecutionID = recorded.ExecutionID
 
-	drafts := make([]event.Draft, 0, r.events())
+	drafts := make([]event.Draft, 0, r.events()+len(facts.extra))
 	drafts = append(drafts, r.Request.received(now, &r.Decision), r.decided(now, shared, facts.engine))
 	if r.Emergency != nil {
 		drafts = append(drafts, event.New(now, shared, r.Emergency))
@@ -191,12 +198,12 @@ func decideRecord(r *RecordDecision, facts decisionFacts, defaultTTL time.Durati
 	case r.Answered && r.UseApproval != "":
 		drafts = append(drafts, event.New(now, shared, &event.ApprovalUsed{}))
 	}
-	return append(drafts, completed(r.Extra, now)...), recorded, nil
+	return append(drafts, facts.extra...), recorded, nil
 }
 
 // events is how many there will be at most.
 func (r *RecordDecision) events() int {
-	n := 2 + len(r.Extra)
+	n := 2
 	if r.Emergency != nil {
 		n++
 	}
@@ -278,7 +285,7 @@ func (r *RecordDecision) approval(now time.Time, shared event.Context, defaultTT
 	return event.New(now, shared, &event.ApprovalCreated{SQL: n.SQL, PreparedSQL: n.PreparedSQL, Impact: n.Impact, SQLDigest: r.Request.SQLDigest, RequestDigest: r.Request.RequestDigest,
 		Role: r.Request.Role, Host: r.Request.Host, Classification: n.Classification, ExpiresAt: expires.UnixNano(),
 		TTLSeconds: int(ttl / time.Second), RuleID: d.RuleID, MaxRows: maxRows, Message: n.Message, Remedy: n.Remedy,
-		Principal: r.Request.Principal}), expires
+		Principal: r.Request.Principal, AgentPolicyID: n.AgentPolicyID}), expires
 }
 
 func (r *RecordDecision) dispatched(now time.Time, shared event.Context) event.Draft {
@@ -299,20 +306,6 @@ func failed(now time.Time, shared event.Context, f *Failure) event.Draft {
 	return event.New(now, shared, &f.ExecutionFailure)
 }
 
-// completed gives drafts made elsewhere the id and moment of this command where
-// they have none.
-func completed(extra []event.Draft, now time.Time) []event.Draft {
-	for i := range extra {
-		if extra[i].Time.IsZero() {
-			extra[i].Time = now
-		}
-		if extra[i].ID == (event.ID{}) {
-			extra[i].ID = event.NewID(now)
-		}
-	}
-	return extra
-}
-
 // A Rejection is a request that was refused before it reached a decision.
 type Rejection struct {
 	Request    Request
@@ -329,7 +322,8 @@ func (c *Commands) RecordRejection(ctx context.Context, r *Rejection) error {
 	shared.Role, shared.Host = r.Request.Role, r.Request.Host
 	shared.ErrorCode, shared.ReasonCode, shared.Operation = string(r.ErrorCode), r.ReasonCode, r.Operation
 	draft := event.New(c.now(), shared, &event.QueryRejected{SQLDigest: r.Request.SQLDigest, SQLBytes: r.Request.SQLBytes,
-		Limit: r.Limit, Position: r.Position, Principal: r.Request.Principal, ExecutionProfile: r.Request.Profile})
+		Limit: r.Limit, Position: r.Position, Principal: r.Request.Principal, ExecutionProfile: r.Request.Profile,
+		CredentialIDs: r.Request.CredentialIDs})
 	_, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{draft}})
 	return err
 }

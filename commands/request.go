@@ -18,6 +18,8 @@ type Request struct {
 	SQLBytes                            int
 	Profile, IdempotencyKey, Principal  string
 	At                                  time.Time // when it came in
+	AgentID, Project                    string    // of the agent whose token came with it; "" = none
+	CredentialIDs                       []string
 }
 
 // A Decision is what the policy decided and everything that explains it.
@@ -30,12 +32,13 @@ type Decision struct {
 	Matched, Observed, Errors, Floor, Lifted   []string
 	Terms                                      *event.ApprovalTerms
 	Facts                                      event.DecisionFacts
+	AgentLayer                                 *event.AgentLayer // nil = no agent's token came with the request
 }
 
 // context gives what every event of a request shares.
 func (r *Request) context(d *Decision) event.Context {
 	ctx := event.Context{Actor: r.Actor, App: r.App, Tenant: r.Tenant, Env: r.Env, SessionID: r.SessionID,
-		ApprovalID: r.ApprovalID, RequestID: r.RequestID}
+		ApprovalID: r.ApprovalID, RequestID: r.RequestID, AgentID: r.AgentID, Project: r.Project}
 	if d != nil {
 		ctx.Operation, ctx.Fingerprint = d.Operation, d.Fingerprint
 	}
@@ -51,7 +54,8 @@ func (r *Request) received(now time.Time, d *Decision) event.Draft {
 		profile = ""
 	}
 	return event.New(now, ctx, &event.RequestReceived{SQLDigest: r.SQLDigest, SQLBytes: r.SQLBytes, SQLText: r.SQLText,
-		ExecutionProfile: profile, IdempotencyKey: r.IdempotencyKey, RequestDigest: r.RequestDigest, Principal: r.Principal})
+		ExecutionProfile: profile, IdempotencyKey: r.IdempotencyKey, RequestDigest: r.RequestDigest, Principal: r.Principal,
+		CredentialIDs: r.CredentialIDs})
 }
 
 // defaultProfile is the execution profile that evidence leaves out.
@@ -61,5 +65,5 @@ const defaultProfile = "default"
 func (d *Decision) payload(engine uint64) *event.DecisionRecorded {
 	return &event.DecisionRecorded{Enforced: d.Enforced, Bypass: d.Bypass, RuleID: d.RuleID, Layer: d.Layer,
 		Matched: d.Matched, Observed: d.Observed, Errors: d.Errors, Floor: d.Floor, Lifted: d.Lifted, Approval: d.Terms,
-		PolicyHash: d.PolicyHash, Engine: engine, Run: d.Run, Facts: d.Facts}
+		PolicyHash: d.PolicyHash, Engine: engine, Run: d.Run, Facts: d.Facts, AgentLayer: d.AgentLayer}
 }

@@ -16,8 +16,10 @@ type Incident struct {
 	RequestID string
 	Client    string // the certificate's subject or the remote address
 	Path      string
-	Limit     int // 0 = does not apply
-	Got       int // 0 = does not apply
+	Limit     int    // 0 = does not apply
+	Got       int    // 0 = does not apply
+	Project   string // of the credential that is over its limit; "" = it has none
+	AgentID   string
 }
 
 // RecordIncident counts an incident and writes its event where one is due. Most
@@ -32,7 +34,7 @@ func (c *Commands) RecordIncident(ctx context.Context, i Incident) error {
 		return nil
 	}
 	draft := floodEvent(now, i.Type, f)
-	draft.Context.RequestID = i.RequestID
+	draft.Context.RequestID, draft.Context.Project, draft.Context.AgentID = i.RequestID, i.Project, i.AgentID
 	_, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{draft}})
 	return err
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"writegate/eventlog/event"
 )
 
 // An AuditFilter selects events; an empty field selects all.
@@ -15,6 +17,8 @@ type AuditFilter struct {
 	EventTypes                                                   []string // any of them
 	Fingerprint, Actor, App, Tenant, Env, Decision               string
 	ApprovalID, SessionID, PolicyVersion, ExecutionID, RequestID string
+	AgentID, Project, CredentialID, AgentPolicyID, ToolID        string
+	TelemetryType                                                string
 	Since, Until                                                 time.Time // Since <= timestamp < Until
 	FromSeq, ToSeq                                               uint64    // both included; 0 = open
 }
@@ -26,6 +30,8 @@ func (f *AuditFilter) values() (v [fieldCount][]string) {
 		fieldFingerprint: f.Fingerprint, fieldActor: f.Actor, fieldApp: f.App, fieldTenant: f.Tenant, fieldEnv: f.Env, fieldDecision: f.Decision,
 		fieldApprovalID: f.ApprovalID, fieldSessionID: f.SessionID, fieldPolicyVersion: f.PolicyVersion,
 		fieldExecutionID: f.ExecutionID, fieldRequestID: f.RequestID,
+		fieldAgentID: f.AgentID, fieldProject: f.Project, fieldCredential: f.CredentialID, fieldAgentPolicy: f.AgentPolicyID,
+		fieldTool: f.ToolID, fieldTelemetryType: f.TelemetryType,
 	} {
 		if s != "" {
 			v[i] = []string{s}
@@ -89,6 +95,14 @@ func (v *View) Audit(f AuditFilter, page Page) (seqs []uint64, next string, err 
 		next = cursorOf(seqs[n-1], &page, question)
 	}
 	return seqs, next, nil
+}
+
+// Matches tells whether a filter selects an event, for those who follow the log
+// instead of asking the index.
+func Matches(f AuditFilter, e *event.Envelope) bool {
+	one := entryOf(e)
+	s := search{values: f.values(), time: f.bounds()}
+	return (f.FromSeq == 0 || e.Seq >= f.FromSeq) && (f.ToSeq == 0 || e.Seq <= f.ToSeq) && s.time.has(one.at) && s.meets(&one)
 }
 
 // A search walks blocks, from one in which all conditions have a posting to
@@ -304,7 +318,7 @@ func (s *search) meets(e *entry) bool {
 		}
 		met := false
 		for _, w := range want {
-			met = met || w == e.values[f]
+			met = met || e.has(field(f), w)
 		}
 		if !met {
 			return false

@@ -3,6 +3,7 @@ package projections
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"writegate/eventlog/event"
 )
@@ -31,6 +32,12 @@ const (
 	fieldPolicyVersion
 	fieldExecutionID
 	fieldRequestID
+	fieldAgentID
+	fieldProject
+	fieldCredential
+	fieldAgentPolicy
+	fieldTool
+	fieldTelemetryType
 	fieldCount
 )
 
@@ -46,6 +53,20 @@ func firstOf(block uint32) uint64 { return uint64(block)*blockEvents + 1 }
 type entry struct {
 	at     int64 // ns since 1970
 	values [fieldCount]string
+	more   []tag // further values of the same fields, from the payload
+}
+
+// A tag is one value of a field that may have several.
+type tag struct {
+	field field
+	value string
+}
+
+func (e *entry) has(f field, value string) bool {
+	if e.values[f] == value {
+		return true
+	}
+	return slices.Contains(e.more, tag{f, value})
 }
 
 // A block is the last one, in the making. Entries are only ever appended, so
@@ -57,10 +78,11 @@ type block struct {
 
 func entryOf(e *event.Envelope) entry {
 	c := &e.Context
-	return entry{at: e.Time.UnixNano(), values: [fieldCount]string{
+	return entry{more: tagsOf(e), at: e.Time.UnixNano(), values: [fieldCount]string{
 		fieldEventType: string(e.Type), fieldFingerprint: c.Fingerprint, fieldActor: c.Actor, fieldApp: c.App, fieldTenant: c.Tenant,
 		fieldEnv: c.Env, fieldDecision: c.Decision, fieldApprovalID: c.ApprovalID, fieldSessionID: c.SessionID,
 		fieldPolicyVersion: c.PolicyVersion, fieldExecutionID: c.ExecutionID, fieldRequestID: c.RequestID,
+		fieldAgentID: c.AgentID, fieldProject: c.Project,
 	}}
 }
 
@@ -118,13 +140,18 @@ func (p *postings) gather(b *block, f field) {
 	last := -1
 	for i := range b.entries {
 		v := b.entries[i].values[f]
-		if v == "" {
-			continue
+		if v != "" {
+			if last < 0 || p.values[last] != v {
+				last = p.place(v)
+			}
+			p.lists[last] = append(p.lists[last], uint16(i))
 		}
-		if last < 0 || p.values[last] != v {
-			last = p.place(v)
+		for _, m := range b.entries[i].more {
+			if m.field == f && m.value != v {
+				n := p.place(m.value)
+				p.lists[n] = append(p.lists[n], uint16(i))
+			}
 		}
-		p.lists[last] = append(p.lists[last], uint16(i))
 	}
 }
 

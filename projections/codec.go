@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -146,6 +148,44 @@ func (c *codec) numbers(list *[]uint64) {
 	}
 }
 
+// length keeps how many items follow, and bounds it by what is left to read.
+func (c *codec) length(n int) int {
+	number(c, &n)
+	if c.reading && uint64(n) > uint64(len(c.buf)) {
+		c.fail()
+		return 0
+	}
+	return n
+}
+
+func (c *codec) strings(list *[]string) {
+	n := c.length(len(*list))
+	if c.reading {
+		*list = make([]string, n)
+	}
+	for i := range *list {
+		text(c, &(*list)[i])
+	}
+}
+
+// dict keeps a map by its sorted keys, so that equal maps have equal bytes.
+func (c *codec) dict(m *map[string]string) {
+	n := c.length(len(*m))
+	if !c.reading {
+		for _, k := range slices.Sorted(maps.Keys(*m)) {
+			v := (*m)[k]
+			texts(c, &k, &v)
+		}
+		return
+	}
+	*m = make(map[string]string, n)
+	for range n {
+		var k, v string
+		texts(c, &k, &v)
+		(*m)[k] = v
+	}
+}
+
 func (a *Approval) walk(c *codec) {
 	texts(c, &a.ID, &a.State)
 	text(c, &a.Use)
@@ -157,7 +197,7 @@ func (a *Approval) walk(c *codec) {
 	c.bound(&a.MaxRows)
 	number(c, &a.TTLSeconds)
 	c.moments(&a.CreatedAt, &a.ExpiresAt, &a.ResolvedAt, &a.UsedAt)
-	texts(c, &a.Resolution, &a.Note, &a.ResolvedBy, &a.ExecutionID)
+	texts(c, &a.Resolution, &a.Note, &a.ResolvedBy, &a.ExecutionID, &a.AgentID, &a.Project, &a.AgentPolicyID)
 }
 
 func (e *Execution) walk(c *codec) {
@@ -175,7 +215,7 @@ func (e *Execution) walk(c *codec) {
 	texts(c, &e.Outcome, &e.Basis, &e.ReasonCode, &e.ErrorCode, &e.SQLState, &e.CommandTag)
 	number(c, &e.RowCount)
 	number(c, &e.DurationUS)
-	texts(c, &e.Step, &e.Cause)
+	texts(c, &e.Step, &e.Cause, &e.AgentID, &e.Project)
 }
 
 func (p *PolicyVersion) walk(c *codec) {
@@ -204,6 +244,7 @@ func (r *IdempotencyRecord) walk(c *codec) {
 	number(c, &r.Status)
 	c.flag(&r.Answered)
 	c.flag(&r.RowsOmitted)
+	number(c, &r.Seq)
 }
 
 func (n *Counters) walk(c *codec) {

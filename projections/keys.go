@@ -25,6 +25,16 @@ const (
 	keyTimes         = "iu/" // be32(block) -> time of each event
 	keyLineage       = "lg/" // be16(n) -> the n-th log before this one; none where it follows no other
 
+	keyAgent           = "ga/" // id -> Agent
+	keyAgentList       = "gb/" // project and status, be64(seq) -> id
+	keyToken           = "gt/" // id -> AgentToken
+	keyTokenDigest     = "gs/" // SHA-256 of the secret -> id
+	keyTokenList       = "gu/" // agent, be64(seq) -> id
+	keyAgentPolicy     = "gp/" // id -> AgentPolicy
+	keyAgentPolicyList = "gq/" // project, be64(seq) -> id
+	keyApplication     = "gr/" // agent, policy -> Application
+	keyAppliedTo       = "gv/" // policy, agent -> nothing
+
 	// keyMeta is left out of the digest: it says how the space came about.
 	keyMeta    = "meta/"
 	keyApplied = keyMeta + "applied"

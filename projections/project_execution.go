@@ -45,6 +45,7 @@ func newExecution(e *event.Envelope) Execution {
 		ID: c.ExecutionID, State: ExecutionNotExecuted, Seq: e.Seq, RequestID: c.RequestID, ApprovalID: c.ApprovalID,
 		Actor: c.Actor, App: c.App, Tenant: c.Tenant, Env: c.Env, SessionID: c.SessionID,
 		Operation: c.Operation, Fingerprint: c.Fingerprint, PolicyVersion: c.PolicyVersion,
+		AgentID: c.AgentID, Project: c.Project,
 	}
 }
 

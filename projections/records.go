@@ -42,6 +42,8 @@ type Approval struct {
 
 	Actor, App, Tenant, Env, SessionID, Role, Host string
 	Principal                                      string // verified identity; "" = none
+	AgentID, Project                               string // of the agent whose token asked; "" = none
+	AgentPolicyID                                  string // the agent's policy that asks; "" = the gate's own
 
 	SQL            string // exact, byte for byte
 	SQLDigest      [32]byte
@@ -104,6 +106,7 @@ type Execution struct {
 
 	Actor, App, Tenant, Env, SessionID    string
 	Operation, Fingerprint, PolicyVersion string
+	AgentID, Project                      string // of the agent whose token asked; "" = none
 
 	Path      string
 	SQLDigest [32]byte
@@ -170,6 +173,7 @@ type IdempotencyRecord struct {
 	Status        int  // HTTP
 	Body          string
 	RowsOmitted   bool
+	Seq           uint64 // of the event that keeps the answer of a POST under /v1; 0 = a statement's
 }
 
 // Counters are kept beside the records, because nobody wants to count them.

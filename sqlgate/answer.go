@@ -42,6 +42,9 @@ type Answer struct {
 	PolicyVersion  string
 	RequestID      string
 
+	AgentPolicyID     string // the agent's policy that decided; "" = the gate's own
+	RetryAfterSeconds int    // a throttle stopped it; 0 = none did
+
 	ApprovalID        string // of a REQUIRE_APPROVAL
 	ApprovalExpiresAt time.Time
 
@@ -155,7 +158,22 @@ func (a *Answer) appendReason(dst []byte) []byte {
 		dst = appendString(dst, remedy)
 	}
 	dst = appendString(append(dst, `,"rule_id":`...), a.Result.RuleID)
-	return appendString(append(dst, `,"decided_by":`...), a.Result.Layer)
+	dst = a.appendDecidedBy(dst)
+	if a.RetryAfterSeconds > 0 {
+		dst = strconv.AppendInt(append(dst, `,"retry_after_seconds":`...), int64(a.RetryAfterSeconds), 10)
+	}
+	return dst
+}
+
+// appendDecidedBy names the layer that decided and its rule (spec/v1.md part 7).
+func (a *Answer) appendDecidedBy(dst []byte) []byte {
+	dst = appendString(append(dst, `,"decided_by":{"layer":`...), a.Result.Layer)
+	if a.AgentPolicyID != "" {
+		dst = appendString(append(dst, `,"policy_id":`...), a.AgentPolicyID)
+	} else {
+		dst = appendString(append(dst, `,"policy_version":`...), a.PolicyVersion)
+	}
+	return append(appendString(append(dst, `,"rule_id":`...), a.Result.RuleID), '}')
 }
 
 // message says in words what was decided, also where the rule has none.

@@ -45,6 +45,9 @@ func (g *Gate) stillPending(ctx context.Context, s *submission, a *projections.A
 		Message: a.Message, Remedy: a.Remedy,
 	}
 	answer := s.answer()
+	if answer.AgentPolicyID = a.AgentPolicyID; a.AgentPolicyID != "" {
+		answer.Result.Layer = policy.LayerAgent
+	}
 	answer.PolicyVersion = a.PolicyVersion
 	answer.ApprovalID, answer.ApprovalExpiresAt = a.ID, a.ExpiresAt
 	return answer, nil

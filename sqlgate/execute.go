@@ -43,6 +43,7 @@ func (g *Gate) stop(ctx context.Context, s *submission) (*Answer, error) {
 	if s.result.Decision == policy.RequireApproval {
 		command.NewApproval = &commands.NewApproval{
 			SQL: s.SQL, PreparedSQL: s.preparedSQL(), Impact: g.impact(ctx, s), Classification: string(appendValue(nil, a.Classification)), Message: a.message(), Remedy: a.remedy(),
+			AgentPolicyID: a.AgentPolicyID,
 		}
 	}
 	recorded, err := g.recordDecision(ctx, s, command)
@@ -57,6 +58,9 @@ func (g *Gate) stop(ctx context.Context, s *submission) (*Answer, error) {
 func (g *Gate) recordDecision(ctx context.Context, s *submission, command *commands.RecordDecision) (commands.Recorded, error) {
 	if s.bypass {
 		command.Emergency = &event.EmergencyBypass{Reason: g.BypassReason, Until: g.BypassUntil.UnixNano(), By: s.Operator}
+	}
+	if s.Agent.ID != "" {
+		command.Keys, command.Extra = g.Overlay.Aggregates(s.Agent), g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
 	}
 	g.Step("decision.before_append")
 	begin := time.Now()
@@ -86,7 +90,7 @@ func (g *Gate) warnOfBypass(s *submission) {
 func isRefusal(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.ApprovalNotFound, fault.ApprovalRejected, fault.ApprovalExpired, fault.ApprovalMismatch, fault.ApprovalOutcomeUnknown,
-		fault.ApprovalAlreadyUsed, fault.IdempotencyConflict, fault.IdempotencyInProgress:
+		fault.ApprovalAlreadyUsed, fault.IdempotencyConflict, fault.IdempotencyInProgress, fault.TokenRevoked:
 		return true
 	}
 	return false

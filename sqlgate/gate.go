@@ -50,6 +50,9 @@ type Options struct {
 	ResultBytes  int64
 	MarkerTable  string // of execution markers, schema.table; no statement may name it; "" is none
 
+	// Overlay are the rules of agents; nil: no agent's token is taken.
+	Overlay Overlay
+
 	Policies PolicySource // where policy versions lie
 	// Events reads the event log from a sequence number on, up to its head.
 	Events        func(ctx context.Context, from uint64) iter.Seq2[event.Envelope, error]
@@ -140,9 +143,10 @@ type submission struct {
 	result         policy.Result
 	enforced       bool
 	bypass         bool
-	approved       bool   // the request carries a valid approval
-	approvalRows   *int64 // the limit of the approval that was given
-	executionID    string // set when the statement is about to run
+	approved       bool          // the request carries a valid approval
+	approvalRows   *int64        // the limit of the approval that was given
+	executionID    string        // set when the statement is about to run
+	layer          LayerDecision // what the agent's rules say, where an agent asks
 	record         commands.Request
 	decision       commands.Decision
 	watch          stopwatch
@@ -163,10 +167,17 @@ func (g *Gate) Submit(ctx context.Context, r *Request) (*Answer, error) {
 	if s.policy = g.running.Load(); s.policy == nil || g.chain.Failed() {
 		return nil, g.chain.fault()
 	}
-	if r.Preview {
+	err := g.findAgent(s)
+	if r.Preview && err == nil {
 		return g.preview(ctx, s)
 	}
 	s.record = g.recordOf(r)
+	switch {
+	case err != nil && r.Preview:
+		return nil, err
+	case err != nil:
+		return nil, g.refuse(ctx, s, err)
+	}
 	lease, kept, err := g.beginKey(ctx, s)
 	if err != nil || kept != nil {
 		return kept, err
@@ -204,8 +215,11 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 		}
 	}
 	begin = time.Now()
-	g.decide(s)
+	err = g.decide(ctx, s)
 	s.watch.time(phaseDecide, begin)
+	if err != nil {
+		return nil, g.refuse(ctx, s, err)
+	}
 	if err := s.shapeFault(); err != nil {
 		return nil, g.refuse(ctx, s, err)
 	}
@@ -215,15 +229,20 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 }
 
 // decide evaluates the policy and what the mode makes of it (spec/decisions.md
-// part 2): the decision is the same in shadow and enforce.
-func (g *Gate) decide(s *submission) {
+// part 2): the decision is the same in shadow and enforce. The rules of the
+// request's agent may tighten it.
+func (g *Gate) decide(ctx context.Context, s *submission) error {
 	f := s.facts()
 	s.result = s.policy.policy.DecideStatement(&f)
+	if err := g.askAgent(ctx, s, &f); err != nil {
+		return err
+	}
 	s.enforced = s.mode != ModeShadow
 	if s.mode == ModeEmergencyBypass && s.Operator != "" {
 		s.enforced, s.bypass = false, true
 	}
 	s.decision = s.decisionRecord(&f)
+	return nil
 }
 
 // runs reports whether the statement is sent to the database.
@@ -267,7 +286,15 @@ func (g *Gate) recordOf(r *Request) commands.Request {
 		RequestID: r.RequestID, Actor: r.Actor, App: r.App, Tenant: r.Tenant, Role: r.Role, Host: r.Host, Env: r.Env,
 		SessionID: r.SessionID, ApprovalID: r.ApprovalID, SQLDigest: r.sqlDigest(), RequestDigest: r.digest(),
 		SQLBytes: len(r.SQL), Profile: r.ExecutionProfile, IdempotencyKey: r.IdempotencyKey, Principal: r.TLSSubject, At: r.ReceivedAt,
+		AgentID: r.Agent.ID, Project: r.Agent.Project, CredentialIDs: r.Agent.credentials(),
 	}
+}
+
+func (a *Agent) credentials() []string {
+	if a.CredentialID == "" {
+		return nil
+	}
+	return []string{a.CredentialID}
 }
 
 // sqlText is what the log keeps of the text (spec/decisions.md part 7).
@@ -289,7 +316,7 @@ func (s *submission) facts() policy.Facts {
 		TablesRead: c.TablesRead, TablesWritten: c.TablesWritten, ColumnsWritten: c.ColumnsWritten,
 		Functions: c.Functions, RiskSignals: c.RiskSignals, Flags: c.Flags, Where: c.Where, Fingerprint: c.Fingerprint,
 		Actor: s.Actor, App: s.App, Tenant: s.Tenant, Role: s.Role, Host: s.Host, Env: s.Env,
-		TLSSubject: s.TLSSubject, Mode: factMode(s.mode), Approved: s.approved, SessionID: s.SessionID,
+		TLSSubject: s.TLSSubject, AgentID: s.Agent.ID, AgentToolsVerified: s.Agent.ToolsVerified, Mode: factMode(s.mode), Approved: s.approved, SessionID: s.SessionID,
 		MarkerTable: s.markerTable,
 	}
 }
@@ -301,7 +328,7 @@ func (s *submission) decisionRecord(f *policy.Facts) commands.Decision {
 		Decision: string(r.Decision), ReasonCode: r.ReasonCode, RuleID: r.RuleID, Layer: r.Layer, Mode: s.mode,
 		PolicyVersion: s.policy.version, Operation: f.QueryType, Fingerprint: f.Fingerprint, Run: s.run(),
 		PolicyHash: s.policy.hash, Enforced: s.enforced, Bypass: s.bypass,
-		Matched: r.Matched, Observed: r.Observed, Errors: r.Errors, Floor: r.Floor, Lifted: r.Lifted,
+		Matched: r.Matched, Observed: r.Observed, Errors: r.Errors, Floor: r.Floor, Lifted: r.Lifted, AgentLayer: s.layer.Layer,
 		Facts: event.DecisionFacts{
 			QueryTypes: f.QueryTypes, Class: f.Class, SafeRead: f.SafeRead, TablesRead: f.TablesRead, TablesWritten: f.TablesWritten,
 			ColumnsWritten: f.ColumnsWritten, Functions: f.Functions, RiskSignals: f.RiskSignals, Flags: f.Flags, Where: f.Where,
@@ -324,10 +351,14 @@ func (s *submission) run() string {
 
 // answer begins the answer of a decided statement.
 func (s *submission) answer() *Answer {
-	return &Answer{
+	a := &Answer{
 		Result: s.result, Classification: &s.classification, Mode: s.mode, Enforced: s.enforced, Bypass: s.bypass,
 		PolicyVersion: s.policy.version, RequestID: s.RequestID,
 	}
+	if s.result.Layer == policy.LayerAgent {
+		a.AgentPolicyID, a.RetryAfterSeconds = s.layer.Layer.PolicyID, s.layer.RetryAfterSeconds
+	}
+	return a
 }
 
 // preview classifies and decides alone: nothing is written, nothing executes.
@@ -341,10 +372,12 @@ func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
 	if _, err := g.joinSession(ctx, s); err != nil {
 		return nil, err
 	}
-	g.decide(s)
+	if err := g.decide(ctx, s); err != nil {
+		return nil, err
+	}
 	a := s.answer()
 	f := s.facts()
-	a.Preview, a.Trace = true, s.policy.policy.Trace(&f)
+	a.Preview, a.Trace = true, append(s.policy.policy.Trace(&f), s.layerTrace()...)
 	a.Plan, a.PlanOmitted = g.estimate(ctx, s)
 	return a, nil
 }

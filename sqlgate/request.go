@@ -42,6 +42,8 @@ type Request struct {
 	IdempotencyKey   string // "" is none
 	Preview          bool   // classify and decide alone; nothing is written, nothing executes
 	TLSSubject       string // subject of the verified client certificate, "" without one
+	AgentToken       string // secret of an agent's token that came with the request, or ""
+	Agent            Agent  // of that token; Submit fills it in
 	Operator         string // label of a valid operator token that came with the request, or ""
 	Trace            string // the caller's trace id and span id, "" where it has none
 	ReceivedAt       time.Time
@@ -127,7 +129,11 @@ func (r *Request) sqlDigest() [32]byte { return sha256.Sum256([]byte(r.SQL)) }
 // context of a request (spec/decisions.md parts 3 and 5). Each part carries its
 // length, so that no two contexts share a digest.
 func (r *Request) digest() [32]byte {
-	return digestOf("gate.request.v1", r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.SessionID, r.SQL)
+	parts := []string{"gate.request.v1", r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.SessionID, r.SQL}
+	if r.Agent.ID != "" {
+		parts = append(parts, r.Agent.ID) // only with a token: requests without one keep the digest they had
+	}
+	return digestOf(parts...)
 }
 
 // keyScope is what an idempotency key is unique in: actor, app and tenant.

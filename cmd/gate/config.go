@@ -187,6 +187,9 @@ func (s *settings) meaningFaults(now time.Time) []string {
 	if _, err := httpd.ParseProxies(s.TrustedProxies); err != nil {
 		faults = append(faults, "GATE_TRUSTED_PROXIES: "+err.Error())
 	}
+	if _, err := s.projectKeys(); err != nil {
+		faults = append(faults, "GATE_PROJECT_KEYS: "+err.Error())
+	}
 	if strings.ContainsAny(s.SearchPath, ",\"") || s.SearchPath == "" || strings.HasPrefix(s.SearchPath, "pg_") {
 		faults = append(faults, "GATE_SEARCH_PATH must be the plain name of one schema that is not PostgreSQL's own")
 	}

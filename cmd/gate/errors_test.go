@@ -35,8 +35,6 @@ type raise struct {
 var notRaised = map[fault.Code]string{
 	fault.PolicyActivationFailed: "the tests of policy_http_test.go raise it",
 	fault.PolicyVersionExists:    "likewise",
-	fault.PolicyNotFound:         "likewise",
-	fault.PolicyInvalid:          "likewise",
 	fault.UnsafeReadShape:        "POST /query answers what the read fence caught as 403 BLOCK, read_fence_violation (spec/decisions.md part 3)",
 
 	fault.LoginRequired:      "an answer of the control plane, which is another process (http/controlplane tests it)",
@@ -81,6 +79,7 @@ func TestEveryErrorCodeIsRaisedAsTheContractSays(t *testing.T) {
 	table = append(table, keyErrors(g)...)
 	table = append(table, databaseErrors(t)...)
 	table = append(table, serviceErrors(t)...)
+	table = append(table, agentErrors(t)...)
 	raised := map[fault.Code]bool{}
 	for _, r := range table {
 		raised[r.code] = true

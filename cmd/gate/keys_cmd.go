@@ -23,10 +23,10 @@ const (
 
 func (a *app) keysCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "keys", Short: "Make the key that evidence is signed with", Args: cobra.NoArgs,
+		Use: "keys", Short: "Make keys: of projects for the agent API, and the one that evidence is signed with", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	cmd.AddCommand(a.keysEvidenceCommand())
+	cmd.AddCommand(a.keysEvidenceCommand(), a.keysCreateCommand())
 	return cmd
 }
 

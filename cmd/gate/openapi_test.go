@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -23,6 +24,7 @@ import (
 
 	"writegate/commands/fault"
 	"writegate/eventlog/checkpoint"
+	"writegate/http/agentapi"
 	"writegate/http/gateapi"
 	"writegate/http/httpd"
 )
@@ -223,6 +225,9 @@ func (d *contractDoc) holdsAnswer(request *http.Request, r reply) error {
 			return err
 		}
 	}
+	if d.object(under(at, "content")...) == nil {
+		return d.empty(r)
+	}
 	media, _, err := mime.ParseMediaType(r.header.Get("Content-Type"))
 	if err != nil {
 		return fmt.Errorf("the media type %q: %w", r.header.Get("Content-Type"), err)
@@ -231,6 +236,13 @@ func (d *contractDoc) holdsAnswer(request *http.Request, r reply) error {
 		return d.checkValue(string(r.body), under(at, "content", media, "schema")...)
 	}
 	return d.check(r.body, under(at, "content", media, "schema")...)
+}
+
+func (d *contractDoc) empty(r reply) error {
+	if len(r.body) > 0 {
+		return errors.New("the document has no body here")
+	}
+	return nil
 }
 
 // jsonType is the media type of nearly every body.
@@ -321,6 +333,9 @@ func (d *contractDoc) documented() []string {
 func registered() []string {
 	mux := httpd.NewMux(httpd.Options{})
 	gateapi.Register(mux, gateapi.Options{})
+	if err := agentapi.Register(mux, agentapi.Options{Now: time.Now}); err != nil {
+		panic(err)
+	}
 	var list []string
 	for _, r := range mux.Routes() {
 		parts := strings.Split(r.Path, "/")

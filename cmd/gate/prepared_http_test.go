@@ -33,7 +33,7 @@ func TestAPreparedStatementIsJudgedAndRunAsWhatItHolds(t *testing.T) {
 	g := startShop(t)
 	r := g.query(t, in("s1", "PREPARE pay (bigint) AS UPDATE orders SET status = $2 WHERE id = $1"))
 	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
-	require.Equal(t, []any{"ALLOW", "session", "session_control", "", "success", nil, "PREPARE", []any{}, true},
+	require.Equal(t, []any{"ALLOW", map[string]any{"layer": "session", "policy_version": "shop-gate@1.0.0", "rule_id": ""}, "session_control", "", "success", nil, "PREPARE", []any{}, true},
 		pick(r.json(t), "decision", "decided_by", "reason_code", "rule_id", "execution_state", "execution_id", "command_tag", "rows", "enforced"))
 	require.Equal(t, []string{"request_received", "decision_recorded", "session_opened"}, eventTypes(t, r))
 

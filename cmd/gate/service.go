@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"writegate/agentctl"
 	"writegate/checkpoints"
 	"writegate/commands"
 	"writegate/commands/fault"
@@ -55,6 +56,7 @@ type service struct {
 	commands   *commands.Commands
 	classifier *classify.Classifier
 	database   *pgexec.DB
+	agents     *agentctl.Service
 	gate       *sqlgate.Gate
 	handler    *httpd.Mux
 
@@ -86,6 +88,10 @@ func (g *service) open(ctx context.Context) error {
 		g.work.Go(func() { g.commands.RunExpiry(background) })
 		g.work.Go(func() { g.commands.RunThrottle(background) })
 		g.work.Go(func() { g.gate.KeepSessions(background) })
+		if err := g.agents.Restore(ctx); err != nil {
+			return fmt.Errorf("the usage of the last hour could not be read from the event log: %w", err)
+		}
+		g.work.Go(func() { g.agents.Run(background) })
 	}
 	g.expectRoles(ctx)
 	g.firstLook(ctx)
@@ -220,6 +226,9 @@ func (g *service) openGate(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if g.agents, err = g.newAgents(); err != nil {
+		return exitWith(exitConfigured, fmt.Errorf("the agent API cannot be made: %w", err))
+	}
 	if g.classifier, err = newClassifier(s); err != nil {
 		return fmt.Errorf("the classifier cannot be made: %w", err)
 	}
@@ -236,7 +245,7 @@ func (g *service) openGate(ctx context.Context) (err error) {
 		Policies: sqlgate.PolicySource{Dir: s.PolicyDir, Manifest: s.PolicyManifest, DefaultTTL: s.ApprovalTTL},
 		Events:   g.events.From, ReplayTimeout: millis(s.ReplayTimeout), RequireImpact: s.RequireImpact,
 		PlanEstimates: s.PlanEstimates, MaxSessions: s.MaxSessions, SessionClock: g.sessionClock,
-		StatusOf: httpd.Status, Logger: g.log, Step: g.step,
+		Overlay: g.agents, StatusOf: httpd.Status, Logger: g.log, Step: g.step,
 	})
 	return err
 }
@@ -334,7 +343,7 @@ func (g *service) openAPI(ctx context.Context) error {
 		Source: g.events, MaxEvidenceEvents: uint64(s.EvidenceMaxEvents), MaxEvidenceBytes: s.EvidenceMaxBytes, Files: files, Stopping: ctx, Checkpoints: g.keeper,
 		TLS: g.tls.states,
 	})
-	return nil
+	return g.registerAgents(ctx)
 }
 
 // run serves until ctx ends or the log or the store fails. A clean end drains
@@ -406,6 +415,9 @@ func (g *service) shutdown(ctx context.Context, drained bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
+	if err := g.agents.FlushUsage(ctx, true); err != nil {
+		g.log.Warn("the last usage could not be written to the event log", "source", "gate", "cause", err.Error())
+	}
 	g.endKeeping() // no checkpoint comes after the last event
 	if err := g.commands.Shutdown(ctx, "stopped", drained); err != nil {
 		return exitWith(exitFatal, fmt.Errorf("the shutdown event could not be written: %w", err))

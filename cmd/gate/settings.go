@@ -100,7 +100,7 @@ type settings struct {
 	ReplayTimeout        int    `env:"GATE_POLICY_REPLAY_TIMEOUT_MS" envDefault:"30000" min:"1" max:"3600000" doc:"milliseconds for a replay"`
 	RequireImpact        bool   `env:"GATE_POLICY_REQUIRE_IMPACT" envDefault:"false" doc:"activation must name the impact it was reviewed with"`
 
-	ProjectKeys      string `env:"GATE_PROJECT_KEYS" secret:"true" later:"the agent API" doc:"project keys of /v1"`
+	ProjectKeys      string `env:"GATE_PROJECT_KEYS" secret:"true" doc:"project keys of /v1: [project/label=]value[;scope+scope], separated by commas; gate keys create makes one"`
 	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" later:"the agent API" doc:"networks that tool verification may reach"`
 	EgressAllowPorts string `env:"GATE_EGRESS_ALLOW_PORTS" later:"the agent API" doc:"ports that tool verification may reach besides 443"`
 	BackendURL       string `env:"GATE_BACKEND_URL" doc:"address of the gate; read by gate control-plane alone"`

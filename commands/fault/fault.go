@@ -74,6 +74,26 @@ const (
 	BackendUnavailable Code = "backend_unavailable"
 )
 
+// Codes of the paths under /v1 (spec/v1.md part 4).
+const (
+	CredentialsMissing  Code = "credentials_missing"
+	CredentialsInvalid  Code = "credentials_invalid"
+	TokenExpired        Code = "token_expired"
+	TokenRevoked        Code = "token_revoked"
+	InsufficientScope   Code = "insufficient_scope"
+	AgentMismatch       Code = "agent_mismatch"
+	CredentialMismatch  Code = "credential_mismatch"
+	AgentNotFound       Code = "agent_not_found"
+	TokenNotFound       Code = "token_not_found"
+	EventNotFound       Code = "event_not_found"
+	ApplicationNotFound Code = "application_not_found"
+	RevisionMismatch    Code = "revision_mismatch"
+	AgentInactive       Code = "agent_inactive"
+	PolicyDisabled      Code = "policy_disabled"
+	TokenLimitExceeded  Code = "token_limit_exceeded"
+	CursorInvalid       Code = "cursor_invalid"
+)
+
 // A Fault is a failure with a code of the contract. Message is for the person
 // who sent the request and says what to do next; Details is for programs; Beside
 // stands at the top level of the error object, next to error_code (an unknown

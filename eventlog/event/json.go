@@ -64,6 +64,9 @@ func appendContext(dst []byte, c *Context) []byte {
 // use, for the documents that carry such events.
 func AppendText(dst []byte, s string) []byte { return appendText(dst, s) }
 
+// AppendHash appends a hash in the form of the readable events.
+func AppendHash(dst []byte, h [32]byte) []byte { return appendHash(dst, &h) }
+
 func appendHash(dst []byte, h *[32]byte) []byte {
 	return append(hex.AppendEncode(append(dst, '"'), h[:]), '"')
 }

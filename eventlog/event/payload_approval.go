@@ -28,6 +28,7 @@ type ApprovalCreated struct {
 	Principal      string
 	PreparedSQL    string // what an EXECUTE runs, exact; "" = SQL itself
 	Impact         string // JSON of the plan estimate; "" = none
+	AgentPolicyID  string // the agent's policy that asks; "" = the gate's own
 }
 
 func (*ApprovalCreated) EventType() Type         { return TypeApprovalCreated }
@@ -35,6 +36,7 @@ func (p *ApprovalCreated) Fields() Payload       { return write(15, p.form) }
 func (p *ApprovalCreated) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *ApprovalCreated) form(f *form) {
+	f.str("agent_policy_id", &p.AgentPolicyID, may)
 	f.str("classification", &p.Classification, need)
 	num(f, "expires_at", &p.ExpiresAt, need)
 	f.str("host", &p.Host, need)

@@ -56,7 +56,7 @@ func (a *api) approvalBody(p *projections.Approval) approvalBody {
 		Context:        claimsBody{p.Actor, p.App, p.Tenant, p.Role, p.Host, p.Env, p.SessionID},
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
 		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
-		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
+		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
 		RequestID: p.RequestID, Impact: impactOf(p),
 	}
 }

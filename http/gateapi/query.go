@@ -2,6 +2,7 @@ package gateapi
 
 import (
 	"net/http"
+	"strings"
 
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
@@ -58,6 +59,9 @@ func (a *api) query(c *httpd.Call) error {
 	return nil
 }
 
+// agentTokenPrefix tells an agent's token from an operator's (spec/v1.md part 7).
+const agentTokenPrefix = "wga_"
+
 // queryRequest joins body and query parameters.
 func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, error) {
 	query, err := c.Query("mode", "idempotency_key") // twice is refused: a preview must not run because another mode stood first
@@ -75,6 +79,9 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 		},
 		ApprovalID: body.ApprovalID, ExecutionProfile: body.ExecutionProfile, IdempotencyKey: query.Get("idempotency_key"),
 		TLSSubject: httpd.TLSSubject(c.Request), Operator: c.OperatorLabel(), Trace: c.Trace.String(), ReceivedAt: c.Start,
+	}
+	if token := c.Bearer(); strings.HasPrefix(token, agentTokenPrefix) {
+		r.AgentToken = token
 	}
 	switch query.Get("mode") {
 	case "", "live":

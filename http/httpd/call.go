@@ -76,6 +76,9 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 // Writer is the raw answer, for the few endpoints that stream.
 func (c *Call) Writer() http.ResponseWriter { return &c.recorder }
 
+// Status is the status that was answered; 0 before the answer.
+func (c *Call) Status() int { return c.recorder.status }
+
 // Client is who is counted and named in limits: the verified certificate's
 // subject under mutual TLS, else the remote address (spec/decisions.md part 3).
 func (c *Call) Client() string {

@@ -75,6 +75,15 @@ type Mux struct {
 	onIncident func(context.Context, Report)
 	earned     func(context.Context) (context.Context, func(http.Header))
 	routes     []Route
+	stamps     []stamp
+}
+
+// A stamp is a header that every answer under a prefix carries.
+type stamp struct{ prefix, name, value string }
+
+// Stamp puts a header on every answer to a path under prefix, whoever gives it.
+func (m *Mux) Stamp(prefix, name, value string) {
+	m.stamps = append(m.stamps, stamp{prefix, name, value})
 }
 
 // A Route is one endpoint as it was registered.
@@ -178,6 +187,11 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.Trace = traceOf(r.Header)
 	w.Header().Set("X-Request-Id", c.RequestID)
+	for _, s := range m.stamps {
+		if strings.HasPrefix(r.URL.Path, s.prefix) {
+			w.Header().Set(s.name, s.value)
+		}
+	}
 	defer c.end()
 	if escapedSlash(r) {
 		m.router.NotFound.ServeHTTP(&c.recorder, r)

@@ -120,6 +120,9 @@ func bearer(header string) string {
 	return strings.TrimSpace(token)
 }
 
+// Bearer is the token of the Authorization header of that scheme, or "".
+func (c *Call) Bearer() string { return bearer(c.Request.Header.Get("Authorization")) }
+
 // Operator puts a handler behind the operator token. A failed login leaves
 // evidence and counts against the client's rate; over that it is a 429.
 func (m *Mux) Operator(h Handler) Handler {

@@ -48,6 +48,16 @@ const allowedText = "allowed are comparisons, && || ! ?: in + -, size, startsWit
 // celEnvironment declares the facts and nothing else. It is built once: it
 // depends on no document.
 var celEnvironment = sync.OnceValues(func() (*cel.Env, error) {
+	var options []cel.EnvOption
+	for _, v := range variables {
+		options = append(options, cel.Variable(v.name, v.celType()))
+	}
+	return newCELEnvironment(options)
+})
+
+// newCELEnvironment is the language with the bounds of this page and the
+// variables given.
+func newCELEnvironment(variables []cel.EnvOption) (*cel.Env, error) {
 	options := []cel.EnvOption{
 		cel.StdLib(),
 		cel.ClearMacros(),
@@ -61,11 +71,8 @@ var celEnvironment = sync.OnceValues(func() (*cel.Env, error) {
 		cel.ParserExpressionSizeLimit(maxConditionLength),
 		cel.ParserRecursionLimit(64),
 	}
-	for _, v := range variables {
-		options = append(options, cel.Variable(v.name, v.celType()))
-	}
-	return cel.NewCustomEnv(options...)
-})
+	return cel.NewCustomEnv(append(options, variables...)...)
+}
 
 func (v *variable) celType() *cel.Type {
 	switch {
@@ -90,10 +97,23 @@ type celFault struct {
 // compileCondition checks a when against every bound and reports all faults at
 // once; the condition is nil where there are any.
 func compileCondition(text string) (*condition, []celFault) {
+	return compileIn(&factsDialect, text)
+}
+
+// A dialect is the variables that a condition is written over.
+type dialect struct {
+	env    func() (*cel.Env, error)
+	names  []string
+	dotted bool // its variables have a root, as in sql.class
+}
+
+var factsDialect = dialect{env: celEnvironment, names: factNames()}
+
+func compileIn(d *dialect, text string) (*condition, []celFault) {
 	if n := utf8.RuneCountInString(text); n > maxConditionLength {
 		return nil, []celFault{{code: codeLimit, line: 1, message: fmt.Sprintf("when has %d characters; at most %d are allowed", n, maxConditionLength)}}
 	}
-	env, err := celEnvironment()
+	env, err := d.env()
 	if err != nil {
 		return nil, []celFault{{code: codeCELCompile, line: 1, message: "the expression language could not be set up: " + err.Error()}}
 	}
@@ -101,7 +121,7 @@ func compileCondition(text string) (*condition, []celFault) {
 	if err := issues.Err(); err != nil {
 		return nil, faultsOf(text, issues)
 	}
-	faults := forbiddenCalls(parsed)
+	faults := forbiddenCalls(parsed, d.dotted)
 	checked, issues := env.Check(parsed)
 	if err := issues.Err(); err != nil {
 		return nil, append(faults, withoutRepeats(faultsOf(text, issues), faults)...)
@@ -110,10 +130,10 @@ func compileCondition(text string) (*condition, []celFault) {
 	if len(faults) > 0 {
 		return nil, faults
 	}
-	return planCondition(env, text, checked)
+	return planCondition(d, env, text, checked)
 }
 
-func planCondition(env *cel.Env, text string, checked *cel.Ast) (*condition, []celFault) {
+func planCondition(d *dialect, env *cel.Env, text string, checked *cel.Ast) (*condition, []celFault) {
 	estimate, err := env.EstimateCost(checked, sizes{})
 	if err != nil {
 		return nil, []celFault{{code: codeCELCost, line: 1, message: "the cost of when cannot be bounded: " + err.Error()}}
@@ -123,7 +143,7 @@ func planCondition(env *cel.Env, text string, checked *cel.Ast) (*condition, []c
 			message:    fmt.Sprintf("when could cost %d steps on the largest facts; at most %d are allowed", estimate.Max, maxConditionCost),
 			suggestion: "move plain checks into match, or look through fewer lists"}}
 	}
-	constant, isConstant, err := constantValue(env, checked)
+	constant, isConstant, err := constantValue(d, env, checked)
 	if err != nil {
 		return nil, []celFault{{code: codeCELCompile, line: 1, message: "when cannot be planned: " + err.Error()}}
 	}
@@ -134,17 +154,17 @@ func planCondition(env *cel.Env, text string, checked *cel.Ast) (*condition, []c
 	if err != nil {
 		return nil, []celFault{{code: codeCELCompile, line: 1, message: "when cannot be planned: " + err.Error()}}
 	}
-	return &condition{text: text, program: program, reads: readsOf(checked)}, nil
+	return &condition{text: text, program: program, reads: readsOf(checked), names: namesOf(checked)}, nil
 }
 
 // constantValue evaluates with every fact unknown: an answer all the same does
 // not depend on any.
-func constantValue(env *cel.Env, checked *cel.Ast) (value, isConstant bool, err error) {
+func constantValue(d *dialect, env *cel.Env, checked *cel.Ast) (value, isConstant bool, err error) {
 	program, err := env.Program(checked, cel.EvalOptions(cel.OptPartialEval))
 	if err != nil {
 		return false, false, err
 	}
-	unknown, err := cel.PartialVars(cel.NoVars(), unknownFacts()...)
+	unknown, err := cel.PartialVars(cel.NoVars(), d.unknown()...)
 	if err != nil {
 		return false, false, err
 	}
@@ -154,17 +174,17 @@ func constantValue(env *cel.Env, checked *cel.Ast) (value, isConstant bool, err 
 	return bool(b), ok, nil
 }
 
-func unknownFacts() []*cel.AttributePatternType {
+func (d *dialect) unknown() []*cel.AttributePatternType {
 	var patterns []*cel.AttributePatternType
-	for _, v := range variables {
-		patterns = append(patterns, cel.AttributePattern(v.name))
+	for _, name := range d.names {
+		patterns = append(patterns, cel.AttributePattern(name))
 	}
 	return patterns
 }
 
 // forbiddenCalls walks the expression before its types are known, so that a
 // call that is not allowed is named as such and not as an undeclared one.
-func forbiddenCalls(parsed *cel.Ast) []celFault {
+func forbiddenCalls(parsed *cel.Ast, dotted bool) []celFault {
 	var faults []celFault
 	at := placer(parsed)
 	ast.PostOrderVisit(parsed.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
@@ -174,6 +194,9 @@ func forbiddenCalls(parsed *cel.Ast) []celFault {
 		case ast.MapKind, ast.StructKind:
 			faults = append(faults, at(e, codeCELForbidden, "when builds a map or a message; "+allowedText))
 		case ast.SelectKind:
+			if dotted {
+				return // what is no variable with a root is undeclared, and the check says so
+			}
 			faults = append(faults, at(e, codeCELForbidden, "when selects a field with a dot, but facts have no fields; "+allowedText))
 		}
 	}))
@@ -282,12 +305,7 @@ func quoted(message string) string {
 
 // readsOf lists the facts that the expression may read.
 func readsOf(a *cel.Ast) []*variable {
-	named := map[string]bool{}
-	ast.PostOrderVisit(a.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		if e.Kind() == ast.IdentKind {
-			named[e.AsIdent()] = true
-		}
-	}))
+	named := namesOf(a)
 	var reads []*variable
 	for _, v := range variables {
 		if named[v.name] {
@@ -295,6 +313,18 @@ func readsOf(a *cel.Ast) []*variable {
 		}
 	}
 	return reads
+}
+
+// namesOf are the variables of a checked expression, those of its own loops
+// included.
+func namesOf(a *cel.Ast) map[string]bool {
+	named := map[string]bool{}
+	ast.PostOrderVisit(a.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() == ast.IdentKind {
+			named[e.AsIdent()] = true
+		}
+	}))
+	return named
 }
 
 // sizes bounds the facts for the cost estimate.

@@ -11,6 +11,7 @@ type condition struct {
 	text    string
 	program cel.Program
 	reads   []*variable // the facts it may read, in the order of facts/v1
+	names   map[string]bool
 }
 
 // decide runs the program inside the frame that all conditions of the

@@ -43,6 +43,7 @@ const (
 
 	LayerPolicy  = "policy"
 	LayerSession = "session"
+	LayerAgent   = "agent" // a rule of the agent was stricter (spec/v1.md part 7)
 )
 
 // ApprovalTerms are the strictest terms over all matched rules that ask for an

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"slices"
 
+	"writegate/sqlgate/agentrules"
 	"writegate/sqlgate/policy"
 )
 
@@ -63,6 +64,9 @@ func (c *Comparison) Unreplayable() { c.report.Unreplayable++ }
 func (c *Comparison) Add(d *Decision) {
 	c.report.Evaluated++
 	base, target := d.under(c.base), d.under(c.target)
+	if d.AgentLayer != nil { // the rules of an agent stay what they were
+		base, target = agentrules.Tighten(base, d.AgentLayer), agentrules.Tighten(target, d.AgentLayer)
+	}
 	if base.Decision != d.Recorded.Decision {
 		c.report.RecordedDiffers++
 	}

@@ -15,8 +15,9 @@ type Decision struct {
 	PolicyHash    [32]byte
 	Engine        uint64 // seq of the startup event that names the engine
 	Facts         policy.Facts
-	Recorded      policy.Result // what the record says; texts are not in it
-	session       bool          // it was decided as session control
+	AgentLayer    *event.AgentLayer // nil = no agent asked
+	Recorded      policy.Result     // what the record says; texts are not in it
+	session       bool              // it was decided as session control
 }
 
 // under decides it once more.
@@ -72,8 +73,9 @@ func (r *Reader) join(e *event.Envelope) (*Decision, error) {
 	}
 	return &Decision{
 		Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion, PolicyHash: p.PolicyHash, Engine: p.Engine,
-		session: p.Run == event.RunSession,
-		Facts:   factsOf(&request.Context, &e.Context, &p.Facts),
+		session:    p.Run == event.RunSession,
+		Facts:      factsOf(&request.Context, &e.Context, &p.Facts),
+		AgentLayer: p.AgentLayer,
 		Recorded: policy.Result{
 			Decision: policy.Decision(e.Context.Decision), ReasonCode: e.Context.ReasonCode, RuleID: p.RuleID, Layer: p.Layer,
 			Matched: p.Matched, Observed: p.Observed, Errors: p.Errors, Floor: p.Floor, Lifted: p.Lifted,

@@ -7,12 +7,14 @@ import (
 	"slices"
 
 	"writegate/eventlog/event"
+	"writegate/sqlgate/agentrules"
 	"writegate/sqlgate/policy"
 )
 
 // A Verifier recomputes every decision of a log under the version that it
 // names, from the log alone (design/policy.md part 9).
 type Verifier struct {
+	agents    *agents
 	engine    map[string]string // of this program
 	reader    Reader
 	documents map[[32]byte][]byte
@@ -55,7 +57,7 @@ type Difference struct {
 // stand where it was brought.
 func NewVerifier(engine map[string]string, from, to uint64, found func(Difference)) *Verifier {
 	return &Verifier{engine: engine, from: from, to: to, found: found, documents: map[[32]byte][]byte{},
-		policies: map[[32]byte]*policy.Policy{}, engines: map[uint64]map[string]string{}}
+		policies: map[[32]byte]*policy.Policy{}, engines: map[uint64]map[string]string{}, agents: newAgents()}
 }
 
 // Take looks at the next event of the log.
@@ -70,6 +72,9 @@ func (v *Verifier) Take(e *event.Envelope) error {
 		return nil
 	case event.TypePolicyCandidateCreated, event.TypePolicyLoaded:
 		return v.Earlier(e)
+	}
+	if tellsOfAgents(e.Type) {
+		return v.agents.take(e)
 	}
 	d, err := v.reader.Take(e)
 	switch {
@@ -132,7 +137,17 @@ func (v *Verifier) check(d *Decision) {
 		return
 	}
 	v.result.Decisions++
-	fields := differences(&d.Recorded, d.under(p))
+	again := d.under(p)
+	var fields []string
+	if d.AgentLayer != nil {
+		var err error
+		if fields, err = v.agents.recompute(d.AgentLayer, &d.Facts); err != nil {
+			v.unchecked(d, err.Error())
+			return
+		}
+		again = agentrules.Tighten(again, d.AgentLayer)
+	}
+	fields = append(fields, differences(&d.Recorded, again)...)
 	if p.Version() != d.PolicyVersion {
 		fields = append(fields, fmt.Sprintf("policy_version: recorded %s, the bytes say %s", d.PolicyVersion, p.Version()))
 	}

@@ -1,0 +1,137 @@
+package agentctl
+
+import (
+	"time"
+
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+// A Caller is who a request comes from, by its credentials.
+type Caller struct {
+	Project string
+	KeyID   string // "" = no project key
+	TokenID string // "" = no agent's token
+	AgentID string // of the token
+	scopes  scopeSet
+}
+
+// CredentialIDs names the credentials, the key first.
+func (c *Caller) CredentialIDs() (ids []string) {
+	for _, id := range []string{c.KeyID, c.TokenID} {
+		if id != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// Require refuses a caller without a scope.
+func (c *Caller) Require(s Scope) error {
+	if c.scopes[s] {
+		return nil
+	}
+	return fault.New(fault.InsufficientScope, "This credential may not do that: it lacks the scope %s. Use one that has it.", s).With("required_scope", string(s))
+}
+
+// Has tells whether the caller has a scope.
+func (c *Caller) Has(s Scope) bool { return c.scopes[s] }
+
+// agentOnly is the agent that a token alone is confined to; "" where a project
+// key speaks for the whole project.
+func (c *Caller) agentOnly() string {
+	if c.KeyID != "" {
+		return ""
+	}
+	return c.AgentID
+}
+
+// sees refuses another agent's resource under a token alone.
+func (c *Caller) sees(agentID string) error {
+	if only := c.agentOnly(); only != "" && only != agentID {
+		return fault.New(fault.AgentMismatch, "An agent's token opens that agent alone. Use a project key for others.").With("agent_id", only)
+	}
+	return nil
+}
+
+// Authenticate finds the caller of a request with a bearer token, a project key
+// or both; "" is a credential that was not sent. Both have to be valid, and of
+// one project; then the request may do what either may.
+//
+// Errors: credentials_missing, credentials_invalid, token_expired,
+// token_revoked, credential_mismatch.
+func (s *Service) Authenticate(token, key string) (Caller, error) {
+	if token == "" && key == "" {
+		return Caller{}, fault.New(fault.CredentialsMissing, "This endpoint needs a credential: an agent's token as Authorization: Bearer, or a project key in x-api-key. Send one of them.")
+	}
+	caller := Caller{scopes: scopeSet{}}
+	if key != "" {
+		k, err := s.projectKey(key)
+		if err != nil {
+			return Caller{}, err
+		}
+		caller.Project, caller.KeyID, caller.scopes = k.Project, k.ID, scopesOf(k.Scopes)
+	}
+	if token == "" {
+		return caller, nil
+	}
+	t, err := s.token(token)
+	if err != nil {
+		return Caller{}, err
+	}
+	if key != "" && t.Project != caller.Project {
+		return Caller{}, fault.New(fault.CredentialMismatch, "The agent of the token belongs to another project than the key. Send credentials of one project.")
+	}
+	caller.Project, caller.TokenID, caller.AgentID = t.Project, t.ID, t.AgentID
+	caller.scopes = caller.scopes.union(scopesOf(t.Scopes))
+	return caller, nil
+}
+
+func invalidCredential(what string) error {
+	return fault.New(fault.CredentialsInvalid, "The %s is not valid. Send it exactly as it was given out.", what)
+}
+
+func (s *Service) projectKey(key string) (*ProjectKey, error) {
+	if !WellFormed(KeyPrefix, key) {
+		return nil, invalidCredential("project key in x-api-key")
+	}
+	if k := s.Keys.byDigest[digestOf(key)]; k != nil {
+		return k, nil
+	}
+	return nil, invalidCredential("project key in x-api-key")
+}
+
+// token finds a token that is good at this moment. A wrong form or checksum is
+// refused without a look into the store.
+func (s *Service) token(secret string) (t projections.AgentToken, err error) {
+	if !WellFormed(TokenPrefix, secret) {
+		return t, invalidCredential("bearer token")
+	}
+	view := s.Store.View()
+	defer view.Close()
+	t, known, err := view.TokenByDigest(digestOf(secret))
+	if err != nil {
+		return t, fault.Of(err)
+	}
+	if !known {
+		return t, invalidCredential("bearer token")
+	}
+	agent, _, err := view.Agent(t.Project, t.AgentID)
+	if err != nil {
+		return t, fault.Of(err)
+	}
+	return t, tokenFault(&t, &agent, s.Now())
+}
+
+func tokenFault(t *projections.AgentToken, a *projections.Agent, now time.Time) error {
+	switch {
+	case a.Status != event.AgentActive:
+		return fault.New(fault.TokenRevoked, "The agent is deactivated, and its tokens with it. Ask whoever runs it for a new one.").With("agent_status", a.Status)
+	case t.StatusAt(now) == projections.TokenRevoked:
+		return fault.New(fault.TokenRevoked, "The token was revoked. Ask for a new one.").With("agent_status", a.Status)
+	case t.StatusAt(now) == projections.TokenExpired:
+		return fault.New(fault.TokenExpired, "The token's time is over. Ask for a new one.").With("expires_at", event.Timestamp(t.ExpiresAt))
+	}
+	return nil
+}

@@ -1,0 +1,419 @@
+package agentctl
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"writegate/commands/fault"
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+// visibleTypes are the event types of the agent view (spec/v1.md part 9). Of the
+// last ones a project sees those of requests made with an agent's token.
+var visibleTypes = []event.Type{
+	event.TypeAgentRegistered, event.TypeAgentUpdated, event.TypeAgentDeactivated, event.TypeAgentTokenIssued, event.TypeAgentTokenRevoked,
+	event.TypeAgentPolicyCreated, event.TypeAgentPolicyUpdated, event.TypeAgentPolicyApplied, event.TypeAgentPolicyDetached,
+	event.TypeToolRegistered, event.TypeToolUpdated, event.TypeToolVerified, event.TypeTelemetryReceived, event.TypeUsageRecorded, event.TypeRateLimitHit,
+	event.TypeRequestReceived, event.TypeDecisionRecorded, event.TypeQueryRejected,
+	event.TypeApprovalCreated, event.TypeApprovalResolved, event.TypeApprovalExpired, event.TypeApprovalUsed,
+	event.TypeExecutionDispatched, event.TypeExecutionSuccess, event.TypeExecutionFailure, event.TypeExecutionStateUnknown, event.TypeExecutionOutcomeResolved,
+}
+
+// projectOnly are the types that name other agents too: a token alone does not
+// see them.
+var projectOnly = []event.Type{event.TypeUsageRecorded}
+
+// An EventFilter selects events of a project; an empty field selects all.
+type EventFilter struct {
+	Types                                    []string // exact, or with a trailing * a prefix
+	TelemetryType, AgentID, PolicyID, ToolID string
+	SessionID, RequestID, CredentialID       string
+	Since, Until                             time.Time
+	FromSeq, ToSeq                           uint64
+}
+
+// An EventPage asks for a piece of the agent view.
+type EventPage struct {
+	Limit  int
+	Cursor string
+	Asc    bool
+}
+
+// Events is a page of the agent view.
+type Events struct {
+	Items    [][]byte // JSON objects
+	Next     string
+	HeadSeq  uint64
+	HeadHash [32]byte
+}
+
+// typesFor resolves the event types that a filter names.
+func (c *Caller) typesFor(names []string) ([]string, error) {
+	var types []string
+	for _, t := range visibleTypes {
+		if c.agentOnly() != "" && slices.Contains(projectOnly, t) {
+			continue
+		}
+		if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return named(name, string(t)) }) {
+			types = append(types, string(t))
+		}
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(visibleTypes, func(t event.Type) bool { return named(name, string(t)) }) {
+			return nil, InvalidFields(FieldError{"/event_type", strconv.Quote(name) + " is no event type of this list"})
+		}
+	}
+	if len(types) == 0 {
+		types = []string{"(none)"} // only types that this caller does not see
+	}
+	return types, nil
+}
+
+func named(pattern, name string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(name, prefix)
+	}
+	return pattern == name
+}
+
+// audit is the filter as the index takes it.
+func (c *Caller) audit(f *EventFilter) (projections.AuditFilter, error) {
+	types, err := c.typesFor(f.Types)
+	if err != nil {
+		return projections.AuditFilter{}, err
+	}
+	if only := c.agentOnly(); only != "" {
+		if f.AgentID != "" && f.AgentID != only {
+			return projections.AuditFilter{}, c.sees(f.AgentID)
+		}
+		f.AgentID = only
+	}
+	return projections.AuditFilter{EventTypes: types, Project: c.Project, AgentID: f.AgentID, AgentPolicyID: f.PolicyID, ToolID: f.ToolID, SessionID: f.SessionID,
+		RequestID: f.RequestID, CredentialID: f.CredentialID, TelemetryType: f.TelemetryType, Since: f.Since, Until: f.Until, FromSeq: f.FromSeq, ToSeq: f.ToSeq}, nil
+}
+
+// A place is one item of the agent view: an event, and in a telemetry batch one
+// of its events.
+type place struct {
+	seq   uint64
+	index int
+}
+
+// eventCursor binds a place to the question that it is an answer to.
+func eventCursor(p place, c *Caller, f *EventFilter, asc bool) string {
+	b := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, p.seq), uint32(p.index))
+	return base64.RawURLEncoding.EncodeToString(append(b, questionOf(c, f, asc)...))
+}
+
+func questionOf(c *Caller, f *EventFilter, asc bool) []byte {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %+v %t", c.Project, c.agentOnly(), *f, asc))
+	return sum[:8]
+}
+
+func placeOf(cursor string, c *Caller, f *EventFilter, asc bool) (place, error) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
+	if err != nil || len(b) != 20 || string(b[12:]) != string(questionOf(c, f, asc)) {
+		return place{}, faultOf(projections.ErrCursor)
+	}
+	return place{binary.BigEndian.Uint64(b), int(binary.BigEndian.Uint32(b[8:]))}, nil
+}
+
+// eventChunk is how many events are looked up at once.
+const eventChunk = 200
+
+// Events is GET /v1/events.
+func (s *Service) Events(ctx context.Context, c *Caller, f EventFilter, page EventPage) (Events, error) {
+	audit, err := c.audit(&f)
+	if err != nil {
+		return Events{}, err
+	}
+	w := eventWalk{service: s, filter: &f, audit: audit, asc: page.Asc, limit: page.Limit}
+	if page.Cursor != "" {
+		if w.from, err = placeOf(page.Cursor, c, &f, page.Asc); err != nil {
+			return Events{}, err
+		}
+		w.resume()
+	}
+	err = w.run(ctx)
+	out := Events{Items: w.items, HeadSeq: w.head.Seq, HeadHash: w.head.Hash}
+	if w.more {
+		out.Next = eventCursor(w.last, c, &f, page.Asc)
+	}
+	return out, err
+}
+
+// An eventWalk gathers items until the page is full.
+type eventWalk struct {
+	service *Service
+	filter  *EventFilter
+	audit   projections.AuditFilter
+	asc     bool
+	limit   int
+	from    place // seq 0 = from the start
+	items   [][]byte
+	last    place
+	more    bool
+	head    projections.Applied
+}
+
+// resume begins at the event in which the page before ended.
+func (w *eventWalk) resume() {
+	if w.asc {
+		w.audit.FromSeq = max(w.audit.FromSeq, w.from.seq)
+	} else if w.audit.ToSeq == 0 || w.from.seq < w.audit.ToSeq {
+		w.audit.ToSeq = w.from.seq
+	}
+}
+
+func (w *eventWalk) run(ctx context.Context) error {
+	page := projections.Page{Limit: eventChunk, Asc: w.asc}
+	for {
+		var seqs []uint64
+		err := w.service.view(func(view *projections.View) (err error) {
+			w.head = view.Applied()
+			seqs, page.Cursor, err = view.Audit(w.audit, page)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, seq := range seqs {
+			e, err := w.service.at(seq)
+			if err = errors.Join(err, ctx.Err()); err != nil {
+				return fault.Of(err)
+			}
+			if w.take(&e); w.more {
+				return nil
+			}
+		}
+		if page.Cursor == "" {
+			return nil
+		}
+	}
+}
+
+// at reads an event that the index knows.
+func (s *Service) at(seq uint64) (event.Envelope, error) {
+	e, err := s.Log.At(seq)
+	if errors.Is(err, eventlog.ErrCorrupt) || errors.Is(err, eventlog.ErrNotFound) {
+		return e, fault.New(fault.AuditCorruptionDetected, "Event %d cannot be read: the event log is damaged there. GET /evidence/verify shows the damage.", seq).With("seq", seq).Because(err)
+	}
+	return e, err
+}
+
+// take adds the items of an event, in the walk's order, until one too many.
+func (w *eventWalk) take(e *event.Envelope) {
+	list := itemsOf(e, w.filter)
+	if !w.asc {
+		slices.Reverse(list)
+	}
+	for _, item := range list {
+		if w.from.seq == e.Seq && (w.asc && item.index <= w.from.index || !w.asc && item.index >= w.from.index) {
+			continue
+		}
+		if len(w.items) == w.limit {
+			w.more = true
+			return
+		}
+		w.items, w.last = append(w.items, item.json), place{e.Seq, item.index}
+	}
+}
+
+// An eventItem is one item of the list.
+type eventItem struct {
+	index int
+	json  []byte
+}
+
+// itemsOf gives the items of an event: one, or of a telemetry batch one for each
+// accepted event that the filter wants.
+func itemsOf(e *event.Envelope, f *EventFilter) []eventItem {
+	if e.Type != event.TypeTelemetryReceived {
+		return []eventItem{{0, itemJSON(e, 0, tagged(e.Payload))}}
+	}
+	v, _ := e.Payload.Get("events")
+	events, _ := v.AsList()
+	var list []eventItem
+	for i := range events {
+		fields, _ := events[i].AsMap()
+		t := telemetryTags{agent: textOf(fields, "agent_id"), kind: textOf(fields, "type"), session: textOf(fields, "session_id"), tool: toolOf(fields)}
+		if !t.wanted(f) {
+			continue
+		}
+		one := *e
+		one.Payload, one.Context.AgentID, one.Context.SessionID = fields, t.agent, t.session
+		list = append(list, eventItem{i, itemJSON(&one, i, itemIDs{telemetryType: t.kind, tool: t.tool, credentials: credentialsOf(e.Payload)})})
+	}
+	return list
+}
+
+// telemetryTags are what a filter can ask of one telemetry event.
+type telemetryTags struct{ agent, kind, session, tool string }
+
+func (t *telemetryTags) wanted(f *EventFilter) bool {
+	for _, pair := range [][2]string{{f.AgentID, t.agent}, {f.TelemetryType, t.kind}, {f.SessionID, t.session}, {f.ToolID, t.tool}} {
+		if pair[0] != "" && pair[0] != pair[1] {
+			return false
+		}
+	}
+	return true
+}
+
+// itemIDs are what an item has beside the event's readable form.
+type itemIDs struct {
+	telemetryType, policy, tool string
+	credentials                 []string
+}
+
+func tagged(p event.Payload) itemIDs {
+	return itemIDs{policy: textOf(p, "policy_id"), tool: textOf(p, "tool_id"), credentials: credentialsOf(p)}
+}
+
+func textOf(p event.Payload, key string) string {
+	v, _ := p.Get(key)
+	s, _ := v.AsString()
+	return s
+}
+
+func toolOf(p event.Payload) string {
+	v, _ := p.Get("tool")
+	fields, _ := v.AsMap()
+	return textOf(fields, "id")
+}
+
+// credentialsOf are the credentials of a request under /v1, or of a statement.
+func credentialsOf(p event.Payload) (ids []string) {
+	if origin, ok := p.Get("origin"); ok {
+		p, _ = origin.AsMap()
+	}
+	v, _ := p.Get("credential_ids")
+	items, _ := v.AsList()
+	for _, item := range items {
+		if s, ok := item.AsString(); ok {
+			ids = append(ids, s)
+		}
+	}
+	return ids
+}
+
+// itemJSON is the event as GET /audit gives it, with the ids of the agent view.
+func itemJSON(e *event.Envelope, index int, ids itemIDs) []byte {
+	text := event.AppendJSON(nil, e)
+	text = strconv.AppendInt(append(text[:len(text)-1], `,"index":`...), int64(index), 10)
+	for _, f := range []struct{ name, value string }{{"telemetry_type", ids.telemetryType}, {"policy_id", ids.policy}, {"tool_id", ids.tool}, {"credential_id", lastOf(ids.credentials)}} {
+		text = append(append(append(text, `,"`...), f.name...), `":`...)
+		if f.value == "" {
+			text = append(text, "null"...)
+		} else {
+			text = event.AppendText(text, f.value)
+		}
+	}
+	return append(text, '}')
+}
+
+// lastOf prefers the agent's token to the key beside it.
+func lastOf(ids []string) string {
+	if len(ids) == 0 {
+		return ""
+	}
+	return ids[len(ids)-1]
+}
+
+// Event is GET /v1/events/:event_id: one event whole.
+func (s *Service) Event(c *Caller, id string) ([]byte, error) {
+	missing := fault.New(fault.EventNotFound, "There is no event with this id in the view of your credential. GET /v1/events lists those there are.").With("event_id", id)
+	wanted, err := event.ParseID(id)
+	if err != nil {
+		return nil, missing
+	}
+	f := EventFilter{}
+	audit, err := c.audit(&f)
+	if err != nil {
+		return nil, err
+	}
+	// An id carries the millisecond of its event.
+	at := time.UnixMilli(int64(binary.BigEndian.Uint64(append([]byte{0, 0}, wanted[:6]...))))
+	audit.Since, audit.Until = at, at.Add(time.Millisecond)
+	var found []byte
+	err = s.eachEvent(context.Background(), audit, func(e *event.Envelope) error {
+		if e.ID == wanted && c.seesWhole(e) {
+			found = itemJSON(e, 0, tagged(e.Payload))
+		}
+		return nil
+	})
+	if err == nil && found == nil {
+		err = missing
+	}
+	return found, err
+}
+
+// seesWhole tells whether a caller may see an event with everything in it: a
+// batch may hold events of several agents.
+func (c *Caller) seesWhole(e *event.Envelope) bool {
+	only := c.agentOnly()
+	if only == "" || e.Type != event.TypeTelemetryReceived {
+		return true
+	}
+	v, _ := e.Payload.Get("events")
+	events, _ := v.AsList()
+	return !slices.ContainsFunc(events, func(x event.Value) bool {
+		fields, _ := x.AsMap()
+		return textOf(fields, "agent_id") != only
+	})
+}
+
+// A Follower is a log that goes on: *eventlog.Log.
+type Follower interface {
+	Follow(ctx context.Context, seq uint64) iter.Seq2[eventlog.Batch, error]
+}
+
+// A Place is where a stream goes on: behind an event, or behind one item of a
+// batch. An Index below zero is the whole event.
+type Place struct {
+	Seq   uint64
+	Index int
+}
+
+// Follow sends the items of events from a place on, as they come.
+func (s *Service) Follow(ctx context.Context, c *Caller, f EventFilter, log Follower, after Place, send func(id, kind string, data []byte) error) error {
+	audit, err := c.audit(&f)
+	if err != nil {
+		return err
+	}
+	from := max(after.Seq, 1) // the rest of its batch may still be to come
+	if after.Index < 0 {
+		after.Index = math.MaxInt
+	}
+	for batch, err := range log.Follow(ctx, from) {
+		if err != nil {
+			return err
+		}
+		for i := range batch.Events {
+			e := &batch.Events[i]
+			if !projections.Matches(audit, e) {
+				continue
+			}
+			for _, item := range itemsOf(e, &f) {
+				if e.Seq == after.Seq && item.index <= after.Index {
+					continue
+				}
+				if err := send(fmt.Sprintf("%d.%d", e.Seq, item.index), string(e.Type), item.json); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}

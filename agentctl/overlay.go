@@ -1,0 +1,146 @@
+package agentctl
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"time"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/projections"
+	"writegate/sqlgate"
+	"writegate/sqlgate/agentrules"
+	"writegate/sqlgate/policy"
+)
+
+// AgentOf finds the agent of a token that came with a statement; the token has to
+// have the scope gate:query. It implements sqlgate.Overlay.
+func (s *Service) AgentOf(token string) (sqlgate.Agent, error) {
+	t, err := s.token(token)
+	if err != nil {
+		return sqlgate.Agent{}, err
+	}
+	c := Caller{Project: t.Project, TokenID: t.ID, AgentID: t.AgentID, scopes: scopesOf(t.Scopes)}
+	if err := c.Require(ScopeQuery); err != nil {
+		return sqlgate.Agent{}, err
+	}
+	s.uses.saw(&c, s.Now())
+	return sqlgate.Agent{ID: t.AgentID, Project: t.Project, CredentialID: t.ID}, nil
+}
+
+// saw notes when a token was used, without counting a request of /v1.
+func (u *uses) saw(c *Caller, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.last[c.TokenID], u.last[c.AgentID] = now, now
+}
+
+// Decide asks the rules that are effective for an agent about a statement. With
+// count set, the statement counts: usage and throttles are read and taken in one
+// step, under the agent's meter.
+func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Facts, count bool) (sqlgate.LayerDecision, error) {
+	var d sqlgate.LayerDecision
+	m := s.meters.of(a.ID)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := s.Now()
+	if err := s.fill(ctx, m, a.ID, now); err != nil {
+		return d, faultOf(err)
+	}
+	err := s.view(func(view *projections.View) error {
+		agent, known, err := view.Agent(a.Project, a.ID)
+		if err != nil {
+			return err
+		}
+		if !known || agent.Status != event.AgentActive {
+			return tokenFault(&projections.AgentToken{}, &agent, now)
+		}
+		in, err := s.input(view, &agent, facts)
+		if err != nil {
+			return err
+		}
+		in.Usage = m.usage(now)
+		in.Count = func(policyID string, r *agentrules.Rule) (int, int) { return m.count(policyID, r, now, count) }
+		d.Layer = agentrules.Evaluate(in)
+		d.RetryAfterSeconds = int(agentrules.RetryAfter(d.Layer).Seconds())
+		d.Suspends = agentrules.Suspends(d.Layer, in.Applications)
+		return nil
+	})
+	if err == nil && count {
+		a := amounts{decisions: 1}
+		if facts.Class == classWrite {
+			a.writes = 1
+		}
+		m.add(minuteOf(now), &a)
+	}
+	return d, err
+}
+
+// input gathers what the rules read, as of one view.
+func (s *Service) input(view *projections.View, a *projections.Agent, facts *policy.Facts) (*agentrules.Input, error) {
+	list, err := s.effective(view, a)
+	return &agentrules.Input{AppliedSeq: view.Applied().Seq, Agent: agentRoot(a), Facts: facts, Applications: list}, err
+}
+
+// effective are the policies that bind an agent: applied and enabled.
+func (s *Service) effective(view *projections.View, a *projections.Agent) ([]agentrules.Application, error) {
+	applied, err := view.ApplicationsOf(a.AgentID)
+	if err != nil {
+		return nil, err
+	}
+	var list []agentrules.Application
+	for i := range applied {
+		p, known, err := view.AgentPolicy(a.Project, applied[i].PolicyID)
+		if err != nil {
+			return nil, err
+		}
+		if !known || !p.Enabled {
+			continue
+		}
+		rules, err := s.compiled.rules(&p.AgentPolicy)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, agentrules.Application{EffectivePolicy: event.EffectivePolicy{ApplicationID: applied[i].ApplicationID, PolicyID: p.PolicyID,
+			Revision: p.Revision, PriorityValue: applied[i].PriorityValue}, Observe: p.Mode == event.AgentPolicyObserve, Rules: rules})
+	}
+	agentrules.Sort(list)
+	return list, nil
+}
+
+// agentRoot is the root agent of a condition.
+func agentRoot(a *projections.Agent) event.AgentRoot {
+	temperature, _ := strconv.ParseFloat(a.Config.Temperature, 64) // "" is 0
+	return event.AgentRoot{ID: a.AgentID, Name: a.Name, Type: a.Type, Environment: a.Metadata["environment"], Version: a.Metadata["version"],
+		Model: a.Config.Model, MaxTokens: a.Config.MaxTokens, TemperatureMilli: int(math.Round(temperature * 1000))}
+}
+
+// Aggregates are what a statement of an agent locks.
+func (s *Service) Aggregates(a sqlgate.Agent) []string { return []string{commands.AgentKey(a.ID)} }
+
+// Settle is what happens with a decision, under the agent's lock: an agent that
+// was deactivated meanwhile runs nothing more, and a rule that suspends
+// deactivates it in the same append.
+func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID string, enforced bool) func(*projections.View, time.Time) ([]event.Draft, error) {
+	return func(view *projections.View, now time.Time) ([]event.Draft, error) {
+		agent, known, err := view.Agent(a.Project, a.ID)
+		if err != nil {
+			return nil, err
+		}
+		if !known || agent.Status != event.AgentActive {
+			return nil, fault.New(fault.TokenRevoked, "The agent was deactivated while its statement was on its way. Nothing was executed.").With("agent_status", agent.Status)
+		}
+		if !d.Suspends || !enforced {
+			return nil, nil
+		}
+		end := event.AgentDeactivated{AgentID: a.ID, Cause: event.CausePolicy, PolicyID: d.Layer.PolicyID, RuleID: d.Layer.RuleID, Reason: d.Layer.ReasonCode}
+		p := plan{}
+		if p.events, err = deactivation(view, &agent, &end, now); err != nil {
+			return nil, err
+		}
+		by := Asker{Caller: Caller{Project: a.Project, TokenID: a.CredentialID, AgentID: a.ID}, RequestID: requestID}
+		return by.drafts(&p, now)
+	}
+}

@@ -1,0 +1,337 @@
+package agentctl
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/projections"
+	"writegate/sqlgate/agentrules"
+)
+
+// PolicyInput is the body of POST and PUT /v1/policies (spec/v1.md part 6).
+type PolicyInput struct {
+	Name    string      `json:"name"`
+	Rules   []RuleInput `json:"rules"`
+	Enabled *bool       `json:"enabled"`
+	Mode    string      `json:"mode"`
+}
+
+// RuleInput is one rule of it.
+type RuleInput struct {
+	ID         string `json:"id"`
+	Action     string `json:"action"`
+	Condition  string `json:"condition"`
+	Message    string `json:"message"`
+	ReasonCode string `json:"reason_code"`
+}
+
+// policy checks the input and gives the policy that it describes, without an id.
+func (in *PolicyInput) policy() (p event.AgentPolicy, rules []agentrules.Rule, err error) {
+	var f fieldErrors
+	f.add(!plainText(in.Name, maxName), "/name", "must have 1 to 128 characters and no control characters")
+	f.add(len(in.Rules) == 0 || len(in.Rules) > agentrules.MaxRules, "/rules", "must have 1 to 100 rules")
+	f.add(!slices.Contains([]string{"", event.AgentPolicyEnforce, event.AgentPolicyObserve}, in.Mode), "/mode", "must be enforce or observe")
+	if err := f.fault(); err != nil {
+		return p, nil, err
+	}
+	p = event.AgentPolicy{Name: in.Name, Enabled: in.Enabled == nil || *in.Enabled, Mode: in.Mode, Rules: make([]event.AgentRule, len(in.Rules))}
+	if p.Mode == "" {
+		p.Mode = event.AgentPolicyEnforce
+	}
+	for i, r := range in.Rules {
+		p.Rules[i] = event.AgentRule{ID: r.ID, Action: r.Action, Condition: r.Condition, Message: r.Message, ReasonCode: r.ReasonCode}
+	}
+	rules, findings := agentrules.Compile(p.Rules)
+	if len(findings) > 0 {
+		return p, nil, fault.New(fault.PolicyInvalid, "The policy has %d fault(s); details.findings names each.", len(findings)).With("findings", findings)
+	}
+	for i := range rules {
+		p.Rules[i].ID = rules[i].ID
+	}
+	return p, rules, nil
+}
+
+// CreatePolicy is POST /v1/policies.
+func (s *Service) CreatePolicy(ctx context.Context, by *Asker, in *PolicyInput) (Answer, error) {
+	p, _, err := in.policy()
+	if err != nil {
+		return Answer{}, err
+	}
+	return s.write(ctx, by, nil, func(_ *projections.View, now time.Time) (plan, error) {
+		p.PolicyID, p.Revision = event.NewIDOf(event.AgentPolicyIDKind, now), 1
+		body := policyBody(&projections.AgentPolicy{AgentPolicy: p, CreatedAt: now, UpdatedAt: now})
+		return plan{answer: Answer{Status: http.StatusCreated, Body: body, Location: "/v1/policies/" + p.PolicyID, Revision: 1},
+			events: []pending{{"", "create_agent_policy", &event.AgentPolicyCreated{Policy: p}}}}, nil
+	})
+}
+
+// UpdatePolicy is PUT /v1/policies/:id. It acts on every agent that the policy
+// is applied to, from its event on.
+func (s *Service) UpdatePolicy(ctx context.Context, by *Asker, id string, in *PolicyInput) (Answer, error) {
+	p, rules, err := in.policy()
+	if err != nil {
+		return Answer{}, err
+	}
+	return s.write(ctx, by, []string{commands.AgentPolicyKey(id)}, func(view *projections.View, now time.Time) (plan, error) {
+		old, err := findPolicy(view, &by.Caller, id)
+		if err != nil {
+			return plan{}, err
+		}
+		if err := by.matchRevision(old.Revision); err != nil {
+			return plan{}, err
+		}
+		p.PolicyID, p.Revision = id, old.Revision+1
+		updated := old
+		updated.AgentPolicy, updated.UpdatedAt = p, now
+		body := policyBody(&updated)
+		if body.Warnings, err = s.matchesNow(view, by.Project, id, p.Enabled, rules, now); err != nil {
+			return plan{}, err
+		}
+		return plan{answer: Answer{Status: http.StatusOK, Body: body, Revision: p.Revision},
+			events: []pending{{"", "update_agent_policy", &event.AgentPolicyUpdated{Policy: p}}}}, nil
+	})
+}
+
+// matchesNow warns where a rule over agent and usage alone holds for one of the
+// first agents at this moment.
+func (s *Service) matchesNow(view *projections.View, project, policyID string, enabled bool, rules []agentrules.Rule, now time.Time) (warnings []Warning, err error) {
+	agents, err := view.AgentsOf(policyID)
+	if err != nil || !enabled {
+		return nil, err
+	}
+	for _, id := range agents[:min(len(agents), maxWarnedAgents)] {
+		more, err := s.ruleMatchesNow(view, project, id, rules, now)
+		if err != nil {
+			return nil, err
+		}
+		warnings = append(warnings, more...)
+	}
+	return warnings, nil
+}
+
+// maxWarnedAgents bounds the work of a warning.
+const maxWarnedAgents = 20
+
+func (s *Service) ruleMatchesNow(view *projections.View, project, agentID string, rules []agentrules.Rule, now time.Time) (warnings []Warning, err error) {
+	a, known, err := view.Agent(project, agentID)
+	if err != nil || !known {
+		return nil, err
+	}
+	root := agentRoot(&a)
+	usage, err := s.usageOf(agentID, now)
+	for i := range rules {
+		if rules[i].MatchesNow(&root, &usage) {
+			warnings = append(warnings, Warning{"rule_matches_now", fmt.Sprintf("Rule %s holds for agent %s at this moment.", rules[i].ID, agentID)})
+		}
+	}
+	return warnings, err
+}
+
+func findPolicy(view *projections.View, c *Caller, id string) (projections.AgentPolicy, error) {
+	p, known, err := view.AgentPolicy(c.Project, id)
+	if only := c.agentOnly(); err == nil && known && only != "" {
+		_, known, err = view.Application(only, id) // a token sees what is applied to its agent
+	}
+	if err == nil && !known {
+		err = fault.New(fault.PolicyNotFound, "There is no policy for agents with this id in your project. GET /v1/policies lists those there are.").With("policy_id", id)
+	}
+	return p, err
+}
+
+// Policy is GET /v1/policies/:id.
+func (s *Service) Policy(c *Caller, id string) (answer Answer, err error) {
+	err = s.view(func(view *projections.View) error {
+		p, err := findPolicy(view, c, id)
+		answer = Answer{Status: http.StatusOK, Body: policyBody(&p), Revision: p.Revision}
+		return err
+	})
+	return answer, err
+}
+
+// Policies is GET /v1/policies.
+func (s *Service) Policies(c *Caller, f projections.AgentPolicyFilter, page projections.Page) (bodies []PolicyBody, next string, err error) {
+	f.Project = c.Project
+	if only := c.agentOnly(); only != "" {
+		f.AgentID = only
+	}
+	err = s.view(func(view *projections.View) error {
+		list, cursor, err := view.AgentPolicies(f, page)
+		next = cursor
+		for i := range list {
+			bodies = append(bodies, policyBody(&list[i]))
+		}
+		return err
+	})
+	return bodies, next, err
+}
+
+// ApplyInput is the body of POST /v1/policies/:id/apply.
+type ApplyInput struct {
+	AgentID  string `json:"agent_id"`
+	Priority string `json:"priority"`
+}
+
+var priorities = map[string]int{"low": 100, "normal": 500, "medium": 500, "high": 750, "critical": 1000}
+
+// defaultPriority is what is meant without one.
+const defaultPriority = "normal"
+
+// priority reads a word or a number as text.
+func (in *ApplyInput) priority() (text string, value int, ok bool) {
+	if in.Priority == "" {
+		return defaultPriority, priorities[defaultPriority], true
+	}
+	if value, ok = priorities[in.Priority]; ok {
+		return in.Priority, value, true
+	}
+	value, err := strconv.Atoi(in.Priority)
+	return in.Priority, value, err == nil && value >= 0 && value <= 1000 && strconv.Itoa(value) == in.Priority
+}
+
+// Statuses of an application.
+const (
+	applicationEffective = "effective"
+	applicationAsleep    = "asleep"
+	applicationDetached  = "detached"
+	applicationPreview   = "preview"
+)
+
+// Apply binds a policy to an agent, or changes the priority with which it is
+// bound.
+func (s *Service) Apply(ctx context.Context, by *Asker, policyID string, in *ApplyInput) (Answer, error) {
+	text, value, err := in.check()
+	if err != nil {
+		return Answer{}, err
+	}
+	return s.write(ctx, by, []string{commands.AgentKey(in.AgentID), commands.AgentPolicyKey(policyID)}, func(view *projections.View, now time.Time) (plan, error) {
+		p, err := s.appliable(view, by, policyID, in.AgentID)
+		if err != nil {
+			return plan{}, err
+		}
+		old, known, err := view.Application(in.AgentID, policyID)
+		if err != nil {
+			return plan{}, err
+		}
+		a := projections.Application{PolicyApplication: event.PolicyApplication{ApplicationID: old.ApplicationID, PolicyID: policyID, AgentID: in.AgentID, Priority: text, PriorityValue: value},
+			AppliedAt: now, AppliedBy: by.CredentialIDs()[0]}
+		answer := Answer{Status: http.StatusOK}
+		if !known {
+			a.ApplicationID, answer.Status = event.NewIDOf(event.ApplicationIDKind, now), http.StatusCreated
+		}
+		if known && old.Priority == text {
+			a = old
+		}
+		body := applicationBody(&a, p.Revision, applicationEffective)
+		if body.Warnings, err = s.applyWarnings(view, by.Project, in.AgentID, &p, now); err != nil {
+			return plan{}, err
+		}
+		answer.Body = body
+		if known && old.Priority == text {
+			return plan{answer: answer}, nil
+		}
+		return plan{answer: answer, events: []pending{{in.AgentID, "apply_agent_policy", &event.AgentPolicyApplied{Application: a.PolicyApplication}}},
+			after: func(refs []commands.EventRef) { body.EffectiveFromSeq = refs[len(refs)-1].Seq }}, nil
+	})
+}
+
+func (in *ApplyInput) check() (text string, value int, err error) {
+	var f fieldErrors
+	text, value, ok := in.priority()
+	f.add(in.AgentID == "", "/agent_id", "is required")
+	f.add(!ok, "/priority", `must be low, normal, medium, high, critical, or a text from "0" to "1000"`)
+	return text, value, f.fault()
+}
+
+// appliable refuses what can't be bound: a policy or agent that is not there or
+// not in service.
+func (s *Service) appliable(view *projections.View, by *Asker, policyID, agentID string) (projections.AgentPolicy, error) {
+	p, err := findPolicy(view, &by.Caller, policyID)
+	if err != nil {
+		return p, err
+	}
+	a, err := findAgent(view, &by.Caller, agentID)
+	switch {
+	case err != nil:
+		return p, err
+	case a.Status != event.AgentActive:
+		return p, agentInactive(agentID)
+	case !p.Enabled:
+		return p, fault.New(fault.PolicyDisabled, "The policy is disabled. PUT it with \"enabled\": true before you apply it.").With("policy_id", policyID)
+	}
+	return p, nil
+}
+
+func (s *Service) applyWarnings(view *projections.View, project, agentID string, p *projections.AgentPolicy, now time.Time) ([]Warning, error) {
+	rules, err := s.compiled.rules(&p.AgentPolicy)
+	if err != nil {
+		return nil, err
+	}
+	warnings, err := s.ruleMatchesNow(view, project, agentID, rules, now)
+	if warnings == nil {
+		warnings = []Warning{}
+	}
+	return warnings, err
+}
+
+func applicationBody(a *projections.Application, revision int, status string) *ApplicationBody {
+	return &ApplicationBody{ApplicationID: a.ApplicationID, PolicyID: a.PolicyID, AgentID: a.AgentID, Priority: a.Priority, PriorityValue: a.PriorityValue,
+		PolicyRevision: revision, Status: status, AppliedAt: event.Timestamp(a.AppliedAt), AppliedBy: a.AppliedBy, EffectiveFromSeq: a.Seq, Warnings: []Warning{}}
+}
+
+// Detach ends an application.
+func (s *Service) Detach(ctx context.Context, by *Asker, policyID, agentID string) (Answer, error) {
+	if agentID == "" {
+		return Answer{}, InvalidFields(FieldError{"/agent_id", "is required, as a query parameter"})
+	}
+	return s.write(ctx, by, []string{commands.AgentKey(agentID), commands.AgentPolicyKey(policyID)}, func(view *projections.View, _ time.Time) (plan, error) {
+		p, err := findPolicy(view, &by.Caller, policyID)
+		if err != nil {
+			return plan{}, err
+		}
+		a, known, err := view.Application(agentID, policyID)
+		if err == nil && !known {
+			err = fault.New(fault.ApplicationNotFound, "The policy is not applied to this agent. GET /v1/agents/{id} lists what is.").With("policy_id", policyID).With("agent_id", agentID)
+		}
+		if err != nil {
+			return plan{}, err
+		}
+		return plan{answer: Answer{Status: http.StatusOK, Body: applicationBody(&a, p.Revision, applicationDetached)},
+			events: []pending{{agentID, "detach_agent_policy", &event.AgentPolicyDetached{Application: a.PolicyApplication}}}}, nil
+	})
+}
+
+// A ruleCache keeps compiled policies by id and revision: a revision never
+// changes, so nothing in it is ever stale.
+type ruleCache struct {
+	compiled *lru.Cache[string, []agentrules.Rule]
+}
+
+// maxCompiled bounds the compiled policies that are kept.
+const maxCompiled = 4096
+
+func newRuleCache() (*ruleCache, error) {
+	c, err := lru.New[string, []agentrules.Rule](maxCompiled)
+	return &ruleCache{c}, err
+}
+
+func (c *ruleCache) rules(p *event.AgentPolicy) ([]agentrules.Rule, error) {
+	key := p.PolicyID + "@" + strconv.Itoa(p.Revision)
+	if rules, ok := c.compiled.Get(key); ok {
+		return rules, nil
+	}
+	rules, findings := agentrules.Compile(p.Rules)
+	if len(findings) > 0 {
+		return nil, fmt.Errorf("policy %s is recorded with rules that this program does not take: %s", key, findings[0].Message)
+	}
+	c.compiled.Add(key, rules)
+	return rules, nil
+}

@@ -1,0 +1,167 @@
+package agentctl
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+// Lives of a token in days, and how many live ones an agent has at most.
+const (
+	defaultTokenDays = 90
+	maxTokenDays     = 365
+	maxLiveTokens    = 10
+	maxGrace         = 86_400
+)
+
+// TokenInput is the body of POST /v1/agents/:id/tokens.
+type TokenInput struct {
+	ExpiryDays *int     `json:"expires_in_days"`
+	Scopes     []string `json:"scopes"`
+	Replaces   string   `json:"replaces"`
+	Grace      int      `json:"grace_seconds"`
+}
+
+func expiryDays(f *fieldErrors, pointer string, days *int) int {
+	if days == nil {
+		return defaultTokenDays
+	}
+	f.add(*days < 1 || *days > maxTokenDays, pointer, "must be from 1 to 365")
+	return *days
+}
+
+func (in *TokenInput) check(f *fieldErrors) {
+	f.add(in.Grace < 0 || in.Grace > maxGrace, "/grace_seconds", "must be from 0 to 86400")
+	f.add(in.Grace > 0 && in.Replaces == "", "/grace_seconds", "means nothing without replaces")
+	for i, scope := range in.Scopes {
+		f.add(!slices.Contains(allowedTokenScopes, scope), "/scopes/"+strconv.Itoa(i), "is no scope that an agent's token can have")
+	}
+	f.add(in.Scopes != nil && len(in.Scopes) == 0, "/scopes", "must name at least one scope, or be left out")
+}
+
+// newToken makes a token and the event that brings it.
+func newToken(agentID string, scopes []string, expires, now time.Time) (secret string, issued *event.AgentTokenIssued) {
+	secret = NewSecret(TokenPrefix)
+	scopes = slices.Compact(slices.Sorted(slices.Values(scopes)))
+	return secret, &event.AgentTokenIssued{TokenID: event.NewIDOf(event.TokenIDKind, now), AgentID: agentID, TokenSHA256: digestOf(secret),
+		Hint: hintOf(secret), Scopes: scopes, ExpiresAt: expires.UnixNano()}
+}
+
+// IssueToken makes a token, possibly in place of another one, which then ends
+// after a grace.
+func (s *Service) IssueToken(ctx context.Context, by *Asker, id string, in *TokenInput) (Answer, error) {
+	var f fieldErrors
+	in.check(&f)
+	days := expiryDays(&f, "/expires_in_days", in.ExpiryDays)
+	if err := f.fault(); err != nil {
+		return Answer{}, err
+	}
+	scopes := in.Scopes
+	if scopes == nil {
+		scopes = defaultTokenScopes
+	}
+	return s.write(ctx, by, []string{commands.AgentKey(id)}, func(view *projections.View, now time.Time) (plan, error) {
+		a, err := findAgent(view, &by.Caller, id)
+		if err != nil {
+			return plan{}, err
+		}
+		if a.Status != event.AgentActive {
+			return plan{}, agentInactive(id)
+		}
+		if err := roomForToken(view, id, now); err != nil {
+			return plan{}, err
+		}
+		secret, issued := newToken(id, scopes, now.AddDate(0, 0, days), now)
+		if in.Replaces != "" {
+			if err := replace(view, issued, in, now); err != nil {
+				return plan{}, err
+			}
+		}
+		k := projections.AgentToken{ID: issued.TokenID, AgentID: id, Hint: issued.Hint, Scopes: issued.Scopes, CreatedAt: now,
+			ExpiresAt: time.Unix(0, issued.ExpiresAt).UTC(), Replaces: issued.Replaces}
+		kept := IssuedBody{TokenBody: s.tokenBody(&k, now)}
+		shown := kept
+		shown.Token = &secret
+		return plan{answer: Answer{Status: http.StatusCreated, Body: shown, Location: "/v1/agents/" + id + "/tokens/" + k.ID}, kept: kept,
+			events: []pending{{id, "issue_token", issued}}}, nil
+	})
+}
+
+func roomForToken(view *projections.View, id string, now time.Time) error {
+	tokens, err := view.AllTokens(id)
+	live := 0
+	for i := range tokens {
+		if tokens[i].StatusAt(now) == projections.TokenLive {
+			live++
+		}
+	}
+	if err == nil && live >= maxLiveTokens {
+		return fault.New(fault.TokenLimitExceeded, "The agent has %d live tokens, which is the most. Revoke one first.", live).With("limit", maxLiveTokens)
+	}
+	return err
+}
+
+// replace ends an older token after the grace; it never makes it live longer.
+func replace(view *projections.View, issued *event.AgentTokenIssued, in *TokenInput, now time.Time) error {
+	old, err := findToken(view, issued.AgentID, in.Replaces)
+	if err != nil {
+		return err
+	}
+	end := now.Add(time.Duration(in.Grace) * time.Second)
+	if old.ExpiresAt.Before(end) {
+		end = old.ExpiresAt
+	}
+	issued.Replaces, issued.ReplacedExpiresAt = old.ID, end.UnixNano()
+	return nil
+}
+
+func findToken(view *projections.View, agentID, id string) (projections.AgentToken, error) {
+	k, known, err := view.AgentToken(id)
+	if err == nil && (!known || k.AgentID != agentID) {
+		err = fault.New(fault.TokenNotFound, "The agent has no token with this id. GET /v1/agents/{id}/tokens lists those it has.").With("token_id", id)
+	}
+	return k, err
+}
+
+// Tokens is GET /v1/agents/:id/tokens.
+func (s *Service) Tokens(c *Caller, id string, page projections.Page) (bodies []TokenBody, next string, err error) {
+	err = s.view(func(view *projections.View) error {
+		if _, err := findAgent(view, c, id); err != nil {
+			return err
+		}
+		list, cursor, err := view.AgentTokens(id, page)
+		next = cursor
+		for i := range list {
+			bodies = append(bodies, s.tokenBody(&list[i], s.Now()))
+		}
+		return err
+	})
+	return bodies, next, err
+}
+
+// RevokeToken ends a token for good. A second time it changes nothing.
+func (s *Service) RevokeToken(ctx context.Context, by *Asker, agentID, id string) (Answer, error) {
+	return s.write(ctx, by, []string{commands.AgentKey(agentID)}, func(view *projections.View, now time.Time) (plan, error) {
+		if _, err := findAgent(view, &by.Caller, agentID); err != nil {
+			return plan{}, err
+		}
+		k, err := findToken(view, agentID, id)
+		if err != nil {
+			return plan{}, err
+		}
+		var p plan
+		if k.RevokedAt.IsZero() {
+			k.RevokedAt = now
+			p.events = []pending{{agentID, "revoke_token", &event.AgentTokenRevoked{TokenID: id, AgentID: agentID, Cause: event.CauseRequest}}}
+		}
+		p.answer = Answer{Status: http.StatusOK, Body: s.tokenBody(&k, now)}
+		return p, nil
+	})
+}

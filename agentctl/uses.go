@@ -1,0 +1,234 @@
+package agentctl
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+// uses counts what credentials did and is not yet in the log, and remembers
+// when they were last seen.
+type uses struct {
+	mu      sync.Mutex
+	minutes map[useKey]*event.CredentialUsage // guarded by mu, as is all below
+	last    map[string]time.Time              // by token and by agent
+}
+
+type useKey struct {
+	project, credential, agent string
+	minute                     int64
+}
+
+func newUses() *uses {
+	return &uses{minutes: map[useKey]*event.CredentialUsage{}, last: map[string]time.Time{}}
+}
+
+// note counts for every credential of a caller.
+func (u *uses) note(c *Caller, now time.Time, count func(*event.CredentialUsage)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, id := range c.CredentialIDs() {
+		key := useKey{c.Project, id, c.AgentID, minuteOf(now)}
+		use := u.minutes[key]
+		if use == nil {
+			use = &event.CredentialUsage{CredentialID: id, AgentID: c.AgentID}
+			u.minutes[key] = use
+		}
+		count(use)
+	}
+	if c.TokenID != "" {
+		u.last[c.TokenID], u.last[c.AgentID] = now, now
+	}
+}
+
+// seen is when something was last used: in this run, or as the log says.
+func (u *uses) seen(id string, recorded time.Time) time.Time {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if at, ok := u.last[id]; ok && at.After(recorded) {
+		return at.UTC()
+	}
+	return recorded
+}
+
+// take gives what was counted in minutes before the one given, or everything,
+// as events in a fixed order.
+func (u *uses) take(before int64, all bool) map[useKey]*event.CredentialUsage {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	taken := map[useKey]*event.CredentialUsage{}
+	for key, use := range u.minutes {
+		if all || key.minute < before {
+			taken[key] = use
+			delete(u.minutes, key)
+		}
+	}
+	return taken
+}
+
+// giveBack takes up again what could not be written.
+func (u *uses) giveBack(taken map[useKey]*event.CredentialUsage) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for key, use := range taken {
+		if now := u.minutes[key]; now != nil {
+			use.Requests, use.Throttled, use.Errors = use.Requests+now.Requests, use.Throttled+now.Throttled, use.Errors+now.Errors
+		}
+		u.minutes[key] = use
+	}
+}
+
+// pendingOf adds up what a filter lets through and is not yet in the log.
+func (u *uses) pendingOf(keep func(useKey) bool) (sum event.CredentialUsage) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for key, use := range u.minutes {
+		if keep(key) {
+			sum.Requests, sum.Throttled, sum.Errors = sum.Requests+use.Requests, sum.Throttled+use.Throttled, sum.Errors+use.Errors
+		}
+	}
+	return sum
+}
+
+// maxUsageCredentials bounds the credentials of one event.
+const maxUsageCredentials = 1000
+
+// usageDrafts makes one usage_recorded per project and minute.
+func usageDrafts(taken map[useKey]*event.CredentialUsage, now time.Time) (drafts []event.Draft) {
+	type group struct {
+		project string
+		minute  int64
+	}
+	groups := map[group][]event.CredentialUsage{}
+	for key, use := range taken {
+		g := group{key.project, key.minute}
+		groups[g] = append(groups[g], *use)
+	}
+	var order []group
+	for g := range groups {
+		order = append(order, g)
+	}
+	slices.SortFunc(order, func(a, b group) int {
+		return cmp.Or(cmp.Compare(a.minute, b.minute), cmp.Compare(a.project, b.project))
+	})
+	for _, g := range order {
+		list := groups[g]
+		slices.SortFunc(list, func(a, b event.CredentialUsage) int {
+			return cmp.Or(cmp.Compare(a.CredentialID, b.CredentialID), cmp.Compare(a.AgentID, b.AgentID))
+		})
+		for part := range slices.Chunk(list, maxUsageCredentials) {
+			drafts = append(drafts, event.New(now, event.Context{Actor: "system", Operation: "record_usage", Project: g.project},
+				&event.UsageRecorded{Minute: g.minute * int64(time.Minute), Credentials: part}))
+		}
+	}
+	return drafts
+}
+
+// FlushUsage writes what was counted in minutes that are over; all of it when
+// the service ends.
+func (s *Service) FlushUsage(ctx context.Context, all bool) error {
+	now := s.Now()
+	taken := s.uses.take(minuteOf(now), all)
+	drafts := usageDrafts(taken, now)
+	for len(drafts) > 0 {
+		n := min(len(drafts), maxUsageEvents)
+		if err := s.Commands.RecordUsage(ctx, drafts[:n]); err != nil {
+			s.uses.giveBack(taken) // a part may be in the log: usage is then counted twice rather than lost
+			return err
+		}
+		drafts = drafts[n:]
+	}
+	s.limits.forget(now)
+	s.meters.forget(now)
+	return nil
+}
+
+// maxUsageEvents bounds the events of one append.
+const maxUsageEvents = 64
+
+// Run writes usage each minute until ctx ends. The rest is for FlushUsage at
+// the end of the service.
+func (s *Service) Run(ctx context.Context) {
+	for {
+		wait := time.NewTimer(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		case <-wait.C:
+		}
+		if err := s.FlushUsage(ctx, false); err != nil && ctx.Err() == nil {
+			s.Logger.Warn("usage could not be written; it is kept for the next minute", "source", "agents", "cause", err.Error())
+		}
+	}
+}
+
+// Restore fills the rate limit from the usage_recorded events of its window.
+func (s *Service) Restore(ctx context.Context) error {
+	now := s.Now()
+	since := now.Add(-windowMinutes * time.Minute)
+	return s.eachEvent(ctx, projections.AuditFilter{EventTypes: []string{string(event.TypeUsageRecorded)}, Since: since}, func(e *event.Envelope) error {
+		var p event.UsageRecorded
+		if err := p.Parse(e.Payload); err != nil {
+			return err
+		}
+		for i := range p.Credentials {
+			s.limits.restore(p.Credentials[i].CredentialID, time.Unix(0, p.Minute), now, p.Credentials[i].Requests)
+		}
+		return nil
+	})
+}
+
+// eachEvent hands every event that a filter finds to take, oldest first.
+func (s *Service) eachEvent(ctx context.Context, f projections.AuditFilter, take func(*event.Envelope) error) error {
+	page := projections.Page{Limit: 1000, Asc: true}
+	for {
+		var seqs []uint64
+		err := s.view(func(view *projections.View) (err error) {
+			seqs, page.Cursor, err = view.Audit(f, page)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, seq := range seqs {
+			e, err := s.Log.At(seq)
+			if err == nil {
+				err = take(&e)
+			}
+			if err = cmp.Or(err, ctx.Err()); err != nil {
+				return err
+			}
+		}
+		if page.Cursor == "" {
+			return nil
+		}
+	}
+}
+
+// Admit counts a request of a caller against the limits of its credentials.
+func (s *Service) Admit(c *Caller) (Quota, bool) {
+	now := s.Now()
+	quota, ok := s.limits.admit(c.CredentialIDs(), now)
+	s.uses.note(c, now, func(u *event.CredentialUsage) {
+		if ok {
+			u.Requests++
+		} else {
+			u.Throttled++
+		}
+	})
+	if ok && c.AgentID != "" {
+		s.meters.add(c.AgentID, now, amounts{requests: 1})
+	}
+	return quota, ok
+}
+
+// NoteError counts a counted request that was answered with an error.
+func (s *Service) NoteError(c *Caller) {
+	s.uses.note(c, s.Now(), func(u *event.CredentialUsage) { u.Errors++ })
+}

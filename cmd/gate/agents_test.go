@@ -1,0 +1,234 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/agentctl"
+	"writegate/eventlog/event"
+)
+
+// agentWorld is a gate with a project key, in front of the sample tables.
+type agentWorld struct {
+	*testGate
+	key string
+}
+
+// openAgents lets everything through, so that what stops a statement is the agent's layer.
+const openAgents = openPolicy
+
+func startAgents(t *testing.T, extra ...string) *agentWorld {
+	t.Helper()
+	d := newGateDir(t, []byte(openAgents))
+	d.execute(t, shopTables)
+	w := &agentWorld{key: agentctl.NewSecret(agentctl.KeyPrefix)}
+	w.testGate = startGate(t, d, append([]string{"GATE_PROJECT_KEYS=shop/ops=" + w.key}, extra...)...)
+	return w
+}
+
+// v1 sends a request under /v1 with the project key.
+func (w *agentWorld) v1(t *testing.T, method, path, body string, headers ...string) reply {
+	t.Helper()
+	return w.do(t, method, "/v1"+path, []byte(body), append([]string{"X-Api-Key: " + w.key}, headers...)...)
+}
+
+// made sends a request that must give 201 and returns its body.
+func (w *agentWorld) made(t *testing.T, path, body string) map[string]any {
+	t.Helper()
+	r := w.v1(t, http.MethodPost, path, body)
+	require.Equal(t, http.StatusCreated, r.status, "%s", r.body)
+	return r.json(t)
+}
+
+// register makes an agent and gives its id and token.
+func (w *agentWorld) register(t *testing.T, name string) (id, token string) {
+	t.Helper()
+	a := w.made(t, "/agents", fmt.Sprintf(`{"name":%q,"type":"worker","metadata":{"owner":"finance","environment":"production"}}`, name))
+	return a["id"].(string), a["credentials"].(map[string]any)["token"].(string)
+}
+
+// rule makes a policy of one rule.
+func (w *agentWorld) rule(t *testing.T, action, condition string) (policyID string) {
+	t.Helper()
+	return w.made(t, "/policies", fmt.Sprintf(`{"name":"guard","rules":[{"action":%q,"condition":%q,"message":"Ask finance."}]}`, action, condition))["id"].(string)
+}
+
+func (w *agentWorld) apply(t *testing.T, policyID, agentID string) map[string]any {
+	t.Helper()
+	return w.made(t, "/policies/"+policyID+"/apply", fmt.Sprintf(`{"agent_id":%q,"priority":"high"}`, agentID))
+}
+
+// as sends a statement with an agent's token.
+func (w *agentWorld) as(t *testing.T, token string, s statement, params ...string) reply {
+	t.Helper()
+	path := "/query"
+	if len(params) > 0 {
+		path += "?" + strings.Join(params, "&")
+	}
+	return w.do(t, http.MethodPost, path, mustJSON(t, s), "Authorization: Bearer "+token)
+}
+
+const paying = "UPDATE orders SET status = 'paid' WHERE id = 1"
+
+func TestAnAppliedPolicyStopsTheStatementsOfItsAgentAlone(t *testing.T) {
+	w := startAgents(t)
+	id, token := w.register(t, "invoice-bot")
+	_, other := w.register(t, "mail-bot")
+	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying)).status)
+
+	application := w.apply(t, w.rule(t, "block", `sql.class == "write" && sql.tables_written.exists(t, t == "public.orders")`), id)
+	require.Equal(t, "effective", application["status"])
+	require.NotZero(t, application["effective_from_seq"])
+
+	stopped := w.as(t, token, ask(paying))
+	require.Equal(t, http.StatusForbidden, stopped.status, "%s", stopped.body)
+	b := stopped.json(t)
+	require.Equal(t, "agent_policy_blocked", b["reason_code"])
+	require.Equal(t, "Ask finance.", b["message"])
+	require.Equal(t, map[string]any{"layer": "agent", "policy_id": application["policy_id"], "rule_id": "r1"}, b["decided_by"])
+	require.Equal(t, http.StatusOK, w.as(t, token, ask("SELECT id FROM orders")).status, "reads are no writes")
+	require.Equal(t, http.StatusOK, w.as(t, other, ask(paying)).status, "another agent is not bound")
+	require.Equal(t, http.StatusOK, w.query(t, ask(paying)).status, "and neither is a caller without a token")
+
+	preview := w.as(t, token, ask(paying), "mode=preview").json(t)
+	require.Equal(t, "BLOCK", preview["decision"])
+	require.Contains(t, fmt.Sprint(preview["rule_trace"]), "agent:"+application["policy_id"].(string)+"/r1")
+
+	detached := w.v1(t, http.MethodDelete, "/policies/"+application["policy_id"].(string)+"/apply?agent_id="+id, "")
+	require.Equal(t, "detached", detached.text(t, "status"))
+	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying)).status)
+}
+
+func TestADecisionWithAnAgentSaysAllThatItRead(t *testing.T) {
+	w := startAgents(t)
+	id, token := w.register(t, "bot")
+	w.apply(t, w.rule(t, "require_approval:900", `sql.class == "write" && agent.environment == "production" && usage.sql_writes_1h == 0`), id)
+	r := w.as(t, token, ask(paying))
+	require.Equal(t, http.StatusAccepted, r.status, "%s", r.body)
+	w.end(t)
+	for _, e := range w.events(t) {
+		if e.Type != event.TypeDecisionRecorded {
+			continue
+		}
+		var p event.DecisionRecorded
+		require.NoError(t, p.Parse(e.Payload))
+		require.Equal(t, id, e.Context.AgentID)
+		require.Equal(t, "shop", e.Context.Project)
+		require.Equal(t, "REQUIRE_APPROVAL", p.AgentLayer.Decision)
+		require.Equal(t, "production", p.AgentLayer.Agent.Environment)
+		require.Equal(t, 900, p.AgentLayer.TTLSeconds)
+		require.Len(t, p.AgentLayer.Effective, 1)
+		require.Equal(t, id, p.Facts.AgentID)
+		return
+	}
+	t.Fatal("there is no decision")
+}
+
+func TestAnApprovalOfAnAgentNeedsTheSameAgentsTokenAndSatisfiesBothLayers(t *testing.T) {
+	w := startAgents(t)
+	id, token := w.register(t, "bot")
+	_, other := w.register(t, "other")
+	w.apply(t, w.rule(t, "require_approval:900", `sql.class == "write"`), id)
+	waiting := w.as(t, token, ask(paying))
+	approval := waiting.text(t, "approval_id")
+	require.NotEmpty(t, approval, "%s", waiting.body)
+	require.Equal(t, "agent", waiting.json(t)["decided_by"].(map[string]any)["layer"])
+	again := w.as(t, token, ask(paying).with("approval_id", approval))
+	require.Equal(t, http.StatusAccepted, again.status)
+	require.Equal(t, "agent", again.json(t)["decided_by"].(map[string]any)["layer"], "also while it is pending")
+	require.Equal(t, id, w.get(t, "/approvals/"+approval).text(t, "agent_id"))
+
+	require.Equal(t, http.StatusOK, w.resolve(t, approval, "approve").status)
+	require.Equal(t, "approval_mismatch", w.as(t, other, ask(paying).with("approval_id", approval)).text(t, "error_code"))
+	require.Equal(t, "approval_mismatch", w.query(t, ask(paying).with("approval_id", approval)).text(t, "error_code"))
+	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying).with("approval_id", approval)).status)
+}
+
+func TestAThrottleLetsThroughWhatItSaysAlsoAfterARestart(t *testing.T) {
+	w := startAgents(t)
+	id, token := w.register(t, "bot")
+	w.apply(t, w.rule(t, "throttle:5/1h", `sql.class == "write"`), id)
+	var wait sync.WaitGroup
+	statuses := make([]int, 12)
+	for i := range statuses {
+		wait.Go(func() { statuses[i] = w.as(t, token, ask(paying)).status })
+	}
+	wait.Wait()
+	allowed := 0
+	for _, s := range statuses {
+		if s == http.StatusOK {
+			allowed++
+		}
+	}
+	require.Equal(t, 5, allowed, "%v", statuses)
+	w.end(t)
+	w.testGate = startGate(t, w.gateDir, "GATE_PROJECT_KEYS=shop/ops="+w.key)
+	stopped := w.as(t, token, ask(paying)).json(t)
+	require.Equal(t, "agent_policy_throttled", stopped["reason_code"], stopped)
+	require.Greater(t, stopped["retry_after_seconds"], float64(3000))
+}
+
+func TestARuleThatSuspendsEndsTheAgentInTheSameAppend(t *testing.T) {
+	w := startAgents(t)
+	id, token := w.register(t, "bot")
+	w.apply(t, w.rule(t, "suspend", `sql.query_type == "DELETE"`), id)
+	require.Equal(t, "BLOCK", w.as(t, token, ask("DELETE FROM orders WHERE id = 1"), "mode=preview").text(t, "decision"))
+	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying)).status, "a preview suspends nobody")
+
+	stopped := w.as(t, token, ask("DELETE FROM orders WHERE id = 1"))
+	require.Equal(t, "agent_policy_suspended", stopped.text(t, "reason_code"), "%s", stopped.body)
+	refused := w.as(t, token, ask("SELECT 1"))
+	require.Equal(t, http.StatusUnauthorized, refused.status)
+	require.Equal(t, "token_revoked", refused.text(t, "error_code"))
+	a := w.v1(t, http.MethodGet, "/agents/"+id, "").json(t)
+	require.Equal(t, "inactive", a["status"])
+	w.end(t)
+	events := w.events(t)
+	for i, e := range events {
+		if e.Type == event.TypeAgentDeactivated {
+			require.Equal(t, []event.Type{event.TypeRequestReceived, event.TypeDecisionRecorded, event.TypeAgentTokenRevoked}, []event.Type{events[i-3].Type, events[i-2].Type, events[i-1].Type})
+			return
+		}
+	}
+	t.Fatal("the agent was not deactivated")
+}
+
+func TestATokenThatIsNotGoodIsRefusedWithEvidenceAndNeverTakenForAbsent(t *testing.T) {
+	w := startAgents(t)
+	id, token := w.register(t, "bot")
+	for _, bad := range []string{"wga_nonsense", agentctl.NewSecret(agentctl.TokenPrefix), token[:len(token)-1] + "x"} {
+		r := w.as(t, bad, ask("SELECT 1"))
+		require.Equal(t, http.StatusUnauthorized, r.status, "%s", r.body)
+		require.Equal(t, "credentials_invalid", r.text(t, "error_code"))
+	}
+	narrow := w.made(t, "/agents/"+id+"/tokens", `{"scopes":["events:read"]}`)["token"].(string)
+	r := w.as(t, narrow, ask("SELECT 1"))
+	require.Equal(t, "insufficient_scope", r.text(t, "error_code"), "%s", r.body)
+	rejected := w.get(t, "/audit?event_type=query_rejected").json(t)["items"].([]any)
+	require.Len(t, rejected, 4)
+}
+
+func TestShadowModeSuspendsNobody(t *testing.T) {
+	w := startAgents(t, "GATE_MODE=shadow")
+	id, token := w.register(t, "bot")
+	w.apply(t, w.rule(t, "suspend", ""), id)
+	for range 2 {
+		r := w.as(t, token, ask(paying))
+		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+		require.Equal(t, "BLOCK", r.text(t, "decision"))
+		require.Equal(t, false, r.json(t)["enforced"])
+	}
+}
+
+func mustJSON(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	require.NoError(t, err)
+	return text
+}

@@ -1,0 +1,72 @@
+package agentapi
+
+import (
+	"writegate/agentctl"
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+func (a *api) registerAgent(c *call) error {
+	return write(a, c, func(by *agentctl.Asker, in *agentctl.RegisterInput) (agentctl.Answer, error) {
+		return a.Agents.Register(c.Request.Context(), by, in)
+	})
+}
+
+func (a *api) getAgent(c *call) error {
+	return c.reply(a.Agents.Agent(&c.caller, c.Params.ByName("id")))
+}
+
+func (a *api) listAgents(c *call) error {
+	q, page, err := c.page("status", "type", "environment", "name", "policy_id", "updated_since")
+	if err != nil {
+		return err
+	}
+	f := projections.AgentFilter{Status: event.AgentActive, Type: q["type"], Environment: q["environment"], NamePrefix: q["name"], PolicyID: q["policy_id"]}
+	if q["status"] != "" {
+		if err := oneOf("status", q["status"], event.AgentActive, event.AgentInactive, "all"); err != nil {
+			return err
+		}
+		f.Status = q["status"]
+	}
+	if f.Status == "all" {
+		f.Status = ""
+	}
+	if f.UpdatedSince, err = since(q["updated_since"], "updated_since"); err != nil {
+		return err
+	}
+	items, next, err := a.Agents.Agents(&c.caller, f, page)
+	return list(c, items, next, err)
+}
+
+func (a *api) updateAgent(c *call) error {
+	return write(a, c, func(by *agentctl.Asker, in *agentctl.UpdateInput) (agentctl.Answer, error) {
+		return a.Agents.Update(c.Request.Context(), by, c.Params.ByName("id"), in)
+	})
+}
+
+func (a *api) deactivateAgent(c *call) error {
+	query, err := c.Query("reason")
+	if err != nil {
+		return asList(err)
+	}
+	return c.reply(a.Agents.Deactivate(c.Request.Context(), c.asker(), c.Params.ByName("id"), query.Get("reason")))
+}
+
+func (a *api) issueToken(c *call) error {
+	return write(a, c, func(by *agentctl.Asker, in *agentctl.TokenInput) (agentctl.Answer, error) {
+		return a.Agents.IssueToken(c.Request.Context(), by, c.Params.ByName("id"), in)
+	})
+}
+
+func (a *api) listTokens(c *call) error {
+	_, page, err := c.page()
+	if err != nil {
+		return err
+	}
+	items, next, err := a.Agents.Tokens(&c.caller, c.Params.ByName("id"), page)
+	return list(c, items, next, err)
+}
+
+func (a *api) revokeToken(c *call) error {
+	return c.reply(a.Agents.RevokeToken(c.Request.Context(), c.asker(), c.Params.ByName("id"), c.Params.ByName("token_id")))
+}

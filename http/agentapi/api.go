@@ -1,0 +1,342 @@
+// Package agentapi is the HTTP API for agents, under /v1 (spec/v1.md): each
+// endpoint a few lines between JSON and package agentctl. What all of them
+// share stands here once: credentials, the rate limit and its headers, scopes,
+// revisions, idempotency keys, and the headers that lead to the evidence.
+package agentapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"writegate/agentctl"
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/http/httpd"
+	"writegate/projections"
+)
+
+// Version is the X-Api-Version of every answer under /v1.
+const Version = "1.0"
+
+// Options are what the endpoints stand on; all are required.
+type Options struct {
+	Agents   *agentctl.Service
+	Commands *commands.Commands
+	Store    *projections.Store
+	Log      agentctl.Log
+	Health   func() Health // of GET /v1/health
+	Now      func() time.Time
+
+	Follower agentctl.Follower // the event log, for those who follow it
+	Head     func() uint64     // its last event
+	Stopping context.Context   // ends when the service is told to stop: streams must not hold it up
+}
+
+type api struct {
+	Options
+	failures *httpd.Limiter // failed authentications by remote address
+	streams  chan struct{}  // a token for each client that follows the log
+}
+
+// failuresPerMinute is how many failed authentications an address has.
+const failuresPerMinute = 60
+
+// Register adds the endpoints under /v1 to a mux.
+func Register(mux *httpd.Mux, o Options) error {
+	failures, err := httpd.NewLimiter(failuresPerMinute, failuresPerMinute, o.Now)
+	if err != nil {
+		return err
+	}
+	a := &api{Options: o, failures: failures, streams: make(chan struct{}, maxStreams)}
+	mux.Stamp("/v1/", "X-Api-Version", Version)
+	for _, r := range a.routes() {
+		mux.Handle(r.method, r.path, a.guarded(r))
+	}
+	return nil
+}
+
+// A route is one endpoint and the scope that it needs; "" is any credential.
+type route struct {
+	method, path string
+	scope        agentctl.Scope
+	serve        func(*call) error
+}
+
+func (a *api) routes() []route {
+	return []route{
+		{http.MethodGet, "/v1/agents", agentctl.ScopeAgentsRead, a.listAgents},
+		{http.MethodPost, "/v1/agents", agentctl.ScopeAgentsWrite, a.registerAgent},
+		{http.MethodGet, "/v1/agents/:id", agentctl.ScopeAgentsRead, a.getAgent},
+		{http.MethodPut, "/v1/agents/:id", agentctl.ScopeAgentsWrite, a.updateAgent},
+		{http.MethodDelete, "/v1/agents/:id", agentctl.ScopeAgentsWrite, a.deactivateAgent},
+		{http.MethodGet, "/v1/agents/:id/tokens", agentctl.ScopeAgentsRead, a.listTokens},
+		{http.MethodPost, "/v1/agents/:id/tokens", agentctl.ScopeTokensWrite, a.issueToken},
+		{http.MethodDelete, "/v1/agents/:id/tokens/:token_id", agentctl.ScopeTokensWrite, a.revokeToken},
+
+		{http.MethodGet, "/v1/policies", agentctl.ScopePoliciesRead, a.listPolicies},
+		{http.MethodPost, "/v1/policies", agentctl.ScopePoliciesWrite, a.createPolicy},
+		{http.MethodGet, "/v1/policies/:id", agentctl.ScopePoliciesRead, a.getPolicy},
+		{http.MethodPut, "/v1/policies/:id", agentctl.ScopePoliciesWrite, a.updatePolicy},
+		{http.MethodPost, "/v1/policies/:id/apply", agentctl.ScopePoliciesApply, a.applyPolicy},
+		{http.MethodDelete, "/v1/policies/:id/apply", agentctl.ScopePoliciesApply, a.detachPolicy},
+
+		{http.MethodGet, "/v1/events", agentctl.ScopeEventsRead, a.listEvents},
+		{http.MethodGet, "/v1/events/:event_id", agentctl.ScopeEventsRead, a.getEvent},
+		{http.MethodGet, "/v1/usage", agentctl.ScopeUsageRead, a.usage},
+		{http.MethodGet, "/v1/health", "", a.health},
+	}
+}
+
+// A call is a request whose caller is known.
+type call struct {
+	*httpd.Call
+	caller agentctl.Caller
+}
+
+// guarded puts an endpoint behind its credential, the rate limit and its scope.
+func (a *api) guarded(r route) httpd.Handler {
+	return func(c *httpd.Call) (err error) {
+		caller, err := a.Agents.Authenticate(c.Bearer(), c.Request.Header.Get("X-Api-Key"))
+		if err != nil {
+			return a.refused(c, err)
+		}
+		quota, ok := a.Agents.Admit(&caller)
+		if !ok {
+			return a.overLimit(c, &caller, quota)
+		}
+		setQuota(c.Writer().Header(), quota, a.Now())
+		defer func() {
+			if err != nil || c.Status() >= http.StatusBadRequest {
+				a.Agents.NoteError(&caller)
+			}
+		}()
+		if r.scope != "" {
+			if err := caller.Require(r.scope); err != nil {
+				return err
+			}
+		}
+		return r.serve(&call{c, caller})
+	}
+}
+
+// refused counts a failed authentication against its address.
+func (a *api) refused(c *httpd.Call, reason error) error {
+	if httpd.Status(fault.CodeOf(reason)) != http.StatusUnauthorized {
+		return reason
+	}
+	wait, ok := a.failures.Allow(c.Client())
+	if ok {
+		return reason
+	}
+	seconds := max(1, int(wait/time.Second)+1)
+	return fault.New(fault.RateLimitExceeded, "Too many requests without a valid credential from this address. Wait %d s.", seconds).With("retry_after_seconds", seconds)
+}
+
+// overLimit answers 429. The limit is told by headers too.
+func (a *api) overLimit(c *httpd.Call, caller *agentctl.Caller, q agentctl.Quota) error {
+	a.Agents.NoteLimit(c.Request.Context(), caller, q, c.RequestID, c.Request.URL.Path)
+	setQuota(c.Writer().Header(), q, a.Now())
+	return fault.New(fault.RateLimitExceeded, "This credential has used its %d requests an hour. Wait %d s.", agentctl.RequestLimit, q.ResetSeconds).
+		With("retry_after_seconds", q.ResetSeconds).With("limit", agentctl.RequestLimit).With("window_seconds", agentctl.WindowSeconds).With("credential_id", q.CredentialID)
+}
+
+// setQuota writes the headers of the rate limit (spec/v1.md part 3).
+func setQuota(h http.Header, q agentctl.Quota, now time.Time) {
+	h["RateLimit-Policy"] = []string{fmt.Sprintf(`"default";q=%d;w=%d`, agentctl.RequestLimit, agentctl.WindowSeconds)}
+	h["RateLimit"] = []string{fmt.Sprintf(`"default";r=%d;t=%d`, q.Remaining, q.ResetSeconds)}
+	h.Set("X-RateLimit-Limit", strconv.Itoa(agentctl.RequestLimit))
+	h.Set("X-RateLimit-Remaining", strconv.Itoa(q.Remaining))
+	h.Set("X-RateLimit-Reset", strconv.FormatInt(now.Unix()+int64(q.ResetSeconds), 10))
+}
+
+// reply answers with what agentctl gave.
+func (c *call) reply(answer agentctl.Answer, err error) error {
+	if err != nil {
+		return err
+	}
+	h := c.Writer().Header()
+	if answer.Location != "" {
+		h.Set("Location", answer.Location)
+	}
+	if n := len(answer.Events); n > 0 {
+		last := answer.Events[n-1]
+		setEvent(h, last.Seq, last.Hash)
+	}
+	if answer.Revision > 0 {
+		tag := strconv.Quote(strconv.Itoa(answer.Revision))
+		h["ETag"] = []string{tag}
+		if c.Request.Method == http.MethodGet && matches(c.Request.Header.Get("If-None-Match"), tag) {
+			c.Writer().WriteHeader(http.StatusNotModified)
+			return nil
+		}
+	}
+	c.JSON(answer.Status, answer.Body)
+	return nil
+}
+
+func setEvent(h http.Header, seq uint64, hash [32]byte) {
+	h.Set("X-Event-Seq", strconv.FormatUint(seq, 10))
+	h.Set("X-Event-Hash", hex.EncodeToString(hash[:]))
+}
+
+func matches(header, tag string) bool {
+	for one := range strings.SplitSeq(header, ",") {
+		if one = strings.TrimSpace(one); one == tag || one == "*" || one == "W/"+tag {
+			return true
+		}
+	}
+	return false
+}
+
+// asker is the caller with what its request says about writing.
+func (c *call) asker() *agentctl.Asker {
+	return &agentctl.Asker{Caller: c.caller, RequestID: c.RequestID, IfMatch: c.Request.Header.Get("If-Match")}
+}
+
+// write decodes a body and hands it on. A POST with an Idempotency-Key is
+// answered as the first one was.
+func write[In any](a *api, c *call, do func(by *agentctl.Asker, in *In) (agentctl.Answer, error)) error {
+	body, err := c.Body("application/json")
+	if err != nil {
+		return err
+	}
+	by := c.asker()
+	if c.Request.Method == http.MethodPost {
+		lease, replayed, err := a.beginKey(c, by, body)
+		if err != nil || replayed {
+			return err
+		}
+		defer lease.Release()
+	}
+	in := new(In)
+	if err := httpd.DecodeJSON(body, in); err != nil {
+		return err
+	}
+	return c.reply(do(by, in))
+}
+
+// beginKey binds the request to its Idempotency-Key, or gives the kept answer.
+func (a *api) beginKey(c *call, by *agentctl.Asker, body []byte) (lease *commands.KeyLease, replayed bool, err error) {
+	keys := c.Request.Header.Values("Idempotency-Key")
+	if len(keys) == 0 {
+		return nil, false, nil
+	}
+	if len(keys) > 1 || !visibleASCII(keys[0]) {
+		return nil, false, agentctl.InvalidFields(agentctl.FieldError{Pointer: "/Idempotency-Key", Message: "must be one header of 1 to 255 visible ASCII characters"})
+	}
+	key := &agentctl.Key{Text: keys[0], Scope: digestOf("gate.v1.key", c.caller.Project, c.Request.Method, c.Request.URL.Path, keys[0]),
+		Request: digestOf("gate.v1.request", c.Request.URL.RawQuery, string(body))}
+	lease, first, err := a.Commands.BeginKey(key.Scope, key.Request, a.Now())
+	if f, ok := fault.As(err); ok && f.Code == fault.IdempotencyInProgress {
+		return nil, false, f.With("retry_after_seconds", 1)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if first != nil {
+		return nil, true, a.replay(c, first)
+	}
+	by.Key = key
+	return lease, false, nil
+}
+
+// replay gives a kept answer again.
+func (a *api) replay(c *call, first *projections.IdempotencyRecord) error {
+	e, err := a.Log.At(first.Seq)
+	if err != nil {
+		return err
+	}
+	h := c.Writer().Header()
+	h.Set("Idempotency-Replayed", "true")
+	setEvent(h, e.Seq, e.Hash)
+	// What only the append told is filled in again.
+	body := bytes.Replace([]byte(first.Body), []byte(`"effective_from_seq":0`), fmt.Appendf(nil, `"effective_from_seq":%d`, first.Seq), 1)
+	c.Raw(first.Status, append(body, '\n'))
+	return nil
+}
+
+// digestOf hashes texts with their lengths, so that no two lists share a digest.
+func digestOf(parts ...string) [32]byte {
+	var b []byte
+	for _, p := range parts {
+		b = append(binary.BigEndian.AppendUint64(b, uint64(len(p))), p...)
+	}
+	return sha256.Sum256(b)
+}
+
+func visibleASCII(s string) bool {
+	return s != "" && len(s) <= 255 && !strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' })
+}
+
+// page reads the filters named and the page of a list. What is wrong with them
+// comes as a list of fields, as everywhere under /v1.
+func (c *call) page(filters ...string) (map[string]string, projections.Page, error) {
+	query, p, err := c.List(filters...)
+	if err != nil {
+		return nil, projections.Page{}, asList(err)
+	}
+	values := map[string]string{}
+	for _, name := range filters {
+		values[name] = query.Get(name)
+	}
+	return values, projections.Page{Limit: p.Limit, Cursor: p.Cursor, Asc: p.Asc}, nil
+}
+
+// asList turns the fields that httpd names into the form of /v1.
+func asList(err error) error {
+	f, ok := fault.As(err)
+	if !ok {
+		return err
+	}
+	named, ok := f.Details["fields"].(map[string]string)
+	if !ok {
+		return err
+	}
+	var fields []agentctl.FieldError
+	for name, problem := range named {
+		if name == "cursor" {
+			return fault.New(fault.CursorInvalid, "The cursor does not belong to this list with these filters and this order. Begin again without it.")
+		}
+		fields = append(fields, agentctl.FieldError{Pointer: "/" + name, Message: problem})
+	}
+	return agentctl.InvalidFields(fields...)
+}
+
+// list answers with a page.
+func list[T any](c *call, items []T, next string, err error) error {
+	if err != nil {
+		return err
+	}
+	c.JSON(http.StatusOK, httpd.NewList(items, next))
+	return nil
+}
+
+// since reads a moment of a query parameter.
+func since(text, name string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return t, agentctl.InvalidFields(agentctl.FieldError{Pointer: "/" + name, Message: "must be a moment like 2026-01-31T18:00:00Z"})
+	}
+	return t, nil
+}
+
+// oneOf refuses a value outside a closed set.
+func oneOf(name, value string, set ...string) error {
+	for _, s := range set {
+		if s == value {
+			return nil
+		}
+	}
+	return agentctl.InvalidFields(agentctl.FieldError{Pointer: "/" + name, Message: "must be one of " + strings.Join(set, ", ")})
+}

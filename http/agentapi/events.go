@@ -1,0 +1,192 @@
+package agentapi
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"writegate/agentctl"
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+)
+
+// streamBeat is how often a quiet stream says that it lives, maxStreams how many
+// clients may follow at once.
+const (
+	streamBeat = 15 * time.Second
+	maxStreams = 100
+)
+
+var eventFilters = []string{"telemetry_type", "agent_id", "policy_id", "tool_id", "session_id", "request_id", "credential_id", "since", "until", "from_seq", "to_seq"}
+
+// listEvents is GET /v1/events: a page of the agent view, or the log as it comes.
+func (a *api) listEvents(c *call) error {
+	query, page, err := c.List(eventFilters...)
+	if err != nil {
+		return asList(err)
+	}
+	f, err := eventFilter(query)
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(c.Request.Header.Get("Accept"), "text/event-stream") {
+		return a.streamEvents(c, f)
+	}
+	events, err := a.Agents.Events(c.Request.Context(), &c.caller, f, agentctl.EventPage{Limit: page.Limit, Cursor: page.Cursor, Asc: page.Asc})
+	if err != nil {
+		return err
+	}
+	c.Raw(http.StatusOK, eventsBody(&events))
+	return nil
+}
+
+func eventsBody(events *agentctl.Events) []byte {
+	body := []byte(`{"items":[`)
+	for i, item := range events.Items {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = append(body, item...)
+	}
+	body = append(body, `],"next_cursor":`...)
+	if events.Next == "" {
+		body = append(body, "null"...)
+	} else {
+		body = strconv.AppendQuote(body, events.Next) // URL-safe base64
+	}
+	body = strconv.AppendUint(append(body, `,"head":{"seq":`...), events.HeadSeq, 10)
+	return append(event.AppendHash(append(body, `,"hash":`...), events.HeadHash), "}}\n"...)
+}
+
+// eventFilter reads the filters of spec/v1.md part 9.
+func eventFilter(q url.Values) (agentctl.EventFilter, error) {
+	f := agentctl.EventFilter{Types: slices.DeleteFunc(slices.Clone(q["event_type"]), func(s string) bool { return s == "" }),
+		TelemetryType: q.Get("telemetry_type"), AgentID: q.Get("agent_id"), PolicyID: q.Get("policy_id"), ToolID: q.Get("tool_id"),
+		SessionID: q.Get("session_id"), RequestID: q.Get("request_id"), CredentialID: q.Get("credential_id")}
+	var fields []agentctl.FieldError
+	for _, m := range []struct {
+		name string
+		dst  *time.Time
+	}{{"since", &f.Since}, {"until", &f.Until}} {
+		t, err := moment(q.Get(m.name))
+		if *m.dst = t; err != nil {
+			fields = append(fields, agentctl.FieldError{Pointer: "/" + m.name, Message: "must be a moment like 2026-01-31T18:00:00Z"})
+		}
+	}
+	for _, n := range []struct {
+		name string
+		dst  *uint64
+	}{{"from_seq", &f.FromSeq}, {"to_seq", &f.ToSeq}} {
+		text := q.Get(n.name)
+		if text == "" {
+			continue
+		}
+		seq, err := strconv.ParseUint(text, 10, 63)
+		if *n.dst = seq; err != nil || seq == 0 {
+			fields = append(fields, agentctl.FieldError{Pointer: "/" + n.name, Message: "must be a whole number from 1"})
+		}
+	}
+	return f, agentctl.InvalidFields(fields...)
+}
+
+func moment(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	return time.Parse(time.RFC3339Nano, text)
+}
+
+// streamEvents follows the log (HTML, part 9.2), from Last-Event-ID on.
+func (a *api) streamEvents(c *call, f agentctl.EventFilter) error {
+	after := agentctl.Place{Seq: a.Head(), Index: -1}
+	if text := c.Request.Header.Get("Last-Event-ID"); text != "" {
+		seq, index, ok := strings.Cut(text, ".")
+		s, errSeq := strconv.ParseUint(seq, 10, 63)
+		i, errIndex := strconv.ParseUint(index, 10, 31)
+		if !ok || errSeq != nil || errIndex != nil {
+			return agentctl.InvalidFields(agentctl.FieldError{Pointer: "/Last-Event-ID", Message: "must be the id of an item of this stream"})
+		}
+		after = agentctl.Place{Seq: s, Index: int(min(i, math.MaxInt32))}
+	}
+	select {
+	case a.streams <- struct{}{}:
+		defer func() { <-a.streams }()
+	default:
+		return fault.New(fault.RateLimitExceeded, "%d clients follow the log already, and no more may at once. Try again when one has left.", maxStreams).With("retry_after_seconds", 10)
+	}
+	ctx, cancel := context.WithCancel(c.Request.Context())
+	defer cancel()
+	defer context.AfterFunc(a.Stopping, cancel)()
+	return c.Events(ctx, streamBeat, func(send func(id, kind string, data []byte) error) error {
+		return a.Agents.Follow(ctx, &c.caller, f, a.Follower, after, a.whileGood(c, send))
+	})
+}
+
+// whileGood ends a stream with the first item after its credential ended:
+// nothing outlives a revocation.
+func (a *api) whileGood(c *call, send func(id, kind string, data []byte) error) func(id, kind string, data []byte) error {
+	return func(id, kind string, data []byte) error {
+		if _, err := a.Agents.Authenticate(c.Bearer(), c.Request.Header.Get("X-Api-Key")); err != nil {
+			return err
+		}
+		return send(id, kind, data)
+	}
+}
+
+// getEvent is GET /v1/events/:event_id.
+func (a *api) getEvent(c *call) error {
+	body, err := a.Agents.Event(&c.caller, c.Params.ByName("event_id"))
+	if err != nil {
+		return err
+	}
+	c.Raw(http.StatusOK, append(body, '\n'))
+	return nil
+}
+
+// Spans that GET /v1/usage looks back without since.
+const (
+	hoursBack = 24 * time.Hour
+	daysBack  = 30 * 24 * time.Hour
+)
+
+// usage is GET /v1/usage.
+func (a *api) usage(c *call) error {
+	query, err := c.Query("since", "until", "interval", "group_by")
+	if err != nil {
+		return asList(err)
+	}
+	q := agentctl.UsageQuery{ByAgent: query.Get("group_by") == "agent_id"}
+	if group := query.Get("group_by"); group != "" {
+		if err := oneOf("group_by", group, "credential_id", "agent_id"); err != nil {
+			return err
+		}
+	}
+	if q.Interval, err = agentctl.ParseInterval(query.Get("interval")); err != nil {
+		return err
+	}
+	f, err := eventFilter(url.Values{"since": query["since"], "until": query["until"]})
+	if err != nil {
+		return err
+	}
+	if q.Since, q.Until = f.Since, f.Until; q.Until.IsZero() {
+		q.Until = a.Now()
+	}
+	if q.Since.IsZero() {
+		back := daysBack
+		if q.Interval == time.Hour {
+			back = hoursBack
+		}
+		q.Since = q.Until.Add(-back)
+	}
+	body, err := a.Agents.Usage(c.Request.Context(), &c.caller, q)
+	if err != nil {
+		return err
+	}
+	c.JSON(http.StatusOK, body)
+	return nil
+}

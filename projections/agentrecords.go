@@ -1,0 +1,117 @@
+package projections
+
+import (
+	"time"
+
+	"writegate/eventlog/event"
+)
+
+// An Agent is a registered agent as it is now.
+type Agent struct {
+	event.Agent
+	Project       string
+	Seq           uint64 // of agent_registered
+	CreatedAt     time.Time
+	UpdatedAt     time.Time
+	DeactivatedAt time.Time // zero = active
+	SeenAt        time.Time // start of the last minute with recorded usage; zero = never
+}
+
+// An AgentToken is a token without its secret.
+type AgentToken struct {
+	ID        string
+	AgentID   string
+	Project   string
+	Digest    [32]byte
+	Hint      string
+	Scopes    []string
+	Seq       uint64 // of agent_token_issued
+	CreatedAt time.Time
+	ExpiresAt time.Time
+	RevokedAt time.Time // zero = not revoked
+	Replaces  string
+	UsedAt    time.Time // start of the last minute with recorded usage; zero = never
+}
+
+// Statuses of a token.
+const (
+	TokenLive    = "live"
+	TokenExpired = "expired"
+	TokenRevoked = "revoked"
+)
+
+// StatusAt is the token's status at a moment.
+func (k *AgentToken) StatusAt(now time.Time) string {
+	switch {
+	case !k.RevokedAt.IsZero():
+		return TokenRevoked
+	case !now.Before(k.ExpiresAt):
+		return TokenExpired
+	}
+	return TokenLive
+}
+
+// An AgentPolicy is a policy for agents as it is now.
+type AgentPolicy struct {
+	event.AgentPolicy
+	Project      string
+	Seq          uint64 // of agent_policy_created
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+	Applications int // that are not detached
+}
+
+// An Application binds a policy to an agent. A detached one is no more.
+type Application struct {
+	event.PolicyApplication
+	Seq       uint64 // of the last agent_policy_applied
+	AppliedAt time.Time
+	AppliedBy string // credential
+}
+
+func (a *Agent) walk(c *codec) {
+	texts(c, &a.AgentID, &a.Name, &a.Type, &a.Status, &a.Config.Model, &a.Config.Temperature)
+	number(c, &a.Config.MaxTokens)
+	c.dict(&a.Metadata)
+	number(c, &a.Revision)
+	text(c, &a.Project)
+	number(c, &a.Seq)
+	c.moments(&a.CreatedAt, &a.UpdatedAt, &a.DeactivatedAt, &a.SeenAt)
+}
+
+func (k *AgentToken) walk(c *codec) {
+	texts(c, &k.ID, &k.AgentID, &k.Project, &k.Hint, &k.Replaces)
+	c.fixed(k.Digest[:])
+	c.strings(&k.Scopes)
+	number(c, &k.Seq)
+	c.moments(&k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.UsedAt)
+}
+
+func (p *AgentPolicy) walk(c *codec) {
+	texts(c, &p.PolicyID, &p.Name, &p.Mode, &p.Project)
+	c.flag(&p.Enabled)
+	number(c, &p.Revision)
+	number(c, &p.Seq)
+	number(c, &p.Applications)
+	c.moments(&p.CreatedAt, &p.UpdatedAt)
+	n := c.length(len(p.Rules))
+	if c.reading {
+		p.Rules = make([]event.AgentRule, n)
+	}
+	for i := range p.Rules {
+		r := &p.Rules[i]
+		texts(c, &r.ID, &r.Action, &r.Condition, &r.Message, &r.ReasonCode)
+	}
+}
+
+func (a *Application) walk(c *codec) {
+	texts(c, &a.ApplicationID, &a.PolicyID, &a.AgentID, &a.Priority, &a.AppliedBy)
+	number(c, &a.PriorityValue)
+	number(c, &a.Seq)
+	c.moments(&a.AppliedAt)
+}
+
+// A name is a record that is one text: where an index leads.
+type name string
+
+func (n *name) walk(c *codec) { text(c, n) }

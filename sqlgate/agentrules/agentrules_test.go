@@ -1,0 +1,224 @@
+package agentrules
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"writegate/eventlog/event"
+	"writegate/sqlgate/policy"
+)
+
+// compiled makes an application of one policy.
+func compiled(t require.TestingT, policyID string, priority int, rules ...event.AgentRule) Application {
+	list, findings := Compile(rules)
+	require.Empty(t, findings)
+	return Application{EffectivePolicy: event.EffectivePolicy{ApplicationID: "apl_" + policyID, PolicyID: policyID, Revision: 1, PriorityValue: priority}, Rules: list}
+}
+
+func rule(action, condition string) event.AgentRule {
+	return event.AgentRule{Action: action, Condition: condition}
+}
+
+var write = policy.Facts{QueryType: "UPDATE", Class: "write", TablesWritten: []string{"billing.invoices"}, Env: "prod", Actor: "ana"}
+
+func evaluate(facts policy.Facts, list ...Application) *event.AgentLayer {
+	Sort(list)
+	return Evaluate(&Input{Agent: event.AgentRoot{ID: "agt_1", Name: "bot", Type: "worker"}, Facts: &facts, Applications: list,
+		Count: func(string, *Rule) (int, int) { return 1, 0 }})
+}
+
+func TestEachActionDecidesAsThePageSays(t *testing.T) {
+	for action, want := range map[string]struct{ decision, reason string }{
+		"allow": {"ALLOW", ""}, "block": {"BLOCK", ReasonBlocked}, "deny": {"BLOCK", ReasonBlocked},
+		"require_approval": {"REQUIRE_APPROVAL", ReasonApproval}, "require_approval:900": {"REQUIRE_APPROVAL", ReasonApproval},
+		"suspend": {"BLOCK", ReasonSuspended}, "alert": {"ALLOW", ""}, "alert:cost": {"ALLOW", ""}, "tag:x": {"ALLOW", ""}, "log": {"ALLOW", ""},
+		"throttle:20/1h": {"ALLOW", ""},
+	} {
+		l := evaluate(write, compiled(t, "pol_1", 500, rule(action, `sql.class == "write"`)))
+		require.Equal(t, want.decision, l.Decision, action)
+		require.Equal(t, want.reason, l.ReasonCode, action)
+	}
+}
+
+func TestEveryRootHasItsVariables(t *testing.T) {
+	for condition, place := range map[string]Place{
+		`sql.class == "write" && sql.tables_written.exists(t, t.startsWith("billing."))`: AtGate,
+		`request.env == "prod"`: AtGate, `request.agent_tools_verified`: AtGate, `!sql.safe_read`: AtGate,
+		`agent.type == "worker" && usage.requests_1h >= 0 && agent.temperature_milli == 0`: AtGate | AtTelemetry,
+		`event.total_tokens > 100000 || usage.cost_micros_24h > 50000000`:                  AtTelemetry,
+		`tool.destructive && !tool.verified`:                                               AtTelemetry,
+		``:                                                                                 AtGate | AtTelemetry,
+		`usage.events_1h + usage.errors_1h + usage.tokens_1h + usage.tokens_24h + usage.tool_calls_1h + usage.sql_decisions_1h + usage.sql_writes_1h == 0`: AtGate | AtTelemetry,
+	} {
+		list, findings := Compile([]event.AgentRule{rule("block", condition)})
+		require.Empty(t, findings, condition)
+		require.Equal(t, place, list[0].Place, condition)
+		if place&AtGate != 0 && !strings.Contains(condition, "tools_verified") {
+			require.Equal(t, "BLOCK", evaluate(write, compiled(t, "pol_1", 1, rule("block", condition))).Decision, condition)
+		}
+	}
+}
+
+func TestEveryVariableOfTheLanguageCanBeRead(t *testing.T) {
+	e := &event.TelemetryEvent{}
+	v := roots{agent: &event.AgentRoot{}, usage: &event.AgentUsage{}, facts: &policy.Facts{}, event: e, tool: &Tool{}}
+	for _, names := range [][]string{stringVariables, intVariables, boolVariables} {
+		for _, name := range names {
+			_, ok := v.value(name)
+			require.True(t, ok, name)
+		}
+	}
+	for name := range policy.FactKinds() {
+		_, ok := v.value("sql." + name)
+		require.True(t, ok, name)
+	}
+}
+
+func TestFindingsNameThePlaceAndAreAllThereAtOnce(t *testing.T) {
+	_, findings := Compile([]event.AgentRule{
+		rule("explode", ""),
+		rule("throttle:0/1h", ""),
+		rule("block", `sql.class == 3`),
+		rule("block", `sql.clas == "x"`),
+		rule("block", `event.type == "x" && sql.class == "write"`),
+		rule("require_approval:99999999", ""),
+		rule("tag", ""),
+		rule("block:now", ""),
+		{ID: "a b", Action: "block", ReasonCode: "Not So"},
+		{ID: "r1", Action: "block"},
+	})
+	got := map[string]string{}
+	for _, f := range findings {
+		got[f.Pointer] = f.Code
+		require.NotEmpty(t, f.Message)
+	}
+	require.Equal(t, map[string]string{
+		"/rules/0/action": "bad_action", "/rules/1/action": "bad_action", "/rules/2/condition": "cel_compile", "/rules/3/condition": "cel_compile",
+		"/rules/4/condition": "mixed_roots", "/rules/5/action": "bad_action", "/rules/6/action": "bad_action", "/rules/7/action": "bad_action",
+		"/rules/8/id": "bad_rule_id", "/rules/8/reason_code": "reason_code_format", "/rules/9/id": "duplicate_rule_id",
+	}, got)
+}
+
+func TestAConditionIsBoundedAsThoseOfADocumentAre(t *testing.T) {
+	for condition, code := range map[string]string{
+		`1 / usage.requests_1h > 2`:      "cel_may_error",
+		`now() > 3`:                      "cel_nondeterministic",
+		`false`:                          "rule_never_matches",
+		`sql.tables_read[0] == "x"`:      "cel_may_error",
+		`"a" + sql.class`:                "cel_compile",
+		strings.Repeat("true && ", 2048): "limit_exceeded",
+	} {
+		_, findings := Compile([]event.AgentRule{rule("block", condition)})
+		require.NotEmpty(t, findings, condition)
+		require.Equal(t, code, findings[0].Code, "%s: %s", condition, findings[0].Message)
+	}
+}
+
+func TestTheHighestPriorityWithADecidingMatchDecides(t *testing.T) {
+	low := compiled(t, "pol_low", 100, rule("block", ""))
+	exempt := compiled(t, "pol_mid", 500, rule("allow", `sql.class == "write"`), rule("log", ""))
+	noise := compiled(t, "pol_high", 900, rule("alert:x", ""))
+	l := evaluate(write, low, exempt, noise)
+	require.Equal(t, "ALLOW", l.Decision)
+	require.Equal(t, "pol_mid", l.PolicyID)
+	require.Len(t, l.Notes, 2, "annotations come from all priorities")
+	require.Len(t, l.Matched, 3)
+
+	same := compiled(t, "pol_z", 500, rule("require_approval", ""))
+	require.Equal(t, "REQUIRE_APPROVAL", evaluate(write, low, exempt, same).Decision, "inside one priority the stricter verb")
+	require.Equal(t, "BLOCK", evaluate(policy.Facts{Class: "read"}, low, exempt).Decision)
+}
+
+func TestAnObservingPolicyOnlySaysWhatItWouldDo(t *testing.T) {
+	a := compiled(t, "pol_1", 500, rule("suspend", ""))
+	a.Observe = true
+	l := evaluate(write, a)
+	require.Equal(t, "ALLOW", l.Decision)
+	require.Equal(t, []event.RuleOutcome{{PolicyID: "pol_1", RuleID: "r1", Action: "suspend", ReasonCode: ReasonSuspended}}, l.WouldBe)
+	require.False(t, Suspends(l, []Application{a}))
+}
+
+func TestAThrottleIsAMatchOnlyOverItsLimit(t *testing.T) {
+	a := compiled(t, "pol_1", 500, rule("throttle:2/1h", ""))
+	for n, want := range map[int]string{1: "ALLOW", 2: "ALLOW", 3: "BLOCK"} {
+		l := Evaluate(&Input{Facts: &write, Applications: []Application{a}, Count: func(string, *Rule) (int, int) { return n, 30 }})
+		require.Equal(t, want, l.Decision, "match %d", n)
+		require.Equal(t, n, l.Throttle[0].Count)
+	}
+}
+
+func TestOnlyTheRuleThatDecidesSuspends(t *testing.T) {
+	block, suspend := compiled(t, "pol_1", 900, rule("block", "")), compiled(t, "pol_2", 100, rule("suspend", ""))
+	l := evaluate(write, block, suspend)
+	require.False(t, Suspends(l, []Application{block, suspend}))
+	l = evaluate(write, suspend)
+	require.True(t, Suspends(l, []Application{suspend}))
+}
+
+func TestAnApprovalSatisfiesTheLayer(t *testing.T) {
+	facts := write
+	facts.Approved = true
+	l := evaluate(facts, compiled(t, "pol_1", 500, rule("require_approval", "")))
+	require.Equal(t, "ALLOW", l.Decision)
+	require.Equal(t, "r1", l.RuleID)
+}
+
+func TestTheLayersTogetherAreNeverLooserThanTheGateAlone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		decision := rapid.SampledFrom([]policy.Decision{policy.Allow, policy.RequireApproval, policy.Block})
+		base := policy.Result{Decision: decision.Draw(t, "gate"), ReasonCode: "gate", RuleID: "g"}
+		rows := int64(rapid.IntRange(0, 9).Draw(t, "rows"))
+		if rapid.Bool().Draw(t, "terms") {
+			base.Approval = &policy.ApprovalTerms{TTLSeconds: rapid.IntRange(1, 1000).Draw(t, "ttl"), MaxRows: &rows}
+		}
+		actions := rapid.SliceOfN(rapid.SampledFrom([]string{"allow", "block", "require_approval:60", "require_approval", "suspend", "log", "throttle:1/1m"}), 0, 6).Draw(t, "actions")
+		var list []Application
+		for i, action := range actions {
+			a := compiled(t, string(rune('a'+i)), rapid.IntRange(0, 3).Draw(t, "priority"), rule(action, ""))
+			a.Observe = rapid.Bool().Draw(t, "observe")
+			list = append(list, a)
+		}
+		count := rapid.IntRange(1, 3).Draw(t, "count")
+		Sort(list)
+		l := Evaluate(&Input{Facts: &write, Applications: list, Count: func(string, *Rule) (int, int) { return count, 1 }})
+		both := Tighten(base, l)
+		require.GreaterOrEqual(t, both.Decision.Strictness(), base.Decision.Strictness())
+		require.GreaterOrEqual(t, both.Decision.Strictness(), policy.Decision(l.Decision).Strictness())
+		if both.Decision == policy.RequireApproval && base.Approval != nil {
+			require.NotNil(t, both.Approval)
+			require.LessOrEqual(t, both.Approval.TTLSeconds, base.Approval.TTLSeconds)
+			require.Equal(t, base.Approval.MaxRows, both.Approval.MaxRows)
+		}
+	})
+}
+
+func TestAnEventIsJudgedAfterTheFact(t *testing.T) {
+	e := &event.TelemetryEvent{Type: "tool_call", Usage: event.TelemetryUsage{InputTokens: 900, OutputTokens: 200}}
+	in := EventInput{Event: e, Tool: UnknownTool, Applications: []Application{compiled(t, "pol_1", 500,
+		rule("alert:cost", "event.total_tokens > 1000"), rule("require_approval", "tool.destructive"), rule("block", `sql.class == "write"`))}}
+	r := EvaluateEvent(&in)
+	require.Equal(t, 2, r.Evaluated)
+	require.Len(t, r.Violations, 2)
+	require.True(t, r.Violations[0].Annotation)
+	require.True(t, r.Violations[1].NeedsReview)
+	require.Nil(t, r.Suspend)
+
+	in.Applications = []Application{compiled(t, "pol_1", 900, rule("suspend", `event.type == "tool_call"`))}
+	require.NotNil(t, EvaluateEvent(&in).Suspend)
+	in.Applications = append(in.Applications, compiled(t, "pol_2", 950, rule("allow", "")))
+	Sort(in.Applications)
+	require.Nil(t, EvaluateEvent(&in).Suspend, "an allow of a higher priority exempts")
+}
+
+func FuzzCompile(f *testing.F) {
+	f.Add("block", `sql.class == "write"`)
+	f.Add("throttle:20/1h", `usage.requests_1h > 3`)
+	f.Fuzz(func(t *testing.T, action, condition string) {
+		if list, findings := Compile([]event.AgentRule{rule(action, condition)}); len(findings) == 0 {
+			evaluate(write, Application{Rules: list})
+		}
+	})
+}

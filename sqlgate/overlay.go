@@ -1,0 +1,87 @@
+package sqlgate
+
+import (
+	"context"
+	"time"
+
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/projections"
+	"writegate/sqlgate/agentrules"
+	"writegate/sqlgate/policy"
+)
+
+// An Overlay lets the rules of an agent tighten decisions about the statements
+// that come with its token (spec/v1.md part 7). Package agentctl implements it.
+type Overlay interface {
+	// AgentOf finds the agent of a token, at this moment. Its error is the 401 or
+	// 403 that the request is refused with.
+	AgentOf(token string) (Agent, error)
+	// Decide asks the agent's rules about a statement. With count set the
+	// statement counts towards usage and throttles, in the same atomic step.
+	Decide(ctx context.Context, a Agent, f *policy.Facts, count bool) (LayerDecision, error)
+	// Aggregates are what the evidence of such a decision is written under.
+	Aggregates(a Agent) []string
+	// Settle decides under those locks what happens to the agent with the
+	// decision; its error refuses the statement.
+	Settle(a Agent, d LayerDecision, requestID string, enforced bool) func(*projections.View, time.Time) ([]event.Draft, error)
+}
+
+// An Agent is the one whose token came with a request; the zero Agent is none.
+type Agent struct {
+	ID            string
+	Project       string
+	CredentialID  string
+	ToolsVerified bool // every tool that it may use is verified, and there is one
+}
+
+// A LayerDecision is what the rules of an agent say to a statement.
+type LayerDecision struct {
+	Layer             *event.AgentLayer
+	Suspends          bool
+	RetryAfterSeconds int // of a throttle that stopped it; 0 = none
+}
+
+// findAgent resolves the token of a request. One that is not good is refused,
+// never taken for absent.
+func (g *Gate) findAgent(s *submission) (err error) {
+	if s.AgentToken == "" {
+		return nil
+	}
+	if g.Overlay == nil {
+		return fault.New(fault.CredentialsInvalid, "This gate knows no agents. Send the statement without an agent's token.")
+	}
+	s.Agent, err = g.Overlay.AgentOf(s.AgentToken)
+	return err
+}
+
+// askAgent lets the rules of the agent tighten what the gate's policy decided.
+func (g *Gate) askAgent(ctx context.Context, s *submission, f *policy.Facts) (err error) {
+	if s.Agent.ID == "" {
+		return nil
+	}
+	if s.layer, err = g.Overlay.Decide(ctx, s.Agent, f, !s.Preview); err != nil {
+		return err
+	}
+	s.result = agentrules.Tighten(s.result, s.layer.Layer)
+	return nil
+}
+
+// layerTrace shows the rules of the agent in a preview, behind those of the policy.
+func (s *submission) layerTrace() (entries []policy.TraceEntry) {
+	if s.layer.Layer == nil {
+		return nil
+	}
+	for _, m := range s.layer.Layer.Matched {
+		for _, id := range m.Rules {
+			decides := m.PolicyID == s.layer.Layer.PolicyID && id == s.layer.Layer.RuleID
+			decision := policy.Allow
+			if decides {
+				decision = policy.Decision(s.layer.Layer.Decision)
+			}
+			entries = append(entries, policy.TraceEntry{RuleID: "agent:" + m.PolicyID + "/" + id, Decision: decision, Mode: "enforce",
+				Outcome: policy.OutcomeMatched, Checks: []policy.TraceCheck{{Key: "priority", Want: m.PriorityValue, Got: m.PriorityValue, Pass: true}}})
+		}
+	}
+	return entries
+}
