@@ -20,12 +20,13 @@ type Log interface {
 	At(seq uint64) (event.Envelope, error)
 }
 
-// Options are what a Service stands on. Commands, Store, Log and Keys are required.
+// Options are what a Service stands on. Commands, Store, Log, Keys and Tools are required.
 type Options struct {
 	Commands *commands.Commands
 	Store    *projections.Store
 	Log      Log
 	Keys     *ProjectKeys
+	Tools    *ToolGuard
 	Now      func() time.Time // time.Now
 	Logger   *slog.Logger     // discards
 }
@@ -41,8 +42,8 @@ type Service struct {
 
 // New makes a service. Restore fills its counters from the log.
 func New(o Options) (*Service, error) {
-	if o.Commands == nil || o.Store == nil || o.Log == nil || o.Keys == nil {
-		return nil, errors.New("agentctl: commands, store, log and project keys are required")
+	if o.Commands == nil || o.Store == nil || o.Log == nil || o.Keys == nil || o.Tools == nil {
+		return nil, errors.New("agentctl: commands, store, log, project keys and tools are required")
 	}
 	if o.Now == nil {
 		o.Now = time.Now

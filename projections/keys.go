@@ -35,6 +35,10 @@ const (
 	keyApplication     = "gr/" // agent, policy -> Application
 	keyAppliedTo       = "gv/" // policy, agent -> nothing
 
+	keyTool     = "to/" // id -> Tool
+	keyToolList = "tt/" // project:status, be64(seq) -> id
+	keyToolOf   = "ta/" // agent, tool -> nothing
+
 	// keyMeta is left out of the digest: it says how the space came about.
 	keyMeta    = "meta/"
 	keyApplied = keyMeta + "applied"

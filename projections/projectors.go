@@ -62,9 +62,9 @@ var projectors = map[event.Type]projector{
 	event.TypeAgentPolicyDetached: {1, fold(kept(agentPolicyDetached))},
 	event.TypeTelemetryReceived:   {1, fold(kept(nothing[*event.TelemetryReceived]))},
 	event.TypeUsageRecorded:       {1, fold(usageRecorded)},
-	event.TypeToolRegistered:      {1, fold(kept(nothing[*event.ToolRegistered]))},
-	event.TypeToolUpdated:         {1, fold(kept(nothing[*event.ToolUpdated]))},
-	event.TypeToolVerified:        {1, fold(kept(nothing[*event.ToolVerified]))},
+	event.TypeToolRegistered:      {1, fold(kept(toolRegistered))},
+	event.TypeToolUpdated:         {1, fold(kept(toolUpdated))},
+	event.TypeToolVerified:        {1, fold(kept(toolVerified))},
 }
 
 // fold gives a projector its event's payload as a Go struct.

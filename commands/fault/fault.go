@@ -92,6 +92,12 @@ const (
 	PolicyDisabled      Code = "policy_disabled"
 	TokenLimitExceeded  Code = "token_limit_exceeded"
 	CursorInvalid       Code = "cursor_invalid"
+
+	ToolNotFound           Code = "tool_not_found"
+	ToolDisabled           Code = "tool_disabled"
+	ToolNotVerifiable      Code = "tool_not_verifiable"
+	VerificationInProgress Code = "verification_in_progress"
+	FingerprintChanged     Code = "fingerprint_changed"
 )
 
 // A Fault is a failure with a code of the contract. Message is for the person

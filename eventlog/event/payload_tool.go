@@ -1,5 +1,7 @@
 package event
 
+import "slices"
+
 // Types of a tool's life (spec/v1.md part 12).
 const (
 	TypeToolRegistered Type = "tool_registered"
@@ -42,6 +44,30 @@ type ToolAuth struct{ Type, Header, Secret string }
 
 // ToolAnnotations are the owner's claims.
 type ToolAnnotations struct{ ReadOnly, Destructive, Idempotent, OpenWorld bool }
+
+// Statuses of a tool.
+const (
+	ToolIsRegistered = "registered"
+	ToolIsVerified   = "verified"
+	ToolIsFailed     = "failed"
+	ToolIsDrifted    = "drifted"
+	ToolIsDisabled   = "disabled"
+)
+
+// Results of a verification.
+const (
+	VerificationPassed  = "passed"
+	VerificationFailed  = "failed"
+	VerificationDrifted = "drifted"
+)
+
+// SameTarget tells whether two revisions of a tool are verified alike, so that
+// what was found of one holds for the other.
+func (t *Tool) SameTarget(o *Tool) bool {
+	a, b := &t.Endpoint, &o.Endpoint
+	return t.Type == o.Type && t.Auth == o.Auth && t.InputSchema == o.InputSchema && t.OutputSchema == o.OutputSchema &&
+		a.URL == b.URL && a.ToolName == b.ToolName && a.ProbeMethod == b.ProbeMethod && a.ProbePath == b.ProbePath && slices.Equal(a.ProbeExpect, b.ProbeExpect)
+}
 
 func (t *Tool) form(f *form, origin *Origin) {
 	f.strs("agents", &t.Agents, may)
@@ -118,6 +144,7 @@ type ToolVerified struct {
 	LatencyMS      int
 	ErrorCode      string
 	Pinned         [32]byte // after the verification; zero = none
+	PinnedParts    string   // JSON object of short hashes by JSON pointer, where this verification pinned; they tell later where a definition changed
 	Current        [32]byte // as found; zero = none
 	Steps          string   // JSON array
 	ToolStatus     string   // of the tool from here on
@@ -127,7 +154,7 @@ type ToolVerified struct {
 
 func (*ToolVerified) EventType() Type         { return TypeToolVerified }
 func (p *ToolVerified) From() *Origin         { return &p.Origin }
-func (p *ToolVerified) Fields() Payload       { return write(13, p.form) }
+func (p *ToolVerified) Fields() Payload       { return write(14, p.form) }
 func (p *ToolVerified) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *ToolVerified) form(f *form) {
@@ -137,6 +164,7 @@ func (p *ToolVerified) form(f *form) {
 	num(f, "latency_ms", &p.LatencyMS, need)
 	f.origin(&p.Origin)
 	f.hash("pinned", &p.Pinned, may)
+	f.str("pinned_parts", &p.PinnedParts, may)
 	num(f, "revision", &p.Revision, need)
 	num(f, "stale_after", &p.StaleAfter, may)
 	f.str("status", &p.Status, need)

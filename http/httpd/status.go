@@ -72,6 +72,12 @@ var statuses = map[fault.Code]int{
 	fault.PolicyDisabled:      http.StatusConflict,
 	fault.TokenLimitExceeded:  http.StatusConflict,
 	fault.CursorInvalid:       http.StatusBadRequest,
+
+	fault.ToolNotFound:           http.StatusNotFound,
+	fault.ToolDisabled:           http.StatusConflict,
+	fault.ToolNotVerifiable:      http.StatusUnprocessableEntity,
+	fault.VerificationInProgress: http.StatusConflict,
+	fault.FingerprintChanged:     http.StatusConflict,
 }
 
 // Status gives the HTTP status of a code; 500 for a code that has none, which
