@@ -27,7 +27,12 @@ func (s *Service) AgentOf(token string) (sqlgate.Agent, error) {
 		return sqlgate.Agent{}, err
 	}
 	s.uses.saw(&c, s.Now())
-	return sqlgate.Agent{ID: t.AgentID, Project: t.Project, CredentialID: t.ID}, nil
+	a := sqlgate.Agent{ID: t.AgentID, Project: t.Project, CredentialID: t.ID}
+	err = s.view(func(view *projections.View) (err error) {
+		a.ToolsVerified, err = view.ToolsVerified(a.ID, s.Now())
+		return err
+	})
+	return a, err
 }
 
 // saw notes when a token was used, without counting a request of /v1.
@@ -57,7 +62,7 @@ func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Fac
 		if !known || agent.Status != event.AgentActive {
 			return tokenFault(&projections.AgentToken{}, &agent, now)
 		}
-		in, err := s.input(view, &agent, facts)
+		in, err := s.input(view, &agent, facts, now)
 		if err != nil {
 			return err
 		}
@@ -79,9 +84,13 @@ func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Fac
 }
 
 // input gathers what the rules read, as of one view.
-func (s *Service) input(view *projections.View, a *projections.Agent, facts *policy.Facts) (*agentrules.Input, error) {
+func (s *Service) input(view *projections.View, a *projections.Agent, facts *policy.Facts, now time.Time) (*agentrules.Input, error) {
+	root, err := agentRoot(view, a, now)
+	if err != nil {
+		return nil, err
+	}
 	list, err := s.effective(view, a)
-	return &agentrules.Input{AppliedSeq: view.Applied().Seq, Agent: agentRoot(a), Facts: facts, Applications: list}, err
+	return &agentrules.Input{AppliedSeq: view.Applied().Seq, Agent: root, Facts: facts, Applications: list}, err
 }
 
 // effective are the policies that bind an agent: applied and enabled.
@@ -110,11 +119,13 @@ func (s *Service) effective(view *projections.View, a *projections.Agent) ([]age
 	return list, nil
 }
 
-// agentRoot is the root agent of a condition.
-func agentRoot(a *projections.Agent) event.AgentRoot {
+// agentRoot is the root agent of a condition at a moment.
+func agentRoot(view *projections.View, a *projections.Agent, now time.Time) (event.AgentRoot, error) {
+	verified, err := view.ToolsVerified(a.AgentID, now)
 	temperature, _ := strconv.ParseFloat(a.Config.Temperature, 64) // "" is 0
-	return event.AgentRoot{ID: a.AgentID, Name: a.Name, Type: a.Type, Environment: a.Metadata["environment"], Version: a.Metadata["version"],
-		Model: a.Config.Model, MaxTokens: a.Config.MaxTokens, TemperatureMilli: int(math.Round(temperature * 1000))}
+	root := event.AgentRoot{ID: a.AgentID, Name: a.Name, Type: a.Type, Environment: a.Metadata["environment"], Version: a.Metadata["version"],
+		Model: a.Config.Model, MaxTokens: a.Config.MaxTokens, TemperatureMilli: int(math.Round(temperature * 1000)), ToolsVerified: verified}
+	return root, err
 }
 
 // Aggregates are what a statement of an agent locks.

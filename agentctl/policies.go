@@ -126,7 +126,10 @@ func (s *Service) ruleMatchesNow(view *projections.View, project, agentID string
 	if err != nil || !known {
 		return nil, err
 	}
-	root := agentRoot(&a)
+	root, err := agentRoot(view, &a, now)
+	if err != nil {
+		return nil, err
+	}
 	usage, err := s.usageOf(agentID, now)
 	for i := range rules {
 		if rules[i].MatchesNow(&root, &usage) {

@@ -10,10 +10,10 @@ import (
 	"writegate/agentctl/egress"
 )
 
-const (
-	secretPrefix = "GATE_TOOL_SECRET_"
-	hostSuffix   = "_HOST"
-)
+// SecretPrefix begins the variables that secrets are read from.
+const SecretPrefix = "GATE_TOOL_SECRET_"
+
+const hostSuffix = "_HOST"
 
 var secretName = regexp.MustCompile(`^[A-Z0-9_]{1,48}$`)
 
@@ -40,7 +40,7 @@ func ParseSecrets(environ []string) (Secrets, error) {
 	values, hosts := map[string]string{}, map[string]string{}
 	for _, entry := range environ {
 		variable, value, _ := strings.Cut(entry, "=")
-		name, ours := strings.CutPrefix(variable, secretPrefix)
+		name, ours := strings.CutPrefix(variable, SecretPrefix)
 		if !ours {
 			continue
 		}
@@ -57,13 +57,13 @@ func ParseSecrets(environ []string) (Secrets, error) {
 	for name, value := range values {
 		one, err := parseSecret(value, hosts[name])
 		if err != nil {
-			return Secrets{}, fmt.Errorf("%s%s: %w", secretPrefix, name, err)
+			return Secrets{}, fmt.Errorf("%s%s: %w", SecretPrefix, name, err)
 		}
 		s.byName[name] = one
 		delete(hosts, name)
 	}
 	for name := range hosts {
-		return Secrets{}, fmt.Errorf("%s%s%s: there is no %s%s", secretPrefix, name, hostSuffix, secretPrefix, name)
+		return Secrets{}, fmt.Errorf("%s%s%s: there is no %s%s", SecretPrefix, name, hostSuffix, SecretPrefix, name)
 	}
 	return s, nil
 }
@@ -101,7 +101,7 @@ func (s Secrets) credential(auth Auth, target *url.URL) (egress.Credential, *egr
 	}
 	one, known := s.byName[auth.Secret]
 	if !known || !one.belongsTo(target) {
-		why := fmt.Sprintf("The gate has no secret of this name for this host. Its operator sets %s%s and %s%s%s.", secretPrefix, auth.Secret, secretPrefix, auth.Secret, hostSuffix)
+		why := fmt.Sprintf("The gate has no secret of this name for this host. Its operator sets %s%s and %s%s%s.", SecretPrefix, auth.Secret, SecretPrefix, auth.Secret, hostSuffix)
 		return egress.Credential{}, &egress.Refusal{Code: SecretUnavailable, Why: why}
 	}
 	if auth.Type == AuthBearer {

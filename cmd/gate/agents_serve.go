@@ -20,7 +20,11 @@ func (g *service) newAgents() (*agentctl.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return agentctl.New(agentctl.Options{Commands: g.commands, Store: g.store, Log: g.events, Keys: keys, Logger: g.log})
+	tools, err := agentctl.NewToolGuard(g.settings.EgressAllowCIDRs, g.settings.EgressAllowPorts, g.toolSecrets, g.log)
+	if err != nil {
+		return nil, err
+	}
+	return agentctl.New(agentctl.Options{Commands: g.commands, Store: g.store, Log: g.events, Keys: keys, Tools: tools, Logger: g.log})
 }
 
 // registerAgents adds the endpoints under /v1.

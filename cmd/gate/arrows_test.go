@@ -42,7 +42,7 @@ var arrows = map[string][]string{
 	"sqlgate/pgexec":       {"commands/fault", "tlsfiles"},
 	"sqlgate":              {"sqlgate/agentrules", "commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec"},
 
-	"agentctl": {"commands/fault", "eventlog/event", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate"},
+	"agentctl": {"agentctl/egress", "agentctl/toolcheck", "commands/fault", "eventlog/event", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate"},
 
 	"agentctl/egress":    {},
 	"agentctl/toolcheck": {"agentctl/egress"},
@@ -50,11 +50,11 @@ var arrows = map[string][]string{
 	"http/httpd":   {"commands/fault", "tlsfiles", "eventlog/event"},
 	"http/gateapi": {"commands/fault", "checkpoints", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
-	"http/agentapi":     {"commands/fault", "eventlog/event", "projections", "commands", "agentctl", "http/httpd"},
+	"http/agentapi":     {"agentctl/toolcheck", "commands/fault", "eventlog/event", "projections", "commands", "agentctl", "http/httpd"},
 	"http/controlplane": {"commands/fault", "tlsfiles", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
-	"cmd/gate": {"agentctl", "http/agentapi", "cmd/terminal", "checkpoints", "commands/fault", "tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
+	"cmd/gate": {"agentctl/egress", "agentctl/toolcheck", "agentctl", "http/agentapi", "cmd/terminal", "checkpoints", "commands/fault", "tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
 		"sqlgate/pgexec", "sqlgate", "http/httpd", "http/gateapi", "http/controlplane"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }

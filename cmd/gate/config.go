@@ -14,15 +14,13 @@ import (
 	"github.com/agnivade/levenshtein"
 	"github.com/caarlos0/env/v11"
 
+	"writegate/agentctl/egress"
+	"writegate/agentctl/toolcheck"
 	"writegate/eventlog/frame"
 	"writegate/http/gateapi"
 	"writegate/http/httpd"
 	"writegate/sqlgate/pgexec"
 )
-
-// toolSecretPrefix begins the one family of settings without fixed names
-// (spec/v1.md part 12).
-const toolSecretPrefix = "GATE_TOOL_SECRET_"
 
 // testSettings are read by the tests and by the helpers that start PostgreSQL
 // for them, never by the service; they are let through so that both can run in
@@ -61,6 +59,9 @@ func loadSettings(environ []string, now time.Time) (*settings, error) {
 		faults = append(faults, s.rangeFaults()...)
 		faults = append(faults, s.meaningFaults(now)...)
 	}
+	if _, err := toolcheck.ParseSecrets(environ); err != nil {
+		faults = append(faults, err.Error())
+	}
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("the settings have %d fault(s):\n  %s", len(faults), strings.Join(faults, "\n  "))
 	}
@@ -87,7 +88,7 @@ func unknownNames(values map[string]string) []string {
 	var faults []string
 	for name := range values {
 		if !strings.HasPrefix(name, "GATE_") || slices.Contains(known, name) || slices.Contains(testSettings, name) ||
-			(strings.HasPrefix(name, toolSecretPrefix) && len(name) > len(toolSecretPrefix)) {
+			(strings.HasPrefix(name, toolcheck.SecretPrefix) && len(name) > len(toolcheck.SecretPrefix)) {
 			continue
 		}
 		nearest := slices.MinFunc(known, func(a, b string) int {
@@ -189,6 +190,12 @@ func (s *settings) meaningFaults(now time.Time) []string {
 	}
 	if _, err := s.projectKeys(); err != nil {
 		faults = append(faults, "GATE_PROJECT_KEYS: "+err.Error())
+	}
+	if _, err := egress.ParseRules(s.EgressAllowCIDRs, ""); err != nil {
+		faults = append(faults, "GATE_EGRESS_ALLOW_CIDRS: "+err.Error())
+	}
+	if _, err := egress.ParseRules("", s.EgressAllowPorts); err != nil {
+		faults = append(faults, "GATE_EGRESS_ALLOW_PORTS: "+err.Error())
 	}
 	if strings.ContainsAny(s.SearchPath, ",\"") || s.SearchPath == "" || strings.HasPrefix(s.SearchPath, "pg_") {
 		faults = append(faults, "GATE_SEARCH_PATH must be the plain name of one schema that is not PostgreSQL's own")

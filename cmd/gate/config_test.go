@@ -62,6 +62,18 @@ func TestSettingsOfOtherProgramsAndFamiliesAreLetThrough(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestToolSecretsThatWouldNeverBeUsedStopTheStart(t *testing.T) {
+	for _, environ := range [][]string{{"GATE_TOOL_SECRET_RUNSQL=hush"}, {"GATE_TOOL_SECRET_RUNSQL_HOST=h"}, {"GATE_TOOL_SECRET_run=hush", "GATE_TOOL_SECRET_run_HOST=h"}} {
+		_, err := loadSettings(environ, noon)
+		require.ErrorContains(t, err, "GATE_TOOL_SECRET_")
+		require.NotContains(t, err.Error(), "hush")
+	}
+	for _, setting := range []string{"GATE_EGRESS_ALLOW_CIDRS=0.0.0.0/0", "GATE_EGRESS_ALLOW_PORTS=http"} {
+		_, err := loadSettings([]string{setting}, noon)
+		require.ErrorContains(t, err, strings.Split(setting, "=")[0])
+	}
+}
+
 func TestABypassWithReasonAndEndIsTaken(t *testing.T) {
 	s, err := loadSettings([]string{"GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=restore", "GATE_EMERGENCY_BYPASS_UNTIL=2026-03-02T12:00:00Z"}, noon)
 	require.NoError(t, err)

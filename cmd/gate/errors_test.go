@@ -80,6 +80,7 @@ func TestEveryErrorCodeIsRaisedAsTheContractSays(t *testing.T) {
 	table = append(table, databaseErrors(t)...)
 	table = append(table, serviceErrors(t)...)
 	table = append(table, agentErrors(t)...)
+	table = append(table, toolErrors(t)...)
 	raised := map[fault.Code]bool{}
 	for _, r := range table {
 		raised[r.code] = true

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"writegate/agentctl/toolcheck"
 	"writegate/http/httpd"
 	"writegate/sqlgate"
 	"writegate/sqlgate/classify"
@@ -63,7 +64,11 @@ func (a *app) serve(ctx context.Context) error {
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	g := &service{settings: s, signingKey: key, log: logger, buffer: buffer, started: time.Now(), step: a.step, logFS: a.logFS, sessionClock: a.sessionClock, tls: keeper, look: keeper.every}
+	secrets, err := toolcheck.ParseSecrets(a.environ)
+	if err != nil {
+		return exitWith(exitConfigured, err)
+	}
+	g := &service{settings: s, signingKey: key, toolSecrets: secrets, log: logger, buffer: buffer, started: time.Now(), step: a.step, logFS: a.logFS, sessionClock: a.sessionClock, tls: keeper, look: keeper.every}
 	defer g.close()
 	if err := g.open(ctx); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"writegate/agentctl"
+	"writegate/agentctl/toolcheck"
 	"writegate/checkpoints"
 	"writegate/commands"
 	"writegate/commands/fault"
@@ -40,6 +41,8 @@ type service struct {
 	tls          *tlsKeeper
 	look         time.Duration // how often what is not fine is looked at again
 	roles        roleBook
+
+	toolSecrets toolcheck.Secrets // by name, for verification of tools
 
 	signingKey *checkpoint.PrivateKey // nil: evidence is not signed
 	signer     *checkpoint.Signer     // of this log's checkpoints, with the same key; nil likewise

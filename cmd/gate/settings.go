@@ -101,8 +101,8 @@ type settings struct {
 	RequireImpact        bool   `env:"GATE_POLICY_REQUIRE_IMPACT" envDefault:"false" doc:"activation must name the impact it was reviewed with"`
 
 	ProjectKeys      string `env:"GATE_PROJECT_KEYS" secret:"true" doc:"project keys of /v1: [project/label=]value[;scope+scope], separated by commas; gate keys create makes one"`
-	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" later:"the agent API" doc:"networks that tool verification may reach"`
-	EgressAllowPorts string `env:"GATE_EGRESS_ALLOW_PORTS" later:"the agent API" doc:"ports that tool verification may reach besides 443"`
+	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" doc:"CIDRs, separated by commas, of networks that verification of tools may reach although they are not public, and with plain http"`
+	EgressAllowPorts string `env:"GATE_EGRESS_ALLOW_PORTS" doc:"ports, separated by commas, that verification of tools may reach besides 443"`
 	BackendURL       string `env:"GATE_BACKEND_URL" doc:"address of the gate; read by gate control-plane alone"`
 
 	WireEnabled     bool   `env:"GATE_PGWIRE_ENABLED" envDefault:"false" later:"the wire listener" doc:"experimental PostgreSQL listener"`

@@ -91,6 +91,12 @@ func (a *api) routes() []route {
 		{http.MethodGet, "/v1/events", agentctl.ScopeEventsRead, a.listEvents},
 		{http.MethodGet, "/v1/events/:event_id", agentctl.ScopeEventsRead, a.getEvent},
 		{http.MethodGet, "/v1/usage", agentctl.ScopeUsageRead, a.usage},
+		{http.MethodGet, "/v1/tools", agentctl.ScopeToolsRead, a.listTools},
+		{http.MethodPost, "/v1/tools", agentctl.ScopeToolsWrite, a.registerTool},
+		{http.MethodGet, "/v1/tools/:id", agentctl.ScopeToolsRead, a.getTool},
+		{http.MethodPut, "/v1/tools/:id", agentctl.ScopeToolsWrite, a.updateTool},
+		{http.MethodPost, "/v1/tools/:id/verify", agentctl.ScopeToolsVerify, a.verifyTool},
+
 		{http.MethodGet, "/v1/health", "", a.health},
 	}
 }
