@@ -169,21 +169,26 @@ func (l *Log) keepIndexSaved() {
 // saveIndex writes the index file: a temporary file, then a rename. It is not
 // synced, because losing it costs one scan.
 func (l *Log) saveIndex() {
-	b, err := json.Marshal(l.indexFile())
+	b, err := l.indexFile().bytes()
 	if err == nil {
-		err = replaceFile(l.o.FS, l.o.IndexPath, append(b, '\n'), false)
+		err = replaceFile(l.o.FS, l.o.IndexPath, b, false)
 	}
 	if err != nil {
 		l.o.Logger.Warn("the index file can't be written", "error", err)
 	}
 }
 
+func (f *indexFile) bytes() ([]byte, error) {
+	b, err := json.Marshal(f)
+	return append(b, '\n'), err
+}
+
 // indexFile lists all segments, and the points of those that were read or
 // written by this process.
-func (l *Log) indexFile() indexFile {
+func (l *Log) indexFile() *indexFile {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	file := indexFile{Format: indexFormat, LogID: hex.EncodeToString(l.header.LogID[:]), Points: [][3]int64{}}
+	file := &indexFile{Format: indexFormat, LogID: hex.EncodeToString(l.header.LogID[:]), Points: [][3]int64{}}
 	for _, s := range l.segments {
 		name, last := filepath.Base(s.path), s.last
 		if s == l.active {

@@ -99,6 +99,11 @@ func (w *jsonlWriter) run(ctx context.Context) error {
 
 // write adds the lines of events the file does not have yet.
 func (w *jsonlWriter) write(events []event.Envelope) error {
+	return errors.Join(w.add(events), w.flush())
+}
+
+// add is write that may leave the last lines to the next flush.
+func (w *jsonlWriter) add(events []event.Envelope) error {
 	for i := range events {
 		if events[i].Seq < w.next {
 			continue
@@ -111,7 +116,7 @@ func (w *jsonlWriter) write(events []event.Envelope) error {
 			}
 		}
 	}
-	return w.flush()
+	return nil
 }
 
 func (w *jsonlWriter) flush() error {

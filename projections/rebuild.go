@@ -74,13 +74,21 @@ func (s *Store) drop(id byte) error {
 	return s.db.DeleteRange([]byte{id}, []byte{id + 1}, pebble.NoSync)
 }
 
+// Rebuilt says what a rebuild has left: what the projections hold, and where an
+// older store is that could not be used (Aside); "" where there was none.
+type Rebuilt struct {
+	Applied
+	Aside string
+}
+
 // RebuildOffline rebuilds the projections of a log that no gate has open, as
-// `gate log rebuild` does, and gives what they hold then.
-func RebuildOffline(ctx context.Context, o Options, src Source) (Applied, error) {
+// `gate log rebuild` does.
+func RebuildOffline(ctx context.Context, o Options, src Source) (Rebuilt, error) {
 	s, err := Open(o)
 	if err != nil {
-		return Applied{}, err
+		return Rebuilt{}, err
 	}
 	err = s.Rebuild(ctx, src)
-	return s.Applied(), errors.Join(err, s.Close())
+	aside, _ := s.Aside()
+	return Rebuilt{s.Applied(), aside.Path}, errors.Join(err, s.Close())
 }

@@ -297,6 +297,11 @@ func (s *settings) bypassUntil() time.Time {
 	return t
 }
 
+// indexPath is where the sparse index lies.
+func (s *settings) indexPath() string {
+	return cmp.Or(s.AuditIndexPath, filepath.Join(filepath.Dir(s.AuditWALPath), "audit_index_v1.json"))
+}
+
 // auditFiles are the folders whose files POST /audit/verify may read. A folder
 // that is reached through a link is known by both names.
 func (s *settings) auditFiles() (gateapi.AuditFiles, error) {

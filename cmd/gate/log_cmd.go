@@ -7,18 +7,14 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"writegate/cmd/terminal"
-	"writegate/commands/fault"
 	"writegate/eventlog"
 	"writegate/eventlog/event"
 	"writegate/eventlog/evidence"
 	"writegate/eventlog/frame"
-	"writegate/projections"
 )
 
 // parseWorkerName is the subcommand that the gate starts for itself.
@@ -133,60 +129,5 @@ func printEvents(w io.Writer, events iter.Seq2[event.Envelope, error], to uint64
 
 func printEvent(w io.Writer, e *event.Envelope) error {
 	_, err := w.Write(append(event.AppendJSON(nil, e), '\n'))
-	return err
-}
-
-// openLog opens the log of the settings as its writer does, so that no gate can
-// run meanwhile. It appends nothing.
-func (a *app) openLog(ctx context.Context, s *settings) (*eventlog.Log, error) {
-	l, _, err := eventlog.Open(ctx, eventlog.Options{
-		Path: s.AuditWALPath, Fsync: s.AuditFsync, OnTornTail: eventlog.TornTailRefuse, AllowNetworkFS: s.AuditNetworkFS,
-	})
-	switch {
-	case errors.Is(err, eventlog.ErrLocked):
-		return nil, exitWith(exitLocked, fmt.Errorf("a gate is running on %s: stop it first (%w)", s.AuditWALPath, err))
-	case err != nil:
-		return nil, exitWith(eventlog.ExitCode(err), fmt.Errorf("the event log %s cannot be opened: %w", s.AuditWALPath, err))
-	}
-	return l, nil
-}
-
-func (a *app) logRebuildCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "rebuild", Short: "Throw the projections away and fold them anew from the log", Args: cobra.NoArgs,
-		Long: `Fold all projections (approvals, policy versions, executions, idempotency keys, the audit index)
-anew from the event log into GATE_APPROVAL_DB_PATH. The gate must not be running.
-
-The log itself is not touched. A log that has lost events that the old projections still know is
-refused: verify it first.`,
-		RunE: func(c *cobra.Command, _ []string) error { return a.rebuild(c.Context()) },
-	}
-}
-
-func (a *app) rebuild(ctx context.Context) (err error) {
-	s, err := a.settingsFor()
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(s.AuditWALPath); err != nil {
-		return exitWith(exitPartial, err)
-	}
-	l, err := a.openLog(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, l.Close(context.WithoutCancel(ctx))) }()
-	if err := l.Serving(); err != nil && !errors.Is(err, eventlog.ErrTornTail) {
-		return exitWith(exitFailed, fmt.Errorf("nothing is rebuilt from this log (gate log verify says more): %w", err))
-	}
-	progress := terminal.NewProgress(a.err, "rebuilding", false)
-	head := l.Head().Seq
-	applied, err := projections.RebuildOffline(ctx, projections.Options{
-		Dir: s.ApprovalDBPath, Progress: func(seq uint64) { progress.Step(int64(seq), int64(head)) },
-	}, l)
-	if err = errors.Join(err, progress.Done()); err != nil {
-		return exitWith(exitFailed, fault.Of(err))
-	}
-	_, err = fmt.Fprintln(a.out, "The projections hold the log up to event "+strconv.FormatUint(applied.Seq, 10)+".")
 	return err
 }

@@ -141,15 +141,3 @@ func TestADumpEndsWhereTheLogIsDamaged(t *testing.T) {
 	require.Contains(t, errs, "gate log verify")
 	require.NoDirExists(t, d.file("approvals.db"), "nothing is built on a damaged log")
 }
-
-func TestARebuildWaitsForTheGateToBeStopped(t *testing.T) {
-	g := startShop(t)
-	code, _, errs := g.command(t, "log", "rebuild")
-	require.Equal(t, exitLocked, code)
-	require.Contains(t, errs, "stop it first")
-
-	g.end(t)
-	code, out, errs := g.command(t, "log", "rebuild")
-	require.Zero(t, code, errs)
-	require.Contains(t, out, "The projections hold the log up to event")
-}

@@ -69,17 +69,25 @@ func (a *app) newLog(c *cobra.Command, reason string, asJSON bool) error {
 	return printRetired(a.out, s, &r, asked, warning, asJSON)
 }
 
-// retireOptions also give, in words, why the projections could not be asked.
+// retireOptions also give projectionAnchor's warning.
 func (a *app) retireOptions(s *settings) (o eventlog.Options, warning string) {
 	o = eventlog.Options{Path: s.AuditWALPath, JSONLPath: s.AuditLogPath, FS: a.logFS, Fsync: s.AuditFsync, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin}
+	o.Projection, warning = projectionAnchor(s)
+	return o, warning
+}
+
+// projectionAnchor is what the projections know of the log, where no gate has
+// them open; nil is nothing, and the warning says, in words, why they could not
+// be asked.
+func projectionAnchor(s *settings) (_ *frame.Anchor, warning string) {
 	applied, err := projections.Peek(s.ApprovalDBPath)
 	switch {
 	case err != nil:
-		warning = "The projections can't be read, so what they know of the log is not counted: " + err.Error()
-	case applied.Seq > 0:
-		o.Projection = &frame.Anchor{LogID: applied.LogID, Seq: applied.Seq, Hash: applied.Hash}
+		return nil, "The projections can't be read, so what they know of the log is not counted: " + err.Error()
+	case applied.Seq == 0:
+		return nil, ""
 	}
-	return o, warning
+	return &frame.Anchor{LogID: applied.LogID, Seq: applied.Seq, Hash: applied.Hash}, ""
 }
 
 // successorOf is what the new log says of itself.

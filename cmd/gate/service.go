@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"time"
@@ -190,12 +189,8 @@ func (g *service) readableStore(err error) error {
 
 func (g *service) logOptions() eventlog.Options {
 	s := g.settings
-	index := s.AuditIndexPath
-	if index == "" {
-		index = filepath.Join(filepath.Dir(s.AuditWALPath), "audit_index_v1.json")
-	}
 	return eventlog.Options{
-		FS: g.logFS, Path: s.AuditWALPath, JSONLPath: s.AuditLogPath, IndexPath: index, Fsync: s.AuditFsync, OnTornTail: s.AuditOnTornTail,
+		FS: g.logFS, Path: s.AuditWALPath, JSONLPath: s.AuditLogPath, IndexPath: s.indexPath(), Fsync: s.AuditFsync, OnTornTail: s.AuditOnTornTail,
 		VerifyOnStart: s.AuditVerifyOnStart, PreallocateBytes: s.AuditPreallocate, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin,
 		SigningKey: g.signingKey, SegmentBytes: s.AuditSegmentBytes, SegmentAge: time.Duration(s.AuditSegmentHours) * time.Hour,
 		Logger: g.log.With("source", "eventlog"), Step: g.step, OnCorruption: g.corrupted,
