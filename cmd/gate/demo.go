@@ -35,7 +35,8 @@ func (a *app) demoCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Start a private PostgreSQL and a gate with sample data, and print what to try", Args: cobra.NoArgs,
-		Long: `Start a private PostgreSQL, sample data, a sample policy and a gate, and print a tour to paste.
+		Long: `Start a private PostgreSQL, sample data, a sample policy, a gate and the operators' dashboard, and
+print a tour to paste.
 
 Everything lies in one folder and is found again at the next start; remove the folder to begin
 anew. PostgreSQL's programs are installed where they are missing and that is possible. With
@@ -74,8 +75,21 @@ func (a *app) demo(ctx context.Context, dir string) error {
 		return err
 	}
 	tell := a.ready
+	under, end := context.WithCancel(ctx)
+	var plane *demoPlane
+	defer func() {
+		end()
+		if plane != nil {
+			plane.stop()
+		}
+	}()
 	a.ready = func(addr string) {
-		fmt.Fprint(a.out, demoTour(addr, dir))
+		said := ""
+		if _, https := lookUp(a.environ, "GATE_TLS_CERT_PATH"); !https { // one over TLS has an operator who starts the dashboard as well
+			plane, err = a.startPlane(under, addr, dir)
+			said = tourOfPlane(plane, dir, err)
+		}
+		fmt.Fprint(a.out, demoTour(addr, dir)+said)
 		if tell != nil {
 			tell(addr)
 		}

@@ -77,7 +77,7 @@ func startDemo(t *testing.T, root string) string {
 	t.Helper()
 	demo := exec.Command(filepath.Join(root, "bin", "gate"), "demo")
 	demo.Dir = root
-	demo.Env = append(cleanEnvironment(), "GATE_HTTP_LISTEN_ADDR=127.0.0.1:0")
+	demo.Env = append(cleanEnvironment(), "GATE_HTTP_LISTEN_ADDR=127.0.0.1:0", "CONTROL_PLANE_LISTEN_ADDR=127.0.0.1:0")
 	output := &lockedBuffer{}
 	demo.Stdout, demo.Stderr = output, output
 	require.NoError(t, demo.Start())

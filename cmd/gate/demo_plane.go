@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"writegate/http/controlplane"
+)
+
+// planeUser is who logs in to the dashboard of the demonstration.
+const planeUser = "operator"
+
+// Bounds of the dashboard's start and end.
+const (
+	planeStart = 20 * time.Second
+	planeEnd   = 5 * time.Second
+)
+
+// A demoPlane is the dashboard of the demonstration, a process of its own.
+type demoPlane struct {
+	address string // as a browser reaches it
+	cmd     *exec.Cmd
+	ended   chan struct{}
+}
+
+// startPlane starts the dashboard for the gate at addr. Its password is made
+// once and kept; its hash is made anew at each start.
+func (a *app) startPlane(ctx context.Context, addr, dir string) (*demoPlane, error) {
+	passwordFile := filepath.Join(dir, "control-plane-password")
+	password, err := demoToken(passwordFile)
+	if err != nil {
+		return nil, err
+	}
+	hash, err := controlplane.HashPassword(password)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; remove the file", passwordFile, err)
+	}
+	token, _ := lookUp(a.environ, "GATE_OPERATOR_TOKEN")
+	listen, given := lookUp(a.environ, "CONTROL_PLANE_LISTEN_ADDR")
+	if !given {
+		listen = controlplane.DefaultListenAddr
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &demoPlane{cmd: exec.CommandContext(ctx, self, "control-plane"), ended: make(chan struct{})}
+	p.cmd.Env = []string{"CONTROL_PLANE_LISTEN_ADDR=" + listen, "GATE_BACKEND_URL=http://" + reachable(addr), "GATE_OPERATOR_TOKEN=" + token,
+		"CONTROL_PLANE_ADMIN_USER=" + planeUser, "CONTROL_PLANE_ADMIN_PASSWORD_HASH=" + hash}
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
+	p.cmd.WaitDelay = planeEnd
+	said, err := p.cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	listening := make(chan string, 1)
+	go func() {
+		defer close(p.ended)
+		a.relay(said, listening)
+		_ = p.cmd.Wait() // how it ended stands in its own output
+	}()
+	return p, p.await(ctx, listening)
+}
+
+// relay passes on what the dashboard writes, and picks the address that it
+// listens on out of it.
+func (a *app) relay(said io.Reader, listening chan<- string) {
+	lines := bufio.NewScanner(said)
+	for lines.Scan() {
+		fmt.Fprintln(a.err, lines.Text())
+		var entry struct {
+			Source  string `json:"source"`
+			Address string `json:"address"`
+		}
+		if json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Source == "control-plane" && entry.Address != "" {
+			listening <- reachable(entry.Address)
+		}
+	}
+}
+
+// await returns when the dashboard listens.
+func (p *demoPlane) await(ctx context.Context, listening <-chan string) error {
+	select {
+	case address := <-listening:
+		p.address = "http://" + address
+		return nil
+	case <-p.ended:
+		return errors.New("it ended at once; another program may have its address (CONTROL_PLANE_LISTEN_ADDR)")
+	case <-time.After(planeStart):
+		return errors.New("it does not listen yet")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// stop waits for the end of the dashboard, which comes with the context that it
+// was started under.
+func (p *demoPlane) stop() { <-p.ended }
+
+// reachable is the address of a listener as somebody on this machine dials it.
+func reachable(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// tourOfPlane is what the tour says of the dashboard.
+func tourOfPlane(p *demoPlane, dir string, err error) string {
+	if err != nil {
+		return fmt.Sprintf("\nThe dashboard could not be started: %v\n", err)
+	}
+	return fmt.Sprintf("\nIn a browser: %s (name %s, password in %s)\n", p.address, planeUser, filepath.Join(dir, "control-plane-password"))
+}
