@@ -12,6 +12,9 @@ DAMAGED   ?= 3000
 LARGE     ?= 5368709120
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 
+PLANE     ?= http://127.0.0.1:3000
+OUT       ?= var/screenshots
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -108,6 +111,10 @@ large: ## verify and rebuild from a log of LARGE bytes (default 5 GiB; twice tha
 .PHONY: watch
 watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch
 	CLASSIFY_WATCH_ROUNDS=$(WATCHROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'OnlyAnswer|TheWatcher' ./sqlgate/classify
+
+.PHONY: screenshots
+screenshots: build ## pictures of every page of the dashboard of `make run`, which must be running (PLANE, OUT)
+	$(GO) run ./fixtures/screenshots -url $(PLANE) -password "$$(cat var/demo/control-plane-password)" -out $(OUT)
 
 .PHONY: clean
 clean: ## remove bin/ and var/

@@ -14,7 +14,7 @@ func types(all []event.Envelope) []event.Type {
 	var found []event.Type
 	for _, e := range all {
 		switch e.Type {
-		case event.TypeStartup, event.TypeShutdown, event.TypePolicyLoaded, event.TypePolicyValidated, event.TypePolicyActivated:
+		case event.TypeStartup, event.TypeShutdown, event.TypePolicyLoaded, event.TypePolicyValidated, event.TypePolicyActivated, event.TypeCheckpointSigned:
 		default:
 			found = append(found, e.Type)
 		}

@@ -1,0 +1,323 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	cdpbrowser "github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"writegate/fixtures/browser"
+)
+
+// The dashboard in a real browser, in front of a real gate on a real database.
+// All parts share one Chromium; each has a gate and a login of its own.
+func TestTheControlPlaneInABrowser(t *testing.T) {
+	b, err := browser.Start(context.Background(), os.Stderr)
+	require.NoError(t, err)
+	defer b.Close()
+	for name, part := range map[string]func(*testing.T, *browser.Browser){
+		"an approval from its asking to its story":   approvalJourney,
+		"a policy is activated and rolled back":      policyJourney,
+		"evidence is exported and verified":          evidenceJourney,
+		"the gate goes down and comes back":          downAndBack,
+		"without scripts all is shown, none changed": withoutScripts,
+		"with the keyboard alone":                    keyboardAlone,
+		"another origin changes nothing":             anotherOrigin,
+		"logins are limited":                         limitedLogins,
+		"every page can be read":                     readablePages,
+	} {
+		t.Run(name, func(t *testing.T) { part(t, b) })
+	}
+}
+
+func approvalJourney(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	p := startTestPlane(t, g.base)
+	w := openTab(t, b, p)
+	w.login()
+	w.open("/approvals")
+	w.sees("Nobody waits for you.")
+
+	s := ask("DELETE FROM orders WHERE id = 2 -- tidy up, please approve")
+	id := g.hold(t, s)
+	w.until("document.querySelector('a[href=\"/approvals/" + id + "\"]')") // by itself
+	w.do(chromedp.Click(`a[href="/approvals/` + id + `"]`))
+	w.sees("tidy up, please approve")
+	w.sees("1 comment. Comments do not run")
+	w.do(chromedp.SendKeys("#note", "seen by ana"), chromedp.Click(`[data-decision="approve"]`))
+	w.until("document.querySelector('dialog[open]')")
+	require.Equal(t, "pending", g.record(t, id)["status"], "the question alone decides nothing")
+	w.do(chromedp.Click(`dialog button[value="yes"]`))
+	w.until("document.querySelector('#approval .lead .pill.good')?.innerText === 'Approved'")
+	require.Equal(t, "seen by ana", g.record(t, id)["note"])
+
+	answer := g.query(t, s.with("approval_id", id))
+	require.Equal(t, http.StatusOK, answer.status, "%s", answer.body)
+	w.until("document.querySelector('#approval a[href^=\"/executions/\"]')")
+	var ran struct {
+		RequestID string `json:"request_id"`
+	}
+	unmarshal(t, answer.body, &ran)
+	w.open("/requests/" + ran.RequestID)
+	w.sees("Chain holds")
+	for _, step := range []string{"Request received", "Decided", "Approval used", "Sent to the database", "Ran"} {
+		w.sees(step)
+	}
+	require.Equal(t, "", w.value("document.cookie"), "no script sees the session")
+	require.Equal(t, "0 0", w.value("localStorage.length + ' ' + sessionStorage.length"))
+	p.requireNoSecret(t, g)
+}
+
+func policyJourney(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	p := startTestPlane(t, g.base)
+	w := openTab(t, b, p)
+	w.login()
+	document, err := os.ReadFile(g.policyFile(t, "1.1.0", "max_rows: 100 }", "max_rows: 50 }"))
+	require.NoError(t, err)
+	w.open("/policies")
+	w.sees("shop-gate@1.0.0")
+	w.value("document.getElementById('document').value = " + quoted(string(document)))
+	w.do(chromedp.Click(`[data-step="validate"]`))
+	w.sees("Valid: 12 of 12 own tests passed.")
+	w.do(chromedp.Click(`[data-step="candidate"]`))
+	w.until("document.querySelector('dialog[open]')")
+	w.do(chromedp.Click(`dialog button[value="yes"]`))
+	w.until("location.pathname === '/policies/shop-gate%401.1.0' || location.pathname === '/policies/shop-gate@1.1.0'")
+	w.sees("Candidate")
+	hash := w.value("document.querySelector('[data-hash]').dataset.hash")
+
+	w.do(chromedp.Click(`form[data-policy="activate"] button`))
+	w.until("document.querySelector('dialog[open]')")
+	w.do(chromedp.SendKeys("#typed-hash", strings.Repeat("0", 64)), chromedp.Click(`dialog button[value="yes"]`))
+	w.sees("That is not the SHA-256 of this version.")
+	w.value("document.getElementById('typed-hash').value = ''")
+	w.do(chromedp.SendKeys("#typed-hash", hash), chromedp.Click(`dialog button[value="yes"]`))
+	w.until("location.pathname === '/policies'")
+	w.until("document.querySelector('#policies .lead')?.innerText.includes('shop-gate@1.1.0')")
+
+	w.open("/policy-diff?base=shop-gate@1.0.0&target=shop-gate@1.1.0&last=1h")
+	w.sees("deletes-need-approval")
+	w.open("/policies")
+	w.do(chromedp.Click(`form[data-policy="rollback"] button`))
+	w.until("document.querySelector('dialog[open]')")
+	w.do(chromedp.Click(`dialog button[value="yes"]`))
+	w.until("document.querySelector('#policies .lead')?.innerText.includes('shop-gate@1.0.0')")
+	p.requireNoSecret(t, g)
+}
+
+func evidenceJourney(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	g.query(t, ask("SELECT id FROM orders WHERE id = 1"))
+	p := startTestPlane(t, g.base)
+	w := openTab(t, b, p)
+	w.login()
+	w.open("/evidence")
+	w.do(chromedp.Click(`form[action="/evidence/verify"] button`))
+	w.sees("Every check passed")
+
+	dir := t.TempDir()
+	_, err := chromedp.CallBrowser(w.ctx, cdpbrowser.SetDownloadBehavior, cdpbrowser.SetDownloadBehaviorParams{Behavior: "allow", DownloadPath: dir})
+	require.NoError(t, err)
+	w.open("/evidence")
+	w.do(chromedp.SendKeys("#export-reason", "asked by the auditor"), chromedp.Click(`form[action="/evidence/export"] button`))
+	file := waitForFile(t, dir)
+
+	w.open("/evidence")
+	w.do(chromedp.SetUploadFiles("#upload", []string{file}), chromedp.Click(`form[action="/evidence/check"] button`))
+	w.until("document.querySelector('#upload-result .pill.good')")
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Contains(t, string(content), "asked by the auditor")
+	changed := strings.Replace(string(content), "asked by the auditor", "asked by somebody", 1)
+	require.NoError(t, os.WriteFile(file, []byte(changed), 0o600))
+	w.open("/evidence")
+	w.do(chromedp.SetUploadFiles("#upload", []string{file}), chromedp.Click(`form[action="/evidence/check"] button`))
+	w.until("document.querySelector('#upload-result .pill.bad')")
+	p.requireNoSecret(t, g)
+}
+
+func downAndBack(t *testing.T, b *browser.Browser) {
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	g := startGate(t, d)
+	address := strings.TrimPrefix(g.base, "http://")
+	p := startTestPlane(t, g.base)
+	w := openTab(t, b, p)
+	w.login()
+	w.until("document.getElementById('gate-state').innerText === 'Protecting'")
+	g.end(t)
+	w.until("document.getElementById('gate-state')?.innerText === 'Gate unreachable'") // by itself
+	w.sees("The gate cannot be reached.")
+	w.open("/approvals")
+	w.sees("The gate cannot be reached")
+	again := startGate(t, d, "GATE_HTTP_LISTEN_ADDR="+address)
+	w.open("/")
+	w.until("document.getElementById('gate-state')?.innerText === 'Protecting'")
+	p.requireNoSecret(t, again)
+}
+
+func withoutScripts(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 2"))
+	p := startTestPlane(t, g.base)
+	w := openTab(t, b, p)
+	_, err := chromedp.Call(w.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	require.NoError(t, err)
+	w.login()
+	for _, path := range []string{"/", "/approvals", "/approvals/" + id, "/audit", "/policies", "/evidence", "/executions", "/agents", "/logs"} {
+		w.open(path)
+		w.sees("Scripts are off")
+		require.Equal(t, "0", w.value("String([...document.querySelectorAll('[data-decision], [data-policy] button, [data-step], [data-check]')].filter(e => e.offsetParent).length)"), path)
+	}
+	w.open("/policy-dry-run")
+	w.do(chromedp.SendKeys("#sql", "DELETE FROM orders"), chromedp.Click("form.card button"))
+	w.sees("Blocked")
+	require.Equal(t, "pending", g.record(t, id)["status"])
+	p.requireNoSecret(t, g)
+}
+
+func keyboardAlone(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 2"))
+	p := startTestPlane(t, g.base)
+	w := openTab(t, b, p)
+	w.open("/login")
+	w.until("document.activeElement?.id === 'username'")
+	w.do(chromedp.KeyEvent("ana"), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent(planePassword), chromedp.KeyEvent(kb.Enter))
+	w.until("document.querySelector('.who')")
+	w.open("/approvals/" + id)
+	w.until("document.querySelector('.scripted')")
+	w.tabTo("document.activeElement?.dataset?.decision === 'approve'")
+	w.do(chromedp.KeyEvent(kb.Enter))
+	w.until("document.querySelector('dialog[open]')")
+	require.Equal(t, "no", w.value("document.activeElement.value"), "the careful answer has the focus")
+	w.do(chromedp.KeyEvent(kb.Escape))
+	w.until("!document.querySelector('dialog[open]')")
+	w.tabTo("document.activeElement?.dataset?.decision === 'reject'")
+	w.do(chromedp.KeyEvent(kb.Enter))
+	w.until("document.querySelector('dialog[open]')")
+	w.tabTo("document.activeElement?.value === 'yes'")
+	w.do(chromedp.KeyEvent(kb.Enter))
+	w.until("document.querySelector('#approval .lead')?.innerText.includes('Rejected')")
+	require.Equal(t, "reject", g.record(t, id)["resolution"])
+}
+
+// tabTo presses Tab until the focus is where it should be; all that it passes
+// shows that it has the focus.
+func (w *tab) tabTo(reached string) {
+	w.t.Helper()
+	for range 80 {
+		w.do(chromedp.KeyEvent(kb.Tab))
+		if w.value("String(Boolean("+reached+"))") == "true" {
+			require.NotEqual(w.t, "none", w.value("getComputedStyle(document.activeElement).outlineStyle"), "the focus can be seen")
+			return
+		}
+	}
+	w.fail("the keyboard does not reach: " + reached)
+}
+
+func anotherOrigin(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 2"))
+	p := startTestPlane(t, g.base)
+	w := openTab(t, b, p)
+	w.login()
+	other := startTestPlane(t, g.base) // a page of another origin on the same host, so that even SameSite lets the cookie through
+	stranger := openTab(t, b, other)
+	stranger.open("/login")
+	for _, path := range []string{"/api/gate/approvals/" + id + "/resolve", "/logout", "/api/gate/policy/rollback"} {
+		said := stranger.await("fetch(" + quoted(p.base+path) + ", {method: 'POST', mode: 'no-cors', credentials: 'include', body: '{\"decision\":\"approve\"}'}).then(r => 'sent', e => 'refused')")
+		require.Contains(t, []string{"sent", "refused"}, said)
+	}
+	stranger.mu.Lock()
+	stranger.elsewher = nil // they were meant to leave
+	stranger.mu.Unlock()
+	require.Equal(t, "pending", g.record(t, id)["status"])
+	w.open("/")
+	w.until("document.querySelector('.who')")
+	forged := w.await("fetch('/api/gate/approvals/" + id + "/resolve', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{\"decision\":\"approve\"}'}).then(r => r.json()).then(v => v.error_code)")
+	require.Equal(t, "forged_request", forged, "our own page without its token")
+	require.Equal(t, "pending", g.record(t, id)["status"])
+}
+
+// await gives what a promise comes to.
+func (w *tab) await(expression string) string {
+	w.t.Helper()
+	text, err := chromedp.Run(w.ctx, chromedp.Evaluate[string](expression, chromedp.EvalAwaitPromise))
+	require.NoError(w.t, err)
+	return text
+}
+
+func limitedLogins(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	p := startTestPlane(t, g.base)
+	w := openTab(t, b, p)
+	for range 5 {
+		w.open("/login")
+		w.do(chromedp.SendKeys("#username", "ana"), chromedp.SendKeys("#password", "not the password"), chromedp.Click("form button"))
+		w.sees("The name or the password is wrong.")
+	}
+	w.open("/login")
+	w.do(chromedp.SendKeys("#username", "ana"), chromedp.SendKeys("#password", planePassword), chromedp.Click("form button"))
+	w.sees("Too many logins from this address.")
+}
+
+// readablePages holds contrast, labels and headings on every page, light and dark.
+func readablePages(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 2 /* note */"))
+	ran := g.query(t, ask("UPDATE orders SET status = 'paid' WHERE id = 1"))
+	require.Equal(t, http.StatusOK, ran.status)
+	p := startTestPlane(t, g.base)
+	w := openTab(t, b, p)
+	w.login()
+	for _, path := range []string{"/", "/approvals", "/approvals/" + id, "/audit", "/policies", "/policies/shop-gate@1.0.0", "/policy-diff?target=shop-gate@1.0.0", "/policy-dry-run", "/evidence", "/executions", "/agents", "/logs", "/nowhere"} {
+		for _, dark := range []bool{false, true} {
+			require.NoError(t, browser.Look(w.ctx, 390, dark))
+			w.open(path)
+			w.until("document.querySelector('main h1')")
+			require.Equal(t, "", w.value(readability), "%s, dark: %v", path, dark)
+			require.Equal(t, "true", w.value("String(document.documentElement.scrollWidth <= innerWidth + 1)"), "%s is wider than the screen", path)
+		}
+	}
+}
+
+// readability says what is wrong with a page, by WCAG 2.2: text with too little
+// contrast (1.4.3), fields and buttons without a name (4.1.2), pictures without
+// words (1.1.1), headings that skip a level (1.3.1).
+const readability = `(() => {
+  const wrong = [];
+  const parse = (c) => { const m = c.match(/[\d.]+/g).map(Number); return { r: m[0], g: m[1], b: m[2], a: m[3] ?? 1 }; };
+  const over = (top, under) => ({ r: top.r * top.a + under.r * (1 - top.a), g: top.g * top.a + under.g * (1 - top.a), b: top.b * top.a + under.b * (1 - top.a), a: 1 });
+  const light = (c) => { const f = (v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }; return 0.2126 * f(c.r) + 0.7152 * f(c.g) + 0.0722 * f(c.b); };
+  const ground = (e) => { const layers = []; for (; e; e = e.parentElement) layers.push(parse(getComputedStyle(e).backgroundColor)); let c = { r: 255, g: 255, b: 255, a: 1 }; for (const l of layers.reverse()) c = over(l, c); return c; };
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const seen = new Set();
+  while (walk.nextNode()) {
+    const e = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || seen.has(e) || !e.offsetParent || e.closest('.unseen, option, script, style, noscript')) continue;
+    seen.add(e);
+    const style = getComputedStyle(e), back = ground(e), front = over(parse(style.color), back);
+    const [hi, lo] = [light(front), light(back)].sort((a, b) => b - a);
+    const large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && parseInt(style.fontWeight) >= 700);
+    if ((hi + 0.05) / (lo + 0.05) < (large ? 3 : 4.5)) wrong.push('contrast ' + ((hi + 0.05) / (lo + 0.05)).toFixed(2) + ': ' + e.textContent.trim().slice(0, 40));
+  }
+  for (const e of document.querySelectorAll('input:not([type=hidden]), select, textarea')) if (!(e.labels?.length || e.getAttribute('aria-label'))) wrong.push('no label: ' + e.outerHTML.slice(0, 80));
+  for (const e of document.querySelectorAll('button, a[href]')) if (!(e.textContent.trim() || e.getAttribute('aria-label'))) wrong.push('no name: ' + e.outerHTML.slice(0, 80));
+  for (const e of document.querySelectorAll('img')) if (!e.alt) wrong.push('no words: ' + e.src);
+  for (const e of document.querySelectorAll('img')) if (e.complete && e.naturalWidth === 0) wrong.push('no picture: ' + e.src);
+  let level = 0;
+  for (const e of document.querySelectorAll('h1, h2, h3, h4')) { if (!e.offsetParent) continue; const n = Number(e.tagName[1]); if (n > level + 1) wrong.push('heading skips: ' + e.textContent.slice(0, 40)); level = n; }
+  if (document.querySelectorAll('main').length !== 1 || !document.documentElement.lang || !document.title) wrong.push('no main, language or title');
+  const ids = [...document.querySelectorAll('[id]')].map((e) => e.id);
+  if (new Set(ids).size !== ids.length) wrong.push('an id stands twice: ' + ids.filter((id, i) => ids.indexOf(id) !== i));
+  return wrong.join('\n');
+})()`
