@@ -19,6 +19,7 @@ import (
 // needs a place first. Files of tests may import what they like.
 var arrows = map[string][]string{
 	"commands/fault":    {},
+	"docs":              {},
 	"tlsfiles":          {},
 	"fixtures/postgres": {},
 	"eventlog/event":    {},
@@ -48,9 +49,9 @@ var arrows = map[string][]string{
 	"agentctl/toolcheck": {"agentctl/egress"},
 
 	"http/httpd":   {"commands/fault", "tlsfiles", "eventlog/event"},
-	"http/gateapi": {"commands/fault", "checkpoints", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
+	"http/gateapi": {"docs", "commands/fault", "checkpoints", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
-	"http/agentapi":     {"agentctl/toolcheck", "commands/fault", "eventlog/event", "projections", "commands", "agentctl", "http/httpd"},
+	"http/agentapi":     {"docs", "agentctl/toolcheck", "commands/fault", "eventlog/event", "projections", "commands", "agentctl", "http/httpd"},
 	"http/controlplane": {"commands/fault", "tlsfiles", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
@@ -98,7 +99,7 @@ func ourFiles(t *testing.T) []goFile {
 			return err
 		}
 		if d.IsDir() {
-			if rel != "." && strings.HasPrefix(d.Name(), ".") || rel == "var" || rel == "bin" || d.Name() == "testdata" || rel == "docs" {
+			if rel != "." && strings.HasPrefix(d.Name(), ".") || rel == "var" || rel == "bin" || d.Name() == "testdata" {
 				return filepath.SkipDir
 			}
 			return nil

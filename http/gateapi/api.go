@@ -13,6 +13,7 @@ import (
 
 	"writegate/checkpoints"
 	"writegate/commands"
+	"writegate/docs"
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
@@ -96,6 +97,7 @@ func Register(mux *httpd.Mux, o Options) {
 	mux.Handle(http.MethodGet, "/runtime/stats", a.stats)
 	mux.Handle(http.MethodGet, "/metrics", a.metrics)
 	mux.Handle(http.MethodGet, "/logs", a.logs)
+	mux.Handle(http.MethodGet, "/openapi.json", httpd.Document(docs.OpenAPI))
 }
 
 // OnIncident turns what httpd noticed into an event, throttled by commands. A

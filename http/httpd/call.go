@@ -214,6 +214,18 @@ func (c *Call) Raw(status int, body []byte) {
 	}
 }
 
+// Document serves JSON that is the same as long as the program runs.
+func Document(text func() ([]byte, error)) Handler {
+	return func(c *Call) error {
+		body, err := text()
+		if err != nil {
+			return err
+		}
+		c.Raw(http.StatusOK, body)
+		return nil
+	}
+}
+
 // Header values that every answer shares.
 var (
 	contentTypeJSON = []string{"application/json"}
