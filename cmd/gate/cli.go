@@ -120,7 +120,7 @@ environment variable; "gate config" lists them with their values and where those
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(a.serveCommand(), a.demoCommand(), a.policyCommand(), a.logCommand(), a.evidenceCommand(), a.keysCommand(), a.verifyCommand(), a.markerCommand(), a.controlPlaneCommand(), a.configCommand(), a.versionCommand(), a.parseWorkerCommand())
+	root.AddCommand(a.serveCommand(), a.demoCommand(), a.policyCommand(), a.logCommand(), a.evidenceCommand(), a.keysCommand(), a.agentsCommand(), a.verifyCommand(), a.markerCommand(), a.controlPlaneCommand(), a.configCommand(), a.versionCommand(), a.parseWorkerCommand())
 	return root
 }
 

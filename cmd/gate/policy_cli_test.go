@@ -19,8 +19,13 @@ import (
 // of a person on standard input.
 func (g *testGate) cli(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
 	environ := g.environ("GATE_HTTP_LISTEN_ADDR=" + strings.TrimPrefix(g.base, "http://"))
+	return runCLI(t, environ, stdin, args...)
+}
+
+func runCLI(t *testing.T, environ []string, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
 	a := &app{streams: streams{strings.NewReader(stdin), &out, &errs}, environ: environ}
 	code = a.run(t.Context(), args)
 	require.NotContains(t, out.String()+errs.String(), operatorTestToken)

@@ -29,11 +29,12 @@ const (
 )
 
 // A gateClient speaks to the API of a running gate. It follows no redirect and
-// uses no proxy, so that the operator token goes to that gate alone.
+// uses no proxy, so that a credential goes to that gate alone.
 type gateClient struct {
-	base  string
-	token string
-	http  *http.Client
+	base   string
+	header string // of its credential
+	secret string // "" = none is shown
+	http   *http.Client
 }
 
 // A gateAddress says which running gate is meant, and how to know it.
@@ -101,7 +102,7 @@ func (a *app) gateClient(s *settings, at gateAddress) (*gateClient, error) {
 		return nil, fmt.Errorf("--url must be http://host:port or https://host:port, without user, password or query")
 	}
 	return &gateClient{
-		base: strings.TrimRight(u.String(), "/"), token: s.OperatorToken,
+		base: strings.TrimRight(u.String(), "/"), header: "X-GATE-Operator-Token", secret: s.OperatorToken,
 		http: &http.Client{
 			Timeout:       gateTime + millis(s.ReplayTimeout),
 			Transport:     &http.Transport{DialContext: (&net.Dialer{Timeout: gateDialTime}).DialContext, TLSClientConfig: encrypted, ForceAttemptHTTP2: true},
@@ -147,8 +148,8 @@ func (g *gateClient) call(ctx context.Context, method, path string, body, answer
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	if g.token != "" {
-		request.Header.Set("X-GATE-Operator-Token", g.token)
+	if g.secret != "" {
+		request.Header.Set(g.header, g.secret)
 	}
 	response, err := g.http.Do(request)
 	if err != nil {
@@ -176,7 +177,7 @@ func (g *gateClient) refusal(status string, body []byte) error {
 	return r
 }
 
-// unreachable says what to check; the cause names the address, never the token.
+// unreachable says what to check; the cause names the address, never the credential.
 func (g *gateClient) unreachable(err error) error {
 	var inner *url.Error
 	if errors.As(err, &inner) {

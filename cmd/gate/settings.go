@@ -101,6 +101,7 @@ type settings struct {
 	RequireImpact        bool   `env:"GATE_POLICY_REQUIRE_IMPACT" envDefault:"false" doc:"activation must name the impact it was reviewed with"`
 
 	ProjectKeys      string `env:"GATE_PROJECT_KEYS" secret:"true" doc:"project keys of /v1: [project/label=]value[;scope+scope], separated by commas; gate keys create makes one"`
+	ProjectKey       string `env:"GATE_PROJECT_KEY" secret:"true" doc:"project key that gate agents shows to a running gate; the gate itself does not use it"`
 	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" doc:"CIDRs, separated by commas, of networks that verification of tools may reach although they are not public, and with plain http"`
 	EgressAllowPorts string `env:"GATE_EGRESS_ALLOW_PORTS" doc:"ports, separated by commas, that verification of tools may reach besides 443"`
 	BackendURL       string `env:"GATE_BACKEND_URL" doc:"address of the gate; read by gate control-plane alone"`

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/agentctl"
+)
+
+// agents runs `gate agents ...` with the project key, as an operator does.
+func (w *agentWorld) agents(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	environ := w.environ("GATE_HTTP_LISTEN_ADDR="+strings.TrimPrefix(w.base, "http://"), "GATE_PROJECT_KEY="+w.key)
+	code, stdout, stderr = runCLI(t, environ, stdin, append([]string{"agents"}, args...)...)
+	require.NotContains(t, stdout+stderr, w.key)
+	return code, stdout, stderr
+}
+
+func TestAnOperatorRegistersShowsAndStopsAnAgentOnTheCommandLine(t *testing.T) {
+	w := startAgents(t)
+	code, out, errs := w.agents(t, "", "list")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "gate agents register NAME")
+
+	code, out, errs = w.agents(t, "", "register", "invoice-bot", "--environment", "production")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "note: metadata.owner does not say who answers")
+	id, token := regexp.MustCompile(`agt_\S+`).FindString(out), regexp.MustCompile(`wga_\S+`).FindString(out)
+	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying)).status, "the token that was printed is good")
+	policyID := w.rule(t, "block", "")
+	w.apply(t, policyID, id)
+
+	code, out, errs = w.agents(t, "", "list")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `(?m)^ID +NAME +TYPE +STATUS +POLICIES +LAST SEEN$`, out)
+	require.Regexp(t, id+` +invoice-bot +worker +active +1 +20`, out)
+	code, out, errs = w.agents(t, "", "show", id)
+	require.Zero(t, code, errs)
+	require.NotContains(t, out, token)
+	for _, want := range []string{`metadata +environment = production`, `policy +` + policyID + `, priority high`, `token +tok_\S+ wga_\S+ live, until 20`} {
+		require.Regexp(t, want, out)
+	}
+
+	code, out, errs = w.agents(t, "", "token", id, "--replaces", regexp.MustCompile(`tok_\S+`).FindString(out))
+	require.Zero(t, code, errs)
+	second, secondID := regexp.MustCompile(`wga_\S+`).FindString(out), regexp.MustCompile(`tok_\S+`).FindString(out)
+	require.Equal(t, "token_expired", w.as(t, token, ask("SELECT 1")).text(t, "error_code"))
+	require.Equal(t, http.StatusForbidden, w.as(t, second, ask("SELECT 1")).status, "blocked, not refused")
+	code, out, errs = w.agents(t, "", "revoke", id, secondID)
+	require.Zero(t, code, errs)
+	require.Equal(t, secondID+" is revoked.\n", out)
+	require.Equal(t, "token_revoked", w.as(t, second, ask("SELECT 1")).text(t, "error_code"))
+
+	code, _, errs = w.agents(t, "n\n", "deactivate", id)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "nothing was changed")
+	code, out, errs = w.agents(t, "y\n", "deactivate", id, "--reason", "it misbehaved")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "invoice-bot ("+id+") is inactive")
+	require.Contains(t, string(w.get(t, "/audit?event_type=agent_deactivated").body), "it misbehaved")
+	_, out, _ = w.agents(t, "", "list")
+	require.NotContains(t, out, id)
+	_, out, _ = w.agents(t, "", "list", "--status", "all")
+	require.Regexp(t, id+` +invoice-bot +worker +inactive`, out)
+}
+
+func TestTheAgentsCommandsSpeakJSONAndSayWhatWasRefused(t *testing.T) {
+	w := startAgents(t)
+	const many = 103 // more than a page
+	for range many {
+		w.register(t, "bot")
+	}
+	code, out, errs := w.agents(t, "", "list", "--json")
+	require.Zero(t, code, errs)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, many)
+	var agent agentctl.AgentBody
+	unmarshal(t, []byte(lines[0]), &agent)
+
+	var shown struct {
+		ID     string
+		Tokens []struct{ Status string }
+	}
+	code, out, errs = w.agents(t, "", "show", agent.ID, "--json")
+	require.Zero(t, code, errs)
+	unmarshal(t, []byte(out), &shown)
+	require.Equal(t, agent.ID, shown.ID)
+	require.Equal(t, "live", shown.Tokens[0].Status)
+
+	code, out, _ = w.agents(t, "", "show", "agt_nobody", "--json")
+	require.Equal(t, exitFailed, code)
+	require.True(t, json.Valid([]byte(out)))
+	require.Contains(t, out, `"error_code":"agent_not_found"`)
+	code, _, errs = w.agents(t, "", "show", "agt_nobody")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "(agent_not_found)")
+	code, _, errs = w.agents(t, "", "register", "", "--expires-in-days", "0")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "/name")
+	require.Contains(t, errs, "/token_expires_in_days")
+	code, _, errs = runCLI(t, w.environ(), "", "agents", "list")
+	require.Equal(t, exitConfigured, code)
+	require.Contains(t, errs, "gate keys create")
+}

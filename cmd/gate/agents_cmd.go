@@ -1,0 +1,230 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"writegate/agentctl"
+)
+
+func (a *app) agentsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "agents", Short: "Look at the agents of a running gate, register one, and stop one", Args: cobra.NoArgs,
+		Long: `Look at the agents of a running gate, register one, and stop one.
+
+The commands speak to the gate's API with the project key in GATE_PROJECT_KEY, and see the agents of
+its project. "gate keys create" makes a key.`,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	cmd.AddCommand(a.agentsListCommand(), a.agentsShowCommand(), a.agentsRegisterCommand(), a.agentsTokenCommand(), a.agentsRevokeCommand(), a.agentsDeactivateCommand())
+	return cmd
+}
+
+// agentOptions are the flags that all of these commands have.
+type agentOptions struct {
+	gate gateAddress
+	json bool
+}
+
+func agentFlags(cmd *cobra.Command, o *agentOptions, asJSON string) *cobra.Command {
+	gateFlag(cmd, &o.gate)
+	cmd.Flags().BoolVar(&o.json, "json", false, asJSON)
+	return cmd
+}
+
+// agentClient is a client that shows the project key.
+func (a *app) agentClient(o *agentOptions) (*gateClient, error) {
+	s, err := a.settingsFor()
+	if err != nil {
+		return nil, err
+	}
+	client, err := a.gateClient(s, o.gate)
+	if err != nil {
+		return nil, err
+	}
+	if s.ProjectKey == "" {
+		return nil, exitWith(exitConfigured, errors.New("GATE_PROJECT_KEY is not set; it is the project key that this command shows to the gate, and `gate keys create` makes one"))
+	}
+	client.header, client.secret = "X-Api-Key", s.ProjectKey
+	return client, nil
+}
+
+// askGate sends a request of one of these commands; done means that the answer
+// is printed already, as JSON or as a refusal.
+func (a *app) askGate(ctx context.Context, o *agentOptions, method, path string, body, answer any) (done bool, err error) {
+	client, err := a.agentClient(o)
+	if err != nil {
+		return true, err
+	}
+	raw, err := client.call(ctx, method, path, body, answer)
+	if err != nil {
+		return true, a.refused(err, o.json, nil)
+	}
+	if o.json {
+		return true, written(writeLine(a.out, raw))
+	}
+	return false, nil
+}
+
+// An agentPage is a page of a list under /v1.
+type agentPage struct {
+	Items []json.RawMessage `json:"items"`
+	Next  string            `json:"next_cursor"`
+}
+
+// each hands every item of a list to take, page by page.
+func (g *gateClient) each(ctx context.Context, path string, query url.Values, take func(json.RawMessage) error) error {
+	query.Set("limit", "100")
+	for {
+		var page agentPage
+		if _, err := g.call(ctx, http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
+			return err
+		}
+		for _, item := range page.Items {
+			if err := take(item); err != nil {
+				return err
+			}
+		}
+		if page.Next == "" {
+			return nil
+		}
+		query.Set("cursor", page.Next)
+	}
+}
+
+func (a *app) agentsListCommand() *cobra.Command {
+	var o agentOptions
+	var status, kind, name string
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the agents of the project, the newest first", Args: cobra.NoArgs,
+		Example: "  gate agents list --status all --json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.listAgents(c.Context(), &o, url.Values{"status": {status}, "type": {kind}, "name": {name}})
+		},
+	}
+	cmd.Flags().StringVar(&status, "status", "active", "active, inactive or all")
+	cmd.Flags().StringVar(&kind, "type", "", "only agents of this type")
+	cmd.Flags().StringVar(&name, "name", "", "only agents whose name begins so")
+	return agentFlags(cmd, &o, "print a JSON object for each agent, one a line")
+}
+
+func (a *app) listAgents(ctx context.Context, o *agentOptions, query url.Values) error {
+	client, err := a.agentClient(o)
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(a.out, 0, 4, 2, ' ', 0)
+	n := 0
+	err = client.each(ctx, "/v1/agents", query, func(item json.RawMessage) error {
+		if o.json {
+			return writeLine(a.out, item)
+		}
+		var b agentctl.AgentBody
+		if err := json.Unmarshal(item, &b); err != nil {
+			return err
+		}
+		if n++; n == 1 {
+			fmt.Fprintln(t, "ID\tNAME\tTYPE\tSTATUS\tPOLICIES\tLAST SEEN")
+		}
+		_, err := fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", b.ID, visible(b.Name), visible(b.Type), b.Status, len(b.AppliedPolicies), second(b.LastSeenAt, "never"))
+		return err
+	})
+	if err != nil {
+		return a.refused(err, o.json, nil)
+	}
+	if n == 0 && !o.json {
+		_, err = fmt.Fprintln(a.out, "There is no such agent in this project. `gate agents register NAME` makes one.")
+	}
+	return written(errors.Join(err, t.Flush()))
+}
+
+// second shows a moment without its fraction.
+func second(moment *string, none string) string {
+	if moment == nil {
+		return none
+	}
+	if whole, _, cut := strings.Cut(*moment, "."); cut {
+		return whole + "Z"
+	}
+	return *moment
+}
+
+func (a *app) agentsShowCommand() *cobra.Command {
+	var o agentOptions
+	cmd := &cobra.Command{
+		Use: "show AGENT", Short: "Show an agent with its policies and tokens", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return a.showAgent(c.Context(), &o, args[0]) },
+	}
+	return agentFlags(cmd, &o, "print the agent as JSON, with its tokens")
+}
+
+// An agentShown is what "gate agents show --json" prints.
+type agentShown struct {
+	agentctl.AgentBody
+	Tokens []agentctl.TokenBody `json:"tokens"`
+}
+
+func (a *app) showAgent(ctx context.Context, o *agentOptions, id string) error {
+	client, err := a.agentClient(o)
+	if err != nil {
+		return err
+	}
+	agent := agentShown{Tokens: []agentctl.TokenBody{}}
+	at := agentPath(id)
+	if _, err := client.call(ctx, http.MethodGet, at, nil, &agent.AgentBody); err != nil {
+		return a.refused(err, o.json, nil)
+	}
+	err = client.each(ctx, at+"/tokens", url.Values{}, func(item json.RawMessage) error {
+		var token agentctl.TokenBody
+		err := json.Unmarshal(item, &token)
+		agent.Tokens = append(agent.Tokens, token)
+		return err
+	})
+	if err != nil {
+		return a.refused(err, o.json, nil)
+	}
+	if o.json {
+		return written(printJSON(a.out, &agent))
+	}
+	return written(printAgent(a.out, &agent))
+}
+
+func agentPath(id string) string { return "/v1/agents/" + url.PathEscape(id) }
+
+func printAgent(w io.Writer, agent *agentShown) error {
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	row := func(name, text string) { fmt.Fprintf(t, "%s\t%s\n", name, visible(text)) }
+	row("agent", agent.ID)
+	row("name", agent.Name)
+	row("type", agent.Type)
+	row("status", agent.Status)
+	row("model", cmp.Or(agent.Config.Model, "not said"))
+	for _, key := range slices.Sorted(maps.Keys(agent.Metadata)) {
+		row("metadata", key+" = "+agent.Metadata[key])
+	}
+	row("revision", fmt.Sprint(agent.Revision))
+	row("registered", second(&agent.CreatedAt, ""))
+	if agent.DeactivatedAt != nil {
+		row("deactivated", second(agent.DeactivatedAt, ""))
+	}
+	row("last seen", second(agent.LastSeenAt, "never"))
+	for _, p := range agent.AppliedPolicies {
+		row("policy", p.PolicyID+", priority "+p.Priority)
+	}
+	for _, k := range agent.Tokens {
+		row("token", fmt.Sprintf("%s %s %s, until %s, last used %s", k.TokenID, k.Hint, k.Status, second(&k.ExpiresAt, ""), second(k.LastUsedAt, "never")))
+	}
+	return t.Flush()
+}
