@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"writegate/agentctl"
 	"writegate/eventlog/checkpoint"
 	"writegate/fixtures/postgres"
 	"writegate/sqlgate/policy"
@@ -52,11 +53,15 @@ func (a *app) demo(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	token, err := demoToken(filepath.Join(dir, "operator-token"))
+	token, err := keptSecret(filepath.Join(dir, "operator-token"), randomText)
 	if err != nil {
 		return err
 	}
-	a.environ = demoEnvironment(a.environ, dir, token)
+	projectKey, err := keptSecret(filepath.Join(dir, "project-key"), func() string { return agentctl.NewSecret(agentctl.KeyPrefix) })
+	if err != nil {
+		return err
+	}
+	a.environ = withDefault(demoEnvironment(a.environ, dir, token), "GATE_PROJECT_KEYS="+agentctl.DefaultProject+"/demo="+projectKey)
 	if a.environ, err = demoKey(a.environ, dir); err != nil {
 		return err
 	}
@@ -86,7 +91,7 @@ func (a *app) demo(ctx context.Context, dir string) error {
 	a.ready = func(addr string) {
 		said := ""
 		if _, https := lookUp(a.environ, "GATE_TLS_CERT_PATH"); !https { // one over TLS has an operator who starts the dashboard as well
-			plane, err = a.startPlane(under, addr, dir)
+			plane, err = a.startPlane(under, addr, dir, projectKey)
 			said = tourOfPlane(plane, dir, err)
 		}
 		fmt.Fprint(a.out, demoTour(addr, dir)+said)
@@ -154,13 +159,13 @@ func demoPolicy(dir string) error {
 	return policyfolder.Create(dir, policyfolder.DefaultManifest, policy.Sample())
 }
 
-// demoToken makes an operator token once and keeps it.
-func demoToken(path string) (string, error) {
+// keptSecret makes a secret once and keeps it.
+func keptSecret(path string, made func() string) (string, error) {
 	if kept, err := os.ReadFile(path); err == nil {
 		return strings.TrimSpace(string(kept)), nil
 	}
-	token := randomText()
-	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
+	secret := made()
+	return secret, os.WriteFile(path, []byte(secret+"\n"), 0o600)
 }
 
 // demoKey has evidence signed with a key that is made once and kept, unless the

@@ -35,9 +35,9 @@ type demoPlane struct {
 
 // startPlane starts the dashboard for the gate at addr. Its password is made
 // once and kept; its hash is made anew at each start.
-func (a *app) startPlane(ctx context.Context, addr, dir string) (*demoPlane, error) {
+func (a *app) startPlane(ctx context.Context, addr, dir, projectKey string) (*demoPlane, error) {
 	passwordFile := filepath.Join(dir, "control-plane-password")
-	password, err := demoToken(passwordFile)
+	password, err := keptSecret(passwordFile, randomText)
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +56,7 @@ func (a *app) startPlane(ctx context.Context, addr, dir string) (*demoPlane, err
 	}
 	p := &demoPlane{cmd: exec.CommandContext(ctx, self, "control-plane"), ended: make(chan struct{})}
 	p.cmd.Env = []string{"CONTROL_PLANE_LISTEN_ADDR=" + listen, "GATE_BACKEND_URL=http://" + reachable(addr), "GATE_OPERATOR_TOKEN=" + token,
+		"CONTROL_PLANE_PROJECT_KEY=" + projectKey,
 		"CONTROL_PLANE_ADMIN_USER=" + planeUser, "CONTROL_PLANE_ADMIN_PASSWORD_HASH=" + hash}
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = planeEnd

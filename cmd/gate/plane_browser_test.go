@@ -31,6 +31,7 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"with the keyboard alone":                    keyboardAlone,
 		"another origin changes nothing":             anotherOrigin,
 		"logins are limited":                         limitedLogins,
+		"agents, with what binds them":               agentsShown,
 		"every page can be read":                     readablePages,
 	} {
 		t.Run(name, func(t *testing.T) { part(t, b) })
@@ -268,6 +269,30 @@ func limitedLogins(t *testing.T, b *browser.Browser) {
 	w.open("/login")
 	w.do(chromedp.SendKeys("#username", "ana"), chromedp.SendKeys("#password", planePassword), chromedp.Click("form button"))
 	w.sees("Too many logins from this address.")
+}
+
+func agentsShown(t *testing.T, b *browser.Browser) {
+	g := startAgents(t)
+	p := startTestPlane(t, g.base, "CONTROL_PLANE_PROJECT_KEY="+g.key)
+	w := openTab(t, b, p)
+	w.login()
+	w.open("/agents")
+	w.sees("No agent is registered.")
+	id, token := g.register(t, "invoice-bot")
+	w.until("document.querySelector('a[href=\"/agents/" + id + "\"]')") // by itself
+	g.apply(t, g.rule(t, "block", `sql.class == "write"`), id)
+	stopped := g.as(t, token, ask("UPDATE orders SET status = 'paid' WHERE id = 1"))
+	require.Equal(t, http.StatusForbidden, stopped.status, "%s", stopped.body)
+	w.do(chromedp.Click(`a[href="/agents/` + id + `"]`))
+	w.sees("Ask finance.")
+	w.sees("Decided")
+	require.NotContains(t, p.served.String(), g.key)
+	require.NotContains(t, p.served.String(), token)
+	p.requireNoSecret(t, g.testGate)
+	closed := openTab(t, b, startTestPlane(t, g.base))
+	closed.login()
+	closed.open("/agents")
+	closed.sees("The agent API needs a project key.")
 }
 
 // readablePages holds contrast, labels and headings on every page, light and dark.

@@ -96,7 +96,8 @@ const focusKey = (element) =>
 const kinds = ["request_received", "query_rejected", "decision_recorded", "approval_created", "approval_resolved", "approval_expired", "approval_used", "approvals_purged",
   "execution_dispatched", "execution_success", "execution_failure", "execution_state_unknown", "execution_outcome_resolved", "policy_loaded", "policy_validated",
   "policy_activated", "policy_candidate_created", "policy_candidate_rejected", "policy_rollback", "startup", "shutdown", "health_fail", "db_unavailable",
-  "audit_corruption_detected", "emergency_bypass", "checkpoint_signed"];
+  "audit_corruption_detected", "emergency_bypass", "checkpoint_signed", "agent_registered", "agent_updated", "agent_deactivated", "agent_policy_applied",
+  "agent_policy_detached", "telemetry_received", "tool_verified"];
 let stream = null;
 function follow() {
   const wanted = document.querySelector("main").dataset.live;
