@@ -166,6 +166,8 @@ func (s *Service) fill(ctx context.Context, m *meter, agentID string, now time.T
 	}
 	f := projections.AuditFilter{AgentID: agentID, Since: now.Add(-(dayWindow + 1) * time.Minute),
 		EventTypes: []string{string(event.TypeDecisionRecorded), string(event.TypeTelemetryReceived), string(event.TypeUsageRecorded)}}
+	s.flushing.RLock()
+	defer s.flushing.RUnlock()
 	fresh := meter{throttles: map[throttleKey][]int64{}}
 	if err := s.eachEvent(ctx, f, func(e *event.Envelope) error { return fresh.recall(e, agentID) }); err != nil {
 		return err

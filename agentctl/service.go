@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"writegate/commands"
@@ -38,6 +39,10 @@ type Service struct {
 	uses     *uses
 	meters   *meters
 	compiled *ruleCache
+
+	// flushing keeps counters from moving into the log while a meter adds up
+	// both: what is in neither, or in both, would make a wrong figure.
+	flushing sync.RWMutex
 }
 
 // New makes a service. Restore fills its counters from the log.

@@ -3,10 +3,12 @@ package agentctl
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"writegate/commands/fault"
 	"writegate/eventlog/event"
 	"writegate/projections"
 )
@@ -98,54 +100,76 @@ func (u *uses) pendingOf(keep func(useKey) bool) (sum event.CredentialUsage) {
 // maxUsageCredentials bounds the credentials of one event.
 const maxUsageCredentials = 1000
 
+// A usageDraft is an event, and what of the counters it holds.
+type usageDraft struct {
+	event.Draft
+	keys []useKey
+}
+
 // usageDrafts makes one usage_recorded per project and minute.
-func usageDrafts(taken map[useKey]*event.CredentialUsage, now time.Time) (drafts []event.Draft) {
-	type group struct {
-		project string
-		minute  int64
-	}
-	groups := map[group][]event.CredentialUsage{}
-	for key, use := range taken {
-		g := group{key.project, key.minute}
-		groups[g] = append(groups[g], *use)
-	}
-	var order []group
-	for g := range groups {
-		order = append(order, g)
-	}
-	slices.SortFunc(order, func(a, b group) int {
-		return cmp.Or(cmp.Compare(a.minute, b.minute), cmp.Compare(a.project, b.project))
+func usageDrafts(taken map[useKey]*event.CredentialUsage, now time.Time) (drafts []usageDraft) {
+	keys := slices.SortedFunc(maps.Keys(taken), func(a, b useKey) int {
+		return cmp.Or(cmp.Compare(a.minute, b.minute), cmp.Compare(a.project, b.project), cmp.Compare(a.credential, b.credential), cmp.Compare(a.agent, b.agent))
 	})
-	for _, g := range order {
-		list := groups[g]
-		slices.SortFunc(list, func(a, b event.CredentialUsage) int {
-			return cmp.Or(cmp.Compare(a.CredentialID, b.CredentialID), cmp.Compare(a.AgentID, b.AgentID))
-		})
-		for part := range slices.Chunk(list, maxUsageCredentials) {
-			drafts = append(drafts, event.New(now, event.Context{Actor: "system", Operation: "record_usage", Project: g.project},
-				&event.UsageRecorded{Minute: g.minute * int64(time.Minute), Credentials: part}))
+	for len(keys) > 0 {
+		first := keys[0]
+		n := slices.IndexFunc(keys, func(k useKey) bool { return k.minute != first.minute || k.project != first.project })
+		if n < 0 {
+			n = len(keys)
 		}
+		n = min(n, maxUsageCredentials)
+		list := make([]event.CredentialUsage, n)
+		for i, k := range keys[:n] {
+			list[i] = *taken[k]
+		}
+		drafts = append(drafts, usageDraft{event.New(now, event.Context{Actor: "system", Operation: "record_usage", Project: first.project},
+			&event.UsageRecorded{Minute: first.minute * int64(time.Minute), Credentials: list}), keys[:n]})
+		keys = keys[n:]
 	}
 	return drafts
 }
 
 // FlushUsage writes what was counted in minutes that are over; all of it when
-// the service ends.
+// the service ends. What the log refuses is kept for the next time, and nothing
+// is written twice.
 func (s *Service) FlushUsage(ctx context.Context, all bool) error {
 	now := s.Now()
-	taken := s.uses.take(minuteOf(now), all)
-	drafts := usageDrafts(taken, now)
-	for len(drafts) > 0 {
-		n := min(len(drafts), maxUsageEvents)
-		if err := s.Commands.RecordUsage(ctx, drafts[:n]); err != nil {
-			s.uses.giveBack(taken) // a part may be in the log: usage is then counted twice rather than lost
-			return err
-		}
-		drafts = drafts[n:]
-	}
+	err := s.writeUsage(ctx, now, all)
 	s.limits.forget(now)
 	s.meters.forget(now)
+	return err
+}
+
+func (s *Service) writeUsage(ctx context.Context, now time.Time, all bool) error {
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
+	taken := s.uses.take(minuteOf(now), all)
+	for group := range slices.Chunk(usageDrafts(taken, now), maxUsageEvents) {
+		drafts := make([]event.Draft, len(group))
+		for i := range group {
+			drafts[i] = group[i].Draft
+		}
+		err := s.Commands.RecordUsage(ctx, drafts)
+		if err == nil || mayBeWritten(err) {
+			for i := range group {
+				for _, key := range group[i].keys {
+					delete(taken, key)
+				}
+			}
+		}
+		if err != nil {
+			s.uses.giveBack(taken)
+			return err
+		}
+	}
 	return nil
+}
+
+// mayBeWritten tells whether a group that failed can be in the log all the same.
+// The next start will know, and fill the counters from what it finds.
+func mayBeWritten(err error) bool {
+	f, ok := fault.As(err)
+	return ok && f.Details["outcome"] == "unknown"
 }
 
 // maxUsageEvents bounds the events of one append.
