@@ -196,12 +196,7 @@ func (m *meter) recall(e *event.Envelope, agentID string) error {
 		if err := p.Parse(e.Payload); err != nil {
 			return err
 		}
-		for i := range p.Events {
-			if t := &p.Events[i]; t.AgentID == agentID {
-				a := amountsOf(t)
-				m.add(minuteOf(e.Time), &a)
-			}
-		}
+		m.recallTelemetry(e, &p, agentID)
 	case event.TypeUsageRecorded:
 		var p event.UsageRecorded
 		if err := p.Parse(e.Payload); err != nil {
@@ -225,9 +220,32 @@ func (m *meter) recallDecision(e *event.Envelope, p *event.DecisionRecorded) {
 	if p.AgentLayer == nil {
 		return
 	}
-	for _, t := range p.AgentLayer.Throttle {
+	m.recallThrottles(e, p.AgentLayer.Throttle)
+}
+
+func (m *meter) recallThrottles(e *event.Envelope, counts []event.ThrottleCount) {
+	for _, t := range counts {
 		if key := (throttleKey{t.PolicyID, t.RuleID}); t.Count <= t.Limit {
 			m.throttles[key] = append(m.throttles[key], e.Time.UnixNano())
+		}
+	}
+}
+
+// recallTelemetry counts a batch: its events are the accepted ones of its
+// outcomes, in the same order.
+func (m *meter) recallTelemetry(e *event.Envelope, p *event.TelemetryReceived, agentID string) {
+	next := 0
+	for i := range p.Outcomes {
+		o := &p.Outcomes[i]
+		if o.Status != event.TelemetryAccepted || next == len(p.Events) {
+			continue
+		}
+		t := &p.Events[next]
+		next++
+		if t.AgentID == agentID {
+			a := amountsOf(t)
+			m.add(minuteOf(e.Time), &a)
+			m.recallThrottles(e, o.Throttle)
 		}
 	}
 }

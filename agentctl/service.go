@@ -89,10 +89,11 @@ type Answer struct {
 
 // A plan is what a request comes to: its answer, and the events that make it true.
 type plan struct {
-	answer Answer
-	kept   any // the body that the key keeps: without secrets; nil = the answer's own
-	events []pending
-	after  func([]commands.EventRef) // fills in what only the append tells
+	answer  Answer
+	kept    any  // the body that the key keeps: without secrets; nil = the answer's own
+	rebuilt bool // the records hold all of the body: it is not kept twice
+	events  []pending
+	after   func([]commands.EventRef) // fills in what only the append tells
 }
 
 // A pending event is one without the marks that all events of a request share.
@@ -148,6 +149,9 @@ func (by *Asker) keeps(p *plan, now time.Time) (*event.KeptAnswer, error) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
+	}
+	if p.rebuilt {
+		text = nil
 	}
 	return &event.KeptAnswer{Key: by.Key.Text, ScopeDigest: by.Key.Scope, RequestSHA256: by.Key.Request,
 		ExpiresAt: now.Add(commands.KeyLifetime).UnixNano(), Status: p.answer.Status, Body: string(text)}, nil

@@ -39,6 +39,9 @@ const (
 	keyToolList = "tt/" // project:status, be64(seq) -> id
 	keyToolOf   = "ta/" // agent, tool -> nothing
 
+	keySent    = "ts/" // digest of project and telemetry id -> when it was accepted
+	keySentDue = "tx/" // be64(time it is forgotten), be64(seq) -> digests
+
 	// keyMeta is left out of the digest: it says how the space came about.
 	keyMeta    = "meta/"
 	keyApplied = keyMeta + "applied"

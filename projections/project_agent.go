@@ -48,9 +48,6 @@ func (t *tx) keepAnswer(e *event.Envelope, k *event.KeptAnswer) {
 	t.setExpiry(dueKey(keyExpiry, r.ExpiresAt, string(k.ScopeDigest[:])))
 }
 
-// nothing is for types that only keep an answer.
-func nothing[T event.Originated](*tx, *event.Envelope, T) {}
-
 func agentRegistered(t *tx, e *event.Envelope, p *event.AgentRegistered) {
 	a := Agent{Agent: p.Agent, Project: e.Context.Project, Seq: e.Seq, CreatedAt: e.Time, UpdatedAt: e.Time}
 	t.put(agentKey(a.AgentID), &a)

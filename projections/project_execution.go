@@ -186,7 +186,7 @@ const (
 // sweepKeys removes a few keys that expired long before the event at now. The
 // log's own times decide, so a replay removes the same ones at the same event.
 func (t *tx) sweepKeys(now time.Time) {
-	due, err := t.expired(dueKey(keyExpiry, now.Add(-keyGrace), ""))
+	due, err := t.expired(keyExpiry, dueKey(keyExpiry, now.Add(-keyGrace), ""))
 	if err != nil {
 		t.fail(err)
 		return
@@ -215,23 +215,23 @@ func (t *tx) expiryChanged(key string) bool {
 	return changed
 }
 
-// expired lists the first expiry keys below limit as they stand with this
-// batch's own changes, so that the borders of batches make no difference.
-func (t *tx) expired(limit []byte) ([]string, error) {
+// expired lists the first expiry keys of a prefix below limit as they stand with
+// this batch's own changes, so that the borders of batches make no difference.
+func (t *tx) expired(prefix string, limit []byte) ([]string, error) {
 	var keys []string
 	for key, set := range t.expiries {
-		if set && key < string(limit) {
+		if set && key >= prefix && key < string(limit) {
 			keys = append(keys, key)
 		}
 	}
 	if t.before != nil {
 		for key, set := range t.before.expiries {
-			if _, changed := t.expiries[key]; set && !changed && key < string(limit) {
+			if _, changed := t.expiries[key]; set && !changed && key >= prefix && key < string(limit) {
 				keys = append(keys, key)
 			}
 		}
 	}
-	it, err := t.db.NewIter(&pebble.IterOptions{LowerBound: physical(t.space.id, []byte(keyExpiry)), UpperBound: physical(t.space.id, limit)})
+	it, err := t.db.NewIter(&pebble.IterOptions{LowerBound: physical(t.space.id, []byte(prefix)), UpperBound: physical(t.space.id, limit)})
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ var projectors = map[event.Type]projector{
 	event.TypeAgentPolicyUpdated:  {1, fold(kept(agentPolicyUpdated))},
 	event.TypeAgentPolicyApplied:  {1, fold(kept(agentPolicyApplied))},
 	event.TypeAgentPolicyDetached: {1, fold(kept(agentPolicyDetached))},
-	event.TypeTelemetryReceived:   {1, fold(kept(nothing[*event.TelemetryReceived]))},
+	event.TypeTelemetryReceived:   {1, fold(kept(telemetryReceived))},
 	event.TypeUsageRecorded:       {1, fold(usageRecorded)},
 	event.TypeToolRegistered:      {1, fold(kept(toolRegistered))},
 	event.TypeToolUpdated:         {1, fold(kept(toolUpdated))},

@@ -14,7 +14,7 @@ import (
 // ProjectorVersion changes with anything that makes the same events give other
 // bytes: a projector, a record's walk, a key. A store of another version is
 // put aside and rebuilt.
-const ProjectorVersion = 5
+const ProjectorVersion = 6
 
 // A space is one complete set of projections inside the store. Apply alone
 // changes it, under Store.applying; what views read of it is published under
@@ -39,7 +39,7 @@ type tx struct {
 	space    *space
 	changes  overlay
 	size     int             // bytes that changes will take, or more
-	expiries map[string]bool // keys of keyExpiry: set here, or deleted here
+	expiries map[string]bool // keys of keyExpiry and keySentDue: set here, or deleted here
 	known    *register       // nil = not known
 	before   *tx             // the one that may not be in the store yet, or nil
 

@@ -60,6 +60,8 @@ func agentErrors(t *testing.T) []raise {
 		{fault.ValidationFailed, 400, "of an agent", calls(w.testGate, "POST", "/v1/agents", `{"config":{"temperature":3}}`, key)},
 		{fault.UnsupportedMediaType, 415, "of an agent", calls(w.testGate, "POST", "/v1/agents", body, key, "Content-Type: text/plain")},
 		{fault.OversizedRequest, 413, "of an agent", calls(w.testGate, "POST", "/v1/agents", `{"name":"`+strings.Repeat("x", 2<<20)+`"}`, key)},
+		{fault.AllEventsRejected, 422, "", calls(w.testGate, "POST", "/v1/telemetry", `{"events":[{"type":"x"}]}`, key)},
+		{fault.ValidationFailed, 400, "an empty batch", calls(w.testGate, "POST", "/v1/telemetry", `{"events":[]}`, key)},
 		{fault.MethodNotAllowed, 405, "under /v1", calls(w.testGate, "PATCH", "/v1/agents", body, key)},
 	}
 }

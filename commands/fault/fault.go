@@ -98,6 +98,8 @@ const (
 	ToolNotVerifiable      Code = "tool_not_verifiable"
 	VerificationInProgress Code = "verification_in_progress"
 	FingerprintChanged     Code = "fingerprint_changed"
+
+	AllEventsRejected Code = "all_events_rejected"
 )
 
 // A Fault is a failure with a code of the contract. Message is for the person

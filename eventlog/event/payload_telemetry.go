@@ -73,6 +73,7 @@ type TelemetryOutcome struct {
 	Message    string
 	Evaluated  int // rules asked
 	Violations []Violation
+	Throttle   []ThrottleCount // matches of throttled rules, this one included
 }
 
 // A Violation is a rule that matched an event after the fact.
@@ -157,6 +158,7 @@ func (o *TelemetryOutcome) form(f *form) {
 	f.str("message", &o.Message, may)
 	f.str("pointer", &o.Pointer, may)
 	f.str("status", &o.Status, need)
+	parts(f, "throttle", &o.Throttle, (*ThrottleCount).form)
 	parts(f, "violations", &o.Violations, (*Violation).form)
 }
 

@@ -90,6 +90,7 @@ func (a *api) routes() []route {
 		{http.MethodPost, "/v1/policies/:id/apply", agentctl.ScopePoliciesApply, a.applyPolicy},
 		{http.MethodDelete, "/v1/policies/:id/apply", agentctl.ScopePoliciesApply, a.detachPolicy},
 
+		{http.MethodPost, "/v1/telemetry", agentctl.ScopeTelemetryWrite, a.telemetry},
 		{http.MethodGet, "/v1/events", agentctl.ScopeEventsRead, a.listEvents},
 		{http.MethodGet, "/v1/events/:event_id", agentctl.ScopeEventsRead, a.getEvent},
 		{http.MethodGet, "/v1/usage", agentctl.ScopeUsageRead, a.usage},
@@ -256,19 +257,38 @@ func (a *api) beginKey(c *call, by *agentctl.Asker, body []byte) (lease *command
 	return lease, false, nil
 }
 
-// replay gives a kept answer again.
+// replay gives a kept answer again. Where it stands in a log before this one
+// there is no event to name.
 func (a *api) replay(c *call, first *projections.IdempotencyRecord) error {
-	e, err := a.Log.At(first.Seq)
-	if err != nil {
+	view := a.Store.View()
+	seq := view.OwnSeq(first.Seq)
+	if err := view.Close(); err != nil {
 		return err
 	}
-	h := c.Writer().Header()
-	h.Set("Idempotency-Replayed", "true")
-	setEvent(h, e.Seq, e.Hash)
+	if first.Body == "" {
+		return a.replayTelemetry(c, first, seq)
+	}
+	if err := a.replayed(c, seq); err != nil {
+		return err
+	}
 	// What only the append told is filled in again.
-	body := bytes.Replace([]byte(first.Body), []byte(`"effective_from_seq":0`), fmt.Appendf(nil, `"effective_from_seq":%d`, first.Seq), 1)
+	body := bytes.Replace([]byte(first.Body), []byte(`"effective_from_seq":0`), fmt.Appendf(nil, `"effective_from_seq":%d`, seq), 1)
 	c.Raw(first.Status, append(body, '\n'))
 	return nil
+}
+
+// replayed sets the headers of an answer that is given again.
+func (a *api) replayed(c *call, seq uint64) error {
+	h := c.Writer().Header()
+	h.Set("Idempotency-Replayed", "true")
+	if seq == 0 {
+		return nil
+	}
+	e, err := a.Log.At(seq)
+	if err == nil {
+		setEvent(h, e.Seq, e.Hash)
+	}
+	return err
 }
 
 // digestOf hashes texts with their lengths, so that no two lists share a digest.

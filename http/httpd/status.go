@@ -78,6 +78,8 @@ var statuses = map[fault.Code]int{
 	fault.ToolNotVerifiable:      http.StatusUnprocessableEntity,
 	fault.VerificationInProgress: http.StatusConflict,
 	fault.FingerprintChanged:     http.StatusConflict,
+
+	fault.AllEventsRejected: http.StatusUnprocessableEntity,
 }
 
 // Status gives the HTTP status of a code; 500 for a code that has none, which

@@ -1,6 +1,9 @@
 package agentrules
 
-import "writegate/eventlog/event"
+import (
+	"writegate/eventlog/event"
+	"writegate/sqlgate/policy"
+)
 
 // An EventInput is all that the rules read of one telemetry event.
 type EventInput struct {
@@ -16,7 +19,8 @@ type EventInput struct {
 type EventResult struct {
 	Evaluated  int // rules asked
 	Violations []event.Violation
-	Suspend    *event.Violation // the rule that deactivates the agent; nil = none
+	Throttle   []event.ThrottleCount // matches of throttled rules
+	Suspend    *event.Violation      // the rule that deactivates the agent; nil = none
 }
 
 // EvaluateEvent asks the rules that run at telemetry about an event. An allow
@@ -32,6 +36,7 @@ func EvaluateEvent(in *EventInput) EventResult {
 		}
 		e.ask(&in.Applications[i], AtTelemetry)
 	}
+	result.Throttle = e.layer.Throttle
 	for _, n := range e.layer.Notes {
 		result.Violations = append(result.Violations, event.Violation{PolicyID: n.PolicyID, RuleID: n.RuleID, Action: n.Action, ReasonCode: n.ReasonCode, Annotation: true})
 	}
@@ -40,6 +45,9 @@ func EvaluateEvent(in *EventInput) EventResult {
 		return result
 	}
 	v := event.Violation{PolicyID: m.application.PolicyID, RuleID: m.rule.ID, Action: m.rule.Action, ReasonCode: m.rule.reason(), NeedsReview: m.strictness() == verbApproval}
+	if m.failed {
+		v.ReasonCode = policy.ReasonRuleEvalError
+	}
 	result.Violations = append(result.Violations, v)
 	if m.strictness() == verbSuspend {
 		result.Suspend = &v

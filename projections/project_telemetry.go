@@ -1,0 +1,91 @@
+package projections
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"time"
+
+	"writegate/eventlog/event"
+)
+
+// SentLifetime is how long the id of a telemetry event is known: for so long the
+// same id in the same project is a duplicate (spec/v1.md part 8).
+const SentLifetime = 7 * 24 * time.Hour
+
+// sentKey stands for the id of a telemetry event in its project. Half a SHA-256
+// tells ids apart: no two are found that share it.
+func sentKey(digest [16]byte) []byte { return append([]byte(keySent), digest[:]...) }
+
+func sentDigest(project, id string) [16]byte {
+	b := binary.BigEndian.AppendUint64(nil, uint64(len(project)))
+	sum := sha256.Sum256(append(append(b, project...), id...))
+	return [16]byte(sum[:16])
+}
+
+// A sentAt is when an event was accepted.
+type sentAt struct{ at time.Time }
+
+func (s *sentAt) walk(c *codec) { c.moments(&s.at) }
+
+// sentIDs are the digests of the ids that one record of the log brought.
+type sentIDs struct{ digests [][16]byte }
+
+func (s *sentIDs) walk(c *codec) {
+	n := c.length(len(s.digests))
+	if c.reading {
+		s.digests = make([][16]byte, n)
+	}
+	for i := range s.digests {
+		c.fixed(s.digests[i][:])
+	}
+}
+
+// sentDueKey orders the records by the moment at which their ids are forgotten.
+func sentDueKey(at time.Time, seq uint64) []byte {
+	return binary.BigEndian.AppendUint64(dueKey(keySentDue, at, ""), seq)
+}
+
+func telemetryReceived(t *tx, e *event.Envelope, p *event.TelemetryReceived) {
+	t.sweepSent(e.Time)
+	ids := sentIDs{digests: make([][16]byte, len(p.Events))}
+	for i := range p.Events {
+		ids.digests[i] = sentDigest(e.Context.Project, p.Events[i].ID)
+		t.put(sentKey(ids.digests[i]), &sentAt{e.Time})
+	}
+	if len(ids.digests) > 0 {
+		due := sentDueKey(e.Time.Add(SentLifetime), e.Seq)
+		t.put(due, &ids)
+		t.expiries[string(due)] = true
+	}
+}
+
+// sweepSent forgets the ids of a few records whose time was over long before the
+// event at now.
+func (t *tx) sweepSent(now time.Time) {
+	due, err := t.expired(keySentDue, dueKey(keySentDue, now.Add(-keyGrace), ""))
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	for _, key := range due {
+		var ids sentIDs
+		t.get([]byte(key), &ids)
+		ended := dueTime([]byte(key), keySentDue)
+		for _, digest := range ids.digests {
+			var sent sentAt
+			// An id that came again after its time is another record's to forget.
+			if t.get(sentKey(digest), &sent) && !sent.at.Add(SentLifetime).After(ended) {
+				t.delete(sentKey(digest))
+			}
+		}
+		t.dropExpiry([]byte(key))
+	}
+}
+
+// TelemetrySent tells whether the project sent an event with this id within
+// SentLifetime before now.
+func (v *View) TelemetrySent(project, id string, now time.Time) (bool, error) {
+	var sent sentAt
+	ok, err := v.read(sentKey(sentDigest(project, id)), &sent)
+	return ok && now.Before(sent.at.Add(SentLifetime)), err
+}
