@@ -24,7 +24,7 @@ func TestAgentsPageIsPastedAndStopsAStatement(t *testing.T) {
 	cmd.Env = append(os.Environ(), "GATE="+w.base, "KEY="+w.key)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	for _, want := range []string{`"status":"effective"`, `"decision":"BLOCK"`, "agent_policy_blocked", "Ask finance.", `"event_type":"decision_recorded"`, "secret_unavailable"} {
+	for _, want := range []string{`"status":"effective"`, `"decision":"BLOCK"`, "agent_policy_blocked", "Ask finance.", `"event_type":"decision_recorded"`, `"accepted":2`, "secret_unavailable"} {
 		require.Contains(t, string(out), want)
 	}
 }
