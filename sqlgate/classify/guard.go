@@ -52,6 +52,7 @@ func guard(sql string, maxBytes int) (scan, *fault.Fault) {
 
 // read takes all tokens of the text.
 func (s *scan) read(l *lexer, d *depthMeter) {
+	last := tokenEnd
 	for {
 		kind := l.next()
 		switch kind {
@@ -77,8 +78,8 @@ func (s *scan) read(l *lexer, d *depthMeter) {
 		if s.Start < 0 {
 			s.Start, s.End = l.start, l.start
 		}
-		s.Clean = s.Clean && !kind.isLiteral() && isOneBlank(l.src[s.End:l.start])
-		s.End = l.pos
+		s.Clean = s.Clean && !kind.isLiteral() && isOneBlank(l.src[s.End:l.start]) && !(s.End == l.start && runTogether(last, kind))
+		last, s.End = kind, l.pos
 	}
 }
 

@@ -74,7 +74,11 @@ func (n *normalizer) introducesString() bool {
 
 // runsTogether tells whether a token would join the parameter written before it,
 // or as one the word before it: the quotes that kept them apart are gone.
-func (n *normalizer) runsTogether(kind tokenKind) bool {
+func (n *normalizer) runsTogether(kind tokenKind) bool { return runTogether(n.after, kind) }
+
+// runTogether tells whether two tokens without anything between them read as one,
+// as the $1 and the x of $1x.
+func runTogether(a, b tokenKind) bool {
 	wordy := func(k tokenKind) bool { return k == tokenWord || k == tokenParam || k.isLiteral() }
-	return wordy(kind) && wordy(n.after)
+	return wordy(a) && wordy(b)
 }
