@@ -255,10 +255,10 @@ const classWrite = "write"
 // amountsOf is what one telemetry event adds.
 func amountsOf(t *event.TelemetryEvent) amounts {
 	a := amounts{events: 1, tokens: t.Usage.InputTokens + t.Usage.OutputTokens, costMicros: t.Usage.CostMicros}
-	if t.Status == "error" || t.Type == "error" {
+	if t.Failed() {
 		a.errors = 1
 	}
-	if t.Type == "tool_call" {
+	if t.Type == event.TelemetryToolCall {
 		a.toolCalls = 1
 	}
 	return a

@@ -56,6 +56,7 @@ func telemetryReceived(t *tx, e *event.Envelope, p *event.TelemetryReceived) {
 		due := sentDueKey(e.Time.Add(SentLifetime), e.Seq)
 		t.put(due, &ids)
 		t.expiries[string(due)] = true
+		t.meterTelemetry(e, p)
 	}
 }
 

@@ -26,7 +26,7 @@ var projectors = map[event.Type]projector{
 	event.TypeOperatorAuthFailed:      indexed,
 	event.TypeRequestReceived:         indexed,
 	event.TypeQueryRejected:           indexed,
-	event.TypeDecisionRecorded:        indexed,
+	event.TypeDecisionRecorded:        {1, agentDecided},
 	event.TypeEmergencyBypass:         indexed,
 	event.TypeSessionOpened:           indexed,
 	event.TypeSessionClosed:           indexed,

@@ -51,6 +51,12 @@ type TelemetryEvent struct {
 	Attributes   string // JSON object
 }
 
+// TelemetryToolCall is the type of an event that is a call of a tool.
+const TelemetryToolCall = "tool_call"
+
+// Failed tells whether the event says that something went wrong.
+func (e *TelemetryEvent) Failed() bool { return e.Status == "error" || e.Type == "error" }
+
 // TelemetryModel names the model that was called.
 type TelemetryModel struct{ Provider, Name string }
 

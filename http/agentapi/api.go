@@ -91,6 +91,7 @@ func (a *api) routes() []route {
 		{http.MethodDelete, "/v1/policies/:id/apply", agentctl.ScopePoliciesApply, a.detachPolicy},
 
 		{http.MethodPost, "/v1/telemetry", agentctl.ScopeTelemetryWrite, a.telemetry},
+		{http.MethodGet, "/v1/metrics", agentctl.ScopeMetricsRead, a.metrics},
 		{http.MethodGet, "/v1/events", agentctl.ScopeEventsRead, a.listEvents},
 		{http.MethodGet, "/v1/events/:event_id", agentctl.ScopeEventsRead, a.getEvent},
 		{http.MethodGet, "/v1/usage", agentctl.ScopeUsageRead, a.usage},
