@@ -20,7 +20,7 @@ import (
 var arrows = map[string][]string{
 	"commands/fault":    {},
 	"docs":              {},
-	"tlsfiles":          {},
+	"sqlgate/tlsfiles":  {},
 	"fixtures/postgres": {},
 	"eventlog/event":    {},
 	"eventlog/frame":    {},
@@ -33,29 +33,29 @@ var arrows = map[string][]string{
 	"projections":     {"eventlog/event", "eventlog/checkpoint", "eventlog"},
 	"commands":        {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections"},
 
-	"checkpoints": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands"},
+	"commands/checkpoints": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands"},
 
 	"sqlgate/classify":     {"commands/fault"},
 	"sqlgate/policy":       {"commands/fault"},
 	"sqlgate/agentrules":   {"eventlog/event", "sqlgate/policy"},
 	"sqlgate/policyfolder": {"commands/fault", "sqlgate/policy"},
 	"sqlgate/replay":       {"eventlog/event", "sqlgate/policy", "sqlgate/agentrules"},
-	"sqlgate/pgexec":       {"commands/fault", "tlsfiles"},
+	"sqlgate/pgexec":       {"commands/fault", "sqlgate/tlsfiles"},
 	"sqlgate":              {"sqlgate/agentrules", "commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec"},
 
-	"agentctl": {"agentctl/egress", "agentctl/toolcheck", "commands/fault", "eventlog/event", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate"},
+	"agentctl": {"agentctl/egress", "agentctl/toolcheck", "commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate"},
 
 	"agentctl/egress":    {},
 	"agentctl/toolcheck": {"agentctl/egress"},
 
-	"http/httpd":   {"commands/fault", "tlsfiles", "eventlog/event"},
-	"http/gateapi": {"docs", "commands/fault", "checkpoints", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
+	"http/httpd":   {"commands/fault", "sqlgate/tlsfiles", "eventlog/event"},
+	"http/gateapi": {"docs", "commands/fault", "commands/checkpoints", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
 	"http/agentapi":     {"docs", "agentctl/toolcheck", "commands/fault", "eventlog/event", "projections", "commands", "agentctl", "http/httpd"},
-	"http/controlplane": {"commands/fault", "tlsfiles", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "http/httpd"},
+	"http/controlplane": {"commands/fault", "sqlgate/tlsfiles", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
-	"cmd/gate": {"agentctl/egress", "agentctl/toolcheck", "agentctl", "http/agentapi", "cmd/terminal", "checkpoints", "commands/fault", "tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
+	"cmd/gate": {"agentctl/egress", "agentctl/toolcheck", "agentctl", "http/agentapi", "cmd/terminal", "commands/checkpoints", "commands/fault", "sqlgate/tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
 		"sqlgate/pgexec", "sqlgate", "http/httpd", "http/gateapi", "http/controlplane"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }
@@ -148,6 +148,16 @@ func (f goFile) calls() []string {
 		return true
 	})
 	return names
+}
+
+// topFolders are the wings of the house; a new room goes into one of them.
+var topFolders = []string{"agentctl", "cmd", "commands", "docs", "eventlog", "fixtures", "http", "projections", "sqlgate"}
+
+func TestEveryRoomLiesInAWingOfTheHouse(t *testing.T) {
+	for _, f := range ourFiles(t) {
+		wing, _, _ := strings.Cut(f.room, "/")
+		require.Contains(t, topFolders, wing, f.name)
+	}
 }
 
 func TestEveryImportIsAnArrowOfTheTable(t *testing.T) {

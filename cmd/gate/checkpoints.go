@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"writegate/checkpoints"
+	"writegate/commands/checkpoints"
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/frame"
 )

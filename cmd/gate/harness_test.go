@@ -19,7 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 
-	"writegate/checkpoints"
+	"writegate/commands/checkpoints"
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"writegate/sqlgate/policy"
-	"writegate/tlsfiles"
+	"writegate/sqlgate/tlsfiles"
 )
 
 // Bounds of a conversation with a gate: an answer that lists every version

@@ -11,8 +11,8 @@ import (
 
 	"writegate/agentctl"
 	"writegate/agentctl/toolcheck"
-	"writegate/checkpoints"
 	"writegate/commands"
+	"writegate/commands/checkpoints"
 	"writegate/commands/fault"
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"

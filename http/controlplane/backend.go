@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"writegate/commands/fault"
-	"writegate/tlsfiles"
+	"writegate/sqlgate/tlsfiles"
 )
 
 // BackendFiles are the PEM files for a gate that is reached by HTTPS. All may be

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"writegate/checkpoints"
 	"writegate/commands"
+	"writegate/commands/checkpoints"
 	"writegate/docs"
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"

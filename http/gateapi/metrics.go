@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"writegate/checkpoints"
+	"writegate/commands/checkpoints"
 	"writegate/http/httpd"
 )
 

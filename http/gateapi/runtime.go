@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"writegate/checkpoints"
+	"writegate/commands/checkpoints"
 	"writegate/eventlog/event"
 	"writegate/http/httpd"
 	"writegate/sqlgate"

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"writegate/tlsfiles"
+	"writegate/sqlgate/tlsfiles"
 )
 
 // TLSFiles is the material of a TLS listener (design/execution-and-wire.md part 7).

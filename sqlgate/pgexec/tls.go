@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"writegate/tlsfiles"
+	"writegate/sqlgate/tlsfiles"
 )
 
 // TLSConfig is GATE_TLS_UPSTREAM_*. There are two modes alone: everything
