@@ -31,8 +31,8 @@ type point struct {
 }
 
 // index finds an event without reading its segment from the start. In memory it
-// holds what this process has read or written itself. The file it writes is for
-// others and a hint alone: safe to delete, and never believed.
+// holds what this process has read or written itself. The file is safe to delete
+// and never believed: see hints.go.
 type index struct{ points []point }
 
 // note remembers the place of an event if it is one of the regular points.
@@ -183,8 +183,9 @@ func (f *indexFile) bytes() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// indexFile lists all segments, and the points of those that were read or
-// written by this process.
+// indexFile lists all segments and their points: those that this process has read
+// or written, and of a segment that it has done neither with, those that the file
+// had before.
 func (l *Log) indexFile() *indexFile {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -197,7 +198,11 @@ func (l *Log) indexFile() *indexFile {
 			name = filepath.Join(filepath.Base(filepath.Dir(s.path)), name)
 		}
 		file.Segments = append(file.Segments, indexedSegment{Segment: s.number, File: name, FirstSeq: s.first, LastSeq: last})
-		for _, p := range s.index.points {
+		points := s.index.points
+		if !s.indexed && s != l.active {
+			points = s.hints.points
+		}
+		for _, p := range points {
 			if p.seq%indexFileEvery == 1 && p.seq <= last {
 				file.Points = append(file.Points, [3]int64{int64(p.seq), int64(s.number), p.off})
 			}

@@ -48,7 +48,8 @@ type Log struct {
 	followers followers
 	segments  []*segment // in order; the last one is active
 	active    *segment
-	born      time.Time // when the active segment got its first event; zero while it has none
+	vouches   func(seq uint64, eventHash [32]byte) bool // nil: nobody does
+	born      time.Time                                 // when the active segment got its first event; zero while it has none
 
 	syncSince atomic.Int64 // moment since opened at which the running sync began, or 0
 	head      *headFile

@@ -71,6 +71,7 @@ func Open(ctx context.Context, o Options) (_ *Log, rec Recovery, err error) {
 			return nil, rec, err
 		}
 	}
+	l.readHints()
 	l.start()
 	return l, rec, nil
 }

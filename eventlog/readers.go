@@ -16,6 +16,9 @@ func (l *Log) At(seq uint64) (event.Envelope, error) {
 	if seq == 0 || seq > head.Seq {
 		return event.Envelope{}, fmt.Errorf("%w: %d, the log has 1 to %d", ErrNotFound, seq, head.Seq)
 	}
+	if e, ok := l.hinted(seq, head); ok {
+		return e, nil
+	}
 	for f, err := range l.frames(context.Background(), seq, head, true) {
 		if err != nil {
 			return event.Envelope{}, err

@@ -23,7 +23,6 @@ func copiedLog(t *testing.T) (mem *frametest.Mem, jsonl, points string) {
 	l, _ := mustOpen(t, o)
 	for l.Head().Segment < 2 {
 		mustAppend(t, l, numbered("n", 500)...)
-		settled(l)
 	}
 	mustAppend(t, l, "line\nbreak", `quote " and \`)
 	mustClose(t, l)

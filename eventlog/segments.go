@@ -24,6 +24,7 @@ type segment struct {
 
 	index   index // Log.mu guards it
 	indexed bool  // the points reach through the whole segment; Log.mu guards it
+	hints   index // what the index file says of a sealed segment; set by Open, never believed
 
 	file frame.File // the handle that readers share, nil until the first one; Log.reading guards it
 }

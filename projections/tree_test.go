@@ -111,3 +111,22 @@ func TestATreeIsNotReadBeforeItsLogOrAfterItsView(t *testing.T) {
 	require.NoError(t, v.Close())
 	require.NoError(t, store.Close())
 }
+
+// TestTheStoreVouchesForTheEventsItHolds and for nothing else.
+func TestTheStoreVouchesForTheEventsItHolds(t *testing.T) {
+	w := newWorld(t)
+	require.False(t, w.store.Vouches(1, [32]byte{}), "it holds nothing")
+	w.append(quiet(700)...) // a complete block and one in the making
+	for _, seq := range []uint64{1, 2, 511, 512, 513, 699, 700} {
+		hash := w.log.At(seq).Hash
+		require.True(t, w.store.Vouches(seq, hash), "%d", seq)
+		require.False(t, w.store.Vouches(seq%700+1, hash), "the hash of another event")
+		hash[31] ^= 1
+		require.False(t, w.store.Vouches(seq, hash), "%d", seq)
+	}
+	require.False(t, w.store.Vouches(0, [32]byte{}))
+	require.False(t, w.store.Vouches(701, w.log.At(700).Hash), "beyond what it holds")
+	closed, hash := w.store, w.log.At(5).Hash
+	w.stop()
+	require.False(t, closed.Vouches(5, hash), "a closed store vouches for nothing")
+}

@@ -76,7 +76,7 @@ func (a *app) rebuild(ctx context.Context, parts rebuildParts, asJSON bool) (err
 		return err
 	}
 	if _, err := os.Stat(s.AuditWALPath); err != nil {
-		return exitWith(exitPartial, err)
+		return exitWith(exitPartial, fmt.Errorf("there is no event log to rebuild from (GATE_AUDIT_WAL_PATH): %w", err))
 	}
 	l, err := a.openLog(ctx, s)
 	if err != nil {
@@ -123,7 +123,7 @@ func (a *app) rebuildAll(ctx context.Context, l *eventlog.Log, s *settings, part
 	if parts.jsonl {
 		if r.JSONL, err = a.rebuildPart(l, "JSONL file", func(progress func(uint64)) (rebuiltPart, error) {
 			done, err := l.RebuildJSONL(ctx, s.AuditLogPath, progress)
-			return rebuiltPart{s.AuditLogPath, done.Aside}, err
+			return rebuiltPart{done.Path, done.Aside}, err
 		}); err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (a *app) rebuildAll(ctx context.Context, l *eventlog.Log, s *settings, part
 	if parts.index {
 		r.Index, err = a.rebuildPart(l, "sparse index", func(progress func(uint64)) (rebuiltPart, error) {
 			done, err := l.RebuildIndex(ctx, s.indexPath(), progress)
-			return rebuiltPart{s.indexPath(), done.Aside}, err
+			return rebuiltPart{done.Path, done.Aside}, err
 		})
 	}
 	return err

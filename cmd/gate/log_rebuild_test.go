@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,6 +122,35 @@ func TestEachDerivedPartIsRebuiltAloneFromTheLog(t *testing.T) {
 	require.False(t, slices.ContainsFunc(d.names(t), func(name string) bool { return strings.Contains(name, "disagrees") }))
 }
 
+// TestALyingIndexFileChangesNoAnswer: a start takes the file as a hint alone.
+func TestALyingIndexFileChangesNoAnswer(t *testing.T) {
+	d := restedGate(t)
+	want := strings.Split(strings.TrimSpace(d.read(t, "audit.log")), "\n")
+	var index map[string]any
+	require.NoError(t, json.Unmarshal([]byte(d.read(t, indexName)), &index))
+	var lies [][3]int
+	for seq := range want {
+		lies = append(lies, [3]int{seq + 1, 0, frame.HeaderSize + 8*(seq*997%100_000)})
+	}
+	index["points"] = lies
+	b, err := json.Marshal(index)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(d.file(indexName), b, 0o600))
+
+	g := startGate(t, d, patience...)
+	var items []json.RawMessage
+	for from := 1; from <= len(want); from = len(items) + 1 {
+		var page struct{ Items []json.RawMessage }
+		answer := g.get(t, fmt.Sprintf("/audit?order=asc&limit=100&from_seq=%d&to_seq=%d", from, len(want)))
+		require.NoError(t, json.Unmarshal(answer.body, &page))
+		require.NotEmpty(t, page.Items)
+		items = append(items, page.Items...)
+	}
+	for i, line := range want {
+		require.Equal(t, line, string(items[i]))
+	}
+}
+
 // TestNoPartIsRebuiltBesideARunningGate, and nothing is touched.
 func TestNoPartIsRebuiltBesideARunningGate(t *testing.T) {
 	g := startShop(t)
@@ -155,4 +185,5 @@ func TestNothingIsRebuiltFromALogThatLostEvents(t *testing.T) {
 	require.NoFileExists(t, d.file("audit.log.aside-1"))
 	code, _, errs := gateDir{path: t.TempDir()}.command(t, "log", "rebuild", "--jsonl")
 	require.Equal(t, exitPartial, code, errs)
+	require.Contains(t, errs, "there is no event log")
 }

@@ -162,6 +162,7 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 		}
 		return g.readableStore(err)
 	}
+	g.events.VouchWith(g.store.Vouches)
 	g.judgeOutside(ctx)
 	g.work.Go(func() { _ = g.store.Run(background, g.events) }) // its errors come through Fatal
 	return nil

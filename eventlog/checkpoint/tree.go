@@ -201,6 +201,13 @@ func hashesOf(p Proof) []Hash {
 // index of the next one.
 func StoredHashes(size uint64) int64 { return tlog.StoredHashIndex(0, int64(size)) }
 
+// HasLeaf tells whether the tree that r reads has an event with this hash in
+// this place; seq is from 1 to the tree's size.
+func HasLeaf(r Reader, seq uint64, eventHash [32]byte) (bool, error) {
+	hashes, err := read(r, []int64{StoredHashes(seq - 1)})
+	return err == nil && hashes[0] == leaf(eventHash), err
+}
+
 // StoredWith gives the event with which the hash under index was stored: no
 // smaller tree has it. A negative index is event 0.
 func StoredWith(index int64) uint64 {
