@@ -54,6 +54,10 @@ crash: ## kill -9 loops on the event log and on the whole gate under load: CRASH
 	EVENTLOG_TEST_KILLS=$(CRASHES) $(GO) test -count=1 -timeout 60m -v -run Kill ./eventlog
 	CRASH_ROUNDS=$(CRASHES) $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run Kill ./cmd/gate
 
+.PHONY: client
+client: ## generate a client from the description that a gate serves, and use it
+	CLIENT_TEST=1 $(PGRUN) $(GO) test ./cmd/gate -run GeneratedFromTheServedDescription -count=1
+
 .PHONY: outcomes
 outcomes: ## break every form of execution at every message with every fault, and compare what is recorded with the database
 	OUTCOMES_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 120m -parallel 12 -v -run 'RecordedOutcome|KilledAtAnyMessage|WhateverBefalls|AFailover' ./cmd/gate
