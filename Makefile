@@ -10,6 +10,7 @@ SOAK_MINUTES ?= 30
 WATCHROUNDS ?= 40
 DAMAGED   ?= 3000
 LARGE     ?= 5368709120
+TELEMETRY ?= 1000000
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 
 PLANE     ?= http://127.0.0.1:3000
@@ -111,6 +112,10 @@ verifiers: ## both verifiers of evidence: DAMAGED files of each kind (default 30
 .PHONY: large
 large: ## verify and rebuild from a log of LARGE bytes (default 5 GiB; twice that on disk) and show the peaks of memory
 	LARGE_LOG_BYTES=$(LARGE) $(GO) test -count=1 -timeout 120m -v ./fixtures/largelog
+
+.PHONY: telemetry
+telemetry: ## a day of TELEMETRY telemetry events (default 1,000,000): memory, metrics held against the log, and how long GET /v1/metrics takes
+	TELEMETRY_EVENTS=$(TELEMETRY) $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run ManyTelemetryEvents ./cmd/gate
 
 .PHONY: watch
 watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch
