@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -254,15 +255,13 @@ func stopReceiving(t *testing.T, standby *postgres.Cluster) {
 // loseCommit runs a write whose COMMIT arrives and whose answer does not.
 func (b *bench) loseCommit(t testing.TB, f *form) (name, id string) {
 	t.Helper()
-	counted := nextCase()
-	request := b.prepare(t, f, counted)
-	b.proxy.Arm(faultproxy.Fault{})
-	require.Equal(t, http.StatusOK, b.gate.query(t, request, f.params(counted)...).status)
-	last := b.proxy.Count(faultproxy.ToServer) // the Sync behind COMMIT
-
 	name = nextCase()
-	request = b.prepare(t, f, name)
-	b.proxy.Arm(faultproxy.Fault{Direction: faultproxy.ToServer, N: last, Action: faultproxy.CutAfter})
+	request := b.prepare(t, f, name)
+	committing := false
+	b.proxy.Arm(faultproxy.Fault{Direction: faultproxy.ToServer, Action: faultproxy.CutAfter, At: func(m faultproxy.Message) bool {
+		committing = committing || m.Type == 'P' && bytes.Contains(m.Body, []byte("COMMIT"))
+		return committing && m.Type == 'S' // the Sync behind COMMIT
+	}})
 	r := b.gate.query(t, request, f.params(name)...)
 	require.Equal(t, http.StatusGatewayTimeout, r.status, "%s", r.body)
 	b.proxy.Arm(faultproxy.Fault{})
