@@ -60,11 +60,11 @@ func (s *Server) chart(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	return drawn(c, p)
+	return s.drawn(c, p)
 }
 
 // drawn answers with a plot.
-func drawn(c *httpd.Call, p *plot.Plot) error {
+func (s *Server) drawn(c *httpd.Call, p *plot.Plot) error {
 	width := 7.6 * vg.Inch
 	if c.Request.URL.Query().Get("width") == "narrow" {
 		width = 4 * vg.Inch
@@ -79,8 +79,8 @@ func drawn(c *httpd.Call, p *plot.Plot) error {
 	}
 	c.Writer().Header().Set("Content-Type", mediaTypes[".svg"])
 	c.Writer().WriteHeader(http.StatusOK)
-	_, err = strings.NewReplacer("font-family:Liberation Serif;", "font-family:system-ui,sans-serif;").WriteString(c.Writer(), svg.String())
-	return ignoreGone(err)
+	s.deliver(c, []byte(strings.NewReplacer("font-family:Liberation Serif;", "font-family:system-ui,sans-serif;").Replace(svg.String())))
+	return nil
 }
 
 // newPlot is an empty plot over an hour.

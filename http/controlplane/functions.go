@@ -15,7 +15,6 @@ import (
 func (v *views) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset":     func(name string) string { return "/assets/" + v.stamp + "/" + name },
-		"stamp":     func() string { return v.stamp },
 		"when":      when,
 		"rfc3339":   func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 		"ago":       ago,
@@ -35,9 +34,6 @@ func (v *views) functions() template.FuncMap {
 		"has":       func(list []string, s string) bool { return slices.Contains(list, s) },
 		"path":      url.PathEscape,
 		"query":     url.QueryEscape,
-		"json":      indented,
-		"keycaps":   func(s string) []string { return strings.Fields(s) },
-		"utc":       func(t time.Time) string { return t.UTC().Format("2 Jan 2006 15:04:05 UTC") },
 	}
 }
 

@@ -101,9 +101,7 @@ func (s *Server) show(c *httpd.Call, status int, name string, p *page) error {
 	}
 	c.Writer().Header().Set("Content-Type", "text/html; charset=utf-8")
 	c.Writer().WriteHeader(status)
-	if _, err := c.Writer().Write(out.Bytes()); err != nil {
-		s.log.Debug("the browser is gone", "source", logSource, "request_id", c.RequestID, "error", err)
-	}
+	s.deliver(c, out.Bytes())
 	return nil
 }
 
@@ -209,11 +207,16 @@ func (s *Server) asset(c *httpd.Call) error {
 	h := c.Writer().Header()
 	h.Set("Content-Type", mediaTypes[path.Ext(name)])
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
-	_, err := c.Writer().Write(content)
-	return ignoreGone(err)
+	s.deliver(c, content)
+	return nil
 }
 
 var mediaTypes = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
-// ignoreGone: a browser that left is no error of ours.
-func ignoreGone(error) error { return nil }
+// deliver writes a whole answer. A browser that left meanwhile is no failure of
+// ours; the log can be asked about it.
+func (s *Server) deliver(c *httpd.Call, content []byte) {
+	if _, err := c.Writer().Write(content); err != nil {
+		s.log.Debug("the browser is gone", "source", logSource, "request_id", c.RequestID, "error", err)
+	}
+}
