@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,12 +41,14 @@ func (a *app) controlPlane(ctx context.Context) error {
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	options, err := s.options(time.Now())
+	options, err := s.options(time.Now)
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
 	options.Logger = slog.New(slog.NewJSONHandler(a.err, nil))
-	certificate, err := s.listenerTLS()
+	keeper := newTLSKeeper(options.Logger, cmp.Or(a.look, lookEvery))
+	defer keeper.close()
+	certificate, err := keeper.keepPlane(s, options.Backend)
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
@@ -61,26 +64,17 @@ func (a *app) controlPlane(ctx context.Context) error {
 		options.Logger.Warn("the dashboard is cleartext on an address that others reach: passwords can be read on the way; set CONTROL_PLANE_TLS_CERT_PATH and CONTROL_PLANE_TLS_KEY_PATH", "source", "control-plane")
 	}
 	options.Logger.Info("the control plane is listening", "source", "control-plane", "address", server.Addr().String(), "mode", s.Mode, "tls", certificate != nil)
+	working, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait()
-	work.Go(func() { plane.Run(ctx) })
+	defer stop() // also where the listener fails
+	work.Go(func() { plane.Run(working) })
+	work.Go(func() { keeper.run(working) })
 	if a.ready != nil {
 		a.ready(server.Addr().String())
 	}
 	_, err = server.Serve(ctx)
 	return err
-}
-
-// listenerTLS is nil where the listener is cleartext.
-func (s *controlPlaneSettings) listenerTLS() (*httpd.TLS, error) {
-	if s.TLSCert == "" {
-		return nil, nil
-	}
-	t, err := httpd.NewTLS(httpd.TLSFiles{CertPath: s.TLSCert, KeyPath: s.TLSKey}, time.Now)
-	if err != nil {
-		return nil, errors.New(strings.NewReplacer("GATE_TLS_", "CONTROL_PLANE_TLS_").Replace(err.Error()))
-	}
-	return t, nil
 }
 
 func (a *app) controlPlaneConfigCommand() *cobra.Command {

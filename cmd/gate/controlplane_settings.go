@@ -124,7 +124,7 @@ func (s *controlPlaneSettings) publicURL() (*url.URL, error) {
 }
 
 // options makes what the package needs of the settings.
-func (s *controlPlaneSettings) options(now time.Time) (controlplane.Options, error) {
+func (s *controlPlaneSettings) options(now func() time.Time) (controlplane.Options, error) {
 	o := controlplane.Options{Secure: s.secure(), Version: version}
 	var err error
 	if o.PublicURL, err = s.publicURL(); err != nil {

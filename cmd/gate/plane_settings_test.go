@@ -9,7 +9,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/cookiejar"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -102,6 +104,8 @@ func TestAPasswordIsHashedAndNotShown(t *testing.T) {
 type securePlane struct {
 	*testPlane
 	client *http.Client
+	files  string           // folder of its PEM files
+	own    *certs.Authority // signs what browsers see
 }
 
 func (p *securePlane) do(t *testing.T, method, path, body, token string) (int, map[string]any) {
@@ -122,30 +126,93 @@ func (p *securePlane) do(t *testing.T, method, path, body, token string) (int, m
 	return resp.StatusCode, answer
 }
 
-func startSecurePlane(t *testing.T, g *tlsGate, backendCA string) *securePlane {
+func startSecurePlane(t *testing.T, g *tlsGate, backendCA string, look time.Duration) *securePlane {
 	t.Helper()
-	files := t.TempDir()
-	own := certs.NewAuthority(t, files, "own")
-	pair, shown := own.Issue(files, "localhost", x509.ExtKeyUsageServerAuth), g.clients.Issue(files, "control-plane", x509.ExtKeyUsageClientAuth)
-	p := &securePlane{testPlane: startTestPlane(t, g.base, "CONTROL_PLANE_PROFILE=production", "CONTROL_PLANE_PUBLIC_URL=https://localhost",
+	p := &securePlane{files: t.TempDir()}
+	p.own = certs.NewAuthority(t, p.files, "own")
+	pair, shown := p.own.Issue(p.files, "localhost", x509.ExtKeyUsageServerAuth), g.clients.Issue(p.files, "control-plane", x509.ExtKeyUsageClientAuth)
+	p.testPlane = startTestPlaneWith(t, g.base, func(a *app) { a.look = look }, "CONTROL_PLANE_PROFILE=production", "CONTROL_PLANE_PUBLIC_URL=https://localhost",
 		"CONTROL_PLANE_TLS_CERT_PATH="+pair.Cert, "CONTROL_PLANE_TLS_KEY_PATH="+pair.Key, "CONTROL_PLANE_BACKEND_CA_BUNDLE_PATH="+backendCA,
-		"CONTROL_PLANE_BACKEND_CERT_PATH="+shown.Cert, "CONTROL_PLANE_BACKEND_KEY_PATH="+shown.Key)}
+		"CONTROL_PLANE_BACKEND_CERT_PATH="+shown.Cert, "CONTROL_PLANE_BACKEND_KEY_PATH="+shown.Key)
 	jar, err := cookiejar.New(nil)
 	require.NoError(t, err)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: own.Pool(), ServerName: "localhost"}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.own.Pool(), ServerName: "localhost"}}
 	t.Cleanup(transport.CloseIdleConnections)
 	p.client = &http.Client{Jar: jar, Transport: transport}
 	return p
 }
 
-func TestAControlPlaneInProductionDecidesOverTLSOnBothSides(t *testing.T) {
-	g := startTLSGate(t, time.Hour)
-	id := g.hold(t, ask("DELETE FROM orders WHERE id = 2"))
-	p := startSecurePlane(t, g, g.servers.Path)
+// login begins a session of the client and gives its token.
+func (p *securePlane) login(t *testing.T) string {
+	t.Helper()
 	status, answer := p.do(t, http.MethodPost, "/api/gate/admin/login", `{"username":"ana","password":"`+planePassword+`"}`, "")
 	require.Equal(t, http.StatusOK, status, "%v", answer)
 	token, _ := answer["csrf_token"].(string)
-	status, answer = p.do(t, http.MethodGet, "/api/gate/health", "", "")
+	return token
+}
+
+// handshake connects anew, believing one authority, and gives the end of the
+// certificate that was shown.
+func (p *securePlane) handshake(believed *certs.Authority) (time.Time, error) {
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(p.base, "http://"), &tls.Config{RootCAs: believed.Pool(), ServerName: "localhost"})
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0].NotAfter, nil
+}
+
+func TestAControlPlaneTakesNewCertificatesWithoutARestart(t *testing.T) {
+	g := startTLSGate(t, time.Hour)
+	p := startSecurePlane(t, g, g.servers.Path, time.Hour)
+	before, err := p.handshake(p.own)
+	require.NoError(t, err)
+	ends := time.Now().Add(100 * 24 * time.Hour).Truncate(time.Second)
+	p.own.Issue(p.files, "localhost", x509.ExtKeyUsageServerAuth, certs.Expiring(ends))
+	still, err := p.handshake(p.own)
+	require.NoError(t, err)
+	require.Equal(t, before, still, "nobody looked yet")
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	require.Eventually(t, func() bool { now, err := p.handshake(p.own); return err == nil && now.Equal(ends) }, startPatience, pollEvery)
+
+	require.NoError(t, os.WriteFile(p.files+"/localhost.key", []byte("no key"), 0o600))
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	require.Eventually(t, func() bool { return strings.Contains(p.output.String(), "CONTROL_PLANE_TLS_KEY_PATH") }, startPatience, pollEvery)
+	now, err := p.handshake(p.own)
+	require.NoError(t, err, "the old certificate serves")
+	require.True(t, now.Equal(ends))
+}
+
+func TestTheWayToTheGateFollowsTheFilesOfBothSides(t *testing.T) {
+	g := startTLSGate(t, 10*time.Millisecond)
+	p := startSecurePlane(t, g, g.servers.Path, 10*time.Millisecond)
+	p.login(t)
+	reached := func() bool {
+		status, _ := p.do(t, http.MethodGet, "/api/gate/health", "", "")
+		return status == http.StatusOK
+	}
+	require.True(t, reached())
+	// The gate believes another authority from now on: what the dashboard showed is worth nothing any more.
+	g.clients = certs.NewAuthority(t, g.files, "next")
+	require.NoError(t, os.Rename(g.clients.Path, g.files+"/clients.pem"))
+	require.Eventually(t, func() bool { return !reached() }, startPatience, pollEvery)
+	g.clients.Issue(p.files, "control-plane", x509.ExtKeyUsageClientAuth)
+	require.Eventually(t, reached, startPatience, pollEvery)
+	// And the gate comes with a certificate of another authority, which the dashboard is told to believe.
+	next := certs.NewAuthority(t, t.TempDir(), "servers")
+	next.Issue(g.files, "gate.test", x509.ExtKeyUsageServerAuth)
+	require.NoError(t, os.Rename(next.Path, g.servers.Path))
+	require.Eventually(t, func() bool { return strings.Contains(p.output.String(), `"side":"gate"`) && reached() }, startPatience, pollEvery)
+	g.servers = next
+	g.testGate.client = g.as(t, "shop")
+}
+
+func TestAControlPlaneInProductionDecidesOverTLSOnBothSides(t *testing.T) {
+	g := startTLSGate(t, time.Hour)
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 2"))
+	p := startSecurePlane(t, g, g.servers.Path, time.Hour)
+	token := p.login(t)
+	status, answer := p.do(t, http.MethodGet, "/api/gate/health", "", "")
 	require.Equal(t, http.StatusOK, status, "%v", answer)
 	status, answer = p.do(t, http.MethodPost, "/api/gate/approvals/"+id+"/resolve", `{"decision":"approve"}`, token)
 	require.Equal(t, http.StatusOK, status, "%v", answer)
@@ -154,10 +221,9 @@ func TestAControlPlaneInProductionDecidesOverTLSOnBothSides(t *testing.T) {
 
 func TestAGateOfAnotherAuthorityIsNotBelieved(t *testing.T) {
 	g := startTLSGate(t, time.Hour)
-	p := startSecurePlane(t, g, certs.NewAuthority(t, t.TempDir(), "other").Path)
-	status, answer := p.do(t, http.MethodPost, "/api/gate/admin/login", `{"username":"ana","password":"`+planePassword+`"}`, "")
-	require.Equal(t, http.StatusOK, status, "%v", answer)
-	status, answer = p.do(t, http.MethodGet, "/api/gate/health", "", "")
+	p := startSecurePlane(t, g, certs.NewAuthority(t, t.TempDir(), "other").Path, time.Hour)
+	p.login(t)
+	status, answer := p.do(t, http.MethodGet, "/api/gate/health", "", "")
 	require.Equal(t, http.StatusBadGateway, status)
 	require.Equal(t, "backend_unavailable", answer["error_code"])
 	require.Contains(t, answer["message"], "certificate does not verify")

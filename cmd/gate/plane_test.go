@@ -36,6 +36,12 @@ type testPlane struct {
 // startTestPlane starts a dashboard for the gate at base; more are settings.
 func startTestPlane(t *testing.T, base string, more ...string) *testPlane {
 	t.Helper()
+	return startTestPlaneWith(t, base, func(*app) {}, more...)
+}
+
+// startTestPlaneWith is startTestPlane with the hooks that set puts in.
+func startTestPlaneWith(t *testing.T, base string, set func(*app), more ...string) *testPlane {
+	t.Helper()
 	hash, err := controlplane.HashPassword(planePassword)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -44,6 +50,7 @@ func startTestPlane(t *testing.T, base string, more ...string) *testPlane {
 	environ := append([]string{"CONTROL_PLANE_LISTEN_ADDR=127.0.0.1:0", "CONTROL_PLANE_ADMIN_USER=ana", "CONTROL_PLANE_ADMIN_PASSWORD_HASH=" + hash,
 		"GATE_BACKEND_URL=" + base, "GATE_OPERATOR_TOKEN=" + operatorTestToken}, more...)
 	a := &app{streams: streams{strings.NewReader(""), p.output, p.output}, environ: environ, ready: func(addr string) { ready <- addr }}
+	set(a)
 	go func() { p.ended <- a.run(ctx, []string{"control-plane"}) }()
 	t.Cleanup(func() { p.end(t) })
 	select {

@@ -2,16 +2,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"writegate/eventlog/event"
+	"writegate/http/controlplane"
 	"writegate/http/gateapi"
 	"writegate/http/httpd"
 	"writegate/sqlgate/pgexec"
@@ -23,8 +26,9 @@ const (
 	tlsWarnsBefore = 14 * 24 * time.Hour
 )
 
-// A tlsKeeper reads certificates anew, for both sides of the gate, when one of
-// their files changes and on SIGHUP, and knows when they end.
+// A tlsKeeper reads certificates anew, for both sides of the gate or of the
+// control plane, when one of their files changes and on SIGHUP, and knows when
+// they end.
 type tlsKeeper struct {
 	log   *slog.Logger
 	every time.Duration
@@ -36,7 +40,7 @@ type tlsKeeper struct {
 
 // A tlsSide is the files of one side and what became of them.
 type tlsSide struct {
-	name    string // as gateapi.TLSState names it
+	name    string // as gateapi.TLSState names it; of the control plane: browsers, gate
 	paths   []string
 	reload  func() (expires time.Time, err error)
 	stamps  []fileStamp
@@ -74,6 +78,36 @@ func (k *tlsKeeper) keepDatabase(s *settings, db *pgexec.DB) error {
 		return nil
 	}
 	return k.keep("database", db.ReloadTLS, s.UpstreamTLSCA, s.UpstreamTLSCert, s.UpstreamTLSKey)
+}
+
+// keepPlane keeps both sides of the control plane: its listener, whose material
+// it gives (nil is cleartext), and its way to the gate (nil in mock mode).
+func (k *tlsKeeper) keepPlane(s *controlPlaneSettings, backend *controlplane.Backend) (*httpd.TLS, error) {
+	if backend != nil && s.BackendCA+s.BackendCert != "" {
+		if err := k.keep("gate", backend.Reload, backend.Paths()...); err != nil {
+			return nil, err
+		}
+	}
+	if s.TLSCert == "" {
+		return nil, nil
+	}
+	material, err := httpd.NewTLS(httpd.TLSFiles{CertPath: s.TLSCert, KeyPath: s.TLSKey}, time.Now)
+	if err != nil {
+		return nil, planeNames(err)
+	}
+	reload := func() (time.Time, error) {
+		expires, err := material.Reload()
+		return expires, planeNames(err)
+	}
+	return material, k.keep("browsers", reload, s.TLSCert, s.TLSKey)
+}
+
+// planeNames puts the control plane's settings in the place of the gate's.
+func planeNames(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(strings.ReplaceAll(err.Error(), "GATE_TLS_", "CONTROL_PLANE_TLS_"))
 }
 
 // keep takes a side under watch; empty paths are left out.

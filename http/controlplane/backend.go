@@ -3,13 +3,13 @@ package controlplane
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"writegate/commands/fault"
@@ -23,10 +23,13 @@ type BackendFiles struct {
 	CertPath, KeyPath string // client certificate for a gate that asks for one
 }
 
-// A Backend is the way to the gate, with what opens it.
+// A Backend is the way to the gate, with what opens it. Its files can be read
+// anew while it serves.
 type Backend struct {
 	base          *url.URL
-	client        *http.Client
+	files         BackendFiles
+	now           func() time.Time
+	client        atomic.Pointer[http.Client] // by the files as last read
 	operatorToken string
 	projectKey    string
 }
@@ -40,44 +43,66 @@ const (
 
 // NewBackend reads the address (GATE_BACKEND_URL) and the files. Redirects are
 // not followed and no proxy is used: the token goes to this address alone.
-func NewBackend(address string, files BackendFiles, operatorToken, projectKey string, now time.Time) (*Backend, error) {
+func NewBackend(address string, files BackendFiles, operatorToken, projectKey string, now func() time.Time) (*Backend, error) {
 	base, err := url.Parse(address)
 	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
 		return nil, errors.New("GATE_BACKEND_URL must be an address such as https://gate.internal:6543, without user, query or fragment")
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
-	config, err := files.config(now)
-	if err != nil {
+	b := &Backend{base: base, files: files, now: now, operatorToken: operatorToken, projectKey: projectKey}
+	if _, err := b.Reload(); err != nil {
 		return nil, err
 	}
-	transport := &http.Transport{
-		DialContext: (&net.Dialer{Timeout: dialTime}).DialContext, TLSClientConfig: config, TLSHandshakeTimeout: dialTime,
-		ResponseHeaderTimeout: answerTime, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, DisableCompression: true,
-	}
-	return &Backend{base: base, operatorToken: operatorToken, projectKey: projectKey, client: &http.Client{
-		Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	return b, nil
 }
 
-func (f BackendFiles) config(now time.Time) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
+// Reload reads the files and, when they fit together and are valid now, begins
+// new connections by them; answers that are on their way come to their end by the
+// old ones. After an error nothing has changed. expires is the moment from which
+// the gate cannot be reached any more, zero where no file is named.
+func (b *Backend) Reload() (expires time.Time, err error) {
+	config, expires, err := b.files.config(b.now())
+	if err != nil {
+		return time.Time{}, err
+	}
+	old := b.client.Swap(&http.Client{
+		Transport: &http.Transport{
+			DialContext: (&net.Dialer{Timeout: dialTime}).DialContext, TLSClientConfig: config, TLSHandshakeTimeout: dialTime,
+			ResponseHeaderTimeout: answerTime, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, DisableCompression: true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	})
+	if old != nil {
+		old.CloseIdleConnections()
+	}
+	return expires, nil
+}
+
+// Paths are the files that Reload reads.
+func (b *Backend) Paths() []string {
+	return []string{b.files.CAPath, b.files.CertPath, b.files.KeyPath}
+}
+
+// config reads the files; expires is when the first of them ends.
+func (f BackendFiles) config(now time.Time) (config *tls.Config, expires time.Time, err error) {
+	config = &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.CAPath != "" {
-		var pool *x509.CertPool
-		pool, _, err := tlsfiles.Authorities(f.CAPath, now)
-		if err != nil {
-			return nil, fmt.Errorf("CONTROL_PLANE_BACKEND_CA_BUNDLE_PATH: %w", err)
+		if config.RootCAs, expires, err = tlsfiles.Authorities(f.CAPath, now); err != nil {
+			return nil, expires, fmt.Errorf("CONTROL_PLANE_BACKEND_CA_BUNDLE_PATH: %w", err)
 		}
-		config.RootCAs = pool
 	}
 	if f.CertPath == "" && f.KeyPath == "" {
-		return config, nil
+		return config, expires, nil
 	}
 	pair, err := tlsfiles.Pair(f.CertPath, f.KeyPath, now)
 	if err != nil {
-		return nil, fmt.Errorf("CONTROL_PLANE_BACKEND_CERT_PATH and CONTROL_PLANE_BACKEND_KEY_PATH: %w", err)
+		return nil, expires, fmt.Errorf("CONTROL_PLANE_BACKEND_CERT_PATH and CONTROL_PLANE_BACKEND_KEY_PATH: %w", err)
 	}
 	config.Certificates = []tls.Certificate{pair}
-	return config, nil
+	if expires.IsZero() || pair.Leaf.NotAfter.Before(expires) {
+		expires = pair.Leaf.NotAfter
+	}
+	return config, expires, nil
 }
 
 // do implements source.
@@ -99,7 +124,7 @@ func (b *Backend) do(ctx context.Context, r request) (*answer, error) {
 	if r.project && b.projectKey != "" {
 		out.Header.Set("X-Api-Key", b.projectKey)
 	}
-	resp, err := b.client.Do(out)
+	resp, err := b.client.Load().Do(out)
 	if err != nil {
 		return nil, unreachable(ctx, err)
 	}
