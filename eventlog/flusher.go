@@ -11,11 +11,13 @@ import (
 // flush is the flusher: the only code that writes frames. It runs until the log
 // is closed and drained, or poisoned.
 //
-// It keeps its OS thread, so that a fault injected into the n-th write or sync
-// of a thread hits a known one.
+// It is free to change its OS thread: a goroutine that is bound to one costs two
+// more switches between threads with every batch.
 func (l *Log) flush() {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	if l.o.OneThread {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+	}
 	defer close(l.flushed)
 	spare := new(batch)
 	for {

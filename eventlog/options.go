@@ -93,6 +93,9 @@ type Options struct {
 	// Step is called at each named step of the append, open and recovery paths.
 	// Tests end the process, or freeze the disk, there.
 	Step func(name string)
+	// OneThread keeps every write and sync on one OS thread, so that a fault that
+	// a test injects into the n-th call of a thread hits a known one.
+	OneThread bool
 	// OnCorruption is told, once, of a report that says corruption_detected and
 	// was made while the log was open.
 	OnCorruption func(frame.Report)

@@ -120,7 +120,7 @@ func childAppend() {
 
 // childLive goes through one life of a log, and ends as the service would.
 func childLive() {
-	err := aLife(Options{Path: os.Getenv(pathEnv), PreallocateBytes: 64 << 10}, func(format string, args ...any) {
+	err := aLife(Options{Path: os.Getenv(pathEnv), PreallocateBytes: 64 << 10, OneThread: true}, func(format string, args ...any) {
 		os.Stdout.WriteString(fmt.Sprintf(format, args...))
 	})
 	if err != nil {
@@ -132,7 +132,7 @@ func childLive() {
 // childStand appends until the log is poisoned, or a few hundred groups are in it,
 // tells each change of its health, and ends as the service would.
 func childStand() {
-	l, _, err := Open(context.Background(), Options{Path: os.Getenv(pathEnv)})
+	l, _, err := Open(context.Background(), Options{Path: os.Getenv(pathEnv), OneThread: true})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(ExitCode(err))
