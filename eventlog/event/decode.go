@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"time"
+	"unicode/utf8"
 )
 
 // ErrRecord says that bytes are not the canonical record of any event. In a
@@ -13,7 +14,8 @@ import (
 var ErrRecord = errors.New("not a canonical record")
 
 // Decode reads a record and refuses everything that Encode would not have
-// written: what it accepts is encoded again and compared byte for byte. An
+// written, because a fact has one record alone: a longer form of a length or a
+// number, unsorted keys, text that is not UTF-8, an id spelled out as text. An
 // unknown type is no error here. The draft's texts share one copy of the record.
 func Decode(record []byte) (Draft, error) {
 	r := reader{rest: string(record)}
@@ -24,27 +26,7 @@ func Decode(record []byte) (Draft, error) {
 	if r.err != nil {
 		return Draft{}, fmt.Errorf("%w: %w", ErrRecord, r.err)
 	}
-	if err := sameRecord(record, &d); err != nil {
-		return Draft{}, err
-	}
 	return d, nil
-}
-
-// sameRecord holds the rule that a fact has one record alone: a longer form of
-// a length, unsorted keys or an id spelled out as text end here.
-func sameRecord(record []byte, d *Draft) error {
-	w := writers.Get().(*writer)
-	defer w.release()
-	w.buf = w.scratch[:0]
-	w.draft(d)
-	w.keepScratch()
-	if w.err != nil {
-		return fmt.Errorf("%w: %w", ErrRecord, w.err)
-	}
-	if string(w.buf) != string(record) {
-		return fmt.Errorf("%w: not in its canonical form", ErrRecord)
-	}
-	return nil
 }
 
 // A reader takes MessagePack values off the front of rest. After the first
@@ -62,14 +44,16 @@ func (r *reader) fail(format string, args ...any) {
 }
 
 func (r *reader) draft() (d Draft) {
-	if n := r.length(r.head(), arrays); n != recordItems {
+	if n := r.length(r.head(), &arrays); n != recordItems {
 		r.fail("an array of %d items, not %d", n, recordItems)
 	}
 	if v := r.int(); v != RecordVersion {
 		r.fail("record version %d is not known", v)
 	}
 	d.ID = r.id()
-	d.Type = Type(r.text())
+	if d.Type = Type(r.text()); d.Type == "" {
+		r.fail("the type is empty")
+	}
 	version := r.int()
 	if version < 1 || version > math.MaxUint16 {
 		r.fail("type version %d is out of range", version)
@@ -77,41 +61,61 @@ func (r *reader) draft() (d Draft) {
 	d.TypeVersion = uint16(version)
 	d.Time = time.Unix(0, r.int()).UTC()
 	r.context(&d.Context)
-	d.Payload = r.fields(r.length(r.head(), maps), 2)
+	d.Payload = r.fields(r.length(r.head(), &maps), 2)
 	return d
 }
 
 func (r *reader) context(c *Context) {
-	for n := r.length(r.head(), maps); n > 0 && r.err == nil; n-- {
+	last := int64(0)
+	for n := r.length(r.head(), &maps); n > 0 && r.err == nil; n-- {
 		key := r.int()
-		if key < 1 || key > contextFields {
-			r.fail("context key %d is not known", key)
+		if key <= last || key > contextFields {
+			r.fail("context key %d is not known, or not after %d", key, last)
 			return
 		}
-		field := c.at(int(key))
-		head := r.head()
-		if prefix := contextPrefixes[key]; prefix != "" && bins.has(head) {
-			*field = prefixed(prefix, r.idBody(head))
-		} else {
-			*field = r.take(r.length(head, strs))
-		}
-		if *field == "" {
-			r.fail("context key %d is empty", key)
+		last = key
+		*c.at(int(key)) = r.contextValue(contextPrefixes[key])
+	}
+}
+
+// contextValue reads a text, or an id with this prefix that was kept as its 16
+// bytes; "" is no prefix.
+func (r *reader) contextValue(prefix string) string {
+	head := r.head()
+	if prefix != "" && bins.has(head) {
+		return prefixed(prefix, r.idBody(head))
+	}
+	s := r.textBody(head)
+	if s == "" {
+		r.fail("a context value is empty")
+	}
+	if prefix != "" {
+		if _, isID := parsePrefixed(prefix, s); isID {
+			r.fail("id %s is spelled out", s)
 		}
 	}
+	return s
 }
 
 func (r *reader) id() ID { return r.idBody(r.head()) }
 
 func (r *reader) idBody(head byte) (id ID) {
-	if n := r.length(head, bins); n != len(id) {
+	if n := r.length(head, &bins); n != len(id) {
 		r.fail("an id of %d bytes", n)
 	}
 	copy(id[:], r.take(len(id)))
 	return id
 }
 
-func (r *reader) text() string { return r.take(r.length(r.head(), strs)) }
+func (r *reader) text() string { return r.textBody(r.head()) }
+
+func (r *reader) textBody(head byte) string {
+	s := r.take(r.length(head, &strs))
+	if !utf8.ValidString(s) {
+		r.fail("text is not valid UTF-8")
+	}
+	return s
+}
 
 func (r *reader) int() int64 { return r.intBody(r.head()) }
 
@@ -155,9 +159,18 @@ func (f *family) has(head byte) bool {
 	return head != headNever && head != 0 && (head&f.shortMask == f.short || head == f.long1 || head == f.long2 || head == f.long4)
 }
 
-// length reads the length of a value whose first byte is head. It is never
-// more than the bytes that are left, so nothing can be asked for that is not there.
-func (r *reader) length(head byte, f family) int {
+// shortEnd is the first length that the short form does not hold.
+func (f *family) shortEnd() uint64 {
+	if f.short == headNever {
+		return 0
+	}
+	return uint64(^f.shortMask) + 1
+}
+
+// length reads the length of a value whose first byte is head, in the shortest
+// form there is. It is never more than the bytes that are left, so nothing can
+// be asked for that is not there.
+func (r *reader) length(head byte, f *family) int {
 	if r.err != nil {
 		return 0
 	}
@@ -165,14 +178,20 @@ func (r *reader) length(head byte, f family) int {
 		r.fail("byte %#02x where %s was expected", head, f.name)
 		return 0
 	}
-	n := uint64(head &^ f.shortMask)
+	n, least := uint64(head&^f.shortMask), uint64(0)
 	switch head {
 	case f.long1:
-		n = r.uint(1)
+		n, least = r.uint(1), f.shortEnd()
 	case f.long2:
-		n = r.uint(2)
+		if n, least = r.uint(2), f.shortEnd(); f.long1 != 0 {
+			least = math.MaxUint8 + 1
+		}
 	case f.long4:
-		n = r.uint(4)
+		n, least = r.uint(4), math.MaxUint16+1
+	}
+	if n < least {
+		r.fail("%s of length %d in a longer form", f.name, n)
+		return 0
 	}
 	if n > uint64(len(r.rest)) {
 		r.fail("%s of length %d, %d bytes left", f.name, n, len(r.rest))
@@ -192,6 +211,7 @@ func isInt(head byte) bool {
 	return head < 0x80 || head >= 0xe0 || head >= 0xcc && head <= 0xd3
 }
 
+// intBody reads a whole number in the shortest form there is.
 func (r *reader) intBody(head byte) int64 {
 	switch {
 	case r.err != nil:
@@ -199,18 +219,37 @@ func (r *reader) intBody(head byte) int64 {
 	case head < 0x80 || head >= 0xe0:
 		return int64(int8(head))
 	case head >= 0xcc && head <= 0xcf:
-		n := r.uint(1 << (head - 0xcc))
-		if n > math.MaxInt64 {
-			r.fail("integer %d is out of range", n)
-		}
-		return int64(n)
+		return r.unsigned(head - 0xcc)
 	case head >= 0xd0 && head <= 0xd3:
-		size := 1 << (head - 0xd0)
-		shift := 64 - 8*size
-		return int64(r.uint(size)<<shift) >> shift
+		return r.negative(head - 0xd0)
 	}
 	r.fail("byte %#02x where an integer was expected", head)
 	return 0
+}
+
+// leastUnsigned are the least numbers that need a form of 1, 2, 4 and 8 bytes,
+// and mostNegative the greatest of those below zero.
+var (
+	leastUnsigned = [...]uint64{math.MaxInt8 + 1, math.MaxUint8 + 1, math.MaxUint16 + 1, math.MaxUint32 + 1}
+	mostNegative  = [...]int64{-0x21, math.MinInt8 - 1, math.MinInt16 - 1, math.MinInt32 - 1}
+)
+
+func (r *reader) unsigned(form byte) int64 {
+	n := r.uint(1 << form)
+	if r.err == nil && (n < leastUnsigned[form] || n > math.MaxInt64) {
+		r.fail("integer %d is out of range, or in a longer form", n)
+	}
+	return int64(n)
+}
+
+func (r *reader) negative(form byte) int64 {
+	size := 1 << form
+	shift := 64 - 8*size
+	n := int64(r.uint(size)<<shift) >> shift
+	if r.err == nil && n > mostNegative[form] {
+		r.fail("integer %d in a longer form", n)
+	}
+	return n
 }
 
 // roomAhead bounds what is allocated on the word of a length alone: nested
@@ -224,6 +263,10 @@ func (r *reader) fields(n, depth int) Payload {
 	p := make(Payload, 0, min(n, roomAhead))
 	for ; n > 0 && r.err == nil; n-- {
 		key := r.text()
+		if i := len(p); i > 0 && p[i-1].Key >= key {
+			r.fail("key %q does not come after %q", key, p[i-1].Key)
+			break
+		}
 		p = append(p, Field{Key: key, Value: r.value(depth)})
 	}
 	return p
@@ -256,13 +299,13 @@ func (r *reader) value(depth int) Value {
 	case isInt(head):
 		return Int(r.intBody(head))
 	case strs.has(head):
-		return String(r.take(r.length(head, strs)))
+		return String(r.textBody(head))
 	case bins.has(head):
-		return Value{kind: KindBytes, text: r.take(r.length(head, bins))}
+		return Value{kind: KindBytes, text: r.take(r.length(head, &bins))}
 	case arrays.has(head):
-		return Value{kind: KindList, kids: r.items(r.length(head, arrays), depth+1)}
+		return Value{kind: KindList, kids: r.items(r.length(head, &arrays), depth+1)}
 	case maps.has(head):
-		return Value{kind: KindMap, kids: r.fields(r.length(head, maps), depth+1)}
+		return Value{kind: KindMap, kids: r.fields(r.length(head, &maps), depth+1)}
 	}
 	r.fail("byte %#02x has no place in a record", head)
 	return Value{}
