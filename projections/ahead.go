@@ -22,9 +22,10 @@ type chunk struct {
 type events = iter.Seq2[event.Envelope, error]
 
 // readAhead reads a log in a goroutine that ends with the log, an error or ctx;
-// it closes the channel then.
-func readAhead(ctx context.Context, log events) <-chan chunk {
-	chunks := make(chan chunk, chunksAhead)
+// it closes the channel then. Whoever is done with a chunk may give its events to
+// used, for others to be put in their place.
+func readAhead(ctx context.Context, log events) (chunks chan chunk, used chan []event.Envelope) {
+	chunks, used = make(chan chunk, chunksAhead), make(chan []event.Envelope, chunksAhead)
 	go func() {
 		defer close(chunks)
 		send := func(c chunk) bool {
@@ -49,9 +50,19 @@ func readAhead(ctx context.Context, log events) <-chan chunk {
 			if !send(chunk{events: events}) {
 				return
 			}
-			events = make([]event.Envelope, 0, chunkEvents)
+			events = room(used)
 		}
 		send(chunk{events: events})
 	}()
-	return chunks
+	return chunks, used
+}
+
+// room gives an empty chunk, of those that are used where there is one.
+func room(used <-chan []event.Envelope) []event.Envelope {
+	select {
+	case events := <-used:
+		return events[:0]
+	default:
+		return make([]event.Envelope, 0, chunkEvents)
+	}
 }

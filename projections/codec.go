@@ -29,6 +29,17 @@ func marshal(dst []byte, r record) []byte {
 	return c.buf
 }
 
+// A keepable record may stay a record until its batch is written, because
+// events that change it often follow each other.
+type keepable interface {
+	record
+	// become makes the record the same as another of its type, without sharing
+	// anything that would be changed.
+	become(record)
+	// room is how many bytes it takes, or more.
+	room() int
+}
+
 func unmarshal(b []byte, r record) error {
 	c := codec{reading: true, buf: b}
 	r.walk(&c)
@@ -94,8 +105,9 @@ func (c *codec) flag(b *bool) {
 	if *b {
 		n = 1
 	}
-	number(c, &n)
-	*b = n == 1
+	if number(c, &n); c.reading {
+		*b = n == 1
+	}
 }
 
 // bound keeps an optional limit as its number and 1; 0 is none.
@@ -216,6 +228,20 @@ func (e *Execution) walk(c *codec) {
 	number(c, &e.RowCount)
 	number(c, &e.DurationUS)
 	texts(c, &e.Step, &e.Cause, &e.AgentID, &e.Project)
+}
+
+func (e *Execution) become(other record) {
+	*e = *other.(*Execution)
+	e.Events = slices.Clip(e.Events)
+}
+
+func (e *Execution) room() int {
+	n := 512 + 10*len(e.Events)
+	for _, s := range []string{e.ID, e.RequestID, e.ApprovalID, e.Actor, e.App, e.Tenant, e.Env, e.SessionID, e.Operation, e.Fingerprint, e.PolicyVersion,
+		e.BlockID, e.Upstream.Host, e.Upstream.Role, e.CommandTag, e.Basis, e.Step, e.Cause, e.AgentID, e.Project} {
+		n += len(s)
+	}
+	return n
 }
 
 func (p *PolicyVersion) walk(c *codec) {

@@ -9,8 +9,9 @@ type overlay map[string]change
 
 // A change is the last one of a key.
 type change struct {
-	value []byte // nil = deleted
-	born  bool   // there was no such key before the batch
+	value []byte   // nil = deleted, where kept is nil too
+	kept  keepable // instead of value
+	born  bool     // there was no such key before the batch
 }
 
 // keep gives a key a value that later events of the batch may change; it takes
@@ -20,25 +21,22 @@ func (t *tx) keep(key, value []byte) {
 		value = []byte{}
 	}
 	t.size += len(key) + len(value)
-	t.change(key, value)
+	t.change(key, value, nil)
 }
 
 // delete takes a key back.
 func (t *tx) delete(key []byte) {
 	t.size += len(key)
-	t.change(key, nil)
+	t.change(key, nil, nil)
 }
 
-func (t *tx) change(key, value []byte) {
+func (t *tx) change(key, value []byte, kept keepable) {
 	c, ok := t.changes[string(key)]
-	if !ok {
-		c.born = t.unheard(key)
+	if !ok && t.known != nil {
+		c.born = t.known.add(key)
 	}
-	c.value = value
+	c.value, c.kept = value, kept
 	t.changes[string(key)] = c
-	if t.known != nil {
-		t.known.add(key)
-	}
 }
 
 // unheard reports whether the store is sure not to have the key.
@@ -48,19 +46,23 @@ func (t *tx) unheard(key []byte) bool {
 
 // written gives what this batch, or the one before it that may still be on its
 // way to the store, made of a key.
-func (t *tx) written(key []byte) (value []byte, ok bool) {
-	c, ok := t.changes[string(key)]
+func (t *tx) written(key []byte) (c change, ok bool) {
+	c, ok = t.changes[string(key)]
 	if !ok && t.before != nil {
 		c, ok = t.before.changes[string(key)]
 	}
-	return c.value, ok
+	return c, ok
 }
 
 // write puts the changes into the batch, in any order: Pebble sorts, and keys
 // do not repeat. A key that came and went within the batch is none.
 func (o overlay) write(t *tx) {
+	var room []byte
 	for key, c := range o {
 		switch {
+		case c.kept != nil:
+			room = marshal(room[:0], c.kept)
+			t.set([]byte(key), room)
 		case c.value != nil:
 			t.set([]byte(key), c.value)
 		case !c.born:
@@ -95,12 +97,16 @@ func (r *register) place(key []byte) (block *[8]uint64, bits uint64) {
 	return &r.blocks[h%uint64(len(r.blocks))], h >> 28
 }
 
-func (r *register) add(key []byte) {
+// add takes a key, and tells whether it is sure to be new.
+func (r *register) add(key []byte) (fresh bool) {
 	block, bits := r.place(key)
 	for range 4 {
-		block[bits>>6&7] |= 1 << (bits & 63)
+		word, bit := &block[bits>>6&7], uint64(1)<<(bits&63)
+		fresh = fresh || *word&bit == 0
+		*word |= bit
 		bits >>= 9
 	}
+	return fresh
 }
 
 func (r *register) mayHave(key []byte) bool {

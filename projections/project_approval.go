@@ -27,8 +27,11 @@ func approvalCreated(t *tx, e *event.Envelope, p *event.ApprovalCreated) {
 // approval hands an approval to change and writes it back. One that was purged
 // stays away: what is purged can't come back by a late event.
 func (t *tx) approval(id string, change func(*Approval)) {
+	if id == "" {
+		return
+	}
 	var a Approval
-	if id == "" || !t.get(approvalKey(id), &a) {
+	if !t.get(approvalKey(id), &a) {
 		return
 	}
 	before := a.State

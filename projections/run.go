@@ -96,7 +96,7 @@ type replay struct {
 // is on its way to the store while the next one is folded.
 func (r *replay) run(ctx context.Context, what string, from func(context.Context) events) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	ahead := readAhead(ctx, from(ctx))
+	ahead, used := readAhead(ctx, from(ctx))
 	defer func() {
 		cancel()
 		for range ahead { // until the reader has gone
@@ -111,6 +111,10 @@ func (r *replay) run(ctx context.Context, what string, from func(context.Context
 			if err := r.take(&c.events[i]); err != nil {
 				return err
 			}
+		}
+		select {
+		case used <- c.events: // nothing that was folded points into it
+		default:
 		}
 	}
 	if err := ctx.Err(); err != nil { // the reader may have gone without a word
@@ -333,5 +337,5 @@ func (s *Store) write(t *tx) error {
 		s.seq.Store(t.applied.Seq)
 		s.waiters.wake(t.applied.Seq)
 	}
-	return nil
+	return t.batch.Close() // its memory serves the next one
 }

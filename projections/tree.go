@@ -66,11 +66,11 @@ func (t *tx) growTree() {
 }
 
 func (t *tx) writeTile(no uint32) {
-	value := make([]byte, 0, 32*len(t.growth.tail))
+	op := t.place(tileKey(no), 32*len(t.growth.tail))
 	for i := range t.growth.tail {
-		value = append(value, t.growth.tail[i][:]...)
+		copy(op.Value[32*i:], t.growth.tail[i][:])
 	}
-	t.set(tileKey(no), value)
+	t.finish(op)
 	t.growth.tail = nil
 }
 

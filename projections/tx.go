@@ -81,10 +81,13 @@ func (t *tx) get(key []byte, r record) bool {
 	if t.err != nil {
 		return false
 	}
-	b, ok := t.written(key)
+	c, ok := t.written(key)
 	switch {
+	case ok && c.kept != nil:
+		r.(keepable).become(c.kept)
+		return true
 	case ok:
-		return b != nil && t.decode(key, b, r)
+		return c.value != nil && t.decode(key, c.value, r)
 	case t.unheard(key):
 		return false
 	}
@@ -111,17 +114,30 @@ func (t *tx) decode(key, b []byte, r record) bool {
 	return true
 }
 
+// put gives a key a record, which the caller leaves as it is from now on.
 func (t *tx) put(key []byte, r record) {
-	t.keep(key, marshal(make([]byte, 0, 512), r))
+	k, ok := r.(keepable)
+	if !ok {
+		t.keep(key, marshal(make([]byte, 0, 512), r))
+		return
+	}
+	t.size += len(key) + k.room()
+	t.change(key, nil, k)
 }
 
 // set writes a key that stays as it is for the rest of the batch.
 func (t *tx) set(key, value []byte) {
-	op := t.batch.SetDeferred(1+len(key), len(value))
-	op.Key[0] = t.space.id
-	copy(op.Key[1:], key)
+	op := t.place(key, len(value))
 	copy(op.Value, value)
 	t.finish(op)
+}
+
+// place makes room for a value of size bytes; finish follows when they are there.
+func (t *tx) place(key []byte, size int) *pebble.DeferredBatchOp {
+	op := t.batch.SetDeferred(1+len(key), size)
+	op.Key[0] = t.space.id
+	copy(op.Key[1:], key)
+	return op
 }
 
 func (t *tx) unset(key []byte) {
