@@ -34,6 +34,9 @@ type RecordDecision struct {
 	UseApproval string
 	// OpenSession binds the session in the request's context to its identity.
 	OpenSession *event.SessionOpened
+	// Ahead are statements of session control that the gate answered on the same
+	// connection before this one: their evidence was kept for this append.
+	Ahead []Answered
 	// Idempotency binds the dispatch to the client's key. A zero ExpiresAt is
 	// KeyLifetime from now.
 	Idempotency *event.Idempotency
@@ -45,6 +48,17 @@ type RecordDecision struct {
 	Keys  []string
 	// ExecutionID names the execution; one is made when it is empty.
 	ExecutionID string
+}
+
+// Answered is a statement that the gate carried out itself, without an execution.
+type Answered struct {
+	Request  Request
+	Decision Decision
+}
+
+func (a *Answered) drafts(now time.Time, engine uint64) []event.Draft {
+	r := RecordDecision{Request: a.Request, Decision: a.Decision}
+	return []event.Draft{a.Request.received(now, &a.Decision), r.decided(now, a.Request.context(&a.Decision), engine)}
 }
 
 // NewApproval is what an operator will be shown. The decision gives rule,
@@ -176,6 +190,9 @@ func decideRecord(r *RecordDecision, facts decisionFacts, defaultTTL time.Durati
 	shared.ExecutionID = recorded.ExecutionID
 
 	drafts := make([]event.Draft, 0, r.events()+len(facts.extra))
+	for i := range r.Ahead {
+		drafts = append(drafts, r.Ahead[i].drafts(now, facts.engine)...)
+	}
 	drafts = append(drafts, r.Request.received(now, &r.Decision), r.decided(now, shared, facts.engine))
 	if r.Emergency != nil {
 		drafts = append(drafts, event.New(now, shared, r.Emergency))
@@ -203,7 +220,7 @@ func decideRecord(r *RecordDecision, facts decisionFacts, defaultTTL time.Durati
 
 // events is how many there will be at most.
 func (r *RecordDecision) events() int {
-	n := 2
+	n := 2 + 2*len(r.Ahead)
 	if r.Emergency != nil {
 		n++
 	}
@@ -323,7 +340,7 @@ func (c *Commands) RecordRejection(ctx context.Context, r *Rejection) error {
 	shared.ErrorCode, shared.ReasonCode, shared.Operation = string(r.ErrorCode), r.ReasonCode, r.Operation
 	draft := event.New(c.now(), shared, &event.QueryRejected{SQLDigest: r.Request.SQLDigest, SQLBytes: r.Request.SQLBytes,
 		Limit: r.Limit, Position: r.Position, Principal: r.Request.Principal, ExecutionProfile: r.Request.Profile,
-		CredentialIDs: r.Request.CredentialIDs})
+		CredentialIDs: r.Request.CredentialIDs, WireSession: r.Request.WireSession})
 	_, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{draft}})
 	return err
 }

@@ -20,6 +20,7 @@ type Request struct {
 	At                                  time.Time // when it came in
 	AgentID, Project                    string    // of the agent whose token came with it; "" = none
 	CredentialIDs                       []string
+	WireSession                         string // the connection of the wire listener; "" = POST /query
 }
 
 // A Decision is what the policy decided and everything that explains it.
@@ -55,7 +56,7 @@ func (r *Request) received(now time.Time, d *Decision) event.Draft {
 	}
 	return event.New(now, ctx, &event.RequestReceived{SQLDigest: r.SQLDigest, SQLBytes: r.SQLBytes, SQLText: r.SQLText,
 		ExecutionProfile: profile, IdempotencyKey: r.IdempotencyKey, RequestDigest: r.RequestDigest, Principal: r.Principal,
-		CredentialIDs: r.CredentialIDs})
+		CredentialIDs: r.CredentialIDs, WireSession: r.WireSession})
 }
 
 // defaultProfile is the execution profile that evidence leaves out.

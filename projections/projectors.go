@@ -30,6 +30,9 @@ var projectors = map[event.Type]projector{
 	event.TypeEmergencyBypass:         indexed,
 	event.TypeSessionOpened:           indexed,
 	event.TypeSessionClosed:           indexed,
+	event.TypeCancelReceived:          indexed,
+	event.TypeCancelForwarded:         indexed,
+	event.TypeCancelRejected:          indexed,
 	event.TypeReadFenceViolation:      {1, fold(readFenceViolation)},
 
 	event.TypePolicyLoaded:            {1, fold(policyLoaded)},

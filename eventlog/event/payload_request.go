@@ -19,6 +19,7 @@ type RequestReceived struct {
 	RequestDigest    [32]byte // SHA-256 over text and context: what an approval or key is bound to
 	Principal        string   // the verified identity; "" = none
 	CredentialIDs    []string // of the agent's token; none = the request had none
+	WireSession      string   // the connection of the wire listener that it came on; "" = POST /query
 }
 
 func (*RequestReceived) EventType() Type         { return TypeRequestReceived }
@@ -34,6 +35,7 @@ func (p *RequestReceived) form(f *form) {
 	num(f, "sql_bytes", &p.SQLBytes, need)
 	f.hash("sql_digest", &p.SQLDigest, need)
 	f.str("sql_text", &p.SQLText, may)
+	f.str("wire_session", &p.WireSession, may)
 }
 
 // QueryRejected is a request that was refused before a decision; the context's
@@ -46,6 +48,7 @@ type QueryRejected struct {
 	Principal        string
 	ExecutionProfile string
 	CredentialIDs    []string // of the agent's token; none = the request had none
+	WireSession      string   // as in RequestReceived
 }
 
 func (*QueryRejected) EventType() Type         { return TypeQueryRejected }
@@ -60,6 +63,7 @@ func (p *QueryRejected) form(f *form) {
 	f.str("principal", &p.Principal, may)
 	num(f, "sql_bytes", &p.SQLBytes, may)
 	f.hash("sql_digest", &p.SQLDigest, may)
+	f.str("wire_session", &p.WireSession, may)
 }
 
 // DecisionRecorded holds all that the decision read and all it found, so that

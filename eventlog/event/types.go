@@ -73,6 +73,10 @@ var specs = []Spec{
 	{TypeSessionOpened, 1, func() Typed { return new(SessionOpened) }},
 	{TypeSessionClosed, 1, func() Typed { return new(SessionClosed) }},
 
+	{TypeCancelReceived, 1, func() Typed { return new(CancelReceived) }},
+	{TypeCancelForwarded, 1, func() Typed { return new(CancelForwarded) }},
+	{TypeCancelRejected, 1, func() Typed { return new(CancelRejected) }},
+
 	{TypeAgentRegistered, 1, func() Typed { return new(AgentRegistered) }},
 	{TypeAgentUpdated, 1, func() Typed { return new(AgentUpdated) }},
 	{TypeAgentDeactivated, 1, func() Typed { return new(AgentDeactivated) }},

@@ -157,6 +157,7 @@ var eventWords = map[string]string{
 	"oversized_request": "Request too large", "operator_auth_failed": "Wrong operator token", "audit_corruption_detected": "Evidence is damaged",
 	"emergency_bypass": "Emergency bypass", "read_fence_violation": "A read tried to write", "checkpoint_signed": "Checkpoint signed",
 	"session_opened": "Session opened", "session_closed": "Session closed",
+	"GATE_CANCEL_REQUEST_RECEIVED": "Cancel request received", "GATE_CANCEL_FORWARDED_TO_BACKEND": "Cancel request forwarded", "GATE_CANCEL_REJECTED": "Cancel request rejected",
 	"agent_registered": "Agent registered", "agent_updated": "Agent changed", "agent_deactivated": "Agent deactivated",
 	"agent_token_issued": "Agent token issued", "agent_token_revoked": "Agent token revoked", "agent_policy_created": "Agent rules made",
 	"agent_policy_updated": "Agent rules changed", "agent_policy_applied": "Agent rules applied", "agent_policy_detached": "Agent rules detached",

@@ -1,0 +1,60 @@
+package event
+
+// Types of a CancelRequest at the wire listener (spec/gate.md part 6). The
+// connection that it is for stands in the payload, its claims in the context
+// where the key was known; a forwarded one has the execution there too.
+const (
+	TypeCancelReceived  Type = "GATE_CANCEL_REQUEST_RECEIVED"
+	TypeCancelForwarded Type = "GATE_CANCEL_FORWARDED_TO_BACKEND"
+	TypeCancelRejected  Type = "GATE_CANCEL_REJECTED"
+)
+
+// CancelReceived is written before anything is done about a CancelRequest.
+type CancelReceived struct {
+	Client      string // the address that sent it
+	WireSession string // "" = nobody has the key
+}
+
+func (*CancelReceived) EventType() Type         { return TypeCancelReceived }
+func (p *CancelReceived) Fields() Payload       { return write(2, p.form) }
+func (p *CancelReceived) Parse(l Payload) error { return read(l, p.form) }
+
+func (p *CancelReceived) form(f *form) {
+	f.str("client", &p.Client, need)
+	f.str("wire_session", &p.WireSession, may)
+}
+
+// CancelForwarded says that the database was asked to end the execution.
+type CancelForwarded struct {
+	Client      string
+	WireSession string
+}
+
+func (*CancelForwarded) EventType() Type         { return TypeCancelForwarded }
+func (p *CancelForwarded) Fields() Payload       { return write(2, p.form) }
+func (p *CancelForwarded) Parse(l Payload) error { return read(l, p.form) }
+
+func (p *CancelForwarded) form(f *form) {
+	f.str("client", &p.Client, need)
+	f.str("wire_session", &p.WireSession, need)
+}
+
+// CancelRejected says that a CancelRequest went nowhere, and why. Under a flood
+// one event stands for many.
+type CancelRejected struct {
+	Cause       string // as the context's reason_code
+	Client      string
+	Count       int // how many it stands for
+	WireSession string
+}
+
+func (*CancelRejected) EventType() Type         { return TypeCancelRejected }
+func (p *CancelRejected) Fields() Payload       { return write(4, p.form) }
+func (p *CancelRejected) Parse(l Payload) error { return read(l, p.form) }
+
+func (p *CancelRejected) form(f *form) {
+	f.str("cause", &p.Cause, need)
+	f.str("client", &p.Client, need)
+	num(f, "count", &p.Count, need)
+	f.str("wire_session", &p.WireSession, may)
+}
