@@ -61,7 +61,7 @@ func (a *Alone) open(ctx context.Context) *fault.Fault {
 	if a.lease.drift != "" {
 		return driftFault(a.lease.drift)
 	}
-	settings := a.lease.settings(a.opts.Limits, a.opts.Trace)
+	settings := a.lease.settings(a.opts.Limits, a.opts.Trace, a.opts.Settings)
 	if len(settings) > 0 {
 		if refused, err := a.lease.exchange(ctx, deadline, set("SESSION", settings)); err != nil || refused != nil {
 			return beginFault(refused, err)

@@ -22,7 +22,14 @@ type Statement struct {
 	ParamFormats  []int16  // 0 text, 1 binary; none: all text
 	ResultFormats []int16  // the same for columns; a Rows sink needs text
 	Trace         string   // trace id and span id of a read's caller, shown as a part of application_name; "" = none
+	Settings      Settings // of a read's caller; what differs from the pins
 }
+
+// Settings are what a caller's session may set for its statements, by name:
+// TimeZone and lock_timeout (milliseconds), and no other. They hold for one
+// statement. The caller of this package has checked them: Setting tells whether
+// the server takes a value.
+type Settings map[string]string
 
 // Limits bound one execution. Zero values take the configured limit, and none
 // can be above it.
@@ -307,12 +314,17 @@ func (db *DB) deadline(lim Limits) time.Time {
 }
 
 // settings are what differs from the pins for these limits.
-func (l *lease) settings(lim Limits, trace string) map[string]string {
+func (l *lease) settings(lim Limits, trace string, own Settings) map[string]string {
 	name := tracedName(l.kind, trace)
-	if name == "" && lim.Timeout == l.pool.cfg.QueryTimeout {
+	if name == "" && lim.Timeout == l.pool.cfg.QueryTimeout && len(own) == 0 {
 		return nil
 	}
 	s := map[string]string{}
+	for _, setting := range ownSettings {
+		if v, ok := own[setting]; ok {
+			s[setting] = v
+		}
+	}
 	if name != "" {
 		s["application_name"] = name
 	}
@@ -329,13 +341,19 @@ func (l *lease) settings(lim Limits, trace string) map[string]string {
 // set are the commands that apply settings, for the transaction or the session.
 func set(scope string, settings map[string]string) []*command {
 	var cmds []*command
-	for _, name := range []string{"statement_timeout", "transaction_timeout", "application_name"} {
+	for _, name := range settable {
 		if v, ok := settings[name]; ok {
-			cmds = append(cmds, own("SET "+scope+" "+name+" = '"+v+"'")) // digits, or what tracedName let pass
+			cmds = append(cmds, own("SET "+scope+" "+name+" = '"+strings.ReplaceAll(v, "'", "''")+"'")) // standard_conforming_strings is pinned
 		}
 	}
 	return cmds
 }
+
+// ownSettings are the names of Settings; settable are all that the gate sets.
+var (
+	ownSettings = []string{"TimeZone", "lock_timeout"}
+	settable    = append([]string{"statement_timeout", "transaction_timeout", "idle_in_transaction_session_timeout", "application_name"}, ownSettings...)
+)
 
 // tracedName is the application_name under which the database shows, in its
 // views and logs, a statement whose caller has a trace: for its transaction alone,

@@ -25,6 +25,11 @@
 // No statement is ever sent twice. Only W1, which holds nothing of the client's,
 // is tried on a second connection.
 //
+// Several statements of one client share a transaction in a Block. Nothing of
+// them is promised before its Commit, and each write in it has evidence of its
+// own, made durable between DispatchWrite and Write. A safe read in a block runs
+// behind a savepoint under which the transaction is read-only.
+//
 // # What a session is
 //
 // All that gives a text its meaning (string syntax, search_path, time zone, ...)
@@ -57,6 +62,16 @@
 //	(*Alone) Dispatch() Dispatch
 //	(*Alone) Exec(ctx, Statement, Sink) (Result, error)
 //	(*Alone) Close()
+//	(*DB) BeginBlock(ctx, BlockOptions) (*Block, error)
+//	(*Block) DispatchRead(BeginOptions) (Dispatch, error)
+//	(*Block) DispatchWrite(ctx, BeginOptions) (Dispatch, error)
+//	(*Block) Read(ctx, BeginOptions, Statement, Sink) (Result, error)
+//	(*Block) Write(ctx, Statement, last, Sink) (Result, error)
+//	(*Block) Savepoint, Release, RollbackTo(ctx, name) error
+//	(*Block) Commit(ctx) (Result, error)
+//	(*Block) Rollback() (acknowledged bool)
+//	(*Block) Status() byte
+//	(*Block) Lost() bool
 //	(*DB) Cancel(ctx, executionID) bool
 //	(*DB) CancelAll(ctx) int
 //	(*DB) Close()

@@ -147,7 +147,7 @@ func (l *lease) release() {
 // begin marks the time in which a cancel has something to cancel.
 func (l *lease) begin() {
 	l.mu.Lock()
-	l.running = true
+	l.running, l.asked = true, false
 	l.mu.Unlock()
 }
 

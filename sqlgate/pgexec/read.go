@@ -50,7 +50,7 @@ func (db *DB) readOn(ctx context.Context, executionID string, st Statement, lim 
 	cmd := client(st, lim, sink)
 	rollback := own("ROLLBACK")
 	batch := segment{own("BEGIN READ ONLY")}
-	batch = append(batch, set("LOCAL", l.settings(lim, st.Trace))...)
+	batch = append(batch, set("LOCAL", l.settings(lim, st.Trace, st.Settings))...)
 	batch = append(batch, cmd, rollback)
 	r := db.run(ctx, l, executionID, db.deadline(lim), cmd, batch)
 	if r.refused != nil && r.err == nil {
@@ -60,14 +60,20 @@ func (db *DB) readOn(ctx context.Context, executionID string, st Statement, lim 
 	}
 	res, f, ok := db.outcomeOf(r, BasisReadOnly)
 	if !ok {
-		if r.refused != nil && r.refused.Code == "25006" && r.err == nil {
-			res.ReasonCode = ReasonReadFence
-			f = fault.New(fault.UnsafeReadShape, "The statement was taken for a read, but the database saw it write. Nothing was applied.").With("sqlstate", "25006").Because(r.refused)
-		}
+		res, f = fenced(r, res, f)
 		return r.stamp(res, l), f
 	}
 	res = Result{State: Success, CommandTag: cmd.tag, RowCount: cmd.rows, Basis: BasisReadRolledBack}
 	return r.stamp(res, l), nil
+}
+
+// fenced says of a read that the database refused as a write what that means.
+func fenced(r *ran, res Result, f error) (Result, error) {
+	if r.err != nil || r.refused == nil || r.refused.Code != "25006" {
+		return res, f
+	}
+	res.ReasonCode = ReasonReadFence
+	return res, fault.New(fault.UnsafeReadShape, "The statement was taken for a read, but the database saw it write. Nothing was applied.").With("sqlstate", "25006").Because(r.refused)
 }
 
 // leaseReader leases a reader; one that saw an error, or many statements, is

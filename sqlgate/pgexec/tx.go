@@ -17,6 +17,7 @@ type BeginOptions struct {
 	DDL         bool   // classes ddl, dcl and maintenance: the role for them
 	Limits      Limits
 	Trace       string // trace id and span id of the caller; "" = none
+	Settings    Settings
 }
 
 // A Dispatch is what execution_dispatched records about where a statement goes.
@@ -93,7 +94,7 @@ func (db *DB) beginOn(ctx context.Context, p *pool, opts BeginOptions) (*Tx, err
 // open is step W1.
 func (tx *Tx) open(ctx context.Context) error {
 	l, lim := tx.lease, tx.opts.Limits
-	settings := l.settings(lim, tx.opts.Trace)
+	settings := l.settings(lim, tx.opts.Trace, tx.opts.Settings)
 	id, shown := query(l.watch.beginSQL)
 	second := append(segment{own("BEGIN"), id}, set("LOCAL", settings)...)
 	var marker *command
@@ -194,7 +195,7 @@ func (tx *Tx) Exec(ctx context.Context, st Statement, sink Sink) (Result, error)
 	}
 	tx.result = Result{State: Success, CommandTag: cmd.tag, RowCount: rowCount(cmd)}
 	if lim.MaxRows != nil {
-		if f := tx.countRows(counted.text(0)); f != nil {
+		if f := tx.result.countRows(tx.counted, counted.text(0), *lim.MaxRows); f != nil {
 			return tx.fail(aborted(ReasonRowLimit, ""), f)
 		}
 	}
@@ -211,14 +212,14 @@ func rowCount(cmd *command) int64 {
 
 // countRows compares what changed with what the approval allows: the larger of
 // the tag's number and the growth of the server's counters.
-func (tx *Tx) countRows(after string) error {
+func (r *Result) countRows(before int64, after string, most int64) error {
 	total, err := strconv.ParseInt(after, 10, 64)
 	if err != nil {
 		return notCountableFault("no count")
 	}
-	changed := max(total-tx.counted, tx.result.RowCount)
-	tx.result.RowsChanged = &changed
-	if most := *tx.opts.Limits.MaxRows; changed > most {
+	changed := max(total-before, r.RowCount)
+	r.RowsChanged = &changed
+	if changed > most {
 		return fault.New(fault.RowLimitExceeded, "The statement changes %d rows, the approval allows %d. It was rolled back; change fewer rows, or ask for an approval of more.", changed, most).
 			With("max_rows", most).With("rows", changed)
 	}
@@ -262,35 +263,38 @@ func (tx *Tx) Commit(ctx context.Context) (Result, error) {
 		return Result{}, fault.New(fault.Internal, "There is no statement to commit.")
 	}
 	defer tx.end()
-	l := tx.lease
-	commit := own("COMMIT")
 	begun := time.Now()
-	refused, err := l.exchange(context.WithoutCancel(ctx), begun.Add(tx.db.cfg.CommitTimeout), segment{commit})
+	res, err := tx.db.commit(ctx, tx.lease, tx.result)
 	tx.ran.took += time.Since(begun)
 	if tx.opts.DDL {
 		tx.db.types.forget()
 	}
+	return tx.ran.stamp(res, tx.lease), err
+}
+
+// commit sends COMMIT on its own and says what its answer means. done is the
+// result of what is committed where the database says that it is.
+func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error) {
+	commit := own("COMMIT")
+	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(db.cfg.CommitTimeout), segment{commit})
 	switch {
 	case commit.tag == "COMMIT": // it stands, whatever became of the connection behind it
-		res := tx.result
-		res.Basis = BasisCommitAcknowledged
+		done.Basis = BasisCommitAcknowledged
 		if notReplicated(l.notices) {
-			res.Warnings = append(res.Warnings, WarningNotReplicated)
+			done.Warnings = append(done.Warnings, WarningNotReplicated)
 		}
-		return tx.ran.stamp(res, l), nil
+		return done, nil
 	case err != nil:
 		if !isTimeout(err) {
 			l.pool.lost()
 		}
 		res := Result{State: Unknown, Step: StepCommit, Cause: cause(err)}
-		return tx.ran.stamp(res.withServer(lastError(refused, err)), l), unknownFault("The database did not answer to COMMIT").Because(err)
+		return res.withServer(lastError(refused, err)), unknownFault("The database did not answer to COMMIT").Because(err)
 	case refused != nil:
-		res := aborted(ReasonDBError, BasisRollbackAcknowledged).withServer(refused)
-		return tx.ran.stamp(res, l), tx.db.cfg.refusedFault(refused)
+		return aborted(ReasonDBError, BasisRollbackAcknowledged).withServer(refused), db.cfg.refusedFault(refused)
 	}
-	res := aborted(ReasonRolledBack, BasisRollbackAcknowledged)
 	f := fault.New(fault.DBQueryFailed, "The database rolled the transaction back instead of committing it. Nothing was applied; look at what the statement calls before you send it again.").With("retryable", false)
-	return tx.ran.stamp(res, l), f
+	return aborted(ReasonRolledBack, BasisRollbackAcknowledged), f
 }
 
 func cause(err error) string {

@@ -1,0 +1,175 @@
+package pgexec
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"writegate/commands/fault"
+)
+
+// BlockOptions say how a transaction of several statements begins.
+type BlockOptions struct {
+	Isolation   string // as in BEGIN ISOLATION LEVEL, in small letters; "" = read committed, as pinned
+	ReadOnly    bool
+	Deferrable  bool
+	DDL         bool          // the role for classes ddl, dcl and maintenance; a block has one role
+	Timeout     time.Duration // how long it may last (from PostgreSQL 17 on the server sees to it too); 0 = as pinned
+	IdleTimeout time.Duration // how long it may wait for the next statement; 0 = as pinned
+}
+
+// A Block is one transaction of several statements on one writer connection. It
+// is used by one goroutine; what runs in it can be cancelled by DB.Cancel.
+//
+// After an error the block has failed, as in PostgreSQL: only RollbackTo and
+// Rollback go on. It has failed as well where only the gate saw the error (a cap,
+// a count), although the server would go on. One of Commit and Rollback must be
+// called, also after the connection was lost.
+type Block struct {
+	db    *DB
+	lease *lease
+	opts  BlockOptions
+
+	own       map[string]string // set for the whole transaction
+	xid       uint64            // 0: no write was dispatched yet
+	next      *BeginOptions     // of the write that was dispatched and not yet sent
+	counted   int64             // rows changed before it
+	settings  map[string]string // of the last write, for the checks that are deferred to the end
+	unchecked bool              // a write ran behind which deferred checks were not made yet
+	ddl       bool              // a statement of class ddl, dcl or maintenance ran
+
+	failed bool
+	lost   bool // the connection is gone; the server rolls back, or has
+	ended  bool
+}
+
+var errBlockLost = errors.New("the connection of the transaction was lost before")
+
+// isolations are the names that BEGIN takes.
+var isolations = []string{"", "read uncommitted", "read committed", "repeatable read", "serializable"}
+
+// beginSQL is our own text for a BEGIN, whatever the client wrote.
+func (o BlockOptions) beginSQL() string {
+	begin := "BEGIN"
+	if o.Isolation != "" {
+		begin += " ISOLATION LEVEL " + strings.ToUpper(o.Isolation)
+	}
+	if o.ReadOnly {
+		begin += " READ ONLY"
+	}
+	if o.Deferrable {
+		begin += " DEFERRABLE"
+	}
+	return begin
+}
+
+// BeginBlock leases a writer and opens the transaction: DISCARD ALL, a look at
+// the settings, BEGIN, in one round trip and with nothing of the client's. No
+// snapshot is taken yet and no transaction id. A connection that fails in it is
+// replaced once.
+func (db *DB) BeginBlock(ctx context.Context, opts BlockOptions) (*Block, error) {
+	if !slices.Contains(isolations, opts.Isolation) {
+		return nil, fault.New(fault.Internal, "The transaction's isolation level is not known.").With("isolation", opts.Isolation)
+	}
+	p := db.writer
+	if opts.DDL {
+		p = db.definer
+	}
+	const attempts = 2
+	for attempt := 1; ; attempt++ {
+		l, err := p.acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		b := &Block{db: db, lease: l, opts: opts}
+		f := b.open(ctx)
+		if f == nil {
+			return b, nil
+		}
+		l.rollback(time.Now().Add(rollbackWait))
+		if l.broken {
+			p.lost()
+		}
+		l.release()
+		if attempt == attempts || ctx.Err() != nil {
+			return nil, f
+		}
+	}
+}
+
+// open looks at the settings before BEGIN, so that the snapshot of a repeatable
+// transaction is that of its first statement.
+func (b *Block) open(ctx context.Context) *fault.Fault {
+	l := b.lease
+	b.own = b.timeouts()
+	look, shown := query(l.watch.watchSQL)
+	begin := append(segment{own(b.opts.beginSQL())}, set("LOCAL", b.own)...)
+	refused, err := l.exchange(ctx, time.Now().Add(b.db.cfg.ConnectTimeout), segment{own("DISCARD ALL")}, segment{look}, begin)
+	if err != nil || refused != nil {
+		return beginFault(refused, err)
+	}
+	if l.compare(shown.text(0)); l.drift != "" {
+		return driftFault(l.drift)
+	}
+	return nil
+}
+
+// timeouts are those of the whole transaction.
+func (b *Block) timeouts() map[string]string {
+	s := map[string]string{}
+	if b.opts.IdleTimeout > 0 {
+		s["idle_in_transaction_session_timeout"] = millis(b.opts.IdleTimeout)
+	}
+	if b.opts.Timeout > 0 && b.lease.major >= 17 {
+		s["transaction_timeout"] = millis(b.opts.Timeout)
+	}
+	return s
+}
+
+// Status is I after the block has ended, E after it has failed, else T.
+func (b *Block) Status() byte {
+	switch {
+	case b.ended:
+		return 'I'
+	case b.failed:
+		return 'E'
+	}
+	return 'T'
+}
+
+// Lost reports whether the connection is gone before COMMIT was sent: nothing
+// of the block can be applied, and only Rollback goes on.
+func (b *Block) Lost() bool { return b.lost }
+
+// end gives the connection back. What comes later finds a block that has ended.
+func (b *Block) end() {
+	if !b.ended && !b.lost {
+		b.lease.release()
+	}
+	b.ended = true
+}
+
+// broke notes that the conversation broke off.
+func (b *Block) broke() {
+	b.db.endOrphan(b.lease)
+	b.lose()
+}
+
+// lose gives the connection up at once: a client may take long to say ROLLBACK.
+func (b *Block) lose() {
+	b.failed, b.lost = true, true
+	b.lease.release()
+}
+
+// usable says whether the block goes on with a statement.
+func (b *Block) usable() error {
+	switch {
+	case b.lost:
+		return lostFault(nil, errBlockLost)
+	case b.ended || b.failed || b.next != nil:
+		return fault.New(fault.Internal, "The transaction takes no statement now.")
+	}
+	return nil
+}

@@ -1,0 +1,276 @@
+package pgexec
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"writegate/commands/fault"
+)
+
+// Write sends the statement for which DispatchWrite was called. last says that
+// the block ends behind it: the deferred checks then fail as part of it. It does
+// not heed the end of ctx. The Result of a failure is final: whatever becomes of
+// the block, nothing of the statement is applied. That of a success is final only
+// with the block's end; its Basis is that of Commit. In a Result that is Unknown
+// and not Settled the statement ended the transaction itself: then nothing is
+// known of the writes before it either.
+func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (Result, error) {
+	if b.lost || b.ended || b.next == nil {
+		return Result{}, fault.New(fault.Internal, "No write was dispatched in the transaction.")
+	}
+	l, o := b.lease, *b.next
+	b.next, b.settings = nil, b.each(o.Limits, o)
+	b.unchecked, b.ddl = true, b.ddl || o.DDL
+	cmd := client(st, o.Limits, sink)
+	batch := append(segment(set("LOCAL", b.settings)), cmd)
+	if last {
+		batch = append(batch, own("SET CONSTRAINTS ALL IMMEDIATE"))
+	}
+	batch = append(batch, b.unset(b.settings)...)
+	var counted *oneRow
+	if o.Limits.MaxRows != nil {
+		var count *command
+		count, counted = query(blockCountSQL)
+		batch = append(batch, count)
+	}
+	look, shown := query(l.watch.watchSQL)
+	batch = append(batch, look)
+	l.notices = nil
+	r := b.db.run(context.WithoutCancel(ctx), l, o.ExecutionID, b.db.deadline(o.Limits), cmd, batch)
+	if r.err == nil && l.txStatus == 'I' {
+		return b.lostTrack(r)
+	}
+	if res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent); !ok {
+		return b.fail(r, res, f)
+	}
+	b.unchecked = !last
+	if b.look(shown.text(0)); l.drift != "" {
+		return b.fail(r, aborted(ReasonSettingsDrift, ""), driftFault(l.drift))
+	}
+	res := Result{State: Success, CommandTag: cmd.tag, RowCount: rowCount(cmd)}
+	if counted != nil {
+		if f := res.countRows(b.counted, counted.text(1), *o.Limits.MaxRows); f != nil {
+			failed := aborted(ReasonRowLimit, "")
+			failed.RowsChanged = res.RowsChanged
+			return b.fail(r, failed, f)
+		}
+	}
+	if b.db.finishSink(ctx, sink) != nil {
+		return b.fail(r, aborted(ReasonResultTooLarge, ""), tooLargeFault())
+	}
+	return r.stamp(res, l), nil
+}
+
+// look compares the settings behind a statement with those before BEGIN, but for
+// what the block itself set: the next statement was judged under the pins.
+func (b *Block) look(shown string) {
+	l := b.lease
+	if shown != l.settled && l.drift == "" {
+		l.drift = l.watch.differenceBut(b.own, l.settled, shown)
+	}
+}
+
+// fail completes a result with how certain it is that nothing was applied. The
+// block goes on to ROLLBACK, or to ROLLBACK TO where the conversation is whole
+// and the settings are the pinned ones.
+func (b *Block) fail(r *ran, res Result, f error) (Result, error) {
+	b.failed = true
+	if res.Basis != BasisReadOnly {
+		basis := BasisCommitNeverSent
+		if r.err == nil && b.lease.txStatus == 'E' {
+			basis = BasisRollbackAcknowledged
+		}
+		if res.Settled != nil && res.Settled.Basis != BasisReadOnly {
+			res.Settled.Basis = basis
+		} else if res.Settled == nil {
+			res.Basis = basis
+		}
+	}
+	res = r.stamp(res, b.lease)
+	switch {
+	case r.err != nil:
+		b.broke()
+	case b.lease.drift != "":
+		b.lease.rollback(time.Now().Add(rollbackWait))
+		b.lose()
+	}
+	return res, f
+}
+
+// lostTrack answers a statement that ended the block's transaction.
+func (b *Block) lostTrack(r *ran) (Result, error) {
+	b.lease.broken = true
+	res := Result{State: Unknown, Step: StepStatement, Cause: CauseConnectionLost}
+	res = r.stamp(res.withServer(r.refused), b.lease)
+	b.lose()
+	return res, unknownFault("The statement ended its own transaction").Because(errEnded)
+}
+
+// readFence is the savepoint around a safe read. It may be called as one of the
+// client's: the inner one counts, and it is gone again before the next message.
+const readFence = "SAVEPOINT gate_fence"
+
+// Read runs a safe read in the block behind a fence of its own: a savepoint,
+// under which the transaction is read-only, and back, in one write. What a
+// function of a view did to the session is undone as well, so a READ ONLY block
+// has the savepoint too. The end of ctx cancels the read, and the block with it.
+func (b *Block) Read(ctx context.Context, o BeginOptions, st Statement, sink Sink) (Result, error) {
+	if err := b.usable(); err != nil {
+		return aborted(ReasonDBError, BasisReadOnly), err
+	}
+	l, lim := b.lease, b.db.bound(o.Limits)
+	cmd := client(st, lim, sink)
+	batch := segment{own(readFence)}
+	if !b.opts.ReadOnly {
+		batch = append(batch, own("SET LOCAL transaction_read_only = on"))
+	}
+	batch = append(batch, set("LOCAL", b.each(lim, o))...)
+	batch = append(batch, cmd, own("ROLLBACK TO "+readFence), own("RELEASE "+readFence))
+	l.notices = nil
+	r := b.db.run(ctx, l, o.ExecutionID, b.db.deadline(lim), cmd, batch)
+	res, f, ok := b.db.outcomeOf(r, BasisReadOnly)
+	if !ok {
+		res, f = fenced(r, res, f)
+		return b.fail(r, res, f)
+	}
+	if l.drift != "" {
+		return b.fail(r, aborted(ReasonSettingsDrift, BasisReadOnly), driftFault(l.drift))
+	}
+	if b.db.finishSink(ctx, sink) != nil {
+		return b.fail(r, aborted(ReasonResultTooLarge, BasisReadOnly), tooLargeFault())
+	}
+	res = Result{State: Success, CommandTag: cmd.tag, RowCount: cmd.rows, Basis: BasisReadRolledBack}
+	return r.stamp(res, l), nil
+}
+
+// Savepoint sets a savepoint of the client's.
+func (b *Block) Savepoint(ctx context.Context, name string) error {
+	if err := b.usable(); err != nil {
+		return err
+	}
+	return b.control(ctx, "SAVEPOINT ", name)
+}
+
+// Release gives a savepoint up and keeps what was done since.
+func (b *Block) Release(ctx context.Context, name string) error {
+	if err := b.usable(); err != nil {
+		return err
+	}
+	return b.control(ctx, "RELEASE SAVEPOINT ", name)
+}
+
+// RollbackTo undoes what was done since a savepoint. A failed block goes on
+// behind it, unless its connection is gone.
+func (b *Block) RollbackTo(ctx context.Context, name string) error {
+	switch {
+	case b.lost:
+		return lostFault(nil, errBlockLost)
+	case b.ended:
+		return b.usable()
+	}
+	b.next = nil
+	if err := b.control(ctx, "ROLLBACK TO SAVEPOINT ", name); err != nil {
+		return err
+	}
+	b.failed = false
+	return nil
+}
+
+// control sends a statement of the gate's own about a savepoint. An empty
+// exchange goes before it where the server was asked to cancel something: a
+// cancel that is heeded only now must not hit it.
+func (b *Block) control(ctx context.Context, verb, savepoint string) error {
+	batch := []segment{{own(verb + quoteName(savepoint))}}
+	if b.lease.cancelled {
+		batch = append([]segment{{}}, batch...)
+	}
+	l := b.lease
+	l.notices = nil
+	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(b.db.cfg.QueryTimeout+b.db.cfg.DeadlineSlack), batch...)
+	switch {
+	case err != nil:
+		l.pool.lost()
+		b.broke()
+		return lostFault(lastError(refused, err), err)
+	case refused != nil:
+		b.failed = true
+		return b.db.cfg.statementFault(refused)
+	}
+	return nil
+}
+
+// quoteName quotes an identifier. A NUL cannot be sent; no name has one.
+func quoteName(name string) string {
+	name = strings.ReplaceAll(name, "\x00", "")
+	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+}
+
+// Commit makes the deferred checks, where that was not done behind the last
+// write, and sends COMMIT on its own. It ends the block. The Result is about the
+// block: it is that of each of its writes. A block that has failed is rolled
+// back.
+func (b *Block) Commit(ctx context.Context) (Result, error) {
+	switch {
+	case b.ended:
+		return Result{}, fault.New(fault.Internal, "The transaction has ended.")
+	case b.lost:
+		b.end()
+		return aborted(ReasonCommitNeverSent, BasisCommitNeverSent), lostFault(nil, errBlockLost)
+	case b.failed || b.next != nil:
+		res := aborted(ReasonRolledBack, BasisCommitNeverSent)
+		if b.Rollback() {
+			res.Basis = BasisRollbackAcknowledged
+		}
+		return res, fault.New(fault.DBQueryFailed, "The transaction had failed, so it was rolled back. Nothing was applied.").With("sqlstate", "25P02").With("retryable", false)
+	}
+	b.lease.notices = nil
+	if b.unchecked {
+		if res, err := b.check(ctx); err != nil {
+			return res, err
+		}
+	}
+	defer b.end()
+	begun := time.Now()
+	res, err := b.db.commit(ctx, b.lease, Result{State: Success, CommandTag: "COMMIT"})
+	if b.ddl {
+		b.db.types.forget()
+	}
+	res.Duration, res.Notices = time.Since(begun), b.lease.notices
+	return res, err
+}
+
+// check makes the deferred checks under the settings of the last write, so that
+// they fail before COMMIT is sent.
+func (b *Block) check(ctx context.Context) (Result, error) {
+	checks := own("SET CONSTRAINTS ALL IMMEDIATE")
+	batch := append(segment(set("LOCAL", b.settings)), checks)
+	batch = append(batch, b.unset(b.settings)...)
+	lim := b.db.bound(Limits{})
+	r := b.db.run(context.WithoutCancel(ctx), b.lease, "", b.db.deadline(lim), checks, batch)
+	res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent)
+	if ok {
+		return res, nil
+	}
+	res, f = b.fail(r, res, f)
+	if b.Rollback() {
+		if res.Settled != nil {
+			res.Settled.Basis = BasisRollbackAcknowledged
+		} else {
+			res.Basis = BasisRollbackAcknowledged
+		}
+	}
+	return res, f
+}
+
+// Rollback gives the block up and reports whether the server acknowledged that;
+// without it, nothing of the block is applied either, since COMMIT was not sent.
+// It does nothing after the block has ended, so it can be deferred.
+func (b *Block) Rollback() bool {
+	if b.ended {
+		return false
+	}
+	acknowledged := !b.lost && b.lease.rollback(time.Now().Add(rollbackWait))
+	b.end()
+	return acknowledged
+}
