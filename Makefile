@@ -114,8 +114,9 @@ large: ## verify and rebuild from a log of LARGE bytes (default 5 GiB; twice tha
 	LARGE_LOG_BYTES=$(LARGE) $(GO) test -count=1 -timeout 120m -v ./fixtures/largelog
 
 .PHONY: telemetry
-telemetry: ## a day of TELEMETRY telemetry events (default 1,000,000): memory, metrics held against the log, and how long GET /v1/metrics takes
+telemetry: ## a day of TELEMETRY telemetry events (default 1,000,000): memory, metrics held against the log, and how long their answers take
 	TELEMETRY_EVENTS=$(TELEMETRY) $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run ManyTelemetryEvents ./cmd/gate
+	TELEMETRY_EVENTS=$(TELEMETRY) $(GO) test -count=1 -timeout 60m -run '^$$' -bench OfADay -benchtime 10x ./agentctl
 
 .PHONY: watch
 watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch

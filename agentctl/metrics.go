@@ -23,12 +23,9 @@ type MetricsQuery struct {
 var metricIntervals = map[string]time.Duration{"1m": time.Minute, "5m": 5 * time.Minute, "1h": time.Hour, "1d": 24 * time.Hour}
 
 // metricGroups are what buckets can be told apart by.
-var metricGroups = map[string]func(*projections.MetricDims) string{
-	"agent_id":    func(d *projections.MetricDims) string { return d.AgentID },
-	"type":        func(d *projections.MetricDims) string { return d.Type },
-	"model":       func(d *projections.MetricDims) string { return d.Model },
-	"tool":        func(d *projections.MetricDims) string { return d.Tool },
-	"environment": func(d *projections.MetricDims) string { return d.Environment },
+var metricGroups = map[string]projections.MetricDim{
+	"agent_id": projections.MetricAgent, "type": projections.MetricType, "model": projections.MetricModel,
+	"tool": projections.MetricTool, "environment": projections.MetricEnvironment,
 }
 
 // Bounds of an answer: its items, and the buckets that it looks through.
@@ -100,24 +97,32 @@ type MetricsBody struct {
 	AsOfSeq    uint64        `json:"as_of_seq"`
 }
 
-// A metricsWalk gathers the items of an answer.
+// A metricsWalk gathers the items of an answer. Buckets come in the order of
+// their starts, so the groups of one stretch of time are all that it holds.
 type metricsWalk struct {
 	ctx      context.Context
 	interval time.Duration
-	groups   []string
-	buckets  map[metricsKey]*metricsBucket
+	names    []string
+	dims     []projections.MetricDim
+	start    int64                   // of the stretch
+	groups   map[string]*metricGroup // by the values of the group, each with its length
+	key      []byte
+	spare    []*metricGroup
+	items    []metricItem
+	totals   projections.MetricSums
 	looked   int
 }
 
-// metricsKey is a bucket and the values of its group, each with its length.
-type metricsKey struct {
-	start int64
-	group string
-}
-
-type metricsBucket struct {
+type metricGroup struct {
 	values []string
 	projections.MetricSums
+}
+
+// A metricItem is an item with what it is sorted by.
+type metricItem struct {
+	start  int64
+	values []string
+	MetricItem
 }
 
 // check gives the interval and the times of whole buckets around those asked for.
@@ -127,7 +132,8 @@ func (q *MetricsQuery) check() (interval time.Duration, from, to time.Time, err 
 	interval, ok := metricIntervals[q.Interval]
 	f.add(!ok, "/interval", "must be 1m, 5m, 1h or 1d")
 	for i, name := range q.GroupBy {
-		f.add(metricGroups[name] == nil || slices.Contains(q.GroupBy[:i], name), "/group_by", "must be a list of agent_id, type, model, tool, environment, each once")
+		_, known := metricGroups[name]
+		f.add(!known || slices.Contains(q.GroupBy[:i], name), "/group_by", "must be a list of agent_id, type, model, tool, environment, each once")
 	}
 	f.add(q.Until.Before(q.Since), "/until", "must not be before since")
 	if err := f.fault(); err != nil {
@@ -150,79 +156,88 @@ func (s *Service) Metrics(ctx context.Context, c *Caller, q MetricsQuery) (*Metr
 		}
 		q.AgentID = only
 	}
-	w := metricsWalk{ctx: ctx, interval: interval, groups: q.GroupBy, buckets: map[metricsKey]*metricsBucket{}}
-	body := &MetricsBody{Items: []MetricItem{}, From: event.Timestamp(from), To: event.Timestamp(to), Interval: q.Interval}
+	w := metricsWalk{ctx: ctx, interval: interval, names: q.GroupBy, groups: map[string]*metricGroup{}}
+	for _, name := range q.GroupBy {
+		w.dims = append(w.dims, metricGroups[name])
+	}
+	body := &MetricsBody{From: event.Timestamp(from), To: event.Timestamp(to), Interval: q.Interval}
 	err = s.view(func(view *projections.View) error {
 		body.AsOfSeq = view.Applied().Seq
-		return view.Metrics(projections.MetricFilter{Project: c.Project, AgentID: q.AgentID, Type: q.Type, From: from, To: to, Level: levelOf(interval)}, w.take)
+		f := projections.MetricFilter{Project: c.Project, AgentID: q.AgentID, EachAgent: slices.Contains(q.GroupBy, "agent_id"), Type: q.Type, From: from, To: to, Level: interval}
+		return view.Metrics(f, w.take)
 	})
 	if err != nil {
 		return nil, err
 	}
-	var totals projections.MetricSums
-	for _, key := range w.order() {
-		b := w.buckets[key]
-		totals.Plus(&b.MetricSums)
-		body.Items = append(body.Items, w.item(key, b))
-	}
-	body.Totals = figuresOf(&totals)
+	body.Items, body.Totals = w.finish(), figuresOf(&w.totals)
 	return body, nil
 }
 
-// levelOf is the longest kept bucket that an interval is made of.
-func levelOf(interval time.Duration) (level time.Duration) {
-	for _, one := range projections.MetricLevels {
-		if interval%one == 0 {
-			level = one
-		}
-	}
-	return level
-}
-
-func (w *metricsWalk) take(start time.Time, d projections.MetricDims, sums *projections.MetricSums) error {
+// take adds a bucket to its group.
+func (w *metricsWalk) take(b *projections.MetricBucket) error {
 	if w.looked++; w.looked%4096 == 0 && w.ctx.Err() != nil {
 		return w.ctx.Err()
 	}
-	var values []byte
-	for _, name := range w.groups {
-		value := metricGroups[name](&d)
-		values = append(binary.AppendUvarint(values, uint64(len(value))), value...)
+	if b.Start != w.start {
+		w.close()
+		w.start = b.Start
 	}
-	key := metricsKey{start.Truncate(w.interval).UnixNano(), string(values)}
-	into := w.buckets[key]
+	w.key = w.key[:0]
+	for _, dim := range w.dims {
+		w.key = append(binary.AppendUvarint(w.key, uint64(len(b.Dims[dim]))), b.Dims[dim]...)
+	}
+	into := w.groups[string(w.key)]
 	if into == nil {
-		if len(w.buckets) == maxMetricItems {
+		if len(w.items)+len(w.groups) == maxMetricItems {
 			return InvalidFields(FieldError{"/interval", fmt.Sprintf("gives more than %d items: ask for less time, a longer interval or fewer groups", maxMetricItems)})
 		}
-		into = new(metricsBucket)
-		for _, name := range w.groups {
-			into.values = append(into.values, metricGroups[name](&d))
+		into = w.open(b)
+		w.groups[string(w.key)] = into
+	}
+	return b.AddTo(&into.MetricSums)
+}
+
+// open makes a group with the values of a bucket.
+func (w *metricsWalk) open(b *projections.MetricBucket) *metricGroup {
+	g := new(metricGroup)
+	if n := len(w.spare); n > 0 {
+		g, w.spare = w.spare[n-1], w.spare[:n-1]
+	}
+	g.values = make([]string, len(w.dims))
+	for i, dim := range w.dims {
+		g.values[i] = string(b.Dims[dim])
+	}
+	return g
+}
+
+// close turns the groups of a stretch into items.
+func (w *metricsWalk) close() {
+	start := time.Unix(w.start, 0).UTC()
+	for _, g := range w.groups {
+		w.totals.Plus(&g.MetricSums)
+		item := metricItem{w.start, g.values, MetricItem{Start: event.Timestamp(start), End: event.Timestamp(start.Add(w.interval)),
+			Group: make(map[string]string, len(w.names)), MetricFigures: figuresOf(&g.MetricSums)}}
+		for i, name := range w.names {
+			item.Group[name] = g.values[i]
 		}
-		w.buckets[key] = into
+		w.items = append(w.items, item)
+		g.Reset()
+		w.spare = append(w.spare, g)
 	}
-	into.Plus(sums)
-	return nil
+	clear(w.groups)
 }
 
-// order is the newest bucket first, as in GET /v1/usage.
-func (w *metricsWalk) order() []metricsKey {
-	keys := make([]metricsKey, 0, len(w.buckets))
-	for key := range w.buckets {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b metricsKey) int {
-		return cmp.Or(cmp.Compare(b.start, a.start), slices.Compare(w.buckets[a].values, w.buckets[b].values))
+// finish gives the items, the newest stretch first, as GET /v1/usage does.
+func (w *metricsWalk) finish() []MetricItem {
+	w.close()
+	slices.SortFunc(w.items, func(a, b metricItem) int {
+		return cmp.Or(cmp.Compare(b.start, a.start), slices.Compare(a.values, b.values))
 	})
-	return keys
-}
-
-func (w *metricsWalk) item(key metricsKey, b *metricsBucket) MetricItem {
-	start := time.Unix(0, key.start).UTC()
-	item := MetricItem{Start: event.Timestamp(start), End: event.Timestamp(start.Add(w.interval)), Group: map[string]string{}, MetricFigures: figuresOf(&b.MetricSums)}
-	for i, name := range w.groups {
-		item.Group[name] = b.values[i]
+	items := make([]MetricItem, len(w.items))
+	for i := range w.items {
+		items[i] = w.items[i].MetricItem
 	}
-	return item
+	return items
 }
 
 func figuresOf(m *projections.MetricSums) MetricFigures {

@@ -9,16 +9,12 @@ import (
 // for each value up to 127, and from there 64 for each doubling, so that a bucket
 // is never wider than a 64th of what it holds. The buckets are the same for all
 // time: histograms add up exactly, in any order. The form is that of
-// HdrHistogram (https://hdrhistogram.org), of which only the buckets that are
-// not empty are kept.
+// HdrHistogram (https://hdrhistogram.org). In memory it has every bucket up to
+// the highest that was met, so that adding is one step; kept are those that are
+// not empty.
 type Histogram struct {
 	Count, Sum, Max int64
-	buckets         []bucket // ascending
-}
-
-type bucket struct {
-	index int
-	count int64
+	buckets         []int64 // up to the highest that was met
 }
 
 const (
@@ -53,15 +49,17 @@ func (h *Histogram) Add(ms int64) {
 	h.Count++
 	h.Sum += ms
 	h.Max = max(h.Max, ms)
-	h.count(bucketOf(ms), 1)
+	index := bucketOf(ms)
+	h.reach(index + 1)
+	h.buckets[index]++
 }
 
-func (h *Histogram) count(index int, n int64) {
-	i, found := slices.BinarySearchFunc(h.buckets, index, func(b bucket, to int) int { return b.index - to })
-	if !found {
-		h.buckets = slices.Insert(h.buckets, i, bucket{index: index})
+// reach makes room for n buckets.
+func (h *Histogram) reach(n int) {
+	if have := len(h.buckets); n > have {
+		h.buckets = slices.Grow(h.buckets, n-have)[:n]
+		clear(h.buckets[have:])
 	}
-	h.buckets[i].count += n
 }
 
 // Plus adds what another one counted.
@@ -69,18 +67,22 @@ func (h *Histogram) Plus(o *Histogram) {
 	h.Count += o.Count
 	h.Sum += o.Sum
 	h.Max = max(h.Max, o.Max)
-	for _, b := range o.buckets {
-		h.count(b.index, b.count)
+	h.reach(len(o.buckets))
+	for i, n := range o.buckets {
+		h.buckets[i] += n
 	}
 }
+
+// reset empties it and keeps its room.
+func (h *Histogram) reset() { *h = Histogram{buckets: h.buckets[:0]} }
 
 // Percentile is the duration that at least permille of a thousand do not pass,
 // to the top of its bucket and never more than Max; 0 where nothing was counted.
 func (h *Histogram) Percentile(permille int64) int64 {
 	rank := (h.Count*permille + 999) / 1000
-	for _, b := range h.buckets {
-		if rank -= b.count; rank <= 0 {
-			return min(topOf(b.index), h.Max)
+	for i, n := range h.buckets {
+		if rank -= n; rank <= 0 {
+			return min(topOf(i), h.Max)
 		}
 	}
 	return h.Max
@@ -94,24 +96,48 @@ func (h *Histogram) Average() int64 {
 	return h.Sum / h.Count
 }
 
+// walk keeps the buckets that are not empty, each by its distance to the one
+// before. What is read is added to what is there.
 func (h *Histogram) walk(c *codec) {
+	if c.reading {
+		h.plusKept(c)
+		return
+	}
 	number(c, &h.Count)
 	number(c, &h.Sum)
 	number(c, &h.Max)
-	n := c.length(len(h.buckets))
-	if c.reading {
-		h.buckets = slices.Grow(h.buckets[:0], n)[:n]
+	full := 0
+	for _, n := range h.buckets {
+		if n != 0 {
+			full++
+		}
 	}
+	number(c, &full)
 	before := 0
-	for i := range h.buckets {
-		b := &h.buckets[i]
-		gap := b.index - before
-		number(c, &gap)
-		number(c, &b.count)
-		if b.index = before + gap; b.index < 0 || b.index >= maxBuckets {
+	for i, n := range h.buckets {
+		if n != 0 {
+			gap := i - before
+			number(c, &gap)
+			number(c, &n)
+			before = i
+		}
+	}
+}
+
+// plusKept adds what walk wrote.
+func (h *Histogram) plusKept(c *codec) {
+	h.Count += int64(c.uvarint())
+	h.Sum += int64(c.uvarint())
+	h.Max = max(h.Max, int64(c.uvarint()))
+	at := uint64(0)
+	for range c.length(0) {
+		at += c.uvarint()
+		n := c.uvarint()
+		if at >= maxBuckets {
 			c.fail()
 			return
 		}
-		before = b.index
+		h.reach(int(at) + 1)
+		h.buckets[at] += int64(n)
 	}
 }

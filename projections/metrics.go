@@ -2,13 +2,14 @@ package projections
 
 import (
 	"encoding/binary"
-	"fmt"
 	"time"
 
 	"writegate/eventlog/event"
 )
 
-// MetricDims are what metrics are told apart by; "" where there is none.
+// MetricDims are what metrics are told apart by; "" where there is none. Without
+// an agent they are those of all agents of the project together: agents are what
+// a project may have many of, and most answers don't tell them apart.
 type MetricDims struct {
 	AgentID, Type, Model, Tool, Environment string
 }
@@ -40,16 +41,27 @@ func (m *MetricSums) Plus(o *MetricSums) {
 	m.Latency.Plus(&o.Latency)
 }
 
+// walk adds what it reads to what is there.
 func (m *MetricSums) walk(c *codec) {
 	for _, n := range m.numbers() {
-		number(c, n)
+		if c.reading {
+			*n += int64(c.uvarint())
+		} else {
+			number(c, n)
+		}
 	}
 	m.Latency.walk(c)
 }
 
-// MetricLevels are the lengths of the buckets that are kept. Longer times are
-// added up from them.
-var MetricLevels = []time.Duration{time.Minute, time.Hour, 24 * time.Hour}
+// Reset empties the sums and keeps the room of their histogram.
+func (m *MetricSums) Reset() {
+	latency := m.Latency
+	latency.reset()
+	*m = MetricSums{Latency: latency}
+}
+
+// MetricLevels are the lengths of the buckets that are kept.
+var MetricLevels = []time.Duration{time.Minute, 5 * time.Minute, time.Hour, 24 * time.Hour}
 
 // metricPrefix is level and project; metricKey has the start of the bucket and
 // the dimensions behind it, each with its length.
@@ -58,7 +70,7 @@ func metricPrefix(level time.Duration, project string) []byte {
 }
 
 func metricKey(level time.Duration, project string, start int64, d *MetricDims) []byte {
-	k := binary.BigEndian.AppendUint64(metricPrefix(level, project), uint64(start))
+	k := metricStart(metricPrefix(level, project), start)
 	for _, s := range []string{d.AgentID, d.Type, d.Model, d.Tool, d.Environment} {
 		k = appendSized(k, s)
 	}
@@ -67,16 +79,6 @@ func metricKey(level time.Duration, project string, start int64, d *MetricDims) 
 
 func appendSized(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
-
-// dimsOf reads what stands behind the prefix of a key.
-func dimsOf(rest []byte) (start int64, d MetricDims, err error) {
-	c := codec{reading: true, buf: rest}
-	if b := c.take(8); b != nil {
-		start = int64(binary.BigEndian.Uint64(b))
-	}
-	texts(&c, &d.AgentID, &d.Type, &d.Model, &d.Tool, &d.Environment)
-	return start, d, c.err
 }
 
 // metered are the sums that one event of the log adds, by minute.
@@ -102,19 +104,17 @@ func startOf(ns int64, level time.Duration) int64 {
 // meter adds the sums of an event to what is kept.
 func (t *tx) meter(project string, minutes metered) {
 	for _, level := range MetricLevels {
-		sums := minutes
-		if level != time.Minute {
-			sums = metered{}
-			for key, one := range minutes {
-				sums.at(startOf(key.start*int64(time.Second), level), key.dims).Plus(one)
-			}
+		sums := metered{}
+		for key, one := range minutes {
+			start, d := startOf(key.start*int64(time.Second), level), key.dims
+			sums.at(start, d).Plus(one)
+			d.AgentID = ""
+			sums.at(start, d).Plus(one)
 		}
 		for key, one := range sums {
 			k := metricKey(level, project, key.start, &key.dims)
-			var kept MetricSums
-			t.get(k, &kept)
-			kept.Plus(one)
-			t.put(k, &kept)
+			t.get(k, one) // adds what is kept
+			t.put(k, one)
 		}
 	}
 }
@@ -197,42 +197,4 @@ func agentDecided(t *tx, e *event.Envelope) error {
 	d := MetricDims{AgentID: e.Context.AgentID, Environment: t.environmentOf(e.Context.AgentID)}
 	t.meter(e.Context.Project, metered{meteredKey{startOf(e.Time.UnixNano(), time.Minute), d}: one})
 	return t.err
-}
-
-// A MetricFilter selects buckets of a project; an empty field selects all.
-type MetricFilter struct {
-	Project       string
-	AgentID, Type string
-	From, To      time.Time     // starts of buckets: from From on, before To
-	Level         time.Duration // one of MetricLevels
-}
-
-// Metrics hands every bucket that a filter selects to take, the oldest first.
-// The sums are take's until it returns.
-func (v *View) Metrics(f MetricFilter, take func(start time.Time, d MetricDims, sums *MetricSums) error) error {
-	prefix := metricPrefix(f.Level, f.Project)
-	bound := func(at time.Time) []byte {
-		return binary.BigEndian.AppendUint64(append([]byte(nil), prefix...), uint64(max(0, at.Unix())))
-	}
-	it, err := v.iter(bound(f.From), bound(f.To))
-	if err != nil {
-		return err
-	}
-	var sums MetricSums
-	for ok := it.First(); ok && err == nil; ok = it.Next() {
-		start, d, bad := dimsOf(it.Key()[1+len(prefix):])
-		if bad != nil {
-			err = v.store.damaged(fmt.Errorf("%q: %w", it.Key(), bad))
-			break
-		}
-		if !matches(f.AgentID, d.AgentID) || !matches(f.Type, d.Type) {
-			continue
-		}
-		if bad := unmarshal(it.Value(), &sums); bad != nil {
-			err = v.store.damaged(fmt.Errorf("%q: %w", it.Key(), bad))
-			break
-		}
-		err = take(time.Unix(start, 0).UTC(), d, &sums)
-	}
-	return v.closeIter(it, err)
 }

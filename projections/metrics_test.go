@@ -2,6 +2,7 @@ package projections_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -50,8 +51,8 @@ func TestHistogramsAddUpInAnyOrder(t *testing.T) {
 // naive adds up events the plain way.
 type naive map[string]*projections.MetricSums
 
-func (n naive) add(level time.Duration, r *event.TelemetryEvent, o *event.TelemetryOutcome) {
-	key := fmt.Sprint(time.Unix(0, r.Timestamp).UTC().Truncate(level).Unix(), projections.MetricDims{AgentID: r.AgentID, Type: r.Type, Model: r.Model.Name, Tool: r.Tool.Name, Environment: "prod"})
+func (n naive) add(level time.Duration, agentID string, r *event.TelemetryEvent, o *event.TelemetryOutcome) {
+	key := fmt.Sprint(time.Unix(0, r.Timestamp).UTC().Truncate(level).Unix(), projections.MetricDims{AgentID: agentID, Type: r.Type, Model: r.Model.Name, Tool: r.Tool.Name, Environment: "prod"})
 	if n[key] == nil {
 		n[key] = new(projections.MetricSums)
 	}
@@ -105,7 +106,8 @@ func TestMetricsAreTheSumsOfTheLogsEventsAtEachLevel(t *testing.T) {
 			}
 			p.Outcomes = append(p.Outcomes, o, event.TelemetryOutcome{Status: event.TelemetryDuplicate})
 			for level, n := range levels {
-				n.add(level, &p.Events[i], &o)
+				n.add(level, p.Events[i].AgentID, &p.Events[i], &o)
+				n.add(level, "", &p.Events[i], &o)
 			}
 		}
 		w.do(event.Context{Project: project}, p)
@@ -119,15 +121,71 @@ func TestMetricsAreTheSumsOfTheLogsEventsAtEachLevel(t *testing.T) {
 // metrics gives all buckets of a level.
 func (w *world) metrics(level time.Duration) naive {
 	w.t.Helper()
+	f := projections.MetricFilter{Project: project, From: w.now.Add(-96 * time.Hour), To: w.now.Add(24 * time.Hour), Level: level}
+	together := w.measured(f)
+	f.EachAgent = true
+	each := w.measured(f)
+	for key := range together {
+		require.NotContains(w.t, each, key)
+	}
+	maps.Copy(each, together)
+	return each
+}
+
+func (w *world) measured(f projections.MetricFilter) naive {
+	w.t.Helper()
 	got := naive{}
-	require.NoError(w.t, w.view().Metrics(projections.MetricFilter{Project: project, From: w.now.Add(-96 * time.Hour), To: w.now.Add(24 * time.Hour), Level: level},
-		func(start time.Time, d projections.MetricDims, sums *projections.MetricSums) error {
-			kept := new(projections.MetricSums)
-			kept.Plus(sums)
-			got[fmt.Sprint(start.Unix(), d)] = kept
-			return nil
-		}))
+	require.NoError(w.t, w.view().Metrics(f, func(b *projections.MetricBucket) error {
+		kept := new(projections.MetricSums)
+		got[fmt.Sprint(b.Start, dims(b))] = kept
+		return b.AddTo(kept)
+	}))
 	return got
+}
+
+// What a filter selects is what is there, less the rest.
+func TestAFilterOfMetricsSelectsTheBucketsThatMeetIt(t *testing.T) {
+	w := newWorld(t)
+	agents, kinds := []string{"agt_1", "agt_2", "agt_22", "agt_3"}, []string{"llm_call", "tool_call"}
+	for batch := range 60 {
+		p := &event.TelemetryReceived{BatchID: "bat_x", Events: rapid.SliceOfN(drawn(w.now), 1, 10).Example(batch)}
+		for i := range p.Events {
+			p.Events[i].AgentID = agents[(batch*7+i)%len(agents)]
+			p.Outcomes = append(p.Outcomes, event.TelemetryOutcome{Index: i, Status: event.TelemetryAccepted})
+		}
+		w.do(event.Context{Project: project}, p)
+	}
+	for _, level := range projections.MetricLevels {
+		whole := projections.MetricFilter{Project: project, From: w.now.Add(-30 * time.Hour).Truncate(level), To: w.now.Add(-2 * time.Hour).Truncate(level), Level: level}
+		each := whole
+		each.EachAgent = true
+		all, found := w.measured(each), 0
+		for _, agent := range append(agents, "agt_0", "agt_4") {
+			f := whole
+			f.AgentID = agent
+			for key := range w.measured(f) {
+				require.Contains(t, key, "{"+agent+" ")
+				require.Contains(t, all, key)
+				found++
+			}
+		}
+		require.Equal(t, len(all), found, level)
+		for _, kind := range kinds {
+			f := each
+			f.Type = kind
+			found -= len(w.measured(f))
+			f.AgentID = agents[1]
+			for key := range w.measured(f) {
+				require.Contains(t, key, "{"+agents[1]+" "+kind)
+			}
+		}
+		require.Zero(t, found, level)
+	}
+}
+
+func dims(b *projections.MetricBucket) projections.MetricDims {
+	return projections.MetricDims{AgentID: string(b.Dims[projections.MetricAgent]), Type: string(b.Dims[projections.MetricType]), Model: string(b.Dims[projections.MetricModel]),
+		Tool: string(b.Dims[projections.MetricTool]), Environment: string(b.Dims[projections.MetricEnvironment])}
 }
 
 func TestDecisionsOfAgentsAreCounted(t *testing.T) {
@@ -139,10 +197,9 @@ func TestDecisionsOfAgentsAreCounted(t *testing.T) {
 	w.do(event.Context{Decision: "BLOCK"}, &event.DecisionRecorded{})
 	var total projections.MetricSums
 	require.NoError(t, w.view().Metrics(projections.MetricFilter{Project: project, From: w.now.Add(-time.Hour), To: w.now.Add(time.Hour), Level: time.Minute},
-		func(_ time.Time, d projections.MetricDims, sums *projections.MetricSums) error {
-			require.Equal(t, projections.MetricDims{AgentID: "agt_1", Environment: "prod"}, d)
-			total.Plus(sums)
-			return nil
+		func(b *projections.MetricBucket) error {
+			require.Equal(t, projections.MetricDims{Environment: "prod"}, dims(b))
+			return b.AddTo(&total)
 		}))
 	require.Equal(t, []int64{1, 2, 1}, []int64{total.Allowed, total.Blocked, total.Held})
 	w.compare()
