@@ -63,6 +63,7 @@ func (a *Alone) open(ctx context.Context) *fault.Fault {
 	}
 	settings := a.lease.settings(a.opts.Limits, a.opts.Trace, a.opts.Settings)
 	if len(settings) > 0 {
+		a.lease.expect(settings)
 		if refused, err := a.lease.exchange(ctx, deadline, set("SESSION", settings)); err != nil || refused != nil {
 			return beginFault(refused, err)
 		}

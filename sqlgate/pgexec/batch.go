@@ -12,7 +12,8 @@ import (
 )
 
 // A command is one statement of a batch: Parse, Bind, Describe where a sink
-// wants the columns, Execute, all unnamed.
+// wants the columns, Execute, all unnamed. One that is only to be described is
+// Parse and Describe.
 type command struct {
 	sql           string
 	oids          []uint32
@@ -21,7 +22,8 @@ type command struct {
 	resultFormats []int16
 	maxRows       uint32 // of Execute; 0 is no limit
 	describe      bool
-	sink          Sink // nil: rows are dropped
+	only          *description // nil: the statement runs
+	sink          Sink         // nil: rows are dropped
 
 	rowCap  int64 // rows after which reading stops; 0 is no limit
 	byteCap int64 // bytes of values after which reading stops; 0 is no limit
@@ -51,6 +53,10 @@ func (c *conn) enqueue(batch []segment) {
 	for _, seg := range batch {
 		for _, cmd := range seg {
 			c.fe.SendParse(&pgproto3.Parse{Query: cmd.sql, ParameterOIDs: cmd.oids})
+			if cmd.only != nil {
+				c.fe.SendDescribe(&pgproto3.Describe{ObjectType: 'S'})
+				continue
+			}
 			c.fe.SendBind(&pgproto3.Bind{
 				ParameterFormatCodes: cmd.paramFormats,
 				Parameters:           cmd.params,
@@ -200,6 +206,9 @@ func (r *segmentReader) take(msg pgproto3.BackendMessage) error {
 		return fmt.Errorf("%w: %T", errProtocol, msg)
 	}
 	cmd := r.seg[r.at]
+	if cmd.only != nil {
+		return r.described(cmd.only, msg)
+	}
 	switch m := msg.(type) {
 	case *pgproto3.ParseComplete:
 		return r.once(&r.parsed, !r.bound, msg)
@@ -253,11 +262,18 @@ func (cmd *command) describeTo(fields []pgproto3.FieldDescription) error {
 	if cmd.sink == nil {
 		return nil
 	}
+	return cmd.sink.Fields(columnsOf(fields))
+}
+
+func columnsOf(fields []pgproto3.FieldDescription) []Field {
 	columns := make([]Field, len(fields))
 	for i, f := range fields {
-		columns[i] = Field{Label: string(f.Name), TypeOID: f.DataTypeOID, Modifier: f.TypeModifier, Format: f.Format}
+		columns[i] = Field{
+			Label: string(f.Name), TypeOID: f.DataTypeOID, Modifier: f.TypeModifier, Format: f.Format,
+			Size: f.DataTypeSize, TableOID: f.TableOID, TableColumn: f.TableAttributeNumber,
+		}
 	}
-	return cmd.sink.Fields(columns)
+	return columns
 }
 
 // row hands one row on, unless it is beyond a cap. A row at maxRows is the one

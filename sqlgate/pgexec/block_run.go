@@ -121,12 +121,9 @@ func (b *Block) Read(ctx context.Context, o BeginOptions, st Statement, sink Sin
 	}
 	l, lim := b.lease, b.db.bound(o.Limits)
 	cmd := client(st, lim, sink)
-	batch := segment{own(readFence)}
-	if !b.opts.ReadOnly {
-		batch = append(batch, own("SET LOCAL transaction_read_only = on"))
-	}
-	batch = append(batch, set("LOCAL", b.each(lim, o))...)
-	batch = append(batch, cmd, own("ROLLBACK TO "+readFence), own("RELEASE "+readFence))
+	batch := append(b.fence(), set("LOCAL", b.each(lim, o))...)
+	batch = append(batch, cmd)
+	batch = append(batch, unfence()...)
 	l.notices = nil
 	r := b.db.run(ctx, l, o.ExecutionID, b.db.deadline(lim), cmd, batch)
 	res, f, ok := b.db.outcomeOf(r, BasisReadOnly)
@@ -143,6 +140,17 @@ func (b *Block) Read(ctx context.Context, o BeginOptions, st Statement, sink Sin
 	res = Result{State: Success, CommandTag: cmd.tag, RowCount: cmd.rows, Basis: BasisReadRolledBack}
 	return r.stamp(res, l), nil
 }
+
+// fence is what goes before a read.
+func (b *Block) fence() segment {
+	if b.opts.ReadOnly {
+		return segment{own(readFence)}
+	}
+	return segment{own(readFence), own("SET LOCAL transaction_read_only = on")}
+}
+
+// unfence is what goes behind it.
+func unfence() segment { return segment{own("ROLLBACK TO " + readFence), own("RELEASE " + readFence)} }
 
 // Savepoint sets a savepoint of the client's.
 func (b *Block) Savepoint(ctx context.Context, name string) error {

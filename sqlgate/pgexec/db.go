@@ -47,6 +47,11 @@ type Field struct {
 	TypeOID  uint32
 	Modifier int32
 	Format   int16
+
+	// What else RowDescription says, for a client that reads it itself.
+	Size        int16  // of the type; negative: it varies
+	TableOID    uint32 // 0: the column is none of a table
+	TableColumn uint16
 }
 
 // A Sink takes a result as it comes. Values are text or binary as asked for, nil

@@ -67,11 +67,14 @@
 //	(*Block) DispatchWrite(ctx, BeginOptions) (Dispatch, error)
 //	(*Block) Read(ctx, BeginOptions, Statement, Sink) (Result, error)
 //	(*Block) Write(ctx, Statement, last, Sink) (Result, error)
+//	(*Block) Describe(ctx, sql, types) (Description, error)
 //	(*Block) Savepoint, Release, RollbackTo(ctx, name) error
 //	(*Block) Commit(ctx) (Result, error)
 //	(*Block) Rollback() (acknowledged bool)
 //	(*Block) Status() byte
 //	(*Block) Lost() bool
+//	(*DB) Describe(ctx, sql, types) (Description, error)
+//	(*DB) Setting(ctx, name, value) (shown string, err error)
 //	(*DB) Cancel(ctx, executionID) bool
 //	(*DB) CancelAll(ctx) int
 //	(*DB) Close()

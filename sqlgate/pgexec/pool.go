@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,6 +84,18 @@ type lease struct {
 	running   bool
 	cancelled bool // a CancelRequest was sent: the connection is closed afterwards
 	asked     bool // by the client or by the operator, not by the gate's deadline
+
+	watched map[string]string // what the connection reported before settings of the caller's; nil: there were none
+}
+
+// expect lets the server report settings of the caller's: what was asked for is
+// no drift. The next use begins with DISCARD ALL, which has the pins reported.
+func (l *lease) expect(settings map[string]string) {
+	l.watched = l.params
+	l.params = maps.Clone(l.params)
+	for name := range settings {
+		delete(l.params, name)
+	}
 }
 
 // acquire leases a connection that is alive and that nothing is known against.
@@ -135,6 +148,9 @@ func (p *pool) takeSlot(ctx context.Context) error {
 func (l *lease) release() {
 	if l.drift != "" {
 		l.pool.quarantine(l.conn)
+	}
+	if l.watched != nil {
+		l.params = l.watched
 	}
 	if l.broken || l.cancelled || l.drift != "" || l.txStatus != 'I' || l.pool.expired(l.res) {
 		l.res.Destroy()

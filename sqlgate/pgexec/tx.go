@@ -108,6 +108,9 @@ func (tx *Tx) open(ctx context.Context) error {
 		count, counted = query(countSQL)
 		second = append(second, count)
 	}
+	if len(tx.opts.Settings) > 0 {
+		l.expect(settings)
+	}
 	refused, err := l.exchange(ctx, time.Now().Add(tx.db.cfg.ConnectTimeout), segment{own("DISCARD ALL")}, second)
 	if marker != nil && err == nil && len(shown.values) > 0 && !taken(marker) && (refused == nil || refused.Code != "25006") {
 		return &beginError{tx.db.markerFault(sqlStateOf(refused), errors.New("no marker was left"))}
