@@ -10,7 +10,7 @@ const Version = "1.0"
 // the same names; the rest is for the executor and for people and no rule sees
 // it. Lists are sorted by bytes, without duplicates and never nil; a list past
 // 256 entries is cut and raises oversized_facts. No constant of the SQL text
-// appears in any field, NormalizedSQL included; Session alone has some.
+// appears in any field, NormalizedSQL included; Session and Control alone have some.
 //
 // A Classification may be shared between requests: treat it as immutable.
 type Classification struct {
@@ -43,6 +43,10 @@ type Classification struct {
 	// Session is of a PREPARE, EXECUTE or DEALLOCATE, else nil. Its arguments
 	// are constants of the text, for execution alone.
 	Session *Session `json:"-"`
+
+	// Control is of a statement about the transaction or the session, else nil.
+	// Its arguments are constants of the text, for execution alone.
+	Control *Control `json:"-"`
 }
 
 // A Signal is one risk signal with its object and place.

@@ -86,7 +86,7 @@ func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fa
 	c := w.finish(sql, p.Fingerprint)
 	c.Start, c.End = w.bounds(s)
 	c.Params = s.HighestParam
-	c.Session = w.session(c.Start, c.End)
+	c.Session, c.Control = w.session(c.Start, c.End), w.control()
 	return c, nil
 }
 

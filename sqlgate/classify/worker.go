@@ -42,6 +42,7 @@ type reply struct {
 	NormalizedSQL  string          `json:"normalized_sql,omitempty"`
 	Params         int             `json:"params,omitempty"`
 	Session        *Session        `json:"session,omitempty"`
+	Control        *Control        `json:"control,omitempty"`
 
 	Code    fault.Code     `json:"code,omitempty"`
 	Message string         `json:"message,omitempty"`
@@ -58,7 +59,7 @@ func newReply(c Classification, err error) reply {
 		}
 		return r
 	}
-	return reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL, Params: c.Params, Session: c.Session}
+	return reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL, Params: c.Params, Session: c.Session, Control: c.Control}
 }
 
 // result gives back what newReply was given.
@@ -74,7 +75,7 @@ func (r *reply) result() (Classification, error) {
 		return Classification{}, f
 	}
 	c := *r.Classification
-	c.Start, c.End, c.Depth, c.NormalizedSQL, c.Params, c.Session = r.Start, r.End, r.Depth, r.NormalizedSQL, r.Params, r.Session
+	c.Start, c.End, c.Depth, c.NormalizedSQL, c.Params, c.Session, c.Control = r.Start, r.End, r.Depth, r.NormalizedSQL, r.Params, r.Session, r.Control
 	return c, nil
 }
 
