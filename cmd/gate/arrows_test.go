@@ -43,6 +43,8 @@ var arrows = map[string][]string{
 	"sqlgate/pgexec":       {"commands/fault", "sqlgate/tlsfiles"},
 	"sqlgate":              {"sqlgate/agentrules", "commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec"},
 
+	"sqlgate/pgwire": {"commands/fault", "sqlgate/policy", "sqlgate/pgexec", "sqlgate"},
+
 	"agentctl": {"agentctl/egress", "agentctl/toolcheck", "commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate"},
 
 	"agentctl/egress":    {},
@@ -67,7 +69,8 @@ var onlyImporters = []struct {
 	why     string
 }{
 	{"github.com/pganalyze/pg_query_go", []string{"sqlgate/classify"}, "only classify imports pg_query, which is cgo"},
-	{"github.com/jackc/pgx", []string{"sqlgate/pgexec", "fixtures/postgres"}, "only pgexec sends SQL upstream"},
+	{"github.com/jackc/pgx", []string{"sqlgate/pgexec", "sqlgate/pgwire", "fixtures/postgres"}, "only pgexec sends SQL upstream"},
+	{"github.com/jackc/pgx/v5/pgconn", []string{"sqlgate/pgexec", "fixtures/postgres"}, "only pgexec sends SQL upstream; the listener knows messages alone"},
 	{"github.com/jackc/puddle", []string{"sqlgate/pgexec"}, "only pgexec holds connections"},
 	{"github.com/prometheus", []string{"http/gateapi"}, "figures are counted by their rooms and told by the API"},
 	{"github.com/modelcontextprotocol/go-sdk", []string{"agentctl/toolcheck"}, "one room speaks with tools"},
@@ -186,6 +189,16 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 				if strings.HasPrefix(path, rule.library) && !slices.Contains(rule.rooms, f.room) {
 					t.Errorf("%s imports %s: %s", f.name, path, rule.why)
 				}
+			}
+		}
+	}
+}
+
+func TestTheListenerKnowsMessagesAndNoConnections(t *testing.T) {
+	for _, f := range ourFiles(t) {
+		for _, path := range f.imports() {
+			if f.room == "sqlgate/pgwire" && strings.HasPrefix(path, "github.com/jackc/") {
+				require.Equal(t, "github.com/jackc/pgx/v5/pgproto3", path, f.name)
 			}
 		}
 	}

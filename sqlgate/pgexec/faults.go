@@ -124,6 +124,26 @@ func (cfg *Config) refusedFault(e *pgconn.PgError) *fault.Fault {
 	return f
 }
 
+// A ServerError is what the server said of a statement that it refused, without
+// what may carry values of rows: that is in the fault's details where the operator
+// lets it through.
+type ServerError struct {
+	Message, Hint                               string
+	Schema, Table, Column, DataType, Constraint string
+}
+
+// ServerErrorOf finds what the server said behind a fault.
+func ServerErrorOf(err error) (ServerError, bool) {
+	var e *pgconn.PgError
+	if !errors.As(err, &e) {
+		return ServerError{}, false
+	}
+	return ServerError{
+		Message: clip(e.Message), Hint: clip(e.Hint),
+		Schema: e.SchemaName, Table: e.TableName, Column: e.ColumnName, DataType: e.DataTypeName, Constraint: e.ConstraintName,
+	}, true
+}
+
 // overCap reports whether a conversation ended because the result is too large,
 // by the sum of its values or by one message.
 func overCap(err error) bool {

@@ -1,0 +1,247 @@
+package pgwire
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/binary"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"writegate/sqlgate"
+)
+
+// Limits of CancelRequests (spec/gate.md part 8).
+const (
+	cancelsPerSecond = 128 // of one address
+	cancelDuplicate  = 250 * time.Millisecond
+	cancelKeyLife    = 24 * time.Hour
+
+	cancelsWritten  = 10   // rejections of one address that are written one by one in a second
+	cancelAddresses = 4096 // that are told apart
+)
+
+// Causes of a rejection, as evidence names them. The Wire has more.
+const (
+	CancelUnknownKey   = "unknown_key"
+	CancelExpiredKey   = "expired_key"
+	CancelOtherAddress = "other_address"
+	CancelRate         = "rate_limit"
+	CancelDuplicate    = "duplicate"
+	CancelWithoutTLS   = "tls_required"
+)
+
+// A CancelRequest is one as evidence names it.
+type CancelRequest struct {
+	Address string
+	Login   sqlgate.WireLogin // of the connection whose key it shows; empty where there is none
+}
+
+// CancelEvidence writes what became of CancelRequests into the event log.
+type CancelEvidence interface {
+	// Received comes first. Where it fails nothing is forwarded.
+	Received(context.Context, CancelRequest) error
+	Forwarded(ctx context.Context, r CancelRequest, executionID string) error
+	// Rejected counts what was not written one by one.
+	Rejected(ctx context.Context, r CancelRequest, cause string, count int) error
+}
+
+// A registry knows the keys of the open connections. It is in memory alone: a
+// key is dead with its connection, with the gate, or after 24 hours.
+type registry struct {
+	now      func() time.Time
+	evidence CancelEvidence
+	log      *slog.Logger
+	requests atomic.Int64
+
+	mu        sync.Mutex // guards what follows
+	keys      map[uint32]*cancelEntry
+	addresses *simplelru.LRU[netip.Addr, *cancelWindow]
+	closed    bool
+}
+
+// A cancelEntry is one connection's key.
+type cancelEntry struct {
+	secret []byte
+	wire   Wire
+	login  sqlgate.WireLogin
+	addr   netip.Addr
+	made   time.Time
+	last   time.Time // of its last request
+}
+
+// A cancelWindow counts one address's requests within a second.
+type cancelWindow struct {
+	begin    time.Time
+	requests int
+	rejected int // written one by one
+	silent   int // rejected and not written yet
+	cause    string
+	timer    *time.Timer // writes the silent ones; nil: none is set
+}
+
+func newRegistry(now func() time.Time, evidence CancelEvidence, log *slog.Logger) *registry {
+	r := &registry{now: now, evidence: evidence, log: log, keys: map[uint32]*cancelEntry{}}
+	r.addresses, _ = simplelru.NewLRU(cancelAddresses, r.forget) // fails for a size of zero alone
+	return r
+}
+
+// Lengths of secrets: protocol 3.2 brought longer ones.
+const (
+	secretLen   = 4
+	secretLen32 = 32
+)
+
+// add makes a key for a connection.
+func (r *registry) add(c *conn) cancelKey {
+	key := cancelKey{secret: randomBytes(secretLen)}
+	if c.version == version32 {
+		key.secret = randomBytes(secretLen32)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key.pid == 0 || r.keys[key.pid] != nil {
+		key.pid = binary.BigEndian.Uint32(randomBytes(4)) >> 1 // clients take it for a signed number
+	}
+	r.keys[key.pid] = &cancelEntry{secret: key.secret, wire: c.wire, login: c.login, addr: c.addr, made: r.now()}
+	return key
+}
+
+func (r *registry) remove(pid uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.keys, pid)
+}
+
+// request takes a CancelRequest. Whoever sent it learns nothing: the connection
+// is closed in every case.
+func (r *registry) request(ctx context.Context, key cancelKey, from netip.Addr, withoutTLS bool) {
+	r.requests.Add(1)
+	entry, cause, quiet := r.judge(key, from, withoutTLS)
+	if quiet {
+		return
+	}
+	seen := CancelRequest{Address: from.String()}
+	if entry != nil {
+		seen.Login = entry.login
+	}
+	ctx = context.WithoutCancel(ctx)
+	if err := r.evidence.Received(ctx, seen); err != nil {
+		r.log.Error("a cancel request is not forwarded, because it could not be written to the event log", "cause", err.Error())
+		return
+	}
+	if cause == "" {
+		executionID, why, ok := entry.wire.Cancel(ctx)
+		if ok {
+			r.note(r.evidence.Forwarded(ctx, seen, executionID))
+			return
+		}
+		cause = why
+	}
+	r.note(r.evidence.Rejected(ctx, seen, cause, 1))
+}
+
+func (r *registry) note(err error) {
+	if err != nil {
+		r.log.Error("what became of a cancel request could not be written to the event log", "cause", err.Error())
+	}
+}
+
+// judge decides from memory. quiet says that it is a rejection of a flood, which
+// is counted and written once a second.
+func (r *registry) judge(key cancelKey, from netip.Addr, withoutTLS bool) (entry *cancelEntry, cause string, quiet bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	window := r.window(from, now)
+	window.requests++
+	found := r.keys[key.pid]
+	secret := make([]byte, secretLen32) // one that nobody has, so that an unknown pid takes as long
+	if found != nil {
+		secret = found.secret
+	}
+	right := subtle.ConstantTimeCompare(secret, key.secret) == 1 && found != nil
+	switch {
+	case withoutTLS:
+		cause = CancelWithoutTLS
+	case window.requests > cancelsPerSecond:
+		cause = CancelRate
+	case !right:
+		cause = CancelUnknownKey
+	case now.Sub(found.made) >= cancelKeyLife:
+		cause = CancelExpiredKey
+	case found.addr != from:
+		cause = CancelOtherAddress
+	case !found.last.IsZero() && now.Sub(found.last) < cancelDuplicate:
+		cause = CancelDuplicate
+	default:
+		found.last = now
+		return found, "", false
+	}
+	if right {
+		entry = found
+	}
+	return entry, cause, r.flood(from, window, cause)
+}
+
+// window is the running second of an address.
+func (r *registry) window(from netip.Addr, now time.Time) *cancelWindow {
+	w, known := r.addresses.Get(from)
+	if !known {
+		w = &cancelWindow{begin: now}
+		r.addresses.Add(from, w)
+	}
+	if age := now.Sub(w.begin); age >= time.Second || age < 0 {
+		w.begin, w.requests, w.rejected = now, 0, 0
+	}
+	return w
+}
+
+// flood counts a rejection, and reports whether it is one of too many to be
+// written by itself.
+func (r *registry) flood(from netip.Addr, w *cancelWindow, cause string) bool {
+	if w.rejected < cancelsWritten {
+		w.rejected++
+		return false
+	}
+	w.silent++
+	w.cause = cause
+	if w.timer == nil && !r.closed {
+		w.timer = time.AfterFunc(time.Second, func() { r.tell(from, w) })
+	}
+	return true
+}
+
+// tell writes the rejections of an address that were only counted.
+func (r *registry) tell(from netip.Addr, w *cancelWindow) {
+	r.mu.Lock()
+	count, cause := w.silent, w.cause
+	w.silent, w.timer = 0, nil
+	r.mu.Unlock()
+	if count > 0 {
+		r.note(r.evidence.Rejected(context.Background(), CancelRequest{Address: from.String()}, cause, count))
+	}
+}
+
+// forget is an address that makes room for another; its timer still tells.
+func (r *registry) forget(netip.Addr, *cancelWindow) {}
+
+// close writes what was only counted, before the log is closed.
+func (r *registry) close() {
+	r.mu.Lock()
+	r.closed = true
+	left := map[netip.Addr]*cancelWindow{}
+	for _, addr := range r.addresses.Keys() {
+		if w, _ := r.addresses.Peek(addr); w.timer != nil && w.timer.Stop() {
+			left[addr] = w
+		}
+	}
+	r.mu.Unlock()
+	for addr, w := range left {
+		r.tell(addr, w)
+	}
+}

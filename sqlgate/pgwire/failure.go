@@ -1,0 +1,54 @@
+package pgwire
+
+import (
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// A failure is an ErrorResponse on its way to the client. After a fatal one the
+// connection ends.
+type failure struct {
+	response pgproto3.ErrorResponse
+	fatal    bool
+	cause    error // for the operational log alone
+}
+
+func (f *failure) Error() string {
+	text := f.response.Code + ": " + f.response.Message
+	if f.cause != nil {
+		text += ": " + f.cause.Error()
+	}
+	return text
+}
+
+func (f *failure) Unwrap() error { return f.cause }
+
+func newFailure(fatal bool, state, message string) *failure {
+	severity := "ERROR"
+	if fatal {
+		severity = "FATAL"
+	}
+	return &failure{fatal: fatal, response: pgproto3.ErrorResponse{
+		Severity: severity, SeverityUnlocalized: severity, Code: state, Message: message,
+	}}
+}
+
+func fatalf(state, format string, args ...any) *failure {
+	return newFailure(true, state, fmt.Sprintf(format, args...))
+}
+
+func errorf(state, format string, args ...any) *failure {
+	return newFailure(false, state, fmt.Sprintf(format, args...))
+}
+
+func (f *failure) hint(text string) *failure {
+	f.response.Hint = text
+	return f
+}
+
+// notThroughTheGate refuses a startup parameter or option, and says how it can
+// be had where there is a way.
+func notThroughTheGate(what, hint string) *failure {
+	return fatalf("0A000", "not available through the gate: %s", what).hint(hint)
+}

@@ -1,0 +1,424 @@
+package pgwire
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"writegate/sqlgate"
+)
+
+// Ways to log in (GATE_PGWIRE_AUTH).
+const (
+	AuthScram = "scram"
+	AuthCert  = "cert"  // the common name of the verified client certificate is the user
+	AuthTrust = "trust" // nothing is asked; for a loopback address alone
+)
+
+// TLS of clients (GATE_PGWIRE_TLS).
+const (
+	TLSOff     = "off"
+	TLSPrefer  = "prefer"
+	TLSRequire = "require"
+)
+
+// An Incident is something that a client did and that is written down, throttled.
+type Incident struct {
+	Oversized  bool // a message or a text over its limit; else a client over its rate
+	Client     string
+	Limit, Got int
+}
+
+// Options are what a Server stands on. All but Overdue and Now are required,
+// Users with AuthScram alone and TLS with another mode than off.
+type Options struct {
+	Addr   string
+	Logger *slog.Logger
+	Now    func() time.Time
+
+	// Open makes the Wire of a connection that logged in.
+	Open func(sqlgate.WireLogin) (Wire, error)
+	// ServerVersion is server_version as the database behind the gate says it.
+	ServerVersion func(context.Context) (string, error)
+	Database      string // the one that clients may name
+	DefaultEnv    string // claim env of a client that gives none
+
+	Auth    string
+	Users   *Users
+	TLSMode string
+	TLS     func() *tls.Config // today's; asked for at each handshake
+
+	MaxConnections, MaxPerAddress, MaxUnauthenticated int
+	MaxBatchItems, MaxMessageBytes                    int
+
+	AuthTimeout  time.Duration // for all of start-up
+	IdleTimeout  time.Duration // between commands
+	WriteTimeout time.Duration // of a client that does not read
+	TxMax        time.Duration // of a block; 0: there are none
+	TxIdle       time.Duration // idle in a block
+
+	// Allow takes one statement from a client's rate, which it shares with
+	// POST /query; where there is none left it says how long to wait.
+	Allow      func(client string) (wait time.Duration, ok bool)
+	OnIncident func(Incident)
+	Cancels    CancelEvidence
+
+	// Drain is how long what runs has to end once the server is told to stop;
+	// then Overdue asks it to, and it has Grace.
+	Drain, Grace time.Duration
+	Overdue      func(context.Context)
+}
+
+// Stats are the counters of the listener, for GET /runtime/stats.
+type Stats struct {
+	Connections int   // that logged in
+	Cancels     int64 // CancelRequests since the start
+}
+
+// A Server is one listener with its connections.
+type Server struct {
+	o        Options
+	listener net.Listener
+	cancels  *registry
+	log      *slog.Logger
+
+	ctx  context.Context // of all statements; ends when the rest is cut off
+	cut  context.CancelFunc
+	work sync.WaitGroup
+
+	lingering atomic.Int32
+
+	mu       sync.Mutex
+	stopping bool
+	conns    map[*conn]struct{} // all that were accepted
+	seats    seats
+}
+
+// Listen opens the listener, so that an address in use is told before anything
+// else starts.
+func Listen(o Options) (*Server, error) {
+	listener, err := net.Listen("tcp", o.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("wire listener: %w", err)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Server{o: o, listener: listener, log: o.Logger.With("source", "pgwire"), conns: map[*conn]struct{}{}, seats: newSeats(&o)}
+	s.cancels = newRegistry(o.Now, o.Cancels, s.log)
+	s.ctx, s.cut = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Addr is the address that is listened on, with the port that was found.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Stats counts connections and cancels.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Stats{Connections: s.seats.loggedIn, Cancels: s.cancels.requests.Load()}
+}
+
+// Close gives the listener up at once and cuts every connection off.
+func (s *Server) Close() error {
+	err := s.listener.Close()
+	s.stop()
+	s.cutOff()
+	s.work.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// Serve takes connections until ctx ends; then it takes no new ones, ends those
+// that are between statements, and waits for the rest. drained is true when all
+// of them ended by themselves, or within the grace after Overdue.
+func (s *Server) Serve(ctx context.Context) (drained bool, err error) {
+	served := make(chan error, 1)
+	go func() { served <- s.accept() }()
+	select {
+	case err := <-served:
+		return false, errors.Join(err, s.Close())
+	case <-ctx.Done():
+	}
+	err = s.listener.Close()
+	<-served
+	s.stop()
+	drained = s.await(s.o.Drain, nil) || s.await(s.o.Grace, s.o.Overdue)
+	s.cutOff()
+	s.work.Wait()
+	s.cancels.close()
+	return drained, err
+}
+
+// Bounds of the wait after an accept that failed because the process has no
+// file descriptors left.
+const (
+	acceptPauseLeast = 5 * time.Millisecond
+	acceptPauseMost  = time.Second
+)
+
+func (s *Server) accept() error {
+	pause := time.Duration(0)
+	for {
+		raw, err := s.listener.Accept()
+		var temporary interface{ Temporary() bool }
+		switch {
+		case err == nil:
+			pause = 0
+			s.take(raw)
+		case errors.As(err, &temporary) && temporary.Temporary():
+			pause = min(max(2*pause, acceptPauseLeast), acceptPauseMost)
+			s.log.Warn("a connection could not be accepted", "cause", err.Error())
+			time.Sleep(pause)
+		default:
+			return err
+		}
+	}
+}
+
+// take gives a new connection a seat among those that have not logged in.
+func (s *Server) take(raw net.Conn) {
+	c := &conn{server: s, raw: raw, net: raw, id: uuid.Must(uuid.NewV7()).String()}
+	c.out = messageWriter{conn: raw, timeout: s.o.WriteTimeout}
+	if addr, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
+		c.addr = addr.AddrPort().Addr().Unmap().WithZone("")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		raw.Close()
+		return
+	}
+	if !s.seats.enter() {
+		s.turnAway(c)
+		return
+	}
+	s.conns[c] = struct{}{}
+	s.work.Go(func() { s.handle(c) })
+}
+
+// turnAway answers a connection for which there is no seat, without reading
+// anything of it.
+func (s *Server) turnAway(c *conn) {
+	s.work.Go(func() {
+		c.answer(tooMany())
+		c.close()
+	})
+}
+
+func tooMany() *failure { return fatalf("53300", "sorry, too many clients already") }
+
+// handle is the whole life of a connection.
+func (s *Server) handle(c *conn) {
+	defer s.leave(c)
+	defer func() {
+		if r := recover(); r != nil {
+			s.log.Error("a connection failed and is closed", "wire_session", c.id, "cause", fmt.Sprint(r), "stack", string(debug.Stack()))
+		}
+	}()
+	err := c.live(s.ctx)
+	var f *failure
+	if errors.As(err, &f) {
+		c.answer(f)
+	}
+	if err != nil {
+		s.log.Debug("a connection ended", "wire_session", c.id, "client", c.addr.String(), "cause", err.Error())
+	}
+}
+
+// leave gives the seat of a connection back.
+func (s *Server) leave(c *conn) {
+	if c.wire != nil {
+		c.wire.Close(context.WithoutCancel(s.ctx))
+	}
+	if c.key.pid != 0 {
+		s.cancels.remove(c.key.pid)
+	}
+	c.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	s.seats.leave(c)
+}
+
+// stop ends the connections that wait for their clients; the others see it when
+// they wait next.
+func (s *Server) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopping = true
+	for c := range s.conns {
+		c.stop()
+	}
+}
+
+// cutOff ends everything that still runs.
+func (s *Server) cutOff() {
+	s.cut()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.raw.Close()
+	}
+}
+
+// await waits for all connections to end; meanwhile runs beside it.
+func (s *Server) await(most time.Duration, meanwhile func(context.Context)) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), most)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	if meanwhile != nil {
+		beside.Go(func() { meanwhile(ctx) })
+	}
+	ended := make(chan struct{})
+	go func() { s.work.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// seats count connections against their limits. The Server's lock guards them.
+type seats struct {
+	most, mostPerAddress, mostStrangers int
+
+	strangers  int // that have not logged in
+	guests     int // that said who they are, in login or logged in
+	loggedIn   int
+	perAddress map[netip.Addr]int
+}
+
+func newSeats(o *Options) seats {
+	return seats{most: o.MaxConnections, mostPerAddress: o.MaxPerAddress, mostStrangers: o.MaxUnauthenticated, perAddress: map[netip.Addr]int{}}
+}
+
+func (s *seats) enter() bool {
+	if s.strangers >= s.mostStrangers {
+		return false
+	}
+	s.strangers++
+	return true
+}
+
+// admit counts a connection that is no CancelRequest: those must get through
+// when everything else is full.
+func (s *Server) admit(c *conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seats.guests >= s.seats.most || s.seats.perAddress[c.addr] >= s.seats.mostPerAddress {
+		return tooMany()
+	}
+	s.seats.guests++
+	s.seats.perAddress[c.addr]++
+	c.admitted = true
+	return nil
+}
+
+// welcome counts a connection that logged in.
+func (s *Server) welcome(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seats.strangers--
+	s.seats.loggedIn++
+	c.loggedIn = true
+}
+
+func (s *seats) leave(c *conn) {
+	if c.loggedIn {
+		s.loggedIn--
+	} else {
+		s.strangers--
+	}
+	if !c.admitted {
+		return
+	}
+	s.guests--
+	if s.perAddress[c.addr]--; s.perAddress[c.addr] == 0 {
+		delete(s.perAddress, c.addr)
+	}
+}
+
+// A conn is one connection. Its goroutine owns everything but what stop touches.
+type conn struct {
+	server  *Server
+	id      string   // wire_session of the evidence
+	raw     net.Conn // the socket
+	net     net.Conn // the same, or TLS over it
+	addr    netip.Addr
+	tls     *tls.ConnectionState // nil without TLS
+	leaf    []byte               // our certificate in this connection, DER
+	version uint32               // of the protocol
+
+	out      messageWriter
+	in       *messageReader
+	stopped  atomic.Bool
+	admitted bool
+	loggedIn bool
+
+	client  string // whose rate its statements count against
+	wire    Wire
+	login   sqlgate.WireLogin
+	key     cancelKey
+	session session
+}
+
+// stop has the connection end where it waits for its client.
+func (c *conn) stop() {
+	c.stopped.Store(true)
+	_ = c.raw.SetReadDeadline(time.Unix(1, 0)) // fails for a connection that ends anyway
+}
+
+// answer sends a failure at once.
+func (c *conn) answer(f *failure) {
+	if c.out.send(&f.response) == nil {
+		_ = c.out.flush() // the connection ends either way
+	}
+}
+
+// Bounds of the wait for the other side's end.
+const (
+	lingerTime  = time.Second
+	mostLingers = 64
+)
+
+// close ends the connection so that what was sent last arrives: a socket that is
+// closed with something unread resets the connection, and a reset overtakes it.
+func (c *conn) close() {
+	defer c.raw.Close()
+	half, ok := c.net.(interface{ CloseWrite() error })
+	if !ok || c.out.err != nil || half.CloseWrite() != nil {
+		return
+	}
+	if c.net != c.raw {
+		if tcp, ok := c.raw.(*net.TCPConn); ok && tcp.CloseWrite() != nil {
+			return
+		}
+	}
+	if c.server.lingering.Add(1) <= mostLingers && c.raw.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
+		var waste [512]byte
+		for read := 0; read < maxStartup; {
+			n, err := c.raw.Read(waste[:])
+			if err != nil {
+				break
+			}
+			read += n
+		}
+	}
+	c.server.lingering.Add(-1)
+}

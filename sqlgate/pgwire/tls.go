@@ -1,0 +1,94 @@
+package pgwire
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"io"
+	"net"
+
+	// The hashes of certificates that a channel is bound to.
+	_ "crypto/sha256"
+	_ "crypto/sha512"
+)
+
+// alpn is PostgreSQL's name in TLS (IANA, protocol-flow of PostgreSQL 17).
+const alpn = "postgresql"
+
+// handshake takes a connection into TLS. begun is what was read of the client's
+// first record already.
+func (c *conn) handshake(ctx context.Context, begun []byte) error {
+	config := c.server.o.TLS().Clone()
+	config.NextProtos = []string{alpn} // another one is refused with an alert, none is fine
+	var under net.Conn = c.raw
+	if len(begun) > 0 {
+		under = &prefixed{Conn: c.raw, reader: io.MultiReader(bytes.NewReader(begun), c.raw)}
+	}
+	secured := tls.Server(under, config)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	state := secured.ConnectionState()
+	c.net, c.out.conn, c.tls = secured, secured, &state
+	c.leaf = config.Certificates[0].Leaf.Raw
+	return nil
+}
+
+// A prefixed connection gives back what was read of it.
+type prefixed struct {
+	net.Conn
+	reader io.Reader
+}
+
+func (p *prefixed) Read(b []byte) (int, error) { return p.reader.Read(b) }
+
+// endPoint is the channel binding tls-server-end-point of a certificate: its
+// hash by the hash of its own signature, and SHA-256 in the place of MD5 and
+// SHA-1 (RFC 5929 part 4.1). A signature without a hash has none.
+func endPoint(leaf []byte) []byte {
+	cert, err := x509.ParseCertificate(leaf)
+	if err != nil {
+		return nil
+	}
+	var hash crypto.Hash
+	switch cert.SignatureAlgorithm {
+	case x509.SHA256WithRSA, x509.SHA256WithRSAPSS, x509.ECDSAWithSHA256, x509.SHA1WithRSA, x509.ECDSAWithSHA1, x509.MD5WithRSA:
+		hash = crypto.SHA256
+	case x509.SHA384WithRSA, x509.SHA384WithRSAPSS, x509.ECDSAWithSHA384:
+		hash = crypto.SHA384
+	case x509.SHA512WithRSA, x509.SHA512WithRSAPSS, x509.ECDSAWithSHA512:
+		hash = crypto.SHA512
+	default:
+		return nil
+	}
+	h := hash.New()
+	h.Write(leaf)
+	return h.Sum(nil)
+}
+
+// verifiedLeaf is the client certificate that was verified, nil without one.
+func (c *conn) verifiedLeaf() *x509.Certificate {
+	if c.tls == nil || len(c.tls.VerifiedChains) == 0 {
+		return nil
+	}
+	return c.tls.VerifiedChains[0][0]
+}
+
+// tlsSubject is the RFC 2253 text of its subject, "" without one. It is made
+// from the subject's own bytes: pkix.Name keeps neither unknown attributes nor
+// their order.
+func (c *conn) tlsSubject() string {
+	leaf := c.verifiedLeaf()
+	if leaf == nil {
+		return ""
+	}
+	var subject pkix.RDNSequence
+	if rest, err := asn1.Unmarshal(leaf.RawSubject, &subject); err != nil || len(rest) > 0 {
+		return "" // crypto/x509 parsed it before; an unverified name is the safe answer
+	}
+	return subject.String()
+}
