@@ -228,7 +228,8 @@ func (s *Service) Apply(ctx context.Context, by *Asker, policyID string, in *App
 			AppliedAt: now, AppliedBy: by.CredentialIDs()[0]}
 		answer := Answer{Status: http.StatusOK}
 		if !known {
-			a.ApplicationID, answer.Status = event.NewIDOf(event.ApplicationIDKind, now), http.StatusCreated
+			a.ApplicationID = event.NewIDOf(event.ApplicationIDKind, now)
+			answer.Status, answer.Location = http.StatusCreated, "/v1/policies/"+policyID+"/apply?agent_id="+in.AgentID // DELETE there ends it
 		}
 		if known && old.Priority == text {
 			a = old

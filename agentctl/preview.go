@@ -38,29 +38,58 @@ func (s *Service) PreviewApply(ctx context.Context, by *Asker, policyID string, 
 	if err != nil {
 		return Answer{}, err
 	}
-	body.Preview, err = s.preview(ctx, in.AgentID, &p, now)
+	body.Preview, err = s.preview(ctx, by.Project, in.AgentID, &p, now)
 	return Answer{Status: http.StatusOK, Body: body}, err
 }
 
-// preview asks the rules of one policy about what the log has of an agent.
-func (s *Service) preview(ctx context.Context, agentID string, p *projections.AgentPolicy, now time.Time) (*PreviewBody, error) {
+// preview asks the rules of one policy about what the log has of an agent. The
+// agent and its tools are taken as they are now, usage as it was recorded.
+func (s *Service) preview(ctx context.Context, project, agentID string, p *projections.AgentPolicy, now time.Time) (*PreviewBody, error) {
 	rules, err := s.compiled.rules(&p.AgentPolicy)
 	if err != nil {
 		return nil, err
 	}
-	look := past{app: []agentrules.Application{{Rules: rules}}, agentID: agentID, body: &PreviewBody{Window: "24h"}, counted: meter{throttles: map[throttleKey][]int64{}}}
+	look := past{project: project, now: now, app: []agentrules.Application{{Rules: rules}}, agentID: agentID, body: &PreviewBody{Window: "24h"},
+		counted: meter{throttles: map[throttleKey][]int64{}}, tools: map[string]agentrules.Tool{}}
 	f := projections.AuditFilter{AgentID: agentID, Since: now.Add(-previewWindow),
 		EventTypes: []string{string(event.TypeRequestReceived), string(event.TypeDecisionRecorded), string(event.TypeTelemetryReceived)}}
-	return look.body, s.eachEvent(ctx, f, look.take)
+	err = s.view(func(view *projections.View) error {
+		agent, _, err := view.Agent(project, agentID)
+		if err != nil {
+			return err
+		}
+		if look.agent, err = agentRoot(view, &agent, now); err != nil {
+			return err
+		}
+		look.view = view
+		return s.eachEvent(ctx, f, look.take)
+	})
+	return look.body, err
 }
 
 // A past is the walk over an agent's last day.
 type past struct {
+	view    *projections.View
+	project string
+	now     time.Time
 	agentID string
+	agent   event.AgentRoot
+	tools   map[string]agentrules.Tool // by the ids that events named
 	app     []agentrules.Application
 	reader  replay.Reader
 	counted meter // throttles, as they would have counted
 	body    *PreviewBody
+}
+
+// tool is what the rules read of a tool.
+func (w *past) tool(id string) (agentrules.Tool, error) {
+	known, looked := w.tools[id]
+	if looked {
+		return known, nil
+	}
+	root, err := toolRoot(w.view, w.project, id, w.now)
+	w.tools[id] = root
+	return root, err
 }
 
 func (w *past) take(e *event.Envelope) error {
@@ -93,7 +122,11 @@ func (w *past) telemetry(e *event.Envelope) error {
 			continue
 		}
 		w.body.Events++
-		in := agentrules.EventInput{Event: &p.Events[i], Tool: agentrules.UnknownTool, Applications: w.app, Count: w.count(e.Time)}
+		tool, err := w.tool(p.Events[i].Tool.ID)
+		if err != nil {
+			return err
+		}
+		in := agentrules.EventInput{Agent: w.agent, Event: &p.Events[i], Tool: tool, Applications: w.app, Count: w.count(e.Time)}
 		for _, u := range p.Usage {
 			if u.AgentID == w.agentID {
 				in.Usage = u.Usage

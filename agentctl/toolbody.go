@@ -95,6 +95,7 @@ type VerificationBody struct {
 	ErrorCode   *string         `json:"error_code"`
 	Fingerprint FingerprintBody `json:"fingerprint"`
 	Steps       []StepBody      `json:"steps"`
+	Revision    int             `json:"revision"` // of the tool
 }
 
 // StepBody is one step of it.

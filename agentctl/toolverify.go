@@ -143,6 +143,6 @@ func recordVerification(v *projections.Tool, r *toolcheck.Result, now time.Time)
 	v.Checked.Status = r.Status
 	p.ToolStatus = statusOf(v)
 	body := VerificationBody{ID: p.VerificationID, ToolID: v.ToolID, Status: p.Status, CheckedAt: event.Timestamp(now), LatencyMS: p.LatencyMS,
-		ErrorCode: optional(p.ErrorCode), Fingerprint: FingerprintBody{fingerprint(p.Pinned), fingerprint(p.Current)}, Steps: steps}
+		ErrorCode: optional(p.ErrorCode), Fingerprint: FingerprintBody{fingerprint(p.Pinned), fingerprint(p.Current)}, Steps: steps, Revision: p.Revision}
 	return plan{answer: Answer{Status: http.StatusOK, Body: body, Revision: p.Revision}, events: []pending{{"", "verify_tool", &p}}}, nil
 }

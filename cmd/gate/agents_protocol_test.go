@@ -98,6 +98,57 @@ func TestARequestUnderAnIdempotencyKeyIsDoneOnceAlsoAcrossARestart(t *testing.T)
 	require.Len(t, w.v1(t, http.MethodGet, "/agents", "").json(t)["items"], 2)
 }
 
+// What is given again is what was given first: the status, where the thing lies,
+// its revision, and the event that proves it.
+func TestAnAnswerThatIsGivenAgainHasTheHeadersOfTheFirst(t *testing.T) {
+	w := startAgents(t)
+	agentID, _ := w.register(t, "bot")
+	policyID := w.rule(t, "suspend", `event.type == "error"`)
+	tool := w.made(t, "/tools", `{"name":"sum","type":"function","input_schema":{"type":"object"}}`)["id"].(string)
+	const key = "Idempotency-Key: again"
+	type sending struct {
+		path, body string
+		location   string // begins so; "" = none
+		tag        string
+		events     uint64
+	}
+	all := []sending{
+		{"/agents", `{"name":"two","type":"worker"}`, "/v1/agents/agt_", `"1"`, 2},
+		{"/agents/" + agentID + "/tokens", `{}`, "/v1/agents/" + agentID + "/tokens/tok_", "", 1},
+		{"/policies", `{"name":"p","rules":[{"action":"log","condition":""}]}`, "/v1/policies/pol_", `"1"`, 1},
+		{"/policies/" + policyID + "/apply", fmt.Sprintf(`{"agent_id":%q}`, agentID), "/v1/policies/" + policyID + "/apply?agent_id=" + agentID, "", 1},
+		{"/policies/" + policyID + "/apply", fmt.Sprintf(`{"agent_id":%q,"priority":"high"}`, agentID), "", "", 1},
+		{"/tools", `{"name":"two","type":"function","input_schema":{"type":"object"}}`, "/v1/tools/tool_", `"1"`, 1},
+		{"/tools/" + tool + "/verify", `{}`, "", `"2"`, 1},
+		{"/telemetry", fmt.Sprintf(`{"events":[{"type":"error","agent_id":%q},{"type":""}]}`, agentID), "", "", 4}, // two tokens end, and the agent
+	}
+	headers := []string{"Location", "ETag", "X-Event-Seq", "X-Event-Hash", "Content-Type"}
+	first := make([]reply, len(all))
+	for i, s := range all {
+		head := w.head(t)
+		first[i] = w.v1(t, http.MethodPost, s.path, s.body, key+fmt.Sprint(i))
+		require.Less(t, first[i].status, 300, "%s", first[i].body)
+		require.Equal(t, fmt.Sprint(head+s.events), first[i].header.Get("X-Event-Seq"), s.path)
+		require.Equal(t, s.tag, first[i].header.Get("ETag"), s.path)
+		require.Equal(t, s.location != "", first[i].header.Get("Location") != "", s.path)
+		require.True(t, strings.HasPrefix(first[i].header.Get("Location"), s.location), s.path)
+	}
+	for _, when := range []string{"at once", "after a restart"} {
+		for i, s := range all {
+			again := w.v1(t, http.MethodPost, s.path, s.body, key+fmt.Sprint(i))
+			require.Equal(t, "true", again.header.Get("Idempotency-Replayed"), "%s %s", s.path, when)
+			require.Equal(t, first[i].status, again.status, s.path)
+			for _, name := range headers {
+				require.Equal(t, first[i].header.Get(name), again.header.Get(name), "%s of %s %s", name, s.path, when)
+			}
+		}
+		if when == "at once" {
+			w.end(t)
+			w.testGate = startGate(t, w.gateDir, "GATE_PROJECT_KEYS=shop/ops="+w.key)
+		}
+	}
+}
+
 func TestOfManyRequestsAtOnceUnderOneKeyOneIsDone(t *testing.T) {
 	w := startAgents(t)
 	var wait sync.WaitGroup
@@ -151,6 +202,24 @@ func TestADryRunTellsWhatAPolicyWouldHaveDoneAndWritesNothing(t *testing.T) {
 	}
 	require.Empty(t, w.v1(t, http.MethodGet, "/agents/"+id, "").json(t)["applied_policies"])
 	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying)).status)
+}
+
+// A dry run asks about past telemetry what is asked at its receipt: also who the
+// agent is, and what is known of its tools.
+func TestADryRunKnowsTheAgentAndTheToolsOfItsTelemetry(t *testing.T) {
+	w := startAgents(t)
+	id, token := w.register(t, "bot")
+	known := w.made(t, "/tools", `{"name":"sum","type":"function","input_schema":{"type":"object"},"annotations":{"destructive":false,"read_only":true}}`)["id"].(string)
+	require.Equal(t, http.StatusOK, w.v1(t, http.MethodPost, "/tools/"+known+"/verify", "").status)
+	w.sent(t, bearer(token), fmt.Sprintf(`[{"type":"tool_call","tool":{"id":%q}},{"type":"tool_call","tool":{"id":%[1]q}},{"type":"tool_call","tool":{"id":"tool_other"}},{"type":"message"}]`, known))
+	for condition, matching := range map[string]float64{
+		`event.type == "tool_call" && !tool.verified`: 1, `tool.verified && tool.read_only && !tool.destructive`: 2, `tool.name == "sum" && tool.type == "function"`: 2,
+		`tool.destructive`: 2, `event.type == "message" && agent.environment == "production"`: 1, `agent.id == ""`: 0, `agent.name == "bot" && event.type != ""`: 4,
+	} {
+		r := w.v1(t, http.MethodPost, "/policies/"+w.rule(t, "block", condition)+"/apply?dry_run=true", fmt.Sprintf(`{"agent_id":%q}`, id))
+		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+		require.Equal(t, map[string]any{"window": "24h", "events": 4.0, "events_matching": matching, "sql_decisions": 0.0, "sql_would_change": 0.0}, r.json(t)["preview"], condition)
+	}
 }
 
 // An agent that is stopped in the middle of a rush gets nothing through that it

@@ -5,10 +5,7 @@
 package agentapi
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"net/http"
@@ -172,24 +169,31 @@ func (c *call) reply(answer agentctl.Answer, err error) error {
 	if err != nil {
 		return err
 	}
-	h := c.Writer().Header()
-	if answer.Location != "" {
-		h.Set("Location", answer.Location)
-	}
 	if n := len(answer.Events); n > 0 {
 		last := answer.Events[n-1]
-		setEvent(h, last.Seq, last.Hash)
+		setEvent(c.Writer().Header(), last.Seq, last.Hash)
 	}
-	if answer.Revision > 0 {
-		tag := strconv.Quote(strconv.Itoa(answer.Revision))
-		h["ETag"] = []string{tag}
-		if c.Request.Method == http.MethodGet && matches(c.Request.Header.Get("If-None-Match"), tag) {
-			c.Writer().WriteHeader(http.StatusNotModified)
-			return nil
-		}
+	tag := c.mark(answer.Location, answer.Revision)
+	if tag != "" && c.Request.Method == http.MethodGet && matches(c.Request.Header.Get("If-None-Match"), tag) {
+		c.Writer().WriteHeader(http.StatusNotModified)
+		return nil
 	}
 	c.JSON(answer.Status, answer.Body)
 	return nil
+}
+
+// mark sets the headers that say where something lies and which revision it
+// has; tag is the latter, "" without one.
+func (c *call) mark(location string, revision int) (tag string) {
+	h := c.Writer().Header()
+	if location != "" {
+		h.Set("Location", location)
+	}
+	if revision > 0 {
+		tag = strconv.Quote(strconv.Itoa(revision))
+		h["ETag"] = []string{tag}
+	}
+	return tag
 }
 
 func setEvent(h http.Header, seq uint64, hash [32]byte) {
@@ -231,78 +235,6 @@ func write[In any](a *api, c *call, do func(by *agentctl.Asker, in *In) (agentct
 		return err
 	}
 	return c.reply(do(by, in))
-}
-
-// beginKey binds the request to its Idempotency-Key, or gives the kept answer.
-func (a *api) beginKey(c *call, by *agentctl.Asker, body []byte) (lease *commands.KeyLease, replayed bool, err error) {
-	keys := c.Request.Header.Values("Idempotency-Key")
-	if len(keys) == 0 {
-		return nil, false, nil
-	}
-	if len(keys) > 1 || !visibleASCII(keys[0]) {
-		return nil, false, agentctl.InvalidFields(agentctl.FieldError{Pointer: "/Idempotency-Key", Message: "must be one header of 1 to 255 visible ASCII characters"})
-	}
-	key := &agentctl.Key{Text: keys[0], Scope: digestOf("gate.v1.key", c.caller.Project, c.Request.Method, c.Request.URL.Path, keys[0]),
-		Request: digestOf("gate.v1.request", c.Request.URL.RawQuery, string(body))}
-	lease, first, err := a.Commands.BeginKey(key.Scope, key.Request, a.Now())
-	if f, ok := fault.As(err); ok && f.Code == fault.IdempotencyInProgress {
-		return nil, false, f.With("retry_after_seconds", 1)
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	if first != nil {
-		return nil, true, a.replay(c, first)
-	}
-	by.Key = key
-	return lease, false, nil
-}
-
-// replay gives a kept answer again. Where it stands in a log before this one
-// there is no event to name.
-func (a *api) replay(c *call, first *projections.IdempotencyRecord) error {
-	view := a.Store.View()
-	seq := view.OwnSeq(first.Seq)
-	if err := view.Close(); err != nil {
-		return err
-	}
-	if first.Body == "" {
-		return a.replayTelemetry(c, first, seq)
-	}
-	if err := a.replayed(c, seq); err != nil {
-		return err
-	}
-	// What only the append told is filled in again.
-	body := bytes.Replace([]byte(first.Body), []byte(`"effective_from_seq":0`), fmt.Appendf(nil, `"effective_from_seq":%d`, seq), 1)
-	c.Raw(first.Status, append(body, '\n'))
-	return nil
-}
-
-// replayed sets the headers of an answer that is given again.
-func (a *api) replayed(c *call, seq uint64) error {
-	h := c.Writer().Header()
-	h.Set("Idempotency-Replayed", "true")
-	if seq == 0 {
-		return nil
-	}
-	e, err := a.Log.At(seq)
-	if err == nil {
-		setEvent(h, e.Seq, e.Hash)
-	}
-	return err
-}
-
-// digestOf hashes texts with their lengths, so that no two lists share a digest.
-func digestOf(parts ...string) [32]byte {
-	var b []byte
-	for _, p := range parts {
-		b = append(binary.BigEndian.AppendUint64(b, uint64(len(p))), p...)
-	}
-	return sha256.Sum256(b)
-}
-
-func visibleASCII(s string) bool {
-	return s != "" && len(s) <= 255 && !strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' })
 }
 
 // page reads the filters named and the page of a list. What is wrong with them
