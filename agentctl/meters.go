@@ -172,15 +172,12 @@ func (s *Service) fill(ctx context.Context, m *meter, agentID string, now time.T
 	if err := s.eachEvent(ctx, f, func(e *event.Envelope) error { return fresh.recall(e, agentID) }); err != nil {
 		return err
 	}
-	pending := s.uses.pendingOf(func(k useKey) bool { return k.agent == agentID && isToken(k.credential) })
+	pending := s.uses.pendingOf(func(k useKey) bool { return k.agent == agentID && projections.IsToken(k.credential) })
 	fresh.add(minuteOf(now), &amounts{requests: int64(pending.Requests)})
 	m.minutes, m.throttles, m.filled = fresh.minutes, fresh.throttles, true
 	m.prune(now)
 	return nil
 }
-
-// isToken tells a token from the key beside it: a request with both is one.
-func isToken(credential string) bool { return len(credential) > 4 && credential[:4] == "tok_" }
 
 // recall counts an event of the log.
 func (m *meter) recall(e *event.Envelope, agentID string) error {
@@ -203,7 +200,7 @@ func (m *meter) recall(e *event.Envelope, agentID string) error {
 			return err
 		}
 		for i := range p.Credentials {
-			if u := &p.Credentials[i]; u.AgentID == agentID && isToken(u.CredentialID) {
+			if u := &p.Credentials[i]; u.AgentID == agentID && projections.IsToken(u.CredentialID) {
 				m.add(minuteOf(time.Unix(0, p.Minute)), &amounts{requests: int64(u.Requests)})
 			}
 		}

@@ -23,7 +23,8 @@ func (w *world) aDayOf(b *testing.B, events, agents int) {
 	b.Helper()
 	day := noon.Add(-24 * time.Hour)
 	for n := 0; n < events; n += MaxTelemetryEvents {
-		p := &event.TelemetryReceived{BatchID: fmt.Sprint("bat_", n)}
+		p := &event.TelemetryReceived{BatchID: fmt.Sprint("bat_", n), Origin: event.Origin{CredentialIDs: []string{fmt.Sprint("key_", n/MaxTelemetryEvents%4)}}}
+		w.now.Store(day.Add(24 * time.Hour / time.Duration(events) * time.Duration(n+MaxTelemetryEvents)).UnixNano())
 		for k := n; k < n+MaxTelemetryEvents; k++ {
 			took := int64(k * 7919 % 5000)
 			kind := k / agents % 10
@@ -63,7 +64,7 @@ func benchTelemetry(b *testing.B) int {
 
 // BenchmarkMetricsOfADay measures an answer of GET /v1/metrics over a day of
 // telemetry, from the question to its JSON, for each interval and for what can
-// be grouped by within the bound of an answer.
+// be grouped by within the bound of an answer, and one of GET /v1/usage.
 func BenchmarkMetricsOfADay(b *testing.B) {
 	for _, agents := range []int{8, 100} {
 		b.Run(fmt.Sprint(agents, "agents"), func(b *testing.B) {
@@ -78,6 +79,7 @@ func BenchmarkMetricsOfADay(b *testing.B) {
 			} {
 				b.Run(q.interval+"/"+q.groups, func(b *testing.B) { w.benchMetrics(b, q.interval, q.groups, q.hours) })
 			}
+			b.Run("usage", w.benchUsage)
 		})
 	}
 }
@@ -101,5 +103,16 @@ func (w *world) benchMetrics(b *testing.B, interval, groups string, hours time.D
 		b.SetBytes(int64(len(text)))
 	}
 	b.ReportMetric(float64(items), "items")
+	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms")
+}
+
+func (w *world) benchUsage(b *testing.B) {
+	caller := Caller{Project: "p", KeyID: "key_bench"}
+	for b.Loop() {
+		body, err := w.Usage(context.Background(), &caller, UsageQuery{Since: noon.Add(-9 * time.Hour), Until: noon, Interval: time.Hour, ByAgent: true})
+		require.NoError(b, err)
+		_, err = json.Marshal(body)
+		require.NoError(b, err)
+	}
 	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms")
 }

@@ -19,8 +19,8 @@ type UsageQuery struct {
 	ByAgent      bool          // grouped by agent, else by credential
 }
 
-// UsageSums are the figures of one item.
-type UsageSums struct {
+// UsageFigures are the figures of one item.
+type UsageFigures struct {
 	Requests        int64  `json:"requests"`
 	Throttled       int64  `json:"throttled"`
 	Errors          int64  `json:"errors"`
@@ -30,7 +30,10 @@ type UsageSums struct {
 	CostUSD         string `json:"cost_usd"`
 	SQLDecisions    int64  `json:"sql_decisions"`
 	Verifications   int64  `json:"verifications"`
-	costMicros      int64
+}
+
+func usageFigures(u *projections.UsageSums) UsageFigures {
+	return UsageFigures{u.Requests, u.Throttled, u.Errors, u.TelemetryEvents, u.InputTokens, u.OutputTokens, Dollars(u.CostMicros), u.SQLDecisions, u.Verifications}
 }
 
 // UsageItem is one bucket of one group.
@@ -38,16 +41,18 @@ type UsageItem struct {
 	Start string            `json:"start"`
 	End   string            `json:"end"`
 	Group map[string]string `json:"group"`
-	*UsageSums
+	UsageFigures
 }
 
 // UsageBody is the answer of GET /v1/usage.
 type UsageBody struct {
-	Items      []UsageItem `json:"items"`
-	NextCursor *string     `json:"next_cursor"`
-	Totals     *UsageSums  `json:"totals"`
-	RateLimit  RateBody    `json:"rate_limit"`
-	AsOfSeq    uint64      `json:"as_of_seq"`
+	Items      []UsageItem  `json:"items"`
+	NextCursor *string      `json:"next_cursor"`
+	Totals     UsageFigures `json:"totals"`
+	From       string       `json:"from"`
+	To         string       `json:"to"`
+	RateLimit  RateBody     `json:"rate_limit"`
+	AsOfSeq    uint64       `json:"as_of_seq"`
 }
 
 // RateBody is how the calling credential stands at this moment.
@@ -57,18 +62,6 @@ type RateBody struct {
 	Used          int `json:"used"`
 	Remaining     int `json:"remaining"`
 	ResetSeconds  int `json:"reset_seconds"`
-}
-
-func (a *UsageSums) plus(b *UsageSums) {
-	a.Requests += b.Requests
-	a.Throttled += b.Throttled
-	a.Errors += b.Errors
-	a.TelemetryEvents += b.TelemetryEvents
-	a.InputTokens += b.InputTokens
-	a.OutputTokens += b.OutputTokens
-	a.costMicros += b.costMicros
-	a.SQLDecisions += b.SQLDecisions
-	a.Verifications += b.Verifications
 }
 
 // Dollars renders micros as a decimal with six places.
@@ -83,40 +76,32 @@ func Dollars(micros int64) string {
 // maxUsageItems bounds an answer.
 const maxUsageItems = 1000
 
-var usageTypes = []string{string(event.TypeUsageRecorded), string(event.TypeTelemetryReceived), string(event.TypeRequestReceived), string(event.TypeToolVerified)}
-
-// Usage adds up what the log says of a project's credentials or agents.
+// Usage adds up what the log says of a project's credentials or agents, in whole
+// buckets around the times asked for.
 func (s *Service) Usage(ctx context.Context, c *Caller, q UsageQuery) (UsageBody, error) {
-	u := usageWalk{caller: c, query: &q, buckets: map[usageBucket]*UsageSums{}}
-	body := UsageBody{Items: []UsageItem{}, Totals: new(UsageSums), RateLimit: s.rate(c)}
+	from, to := q.Since.UTC().Truncate(q.Interval), q.Until.UTC().Add(q.Interval-1).Truncate(q.Interval)
+	body := UsageBody{Items: []UsageItem{}, RateLimit: s.rate(c), From: event.Timestamp(from), To: event.Timestamp(to)}
+	if q.Until.Before(q.Since) {
+		return body, InvalidFields(FieldError{"/until", "must not be before since"})
+	}
+	u := usageWalk{ctx: ctx, only: c.agentOnly(), byAgent: q.ByAgent, buckets: map[usageBucket]*projections.UsageSums{}}
 	err := s.view(func(view *projections.View) error {
 		body.AsOfSeq = view.Applied().Seq
-		return nil
+		return view.Usage(c.Project, q.Interval, from, to, u.take)
 	})
 	if err != nil {
 		return body, err
 	}
-	f := projections.AuditFilter{EventTypes: usageTypes, Project: c.Project, AgentID: c.agentOnly(), ToSeq: body.AsOfSeq,
-		Since: q.Since, Until: q.Until.Add(usageLag)}
-	if err := s.eachEvent(ctx, f, u.take); err != nil {
-		return body, err
-	}
-	if len(u.buckets) > maxUsageItems {
-		return body, InvalidFields(FieldError{"/interval", fmt.Sprintf("gives %d items, and at most 1000 are told at once: ask for less time or for days", len(u.buckets))})
-	}
+	var totals projections.UsageSums
 	for _, b := range u.order() {
 		sums := u.buckets[b]
-		sums.CostUSD = Dollars(sums.costMicros)
-		start := time.Unix(0, b.start).UTC()
-		body.Items = append(body.Items, UsageItem{Start: event.Timestamp(start), End: event.Timestamp(start.Add(q.Interval)), Group: map[string]string{q.groupName(): b.group}, UsageSums: sums})
-		body.Totals.plus(sums)
+		totals.Plus(sums)
+		start := time.Unix(b.start, 0).UTC()
+		body.Items = append(body.Items, UsageItem{Start: event.Timestamp(start), End: event.Timestamp(start.Add(q.Interval)), Group: map[string]string{q.groupName(): b.group}, UsageFigures: usageFigures(sums)})
 	}
-	body.Totals.CostUSD = Dollars(body.Totals.costMicros)
+	body.Totals = usageFigures(&totals)
 	return body, nil
 }
-
-// usageLag is how long after its minute a usage_recorded may be written.
-const usageLag = 5 * time.Minute
 
 func (q *UsageQuery) groupName() string {
 	if q.ByAgent {
@@ -138,68 +123,41 @@ func (s *Service) rate(c *Caller) RateBody {
 
 // usageBucket is one bucket of one group.
 type usageBucket struct {
-	start int64
+	start int64 // s since 1970
 	group string
 }
 
 type usageWalk struct {
-	caller  *Caller
-	query   *UsageQuery
-	buckets map[usageBucket]*UsageSums
+	ctx     context.Context
+	only    string // agent; "" = all
+	byAgent bool
+	buckets map[usageBucket]*projections.UsageSums
+	looked  int
 }
 
-// add counts for a group at a moment; a group without a name is not told.
-func (u *usageWalk) add(at time.Time, group string, sums UsageSums) {
-	if group == "" || at.Before(u.query.Since) || !at.Before(u.query.Until) {
-		return
+func (u *usageWalk) take(start time.Time, credential, agent string, sums *projections.UsageSums) error {
+	if u.looked++; u.looked%4096 == 0 && u.ctx.Err() != nil {
+		return u.ctx.Err()
 	}
-	key := usageBucket{at.UTC().Truncate(u.query.Interval).UnixNano(), group}
+	group := credential
+	if u.byAgent {
+		group = agent
+		if !projections.IsToken(credential) { // a request with both credentials is one of its agent's
+			sums.Requests, sums.Throttled, sums.Errors = 0, 0, 0
+		}
+	}
+	// A group without a name, and one that did nothing, are not told.
+	if group == "" || u.only != "" && agent != u.only || *sums == (projections.UsageSums{}) {
+		return nil
+	}
+	key := usageBucket{start.Unix(), group}
 	if u.buckets[key] == nil {
-		u.buckets[key] = new(UsageSums)
-	}
-	u.buckets[key].plus(&sums)
-}
-
-// group picks the name under which something is counted.
-func (u *usageWalk) group(credential, agent string) string {
-	if only := u.caller.agentOnly(); only != "" && agent != only {
-		return ""
-	}
-	if u.query.ByAgent {
-		return agent
-	}
-	return credential
-}
-
-func (u *usageWalk) take(e *event.Envelope) error {
-	credential := lastOf(credentialsOf(e.Payload))
-	switch e.Type {
-	case event.TypeRequestReceived:
-		u.add(e.Time, u.group(credential, e.Context.AgentID), UsageSums{SQLDecisions: 1})
-	case event.TypeToolVerified:
-		u.add(e.Time, u.group(credential, e.Context.AgentID), UsageSums{Verifications: 1})
-	case event.TypeUsageRecorded:
-		var p event.UsageRecorded
-		if err := p.Parse(e.Payload); err != nil {
-			return err
+		if len(u.buckets) == maxUsageItems {
+			return InvalidFields(FieldError{"/interval", fmt.Sprintf("gives more than %d items: ask for less time or for days", maxUsageItems)})
 		}
-		for i := range p.Credentials {
-			r := &p.Credentials[i]
-			if u.query.ByAgent && !isToken(r.CredentialID) {
-				continue // a request with both credentials is one of its agent's
-			}
-			u.add(time.Unix(0, p.Minute), u.group(r.CredentialID, r.AgentID), UsageSums{Requests: int64(r.Requests), Throttled: int64(r.Throttled), Errors: int64(r.Errors)})
-		}
-	case event.TypeTelemetryReceived:
-		var p event.TelemetryReceived
-		if err := p.Parse(e.Payload); err != nil {
-			return err
-		}
-		for i := range p.Events {
-			t := &p.Events[i]
-			u.add(e.Time, u.group(credential, t.AgentID), UsageSums{TelemetryEvents: 1, InputTokens: t.Usage.InputTokens, OutputTokens: t.Usage.OutputTokens, costMicros: t.Usage.CostMicros})
-		}
+		u.buckets[key] = new(projections.UsageSums)
 	}
+	u.buckets[key].Plus(sums)
 	return nil
 }
 

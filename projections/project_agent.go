@@ -154,16 +154,3 @@ func agentPolicyDetached(t *tx, _ *event.Envelope, p *event.AgentPolicyDetached)
 	t.delete(appliedToKey(p.Application.PolicyID, p.Application.AgentID))
 	t.agentPolicy(p.Application.PolicyID, func(v *AgentPolicy) { v.Applications-- })
 }
-
-// usageRecorded tells tokens and agents when they were last used.
-func usageRecorded(t *tx, _ *event.Envelope, p *event.UsageRecorded) {
-	at := time.Unix(0, p.Minute).UTC()
-	for i := range p.Credentials {
-		u := &p.Credentials[i]
-		if u.Requests == 0 {
-			continue
-		}
-		t.token(u.CredentialID, func(k *AgentToken) { k.UsedAt = at })
-		t.agent(u.AgentID, func(a *Agent) { a.SeenAt = at })
-	}
-}

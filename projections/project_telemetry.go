@@ -57,6 +57,7 @@ func telemetryReceived(t *tx, e *event.Envelope, p *event.TelemetryReceived) {
 		t.put(due, &ids)
 		t.expiries[string(due)] = true
 		t.meterTelemetry(e, p)
+		t.useTelemetry(e, p)
 	}
 }
 

@@ -58,6 +58,7 @@ func toolUpdated(t *tx, e *event.Envelope, p *event.ToolUpdated) {
 }
 
 func toolVerified(t *tx, e *event.Envelope, p *event.ToolVerified) {
+	t.useVerification(e, p)
 	t.tool(p.ToolID, func(v *Tool) {
 		v.Status, v.Pinned, v.Revision, v.UpdatedAt = p.ToolStatus, p.Pinned, p.Revision, e.Time
 		if p.PinnedParts != "" {

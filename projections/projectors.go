@@ -24,7 +24,7 @@ var projectors = map[event.Type]projector{
 	event.TypeRateLimitHit:            indexed,
 	event.TypeOversizedRequest:        indexed,
 	event.TypeOperatorAuthFailed:      indexed,
-	event.TypeRequestReceived:         indexed,
+	event.TypeRequestReceived:         {1, requestReceived},
 	event.TypeQueryRejected:           indexed,
 	event.TypeDecisionRecorded:        {1, agentDecided},
 	event.TypeEmergencyBypass:         indexed,

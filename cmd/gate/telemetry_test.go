@@ -281,6 +281,7 @@ func TestARuleThatSuspendsAtTelemetryEndsTheAgentInTheAppendOfTheBatch(t *testin
 
 func TestUsageCountsTelemetry(t *testing.T) {
 	w := startAgents(t)
+	since := time.Now().UTC()
 	id, token := w.register(t, "bot")
 	w.sent(t, bearer(token), `[{"type":"llm_call","usage":{"input_tokens":900,"output_tokens":200,"cost_usd":"0.412"}},{"type":"heartbeat"}]`)
 	w.sent(t, w.projectKey(), fmt.Sprintf(`[{"type":"heartbeat","agent_id":%q}]`, id))
@@ -290,4 +291,13 @@ func TestUsageCountsTelemetry(t *testing.T) {
 	require.Equal(t, []any{3.0, 900.0, 200.0, "0.412000"}, []any{item["telemetry_events"], item["input_tokens"], item["output_tokens"], item["cost_usd"]})
 	byCredential := w.v1(t, http.MethodGet, "/usage", "").json(t)["items"].([]any)
 	require.Len(t, byCredential, 2, "the token's and the key's")
+
+	// Buckets are whole, wherever in them the question begins and ends.
+	until := time.Now().UTC().Truncate(time.Second).Add(time.Second)
+	hour := w.v1(t, http.MethodGet, "/usage?interval=1h&since="+since.Format(time.RFC3339)+"&until="+until.Format(time.RFC3339), "").json(t)
+	require.Equal(t, event.Timestamp(since.Truncate(time.Hour)), hour["from"])
+	require.Equal(t, event.Timestamp(until.Add(time.Hour-1).Truncate(time.Hour)), hour["to"])
+	require.Equal(t, 3.0, hour["totals"].(map[string]any)["telemetry_events"])
+	invalid := w.v1(t, http.MethodGet, "/usage?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", "")
+	require.Equal(t, "validation_failed", invalid.text(t, "error_code"))
 }
