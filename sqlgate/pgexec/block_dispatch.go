@@ -15,7 +15,11 @@ import (
 // DispatchRead is what evidence records before a safe read in the block is
 // sent. It sends nothing.
 func (b *Block) DispatchRead(o BeginOptions) (Dispatch, error) {
-	if err := b.usable(); err != nil {
+	err := b.usable()
+	if err == nil && b.db.definer != b.db.writer && b.opts.DDL {
+		b.failed, err = true, errOneRole()
+	}
+	if err != nil {
 		return Dispatch{}, err
 	}
 	lim := b.db.bound(o.Limits)
@@ -60,9 +64,13 @@ func (b *Block) takesWrite(o BeginOptions) error {
 	case b.opts.ReadOnly:
 		return fault.New(fault.UnsafeReadShape, "The transaction is READ ONLY, and the statement may write. Nothing was executed.").With("sqlstate", "25006")
 	case b.db.definer != b.db.writer && o.DDL != b.opts.DDL:
-		return fault.New(fault.UnsupportedSQLShape, "The gate has a database role of its own for DDL, and a transaction runs under one role. Send DDL in a transaction of its own.")
+		return errOneRole()
 	}
 	return nil
+}
+
+func errOneRole() error {
+	return fault.New(fault.UnsupportedSQLShape, "The gate has a database role of its own for DDL, and a transaction runs under one role. Send DDL in a transaction of its own.")
 }
 
 // recorded is what differs from the pins, the block's own timeouts included.

@@ -141,10 +141,15 @@ func (b *Block) Read(ctx context.Context, o BeginOptions, st Statement, sink Sin
 	return r.stamp(res, l), nil
 }
 
-// fence is what goes before a read.
+// fence is what goes before a read. A serializable transaction that may write
+// takes its snapshot before it is made read-only for a moment: the server decides
+// by its first snapshot whether it has to watch what the transaction reads.
 func (b *Block) fence() segment {
-	if b.opts.ReadOnly {
+	switch {
+	case b.opts.ReadOnly:
 		return segment{own(readFence)}
+	case b.opts.Isolation == "serializable":
+		return segment{own("SELECT 1"), own(readFence), own("SET LOCAL transaction_read_only = on")}
 	}
 	return segment{own(readFence), own("SET LOCAL transaction_read_only = on")}
 }
