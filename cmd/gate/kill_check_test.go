@@ -221,6 +221,7 @@ func (b *book) check(t testing.TB, d gateDir) *story {
 	d.awaitBackends(t)
 	s := readStory(t, d.deadEvents(t))
 	b.checkTold(t, s)
+	b.checkNews(t, s)
 	d.kept.hold(t, d.judgeDead(t).Header.LogID, s.events)
 	recompute(t, s.events)
 	present := map[string]bool{}

@@ -59,6 +59,7 @@ const (
 	trespassing              // a statement that is blocked
 	stammering               // a text that is no SQL
 	legislating              // another version of the policy, proposed and activated
+	reporting                // a batch of telemetry, sent until it is answered, and then once more
 )
 
 // allKinds are the wishes of an ordinary load.
@@ -69,6 +70,7 @@ var allKinds = []kind{reading, writing, hurrying, keyed, asking, askingInVain, f
 // in its right mind would.
 type errand struct {
 	kind     kind
+	number   int
 	value    string // of the row it is about
 	stage    int
 	lost     bool   // a request that may have run got no answer
@@ -117,10 +119,13 @@ type book struct {
 
 	legislature sync.Mutex // one change of the policy at a time; taken before mu
 	versions    int
+
+	registry sync.Mutex // one registration at a time; taken before mu
+	news     *newsroom
 }
 
 func newBook() *book {
-	return &book{wishes: allKinds, sent: map[string]string{}, fates: map[string]*fate{}, resolved: map[string]string{}}
+	return &book{wishes: allKinds, sent: map[string]string{}, fates: map[string]*fate{}, resolved: map[string]string{}, news: newNewsroom()}
 }
 
 // know changes what is known; f must not call the book.
@@ -167,7 +172,7 @@ func (b *book) pursue(t testing.TB, v *victim, e *errand) bool {
 	for {
 		answered, done := b.advance(t, v, e)
 		switch {
-		case !answered && (e.kind == keyed || e.approval != ""):
+		case !answered && (e.kind == keyed || e.kind == reporting || e.approval != ""):
 			b.know(func() { b.undone = append(b.undone, e) })
 			return false
 		case !answered:
@@ -188,7 +193,7 @@ func (b *book) next() *errand {
 		return e
 	}
 	b.errands++
-	e := &errand{kind: b.wishes[b.errands%len(b.wishes)], value: fmt.Sprintf("row-%d", b.errands)}
+	e := &errand{kind: b.wishes[b.errands%len(b.wishes)], number: b.errands, value: fmt.Sprintf("row-%d", b.errands)}
 	b.fates[e.value] = &fate{held: e.kind == asking || e.kind == askingInVain, never: e.kind >= askingInVain || e.kind == reading}
 	return e
 }
@@ -249,6 +254,8 @@ func (b *book) advance(t testing.TB, v *victim, e *errand) (answered, done bool)
 		return b.advanceKeyed(t, v, e)
 	case legislating:
 		return b.legislate(t, v), true
+	case reporting:
+		return b.report(t, v, e)
 	}
 	return b.advanceApproval(t, v, e)
 }

@@ -75,6 +75,12 @@ var lives = map[string][]fall{
 		{at: "checkpoint.signed@1"}, {at: "checkpoint.stored@1"}, {at: "checkpoint.recorded@1"}, {at: "checkpoint.offered@1"}, {at: "checkpoint.cosigned@1"},
 		{asked: true, maybe: true},
 	},
+	telling: {
+		{asked: true, maybe: true},
+		{at: "commands.decide@5"}, {at: "commands.append@6"}, {at: "append.encoded@7"}, {at: "append.before_write@7"}, {at: "append.after_write@8", tear: true},
+		{at: "append.after_sync@7"}, {at: "append.before_wake@9"}, {at: "commands.appended@20"}, {at: "commands.applied@31"},
+		{after: 500 * time.Millisecond, maybe: true}, {after: 700 * time.Millisecond, maybe: true}, {asked: true, maybe: true},
+	},
 	"at any moment": {{after: 50 * time.Millisecond}, {after: 400 * time.Millisecond}, {after: 600 * time.Millisecond}, {after: 900 * time.Millisecond}},
 }
 
@@ -91,6 +97,7 @@ const vouching = "while it is vouched for"
 var otherWishes = map[string][]kind{
 	"in haste":                 {hurrying},
 	"while the policy changes": append([]kind{legislating}, allKinds...),
+	telling:                    {reporting, reporting, reporting, reading, reporting, writing},
 }
 
 // TestAGateKilledAnywhereKeepsItsWord kills gates with SIGKILL, at each named
@@ -108,6 +115,9 @@ func TestAGateKilledAnywhereKeepsItsWord(t *testing.T) {
 				}
 				if name == vouching {
 					l.vouch()
+				}
+				if name == telling {
+					l.tell()
 				}
 				if wishes := otherWishes[name]; wishes != nil {
 					l.book.wishes = wishes
@@ -144,7 +154,8 @@ func TestManyGatesKilledAtRandom(t *testing.T) {
 	for died := 0; died < rounds; {
 		l := beginLife(t)
 		l.vouch()
-		l.book.wishes = otherWishes["while the policy changes"]
+		l.tell()
+		l.book.wishes = slices.Concat(otherWishes["while the policy changes"], []kind{reporting})
 		seals := rand.IntN(2) == 0
 		if seals {
 			l.extra = append(l.extra, inSegments)
@@ -331,6 +342,10 @@ func (l *life) finish() {
 	l.serves(v)
 	l.book.finish(t, v)
 	l.settleUnknown(v)
+	var told account
+	if l.tells() {
+		told = l.account(v)
+	}
 	verified, err := v.try(http.MethodGet, "/evidence/verify", "")
 	require.NoError(t, err)
 	require.Equal(t, "ok", verified.field("status"), "%s", verified.body)
@@ -338,6 +353,9 @@ func (l *life) finish() {
 	require.NoError(t, v.err, "%s", &v.output)
 	story := l.book.check(t, l.gateDir)
 	l.settled(story)
+	if l.tells() {
+		told.holds(t, story)
+	}
 	require.Empty(t, l.open, "executions without a result after a clean end")
 	l.checkDisk(t)
 }
@@ -394,8 +412,8 @@ func (l *life) String() string {
 			unknown++
 		}
 	}
-	return fmt.Sprintf("deaths %v; %d requests, %d answered, %d not; %d rows acknowledged, %d keys answered with unknown; %d approvals; %d outcomes settled",
-		l.deaths, l.book.requests, len(l.book.told), l.book.unanswered, acknowledged, unknown, len(l.book.created), l.checked)
+	return fmt.Sprintf("deaths %v; %d requests, %d answered, %d not; %d rows acknowledged, %d keys answered with unknown; %d approvals; %d outcomes settled; %d telemetry events acknowledged",
+		l.deaths, l.book.requests, len(l.book.told), l.book.unanswered, acknowledged, unknown, len(l.book.created), l.checked, len(l.book.news.must))
 }
 
 // TestEveryNamedStepHasItsDeath reads the names of the steps from the source.

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,7 +17,6 @@ import (
 
 	"writegate/agentctl"
 	"writegate/eventlog/event"
-	"writegate/projections"
 )
 
 // telemetryEvents is how many events the test of many sends: as
@@ -150,37 +148,12 @@ func requireRecomputed(t *testing.T, w *agentWorld, answer map[string]any) {
 	t.Helper()
 	log := w.openLog(t)
 	defer func() { require.NoError(t, log.Close(context.Background())) }()
-	sums := map[string]*projections.MetricSums{}
-	for e, err := range log.From(t.Context(), 1) {
-		require.NoError(t, err)
-		if e.Type != event.TypeTelemetryReceived {
-			continue
-		}
-		var p event.TelemetryReceived
-		require.NoError(t, p.Parse(e.Payload))
-		for i := range p.Events {
-			r := &p.Events[i]
-			key := event.Timestamp(time.Unix(0, r.Timestamp).UTC().Truncate(time.Hour)) + r.AgentID + r.Type
-			if sums[key] == nil {
-				sums[key] = new(projections.MetricSums)
+	requireMetrics(t, answer, telemetrySums(t, func(yield func(*event.Envelope) bool) {
+		for e, err := range log.From(t.Context(), 1) {
+			require.NoError(t, err)
+			if !yield(&e) {
+				return
 			}
-			m := sums[key]
-			m.Events, m.InputTokens, m.OutputTokens, m.CostMicros = m.Events+1, m.InputTokens+r.Usage.InputTokens, m.OutputTokens+r.Usage.OutputTokens, m.CostMicros+r.Usage.CostMicros
-			m.Latency.Add(*r.DurationMS)
 		}
-	}
-	items := answer["items"].([]any)
-	require.Len(t, items, len(sums))
-	for _, one := range items {
-		item := one.(map[string]any)
-		group := item["group"].(map[string]any)
-		m := sums[item["start"].(string)+group["agent_id"].(string)+group["type"].(string)]
-		require.NotNil(t, m, item)
-		l := &m.Latency
-		want := fmt.Sprintf(`{"events":%d,"cost_usd":%q,"tokens":{"input":%d,"output":%d,"total":%d},"latency_ms":{"count":%d,"avg":%d,"p50":%d,"p95":%d,"p99":%d,"max":%d}}`, m.Events, agentctl.Dollars(m.CostMicros),
-			m.InputTokens, m.OutputTokens, m.InputTokens+m.OutputTokens, l.Count, l.Average(), l.Percentile(500), l.Percentile(950), l.Percentile(990), l.Max)
-		got, err := json.Marshal(map[string]any{"events": item["events"], "cost_usd": item["cost_usd"], "tokens": item["tokens"], "latency_ms": item["latency_ms"]})
-		require.NoError(t, err)
-		require.JSONEq(t, want, string(got))
-	}
+	}, time.Hour))
 }
