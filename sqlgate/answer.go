@@ -57,6 +57,7 @@ type Answer struct {
 	RowCount       int64
 	CommandTag     string
 	Warnings       []string
+	Notices        []pgexec.Notice // of the database; only the wire hands them on
 	Duration       time.Duration
 
 	Events []commands.EventRef // the evidence of this answer

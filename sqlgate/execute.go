@@ -59,6 +59,9 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 	if s.bypass {
 		command.Emergency = &event.EmergencyBypass{Reason: g.BypassReason, Until: g.BypassUntil.UnixNano(), By: s.Operator}
 	}
+	if s.wire != nil {
+		command.Ahead = s.wire.wire.ahead
+	}
 	if s.Agent.ID != "" {
 		command.Keys, command.Extra = g.Overlay.Aggregates(s.Agent), g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
 	}
@@ -70,6 +73,7 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 	case err == nil:
 		g.Step("decision.appended")
 		g.warnOfBypass(s)
+		s.recordedAhead()
 	case isRefusal(err):
 		err = g.refuse(ctx, s, err)
 	}
@@ -103,7 +107,7 @@ func (s *submission) dispatch(path string, d pgexec.Dispatch) *commands.RecordDe
 		Request: s.record, Decision: s.decision, ExecutionID: s.executionID, Idempotency: s.idempotency(),
 		Dispatch: &event.ExecutionDispatched{
 			Path: path, SQLSHA256: sha256.Sum256([]byte(statement.SQL)), Params: paramsRecord(&statement), Limits: limitsRecord(d.Limits),
-			Settings: d.Settings, Upstream: upstreamRecord(d.Upstream), XID: d.XID, Marker: d.Marker,
+			Settings: d.Settings, Upstream: upstreamRecord(d.Upstream), XID: d.XID, Marker: d.Marker, BlockID: s.blockID(),
 		},
 	}
 	if s.approved {
@@ -136,6 +140,9 @@ func (g *Gate) limits(s *submission) pgexec.Limits {
 	if s.ExecutionProfile == ProfileBulk {
 		l.Bulk, l.Timeout = true, g.BulkTimeout
 	}
+	if s.wire != nil {
+		l.Timeout = s.wire.wire.timeout(l.Timeout)
+	}
 	if s.classification.Run == classify.RunReadFence {
 		l.MaxRows = nil // a read changes nothing
 	}
@@ -153,10 +160,25 @@ func (s *submission) preparedSQL() string {
 // statement is exactly the text that was judged: the bytes of the one statement,
 // and for an EXECUTE those of what was prepared, with its arguments beside it.
 func (s *submission) statement() pgexec.Statement {
+	st := pgexec.Statement{SQL: s.SQL, Trace: s.Trace, Settings: s.settings()}
 	if b := s.execute; b != nil {
-		return pgexec.Statement{SQL: b.sql[s.classification.Start:s.classification.End], ParamOIDs: b.types, Params: b.values, Trace: s.Trace}
+		st.SQL, st.ParamOIDs, st.Params = b.sql, b.types, b.values
 	}
-	return pgexec.Statement{SQL: s.SQL[s.classification.Start:s.classification.End], Trace: s.Trace}
+	st.SQL = st.SQL[s.classification.Start:s.classification.End]
+	if s.wire != nil {
+		s.wire.bind(&st)
+	}
+	return st
+}
+
+// sink takes the result: the client of the wire as it comes, or as JSON for
+// POST /query.
+func (g *Gate) sink(s *submission, l pgexec.Limits) (pgexec.Sink, *pgexec.Rows) {
+	if s.wire != nil {
+		return s.wire.out, nil
+	}
+	rows := g.Database.NewRows(l.Bytes)
+	return rows, rows
 }
 
 // read runs a safe read behind the fence: BEGIN READ ONLY ... ROLLBACK. A
@@ -171,9 +193,9 @@ func (g *Gate) read(ctx context.Context, s *submission) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := g.Database.NewRows(limits.Bytes)
+	sink, rows := g.sink(s, limits)
 	begin := time.Now()
-	result, err := g.Database.Read(ctx, s.executionID, s.statement(), limits, rows)
+	result, err := g.Database.Read(ctx, s.executionID, s.statement(), limits, sink)
 	s.watch.time(phaseDatabase, begin)
 	g.Step("read.executed")
 	return g.finish(ctx, s, recorded, result, rows, err)
@@ -198,11 +220,12 @@ func (g *Gate) write(ctx context.Context, s *submission) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := g.Database.NewRows(limits.Bytes)
+	sink, rows := g.sink(s, limits)
 	begin = time.Now()
-	result, err := tx.Exec(ctx, s.statement(), rows) // W3, W4
+	result, err := tx.Exec(ctx, s.statement(), sink) // W3, W4
 	if err == nil {
 		g.Step("write.executed")
+		s.committing()
 		result, err = tx.Commit(ctx) // W5: COMMIT POINT of the database
 		g.Step("write.committed")
 	}
@@ -226,16 +249,16 @@ func (g *Gate) alone(ctx context.Context, s *submission) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := g.Database.NewRows(limits.Bytes)
+	sink, rows := g.sink(s, limits)
 	begin = time.Now()
-	result, err := alone.Exec(ctx, s.statement(), rows)
+	result, err := alone.Exec(ctx, s.statement(), sink)
 	s.watch.time(phaseDatabase, begin)
 	return g.finish(ctx, s, recorded, result, rows, err)
 }
 
 // beginOptions picks the role: ddl, dcl and maintenance have their own.
 func (g *Gate) beginOptions(s *submission, l pgexec.Limits) pgexec.BeginOptions {
-	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.Trace}
+	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.Trace, Settings: s.settings()}
 	switch s.classification.Class {
 	case classify.ClassDDL, classify.ClassDCL, classify.ClassMaintenance:
 		o.DDL = true

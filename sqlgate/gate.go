@@ -59,6 +59,8 @@ type Options struct {
 	ReplayTimeout time.Duration
 	RequireImpact bool // an activation must name the impact that was looked at
 
+	Wire WireOptions // of the wire listener
+
 	PlanEstimates bool // ask the database for plans in previews and for approvals, where that is provably harmless
 
 	MaxSessions  int              // prepared-statement sessions at most
@@ -84,6 +86,7 @@ type Gate struct {
 	replays    chan struct{} // a token for each replay that runs
 	meters     *meters
 	sessions   *sessions
+	blocks     blockCount // transactions of several statements, of all wire connections
 }
 
 // New makes a gate without a policy: it refuses every statement until
@@ -105,7 +108,7 @@ func New(o Options) (*Gate, error) {
 		o.SessionClock = o.Now
 	}
 	return &Gate{Options: o, chain: newChain(), policyWork: newTurns(), replays: make(chan struct{}, maxReplays), meters: newMeters(),
-		sessions: newSessions(o.MaxSessions, o.SessionClock)}, nil
+		sessions: newSessions(o.MaxSessions, o.SessionClock), blocks: make(blockCount, o.Wire.MaxBlocks)}, nil
 }
 
 // Stats are the counters since the start.
@@ -154,6 +157,8 @@ type submission struct {
 	session *session  // the one that the request names, where it exists
 	prepare *prepared // of a PREPARE
 	execute *bound    // of an EXECUTE, whose inner statement is classified in its place
+
+	wire *wireCall // of the wire listener; nil for POST /query
 }
 
 // Submit takes one statement through the four steps of the contract (spec/gate.md
@@ -233,7 +238,11 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 // request's agent may tighten it.
 func (g *Gate) decide(ctx context.Context, s *submission) error {
 	f := s.facts()
-	s.result = s.policy.policy.DecideStatement(&f)
+	if s.isControl() {
+		s.result = s.policy.policy.DecideSessionControl(&f)
+	} else {
+		s.result = s.policy.policy.Decide(&f)
+	}
 	if err := g.askAgent(ctx, s, &f); err != nil {
 		return err
 	}
@@ -286,7 +295,7 @@ func (g *Gate) recordOf(r *Request) commands.Request {
 		RequestID: r.RequestID, Actor: r.Actor, App: r.App, Tenant: r.Tenant, Role: r.Role, Host: r.Host, Env: r.Env,
 		SessionID: r.SessionID, ApprovalID: r.ApprovalID, SQLDigest: r.sqlDigest(), RequestDigest: r.digest(),
 		SQLBytes: len(r.SQL), Profile: r.ExecutionProfile, IdempotencyKey: r.IdempotencyKey, Principal: r.TLSSubject, At: r.ReceivedAt,
-		AgentID: r.Agent.ID, Project: r.Agent.Project, CredentialIDs: r.Agent.credentials(),
+		AgentID: r.Agent.ID, Project: r.Agent.Project, CredentialIDs: r.Agent.credentials(), WireSession: r.WireSession,
 	}
 }
 

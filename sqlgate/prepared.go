@@ -131,12 +131,15 @@ func unbindable(what string, argument int) *fault.Fault {
 // here on it goes through the four steps like any other, with its arguments as
 // parameters. Approvals are for both texts.
 func (g *Gate) replaceExecute(ctx context.Context, s *submission) error {
-	control := s.classification.Session
-	p, err := g.sessions.find(s.session, control.Name)
+	p, err := g.sessions.find(s.session, s.classification.Session.Name)
 	if err != nil {
 		return err
 	}
-	b, err := p.bind(control.Args)
+	return g.putInPlace(ctx, s, p)
+}
+
+func (g *Gate) putInPlace(ctx context.Context, s *submission, p *prepared) error {
+	b, err := p.bind(s.classification.Session.Args)
 	if err != nil {
 		return err
 	}
@@ -259,7 +262,9 @@ func (s *submission) controlTag() string {
 }
 
 // isControl reports whether the gate answers the statement itself.
-func (s *submission) isControl() bool { return policy.SessionControl(s.classification.QueryType) }
+func (s *submission) isControl() bool {
+	return policy.SessionControl(s.classification.QueryType) || s.wire != nil && s.wire.control
+}
 
 // needsSession refuses in a dry run, which has no sessions, what a preview in
 // none would refuse.

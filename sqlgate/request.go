@@ -45,6 +45,7 @@ type Request struct {
 	AgentToken       string // secret of an agent's token that came with the request, or ""
 	Agent            Agent  // of that token; Submit fills it in
 	Operator         string // label of a valid operator token that came with the request, or ""
+	WireSession      string // the connection of the wire listener that it came on, or ""
 	Trace            string // the caller's trace id and span id, "" where it has none
 	ReceivedAt       time.Time
 }

@@ -23,14 +23,18 @@ func (g *Gate) finish(ctx context.Context, s *submission, recorded commands.Reco
 	if s.approved {
 		command.ApprovalID = s.ApprovalID
 	}
+	a.Notices = result.Notices
 	if result.State == pgexec.Success {
-		a.Rows, a.Columns, a.RowCount, a.CommandTag = rows.JSON(), rows.ColumnsJSON(), result.RowCount, result.CommandTag
+		if rows != nil {
+			a.Rows, a.Columns = rows.JSON(), rows.ColumnsJSON()
+		}
+		a.RowCount, a.CommandTag = result.RowCount, result.CommandTag
 		a.Warnings, a.Duration = result.Warnings, time.Since(s.watch.begin)
 		command.Success = successRecord(&result)
 		command.Success.Answer = s.keepAnswer(a)
 		return g.answerRecorded(ctx, s, a, command)
 	}
-	f := fault.Of(cause)
+	f := s.refusedBySink(&result, fault.Of(cause))
 	if result.ReasonCode == pgexec.ReasonReadFence {
 		return g.fenceViolation(ctx, s, a, command, &result)
 	}
@@ -38,7 +42,7 @@ func (g *Gate) finish(ctx context.Context, s *submission, recorded commands.Reco
 	if result.Settled != nil {
 		f = f.With("outcome", result.Settled.Outcome)
 	}
-	g.describeFailure(s, command, &result, f)
+	g.describeFailure(s.keepFault(f, g.StatusOf), command, &result, f)
 	if err := g.recordResult(ctx, s, a, command); err != nil {
 		return nil, err
 	}
@@ -47,8 +51,7 @@ func (g *Gate) finish(ctx context.Context, s *submission, recorded commands.Reco
 }
 
 // describeFailure fills in the evidence of a failure or of an unknown outcome.
-func (g *Gate) describeFailure(s *submission, command *commands.RecordResult, result *pgexec.Result, f *fault.Fault) {
-	kept := s.keepFault(f, g.StatusOf)
+func (g *Gate) describeFailure(kept *event.Answer, command *commands.RecordResult, result *pgexec.Result, f *fault.Fault) {
 	if result.State == pgexec.Unknown {
 		command.Unknown = &commands.Unknown{
 			ExecutionStateUnknown: event.ExecutionStateUnknown{Step: result.Step, Cause: result.Cause, Answer: kept}, ErrorCode: string(f.Code),

@@ -1,8 +1,12 @@
 package sqlgate
 
 import (
+	"context"
 	"fmt"
+	"sync"
+	"time"
 
+	"writegate/commands"
 	"writegate/sqlgate/pgexec"
 )
 
@@ -64,3 +68,176 @@ const (
 	WireInBlock byte = 'T'
 	WireFailed  byte = 'E' // in a block that failed: only its end and ROLLBACK TO are taken
 )
+
+// Limits of one connection (design/execution-and-wire.md part 9).
+const (
+	wireStatements = 64 // prepared at once
+	wirePortals    = 64
+	wireSavepoints = 200
+	wireWrites     = 200 // in one block
+	wireAhead      = 64  // answered by the gate and waiting for the next append
+	wireNameBytes  = 63
+)
+
+// WireOptions are what the wire listener allows its connections.
+type WireOptions struct {
+	MaxBlocks   int           // transactions of several statements at once, of all connections; each holds a database connection
+	BlockTime   time.Duration // how long one may last; 0: BEGIN is refused
+	BlockIdle   time.Duration // how long one may wait for its next statement
+	SearchPath  string        // the one schema, as the database has it
+	LockTimeout time.Duration // a connection may set less, not more
+}
+
+// A Wire is one connection of the wire listener behind its protocol: its
+// statements and portals, its transaction, its settings, and the evidence of all
+// that. Every statement goes through the same four steps as one of POST /query.
+//
+// All methods but Cancel are called by one goroutine. After an error of Parse,
+// Bind, a Describe or Execute everything is refused until Sync.
+type Wire struct {
+	gate  *Gate
+	login WireLogin
+
+	settings   wireSettings
+	started    map[string]string // settings of the startup, to which RESET goes back
+	approval   string            // gate.approval_id: for the next statement that needs one
+	reported   map[string]string // what the client knows of its settings
+	statements map[string]*wireStatement
+	bytes      int // of their texts
+	portals    map[string]*wirePortal
+
+	unit     wireUnit
+	ahead    []commands.Answered // session control whose evidence waits for the next append
+	skipping bool                // up to Sync
+	current  wireRun
+}
+
+// A wireCall is what one statement brings along on its way through the journey.
+type wireCall struct {
+	wire    *Wire
+	control bool // the gate answers it itself
+	last    bool // its transaction ends behind it
+	out     *wireOut
+	portal  *wirePortal // parameters and formats; nil in the simple protocol
+	types   []uint32    // of the parameters, as Parse said
+}
+
+// OpenWire begins a connection that has logged in. The error is a WireError for
+// a startup parameter that the gate does not take, or the fault of the startup
+// chain, where the gate runs nothing.
+func (g *Gate) OpenWire(l WireLogin) (*Wire, error) {
+	if g.running.Load() == nil || g.chain.Failed() {
+		return nil, g.chain.fault()
+	}
+	w := &Wire{gate: g, login: l, statements: map[string]*wireStatement{}, portals: map[string]*wirePortal{}}
+	if err := w.begin(); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// Status is what ReadyForQuery says.
+func (w *Wire) Status() byte {
+	switch {
+	case !w.unit.explicit:
+		return WireIdle
+	case w.unit.failed:
+		return WireFailed
+	}
+	return WireInBlock
+}
+
+// Query runs the one statement of a Query message, and what is open before it,
+// to its end: with its answer everything is committed and in the log.
+func (w *Wire) Query(ctx context.Context, sql string, out WireSink) (WireDone, error) {
+	w.CloseStatement("")
+	w.ClosePortal("")
+	done, err := w.query(ctx, sql, out)
+	if err == nil {
+		err = w.endUnit(ctx)
+	}
+	if err != nil {
+		return WireDone{}, w.failed(ctx, err)
+	}
+	done.Parameters = w.changed()
+	return done, nil
+}
+
+func (w *Wire) query(ctx context.Context, sql string, out WireSink) (WireDone, error) {
+	if w.skipping {
+		return WireDone{}, errSkipping()
+	}
+	st, err := w.read(ctx, sql, nil)
+	if err != nil {
+		return WireDone{}, err
+	}
+	return w.run(ctx, st, &wireCall{wire: w, last: true, out: &wireOut{sink: out}})
+}
+
+// Sync ends what is open outside of a block: its writes are committed, and their
+// results are in the log before it returns.
+func (w *Wire) Sync(ctx context.Context) error {
+	w.skipping = false
+	if err := w.endUnit(ctx); err != nil {
+		return w.failed(ctx, err)
+	}
+	return nil
+}
+
+// Fail is as a statement that failed: the listener has refused a message.
+func (w *Wire) Fail(ctx context.Context) {
+	if err := w.failed(ctx, nil); err != nil {
+		w.gate.Logger.Error("what a refused message undid could not be written to the event log", "source", "gate", "wire_session", w.login.ConnectionID, "cause", err.Error())
+	}
+}
+
+// Close ends what is open: the client is gone.
+func (w *Wire) Close(ctx context.Context) {
+	err := w.rollback(ctx)
+	if err == nil {
+		err = w.flushAhead(ctx)
+	}
+	if err != nil {
+		w.gate.Logger.Error("the end of a wire connection could not be written to the event log", "source", "gate", "wire_session", w.login.ConnectionID, "cause", err.Error())
+	}
+}
+
+// A wireRun is the execution that a CancelRequest would be for.
+type wireRun struct {
+	mu         sync.Mutex
+	id         string
+	committing bool
+}
+
+func (r *wireRun) set(id string, committing bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.id, r.committing = id, committing
+}
+
+// Why a CancelRequest had nothing to cancel.
+const (
+	CancelNothingRuns = "nothing_running"
+	CancelCommitting  = "commit_under_way"
+)
+
+// Cancel asks the database to end the statement that runs now. It may be called
+// by any goroutine.
+func (w *Wire) Cancel(ctx context.Context) (executionID, cause string, ok bool) {
+	r := &w.current
+	r.mu.Lock()
+	id, committing := r.id, r.committing
+	r.mu.Unlock()
+	switch {
+	case committing:
+		return "", CancelCommitting, false
+	case id == "" || !w.gate.Database.Cancel(ctx, id):
+		return "", CancelNothingRuns, false
+	}
+	return id, "", true
+}
+
+// errSkipping is what is asked for after an error and before Sync.
+func errSkipping() *WireError {
+	return wireErrorf("25P02", "an error came before: nothing is taken until Sync")
+}

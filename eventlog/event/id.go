@@ -16,6 +16,8 @@ const (
 	prefixExecution = "exe_"
 	prefixError     = "err_"
 	prefixAgent     = "agt_"
+	prefixBlock     = "blk_"
+	prefixWire      = "wir_"
 )
 
 const (
@@ -35,6 +37,12 @@ func NewApprovalID(t time.Time) string { return newText(prefixApproval, t) }
 
 // NewExecutionID makes an `exe_` id.
 func NewExecutionID(t time.Time) string { return newText(prefixExecution, t) }
+
+// NewBlockID makes a `blk_` id, which the dispatches of one transaction share.
+func NewBlockID(t time.Time) string { return newText(prefixBlock, t) }
+
+// NewWireID makes a `wir_` id for a connection of the wire listener.
+func NewWireID(t time.Time) string { return newText(prefixWire, t) }
 
 // NewErrorID makes an `err_` id, the one that an answer and the operational log share.
 func NewErrorID(t time.Time) string { return newText(prefixError, t) }

@@ -40,6 +40,10 @@ type Classification struct {
 
 	Params int `json:"-"` // highest n of $n in the text
 
+	// UserTypes says that the text names a type that is not built in: parsing it
+	// at the server runs that type's own code.
+	UserTypes bool `json:"-"`
+
 	// Session is of a PREPARE, EXECUTE or DEALLOCATE, else nil. Its arguments
 	// are constants of the text, for execution alone.
 	Session *Session `json:"-"`

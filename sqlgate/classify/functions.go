@@ -252,6 +252,7 @@ func onTypeName(w *walk, i int32) {
 	schema, name := w.qualified(i, "names")
 	builtIn := (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.types[string(name)]
 	if !builtIn || w.has(i, "pct_type") {
+		w.userTypes = true
 		w.callSignal(SignalUnknownFunction, w.foreign(schema, name), i)
 	}
 }

@@ -59,6 +59,7 @@ type walk struct {
 	signals   []Signal
 
 	into      bool   // an IntoClause of a SELECT was seen
+	userTypes bool   // a type that is not built in is named
 	run       string // of the root; "" when it has no entry
 	rootQuery string
 	dml       []int32 // UPDATE, DELETE and MERGE nodes, judged after the walk
@@ -85,7 +86,7 @@ func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fa
 	w.textSignals(s)
 	c := w.finish(sql, p.Fingerprint)
 	c.Start, c.End = w.bounds(s)
-	c.Params = s.HighestParam
+	c.Params, c.UserTypes = s.HighestParam, w.userTypes
 	c.Session, c.Control = w.session(c.Start, c.End), w.control()
 	return c, nil
 }

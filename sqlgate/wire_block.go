@@ -1,0 +1,368 @@
+package sqlgate
+
+import (
+	"context"
+	"errors"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
+)
+
+// Reasons of writes that were undone with what stood around them.
+const (
+	reasonRolledBack  = "rolled_back"
+	reasonUndoneSince = "rolled_back_to_savepoint"
+)
+
+// A wireUnit is what stands or falls together: all that comes between two Syncs,
+// or a block that the client began. The database hears of it with the first
+// statement that needs it.
+type wireUnit struct {
+	explicit   bool // the client said BEGIN
+	failed     bool // of an explicit one: only its end and ROLLBACK TO are taken
+	used       bool // a statement ran in it
+	options    pgexec.BlockOptions
+	block      *pgexec.Block // nil: nothing is open at the database
+	id         string        // block_id of the evidence
+	writes     []wireWrite   // that ran; their results come with the end
+	savepoints []wireSavepoint
+	begun      bool         // before is set
+	before     wireSettings // as they stood when it began
+}
+
+// A wireWrite is a write of a block: dispatched in the log, done at the database,
+// and not yet committed.
+type wireWrite struct {
+	record    commands.Request
+	decision  commands.Decision
+	execution string
+	approval  string
+	result    pgexec.Result
+}
+
+type wireSavepoint struct {
+	name     string
+	writes   int // before it
+	settings wireSettings
+}
+
+// blockID is what the dispatches of one block share; "" outside of one.
+func (s *submission) blockID() string {
+	if s.wire == nil || s.wire.wire.unit.block == nil {
+		return ""
+	}
+	return s.wire.wire.unit.id
+}
+
+// start notes how the settings stood before the unit.
+func (u *wireUnit) start(settings wireSettings) {
+	if !u.begun {
+		u.begun, u.before = true, settings
+	}
+}
+
+// plain reports whether a statement by itself runs as the connection wants its
+// transactions to.
+func (w *Wire) plain() bool { return w.show(settingIsolation) == "read committed" }
+
+// readOnly reports whether the transaction of the next statement is READ ONLY.
+func (w *Wire) readOnly() bool {
+	if w.unit.explicit {
+		return w.unit.options.ReadOnly
+	}
+	return w.show(settingReadOnly) == "on"
+}
+
+// openBlock begins the unit's transaction at the database, where that was not
+// done. ddl picks the role, where the database has one for it.
+func (w *Wire) openBlock(ctx context.Context, ddl bool) error {
+	u, g := &w.unit, w.gate
+	if u.block != nil {
+		return nil
+	}
+	u.start(w.settings)
+	if !u.explicit {
+		u.options = w.transaction()
+	}
+	if !g.blocks.enter() {
+		return wireErrorf("53300", "too many transactions: %d are open through the gate", g.Wire.MaxBlocks)
+	}
+	u.options.DDL, u.options.Timeout, u.options.IdleTimeout = ddl, g.Wire.BlockTime, g.Wire.BlockIdle
+	block, err := g.Database.BeginBlock(ctx, u.options)
+	if err != nil {
+		g.blocks.leave()
+		return err
+	}
+	u.block, u.id = block, event.NewBlockID(g.Now())
+	return nil
+}
+
+// transaction is how a transaction begins that says nothing else.
+func (w *Wire) transaction() pgexec.BlockOptions {
+	o := pgexec.BlockOptions{ReadOnly: w.show(settingReadOnly) == "on", Deferrable: w.show(settingDeferrable) == "on", Isolation: w.show(settingIsolation)}
+	if o.Isolation == "read committed" {
+		o.Isolation = "" // as pinned
+	}
+	return o
+}
+
+// close gives the block's place to another.
+func (w *Wire) closeBlock() {
+	w.unit.block = nil
+	w.gate.blocks.leave()
+}
+
+// endOfUnit forgets it. What its settings were before comes back where it was
+// undone; what SET LOCAL said is over in either case. Portals end with it.
+func (w *Wire) endOfUnit(undone bool) {
+	if undone && w.unit.begun {
+		w.settings = w.unit.before
+	}
+	w.settings.local = nil
+	w.unit = wireUnit{}
+	clear(w.portals)
+}
+
+// endUnit commits what is open outside of a block.
+func (w *Wire) endUnit(ctx context.Context) error {
+	if w.unit.explicit {
+		return nil
+	}
+	_, err := w.commit(ctx)
+	return err
+}
+
+// failed undoes what an error undoes, and gives the error back, or that of the
+// evidence. Outside of a block everything since the last Sync is rolled back. A
+// block waits for its end, unless a decision stopped a statement in it: no
+// transaction waits for a person.
+func (w *Wire) failed(ctx context.Context, cause error) error {
+	var refusal *WireRefusal
+	undo := w.rollback
+	switch stopped := errors.As(cause, &refusal); {
+	case !w.unit.explicit:
+	case stopped || w.unit.block != nil && w.unit.block.Lost():
+		undo = w.giveUp
+	default:
+		w.unit.failed = true
+		return cause
+	}
+	if err := undo(ctx); err != nil {
+		return err
+	}
+	return cause
+}
+
+// giveUp rolls a block back at once. For the client it is one that failed.
+func (w *Wire) giveUp(ctx context.Context) error {
+	u := &w.unit
+	err := w.undo(ctx)
+	u.failed, u.writes, u.savepoints = true, nil, nil
+	clear(w.portals)
+	return err
+}
+
+// rollback ends the unit with nothing of it applied.
+func (w *Wire) rollback(ctx context.Context) error {
+	err := w.undo(ctx)
+	w.endOfUnit(true)
+	return err
+}
+
+// undo rolls back at the database, and says so of every write in one append.
+func (w *Wire) undo(ctx context.Context) error {
+	u := &w.unit
+	if u.block == nil {
+		return nil
+	}
+	basis := pgexec.BasisCommitNeverSent
+	if u.block.Rollback() {
+		basis = pgexec.BasisRollbackAcknowledged
+	}
+	w.closeBlock()
+	return w.recordUndone(ctx, u.writes, reasonRolledBack, basis)
+}
+
+// recordUndone says of writes that they were undone.
+func (w *Wire) recordUndone(ctx context.Context, writes []wireWrite, reason, basis string) error {
+	if len(writes) == 0 {
+		return nil
+	}
+	undone := pgexec.Result{State: pgexec.Failure, ReasonCode: reason, Outcome: pgexec.OutcomeAborted, Basis: basis}
+	return w.recordResults(ctx, writes, undone, nil)
+}
+
+// recordResults says in one append what became of writes: what ended them is the
+// same for all.
+func (w *Wire) recordResults(ctx context.Context, writes []wireWrite, end pgexec.Result, cause error) error {
+	g := w.gate
+	command := &commands.RecordBlock{Ahead: w.ahead, Results: make([]commands.RecordResult, len(writes))}
+	for i := range writes {
+		command.Results[i] = g.resultOf(&writes[i], end, cause)
+	}
+	if _, err := g.Commands.RecordBlock(context.WithoutCancel(ctx), command); err != nil {
+		return fault.Of(err).WithBeside("execution_state", StateUnknown)
+	}
+	w.ahead = nil
+	return nil
+}
+
+// resultOf is the evidence of one write of a block that ended.
+func (g *Gate) resultOf(write *wireWrite, end pgexec.Result, cause error) commands.RecordResult {
+	r := commands.RecordResult{Request: &write.record, Decision: &write.decision, ExecutionID: write.execution, ApprovalID: write.approval}
+	if end.State == pgexec.Success {
+		result := write.result
+		result.Basis, result.Warnings = end.Basis, end.Warnings
+		r.Success = successRecord(&result)
+		return r
+	}
+	end.Duration = write.result.Duration
+	f := &fault.Fault{} // undone by the client: nobody was told of a fault
+	if cause != nil {
+		f = fault.Of(cause)
+	}
+	g.describeFailure(nil, &r, &end, f)
+	return r
+}
+
+// commit ends the unit with all of it applied. The results of its writes are in
+// the log when it returns.
+func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
+	u, g := &w.unit, w.gate
+	if u.block == nil {
+		w.endOfUnit(false)
+		return nil, nil
+	}
+	w.current.set("", true)
+	defer w.current.set("", false)
+	result, cause := u.block.Commit(ctx)
+	w.closeBlock()
+	writes := u.writes
+	w.endOfUnit(result.State == pgexec.Failure)
+	if len(writes) > 0 {
+		if err := w.recordResults(ctx, writes, result, cause); err != nil {
+			return nil, err
+		}
+	}
+	if cause != nil {
+		f := fault.Of(cause).WithBeside("execution_state", string(result.State))
+		g.noteOutage(ctx, f)
+		return nil, f
+	}
+	return result.Notices, nil
+}
+
+// readInBlock runs a safe read behind a fence of its own inside the block.
+func (w *Wire) readInBlock(ctx context.Context, s *submission) (*Answer, error) {
+	g := w.gate
+	if err := w.openBlock(ctx, false); err != nil {
+		return nil, w.notBegun(ctx, s, err)
+	}
+	o := g.beginOptions(s, g.limits(s))
+	d, err := w.unit.block.DispatchRead(o)
+	if err != nil {
+		return nil, g.notDispatched(ctx, s, err)
+	}
+	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathRead, d))
+	if err != nil {
+		return nil, err
+	}
+	w.unit.used = true
+	result, err := w.unit.block.Read(ctx, o, s.statement(), s.wire.out)
+	return g.finish(ctx, s, recorded, result, nil, err)
+}
+
+// writeInBlock runs a write inside the block. Its result is the block's to give:
+// until that ends, the log says that it was dispatched.
+func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error) {
+	g, u := w.gate, &w.unit
+	if len(u.writes) >= wireWrites {
+		return nil, g.refuse(ctx, s, fault.New(fault.SessionLimitExceeded, "A transaction through the gate has at most %d writes. Commit more often.", wireWrites).With("limit", "writes").With("max", wireWrites))
+	}
+	o := g.beginOptions(s, g.limits(s))
+	if err := w.openBlock(ctx, o.DDL); err != nil {
+		return nil, w.notBegun(ctx, s, err)
+	}
+	d, err := u.block.DispatchWrite(ctx, o)
+	if err != nil {
+		return nil, g.notDispatched(ctx, s, err)
+	}
+	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathTx, d))
+	if err != nil {
+		return nil, err
+	}
+	u.used = true
+	result, err := u.block.Write(ctx, s.statement(), s.wire.last && !u.explicit, s.wire.out)
+	if result.State != pgexec.Success {
+		return w.writeFailed(ctx, s, recorded, result, err)
+	}
+	u.writes = append(u.writes, wireWrite{record: s.record, decision: s.decision, execution: recorded.ExecutionID, approval: s.usedApproval(), result: result})
+	a := s.answer()
+	a.Executed, a.ExecutionID, a.ExecutionState, a.Events = true, recorded.ExecutionID, StateDispatched, recorded.Events
+	a.RowCount, a.CommandTag, a.Notices = result.RowCount, result.CommandTag, result.Notices
+	return a, nil
+}
+
+// writeFailed records a write that failed. Where it ended the transaction by
+// itself nothing is known of those before it either.
+func (w *Wire) writeFailed(ctx context.Context, s *submission, recorded commands.Recorded, result pgexec.Result, cause error) (*Answer, error) {
+	u := &w.unit
+	if result.State == pgexec.Unknown && result.Settled == nil {
+		writes := u.writes
+		u.writes = nil
+		if err := w.recordResults(ctx, writes, result, cause); err != nil {
+			return nil, err
+		}
+	}
+	return w.gate.finish(ctx, s, recorded, result, nil, cause)
+}
+
+// notBegun records a statement whose transaction could not be begun.
+func (w *Wire) notBegun(ctx context.Context, s *submission, cause error) error {
+	var own *WireError
+	if errors.As(cause, &own) {
+		return w.refuseAs(ctx, s, own)
+	}
+	return w.gate.notDispatched(ctx, s, cause)
+}
+
+// usedApproval is the approval that the statement ran under.
+func (s *submission) usedApproval() string {
+	if s.approved {
+		return s.ApprovalID
+	}
+	return ""
+}
+
+// A blockCount bounds the blocks of all connections.
+type blockCount chan struct{}
+
+func (c blockCount) enter() bool {
+	select {
+	case c <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c blockCount) leave() { <-c }
+
+// errFailedBlock is PostgreSQL's answer to all but the end of a failed block.
+func errFailedBlock() *WireError {
+	return wireErrorf("25P02", "current transaction is aborted, commands ignored until end of transaction block")
+}
+
+// tagOf is how a query type is called in messages.
+func tagOf(queryType string) string {
+	switch queryType {
+	case classify.TypeCreateTableAs:
+		return "CREATE TABLE AS"
+	case classify.TypeCopyFrom, classify.TypeCopyTo:
+		return "COPY"
+	}
+	return queryType
+}

@@ -1,0 +1,533 @@
+package sqlgate
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
+)
+
+// A wireOrder is a statement of the closed list that the gate answers itself
+// (design/execution-and-wire.md part 9): it is done for real or refused, never
+// nodded at.
+type wireOrder struct {
+	*classify.Control
+	// check refuses without a change. It comes before the evidence, do behind it.
+	check func(w *Wire, o *wireOrder) error
+	do    func(ctx context.Context, w *Wire, s *submission, o *wireOrder) (wireReply, error)
+	value string // of a SET, as SHOW will say it
+}
+
+// A wireReply is the gate's own answer.
+type wireReply struct {
+	tag     string // "": the order's
+	notices []pgexec.Notice
+}
+
+// endsBlock reports whether a failed block takes the order.
+func (o *wireOrder) endsBlock() bool {
+	if o == nil || o.Control == nil {
+		return false
+	}
+	switch o.Kind {
+	case classify.ControlCommit, classify.ControlRollback, classify.ControlRollbackTo:
+		return true
+	}
+	return false
+}
+
+// endsBlock reports whether a statement is one that a failed block takes.
+func (w *Wire) endsBlock(st *wireStatement) bool {
+	return st.empty || (&wireOrder{Control: st.classification.Control}).endsBlock()
+}
+
+// controlOf is the order that a statement is, nil where it is none: then it runs
+// at the database, or not at all. The error is that of a PREPARE whose inner
+// statement cannot be kept.
+func (w *Wire) controlOf(ctx context.Context, s *submission) (*wireOrder, error) {
+	switch s.classification.QueryType {
+	case classify.TypePrepare:
+		var err error
+		s.prepare, err = w.gate.prepareOf(ctx, s)
+		return &wireOrder{Control: &classify.Control{Tag: "PREPARE"}, check: checkPrepare(s), do: doPrepare}, err
+	case classify.TypeDeallocate:
+		return w.deallocation(s)
+	}
+	c := s.classification.Control
+	if c == nil {
+		return nil, nil
+	}
+	o := &wireOrder{Control: c}
+	switch c.Kind {
+	case classify.ControlSet, classify.ControlSetDefault, classify.ControlReset:
+		return o.setting(), nil
+	case classify.ControlShow:
+		return o.showing(), nil
+	case classify.ControlDiscard, classify.ControlClose, classify.ControlUnlisten:
+		return o.forgetting(), nil
+	}
+	row, ok := wireOrders[c.Kind]
+	if !ok {
+		return nil, nil
+	}
+	o.check, o.do = row.check, row.do
+	return o, nil
+}
+
+// wireOrders are the orders about a transaction and about all settings.
+var wireOrders = map[string]wireOrder{
+	classify.ControlBegin:           {check: checkBegin, do: doBegin},
+	classify.ControlCommit:          {check: checkChain, do: doCommit},
+	classify.ControlRollback:        {check: checkChain, do: doRollback},
+	classify.ControlSavepoint:       {check: checkSavepoint, do: doSavepoint},
+	classify.ControlRelease:         {check: checkNamed, do: doRelease},
+	classify.ControlRollbackTo:      {check: checkNamed, do: doRollbackTo},
+	classify.ControlSetTransaction:  {check: checkSetTransaction, do: doSetTransaction},
+	classify.ControlCharacteristics: {do: doCharacteristics},
+	classify.ControlResetAll:        {do: doResetAll},
+}
+
+// control carries an order out. Its evidence rides in the next append, but that
+// of a COMMIT over writes, which is durable before COMMIT is sent.
+func (w *Wire) control(ctx context.Context, s *submission, o *wireOrder) (*Answer, error) {
+	if o.check != nil {
+		if err := o.check(w, o); err != nil {
+			return nil, w.refuseAs(ctx, s, err)
+		}
+	}
+	if err := w.note(ctx, s, o); err != nil {
+		return nil, err
+	}
+	if !w.unit.explicit {
+		w.unit.start(w.settings)
+	}
+	reply, err := o.do(ctx, w, s, o)
+	if err != nil {
+		return nil, err
+	}
+	a := s.answer()
+	a.Executed, a.Session, a.ExecutionState, a.CommandTag, a.Notices = true, true, StateSuccess, o.Tag, reply.notices
+	if reply.tag != "" {
+		a.CommandTag = reply.tag
+	}
+	a.Duration = time.Since(s.watch.begin)
+	return a, nil
+}
+
+// note keeps an order's evidence for the next append, or writes it now.
+func (w *Wire) note(ctx context.Context, s *submission, o *wireOrder) error {
+	if s.approved {
+		command := &commands.RecordDecision{Request: s.record, Decision: s.decision, Answered: true, UseApproval: s.ApprovalID}
+		_, err := w.gate.recordDecision(ctx, s, command)
+		return err
+	}
+	w.ahead = append(w.ahead, commands.Answered{Request: s.record, Decision: s.decision})
+	overWrites := o.Kind == classify.ControlCommit && len(w.unit.writes) > 0
+	if overWrites || len(w.ahead) >= wireAhead {
+		return w.flushAhead(ctx)
+	}
+	return nil
+}
+
+// flushAhead writes what waits for an append.
+func (w *Wire) flushAhead(ctx context.Context) error {
+	if len(w.ahead) == 0 {
+		return nil
+	}
+	w.gate.Step("decision.before_append")
+	if _, err := w.gate.Commands.RecordBlock(ctx, &commands.RecordBlock{Ahead: w.ahead}); err != nil {
+		return err
+	}
+	w.ahead = nil
+	w.gate.Step("decision.appended")
+	return nil
+}
+
+func warning(state, message string) []pgexec.Notice {
+	return []pgexec.Notice{{Severity: "WARNING", SQLState: state, Message: message}}
+}
+
+// notThroughTheGate is the refusal of what has no place here.
+func notThroughTheGate(queryType string) *fault.Fault {
+	f := fault.New(fault.UnsupportedSQLShape, "not available through the gate: %s", tagOf(queryType)).With("query_type", queryType)
+	if hint, ok := wireHints[queryType]; ok {
+		f = f.With("hint", hint)
+	}
+	return f
+}
+
+var wireHints = map[string]string{
+	classify.TypeCopyFrom: "Use INSERT with several rows.",
+	classify.TypeCopyTo:   "Use SELECT.",
+	classify.TypeDeclare:  "Fetch with a row limit of the protocol: setFetchSize, a cursor of the driver.",
+	classify.TypeFetch:    "Fetch with a row limit of the protocol: setFetchSize, a cursor of the driver.",
+	classify.TypeSet:      "The gate judges statements under its own settings; docs/WIRE.md lists those that a connection may set.",
+	classify.TypeReset:    "The gate judges statements under its own settings; docs/WIRE.md lists those that a connection may set.",
+}
+
+func checkBegin(w *Wire, o *wireOrder) error {
+	if w.gate.Wire.BlockTime <= 0 || w.gate.Wire.MaxBlocks <= 0 {
+		return wireErrorf("0A000", "not available through the gate: %s", o.Tag)
+	}
+	if w.unit.used && !w.unit.explicit && o.Modes.Isolation != "" && o.Modes.Isolation != w.transaction().Isolation {
+		return wireErrorf("25001", "SET TRANSACTION ISOLATION LEVEL must be called before any query")
+	}
+	return nil
+}
+
+// doBegin makes what is open a block; the database hears of it with its first
+// statement.
+func doBegin(_ context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
+	u := &w.unit
+	if u.explicit {
+		return wireReply{notices: warning("25001", "there is already a transaction in progress")}, nil
+	}
+	u.start(w.settings)
+	if u.block == nil {
+		u.options = w.transaction()
+		u.apply(&o.Modes)
+	} else if o.Modes.ReadOnly != nil {
+		u.options.ReadOnly = *o.Modes.ReadOnly
+	}
+	u.explicit = true
+	return wireReply{}, nil
+}
+
+func (u *wireUnit) apply(m *classify.Modes) {
+	if m.Isolation != "" {
+		u.options.Isolation = m.Isolation
+	}
+	if m.ReadOnly != nil {
+		u.options.ReadOnly = *m.ReadOnly
+	}
+	if m.Deferrable != nil {
+		u.options.Deferrable = *m.Deferrable
+	}
+}
+
+func checkChain(_ *Wire, o *wireOrder) error {
+	if o.Chain {
+		return wireErrorf("0A000", "not available through the gate: %s AND CHAIN", o.Tag)
+	}
+	return nil
+}
+
+// doCommit ends the block. Outside of one it commits what is open since the last
+// Sync, and says that there was no block.
+func doCommit(ctx context.Context, w *Wire, _ *submission, _ *wireOrder) (wireReply, error) {
+	explicit, failed := w.unit.explicit, w.unit.failed
+	if failed {
+		return wireReply{tag: "ROLLBACK"}, w.rollback(ctx)
+	}
+	notices, err := w.commit(ctx)
+	if !explicit {
+		notices = append(notices, warning("25P01", "there is no transaction in progress")...)
+	}
+	return wireReply{notices: notices}, err
+}
+
+func doRollback(ctx context.Context, w *Wire, _ *submission, _ *wireOrder) (r wireReply, err error) {
+	if !w.unit.explicit {
+		r.notices = warning("25P01", "there is no transaction in progress")
+	}
+	return r, w.rollback(ctx)
+}
+
+func checkSavepoint(w *Wire, o *wireOrder) error {
+	if err := w.inBlock(o); err != nil {
+		return err
+	}
+	if len(w.unit.savepoints) >= wireSavepoints {
+		return wireErrorf("54000", "a transaction through the gate has at most %d savepoints", wireSavepoints)
+	}
+	return nil
+}
+
+var savepointVerbs = map[string]string{
+	classify.ControlSavepoint: "SAVEPOINT", classify.ControlRelease: "RELEASE SAVEPOINT", classify.ControlRollbackTo: "ROLLBACK TO SAVEPOINT",
+}
+
+func (w *Wire) inBlock(o *wireOrder) error {
+	if !w.unit.explicit {
+		return wireErrorf("25P01", "%s can only be used in transaction blocks", savepointVerbs[o.Kind])
+	}
+	return nil
+}
+
+// checkNamed refuses a savepoint that is not there. A block that was given up has
+// none: it was rolled back whole.
+func checkNamed(w *Wire, o *wireOrder) error {
+	if err := w.inBlock(o); err != nil {
+		return err
+	}
+	switch {
+	case w.unit.failed && w.unit.block == nil && len(w.unit.savepoints) == 0:
+		return errFailedBlock()
+	case w.unit.savepoint(o.Name) < 0:
+		return wireErrorf("3B001", "savepoint \"%s\" does not exist", o.Name)
+	}
+	return nil
+}
+
+// savepoint finds the last one of a name, or -1.
+func (u *wireUnit) savepoint(name string) int {
+	for i := len(u.savepoints) - 1; i >= 0; i-- {
+		if u.savepoints[i].name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+func doSavepoint(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
+	if err := w.openBlock(ctx, false); err != nil {
+		return wireReply{}, err
+	}
+	u := &w.unit
+	if err := u.block.Savepoint(ctx, o.Name); err != nil {
+		return wireReply{}, err
+	}
+	u.used = true
+	u.savepoints = append(u.savepoints, wireSavepoint{name: o.Name, writes: len(u.writes), settings: w.settings})
+	return wireReply{}, nil
+}
+
+func doRelease(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
+	u := &w.unit
+	if err := u.block.Release(ctx, o.Name); err != nil {
+		return wireReply{}, err
+	}
+	u.savepoints = u.savepoints[:u.savepoint(o.Name)]
+	return wireReply{}, nil
+}
+
+// doRollbackTo undoes what was done since a savepoint. That its writes were
+// undone is in the log before the client hears of it, and before any COMMIT:
+// their transaction id would say that they were committed.
+func doRollbackTo(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
+	u := &w.unit
+	if err := u.block.RollbackTo(ctx, o.Name); err != nil {
+		return wireReply{}, err
+	}
+	i := u.savepoint(o.Name)
+	sp := u.savepoints[i]
+	undone := slices.Clone(u.writes[sp.writes:])
+	u.failed, u.writes, u.savepoints, w.settings = false, u.writes[:sp.writes], u.savepoints[:i+1], sp.settings
+	return wireReply{}, w.recordUndone(ctx, undone, reasonUndoneSince, pgexec.BasisRollbackAcknowledged)
+}
+
+func checkSetTransaction(w *Wire, o *wireOrder) error {
+	m, u := &o.Modes, &w.unit
+	if !u.explicit || !u.used {
+		return nil
+	}
+	if m.Isolation != "" && m.Isolation != cmpIsolation(u.options.Isolation) {
+		return wireErrorf("25001", "SET TRANSACTION ISOLATION LEVEL must be called before any query")
+	}
+	if m.ReadOnly != nil && !*m.ReadOnly && u.options.ReadOnly {
+		return wireErrorf("25001", "transaction read-write mode must be set before any query")
+	}
+	if m.Deferrable != nil && *m.Deferrable != u.options.Deferrable {
+		return wireErrorf("25001", "SET TRANSACTION [NOT] DEFERRABLE must be called before any query")
+	}
+	return nil
+}
+
+func cmpIsolation(level string) string {
+	if level == "" {
+		return "read committed"
+	}
+	return level
+}
+
+func doSetTransaction(_ context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
+	if !w.unit.explicit {
+		return wireReply{notices: warning("25P01", "SET TRANSACTION can only be used in transaction blocks")}, nil
+	}
+	w.unit.apply(&o.Modes)
+	return wireReply{}, nil
+}
+
+// doCharacteristics is the beginning of every later transaction.
+func doCharacteristics(_ context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
+	m := &o.Modes
+	if m.Isolation != "" {
+		w.settings = w.settings.set(settingIsolation, m.Isolation, false)
+	}
+	if m.ReadOnly != nil {
+		w.settings = w.settings.set(settingReadOnly, onOff(*m.ReadOnly), false)
+	}
+	if m.Deferrable != nil {
+		w.settings = w.settings.set(settingDeferrable, onOff(*m.Deferrable), false)
+	}
+	return wireReply{}, nil
+}
+
+// setting is a SET or RESET of one name. A name outside of the list is none: it
+// is refused as what the gate does not carry.
+func (o *wireOrder) setting() *wireOrder {
+	if isClaim(o.Name) {
+		o.check = func(*Wire, *wireOrder) error {
+			return wireErrorf("55P02", "parameter \"%s\" cannot be changed after connection start", o.Name)
+		}
+		return o
+	}
+	if _, ok := wireSettingTable[o.Name]; !ok {
+		return nil
+	}
+	o.do = doSet
+	return o
+}
+
+func isClaim(name string) bool {
+	claim, found := strings.CutPrefix(name, "gate.")
+	return found && slices.Contains([]string{"actor", "app", "tenant", "role", "env"}, claim)
+}
+
+func doSet(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (r wireReply, err error) {
+	value := w.initial(o.Name)
+	if o.Kind == classify.ControlSet {
+		text, err := setText(o.Control)
+		if err != nil {
+			return r, err
+		}
+		setting := wireSettingTable[o.Name]
+		if value, err = setting.take(w, ctx, text); err != nil {
+			return r, err
+		}
+	}
+	switch {
+	case o.Name == settingApproval && o.Kind == classify.ControlSet:
+		w.approval = value
+	case o.Name == settingApproval:
+		w.approval = ""
+	case o.Local && !w.unit.explicit:
+		r.notices = warning("25P01", "SET LOCAL can only be used in transaction blocks")
+	default:
+		w.settings = w.settings.set(o.Name, value, o.Local)
+	}
+	return r, nil
+}
+
+// setText is the value of a SET as one text, as PostgreSQL joins a list.
+func setText(c *classify.Control) (string, error) {
+	list := c.Name == "search_path" || c.Name == "datestyle"
+	if len(c.Args) != 1 && !list {
+		return "", wireErrorf("22023", "SET %s takes only one argument", c.Name)
+	}
+	texts := make([]string, len(c.Args))
+	for i := range c.Args {
+		a := &c.Args[i]
+		if a.Kind == classify.ArgumentOther || a.Cast != nil {
+			return "", wireErrorf("0A000", "not available through the gate: SET %s to anything but a constant", c.Name)
+		}
+		texts[i] = a.Text
+	}
+	return strings.Join(texts, ", "), nil
+}
+
+func doResetAll(_ context.Context, w *Wire, _ *submission, _ *wireOrder) (wireReply, error) {
+	w.settings, w.approval = wireSettings{}, ""
+	return wireReply{}, nil
+}
+
+// showing is a SHOW of a name that the gate keeps; any other is a read.
+func (o *wireOrder) showing() *wireOrder {
+	_, ok := wireSettingTable[o.Name]
+	if !ok && !isClaim(o.Name) && o.Name != settingNowReadOnly && o.Name != settingNowLevel {
+		return nil
+	}
+	o.do = doShow
+	return o
+}
+
+func doShow(_ context.Context, w *Wire, s *submission, o *wireOrder) (wireReply, error) {
+	value := ""
+	switch _, ok := wireSettingTable[o.Name]; {
+	case ok:
+		value = w.show(o.Name)
+	case o.Name == settingNowReadOnly:
+		value = onOff(w.readOnly())
+	case o.Name == settingNowLevel:
+		value = w.level()
+	default:
+		value = w.claim(o.Name)
+	}
+	column := w.showColumn(o)
+	column.Format = s.wire.format()
+	err := s.wire.out.Fields([]pgexec.Field{column})
+	if err == nil {
+		err = s.wire.out.Row([][]byte{[]byte(value)})
+	}
+	return wireReply{tag: "SHOW"}, err
+}
+
+// showColumn is the one column of a SHOW.
+func (w *Wire) showColumn(o *wireOrder) pgexec.Field {
+	label := o.Name
+	if setting, ok := wireSettingTable[o.Name]; ok {
+		label = setting.label
+	}
+	return pgexec.Field{Label: label, TypeOID: 25, Modifier: -1, Size: -1}
+}
+
+// format is that of a single text column, whose bytes are the same in both.
+func (c *wireCall) format() int16 {
+	if c.portal == nil {
+		return 0
+	}
+	return formatAt(c.portal.resultFormats, 0)
+}
+
+// level is the isolation of the transaction of this moment.
+func (w *Wire) level() string {
+	if w.unit.explicit {
+		return cmpIsolation(w.unit.options.Isolation)
+	}
+	return w.show(settingIsolation)
+}
+
+func (w *Wire) claim(name string) string {
+	c := &w.login.Claims
+	return map[string]string{"gate.actor": c.Actor, "gate.app": c.App, "gate.tenant": c.Tenant, "gate.role": c.Role, "gate.env": c.Env}[name]
+}
+
+// forgetting is DISCARD ALL, CLOSE ALL and UNLISTEN *; of one thing alone there is
+// none, since the connection has no cursors and no channels.
+func (o *wireOrder) forgetting() *wireOrder {
+	switch {
+	case o.Kind == classify.ControlDiscard && o.Name == "all":
+		o.check, o.do = checkDiscard, doDiscard
+	case o.Kind == classify.ControlClose && o.Name == "":
+		o.do = doCloseAll
+	case o.Kind == classify.ControlUnlisten && o.Name == "":
+		o.do = func(context.Context, *Wire, *submission, *wireOrder) (wireReply, error) { return wireReply{}, nil }
+	default:
+		return nil
+	}
+	return o
+}
+
+func checkDiscard(w *Wire, _ *wireOrder) error {
+	if w.unit.explicit || w.unit.used {
+		return wireErrorf("25001", "DISCARD ALL cannot run inside a transaction block")
+	}
+	return nil
+}
+
+func doDiscard(_ context.Context, w *Wire, _ *submission, _ *wireOrder) (wireReply, error) {
+	clear(w.statements)
+	clear(w.portals)
+	w.bytes, w.settings, w.approval = 0, wireSettings{}, ""
+	return wireReply{}, nil
+}
+
+func doCloseAll(_ context.Context, w *Wire, _ *submission, _ *wireOrder) (wireReply, error) {
+	clear(w.portals)
+	return wireReply{}, nil
+}

@@ -1,0 +1,386 @@
+package sqlgate
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"writegate/commands"
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/policy"
+)
+
+// Reasons in the evidence of what a connection's own state refuses.
+const (
+	reasonFailedBlock = "transaction_failed"
+	reasonShape       = "result_shape_changed"
+)
+
+// run takes one statement through the journey. A decision that stops it is an
+// error here, a WireRefusal.
+func (w *Wire) run(ctx context.Context, st *wireStatement, c *wireCall) (WireDone, error) {
+	g := w.gate
+	if st.empty {
+		return WireDone{Empty: true}, nil
+	}
+	g.meters.requests.Add(1)
+	s := w.submission(st, c)
+	if s.policy == nil || g.chain.Failed() {
+		return WireDone{}, g.chain.fault()
+	}
+	s.mode = g.ModeNow()
+	a, err := w.journey(ctx, s)
+	switch {
+	case err != nil:
+		g.Logger.Debug("a statement was refused or failed", "source", "gate", "request_id", s.RequestID, "cause", err.Error())
+		return WireDone{}, err
+	case !a.Executed:
+		return WireDone{}, &WireRefusal{Answer: a}
+	}
+	return WireDone{Tag: a.CommandTag, Notices: append(w.shadowNotice(s), a.Notices...)}, nil
+}
+
+// shadowNotice tells a client in shadow mode what would have stopped it.
+func (w *Wire) shadowNotice(s *submission) []pgexec.Notice {
+	if s.result.Decision == policy.Allow {
+		return nil
+	}
+	return []pgexec.Notice{{Severity: "WARNING", SQLState: "01000", Message: "not enforced: this would have been " + string(s.result.Decision) + " (" + s.result.ReasonCode + ")"}}
+}
+
+// journey is decideAndRun for the wire: what a connection answers itself, its
+// block, and approvals that a setting names come in between.
+func (w *Wire) journey(ctx context.Context, s *submission) (*Answer, error) {
+	g, c := w.gate, s.wire
+	order, err := w.controlOf(ctx, s)
+	if err != nil {
+		return nil, g.refuse(ctx, s, err)
+	}
+	c.control = order != nil
+	switch {
+	case w.unit.failed && !order.endsBlock():
+		return nil, w.refuse(ctx, s, reasonFailedBlock, errFailedBlock())
+	case s.classification.QueryType == classify.TypeExecute:
+		if err := w.replaceExecute(ctx, s); err != nil {
+			return nil, w.refuseAs(ctx, s, err)
+		}
+	}
+	if s.ApprovalID != "" {
+		answer, err := g.lookUpApproval(ctx, s)
+		if err != nil || answer != nil {
+			return answer, err
+		}
+	}
+	if err := w.decide(ctx, s); err != nil {
+		return nil, err
+	}
+	answer, err := w.carryOut(ctx, s, order)
+	g.meters.decided(s.classification.QueryType, string(s.result.Decision), &s.watch)
+	return answer, err
+}
+
+// decide decides, and once more with the approval that gate.approval_id names
+// where the statement needs one. What the connection cannot carry is refused
+// before that, unless a rule blocks it.
+func (w *Wire) decide(ctx context.Context, s *submission) error {
+	g := w.gate
+	if err := g.decide(ctx, s); err != nil {
+		return g.refuse(ctx, s, err)
+	}
+	if s.result.Decision == policy.RequireApproval && s.enforced && w.approval != "" && s.ApprovalID == "" {
+		s.ApprovalID, s.record.ApprovalID = w.approval, w.approval
+		answer, err := g.lookUpApproval(ctx, s)
+		if answer == nil {
+			w.approval = "" // it served; one that is pending may still
+		}
+		switch {
+		case err != nil:
+			return err
+		case answer != nil:
+			return &WireRefusal{Answer: answer}
+		}
+		if err := g.decide(ctx, s); err != nil {
+			return g.refuse(ctx, s, err)
+		}
+	}
+	if err := w.shapeFault(s); err != nil {
+		return w.refuseAs(ctx, s, err)
+	}
+	return nil
+}
+
+// shapeFault refuses what the wire cannot carry. The default and the floor do not
+// come first: a driver shall hear that there is no COPY here, not that it may not.
+func (w *Wire) shapeFault(s *submission) error {
+	c := &s.classification
+	switch {
+	case s.isControl(), s.result.Decision == policy.Block && s.enforced && (len(s.result.Matched) > 0 || c.Run != classify.RunNone):
+		return nil
+	case c.Run == classify.RunNone:
+		return notThroughTheGate(c.QueryType)
+	case executesPrepared(c):
+		return s.shapeFault()
+	case !c.SafeRead && s.runs() && w.readOnly():
+		return fault.New(fault.UnsafeReadShape, "cannot execute %s in a read-only transaction", tagOf(c.QueryType)).With("sqlstate", "25006")
+	case c.Run == classify.RunAlone && s.runs() && (w.unit.explicit || w.unit.block != nil):
+		return wireErrorf("25001", "%s cannot run inside a transaction block", tagOf(c.QueryType))
+	}
+	return nil
+}
+
+// refuse leaves evidence of a refusal in PostgreSQL's words, and gives it back.
+func (w *Wire) refuse(ctx context.Context, s *submission, reason string, refusal error) error {
+	err := w.gate.Commands.RecordRejection(context.WithoutCancel(ctx), &commands.Rejection{
+		Request: s.record, ReasonCode: reason, Operation: s.classification.QueryType,
+	})
+	if err != nil {
+		return err
+	}
+	return refusal
+}
+
+// refuseAs is refuse for either kind of error.
+func (w *Wire) refuseAs(ctx context.Context, s *submission, refusal error) error {
+	var wire *WireError
+	if errors.As(refusal, &wire) {
+		return w.refuse(ctx, s, "sqlstate_"+wire.SQLState, wire)
+	}
+	return w.gate.refuse(ctx, s, refusal)
+}
+
+// carryOut records the decision and does what follows from it.
+func (w *Wire) carryOut(ctx context.Context, s *submission, order *wireOrder) (*Answer, error) {
+	g := w.gate
+	switch {
+	case !s.runs():
+		return g.stop(ctx, s)
+	case order != nil:
+		return w.control(ctx, s, order)
+	}
+	if err := s.countable(); err != nil {
+		return nil, g.refuse(ctx, s, err)
+	}
+	s.executionID = event.NewExecutionID(g.Now())
+	w.current.set(s.executionID, false)
+	defer w.current.set("", false)
+	read, alone := s.classification.Run == classify.RunReadFence, !w.unit.explicit && w.unit.block == nil && w.plain()
+	switch {
+	case alone && read:
+		return g.read(ctx, s)
+	case s.classification.Run == classify.RunAlone:
+		return g.alone(ctx, s)
+	case alone && s.wire.last:
+		return g.write(ctx, s)
+	case read:
+		return w.readInBlock(ctx, s)
+	}
+	return w.writeInBlock(ctx, s)
+}
+
+// committing says that nothing can be cancelled any more.
+func (s *submission) committing() {
+	if s.wire != nil {
+		s.wire.wire.current.set(s.executionID, true)
+	}
+}
+
+// recordedAhead forgets the evidence that was written along.
+func (s *submission) recordedAhead() {
+	if s.wire != nil {
+		s.wire.wire.ahead = nil
+	}
+}
+
+// Execute runs a portal, or goes on with what it holds. A row limit of 0 is none.
+// last says that a Sync comes next and is there already: what stands alone then
+// needs no block.
+func (w *Wire) Execute(ctx context.Context, portal string, maxRows uint32, last bool, out WireSink) (done WireDone, err error) {
+	err = w.extended(ctx, func() error {
+		p := w.portals[portal]
+		if p == nil {
+			return wireErrorf("34000", "portal \"%s\" does not exist", portal)
+		}
+		if p.done == nil {
+			if err := w.runPortal(ctx, p, maxRows > 0, last, out); err != nil {
+				return err
+			}
+			done = *p.done
+		}
+		if p.rows == nil {
+			if done.Tag == "" && !done.Empty {
+				return wireErrorf("55000", "portal \"%s\" cannot be run", portal)
+			}
+			return nil
+		}
+		notices := done.Notices
+		done, err = p.rows.slice(p.done.Tag, maxRows, out)
+		done.Notices = notices
+		return err
+	})
+	if err != nil {
+		return WireDone{}, err
+	}
+	done.Parameters = w.changed()
+	return done, nil
+}
+
+// runPortal runs a portal's statement to its end. With keep the rows stay with
+// the gate.
+func (w *Wire) runPortal(ctx context.Context, p *wirePortal, keep, last bool, sink WireSink) error {
+	out := &wireOut{sink: sink}
+	if st := p.statement; st.described {
+		out.expected, out.expects = st.columns, true
+	}
+	var rows *wireRows
+	if keep {
+		rows = &wireRows{}
+		out.sink = rows
+	}
+	done, err := w.run(ctx, p.statement, &wireCall{wire: w, last: last, out: out, portal: p})
+	if err != nil {
+		return err
+	}
+	p.done = &done
+	if rows != nil && rows.columns != nil {
+		p.rows = rows
+	}
+	return nil
+}
+
+// A wireOut hands a result to the client and notes why it did not take it.
+type wireOut struct {
+	sink     WireSink
+	expects  bool // a Describe has told the client what comes
+	expected []pgexec.Field
+	err      error
+}
+
+// Fields refuses a result of another shape than the one that was described: the
+// client would read its values as something else.
+func (o *wireOut) Fields(columns []pgexec.Field) error {
+	if o.expects && !slices.EqualFunc(o.expected, columns, sameColumn) {
+		o.err = fault.New(fault.UnsupportedSQLShape, "cached plan must not change result type").With("reason", reasonShape)
+		return o.err
+	}
+	o.err = o.sink.Fields(columns)
+	return o.err
+}
+
+func sameColumn(a, b pgexec.Field) bool { return a.Label == b.Label && a.TypeOID == b.TypeOID }
+
+// Row hands a row on.
+func (o *wireOut) Row(values [][]byte) error {
+	o.err = o.sink.Row(values)
+	return o.err
+}
+
+// refusedBySink is the fault where the client's side ended the result, and not a
+// limit.
+func (s *submission) refusedBySink(result *pgexec.Result, f *fault.Fault) *fault.Fault {
+	if s.wire == nil || s.wire.out.err == nil || result.State == pgexec.Success {
+		return f
+	}
+	if shape, ok := fault.As(s.wire.out.err); ok {
+		result.ReasonCode = reasonShape
+		return shape
+	}
+	result.ReasonCode = pgexec.ReasonCancelled
+	return fault.New(fault.DBQueryFailed, "The client did not take the result; nothing was applied.").With("sqlstate", "57014").Because(s.wire.out.err)
+}
+
+// wireRows keeps the result of a portal with a row limit. Its size is bounded by
+// the limits of every result.
+type wireRows struct {
+	columns []pgexec.Field
+	values  []byte   // of all rows
+	rows    [][]int  // the end of each value; -1 before a NULL's
+	next    int      // the first row that was not fetched
+	slicing [][]byte // of the row that is handed on
+}
+
+// Fields keeps the columns.
+func (r *wireRows) Fields(columns []pgexec.Field) error {
+	r.columns = columns
+	return nil
+}
+
+// Row keeps a row.
+func (r *wireRows) Row(values [][]byte) error {
+	ends := make([]int, len(values))
+	for i, v := range values {
+		r.values = append(r.values, v...)
+		if ends[i] = len(r.values); v == nil {
+			ends[i] = -1 - len(r.values)
+		}
+	}
+	r.rows = append(r.rows, ends)
+	return nil
+}
+
+// slice hands on the next rows, at most most of them, or all with 0. As with
+// PostgreSQL the portal is suspended also where the last row was the last there
+// is, and the tag counts the rows of this slice.
+func (r *wireRows) slice(tag string, most uint32, out WireSink) (WireDone, error) {
+	end := len(r.rows)
+	suspended := most > 0 && uint64(most) <= uint64(end-r.next)
+	if suspended {
+		end = r.next + int(most)
+	}
+	begin := r.next
+	if err := out.Fields(r.columns); err != nil {
+		return WireDone{}, err
+	}
+	for ; r.next < end; r.next++ {
+		if err := out.Row(r.row(r.next)); err != nil {
+			return WireDone{}, err
+		}
+	}
+	return WireDone{Tag: withCount(tag, r.next-begin), Suspended: suspended}, nil
+}
+
+func (r *wireRows) row(i int) [][]byte {
+	begin := 0
+	if i > 0 {
+		begin = valueEnd(r.rows[i-1][len(r.rows[i-1])-1])
+	}
+	r.slicing = r.slicing[:0]
+	for _, e := range r.rows[i] {
+		end := valueEnd(e)
+		if e < 0 {
+			r.slicing = append(r.slicing, nil)
+		} else {
+			r.slicing = append(r.slicing, r.values[begin:end:end])
+		}
+		begin = end
+	}
+	return r.slicing
+}
+
+func valueEnd(e int) int {
+	if e < 0 {
+		return -1 - e
+	}
+	return e
+}
+
+// withCount is a tag with another number of rows.
+func withCount(tag string, rows int) string {
+	words, number, found := cutLast(tag)
+	if !found || strings.Trim(number, "0123456789") != "" {
+		return tag
+	}
+	return words + " " + strconv.Itoa(rows)
+}
+
+func cutLast(tag string) (words, number string, found bool) {
+	i := strings.LastIndexByte(tag, ' ')
+	if i < 0 {
+		return tag, "", false
+	}
+	return tag[:i], tag[i+1:], true
+}

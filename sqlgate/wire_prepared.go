@@ -1,0 +1,70 @@
+package sqlgate
+
+import (
+	"context"
+
+	"writegate/sqlgate/classify"
+)
+
+// PREPARE, EXECUTE and DEALLOCATE of the wire: the connection is the session, in
+// one name space with Parse.
+
+func checkPrepare(s *submission) func(*Wire, *wireOrder) error {
+	return func(w *Wire, _ *wireOrder) error { return w.room(s.prepare.name, len(s.prepare.sql)) }
+}
+
+func doPrepare(ctx context.Context, w *Wire, s *submission, _ *wireOrder) (wireReply, error) {
+	p := s.prepare
+	c, err := w.gate.Classifier.Classify(ctx, p.sql)
+	if err != nil {
+		return wireReply{}, err
+	}
+	w.keep(p.name, &wireStatement{sql: p.sql, types: p.types, classification: c})
+	return wireReply{}, nil
+}
+
+// deallocation is DEALLOCATE of a name, or of all.
+func (w *Wire) deallocation(s *submission) (*wireOrder, error) {
+	if s.classification.Session == nil {
+		return nil, nil
+	}
+	name := s.classification.Session.Name
+	o := &wireOrder{Control: &classify.Control{Tag: "DEALLOCATE"}}
+	if name == "" {
+		o.Tag = "DEALLOCATE ALL"
+		o.do = func(context.Context, *Wire, *submission, *wireOrder) (wireReply, error) {
+			clear(w.statements)
+			w.bytes = 0
+			return wireReply{}, nil
+		}
+		return o, nil
+	}
+	o.check = func(w *Wire, _ *wireOrder) error {
+		_, err := w.statement(name)
+		return err
+	}
+	o.do = func(_ context.Context, w *Wire, _ *submission, _ *wireOrder) (wireReply, error) {
+		w.CloseStatement(name)
+		return wireReply{}, nil
+	}
+	return o, nil
+}
+
+// replaceExecute puts the prepared statement in the place of its EXECUTE.
+func (w *Wire) replaceExecute(ctx context.Context, s *submission) error {
+	control := s.classification.Session
+	if control == nil {
+		return notThroughTheGate(classify.TypeExecute)
+	}
+	st, err := w.statement(control.Name)
+	if err != nil {
+		return err
+	}
+	if st.empty {
+		return notThroughTheGate(classify.TypeExecute)
+	}
+	p := &prepared{name: st.name, sql: st.sql, types: make([]uint32, st.params())}
+	copy(p.types, st.types)
+	p.digest = p.hash()
+	return w.gate.putInPlace(ctx, s, p)
+}

@@ -1,0 +1,290 @@
+package sqlgate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
+)
+
+// A wireStatement is a statement that Parse or PREPARE left behind, or that of a
+// Query. It never changes, but for what a Describe found out.
+type wireStatement struct {
+	name           string
+	sql            string // without the comment that names an approval
+	approval       string // that the comment names; "" = none
+	types          []uint32
+	classification classify.Classification
+	empty          bool // there is no statement in it
+
+	described  bool
+	parameters []uint32
+	columns    []pgexec.Field // nil: it returns none
+}
+
+// params is the number of parameters that a Bind has to bring.
+func (st *wireStatement) params() int { return max(len(st.types), st.classification.Params) }
+
+// A wirePortal is a statement with its parameters. Where Execute has a row limit
+// it holds the result until it has been fetched.
+type wirePortal struct {
+	statement     *wireStatement
+	params        [][]byte
+	paramFormats  []int16
+	resultFormats []int16
+
+	done *WireDone // it ran
+	rows *wireRows // of it, where they were kept
+}
+
+// approvalComment is the one form in which a comment names an approval, at the
+// first byte of the text.
+const (
+	approvalComment    = "/* gate.approval_id="
+	approvalCommentEnd = " */"
+)
+
+// cutApproval takes the comment that names an approval off a text, and one space
+// behind it. Any other comment stays what it is.
+func cutApproval(sql string) (approval, rest string) {
+	rest, found := strings.CutPrefix(sql, approvalComment)
+	if !found {
+		return "", sql
+	}
+	id, rest, found := strings.Cut(rest, approvalCommentEnd)
+	if !found || !approvalID(id) {
+		return "", sql
+	}
+	return id, strings.TrimPrefix(rest, " ")
+}
+
+// approvalID reports whether a text has the form of an approval's id.
+func approvalID(id string) bool {
+	uuid, found := strings.CutPrefix(id, "apr_")
+	return found && len(uuid) == 36 && strings.Trim(uuid, "0123456789abcdef-") == ""
+}
+
+// read guards, parses and classifies a text. A refusal is in the log.
+func (w *Wire) read(ctx context.Context, sql string, types []uint32) (*wireStatement, error) {
+	g := w.gate
+	st := &wireStatement{types: types}
+	st.approval, st.sql = cutApproval(sql)
+	s := w.submission(st, &wireCall{wire: w})
+	if len(st.sql) > g.MaxSQLBytes {
+		return nil, g.refuse(ctx, s, OversizedSQL(len(st.sql), g.MaxSQLBytes))
+	}
+	var err error
+	st.classification, err = g.Classifier.Classify(ctx, st.sql)
+	if fault.CodeOf(err) == fault.EmptySQL {
+		st.empty = true
+		return st, nil
+	}
+	if err != nil {
+		return nil, g.refuse(ctx, s, err)
+	}
+	return st, nil
+}
+
+// submission puts a statement at the beginning of the journey.
+func (w *Wire) submission(st *wireStatement, c *wireCall) *submission {
+	g, now := w.gate, w.gate.Now()
+	s := &submission{
+		Request: &Request{
+			RequestID: event.NewRequestID(now), Claims: w.login.Claims, SQL: st.sql, ApprovalID: st.approval,
+			TLSSubject: w.login.TLSSubject, WireSession: w.login.ConnectionID, ReceivedAt: now,
+		},
+		classification: st.classification, mode: g.ModeNow(), markerTable: g.MarkerTable, policy: g.running.Load(),
+		watch: stopwatch{begin: now}, wire: c,
+	}
+	c.types = st.types
+	s.record = g.recordOf(s.Request)
+	s.record.SQLText = g.sqlText(s)
+	if c.portal != nil && (st.params() > 0 || len(c.portal.params) > 0) {
+		s.record.RequestDigest = s.wireDigest()
+	}
+	return s
+}
+
+// wireDigest binds an approval to the parameters besides the text: their types
+// as Parse said them, their formats and their bytes.
+func (s *submission) wireDigest() [32]byte {
+	var st pgexec.Statement
+	s.wire.bind(&st)
+	values := pgexec.ParamsDigest(&st)
+	types := make([]byte, 0, 4*len(st.ParamOIDs))
+	for _, t := range st.ParamOIDs {
+		types = binary.BigEndian.AppendUint32(types, t)
+	}
+	all := sha256.Sum256(types)
+	return digestOf("gate.request.wire.v1", string(s.record.RequestDigest[:]), string(all[:]), string(values[:]))
+}
+
+// bind puts the parameters, each with its format, beside a statement's text.
+func (c *wireCall) bind(st *pgexec.Statement) {
+	if c.portal == nil {
+		return
+	}
+	p := c.portal
+	st.ResultFormats = p.resultFormats
+	if len(p.params) == 0 {
+		return // an EXECUTE brings its own
+	}
+	st.ParamOIDs, st.Params = c.types, p.params
+	st.ParamFormats = make([]int16, len(p.params))
+	for i := range st.ParamFormats {
+		st.ParamFormats[i] = formatAt(p.paramFormats, i)
+	}
+}
+
+// settings are what a statement of the wire takes along.
+func (s *submission) settings() pgexec.Settings {
+	if s.wire == nil {
+		return nil
+	}
+	return s.wire.wire.toDatabase()
+}
+
+// formatAt is the format of the i-th of several: none is all text, one is for all.
+func formatAt(formats []int16, i int) int16 {
+	switch len(formats) {
+	case 0:
+		return 0
+	case 1:
+		return formats[0]
+	}
+	return formats[i]
+}
+
+// Parse prepares a statement under a name; "" is the one that the next Parse
+// and the next Query forget.
+func (w *Wire) Parse(ctx context.Context, name, sql string, types []uint32) error {
+	return w.extended(ctx, func() error {
+		if name == "" {
+			w.CloseStatement("")
+		} else if err := w.room(name, len(sql)); err != nil {
+			return err
+		}
+		st, err := w.read(ctx, sql, slices.Clone(types))
+		if err != nil {
+			return err
+		}
+		if w.unit.failed && !w.endsBlock(st) {
+			return errFailedBlock()
+		}
+		w.keep(name, st)
+		return nil
+	})
+}
+
+// room refuses a name that cannot be taken now.
+func (w *Wire) room(name string, bytes int) error {
+	full := func(limit string, got, most int) error {
+		return fault.New(fault.SessionLimitExceeded, "The connection cannot take another prepared statement (%s). Close or DEALLOCATE what is no longer needed.", limit).
+			With("limit", limit).With("got", got).With("max", most)
+	}
+	switch {
+	case len(name) > wireNameBytes:
+		return wireErrorf("42622", "the name of a prepared statement has at most %d bytes", wireNameBytes)
+	case w.statements[name] != nil:
+		return wireErrorf("42P05", "prepared statement \"%s\" already exists", name)
+	case len(w.statements) >= wireStatements:
+		return full("statements", len(w.statements)+1, wireStatements)
+	case w.bytes+bytes > sessionBytes:
+		return full("session_bytes", w.bytes+bytes, sessionBytes)
+	}
+	return nil
+}
+
+func (w *Wire) keep(name string, st *wireStatement) {
+	st.name = name
+	w.statements[name] = st
+	w.bytes += len(st.sql)
+}
+
+// statement finds a prepared statement.
+func (w *Wire) statement(name string) (*wireStatement, error) {
+	st := w.statements[name]
+	switch {
+	case st == nil && name == "":
+		return nil, wireErrorf("26000", "unnamed prepared statement does not exist")
+	case st == nil:
+		return nil, wireErrorf("26000", "prepared statement \"%s\" does not exist", name)
+	}
+	return st, nil
+}
+
+// CloseStatement forgets a statement, where there is one.
+func (w *Wire) CloseStatement(name string) {
+	if st := w.statements[name]; st != nil {
+		w.bytes -= len(st.sql)
+		delete(w.statements, name)
+	}
+}
+
+// ClosePortal forgets a portal, where there is one.
+func (w *Wire) ClosePortal(name string) { delete(w.portals, name) }
+
+// Bind makes a portal of a statement and its parameters, whose bytes it keeps.
+func (w *Wire) Bind(portal, statement string, paramFormats []int16, params [][]byte, resultFormats []int16) error {
+	return w.extended(context.Background(), func() error {
+		st, err := w.statement(statement)
+		if err != nil {
+			return err
+		}
+		if err := w.bindable(portal, st, paramFormats, params, resultFormats); err != nil {
+			return err
+		}
+		p := &wirePortal{statement: st, paramFormats: slices.Clone(paramFormats), resultFormats: slices.Clone(resultFormats), params: make([][]byte, len(params))}
+		for i, v := range params {
+			if v != nil {
+				p.params[i] = append([]byte{}, v...)
+			}
+		}
+		w.portals[portal] = p
+		return nil
+	})
+}
+
+// bindable makes the checks that PostgreSQL makes of a Bind message, in its words.
+func (w *Wire) bindable(portal string, st *wireStatement, paramFormats []int16, params [][]byte, resultFormats []int16) error {
+	switch {
+	case w.unit.failed && !w.endsBlock(st):
+		return errFailedBlock()
+	case len(paramFormats) > 1 && len(paramFormats) != len(params):
+		return wireErrorf("08P01", "bind message has %d parameter formats but %d parameters", len(paramFormats), len(params))
+	case len(params) != st.params():
+		return wireErrorf("08P01", "bind message supplies %d parameters, but prepared statement \"%s\" requires %d", len(params), st.name, st.params())
+	case len(portal) > wireNameBytes:
+		return wireErrorf("42622", "the name of a portal has at most %d bytes", wireNameBytes)
+	case portal != "" && w.portals[portal] != nil:
+		return wireErrorf("42P03", "cursor \"%s\" already exists", portal)
+	case len(w.portals) >= wirePortals:
+		return fault.New(fault.SessionLimitExceeded, "The connection has %d portals, as many as there may be. Close those that are no longer needed.", wirePortals).With("limit", "portals").With("max", wirePortals)
+	}
+	for _, f := range slices.Concat(paramFormats, resultFormats) {
+		if f != 0 && f != 1 {
+			return wireErrorf("22023", "unsupported format code: %d", f)
+		}
+	}
+	return nil
+}
+
+// extended is a message of the extended protocol: after its error nothing is
+// taken until Sync.
+func (w *Wire) extended(ctx context.Context, message func() error) error {
+	err := error(errSkipping())
+	if !w.skipping {
+		err = message()
+	}
+	if err == nil {
+		return nil
+	}
+	w.skipping = true
+	return w.failed(ctx, err)
+}
