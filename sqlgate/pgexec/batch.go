@@ -262,7 +262,7 @@ func (cmd *command) describeTo(fields []pgproto3.FieldDescription) error {
 	if cmd.sink == nil {
 		return nil
 	}
-	return cmd.sink.Fields(columnsOf(fields))
+	return notTaken(cmd.sink.Fields(columnsOf(fields)))
 }
 
 func columnsOf(fields []pgproto3.FieldDescription) []Field {
@@ -289,7 +289,16 @@ func (cmd *command) row(values [][]byte) error {
 	if cmd.sink == nil || cmd.maxRows > 0 && cmd.rows >= int64(cmd.maxRows) {
 		return nil
 	}
-	return cmd.sink.Row(values)
+	return notTaken(cmd.sink.Row(values))
+}
+
+// notTaken says of a result that its sink did not take it: the rest is not read,
+// and the database is no less well for it.
+func notTaken(err error) error {
+	if err == nil || errors.Is(err, errOverCap) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errOverCap, err)
 }
 
 // isTimeout reports whether a conversation ended at the gate's own deadline.
