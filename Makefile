@@ -59,6 +59,11 @@ crash: ## kill -9 loops on the event log and on the whole gate under load: CRASH
 client: ## generate a client from the description that a gate serves, and use it
 	CLIENT_TEST=1 $(PGRUN) $(GO) test ./cmd/gate -run GeneratedFromTheServedDescription -count=1
 
+.PHONY: clients
+clients: compiler ## every client of docs/WIRE.md goes through one list at a database and behind a gate, which has to make no difference (installs node, Python and Java)
+	fixtures/wireclients/install.sh
+	WIRE_CLIENTS_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 30m -v -run EveryClient ./cmd/gate
+
 .PHONY: outcomes
 outcomes: ## break every form of execution at every message with every fault, and compare what is recorded with the database
 	OUTCOMES_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 120m -parallel 12 -v -run 'RecordedOutcome|KilledAtAnyMessage|WhateverBefalls|AFailover' ./cmd/gate

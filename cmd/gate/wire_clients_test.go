@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"os"
 	"strings"
 	"testing"
 
@@ -70,7 +72,8 @@ func direct(t *testing.T, run clientRun) *clientNotes {
 	database := postgres.ForTest(t)
 	postgres.ExecuteURL(t, database, clientTables)
 	pgbenchTables(t, database)
-	c := &clientNotes{url: pinned(t, database)}
+	pin(t, database)
+	c := &clientNotes{url: database}
 	run(t, c)
 	return c
 }
@@ -94,13 +97,17 @@ func approvalIn(text string) string {
 	return text[i:min(len(text), i+len("apr_")+36)]
 }
 
-// wireClients are the clients that every run of the tests has.
+// wireClients are the clients that every run of the tests has, and those in
+// other languages where they are asked for.
 func wireClients() map[string]clientRun {
 	clients := map[string]clientRun{
 		"lib/pq": pqClient(false), "lib/pq with bytes": pqClient(true), "psql": psqlClient, "pgbench": pgbenchClient,
 	}
 	for name, mode := range pgxModes {
 		clients["pgx "+name] = pgxClient(mode)
+	}
+	if os.Getenv(allClients) != "" {
+		maps.Copy(clients, clientPrograms())
 	}
 	return clients
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -48,12 +47,10 @@ type pqRun struct {
 func (p *pqRun) connect() {
 	u, err := url.Parse(p.url)
 	require.NoError(p.t, err)
-	settings := u.Query()
-	settings.Set("sslmode", "disable")
+	u.RawQuery = "sslmode=disable"
 	if p.binary {
-		settings.Set("binary_parameters", "yes")
+		u.RawQuery += "&binary_parameters=yes"
 	}
-	u.RawQuery = strings.ReplaceAll(settings.Encode(), "+", "%20")
 	connector, err := pq.NewConnector(u.String())
 	require.NoError(p.t, err)
 	p.db = sql.OpenDB(connector)

@@ -36,15 +36,7 @@ func libpqURL(t *testing.T, database string) string {
 	t.Helper()
 	u, err := url.Parse(database)
 	require.NoError(t, err)
-	settings := url.Values{"sslmode": {"disable"}}
-	var options []string
-	for name, values := range u.Query() {
-		options = append(options, "-c "+name+"="+strings.ReplaceAll(values[0], " ", `\ `))
-	}
-	if len(options) > 0 {
-		settings.Set("options", strings.Join(options, " "))
-	}
-	u.RawQuery = strings.ReplaceAll(settings.Encode(), "+", "%20")
+	u.RawQuery = "sslmode=disable"
 	return u.String()
 }
 

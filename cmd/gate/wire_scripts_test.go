@@ -1,9 +1,7 @@
 package main
 
 import (
-	"net/url"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
@@ -20,22 +18,19 @@ const scriptsOfBoth = "testdata/pgwire/both"
 func TestConversationsWithARealServerAreWrittenDown(t *testing.T) {
 	datadriven.Walk(t, filepath.FromSlash(scriptsOfBoth), func(t *testing.T, path string) {
 		database := postgres.ForTest(t)
-		pgscript.Run(t, path, pgscript.Endpoint{URL: pinned(t, database), Database: database, Resolve: nobodyResolves})
+		pin(t, database)
+		pgscript.Run(t, path, pgscript.Endpoint{URL: database, Database: database, Resolve: nobodyResolves})
 	})
 }
 
-// pinned adds the settings under which the gate speaks to its database, so that
+// pin gives a database the settings under which the gate speaks to it, so that
 // a server's own defaults make no difference.
-func pinned(t testing.TB, database string) string {
+func pin(t testing.TB, database string) {
 	t.Helper()
-	u, err := url.Parse(database)
-	require.NoError(t, err)
-	settings := u.Query()
-	for name, value := range map[string]string{"TimeZone": "UTC", "DateStyle": "ISO, MDY", "IntervalStyle": "postgres", "extra_float_digits": "1", "bytea_output": "hex"} {
-		settings.Set(name, value)
+	name := postgres.QueryURL(t, database, "SELECT quote_ident(current_database())")
+	for _, setting := range []string{"TimeZone = 'UTC'", "DateStyle = 'ISO, MDY'", "IntervalStyle = 'postgres'", "extra_float_digits = 1", "bytea_output = 'hex'"} {
+		postgres.ExecuteURL(t, database, "ALTER DATABASE "+name+" SET "+setting)
 	}
-	u.RawQuery = strings.ReplaceAll(settings.Encode(), "+", "%20") // a URL of PostgreSQL has no other space
-	return u.String()
 }
 
 func nobodyResolves(t testing.TB, approval, decision string) {
