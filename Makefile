@@ -13,7 +13,6 @@ LARGE     ?= 5368709120
 TELEMETRY ?= 1000000
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 
-PLANE     ?= http://127.0.0.1:3000
 OUT       ?= var/screenshots
 
 .DEFAULT_GOAL := help
@@ -128,8 +127,8 @@ watch: ## run all that is judged a safe read on a PostgreSQL that lets it write,
 	CLASSIFY_WATCH_ROUNDS=$(WATCHROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'OnlyAnswer|TheWatcher' ./sqlgate/classify
 
 .PHONY: screenshots
-screenshots: build ## pictures of every page of the dashboard of `make run`, which must be running (PLANE, OUT)
-	$(GO) run ./fixtures/screenshots -url $(PLANE) -password "$$(cat var/demo/control-plane-password)" -out $(OUT)
+screenshots: ## pictures of every page of the dashboard, in light and dark and at two widths, in the folder OUT
+	SCREENSHOTS=$(abspath $(OUT)) $(PGRUN) $(GO) test -count=1 -timeout 20m -v -run 'TheControlPlaneInABrowser/(every|what)' ./cmd/gate
 
 .PHONY: clean
 clean: ## remove bin/ and var/

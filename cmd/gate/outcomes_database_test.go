@@ -257,13 +257,18 @@ func (b *bench) loseCommit(t testing.TB, f *form) (name, id string) {
 	t.Helper()
 	name = nextCase()
 	request := b.prepare(t, f, name)
-	committing := false
-	b.proxy.Arm(faultproxy.Fault{Direction: faultproxy.ToServer, Action: faultproxy.CutAfter, At: func(m faultproxy.Message) bool {
-		committing = committing || m.Type == 'P' && bytes.Contains(m.Body, []byte("COMMIT"))
-		return committing && m.Type == 'S' // the Sync behind COMMIT
-	}})
+	cutBehindCommit(b.proxy)
 	r := b.gate.query(t, request, f.params(name)...)
 	require.Equal(t, http.StatusGatewayTimeout, r.status, "%s", r.body)
 	b.proxy.Arm(faultproxy.Fault{})
 	return name, r.text(t, "execution_id")
+}
+
+// cutBehindCommit lets the next COMMIT arrive, and no answer to it.
+func cutBehindCommit(p *faultproxy.Proxy) {
+	committing := false
+	p.Arm(faultproxy.Fault{Direction: faultproxy.ToServer, Action: faultproxy.CutAfter, At: func(m faultproxy.Message) bool {
+		committing = committing || m.Type == 'P' && bytes.Contains(m.Body, []byte("COMMIT"))
+		return committing && m.Type == 'S' // the Sync behind COMMIT
+	}})
 }

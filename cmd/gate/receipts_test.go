@@ -219,5 +219,5 @@ func predecessors(t testing.TB, all []event.Envelope) (ids [][16]byte) {
 // settles reports a type that may be written after the answer to the request
 // that it belongs to: results that were not on disk yet, or were found out later.
 func settles(kind event.Type) bool {
-	return slices.Contains([]event.Type{event.TypeExecutionSuccess, event.TypeExecutionFailure, event.TypeExecutionStateUnknown}, kind)
+	return slices.Contains([]event.Type{event.TypeExecutionSuccess, event.TypeExecutionFailure, event.TypeExecutionStateUnknown, event.TypeExecutionOutcomeResolved}, kind)
 }

@@ -49,11 +49,11 @@ func (s *Server) chart(c *httpd.Call) error {
 	var err error
 	switch c.Params.ByName("chart") {
 	case "decisions.svg":
-		p, err = decisionsChart(s.samples.hour(), t)
+		p, err = decisionsChart(s.samples.hour(), t, chartWidth(c.Request))
 	case "latency.svg":
 		p, err = latencyChart(s.samples.hour(), t)
-	case "telemetry.svg":
-		p, err = s.telemetryChart(c, t)
+	case "telemetry.svg", "tokens.svg", "durations.svg":
+		p, err = s.telemetryChart(c, c.Params.ByName("chart"), t)
 	default:
 		return fault.New(fault.NotFound, "There is no such chart.")
 	}
@@ -63,13 +63,24 @@ func (s *Server) chart(c *httpd.Call) error {
 	return s.drawn(c, p)
 }
 
+// Sizes of charts: about those of the cards that they stand in, so that text in
+// them is as large as text beside them.
+const (
+	chartHeight = 2 * vg.Inch
+	wideChart   = 5.6 * vg.Inch
+	narrowChart = 3.4 * vg.Inch
+)
+
+func chartWidth(r *http.Request) vg.Length {
+	if r.URL.Query().Get("width") == "narrow" {
+		return narrowChart
+	}
+	return wideChart
+}
+
 // drawn answers with a plot.
 func (s *Server) drawn(c *httpd.Call, p *plot.Plot) error {
-	width := 7.6 * vg.Inch
-	if c.Request.URL.Query().Get("width") == "narrow" {
-		width = 4 * vg.Inch
-	}
-	out, err := p.WriterTo(width, 2*vg.Inch, "svg")
+	out, err := p.WriterTo(chartWidth(c.Request), chartHeight, "svg")
 	if err != nil {
 		return fmt.Errorf("chart: %w", err)
 	}
@@ -83,19 +94,19 @@ func (s *Server) drawn(c *httpd.Call, p *plot.Plot) error {
 	return nil
 }
 
-// newPlot is an empty plot over an hour.
-func newPlot(t theme, top float64) *plot.Plot {
+// newPlot is an empty plot; unit stands behind the highest number of its axis.
+func newPlot(t theme, top float64, unit string) *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = color.Transparent
 	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
 		axis.Color, axis.Label.TextStyle.Color, axis.Tick.Label.Color, axis.Tick.Color = t.line, t.ink, t.ink, t.line
 		axis.LineStyle.Width, axis.Tick.LineStyle.Width = vg.Points(0.5), vg.Points(0.5)
-		axis.Tick.Label.Font.Size = vg.Points(9)
+		axis.Tick.Label.Font.Size = vg.Points(9.5)
 	}
 	p.Y.Min, p.Y.Max = 0, max(top, 1)
 	p.Y.LineStyle.Width, p.Y.Tick.LineStyle.Width, p.Y.Tick.Length = 0, 0, 0
 	p.X.Tick.Length = vg.Points(3)
-	p.Y.Tick.Marker = plot.ConstantTicks(steps(p.Y.Max))
+	p.Y.Tick.Marker = plot.ConstantTicks(steps(p.Y.Max, unit))
 	grid := plotter.NewGrid()
 	grid.Vertical.Width = 0
 	grid.Horizontal.Color, grid.Horizontal.Width, grid.Horizontal.Dashes = t.line, vg.Points(0.5), nil
@@ -104,7 +115,7 @@ func newPlot(t theme, top float64) *plot.Plot {
 }
 
 // steps are three or four round numbers up to a maximum.
-func steps(top float64) []plot.Tick {
+func steps(top float64, unit string) []plot.Tick {
 	step := 1.0
 	for top/step > 4 {
 		switch first := strconv.FormatFloat(step, 'e', 0, 64)[0]; first {
@@ -118,54 +129,86 @@ func steps(top float64) []plot.Tick {
 	}
 	var list []plot.Tick
 	for v := 0.0; v <= top; v += step {
-		list = append(list, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'f', -1, 64)})
+		label := shortNumber(v)
+		if unit != "" {
+			label = strconv.FormatFloat(v, 'f', -1, 64)
+		}
+		list = append(list, plot.Tick{Value: v, Label: label})
+	}
+	list[len(list)-1].Label += unit
+	return list
+}
+
+// shortNumber keeps an axis narrow: 2 k, 1.5 M.
+func shortNumber(v float64) string {
+	for _, scale := range []struct {
+		of   float64
+		name string
+	}{{1e9, " G"}, {1e6, " M"}, {1e3, " k"}} {
+		if v >= scale.of {
+			return strconv.FormatFloat(v/scale.of, 'f', -1, 64) + scale.name
+		}
+	}
+	return strconv.FormatFloat(v, 'f', -1, 64)
+}
+
+// agoTicks marks a time axis of n steps, every few of them, counted back from now.
+func agoTicks(n, every int, unit string) plot.ConstantTicks {
+	var list plot.ConstantTicks
+	for back := every; back < n; back += every {
+		list = append(list, plot.Tick{Value: float64(n - 1 - back), Label: fmt.Sprintf("−%d %s", back, unit)})
 	}
 	return list
 }
 
-// minutesAgo marks an axis of minutes every quarter of an hour.
-func minutesAgo(n int) plot.ConstantTicks {
-	var list []plot.Tick
-	for i := 15; i < n; i += 15 {
-		list = append(list, plot.Tick{Value: float64(i), Label: fmt.Sprintf("%d min ago", n-i)})
-	}
-	return list
-}
-
-func decisionsChart(hour []minute, t theme) (*plot.Plot, error) {
+func decisionsChart(hour []minute, t theme, width vg.Length) (*plot.Plot, error) {
 	var allow, block, approval plotter.Values
 	top := 0.0
 	for _, m := range hour {
 		allow, block, approval = append(allow, float64(m.Allow)), append(block, float64(m.Block)), append(approval, float64(m.Approval))
 		top = max(top, float64(m.Allow+m.Block+m.Approval))
 	}
-	p := newPlot(t, top*1.05)
-	p.X.Tick.Marker = minutesAgo(len(hour))
-	return p, stack(p, vg.Points(6), part{allow, t.allow}, part{approval, t.approval}, part{block, t.block})
+	p := newPlot(t, top*1.05, "")
+	p.X.Tick.Marker = agoTicks(len(hour), 15, "min")
+	return p, stack(p, width, part{allow, t.allow}, part{approval, t.approval}, part{block, t.block})
 }
 
 func latencyChart(hour []minute, t theme) (*plot.Plot, error) {
 	var gate, database plotter.XYs
-	top := 0.0
 	for i, m := range hour {
 		if m.GateP95 == 0 && m.DatabaseP95 == 0 {
 			continue
 		}
 		gate, database = append(gate, plotter.XY{X: float64(i), Y: m.GateP95}), append(database, plotter.XY{X: float64(i), Y: m.DatabaseP95})
-		top = max(top, m.GateP95, m.DatabaseP95)
 	}
-	p := newPlot(t, top*1.1)
-	p.X.Min, p.X.Max = 0, float64(len(hour)-1)
-	p.X.Tick.Marker = minutesAgo(len(hour))
-	for _, part := range []struct {
-		points plotter.XYs
-		color  color.Color
-		dashes []vg.Length
-	}{{gate, t.quiet, nil}, {database, t.approval, []vg.Length{vg.Points(4), vg.Points(3)}}} {
-		if len(part.points) == 0 {
+	return linesChart(t, " ms", len(hour), agoTicks(len(hour), 15, "min"), line{gate, t.quiet, nil}, line{database, t.approval, dashes})
+}
+
+// A line is one of a chart of lines.
+type line struct {
+	points plotter.XYs
+	color  color.Color
+	dashes []vg.Length
+}
+
+var dashes = []vg.Length{vg.Points(4), vg.Points(3)}
+
+// linesChart draws lines over n steps of time.
+func linesChart(t theme, unit string, n int, ticks plot.ConstantTicks, lines ...line) (*plot.Plot, error) {
+	top := 0.0
+	for _, one := range lines {
+		for _, at := range one.points {
+			top = max(top, at.Y)
+		}
+	}
+	p := newPlot(t, top*1.1, unit)
+	p.X.Min, p.X.Max = 0, float64(n-1)
+	p.X.Tick.Marker = ticks
+	for _, one := range lines {
+		if len(one.points) == 0 {
 			continue
 		}
-		if err := addLine(p, part.points, draw.LineStyle{Color: part.color, Width: vg.Points(1.6), Dashes: part.dashes}); err != nil {
+		if err := addLine(p, one.points, draw.LineStyle{Color: one.color, Width: vg.Points(1.6), Dashes: one.dashes}); err != nil {
 			return nil, err
 		}
 	}
@@ -190,4 +233,31 @@ func addLine(p *plot.Plot, points plotter.XYs, style draw.LineStyle) error {
 // stampOf makes a chart's address new each time its picture is.
 func stampOf(now time.Time) string {
 	return strconv.FormatInt(now.Unix()/int64(sampleEvery/time.Second), 36)
+}
+
+// A part is one layer of a stacked bar chart.
+type part struct {
+	values plotter.Values
+	color  color.Color
+}
+
+// stack puts bars on one another; a third of the room stays between them.
+func stack(p *plot.Plot, width vg.Length, parts ...part) error {
+	const margins = 0.6 * vg.Inch
+	p.X.Min, p.X.Max = -0.6, float64(len(parts[0].values))-0.4
+	var below *plotter.BarChart
+	for _, one := range parts {
+		bars, err := plotter.NewBarChart(one.values, (width-margins)/vg.Length(len(one.values))*2/3)
+		if err != nil {
+			return err
+		}
+		bars.Color, bars.LineStyle.Width = one.color, 0
+		if below != nil {
+			bars.StackOn(below)
+		}
+		below = bars
+		p.Add(bars)
+	}
+	p.X.Min, p.X.Max = -0.6, float64(len(parts[0].values))-0.4
+	return nil
 }

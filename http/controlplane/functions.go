@@ -16,9 +16,10 @@ func (v *views) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset":     func(name string) string { return "/assets/" + v.stamp + "/" + name },
 		"when":      when,
+		"hour":      hourOf,
 		"rfc3339":   func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 		"ago":       ago,
-		"lasting":   lasting,
+		"lasting":   func(seconds any) string { return lasting(wholeSeconds(seconds)) },
 		"ms":        milliseconds,
 		"count":     countOf,
 		"event":     eventWord,
@@ -27,6 +28,18 @@ func (v *views) functions() template.FuncMap {
 		"modeWords": func(m string) string { return modeWords[m] },
 		"state":     func(s string) string { return wordOr(stateWords, s) },
 		"words":     func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+		"check":     func(s string) string { return wordOr(checkWords, s) },
+		"anchor":    func(s string) string { return wordOr(anchorWords, s) },
+		"route":     func(s string) string { return wordOr(pathWords, s) },
+		"basis":     func(s string) string { return wordOr(basisWords, s) },
+		"stepWord":  func(s string) string { return wordOr(stepWords, s) },
+		"operation": operationWords,
+		"guarding":  guarding,
+		"capital":   capital,
+		"halves":    func(version string) []string { return strings.SplitN(version, "@", 2) },
+		"columns":   columnWords,
+		"plural":    plural,
+		"plural64":  func(n int64, one, many string) string { return plural(int(n), one, many) },
 		"short":     short,
 		"join":      func(list []string) string { return strings.Join(list, ", ") },
 		"list":      func(items ...any) []any { return items },
@@ -57,6 +70,24 @@ func when(t any) template.HTML {
 		utc.Format(time.RFC3339Nano), utc.Format("2 Jan 2006 15:04:05.000 UTC"), utc.Format("2 Jan 15:04:05 UTC")))
 }
 
+// hourOf is the beginning of an hour; a script puts the viewer's own in its place.
+func hourOf(t time.Time) template.HTML {
+	utc := t.UTC()
+	return template.HTML(fmt.Sprintf(`<time class="hour" datetime="%s" title="%s">%s</time>`, // nothing in it comes from outside
+		utc.Format(time.RFC3339Nano), utc.Format("2 Jan 2006 15:04 UTC"), utc.Format("2 Jan 15:04 UTC")))
+}
+
+// wholeSeconds takes what templates have: int and int64.
+func wholeSeconds(n any) int64 {
+	switch n := n.(type) {
+	case int:
+		return int64(n)
+	case int64:
+		return n
+	}
+	return 0
+}
+
 func countOf(n any) string {
 	switch n := n.(type) {
 	case int:
@@ -65,6 +96,8 @@ func countOf(n any) string {
 		return thousands(n)
 	case uint64:
 		return thousands(int64(n))
+	case *int64:
+		return thousands(*n)
 	}
 	return fmt.Sprint(n)
 }
@@ -79,7 +112,7 @@ func wordOr(words map[string]string, s string) string {
 var stateWords = map[string]string{
 	"not_executed": "Not executed", "dispatched": "Running", "success": "Ran", "failure": "Failed", "unknown": "Outcome unknown",
 	"pending": "Pending", "expired": "Expired", "approve": "Approved", "reject": "Rejected", "resolved": "Resolved",
-	"active": "Active", "candidate": "Candidate", "archived": "Archived", "rejected": "Refused",
+	"active": "Active", "inactive": "Inactive", "suspended": "Suspended", "verified": "Verified", "registered": "Not verified yet", "failed": "Failed", "drifted": "Changed since", "disabled": "Off", "candidate": "Candidate", "archived": "Archived", "rejected": "Refused",
 	"committed": "It was applied", "aborted": "It was not applied", "in_progress": "Still running", "not_knowable": "Cannot be known",
 	"ok": "OK", "partial": "Partly checked", "corruption_detected": "Damaged",
 }
@@ -102,6 +135,18 @@ func short(s string) string {
 		return s
 	}
 	return s[:10] + "…" + s[len(s)-4:]
+}
+
+// columnWords say which columns are written; a star is all of a table.
+func columnWords(list []string) string {
+	words := make([]string, len(list))
+	for i, name := range list {
+		words[i] = name
+		if table, all := strings.CutSuffix(name, ".*"); all {
+			words[i] = "all of " + table
+		}
+	}
+	return strings.Join(words, ", ")
 }
 
 // dict makes a map for a template that takes more than one value.

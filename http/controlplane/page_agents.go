@@ -1,16 +1,12 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"image/color"
 	"net/http"
-	"strings"
+	"slices"
 	"time"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
 
 	"writegate/commands/fault"
 	"writegate/http/httpd"
@@ -71,6 +67,8 @@ type agentsView struct {
 	Agents   []agentRecord
 	Policies map[string]agentPolicy
 	Tools    []toolRecord
+	Day      day
+	Today    map[string]measures
 	Missing  []string
 	Stamp    string
 }
@@ -101,12 +99,30 @@ func (s *Server) agents(c *httpd.Call, p *page) error {
 		v.Tools = got.Items
 		return err
 	})
+	together(&all, ctx, func(ctx context.Context) (err error) {
+		v.Day, err = s.telemetryDay(ctx, "")
+		return err
+	})
+	together(&all, ctx, func(ctx context.Context) (err error) {
+		v.Today, err = s.telemetryToday(ctx)
+		return err
+	})
 	v.Missing = all.wait()
+	slices.SortStableFunc(v.Agents, func(a, b agentRecord) int { // those that work first
+		return cmp.Or(workOrder(a)-workOrder(b), cmp.Compare(a.Name, b.Name))
+	})
 	for _, one := range policies {
 		v.Policies[one.ID] = one
 	}
-	p.Live, p.Body = "agent_registered agent_updated agent_deactivated agent_policy_applied agent_policy_detached tool_verified", v
+	p.Live, p.Body = "agent_registered agent_updated agent_deactivated agent_policy_applied agent_policy_detached tool_registered tool_updated tool_verified telemetry_received", v
 	return nil
+}
+
+func workOrder(a agentRecord) int {
+	if a.Status == "active" {
+		return 0
+	}
+	return 1
 }
 
 // closedWords explain the two ways in which /v1 is not open to this page.
@@ -115,31 +131,39 @@ func closedWords(err error) string {
 	if !errors.As(err, &refused) {
 		return ""
 	}
+	const closedToUs = "The agent API needs a project key. Make one with “gate keys create”, add its entry to GATE_PROJECT_KEYS of the gate, and give the key itself to this process as CONTROL_PLANE_PROJECT_KEY."
 	switch {
 	case refused.status == http.StatusNotFound && refused.ErrorCode == string(fault.NotFound):
 		return "This gate does not have the agent API."
 	case refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden:
-		return "The agent API needs a project key. Make one with `gate keys create`, add its entry to GATE_PROJECT_KEYS of the gate, and give the key itself to this process as CONTROL_PLANE_PROJECT_KEY."
+		return closedToUs
 	}
 	return ""
 }
 
 type agentView struct {
 	agentRecord
-	Policies []agentPolicy
-	Events   []agentEvent
-	Tools    []toolRecord
-	Missing  []string
+	Policies  []agentPolicy
+	Asked     []auditEvent // decisions on its statements, and what became of it itself
+	Telemetry []agentEvent
+	Tools     []toolRecord
+	Day       day
+	Stamp     string
+	Missing   []string
 }
 
 type agentEvent struct {
 	EventID       string    `json:"event_id"`
 	Seq           uint64    `json:"seq"`
 	Timestamp     time.Time `json:"timestamp"`
-	EventType     string    `json:"event_type"`
 	TelemetryType string    `json:"telemetry_type"`
-	RequestID     string    `json:"request_id"`
 }
+
+// askedTypes are the events of an agent other than its telemetry, which comes by
+// the thousand and would leave no room for them.
+var askedTypes = []string{"event_type", "decision_recorded", "event_type", "execution_state_unknown", "event_type", "execution_failure",
+	"event_type", "agent_registered", "event_type", "agent_updated", "event_type", "agent_deactivated", "event_type", "agent_token_issued", "event_type", "agent_token_revoked",
+	"event_type", "agent_policy_applied", "event_type", "agent_policy_detached"}
 
 // agent is one of them: what it may do, and what it did.
 func (s *Server) agent(c *httpd.Call, p *page) error {
@@ -149,7 +173,7 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 	if err != nil {
 		return err
 	}
-	v := agentView{agentRecord: one}
+	v := agentView{agentRecord: one, Stamp: stampOf(s.now())}
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := project[list[agentPolicy]](ctx, s, "/v1/policies", "agent_id", id, "limit", "100")
@@ -157,8 +181,17 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 		return err
 	})
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := project[list[agentEvent]](ctx, s, "/v1/events", "agent_id", id, "limit", "50")
-		v.Events = got.Items
+		got, err := project[list[auditEvent]](ctx, s, "/v1/events", append([]string{"agent_id", id, "limit", "25"}, askedTypes...)...)
+		v.Asked = got.Items
+		return err
+	})
+	together(&all, ctx, func(ctx context.Context) error {
+		got, err := project[list[agentEvent]](ctx, s, "/v1/events", "agent_id", id, "event_type", "telemetry_received", "limit", "10")
+		v.Telemetry = got.Items
+		return err
+	})
+	together(&all, ctx, func(ctx context.Context) (err error) {
+		v.Day, err = s.telemetryDay(ctx, id)
 		return err
 	})
 	together(&all, ctx, func(ctx context.Context) error {
@@ -168,62 +201,6 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 	})
 	v.Missing = all.wait()
 	p.Title, p.Body = one.Name, v
-	p.Live = "agent_updated agent_deactivated agent_policy_applied agent_policy_detached telemetry_received decision_recorded"
-	return nil
-}
-
-type metricItem struct {
-	Start  time.Time `json:"start"`
-	Events int64     `json:"events"`
-	Errors int64     `json:"errors"`
-}
-
-// telemetryChart draws a day of telemetry, an hour a bar.
-func (s *Server) telemetryChart(c *httpd.Call, t theme) (*plot.Plot, error) {
-	since := s.now().UTC().Truncate(time.Hour).Add(-23 * time.Hour)
-	got, err := project[list[metricItem]](c.Request.Context(), s, "/v1/metrics", "since", since.Format(time.RFC3339), "interval", "1h",
-		"agent_id", strings.TrimSpace(c.Request.URL.Query().Get("agent_id")))
-	if err != nil && closedWords(err) == "" {
-		return nil, asFault(err)
-	}
-	fine, failed := make(plotter.Values, 24), make(plotter.Values, 24)
-	top := 0.0
-	for _, m := range got.Items {
-		i := int(m.Start.Sub(since) / time.Hour)
-		if i < 0 || i >= len(fine) {
-			continue
-		}
-		fine[i], failed[i] = float64(m.Events-m.Errors), float64(m.Errors)
-		top = max(top, float64(m.Events))
-	}
-	p := newPlot(t, top*1.05)
-	var ticks plot.ConstantTicks
-	for i := 0; i < len(fine); i += 6 {
-		ticks = append(ticks, plot.Tick{Value: float64(i), Label: since.Add(time.Duration(i)*time.Hour).Format("15:04") + " UTC"})
-	}
-	p.X.Tick.Marker = ticks
-	return p, stack(p, vg.Points(14), part{fine, t.quiet}, part{failed, t.block})
-}
-
-// A part is one layer of a stacked bar chart.
-type part struct {
-	values plotter.Values
-	color  color.Color
-}
-
-func stack(p *plot.Plot, width vg.Length, parts ...part) error {
-	var below *plotter.BarChart
-	for _, one := range parts {
-		bars, err := plotter.NewBarChart(one.values, width)
-		if err != nil {
-			return err
-		}
-		bars.Color, bars.LineStyle.Width = one.color, 0
-		if below != nil {
-			bars.StackOn(below)
-		}
-		below = bars
-		p.Add(bars)
-	}
+	p.Live = "agent_updated agent_token_issued agent_token_revoked agent_deactivated agent_policy_applied agent_policy_detached telemetry_received decision_recorded"
 	return nil
 }

@@ -144,10 +144,7 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 		})
 	}
 	v.Missing = all.wait()
-	p.Title = "Approve " + effect(&a.Classification) + "?"
-	if a.Status != "pending" {
-		p.Title = "Approval of " + effect(&a.Classification)
-	}
+	p.Title = effect(&a.Classification)
 	p.Live, p.Body = "approval_resolved approval_expired approval_used execution_success execution_failure execution_state_unknown execution_outcome_resolved", v
 	return nil
 }

@@ -1,8 +1,11 @@
 package controlplane
 
 import (
+	"cmp"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -30,20 +33,24 @@ type auditView struct {
 
 type filterField struct {
 	Name, Label, Value, Hint string
+	Choices                  []string
 }
 
+var filterLabels = map[string]string{"app": "application", "env": "environment", "from_seq": "from event", "to_seq": "to event", "since": "since (UTC)", "until": "until (UTC)"}
+
+var filterChoices = map[string][]string{"decision": {"ALLOW", "BLOCK", "REQUIRE_APPROVAL"}, "env": {"shadow", "staging", "prod"}}
+
 var filterHints = map[string]string{
-	"since": "2026-01-31T08:00:00Z", "until": "2026-01-31T09:00:00Z", "decision": "ALLOW, BLOCK or REQUIRE_APPROVAL",
-	"policy_version": "name@1.2.3", "from_seq": "1", "to_seq": "1000", "fingerprint": "16 hex digits",
+	"since": "2026-01-31T08:00:00Z", "until": "2026-01-31T09:00:00Z", "policy_version": "name@1.2.3", "from_seq": "1", "to_seq": "1000", "fingerprint": "16 hex digits",
 }
 
 // audit is the list of events.
 func (s *Server) audit(c *httpd.Call, p *page) error {
 	query := c.Request.URL.Query()
-	v := auditView{Types: slices.Sorted(keysOf(eventWords)), Chosen: query["event_type"], Asc: query.Get("order") == "asc"}
+	v := auditView{Types: typesByWord(), Chosen: query["event_type"], Asc: query.Get("order") == "asc"}
 	filter := chosenFilters(query)
 	for _, name := range auditFilters[1:] {
-		v.Filters = append(v.Filters, filterField{name, strings.ReplaceAll(name, "_", " "), query.Get(name), filterHints[name]})
+		v.Filters = append(v.Filters, filterField{name, cmp.Or(filterLabels[name], strings.ReplaceAll(name, "_", " ")), query.Get(name), filterHints[name], filterChoices[name]})
 	}
 	v.Active = len(filter) > 0
 	v.Saved = "/audit/download?" + filter.Encode()
@@ -73,14 +80,9 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 	return nil
 }
 
-func keysOf(m map[string]string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
+// typesByWord are the event types in the order of their words.
+func typesByWord() []string {
+	return slices.SortedFunc(maps.Keys(eventWords), func(a, b string) int { return cmp.Compare(eventWords[a], eventWords[b]) })
 }
 
 // chosenFilters are the filters of a query that are filled in.
@@ -156,7 +158,8 @@ type storyView struct {
 type storyEvent struct {
 	Event  auditEvent
 	JSON   string
-	Linked bool // the event before it in the story is the one before it in the log, and the hashes say so
+	Said   string // what the database said
+	Linked bool   // the event before it in the story is the one before it in the log, and the hashes say so
 }
 
 // story is everything that one request left in the log, in its order.
@@ -171,7 +174,7 @@ func (s *Server) story(c *httpd.Call, p *page) error {
 	}
 	v := storyView{RequestID: id, Claims: &got.Items[0], Whole: true}
 	for i, e := range got.Items {
-		one := storyEvent{Event: e, JSON: indented(e.Payload)}
+		one := storyEvent{Event: e, JSON: indented(e.Payload), Said: commandTag(e)}
 		if i > 0 && e.Seq == got.Items[i-1].Seq+1 {
 			one.Linked = e.PreviousHash == got.Items[i-1].EventHash
 			v.Whole = v.Whole && one.Linked
@@ -184,6 +187,17 @@ func (s *Server) story(c *httpd.Call, p *page) error {
 	return nil
 }
 
+// commandTag is PostgreSQL's word for what it did, such as DELETE 1.
+func commandTag(e auditEvent) string {
+	var payload struct {
+		CommandTag string `json:"command_tag"`
+	}
+	if json.Unmarshal(e.Payload, &payload) != nil {
+		return ""
+	}
+	return payload.CommandTag
+}
+
 // note picks what the page shows above its events.
 func (v *storyView) note(e auditEvent) {
 	if e.ApprovalID != "" {
@@ -192,17 +206,30 @@ func (v *storyView) note(e auditEvent) {
 	if e.ExecutionID != "" {
 		v.Execution = e.ExecutionID
 	}
+	if v.SQL == nil {
+		v.SQL = loggedSQL(e)
+	}
+}
+
+// loggedSQL is the statement of a received request as the log has it: its shape,
+// or its text, or nothing, as GATE_AUDIT_SQL_TEXT says. Its length and digest are
+// those of the text that came.
+func loggedSQL(e auditEvent) *sqlView {
 	var payload struct {
-		SQLText string `json:"sql_text"`
-		SQL     string `json:"sql"`
+		Text   string `json:"sql_text"`
+		Bytes  int    `json:"sql_bytes"`
+		Digest struct {
+			Bytes []byte `json:"$b"` // how the readable log writes bytes
+		} `json:"sql_digest"`
 	}
-	if json.Unmarshal(e.Payload, &payload) != nil {
-		return
+	if json.Unmarshal(e.Payload, &payload) != nil || payload.Text == "" {
+		return nil
 	}
-	if text := payload.SQL + payload.SQLText; text != "" && v.SQL == nil {
-		view := viewSQL(text)
-		v.SQL = &view
-	}
+	view := viewSQL(payload.Text)
+	digest := hex.EncodeToString(payload.Digest.Bytes)
+	view.Shape = view.Digest != digest
+	view.Bytes, view.Digest = payload.Bytes, digest
+	return &view
 }
 
 // formValues is a form with the spaces around its values cut off.

@@ -46,6 +46,7 @@ func (s *Server) executions(c *httpd.Call, p *page) error {
 
 type executionView struct {
 	execution
+	SQL    *sqlView // as the log has it
 	Advice []string
 	Events []auditEvent
 }
@@ -59,6 +60,11 @@ func (s *Server) execution(c *httpd.Call, p *page) error {
 	v := executionView{execution: e, Advice: whatNext(&e)}
 	if got, err := fetch[list[auditEvent]](ctx, s, "/audit", "execution_id", e.ExecutionID, "order", "asc", "limit", "50"); err == nil {
 		v.Events = got.Items
+	}
+	if e.RequestID != "" {
+		if got, err := fetch[list[auditEvent]](ctx, s, "/audit", "request_id", e.RequestID, "event_type", "request_received", "limit", "1"); err == nil && len(got.Items) > 0 {
+			v.SQL = loggedSQL(got.Items[0])
+		}
 	}
 	p.Title = "Execution " + short(e.ExecutionID)
 	p.Live, p.Body = "execution_success execution_failure execution_state_unknown execution_outcome_resolved", v

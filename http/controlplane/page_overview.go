@@ -39,8 +39,11 @@ type overviewView struct {
 	FirstEnds time.Time
 	Unknown   []execution
 	Events    []auditEvent
+	Waiting   bool // more approvals than those
 	Hour      []minute
 	Totals    minute
+	Decided   bool // something was, in the last hour
+	Timed     bool // and its time was taken
 	Checked   *checked
 	Stamp     string
 	Policy    *policyStatus
@@ -48,17 +51,15 @@ type overviewView struct {
 }
 
 func (s *Server) overview(c *httpd.Call, p *page) error {
-	v := overviewView{Hour: s.samples.hour(), Checked: s.reports.last(), Stamp: stampOf(s.now())}
-	for _, m := range v.Hour {
-		v.Totals.Allow, v.Totals.Block, v.Totals.Approval = v.Totals.Allow+m.Allow, v.Totals.Block+m.Block, v.Totals.Approval+m.Approval
-	}
+	v := overviewView{Checked: s.reports.last(), Stamp: stampOf(s.now())}
 	ctx := c.Request.Context()
 	var all gather
-	together(&all, ctx, func(ctx context.Context) error { return into(&v.Stats)(fetch[stats](ctx, s, "/runtime/stats")) })
+	together(&all, ctx, func(ctx context.Context) error { return into(&v.Stats)(s.sample(ctx)) })
 	together(&all, ctx, func(ctx context.Context) error { return into(&v.Policy)(fetch[policyStatus](ctx, s, "/policy/status")) })
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := fetch[list[approval]](ctx, s, "/approvals", "status", "pending", "limit", inboxLimit)
 		v.Pending, v.FirstEnds = s.worst(got.Items)
+		v.Waiting = min(len(got.Items), shownPending) < len(got.Items)
 		return err
 	})
 	together(&all, ctx, func(ctx context.Context) error {
@@ -71,9 +72,20 @@ func (s *Server) overview(c *httpd.Call, p *page) error {
 		v.Events = got.Items
 		return err
 	})
-	v.Missing = all.wait()
+	v.Missing = slices.DeleteFunc(all.wait(), func(words string) bool { return words == p.Down }) // the frame says that
+	v.minutes(s.samples.hour())
 	p.Live, p.Body = "*", v
 	return nil
+}
+
+// minutes takes what the charts show.
+func (v *overviewView) minutes(hour []minute) {
+	v.Hour = hour
+	for _, m := range hour {
+		v.Totals.Allow, v.Totals.Block, v.Totals.Approval = v.Totals.Allow+m.Allow, v.Totals.Block+m.Block, v.Totals.Approval+m.Approval
+		v.Timed = v.Timed || m.GateP95 > 0 || m.DatabaseP95 > 0
+	}
+	v.Decided = v.Totals.Allow+v.Totals.Block+v.Totals.Approval > 0
 }
 
 // shownPending is how many of the pending approvals the overview shows.

@@ -3,7 +3,10 @@ package controlplane
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -108,7 +111,7 @@ var matchOrder = []string{"class", "query_types", "query_types_only", "tables_re
 	"columns_written", "columns_written_only", "functions", "functions_only", "risk_signals", "risk_signals_only", "flags", "where", "where_only", "actor", "app", "tenant", "role", "env"}
 
 var matchNames = map[string]string{
-	"class": "the class is", "query_types": "the statement is a", "query_types_only": "it holds nothing but", "tables_read": "it reads", "tables_read_only": "it reads nothing but",
+	"class": "the class is", "query_types": "the statement is", "query_types_only": "it holds nothing but", "tables_read": "it reads", "tables_read_only": "it reads nothing but",
 	"tables_written": "it writes", "tables_written_only": "it writes nothing but", "columns_written": "it writes the column", "columns_written_only": "it writes no column but",
 	"functions": "it calls", "functions_only": "it calls nothing but", "risk_signals": "it raises", "risk_signals_only": "it raises nothing but", "flags": "it has",
 	"where": "a condition is", "where_only": "every condition is", "actor": "the actor says it is", "app": "the application says it is", "tenant": "the tenant is", "role": "the role is", "env": "the environment is",
@@ -131,8 +134,11 @@ func matchWords(key string, node *yaml.Node) string {
 		values = append(values[:8], "…")
 	}
 	for i, v := range values {
+		if strings.HasPrefix(key, "query_types") {
+			values[i] = strings.ReplaceAll(v, "_", " ")
+		}
 		if list, ok := strings.CutPrefix(v, "$"); ok {
-			values[i] = "what the list " + list + " names"
+			values[i] = "what is in the list " + list
 		} else if words, ok := conditionWords[v]; ok && strings.HasPrefix(key, "where") {
 			values[i] = words
 		}
@@ -140,7 +146,7 @@ func matchWords(key string, node *yaml.Node) string {
 	return name + " " + strings.Join(values, " or ")
 }
 
-var conditionWords = map[string]string{"none": "missing", "tautology": "always true", "key_equality": "a key", "present": "one that is no key"}
+var conditionWords = map[string]string{"none": "missing", "tautology": "always true", "key_equality": "a key", "present": "not a key"}
 
 type policyView struct {
 	Version policyVersion
@@ -220,11 +226,11 @@ type policyDiff struct {
 		} `json:"decision"`
 		Direction string `json:"direction"`
 		Fields    []struct {
-			Path    string          `json:"path"`
-			From    json.RawMessage `json:"from"`
-			To      json.RawMessage `json:"to"`
-			Added   []string        `json:"added"`
-			Removed []string        `json:"removed"`
+			Path    string     `json:"path"`
+			From    fieldValue `json:"from"`
+			To      fieldValue `json:"to"`
+			Added   []string   `json:"added"`
+			Removed []string   `json:"removed"`
 		} `json:"fields"`
 	} `json:"changes"`
 	Replay *struct {
@@ -246,6 +252,44 @@ type policyDiff struct {
 		} `json:"transitions"`
 	} `json:"replay"`
 	Text string `json:"text"`
+}
+
+// A fieldValue is what a policy says in one place, as a person writes it.
+type fieldValue string
+
+// UnmarshalJSON implements json.Unmarshaler. Parts that say nothing are left
+// out; where none says anything the value is "".
+func (v *fieldValue) UnmarshalJSON(raw []byte) error {
+	var value any
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return err
+	}
+	*v = fieldValue(plainValue(value))
+	return nil
+}
+
+func plainValue(value any) string {
+	switch value := value.(type) {
+	case nil:
+		return ""
+	case string:
+		return value
+	case map[string]any:
+		var parts []string
+		for _, key := range slices.Sorted(maps.Keys(value)) {
+			if inner := plainValue(value[key]); inner != "" {
+				parts = append(parts, strings.ReplaceAll(key, "_", " ")+" "+inner)
+			}
+		}
+		return strings.Join(parts, ", ")
+	case []any:
+		parts := make([]string, len(value))
+		for i, one := range value {
+			parts[i] = plainValue(one)
+		}
+		return strings.Join(parts, ", ")
+	}
+	return fmt.Sprint(value)
 }
 
 // A diffLine is a line of both documents, side by side.
@@ -302,9 +346,11 @@ func sideBySide(text string) []diffLine {
 		}
 		removed = nil
 	}
+	begun := false // the names of the files stand before the first hunk
 	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
+		begun = begun || strings.HasPrefix(line, "@@")
 		switch {
-		case strings.HasPrefix(line, "---"), strings.HasPrefix(line, "+++"), line == "":
+		case !begun, line == "":
 		case strings.HasPrefix(line, "@@"):
 			flush()
 			lines = append(lines, diffLine{Left: line, Kind: "gap"})

@@ -18,12 +18,6 @@ type health struct {
 		Seq       uint64 `json:"seq"`
 		EventHash string `json:"event_hash"`
 	} `json:"log"`
-	Bypass *bypass `json:"emergency_bypass"`
-}
-
-type bypass struct {
-	Reason string    `json:"reason"`
-	Until  time.Time `json:"until"`
 }
 
 type step struct {

@@ -28,8 +28,14 @@ type samples struct {
 	mu      sync.Mutex
 	minutes map[time.Time]*minute
 	last    map[string]int64 // decisions, as last read
-	uptime  int64
+	total   int64            // requests, as last read
+	uptime  int64            // seconds, as last read
+	began   time.Time        // when the gate that was last read started, to the second
 }
+
+// restarted is how much later a start must be to be another one: uptimes are
+// whole seconds and answers take their time.
+const restarted = 5 * time.Second
 
 func newSamples(now func() time.Time) *samples {
 	return &samples{now: now, minutes: make(map[time.Time]*minute)}
@@ -53,22 +59,34 @@ func (s *samples) at(t time.Time) *minute {
 }
 
 // add counts what was decided since the last reading. A gate that was started
-// anew counts from zero.
+// anew counts from zero. Readings come from the clock and from whoever opens the
+// overview; one that was overtaken by another says nothing new.
 func (s *samples) add(read stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.at(s.now())
-	if read.UptimeSeconds < s.uptime {
+	now := s.now()
+	m := s.at(now)
+	began := now.Add(-time.Duration(read.UptimeSeconds) * time.Second)
+	switch {
+	case s.last == nil:
+	case began.Sub(s.began) > restarted && (read.RequestsTotal < s.total || read.UptimeSeconds < s.uptime):
 		s.last = map[string]int64{}
+	case read.RequestsTotal < s.total:
+		return
 	}
 	if s.last != nil {
 		m.Allow += max(0, read.Decisions["ALLOW"]-s.last["ALLOW"])
 		m.Block += max(0, read.Decisions["BLOCK"]-s.last["BLOCK"])
 		m.Approval += max(0, read.Decisions["REQUIRE_APPROVAL"]-s.last["REQUIRE_APPROVAL"])
 	}
-	s.last, s.uptime = read.Decisions, read.UptimeSeconds
+	s.keep(read, began)
 	m.GateP95 = max(0, read.LatencyMS["total"].P95-read.LatencyMS["database"].P95)
 	m.DatabaseP95 = read.LatencyMS["database"].P95
+}
+
+// keep remembers a reading; the caller holds mu.
+func (s *samples) keep(read stats, began time.Time) {
+	s.last, s.total, s.uptime, s.began = read.Decisions, read.RequestsTotal, read.UptimeSeconds, began
 }
 
 func (s *samples) count(e auditEvent) {
@@ -102,10 +120,12 @@ func (s *samples) hour() []minute {
 }
 
 // sample reads the counters once. A gate out of reach leaves a gap.
-func (s *Server) sample(ctx context.Context) {
-	if read, err := fetch[stats](ctx, s, "/runtime/stats"); err == nil {
+func (s *Server) sample(ctx context.Context) (stats, error) {
+	read, err := fetch[stats](ctx, s, "/runtime/stats")
+	if err == nil {
 		s.samples.add(read)
 	}
+	return read, err
 }
 
 // backfill reads the decisions of the last hour from the log. The counters are
@@ -131,5 +151,5 @@ func (s *Server) backfill(ctx context.Context) {
 	}
 	s.samples.mu.Lock()
 	defer s.samples.mu.Unlock()
-	s.samples.last, s.samples.uptime = read.Decisions, read.UptimeSeconds
+	s.samples.keep(read, s.now().Add(-time.Duration(read.UptimeSeconds)*time.Second))
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -24,6 +25,7 @@ type sqlView struct {
 	Warnings []string
 	Bytes    int
 	Digest   string // SHA-256 of the exact bytes, hex
+	Shape    bool   // values are left out: what ran is longer
 	Folded   bool   // it is long: a page shows its beginning until asked
 	Head     []sqlPiece
 }
@@ -130,8 +132,8 @@ func (s *sqlScanner) word(n int) {
 	if _, found := slices.BinarySearch(sqlKeywords, strings.ToUpper(token)); found {
 		kind = "keyword"
 	}
-	if mixed := mixedAlphabets(token); mixed != "" && !slices.Contains(s.mixed, mixed) {
-		s.mixed = append(s.mixed, mixed)
+	if mixed := mixedAlphabets(token); mixed != "" {
+		s.noteMixed(mixed)
 	}
 	s.take(kind, n)
 }
@@ -158,9 +160,16 @@ func (s *sqlScanner) blank(n int) {
 func (s *sqlScanner) take(kind string, n int) {
 	token := s.text[s.at : s.at+n]
 	s.at += n
+	var mixed [][]int
+	if kind == "string" {
+		mixed = s.mixedIn(token)
+	}
 	from := 0
 	for i, r := range token {
 		note := s.suspicious(kind, r)
+		if note == "" && lookAlikes[r] != 0 && within(mixed, i) {
+			note = looksLike(r)
+		}
 		if note == "" {
 			continue
 		}
@@ -197,9 +206,38 @@ func (s *sqlScanner) suspicious(kind string, r rune) string {
 	case kind == "string" || kind == "comment":
 		return ""
 	case lookAlikes[r] != 0:
-		return named(r, fmt.Sprintf("it looks like the letter %q and is another", lookAlikes[r]))
+		return looksLike(r)
 	}
 	return ""
+}
+
+func looksLike(r rune) string {
+	return named(r, fmt.Sprintf("it looks like the letter %q and is another", lookAlikes[r]))
+}
+
+// wordPattern finds words in a literal.
+var wordPattern = regexp.MustCompile(`\pL+`)
+
+// mixedIn finds the words of a literal whose letters come from several
+// alphabets, and notes them. A word of one alphabet, whichever it is, is a word.
+func (s *sqlScanner) mixedIn(token string) (places [][]int) {
+	for _, at := range wordPattern.FindAllStringIndex(token, -1) {
+		if mixed := mixedAlphabets(token[at[0]:at[1]]); mixed != "" {
+			places = append(places, at)
+			s.noteMixed(mixed)
+		}
+	}
+	return places
+}
+
+func within(places [][]int, i int) bool {
+	return slices.ContainsFunc(places, func(p []int) bool { return p[0] <= i && i < p[1] })
+}
+
+func (s *sqlScanner) noteMixed(mixed string) {
+	if !slices.Contains(s.mixed, mixed) {
+		s.mixed = append(s.mixed, mixed)
+	}
 }
 
 func named(r rune, why string) string {

@@ -33,7 +33,8 @@ func TestSQLIsSetApartAsItWillRun(t *testing.T) {
 		"/* open":                           "comment:/* open",
 		"$1 $2":                             "plain:$ number:1 plain:$ number:2",
 		"p\u0430id":                         "word:p mark:\u0430 word:id",
-		"'p\u0430id'":                       "string:'p\u0430id'",
+		"'p\u0430id'":                       "string:'p mark:\u0430 string:id'",
+		"'\u0440\u0430\u0437'":              "string:'\u0440\u0430\u0437'",
 		"a\u200bb":                          "word:a mark:U+200B word:b",
 		"'\u202eabc'":                       "string:' mark:U+202E string:abc'",
 		"a" + strings.Repeat(" ", 90) + "b": "word:a blank: word:b",
@@ -47,6 +48,7 @@ func TestWhatAReaderWouldNotSeeIsSaid(t *testing.T) {
 		"DELETE FROM t -- please":                              "1 comment.",
 		"SELECT '\u202e'":                                      "1 character that",
 		"SELECT p\u0430id FROM t":                              "mixes Cyrillic and Latin",
+		"UPDATE t SET a = 1 WHERE b = 'unp\u0430id'":           "mixes Cyrillic and Latin",
 		"SELECT 1" + strings.Repeat("\n", 40) + ", drop_all()": "A long run of blanks",
 	} {
 		v := viewSQL(text)

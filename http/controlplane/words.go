@@ -67,8 +67,8 @@ func risk(c *classification) int {
 	if c.Class == "ddl" || c.Class == "dcl" {
 		most = max(most, 15)
 	}
-	if slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology") {
-		most = max(most, 20)
+	if slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology") || slices.Contains(c.RiskSignals, "confusable_text") {
+		most = max(most, 20) // a text that is made to be misread is no ordinary one
 	}
 	if slices.Contains(c.Where, "present") {
 		most = max(most, 10) // how many rows that is, the text does not say
@@ -117,9 +117,18 @@ func advice(c *classification) []string {
 	return list
 }
 
+// effectVerbs are kinds of statements whose bare name would say something else:
+// "delete orders" sounds as if the table went.
+var effectVerbs = map[string]string{
+	"DELETE": "Delete from", "INSERT": "Insert into", "MERGE": "Merge into", "SELECT": "Read", "TRUNCATE": "Empty", "COMMENT": "Comment on", "LOCK": "Lock",
+}
+
 // effect says in one line what a statement does.
 func effect(c *classification) string {
-	verb := strings.ReplaceAll(strings.ToLower(c.QueryType), "_", " ")
+	verb, ok := effectVerbs[c.QueryType]
+	if !ok {
+		verb = capital(strings.ReplaceAll(strings.ToLower(c.QueryType), "_", " "))
+	}
 	switch {
 	case len(c.TablesWritten) > 0:
 		return verb + " " + strings.Join(c.TablesWritten, ", ")
@@ -169,12 +178,75 @@ func eventWord(name string) string {
 	if word, ok := eventWords[name]; ok {
 		return word
 	}
-	word := strings.ReplaceAll(name, "_", " ")
+	return capital(strings.ReplaceAll(name, "_", " "))
+}
+
+// capital makes a word the first of a sentence; names of events and kinds are
+// ASCII.
+func capital(word string) string {
 	return strings.ToUpper(word[:min(1, len(word))]) + word[min(1, len(word)):]
 }
 
 // decisionWords are the decisions as people say them.
 var decisionWords = map[string]string{"ALLOW": "Allowed", "BLOCK": "Blocked", "REQUIRE_APPROVAL": "Asks for approval"}
+
+// checkWords are the checks of a verification as a person says them
+// (contract 4.4, and those of evidence files).
+var checkWords = map[string]string{
+	"wal_existence": "The log is there", "read_lock": "It could be read undisturbed", "header": "Its header is sound", "event_count": "No event is missing or too many",
+	"event_hash": "Every event has the hash of its content", "previous_hash": "Every event links to the one before", "sequence": "Numbers follow one another",
+	"chain_start": "It begins where it says", "trailing_bytes": "Nothing stands behind the last event", "padding": "Unused space is empty",
+	"anchors": "It agrees with what is kept outside of it", "form": "The file has the form that it must have", "record": "Records and readable text say the same",
+	"checkpoint": "A known key signed the checkpoint", "inclusion_proofs": "Both ends are in the checkpoint's tree", "signature": "A known key signed the file",
+}
+
+// anchorWords are where knowledge about the log is kept outside of it
+// (design/eventlog.md): the farther away, the more it can show.
+var anchorWords = map[string]string{
+	"L1": "the head file beside the log", "L2": "the store of approvals", "L3": "receipts of clients", "L4": "signed checkpoints",
+}
+
+// pathWords and basisWords say how a statement ran, and how its outcome is known
+// (design/execution-and-wire.md).
+var pathWords = map[string]string{"tx": "in a transaction", "alone": "outside a transaction", "read": "as a read, in a transaction that can't write"}
+
+var basisWords = map[string]string{
+	"pg_xact_status": "the database's own record of transactions", "marker": "a row that the transaction left behind", "commit_acknowledged": "the answer to its COMMIT",
+	"rollback_acknowledged": "the answer to its ROLLBACK", "commit_never_sent": "its COMMIT was never sent", "read_only": "it was a read", "read_rolled_back": "it was a read",
+	"alone_completed": "the database said that it ended", "marker_expired": "nothing: its marker is too old", "marker_missing": "nothing: its marker is not there any more",
+	"pg_stat_activity": "the database still shows it running", "backend_gone": "its connection is gone, and nothing else tells", "other_server": "nothing: this is another server",
+	"other_timeline": "nothing: a failover or a restore lies between", "crash_between": "nothing: the server crashed in between", "commit_log_too_old": "nothing: the server does not keep it so long",
+}
+
+// stepWords are the parts of a request's time, in their order.
+var stepWords = map[string]string{"classify": "Classify", "decide": "Decide", "log": "Write evidence", "database": "Database", "total": "Whole request"}
+
+// operationWords are what the gate does by itself; a statement's kind stays as
+// SQL writes it.
+func operationWords(name string) string {
+	if name != strings.ToLower(name) {
+		return strings.ReplaceAll(name, "_", " ")
+	}
+	return capital(strings.ReplaceAll(name, "_", " "))
+}
+
+// A guardState is whether the gate protects right now, in two words.
+type guardState struct{ Word, Tone string }
+
+// guarding tells the modes that let things through from those that do not.
+func guarding(h *health) guardState {
+	switch {
+	case h == nil:
+		return guardState{"No answer", "bad"}
+	case h.Status != "ok":
+		return guardState{"Not protecting", "bad"}
+	case h.Mode == "shadow":
+		return guardState{"Not enforcing", "warn"}
+	case h.Mode == "emergency_bypass":
+		return guardState{"Bypass is open", "warn"}
+	}
+	return guardState{"Protecting", "good"}
+}
 
 // modeWords explain a mode in which the gate does not simply enforce.
 var modeWords = map[string]string{

@@ -30,9 +30,10 @@ async function send(path, body) {
 
 // Times are shown in the viewer's zone; the title keeps UTC.
 const zone = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const zoneHour = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
 function localTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
-    element.textContent = zone.format(new Date(element.dateTime));
+    element.textContent = (element.className === "hour" ? zoneHour : zone).format(new Date(element.dateTime));
   }
 }
 
@@ -98,18 +99,19 @@ const kinds = ["request_received", "query_rejected", "decision_recorded", "appro
   "policy_activated", "policy_candidate_created", "policy_candidate_rejected", "policy_rollback", "startup", "shutdown", "health_fail", "db_unavailable",
   "audit_corruption_detected", "emergency_bypass", "checkpoint_signed", "agent_registered", "agent_updated", "agent_deactivated", "agent_policy_applied",
   "agent_policy_detached", "telemetry_received", "tool_verified"];
+// It begins where this page ends, so that nothing falls in between.
 let stream = null;
-function follow() {
+function follow(from) {
   const wanted = document.querySelector("main").dataset.live;
   if (!wanted) return;
-  stream = new EventSource("/api/gate/audit/stream");
+  stream = new EventSource("/api/gate/audit/stream" + (from ? "?from_seq=" + from : ""));
   for (const kind of wanted === "*" ? kinds : wanted.split(" ")) stream.addEventListener(kind, refresh);
   let lost = false;
   stream.onopen = () => { if (lost) refresh(); lost = false; };
   stream.onerror = () => {
     lost = true;
     refresh();
-    if (stream.readyState === EventSource.CLOSED) setTimeout(follow, 3000);
+    if (stream.readyState === EventSource.CLOSED) setTimeout(follow, 3000, 0);
   };
 }
 // Not everything that a page shows is an event: the gate's state is looked at too.
@@ -117,13 +119,15 @@ setInterval(() => { if (document.visibilityState === "visible" && document.query
 
 // confirm asks once more; work is done while the dialog is open, and what went
 // wrong is said in it.
-function confirmed({ title, text, hash, yes, work }) {
+function confirmed({ title, text, hash, yes, grave, work }) {
   const dialog = document.getElementById("confirm");
   const problem = dialog.querySelector(".problem");
   const typed = dialog.querySelector("#typed-hash");
   dialog.querySelector("h2").textContent = title;
   dialog.querySelector("#confirm-text").textContent = text;
-  dialog.querySelector("button[value=yes]").textContent = yes;
+  const button = dialog.querySelector("button[value=yes]");
+  button.textContent = yes;
+  button.className = grave ? "danger" : "main";
   problem.hidden = true;
   dialog.querySelector("#confirm-hash")?.toggleAttribute("hidden", !hash);
   if (typed) typed.value = "";
@@ -149,6 +153,9 @@ function confirmed({ title, text, hash, yes, work }) {
   dialog.showModal();
 }
 
+// What the database knows of a transaction (design/execution-and-wire.md).
+const outcomes = { committed: "It was applied.", aborted: "It was not applied.", in_progress: "It is still running.", not_knowable: "The database cannot tell any more." };
+
 const actions = {
   resolve(button) {
     const form = button.closest("form");
@@ -158,7 +165,7 @@ const actions = {
       text: approve
         ? "It may then run once, exactly as shown, when the caller sends it again in time. Approving cannot be taken back."
         : "It can then never run under this approval. Rejecting cannot be taken back.",
-      yes: approve ? "Approve" : "Reject",
+      yes: approve ? "Approve" : "Reject", grave: !approve,
       work: async () => {
         const answer = await send("/approvals/" + form.dataset.resolve + "/resolve", { decision: button.dataset.decision, note: form.note.value });
         if (answer.ok) {
@@ -174,7 +181,7 @@ const actions = {
     button.disabled = true;
     const answer = await send("/executions/" + button.dataset.check + "/check", {});
     button.disabled = false;
-    say(answer.ok ? "The database answered: " + (answer.value.outcome ?? answer.value.execution_state).replaceAll("_", " ") + "." : answer.value.message);
+    say(answer.ok ? outcomes[answer.value.outcome] ?? "The database could not tell yet." : answer.value.message);
     refresh();
   },
   activate(button) {
@@ -188,7 +195,7 @@ const actions = {
   rollback(button) {
     const form = button.closest("form");
     confirmed({
-      title: "Roll back to " + form.dataset.version + "?", yes: "Roll back",
+      title: "Roll back to " + form.dataset.version + "?", yes: "Roll back", grave: true,
       text: "It decides about every statement from then on.",
       work: () => change("/policy/rollback", { policy_version: form.dataset.version, reason: form.reason.value }),
     });
@@ -228,7 +235,7 @@ function findings(list, summary) {
   for (const one of list ?? []) {
     const item = document.createElement("li");
     item.className = one.severity === "error" ? "bad" : one.severity === "warning" ? "warn" : "calm";
-    item.textContent = `${one.code}${one.line ? ", line " + one.line : ""}: ${one.message}${one.suggestion ? ` Did you mean ${one.suggestion}?` : ""}`;
+    item.textContent = `${one.code}${one.line ? ", line " + one.line : ""}: ${one.message}.${one.suggestion ? ` Try ${one.suggestion}` : ""}`;
     items.append(item);
   }
   box.replaceChildren(head, items);
@@ -263,4 +270,4 @@ function settle(root) {
   countdowns();
 }
 settle(document);
-follow();
+follow(1 + Number(document.querySelector("main").dataset.head ?? -1));
