@@ -1,0 +1,216 @@
+package sqlgate
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
+)
+
+func TestARolledBackBlockLeavesNothingAndSaysSo(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("START TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	_, rows := c.query("SHOW transaction_isolation")
+	require.Equal(t, []string{"serializable"}, rows)
+	tag, _ := c.query("ROLLBACK")
+	require.Equal(t, "ROLLBACK", tag)
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+	require.Equal(t, []string{"INSERT dispatched", "INSERT failure rolled_back"}, w.trail())
+}
+
+func TestABlockThatTheClientLeavesIsRolledBack(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	c.Close(t.Context())
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+	require.Equal(t, []string{"INSERT dispatched", "INSERT failure rolled_back"}, w.trail())
+	w.wire().query("BEGIN")
+	require.Zero(t, w.Database.Stats().InUse)
+}
+
+func TestAfterAnErrorABlockTakesOnlyItsEnd(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	require.Equal(t, "23505", state(c.refused("INSERT INTO t VALUES (1, 'b')")))
+	require.Equal(t, WireFailed, c.Status())
+	require.Equal(t, "25P02", state(c.refused("SELECT 1")))
+	require.Equal(t, "25P02", state(c.refused("SET application_name = 'x'")))
+	require.Equal(t, "parser_error", state(c.refused("SELEC 1")))
+	tag, _ := c.query("COMMIT")
+	require.Equal(t, "ROLLBACK", tag)
+	require.Equal(t, WireIdle, c.Status())
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+	require.Equal(t, []string{"INSERT dispatched", "INSERT dispatched", "INSERT failure db_error", "INSERT failure rolled_back"}, w.trail())
+}
+
+func TestWhatASavepointUndoesIsAFailureOfItsOwn(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	c.query("SAVEPOINT s")
+	c.query("INSERT INTO t VALUES (2, 'b')")
+	require.Equal(t, "23505", state(c.refused("INSERT INTO t VALUES (1, 'c')")))
+	tag, _ := c.query("ROLLBACK TO s")
+	require.Equal(t, "ROLLBACK", tag)
+	require.Equal(t, WireInBlock, c.Status())
+	require.Equal(t, []string{"INSERT dispatched", "INSERT dispatched", "INSERT dispatched", "INSERT failure db_error", "INSERT failure rolled_back_to_savepoint"}, w.trail())
+	c.query("INSERT INTO t VALUES (3, 'd')")
+	c.query("RELEASE s")
+	require.Equal(t, "3B001", state(c.refused("ROLLBACK TO s")))
+	require.Equal(t, WireFailed, c.Status())
+	c.query("ROLLBACK")
+
+	c.query("BEGIN")
+	c.query("SAVEPOINT \"A b\"")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	c.query("ROLLBACK TO SAVEPOINT \"A b\"")
+	c.query("INSERT INTO t VALUES (2, 'b')")
+	c.query("COMMIT")
+	require.Equal(t, "2", w.value("SELECT string_agg(id::text, ',') FROM t"))
+}
+
+func TestAStatementThatTheGateRefusesFailsTheBlockUntilItsSavepoint(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	c.query("SAVEPOINT s")
+	require.Equal(t, "parser_error", state(c.refused("SELEC 1")))
+	require.Equal(t, WireFailed, c.Status())
+	c.query("ROLLBACK TO s")
+	require.Equal(t, WireInBlock, c.Status())
+	c.query("COMMIT")
+	require.Equal(t, "1", w.value("SELECT count(*) FROM t"))
+}
+
+func TestADecisionThatStopsAStatementEndsTheBlockAtOnce(t *testing.T) {
+	for sql, decision := range map[string]string{"TRUNCATE t": "BLOCK", "DELETE FROM t WHERE id = 1": "REQUIRE_APPROVAL"} {
+		w := newWireWorld(t, nil)
+		c := w.wire()
+		c.query("BEGIN")
+		c.query("SAVEPOINT s")
+		c.query("INSERT INTO t VALUES (1, 'a')")
+		require.Equal(t, decision, state(c.refused(sql)))
+		require.Equal(t, WireFailed, c.Status())
+		require.Zero(t, w.Database.Stats().InUse, "no transaction waits for a person")
+		require.Equal(t, []string{"INSERT dispatched", "INSERT failure rolled_back"}, w.trail())
+		require.Equal(t, "25P02", state(c.refused("ROLLBACK TO s")))
+		require.Equal(t, "25P02", state(c.refused("SELECT 1")))
+		tag, _ := c.query("COMMIT")
+		require.Equal(t, "ROLLBACK", tag)
+		require.Equal(t, WireIdle, c.Status())
+	}
+}
+
+func TestABlockThatOnlyReadsWritesNothingOfItsEnd(t *testing.T) {
+	w := newWireWorld(t, nil)
+	w.wire().query("INSERT INTO t VALUES (1, 'a')")
+	c := w.wire()
+	c.query("BEGIN TRANSACTION READ ONLY")
+	_, rows := c.query("SELECT v FROM t")
+	require.Equal(t, []string{"a"}, rows)
+	err := c.refused("INSERT INTO t VALUES (2, 'b')")
+	require.Equal(t, "25006", state(err))
+	require.Equal(t, WireFailed, c.Status())
+	c.query("ROLLBACK")
+	c.query("SET default_transaction_read_only = on")
+	require.Equal(t, "25006", state(c.refused("INSERT INTO t VALUES (2, 'b')")))
+	c.query("BEGIN READ WRITE")
+	c.query("INSERT INTO t VALUES (2, 'b')")
+	c.query("COMMIT")
+	require.Equal(t, "2", w.value("SELECT count(*) FROM t"))
+}
+
+func TestABlockHasAtMostSoManyWrites(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("BEGIN")
+	for i := range wireWrites {
+		c.query("INSERT INTO t VALUES (" + strconv.Itoa(i) + ", 'a')")
+	}
+	require.Equal(t, "session_limit_exceeded", state(c.refused("INSERT INTO t VALUES (9999, 'a')")))
+	require.Equal(t, WireFailed, c.Status())
+	c.query("ROLLBACK")
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+}
+
+func TestAsManyBlocksAsThereMayBe(t *testing.T) {
+	w := newWireWorld(t, func(o *Options) { o.Wire.MaxBlocks = 1 })
+	first, second := w.wire(), w.wire()
+	first.query("BEGIN")
+	first.query("INSERT INTO t VALUES (1, 'a')")
+	second.query("BEGIN")
+	require.Equal(t, "53300", state(second.refused("INSERT INTO t VALUES (2, 'b')")))
+	second.query("ROLLBACK")
+	second.query("INSERT INTO t VALUES (2, 'b')") // alone it needs no block
+	first.query("COMMIT")
+	second.query("BEGIN")
+	second.query("INSERT INTO t VALUES (3, 'c')")
+	second.query("COMMIT")
+	require.Equal(t, "3", w.value("SELECT count(*) FROM t"))
+}
+
+func TestTheEndsOfATransactionOutsideOfOneWarn(t *testing.T) {
+	c := newWireWorld(t, nil).wire()
+	for sql, want := range map[string]string{"COMMIT": "25P01", "ROLLBACK": "25P01", "SET LOCAL application_name = 'x'": "25P01"} {
+		done, err := c.Query(t.Context(), sql, &rowsSink{})
+		require.NoError(t, err)
+		require.Equal(t, want, done.Notices[0].SQLState, sql)
+		require.Equal(t, WireIdle, c.Status())
+	}
+	c.query("BEGIN")
+	done, err := c.Query(t.Context(), "BEGIN", &rowsSink{})
+	require.NoError(t, err)
+	require.Equal(t, "25001", done.Notices[0].SQLState)
+	c.query("ROLLBACK")
+	for _, sql := range []string{"SAVEPOINT s", "RELEASE s", "ROLLBACK TO s"} {
+		require.Equal(t, "25P01", state(c.refused(sql)), sql)
+	}
+	require.Equal(t, "0A000", state(c.refused("COMMIT AND CHAIN")))
+	for _, sql := range []string{"PREPARE TRANSACTION 'x'", "COPY t FROM STDIN", "COPY t TO STDOUT", "LISTEN x", "DECLARE c CURSOR FOR SELECT 1", "FETCH c", "SET ROLE x", "SET work_mem = '1GB'", "DISCARD PLANS", "SET CONSTRAINTS ALL DEFERRED"} {
+		require.Equal(t, "unsupported_sql_shape", state(c.refused(sql)), sql)
+	}
+}
+
+func TestTheDispatchesOfABlockShareItsIdAndTransaction(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	c.query("INSERT INTO t VALUES (2, 'b')")
+	c.query("COMMIT")
+	c.query("INSERT INTO t VALUES (3, 'c')")
+	var sent []event.ExecutionDispatched
+	sessions := map[string]bool{}
+	var operations []string
+	for _, e := range w.events() {
+		switch e.Type {
+		case event.TypeExecutionDispatched:
+			var p event.ExecutionDispatched
+			require.NoError(t, p.Parse(e.Payload))
+			sent = append(sent, p)
+		case event.TypeRequestReceived:
+			var p event.RequestReceived
+			require.NoError(t, p.Parse(e.Payload))
+			sessions[p.WireSession] = true
+			operations = append(operations, e.Context.Operation)
+		}
+	}
+	require.Len(t, sent, 3)
+	require.Regexp(t, "^blk_", sent[0].BlockID)
+	require.Equal(t, sent[0].BlockID, sent[1].BlockID)
+	require.Equal(t, sent[0].XID, sent[1].XID)
+	require.Empty(t, sent[2].BlockID)
+	require.NotEqual(t, sent[0].XID, sent[2].XID)
+	require.Equal(t, map[string]bool{"wir_test": true}, sessions)
+	require.Equal(t, []string{"BEGIN", "INSERT", "INSERT", "COMMIT", "INSERT"}, operations, "each order's evidence stands where it was given")
+}
