@@ -275,3 +275,9 @@ func (w *wireWorld) trail() (list []string) {
 	}
 	return list
 }
+
+// postgresExecute runs SQL at the database itself.
+func postgresExecute(w *wireWorld, sql string) {
+	w.t.Helper()
+	postgres.ExecuteURL(w.t, w.url, sql)
+}
