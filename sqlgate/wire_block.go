@@ -366,3 +366,6 @@ func tagOf(queryType string) string {
 	}
 	return queryType
 }
+
+// WireBlocks counts the blocks that are open now, of all connections.
+func (g *Gate) WireBlocks() int { return len(g.blocks) }

@@ -54,12 +54,13 @@ func exitWith(code int, err error) error { return &exitError{code, err} }
 // app is one run of the binary.
 type app struct {
 	streams
-	environ []string
-	step    func(name string) // test hook at each named step of the journey; nil in production
-	ready   func(addr string) // test hook: the listener is up
-	drain   time.Duration     // test hook: another drainTime; 0 in production
-	look    time.Duration     // test hook: another lookEvery; 0 in production
-	logFS   frame.FS          // test hook: what the event log lies on; nil in production
+	environ   []string
+	step      func(name string) // test hook at each named step of the journey; nil in production
+	ready     func(addr string) // test hook: the listener is up
+	wireReady func(addr string) // test hook: so is the wire listener
+	drain     time.Duration     // test hook: another drainTime; 0 in production
+	look      time.Duration     // test hook: another lookEvery; 0 in production
+	logFS     frame.FS          // test hook: what the event log lies on; nil in production
 
 	sessionClock func() time.Time // test hook: by which sessions idle; nil in production
 }
@@ -120,7 +121,7 @@ environment variable; "gate config" lists them with their values and where those
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(a.serveCommand(), a.demoCommand(), a.policyCommand(), a.logCommand(), a.evidenceCommand(), a.keysCommand(), a.agentsCommand(), a.verifyCommand(), a.markerCommand(), a.controlPlaneCommand(), a.configCommand(), a.versionCommand(), a.parseWorkerCommand())
+	root.AddCommand(a.serveCommand(), a.demoCommand(), a.policyCommand(), a.logCommand(), a.evidenceCommand(), a.keysCommand(), a.agentsCommand(), a.verifyCommand(), a.markerCommand(), a.controlPlaneCommand(), a.pgwireCommand(), a.configCommand(), a.versionCommand(), a.parseWorkerCommand())
 	return root
 }
 

@@ -204,6 +204,7 @@ func (s *settings) meaningFaults(now time.Time) []string {
 		faults = append(faults, "GATE_OUTCOME_MARKER_TABLE "+problem)
 	}
 	faults = append(faults, s.tlsFaults()...)
+	faults = append(faults, s.wireFaults()...)
 	faults = append(faults, s.signingFaults()...)
 	faults = append(faults, s.witnessFaults()...)
 	faults = append(faults, s.bypassFaults(now)...)

@@ -106,6 +106,7 @@ func (d gateDir) value(t testing.TB, sql string) string {
 type testGate struct {
 	gateDir
 	base   string       // http://127.0.0.1:port
+	wire   string       // host:port of the wire listener; "" where it is off
 	client *http.Client // nil: the default one
 	stop   context.CancelFunc
 	ended  chan int
@@ -145,7 +146,7 @@ func startGateWith(t testing.TB, d gateDir, set func(*app), extra ...string) *te
 	ctx, cancel := context.WithCancel(context.Background())
 	g := &testGate{gateDir: d, stop: cancel, ended: make(chan int, 1), output: &lockedBuffer{}}
 	ready := make(chan string, 1)
-	a := &app{streams: streams{strings.NewReader(""), g.output, g.output}, environ: d.environ(extra...), ready: func(addr string) { ready <- addr }}
+	a := &app{streams: streams{strings.NewReader(""), g.output, g.output}, environ: d.environ(extra...), ready: func(addr string) { ready <- addr }, wireReady: func(addr string) { g.wire = addr }}
 	set(a)
 	g.signs = signs(a.environ)
 	d.kept.trust(a.environ)

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -60,6 +61,10 @@ func (a *app) serve(ctx context.Context) error {
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
+	users, err := keeper.keepUsers(s)
+	if err != nil {
+		return exitWith(exitConfigured, err)
+	}
 	key, err := s.signingKey()
 	if err != nil {
 		return exitWith(exitConfigured, err)
@@ -80,6 +85,10 @@ func (a *app) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("GATE_HTTP_LISTEN_ADDR is %s: %w", s.HTTPListenAddr, err)
 	}
+	wire, err := g.openWire(users, listenerTLS, cmp.Or(a.drain, drainTime))
+	if err != nil {
+		return errors.Join(err, server.Close())
+	}
 	logger.Info("the gate is listening", "source", "gate", "address", server.Addr().String(), "mode", s.Mode, "version", version, "tls", listenerTLS != nil)
 	if addr, ok := server.Addr().(*net.TCPAddr); ok && listenerTLS == nil && !addr.IP.IsLoopback() {
 		logger.Warn("the API is cleartext on an address that others reach: tokens and statements can be read on the way; set GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH", "source", "gate")
@@ -88,10 +97,13 @@ func (a *app) serve(ctx context.Context) error {
 		logger.Warn("emergency bypass: statements with an operator token run whatever was decided about them", "source", "gate",
 			"reason", s.BypassReason, "until", s.BypassUntil)
 	}
+	if wire != nil && a.wireReady != nil {
+		a.wireReady(wire.Addr().String())
+	}
 	if a.ready != nil {
 		a.ready(server.Addr().String())
 	}
-	return g.run(ctx, server)
+	return g.run(ctx, server, wire)
 }
 
 // parseWorkerCommand is what the gate starts for texts that are long or deep.

@@ -24,6 +24,7 @@ import (
 	"writegate/sqlgate"
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/pgwire"
 	"writegate/sqlgate/replay"
 )
 
@@ -60,7 +61,9 @@ type service struct {
 	database   *pgexec.DB
 	agents     *agentctl.Service
 	gate       *sqlgate.Gate
+	limiter    *httpd.Limiter // of statements, whichever way they come
 	handler    *httpd.Mux
+	wire       *pgwire.Server // nil where it is not enabled
 
 	ended   context.CancelFunc // ends the background work
 	work    sync.WaitGroup
@@ -243,6 +246,7 @@ func (g *service) openGate(ctx context.Context) (err error) {
 		QueryTimeout: millis(s.DBQueryTimeout), BulkTimeout: millis(s.DBBulkTimeout), ResultRows: s.MaxResultRows, ResultBytes: s.MaxResultBytes, MarkerTable: s.OutcomeMarkerTable,
 		Policies: sqlgate.PolicySource{Dir: s.PolicyDir, Manifest: s.PolicyManifest, DefaultTTL: s.ApprovalTTL},
 		Events:   g.events.From, ReplayTimeout: millis(s.ReplayTimeout), RequireImpact: s.RequireImpact,
+		Wire:          sqlgate.WireOptions{MaxBlocks: s.WireMaxTx, BlockTime: millis(s.WireTxMax), BlockIdle: millis(s.WireTxIdle), SearchPath: s.SearchPath, LockTimeout: millis(s.DBLockTimeout)},
 		PlanEstimates: s.PlanEstimates, MaxSessions: s.MaxSessions, SessionClock: g.sessionClock,
 		Overlay: g.agents, StatusOf: httpd.Status, Logger: g.log, Step: g.step,
 	})
@@ -316,16 +320,15 @@ func (g *service) startup() commands.Startup {
 }
 
 // openAPI makes the handler.
-func (g *service) openAPI(ctx context.Context) error {
+func (g *service) openAPI(ctx context.Context) (err error) {
 	s := g.settings
 	operators, _ := s.operators()                      // checked at load
 	proxies, _ := httpd.ParseProxies(s.TrustedProxies) // checked at load
-	limiter, err := httpd.NewLimiter(s.RatePerMin, s.RateBurst, time.Now)
-	if err != nil {
+	if g.limiter, err = httpd.NewLimiter(s.RatePerMin, s.RateBurst, time.Now); err != nil {
 		return exitWith(exitConfigured, err)
 	}
 	conventions := httpd.Options{
-		Logger: g.log, MaxBodyBytes: s.MaxBodyBytes, Operators: operators, Limiter: limiter, Proxies: proxies,
+		Logger: g.log, MaxBodyBytes: s.MaxBodyBytes, Operators: operators, Limiter: g.limiter, Proxies: proxies,
 		OnIncident: gateapi.OnIncident(g.commands, g.log),
 	}
 	if g.signer != nil {
@@ -340,30 +343,23 @@ func (g *service) openAPI(ctx context.Context) error {
 		Gate: g.gate, Commands: g.commands, Store: g.store, Log: g.events, Database: g.database, Classifier: g.classifier,
 		Operators: operators, Logs: g.buffer, Version: version, Started: g.started, MaxSQLBytes: s.MaxSQLBytes, Now: time.Now,
 		Source: g.events, MaxEvidenceEvents: uint64(s.EvidenceMaxEvents), MaxEvidenceBytes: s.EvidenceMaxBytes, Files: files, Stopping: ctx, Checkpoints: g.keeper,
-		TLS: g.tls.states,
+		TLS: g.tls.states, Wire: g.wireStats, WireHealth: g.wireHealth,
 	})
 	return g.registerAgents(ctx)
 }
 
 // run serves until ctx ends or the log or the store fails. A clean end drains
 // the running requests first; after a failure there is nothing to wait for.
-func (g *service) run(ctx context.Context, server *httpd.Server) error {
-	type end struct {
-		drained bool
-		err     error
-	}
-	served := make(chan end, 1)
-	go func() {
-		drained, err := server.Serve(ctx)
-		served <- end{drained, err}
-	}()
+func (g *service) run(ctx context.Context, server *httpd.Server, wire *pgwire.Server) error {
+	served := make(chan served, 1)
+	go func() { served <- serveBoth(ctx, server, wire) }()
 	select {
 	case e := <-served:
 		if ctx.Err() == nil {
-			return fmt.Errorf("the HTTP API ended: %w", e.err)
+			return e.err
 		}
 		if e.err != nil {
-			g.log.Warn("the HTTP API did not end cleanly", "source", "gate", "cause", e.err.Error())
+			g.log.Warn("a listener did not end cleanly", "source", "gate", "cause", e.err.Error())
 		}
 		return g.shutdown(ctx, e.drained)
 	case err := <-g.events.Fatal():
@@ -371,6 +367,37 @@ func (g *service) run(ctx context.Context, server *httpd.Server) error {
 	case err := <-g.store.Fatal():
 		return g.fatal("the projections failed, so the gate ends; the next start replays the log", err)
 	}
+}
+
+// served is how serving ended.
+type served struct {
+	drained bool // whatever ran was answered
+	err     error
+}
+
+// serveBoth serves both listeners; where one ends by itself the other is ended
+// too. wire is nil where it is not enabled.
+func serveBoth(ctx context.Context, server *httpd.Server, wire *pgwire.Server) served {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var beside served
+	var work sync.WaitGroup
+	beside.drained = true
+	if wire != nil {
+		work.Go(func() {
+			defer cancel()
+			if beside.drained, beside.err = wire.Serve(ctx); beside.err != nil {
+				beside.err = fmt.Errorf("the wire listener ended: %w", beside.err)
+			}
+		})
+	}
+	drained, err := server.Serve(ctx)
+	if err != nil {
+		err = fmt.Errorf("the HTTP API ended: %w", err)
+	}
+	cancel()
+	work.Wait()
+	return served{drained && beside.drained, errors.Join(err, beside.err)}
 }
 
 // cancelStatements asks the database, until ctx ends, to end every statement

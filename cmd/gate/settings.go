@@ -106,22 +106,22 @@ type settings struct {
 	EgressAllowPorts string `env:"GATE_EGRESS_ALLOW_PORTS" doc:"ports, separated by commas, that verification of tools may reach besides 443"`
 	BackendURL       string `env:"GATE_BACKEND_URL" doc:"address of the gate; read by gate control-plane alone"`
 
-	WireEnabled     bool   `env:"GATE_PGWIRE_ENABLED" envDefault:"false" later:"the wire listener" doc:"experimental PostgreSQL listener"`
-	WireListenAddr  string `env:"GATE_PGWIRE_LISTEN_ADDR" envDefault:"0.0.0.0:6544" later:"the wire listener" doc:"its address"`
-	WireLabMode     bool   `env:"GATE_PGWIRE_LAB_MODE" envDefault:"false" later:"the wire listener" doc:"required with it"`
-	WireAuth        string `env:"GATE_PGWIRE_AUTH" oneof:",scram,cert,trust" later:"the wire listener" doc:"how wire clients log in"`
-	WireUsersFile   string `env:"GATE_PGWIRE_USERS_FILE" later:"the wire listener" doc:"SCRAM users"`
-	WireTLS         string `env:"GATE_PGWIRE_TLS" oneof:",off,prefer,require" later:"the wire listener" doc:"TLS of wire clients"`
-	WireDefaultEnv  string `env:"GATE_PGWIRE_DEFAULT_ENV" envDefault:"prod" oneof:"shadow,staging,prod" later:"the wire listener" doc:"claim env of wire clients"`
-	WireMaxBatch    int    `env:"GATE_PGWIRE_MAX_BATCH_ITEMS" envDefault:"64" min:"1" max:"100000" later:"the wire listener" doc:"messages between two Syncs"`
-	WireMaxMessage  int    `env:"GATE_PGWIRE_MAX_MESSAGE_BYTES" envDefault:"1048576" min:"1024" max:"16777216" later:"the wire listener" doc:"bytes of one message"`
-	WireMaxConns    int    `env:"GATE_PGWIRE_MAX_CONNECTIONS" envDefault:"100" min:"1" max:"100000" later:"the wire listener" doc:"connections at most"`
-	WireMaxPerIP    int    `env:"GATE_PGWIRE_MAX_CONNECTIONS_PER_IP" envDefault:"50" min:"1" max:"100000" later:"the wire listener" doc:"connections at most per address"`
-	WireMaxUnauth   int    `env:"GATE_PGWIRE_MAX_UNAUTHENTICATED" envDefault:"32" min:"1" max:"100000" later:"the wire listener" doc:"connections at most before login"`
-	WireAuthTimeout int    `env:"GATE_PGWIRE_AUTH_TIMEOUT_MS" envDefault:"10000" min:"1" max:"600000" later:"the wire listener" doc:"milliseconds for start-up and login"`
-	WireIdle        int    `env:"GATE_PGWIRE_IDLE_TIMEOUT_SECONDS" envDefault:"600" min:"1" max:"86400" later:"the wire listener" doc:"seconds between commands"`
-	WireWrite       int    `env:"GATE_PGWIRE_WRITE_TIMEOUT_MS" envDefault:"30000" min:"1" max:"600000" later:"the wire listener" doc:"milliseconds for a client that does not read"`
-	WireTxMax       int    `env:"GATE_PGWIRE_TX_MAX_MS" envDefault:"30000" min:"0" max:"3600000" later:"the wire listener" doc:"milliseconds of a block at most; 0 = no blocks"`
-	WireTxIdle      int    `env:"GATE_PGWIRE_TX_IDLE_TIMEOUT_MS" envDefault:"10000" min:"1" max:"3600000" later:"the wire listener" doc:"milliseconds idle in a block"`
-	WireMaxTx       int    `env:"GATE_PGWIRE_MAX_TRANSACTIONS" envDefault:"8" min:"1" max:"1000" later:"the wire listener" doc:"blocks at once"`
+	WireEnabled     bool   `env:"GATE_PGWIRE_ENABLED" envDefault:"false" doc:"experimental listener that speaks PostgreSQL's protocol; for the lab alone"`
+	WireListenAddr  string `env:"GATE_PGWIRE_LISTEN_ADDR" envDefault:"0.0.0.0:6544" doc:"address of that listener; where nobody logs in it must be a loopback address"`
+	WireLabMode     bool   `env:"GATE_PGWIRE_LAB_MODE" envDefault:"false" doc:"must be true beside GATE_PGWIRE_ENABLED: whoever sets it knows that the listener is an experiment"`
+	WireAuth        string `env:"GATE_PGWIRE_AUTH" oneof:",scram,cert,trust" doc:"how wire clients log in: scram (a password), cert (the common name of their certificate is the user) or trust (loopback addresses alone); default scram with a users file, else trust"`
+	WireUsersFile   string `env:"GATE_PGWIRE_USERS_FILE" doc:"file of users and their SCRAM verifiers, mode 0600, read anew when it changes; gate pgwire hash-password makes its lines"`
+	WireTLS         string `env:"GATE_PGWIRE_TLS" oneof:",off,prefer,require" doc:"TLS of wire clients: off, prefer or require; default require where there is a certificate, else off"`
+	WireDefaultEnv  string `env:"GATE_PGWIRE_DEFAULT_ENV" envDefault:"prod" oneof:"shadow,staging,prod" doc:"claim env of wire clients that give no gate.env"`
+	WireMaxBatch    int    `env:"GATE_PGWIRE_MAX_BATCH_ITEMS" envDefault:"64" min:"1" max:"100000" doc:"extended messages between two Syncs at most"`
+	WireMaxMessage  int    `env:"GATE_PGWIRE_MAX_MESSAGE_BYTES" envDefault:"1048576" min:"1024" max:"16777216" doc:"bytes of one message at most"`
+	WireMaxConns    int    `env:"GATE_PGWIRE_MAX_CONNECTIONS" envDefault:"100" min:"1" max:"100000" doc:"wire connections at most"`
+	WireMaxPerIP    int    `env:"GATE_PGWIRE_MAX_CONNECTIONS_PER_IP" envDefault:"50" min:"1" max:"100000" doc:"wire connections at most from one address"`
+	WireMaxUnauth   int    `env:"GATE_PGWIRE_MAX_UNAUTHENTICATED" envDefault:"32" min:"1" max:"100000" doc:"wire connections at most that have not logged in"`
+	WireAuthTimeout int    `env:"GATE_PGWIRE_AUTH_TIMEOUT_MS" envDefault:"10000" min:"1" max:"600000" doc:"milliseconds for all of start-up and login"`
+	WireIdle        int    `env:"GATE_PGWIRE_IDLE_TIMEOUT_SECONDS" envDefault:"600" min:"1" max:"86400" doc:"seconds that a wire client may be silent between commands"`
+	WireWrite       int    `env:"GATE_PGWIRE_WRITE_TIMEOUT_MS" envDefault:"30000" min:"1" max:"600000" doc:"milliseconds for a wire client that does not read; then its statement is cancelled and the connection closed"`
+	WireTxMax       int    `env:"GATE_PGWIRE_TX_MAX_MS" envDefault:"30000" min:"0" max:"3600000" doc:"milliseconds of a transaction block at most; 0 = BEGIN is refused"`
+	WireTxIdle      int    `env:"GATE_PGWIRE_TX_IDLE_TIMEOUT_MS" envDefault:"10000" min:"1" max:"3600000" doc:"milliseconds that a client may be silent in a transaction block"`
+	WireMaxTx       int    `env:"GATE_PGWIRE_MAX_TRANSACTIONS" envDefault:"8" min:"1" max:"1000" doc:"transaction blocks at once; each holds a database connection"`
 }

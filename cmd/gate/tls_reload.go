@@ -18,6 +18,7 @@ import (
 	"writegate/http/gateapi"
 	"writegate/http/httpd"
 	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/pgwire"
 )
 
 // How certificates are looked after (design/execution-and-wire.md part 7).
@@ -25,6 +26,10 @@ const (
 	lookEvery      = 30 * time.Second // at the files, and at what is enforced at the database's side
 	tlsWarnsBefore = 14 * 24 * time.Hour
 )
+
+// sideUsers is the side of the wire listener's users, which are no certificates
+// and have no end.
+const sideUsers = "wire users"
 
 // A tlsKeeper reads certificates anew, for both sides of the gate or of the
 // control plane, when one of their files changes and on SIGHUP, and knows when
@@ -42,7 +47,7 @@ type tlsKeeper struct {
 type tlsSide struct {
 	name    string // as gateapi.TLSState names it; of the control plane: browsers, gate
 	paths   []string
-	reload  func() (expires time.Time, err error)
+	reload  func() (expires time.Time, err error) // the zero time: it does not end
 	stamps  []fileStamp
 	expires time.Time
 	failure string // why the newest files are not in use; "" where they are
@@ -110,6 +115,19 @@ func planeNames(err error) error {
 	return errors.New(strings.ReplaceAll(err.Error(), "GATE_TLS_", "CONTROL_PLANE_TLS_"))
 }
 
+// keepUsers reads the users of the wire listener, which change as certificates
+// do; nil without a file.
+func (k *tlsKeeper) keepUsers(s *settings) (*pgwire.Users, error) {
+	if !s.WireEnabled || s.wireAuth() != pgwire.AuthScram {
+		return nil, nil
+	}
+	users, err := pgwire.OpenUsers(s.WireUsersFile)
+	if err != nil {
+		return nil, err
+	}
+	return users, k.keep(sideUsers, func() (time.Time, error) { return time.Time{}, users.Reload() }, s.WireUsersFile)
+}
+
 // keep takes a side under watch; empty paths are left out.
 func (k *tlsKeeper) keep(name string, reload func() (time.Time, error), paths ...string) error {
 	side := &tlsSide{name: name, reload: reload, paths: slices.DeleteFunc(paths, func(p string) bool { return p == "" })}
@@ -160,12 +178,15 @@ func (k *tlsKeeper) look(all bool) {
 func (k *tlsKeeper) reload(side *tlsSide) {
 	expires, err := side.reload()
 	switch {
+	case err == nil && side.name == sideUsers:
+		side.failure = ""
+		k.log.Info("the users of the wire listener were read anew")
 	case err == nil:
 		side.expires, side.failure = expires, ""
 		k.log.Info("certificates were read anew", "side", side.name, "expires_at", event.Timestamp(expires))
 	case err.Error() != side.failure:
 		side.failure = err.Error()
-		k.log.Error("new certificates are refused, so the old ones stay in use", "side", side.name, "cause", side.failure)
+		k.log.Error("new files are refused, so what was read before stays in use", "side", side.name, "cause", side.failure)
 	}
 }
 
@@ -188,6 +209,8 @@ func (k *tlsKeeper) tell(side *tlsSide) {
 func (s *tlsSide) lifetime(now time.Time) (status, message string) {
 	at := s.expires.UTC().Format(time.RFC3339)
 	switch {
+	case s.expires.IsZero():
+		return "ok", ""
 	case now.After(s.expires):
 		return gateapi.TLSExpired, fmt.Sprintf("The certificates ended at %s: nobody can connect. Put new ones in the place of their files.", at)
 	case now.After(s.expires.Add(-tlsWarnsBefore)):
@@ -200,8 +223,11 @@ func (s *tlsSide) lifetime(now time.Time) (status, message string) {
 func (k *tlsKeeper) states() []gateapi.TLSState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	states := make([]gateapi.TLSState, len(k.sides))
-	for i, side := range k.sides {
+	states := make([]gateapi.TLSState, 0, len(k.sides))
+	for _, side := range k.sides {
+		if side.name == sideUsers {
+			continue
+		}
 		status, message := side.lifetime(time.Now())
 		if side.failure != "" {
 			message = "The newest files are refused and the old ones stay in use: " + side.failure + ". " + message
@@ -209,9 +235,21 @@ func (k *tlsKeeper) states() []gateapi.TLSState {
 				status = "reload_failed"
 			}
 		}
-		states[i] = gateapi.TLSState{Side: side.name, Status: status, ExpiresAt: event.Timestamp(side.expires), Message: message}
+		states = append(states, gateapi.TLSState{Side: side.name, Status: status, ExpiresAt: event.Timestamp(side.expires), Message: message})
 	}
 	return states
+}
+
+// usersFailure says why the newest users file is not in use; "" where it is.
+func (k *tlsKeeper) usersFailure() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, side := range k.sides {
+		if side.name == sideUsers {
+			return side.failure
+		}
+	}
+	return ""
 }
 
 // A fileStamp changes when a file is written or another one takes its place.

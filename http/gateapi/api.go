@@ -39,6 +39,11 @@ type Options struct {
 	// TLS tells, for GET /health, of each side that has TLS; nil: none.
 	TLS func() []TLSState
 
+	// Wire counts, and WireHealth tells of, the wire listener; the latter gives
+	// nil where it is off.
+	Wire       func() WireStats
+	WireHealth func() *WireHealth
+
 	Version     string
 	Started     time.Time
 	MaxSQLBytes int

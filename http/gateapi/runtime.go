@@ -30,6 +30,7 @@ type healthBody struct {
 	Log           logBody             `json:"log"`
 	Checkpoints   *checkpointsBody    `json:"checkpoints,omitempty"`
 	TLS           []TLSState          `json:"tls,omitempty"`
+	Wire          *WireHealth         `json:"wire,omitempty"`
 	Message       string              `json:"message,omitempty"`
 }
 
@@ -71,6 +72,7 @@ func (a *api) health(c *httpd.Call) error {
 	if a.TLS != nil {
 		body.TLS = a.TLS()
 	}
+	body.Wire = a.WireHealth()
 	for _, side := range body.TLS {
 		if side.Status == TLSExpired {
 			body.Status, body.Message = "non-ok", "tls, "+side.Side+": "+side.Message
@@ -155,7 +157,7 @@ type statsBody struct {
 	Parser            classify.ParserStats `json:"parser"`
 	Pool              poolBody             `json:"pool"`
 	Sessions          sqlgate.SessionStats `json:"sessions"`
-	Wire              wireBody             `json:"wire"`
+	Wire              WireStats            `json:"wire"`
 }
 
 type poolBody struct {
@@ -165,11 +167,17 @@ type poolBody struct {
 	Quarantined int64 `json:"quarantined"`
 }
 
-// wireBody is all zero: this version has no wire listener.
-type wireBody struct {
-	Connections int `json:"connections"`
-	Blocks      int `json:"blocks"`
-	Cancels     int `json:"cancels"`
+// WireStats are the counters of the wire listener; all zero where it is off.
+type WireStats struct {
+	Connections int   `json:"connections"` // that logged in
+	Blocks      int   `json:"blocks"`      // transaction blocks that are open
+	Cancels     int64 `json:"cancels"`     // requests to cancel since the start
+}
+
+// WireHealth is the wire listener in GET /health.
+type WireHealth struct {
+	Status  string `json:"status"` // ok, or users_refused: the newest users file is not in use
+	Message string `json:"message"`
 }
 
 func (a *api) stats(c *httpd.Call) error {
@@ -185,7 +193,7 @@ func (a *api) stats(c *httpd.Call) error {
 		PolicyVersion: a.Gate.PolicyVersion(), ApprovalsPending: pending, ApprovalsResolved: counters.ApprovalsResolved(),
 		ExecutionsUnknown: counters.ExecutionsUnknown, HealthChecks: a.healthChecks.Load(), Parser: a.Classifier.Stats(),
 		Pool:     poolBody{pool.InUse, pool.Idle, pool.Waits, pool.Quarantined},
-		Sessions: a.Gate.Sessions(),
+		Sessions: a.Gate.Sessions(), Wire: a.Wire(),
 	})
 	return nil
 }

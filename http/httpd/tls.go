@@ -108,6 +108,10 @@ func (t *TLS) listen(inner net.Listener) net.Listener {
 	})
 }
 
+// Config is what is loaded now, for another listener with the same material. It
+// must not be changed.
+func (t *TLS) Config() *tls.Config { return t.current.Load().config }
+
 // judgedByKey finds, in a connection's context, the material that its client was
 // last judged by.
 type judgedByKey struct{}

@@ -39,6 +39,7 @@ type conn struct {
 	kind     poolKind
 	upstream Upstream
 	major    int
+	version  string // server_version, as the server says it
 	watch    watch
 	settled  string            // the watch's answer when everything was asserted
 	params   map[string]string // reported values that must not change
@@ -117,8 +118,8 @@ func takeOver(ctx context.Context, pg *pgconn.PgConn, kind poolKind) (*conn, err
 			c.params[name] = v
 		}
 	}
-	version, _, _ := strings.Cut(h.ParameterStatuses["server_version"], ".")
-	c.major = leadingInt(version)
+	c.version = h.ParameterStatuses["server_version"]
+	c.major = leadingInt(c.version)
 	c.upstream.BackendPID = int64(h.PID)
 	c.upstream.Host = h.Conn.RemoteAddr().String()
 	return c, nil

@@ -1,6 +1,7 @@
 package pgexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -177,6 +178,21 @@ func (db *DB) spawn(work func()) {
 // ServerMajor is the major version of the writer's server, 0 before the first
 // connection.
 func (db *DB) ServerMajor() int { return int(db.writer.major.Load()) }
+
+// ServerVersion is server_version as the database says it. Before the first
+// connection it makes one; the error says why that cannot be had.
+func (db *DB) ServerVersion(ctx context.Context) (string, error) {
+	if v := db.reader.version.Load(); v != nil {
+		return *v, nil
+	}
+	if err := db.reader.ping(ctx); err != nil {
+		return "", connectFault(err)
+	}
+	return *db.reader.version.Load(), nil
+}
+
+// Name is the database behind the gate, as its URL says it.
+func (db *DB) Name() string { return cmp.Or(db.writer.login.Database, db.writer.login.User) }
 
 // PoolStats counts connections of all pools together.
 type PoolStats struct {

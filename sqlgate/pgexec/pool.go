@@ -47,8 +47,9 @@ type pool struct {
 	slots chan struct{}
 	conns *puddle.Pool[*conn]
 
-	major      atomic.Int32 // of the server; 0 before the first connection
-	syncCommit atomic.Bool  // the role or the server says synchronous_commit=off: pin it
+	major      atomic.Int32           // of the server; 0 before the first connection
+	version    atomic.Pointer[string] // of the server, in its own words; nil likewise
+	syncCommit atomic.Bool            // the role or the server says synchronous_commit=off: pin it
 	last       atomic.Pointer[Upstream]
 
 	waits       atomic.Int64
@@ -282,6 +283,7 @@ func (p *pool) learnMajor(c *conn, assumed int) (again bool, err error) {
 		return false, fault.New(fault.DBConnectionFailed, "The database server's version is not supported: the gate works with PostgreSQL %d to %d. Tell the operator.", oldestMajor, newestMajor).
 			With("server_major", c.major)
 	}
+	p.version.Store(&c.version)
 	if c.major == assumed {
 		return false, nil
 	}

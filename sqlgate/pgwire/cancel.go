@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"writegate/sqlgate"
@@ -37,8 +38,13 @@ const (
 
 // A CancelRequest is one as evidence names it.
 type CancelRequest struct {
+	ID      string // a UUIDv7, the same in all of its evidence
 	Address string
 	Login   sqlgate.WireLogin // of the connection whose key it shows; empty where there is none
+}
+
+func newCancelRequest(from netip.Addr) CancelRequest {
+	return CancelRequest{ID: uuid.Must(uuid.NewV7()).String(), Address: from.String()}
 }
 
 // CancelEvidence writes what became of CancelRequests into the event log.
@@ -125,7 +131,7 @@ func (r *registry) request(ctx context.Context, key cancelKey, from netip.Addr, 
 	if quiet {
 		return
 	}
-	seen := CancelRequest{Address: from.String()}
+	seen := newCancelRequest(from)
 	if entry != nil {
 		seen.Login = entry.login
 	}
@@ -223,7 +229,7 @@ func (r *registry) tell(from netip.Addr, w *cancelWindow) {
 	w.silent, w.timer = 0, nil
 	r.mu.Unlock()
 	if count > 0 {
-		r.note(r.evidence.Rejected(context.Background(), CancelRequest{Address: from.String()}, cause, count))
+		r.note(r.evidence.Rejected(context.Background(), newCancelRequest(from), cause, count))
 	}
 }
 

@@ -259,7 +259,7 @@ func (c *conn) open(ctx context.Context, in *introduction) error {
 func (c *conn) welcome(version, user string) error {
 	parameters := append([][2]string{
 		{"server_version", version}, {"server_encoding", "UTF8"}, {"integer_datetimes", "on"}, {"in_hot_standby", "off"},
-		{"is_superuser", "off"}, {"session_authorization", user},
+		{"is_superuser", "off"}, {"session_authorization", user}, {"IntervalStyle", "postgres"},
 	}, c.wire.Parameters()...)
 	for _, p := range parameters {
 		if err := c.out.send(&pgproto3.ParameterStatus{Name: p[0], Value: p[1]}); err != nil {

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/stretchr/testify/require"
+
+	"writegate/sqlgate/pgwire"
+)
+
+func TestADriverLogsInAndIsToldWhatItHasToKnow(t *testing.T) {
+	g := startWire(t)
+	c := g.connect(t, "application_name=till")
+	for name, want := range map[string]string{
+		"server_version": g.value(t, "SHOW server_version"), "server_encoding": "UTF8", "client_encoding": "UTF8", "integer_datetimes": "on",
+		"DateStyle": "ISO, MDY", "IntervalStyle": "postgres", "TimeZone": "UTC", "standard_conforming_strings": "on", "application_name": "till",
+		"default_transaction_read_only": "off", "in_hot_standby": "off", "is_superuser": "off", "session_authorization": "ana",
+	} {
+		require.Equal(t, want, c.ParameterStatus(name), name)
+	}
+	require.NotZero(t, c.PID())
+	require.Len(t, c.SecretKey(), 4)
+	require.Equal(t, byte('I'), c.TxStatus())
+	results, err := c.Exec(context.Background(), "SELECT 1 AS one").ReadAll()
+	require.NoError(t, err)
+	require.Equal(t, "1", string(results[0].Rows[0][0]))
+	require.Equal(t, "SELECT 1", results[0].CommandTag.String())
+	require.NoError(t, c.Close(context.Background()))
+	g.end(t)
+	for _, e := range g.events(t) {
+		if e.Type == "request_received" {
+			require.Equal(t, "ana", e.Context.Actor)
+			require.Equal(t, "shop", e.Context.App)
+			require.Equal(t, "acme", e.Context.Tenant)
+			require.Empty(t, e.Context.SessionID)
+			return
+		}
+	}
+	t.Fatal("the statement left no evidence")
+}
+
+func TestTheOtherVersionsOfTheProtocolAreSpoken(t *testing.T) {
+	g := startWire(t)
+	c := g.connect(t, "min_protocol_version=3.2", "max_protocol_version=3.2")
+	require.Len(t, c.SecretKey(), 32)
+	_, err := c.Exec(context.Background(), "SELECT 1").ReadAll()
+	require.NoError(t, err)
+}
+
+func TestPsqlRunsAStatement(t *testing.T) {
+	g := startWire(t)
+	url := "postgres://ana@" + g.wire + "/" + g.databaseName(t) + "?sslmode=disable"
+	psql := exec.Command("psql", "-X", "-A", "-t", "-d", url, "-c", "SELECT count(*) FROM orders")
+	psql.Env = append(os.Environ(), "PGOPTIONS=-c gate.tenant=acme")
+	out, err := psql.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "100\n", string(out))
+}
+
+func TestALoginIsRefusedWhileTheStartupChainFails(t *testing.T) {
+	d := newGateDir(t, nil)
+	require.NoError(t, os.RemoveAll(d.file("policies")))
+	g := startGate(t, d, wireSettings...)
+	_, err := pgconn.Connect(context.Background(), g.wireURL(t))
+	var e *pgconn.PgError
+	require.True(t, errors.As(err, &e), "%v", err)
+	require.Equal(t, "57P03", e.Code)
+	require.Equal(t, "FATAL", e.Severity)
+	require.Contains(t, e.Message, "policy")
+}
+
+func TestPasswordsComeFromAFileThatIsReadAnew(t *testing.T) {
+	d := newGateDir(t, nil)
+	path := d.file("users")
+	write := func(user, password string) {
+		t.Helper()
+		line, err := pgwire.HashPassword(user, password)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path+".new", []byte(line+"\n"), 0o600))
+		require.NoError(t, os.Rename(path+".new", path))
+	}
+	write("ana", "first")
+	g := startGateWith(t, d, func(a *app) { a.look = pollEvery }, append(wireSettings, "GATE_PGWIRE_USERS_FILE="+path)...)
+	login := func(password string) error {
+		c, err := pgconn.Connect(context.Background(), strings.Replace(g.wireURL(t), "ana@", "ana:"+password+"@", 1))
+		if err == nil {
+			err = c.Close(context.Background())
+		}
+		return err
+	}
+	require.NoError(t, login("first"))
+	require.ErrorContains(t, login("second"), "28P01")
+	write("ana", "second")
+	require.Eventually(t, func() bool { return login("second") == nil }, startPatience, pollEvery)
+	require.ErrorContains(t, login("first"), "28P01")
+	require.NoError(t, os.WriteFile(path, []byte("nonsense\n"), 0o600))
+	require.Eventually(t, func() bool {
+		wire, _ := g.get(t, "/health").json(t)["wire"].(map[string]any)
+		return wire["status"] == "users_refused"
+	}, startPatience, pollEvery)
+	require.NoError(t, login("second"), "the users read before stay")
+	require.NotContains(t, g.output.String(), "SCRAM-SHA-256$4096")
+}
+
+func TestTheHashCommandMakesAUserWhoCanLogIn(t *testing.T) {
+	out := &lockedBuffer{}
+	a := &app{streams: streams{strings.NewReader("a secret\n"), out, out}}
+	require.Zero(t, a.run(context.Background(), []string{"pgwire", "hash-password", "ana"}), out)
+	d := newGateDir(t, nil)
+	require.NoError(t, os.WriteFile(d.file("users"), []byte(out.String()), 0o600))
+	g := startGate(t, d, append(wireSettings, "GATE_PGWIRE_USERS_FILE="+d.file("users"))...)
+	c, err := pgconn.Connect(context.Background(), strings.Replace(g.wireURL(t), "ana@", "ana:a%20secret@", 1))
+	require.NoError(t, err)
+	require.NoError(t, c.Close(context.Background()))
+	for _, args := range [][]string{{"pgwire", "hash-password"}, {"pgwire", "hash-password", "ana", "eva"}, {"pgwire", "hash-password", ""}} {
+		out := &lockedBuffer{}
+		a := &app{streams: streams{strings.NewReader("x\n"), out, out}}
+		require.Equal(t, exitUsage, a.run(context.Background(), args), out)
+	}
+}
+
+func TestSettingsOfTheWireListenerThatDoNotGoTogether(t *testing.T) {
+	for _, c := range []struct {
+		want     string
+		settings []string
+	}{
+		{"GATE_PGWIRE_LAB_MODE", []string{"GATE_PGWIRE_ENABLED=true", "GATE_PGWIRE_LISTEN_ADDR=127.0.0.1:0"}},
+		{"GATE_PGWIRE_LISTEN_ADDR", []string{"GATE_PGWIRE_ENABLED=true", "GATE_PGWIRE_LAB_MODE=true"}},
+		{"GATE_PGWIRE_LISTEN_ADDR", append(wireSettings, "GATE_PGWIRE_LISTEN_ADDR=10.0.0.1:6544", "GATE_PGWIRE_AUTH=trust")},
+		{"GATE_PGWIRE_USERS_FILE", append(wireSettings, "GATE_PGWIRE_AUTH=scram")},
+		{"GATE_PGWIRE_USERS_FILE", append(wireSettings, "GATE_PGWIRE_USERS_FILE=/nowhere/users")},
+		{"GATE_TLS_CLIENT_CA_BUNDLE_PATH", append(wireSettings, "GATE_PGWIRE_AUTH=cert")},
+		{"GATE_TLS_CERT_PATH", append(wireSettings, "GATE_PGWIRE_TLS=require")},
+		{"GATE_PGWIRE_ENABLED must be false in production", append(wireSettings, "GATE_PROFILE=production")},
+	} {
+		out := &lockedBuffer{}
+		d := gateDir{path: t.TempDir(), database: "postgres://x@127.0.0.1:1/x"}
+		a := &app{streams: streams{strings.NewReader(""), out, out}, environ: d.environ(c.settings...)}
+		require.Equal(t, exitConfigured, a.run(context.Background(), []string{"serve"}), out)
+		require.Contains(t, out.String(), c.want)
+	}
+}
+
+func TestTheWireListenerIsOffByDefault(t *testing.T) {
+	g := startShop(t)
+	require.Empty(t, g.wire)
+	require.NotContains(t, g.get(t, "/health").json(t), "wire")
+	require.Equal(t, map[string]any{"connections": 0.0, "blocks": 0.0, "cancels": 0.0}, g.get(t, "/runtime/stats").json(t)["wire"])
+}
+
+func TestStatsCountWhatLoggedIn(t *testing.T) {
+	g := startWire(t)
+	w := g.rawWire(t)
+	stats := func() any { return g.get(t, "/runtime/stats").json(t)["wire"] }
+	require.Equal(t, map[string]any{"connections": 1.0, "blocks": 0.0, "cancels": 0.0}, stats())
+	require.Equal(t, []string{"BEGIN", "ready T"}, w.ask(&pgproto3.Query{String: "BEGIN"}))
+	require.Equal(t, []string{"INSERT 0 1", "ready T"}, w.ask(&pgproto3.Query{String: "INSERT INTO orders VALUES (1001, 1, 'new')"}))
+	require.Equal(t, map[string]any{"connections": 1.0, "blocks": 1.0, "cancels": 0.0}, stats())
+	w.send(&pgproto3.Terminate{})
+	require.Eventually(t, func() bool { return stats().(map[string]any)["connections"] == 0.0 }, startPatience, pollEvery)
+	require.Equal(t, 0.0, stats().(map[string]any)["blocks"])
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM orders WHERE id = 1001"))
+}
