@@ -163,6 +163,9 @@ func (s *Service) Metrics(ctx context.Context, c *Caller, q MetricsQuery) (*Metr
 	body := &MetricsBody{From: event.Timestamp(from), To: event.Timestamp(to), Interval: q.Interval}
 	err = s.view(func(view *projections.View) error {
 		body.AsOfSeq = view.Applied().Seq
+		if err := keptSince(view, c.Project, interval, from); err != nil {
+			return err
+		}
 		f := projections.MetricFilter{Project: c.Project, AgentID: q.AgentID, EachAgent: slices.Contains(q.GroupBy, "agent_id"), Type: q.Type, From: from, To: to, Level: interval}
 		return view.Metrics(f, w.take)
 	})
@@ -171,6 +174,18 @@ func (s *Service) Metrics(ctx context.Context, c *Caller, q MetricsQuery) (*Metr
 	}
 	body.Items, body.Totals = w.finish(), figuresOf(&w.totals)
 	return body, nil
+}
+
+// keptSince refuses a question about short buckets that are gone.
+func keptSince(view *projections.View, project string, interval time.Duration, from time.Time) error {
+	if interval >= time.Hour {
+		return nil
+	}
+	kept, err := view.FineFrom(project)
+	if err == nil && from.Before(kept) {
+		err = InvalidFields(FieldError{"/since", fmt.Sprintf("is before %s: intervals of less than an hour are kept for %d days; ask for hours", event.Timestamp(kept), projections.FineLifetime/(24*time.Hour))})
+	}
+	return err
 }
 
 // take adds a bucket to its group.

@@ -41,6 +41,7 @@ const (
 
 	keySent    = "ts/" // digest of project and telemetry id -> when it was accepted
 	keyMetric  = "tm/" // be32(seconds of a bucket), project, be64(its start), dimensions -> MetricSums
+	keyFine    = "tn/" // project -> the first start of its buckets of less than an hour
 	keyUsage   = "tu/" // be32(seconds of a bucket), project, be64(its start), credential, agent -> UsageSums
 	keySentDue = "tx/" // be64(time it is forgotten), be64(seq) -> digests
 

@@ -60,7 +60,8 @@ func (m *MetricSums) Reset() {
 	*m = MetricSums{Latency: latency}
 }
 
-// MetricLevels are the lengths of the buckets that are kept.
+// MetricLevels are the lengths of the buckets that are kept: those of hours and
+// days for good, shorter ones for FineLifetime.
 var MetricLevels = []time.Duration{time.Minute, 5 * time.Minute, time.Hour, 24 * time.Hour}
 
 // metricPrefix is level and project; metricKey has the start of the bucket and
@@ -102,11 +103,16 @@ func startOf(ns int64, level time.Duration) int64 {
 }
 
 // meter adds the sums of an event to what is kept.
-func (t *tx) meter(project string, minutes metered) {
+func (t *tx) meter(e *event.Envelope, minutes metered) {
+	project := e.Context.Project
+	from := t.forgetFine(project, e.Time)
 	for _, level := range MetricLevels {
 		sums := metered{}
 		for key, one := range minutes {
 			start, d := startOf(key.start*int64(time.Second), level), key.dims
+			if fine(level) && start < from {
+				continue
+			}
 			sums.at(start, d).Plus(one)
 			d.AgentID = ""
 			sums.at(start, d).Plus(one)
@@ -149,7 +155,7 @@ func (t *tx) meterTelemetry(e *event.Envelope, p *event.TelemetryReceived) {
 		}
 		minutes.at(startOf(r.Timestamp, time.Minute), d).take(r, o)
 	}
-	t.meter(e.Context.Project, minutes)
+	t.meter(e, minutes)
 }
 
 // take counts one telemetry event.
@@ -195,6 +201,6 @@ func agentDecided(t *tx, e *event.Envelope) error {
 		one.Held = 1
 	}
 	d := MetricDims{AgentID: e.Context.AgentID, Environment: t.environmentOf(e.Context.AgentID)}
-	t.meter(e.Context.Project, metered{meteredKey{startOf(e.Time.UnixNano(), time.Minute), d}: one})
+	t.meter(e, metered{meteredKey{startOf(e.Time.UnixNano(), time.Minute), d}: one})
 	return t.err
 }

@@ -204,3 +204,48 @@ func TestDecisionsOfAgentsAreCounted(t *testing.T) {
 	require.Equal(t, []int64{1, 2, 1}, []int64{total.Allowed, total.Blocked, total.Held})
 	w.compare()
 }
+
+// Minutes go after five weeks, hours and days stay, and it does not show in
+// which batch: also where a clock jumps, and comes back.
+func TestShortBucketsAreDroppedAfterFiveWeeks(t *testing.T) {
+	w := newWorld(t)
+	w.registered("agt_1", "a")
+	begin := w.now
+	decide := func(at time.Time, project string) event.Draft {
+		return event.New(at, event.Context{Project: project, AgentID: "agt_1", Decision: "ALLOW"}, &event.DecisionRecorded{})
+	}
+	count := func(project string, level time.Duration) (n int) {
+		f := projections.MetricFilter{Project: project, From: begin.Add(-24 * time.Hour), To: begin.Add(100 * 24 * time.Hour), Level: level}
+		return len(w.measured(f))
+	}
+	day := func(n int) time.Time { return begin.Add(time.Duration(n) * 24 * time.Hour) }
+	for n := range 30 {
+		w.append(decide(day(n), project), decide(day(n), "other"))
+	}
+	for _, level := range projections.MetricLevels {
+		require.Equal(t, 30, count(project, level))
+	}
+	w.append(decide(day(40), project))
+	for _, level := range projections.MetricLevels {
+		want := 31
+		if level < time.Hour {
+			want = 30 - 5 + 1
+		}
+		require.Equal(t, want, count(project, level), level)
+		require.Equal(t, 30, count("other", level), "each project by its own events")
+	}
+	kept, err := w.view().FineFrom(project)
+	require.NoError(t, err)
+	require.Equal(t, day(5).Truncate(24*time.Hour), kept)
+
+	// One batch in which time leaps and comes back.
+	w.append(decide(day(41), project), decide(day(90), project), decide(day(41), project), decide(day(60), project))
+	require.Equal(t, 2, count(project, time.Minute))
+	require.Equal(t, 2, count(project, 5*time.Minute))
+	require.Equal(t, 34, count(project, time.Hour))
+	w.compare()
+	w.stop()
+	w.start()
+	require.Equal(t, 2, count(project, time.Minute))
+	w.compare()
+}
