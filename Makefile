@@ -80,7 +80,7 @@ fresh: ## drill: `make test` and `make run` as the only command on new Debian ma
 	fixtures/freshmachine/drill.sh
 
 .PHONY: bench
-bench: build ## measure the goals of speed as ratios, print them and write docs/BENCHMARKS.md (about six minutes)
+bench: build ## measure the goals of speed as ratios (pgbouncer is installed for one), print them and write docs/BENCHMARKS.md (about eight minutes)
 	$(GO) run ./fixtures/bench
 
 .PHONY: pg-tables
