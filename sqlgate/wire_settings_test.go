@@ -1,0 +1,259 @@
+package sqlgate
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
+)
+
+func (c *wireClient) show(name string) string {
+	c.t.Helper()
+	_, rows := c.query("SHOW " + name)
+	return rows[0]
+}
+
+func TestAConnectionKeepsItsSettings(t *testing.T) {
+	c := newWireWorld(t, nil).wire([2]string{"application_name", "tool"}, [2]string{"TimeZone", "europe/berlin"}, [2]string{"client_encoding", "'utf-8'"}, [2]string{"extra_float_digits", "3"})
+	require.Contains(t, c.Parameters(), [2]string{"TimeZone", "Europe/Berlin"})
+	require.Contains(t, c.Parameters(), [2]string{"application_name", "tool"})
+	_, rows := c.query("SELECT extract(timezone from timestamptz '2026-01-01')::int")
+	require.Equal(t, []string{"3600"}, rows)
+	for _, row := range []struct{ sql, name, want string }{
+		{"SET application_name TO 'né'", "application_name", "n??"},
+		{"SET TIME ZONE 'America/New_York'", "timezone", "America/New_York"},
+		{"SET statement_timeout = 1500", "statement_timeout", "1500ms"},
+		{"SET statement_timeout TO '2s'", "statement_timeout", "2s"},
+		{"RESET statement_timeout", "statement_timeout", "5s"},
+		{"SET lock_timeout = '1 s'", "lock_timeout", "1s"},
+		{"SET search_path TO public", "search_path", `"public", pg_temp`},
+		{"SET datestyle = 'ISO'", "datestyle", "ISO, MDY"},
+		{"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY", "default_transaction_isolation", "repeatable read"},
+		{"SET default_transaction_read_only = 'no'", "default_transaction_read_only", "off"},
+		{"SET standard_conforming_strings = on", "standard_conforming_strings", "on"},
+		{"RESET ALL", "application_name", "tool"},
+		{"SET TIME ZONE DEFAULT", "timezone", "Europe/Berlin"},
+		{"SET SESSION application_name = 'x'", "gate.actor", "ann"},
+		{"DISCARD ALL", "application_name", "tool"},
+		{"CLOSE ALL", "transaction_isolation", "read committed"},
+		{"UNLISTEN *", "transaction_read_only", "off"},
+	} {
+		c.query(row.sql)
+		require.Equal(t, row.want, c.show(row.name), row.sql)
+	}
+}
+
+func TestWhatAConnectionMayNotSetIsRefused(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	for sql, want := range map[string]string{
+		"SET statement_timeout = 0": "22023", "SET statement_timeout = '6s'": "22023", "SET lock_timeout = 'soon'": "22023",
+		"SET client_encoding = 'LATIN1'": "0A000", "SET DateStyle = 'German'": "0A000", "SET search_path = secret": "0A000",
+		"SET TimeZone = 'Mars/Olympus'": "22023", "SET gate.actor = 'root'": "55P02", "SET gate.approval_id = 'x'": "22023",
+		"SET standard_conforming_strings = off": "0A000", "SET extra_float_digits = 0": "0A000", "SET default_transaction_read_only = maybe": "22023",
+		"SET session_replication_role = replica": "unsupported_sql_shape", "SET application_name = 'a', 'b'": "22023",
+	} {
+		require.Equal(t, want, state(c.refused(sql)), sql)
+	}
+	_, err := w.OpenWire(WireLogin{Settings: [][2]string{{"work_mem", "1GB"}}})
+	require.Equal(t, "0A000", state(err))
+}
+
+func TestSettingsOfATransactionEndWithIt(t *testing.T) {
+	c := newWireWorld(t, nil).wire()
+	c.query("BEGIN")
+	c.query("SET LOCAL application_name = 'inner'")
+	c.query("SAVEPOINT s")
+	c.query("SET application_name = 'later'")
+	require.Equal(t, "later", c.show("application_name"))
+	c.query("ROLLBACK TO s")
+	require.Equal(t, "inner", c.show("application_name"))
+	c.query("COMMIT")
+	require.Equal(t, "", c.show("application_name"))
+
+	c.query("BEGIN")
+	c.query("SET application_name = 'undone'")
+	done, err := c.Query(t.Context(), "ROLLBACK", &rowsSink{})
+	require.NoError(t, err)
+	require.Equal(t, [][2]string{{"application_name", ""}}, done.Parameters, "the client hears that it is as before")
+	require.Equal(t, "", c.show("application_name"))
+	c.query("BEGIN")
+	c.query("SET application_name = 'kept'")
+	c.query("COMMIT")
+	require.Equal(t, "kept", c.show("application_name"))
+
+	c.ran("SET application_name = 'in a batch'")
+	_, _, err = c.execute(false, "SELECT 1/0")
+	require.Error(t, err)
+	c.sync()
+	require.Equal(t, "kept", c.show("application_name"))
+}
+
+func TestSettingsGoWithEachStatementAndIntoItsEvidence(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("SET TimeZone = 'Asia/Tokyo'")
+	c.query("SET statement_timeout = 700")
+	c.query("SET lock_timeout = 900")
+	c.query("INSERT INTO t VALUES (1, timestamptz '2026-01-01 00:00+00'::text)")
+	c.query("BEGIN")
+	c.query("INSERT INTO t VALUES (2, timestamptz '2026-01-01 00:00+00'::text)")
+	c.query("SET LOCAL TimeZone = 'UTC'")
+	_, rows := c.query("SELECT timestamptz '2026-01-01 00:00+00'::text || current_setting('statement_timeout')")
+	require.Equal(t, []string{"2026-01-01 00:00:00+00700ms"}, rows)
+	c.query("COMMIT")
+	require.Equal(t, "2026-01-01 09:00:00+09", w.value("SELECT DISTINCT v FROM t"))
+	var sent []map[string]string
+	for _, e := range w.events() {
+		if e.Type == event.TypeExecutionDispatched {
+			var p event.ExecutionDispatched
+			require.NoError(t, p.Parse(e.Payload))
+			require.Equal(t, 700, p.Limits.TimeoutMS)
+			sent = append(sent, p.Settings)
+		}
+	}
+	require.Equal(t, map[string]string{"TimeZone": "Asia/Tokyo", "statement_timeout": "700", "lock_timeout": "900"}, sent[0])
+	require.Equal(t, "Asia/Tokyo", sent[1]["TimeZone"])
+	require.NotContains(t, sent[2], "TimeZone")
+	require.Equal(t, "57014", state(c.refused("SELECT count(*) FROM generate_series(1, 100000000)")))
+}
+
+func TestAnIsolationLevelMustComeFirst(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+	require.Equal(t, "repeatable read", c.show("transaction_isolation"))
+	_, rows := c.query("SELECT current_setting('transaction_isolation')")
+	require.Equal(t, []string{"repeatable read"}, rows)
+	require.Equal(t, "25001", state(c.refused("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")))
+	c.query("ROLLBACK")
+	c.query("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+	c.ran("INSERT INTO t VALUES (1, current_setting('transaction_isolation'))")
+	c.sync()
+	require.Equal(t, "serializable", w.value("SELECT v FROM t"))
+	c.query("INSERT INTO t VALUES (2, current_setting('transaction_isolation'))")
+	require.Equal(t, "serializable", w.value("SELECT DISTINCT v FROM t"))
+}
+
+func TestAnApprovalIsAskedForAndUsedOnce(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+	const held = "DELETE FROM t WHERE id = 1"
+	ask := func(sql string) *Answer {
+		t.Helper()
+		var refusal *WireRefusal
+		require.True(t, errors.As(c.refused(sql), &refusal))
+		require.Equal(t, "REQUIRE_APPROVAL", state(refusal))
+		return refusal.Answer
+	}
+	id := ask(held).ApprovalID
+	c.query("SET gate.approval_id = '" + id + "'")
+	require.Equal(t, id, c.show("gate.approval_id"))
+	require.Equal(t, id, ask(held).ApprovalID, "while it is pending it is the same one")
+	w.approve(id)
+	c.query("SELECT 1") // the setting waits for a statement that needs it
+	tag, _ := c.query(held)
+	require.Equal(t, "DELETE 1", tag)
+	require.Empty(t, c.show("gate.approval_id"))
+
+	id = ask("DELETE FROM t WHERE id = 2").ApprovalID
+	w.approve(id)
+	comment := "/* gate.approval_id=" + id + " */ "
+	require.Equal(t, "approval_mismatch", state(c.refused(comment+"DELETE FROM t WHERE id = 3")))
+	for _, sql := range []string{" " + comment + "DELETE FROM t WHERE id = 2", "DELETE " + comment + "FROM t WHERE id = 2", "/* gate.approvalid=" + id + " */ DELETE FROM t WHERE id = 2"} {
+		require.NotEqual(t, id, ask(sql).ApprovalID, "an ordinary comment: %s", sql)
+	}
+	tag, _ = c.query(comment + "DELETE FROM t WHERE id = 2")
+	require.Equal(t, "DELETE 1", tag)
+	require.Equal(t, "approval_already_used", state(c.refused(comment+"DELETE FROM t WHERE id = 2")))
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+}
+
+func TestAnApprovalIsForItsParametersToo(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+	run := func(types []uint32, formats []int16, id string) error {
+		require.NoError(t, c.Parse(t.Context(), "", "DELETE FROM t WHERE id = $1", types))
+		require.NoError(t, c.Bind("", "", formats, [][]byte{[]byte(id)}, nil))
+		_, err := c.Execute(t.Context(), "", 0, true, &rowsSink{})
+		c.sync()
+		return err
+	}
+	var refusal *WireRefusal
+	require.ErrorAs(t, run(nil, nil, "1"), &refusal)
+	id := refusal.Answer.ApprovalID
+	w.approve(id)
+	for _, other := range []func() error{
+		func() error { return run(nil, nil, "2") },
+		func() error { return run([]uint32{20}, nil, "1") },
+		func() error { return run(nil, []int16{1}, "\x00\x00\x00\x01") },
+	} {
+		c.query("SET gate.approval_id = '" + id + "'")
+		require.Equal(t, "approval_mismatch", state(other()))
+	}
+	c.query("SET gate.approval_id = '" + id + "'")
+	require.NoError(t, run(nil, []int16{0}, "1"))
+	require.Equal(t, "2", w.value("SELECT id FROM t"))
+}
+
+func TestAnApprovalOfAnotherStatementPreparedAnewDoesNotFit(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+	require.NoError(t, c.Parse(t.Context(), "d", "DELETE FROM t WHERE id = $1", []uint32{23}))
+	c.sync()
+	var refusal *WireRefusal
+	require.ErrorAs(t, c.refused("EXECUTE d (1)"), &refusal)
+	w.approve(refusal.Answer.ApprovalID)
+	c.query("DEALLOCATE d")
+	require.NoError(t, c.Parse(t.Context(), "d", "DELETE FROM t WHERE id <> $1", []uint32{23}))
+	c.sync()
+	c.query("SET gate.approval_id = '" + refusal.Answer.ApprovalID + "'")
+	require.Equal(t, "approval_mismatch", state(c.refused("EXECUTE d (1)")))
+	require.Equal(t, "2", w.value("SELECT count(*) FROM t"))
+}
+
+func TestInShadowModeWhatWouldBeStoppedRunsWithAWarning(t *testing.T) {
+	w := newWireWorld(t, func(o *Options) { o.Mode = ModeShadow })
+	c := w.wire()
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	done, err := c.Query(t.Context(), "DELETE FROM t WHERE id = 1", &rowsSink{})
+	require.NoError(t, err)
+	require.Equal(t, "DELETE 1", done.Tag)
+	require.Equal(t, "01000", done.Notices[0].SQLState)
+	require.Contains(t, done.Notices[0].Message, "REQUIRE_APPROVAL")
+}
+
+func TestACancelEndsWhatRunsAndNothingElse(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	_, cause, ok := c.Cancel(t.Context())
+	require.False(t, ok)
+	require.Equal(t, CancelNothingRuns, cause)
+
+	c.query("BEGIN")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	cancelled := make(chan string, 1)
+	go func() {
+		for w.value("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep%'") == "0" {
+			runtime.Gosched()
+		}
+		id, _, _ := c.Cancel(context.Background())
+		cancelled <- id
+	}()
+	require.Equal(t, "57014", state(c.refused("SELECT pg_sleep(60)")))
+	require.Regexp(t, "^exe_", <-cancelled)
+	require.Equal(t, WireFailed, c.Status())
+	tag, _ := c.query("COMMIT")
+	require.Equal(t, "ROLLBACK", tag)
+	require.Zero(t, w.Database.Stats().InUse)
+	require.Equal(t, []string{"INSERT dispatched", "SELECT dispatched", "SELECT failure cancelled", "INSERT failure rolled_back"}, w.trail())
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+}
