@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"path/filepath"
 	"testing"
 
@@ -31,6 +32,22 @@ func pin(t testing.TB, database string) {
 	for _, setting := range []string{"TimeZone = 'UTC'", "DateStyle = 'ISO, MDY'", "IntervalStyle = 'postgres'", "extra_float_digits = 1", "bytea_output = 'hex'"} {
 		postgres.ExecuteURL(t, database, "ALTER DATABASE "+name+" SET "+setting)
 	}
+}
+
+func TestConversationsWithTheListenerAreThoseWithARealServer(t *testing.T) {
+	rewriteNothing(t)
+	datadriven.Walk(t, filepath.FromSlash(scriptsOfBoth), func(t *testing.T, path string) {
+		g := startGate(t, newGateDir(t, []byte(anythingGoes)), asAtTheDatabase...)
+		pgscript.Run(t, path, g.endpoint(t))
+	})
+}
+
+// rewriteNothing keeps a listener's answers out of the files of the real server.
+func rewriteNothing(t *testing.T) {
+	rewrite := flag.Lookup("rewrite")
+	was := rewrite.Value.String()
+	require.NoError(t, rewrite.Value.Set("false"))
+	t.Cleanup(func() { require.NoError(t, rewrite.Value.Set(was)) })
 }
 
 func nobodyResolves(t testing.TB, approval, decision string) {
