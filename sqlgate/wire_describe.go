@@ -89,10 +89,11 @@ func (w *Wire) describe(ctx context.Context, st *wireStatement) (pgexec.Descript
 		return quiet, err
 	}
 	statement := s.statement()
-	d, err := w.askServer(ctx, statement.SQL, statement.ParamOIDs)
-	if s.execute != nil {
-		d.Params = nil // its arguments stand in the text
+	if s.execute == nil {
+		return w.askServer(ctx, statement.SQL, st.types)
 	}
+	d, err := w.askServer(ctx, statement.SQL, statement.ParamOIDs)
+	d.Params = nil // its arguments stand in the text
 	return d, err
 }
 
