@@ -141,11 +141,14 @@ func batchesOf(b *testing.B, log Source) (batches [][]byte) {
 		require.NoError(b, errors.Join(t.seal(), t.write()))
 		batches = append(batches, append([]byte(nil), t.batch.Repr()...))
 		require.NoError(b, t.batch.Commit(pebble.NoSync))
-		t = t.next()
+		s.space.applied, s.space.counters, s.space.block, s.space.growth = t.applied, t.counters, t.block, t.growth
+		known := t.known
+		t = begin(s.db, s.space)
+		t.known = known
 	}
 	for e, err := range log.From(b.Context(), 1) {
 		require.NoError(b, err)
-		if require.NoError(b, t.fold(&e)); e.Seq%replayEvents == 0 {
+		if require.NoError(b, t.fold(&e)); e.Seq%1024 == 0 {
 			take()
 		}
 	}

@@ -17,5 +17,6 @@ func Replace(t *testing.T, typ event.Type, apply func(e *event.Envelope, set fun
 	}}
 }
 
-// ReplayInBatchesOf makes the batches of a replay smaller.
-func (s *Store) ReplayInBatchesOf(events int) { s.replayed = events }
+// Replay sets how a replay cuts its work: events of a batch, bytes of a load, and
+// of one that becomes tables.
+func (s *Store) Replay(events, load, tables int) { s.limits = limits{events, load, tables} }

@@ -55,13 +55,19 @@ func unusable(err error) bool {
 }
 
 func open(o Options) (*Store, error) {
-	s := &Store{o: o, replayed: replayEvents, stopped: make(chan struct{}), fatal: make(chan error, 1)}
+	s := &Store{o: o, limits: replayLimits, stopped: make(chan struct{}), fatal: make(chan error, 1)}
 	s.stop = sync.OnceFunc(func() { close(s.stopped) })
-	db, err := pebble.Open(o.Dir, s.pebbleOptions())
+	options := s.pebbleOptions()
+	db, err := pebble.Open(o.Dir, options)
 	if err != nil {
 		return nil, fmt.Errorf("open projections: %w", err)
 	}
 	s.db = db
+	options.EnsureDefaults()
+	s.tables = options.MakeWriterOptions(0, db.TableFormat())
+	if err := o.FS.RemoveAll(s.loading()); err != nil {
+		return nil, errors.Join(fmt.Errorf("open projections: %w", err), db.Close())
+	}
 	if s.space, err = currentSpace(db); err != nil {
 		return nil, errors.Join(fmt.Errorf("open projections: %w", err), db.Close())
 	}
@@ -115,6 +121,9 @@ func (s *Store) pebbleOptions() *pebble.Options {
 			DataCorruption: func(info pebble.DataCorruptionInfo) { s.spoiled(info.Details) },
 		},
 	}
+	// A load must not wait in memory, as one that overlaps a memtable would: a
+	// later one that does not could then outlive it, and the prefix have a hole.
+	o.Experimental.DisableIngestAsFlushable = func() bool { return true }
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(bloomBits)
 	}
@@ -129,7 +138,8 @@ func currentSpace(db *pebble.DB) (*space, error) {
 		return nil, err
 	}
 	if id == nil {
-		return newSpace(1), db.Set(spaceKey, []byte{1}, pebble.NoSync)
+		// Flushed, because a replay may put tables into the space right away.
+		return newSpace(1), errors.Join(db.Set(spaceKey, []byte{1}, pebble.NoSync), db.Flush())
 	}
 	if len(id) != 1 || id[0] == 0 {
 		return nil, fmt.Errorf("key space %x: %w", id, errRecord)

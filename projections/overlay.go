@@ -44,12 +44,11 @@ func (t *tx) unheard(key []byte) bool {
 	return t.known != nil && !t.known.mayHave(key)
 }
 
-// written gives what this batch, or the one before it that may still be on its
-// way to the store, made of a key.
+// written gives what this batch, or a load that is not in the store yet, made of
+// a key.
 func (t *tx) written(key []byte) (c change, ok bool) {
-	c, ok = t.changes[string(key)]
-	if !ok && t.before != nil {
-		c, ok = t.before.changes[string(key)]
+	if c, ok = t.changes[string(key)]; !ok && t.load != nil {
+		c.value, ok = t.load.find(key)
 	}
 	return c, ok
 }
@@ -57,16 +56,16 @@ func (t *tx) written(key []byte) (c change, ok bool) {
 // write puts the changes into the batch, in any order: Pebble sorts, and keys
 // do not repeat. A key that came and went within the batch is none.
 func (o overlay) write(t *tx) {
-	var room []byte
+	room := make([]byte, 0, 1024)
 	for key, c := range o {
 		switch {
 		case c.kept != nil:
 			room = marshal(room[:0], c.kept)
-			t.set([]byte(key), room)
+			t.move([]byte(key), room)
 		case c.value != nil:
-			t.set([]byte(key), c.value)
+			t.move([]byte(key), c.value)
 		case !c.born:
-			t.unset([]byte(key))
+			t.move([]byte(key), nil)
 		}
 	}
 }

@@ -41,11 +41,11 @@ func (t *tx) keepAnswer(e *event.Envelope, k *event.KeptAnswer) {
 		ExpiresAt: time.Unix(0, k.ExpiresAt).UTC(), Answered: true, Status: k.Status, Body: k.Body}
 	var old IdempotencyRecord
 	if t.get(idempotencyKey(k.ScopeDigest), &old) {
-		t.dropExpiry(dueKey(keyExpiry, old.ExpiresAt, string(k.ScopeDigest[:])))
+		t.dropExpiry(keyExpiry, dueKey(keyExpiry, old.ExpiresAt, string(k.ScopeDigest[:])))
 	}
 	t.sweepKeys(e.Time)
 	t.put(idempotencyKey(k.ScopeDigest), &r)
-	t.setExpiry(dueKey(keyExpiry, r.ExpiresAt, string(k.ScopeDigest[:])))
+	t.setExpiry(keyExpiry, dueKey(keyExpiry, r.ExpiresAt, string(k.ScopeDigest[:])), nil)
 }
 
 func agentRegistered(t *tx, e *event.Envelope, p *event.AgentRegistered) {

@@ -1,11 +1,7 @@
 package projections
 
 import (
-	"errors"
-	"slices"
 	"time"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"writegate/eventlog/event"
 )
@@ -138,11 +134,11 @@ func (t *tx) bindKey(e *event.Envelope, x *Execution, p *event.Idempotency) {
 		ExpiresAt: time.Unix(0, p.ExpiresAt).UTC()}
 	var old IdempotencyRecord
 	if t.get(idempotencyKey(p.ScopeDigest), &old) {
-		t.dropExpiry(dueKey(keyExpiry, old.ExpiresAt, string(p.ScopeDigest[:])))
+		t.dropExpiry(keyExpiry, dueKey(keyExpiry, old.ExpiresAt, string(p.ScopeDigest[:])))
 	}
 	t.sweepKeys(e.Time)
 	t.put(idempotencyKey(p.ScopeDigest), &r)
-	t.setExpiry(dueKey(keyExpiry, r.ExpiresAt, string(p.ScopeDigest[:])))
+	t.setExpiry(keyExpiry, dueKey(keyExpiry, r.ExpiresAt, string(p.ScopeDigest[:])), nil)
 }
 
 // keyed hands the record of x's key to change, unless the key has meanwhile
@@ -174,14 +170,9 @@ func (t *tx) settleKey(x *Execution) {
 	t.keyed(x, func(r *IdempotencyRecord) { r.State, r.Outcome = x.State, x.Outcome })
 }
 
-const (
-	// keyGrace is how long an expired key is kept: a clock that jumps ahead for a
-	// day must not make the gate forget what it has answered.
-	keyGrace = 24 * time.Hour
-	// sweepMost bounds the work that one event causes. It is more than one, so
-	// that keys are removed faster than they come.
-	sweepMost = 4
-)
+// keyGrace is how long an expired key is kept: a clock that jumps ahead for a
+// day must not make the gate forget what it has answered.
+const keyGrace = 24 * time.Hour
 
 // sweepKeys removes a few keys that expired long before the event at now. The
 // log's own times decide, so a replay removes the same ones at the same event.
@@ -192,54 +183,7 @@ func (t *tx) sweepKeys(now time.Time) {
 		return
 	}
 	for _, key := range due {
-		t.dropExpiry([]byte(key))
+		t.dropExpiry(keyExpiry, []byte(key))
 		t.delete([]byte(keyIdempotency + key[len(keyExpiry)+8:]))
 	}
-}
-
-func (t *tx) setExpiry(key []byte) {
-	t.keep(key, nil)
-	t.expiries[string(key)] = true
-}
-
-func (t *tx) dropExpiry(key []byte) {
-	t.delete(key)
-	t.expiries[string(key)] = false
-}
-
-func (t *tx) expiryChanged(key string) bool {
-	_, changed := t.expiries[key]
-	if !changed && t.before != nil {
-		_, changed = t.before.expiries[key]
-	}
-	return changed
-}
-
-// expired lists the first expiry keys of a prefix below limit as they stand with
-// this batch's own changes, so that the borders of batches make no difference.
-func (t *tx) expired(prefix string, limit []byte) ([]string, error) {
-	var keys []string
-	for key, set := range t.expiries {
-		if set && key >= prefix && key < string(limit) {
-			keys = append(keys, key)
-		}
-	}
-	if t.before != nil {
-		for key, set := range t.before.expiries {
-			if _, changed := t.expiries[key]; set && !changed && key >= prefix && key < string(limit) {
-				keys = append(keys, key)
-			}
-		}
-	}
-	it, err := t.db.NewIter(&pebble.IterOptions{LowerBound: physical(t.space.id, []byte(prefix)), UpperBound: physical(t.space.id, limit)})
-	if err != nil {
-		return nil, err
-	}
-	for ok, n := it.First(), 0; ok && n < sweepMost; ok = it.Next() {
-		if key := string(it.Key()[1:]); !t.expiryChanged(key) {
-			keys, n = append(keys, key), n+1
-		}
-	}
-	slices.Sort(keys)
-	return keys[:min(len(keys), sweepMost)], errors.Join(it.Error(), it.Close())
 }

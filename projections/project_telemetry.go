@@ -54,8 +54,7 @@ func telemetryReceived(t *tx, e *event.Envelope, p *event.TelemetryReceived) {
 	}
 	if len(ids.digests) > 0 {
 		due := sentDueKey(e.Time.Add(SentLifetime), e.Seq)
-		t.put(due, &ids)
-		t.expiries[string(due)] = true
+		t.setExpiry(keySentDue, due, marshal(nil, &ids))
 		t.meterTelemetry(e, p)
 		t.useTelemetry(e, p)
 	}
@@ -80,7 +79,7 @@ func (t *tx) sweepSent(now time.Time) {
 				t.delete(sentKey(digest))
 			}
 		}
-		t.dropExpiry([]byte(key))
+		t.dropExpiry(keySentDue, []byte(key))
 	}
 }
 

@@ -30,11 +30,17 @@ type Follower interface {
 	Follow(ctx context.Context, seq uint64) iter.Seq2[eventlog.Batch, error]
 }
 
-// Bounds of a Pebble batch while events are replayed.
-const (
-	replayEvents = 1024
-	replayBytes  = 1 << 20
-)
+// Limits say how a replay cuts its work.
+type limits struct {
+	events int // of a batch: what they change is written once, as it stands at its end
+	load   int // bytes from which on a load goes to the store
+	tables int // bytes from which on it becomes tables
+}
+
+// batchBytes ends a batch of large records early.
+const batchBytes = 1 << 20
+
+var replayLimits = limits{events: 1024, load: 8 << 20, tables: 256 << 10}
 
 // Connect binds the store to its log and replays what it has not seen.
 //
@@ -88,12 +94,14 @@ type replay struct {
 	last   uint64
 	tx     *tx
 	n      int                    // events in tx
-	flying chan error             // result of the batch on its way to the store, or nil
+	loaded bool                   // the load holds something
+	loads  [2]*load               // one for tx, the other for the one on its way
+	flying chan error             // result of the load on its way to the store, or nil
 	taken  func(seq uint64) error // told each event that was folded; may be nil
 }
 
-// run reads, folds and writes side by side: the log is read ahead, and a batch
-// is on its way to the store while the next one is folded.
+// run reads, folds and writes side by side: the log is read ahead, and a load is
+// on its way to the store while the next one is folded.
 func (r *replay) run(ctx context.Context, what string, from func(context.Context) events) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ahead, used := readAhead(ctx, from(ctx))
@@ -133,8 +141,8 @@ func (r *replay) take(e *event.Envelope) error {
 	if err := r.tx.safeFold(e); err != nil {
 		return err
 	}
-	if r.n++; r.n >= r.store.replayed || r.tx.size+r.tx.batch.Len() >= replayBytes {
-		if err := r.commit(); err != nil {
+	if r.n++; r.n >= r.store.limits.events || r.tx.size >= batchBytes {
+		if err := r.step(); err != nil {
 			return err
 		}
 	}
@@ -148,7 +156,8 @@ func (r *replay) take(e *event.Envelope) error {
 // nor of one before it, knows its keys.
 func (r *replay) begin() {
 	r.prepare()
-	r.tx = begin(r.store.db, r.space)
+	r.loads = [2]*load{newLoad(), newLoad()}
+	r.tx = beginLoad(r.store.db, r.space, r.loads[0])
 	if r.known.Seq == 0 && len(r.space.lineage) == 0 {
 		r.tx.known = newRegister()
 	}
@@ -179,15 +188,31 @@ func (r *replay) prepare() {
 	r.space.applied, r.space.block, r.space.growth, r.ready = r.known, r.block, r.growth, true
 }
 
-// commit sends the batch on its way and begins the next one.
+// step ends the batch, and the load where it is large enough.
+func (r *replay) step() error {
+	if err := errors.Join(r.tx.seal(), r.tx.write()); err != nil {
+		return err
+	}
+	r.n, r.loaded = 0, true
+	if r.loads[0].size >= r.store.limits.load {
+		return r.commit()
+	}
+	r.tx = r.tx.next(r.loads[0])
+	return nil
+}
+
+// commit sends the load on its way and begins the next one.
 func (r *replay) commit() error {
-	if err := errors.Join(r.tx.seal(), r.land()); err != nil {
+	if err := r.land(); err != nil {
 		return err
 	}
 	t, landed, past := r.tx, make(chan error, 1), r.space.past
-	r.tx, r.n, r.flying = t.next(), 0, landed
+	r.loads[0], r.loads[1] = r.loads[1], r.loads[0]
+	r.loads[0].reset() // the one that has landed
+	r.loads[0].before, r.loads[1].before = r.loads[1], nil
+	r.tx, r.loaded, r.flying = t.next(r.loads[0]), false, landed
 	go func() {
-		err := r.store.write(t)
+		err := r.store.writeLoad(t)
 		if err == nil && !past {
 			r.store.o.Progress(t.applied.Seq)
 		}
@@ -196,7 +221,7 @@ func (r *replay) commit() error {
 	return nil
 }
 
-// land waits for the batch on its way.
+// land waits for the load on its way.
 func (r *replay) land() error {
 	if r.flying == nil {
 		return nil
@@ -209,6 +234,11 @@ func (r *replay) land() error {
 // settle writes all that was folded.
 func (r *replay) settle() error {
 	if r.n > 0 {
+		if err := r.step(); err != nil {
+			return err
+		}
+	}
+	if r.loaded {
 		if err := r.commit(); err != nil {
 			return err
 		}
@@ -325,6 +355,25 @@ func (s *Store) write(t *tx) error {
 	if err := t.write(); err != nil {
 		return err
 	}
+	return s.publish(t)
+}
+
+// writeLoad writes a load whose last batch is t. Nobody looks at a space while it
+// is replayed, so views need not see the tables in the step that tells of them.
+func (s *Store) writeLoad(t *tx) error {
+	t.batch = s.db.NewBatch()
+	if t.load.size < s.limits.tables {
+		if err := t.load.batch(t.batch); err != nil {
+			return err
+		}
+	} else if err := s.ingest(t.space.id, t.load); err != nil {
+		return err
+	}
+	return s.publish(t)
+}
+
+// publish commits a batch and lets views start from it.
+func (s *Store) publish(t *tx) error {
 	s.mu.Lock()
 	if err := t.batch.Commit(pebble.NoSync); err != nil {
 		s.mu.Unlock()

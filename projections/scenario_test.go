@@ -19,16 +19,6 @@ func TestARebuildEqualsTheLiveProjectionsWhateverTheBatchesWere(t *testing.T) {
 	}
 }
 
-// A batch is folded while the one before it may not be in the store yet.
-func TestARebuildInSmallBatchesEqualsTheLiveProjections(t *testing.T) {
-	w := newWorld(t)
-	w.scenario(5, 150)
-	for _, events := range []int{1, 2, 7, 64} {
-		w.store.ReplayInBatchesOf(events)
-		w.compare()
-	}
-}
-
 func TestAnApprovalGoesFromPendingToApprovedToUsed(t *testing.T) {
 	w := newWorld(t)
 	created := w.created("apr_1", time.Hour)
@@ -221,8 +211,8 @@ func TestKeysThatExpiredLongAgoAreSweptInOneBatchAsInMany(t *testing.T) {
 	require.False(t, kept, "a key two days past its time is gone")
 	w.compare()
 	for _, events := range []int{1, 3, 20} {
-		w.store.ReplayInBatchesOf(events)
-		w.compare()
+		w.compareReplay(events, 0, 1<<20)
+		w.compareReplay(events, 2000, 0)
 	}
 }
 

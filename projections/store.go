@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -60,7 +61,8 @@ type Store struct {
 	seq     atomic.Uint64 // applied.Seq of the current space, for waiters
 	waiters waiters
 
-	replayed int // events in a batch of a replay
+	limits limits                // of a replay
+	tables sstable.WriterOptions // of its loads
 
 	applying sync.Mutex // held by whoever folds events into the current space or replaces it
 

@@ -66,11 +66,11 @@ func (t *tx) growTree() {
 }
 
 func (t *tx) writeTile(no uint32) {
-	op := t.place(tileKey(no), 32*len(t.growth.tail))
+	value := make([]byte, 0, 32*len(t.growth.tail))
 	for i := range t.growth.tail {
-		copy(op.Value[32*i:], t.growth.tail[i][:])
+		value = append(value, t.growth.tail[i][:]...)
 	}
-	t.finish(op)
+	t.set(tileKey(no), value)
 	t.growth.tail = nil
 }
 

@@ -35,13 +35,13 @@ func newSpace(id byte) *space { return &space{id: id, growth: growth{tree: new(c
 // the first error it goes on without effect, and commit gives the error.
 type tx struct {
 	db       *pebble.DB
-	batch    *pebble.Batch
+	batch    *pebble.Batch // where load is nil
+	load     *load         // of a replay
 	space    *space
 	changes  overlay
-	size     int             // bytes that changes will take, or more
-	expiries map[string]bool // keys of keyExpiry and keySentDue: set here, or deleted here
-	known    *register       // nil = not known
-	before   *tx             // the one that may not be in the store yet, or nil
+	size     int                  // bytes that changes will take, or more
+	expiries map[string]*expiries // by prefix
+	known    *register            // nil = not known
 
 	applied  Applied
 	counters Counters
@@ -53,15 +53,28 @@ type tx struct {
 }
 
 func begin(db *pebble.DB, sp *space) *tx {
-	return &tx{db: db, batch: db.NewBatch(), space: sp, changes: make(overlay), expiries: make(map[string]bool),
+	t := beginLoad(db, sp, nil)
+	t.batch = db.NewBatch()
+	return t
+}
+
+func beginLoad(db *pebble.DB, sp *space, l *load) *tx {
+	return &tx{db: db, load: l, space: sp, changes: make(overlay), expiries: make(map[string]*expiries),
 		applied: sp.applied, counters: sp.counters, block: sp.block, growth: sp.growth}
 }
 
-// next begins the batch after t, which may be on its way to the store.
-func (t *tx) next() *tx {
-	t.before = nil
-	return &tx{db: t.db, batch: t.db.NewBatch(), space: t.space, changes: make(overlay, len(t.changes)), expiries: make(map[string]bool),
-		known: t.known, before: t, applied: t.applied, counters: t.counters, block: t.block, growth: t.growth}
+// next goes on in the same load, or in the one after it.
+func (t *tx) next(l *load) *tx {
+	clear(t.changes)
+	n := &tx{db: t.db, load: l, space: t.space, changes: t.changes, expiries: t.expiries,
+		known: t.known, applied: t.applied, counters: t.counters, block: t.block, growth: t.growth}
+	if l != t.load {
+		n.expiries = make(map[string]*expiries)
+		for prefix, x := range t.expiries {
+			n.expiries[prefix] = x.next()
+		}
+	}
+	return n
 }
 
 func (t *tx) fail(err error) {
@@ -127,17 +140,27 @@ func (t *tx) put(key []byte, r record) {
 
 // set writes a key that stays as it is for the rest of the batch.
 func (t *tx) set(key, value []byte) {
-	op := t.place(key, len(value))
+	if t.load != nil {
+		t.load.add(t.space.id, key, value)
+		return
+	}
+	op := t.batch.SetDeferred(1+len(key), len(value))
+	op.Key[0] = t.space.id
+	copy(op.Key[1:], key)
 	copy(op.Value, value)
 	t.finish(op)
 }
 
-// place makes room for a value of size bytes; finish follows when they are there.
-func (t *tx) place(key []byte, size int) *pebble.DeferredBatchOp {
-	op := t.batch.SetDeferred(1+len(key), size)
-	op.Key[0] = t.space.id
-	copy(op.Key[1:], key)
-	return op
+// move writes a change; nil deletes the key.
+func (t *tx) move(key, value []byte) {
+	switch {
+	case t.load != nil:
+		t.load.move(t.space.id, key, value)
+	case value != nil:
+		t.set(key, value)
+	default:
+		t.unset(key)
+	}
 }
 
 func (t *tx) unset(key []byte) {

@@ -29,7 +29,13 @@ func RebuildAndCompare(t testing.TB, log projections.Source, store *projections.
 	require.NoError(t, err)
 	require.NoError(t, fresh.Connect(context.WithoutCancel(t.Context()), log))
 	defer func() { require.NoError(t, fresh.Close()) }()
+	Compare(t, log, fresh, store)
+}
 
+// Compare fails the test unless a store that was rebuilt equals another one of the
+// same log.
+func Compare(t testing.TB, log projections.Source, fresh, store *projections.Store) {
+	t.Helper()
 	require.NoError(t, store.WaitApplied(context.WithoutCancel(t.Context()), fresh.Applied().Seq))
 	require.Equal(t, fresh.Applied(), store.Applied(), "the store is not where the log ends")
 	require.Equal(t, DigestOf(t, fresh), DigestOf(t, store), "the live projections differ from rebuilt ones")

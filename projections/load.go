@@ -1,0 +1,262 @@
+package projections
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
+	"github.com/cockroachdb/pebble/v2/sstable"
+)
+
+// A load is what many batches of a replay bring, on its way to the store. A small
+// one becomes a Pebble batch like those of a live store. A large one becomes
+// sorted tables that Pebble takes as they are, all of them or none: most keys
+// grow with time, so most tables lie behind those of the load before, go straight
+// to the lowest level and are never compacted. That costs half of the same keys'
+// way through memtables.
+type load struct {
+	arena  [][]byte // memory of keys and values; pieces do not move
+	used   int      // pieces of the arena that are full
+	ranges map[string]*keyRange
+	size   int // bytes of keys and values
+	count  uint32
+
+	// What projectors may ask for again, as they left it.
+	moved  map[uint64]int32 // by hash of the key, its place in latest
+	latest []latest
+	before *load // on its way to the store, or nil
+}
+
+// A latest is how a load leaves a key.
+type latest struct {
+	key, value []byte // nil = deleted
+	next       int32  // the next one with the same hash, or -1
+}
+
+// A keyRange is the keys with one beginning.
+type keyRange struct {
+	prefix string
+	items  []item
+	size   int
+}
+
+// An item is a key of a load, with its space.
+type item struct {
+	key, value []byte
+	at         uint32 // the later one of a key counts
+	deleted    bool
+}
+
+const (
+	arenaPiece = 256 << 10
+	// tableLeast is how large a range has to be for a table of its own. Smaller
+	// neighbours share one.
+	tableLeast = 64 << 10
+)
+
+func newLoad() *load {
+	return &load{ranges: make(map[string]*keyRange), moved: make(map[uint64]int32)}
+}
+
+// reset forgets what was loaded and keeps the memory.
+func (l *load) reset() {
+	for _, r := range l.ranges {
+		clear(r.items)
+		r.items, r.size = r.items[:0], 0
+	}
+	for i := range l.arena {
+		l.arena[i] = l.arena[i][:0]
+	}
+	clear(l.moved)
+	clear(l.latest)
+	l.used, l.size, l.count, l.latest, l.before = 0, 0, 0, l.latest[:0], nil
+}
+
+// room gives n bytes.
+func (l *load) room(n int) []byte {
+	for ; l.used < len(l.arena); l.used++ {
+		if piece := l.arena[l.used]; cap(piece)-len(piece) >= n {
+			l.arena[l.used] = piece[:len(piece)+n]
+			return l.arena[l.used][len(piece):]
+		}
+	}
+	l.arena = append(l.arena, make([]byte, n, max(n, arenaPiece)))
+	return l.arena[l.used]
+}
+
+// add writes a key that nobody asks for before it is in the store.
+func (l *load) add(space byte, key, value []byte) { l.put(space, key, value, false) }
+
+// move writes a key that may be asked for; nil deletes it.
+func (l *load) move(space byte, key, value []byte) {
+	it := l.put(space, key, value, value == nil)
+	sum := maphash.Bytes(loadSeed, key)
+	first, ok := l.moved[sum]
+	if !ok {
+		first = -1
+	}
+	for at := first; at >= 0; at = l.latest[at].next {
+		if known := &l.latest[at]; bytes.Equal(known.key, key) {
+			known.value = it.left()
+			return
+		}
+	}
+	l.moved[sum] = int32(len(l.latest))
+	l.latest = append(l.latest, latest{key: it.key[1:], value: it.left(), next: first})
+}
+
+var loadSeed = maphash.MakeSeed()
+
+// find gives what this load or the one before made of a key; nil = deleted.
+func (l *load) find(key []byte) (value []byte, ok bool) {
+	sum := maphash.Bytes(loadSeed, key)
+	for ; l != nil; l = l.before {
+		at, ok := l.moved[sum]
+		if !ok {
+			continue
+		}
+		for ; at >= 0; at = l.latest[at].next {
+			if known := &l.latest[at]; bytes.Equal(known.key, key) {
+				return known.value, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// left is the value with which an item leaves its key; nil = deleted.
+func (it *item) left() []byte {
+	if it.deleted {
+		return nil
+	}
+	return it.value
+}
+
+func (l *load) put(space byte, key, value []byte, deleted bool) *item {
+	b := l.room(1 + len(key) + len(value))
+	b[0] = space
+	copy(b[1:], key)
+	copy(b[1+len(key):], value)
+	prefix := b[:1+rangeLen(key)]
+	r := l.ranges[string(prefix)]
+	if r == nil {
+		r = &keyRange{prefix: string(prefix)}
+		l.ranges[r.prefix] = r
+	}
+	r.items = append(r.items, item{key: b[: 1+len(key) : 1+len(key)], value: b[1+len(key):], at: l.count, deleted: deleted})
+	l.count++
+	r.size += len(b)
+	l.size += len(b)
+	return &r.items[len(r.items)-1]
+}
+
+// rangeLen is how much of a key names its range: one of the index is a field's,
+// and one of the executions' list a state's, since in those keys grow with time.
+func rangeLen(key []byte) int {
+	switch {
+	case bytes.HasPrefix(key, []byte(keyPosting)):
+		return len(keyPosting) + 1
+	case bytes.HasPrefix(key, []byte(keyExecutionList)):
+		return max(bytes.LastIndexByte(key[:len(key)-8], '/')+1, len(keyExecutionList))
+	}
+	return min(bytes.IndexByte(key, '/')+1, len(key))
+}
+
+// sorted gives the ranges in the order of their keys, and in each the last item
+// of each key.
+func (l *load) sorted() []*keyRange {
+	ranges := slices.DeleteFunc(slices.Collect(maps.Values(l.ranges)), func(r *keyRange) bool { return len(r.items) == 0 })
+	slices.SortFunc(ranges, func(a, b *keyRange) int { return cmp.Compare(a.prefix, b.prefix) })
+	for _, r := range ranges {
+		slices.SortFunc(r.items, func(a, b item) int {
+			if c := bytes.Compare(a.key, b.key); c != 0 {
+				return c
+			}
+			return cmp.Compare(b.at, a.at)
+		})
+		r.items = slices.CompactFunc(r.items, func(a, b item) bool { return bytes.Equal(a.key, b.key) })
+	}
+	return ranges
+}
+
+// batch is the load as a batch of Pebble.
+func (l *load) batch(b *pebble.Batch) error {
+	for _, r := range l.sorted() {
+		for i := range r.items {
+			it := &r.items[i]
+			var err error
+			if it.deleted {
+				err = b.Delete(it.key, nil)
+			} else {
+				err = b.Set(it.key, it.value, nil)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// loading is the folder in the store's where tables are made. What a crash left
+// there is of no use.
+func (s *Store) loading() string { return s.o.FS.PathJoin(s.o.Dir, "loading") }
+
+// ingest gives Pebble a load of a space as tables. When it returns they are on the disk,
+// all of them, and with them how far they lead.
+func (s *Store) ingest(space byte, l *load) error {
+	if err := s.o.FS.MkdirAll(s.loading(), 0o755); err != nil {
+		return err
+	}
+	var names []string
+	for tables := tablesOf(l.sorted()); len(tables) > 0; tables = tables[1:] {
+		name := s.o.FS.PathJoin(s.loading(), fmt.Sprintf("%d-%d.sst", space, len(names)))
+		if err := s.writeTable(name, tables[0]); err != nil {
+			return err
+		}
+		names = append(names, name)
+	}
+	return s.db.Ingest(context.Background(), names)
+}
+
+// tablesOf puts neighbours among the ranges into one table where they are small.
+func tablesOf(ranges []*keyRange) (tables [][]*keyRange) {
+	small := false
+	for _, r := range ranges {
+		if r.size < tableLeast && small {
+			last := &tables[len(tables)-1]
+			*last = append(*last, r)
+			continue
+		}
+		tables, small = append(tables, []*keyRange{r}), r.size < tableLeast
+	}
+	return tables
+}
+
+func (s *Store) writeTable(name string, ranges []*keyRange) error {
+	f, err := s.o.FS.Create(name, "projections")
+	if err != nil {
+		return err
+	}
+	w := sstable.NewWriter(objstorageprovider.NewFileWritable(f), s.tables)
+	for _, r := range ranges {
+		for i := range r.items {
+			if it := &r.items[i]; it.deleted {
+				err = w.Delete(it.key)
+			} else {
+				err = w.Set(it.key, it.value)
+			}
+			if err != nil {
+				return errors.Join(err, w.Close())
+			}
+		}
+	}
+	return w.Close() // also syncs
+}
