@@ -12,6 +12,8 @@ type failure struct {
 	response pgproto3.ErrorResponse
 	fatal    bool
 	cause    error // for the operational log alone
+
+	got, most int // bytes of a message over its limit, and the limit; else 0
 }
 
 func (f *failure) Error() string {

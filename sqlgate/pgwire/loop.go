@@ -163,13 +163,14 @@ func (c *conn) own(ctx context.Context, err error) error {
 
 // report writes down what a client did over its limits.
 func (c *conn) report(f *failure) {
-	cause, ok := fault.As(f)
-	if !ok || cause.Code != fault.OversizedSQL {
-		return
+	got, most := f.got, f.most
+	if cause, ok := fault.As(f); ok && cause.Code == fault.OversizedSQL {
+		got, _ = cause.Details["got"].(int)
+		most, _ = cause.Details["max"].(int)
 	}
-	got, _ := cause.Details["got"].(int)
-	most, _ := cause.Details["max"].(int)
-	c.server.o.OnIncident(Incident{Oversized: true, Client: c.client, Limit: most, Got: got})
+	if got > 0 {
+		c.server.o.OnIncident(Incident{Oversized: true, Client: c.client, Limit: most, Got: got})
+	}
 }
 
 // query is the simple protocol: one statement, its transaction, ReadyForQuery.

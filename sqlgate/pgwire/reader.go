@@ -154,7 +154,9 @@ func (r *messageReader) body(h header) ([]byte, error) {
 		if _, err := r.in.Discard(h.length); err != nil {
 			return nil, lost(err)
 		}
-		return nil, errorf("54000", "the message has %d bytes and at most %d are taken", h.length, most).hint("Send less at once.")
+		f := errorf("54000", "the message has %d bytes and at most %d are taken", h.length, most).hint("Send less at once.")
+		f.got, f.most = h.length, most
+		return nil, f
 	}
 	var body []byte
 	for len(body) < h.length {

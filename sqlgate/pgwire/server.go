@@ -402,7 +402,7 @@ const (
 func (c *conn) close() {
 	defer c.raw.Close()
 	half, ok := c.net.(interface{ CloseWrite() error })
-	if !ok || c.out.err != nil || half.CloseWrite() != nil {
+	if !ok || !c.out.wrote || c.out.err != nil || half.CloseWrite() != nil {
 		return
 	}
 	if c.net != c.raw {

@@ -23,6 +23,7 @@ type messageWriter struct {
 	conn    net.Conn
 	timeout time.Duration
 	buffer  []byte
+	wrote   bool
 	err     error // of the first write that failed; nothing is sent after it
 }
 
@@ -52,6 +53,7 @@ func (w *messageWriter) flush() error {
 
 // write sends the first n bytes and keeps the rest.
 func (w *messageWriter) write(n int) error {
+	w.wrote = true
 	for rest := w.buffer[:n]; len(rest) > 0; {
 		part := rest[:min(len(rest), maxWrite)]
 		err := w.conn.SetWriteDeadline(time.Now().Add(w.timeout))

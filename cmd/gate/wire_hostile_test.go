@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
+)
+
+const readOrders = "SELECT count(*) FROM orders"
+
+// holdOrders locks the table orders, so that whatever wants it waits until
+// release is called.
+func (g *testGate) holdOrders(t testing.TB) (release func()) {
+	t.Helper()
+	return g.openBeside(t, "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
+}
+
+// openBeside keeps a transaction open at the database, beside the gate.
+func (g *testGate) openBeside(t testing.TB, sql string) (release func()) {
+	t.Helper()
+	c, err := pgconn.Connect(context.Background(), g.database)
+	require.NoError(t, err)
+	_, err = c.Exec(context.Background(), "BEGIN; "+sql).ReadAll()
+	require.NoError(t, err)
+	release = sync.OnceFunc(func() { _ = c.Close(context.Background()) }) // which ends the lock
+	t.Cleanup(release)
+	return release
+}
+
+// waiting counts statements that wait for a lock.
+func (g *testGate) waiting(t testing.TB) string {
+	return g.value(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+}
+
+// patientDatabase gives locks more time than tests need.
+var patientDatabase = []string{"GATE_DB_QUERY_TIMEOUT_MS=60000", "GATE_DB_LOCK_TIMEOUT_MS=60000"}
+
+func TestAClientThatHangsUpCancelsItsReadAndNotItsWrite(t *testing.T) {
+	g := startWire(t, patientDatabase...)
+	release := g.holdOrders(t)
+	reader, writer := g.rawWire(t), g.rawWire(t)
+	reader.send(simple(readOrders))
+	writer.send(simple(insertOrder))
+	require.Eventually(t, func() bool { return g.waiting(t) == "2" }, startPatience, pollEvery)
+	require.NoError(t, reader.Close())
+	require.NoError(t, writer.Close())
+	require.Eventually(t, func() bool { return g.waiting(t) == "1" }, startPatience, pollEvery, "the read is cancelled")
+	release()
+	require.Eventually(t, func() bool { return g.value(t, "SELECT count(*) FROM orders WHERE id = 2001") == "1" }, startPatience, pollEvery)
+	require.Eventually(t, func() bool {
+		return g.get(t, "/runtime/stats").json(t)["wire"].(map[string]any)["connections"] == 0.0
+	}, startPatience, pollEvery)
+	g.end(t)
+	kinds := map[event.Type]int{}
+	for _, e := range g.events(t) {
+		kinds[e.Type]++
+	}
+	require.Equal(t, 1, kinds["execution_success"])
+	require.Equal(t, 1, kinds["execution_failure"])
+}
+
+func TestAClientThatNeverReadsIsCutOffAndItsStatementEnded(t *testing.T) {
+	g := startWire(t, append([]string{"GATE_PGWIRE_WRITE_TIMEOUT_MS=300", "GATE_MAX_RESULT_ROWS=10000000", "GATE_MAX_RESULT_BYTES=1073741824"}, patientDatabase...)...)
+	g.execute(t, "CREATE TABLE big AS SELECT n, repeat('x', 1000) AS filler FROM generate_series(1, 100000) AS n")
+	w := g.rawWire(t)
+	require.NoError(t, w.Conn.(*net.TCPConn).SetReadBuffer(4096))
+	w.send(simple("SELECT * FROM big"))
+	require.Eventually(t, func() bool {
+		return g.get(t, "/runtime/stats").json(t)["wire"].(map[string]any)["connections"] == 0.0
+	}, startPatience, pollEvery)
+	require.Eventually(t, func() bool {
+		return g.value(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid()") == "0"
+	}, startPatience, pollEvery)
+}
+
+func TestACleanEndLetsStatementsFinishAndTellsTheRest(t *testing.T) {
+	g := startWire(t, patientDatabase...)
+	release := g.openBeside(t, "INSERT INTO orders VALUES (2001, 1, 'theirs'), (2002, 1, 'theirs')") // whose keys are waited for
+	idle, writer, block, batch := g.rawWire(t), g.rawWire(t), g.rawWire(t), g.rawWire(t)
+	require.Equal(t, []string{"BEGIN", "ready T"}, block.ask(simple("BEGIN")))
+	require.Equal(t, []string{"INSERT 0 1", "ready T"}, block.ask(simple("INSERT INTO orders VALUES (3000, 1, 'new')")))
+	writer.send(simple(insertOrder))
+	batch.send(append(statementMessages("INSERT INTO orders VALUES (2002, 1, 'new')"), syncMessage)...)
+	require.Eventually(t, func() bool { return g.waiting(t) == "2" }, startPatience, pollEvery)
+	g.stop()
+	require.Equal(t, []string{"FATAL 57P01"}, inWords(idle.ready()))
+	require.Equal(t, []string{"FATAL 57P01"}, inWords(block.ready()))
+	_, err := net.Dial("tcp", g.wire)
+	require.Error(t, err, "no new connections")
+	release()
+	require.Equal(t, []string{"INSERT 0 1", "ready I"}, inWords(writer.ready()))
+	require.Equal(t, []string{"FATAL 57P01"}, inWords(writer.ready()))
+	require.Equal(t, []string{"parsed", "bound", "INSERT 0 1", "ready I"}, inWords(batch.ready()))
+	g.end(t)
+	require.Equal(t, "2", g.value(t, "SELECT count(*) FROM orders WHERE id > 2000"))
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM orders WHERE id = 3000"))
+}
+
+func TestAnEndThatIsOverdueCancelsWhatRuns(t *testing.T) {
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	g := startGateWith(t, d, func(a *app) { a.drain = 100 * time.Millisecond }, append(wireSettings, patientDatabase...)...)
+	g.holdOrders(t)
+	w := g.rawWire(t)
+	w.send(simple(insertOrder))
+	require.Eventually(t, func() bool { return g.waiting(t) == "1" }, startPatience, pollEvery)
+	g.stop()
+	require.Equal(t, []string{"ERROR 57014", "ready I", "FATAL 57P01"}, inWords(append(w.ready(), w.ready()...)))
+	g.end(t)
+}
+
+func TestConnectionsOverTheirLimitsAreTurnedAwayAndCancelsAreNot(t *testing.T) {
+	g := startWire(t, append([]string{"GATE_PGWIRE_MAX_CONNECTIONS=3", "GATE_PGWIRE_MAX_CONNECTIONS_PER_IP=2"}, patientDatabase...)...)
+	release := g.holdOrders(t)
+	a, b := g.rawWire(t), g.rawWire(t)
+	third := g.dialWire(t)
+	m := &pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ana", "database": g.databaseName(t)}}
+	require.Equal(t, []string{"FATAL 53300"}, third.ask(m))
+	a.send(simple(readOrders))
+	require.Eventually(t, func() bool { return g.waiting(t) == "1" }, startPatience, pollEvery)
+	g.cancelWire(t, a.key)
+	require.Equal(t, []string{"ERROR 57014", "ready I"}, inWords(a.ready()))
+	release()
+	b.send(&pgproto3.Terminate{})
+	require.Empty(t, b.ready())
+	require.Eventually(t, func() bool {
+		w := g.dialWire(t)
+		defer w.Close()
+		return inWords(w.asked(m))[0] != "FATAL 53300"
+	}, startPatience, pollEvery, "the seat is free again")
+}
+
+// asked sends messages and reads what comes.
+func (w *rawWire) asked(messages ...pgproto3.FrontendMessage) []pgproto3.BackendMessage {
+	w.t.Helper()
+	w.send(messages...)
+	return w.ready()
+}
+
+// cancelWire sends a CancelRequest and waits until the gate has closed it.
+func (g *testGate) cancelWire(t testing.TB, key []byte) {
+	t.Helper()
+	w := g.dialWire(t)
+	packet := binary.BigEndian.AppendUint32(nil, uint32(len(key)+8))
+	w.write(append(binary.BigEndian.AppendUint32(packet, 80877102), key...))
+	said, err := io.ReadAll(w)
+	require.NoError(t, err)
+	require.Empty(t, said, "whoever cancels learns nothing")
+}
+
+func TestCancelsThatAreForwardedAndThoseThatAreNot(t *testing.T) {
+	g := startWire(t, patientDatabase...)
+	release := g.holdOrders(t)
+	w, other := g.rawWire(t), g.rawWire(t)
+	g.cancelWire(t, w.key) // nothing runs
+	w.send(simple(insertOrder))
+	other.send(simple(readOrders))
+	require.Eventually(t, func() bool { return g.waiting(t) == "2" }, startPatience, pollEvery)
+	wrong := append([]byte(nil), w.key...)
+	wrong[len(wrong)-1] ^= 1
+	g.cancelWire(t, wrong)
+	g.cancelWire(t, append(append([]byte(nil), w.key[:4]...), other.key[4:]...))
+	g.cancelWire(t, append(w.key[:len(w.key):len(w.key)], 0))
+	require.Equal(t, "2", g.waiting(t))
+	time.Sleep(300 * time.Millisecond) // the one before was less than 250 ms ago, perhaps
+	g.cancelWire(t, w.key)
+	require.Equal(t, []string{"ERROR 57014", "ready I"}, inWords(w.ready()))
+	require.Equal(t, "1", g.waiting(t), "the other client's statement goes on")
+	g.cancelWire(t, w.key) // at once again
+	release()
+	require.Equal(t, []string{"columns", "row 100", "SELECT 1", "ready I"}, inWords(other.ready()))
+	require.Equal(t, []string{"INSERT 0 1", "ready I"}, w.ask(simple(insertOrder)), "a cancel is for what runs as it comes, not for what comes after")
+	stats := g.get(t, "/runtime/stats").json(t)["wire"].(map[string]any)
+	require.Equal(t, 6.0, stats["cancels"])
+	w.send(&pgproto3.Terminate{})
+	require.Empty(t, w.ready())
+	g.cancelWire(t, w.key) // its connection is gone
+	g.end(t)
+	require.Equal(t, []string{
+		"received", "nothing_running", "received", "unknown_key", "received", "unknown_key", "received", "unknown_key",
+		"received", "forwarded", "received", "duplicate", "received", "unknown_key",
+	}, g.cancelEvidence(t))
+}
+
+// cancelEvidence is what the log says of CancelRequests.
+func (d gateDir) cancelEvidence(t testing.TB) (said []string) {
+	t.Helper()
+	for _, e := range d.events(t) {
+		switch e.Type {
+		case event.TypeCancelReceived:
+			said = append(said, "received")
+		case event.TypeCancelForwarded:
+			require.NotEmpty(t, e.Context.ExecutionID)
+			said = append(said, "forwarded")
+		case event.TypeCancelRejected:
+			var p event.CancelRejected
+			require.NoError(t, p.Parse(e.Payload))
+			for range p.Count {
+				said = append(said, p.Cause)
+			}
+		}
+	}
+	return said
+}
+
+func TestAFloodOfCancelsIsCountedAndNotWrittenOneByOne(t *testing.T) {
+	g := startWire(t, patientDatabase...)
+	w := g.rawWire(t)
+	const flood = 200
+	for i := range flood {
+		g.cancelWire(t, binary.BigEndian.AppendUint64(nil, uint64(i)))
+	}
+	require.Equal(t, []string{"columns", "row 1", "SELECT 1", "ready I"}, w.ask(simple("SELECT 1")))
+	g.end(t)
+	said := g.cancelEvidence(t)
+	rejected := 0
+	for _, s := range said {
+		if s != "received" {
+			rejected++
+		}
+	}
+	require.Equal(t, flood, rejected, "each is counted")
+	events := 0
+	for _, e := range g.events(t) {
+		if strings.HasPrefix(string(e.Type), "GATE_CANCEL") {
+			events++
+		}
+	}
+	require.Less(t, events, flood)
+}
+
+func TestTenThousandConnectionsOpenedAndDropped(t *testing.T) {
+	g := startWire(t)
+	steady := g.rawWire(t)
+	before := runtime.NumGoroutine()
+	greeting, err := (&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ana", "database": g.databaseName(t)}}).Encode(nil)
+	require.NoError(t, err)
+	var group sync.WaitGroup
+	for part := range 4 {
+		group.Go(func() {
+			for i := range 2500 {
+				c, err := net.Dial("tcp", g.wire)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				switch (part + i) % 4 {
+				case 1:
+					_, _ = c.Write(greeting)
+				case 2:
+					_, _ = c.Write(greeting[:20])
+				case 3:
+					_, _ = fmt.Fprintf(c, "\x00\x00\x00\x08\x04\xd2\x16\x2f")
+				}
+				_ = c.(*net.TCPConn).SetLinger(0)
+				_ = c.Close()
+			}
+		})
+	}
+	group.Wait()
+	require.Equal(t, []string{"columns", "row 1", "SELECT 1", "ready I"}, steady.ask(simple("SELECT 1")), "others are served")
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+8 }, startPatience, pollEvery)
+	require.Equal(t, 1.0, g.get(t, "/runtime/stats").json(t)["wire"].(map[string]any)["connections"])
+	require.Equal(t, http.StatusOK, g.get(t, "/health").status)
+}
