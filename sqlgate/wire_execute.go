@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"writegate/commands"
 	"writegate/commands/fault"
@@ -30,6 +31,7 @@ func (w *Wire) run(ctx context.Context, st *wireStatement, c *wireCall) (WireDon
 	}
 	g.meters.requests.Add(1)
 	s := w.submission(st, c)
+	st.reading = 0
 	if s.policy == nil || g.chain.Failed() {
 		return WireDone{}, g.chain.fault()
 	}
@@ -89,6 +91,7 @@ func (w *Wire) journey(ctx context.Context, s *submission) (*Answer, error) {
 // before that, unless a rule blocks it.
 func (w *Wire) decide(ctx context.Context, s *submission) error {
 	g := w.gate
+	defer s.watch.time(phaseDecide, time.Now())
 	if err := g.decide(ctx, s); err != nil {
 		return g.refuse(ctx, s, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+	"time"
 
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
@@ -21,7 +22,8 @@ type wireStatement struct {
 	approval       string // that the comment names; "" = none
 	types          []uint32
 	classification classify.Classification
-	empty          bool // there is no statement in it
+	empty          bool          // there is no statement in it
+	reading        time.Duration // what guard, parser and classifier took, until a first execution has counted it
 
 	described  bool
 	parameters []uint32
@@ -79,8 +81,10 @@ func (w *Wire) read(ctx context.Context, sql string, types []uint32) (*wireState
 	if len(st.sql) > g.MaxSQLBytes {
 		return nil, g.refuse(ctx, s, OversizedSQL(len(st.sql), g.MaxSQLBytes))
 	}
+	begin := time.Now()
 	var err error
 	st.classification, err = g.Classifier.Classify(ctx, st.sql)
+	st.reading = time.Since(begin)
 	if fault.CodeOf(err) == fault.EmptySQL {
 		st.empty = true
 		return st, nil
@@ -100,8 +104,9 @@ func (w *Wire) submission(st *wireStatement, c *wireCall) *submission {
 			TLSSubject: w.login.TLSSubject, WireSession: w.login.ConnectionID, ReceivedAt: now,
 		},
 		classification: st.classification, mode: g.ModeNow(), markerTable: g.MarkerTable, policy: g.running.Load(),
-		watch: stopwatch{begin: now}, wire: c,
+		watch: stopwatch{begin: now.Add(-st.reading)}, wire: c,
 	}
+	s.watch.spent[phaseClassify] = st.reading
 	c.types = st.types
 	s.record = g.recordOf(s.Request)
 	s.record.SQLText = g.sqlText(s)

@@ -37,3 +37,16 @@ func TestABlockCommitsItsWritesTogether(t *testing.T) {
 	require.Equal(t, "2", w.value("SELECT count(*) FROM t"))
 	require.Equal(t, []string{"INSERT dispatched", "INSERT dispatched", "SELECT dispatched", "SELECT success", "INSERT success", "INSERT success"}, w.trail())
 }
+
+// A parser takes its time before the journey begins: it counts all the same.
+func TestWhatAStatementOfTheWireTookIsMeasuredInItsPhases(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("SELECT id, v FROM t WHERE id = ANY (ARRAY[1, 2, 3, 4, 5, 6, 7, 8]) ORDER BY id")
+	latency := w.Gate.Stats().Latency
+	for _, phase := range []string{"classify", "database", "total"} {
+		require.EqualValues(t, 1, latency[phase].Count, phase)
+		require.Positive(t, latency[phase].Seconds, phase)
+	}
+	require.Greater(t, latency["total"].Seconds, latency["classify"].Seconds)
+}

@@ -108,6 +108,7 @@ func faultFailure(f *fault.Fault) *failure {
 			return out
 		}
 	}
+	out.response.Hint, _ = f.Details["hint"].(string)
 	if object, err := json.Marshal(errorObject(f)); err == nil {
 		out.response.Detail = string(object)
 	}
