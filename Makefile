@@ -128,7 +128,7 @@ watch: ## run all that is judged a safe read on a PostgreSQL that lets it write,
 
 .PHONY: screenshots
 screenshots: ## pictures of every page of the dashboard, in light and dark and at two widths, in the folder OUT
-	SCREENSHOTS=$(abspath $(OUT)) $(PGRUN) $(GO) test -count=1 -timeout 20m -v -run 'TheControlPlaneInABrowser/(every|what)' ./cmd/gate
+	SCREENSHOTS=$(abspath $(OUT)) $(PGRUN) $(GO) test -count=1 -timeout 20m -v -run 'TheControlPlaneInABrowser/(every_page|what_to_do)' ./cmd/gate
 
 .PHONY: clean
 clean: ## remove bin/ and var/

@@ -327,6 +327,7 @@ func agentsShown(t *testing.T, b *browser.Browser) {
 	w.sees("0 allowed, 0 asked, 1 blocked")
 	w.sees("2, 1 error")
 	w.until("[...document.querySelectorAll('img.chart')].length === 3 && [...document.images].every(i => i.complete && i.naturalWidth > 0)")
+	require.Equal(t, "true", w.value("String([...document.querySelectorAll('img.chart, source')].every(e => new URL(e.src || e.srcset, location).searchParams.get('agent_id') === '"+id+"'))"), "charts of this agent alone")
 	require.Regexp(t, `^2 1 910 / 12 21\d / 21\d ms$`, w.value("[...document.querySelectorAll('[aria-label=\"Telemetry per hour\"] tbody td.number')].map(e => e.innerText).join(' ')"))
 	require.NotContains(t, p.served.String(), g.key)
 	require.NotContains(t, p.served.String(), token)

@@ -111,5 +111,15 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
+// shownSQL is a statement with its digest, where that says something: in mock
+// mode nothing is to look like evidence.
+func (s *Server) shownSQL(text string) sqlView {
+	v := viewSQL(text)
+	if s.mock() {
+		v.Digest = ""
+	}
+	return v
+}
+
 // mock reports whether what is shown is invented.
 func (s *Server) mock() bool { return s.options.Backend == nil }

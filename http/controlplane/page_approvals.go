@@ -103,8 +103,7 @@ type approvalView struct {
 	Advice    []string
 	Reach     string
 	Impact    string
-	Earlier   []auditEvent
-	Same      []approvalRow
+	Similar   []auditEvent
 	Execution *execution
 	Events    []auditEvent
 	Missing   []string
@@ -118,17 +117,17 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	if err != nil {
 		return err
 	}
-	v := approvalView{approvalRow: s.rows([]approval{a})[0], Text: viewSQL(a.SQL), Meanings: meanings(&a.Classification),
+	v := approvalView{approvalRow: s.rows([]approval{a})[0], Text: s.shownSQL(a.SQL), Meanings: meanings(&a.Classification),
 		Advice: advice(&a.Classification), Reach: reach(&a.Classification)}
 	if len(a.Impact) > 0 && string(a.Impact) != "null" {
 		v.Impact = indented(a.Impact)
 	}
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := fetch[list[auditEvent]](ctx, s, "/audit", "event_type", "decision_recorded", "fingerprint", a.Fingerprint, "limit", "11")
+		got, err := fetch[list[auditEvent]](ctx, s, "/audit", "event_type", "decision_recorded", "fingerprint", a.Fingerprint, "limit", "15")
 		for _, e := range got.Items {
-			if e.RequestID != a.RequestID && len(v.Earlier) < 10 {
-				v.Earlier = append(v.Earlier, e)
+			if e.RequestID != a.RequestID && e.ApprovalID != a.ApprovalID && len(v.Similar) < 10 {
+				v.Similar = append(v.Similar, e)
 			}
 		}
 		return err

@@ -34,6 +34,7 @@ type auditView struct {
 type filterField struct {
 	Name, Label, Value, Hint string
 	Choices                  []string
+	Long                     bool // what is typed there is
 }
 
 var filterLabels = map[string]string{"app": "application", "env": "environment", "from_seq": "from event", "to_seq": "to event", "since": "since (UTC)", "until": "until (UTC)"}
@@ -50,7 +51,7 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 	v := auditView{Types: typesByWord(), Chosen: query["event_type"], Asc: query.Get("order") == "asc"}
 	filter := chosenFilters(query)
 	for _, name := range auditFilters[1:] {
-		v.Filters = append(v.Filters, filterField{name, cmp.Or(filterLabels[name], strings.ReplaceAll(name, "_", " ")), query.Get(name), filterHints[name], filterChoices[name]})
+		v.Filters = append(v.Filters, filterField{name, cmp.Or(filterLabels[name], strings.ReplaceAll(name, "_", " ")), query.Get(name), filterHints[name], filterChoices[name], name == "since" || name == "until" || strings.HasSuffix(name, "_id")})
 	}
 	v.Active = len(filter) > 0
 	v.Saved = "/audit/download?" + filter.Encode()

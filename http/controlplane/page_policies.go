@@ -443,7 +443,7 @@ func (s *Server) dryRun(c *httpd.Call, p *page, form formValues) error {
 		v.Problem = wordsOf(err)
 		return nil
 	}
-	shown := viewSQL(asked["sql"])
+	shown := s.shownSQL(asked["sql"])
 	v.Result, v.SQL = &result, &shown
 	return nil
 }

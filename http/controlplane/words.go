@@ -233,9 +233,12 @@ func operationWords(name string) string {
 // A guardState is whether the gate protects right now, in two words.
 type guardState struct{ Word, Tone string }
 
-// guarding tells the modes that let things through from those that do not.
-func guarding(h *health) guardState {
+// guarding tells the modes that let things through from those that do not. What
+// is invented protects nothing.
+func guarding(h *health, mock bool) guardState {
 	switch {
+	case mock:
+		return guardState{"Mock", "calm"}
 	case h == nil:
 		return guardState{"No answer", "bad"}
 	case h.Status != "ok":
