@@ -2,6 +2,7 @@ package agentctl
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,36 +12,60 @@ import (
 
 var noon = time.Date(2026, 1, 31, 12, 0, 30, 0, time.UTC)
 
-// No 3600 seconds ever hold more than the limit, whatever the schedule, and a
-// limiter that is filled again from its minutes admits no more than the old one.
+// No 3600 seconds ever hold more than the limit, whatever the schedule and
+// however many ask at once, and a limiter that is filled again from its minutes
+// admits no more than the old one.
 func TestNoHourHoldsMoreThanTheLimit(t *testing.T) {
+	gaps := rapid.OneOf(rapid.IntRange(0, 600_000), rapid.IntRange(3_530_000, 3_610_000), rapid.SampledFrom([]int{1, 29_999, 59_999})) // ms: about an hour is where it matters
 	rapid.Check(t, func(t *rapid.T) {
 		l, now := newLimiter(), noon
-		var admitted []time.Time
-		byMinute := map[int64]int{}
-		for range rapid.IntRange(1, 60).Draw(t, "bursts") {
-			now = now.Add(time.Duration(rapid.IntRange(0, 600_000).Draw(t, "gap")) * time.Millisecond)
+		admitted, byMinute := map[string][]time.Time{}, map[string]map[int64]int{"key_1": {}, "tok_1": {}}
+		for range rapid.IntRange(1, 40).Draw(t, "bursts") {
+			now = now.Add(time.Duration(gaps.Draw(t, "gap")) * time.Millisecond)
 			if rapid.IntRange(0, 9).Draw(t, "restart") == 0 {
 				l = newLimiter()
-				for minute, n := range byMinute {
-					l.restore("c", time.Unix(minute*60, 0), now, n)
+				for id, minutes := range byMinute {
+					for minute, n := range minutes {
+						l.restore(id, time.Unix(minute*60, 0), now, n)
+					}
 				}
 			}
-			for range rapid.IntRange(1, 400).Draw(t, "burst") {
-				if _, ok := l.admit([]string{"c"}, now); ok {
-					admitted = append(admitted, now)
-					byMinute[minuteOf(now)]++
+			ids := rapid.SampledFrom([][]string{{"key_1"}, {"tok_1"}, {"key_1", "tok_1"}}).Draw(t, "credentials")
+			n := burst(l, ids, now, rapid.IntRange(1, 8).Draw(t, "clients"), rapid.IntRange(1, 150).Draw(t, "each"))
+			for _, id := range ids {
+				byMinute[id][minuteOf(now)] += n
+				for range n {
+					admitted[id] = append(admitted[id], now)
 				}
 			}
 		}
-		first := 0
-		for i, at := range admitted {
-			for at.Sub(admitted[first]) >= WindowSeconds*time.Second {
-				first++
+		for _, times := range admitted {
+			first := 0
+			for i, at := range times {
+				for at.Sub(times[first]) >= WindowSeconds*time.Second {
+					first++
+				}
+				require.LessOrEqual(t, i-first+1, RequestLimit)
 			}
-			require.LessOrEqual(t, i-first+1, RequestLimit)
 		}
 	})
+}
+
+// burst asks from many goroutines at once, and tells how often it was admitted.
+func burst(l *limiter, ids []string, now time.Time, clients, each int) int {
+	var wait sync.WaitGroup
+	var n atomic.Int64
+	for range clients {
+		wait.Go(func() {
+			for range each {
+				if _, ok := l.admit(ids, now); ok {
+					n.Add(1)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	return int(n.Load())
 }
 
 func TestOfManyAtOnceOneTakesTheLastPlace(t *testing.T) {
@@ -49,23 +74,7 @@ func TestOfManyAtOnceOneTakesTheLastPlace(t *testing.T) {
 		_, ok := l.admit([]string{"key_1", "tok_1"}, noon)
 		require.True(t, ok)
 	}
-	var wait sync.WaitGroup
-	admitted := make(chan bool, 50)
-	for range 50 {
-		wait.Go(func() {
-			_, ok := l.admit([]string{"key_1"}, noon)
-			admitted <- ok
-		})
-	}
-	wait.Wait()
-	close(admitted)
-	n := 0
-	for ok := range admitted {
-		if ok {
-			n++
-		}
-	}
-	require.Equal(t, 1, n)
+	require.Equal(t, 1, burst(l, []string{"key_1"}, noon, 50, 1))
 }
 
 func TestWithTwoCredentialsBothHaveToAdmitAndNeitherIsChargedOtherwise(t *testing.T) {
