@@ -97,6 +97,7 @@ func (w *Wire) openBlock(ctx context.Context, ddl bool) error {
 		return err
 	}
 	u.block, u.id = block, event.NewBlockID(g.Now())
+	g.Step("block.begun")
 	return nil
 }
 
@@ -182,6 +183,7 @@ func (w *Wire) undo(ctx context.Context) error {
 	if u.block.Rollback() {
 		basis = pgexec.BasisRollbackAcknowledged
 	}
+	w.gate.Step("block.rolled_back")
 	w.closeBlock()
 	return w.recordUndone(ctx, u.writes, reasonRolledBack, basis)
 }
@@ -203,10 +205,12 @@ func (w *Wire) recordResults(ctx context.Context, writes []wireWrite, end pgexec
 	for i := range writes {
 		command.Results[i] = g.resultOf(&writes[i], end, cause)
 	}
+	g.Step("block.before_append")
 	if _, err := g.Commands.RecordBlock(context.WithoutCancel(ctx), command); err != nil {
 		return fault.Of(err).WithBeside("execution_state", StateUnknown)
 	}
 	w.ahead = nil
+	g.Step("block.appended")
 	return nil
 }
 
@@ -238,7 +242,9 @@ func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 	}
 	w.current.set("", true)
 	defer w.current.set("", false)
+	g.Step("block.before_commit")
 	result, cause := u.block.Commit(ctx)
+	g.Step("block.committed")
 	w.closeBlock()
 	writes := u.writes
 	w.endOfUnit(result.State == pgexec.Failure)
@@ -271,6 +277,7 @@ func (w *Wire) readInBlock(ctx context.Context, s *submission) (*Answer, error) 
 		return nil, err
 	}
 	w.unit.used = true
+	g.Step("block.read_dispatched")
 	result, err := w.unit.block.Read(ctx, o, s.statement(), s.wire.out)
 	return g.finish(ctx, s, recorded, result, nil, err)
 }
@@ -295,7 +302,9 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 		return nil, err
 	}
 	u.used = true
+	g.Step("block.dispatched")
 	result, err := u.block.Write(ctx, s.statement(), s.wire.last && !u.explicit, s.wire.out)
+	g.Step("block.written")
 	if result.State != pgexec.Success {
 		return w.writeFailed(ctx, s, recorded, result, err)
 	}

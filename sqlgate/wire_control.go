@@ -314,6 +314,7 @@ func doRollbackTo(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wi
 	if err := u.block.RollbackTo(ctx, o.Name); err != nil {
 		return wireReply{}, err
 	}
+	w.gate.Step("block.rolled_back_to")
 	i := u.savepoint(o.Name)
 	sp := u.savepoints[i]
 	undone := slices.Clone(u.writes[sp.writes:])

@@ -82,6 +82,8 @@ type run struct {
 	xid               uint32 // as a row's xmin shows it
 	result            event.Type
 	cause             string // of an unknown
+	reason            string // of a failure
+	sql               [32]byte
 }
 
 // A story is what a log tells, read from its first event to its last.
@@ -91,7 +93,7 @@ type story struct {
 	requests  map[string]bool   // that reached a decision or were refused
 	decided   map[string]uint64 // request -> seq of its decision
 	runs      map[string]*run   // by execution id
-	byXID     map[uint32]*run
+	byXID     map[uint32][]*run
 	dispatch  map[string]bool   // requests that were dispatched
 	created   map[string]bool   // approvals
 	resolved  map[string]string // approval -> resolution
@@ -106,7 +108,7 @@ type story struct {
 func readStory(t testing.TB, events []event.Envelope) *story {
 	t.Helper()
 	s := &story{
-		t: t, events: events, requests: map[string]bool{}, decided: map[string]uint64{}, runs: map[string]*run{}, byXID: map[uint32]*run{},
+		t: t, events: events, requests: map[string]bool{}, decided: map[string]uint64{}, runs: map[string]*run{}, byXID: map[uint32][]*run{},
 		dispatch: map[string]bool{}, created: map[string]bool{}, resolved: map[string]string{}, expired: map[string]bool{}, used: map[string]bool{},
 		keys: map[[32]byte]bool{}, open: map[string]bool{}, abandoned: map[string]bool{},
 	}
@@ -179,11 +181,11 @@ func (s *story) tellDispatch(e *event.Envelope, p *event.ExecutionDispatched, at
 	if c.ApprovalID != "" {
 		require.Equal(s.t, event.TypeApprovalUsed, s.events[e.Seq-2].Type, at)
 	}
-	r := &run{request: c.RequestID, approval: c.ApprovalID, path: p.Path, xid: uint32(p.XID)}
+	r := &run{request: c.RequestID, approval: c.ApprovalID, path: p.Path, xid: uint32(p.XID), sql: p.SQLSHA256}
 	s.runs[c.ExecutionID] = r
 	if p.Path == event.PathTx {
 		require.NotZero(s.t, p.XID, at)
-		s.byXID[r.xid] = r
+		s.byXID[r.xid] = append(s.byXID[r.xid], r)
 	}
 }
 
@@ -195,7 +197,7 @@ func (s *story) tellResult(e *event.Envelope, cause, at string) {
 	require.NotNil(s.t, r, "%s: nothing was dispatched", at)
 	require.Empty(s.t, r.result, "%s: it has a result", at)
 	require.Equal(s.t, s.abandoned[id], cause == "gate_stopped", at)
-	r.result, r.cause = e.Type, cause
+	r.result, r.cause, r.reason = e.Type, cause, e.Context.ReasonCode
 	delete(s.open, id)
 	delete(s.abandoned, id)
 }
@@ -232,11 +234,14 @@ func (b *book) check(t testing.TB, d gateDir) *story {
 		require.True(t, present[value] || !f.must, "%s was acknowledged and is not in the database", value)
 	}
 	for id, r := range s.runs {
-		value := b.sent[r.request]
+		value := b.about(r)
 		wrote := r.path == event.PathTx && r.result == event.TypeExecutionSuccess
 		require.True(t, present[value] || !wrote, "the log has the success of %s, the database not its row %s", id, value)
-		require.NotEqual(t, event.TypeExecutionFailure, r.result, "nothing in this load fails")
+		failed := r.result == event.TypeExecutionFailure
+		require.True(t, !failed || undoneByClient(r.reason), "nothing in this load fails")
+		require.False(t, failed && present[value], "the log has the failure of %s, the database its row %s", id, value)
 	}
+	b.checkBlocks(t, present)
 	return s
 }
 
@@ -277,8 +282,7 @@ func (b *book) checkRow(t testing.TB, s *story, row [3]string, present map[strin
 	var xmin uint32
 	_, err := fmt.Sscan(row[2], &xmin)
 	require.NoError(t, err)
-	r := s.byXID[xmin]
-	require.NotNil(t, r, "%s was written by transaction %d, of which the log has no dispatch", value, xmin)
-	require.Equal(t, value, b.sent[r.request])
+	r := b.of(s.byXID[xmin], value)
+	require.NotNil(t, r, "%s was written by transaction %d, of which the log has no dispatch of it", value, xmin)
 	require.Equal(t, f.held, r.approval != "", "a held row runs under an approval")
 }

@@ -76,8 +76,10 @@ func playCrashRole() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	a := &app{
 		streams: streams{strings.NewReader(""), io.Discard, os.Stderr}, environ: os.Environ(), step: die,
-		ready: func(addr string) { serving.Store(true); fmt.Println(addr) },
 	}
+	wire := "" // comes first
+	a.wireReady = func(addr string) { wire = addr }
+	a.ready = func(addr string) { serving.Store(true); fmt.Println(addr, wire) }
 	code := a.run(ctx, []string{"serve"})
 	stop()
 	os.Exit(code)
@@ -94,6 +96,7 @@ func killSelf() {
 type victim struct {
 	cmd    *exec.Cmd
 	base   string // "" until it listens, and when it died before
+	wire   string // address of its wire listener, where it has one
 	output lockedBuffer
 	ended  chan struct{} // closed when the process is gone
 	err    error         // how it went; valid once ended is closed
@@ -137,6 +140,7 @@ func (d gateDir) spawn(t testing.TB, f fall, extra ...string) *victim {
 	}
 	select {
 	case addr := <-listens:
+		addr, v.wire, _ = strings.Cut(addr, " ")
 		v.base = "http://" + addr
 	case <-v.ended:
 	case <-time.After(startPatience):

@@ -60,6 +60,7 @@ const (
 	stammering               // a text that is no SQL
 	legislating              // another version of the policy, proposed and activated
 	reporting                // a batch of telemetry, sent until it is answered, and then once more
+	inBlocks                 // rows in a transaction on the wire
 )
 
 // allKinds are the wishes of an ordinary load.
@@ -107,8 +108,10 @@ type book struct {
 
 	mu         sync.Mutex
 	requests   int
-	sent       map[string]string // request id -> value of the row that it is about
-	fates      map[string]*fate  // by value
+	sent       map[string]string   // request id -> value of the row that it is about
+	texts      map[[32]byte]string // of statements on the wire -> the same
+	database   string
+	fates      map[string]*fate // by value
 	told       []told
 	created    []string          // approvals
 	resolved   map[string]string // approval -> resolution
@@ -125,7 +128,7 @@ type book struct {
 }
 
 func newBook() *book {
-	return &book{wishes: allKinds, sent: map[string]string{}, fates: map[string]*fate{}, resolved: map[string]string{}, news: newNewsroom()}
+	return &book{wishes: allKinds, sent: map[string]string{}, texts: map[[32]byte]string{}, fates: map[string]*fate{}, resolved: map[string]string{}, news: newNewsroom()}
 }
 
 // know changes what is known; f must not call the book.
@@ -256,6 +259,8 @@ func (b *book) advance(t testing.TB, v *victim, e *errand) (answered, done bool)
 		return b.legislate(t, v), true
 	case reporting:
 		return b.report(t, v, e)
+	case inBlocks:
+		return b.transact(t, v, e), true
 	}
 	return b.advanceApproval(t, v, e)
 }

@@ -75,6 +75,10 @@ var lives = map[string][]fall{
 		{at: "checkpoint.signed@1"}, {at: "checkpoint.stored@1"}, {at: "checkpoint.recorded@1"}, {at: "checkpoint.offered@1"}, {at: "checkpoint.cosigned@1"},
 		{asked: true, maybe: true},
 	},
+	transacting: {
+		{at: "block.begun@3"}, {at: "block.dispatched@9"}, {at: "block.written@8"}, {at: "block.read_dispatched@2"}, {at: "block.rolled_back_to@3"},
+		{at: "block.before_append@4"}, {at: "block.appended@5"}, {at: "block.before_commit@4"}, {at: "block.committed@4"}, {at: "block.rolled_back@2"},
+	},
 	telling: {
 		{asked: true, maybe: true},
 		{at: "commands.decide@5"}, {at: "commands.append@6"}, {at: "append.encoded@7"}, {at: "append.before_write@7"}, {at: "append.after_write@8", tear: true},
@@ -97,6 +101,7 @@ const vouching = "while it is vouched for"
 var otherWishes = map[string][]kind{
 	"in haste":                 {hurrying},
 	"while the policy changes": append([]kind{legislating}, allKinds...),
+	transacting:                {inBlocks, inBlocks, inBlocks, writing},
 	telling:                    {reporting, reporting, reporting, reading, reporting, writing},
 }
 
@@ -118,6 +123,9 @@ func TestAGateKilledAnywhereKeepsItsWord(t *testing.T) {
 				}
 				if name == telling {
 					l.tell()
+				}
+				if name == transacting {
+					l.extra = append(l.extra, wireSettings...)
 				}
 				if wishes := otherWishes[name]; wishes != nil {
 					l.book.wishes = wishes
@@ -155,7 +163,8 @@ func TestManyGatesKilledAtRandom(t *testing.T) {
 		l := beginLife(t)
 		l.vouch()
 		l.tell()
-		l.book.wishes = slices.Concat(otherWishes["while the policy changes"], []kind{reporting})
+		l.extra = append(l.extra, wireSettings...)
+		l.book.wishes = slices.Concat(otherWishes["while the policy changes"], []kind{reporting, inBlocks})
 		seals := rand.IntN(2) == 0
 		if seals {
 			l.extra = append(l.extra, inSegments)
@@ -218,6 +227,7 @@ type life struct {
 func beginLife(t *testing.T) *life {
 	l := &life{t: t, gateDir: newGateDir(t, []byte(ledgerPolicy)), book: newBook(), extra: slices.Clone(patient), deaths: map[string]int{}}
 	l.execute(t, ledgerTables)
+	l.book.database = l.databaseName(t)
 	return l
 }
 
