@@ -184,9 +184,12 @@ func (k *tlsKeeper) reload(side *tlsSide) {
 	case err == nil:
 		side.expires, side.failure = expires, ""
 		k.log.Info("certificates were read anew", "side", side.name, "expires_at", event.Timestamp(expires))
+	case side.name == sideUsers && err.Error() != side.failure:
+		side.failure = err.Error()
+		k.log.Error("a new users file of the wire listener is refused, so the users read before stay in use", "cause", side.failure)
 	case err.Error() != side.failure:
 		side.failure = err.Error()
-		k.log.Error("new files are refused, so what was read before stays in use", "side", side.name, "cause", side.failure)
+		k.log.Error("new certificates are refused, so the old ones stay in use", "side", side.name, "cause", side.failure)
 	}
 }
 

@@ -22,8 +22,9 @@ const (
 	cancelDuplicate  = 250 * time.Millisecond
 	cancelKeyLife    = 24 * time.Hour
 
-	cancelsWritten  = 10   // rejections of one address that are written one by one in a second
-	cancelAddresses = 4096 // that are told apart
+	cancelsWritten    = 10   // rejections of one address that are written one by one in a second
+	cancelsWrittenAll = 100  // of all addresses: a flood from everywhere must not fill the log either
+	cancelAddresses   = 4096 // that are told apart
 )
 
 // Causes of a rejection, as evidence names them. The Wire has more.
@@ -43,8 +44,8 @@ type CancelRequest struct {
 	Login   sqlgate.WireLogin // of the connection whose key it shows; empty where there is none
 }
 
-func newCancelRequest(from netip.Addr) CancelRequest {
-	return CancelRequest{ID: uuid.Must(uuid.NewV7()).String(), Address: from.String()}
+func newCancelRequest(from string) CancelRequest {
+	return CancelRequest{ID: uuid.Must(uuid.NewV7()).String(), Address: from}
 }
 
 // CancelEvidence writes what became of CancelRequests into the event log.
@@ -63,10 +64,12 @@ type registry struct {
 	evidence CancelEvidence
 	log      *slog.Logger
 	requests atomic.Int64
+	telling  sync.WaitGroup // timers that are set, until they have told
 
 	mu        sync.Mutex // guards what follows
 	keys      map[uint32]*cancelEntry
 	addresses *simplelru.LRU[netip.Addr, *cancelWindow]
+	others    cancelWindow // of all addresses together, as far as they are not told apart
 	closed    bool
 }
 
@@ -131,7 +134,7 @@ func (r *registry) request(ctx context.Context, key cancelKey, from netip.Addr, 
 	if quiet {
 		return
 	}
-	seen := newCancelRequest(from)
+	seen := newCancelRequest(from.String())
 	if entry != nil {
 		seen.Login = entry.login
 	}
@@ -210,44 +213,73 @@ func (r *registry) window(from netip.Addr, now time.Time) *cancelWindow {
 // flood counts a rejection, and reports whether it is one of too many to be
 // written by itself.
 func (r *registry) flood(from netip.Addr, w *cancelWindow, cause string) bool {
-	if w.rejected < cancelsWritten {
-		w.rejected++
-		return false
+	if age := r.now().Sub(r.others.begin); age >= time.Second || age < 0 {
+		r.others.begin, r.others.rejected = r.now(), 0
 	}
-	w.silent++
+	switch {
+	case w.rejected >= cancelsWritten:
+		r.count(from.String(), w, cause, 1)
+		return true
+	case r.others.rejected >= cancelsWrittenAll:
+		r.count(otherAddresses, &r.others, cause, 1)
+		return true
+	}
+	w.rejected++
+	r.others.rejected++
+	return false
+}
+
+// otherAddresses is the address of what is not told apart.
+const otherAddresses = "(others)"
+
+// count keeps rejections until a second is over.
+func (r *registry) count(from string, w *cancelWindow, cause string, n int) {
+	w.silent += n
 	w.cause = cause
 	if w.timer == nil && !r.closed {
-		w.timer = time.AfterFunc(time.Second, func() { r.tell(from, w) })
+		r.telling.Add(1)
+		w.timer = time.AfterFunc(time.Second, func() { defer r.telling.Done(); r.tell(from, w) })
 	}
-	return true
 }
 
-// tell writes the rejections of an address that were only counted.
-func (r *registry) tell(from netip.Addr, w *cancelWindow) {
+// tell writes the rejections that were only counted.
+func (r *registry) tell(from string, w *cancelWindow) {
 	r.mu.Lock()
-	count, cause := w.silent, w.cause
+	n, cause := w.silent, w.cause
 	w.silent, w.timer = 0, nil
 	r.mu.Unlock()
-	if count > 0 {
-		r.note(r.evidence.Rejected(context.Background(), newCancelRequest(from), cause, count))
+	if n > 0 {
+		r.note(r.evidence.Rejected(context.Background(), newCancelRequest(from), cause, n))
 	}
 }
 
-// forget is an address that makes room for another; its timer still tells.
-func (r *registry) forget(netip.Addr, *cancelWindow) {}
+// forget is an address that makes room for another: what was counted of it is
+// told with the others.
+func (r *registry) forget(_ netip.Addr, w *cancelWindow) {
+	if w.timer != nil && w.timer.Stop() {
+		r.telling.Done()
+		r.count(otherAddresses, &r.others, w.cause, w.silent)
+	}
+}
 
 // close writes what was only counted, before the log is closed.
 func (r *registry) close() {
 	r.mu.Lock()
 	r.closed = true
-	left := map[netip.Addr]*cancelWindow{}
+	left := map[string]*cancelWindow{otherAddresses: &r.others}
 	for _, addr := range r.addresses.Keys() {
-		if w, _ := r.addresses.Peek(addr); w.timer != nil && w.timer.Stop() {
-			left[addr] = w
+		w, _ := r.addresses.Peek(addr)
+		left[addr.String()] = w
+	}
+	for from, w := range left {
+		if w.timer == nil || !w.timer.Stop() {
+			delete(left, from)
 		}
 	}
 	r.mu.Unlock()
-	for addr, w := range left {
-		r.tell(addr, w)
+	for from, w := range left {
+		r.tell(from, w)
+		r.telling.Done()
 	}
+	r.telling.Wait()
 }

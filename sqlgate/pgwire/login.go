@@ -146,6 +146,7 @@ func (c *conn) authenticate(ctx context.Context, user string) error {
 		return c.out.send(&pgproto3.AuthenticationOk{})
 	case AuthCert:
 		if leaf := c.verifiedLeaf(); leaf == nil || leaf.Subject.CommonName != user {
+			c.server.log.Warn("a login failed", "user", user, "client", c.addr.String(), "cause", "no client certificate of that name")
 			return fatalf("28000", "certificate authentication failed for user %s", quote(user))
 		}
 		return c.out.send(&pgproto3.AuthenticationOk{})
@@ -158,6 +159,7 @@ func (c *conn) authenticate(ctx context.Context, user string) error {
 	case <-time.After(failureDelay):
 	case <-ctx.Done():
 	}
+	c.server.log.Warn("a login failed", "user", user, "client", c.addr.String(), "cause", err.Error())
 	f := fatalf("28P01", "password authentication failed for user %s", quote(user))
 	f.cause = err
 	return f

@@ -43,6 +43,9 @@ func (c *conn) converse(ctx context.Context) error {
 		if err := c.overtime(); err != nil {
 			return err
 		}
+		if err := c.trusted(); err != nil {
+			return err
+		}
 		if err := c.take(ctx, h); err != nil {
 			return err
 		}

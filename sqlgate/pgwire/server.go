@@ -136,6 +136,7 @@ func (s *Server) Close() error {
 	s.stop()
 	s.cutOff()
 	s.work.Wait()
+	s.cancels.close()
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
@@ -363,6 +364,7 @@ type conn struct {
 	addr    netip.Addr
 	tls     *tls.ConnectionState // nil without TLS
 	leaf    []byte               // our certificate in this connection, DER
+	judged  *tls.Config          // what the client certificate was verified with
 	version uint32               // of the protocol
 
 	out      messageWriter

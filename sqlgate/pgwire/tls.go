@@ -22,7 +22,8 @@ const alpn = "postgresql"
 // handshake takes a connection into TLS. begun is what was read of the client's
 // first record already.
 func (c *conn) handshake(ctx context.Context, begun []byte) error {
-	config := c.server.o.TLS().Clone()
+	c.judged = c.server.o.TLS()
+	config := c.judged.Clone()
 	config.NextProtos = []string{alpn} // another one is refused with an alert, none is fine
 	var under net.Conn = c.raw
 	if len(begun) > 0 {
@@ -76,6 +77,33 @@ func (c *conn) verifiedLeaf() *x509.Certificate {
 		return nil
 	}
 	return c.tls.VerifiedChains[0][0]
+}
+
+// trusted ends a conversation whose client would be refused today: its authority
+// was taken out of the bundle, or its certificate ran out, since the handshake.
+func (c *conn) trusted() error {
+	leaf := c.verifiedLeaf()
+	if leaf == nil {
+		return nil
+	}
+	config, now := c.server.o.TLS(), c.server.o.Now()
+	if config == c.judged && !now.After(leaf.NotAfter) {
+		return nil
+	}
+	between := x509.NewCertPool()
+	for _, cert := range c.tls.PeerCertificates[1:] {
+		between.AddCert(cert)
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{
+		Roots: config.ClientCAs, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		f := fatalf("28000", "the client certificate does not verify any more")
+		f.cause = err
+		return f
+	}
+	c.judged = config
+	return nil
 }
 
 // tlsSubject is the RFC 2253 text of its subject, "" without one. It is made
