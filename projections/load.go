@@ -44,6 +44,7 @@ type latest struct {
 type keyRange struct {
 	prefix string
 	items  []item
+	drops  map[string][]byte // ranges of keys that go, by their first key; the end is not one of them
 	size   int
 }
 
@@ -69,7 +70,7 @@ func newLoad() *load {
 func (l *load) reset() {
 	for _, r := range l.ranges {
 		clear(r.items)
-		r.items, r.size = r.items[:0], 0
+		r.items, r.size, r.drops = r.items[:0], 0, nil
 	}
 	for i := range l.arena {
 		l.arena[i] = l.arena[i][:0]
@@ -144,17 +145,56 @@ func (l *load) put(space byte, key, value []byte, deleted bool) *item {
 	b[0] = space
 	copy(b[1:], key)
 	copy(b[1+len(key):], value)
-	prefix := b[:1+rangeLen(key)]
-	r := l.ranges[string(prefix)]
-	if r == nil {
-		r = &keyRange{prefix: string(prefix)}
-		l.ranges[r.prefix] = r
-	}
+	r := l.rangeOf(b[:1+rangeLen(key)])
 	r.items = append(r.items, item{key: b[: 1+len(key) : 1+len(key)], value: b[1+len(key):], at: l.count, deleted: deleted})
 	l.count++
 	r.size += len(b)
 	l.size += len(b)
 	return &r.items[len(r.items)-1]
+}
+
+func (l *load) rangeOf(prefix []byte) *keyRange {
+	r := l.ranges[string(prefix)]
+	if r == nil {
+		r = &keyRange{prefix: string(prefix)}
+		l.ranges[r.prefix] = r
+	}
+	return r
+}
+
+// drop takes back all keys of one keyRange from begin on and before end, those of
+// this load and of all before it. Nothing is written there afterwards.
+func (l *load) drop(space byte, begin, end []byte) {
+	first := physical(space, begin)
+	r := l.rangeOf(first[:1+rangeLen(begin)])
+	if r.drops == nil {
+		r.drops = map[string][]byte{}
+	}
+	if last := physical(space, end); bytes.Compare(last, r.drops[string(first)]) > 0 {
+		r.drops[string(first)] = last
+	}
+	r.size += len(begin) + len(end)
+	l.size += len(begin) + len(end)
+}
+
+// dropped reports whether a key lies in a range that goes.
+func (r *keyRange) dropped(key []byte) bool {
+	for first, end := range r.drops {
+		if string(key) >= first && bytes.Compare(key, end) < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// eachDrop hands the ranges that go to take, in the order of their keys.
+func (r *keyRange) eachDrop(take func(begin, end []byte) error) error {
+	for _, first := range slices.Sorted(maps.Keys(r.drops)) {
+		if err := take([]byte(first), r.drops[first]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // rangeLen is how much of a key names its range: one of the index is a field's,
@@ -172,9 +212,12 @@ func rangeLen(key []byte) int {
 // sorted gives the ranges in the order of their keys, and in each the last item
 // of each key.
 func (l *load) sorted() []*keyRange {
-	ranges := slices.DeleteFunc(slices.Collect(maps.Values(l.ranges)), func(r *keyRange) bool { return len(r.items) == 0 })
+	ranges := slices.DeleteFunc(slices.Collect(maps.Values(l.ranges)), func(r *keyRange) bool { return len(r.items)+len(r.drops) == 0 })
 	slices.SortFunc(ranges, func(a, b *keyRange) int { return cmp.Compare(a.prefix, b.prefix) })
 	for _, r := range ranges {
+		if len(r.drops) > 0 {
+			r.items = slices.DeleteFunc(r.items, func(it item) bool { return r.dropped(it.key) })
+		}
 		slices.SortFunc(r.items, func(a, b item) int {
 			if c := bytes.Compare(a.key, b.key); c != 0 {
 				return c
@@ -189,6 +232,9 @@ func (l *load) sorted() []*keyRange {
 // batch is the load as a batch of Pebble.
 func (l *load) batch(b *pebble.Batch) error {
 	for _, r := range l.sorted() {
+		if err := r.eachDrop(func(begin, end []byte) error { return b.DeleteRange(begin, end, nil) }); err != nil {
+			return err
+		}
 		for i := range r.items {
 			it := &r.items[i]
 			var err error
@@ -247,6 +293,9 @@ func (s *Store) writeTable(name string, ranges []*keyRange) error {
 	}
 	w := sstable.NewWriter(objstorageprovider.NewFileWritable(f), s.tables)
 	for _, r := range ranges {
+		if err := r.eachDrop(w.DeleteRange); err != nil {
+			return errors.Join(err, w.Close())
+		}
 		for i := range r.items {
 			if it := &r.items[i]; it.deleted {
 				err = w.Delete(it.key)

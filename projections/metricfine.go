@@ -46,6 +46,10 @@ func (t *tx) deleteRange(begin, end []byte) {
 			t.delete(k)
 		}
 	}
+	if t.load != nil {
+		t.load.drop(t.space.id, begin, end)
+		return
+	}
 	if err := t.batch.DeleteRange(physical(t.space.id, begin), physical(t.space.id, end), nil); err != nil {
 		t.fail(err)
 	}

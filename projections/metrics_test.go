@@ -244,6 +244,12 @@ func TestShortBucketsAreDroppedAfterFiveWeeks(t *testing.T) {
 	require.Equal(t, 2, count(project, 5*time.Minute))
 	require.Equal(t, 34, count(project, time.Hour))
 	w.compare()
+	for _, events := range []int{1, 3, 100} { // a replay drops them wherever its loads end, as tables or not
+		for _, load := range []int{0, 2_000, 1 << 20} {
+			w.compareReplay(events, load, 0)
+			w.compareReplay(events, load, 1<<30)
+		}
+	}
 	w.stop()
 	w.start()
 	require.Equal(t, 2, count(project, time.Minute))

@@ -21,14 +21,16 @@ import (
 
 func (a *app) agentsCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "agents", Short: "Look at the agents of a running gate, register one, and stop one", Args: cobra.NoArgs,
-		Long: `Look at the agents of a running gate, register one, and stop one.
+		Use: "agents", Short: "Look at the agents of a running gate, bind them with policies, verify their tools, stop them", Args: cobra.NoArgs,
+		Long: `Look at the agents of a running gate, register one, bind it with policies, verify its tools, and stop
+it.
 
 The commands speak to the gate's API with the project key in GATE_PROJECT_KEY, and see the agents of
 its project. "gate keys create" makes a key.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	cmd.AddCommand(a.agentsListCommand(), a.agentsShowCommand(), a.agentsRegisterCommand(), a.agentsTokenCommand(), a.agentsRevokeCommand(), a.agentsDeactivateCommand())
+	cmd.AddCommand(a.agentsListCommand(), a.agentsShowCommand(), a.agentsRegisterCommand(), a.agentsTokenCommand(), a.agentsRevokeCommand(), a.agentsDeactivateCommand(),
+		a.agentPoliciesCommand(), a.agentToolsCommand())
 	return cmd
 }
 
@@ -121,33 +123,12 @@ func (a *app) agentsListCommand() *cobra.Command {
 }
 
 func (a *app) listAgents(ctx context.Context, o *agentOptions, query url.Values) error {
-	client, err := a.agentClient(o)
-	if err != nil {
-		return err
-	}
-	t := tabwriter.NewWriter(a.out, 0, 4, 2, ' ', 0)
-	n := 0
-	err = client.each(ctx, "/v1/agents", query, func(item json.RawMessage) error {
-		if o.json {
-			return writeLine(a.out, item)
-		}
-		var b agentctl.AgentBody
-		if err := json.Unmarshal(item, &b); err != nil {
-			return err
-		}
-		if n++; n == 1 {
-			fmt.Fprintln(t, "ID\tNAME\tTYPE\tSTATUS\tPOLICIES\tLAST SEEN")
-		}
-		_, err := fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", b.ID, visible(b.Name), visible(b.Type), b.Status, len(b.AppliedPolicies), second(b.LastSeenAt, "never"))
-		return err
-	})
-	if err != nil {
-		return a.refused(err, o.json, nil)
-	}
-	if n == 0 && !o.json {
-		_, err = fmt.Fprintln(a.out, "There is no such agent in this project. `gate agents register NAME` makes one.")
-	}
-	return written(errors.Join(err, t.Flush()))
+	return a.listRows(ctx, o, "/v1/agents", query, "ID\tNAME\tTYPE\tSTATUS\tPOLICIES\tLAST SEEN",
+		"There is no such agent in this project. `gate agents register NAME` makes one.", func(item json.RawMessage) (string, error) {
+			var b agentctl.AgentBody
+			err := json.Unmarshal(item, &b)
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%s", b.ID, visible(b.Name), visible(b.Type), b.Status, len(b.AppliedPolicies), second(b.LastSeenAt, "never")), err
+		})
 }
 
 // second shows a moment without its fraction.
