@@ -3,10 +3,14 @@ package main
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"writegate/fixtures/postgres"
@@ -50,8 +54,10 @@ type clientRun func(t *testing.T, c *clientNotes)
 type clientNotes struct {
 	url     string                // what it connects to
 	resolve func(approval string) // approves; nil: there is no gate, and what only a gate does is left out
-	seen    []string
-	refused []string // what only a gate says
+	// database is the database itself, where one can look what runs.
+	database string
+	seen     []string
+	refused  []string // what only a gate says
 }
 
 func (c *clientNotes) gated() bool { return c.resolve != nil }
@@ -73,7 +79,7 @@ func direct(t *testing.T, run clientRun) *clientNotes {
 	postgres.ExecuteURL(t, database, clientTables)
 	pgbenchTables(t, database)
 	pin(t, database)
-	c := &clientNotes{url: database}
+	c := &clientNotes{url: database, database: database}
 	run(t, c)
 	return c
 }
@@ -85,8 +91,13 @@ func requireNothingOpen(t *testing.T, database string) {
 		"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()"))
 }
 
-// sleepsNow asks whether the statement that a client is to cancel runs.
-const sleepsNow = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_sleep(61)%' AND state = 'active' AND pid <> pg_backend_pid()"
+// sleeps waits until the statement runs that a client is to cancel.
+func (c *clientNotes) sleeps(t testing.TB) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		return postgres.QueryURL(t, c.database, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_sleep(61)%' AND state = 'active' AND pid <> pg_backend_pid()") == "1"
+	}, startPatience, pollEvery, "the statement that is to be cancelled does not run")
+}
 
 // approvalIn finds the approval that an error names.
 func approvalIn(text string) string {
@@ -112,13 +123,63 @@ func wireClients() map[string]clientRun {
 	return clients
 }
 
-func TestEveryClientGoesThroughTheListAtADatabase(t *testing.T) {
+// saidByAGate is what a gate has to say, whoever asks: what is refused, with
+// which SQLSTATE, and what an approval is good for.
+var saidByAGate = map[string]string{
+	"blocked": "42501", "too many rows": "54000", "several statements in one text": "42601", "copy": "0A000", "listen": "0A000", "named cursor": "0A000",
+	"large object": "0A000", "initialise": "refused",
+	"held": "GT001", "not approved yet": "ok", "still held": "GT001",
+	"approved for another row": "GT002", "approved": "ok", "approved and used": "GT002", "usable": "ok",
+}
+
+func TestEveryClientSeesBehindAGateWhatItSeesAtTheDatabase(t *testing.T) {
 	for name, run := range wireClients() {
 		t.Run(name, func(t *testing.T) {
-			c := direct(t, run)
-			for _, line := range c.seen {
-				t.Log(line)
-			}
+			requireSame(t, direct(t, run).seen, behindAGate(t, run))
 		})
 	}
+}
+
+// inTheGatesWords are the items whose errors come from the gate itself: their
+// SQLSTATE is PostgreSQL's, their words say more.
+var inTheGatesWords = []string{"wrong syntax", "cancel", "read only"}
+
+var sqlstate = regexp.MustCompile(`\b[0-9]{2}[0-9A-Z]{3}\b`)
+
+// behindAGate lets a client run against a gate of its own.
+func behindAGate(t *testing.T, run clientRun) *clientNotes {
+	t.Helper()
+	d := newGateDir(t, []byte(clientPolicy))
+	d.execute(t, clientTables)
+	pgbenchTables(t, d.database)
+	g := startGate(t, d, asAtTheDatabase...)
+	c := &clientNotes{url: g.plainURL(t), database: d.database, resolve: func(approval string) {
+		answer := g.resolve(t, approval, "approve")
+		require.Equal(t, http.StatusOK, answer.status, "%s", answer.body)
+	}}
+	run(t, c)
+	requireNothingOpen(t, d.database)
+	return c
+}
+
+// requireSame compares what a client saw, and holds what only a gate says
+// against what it has to say.
+func requireSame(t *testing.T, want []string, behind *clientNotes) {
+	t.Helper()
+	for i, line := range want {
+		require.Less(t, i, len(behind.seen), "behind the gate nothing came after %d lines", i)
+		item, _, _ := strings.Cut(line, ": ")
+		if slices.Contains(inTheGatesWords, item) {
+			assert.Equal(t, item+" "+sqlstate.FindString(line), item+" "+sqlstate.FindString(behind.seen[i]), "line %d", i)
+			continue
+		}
+		assert.Equal(t, line, behind.seen[i], "line %d", i)
+	}
+	require.Len(t, behind.seen, len(want))
+	for _, line := range behind.refused {
+		item, said, _ := strings.Cut(line, ": ")
+		require.Contains(t, saidByAGate, item)
+		require.Contains(t, said, saidByAGate[item], "%s", item)
+	}
+	require.NotEmpty(t, behind.refused)
 }

@@ -75,8 +75,8 @@ func programClient(program string, args ...string) clientRun {
 	}
 }
 
-// clientEnviron tells a program where to connect to, and how to have something
-// approved where there is a gate.
+// clientEnviron tells a program where to connect to, whom to ask whether its
+// statement runs, and how to have something approved where there is a gate.
 func clientEnviron(t *testing.T, c *clientNotes) []string {
 	t.Helper()
 	u, err := url.Parse(c.url)
@@ -84,12 +84,16 @@ func clientEnviron(t *testing.T, c *clientNotes) []string {
 	password, _ := u.User.Password()
 	environ := []string{
 		"CLIENT_HOST=" + u.Hostname(), "CLIENT_PORT=" + u.Port(), "CLIENT_USER=" + u.User.Username(), "CLIENT_PASSWORD=" + password,
-		"CLIENT_DATABASE=" + strings.TrimPrefix(u.Path, "/"), "CLIENT_SLEEPS_NOW=" + sleepsNow, "TZ=UTC", "LC_ALL=C.UTF-8",
+		"CLIENT_DATABASE=" + strings.TrimPrefix(u.Path, "/"), "TZ=UTC", "LC_ALL=C.UTF-8",
 	}
+	ask := http.NewServeMux()
+	ask.HandleFunc("GET /sleeps", func(http.ResponseWriter, *http.Request) { c.sleeps(t) })
+	ask.HandleFunc("GET /approve/{id}", func(_ http.ResponseWriter, r *http.Request) { c.resolve(r.PathValue("id")) })
+	server := httptest.NewServer(ask)
+	t.Cleanup(server.Close)
+	environ = append(environ, "CLIENT_SLEEPS="+server.URL+"/sleeps")
 	if c.gated() {
-		server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { c.resolve(strings.TrimPrefix(r.URL.Path, "/")) }))
-		t.Cleanup(server.Close)
-		environ = append(environ, "CLIENT_APPROVE="+server.URL+"/")
+		environ = append(environ, "CLIENT_APPROVE="+server.URL+"/approve/")
 	}
 	return environ
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,7 +53,6 @@ INSERT INTO items VALUES (10, 'ten', 10.5) RETURNING id;
 UPDATE items SET note = 'changed' WHERE id = 10;
 INSERT INTO items VALUES (10, 'again');
 SELECT nothing FROM items;
-SELEC 1;
 BEGIN;
 INSERT INTO items VALUES (20, 'kept');
 COMMIT;
@@ -84,7 +82,8 @@ var sourceLine = regexp.MustCompile(`(?m)^LOCATION: .*\n`)
 func psqlClient(t *testing.T, c *clientNotes) {
 	program, target := clientProgram(t, "psql"), libpqURL(t, c.url)
 	c.saw("script", "%s", sourceLine.ReplaceAllString(psql(t, program, target, psqlScript), ""))
-	c.saw("Ctrl-C", "%s", interrupted(t, program, target))
+	c.saw("wrong syntax", "%s", psql(t, program, target, "\\set VERBOSITY sqlstate\nSELEC 1;\n"))
+	c.saw("cancel", "%s", interrupted(t, c, program, target))
 	if !c.gated() {
 		return
 	}
@@ -98,10 +97,11 @@ func psqlClient(t *testing.T, c *clientNotes) {
 		c.told(refusal.item, "%s", psqlCode(psql(t, program, target, `\set VERBOSITY sqlstate`+"\n"+refusal.script+"\n\\echo still here\n")))
 	}
 	held := psql(t, program, target, "DELETE FROM items WHERE id = 1;\n")
-	c.told("held", "%s", held[:strings.Index(held, "\n")])
+	require.Contains(t, held, "HINT:  After approval send it again, once: after SET gate.approval_id = 'apr_")
 	approval := approvalIn(held)
 	c.resolve(approval)
-	c.told("approved by SET", "%s", psql(t, program, target, "SET gate.approval_id = '"+approval+"';\nDELETE FROM items WHERE id = 1;\nSELECT count(*) FROM items WHERE id = 1;\n"))
+	c.told("approved", "%s", strings.ReplaceAll(psql(t, program, target, "SET gate.approval_id = '"+approval+"';\nDELETE FROM items WHERE id = 1;\nSELECT 'ok' WHERE NOT EXISTS (SELECT FROM items WHERE id = 1);\n"), "\n", " "))
+	c.told("approved and used", "%s", psqlCode(psql(t, program, target, "\\set VERBOSITY sqlstate\nSET gate.approval_id = '"+approval+"';\nDELETE FROM items WHERE id = 1;\n")))
 }
 
 func psqlCode(output string) string {
@@ -121,16 +121,13 @@ func psql(t *testing.T, program, target, script string) string {
 }
 
 // interrupted sends psql what Ctrl-C sends while a statement runs.
-func interrupted(t *testing.T, program, target string) string {
+func interrupted(t *testing.T, c *clientNotes, program, target string) string {
 	t.Helper()
-	cmd := exec.Command(program, "-X", "-q", target, "-c", "SELECT pg_sleep(61)")
+	cmd := exec.Command(program, "-X", "-q", target, "-c", `\set VERBOSITY sqlstate`, "-c", "SELECT pg_sleep(61)")
 	var both lockedBuffer
 	cmd.Stdout, cmd.Stderr = &both, &both
 	require.NoError(t, cmd.Start())
-	for strings.TrimSpace(psql(t, program, target, "\\pset tuples_only on\n"+sleepsNow+";\n")) != "1" {
-		require.NoError(t, t.Context().Err())
-		time.Sleep(pollEvery)
-	}
+	c.sleeps(t)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 	require.Error(t, cmd.Wait(), "psql says that its statement failed")
 	return both.String()
