@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"text/tabwriter"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -133,11 +134,40 @@ var saidByAGate = map[string]string{
 }
 
 func TestEveryClientSeesBehindAGateWhatItSeesAtTheDatabase(t *testing.T) {
-	for name, run := range wireClients() {
+	clients := wireClients()
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "client\t"+strings.Join(commonList, "\t"))
+	for _, name := range slices.Sorted(maps.Keys(clients)) {
 		t.Run(name, func(t *testing.T) {
-			requireSame(t, direct(t, run).seen, behindAGate(t, run))
+			behind := behindAGate(t, clients[name])
+			requireSame(t, direct(t, clients[name]).seen, behind)
+			fmt.Fprintln(w, name+"\t"+strings.Join(behind.done(!t.Failed()), "\t"))
 		})
 	}
+	require.NoError(t, w.Flush())
+	t.Log("\n" + table.String())
+}
+
+// commonList is what clients do, as the beginning of the names of their items.
+var commonList = []string{"read", "parameters", "types", "many rows", "insert", "duplicate", "block", "batch", "pipeline", "cursor", "cancel", "too many rows", "blocked", "approved", "copy", "reconnect"}
+
+// done says which of the common list a client did, for the table that `make
+// clients` prints.
+func (c *clientNotes) done(well bool) []string {
+	all := make([]string, len(commonList))
+	for i, name := range commonList {
+		about := func(line string) bool { return strings.HasPrefix(line, name) }
+		switch {
+		case !slices.ContainsFunc(c.seen, about) && !slices.ContainsFunc(c.refused, about):
+			all[i] = "-"
+		case well:
+			all[i] = "yes"
+		default:
+			all[i] = "no"
+		}
+	}
+	return all
 }
 
 // inTheGatesWords are the items whose errors come from the gate itself: their

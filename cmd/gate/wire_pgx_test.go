@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -77,6 +78,19 @@ func (p *pgxRun) query(item, sql string, args ...any) {
 	p.saw(item, "%s %s", rows.CommandTag(), complaint(rows.Err()))
 }
 
+// manyRows reads a result of many messages, and notes what it adds up to.
+func (p *pgxRun) manyRows() {
+	rows, err := p.conn.Query(p.ctx, "SELECT n, md5(n::text) FROM generate_series(1, 9000) AS n")
+	require.NoError(p.t, err)
+	sum := sha256.New()
+	for rows.Next() {
+		for _, v := range rows.RawValues() {
+			sum.Write(v)
+		}
+	}
+	p.saw("many rows", "%s %x %s", rows.CommandTag(), sum.Sum(nil), complaint(rows.Err()))
+}
+
 // plainly prints values with their types, but for what is an address.
 func plainly(values []any) string {
 	all := make([]string, len(values))
@@ -111,7 +125,7 @@ func (p *pgxRun) reads() {
 		41, "it's ü", nil, []int64{1, 2}, true, time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 	p.query("types", `SELECT 1::int2, 2::int8, 1.5::float4, 'NaN'::float8, 12.340::numeric, '\x00ff'::bytea, '2026-11-21'::date, '1 day 2h'::interval,
  '6f9619ff-8b86-d011-b42d-00c04fc964ff'::uuid, '{"a": [1, null]}'::jsonb, '{"b":1}'::json, '10.0.0.0/8'::inet, '{a,NULL,"b c"}'::text[], '[1,5)'::int4range, ROW(1,'x')`)
-	p.query("many rows", "SELECT n, md5(n::text) FROM generate_series(1, 2000) AS n")
+	p.manyRows()
 	p.query("error while reading", "SELECT 10 / (3 - n) FROM generate_series(1, 5) AS n")
 	p.query("unknown column", "SELECT nothing FROM items")
 	p.query("wrong syntax", "SELEC 1")

@@ -109,7 +109,7 @@ func (p *pqRun) reads() {
 		41, "it's ü", nil, pq.Array([]int64{1, 2}), true, time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), []byte{0, 255})
 	p.query("types", `SELECT 1::int2, 2::int8, 1.5::float4, 'NaN'::float8, 12.340::numeric, '\x00ff'::bytea, '2026-11-21'::date, '1 day 2h'::interval,
  '6f9619ff-8b86-d011-b42d-00c04fc964ff'::uuid, '{"a": [1, null]}'::jsonb, '10.0.0.0/8'::inet, '{a,NULL,"b c"}'::text[], '[1,5)'::int4range`)
-	p.query("many rows", "SELECT n, md5(n::text) FROM generate_series(1, 2000) AS n")
+	p.query("many rows", "SELECT n, md5(n::text) FROM generate_series(1, 100) AS n")
 	p.query("unknown column", "SELECT nothing FROM items WHERE id = $1", 1)
 	p.query("wrong syntax", "SELEC 1")
 	statement, err := p.db.PrepareContext(p.ctx, "SELECT name FROM items WHERE id = $1")
