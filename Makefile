@@ -14,6 +14,7 @@ TELEMETRY ?= 1000000
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 
 OUT       ?= var/screenshots
+EVENTS    ?= 100000
 
 .DEFAULT_GOAL := help
 
@@ -129,6 +130,10 @@ watch: ## run all that is judged a safe read on a PostgreSQL that lets it write,
 .PHONY: screenshots
 screenshots: ## pictures of every page of the dashboard, in light and dark and at two widths, in the folder OUT
 	SCREENSHOTS=$(abspath $(OUT)) $(PGRUN) $(GO) test -count=1 -timeout 20m -v -run 'TheControlPlaneInABrowser/(every_page|what_to_do)' ./cmd/gate
+
+.PHONY: dashboard
+dashboard: ## when a browser paints the overview over a log of EVENTS events (default 100,000) with 500 approvals waiting
+	PLANE_EVENTS=$(EVENTS) $(PGRUN) $(GO) test -count=1 -timeout 30m -v -run OverviewOverALongLog ./cmd/gate
 
 .PHONY: clean
 clean: ## remove bin/ and var/

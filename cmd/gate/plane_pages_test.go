@@ -107,6 +107,7 @@ func everyPage(t *testing.T, b *browser.Browser) {
 		w.page(page[0], page[1])
 	}
 	w.deeds(s)
+	w.requireNothingKept(s.testGate)
 	p.requireNoSecret(t, s.testGate)
 }
 

@@ -11,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
+	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
@@ -27,6 +30,7 @@ const planePassword = "a password for the dashboards of tests"
 type testPlane struct {
 	base   string // as browsers reach it
 	hash   string
+	own    []string // settings of this one alone
 	stop   context.CancelFunc
 	ended  chan int
 	output *lockedBuffer
@@ -45,7 +49,7 @@ func startTestPlaneWith(t *testing.T, base string, set func(*app), more ...strin
 	hash, err := controlplane.HashPassword(planePassword)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &testPlane{hash: hash, stop: cancel, ended: make(chan int, 1), output: &lockedBuffer{}, served: &lockedBuffer{}}
+	p := &testPlane{hash: hash, own: more, stop: cancel, ended: make(chan int, 1), output: &lockedBuffer{}, served: &lockedBuffer{}}
 	ready := make(chan string, 1)
 	environ := append([]string{"CONTROL_PLANE_LISTEN_ADDR=127.0.0.1:0", "CONTROL_PLANE_ADMIN_USER=ana", "CONTROL_PLANE_ADMIN_PASSWORD_HASH=" + hash,
 		"GATE_BACKEND_URL=" + base, "GATE_OPERATOR_TOKEN=" + operatorTestToken}, more...)
@@ -119,11 +123,42 @@ func (p *testPlane) carry(in net.Conn, target string) {
 // logged, shows what only the server may know.
 func (p *testPlane) requireNoSecret(t *testing.T, g *testGate) {
 	t.Helper()
-	for what, secret := range map[string]string{"the operator token": operatorTestToken, "the gate's address": strings.TrimPrefix(g.base, "http://"), "the password": planePassword, "its hash": p.hash} {
-		require.NotContains(t, p.served.String(), secret, "a browser was served %s", what)
-		require.NotContains(t, p.output.String(), secret, "the log shows %s", what)
+	served, logged := p.served.String(), p.output.String()
+	for what, secret := range p.secrets(g) {
+		require.NotContains(t, served, secret, "a browser was served %s", what)
+		require.NotContains(t, logged, secret, "the log shows %s", what)
 	}
-	require.NotEmpty(t, p.served.String())
+	require.Contains(t, served, "<!doctype html>", "what was served can be read")
+	require.Contains(t, served, "Set-Cookie: gate_session=", "with its headers")
+	require.Contains(t, logged, "somebody logged in")
+}
+
+// secrets are what only the server may know.
+func (p *testPlane) secrets(g *testGate) map[string]string {
+	secrets := map[string]string{"the operator token": operatorTestToken, "the gate's address": strings.TrimPrefix(g.base, "http://"), "the password": planePassword, "its hash": p.hash}
+	if key, given := lookUp(p.own, "CONTROL_PLANE_PROJECT_KEY"); given {
+		secrets["the project key"] = key
+	}
+	return secrets
+}
+
+// requireNothingKept holds that the browser keeps one cookie, which no script
+// sees and no other page sends, and nothing else; and that the cookie is none of
+// the secrets.
+func (w *tab) requireNothingKept(g *testGate) {
+	w.t.Helper()
+	kept, err := chromedp.Call(w.ctx, network.GetCookies, network.GetCookiesParams{URLs: []string{w.p.base}})
+	require.NoError(w.t, err)
+	require.Len(w.t, kept.Cookies, 1)
+	one := kept.Cookies[0]
+	require.True(w.t, one.HTTPOnly)
+	require.EqualValues(w.t, "Strict", one.SameSite)
+	for what, secret := range w.p.secrets(g) {
+		require.NotContains(w.t, one.Name+one.Value, secret, "the cookie holds %s", what)
+	}
+	require.Equal(w.t, "", w.value("document.cookie"), "no script sees the session")
+	require.Equal(w.t, "0 0", w.value("localStorage.length + ' ' + sessionStorage.length"))
+	require.Equal(w.t, "0 0", w.await("Promise.all([indexedDB.databases(), caches.keys()]).then(([d, c]) => d.length + ' ' + c.length)"))
 }
 
 // A tab is one page of a browser, as a person uses it.
@@ -134,6 +169,7 @@ type tab struct {
 
 	mu       sync.Mutex
 	elsewher []string // requests that left for another host
+	broken   []string // scripts that failed, and what the content security policy stopped
 }
 
 // waitForPage bounds how long a page may take to show something: a bound for
@@ -151,18 +187,33 @@ func openTab(t *testing.T, b *browser.Browser, p *testPlane) *tab {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		require.Empty(t, w.elsewher, "requests for other hosts")
+		require.Empty(t, w.broken, "scripts that fail or are stopped")
 	})
 	require.NoError(t, chromedp.Do(ctx))
-	require.NoError(t, chromedp.Listen(ctx, func(ev any) {
-		if sent, ok := ev.(*network.EventRequestWillBeSent); ok && !strings.HasPrefix(sent.Request.URL, p.base+"/") && strings.HasPrefix(sent.Request.URL, "http") {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.elsewher = append(w.elsewher, sent.Request.URL)
-		}
-	}))
+	require.NoError(t, chromedp.Listen(ctx, w.notice))
 	_, err := chromedp.Call(ctx, network.Enable, network.EnableParams{})
 	require.NoError(t, err)
+	_, err = chromedp.Call(ctx, cdplog.Enable, cdp.Empty{})
+	require.NoError(t, err)
 	return w
+}
+
+// notice writes down what a page must not do.
+func (w *tab) notice(ev any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch ev := ev.(type) {
+	case *network.EventRequestWillBeSent:
+		if !strings.HasPrefix(ev.Request.URL, w.p.base+"/") && strings.HasPrefix(ev.Request.URL, "http") {
+			w.elsewher = append(w.elsewher, ev.Request.URL)
+		}
+	case *cdplog.EventEntryAdded:
+		if strings.Contains(ev.Entry.Text, "Content Security Policy") || strings.Contains(ev.Entry.Text, "TrustedHTML") {
+			w.broken = append(w.broken, ev.Entry.Text)
+		}
+	case *runtime.EventExceptionThrown:
+		w.broken = append(w.broken, ev.ExceptionDetails.Text+" "+ev.ExceptionDetails.URL)
+	}
 }
 
 func (w *tab) do(steps ...chromedp.Action[chromedp.Void]) {
