@@ -11,6 +11,7 @@ WATCHROUNDS ?= 40
 DAMAGED   ?= 3000
 LARGE     ?= 5368709120
 TELEMETRY ?= 1000000
+STREAMS   ?= 5000
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 
 OUT       ?= var/screenshots
@@ -122,6 +123,10 @@ large: ## verify and rebuild from a log of LARGE bytes (default 5 GiB; twice tha
 telemetry: ## a day of TELEMETRY telemetry events (default 1,000,000): memory, metrics held against the log, and how long their answers take
 	TELEMETRY_EVENTS=$(TELEMETRY) $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run ManyTelemetryEvents ./cmd/gate
 	TELEMETRY_EVENTS=$(TELEMETRY) $(GO) test -count=1 -timeout 60m -run '^$$' -bench OfADay -benchtime 10x ./agentctl
+
+.PHONY: streams
+streams: ## STREAMS random streams of messages (default 5000) to the wire listener and to PostgreSQL itself; both must answer and hold the same
+	WIRE_STREAMS=$(STREAMS) $(PGRUN) $(GO) test -count=1 -timeout 120m -v -run AnyStreamOfMessages ./cmd/gate
 
 .PHONY: watch
 watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch

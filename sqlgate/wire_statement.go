@@ -172,8 +172,6 @@ func (w *Wire) Parse(ctx context.Context, name, sql string, types []uint32) erro
 	return w.extended(ctx, func() error {
 		if name == "" {
 			w.CloseStatement("")
-		} else if err := w.room(name, len(sql)); err != nil {
-			return err
 		}
 		st, err := w.read(ctx, sql, slices.Clone(types))
 		if err != nil {
@@ -181,6 +179,11 @@ func (w *Wire) Parse(ctx context.Context, name, sql string, types []uint32) erro
 		}
 		if w.unit.failed && !w.endsBlock(st) {
 			return errFailedBlock()
+		}
+		if name != "" { // looked at last, as PostgreSQL does: what is wrong with the text is said first
+			if err := w.room(name, len(sql)); err != nil {
+				return err
+			}
 		}
 		w.keep(name, st)
 		return nil

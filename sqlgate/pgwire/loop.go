@@ -125,12 +125,24 @@ func (c *conn) take(ctx context.Context, h header) error {
 			err = errorf("54000", "more than %d messages between two Syncs", c.server.o.MaxBatchItems).hint("Send a Sync more often.")
 		}
 	}
+	if s.describes != nil && !(err == nil && c.ridesAlong(body)) {
+		if err := c.describeWaiting(ctx); err != nil {
+			return c.settle(err)
+		}
+	}
 	if err == nil {
 		err = c.extended(ctx, h.kind, body)
 	} else {
 		err = c.own(ctx, err)
 	}
 	return c.settle(err)
+}
+
+// ridesAlong reports whether the description that waits is of the portal that an
+// Execute begins.
+func (c *conn) ridesAlong(execute []byte) bool {
+	var m pgproto3.Execute
+	return decode(&m, execute) == nil && m.Portal == *c.session.describes && !c.session.suspended[m.Portal]
 }
 
 // settle answers an error of a message of the extended protocol: everything up
@@ -358,11 +370,6 @@ func (c *conn) execute(ctx context.Context, body []byte) error {
 		return c.own(ctx, err)
 	}
 	s := &c.session
-	if s.describes != nil && (*s.describes != m.Portal || s.suspended[m.Portal]) {
-		if err := c.describeWaiting(ctx); err != nil {
-			return err
-		}
-	}
 	if !s.suspended[m.Portal] { // what goes on is no new statement
 		if err := c.limit(); err != nil {
 			return c.own(ctx, err)
