@@ -116,7 +116,7 @@ verifiers: ## both verifiers of evidence: DAMAGED files of each kind (default 30
 	SECOND_VERIFIER_ROUNDS=$(DAMAGED) SECOND_VERIFIER_EVENTS=100000 $(GO) test -count=1 -timeout 60m -v ./fixtures/secondverifier
 
 .PHONY: large
-large: ## verify and rebuild from a log of LARGE bytes (default 5 GiB; twice that on disk) and show the peaks of memory
+large: ## verify and rebuild from a log of LARGE bytes (default 5 GiB; twice that on disk) and show the peaks of memory, and goal L5
 	LARGE_LOG_BYTES=$(LARGE) $(GO) test -count=1 -timeout 120m -v ./fixtures/largelog
 
 .PHONY: telemetry

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"writegate/eventlog/event"
 )
@@ -75,21 +76,27 @@ func batchMessage(logID [16]byte, first uint64, count uint32, root [32]byte, ns 
 	return binary.BigEndian.AppendUint64(m, uint64(ns))
 }
 
-// Append appends the receipt's bytes, gate-msgpack-1, to dst.
+// Append appends the receipt's bytes, gate-msgpack-1, to dst. It fails, with dst
+// as it was, where the key's id is not UTF-8.
 func (r *Receipt) Append(dst []byte) ([]byte, error) {
-	path := make([]event.Value, len(r.Path))
-	for i := range r.Path {
-		path[i] = event.Bytes(r.Path[i][:])
+	if !utf8.ValidString(r.KeyID) {
+		return dst, fmt.Errorf("%w: key id %q is not UTF-8", ErrMalformed, r.KeyID)
 	}
-	return event.AppendValue(dst, event.List(
-		event.String(receiptType), event.Bytes(r.LogID[:]), event.Int(int64(r.Seq)), event.Bytes(r.EventHash[:]),
-		event.Int(int64(r.FirstSeq)), event.Int(int64(r.Count)), event.Bytes(r.Root[:]), event.List(path...),
-		event.Int(r.Time.UnixNano()), event.String(r.KeyID), event.Bytes(r.Signature[:])))
+	dst = packText(packList(dst, receiptItems), receiptType)
+	dst = packInt(packBytes(dst, r.LogID[:]), int64(r.Seq))
+	dst = packInt(packBytes(dst, r.EventHash[:]), int64(r.FirstSeq))
+	dst = packBytes(packInt(dst, int64(r.Count)), r.Root[:])
+	dst = packList(dst, len(r.Path))
+	for i := range r.Path {
+		dst = packBytes(dst, r.Path[i][:])
+	}
+	dst = packText(packInt(dst, r.Time.UnixNano()), r.KeyID)
+	return packBytes(dst, r.Signature[:]), nil
 }
 
 // Text is the receipt as it stands in the header: base64url without padding.
 func (r *Receipt) Text() (string, error) {
-	b, err := r.Append(nil)
+	b, err := r.Append(make([]byte, 0, 320+34*len(r.Path)))
 	return base64.RawURLEncoding.EncodeToString(b), err
 }
 

@@ -18,14 +18,14 @@ import (
 	"writegate/eventlog/frame"
 )
 
-// benchLog is 64 MiB of records of 400 bytes in batches of 16, in a real file.
+// benchLog is 128 MiB of records of 400 bytes in batches of 16, in a real file.
 func benchLog(b *testing.B) (path string, size int64) {
 	s := newSample(b, "bench")
 	sizes := make([]int, 16)
 	for i := range sizes {
 		sizes[i] = 400
 	}
-	for len(s.bytes) < 64<<20 {
+	for len(s.bytes) < 128<<20 {
 		s.batch(b, sizes...)
 	}
 	path = filepath.Join(b.TempDir(), "audit.wal")
