@@ -1,0 +1,104 @@
+package controlplane
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTheStateOfTheGateIsNotPrettierThanItIs(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		gate *health
+		mock bool
+		want guardState
+	}{
+		{"enforcing", &health{Status: "ok", Mode: "enforce"}, false, guardState{"Protecting", "good"}},
+		{"asking about every write", &health{Status: "ok", Mode: "approval_first"}, false, guardState{"Protecting", "good"}},
+		{"shadow", &health{Status: "ok", Mode: "shadow"}, false, guardState{"Not enforcing", "warn"}},
+		{"bypass", &health{Status: "ok", Mode: "emergency_bypass"}, false, guardState{"Bypass is open", "warn"}},
+		{"a start that failed", &health{Status: "non-ok", Mode: "enforce"}, false, guardState{"Not protecting", "bad"}},
+		{"a start that failed, in shadow mode", &health{Status: "non-ok", Mode: "shadow"}, false, guardState{"Not protecting", "bad"}},
+		{"out of reach", nil, false, guardState{"No answer", "bad"}},
+		{"invented", &health{Status: "ok", Mode: "enforce"}, true, guardState{"Mock", "calm"}},
+	} {
+		require.Equal(t, c.want, guarding(c.gate, c.mock), c.name)
+	}
+}
+
+func TestWhatIsWrittenToBeMisreadIsHighRisk(t *testing.T) {
+	plain := classification{QueryType: "DELETE", Class: "write", TablesWritten: []string{"public.orders"}, Where: []string{"key_equality"}}
+	require.Equal(t, "ordinary", riskWord(&plain))
+	confusable := plain
+	confusable.RiskSignals = []string{"confusable_text"}
+	require.Equal(t, "high", riskWord(&confusable))
+	require.Equal(t, "Delete from public.orders", effect(&plain))
+	require.Equal(t, "Create table as", effect(&classification{QueryType: "CREATE_TABLE_AS"}))
+}
+
+func TestChangesOfAPolicyAreSaidWithoutJSON(t *testing.T) {
+	for raw, want := range map[string]string{
+		`"BLOCK"`: "BLOCK", `100`: "100", `true`: "true", `null`: "", `{"max_rows":null,"ttl_seconds":null}`: "",
+		`{"max_rows":50,"ttl_seconds":900}`: "max rows 50, ttl seconds 900", `["a","b"]`: "a, b",
+	} {
+		var v fieldValue
+		require.NoError(t, json.Unmarshal([]byte(raw), &v))
+		require.Equal(t, want, string(v), raw)
+	}
+	require.Error(t, new(fieldValue).UnmarshalJSON([]byte("{")))
+}
+
+func TestSideBySideLeavesOutTheNamesOfTheFilesAndNothingElse(t *testing.T) {
+	text := "diff a b\n--- a\n+++ b\n@@ -1,4 +1,4 @@\n same\n-old\n+new\n--- a line of a document that begins with dashes\n+++ and one with plus signs\n"
+	require.Equal(t, []diffLine{
+		{"@@ -1,4 +1,4 @@", "", "gap"}, {"same", "same", "same"}, {"old", "new", "changed"},
+		{"-- a line of a document that begins with dashes", "++ and one with plus signs", "changed"},
+	}, sideBySide(text))
+}
+
+// Readings of the counters come from two places and may overtake one another.
+func TestDecisionsAreCountedOnceWhoeverReads(t *testing.T) {
+	now := time.Date(2026, 3, 1, 9, 0, 30, 0, time.UTC)
+	s := newSamples(func() time.Time { return now })
+	read := func(uptime, total int64) {
+		s.add(stats{UptimeSeconds: uptime, RequestsTotal: total, Decisions: map[string]int64{"ALLOW": total}})
+	}
+	allowed := func() (n int64) {
+		for _, m := range s.hour() {
+			n += m.Allow
+		}
+		return n
+	}
+	read(100, 1000)
+	require.Zero(t, allowed(), "what was before is not of this minute")
+	read(101, 1010)
+	read(101, 1005) // asked before, answered after
+	read(100, 1010) // a second that ended in between
+	read(102, 1012)
+	require.EqualValues(t, 12, allowed())
+
+	now = now.Add(time.Minute) // the gate is started anew and counts from zero
+	read(3, 4)
+	require.EqualValues(t, 16, allowed())
+	now = now.Add(time.Hour) // the clock of this machine is put forward; the gate's counters go on
+	read(8, 9)
+	require.EqualValues(t, 5, s.hour()[chartMinutes-1].Allow)
+}
+
+func TestAxesHaveRoundNumbersAndAUnit(t *testing.T) {
+	labels := func(top float64, unit string) (list []string) {
+		for _, tick := range steps(top, unit) {
+			list = append(list, tick.Label)
+		}
+		return list
+	}
+	require.Equal(t, []string{"0", "1"}, labels(1, ""))
+	require.Equal(t, []string{"0", "20", "40", "60"}, labels(66, ""))
+	require.Equal(t, []string{"0", "500", "1000", "1500 ms"}, labels(1550, " ms"))
+	require.Equal(t, []string{"0", "10 k", "20 k"}, labels(21_000, ""))
+	require.Equal(t, []string{"0", "1 M", "2 M"}, labels(2_900_000, ""))
+	require.Equal(t, "−15 min", agoTicks(60, 15, "min")[0].Label)
+	require.InDelta(t, 44, agoTicks(60, 15, "min")[0].Value, 0, "fifteen minutes before the last one")
+}
