@@ -62,13 +62,15 @@ type messageReader struct {
 	in   *bufio.Reader
 	most int // bytes of Query, Parse and Bind
 
+	grace time.Duration // for a message that has begun: bodyGrace
+
 	// interrupted says, behind the setting of a deadline, whether somebody wants
 	// the read to end; nil: nobody can.
 	interrupted func() bool
 }
 
 func newMessageReader(conn net.Conn, most int) *messageReader {
-	return &messageReader{conn: conn, in: bufio.NewReaderSize(conn, readerSize), most: most}
+	return &messageReader{conn: conn, in: bufio.NewReaderSize(conn, readerSize), most: most, grace: bodyGrace}
 }
 
 // limit is the longest body of a type, and whether there is such a type. What is
@@ -118,17 +120,26 @@ func lost(err error) error {
 	return fmt.Errorf("%w: %w", errGone, err)
 }
 
+// within turns the end of the time that a message has into words. What was read
+// of it is of no use: the conversation ends.
+func (r *messageReader) within(err error) error {
+	if err = lost(err); errors.Is(err, errIdle) && (r.interrupted == nil || !r.interrupted()) {
+		return fatalf("08P01", "a message began and did not come to its end in its time")
+	}
+	return err
+}
+
 // header reads type and length. A length that cannot be, and a type that is not
 // known, end the connection: where the next message begins is not known.
 func (r *messageReader) header() (header, error) {
 	if r.in.Buffered() < 5 {
-		if err := r.arm(time.Now().Add(bodyGrace)); err != nil {
+		if err := r.arm(time.Now().Add(r.grace)); err != nil {
 			return header{}, err
 		}
 	}
 	b, err := r.in.Peek(5)
 	if err != nil {
-		return header{}, lost(err)
+		return header{}, r.within(err)
 	}
 	h := header{kind: b[0]}
 	length := binary.BigEndian.Uint32(b[1:])
@@ -152,7 +163,7 @@ func (r *messageReader) body(h header) ([]byte, error) {
 	most, _ := r.limit(h.kind)
 	if h.length > most {
 		if _, err := r.in.Discard(h.length); err != nil {
-			return nil, lost(err)
+			return nil, r.within(err)
 		}
 		f := errorf("54000", "the message has %d bytes and at most %d are taken", h.length, most).hint("Send less at once.")
 		f.got, f.most = h.length, most
@@ -163,7 +174,7 @@ func (r *messageReader) body(h header) ([]byte, error) {
 		n := min(h.length-len(body), bodyStep)
 		body = slices.Grow(body, n)
 		if _, err := io.ReadFull(r.in, body[len(body):len(body)+n]); err != nil {
-			return nil, lost(err)
+			return nil, r.within(err)
 		}
 		body = body[:len(body)+n]
 	}
@@ -176,7 +187,7 @@ func (r *messageReader) discard(h header) error {
 		return err
 	}
 	_, err := r.in.Discard(h.length)
-	return lost(err)
+	return r.within(err)
 }
 
 // armBody gives a body that has not arrived yet its time.
@@ -184,7 +195,7 @@ func (r *messageReader) armBody(h header) error {
 	if r.in.Buffered() >= h.length {
 		return nil
 	}
-	return r.arm(time.Now().Add(bodyGrace + time.Duration(h.length/bodyStep)*bodyPerStep))
+	return r.arm(time.Now().Add(r.grace + time.Duration(h.length/bodyStep)*bodyPerStep))
 }
 
 // syncIsNext reports whether a Sync has arrived behind the message that was

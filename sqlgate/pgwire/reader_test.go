@@ -84,6 +84,24 @@ func TestNothingIsAllocatedForBytesThatDoNotCome(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(maxDiscard), "ten messages that each promise %d bytes", maxDiscard)
 }
 
+func TestAMessageThatBeginsAndDoesNotEndIsRefused(t *testing.T) {
+	for _, begun := range []string{"Q", "Q\x00\x00", "Q\x00\x00\x00\x08ab", "d\x00\x00\x00\x08ab", "Q\x00\x01\x00\x00ab"} {
+		near, far := net.Pipe()
+		r := newMessageReader(near, 1024)
+		r.grace = 10 * time.Millisecond
+		go func() { _, _ = far.Write([]byte(begun)) }() // the reader may stop before the end
+		require.NoError(t, r.wait(time.Now().Add(patience)))
+		h, err := r.header()
+		if err == nil {
+			_, err = r.body(h)
+		}
+		require.Equal(t, "08P01", failureOf(err).response.Code, "%q", begun)
+		require.True(t, failureOf(err).fatal)
+		require.NoError(t, near.Close())
+		require.NoError(t, far.Close())
+	}
+}
+
 func TestOnlyASyncThatHasArrivedIsNext(t *testing.T) {
 	for sent, want := range map[string]bool{
 		"S\x00\x00\x00\x04": true, "S\x00\x00\x00\x05x": false, "S\x00\x00\x00": false, "H\x00\x00\x00\x04": false, "": false,

@@ -190,3 +190,39 @@ func TestPasswordsThatAreNotHashed(t *testing.T) {
 		require.Error(t, err, "%q", c)
 	}
 }
+
+// FuzzScram sends any two messages to an exchange. None of them opens the door
+// of a user whose password is not known to whoever sends them.
+func FuzzScram(f *testing.F) {
+	f.Add(mechanism, "n,,n=user,r=abc", "c=biws,r=abc,p=AAAA")
+	f.Add(mechanismPlus, "p=tls-server-end-point,,n=,r=abc", "c=cD10bHMtc2VydmVyLWVuZC1wb2ludCws,r=abc,p=")
+	v, err := newVerifier("pencil", []byte("a salt"), 16)
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, chosen, first, second string) {
+		for _, binding := range [][]byte{nil, []byte("channel")} {
+			x := newScram(v, true, binding)
+			if _, err := x.begin(chosen, []byte(first)); err != nil {
+				require.ErrorIs(t, err, errScram)
+			}
+			_, err := x.finish([]byte(second))
+			require.ErrorIs(t, err, errScram)
+		}
+	})
+}
+
+// FuzzUsers reads any text as a users file; what is taken is written as it was.
+func FuzzUsers(f *testing.F) {
+	f.Add("# people\nana:SCRAM-SHA-256$1:c2FsdA==$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
+	f.Fuzz(func(t *testing.T, text string) {
+		users, err := parseUsers("users", []byte(text))
+		if err != nil {
+			return
+		}
+		for name, v := range users.verifiers {
+			require.Contains(t, text, name+":"+scramPrefix)
+			again, err := parseVerifier(v.String())
+			require.NoError(t, err)
+			require.Equal(t, v, again)
+		}
+	})
+}

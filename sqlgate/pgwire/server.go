@@ -225,11 +225,7 @@ func tooMany() *failure { return fatalf("53300", "sorry, too many clients alread
 // handle is the whole life of a connection.
 func (s *Server) handle(c *conn) {
 	defer s.leave(c)
-	defer func() {
-		if r := recover(); r != nil {
-			s.log.Error("a connection failed and is closed", "wire_session", c.id, "cause", fmt.Sprint(r), "stack", string(debug.Stack()))
-		}
-	}()
+	defer s.survive(c)
 	err := c.live(s.ctx)
 	var f *failure
 	if errors.As(err, &f) {
@@ -240,11 +236,24 @@ func (s *Server) handle(c *conn) {
 	}
 }
 
-// leave gives the seat of a connection back.
-func (s *Server) leave(c *conn) {
+// survive keeps a mistake in the handling of one connection from ending the gate.
+func (s *Server) survive(c *conn) {
+	if r := recover(); r != nil {
+		s.log.Error("a connection failed and is closed", "wire_session", c.id, "cause", fmt.Sprint(r), "stack", string(debug.Stack()))
+	}
+}
+
+// end has the Wire of a connection undo what is open.
+func (s *Server) end(c *conn) {
+	defer s.survive(c)
 	if c.wire != nil {
 		c.wire.Close(context.WithoutCancel(s.ctx))
 	}
+}
+
+// leave gives the seat of a connection back.
+func (s *Server) leave(c *conn) {
+	s.end(c)
 	if c.key.pid != 0 {
 		s.cancels.remove(c.key.pid)
 	}
