@@ -100,7 +100,8 @@ func (v *View) Audit(f AuditFilter, page Page) (seqs []uint64, next string, err 
 // Matches tells whether a filter selects an event, for those who follow the log
 // instead of asking the index.
 func Matches(f AuditFilter, e *event.Envelope) bool {
-	one := entryOf(e)
+	var one entry
+	one.take(e)
 	s := search{values: f.values(), time: f.bounds()}
 	return (f.FromSeq == 0 || e.Seq >= f.FromSeq) && (f.ToSeq == 0 || e.Seq <= f.ToSeq) && s.time.has(one.at) && s.meets(&one)
 }

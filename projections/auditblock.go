@@ -76,14 +76,15 @@ type block struct {
 	entries []entry
 }
 
-func entryOf(e *event.Envelope) entry {
-	c := &e.Context
-	return entry{more: tagsOf(e), at: e.Time.UnixNano(), values: [fieldCount]string{
-		fieldEventType: string(e.Type), fieldFingerprint: c.Fingerprint, fieldActor: c.Actor, fieldApp: c.App, fieldTenant: c.Tenant,
-		fieldEnv: c.Env, fieldDecision: c.Decision, fieldApprovalID: c.ApprovalID, fieldSessionID: c.SessionID,
-		fieldPolicyVersion: c.PolicyVersion, fieldExecutionID: c.ExecutionID, fieldRequestID: c.RequestID,
-		fieldAgentID: c.AgentID, fieldProject: c.Project,
-	}}
+// take fills an entry that is zero. It is large, and not worth copies.
+func (n *entry) take(e *event.Envelope) {
+	c, v := &e.Context, &n.values
+	n.more, n.at = tagsOf(e), e.Time.UnixNano()
+	v[fieldEventType], v[fieldFingerprint], v[fieldDecision] = string(e.Type), c.Fingerprint, c.Decision
+	v[fieldActor], v[fieldApp], v[fieldTenant], v[fieldEnv] = c.Actor, c.App, c.Tenant, c.Env
+	v[fieldApprovalID], v[fieldSessionID], v[fieldPolicyVersion] = c.ApprovalID, c.SessionID, c.PolicyVersion
+	v[fieldExecutionID], v[fieldRequestID] = c.ExecutionID, c.RequestID
+	v[fieldAgentID], v[fieldProject] = c.AgentID, c.Project
 }
 
 // add takes one event into the block that follows or continues b.
@@ -91,7 +92,8 @@ func (b *block) add(e *event.Envelope) {
 	if no := blockOf(e.Seq); no != b.no || b.entries == nil {
 		*b = block{no: no, entries: make([]entry, 0, blockEvents)}
 	}
-	b.entries = append(b.entries, entryOf(e))
+	b.entries = append(b.entries, entry{})
+	b.entries[len(b.entries)-1].take(e)
 }
 
 // index takes one event and writes the block that it completes.
@@ -117,12 +119,32 @@ func (t *tx) writeBlock(b *block) {
 	t.set(blockKey(keyTimes, b.no), times)
 
 	p := postings{at: make(map[string]int, blockEvents)}
-	for f := range fieldCount {
-		p.gather(b, f)
+	key, value := make([]byte, 0, 128), make([]byte, 0, bitmapLen)
+	for f, used := range b.used() {
+		if !used {
+			continue
+		}
+		p.gather(b, field(f))
 		for i := range p.lists { // in any order: Pebble sorts, and keys do not repeat
-			t.set(postingKey(f, p.values[i], b.no), encodePosting(p.lists[i]))
+			key = appendPostingKey(key[:0], field(f), p.values[i], b.no)
+			value = appendPosting(value[:0], p.lists[i])
+			t.set(key, value)
 		}
 	}
+}
+
+// used tells which fields some event of the block has: most have few.
+func (b *block) used() (used [fieldCount]bool) {
+	for i := range b.entries {
+		e := &b.entries[i]
+		for f := range e.values {
+			used[f] = used[f] || e.values[f] != ""
+		}
+		for _, m := range e.more {
+			used[m.field] = true
+		}
+	}
+	return used
 }
 
 // postings are the positions of one field's values in a block.
@@ -179,8 +201,11 @@ func blockKey(prefix string, no uint32) []byte {
 // 00 01 and their own 00 bytes become 00 ff, so that no value is the beginning
 // of another one's key.
 func postingPrefix(f field, value string) []byte {
-	k := append(make([]byte, 0, len(keyPosting)+len(value)+8), keyPosting...)
-	k = append(k, byte(f))
+	return appendPostingPrefix(make([]byte, 0, len(keyPosting)+len(value)+8), f, value)
+}
+
+func appendPostingPrefix(k []byte, f field, value string) []byte {
+	k = append(append(k, keyPosting...), byte(f))
 	for i := range len(value) {
 		if k = append(k, value[i]); value[i] == 0 {
 			k = append(k, 0xff)
@@ -189,8 +214,8 @@ func postingPrefix(f field, value string) []byte {
 	return append(k, 0, 1)
 }
 
-func postingKey(f field, value string, no uint32) []byte {
-	return binary.BigEndian.AppendUint32(postingPrefix(f, value), no)
+func appendPostingKey(dst []byte, f field, value string, no uint32) []byte {
+	return binary.BigEndian.AppendUint32(appendPostingPrefix(dst, f, value), no)
 }
 
 func encodeSpan(least, greatest int64) []byte {
@@ -248,11 +273,10 @@ func full() (m bitmap) {
 
 const bitmapLen = blockEvents / 8
 
-// encodePosting writes a short list as 16-bit positions, which is what most
+// appendPosting writes a short list as 16-bit positions, which is what most
 // values need, and a long one as a bitmap.
-func encodePosting(list []uint16) []byte {
+func appendPosting(b []byte, list []uint16) []byte {
 	if 2*len(list) < bitmapLen {
-		b := make([]byte, 0, 2*len(list))
 		for _, i := range list {
 			b = binary.BigEndian.AppendUint16(b, i)
 		}
@@ -262,7 +286,6 @@ func encodePosting(list []uint16) []byte {
 	for _, i := range list {
 		m.add(int(i))
 	}
-	b := make([]byte, 0, bitmapLen)
 	for _, w := range m {
 		b = binary.BigEndian.AppendUint64(b, w)
 	}

@@ -21,7 +21,8 @@ func AppendValue(dst []byte, v Value) ([]byte, error) {
 // is one value in its one form, or the error wraps ErrRecord.
 func ParseValue(b []byte) (Value, error) {
 	r := reader{rest: string(b)}
-	v := r.value(0)
+	var v Value
+	r.value(&v, 0)
 	if r.err == nil && r.rest != "" {
 		r.fail("%d bytes after the end", len(r.rest))
 	}

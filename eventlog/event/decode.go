@@ -267,7 +267,8 @@ func (r *reader) fields(n, depth int) Payload {
 			r.fail("key %q does not come after %q", key, p[i-1].Key)
 			break
 		}
-		p = append(p, Field{Key: key, Value: r.value(depth)})
+		p = append(p, Field{Key: key}) // and filled in place: a field is large
+		r.value(&p[len(p)-1].Value, depth)
 	}
 	return p
 }
@@ -278,7 +279,8 @@ func (r *reader) items(n, depth int) Payload {
 	}
 	p := make(Payload, 0, min(n, roomAhead))
 	for ; n > 0 && r.err == nil; n-- {
-		p = append(p, Field{Value: r.value(depth)})
+		p = append(p, Field{})
+		r.value(&p[len(p)-1].Value, depth)
 	}
 	return p
 }
@@ -290,23 +292,23 @@ func (r *reader) deep(depth int) bool {
 	return r.err == nil
 }
 
-// value reads an item of a list or map at the given depth.
-func (r *reader) value(depth int) Value {
+// value reads an item of a list or map at the given depth into v, which is zero.
+func (r *reader) value(v *Value, depth int) {
 	head := r.head()
 	switch {
 	case head == 0xc2 || head == 0xc3:
-		return Bool(head == 0xc3)
+		*v = Bool(head == 0xc3)
 	case isInt(head):
-		return Int(r.intBody(head))
+		v.kind, v.num = KindInt, r.intBody(head)
 	case strs.has(head):
-		return String(r.textBody(head))
+		v.kind, v.text = KindString, r.textBody(head)
 	case bins.has(head):
-		return Value{kind: KindBytes, text: r.take(r.length(head, &bins))}
+		v.kind, v.text = KindBytes, r.take(r.length(head, &bins))
 	case arrays.has(head):
-		return Value{kind: KindList, kids: r.items(r.length(head, &arrays), depth+1)}
+		v.kind, v.kids = KindList, r.items(r.length(head, &arrays), depth+1)
 	case maps.has(head):
-		return Value{kind: KindMap, kids: r.fields(r.length(head, &maps), depth+1)}
+		v.kind, v.kids = KindMap, r.fields(r.length(head, &maps), depth+1)
+	default:
+		r.fail("byte %#02x has no place in a record", head)
 	}
-	r.fail("byte %#02x has no place in a record", head)
-	return Value{}
 }
