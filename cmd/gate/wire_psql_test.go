@@ -39,49 +39,51 @@ func libpqURL(t *testing.T, database string) string {
 	return u.String()
 }
 
-// psqlScript is what a person types.
-const psqlScript = `\set VERBOSITY verbose
-\set SHOW_CONTEXT never
-\pset null (null)
-SELECT id, name, price, note FROM items ORDER BY id;
+// psqlScripts are what a person types, by the item of the common list that it is.
+var psqlScripts = []struct{ item, typed string }{
+	{"read", `SELECT id, name, price, note FROM items ORDER BY id;
 \d items
 \dt
-\x
-SELECT 1::int2, 2::int8, 1.5::float4, 'NaN'::float8, 12.340::numeric, '\x00ff'::bytea, '2026-11-21'::date, '{"a": [1, null]}'::jsonb, '{a,NULL,"b c"}'::text[];
-\x
-INSERT INTO items VALUES (10, 'ten', 10.5) RETURNING id;
-UPDATE items SET note = 'changed' WHERE id = 10;
-INSERT INTO items VALUES (10, 'again');
 SELECT nothing FROM items;
-BEGIN;
+SELECT name FROM items WHERE id = 2 \gdesc
+SELECT n FROM generate_series(1, 3) AS n \gset found_
+SELECT 1 AS a, 2 AS b \gset
+SELECT :a + :b AS c;`},
+	{"types", `\x
+SELECT 1::int2, 2::int8, 1.5::float4, 'NaN'::float8, 12.340::numeric, '\x00ff'::bytea, '2026-11-21'::date, '{"a": [1, null]}'::jsonb, '{a,NULL,"b c"}'::text[];`},
+	{"many rows", `SELECT n, md5(n::text) FROM generate_series(1, 2000) AS n;`},
+	{"insert", `INSERT INTO items VALUES (10, 'ten', 10.5) RETURNING id;
+UPDATE items SET note = 'changed' WHERE id = 10;`},
+	{"duplicate", `INSERT INTO items VALUES (10, 'again');
+SELECT 1;`},
+	{"block", `BEGIN;
 INSERT INTO items VALUES (20, 'kept');
 COMMIT;
 BEGIN;
 INSERT INTO items VALUES (21, 'undone');
 SELECT 1/0;
 SELECT 1;
-ROLLBACK;
-SET TimeZone = 'Europe/Berlin';
-SELECT timestamptz '2026-07-01 12:00:00+00';
-\timing off
-SELECT count(*), sum(n) FROM generate_series(1, 5000) AS n;
-SELECT n FROM generate_series(1, 3) AS n \gset found_
-SELECT 1 AS a, 2 AS b \gset
-SELECT :a + :b AS c;
-SELECT name FROM items WHERE id = 2 \gdesc
-PREPARE q AS SELECT name FROM items WHERE id = $1;
+ROLLBACK;`},
+	{"settings", `SET TimeZone = 'Europe/Berlin';
+SELECT timestamptz '2026-07-01 12:00:00+00';`},
+	{"parameters", `PREPARE q AS SELECT name FROM items WHERE id = $1;
 EXECUTE q(3);
-DEALLOCATE q;
-SELECT id, name, note FROM items ORDER BY id;
-`
+DEALLOCATE q;`},
+	{"reconnect", `SELECT id, name, note FROM items ORDER BY id;`},
+}
+
+// verbose shows every field of an error.
+const verbose = "\\set VERBOSITY verbose\n\\set SHOW_CONTEXT never\n\\pset null (null)\n"
 
 // sourceLine is where in the server's source an error was raised.
 var sourceLine = regexp.MustCompile(`(?m)^LOCATION: .*\n`)
 
-// psqlClient is psql with a script, and with Ctrl-C.
+// psqlClient is psql with scripts, and with Ctrl-C.
 func psqlClient(t *testing.T, c *clientNotes) {
 	program, target := clientProgram(t, "psql"), libpqURL(t, c.url)
-	c.saw("script", "%s", sourceLine.ReplaceAllString(psql(t, program, target, psqlScript), ""))
+	for _, script := range psqlScripts {
+		c.saw(script.item, "%s", sourceLine.ReplaceAllString(psql(t, program, target, verbose+script.typed+"\n"), ""))
+	}
 	c.saw("wrong syntax", "%s", psql(t, program, target, "\\set VERBOSITY sqlstate\nSELEC 1;\n"))
 	c.saw("cancel", "%s", interrupted(t, c, program, target))
 	if !c.gated() {
@@ -145,11 +147,11 @@ SELECT abalance FROM pgbench_accounts WHERE aid = :id;
 \endpipeline
 `), 0o600))
 	for _, mode := range []string{"simple", "extended", "prepared"} {
-		c.saw("TPC-B "+mode, "%s", pgbench(t, program, target, "-n", "-M", mode, "-c", "2", "-t", "10"))
-		c.saw("SELECT "+mode, "%s", pgbench(t, program, target, "-n", "-S", "-M", mode, "-c", "2", "-t", "20"))
+		c.saw("block of TPC-B, "+mode, "%s", pgbench(t, program, target, "-n", "-M", mode, "-c", "2", "-t", "10"))
+		c.saw("read of SELECT only, "+mode, "%s", pgbench(t, program, target, "-n", "-S", "-M", mode, "-c", "2", "-t", "20"))
 	}
 	for _, mode := range []string{"extended", "prepared"} {
-		c.saw("pipeline "+mode, "%s", pgbench(t, program, target, "-n", "-f", pipeline, "-M", mode, "-c", "2", "-t", "10"))
+		c.saw("pipeline, "+mode, "%s", pgbench(t, program, target, "-n", "-f", pipeline, "-M", mode, "-c", "2", "-t", "10"))
 	}
 	if c.gated() {
 		cmd := exec.Command(program, "-i", "-q", target)

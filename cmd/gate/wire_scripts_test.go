@@ -42,6 +42,16 @@ func TestConversationsWithTheListenerAreThoseWithARealServer(t *testing.T) {
 	})
 }
 
+// What the listener says in its own way stands in scripts of its own.
+func TestConversationsThatOnlyAGateHas(t *testing.T) {
+	datadriven.Walk(t, filepath.FromSlash("testdata/pgwire/gate"), func(t *testing.T, path string) {
+		d := newGateDir(t, []byte(clientPolicy))
+		d.execute(t, clientTables)
+		g := startGate(t, d, wireSettings...)
+		pgscript.Run(t, path, g.endpoint(t))
+	})
+}
+
 // rewriteNothing keeps a listener's answers out of the files of the real server.
 func rewriteNothing(t *testing.T) {
 	rewrite := flag.Lookup("rewrite")
