@@ -152,14 +152,14 @@ type attackedGate struct {
 	cluster *postgres.Cluster
 }
 
-func startAttacked(t *testing.T, writePolicy func(dir string)) attackedGate {
+func startAttacked(t *testing.T, writePolicy func(dir string), extra ...string) attackedGate {
 	t.Helper()
 	cluster := postgres.ClusterForTest(t, map[string]string{"log_statement": "all", "wal_level": "logical", "max_prepared_transactions": "5"})
 	require.NoError(t, cluster.CreateDatabase(t.Context(), "lab"))
 	d := gateDir{path: t.TempDir(), database: cluster.URL("lab")}
 	writePolicy(d.file("policies"))
 	d.execute(t, attackedTables)
-	return attackedGate{startGate(t, d, "GATE_DB_POOL_MAX=1"), cluster}
+	return attackedGate{startGate(t, d, append(extra, "GATE_DB_POOL_MAX=1")...), cluster}
 }
 
 func (g attackedGate) serverLog(t *testing.T) string {

@@ -76,6 +76,12 @@ func lostCode(code string) bool {
 	return strings.HasPrefix(code, "57P0") || strings.HasPrefix(code, "08") || code == "25P03" || code == "25P04"
 }
 
+// badParameter reports a parameter whose bytes are none of its type: the server
+// calls that a violation of the protocol, but stays.
+func badParameter(e *pgconn.PgError) bool {
+	return e.Code == "08P01" && e.Severity == "ERROR"
+}
+
 // serverTrouble reports errors that are not the statement's fault.
 func serverTrouble(code string) bool {
 	return strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "XX") || code == "25006"
@@ -90,7 +96,7 @@ func (cfg *Config) statementFault(e *pgconn.PgError) *fault.Fault {
 	switch {
 	case e.Code == "57014":
 		return timeoutFault().With("sqlstate", e.Code)
-	case lostCode(e.Code):
+	case lostCode(e.Code) && !badParameter(e):
 		return lostFault(e, e)
 	case serverTrouble(e.Code):
 		return fault.New(fault.DBUnavailable, "The database could not run the statement: %s. Send it again later, and tell the operator if it stays.", clip(e.Message)).With("sqlstate", e.Code).Because(e)

@@ -163,6 +163,16 @@ func TestParametersReachTheServerAsGiven(t *testing.T) {
 	require.Equal(t, `[{"n":42,"t":"a'b","nil":null,"bin":256}]`, string(rows.JSON()))
 }
 
+func TestBytesThatAreNoneOfTheirTypeAreTheStatementsFault(t *testing.T) {
+	db, _ := open(t)
+	short := Statement{SQL: "SELECT $1", ParamOIDs: []uint32{23}, Params: [][]byte{{0, 3}}, ParamFormats: []int16{1}}
+	res, err := db.Read(context.Background(), "", short, Limits{}, db.NewRows(0))
+	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), "the server calls it a violation of the protocol, and stays: %v", err)
+	require.Equal(t, "08P01", res.SQLState)
+	_, _, err = read(t, db, "SELECT 1")
+	require.NoError(t, err)
+}
+
 func TestTheServerRefusesASecondCommandInAText(t *testing.T) {
 	db, side := open(t)
 	side.run("CREATE TABLE t (a int)")
