@@ -93,17 +93,18 @@ func (w *world) benchMetrics(b *testing.B, interval, groups string, hours time.D
 	if groups != "" {
 		q.GroupBy = strings.Split(groups, ",")
 	}
-	items := 0
+	items, least := 0, time.Hour
 	for b.Loop() {
+		began := time.Now()
 		body, err := w.Metrics(context.Background(), &caller, q)
 		require.NoError(b, err)
 		text, err := json.Marshal(body)
 		require.NoError(b, err)
-		items = len(body.Items)
+		items, least = len(body.Items), min(least, time.Since(began))
 		b.SetBytes(int64(len(text)))
 	}
 	b.ReportMetric(float64(items), "items")
-	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms")
+	b.ReportMetric(float64(least.Microseconds())/1000, "ms-at-least") // on a machine that has other work
 }
 
 func (w *world) benchUsage(b *testing.B) {
@@ -114,5 +115,4 @@ func (w *world) benchUsage(b *testing.B) {
 		_, err = json.Marshal(body)
 		require.NoError(b, err)
 	}
-	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms")
 }
