@@ -67,7 +67,7 @@ clients: compiler ## every client of docs/WIRE.md goes through one list at a dat
 
 .PHONY: outcomes
 outcomes: ## break every form of execution at every message with every fault, and compare what is recorded with the database
-	OUTCOMES_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 120m -parallel 12 -v -run 'RecordedOutcome|KilledAtAnyMessage|WhateverBefalls|AFailover' ./cmd/gate
+	OUTCOMES_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 120m -parallel 12 -v -run 'RecordedOutcome|KilledAtAnyMessage|WhateverBefalls|AFailover|WhateverMessage' ./cmd/gate ./sqlgate
 
 .PHONY: soak
 soak: ## 24 mixed clients for SOAK_MINUTES (default 30), with gates and databases killed and connections broken meanwhile

@@ -64,10 +64,11 @@ func (a *Answered) drafts(now time.Time, engine uint64) []event.Draft {
 // NewApproval is what an operator will be shown. The decision gives rule,
 // reason and terms.
 type NewApproval struct {
-	SQL             string // exact, byte for byte
-	PreparedSQL     string // what an EXECUTE runs, exact; "" = SQL itself
-	Classification  string // JSON
-	Impact          string // JSON of the plan estimate; "" = none
+	SQL             string   // exact, byte for byte
+	PreparedSQL     string   // what an EXECUTE runs, exact; "" = SQL itself
+	Classification  string   // JSON
+	Impact          string   // JSON of the plan estimate; "" = none
+	Parameters      []string // of the wire, in order, for a person
 	Message, Remedy string
 	AgentPolicyID   string // the agent's policy that asks; "" = the gate's own
 }
@@ -299,7 +300,7 @@ func (r *RecordDecision) approval(now time.Time, shared event.Context, defaultTT
 		}
 	}
 	expires := now.Add(ttl)
-	return event.New(now, shared, &event.ApprovalCreated{SQL: n.SQL, PreparedSQL: n.PreparedSQL, Impact: n.Impact, SQLDigest: r.Request.SQLDigest, RequestDigest: r.Request.RequestDigest,
+	return event.New(now, shared, &event.ApprovalCreated{SQL: n.SQL, PreparedSQL: n.PreparedSQL, Impact: n.Impact, Parameters: n.Parameters, SQLDigest: r.Request.SQLDigest, RequestDigest: r.Request.RequestDigest,
 		Role: r.Request.Role, Host: r.Request.Host, Classification: n.Classification, ExpiresAt: expires.UnixNano(),
 		TTLSeconds: int(ttl / time.Second), RuleID: d.RuleID, MaxRows: maxRows, Message: n.Message, Remedy: n.Remedy,
 		Principal: r.Request.Principal, AgentPolicyID: n.AgentPolicyID}), expires

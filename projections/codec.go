@@ -172,7 +172,7 @@ func (c *codec) length(n int) int {
 
 func (c *codec) strings(list *[]string) {
 	n := c.length(len(*list))
-	if c.reading {
+	if c.reading && n > 0 {
 		*list = make([]string, n)
 	}
 	for i := range *list {
@@ -206,6 +206,7 @@ func (a *Approval) walk(c *codec) {
 	c.fixed(a.SQLDigest[:])
 	c.fixed(a.RequestDigest[:])
 	texts(c, &a.Operation, &a.Fingerprint, &a.Classification, &a.PolicyVersion, &a.ReasonCode, &a.RuleID, &a.Message, &a.Remedy, &a.PreparedSQL, &a.Impact)
+	c.strings(&a.Parameters)
 	c.bound(&a.MaxRows)
 	number(c, &a.TTLSeconds)
 	c.moments(&a.CreatedAt, &a.ExpiresAt, &a.ResolvedAt, &a.UsedAt)

@@ -56,9 +56,10 @@ type Approval struct {
 	RuleID         string
 	Message        string
 	Remedy         string
-	PreparedSQL    string // what an EXECUTE runs, exact; "" = SQL itself
-	Impact         string // JSON of the plan estimate; "" = none
-	MaxRows        *int64 // nil = no limit, 0 = no row at all
+	PreparedSQL    string   // what an EXECUTE runs, exact; "" = SQL itself
+	Impact         string   // JSON of the plan estimate; "" = none
+	Parameters     []string // of the wire, in order, for a person; none = there were none
+	MaxRows        *int64   // nil = no limit, 0 = no row at all
 	TTLSeconds     int
 
 	CreatedAt   time.Time

@@ -42,7 +42,7 @@ func (g *Gate) stop(ctx context.Context, s *submission) (*Answer, error) {
 	a := s.answer()
 	if s.result.Decision == policy.RequireApproval {
 		command.NewApproval = &commands.NewApproval{
-			SQL: s.SQL, PreparedSQL: s.preparedSQL(), Impact: g.impact(ctx, s), Classification: string(appendValue(nil, a.Classification)), Message: a.message(), Remedy: a.remedy(),
+			SQL: s.SQL, PreparedSQL: s.preparedSQL(), Parameters: s.shownParams(), Impact: g.impact(ctx, s), Classification: string(appendValue(nil, a.Classification)), Message: a.message(), Remedy: a.remedy(),
 			AgentPolicyID: a.AgentPolicyID,
 		}
 	}

@@ -29,7 +29,7 @@ func (w *Wire) DescribeStatement(ctx context.Context, name string) (params []uin
 		if err != nil {
 			return err
 		}
-		st.described, st.columns = true, d.Fields
+		st.described, st.parameters, st.columns = true, d.Params, d.Fields
 		params, columns = d.Params, d.Fields
 		return nil
 	})

@@ -1,6 +1,7 @@
 package sqlgate
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"path/filepath"
@@ -67,8 +68,15 @@ type wireWorld struct {
 // changes its options.
 func newWireWorld(t testing.TB, set func(*Options)) *wireWorld {
 	t.Helper()
+	return newWireWorldAt(t, postgres.ForTest(t), "", set)
+}
+
+// newWireWorldAt has the gate reach the database by another address, where
+// something stands in between.
+func newWireWorldAt(t testing.TB, url, through string, set func(*Options)) *wireWorld {
+	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	w := &wireWorld{t: t, url: postgres.ForTest(t)}
+	w := &wireWorld{t: t, url: url}
 	postgres.ExecuteURL(t, w.url, "CREATE TABLE t (id int PRIMARY KEY, v text)")
 	var err error
 	w.log, _, err = eventlog.Open(ctx, eventlog.Options{Path: filepath.Join(t.TempDir(), "audit.wal")})
@@ -83,7 +91,7 @@ func newWireWorld(t testing.TB, set func(*Options)) *wireWorld {
 	require.NoError(t, err)
 	classifier, err := classify.New(classify.Config{SearchPath: "public", MaxSQLBytes: 1 << 18})
 	require.NoError(t, err)
-	database, err := pgexec.Open(pgexec.Config{URL: w.url, SearchPath: "public", PoolMax: 4, TLS: pgexec.TLSConfig{Mode: "disable"},
+	database, err := pgexec.Open(pgexec.Config{URL: cmp.Or(through, url), SearchPath: "public", PoolMax: 4, TLS: pgexec.TLSConfig{Mode: "disable"},
 		OnServerMajor: func(major int) { _ = classifier.SetServerMajor(major) }}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	dir := filepath.Join(t.TempDir(), "policies")

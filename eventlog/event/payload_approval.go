@@ -26,13 +26,14 @@ type ApprovalCreated struct {
 	Message        string
 	Remedy         string
 	Principal      string
-	PreparedSQL    string // what an EXECUTE runs, exact; "" = SQL itself
-	Impact         string // JSON of the plan estimate; "" = none
-	AgentPolicyID  string // the agent's policy that asks; "" = the gate's own
+	PreparedSQL    string   // what an EXECUTE runs, exact; "" = SQL itself
+	Impact         string   // JSON of the plan estimate; "" = none
+	Parameters     []string // of the wire, in order, for a person: the digest covers their bytes
+	AgentPolicyID  string   // the agent's policy that asks; "" = the gate's own
 }
 
 func (*ApprovalCreated) EventType() Type         { return TypeApprovalCreated }
-func (p *ApprovalCreated) Fields() Payload       { return write(15, p.form) }
+func (p *ApprovalCreated) Fields() Payload       { return write(16, p.form) }
 func (p *ApprovalCreated) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *ApprovalCreated) form(f *form) {
@@ -43,6 +44,7 @@ func (p *ApprovalCreated) form(f *form) {
 	f.str("impact", &p.Impact, may)
 	bound(f, "max_rows", &p.MaxRows)
 	f.str("message", &p.Message, may)
+	f.strs("parameters", &p.Parameters, may)
 	f.str("prepared_sql", &p.PreparedSQL, may)
 	f.str("principal", &p.Principal, may)
 	f.str("remedy", &p.Remedy, may)

@@ -99,6 +99,8 @@ func grouped(rows []approvalRow) []group {
 type approvalView struct {
 	approvalRow
 	Text      sqlView
+	Prepared  *sqlView  // what an EXECUTE runs
+	Params    []sqlView // what $1, $2 and so on are
 	Meanings  []meaning
 	Advice    []string
 	Reach     string
@@ -119,6 +121,13 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	}
 	v := approvalView{approvalRow: s.rows([]approval{a})[0], Text: s.shownSQL(a.SQL), Meanings: meanings(&a.Classification),
 		Advice: advice(&a.Classification), Reach: reach(&a.Classification)}
+	if a.PreparedSQL != "" {
+		prepared := s.shownSQL(a.PreparedSQL)
+		v.Prepared = &prepared
+	}
+	for _, value := range a.Parameters {
+		v.Params = append(v.Params, viewSQL(value))
+	}
 	if len(a.Impact) > 0 && string(a.Impact) != "null" {
 		v.Impact = indented(a.Impact)
 	}

@@ -82,6 +82,8 @@ type approval struct {
 	Status         string          `json:"status"`
 	Resolution     string          `json:"resolution"`
 	SQL            string          `json:"sql"`
+	PreparedSQL    string          `json:"prepared_sql"`
+	Parameters     []string        `json:"parameters"`
 	Classification classification  `json:"classification"`
 	Context        claims          `json:"context"`
 	CreatedAt      time.Time       `json:"created_at"`

@@ -19,6 +19,7 @@ type approvalBody struct {
 	Resolution     *string         `json:"resolution"`
 	SQL            string          `json:"sql"`
 	PreparedSQL    *string         `json:"prepared_sql"`
+	Parameters     []string        `json:"parameters"`
 	Classification json.RawMessage `json:"classification"`
 	Context        claimsBody      `json:"context"`
 	CreatedAt      *string         `json:"created_at"`
@@ -51,7 +52,7 @@ type claimsBody struct {
 
 func (a *api) approvalBody(p *projections.Approval) approvalBody {
 	return approvalBody{
-		ApprovalID: p.ID, Status: p.StatusAt(a.Now()), Resolution: optional(p.Resolution), SQL: p.SQL, PreparedSQL: optional(p.PreparedSQL),
+		ApprovalID: p.ID, Status: p.StatusAt(a.Now()), Resolution: optional(p.Resolution), SQL: p.SQL, PreparedSQL: optional(p.PreparedSQL), Parameters: orNone(p.Parameters),
 		Classification: json.RawMessage(p.Classification),
 		Context:        claimsBody{p.Actor, p.App, p.Tenant, p.Role, p.Host, p.Env, p.SessionID},
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
@@ -59,6 +60,13 @@ func (a *api) approvalBody(p *projections.Approval) approvalBody {
 		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
 		RequestID: p.RequestID, Impact: impactOf(p),
 	}
+}
+
+func orNone(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
 }
 
 // impactOf is the plan estimate that an operator is shown; null where none
