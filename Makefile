@@ -113,6 +113,7 @@ faults: compiler strace ## docs/FAULTS.md to the end: system calls that fail, ve
 verifiers: ## both verifiers of evidence: DAMAGED files of each kind (default 3000), a bundle of 100,000 events, 10,000 cut logs
 	CHECKPOINT_CUTS=10000 $(GO) test -count=1 -timeout 60m -v -run Cut ./commands/checkpoints
 	EVIDENCE_CUTS=10000 $(GO) test -count=1 -timeout 60m -v -run Cut ./eventlog/evidence
+	BUNDLE_EVENTS=100000 $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run LargeBundle ./cmd/gate
 	SECOND_VERIFIER_ROUNDS=$(DAMAGED) SECOND_VERIFIER_EVENTS=100000 $(GO) test -count=1 -timeout 60m -v ./fixtures/secondverifier
 
 .PHONY: large
