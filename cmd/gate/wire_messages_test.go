@@ -188,28 +188,24 @@ func TestAClientThatIsSilentForTooLongIsToldSoAndEnded(t *testing.T) {
 }
 
 func TestABlockThatIdlesOrLastsTooLongIsUndone(t *testing.T) {
-	g := startWire(t, "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=300", "GATE_PGWIRE_TX_MAX_MS=2000")
-	idle := g.rawWire(t)
+	g := startWire(t, "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=2000", "GATE_PGWIRE_TX_MAX_MS=4000")
+	idle, open, busy := g.rawWire(t), g.rawWire(t), g.rawWire(t)
 	require.Equal(t, []string{"BEGIN", "ready T"}, idle.ask(simple("BEGIN")))
-	require.Equal(t, []string{"INSERT 0 1", "ready T"}, idle.ask(simple(insertOrder)))
-	require.Equal(t, []string{"FATAL 25P03"}, inWords(idle.ready()))
-
-	open := g.rawWire(t) // a batch without its Sync is open too
-	open.send(append(statementMessages(insertOrder), &pgproto3.Flush{})...)
+	require.Equal(t, []string{"INSERT 0 1", "ready T"}, idle.ask(simple("INSERT INTO orders VALUES (2001, 1, 'new')")))
+	open.send(append(statementMessages("INSERT INTO orders VALUES (2002, 1, 'new')"), &pgproto3.Flush{})...) // a batch without its Sync is open too
 	for range 3 {
 		open.next()
 	}
-	require.Equal(t, []string{"FATAL 25P03"}, inWords(open.ready()))
-
-	busy := g.rawWire(t)
 	require.Equal(t, []string{"BEGIN", "ready T"}, busy.ask(simple("BEGIN")))
-	require.Equal(t, []string{"INSERT 0 1", "ready T"}, busy.ask(simple(insertOrder)))
+	require.Equal(t, []string{"INSERT 0 1", "ready T"}, busy.ask(simple("INSERT INTO orders VALUES (2003, 1, 'new')")))
 	require.Eventually(t, func() bool {
 		got := busy.ask(simple("SELECT 1"))
 		return got[len(got)-1] == "FATAL 25P03"
-	}, startPatience, time.Millisecond)
+	}, startPatience, 10*time.Millisecond)
+	require.Equal(t, []string{"FATAL 25P03"}, inWords(idle.ready()))
+	require.Equal(t, []string{"FATAL 25P03"}, inWords(open.ready()))
 	require.Eventually(t, func() bool {
 		return g.value(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'") == "0"
 	}, startPatience, pollEvery)
-	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM orders WHERE id = 2001"))
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM orders WHERE id > 2000"))
 }
