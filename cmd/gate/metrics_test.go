@@ -14,8 +14,11 @@ import (
 
 // TestPrometheusReadsWhatTheStatsSay: one service, one set of figures.
 func TestPrometheusReadsWhatTheStatsSay(t *testing.T) {
-	g := startShop(t)
+	g := startWire(t)
 	g.busy(t)
+	w := g.rawWire(t)
+	require.Equal(t, []string{"BEGIN", "ready T"}, w.ask(simple("BEGIN")))
+	g.cancelWire(t, w.key)
 	answer := g.get(t, "/metrics")
 	require.Equal(t, http.StatusOK, answer.status, "%s", answer.body)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -45,7 +48,12 @@ func TestPrometheusReadsWhatTheStatsSay(t *testing.T) {
 	require.Equal(t, 1.0, value("gate_log_ok"))
 	require.Equal(t, float64(g.head(t)), value("gate_log_head_seq"))
 	require.Equal(t, 1.0, value("gate_info", "version", version, "mode", "enforce", "policy_version", stats["policy_version"].(string)))
-	require.Equal(t, 11.0, value("gate_phase_seconds", "phase", "total"))
+	require.Equal(t, 12.0, value("gate_phase_seconds", "phase", "total"), "BEGIN is decided too")
+	wire := stats["wire"].(map[string]any)
+	require.Equal(t, map[string]any{"connections": 1.0, "blocks": 0.0, "cancels": 1.0}, wire, "a block that has not reached the database holds nothing")
+	require.Equal(t, wire["connections"], value("gate_wire_connections"))
+	require.Equal(t, wire["blocks"], value("gate_wire_blocks"))
+	require.Equal(t, wire["cancels"], value("gate_wire_cancels_total"))
 	require.Contains(t, families, "process_resident_memory_bytes")
 
 	problems, err := promlint.New(bytes.NewReader(answer.body)).Lint()

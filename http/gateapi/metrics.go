@@ -40,6 +40,9 @@ var (
 	metricConnections = describe("database_connections", "Connections to the database.", "state")
 	metricWaits       = describe("database_connection_waits_total", "Statements that waited for a free connection.")
 	metricQuarantined = describe("database_connections_quarantined_total", "Connections closed because a pinned setting changed.")
+	metricWire        = describe("wire_connections", "Connections of the wire listener that logged in.")
+	metricWireBlocks  = describe("wire_blocks", "Transaction blocks that are open on the wire listener.")
+	metricWireCancels = describe("wire_cancels_total", "Requests to cancel that came to the wire listener.")
 	metricHead        = describe("log_head_seq", "Sequence number of the last durable event.")
 	metricLogOK       = describe("log_ok", "Whether the event log takes events: 1 or 0.")
 	metricCheckpoint  = describe("checkpoint_size", "Events that the newest signed checkpoint vouches for.")
@@ -59,7 +62,7 @@ type gateMetrics struct{ a *api }
 // Describe implements prometheus.Collector.
 func (m gateMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{metricInfo, metricRequests, metricStatements, metricDecisions, metricPhase, metricPending, metricUnknown,
-		metricParser, metricParserKills, metricConnections, metricWaits, metricQuarantined, metricHead, metricLogOK, metricChainOK,
+		metricParser, metricParserKills, metricConnections, metricWaits, metricQuarantined, metricWire, metricWireBlocks, metricWireCancels, metricHead, metricLogOK, metricChainOK,
 		metricCheckpoint, metricCheckpoints, metricWitnessSize, metricWitnessOK} {
 		ch <- d
 	}
@@ -96,6 +99,10 @@ func (m gateMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(metricConnections, float64(pool.Idle), "idle")
 	counter(metricWaits, float64(pool.Waits))
 	counter(metricQuarantined, float64(pool.Quarantined))
+	wire := a.Wire()
+	gauge(metricWire, float64(wire.Connections))
+	gauge(metricWireBlocks, float64(wire.Blocks))
+	counter(metricWireCancels, float64(wire.Cancels))
 	gauge(metricHead, float64(a.Log.Head().Seq))
 	gauge(metricLogOK, truth(a.Log.Health().OK))
 	gauge(metricChainOK, truth(!a.Gate.Chain().Failed()))
