@@ -15,6 +15,16 @@
 // without which no statement is accepted; and the prepared-statement sessions,
 // in memory alone, whose statements go through the journey at every EXECUTE.
 //
+// A Wire is a connection of the wire listener behind its protocol. It keeps what
+// a PostgreSQL session keeps (statements, portals, settings, a transaction) and
+// takes every statement through the same four steps: what differs is where its
+// result goes, and that several statements may stand or fall together. Such a
+// block dispatches each write before it is sent, and records the results of all
+// of them once COMMIT was answered; a gate that dies in between leaves executions
+// that share a transaction id, by which the next one settles them. BEGIN, SET and
+// their kin are decided and recorded too, and are done for real or refused.
+//
 // A failure is a *fault.Fault. A decision is not a failure: BLOCK and
-// REQUIRE_APPROVAL are Answers.
+// REQUIRE_APPROVAL are Answers; on the wire they are a WireRefusal, and what
+// PostgreSQL has a SQLSTATE for is a WireError.
 package sqlgate

@@ -1,8 +1,10 @@
 package sqlgate
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -329,4 +331,22 @@ type funcSink struct {
 func (f *funcSink) Row(values [][]byte) error {
 	f.row(values)
 	return nil
+}
+
+func TestThePolicyOfTheMomentOfExecuteDecides(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	require.NoError(t, c.Parse(t.Context(), "s", "INSERT INTO t VALUES (1, 'a')", nil))
+	require.NoError(t, c.Bind("p", "s", nil, nil, nil))
+	blocking := strings.Replace(wirePolicy, "version: 1.0.0", "version: 1.0.1", 1)
+	blocking = strings.Replace(blocking, "match: { query_types: [TRUNCATE] }", "match: { query_types: [TRUNCATE, INSERT] }", 1)
+	blocking = strings.Replace(blocking, "expect: { decision: ALLOW }", "expect: { decision: BLOCK }", 1)
+	_, err := w.CreateCandidate(t.Context(), []byte(blocking), "", "test")
+	require.NoError(t, err)
+	_, err = w.ChangePolicy(t.Context(), PolicyChangeRequest{ExpectedHash: fmt.Sprintf("%x", sha256.Sum256([]byte(blocking))), By: "test"})
+	require.NoError(t, err)
+	_, err = c.Execute(t.Context(), "p", 0, true, &rowsSink{})
+	require.Equal(t, "BLOCK", state(err))
+	c.sync()
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
 }

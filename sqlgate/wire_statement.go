@@ -201,12 +201,20 @@ func (w *Wire) room(name string, bytes int) error {
 		return wireErrorf("42622", "the name of a prepared statement has at most %d bytes", wireNameBytes)
 	case w.statements[name] != nil:
 		return wireErrorf("42P05", "prepared statement \"%s\" already exists", name)
-	case len(w.statements) >= wireStatements:
-		return full("statements", len(w.statements)+1, wireStatements)
+	case w.named() >= wireStatements:
+		return full("statements", wireStatements+1, wireStatements)
 	case w.bytes+bytes > sessionBytes:
 		return full("session_bytes", w.bytes+bytes, sessionBytes)
 	}
 	return nil
+}
+
+// named counts the statements with a name.
+func (w *Wire) named() int {
+	if w.statements[""] != nil {
+		return len(w.statements) - 1
+	}
+	return len(w.statements)
 }
 
 func (w *Wire) keep(name string, st *wireStatement) {
@@ -272,7 +280,7 @@ func (w *Wire) bindable(portal string, st *wireStatement, paramFormats []int16, 
 		return wireErrorf("42622", "the name of a portal has at most %d bytes", wireNameBytes)
 	case portal != "" && w.portals[portal] != nil:
 		return wireErrorf("42P03", "cursor \"%s\" already exists", portal)
-	case len(w.portals) >= wirePortals:
+	case w.portals[portal] == nil && len(w.portals) >= wirePortals:
 		return fault.New(fault.SessionLimitExceeded, "The connection has %d portals, as many as there may be. Close those that are no longer needed.", wirePortals).With("limit", "portals").With("max", wirePortals)
 	}
 	for _, f := range slices.Concat(paramFormats, resultFormats) {
