@@ -165,8 +165,12 @@ func (s *submission) statement() pgexec.Statement {
 		st.SQL, st.ParamOIDs, st.Params = b.sql, b.types, b.values
 	}
 	st.SQL = st.SQL[s.classification.Start:s.classification.End]
-	if s.wire != nil {
+	switch {
+	case s.wire == nil:
+	case s.execute == nil:
 		s.wire.bind(&st)
+	case s.wire.portal != nil:
+		st.ResultFormats = s.wire.portal.resultFormats
 	}
 	return st
 }

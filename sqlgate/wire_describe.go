@@ -123,8 +123,8 @@ func (w *Wire) mayDescribe(ctx context.Context, s *submission) error {
 	if err := g.decide(ctx, s); err != nil {
 		return g.refuse(ctx, s, err)
 	}
-	if err := w.shapeFault(s); err != nil {
-		return w.refuseAs(ctx, s, err)
+	if executesPrepared(&s.classification) {
+		return w.refuseAs(ctx, s, notThroughTheGate(classify.TypeExecute))
 	}
 	switch {
 	case s.runs():

@@ -164,6 +164,8 @@ func (w *Wire) carryOut(ctx context.Context, s *submission, order *wireOrder) (*
 		return g.stop(ctx, s)
 	case order != nil:
 		return w.control(ctx, s, order)
+	case s.classification.Run == classify.RunNone: // nothing that the gate does not know how to run is sent
+		return nil, w.refuseAs(ctx, s, notThroughTheGate(s.classification.QueryType))
 	}
 	if err := s.countable(); err != nil {
 		return nil, g.refuse(ctx, s, err)
@@ -207,6 +209,9 @@ func (w *Wire) Execute(ctx context.Context, portal string, maxRows uint32, last 
 		p := w.portals[portal]
 		if p == nil {
 			return wireErrorf("34000", "portal \"%s\" does not exist", portal)
+		}
+		if w.unit.failed && p.done != nil {
+			return errFailedBlock()
 		}
 		if p.done == nil {
 			if err := w.runPortal(ctx, p, maxRows > 0, last, out); err != nil {

@@ -350,3 +350,51 @@ func TestThePolicyOfTheMomentOfExecuteDecides(t *testing.T) {
 	c.sync()
 	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
 }
+
+func TestExecuteRunsWhatItsTextSays(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	ctx := t.Context()
+	c.query("PREPARE ins (int) AS INSERT INTO t VALUES ($1, 'a')")
+	require.NoError(t, c.Parse(ctx, "", "EXECUTE ins (5)", []uint32{23}))
+	require.NoError(t, c.Bind("", "", nil, [][]byte{[]byte("7")}, nil))
+	_, err := c.Execute(ctx, "", 0, true, &rowsSink{})
+	require.Equal(t, "0A000", state(err), "a parameter beside the text must not take the place of its argument")
+	c.sync()
+	for name, sql := range map[string]string{"p": "PREPARE q AS DELETE FROM t", "d": "DEALLOCATE ALL", "b": "BEGIN", "e": "EXECUTE ins (1)", "c": "COPY t TO STDOUT"} {
+		require.NoError(t, c.Parse(ctx, name, sql, nil))
+		c.sync()
+		require.Equal(t, "unsupported_sql_shape", state(c.refused("EXECUTE "+name)), sql)
+		require.Equal(t, WireIdle, c.Status())
+	}
+	require.Empty(t, w.trail(), "nothing of it reached the database")
+	c.query("EXECUTE ins (5)")
+	require.Equal(t, "5", w.value("SELECT id FROM t"))
+}
+
+func TestAPortalOfAFailedBlockGivesNoMoreRows(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	ctx := t.Context()
+	c.query("BEGIN")
+	require.NoError(t, c.Parse(ctx, "", "SELECT generate_series(1, 5)", nil))
+	require.NoError(t, c.Bind("p", "", nil, nil, nil))
+	_, err := c.Execute(ctx, "p", 2, false, &rowsSink{})
+	require.NoError(t, err)
+	c.sync()
+	require.Error(t, c.refused("SELECT 1/0"))
+	_, err = c.Execute(ctx, "p", 2, false, &rowsSink{})
+	require.Equal(t, "25P02", state(err))
+	c.sync()
+	c.query("ROLLBACK")
+}
+
+func TestAWriteIsDescribedAlsoWhereItMayNotRun(t *testing.T) {
+	c := newWireWorld(t, nil).wire()
+	c.query("SET default_transaction_read_only = on")
+	require.NoError(t, c.Parse(t.Context(), "", "INSERT INTO t VALUES ($1, $2)", nil))
+	params, _, err := c.DescribeStatement(t.Context(), "")
+	require.NoError(t, err)
+	require.Equal(t, []uint32{23, 25}, params)
+	c.sync()
+}

@@ -60,8 +60,11 @@ func (w *Wire) replaceExecute(ctx context.Context, s *submission) error {
 	if err != nil {
 		return err
 	}
-	if st.empty {
+	switch c := s.wire.portal; {
+	case st.empty, st.classification.Run == classify.RunNone: // it is for a message of its own
 		return notThroughTheGate(classify.TypeExecute)
+	case c != nil && len(c.params) > 0: // two sets of parameters for one statement
+		return wireErrorf("0A000", "not available through the gate: EXECUTE with parameters of its own")
 	}
 	p := &prepared{name: st.name, sql: st.sql, types: make([]uint32, st.params())}
 	copy(p.types, st.types)

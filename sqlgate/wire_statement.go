@@ -137,9 +137,6 @@ func (c *wireCall) bind(st *pgexec.Statement) {
 	}
 	p := c.portal
 	st.ResultFormats = p.resultFormats
-	if len(p.params) == 0 {
-		return // an EXECUTE brings its own
-	}
 	st.ParamOIDs, st.Params = c.types, p.params
 	st.ParamFormats = make([]int16, len(p.params))
 	for i := range st.ParamFormats {
