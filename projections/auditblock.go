@@ -101,9 +101,22 @@ func (t *tx) index(e *event.Envelope) {
 	t.block.add(e)
 	if len(t.block.entries) == blockEvents {
 		t.writeBlock(&t.block)
-		t.block = block{no: t.block.no + 1}
+		t.block = block{no: t.block.no + 1, entries: t.again(t.block.entries)}
 	}
 }
+
+// again gives the memory of a complete block to the next one where no view can
+// be looking at it.
+func (t *tx) again(entries []entry) []entry {
+	if !t.hidden() {
+		return nil
+	}
+	return entries[:0]
+}
+
+// hidden reports whether no view shows the block and the piece of the tree in the
+// making: they are appended to, and never changed, for those that would.
+func (t *tx) hidden() bool { return t.load != nil && t.load.hidden }
 
 func (t *tx) writeBlock(b *block) {
 	least, greatest := int64(math.MaxInt64), int64(math.MinInt64)

@@ -82,11 +82,11 @@ func realLog(b *testing.B, events sliceSource) *eventlog.Log {
 // in one run, on the host's own file system; the ratio is what counts. The same
 // in processor time is told beside.
 func BenchmarkRebuild(b *testing.B) {
-	log := realLog(b, benchEvents(b, 25_000))
+	log := realLog(b, benchEvents(b, 60_000))
 	events := float64(log.Head().Seq)
 	for range b.N {
 		var rates, shares, cpus []float64
-		for round := range 7 {
+		for round := range 5 {
 			var batches [][]byte
 			took, cpu := spent(func() {
 				s, err := Open(Options{Dir: fmt.Sprintf("%s/fold%d", b.TempDir(), round)})

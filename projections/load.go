@@ -27,6 +27,7 @@ type load struct {
 	ranges map[string]*keyRange
 	size   int // bytes of keys and values
 	count  uint32
+	hidden bool // no view shows the space
 
 	// What projectors may ask for again, as they left it.
 	moved  map[uint64]int32 // by hash of the key, its place in latest
@@ -62,8 +63,8 @@ const (
 	tableLeast = 64 << 10
 )
 
-func newLoad() *load {
-	return &load{ranges: make(map[string]*keyRange), moved: make(map[uint64]int32)}
+func newLoad(hidden bool) *load {
+	return &load{ranges: make(map[string]*keyRange), moved: make(map[uint64]int32), hidden: hidden}
 }
 
 // reset forgets what was loaded and keeps the memory.

@@ -156,11 +156,19 @@ func (r *replay) take(e *event.Envelope) error {
 // nor of one before it, knows its keys.
 func (r *replay) begin() {
 	r.prepare()
-	r.loads = [2]*load{newLoad(), newLoad()}
+	hidden := !r.store.shows(r.space)
+	r.loads = [2]*load{newLoad(hidden), newLoad(hidden)}
 	r.tx = beginLoad(r.store.db, r.space, r.loads[0])
 	if r.known.Seq == 0 && len(r.space.lineage) == 0 {
 		r.tx.known = newRegister()
 	}
+}
+
+// shows reports whether views show the index and the tree of a space.
+func (s *Store) shows(sp *space) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.connected && s.space == sp
 }
 
 // recall takes an event that is applied already into the block and the piece of

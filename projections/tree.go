@@ -71,7 +71,9 @@ func (t *tx) writeTile(no uint32) {
 		value = append(value, t.growth.tail[i][:]...)
 	}
 	t.set(tileKey(no), value)
-	t.growth.tail = nil
+	if t.growth.tail = t.growth.tail[:0]; !t.hidden() {
+		t.growth.tail = nil
+	}
 }
 
 // A treeReader reads the hashes of a tree of size events.
