@@ -30,6 +30,25 @@ var streamStatements = []string{
 	"SAVEPOINT s", "ROLLBACK TO s", "RELEASE s",
 }
 
+// streamPrepared are texts with parameters, for Parse alone: a Query with one
+// fails at the gate with another SQLSTATE than at PostgreSQL.
+var streamPrepared = []string{
+	"INSERT INTO marks VALUES ($1::int, $2::text)", "SELECT $1::int AS given, count(*) FROM marks WHERE id = $1::int",
+}
+
+// streamParameters are what Bind gives: none, too few, too many, NULL and binary.
+var streamParameters = []struct {
+	values           [][]byte
+	formats, results []int16
+}{
+	{}, {}, {}, {},
+	{values: [][]byte{[]byte("7")}},
+	{values: [][]byte{[]byte("8"), []byte("a note")}},
+	{values: [][]byte{nil, []byte("nobody")}, results: []int16{1}},
+	{values: [][]byte{{0, 0, 0, 9}, []byte("binary")}, formats: []int16{1, 0}, results: []int16{1}},
+	{values: [][]byte{{0, 0, 0, 7}}, formats: []int16{1}, results: []int16{0}},
+}
+
 var streamNames = []string{"", "a", "b"}
 
 // streamMessage draws one message, and a few that are malformed.
@@ -40,9 +59,15 @@ func streamMessage(t *rapid.T) pgproto3.FrontendMessage {
 	case 0, 1:
 		return &pgproto3.Query{String: sql()}
 	case 2, 3:
-		return &pgproto3.Parse{Name: name("statement"), Query: sql()}
+		text := sql()
+		if rapid.Bool().Draw(t, "prepared") {
+			text = rapid.SampledFrom(streamPrepared).Draw(t, "sql")
+		}
+		return &pgproto3.Parse{Name: name("statement"), Query: text}
 	case 4, 5:
-		return &pgproto3.Bind{DestinationPortal: name("portal"), PreparedStatement: name("statement")}
+		given := rapid.SampledFrom(streamParameters).Draw(t, "parameters")
+		return &pgproto3.Bind{DestinationPortal: name("portal"), PreparedStatement: name("statement"),
+			Parameters: given.values, ParameterFormatCodes: given.formats, ResultFormatCodes: given.results}
 	case 6:
 		return &pgproto3.Describe{ObjectType: rapid.SampledFrom([]byte("SP")).Draw(t, "object"), Name: name("name")}
 	case 7, 8:
