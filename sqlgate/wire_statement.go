@@ -267,12 +267,12 @@ func (w *Wire) Bind(portal, statement string, paramFormats []int16, params [][]b
 // bindable makes the checks that PostgreSQL makes of a Bind message, in its words.
 func (w *Wire) bindable(portal string, st *wireStatement, paramFormats []int16, params [][]byte, resultFormats []int16) error {
 	switch {
-	case w.unit.failed && !w.endsBlock(st):
-		return errFailedBlock()
 	case len(paramFormats) > 1 && len(paramFormats) != len(params):
 		return wireErrorf("08P01", "bind message has %d parameter formats but %d parameters", len(paramFormats), len(params))
 	case len(params) != st.params():
 		return wireErrorf("08P01", "bind message supplies %d parameters, but prepared statement \"%s\" requires %d", len(params), st.name, st.params())
+	case w.unit.failed && !w.endsBlock(st):
+		return errFailedBlock()
 	case len(portal) > wireNameBytes:
 		return wireErrorf("42622", "the name of a portal has at most %d bytes", wireNameBytes)
 	case portal != "" && w.portals[portal] != nil:
