@@ -146,7 +146,7 @@ func TestEveryClientSeesBehindAGateWhatItSeesAtTheDatabase(t *testing.T) {
 		})
 	}
 	require.NoError(t, w.Flush())
-	t.Log("\n" + table.String())
+	t.Log("what a client did behind a gate as at the database; from \"too many rows\" to \"copy\" it heard what only a gate says\n" + table.String())
 }
 
 // commonList is what clients do, as the beginning of the names of their items.
