@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
@@ -90,9 +91,20 @@ func (w *Wire) read(ctx context.Context, sql string, types []uint32) (*wireState
 		return st, nil
 	}
 	if err != nil {
-		return nil, g.refuse(ctx, s, err)
+		return nil, placed(g.refuse(ctx, s, err), sql, len(sql)-len(st.sql))
 	}
 	return st, nil
+}
+
+// placed adds where in the client's text the parser stopped, in characters and
+// from 1, as PostgreSQL counts; skipped are the bytes in front of what it read.
+func placed(err error, sql string, skipped int) error {
+	f := fault.Of(err)
+	at, ok := f.Details["position"].(int)
+	if f.Code != fault.ParserError || !ok || at < 0 || skipped+at > len(sql) {
+		return err
+	}
+	return f.With("character", utf8.RuneCountInString(sql[:skipped+at])+1)
 }
 
 // submission puts a statement at the beginning of the journey.

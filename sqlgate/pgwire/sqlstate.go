@@ -108,6 +108,9 @@ func faultFailure(f *fault.Fault) *failure {
 			return out
 		}
 	}
+	if character, ok := f.Details["character"].(int); ok {
+		out.response.Position = int32(character)
+	}
 	out.response.Hint, _ = f.Details["hint"].(string)
 	if object, err := json.Marshal(errorObject(f)); err == nil {
 		out.response.Detail = string(object)
