@@ -247,7 +247,7 @@ func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 	g.Step("block.committed")
 	w.closeBlock()
 	writes := u.writes
-	w.endOfUnit(result.State == pgexec.Failure)
+	w.endOfUnit(result.State == pgexec.Failure || result.Settled != nil)
 	if len(writes) > 0 {
 		if err := w.recordResults(ctx, writes, result, cause); err != nil {
 			return nil, err

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"writegate/commands/fault"
+
 	"writegate/eventlog/event"
 )
 
@@ -213,4 +215,23 @@ func TestTheDispatchesOfABlockShareItsIdAndTransaction(t *testing.T) {
 	require.NotEqual(t, sent[0].XID, sent[2].XID)
 	require.Equal(t, map[string]bool{"wir_test": true}, sessions)
 	require.Equal(t, []string{"BEGIN", "INSERT", "INSERT", "COMMIT", "INSERT"}, operations, "each order's evidence stands where it was given")
+}
+
+// A block whose deferred checks take too long is rolled back before COMMIT is
+// sent: so is what it had set.
+func TestWhatABlockHadSetGoesWithATimeoutOfItsDeferredChecks(t *testing.T) {
+	w := newWireWorld(t, nil)
+	postgresExecute(w, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(30); RETURN NULL; END'`)
+	postgresExecute(w, `CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
+	c := w.wire()
+	c.query("SET statement_timeout = 500")
+	c.query("BEGIN")
+	c.query("SET TimeZone = 'Europe/Berlin'")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	err := c.refused("COMMIT")
+	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err), "%v", err)
+	require.Equal(t, WireIdle, c.Status())
+	_, rows := c.query("SHOW TimeZone")
+	require.Equal(t, []string{"UTC"}, rows)
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
 }
