@@ -82,9 +82,11 @@ func badParameter(e *pgconn.PgError) bool {
 	return e.Code == "08P01" && e.Severity == "ERROR"
 }
 
-// serverTrouble reports errors that are not the statement's fault.
+// serverTrouble reports errors that are not the statement's fault. XX000 is none:
+// a parameter of a type that does not exist gets it, so any client could have the
+// database called unavailable. The damages of data and index, XX001 and XX002, are.
 func serverTrouble(code string) bool {
-	return strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "XX") || code == "25006"
+	return strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "XX") && code != "XX000" || code == "25006"
 }
 
 func retryable(code string) bool {
