@@ -57,7 +57,7 @@ var arrows = map[string][]string{
 	"http/controlplane": {"commands/fault", "sqlgate/tlsfiles", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
-	"cmd/gate": {"agentctl/egress", "agentctl/toolcheck", "agentctl", "http/agentapi", "cmd/terminal", "commands/checkpoints", "commands/fault", "sqlgate/tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay",
+	"cmd/gate": {"agentctl/egress", "agentctl/toolcheck", "agentctl", "http/agentapi", "cmd/terminal", "commands/checkpoints", "commands/fault", "sqlgate/tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/agentrules", "sqlgate/replay",
 		"sqlgate/pgexec", "sqlgate/pgwire", "sqlgate", "http/httpd", "http/gateapi", "http/controlplane"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }
