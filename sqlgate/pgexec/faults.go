@@ -82,11 +82,17 @@ func badParameter(e *pgconn.PgError) bool {
 	return e.Code == "08P01" && e.Severity == "ERROR"
 }
 
-// serverTrouble reports errors that are not the statement's fault. XX000 is none:
-// a parameter of a type that does not exist gets it, so any client could have the
-// database called unavailable. The damages of data and index, XX001 and XX002, are.
-func serverTrouble(code string) bool {
-	return strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "XX") && code != "XX000" || code == "25006"
+// serverTrouble reports errors that are not the statement's fault.
+func serverTrouble(e *pgconn.PgError) bool {
+	code := e.Code
+	return strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "XX") && !namesNothing(e) || code == "25006"
+}
+
+// namesNothing reports a parameter of a type that does not exist: any client can
+// send one, and the database is as well as ever. Its text is one of the server's
+// own mistakes, which are never translated.
+func namesNothing(e *pgconn.PgError) bool {
+	return e.Code == "XX000" && strings.HasPrefix(e.Message, "cache lookup failed for type ")
 }
 
 func retryable(code string) bool {
@@ -100,7 +106,7 @@ func (cfg *Config) statementFault(e *pgconn.PgError) *fault.Fault {
 		return timeoutFault().With("sqlstate", e.Code)
 	case lostCode(e.Code) && !badParameter(e):
 		return lostFault(e, e)
-	case serverTrouble(e.Code):
+	case serverTrouble(e):
 		return fault.New(fault.DBUnavailable, "The database could not run the statement: %s. Send it again later, and tell the operator if it stays.", clip(e.Message)).With("sqlstate", e.Code).Because(e)
 	}
 	return cfg.refusedFault(e)

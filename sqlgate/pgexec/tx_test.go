@@ -151,7 +151,7 @@ func TestDatabaseErrorsByClass(t *testing.T) {
 		{"53100", fault.DBUnavailable, nil},
 		{"58030", fault.DBUnavailable, nil},
 		{"XX001", fault.DBUnavailable, nil},
-		{"XX000", fault.DBQueryFailed, false},
+		{"XX000", fault.DBUnavailable, nil},
 		{"25006", fault.DBUnavailable, nil},
 		{"57P03", fault.DBConnectionFailed, nil},
 		{"08006", fault.DBConnectionFailed, nil},
