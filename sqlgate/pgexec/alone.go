@@ -26,46 +26,32 @@ func (db *DB) BeginAlone(ctx context.Context, opts BeginOptions) (*Alone, error)
 	if opts.Limits.MaxRows != nil {
 		return nil, notCountableFault("the statement runs outside a transaction")
 	}
-	p := db.writer
-	if opts.DDL {
-		p = db.definer
+	a := &Alone{db: db, opts: opts}
+	err := db.onWriter(ctx, opts.DDL, func(l *lease) error {
+		a.lease = l
+		return a.open(ctx)
+	})
+	if err != nil {
+		return nil, err
 	}
-	const attempts = 2
-	for attempt := 1; ; attempt++ {
-		l, err := p.acquire(ctx)
-		if err != nil {
-			return nil, err
-		}
-		a := &Alone{db: db, lease: l, opts: opts}
-		f := a.open(ctx)
-		if f == nil {
-			return a, nil
-		}
-		if l.broken {
-			p.lost()
-		}
-		l.release()
-		if attempt == attempts || ctx.Err() != nil {
-			return nil, f
-		}
-	}
+	return a, nil
 }
 
 // open prepares the session. Settings go to the session, where the next use's
 // DISCARD ALL undoes them: there is no transaction to hold them.
-func (a *Alone) open(ctx context.Context) *fault.Fault {
+func (a *Alone) open(ctx context.Context) error {
 	deadline := time.Now().Add(a.db.cfg.ConnectTimeout)
 	if err := a.lease.look(ctx, deadline); err != nil {
-		return beginFault(nil, err)
+		return &beginError{beginFault(nil, err)}
 	}
 	if a.lease.drift != "" {
-		return driftFault(a.lease.drift)
+		return &beginError{driftFault(a.lease.drift)}
 	}
 	settings := a.lease.settings(a.opts.Limits, a.opts.Trace, a.opts.Settings)
 	if len(settings) > 0 {
 		a.lease.expect(settings)
 		if refused, err := a.lease.exchange(ctx, deadline, set("SESSION", settings)); err != nil || refused != nil {
-			return beginFault(refused, err)
+			return &beginError{beginFault(refused, err)}
 		}
 	}
 	a.dispatch = Dispatch{Upstream: a.lease.upstream, Limits: a.opts.Limits, Settings: settings}

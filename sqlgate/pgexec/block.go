@@ -73,45 +73,30 @@ func (db *DB) BeginBlock(ctx context.Context, opts BlockOptions) (*Block, error)
 	if !slices.Contains(isolations, opts.Isolation) {
 		return nil, fault.New(fault.Internal, "The transaction's isolation level is not known.").With("isolation", opts.Isolation)
 	}
-	p := db.writer
-	if opts.DDL {
-		p = db.definer
+	b := &Block{db: db, opts: opts}
+	err := db.onWriter(ctx, opts.DDL, func(l *lease) error {
+		b.lease = l
+		return b.open(ctx)
+	})
+	if err != nil {
+		return nil, err
 	}
-	const attempts = 2
-	for attempt := 1; ; attempt++ {
-		l, err := p.acquire(ctx)
-		if err != nil {
-			return nil, err
-		}
-		b := &Block{db: db, lease: l, opts: opts}
-		f := b.open(ctx)
-		if f == nil {
-			return b, nil
-		}
-		l.rollback(time.Now().Add(rollbackWait))
-		if l.broken {
-			p.lost()
-		}
-		l.release()
-		if attempt == attempts || ctx.Err() != nil {
-			return nil, f
-		}
-	}
+	return b, nil
 }
 
 // open looks at the settings before BEGIN, so that the snapshot of a repeatable
 // transaction is that of its first statement.
-func (b *Block) open(ctx context.Context) *fault.Fault {
+func (b *Block) open(ctx context.Context) error {
 	l := b.lease
 	b.own = b.timeouts()
 	look, shown := query(l.watch.watchSQL)
 	begin := append(segment{own(b.opts.beginSQL())}, set("LOCAL", b.own)...)
 	refused, err := l.exchange(ctx, time.Now().Add(b.db.cfg.ConnectTimeout), segment{own("DISCARD ALL")}, segment{look}, begin)
 	if err != nil || refused != nil {
-		return beginFault(refused, err)
+		return &beginError{beginFault(refused, err)}
 	}
 	if l.compare(shown.text(0)); l.drift != "" {
-		return driftFault(l.drift)
+		return &beginError{driftFault(l.drift)}
 	}
 	return nil
 }

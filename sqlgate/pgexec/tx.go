@@ -54,19 +54,15 @@ const countSQL = `SELECT COALESCE(pg_catalog.sum(s.n_tup_ins OPERATOR(pg_catalog
 // is replaced once, since nothing of the client's was sent.
 func (db *DB) Begin(ctx context.Context, opts BeginOptions) (*Tx, error) {
 	opts.Limits = db.bound(opts.Limits)
-	p := db.writer
-	if opts.DDL {
-		p = db.definer
+	tx := &Tx{db: db, opts: opts}
+	err := db.onWriter(ctx, opts.DDL, func(l *lease) error {
+		tx.lease = l
+		return tx.open(ctx)
+	})
+	if err != nil {
+		return nil, err
 	}
-	tx, err := db.beginOn(ctx, p, opts)
-	var failed *beginError
-	if errors.As(err, &failed) && ctx.Err() == nil {
-		tx, err = db.beginOn(ctx, p, opts)
-	}
-	if errors.As(err, &failed) {
-		err = failed.fault
-	}
-	return tx, err
+	return tx, nil
 }
 
 // A beginError is what another connection may do better.
@@ -74,21 +70,38 @@ type beginError struct{ fault *fault.Fault }
 
 func (e *beginError) Error() string { return e.fault.Error() }
 
-func (db *DB) beginOn(ctx context.Context, p *pool, opts BeginOptions) (*Tx, error) {
-	l, err := p.acquire(ctx)
-	if err != nil {
-		return nil, err
+// onWriter leases a connection of those that write and has open make it ready,
+// in which nothing of the client's is sent. Where that fails with a beginError it
+// is tried once more on another connection; any other error is final.
+func (db *DB) onWriter(ctx context.Context, ddl bool, open func(*lease) error) error {
+	p := db.writer
+	if ddl {
+		p = db.definer
 	}
-	tx := &Tx{db: db, lease: l, opts: opts}
-	if err := tx.open(ctx); err != nil {
-		l.rollback(time.Now().Add(rollbackWait))
+	const attempts = 2
+	for attempt := 1; ; attempt++ {
+		l, err := p.acquire(ctx)
+		if err != nil {
+			return err
+		}
+		if err = open(l); err == nil {
+			return nil
+		}
+		if l.txStatus != 'I' {
+			l.rollback(time.Now().Add(rollbackWait))
+		}
 		if l.broken {
 			p.lost()
 		}
 		l.release()
-		return nil, err
+		var failed *beginError
+		switch {
+		case !errors.As(err, &failed):
+			return err
+		case attempt == attempts || ctx.Err() != nil:
+			return failed.fault
+		}
 	}
-	return tx, nil
 }
 
 // open is step W1.
