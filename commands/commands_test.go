@@ -14,6 +14,7 @@ import (
 
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
+	"writegate/fixtures/manualclock"
 	"writegate/projections"
 )
 
@@ -204,8 +205,8 @@ func TestAResolutionThatIsNotValidIsRefused(t *testing.T) {
 
 func TestExpiryAndPurgeTakeEveryApprovalThatWasNotResolvedAndNoOther(t *testing.T) {
 	ctx := context.Background()
-	time := &clock{at: moment}
-	w := begin(t, setup{now: time.now})
+	time := manualclock.At(moment)
+	w := begin(t, setup{now: time.Now})
 	kept := w.approvedApproval()
 	const n = expiryChunk + 7 // more than one append
 	together(n, func(int) {
@@ -218,7 +219,7 @@ func TestExpiryAndPurgeTakeEveryApprovalThatWasNotResolvedAndNoOther(t *testing.
 	require.Zero(t, expired)
 	require.Equal(t, moment.Add(minute), next.UTC())
 
-	time.pass(minute)
+	time.Advance(minute)
 	expired, next, err = w.ExpireDue(ctx)
 	require.NoError(t, err)
 	require.Equal(t, n, expired)
@@ -230,7 +231,7 @@ func TestExpiryAndPurgeTakeEveryApprovalThatWasNotResolvedAndNoOther(t *testing.
 	w.check()
 
 	late := w.newApproval()
-	time.pass(minute)
+	time.Advance(minute)
 	_, err = w.ResolveApproval(ctx, ResolveApproval{ID: late, Decision: "approve"})
 	require.Equal(t, fault.ApprovalExpired, fault.CodeOf(err), "the timer need not have run")
 	purged, err := w.PurgeApprovals(ctx, "ops")
@@ -250,8 +251,8 @@ func TestExpiryAndPurgeTakeEveryApprovalThatWasNotResolvedAndNoOther(t *testing.
 const minute = time.Minute
 
 func TestAPurgeBesideOperatorsNeverRemovesAnAnswer(t *testing.T) {
-	time := &clock{at: moment}
-	w := begin(t, setup{now: time.now})
+	time := manualclock.At(moment)
+	w := begin(t, setup{now: time.Now})
 	ids := make([]string, 64)
 	for i := range ids {
 		ids[i] = w.newApproval()
@@ -259,7 +260,7 @@ func TestAPurgeBesideOperatorsNeverRemovesAnAnswer(t *testing.T) {
 	var resolved sync.Map
 	together(len(ids)+8, func(i int) {
 		if i >= len(ids) {
-			time.pass(minute / 8)
+			time.Advance(minute / 8)
 			if _, err := w.PurgeApprovals(context.Background(), "ops"); err != nil {
 				t.Error(err)
 			}
@@ -398,15 +399,15 @@ func TestPoliciesAreImportedOnceAndLoadedAtEveryStart(t *testing.T) {
 
 func TestADatabaseThatIsAwayLeavesFewEvents(t *testing.T) {
 	ctx := context.Background()
-	time := &clock{at: moment}
-	w := begin(t, setup{now: time.now})
+	time := manualclock.At(moment)
+	w := begin(t, setup{now: time.Now})
 	for range 100 {
 		require.NoError(t, w.RecordDBUnavailable(ctx, "It is away.", "db_connection_failed"))
 	}
 	require.Equal(t, 1, w.count(event.TypeDBUnavailable), "the first one at once, the others are counted")
 	require.NoError(t, w.RecordDBUnavailable(ctx, "It is full.", "db_unavailable"))
 	require.Equal(t, 2, w.count(event.TypeDBUnavailable), "another reason is another event")
-	time.pass(minute)
+	time.Advance(minute)
 	require.NoError(t, w.FlushIncidents(ctx))
 	require.Equal(t, 3, w.count(event.TypeDBUnavailable))
 	require.NoError(t, w.FlushIncidents(ctx))
@@ -425,14 +426,14 @@ func TestADatabaseThatIsAwayLeavesFewEvents(t *testing.T) {
 
 func TestIncidentsOfAFloodBecomeFewEvents(t *testing.T) {
 	ctx := context.Background()
-	time := &clock{at: moment}
-	w := begin(t, setup{now: time.now})
+	time := manualclock.At(moment)
+	w := begin(t, setup{now: time.Now})
 	hit := Incident{Type: event.TypeRateLimitHit, Client: "10.0.0.1", Path: "/query", Limit: 120, RequestID: testRequest}
 	for range 100 {
 		require.NoError(t, w.RecordIncident(ctx, hit))
 	}
 	require.Equal(t, 1, w.count(event.TypeRateLimitHit))
-	time.pass(minute)
+	time.Advance(minute)
 	require.NoError(t, w.FlushIncidents(ctx))
 	require.Equal(t, 2, w.count(event.TypeRateLimitHit))
 	require.NoError(t, w.RecordIncident(ctx, hit))

@@ -11,6 +11,7 @@ import (
 
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
+	"writegate/fixtures/manualclock"
 )
 
 // modelled is an approval as a person would keep it on paper.
@@ -59,15 +60,15 @@ type history struct {
 	*rapid.T
 	outer testing.TB
 	w     *world
-	time  *clock
+	time  *manualclock.Clock
 	list  []*modelled
 }
 
 // TestApprovalsBehaveAsOnPaper drives the commands at random beside a model.
 func TestApprovalsBehaveAsOnPaper(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		h := &history{T: rt, outer: t, time: &clock{at: moment}}
-		h.w = begin(t, setup{now: h.time.now})
+		h := &history{T: rt, outer: t, time: manualclock.At(moment)}
+		h.w = begin(t, setup{now: h.time.Now})
 		defer func() { h.w.end() }()
 		for range rapid.IntRange(5, 40).Draw(rt, "steps") {
 			rapid.SampledFrom([]func(){h.ask, h.ask, h.resolve, h.resolve, h.retry, h.retry, h.retry, h.pass, h.expire, h.purge, h.restart}).Draw(rt, "step")()
@@ -96,7 +97,7 @@ func (h *history) resolve() {
 		return
 	}
 	decision := rapid.SampledFrom([]string{event.ResolutionApprove, event.ResolutionApprove, event.ResolutionReject}).Draw(h.T, "resolution")
-	want := m.resolves(h.time.now())
+	want := m.resolves(h.time.Now())
 	_, err := h.w.ResolveApproval(context.Background(), ResolveApproval{ID: m.id, Decision: decision, By: "ops"})
 	require.Equal(h, want, fault.CodeOf(err))
 	if want == "" {
@@ -110,7 +111,7 @@ func (h *history) retry() {
 		return
 	}
 	r := retry(m.id)
-	want := m.retries(h.time.now())
+	want := m.retries(h.time.Now())
 	recorded, err := h.w.RecordDecision(context.Background(), r)
 	require.Equal(h, want, fault.CodeOf(err))
 	if want != "" {
@@ -138,7 +139,7 @@ func (h *history) retry() {
 }
 
 func (h *history) pass() {
-	h.time.pass(time.Duration(rapid.IntRange(1, 45).Draw(h.T, "seconds")) * time.Second)
+	h.time.Advance(time.Duration(rapid.IntRange(1, 45).Draw(h.T, "seconds")) * time.Second)
 }
 
 func (h *history) expire() {
@@ -146,7 +147,7 @@ func (h *history) expire() {
 	require.NoError(h, err)
 	var want time.Time
 	for _, m := range h.list {
-		if m.resolution == "" && h.time.now().Before(m.expires) && (want.IsZero() || m.expires.Before(want)) {
+		if m.resolution == "" && h.time.Now().Before(m.expires) && (want.IsZero() || m.expires.Before(want)) {
 			want = m.expires
 		}
 	}
@@ -156,7 +157,7 @@ func (h *history) expire() {
 func (h *history) purge() {
 	want := 0
 	for _, m := range h.list {
-		if !m.purged && m.resolution == "" && !h.time.now().Before(m.expires) {
+		if !m.purged && m.resolution == "" && !h.time.Now().Before(m.expires) {
 			m.purged, want = true, want+1
 		}
 	}
@@ -175,13 +176,13 @@ func (h *history) restart() {
 		require.NoError(h, h.w.Shutdown(context.Background(), "test", true))
 	}
 	h.w.end()
-	h.w = begin(h.outer, setup{disk: disk, now: h.time.now})
+	h.w = begin(h.outer, setup{disk: disk, now: h.time.Now})
 	for i, m := range h.list {
 		if m.open {
 			m.use, m.open = unknown, false
 		}
 		_, _, err := h.w.LookUpApproval(m.id, [32]byte{1})
-		want := m.retries(h.time.now())
+		want := m.retries(h.time.Now())
 		if want == fault.Internal {
 			want = "" // pending is no error to who looks
 		}

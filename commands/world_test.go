@@ -14,6 +14,7 @@ import (
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 	"writegate/eventlog/frame/frametest"
+	"writegate/fixtures/manualclock"
 	"writegate/projections"
 	"writegate/projections/projectionstest"
 )
@@ -27,24 +28,6 @@ type world struct {
 	store *projections.Store
 	found eventlog.Recovery
 	end   func()
-}
-
-// clock is a time that only a test moves.
-type clock struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at
-}
-
-func (c *clock) pass(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = c.at.Add(d)
 }
 
 // setup is how a test's world differs from the usual one.
@@ -74,7 +57,7 @@ func begin(t testing.TB, s setup) *world {
 		s.fs = s.disk
 	}
 	if s.now == nil {
-		s.now = (&clock{at: moment}).now
+		s.now = manualclock.At(moment).Now
 	}
 	if s.step == nil {
 		s.step = func(string) {}

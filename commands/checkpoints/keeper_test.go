@@ -60,10 +60,10 @@ func TestACheckpointIsDueAfterEventsOrTimeAndNeverForItsOwnEvent(t *testing.T) {
 	h := newHost(t)
 	h.set = func(o *Options) { o.EveryEvents, o.Every = 10, time.Minute }
 	r := h.start()
-	due := func() bool { return r.due(h.clock.now()) }
+	due := func() bool { return r.due(h.clock.Now()) }
 	r.sign()
 	require.False(t, due(), "there is nothing to vouch for but the event that names the last one")
-	h.clock.pass(time.Hour)
+	h.clock.Advance(time.Hour)
 	require.False(t, due(), "and time changes nothing about that")
 	r.grow(1)
 	require.True(t, due(), "an hour is longer than a minute")
@@ -74,9 +74,9 @@ func TestACheckpointIsDueAfterEventsOrTimeAndNeverForItsOwnEvent(t *testing.T) {
 	require.True(t, due(), "ten events are enough at once")
 	r.sign()
 	r.grow(1)
-	h.clock.pass(time.Minute - 1)
+	h.clock.Advance(time.Minute - 1)
 	require.False(t, due())
-	h.clock.pass(1)
+	h.clock.Advance(1)
 	require.True(t, due())
 	r.stop()
 }
@@ -96,7 +96,7 @@ func TestACleanEndIsVouchedForAndNamedByTheNextStart(t *testing.T) {
 	require.EqualValues(t, end+2, r.store.Applied().Seq, "startup and the event that names the last note")
 	require.Zero(t, r.Status().SignedAt, "the newest note is of the run before")
 	r.sign()
-	require.Equal(t, h.clock.now(), r.Status().SignedAt)
+	require.Equal(t, h.clock.Now(), r.Status().SignedAt)
 	r.stop()
 
 	w.Stop(t)
@@ -207,7 +207,7 @@ func TestAWitnessAccusesALogThatIsAlreadyServed(t *testing.T) {
 	r.grow(1)
 	r.sign()
 	r.requireAccused(frame.HistoryRewritten)
-	require.False(t, r.due(h.clock.now().Add(time.Hour)), "what is accused is not signed")
+	require.False(t, r.due(h.clock.Now().Add(time.Hour)), "what is accused is not signed")
 	_, err = r.checkpoint(context.Background())
 	require.Error(t, err)
 	_, err = r.Checkpoint(t.Context(), 1)

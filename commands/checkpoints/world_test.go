@@ -16,29 +16,12 @@ import (
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
+	"writegate/fixtures/manualclock"
 	"writegate/fixtures/witness/witnesstest"
 	"writegate/projections"
 )
 
 const origin = "gate.example/test"
-
-// A clock is a time that only a test moves.
-type clock struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at
-}
-
-func (c *clock) pass(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = c.at.Add(d)
-}
 
 // A host is a folder with a log, a key, and the witnesses that it asks.
 type host struct {
@@ -47,7 +30,7 @@ type host struct {
 	key       *checkpoint.PrivateKey
 	signs     bool
 	witnesses []*witnesstest.Witness
-	clock     *clock
+	clock     *manualclock.Clock
 	set       func(*Options)
 	segments  int64 // bytes of one; 0 = all in one
 }
@@ -55,7 +38,7 @@ type host struct {
 func newHost(t testing.TB) *host {
 	key, err := checkpoint.NewPrivateKey()
 	require.NoError(t, err)
-	return &host{t: t, dir: t.TempDir(), key: key, signs: true, clock: &clock{at: time.Unix(1735689600, 0)}, set: func(*Options) {}}
+	return &host{t: t, dir: t.TempDir(), key: key, signs: true, clock: manualclock.At(time.Unix(1735689600, 0)), set: func(*Options) {}}
 }
 
 func (h *host) vkey() string {
@@ -128,7 +111,7 @@ type run struct {
 func (h *host) open() *run {
 	t := h.t
 	t.Helper()
-	o := Options{Folder: h.folder(), Now: h.clock.now}
+	o := Options{Folder: h.folder(), Now: h.clock.Now}
 	if h.signs {
 		o.Key = h.key
 	}
@@ -139,7 +122,7 @@ func (h *host) open() *run {
 	}
 	h.set(&o)
 	r := &run{Keeper: New(o), t: t, h: h}
-	log, _, err := eventlog.Open(context.Background(), eventlog.Options{Path: h.wal(), Origin: origin, SigningKey: o.Key, Now: h.clock.now, SegmentBytes: h.segments, Outside: r.Papers})
+	log, _, err := eventlog.Open(context.Background(), eventlog.Options{Path: h.wal(), Origin: origin, SigningKey: o.Key, Now: h.clock.Now, SegmentBytes: h.segments, Outside: r.Papers})
 	require.NoError(t, err)
 	store, err := projections.Open(projections.Options{Dir: "store", FS: vfs.NewMem()})
 	require.NoError(t, err)
@@ -172,7 +155,7 @@ func (h *host) start() *run {
 	t.Helper()
 	r := h.open()
 	require.NoError(t, r.log.Serving())
-	c, err := commands.New(commands.Options{Log: r.log, Store: r.store, Now: h.clock.now})
+	c, err := commands.New(commands.Options{Log: r.log, Store: r.store, Now: h.clock.Now})
 	require.NoError(t, err)
 	e := event.Startup{Version: "0.6.0", Profile: "development", Fsync: "required", VerifyOnStart: "active", OnTornTail: "record"}
 	if r.signer != nil {

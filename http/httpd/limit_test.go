@@ -17,29 +17,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"writegate/fixtures/manualclock"
 )
 
-// hands is a clock for a limiter.
-type hands struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func (h *hands) now() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.at
-}
-
-func (h *hands) turn(d time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.at = h.at.Add(d)
-}
-
 func TestABucketGivesItsBurstAndThenItsRate(t *testing.T) {
-	clock := &hands{at: time.Unix(1000, 0)}
-	l, err := NewLimiter(120, 30, clock.now)
+	clock := manualclock.At(time.Unix(1000, 0))
+	l, err := NewLimiter(120, 30, clock.Now)
 	require.NoError(t, err)
 	for range 30 {
 		_, ok := l.Allow("a")
@@ -52,7 +36,7 @@ func TestABucketGivesItsBurstAndThenItsRate(t *testing.T) {
 	}
 	_, ok := l.Allow("b")
 	require.True(t, ok, "another client has its own bucket")
-	clock.turn(500 * time.Millisecond)
+	clock.Advance(500 * time.Millisecond)
 	_, ok = l.Allow("a")
 	require.True(t, ok)
 	_, ok = l.Allow("a")
@@ -96,8 +80,8 @@ func TestRatesOutOfRangeAreRefused(t *testing.T) {
 }
 
 func TestOverTheRateIsA429ThatSaysWhenToComeBack(t *testing.T) {
-	clock := &hands{at: time.Now()}
-	limiter, err := NewLimiter(6, 1, clock.now)
+	clock := manualclock.At(time.Now())
+	limiter, err := NewLimiter(6, 1, clock.Now)
 	require.NoError(t, err)
 	s := serve(t, Options{Limiter: limiter}, ServerOptions{}, func(m *Mux) {
 		m.Handle("POST", "/query", func(c *Call) error {
@@ -122,7 +106,7 @@ func TestOverTheRateIsA429ThatSaysWhenToComeBack(t *testing.T) {
 	require.Equal(t, map[string]any{"retry_after_seconds": 10.0}, r.json["details"])
 	require.Equal(t, RateLimitHit, s.reported()[0].Incident)
 	require.Equal(t, int64(6), s.reported()[0].Limit)
-	clock.turn(10 * time.Second)
+	clock.Advance(10 * time.Second)
 	require.Equal(t, 200, post())
 }
 

@@ -5,43 +5,26 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"writegate/fixtures/manualclock"
 )
-
-// A clock that the test turns.
-type clock struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at
-}
-
-func (c *clock) turn(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = c.at.Add(d)
-}
 
 // A keyRing is a registry whose connections have no gate behind them: what a
 // request that is forwarded does is tested where there is one, in cmd/gate. judge
 // says what would be forwarded.
 type keyRing struct {
 	*registry
-	*clock
+	*manualclock.Clock
 	door *door
 }
 
 func newKeyRing(t *testing.T) *keyRing {
-	k := &keyRing{clock: &clock{at: time.Unix(1_000_000, 0)}, door: &door{t: t}}
-	k.registry = newRegistry(k.clock.now, k.door, slog.New(slog.DiscardHandler))
+	k := &keyRing{Clock: manualclock.At(time.Unix(1_000_000, 0)), door: &door{t: t}}
+	k.registry = newRegistry(k.Clock.Now, k.door, slog.New(slog.DiscardHandler))
 	t.Cleanup(k.registry.close)
 	return k
 }
@@ -94,9 +77,9 @@ func TestOnlyTheRightKeyFromTheRightAddressIsForwarded(t *testing.T) {
 func TestAKeyLivesForADay(t *testing.T) {
 	k := newKeyRing(t)
 	key := k.connection(version30)
-	k.turn(cancelKeyLife - time.Second)
+	k.Advance(cancelKeyLife - time.Second)
 	require.Empty(t, k.cause(key, home))
-	k.turn(time.Second)
+	k.Advance(time.Second)
 	require.Equal(t, CancelExpiredKey, k.cause(key, home))
 }
 
@@ -105,9 +88,9 @@ func TestARepetitionIsRejectedForAQuarterOfASecond(t *testing.T) {
 	key, second := k.connection(version30), k.connection(version30)
 	require.Empty(t, k.cause(key, home))
 	require.Empty(t, k.cause(second, home), "another key is no repetition")
-	k.turn(cancelDuplicate - time.Millisecond)
+	k.Advance(cancelDuplicate - time.Millisecond)
 	require.Equal(t, CancelDuplicate, k.cause(key, home))
-	k.turn(time.Millisecond)
+	k.Advance(time.Millisecond)
 	require.Empty(t, k.cause(key, home), "counted from the one that was forwarded")
 }
 
@@ -119,7 +102,7 @@ func TestAnAddressHasSoManyRequestsASecond(t *testing.T) {
 	}
 	require.Equal(t, CancelRate, k.cause(key, home), "the right key too")
 	require.Equal(t, CancelOtherAddress, k.cause(key, other), "another address has its own count")
-	k.turn(time.Second)
+	k.Advance(time.Second)
 	require.Empty(t, k.cause(key, home))
 }
 
