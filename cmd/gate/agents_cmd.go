@@ -63,6 +63,23 @@ func (a *app) agentClient(o *agentOptions) (*gateClient, error) {
 	return client, nil
 }
 
+// showCommand asks the gate for one thing by its id, and prints it.
+func showCommand[T any](a *app, use, short, asJSON string, path func(id string) string, show func(io.Writer, *T) error) *cobra.Command {
+	var o agentOptions
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			var body T
+			done, err := a.askGate(c.Context(), &o, http.MethodGet, path(args[0]), nil, &body)
+			if done {
+				return err
+			}
+			return written(show(a.out, &body))
+		},
+	}
+	return agentFlags(cmd, &o, asJSON)
+}
+
 // askGate sends a request of one of these commands; done means that the answer
 // is printed already, as JSON or as a refusal.
 func (a *app) askGate(ctx context.Context, o *agentOptions, method, path string, body, answer any) (done bool, err error) {

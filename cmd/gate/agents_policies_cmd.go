@@ -86,19 +86,7 @@ func (a *app) listRows(ctx context.Context, o *agentOptions, path string, query 
 }
 
 func (a *app) agentPolicyShowCommand() *cobra.Command {
-	var o agentOptions
-	cmd := &cobra.Command{
-		Use: "show POLICY", Short: "Show a policy with its rules", Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			var b agentctl.PolicyBody
-			done, err := a.askGate(c.Context(), &o, http.MethodGet, agentPolicyPath(args[0]), nil, &b)
-			if done {
-				return err
-			}
-			return written(printAgentPolicy(a.out, &b))
-		},
-	}
-	return agentFlags(cmd, &o, "print the policy as JSON")
+	return showCommand(a, "show POLICY", "Show a policy with its rules", "print the policy as JSON", agentPolicyPath, printAgentPolicy)
 }
 
 func printAgentPolicy(w io.Writer, b *agentctl.PolicyBody) error {

@@ -61,19 +61,7 @@ func checked(b *agentctl.ToolBody) string {
 }
 
 func (a *app) toolShowCommand() *cobra.Command {
-	var o agentOptions
-	cmd := &cobra.Command{
-		Use: "show TOOL", Short: "Show a tool and its last verification", Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			var b agentctl.ToolBody
-			done, err := a.askGate(c.Context(), &o, http.MethodGet, toolPath(args[0]), nil, &b)
-			if done {
-				return err
-			}
-			return written(printTool(a.out, &b))
-		},
-	}
-	return agentFlags(cmd, &o, "print the tool as JSON")
+	return showCommand(a, "show TOOL", "Show a tool and its last verification", "print the tool as JSON", toolPath, printTool)
 }
 
 func printTool(w io.Writer, b *agentctl.ToolBody) error {
