@@ -247,14 +247,11 @@ func (c *conn) open(ctx context.Context, in *introduction) error {
 	}
 	c.wire = wire
 	c.key = c.server.cancels.add(c)
+	c.server.welcome(c) // first, so that whoever was told that it is in finds itself counted
 	if err := c.welcome(version, in.user); err != nil {
 		return err
 	}
-	if err := c.raw.SetDeadline(time.Time{}); err != nil {
-		return err
-	}
-	c.server.welcome(c)
-	return nil
+	return c.raw.SetDeadline(time.Time{})
 }
 
 // welcome sends what PostgreSQL sends behind a login.
