@@ -23,7 +23,8 @@ var arrows = map[string][]string{
 	"sqlgate/tlsfiles":  {},
 	"fixtures/postgres": {},
 	"eventlog/event":    {},
-	"eventlog/frame":    {},
+	"eventlog/pairhash": {},
+	"eventlog/frame":    {"eventlog/pairhash"},
 
 	"eventlog/checkpoint": {"eventlog/event"},
 	"eventlog/evidence":   {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},

@@ -1,11 +1,14 @@
 package frame
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"io"
+	"slices"
 	"sync"
+
+	"writegate/eventlog/pairhash"
 )
 
 // jobSize is how many bytes a worker takes at a time. It fits the processor's
@@ -209,35 +212,48 @@ func (p *pipeline) gapAt(ctx context.Context, off int64, bad error, isIO bool) (
 // check is a worker's part: sums and hashes of every frame of the piece, and
 // how the frames follow each other.
 func (pc *piece) check() {
+	h := pairhash.New(func(at int, sum *[hashLen]byte) {
+		if !pc.storedAt(at, sum) && !pc.intactAt(at) {
+			pc.bad = append(pc.bad, mark{at: at, forged: true})
+		}
+	})
 	for at := 0; at < len(pc.data); {
 		b := pc.data[at : at+sizeAt(pc.data, at)]
-		m := mark{at: at, err: bodyError(b)}
-		m.forged = m.err == nil && !intactInPlace(b)
-		if m.err != nil || m.forged {
-			pc.bad = append(pc.bad, m)
+		if err := bodyError(b); err != nil {
+			pc.bad = append(pc.bad, mark{at: at, err: err})
+		} else {
+			addMessage(h, at, b)
 		}
 		if len(pc.bad) == 0 && !pc.run.broken {
 			pc.run.add(b, pc.off+int64(at))
 		}
 		at += len(b)
 	}
+	h.Flush()
+	slices.SortFunc(pc.bad, func(a, b mark) int { return cmp.Compare(a.at, b.at) })
+}
+
+// addMessage hands the hashed message of a frame to a hasher. b is the frame.
+func addMessage(h *pairhash.Hasher, id int, b []byte) {
+	n := int(binary.LittleEndian.Uint32(b[offRecLen:]))
+	var prefix [hashPrefix]byte
+	putHashPrefix(prefix[:], binary.LittleEndian.Uint64(b[offSeq:]), b[HeadSize:recordAt], n)
+	h.Add(id, prefix[:], b[recordAt:recordAt+n])
+}
+
+// storedAt reports whether the frame at that place holds this event_hash.
+func (pc *piece) storedAt(at int, sum *[hashLen]byte) bool {
+	end := at + recordAt + int(binary.LittleEndian.Uint32(pc.data[at+offRecLen:]))
+	return *sum == [hashLen]byte(pc.data[end:])
+}
+
+// intactAt asks the standard library about a frame, before it is called forged.
+func (pc *piece) intactAt(at int) bool {
+	f := decode(pc.data[at : at+sizeAt(pc.data, at)])
+	return f.Intact()
 }
 
 // sizeAt is the size of the frame at that place; its head was checked.
 func sizeAt(b []byte, at int) int {
 	return Size(int(binary.LittleEndian.Uint32(b[at+offRecLen:])))
-}
-
-// intactInPlace is Frame.Intact without copying the record: the hashed prefix
-// is put for a moment where the head stands. b is one whole frame that nobody
-// else looks at meanwhile; it is the same afterwards.
-func intactInPlace(b []byte) bool {
-	n := int(binary.LittleEndian.Uint32(b[offRecLen:]))
-	seq := binary.LittleEndian.Uint64(b[offSeq:])
-	msg := b[recordAt-hashPrefix : recordAt+n]
-	saved := [hashPrefix]byte(msg)
-	putHashPrefix(msg, seq, saved[hashPrefix-hashLen:], n)
-	sum := sha256.Sum256(msg)
-	copy(msg, saved[:])
-	return sum == [32]byte(b[recordAt+n:])
 }
