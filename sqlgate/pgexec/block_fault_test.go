@@ -25,7 +25,7 @@ func TestABlockThatCannotBeginIsTriedOnceMore(t *testing.T) {
 			db, _ = lossy(t, "BEGIN", kind, 2)
 			_, err := db.BeginBlock(context.Background(), BlockOptions{})
 			require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
-			require.Zero(t, db.Stats().InUse)
+			givenBack(t, db)
 		})
 	}
 }
@@ -76,7 +76,7 @@ func TestALossInABlockBeforeCommit(t *testing.T) {
 					require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
 					require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(b.RollbackTo(context.Background(), "s")))
 				}
-				require.Zero(t, db.Stats().InUse, "it is given back at once")
+				givenBack(t, db)
 				require.False(t, b.Rollback(), "nobody acknowledges it")
 				require.Equal(t, byte('I'), b.Status())
 				side.eventually(settled, "0")
@@ -91,8 +91,8 @@ func TestALossBeforeTheFirstWriteOfABlockIsSent(t *testing.T) {
 	for _, kind := range []lossKind{lostBefore, lostAfter, silent} {
 		t.Run(kind.String(), func(t *testing.T) {
 			db, _ := lossy(t, "pg_current_xact_id", kind, 1)
-			db.cfg.ConnectTimeout = 300 * time.Millisecond
 			b := beginBlock(t, db, BlockOptions{})
+			db.cfg.ConnectTimeout = 300 * time.Millisecond // of what comes now, not of the login
 			_, err := b.DispatchWrite(context.Background(), BeginOptions{})
 			require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
 			require.True(t, b.Lost())
@@ -121,7 +121,7 @@ func TestALossOfABlocksCommitIsUnknown(t *testing.T) {
 			require.Equal(t, want.cause, res.Cause)
 			require.Nil(t, res.Settled)
 			side.eventually("SELECT count(*) FROM t", want.rows)
-			require.Zero(t, db.Stats().InUse)
+			givenBack(t, db)
 		})
 	}
 }
@@ -165,7 +165,7 @@ func TestAWriteOfABlockThatTimesOutFailsTheBlock(t *testing.T) {
 }
 
 func TestAStatementOfABlockIsCancelledOnRequest(t *testing.T) {
-	db, side := open(t, func(c *Config) { c.PoolMax = 1 })
+	db, side := open(t, unhurried, func(c *Config) { c.PoolMax = 1 })
 	side.run("CREATE TABLE t (a int)")
 	const asleep = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND state = 'active' AND application_name = 'gate/writer' AND datname = current_database()"
 	b := beginBlock(t, db, BlockOptions{})
@@ -174,8 +174,8 @@ func TestAStatementOfABlockIsCancelledOnRequest(t *testing.T) {
 	require.NoError(t, err)
 	b.savepoint("s")
 	for i, run := range []func(o BeginOptions) (Result, string, error){
-		func(o BeginOptions) (Result, string, error) { return b.tryWrite("SELECT pg_sleep(9)", o, false) },
-		func(o BeginOptions) (Result, string, error) { return b.tryRead("SELECT pg_sleep(9)", o) },
+		func(o BeginOptions) (Result, string, error) { return b.tryWrite("SELECT pg_sleep(60)", o, false) },
+		func(o BeginOptions) (Result, string, error) { return b.tryRead("SELECT pg_sleep(60)", o) },
 	} {
 		id := "exe_" + strconv.Itoa(i)
 		require.False(t, db.Cancel(context.Background(), id), "nothing runs yet")

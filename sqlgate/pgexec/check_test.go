@@ -100,16 +100,21 @@ func TestAfterACrashACommittedIDIsNotBelieved(t *testing.T) {
 }
 
 func TestAStatementOutsideATransactionIsKnownOnlyWhileItRuns(t *testing.T) {
-	db, side := open(t)
+	db, side := open(t, unhurried)
+	side.run("CREATE TABLE t (a int)")
+	side.run("BEGIN; LOCK TABLE t")
 	a, err := db.BeginAlone(context.Background(), BeginOptions{})
 	require.NoError(t, err)
 	sent := Sent{Upstream: a.Dispatch().Upstream}
-	running := side.meanwhile("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep(1)%'", "1", func() {
-		require.Equal(t, Verdict{OutcomeInProgress, BasisActivity, "active"}, check(t, db, sent))
-	})
-	_, err = a.Exec(context.Background(), sql("SELECT pg_sleep(1)"), db.NewRows(0))
-	require.NoError(t, err)
-	running()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := a.Exec(context.Background(), sql("VACUUM t"), db.NewRows(0))
+		ended <- err
+	}()
+	newSide(t, side.url).eventually("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'VACUUM%' AND wait_event_type = 'Lock' AND datname = current_database()", "1")
+	require.Equal(t, Verdict{OutcomeInProgress, BasisActivity, "active"}, check(t, db, sent))
+	side.run("ROLLBACK")
+	require.NoError(t, <-ended)
 	v := check(t, db, sent)
 	require.Equal(t, OutcomeNotKnowable, v.Outcome)
 	require.Equal(t, BasisBackendGone, v.Basis)

@@ -44,6 +44,13 @@ func closeWithin(t testing.TB, db *DB) {
 	}
 }
 
+// givenBack waits until no connection is leased. The end of a lost backend takes
+// one for a moment, in the background.
+func givenBack(t testing.TB, db *DB) {
+	t.Helper()
+	require.Eventually(t, func() bool { return db.Stats().InUse == 0 }, 20*time.Second, time.Millisecond, "a connection was not given back")
+}
+
 // A side is a connection that does not go through pgexec.
 type side struct {
 	t    testing.TB
@@ -117,6 +124,13 @@ func (s *side) killWhenActive(pattern string) (wait func()) {
 	return s.meanwhile("SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '"+pattern+
 		"' AND state = 'active' AND datname = current_database() AND pid <> pg_backend_pid()) x", "1", func() {})
 }
+
+// advisoryLocks counts those of the test's own database: others on the server
+// have theirs.
+const advisoryLocks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+
+// unhurried leaves a statement running until the test ends it, however late.
+func unhurried(c *Config) { c.QueryTimeout, c.LockTimeout = time.Minute, time.Minute }
 
 // brief is a short time for one statement; the pinned timeout, which also holds
 // for the gate's own queries, stays long.

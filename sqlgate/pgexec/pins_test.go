@@ -114,7 +114,7 @@ func TestWhatAFunctionLeavesInAWriterIsGoneBeforeTheNextUse(t *testing.T) {
 	mustWrite(t, db, "CREATE TEMPORARY TABLE t (a int)")
 	mustWrite(t, db, "INSERT INTO t VALUES (1)")
 	require.Equal(t, "1", side.ask("SELECT count(*) FROM t"), "not the temporary one")
-	require.Equal(t, "0", side.ask("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
+	require.Equal(t, "0", side.ask(advisoryLocks))
 	require.Zero(t, db.Stats().Quarantined)
 }
 

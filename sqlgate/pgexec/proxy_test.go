@@ -166,7 +166,7 @@ func TestALossBeforeTheStatementIsMadeGoodOnce(t *testing.T) {
 			db, _ = lossy(t, "pg_current_xact_id", kind, 2)
 			_, err := db.Begin(context.Background(), BeginOptions{})
 			require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
-			require.Zero(t, db.Stats().InUse)
+			givenBack(t, db)
 			mustWrite(t, db, "INSERT INTO t VALUES (1)")
 		})
 	}
@@ -248,12 +248,12 @@ func TestALossOfARead(t *testing.T) {
 // A backend whose connection was lost may go on holding locks; it is ended by
 // its pid, start and role together, so that no other is.
 func TestOnlyTheVeryBackendOfALostConnectionIsEnded(t *testing.T) {
-	db, side := open(t)
+	db, side := open(t, unhurried)
 	tx, err := db.Begin(context.Background(), BeginOptions{})
 	require.NoError(t, err)
 	lost := make(chan Result)
 	go func() {
-		res, _ := tx.Exec(context.Background(), sql("SELECT pg_sleep(4)"), db.NewRows(0))
+		res, _ := tx.Exec(context.Background(), sql("SELECT pg_sleep(60)"), db.NewRows(0))
 		lost <- res
 	}()
 	const running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active' AND datname = current_database()"

@@ -58,11 +58,11 @@ func TestWhatReadOnlyLetsThroughIsUndone(t *testing.T) {
 	require.Equal(t, "1", side.ask("SELECT nextval('s')"))
 
 	mustRead(t, db, "SELECT pg_advisory_lock(42)")
-	require.Equal(t, "1", side.ask("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "a session lock outlives ROLLBACK ...")
+	require.Equal(t, "1", side.ask(advisoryLocks), "a session lock outlives ROLLBACK ...")
 	_, _, err = read(t, db, "SELECT 1/0")
 	require.Error(t, err)
 	mustRead(t, db, "SELECT 1")
-	require.Equal(t, "0", side.ask("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "... until the next discard")
+	require.Equal(t, "0", side.ask(advisoryLocks), "... until the next discard")
 }
 
 func TestAReaderIsDiscardedEveryHundredUses(t *testing.T) {
@@ -71,7 +71,7 @@ func TestAReaderIsDiscardedEveryHundredUses(t *testing.T) {
 	for range readerUses {
 		mustRead(t, db, "SELECT 1")
 	}
-	require.Equal(t, "0", side.ask("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
+	require.Equal(t, "0", side.ask(advisoryLocks))
 }
 
 func TestAReadThatTheServerTimesOut(t *testing.T) {
@@ -95,10 +95,10 @@ func TestAReadThatTheGateTimesOutIsCancelledAndItsConnectionClosed(t *testing.T)
 }
 
 func TestAClientThatHangsUpCancelsItsRead(t *testing.T) {
-	db, side := open(t)
+	db, side := open(t, unhurried)
 	ctx, hangUp := context.WithCancel(context.Background())
 	wait := side.meanwhile("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active' AND datname = current_database()", "1", hangUp)
-	res, err := db.Read(ctx, "exe_1", sql("SELECT pg_sleep(30)"), Limits{}, db.NewRows(0))
+	res, err := db.Read(ctx, "exe_1", sql("SELECT pg_sleep(60)"), Limits{}, db.NewRows(0))
 	wait()
 	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err))
 	require.Equal(t, Failure, res.State)
@@ -112,9 +112,9 @@ func TestAClientThatHangsUpCancelsItsRead(t *testing.T) {
 }
 
 func TestAReadWhoseBackendIsKilled(t *testing.T) {
-	db, side := open(t)
+	db, side := open(t, unhurried)
 	killed := side.killWhenActive("SELECT pg_sleep%")
-	res, _, err := read(t, db, "SELECT pg_sleep(30)")
+	res, _, err := read(t, db, "SELECT pg_sleep(60)")
 	killed()
 	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
 	require.Equal(t, Failure, res.State)

@@ -95,10 +95,10 @@ func TestAWriteThatOnlyTheGateTimesOutIsAbortedSinceCommitWasNeverSent(t *testin
 }
 
 func TestAWriteWhoseBackendIsKilledBeforeCommit(t *testing.T) {
-	db, side := open(t)
+	db, side := open(t, unhurried)
 	side.run("CREATE TABLE t (a int)")
 	killed := side.killWhenActive("%INSERT INTO t VALUES%pg_sleep%")
-	res, _, err := write(t, db, "WITH w AS (INSERT INTO t VALUES (1) RETURNING a) SELECT pg_sleep(30) FROM w", Limits{})
+	res, _, err := write(t, db, "WITH w AS (INSERT INTO t VALUES (1) RETURNING a) SELECT pg_sleep(60) FROM w", Limits{})
 	killed()
 	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
 	require.Equal(t, Failure, res.State)
@@ -257,7 +257,7 @@ func TestAnOwnTimeoutIsSetForTheTransactionAlone(t *testing.T) {
 }
 
 func TestAWriteIsCancelledOnRequestAlone(t *testing.T) {
-	db, side := open(t)
+	db, side := open(t, unhurried)
 	side.run("CREATE TABLE t (a int)")
 	ctx, hangUp := context.WithCancel(context.Background())
 	tx, err := db.Begin(ctx, BeginOptions{ExecutionID: "exe_7"})
@@ -268,7 +268,7 @@ func TestAWriteIsCancelledOnRequestAlone(t *testing.T) {
 	wait := side.meanwhile("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND state = 'active' AND application_name = 'gate/writer' AND datname = current_database()", "1", func() {
 		other, this = db.Cancel(context.Background(), "exe_8"), db.Cancel(context.Background(), "exe_7")
 	})
-	res, err := tx.Exec(ctx, sql("WITH w AS (INSERT INTO t VALUES (1) RETURNING a) SELECT pg_sleep(4) FROM w"), db.NewRows(0))
+	res, err := tx.Exec(ctx, sql("WITH w AS (INSERT INTO t VALUES (1) RETURNING a) SELECT pg_sleep(60) FROM w"), db.NewRows(0))
 	wait()
 	require.False(t, other)
 	require.True(t, this)
@@ -281,13 +281,13 @@ func TestAWriteIsCancelledOnRequestAlone(t *testing.T) {
 }
 
 func TestEverythingRunningCanBeCancelledAtShutdown(t *testing.T) {
-	db, side := open(t)
+	db, side := open(t, unhurried)
 	results := make(chan Result, 2)
 	for i := range 2 {
 		tx, err := db.Begin(context.Background(), BeginOptions{ExecutionID: strconv.Itoa(i)})
 		require.NoError(t, err)
 		go func() {
-			res, _ := tx.Exec(context.Background(), sql("SELECT pg_sleep(4)"), db.NewRows(0))
+			res, _ := tx.Exec(context.Background(), sql("SELECT pg_sleep(60)"), db.NewRows(0))
 			results <- res
 		}()
 	}
