@@ -242,7 +242,7 @@ func TestACancelEndsWhatRunsAndNothingElse(t *testing.T) {
 	c.query("INSERT INTO t VALUES (1, 'a')")
 	cancelled := make(chan string, 1)
 	go func() {
-		for w.value("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep%'") == "0" {
+		for w.value("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND query LIKE 'SELECT pg_sleep%'") == "0" {
 			runtime.Gosched()
 		}
 		id, _, _ := c.Cancel(context.Background())
