@@ -117,14 +117,13 @@ func TestGarbageEndsTheConnection(t *testing.T) {
 }
 
 func TestAGreetingThatComesByteForByteIsTakenAndASlowOneIsNot(t *testing.T) {
-	d := openDoor(t, func(o *Options) { o.AuthTimeout = 200 * time.Millisecond })
-	c := d.dial()
+	c := openDoor(t, nil).dial()
 	for _, b := range greet("user", "ana", "database", "shop") {
 		_, err := c.Write([]byte{b})
 		require.NoError(t, err)
 	}
 	require.Equal(t, behindTheDoor.SQLState, firstError(t, readAll(t, c)).Code)
-	slow := d.dial()
+	slow := openDoor(t, func(o *Options) { o.AuthTimeout = 200 * time.Millisecond }).dial()
 	_, err := slow.Write(greet("user", "ana", "database", "shop")[:20])
 	require.NoError(t, err)
 	require.Empty(t, readAll(t, slow), "closed, and nothing was said to somebody who has not said what they speak")
