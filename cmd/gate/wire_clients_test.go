@@ -88,8 +88,10 @@ func direct(t *testing.T, run clientRun) *clientNotes {
 // requireNothingOpen fails where a client left a transaction or a statement behind.
 func requireNothingOpen(t *testing.T, database string) {
 	t.Helper()
-	require.Equal(t, "0", postgres.QueryURL(t, database,
-		"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()"))
+	require.Eventually(t, func() bool { // the gate may only now hear that the client hung up
+		return postgres.QueryURL(t, database,
+			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_pid()") == "0"
+	}, startPatience, pollEvery)
 }
 
 // sleeps waits until the statement runs that a client is to cancel.
