@@ -261,12 +261,13 @@ func keyErrors(g *testGate) []raise {
 // databaseErrors are those of the database: a gate in front of one that has no
 // room, one in front of none, and one whose COMMIT is never answered.
 func databaseErrors(t *testing.T) []raise {
-	d, cluster := newClusterDir(t, nil)
+	d, cluster := newClusterDir(t, map[string]string{"synchronous_standby_names": "nobody", "synchronous_commit": "local"})
 	d.execute(t, "CREATE ROLE crowded LOGIN PASSWORD 'crowded' CONNECTION LIMIT 0")
 	crowded := newErrorDir(t)
 	crowded.database = cluster.URLFor("crowded", "crowded", "shop")
 	nowhere := newErrorDir(t)
 	nowhere.database = "postgres://gate:gate@127.0.0.1:1/shop"
+	d.execute(t, "ALTER DATABASE shop SET synchronous_commit = on") // from the next login on COMMIT waits
 	full, gone := startGate(t, crowded), startGate(t, nowhere)
 	g := startGate(t, d, "GATE_DB_QUERY_TIMEOUT_MS=1500", "GATE_DB_COMMIT_TIMEOUT_MS=300", "GATE_MAX_RESULT_ROWS=50")
 	return []raise{
@@ -279,9 +280,6 @@ func databaseErrors(t *testing.T) []raise {
 		{fault.ResultTooLarge, 413, "rows", sends(g, ask("SELECT id FROM orders"))},
 		{fault.ApprovalOutcomeUnknown, 409, "no answer to COMMIT", func(t *testing.T) reply {
 			s := held(t, g, "DELETE FROM order_items WHERE order_id = 5", "approve")
-			d.execute(t, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-			d.execute(t, "SELECT pg_reload_conf()")
-			require.Eventually(t, func() bool { return d.value(t, "SHOW synchronous_standby_names") == "nobody" }, startPatience, pollEvery)
 			requireRaised(t, g.query(t, s), raise{code: fault.DBQueryTimeout, status: 504})
 			return g.query(t, s)
 		}},

@@ -23,6 +23,9 @@ func startLost(t *testing.T, extra ...string) (g *testGate, approval, execution 
 	g = startGate(t, d, append(extra, "GATE_DB_COMMIT_TIMEOUT_MS=300")...)
 	lost := g.query(t, request.with("approval_id", approval), "idempotency_key=lost")
 	requireFailure(t, lost, http.StatusGatewayTimeout, "db_query_timeout", "unknown")
+	require.Eventually(t, func() bool { // the server may only now have come so far
+		return postgres.QueryURL(t, cluster.URL("postgres"), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "1"
+	}, startPatience, pollEvery)
 	return g, approval, lost.text(t, "execution_id"), func() {
 		ended := postgres.QueryURL(t, cluster.URL("postgres"), "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 		require.Equal(t, "1", ended, "the wait for the standby ends, the COMMIT stands")

@@ -61,6 +61,8 @@ func (b *bench) serve(t testing.TB) *victim {
 // everyMessage lists a kill at each message of an undisturbed run.
 func (b *bench) everyMessage(t testing.TB, f *form) (all []faultproxy.Fault) {
 	t.Helper()
+	b.become(calm)
+	defer b.become(impatient)
 	v := b.serve(t)
 	defer v.end(t)
 	name := nextCase()
