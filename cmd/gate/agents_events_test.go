@@ -19,11 +19,13 @@ import (
 
 const follows = "Accept: text/event-stream"
 
+// unclocked is a stream of what happens, without the usage: that comes by the clock.
+const unclocked = "/v1/events?event_type=agent_*&event_type=request_*&event_type=decision_*&event_type=execution_*"
+
 func TestAStreamOfAgentEventsGoesOnWhereItsClientStopped(t *testing.T) {
 	w := startAgents(t)
 	key := "X-Api-Key: " + w.key
-	const told = "/v1/events?event_type=agent_*&event_type=request_*&event_type=decision_*&event_type=execution_*" // no usage: that comes by the clock
-	live := w.stream(t, told, follows, key)
+	live := w.stream(t, unclocked, follows, key)
 	id, token := w.register(t, "bot")
 	at, kind := live()
 	require.Equal(t, "agent_registered", kind)
@@ -33,7 +35,7 @@ func TestAStreamOfAgentEventsGoesOnWhereItsClientStopped(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.query(t, ask("SELECT 2")).status, "nothing of this one is told: it came without a token")
 	w.register(t, "other")
 
-	resumed := w.stream(t, told, follows, key, "Last-Event-ID: "+at)
+	resumed := w.stream(t, unclocked, follows, key, "Last-Event-ID: "+at)
 	var kinds []string
 	for range 5 {
 		_, kind := resumed()
@@ -58,7 +60,7 @@ func TestAStreamUnderATokenTellsOfItsAgentAloneAndEndsWithTheToken(t *testing.T)
 	w := startAgents(t)
 	_, token := w.register(t, "bot")
 	_, other := w.register(t, "other")
-	follower := w.stream(t, "/v1/events", follows, "Authorization: Bearer "+token)
+	follower := w.stream(t, unclocked, follows, "Authorization: Bearer "+token)
 	require.Equal(t, http.StatusOK, w.as(t, other, ask("SELECT 1")).status)
 	require.Equal(t, http.StatusOK, w.as(t, token, ask("SELECT 2")).status)
 	own := w.v1(t, http.MethodGet, "/events?event_type=request_received&order=asc", "").json(t)["items"].([]any)

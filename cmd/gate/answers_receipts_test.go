@@ -18,7 +18,7 @@ import (
 // that can write, one after the other, and names the type of the event whose
 // receipt the answer has to carry; "" is an answer that writes nothing.
 func TestEveryKindOfAnswerThatWritesHasTheReceiptOfItsLastEvent(t *testing.T) {
-	g := startShop(t, "GATE_MAX_BODY_BYTES=65536", "GATE_AUDIT_CHECKPOINT_EVERY_SECONDS=86400")
+	g := startShop(t, "GATE_MAX_BODY_BYTES=65536")
 	type answer struct {
 		what string
 		r    reply

@@ -93,10 +93,22 @@ func TestABundleThatIsNotMade(t *testing.T) {
 	require.Equal(t, head, g.head(t), "an export is no event")
 }
 
+// awaitCopy waits until the readable copy, which is written behind the answers,
+// has every event.
+func (g *testGate) awaitCopy(t testing.TB) {
+	t.Helper()
+	last := fmt.Sprintf(`"seq":%d,`, g.head(t))
+	require.Eventually(t, func() bool {
+		text, err := os.ReadFile(g.file("audit.log"))
+		return err == nil && bytes.Contains(text, []byte(last)) && bytes.HasSuffix(text, []byte("\n"))
+	}, startPatience, pollEvery)
+}
+
 func TestFilesOfTheServiceAreVerified(t *testing.T) {
 	other := t.TempDir()
 	g := startShop(t, "GATE_AUDIT_VERIFY_DIRS="+other)
 	g.busy(t)
+	g.awaitCopy(t)
 	verify := func(file string) reply { return g.post(t, "/audit/verify", `{"audit_file":`+strconv.Quote(file)+`}`) }
 	for file, source := range map[string]string{g.file("audit.wal"): "wal", g.file("audit.log"): "jsonl"} {
 		r := verify(file)

@@ -131,6 +131,7 @@ func TestTheReadableCopyIsHeldAgainstTheLogsHeader(t *testing.T) {
 
 	g := startShop(t, "GATE_AUDIT_VERIFY_DIRS="+dir)
 	g.busy(t)
+	g.awaitCopy(t)
 	verify := func(file string) reply { return g.post(t, "/audit/verify", `{"audit_file":`+strconv.Quote(file)+`}`) }
 	own := verify(g.file("audit.log"))
 	require.Equal(t, "ok", own.text(t, "status"), "%s", own.body)
@@ -193,7 +194,7 @@ func runVerifier(t testing.TB, program string, code int, args ...string) string 
 // TestACutLogIsFoundOutByAnyReceiptBehindTheCut: what was cut at the end of an
 // answer looks whole on its own, and is not to whoever kept a later answer.
 func TestACutLogIsFoundOutByAnyReceiptBehindTheCut(t *testing.T) {
-	g := startShop(t, "GATE_AUDIT_CHECKPOINT_EVERY_SECONDS=86400")
+	g := startShop(t)
 	const answers = 6
 	for i := range answers {
 		require.Equal(t, http.StatusOK, g.query(t, ask(fmt.Sprintf("UPDATE orders SET status = 'paid' WHERE id = %d", i+1))).status)
