@@ -131,7 +131,7 @@ func (t *tx) writeBlock(b *block) {
 	t.set(blockKey(keyBlock, b.no), encodeSpan(least, greatest))
 	t.set(blockKey(keyTimes, b.no), times)
 
-	p := postings{at: make(map[string]int, blockEvents)}
+	p := &t.space.scratch.postings
 	key, value := make([]byte, 0, 128), make([]byte, 0, bitmapLen)
 	for f, used := range b.used() {
 		if !used {

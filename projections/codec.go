@@ -29,17 +29,6 @@ func marshal(dst []byte, r record) []byte {
 	return c.buf
 }
 
-// A keepable record may stay a record until its batch is written, because
-// events that change it often follow each other.
-type keepable interface {
-	record
-	// become makes the record the same as another of its type, without sharing
-	// anything that would be changed.
-	become(record)
-	// room is how many bytes it takes, or more.
-	room() int
-}
-
 func unmarshal(b []byte, r record) error {
 	c := codec{reading: true, buf: b}
 	r.walk(&c)
@@ -231,11 +220,7 @@ func (e *Execution) walk(c *codec) {
 	texts(c, &e.Step, &e.Cause, &e.AgentID, &e.Project)
 }
 
-func (e *Execution) become(other record) {
-	*e = *other.(*Execution)
-	e.Events = slices.Clip(e.Events)
-}
-
+// room is how many bytes the record takes, or more.
 func (e *Execution) room() int {
 	n := 512 + 10*len(e.Events)
 	for _, s := range []string{e.ID, e.RequestID, e.ApprovalID, e.Actor, e.App, e.Tenant, e.Env, e.SessionID, e.Operation, e.Fingerprint, e.PolicyVersion,

@@ -57,9 +57,12 @@ var spaceKey = []byte{0}
 
 // listKey orders the members of a list by the event that created them.
 func listKey(prefix, state string, seq uint64) []byte {
-	k := append(listPrefix(prefix, state), make([]byte, 8)...)
-	binary.BigEndian.PutUint64(k[len(k)-8:], seq)
-	return k
+	return appendListKey(make([]byte, 0, len(prefix)+len(state)+9), prefix, state, seq)
+}
+
+func appendListKey(dst []byte, prefix, state string, seq uint64) []byte {
+	dst = append(append(append(dst, prefix...), state...), '/')
+	return binary.BigEndian.AppendUint64(dst, seq)
 }
 
 func listPrefix(prefix, state string) []byte {

@@ -9,9 +9,8 @@ type overlay map[string]change
 
 // A change is the last one of a key.
 type change struct {
-	value []byte   // nil = deleted, where kept is nil too
-	kept  keepable // instead of value
-	born  bool     // there was no such key before the batch
+	value []byte // nil = deleted
+	born  bool   // there was no such key before the batch
 }
 
 // keep gives a key a value that later events of the batch may change; it takes
@@ -21,21 +20,21 @@ func (t *tx) keep(key, value []byte) {
 		value = []byte{}
 	}
 	t.size += len(key) + len(value)
-	t.change(key, value, nil)
+	t.change(key, value)
 }
 
 // delete takes a key back.
 func (t *tx) delete(key []byte) {
 	t.size += len(key)
-	t.change(key, nil, nil)
+	t.change(key, nil)
 }
 
-func (t *tx) change(key, value []byte, kept keepable) {
+func (t *tx) change(key, value []byte) {
 	c, ok := t.changes[string(key)]
 	if !ok && t.known != nil {
 		c.born = t.known.add(key)
 	}
-	c.value, c.kept = value, kept
+	c.value = value
 	t.changes[string(key)] = c
 }
 
@@ -56,16 +55,9 @@ func (t *tx) written(key []byte) (c change, ok bool) {
 // write puts the changes into the batch, in any order: Pebble sorts, and keys
 // do not repeat. A key that came and went within the batch is none.
 func (o overlay) write(t *tx) {
-	room := make([]byte, 0, 1024)
 	for key, c := range o {
-		switch {
-		case c.kept != nil:
-			room = marshal(room[:0], c.kept)
-			t.move([]byte(key), room)
-		case c.value != nil:
+		if c.value != nil || !c.born {
 			t.move([]byte(key), c.value)
-		case !c.born:
-			t.move([]byte(key), nil)
 		}
 	}
 }

@@ -8,40 +8,22 @@ import (
 
 func executionKey(id string) []byte { return []byte(keyExecution + id) }
 
-// execution hands the execution of e to change and writes it back. The first
-// event of an execution makes the record.
+// execution hands the execution of e to change. The first event of an execution
+// makes the record.
 func (t *tx) execution(e *event.Envelope, change func(*Execution)) {
-	id := e.Context.ExecutionID
-	if id == "" {
+	if e.Context.ExecutionID == "" {
 		return // the log knows of no execution to change
 	}
-	var x Execution
-	known := t.get(executionKey(id), &x)
-	before := x.State
-	if !known {
-		x = newExecution(e)
+	x := t.open(e)
+	before := ""
+	if len(x.Events) > 0 {
+		before = x.State
 	}
 	x.Events = append(x.Events, e.Seq)
-	change(&x)
-	t.put(executionKey(id), &x)
-	if x.State == before {
-		return
-	}
-	if known {
-		t.delete(listKey(keyExecutionList, before, x.Seq))
-	}
-	t.keep(listKey(keyExecutionList, x.State, x.Seq), []byte(id))
-	t.countExecution(before, -1)
-	t.countExecution(x.State, 1)
-}
-
-func newExecution(e *event.Envelope) Execution {
-	c := &e.Context
-	return Execution{
-		ID: c.ExecutionID, State: ExecutionNotExecuted, Seq: e.Seq, RequestID: c.RequestID, ApprovalID: c.ApprovalID,
-		Actor: c.Actor, App: c.App, Tenant: c.Tenant, Env: c.Env, SessionID: c.SessionID,
-		Operation: c.Operation, Fingerprint: c.Fingerprint, PolicyVersion: c.PolicyVersion,
-		AgentID: c.AgentID, Project: c.Project,
+	change(&x.Execution)
+	if x.State != before {
+		t.countExecution(before, -1)
+		t.countExecution(x.State, 1)
 	}
 }
 
@@ -54,7 +36,14 @@ func (t *tx) countExecution(state string, by int) {
 	}
 }
 
-func executionDispatched(t *tx, e *event.Envelope, p *event.ExecutionDispatched) {
+// executionDispatched and executionSuccess are most of a log, and read their
+// payloads into the same memory again.
+func executionDispatched(t *tx, e *event.Envelope) error {
+	p := &t.space.scratch.dispatched
+	*p = event.ExecutionDispatched{}
+	if err := p.Parse(e.Payload); err != nil {
+		return err
+	}
 	t.execution(e, func(x *Execution) {
 		x.State, x.DispatchedAt = ExecutionDispatched, e.Time
 		x.Path, x.SQLDigest, x.XID, x.Marker, x.BlockID, x.Upstream = p.Path, p.SQLSHA256, p.XID, p.Marker, p.BlockID, p.Upstream
@@ -63,9 +52,15 @@ func executionDispatched(t *tx, e *event.Envelope, p *event.ExecutionDispatched)
 			t.bindKey(e, x, p.Idempotency)
 		}
 	})
+	return nil
 }
 
-func executionSuccess(t *tx, e *event.Envelope, p *event.ExecutionSuccess) {
+func executionSuccess(t *tx, e *event.Envelope) error {
+	p := &t.space.scratch.success
+	*p = event.ExecutionSuccess{}
+	if err := p.Parse(e.Payload); err != nil {
+		return err
+	}
 	t.execution(e, func(x *Execution) {
 		x.State, x.Basis, x.CommandTag, x.RowCount, x.DurationUS = ExecutionSuccess, p.Basis, p.CommandTag, p.RowCount, p.DurationUS
 		x.result(e)
@@ -73,6 +68,7 @@ func executionSuccess(t *tx, e *event.Envelope, p *event.ExecutionSuccess) {
 		t.useOf(x, UseTaken)
 		t.answerKey(x, p.Answer)
 	})
+	return nil
 }
 
 func executionFailure(t *tx, e *event.Envelope, p *event.ExecutionFailure) {

@@ -48,8 +48,8 @@ var projectors = map[event.Type]projector{
 	event.TypeApprovalUsed:     {1, fold(approvalUsed)},
 	event.TypeApprovalsPurged:  {1, fold(approvalsPurged)},
 
-	event.TypeExecutionDispatched:      {1, fold(executionDispatched)},
-	event.TypeExecutionSuccess:         {1, fold(executionSuccess)},
+	event.TypeExecutionDispatched:      {1, executionDispatched},
+	event.TypeExecutionSuccess:         {1, executionSuccess},
 	event.TypeExecutionFailure:         {1, fold(executionFailure)},
 	event.TypeExecutionStateUnknown:    {1, fold(executionStateUnknown)},
 	event.TypeExecutionOutcomeResolved: {1, fold(executionOutcomeResolved)},

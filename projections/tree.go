@@ -66,11 +66,12 @@ func (t *tx) growTree() {
 }
 
 func (t *tx) writeTile(no uint32) {
-	value := make([]byte, 0, 32*len(t.growth.tail))
+	s := t.space.scratch
+	s.value = s.value[:0]
 	for i := range t.growth.tail {
-		value = append(value, t.growth.tail[i][:]...)
+		s.value = append(s.value, t.growth.tail[i][:]...)
 	}
-	t.set(tileKey(no), value)
+	t.set(tileKey(no), s.value)
 	if t.growth.tail = t.growth.tail[:0]; !t.hidden() {
 		t.growth.tail = nil
 	}

@@ -25,23 +25,27 @@ type space struct {
 	counters Counters
 	block    block // the last index block, not yet complete
 	growth   growth
+	scratch  *scratch
 	lineage  []Applied // the logs before this one, the oldest first; only ever appended to
 	past     bool      // one of them is being folded
 }
 
-func newSpace(id byte) *space { return &space{id: id, growth: growth{tree: new(checkpoint.Tree)}} }
+func newSpace(id byte) *space {
+	return &space{id: id, growth: growth{tree: new(checkpoint.Tree)}, scratch: newScratch()}
+}
 
 // A tx folds the events of one batch. What it writes, it can read again; after
 // the first error it goes on without effect, and commit gives the error.
 type tx struct {
-	db       *pebble.DB
-	batch    *pebble.Batch // where load is nil
-	load     *load         // of a replay
-	space    *space
-	changes  overlay
-	size     int                  // bytes that changes will take, or more
-	expiries map[string]*expiries // by prefix
-	known    *register            // nil = not known
+	db         *pebble.DB
+	batch      *pebble.Batch // where load is nil
+	load       *load         // of a replay
+	space      *space
+	changes    overlay
+	size       int                       // bytes that changes will take, or more
+	executions map[string]*openExecution // by id; of them changes has none
+	expiries   map[string]*expiries      // by prefix
+	known      *register                 // nil = not known
 
 	applied  Applied
 	counters Counters
@@ -59,14 +63,14 @@ func begin(db *pebble.DB, sp *space) *tx {
 }
 
 func beginLoad(db *pebble.DB, sp *space, l *load) *tx {
-	return &tx{db: db, load: l, space: sp, changes: make(overlay), expiries: make(map[string]*expiries),
+	return &tx{db: db, load: l, space: sp, changes: make(overlay), executions: make(map[string]*openExecution), expiries: make(map[string]*expiries),
 		applied: sp.applied, counters: sp.counters, block: sp.block, growth: sp.growth}
 }
 
 // next goes on in the same load, or in the one after it.
 func (t *tx) next(l *load) *tx {
 	clear(t.changes)
-	n := &tx{db: t.db, load: l, space: t.space, changes: t.changes, expiries: t.expiries,
+	n := &tx{db: t.db, load: l, space: t.space, changes: t.changes, executions: t.executions, expiries: t.expiries,
 		known: t.known, applied: t.applied, counters: t.counters, block: t.block, growth: t.growth}
 	if l != t.load {
 		n.expiries = make(map[string]*expiries)
@@ -96,9 +100,6 @@ func (t *tx) get(key []byte, r record) bool {
 	}
 	c, ok := t.written(key)
 	switch {
-	case ok && c.kept != nil:
-		r.(keepable).become(c.kept)
-		return true
 	case ok:
 		return c.value != nil && t.decode(key, c.value, r)
 	case t.unheard(key):
@@ -127,16 +128,8 @@ func (t *tx) decode(key, b []byte, r record) bool {
 	return true
 }
 
-// put gives a key a record, which the caller leaves as it is from now on.
-func (t *tx) put(key []byte, r record) {
-	k, ok := r.(keepable)
-	if !ok {
-		t.keep(key, marshal(make([]byte, 0, 512), r))
-		return
-	}
-	t.size += len(key) + k.room()
-	t.change(key, nil, k)
-}
+// put gives a key a record.
+func (t *tx) put(key []byte, r record) { t.keep(key, marshal(make([]byte, 0, 512), r)) }
 
 // set writes a key that stays as it is for the rest of the batch.
 func (t *tx) set(key, value []byte) {
@@ -161,6 +154,15 @@ func (t *tx) move(key, value []byte) {
 	default:
 		t.unset(key)
 	}
+}
+
+// drop takes back a key that nobody asks for.
+func (t *tx) drop(key []byte) {
+	if t.load != nil {
+		t.load.put(t.space.id, key, nil, true)
+		return
+	}
+	t.unset(key)
 }
 
 func (t *tx) unset(key []byte) {
@@ -231,6 +233,7 @@ func (t *tx) seal() error {
 // and how far it leads. Of an earlier log it adds the counters alone.
 func (t *tx) write() error {
 	t.changes.write(t)
+	t.writeExecutions()
 	if t.changed {
 		t.set([]byte(keyCounters), marshal(nil, &t.counters))
 	}

@@ -20,7 +20,8 @@ type (
 )
 
 // A Writer stores hashes: hashes[i] under index first+i. The projections put
-// them into the same Pebble batch as what they fold from the events.
+// them into the same Pebble batch as what they fold from the events. The slice is
+// used again after the call.
 type Writer interface {
 	WriteHashes(first int64, hashes []Hash) error
 }
@@ -28,7 +29,10 @@ type Writer interface {
 // A Tree is fed the hashes of a log's events and stores what proofs need,
 // about two hashes an event. It never reads what it stored: its right edge is
 // kept in memory, so that a batch needs no look-ups. Only one goroutine may append.
-type Tree struct{ right stack }
+type Tree struct {
+	right  stack
+	stored []Hash // of the last call, for its memory
+}
 
 // OpenTree continues a tree of size events whose hashes were stored before.
 // Size 0 needs no reader.
@@ -43,7 +47,7 @@ func OpenTree(size uint64, r Reader) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Tree{stack{size, roots}}, nil
+	return &Tree{right: stack{size, roots}}, nil
 }
 
 // Size is the number of events in the tree.
@@ -62,11 +66,11 @@ func (t *Tree) Append(w Writer, eventHashes ...[32]byte) error {
 		return nil
 	}
 	next := stack{t.right.size, slices.Clone(t.right.roots)}
-	stored := make([]Hash, 0, 2*len(eventHashes)+len(next.roots))
+	t.stored = slices.Grow(t.stored[:0], 2*len(eventHashes)+len(next.roots))
 	for _, h := range eventHashes {
-		stored = next.push(stored, leaf(h))
+		t.stored = next.push(t.stored, leaf(h))
 	}
-	if err := w.WriteHashes(tlog.StoredHashIndex(0, int64(t.right.size)), stored); err != nil {
+	if err := w.WriteHashes(tlog.StoredHashIndex(0, int64(t.right.size)), t.stored); err != nil {
 		return fmt.Errorf("%w: %w", ErrTree, err)
 	}
 	t.right = next

@@ -1,0 +1,91 @@
+package projections
+
+import (
+	"writegate/eventlog/event"
+)
+
+// An openExecution is one that the batch changes. Events of an execution follow
+// each other closely, so it is read once, changed in place, and written when the
+// batch is: it, and its place in the list of executions.
+type openExecution struct {
+	Execution
+	listed string // state under which it is in the list; "" = not yet
+}
+
+// open gives the execution of an event, which makes it where there is none yet.
+func (t *tx) open(e *event.Envelope) *openExecution {
+	id := e.Context.ExecutionID
+	if x := t.executions[id]; x != nil {
+		return x
+	}
+	x := t.space.scratch.execution()
+	key := append(t.space.scratch.key[:0], keyExecution...)
+	key = append(key, id...)
+	t.space.scratch.key = key
+	if t.get(key, &x.Execution) {
+		x.listed = x.State
+	} else {
+		x.begin(e)
+		if t.known != nil {
+			t.known.add(key)
+		}
+	}
+	t.executions[x.ID] = x
+	t.size += len(key) + x.room()
+	return x
+}
+
+// begin is the first event of an execution.
+func (x *openExecution) begin(e *event.Envelope) {
+	c := &e.Context
+	x.ID, x.State, x.Seq, x.RequestID, x.ApprovalID = c.ExecutionID, ExecutionNotExecuted, e.Seq, c.RequestID, c.ApprovalID
+	x.Actor, x.App, x.Tenant, x.Env, x.SessionID = c.Actor, c.App, c.Tenant, c.Env, c.SessionID
+	x.Operation, x.Fingerprint, x.PolicyVersion = c.Operation, c.Fingerprint, c.PolicyVersion
+	x.AgentID, x.Project = c.AgentID, c.Project
+}
+
+// writeExecutions writes the executions that the batch changed.
+func (t *tx) writeExecutions() {
+	s := t.space.scratch
+	for id, x := range t.executions {
+		s.key = append(append(s.key[:0], keyExecution...), id...)
+		s.value = marshal(s.value[:0], &x.Execution)
+		t.move(s.key, s.value)
+		if x.listed != x.State {
+			if x.listed != "" {
+				s.key = appendListKey(s.key[:0], keyExecutionList, x.listed, x.Seq)
+				t.drop(s.key)
+			}
+			s.key = appendListKey(s.key[:0], keyExecutionList, x.State, x.Seq)
+			s.value = append(s.value[:0], id...)
+			t.set(s.key, s.value)
+		}
+		s.free = append(s.free, x)
+	}
+	clear(t.executions)
+}
+
+// A scratch is memory that one batch of a space leaves to the next.
+type scratch struct {
+	free       []*openExecution
+	key, value []byte
+	postings   postings
+	dispatched event.ExecutionDispatched
+	success    event.ExecutionSuccess
+}
+
+func newScratch() *scratch {
+	return &scratch{postings: postings{at: make(map[string]int, blockEvents)}}
+}
+
+// execution gives an empty one.
+func (s *scratch) execution() *openExecution {
+	n := len(s.free)
+	if n == 0 {
+		return new(openExecution)
+	}
+	x := s.free[n-1]
+	s.free = s.free[:n-1]
+	*x = openExecution{Execution: Execution{Events: x.Events[:0]}}
+	return x
+}
