@@ -20,14 +20,11 @@ func AppendValue(dst []byte, v Value) ([]byte, error) {
 // ParseValue reads what AppendValue wrote and is as strict as Decode: all of b
 // is one value in its one form, or the error wraps ErrRecord.
 func ParseValue(b []byte) (Value, error) {
-	r := reader{rest: string(b)}
+	r := reader{record: string(b)}
 	var v Value
 	r.value(&v, 0)
-	if r.err == nil && r.rest != "" {
-		r.fail("%d bytes after the end", len(r.rest))
-	}
-	if r.err != nil {
-		return Value{}, fmt.Errorf("%w: %w", ErrRecord, r.err)
+	if err := r.end(); err != nil {
+		return Value{}, err
 	}
 	again, err := AppendValue(make([]byte, 0, len(b)), v)
 	if err != nil {

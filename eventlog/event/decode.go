@@ -1,7 +1,6 @@
 package event
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -18,32 +17,47 @@ var ErrRecord = errors.New("not a canonical record")
 // number, unsorted keys, text that is not UTF-8, an id spelled out as text. An
 // unknown type is no error here. The draft's texts share one copy of the record.
 func Decode(record []byte) (Draft, error) {
-	r := reader{rest: string(record)}
-	d := r.draft()
-	if r.err == nil && r.rest != "" {
-		r.fail("%d bytes after the end", len(r.rest))
-	}
-	if r.err != nil {
-		return Draft{}, fmt.Errorf("%w: %w", ErrRecord, r.err)
+	r := reader{record: string(record)}
+	var d Draft
+	r.draft(&d)
+	if err := r.end(); err != nil {
+		return Draft{}, err
 	}
 	return d, nil
 }
 
-// A reader takes MessagePack values off the front of rest. After the first
-// error it gives zero values, and its callers need not look until the end.
+// A reader takes MessagePack values off the front of what is left of a record.
+// After the first error nothing is left, it gives zero values, and its callers
+// need not look until the end.
 type reader struct {
-	rest string
-	err  error
+	record string
+	at     int      // what is left begins here
+	memory *Decoder // whose memory it may take; nil = it takes memory of its own
+	err    error
+}
+
+func (r *reader) left() int { return len(r.record) - r.at }
+
+// end is for all that was read: nothing may be left.
+func (r *reader) end() error {
+	if n := r.left(); n > 0 {
+		r.fail("%d bytes after the end", n)
+	}
+	if r.err != nil {
+		return fmt.Errorf("%w: %w", ErrRecord, r.err)
+	}
+	return nil
 }
 
 func (r *reader) fail(format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf(format, args...)
-		r.rest = ""
+		r.at = len(r.record)
 	}
 }
 
-func (r *reader) draft() (d Draft) {
+// draft fills d, which is zero.
+func (r *reader) draft(d *Draft) {
 	if n := r.length(r.head(), &arrays); n != recordItems {
 		r.fail("an array of %d items, not %d", n, recordItems)
 	}
@@ -62,7 +76,6 @@ func (r *reader) draft() (d Draft) {
 	d.Time = time.Unix(0, r.int()).UTC()
 	r.context(&d.Context)
 	d.Payload = r.fields(r.length(r.head(), &maps), 2)
-	return d
 }
 
 func (r *reader) context(c *Context) {
@@ -74,16 +87,16 @@ func (r *reader) context(c *Context) {
 			return
 		}
 		last = key
-		*c.at(int(key)) = r.contextValue(contextPrefixes[key])
+		*c.at(int(key)) = r.contextValue(int(key))
 	}
 }
 
-// contextValue reads a text, or an id with this prefix that was kept as its 16
-// bytes; "" is no prefix.
-func (r *reader) contextValue(prefix string) string {
-	head := r.head()
+// contextValue reads the text of the field with this number, or its id that was
+// kept as its 16 bytes.
+func (r *reader) contextValue(field int) string {
+	head, prefix := r.head(), contextPrefixes[field]
 	if prefix != "" && bins.has(head) {
-		return prefixed(prefix, r.idBody(head))
+		return r.idText(field, r.idBody(head))
 	}
 	s := r.textBody(head)
 	if s == "" {
@@ -97,9 +110,21 @@ func (r *reader) contextValue(prefix string) string {
 	return s
 }
 
+func (r *reader) idText(field int, id ID) string {
+	if r.memory != nil {
+		return r.memory.idText(field, id)
+	}
+	return prefixed(contextPrefixes[field], id)
+}
+
 func (r *reader) id() ID { return r.idBody(r.head()) }
 
 func (r *reader) idBody(head byte) (id ID) {
+	if n := len(id); head == bins.long1 && r.left() > n && int(r.record[r.at]) == n { // as most are
+		copy(id[:], r.record[r.at+1:])
+		r.at += 1 + n
+		return id
+	}
 	if n := r.length(head, &bins); n != len(id) {
 		r.fail("an id of %d bytes", n)
 	}
@@ -110,7 +135,13 @@ func (r *reader) idBody(head byte) (id ID) {
 func (r *reader) text() string { return r.textBody(r.head()) }
 
 func (r *reader) textBody(head byte) string {
-	s := r.take(r.length(head, &strs))
+	var s string
+	if n := int(head &^ strs.shortMask); strs.isShort(head) && n <= r.left() { // as most are
+		s = r.record[r.at : r.at+n]
+		r.at += n
+	} else {
+		s = r.take(r.length(head, &strs))
+	}
 	if !utf8.ValidString(s) {
 		r.fail("text is not valid UTF-8")
 	}
@@ -121,19 +152,22 @@ func (r *reader) int() int64 { return r.intBody(r.head()) }
 
 // take cuts n bytes off the front.
 func (r *reader) take(n int) string {
-	if n > len(r.rest) {
-		r.fail("%d bytes wanted, %d left", n, len(r.rest))
+	if n > r.left() {
+		r.fail("%d bytes wanted, %d left", n, r.left())
 		return ""
 	}
-	s := r.rest[:n]
-	r.rest = r.rest[n:]
+	s := r.record[r.at : r.at+n]
+	r.at += n
 	return s
 }
 
+// head takes the first byte of a value. It gives headNever after an error.
 func (r *reader) head() byte {
-	if s := r.take(1); s != "" {
-		return s[0]
+	if r.at < len(r.record) {
+		r.at++
+		return r.record[r.at-1]
 	}
+	r.take(1) // fails
 	return headNever
 }
 
@@ -155,8 +189,10 @@ var (
 	maps   = family{"map", 0x80, 0xf0, 0, 0xde, 0xdf}
 )
 
+func (f *family) isShort(head byte) bool { return head&f.shortMask == f.short }
+
 func (f *family) has(head byte) bool {
-	return head != headNever && head != 0 && (head&f.shortMask == f.short || head == f.long1 || head == f.long2 || head == f.long4)
+	return head != headNever && head != 0 && (f.isShort(head) || head == f.long1 || head == f.long2 || head == f.long4)
 }
 
 // shortEnd is the first length that the short form does not hold.
@@ -193,18 +229,20 @@ func (r *reader) length(head byte, f *family) int {
 		r.fail("%s of length %d in a longer form", f.name, n)
 		return 0
 	}
-	if n > uint64(len(r.rest)) {
-		r.fail("%s of length %d, %d bytes left", f.name, n, len(r.rest))
+	if n > uint64(r.left()) {
+		r.fail("%s of length %d, %d bytes left", f.name, n, r.left())
 		return 0
 	}
 	return int(n)
 }
 
 // uint reads size bytes, most significant first.
-func (r *reader) uint(size int) uint64 {
-	var b [8]byte
-	copy(b[8-size:], r.take(size))
-	return binary.BigEndian.Uint64(b[:])
+func (r *reader) uint(size int) (n uint64) {
+	s := r.take(size)
+	for i := range len(s) {
+		n = n<<8 | uint64(s[i])
+	}
+	return n
 }
 
 func isInt(head byte) bool {
@@ -256,11 +294,20 @@ func (r *reader) negative(form byte) int64 {
 // lists could each claim all bytes that are left.
 const roomAhead = 64
 
+// room gives an empty list for n fields, which are appended.
+func (r *reader) room(n int) Payload {
+	n = min(n, roomAhead)
+	if r.memory != nil {
+		return r.memory.room(n)
+	}
+	return make(Payload, 0, n)
+}
+
 func (r *reader) fields(n, depth int) Payload {
 	if !r.deep(depth) {
 		return nil
 	}
-	p := make(Payload, 0, min(n, roomAhead))
+	p := r.room(n)
 	for ; n > 0 && r.err == nil; n-- {
 		key := r.text()
 		if i := len(p); i > 0 && p[i-1].Key >= key {
@@ -277,7 +324,7 @@ func (r *reader) items(n, depth int) Payload {
 	if !r.deep(depth) {
 		return nil
 	}
-	p := make(Payload, 0, min(n, roomAhead))
+	p := r.room(n)
 	for ; n > 0 && r.err == nil; n-- {
 		p = append(p, Field{})
 		r.value(&p[len(p)-1].Value, depth)
@@ -296,12 +343,12 @@ func (r *reader) deep(depth int) bool {
 func (r *reader) value(v *Value, depth int) {
 	head := r.head()
 	switch {
-	case head == 0xc2 || head == 0xc3:
-		*v = Bool(head == 0xc3)
-	case isInt(head):
-		v.kind, v.num = KindInt, r.intBody(head)
 	case strs.has(head):
 		v.kind, v.text = KindString, r.textBody(head)
+	case isInt(head):
+		v.kind, v.num = KindInt, r.intBody(head)
+	case head == 0xc2 || head == 0xc3:
+		*v = Bool(head == 0xc3)
 	case bins.has(head):
 		v.kind, v.text = KindBytes, r.take(r.length(head, &bins))
 	case arrays.has(head):

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 )
 
 // A form describes a payload once for both directions: each event type walks
@@ -28,10 +29,17 @@ func write(n int, describe func(*form)) Payload {
 
 // read hands p's fields to describe and refuses what is left over.
 func read(p Payload, describe func(*form)) error {
-	f := form{reading: true, fields: p}
-	describe(&f)
-	return f.end()
+	f := forms.Get().(*form)
+	*f = form{reading: true, fields: p}
+	describe(f)
+	err := f.end()
+	*f = form{} // keeps nothing of p alive
+	forms.Put(f)
+	return err
 }
+
+// forms are those that read nothing now. A replay reads millions of payloads.
+var forms = sync.Pool{New: func() any { return new(form) }}
 
 func (f *form) end() error {
 	if f.err == nil && len(f.fields) > 0 {
@@ -277,8 +285,17 @@ func (f *form) group(key string, n int, describe func(*form)) {
 	}
 }
 
+// inside reads the fields of a map under key.
 func (f *form) inside(key string, p Payload, describe func(*form)) {
-	if err := read(p, describe); err != nil {
+	if f.err != nil {
+		return
+	}
+	rest := f.fields
+	f.fields = p
+	describe(f)
+	err := f.end()
+	f.fields, f.err = rest, nil
+	if err != nil {
 		f.fail(key, "%w", err)
 	}
 }

@@ -12,7 +12,12 @@ func FuzzDecode(f *testing.F) {
 		f.Add(mustEncode(f, &e.Draft))
 	}
 	f.Fuzz(func(t *testing.T, record []byte) {
+		var m Decoder
+		first := requireSameDecoded(t, &m, record)
+		requireSameDecoded(t, &m, record[:len(record)/2])
+		requireSameDecoded(t, &m, record)
 		d, err := Decode(record)
+		require.Equal(t, d, first, "another one was decoded behind it")
 		if err != nil {
 			return
 		}

@@ -1,0 +1,120 @@
+package event
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// requireSameDecoded holds a Decoder against Decode, whatever the bytes are.
+func requireSameDecoded(t require.TestingT, m *Decoder, record []byte) Draft {
+	want, wrong := Decode(record)
+	given := bytes.Clone(record)
+	got := Draft{Type: "of before", Context: Context{Actor: "of before"}, Payload: Payload{{Key: "of before"}}}
+	err := m.Decode(given, &got)
+	clear(given) // nothing may point into it
+	require.Equal(t, wrong, err)
+	require.Equal(t, want, got)
+	return got
+}
+
+// texts collects what may be kept for good.
+func texts(d *Draft) []string {
+	out := []string{string(d.Type)}
+	for n := 1; n <= contextFields; n++ {
+		out = append(out, *d.Context.at(n))
+	}
+	return append(out, textsIn(d.Payload)...)
+}
+
+func textsIn(p Payload) (out []string) {
+	for i := range p {
+		out = append(out, p[i].Key, p[i].Value.text)
+		out = append(out, textsIn(p[i].Value.kids)...)
+	}
+	return out
+}
+
+func TestADecoderGivesWhatDecodeGivesAndDisturbsNothingItGaveBefore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var m Decoder
+		var given, wanted []Draft     // since the last Reset
+		var kept, wantKept [][]string // texts, for good
+		var contexts []Context
+		for range rapid.IntRange(1, 60).Draw(t, "records") {
+			d := drawDraft(t)
+			if len(contexts) > 0 && rapid.Bool().Draw(t, "of the same statement") {
+				d.Context = rapid.SampledFrom(contexts).Draw(t, "context")
+			}
+			contexts = append(contexts, d.Context)
+			record := mustEncode(t, &d)
+			if rapid.IntRange(0, 9).Draw(t, "cut short") == 0 {
+				record = record[:rapid.IntRange(0, len(record)-1).Draw(t, "length")]
+			}
+			want, _ := Decode(record)
+			given, wanted = append(given, requireSameDecoded(t, &m, record)), append(wanted, want)
+			kept, wantKept = append(kept, texts(&given[len(given)-1])), append(wantKept, texts(&want))
+			if rapid.IntRange(0, 20).Draw(t, "reset") == 0 {
+				require.Equal(t, wanted, given)
+				m.Reset()
+				given, wanted = nil, nil
+			}
+		}
+		require.Equal(t, wanted, given)
+		require.Equal(t, wantKept, kept, "texts outlast a Reset")
+	})
+}
+
+func TestADecoderTakesRecordsOfAllSizes(t *testing.T) {
+	var m Decoder
+	var given, wanted []Draft
+	for round := range 3 {
+		for _, n := range []int{0, 1, roomAhead, roomAhead + 1, slabFields - 1, slabFields, slabFields + 1, 5 * slabFields} {
+			items, fields := make([]Value, n), make([]Field, n)
+			for i := range n {
+				items[i], fields[i] = Int(int64(i)), Field{Key: fmt.Sprintf("%06d", i), Value: Strings([]string{"a", "b"})}
+			}
+			for _, size := range []int{0, 1, textsSize / 4, textsSize/4 + 1, 3 * textsSize} {
+				d := Draft{Type: "t", TypeVersion: 1, Time: time.Unix(0, 1).UTC(),
+					Payload: NewPayload(Field{"fields", Map(fields...)}, Field{"items", List(items...)}, Field{"text", String(strings.Repeat("x", size))})}
+				given, wanted = append(given, requireSameDecoded(t, &m, mustEncode(t, &d))), append(wanted, d)
+			}
+		}
+		require.Equal(t, wanted, given, "round %d", round)
+		m.Reset()
+		require.LessOrEqual(t, len(m.slabs), slabsKept, "what large records took is given back")
+		given, wanted = nil, nil
+	}
+}
+
+// The cache of ids has fewer places than there are ids, and one id may stand in
+// several fields, with another prefix in each.
+func TestADecoderMixesUpNoIDs(t *testing.T) {
+	var m Decoder
+	at := time.Unix(0, goldenTime)
+	for i := range 40 * idsKept {
+		var id ID
+		id[0], id[15] = byte(i/3), byte(i)
+		d := New(at, Context{RequestID: prefixed(prefixRequest, id), ApprovalID: prefixed(prefixApproval, id), ExecutionID: prefixed(prefixExecution, id), AgentID: prefixed(prefixAgent, id)}, &HealthFail{})
+		require.Equal(t, d.Context, requireSameDecoded(t, &m, mustEncode(t, &d)).Context)
+	}
+}
+
+func TestADecoderAllocatesOnceForManyRecords(t *testing.T) {
+	var m Decoder
+	var into Draft
+	d := decisionDraft()
+	record := mustEncode(t, &d)
+	perRound := testing.AllocsPerRun(20, func() {
+		for range 100 {
+			require.NoError(t, m.Decode(record, &into))
+		}
+		m.Reset()
+	})
+	require.LessOrEqual(t, perRound, 4.0, "allocations of 100 records")
+}
