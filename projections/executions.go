@@ -30,7 +30,7 @@ func (t *tx) open(e *event.Envelope) *openExecution {
 			t.known.add(key)
 		}
 	}
-	t.executions[x.ID] = x
+	t.executions[x.ID], t.opened = x, append(t.opened, x)
 	t.size += len(key) + x.room()
 	return x
 }
@@ -44,11 +44,13 @@ func (x *openExecution) begin(e *event.Envelope) {
 	x.AgentID, x.Project = c.AgentID, c.Project
 }
 
-// writeExecutions writes the executions that the batch changed.
+// writeExecutions writes the executions that the batch changed, in the order in
+// which it came to them: most of their keys grow with time, and a load sorts fast
+// what is sorted already.
 func (t *tx) writeExecutions() {
 	s := t.space.scratch
-	for id, x := range t.executions {
-		s.key = append(append(s.key[:0], keyExecution...), id...)
+	for _, x := range t.opened {
+		s.key = append(append(s.key[:0], keyExecution...), x.ID...)
 		s.value = marshal(s.value[:0], &x.Execution)
 		t.move(s.key, s.value)
 		if x.listed != x.State {
@@ -57,12 +59,13 @@ func (t *tx) writeExecutions() {
 				t.drop(s.key)
 			}
 			s.key = appendListKey(s.key[:0], keyExecutionList, x.State, x.Seq)
-			s.value = append(s.value[:0], id...)
+			s.value = append(s.value[:0], x.ID...)
 			t.set(s.key, s.value)
 		}
 		s.free = append(s.free, x)
 	}
 	clear(t.executions)
+	t.opened = t.opened[:0]
 }
 
 // A scratch is memory that one batch of a space leaves to the next.

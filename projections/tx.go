@@ -43,7 +43,8 @@ type tx struct {
 	space      *space
 	changes    overlay
 	size       int                       // bytes that changes will take, or more
-	executions map[string]*openExecution // by id; of them changes has none
+	executions map[string]*openExecution // by id; changes has none of them
+	opened     []*openExecution          // the same, in the order of their first events here
 	expiries   map[string]*expiries      // by prefix
 	known      *register                 // nil = not known
 
@@ -70,7 +71,7 @@ func beginLoad(db *pebble.DB, sp *space, l *load) *tx {
 // next goes on in the same load, or in the one after it.
 func (t *tx) next(l *load) *tx {
 	clear(t.changes)
-	n := &tx{db: t.db, load: l, space: t.space, changes: t.changes, executions: t.executions, expiries: t.expiries,
+	n := &tx{db: t.db, load: l, space: t.space, changes: t.changes, executions: t.executions, opened: t.opened, expiries: t.expiries,
 		known: t.known, applied: t.applied, counters: t.counters, block: t.block, growth: t.growth}
 	if l != t.load {
 		n.expiries = make(map[string]*expiries)
