@@ -153,7 +153,7 @@ func TestDiffAndDryRunAnswerTheSameWithAndWithoutAGate(t *testing.T) {
 
 func TestAnAddressWithoutAGateIsExplained(t *testing.T) {
 	g := &testGate{gateDir: gateDir{path: t.TempDir()}}
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	closed, err := net.Listen("tcp", "127.0.0.3:0") // where nobody else comes to listen
 	require.NoError(t, err)
 	g.base = "http://" + closed.Addr().String()
 	require.NoError(t, closed.Close())

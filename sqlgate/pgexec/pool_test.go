@@ -122,7 +122,7 @@ func TestIdleAndOldConnectionsAreClosed(t *testing.T) {
 func TestWhyADatabaseCannotBeReached(t *testing.T) {
 	base := postgres.ForTest(t)
 	side := newSide(t, base)
-	closed, err := net.Listen("tcp4", "127.0.0.1:0")
+	closed, err := net.Listen("tcp4", "127.0.0.3:0") // where nobody else comes to listen
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
 	name := side.ask("SELECT current_database()")
@@ -157,7 +157,7 @@ func TestWhyADatabaseCannotBeReached(t *testing.T) {
 			status := db.Status(context.Background())
 			require.False(t, status.OK)
 			require.Equal(t, f.Message, status.Message)
-			require.NotContains(t, status.Message, "127.0.0.1")
+			require.NotContains(t, status.Message, "127.0.0.")
 			require.Zero(t, db.Stats().InUse)
 		})
 	}
