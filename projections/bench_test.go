@@ -141,7 +141,7 @@ func batchesOf(b *testing.B, log Source) (batches [][]byte) {
 		require.NoError(b, errors.Join(t.seal(), t.write()))
 		batches = append(batches, append([]byte(nil), t.batch.Repr()...))
 		require.NoError(b, t.batch.Commit(pebble.NoSync))
-		s.space.applied, s.space.counters, s.space.block, s.space.growth = t.applied, t.counters, t.block, t.growth
+		s.space.applied, s.space.counters, s.space.block, s.space.growth, s.space.newest = t.applied, t.counters, t.block, t.growth, t.newest
 		known := t.known
 		t = begin(s.db, s.space)
 		t.known = known

@@ -1,6 +1,10 @@
 package projections
 
 import (
+	"errors"
+
+	"github.com/cockroachdb/pebble/v2"
+
 	"writegate/eventlog/event"
 )
 
@@ -18,21 +22,35 @@ func (t *tx) open(e *event.Envelope) *openExecution {
 	if x := t.executions[id]; x != nil {
 		return x
 	}
-	x := t.space.scratch.execution()
-	key := append(t.space.scratch.key[:0], keyExecution...)
-	key = append(key, id...)
-	t.space.scratch.key = key
-	if t.get(key, &x.Execution) {
+	s := t.space.scratch
+	x := s.execution()
+	s.key = append(append(s.key[:0], keyExecution...), id...)
+	if id <= t.newest && t.get(s.key, &x.Execution) {
 		x.listed = x.State
 	} else {
 		x.begin(e)
-		if t.known != nil {
-			t.known.add(key)
+		if t.newest = max(t.newest, id); t.known != nil {
+			t.known.add(s.key)
 		}
 	}
 	t.executions[x.ID], t.opened = x, append(t.opened, x)
-	t.size += len(key) + x.room()
+	t.size += len(s.key) + x.room()
 	return x
+}
+
+// newestExecution is the greatest id of an execution in a space. Ids grow with
+// time (RFC 9562, 5.7), so one behind it is new, which saves a look for a record
+// that is not there.
+func newestExecution(db *pebble.DB, space byte) (id string, err error) {
+	first := physical(space, []byte(keyExecution))
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: after(first)})
+	if err != nil {
+		return "", err
+	}
+	if it.Last() {
+		id = string(it.Key()[len(first):])
+	}
+	return id, errors.Join(it.Error(), it.Close())
 }
 
 // begin is the first event of an execution.

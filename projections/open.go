@@ -159,6 +159,9 @@ func currentSpace(db *pebble.DB) (*space, error) {
 	if sp.lineage, err = lineageOf(db, sp.id); err != nil {
 		return nil, err
 	}
+	if sp.newest, err = newestExecution(db, sp.id); err != nil {
+		return nil, err
+	}
 	counters, err := get(db, physical(sp.id, []byte(keyCounters)))
 	if err != nil || counters == nil {
 		return sp, err

@@ -387,7 +387,7 @@ func (s *Store) publish(t *tx) error {
 		s.mu.Unlock()
 		return err
 	}
-	t.space.applied, t.space.counters, t.space.block, t.space.growth = t.applied, t.counters, t.block, t.growth
+	t.space.applied, t.space.counters, t.space.block, t.space.growth, t.space.newest = t.applied, t.counters, t.block, t.growth, t.newest
 	current := t.space == s.space && !t.space.past
 	s.mu.Unlock()
 	if current {

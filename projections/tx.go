@@ -26,6 +26,7 @@ type space struct {
 	block    block // the last index block, not yet complete
 	growth   growth
 	scratch  *scratch
+	newest   string    // greatest id of an execution
 	lineage  []Applied // the logs before this one, the oldest first; only ever appended to
 	past     bool      // one of them is being folded
 }
@@ -44,6 +45,7 @@ type tx struct {
 	changes    overlay
 	size       int                       // bytes that changes will take, or more
 	executions map[string]*openExecution // by id; changes has none of them
+	newest     string                    // greatest id of an execution so far
 	opened     []*openExecution          // the same, in the order of their first events here
 	expiries   map[string]*expiries      // by prefix
 	known      *register                 // nil = not known
@@ -65,14 +67,14 @@ func begin(db *pebble.DB, sp *space) *tx {
 
 func beginLoad(db *pebble.DB, sp *space, l *load) *tx {
 	return &tx{db: db, load: l, space: sp, changes: make(overlay), executions: make(map[string]*openExecution), expiries: make(map[string]*expiries),
-		applied: sp.applied, counters: sp.counters, block: sp.block, growth: sp.growth}
+		applied: sp.applied, counters: sp.counters, block: sp.block, growth: sp.growth, newest: sp.newest}
 }
 
 // next goes on in the same load, or in the one after it.
 func (t *tx) next(l *load) *tx {
 	clear(t.changes)
 	n := &tx{db: t.db, load: l, space: t.space, changes: t.changes, executions: t.executions, opened: t.opened, expiries: t.expiries,
-		known: t.known, applied: t.applied, counters: t.counters, block: t.block, growth: t.growth}
+		known: t.known, applied: t.applied, counters: t.counters, block: t.block, growth: t.growth, newest: t.newest}
 	if l != t.load {
 		n.expiries = make(map[string]*expiries)
 		for prefix, x := range t.expiries {
