@@ -104,7 +104,7 @@ type approvalView struct {
 	Meanings  []meaning
 	Advice    []string
 	Reach     string
-	Impact    string
+	Estimate  string
 	Similar   []auditEvent
 	Execution *execution
 	Events    []auditEvent
@@ -120,16 +120,13 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 		return err
 	}
 	v := approvalView{approvalRow: s.rows([]approval{a})[0], Text: s.shownSQL(a.SQL), Meanings: meanings(&a.Classification),
-		Advice: advice(&a.Classification), Reach: reach(&a.Classification)}
+		Advice: advice(&a.Classification), Reach: reach(&a.Classification), Estimate: estimate(a.Impact)}
 	if a.PreparedSQL != "" {
 		prepared := s.shownSQL(a.PreparedSQL)
 		v.Prepared = &prepared
 	}
 	for _, value := range a.Parameters {
 		v.Params = append(v.Params, viewSQL(value))
-	}
-	if len(a.Impact) > 0 && string(a.Impact) != "null" {
-		v.Impact = indented(a.Impact)
 	}
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error {

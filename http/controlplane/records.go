@@ -78,29 +78,36 @@ type claims struct {
 }
 
 type approval struct {
-	ApprovalID     string          `json:"approval_id"`
-	Status         string          `json:"status"`
-	Resolution     string          `json:"resolution"`
-	SQL            string          `json:"sql"`
-	PreparedSQL    string          `json:"prepared_sql"`
-	Parameters     []string        `json:"parameters"`
-	Classification classification  `json:"classification"`
-	Context        claims          `json:"context"`
-	CreatedAt      time.Time       `json:"created_at"`
-	ExpiresAt      time.Time       `json:"expires_at"`
-	ResolvedAt     *time.Time      `json:"resolved_at"`
-	ResolvedBy     string          `json:"resolved_by"`
-	Note           string          `json:"note"`
-	Fingerprint    string          `json:"fingerprint"`
-	PolicyVersion  string          `json:"policy_version"`
-	ReasonCode     string          `json:"reason_code"`
-	RuleID         string          `json:"rule_id"`
-	MaxRows        int64           `json:"max_rows"`
-	AgentID        string          `json:"agent_id"`
-	Impact         json.RawMessage `json:"impact"`
-	ExecutionID    string          `json:"execution_id"`
-	UsedAt         *time.Time      `json:"used_at"`
-	RequestID      string          `json:"request_id"`
+	ApprovalID     string         `json:"approval_id"`
+	Status         string         `json:"status"`
+	Resolution     string         `json:"resolution"`
+	SQL            string         `json:"sql"`
+	PreparedSQL    string         `json:"prepared_sql"`
+	Parameters     []string       `json:"parameters"`
+	Classification classification `json:"classification"`
+	Context        claims         `json:"context"`
+	CreatedAt      time.Time      `json:"created_at"`
+	ExpiresAt      time.Time      `json:"expires_at"`
+	ResolvedAt     *time.Time     `json:"resolved_at"`
+	ResolvedBy     string         `json:"resolved_by"`
+	Note           string         `json:"note"`
+	Fingerprint    string         `json:"fingerprint"`
+	PolicyVersion  string         `json:"policy_version"`
+	ReasonCode     string         `json:"reason_code"`
+	RuleID         string         `json:"rule_id"`
+	MaxRows        int64          `json:"max_rows"`
+	AgentID        string         `json:"agent_id"`
+	Impact         *plan          `json:"impact"`
+	ExecutionID    string         `json:"execution_id"`
+	UsedAt         *time.Time     `json:"used_at"`
+	RequestID      string         `json:"request_id"`
+}
+
+// A plan is what PostgreSQL expects of a statement that it did not run.
+type plan struct {
+	Node      string  `json:"node"`
+	Rows      int64   `json:"rows"`
+	TotalCost float64 `json:"total_cost"`
 }
 
 type auditEvent struct {

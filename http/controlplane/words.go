@@ -152,6 +152,15 @@ func reach(c *classification) string {
 	return strings.Join(list, "; ")
 }
 
+// estimate is what the database expects, "" where it was not asked. Its statistics
+// may be old, so it is no promise.
+func estimate(p *plan) string {
+	if p == nil {
+		return ""
+	}
+	return fmt.Sprintf("PostgreSQL expects %s (%s, cost %s). It planned the statement and did not run it.", plural(int(p.Rows), "row", "rows"), p.Node, thousands(int64(math.Round(p.TotalCost))))
+}
+
 // eventWords are the event types as a heading.
 var eventWords = map[string]string{
 	"request_received": "Request received", "query_rejected": "Refused before a decision", "decision_recorded": "Decided",

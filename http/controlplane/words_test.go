@@ -28,6 +28,15 @@ func TestTheStateOfTheGateIsNotPrettierThanItIs(t *testing.T) {
 	}
 }
 
+func TestAnEstimateIsSaidInWords(t *testing.T) {
+	var a approval
+	require.NoError(t, json.Unmarshal([]byte(`{"impact":{"node":"Delete","rows":12500,"startup_cost":0,"total_cost":355.25}}`), &a))
+	require.Equal(t, "PostgreSQL expects "+thousands(12500)+" rows (Delete, cost 355). It planned the statement and did not run it.", estimate(a.Impact))
+	require.Contains(t, estimate(&plan{Node: "Update", Rows: 1, TotalCost: 8}), "expects 1 row (Update, cost 8)")
+	require.NoError(t, json.Unmarshal([]byte(`{"impact":null}`), &a))
+	require.Empty(t, estimate(a.Impact))
+}
+
 func TestWhatIsWrittenToBeMisreadIsHighRisk(t *testing.T) {
 	plain := classification{QueryType: "DELETE", Class: "write", TablesWritten: []string{"public.orders"}, Where: []string{"key_equality"}}
 	require.Equal(t, "ordinary", riskWord(&plain))
