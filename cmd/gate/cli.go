@@ -62,7 +62,7 @@ type app struct {
 	look      time.Duration     // test hook: another lookEvery; 0 in production
 	logFS     frame.FS          // test hook: what the event log lies on; nil in production
 
-	sessionClock func() time.Time // test hook: by which sessions idle; nil in production
+	sessionClock func() time.Time // test hook: by which sessions idle, and logins at the control plane are limited; nil in production
 }
 
 // Run is the whole program: arguments in, exit code out.

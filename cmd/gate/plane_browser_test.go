@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/fixtures/browser"
+	"writegate/fixtures/manualclock"
 )
 
 // The dashboard in a real browser, in front of a real gate on a real database.
@@ -153,7 +154,7 @@ func evidenceJourney(t *testing.T, b *browser.Browser) {
 func downAndBack(t *testing.T, b *browser.Browser) {
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables)
-	g := startGate(t, d)
+	g := startGate(t, d, "GATE_HTTP_LISTEN_ADDR=127.0.0.4:0") // where nobody takes its port while it is down
 	address := strings.TrimPrefix(g.base, "http://")
 	p := startTestPlane(t, g.base)
 	w := openTab(t, b, p)
@@ -271,7 +272,8 @@ func (w *tab) await(expression string) string {
 
 func limitedLogins(t *testing.T, b *browser.Browser) {
 	g := startShop(t)
-	p := startTestPlane(t, g.base)
+	still := manualclock.At(time.Now()) // or a slow browser would be let in again
+	p := startTestPlaneWith(t, g.base, func(a *app) { a.sessionClock = still.Now })
 	w := openTab(t, b, p)
 	for range 5 {
 		w.open("/login")
