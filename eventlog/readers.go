@@ -49,28 +49,19 @@ func (l *Log) From(ctx context.Context, seq uint64) iter.Seq2[event.Envelope, er
 func envelope(f *frame.Frame) (event.Envelope, error) {
 	d, err := event.Decode(f.Record)
 	if err != nil {
-		return event.Envelope{}, fmt.Errorf("event %d: %w", f.Seq, err)
+		return event.Envelope{}, undecoded(f.Seq, err)
 	}
 	return event.Envelope{Seq: f.Seq, PreviousHash: f.PreviousHash, Hash: f.Hash, Draft: d}, nil
 }
+
+func undecoded(seq uint64, err error) error { return fmt.Errorf("event %d: %w", seq, err) }
 
 // frames gives the frames from seq to the head, checked; seq is 1 or more. With
 // single only the frame of seq is wanted, and no more is read than the index
 // says it takes.
 func (l *Log) frames(ctx context.Context, seq uint64, head Head, single bool) iter.Seq2[frame.Placed, error] {
 	return func(yield func(frame.Placed, error) bool) {
-		if seq > head.Seq {
-			return
-		}
-		r := &reading{seq: seq, next: seq, yield: yield}
-		for _, at := range l.stretches(seq, head) {
-			if !l.readStretch(ctx, at, r, single) {
-				return
-			}
-		}
-		if r.next <= head.Seq && !single {
-			yield(frame.Placed{}, fmt.Errorf("%w: the log ends before event %d", ErrCorrupt, r.next))
-		}
+		l.read(ctx, &reading{seq: seq, next: seq, single: single, yield: yield}, head)
 	}
 }
 
@@ -79,11 +70,30 @@ type reading struct {
 	seq      uint64 // where it began
 	next     uint64
 	previous [32]byte
+	segment  uint32 // where the frame lies that is given
+	single   bool
+	hashes   bool // whoever takes the frames checks their hashes
 	yield    func(frame.Placed, error) bool
 }
 
+// read makes a pass up to a head.
+func (l *Log) read(ctx context.Context, r *reading, head Head) {
+	if r.seq > head.Seq {
+		return
+	}
+	for _, at := range l.stretches(r.seq, head) {
+		if !l.readStretch(ctx, at, r) {
+			return
+		}
+	}
+	if r.next <= head.Seq && !r.single {
+		r.fail(fmt.Errorf("%w: the log ends before event %d", ErrCorrupt, r.next))
+	}
+}
+
 // readStretch gives the frames of one segment. It gives false when the pass is over.
-func (l *Log) readStretch(ctx context.Context, at stretch, r *reading, single bool) bool {
+func (l *Log) readStretch(ctx context.Context, at stretch, r *reading) bool {
+	r.segment = at.s.number
 	file, err := l.reader(at.s)
 	if err != nil {
 		return r.fail(err)
@@ -92,7 +102,7 @@ func (l *Log) readStretch(ctx context.Context, at stretch, r *reading, single bo
 	if err != nil {
 		return r.fail(readError(err))
 	}
-	if !single {
+	if !r.single {
 		to = at.end
 	}
 	for p, err := range frame.Scan(ctx, file, from, to) {
@@ -101,15 +111,19 @@ func (l *Log) readStretch(ctx context.Context, at stretch, r *reading, single bo
 			return r.fail(readError(err))
 		case p.Seq < r.next && r.next == r.seq:
 			continue
-		case p.Seq != r.next || !p.Intact() || r.next > r.seq && p.PreviousHash != r.previous:
-			return r.fail(fmt.Errorf("%w: event %d at offset %d of segment %d does not continue the chain", ErrCorrupt, r.next, p.Off, at.s.number))
+		case p.Seq != r.next || !r.hashes && !p.Intact() || r.next > r.seq && p.PreviousHash != r.previous:
+			return r.fail(unchained(r.next, p.Off, r.segment))
 		}
 		if !r.yield(p, nil) {
 			return false
 		}
 		r.next, r.previous = r.next+1, p.Hash
 	}
-	return !single
+	return !r.single
+}
+
+func unchained(seq uint64, off int64, segment uint32) error {
+	return fmt.Errorf("%w: event %d at offset %d of segment %d does not continue the chain", ErrCorrupt, seq, off, segment)
 }
 
 func (r *reading) fail(err error) bool {

@@ -3,7 +3,9 @@ package projections
 import (
 	"context"
 	"iter"
+	"slices"
 
+	"writegate/eventlog"
 	"writegate/eventlog/event"
 )
 
@@ -13,56 +15,87 @@ const (
 	chunksAhead = 4
 )
 
-// A chunk is a few events of the log, or why there are no more.
-type chunk struct {
-	events []event.Envelope
-	err    error
-}
-
 type events = iter.Seq2[event.Envelope, error]
 
-// readAhead reads a log in a goroutine that ends with the log, an error or ctx;
-// it closes the channel then. Whoever is done with a chunk may give its events to
-// used, for others to be put in their place.
-func readAhead(ctx context.Context, log events) (chunks chan chunk, used chan []event.Envelope) {
-	chunks, used = make(chan chunk, chunksAhead), make(chan []event.Envelope, chunksAhead)
-	go func() {
-		defer close(chunks)
-		send := func(c chunk) bool {
-			select {
-			case chunks <- c:
-				return true
-			case <-ctx.Done():
-				return false
-			}
-		}
-		var events []event.Envelope
-		for e, err := range log {
-			if err != nil {
-				if send(chunk{events: events}) {
-					send(chunk{err: err})
-				}
-				return
-			}
-			if events = append(events, e); len(events) < chunkEvents {
-				continue
-			}
-			if !send(chunk{events: events}) {
-				return
-			}
-			events = room(used)
-		}
-		send(chunk{events: events})
-	}()
-	return chunks, used
+// chunks reads a log in chunks. room gives the one to fill next.
+type chunks func(ctx context.Context, room func() *eventlog.Chunk) iter.Seq2[*eventlog.Chunk, error]
+
+// A chunked source gives the events of From in chunks that are filled again and
+// again, as *eventlog.Log does.
+type chunked interface {
+	Chunks(ctx context.Context, seq uint64, room func() *eventlog.Chunk) iter.Seq2[*eventlog.Chunk, error]
 }
 
-// room gives an empty chunk, of those that are used where there is one.
-func room(used <-chan []event.Envelope) []event.Envelope {
-	select {
-	case events := <-used:
-		return events[:0]
-	default:
-		return make([]event.Envelope, 0, chunkEvents)
+// chunksOf reads a source from an event on.
+func chunksOf(src Source, seq uint64) chunks {
+	if c, ok := src.(chunked); ok {
+		return func(ctx context.Context, room func() *eventlog.Chunk) iter.Seq2[*eventlog.Chunk, error] {
+			return c.Chunks(ctx, seq, room)
+		}
 	}
+	return gathered(func(ctx context.Context) events { return src.From(ctx, seq) })
+}
+
+// gathered makes chunks of events that come one by one.
+func gathered(from func(context.Context) events) chunks {
+	return func(ctx context.Context, room func() *eventlog.Chunk) iter.Seq2[*eventlog.Chunk, error] {
+		return func(yield func(*eventlog.Chunk, error) bool) {
+			c := emptied(room())
+			for e, err := range from(ctx) {
+				if err != nil {
+					if len(c.Events) == 0 || yield(c, nil) {
+						yield(nil, err)
+					}
+					return
+				}
+				if c.Events = append(c.Events, e); len(c.Events) == chunkEvents {
+					if !yield(c, nil) {
+						return
+					}
+					c = emptied(room())
+				}
+			}
+			if len(c.Events) > 0 {
+				yield(c, nil)
+			}
+		}
+	}
+}
+
+func emptied(c *eventlog.Chunk) *eventlog.Chunk {
+	c.Events = slices.Grow(c.Events[:0], chunkEvents)
+	return c
+}
+
+// An aheadChunk is what was read of the log, or why there is no more.
+type aheadChunk struct {
+	chunk *eventlog.Chunk
+	err   error
+}
+
+// readAhead reads a log in a goroutine that ends with the log, an error or ctx;
+// it closes the channel then. Whoever is done with a chunk may give it to used,
+// for other events to be put in their place.
+func readAhead(ctx context.Context, log chunks) (ahead chan aheadChunk, used chan *eventlog.Chunk) {
+	ahead = make(chan aheadChunk, chunksAhead)
+	used = make(chan *eventlog.Chunk, chunksAhead+2) // one is being filled, one folded
+	room := func() *eventlog.Chunk {
+		select {
+		case c := <-used:
+			return c
+		default:
+			return new(eventlog.Chunk)
+		}
+	}
+	go func() {
+		defer close(ahead)
+		for c, err := range log(ctx, room) {
+			select {
+			case ahead <- aheadChunk{c, err}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ahead, used
 }

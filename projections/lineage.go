@@ -82,7 +82,7 @@ func (s *Store) setSpace(change func()) {
 func (s *Store) inheritOne(ctx context.Context, sp *space, a eventlog.Ancestor) error {
 	s.setSpace(func() { sp.applied, sp.block = Applied{LogID: a.LogID}, block{} })
 	r := &replay{store: s, space: sp, known: sp.applied, ready: true}
-	if err := r.run(ctx, "fold the log before this one", func(ctx context.Context) events { return a.Events(ctx) }); err != nil {
+	if err := r.run(ctx, "fold the log before this one", gathered(a.Events)); err != nil {
 		return err
 	}
 	ended := Applied{LogID: a.LogID, Seq: a.Last, Hash: a.Hash}

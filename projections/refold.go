@@ -75,7 +75,7 @@ func Refold(ctx context.Context, o Options, src Source) (out Refolded, err error
 		}
 		return errors.Join(r.settle(), s.compare(ctx, due[seq], &out))
 	}
-	if err := r.run(ctx, "replay the log", func(ctx context.Context) events { return src.From(ctx, 1) }); err != nil {
+	if err := r.run(ctx, "replay the log", chunksOf(src, 1)); err != nil {
 		return out, err
 	}
 	out.Applied = s.Applied()

@@ -80,7 +80,7 @@ func (s *Store) replay(ctx context.Context, sp *space, src Source) error {
 		return err
 	}
 	r := &replay{store: s, space: sp, known: known, last: from - 1, block: block{no: blockOf(from)}, growth: grown}
-	return r.run(ctx, "replay the log", func(ctx context.Context) events { return src.From(ctx, from) })
+	return r.run(ctx, "replay the log", chunksOf(src, from))
 }
 
 // A replay is one pass over the log.
@@ -102,26 +102,26 @@ type replay struct {
 
 // run reads, folds and writes side by side: the log is read ahead, and a load is
 // on its way to the store while the next one is folded.
-func (r *replay) run(ctx context.Context, what string, from func(context.Context) events) (err error) {
+func (r *replay) run(ctx context.Context, what string, log chunks) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	ahead, used := readAhead(ctx, from(ctx))
+	ahead, used := readAhead(ctx, log)
 	defer func() {
 		cancel()
 		for range ahead { // until the reader has gone
 		}
 		err = errors.Join(err, r.land())
 	}()
-	for c := range ahead {
-		if c.err != nil {
-			return fmt.Errorf("%s: %w", what, c.err)
+	for next := range ahead {
+		if next.err != nil {
+			return fmt.Errorf("%s: %w", what, next.err)
 		}
-		for i := range c.events {
-			if err := r.take(&c.events[i]); err != nil {
+		for i := range next.chunk.Events {
+			if err := r.take(&next.chunk.Events[i]); err != nil {
 				return err
 			}
 		}
 		select {
-		case used <- c.events: // nothing that was folded points into it
+		case used <- next.chunk: // of what was folded, texts alone are kept
 		default:
 		}
 	}

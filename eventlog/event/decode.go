@@ -98,7 +98,11 @@ func (r *reader) contextValue(field int) string {
 	if prefix != "" && bins.has(head) {
 		return r.idText(field, r.idBody(head))
 	}
-	s := r.textBody(head)
+	s := r.rawText(head)
+	if r.memory != nil && s != "" && s == r.memory.last[field] {
+		return r.memory.last[field] // which was judged
+	}
+	r.judgeText(s)
 	if s == "" {
 		r.fail("a context value is empty")
 	}
@@ -106,6 +110,9 @@ func (r *reader) contextValue(field int) string {
 		if _, isID := parsePrefixed(prefix, s); isID {
 			r.fail("id %s is spelled out", s)
 		}
+	}
+	if r.memory != nil && r.err == nil {
+		r.memory.last[field] = s
 	}
 	return s
 }
@@ -135,17 +142,24 @@ func (r *reader) idBody(head byte) (id ID) {
 func (r *reader) text() string { return r.textBody(r.head()) }
 
 func (r *reader) textBody(head byte) string {
-	var s string
+	s := r.rawText(head)
+	r.judgeText(s)
+	return s
+}
+
+// rawText takes a text that was not judged.
+func (r *reader) rawText(head byte) string {
 	if n := int(head &^ strs.shortMask); strs.isShort(head) && n <= r.left() { // as most are
-		s = r.record[r.at : r.at+n]
 		r.at += n
-	} else {
-		s = r.take(r.length(head, &strs))
+		return r.record[r.at-n : r.at]
 	}
+	return r.take(r.length(head, &strs))
+}
+
+func (r *reader) judgeText(s string) {
 	if !utf8.ValidString(s) {
 		r.fail("text is not valid UTF-8")
 	}
-	return s
 }
 
 func (r *reader) int() int64 { return r.intBody(r.head()) }

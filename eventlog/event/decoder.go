@@ -18,6 +18,7 @@ type Decoder struct {
 	slab  int       // the one that is cut from
 	used  int       // of its fields
 	ids   [idsKept]knownID
+	last  [contextFields + 1]string // texts of the context, by number: most come again in the next record
 }
 
 const (
@@ -60,7 +61,7 @@ func (m *Decoder) Reset() {
 		m.slabs = m.slabs[:slabsKept]
 	}
 	m.slab, m.used = 0, 0
-	m.ids = [idsKept]knownID{} // each text would keep what lies around it
+	m.ids, m.last = [idsKept]knownID{}, [contextFields + 1]string{} // each text would keep what lies around it
 }
 
 // keep gives the text of a record. A strings.Builder only ever appends to its

@@ -1,0 +1,162 @@
+package projections_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+	"writegate/projections"
+	"writegate/projections/projectionstest"
+)
+
+// oneByOne is a log that has no chunks to give.
+type oneByOne struct{ projections.Source }
+
+// spoiling is a log whose chunks are spoiled as soon as nobody may look at them:
+// of what was folded, texts alone may be kept.
+type spoiling struct {
+	projections.Source
+	log     *eventlog.Log
+	spoiled int
+}
+
+func (s *spoiling) Chunks(ctx context.Context, seq uint64, room func() *eventlog.Chunk) iter.Seq2[*eventlog.Chunk, error] {
+	return s.log.Chunks(ctx, seq, func() *eventlog.Chunk {
+		c := room()
+		for i := range c.Events {
+			spoil(c.Events[i].Payload)
+			c.Events[i] = event.Envelope{Draft: event.Draft{Type: "spoiled"}}
+		}
+		if len(c.Events) > 0 {
+			s.spoiled++
+		}
+		return c
+	})
+}
+
+func spoil(p event.Payload) {
+	for i := range p {
+		if inside, ok := p[i].Value.AsMap(); ok {
+			spoil(inside)
+		}
+		items, _ := p[i].Value.AsList()
+		for _, item := range items {
+			if inside, ok := item.AsMap(); ok {
+				spoil(inside)
+			}
+		}
+		p[i] = event.Field{Key: "spoiled", Value: event.String("spoiled")}
+	}
+}
+
+// onDisk writes events into a log of its own.
+func onDisk(t *testing.T, drafts []event.Draft) *eventlog.Log {
+	t.Helper()
+	log := openLog(t, t.TempDir()+"/audit.wal")
+	t.Cleanup(func() { require.NoError(t, log.Close(context.Background())) })
+	for some := range slices.Chunk(drafts, 100) {
+		_, err := log.Append(t.Context(), eventlog.Group{Drafts: some})
+		require.NoError(t, err)
+	}
+	return log
+}
+
+// requireSameThroughChunks replays a log in all ways in which it can be read.
+func requireSameThroughChunks(t *testing.T, log *eventlog.Log) {
+	t.Helper()
+	replayed := func(src projections.Source, events, load int) *projections.Store {
+		store, err := projections.Open(projections.Options{Dir: "store", FS: vfs.NewMem()})
+		require.NoError(t, err)
+		store.Replay(events, load, 1<<20)
+		require.NoError(t, store.Connect(t.Context(), src))
+		require.Equal(t, log.Head().Seq, store.Applied().Seq)
+		t.Cleanup(func() { require.NoError(t, store.Close()) })
+		return store
+	}
+	want := replayed(oneByOne{log}, 64, 0)
+	for _, events := range []int{50, 1024} {
+		spoiled := &spoiling{Source: log, log: log}
+		projectionstest.Compare(t, log, replayed(log, events, 1<<20), want)
+		projectionstest.Compare(t, log, replayed(spoiled, events, 1<<20), want)
+		require.Greater(t, spoiled.spoiled, int(log.Head().Seq/128)-9, "few are on their way at a time")
+	}
+	r, err := projections.Refold(t.Context(), projections.Options{Dir: "refold", FS: vfs.NewMem()}, log)
+	require.NoError(t, err)
+	require.Equal(t, projectionstest.DigestOf(t, want), r.Digest)
+}
+
+func TestAReplayThroughChunksGivesTheProjectionsOfOneEventByEvent(t *testing.T) {
+	w := newWorld(t)
+	w.scenario(11, 400)
+	var drafts []event.Draft
+	for e, err := range w.log.From(t.Context(), 1) {
+		require.NoError(t, err)
+		drafts = append(drafts, e.Draft)
+	}
+	require.Greater(t, len(drafts), 2000)
+	requireSameThroughChunks(t, onDisk(t, drafts))
+}
+
+func TestAReplayThroughChunksKnowsEveryEventType(t *testing.T) {
+	var drafts []event.Draft
+	now := time.Unix(1735689600, 0)
+	for round := range 50 {
+		for n, s := range event.Types() {
+			now = now.Add(time.Second)
+			p := s.New()
+			fill(reflect.ValueOf(p).Elem(), fmt.Sprint("text of round ", round))
+			if start, ok := p.(*event.Startup); ok {
+				start.Predecessor = nil // there is none
+			}
+			var c event.Context
+			fill(reflect.ValueOf(&c).Elem(), fmt.Sprint("context ", round%5))
+			if n%3 > 0 { // ids of the service's own form, and others
+				c.ExecutionID, c.ApprovalID, c.RequestID = event.NewExecutionID(now), event.NewApprovalID(now), event.NewRequestID(now)
+			}
+			drafts = append(drafts, event.New(now, c, p))
+		}
+	}
+	requireSameThroughChunks(t, onDisk(t, drafts))
+}
+
+// fill gives every field a value that is not zero.
+func fill(v reflect.Value, text string) {
+	switch v.Kind() {
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(int64(len(text)) + 7)
+	case reflect.Uint8, reflect.Uint64:
+		v.SetUint(uint64(len(text)))
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), text)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		fallthrough
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(v.Index(i), fmt.Sprint(text, " ", i))
+		}
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(reflect.ValueOf("key"), reflect.ValueOf(text))
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(v.Field(i), text)
+		}
+	default:
+		panic("no value for " + v.Type().String())
+	}
+}
