@@ -154,6 +154,7 @@ func TestALyingIndexFileChangesNoAnswer(t *testing.T) {
 // TestNoPartIsRebuiltBesideARunningGate, and nothing is touched.
 func TestNoPartIsRebuiltBesideARunningGate(t *testing.T) {
 	g := startShop(t)
+	g.awaitCopy(t)
 	before := g.names(t)
 	for _, args := range [][]string{nil, {"--projections"}, {"--jsonl"}, {"--index"}} {
 		code, out, errs := g.command(t, append([]string{"log", "rebuild"}, args...)...)
