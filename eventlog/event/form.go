@@ -155,7 +155,8 @@ func bound(f *form, key string, n **int64) {
 	if v.num < 0 {
 		f.fail(key, "%d is out of range", v.num)
 	}
-	*n = &v.num
+	limit := v.num // and not v, which would then lie on the heap also where it is absent
+	*n = &limit
 }
 
 func (f *form) hash(key string, h *[32]byte, optional bool) { fixed(f, key, h[:], optional) }
