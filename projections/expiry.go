@@ -21,6 +21,9 @@ type expiries struct {
 	before  *expiries       // of the load before, which may not be in the store yet; or nil
 	// swept says that no key up to this one is left, neither here nor in the store.
 	swept string
+	// rest is the first key that the store had when it was last looked through, or
+	// the end of the prefix: up to there only this load and the one before have any.
+	rest string
 }
 
 func newExpiries() *expiries { return &expiries{changed: make(map[string]bool)} }
@@ -82,19 +85,36 @@ func (x *expiries) leastOwn(limit string, later map[string]bool) (keys []string)
 func (t *tx) expired(prefix string, limit []byte) ([]string, error) {
 	x := t.expiriesOf(prefix)
 	keys := x.least(string(limit))
-	lower := physical(t.space.id, []byte(max(prefix, x.swept)))
-	it, err := t.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: physical(t.space.id, limit)})
-	if err != nil {
-		return nil, err
-	}
-	for ok, n := it.First(), 0; ok && n < sweepMost; ok = it.Next() {
-		if key := string(it.Key()[1:]); !x.has(key) {
-			keys, n = append(keys, key), n+1
+	if string(limit) > x.rest {
+		stored, err := t.storedExpiries(x, prefix, string(limit))
+		if err != nil {
+			return nil, err
 		}
+		keys = append(keys, stored...)
 	}
 	slices.Sort(keys)
 	if keys = keys[:min(len(keys), sweepMost)]; len(keys) > 0 {
 		x.swept = keys[len(keys)-1]
+	}
+	return keys, nil
+}
+
+// storedExpiries are the first ones below limit that the store has and nobody has
+// changed since.
+func (t *tx) storedExpiries(x *expiries, prefix, limit string) (keys []string, err error) {
+	lower, end := physical(t.space.id, []byte(max(prefix, x.swept))), after([]byte(prefix))
+	it, err := t.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: physical(t.space.id, end)})
+	if err != nil {
+		return nil, err
+	}
+	ok := it.First()
+	if x.rest = string(end); ok {
+		x.rest = string(it.Key()[1:])
+	}
+	for ; ok && string(it.Key()[1:]) < limit && len(keys) < sweepMost; ok = it.Next() {
+		if key := string(it.Key()[1:]); !x.has(key) {
+			keys = append(keys, key)
+		}
 	}
 	return keys, errors.Join(it.Error(), it.Close())
 }
