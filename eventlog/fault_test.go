@@ -233,6 +233,26 @@ func TestASlowSyncRefusesCommandsAndAStuckOneEndsTheProcess(t *testing.T) {
 	require.Equal(t, []string{"slow", "result"}, names(t, l))
 }
 
+// A rotation syncs without a batch behind it, so that no commit tells that the
+// disk answers again.
+func TestASlowSyncOfARotationRefusesCommandsOnlyWhileItLasts(t *testing.T) {
+	l, k, _ := guarded(t, func(o *Options) {
+		o.SlowSync, o.StuckSync, o.SegmentBytes = 20*time.Millisecond, time.Hour, frame.HeaderSize+1
+	})
+	held, release := k.holdOn(frametest.Sync)
+	defer release()
+	mustAppend(t, l, "fills the segment")
+	<-held
+	require.Eventually(t, func() bool { return !l.Health().OK }, time.Minute, time.Millisecond)
+	require.Equal(t, "sync", l.Health().Step)
+	_, err := l.Append(context.Background(), group("refused"))
+	require.ErrorIs(t, err, ErrNotWritten)
+	release()
+	require.Eventually(t, func() bool { return l.Health().OK }, time.Minute, time.Millisecond, "the sync has returned")
+	mustAppend(t, l, "goes on")
+	mustClose(t, l)
+}
+
 func TestAStuckSyncAnswersItsWaiters(t *testing.T) {
 	l, k, _ := guarded(t, func(o *Options) { o.SlowSync, o.StuckSync = 10*time.Millisecond, 50*time.Millisecond })
 	held, release := k.holdOn(frametest.Datasync)

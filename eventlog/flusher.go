@@ -88,11 +88,15 @@ func (l *Log) sync() error {
 	return l.watched(l.file.Datasync)
 }
 
-// watched makes a call that the watchdog sees when it does not return.
+// watched makes a call that the watchdog sees when it does not return. Once it
+// has, commands are taken again: not every such call has a commit behind it.
 func (l *Log) watched(call func() error) error {
 	l.syncSince.Store(int64(time.Since(l.opened)) + 1) // 0 means that no sync runs
 	err := call()
 	l.syncSince.Store(0)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stalled = false
 	return err
 }
 
@@ -155,7 +159,6 @@ func (l *Log) commit(b *batch) (Head, bool) {
 		return Head{}, false
 	}
 	l.durable = Head{Seq: b.last, Hash: b.hash, Segment: l.active.number, Offset: b.end(), Time: now}
-	l.stalled = false
 	if l.born.IsZero() {
 		l.born = now
 	}
