@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
 	"github.com/cockroachdb/pebble/v2/sstable"
+	"golang.org/x/sync/errgroup"
 )
 
 // A load is what many batches of a replay bring, on its way to the store. A small
@@ -61,6 +62,8 @@ const (
 	// tableLeast is how large a range has to be for a table of its own. Smaller
 	// neighbours share one.
 	tableLeast = 64 << 10
+	// tableWriters make the tables of a load side by side: each ends with a sync.
+	tableWriters = 4
 )
 
 func newLoad(hidden bool) *load {
@@ -210,29 +213,31 @@ func rangeLen(key []byte) int {
 	return min(bytes.IndexByte(key, '/')+1, len(key))
 }
 
-// sorted gives the ranges in the order of their keys, and in each the last item
-// of each key.
-func (l *load) sorted() []*keyRange {
+// inOrder gives the ranges in the order of their keys.
+func (l *load) inOrder() []*keyRange {
 	ranges := slices.DeleteFunc(slices.Collect(maps.Values(l.ranges)), func(r *keyRange) bool { return len(r.items)+len(r.drops) == 0 })
 	slices.SortFunc(ranges, func(a, b *keyRange) int { return cmp.Compare(a.prefix, b.prefix) })
-	for _, r := range ranges {
-		if len(r.drops) > 0 {
-			r.items = slices.DeleteFunc(r.items, func(it item) bool { return r.dropped(it.key) })
-		}
-		slices.SortFunc(r.items, func(a, b item) int {
-			if c := bytes.Compare(a.key, b.key); c != 0 {
-				return c
-			}
-			return cmp.Compare(b.at, a.at)
-		})
-		r.items = slices.CompactFunc(r.items, func(a, b item) bool { return bytes.Equal(a.key, b.key) })
-	}
 	return ranges
+}
+
+// sort leaves the last item of each key, in the order of the keys.
+func (r *keyRange) sort() {
+	if len(r.drops) > 0 {
+		r.items = slices.DeleteFunc(r.items, func(it item) bool { return r.dropped(it.key) })
+	}
+	slices.SortFunc(r.items, func(a, b item) int {
+		if c := bytes.Compare(a.key, b.key); c != 0 {
+			return c
+		}
+		return cmp.Compare(b.at, a.at)
+	})
+	r.items = slices.CompactFunc(r.items, func(a, b item) bool { return bytes.Equal(a.key, b.key) })
 }
 
 // batch is the load as a batch of Pebble.
 func (l *load) batch(b *pebble.Batch) error {
-	for _, r := range l.sorted() {
+	for _, r := range l.inOrder() {
+		r.sort()
 		if err := r.eachDrop(func(begin, end []byte) error { return b.DeleteRange(begin, end, nil) }); err != nil {
 			return err
 		}
@@ -262,13 +267,16 @@ func (s *Store) ingest(space byte, l *load) error {
 	if err := s.o.FS.MkdirAll(s.loading(), 0o755); err != nil {
 		return err
 	}
-	var names []string
-	for tables := tablesOf(l.sorted()); len(tables) > 0; tables = tables[1:] {
-		name := s.o.FS.PathJoin(s.loading(), fmt.Sprintf("%d-%d.sst", space, len(names)))
-		if err := s.writeTable(name, tables[0]); err != nil {
-			return err
-		}
-		names = append(names, name)
+	tables := tablesOf(l.inOrder())
+	names := make([]string, len(tables))
+	var writers errgroup.Group
+	writers.SetLimit(tableWriters)
+	for i, ranges := range tables {
+		names[i] = s.o.FS.PathJoin(s.loading(), fmt.Sprintf("%d-%d.sst", space, i))
+		writers.Go(func() error { return s.writeTable(names[i], ranges) })
+	}
+	if err := writers.Wait(); err != nil {
+		return err
 	}
 	return s.db.Ingest(context.Background(), names)
 }
@@ -294,6 +302,7 @@ func (s *Store) writeTable(name string, ranges []*keyRange) error {
 	}
 	w := sstable.NewWriter(objstorageprovider.NewFileWritable(f), s.tables)
 	for _, r := range ranges {
+		r.sort()
 		if err := r.eachDrop(w.DeleteRange); err != nil {
 			return errors.Join(err, w.Close())
 		}
