@@ -18,6 +18,7 @@ import (
 
 	"writegate/eventlog/frame"
 	"writegate/eventlog/frame/frametest"
+	"writegate/fixtures/manualclock"
 )
 
 // rotating is memOptions with segments of a few batches.
@@ -113,13 +114,12 @@ func TestAnEmptySegmentIsNotSealedAndALogGoesOnFromOne(t *testing.T) {
 // TestASegmentIsSealedByAge: the age is counted from the segment's first event,
 // over a restart, and a clock that goes back seals nothing.
 func TestASegmentIsSealedByAge(t *testing.T) {
-	mem, now := newMem(t), testTime
+	mem, clock := newMem(t), manualclock.At(testTime) // receipts are signed beside the appends, and look at it
 	o := memOptions(mem)
-	o.SegmentAge, o.Now = time.Hour, func() time.Time { return now }
-	appendAt := func(l *Log, at time.Time) uint32 {
-		now = at
+	o.SegmentAge, o.Now = time.Hour, clock.Now
+	appendNow := func(l *Log) uint32 {
 		d := draft("a", 1)
-		d.Time = at
+		d.Time = clock.Now()
 		_, err := l.Append(context.Background(), Group{Drafts: append(group("x").Drafts[:0:0], d)})
 		require.NoError(t, err)
 		mustClose(t, l)
@@ -129,10 +129,10 @@ func TestASegmentIsSealedByAge(t *testing.T) {
 		after time.Duration
 		want  uint32
 	}{{0, 0}, {30 * time.Minute, 0}, {-9 * time.Hour, 0}, {59 * time.Minute, 0}, {61 * time.Minute, 1}, {62 * time.Minute, 1}} {
-		now = testTime.Add(c.after)
+		clock.Advance(testTime.Add(c.after).Sub(clock.Now()))
 		l, _ := mustOpen(t, o)
 		settled(l)
-		require.Equal(t, c.want, appendAt(l, now), c.after)
+		require.Equal(t, c.want, appendNow(l), c.after)
 	}
 }
 
