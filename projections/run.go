@@ -40,7 +40,7 @@ type limits struct {
 // batchBytes ends a batch of large records early.
 const batchBytes = 1 << 20
 
-var replayLimits = limits{events: 1024, load: 16 << 20, tables: 256 << 10}
+var replayLimits = limits{events: 1024, load: 8 << 20, tables: 256 << 10}
 
 // Connect binds the store to its log and replays what it has not seen.
 //
