@@ -16,6 +16,10 @@ import (
 // hashed. A longer frame makes a longer job.
 const jobSize = 256 << 10
 
+// judgedAtOnce is how many pieces may wait for the judge, so that it is woken for
+// several.
+const judgedAtOnce = 12
+
 // A piece is what comes next in a segment: a run of whole frames with right
 // heads, or a gap.
 type piece struct {
@@ -68,8 +72,8 @@ type pipeline struct {
 func startPipeline(ctx context.Context, f File, from, limit int64, workers int) *pipeline {
 	p := &pipeline{
 		f: f, off: from, limit: limit, ask: jobSize, sync: newResync(f, limit),
-		ordered: make(chan *piece, 2*workers),
-		free:    make(chan []byte, 4*workers+4),
+		ordered: make(chan *piece, 2*workers+judgedAtOnce),
+		free:    make(chan []byte, 4*workers+judgedAtOnce),
 	}
 	var wg sync.WaitGroup
 	for range workers {

@@ -17,7 +17,8 @@ type Options struct {
 	// Hint is a place at or before From, of a sparse index. A wrong one costs a
 	// scan and changes nothing else.
 	Hint Hint
-	// Workers do the sums and hashes; 0 is one for each processor.
+	// Workers do the sums and hashes; 0 is one more than there are processors, since
+	// one of them at a time waits for the next piece to be read.
 	Workers int
 	// Anchors are what is known from elsewhere. The head file's is added by
 	// Verify itself.
@@ -48,7 +49,7 @@ type Hint struct {
 // the set can't be read at all as asked.
 func Verify(ctx context.Context, set Set, o Options) (Report, error) {
 	if o.Workers <= 0 {
-		o.Workers = runtime.GOMAXPROCS(0)
+		o.Workers = runtime.GOMAXPROCS(0) + 1
 	}
 	v := &verifier{set: set, o: o, rep: NewReport("wal", set.Path)}
 	v.addHeadAnchor()
