@@ -2,9 +2,7 @@ package projections_test
 
 import (
 	"context"
-	"fmt"
 	"iter"
-	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +12,7 @@ import (
 
 	"writegate/eventlog"
 	"writegate/eventlog/event"
+	"writegate/fixtures/filled"
 	"writegate/projections"
 	"writegate/projections/projectionstest"
 )
@@ -113,12 +112,12 @@ func TestAReplayThroughChunksKnowsEveryEventType(t *testing.T) {
 		for n, s := range event.Types() {
 			now = now.Add(time.Second)
 			p := s.New()
-			fill(reflect.ValueOf(p).Elem(), fmt.Sprint("text of round ", round))
+			filled.Struct(p, 1000*round)
 			if start, ok := p.(*event.Startup); ok {
 				start.Predecessor = nil // there is none
 			}
 			var c event.Context
-			fill(reflect.ValueOf(&c).Elem(), fmt.Sprint("context ", round%5))
+			filled.Struct(&c, round%5)
 			if n%3 > 0 { // ids of the service's own form, and others
 				c.ExecutionID, c.ApprovalID, c.RequestID = event.NewExecutionID(now), event.NewApprovalID(now), event.NewRequestID(now)
 			}
@@ -126,37 +125,4 @@ func TestAReplayThroughChunksKnowsEveryEventType(t *testing.T) {
 		}
 	}
 	requireSameThroughChunks(t, onDisk(t, drafts))
-}
-
-// fill gives every field a value that is not zero.
-func fill(v reflect.Value, text string) {
-	switch v.Kind() {
-	case reflect.Bool:
-		v.SetBool(true)
-	case reflect.Int, reflect.Int64:
-		v.SetInt(int64(len(text)) + 7)
-	case reflect.Uint8, reflect.Uint64:
-		v.SetUint(uint64(len(text)))
-	case reflect.String:
-		v.SetString(text)
-	case reflect.Pointer:
-		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem(), text)
-	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		fallthrough
-	case reflect.Array:
-		for i := range v.Len() {
-			fill(v.Index(i), fmt.Sprint(text, " ", i))
-		}
-	case reflect.Map:
-		v.Set(reflect.MakeMap(v.Type()))
-		v.SetMapIndex(reflect.ValueOf("key"), reflect.ValueOf(text))
-	case reflect.Struct:
-		for i := range v.NumField() {
-			fill(v.Field(i), text)
-		}
-	default:
-		panic("no value for " + v.Type().String())
-	}
 }

@@ -8,7 +8,7 @@ import (
 
 func FuzzDecode(f *testing.F) {
 	for _, s := range Types() {
-		e := envelopeOf(filled(s), s.Version)
+		e := envelopeOf(filledOf(s), s.Version)
 		f.Add(mustEncode(f, &e.Draft))
 	}
 	f.Fuzz(func(t *testing.T, record []byte) {
@@ -33,7 +33,7 @@ func FuzzDecode(f *testing.F) {
 func FuzzParseJSON(f *testing.F) {
 	f.Add([]byte(goldenLine))
 	for _, s := range Types() {
-		e := envelopeOf(filled(s), s.Version)
+		e := envelopeOf(filledOf(s), s.Version)
 		f.Add(AppendJSON(nil, &e))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {

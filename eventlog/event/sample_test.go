@@ -1,57 +1,20 @@
 package event
 
 import (
-	"fmt"
-	"reflect"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"writegate/fixtures/filled"
 )
 
-// filled gives every field of a new payload a value of its own that is not zero.
-func filled(s Spec) Typed {
+// filledOf gives every field of a new payload a value of its own that is not zero.
+func filledOf(s Spec) Typed {
 	p := s.New()
-	n := 0
-	fill(reflect.ValueOf(p).Elem(), &n)
+	filled.Struct(p, 0)
 	return p
-}
-
-func fill(v reflect.Value, n *int) {
-	*n++
-	switch v.Kind() {
-	case reflect.Bool:
-		v.SetBool(true)
-	case reflect.Int, reflect.Int64:
-		v.SetInt(int64(*n) << 40) // some of them beyond what JSON holds exactly
-	case reflect.Uint64:
-		v.SetUint(uint64(*n))
-	case reflect.Uint8:
-		v.SetUint(uint64(*n % 256))
-	case reflect.String:
-		v.SetString(fmt.Sprintf("text %d \"é\"\n", *n))
-	case reflect.Pointer:
-		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem(), n)
-	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		fallthrough
-	case reflect.Array:
-		for i := range v.Len() {
-			fill(v.Index(i), n)
-		}
-	case reflect.Map:
-		v.Set(reflect.MakeMap(v.Type()))
-		v.SetMapIndex(reflect.ValueOf("b"), reflect.ValueOf("2"))
-		v.SetMapIndex(reflect.ValueOf("a"), reflect.ValueOf("1"))
-	case reflect.Struct:
-		for i := range v.NumField() {
-			fill(v.Field(i), n)
-		}
-	default:
-		panic("no sample for " + v.Type().String())
-	}
 }
 
 // envelopeOf puts a payload into a fixed place of a chain.

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // and its record in hex.
 func golden(s Spec) string {
 	var b strings.Builder
-	for _, p := range []Typed{filled(s), s.New()} {
+	for _, p := range []Typed{filledOf(s), s.New()} {
 		e := envelopeOf(p, s.Version)
 		record, err := Encode(nil, &e.Draft)
 		if err != nil {
@@ -72,7 +72,7 @@ func TestEveryGoldenFileIsReadBack(t *testing.T) {
 
 func TestEveryTypeParsesWhatItWrites(t *testing.T) {
 	for _, s := range Types() {
-		for _, p := range []Typed{filled(s), s.New()} {
+		for _, p := range []Typed{filledOf(s), s.New()} {
 			require.Equal(t, s.Type, p.EventType())
 			e := envelopeOf(p, s.Version)
 			back, err := Open(&e.Draft)
@@ -87,7 +87,7 @@ func TestEveryTypeParsesWhatItWrites(t *testing.T) {
 
 func TestEveryTypeRefusesWhatItWouldNotWrite(t *testing.T) {
 	for _, s := range Types() {
-		good := filled(s).Fields()
+		good := filledOf(s).Fields()
 		extra := append(append(Payload{}, good...), Field{"zz_unknown", Bool(true)})
 		require.ErrorContains(t, s.New().Parse(extra), "zz_unknown", s.Type)
 		for i := range good {
