@@ -45,8 +45,8 @@ type tx struct {
 	changes    overlay
 	size       int                       // bytes that changes will take, or more
 	executions map[string]*openExecution // by id; changes has none of them
-	newest     string                    // greatest id of an execution so far
 	opened     []*openExecution          // the same, in the order of their first events here
+	newest     string                    // greatest id of an execution so far
 	expiries   map[string]*expiries      // by prefix
 	known      *register                 // nil = not known
 

@@ -17,8 +17,8 @@ type Options struct {
 	// Hint is a place at or before From, of a sparse index. A wrong one costs a
 	// scan and changes nothing else.
 	Hint Hint
-	// Workers do the sums and hashes; 0 is one more than there are processors, since
-	// one of them at a time waits for the next piece to be read.
+	// Workers do the sums and hashes; 0 is one more than there are processors: they
+	// read in turns, and one that waits for its turn leaves its processor to another.
 	Workers int
 	// Anchors are what is known from elsewhere. The head file's is added by
 	// Verify itself.

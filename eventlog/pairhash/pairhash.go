@@ -2,10 +2,10 @@
 //
 // A verifier has the hashes of millions of events to compute, and none of them
 // waits for another: each message holds the hash of the event before as it was
-// stored. One message alone leaves most of a processor idle, because each of its
+// stored. One message alone leaves part of a processor idle, because each of its
 // rounds needs the one before. So where the processor has the SHA extensions,
-// the rounds of two messages go side by side, which takes little longer than
-// those of one. Everywhere else crypto/sha256 does the work.
+// the rounds of two messages go side by side (BenchmarkPair says what that
+// saves). Everywhere else crypto/sha256 does the work.
 //
 // What is evidence is still decided by the standard library: a package that uses
 // this one to compare hashes asks crypto/sha256 again before it accuses, and the
