@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"writegate/eventlog/frame"
@@ -21,17 +22,22 @@ func (l *Log) Append(ctx context.Context, g Group) (Committed, error) {
 		return Committed{}, err
 	}
 	l.o.Step("append.encoded")
-	c, w, err := l.enqueue(ctx, &g, rec)
-	if err != nil {
-		return Committed{}, err
+	for {
+		c, w, err := l.enqueue(ctx, &g, rec)
+		if err != nil {
+			return Committed{}, err
+		}
+		err = <-w.done
+		c.signature, w.signature = w.signature, nil
+		waiters.Put(w)
+		if g.Reserve && errors.Is(err, errGivenUp) {
+			continue // it only shared a batch with commands, and may fit by itself
+		}
+		if err != nil {
+			return Committed{}, err
+		}
+		return c, nil
 	}
-	err = <-w.done
-	c.signature, w.signature = w.signature, nil
-	waiters.Put(w)
-	if err != nil {
-		return Committed{}, err
-	}
-	return c, nil
 }
 
 // enqueue gives the group its place in the filling batch, waiting while that
@@ -111,7 +117,7 @@ func (l *Log) sequence(g *Group, rec *records, hashes [][32]byte, w *waiter) Com
 	}
 	wasEmpty := b.frames == 0
 	b.frames += len(rec.ends)
-	b.written = b.written || g.Ack == Written
+	b.written, b.command = b.written || g.Ack == Written, b.command || !g.Reserve
 	b.waiters, b.groups = append(b.waiters, w), append(b.groups, p)
 	if wasEmpty {
 		l.work.Signal()

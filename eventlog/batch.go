@@ -67,6 +67,7 @@ type batch struct {
 	start   int64 // offset of its first byte in the segment
 	waiters []*waiter
 	written bool // at least one waiter asked for Written
+	command bool // at least one group is not marked Reserve
 	groups  []placed
 	last    uint64
 	hash    [32]byte

@@ -355,6 +355,50 @@ func TestAFullVolumeKeepsAReserve(t *testing.T) {
 	mustVerify(t, memOptions(mem), frame.OK)
 }
 
+// TestCommandsDoNotUseUpTheReserveBeforeTheVolumeIsKnownToBeFull: while the
+// helper has not yet been told that there is no space, commands wait for it
+// with a part of the space untouched, and a result that came into their batch
+// is written all the same.
+func TestCommandsDoNotUseUpTheReserveBeforeTheVolumeIsKnownToBeFull(t *testing.T) {
+	var full atomic.Bool
+	held := make(chan struct{})
+	answer := sync.OnceFunc(func() { close(held) })
+	mem := newMem(t)
+	hook := func(op frametest.Op) error {
+		if op.Name == testLog && op.Kind == frametest.Pwrite && op.Len >= 4096 && full.Load() {
+			<-held
+			return syscall.ENOSPC
+		}
+		return nil
+	}
+	o := memOptions(frametest.Inject(mem, hook))
+	l, _ := mustOpen(t, o)
+	t.Cleanup(answer)
+	left := func() int64 {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.allocated - l.filling.end()
+	}
+	mustAppend(t, l, "command")
+	before := left()
+	mustAppend(t, l, "command")
+	size := before - left()
+	full.Store(true)
+	for left() >= o.PreallocateBytes/4+size {
+		mustAppend(t, l, "command")
+	}
+	command := appendLater(l, group("command"))
+	require.Eventually(t, func() bool { return queued(l) == 1 }, time.Minute, time.Millisecond)
+	result := appendLater(l, Group{Drafts: group("result").Drafts, Reserve: true})
+	require.Eventually(t, func() bool { return queued(l) == 2 }, time.Minute, time.Millisecond)
+	answer()
+	require.ErrorIs(t, <-command, ErrStorageFull)
+	require.NoError(t, <-result, "what ran is recorded")
+	require.GreaterOrEqual(t, left(), o.PreallocateBytes/4-size, "there is space for more results")
+	mustClose(t, l)
+	mustVerify(t, memOptions(mem), frame.OK)
+}
+
 func TestABatchThatFindsNoSpaceIsTakenBackWhole(t *testing.T) {
 	var full atomic.Bool
 	mem := newMem(t)

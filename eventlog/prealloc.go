@@ -21,18 +21,30 @@ const zeroStride = 1 << 20
 // fullRetry is the pause between two tries to lengthen a file on a full volume.
 const fullRetry = time.Second
 
+// errGivenUp is what the groups of a batch get that was taken back whole.
+var errGivenUp = fmt.Errorf("%w: the batch does not fit into what is allocated", ErrStorageFull)
+
 // hasSpace tells whether the filling batch fits into what is allocated, and
 // asks the helper for more when less than half of a preallocation is left.
-// l.mu is held.
+//
+// A batch with commands leaves a quarter untouched and waits for the helper
+// there: whether the volume is full is known only when the helper says so, and
+// until then commands must not use up the reserve. l.mu is held.
 func (l *Log) hasSpace() bool {
 	if l.o.PreallocateBytes == 0 {
 		return true
 	}
-	end := l.filling.end()
-	if l.allocated-end < l.o.PreallocateBytes/2 && !l.full {
+	left := l.allocated - l.filling.end()
+	if l.full {
+		return left >= 0 && !l.filling.command
+	}
+	if left < l.o.PreallocateBytes/2 {
 		l.askForSpace()
 	}
-	return end <= l.allocated
+	if l.filling.command {
+		left -= l.o.PreallocateBytes / 4
+	}
+	return left >= 0
 }
 
 // askForSpace wakes the helper; a request that waits already is enough.
@@ -45,14 +57,15 @@ func (l *Log) askForSpace() {
 
 // giveUpFilling refuses the groups of the filling batch for lack of space. They
 // were sequenced but not one byte was handed to the file, so the chain goes
-// back to the durable head. l.mu is held and nothing is in flight.
+// back to the durable head. Append brings those marked Reserve again. l.mu is
+// held and nothing is in flight.
 func (l *Log) giveUpFilling() {
 	b := l.filling
 	refused := append([]*waiter(nil), b.waiters...)
 	b.reset(b.start, l.durable.Seq, l.durable.Hash)
 	l.active.index.cut(l.durable.Seq)
 	l.openRoom()
-	wake(refused, fmt.Errorf("%w: the batch does not fit into what is allocated", ErrStorageFull))
+	wake(refused, errGivenUp)
 }
 
 // preallocate writes zeros ahead of the flusher and syncs them, so that a
