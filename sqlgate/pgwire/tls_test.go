@@ -135,12 +135,9 @@ func TestACertificateIsALogin(t *testing.T) {
 	require.Equal(t, "CN=ana", d.lastLogin().TLSSubject)
 	require.Equal(t, "28000", d.login("user=eve dbname=shop", d.client(ana)).Code)
 	require.Equal(t, "28000", d.login("user=ana dbname=shop", d.client()).Code)
-	stranger := certs.NewAuthority(t, t.TempDir(), "stranger").Issue(t.TempDir(), "ana", x509.ExtKeyUsageClientAuth)
+	stranger := certs.NewAuthority(t, t.TempDir(), "stranger").Issue(t.TempDir(), "ana", x509.ExtKeyUsageClientAuth).Load()
 	config := d.client()
-	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		pair := stranger.Load()
-		return &pair, nil
-	}
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &stranger, nil }
 	require.Empty(t, d.login("user=ana dbname=shop", config).Code, "refused in the handshake")
 	require.Len(t, d.logins, 1)
 }
