@@ -362,6 +362,8 @@ func TestHeadersHaveALimit(t *testing.T) {
 func TestOneDeadlineCoversEverything(t *testing.T) {
 	r := loopback.New(t)
 	r.Names.Has("public.test", []string{"127.0.0.2"})
+	// A client drops a connection that speaks before it was asked.
+	asked := func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1024)) }
 	drip := func(conn net.Conn, stop <-chan struct{}, text string) {
 		for {
 			if _, err := conn.Write([]byte(text)); err != nil {
@@ -382,15 +384,21 @@ func TestOneDeadlineCoversEverything(t *testing.T) {
 		"no handshake": r.Keep(mute),
 		"no answer":    r.Raw(func(_ net.Conn, stop <-chan struct{}) { <-stop }),
 		"slow headers": r.Raw(func(conn net.Conn, stop <-chan struct{}) {
+			asked(conn)
 			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nX-Slow: "))
 			drip(conn, stop, "a")
 		}),
-		"interim answers without end": r.Raw(func(conn net.Conn, stop <-chan struct{}) { drip(conn, stop, "HTTP/1.1 103 Early Hints\r\n\r\n") }),
+		"interim answers without end": r.Raw(func(conn net.Conn, stop <-chan struct{}) {
+			asked(conn)
+			drip(conn, stop, "HTTP/1.1 103 Early Hints\r\n\r\n")
+		}),
 		"slow body": r.Raw(func(conn net.Conn, stop <-chan struct{}) {
+			asked(conn)
 			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"))
 			drip(conn, stop, "a")
 		}),
 		"slow chunks": r.Raw(func(conn net.Conn, stop <-chan struct{}) {
+			asked(conn)
 			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"))
 			drip(conn, stop, "1\r\na\r\n")
 		}),
