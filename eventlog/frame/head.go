@@ -1,6 +1,7 @@
 package frame
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -93,21 +94,41 @@ func ReadHead(fsys FS, name string) (Head, error) {
 }
 
 // ReadHeadFile is ReadHead for an open file.
+//
+// Beside a writer a slot may be seen half written, and the other one may have
+// been read so long before that it is older than what was durable when this
+// began. So a torn slot is read again until it is whole, or no longer changes.
 func ReadHeadFile(f File) (Head, error) {
-	b := make([]byte, 2*SlotSize)
-	n, err := f.Pread(b, 0)
-	if err != nil && err != io.EOF {
-		return Head{}, err
+	var before []byte
+	for {
+		b := make([]byte, 2*SlotSize)
+		n, err := f.Pread(b, 0)
+		if err != nil && err != io.EOF {
+			return Head{}, err
+		}
+		h, torn, err := newestSlot(b[:n])
+		if !torn || bytes.Equal(b, before) {
+			return h, err
+		}
+		before = b
+		time.Sleep(tornPause)
 	}
-	newest, found := Head{}, false
+}
+
+// tornPause is more than the write of one slot takes.
+const tornPause = 50 * time.Microsecond
+
+// newestSlot tells as well whether a slot that holds something is not readable.
+func newestSlot(b []byte) (newest Head, torn bool, err error) {
+	err = ErrNoHead
 	for slot := range 2 {
-		h, err := ParseHead(b[min(n, slot*SlotSize):min(n, (slot+1)*SlotSize)])
-		if err == nil && (!found || h.Counter > newest.Counter) {
-			newest, found = h, true
+		from, to := min(len(b), slot*SlotSize), min(len(b), (slot+1)*SlotSize)
+		switch h, bad := ParseHead(b[from:to]); {
+		case bad != nil:
+			torn = torn || !allZero(b[from:to])
+		case err != nil || h.Counter > newest.Counter:
+			newest, err = h, nil
 		}
 	}
-	if !found {
-		return Head{}, ErrNoHead
-	}
-	return newest, nil
+	return newest, torn, err
 }

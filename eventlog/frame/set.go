@@ -64,6 +64,10 @@ type Set struct {
 	Err error
 	// Traces names files that only a log leaves behind.
 	Traces []string
+
+	// stirred tells whether a writer has come since the files were opened; nil
+	// where there was one already, or where the caller vouches that none can.
+	stirred func() bool
 }
 
 // limit is how far the active segment is judged. The head file never knows
@@ -132,7 +136,23 @@ func Discover(ctx context.Context, fsys FS, w string) (Set, error) {
 	if s.Live && s.Head == nil {
 		s.Limit = promised(s.Active)
 	}
+	if !s.Live {
+		s.stirred = func() bool { return stirred(fsys, real, s.Head) }
+	}
 	return s, nil
+}
+
+// stirred tells whether a writer is there, or has been there since the head was
+// known: each start of one writes the head anew before anything else.
+func stirred(fsys FS, w string, known *Head) bool {
+	lock, err := fsys.OpenLock(w+LockSuffix, ReadOnly)
+	if err != nil {
+		return false
+	}
+	held, _ := lock.Held(WriterByte) // where it can't be told, the head still can
+	_ = lock.Close()                 // nothing was taken
+	now, err := ReadHead(fsys, w+HeadSuffix)
+	return held || err == nil && (known == nil || now.Counter != known.Counter)
 }
 
 // promised gives the end that the log itself knows to be synced: the newest

@@ -1,6 +1,7 @@
 package frame_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -96,6 +97,42 @@ func TestRunningWriterIsJudgedUpToItsHead(t *testing.T) {
 	require.NoError(t, lock.Close())
 	r = verify(t, discover(t, m))
 	assert.Equal(t, []frame.Kind{frame.TornTail}, kinds(r), explain(r))
+}
+
+// TestAWriterThatComesWhileItIsJudgedIsToldFromACrash: nobody held the log when
+// its files were opened, and somebody writes into their spare space before they
+// have been read.
+func TestAWriterThatComesWhileItIsJudgedIsToldFromACrash(t *testing.T) {
+	m, segs := store(t)
+	lock, err := m.OpenLock(w+frame.LockSuffix, frame.ReadWrite)
+	require.NoError(t, err)
+	active := segs[3]
+	end := int64(len(active.bytes))
+	require.NoError(t, m.WriteFile(w, append(clone(active.bytes), make([]byte, 4096)...)))
+	s := discover(t, m)
+	assert.False(t, s.Live)
+	assert.Equal(t, frame.OK, verify(t, s).Status)
+
+	require.NoError(t, lock.Lock(context.Background(), frame.WriterByte, frame.Exclusive))
+	file, err := m.Open(w, frame.ReadWrite)
+	require.NoError(t, err)
+	_, err = file.Pwrite(active.encode(t, 400, 400, 400)[:700], end)
+	require.NoError(t, err)
+	r := verify(t, s)
+	assert.Equal(t, frame.OK, r.Status, explain(r))
+	assert.Equal(t, uint64(15), r.LastSeq)
+	assert.Contains(t, r.Warnings[0], "judged up to its durable head")
+
+	// It was there and is gone: its head tells.
+	require.NoError(t, lock.Close())
+	assert.Equal(t, []frame.Kind{frame.TornTail}, kinds(verify(t, s)), "there is no sign of a writer")
+	head := *s.Head
+	head.Counter++
+	require.NoError(t, m.WriteFile(w+frame.HeadSuffix, head.Encode()))
+	r = verify(t, s)
+	assert.Equal(t, frame.OK, r.Status, explain(r))
+	require.NoError(t, s.Close())
+	require.NoError(t, file.Close())
 }
 
 func TestStructureLockThatCanNotBeHadMakesItPartial(t *testing.T) {
@@ -219,6 +256,35 @@ func TestNewerReadableSlotOfTheHeadWins(t *testing.T) {
 	assert.ErrorIs(t, err, frame.ErrNoHead)
 	_, err = frame.ReadHead(m, "/none")
 	assert.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// TestAHeadThatIsBeingWrittenIsReadAgain: the other slot may be older than what
+// the writer has said before.
+func TestAHeadThatIsBeingWrittenIsReadAgain(t *testing.T) {
+	m := frametest.NewMem()
+	old, next := frame.Head{Seq: 4, Counter: 4}, frame.Head{Seq: 7, Counter: 7, EventHash: [32]byte(bytes.Repeat([]byte{7}, 32))}
+	half := append(old.Encode(), next.Encode()...)
+	clear(half[frame.SlotSize+50:])
+	require.NoError(t, m.WriteFile("/h", half))
+	writer, err := m.Open("/h", frame.ReadWrite)
+	require.NoError(t, err)
+	reads := 0
+	fs := frametest.Inject(m, func(op frametest.Op) error {
+		if op.Kind != frametest.Pread {
+			return nil
+		}
+		slot := next.Encode()
+		if reads++; reads < 3 {
+			clear(slot[50+reads:]) // it is still being written
+		}
+		_, err := writer.Pwrite(slot, frame.SlotSize)
+		return err
+	})
+	got, err := frame.ReadHead(fs, "/h")
+	require.NoError(t, err)
+	assert.Equal(t, uint64(7), got.Seq)
+	assert.Equal(t, 3, reads)
+	require.NoError(t, writer.Close())
 }
 
 func TestVerifyReadsARealFolder(t *testing.T) {

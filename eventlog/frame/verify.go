@@ -45,9 +45,24 @@ type Hint struct {
 // last batch, and every anchor. It goes on after a fault. It decodes no record,
 // writes nothing, and calls nothing corrupt that a crash alone can explain.
 //
+// A writer that comes while it reads changes what lies behind the last batch
+// that was there, and may take that one back: the files are then judged again,
+// as those of a running writer.
+//
 // The report is complete in itself; the error is not nil only when ctx ended or
 // the set can't be read at all as asked.
 func Verify(ctx context.Context, set Set, o Options) (Report, error) {
+	r, err := verify(ctx, set, o)
+	if err == nil && set.stirred != nil && set.Active.present() && set.stirred() {
+		if set.Live = true; set.Head == nil {
+			set.Limit = promised(set.Active)
+		}
+		return verify(ctx, set, o)
+	}
+	return r, err
+}
+
+func verify(ctx context.Context, set Set, o Options) (Report, error) {
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0) + 1
 	}
