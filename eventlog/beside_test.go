@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,11 +29,15 @@ func TestAVerifierBesideAWriterThatSealsSegmentsIsNeverMisled(t *testing.T) {
 	out, err := writer.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, writer.Start())
+	// What the writer says fills the pipe and stops it half way, so it lives at
+	// least until it was seen to grow.
 	ended := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(io.Discard, out)
-		ended <- err
-	}()
+	goOn := sync.OnceFunc(func() {
+		go func() {
+			_, err := io.Copy(io.Discard, out)
+			ended <- err
+		}()
+	})
 	last, verdicts, live := uint64(0), 0, 0
 	for running := true; running; verdicts++ {
 		select {
@@ -51,6 +56,7 @@ func TestAVerifierBesideAWriterThatSealsSegmentsIsNeverMisled(t *testing.T) {
 		require.GreaterOrEqual(t, r.LastSeq, last)
 		if r.LastSeq > last && set.Live {
 			live++
+			goOn()
 		}
 		last = r.LastSeq
 	}

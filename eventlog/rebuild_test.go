@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -151,9 +152,10 @@ func TestARebuildThatFailsLosesNothing(t *testing.T) {
 			for n := 1; failed; n++ {
 				mem := base.Crash(100, 1) // a copy: nothing unsynced is lost
 				failed = false
-				calls, armed := 0, false
+				calls := 0
+				var armed atomic.Bool // the log's helpers ask as well
 				o := memOptions(frametest.Inject(mem, func(op frametest.Op) error {
-					if !armed || !strings.HasPrefix(op.Name, c.path) && op.Name != "/log" {
+					if !armed.Load() || !strings.HasPrefix(op.Name, c.path) && op.Name != "/log" {
 						return nil
 					}
 					if calls++; calls == n {
@@ -164,9 +166,9 @@ func TestARebuildThatFailsLosesNothing(t *testing.T) {
 				}))
 				o.VerifyOnStart = VerifyFull // nothing else reads meanwhile
 				l, _ := mustOpen(t, o)
-				armed = true
+				armed.Store(true)
 				r, err := c.run(l, context.Background(), c.path, nil)
-				armed = false
+				armed.Store(false)
 				if !failed {
 					require.NoError(t, err)
 				} else {

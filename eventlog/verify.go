@@ -107,10 +107,10 @@ func (l *Log) verifyOnce(run *verifyRun) {
 	l.verifying.mu.Lock()
 	l.verifying.run = nil
 	l.verifying.mu.Unlock()
-	close(run.done)
 	if run.err == nil && run.report.Status == frame.Corruption {
-		l.corrupt(run.report)
+		l.corrupt(run.report) // whoever has the report must not find commands still taken
 	}
+	close(run.done)
 }
 
 // verifyNow verifies up to the durable head. The head file is read before the
