@@ -29,8 +29,11 @@ func TestAVerifierBesideAWriterThatSealsSegmentsIsNeverMisled(t *testing.T) {
 	out, err := writer.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, writer.Start())
-	// What the writer says fills the pipe and stops it half way, so it lives at
-	// least until it was seen to grow.
+	// It speaks once it holds the log: before, a verdict is not of a live one. What
+	// it says fills the pipe and stops it half way, so it lives until it was seen
+	// to grow.
+	_, err = out.Read(make([]byte, 1))
+	require.NoError(t, err)
 	ended := make(chan error, 1)
 	goOn := sync.OnceFunc(func() {
 		go func() {

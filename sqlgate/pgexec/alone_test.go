@@ -71,7 +71,7 @@ func TestAStatementAloneThatTimesOutOrIsLostIsUnknown(t *testing.T) {
 }
 
 func TestAStatementAloneCanBeCancelled(t *testing.T) {
-	db, side := open(t, func(c *Config) { c.LockTimeout = time.Minute })
+	db, side := open(t, unhurried)
 	side.run("CREATE TABLE t (a int)")
 	side.run("BEGIN; LOCK TABLE t")
 	defer side.run("ROLLBACK")

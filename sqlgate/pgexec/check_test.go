@@ -72,7 +72,8 @@ func TestACheckIsNotBelievedUnderAnotherServerOrTimeline(t *testing.T) {
 // The id of a transaction that never reached the disk is handed out again after
 // a crash: "committed" would be said of somebody else's.
 func TestAfterACrashACommittedIDIsNotBelieved(t *testing.T) {
-	cluster := postgres.ClusterForTest(t, nil)
+	// Nobody else of the server is to write, or to have written, what the test leaves unwritten.
+	cluster := postgres.ClusterForTest(t, map[string]string{"wal_level": "minimal", "max_wal_senders": "0", "autovacuum": "off", "wal_writer_delay": "10s"})
 	db, side := openURL(t, cluster.URL("postgres"))
 	side.run("CREATE TABLE t (a int)")
 	tx, lost := sentOf(t, db)

@@ -87,7 +87,7 @@ func TestACommitWhoseBackendIsKilledIsUnknown(t *testing.T) {
 }
 
 func TestADeferredTriggerThatSleepsIsCutByTheStatementsTimeout(t *testing.T) {
-	db, side := open(t)
+	db, side := open(t, slack)
 	side.run(`CREATE TABLE a (x int);
 CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(30); RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER one AFTER INSERT ON a DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()`)

@@ -132,6 +132,10 @@ const advisoryLocks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
 // unhurried leaves a statement running until the test ends it, however late.
 func unhurried(c *Config) { c.QueryTimeout, c.LockTimeout = time.Minute, time.Minute }
 
+// slack lets the server end a statement that takes too long: the gate does not
+// come first, however late the answer is.
+func slack(c *Config) { c.DeadlineSlack = time.Minute }
+
 // brief is a short time for one statement; the pinned timeout, which also holds
 // for the gate's own queries, stays long.
 var brief = Limits{Timeout: 300 * time.Millisecond}

@@ -69,6 +69,7 @@ func TestNobodyWaitsLongForAFreeConnection(t *testing.T) {
 	require.Equal(t, fault.DBUnavailable, fault.CodeOf(err))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
+	db.writer.cfg.AcquireTimeout = time.Minute // what ends the wait is the client's going
 	_, err = db.Begin(ctx, BeginOptions{})
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, 1, db.Stats().InUse)
@@ -115,7 +116,9 @@ func TestIdleAndOldConnectionsAreClosed(t *testing.T) {
 
 	young, side := open(t)
 	mustRead(t, young, "SELECT 1")
+	side.eventually(mine, "1") // the connection that learned the server's version has gone
 	young.reader.purge(false)
+	require.Equal(t, 1, young.Stats().Idle)
 	require.Equal(t, "1", side.ask(mine))
 }
 

@@ -75,7 +75,7 @@ func TestAReaderIsDiscardedEveryHundredUses(t *testing.T) {
 }
 
 func TestAReadThatTheServerTimesOut(t *testing.T) {
-	db, _ := open(t)
+	db, _ := open(t, slack)
 	res, err := db.Read(context.Background(), "", sql("SELECT pg_sleep(30)"), brief, db.NewRows(0))
 	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
 	require.Equal(t, OutcomeAborted, fault.Of(err).Details["outcome"])

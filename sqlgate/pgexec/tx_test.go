@@ -72,7 +72,7 @@ func TestAStatementErrorRollsBack(t *testing.T) {
 }
 
 func TestAWriteThatTheServerTimesOutIsKnownToBeAborted(t *testing.T) {
-	db, side := open(t)
+	db, side := open(t, slack)
 	side.run("CREATE TABLE t (a int)")
 	res, _, err := write(t, db, "WITH w AS (INSERT INTO t VALUES (1) RETURNING a) SELECT pg_sleep(30) FROM w", brief)
 	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
