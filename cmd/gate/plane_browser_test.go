@@ -34,6 +34,7 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"the gate goes down and comes back":          downAndBack,
 		"without scripts all is shown, none changed": withoutScripts,
 		"with the keyboard alone":                    keyboardAlone,
+		"news comes under a finger":                  newsUnderAFinger,
 		"another origin changes nothing":             anotherOrigin,
 		"logins are limited":                         limitedLogins,
 		"agents, with what binds them":               agentsShown,
@@ -216,6 +217,42 @@ func keyboardAlone(t *testing.T, b *browser.Browser) {
 	w.until("document.querySelector('#approval .lead')?.innerText.includes('Rejected')")
 	require.Equal(t, "reject", g.record(t, id)["resolution"])
 }
+
+// newsUnderAFinger: the page is brought up to date while a button is held down, or
+// has the focus, and what is pressed is what was meant.
+func newsUnderAFinger(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 2"))
+	p := startTestPlane(t, g.base)
+	w := openTab(t, b, p)
+	w.login()
+	w.open("/approvals/" + id)
+	other := 3
+	news := func() { // of something else, for which the page is fetched again
+		fetched := w.value(backgroundFetches)
+		require.Equal(t, http.StatusOK, g.resolve(t, g.hold(t, ask(fmt.Sprint("DELETE FROM orders WHERE id = ", other))), "reject").status)
+		w.until(backgroundFetches + " !== " + quoted(fetched))
+		other++
+	}
+	place := w.value("(({left, top, width, height}) => (left + width / 2) + ' ' + (top + height / 2))((e => (e.scrollIntoView(), e))(document.querySelector('[data-decision=\"approve\"]')).getBoundingClientRect())")
+	var x, y float64
+	_, err := fmt.Sscan(place, &x, &y)
+	require.NoError(t, err)
+	w.do(chromedp.MouseEvent(chromedp.MousePressed, x, y, chromedp.ButtonLeft, chromedp.ClickCount(1)))
+	news()
+	w.do(chromedp.MouseEvent(chromedp.MouseReleased, x, y, chromedp.ButtonLeft, chromedp.ClickCount(1)))
+	w.until("document.querySelector('dialog[open]')")
+	w.do(chromedp.KeyEvent(kb.Escape))
+	w.until("!document.querySelector('dialog[open]')")
+
+	w.value("document.getElementById('approval').dataset.old = '', document.querySelector('[data-decision=\"reject\"]').focus(), ''")
+	news()
+	w.until("!document.querySelector('#approval[data-old]')")
+	require.Equal(t, "reject", w.value("document.activeElement?.dataset.decision ?? 'nothing'"), "the focus stays where it was")
+}
+
+// backgroundFetches counts how often the page was fetched to bring it up to date.
+const backgroundFetches = "String(performance.getEntriesByType('resource').filter(e => e.initiatorType === 'fetch' && e.name === location.href).length)"
 
 // tabTo presses Tab until the focus is where it should be; all that it passes
 // shows that it has the focus.

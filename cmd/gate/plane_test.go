@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/cdp"
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
@@ -220,9 +222,21 @@ func (w *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, waitForPage)
 	defer cancel()
-	if err := chromedp.Do(ctx, steps...); err != nil {
-		w.fail(err.Error())
+	for _, step := range steps {
+		err := chromedp.Do(ctx, step)
+		for ; replacedMeanwhile(err) && ctx.Err() == nil; err = chromedp.Do(ctx, step) {
+		}
+		if err != nil {
+			w.fail(err.Error())
+		}
 	}
+}
+
+// replacedMeanwhile reports that a page which keeps itself up to date put another
+// element into the place of the one that was found, before anything was done to it.
+func replacedMeanwhile(err error) bool {
+	var said *cdproto.Error
+	return errors.As(err, &said) && (strings.Contains(said.Message, "node") || strings.Contains(said.Message, "Node") || strings.Contains(said.Message, "content quads"))
 }
 
 // until waits for something that a script can see in the page.

@@ -53,7 +53,7 @@ function countdowns() {
 setInterval(countdowns, 1000);
 
 // refresh fetches this page again and puts its regions in the place of the old
-// ones. Where somebody types or reads an opened part, the region is left alone.
+// ones. Where somebody types, presses or reads an opened part, the region is left alone.
 let waiting = null;
 function refresh() {
   waiting ??= setTimeout(async () => {
@@ -75,10 +75,29 @@ function refresh() {
   }, 250);
 }
 
+// A click needs the same element at both of its ends, so nothing is replaced under
+// a button that is held down. One that never comes up does not count for long.
+const longestPress = 5000;
+let pressed = -Infinity;
+let missed = false;
+function pressing() {
+  const now = performance.now() - pressed < longestPress;
+  missed ||= now;
+  return now;
+}
+addEventListener("pointerdown", () => { pressed = performance.now(); }, true);
+for (const end of ["pointerup", "pointercancel"]) {
+  addEventListener(end, () => setTimeout(() => { // behind the click
+    pressed = -Infinity;
+    if (missed) refresh();
+    missed = false;
+  }), true);
+}
+
 function busy(region) {
   const active = document.activeElement;
   const typing = region.contains(active) && active.matches("input, textarea, select");
-  return typing || region.querySelector("textarea")?.value || region.querySelector("details[open]") || document.querySelector("dialog[open]");
+  return typing || pressing() || region.querySelector("textarea")?.value || region.querySelector("details[open]") || document.querySelector("dialog[open]");
 }
 
 function replace(region, next) {
@@ -90,8 +109,12 @@ function replace(region, next) {
   if (focused) adopted.querySelector(focused)?.focus();
 }
 
-const focusKey = (element) =>
-  element.id ? "#" + CSS.escape(element.id) : element.getAttribute("href") ? `a[href="${CSS.escape(element.getAttribute("href"))}"]` : null;
+// focusKey finds an element again in what takes its place: by its id, its target or what it does.
+function focusKey(element) {
+  if (element.id) return "#" + CSS.escape(element.id);
+  const marks = [...element.attributes].filter(({ name }) => name === "href" || name.startsWith("data-"));
+  return marks.length ? element.localName + marks.map(({ name, value }) => `[${name}="${CSS.escape(value)}"]`).join("") : null;
+}
 
 // The stream says that something happened; what it is, the page itself tells.
 const kinds = ["request_received", "query_rejected", "decision_recorded", "approval_created", "approval_resolved", "approval_expired", "approval_used", "approvals_purged",
