@@ -61,6 +61,7 @@ type app struct {
 	drain     time.Duration     // test hook: another drainTime; 0 in production
 	look      time.Duration     // test hook: another lookEvery; 0 in production
 	logFS     frame.FS          // test hook: what the event log lies on; nil in production
+	courtesy  time.Duration     // test hook: how long the database may take for what the gate goes on without; 0 in production
 
 	sessionClock func() time.Time // test hook: by which sessions idle, and logins at the control plane are limited; nil in production
 }

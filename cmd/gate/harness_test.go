@@ -147,7 +147,7 @@ func startGateWith(t testing.TB, d gateDir, set func(*app), extra ...string) *te
 	ctx, cancel := context.WithCancel(context.Background())
 	g := &testGate{gateDir: d, stop: cancel, ended: make(chan int, 1), output: &lockedBuffer{}}
 	ready := make(chan string, 1)
-	a := &app{streams: streams{strings.NewReader(""), g.output, g.output}, environ: d.environ(extra...), ready: func(addr string) { ready <- addr }, wireReady: func(addr string) { g.wire = addr }}
+	a := &app{streams: streams{strings.NewReader(""), g.output, g.output}, environ: d.environ(extra...), ready: func(addr string) { ready <- addr }, wireReady: func(addr string) { g.wire = addr }, courtesy: startPatience / 2}
 	set(a)
 	g.signs = signs(a.environ)
 	d.kept.trust(a.environ)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ type service struct {
 	sessionClock func() time.Time // nil is the host's
 	tls          *tlsKeeper
 	look         time.Duration // how often what is not fine is looked at again
+	courtesy     time.Duration // another firstLookTime and PlanTime; 0 is theirs
 	roles        roleBook
 
 	toolSecrets toolcheck.Secrets // by name, for verification of tools
@@ -120,7 +122,7 @@ func (g *service) open(ctx context.Context) error {
 // classified. A database out of reach does not keep the gate from starting: it
 // is then strict about what is built in, until a connection shows the version.
 func (g *service) firstLook(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, firstLookTime)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(g.courtesy, firstLookTime))
 	defer cancel()
 	if status := g.database.Status(ctx); !status.OK {
 		g.log.Warn("the database is out of reach; the gate starts without it", "source", "gate", "cause", status.Message)
@@ -272,7 +274,7 @@ func (g *service) openDatabase() (*pgexec.DB, error) {
 		ErrorDetail: s.DBErrorDetail, MaxResultRows: s.MaxResultRows, MaxResultBytes: s.MaxResultBytes,
 		MarkerTable: s.OutcomeMarkerTable, MarkerKeep: days(s.OutcomeMarkerKeep),
 		TLS:       pgexec.TLSConfig{Mode: s.UpstreamTLSMode, CAPath: s.UpstreamTLSCA, CertPath: s.UpstreamTLSCert, KeyPath: s.UpstreamTLSKey, ServerName: s.UpstreamTLSServerName},
-		DenyRoles: s.Profile == profileProduction, RoleEvery: looksWhenFine * g.look,
+		DenyRoles: s.Profile == profileProduction, RoleEvery: looksWhenFine * g.look, PlanTime: g.courtesy,
 		OnRole:        func(r pgexec.RoleReport) { g.work.Go(func() { g.roleSeen(r) }) },
 		OnServerMajor: g.learnMajor,
 		OnPoolStopped: func(pool, reason string) { g.work.Go(func() { g.poolStopped(pool, reason) }) },

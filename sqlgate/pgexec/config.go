@@ -36,6 +36,7 @@ type Config struct {
 	IdleInTxTimeout  time.Duration // GATE_DB_IDLE_IN_TX_TIMEOUT_MS (10 s)
 	CommitTimeout    time.Duration // GATE_DB_COMMIT_TIMEOUT_MS: wait for the answer to COMMIT (10 s)
 	DeadlineSlack    time.Duration // how far the gate's own deadline stands behind statement_timeout (1 s)
+	PlanTime         time.Duration // what the server may take for each answer of an estimate (500 ms)
 	OrphanGrace      time.Duration // when a backend whose connection was lost is ended (10 s)
 
 	ErrorDetail    bool  // GATE_DB_ERROR_DETAIL: hand on DETAIL and CONTEXT, which carry values of rows
@@ -81,6 +82,7 @@ func (c Config) withDefaults() Config {
 	c.IdleInTxTimeout = cmp.Or(c.IdleInTxTimeout, 10*time.Second)
 	c.CommitTimeout = cmp.Or(c.CommitTimeout, 10*time.Second)
 	c.DeadlineSlack = cmp.Or(c.DeadlineSlack, time.Second)
+	c.PlanTime = cmp.Or(c.PlanTime, 500*time.Millisecond)
 	c.OrphanGrace = cmp.Or(c.OrphanGrace, 10*time.Second)
 	c.MaxResultRows = cmp.Or(c.MaxResultRows, 10_000)
 	c.MaxResultBytes = cmp.Or(c.MaxResultBytes, 16<<20)

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// Bounds of an estimate. It is a courtesy: nobody may wait for it, or on it.
+// Bounds of an estimate, beside Config.PlanTime. It is a courtesy: nobody may wait
+// for it, or on it.
 const (
-	planTime      = 500 * time.Millisecond
 	planLockTime  = 100 * time.Millisecond
-	planPatience  = time.Second
 	mostPlanBytes = 1 << 20
 )
 
@@ -76,7 +75,8 @@ SELECT CASE
 // in one transaction; somebody who changes definitions at that very moment can
 // still have it meet the new ones.
 func (db *DB) EstimatePlan(ctx context.Context, r PlanRequest) (plan *Plan, omitted string) {
-	ctx, cancel := context.WithTimeout(ctx, planPatience)
+	patience := 2 * db.cfg.PlanTime // for a connection, and again for both answers
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	p := db.reader
 	if r.Write {
@@ -88,7 +88,7 @@ func (db *DB) EstimatePlan(ctx context.Context, r PlanRequest) (plan *Plan, omit
 	}
 	defer l.release()
 	l.dirty = true // whatever became of it, the next use looks first
-	deadline := time.Now().Add(planPatience)
+	deadline := time.Now().Add(patience)
 	defer func() {
 		if !l.broken {
 			l.rollback(deadline.Add(rollbackWait))
@@ -98,7 +98,7 @@ func (db *DB) EstimatePlan(ctx context.Context, r PlanRequest) (plan *Plan, omit
 	for _, list := range [][]string{r.Relations, r.Words, append(slices.Clone(impliedOperators), r.Operators...)} {
 		check.oids, check.params = append(check.oids, oidTextArray), append(check.params, []byte(textArray(list)))
 	}
-	begin := segment{own("BEGIN READ ONLY"), own(setTime("statement_timeout", planTime)), own(setTime("lock_timeout", planLockTime)), check}
+	begin := segment{own("BEGIN READ ONLY"), own(setTime("statement_timeout", db.cfg.PlanTime)), own(setTime("lock_timeout", planLockTime)), check}
 	if refused, err := l.exchange(ctx, deadline, begin); err != nil || refused != nil {
 		return nil, "the database did not say in time whether the plan is harmless"
 	}
