@@ -30,10 +30,11 @@ type disaster struct {
 
 var disasters = map[string]disaster{
 	"a backend is killed": {crash: true, strike: func(t *testing.T, b *bench, c *postgres.Cluster) {
-		pid, err := strconv.Atoi(b.ask(t, "SELECT pid FROM pg_stat_activity WHERE application_name = 'gate/writer' ORDER BY state LIMIT 1"))
-		require.NoError(t, err)
 		life := b.ask(t, "SELECT stats_reset FROM pg_stat_wal")
-		require.NoError(t, c.KillBackend(pid))
+		require.Eventually(t, func() bool { // the gate may have none just now, or close the one that was found
+			pid, err := strconv.Atoi(b.ask(t, "SELECT pid FROM pg_stat_activity WHERE application_name = 'gate/writer' ORDER BY state LIMIT 1"))
+			return err == nil && c.KillBackend(pid) == nil
+		}, startPatience, pollEvery)
 		require.Eventually(t, func() bool { // it recovers by itself: until then this fails
 			return postgres.TryURL(t.Context(), c.URL("outcomes"), "SELECT 1 / (stats_reset <> '"+life+"')::int FROM pg_stat_wal") == nil
 		}, startPatience, pollEvery)
@@ -100,7 +101,7 @@ func takeConnections(t *testing.T, c *postgres.Cluster, most int) (free func()) 
 			again := time.NewTicker(pollEvery)
 			defer again.Stop()
 			for ctx.Err() == nil {
-				_ = postgres.TryURL(ctx, c.URL("outcomes"), "SELECT pg_sleep(3600)") // refused while all are taken
+				_ = postgres.TryURL(ctx, c.URL("outcomes"), takingSQL) // refused while all are taken
 				<-again.C
 			}
 		})
@@ -108,8 +109,14 @@ func takeConnections(t *testing.T, c *postgres.Cluster, most int) (free func()) 
 	return func() {
 		cancel()
 		work.Wait()
+		require.Eventually(t, func() bool { // the server hears later than its clients that they have left
+			return postgres.TryURL(t.Context(), c.URL("outcomes"), "SELECT 1 / (count(*) = 0)::int FROM pg_stat_activity WHERE query = '"+takingSQL+"'") == nil
+		}, startPatience, pollEvery)
 	}
 }
+
+// takingSQL is what those run who take connections away.
+const takingSQL = "SELECT pg_sleep(3600)"
 
 // TestOutcomesHoldWhateverBefallsTheDatabase: clients write while the database is
 // killed, stopped, paused or full; whatever was recorded in the end is what it holds.
@@ -208,6 +215,7 @@ func TestAFailoverIsSeenThroughByTheMarkerAlone(t *testing.T) {
 			c := postgres.ClusterForTest(t, nil)
 			require.NoError(t, c.CreateDatabase(t.Context(), "outcomes"))
 			b := newBenchOn(t, c.URL("outcomes"), marks)
+			b.become(calm) // the write is to come as far as its COMMIT
 			standby := c.StandbyForTest(t)
 			b.run(t, func(b *bench) {
 				follows := func(name string) bool {
@@ -217,7 +225,7 @@ func TestAFailoverIsSeenThroughByTheMarkerAlone(t *testing.T) {
 				require.Eventually(t, func() bool { return follows(carried) }, startPatience, pollEvery)
 				stopReceiving(t, standby) // what comes now, it will not have
 				left, leftID := b.loseCommit(t, f)
-				require.Equal(t, "1", b.ask(t, named(f.applied, left)))
+				require.Eventually(t, func() bool { return b.ask(t, named(f.applied, left)) == "1" }, startPatience, pollEvery, "the COMMIT is on its way")
 
 				require.NoError(t, c.Crash())
 				require.NoError(t, standby.Promote(t.Context()))

@@ -26,6 +26,7 @@ func TestAGateKilledAtAnyMessageSettlesItsWrite(t *testing.T) {
 		t.Run(fmt.Sprintf("marker %t", marks), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, marks)
+			b.become(calm) // one that loses patience would not come to the message at which it is to die
 			tally := newTally()
 			for _, f := range []*form{formOf("write under a key"), formOf("write under an approval")} {
 				for i, fault := range b.everyMessage(t, f) {
@@ -61,8 +62,6 @@ func (b *bench) serve(t testing.TB) *victim {
 // everyMessage lists a kill at each message of an undisturbed run.
 func (b *bench) everyMessage(t testing.TB, f *form) (all []faultproxy.Fault) {
 	t.Helper()
-	b.become(calm)
-	defer b.become(impatient)
 	v := b.serve(t)
 	defer v.end(t)
 	name := nextCase()
