@@ -109,10 +109,10 @@ func limits(t *testing.T) map[string]limitHeld {
 		"statements of a client in a minute": {[]string{"GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1", "GATE_RATE_LIMIT_BURST=2"}, sends(ask("SELECT 1"), ask("SELECT 1"), ask("SELECT 1"))},
 		"statements of a client at once":     {[]string{"GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1", "GATE_RATE_LIMIT_BURST=1"}, sends(ask("SELECT 1"), ask("SELECT 1"))},
 		"statements in a request":            {nil, sends(ask("SELECT 1; SELECT 2"))},
-		"rows of a result":                   {[]string{"GATE_MAX_RESULT_ROWS=99"}, sends(ask("SELECT generate_series(1, 1000000000)"))},
+		"rows of a result":                   {[]string{"GATE_MAX_RESULT_ROWS=99"}, sends(ask("SELECT generate_series(1, 1000000)"))},
 		"bytes of a result":                  {[]string{"GATE_MAX_RESULT_BYTES=1024"}, sends(ask("SELECT repeat('x', 2000)"))},
-		"time of a statement":                {[]string{"GATE_DB_QUERY_TIMEOUT_MS=200"}, sends(ask("SELECT " + endless))},
-		"time of a statement under `bulk`":   {[]string{"GATE_DB_BULK_QUERY_TIMEOUT_MS=200"}, sends(ask("SELECT "+endless).with("execution_profile", "bulk"))},
+		"time of a statement":                {[]string{"GATE_DB_QUERY_TIMEOUT_MS=1000"}, sends(ask("SELECT " + endless))},
+		"time of a statement under `bulk`":   {[]string{"GATE_DB_BULK_QUERY_TIMEOUT_MS=1000"}, sends(ask("SELECT "+endless).with("execution_profile", "bulk"))},
 		"life of an approval":                {[]string{"GATE_APPROVAL_DEFAULT_TTL_SECONDS=1"}, expires},
 		"rows that an approval lets change": {nil, func(t *testing.T, g *testGate) reply {
 			return g.query(t, held(t, g, "DELETE FROM order_items WHERE order_id IN (11, 12, 13)", "approve"))

@@ -27,11 +27,15 @@ type brokenLife struct {
 	log               string // id
 }
 
+// undisturbed has a statement that waits for a lock go on waiting, and an outcome
+// that nobody knows stay so until somebody asks.
+var undisturbed = append([]string{"GATE_DB_LOCK_TIMEOUT_MS=60000", "GATE_OUTCOME_CHECK_INTERVAL_SECONDS=0"}, patience...)
+
 // breakLog makes such a folder: behind a statement that is running, other
 // events are written, and a bit of one of those flips.
 func breakLog(t *testing.T) brokenLife {
 	t.Helper()
-	g := startGate(t, newNotes(t), patience...)
+	g := startGate(t, newNotes(t), undisturbed...)
 	b := brokenLife{held: insertHeld("approved before the damage")}
 	b.waiting = g.hold(t, insertHeld("waits"))
 	b.approved = g.approved(t, b.held)
@@ -93,7 +97,7 @@ func placeOf(t *testing.T, d gateDir, seq uint64) (int64, frame.Header) {
 // as docs/OPERATIONS.md has it.
 func TestADamagedLogGivesItsPlaceToOneThatGoesOn(t *testing.T) {
 	b := breakLog(t)
-	g := startGate(t, b.gateDir, patience...)
+	g := startGate(t, b.gateDir, undisturbed...)
 	requireFault(t, g.query(t, ask("SELECT 1")), http.StatusServiceUnavailable, "audit_corruption_detected")
 	code, _, errs := b.command(t, "log", "new", "--accept-loss", "a bad disk")
 	require.Equal(t, exitLocked, code)
@@ -118,7 +122,7 @@ func TestADamagedLogGivesItsPlaceToOneThatGoesOn(t *testing.T) {
 	require.Equal(t, b.events, r.KnownSeq)
 	require.Equal(t, b.events-r.LastSeq, r.Lost)
 
-	g = startGate(t, b.gateDir, patience...)
+	g = startGate(t, b.gateDir, undisturbed...)
 	b.goesOn(t, g, r)
 	g.end(t) // a rebuild gives what the live projections hold, and all decisions come out the same
 	b.commandsAgree(t)
@@ -181,7 +185,7 @@ func (b *brokenLife) rebuildNeedsTheOldFiles(t *testing.T, folder string) {
 	require.Equal(t, exitConfigured, code)
 	require.Contains(t, errs, folder)
 	require.NoError(t, os.Rename(b.file("elsewhere"), folder))
-	g := startGate(t, b.gateDir, patience...)
+	g := startGate(t, b.gateDir, undisturbed...)
 	require.Equal(t, "reject", g.record(t, b.waiting)["resolution"])
 	g.end(t)
 }
@@ -192,11 +196,11 @@ func TestABackupHasTheLogsBeforeTheLog(t *testing.T) {
 	for i := range 2 { // a second one follows the first
 		code, _, errs := b.command(t, "log", "new", "--accept-loss", fmt.Sprint("loss ", i))
 		require.Zero(t, code, errs)
-		g := startGate(t, b.gateDir, patience...)
+		g := startGate(t, b.gateDir, undisturbed...)
 		require.Equal(t, http.StatusOK, g.query(t, insertOpen(fmt.Sprint("after loss ", i))).status)
 		g.end(t)
 	}
-	g := startGate(t, b.gateDir, patience...)
+	g := startGate(t, b.gateDir, undisturbed...)
 	last := g.head(t)
 	before := g.answers(t, last)
 	copied := filepath.Join(t.TempDir(), "backup")
@@ -206,7 +210,7 @@ func TestABackupHasTheLogsBeforeTheLog(t *testing.T) {
 	b.destroy(t)
 	code, _, errs = b.command(t, "log", "restore", copied)
 	require.Zero(t, code, errs)
-	g = startGate(t, b.gateDir, patience...)
+	g = startGate(t, b.gateDir, undisturbed...)
 	require.Equal(t, before, g.answers(t, last))
 	require.Equal(t, "pending", g.record(t, b.waiting)["status"])
 	g.end(t)

@@ -251,7 +251,7 @@ func TestConnectionsThatAreAllInUse(t *testing.T) {
 func TestAStatementThatTakesTooLongIsUnknownToTheClientAndAbortedInTheLog(t *testing.T) {
 	d := newGateDir(t, []byte(openPolicy))
 	d.execute(t, shopTables)
-	g := startGate(t, d, "GATE_DB_QUERY_TIMEOUT_MS=200")
+	g := startGate(t, d, "GATE_DB_QUERY_TIMEOUT_MS=1000")
 	for _, sql := range []string{"SELECT " + endless, "UPDATE orders SET status = 'late' WHERE " + endless + " > 0"} {
 		r := g.query(t, ask(sql))
 		requireFailure(t, r, http.StatusGatewayTimeout, "db_query_timeout", "unknown")

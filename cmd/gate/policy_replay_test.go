@@ -297,8 +297,8 @@ func TestAReplayOutOfTimeIsNotComplete(t *testing.T) {
 		release := slow.hold()
 		answer := make(chan reply, 1)
 		go func() { answer <- send() }()
-		require.Eventually(t, func() bool { return slow.waiting.Load() > 0 }, startPatience, pollEvery)
-		<-time.After(20 * time.Millisecond) // longer than a replay may take
+		require.Eventually(t, func() bool { return slow.waiting.Load() > 0 || len(answer) > 0 }, startPatience, pollEvery, "its time may be over before it has read anything")
+		<-time.After(250 * time.Millisecond) // longer than a replay may take, even where a timer comes late
 		release()
 		return <-answer
 	}
