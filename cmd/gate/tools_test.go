@@ -163,7 +163,7 @@ func TestAToolThatFailsIsAnAnswer(t *testing.T) {
 	for code, body := range map[string]statement{
 		"auth_required":      s.tool().with("auth", map[string]any{"type": "none"}),
 		"secret_unavailable": s.tool().with("auth", map[string]any{"type": "bearer", "secret": "OTHER"}),
-		"dns_failed":         s.tool().with("endpoint", map[string]any{"url": "https://nowhere.invalid/"}).with("auth", map[string]any{}),
+		"dns_failed":         s.tool().with("endpoint", map[string]any{"url": "https://nowhere-.invalid/"}).with("auth", map[string]any{}), // a name that no server of names is asked for: one may be slow
 		"tool_missing":       s.tool().with("name", "drop_tables"),
 	} {
 		tool := w.made(t, "/tools", body.text(t))
