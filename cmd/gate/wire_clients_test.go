@@ -47,6 +47,9 @@ rules:
 `
 )
 
+// clientPatience bounds all that one client does.
+const clientPatience = 5 * startPatience
+
 // A clientRun is a client that goes through the common list: connect, read,
 // parameters, write, errors, blocks, cancel and so on, and says what it saw.
 type clientRun func(t *testing.T, c *clientNotes)
@@ -94,11 +97,12 @@ func requireNothingOpen(t *testing.T, database string) {
 	}, startPatience, pollEvery)
 }
 
-// sleeps waits until the statement runs that a client is to cancel.
+// sleeps waits until the statement runs that a client is to cancel: one that is
+// only being parsed might miss the cancel.
 func (c *clientNotes) sleeps(t testing.TB) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		return postgres.QueryURL(t, c.database, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_sleep(61)%' AND state = 'active' AND pid <> pg_backend_pid()") == "1"
+		return postgres.QueryURL(t, c.database, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_sleep(61)%' AND wait_event = 'PgSleep'") == "1"
 	}, startPatience, pollEvery, "the statement that is to be cancelled does not run")
 }
 

@@ -26,7 +26,7 @@ var pgxModes = map[string]pgx.QueryExecMode{
 // pgxClient goes through the common list in one mode.
 func pgxClient(mode pgx.QueryExecMode) clientRun {
 	return func(t *testing.T, c *clientNotes) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), clientPatience)
 		defer cancel()
 		p := &pgxRun{t: t, ctx: ctx, clientNotes: c, mode: mode}
 		p.connect()

@@ -16,7 +16,7 @@ import (
 // pqClient is lib/pq under database/sql; with binary it sends parameters as bytes.
 func pqClient(binary bool) clientRun {
 	return func(t *testing.T, c *clientNotes) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), clientPatience)
 		defer cancel()
 		p := &pqRun{t: t, ctx: ctx, clientNotes: c, binary: binary}
 		p.connect()
