@@ -67,9 +67,8 @@ func (g *testGate) connect(t testing.TB, parameters ...string) *pgconn.PgConn {
 // A rawWire is a client that sends bytes.
 type rawWire struct {
 	net.Conn
-	t       testing.TB
-	key     []byte // of a CancelRequest: pid and secret
-	pending []byte
+	t   testing.TB
+	key []byte // of a CancelRequest: pid and secret
 }
 
 // rawWire logs in and reads up to ReadyForQuery.
@@ -101,12 +100,14 @@ func (g *testGate) dialWire(t testing.TB) *rawWire {
 	c, err := net.Dial("tcp", g.wire)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(startPatience)))
 	return &rawWire{Conn: c, t: t}
 }
 
+// write and next have their own time each, however long the test takes between
+// them.
 func (w *rawWire) write(b []byte) {
 	w.t.Helper()
+	require.NoError(w.t, w.SetWriteDeadline(time.Now().Add(startPatience)))
 	_, err := w.Write(b)
 	require.NoError(w.t, err)
 }
@@ -126,6 +127,7 @@ func (w *rawWire) send(messages ...pgproto3.FrontendMessage) {
 // next reads one message; nil is the end of the connection.
 func (w *rawWire) next() pgproto3.BackendMessage {
 	w.t.Helper()
+	require.NoError(w.t, w.SetReadDeadline(time.Now().Add(startPatience)))
 	var head [5]byte
 	if _, err := io.ReadFull(w, head[:]); err != nil {
 		require.ErrorIs(w.t, err, io.EOF)

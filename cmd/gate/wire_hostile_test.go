@@ -22,6 +22,10 @@ import (
 
 const readOrders = "SELECT count(*) FROM orders"
 
+// aloneAddr is where no other test listens, so that a port that was given back
+// stays closed.
+const aloneAddr = "127.0.0.3:0"
+
 // holdOrders locks the table orders, so that whatever wants it waits until
 // release is called.
 func (g *testGate) holdOrders(t testing.TB) (release func()) {
@@ -88,7 +92,12 @@ func TestAClientThatNeverReadsIsCutOffAndItsStatementEnded(t *testing.T) {
 }
 
 func TestACleanEndLetsStatementsFinishAndTellsTheRest(t *testing.T) {
-	g := startWire(t, patientDatabase...)
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	// What is to be seen is the end, not the limits of a slow test before it.
+	g := startGateWith(t, d, func(a *app) { a.drain = startPatience }, append(append(wireSettings[:len(wireSettings):len(wireSettings)], patientDatabase...),
+		"GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=60000", "GATE_PGWIRE_TX_MAX_MS=120000", "GATE_DB_IDLE_IN_TX_TIMEOUT_MS=60000",
+		"GATE_PGWIRE_LISTEN_ADDR="+aloneAddr)...)
 	release := g.openBeside(t, "INSERT INTO orders VALUES (2001, 1, 'theirs'), (2002, 1, 'theirs')") // whose keys are waited for
 	idle, writer, block, batch := g.rawWire(t), g.rawWire(t), g.rawWire(t), g.rawWire(t)
 	require.Equal(t, []string{"BEGIN", "ready T"}, block.ask(simple("BEGIN")))
@@ -157,6 +166,7 @@ func (g *testGate) cancelWire(t testing.TB, key []byte) {
 	w := g.dialWire(t)
 	packet := binary.BigEndian.AppendUint32(nil, uint32(len(key)+8))
 	w.write(append(binary.BigEndian.AppendUint32(packet, 80877102), key...))
+	require.NoError(t, w.SetReadDeadline(time.Now().Add(startPatience)))
 	said, err := io.ReadAll(w)
 	require.NoError(t, err)
 	require.Empty(t, said, "whoever cancels learns nothing")
@@ -216,12 +226,14 @@ func (d gateDir) cancelEvidence(t testing.TB) (said []string) {
 }
 
 func TestAFloodOfCancelsIsCountedAndNotWrittenOneByOne(t *testing.T) {
-	g := startWire(t, patientDatabase...)
+	g := startWire(t, append([]string{"GATE_PGWIRE_MAX_UNAUTHENTICATED=1000"}, patientDatabase...)...)
 	w := g.rawWire(t)
 	const flood = 200
+	var requests sync.WaitGroup // all at once: so many a second are written one by one, and it is no flood that takes its time
 	for i := range flood {
-		g.cancelWire(t, binary.BigEndian.AppendUint64(nil, uint64(i)))
+		requests.Go(func() { g.cancelWire(t, binary.BigEndian.AppendUint64(nil, uint64(i))) })
 	}
+	requests.Wait()
 	require.Equal(t, []string{"columns", "row 1", "SELECT 1", "ready I"}, w.ask(simple("SELECT 1")))
 	g.end(t)
 	said := g.cancelEvidence(t)

@@ -190,14 +190,15 @@ func TestAClientThatIsSilentForTooLongIsToldSoAndEnded(t *testing.T) {
 func TestABlockThatIdlesOrLastsTooLongIsUndone(t *testing.T) {
 	g := startWire(t, "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=2000", "GATE_PGWIRE_TX_MAX_MS=4000")
 	idle, open, busy := g.rawWire(t), g.rawWire(t), g.rawWire(t)
-	require.Equal(t, []string{"BEGIN", "ready T"}, idle.ask(simple("BEGIN")))
-	require.Equal(t, []string{"INSERT 0 1", "ready T"}, idle.ask(simple("INSERT INTO orders VALUES (2001, 1, 'new')")))
+	// In one write, so that a client that is slow does not idle in between.
+	idle.send(simple("BEGIN"), simple("INSERT INTO orders VALUES (2001, 1, 'new')"))
+	require.Equal(t, []string{"BEGIN", "ready T", "INSERT 0 1", "ready T"}, inWords(append(idle.ready(), idle.ready()...)))
 	open.send(append(statementMessages("INSERT INTO orders VALUES (2002, 1, 'new')"), &pgproto3.Flush{})...) // a batch without its Sync is open too
 	for range 3 {
 		open.next()
 	}
-	require.Equal(t, []string{"BEGIN", "ready T"}, busy.ask(simple("BEGIN")))
-	require.Equal(t, []string{"INSERT 0 1", "ready T"}, busy.ask(simple("INSERT INTO orders VALUES (2003, 1, 'new')")))
+	busy.send(simple("BEGIN"), simple("INSERT INTO orders VALUES (2003, 1, 'new')"))
+	require.Equal(t, []string{"BEGIN", "ready T", "INSERT 0 1", "ready T"}, inWords(append(busy.ready(), busy.ready()...)))
 	require.Eventually(t, func() bool {
 		got := busy.ask(simple("SELECT 1"))
 		return got[len(got)-1] == "FATAL 25P03"

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -101,7 +100,6 @@ func overStream(t *testing.T, url string) *rawWire {
 // statement that runs whatever the stream left behind.
 func (w *rawWire) answers(stream []pgproto3.FrontendMessage) []string {
 	w.t.Helper()
-	require.NoError(w.t, w.SetDeadline(time.Now().Add(startPatience)))
 	w.send(append(stream[:len(stream):len(stream)], syncMessage, simple("ROLLBACK"), simple("SELECT 'the end'"))...)
 	var words []string
 	for {
