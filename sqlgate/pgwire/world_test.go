@@ -24,7 +24,7 @@ import (
 
 // patience bounds what must happen soon: a bound for something that hangs, not a
 // measurement.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // behindTheDoor is what the Open of these servers answers: the client got
 // through its login, and no gate is behind it. Conversations with a gate are
