@@ -194,7 +194,7 @@ func TestADatabaseThatIsNotThere(t *testing.T) {
 	g := startGate(t, d)
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT id FROM orders LIMIT 1")).status)
 	admin := gateDir{database: cluster.URL("postgres")}
-	admin.execute(t, "DROP DATABASE shop WITH (FORCE)")
+	postgres.DropDatabase(t, admin.database, "shop")
 	for range 3 {
 		requireFailure(t, g.query(t, ask("UPDATE orders SET status = 'paid' WHERE id = 1")), http.StatusBadGateway, "db_connection_failed", "not_executed")
 	}

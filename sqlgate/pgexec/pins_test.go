@@ -210,7 +210,7 @@ func TestADatabaseThatIsNotUTF8IsRefused(t *testing.T) {
 	setup := newSide(t, url)
 	name := setup.ask("SELECT current_database()") + "_a"
 	setup.run(`CREATE DATABASE "` + name + `" ENCODING 'SQL_ASCII' TEMPLATE template0`)
-	defer setup.run(`DROP DATABASE "` + name + `" WITH (FORCE)`)
+	defer postgres.DropDatabase(t, url, name)
 	cfg := Config{URL: withDatabase(t, url, name), TLS: TLSConfig{Mode: TLSDisable}}
 	db, err := Open(cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
