@@ -13,7 +13,8 @@ import (
 // at the database: its own detail of errors, and time.
 var asAtTheDatabase = append(wireSettings[:len(wireSettings):len(wireSettings)],
 	"GATE_DB_ERROR_DETAIL=true", "GATE_PGWIRE_MAX_BATCH_ITEMS=1000",
-	"GATE_DB_QUERY_TIMEOUT_MS=60000", "GATE_PGWIRE_TX_MAX_MS=120000", "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=60000")
+	"GATE_DB_QUERY_TIMEOUT_MS=60000", "GATE_DB_LOCK_TIMEOUT_MS=60000", "GATE_DB_IDLE_IN_TX_TIMEOUT_MS=120000", "GATE_DB_ACQUIRE_TIMEOUT_MS=60000",
+	"GATE_PGWIRE_TX_MAX_MS=120000", "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=60000")
 
 // plainURL is the listener as a client is told of it that knows nothing of gates.
 func (g *testGate) plainURL(t testing.TB) string {

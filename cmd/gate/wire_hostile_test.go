@@ -78,7 +78,7 @@ func TestAClientThatHangsUpCancelsItsReadAndNotItsWrite(t *testing.T) {
 }
 
 func TestAClientThatNeverReadsIsCutOffAndItsStatementEnded(t *testing.T) {
-	g := startWire(t, append([]string{"GATE_PGWIRE_WRITE_TIMEOUT_MS=300", "GATE_MAX_RESULT_ROWS=10000000", "GATE_MAX_RESULT_BYTES=1073741824"}, patientDatabase...)...)
+	g := startWire(t, append([]string{"GATE_PGWIRE_WRITE_TIMEOUT_MS=2000", "GATE_MAX_RESULT_ROWS=10000000", "GATE_MAX_RESULT_BYTES=1073741824"}, patientDatabase...)...)
 	g.execute(t, "CREATE TABLE big AS SELECT n, repeat('x', 1000) AS filler FROM generate_series(1, 100000) AS n")
 	w := g.rawWire(t)
 	require.NoError(t, w.Conn.(*net.TCPConn).SetReadBuffer(4096))
