@@ -78,7 +78,7 @@ type Keeper struct {
 
 	signing  sync.Mutex    // held while a checkpoint is made: the next one has to continue it
 	offering sync.Mutex    // held while witnesses are asked: they are told sizes in order
-	wanted   chan struct{} // capacity 1: somebody waits for a checkpoint
+	wanted   chan struct{} // capacity 1: somebody waits for a checkpoint; of which size is in want
 	news     chan struct{} // capacity 1: there is a new one
 	digests  sync.WaitGroup
 
@@ -90,6 +90,7 @@ type Keeper struct {
 	digested uint64           // size up to which digests were due
 	failure  error            // why the last checkpoint failed
 	stuck    bool             // no checkpoint can be made at all
+	want     uint64           // largest size that somebody waited for
 	tries    int              // to make one
 	tried    chan struct{}    // closed at the end of the next one
 	accused  []frame.Anchor   // what witnesses know against the log
@@ -288,6 +289,7 @@ func (k *Keeper) Checkpoint(ctx context.Context, size uint64) ([]byte, error) {
 		}
 		k.mu.Lock()
 		newest, failure, stuck, tries, tried := k.newest, k.failure, k.stuck, k.tries, k.tried
+		k.want = max(k.want, size)
 		k.mu.Unlock()
 		if began < 0 {
 			began = tries

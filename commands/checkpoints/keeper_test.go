@@ -389,6 +389,27 @@ func TestABundleIsCoveredByACheckpointThatRunMakes(t *testing.T) {
 	r.stop()
 }
 
+func TestAWishThatIsMetAlreadyMakesNoCheckpoint(t *testing.T) {
+	h := newHost(t)
+	h.set = func(o *Options) { o.Now = time.Now }
+	r := h.start()
+	running, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(running) }()
+	r.grow(3)
+	_, err := r.Checkpoint(t.Context(), r.store.Applied().Seq)
+	require.NoError(t, err)
+	made := h.sizes()
+	for range 3 { // each is looked at when the one before it is done with
+		nudge(r.wanted)
+		require.Eventually(t, func() bool { return len(r.wanted) == 0 }, patience, time.Millisecond)
+	}
+	require.Equal(t, made, h.sizes())
+	stop()
+	<-ended
+	r.stop()
+}
+
 func TestNotesLieInTheFolderOfTheirSegment(t *testing.T) {
 	h := newHost(t)
 	h.segments = 64 << 10

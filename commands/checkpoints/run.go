@@ -40,7 +40,7 @@ func (k *Keeper) keepSigning(ctx context.Context) {
 			return
 		case <-tick.C:
 		case <-k.wanted:
-			wanted = k.rest(ctx)
+			wanted = k.rest(ctx) && k.lags()
 		}
 		if now := k.o.Now(); !wanted && (!k.due(now) || now.Before(notBefore)) {
 			continue
@@ -64,6 +64,14 @@ func (k *Keeper) rest(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// lags tells whether the newest checkpoint is smaller than somebody waited for:
+// a wish may have been met by the one before.
+func (k *Keeper) lags() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.newest == nil || k.newest.Size < k.want
 }
 
 // due tells whether there are events to vouch for, and enough of them or for

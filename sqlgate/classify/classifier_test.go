@@ -57,7 +57,7 @@ func TestConfigIsChecked(t *testing.T) {
 }
 
 func TestShortTextsStayInTheProcessAndOthersGoToTheChild(t *testing.T) {
-	c := newClassifier(t, Config{})
+	c := byCPUAlone(newClassifier(t, Config{}))
 	for _, s := range []struct {
 		name, sql string
 		child     bool
@@ -166,7 +166,7 @@ func TestTheServerVersionCountsFromWhenItIsKnown(t *testing.T) {
 }
 
 func TestTheChildKnowsTheServerVersionOfEachRequest(t *testing.T) {
-	c := newClassifier(t, Config{ParserMode: "child"})
+	c := byCPUAlone(newClassifier(t, Config{ParserMode: "child"}))
 	for _, major := range []int{15, 18, 0, 16} {
 		require.NoError(t, c.SetServerMajor(major))
 		got, err := c.Classify(t.Context(), "SELECT 1")
