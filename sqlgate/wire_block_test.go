@@ -224,7 +224,7 @@ func TestWhatABlockHadSetGoesWithATimeoutOfItsDeferredChecks(t *testing.T) {
 	postgresExecute(w, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(30); RETURN NULL; END'`)
 	postgresExecute(w, `CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
 	c := w.wire()
-	c.query("SET statement_timeout = 500")
+	c.query("SET statement_timeout = 2000") // of the INSERT as well
 	c.query("BEGIN")
 	c.query("SET TimeZone = 'Europe/Berlin'")
 	c.query("INSERT INTO t VALUES (1, 'a')")
