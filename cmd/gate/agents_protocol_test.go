@@ -279,14 +279,14 @@ func TestAnAddressThatGuessesCredentialsIsHeldUpAndNobodyElse(t *testing.T) {
 		return w.do(t, http.MethodGet, "/v1/agents", nil, append(credential, "X-Forwarded-For: "+from)...)
 	}
 	refused := 0
-	for r := guess("198.51.100.4"); r.status != http.StatusTooManyRequests; r = guess("198.51.100.4", "X-Api-Key: wgp_guess") {
-		require.Equal(t, http.StatusUnauthorized, r.status)
+	held := guess("198.51.100.4")
+	for ; held.status != http.StatusTooManyRequests; held = guess("198.51.100.4", []string{"X-Api-Key: wgp_guess", "Authorization: Bearer wga_guess"}[refused%2]) {
+		require.Equal(t, http.StatusUnauthorized, held.status)
 		refused++
 		require.Less(t, refused, 1000, "nothing holds it up")
 	}
 	require.GreaterOrEqual(t, refused, 60)
-	held := guess("198.51.100.4", "Authorization: Bearer wga_guess")
-	require.Equal(t, "rate_limit_exceeded", held.text(t, "error_code"))
+	require.Equal(t, "rate_limit_exceeded", held.text(t, "error_code")) // the next guess may be free again: there is one each second
 	require.NotEmpty(t, held.header.Get("Retry-After"))
 	require.Equal(t, http.StatusUnauthorized, guess("198.51.100.5").status, "another address")
 	require.Equal(t, http.StatusOK, guess("198.51.100.4", "Authorization: Bearer "+token).status, "who has a credential is served from there too")
