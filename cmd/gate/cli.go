@@ -60,6 +60,7 @@ type app struct {
 	wireReady func(addr string) // test hook: so is the wire listener
 	drain     time.Duration     // test hook: another drainTime; 0 in production
 	look      time.Duration     // test hook: another lookEvery; 0 in production
+	parseWall time.Duration     // test hook: another bound of a parse by the clock on the wall; 0 in production
 	logFS     frame.FS          // test hook: what the event log lies on; nil in production
 	courtesy  time.Duration     // test hook: how long the database may take for what the gate goes on without; 0 in production
 

@@ -55,10 +55,6 @@ func newNotes(t testing.TB) gateDir {
 
 const crowd = 64 // clients that do one thing at one moment
 
-// patience are settings for a crowd on a slow machine: its clients queue for
-// connections, which is no fault.
-var patience = []string{"GATE_DB_ACQUIRE_TIMEOUT_MS=60000", "GATE_DB_CONNECT_TIMEOUT_MS=60000", "GATE_DB_QUERY_TIMEOUT_MS=60000", "GATE_DB_IDLE_IN_TX_TIMEOUT_MS=60000"}
-
 // rounds is how often a test of a race tries its luck; CONCURRENCY_TEST_ROUNDS
 // asks for more than the ordinary run does.
 func rounds(t testing.TB) int {
@@ -163,7 +159,7 @@ func (d gateDir) rowsOf(t testing.TB, table, note string) string {
 }
 
 func TestACrowdRetriesOneApproval(t *testing.T) {
-	g := startGate(t, newNotes(t), patience...)
+	g := startGate(t, newNotes(t))
 	var ids []string
 	for round := range rounds(t) {
 		note := fmt.Sprint("round ", round)
@@ -185,7 +181,7 @@ func TestACrowdRetriesOneApproval(t *testing.T) {
 }
 
 func TestACrowdRetriesOneApprovalUnderKeysOfItsOwn(t *testing.T) {
-	g := startGate(t, newNotes(t), patience...)
+	g := startGate(t, newNotes(t))
 	id := g.approved(t, insertHeld("own keys"))
 	retry := insertHeld("own keys").with("approval_id", id)
 	key := func(i int) string { return fmt.Sprint("idempotency_key=k", i) }
@@ -203,7 +199,7 @@ func TestACrowdRetriesOneApprovalUnderKeysOfItsOwn(t *testing.T) {
 }
 
 func TestACrowdUnderOneIdempotencyKey(t *testing.T) {
-	g := startGate(t, newNotes(t), patience...)
+	g := startGate(t, newNotes(t))
 	for round := range rounds(t) {
 		note := fmt.Sprint("round ", round)
 		key := "idempotency_key=" + strings.ReplaceAll(note, " ", "-")
@@ -249,7 +245,7 @@ func executionOfWinner(t testing.TB, replies []reply) string {
 }
 
 func TestACrowdUnderOneKeyAndOneApproval(t *testing.T) {
-	g := startGate(t, newNotes(t), patience...)
+	g := startGate(t, newNotes(t))
 	id := g.approved(t, insertHeld("both"))
 	retry := insertHeld("both").with("approval_id", id)
 	replies := atOnce(t, func(int) (reply, error) { return g.tryQuery(retry, "idempotency_key=both") })
@@ -260,7 +256,7 @@ func TestACrowdUnderOneKeyAndOneApproval(t *testing.T) {
 }
 
 func TestACrowdOfTwoRequestsUnderOneKey(t *testing.T) {
-	g := startGate(t, newNotes(t), patience...)
+	g := startGate(t, newNotes(t))
 	for round := range rounds(t) {
 		note := func(i int) string { return fmt.Sprintf("%c%d", 'a'+i%2, round) }
 		key := fmt.Sprint("idempotency_key=k", round)
@@ -281,7 +277,7 @@ func TestACrowdOfTwoRequestsUnderOneKey(t *testing.T) {
 }
 
 func TestACrowdResolvesOneApproval(t *testing.T) {
-	g := startGate(t, newNotes(t), patience...)
+	g := startGate(t, newNotes(t))
 	var ids []string
 	for round := range rounds(t) {
 		note := fmt.Sprint("round ", round)
@@ -314,7 +310,7 @@ func TestACrowdResolvesOneApproval(t *testing.T) {
 }
 
 func TestACrowdResolvesRetriesAndPurgesAtOnce(t *testing.T) {
-	g := startGate(t, newNotes(t), patience...)
+	g := startGate(t, newNotes(t))
 	for round := range rounds(t) {
 		note := fmt.Sprint("round ", round)
 		id := g.hold(t, insertHeld(note))

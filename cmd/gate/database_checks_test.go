@@ -61,11 +61,15 @@ func (s *guardedServer) run(sql string) {
 	require.NoError(s.t, s.Execute(s.t.Context(), "postgres", sql), sql)
 }
 
-// allow writes pg_hba.conf and has the server read it.
+// allow writes pg_hba.conf, whole at every moment since a gate looks at it as
+// often as it likes, and has the server read it.
 func (s *guardedServer) allow(rules string) {
 	s.t.Helper()
 	before := postgres.QueryURL(s.t, s.URL("postgres"), "SELECT pg_conf_load_time()")
-	require.NoError(s.t, os.WriteFile(filepath.Join(s.Dir, "data", "pg_hba.conf"), []byte(rules), 0o600))
+	path := filepath.Join(s.Dir, "data", "pg_hba.conf")
+	require.NoError(s.t, os.WriteFile(path+".new", []byte(rules), 0o600))
+	require.NoError(s.t, s.Give(path+".new"))
+	require.NoError(s.t, os.Rename(path+".new", path))
 	s.run("SELECT pg_reload_conf()")
 	require.Eventually(s.t, func() bool {
 		return postgres.QueryURL(s.t, s.URL("postgres"), "SELECT pg_conf_load_time()") != before

@@ -259,7 +259,8 @@ func keyErrors(g *testGate) []raise {
 }
 
 // databaseErrors are those of the database: a gate in front of one that has no
-// room, one in front of none, and one whose COMMIT is never answered.
+// room, one in front of none, one that has no time, and one whose COMMIT is never
+// answered.
 func databaseErrors(t *testing.T) []raise {
 	d, cluster := newClusterDir(t, map[string]string{"synchronous_standby_names": "nobody", "synchronous_commit": "local"})
 	d.execute(t, "CREATE ROLE crowded LOGIN PASSWORD 'crowded' CONNECTION LIMIT 0")
@@ -267,14 +268,14 @@ func databaseErrors(t *testing.T) []raise {
 	crowded.database = cluster.URLFor("crowded", "crowded", "shop")
 	nowhere := newErrorDir(t)
 	nowhere.database = "postgres://gate:gate@127.0.0.1:1/shop"
-	d.execute(t, "ALTER DATABASE shop SET synchronous_commit = on") // from the next login on COMMIT waits
-	full, gone := startGate(t, crowded), startGate(t, nowhere)
-	g := startGate(t, d, "GATE_DB_QUERY_TIMEOUT_MS=1500", "GATE_DB_COMMIT_TIMEOUT_MS=300", "GATE_MAX_RESULT_ROWS=50")
+	d.execute(t, "ALTER DATABASE shop SET synchronous_commit = on")                                                                        // from the next login on COMMIT waits
+	full, gone, hurried := startGate(t, crowded), startGate(t, nowhere), startGate(t, newErrorDir(t), "GATE_DB_BULK_QUERY_TIMEOUT_MS=200") // the other one bounds what a new connection is asked, too
+	g := startGate(t, d, "GATE_DB_COMMIT_TIMEOUT_MS=300", "GATE_MAX_RESULT_ROWS=50")
 	return []raise{
 		{fault.DBConnectionFailed, 502, "nobody there", sends(gone, ask("SELECT 1"))},
 		{fault.DBConnectionFailed, 502, "nobody there for a write", sends(gone, ask("UPDATE orders SET status = 'x' WHERE id = 1"))},
 		{fault.DBUnavailable, 503, "no room", sends(full, ask("SELECT 1"))},
-		{fault.DBQueryTimeout, 504, "a read", sends(g, ask("SELECT "+endless))},
+		{fault.DBQueryTimeout, 504, "a read", sends(hurried, ask("SELECT "+endless).with("execution_profile", "bulk"))},
 		{fault.DBQueryFailed, 422, "no such table", sends(g, ask("SELECT id FROM nowhere"))},
 		{fault.DBQueryFailed, 422, "a key twice", sends(g, ask("INSERT INTO customers VALUES (1, 'Eve', 'eve@example.com')"))},
 		{fault.ResultTooLarge, 413, "rows", sends(g, ask("SELECT id FROM orders"))},

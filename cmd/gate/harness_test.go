@@ -66,6 +66,14 @@ func newGateDir(t testing.TB, document []byte) gateDir {
 
 func (d gateDir) file(name string) string { return filepath.Join(d.path, name) }
 
+// patience are settings for a slow machine, on which clients queue for
+// connections and statements take their time, which is no fault. A test about
+// one of these limits sets it.
+var patience = []string{
+	"GATE_DB_ACQUIRE_TIMEOUT_MS=60000", "GATE_DB_CONNECT_TIMEOUT_MS=60000", "GATE_DB_QUERY_TIMEOUT_MS=60000", "GATE_DB_LOCK_TIMEOUT_MS=60000",
+	"GATE_DB_IDLE_IN_TX_TIMEOUT_MS=60000",
+}
+
 // environ is the environment of a gate in this folder; extra settings win. It
 // signs its evidence unless they say something about that.
 func (d gateDir) environ(extra ...string) []string {
@@ -73,7 +81,7 @@ func (d gateDir) environ(extra ...string) []string {
 	if _, said := lookUp(environ, "GATE_EVIDENCE_SIGNING_ENABLED"); !said && d.signing.private != "" {
 		environ = append(environ, d.signing.environ()...)
 	}
-	for _, pair := range []string{
+	for _, pair := range append([]string{
 		"GATE_HTTP_LISTEN_ADDR=127.0.0.1:0",
 		"GATE_DATABASE_URL=" + d.database,
 		"GATE_TLS_UPSTREAM_MODE=disable",
@@ -85,7 +93,7 @@ func (d gateDir) environ(extra ...string) []string {
 		"GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=10000000",
 		"GATE_RATE_LIMIT_BURST=10000000",
 		"GATE_AUDIT_CHECKPOINT_EVERY_SECONDS=86400", // what the clock writes would stand between the events of a slow test
-	} {
+	}, patience...) {
 		environ = withDefault(environ, pair)
 	}
 	return environ

@@ -159,7 +159,7 @@ func (a *app) eachReport(ctx context.Context, names []string, o checkOptions) er
 	if err != nil {
 		return err
 	}
-	classifier, err := newClassifier(s)
+	classifier, err := newClassifier(s, 0)
 	if err != nil {
 		return err
 	}

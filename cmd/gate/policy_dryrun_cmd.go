@@ -142,7 +142,7 @@ func (a *app) dryRunOffline(ctx context.Context, s *settings, name string, o dry
 			return nil, nil, err
 		}
 	}
-	classifier, err := newClassifier(s)
+	classifier, err := newClassifier(s, 0)
 	if err != nil {
 		return nil, nil, err
 	}

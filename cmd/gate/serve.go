@@ -73,7 +73,7 @@ func (a *app) serve(ctx context.Context) error {
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	g := &service{settings: s, signingKey: key, toolSecrets: secrets, log: logger, buffer: buffer, started: time.Now(), step: a.step, logFS: a.logFS, sessionClock: a.sessionClock, tls: keeper, look: keeper.every, courtesy: a.courtesy}
+	g := &service{settings: s, signingKey: key, toolSecrets: secrets, log: logger, buffer: buffer, started: time.Now(), step: a.step, logFS: a.logFS, sessionClock: a.sessionClock, tls: keeper, look: keeper.every, courtesy: a.courtesy, parseWall: a.parseWall}
 	defer g.close()
 	if err := g.open(ctx); err != nil {
 		return err

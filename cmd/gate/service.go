@@ -42,6 +42,7 @@ type service struct {
 	tls          *tlsKeeper
 	look         time.Duration // how often what is not fine is looked at again
 	courtesy     time.Duration // another firstLookTime and PlanTime; 0 is theirs
+	parseWall    time.Duration // 0 is the classifier's own
 	roles        roleBook
 
 	toolSecrets toolcheck.Secrets // by name, for verification of tools
@@ -233,7 +234,7 @@ func (g *service) openGate(ctx context.Context) (err error) {
 	if g.agents, err = g.newAgents(); err != nil {
 		return exitWith(exitConfigured, fmt.Errorf("the agent API cannot be made: %w", err))
 	}
-	if g.classifier, err = newClassifier(s); err != nil {
+	if g.classifier, err = newClassifier(s, g.parseWall); err != nil {
 		return fmt.Errorf("the classifier cannot be made: %w", err)
 	}
 	if g.database, err = g.openDatabase(); err != nil {
@@ -256,11 +257,12 @@ func (g *service) openGate(ctx context.Context) (err error) {
 }
 
 // newClassifier makes the classifier that the settings describe. Its parser
-// child is this very binary.
-func newClassifier(s *settings) (*classify.Classifier, error) {
+// child is this very binary; parseWall bounds what a text may take of it by the
+// clock, 0 is the classifier's own bound.
+func newClassifier(s *settings, parseWall time.Duration) (*classify.Classifier, error) {
 	return classify.New(classify.Config{
 		SearchPath: s.SearchPath, KeyColumns: splitList(s.KeyColumns), MaxSQLBytes: s.MaxSQLBytes,
-		ParserMode: s.ParserMode, Children: s.ParserChildren,
+		ParserMode: s.ParserMode, Children: s.ParserChildren, RequestWall: parseWall,
 	})
 }
 

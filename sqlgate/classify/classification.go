@@ -1,5 +1,7 @@
 package classify
 
+import "time"
+
 // Version is the version of the classification contract (spec/gate.md part 9):
 // names, values and meanings of the facts are locked. A new signal, query type
 // or meaning is 1.1.
@@ -81,6 +83,8 @@ type Config struct {
 	Children      int      // parser children, 1 to 8; 0 = 1
 	WorkerCommand []string // argv of the parser child; empty = this binary with parse-worker
 	CacheEntries  int      // whole classifications kept by exact text, at most 4096; 0 = none
+
+	RequestWall time.Duration // what one request may take of a child by the clock on the wall; 0 = two seconds
 }
 
 // Classes, strictest first. Rank of class in this order decides which of two wins.

@@ -1,6 +1,7 @@
 package classify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ func newSupervisor(cfg Config) (*supervisor, error) {
 		greeting: greeting{SearchPath: cfg.SearchPath, KeyColumns: cfg.KeyColumns, MaxSQLBytes: cfg.MaxSQLBytes},
 		free:     make(chan *slot, cfg.Children),
 		slots:    cfg.Children,
-		wall:     maxRequestWall,
+		wall:     cmp.Or(cfg.RequestWall, maxRequestWall),
 		closed:   make(chan struct{}),
 	}
 	for range cfg.Children {
