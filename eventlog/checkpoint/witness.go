@@ -179,6 +179,9 @@ func (w *Witness) post(ctx context.Context, body []byte) (a answer, err error) {
 		return a, fmt.Errorf("%w: %w", ErrWitness, err)
 	}
 	req.Header.Set("Content-Type", "text/plain; charset=utf-8")
+	// It may be sent twice, which net/http is told by this name without a value (see
+	// http.Transport): a witness that closed an idle connection is asked on another.
+	req.Header["Idempotency-Key"] = nil
 	resp, err := w.client.Do(req)
 	if err != nil {
 		return a, fmt.Errorf("%w: %w", ErrWitness, err)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -276,6 +277,27 @@ func TestACosignatureIsAddedOnce(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, goldenNote+goldenCosignature, string(n.Raw), "and a stranger's not at all")
 	}
+}
+
+// Between two checkpoints a witness, or what stands before it, closes a
+// connection that nobody uses, perhaps just when it is used again.
+func TestAWitnessThatHungUpMeanwhileIsAskedAgain(t *testing.T) {
+	signer := newSigner(t, origin, goldenKey(t))
+	m := goldenTree(t)
+	n, err := signer.Sign(m, 1, nil)
+	require.NoError(t, err)
+	var asked atomic.Int32
+	c := serving(t, func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 2 {
+			panic(http.ErrAbortHandler) // on the connection of the first time
+		}
+		says(200, "text/plain", goldenCosignature)(w, r)
+	})
+	for range 2 {
+		_, err = c.Cosign(t.Context(), m, n)
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 3, asked.Load())
 }
 
 // The page gives no body to the conflict of two roots at one size.
