@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
+	"writegate/agentctl/toolcheck"
 	"writegate/eventlog/event"
 )
 
@@ -73,8 +74,12 @@ func (s *toolServer) tool() statement {
 
 func (s statement) text(t *testing.T) string { t.Helper(); return string(mustJSON(t, s)) }
 
+// verify gives a verification all the time that it may have.
 func (w *agentWorld) verify(t *testing.T, id, body string) reply {
 	t.Helper()
+	if body == "" {
+		body = fmt.Sprintf(`{"timeout_ms":%d}`, toolcheck.MaxTimeout.Milliseconds())
+	}
 	return w.v1(t, http.MethodPost, "/tools/"+id+"/verify", body)
 }
 
