@@ -55,7 +55,7 @@ func (g *service) newKeeper() (*checkpoints.Keeper, error) {
 	}
 	return checkpoints.New(checkpoints.Options{
 		Folder: checkpoint.NewFolder(wal + frame.CheckpointsSuffix), Key: g.signingKey, Witnesses: witnesses,
-		EveryEvents: uint64(s.CheckpointEveryEvents), Every: seconds(s.CheckpointEverySecs),
+		EveryEvents: uint64(s.CheckpointEveryEvents), Every: seconds(s.CheckpointEverySecs), LastOffer: g.courtesy,
 		Logger: g.log, Step: g.step,
 	}), nil
 }

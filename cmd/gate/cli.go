@@ -62,7 +62,7 @@ type app struct {
 	look      time.Duration     // test hook: another lookEvery; 0 in production
 	parseWall time.Duration     // test hook: another bound of a parse by the clock on the wall; 0 in production
 	logFS     frame.FS          // test hook: what the event log lies on; nil in production
-	courtesy  time.Duration     // test hook: how long the database may take for what the gate goes on without; 0 in production
+	courtesy  time.Duration     // test hook: how long database and witnesses may take for what the gate goes on without; 0 in production
 
 	sessionClock func() time.Time // test hook: by which sessions idle, and logins at the control plane are limited; nil in production
 }

@@ -268,8 +268,10 @@ func databaseErrors(t *testing.T) []raise {
 	crowded.database = cluster.URLFor("crowded", "crowded", "shop")
 	nowhere := newErrorDir(t)
 	nowhere.database = "postgres://gate:gate@127.0.0.1:1/shop"
-	d.execute(t, "ALTER DATABASE shop SET synchronous_commit = on")                                                                        // from the next login on COMMIT waits
-	full, gone, hurried := startGate(t, crowded), startGate(t, nowhere), startGate(t, newErrorDir(t), "GATE_DB_BULK_QUERY_TIMEOUT_MS=200") // the other one bounds what a new connection is asked, too
+	d.execute(t, "ALTER DATABASE shop SET synchronous_commit = on") // from the next login on COMMIT waits
+	full, gone := startGate(t, crowded), startGate(t, nowhere)
+	// The limit of other statements bounds what a new connection is asked, too.
+	hurried := startGate(t, newErrorDir(t), "GATE_DB_BULK_QUERY_TIMEOUT_MS=200")
 	g := startGate(t, d, "GATE_DB_COMMIT_TIMEOUT_MS=300", "GATE_MAX_RESULT_ROWS=50")
 	return []raise{
 		{fault.DBConnectionFailed, 502, "nobody there", sends(gone, ask("SELECT 1"))},

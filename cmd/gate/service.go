@@ -41,7 +41,7 @@ type service struct {
 	sessionClock func() time.Time // nil is the host's
 	tls          *tlsKeeper
 	look         time.Duration // how often what is not fine is looked at again
-	courtesy     time.Duration // another firstLookTime and PlanTime; 0 is theirs
+	courtesy     time.Duration // another firstLookTime, PlanTime and LastOffer; 0 is theirs
 	parseWall    time.Duration // 0 is the classifier's own
 	roles        roleBook
 

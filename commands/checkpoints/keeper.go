@@ -41,6 +41,8 @@ type Options struct {
 	Every        time.Duration // or so long after the last one, if there are new events; 0 = DefaultEvery
 	DigestEvents uint64        // each time so many events are full the event carries a digest; 0 = DefaultDigestEvents
 
+	LastOffer time.Duration // how long witnesses may hold up a clean end; 0 = three seconds
+
 	Now    func() time.Time
 	Logger *slog.Logger
 	// Step is called at the named steps of a checkpoint, so that a test can end
@@ -52,6 +54,7 @@ func (o *Options) complete() {
 	o.EveryEvents = cmp.Or(o.EveryEvents, DefaultEveryEvents)
 	o.Every = cmp.Or(o.Every, DefaultEvery)
 	o.DigestEvents = cmp.Or(o.DigestEvents, DefaultDigestEvents)
+	o.LastOffer = cmp.Or(o.LastOffer, lastOffer)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

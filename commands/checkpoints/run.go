@@ -197,7 +197,7 @@ func (k *Keeper) settle(i int, size uint64, err error) {
 	}
 }
 
-// lastOffer bounds how long witnesses may hold up a clean end.
+// lastOffer is how long witnesses may hold up a clean end.
 const lastOffer = 3 * time.Second
 
 // Last has the end of a clean run vouched for, after Run has ended and the last
@@ -215,7 +215,7 @@ func (k *Keeper) Last(ctx context.Context) {
 	if err != nil {
 		return // it was logged, and the next start signs
 	}
-	ctx, cancel := context.WithTimeout(ctx, lastOffer)
+	ctx, cancel := context.WithTimeout(ctx, k.o.LastOffer)
 	defer cancel()
 	k.offer(ctx, view, n)
 }
