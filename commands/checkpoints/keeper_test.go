@@ -247,13 +247,10 @@ func TestAWitnessOutOfReachIsADoubtAndIsAskedAgain(t *testing.T) {
 	require.Contains(t, doubts, "the witness "+far.URL+" gave no cosignature at")
 	require.NotContains(t, doubts, near.URL)
 
-	running, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); r.Run(running) }()
+	halt := r.running()
 	asked := r.Status().Witnesses[1].AskedAt
 	require.Eventually(t, func() bool { return r.Status().Witnesses[1].AskedAt.After(asked) }, patience, time.Millisecond)
-	stop()
-	<-ended
+	halt()
 	r.stop()
 }
 
@@ -351,9 +348,7 @@ func TestABundleIsCoveredByACheckpointThatRunMakes(t *testing.T) {
 	h := newHost(t)
 	h.set = func(o *Options) { o.Now = time.Now }
 	r := h.start()
-	running, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); r.Run(running) }()
+	halt := r.running()
 	r.grow(700)
 	size := r.store.Applied().Seq
 	notes := make(chan string, 8)
@@ -384,8 +379,7 @@ func TestABundleIsCoveredByACheckpointThatRunMakes(t *testing.T) {
 	cancel()
 	_, err = r.Checkpoint(over, size+1000)
 	require.ErrorIs(t, err, context.Canceled)
-	stop()
-	<-ended
+	halt()
 	r.stop()
 }
 
@@ -393,9 +387,7 @@ func TestAWishThatIsMetAlreadyMakesNoCheckpoint(t *testing.T) {
 	h := newHost(t)
 	h.set = func(o *Options) { o.Now = time.Now }
 	r := h.start()
-	running, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); r.Run(running) }()
+	halt := r.running()
 	r.grow(3)
 	_, err := r.Checkpoint(t.Context(), r.store.Applied().Seq)
 	require.NoError(t, err)
@@ -405,8 +397,7 @@ func TestAWishThatIsMetAlreadyMakesNoCheckpoint(t *testing.T) {
 		require.Eventually(t, func() bool { return len(r.wanted) == 0 }, patience, time.Millisecond)
 	}
 	require.Equal(t, made, h.sizes())
-	stop()
-	<-ended
+	halt()
 	r.stop()
 }
 

@@ -185,6 +185,14 @@ func (r *run) sign() *checkpoint.Note {
 	return r.known()
 }
 
+// running has Run at work until halt, which comes before stop.
+func (r *run) running() (halt func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	return func() { cancel(); <-ended }
+}
+
 // stop is a clean end.
 func (r *run) stop() {
 	r.t.Helper()
