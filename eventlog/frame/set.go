@@ -143,7 +143,7 @@ func Discover(ctx context.Context, fsys FS, w string) (Set, error) {
 }
 
 // stirred tells whether a writer is there, or has been there since the head was
-// known: each start of one writes the head anew before anything else.
+// known: each start of one writes the head anew before it takes an event.
 func stirred(fsys FS, w string, known *Head) bool {
 	lock, err := fsys.OpenLock(w+LockSuffix, ReadOnly)
 	if err != nil {
