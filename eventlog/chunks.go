@@ -18,8 +18,9 @@ const (
 
 // A Chunk is a run of events that share memory, so that reading a long log takes
 // little of it. Whoever was given one owns it, and says by handing it to Chunks
-// again that nobody looks at its events any more. Their texts alone outlast that
-// and may be kept: see event.Decoder.
+// again that nobody looks at its events any more. Their texts and payloads outlast
+// that and may be kept: see event.Decoder. A payload is bytes until a method of its
+// draft reads it.
 type Chunk struct {
 	Events []event.Envelope
 

@@ -9,38 +9,51 @@ import (
 // tagsOf are the values that a payload adds to the index: credentials, and the
 // policies, tools, agents and sessions that it names. A payload that can't be
 // read has none; its projector says so.
+//
+// It looks for no key that the type does not have: most events have no tags, and
+// each of them comes by here. A test holds that against all types.
 func tagsOf(e *event.Envelope) []tag {
-	var tags []tag
 	switch e.Type {
 	case event.TypeRequestReceived, event.TypeQueryRejected:
-		return textTags(nil, e.Payload, fieldCredential, "credential_ids")
+		return keyTags(nil, e, fieldCredential, "credential_ids")
 	case event.TypeDecisionRecorded:
-		if layer, ok := e.Payload.Get("agent_layer"); ok {
-			return layerTags(layer)
-		}
-		return nil
-	case event.TypeTelemetryReceived:
-		tags = telemetryTags(e.Payload)
+		return layerTags(e)
 	case event.TypeUsageRecorded:
-		return usageTags(e.Payload)
+		return usageTags(e.Fields())
+	case event.TypeTelemetryReceived:
+		return originTags(telemetryTags(e.Fields()), e)
+	case event.TypeAgentRegistered, event.TypeAgentUpdated, event.TypeAgentTokenIssued, event.TypeAgentTokenRevoked:
+		return originTags(nil, e)
+	case event.TypeAgentDeactivated,
+		event.TypeAgentPolicyCreated, event.TypeAgentPolicyUpdated, event.TypeAgentPolicyApplied, event.TypeAgentPolicyDetached:
+		return keyTags(originTags(nil, e), e, fieldAgentPolicy, "policy_id")
+	case event.TypeToolRegistered, event.TypeToolUpdated, event.TypeToolVerified:
+		return keyTags(originTags(nil, e), e, fieldTool, "tool_id")
 	}
-	origin, ok := e.Payload.Get("origin")
-	if !ok {
-		return nil
-	}
-	if fields, ok := origin.AsMap(); ok {
-		tags = textTags(tags, fields, fieldCredential, "credential_ids")
-	}
-	tags = textTags(tags, e.Payload, fieldAgentPolicy, "policy_id")
-	return textTags(tags, e.Payload, fieldTool, "tool_id")
+	return nil
 }
 
-// textTags adds the text, or the texts, under a key, once each.
+// originTags adds the credentials of a request under /v1.
+func originTags(tags []tag, e *event.Envelope) []tag {
+	origin, _ := e.Get("origin")
+	fields, _ := origin.AsMap()
+	return textTags(tags, fields, fieldCredential, "credential_ids")
+}
+
+// keyTags adds the text, or the texts, under a key of the payload.
+func keyTags(tags []tag, e *event.Envelope, f field, key string) []tag {
+	v, _ := e.Get(key)
+	return valueTags(tags, f, v)
+}
+
+// textTags adds the text, or the texts, under a key of a map inside it.
 func textTags(tags []tag, p event.Payload, f field, key string) []tag {
-	v, ok := p.Get(key)
-	if !ok {
-		return tags
-	}
+	v, _ := p.Get(key)
+	return valueTags(tags, f, v)
+}
+
+// valueTags adds texts, once each. A value that is not there adds none.
+func valueTags(tags []tag, f field, v event.Value) []tag {
 	if s, ok := v.AsString(); ok {
 		return addTag(tags, f, s)
 	}
@@ -76,7 +89,8 @@ func mapsOf(p event.Payload, key string) []event.Payload {
 	return out
 }
 
-func layerTags(layer event.Value) (tags []tag) {
+func layerTags(e *event.Envelope) (tags []tag) {
+	layer, _ := e.Get("agent_layer")
 	fields, _ := layer.AsMap()
 	for _, matched := range mapsOf(fields, "matched") {
 		tags = textTags(tags, matched, fieldAgentPolicy, "policy_id")

@@ -41,7 +41,7 @@ func (t *tx) countExecution(state string, by int) {
 func executionDispatched(t *tx, e *event.Envelope) error {
 	p := &t.space.scratch.dispatched
 	*p = event.ExecutionDispatched{}
-	if err := p.Parse(e.Payload); err != nil {
+	if err := e.Parse(p); err != nil {
 		return err
 	}
 	t.execution(e, func(x *Execution) {
@@ -58,7 +58,7 @@ func executionDispatched(t *tx, e *event.Envelope) error {
 func executionSuccess(t *tx, e *event.Envelope) error {
 	p := &t.space.scratch.success
 	*p = event.ExecutionSuccess{}
-	if err := p.Parse(e.Payload); err != nil {
+	if err := e.Parse(p); err != nil {
 		return err
 	}
 	t.execution(e, func(x *Execution) {

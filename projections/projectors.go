@@ -77,7 +77,7 @@ func fold[P any, T interface {
 }](apply func(*tx, *event.Envelope, T)) func(*tx, *event.Envelope) error {
 	return func(t *tx, e *event.Envelope) error {
 		p := T(new(P))
-		if err := p.Parse(e.Payload); err != nil {
+		if err := e.Parse(p); err != nil {
 			return err
 		}
 		apply(t, e, p)

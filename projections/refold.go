@@ -23,11 +23,11 @@ func RecordedIn(e *event.Envelope) (r Recorded, ok bool, err error) {
 	switch e.Type {
 	case event.TypeShutdown:
 		var p event.Shutdown
-		err = p.Parse(e.Payload)
+		err = e.Parse(&p)
 		r.AsOf, r.Digest, r.Projectors = p.DigestSeq, p.Digest, p.DigestProjectors
 	case event.TypeCheckpointSigned:
 		var p event.CheckpointSigned
-		err = p.Parse(e.Payload)
+		err = e.Parse(&p)
 		r.AsOf, r.Digest, r.Projectors = p.Size, p.Digest, p.DigestProjectors
 	}
 	return r, err == nil && r.Digest != [32]byte{} && r.AsOf > 0 && r.AsOf < e.Seq && r.Projectors > 0, err

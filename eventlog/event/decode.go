@@ -20,6 +20,7 @@ func Decode(record []byte) (Draft, error) {
 	r := reader{record: string(record)}
 	var d Draft
 	r.draft(&d)
+	d.Payload = r.payload()
 	if err := r.end(); err != nil {
 		return Draft{}, err
 	}
@@ -56,7 +57,7 @@ func (r *reader) fail(format string, args ...any) {
 	}
 }
 
-// draft fills d, which is zero.
+// draft fills d, which is zero, but for the payload, which follows.
 func (r *reader) draft(d *Draft) {
 	if n := r.length(r.head(), &arrays); n != recordItems {
 		r.fail("an array of %d items, not %d", n, recordItems)
@@ -75,8 +76,9 @@ func (r *reader) draft(d *Draft) {
 	d.TypeVersion = uint16(version)
 	d.Time = time.Unix(0, r.int()).UTC()
 	r.context(&d.Context)
-	d.Payload = r.fields(r.length(r.head(), &maps), 2)
 }
+
+func (r *reader) payload() Payload { return r.fields(r.length(r.head(), &maps), payloadDepth) }
 
 func (r *reader) context(c *Context) {
 	last := int64(0)
@@ -94,14 +96,16 @@ func (r *reader) context(c *Context) {
 // contextValue reads the text of the field with this number, or its id that was
 // kept as its 16 bytes.
 func (r *reader) contextValue(field int) string {
+	if r.memory != nil {
+		if last := r.memory.last[field]; last != "" && r.key(last) {
+			return last // which was judged
+		}
+	}
 	head, prefix := r.head(), contextPrefixes[field]
 	if prefix != "" && bins.has(head) {
 		return r.idText(field, r.idBody(head))
 	}
 	s := r.rawText(head)
-	if r.memory != nil && s != "" && s == r.memory.last[field] {
-		return r.memory.last[field] // which was judged
-	}
 	r.judgeText(s)
 	if s == "" {
 		r.fail("a context value is empty")
@@ -149,12 +153,67 @@ func (r *reader) textBody(head byte) string {
 
 // rawText takes a text that was not judged.
 func (r *reader) rawText(head byte) string {
-	if n := int(head &^ strs.shortMask); strs.isShort(head) && n <= r.left() { // as most are
+	if n := int(head &^ strMask); head&strMask == strShort && n <= r.left() { // as most are
 		r.at += n
 		return r.record[r.at-n : r.at]
 	}
 	return r.take(r.length(head, &strs))
 }
+
+// blob takes a byte string.
+func (r *reader) blob(head byte) string {
+	if head == bins.long1 && r.left() > 0 && int(r.record[r.at]) < r.left() { // as most are
+		from := r.at + 1
+		r.at = from + int(r.record[r.at])
+		return r.record[from:r.at]
+	}
+	return r.take(r.length(head, &bins))
+}
+
+// key takes the next value where it is this text, and nothing else.
+func (r *reader) key(key string) bool {
+	end := r.at + 1 + len(key)
+	if len(key) > int(^byte(strMask)) {
+		ahead := *r
+		if ahead.text() != key || ahead.err != nil {
+			return false
+		}
+		end = ahead.at
+	} else if end > len(r.record) || r.record[r.at] != strShort|byte(len(key)) || r.record[r.at+1:end] != key {
+		return false
+	}
+	r.at = end
+	return true
+}
+
+// kind is that of the next value, 0 where there is none.
+func (r *reader) kind() Kind {
+	if r.at >= len(r.record) {
+		return 0
+	}
+	return headKinds[r.record[r.at]]
+}
+
+// headKinds are the kinds of values by their first byte.
+var headKinds = func() (kinds [256]Kind) {
+	for i := range kinds {
+		switch head := byte(i); {
+		case strs.has(head):
+			kinds[i] = KindString
+		case isInt(head):
+			kinds[i] = KindInt
+		case head == headFalse || head == headTrue:
+			kinds[i] = KindBool
+		case bins.has(head):
+			kinds[i] = KindBytes
+		case arrays.has(head):
+			kinds[i] = KindList
+		case maps.has(head):
+			kinds[i] = KindMap
+		}
+	}
+	return kinds
+}()
 
 func (r *reader) judgeText(s string) {
 	if !utf8.ValidString(s) {
@@ -186,7 +245,11 @@ func (r *reader) head() byte {
 }
 
 // headNever is the one byte that MessagePack leaves unused.
-const headNever = 0xc1
+const (
+	headNever = 0xc1
+	headFalse = 0xc2
+	headTrue  = 0xc3
+)
 
 // A family is a kind of value with a length: its short form, where there is
 // one, and its long forms with a length of 1, 2 or 4 bytes (0 = none).
@@ -196,8 +259,11 @@ type family struct {
 	long1, long2, long4 byte
 }
 
+// strShort and strMask are those of texts.
+const strShort, strMask = 0xa0, 0xe0
+
 var (
-	strs   = family{"string", 0xa0, 0xe0, 0xd9, 0xda, 0xdb}
+	strs   = family{"string", strShort, strMask, 0xd9, 0xda, 0xdb}
 	bins   = family{"bytes", headNever, 0xff, 0xc4, 0xc5, 0xc6}
 	arrays = family{"array", 0x90, 0xf0, 0, 0xdc, 0xdd}
 	maps   = family{"map", 0x80, 0xf0, 0, 0xde, 0xdf}
@@ -308,20 +374,11 @@ func (r *reader) negative(form byte) int64 {
 // lists could each claim all bytes that are left.
 const roomAhead = 64
 
-// room gives an empty list for n fields, which are appended.
-func (r *reader) room(n int) Payload {
-	n = min(n, roomAhead)
-	if r.memory != nil {
-		return r.memory.room(n)
-	}
-	return make(Payload, 0, n)
-}
-
 func (r *reader) fields(n, depth int) Payload {
 	if !r.deep(depth) {
 		return nil
 	}
-	p := r.room(n)
+	p := make(Payload, 0, min(n, roomAhead))
 	for ; n > 0 && r.err == nil; n-- {
 		key := r.text()
 		if i := len(p); i > 0 && p[i-1].Key >= key {
@@ -338,7 +395,7 @@ func (r *reader) items(n, depth int) Payload {
 	if !r.deep(depth) {
 		return nil
 	}
-	p := r.room(n)
+	p := make(Payload, 0, min(n, roomAhead))
 	for ; n > 0 && r.err == nil; n-- {
 		p = append(p, Field{})
 		r.value(&p[len(p)-1].Value, depth)
@@ -355,20 +412,21 @@ func (r *reader) deep(depth int) bool {
 
 // value reads an item of a list or map at the given depth into v, which is zero.
 func (r *reader) value(v *Value, depth int) {
+	v.kind = r.kind()
 	head := r.head()
-	switch {
-	case strs.has(head):
-		v.kind, v.text = KindString, r.textBody(head)
-	case isInt(head):
-		v.kind, v.num = KindInt, r.intBody(head)
-	case head == 0xc2 || head == 0xc3:
-		*v = Bool(head == 0xc3)
-	case bins.has(head):
-		v.kind, v.text = KindBytes, r.take(r.length(head, &bins))
-	case arrays.has(head):
-		v.kind, v.kids = KindList, r.items(r.length(head, &arrays), depth+1)
-	case maps.has(head):
-		v.kind, v.kids = KindMap, r.fields(r.length(head, &maps), depth+1)
+	switch v.kind {
+	case KindString:
+		v.text = r.textBody(head)
+	case KindInt:
+		v.num = r.intBody(head)
+	case KindBool:
+		*v = Bool(head == headTrue)
+	case KindBytes:
+		v.text = r.blob(head)
+	case KindList:
+		v.kids = r.items(r.length(head, &arrays), depth+1)
+	case KindMap:
+		v.kids = r.fields(r.length(head, &maps), depth+1)
 	default:
 		r.fail("byte %#02x has no place in a record", head)
 	}

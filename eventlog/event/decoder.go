@@ -3,20 +3,17 @@ package event
 import "strings"
 
 // A Decoder decodes many records, one after the other, with the checks of Decode
-// and far less memory: who replays a log would otherwise spend more on finding
-// and freeing memory than on reading.
+// and far less work: who replays a log would otherwise spend more on finding and
+// freeing memory than on reading, and few payloads are looked at whole. So it
+// judges a payload as Decode does, but leaves it as the bytes that it is, for the
+// methods of its Draft to read.
 //
-// What it gives comes in two kinds of memory. Texts are never written again, and
-// may be kept for good, though a kept one keeps some 32 KiB of its neighbours.
-// Payloads, nested ones too, are cut from memory that is used again: they hold
-// until Reset.
+// What it gives is never written again, and may be kept for good, though each kept
+// text keeps some 32 KiB of its neighbours.
 //
 // The zero Decoder is ready. One goroutine owns it, and it is not copied.
 type Decoder struct {
 	texts strings.Builder
-	slabs []Payload // each of slabFields
-	slab  int       // the one that is cut from
-	used  int       // of its fields
 	ids   [idsKept]knownID
 	last  [contextFields + 1]string // texts of the context, by number: most come again in the next record
 }
@@ -25,10 +22,6 @@ const (
 	// textsSize is how much text shares one allocation. A record of more than a
 	// quarter gets its own.
 	textsSize = 32 << 10
-	// slabFields is how many fields are allocated at once, and slabsKept how many
-	// slabs outlast a Reset: some 300 KB, what a hundred large events take.
-	slabFields = 512
-	slabsKept  = 8
 	// idsKept is a power of two.
 	idsKept = 64
 )
@@ -47,6 +40,7 @@ func (m *Decoder) Decode(record []byte, d *Draft) error {
 	r := reader{record: m.keep(record), memory: m}
 	*d = Draft{}
 	r.draft(d)
+	d.packed = r.skimmed()
 	err := r.end()
 	if err != nil {
 		*d = Draft{}
@@ -54,14 +48,10 @@ func (m *Decoder) Decode(record []byte, d *Draft) error {
 	return err
 }
 
-// Reset takes the memory of all payloads back: none of them may be used any more.
+// Reset lets go of the texts of earlier records, each of which would keep what lies
+// around it. Who is done with a run of them calls it.
 func (m *Decoder) Reset() {
-	if len(m.slabs) > slabsKept {
-		clear(m.slabs[slabsKept:])
-		m.slabs = m.slabs[:slabsKept]
-	}
-	m.slab, m.used = 0, 0
-	m.ids, m.last = [idsKept]knownID{}, [contextFields + 1]string{} // each text would keep what lies around it
+	m.ids, m.last = [idsKept]knownID{}, [contextFields + 1]string{}
 }
 
 // keep gives the text of a record. A strings.Builder only ever appends to its
@@ -95,18 +85,4 @@ func (m *Decoder) idText(field int, id ID) string {
 	writeUUID(b[prefixLen:], id)
 	*known = knownID{id, field, m.keep(b[:])}
 	return known.text
-}
-
-// room cuts an empty list for n fields, at most slabFields. One that gets more is
-// moved elsewhere by append, as it can't reach what follows.
-func (m *Decoder) room(n int) Payload {
-	if m.slab < len(m.slabs) && m.used+n > slabFields {
-		m.slab, m.used = m.slab+1, 0
-	}
-	if m.slab == len(m.slabs) {
-		m.slabs = append(m.slabs, make(Payload, slabFields))
-	}
-	at := m.used
-	m.used += n
-	return m.slabs[m.slab][at:at:m.used]
 }

@@ -17,7 +17,8 @@ const RecordVersion = 1
 const (
 	recordItems = 7
 	// maxDepth bounds nesting in a record: the record is level 1, the payload 2.
-	maxDepth = 32
+	maxDepth     = 32
+	payloadDepth = 2
 )
 
 // ErrNotEncodable says that a draft has no record: it breaks a rule of the
@@ -100,7 +101,11 @@ func (w *writer) draft(d *Draft) {
 	w.keep(w.enc.EncodeUint(uint64(d.TypeVersion)))
 	w.moment(d.Time)
 	w.context(&d.Context)
-	w.fields(d.Payload, 2)
+	if packed := d.bytes(); packed != "" {
+		w.buf = append(w.buf, packed...)
+		return
+	}
+	w.fields(d.Payload, payloadDepth)
 }
 
 // moment writes nanoseconds since 1970. Outside the years 1678 to 2262 they do

@@ -12,13 +12,68 @@ type Type string
 
 // A Draft is an event that is not yet appended: it has no sequence number and
 // no hash.
+//
+// Who makes a draft sets Payload. Who reads one uses the methods Parse, Get and
+// Fields and never looks at Payload itself: it is nil in what a Decoder gave,
+// which keeps the bytes instead. All of this package does so; where Payload is
+// set, it counts and the bytes do not.
 type Draft struct {
 	ID          ID
 	Type        Type
 	TypeVersion uint16 // from 1
 	Time        time.Time
 	Context     Context
-	Payload     Payload
+	Payload     Payload // to be written; to be read by the methods alone
+
+	packed string // the payload's bytes, a whole checked map; "" = there are none
+}
+
+// bytes gives the payload's bytes, "" where Payload is what counts.
+func (d *Draft) bytes() string {
+	if d.Payload != nil {
+		return ""
+	}
+	return d.packed
+}
+
+// Parse reads the payload into the Go struct of its type, as p.Parse does; p must
+// be new. It does not look whether p is of the draft's type: see Open.
+func (d *Draft) Parse(p Typed) error {
+	if packed := d.bytes(); packed != "" {
+		return readPacked(packed, p)
+	}
+	return p.Parse(d.Payload)
+}
+
+// Fields gives the payload whole. The caller must not change it.
+func (d *Draft) Fields() Payload {
+	packed := d.bytes()
+	if packed == "" {
+		return d.Payload
+	}
+	r := reader{record: packed}
+	return r.payload()
+}
+
+// Get finds the value under a key of the payload, and reads no more than that.
+func (d *Draft) Get(key string) (v Value, ok bool) {
+	packed := d.bytes()
+	if packed == "" {
+		return d.Payload.Get(key)
+	}
+	r := reader{record: packed}
+	for n := r.length(r.head(), &maps); n > 0 && r.err == nil; n-- {
+		at := r.rawText(r.head())
+		if at > key {
+			break // keys are sorted
+		}
+		if at == key {
+			r.value(&v, payloadDepth)
+			return v, r.err == nil
+		}
+		r.at = skimValue(packed, r.at, payloadDepth)
+	}
+	return Value{}, false
 }
 
 // An Envelope is an event as readers get it: the draft with its place in the chain.

@@ -13,16 +13,28 @@ import (
 //
 // Reading is strict: a missing, unknown, mistyped or out-of-range field is an
 // error, and so is an optional field that is spelled out although it is zero,
-// because the same fact has to have one payload alone.
+// because the same fact has to have one payload alone. It reads a Payload, or
+// the checked bytes of one, with the same results and the same errors.
 type form struct {
 	reading bool
-	fields  Payload // what is written so far, or what is left to read
-	err     error
+	level
+	now    *Value // the value that was come to, of a Payload
+	packed reader // or the bytes that are read, from that value on
+	bare   bool   // the bytes are read
+	err    error
+}
+
+// A level is what is left to read of one map or list: so many fields or items,
+// and these themselves where a Payload is read. A form that writes has there what
+// is written so far.
+type level struct {
+	fields Payload
+	left   int
 }
 
 // write collects the fields that describe puts out; n is a guess of their number.
 func write(n int, describe func(*form)) Payload {
-	f := form{fields: make(Payload, 0, n)}
+	f := form{level: level{fields: make(Payload, 0, n)}}
 	describe(&f)
 	return f.fields
 }
@@ -30,22 +42,50 @@ func write(n int, describe func(*form)) Payload {
 // read hands p's fields to describe and refuses what is left over.
 func read(p Payload, describe func(*form)) error {
 	f := forms.Get().(*form)
-	*f = form{reading: true, fields: p}
+	f.reading, f.level = true, level{p, len(p)}
 	describe(f)
 	err := f.end()
-	*f = form{} // keeps nothing of p alive
-	forms.Put(f)
+	f.release()
+	return err
+}
+
+// readPacked reads the bytes of a payload that were checked.
+func readPacked(packed string, into Typed) error {
+	f := forms.Get().(*form)
+	f.reading, f.bare, f.packed.record = true, true, packed
+	f.left = f.packed.length(f.packed.head(), &maps)
+	into.form(f)
+	err := f.end()
+	if err == nil {
+		err = f.packed.end()
+	}
+	f.release()
 	return err
 }
 
 // forms are those that read nothing now. A replay reads millions of payloads.
 var forms = sync.Pool{New: func() any { return new(form) }}
 
+// release gives f back with nothing of what it read, which it must not keep alive.
+func (f *form) release() {
+	*f = form{}
+	forms.Put(f)
+}
+
 func (f *form) end() error {
-	if f.err == nil && len(f.fields) > 0 {
-		f.err = fmt.Errorf("field %q is unknown or out of order", f.fields[0].Key)
+	if f.err == nil && f.left > 0 {
+		f.err = fmt.Errorf("field %q is unknown or out of order", f.key())
 	}
 	return f.err
+}
+
+// key is that of the first field that is left.
+func (f *form) key() string {
+	if !f.bare {
+		return f.fields[0].Key
+	}
+	ahead := f.packed
+	return ahead.text()
 }
 
 func (f *form) fail(key, format string, args ...any) {
@@ -56,24 +96,96 @@ func (f *form) fail(key, format string, args ...any) {
 
 func (f *form) put(key string, v Value) { f.fields = append(f.fields, Field{Key: key, Value: v}) }
 
-// next takes the field that must or may stand under key now.
-func (f *form) next(key string, k Kind, optional bool) (Value, bool) {
+// next comes to the value that must or may stand under key now.
+func (f *form) next(key string, k Kind, optional bool) bool {
 	if f.err != nil {
-		return Value{}, false
+		return false
 	}
-	if len(f.fields) == 0 || f.fields[0].Key != key {
+	if !f.comes(key) {
 		if !optional {
 			f.fail(key, "missing")
 		}
-		return Value{}, false
+		return false
 	}
-	v := f.fields[0].Value
-	if v.kind != k {
-		f.fail(key, "is %s, not %s", v.kind, k)
-		return Value{}, false
+	if got := f.kind(); got != k {
+		f.fail(key, "is %s, not %s", got, k)
+		return false
 	}
-	f.fields = f.fields[1:]
-	return v, true
+	return true
+}
+
+func (f *form) comes(key string) bool {
+	if f.left == 0 {
+		return false
+	}
+	if f.bare {
+		if !f.packed.key(key) {
+			return false
+		}
+		f.left--
+		return true
+	}
+	if f.fields[0].Key != key {
+		return false
+	}
+	f.item()
+	return true
+}
+
+// item comes to the next item of a list.
+func (f *form) item() {
+	f.left--
+	if !f.bare {
+		f.now, f.fields = &f.fields[0].Value, f.fields[1:]
+	}
+}
+
+// kind is that of the value that was come to. What follows takes such a value,
+// once, and only one of the right kind.
+func (f *form) kind() Kind {
+	if f.bare {
+		return f.packed.kind()
+	}
+	return f.now.kind
+}
+
+func (f *form) text() string {
+	if f.bare {
+		return f.packed.rawText(f.packed.head())
+	}
+	return f.now.text
+}
+
+func (f *form) blob() string {
+	if f.bare {
+		return f.packed.blob(f.packed.head())
+	}
+	return f.now.text
+}
+
+func (f *form) whole() int64 {
+	if f.bare {
+		return f.packed.int()
+	}
+	return f.now.num
+}
+
+func (f *form) truth() bool {
+	if f.bare {
+		return f.packed.head() == headTrue
+	}
+	return f.now.num != 0
+}
+
+// enter goes into a map or a list, and gives what to go back to.
+func (f *form) enter(kind *family) (outside level) {
+	outside = f.level
+	if f.bare {
+		f.left = f.packed.length(f.packed.head(), kind)
+	} else {
+		f.level = level{f.now.kids, len(f.now.kids)}
+	}
+	return outside
 }
 
 // spare refuses an optional field that says no more than its absence.
@@ -96,8 +208,8 @@ func (f *form) str(key string, s *string, optional bool) {
 		}
 		return
 	}
-	if v, ok := f.next(key, KindString, optional); ok {
-		*s = v.text
+	if f.next(key, KindString, optional) {
+		*s = f.text()
 		f.spare(key, optional && *s == "")
 	}
 }
@@ -109,8 +221,8 @@ func (f *form) flag(key string, b *bool, optional bool) {
 		}
 		return
 	}
-	if v, ok := f.next(key, KindBool, optional); ok {
-		*b = v.num != 0
+	if f.next(key, KindBool, optional) {
+		*b = f.truth()
 		f.spare(key, optional && !*b)
 	}
 }
@@ -129,13 +241,13 @@ func num[T whole](f *form, key string, n *T, optional bool) {
 		}
 		return
 	}
-	v, ok := f.next(key, KindInt, optional)
-	if !ok {
+	if !f.next(key, KindInt, optional) {
 		return
 	}
-	*n = T(v.num)
-	if int64(*n) != v.num || (*n < 0) != (v.num < 0) {
-		f.fail(key, "%d is out of range", v.num)
+	v := f.whole()
+	*n = T(v)
+	if int64(*n) != v || (*n < 0) != (v < 0) {
+		f.fail(key, "%d is out of range", v)
 	}
 	f.spare(key, optional && *n == 0)
 }
@@ -148,14 +260,13 @@ func bound(f *form, key string, n **int64) {
 		}
 		return
 	}
-	v, ok := f.next(key, KindInt, may)
-	if !ok {
+	if !f.next(key, KindInt, may) {
 		return
 	}
-	if v.num < 0 {
-		f.fail(key, "%d is out of range", v.num)
+	limit := f.whole()
+	if limit < 0 {
+		f.fail(key, "%d is out of range", limit)
 	}
-	limit := v.num // and not v, which would then lie on the heap also where it is absent
 	*n = &limit
 }
 
@@ -170,15 +281,15 @@ func fixed(f *form, key string, b []byte, optional bool) {
 		}
 		return
 	}
-	v, ok := f.next(key, KindBytes, optional)
-	if !ok {
+	if !f.next(key, KindBytes, optional) {
 		return
 	}
-	if len(v.text) != len(b) {
-		f.fail(key, "has %d bytes, not %d", len(v.text), len(b))
+	v := f.blob()
+	if len(v) != len(b) {
+		f.fail(key, "has %d bytes, not %d", len(v), len(b))
 		return
 	}
-	copy(b, v.text)
+	copy(b, v)
 	f.spare(key, optional && zero())
 }
 
@@ -189,8 +300,8 @@ func (f *form) bytes(key string, b *[]byte, optional bool) {
 		}
 		return
 	}
-	if v, ok := f.next(key, KindBytes, optional); ok {
-		*b = []byte(v.text)
+	if f.next(key, KindBytes, optional) {
+		*b = []byte(f.blob())
 		f.spare(key, optional && len(*b) == 0)
 	}
 }
@@ -202,19 +313,7 @@ func (f *form) strs(key string, list *[]string, optional bool) {
 		}
 		return
 	}
-	v, ok := f.next(key, KindList, optional)
-	if !ok {
-		return
-	}
-	*list = make([]string, len(v.kids))
-	for i := range v.kids {
-		if v.kids[i].Value.kind != KindString {
-			f.fail(key, "item %d is %s, not string", i, v.kids[i].Value.kind)
-			return
-		}
-		(*list)[i] = v.kids[i].Value.text
-	}
-	f.spare(key, optional && len(*list) == 0)
+	items(f, key, list, optional, KindString, (*form).text)
 }
 
 // nums is a list of whole numbers.
@@ -229,18 +328,25 @@ func nums(f *form, key string, list *[]int, optional bool) {
 		}
 		return
 	}
-	v, ok := f.next(key, KindList, optional)
-	if !ok {
+	items(f, key, list, optional, KindInt, func(f *form) int { return int(f.whole()) })
+}
+
+// items reads a list whose items are all of one kind.
+func items[T any](f *form, key string, list *[]T, optional bool, k Kind, take func(*form) T) {
+	if !f.next(key, KindList, optional) {
 		return
 	}
-	*list = make([]int, len(v.kids))
-	for i := range v.kids {
-		if v.kids[i].Value.kind != KindInt {
-			f.fail(key, "item %d is %s, not int", i, v.kids[i].Value.kind)
+	outside := f.enter(&arrays)
+	*list = make([]T, f.left)
+	for i := range *list {
+		f.item()
+		if got := f.kind(); got != k {
+			f.fail(key, "item %d is %s, not %s", i, got, k)
 			return
 		}
-		(*list)[i] = int(v.kids[i].Value.num)
+		(*list)[i] = take(f)
 	}
+	f.level = outside
 	f.spare(key, optional && len(*list) == 0)
 }
 
@@ -252,19 +358,32 @@ func (f *form) dict(key string, m *map[string]string, optional bool) {
 		}
 		return
 	}
-	v, ok := f.next(key, KindMap, optional)
-	if !ok {
+	if !f.next(key, KindMap, optional) {
 		return
 	}
-	*m = make(map[string]string, len(v.kids))
-	for i := range v.kids {
-		if v.kids[i].Value.kind != KindString {
-			f.fail(key, "value of %q is %s, not string", v.kids[i].Key, v.kids[i].Value.kind)
+	outside := f.enter(&maps)
+	*m = make(map[string]string, f.left)
+	for f.left > 0 {
+		name := f.anyKey()
+		if got := f.kind(); got != KindString {
+			f.fail(key, "value of %q is %s, not string", name, got)
 			return
 		}
-		(*m)[v.kids[i].Key] = v.kids[i].Value.text
+		(*m)[name] = f.text()
 	}
+	f.level = outside
 	f.spare(key, optional && len(*m) == 0)
+}
+
+// anyKey takes the next key, whatever it is, and comes to its value.
+func (f *form) anyKey() (key string) {
+	if f.bare {
+		key = f.packed.rawText(f.packed.head())
+	} else {
+		key = f.fields[0].Key
+	}
+	f.item()
+	return key
 }
 
 func textFields(m map[string]string) Payload {
@@ -281,21 +400,17 @@ func (f *form) group(key string, n int, describe func(*form)) {
 		f.put(key, mapOf(write(n, describe)))
 		return
 	}
-	if v, ok := f.next(key, KindMap, need); ok {
-		f.inside(key, v.kids, describe)
+	if f.next(key, KindMap, need) {
+		f.inside(key, describe)
 	}
 }
 
-// inside reads the fields of a map under key.
-func (f *form) inside(key string, p Payload, describe func(*form)) {
-	if f.err != nil {
-		return
-	}
-	rest := f.fields
-	f.fields = p
+// inside reads the fields of the map under key that was come to.
+func (f *form) inside(key string, describe func(*form)) {
+	outside := f.enter(&maps)
 	describe(f)
 	err := f.end()
-	f.fields, f.err = rest, nil
+	f.level, f.err = outside, nil
 	if err != nil {
 		f.fail(key, "%w", err)
 	}
@@ -309,9 +424,9 @@ func part[T any](f *form, key string, p **T, describe func(*T, *form)) {
 		}
 		return
 	}
-	if v, ok := f.next(key, KindMap, may); ok {
+	if f.next(key, KindMap, may) {
 		*p = new(T)
-		f.inside(key, v.kids, func(g *form) { describe(*p, g) })
+		f.inside(key, func(g *form) { describe(*p, g) })
 	}
 }
 
@@ -325,16 +440,20 @@ func parts[T any](f *form, key string, list *[]T, describe func(*T, *form)) {
 		f.put(key, Value{kind: KindList, kids: kids})
 		return
 	}
-	v, ok := f.next(key, KindList, need)
-	if !ok {
+	if !f.next(key, KindList, need) {
 		return
 	}
-	*list = make([]T, len(v.kids))
-	for i := range v.kids {
-		if v.kids[i].Value.kind != KindMap {
-			f.fail(key, "item %d is %s, not map", i, v.kids[i].Value.kind)
+	outside := f.enter(&arrays)
+	*list = make([]T, f.left)
+	for i := range *list {
+		f.item()
+		if got := f.kind(); got != KindMap {
+			f.fail(key, "item %d is %s, not map", i, got)
 			return
 		}
-		f.inside(key, v.kids[i].Value.kids, func(g *form) { describe(&(*list)[i], g) })
+		if f.inside(key, func(g *form) { describe(&(*list)[i], g) }); f.err != nil {
+			return
+		}
 	}
+	f.level = outside
 }

@@ -44,7 +44,7 @@ func AppendJSON(dst []byte, e *Envelope) []byte {
 	dst = appendContext(dst, &e.Context)
 	dst = strconv.AppendUint(append(dst, jsonRecordVer...), RecordVersion, 10)
 	dst = strconv.AppendUint(append(dst, jsonTypeVer...), uint64(e.TypeVersion), 10)
-	dst = appendFields(append(dst, jsonPayload...), e.Payload)
+	dst = appendFields(append(dst, jsonPayload...), e.Fields())
 	dst = appendHash(append(dst, jsonPreviousHash...), &e.PreviousHash)
 	dst = appendHash(append(dst, jsonHash...), &e.Hash)
 	return append(dst, '}')

@@ -90,7 +90,7 @@ func (p *parser) envelope() (e Envelope) {
 	e.TypeVersion = uint16(p.uint(math.MaxUint16))
 	p.want(jsonPayload)
 	p.want("{")
-	e.Payload = p.fields(2)
+	e.Payload = p.fields(payloadDepth)
 	p.want(jsonPreviousHash)
 	e.PreviousHash = p.hash()
 	p.want(jsonHash)

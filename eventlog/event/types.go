@@ -15,8 +15,11 @@ type Typed interface {
 	// Fields gives the payload, sorted, with absent fields left out.
 	Fields() Payload
 	// Parse fills the struct from a payload that Fields could have given, and
-	// refuses any other. The struct must be new.
+	// refuses any other. The struct must be new. An event's payload is read by the
+	// Parse of its Draft.
 	Parse(Payload) error
+	// form describes the payload in both directions.
+	form(*form)
 }
 
 // A Spec is one event type in the version that is written today.
@@ -128,7 +131,7 @@ func Open(d *Draft) (Typed, error) {
 		return nil, fmt.Errorf("%w: %s version %d", ErrUnknownType, d.Type, d.TypeVersion)
 	}
 	p := s.New()
-	if err := p.Parse(d.Payload); err != nil {
+	if err := d.Parse(p); err != nil {
 		return nil, fmt.Errorf("payload of %s: %w", d.Type, err)
 	}
 	return p, nil
