@@ -67,6 +67,7 @@ func TestTheDecoderRefusesEveryOtherWayToSayTheSame(t *testing.T) {
 		require.NoError(t, err, name)
 		_, err = Decode(b)
 		require.ErrorIs(t, err, ErrRecord, name)
+		requireSameDecoded(t, new(Decoder), b)
 	}
 }
 
