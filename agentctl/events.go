@@ -241,9 +241,9 @@ type eventItem struct {
 // accepted event that the filter wants.
 func itemsOf(e *event.Envelope, f *EventFilter) []eventItem {
 	if e.Type != event.TypeTelemetryReceived {
-		return []eventItem{{0, itemJSON(e, 0, tagged(e.Payload))}}
+		return []eventItem{{0, itemJSON(e, 0, tagged(e.Fields()))}}
 	}
-	v, _ := e.Payload.Get("events")
+	v, _ := e.Get("events")
 	events, _ := v.AsList()
 	var list []eventItem
 	for i := range events {
@@ -254,7 +254,7 @@ func itemsOf(e *event.Envelope, f *EventFilter) []eventItem {
 		}
 		one := *e
 		one.Payload, one.Context.AgentID, one.Context.SessionID = fields, t.agent, t.session
-		list = append(list, eventItem{i, itemJSON(&one, i, itemIDs{telemetryType: t.kind, tool: t.tool, credentials: credentialsOf(e.Payload)})})
+		list = append(list, eventItem{i, itemJSON(&one, i, itemIDs{telemetryType: t.kind, tool: t.tool, credentials: credentialsOf(e.Fields())})})
 	}
 	return list
 }
@@ -349,7 +349,7 @@ func (s *Service) Event(c *Caller, id string) ([]byte, error) {
 	var found []byte
 	err = s.eachEvent(context.Background(), audit, func(e *event.Envelope) error {
 		if e.ID == wanted && c.seesWhole(e) {
-			found = itemJSON(e, 0, tagged(e.Payload))
+			found = itemJSON(e, 0, tagged(e.Fields()))
 		}
 		return nil
 	})
@@ -366,7 +366,7 @@ func (c *Caller) seesWhole(e *event.Envelope) bool {
 	if only == "" || e.Type != event.TypeTelemetryReceived {
 		return true
 	}
-	v, _ := e.Payload.Get("events")
+	v, _ := e.Get("events")
 	events, _ := v.AsList()
 	return !slices.ContainsFunc(events, func(x event.Value) bool {
 		fields, _ := x.AsMap()

@@ -184,19 +184,19 @@ func (m *meter) recall(e *event.Envelope, agentID string) error {
 	switch e.Type {
 	case event.TypeDecisionRecorded:
 		var p event.DecisionRecorded
-		if err := p.Parse(e.Payload); err != nil {
+		if err := e.Parse(&p); err != nil {
 			return err
 		}
 		m.recallDecision(e, &p)
 	case event.TypeTelemetryReceived:
 		var p event.TelemetryReceived
-		if err := p.Parse(e.Payload); err != nil {
+		if err := e.Parse(&p); err != nil {
 			return err
 		}
 		m.recallTelemetry(e, &p, agentID)
 	case event.TypeUsageRecorded:
 		var p event.UsageRecorded
-		if err := p.Parse(e.Payload); err != nil {
+		if err := e.Parse(&p); err != nil {
 			return err
 		}
 		for i := range p.Credentials {

@@ -114,7 +114,7 @@ func (w *past) count(at time.Time) agentrules.Counter {
 
 func (w *past) telemetry(e *event.Envelope) error {
 	var p event.TelemetryReceived
-	if err := p.Parse(e.Payload); err != nil {
+	if err := e.Parse(&p); err != nil {
 		return err
 	}
 	for i := range p.Events {

@@ -81,7 +81,7 @@ func (s *Service) TelemetryAgain(seq uint64) (*TelemetryBody, error) {
 			return nil, err
 		}
 		p = event.TelemetryReceived{}
-		if err := p.Parse(e.Payload); err != nil {
+		if err := e.Parse(&p); err != nil {
 			return nil, err
 		}
 		parts = max(1, p.Parts)

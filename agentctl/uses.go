@@ -198,7 +198,7 @@ func (s *Service) Restore(ctx context.Context) error {
 	since := now.Add(-windowMinutes * time.Minute)
 	return s.eachEvent(ctx, projections.AuditFilter{EventTypes: []string{string(event.TypeUsageRecorded)}, Since: since}, func(e *event.Envelope) error {
 		var p event.UsageRecorded
-		if err := p.Parse(e.Payload); err != nil {
+		if err := e.Parse(&p); err != nil {
 			return err
 		}
 		for i := range p.Credentials {

@@ -66,7 +66,7 @@ func predecessor(events iter.Seq2[event.Envelope, error]) (*event.Predecessor, e
 			return nil, err
 		}
 		var s event.Startup
-		if err := s.Parse(e.Payload); err != nil {
+		if err := e.Parse(&s); err != nil {
 			return nil, fmt.Errorf("event %d: %w", e.Seq, err)
 		}
 		return s.Predecessor, nil

@@ -229,7 +229,7 @@ func (l *Log) tailNamed(ctx context.Context, name string, first uint64) (bool, e
 			return false, err
 		}
 		var p event.LogTailRecovered
-		if e.Type != event.TypeLogTailRecovered || p.Parse(e.Payload) != nil {
+		if e.Type != event.TypeLogTailRecovered || e.Parse(&p) != nil {
 			continue
 		}
 		for _, t := range p.Tails {

@@ -164,7 +164,7 @@ func (f *engineRecords) of(ctx context.Context, seq uint64) (map[string]string, 
 		}
 		var p event.Startup
 		if e.Type == event.TypeStartup {
-			if err := p.Parse(e.Payload); err != nil {
+			if err := e.Parse(&p); err != nil {
 				return nil, err
 			}
 		}

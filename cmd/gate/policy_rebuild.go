@@ -168,27 +168,27 @@ func (h *policyHistory) take(e *event.Envelope) error {
 	switch e.Type {
 	case event.TypePolicyLoaded:
 		var p event.PolicyLoaded
-		if err = p.Parse(e.Payload); err == nil && p.Origin == event.PolicyOriginImport {
+		if err = e.Parse(&p); err == nil && p.Origin == event.PolicyOriginImport {
 			h.bring(e.Seq, p.PolicyVersion, p.Status, p.Document)
 		}
 	case event.TypePolicyCandidateCreated:
 		var p event.PolicyCandidateCreated
-		if err = p.Parse(e.Payload); err == nil {
+		if err = e.Parse(&p); err == nil {
 			h.bring(e.Seq, p.PolicyVersion, event.PolicyCandidateStatus, p.Document)
 		}
 	case event.TypePolicyCandidateRejected:
 		var p event.PolicyCandidateRejected
-		if err = p.Parse(e.Payload); err == nil {
+		if err = e.Parse(&p); err == nil {
 			h.set(e.Seq, p.PolicyVersion, event.PolicyRejectedStatus)
 		}
 	case event.TypePolicyActivated:
 		var p event.PolicyActivated
-		if err = p.Parse(e.Payload); err == nil {
+		if err = e.Parse(&p); err == nil {
 			h.set(e.Seq, p.PolicyVersion, event.PolicyActiveStatus)
 		}
 	case event.TypePolicyRollback:
 		var p event.PolicyRollback
-		if err = p.Parse(e.Payload); err == nil {
+		if err = e.Parse(&p); err == nil {
 			h.set(e.Seq, p.PolicyVersion, event.PolicyActiveStatus)
 		}
 	}

@@ -65,7 +65,7 @@ func (a *app) compareRecorded(ctx context.Context, set *frame.Set, verdict *fram
 func takeRecorded(c *replay.Comparison, reader *replay.Reader, engines map[uint64]map[string]string, e *event.Envelope, from uint64) error {
 	if e.Type == event.TypeStartup {
 		var p event.Startup
-		if err := p.Parse(e.Payload); err != nil {
+		if err := e.Parse(&p); err != nil {
 			return fmt.Errorf("event %d: %w", e.Seq, err)
 		}
 		engines[e.Seq] = p.Engine

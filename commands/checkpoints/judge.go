@@ -219,7 +219,7 @@ func (k *Keeper) keysAtHand() (keys []checkpoint.PublicKey) {
 func (k *Keeper) keysOfStarts(view *projections.View, keys []checkpoint.PublicKey) ([]checkpoint.PublicKey, error) {
 	err := k.each(view, projections.AuditFilter{EventTypes: []string{string(event.TypeStartup)}}, func(e *event.Envelope) error {
 		var p event.Startup
-		err := p.Parse(e.Payload)
+		err := e.Parse(&p)
 		keys = addKey(keys, p.SigningVKey)
 		return err
 	})
@@ -288,7 +288,7 @@ func (k *Keeper) isNamed(n *checkpoint.Note) (named bool, err error) {
 	f := projections.AuditFilter{EventTypes: []string{string(event.TypeCheckpointSigned)}, FromSeq: n.Size + 1}
 	err = k.each(view, f, func(e *event.Envelope) error {
 		var p event.CheckpointSigned
-		err := p.Parse(e.Payload)
+		err := e.Parse(&p)
 		named = named || p.Size == n.Size
 		return err
 	})

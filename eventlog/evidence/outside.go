@@ -134,7 +134,7 @@ func (k *known) startup(record []byte) {
 		return
 	}
 	var s event.Startup
-	if s.Parse(d.Payload) != nil {
+	if d.Parse(&s) != nil {
 		return // of another version: it names nothing that is known here
 	}
 	k.vkey(s.SigningVKey)

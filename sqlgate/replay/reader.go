@@ -68,7 +68,7 @@ func (r *Reader) join(e *event.Envelope) (*Decision, error) {
 		return nil, fmt.Errorf("event %d is a decision, and the event before it is not its request", e.Seq)
 	}
 	var p event.DecisionRecorded
-	if err := p.Parse(e.Payload); err != nil {
+	if err := e.Parse(&p); err != nil {
 		return nil, fmt.Errorf("event %d: %w", e.Seq, err)
 	}
 	return &Decision{

@@ -65,7 +65,7 @@ func (v *Verifier) Take(e *event.Envelope) error {
 	switch e.Type {
 	case event.TypeStartup:
 		var p event.Startup
-		if err := p.Parse(e.Payload); err != nil {
+		if err := e.Parse(&p); err != nil {
 			return fmt.Errorf("event %d: %w", e.Seq, err)
 		}
 		v.engines[e.Seq] = p.Engine
@@ -93,11 +93,11 @@ func (v *Verifier) Earlier(e *event.Envelope) (err error) {
 	switch e.Type {
 	case event.TypePolicyCandidateCreated:
 		var p event.PolicyCandidateCreated
-		err = p.Parse(e.Payload)
+		err = e.Parse(&p)
 		v.keep(p.Document)
 	case event.TypePolicyLoaded:
 		var p event.PolicyLoaded
-		err = p.Parse(e.Payload)
+		err = e.Parse(&p)
 		v.keep(p.Document)
 	}
 	if err != nil {
