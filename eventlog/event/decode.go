@@ -172,17 +172,23 @@ func (r *reader) blob(head byte) string {
 
 // key takes the next value where it is this text, and nothing else.
 func (r *reader) key(key string) bool {
-	end := r.at + 1 + len(key)
 	if len(key) > int(^byte(strMask)) {
-		ahead := *r
-		if ahead.text() != key || ahead.err != nil {
-			return false
-		}
-		end = ahead.at
-	} else if end > len(r.record) || r.record[r.at] != strShort|byte(len(key)) || r.record[r.at+1:end] != key {
+		return r.longKey(key)
+	}
+	end := r.at + 1 + len(key)
+	if end > len(r.record) || r.record[r.at] != strShort|byte(len(key)) || r.record[r.at+1:end] != key {
 		return false
 	}
 	r.at = end
+	return true
+}
+
+func (r *reader) longKey(key string) bool {
+	ahead := *r
+	if ahead.text() != key || ahead.err != nil {
+		return false
+	}
+	r.at = ahead.at
 	return true
 }
 
@@ -221,7 +227,13 @@ func (r *reader) judgeText(s string) {
 	}
 }
 
-func (r *reader) int() int64 { return r.intBody(r.head()) }
+func (r *reader) int() int64 {
+	if r.at < len(r.record) && r.record[r.at] < 0x80 { // as most are
+		r.at++
+		return int64(r.record[r.at-1])
+	}
+	return r.intBody(r.head())
+}
 
 // take cuts n bytes off the front.
 func (r *reader) take(n int) string {

@@ -101,12 +101,19 @@ func (f *form) next(key string, k Kind, optional bool) bool {
 	if f.err != nil {
 		return false
 	}
-	if !f.comes(key) {
+	there := f.left > 0
+	if there && f.bare {
+		there = f.packed.key(key)
+	} else if there {
+		there = f.fields[0].Key == key
+	}
+	if !there {
 		if !optional {
 			f.fail(key, "missing")
 		}
 		return false
 	}
+	f.item()
 	if got := f.kind(); got != k {
 		f.fail(key, "is %s, not %s", got, k)
 		return false
@@ -114,25 +121,7 @@ func (f *form) next(key string, k Kind, optional bool) bool {
 	return true
 }
 
-func (f *form) comes(key string) bool {
-	if f.left == 0 {
-		return false
-	}
-	if f.bare {
-		if !f.packed.key(key) {
-			return false
-		}
-		f.left--
-		return true
-	}
-	if f.fields[0].Key != key {
-		return false
-	}
-	f.item()
-	return true
-}
-
-// item comes to the next item of a list.
+// item comes to the next item of a list, or to the value whose key was seen to.
 func (f *form) item() {
 	f.left--
 	if !f.bare {
