@@ -21,5 +21,9 @@
 // one description, and reading is as strict as writing: an unknown, missing or
 // needlessly spelled-out field is an error.
 //
+// The same description reads from a list of fields and from the bytes of a record,
+// so that a replay, which has a Decoder, makes no list of them. Whoever reads a draft
+// asks its methods, and need not know which of the two it has.
+//
 // The package imports nothing of ours and no cgo: the auditor's verifier links it.
 package event
