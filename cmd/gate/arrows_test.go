@@ -26,7 +26,7 @@ var arrows = map[string][]string{
 	"eventlog/pairhash": {},
 	"eventlog/frame":    {"eventlog/pairhash"},
 
-	"eventlog/checkpoint": {"eventlog/event"},
+	"eventlog/checkpoint": {"eventlog/event", "eventlog/pairhash"},
 	"eventlog/evidence":   {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},
 
 	"eventlog":        {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},

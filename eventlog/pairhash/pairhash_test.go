@@ -53,6 +53,28 @@ func TestAnyMessagesHashAsTheStandardLibrarySays(t *testing.T) {
 	})
 }
 
+func TestTaggedHashesAreWhatTheStandardLibrarySays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := make([][Size]byte, rapid.IntRange(0, 20).Draw(t, "hashes"))
+		for i := range in {
+			copy(in[i][:], rapid.SliceOfN(rapid.Byte(), Size, Size).Draw(t, "hash"))
+		}
+		tag, each := rapid.Byte().Draw(t, "tag"), rapid.IntRange(1, 2).Draw(t, "each")
+		out := make([][Size]byte, len(in)/each)
+		for _, pairs := range []bool{usable(), false} {
+			clear(out)
+			tagged(pairs, out, tag, in, each)
+			for i := range out {
+				message := []byte{tag}
+				for _, h := range in[each*i : each*(i+1)] {
+					message = append(message, h[:]...)
+				}
+				require.Equal(t, sha256.Sum256(message), out[i])
+			}
+		}
+	})
+}
+
 // The self-test must be able to say no: where the instructions were wrong, a
 // verifier would have to do without them.
 func TestTheSelfTestSeesAWrongRound(t *testing.T) {
