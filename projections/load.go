@@ -26,7 +26,8 @@ type load struct {
 	arena  [][]byte // memory of keys and values; pieces do not move
 	used   int      // pieces of the arena that are full
 	ranges map[string]*keyRange
-	size   int // bytes of keys and values
+	recent [2]*keyRange // the last two that were written: most keys come in turns
+	size   int          // bytes of keys and values
 	count  uint32
 	hidden bool // no view shows the space
 
@@ -38,24 +39,29 @@ type load struct {
 
 // A latest is how a load leaves a key.
 type latest struct {
-	key, value []byte // nil = deleted
-	next       int32  // the next one with the same hash, or -1
+	item
+	next int32 // the next one with the same hash, or -1
 }
 
 // A keyRange is the keys with one beginning.
 type keyRange struct {
 	prefix string
+	load   *load
 	items  []item
 	drops  map[string][]byte // ranges of keys that go, by their first key; the end is not one of them
 	size   int
 }
 
-// An item is a key of a load, with its space.
+// An item is a key of a load, with its space, and its value behind it. It tells
+// where in the arena they are: a load has tens of thousands of items, which the
+// collector of garbage would have to walk if they were pointers.
 type item struct {
-	key, value []byte
-	at         uint32 // the later one of a key counts
-	deleted    bool
+	piece, at     uint32
+	keyLen, value uint32 // lengths; the value of a deleted key is deletedValue
+	order         uint32 // the later one of a key counts
 }
+
+const deletedValue = 1<<32 - 1
 
 const (
 	arenaPiece = 256 << 10
@@ -73,27 +79,42 @@ func newLoad(hidden bool) *load {
 // reset forgets what was loaded and keeps the memory.
 func (l *load) reset() {
 	for _, r := range l.ranges {
-		clear(r.items)
 		r.items, r.size, r.drops = r.items[:0], 0, nil
 	}
 	for i := range l.arena {
 		l.arena[i] = l.arena[i][:0]
 	}
 	clear(l.moved)
-	clear(l.latest)
 	l.used, l.size, l.count, l.latest, l.before = 0, 0, 0, l.latest[:0], nil
 }
 
-// room gives n bytes.
-func (l *load) room(n int) []byte {
-	for ; l.used < len(l.arena); l.used++ {
-		if piece := l.arena[l.used]; cap(piece)-len(piece) >= n {
-			l.arena[l.used] = piece[:len(piece)+n]
-			return l.arena[l.used][len(piece):]
-		}
+// room gives n bytes, and the item that begins there.
+func (l *load) room(n int) (item, []byte) {
+	for l.used < len(l.arena) && cap(l.arena[l.used])-len(l.arena[l.used]) < n {
+		l.used++
 	}
-	l.arena = append(l.arena, make([]byte, n, max(n, arenaPiece)))
-	return l.arena[l.used]
+	if l.used == len(l.arena) {
+		l.arena = append(l.arena, make([]byte, 0, max(n, arenaPiece)))
+	}
+	piece := l.arena[l.used]
+	at := len(piece)
+	l.arena[l.used] = piece[:at+n]
+	return item{piece: uint32(l.used), at: uint32(at)}, l.arena[l.used][at:]
+}
+
+// key is the key of an item, with its space.
+func (l *load) key(it *item) []byte {
+	end := it.at + it.keyLen
+	return l.arena[it.piece][it.at:end:end]
+}
+
+// left is the value with which an item leaves its key; nil = deleted.
+func (l *load) left(it *item) []byte {
+	if it.value == deletedValue {
+		return nil
+	}
+	at := it.at + it.keyLen
+	return l.arena[it.piece][at : at+it.value : at+it.value]
 }
 
 // add writes a key that nobody asks for before it is in the store.
@@ -108,13 +129,13 @@ func (l *load) move(space byte, key, value []byte) {
 		first = -1
 	}
 	for at := first; at >= 0; at = l.latest[at].next {
-		if known := &l.latest[at]; bytes.Equal(known.key, key) {
-			known.value = it.left()
+		if known := &l.latest[at]; bytes.Equal(l.key(&known.item)[1:], key) {
+			known.item = it
 			return
 		}
 	}
 	l.moved[sum] = int32(len(l.latest))
-	l.latest = append(l.latest, latest{key: it.key[1:], value: it.left(), next: first})
+	l.latest = append(l.latest, latest{item: it, next: first})
 }
 
 var loadSeed = maphash.MakeSeed()
@@ -128,41 +149,42 @@ func (l *load) find(key []byte) (value []byte, ok bool) {
 			continue
 		}
 		for ; at >= 0; at = l.latest[at].next {
-			if known := &l.latest[at]; bytes.Equal(known.key, key) {
-				return known.value, true
+			if known := &l.latest[at]; bytes.Equal(l.key(&known.item)[1:], key) {
+				return l.left(&known.item), true
 			}
 		}
 	}
 	return nil, false
 }
 
-// left is the value with which an item leaves its key; nil = deleted.
-func (it *item) left() []byte {
-	if it.deleted {
-		return nil
-	}
-	return it.value
-}
-
-func (l *load) put(space byte, key, value []byte, deleted bool) *item {
-	b := l.room(1 + len(key) + len(value))
+func (l *load) put(space byte, key, value []byte, deleted bool) item {
+	it, b := l.room(1 + len(key) + len(value))
 	b[0] = space
 	copy(b[1:], key)
 	copy(b[1+len(key):], value)
-	r := l.rangeOf(b[:1+rangeLen(key)])
-	r.items = append(r.items, item{key: b[: 1+len(key) : 1+len(key)], value: b[1+len(key):], at: l.count, deleted: deleted})
+	if it.keyLen, it.value, it.order = uint32(1+len(key)), uint32(len(value)), l.count; deleted {
+		it.value = deletedValue
+	}
 	l.count++
+	r := l.rangeOf(b[:1+rangeLen(key)])
+	r.items = append(r.items, it)
 	r.size += len(b)
 	l.size += len(b)
-	return &r.items[len(r.items)-1]
+	return it
 }
 
 func (l *load) rangeOf(prefix []byte) *keyRange {
+	for _, r := range l.recent {
+		if r != nil && r.prefix == string(prefix) {
+			return r
+		}
+	}
 	r := l.ranges[string(prefix)]
 	if r == nil {
-		r = &keyRange{prefix: string(prefix)}
+		r = &keyRange{prefix: string(prefix), load: l}
 		l.ranges[r.prefix] = r
 	}
+	l.recent = [2]*keyRange{r, l.recent[0]}
 	return r
 }
 
@@ -220,18 +242,38 @@ func (l *load) inOrder() []*keyRange {
 	return ranges
 }
 
-// sort leaves the last item of each key, in the order of the keys.
+// sort leaves the last item of each key, in the order of the keys. Most ranges
+// are filled in order.
 func (r *keyRange) sort() {
 	if len(r.drops) > 0 {
-		r.items = slices.DeleteFunc(r.items, func(it item) bool { return r.dropped(it.key) })
+		r.items = slices.DeleteFunc(r.items, func(it item) bool { return r.dropped(r.load.key(&it)) })
+	}
+	if r.ascends() {
+		return
 	}
 	slices.SortFunc(r.items, func(a, b item) int {
-		if c := bytes.Compare(a.key, b.key); c != 0 {
+		if c := bytes.Compare(r.load.key(&a), r.load.key(&b)); c != 0 {
 			return c
 		}
-		return cmp.Compare(b.at, a.at)
+		return cmp.Compare(b.order, a.order)
 	})
-	r.items = slices.CompactFunc(r.items, func(a, b item) bool { return bytes.Equal(a.key, b.key) })
+	r.items = slices.CompactFunc(r.items, func(a, b item) bool { return bytes.Equal(r.load.key(&a), r.load.key(&b)) })
+}
+
+// ascends reports whether each key is behind the one before.
+func (r *keyRange) ascends() bool {
+	for i := 1; i < len(r.items); i++ {
+		if bytes.Compare(r.load.key(&r.items[i-1]), r.load.key(&r.items[i])) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// item gives a key and its value; nil = deleted.
+func (r *keyRange) item(i int) (key, value []byte) {
+	it := &r.items[i]
+	return r.load.key(it), r.load.left(it)
 }
 
 // batch is the load as a batch of Pebble.
@@ -242,12 +284,11 @@ func (l *load) batch(b *pebble.Batch) error {
 			return err
 		}
 		for i := range r.items {
-			it := &r.items[i]
 			var err error
-			if it.deleted {
-				err = b.Delete(it.key, nil)
+			if key, value := r.item(i); value == nil {
+				err = b.Delete(key, nil)
 			} else {
-				err = b.Set(it.key, it.value, nil)
+				err = b.Set(key, value, nil)
 			}
 			if err != nil {
 				return err
@@ -307,10 +348,10 @@ func (s *Store) writeTable(name string, ranges []*keyRange) error {
 			return errors.Join(err, w.Close())
 		}
 		for i := range r.items {
-			if it := &r.items[i]; it.deleted {
-				err = w.Delete(it.key)
+			if key, value := r.item(i); value == nil {
+				err = w.Delete(key)
 			} else {
-				err = w.Set(it.key, it.value)
+				err = w.Set(key, value)
 			}
 			if err != nil {
 				return errors.Join(err, w.Close())
