@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+	"strings"
 
 	"writegate/eventlog/event"
 )
@@ -131,79 +132,128 @@ func (t *tx) writeBlock(b *block) {
 	t.set(blockKey(keyBlock, b.no), encodeSpan(least, greatest))
 	t.set(blockKey(keyTimes, b.no), times)
 
-	p := &t.space.scratch.postings
-	key, value := make([]byte, 0, 128), make([]byte, 0, bitmapLen)
-	for f, used := range b.used() {
-		if !used {
-			continue
-		}
-		p.gather(b, field(f))
-		for i := range p.lists { // in any order: Pebble sorts, and keys do not repeat
-			key = appendPostingKey(key[:0], field(f), p.values[i], b.no)
-			value = appendPosting(value[:0], p.lists[i])
-			t.set(key, value)
-		}
+	s := t.space.scratch
+	s.postings.gather(b)
+	for f := range s.postings {
+		p := &s.postings[f]
+		p.eachValue(func(value string, runs []run) { // in any order: Pebble sorts, and keys do not repeat
+			s.key = appendPostingKey(s.key[:0], field(f), value, b.no)
+			s.value = appendPosting(s.value[:0], runs)
+			t.set(s.key, s.value)
+		})
 	}
 }
 
-// used tells which fields some event of the block has: most have few.
-func (b *block) used() (used [fieldCount]bool) {
+// A postings is the values of one field in a block, and where they are.
+type postings struct {
+	at      map[string]int32 // by value, its place in what follows; nil while there are few
+	values  []string
+	counts  []int32 // of runs
+	runs    []run
+	current string // the value of the last event; "" = it has none
+	since   int    // the first of the events that have it, one behind the other
+	sorted  []run  // by value, for their memory
+}
+
+// A run is a value that some events of the block have, one behind the other.
+type run struct {
+	value    int32
+	from, to uint16 // to is not one of them
+}
+
+// fewValues are found faster by looking at each of them.
+const fewValues = 8
+
+type fieldPostings [fieldCount]postings
+
+// gather begins anew with a block. It is passed through once, since its entries
+// are large, and most values are those of the event before.
+func (all *fieldPostings) gather(b *block) {
+	for f := range all {
+		all[f].reset()
+	}
 	for i := range b.entries {
 		e := &b.entries[i]
 		for f := range e.values {
-			used[f] = used[f] || e.values[f] != ""
+			if p := &all[f]; p.current != e.values[f] {
+				p.turn(e.values[f], i)
+			}
 		}
 		for _, m := range e.more {
-			used[m.field] = true
-		}
-	}
-	return used
-}
-
-// postings are the positions of one field's values in a block.
-type postings struct {
-	at     map[string]int // by value, its place in what follows
-	values []string
-	lists  [][]uint16
-}
-
-// gather begins anew with a field. Neighbours often have the same value, as the
-// events of one statement do, and are not looked up again.
-func (p *postings) gather(b *block, f field) {
-	clear(p.at)
-	p.values, p.lists = p.values[:0], p.lists[:0]
-	last := -1
-	for i := range b.entries {
-		v := b.entries[i].values[f]
-		if v != "" {
-			if last < 0 || p.values[last] != v {
-				last = p.place(v)
-			}
-			p.lists[last] = append(p.lists[last], uint16(i))
-		}
-		for _, m := range b.entries[i].more {
-			if m.field == f && m.value != v {
-				n := p.place(m.value)
-				p.lists[n] = append(p.lists[n], uint16(i))
+			if m.value != e.values[m.field] {
+				all[m.field].add(m.value, i, i+1)
 			}
 		}
 	}
+	for f := range all {
+		all[f].turn("", len(b.entries))
+	}
+}
+
+func (p *postings) reset() {
+	if len(p.values) > fewValues {
+		clear(p.at)
+	}
+	clear(p.values) // they would keep the texts around them
+	p.values, p.counts, p.runs, p.current, p.since = p.values[:0], p.counts[:0], p.runs[:0], "", 0
+}
+
+// turn ends the run of the current value before an event with another one. So the
+// runs of a value, and the events that have it besides, come in their order.
+func (p *postings) turn(to string, position int) {
+	if p.current != "" {
+		p.add(p.current, p.since, position)
+	}
+	p.current, p.since = to, position
+}
+
+func (p *postings) add(value string, from, to int) {
+	n := p.place(value)
+	p.counts[n]++
+	p.runs = append(p.runs, run{n, uint16(from), uint16(to)})
 }
 
 // place is where a value stands, at the end if it is new.
-func (p *postings) place(v string) int {
-	n, ok := p.at[v]
-	if !ok {
-		n = len(p.values)
-		p.at[v], p.values = n, append(p.values, v)
-		if n < cap(p.lists) { // the list of a field before is used again
-			p.lists = p.lists[:n+1]
-			p.lists[n] = p.lists[n][:0]
-		} else {
-			p.lists = append(p.lists, nil)
+func (p *postings) place(v string) int32 {
+	if len(p.values) <= fewValues {
+		if n := slices.Index(p.values, v); n >= 0 {
+			return int32(n)
 		}
+	} else if n, ok := p.at[v]; ok {
+		return n
+	}
+	n := int32(len(p.values))
+	p.values, p.counts = append(p.values, v), append(p.counts, 0)
+	switch {
+	case len(p.values) == fewValues+1:
+		if p.at == nil {
+			p.at = make(map[string]int32, blockEvents)
+		}
+		for i, known := range p.values {
+			p.at[known] = int32(i)
+		}
+	case len(p.values) > fewValues:
+		p.at[v] = n
 	}
 	return n
+}
+
+// eachValue gives each value with its runs, in their order.
+func (p *postings) eachValue(give func(value string, runs []run)) {
+	p.sorted = slices.Grow(p.sorted[:0], len(p.runs))[:len(p.runs)]
+	end := int32(0)
+	for i, n := range p.counts {
+		p.counts[i], end = end, end+n // from here on, where the next one goes
+	}
+	for _, r := range p.runs {
+		p.sorted[p.counts[r.value]] = r
+		p.counts[r.value]++
+	}
+	first := int32(0)
+	for i, end := range p.counts {
+		give(p.values[i], p.sorted[first:end])
+		first = end
+	}
 }
 
 func blockKey(prefix string, no uint32) []byte {
@@ -219,12 +269,14 @@ func postingPrefix(f field, value string) []byte {
 
 func appendPostingPrefix(k []byte, f field, value string) []byte {
 	k = append(append(k, keyPosting...), byte(f))
-	for i := range len(value) {
-		if k = append(k, value[i]); value[i] == 0 {
-			k = append(k, 0xff)
+	for rest := value; ; {
+		zero := strings.IndexByte(rest, 0)
+		if zero < 0 {
+			return append(append(k, rest...), 0, 1)
 		}
+		k = append(append(k, rest[:zero+1]...), 0xff)
+		rest = rest[zero+1:]
 	}
-	return append(k, 0, 1)
 }
 
 func appendPostingKey(dst []byte, f field, value string, no uint32) []byte {
@@ -288,16 +340,24 @@ const bitmapLen = blockEvents / 8
 
 // appendPosting writes a short list as 16-bit positions, which is what most
 // values need, and a long one as a bitmap.
-func appendPosting(b []byte, list []uint16) []byte {
-	if 2*len(list) < bitmapLen {
-		for _, i := range list {
-			b = binary.BigEndian.AppendUint16(b, i)
+func appendPosting(b []byte, runs []run) []byte {
+	n := 0
+	for _, r := range runs {
+		n += int(r.to - r.from)
+	}
+	if 2*n < bitmapLen {
+		for _, r := range runs {
+			for i := r.from; i < r.to; i++ {
+				b = binary.BigEndian.AppendUint16(b, i)
+			}
 		}
 		return b
 	}
 	var m bitmap
-	for _, i := range list {
-		m.add(int(i))
+	for _, r := range runs {
+		for i := r.from; i < r.to; i++ {
+			m.add(int(i))
+		}
 	}
 	for _, w := range m {
 		b = binary.BigEndian.AppendUint64(b, w)

@@ -90,13 +90,9 @@ func (t *tx) writeExecutions() {
 type scratch struct {
 	free       []*openExecution
 	key, value []byte
-	postings   postings
+	postings   fieldPostings
 	dispatched event.ExecutionDispatched
 	success    event.ExecutionSuccess
-}
-
-func newScratch() *scratch {
-	return &scratch{postings: postings{at: make(map[string]int, blockEvents)}}
 }
 
 // execution gives an empty one.

@@ -57,25 +57,55 @@ func TestADamagedRecordIsAnErrorAndNoPanic(t *testing.T) {
 	require.ErrorIs(t, unmarshal(append([]byte{0, 0, 0}, huge...), new(Execution)), errRecord)
 }
 
-func TestPostingsAreReadAsTheyAreWritten(t *testing.T) {
+// What a block's postings say is what its entries have, value by value.
+func TestPostingsSayWhichEventsHaveAValue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		want := bitmap{}
-		var list []uint16
-		for i := range blockEvents {
-			if rapid.IntRange(0, 15).Draw(t, "in") == 0 {
-				want.add(i)
-				list = append(list, uint16(i))
+		var all fieldPostings
+		for range 2 { // the second time in the memory of the first
+			b, want := block{}, map[tag]*bitmap{}
+			has := func(f field, v string, i int) {
+				if want[tag{f, v}] == nil {
+					want[tag{f, v}] = new(bitmap)
+				}
+				want[tag{f, v}].add(i)
 			}
+			values := rapid.IntRange(1, 3*fewValues).Draw(t, "values")
+			value := rapid.Custom(func(t *rapid.T) string { return fmt.Sprint("v", rapid.IntRange(1, values).Draw(t, "value")) })
+			for i := range rapid.IntRange(1, blockEvents).Draw(t, "events") {
+				var e entry
+				for f := range field(3) {
+					switch {
+					case i > 0 && rapid.IntRange(0, 3).Draw(t, "as before") > 0:
+						e.values[f] = b.entries[i-1].values[f]
+					case rapid.Bool().Draw(t, "has one"):
+						e.values[f] = value.Draw(t, "text")
+					}
+					if e.values[f] != "" {
+						has(f, e.values[f], i)
+					}
+				}
+				for range rapid.IntRange(0, 6).Draw(t, "tags") - 4 {
+					f, v := field(rapid.IntRange(1, 3).Draw(t, "field")), value.Draw(t, "tag")
+					e.more = addTag(e.more, f, v)
+					has(f, v, i)
+				}
+				b.entries = append(b.entries, e)
+			}
+			all.gather(&b)
+			got := map[tag]*bitmap{}
+			for f := range all {
+				all[f].eachValue(func(value string, runs []run) {
+					require.NotContains(t, got, tag{field(f), value})
+					m, err := decodePosting(appendPosting(nil, runs))
+					require.NoError(t, err)
+					got[tag{field(f), value}] = &m
+				})
+			}
+			require.Equal(t, want, got)
 		}
-		got, err := decodePosting(appendPosting(nil, list))
-		require.NoError(t, err)
-		require.Equal(t, want, got)
 	})
-	all := make([]uint16, blockEvents)
-	for i := range all {
-		all[i] = uint16(i)
-	}
-	got, err := decodePosting(appendPosting(nil, all))
+	whole := []run{{from: 0, to: blockEvents}}
+	got, err := decodePosting(appendPosting(nil, whole))
 	require.NoError(t, err)
 	require.Equal(t, full(), got)
 	for _, bad := range [][]byte{{1}, {2, 0}, make([]byte, 66)} {

@@ -32,7 +32,7 @@ type space struct {
 }
 
 func newSpace(id byte) *space {
-	return &space{id: id, growth: growth{tree: new(checkpoint.Tree)}, scratch: newScratch()}
+	return &space{id: id, growth: growth{tree: new(checkpoint.Tree)}, scratch: new(scratch)}
 }
 
 // A tx folds the events of one batch. What it writes, it can read again; after
