@@ -19,9 +19,12 @@ import (
 // A field is one filter of GET /audit (spec/decisions.md part 7).
 type field uint8
 
-// The fields of the index. Their order is part of the keys.
+// The fields of the index. Their order is part of the keys; those of ids that grow
+// with time come first.
 const (
-	fieldEventType field = iota
+	fieldExecutionID field = iota
+	fieldRequestID
+	fieldEventType
 	fieldFingerprint
 	fieldActor
 	fieldApp
@@ -31,8 +34,6 @@ const (
 	fieldApprovalID
 	fieldSessionID
 	fieldPolicyVersion
-	fieldExecutionID
-	fieldRequestID
 	fieldAgentID
 	fieldProject
 	fieldCredential

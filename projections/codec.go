@@ -67,6 +67,10 @@ func (c *codec) uvarint() uint64 {
 }
 
 func number[T ~int | ~int64 | ~uint64](c *codec, v *T) {
+	if !c.reading && uint64(*v) < 0x80 {
+		c.buf = append(c.buf, byte(*v))
+		return
+	}
 	if !c.reading {
 		c.buf = binary.AppendUvarint(c.buf, uint64(*v))
 		return
@@ -84,9 +88,22 @@ func text[T ~string](c *codec, s *T) {
 }
 
 func texts(c *codec, list ...*string) {
-	for _, s := range list {
-		text(c, s)
+	if c.reading {
+		for _, s := range list {
+			text(c, s)
+		}
+		return
 	}
+	buf := c.buf // most texts of a record are short, and many empty
+	for _, s := range list {
+		if len(*s) < 0x80 {
+			buf = append(buf, byte(len(*s)))
+		} else {
+			buf = binary.AppendUvarint(buf, uint64(len(*s)))
+		}
+		buf = append(buf, *s...)
+	}
+	c.buf = buf
 }
 
 func (c *codec) flag(b *bool) {

@@ -8,6 +8,10 @@ import (
 // Keys. The first byte of every key in Pebble is the key space, so that a
 // rebuild fills a second one and the switch is one write; what follows here is
 // the key inside it. Keys of one prefix sort as they are listed.
+//
+// What every load of a replay writes and does not lie behind what loads before it
+// wrote (most fields' postings, idempotency keys, counters, meta) stands side by
+// side, from keyPosting to keyMeta, and so in one table of a load.
 const (
 	keyApproval      = "ap/" // id -> Approval
 	keyApprovalList  = "al/" // state, be64(seq) -> id
@@ -17,12 +21,12 @@ const (
 	keyPolicy        = "po/" // policy_version -> PolicyVersion
 	keyPolicyList    = "pl/" // status, be64(seq) -> policy_version
 	keyDocument      = "pd/" // hash -> the document's bytes
-	keyIdempotency   = "id/" // scope digest -> IdempotencyRecord
-	keyExpiry        = "ie/" // be64(expires_at), scope digest -> nothing
-	keyCounters      = "ct/" // -> Counters
+	keyIdempotency   = "jd/" // scope digest -> IdempotencyRecord
+	keyExpiry        = "je/" // be64(expires_at), scope digest -> nothing
+	keyCounters      = "jc/" // -> Counters
 	keyPosting       = "ix/" // field, value, be32(block) -> positions
-	keyBlock         = "it/" // be32(block) -> least and greatest time
-	keyTimes         = "iu/" // be32(block) -> time of each event
+	keyBlock         = "jt/" // be32(block) -> least and greatest time
+	keyTimes         = "ju/" // be32(block) -> time of each event
 	keyLineage       = "lg/" // be16(n) -> the n-th log before this one; none where it follows no other
 
 	keyAgent           = "ga/" // id -> Agent
@@ -45,7 +49,8 @@ const (
 	keyUsage   = "tu/" // be32(seconds of a bucket), project, be64(its start), credential, agent -> UsageSums
 	keySentDue = "tx/" // be64(time it is forgotten), be64(seq) -> digests
 
-	// keyMeta is left out of the digest: it says how the space came about.
+	// keyMeta is left out of the digest: it says how the space came about. Programs
+	// of all versions find the projector version under keyApplied.
 	keyMeta    = "meta/"
 	keyApplied = keyMeta + "applied"
 	// keyTree is left out as well: the hashes of the log's tree are no projection.

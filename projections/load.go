@@ -66,8 +66,9 @@ const deletedValue = 1<<32 - 1
 const (
 	arenaPiece = 256 << 10
 	// tableLeast is how large a range has to be for a table of its own. Smaller
-	// neighbours share one.
-	tableLeast = 64 << 10
+	// neighbours share one: a table that overlaps those of the load before costs a
+	// compaction, however small it is.
+	tableLeast = 256 << 10
 	// tableWriters make the tables of a load side by side: each ends with a sync.
 	tableWriters = 4
 )
