@@ -2,6 +2,7 @@ package pairhash
 
 import (
 	"crypto/sha256"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,6 +74,24 @@ func TestTaggedHashesAreWhatTheStandardLibrarySays(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Where pairs give a wrong hash, the standard library has the last word.
+func TestATreeDoesNotKeepWrongHashes(t *testing.T) {
+	usable() // tested while it is right
+	right := initial
+	defer func() { initial = right }()
+	initial[3] ^= 1
+	for n := 1; n < 9; n++ {
+		in, out := make([][Size]byte, 2*n), make([][Size]byte, n)
+		for i := range in {
+			in[i][0] = byte(i)
+		}
+		Tagged(out, 1, in, 2)
+		for i := range out {
+			require.Equal(t, sha256.Sum256(slices.Concat([]byte{1}, in[2*i][:], in[2*i+1][:])), out[i])
+		}
+	}
 }
 
 // The self-test must be able to say no: where the instructions were wrong, a

@@ -8,8 +8,19 @@ import (
 // Tagged hashes messages of one length: a byte, by which RFC 6962 (part 2.1) tells
 // leaves from nodes, and behind it one hash (each is 1) or two (each is 2). out[i] is
 // the hash of the i-th message, which begins at in[each*i].
+//
+// These hashes are kept, and not compared with others. So crypto/sha256 computes the
+// last one of them too, and all where the two differ.
 func Tagged[O, I ~[Size]byte](out []O, tag byte, in []I, each int) {
+	if len(out) == 0 {
+		return
+	}
 	tagged(usable(), out, tag, in, each)
+	var known [1]O
+	last := len(out) - 1
+	if tagged(false, known[:], tag, in[each*last:], each); out[last] != known[0] {
+		tagged(false, out, tag, in, each)
+	}
 }
 
 func tagged[O, I ~[Size]byte](pairs bool, out []O, tag byte, in []I, each int) {
@@ -27,7 +38,11 @@ func tagged[O, I ~[Size]byte](pairs bool, out []O, tag byte, in []I, each int) {
 		}
 	}
 	i := 0
-	for ; pairs && i+1 < len(out); i += 2 {
+	if pairs && len(out)%2 == 1 { // so that the last one is of a pair
+		fill(0, 0)
+		out[0], i = sha256.Sum256(messages[0][:1+each*Size]), 1
+	}
+	for ; pairs && i < len(out); i += 2 {
 		fill(0, i)
 		fill(1, i+1)
 		a, b := initial, initial
