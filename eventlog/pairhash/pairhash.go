@@ -94,8 +94,9 @@ func (h *Hasher) advance(l *lane, blocks int) {
 	h.done(l.id, &h.sum)
 }
 
-// A lane is one message on its way. Its blocks come from three places, so that
-// the middle of it need not be copied.
+// A lane is one message on its way. A short one is copied, so that both messages
+// are taken in one go. The blocks of a long one come from three places, so that the
+// middle of it need not be copied.
 type lane struct {
 	id    int
 	busy  bool
@@ -103,8 +104,12 @@ type lane struct {
 	now   []byte // whole blocks to be taken
 	later [2][]byte
 	head  [BlockSize]byte
-	tail  [2 * BlockSize]byte
+	tail  [shortest]byte
 }
+
+// shortest is the length of what a message that is not copied may end with, and the
+// most of one that is: longer than most events.
+const shortest = 16 * BlockSize
 
 // The state stands in the order in which the instructions take it.
 var initial = [8]uint32{
@@ -117,7 +122,7 @@ var initial = [8]uint32{
 func (l *lane) begin(id int, prefix, rest []byte) {
 	l.id, l.busy, l.state = id, true, initial
 	total := len(prefix) + len(rest)
-	if total < BlockSize {
+	if total < shortest-paddingLeast {
 		n := copy(l.tail[:], prefix)
 		n += copy(l.tail[n:], rest)
 		l.now, l.later = l.pad(n, total), [2][]byte{}
@@ -130,12 +135,12 @@ func (l *lane) begin(id int, prefix, rest []byte) {
 	l.now, l.later = l.head[:], [2][]byte{rest[:middle], l.pad(n, total)}
 }
 
+// paddingLeast is a byte and the length.
+const paddingLeast = 1 + 8
+
 // pad completes the tail, which holds the last n bytes of total.
 func (l *lane) pad(n, total int) []byte {
-	end := BlockSize
-	if n+1+8 > BlockSize {
-		end = 2 * BlockSize
-	}
+	end := (n + paddingLeast + BlockSize - 1) &^ (BlockSize - 1)
 	clear(l.tail[n:end])
 	l.tail[n] = 0x80
 	binary.BigEndian.PutUint64(l.tail[end-8:], uint64(total)*8)
