@@ -23,10 +23,10 @@ var arrows = map[string][]string{
 	"sqlgate/tlsfiles":  {},
 	"fixtures/postgres": {},
 	"eventlog/event":    {},
-	"eventlog/pairhash": {},
-	"eventlog/frame":    {"eventlog/pairhash"},
+	"eventlog/lanehash": {},
+	"eventlog/frame":    {"eventlog/lanehash"},
 
-	"eventlog/checkpoint": {"eventlog/event", "eventlog/pairhash"},
+	"eventlog/checkpoint": {"eventlog/event", "eventlog/lanehash"},
 	"eventlog/evidence":   {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},
 
 	"eventlog":        {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"slices"
 
-	"writegate/eventlog/pairhash"
+	"writegate/eventlog/lanehash"
 )
 
 // RFC 6962, part 2.1: what stands in front of a leaf and of a node.
@@ -14,12 +14,12 @@ const (
 )
 
 // manyLeaves is from how many leaves on a tree grows by whole levels: hashes of one
-// level do not wait for each other, so they are computed in pairs.
+// level do not wait for each other, so they are computed side by side.
 const manyLeaves = 16
 
 // A growing is the hashes that some leaves complete, level by level; kept for its
 // memory. Where the first node of a level is a right child, the left one stands
-// before it, so pairs begin with the level.
+// before it, so pairs of children begin with the level.
 type growing [][]Hash
 
 // pushAll is push for many leaves at once.
@@ -54,9 +54,9 @@ func (g *growing) grow(s *stack, eventHashes [][32]byte) {
 		from := len(hashes)
 		hashes = slices.Grow(hashes, n)[:from+n]
 		if level == 0 {
-			pairhash.Tagged(hashes[from:], leafTag, eventHashes, 1)
+			lanehash.Tagged(hashes[from:], leafTag, eventHashes, 1)
 		} else {
-			pairhash.Tagged(hashes[from:], nodeTag, (*g)[level-1], 2)
+			lanehash.Tagged(hashes[from:], nodeTag, (*g)[level-1], 2)
 		}
 		(*g)[level] = hashes
 	}

@@ -1,11 +1,11 @@
 package frame
 
-import "writegate/eventlog/pairhash"
+import "writegate/eventlog/lanehash"
 
-// A Checker checks the hashes of frames that were read one after the other, two
-// at a time. One goroutine owns it.
+// A Checker checks the hashes of frames that were read one after the other, side
+// by side. One goroutine owns it.
 type Checker struct {
-	hasher *pairhash.Hasher
+	hasher *lanehash.Hasher
 	frames []Placed
 	bad    int // the first one that is not intact, or len(frames)
 }
@@ -13,7 +13,7 @@ type Checker struct {
 // NewChecker makes a Checker.
 func NewChecker() *Checker {
 	c := new(Checker)
-	c.hasher = pairhash.New(func(at int, sum *[hashLen]byte) {
+	c.hasher = lanehash.New(func(at int, sum *[hashLen]byte) {
 		// The standard library is asked before a frame is called wrong.
 		if f := &c.frames[at]; *sum != f.Hash && !f.Intact() {
 			c.bad = min(c.bad, at)

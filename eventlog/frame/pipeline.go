@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"writegate/eventlog/pairhash"
+	"writegate/eventlog/lanehash"
 )
 
 // jobSize is how many bytes a worker takes at a time. It fits the processor's
@@ -78,8 +78,9 @@ func startPipeline(ctx context.Context, f File, from, limit int64, workers int) 
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
+			w := newWorker()
 			for pc := p.next(ctx); pc != nil; pc = p.next(ctx) {
-				pc.check()
+				w.check(pc)
 				close(pc.done)
 			}
 		})
@@ -213,32 +214,45 @@ func (p *pipeline) gapAt(ctx context.Context, off int64, bad error, isIO bool) (
 	return &gap{off: off, next: next, err: bad, io: isIO}, nil
 }
 
-// check is a worker's part: sums and hashes of every frame of the piece, and
-// how the frames follow each other.
-func (pc *piece) check() {
-	h := pairhash.New(func(at int, sum *[hashLen]byte) {
-		if !pc.storedAt(at, sum) && !pc.intactAt(at) {
-			pc.bad = append(pc.bad, mark{at: at, forged: true})
+// A worker checks one piece after the other.
+type worker struct {
+	hasher *lanehash.Hasher
+	piece  *piece // the one at hand
+}
+
+func newWorker() *worker {
+	w := new(worker)
+	w.hasher = lanehash.New(func(at int, sum *[hashLen]byte) {
+		if !w.piece.storedAt(at, sum) && !w.piece.intactAt(at) {
+			w.piece.bad = append(w.piece.bad, mark{at: at, forged: true})
 		}
 	})
+	return w
+}
+
+// check looks at sums and hashes of every frame of a piece, and at how the frames
+// follow each other.
+func (w *worker) check(pc *piece) {
+	w.piece = pc
 	for at := 0; at < len(pc.data); {
 		b := pc.data[at : at+sizeAt(pc.data, at)]
 		if err := bodyError(b); err != nil {
 			pc.bad = append(pc.bad, mark{at: at, err: err})
 		} else {
-			addMessage(h, at, b)
+			addMessage(w.hasher, at, b)
 		}
 		if len(pc.bad) == 0 && !pc.run.broken {
 			pc.run.add(b, pc.off+int64(at))
 		}
 		at += len(b)
 	}
-	h.Flush()
+	w.hasher.Flush()
+	w.piece = nil
 	slices.SortFunc(pc.bad, func(a, b mark) int { return cmp.Compare(a.at, b.at) })
 }
 
 // addMessage hands the hashed message of a frame to a hasher. b is the frame.
-func addMessage(h *pairhash.Hasher, id int, b []byte) {
+func addMessage(h *lanehash.Hasher, id int, b []byte) {
 	n := int(binary.LittleEndian.Uint32(b[offRecLen:]))
 	var prefix [hashPrefix]byte
 	putHashPrefix(prefix[:], binary.LittleEndian.Uint64(b[offSeq:]), b[HeadSize:recordAt], n)

@@ -1,10 +1,19 @@
-package pairhash
+package lanehash
+
+import "golang.org/x/sys/cpu"
 
 // twoBlocks takes n blocks of each of two messages into their states. The
-// assembler code is in pairhash_amd64.s.
+// assembler code is in two_amd64.s.
 //
 //go:noescape
 func twoBlocks(a, b *[8]uint32, p, q *byte, n int)
+
+// sixteenBlocks takes n blocks of each of sixteen messages into their states, of
+// which states[w][m] is word w of message m, a to h. The assembler code is in
+// sixteen_amd64.s.
+//
+//go:noescape
+func sixteenBlocks(states *[8][16]uint32, messages *[16]*byte, n int)
 
 // processor gives what CPUID says in leaf 1, ECX, and leaf 7, EBX; the second is
 // zero where there is no leaf 7.
@@ -17,7 +26,12 @@ const (
 	bitSHA   = 1 << 29
 )
 
-func supported() bool {
+// supported reports whether this processor, and its operating system, can take so
+// many messages side by side.
+func supported(width int) bool {
+	if width == sixteen {
+		return cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW
+	}
 	one, seven := processor()
 	return one&bitSSSE3 != 0 && one&bitSSE41 != 0 && seven&bitSHA != 0
 }
