@@ -81,15 +81,25 @@ func (r *reader) draft(d *Draft) {
 func (r *reader) payload() Payload { return r.fields(r.length(r.head(), &maps), payloadDepth) }
 
 func (r *reader) context(c *Context) {
-	last := int64(0)
-	for n := r.length(r.head(), &maps); n > 0 && r.err == nil; n-- {
+	n, last := r.length(r.head(), &maps), int64(0)
+	from, taken := r.at, 0
+	if r.memory != nil {
+		taken, last = r.memory.context.again(r, n, c)
+	}
+	for i := taken; i < n && r.err == nil; i++ {
 		key := r.int()
 		if key <= last || key > contextFields {
 			r.fail("context key %d is not known, or not after %d", key, last)
-			return
+			break
 		}
 		last = key
 		*c.at(int(key)) = r.contextValue(int(key))
+		if r.memory != nil {
+			r.memory.context.note(i, int(key), r.at-from)
+		}
+	}
+	if r.memory != nil {
+		r.memory.context.keep(r.record[from:r.at], n, taken, c, r.err)
 	}
 }
 

@@ -13,9 +13,10 @@ import "strings"
 //
 // The zero Decoder is ready. One goroutine owns it, and it is not copied.
 type Decoder struct {
-	texts strings.Builder
-	ids   [idsKept]knownID
-	last  [contextFields + 1]string // texts of the context, by number: most come again in the next record
+	texts   strings.Builder
+	ids     [idsKept]knownID
+	last    [contextFields + 1]string // texts of the context, by number: most come again in the next record
+	context knownContext
 }
 
 const (
@@ -51,7 +52,7 @@ func (m *Decoder) Decode(record []byte, d *Draft) error {
 // Reset lets go of the texts of earlier records, each of which would keep what lies
 // around it. Who is done with a run of them calls it.
 func (m *Decoder) Reset() {
-	m.ids, m.last = [idsKept]knownID{}, [contextFields + 1]string{}
+	m.ids, m.last, m.context = [idsKept]knownID{}, [contextFields + 1]string{}, knownContext{}
 }
 
 // keep gives the text of a record. A strings.Builder only ever appends to its

@@ -97,12 +97,18 @@ func TestADecoderGivesWhatDecodeGivesAndDisturbsNothingItGaveBefore(t *testing.T
 		for range rapid.IntRange(1, 60).Draw(t, "records") {
 			d := drawDraft(t)
 			if len(contexts) > 0 && rapid.Bool().Draw(t, "of the same statement") {
-				d.Context = rapid.SampledFrom(contexts).Draw(t, "context")
+				d.Context = rapid.SampledFrom(contexts[max(0, len(contexts)-3):]).Draw(t, "context")
+				for range rapid.IntRange(0, 2).Draw(t, "changes") {
+					n, other := rapid.IntRange(1, contextFields).Draw(t, "field"), drawDraft(t)
+					*d.Context.at(n) = rapid.SampledFrom([]string{"", "a", "other", *other.Context.at(n)}).Draw(t, "value")
+				}
 			}
 			contexts = append(contexts, d.Context)
 			record := mustEncode(t, &d)
 			if rapid.IntRange(0, 9).Draw(t, "cut short") == 0 {
 				record = record[:rapid.IntRange(0, len(record)-1).Draw(t, "length")]
+			} else if rapid.IntRange(0, 9).Draw(t, "damaged") == 0 {
+				record[rapid.IntRange(0, len(record)-1).Draw(t, "at")] = rapid.Byte().Draw(t, "byte")
 			}
 			want, _ := Decode(record)
 			given, wanted = append(given, requireSameDecoded(t, &m, record)), append(wanted, want)
