@@ -29,8 +29,9 @@ const (
 // messages. One goroutine owns it, and may use it again after Flush.
 type Hasher struct {
 	done   func(id int, sum *[Size]byte)
-	lanes  []lane // none where each message is hashed alone
-	free   []int  // those without a message
+	lanes  []lane          // none where each message is hashed alone
+	now    [sixteen][]byte // by lane, whole blocks to be taken; none where the lane is free
+	free   []int           // those without a message
 	states states
 	sum    [Size]byte // the one that was given last
 }
@@ -82,7 +83,7 @@ func (h *Hasher) Add(id int, prefix, rest []byte) {
 	last := len(h.free) - 1
 	n := h.free[last]
 	h.free = h.free[:last]
-	h.lanes[n].begin(id, prefix, rest)
+	h.now[n] = h.lanes[n].begin(id, prefix, rest)
 	h.states.begin(n, len(h.lanes))
 	for len(h.free) == 0 {
 		h.step()
@@ -99,25 +100,30 @@ func (h *Hasher) Flush() {
 // step takes all messages as far as the shortest piece of them goes. A lane
 // without one goes through the blocks of another.
 func (h *Hasher) step() {
+	now := h.now[:len(h.lanes)]
 	var blocks [sixteen]*byte
-	var some *byte
-	n := 0
-	for i := range h.lanes {
-		if l := &h.lanes[i]; len(l.now) > 0 {
-			if blocks[i], some = &l.now[0], &l.now[0]; n == 0 || len(l.now) < n {
-				n = len(l.now)
-			}
+	n, shortest := 0, 0
+	for i, piece := range now {
+		if len(piece) == 0 {
+			continue
+		}
+		if blocks[i] = &piece[0]; n == 0 || len(piece) < n {
+			n, shortest = len(piece), i
 		}
 	}
-	for i := range h.lanes {
-		if blocks[i] == nil {
-			blocks[i] = some
-		}
+	for _, i := range h.free {
+		blocks[i] = blocks[shortest]
 	}
-	h.states.take(&blocks, len(h.lanes), n/BlockSize)
-	for i := range h.lanes {
-		if l := &h.lanes[i]; len(l.now) > 0 && !l.passed(n) {
-			h.states.sum(i, len(h.lanes), h.sum[:])
+	h.states.take(&blocks, len(now), n/BlockSize)
+	for i := range now {
+		if len(now[i]) == 0 {
+			continue
+		}
+		if now[i] = now[i][n:]; len(now[i]) > 0 {
+			continue
+		}
+		if l := &h.lanes[i]; !l.next(&now[i]) {
+			h.states.sum(i, len(now), h.sum[:])
 			h.free = append(h.free, i)
 			h.done(l.id, &h.sum)
 		}
@@ -129,7 +135,6 @@ func (h *Hasher) step() {
 // middle of it need not be copied.
 type lane struct {
 	id    int
-	now   []byte // whole blocks to be taken; none where the lane is free
 	later [2][]byte
 	head  [BlockSize]byte
 	tail  [shortest]byte
@@ -143,22 +148,22 @@ const (
 	paddingLeast = 1 + 8
 )
 
-// begin cuts a message into blocks: the first one, those in place, and the last
-// one or two with the padding.
-func (l *lane) begin(id int, prefix, rest []byte) {
+// begin cuts a message into blocks: the first one, those in place, and the last ones
+// with the padding. It gives the piece to begin with.
+func (l *lane) begin(id int, prefix, rest []byte) []byte {
 	l.id = id
 	total := len(prefix) + len(rest)
 	if total < shortest-paddingLeast {
 		n := copy(l.tail[:], prefix)
 		n += copy(l.tail[n:], rest)
-		l.now, l.later = l.pad(n, total), [2][]byte{}
-		return
+		return l.pad(n, total)
 	}
 	n := copy(l.head[:], prefix)
 	rest = rest[copy(l.head[n:], rest):]
 	middle := len(rest) &^ (BlockSize - 1)
 	n = copy(l.tail[:], rest[middle:])
-	l.now, l.later = l.head[:], [2][]byte{rest[:middle], l.pad(n, total)}
+	l.later = [2][]byte{rest[:middle], l.pad(n, total)}
+	return l.head[:]
 }
 
 // pad completes the tail, which holds the last n bytes of total.
@@ -170,15 +175,11 @@ func (l *lane) pad(n, total int) []byte {
 	return l.tail[:end]
 }
 
-// passed goes on by so many bytes, if need be to the next piece of the message;
-// false: that was all of it.
-func (l *lane) passed(n int) bool {
-	if l.now = l.now[n:]; len(l.now) > 0 {
-		return true
-	}
+// next goes on to the next piece of the message; false: that was all of it.
+func (l *lane) next(now *[]byte) bool {
 	for i, piece := range l.later {
 		if len(piece) > 0 {
-			l.now, l.later[i] = piece, nil
+			*now, l.later[i] = piece, nil
 			return true
 		}
 	}

@@ -23,8 +23,8 @@ func (s *states) begin(lane, width int) {
 		s.pair[lane] = initial
 		return
 	}
-	for word := range s.wide {
-		s.wide[word][lane] = initial[order[word]]
+	for word, at := range order {
+		s.wide[word][lane] = initial[at]
 	}
 }
 
