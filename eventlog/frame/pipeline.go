@@ -11,10 +11,13 @@ import (
 	"writegate/eventlog/lanehash"
 )
 
-// jobSize is how many bytes a worker takes at a time. It fits the processor's
-// own cache, so that what was read to find the borders is still near when it is
-// hashed. A longer frame makes a longer job.
+// jobSize is how many bytes a worker takes at a time. A few of them fit a processor's
+// own cache, so that what was read is still near when it is hashed. A longer frame
+// makes a longer job.
 const jobSize = 256 << 10
+
+// readAhead is how many pieces that were read may wait for a worker.
+const readAhead = 2
 
 // judgedAtOnce is how many pieces may wait for the judge, so that it is woken for
 // several.
@@ -47,21 +50,20 @@ type gap struct {
 }
 
 // pipeline reads one segment with several workers and gives the pieces back in
-// the order of the file. Each worker reads its own job, because what a processor
-// has just read it need not fetch again to hash it; only finding where the next
-// job begins is done by one at a time.
+// the order of the file. Where a job begins is known when the one before was read,
+// so one goroutine reads all of them, a little ahead; the rest is the workers'.
 type pipeline struct {
 	f       File
 	limit   int64
 	ordered chan *piece
 	free    chan []byte
 
-	mu   sync.Mutex // guards what follows
-	off  int64      // where the next job begins
-	ask  int        // bytes of the next job
-	bad  error      // what is wrong at off, found at the end of the last job
-	io   bool       // bad is of the medium
-	over bool       // nothing follows but zeros
+	// Of the goroutine that reads.
+	off  int64 // where the next job begins
+	ask  int   // bytes of the next job
+	bad  error // what is wrong at off, found at the end of the last job
+	io   bool  // bad is of the medium
+	over bool  // nothing follows but zeros
 	sync *resync
 	err  error // ended the reading; read it after ordered is closed
 }
@@ -75,11 +77,18 @@ func startPipeline(ctx context.Context, f File, from, limit int64, workers int) 
 		ordered: make(chan *piece, 2*workers+judgedAtOnce),
 		free:    make(chan []byte, 4*workers+judgedAtOnce),
 	}
+	jobs := make(chan *piece, readAhead)
+	go func() {
+		for pc := p.next(ctx); pc != nil; pc = p.next(ctx) {
+			jobs <- pc
+		}
+		close(jobs)
+	}()
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
 			w := newWorker()
-			for pc := p.next(ctx); pc != nil; pc = p.next(ctx) {
+			for pc := range jobs {
 				w.check(pc)
 				close(pc.done)
 			}
@@ -103,11 +112,9 @@ func (p *pipeline) release(pc *piece) {
 	}
 }
 
-// next cuts the next piece, puts it in line for the judge and gives it to the
-// worker that asked; nil when there is none.
+// next cuts the next piece, puts it in line for the judge and gives it for a worker;
+// nil when there is none.
 func (p *pipeline) next(ctx context.Context) *piece {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for p.err == nil && !p.over && (p.bad != nil || p.off < p.limit) {
 		pc := p.cut(ctx)
 		if pc == nil {
