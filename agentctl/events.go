@@ -253,7 +253,8 @@ func itemsOf(e *event.Envelope, f *EventFilter) []eventItem {
 			continue
 		}
 		one := *e
-		one.Payload, one.Context.AgentID, one.Context.SessionID = fields, t.agent, t.session
+		one.Draft = e.With(fields)
+		one.Context.AgentID, one.Context.SessionID = t.agent, t.session
 		list = append(list, eventItem{i, itemJSON(&one, i, itemIDs{telemetryType: t.kind, tool: t.tool, credentials: credentialsOf(e.Fields())})})
 	}
 	return list

@@ -147,7 +147,7 @@ func (t *tx) writeBlock(b *block) {
 
 // A postings is the values of one field in a block, and where they are.
 type postings struct {
-	at      map[string]int32 // by value, its place in what follows; nil while there are few
+	at      map[string]int32 // by value, its place in what follows; empty while there are few
 	values  []string
 	counts  []int32 // of runs
 	runs    []run

@@ -266,7 +266,7 @@ func (r *reader) head() byte {
 	return headNever
 }
 
-// headNever is the one byte that MessagePack leaves unused.
+// First bytes of values. headNever is the one that MessagePack leaves unused.
 const (
 	headNever = 0xc1
 	headFalse = 0xc2

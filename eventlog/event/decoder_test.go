@@ -32,13 +32,14 @@ func requireSameDecoded(t require.TestingT, m *Decoder, record []byte) Draft {
 	require.Equal(t, AppendJSON(nil, &Envelope{Draft: want}), AppendJSON(nil, &Envelope{Draft: got}))
 	requireSameGot(t, &want, &got)
 	requireSameOpened(t, &want, &got)
+	bare := got.With(nil)
+	require.Empty(t, bare.Fields(), "another payload, and be it none, leaves nothing of the first")
 	return got
 }
 
 // unpacked is the draft that Decode gives for d.
 func unpacked(d Draft) Draft {
-	d.Payload, d.packed = d.Fields(), ""
-	return d
+	return d.With(d.Fields())
 }
 
 func allUnpacked(list []Draft) (out []Draft) {

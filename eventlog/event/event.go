@@ -28,6 +28,12 @@ type Draft struct {
 	packed string // the payload's bytes, a whole checked map; "" = there are none
 }
 
+// With is d with another payload, which may be empty.
+func (d Draft) With(p Payload) Draft {
+	d.Payload, d.packed = p, ""
+	return d
+}
+
 // bytes gives the payload's bytes, "" where Payload is what counts.
 func (d *Draft) bytes() string {
 	if d.Payload != nil {

@@ -102,17 +102,17 @@ func (h *Hasher) Flush() {
 func (h *Hasher) step() {
 	now := h.now[:len(h.lanes)]
 	var blocks [sixteen]*byte
-	n, shortest := 0, 0
+	n, least := 0, 0
 	for i, piece := range now {
 		if len(piece) == 0 {
 			continue
 		}
 		if blocks[i] = &piece[0]; n == 0 || len(piece) < n {
-			n, shortest = len(piece), i
+			n, least = len(piece), i
 		}
 	}
 	for _, i := range h.free {
-		blocks[i] = blocks[shortest]
+		blocks[i] = blocks[least]
 	}
 	h.states.take(&blocks, len(now), n/BlockSize)
 	for i := range now {
@@ -137,13 +137,13 @@ type lane struct {
 	id    int
 	later [2][]byte
 	head  [BlockSize]byte
-	tail  [shortest]byte
+	tail  [copyMost]byte
 }
 
 const (
-	// shortest is the length of what a message that is not copied may end with, and
-	// the most of one that is: longer than most events.
-	shortest = 16 * BlockSize
+	// copyMost is the room for a message that is copied, with its padding: most
+	// events are shorter.
+	copyMost = 16 * BlockSize
 	// paddingLeast is a byte and the length.
 	paddingLeast = 1 + 8
 )
@@ -153,7 +153,7 @@ const (
 func (l *lane) begin(id int, prefix, rest []byte) []byte {
 	l.id = id
 	total := len(prefix) + len(rest)
-	if total < shortest-paddingLeast {
+	if total < copyMost-paddingLeast {
 		n := copy(l.tail[:], prefix)
 		n += copy(l.tail[n:], rest)
 		return l.pad(n, total)
@@ -188,7 +188,7 @@ func (l *lane) next(now *[]byte) bool {
 
 // agrees computes hashes of messages of all shapes in both ways.
 func agrees(width int) bool {
-	text := make([]byte, 2*shortest)
+	text := make([]byte, 2*copyMost)
 	for i := range text {
 		text[i] = byte(i*i + 7*i)
 	}
@@ -198,7 +198,7 @@ func agrees(width int) bool {
 			right++
 		}
 	})
-	for n := 0; n < len(text); n += 1 + n/shortest*37 { // each length that is copied, and some that are not
+	for n := 0; n < len(text); n += 1 + n/copyMost*37 { // each length that is copied, and some that are not
 		tried++
 		h.Add(n, text[:n/37], text[n/37:n])
 	}
