@@ -133,6 +133,10 @@ streams: ## STREAMS random streams of messages (default 5000) to the wire listen
 watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch
 	CLASSIFY_WATCH_ROUNDS=$(WATCHROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'OnlyAnswer|TheWatcher' ./sqlgate/classify
 
+.PHONY: servers
+servers: ## servers of PostgreSQL 15 to 18 from the npm registry, under var/postgresql (node and npm are installed)
+	fixtures/pgservers/install.sh
+
 .PHONY: screenshots
 screenshots: ## pictures of every page of the dashboard, in light and dark and at two widths, in the folder OUT
 	SCREENSHOTS=$(abspath $(OUT)) $(PGRUN) $(GO) test -count=1 -timeout 20m -v -run 'TheControlPlaneInABrowser/(every_page|what_to_do)' ./cmd/gate
