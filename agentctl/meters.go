@@ -187,7 +187,9 @@ func (m *meter) recall(e *event.Envelope, agentID string) error {
 		if err := e.Parse(&p); err != nil {
 			return err
 		}
-		m.recallDecision(e, &p)
+		if p.Run != event.RunDescribe { // the request's own decision comes behind it
+			m.recallDecision(e, &p)
+		}
 	case event.TypeTelemetryReceived:
 		var p event.TelemetryReceived
 		if err := e.Parse(&p); err != nil {

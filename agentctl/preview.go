@@ -97,8 +97,8 @@ func (w *past) take(e *event.Envelope) error {
 		return w.telemetry(e)
 	}
 	d, err := w.reader.Take(e)
-	if err != nil || d == nil || d.AgentLayer == nil {
-		return nil // a decision whose request lies outside of the window
+	if err != nil || d == nil || d.AgentLayer == nil || d.Describes {
+		return nil // also a decision whose request lies outside of the window
 	}
 	w.body.SQLDecisions++
 	layer := agentrules.Evaluate(&agentrules.Input{Agent: d.AgentLayer.Agent, Usage: d.AgentLayer.Usage, Facts: &d.Facts, Applications: w.app, Count: w.count(e.Time)})

@@ -35,6 +35,8 @@ func approving(r *RecordDecision) {
 	r.NewApproval = &NewApproval{SQL: "UPDATE t SET a = 1", Classification: `{"class":"write"}`, Message: "m", Remedy: "r"}
 }
 
+func describing(r *RecordDecision) { r.Decision.Run = event.RunDescribe }
+
 func using(r *RecordDecision) { r.UseApproval = testApproval }
 func keyed(r *RecordDecision) {
 	r.Idempotency = &event.Idempotency{Key: "k", ScopeDigest: [32]byte{3}, RequestDigest: [32]byte{1}}
@@ -83,6 +85,24 @@ func TestADecisionLeavesItsEventsInTheOrderInWhichTheyCameAbout(t *testing.T) {
 				require.NotZero(t, drafts[i].ID)
 			}
 		})
+	}
+}
+
+// Nothing runs under the decision that a statement may be described, and both of
+// its events say what it was for.
+func TestADescriptionIsRecordedAsOne(t *testing.T) {
+	drafts, _, err := decideRecord(recording(describing), decisionFacts{}, DefaultTTL, moment)
+	require.NoError(t, err)
+	require.Equal(t, []event.Type{event.TypeRequestReceived, event.TypeDecisionRecorded}, types(drafts))
+	var request event.RequestReceived
+	require.NoError(t, drafts[0].Parse(&request))
+	require.Equal(t, event.PurposeDescribe, request.Purpose)
+	var decision event.DecisionRecorded
+	require.NoError(t, drafts[1].Parse(&decision))
+	require.Equal(t, event.RunDescribe, decision.Run)
+	for _, more := range []func(*RecordDecision){dispatching, approving, notBegun, answering} {
+		_, _, err := decideRecord(recording(describing, more), decisionFacts{}, DefaultTTL, moment)
+		require.Equal(t, fault.Internal, fault.CodeOf(err))
 	}
 }
 

@@ -245,6 +245,8 @@ func (r *RecordDecision) check() error {
 	switch {
 	case ways > 1:
 		return misuse("a decision is followed by more than one thing")
+	case ways > 0 && r.Decision.Run == event.RunDescribe:
+		return misuse("something follows the decision that a statement may be described")
 	case r.UseApproval != "" && r.Dispatch == nil && r.NotDispatched == nil && !r.Answered:
 		return misuse("an approval is used without a dispatch")
 	case r.OpenSession != nil && (!r.Answered || r.Request.SessionID == ""):

@@ -54,9 +54,13 @@ func (r *Request) received(now time.Time, d *Decision) event.Draft {
 	if profile == defaultProfile {
 		profile = ""
 	}
+	purpose := ""
+	if d.Run == event.RunDescribe {
+		purpose = event.PurposeDescribe
+	}
 	return event.New(now, ctx, &event.RequestReceived{SQLDigest: r.SQLDigest, SQLBytes: r.SQLBytes, SQLText: r.SQLText,
 		ExecutionProfile: profile, IdempotencyKey: r.IdempotencyKey, RequestDigest: r.RequestDigest, Principal: r.Principal,
-		CredentialIDs: r.CredentialIDs, WireSession: r.WireSession})
+		CredentialIDs: r.CredentialIDs, WireSession: r.WireSession, Purpose: purpose})
 }
 
 // defaultProfile is the execution profile that evidence leaves out.

@@ -188,7 +188,8 @@ func (m *MetricSums) take(r *event.TelemetryEvent, o *event.TelemetryOutcome) {
 
 // agentDecided counts a decision on a statement that came with an agent's token.
 func agentDecided(t *tx, e *event.Envelope) error {
-	if e.Context.AgentID == "" {
+	run, _ := e.Get("run")
+	if how, _ := run.AsString(); e.Context.AgentID == "" || how == event.RunDescribe {
 		return nil
 	}
 	one := new(MetricSums)

@@ -195,6 +195,7 @@ func TestDecisionsOfAgentsAreCounted(t *testing.T) {
 		w.do(event.Context{Project: project, AgentID: "agt_1", Decision: decision}, &event.DecisionRecorded{})
 	}
 	w.do(event.Context{Decision: "BLOCK"}, &event.DecisionRecorded{})
+	w.do(event.Context{Project: project, AgentID: "agt_1", Decision: "BLOCK"}, &event.DecisionRecorded{Run: event.RunDescribe})
 	var total projections.MetricSums
 	require.NoError(t, w.view().Metrics(projections.MetricFilter{Project: project, From: w.now.Add(-time.Hour), To: w.now.Add(time.Hour), Level: time.Minute},
 		func(b *projections.MetricBucket) error {

@@ -90,7 +90,7 @@ func requestReceived(t *tx, e *event.Envelope) error {
 		return nil
 	}
 	var p event.RequestReceived
-	if err := e.Parse(&p); err != nil {
+	if err := e.Parse(&p); err != nil || p.Purpose == event.PurposeDescribe {
 		return err
 	}
 	t.use(e.Context.Project, e.Time, usedBy(p.CredentialIDs), e.Context.AgentID, &UsageSums{SQLDecisions: 1})

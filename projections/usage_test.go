@@ -57,6 +57,7 @@ func TestUsageIsTheSumOfTheLogsEventsAtEachLevel(t *testing.T) {
 			w.do(event.Context{Project: project, AgentID: agent}, &event.RequestReceived{CredentialIDs: by[len(by)-1:]})
 			count(w.now.Add(-time.Second), last, agent, projections.UsageSums{SQLDecisions: 1})
 			w.do(event.Context{}, &event.RequestReceived{})
+			w.do(event.Context{Project: project, AgentID: agent}, &event.RequestReceived{CredentialIDs: by[len(by)-1:], Purpose: event.PurposeDescribe})
 		case 2:
 			w.do(event.Context{Project: project}, &event.ToolVerified{Origin: event.Origin{CredentialIDs: by}, ToolID: "tool_1"})
 			of := ""

@@ -20,10 +20,16 @@ type RequestReceived struct {
 	Principal        string   // the verified identity; "" = none
 	CredentialIDs    []string // of the agent's token; none = the request had none
 	WireSession      string   // the connection of the wire listener that it came on; "" = POST /query
+	Purpose          string   // PurposeDescribe; "" = it was to be carried out
 }
 
+// PurposeDescribe is the purpose of a request whose statement the server is only
+// to describe or to plan: nothing of it runs under this decision. The run of the
+// decision is RunDescribe.
+const PurposeDescribe = "describe"
+
 func (*RequestReceived) EventType() Type         { return TypeRequestReceived }
-func (p *RequestReceived) Fields() Payload       { return write(7, p.form) }
+func (p *RequestReceived) Fields() Payload       { return write(8, p.form) }
 func (p *RequestReceived) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *RequestReceived) form(f *form) {
@@ -31,6 +37,7 @@ func (p *RequestReceived) form(f *form) {
 	f.str("execution_profile", &p.ExecutionProfile, may)
 	f.str("idempotency_key", &p.IdempotencyKey, may)
 	f.str("principal", &p.Principal, may)
+	f.str("purpose", &p.Purpose, may)
 	f.hash("request_digest", &p.RequestDigest, need)
 	num(f, "sql_bytes", &p.SQLBytes, need)
 	f.hash("sql_digest", &p.SQLDigest, need)
@@ -83,7 +90,7 @@ type DecisionRecorded struct {
 	Approval   *ApprovalTerms // with REQUIRE_APPROVAL, else nil
 	PolicyHash [32]byte
 	Engine     uint64 // seq of the startup event that names the engine's versions
-	Run        string // how the statement runs (design/execution-and-wire.md part 2), or RunSession
+	Run        string // how the statement runs (design/execution-and-wire.md part 2), RunSession or RunDescribe
 	Facts      DecisionFacts
 	AgentLayer *AgentLayer // nil = no agent's token was shown
 }
@@ -91,6 +98,10 @@ type DecisionRecorded struct {
 // RunSession is the run of a statement that the gate answers itself: its
 // decision is that on session control (design/policy.md part 5).
 const RunSession = "session"
+
+// RunDescribe is the run of a statement that does not run: the decision lets the
+// server parse it for its description, or plan it for the person who approves.
+const RunDescribe = "describe"
 
 // ApprovalTerms are the terms that a rule sets for an approval.
 type ApprovalTerms struct {
