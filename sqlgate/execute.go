@@ -41,8 +41,12 @@ func (g *Gate) stop(ctx context.Context, s *submission) (*Answer, error) {
 	command := &commands.RecordDecision{Request: s.record, Decision: s.decision}
 	a := s.answer()
 	if s.result.Decision == policy.RequireApproval {
+		impact, err := g.impact(ctx, s)
+		if err != nil {
+			return nil, err
+		}
 		command.NewApproval = &commands.NewApproval{
-			SQL: s.SQL, PreparedSQL: s.preparedSQL(), Parameters: s.shownParams(), Impact: g.impact(ctx, s), Classification: string(appendValue(nil, a.Classification)), Message: a.message(), Remedy: a.remedy(),
+			SQL: s.SQL, PreparedSQL: s.preparedSQL(), Parameters: s.shownParams(), Impact: impact, Classification: string(appendValue(nil, a.Classification)), Message: a.message(), Remedy: a.remedy(),
 			AgentPolicyID: a.AgentPolicyID,
 		}
 	}

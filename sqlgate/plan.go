@@ -22,29 +22,36 @@ func (g *Gate) estimate(ctx context.Context, s *submission) (plan *pgexec.Plan, 
 	if !g.PlanEstimates {
 		return nil, ""
 	}
-	c := &s.classification
 	if omitted := notPlanned(s); omitted != "" {
 		return nil, omitted
 	}
 	text := s.statement().SQL
 	names := classify.NamesOf(text)
-	if names.Unsure {
-		return nil, "a name in the text is written in an unusual way"
-	}
-	relations := slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.TablesRead, c.TablesWritten))))
 	return g.Database.EstimatePlan(ctx, pgexec.PlanRequest{
-		SQL: text, Write: c.Run != classify.RunReadFence, Relations: relations, Words: names.Words, Operators: names.Operators,
+		SQL: text, Write: s.classification.Run != classify.RunReadFence, Relations: s.relations(), Words: names.Words, Operators: names.Operators,
 	})
 }
 
+// relations are all that the text names, once each.
+func (s *submission) relations() []string {
+	c := &s.classification
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.TablesRead, c.TablesWritten))))
+}
+
 // impact is the estimate that the person who approves is shown, as JSON; "" where
-// none could be had.
-func (g *Gate) impact(ctx context.Context, s *submission) string {
+// none could be had. The evidence of the decision comes before the server is asked.
+func (g *Gate) impact(ctx context.Context, s *submission) (string, error) {
+	if !g.PlanEstimates || notPlanned(s) != "" {
+		return "", nil
+	}
+	if err := g.recordDescription(ctx, s); err != nil {
+		return "", err
+	}
 	plan, _ := g.estimate(ctx, s)
 	if plan == nil {
-		return ""
+		return "", nil
 	}
-	return string(appendValue(nil, plan))
+	return string(appendValue(nil, plan)), nil
 }
 
 // notPlanned says what the text alone says against a plan.
@@ -60,6 +67,9 @@ func notPlanned(s *submission) string {
 		if !slices.Contains(plannedDespite, signal) {
 			return "the statement has the risk signal " + signal
 		}
+	}
+	if classify.NamesOf(s.statement().SQL).Unsure {
+		return "a name in the text is written in an unusual way"
 	}
 	return ""
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"writegate/commands"
+	"writegate/eventlog/event"
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policy"
@@ -17,15 +19,15 @@ var describable = []string{
 }
 
 // DescribeStatement says which parameters a statement has, and which columns its
-// result; nil columns: it returns none. The server parses it for that, so what
-// policy blocks is refused here as at Execute, and with the same evidence.
+// result; nil columns: it returns none. The server parses it for that, so it is
+// decided as at Execute, with evidence that is durable before the server hears of it.
 func (w *Wire) DescribeStatement(ctx context.Context, name string) (params []uint32, columns []pgexec.Field, err error) {
 	err = w.extended(ctx, func() error {
 		st, err := w.statement(name)
 		if err != nil {
 			return err
 		}
-		d, err := w.describe(ctx, st)
+		d, err := w.describe(ctx, st, nil)
 		if err != nil {
 			return err
 		}
@@ -48,7 +50,7 @@ func (w *Wire) DescribePortal(ctx context.Context, portal string) (columns []pge
 			columns = p.rows.columns
 			return nil
 		}
-		d, err := w.describe(ctx, p.statement)
+		d, err := w.describe(ctx, p.statement, p)
 		columns = slices.Clone(d.Fields)
 		if err == nil && len(p.resultFormats) > 1 && len(p.resultFormats) != len(columns) {
 			return wireErrorf("08P01", "bind message has %d result formats but query has %d columns", len(p.resultFormats), len(columns))
@@ -62,13 +64,13 @@ func (w *Wire) DescribePortal(ctx context.Context, portal string) (columns []pge
 }
 
 // describe asks the server, where the statement is one that may be asked about.
-func (w *Wire) describe(ctx context.Context, st *wireStatement) (pgexec.Description, error) {
+func (w *Wire) describe(ctx context.Context, st *wireStatement, p *wirePortal) (pgexec.Description, error) {
 	quiet := pgexec.Description{Params: make([]uint32, st.params())}
 	copy(quiet.Params, st.types)
 	if st.empty {
 		return quiet, nil
 	}
-	s := w.submission(st, &wireCall{wire: w})
+	s := w.submission(st, &wireCall{wire: w, portal: p})
 	order, err := w.controlOf(ctx, s)
 	switch {
 	case err != nil:
@@ -85,15 +87,13 @@ func (w *Wire) describe(ctx context.Context, st *wireStatement) (pgexec.Descript
 	if !slices.Contains(describable, s.classification.QueryType) || s.classification.Run == classify.RunNone {
 		return quiet, nil
 	}
-	if err := w.mayDescribe(ctx, s); err != nil {
+	if err := w.decideDescription(ctx, s); err != nil {
 		return quiet, err
 	}
-	statement := s.statement()
-	if s.execute == nil {
-		return w.askServer(ctx, statement.SQL, st.types)
+	d, err := w.askServer(ctx, st, s)
+	if s.execute != nil {
+		d.Params = nil // its arguments stand in the text
 	}
-	d, err := w.askServer(ctx, statement.SQL, statement.ParamOIDs)
-	d.Params = nil // its arguments stand in the text
 	return d, err
 }
 
@@ -105,17 +105,9 @@ func (w *Wire) describeOrder(o *wireOrder, quiet pgexec.Description) pgexec.Desc
 	return quiet
 }
 
-func (w *Wire) askServer(ctx context.Context, sql string, types []uint32) (pgexec.Description, error) {
-	if w.unit.block != nil {
-		return w.unit.block.Describe(ctx, sql, types) // it may be about what the block made
-	}
-	return w.gate.Database.Describe(ctx, sql, types)
-}
-
-// mayDescribe decides as Execute will. Nothing runs, so an ALLOW and what waits
-// for an approval leave no evidence; but parsing alone runs the checks of types
-// that are not built in, and that is not for a statement nobody approved.
-func (w *Wire) mayDescribe(ctx context.Context, s *submission) error {
+// decideDescription decides as Execute will. What is blocked is refused with the
+// evidence of that.
+func (w *Wire) decideDescription(ctx context.Context, s *submission) error {
 	g := w.gate
 	if s.policy == nil || g.chain.Failed() {
 		return g.chain.fault()
@@ -126,25 +118,129 @@ func (w *Wire) mayDescribe(ctx context.Context, s *submission) error {
 	if executesPrepared(&s.classification) {
 		return w.refuseAs(ctx, s, notThroughTheGate(classify.TypeExecute))
 	}
-	switch {
-	case s.runs():
-		return nil
-	case s.result.Decision == policy.Block:
-		a, err := g.stop(ctx, s)
-		if err != nil {
-			return err
-		}
-		return &WireRefusal{Answer: a}
-	case s.classification.UserTypes || slices.ContainsFunc(s.wire.types, userType):
-		return w.refuseAs(ctx, s, &WireError{
-			SQLState: "0A000", Message: "not available through the gate: describing a statement that needs an approval and names a type that is not built in",
-			Hint: "Send it with all its types, without asking for its description first.",
-		})
+	if s.result.Decision == policy.Block && s.enforced {
+		return w.stopDescription(ctx, s)
 	}
 	return nil
 }
 
-// firstUserOID is where PostgreSQL begins to number what its users make.
-const firstUserOID = 16384
+// stopDescription answers as Execute would: with the decision that stops it.
+func (w *Wire) stopDescription(ctx context.Context, s *submission) error {
+	a, err := w.gate.stop(ctx, s)
+	if err != nil {
+		return err
+	}
+	return &WireRefusal{Answer: a}
+}
 
-func userType(oid uint32) bool { return oid >= firstUserOID }
+// askServer has the server describe what was decided. What nobody has approved
+// yet is parsed only where that runs no code of a user's.
+func (w *Wire) askServer(ctx context.Context, st *wireStatement, s *submission) (pgexec.Description, error) {
+	text := s.statement()
+	if s.execute == nil {
+		text.ParamOIDs = st.types
+	}
+	names := classify.NamesOf(text.SQL)
+	if !s.runs() && (names.Strings || s.classification.UserTypes) {
+		return w.askUnapproved(ctx, st, s, pgexec.ParseRequest{
+			SQL: text.SQL, Types: text.ParamOIDs, Relations: s.relations(), Words: names.Words, Operators: names.Operators,
+		}, names.Unsure)
+	}
+	if err := w.recordDescribed(ctx, st, s); err != nil {
+		return pgexec.Description{}, err
+	}
+	if w.unit.block != nil {
+		return w.unit.block.Describe(ctx, text.SQL, text.ParamOIDs) // it may be about what the block made
+	}
+	return w.gate.Database.Describe(ctx, text.SQL, text.ParamOIDs)
+}
+
+// askUnapproved describes a statement that waits for an approval, where its
+// constants meet nothing but built-in types. Otherwise the answer is that of
+// Execute, where everything is there that an approval is for; parameters that are
+// still to come keep it from that.
+func (w *Wire) askUnapproved(ctx context.Context, st *wireStatement, s *submission, p pgexec.ParseRequest, unsure bool) (d pgexec.Description, err error) {
+	if !unsure && !s.classification.UserTypes {
+		if err := w.recordDescribed(ctx, st, s); err != nil {
+			return d, err
+		}
+		why := ""
+		if d, why, err = w.gate.Database.DescribeHarmless(ctx, p); err != nil || why == "" {
+			return d, err
+		}
+	}
+	if st.params() > 0 && s.wire.portal == nil {
+		return d, w.refuseAs(ctx, s, &WireError{
+			SQLState: "0A000", Message: "not available through the gate: describing a statement that needs an approval, where that may run the code of a type that is not built in",
+			Hint: "Send it with its parameters, without asking for its description first.",
+		})
+	}
+	named := s.ApprovalID != ""
+	if !named {
+		s.ApprovalID, s.record.ApprovalID = w.approval, w.approval
+	}
+	if s.ApprovalID != "" {
+		answer, err := w.gate.lookUpApproval(ctx, s)
+		switch {
+		case err != nil:
+			if !named {
+				w.approval = "" // as at Execute: it serves one statement
+			}
+			return d, err
+		case answer != nil:
+			return d, &WireRefusal{Answer: answer}
+		}
+		if err := w.decideDescription(ctx, s); err != nil {
+			return d, err
+		}
+		if s.runs() {
+			return w.askServer(ctx, st, s)
+		}
+	}
+	return d, w.stopDescription(ctx, s)
+}
+
+// describedUnder is the decision that lets a statement be described, as it stands
+// in the log: while it comes out the same it serves again.
+type describedUnder struct {
+	policy             *runningPolicy
+	mode               string
+	decision, reason   string
+	prepared           [32]byte // of an EXECUTE: what it runs
+	enforced, approved bool
+}
+
+// recordDescribed puts the decision into the log, where the same one about the
+// same statement is not there yet.
+func (w *Wire) recordDescribed(ctx context.Context, st *wireStatement, s *submission) error {
+	now := describedUnder{policy: s.policy, mode: s.mode, decision: s.decision.Decision, reason: s.decision.ReasonCode,
+		enforced: s.enforced, approved: s.approved}
+	if s.execute != nil {
+		now.prepared = s.execute.digest
+	}
+	if st.evidence != nil && *st.evidence == now {
+		return nil
+	}
+	if err := w.gate.recordDescription(ctx, s); err != nil {
+		return err
+	}
+	st.evidence = &now
+	return nil
+}
+
+// recordDescription puts the decision about a statement that the server is only
+// to describe or to plan into the log. What was answered before it comes first.
+func (g *Gate) recordDescription(ctx context.Context, s *submission) error {
+	command := &commands.RecordDecision{Request: s.record, Decision: s.decision}
+	command.Decision.Run = event.RunDescribe
+	if s.wire != nil {
+		command.Ahead = s.wire.wire.ahead
+	}
+	g.Step("describe.before_append")
+	if _, err := g.Commands.RecordDecision(context.WithoutCancel(ctx), command); err != nil {
+		return err
+	}
+	s.recordedAhead()
+	g.Step("describe.appended")
+	return nil
+}

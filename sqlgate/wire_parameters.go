@@ -27,7 +27,7 @@ func (s *submission) shownParams() []string {
 	p, left := s.wire.portal, shownParameters
 	list := make([]string, 0, len(p.params))
 	for i, value := range p.params {
-		text := showParameter(p.statement.typeOf(i), formatAt(p.paramFormats, i), value)
+		text := p.statement.showParameter(i, formatAt(p.paramFormats, i), value)
 		if left -= len(text); left < 0 {
 			return append(list, strconv.Itoa(len(p.params)-i)+" more")
 		}
@@ -47,13 +47,16 @@ func (st *wireStatement) typeOf(i int) uint32 {
 	return 0
 }
 
-func showParameter(oid uint32, format int16, value []byte) string {
-	text := "NULL"
+func (st *wireStatement) showParameter(i int, format int16, value []byte) string {
+	oid, text := st.typeOf(i), "NULL"
 	if value != nil {
 		text = showValue(oid, format, value)
 	}
 	if oid == 0 {
 		return text
+	}
+	if t, ok := st.typeNames[oid]; ok && !pgexec.PlainType(oid) {
+		return text + "::" + t
 	}
 	return text + "::" + pgexec.TypeLabel(oid)
 }

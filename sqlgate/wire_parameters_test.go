@@ -37,7 +37,7 @@ func TestParametersAreShownAsConstants(t *testing.T) {
 		"'00010203-0405-0607-0809-0a0b0c0d0e0f'::uuid": {2950, 1, "\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"},
 		"'x'::text": {25, 1, "x"}, `'\xff00'`: {0, 1, "\xff\x00"}, `'\x01'::int4`: {23, 1, "\x01"}, "'5'": {0, 0, "5"}, `'\xff'::text`: {25, 0, "\xff"},
 	} {
-		require.Equal(t, want, showParameter(row.oid, row.format, []byte(row.value)))
+		require.Equal(t, want, (&wireStatement{types: []uint32{row.oid}}).showParameter(0, row.format, []byte(row.value)))
 	}
 	s := &submission{wire: &wireCall{portal: &wirePortal{statement: &wireStatement{}}}}
 	for range 100 {

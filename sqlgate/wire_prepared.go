@@ -19,7 +19,11 @@ func doPrepare(ctx context.Context, w *Wire, s *submission, _ *wireOrder) (wireR
 	if err != nil {
 		return wireReply{}, err
 	}
-	w.keep(p.name, &wireStatement{sql: p.sql, types: p.types, classification: c})
+	names, err := w.gate.Database.TypeNames(ctx, p.types)
+	if err != nil {
+		return wireReply{}, err
+	}
+	w.keep(p.name, &wireStatement{sql: p.sql, types: p.types, typeNames: names, classification: c.WithTypes(valuesOf(names))})
 	return wireReply{}, nil
 }
 

@@ -280,6 +280,9 @@ func takeTimeZone(w *Wire, ctx context.Context, value string) (string, error) {
 	if strings.EqualFold(value, "UTC") {
 		return "UTC", nil
 	}
+	if err := w.flushAhead(ctx); err != nil { // the value reaches the server: its evidence first
+		return "", err
+	}
 	return w.gate.Database.Setting(ctx, "TimeZone", value)
 }
 

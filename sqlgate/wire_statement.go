@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -22,13 +23,15 @@ type wireStatement struct {
 	sql            string // without the comment that names an approval
 	approval       string // that the comment names; "" = none
 	types          []uint32
-	classification classify.Classification
-	empty          bool          // there is no statement in it
-	reading        time.Duration // what guard, parser and classifier took, until a first execution has counted it
+	typeNames      map[uint32]string       // of those that are not built in
+	classification classify.Classification // with the types
+	empty          bool                    // there is no statement in it
+	reading        time.Duration           // what guard, parser and classifier took, until a first execution has counted it
 
 	described  bool
 	parameters []uint32
 	columns    []pgexec.Field // nil: it returns none
+	evidence   *describedUnder
 }
 
 // params is the number of parameters that a Bind has to bring.
@@ -93,8 +96,14 @@ func (w *Wire) read(ctx context.Context, sql string, types []uint32) (*wireState
 	if err != nil {
 		return nil, placed(g.refuse(ctx, s, err), sql, len(sql)-len(st.sql))
 	}
+	if st.typeNames, err = g.Database.TypeNames(ctx, types); err != nil {
+		return nil, g.refuse(ctx, s, err)
+	}
+	st.classification = st.classification.WithTypes(valuesOf(st.typeNames))
 	return st, nil
 }
+
+func valuesOf(names map[uint32]string) []string { return slices.Collect(maps.Values(names)) }
 
 // placed adds where in the client's text the parser stopped, in characters and
 // from 1, as PostgreSQL counts; skipped are the bytes in front of what it read.

@@ -9,6 +9,7 @@ import (
 type Names struct {
 	Words     []string // as the server reads them: folded, or as they are quoted
 	Operators []string
+	Strings   bool // it has a string constant, whose type its place gives
 	Unsure    bool // one of them is written in a way that is not read here
 }
 
@@ -41,6 +42,8 @@ func NamesOf(sql string) Names {
 			n.word(strings.ReplaceAll(text[1:len(text)-1], `""`, `"`))
 		case tokenOperator:
 			n.Operators = append(n.Operators, text)
+		case tokenString, tokenDollar:
+			n.Strings = true
 		}
 	}
 }

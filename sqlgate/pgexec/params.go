@@ -1,8 +1,12 @@
 package pgexec
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -35,6 +39,85 @@ func BuiltinType(name string, array bool) (oid uint32, ok bool) {
 	}
 	oid, ok = bindable()[name]
 	return oid, ok
+}
+
+// namesRead are the built-in types whose input looks up what a name means in the
+// database of the moment.
+var namesRead = []string{"regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regrole", "regnamespace", "regcollation", "regconfig", "regdictionary"}
+
+// plainTypes are the types whose values the server reads by its own code alone.
+var plainTypes = sync.OnceValue(func() map[uint32]bool {
+	m := map[uint32]bool{0: true, oidUnknown: true} // those that the server infers
+	for _, oid := range bindable() {
+		m[oid] = true
+	}
+	for _, name := range namesRead {
+		delete(m, bindable()[name])
+		delete(m, bindable()[name+"[]"])
+	}
+	return m
+})
+
+// PlainType reports whether a parameter of the type is read by the server's own
+// code alone, on every server from 15 to 18: it is built in, and no pseudo-type,
+// no row of a catalogue and no name to be looked up. 0, which the server infers
+// from the text, is one.
+func PlainType(oid uint32) bool { return plainTypes()[oid] }
+
+// typeNamesSQL names types; an array has the name of its elements.
+const typeNamesSQL = `SELECT p.oid, n.nspname, e.typname FROM pg_catalog.pg_type AS p
+ JOIN pg_catalog.pg_type AS e ON e.oid OPERATOR(pg_catalog.=) CASE WHEN p.typsubscript OPERATOR(pg_catalog.=) 'pg_catalog.array_subscript_handler'::pg_catalog.regproc
+  AND p.typlen OPERATOR(pg_catalog.=) -1 THEN p.typelem ELSE p.oid END
+ JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) e.typnamespace WHERE p.oid OPERATOR(pg_catalog.=) ANY ($1)`
+
+// TypeNames gives the names, schema.name, of those types that are no PlainType;
+// an array has that of its elements, and a number that no type has is oid.N. It
+// asks the database, with a text of its own, where its own table does not say.
+func (db *DB) TypeNames(ctx context.Context, oids []uint32) (map[uint32]string, error) {
+	var names map[uint32]string
+	var list []string
+	for _, oid := range oids {
+		if PlainType(oid) || names[oid] != "" {
+			continue
+		}
+		if names == nil {
+			names = make(map[uint32]string)
+		}
+		if t, ok := builtin()[oid]; ok {
+			names[oid] = "pg_catalog." + strings.TrimSuffix(t.name, "[]")
+			continue
+		}
+		number := strconv.FormatUint(uint64(oid), 10)
+		names[oid], list = "oid."+number, append(list, number)
+	}
+	if len(list) == 0 {
+		return names, nil
+	}
+	l, err := db.leaseReader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer l.release()
+	q := &command{sql: typeNamesSQL, oids: []uint32{oidOIDArray}, params: [][]byte{[]byte("{" + strings.Join(list, ",") + "}")}, sink: typeNames(names)}
+	r := db.run(ctx, l, "", db.deadline(db.bound(Limits{})), q, segment{own("BEGIN READ ONLY"), q, own("ROLLBACK")})
+	if _, f, ok := db.outcomeOf(r, BasisReadOnly); !ok {
+		l.broken = true
+		return nil, f
+	}
+	return names, nil
+}
+
+// typeNames collects the answer of typeNamesSQL.
+type typeNames map[uint32]string
+
+func (typeNames) Fields([]Field) error { return nil }
+
+func (m typeNames) Row(v [][]byte) error {
+	if len(v) != 3 {
+		return fmt.Errorf("%w: a row of pg_type", errProtocol)
+	}
+	m[parseOID(v[0])] = string(v[1]) + "." + string(v[2])
+	return nil
 }
 
 // TypeLabel is a built-in type's name as people write it.

@@ -95,9 +95,7 @@ func (db *DB) EstimatePlan(ctx context.Context, r PlanRequest) (plan *Plan, omit
 		}
 	}()
 	check, why := query(harmlessSQL)
-	for _, list := range [][]string{r.Relations, r.Words, append(slices.Clone(impliedOperators), r.Operators...)} {
-		check.oids, check.params = append(check.oids, oidTextArray), append(check.params, []byte(textArray(list)))
-	}
+	check.nameLists(r.Relations, r.Words, r.Operators)
 	begin := segment{own("BEGIN READ ONLY"), own(setTime("statement_timeout", db.cfg.PlanTime)), own(setTime("lock_timeout", planLockTime)), check}
 	if refused, err := l.exchange(ctx, deadline, begin); err != nil || refused != nil {
 		return nil, "the database did not say in time whether the plan is harmless"
@@ -121,6 +119,14 @@ func (db *DB) EstimatePlan(ctx context.Context, r PlanRequest) (plan *Plan, omit
 }
 
 const oidTextArray = 1009
+
+// nameLists binds the names of a text to a query about them; the operators are
+// those too that the grammar implies.
+func (cmd *command) nameLists(relations, words, operators []string) {
+	for _, list := range [][]string{relations, words, slices.Concat(impliedOperators, operators)} {
+		cmd.oids, cmd.params = append(cmd.oids, oidTextArray), append(cmd.params, []byte(textArray(list)))
+	}
+}
 
 func setTime(name string, d time.Duration) string {
 	return "SET LOCAL " + name + " = " + millis(d)

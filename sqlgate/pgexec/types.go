@@ -28,6 +28,7 @@ const (
 	oidFloat4, oidFloat8, oidJSON, oidJSONB    = 700, 701, 114, 3802
 	oidBox, oidNumeric                         = 603, 1700
 	oidText, oidBpchar, oidVarchar             = 25, 1042, 1043
+	oidUnknown, oidOIDArray                    = 705, 1028
 )
 
 var kinds = map[uint32]valueKind{
@@ -215,7 +216,7 @@ func (db *DB) lookUp(ctx context.Context, oids []uint32) (map[uint32]*typeInfo, 
 		list.WriteString(strconv.FormatUint(uint64(oid), 10))
 	}
 	found := make(typeRows)
-	q := &command{sql: typesSQL, oids: []uint32{1028}, params: [][]byte{[]byte("{" + list.String() + "}")}, sink: found}
+	q := &command{sql: typesSQL, oids: []uint32{oidOIDArray}, params: [][]byte{[]byte("{" + list.String() + "}")}, sink: found}
 	refused, err := l.exchange(ctx, time.Now().Add(db.cfg.AcquireTimeout), segment{own("BEGIN READ ONLY"), q, own("ROLLBACK")})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,48 @@
+package classify
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A type of a message is to a statement what a cast to it in the text is.
+func TestTypesOfAMessageCountAsThoseOfTheText(t *testing.T) {
+	c := newClassifier(t, Config{})
+	classify := func(sql string) Classification {
+		found, err := c.Classify(context.Background(), sql)
+		require.NoError(t, err)
+		return found
+	}
+	for _, pair := range [][2]string{
+		{"SELECT $1", "SELECT $1::dom"}, {"SELECT lower($1)", "SELECT lower($1::dom)"}, {"UPDATE t SET a = $1", "UPDATE t SET a = $1::dom"},
+		{"EXPLAIN SELECT $1", "EXPLAIN SELECT $1::dom"}, {"SELECT other($1)", "SELECT other($1::dom)"}, {"DO 'x'", "DO 'x'"},
+	} {
+		plain := classify(pair[0])
+		got, want := plain.WithTypes([]string{"public.dom"}), classify(pair[1])
+		require.Contains(t, got.Functions, "public.dom")
+		require.Contains(t, got.RiskSignals, SignalUnknownFunction)
+		require.NotEqual(t, plain.Fingerprint, got.Fingerprint)
+		require.True(t, got.UserTypes)
+		require.False(t, got.SafeRead)
+		if pair[0] != pair[1] {
+			require.Equal(t, want.Functions, got.Functions)
+			require.Equal(t, want.RiskSignals, got.RiskSignals)
+			require.Equal(t, [2]string{want.Class, want.Run}, [2]string{got.Class, got.Run})
+			require.Len(t, got.Signals, len(want.Signals))
+		}
+		require.Equal(t, plain, classify(pair[0]), "one that may be shared stays as it was")
+		require.Equal(t, plain, plain.WithTypes(nil))
+		require.Equal(t, got.Fingerprint, plain.WithTypes([]string{"public.dom", "public.dom"}).Fingerprint)
+	}
+	many := make([]string, 300)
+	for i := range many {
+		many[i] = fmt.Sprintf("public.t%03d", i)
+	}
+	got := classify("SELECT 1").WithTypes(many)
+	require.Len(t, got.Functions, maxFacts)
+	require.Contains(t, got.RiskSignals, SignalOversizedFacts)
+	require.LessOrEqual(t, len(got.Signals), maxSignals)
+}

@@ -1,0 +1,469 @@
+package sqlgate
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/commands"
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+	"writegate/sqlgate/policyfolder"
+)
+
+// typesPolicy allows writes that call nothing but what it names, and asks a
+// person about DELETE.
+const typesPolicy = `schema: gate.policy/v1
+name: types
+version: 1.0.0
+facts: facts/v1
+description: For the tests of types in messages.
+rules:
+  - id: deletes
+    decision: REQUIRE_APPROVAL
+    reason_code: delete_needs_approval
+    match: { query_types: [DELETE] }
+    message: Deleting waits for an approval.
+  - id: own-calls
+    decision: ALLOW
+    reason_code: known_calls
+    match: { query_types_only: [INSERT, UPDATE, SELECT], functions_only: [lower, public.mood] }
+tests:
+  - { name: an insert, sql: "INSERT INTO t VALUES (1)", expect: { decision: ALLOW } }
+`
+
+// typesSQL makes types that run code of a user's: the canary writes a file at the
+// server and takes a lock that outlives its transaction, as a read may.
+const typesSQL = `CREATE FUNCTION canary(int) RETURNS bool LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+ EXECUTE format('COPY (SELECT 1) TO %L', current_setting('data_directory') || '/canary_' || current_database());
+ PERFORM pg_catalog.pg_advisory_lock_shared(4711); RETURN true; END $$;
+CREATE DOMAIN dom AS int CHECK (canary(VALUE));
+CREATE DOMAIN doms AS dom[];
+CREATE TYPE comp AS (a dom);
+CREATE TYPE span AS RANGE (subtype = dom);
+CREATE TYPE mood AS ENUM ('ok', 'bad');
+CREATE SCHEMA "Shop";
+CREATE DOMAIN "Shop"."Odd ""name""" AS text CHECK (canary(1));
+CREATE TABLE u (id int PRIMARY KEY, status int, m mood, c comp, note text);
+INSERT INTO u VALUES (1, 0, 'ok', NULL, 'a')`
+
+type typesWorld struct{ *wireWorld }
+
+func newTypesWorld(t *testing.T, set func(*Options)) *typesWorld {
+	t.Helper()
+	w := &typesWorld{newWireWorld(t, func(o *Options) {
+		o.Policies.Dir = filepath.Join(t.TempDir(), "types")
+		require.NoError(t, policyfolder.Create(o.Policies.Dir, policyfolder.DefaultManifest, []byte(typesPolicy)))
+		if set != nil {
+			set(o)
+		}
+	})}
+	postgresExecute(w.wireWorld, typesSQL)
+	return w
+}
+
+// ran reports whether the canary ran since the last time.
+func (w *typesWorld) ran() bool {
+	w.t.Helper()
+	const file = "current_setting('data_directory') || '/canary_' || current_database()"
+	if w.value("SELECT pg_stat_file("+file+", true) IS NULL") == "t" {
+		return false
+	}
+	postgresExecute(w.wireWorld, "DO $$ BEGIN EXECUTE format('COPY (SELECT 1) TO PROGRAM %L', 'cat > /dev/null; rm ' || "+file+"); END $$")
+	return true
+}
+
+func (w *typesWorld) oid(name string) uint32 {
+	w.t.Helper()
+	n, err := strconv.ParseUint(w.value("SELECT '"+strings.ReplaceAll(name, "'", "''")+"'::regtype::oid"), 10, 32)
+	require.NoError(w.t, err)
+	return uint32(n)
+}
+
+// decisions are the decisions in the log: run, decision, functions.
+func (w *typesWorld) decisions() (list []string) {
+	w.t.Helper()
+	for _, e := range w.events() {
+		if e.Type == event.TypeDecisionRecorded {
+			var p event.DecisionRecorded
+			require.NoError(w.t, e.Parse(&p))
+			list = append(list, strings.TrimSpace(p.Run+" "+e.Context.Decision+" "+strings.Join(p.Facts.Functions, ",")))
+		}
+	}
+	return list
+}
+
+func (c *wireClient) bound(sql string, types []uint32, format int16, params ...[]byte) error {
+	c.t.Helper()
+	if err := c.Parse(c.t.Context(), "", sql, types); err != nil {
+		return err
+	}
+	return c.Bind("", "", []int16{format}, params, nil)
+}
+
+// executed is Parse, Bind and Execute with types.
+func (c *wireClient) executed(sql string, types []uint32, params ...[]byte) error {
+	c.t.Helper()
+	err := c.bound(sql, types, 0, params...)
+	if err == nil {
+		_, err = c.Execute(c.t.Context(), "", 0, true, &rowsSink{})
+	}
+	return err
+}
+
+// A type of a user's in Parse is a fact as one in the text is, through every
+// message that the server would meet it by.
+func TestParameterTypesAreFacts(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	pseudo := map[string]string{"record": "pg_catalog.record", "anyelement": "pg_catalog.anyelement", "cstring": "pg_catalog.cstring", "internal": "pg_catalog.internal",
+		"void": "pg_catalog.void", "record[]": "pg_catalog.record", "pg_type": "pg_catalog.pg_type", "pg_class[]": "pg_catalog.pg_class",
+		"pg_stats": "pg_catalog.pg_stats", "regclass": "pg_catalog.regclass", "regtype[]": "pg_catalog.regtype", "information_schema.sql_identifier": "information_schema.sql_identifier"}
+	named := map[string]string{"dom": "public.dom", "dom[]": "public.dom", "doms": "public.doms", "doms[]": "public.doms", "comp": "public.comp", "comp[]": "public.comp", "span": "public.span",
+		"span_multirange": "public.span_multirange", "u": "public.u", `"Shop"."Odd ""name"""`: `Shop.Odd "name"`}
+	for name, function := range pseudo {
+		named[name] = function
+	}
+	for name, function := range named {
+		before := len(w.decisions())
+		types, value := []uint32{w.oid(name)}, []byte("5")
+		c := w.wire()
+		require.Equal(t, "BLOCK", state(c.executed("SELECT $1", types, value)), name)
+		c.sync()
+		require.NoError(t, c.bound("SELECT coalesce($1, '(5)')", types, 0, value))
+		_, err := c.DescribePortal(t.Context(), "")
+		require.Equal(t, "BLOCK", state(err), name)
+		c.sync()
+		require.NoError(t, c.Parse(t.Context(), "s", "SELECT $1 IS NULL", types))
+		_, _, err = c.DescribeStatement(t.Context(), "s")
+		require.Equal(t, "BLOCK", state(err), name)
+		c.sync()
+		require.Equal(t, "BLOCK", state(c.refused("EXECUTE s('5')")), name)
+		require.False(t, w.ran(), name)
+		for _, d := range w.decisions()[before:] {
+			require.Equal(t, "transaction BLOCK "+function, d, name)
+		}
+		require.Len(t, w.decisions(), before+4, name)
+		c.Wire.Close(t.Context())
+	}
+	require.Empty(t, w.trail())
+	require.Equal(t, "0", w.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
+}
+
+// What a policy admits by name it admits in messages too, and nothing else.
+func TestTypesInMessagesAreHeldAgainstFunctionsOnly(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	c := w.wire()
+	require.Equal(t, "BLOCK", state(c.executed("UPDATE u SET status = $1 WHERE id = 1", []uint32{w.oid("dom")}, []byte("7"))))
+	c.sync()
+	for _, mood := range []string{"mood", "mood[]"} {
+		require.NoError(t, c.executed("UPDATE u SET note = $1::text WHERE id = 1", []uint32{w.oid(mood)}, []byte(map[string]string{"mood": "ok", "mood[]": "{ok}"}[mood])), mood)
+		c.sync()
+	}
+	require.Equal(t, "{ok}", w.value("SELECT note FROM u"))
+	require.Equal(t, []string{"transaction BLOCK public.dom", "transaction ALLOW public.mood", "transaction ALLOW public.mood"}, w.decisions())
+	require.False(t, w.ran())
+}
+
+// The server may hand out the number of a type at any time: nobody knows what it
+// will mean when it is reached.
+func TestATypeThatIsNotThereIsNamedByItsNumber(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	c := w.wire()
+	for _, oid := range []uint32{9999, 16383, 4_000_000_000, 4294967295} {
+		require.Equal(t, "BLOCK", state(c.executed("SELECT $1", []uint32{oid}, []byte("1"))))
+		c.sync()
+		list := w.decisions()
+		require.Equal(t, fmt.Sprintf("transaction BLOCK oid.%d", oid), list[len(list)-1])
+	}
+	c.query("BEGIN")
+	c.query("ROLLBACK")
+}
+
+// A type that the server infers, or that is its own, is no fact, and costs no look-up.
+func TestBuiltInParameterTypesStayAsTheyWere(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	c := w.wire()
+	require.NoError(t, c.executed("SELECT $1::int, $2, $3, $4, $5", []uint32{0, 705, 25, 1007, 3802}, []byte("1"), []byte("a"), nil, []byte("{1}"), []byte("{}")))
+	c.sync()
+	require.Equal(t, []string{"read_fence ALLOW"}, w.decisions())
+	w.Database.Close()
+	require.NoError(t, c.bound("SELECT $1, $2", []uint32{23, 25}, 0, nil, nil))
+	c.sync()
+	require.Error(t, c.Parse(t.Context(), "", "SELECT $1", []uint32{w.oid("dom")}), "what a type is must be known")
+	c.sync()
+}
+
+// An approval is for the statement with its types, and shows them by name.
+func TestAnApprovalShowsTypesOfMessages(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	c := w.wire()
+	delete := func() error {
+		return c.executed("DELETE FROM u WHERE status = $1", []uint32{w.oid("dom")}, []byte("0"))
+	}
+	err := delete()
+	require.Equal(t, "REQUIRE_APPROVAL", state(err))
+	c.sync()
+	require.False(t, w.ran())
+	id := err.(*WireRefusal).Answer.ApprovalID
+	view := w.store.View()
+	a, found, err := view.Approval(id)
+	view.Close()
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, []string{"'0'::public.dom"}, a.Parameters)
+	require.Contains(t, a.Classification, "public.dom")
+	w.approve(id)
+	c.query("SET gate.approval_id = '" + id + "'")
+	require.Equal(t, "approval_mismatch", state(c.executed("DELETE FROM u WHERE status = $1", []uint32{23}, []byte("0"))), "another type is another request")
+	c.sync()
+	c.query("SET gate.approval_id = '" + id + "'")
+	require.NoError(t, delete())
+	c.sync()
+	require.True(t, w.ran(), "it was approved")
+	require.Equal(t, "0", w.value("SELECT count(*) FROM u"))
+}
+
+// Names of portals and statements may hold anything and stay with the gate.
+func TestNamesOfMessagesReachNothing(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	c := w.wire()
+	for _, name := range []string{"pg_temp.x", `"; SELECT canary(1)`, "gate_fence", strings.Repeat("ä", 31), "\x01\xff"} {
+		require.NoError(t, c.Parse(t.Context(), name, "SELECT $1", []uint32{23}), name)
+		require.NoError(t, c.Bind(name, name, nil, [][]byte{[]byte("1")}, nil), name)
+		var out rowsSink
+		_, err := c.Execute(t.Context(), name, 0, true, &out)
+		require.NoError(t, err)
+		require.Equal(t, []string{"1"}, out.rows)
+		c.sync()
+	}
+	for _, name := range []string{strings.Repeat("ä", 32), strings.Repeat("x", 100_000)} {
+		require.Equal(t, "42622", state(c.Parse(t.Context(), name, "SELECT 1", nil)))
+		c.sync()
+		require.NoError(t, c.Parse(t.Context(), "", "SELECT 1", nil))
+		require.Equal(t, "42622", state(c.Bind(name, "", nil, nil, nil)))
+		c.sync()
+	}
+}
+
+// Nothing of a statement reaches the server before the evidence of its decision
+// is durable, for a description neither; what is not allowed is not described
+// where that could run code.
+func TestNothingIsDescribedBeforeItsEvidence(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	ctx := t.Context()
+	var seen []string
+	w.stops.Store("describe.before_append", func() {
+		if w.ran() {
+			seen = append(seen, "ran before its evidence")
+		}
+		seen = append(seen, "before")
+	})
+	w.stops.Store("describe.appended", func() {
+		list := w.decisions()
+		seen = append(seen, list[len(list)-1])
+	})
+	const described = "SELECT coalesce(c, '(5)') FROM u" // the text does not say that c is of a type with a check
+	c := w.wire()
+	require.NoError(t, c.Parse(ctx, "s", described, nil))
+	_, columns, err := c.DescribeStatement(ctx, "s")
+	require.NoError(t, err)
+	require.Len(t, columns, 1)
+	require.True(t, w.ran(), "parsing runs what the type of a column asks for")
+	require.Equal(t, []string{"before", "describe ALLOW"}, seen)
+	require.Empty(t, w.trail(), "nothing was dispatched")
+
+	_, _, err = c.DescribeStatement(ctx, "s")
+	require.NoError(t, err)
+	require.NoError(t, c.Bind("", "s", nil, nil, nil))
+	_, err = c.DescribePortal(ctx, "")
+	require.NoError(t, err)
+	require.Len(t, seen, 2, "the decision of the same statement stands")
+	require.True(t, w.ran())
+	require.NoError(t, c.Parse(ctx, "again", described, nil))
+	_, _, err = c.DescribeStatement(ctx, "again")
+	require.NoError(t, err)
+	require.Len(t, seen, 4, "another statement has a decision of its own")
+	c.sync()
+
+	var last event.RequestReceived
+	for _, e := range w.events() {
+		if e.Type == event.TypeRequestReceived {
+			last = event.RequestReceived{}
+			require.NoError(t, e.Parse(&last))
+		}
+	}
+	require.Equal(t, event.PurposeDescribe, last.Purpose)
+
+	c.query("BEGIN")
+	require.NoError(t, c.Parse(ctx, "", "INSERT INTO t VALUES ($1)", nil))
+	_, _, err = c.DescribeStatement(ctx, "")
+	require.NoError(t, err)
+	require.Equal(t, "describe ALLOW", seen[len(seen)-1], "in a block too")
+	c.query("ROLLBACK")
+}
+
+// A log that takes nothing lets nothing be described.
+func TestNothingIsDescribedWithoutEvidence(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	c := w.wire()
+	require.NoError(t, c.Parse(t.Context(), "", "SELECT coalesce(c, '(5)') FROM u", nil))
+	log, _, err := eventlog.Open(t.Context(), eventlog.Options{Path: filepath.Join(t.TempDir(), "other.wal")})
+	require.NoError(t, err)
+	require.NoError(t, log.Close(t.Context()))
+	w.Gate.Commands, err = commands.New(commands.Options{Log: log, Store: w.store})
+	require.NoError(t, err)
+	_, _, err = c.DescribeStatement(t.Context(), "")
+	require.Equal(t, "audit_unavailable", state(err))
+	require.False(t, w.ran())
+}
+
+// What waits for an approval is described where parsing it provably runs no code
+// of a user's. Where it may, the answer is that of Execute if the statement is
+// all there, and else says how to go on.
+func TestWhatWaitsForAnApprovalIsDescribedWithoutRunningCode(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	ctx := t.Context()
+	postgresExecute(w.wireWorld, "CREATE TABLE plain (id int, m mood, ms mood[], note text, at timestamptz)")
+	postgresExecute(w.wireWorld, "CREATE VIEW seen AS SELECT * FROM u; CREATE FUNCTION shout(comp) RETURNS int LANGUAGE sql AS 'SELECT 1'")
+	postgresExecute(w.wireWorld, "CREATE FUNCTION made() RETURNS span LANGUAGE sql AS 'SELECT NULL::span'; CREATE FUNCTION near(int, comp) RETURNS bool LANGUAGE sql AS 'SELECT true'")
+	postgresExecute(w.wireWorld, "CREATE OPERATOR ## (LEFTARG = int, RIGHTARG = comp, FUNCTION = near)")
+	c := w.wire()
+	describe := func(sql string, types ...uint32) string {
+		require.NoError(t, c.Parse(ctx, "", sql, types))
+		_, _, err := c.DescribeStatement(ctx, "")
+		c.sync()
+		require.False(t, w.ran(), sql)
+		if err == nil {
+			return "described"
+		}
+		return state(err)
+	}
+	for _, row := range []struct {
+		sql, want string
+		runs      bool // where the server is asked all the same
+	}{
+		{"DELETE FROM u WHERE id = $1", "described", false},
+		{"DELETE FROM u WHERE c = $1", "described", false}, // no value is there to be checked
+		{"DELETE FROM u USING seen WHERE seen.id = u.id RETURNING u.c", "described", false},
+		{"DELETE FROM plain WHERE note = 'x' AND m = 'ok' AND ms = '{ok}' AND at < now() - interval '1 day' AND id = $1", "described", false},
+		{"DELETE FROM u WHERE note = 'x'", "REQUIRE_APPROVAL", false}, // c could take a constant
+		{"DELETE FROM u WHERE coalesce(c, '(5)') IS NOT NULL", "REQUIRE_APPROVAL", true},
+		{"DELETE FROM u WHERE coalesce(c, $$(5)$$) IS NOT NULL", "REQUIRE_APPROVAL", true},
+		{"DELETE FROM u WHERE coalesce(u, '(1,1,ok,\"(5)\",x)') IS NOT NULL", "REQUIRE_APPROVAL", true},
+		{"DELETE FROM plain USING seen WHERE coalesce(c, '(5)') IS NOT NULL", "REQUIRE_APPROVAL", true},
+		{"DELETE FROM plain USING (SELECT c FROM u) AS x WHERE coalesce(x.c, '(5)') IS NOT NULL", "REQUIRE_APPROVAL", true},
+		{"DELETE FROM plain WHERE _dom('{5}') IS NOT NULL", "REQUIRE_APPROVAL", true}, // a call that is a cast
+		{"DELETE FROM plain WHERE made() @> '[5,6)'", "REQUIRE_APPROVAL", true},
+		{"DELETE FROM plain WHERE id ## '(5)'", "REQUIRE_APPROVAL", true},
+		{"DELETE FROM plain WHERE NOT 'f' AND note LIKE 'a%' AND note ~~ 'b'", "described", false},
+		{"DELETE FROM plain WHERE shout('(5)') = 1", "REQUIRE_APPROVAL", true},
+		{"DELETE FROM plain WHERE '(5)'::comp IS NULL", "REQUIRE_APPROVAL", true},
+		{"DELETE FROM missing WHERE id = 'x'", "REQUIRE_APPROVAL", false},
+		{"DELETE FROM u WHERE coalesce(c, '(5)') IS NOT NULL AND id = $1", "0A000", true},
+		{"DELETE FROM u WHERE id = $1 AND '(5)'::comp IS NULL", "0A000", true},
+	} {
+		require.Equal(t, row.want, describe(row.sql), row.sql)
+		_, _ = w.Database.Describe(ctx, row.sql, nil)
+		require.Equal(t, row.runs, w.ran(), row.sql)
+	}
+	require.Equal(t, "0A000", describe("DELETE FROM u WHERE status = $1", w.oid("dom")))
+
+	require.NoError(t, c.bound("DELETE FROM u WHERE coalesce(c, '(5)') IS NOT NULL AND id = $1", nil, 0, []byte("1")))
+	_, err := c.DescribePortal(ctx, "")
+	require.Equal(t, "REQUIRE_APPROVAL", state(err), "with its parameters it is all there")
+	c.sync()
+	id := err.(*WireRefusal).Answer.ApprovalID
+	require.NotEmpty(t, id)
+	w.approve(id)
+	c.query("SET gate.approval_id = '" + id + "'")
+	require.NoError(t, c.bound("DELETE FROM u WHERE coalesce(c, '(5)') IS NOT NULL AND id = $1", nil, 0, []byte("1")))
+	columns, err := c.DescribePortal(ctx, "")
+	require.NoError(t, err)
+	require.Empty(t, columns)
+	_, err = c.Execute(ctx, "", 0, true, &rowsSink{})
+	require.NoError(t, err, "the description used nothing up")
+	c.sync()
+	require.True(t, w.ran())
+}
+
+// What a block made is not seen by the look at the catalogue.
+func TestABlockDescribesNothingUnapprovedByItsOwnDefinitions(t *testing.T) {
+	w := newWireWorld(t, nil)
+	postgresExecute(w, typesSQL)
+	types := typesWorld{w}
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("CREATE TABLE made (id int, c comp)")
+	require.NoError(t, c.Parse(t.Context(), "", "DELETE FROM made WHERE coalesce(c, '(5)') IS NOT NULL AND id = $1", nil))
+	_, _, err := c.DescribeStatement(t.Context(), "")
+	require.Equal(t, "0A000", state(err))
+	c.sync()
+	c.query("ROLLBACK")
+	require.False(t, types.ran())
+}
+
+// A decision that was recorded for a description serves no other policy.
+func TestADescriptionIsDecidedAnewUnderAnotherPolicy(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	c := w.wire()
+	require.NoError(t, c.Parse(t.Context(), "s", "SELECT 1", nil))
+	for range 2 {
+		_, _, err := c.DescribeStatement(t.Context(), "s")
+		require.NoError(t, err)
+	}
+	require.Len(t, w.decisions(), 1)
+	same := *w.running.Load()
+	w.running.Store(&same)
+	_, _, err := c.DescribeStatement(t.Context(), "s")
+	require.NoError(t, err)
+	require.Len(t, w.decisions(), 2)
+}
+
+// The plan that a person is shown who approves is asked for behind the evidence of
+// the decision.
+func TestAnEstimateComesBehindTheEvidence(t *testing.T) {
+	w := newWireWorld(t, func(o *Options) { o.PlanEstimates = true })
+	c := w.wire()
+	held := func() (impact string, trail []string) {
+		before := len(w.events())
+		err := c.refused("DELETE FROM t WHERE id = 1")
+		require.Equal(t, "REQUIRE_APPROVAL", state(err))
+		for _, e := range w.events()[before:] {
+			trail = append(trail, string(e.Type))
+			if e.Type == event.TypeApprovalCreated {
+				var p event.ApprovalCreated
+				require.NoError(t, e.Parse(&p))
+				impact = p.Impact
+			}
+		}
+		return impact, trail
+	}
+	impact, trail := held()
+	require.Contains(t, impact, "Delete")
+	require.Equal(t, []string{"request_received", "decision_recorded", "request_received", "decision_recorded", "approval_created"}, trail)
+	w.stops.Store("describe.before_append", func() { postgresExecute(w, "ALTER TABLE t RENAME TO other") })
+	impact, _ = held()
+	require.Empty(t, impact, "the server was not asked before")
+	w.stops.Store("describe.before_append", func() { t.Error("a plan that is not asked for needs no evidence") })
+	w.PlanEstimates = false
+	_, trail = held()
+	require.Equal(t, []string{"request_received", "decision_recorded", "approval_created"}, trail)
+}
+
+// A time zone is looked at by the server, so what was decided about it is durable
+// before.
+func TestATimeZoneIsAskedForBehindItsEvidence(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	var events int
+	w.stops.Store("decision.appended", func() { events = len(w.events()) })
+	before := len(w.events())
+	require.Equal(t, "22023", state(c.refused("SET timezone = 'Mars/Olympus'")))
+	require.Equal(t, before+2, events)
+	c.query("SET timezone = 'Europe/Berlin'")
+	require.Equal(t, before+4, events)
+}
