@@ -467,3 +467,49 @@ func TestATimeZoneIsAskedForBehindItsEvidence(t *testing.T) {
 	c.query("SET timezone = 'Europe/Berlin'")
 	require.Equal(t, before+4, events)
 }
+
+// Facts of a message belong to the statement that it prepared, in a block, in one
+// that failed, and under a name that is prepared anew.
+func TestTypesOfMessagesBelongToTheirStatement(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	ctx, dom := t.Context(), []uint32{w.oid("dom")}
+	c := w.wire()
+	run := func(name string) error {
+		if err := c.Bind("", name, nil, [][]byte{[]byte("5")}, nil); err != nil {
+			return err
+		}
+		_, err := c.Execute(ctx, "", 0, true, &rowsSink{})
+		return err
+	}
+	require.NoError(t, c.Parse(ctx, "s", "SELECT $1", dom))
+	require.Equal(t, "BLOCK", state(run("s")))
+	c.sync()
+	c.CloseStatement("s")
+	require.NoError(t, c.Parse(ctx, "s", "SELECT $1", []uint32{23}))
+	require.NoError(t, run("s"))
+	c.sync()
+	c.query("DEALLOCATE s")
+	require.NoError(t, c.Parse(ctx, "s", "SELECT $1", dom))
+
+	c.query("BEGIN")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	require.Equal(t, "BLOCK", state(run("s")))
+	c.sync()
+	require.Equal(t, WireFailed, c.Status())
+	require.Equal(t, "25P02", state(c.Parse(ctx, "", "SELECT $1", dom)))
+	c.sync()
+	_, _, err := c.DescribeStatement(ctx, "s")
+	require.Equal(t, "25P02", state(err))
+	c.sync()
+	c.query("ROLLBACK")
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+
+	require.Equal(t, "unsupported_sql_shape", state(c.refused("PREPARE p (dom) AS SELECT $1")))
+	c.query("PREPARE p (regclass) AS SELECT $1")
+	require.Equal(t, "BLOCK", state(c.refused("EXECUTE p('u')")))
+	c.query("PREPARE q (int, text) AS SELECT $1, $3")
+	require.Equal(t, "unsupported_sql_shape", state(c.refused("EXECUTE q(1, 'a', '5'::dom)")))
+	require.Equal(t, "BLOCK", state(c.refused("EXECUTE q(1, 'a', 'u'::regclass)")))
+	c.query("EXECUTE q(1, 'a', '5')")
+	require.False(t, w.ran())
+}

@@ -18,9 +18,10 @@ type Description struct {
 }
 
 // Describe has a reader parse a statement and say what its parameters and its
-// columns are. It runs nothing of it, but parsing folds constants and so may run
-// code: it happens in a READ ONLY transaction that is rolled back, and the
-// connection is discarded and looked at before its next use. types are those of
+// columns are. Evidence of the decision was made durable before. It runs nothing of
+// it, but parsing evaluates constants and so may run code: it happens in a READ ONLY
+// transaction that is rolled back, and the connection is discarded and looked at
+// before its next use. types are those of
 // the parameters; 0 or absent: the server infers.
 func (db *DB) Describe(ctx context.Context, sql string, types []uint32) (Description, error) {
 	l, err := db.leaseReader(ctx)
