@@ -153,6 +153,7 @@ type submission struct {
 	record         commands.Request
 	decision       commands.Decision
 	watch          stopwatch
+	unrecorded     bool // what became of it could not be written
 
 	session *session  // the one that the request names, where it exists
 	prepare *prepared // of a PREPARE

@@ -110,6 +110,7 @@ func (g *Gate) recordResult(ctx context.Context, s *submission, a *Answer, comma
 	recorded, err := g.Commands.RecordResult(context.WithoutCancel(ctx), command)
 	s.watch.time(phaseLog, begin)
 	if err != nil {
+		s.unrecorded = true
 		return fault.Of(err).WithBeside("execution_state", StateUnknown).WithBeside("execution_id", command.ExecutionID)
 	}
 	g.Step("result.appended")

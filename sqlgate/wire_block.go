@@ -29,6 +29,7 @@ type wireUnit struct {
 	id         string        // block_id of the evidence
 	writes     []wireWrite   // that ran; their results come with the end
 	savepoints []wireSavepoint
+	unrecorded bool         // the log does not have what became of a write that was dispatched
 	begun      bool         // before is set
 	before     wireSettings // as they stood when it began
 }
@@ -43,8 +44,11 @@ type wireWrite struct {
 	result    pgexec.Result
 }
 
+// A wireSavepoint is one of the client's. The server knows it under a name of the
+// gate's; which one a client means is found here, as PostgreSQL finds it.
 type wireSavepoint struct {
 	name     string
+	set      pgexec.Savepoint
 	writes   int // before it
 	settings wireSettings
 }
@@ -139,13 +143,14 @@ func (w *Wire) endUnit(ctx context.Context) error {
 // failed undoes what an error undoes, and gives the error back, or that of the
 // evidence. Outside of a block everything since the last Sync is rolled back. A
 // block waits for its end, unless a decision stopped a statement in it: no
-// transaction waits for a person.
+// transaction waits for a person. Nor may one be committed that holds a write whose
+// fate is not in the log: its transaction id would say that it was committed.
 func (w *Wire) failed(ctx context.Context, cause error) error {
 	var refusal *WireRefusal
 	undo := w.rollback
 	switch stopped := errors.As(cause, &refusal); {
 	case !w.unit.explicit:
-	case stopped || w.unit.block != nil && w.unit.block.Lost():
+	case stopped || w.unit.unrecorded || w.unit.block != nil && w.unit.block.Lost():
 		undo = w.giveUp
 	default:
 		w.unit.failed = true
@@ -299,6 +304,7 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 	}
 	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathTx, d))
 	if err != nil {
+		u.unrecorded = !isRefusal(err)
 		return nil, err
 	}
 	u.used = true
@@ -326,7 +332,9 @@ func (w *Wire) writeFailed(ctx context.Context, s *submission, recorded commands
 			return nil, err
 		}
 	}
-	return w.gate.finish(ctx, s, recorded, result, nil, cause)
+	a, err := w.gate.finish(ctx, s, recorded, result, nil, cause)
+	u.unrecorded = u.unrecorded || s.unrecorded
+	return a, err
 }
 
 // notBegun records a statement whose transaction could not be begun.

@@ -2,6 +2,7 @@ package sqlgate
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -234,4 +235,61 @@ func TestWhatABlockHadSetGoesWithATimeoutOfItsDeferredChecks(t *testing.T) {
 	_, rows := c.query("SHOW TimeZone")
 	require.Equal(t, []string{"UTC"}, rows)
 	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+}
+
+// A savepoint's name is the client's: whatever it is, and whatever a read did in
+// between, ROLLBACK TO undoes in the database what the log says was undone.
+func TestNoNameOfASavepointMakesTheLogUntrue(t *testing.T) {
+	w := newWireWorld(t, nil)
+	long := strings.Repeat("ä", 40) // of 80 bytes: PostgreSQL cuts it to 62
+	for _, name := range []string{"gate_fence", "s", `"A ""b"" \"`, `U&"\0067ate_fence"`, `"` + long + `"`, "GATE_FENCE"} {
+		for how, read := range map[string]func(c *wireClient){
+			"a failing SELECT":             func(c *wireClient) { c.refused("SELECT 1/(id-id) FROM t") },
+			"a failing SELECT in messages": func(c *wireClient) { _, _, err := c.execute(false, "SELECT 1/(id-id) FROM t"); require.Error(t, err) },
+			"a failing Describe": func(c *wireClient) {
+				require.NoError(t, c.Parse(t.Context(), "", "SELECT nothing FROM t", nil))
+				_, _, err := c.DescribeStatement(t.Context(), "")
+				require.Equal(t, "42703", state(err))
+			},
+			"a SELECT": func(c *wireClient) { c.query("SELECT count(*) FROM t") },
+		} {
+			postgresExecute(w, "TRUNCATE t; INSERT INTO t VALUES (1, 'there')")
+			c, before := w.wire(), len(w.trail())
+			c.query("BEGIN")
+			c.query("SAVEPOINT " + name)
+			c.query("INSERT INTO t VALUES (31337)")
+			read(c)
+			c.sync()
+			c.query("ROLLBACK TO " + name)
+			c.query("COMMIT")
+			require.Equal(t, "1", w.value("SELECT count(*) FROM t"), "%s, %s", name, how)
+			require.Contains(t, w.trail()[before:], "INSERT failure rolled_back_to_savepoint", "%s, %s", name, how)
+		}
+	}
+	c := w.wire()
+	c.query("BEGIN")
+	c.query(`SAVEPOINT "` + long + `"`)
+	c.query(`RELEASE "` + strings.Repeat("ä", 31) + `"`)
+	require.Equal(t, "3B001", state(c.refused(`ROLLBACK TO "`+long+`"`)))
+}
+
+// What the log could not take of a write is not said later either: by then its
+// transaction id would say that it was committed.
+func TestABlockIsGivenUpWhereTheLogMissesWhatBecameOfAWrite(t *testing.T) {
+	for step, sql := range map[string]string{
+		"decision.before_append": "INSERT INTO t VALUES (3, 'c')", "result.before_append": "INSERT INTO t VALUES (1, 'again')", "block.before_append": "ROLLBACK TO s",
+	} {
+		t.Run(step, func(t *testing.T) {
+			w := newWireWorld(t, nil)
+			c := w.wire()
+			c.query("BEGIN")
+			c.query("INSERT INTO t VALUES (1, 'a')")
+			c.query("SAVEPOINT s")
+			c.query("INSERT INTO t VALUES (2, 'b')")
+			w.stops.Store(step, func() { w.full.Store(true) })
+			require.Equal(t, "audit_unavailable", state(c.refused(sql)))
+			require.Zero(t, w.Database.Stats().InUse, "the transaction is over")
+			require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+		})
+	}
 }

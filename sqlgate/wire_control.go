@@ -2,7 +2,6 @@ package sqlgate
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"writegate/commands"
@@ -288,20 +287,22 @@ func doSavepoint(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wir
 		return wireReply{}, err
 	}
 	u := &w.unit
-	if err := u.block.Savepoint(ctx, o.Name); err != nil {
+	set, err := u.block.Savepoint(ctx)
+	if err != nil {
 		return wireReply{}, err
 	}
 	u.used = true
-	u.savepoints = append(u.savepoints, wireSavepoint{name: o.Name, writes: len(u.writes), settings: w.settings})
+	u.savepoints = append(u.savepoints, wireSavepoint{name: o.Name, set: set, writes: len(u.writes), settings: w.settings})
 	return wireReply{}, nil
 }
 
 func doRelease(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
 	u := &w.unit
-	if err := u.block.Release(ctx, o.Name); err != nil {
+	i := u.savepoint(o.Name)
+	if err := u.block.Release(ctx, u.savepoints[i].set); err != nil {
 		return wireReply{}, err
 	}
-	u.savepoints = u.savepoints[:u.savepoint(o.Name)]
+	u.savepoints = u.savepoints[:i]
 	return wireReply{}, nil
 }
 
@@ -310,15 +311,18 @@ func doRelease(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wireR
 // their transaction id would say that they were committed.
 func doRollbackTo(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
 	u := &w.unit
-	if err := u.block.RollbackTo(ctx, o.Name); err != nil {
+	i := u.savepoint(o.Name)
+	sp := u.savepoints[i]
+	if err := u.block.RollbackTo(ctx, sp.set); err != nil {
 		return wireReply{}, err
 	}
 	w.gate.Step("block.rolled_back_to")
-	i := u.savepoint(o.Name)
-	sp := u.savepoints[i]
-	undone := slices.Clone(u.writes[sp.writes:])
+	if err := w.recordUndone(ctx, u.writes[sp.writes:], reasonUndoneSince, pgexec.BasisRollbackAcknowledged); err != nil {
+		u.unrecorded = true
+		return wireReply{}, err
+	}
 	u.failed, u.writes, u.savepoints, w.settings = false, u.writes[:sp.writes], u.savepoints[:i+1], sp.settings
-	return wireReply{}, w.recordUndone(ctx, undone, reasonUndoneSince, pgexec.BasisRollbackAcknowledged)
+	return wireReply{}, nil
 }
 
 func checkSetTransaction(w *Wire, o *wireOrder) error {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +19,8 @@ import (
 	"writegate/commands/fault"
 	"writegate/eventlog"
 	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
+	"writegate/eventlog/frame/frametest"
 	"writegate/fixtures/postgres"
 	"writegate/projections"
 	"writegate/projections/projectionstest"
@@ -61,7 +65,8 @@ type wireWorld struct {
 	log   *eventlog.Log
 	store *projections.Store
 	url   string
-	stops sync.Map // step -> what happens there
+	stops sync.Map    // step -> what happens there
+	full  atomic.Bool // the log's volume has no space left
 }
 
 // newWireWorld starts a gate before an empty database of the test's own; set
@@ -79,7 +84,13 @@ func newWireWorldAt(t testing.TB, url, through string, set func(*Options)) *wire
 	w := &wireWorld{t: t, url: url}
 	postgres.ExecuteURL(t, w.url, "CREATE TABLE t (id int PRIMARY KEY, v text)")
 	var err error
-	w.log, _, err = eventlog.Open(ctx, eventlog.Options{Path: filepath.Join(t.TempDir(), "audit.wal")})
+	volume := frametest.Inject(frame.OS{}, func(op frametest.Op) error {
+		if op.Kind == frametest.Pwrite && w.full.Load() {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	w.log, _, err = eventlog.Open(ctx, eventlog.Options{Path: filepath.Join(t.TempDir(), "audit.wal"), FS: volume})
 	require.NoError(t, err)
 	w.store, err = projections.Open(projections.Options{Dir: "store", FS: vfs.NewMem()})
 	require.NoError(t, err)
@@ -113,7 +124,9 @@ func newWireWorldAt(t testing.TB, url, through string, set func(*Options)) *wire
 		database.Close()
 		classifier.Close()
 		w.check()
-		require.NoError(t, w.log.Close(ctx))
+		if err := w.log.Close(ctx); !w.full.Load() {
+			require.NoError(t, err)
+		}
 		end()
 		<-ended
 		require.NoError(t, w.store.Close())

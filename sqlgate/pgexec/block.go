@@ -25,14 +25,17 @@ type BlockOptions struct {
 //
 // After an error the block has failed, as in PostgreSQL: only RollbackTo and
 // Rollback go on. It has failed as well where only the gate saw the error (a cap,
-// a count), although the server would go on. One of Commit and Rollback must be
-// called, also after the connection was lost.
+// a count). Where the server is not in the state in which the gate takes it to be,
+// the block is lost. One of Commit and Rollback must be called, also after the
+// connection was lost.
 type Block struct {
 	db    *DB
 	lease *lease
 	opts  BlockOptions
 
 	own       map[string]string // set for the whole transaction
+	names     string            // how the names of its savepoints begin
+	named     int               // how many there were
 	xid       uint64            // 0: no write was dispatched yet
 	next      *BeginOptions     // of the write that was dispatched and not yet sent
 	counted   int64             // rows changed before it
@@ -45,7 +48,10 @@ type Block struct {
 	ended  bool
 }
 
-var errBlockLost = errors.New("the connection of the transaction was lost before")
+var (
+	errBlockLost = errors.New("the connection of the transaction was lost before")
+	errOutOfStep = errors.New("the server does not know a savepoint that it has set")
+)
 
 // isolations are the names that BEGIN takes.
 var isolations = []string{"", "read uncommitted", "read committed", "repeatable read", "serializable"}

@@ -54,7 +54,7 @@ func TestALossInABlockBeforeCommit(t *testing.T) {
 			_, err := b.Block.Describe(context.Background(), "SELECT 4712", nil)
 			return err
 		}},
-		{"SAVEPOINT \"s\"", func(t *testing.T, b *blockTest) error { return b.Savepoint(context.Background(), "s") }},
+		{"SAVEPOINT \"gate_", func(t *testing.T, b *blockTest) error { return b.Savepoint(context.Background(), "s") }},
 		{"SET CONSTRAINTS", func(t *testing.T, b *blockTest) error {
 			res, err := b.Commit(context.Background())
 			require.Equal(t, Failure, res.State)
@@ -74,7 +74,7 @@ func TestALossInABlockBeforeCommit(t *testing.T) {
 					require.Equal(t, byte('E'), b.Status())
 					_, err := b.DispatchWrite(context.Background(), BeginOptions{})
 					require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
-					require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(b.RollbackTo(context.Background(), "s")))
+					require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(b.Block.RollbackTo(context.Background(), Savepoint{})))
 				}
 				givenBack(t, db)
 				require.False(t, b.Rollback(), "nobody acknowledges it")
@@ -294,7 +294,7 @@ func TestCapsInABlockFailItAsAnErrorDoes(t *testing.T) {
 		}
 		require.Equal(t, fault.ResultTooLarge, fault.CodeOf(err))
 		require.Equal(t, ReasonResultTooLarge, res.ReasonCode)
-		require.Equal(t, BasisCommitNeverSent, res.Basis, "the server would go on")
+		require.Equal(t, BasisRollbackAcknowledged, res.Basis, "the server has undone it")
 		require.Equal(t, byte('E'), b.Status())
 	}
 	b.rollbackTo("s")
@@ -446,17 +446,18 @@ func TestABlockIsAsATransactionOfTheServer(t *testing.T) {
 	db, side := open(t)
 	side.run("CREATE TABLE a (n int UNIQUE DEFERRABLE INITIALLY DEFERRED, m int PRIMARY KEY); CREATE TABLE b (LIKE a INCLUDING ALL)")
 	plain := newSide(t, side.url)
-	name := rapid.SampledFrom([]string{"x", "y", `"z`})
+	name := rapid.SampledFrom([]string{"x", "y", `"z`, "gate_fence"})
 	rapid.Check(t, func(rt *rapid.T) {
 		side.run("TRUNCATE a; TRUNCATE b")
 		opts := BlockOptions{Isolation: rapid.SampledFrom(isolations).Draw(rt, "isolation")}
-		b, err := db.BeginBlock(context.Background(), opts)
+		begun, err := db.BeginBlock(context.Background(), opts)
 		require.NoError(rt, err)
-		defer b.Rollback()
+		defer begun.Rollback()
+		b := &blockTest{Block: begun, t: t, db: db}
 		both := &twice{rt: rt, block: b, plain: plain, db: db}
 		both.plainly(opts.beginSQL())
 		for range rapid.IntRange(1, 12).Draw(rt, "statements") {
-			switch rapid.IntRange(0, 7).Draw(rt, "kind") {
+			switch rapid.IntRange(0, 9).Draw(rt, "kind") {
 			case 0, 1, 2:
 				n, m := rapid.IntRange(0, 9).Draw(rt, "n"), rapid.IntRange(0, 9).Draw(rt, "m")
 				both.write("INSERT INTO %s VALUES (" + strconv.Itoa(n) + ", " + strconv.Itoa(m) + ")")
@@ -470,6 +471,11 @@ func TestABlockIsAsATransactionOfTheServer(t *testing.T) {
 				both.savepoint("ROLLBACK TO SAVEPOINT ", name.Draw(rt, "name"), b.RollbackTo)
 			case 7:
 				both.savepoint("RELEASE SAVEPOINT ", name.Draw(rt, "name"), b.Release)
+			case 8:
+				both.read("SELECT 1/0 FROM (SELECT count(*) FROM %s) AS x")
+			case 9:
+				_, err := b.Describe(context.Background(), "SELECT nothing FROM a", nil)
+				both.agree(err == nil, "SELECT nothing FROM b")
 			}
 		}
 		both.end(rapid.Bool().Draw(rt, "commit"))
@@ -481,7 +487,7 @@ func TestABlockIsAsATransactionOfTheServer(t *testing.T) {
 // twice runs each statement in a block, on table a, and plainly, on table b.
 type twice struct {
 	rt    *rapid.T
-	block *Block
+	block *blockTest
 	plain *side
 	db    *DB
 }
@@ -502,14 +508,14 @@ func (w *twice) agree(did bool, sql string) string {
 func (w *twice) write(format string) {
 	_, err := w.block.DispatchWrite(context.Background(), BeginOptions{})
 	if err == nil {
-		_, err = w.block.Write(context.Background(), sql(tabled(format, "a")), false, w.db.NewRows(0))
+		_, err = w.block.Block.Write(context.Background(), sql(tabled(format, "a")), false, w.db.NewRows(0))
 	}
 	w.agree(err == nil, tabled(format, "b"))
 }
 
 func (w *twice) read(format string) {
 	var got keep
-	_, err := w.block.Read(context.Background(), BeginOptions{}, sql(tabled(format, "a")), &got)
+	_, err := w.block.Block.Read(context.Background(), BeginOptions{}, sql(tabled(format, "a")), &got)
 	want := w.agree(err == nil, tabled(format, "b"))
 	if err == nil {
 		require.Equal(w.rt, want, string(got.values[0]))

@@ -2,6 +2,9 @@ package pgexec
 
 import (
 	"context"
+	"crypto/rand"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,11 +37,11 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 		count, counted = query(blockCountSQL)
 		batch = append(batch, count)
 	}
-	look, shown := query(l.watch.watchSQL)
+	look, shown := query(l.watch.blockSQL)
 	batch = append(batch, look)
 	l.notices = nil
 	r := b.db.run(context.WithoutCancel(ctx), l, o.ExecutionID, b.db.deadline(o.Limits), cmd, batch)
-	if r.err == nil && l.txStatus == 'I' {
+	if r.err == nil && !b.stands(r, shown.text(1)) {
 		return b.lostTrack(r)
 	}
 	if res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent); !ok {
@@ -62,6 +65,16 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 	return r.stamp(res, l), nil
 }
 
+// stands reports whether the server is in the transaction in which the gate takes
+// it to be: after an error it is the one that failed, else that of the id which
+// the evidence has.
+func (b *Block) stands(r *ran, xid string) bool {
+	if r.refused != nil {
+		return b.lease.txStatus == 'E'
+	}
+	return b.lease.txStatus == 'T' && xid == strconv.FormatUint(b.xid, 10)
+}
+
 // look compares the settings behind a statement with those before BEGIN, but for
 // what the block itself set: the next statement was judged under the pins.
 func (b *Block) look(shown string) {
@@ -73,10 +86,15 @@ func (b *Block) look(shown string) {
 
 // fail completes a result with how certain it is that nothing was applied. The
 // block goes on to ROLLBACK, or to ROLLBACK TO where the conversation is whole
-// and the settings are the pinned ones.
+// and the settings are the pinned ones. What only the gate refuses of a write it
+// has the server refuse as well: the transaction may still be committed, and then
+// without it.
 func (b *Block) fail(r *ran, res Result, f error) (Result, error) {
 	b.failed = true
 	if res.Basis != BasisReadOnly {
+		if r.err == nil && b.lease.drift == "" && b.lease.txStatus == 'T' {
+			b.undo()
+		}
 		basis := BasisCommitNeverSent
 		if r.err == nil && b.lease.txStatus == 'E' {
 			basis = BasisRollbackAcknowledged
@@ -89,13 +107,40 @@ func (b *Block) fail(r *ran, res Result, f error) (Result, error) {
 	}
 	res = r.stamp(res, b.lease)
 	switch {
+	case b.lost:
 	case r.err != nil:
 		b.broke()
 	case b.lease.drift != "":
-		b.lease.rollback(time.Now().Add(rollbackWait))
-		b.lose()
+		b.quit()
 	}
 	return res, f
+}
+
+// undo has the server fail the transaction, by naming a savepoint that is none:
+// an error undoes all since the last savepoint.
+func (b *Block) undo() {
+	refused, err := b.lease.exchange(context.Background(), time.Now().Add(rollbackWait), b.settled(own(rollbackTo+b.newName()))...)
+	if err != nil || refused == nil || b.lease.txStatus != 'E' {
+		b.quit()
+	}
+}
+
+// quit rolls back at once and gives the connection up: the server's state is not
+// the one that the gate takes it to be, or its settings are not.
+func (b *Block) quit() {
+	l := b.lease
+	l.rollback(time.Now().Add(rollbackWait))
+	l.broken = true
+	b.lose()
+}
+
+// settled is a segment behind which nothing of a cancel is left: where the server
+// was asked to cancel something, an empty exchange takes what is heeded only now.
+func (b *Block) settled(cmds ...*command) []segment {
+	if b.lease.cancelled {
+		return []segment{{}, cmds}
+	}
+	return []segment{cmds}
 }
 
 // lostTrack answers a statement that ended the block's transaction.
@@ -107,9 +152,23 @@ func (b *Block) lostTrack(r *ran) (Result, error) {
 	return res, unknownFault("The statement ended its own transaction").Because(errEnded)
 }
 
-// readFence is the savepoint around a safe read. It may be called as one of the
-// client's: the inner one counts, and it is gone again before the next message.
-const readFence = "SAVEPOINT gate_fence"
+// The words before a savepoint's name.
+const (
+	setSavepoint = "SAVEPOINT "
+	rollbackTo   = "ROLLBACK TO SAVEPOINT "
+	release      = "RELEASE SAVEPOINT "
+)
+
+// newName is the name of a savepoint: another one each time, of this block alone,
+// and not to be guessed. No name of a client's reaches the server, so what the
+// server says of a name is about the savepoint that the gate means.
+func (b *Block) newName() string {
+	if b.names == "" {
+		b.names = "gate_" + rand.Text()
+	}
+	b.named++
+	return quoteName(b.names + "_" + strconv.Itoa(b.named))
+}
 
 // Read runs a safe read in the block behind a fence of its own: a savepoint,
 // under which the transaction is read-only, and back, in one write. What a
@@ -120,12 +179,10 @@ func (b *Block) Read(ctx context.Context, o BeginOptions, st Statement, sink Sin
 		return aborted(ReasonDBError, BasisReadOnly), err
 	}
 	l, lim := b.lease, b.db.bound(o.Limits)
-	cmd := client(st, lim, sink)
-	batch := append(b.fence(), set("LOCAL", b.each(lim, o))...)
-	batch = append(batch, cmd)
-	batch = append(batch, unfence()...)
+	cmd, fence := client(st, lim, sink), b.newFence()
 	l.notices = nil
-	r := b.db.run(ctx, l, o.ExecutionID, b.db.deadline(lim), cmd, batch)
+	r := b.db.run(ctx, l, o.ExecutionID, b.db.deadline(lim), cmd, fence.around(append(set("LOCAL", b.each(lim, o)), cmd)))
+	b.unfence(r, fence)
 	res, f, ok := b.db.outcomeOf(r, BasisReadOnly)
 	if !ok {
 		res, f = fenced(r, res, f)
@@ -141,41 +198,81 @@ func (b *Block) Read(ctx context.Context, o BeginOptions, st Statement, sink Sin
 	return r.stamp(res, l), nil
 }
 
-// fence is what goes before a read. A serializable transaction that may write
+// A fence is the savepoint around a safe read, under a name of its own.
+type fence struct {
+	name           string
+	before, behind segment
+	set            *command // SAVEPOINT
+	gone           *command // RELEASE, behind ROLLBACK TO
+}
+
+// newFence makes the fence of one read. A serializable transaction that may write
 // takes its snapshot before it is made read-only for a moment: the server decides
 // by its first snapshot whether it has to watch what the transaction reads.
-func (b *Block) fence() segment {
+func (b *Block) newFence() *fence {
+	f := &fence{name: b.newName()}
+	f.set = own(setSavepoint + f.name)
+	if b.opts.Isolation == "serializable" && !b.opts.ReadOnly {
+		f.before = segment{own("SELECT 1")}
+	}
+	f.before = append(f.before, f.set)
+	if !b.opts.ReadOnly {
+		f.before = append(f.before, own("SET LOCAL transaction_read_only = on"))
+	}
+	f.behind = f.undo()
+	return f
+}
+
+// undo is what goes behind the read.
+func (f *fence) undo() segment {
+	f.gone = own(release + f.name)
+	return segment{own(rollbackTo + f.name), f.gone}
+}
+
+func (f *fence) around(cmds []*command) segment { return slices.Concat(f.before, cmds, f.behind) }
+
+// unfence sees to it that the fence is gone, whatever became of the read: after an
+// error the server has skipped what stood behind it. A block in which that cannot
+// be had is given up.
+func (b *Block) unfence(r *ran, f *fence) {
+	if r.err != nil || f.set.tag == "" || f.gone.tag != "" { // fail gives it up; no fence; gone already
+		return
+	}
+	refused, err := b.lease.exchange(context.Background(), time.Now().Add(rollbackWait), b.settled(f.undo()...)...)
 	switch {
-	case b.opts.ReadOnly:
-		return segment{own(readFence)}
-	case b.opts.Isolation == "serializable":
-		return segment{own("SELECT 1"), own(readFence), own("SET LOCAL transaction_read_only = on")}
+	case err != nil:
+		b.lease.pool.lost()
+		b.broke()
+	case refused != nil || b.lease.txStatus != 'T':
+		b.quit()
 	}
-	return segment{own(readFence), own("SET LOCAL transaction_read_only = on")}
 }
 
-// unfence is what goes behind it.
-func unfence() segment { return segment{own("ROLLBACK TO " + readFence), own("RELEASE " + readFence)} }
+// A Savepoint is one that Block.Savepoint set, for Release and RollbackTo.
+type Savepoint struct{ name string }
 
-// Savepoint sets a savepoint of the client's.
-func (b *Block) Savepoint(ctx context.Context, name string) error {
+// Savepoint sets a savepoint, under a name that nobody else knows.
+func (b *Block) Savepoint(ctx context.Context) (Savepoint, error) {
+	if err := b.usable(); err != nil {
+		return Savepoint{}, err
+	}
+	s := Savepoint{b.newName()}
+	return s, b.control(ctx, setSavepoint, s)
+}
+
+// Release gives a savepoint up, with those behind it, and keeps what was done
+// since.
+func (b *Block) Release(ctx context.Context, s Savepoint) error {
 	if err := b.usable(); err != nil {
 		return err
 	}
-	return b.control(ctx, "SAVEPOINT ", name)
+	return b.control(ctx, release, s)
 }
 
-// Release gives a savepoint up and keeps what was done since.
-func (b *Block) Release(ctx context.Context, name string) error {
-	if err := b.usable(); err != nil {
-		return err
-	}
-	return b.control(ctx, "RELEASE SAVEPOINT ", name)
-}
-
-// RollbackTo undoes what was done since a savepoint. A failed block goes on
-// behind it, unless its connection is gone.
-func (b *Block) RollbackTo(ctx context.Context, name string) error {
+// RollbackTo undoes what was done since a savepoint, which stays; those behind it
+// are gone. A failed block goes on behind it, unless its connection is gone.
+// Without an error the server has said so of this very savepoint.
+func (b *Block) RollbackTo(ctx context.Context, s Savepoint) error {
 	switch {
 	case b.lost:
 		return lostFault(nil, errBlockLost)
@@ -183,34 +280,33 @@ func (b *Block) RollbackTo(ctx context.Context, name string) error {
 		return b.usable()
 	}
 	b.next = nil
-	if err := b.control(ctx, "ROLLBACK TO SAVEPOINT ", name); err != nil {
+	if err := b.control(ctx, rollbackTo, s); err != nil {
 		return err
 	}
 	b.failed = false
 	return nil
 }
 
-// control sends a statement of the gate's own about a savepoint. An empty
-// exchange goes before it where the server was asked to cancel something: a
-// cancel that is heeded only now must not hit it.
-func (b *Block) control(ctx context.Context, verb, savepoint string) error {
-	batch := []segment{{own(verb + quoteName(savepoint))}}
-	if b.lease.cancelled {
-		batch = append([]segment{{}}, batch...)
-	}
+// control sends a statement about a savepoint. The server has to know those that
+// the gate knows: where it refuses to release one or to go back to it, the block
+// is given up. One that it did not set is never named again.
+func (b *Block) control(ctx context.Context, verb string, s Savepoint) error {
 	l := b.lease
 	l.notices = nil
-	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(b.db.cfg.QueryTimeout+b.db.cfg.DeadlineSlack), batch...)
+	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(b.db.cfg.QueryTimeout+b.db.cfg.DeadlineSlack), b.settled(own(verb+s.name))...)
 	switch {
 	case err != nil:
 		l.pool.lost()
 		b.broke()
 		return lostFault(lastError(refused, err), err)
-	case refused != nil:
+	case refused == nil && l.txStatus == 'T':
+		return nil
+	case refused != nil && verb == setSavepoint && l.txStatus == 'E':
 		b.failed = true
 		return b.db.cfg.statementFault(refused)
 	}
-	return nil
+	b.quit()
+	return lostFault(refused, errOutOfStep)
 }
 
 // quoteName quotes an identifier. A NUL cannot be sent; no name has one.

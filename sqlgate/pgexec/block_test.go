@@ -2,6 +2,8 @@ package pgexec
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -14,8 +16,15 @@ import (
 // A block under test, with the shape of calls that a client's statements make.
 type blockTest struct {
 	*Block
-	t  testing.TB
-	db *DB
+	t     testing.TB
+	db    *DB
+	marks []mark // savepoints
+}
+
+// A mark is a savepoint under the name by which a client would call it.
+type mark struct {
+	name string
+	Savepoint
 }
 
 func beginBlock(t testing.TB, db *DB, opts BlockOptions) *blockTest {
@@ -23,7 +32,7 @@ func beginBlock(t testing.TB, db *DB, opts BlockOptions) *blockTest {
 	b, err := db.BeginBlock(context.Background(), opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { b.Rollback() })
-	return &blockTest{b, t, db}
+	return &blockTest{Block: b, t: t, db: db}
 }
 
 // tryWrite dispatches and sends a write.
@@ -83,7 +92,54 @@ func (b *blockTest) commit() Result {
 	return res
 }
 
+// Savepoint, Release and RollbackTo find a name as PostgreSQL does.
+func (b *blockTest) Savepoint(ctx context.Context, name string) error {
+	s, err := b.Block.Savepoint(ctx)
+	if err == nil {
+		b.marks = append(b.marks, mark{name, s})
+	}
+	return err
+}
+
+var errNoMark = errors.New("there is no such savepoint")
+
+func (b *blockTest) find(name string) int {
+	for i, m := range slices.Backward(b.marks) {
+		if m.name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+func (b *blockTest) Release(ctx context.Context, name string) error {
+	i := b.find(name)
+	if i < 0 {
+		b.failed = true // it is who calls that finds no such name
+		return errNoMark
+	}
+	err := b.Block.Release(ctx, b.marks[i].Savepoint)
+	if err == nil {
+		b.marks = b.marks[:i]
+	}
+	return err
+}
+
+func (b *blockTest) RollbackTo(ctx context.Context, name string) error {
+	i := b.find(name)
+	if i < 0 {
+		b.failed = true // it is who calls that finds no such name
+		return errNoMark
+	}
+	err := b.Block.RollbackTo(ctx, b.marks[i].Savepoint)
+	if err == nil {
+		b.marks = b.marks[:i+1]
+	}
+	return err
+}
+
 func (b *blockTest) savepoint(name string) {
+	b.t.Helper()
 	require.NoError(b.t, b.Savepoint(context.Background(), name))
 }
 

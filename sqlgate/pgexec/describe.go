@@ -102,10 +102,9 @@ func (b *Block) Describe(ctx context.Context, sql string, types []uint32) (Descr
 	if err := b.usable(); err != nil {
 		return Description{}, err
 	}
-	l, cmd := b.lease, describing(sql, types)
-	batch := append(b.fence(), cmd)
-	batch = append(batch, unfence()...)
-	r := b.db.run(ctx, l, "", b.db.deadline(b.db.bound(Limits{})), cmd, batch)
+	l, cmd, fence := b.lease, describing(sql, types), b.newFence()
+	r := b.db.run(ctx, l, "", b.db.deadline(b.db.bound(Limits{})), cmd, fence.around(segment{cmd}))
+	b.unfence(r, fence)
 	d, err := b.db.describedAs(r)
 	if err == nil && l.drift != "" {
 		err = driftFault(l.drift)

@@ -28,7 +28,9 @@
 // Several statements of one client share a transaction in a Block. Nothing of
 // them is promised before its Commit, and each write in it has evidence of its
 // own, made durable between DispatchWrite and Write. A safe read in a block runs
-// behind a savepoint under which the transaction is read-only.
+// behind a savepoint under which the transaction is read-only. Every savepoint has a
+// name of the gate's own that is used once, so that the server's answer to it
+// confirms what the gate takes to be undone.
 //
 // # What a session is
 //
@@ -68,7 +70,8 @@
 //	(*Block) Read(ctx, BeginOptions, Statement, Sink) (Result, error)
 //	(*Block) Write(ctx, Statement, last, Sink) (Result, error)
 //	(*Block) Describe(ctx, sql, types) (Description, error)
-//	(*Block) Savepoint, Release, RollbackTo(ctx, name) error
+//	(*Block) Savepoint(ctx) (Savepoint, error)
+//	(*Block) Release, RollbackTo(ctx, Savepoint) error
 //	(*Block) Commit(ctx) (Result, error)
 //	(*Block) Rollback() (acknowledged bool)
 //	(*Block) Status() byte

@@ -76,6 +76,7 @@ type watch struct {
 	names     []string
 	watchSQL  string // one row: settings and users joined by separator
 	beginSQL  string // the same behind the transaction id and track_counts
+	blockSQL  string // the same before the transaction id, "" where there is none
 	assertSQL string // one row: everything that is asserted once per connection
 }
 
@@ -95,6 +96,7 @@ func newWatch(pins []pin) watch {
 	shown.WriteString(", current_user, session_user)")
 	w.watchSQL = "SELECT " + shown.String()
 	w.beginSQL = "SELECT pg_catalog.pg_current_xact_id(), pg_catalog.current_setting('track_counts'), " + shown.String()
+	w.blockSQL = w.watchSQL + ", pg_catalog.pg_current_xact_id_if_assigned()"
 	w.assertSQL = `SELECT current_user, session_user, pg_catalog.current_database(), pg_catalog.current_setting('server_encoding'),
  pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),
  (SELECT c.system_identifier FROM pg_catalog.pg_control_system() AS c),
