@@ -13,6 +13,7 @@ func TestWhatAPrepareHolds(t *testing.T) {
 	tb := newTestTables(t, Config{})
 	for _, c := range []struct{ sql, name, inner string }{
 		{"PREPARE p AS SELECT 1", "p", "SELECT 1"},
+		{"PREPARE p AS INSERT INTO t SELECT n FROM generate_series(1, 2) AS n", "p", "INSERT INTO t SELECT n FROM generate_series(1, 2) AS n"},
 		{" ;; /* x */ prepare P as\n select 1 ; ", "p", "select 1 "},
 		{`PREPARE "as" AS SELECT 1 AS "as"`, "as", `SELECT 1 AS "as"`},
 		{`PREPARE "a as b"AS(SELECT 1)`, "a as b", "(SELECT 1)"},
