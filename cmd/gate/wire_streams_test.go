@@ -26,7 +26,7 @@ var streamStatements = []string{
 	"INSERT INTO marks VALUES (1)", "INSERT INTO marks VALUES (2)", "INSERT INTO marks VALUES (3) RETURNING id", "INSERT INTO marks SELECT n FROM generate_series(4, 6) AS n RETURNING id",
 	"UPDATE marks SET note = 'seen' WHERE id = 1", "SELECT id, note FROM marks ORDER BY id", "SELECT count(*) FROM marks",
 	"SELECT 1/(SELECT count(*) FROM marks WHERE id = 1)", "SELEC", "", "BEGIN", "COMMIT", "ROLLBACK", "BEGIN READ ONLY",
-	"SAVEPOINT s", "ROLLBACK TO s", "RELEASE s",
+	"SAVEPOINT s", "ROLLBACK TO s", "RELEASE s", "SAVEPOINT gate_fence", "ROLLBACK TO gate_fence", "SELECT 1/(count(*)-count(*)) FROM marks",
 }
 
 // streamPrepared are texts with parameters, for Parse alone: a Query with one
