@@ -56,7 +56,7 @@ func (a *app) controlPlane(ctx context.Context) error {
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	server, err := httpd.Listen(httpd.ServerOptions{Addr: s.ListenAddr, Handler: plane, Logger: options.Logger, TLS: certificate, DrainTimeout: drainTime})
+	server, err := httpd.Listen(httpd.ServerOptions{Addr: s.ListenAddr, Handler: plane, Logger: options.Logger, TLS: certificate, DrainTimeout: drainTime, Proxies: options.Proxies})
 	if err != nil {
 		return fmt.Errorf("CONTROL_PLANE_LISTEN_ADDR is %s: %w", s.ListenAddr, err)
 	}

@@ -327,6 +327,9 @@ func (g *testGate) try(method, path string, body []byte, headers ...string) (rep
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		request.Header.Set(name, value)
+		if name == "Host" {
+			request.Host = value
+		}
 	}
 	response, err := cmp.Or(g.client, http.DefaultClient).Do(request)
 	if err != nil {

@@ -114,7 +114,7 @@ func TestTheSizeOfABodyThroughHTTP(t *testing.T) {
 	padded := append(body, bytes.Repeat([]byte(" "), 1<<20-len(body))...)
 	require.Equal(t, http.StatusForbidden, g.do(t, http.MethodPost, "/query", padded).status)
 	for path := range bodyEndpoints {
-		head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: a\r\nX-GATE-Operator-Token: %s\r\n", path, operatorTestToken)
+		head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nX-GATE-Operator-Token: %s\r\n", path, operatorTestToken)
 		for _, sent := range []string{
 			fmt.Sprintf("%sContent-Length: %d\r\n\r\n", head, 1<<20+1),                                               // refused before the first byte
 			fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s", head, 1<<20+1, strings.Repeat(" ", 1<<20+1)), // and without an end
@@ -194,16 +194,18 @@ func TestOddRequestsGetAnAnswerInTheContractsShape(t *testing.T) {
 		"PROPFIND /query":                       {405, "method_not_allowed"},
 		"DELETE /approvals/a":                   {405, "method_not_allowed"},
 		"OPTIONS *":                             {405, "method_not_allowed"},
-		"CONNECT example.org:443":               {404, "not_found"},
+		"CONNECT example.org:443":               {421, "misdirected_request"},
+		"CONNECT 127.0.0.1:443":                 {404, "not_found"},
 		"CONNECT /health":                       {405, "method_not_allowed"},
-		"GET http://example.org/nowhere":        {404, "not_found"},
+		"GET http://example.org/nowhere":        {421, "misdirected_request"},
+		"GET http://127.0.0.1/nowhere":          {404, "not_found"},
 		"GET /audit?limit=0":                    {400, "validation_failed"},
 		"GET /audit?limit=99999999999999999999": {400, "validation_failed"},
 		"GET /audit?cursor=" + long:             {400, "validation_failed"},
 		"GET /audit?limit=%zz":                  {400, "validation_failed"},
 		"GET /approvals?status=%ff":             {400, "validation_failed"},
 	} {
-		for _, version := range []string{"HTTP/1.1\r\nHost: a\r\n", "HTTP/1.0\r\n"} {
+		for _, version := range []string{"HTTP/1.1\r\nHost: localhost\r\n", "HTTP/1.0\r\n"} {
 			r := g.converse(t, line+" "+version+"\r\n", 1)[0]
 			require.Equal(t, want.status, r.status, "%.100s: %s", line, r.body)
 			requireErrorObject(t, r)
@@ -220,23 +222,23 @@ func TestWhatIsNoHTTPIsRefused(t *testing.T) {
 	for sent, status := range map[string]int{
 		"GARBAGE\r\n\r\n": 400,
 		"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n": 400, // the beginning of TLS
-		"GET /health\r\n\r\n":                                                                        400,
-		"GET /health HTTP/1.1\r\n\r\n":                                                               400, // no Host
-		"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n":                                         400,
-		"GET /health HTTP/1.1\r\nHost: a\r\nX : b\r\n\r\n":                                           400,
-		"GET /health HTTP/1.1\r\nHost: a\r\nX: \x00\r\n\r\n":                                         400,
-		"GET /health HTTP/9.9\r\nHost: a\r\n\r\n":                                                    505,
-		"G\x00T /health HTTP/1.1\r\nHost: a\r\n\r\n":                                                 400,
-		"GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n":                                                       400,
-		"POST /query HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n":                              400,
-		"POST /query HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n":            400,
-		"POST /query HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n":          400,
-		"POST /query HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n":                501,
-		"GET /health HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("a", 72<<10) + "\r\n\r\n":          431,
-		"GET /health HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("X: a\r\n", 12_500) + "\r\n":          431,
-		"GET /" + strings.Repeat("a", 72<<10) + " HTTP/1.1\r\nHost: a\r\n\r\n":                       431,
-		"POST /query HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n":                400,
-		"POST /query HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n": 400,
+		"GET /health\r\n\r\n":                                                                                400,
+		"GET /health HTTP/1.1\r\n\r\n":                                                                       400, // no Host
+		"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n":                                         400,
+		"GET /health HTTP/1.1\r\nHost: localhost\r\nX : b\r\n\r\n":                                           400,
+		"GET /health HTTP/1.1\r\nHost: localhost\r\nX: \x00\r\n\r\n":                                         400,
+		"GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n":                                                    505,
+		"G\x00T /health HTTP/1.1\r\nHost: localhost\r\n\r\n":                                                 400,
+		"GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n":                                                       400,
+		"POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n":                              400,
+		"POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n":            400,
+		"POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n":          400,
+		"POST /query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n":                501,
+		"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("a", 72<<10) + "\r\n\r\n":          431,
+		"GET /health HTTP/1.1\r\nHost: localhost\r\n" + strings.Repeat("X: a\r\n", 12_500) + "\r\n":          431,
+		"GET /" + strings.Repeat("a", 72<<10) + " HTTP/1.1\r\nHost: localhost\r\n\r\n":                       431,
+		"POST /query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n":                400,
+		"POST /query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n": 400,
 	} {
 		r := g.converse(t, sent, 1)[0]
 		require.Equal(t, status, r.status, "%.100q: %s", sent, r.body)
@@ -249,14 +251,14 @@ func TestWhatIsNoHTTPIsRefused(t *testing.T) {
 func TestBrokenAndPipelinedConversations(t *testing.T) {
 	g := startClosed(t)
 	statement := "{" + testClaims + `,"sql":"SELECT 1"}`
-	post := fmt.Sprintf("POST /query HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", len(statement), statement)
-	for _, sent := range []string{"P", "POST /query HTTP/1.1\r\n", post[:len(post)-1], "POST /query HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"act"} {
+	post := fmt.Sprintf("POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(statement), statement)
+	for _, sent := range []string{"P", "POST /query HTTP/1.1\r\n", post[:len(post)-1], "POST /query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"act"} {
 		require.Empty(t, g.converse(t, sent, 0))
 	}
-	chunked := fmt.Sprintf("POST /query HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n%x;name=value\r\n%s\r\n0\r\nTrailer: a\r\n\r\n", len(statement), statement)
-	old := fmt.Sprintf("POST /query HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", len(statement), statement)
+	chunked := fmt.Sprintf("POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x;name=value\r\n%s\r\n0\r\nTrailer: a\r\n\r\n", len(statement), statement)
+	old := fmt.Sprintf("POST /query HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(statement), statement)
 	status := []int{}
-	for _, r := range g.converse(t, post+chunked+"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"+post+old, 5) {
+	for _, r := range g.converse(t, post+chunked+"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"+post+old, 5) {
 		status = append(status, r.status)
 	}
 	require.Equal(t, []int{403, 403, 404, 403, 403}, status)

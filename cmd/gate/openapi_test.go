@@ -179,6 +179,11 @@ func matches(names, parts []string) bool {
 // holds checks one exchange: the answer always, the request where it was
 // accepted, so that the document may not refuse what the gate takes.
 func (d *contractDoc) holds(request *http.Request, body []byte, r reply) error {
+	for code, status := range refusedAnywhere {
+		if strings.Contains(string(r.body), `"error_code":"`+code+`"`) {
+			return d.plainError(r, status, code)
+		}
+	}
 	if err := d.holdsAnswer(request, r); err != nil {
 		return fmt.Errorf("docs/openapi.yaml does not hold for the answer to %s %s: %d %s: %w", request.Method, request.URL, r.status, r.body, err)
 	}
@@ -237,6 +242,10 @@ func (d *contractDoc) holdsAnswer(request *http.Request, r reply) error {
 	}
 	return d.check(r.body, under(at, "content", media, "schema")...)
 }
+
+// refusedAnywhere are the codes of requests that are refused before anybody looks
+// at their path; the document has them once, for all.
+var refusedAnywhere = map[string]int{"forbidden_origin": http.StatusForbidden, "misdirected_request": http.StatusMisdirectedRequest}
 
 func (d *contractDoc) empty(r reply) error {
 	if len(r.body) > 0 {

@@ -64,6 +64,8 @@ const (
 	AuditUnavailable        Code = "audit_unavailable"
 	AuditCorruptionDetected Code = "audit_corruption_detected"
 	Internal                Code = "internal"
+	ForbiddenOrigin         Code = "forbidden_origin"
+	MisdirectedRequest      Code = "misdirected_request"
 )
 
 // Codes of the control plane, which is a process of its own.

@@ -107,8 +107,8 @@ func (f BackendFiles) config(now time.Time) (config *tls.Config, expires time.Ti
 
 // do implements source.
 func (b *Backend) do(ctx context.Context, r request) (*answer, error) {
-	target := b.base.JoinPath(r.path)
-	target.RawQuery = r.query.Encode()
+	target := *b.base // JoinPath would clean what it joins
+	target.Path, target.RawPath, target.RawQuery = b.base.Path+r.path, b.base.EscapedPath()+r.path, r.query.Encode()
 	out, err := http.NewRequestWithContext(ctx, r.method, target.String(), r.body)
 	if err != nil {
 		return nil, fault.Of(err)

@@ -53,6 +53,9 @@ func startPlane(t *testing.T, change func(*Options)) *plane {
 	return p
 }
 
+// noOrigin takes the header away that do sends with every POST.
+const noOrigin = "no Origin"
+
 func (p *plane) do(t *testing.T, method, path, body string, headers ...string) (int, string, http.Header) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(context.Background(), method, p.URL+path, strings.NewReader(body))
@@ -62,6 +65,10 @@ func (p *plane) do(t *testing.T, method, path, body string, headers ...string) (
 		r.Header.Set("Content-Type", "application/json")
 	}
 	for i := 0; i+1 < len(headers); i += 2 {
+		if headers[i] == noOrigin {
+			r.Header.Del("Origin")
+			continue
+		}
 		r.Header.Set(headers[i], headers[i+1])
 		if headers[i] == "Host" {
 			r.Host = headers[i+1]
@@ -163,28 +170,77 @@ func TestAChangeNeedsSessionTokenAndOrigin(t *testing.T) {
 			continue
 		}
 		path := apiPrefix + strings.NewReplacer(":id", "x", ":version", "x").Replace(f.path)
-		for name, headers := range map[string][]string{
-			"no token":       {},
-			"another token":  {csrfHeader, token + "x"},
-			"another origin": {csrfHeader, token, "Origin", "https://elsewhere.example"},
-			"origin null":    {csrfHeader, token, "Origin", "null"},
-			"no origin":      {csrfHeader, token, "Origin", ""},
-			"cross-site":     {csrfHeader, token, "Origin", "", "Sec-Fetch-Site", "cross-site"},
-			"same-site":      {csrfHeader, token, "Origin", "", "Sec-Fetch-Site", "same-site"},
+		for name, refused := range map[string]struct {
+			code    string
+			headers []string
+		}{
+			"no token":              {"forged_request", nil},
+			"another token":         {"forged_request", []string{csrfHeader, token + "x"}},
+			"no origin":             {"forged_request", []string{csrfHeader, token, noOrigin, ""}},
+			"typed into the bar":    {"forged_request", []string{csrfHeader, token, noOrigin, "", "Sec-Fetch-Site", "none"}},
+			"another origin":        {"forbidden_origin", []string{csrfHeader, token, "Origin", "https://elsewhere.example"}},
+			"another port":          {"forbidden_origin", []string{csrfHeader, token, "Origin", "http://127.0.0.1:1"}},
+			"origin null":           {"forbidden_origin", []string{csrfHeader, token, "Origin", "null"}},
+			"cross-site":            {"forbidden_origin", []string{csrfHeader, token, noOrigin, "", "Sec-Fetch-Site", "cross-site"}},
+			"same-site":             {"forbidden_origin", []string{csrfHeader, token, noOrigin, "", "Sec-Fetch-Site", "same-site"}},
+			"a form of another one": {"forbidden_origin", []string{csrfHeader, token, noOrigin, "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}},
 		} {
-			status, body, _ := p.do(t, f.method, path, "{}", headers...)
+			status, body, _ := p.do(t, f.method, path, "{}", refused.headers...)
 			require.Equal(t, http.StatusForbidden, status, "%s: %s", path, name)
-			require.Equal(t, "forged_request", codeOf(body), name)
+			require.Equal(t, refused.code, codeOf(body), name)
 		}
 	}
 	status, body, _ := p.do(t, http.MethodPost, apiPrefix+"/policy/validate", "{}", csrfHeader, token)
 	require.Equal(t, http.StatusOK, status, body)
+	status, body, _ = p.do(t, http.MethodPost, apiPrefix+"/policy/validate", "{}", csrfHeader, token, noOrigin, "", "Sec-Fetch-Site", "same-origin")
+	require.Equal(t, http.StatusOK, status, body)
+}
+
+// A link from elsewhere opens a page for the person who follows it; no other page
+// gets to read one, to frame one, or to follow the log.
+func TestALinkFromElsewhereOpensAPage(t *testing.T) {
+	p := startPlane(t, nil)
+	p.login(t)
+	link := []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}
+	status, _, header := p.do(t, http.MethodGet, "/approvals", "", link...)
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, header.Get("Content-Security-Policy"), "frame-ancestors 'none'")
+	require.Equal(t, "same-origin", header.Get("Cross-Origin-Opener-Policy"))
+	for _, other := range [][]string{{"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, {"Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"}, {"Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty"}} {
+		for _, site := range []string{"cross-site", "same-site"} {
+			for _, path := range []string{"/approvals", "/api/gate/audit", "/api/gate/audit/stream", "/assets/x/app.js"} {
+				status, body, _ := p.do(t, http.MethodGet, path, "", append(other, "Sec-Fetch-Site", site)...)
+				require.Equal(t, http.StatusForbidden, status, path)
+				require.Equal(t, "forbidden_origin", codeOf(body), path)
+			}
+		}
+	}
+}
+
+// What a page sends is taken in the query string or in the body, never in both.
+func TestAChangeHasNoQueryParameters(t *testing.T) {
+	p := startPlane(t, nil)
+	token := p.login(t)
+	for _, route := range routesOf(p.server) {
+		if route.Method != http.MethodPost {
+			continue
+		}
+		path := regexp.MustCompile(`:[a-z]+`).ReplaceAllString(route.Path, "x")
+		status, body, _ := p.do(t, http.MethodPost, path+"?preview=true", "{}", csrfHeader, token)
+		require.Equal(t, http.StatusBadRequest, status, path)
+		require.Equal(t, "validation_failed", codeOf(body), path)
+		require.Contains(t, body, `"preview":`, path)
+	}
 }
 
 func TestALoginFromAnotherOriginIsRefused(t *testing.T) {
 	p := startPlane(t, nil)
 	status, body, header := p.do(t, http.MethodPost, "/api/gate/admin/login", `{"username":"ana","password":"`+testPassword+`"}`, "Origin", "https://elsewhere.example")
 	require.Equal(t, http.StatusForbidden, status)
+	require.Equal(t, "forbidden_origin", codeOf(body))
+	require.Empty(t, header.Get("Set-Cookie"))
+	status, body, header = p.do(t, http.MethodPost, "/api/gate/admin/login", `{"username":"ana","password":"`+testPassword+`"}`, noOrigin, "")
+	require.Equal(t, http.StatusForbidden, status, "and so is one without")
 	require.Equal(t, "forged_request", codeOf(body))
 	require.Empty(t, header.Get("Set-Cookie"))
 }

@@ -1,11 +1,6 @@
 package controlplane
 
 import (
-	"net"
-	"net/http"
-	"net/netip"
-	"strings"
-
 	"writegate/commands/fault"
 	"writegate/http/httpd"
 )
@@ -25,66 +20,27 @@ const backgroundHeader = "X-Background"
 const policyHeader = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types gate"
 
-// guard puts the same headers on every answer, and refuses a Host that is not
-// ours, so that a name of somebody else's that leads here (DNS rebinding) shows
-// nothing.
-func (s *Server) guard(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", policyHeader)
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("X-Frame-Options", "DENY")
-		h.Set("Referrer-Policy", "same-origin") // under no-referrer a form of ours would come with the Origin null
-		h.Set("Cross-Origin-Opener-Policy", "same-origin")
-		h.Set("Cross-Origin-Resource-Policy", "same-origin")
-		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()")
-		h.Set("Cache-Control", "no-store")
-		if s.options.Secure {
-			h.Set("Strict-Transport-Security", "max-age=31536000")
-		}
-		if !s.ourHost(r.Host) {
-			http.Error(w, "This name is not the control plane's. Use its public address (CONTROL_PLANE_PUBLIC_URL).", http.StatusMisdirectedRequest)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// ourHost reports whether a Host header names this control plane. Without a
-// public address every IP address is it, and localhost: no name can be made to
-// mean one of them.
-func (s *Server) ourHost(host string) bool {
-	if public := s.options.PublicURL; public != nil {
-		return strings.EqualFold(host, public.Host)
-	}
-	name := host
-	if bare, _, err := net.SplitHostPort(host); err == nil {
-		name = bare
-	}
-	if strings.EqualFold(name, "localhost") {
-		return true
-	}
-	_, err := netip.ParseAddr(strings.Trim(name, "[]"))
-	return err == nil
-}
-
-// ownOrigin is the origin of our own pages (RFC 6454), as this request sees it.
-func (s *Server) ownOrigin(r *http.Request) string {
-	if public := s.options.PublicURL; public != nil {
-		return public.Scheme + "://" + public.Host
+// headers stand on every answer.
+func (s *Server) headers() map[string]string {
+	h := map[string]string{
+		"Content-Security-Policy":      policyHeader,
+		"X-Frame-Options":              "DENY",
+		"Referrer-Policy":              "same-origin", // under no-referrer a form of ours would come with the Origin null
+		"Cross-Origin-Opener-Policy":   "same-origin",
+		"Cross-Origin-Resource-Policy": "same-origin",
+		"Permissions-Policy":           "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+		"Cache-Control":                "no-store",
 	}
 	if s.options.Secure {
-		return "https://" + r.Host
+		h["Strict-Transport-Security"] = "max-age=31536000"
 	}
-	return "http://" + r.Host
+	return h
 }
 
-// sameOrigin demands that a mutation comes from our own page: its Origin, or
-// where a browser leaves that out, its own word that the page is of this origin
-// (https://www.w3.org/TR/fetch-metadata/).
-func (s *Server) sameOrigin(r *http.Request) error {
-	origin := r.Header.Get("Origin")
-	if origin == s.ownOrigin(r) || (origin == "" && r.Header.Get("Sec-Fetch-Site") == "same-origin") {
+// ownPage demands that a mutation comes from our own page. A page of another
+// origin is refused before it gets here; this refuses whoever says nothing.
+func ownPage(c *httpd.Call) error {
+	if c.FromOwnPage() {
 		return nil
 	}
 	return fault.New(fault.ForgedRequest, "This request does not come from a page of the control plane, so nothing was done. Open the page itself and do it there.")
@@ -106,7 +62,7 @@ func (s *Server) mayChange(c *httpd.Call, token string) (session, error) {
 	if err != nil {
 		return session{}, err
 	}
-	if err := s.sameOrigin(c.Request); err != nil {
+	if err := ownPage(c); err != nil {
 		return session{}, err
 	}
 	if !one.rightToken(token) {

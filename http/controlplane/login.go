@@ -42,10 +42,10 @@ func (s *Server) login(c *httpd.Call) error {
 // enter judges a login and begins its session. The session that the browser
 // had ends: nobody is handed one that somebody else knows.
 func (s *Server) enter(c *httpd.Call, req loginRequest) (session, error) {
-	if err := s.sameOrigin(c.Request); err != nil {
+	if err := ownPage(c); err != nil {
 		return session{}, err
 	}
-	if wait, ok := s.logins.Allow(c.Client()); !ok {
+	if wait, ok := s.logins.Allow(c.Holder()); !ok {
 		seconds := max(1, int(math.Ceil(wait.Seconds())))
 		return session{}, fault.New(fault.RateLimitExceeded, "Too many logins from this address. Wait %d s.", seconds).With("retry_after_seconds", seconds)
 	}

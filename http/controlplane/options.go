@@ -58,11 +58,12 @@ type Server struct {
 	now      func() time.Time
 	sessions *sessions
 	logins   *httpd.Limiter
+	streams  *httpd.Slots  // of live pages, by session
 	hashing  chan struct{} // slots for password hashes, which cost memory on purpose
 	views    *views
 	samples  *samples
 	reports  *reportBook
-	handler  http.Handler
+	mux      *httpd.Mux
 	stopping context.Context
 }
 
@@ -78,7 +79,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{options: o, log: o.Logger, now: o.Now, sessions: newSessions(o.Now), logins: logins, hashing: make(chan struct{}, 2),
+	s := &Server{options: o, log: o.Logger, now: o.Now, sessions: newSessions(o.Now), logins: logins, streams: httpd.NewSlots(maxStreams, sessionStreams), hashing: make(chan struct{}, 2),
 		samples: newSamples(o.Now), reports: new(reportBook), stopping: ctx}
 	if s.views, err = parseViews(); err != nil {
 		return nil, fmt.Errorf("the pages of the control plane: %w", err)
@@ -87,14 +88,14 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Backend != nil {
 		s.source = o.Backend
 	}
-	mux := httpd.NewMux(httpd.Options{Logger: o.Logger, MaxBodyBytes: maxBody, Proxies: o.Proxies, Now: o.Now, NotFound: s.notFound})
-	s.register(mux)
-	s.handler = s.guard(mux)
+	s.mux = httpd.NewMux(httpd.Options{Logger: o.Logger, MaxBodyBytes: maxBody, Proxies: o.Proxies, Now: o.Now, NotFound: s.notFound,
+		Names: &httpd.Names{Public: o.PublicURL, Secure: o.Secure, Setting: "CONTROL_PLANE_PUBLIC_URL"}, Pages: true, Headers: s.headers()})
+	s.register(s.mux)
 	return s, nil
 }
 
 // ServeHTTP implements http.Handler.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
 // Run collects what the charts show until ctx ends.
 func (s *Server) Run(ctx context.Context) {

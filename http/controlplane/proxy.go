@@ -7,10 +7,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
+	"writegate/commands/fault"
 	"writegate/http/httpd"
 )
 
@@ -19,6 +19,13 @@ import (
 const (
 	maxBody   = 16 << 20
 	maxUpload = 2 << 30
+)
+
+// Live pages at once, of everybody and of one session. The gate has as many
+// streams for operators.
+const (
+	maxStreams     = 64
+	sessionStreams = 16
 )
 
 // apiPrefix stands before every endpoint of the gate that a browser reaches.
@@ -31,6 +38,7 @@ type forwarded struct {
 	changes  bool // needs the session's token and the page's own origin
 	operator bool // is sent with the operator token
 	project  bool // is sent with the project key
+	follows  bool // may last as long as the session
 }
 
 // forwards is the closed list of what a browser may reach (design/control-plane.md).
@@ -51,9 +59,9 @@ var forwards = []forwarded{
 	{method: http.MethodPost, path: "/policy/activate", changes: true, operator: true},
 	{method: http.MethodPost, path: "/policy/rollback", changes: true, operator: true},
 	{method: http.MethodGet, path: "/audit"},
-	{method: http.MethodGet, path: "/audit/stream"},
+	{method: http.MethodGet, path: "/audit/stream", operator: true, follows: true},
 	{method: http.MethodPost, path: "/audit/verify", changes: true},
-	{method: http.MethodPost, path: "/audit/evidence", changes: true},
+	{method: http.MethodPost, path: "/audit/evidence", changes: true, operator: true},
 	{method: http.MethodGet, path: "/audit/evidence/signing-public-key"},
 	{method: http.MethodGet, path: "/evidence/verify"},
 	{method: http.MethodGet, path: "/executions"},
@@ -62,14 +70,22 @@ var forwards = []forwarded{
 	{method: http.MethodGet, path: "/v1/policies", project: true},
 	{method: http.MethodGet, path: "/v1/tools", project: true},
 	{method: http.MethodGet, path: "/v1/metrics", project: true},
-	{method: http.MethodGet, path: "/v1/events", project: true},
+	{method: http.MethodGet, path: "/v1/events", project: true, follows: true},
 }
 
 // forward makes the handler of one of them.
 func (s *Server) forward(f forwarded) httpd.Handler {
 	return func(c *httpd.Call) error {
-		if err := s.admit(c, f); err != nil {
+		one, err := s.admit(c, f)
+		if err != nil {
 			return err
+		}
+		if f.follows {
+			release, _, ok := s.streams.Take(one.csrf)
+			if !ok {
+				return fault.New(fault.RateLimitExceeded, "There are too many live pages. Close one of them.").With("retry_after_seconds", 10)
+			}
+			defer release()
 		}
 		r, err := s.handOn(c, f)
 		if err != nil {
@@ -77,7 +93,7 @@ func (s *Server) forward(f forwarded) httpd.Handler {
 		}
 		ctx, cancel := s.whileSignedIn(c)
 		defer cancel()
-		a, err := s.source.do(ctx, r)
+		a, err := s.send(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -86,22 +102,24 @@ func (s *Server) forward(f forwarded) httpd.Handler {
 	}
 }
 
-func (s *Server) admit(c *httpd.Call, f forwarded) (err error) {
+func (s *Server) admit(c *httpd.Call, f forwarded) (session, error) {
 	if f.changes {
-		_, err = s.mayChange(c, c.Request.Header.Get(csrfHeader))
-	} else {
-		_, err = s.signedIn(c)
+		return s.mayChange(c, c.Request.Header.Get(csrfHeader))
 	}
-	return err
+	return s.signedIn(c)
 }
 
 // handOn builds the gate's request from what may pass: method, path, query,
 // body and three headers.
 func (s *Server) handOn(c *httpd.Call, f forwarded) (request, error) {
-	r := request{method: f.method, path: f.path, query: c.Request.URL.Query(), accept: c.Request.Header.Get("Accept"),
+	query, err := c.Query()
+	if err != nil {
+		return request{}, err
+	}
+	r := request{method: f.method, path: f.path, query: query, accept: c.Request.Header.Get("Accept"),
 		lastID: c.Request.Header.Get("Last-Event-ID"), operator: f.operator, project: f.project}
 	for _, p := range c.Params {
-		r.path = strings.Replace(r.path, ":"+p.Key, url.PathEscape(p.Value), 1)
+		r.path = strings.Replace(r.path, ":"+p.Key, p.Value, 1)
 	}
 	if f.method != http.MethodPost {
 		return r, nil

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"writegate/commands/fault"
 )
@@ -21,7 +22,7 @@ type source interface {
 // A request is one call of the gate's API.
 type request struct {
 	method   string
-	path     string // escaped
+	path     string // as it is: send takes no character that would have to be escaped
 	query    url.Values
 	body     io.Reader
 	media    string // of the body
@@ -52,6 +53,24 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.Message }
 
+// send is the one way to the gate. A path with anything in it that some reader of
+// paths decodes, cleans or takes for a border is none of the gate's: an id in it
+// must not lead to another endpoint than the one it was admitted for.
+func (s *Server) send(ctx context.Context, r request) (*answer, error) {
+	for segment := range strings.SplitSeq(strings.TrimPrefix(r.path, "/"), "/") {
+		if strings.Trim(segment, ".") == "" || len(segment) > maxSegment || strings.Trim(segment, plainInPath) != "" {
+			return nil, fault.New(fault.NotFound, "There is nothing with this id. Open it from its list.")
+		}
+	}
+	return s.source.do(ctx, r)
+}
+
+// Ids and versions of the gate are of these characters, and shorter.
+const (
+	plainInPath = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@"
+	maxSegment  = 256
+)
+
 // ask gets one answer and reads it into a T. A refusal of the gate is an error
 // of type *refusal.
 func ask[T any](ctx context.Context, s *Server, r request) (T, error) {
@@ -59,7 +78,7 @@ func ask[T any](ctx context.Context, s *Server, r request) (T, error) {
 	if r.method == "" {
 		r.method = http.MethodGet
 	}
-	a, err := s.source.do(ctx, r)
+	a, err := s.send(ctx, r)
 	if err != nil {
 		return value, err
 	}

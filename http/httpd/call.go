@@ -94,11 +94,12 @@ func (c *Call) Operator() string { return c.operator }
 
 // Query gives the query parameters. One that can't be read is refused, and so is
 // one of the names in single that stands there twice: who reads the first and
-// who reads the last would see different requests. Unknown names are left alone.
+// who reads the last would see different requests. Unknown names are left alone:
+// what changes something refused them before (CheckWords).
 func (c *Call) Query(single ...string) (url.Values, error) {
 	query, err := url.ParseQuery(c.Request.URL.RawQuery)
 	if err != nil {
-		return nil, fault.New(fault.ValidationFailed, "The query string can't be read: a parameter is not escaped correctly. Percent-encode its value and send the request again.").Because(err)
+		return nil, unreadableQuery(err)
 	}
 	fields := make(map[string]string)
 	for _, name := range single {
@@ -116,14 +117,19 @@ func (c *Call) Query(single ...string) (url.Values, error) {
 }
 
 // Body reads the whole body within the limit, and refuses any media type that
-// is not in allowed (an absent one counts as the first). The error is a fault.
+// is not in allowed. A body without one is refused too: a browser sends such for
+// any page, without asking first. Nothing at all is no body and needs none. The
+// error is a fault.
 func (c *Call) Body(allowed ...string) ([]byte, error) {
-	if err := checkMediaType(c.Request.Header.Get("Content-Type"), allowed); err != nil {
-		return nil, err
-	}
 	limit := c.mux.maxBody
 	if c.Request.ContentLength > limit {
 		return nil, c.oversized(c.Request.ContentLength)
+	}
+	types := c.Request.Header["Content-Type"]
+	if len(types) > 0 || c.Request.ContentLength > 0 {
+		if err := checkMediaType(types, allowed); err != nil {
+			return nil, err
+		}
 	}
 	body, err := readAll(http.MaxBytesReader(&c.recorder, c.Request.Body, limit), c.Request.ContentLength)
 	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
@@ -131,6 +137,9 @@ func (c *Call) Body(allowed ...string) ([]byte, error) {
 	}
 	if err != nil {
 		return nil, fault.New(fault.InvalidJSON, "The request body ended before it was complete. Send it again.").Because(err)
+	}
+	if len(body) > 0 && len(types) == 0 { // its length was not known before
+		return nil, checkMediaType(types, allowed)
 	}
 	return body, nil
 }
@@ -160,14 +169,16 @@ func readAll(r io.Reader, length int64) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-func checkMediaType(header string, allowed []string) error {
-	if header == "" || header == allowed[0] {
-		return nil
-	}
-	media, params, err := mime.ParseMediaType(header)
-	charset := params["charset"]
-	if err == nil && slices.Contains(allowed, media) && (charset == "" || strings.EqualFold(charset, "utf-8")) {
-		return nil
+func checkMediaType(types, allowed []string) error {
+	if len(types) == 1 {
+		if types[0] == allowed[0] {
+			return nil
+		}
+		media, params, err := mime.ParseMediaType(types[0])
+		charset := params["charset"]
+		if err == nil && slices.Contains(allowed, media) && (charset == "" || strings.EqualFold(charset, "utf-8")) {
+			return nil
+		}
 	}
 	return fault.New(fault.UnsupportedMediaType, "The body must be %s in UTF-8. Send it so, with that Content-Type.", strings.Join(allowed, " or ")).With("allowed", allowed)
 }
@@ -200,7 +211,6 @@ func (c *Call) Raw(status int, body []byte) {
 	}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	h["Cache-Control"] = noStore
-	h["X-Content-Type-Options"] = noSniff
 	if len(body) > largeAnswer {
 		deadline := time.Now().Add(answerGrace + time.Duration(len(body)/slowestBytes)*time.Second)
 		// A writer without deadlines (a test's recorder) has no slow client either.
@@ -230,7 +240,6 @@ func Document(text func() ([]byte, error)) Handler {
 var (
 	contentTypeJSON = []string{"application/json"}
 	noStore         = []string{"no-store"}
-	noSniff         = []string{"nosniff"}
 )
 
 // errorBody is the error object of spec/gate.md part 2.3.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -54,6 +55,13 @@ type Options struct {
 	Proxies      *Proxies         // nil: no forwarded address is believed
 	Now          func() time.Time // time.Now
 	NotFound     Handler          // what answers a path without a route; nil: the error object
+	Names        *Names           // what the listener is called; nil: addresses and localhost
+	// Pages tells that people open what is served in a browser: a link from
+	// elsewhere to it is followed.
+	Pages bool
+	// Headers stand on every answer, by their canonical names; nil: those of an
+	// API that no page may use. X-Content-Type-Options is there in any case.
+	Headers map[string]string
 	// OnIncident records an incident as evidence. It must bound what it
 	// writes, since clients cause incidents at will.
 	OnIncident func(context.Context, Report)
@@ -72,6 +80,9 @@ type Mux struct {
 	limiter    *Limiter
 	proxies    *Proxies
 	now        func() time.Time
+	names      *Names
+	pages      bool
+	headers    map[string][]string
 	onIncident func(context.Context, Report)
 	earned     func(context.Context) (context.Context, func(http.Header))
 	routes     []Route
@@ -99,7 +110,14 @@ type Handler func(c *Call) error
 // NewMux makes a Mux without routes.
 func NewMux(o Options) *Mux {
 	m := &Mux{log: o.Logger, maxBody: o.MaxBodyBytes, operators: o.Operators, limiter: o.Limiter,
-		proxies: o.Proxies, now: o.Now, onIncident: o.OnIncident, earned: o.Earned, router: httprouter.New()}
+		proxies: o.Proxies, names: o.Names, pages: o.Pages, headers: map[string][]string{"X-Content-Type-Options": {"nosniff"}},
+		now: o.Now, onIncident: o.OnIncident, earned: o.Earned, router: httprouter.New()}
+	if o.Headers == nil {
+		o.Headers = pageHeaders
+	}
+	for name, value := range o.Headers {
+		m.headers[name] = []string{value}
+	}
 	if m.maxBody == 0 {
 		m.maxBody = DefaultMaxBody
 	}
@@ -125,8 +143,25 @@ func nothingHere(*Call) error {
 // beside each GET, so that a document of the API can be held against them.
 func (m *Mux) Routes() []Route { return slices.Clone(m.routes) }
 
-// Handle registers a handler; a GET is reachable by HEAD too.
-func (m *Mux) Handle(method, path string, h Handler) {
+// Handle registers a handler; a GET is reachable by HEAD too. The query string of
+// a GET is the handler's to read. A request that may change something has the
+// parameters named and no others.
+func (m *Mux) Handle(method, path string, h Handler, params ...Param) {
+	if method == http.MethodGet {
+		m.HandleUnchecked(method, path, h)
+		return
+	}
+	m.HandleUnchecked(method, path, func(c *Call) error {
+		if err := c.CheckWords(params...); err != nil {
+			return err
+		}
+		return h(c)
+	})
+}
+
+// HandleUnchecked is Handle for a handler that calls CheckWords itself, in its
+// own time.
+func (m *Mux) HandleUnchecked(method, path string, h Handler) {
 	m.routes = append(m.routes, Route{method, path})
 	m.router.Handle(method, path, withParams(h))
 	if method == http.MethodGet {
@@ -186,13 +221,19 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.RequestID = event.NewRequestID(c.Start)
 	}
 	c.Trace = traceOf(r.Header)
-	w.Header().Set("X-Request-Id", c.RequestID)
+	h := w.Header()
+	maps.Copy(h, m.headers)
+	h.Set("X-Request-Id", c.RequestID)
 	for _, s := range m.stamps {
 		if strings.HasPrefix(r.URL.Path, s.prefix) {
-			w.Header().Set(s.name, s.value)
+			h.Set(s.name, s.value)
 		}
 	}
 	defer c.end()
+	if err := c.admit(); err != nil {
+		c.Fail(err)
+		return
+	}
 	if escapedSlash(r) {
 		m.router.NotFound.ServeHTTP(&c.recorder, r)
 		return

@@ -264,6 +264,6 @@ func TestAnAnswerMayNameItsStatus(t *testing.T) {
 	m := NewMux(Options{Logger: quiet})
 	m.Handle("POST", "/made", Serve(func(_ ctx, _ *Call, _ *struct{}) (made, error) { return made{}, nil }))
 	w := httptest.NewRecorder()
-	m.ServeHTTP(w, httptest.NewRequest("POST", "/made", nil))
+	m.ServeHTTP(w, httptest.NewRequest("POST", "http://localhost/made", nil))
 	require.Equal(t, 201, w.Code)
 }

@@ -33,6 +33,10 @@ type ServerOptions struct {
 	Handler http.Handler
 	Logger  *slog.Logger
 	TLS     *TLS // nil: cleartext
+	// MaxConns and MaxConnsEach bound the connections, of all clients and of one
+	// address; Proxies are addresses that only the former bounds.
+	MaxConns, MaxConnsEach int
+	Proxies                *Proxies
 	// HeaderTimeout and BodyTimeout bound how long a request may take to arrive,
 	// its body counted from its first byte; AnswerTimeout, how long from then
 	// until the answer is out; IdleTimeout, the wait for a next request.
@@ -64,6 +68,8 @@ func Listen(o ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http listener: %w", err)
 	}
+	listener = &boundedListener{TCPListener: listener.(*net.TCPListener), proxies: o.Proxies, log: o.Logger,
+		slots: NewSlots(cmp.Or(o.MaxConns, DefaultMaxConns), cmp.Or(o.MaxConnsEach, DefaultMaxConnsEach))}
 	s := &Server{listener: listener, drain: cmp.Or(o.DrainTimeout, defaultDrainTimeout), overdue: o.Overdue, grace: cmp.Or(o.Grace, defaultGrace)}
 	s.http = &http.Server{
 		Handler: o.Handler,

@@ -99,6 +99,9 @@ func (s *service) do(method, path, body string, headers ...string) reply {
 	s.t.Helper()
 	req, err := http.NewRequest(method, s.base+path, strings.NewReader(body))
 	require.NoError(s.t, err)
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
@@ -251,7 +254,7 @@ func (s *service) raw(text string) string {
 
 func TestHostileClientsLeaveTheServerAnswering(t *testing.T) {
 	s := serve(t, Options{MaxBodyBytes: 1 << 10}, ServerOptions{}, echo)
-	head := "POST /echo HTTP/1.1\r\nHost: x\r\n"
+	head := "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 	for _, c := range []struct{ name, send, want string }{
 		{"garbage", "\x16\x03\x01\x00\xff\x00", "400 Bad Request"},
 		{"upload that stops", head + "Content-Length: 100\r\n\r\n{\"sql\"", "invalid_json"},
@@ -272,7 +275,7 @@ func TestHostileClientsLeaveTheServerAnswering(t *testing.T) {
 
 func TestASlowClientLosesItsConnection(t *testing.T) {
 	s := serve(t, Options{}, ServerOptions{HeaderTimeout: 20 * time.Millisecond, BodyTimeout: 40 * time.Millisecond}, echo)
-	for _, begun := range []string{"POST /echo HTTP/1.1\r\nHo", "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"} {
+	for _, begun := range []string{"POST /echo HTTP/1.1\r\nHo", "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.base, "http://"))
 		require.NoError(t, err)
 		require.NoError(t, conn.SetDeadline(time.Now().Add(hangs)))
@@ -288,7 +291,7 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 	var send strings.Builder
 	for i := range 3 {
 		body := fmt.Sprintf(`{"sql":"%d"}`, i)
-		fmt.Fprintf(&send, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		fmt.Fprintf(&send, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	}
 	in := bufio.NewReader(strings.NewReader(s.raw(send.String())))
 	for i := range 3 {

@@ -51,6 +51,8 @@ var statuses = map[fault.Code]int{
 	fault.AuditUnavailable:        http.StatusServiceUnavailable,
 	fault.AuditCorruptionDetected: http.StatusServiceUnavailable,
 	fault.Internal:                http.StatusInternalServerError,
+	fault.ForbiddenOrigin:         http.StatusForbidden,
+	fault.MisdirectedRequest:      http.StatusMisdirectedRequest,
 
 	fault.LoginRequired:       http.StatusUnauthorized,
 	fault.LoginFailed:         http.StatusUnauthorized,

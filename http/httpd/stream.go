@@ -36,7 +36,6 @@ func (c *Call) Stream(status int, mediaType string, size int64, write func(io.Wr
 	h["Content-Type"] = []string{mediaType}
 	h["Content-Length"] = []string{strconv.FormatInt(size, 10)}
 	h["Cache-Control"] = noStore
-	h["X-Content-Type-Options"] = noSniff
 	c.recorder.WriteHeader(status)
 	out := bufio.NewWriterSize(patient{&c.recorder, http.NewResponseController(c.recorder.ResponseWriter)}, 64<<10)
 	err := write(out)
@@ -62,7 +61,6 @@ func (c *Call) Events(ctx context.Context, beat time.Duration, run func(send fun
 	h := c.recorder.Header()
 	h["Content-Type"] = []string{"text/event-stream"}
 	h["Cache-Control"] = noStore
-	h["X-Content-Type-Options"] = noSniff
 	c.recorder.WriteHeader(http.StatusOK)
 	s := &eventStream{out: bufio.NewWriter(patient{&c.recorder, control}), control: control}
 	if err := s.comment(); err != nil {

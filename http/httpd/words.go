@@ -1,0 +1,115 @@
+package httpd
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+
+	"writegate/commands/fault"
+)
+
+// A Param is a query parameter of an endpoint that changes something. People who
+// do not know it look for it by one of the words in For; Write is what they
+// should write then, "" for its name.
+type Param struct {
+	Name  string
+	For   []string
+	Write string
+}
+
+// CheckWords refuses a request whose query string or headers say something that
+// its endpoint does not listen to: who writes ?preview=true relies on nothing
+// being executed. A parameter that is unknown or stands there twice is refused,
+// and so is a header that elsewhere asks for a dry run or names an idempotency
+// key. The error is a fault validation_failed that names what to write instead.
+func (c *Call) CheckWords(params ...Param) error {
+	fields := make(map[string]string)
+	for name := range c.Request.Header {
+		if instead := misunderstood(name, c.Request.Header); instead != "" {
+			fields[name] = instead
+		}
+	}
+	if raw := c.Request.URL.RawQuery; raw != "" {
+		query, err := url.ParseQuery(raw)
+		if err != nil {
+			return unreadableQuery(err)
+		}
+		for name, values := range query {
+			switch {
+			case !slices.ContainsFunc(params, func(p Param) bool { return p.Name == name }):
+				fields[strings.ToValidUTF8(clip(name, maxNameInMessage), "?")] = unknownParam(name, params)
+			case len(values) > 1:
+				fields[name] = "must be there once at most"
+			}
+		}
+	}
+	if len(fields) > 0 {
+		return Invalid(fields)
+	}
+	return nil
+}
+
+func unreadableQuery(err error) error {
+	return fault.New(fault.ValidationFailed, "The query string can't be read: a parameter is not escaped correctly. Percent-encode its value and send the request again.").Because(err)
+}
+
+// unknownParam says what to write instead of a parameter that there is not.
+func unknownParam(name string, params []Param) string {
+	if len(params) == 0 {
+		return "is no parameter: this endpoint takes none in the query string; what it takes stands in the body"
+	}
+	plain := plainWord(name)
+	best, distance := "", 0
+	names := make([]string, len(params))
+	for i, p := range params {
+		names[i] = p.Name
+		for _, word := range append([]string{p.Name}, p.For...) {
+			d := levenshtein.ComputeDistance(clip(plain, maxNameInMessage), plainWord(word))
+			if best == "" || d < distance {
+				best, distance = cmp.Or(p.Write, p.Name), d
+				if word == p.Name {
+					best = p.Name
+				}
+			}
+		}
+	}
+	return "is no parameter of this endpoint; did you mean " + best + "? It takes " + strings.Join(names, ", ") + ", and all else in the body"
+}
+
+// plainWord is a name without what its spellings differ in.
+func plainWord(name string) string {
+	return strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(name))
+}
+
+// misunderstood says of a header what to write instead, where other services
+// take it for a dry run or an idempotency key; "" for any other header.
+func misunderstood(name string, h http.Header) string {
+	const longest = 32
+	if len(name) > longest {
+		return ""
+	}
+	plain := strings.TrimPrefix(strings.TrimPrefix(plainWord(name), "x"), "gate")
+	switch {
+	case name == "Idempotency-Key":
+		return ""
+	case plain == "idempotencykey" || plain == "idempotencytoken" || plain == "requestidempotencykey":
+		return "is no header of this service; did you mean Idempotency-Key?"
+	case plain == "dryrun" || plain == "preview" || plain == "mode" || plain == "simulate" || plain == "validateonly":
+		return noDryRun
+	case name == "Prefer" && slices.ContainsFunc(h["Prefer"], asksForNoEffect):
+		return noDryRun
+	}
+	return ""
+}
+
+const noDryRun = "does not keep anything from being done here; did you mean the query parameter mode=preview of POST /query, or dry_run=true of an agent policy's apply?"
+
+// asksForNoEffect looks for a preference (RFC 7240) that nothing be done.
+func asksForNoEffect(preferences string) bool {
+	plain := plainWord(preferences)
+	return strings.Contains(plain, "dryrun") || strings.Contains(plain, "preview") || strings.Contains(plain, "validateonly")
+}
