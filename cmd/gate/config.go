@@ -188,6 +188,9 @@ func (s *settings) meaningFaults(now time.Time) []string {
 	if _, err := httpd.ParseProxies(s.TrustedProxies); err != nil {
 		faults = append(faults, "GATE_TRUSTED_PROXIES: "+err.Error())
 	}
+	if _, err := httpd.ParseNames(s.AllowedHosts); err != nil {
+		faults = append(faults, "GATE_ALLOWED_HOSTS: "+err.Error())
+	}
 	if _, err := s.projectKeys(); err != nil {
 		faults = append(faults, "GATE_PROJECT_KEYS: "+err.Error())
 	}

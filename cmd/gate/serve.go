@@ -78,7 +78,9 @@ func (a *app) serve(ctx context.Context) error {
 	if err := g.open(ctx); err != nil {
 		return err
 	}
+	proxies, _ := httpd.ParseProxies(s.TrustedProxies) // checked at load
 	server, err := httpd.Listen(httpd.ServerOptions{
+		MaxConns: s.HTTPMaxConns, MaxConnsEach: s.HTTPMaxPerIP, Proxies: proxies,
 		Addr: s.HTTPListenAddr, Handler: g.handler, Logger: logger, TLS: listenerTLS, DrainTimeout: cmp.Or(a.drain, drainTime),
 		Overdue: g.cancelStatements, Grace: millis(s.DBCommitTimeout) + cancelMargin,
 	})

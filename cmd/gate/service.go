@@ -328,11 +328,12 @@ func (g *service) openAPI(ctx context.Context) (err error) {
 	s := g.settings
 	operators, _ := s.operators()                      // checked at load
 	proxies, _ := httpd.ParseProxies(s.TrustedProxies) // checked at load
+	names, _ := httpd.ParseNames(s.AllowedHosts)       // checked at load
 	if g.limiter, err = httpd.NewLimiter(s.RatePerMin, s.RateBurst, time.Now); err != nil {
 		return exitWith(exitConfigured, err)
 	}
 	conventions := httpd.Options{
-		Logger: g.log, MaxBodyBytes: s.MaxBodyBytes, Operators: operators, Limiter: g.limiter, Proxies: proxies,
+		Logger: g.log, MaxBodyBytes: s.MaxBodyBytes, Operators: operators, Limiter: g.limiter, Proxies: proxies, Names: names,
 		OnIncident: gateapi.OnIncident(g.commands, g.log),
 	}
 	if g.signer != nil {
@@ -346,7 +347,7 @@ func (g *service) openAPI(ctx context.Context) (err error) {
 	gateapi.Register(g.handler, gateapi.Options{
 		Gate: g.gate, Commands: g.commands, Store: g.store, Log: g.events, Database: g.database, Classifier: g.classifier,
 		Operators: operators, Logs: g.buffer, Version: version, Started: g.started, MaxSQLBytes: s.MaxSQLBytes, Now: time.Now,
-		Source: g.events, MaxEvidenceEvents: uint64(s.EvidenceMaxEvents), MaxEvidenceBytes: s.EvidenceMaxBytes, Files: files, Stopping: ctx, Checkpoints: g.keeper,
+		Source: g.events, MaxEvidenceEvents: uint64(s.EvidenceMaxEvents), MaxEvidenceBytes: s.EvidenceMaxBytes, Files: files, StreamsPerClient: s.StreamsPerClient, Stopping: ctx, Checkpoints: g.keeper,
 		TLS: g.tls.states, Wire: g.wireStats, WireHealth: g.wireHealth,
 	})
 	return g.registerAgents(ctx)

@@ -13,11 +13,15 @@ package main
 //     believes in a protection that is not there
 //   - doc: what it does, with its unit
 type settings struct {
-	HTTPListenAddr string `env:"GATE_HTTP_LISTEN_ADDR" envDefault:"127.0.0.1:6543" doc:"address of the HTTP API"`
-	Mode           string `env:"GATE_MODE" envDefault:"enforce" oneof:"shadow,approval_first,enforce,emergency_bypass" doc:"operating mode, read once at start"`
-	Profile        string `env:"GATE_PROFILE" envDefault:"development" oneof:"development,production" doc:"production refuses unsafe settings"`
-	BypassReason   string `env:"GATE_EMERGENCY_BYPASS_REASON" doc:"why the gate is bypassed; required in mode emergency_bypass"`
-	BypassUntil    string `env:"GATE_EMERGENCY_BYPASS_UNTIL" doc:"end of the bypass, RFC 3339, at most 24 hours ahead"`
+	HTTPListenAddr   string `env:"GATE_HTTP_LISTEN_ADDR" envDefault:"127.0.0.1:6543" doc:"address of the HTTP API"`
+	AllowedHosts     string `env:"GATE_ALLOWED_HOSTS" doc:"names, separated by commas, that the HTTP API is called by besides its addresses and localhost: gate.internal, or gate.internal:6543 for this port alone"`
+	HTTPMaxConns     int    `env:"GATE_HTTP_MAX_CONNECTIONS" envDefault:"4096" min:"1" max:"1000000" doc:"connections of the HTTP API at most"`
+	HTTPMaxPerIP     int    `env:"GATE_HTTP_MAX_CONNECTIONS_PER_IP" envDefault:"1024" min:"1" max:"1000000" doc:"connections of it at most from one address that is not in GATE_TRUSTED_PROXIES, or from one IPv6 network of 64 bits"`
+	StreamsPerClient int    `env:"GATE_MAX_STREAMS_PER_CLIENT" envDefault:"16" min:"1" max:"64" doc:"streams of GET /audit/stream at once of one client, and of GET /v1/events of one project key or agent; operators have slots of their own"`
+	Mode             string `env:"GATE_MODE" envDefault:"enforce" oneof:"shadow,approval_first,enforce,emergency_bypass" doc:"operating mode, read once at start"`
+	Profile          string `env:"GATE_PROFILE" envDefault:"development" oneof:"development,production" doc:"production refuses unsafe settings"`
+	BypassReason     string `env:"GATE_EMERGENCY_BYPASS_REASON" doc:"why the gate is bypassed; required in mode emergency_bypass"`
+	BypassUntil      string `env:"GATE_EMERGENCY_BYPASS_UNTIL" doc:"end of the bypass, RFC 3339, at most 24 hours ahead"`
 
 	OperatorToken  string `env:"GATE_OPERATOR_TOKEN" secret:"true" doc:"operator token, label operator; without one the operator endpoints refuse everybody"`
 	OperatorTokens string `env:"GATE_OPERATOR_TOKENS" secret:"true" doc:"more operator tokens: label=token, separated by commas"`

@@ -33,15 +33,16 @@ type Options struct {
 	Health   func() Health // of GET /v1/health
 	Now      func() time.Time
 
-	Follower agentctl.Follower // the event log, for those who follow it
-	Head     func() uint64     // its last event
-	Stopping context.Context   // ends when the service is told to stop: streams must not hold it up
+	Follower         agentctl.Follower // the event log, for those who follow it
+	Head             func() uint64     // its last event
+	StreamsPerClient int               // of GET /v1/events at once, of one key or agent
+	Stopping         context.Context   // ends when the service is told to stop: streams must not hold it up
 }
 
 type api struct {
 	Options
 	failures *httpd.Limiter // failed authentications by remote address
-	streams  chan struct{}  // a token for each client that follows the log
+	streams  *httpd.Slots   // of those who follow the log, by key or agent
 }
 
 // failuresPerMinute is how many failed authentications an address has.
@@ -53,10 +54,10 @@ func Register(mux *httpd.Mux, o Options) error {
 	if err != nil {
 		return err
 	}
-	a := &api{Options: o, failures: failures, streams: make(chan struct{}, maxStreams)}
+	a := &api{Options: o, failures: failures, streams: httpd.NewSlots(maxStreams, o.StreamsPerClient)}
 	mux.Stamp("/v1/", "X-Api-Version", Version)
 	for _, r := range a.routes() {
-		mux.Handle(r.method, r.path, a.guarded(r))
+		mux.HandleUnchecked(r.method, r.path, a.guarded(r))
 	}
 	mux.Handle(http.MethodGet, "/v1/openapi.json", httpd.Document(docs.OpenAPIV1)) // how to get in is no secret
 	return nil
@@ -102,6 +103,13 @@ func (a *api) routes() []route {
 	}
 }
 
+// queryParams are those of the endpoints that change something and have any.
+var queryParams = map[string][]httpd.Param{
+	"DELETE /v1/agents/:id":         {{Name: "reason"}},
+	"POST /v1/policies/:id/apply":   {{Name: "dry_run", For: []string{"preview", "simulate", "validate_only", "mode"}, Write: "dry_run=true"}},
+	"DELETE /v1/policies/:id/apply": {{Name: "agent_id"}},
+}
+
 // A call is a request whose caller is known.
 type call struct {
 	*httpd.Call
@@ -130,6 +138,16 @@ func (a *api) guarded(r route) httpd.Handler {
 				return err
 			}
 		}
+		if r.method != http.MethodGet {
+			if err := c.CheckWords(queryParams[r.method+" "+r.path]...); err != nil {
+				return asList(err)
+			}
+		}
+		if r.method == http.MethodDelete { // what is asked of one stands in the query string, so its body says nothing
+			if err := c.Decode(&struct{}{}); err != nil {
+				return err
+			}
+		}
 		return r.serve(&call{c, caller})
 	}
 }
@@ -139,7 +157,7 @@ func (a *api) refused(c *httpd.Call, reason error) error {
 	if httpd.Status(fault.CodeOf(reason)) != http.StatusUnauthorized {
 		return reason
 	}
-	wait, ok := a.failures.Allow(c.Client())
+	wait, ok := a.failures.Allow(c.Holder())
 	if ok {
 		return reason
 	}

@@ -1,6 +1,7 @@
 package agentapi
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"net/http"
@@ -113,12 +114,15 @@ func (a *api) streamEvents(c *call, f agentctl.EventFilter) error {
 		}
 		after = agentctl.Place{Seq: s, Index: int(min(i, math.MaxInt32))}
 	}
-	select {
-	case a.streams <- struct{}{}:
-		defer func() { <-a.streams }()
-	default:
+	// an agent may have several tokens; a key, agents beside it
+	release, own, ok := a.streams.Take(cmp.Or(c.caller.KeyID, c.caller.AgentID))
+	switch {
+	case own:
+		return fault.New(fault.RateLimitExceeded, "This key or agent has %d streams of the log at once, and may have no more. Try again when one has ended.", a.streams.Each()).With("retry_after_seconds", 10)
+	case !ok:
 		return fault.New(fault.RateLimitExceeded, "%d clients follow the log already, and no more may at once. Try again when one has left.", maxStreams).With("retry_after_seconds", 10)
 	}
+	defer release()
 	ctx, cancel := context.WithCancel(c.Request.Context())
 	defer cancel()
 	defer context.AfterFunc(a.Stopping, cancel)()

@@ -45,7 +45,7 @@ func (a *api) applyPolicy(c *call) error {
 		return asList(err)
 	}
 	dry := query.Get("dry_run")
-	if dry != "" {
+	if query.Has("dry_run") { // empty is neither
 		if err := oneOf("dry_run", dry, "true", "false"); err != nil {
 			return err
 		}

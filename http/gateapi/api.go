@@ -13,6 +13,7 @@ import (
 
 	"writegate/commands"
 	"writegate/commands/checkpoints"
+	"writegate/commands/fault"
 	"writegate/docs"
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
@@ -54,6 +55,7 @@ type Options struct {
 	MaxEvidenceEvents uint64
 	MaxEvidenceBytes  int64
 	Files             AuditFiles
+	StreamsPerClient  int             // of GET /audit/stream at once
 	Stopping          context.Context // ends when the service is told to stop: streams must not hold it up
 }
 
@@ -62,15 +64,44 @@ type api struct {
 	Options
 	healthChecks atomic.Int64
 	scrape       http.Handler
-	exports      chan struct{} // a token for each bundle that is written
-	streams      chan struct{} // and for each client that follows the log
+	exports      shared // bundles that are written
+	streams      shared // clients that follow the log
+}
+
+// shared is something of which a service can do so much at once. Whoever shows an
+// operator's token has slots of their own: they are not taken by those without.
+type shared struct{ all, operators *httpd.Slots }
+
+func newShared(total, each int) shared {
+	return shared{httpd.NewSlots(total, each), httpd.NewSlots(total, total)}
+}
+
+// take gives a slot to the caller. what names, in a refusal, what there can be no
+// more of at once.
+func (s shared) take(c *httpd.Call, what string, retryAfter int) (release func(), err error) {
+	slots, holder := s.all, c.Holder()
+	if label := c.OperatorLabel(); label != "" {
+		slots, holder = s.operators, label
+	}
+	release, own, ok := slots.Take(holder)
+	switch {
+	case ok:
+		return release, nil
+	case own:
+		err = fault.New(fault.RateLimitExceeded, "This client has %d %s at once, and may have no more. Try again when one has ended.", slots.Each(), what)
+	default:
+		err = fault.New(fault.RateLimitExceeded, "There are %d %s at once already, and no more may be. Try again when one has ended.", slots.Total(), what)
+	}
+	return nil, fault.Of(err).With("retry_after_seconds", retryAfter)
 }
 
 // Register adds the endpoints of the gate to a mux.
 func Register(mux *httpd.Mux, o Options) {
-	a := &api{Options: o, exports: make(chan struct{}, maxExports), streams: make(chan struct{}, maxStreams)}
+	a := &api{Options: o, exports: newShared(maxExports, 1), streams: newShared(maxStreams, o.StreamsPerClient)}
 	a.scrape = a.newMetrics()
-	mux.Handle(http.MethodPost, "/query", a.query)
+	mux.Handle(http.MethodPost, "/query", a.query,
+		httpd.Param{Name: "mode", For: []string{"preview", "dry_run", "explain", "simulate", "validate_only", "check", "test"}, Write: "mode=preview"},
+		httpd.Param{Name: "idempotency_key"}, httpd.Param{Name: "sql"})
 
 	mux.Handle(http.MethodGet, "/approvals", a.listApprovals)
 	mux.Handle(http.MethodGet, "/approvals/:approval_id", a.getApproval)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"writegate/commands/fault"
@@ -57,12 +58,11 @@ func (a *api) exportEvidence(c *httpd.Call) error {
 	if head := a.Log.Head().Seq; *body.StartSeq == 0 || *body.EndSeq > head || *body.StartSeq > *body.EndSeq {
 		return exportFault(&evidence.RangeError{First: min(1, head), Last: head})
 	}
-	select {
-	case a.exports <- struct{}{}:
-		defer func() { <-a.exports }()
-	default:
-		return fault.New(fault.RateLimitExceeded, "%d bundles are being written already, and no more may be at once. Try again when one is done.", maxExports).With("retry_after_seconds", 1)
+	release, err := a.exports.take(c, "bundles being written", 1)
+	if err != nil {
+		return err
 	}
+	defer release()
 	ctx := c.Request.Context()
 	bundle, err := evidence.Prepare(ctx, a.Source, evidence.Request{First: *body.StartSeq, Last: *body.EndSeq, Reason: body.Reason,
 		CreatedAt: a.Now(), MaxEvents: a.MaxEvidenceEvents, MaxBytes: a.MaxEvidenceBytes}, a.signer())
@@ -154,9 +154,18 @@ type AuditFiles struct {
 	Roots []string // folders, absolute
 }
 
+// Bounds on names of files (Linux, limits.h), in bytes.
+const (
+	maxPath = 4095
+	maxName = 255
+)
+
 // judgeable finds a regular file directly in one of the folders. What a name
 // leads to elsewhere is refused before anything is opened.
 func (a *api) judgeable(name string) (string, error) {
+	if len(name) > maxPath || strings.ContainsRune(name, 0) {
+		return "", fieldFault("audit_file", "can be no path: it has up to 4095 bytes, and no NUL")
+	}
 	path, err := filepath.Abs(name)
 	if err != nil {
 		return "", err
@@ -164,6 +173,9 @@ func (a *api) judgeable(name string) (string, error) {
 	for _, root := range a.Files.Roots {
 		if filepath.Dir(path) != root {
 			continue
+		}
+		if len(filepath.Base(path)) > maxName {
+			return "", fieldFault("audit_file", "can be no path: a name in it has up to 255 bytes")
 		}
 		return path, regular(root, filepath.Base(path))
 	}
@@ -173,10 +185,12 @@ func (a *api) judgeable(name string) (string, error) {
 func regular(dir, name string) error {
 	missing := fault.New(fault.NotFound, "There is no such file.")
 	root, err := os.OpenRoot(dir)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return missing
-	}
-	if err != nil {
+	case errors.Is(err, fs.ErrPermission):
+		return closed()
+	case err != nil:
 		return err
 	}
 	defer root.Close()
@@ -184,6 +198,8 @@ func regular(dir, name string) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return missing
+	case errors.Is(err, fs.ErrPermission):
+		return closed()
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular():
@@ -192,10 +208,18 @@ func regular(dir, name string) error {
 	return nil
 }
 
+// closed is the fault of what the service may not read.
+func closed() *fault.Fault {
+	return fieldFault("audit_file", "is closed to the service: let the user it runs as read the file and its folder")
+}
+
 // verifyOne tells a log from a readable copy by its first bytes. The service's
 // own copy has to begin as its log does; others may be of other logs.
 func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) {
 	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrPermission) {
+		return frame.Report{}, closed()
+	}
 	if err != nil {
 		return frame.Report{}, err
 	}
@@ -237,12 +261,11 @@ func (a *api) streamAudit(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case a.streams <- struct{}{}:
-		defer func() { <-a.streams }()
-	default:
-		return fault.New(fault.RateLimitExceeded, "%d clients follow the log already, and no more may at once. Try again when one has left.", maxStreams).With("retry_after_seconds", 10)
+	release, err := a.streams.take(c, "streams of the log", 10)
+	if err != nil {
+		return err
 	}
+	defer release()
 	ctx, cancel := context.WithCancel(c.Request.Context())
 	defer cancel()
 	defer context.AfterFunc(a.Stopping, cancel)()

@@ -64,14 +64,11 @@ const agentTokenPrefix = "wga_"
 
 // queryRequest joins body and query parameters.
 func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, error) {
-	query, err := c.Query("mode", "idempotency_key") // twice is refused: a preview must not run because another mode stood first
+	query, err := c.Query("mode", "idempotency_key") // not sql: bytes that are no text are the classifier's to refuse, as parser_error
 	if err != nil {
 		return nil, err
 	}
 	fields := map[string]string{}
-	if len(query["sql"]) > 1 { // bytes that are no text are the classifier's to refuse, as parser_error
-		fields["sql"] = "must be there once at most"
-	}
 	r := &sqlgate.Request{
 		RequestID: c.RequestID,
 		Claims: sqlgate.Claims{
@@ -83,11 +80,10 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 	if token := c.Bearer(); strings.HasPrefix(token, agentTokenPrefix) {
 		r.AgentToken = token
 	}
-	switch query.Get("mode") {
-	case "", "live":
-	case "preview":
+	switch mode := query.Get("mode"); {
+	case mode == "preview":
 		r.Preview = true
-	default:
+	case query.Has("mode") && mode != "live": // empty is no mode either
 		fields["mode"] = "must be live or preview"
 	}
 	switch {
@@ -100,7 +96,16 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 	default:
 		r.SQL = *body.SQL
 	}
-	if query.Has("idempotency_key") && r.IdempotencyKey == "" {
+	keys := c.Request.Header.Values("Idempotency-Key")
+	switch {
+	case len(keys) > 1:
+		fields["idempotency_key"] = "must be one header Idempotency-Key at most"
+	case len(keys) == 1 && query.Has("idempotency_key") && keys[0] != r.IdempotencyKey:
+		fields["idempotency_key"] = "stands in the header Idempotency-Key and in the query parameter, and the two differ; send it once"
+	case len(keys) == 1:
+		r.IdempotencyKey = keys[0]
+	}
+	if (len(keys) > 0 || query.Has("idempotency_key")) && r.IdempotencyKey == "" {
 		fields["idempotency_key"] = "must be 1 to 255 visible ASCII characters"
 	}
 	if len(fields) > 0 {
