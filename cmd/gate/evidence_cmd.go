@@ -176,7 +176,7 @@ func (a *app) evidenceVerifyCommand() *cobra.Command {
 		Use: "verify FILE", Short: "Check an evidence bundle, without the log it came from", Args: cobra.ExactArgs(1),
 		Long: `Check an evidence bundle: its form to the last byte, every hash, link and number, every readable
 event against its record; and where it is signed, signature, checkpoint and proofs. Without --key the
-bundle's own key is used, and the report says so: anyone can sign with a key of their own. With --key
+bundle's own key is used, and the first line says self-asserted: anyone can sign with a key of their own. With --key
 a bundle that is not signed by one of them is refused.
 
 Exit code 0: ok; 1: corruption_detected; 2: partial; 64: usage.`,
@@ -187,7 +187,7 @@ Exit code 0: ok; 1: corruption_detected; 2: partial; 64: usage.`,
 			}
 			in, err := os.Open(args[0])
 			if err != nil {
-				return err
+				return exitWith(exitPartial, err)
 			}
 			defer in.Close()
 			shown := terminal.NewProgress(a.err, "verifying", true)

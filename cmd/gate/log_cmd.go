@@ -52,15 +52,8 @@ func (a *app) judgeWith(ctx context.Context, path string, papers evidence.Outsid
 	if err != nil {
 		return set, frame.Report{}, err
 	}
-	anchors, warnings, err := papers.Anchors(ctx, &set)
-	if err != nil {
-		return set, frame.Report{}, err
-	}
 	progress := terminal.NewProgress(a.err, "verifying", true)
-	report, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors, Progress: progress.Step})
-	for _, w := range warnings {
-		report.Warn(w)
-	}
+	report, err := papers.Verify(ctx, &set, frame.Options{Progress: progress.Step})
 	return set, report, errors.Join(err, progress.Done())
 }
 

@@ -22,9 +22,10 @@ func (a *app) logVerifyCommand() *cobra.Command {
 		Long: `Recompute every hash and link of the log and compare it with what is known elsewhere: the head
 file and the signed checkpoints beside the log, and with --receipts and --checkpoint what others kept.
 
-FILE is GATE_AUDIT_WAL_PATH by default. Nothing is written. What was signed by a key that neither
---key nor the log names is listed as untrusted. Exit code 0: ok; 1: corruption_detected; 2: partial,
-not everything could be looked at.`,
+FILE is GATE_AUDIT_WAL_PATH by default. Nothing is written. Give the key that signed the receipts
+and checkpoints with --key: what was named and is not signed by it proves nothing, and the verdict
+is at best partial. Exit code 0: ok; 1: corruption_detected; 2: partial, not everything could be
+looked at; 64: usage.`,
 		Example: "  gate log verify\n  gate log verify audit.wal --receipts kept-by-clients/ --key evidence-key.pub.pem",
 		RunE: func(c *cobra.Command, args []string) error {
 			path, err := a.walPath(args)
@@ -62,19 +63,13 @@ func (a *app) verifyLog(c *cobra.Command, path string, f verifyFlags) error {
 }
 
 // papers reads what was named, and the checkpoints beside the log.
-func (a *app) papers(wal string, f verifyFlags) (o evidence.Outside, err error) {
-	if o.Keys, err = terminal.Keys(f.keys); err != nil {
-		return o, err
+func (a *app) papers(wal string, f verifyFlags) (evidence.Outside, error) {
+	keys, err := terminal.Keys(f.keys)
+	if err != nil {
+		return evidence.Outside{}, exitWith(exitUsage, err)
 	}
-	in := terminal.Inputs{Stdin: a.in}
-	for _, path := range f.receipts {
-		found, err := in.Receipts(path)
-		if err != nil {
-			return o, exitWith(exitPartial, err)
-		}
-		o.Receipts = append(o.Receipts, found...)
-	}
-	if o.Notes, err = in.Notes(wal, f.checkpoints); err != nil {
+	o, err := terminal.Inputs{Stdin: a.in}.Kept(wal, f.receipts, f.checkpoints, keys)
+	if err != nil {
 		return o, exitWith(exitPartial, err)
 	}
 	return o, nil

@@ -100,7 +100,7 @@ func TestEveryKindOfEvidenceIsJudged(t *testing.T) {
 		{"checkpoint without the key", []string{"checkpoint", l.path("newest.note")}, 2, "none of the known keys"},
 		{"checkpoint edited", []string{"checkpoint", broken("newest.note", 13), "--key", l.key}, 1, "wrong signature"},
 		{"log with all that was kept", []string{"wal", l.path("audit.wal"), "--receipts", l.path("receipts"), "--checkpoint", l.path("newest.note"), "--key", l.key}, 0, "L4 match, event 7"},
-		{"log with papers that nobody vouches for", []string{"wal", l.path("audit.wal"), "--receipts", l.path("receipts"), "--key", other}, 0, "L3 untrusted"},
+		{"log with papers that nobody vouches for", []string{"wal", l.path("audit.wal"), "--receipts", l.path("receipts"), "--key", other}, 2, "L3 untrusted"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, out, errs := call(c.args...)
@@ -175,13 +175,82 @@ func TestCheckpointsBesideTheLogAreFound(t *testing.T) {
 	assert.Contains(t, out, "anchor_beyond_end")
 }
 
-func TestPapersThatAreNoneAccuseNobody(t *testing.T) {
-	l := leave(t, 4)
+// Whoever names a receipt, a checkpoint, a witness or a key is told ok only
+// where it vouches for the log, and what to give where it does not. Nothing of
+// it hides that the log itself is damaged.
+func TestAnAnchorThatWasAskedForAndProvesNothingIsPartial(t *testing.T) {
+	l := leave(t, 7)
+	vkey, err := evidencetest.Key("ours").Public().VKey("gate.example")
+	require.NoError(t, err)
+	other := l.put(t, "other.txt", []byte(evidencetest.Key("theirs").Public().Base64()))
 	junk := l.put(t, "junk.txt", []byte("this is no receipt\n"))
-	code, out, errs := call("wal", l.path("audit.wal"), "--receipts", junk, "--checkpoint", junk, "--key", l.key)
-	assert.Equal(t, 0, code, out+errs)
-	assert.Contains(t, out, "receipt "+junk+":1: malformed")
-	assert.Contains(t, out, "checkpoint "+junk)
+	receipts, note, empty, none := l.path("receipts"), l.path("newest.note"), t.TempDir(), l.path("none")
+	elsewhere, err := evidencetest.Signer{Log: evidencetest.NewNamed("gate.elsewhere", 7), Key: evidencetest.Key("ours")}.Checkpoint(context.Background(), 7)
+	require.NoError(t, err)
+	foreign := l.put(t, "foreign.note", elsewhere)
+	foreignReceipts := l.put(t, "foreign.txt", []byte(evidencetest.New(7).ReceiptsOf(evidencetest.Key("ours"), [16]byte{7})[6]+"\n"))
+	cosigned, witness := evidencetest.Cosign(must(os.ReadFile(note)), "witness.example", evidencetest.Key("witness"), time.Unix(1735689700, 0))
+	_, otherWitness := evidencetest.Cosign(must(os.ReadFile(note)), "witness.example", evidencetest.Key("theirs"), time.Unix(1735689700, 0))
+	witnessed := l.put(t, "witnessed.note", cosigned)
+	damaged := must(os.ReadFile(l.path("audit.wal")))
+	damaged[len(damaged)-600] ^= 1
+	l.put(t, "damaged.wal", damaged)
+	log := []string{"wal", l.path("audit.wal")}
+	for _, c := range []struct {
+		name  string
+		args  []string
+		code  int
+		first string // what the first line ends with
+		says  string
+	}{
+		{"nothing asked", nil, 0, ": ok", "match"},
+		{"receipts, the key", []string{"--receipts", receipts, "--key", l.key}, 0, ": ok", "L3 match, event 7"},
+		{"receipts, the vkey", []string{"--receipts", receipts, "--key", vkey}, 0, ": ok", "L3 match, event 7"},
+		{"receipts, the key beside another", []string{"--receipts", receipts, "--key", other, "--key", l.key}, 0, ": ok", "L3 match, event 7"},
+		{"receipts, no key", []string{"--receipts", receipts}, 2, ": partial", "give the key that signed it with --key"},
+		{"receipts, another key", []string{"--receipts", receipts, "--key", other}, 2, ": partial", "give the key that signed it with --key"},
+		{"receipts that are not there", []string{"--receipts", none, "--key", l.key}, 2, ": partial", "no such file"},
+		{"an empty folder", []string{"--receipts", empty, "--key", l.key}, 2, ": partial", "holds no receipt"},
+		{"what is no receipt", []string{"--receipts", junk, "--key", l.key}, 2, ": partial", "malformed"},
+		{"what is no receipt beside receipts", []string{"--receipts", junk, "--receipts", receipts, "--key", l.key}, 2, ": partial", "malformed"},
+		{"receipts of another log", []string{"--receipts", foreignReceipts, "--key", l.key}, 1, ": corruption_detected", "history_rewritten"},
+		{"receipts of another log, no key", []string{"--receipts", foreignReceipts}, 2, ": partial", "with --key"},
+		{"a checkpoint, the key", []string{"--checkpoint", note, "--key", l.key}, 0, ": ok", "L4 match, event 7"},
+		{"a checkpoint, no key", []string{"--checkpoint", note}, 2, ": partial", "give the key that signed it with --key"},
+		{"a checkpoint, another key", []string{"--checkpoint", note, "--key", other}, 2, ": partial", "give the key that signed it with --key"},
+		{"a checkpoint that is not there", []string{"--checkpoint", none, "--key", l.key}, 2, ": partial", "no such file"},
+		{"a checkpoint that is none", []string{"--checkpoint", junk, "--key", l.key}, 2, ": partial", "malformed"},
+		{"a checkpoint of another log", []string{"--checkpoint", foreign, "--key", l.key}, 2, ": partial", "gate.elsewhere"},
+		{"a key and nothing that it signed", []string{"--key", l.key}, 2, ": partial", "--receipts"},
+		{"a checkpoint, the witness", []string{"checkpoint", witnessed, "--key", l.key, "--witness", witness}, 0, ": ok", "witness.example"},
+		{"a checkpoint, another witness", []string{"checkpoint", witnessed, "--key", l.key, "--witness", otherWitness}, 2, ": partial", "--witness"},
+		{"a checkpoint without its witness", []string{"checkpoint", note, "--key", l.key, "--witness", witness}, 2, ": partial", "--witness"},
+		{"a checkpoint, the witness, no key", []string{"checkpoint", witnessed, "--witness", witness}, 2, ": partial", "--key"},
+		{"a bundle, the key", []string{"bundle", l.path("bundle.json"), "--key", l.key}, 0, ": ok, signed by ed25519:134261e7eef6ebc2", ""},
+		{"a bundle, no key", []string{"bundle", l.path("bundle.json")}, 0, ": ok, self-asserted: signed by ed25519:134261e7eef6ebc2, which is no key that was given (--key)", ""},
+		{"a bundle, another key", []string{"bundle", l.path("bundle.json"), "--key", other}, 1, ": corruption_detected, self-asserted: signed by ed25519:134261e7eef6ebc2, which is no key that was given (--key)", ""},
+		{"damage, receipts that are not there", []string{"wal", l.path("damaged.wal"), "--receipts", none}, 1, ": corruption_detected", "no such file"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := c.args
+			if len(args) == 0 || strings.HasPrefix(args[0], "--") {
+				args = append(log[:2:2], args...)
+			}
+			code, out, errs := call(args...)
+			assert.Equal(t, c.code, code, "%s%s", out, errs)
+			first, _, _ := strings.Cut(out, "\n")
+			assert.True(t, strings.HasSuffix(first, c.first), first)
+			assert.Contains(t, out, c.says)
+			assert.Empty(t, errs)
+		})
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 func TestWhatCanNotBeReadIsPartialAndWrongCallsAreSixtyFour(t *testing.T) {

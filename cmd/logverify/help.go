@@ -16,7 +16,8 @@ The verdict, and the exit code for scripts:
   partial              2   nothing is known to be wrong, but not everything
                            could be judged: an unfinished write at the end
                            (what a power cut leaves), a file that can't be
-                           read, or only a range was there
+                           read, a receipt that no given key has signed, or
+                           only a range was there
   (wrong usage)       64
 
 What ok can't say: a chain does not see that its own end was cut off. The report
@@ -36,8 +37,11 @@ says that removed batches at its end would not show.
 
 With --receipts and --checkpoint the log has to agree with what others kept. A
 receipt is the value of the header X-Gate-Receipt, a checkpoint is a signed
-note. What no known key has signed is listed as untrusted and accuses nobody.
-Known are the keys given with --key, and those that the log itself names.
+note. Give the key that signed them with --key: what is named and not signed by
+it, or is no receipt or checkpoint of this log, accuses nobody and proves
+nothing, and the verdict is at best partial (anchor_untrusted, with what to
+give). A key that the log itself names is not enough: whoever wrote the log
+wrote its name.
 
 The checks:
 
@@ -78,8 +82,8 @@ the bundle begins with event 1, the signed checkpoint with both inclusion
 proofs, and the signature. "-" reads standard input.
 
 Give the key that you had from the operator with --key. Without one the key
-inside the bundle is used, and the report says "self-asserted": then the bundle
-is whole, but anyone could have made it.
+inside the bundle is used, and the first line says "self-asserted": then the
+bundle is whole, but anyone could have made it.
 
 A bundle that ends before it is complete is partial (a broken download looks the
 same as a cut); every other departure from the format is corruption_detected.`
@@ -99,7 +103,7 @@ const examplesReceipt = `  logverify receipt receipt.txt --key gate.pem
 
 const aboutCheckpoint = `Checks the signed note FILE: "this log had so many events, and this was the root
 of their tree". "-" reads standard input. The cosignatures of witnesses given
-with --witness are checked and listed.
+with --witness are checked and listed; one that is missing makes it partial.
 
 Without the key that signed it nothing can be said about a note: that is
 partial. To hold checkpoints against a log use: logverify wal FILE --checkpoint

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -154,7 +155,13 @@ func judgeNote(path string, text []byte, keys checkpoint.Keys) paperReport {
 		r.lines = append(r.lines, labelled{"unknown", name})
 	}
 	if !n.Trusted {
-		return r.refused(checkpoint.ErrUnknownKey)
+		return r.refused(fmt.Errorf("%w; give the key of the log with --key", checkpoint.ErrUnknownKey))
+	}
+	for _, vkey := range keys.Witnesses {
+		name, _, _ := checkpoint.ParseWitnessVKey(vkey) // parsed before
+		if !slices.ContainsFunc(n.Cosignatures, func(c checkpoint.Cosignature) bool { return c.Name == name }) {
+			r.Status, r.Detail = frame.Partial, fmt.Sprintf("the witness %s was asked for and has not cosigned it; give the key that it cosigns with (--witness), or a note that it has cosigned", name)
+		}
 	}
 	return r
 }

@@ -72,30 +72,16 @@ func (c *runner) verifyWAL(file string, f walFlags) error {
 	return c.tell(report, f.json)
 }
 
-func (c *runner) papers(file string, f walFlags) (o evidence.Outside, err error) {
-	if o.Keys, err = parseKeys(f.keys); err != nil {
-		return o, err
+func (c *runner) papers(file string, f walFlags) (evidence.Outside, error) {
+	keys, err := parseKeys(f.keys)
+	if err != nil {
+		return evidence.Outside{}, err
 	}
-	for _, path := range f.receipts {
-		found, err := c.inputs().Receipts(path)
-		if err != nil {
-			return o, err
-		}
-		o.Receipts = append(o.Receipts, found...)
-	}
-	o.Notes, err = c.inputs().Notes(file, f.checkpoints)
-	return o, err
+	return c.inputs().Kept(file, f.receipts, f.checkpoints, keys)
 }
 
 func (c *runner) judgeSet(set *frame.Set, papers evidence.Outside, f walFlags) (frame.Report, error) {
-	anchors, warnings, err := papers.Anchors(c.ctx, set)
-	if err != nil {
-		return frame.Report{}, err
-	}
 	shown := terminal.NewProgress(c.stderr, "verifying", true)
-	report, err := frame.Verify(c.ctx, *set, frame.Options{From: f.from, To: f.to, Workers: f.workers, Anchors: anchors, Progress: shown.Step})
-	for _, w := range warnings {
-		report.Warn(w)
-	}
+	report, err := papers.Verify(c.ctx, set, frame.Options{From: f.from, To: f.to, Workers: f.workers, Progress: shown.Step})
 	return report, errors.Join(err, shown.Done())
 }

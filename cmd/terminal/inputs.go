@@ -115,8 +115,34 @@ func lines(file string, b []byte) []evidence.Paper {
 	return papers
 }
 
-// Notes reads the checkpoints that were named, and those that lie beside a log.
-func (i Inputs) Notes(wal string, named []string) ([]evidence.Paper, error) {
+// Kept reads what a log is to be held against: receipts (files, or folders of
+// files) and checkpoints that were named, and the checkpoints beside the log.
+// What can't be read is in the papers, for the report.
+func (i Inputs) Kept(wal string, receipts, notes []string, keys []checkpoint.PublicKey) (o evidence.Outside, err error) {
+	o.Keys = keys
+	for _, path := range receipts {
+		found, err := i.Receipts(path)
+		if err != nil {
+			found = []evidence.Paper{{Name: path, Err: err}}
+		}
+		for _, p := range found {
+			p.Asked = true
+			o.Receipts = append(o.Receipts, p)
+		}
+	}
+	beside, err := notesBeside(wal)
+	if err != nil {
+		return o, err
+	}
+	for n, file := range append(beside, notes...) {
+		b, err := i.ReadWhole(file, checkpoint.MaxNote)
+		o.Notes = append(o.Notes, evidence.Paper{Name: file, Text: string(b), Asked: n >= len(beside), Err: err})
+	}
+	return o, nil
+}
+
+// notesBeside names the checkpoints that lie beside a log.
+func notesBeside(wal string) ([]string, error) {
 	if real, err := (frame.OS{}).RealPath(wal); err == nil {
 		wal = real // checkpoints lie beside the log itself, not beside a link to it
 	}
@@ -128,15 +154,7 @@ func (i Inputs) Notes(wal string, named []string) ([]evidence.Paper, error) {
 		return nil, fmt.Errorf("%d checkpoints lie beside the log, more than %d", len(beside), maxNoteFiles)
 	}
 	slices.Sort(beside)
-	var papers []evidence.Paper
-	for _, file := range append(beside, named...) {
-		b, err := i.ReadWhole(file, checkpoint.MaxNote)
-		if err != nil {
-			return nil, err
-		}
-		papers = append(papers, evidence.Paper{Name: file, Text: string(b)})
-	}
-	return papers, nil
+	return beside, nil
 }
 
 // escapeGlob makes a path that is no pattern.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 
+	"writegate/eventlog/evidence"
 	"writegate/eventlog/frame"
 )
 
@@ -19,7 +20,7 @@ const shownFaults = 20
 // written once, so that a broken pipe is one error.
 func PrintReport(w io.Writer, r frame.Report) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s: %s\n%s\n\n", r.Path, r.Status, meaning(r))
+	fmt.Fprintf(&b, "%s: %s%s\n%s\n\n", r.Path, r.Status, signature(r), meaning(r))
 	if r.LogID != "" {
 		line(&b, "log", "%s (origin %q)", r.LogID, r.Origin)
 	}
@@ -42,6 +43,19 @@ func PrintReport(w io.Writer, r frame.Report) error {
 	line(&b, "took", "%d ms, started %s", r.DurationMS, r.StartedAt)
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// signature says in the first line who vouches for a bundle.
+func signature(r frame.Report) string {
+	switch r.Signature {
+	case "":
+		return ""
+	case evidence.SignatureTrusted:
+		return ", signed by " + r.SignedBy
+	case evidence.SignatureSelfAsserted:
+		return ", self-asserted: signed by " + r.SignedBy + ", which is no key that was given (--key)"
+	}
+	return ", not signed"
 }
 
 func meaning(r frame.Report) string {
@@ -85,6 +99,9 @@ func printAnchors(b *bytes.Buffer, r frame.Report) {
 	}
 	for _, a := range r.Anchors {
 		text := fmt.Sprintf("%s %s", a.Level, a.Result)
+		if a.SelfAsserted {
+			text += " (self-asserted)"
+		}
 		if a.Seq > 0 {
 			text += fmt.Sprintf(", event %d", a.Seq)
 		}
@@ -117,6 +134,9 @@ func printFaults(b *bytes.Buffer, r frame.Report) {
 		where := fmt.Sprintf("%sbyte %d", inSegment(r, f.Segment), f.Offset)
 		if f.Seq > 0 {
 			where += fmt.Sprintf(", event %d", f.Seq)
+		}
+		if f.Kind == frame.UntrustedAnchor {
+			where = "it proves nothing about the log" // and has no place in it
 		}
 		line(b, "", "%s: %s", f.Kind, where)
 		line(b, "", "  %s", f.Detail)

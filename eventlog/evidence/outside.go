@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
@@ -18,6 +19,11 @@ import (
 type Paper struct {
 	Name string // where it was found, for the reader of the report
 	Text string
+	// Asked says that whoever wants the report named it: Verify is then at best
+	// partial where it proves nothing.
+	Asked bool
+	// Err says why there is no Text. It makes Verify partial.
+	Err error
 }
 
 // Outside is what is known about a log from elsewhere.
@@ -35,14 +41,53 @@ type Outside struct {
 // wrong signature, becomes a warning: it can't accuse the log. The log is read
 // once, for the roots of its tree. An error is that of ctx.
 func (o *Outside) Anchors(ctx context.Context, set *frame.Set) (anchors []frame.Anchor, warnings []string, err error) {
-	if len(o.Receipts)+len(o.Notes) == 0 {
-		return nil, nil, nil
+	k, err := o.gather(ctx, set)
+	return k.anchors, k.warnings, err
+}
+
+// Verify is frame.Verify with the papers as anchors. What was asked for and can't
+// be trusted is the fault anchor_untrusted, and the report is at best partial: a
+// paper that is unreadable, is none, or is not signed by one of Keys (those that
+// the log names itself prove nothing to whoever asks), and a key that has signed
+// none of the papers. An error is that of ctx, or of frame.Verify.
+func (o *Outside) Verify(ctx context.Context, set *frame.Set, options frame.Options) (frame.Report, error) {
+	k, err := o.gather(ctx, set)
+	if err != nil {
+		return frame.Report{}, err
 	}
-	k := &known{keys: slices.Clone(o.Keys), sizes: map[uint64]bool{}, hashes: map[uint64][32]byte{}}
+	options.Anchors = append(slices.Clone(options.Anchors), k.anchors...)
+	r, err := frame.Verify(ctx, *set, options)
+	if err != nil {
+		return r, err
+	}
+	for _, w := range k.warnings {
+		r.Warn(w)
+	}
+	doubt := func(why string) {
+		r.Add(frame.Fault{Check: frame.CheckAnchors, Kind: frame.UntrustedAnchor, Detail: why})
+	}
+	for _, why := range k.doubts {
+		doubt(why)
+	}
+	if k.asked > 0 && k.applied == 0 {
+		doubt("none of the receipts and checkpoints that were named says anything about this log: give some that are of it")
+	}
+	if len(o.Keys) > 0 && !k.vouched {
+		doubt("the key that was given has signed no receipt and no checkpoint of this log: give what was kept (--receipts, --checkpoint), or the key that signed it (--key)")
+	}
+	return r, nil
+}
+
+// gather reads papers and log.
+func (o *Outside) gather(ctx context.Context, set *frame.Set) (*known, error) {
+	k := &known{given: o.Keys, keys: slices.Clone(o.Keys), sizes: map[uint64]bool{}, hashes: map[uint64][32]byte{}}
+	if len(o.Receipts)+len(o.Notes) == 0 {
+		return k, nil
+	}
 	k.header(set)
 	k.note(o.Notes)
 	if err := k.read(ctx, set); err != nil {
-		return nil, nil, err
+		return &known{}, err
 	}
 	for _, p := range o.Receipts {
 		k.receipt(p)
@@ -50,12 +95,13 @@ func (o *Outside) Anchors(ctx context.Context, set *frame.Set) (anchors []frame.
 	for _, n := range k.notes {
 		k.anchor(n)
 	}
-	return k.anchors, k.warnings, nil
+	return k, nil
 }
 
 // known gathers what papers and the log's own reading give.
 type known struct {
-	keys     []checkpoint.PublicKey
+	given    []checkpoint.PublicKey // by the caller
+	keys     []checkpoint.PublicKey // given, and named by the log
 	notes    []Paper
 	sizes    map[uint64]bool // of the notes
 	roots    *checkpoint.Roots
@@ -64,10 +110,58 @@ type known struct {
 	warnings []string
 	origin   string
 	earlier  [][16]byte // logs that this one follows after a loss that was accepted
+
+	doubts  []string // about papers that became no anchor
+	asked   int      // papers that were asked for
+	applied int      // of them those that say something about this log, or are doubted
+	vouched bool     // a key that was given has signed one of the papers
 }
 
-func (k *known) warn(p Paper, what string, err error) {
+// take counts a paper; false: it could not be read.
+func (k *known) take(p Paper, what string) bool {
+	if p.Asked {
+		k.asked++
+	}
+	if p.Err != nil {
+		k.doubt(p, what, p.Err.Error())
+	}
+	return p.Err == nil
+}
+
+// doubt notes a paper that proves nothing, whoever named it.
+func (k *known) doubt(p Paper, what, why string) {
+	k.doubts = append(k.doubts, fmt.Sprintf("%s %s: %s", what, p.Name, why))
+	k.applies(p)
+}
+
+func (k *known) applies(p Paper) {
+	if p.Asked {
+		k.applied++
+	}
+}
+
+// useless is a warning about a paper that is none, or is wrongly signed or of
+// another log; where it was asked for it is a doubt as well.
+func (k *known) useless(p Paper, what string, err error) {
+	if p.Asked {
+		k.doubt(p, what, err.Error()+"; it proves nothing")
+		return
+	}
 	k.warnings = append(k.warnings, fmt.Sprintf("%s %s: %v", what, p.Name, err))
+}
+
+// signed notes who vouches for an anchor.
+func (k *known) signed(a *frame.Anchor, p Paper, who string, given, named bool) {
+	k.applies(p)
+	k.vouched = k.vouched || given
+	a.Asked, a.SelfAsserted, a.Untrusted = p.Asked, named && !given, !named && !given
+	switch {
+	case !p.Asked || given:
+	case named:
+		a.Doubt = a.Source + ": only the log itself names the key that signed it, " + who + ": give that key, as you had it from elsewhere, with --key"
+	default:
+		a.Doubt = a.Source + ": signed by " + who + ", which is no key that was given: give the key that signed it with --key"
+	}
 }
 
 // header takes key and origin from the first header that can be read. All
@@ -93,12 +187,15 @@ func (k *known) header(set *frame.Set) {
 // note finds out the sizes at which roots are needed, whoever signed.
 func (k *known) note(papers []Paper) {
 	for _, p := range papers {
+		if !k.take(p, "checkpoint") {
+			continue
+		}
 		n, err := checkpoint.Open([]byte(p.Text), checkpoint.Keys{})
 		if err == nil && n.Origin != k.origin {
 			err = fmt.Errorf("it is of the log %q", n.Origin)
 		}
 		if err != nil {
-			k.warn(p, "checkpoint", err)
+			k.useless(p, "checkpoint", err)
 			continue
 		}
 		k.notes, k.sizes[n.Size] = append(k.notes, p), true
@@ -152,28 +249,31 @@ func (k *known) vkey(text string) {
 // receipt adds what a receipt vouches for: its event, and that the whole batch
 // was there.
 func (k *known) receipt(p Paper) {
+	if !k.take(p, "receipt") {
+		return
+	}
 	r, err := checkpoint.ParseReceipt(p.Text)
 	if err != nil {
-		k.warn(p, "receipt", err)
+		k.useless(p, "receipt", err)
 		return
 	}
 	if slices.Contains(k.earlier, r.LogID) {
-		k.warn(p, "receipt", fmt.Errorf("it is of the log %x, which this one follows after a loss that was accepted", r.LogID))
+		k.warnings = append(k.warnings, fmt.Sprintf("receipt %s: it is of the log %x, which this one follows after a loss that was accepted", p.Name, r.LogID))
 		return
 	}
 	a := frame.Anchor{Level: frame.L3, LogID: r.LogID, Seq: r.Seq, Hash: r.EventHash, Time: r.Time, Source: "receipt " + p.Name}
 	vouched, err := r.Check(k.keys...)
-	if err != nil {
+	if err != nil && !errors.Is(err, checkpoint.ErrUnknownKey) {
 		a.Untrusted = true
-		if !errors.Is(err, checkpoint.ErrUnknownKey) {
-			k.warn(p, "receipt", err)
-		}
+		k.useless(p, "receipt", err)
 		k.anchors = append(k.anchors, a)
 		return
 	}
+	_, byGiven := r.Check(k.given...)
+	k.signed(&a, p, r.KeyID, byGiven == nil, err == nil)
 	k.anchors = append(k.anchors, a)
-	if vouched.Last > a.Seq {
-		a.Seq, a.Hash, a.NoHash = vouched.Last, [32]byte{}, true
+	if err == nil && vouched.Last > a.Seq {
+		a.Seq, a.Hash, a.NoHash, a.Doubt = vouched.Last, [32]byte{}, true, ""
 		k.anchors = append(k.anchors, a)
 	}
 }
@@ -184,14 +284,21 @@ func (k *known) receipt(p Paper) {
 func (k *known) anchor(p Paper) {
 	n, err := checkpoint.Open([]byte(p.Text), checkpoint.Keys{Log: k.keys})
 	if err != nil {
-		k.warn(p, "checkpoint", err)
+		k.useless(p, "checkpoint", err)
 		return
 	}
-	a := frame.Anchor{Level: frame.L4, Seq: n.Size, Source: "checkpoint " + p.Name, Untrusted: !n.Trusted}
+	if n.Size == 0 {
+		return // a tree without events knows nothing
+	}
+	a := frame.Anchor{Level: frame.L4, Seq: n.Size, Source: "checkpoint " + p.Name}
+	byGiven, err := checkpoint.Open([]byte(p.Text), checkpoint.Keys{Log: k.given})
+	if err != nil {
+		k.useless(p, "checkpoint", err)
+		return
+	}
+	k.signed(&a, p, strings.Join(byGiven.Unknown, ", "), byGiven.Trusted, n.Trusted)
 	root, read := k.roots.At(n.Size)
 	switch {
-	case n.Size == 0:
-		return // a tree without events knows nothing
 	case !read:
 		a.NoHash = true
 	case root == n.Root:

@@ -37,6 +37,13 @@ const (
 	NoKeyInBundle frame.Kind = "signature_missing" // a key was given and the bundle is not signed
 )
 
+// Who vouches for a bundle, in a report.
+const (
+	SignatureTrusted      = "trusted"       // one of the keys that were given
+	SignatureSelfAsserted = "self-asserted" // a key that nobody gave: anyone can make one
+	SignatureNone         = "none"
+)
+
 // Options say how to verify. The zero value is useful.
 type Options struct {
 	// Path names the document in the report.
@@ -140,7 +147,7 @@ func (v *bundleJudge) judgeSigning() {
 	switch {
 	case len(keys) == 0:
 		keys = []checkpoint.PublicKey{h.public}
-		v.rep.NotExcluded = append(v.rep.NotExcluded, "signature: self-asserted, by "+h.public.ID()+": without a key from elsewhere anyone could have signed")
+		v.rep.NotExcluded = append(v.rep.NotExcluded, "signature: self-asserted, by "+h.public.ID()+": without a key from elsewhere anyone could have signed; give the operator's key with --key")
 	case !slices.Contains(keys, h.public):
 		v.fault(CheckSignature, BadSignature, 0, "signed by "+h.public.ID()+", which is not a key that was given")
 	}
@@ -149,6 +156,11 @@ func (v *bundleJudge) judgeSigning() {
 	}
 	if !h.public.Verify(h.message(), h.signature[:]) {
 		v.fault(CheckSignature, BadSignature, 0, "the signature is not that of the key over this bundle")
+	} else {
+		v.rep.Signature, v.rep.SignedBy = SignatureSelfAsserted, h.public.ID()
+		if slices.Contains(v.keys, h.public) {
+			v.rep.Signature = SignatureTrusted
+		}
 	}
 	v.judgeTree(keys)
 }
@@ -157,6 +169,7 @@ func (v *bundleJudge) judgeUnsigned() {
 	if len(v.head.proofs) > 0 {
 		v.fault(CheckForm, BadForm, 0, "inclusion proofs without a checkpoint")
 	}
+	v.rep.Signature = SignatureNone
 	if len(v.keys) > 0 {
 		v.fault(CheckSignature, NoKeyInBundle, 0, "the bundle is not signed, and a key was given")
 		return

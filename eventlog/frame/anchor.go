@@ -34,6 +34,16 @@ type Anchor struct {
 	Source string
 	// Untrusted anchors (unknown signer) are listed and never judged.
 	Untrusted bool
+	// SelfAsserted says that only the log itself names the key it was signed with:
+	// whoever wrote the log could have signed it.
+	SelfAsserted bool
+	// Asked anchors were named by whoever wants the report: one that can't be
+	// compared makes it partial.
+	Asked bool
+	// Doubt says why an anchor that was asked for proves nothing, and what would
+	// change that. It makes the report partial; what contradicts the log still
+	// accuses it, unless Untrusted.
+	Doubt string
 }
 
 // Results of an anchor.
@@ -51,6 +61,8 @@ type AnchorResult struct {
 	Seq    uint64 `json:"seq"`
 	Time   string `json:"time"`
 	Result string `json:"result"`
+	// SelfAsserted is set where only the log itself names the signer's key.
+	SelfAsserted bool `json:"self_asserted,omitempty"`
 }
 
 // anchorBook waits for the frames that anchors speak of.
@@ -111,6 +123,9 @@ func (b *anchorBook) knowsBeyond(seq uint64) bool {
 func (b *anchorBook) judge(r *Report, logID [16]byte, o *Options, blind bool) {
 	best := -1
 	for i, a := range b.anchors {
+		if a.Doubt != "" {
+			r.Add(Fault{Check: CheckAnchors, Kind: UntrustedAnchor, Seq: a.Seq, Detail: a.Doubt})
+		}
 		if a.Untrusted {
 			r.Anchors = append(r.Anchors, a.result(AnchorUntrusted))
 			continue
@@ -124,7 +139,10 @@ func (b *anchorBook) judge(r *Report, logID [16]byte, o *Options, blind bool) {
 			continue
 		}
 		r.Anchors = append(r.Anchors, a.result(res))
-		if res == AnchorMatch && (best < 0 || a.Level > b.anchors[best].Level) {
+		if res == AnchorMissing && a.Asked {
+			r.Add(Fault{Check: CheckAnchors, Kind: UntrustedAnchor, Seq: a.Seq, Detail: fmt.Sprintf("anchor %s%s could not be compared: event %d was not there to read", a.Level, a.from(), a.Seq)})
+		}
+		if res == AnchorMatch && a.Doubt == "" && (best < 0 || a.Level > b.anchors[best].Level) {
 			best = i
 		}
 	}
@@ -162,7 +180,7 @@ func (r *Report) shortenMatches() {
 }
 
 func (a *Anchor) result(res string) AnchorResult {
-	return AnchorResult{Level: a.Level, Seq: a.Seq, Time: stamp(a.Time), Result: res}
+	return AnchorResult{Level: a.Level, Seq: a.Seq, Time: stamp(a.Time), Result: res, SelfAsserted: a.SelfAsserted}
 }
 
 func (b *anchorBook) compare(r *Report, i int, logID [16]byte, blind, older bool) string {
@@ -203,7 +221,8 @@ func (a *Anchor) from() string {
 }
 
 // newestMatch gives the matching anchor that knows most, or nil, and whether
-// any matching one is kept away from this host.
+// any matching one is kept away from this host, under a key that the log does
+// not vouch for by itself.
 func newestMatch(r *Report) (newest *AnchorResult, away bool) {
 	for i := range r.Anchors {
 		a := &r.Anchors[i]
@@ -213,7 +232,7 @@ func newestMatch(r *Report) (newest *AnchorResult, away bool) {
 		if newest == nil || a.Seq > newest.Seq || a.Seq == newest.Seq && a.Time > newest.Time {
 			newest = a
 		}
-		away = away || a.Level == L3 || a.Level == L4
+		away = away || !a.SelfAsserted && (a.Level == L3 || a.Level == L4)
 	}
 	return newest, away
 }

@@ -56,6 +56,7 @@ const (
 	SealedSegment       Kind = "sealed_segment"
 	AnchorBeyondEnd     Kind = "anchor_beyond_end"
 	HistoryRewritten    Kind = "history_rewritten"
+	UntrustedAnchor     Kind = "anchor_untrusted" // an anchor that was asked for proves nothing
 	CommittedUnreadable Kind = "committed_range_unreadable"
 	TornTail            Kind = "torn_tail"
 	IncompleteBatch     Kind = "incomplete_batch"
@@ -67,7 +68,7 @@ const (
 // partialKinds are what an honest crash, a missing permission or the question
 // itself can bring about.
 var partialKinds = map[Kind]bool{
-	TornTail: true, IncompleteBatch: true, NoReadLock: true, Unreadable: true, RangeLimited: true,
+	TornTail: true, IncompleteBatch: true, NoReadLock: true, Unreadable: true, RangeLimited: true, UntrustedAnchor: true,
 }
 
 // A Report is the answer of a verification; its JSON is the contract's.
@@ -84,14 +85,18 @@ type Report struct {
 	VerifiedTo  uint64         `json:"verified_to"` // up to here nothing is wrong
 	AnchorLevel Level          `json:"anchor_level"`
 	Anchors     []AnchorResult `json:"anchors"`
-	Checks      []Check        `json:"checks"`
-	FaultsTotal int            `json:"faults_total"`
-	Faults      []Fault        `json:"faults"` // the first MaxFaults
-	Tail        TailReport     `json:"tail"`
-	Warnings    []string       `json:"warnings"`
-	NotExcluded []string       `json:"not_excluded"`
-	StartedAt   string         `json:"started_at"`
-	DurationMS  int64          `json:"duration_ms"`
+	// Signature says of an evidence bundle who vouches for it: trusted, self-asserted
+	// or none; empty where it is wrong, and for other sources. SignedBy is the key.
+	Signature   string     `json:"signature,omitempty"`
+	SignedBy    string     `json:"signed_by,omitempty"`
+	Checks      []Check    `json:"checks"`
+	FaultsTotal int        `json:"faults_total"`
+	Faults      []Fault    `json:"faults"` // the first MaxFaults
+	Tail        TailReport `json:"tail"`
+	Warnings    []string   `json:"warnings"`
+	NotExcluded []string   `json:"not_excluded"`
+	StartedAt   string     `json:"started_at"`
+	DurationMS  int64      `json:"duration_ms"`
 
 	// End is the last complete batch, for whoever wants to write after it.
 	End End `json:"-"`

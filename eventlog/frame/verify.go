@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"runtime"
+	"slices"
 )
 
 // Options say what to verify and how.
@@ -344,5 +345,8 @@ func (v *verifier) notExcluded() {
 	v.rep.NotExcluded = append(v.rep.NotExcluded, "removal of whole batches "+when+" would not show")
 	if newest != nil && !away {
 		v.rep.NotExcluded = append(v.rep.NotExcluded, "every anchor is on this host")
+	}
+	if slices.ContainsFunc(v.rep.Anchors, func(a AnchorResult) bool { return a.SelfAsserted }) {
+		v.rep.NotExcluded = append(v.rep.NotExcluded, "an anchor signed by a key that only the log names proves no more than the log itself")
 	}
 }
