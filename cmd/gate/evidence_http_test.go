@@ -123,9 +123,11 @@ func TestFilesOfTheServiceAreVerified(t *testing.T) {
 
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(other, "link")))
 	require.NoError(t, os.Mkdir(filepath.Join(other, "folder"), 0o700))
+	bundle := filepath.Join(other, "bundle.json") // no copy of a log, and not damaged either
+	require.NoError(t, os.WriteFile(bundle, g.post(t, "/audit/evidence", `{"start_seq":1,"end_seq":2}`).body, 0o600))
 	for file, code := range map[string]string{
 		"/etc/passwd": "validation_failed", filepath.Join(other, "link"): "validation_failed", filepath.Join(other, "folder"): "validation_failed",
-		filepath.Join(other, "..", "x"): "validation_failed", filepath.Join(other, "none"): "not_found", "": "validation_failed",
+		bundle: "validation_failed", filepath.Join(other, "..", "x"): "validation_failed", filepath.Join(other, "none"): "not_found", "": "validation_failed",
 	} {
 		r := verify(file)
 		require.Equal(t, code, r.text(t, "error_code"), "%q: %s", file, r.body)

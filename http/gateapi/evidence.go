@@ -213,6 +213,9 @@ func closed() *fault.Fault {
 	return fieldFault("audit_file", "is closed to the service: let the user it runs as read the file and its folder")
 }
 
+// bundleStart is how an evidence bundle begins, and no readable copy of a log.
+const bundleStart = `{"bundle_type":`
+
 // verifyOne tells a log from a readable copy by its first bytes. The service's
 // own copy has to begin as its log does; others may be of other logs.
 func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) {
@@ -224,10 +227,12 @@ func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) 
 		return frame.Report{}, err
 	}
 	defer file.Close()
-	first := make([]byte, 1)
-	if n, err := file.Read(first); err != nil && err != io.EOF {
+	first := make([]byte, len(bundleStart))
+	if n, err := io.ReadFull(file, first); err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
 		return frame.Report{}, err
-	} else if n == 1 && first[0] == '{' {
+	} else if string(first) == bundleStart {
+		return frame.Report{}, fieldFault("audit_file", "is an evidence bundle, which is checked without its log: use `logverify bundle FILE --key KEY`, or the evidence page of the dashboard")
+	} else if n > 0 && first[0] == '{' {
 		if _, err := file.Seek(0, io.SeekStart); err != nil {
 			return frame.Report{}, err
 		}
