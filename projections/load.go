@@ -306,7 +306,7 @@ func (s *Store) loading() string { return s.o.FS.PathJoin(s.o.Dir, "loading") }
 // ingest gives Pebble a load of a space as tables. When it returns they are on the disk,
 // all of them, and with them how far they lead.
 func (s *Store) ingest(space byte, l *load) error {
-	if err := s.o.FS.MkdirAll(s.loading(), 0o755); err != nil {
+	if err := s.o.FS.MkdirAll(s.loading(), dirPerm); err != nil {
 		return err
 	}
 	tables := tablesOf(l.inOrder())

@@ -86,7 +86,7 @@ func Peek(dir string) (Applied, error) {
 	}
 	quiet := &Store{}
 	quiet.o.complete()
-	db, err := pebble.Open(dir, &pebble.Options{ReadOnly: true, Logger: &logger{store: quiet}})
+	db, err := pebble.Open(dir, &pebble.Options{FS: quiet.o.FS, ReadOnly: true, Logger: &logger{store: quiet}})
 	if err != nil {
 		return Applied{}, fmt.Errorf("open projections: %w", err)
 	}

@@ -39,7 +39,7 @@ type Options struct {
 
 func (o *Options) complete() {
 	if o.FS == nil {
-		o.FS = vfs.Default
+		o.FS = privateFS{vfs.Default}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -50,8 +50,11 @@ GATE_DATABASE_URL the gate stands in front of that server instead, without sampl
 
 // demo sets what is not set, starts what is missing and serves.
 func (a *app) demo(ctx context.Context, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := postgres.Folder(dir); err != nil {
 		return err
+	}
+	for _, secret := range []string{"operator-token", "project-key", "database-password", "control-plane-password"} {
+		takeFromOthers(filepath.Join(dir, secret)) // of an older start; what is not ours stays
 	}
 	token, err := keptSecret(filepath.Join(dir, "operator-token"), randomText)
 	if err != nil {

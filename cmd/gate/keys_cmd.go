@@ -34,8 +34,8 @@ func (a *app) keysEvidenceCommand() *cobra.Command {
 	var out, origin string
 	cmd := &cobra.Command{
 		Use: "evidence --out DIR", Short: "Make a new Ed25519 key for evidence and print the settings that use it", Args: cobra.NoArgs,
-		Long: `Make a new Ed25519 key: ` + privateKeyFile + ` (PKCS#8, readable by its owner alone) and
-` + publicKeyFile + ` in DIR. Files that exist are never written over.
+		Long: `Make a new Ed25519 key: ` + privateKeyFile + ` (PKCS#8) and ` + publicKeyFile + `
+in DIR, both readable by their owner alone. Files that exist are never written over.
 
 Give the public half, or the vkey, to everybody who checks evidence. A vkey names the log by its
 origin: --origin, else GATE_AUDIT_ORIGIN, else the log at GATE_AUDIT_WAL_PATH. Of a log that does
@@ -91,7 +91,7 @@ func writeKeyPair(dir string, key *checkpoint.PrivateKey) (private, public strin
 	if dir, err = filepath.Abs(dir); err != nil {
 		return "", "", err
 	}
-	if err = os.MkdirAll(dir, 0o755); err != nil {
+	if err = os.MkdirAll(dir, 0o700); err != nil {
 		return "", "", err
 	}
 	private, public = filepath.Join(dir, privateKeyFile), filepath.Join(dir, publicKeyFile)

@@ -70,7 +70,8 @@ type service struct {
 
 	ended   context.CancelFunc // ends the background work
 	work    sync.WaitGroup
-	damaged error // why no command may be given, found at start
+	damaged error  // why no command may be given, found at start
+	loose   string // what other accounts could use of the gate's files until this start
 }
 
 // open makes everything, from the log up to the handler. Every fault that an
@@ -79,6 +80,7 @@ func (g *service) open(ctx context.Context) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	g.ended = cancel
 	g.work.Go(func() { g.tls.run(background) })
+	g.makePrivate()
 	if err := g.openLog(ctx, background); err != nil {
 		return err
 	}
@@ -319,6 +321,9 @@ func (g *service) startup() commands.Startup {
 	}
 	if aside, ok := g.store.Aside(); ok {
 		e.Warnings = append(e.Warnings, "Projections were put aside and rebuilt: "+aside.Reason)
+	}
+	if g.loose != "" {
+		e.Warnings = append(e.Warnings, g.loose)
 	}
 	return commands.Startup{Mode: s.Mode, Event: e, Tails: g.recovery.Tails}
 }

@@ -45,7 +45,7 @@ func (f Folder) Store(segment uint32, n *Note) error {
 	if err := onlyGrows(path, n); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	if err := replace(path, n.Raw); err != nil {
@@ -78,7 +78,7 @@ func onlyGrows(path string, n *Note) error {
 
 // replace writes a file of which a crash leaves the old or the new content.
 func replace(path string, content []byte) error {
-	f, err := os.OpenFile(path+newSuffix, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
+	f, err := os.OpenFile(path+newSuffix, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

@@ -89,8 +89,9 @@ func readRegular(path string, most int64, no error) (content []byte, info fs.Fil
 	return content, info, err
 }
 
-// WriteKeyPair makes the two files of a new key: the private half readable by
-// its owner alone. A file that exists is never written over, because a lost
+// WriteKeyPair makes the two files of a new key, readable by their owner alone:
+// the public half is for others, but who gets it is decided by whoever copies it.
+// A file that exists is never written over, because a lost
 // key can't be had again; then nothing is changed.
 func WriteKeyPair(privatePath, publicPath string, k *PrivateKey) error {
 	private, err := k.PEM()
@@ -101,18 +102,18 @@ func WriteKeyPair(privatePath, publicPath string, k *PrivateKey) error {
 	if err != nil {
 		return err
 	}
-	if err := writeNew(privatePath, private, 0o600); err != nil {
+	if err := writeNew(privatePath, private); err != nil {
 		return err
 	}
-	if err := writeNew(publicPath, public, 0o644); err != nil {
+	if err := writeNew(publicPath, public); err != nil {
 		return errors.Join(err, os.Remove(privatePath))
 	}
 	return nil
 }
 
 // writeNew creates a file that is whole and synced, or is not there.
-func writeNew(path string, content []byte, mode os.FileMode) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+func writeNew(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

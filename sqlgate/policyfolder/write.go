@@ -46,7 +46,7 @@ func Write(dir, manifest string, state State) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("creating the policy folder: %w", err)
 	}
 	root, err := os.OpenRoot(dir)
@@ -136,7 +136,7 @@ func (s State) missing(root *os.Root, manifest string) ([]Version, error) {
 // place writes a file so that after a crash it is there whole or not at all.
 func place(root *os.Root, name string, data []byte) error {
 	temp := temporary + strings.ReplaceAll(name, "/", "-")
-	file, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	file, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("creating a temporary file for %s: %w", name, err)
 	}
