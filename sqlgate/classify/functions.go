@@ -125,10 +125,11 @@ func onFuncCall(w *walk, i int32) {
 	w.call(f, i)
 	switch f.setting {
 	case readsSetting:
-		if setting, ok := w.firstText(i); !ok || sensitiveSetting(setting) {
+		if setting, ok := w.firstText(i); !ok || w.t.secretSetting(setting) {
 			w.raise(SignalSecretCatalogRead, f.name, i)
 		}
 	case setsSetting:
+		w.judgeSettingArgument(f, i)
 		w.callSignal(SignalSessionChange, f.name, i)
 		if setting, ok := w.firstText(i); !ok || pinned(setting) {
 			w.raise(SignalIdentitySwitch, f.name, i)
@@ -193,6 +194,8 @@ func onColumnRef(w *walk, i int32) {
 	}
 	if n > 1 || w.is(last, "String") { // a bare star names no column
 		w.columnAt = append(w.columnAt, i)
+	} else {
+		w.starAt = append(w.starAt, i)
 	}
 	if n > 1 && w.is(last, "String") {
 		w.attribute(w.text(last, "sval"), i)

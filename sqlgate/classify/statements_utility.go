@@ -63,21 +63,6 @@ var pinnedSettings = map[string]bool{
 
 func pinned(setting string) bool { return pinnedSettings[strings.ToLower(setting)] }
 
-// sensitiveSetting tells settings that show where things lie, what they load
-// and how they connect.
-func sensitiveSetting(setting string) bool {
-	s := strings.ToLower(setting)
-	if s == "all" {
-		return true
-	}
-	for _, suffix := range []string{"_file", "_directory", "_command", "_conninfo", "_libraries", "_library"} {
-		if strings.HasSuffix(s, suffix) {
-			return true
-		}
-	}
-	return strings.HasPrefix(s, "ssl_") || strings.HasPrefix(s, "krb_") || strings.HasPrefix(s, "primary_")
-}
-
 // firstText gives the first argument of a call if it is a string constant,
 // also one cast to text.
 func (w *walk) firstText(call int32) (string, bool) {
@@ -100,7 +85,7 @@ func (w *walk) isTextType(i int32) bool {
 }
 
 func show(w *walk, i int32, _ *statement) {
-	if name := string(w.text(i, "name")); sensitiveSetting(name) {
+	if name := string(w.text(i, "name")); w.t.secretSetting(name) {
 		w.raise(SignalSecretCatalogRead, strings.ToLower(name), i)
 	}
 }

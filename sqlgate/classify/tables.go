@@ -67,6 +67,8 @@ type tables struct {
 	schema     *schema
 	builtins   *builtins
 	extensions map[string]*function // by bare name
+	catalog    map[string]*catalogRelation
+	settings   map[string]bool // those that anybody may see
 	searchPath string
 	keyColumns map[string]bool
 	engine     Engine
@@ -100,6 +102,11 @@ func newTables(cfg Config) (*tables, error) {
 	if t.extensions, err = newExtensions(); err != nil {
 		return nil, err
 	}
+	c, err := catalogTables()
+	if err != nil {
+		return nil, err
+	}
+	t.catalog, t.settings = c.relations, c.settings
 	t.engine = Engine{PgQuery: PgQueryVersion, Grammar: treeVersion, Tables: tablesHash(), ServerMajor: cfg.ServerMajor}
 	t.walks = &sync.Pool{New: func() any { return new(walk) }}
 	return t, nil
@@ -108,7 +115,7 @@ func newTables(cfg Config) (*tables, error) {
 // tablesHash names the embedded tables by the first 12 digits of their SHA-256.
 var tablesHash = sync.OnceValue(func() string {
 	h := sha256.New()
-	for _, table := range []string{schemaTSV, enumsTSV, functionsTSV, extensionFunctionsTSV, namesTSV} {
+	for _, table := range []string{schemaTSV, enumsTSV, functionsTSV, extensionFunctionsTSV, namesTSV, catalogTSV, settingsTSV} {
 		h.Write([]byte(table))
 	}
 	return hex.EncodeToString(h.Sum(nil))[:12]

@@ -74,7 +74,7 @@ var ordinaryReads = []string{
 	`EXPLAIN SELECT * FROM t`,
 	`TABLE t`,
 	`SHOW timezone`,
-	`SELECT current_setting('TimeZone'), current_setting('app.tenant', true)`,
+	`SELECT current_setting('TimeZone'), current_setting('DateStyle', true)`,
 	`SELECT CURRENT_USER, SESSION_USER, CURRENT_CATALOG, CURRENT_TIMESTAMP(3), LOCALTIME, USER`,
 }
 

@@ -65,7 +65,10 @@ type walk struct {
 	dml       []int32 // UPDATE, DELETE and MERGE nodes, judged after the walk
 	hashes    []uint64
 	columnAt  []int32 // every ColumnRef that names a column, in order
-	ctes      scopes
+	starAt    []int32 // every ColumnRef that is a star alone
+
+	catalogReads []catalogRead // judged after the walk
+	ctes         scopes
 }
 
 // facts turns a parsed text into its classification. It is pure: the same
@@ -83,6 +86,7 @@ func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fa
 	w.collectScopes()
 	w.visit()
 	w.judgeWheres()
+	w.judgeCatalogReads()
 	w.textSignals(s)
 	c := w.finish(sql, p.Fingerprint)
 	c.Start, c.End = w.bounds(s)
@@ -102,7 +106,7 @@ func (w *walk) release() {
 		s.reset()
 	}
 	*w = walk{
-		tree: tree{entries: w.entries[:0]}, reader: treeReader{stack: w.reader.stack[:0]}, buf: w.buf[:0], columnAt: w.columnAt[:0],
+		tree: tree{entries: w.entries[:0]}, reader: treeReader{stack: w.reader.stack[:0]}, buf: w.buf[:0], columnAt: w.columnAt[:0], starAt: w.starAt[:0], catalogReads: w.catalogReads[:0],
 		queries: w.queries, read: w.read, written: w.written, columns: w.columns, functions: w.functions,
 		risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
 	}

@@ -1,52 +1,17 @@
 package classify
 
 import (
+	"bytes"
 	"slices"
 )
 
 // Schemas whose relations are the server's own.
 func isSystemSchema(schema []byte) bool {
-	switch string(schema) {
-	case "pg_catalog", "information_schema", "pg_toast", "pg_toast_temp":
-		return true
-	}
-	return false
+	return string(schema) == "pg_catalog" || string(schema) == "information_schema" || isToast(schema)
 }
 
-// secretRelations hold password hashes, connection secrets, statements of
-// other sessions, column statistics or server settings.
-var secretRelations = func() map[string]bool {
-	m := map[string]bool{}
-	for _, n := range []string{
-		"pg_authid", "pg_shadow", "pg_user_mapping", "pg_user_mappings", "pg_subscription", "pg_largeobject", "pg_statistic",
-		"pg_statistic_ext_data", "pg_stats", "pg_stats_ext", "pg_stats_ext_exprs", "pg_stat_activity", "pg_stat_replication",
-		"pg_stat_wal_receiver", "pg_stat_ssl", "pg_stat_gssapi", "pg_stat_statements", "pg_hba_file_rules",
-		"pg_ident_file_mappings", "pg_file_settings", "pg_settings", "pg_config", "pg_prepared_statements", "pg_cursors",
-		"pg_prepared_xacts", "pg_locks", "pg_foreign_server", "pg_foreign_table", "pg_db_role_setting", "pg_shmem_allocations",
-		"pg_backend_memory_contexts",
-	} {
-		m["pg_catalog."+n] = true
-	}
-	// The last four are what the views of the standard are made of.
-	for _, n := range []string{
-		"user_mapping_options", "foreign_server_options", "foreign_table_options",
-		"_pg_user_mappings", "_pg_foreign_servers", "_pg_foreign_tables", "_pg_foreign_data_wrappers",
-	} {
-		m["information_schema."+n] = true
-	}
-	return m
-}()
-
-// isSecret tells by schema and name. pg_stat_statements lives where its
-// extension was put, and an unqualified name of a secret relation is taken for
-// it on every server.
-func (w *walk) isSecret(schema, name []byte) bool {
-	if string(name) == "pg_stat_statements" {
-		return true
-	}
-	w.buf = append(append(append(w.buf[:0], schema...), '.'), name...)
-	return secretRelations[string(w.buf)]
-}
+// isToast tells the schemas that hold the long values of tables.
+func isToast(schema []byte) bool { return bytes.HasPrefix(schema, []byte("pg_toast")) }
 
 // resolve gives the schema an unqualified relation is looked up in.
 func (w *walk) resolve(schema, name []byte) []byte {
@@ -90,10 +55,9 @@ func onRangeVar(w *walk, i int32) {
 
 // reads records a relation that is read.
 func (w *walk) reads(schema, name []byte, i int32) {
+	unqualified := len(schema) == 0
 	schema = w.resolve(schema, name)
-	if w.isSecret(schema, name) {
-		w.raise(SignalSecretCatalogRead, string(schema)+"."+string(name), i)
-	}
+	w.readsCatalog(schema, name, unqualified, i)
 	w.buf = append(append(append(w.buf[:0], schema...), '.'), name...)
 	w.read.add(w.buf)
 }
@@ -107,6 +71,9 @@ func (w *walk) writes(schema, name []byte, i int32) {
 		return
 	}
 	w.raise(SignalSystemCatalogWrite, string(w.buf), i)
+	if w.is(w.owner(i), "InsertStmt") && w.has(w.owner(i), "returningList") {
+		w.readsCatalog(schema, name, false, i)
+	}
 	if string(schema) == "pg_catalog" && string(name) == "pg_settings" { // its rule is a SET
 		w.raise(SignalSessionChange, "pg_catalog.pg_settings", i)
 		w.raise(SignalIdentitySwitch, "pg_catalog.pg_settings", i)
