@@ -243,7 +243,7 @@ func (r *treeReader) openNode(fd *field, id uint16, parent int32) {
 	if r.take('}') {
 		if fd.act == actWalkNull {
 			at := int32(len(r.t.entries))
-			r.t.entries = append(r.t.entries, entry{field: id, parent: parent, next: at + 1, a: -1})
+			r.t.entries = append(r.t.entries, entry{field: id, parent: parent, next: at + 1})
 			return
 		}
 		// The parser writes a node it cannot dump like this, so it is no NULL here.
