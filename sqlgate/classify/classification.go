@@ -2,10 +2,16 @@ package classify
 
 import "time"
 
-// Version is the version of the classification contract (spec/gate.md part 9):
-// names, values and meanings of the facts are locked. A new signal, query type
-// or meaning is 1.1.
-const Version = "1.0"
+// Versions of the classification contract (spec/gate.md part 9). The names,
+// values and meanings of LockedVersion stay as they are written there. A
+// statement whose facts hold more than that has Version, which is also that of
+// this classifier: ON CONFLICT DO UPDATE and the arms of MERGE are in
+// query_types, and tables that a statement reaches without naming them are
+// schema.* or ?.*.
+const (
+	LockedVersion = "1.0"
+	Version       = "1.1"
+)
 
 // A Classification is everything the gate knows about one statement from its
 // text. The first twelve fields are the facts of design/policy.md part 3 under
@@ -17,19 +23,19 @@ const Version = "1.0"
 // A Classification may be shared between requests: treat it as immutable.
 type Classification struct {
 	QueryType      string   `json:"query_type"`      // type of the root node
-	QueryTypes     []string `json:"query_types"`     // types of the root, CTEs, and what EXPLAIN, COPY and their kin hold
+	QueryTypes     []string `json:"query_types"`     // types of the root, CTEs, arms of MERGE, DO UPDATE, and what EXPLAIN, COPY and their kin hold
 	Class          string   `json:"class"`           // strictest class of all nodes and calls
 	SafeRead       bool     `json:"safe_read"`       // class is read and there is no risk signal
 	TablesRead     []string `json:"tables_read"`     // schema.table
-	TablesWritten  []string `json:"tables_written"`  // schema.table
+	TablesWritten  []string `json:"tables_written"`  // schema.table; schema.* and ?.* for tables that are reached without their names
 	ColumnsWritten []string `json:"columns_written"` // schema.table.column, or schema.table.*
 	Functions      []string `json:"functions"`       // built-ins bare, all else schema.name
 	RiskSignals    []string `json:"risk_signals"`
 	Flags          []string `json:"flags"`
-	Where          []string `json:"where"` // one value for each UPDATE, DELETE and MERGE; equal ones stand once
+	Where          []string `json:"where"` // one value for each UPDATE, DELETE, MERGE and DO UPDATE; equal ones stand once
 	Fingerprint    string   `json:"fingerprint"`
 
-	ClassificationVersion string   `json:"classification_version"`
+	ClassificationVersion string   `json:"classification_version"` // LockedVersion, or Version where a fact holds more
 	Run                   string   `json:"run"`
 	Signals               []Signal `json:"signals"`
 	Advice                []string `json:"advice"`

@@ -228,19 +228,26 @@ func (w *walk) attribute(name []byte, i int32) {
 // onOperator judges the name list of an operator held in the field.
 func (w *walk) operator(node int32, fieldName string) {
 	schema, name := w.qualified(node, fieldName)
-	if len(name) == 0 {
-		return
-	}
-	if (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.operators[string(name)] {
+	if len(name) == 0 || w.namesBuiltinOperator(node, fieldName) {
 		return
 	}
 	w.callSignal(SignalUnknownFunction, w.foreign(schema, name), node)
 }
 
+func (w *walk) namesBuiltinOperator(node int32, fieldName string) bool {
+	schema, name := w.qualified(node, fieldName)
+	return (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.operators[string(name)]
+}
+
 func onExpr(w *walk, i int32) {
-	if !bytes.Contains(w.raw(i, "kind"), []byte("BETWEEN")) { // whose names are no operators
+	if !w.isBetween(i) {
 		w.operator(i, "name")
 	}
+}
+
+// isBetween tells the expressions whose names are no operators.
+func (w *walk) isBetween(expr int32) bool {
+	return bytes.Contains(w.raw(expr, "kind"), []byte("BETWEEN"))
 }
 
 func onSubLink(w *walk, i int32) { w.operator(i, "operName") }

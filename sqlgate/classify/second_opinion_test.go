@@ -17,6 +17,7 @@ type opinion struct {
 	b                                 *builtins
 	queries, functions, read, written map[string]bool
 	into                              bool
+	newSchema                         string // of CREATE SCHEMA
 }
 
 // notRead lists the places of a relation that are no plain reads: "w" written,
@@ -31,6 +32,10 @@ var notRead = map[string]string{
 	"AlterPolicyStmt.table": "w", "PartitionCmd.name": "w", "CreateStatsStmt.relations": "w", "AlterTableCmd.def": "w",
 	"ConstraintsSetStmt.constraints": "", "LockingClause.locked_rels": "", "ImportForeignSchemaStmt.table_list": "",
 }
+
+// newElements lists the places of a relation that lives in the schema that its
+// statement makes.
+var newElements = []string{"CreateStmt.relation", "CreateSeqStmt.sequence", "ViewStmt.view", "IndexStmt.relation", "CreateTrigStmt.relation"}
 
 // holdsStatement lists the fields where a SELECT is a statement of its own.
 var holdsStatement = []string{
@@ -98,6 +103,16 @@ func (o *opinion) judge(m protoreflect.Message, name string, ctes map[string]boo
 	switch n := m.Interface().(type) {
 	case *pg.RangeVar:
 		o.rangeVar(n, ctes, place)
+	case *pg.CreateSchemaStmt:
+		o.newSchema = n.Schemaname
+	case *pg.InsertStmt:
+		if n.OnConflictClause.GetAction() == pg.OnConflictAction_ONCONFLICT_UPDATE {
+			o.queries[TypeUpdate] = true
+		}
+	case *pg.MergeWhenClause:
+		if verb, ok := strings.CutPrefix(n.CommandType.String(), "CMD_"); ok && verb != "NOTHING" {
+			o.queries[verb] = true
+		}
 	case *pg.FuncCall:
 		o.call(n.Funcname)
 	case *pg.ObjectWithArgs:
@@ -146,6 +161,8 @@ func (o *opinion) rangeVar(r *pg.RangeVar, ctes map[string]bool, place string) {
 	schema := r.Schemaname
 	switch {
 	case schema != "":
+	case o.newSchema != "" && slices.Contains(newElements, place):
+		schema = o.newSchema
 	case r.Relpersistence == "t":
 		schema = "pg_temp"
 	case o.b.relations[r.Relname]:

@@ -35,13 +35,13 @@ var statements = map[string]statement{
 	"RefreshMatViewStmt": {TypeRefresh, ClassWrite, inTx, nil, refresh},
 
 	"CreateStmt":        {TypeCreate, ClassDDL, inTx, nil, nil},
-	"CreateSeqStmt":     {TypeCreate, ClassDDL, inTx, nil, nil},
+	"CreateSeqStmt":     {TypeCreate, ClassDDL, inTx, nil, sequence},
 	"ViewStmt":          {TypeCreate, ClassDDL, inTx, nil, nil},
 	"CreateStatsStmt":   {TypeCreate, ClassDDL, inTx, nil, nil},
 	"CompositeTypeStmt": {TypeCreate, ClassDDL, inTx, nil, nil},
 	"CreateEnumStmt":    {TypeCreate, ClassDDL, inTx, nil, nil},
 	"CreateDomainStmt":  {TypeCreate, ClassDDL, inTx, nil, nil},
-	"CreateSchemaStmt":  {TypeCreate, ClassDDL, inTx, nil, nil},
+	"CreateSchemaStmt":  {TypeCreate, ClassDDL, inTx, nil, createSchema},
 	"IndexStmt":         {TypeCreate, ClassDDL, inTx, nil, createIndex},
 	"CreateTableAsStmt": {TypeCreateTableAs, ClassDDL, inTx, nil, nil},
 
@@ -80,8 +80,8 @@ var statements = map[string]statement{
 	"AlterForeignServerStmt":  {TypeAlter, ClassDDL, inTx, sig(SignalRemoteAccess), nil},
 	"CreateForeignTableStmt":  {TypeCreate, ClassDDL, inTx, sig(SignalRemoteAccess), nil},
 	"ImportForeignSchemaStmt": {TypeCreate, ClassDDL, inTx, sig(SignalRemoteAccess), importSchema},
-	"CreatePublicationStmt":   {TypeCreate, ClassDDL, inTx, sig(SignalRemoteAccess), nil},
-	"AlterPublicationStmt":    {TypeAlter, ClassDDL, inTx, sig(SignalRemoteAccess), nil},
+	"CreatePublicationStmt":   {TypeCreate, ClassDDL, inTx, sig(SignalRemoteAccess), publication},
+	"AlterPublicationStmt":    {TypeAlter, ClassDDL, inTx, sig(SignalRemoteAccess), publication},
 	"CreateSubscriptionStmt":  {TypeCreate, ClassDDL, alone, sig(SignalRemoteAccess), nil},
 	"AlterSubscriptionStmt":   {TypeAlter, ClassDDL, alone, sig(SignalRemoteAccess), nil},
 	"DropSubscriptionStmt":    {TypeDrop, ClassDDL, alone, sig(SignalRemoteAccess, SignalDestructiveDDL), nil},
@@ -93,11 +93,11 @@ var statements = map[string]statement{
 	"CreateTableSpaceStmt": {TypeCreate, ClassDDL, alone, sig(SignalServerFileAccess), nil},
 	"AlterTableStmt":       {TypeAlter, ClassDDL, inTx, nil, alterTable},
 
-	"AlterSeqStmt":                 {TypeAlter, ClassDDL, inTx, nil, nil},
+	"AlterSeqStmt":                 {TypeAlter, ClassDDL, inTx, nil, sequence},
 	"AlterStatsStmt":               {TypeAlter, ClassDDL, inTx, nil, nil},
-	"AlterTableMoveAllStmt":        {TypeAlter, ClassDDL, inTx, nil, nil},
+	"AlterTableMoveAllStmt":        {TypeAlter, ClassDDL, inTx, nil, everyTable},
 	"RenameStmt":                   {TypeAlter, ClassDDL, inTx, nil, rename},
-	"AlterObjectSchemaStmt":        {TypeAlter, ClassDDL, inTx, nil, nil},
+	"AlterObjectSchemaStmt":        {TypeAlter, ClassDDL, inTx, nil, moveToSchema},
 	"AlterObjectDependsStmt":       {TypeAlter, ClassDDL, inTx, nil, nil},
 	"AlterTypeStmt":                {TypeAlter, ClassDDL, inTx, nil, nil},
 	"AlterEnumStmt":                {TypeAlter, ClassDDL, inTx, nil, nil},
@@ -111,20 +111,20 @@ var statements = map[string]statement{
 	"AlterDatabaseSetStmt":         {TypeAlter, ClassDDL, inTx, sig(SignalSessionChange), nil},
 
 	"DropStmt":           {TypeDrop, ClassDDL, inTx, sig(SignalDestructiveDDL), drop},
-	"DropdbStmt":         {TypeDrop, ClassDDL, alone, sig(SignalDestructiveDDL), blocksAll},
+	"DropdbStmt":         {TypeDrop, ClassDDL, alone, sig(SignalDestructiveDDL), dropAll},
 	"DropTableSpaceStmt": {TypeDrop, ClassDDL, alone, sig(SignalDestructiveDDL), blocksAll},
-	"DropOwnedStmt":      {TypeDrop, ClassDDL, inTx, sig(SignalDestructiveDDL, SignalPrivilegeChange), blocksAll},
+	"DropOwnedStmt":      {TypeDrop, ClassDDL, inTx, sig(SignalDestructiveDDL, SignalPrivilegeChange), dropAll},
 	"TruncateStmt":       {TypeTruncate, ClassDDL, inTx, sig(SignalDestructiveDDL), blocksAll},
 	"CommentStmt":        {TypeComment, ClassDDL, inTx, nil, aboutObject},
 
 	"GrantStmt":                  {TypeGrant, ClassDCL, inTx, sig(SignalPrivilegeChange), grant},
 	"GrantRoleStmt":              {TypeGrant, ClassDCL, inTx, sig(SignalPrivilegeChange), grant},
-	"AlterDefaultPrivilegesStmt": {TypeAlterDefaultPrivs, ClassDCL, inTx, sig(SignalPrivilegeChange), nil},
+	"AlterDefaultPrivilegesStmt": {TypeAlterDefaultPrivs, ClassDCL, inTx, sig(SignalPrivilegeChange), defaultPrivileges},
 	"CreateRoleStmt":             {TypeCreateRole, ClassDCL, inTx, sig(SignalPrivilegeChange), nil},
 	"AlterRoleStmt":              {TypeAlterRole, ClassDCL, inTx, sig(SignalPrivilegeChange), nil},
 	"AlterRoleSetStmt":           {TypeAlterRole, ClassDCL, inTx, sig(SignalPrivilegeChange, SignalSessionChange), nil},
 	"DropRoleStmt":               {TypeDropRole, ClassDCL, inTx, sig(SignalPrivilegeChange), nil},
-	"ReassignOwnedStmt":          {TypeReassignOwned, ClassDCL, inTx, sig(SignalPrivilegeChange), nil},
+	"ReassignOwnedStmt":          {TypeReassignOwned, ClassDCL, inTx, sig(SignalPrivilegeChange), everyTable},
 	"AlterOwnerStmt":             {TypeAlterOwner, ClassDCL, inTx, sig(SignalPrivilegeChange), nil},
 	"SecLabelStmt":               {TypeSecurityLabel, ClassDCL, inTx, sig(SignalPrivilegeChange), aboutObject},
 
@@ -320,6 +320,9 @@ func insert(w *walk, i int32, _ *statement) {
 	if string(w.raw(conflict, "action")) == "ONCONFLICT_UPDATE" {
 		w.columnsOf(schema, name, conflict, "targetList")
 		w.reads(schema, name, target)
+		w.queries.addWord(TypeUpdate)
+		w.dml = append(w.dml, i)
+		w.extended = true
 	}
 }
 
@@ -342,12 +345,17 @@ func merge(w *walk, i int32, _ *statement) {
 		switch string(w.raw(when, "commandType")) {
 		case "CMD_NOTHING":
 			continue
-		case "CMD_INSERT", "CMD_UPDATE":
+		case "CMD_INSERT":
+			w.queries.addWord(TypeInsert)
+			w.columnsOf(schema, name, when, "targetList")
+		case "CMD_UPDATE":
+			w.queries.addWord(TypeUpdate)
 			w.columnsOf(schema, name, when, "targetList")
 		default:
+			w.queries.addWord(TypeDelete)
 			w.column(schema, name, nil)
 		}
-		acts = true
+		acts, w.extended = true, true
 	}
 	if !acts {
 		w.column(schema, name, nil)

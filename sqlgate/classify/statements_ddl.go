@@ -62,9 +62,14 @@ func createExtension(w *walk, i int32, _ *statement) {
 	}
 }
 
-// importSchema writes the foreign tables it makes, under their remote names.
+// importSchema writes the foreign tables it makes, under their remote names;
+// which these are the text says only of LIMIT TO.
 func importSchema(w *walk, i int32, _ *statement) {
 	schema := w.text(i, "local_schema")
+	if string(w.raw(i, "list_type")) != "FDW_IMPORT_SCHEMA_LIMIT_TO" {
+		w.writesAll(schema, i)
+		return
+	}
 	for r := range w.items(i, "table_list") {
 		name := w.text(r, "relname")
 		w.writes(schema, name, r)
@@ -77,11 +82,13 @@ func rename(w *walk, i int32, s *statement) {
 	if string(w.raw(i, "renameType")) == "OBJECT_ROLE" {
 		s.query, s.class, s.signals = TypeAlterRole, ClassDCL, sig(SignalPrivilegeChange)
 	}
+	w.newName(i)
 }
 
 func alterDatabase(w *walk, i int32, s *statement) {
 	if w.option(i, "options", "tablespace") >= 0 {
 		s.run = RunAlone
+		w.writesAll(nil, i)
 	}
 }
 
@@ -89,6 +96,7 @@ func grant(w *walk, i int32, s *statement) {
 	if !w.has(i, "is_grant") {
 		s.query = TypeRevoke
 	}
+	w.grantsAll(i)
 }
 
 // drop records the relations that DROP names; of what hangs on a table the
@@ -100,6 +108,9 @@ func drop(w *walk, i int32, s *statement) {
 		w.advice.addWord(AdviceBlocksAll)
 	}
 	kind := string(w.raw(i, "removeType"))
+	if kind == "OBJECT_EXTENSION" { // its tables go with it
+		w.writesAll(nil, i)
+	}
 	for object := range w.items(i, "objects") {
 		w.object(kind, object)
 	}
@@ -114,6 +125,9 @@ func aboutObject(w *walk, i int32, _ *statement) {
 
 // object records the relation in an object's name, by the object's kind.
 func (w *walk) object(kind string, object int32) {
+	if kind == "OBJECT_SCHEMA" && w.is(w.owner(object), "DropStmt") {
+		w.writesAll(w.text(object, "sval"), object)
+	}
 	if !w.is(object, "List") {
 		return
 	}

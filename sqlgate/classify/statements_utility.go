@@ -142,8 +142,12 @@ func (w *walk) settingOfOther(i int32) bool {
 }
 
 func discard(w *walk, i int32, _ *statement) {
-	if string(w.raw(i, "target")) == "DISCARD_ALL" {
+	switch string(w.raw(i, "target")) {
+	case "DISCARD_ALL":
 		w.raise(SignalIdentitySwitch, "", i)
+		w.writesAll([]byte("pg_temp"), i)
+	case "DISCARD_TEMP":
+		w.writesAll([]byte("pg_temp"), i)
 	}
 }
 
@@ -183,6 +187,9 @@ func vacuum(w *walk, i int32, s *statement) {
 			w.unknownOption(o)
 		}
 	}
+	if !w.has(i, "rels") {
+		w.writesAll(nil, i)
+	}
 	if !w.has(i, "is_vacuumcmd") {
 		s.query, s.run = TypeAnalyze, RunTransaction
 		return
@@ -208,15 +215,22 @@ func reindex(w *walk, i int32, s *statement) {
 	}
 	switch string(w.raw(i, "kind")) {
 	case "REINDEX_OBJECT_INDEX", "REINDEX_OBJECT_TABLE":
+		return
+	case "REINDEX_OBJECT_SCHEMA":
+		w.writesAll(w.text(i, "name"), i)
+	case "REINDEX_OBJECT_SYSTEM":
+		w.writesAll([]byte("pg_catalog"), i)
 	default:
-		s.run = RunAlone
+		w.writesAll(nil, i)
 	}
+	s.run = RunAlone
 }
 
 func cluster(w *walk, i int32, s *statement) {
 	w.advice.addWord(AdviceRewrite)
 	if w.child(i, "relation") < 0 {
 		s.run = RunAlone
+		w.writesAll(nil, i)
 	}
 }
 

@@ -60,6 +60,7 @@ type builtins struct {
 	types      map[string]bool
 	relations  map[string]bool
 	sampling   map[string]bool
+	sets       map[string]bool // functions that return sets on any version
 }
 
 // tables is everything a classification looks up. It is read-only.
@@ -124,7 +125,7 @@ var tablesHash = sync.OnceValue(func() string {
 func newBuiltins(major int) (*builtins, error) {
 	b := &builtins{
 		functions: map[string]*function{}, attributes: map[string]*function{}, operators: map[string]bool{},
-		types: map[string]bool{}, relations: map[string]bool{}, sampling: map[string]bool{},
+		types: map[string]bool{}, relations: map[string]bool{}, sampling: map[string]bool{}, sets: map[string]bool{},
 	}
 	if err := b.addFunctions(major); err != nil {
 		return nil, err
@@ -133,13 +134,13 @@ func newBuiltins(major int) (*builtins, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds := map[string]map[string]bool{"operator": b.operators, "type": b.types, "relation": b.relations, "sampling": b.sampling}
+	kinds := map[string]map[string]bool{"operator": b.operators, "type": b.types, "relation": b.relations, "sampling": b.sampling, "set": b.sets}
 	for _, r := range rows {
 		v, err := parseVersions(r[2])
 		if err != nil || kinds[r[0]] == nil {
 			return nil, fmt.Errorf("embedded table of names: %v: %w", r, err)
 		}
-		if v.in(major) {
+		if v.in(major) || r[0] == "set" {
 			kinds[r[0]][r[1]] = true
 		}
 	}

@@ -60,9 +60,11 @@ type walk struct {
 
 	into      bool   // an IntoClause of a SELECT was seen
 	userTypes bool   // a type that is not built in is named
+	extended  bool   // a fact holds what LockedVersion does not know
+	newSchema []byte // that CREATE SCHEMA makes, whose elements live in it
 	run       string // of the root; "" when it has no entry
 	rootQuery string
-	dml       []int32 // UPDATE, DELETE and MERGE nodes, judged after the walk
+	dml       []int32 // UPDATE, DELETE, MERGE and DO UPDATE, judged after the walk
 	hashes    []uint64
 	columnAt  []int32 // every ColumnRef that names a column, in order
 	starAt    []int32 // every ColumnRef that is a star alone
@@ -170,6 +172,7 @@ func (w *walk) onFlag(i int32, fd *field) {
 	case fd.behavior:
 		if string(w.json[w.e[i].a:w.e[i].b]) == "DROP_CASCADE" {
 			w.cascade(i)
+			w.reachesBeyond(i)
 		}
 	case w.e[i].msg != listEntry || w.e[i].next > i+1:
 		w.flags.addWord(fd.flag)
@@ -195,10 +198,13 @@ func (w *walk) textSignals(s *scan) {
 
 // finish puts the facts together.
 func (w *walk) finish(sql, fingerprint string) Classification {
-	c := Classification{ClassificationVersion: Version, Engine: w.t.engine, Fingerprint: fingerprint, Depth: w.depth}
+	c := Classification{ClassificationVersion: LockedVersion, Engine: w.t.engine, Fingerprint: fingerprint, Depth: w.depth}
 	if w.depth >= fingerprintDepth {
 		sum := sha256.Sum256([]byte(sql))
 		c.Fingerprint = "x" + hex.EncodeToString(sum[:8])
+	}
+	if w.extended {
+		c.ClassificationVersion = Version
 	}
 	c.QueryType = w.rootType()
 	c.Class, c.Run = w.class, w.run

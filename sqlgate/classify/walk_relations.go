@@ -43,6 +43,9 @@ func onRangeVar(w *walk, i int32) {
 	switch w.t.schema.fields[w.e[i].field].act {
 	case actAlias, actHandled:
 	case actTarget:
+		if len(schema) == 0 && w.isElement(i) {
+			schema = w.newSchema
+		}
 		w.writes(schema, name, i)
 		w.column(schema, name, nil)
 	default:
@@ -56,6 +59,9 @@ func onRangeVar(w *walk, i int32) {
 // reads records a relation that is read.
 func (w *walk) reads(schema, name []byte, i int32) {
 	unqualified := len(schema) == 0
+	if len(schema) == 0 && w.newSchema != nil {
+		w.reads(w.newSchema, name, i)
+	}
 	schema = w.resolve(schema, name)
 	w.readsCatalog(schema, name, unqualified, i)
 	w.buf = append(append(append(w.buf[:0], schema...), '.'), name...)
@@ -64,6 +70,9 @@ func (w *walk) reads(schema, name []byte, i int32) {
 
 // writes records a relation that is written or changed.
 func (w *walk) writes(schema, name []byte, i int32) {
+	if len(schema) == 0 && w.newSchema != nil {
+		w.writes(w.newSchema, name, i)
+	}
 	schema = w.resolve(schema, name)
 	w.buf = append(append(append(w.buf[:0], schema...), '.'), name...)
 	w.written.add(w.buf)
@@ -82,6 +91,9 @@ func (w *walk) writes(schema, name []byte, i int32) {
 
 // column records a written column, or all of them for a nil name.
 func (w *walk) column(schema, name, column []byte) {
+	if len(schema) == 0 && w.newSchema != nil {
+		w.column(w.newSchema, name, column)
+	}
 	schema = w.resolve(schema, name)
 	w.buf = append(append(append(append(w.buf[:0], schema...), '.'), name...), '.')
 	if column == nil {

@@ -18,15 +18,11 @@ const (
 	undecided              // the same for all rows, but text cannot tell what
 )
 
-// judgeWheres gives every UPDATE, DELETE and MERGE its value of Where, after
-// the walk, which collected where columns are named.
+// judgeWheres gives every UPDATE, DELETE, MERGE and DO UPDATE its value of
+// Where, after the walk, which collected where columns are named.
 func (w *walk) judgeWheres() {
 	for _, i := range w.dml {
-		cond := w.child(i, "whereClause")
-		if w.is(i, "MergeStmt") {
-			cond = w.child(i, "joinCondition")
-		}
-		value := w.where(i, cond)
+		value, cond := w.reach(i)
 		w.wheres.addWord(value)
 		switch value {
 		case WhereNone:
@@ -37,8 +33,28 @@ func (w *walk) judgeWheres() {
 	}
 }
 
+// reach gives the value of one statement and the condition that it is of.
+func (w *walk) reach(i int32) (value string, cond int32) {
+	switch {
+	case w.is(i, "InsertStmt"):
+		return w.upsertReach(i)
+	case w.is(i, "MergeStmt"):
+		cond = w.child(i, "joinCondition")
+		return w.where(keyOf{w.child(i, "relation"), false}, cond), cond
+	}
+	cond = w.child(i, "whereClause")
+	alone := !w.has(i, "fromClause") && !w.has(i, "usingClause")
+	return w.where(keyOf{w.child(i, "relation"), alone}, cond), cond
+}
+
+// A keyOf is the relation whose key a condition may bind to one row.
+type keyOf struct {
+	relation int32 // RangeVar; -1: none
+	alone    bool  // no other relation is in sight, so an unqualified column is its own
+}
+
 // where judges one condition.
-func (w *walk) where(stmt, cond int32) string {
+func (w *walk) where(of keyOf, cond int32) string {
 	if cond < 0 {
 		return WhereNone
 	}
@@ -46,7 +62,7 @@ func (w *walk) where(stmt, cond int32) string {
 	case isTrue, undecided:
 		return WhereTautology
 	case byRow:
-		if w.bindsKey(stmt, cond) {
+		if w.bindsKey(of, cond) {
 			return WhereKeyEquality
 		}
 	}
@@ -347,10 +363,10 @@ func (w *walk) hashEntry(k int32) uint64 {
 }
 
 // bindsKey reports whether one of the ANDed terms is key = constant.
-func (w *walk) bindsKey(stmt, cond int32) bool {
+func (w *walk) bindsKey(of keyOf, cond int32) bool {
 	if w.is(cond, "BoolExpr") && string(w.raw(cond, "boolop")) == "AND_EXPR" {
 		for arg := range w.items(cond, "args") {
-			if w.bindsKey(stmt, arg) {
+			if w.bindsKey(of, arg) {
 				return true
 			}
 		}
@@ -360,13 +376,13 @@ func (w *walk) bindsKey(stmt, cond int32) bool {
 		return false
 	}
 	left, right := w.child(cond, "lexpr"), w.child(cond, "rexpr")
-	return w.isKey(stmt, left) && w.isConstant(right) || w.isKey(stmt, right) && w.isConstant(left)
+	return w.isKey(of, left) && w.isConstant(right) || w.isKey(of, right) && w.isConstant(left)
 }
 
-// isKey reports whether an expression is a key column of the statement's
-// target. Beside other relations only a qualified name can tell.
-func (w *walk) isKey(stmt, i int32) bool {
-	if !w.is(i, "ColumnRef") {
+// isKey reports whether an expression is a key column of the relation. Beside
+// other relations only a qualified name can tell.
+func (w *walk) isKey(of keyOf, i int32) bool {
+	if of.relation < 0 || !w.is(i, "ColumnRef") {
 		return false
 	}
 	var names []string
@@ -380,19 +396,18 @@ func (w *walk) isKey(stmt, i int32) bool {
 		return false
 	}
 	if len(names) == 1 {
-		return !w.is(stmt, "MergeStmt") && !w.has(stmt, "fromClause") && !w.has(stmt, "usingClause")
+		return of.alone
 	}
-	return w.isTarget(stmt, names[:len(names)-1])
+	return w.isNamed(of.relation, names[:len(names)-1])
 }
 
-// isTarget reports whether a qualifier names the statement's target: by its
-// alias if it has one, else by its name, with or without the schema.
-func (w *walk) isTarget(stmt int32, qualifier []string) bool {
-	target := w.child(stmt, "relation")
-	if alias := w.child(target, "alias"); alias >= 0 {
+// isNamed reports whether a qualifier names the relation: by its alias if it
+// has one, else by its name, with or without the schema.
+func (w *walk) isNamed(relation int32, qualifier []string) bool {
+	if alias := w.child(relation, "alias"); alias >= 0 {
 		return slices.Equal(qualifier, []string{string(w.text(alias, "aliasname"))})
 	}
-	schema, name := w.text(target, "schemaname"), string(w.text(target, "relname"))
+	schema, name := w.text(relation, "schemaname"), string(w.text(relation, "relname"))
 	switch len(qualifier) {
 	case 1:
 		return qualifier[0] == name

@@ -344,6 +344,43 @@ func TestAPolicyGivesBackItsDocument(t *testing.T) {
 }
 
 // The gate's own table is out of reach of every rule, and of what a cut list hides.
+// Tables that a statement reaches without their names are inside a rule that
+// restricts, and outside of one that allows and of an exception.
+func TestTablesWithoutTheirNames(t *testing.T) {
+	p := load(t, document(
+		"id: audit, decision: BLOCK, reason_code: audit_write, match: {tables_written: [audit.log]}",
+		"id: drops, decision: BLOCK, reason_code: no_drops, match: {query_types: [DROP]}, unless: {any_of: [{tables_written: [staging.*]}, {columns_written: [staging.*.*]}]}",
+		"id: app, decision: ALLOW, reason_code: app_all, match: {query_types_only: [DROP, VACUUM], tables_written_only: [app.*, staging.*], columns_written_only: [\"*.*.*\"]}",
+		"id: all, decision: ALLOW, reason_code: all_tables, match: {query_types_only: [CLUSTER], tables_written_only: [\"*.*\"]}",
+	))
+	for _, c := range []struct {
+		query   string
+		tables  []string
+		matched []string
+	}{
+		{"VACUUM", []string{"app.*"}, []string{"app"}},
+		{"VACUUM", []string{"app.t", "app.*"}, []string{"app"}},
+		{"VACUUM", []string{"other.*"}, nil},
+		{"VACUUM", []string{"audit.*"}, []string{"audit"}},
+		{"VACUUM", []string{"?.*"}, []string{"audit"}},
+		{"VACUUM", []string{"?.*", "app.t"}, []string{"audit"}},
+		{"CLUSTER", []string{"app.*", "other.*"}, []string{"all"}},
+		{"CLUSTER", []string{"?.*"}, []string{"audit"}},
+		{"DROP", []string{"staging.t"}, []string{"app"}},
+		{"DROP", []string{"staging.*"}, []string{"app"}},
+		{"DROP", []string{"?.*", "app.t"}, []string{"audit", "drops"}},
+		{"DROP", []string{"?.t"}, []string{"drops"}},
+		{"DROP", []string{"?.*", "staging.*"}, []string{"audit"}},
+	} {
+		columns := make([]string, len(c.tables))
+		for i, table := range c.tables {
+			columns[i] = table + ".*"
+		}
+		r := p.Decide(&Facts{Class: "ddl", QueryTypes: []string{c.query}, TablesWritten: c.tables, ColumnsWritten: columns})
+		require.Equal(t, c.matched, r.Matched, "%s %v", c.query, c.tables)
+	}
+}
+
 func TestAStatementAtTheMarkerTableIsBlockedBeforeAnyRule(t *testing.T) {
 	p := load(t, `
 schema: gate.policy/v1
@@ -364,6 +401,8 @@ rules:
 		"written":         {Facts{TablesWritten: []string{"gate.m"}, MarkerTable: "gate.m"}, ReasonMarkerTable},
 		"read":            {Facts{TablesRead: []string{"gate.m", "public.t"}, MarkerTable: "gate.m"}, ReasonMarkerTable},
 		"cut, so unknown": {Facts{TablesRead: many, RiskSignals: []string{signalOversizedFacts}, MarkerTable: "gate.m"}, ReasonMarkerTable},
+		"in its schema":   {Facts{TablesWritten: []string{"?.*", "gate.*"}, MarkerTable: "gate.m"}, ReasonMarkerTable},
+		"another schema":  {Facts{TablesWritten: []string{"?.*", "gates.*"}, MarkerTable: "gate.m"}, "all"},
 		"cut elsewhere":   {Facts{TablesRead: []string{"public.t"}, RiskSignals: []string{signalOversizedFacts}, MarkerTable: "gate.m"}, "all"},
 		"another table":   {Facts{TablesRead: []string{"public.m"}, MarkerTable: "gate.m"}, "all"},
 		"no marker table": {Facts{TablesWritten: []string{"gate.m"}}, "all"},

@@ -44,6 +44,15 @@ var factsOfOrders = func() map[string]Facts {
 	}
 	cte := write("DELETE", "public.orders", "key_equality", "data_modifying_cte")
 	cte.QueryType, cte.QueryTypes = "SELECT", []string{"DELETE", "SELECT"}
+	upsert := func(where string, signals ...string) Facts {
+		f := write("INSERT", "public.orders", where, signals...)
+		f.QueryTypes = []string{"INSERT", "UPDATE"}
+		return f
+	}
+	beyond := func(f Facts, tables ...string) Facts {
+		f.TablesWritten = tables
+		return f
+	}
 	question := func(table string, functions []string, signals ...string) Facts {
 		return Facts{QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", TablesRead: []string{table}, Functions: functions, RiskSignals: signals}
 	}
@@ -54,28 +63,36 @@ var factsOfOrders = func() map[string]Facts {
 		"SELECT id, status FROM public.orders WHERE customer_id = 3":                                                                                            read("public.orders"),
 		"INSERT INTO public.orders (id, total) VALUES (1, 10)":                                                                                                  write("INSERT", "public.orders", ""),
 		"INSERT INTO public.orders (customer_id, status) VALUES (3, 'new')":                                                                                     write("INSERT", "public.orders", ""),
-		"UPDATE public.orders SET total = 0 WHERE id = 7":                                                                                                       write("UPDATE", "public.orders", "key_equality"),
-		"UPDATE public.orders SET status = 'paid' WHERE id = 7":                                                                                                 write("UPDATE", "public.orders", "key_equality"),
-		"UPDATE public.orders SET status = 'archived' WHERE status = 'paid'":                                                                                    write("UPDATE", "public.orders", "present"),
-		"UPDATE public.orders SET total = 0":                                                                                                                    write("UPDATE", "public.orders", "none", "write_without_where"),
-		"UPDATE public.orders SET status = 'paid'":                                                                                                              write("UPDATE", "public.orders", "none", "write_without_where"),
-		"UPDATE public.customers SET email = 'a@example.com' WHERE id = 3":                                                                                      write("UPDATE", "public.customers", "key_equality"),
-		"UPDATE pg_catalog.pg_class SET relname = 'x' WHERE oid = 1":                                                                                            write("UPDATE", "pg_catalog.pg_class", "present", "system_catalog_write"),
-		"DELETE FROM pg_catalog.pg_class WHERE oid = 1":                                                                                                         write("DELETE", "pg_catalog.pg_class", "present", "system_catalog_write"),
-		"DELETE FROM public.orders":                                                                                                                             write("DELETE", "public.orders", "none", "write_without_where"),
-		"DELETE FROM public.orders WHERE 1 = 1":                                                                                                                 write("DELETE", "public.orders", "tautology", "tautological_where"),
-		"DELETE FROM public.orders WHERE id = 7":                                                                                                                write("DELETE", "public.orders", "key_equality"),
-		"WITH d AS (DELETE FROM public.orders WHERE id = 7 RETURNING id) SELECT id FROM d":                                                                      cte,
-		"CREATE TABLE public.notes (id bigint PRIMARY KEY, body text)":                                                                                          other("CREATE", "ddl", "public.notes"),
-		"ALTER TABLE public.orders ADD COLUMN note text":                                                                                                        other("ALTER", "ddl", "public.orders"),
-		"DROP TABLE public.orders":                                                                                                                              other("DROP", "ddl", "public.orders", "destructive_ddl"),
-		"TRUNCATE public.orders":                                                                                                                                other("TRUNCATE", "ddl", "public.orders", "destructive_ddl"),
-		"GRANT SELECT ON public.orders TO reporting":                                                                                                            other("GRANT", "dcl", "public.orders", "privilege_change"),
-		"GRANT admin TO app":   other("GRANT", "dcl", "", "privilege_change"),
-		"VACUUM public.orders": other("VACUUM", "maintenance", "public.orders"),
-		"NOTIFY orders":        other("NOTIFY", "session", "", "session_change"),
-		"DO $$ BEGIN DELETE FROM public.orders; END $$": other("DO", "procedural", "", "opaque_code"),
-		"SELECT random()": {QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", Functions: []string{"random"}, RiskSignals: []string{"volatile_function"}},
+		"INSERT INTO public.orders (id, total) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET total = excluded.total":                                           upsert("key_equality"),
+		"INSERT INTO public.orders (id, status) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET status = excluded.status RETURNING id":                           upsert("key_equality"),
+		"INSERT INTO public.orders SELECT id, 0 FROM public.orders ON CONFLICT (id) DO UPDATE SET total = 0":                                                    upsert("none", "write_without_where"),
+		"INSERT INTO public.orders SELECT id, 'paid' FROM public.orders ON CONFLICT (id) DO UPDATE SET status = excluded.status":                                upsert("none", "write_without_where"),
+		"INSERT INTO public.orders SELECT id, 'paid' FROM public.orders WHERE status = 'new' ON CONFLICT (id) DO UPDATE SET status = excluded.status":           upsert("present"),
+		"ALTER TABLE public.orders DROP COLUMN note CASCADE":                                                                                                    beyond(other("ALTER", "ddl", "", "cascade", "destructive_ddl"), "?.*", "public.orders"),
+		"GRANT SELECT ON ALL TABLES IN SCHEMA public TO reporting":                                                                                              other("GRANT", "dcl", "public.*", "privilege_change"),
+		"VACUUM": other("VACUUM", "maintenance", "?.*"),
+		"UPDATE public.orders SET total = 0 WHERE id = 7":                                  write("UPDATE", "public.orders", "key_equality"),
+		"UPDATE public.orders SET status = 'paid' WHERE id = 7":                            write("UPDATE", "public.orders", "key_equality"),
+		"UPDATE public.orders SET status = 'archived' WHERE status = 'paid'":               write("UPDATE", "public.orders", "present"),
+		"UPDATE public.orders SET total = 0":                                               write("UPDATE", "public.orders", "none", "write_without_where"),
+		"UPDATE public.orders SET status = 'paid'":                                         write("UPDATE", "public.orders", "none", "write_without_where"),
+		"UPDATE public.customers SET email = 'a@example.com' WHERE id = 3":                 write("UPDATE", "public.customers", "key_equality"),
+		"UPDATE pg_catalog.pg_class SET relname = 'x' WHERE oid = 1":                       write("UPDATE", "pg_catalog.pg_class", "present", "system_catalog_write"),
+		"DELETE FROM pg_catalog.pg_class WHERE oid = 1":                                    write("DELETE", "pg_catalog.pg_class", "present", "system_catalog_write"),
+		"DELETE FROM public.orders":                                                        write("DELETE", "public.orders", "none", "write_without_where"),
+		"DELETE FROM public.orders WHERE 1 = 1":                                            write("DELETE", "public.orders", "tautology", "tautological_where"),
+		"DELETE FROM public.orders WHERE id = 7":                                           write("DELETE", "public.orders", "key_equality"),
+		"WITH d AS (DELETE FROM public.orders WHERE id = 7 RETURNING id) SELECT id FROM d": cte,
+		"CREATE TABLE public.notes (id bigint PRIMARY KEY, body text)":                     other("CREATE", "ddl", "public.notes"),
+		"ALTER TABLE public.orders ADD COLUMN note text":                                   other("ALTER", "ddl", "public.orders"),
+		"DROP TABLE public.orders":                                                         other("DROP", "ddl", "public.orders", "destructive_ddl"),
+		"TRUNCATE public.orders":                                                           other("TRUNCATE", "ddl", "public.orders", "destructive_ddl"),
+		"GRANT SELECT ON public.orders TO reporting":                                       other("GRANT", "dcl", "public.orders", "privilege_change"),
+		"GRANT admin TO app":                                                               other("GRANT", "dcl", "", "privilege_change"),
+		"VACUUM public.orders":                                                             other("VACUUM", "maintenance", "public.orders"),
+		"NOTIFY orders":                                                                    other("NOTIFY", "session", "", "session_change"),
+		"DO $$ BEGIN DELETE FROM public.orders; END $$":                                    other("DO", "procedural", "", "opaque_code"),
+		"SELECT random()":                                                                  {QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", Functions: []string{"random"}, RiskSignals: []string{"volatile_function"}},
 	}
 }()
 

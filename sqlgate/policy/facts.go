@@ -1,6 +1,9 @@
 package policy
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Versions that decisions are recorded with, so that an old decision is
 // computed again under the same meaning or called unreplayable.
@@ -59,14 +62,15 @@ type Facts struct {
 	MarkerTable string `json:"-"`
 }
 
-// namesMarkerTable also holds where a list was cut, so that what is behind the
-// cut is not known.
+// namesMarkerTable also holds for all tables of its schema, and where a list was
+// cut, so that what is behind the cut is not known.
 func (f *Facts) namesMarkerTable() bool {
 	if f.MarkerTable == "" {
 		return false
 	}
+	schema, _, _ := strings.Cut(f.MarkerTable, ".")
 	for _, tables := range [][]string{f.TablesRead, f.TablesWritten} {
-		if slices.Contains(tables, f.MarkerTable) || len(tables) >= maxListFacts && slices.Contains(f.RiskSignals, signalOversizedFacts) {
+		if slices.Contains(tables, f.MarkerTable) || slices.Contains(tables, schema+"."+unnamed) || len(tables) >= maxListFacts && slices.Contains(f.RiskSignals, signalOversizedFacts) {
 			return true
 		}
 	}

@@ -13,6 +13,9 @@ type check struct {
 	exact    []string    // kindExact
 	patterns *patternSet // kindText, kindNames
 	values   []string    // as written with lists expanded, for trace and hash
+
+	// exception: the check stands in unless, where what may be is not enough.
+	exception bool
 }
 
 func (c *check) key() string {
@@ -49,7 +52,7 @@ func (c *check) holdsNames(e *evaluation) bool {
 	plain := e.plainNames(c.v, names)
 	if !c.only {
 		for _, name := range names {
-			if c.patterns.any(name, plain) {
+			if c.patterns.any(name, plain) && (!c.exception || c.v.isNamed(name) || c.patterns.all(name, plain)) {
 				return true
 			}
 		}

@@ -33,6 +33,34 @@ func TestPatterns(t *testing.T) {
 		{"tables_written", "audit.log", "?.t", false, false},
 		{"tables_written", "?.t", "?.t", true, false},
 		{"tables_written", "*.*", "?.t", true, false},
+		// All tables of a schema hold the one that is asked for.
+		{"tables_written", "public.t", "public.*", true, false},
+		{"tables_written", "public.t*", "public.*", true, false},
+		{"tables_written", "public.*", "public.*", true, true},
+		{"tables_written", "*.*", "public.*", true, true},
+		{"tables_written", "*.t", "public.*", true, false},
+		{"tables_written", "audit.t", "public.*", false, false},
+		{"tables_written", "a.*", "a.b.*", true, false},
+		{"tables_written", "*.t", "a.b.*", true, false},
+		{"tables_written", "audit.t", "a.b.*", false, false},
+		// Those of the whole database hold every one but the server's own.
+		{"tables_written", "public.t", "?.*", true, false},
+		{"tables_written", "*.*", "?.*", true, false},
+		{"tables_written", "?.*", "?.*", true, false},
+		{"tables_written", "pg_catalog.*", "?.*", false, false},
+		{"tables_written", "pg_toast.t", "?.*", false, false},
+		{"tables_written", "pg_catalog.t", "?.t", true, false},
+		{"tables_written", "pg_cat*.*", "?.*", true, false},
+		{"columns_written", "public.t.a", "public.*.*", true, false},
+		{"columns_written", "public.*.*", "public.*.*", true, true},
+		{"columns_written", "public.t.*", "public.*.*", true, false},
+		{"columns_written", "audit.t.a", "public.*.*", false, false},
+		{"columns_written", "public.t.a", "?.*.*", true, false},
+		{"columns_written", "*.*.*", "?.*.*", true, false},
+		{"columns_written", "pg_catalog.t.a", "?.*.*", false, false},
+		{"columns_written", "*.t.a", "a.b.*.*", true, false},
+		{"columns_written", "audit.t.a", "a.b.*.*", false, false},
+		{"functions", "app.f", "app.*", true, false},
 		{"tables_written", "audit.log", "log", true, false},
 		{"tables_written", "audit.log", "t", false, false},
 		// A dot inside a quoted name hides where the schema ends.
@@ -207,9 +235,14 @@ func possibleRegex(p string, v *variable) string {
 		if i < len(segments)-1 {
 			regexes[i] = `(` + regexes[i] + `|\?)`
 		}
-		if v.segments == 3 && i == 2 {
+		if i > 0 {
 			regexes[i] = `(` + regexes[i] + `|\*)`
 		}
+	}
+	if segments[0] == "pg_catalog" { // all tables of all schemas are not the server's own
+		own := append([]string{`pg_catalog`}, regexes[1:]...)
+		unresolved := append([]string{`\?`, segmentRegex(segments[1])}, regexes[2:]...)
+		return strings.Join(own, `\.`) + `|` + strings.Join(unresolved, `\.`)
 	}
 	return strings.Join(regexes, `\.`)
 }
@@ -217,11 +250,11 @@ func possibleRegex(p string, v *variable) string {
 // Small alphabets make hits likely.
 var (
 	drawnSchemas  = []string{"a", "b", "?"}
-	drawnTables   = []string{"t", "u", "tu"}
+	drawnTables   = []string{"t", "u", "tu", "*"}
 	drawnColumns  = []string{"x", "y", "*"}
 	drawnPatterns = map[string][]string{
-		"tables_read": {"a.t", "a.*", "*.t", "b.u", "*.*", "a.t*", "b.*u"}, "tables_written": {"a.t", "a.*", "*.t", "b.u", "*.*", "b.t*"},
-		"columns_written": {"a.t.x", "a.*.*", "*.t.y", "b.u.*", "*.*.x"}, "functions": {"f", "g*", "*", "a.f", "b.*", "*.g"},
+		"tables_read": {"a.t", "a.*", "*.t", "b.u", "*.*", "a.t*", "b.*u"}, "tables_written": {"a.t", "a.*", "*.t", "b.u", "*.*", "b.t*", "pg_catalog.t"},
+		"columns_written": {"a.t.x", "a.*.*", "*.t.y", "b.u.*", "*.*.x", "pg_catalog.t.x"}, "functions": {"f", "g*", "*", "a.f", "b.*", "*.g"},
 		"actor": {"ana", "a*", "*", ""}, "app": {"agent-*", "shop", "*p"}, "tenant": {"x"}, "role": {"dba", "d*"}, "host": {"h.*", "*.h"},
 		"tls_subject": {"CN=a,O=b", "CN=*"}, "agent_id": {"agt_1", "agt_*", ""}, "fingerprint": {"f1", "sieve"}, "session_id": {"s1", ""},
 	}

@@ -9,6 +9,14 @@ import (
 // resolve, such as the schema of a name it has not seen declared.
 const unresolved = "?"
 
+// unnamed is the segment that stands for every table, column or function of
+// what is before it: public.* are all tables of a schema, ?.* those that a
+// statement reaches without naming them, in any schema but the server's own.
+const unnamed = "*"
+
+// serversOwn are the schemas that ?.* does not reach into.
+var serversOwn = map[string]bool{"pg_catalog": true, "information_schema": true, "pg_toast": true}
+
 // A pattern is one entry of a pattern list: segments divided by dots, where a
 // star is any run of characters inside its segment and all else is literal. A
 // text (a claim) is one segment, dots and all.
@@ -81,6 +89,18 @@ func (v *variable) isPlain(value string) bool {
 	return dots == v.segments-1
 }
 
+// isNamed reports whether a value is a name, of a table with or without its
+// columns, and not one that stands for tables or functions without their names.
+func (v *variable) isNamed(value string) bool {
+	if strings.HasPrefix(value, unresolved+".") {
+		return false
+	}
+	if v.segments == 3 {
+		value = strings.TrimSuffix(value, ".*")
+	}
+	return !strings.HasSuffix(value, ".*")
+}
+
 // shapeFault says what is wrong with the pattern as one on v, or "".
 func (p *pattern) shapeFault(v *variable) (fault, suggestion string) {
 	if v.kind != kindNames {
@@ -131,6 +151,12 @@ func (p *pattern) any(value string, v *variable) bool {
 // holds one, so the borders are not known and stars may reach across them.
 func (p *pattern) anyAcross(value string, v *variable) bool {
 	segments := p.segments
+	if rest, ok := strings.CutSuffix(value, ".*.*"); ok && v.segments == 3 {
+		return glob(segments[0], rest)
+	}
+	if rest, ok := strings.CutSuffix(value, ".*"); ok && v.segments == 2 && glob(segments[0], rest) {
+		return true
+	}
 	if rest, ok := strings.CutSuffix(value, ".*"); ok && v.segments == 3 {
 		value, segments = rest, segments[:2]
 	}
@@ -146,10 +172,13 @@ func (p *pattern) anySegments(value string, skipped int, v *variable) bool {
 		segment, rest, _ := strings.Cut(value, ".")
 		value = rest
 		if segment == unresolved && i < len(p.segments)-1 {
+			if next, _, _ := strings.Cut(rest, "."); next == unnamed && serversOwn[p.segments[i]] {
+				return false
+			}
 			continue
 		}
-		if v.segments == 3 && i == 2 && segment == "*" {
-			continue // every column of the table, so the named one too
+		if segment == unnamed && i > 0 {
+			continue // every table or column, so the named one too
 		}
 		if !glob(p.segments[i], segment) {
 			return false

@@ -1,0 +1,162 @@
+package classify
+
+// Some statements reach tables that they do not name: all of a schema, all that
+// hang on what is dropped with CASCADE, all of the database. The facts name them
+// schema.*, or ?.* where not even the schema is known. A rule that restricts
+// takes such a name for each table it may stand for; one that allows a list of
+// tables does not hold for ?.*, and for schema.* only where it allows the schema.
+
+// anySchema stands for every schema but the server's own.
+var anySchema = []byte("?")
+
+var allTables = []byte("*")
+
+// writesAll records all tables of a schema, nil for anySchema.
+func (w *walk) writesAll(schema []byte, i int32) {
+	if len(schema) == 0 {
+		schema = anySchema
+	}
+	w.extended = true
+	w.writes(schema, allTables, i)
+	w.column(schema, allTables, nil)
+}
+
+func everyTable(w *walk, i int32, _ *statement) { w.writesAll(nil, i) }
+
+// dropAll is DROP OWNED and DROP DATABASE.
+func dropAll(w *walk, i int32, _ *statement) {
+	w.advice.addWord(AdviceBlocksAll)
+	w.writesAll(nil, i)
+}
+
+// reachesBeyond sees CASCADE: what hangs on an object is changed with it, such
+// as a column of its type, a view, a foreign key, the rows of TRUNCATE. That of
+// REVOKE is about the same objects and other roles.
+func (w *walk) reachesBeyond(behavior int32) {
+	if stmt := w.e[behavior].parent; !w.is(stmt, "GrantStmt") && !w.is(stmt, "GrantRoleStmt") {
+		w.writesAll(nil, behavior)
+	}
+}
+
+// grantsAll records what GRANT ON ALL ... IN SCHEMA is about.
+func (w *walk) grantsAll(i int32) {
+	if string(w.raw(i, "targtype")) != "ACL_TARGET_ALL_IN_SCHEMA" {
+		return
+	}
+	for schema := range w.items(i, "objects") {
+		w.allOfKind(i, w.text(schema, "sval"))
+	}
+}
+
+// allOfKind records all objects of a schema of the kind that a GRANT is about.
+func (w *walk) allOfKind(grant int32, schema []byte) {
+	switch string(w.raw(grant, "objtype")) {
+	case "OBJECT_TABLE", "OBJECT_SEQUENCE":
+		w.writesAll(schema, grant)
+	case "OBJECT_FUNCTION", "OBJECT_PROCEDURE", "OBJECT_ROUTINE":
+		w.extended = true
+		w.foreign(schema, allTables)
+	}
+}
+
+// defaultPrivileges records the tables that will be made with them.
+func defaultPrivileges(w *walk, i int32, _ *statement) {
+	action := w.child(i, "action")
+	schemas := w.child(w.option(i, "options", "schemas"), "arg")
+	if schemas < 0 {
+		w.allOfKind(action, anySchema)
+	}
+	for schema := range w.items(schemas, "items") {
+		w.allOfKind(action, w.text(schema, "sval"))
+	}
+}
+
+// publication records tables that it publishes without naming them.
+func publication(w *walk, i int32, _ *statement) {
+	if w.has(i, "for_all_tables") {
+		w.readsAll(anySchema, i)
+	}
+	for object := range w.items(i, "pubobjects") {
+		switch string(w.raw(object, "pubobjtype")) {
+		case "PUBLICATIONOBJ_TABLES_IN_SCHEMA":
+			w.readsAll(w.text(object, "name"), object)
+		case "PUBLICATIONOBJ_TABLES_IN_CUR_SCHEMA":
+			w.readsAll([]byte(w.t.searchPath), object)
+		}
+	}
+}
+
+func (w *walk) readsAll(schema []byte, i int32) {
+	w.extended = true
+	w.reads(schema, allTables, i)
+}
+
+// newName records the name that a renamed relation or schema gets.
+func (w *walk) newName(i int32) {
+	name := w.text(i, "newname")
+	switch string(w.raw(i, "renameType")) {
+	case "OBJECT_SCHEMA":
+		w.writesAll(w.text(i, "subname"), i)
+		w.writesAll(name, i)
+	case "OBJECT_TABLE", "OBJECT_VIEW", "OBJECT_MATVIEW", "OBJECT_INDEX", "OBJECT_SEQUENCE", "OBJECT_FOREIGN_TABLE":
+		schema, old := w.relation(w.child(i, "relation"))
+		w.becomes(w.resolve(schema, old), name, i)
+	}
+}
+
+// moveToSchema records the name that a relation has in its new schema. The
+// tables of an extension move with it.
+func moveToSchema(w *walk, i int32, _ *statement) {
+	if string(w.raw(i, "objectType")) == "OBJECT_EXTENSION" {
+		w.writesAll(nil, i)
+	}
+	if relation := w.child(i, "relation"); relation >= 0 {
+		_, name := w.relation(relation)
+		w.becomes(w.text(i, "newschema"), name, i)
+	}
+}
+
+func (w *walk) becomes(schema, name []byte, i int32) {
+	w.extended = true
+	w.writes(schema, name, i)
+	w.column(schema, name, nil)
+}
+
+// sequence records the table of OWNED BY.
+func sequence(w *walk, i int32, _ *statement) {
+	owner := w.child(w.child(w.option(i, "options", "owned_by"), "arg"), "items")
+	if owner >= 0 && w.e[owner+1].next < w.e[owner].next { // more than the one word NONE
+		w.extended = true
+		w.named(owner, 1)
+	}
+}
+
+// createSchema keeps the schema's name for its elements. Without a name it is
+// called like its owner.
+func createSchema(w *walk, i int32, _ *statement) {
+	if !w.has(i, "schemaElts") {
+		return
+	}
+	w.extended = true
+	w.newSchema = w.text(i, "schemaname")
+	if len(w.newSchema) == 0 {
+		w.newSchema = w.text(w.child(i, "authrole"), "rolename")
+	}
+	if len(w.newSchema) == 0 { // CURRENT_USER
+		w.newSchema = anySchema
+	}
+}
+
+// isElement reports whether a relation is what an element of CREATE SCHEMA is
+// about: the server puts that into the new schema. All other names it looks up,
+// first there and then along the search path.
+func (w *walk) isElement(i int32) bool {
+	if w.newSchema == nil {
+		return false
+	}
+	switch w.t.schema.messages[w.e[w.owner(i)].msg].name + "." + w.fieldName(i) {
+	case "CreateStmt.relation", "CreateSeqStmt.sequence", "ViewStmt.view", "IndexStmt.relation", "CreateTrigStmt.relation":
+		return true
+	}
+	return false
+}
