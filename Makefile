@@ -14,6 +14,7 @@ TELEMETRY ?= 1000000
 STREAMS   ?= 5000
 SEQUENCES ?= 100000
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
+SERVERS   := $(foreach major,15 16 17 18,$(CURDIR)/var/postgresql/node_modules/postgresql-$(major)/native/bin)
 
 OUT       ?= var/screenshots
 EVENTS    ?= 100000
@@ -89,6 +90,14 @@ bench: build ## measure the goals of speed as ratios (pgbouncer is installed for
 .PHONY: pg-tables
 pg-tables: ## read the tables of built-in objects anew from the servers in PG_BINS (folders with postgres and initdb)
 	$(GO) run ./fixtures/pgtables -data sqlgate/classify/data $(PG_BINS)
+
+.PHONY: grammars
+grammars: compiler servers ## make the table of what the grammars of PostgreSQL 15 to 18 do not share, and hold the classifier against all four parsers and servers
+	fixtures/pggrammars/install.sh
+	$(GO) run ./fixtures/pggrammars $(SERVERS)
+	@set -e; for bin in $(SERVERS); do \
+	  CLASSIFY_ALL_NAMES=1 PATH="$$bin:$$PATH" $(GO) test -count=1 -timeout 60m -v -run 'OtherMajors|NoNameIn|EveryTypeName' ./sqlgate/classify; \
+	done
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (default 30s)

@@ -260,11 +260,31 @@ func onTypeName(w *walk, i int32) {
 		return
 	}
 	schema, name := w.qualified(i, "names")
-	builtIn := (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.types[string(name)]
+	builtIn := (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.types[string(name)] ||
+		len(schema) == 0 && serials[string(name)] && w.isNewColumn(w.owner(i))
 	if !builtIn || w.has(i, "pct_type") {
 		w.userTypes = true
 		w.callSignal(SignalUnknownFunction, w.foreign(schema, name), i)
 	}
+}
+
+// serials are no types: where a table's column is made they stand for an integer
+// and a sequence, quoted too, and anywhere else for a type of that name.
+var serials = map[string]bool{"serial": true, "serial2": true, "serial4": true, "serial8": true, "smallserial": true, "bigserial": true}
+
+// isNewColumn reports whether a node is the definition of a column that CREATE
+// TABLE or ALTER TABLE makes. The columns of a composite type are none.
+func (w *walk) isNewColumn(i int32) bool {
+	if !w.is(i, "ColumnDef") {
+		return false
+	}
+	switch owner := w.owner(i); {
+	case w.is(owner, "CreateStmt"):
+		return true
+	case w.is(owner, "AlterTableCmd"):
+		return string(w.raw(owner, "subtype")) == "AT_AddColumn" && string(w.raw(w.owner(owner), "objtype")) != "OBJECT_TYPE"
+	}
+	return false
 }
 
 // onSample judges TABLESAMPLE's method.

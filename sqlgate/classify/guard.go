@@ -24,6 +24,7 @@ type scan struct {
 	HighestParam int  // largest n of $n
 	Clean        bool // no literal, no comment, blanks one by one: the text is its own normalised form
 	Confusable   []textFinding
+	literalAt    [len(literalForms)]int // place of the first literal of each form, from 1; 0 = none
 }
 
 // guard reads the text once, as PostgreSQL's lexer would, and refuses what
@@ -72,6 +73,10 @@ func (s *scan) read(l *lexer, d *depthMeter) {
 			d.closed()
 		case tokenComma:
 			d.comma()
+		case tokenNumber, tokenString:
+			if form := literalForm(l.src[l.start:l.pos]); form >= 0 && s.literalAt[form] == 0 {
+				s.literalAt[form] = l.start + 1
+			}
 		case tokenParam:
 			s.HighestParam = max(s.HighestParam, paramNumber(l.src[l.start+1:l.pos]))
 		}

@@ -61,6 +61,7 @@ type field struct {
 	sub      uint16 // message or enum
 	flag     string // raised where the field is there
 	behavior bool   // may say CASCADE
+	other    bool   // a server that the statement may reach reads it otherwise
 }
 
 type message struct {
@@ -70,6 +71,7 @@ type message struct {
 	fields     keyTable
 	handle     handler
 	statement  *statement // nil for what is none
+	other      []other    // what a server that the statement may reach reads otherwise
 }
 
 // schema is read-only once made.
@@ -77,16 +79,17 @@ type schema struct {
 	fields   []field
 	messages []message
 	enums    []keyTable // the known values
-	nodes    keyTable   // node name to message
-	root     uint16     // ParseResult
-	with     uint16     // WithClause
+	enumIDs  map[string]uint16
+	nodes    keyTable // node name to message
+	root     uint16   // ParseResult
+	with     uint16   // WithClause
 }
 
 // newSchema reads the two tables. An error means that the embedded files are
 // damaged, which only a build can cause.
 func newSchema(fields, enums string) (*schema, error) {
-	s := &schema{messages: []message{{}}, fields: []field{{}}}
 	messages, enumIDs := map[string]uint16{}, map[string]uint16{}
+	s := &schema{messages: []message{{}}, fields: []field{{}}, enumIDs: enumIDs}
 	rows, err := tsv(fields, 4)
 	if err != nil {
 		return nil, err
@@ -234,6 +237,20 @@ func newKeyTable(keys map[string]uint16) keyTable {
 		t.slots[h] = keySlot{k, v}
 	}
 	return t
+}
+
+// otherReading is the value of an enum's value that a server may read otherwise.
+const otherReading = 2
+
+// set changes the value of a key that is there.
+func (t *keyTable) set(key string, value uint16) bool {
+	for i := range t.slots {
+		if t.slots[i].key == key {
+			t.slots[i].value = value
+			return key != ""
+		}
+	}
+	return false
 }
 
 func (t *keyTable) find(key []byte) (uint16, bool) {

@@ -236,7 +236,7 @@ func sampleTexts(t testing.TB) []string {
 	}
 	all = append(all, neverSafe(t)...)
 	all = append(all, grammarTexts(t)...)
-	return append(all, ordinaryReads...)
+	return slices.Concat(all, ordinaryReads, readsOf16)
 }
 
 func TestASecondWalkOverTheProtobufTreeAgrees(t *testing.T) {

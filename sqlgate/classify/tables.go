@@ -18,6 +18,8 @@ var (
 	extensionFunctionsTSV string
 	//go:embed data/names.tsv
 	namesTSV string
+	//go:embed data/versions.tsv
+	versionsTSV string
 )
 
 // Versions of the grammar's module and tree.
@@ -74,6 +76,8 @@ type tables struct {
 	keyColumns map[string]bool
 	engine     Engine
 	walks      *sync.Pool
+
+	otherLiterals []int // forms of literals that a server the text may reach reads otherwise
 }
 
 // newTables makes the tables for one configuration. An error is a setting that
@@ -108,6 +112,9 @@ func newTables(cfg Config) (*tables, error) {
 		return nil, err
 	}
 	t.catalog, t.settings = c.relations, c.settings
+	if err := t.addVersions(versionsTSV, cfg.ServerMajor); err != nil {
+		return nil, err
+	}
 	t.engine = Engine{PgQuery: PgQueryVersion, Grammar: treeVersion, Tables: tablesHash(), ServerMajor: cfg.ServerMajor}
 	t.walks = &sync.Pool{New: func() any { return new(walk) }}
 	return t, nil
@@ -116,7 +123,7 @@ func newTables(cfg Config) (*tables, error) {
 // tablesHash names the embedded tables by the first 12 digits of their SHA-256.
 var tablesHash = sync.OnceValue(func() string {
 	h := sha256.New()
-	for _, table := range []string{schemaTSV, enumsTSV, functionsTSV, extensionFunctionsTSV, namesTSV, catalogTSV, settingsTSV} {
+	for _, table := range []string{schemaTSV, enumsTSV, functionsTSV, extensionFunctionsTSV, namesTSV, catalogTSV, settingsTSV, versionsTSV} {
 		h.Write([]byte(table))
 	}
 	return hex.EncodeToString(h.Sum(nil))[:12]
@@ -143,10 +150,6 @@ func newBuiltins(major int) (*builtins, error) {
 		if v.in(major) || r[0] == "set" {
 			kinds[r[0]][r[1]] = true
 		}
-	}
-	// Spelled by the grammar's column definitions, not in the catalogue.
-	for _, serial := range []string{"serial", "serial2", "serial4", "serial8", "smallserial", "bigserial"} {
-		b.types[serial] = true
 	}
 	return b, nil
 }

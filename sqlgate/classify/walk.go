@@ -153,8 +153,12 @@ func (w *walk) visit() {
 			continue
 		}
 		w.ctes.advance(i)
-		if h := sc.messages[e.msg].handle; h != nil {
-			h(w, i)
+		m := &sc.messages[e.msg]
+		if m.other != nil {
+			w.onOther(i, m.other)
+		}
+		if m.handle != nil {
+			m.handle(w, i)
 		}
 	}
 }
@@ -193,6 +197,13 @@ func (w *walk) textSignals(s *scan) {
 	for _, c := range s.Confusable {
 		w.risk.addWord(SignalConfusableText)
 		w.signals = append(w.signals, Signal{SignalConfusableText, severities[SignalConfusableText], c.Subject, c.At})
+	}
+	for _, form := range w.t.otherLiterals {
+		if at := s.literalAt[form]; at > 0 {
+			w.class = ClassUnknown
+			w.risk.addWord(SignalUnknownNode)
+			w.signals = append(w.signals, Signal{SignalUnknownNode, severities[SignalUnknownNode], literalForms[form], at - 1})
+		}
 	}
 }
 

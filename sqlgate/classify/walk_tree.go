@@ -163,7 +163,11 @@ func (r *treeReader) object() {
 			continue
 		}
 		f.expect = id + 1
-		r.value(&r.s.fields[id], id, f.entry)
+		fd := &r.s.fields[id]
+		if fd.other {
+			r.note(r.s.messages[f.msg].name+"."+fd.name, f.entry)
+		}
+		r.value(fd, id, f.entry)
 	}
 }
 
@@ -292,7 +296,7 @@ func (r *treeReader) scalar(fd *field, id uint16, parent int32) {
 	}
 	raw := r.json[span[0]:span[1]]
 	if fd.holds == holdsEnum {
-		if _, ok := r.s.enums[fd.sub].find(raw); !ok {
+		if known, ok := r.s.enums[fd.sub].find(raw); !ok || known == otherReading {
 			r.note(fd.name+"="+string(raw), parent)
 		}
 	}
