@@ -238,6 +238,32 @@ SELECT U&"!006eextval" UESCAPE '!' ('s')
 SELECT lower/**/.evil('x')
 SELECT evil.lower FROM evil('x') evil, evil2()
 SELECT lоwer('x')
+SELECT '1'::serial
+SELECT CAST('1' AS bigserial)
+SELECT "smallserial" '1'
+SELECT '{1}'::serial8[]
+SELECT serial('1')
+SELECT '1'::pg_catalog.serial
+SELECT '1'::pg_catalog.integer
+SELECT '1'::"integer"
+SELECT '1'::"Int4"
+SELECT '1'::"double precision"
+SELECT '1'::"timestamp with time zone"
+SELECT * FROM json_to_record('{"a": 1}') AS x(a serial2)
+SELECT * FROM XMLTABLE('/a' PASSING '<a/>' COLUMNS a bigserial)
+SELECT xmlserialize(CONTENT '<a/>' AS serial)
+SELECT "coalesce"(1, 2)
+SELECT pg_catalog."coalesce"(1, 2)
+SELECT "xmlelement"('a')
+SELECT "greatest"(1, 2), "nullif"(1, 2)
+SELECT "json_array"(1, 2)
+SELECT "grouping"(a) FROM t
+SELECT "cast"(a), "row"(a), "exists"(a) FROM t
+SELECT json(a) FROM t
+SELECT json_value(a, b) FROM t
+SELECT json_query(a, b), json_exists(a, b), json_scalar(a), json_serialize(a) FROM t
+SELECT merge_action()
+SELECT * FROM json_table(a, b)
 # settings and sessions
 SHOW ALL
 SHOW config_file
