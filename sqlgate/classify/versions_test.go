@@ -137,3 +137,19 @@ func TestSerialsAreBuiltInForNewColumnsAlone(t *testing.T) {
 		}
 	}
 }
+
+// The parser child judges for the server that is connected, too.
+func TestTheChildKnowsTheServer(t *testing.T) {
+	c := byCPUAlone(newClassifier(t, Config{ServerMajor: 15, ParserMode: "child"}))
+	for _, sql := range []string{"SELECT json_array(1, 2)", "SELECT 1_000", "SELECT * FROM (SELECT 1)"} {
+		found, err := c.Classify(t.Context(), sql)
+		require.NoError(t, err)
+		require.Contains(t, found.RiskSignals, SignalUnknownNode, sql)
+	}
+	require.NoError(t, c.SetServerMajor(16))
+	for _, sql := range []string{"SELECT json_array(1, 2)", "SELECT 1_000", "SELECT * FROM (SELECT 1)"} {
+		found, err := c.Classify(t.Context(), sql)
+		require.NoError(t, err)
+		require.True(t, found.SafeRead, sql)
+	}
+}
