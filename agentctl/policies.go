@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -22,16 +21,42 @@ type PolicyInput struct {
 	Name    string      `json:"name"`
 	Rules   []RuleInput `json:"rules"`
 	Enabled *bool       `json:"enabled"`
-	Mode    string      `json:"mode"`
+	Mode    *string     `json:"mode"`
 }
 
-// RuleInput is one rule of it.
+// RuleInput is one rule of it. A condition that was forgotten is not "always",
+// which is written as an empty text.
 type RuleInput struct {
-	ID         string `json:"id"`
-	Action     string `json:"action"`
-	Condition  string `json:"condition"`
-	Message    string `json:"message"`
-	ReasonCode string `json:"reason_code"`
+	ID         *string `json:"id"`
+	Action     string  `json:"action"`
+	Condition  *string `json:"condition"`
+	Message    string  `json:"message"`
+	ReasonCode *string `json:"reason_code"`
+}
+
+// rule is the rule that the input describes, and what is wrong with what is
+// there or not there; the rest is agentrules.Compile's to judge.
+func (in *RuleInput) rule(pointer string) (r event.AgentRule, findings []agentrules.Finding) {
+	r = event.AgentRule{Action: in.Action, Message: in.Message}
+	for _, f := range []struct {
+		from                *string
+		to                  *string
+		name, code, problem string
+		bad                 bool
+	}{
+		{in.ID, &r.ID, "id", "bad_rule_id", "an id is left out or has 1 to 64 letters, digits, dots, dashes and underscores", in.ID != nil && *in.ID == ""},
+		{in.Condition, &r.Condition, "condition", "missing_field", `a rule has a condition; "" is always`, in.Condition == nil},
+		{in.ReasonCode, &r.ReasonCode, "reason_code", "reason_code_format", "a reason code is left out or has 1 to 64 small letters, digits and underscores",
+			in.ReasonCode != nil && *in.ReasonCode == ""},
+	} {
+		if f.from != nil {
+			*f.to = *f.from
+		}
+		if f.bad {
+			findings = append(findings, agentrules.Finding{Code: f.code, Message: f.problem, Pointer: pointer + "/" + f.name})
+		}
+	}
+	return r, findings
 }
 
 // policy checks the input and gives the policy that it describes, without an id.
@@ -39,18 +64,22 @@ func (in *PolicyInput) policy() (p event.AgentPolicy, rules []agentrules.Rule, e
 	var f fieldErrors
 	f.add(!plainText(in.Name, maxName), "/name", "must have 1 to 128 characters and no control characters")
 	f.add(len(in.Rules) == 0 || len(in.Rules) > agentrules.MaxRules, "/rules", "must have 1 to 100 rules")
-	f.add(!slices.Contains([]string{"", event.AgentPolicyEnforce, event.AgentPolicyObserve}, in.Mode), "/mode", "must be enforce or observe")
+	mode := event.AgentPolicyEnforce
+	if in.Mode != nil {
+		mode = *in.Mode
+		f.add(mode != event.AgentPolicyEnforce && mode != event.AgentPolicyObserve, "/mode", "must be enforce or observe")
+	}
 	if err := f.fault(); err != nil {
 		return p, nil, err
 	}
-	p = event.AgentPolicy{Name: in.Name, Enabled: in.Enabled == nil || *in.Enabled, Mode: in.Mode, Rules: make([]event.AgentRule, len(in.Rules))}
-	if p.Mode == "" {
-		p.Mode = event.AgentPolicyEnforce
+	p = event.AgentPolicy{Name: in.Name, Enabled: in.Enabled == nil || *in.Enabled, Mode: mode, Rules: make([]event.AgentRule, len(in.Rules))}
+	var wrong, findings []agentrules.Finding
+	for i := range in.Rules {
+		p.Rules[i], findings = in.Rules[i].rule(fmt.Sprintf("/rules/%d", i))
+		wrong = append(wrong, findings...)
 	}
-	for i, r := range in.Rules {
-		p.Rules[i] = event.AgentRule{ID: r.ID, Action: r.Action, Condition: r.Condition, Message: r.Message, ReasonCode: r.ReasonCode}
-	}
-	rules, findings := agentrules.Compile(p.Rules)
+	rules, findings = agentrules.Compile(p.Rules)
+	findings = append(findings, wrong...)
 	if len(findings) > 0 {
 		return p, nil, fault.New(fault.PolicyInvalid, "The policy has %d fault(s); details.findings names each.", len(findings)).With("findings", findings)
 	}
@@ -179,8 +208,8 @@ func (s *Service) Policies(c *Caller, f projections.AgentPolicyFilter, page proj
 
 // ApplyInput is the body of POST /v1/policies/:id/apply.
 type ApplyInput struct {
-	AgentID  string `json:"agent_id"`
-	Priority string `json:"priority"`
+	AgentID  string  `json:"agent_id"`
+	Priority *string `json:"priority"`
 }
 
 var priorities = map[string]int{"low": 100, "normal": 500, "medium": 500, "high": 750, "critical": 1000}
@@ -190,14 +219,15 @@ const defaultPriority = "normal"
 
 // priority reads a word or a number as text.
 func (in *ApplyInput) priority() (text string, value int, ok bool) {
-	if in.Priority == "" {
+	if in.Priority == nil {
 		return defaultPriority, priorities[defaultPriority], true
 	}
-	if value, ok = priorities[in.Priority]; ok {
-		return in.Priority, value, true
+	text = *in.Priority
+	if value, ok = priorities[text]; ok {
+		return text, value, true
 	}
-	value, err := strconv.Atoi(in.Priority)
-	return in.Priority, value, err == nil && value >= 0 && value <= 1000 && strconv.Itoa(value) == in.Priority
+	value, err := strconv.Atoi(text)
+	return text, value, err == nil && value >= 0 && value <= 1000 && strconv.Itoa(value) == text
 }
 
 // Statuses of an application.

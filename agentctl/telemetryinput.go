@@ -45,7 +45,7 @@ type TelemetryInput struct {
 	SpanID       string          `json:"span_id"`
 	ParentSpanID string          `json:"parent_span_id"`
 	Name         string          `json:"name"`
-	Status       string          `json:"status"`
+	Status       *string         `json:"status"`
 	DurationMS   *int64          `json:"duration_ms"`
 	Model        ModelInput      `json:"model"`
 	Usage        ConsumedInput   `json:"usage"`
@@ -117,7 +117,7 @@ var (
 func (in *TelemetryInput) read() (t event.TelemetryEvent, problems fieldErrors) {
 	f := &problems
 	t = event.TelemetryEvent{Type: in.Type, AgentID: in.AgentID, SessionID: in.SessionID, TraceID: in.TraceID, SpanID: in.SpanID, ParentSpanID: in.ParentSpanID,
-		Name: in.Name, Status: in.Status, DurationMS: in.DurationMS, Model: event.TelemetryModel{Provider: in.Model.Provider, Name: in.Model.Name},
+		Name: in.Name, DurationMS: in.DurationMS, Model: event.TelemetryModel{Provider: in.Model.Provider, Name: in.Model.Name},
 		Tool:         event.TelemetryTool{ID: in.Tool.ID, Name: in.Tool.Name, CallID: in.Tool.CallID, ArgumentsSHA256: in.Tool.ArgumentsSHA256},
 		SQLRequestID: in.SQL.RequestID, ErrorType: in.Error.Type, ErrorMessage: in.Error.Message}
 	if in.ID != nil {
@@ -125,7 +125,10 @@ func (in *TelemetryInput) read() (t event.TelemetryEvent, problems fieldErrors) 
 		f.add(!plainText(t.ID, maxTelemetryID), "/id", "must have 1 to 128 characters and no control characters")
 	}
 	f.add(!telemetryType.MatchString(in.Type), "/type", "must begin with a lower-case letter and have at most 64 of a-z, 0-9, _ and .")
-	f.add(!slices.Contains([]string{"", "ok", "error", "cancelled"}, in.Status), "/status", "must be ok, error or cancelled")
+	if in.Status != nil {
+		t.Status = *in.Status
+		f.add(!slices.Contains([]string{"ok", "error", "cancelled"}, t.Status), "/status", "must be ok, error or cancelled")
+	}
 	if in.Timestamp != nil {
 		at, err := time.Parse(time.RFC3339Nano, *in.Timestamp)
 		f.add(err != nil || at.Year() < 1970 || at.Year() > 2200, "/timestamp", "must be a moment like 2026-01-31T18:00:00Z")

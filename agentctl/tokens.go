@@ -25,7 +25,7 @@ const (
 type TokenInput struct {
 	ExpiryDays *int     `json:"expires_in_days"`
 	Scopes     []string `json:"scopes"`
-	Replaces   string   `json:"replaces"`
+	Replaces   *string  `json:"replaces"`
 	Grace      int      `json:"grace_seconds"`
 }
 
@@ -39,7 +39,8 @@ func expiryDays(f *fieldErrors, pointer string, days *int) int {
 
 func (in *TokenInput) check(f *fieldErrors) {
 	f.add(in.Grace < 0 || in.Grace > maxGrace, "/grace_seconds", "must be from 0 to 86400")
-	f.add(in.Grace > 0 && in.Replaces == "", "/grace_seconds", "means nothing without replaces")
+	f.add(in.Grace > 0 && in.Replaces == nil, "/grace_seconds", "means nothing without replaces")
+	f.add(in.Replaces != nil && *in.Replaces == "", "/replaces", "must be the id of a token, or be left out")
 	for i, scope := range in.Scopes {
 		f.add(!slices.Contains(allowedTokenScopes, scope), "/scopes/"+strconv.Itoa(i), "is no scope that an agent's token can have")
 	}
@@ -79,7 +80,7 @@ func (s *Service) IssueToken(ctx context.Context, by *Asker, id string, in *Toke
 			return plan{}, err
 		}
 		secret, issued := newToken(id, scopes, now.AddDate(0, 0, days), now)
-		if in.Replaces != "" {
+		if in.Replaces != nil {
 			if err := replace(view, issued, in, now); err != nil {
 				return plan{}, err
 			}
@@ -110,7 +111,7 @@ func roomForToken(view *projections.View, id string, now time.Time) error {
 
 // replace ends an older token after the grace; it never makes it live longer.
 func replace(view *projections.View, issued *event.AgentTokenIssued, in *TokenInput, now time.Time) error {
-	old, err := findToken(view, issued.AgentID, in.Replaces)
+	old, err := findToken(view, issued.AgentID, *in.Replaces)
 	if err != nil {
 		return err
 	}

@@ -42,16 +42,16 @@ type EndpointInput struct {
 
 // ProbeInput is how an HTTP tool is asked whether it is there.
 type ProbeInput struct {
-	Method       string `json:"method"`
-	Path         string `json:"path"`
-	ExpectStatus []int  `json:"expect_status"`
+	Method       *string `json:"method"`
+	Path         *string `json:"path"`
+	ExpectStatus []int   `json:"expect_status"`
 }
 
 // AuthInput is how the gate presents itself to a tool.
 type AuthInput struct {
-	Type   string `json:"type"`
-	Header string `json:"header"`
-	Secret string `json:"secret"`
+	Type   *string `json:"type"`
+	Header string  `json:"header"`
+	Secret string  `json:"secret"`
 }
 
 // AnnotationsInput are the owner's claims. What is left out is taken as in the
@@ -120,22 +120,23 @@ func (in *ToolInput) probe(f *fieldErrors, guard *egress.Guard, t *event.Tool) {
 	if in.Endpoint.Probe != nil {
 		p = *in.Endpoint.Probe
 	}
-	if p.Method == "" {
-		p.Method = http.MethodGet
+	method, path := http.MethodGet, "/"
+	if p.Method != nil {
+		method = *p.Method
 	}
-	if p.Path == "" {
-		p.Path = "/"
+	if p.Path != nil {
+		path = *p.Path
 	}
-	f.add(p.Method != http.MethodGet && p.Method != http.MethodHead, "/endpoint/probe/method", "must be GET or HEAD")
+	f.add(method != http.MethodGet && method != http.MethodHead, "/endpoint/probe/method", "must be GET or HEAD")
 	if _, err := guard.ParseURL(in.Endpoint.URL); err == nil {
-		_, err := toolcheck.ProbeURL(guard, toolcheck.Target{URL: in.Endpoint.URL, Probe: toolcheck.Probe{Path: p.Path}})
-		f.add(err != nil, "/endpoint/probe/path", "must begin with a slash and be a path, with a query if need be")
+		_, err := toolcheck.ProbeURL(guard, toolcheck.Target{URL: in.Endpoint.URL, Probe: toolcheck.Probe{Path: path}})
+		f.add(path == "" || err != nil, "/endpoint/probe/path", "must begin with a slash and be a path, with a query if need be")
 	}
 	f.add(len(p.ExpectStatus) > maxExpectedStatus, "/endpoint/probe/expect_status", "must have at most 20 statuses")
 	for i, status := range p.ExpectStatus {
 		f.add(status < 200 || status > 599, fmt.Sprintf("/endpoint/probe/expect_status/%d", i), "must be from 200 to 599")
 	}
-	t.Endpoint.ProbeMethod, t.Endpoint.ProbePath, t.Endpoint.ProbeExpect = p.Method, p.Path, p.ExpectStatus
+	t.Endpoint.ProbeMethod, t.Endpoint.ProbePath, t.Endpoint.ProbeExpect = method, path, p.ExpectStatus
 }
 
 // why is what a guard says to the person who wrote a URL.
@@ -153,9 +154,9 @@ var notForSecrets = []string{"Accept", "Accept-Encoding", "Connection", "Content
 	"Last-Event-Id", "Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id", "Proxy-Connection", "Referer", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent"}
 
 func (in *ToolInput) auth(f *fieldErrors) event.ToolAuth {
-	a := event.ToolAuth(in.Auth)
-	if a.Type == "" {
-		a.Type = toolcheck.AuthNone
+	a := event.ToolAuth{Type: toolcheck.AuthNone, Header: in.Auth.Header, Secret: in.Auth.Secret}
+	if in.Auth.Type != nil {
+		a.Type = *in.Auth.Type
 	}
 	known := slices.Contains([]string{toolcheck.AuthNone, toolcheck.AuthBearer, toolcheck.AuthHeader}, a.Type)
 	f.add(!known, "/auth/type", "must be none, bearer or header")

@@ -21,8 +21,8 @@ const verificationLasts = 24 * time.Hour
 
 // VerifyInput is the body of POST /v1/tools/:id/verify.
 type VerifyInput struct {
-	TimeoutMS         *int   `json:"timeout_ms"`
-	AcceptFingerprint string `json:"accept_fingerprint"`
+	TimeoutMS         *int    `json:"timeout_ms"`
+	AcceptFingerprint *string `json:"accept_fingerprint"`
 }
 
 var hexHash = regexp.MustCompile(`^[0-9a-f]{64}$`)
@@ -34,7 +34,7 @@ func (in *VerifyInput) check() (timeout time.Duration, err error) {
 		timeout = time.Duration(*in.TimeoutMS) * time.Millisecond
 		f.add(*in.TimeoutMS < int(toolcheck.MinTimeout/time.Millisecond) || *in.TimeoutMS > int(toolcheck.MaxTimeout/time.Millisecond), "/timeout_ms", "must be from 500 to 10000")
 	}
-	f.add(in.AcceptFingerprint != "" && !hexHash.MatchString(in.AcceptFingerprint), "/accept_fingerprint", "must be a fingerprint: 64 hexadecimal digits in lower case")
+	f.add(in.AcceptFingerprint != nil && !hexHash.MatchString(*in.AcceptFingerprint), "/accept_fingerprint", "must be a fingerprint: 64 hexadecimal digits in lower case")
 	return timeout, f.fault()
 }
 
@@ -53,7 +53,11 @@ func (s *Service) VerifyTool(ctx context.Context, by *Asker, id string, in *Veri
 	if err := s.view(func(view *projections.View) (err error) { tool, err = verifiable(view, by, id, in); return err }); err != nil {
 		return Answer{}, err
 	}
-	target, err := targetOf(&tool, in.AcceptFingerprint)
+	accepted := ""
+	if in.AcceptFingerprint != nil {
+		accepted = *in.AcceptFingerprint
+	}
+	target, err := targetOf(&tool, accepted)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -83,7 +87,7 @@ func verifiable(view *projections.View, by *Asker, id string, in *VerifyInput) (
 		return v, err
 	case !v.Enabled:
 		return v, fault.New(fault.ToolDisabled, "The tool is disabled. PUT it with \"enabled\": true before you verify it.").With("tool_id", id)
-	case in.AcceptFingerprint != "" && v.Type != toolcheck.TypeMCP:
+	case in.AcceptFingerprint != nil && v.Type != toolcheck.TypeMCP:
 		return v, InvalidFields(FieldError{"/accept_fingerprint", "is for tools of type mcp: others have no fingerprint"})
 	}
 	return v, nil

@@ -29,7 +29,7 @@ func agentErrors(t *testing.T) []raise {
 	old := w.made(t, "/agents/"+id+"/tokens", `{}`)
 	w.made(t, "/agents/"+id+"/tokens", fmt.Sprintf(`{"replaces":%q}`, old["token_id"]))
 	policyID := w.rule(t, "block", "")
-	asleep := w.made(t, "/policies", `{"name":"off","enabled":false,"rules":[{"action":"block"}]}`)["id"].(string)
+	asleep := w.made(t, "/policies", `{"name":"off","enabled":false,"rules":[{"action":"block","condition":""}]}`)["id"].(string)
 
 	key, bearer := "X-Api-Key: "+w.key, "Authorization: Bearer "
 	body := `{"name":"n","type":"t"}`
@@ -54,6 +54,7 @@ func agentErrors(t *testing.T) []raise {
 		{fault.PolicyDisabled, 409, "", calls(w.testGate, "POST", "/v1/policies/"+asleep+"/apply", fmt.Sprintf(`{"agent_id":%q}`, id), key)},
 		{fault.TokenLimitExceeded, 409, "", calls(w.testGate, "POST", "/v1/agents/"+full+"/tokens", "", key)},
 		{fault.PolicyInvalid, 422, "of agents", calls(w.testGate, "POST", "/v1/policies", `{"name":"n","rules":[{"action":"explode"}]}`, key)},
+		{fault.PolicyInvalid, 422, "without a condition", calls(w.testGate, "POST", "/v1/policies", `{"name":"n","rules":[{"action":"block"}]}`, key)},
 		{fault.CursorInvalid, 400, "", calls(w.testGate, "GET", "/v1/agents?cursor=AAAA", "", key)},
 		{fault.CursorInvalid, 400, "of events", calls(w.testGate, "GET", "/v1/events?cursor=AAAA", "", key)},
 		{fault.InvalidJSON, 400, "of an agent", calls(w.testGate, "POST", "/v1/agents", `{"nam":"x"}`, key)},

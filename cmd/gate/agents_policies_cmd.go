@@ -109,7 +109,10 @@ func printAgentPolicy(w io.Writer, b *agentctl.PolicyBody) error {
 }
 
 // An agentRule is what the flags of "create" say: a policy of one rule.
-type agentRule struct{ name, action, condition, message, mode string }
+type agentRule struct {
+	name, action, condition, message, mode string
+	conditioned                            bool // the flag was given, be it empty
+}
 
 func (r *agentRule) body() any {
 	rule := map[string]string{"action": r.action, "condition": r.condition}
@@ -131,6 +134,7 @@ It does nothing until it is applied to an agent.`,
 		Example: `  gate agents policies create --name hands-off-orders --action block --condition 'sql.tables_written.exists(t, t == "public.orders")'
   gate agents policies create spend-guard.json`,
 		RunE: func(c *cobra.Command, args []string) error {
+			rule.conditioned = c.Flags().Changed("condition")
 			body, err := a.policyOf(args, &rule)
 			if err != nil {
 				return err
@@ -140,7 +144,7 @@ It does nothing until it is applied to an agent.`,
 	}
 	cmd.Flags().StringVar(&rule.name, "name", "", "name of a policy of one rule")
 	cmd.Flags().StringVar(&rule.action, "action", "", "what its rule does: block, require_approval, throttle:20/1h, suspend, alert, ...")
-	cmd.Flags().StringVar(&rule.condition, "condition", "", "when, in CEL; always without it")
+	cmd.Flags().StringVar(&rule.condition, "condition", "", "when, in CEL; '' is always")
 	cmd.Flags().StringVar(&rule.message, "message", "", "what the agent is told")
 	cmd.Flags().StringVar(&rule.mode, "mode", "enforce", "enforce, or observe to only say what it would do")
 	return agentFlags(cmd, &o, "print the answer as JSON")
@@ -152,6 +156,8 @@ func (a *app) policyOf(args []string, rule *agentRule) (any, error) {
 	switch {
 	case len(args) == 1 && !named:
 		return a.jsonFile(args[0])
+	case len(args) == 0 && rule.name != "" && rule.action != "" && !rule.conditioned:
+		return nil, exitWith(exitUsage, errors.New("say with --condition when the rule holds; --condition '' is always"))
 	case len(args) == 0 && rule.name != "" && rule.action != "":
 		return rule.body(), nil
 	}

@@ -156,6 +156,7 @@ func requestErrors(g *testGate) []raise {
 		{fault.ValidationFailed, 400, "no actor", sends(g, ask("SELECT 1").with("actor", ""))},
 		{fault.ValidationFailed, 400, "env", sends(g, ask("SELECT 1").with("env", "production"))},
 		{fault.ValidationFailed, 400, "profile", sends(g, ask("SELECT 1").with("execution_profile", "fast"))},
+		{fault.ValidationFailed, 400, "an empty profile", sends(g, ask("SELECT 1").with("execution_profile", ""))},
 		{fault.ValidationFailed, 400, "mode", sends(g, ask("SELECT 1"), "mode=dry")},
 		{fault.ValidationFailed, 400, "two texts", sends(g, ask("SELECT 1"), "sql=SELECT 2")},
 		{fault.ValidationFailed, 400, "key in a preview", sends(g, ask("SELECT 1"), "mode=preview", "idempotency_key=k")},

@@ -155,9 +155,9 @@ func (a *api) createCandidate(c *httpd.Call) error {
 // activatePolicy is POST /policy/activate.
 func (a *api) activatePolicy(c *httpd.Call) error {
 	var body struct {
-		PolicyVersion      string `json:"policy_version"`
-		ExpectedHash       string `json:"expected_hash"`
-		ExpectedActiveHash string `json:"expected_active_hash"`
+		PolicyVersion      *string `json:"policy_version"`
+		ExpectedHash       string  `json:"expected_hash"`
+		ExpectedActiveHash *string `json:"expected_active_hash"`
 		Impact             *struct {
 			FromSeq    uint64 `json:"from_seq"`
 			ToSeq      uint64 `json:"to_seq"`
@@ -168,8 +168,10 @@ func (a *api) activatePolicy(c *httpd.Call) error {
 	if err := c.Decode(&body); err != nil {
 		return err
 	}
-	r := sqlgate.PolicyChangeRequest{PolicyVersion: body.PolicyVersion, ExpectedHash: body.ExpectedHash,
-		ExpectedActiveHash: body.ExpectedActiveHash, Reason: body.Reason, By: c.Operator()}
+	r := sqlgate.PolicyChangeRequest{ExpectedHash: body.ExpectedHash, Reason: body.Reason, By: c.Operator()}
+	if err := changeOf(&r, body.PolicyVersion, body.ExpectedActiveHash); err != nil {
+		return err
+	}
 	if body.Impact != nil {
 		r.Impact = &sqlgate.ImpactClaim{FromSeq: body.Impact.FromSeq, ToSeq: body.Impact.ToSeq, ImpactHash: body.Impact.ImpactHash}
 	}
@@ -179,15 +181,38 @@ func (a *api) activatePolicy(c *httpd.Call) error {
 // rollbackPolicy is POST /policy/rollback.
 func (a *api) rollbackPolicy(c *httpd.Call) error {
 	var body struct {
-		PolicyVersion      string `json:"policy_version"`
-		ExpectedActiveHash string `json:"expected_active_hash"`
-		Reason             string `json:"reason"`
+		PolicyVersion      *string `json:"policy_version"`
+		ExpectedActiveHash *string `json:"expected_active_hash"`
+		Reason             string  `json:"reason"`
 	}
 	if err := c.Decode(&body); err != nil {
 		return err
 	}
-	return a.changePolicy(c, sqlgate.PolicyChangeRequest{Rollback: true, PolicyVersion: body.PolicyVersion,
-		ExpectedActiveHash: body.ExpectedActiveHash, Reason: body.Reason, By: c.Operator()})
+	r := sqlgate.PolicyChangeRequest{Rollback: true, Reason: body.Reason, By: c.Operator()}
+	if err := changeOf(&r, body.PolicyVersion, body.ExpectedActiveHash); err != nil {
+		return err
+	}
+	return a.changePolicy(c, r)
+}
+
+// changeOf fills in what names the versions of a change. An empty text, as a
+// script's empty variable gives, is not the same as leaving the check out.
+func changeOf(r *sqlgate.PolicyChangeRequest, version, activeHash *string) error {
+	fields := map[string]string{}
+	if version != nil {
+		if r.PolicyVersion = *version; *version == "" {
+			fields["policy_version"] = "must be name@major.minor.patch, or be left out"
+		}
+	}
+	if activeHash != nil {
+		if r.ExpectedActiveHash = *activeHash; *activeHash == "" {
+			fields["expected_active_hash"] = "must be a SHA-256 in 64 hex digits, or be left out"
+		}
+	}
+	if len(fields) > 0 {
+		return httpd.Invalid(fields)
+	}
+	return nil
 }
 
 func (a *api) changePolicy(c *httpd.Call, r sqlgate.PolicyChangeRequest) error {
@@ -318,7 +343,7 @@ func (a *api) dryRunPolicy(c *httpd.Call) error {
 		contextBody
 		SQL       *string      `json:"sql"`
 		Context   *contextBody `json:"context"`
-		CompareTo string       `json:"compare_to"`
+		CompareTo *string      `json:"compare_to"`
 		Replay    *replayBody  `json:"replay"`
 	}
 	if err := c.Decode(&body); err != nil {
@@ -328,10 +353,15 @@ func (a *api) dryRunPolicy(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	r := sqlgate.DryRunRequest{SQL: body.SQL, Policy: body.source(), CompareTo: body.CompareTo, Replay: replay,
+	r := sqlgate.DryRunRequest{SQL: body.SQL, Policy: body.source(), Replay: replay,
 		Context: policy.CaseContext{Env: "prod", Mode: a.Gate.FactMode()}}
 	if body.PolicyVersion == nil && body.Document == nil {
 		r.Policy = sqlgate.Source{PolicyVersion: sqlgate.ActiveVersion}
+	}
+	if body.CompareTo != nil {
+		if r.CompareTo = *body.CompareTo; r.CompareTo == "" {
+			return fieldFault("compare_to", "must be name@major.minor.patch or active, or be left out")
+		}
 	}
 	body.into(&r.Context)
 	if body.Context != nil {

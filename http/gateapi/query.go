@@ -28,7 +28,7 @@ type queryBody struct {
 	SQL              *string `json:"sql"`
 	SessionID        string  `json:"session_id"`
 	ApprovalID       string  `json:"approval_id"`
-	ExecutionProfile string  `json:"execution_profile"`
+	ExecutionProfile *string `json:"execution_profile"`
 }
 
 // query is POST /query. The order of the checks is that of spec/decisions.md
@@ -74,8 +74,14 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 		Claims: sqlgate.Claims{
 			Actor: body.Actor, App: body.App, Tenant: body.Tenant, Role: body.Role, Host: body.Host, Env: body.Env, SessionID: body.SessionID,
 		},
-		ApprovalID: body.ApprovalID, ExecutionProfile: body.ExecutionProfile, IdempotencyKey: query.Get("idempotency_key"),
+		ApprovalID: body.ApprovalID, IdempotencyKey: query.Get("idempotency_key"),
 		TLSSubject: httpd.TLSSubject(c.Request), Operator: c.OperatorLabel(), Trace: c.Trace.String(), ReceivedAt: c.Start,
+	}
+	if body.ExecutionProfile != nil {
+		r.ExecutionProfile = *body.ExecutionProfile
+		if r.ExecutionProfile == "" {
+			fields["execution_profile"] = "must be default, latency or bulk, or be left out"
+		}
 	}
 	if token := c.Bearer(); strings.HasPrefix(token, agentTokenPrefix) {
 		r.AgentToken = token
