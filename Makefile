@@ -144,6 +144,12 @@ streams: ## STREAMS random streams (default 5000) to the gate and to PostgreSQL 
 watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch
 	CLASSIFY_WATCH_ROUNDS=$(WATCHROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'OnlyAnswer|TheWatcher' ./sqlgate/classify
 
+.PHONY: redteam
+redteam: compiler servers ## every attack through every channel, under every policy and role, on PostgreSQL 15 to 18, with the server watched and the log compared
+	@set -e; for bin in $(CURDIR)/var/postgresql/node_modules/postgresql-*/native/bin; do \
+	  echo "== $$bin"; PATH="$$bin:$$PATH" REDTEAM_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run RedTeam ./cmd/gate; \
+	done
+
 .PHONY: servers
 servers: ## servers of PostgreSQL 15 to 18 from the npm registry, under var/postgresql (node and npm are installed)
 	fixtures/pgservers/install.sh
