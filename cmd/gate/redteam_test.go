@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -217,7 +216,11 @@ func packets(messages ...pgproto3.FrontendMessage) (all [][]pgproto3.FrontendMes
 // log has to say of it what the table says.
 func (r *redteam) mark() string {
 	r.marks++
-	return fmt.Sprintf("UPDATE orders SET status = 'marked' WHERE id = %d", r.marks)
+	return markOf(r.marks)
+}
+
+func markOf(id int) string {
+	return fmt.Sprintf("UPDATE orders SET status = 'marked' WHERE id = %d", id)
 }
 
 func (r *redteam) newName(of string) string {
@@ -485,6 +488,7 @@ func TestRedTeamChannels(t *testing.T) {
 			require.Empty(t, seen)
 			require.Equal(t, settings, r.settings(t))
 			r.requireMarksAsLogged()
+			r.end(t)
 			r.requireAnswersAsLogged()
 			for _, a := range corpus {
 				outcome := outcomes[a.ID+" "+channels[0].name]
@@ -536,38 +540,6 @@ func (r *redteam) settings(t testing.TB) map[string]string {
 	return all
 }
 
-// requireMarksAsLogged ends the gate, and holds each row that a case may have
-// marked against what the log says became of it.
-func (r *redteam) requireMarksAsLogged() {
-	r.t.Helper()
-	require.Equal(r.t, "0", r.look("SELECT count(*) FROM orders WHERE status <> 'new' AND id > "+strconv.Itoa(r.marks)))
-	marked := map[string]bool{}
-	for _, row := range r.mustExec(r.watcher, "SELECT id FROM orders WHERE status = 'marked'") {
-		marked[string(row[0])] = true
-	}
-	r.end(r.t)
-	r.requireTransactionsAsLogged()
-	marks := map[[32]byte]string{}
-	for n := 1; n <= r.marks; n++ {
-		marks[digestOfText(fmt.Sprintf("UPDATE orders SET status = 'marked' WHERE id = %d", n))] = strconv.Itoa(n)
-	}
-	applied := map[string]bool{}
-	executions := map[string]string{}
-	for _, e := range r.events(r.t) {
-		switch e.Type {
-		case event.TypeExecutionDispatched:
-			var p event.ExecutionDispatched
-			require.NoError(r.t, e.Parse(&p))
-			executions[e.Context.ExecutionID] = marks[p.SQLSHA256]
-		case event.TypeExecutionSuccess:
-			if id := executions[e.Context.ExecutionID]; id != "" {
-				applied[id] = true
-			}
-		}
-	}
-	require.Equal(r.t, slices.Sorted(maps.Keys(marked)), slices.Sorted(maps.Keys(applied)), "rows that are marked, and those of which the log says so")
-}
-
 // requireAnswersAsLogged holds what POST /query answered against the log: a dispatch
 // of what was allowed, a decision and nothing more of what was not, and of a refusal
 // that it was refused.
@@ -612,7 +584,7 @@ func TestRedTeamSeesWhatIsDone(t *testing.T) {
 		"SELECT pg_stat_reset()":                      "the server's print differs",
 		"SELECT pg_advisory_lock(7)":                  "held: lock advisory",
 		"BEGIN; LOCK TABLE users IN EXCLUSIVE MODE":   "lock relation ExclusiveLock",
-		"SELECT public.json_scalar(1)":                "user code ran: json_scalar(int)",
+		"SELECT public.json_scalar(1)":                `user code ran: "json_scalar"(int)`,
 		"SELECT pg_read_file('canary/secret.txt')":    "files: secret.txt",
 		"COPY (SELECT 1) TO PROGRAM 'touch canary/x'": "files: x",
 		"NOTIFY chan":                                 "notified: chan",

@@ -88,7 +88,7 @@ INSERT INTO orders SELECT n, 'new' FROM generate_series(1, 50000) AS n;
 INSERT INTO customers SELECT n, 'c@example.com' FROM generate_series(1, 9) AS n;
 SELECT lo_from_bytea(1, '` + secret + `');
 CREATE FUNCTION leave_traces() RETURNS void LANGUAGE plpgsql AS $code$ BEGIN
-  PERFORM pg_advisory_lock(4242);
+  PERFORM pg_try_advisory_lock(4242);
   COPY (SELECT 'user code ran') TO '` + canary + `/pwned';
 EXCEPTION WHEN OTHERS THEN NULL; END $code$;
 ` + userCode("purge()", "int", "", "DELETE FROM staging; RETURN 1;") +
@@ -99,13 +99,13 @@ EXCEPTION WHEN OTHERS THEN NULL; END $code$;
 		userCode("evil_equal(int, int)", "boolean", "", "DELETE FROM staging; RETURN true;") +
 		userCode("evil_step(int, bigint)", "int", "", "DELETE FROM staging; RETURN 1;") +
 		userCode("evil_check(text)", "boolean", "", "DELETE FROM staging; RETURN true;") +
-		userCode("json_array()", "json", "", "RETURN '[]';") + userCode("json_array(int, int)", "json", "", "RETURN '[]';") +
-		userCode("json_object()", "json", "", "RETURN '{}';") + userCode("json_scalar(int)", "json", "", "RETURN '1';") + userCode("json_serialize(json)", "text", "", "RETURN '1';") +
-		userCode("json_value(jsonb, text)", "text", "", "RETURN '1';") + userCode("json_exists(jsonb, text)", "boolean", "", "RETURN true;") +
-		userCode("json_query(jsonb, text)", "jsonb", "", "RETURN '1';") + userCode("json(text)", "json", "", "RETURN '1';") + userCode("merge_action()", "text", "", "RETURN '1';") + `
+		userCode(`"json_array"()`, "json", "", "RETURN '[]';") + userCode(`"json_array"(int, int)`, "json", "", "RETURN '[]';") +
+		userCode(`"json_object"()`, "json", "", "RETURN '{}';") + userCode(`"json_scalar"(int)`, "json", "", "RETURN '1';") + userCode(`"json_serialize"(json)`, "text", "", "RETURN '1';") +
+		userCode(`"json_value"(jsonb, text)`, "text", "", "RETURN '1';") + userCode(`"json_exists"(jsonb, text)`, "boolean", "", "RETURN true;") +
+		userCode(`"json_query"(jsonb, text)`, "jsonb", "", "RETURN '1';") + userCode(`"json"(text)`, "json", "", "RETURN '1';") + userCode(`"merge_action"()`, "text", "", "RETURN '1';") + `
 CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = evil_equal);
 CREATE AGGREGATE evil_agg(bigint) (SFUNC = evil_step, STYPE = int, INITCOND = '0');
-CREATE AGGREGATE json_arrayagg(bigint) (SFUNC = evil_step, STYPE = int, INITCOND = '0');
+CREATE AGGREGATE "json_arrayagg"(bigint) (SFUNC = evil_step, STYPE = int, INITCOND = '0');
 CREATE TYPE mytype AS (a int);
 ` + userCode("evil_cast(mytype)", "int", "", "DELETE FROM staging; RETURN 1;") + `
 CREATE CAST (mytype AS int) WITH FUNCTION evil_cast(mytype);
@@ -148,7 +148,7 @@ func startRedteam(t *testing.T, role, policy string, extra ...string) *redteam {
 	if role == asLeastPrivilege {
 		through = r.makeRoles(proxy.URL())
 	}
-	r.witness = &witness{file: d.file("audit.wal"), digests: map[string][32]byte{}, decided: map[[32]byte]int{}, dispatched: map[[32]byte][]time.Time{}, xids: map[uint64]string{}, results: map[string]event.Type{}, pids: map[string]bool{}, learning: true, learnt: map[string]bool{}}
+	r.witness = &witness{file: d.file("audit.wal"), digests: map[string][32]byte{}, decided: map[[32]byte]int{}, dispatched: map[[32]byte][]time.Time{}, xids: map[uint64][]string{}, texts: map[string][32]byte{}, results: map[string]event.Type{}, reasons: map[string]string{}, pids: map[string]bool{}, learning: true, learnt: map[string]bool{}}
 	proxy.Watch(r.witness.see)
 	settings := append([]string(nil), extra...)
 	for name, value := range through {
@@ -328,7 +328,7 @@ func (r *redteam) effects() (found []string) {
 	xid := r.nextXID()
 	below := r.witness.subtransactions()
 	for id := r.xid; id < xid; id++ {
-		if r.witness.named(id) != "" {
+		if r.witness.names(id) {
 			continue
 		}
 		if below--; below < 0 {
@@ -464,8 +464,10 @@ type witness struct {
 	digests    map[string][32]byte      // of a request's text
 	decided    map[[32]byte]int         // how often a text was decided so that it may be sent
 	dispatched map[[32]byte][]time.Time // when a text was
-	xids       map[uint64]string        // transaction ids that the log names, with an execution of each
+	xids       map[uint64][]string      // transaction ids that the log names, with their executions
+	texts      map[string][32]byte      // of executions
 	results    map[string]event.Type    // of executions
+	reasons    map[string]string        // of their failures
 	pids       map[string]bool          // the server's processes behind the gate's connections
 	learning   bool                     // what the gate sends beside lessons is its own
 	learnt     map[string]bool          // the gate's own texts
@@ -574,15 +576,16 @@ func (w *witness) take(d *event.Draft) {
 	case event.TypeExecutionDispatched:
 		var p event.ExecutionDispatched
 		fault(d.Parse(&p))
+		w.texts[c.ExecutionID] = p.SQLSHA256
 		w.dispatched[p.SQLSHA256] = append(w.dispatched[p.SQLSHA256], d.Time)
 		if p.XID != 0 {
-			w.xids[p.XID] = c.ExecutionID
+			w.xids[p.XID] = append(w.xids[p.XID], c.ExecutionID)
 		}
 		if w.decided[w.digests[c.RequestID]] == 0 {
 			w.faults = append(w.faults, "a dispatch without an ALLOW before it: "+c.ExecutionID)
 		}
 	case event.TypeExecutionSuccess, event.TypeExecutionFailure, event.TypeExecutionStateUnknown:
-		w.results[c.ExecutionID] = d.Type
+		w.results[c.ExecutionID], w.reasons[c.ExecutionID] = d.Type, c.ReasonCode
 	}
 }
 
@@ -600,12 +603,12 @@ func (w *witness) dispatches(digest [32]byte) []time.Time {
 	return slices.Clone(w.dispatched[digest])
 }
 
-// named gives an execution of the transaction, "" where the log has none.
-func (w *witness) named(xid uint64) string {
+// names tells whether the log knows the transaction.
+func (w *witness) names(xid uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.catchUp()
-	return w.xids[xid]
+	return len(w.xids[xid]) > 0
 }
 
 func (w *witness) own(sql string) bool {
@@ -647,38 +650,43 @@ func (w *witness) sent() []string {
 	return texts
 }
 
-// requireTransactionsAsLogged asks the server about each transaction that the log
-// names. What the log calls a success is committed; a transaction of which nothing
-// is a success is not.
-func (r *redteam) requireTransactionsAsLogged() {
+// requireMarksAsLogged holds each row that may have been marked against what the log
+// says became of it, and each transaction that the log names against the server.
+func (r *redteam) requireMarksAsLogged() {
 	r.t.Helper()
 	w := r.witness
 	w.mu.Lock()
 	w.catchUp()
-	xids, results := maps.Clone(w.xids), maps.Clone(w.results)
+	texts, results, reasons, xids := maps.Clone(w.texts), maps.Clone(w.results), maps.Clone(w.reasons), maps.Clone(w.xids)
 	w.mu.Unlock()
-	r.requireEveryDispatchEnded(results)
-	succeeded := map[uint64]bool{}
-	for _, e := range r.events(r.t) {
-		var p event.ExecutionDispatched
-		if e.Type == event.TypeExecutionDispatched {
-			require.NoError(r.t, e.Parse(&p))
-			succeeded[p.XID] = succeeded[p.XID] || results[e.Context.ExecutionID] == event.TypeExecutionSuccess
+	ids := map[[32]byte]int{}
+	for id := 1; id <= r.marks; id++ {
+		ids[digestOfText(markOf(id))] = id
+	}
+	logged := map[int]bool{}
+	for execution, digest := range texts {
+		require.NotEmpty(r.t, results[execution], "%s has no result", execution)
+		require.NotEqual(r.t, event.TypeExecutionStateUnknown, results[execution])
+		if id := ids[digest]; id != 0 && results[execution] == event.TypeExecutionSuccess {
+			logged[id] = true
 		}
 	}
-	for xid := range xids {
+	for xid, executions := range xids {
 		status := r.look(fmt.Sprintf("SELECT pg_xact_status('%d'::xid8)", xid))
-		want := map[bool]string{true: "committed", false: "aborted"}[succeeded[xid]]
-		require.Equal(r.t, want, status, "transaction %d", xid)
-	}
-}
-
-func (r *redteam) requireEveryDispatchEnded(results map[string]event.Type) {
-	r.t.Helper()
-	for _, e := range r.events(r.t) {
-		if e.Type == event.TypeExecutionDispatched {
-			require.NotEmpty(r.t, results[e.Context.ExecutionID], "%s has no result", e.Context.ExecutionID)
-			require.NotEqual(r.t, event.TypeExecutionStateUnknown, results[e.Context.ExecutionID])
+		for _, execution := range executions {
+			if reasons[execution] == "rolled_back" {
+				require.Equal(r.t, "aborted", status, "transaction %d", xid)
+			}
+		}
+		if slices.ContainsFunc(executions, func(e string) bool { return results[e] == event.TypeExecutionSuccess }) {
+			require.Equal(r.t, "committed", status, "transaction %d", xid)
 		}
 	}
+	marked := map[int]bool{}
+	for _, row := range r.mustExec(r.watcher, "SELECT id FROM orders WHERE status <> 'new'") {
+		id, err := strconv.Atoi(string(row[0]))
+		require.NoError(r.t, err)
+		marked[id] = true
+	}
+	require.Equal(r.t, slices.Sorted(maps.Keys(marked)), slices.Sorted(maps.Keys(logged)), "rows that are marked, and those of which the log says so")
 }
