@@ -46,6 +46,7 @@ func TestFaultsOfSettingsComeAllAtOnceAndSayWhatToDo(t *testing.T) {
 		"client certificates without a CA": {[]string{"GATE_TLS_CERT_PATH=/c", "GATE_TLS_KEY_PATH=/k", "GATE_TLS_REQUIRE_CLIENT_CERT=true"}, []string{"GATE_TLS_REQUIRE_CLIENT_CERT needs GATE_TLS_CLIENT_CA_BUNDLE_PATH"}},
 		"tokens without labels":            {[]string{"GATE_OPERATOR_TOKENS=abc"}, []string{"label=token"}},
 		"a label twice":                    {[]string{"GATE_OPERATOR_TOKEN=a", "GATE_OPERATOR_TOKENS=operator=b"}, []string{"there twice, by label or by value"}},
+		"a name that is an address":        {[]string{"GATE_ALLOWED_HOSTS=gate.example,https://gate.example/"}, []string{`GATE_ALLOWED_HOSTS: "https://gate.example/" is no host name`}},
 		"a proxy that is no network":       {[]string{"GATE_TRUSTED_PROXIES=10.0.0.0/8,nowhere"}, []string{`"nowhere"`}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -36,6 +36,7 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"with the keyboard alone":                    keyboardAlone,
 		"news comes under a finger":                  newsUnderAFinger,
 		"another origin changes nothing":             anotherOrigin,
+		"a page drives neither gate nor dashboard":   hostilePages,
 		"logins are limited":                         limitedLogins,
 		"agents, with what binds them":               agentsShown,
 		"an outcome that nobody knew is settled":     unknownJourney,

@@ -122,8 +122,8 @@ func TestOnlyAGetPassesOverUnknownParameters(t *testing.T) {
 		require.Equal(t, http.StatusUnsupportedMediaType, w.do(t, http.MethodDelete, path, []byte(`{}`), "X-Api-Key: "+w.key, "Content-Type: text/plain").status)
 	}
 	agent, _ := w.register(t, "kept")
-	require.Equal(t, http.StatusBadRequest, w.v1(t, http.MethodDelete, "/v1/agents/"+agent+"?preview=true", "").status)
-	require.Equal(t, "active", w.v1(t, http.MethodGet, "/v1/agents/"+agent, "").text(t, "status"))
+	require.Equal(t, http.StatusBadRequest, w.v1(t, http.MethodDelete, "/agents/"+agent+"?preview=true", "").status)
+	require.Equal(t, "active", w.v1(t, http.MethodGet, "/agents/"+agent, "").text(t, "status"))
 	for _, path := range []string{"/health", "/approvals", "/audit", "/policy/status", "/executions", "/logs", "/runtime/stats"} {
 		require.Equal(t, http.StatusOK, w.get(t, path+"?preview=true&Mode=x").status, path)
 	}

@@ -15,9 +15,9 @@
 // where one is needed. Neither that token nor the gate's address is in any
 // answer, page, header, error or log line.
 //
-// Every mutation needs the session, its CSRF token and the page's own Origin
-// (guard). The content security policy has no exception: no inline script or
-// style, no other host.
+// Every mutation needs the session, its CSRF token (guard) and the page's own
+// Origin (httpd). The content security policy has no exception: no inline script
+// or style, no other host.
 //
 // In mock mode the source is invented (mock), says so on every page and marks
 // each JSON answer; nothing in it is evidence.

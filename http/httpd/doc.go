@@ -8,8 +8,11 @@
 //
 // The Server accepts it, with a bound on everything a slow or hostile client
 // can stretch. The Mux gives it a request id and a recorder, so that a panic
-// deep inside becomes a 500 with an error_id instead of a dead process, and
-// finds its Handler. The handler sees a Call: it decodes the body strictly
+// deep inside becomes a 500 with an error_id instead of a dead process, refuses
+// it where it calls the listener by a name that is not its own or comes from a
+// web page of another origin (Names), and finds its Handler. Where that may
+// change something, words in the query string and in headers that nobody listens
+// to are refused (CheckWords). The handler sees a Call: it decodes the body strictly
 // (DecodeJSON), may ask who the client and the operator are, and returns an
 // answer or an error. An error becomes the contract's error object in one
 // place, Call.Fail, which also writes the log line that carries the same

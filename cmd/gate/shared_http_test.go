@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A from is the HTTP client of another machine: what it sends comes from an
+// address of its own.
+func from(address string) *http.Client {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: startPatience}
+	return &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
+}
+
+// opened asks for something that lasts and gives what it was answered; the body
+// of a 200 stays open until the test ends.
+func (g *testGate) opened(t testing.TB, client *http.Client, ctx context.Context, path string, headers ...string) (status int, said string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base+path, nil)
+	require.NoError(t, err)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		request.Header.Set(name, value)
+	}
+	response, err := client.Do(request)
+	require.NoError(t, err)
+	t.Cleanup(func() { response.Body.Close() })
+	if response.StatusCode == http.StatusOK {
+		return response.StatusCode, ""
+	}
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(text)
+}
+
+// One client can't keep the others from following the log, and no number of
+// clients keeps an operator from it.
+func TestStreamsOfTheLogAreShared(t *testing.T) {
+	g := startShop(t, "GATE_MAX_STREAMS_PER_CLIENT=8")
+	leave, cancel := context.WithCancel(t.Context())
+	for range 8 {
+		status, said := g.opened(t, from("127.0.0.2"), leave, "/audit/stream")
+		require.Equal(t, http.StatusOK, status, said)
+	}
+	status, said := g.opened(t, from("127.0.0.2"), t.Context(), "/audit/stream")
+	require.Equal(t, http.StatusTooManyRequests, status)
+	require.Contains(t, said, "This client has 8 streams of the log at once")
+	for _, address := range []string{"127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.6", "127.0.0.7", "127.0.0.8", "127.0.0.9"} {
+		for range 8 {
+			status, said := g.opened(t, from(address), t.Context(), "/audit/stream")
+			require.Equal(t, http.StatusOK, status, "%s: %s", address, said)
+		}
+	}
+	status, said = g.opened(t, from("127.0.0.10"), t.Context(), "/audit/stream")
+	require.Equal(t, http.StatusTooManyRequests, status)
+	require.Contains(t, said, "There are 64 streams of the log at once")
+	status, said = g.opened(t, from("127.0.0.10"), t.Context(), "/audit/stream", "X-GATE-Operator-Token: wrong")
+	require.Equal(t, http.StatusTooManyRequests, status, said)
+	for range 10 {
+		status, said = g.opened(t, from("127.0.0.10"), t.Context(), "/audit/stream", "X-GATE-Operator-Token: "+operatorTestToken)
+		require.Equal(t, http.StatusOK, status, said)
+	}
+	cancel() // who leaves makes room
+	require.Eventually(t, func() bool {
+		status, _ := g.opened(t, from("127.0.0.10"), t.Context(), "/audit/stream")
+		return status == http.StatusOK
+	}, startPatience, pollEvery)
+}
+
+// Of the streams under /v1 a project key has its share, and so has an agent,
+// however many tokens it has.
+func TestStreamsUnderV1AreSharedByKeysAndAgents(t *testing.T) {
+	w := startAgents(t, "GATE_MAX_STREAMS_PER_CLIENT=4")
+	agent, token := w.register(t, "follower")
+	second := w.made(t, "/agents/"+agent+"/tokens", `{}`)["token"].(string)
+	_, other := w.register(t, "other")
+	open := func(credential string) int {
+		status, _ := w.opened(t, http.DefaultClient, t.Context(), "/v1/events", "Accept: text/event-stream", credential)
+		return status
+	}
+	for _, credential := range []string{"Authorization: Bearer " + token, "Authorization: Bearer " + second, "Authorization: Bearer " + token, "Authorization: Bearer " + second} {
+		require.Equal(t, http.StatusOK, open(credential))
+	}
+	for _, credential := range []string{"Authorization: Bearer " + token, "Authorization: Bearer " + second} {
+		require.Equal(t, http.StatusTooManyRequests, open(credential))
+	}
+	require.Equal(t, http.StatusOK, open("Authorization: Bearer "+other))
+	require.Equal(t, http.StatusOK, open("X-Api-Key: "+w.key))
+}
