@@ -19,7 +19,7 @@ type Alone struct {
 	ended    bool
 }
 
-// BeginAlone leases a writer, discards what it holds and looks at its settings;
+// BeginAlone leases a writer and looks at its settings;
 // nothing of the client's is sent. One of Exec and Close must be called.
 func (db *DB) BeginAlone(ctx context.Context, opts BeginOptions) (*Alone, error) {
 	opts.Limits = db.bound(opts.Limits)
@@ -37,8 +37,8 @@ func (db *DB) BeginAlone(ctx context.Context, opts BeginOptions) (*Alone, error)
 	return a, nil
 }
 
-// open prepares the session. Settings go to the session, where the next use's
-// DISCARD ALL undoes them: there is no transaction to hold them.
+// open prepares the session. Settings go to the session, where the DISCARD ALL
+// behind it undoes them: there is no transaction to hold them.
 func (a *Alone) open(ctx context.Context) error {
 	deadline := time.Now().Add(a.db.cfg.ConnectTimeout)
 	if err := a.lease.look(ctx, deadline); err != nil {
@@ -50,6 +50,7 @@ func (a *Alone) open(ctx context.Context) error {
 	settings := a.lease.settings(a.opts.Limits, a.opts.Trace, a.opts.Settings)
 	if len(settings) > 0 {
 		a.lease.expect(settings)
+		a.lease.dirty = true
 		if refused, err := a.lease.exchange(ctx, deadline, set("SESSION", settings)); err != nil || refused != nil {
 			return &beginError{beginFault(refused, err)}
 		}

@@ -91,6 +91,9 @@ func (c *conn) exchange(ctx context.Context, deadline time.Time, batch ...segmen
 		c.broken = true
 		return nil, errors.Join(err, ctx.Err())
 	}
+	if err := c.cleaned(); err != nil {
+		return nil, errors.Join(err, ctx.Err())
+	}
 	for _, seg := range batch {
 		failed, err := c.readSegment(seg)
 		if refused == nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -47,11 +48,17 @@ type conn struct {
 	txStatus byte // of the last ReadyForQuery: I, T or E
 	uses     int
 	born     time.Time
-	dirty    bool   // a reader after an error: discard and look before the next use
+	dirty    bool   // a statement ran that may have left something in the session
+	used     bool   // a safe read ran since it was cleaned
 	broken   bool   // the conversation broke off: only good for closing
 	drift    string // the setting that changed; the connection is quarantined
 
 	notices []Notice
+
+	owed  *cleaning // sent, and not answered yet
+	later *time.Timer
+	mu    sync.Mutex // between a use and what happens while it idles
+	taken bool
 }
 
 // Most notices of one statement that are handed on, and the most bytes of one.
@@ -194,11 +201,10 @@ func assertionFailed(what, got string) error {
 		With("assertion", what).Because(fmt.Errorf("%s is %q", what, got))
 }
 
-// look compares the session with what was asserted. discard has DISCARD ALL go
-// first: a function may have left a setting, a session lock, a temporary table.
+// look compares the session with what was asserted.
 func (c *conn) look(ctx context.Context, deadline time.Time) error {
 	q, row := query(c.watch.watchSQL)
-	refused, err := c.exchange(ctx, deadline, segment{own("DISCARD ALL")}, segment{q})
+	refused, err := c.exchange(ctx, deadline, segment{q})
 	switch {
 	case err != nil:
 		return err
@@ -207,7 +213,6 @@ func (c *conn) look(ctx context.Context, deadline time.Time) error {
 		return refused
 	}
 	c.compare(row.text(0))
-	c.dirty = false
 	return nil
 }
 
@@ -220,10 +225,10 @@ func (c *conn) compare(shown string) {
 
 // stale reports whether the server has closed an idle connection, or has said
 // something on it (only bad news comes unasked). It looks without reading.
-func (c *conn) stale() bool {
-	if c.fe.ReadBufferLen() > 0 {
-		return true
-	}
+func (c *conn) stale() bool { return c.fe.ReadBufferLen() > 0 || c.readable() }
+
+// readable reports whether the socket has something to read, or is closed.
+func (c *conn) readable() bool {
 	raw := c.net
 	if t, ok := raw.(interface{ NetConn() net.Conn }); ok {
 		raw = t.NetConn()
@@ -236,13 +241,13 @@ func (c *conn) stale() bool {
 	if err != nil {
 		return true
 	}
-	var stale bool
+	var readable bool
 	err = rc.Control(func(fd uintptr) {
 		var b [1]byte
 		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		stale = !errors.Is(err, syscall.EAGAIN)
+		readable = !errors.Is(err, syscall.EAGAIN)
 	})
-	return stale || err != nil
+	return readable || err != nil
 }
 
 // rollback ends the open transaction and reports whether the server said so.
@@ -261,6 +266,10 @@ func (c *conn) rollback(deadline time.Time) bool {
 
 // close says goodbye where that can be heard, and closes the socket.
 func (c *conn) close() {
+	c.take()
+	if c.later != nil {
+		c.later.Stop()
+	}
 	if !c.broken && c.net.SetDeadline(time.Now().Add(time.Second)) == nil {
 		c.fe.Send(&pgproto3.Terminate{})
 		if c.fe.Flush() != nil {

@@ -12,7 +12,7 @@
 // Any other statement runs in a transaction of its own, in three steps with the
 // caller's evidence between them:
 //
-//	W1  Begin   DISCARD ALL; BEGIN; transaction id and settings   nothing of the client's
+//	W1  Begin   BEGIN; transaction id and settings                nothing of the client's
 //	            ... evidence of decision and dispatch is made durable ...
 //	W3  Exec    the statement; SET CONSTRAINTS ALL IMMEDIATE       caps and counts are checked
 //	W5  Commit  COMMIT, alone
@@ -37,8 +37,9 @@
 // All that gives a text its meaning (string syntax, search_path, time zone, ...)
 // is pinned by startup parameters, which beat settings of roles and databases,
 // and proved once per connection, together with the identity of the session and
-// of the server's present life (Upstream). Each use of a writer begins with
-// DISCARD ALL. A session whose settings drift all the same is never used again.
+// of the server's present life (Upstream). A connection on which anything but a safe
+// read ran is cleaned (DISCARD ALL) as it is given back, and nobody waits for that;
+// one that cannot be cleaned is closed. A session whose settings drift all the same is never used again.
 //
 // Statements travel by the extended protocol, unnamed, byte for byte as they
 // were judged: no prefix, no LIMIT, no second command. Connections are logged in

@@ -190,8 +190,7 @@ func (db *DB) checkMarker(ctx context.Context, l *lease, sent Sent, sameLife boo
 	}
 	deadline := time.Now().Add(db.cfg.ConnectTimeout + db.cfg.LockTimeout)
 	fence := putMarker(db.cfg.MarkerTable, sent.ExecutionID, markerFence)
-	refused, err := l.exchange(ctx, deadline, segment{own("DISCARD ALL")},
-		segment{own("BEGIN"), own("SET LOCAL lock_timeout = '" + fenceLockTimeout + "'"), fence})
+	refused, err := l.exchange(ctx, deadline, segment{own("BEGIN"), own("SET LOCAL lock_timeout = '" + fenceLockTimeout + "'"), fence})
 	if err != nil {
 		return Verdict{}, checkFault(nil, err)
 	}

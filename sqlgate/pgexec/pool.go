@@ -30,7 +30,7 @@ func (k poolKind) String() string {
 
 const (
 	definerConns = 2
-	readerUses   = 100              // a reader is discarded and looked at after so many
+	readerUses   = 100              // a reader is cleaned and looked at after so many
 	driftWindow  = time.Minute      // three connections that drift within it
 	driftMost    = 3                // stop the pool
 	stopTime     = 30 * time.Second // for so long
@@ -90,7 +90,7 @@ type lease struct {
 }
 
 // expect lets the server report settings of the caller's: what was asked for is
-// no drift. The next use begins with DISCARD ALL, which has the pins reported.
+// no drift. DISCARD ALL behind it has the pins reported.
 func (l *lease) expect(settings map[string]string) {
 	l.watched = l.params
 	l.params = maps.Clone(l.params)
@@ -114,8 +114,14 @@ func (p *pool) acquire(ctx context.Context) (*lease, error) {
 			return nil, connectFault(err)
 		}
 		c := res.Value()
-		if c.uses > 0 && (p.expired(res) || c.stale()) {
-			c.broken = c.broken || c.stale()
+		c.take()
+		if c.owed != nil && c.stale() { // its answer is here, or its end
+			if err := c.cleaned(); err != nil {
+				p.log.Warn("a database session that could not be cleaned was ended", "backend_pid", c.upstream.BackendPID, "error", err)
+			}
+		}
+		if c.uses > 0 && (c.broken || p.expired(res) || c.owed == nil && c.stale()) {
+			c.broken = c.broken || c.owed == nil && c.stale()
 			res.Destroy()
 			continue
 		}
@@ -153,12 +159,23 @@ func (l *lease) release() {
 	if l.watched != nil {
 		l.params = l.watched
 	}
-	if l.broken || l.cancelled || l.drift != "" || l.txStatus != 'I' || l.pool.expired(l.res) {
+	if l.broken || l.cancelled || l.drift != "" || l.txStatus != 'I' || l.pool.expired(l.res) || l.cleanIfDue() != nil {
 		l.res.Destroy()
 	} else {
+		l.rest(&l.pool.cfg)
 		l.res.Release()
 	}
 	<-l.pool.slots
+}
+
+// cleanIfDue has the connection cleaned where a statement ran on it that was no
+// safe read, and a reader now and then.
+func (l *lease) cleanIfDue() error {
+	due := l.dirty || l.kind == reader && l.uses%readerUses == 0
+	if !due || l.owed != nil { // nothing was sent since
+		return nil
+	}
+	return l.clean(time.Now().Add(l.pool.cfg.ConnectTimeout))
 }
 
 // begin marks the time in which a cancel has something to cancel.

@@ -76,16 +76,16 @@ func fenced(r *ran, res Result, f error) (Result, error) {
 	return res, fault.New(fault.UnsafeReadShape, "The statement was taken for a read, but the database saw it write. Nothing was applied.").With("sqlstate", "25006").Because(r.refused)
 }
 
-// leaseReader leases a reader; one that saw an error, or many statements, is
-// discarded and looked at first.
+// leaseReader leases a reader. One that was cleaned after its last use is waited
+// for: the client's text goes out in the first write.
 func (db *DB) leaseReader(ctx context.Context) (*lease, error) {
 	const attempts = 2
 	for attempt := 1; ; attempt++ {
 		l, err := db.reader.acquire(ctx)
-		if err != nil || !l.dirty && l.uses%readerUses != 0 {
-			return l, err
+		if err != nil {
+			return nil, err
 		}
-		err = l.look(ctx, time.Now().Add(db.cfg.ConnectTimeout))
+		err = l.cleaned()
 		if err == nil && l.drift == "" {
 			return l, nil
 		}

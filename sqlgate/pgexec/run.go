@@ -31,6 +31,11 @@ func (r *ran) over() bool { return r.cmd.suspended || overCap(r.err) }
 // breaks off while the server may still work on it, it is asked to stop.
 func (db *DB) run(ctx context.Context, l *lease, executionID string, deadline time.Time, cmd *command, batch ...segment) *ran {
 	begun := time.Now()
+	if l.kind == reader {
+		l.used = true
+	} else {
+		l.dirty = true
+	}
 	l.begin()
 	forget := db.cancellable(executionID, l)
 	refused, err := l.exchange(ctx, deadline, batch...)

@@ -1,0 +1,100 @@
+package pgexec
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Nothing of a statement is in its session any more as soon as it is over, whether
+// anybody uses the connection again or not.
+func TestWhatAStatementLeavesInItsSessionIsGoneWithoutAnotherUse(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 1 })
+	side.run(`CREATE FUNCTION leave() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_lock(1); EXECUTE 'PREPARE left_over AS SELECT 1';
+ IF current_setting('transaction_read_only') = 'off' THEN
+  EXECUTE 'CREATE TEMPORARY TABLE left_over (a int); LISTEN left_over; DECLARE left_over CURSOR WITH HOLD FOR SELECT 1'; PERFORM set_config('work_mem', '77kB', false);
+ END IF; RETURN 1; END $$;
+CREATE VIEW v AS SELECT leave() AS a; CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)`)
+	const locked = "WITH w AS (INSERT INTO t VALUES (2) RETURNING pg_advisory_lock(2)) SELECT 1/(count(*)-1) FROM w"
+	for what, leave := range map[string]func(){
+		"a write":            func() { mustWrite(t, db, "SELECT leave()") },
+		"a write that fails": func() { _, _, err := write(t, db, locked, Limits{}); require.Error(t, err) },
+		"a write that is given up": func() {
+			tx, err := db.Begin(context.Background(), BeginOptions{})
+			require.NoError(t, err)
+			_, err = tx.Exec(context.Background(), sql("SELECT leave()"), db.NewRows(0))
+			require.NoError(t, err)
+			tx.Rollback()
+		},
+		"a block":        func() { b := beginBlock(t, db, BlockOptions{}); b.write("SELECT leave()"); b.commit() },
+		"a block undone": func() { b := beginBlock(t, db, BlockOptions{}); b.failWrite(locked); b.Rollback() },
+		"a read of a block": func() {
+			b := beginBlock(t, db, BlockOptions{})
+			b.read("SELECT a FROM v")
+			b.Rollback()
+		},
+		"a statement alone": func() {
+			_, err := alone(t, db, "SELECT leave()", Limits{})
+			require.NoError(t, err)
+		},
+		"a read":            func() { mustRead(t, db, "SELECT a FROM v") },
+		"a read that fails": func() { _, _, err := read(t, db, "SELECT a, 1/(a-1) FROM v"); require.Error(t, err) },
+	} {
+		leave()
+		side.eventually(advisoryLocks, "0")
+		side.eventually("SELECT count(*) FROM pg_class WHERE relname = 'left_over'", "0")
+		const rest = "SELECT (SELECT count(*) FROM pg_prepared_statements WHERE name = 'left_over') + (SELECT count(*) FROM pg_cursors WHERE name = 'left_over') + (SELECT count(*) FROM pg_listening_channels()) AS n, current_setting('work_mem') = '77kB' AS l"
+		want := `[{"n":0,"l":false}]`
+		require.Equal(t, want, mustRead(t, db, rest), what)
+		tx, err := db.Begin(context.Background(), BeginOptions{})
+		require.NoError(t, err)
+		rows := db.NewRows(0)
+		_, err = tx.Exec(context.Background(), sql(rest), rows)
+		require.NoError(t, err)
+		require.Equal(t, want, string(rows.JSON()), what)
+		tx.Rollback()
+		require.Equal(t, "", side.ask("SELECT string_agg(a::text, '') FROM t WHERE a > 1"), what)
+	}
+	require.Zero(t, db.Stats().Quarantined)
+}
+
+// A session that resists is ended.
+func TestAConnectionThatCannotBeCleanedIsEnded(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 1 })
+	side.run("CREATE TABLE t (a int)")
+	l, err := db.writer.acquire(context.Background())
+	require.NoError(t, err)
+	pid := l.upstream.BackendPID
+	_, err = l.exchange(context.Background(), time.Now().Add(time.Minute), segment{own("SELECT pg_advisory_lock(1)"), own("BEGIN"), own("SAVEPOINT a")})
+	require.NoError(t, err)
+	l.dirty, l.txStatus = true, 'I' // so that DISCARD ALL is refused
+	l.release()
+	side.eventually(advisoryLocks, "0")
+	mustWrite(t, db, "INSERT INTO t VALUES (1)")
+	l, err = db.writer.acquire(context.Background())
+	require.NoError(t, err)
+	defer l.release()
+	require.NotEqual(t, pid, l.upstream.BackendPID)
+}
+
+// A session that cannot be cleaned is found out by its next use as well, however
+// early that comes, and then nothing of a client's has gone there.
+func TestAUseBehindACleaningThatFails(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 1 })
+	side.run("CREATE TABLE t (a int)")
+	for range 20 {
+		for _, p := range []*pool{db.writer, db.reader} {
+			l, err := p.acquire(context.Background())
+			require.NoError(t, err)
+			_, err = l.exchange(context.Background(), time.Now().Add(time.Minute), segment{own("BEGIN")})
+			require.NoError(t, err)
+			l.dirty, l.txStatus = true, 'I'
+			l.release()
+		}
+		mustWrite(t, db, "INSERT INTO t VALUES (1)")
+		require.Equal(t, `[{"a":1}]`, mustRead(t, db, "SELECT 1 AS a"))
+	}
+	require.Equal(t, "20", side.ask("SELECT count(*) FROM t"))
+}
