@@ -80,13 +80,17 @@ func executionFailure(t *tx, e *event.Envelope, p *event.ExecutionFailure) {
 		x.result(e)
 		x.ResolvedAt = e.Time
 		use := UseTaken
-		if p.Outcome == event.OutcomeNotExecuted {
-			use = UseFree
+		if p.Outcome == event.OutcomeNotExecuted || p.Outcome == event.OutcomeAborted && e.Context.ReasonCode == reasonRowLimit {
+			use = UseFree // it never ran, or the gate itself rolled it back
 		}
 		t.useOf(x, use)
 		t.answerKey(x, p.Answer)
 	})
 }
+
+// reasonRowLimit is the reason of a write that changed more rows than its approval
+// allows.
+const reasonRowLimit = "row_limit_exceeded"
 
 func executionStateUnknown(t *tx, e *event.Envelope, p *event.ExecutionStateUnknown) {
 	t.execution(e, func(x *Execution) {

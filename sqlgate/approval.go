@@ -2,6 +2,8 @@ package sqlgate
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"writegate/commands"
 	"writegate/commands/fault"
@@ -69,9 +71,22 @@ func (s *submission) maxRows() *int64 {
 func (s *submission) countable() error {
 	c, limit := &s.classification, s.maxRows()
 	counted := c.Run == classify.RunTransaction && (c.Class == classify.ClassWrite || c.Class == classify.ClassProcedural)
-	if limit == nil || counted || c.Run == classify.RunReadFence {
+	what := "those of a " + c.QueryType
+	switch statement := s.statement(); {
+	case limit == nil, c.Run == classify.RunReadFence:
+		return nil
+	case slices.Contains(c.Functions, "set_config"), strings.Contains(strings.ToLower(statement.SQL), "track_counts"):
+		what = "those of a statement that changes settings" // track_counts switches the count off
+	case counted:
 		return nil
 	}
-	return fault.New(fault.RowLimitExceeded, "The approval limits the number of changed rows, and those of a %s cannot be counted. Ask for an approval under a rule without max_rows.", c.QueryType).
+	return fault.New(fault.RowLimitExceeded, "The approval limits the number of changed rows, and %s cannot be counted. Ask for an approval under a rule without max_rows.", what).
 		With("reason", "not_countable").With("max_rows", *limit)
+}
+
+// callsUserCode reports whether the statement calls code that is not built in, as
+// far as its text tells: triggers and the like do not show there.
+func (s *submission) callsUserCode() bool {
+	c := &s.classification
+	return c.Class == classify.ClassProcedural || c.UserTypes || slices.Contains(c.RiskSignals, classify.SignalUnknownFunction)
 }

@@ -266,7 +266,7 @@ func (g *Gate) alone(ctx context.Context, s *submission) (*Answer, error) {
 
 // beginOptions picks the role: ddl, dcl and maintenance have their own.
 func (g *Gate) beginOptions(s *submission, l pgexec.Limits) pgexec.BeginOptions {
-	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.Trace, Settings: s.settings()}
+	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.Trace, Settings: s.settings(), UserCode: s.callsUserCode()}
 	switch s.classification.Class {
 	case classify.ClassDDL, classify.ClassDCL, classify.ClassMaintenance:
 		o.DDL = true

@@ -225,26 +225,34 @@ CREATE TRIGGER copy AFTER INSERT ON held_notes FOR EACH ROW WHEN (NEW.note LIKE 
 			require.Equal(t, []any{5.0, c.rows}, pick(details, "max_rows", "rows"))
 			require.Equal(t, "failure", r.text(t, "execution_state"))
 			require.Equal(t, before, g.value(t, "SELECT count(*) FROM held_notes"), "rolled back")
-			requireFault(t, g.query(t, c.request.with("approval_id", id)), http.StatusConflict, "approval_already_used")
+			requireFault(t, g.query(t, c.request.with("approval_id", id)), http.StatusUnprocessableEntity, "row_limit_exceeded") // nothing was applied: it is still there
 		})
 	}
 	require.Equal(t, "7", g.value(t, "SELECT count(*) FROM held_notes"))
 	require.Equal(t, "2", g.value(t, "SELECT count(*) FROM copies"))
 }
 
-// TestARowLimitThatCannotBeCountedRunsNothing: TRUNCATE counts no rows, so that
-// an approval with a limit cannot let it run.
+// TestARowLimitThatCannotBeCountedRunsNothing: TRUNCATE counts no rows, and
+// track_counts says whether any are counted, so that an approval with a limit
+// cannot let such a statement run.
 func TestARowLimitThatCannotBeCountedRunsNothing(t *testing.T) {
 	d := newNotes(t)
 	d.execute(t, "INSERT INTO held_notes VALUES ('kept')")
 	g := startGate(t, d)
-	id := g.approved(t, ask("TRUNCATE held_notes"))
-	for range 2 { // it never reached the database, so that the approval stays as it was
-		details := requireFault(t, g.query(t, ask("TRUNCATE held_notes").with("approval_id", id)), http.StatusUnprocessableEntity, "row_limit_exceeded")
-		require.Equal(t, "not_countable", details["reason"])
+	for _, sql := range []string{
+		"TRUNCATE held_notes",
+		"WITH w AS (INSERT INTO held_notes SELECT 'many' FROM generate_series(1, 50000) RETURNING note) SELECT set_config('track_counts', 'off', true) FROM w LIMIT 1",
+		"INSERT INTO held_notes SELECT pg_catalog.set_config('track_counts', 'off', true) FROM generate_series(1, 50000)",
+		"WITH x AS (SELECT \"set_config\"('track_counts', 'off', true)) INSERT INTO held_notes SELECT * FROM x, generate_series(1, 50000)",
+	} {
+		id := g.approved(t, ask(sql))
+		for range 2 { // it never reached the database, so that the approval stays as it was
+			details := requireFault(t, g.query(t, ask(sql).with("approval_id", id)), http.StatusUnprocessableEntity, "row_limit_exceeded")
+			require.Equal(t, "not_countable", details["reason"], sql)
+		}
+		require.Nil(t, g.record(t, id)["execution_id"], sql)
 	}
-	require.Equal(t, "1", g.rowsOf(t, "held_notes", "kept"))
-	require.Nil(t, g.record(t, id)["execution_id"])
+	require.Equal(t, "1", g.value(t, "SELECT count(*) FROM held_notes"))
 }
 
 func TestAPreviewTakesNoApproval(t *testing.T) {

@@ -38,7 +38,8 @@ type Block struct {
 	named     int               // how many there were
 	xid       uint64            // 0: no write was dispatched yet
 	next      *BeginOptions     // of the write that was dispatched and not yet sent
-	counted   int64             // rows changed before it
+	counted   rowCounts         // before it
+	limited   []int64           // rows that each write so far under a limit may still change, by deferred triggers
 	settings  map[string]string // of the last write, for the checks that are deferred to the end
 	unchecked bool              // a write ran behind which deferred checks were not made yet
 	ddl       bool              // a statement of class ddl, dcl or maintenance ran
@@ -71,8 +72,8 @@ func (o BlockOptions) beginSQL() string {
 	return begin
 }
 
-// BeginBlock leases a writer and opens the transaction: DISCARD ALL, a look at
-// the settings, BEGIN, in one round trip and with nothing of the client's. No
+// BeginBlock leases a writer and opens the transaction: a look at the settings,
+// BEGIN, in one round trip and with nothing of the client's. No
 // snapshot is taken yet and no transaction id. A connection that fails in it is
 // replaced once.
 func (db *DB) BeginBlock(ctx context.Context, opts BlockOptions) (*Block, error) {
@@ -97,7 +98,7 @@ func (b *Block) open(ctx context.Context) error {
 	b.own = b.timeouts()
 	look, shown := query(l.watch.watchSQL)
 	begin := append(segment{own(b.opts.beginSQL())}, set("LOCAL", b.own)...)
-	refused, err := l.exchange(ctx, time.Now().Add(b.db.cfg.ConnectTimeout), segment{own("DISCARD ALL")}, segment{look}, begin)
+	refused, err := l.exchange(ctx, time.Now().Add(b.db.cfg.ConnectTimeout), segment{look}, begin)
 	if err != nil || refused != nil {
 		return &beginError{beginFault(refused, err)}
 	}

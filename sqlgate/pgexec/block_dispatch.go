@@ -41,7 +41,7 @@ func (b *Block) DispatchWrite(ctx context.Context, o BeginOptions) (Dispatch, er
 	p := b.preparation(&o)
 	if len(p.batch) > 0 {
 		refused, err := b.lease.exchange(context.WithoutCancel(ctx), time.Now().Add(b.db.cfg.ConnectTimeout), p.batch)
-		if f := b.take(p, refused, err); f != nil {
+		if f := b.take(p, o.UserCode, refused, err); f != nil {
 			b.failed = true
 			if err != nil {
 				b.lease.pool.lost()
@@ -117,11 +117,7 @@ type preparation struct {
 	counted *oneRow
 }
 
-const (
-	blockIDSQL = "SELECT pg_catalog.pg_current_xact_id()"
-	// blockCountSQL is countSQL beside the setting on which it rests.
-	blockCountSQL = "SELECT pg_catalog.current_setting('track_counts'), (" + countSQL + ")"
-)
+const blockIDSQL = "SELECT pg_catalog.pg_current_xact_id()"
 
 func (b *Block) preparation(o *BeginOptions) (p preparation) {
 	var c *command
@@ -134,14 +130,14 @@ func (b *Block) preparation(o *BeginOptions) (p preparation) {
 		p.batch = append(p.batch, p.marker)
 	}
 	if o.Limits.MaxRows != nil { // behind the marker, which is not the client's
-		c, p.counted = query(blockCountSQL)
+		c, p.counted = query(countSQL)
 		p.batch = append(p.batch, c)
 	}
 	return p
 }
 
 // take reads the answers to a preparation.
-func (b *Block) take(p preparation, refused *pgconn.PgError, err error) error {
+func (b *Block) take(p preparation, userCode bool, refused *pgconn.PgError, err error) error {
 	reached := p.id == nil || len(p.id.values) > 0
 	if p.marker != nil && err == nil && reached && !taken(p.marker) && (refused == nil || refused.Code != "25006") {
 		return b.db.markerFault(sqlStateOf(refused), errors.New("no marker was left"))
@@ -157,11 +153,8 @@ func (b *Block) take(p preparation, refused *pgconn.PgError, err error) error {
 	if p.counted == nil {
 		return nil
 	}
-	if p.counted.text(0) != "on" {
-		return notCountableFault("track_counts")
+	if b.counted, err = readCounts(p.counted); err != nil {
+		return beginFault(nil, err)
 	}
-	if b.counted, err = strconv.ParseInt(p.counted.text(1), 10, 64); err != nil {
-		return beginFault(nil, errProtocol)
-	}
-	return nil
+	return b.counted.countable(userCode)
 }

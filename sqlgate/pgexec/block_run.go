@@ -34,7 +34,7 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 	var counted *oneRow
 	if o.Limits.MaxRows != nil {
 		var count *command
-		count, counted = query(blockCountSQL)
+		count, counted = query(countSQL)
 		batch = append(batch, count)
 	}
 	look, shown := query(l.watch.blockSQL)
@@ -53,7 +53,7 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 	}
 	res := Result{State: Success, CommandTag: cmd.tag, RowCount: rowCount(cmd)}
 	if counted != nil {
-		if f := res.countRows(b.counted, counted.text(1), *o.Limits.MaxRows); f != nil {
+		if f := res.countRows(b.counted, counted, *o.Limits.MaxRows); f != nil {
 			failed := aborted(ReasonRowLimit, "")
 			failed.RowsChanged = res.RowsChanged
 			return b.fail(r, failed, f)
@@ -61,6 +61,9 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 	}
 	if b.db.finishSink(ctx, sink) != nil {
 		return b.fail(r, aborted(ReasonResultTooLarge, ""), tooLargeFault())
+	}
+	if counted != nil {
+		b.limited = append(b.limited, *o.Limits.MaxRows-*res.RowsChanged)
 	}
 	return r.stamp(res, l), nil
 }
@@ -249,14 +252,17 @@ func (b *Block) unfence(r *ran, f *fence) {
 }
 
 // A Savepoint is one that Block.Savepoint set, for Release and RollbackTo.
-type Savepoint struct{ name string }
+type Savepoint struct {
+	name    string
+	limited int // of the block, before it
+}
 
 // Savepoint sets a savepoint, under a name that nobody else knows.
 func (b *Block) Savepoint(ctx context.Context) (Savepoint, error) {
 	if err := b.usable(); err != nil {
 		return Savepoint{}, err
 	}
-	s := Savepoint{b.newName()}
+	s := Savepoint{b.newName(), len(b.limited)}
 	return s, b.control(ctx, setSavepoint, s)
 }
 
@@ -283,7 +289,7 @@ func (b *Block) RollbackTo(ctx context.Context, s Savepoint) error {
 	if err := b.control(ctx, rollbackTo, s); err != nil {
 		return err
 	}
-	b.failed = false
+	b.failed, b.limited = false, b.limited[:s.limited]
 	return nil
 }
 
@@ -354,10 +360,22 @@ func (b *Block) Commit(ctx context.Context) (Result, error) {
 func (b *Block) check(ctx context.Context) (Result, error) {
 	checks := own("SET CONSTRAINTS ALL IMMEDIATE")
 	batch := append(segment(set("LOCAL", b.settings)), checks)
+	var before, behind *oneRow
+	if len(b.limited) > 0 {
+		counts := [2]*command{}
+		counts[0], before = query(countSQL)
+		counts[1], behind = query(countSQL)
+		batch = append(append(segment{counts[0]}, batch...), counts[1])
+	}
 	batch = append(batch, b.unset(b.settings)...)
 	lim := b.db.bound(Limits{})
 	r := b.db.run(context.WithoutCancel(ctx), b.lease, "", b.db.deadline(lim), checks, batch)
 	res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent)
+	if ok && before != nil {
+		if f = b.deferredRows(before, behind); f != nil {
+			res, ok = aborted(ReasonRowLimit, ""), false
+		}
+	}
 	if ok {
 		return res, nil
 	}
@@ -370,6 +388,17 @@ func (b *Block) check(ctx context.Context) (Result, error) {
 		}
 	}
 	return res, f
+}
+
+// deferredRows counts what the deferred triggers changed. Whose they are is not
+// told, so all of it counts for each write that has a limit.
+func (b *Block) deferredRows(before, behind *oneRow) error {
+	counted, err := readCounts(before)
+	if err != nil {
+		return notCountableFault("no count")
+	}
+	var changed Result
+	return changed.countRows(counted, behind, slices.Min(b.limited))
 }
 
 // Rollback gives the block up and reports whether the server acknowledged that;

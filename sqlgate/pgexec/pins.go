@@ -65,7 +65,7 @@ func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(),
 
 // watchedBeside are settings that are no pins but must not change while we hold
 // a connection.
-var watchedBeside = []string{"session_replication_role", "synchronous_commit"}
+var watchedBeside = []string{"session_replication_role", "synchronous_commit", "track_counts"}
 
 // separator stands between the values that one query returns as one text.
 const separator = "\x1f"
@@ -75,7 +75,7 @@ const separator = "\x1f"
 type watch struct {
 	names     []string
 	watchSQL  string // one row: settings and users joined by separator
-	beginSQL  string // the same behind the transaction id and track_counts
+	beginSQL  string // the same behind the transaction id
 	blockSQL  string // the same before the transaction id, "" where there is none
 	assertSQL string // one row: everything that is asserted once per connection
 }
@@ -95,7 +95,7 @@ func newWatch(pins []pin) watch {
 	}
 	shown.WriteString(", current_user, session_user)")
 	w.watchSQL = "SELECT " + shown.String()
-	w.beginSQL = "SELECT pg_catalog.pg_current_xact_id(), pg_catalog.current_setting('track_counts'), " + shown.String()
+	w.beginSQL = "SELECT pg_catalog.pg_current_xact_id(), " + shown.String()
 	w.blockSQL = w.watchSQL + ", pg_catalog.pg_current_xact_id_if_assigned()"
 	w.assertSQL = `SELECT current_user, session_user, pg_catalog.current_database(), pg_catalog.current_setting('server_encoding'),
  pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),

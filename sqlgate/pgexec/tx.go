@@ -15,6 +15,7 @@ import (
 type BeginOptions struct {
 	ExecutionID string // for Cancel, and for the marker
 	DDL         bool   // classes ddl, dcl and maintenance: the role for them
+	UserCode    bool   // the statement calls code that is not built in, as far as its text tells
 	Limits      Limits
 	Trace       string // trace id and span id of the caller; "" = none
 	Settings    Settings
@@ -37,20 +38,13 @@ type Tx struct {
 	lease    *lease
 	opts     BeginOptions
 	dispatch Dispatch
-	counted  int64 // rows changed before the statement, by the server's statistics
+	counted  rowCounts // before the statement
 	result   Result
 	ran      *ran
 	ended    bool
 }
 
-// countSQL sums what this connection's transaction changed, cascades and
-// triggers too. It still holds earlier work of the connection, so only the
-// difference of two answers means anything.
-const countSQL = `SELECT COALESCE(pg_catalog.sum(s.n_tup_ins OPERATOR(pg_catalog.+) s.n_tup_upd OPERATOR(pg_catalog.+) s.n_tup_del), 0)
- FROM pg_catalog.pg_stat_xact_user_tables AS s`
-
-// Begin leases a writer and opens a transaction on it: DISCARD ALL, BEGIN, the
-// transaction id and the pins, and the marker, in one round trip. A connection that fails in it
+// Begin leases a writer and opens a transaction on it: BEGIN, the transaction id and the pins, and the marker, in one round trip. A connection that fails in it
 // is replaced once, since nothing of the client's was sent.
 func (db *DB) Begin(ctx context.Context, opts BeginOptions) (*Tx, error) {
 	opts.Limits = db.bound(opts.Limits)
@@ -124,14 +118,14 @@ func (tx *Tx) open(ctx context.Context) error {
 	if len(tx.opts.Settings) > 0 {
 		l.expect(settings)
 	}
-	refused, err := l.exchange(ctx, time.Now().Add(tx.db.cfg.ConnectTimeout), segment{own("DISCARD ALL")}, second)
+	refused, err := l.exchange(ctx, time.Now().Add(tx.db.cfg.ConnectTimeout), second)
 	if marker != nil && err == nil && len(shown.values) > 0 && !taken(marker) && (refused == nil || refused.Code != "25006") {
 		return &beginError{tx.db.markerFault(sqlStateOf(refused), errors.New("no marker was left"))}
 	}
 	if err != nil || refused != nil {
 		return &beginError{beginFault(refused, err)}
 	}
-	if l.compare(shown.text(2)); l.drift != "" {
+	if l.compare(shown.text(1)); l.drift != "" {
 		return &beginError{driftFault(l.drift)}
 	}
 	xid, err := strconv.ParseUint(shown.text(0), 10, 64)
@@ -139,11 +133,11 @@ func (tx *Tx) open(ctx context.Context) error {
 		return &beginError{beginFault(nil, errProtocol)}
 	}
 	if lim.MaxRows != nil {
-		if shown.text(1) != "on" {
-			return notCountableFault("track_counts")
+		if tx.counted, err = readCounts(counted); err != nil {
+			return &beginError{beginFault(nil, err)}
 		}
-		if tx.counted, err = strconv.ParseInt(counted.text(0), 10, 64); err != nil {
-			return &beginError{beginFault(nil, errProtocol)}
+		if err := tx.counted.countable(tx.opts.UserCode); err != nil {
+			return err
 		}
 	}
 	tx.dispatch = Dispatch{XID: xid, Marker: marker != nil, Upstream: l.upstream, Limits: lim, Settings: settings}
@@ -169,11 +163,6 @@ func beginFault(refused *pgconn.PgError, err error) *fault.Fault {
 			With("sqlstate", e.Code).Because(e)
 	}
 	return fault.New(fault.DBConnectionFailed, "The connection to the database was lost before the statement was sent. Nothing was executed; send the request again.").Because(err)
-}
-
-func notCountableFault(why string) *fault.Fault {
-	return fault.New(fault.RowLimitExceeded, "The approval limits the rows that may change, and they cannot be counted here (%s). Nothing was executed; ask for an approval under a rule without max_rows.", why).
-		With("reason", notCountable)
 }
 
 // Dispatch is what evidence records before the statement is sent.
@@ -211,7 +200,7 @@ func (tx *Tx) Exec(ctx context.Context, st Statement, sink Sink) (Result, error)
 	}
 	tx.result = Result{State: Success, CommandTag: cmd.tag, RowCount: rowCount(cmd)}
 	if lim.MaxRows != nil {
-		if f := tx.result.countRows(tx.counted, counted.text(0), *lim.MaxRows); f != nil {
+		if f := tx.result.countRows(tx.counted, counted, *lim.MaxRows); f != nil {
 			return tx.fail(aborted(ReasonRowLimit, ""), f)
 		}
 	}
@@ -224,22 +213,6 @@ func (tx *Tx) Exec(ctx context.Context, st Statement, sink Sink) (Result, error)
 // rowCount is the tag's number, or the rows that came where the tag has none.
 func rowCount(cmd *command) int64 {
 	return max(tagRows(cmd.tag), cmd.rows)
-}
-
-// countRows compares what changed with what the approval allows: the larger of
-// the tag's number and the growth of the server's counters.
-func (r *Result) countRows(before int64, after string, most int64) error {
-	total, err := strconv.ParseInt(after, 10, 64)
-	if err != nil {
-		return notCountableFault("no count")
-	}
-	changed := max(total-before, r.RowCount)
-	r.RowsChanged = &changed
-	if changed > most {
-		return fault.New(fault.RowLimitExceeded, "The statement changes %d rows, the approval allows %d. It was rolled back; change fewer rows, or ask for an approval of more.", changed, most).
-			With("max_rows", most).With("rows", changed)
-	}
-	return nil
 }
 
 // fail rolls back and completes a result with how certain that is.

@@ -1,0 +1,90 @@
+package pgexec
+
+import (
+	"strconv"
+
+	"writegate/commands/fault"
+)
+
+// Rows are counted by the server's statistics of the transaction: cascades,
+// triggers and CTEs count as well. Three things could make the count too small. A
+// setting, track_counts, switches it off; it is looked at before and behind the
+// statement, and code that is not built in does not run where the role could switch
+// it off and on again. TRUNCATE and DROP inside of code count nothing; but they hold
+// their lock to the end, so a lock as they need it is looked for. And what a
+// deferred trigger writes is counted when the block ends.
+//
+// What cannot be held: a function of somebody who may set track_counts and runs as
+// its owner (SECURITY DEFINER) can switch the count off and on again.
+
+// countSQL sums what this connection's transaction changed. It still holds earlier
+// work of the connection, so only the difference of two answers means anything.
+const countSQL = `SELECT COALESCE(pg_catalog.sum(s.n_tup_ins OPERATOR(pg_catalog.+) s.n_tup_upd OPERATOR(pg_catalog.+) s.n_tup_del), 0),
+ pg_catalog.current_setting('track_counts'), pg_catalog.has_parameter_privilege('track_counts', 'SET'),
+ (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) l.relation
+  WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() AND l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock'
+  AND c.relpersistence IS DISTINCT FROM 't')
+ FROM pg_catalog.pg_stat_xact_user_tables AS s`
+
+// A rowCount is an answer to countSQL.
+type rowCounts struct {
+	rows      int64
+	on        bool // track_counts
+	mayTurn   bool // the role may set it
+	exclusive int64
+}
+
+func readCounts(row *oneRow) (c rowCounts, err error) {
+	if c.rows, err = strconv.ParseInt(row.text(0), 10, 64); err != nil {
+		return c, errProtocol
+	}
+	c.on, c.mayTurn = row.text(1) == "on", row.text(2) == "t"
+	if c.exclusive, err = strconv.ParseInt(row.text(3), 10, 64); err != nil {
+		return c, errProtocol
+	}
+	return c, nil
+}
+
+// countable says whether the rows of a statement can be counted from here on.
+// userCode says that it calls code that is not built in.
+func (c rowCounts) countable(userCode bool) error {
+	switch {
+	case !c.on:
+		return notCountableFault("track_counts")
+	case userCode && c.mayTurn:
+		return notCountableFault("the statement calls code of users, and the gate's database role may set track_counts")
+	case userCode && c.exclusive > 0:
+		return notCountableFault("the statement calls code of users in a transaction that holds a table as TRUNCATE does")
+	}
+	return nil
+}
+
+func notCountableFault(why string) *fault.Fault {
+	return fault.New(fault.RowLimitExceeded, "The approval limits the rows that may change, and they cannot be counted here (%s). Nothing was applied; ask for an approval under a rule without max_rows.", why).
+		With("reason", notCountable)
+}
+
+// countRows compares what changed with what the approval allows: the larger of
+// the tag's number and the growth of the server's counters.
+func (r *Result) countRows(before rowCounts, row *oneRow, most int64) error {
+	after, err := readCounts(row)
+	switch {
+	case err != nil:
+		return notCountableFault("no count")
+	case !after.on:
+		return notCountableFault("the statement switched track_counts off")
+	case after.exclusive > before.exclusive:
+		return notCountableFault("the statement holds a table as TRUNCATE and DROP do")
+	}
+	changed := max(after.rows-before.rows, r.RowCount)
+	r.RowsChanged = &changed
+	if changed > most {
+		return tooManyRows(changed, most)
+	}
+	return nil
+}
+
+func tooManyRows(changed, most int64) error {
+	return fault.New(fault.RowLimitExceeded, "The statement changes %d rows, the approval allows %d. It was rolled back; change fewer rows, or ask for an approval of more.", changed, most).
+		With("max_rows", most).With("rows", changed)
+}

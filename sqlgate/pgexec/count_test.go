@@ -1,0 +1,131 @@
+package pgexec
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/commands/fault"
+)
+
+// limitedWrite runs a write that may change ten rows, as a transaction of its own
+// or in a block.
+func limitedWrite(t *testing.T, db *DB, text string, userCode, inBlock bool) (Result, error) {
+	t.Helper()
+	most := int64(10)
+	o := BeginOptions{Limits: Limits{MaxRows: &most}, UserCode: userCode}
+	if !inBlock {
+		tx, err := db.Begin(context.Background(), o)
+		if err != nil {
+			return Result{}, err
+		}
+		defer tx.Rollback()
+		if res, err := tx.Exec(context.Background(), sql(text), db.NewRows(0)); err != nil {
+			return res, err
+		}
+		return tx.Commit(context.Background())
+	}
+	b, err := db.BeginBlock(context.Background(), BlockOptions{})
+	require.NoError(t, err)
+	defer b.Rollback()
+	if _, err := b.DispatchWrite(context.Background(), o); err != nil {
+		return Result{}, err
+	}
+	if res, err := b.Write(context.Background(), sql(text), false, db.NewRows(0)); err != nil {
+		return res, err
+	}
+	return b.Commit(context.Background())
+}
+
+// However a statement tries, it changes no more rows than its limit.
+func TestARowLimitIsNotLiftedFromInside(t *testing.T) {
+	url, role := plainRole(t)
+	super, side := open(t)
+	side.run(`CREATE TABLE t (a int); INSERT INTO t SELECT g FROM generate_series(1, 100) g; CREATE TABLE u (LIKE t);
+CREATE FUNCTION many() RETURNS int LANGUAGE plpgsql AS $$ BEGIN INSERT INTO t SELECT g FROM generate_series(1, 50000) g; RETURN 1; END $$;
+CREATE FUNCTION uncounted() RETURNS int LANGUAGE plpgsql SET track_counts = off AS $$ BEGIN INSERT INTO t SELECT g FROM generate_series(1, 50000) g; RETURN 1; END $$;
+CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM many(); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER c AFTER INSERT ON u DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late();
+GRANT ALL ON t, u TO ` + role)
+	side.run(`ALTER TABLE t OWNER TO ` + role + "; GRANT ALL ON SCHEMA public TO " + role)
+	db, _ := openURL(t, url(side.url))
+	const insert = "INSERT INTO t SELECT g FROM generate_series(1, 50000) g"
+	for _, c := range []struct {
+		text     string
+		userCode bool
+	}{
+		{insert, false},
+		{"WITH w AS (" + insert + " RETURNING a) SELECT set_config('track_counts', 'off', true) FROM w LIMIT 1", false},
+		{"INSERT INTO t SELECT length(set_config('track_counts', 'off', true)) FROM generate_series(1, 50000)", false},
+		{"DO $$ BEGIN SET LOCAL track_counts = off; " + insert + "; END $$", true},
+		{"DO $$ BEGIN SET LOCAL track_counts = off; " + insert + "; SET LOCAL track_counts = on; END $$", true},
+		{"DO $$ BEGIN PERFORM set_config('track_' || 'counts', 'off', true); " + insert + "; PERFORM set_config('track_' || 'counts', 'on', true); END $$", true},
+		{"SELECT uncounted()", true},
+		{"SELECT many()", true},
+		{"DO $$ BEGIN TRUNCATE t; END $$", true},
+		{"DO $$ BEGIN DELETE FROM t; TRUNCATE t; END $$", true},
+		{"DO $$ BEGIN " + insert + "; DROP TABLE t; END $$", true},
+		{"INSERT INTO u VALUES (1)", false},
+	} {
+		for _, inBlock := range []bool{false, true} {
+			for who, db := range map[string]*DB{"superuser": super, "role": db} {
+				res, err := limitedWrite(t, db, c.text, c.userCode, inBlock)
+				require.NotEqual(t, Success, res.State)
+				switch f := fault.Of(err); f.Code {
+				case fault.RowLimitExceeded:
+				case fault.DBUnavailable:
+					require.Equal(t, ReasonSettingsDrift, res.ReasonCode, "%s, %s", who, c.text)
+				default:
+					require.Equal(t, "42501", f.Details["sqlstate"], "%s, %s: %v", who, c.text, err)
+				}
+				db.writer.mu.Lock()
+				db.writer.drifts = nil // or the pool stops
+				db.writer.mu.Unlock()
+				require.Equal(t, "100", side.ask("SELECT count(*) FROM t"), "%s, %s", who, c.text)
+			}
+		}
+	}
+}
+
+// What is counted by the rules is not refused: triggers, cascades, functions and
+// temporary tables of a role that may not switch the count off.
+func TestARowLimitRefusesNothingThatIsCounted(t *testing.T) {
+	url, role := plainRole(t)
+	super, side := open(t)
+	side.run(`CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE c (p int REFERENCES p ON DELETE CASCADE); CREATE TABLE log (a int);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO log VALUES (1); RETURN NULL; END $$;
+CREATE TRIGGER n AFTER INSERT OR DELETE ON p FOR EACH ROW EXECUTE FUNCTION note();
+CREATE CONSTRAINT TRIGGER l AFTER INSERT ON c DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note();
+CREATE FUNCTION work() RETURNS int LANGUAGE plpgsql AS $$ BEGIN CREATE TEMPORARY TABLE IF NOT EXISTS w (a int) ON COMMIT DROP; INSERT INTO w VALUES (1); INSERT INTO p VALUES (3); RETURN 1; END $$;
+GRANT ALL ON p, c, log TO ` + role)
+	db, _ := openURL(t, url(side.url))
+	for _, inBlock := range []bool{false, true} {
+		side.run("TRUNCATE p, c, log")
+		for who, db := range map[string]*DB{"superuser": super, "role": db} {
+			for _, text := range []string{"INSERT INTO p VALUES (1), (2)", "INSERT INTO c VALUES (1), (1), (2)", "DELETE FROM p WHERE id < 3"} {
+				res, err := limitedWrite(t, db, text, false, inBlock)
+				require.NoError(t, err, "%s, %s", who, text)
+				require.Equal(t, Success, res.State)
+			}
+		}
+		for _, text := range []string{"SELECT work()", "DELETE FROM p"} {
+			_, err := limitedWrite(t, db, text, true, inBlock)
+			require.NoError(t, err, text)
+		}
+		_, err := limitedWrite(t, super, "SELECT work()", true, inBlock)
+		require.Equal(t, notCountable, fault.Of(err).Details["reason"], "a superuser may switch the count off")
+	}
+}
+
+// plainRole makes a role without rights, and a function that puts it into a URL.
+func plainRole(t *testing.T) (login func(url string) string, role string) {
+	t.Helper()
+	role = "plain_" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	_, side := open(t)
+	side.run("CREATE ROLE " + role + " LOGIN PASSWORD 'plain'")
+	t.Cleanup(func() { side.run("DROP ROLE " + role) }) // behind the databases of the test
+	return func(url string) string { return withUser(t, url, role, "plain") }, role
+}
