@@ -177,7 +177,7 @@ func TestAFloodIsToldAtOnceAndThenOnceAMinuteWithItsCount(t *testing.T) {
 	throttle, err := newThrottle()
 	require.NoError(t, err)
 	note := func(kind event.Type, client string, after time.Duration) (int, bool) {
-		f, due := throttle.note(kind, event.Flood{Client: client, Limit: 120}, moment.Add(after))
+		f, due := throttle.note(kind, flood{Flood: event.Flood{Client: client, Limit: 120}}, moment.Add(after))
 		return f.Count, due
 	}
 	_, due := note(event.TypeRateLimitHit, "a", 0)
@@ -199,7 +199,7 @@ func TestCountedIncidentsAreToldWithoutANewOne(t *testing.T) {
 	throttle, err := newThrottle()
 	require.NoError(t, err)
 	for range 4 {
-		throttle.note(event.TypeOversizedRequest, event.Flood{Client: "a", Path: "/query", Limit: 10, Got: 11}, moment)
+		throttle.note(event.TypeOversizedRequest, flood{Flood: event.Flood{Client: "a", Path: "/query", Limit: 10, Got: 11}}, moment)
 	}
 	require.Empty(t, throttle.flush(moment.Add(time.Second), false), "not due yet")
 	drafts := throttle.flush(moment.Add(time.Minute), false)
@@ -214,7 +214,7 @@ func TestAFloodFromManyClientsIsBoundedAndCounted(t *testing.T) {
 	const clients = 3 * floodClients
 	written, counted := 0, 0
 	for i := range clients {
-		if f, due := throttle.note(event.TypeRateLimitHit, event.Flood{Client: fmt.Sprint(i)}, moment); due {
+		if f, due := throttle.note(event.TypeRateLimitHit, flood{Flood: event.Flood{Client: fmt.Sprint(i)}}, moment); due {
 			written, counted = written+1, counted+f.Count
 		}
 	}
@@ -231,7 +231,7 @@ func TestAFloodFromManyClientsIsBoundedAndCounted(t *testing.T) {
 func TestAClockThatWentBackSilencesNobody(t *testing.T) {
 	throttle, err := newThrottle()
 	require.NoError(t, err)
-	throttle.note(event.TypeRateLimitHit, event.Flood{Client: "a"}, moment)
-	_, due := throttle.note(event.TypeRateLimitHit, event.Flood{Client: "a"}, moment.Add(-time.Hour))
+	throttle.note(event.TypeRateLimitHit, flood{Flood: event.Flood{Client: "a"}}, moment)
+	_, due := throttle.note(event.TypeRateLimitHit, flood{Flood: event.Flood{Client: "a"}}, moment.Add(-time.Hour))
 	require.True(t, due)
 }

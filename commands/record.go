@@ -287,6 +287,7 @@ func (f *decisionFacts) allow(r *RecordDecision, now time.Time) error {
 func (r *RecordDecision) decided(now time.Time, shared event.Context, engine uint64) event.Draft {
 	d := &r.Decision
 	shared.Decision, shared.PolicyVersion, shared.ReasonCode, shared.Mode = d.Decision, d.PolicyVersion, d.ReasonCode, d.Mode
+	shared.FallbackReason = d.fallback()
 	return event.New(now, shared, d.payload(engine))
 }
 

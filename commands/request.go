@@ -66,6 +66,26 @@ func (r *Request) received(now time.Time, d *Decision) event.Draft {
 // defaultProfile is the execution profile that evidence leaves out.
 const defaultProfile = "default"
 
+// The reasons of decisions that no rule of the policy made: fallback_reason of
+// the contract (spec/gate.md part 2.6). They are those of package policy.
+const (
+	fallbackDefaultDeny   = "default_deny"
+	fallbackRuleError     = "rule_eval_error"
+	fallbackApprovalFirst = "approval_first_mode"
+)
+
+// fallback says why a decision is not what the rules alone make of the statement;
+// "" where it is.
+func (d *Decision) fallback() string {
+	switch {
+	case d.ReasonCode == fallbackDefaultDeny || d.ReasonCode == fallbackApprovalFirst:
+		return d.ReasonCode
+	case len(d.Errors) > 0: // a rule that could not be evaluated blocks, whichever rule gives the reason
+		return fallbackRuleError
+	}
+	return ""
+}
+
 // payload gives the decision as it is recorded.
 func (d *Decision) payload(engine uint64) *event.DecisionRecorded {
 	return &event.DecisionRecorded{Enforced: d.Enforced, Bypass: d.Bypass, RuleID: d.RuleID, Layer: d.Layer,

@@ -1,7 +1,9 @@
 package commands
 
 import (
+	"cmp"
 	"context"
+	"encoding/hex"
 	"slices"
 	"time"
 
@@ -12,7 +14,7 @@ import (
 
 // An Incident is something a client did that is written down, throttled.
 type Incident struct {
-	Type      event.Type // rate_limit_hit, oversized_request or operator_auth_failed
+	Type      event.Type // rate_limit_hit, oversized_request, operator_auth_failed or wire_login_failed
 	RequestID string
 	Client    string // the certificate's subject or the remote address
 	Path      string
@@ -20,6 +22,14 @@ type Incident struct {
 	Got       int    // 0 = does not apply
 	Project   string // of the credential that is over its limit; "" = it has none
 	AgentID   string
+	Login     Login // of wire_login_failed
+}
+
+// A Login is a connection to the wire listener that was refused.
+type Login struct {
+	Cause    string // as event.WireLoginFailed has it
+	SQLState string
+	User     string // as it was claimed
 }
 
 // RecordIncident counts an incident and writes its event where one is due. Most
@@ -29,7 +39,7 @@ func (c *Commands) RecordIncident(ctx context.Context, i Incident) error {
 		return misuse("an incident of type " + string(i.Type))
 	}
 	now := c.now()
-	f, due := c.floods.note(i.Type, event.Flood{Client: i.Client, Path: i.Path, Limit: i.Limit, Got: i.Got}, now)
+	f, due := c.floods.note(i.Type, flood{event.Flood{Client: i.Client, Path: i.Path, Limit: i.Limit, Got: i.Got}, i.Login}, now)
 	if !due {
 		return nil
 	}
@@ -91,6 +101,18 @@ func (c *Commands) RecordCheckpoint(ctx context.Context, p *event.CheckpointSign
 	done, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{draft}})
 	return done.Last, err
 }
+
+// RecordExport says that an evidence bundle is about to leave, under the name
+// that the contract calls evidence_bundle. by is the operator whose token came
+// with the request, "" without one. After an error nothing may leave.
+func (c *Commands) RecordExport(ctx context.Context, by string, p *event.EvidenceExported) error {
+	shared := event.Context{Actor: cmp.Or(by, p.Client), Operation: "export_evidence", EvidenceBundle: BundleName(p.Digest)}
+	_, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{event.New(c.now(), shared, p)}})
+	return err
+}
+
+// BundleName names an evidence bundle by the SHA-256 of its document.
+func BundleName(digest [32]byte) string { return "sha256:" + hex.EncodeToString(digest[:]) }
 
 func (c *Commands) recordSystem(ctx context.Context, operation, reasonCode string, p event.Typed) error {
 	draft := event.New(c.now(), event.Context{Actor: systemActor, Operation: operation, ReasonCode: reasonCode}, p)

@@ -38,8 +38,14 @@ type floodKey struct {
 }
 
 type floodState struct {
-	written time.Time   // when the last event was
-	last    event.Flood // the last occurrence; its Count is what no event counts yet
+	written time.Time // when the last event was
+	last    flood     // the last occurrence; its Count is what no event counts yet
+}
+
+// A flood is what one event says of many incidents.
+type flood struct {
+	event.Flood
+	login Login // of the last one
 }
 
 func newThrottle() (*throttle, error) {
@@ -58,7 +64,7 @@ func (t *throttle) forgotten(k floodKey, s *floodState) {
 
 // note counts one occurrence and tells whether its event is due now; then the
 // flood it returns counts everything since the last one.
-func (t *throttle) note(kind event.Type, f event.Flood, now time.Time) (event.Flood, bool) {
+func (t *throttle) note(kind event.Type, f flood, now time.Time) (flood, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := floodKey{kind, f.Client}
@@ -115,7 +121,7 @@ func (t *throttle) flush(now time.Time, all bool) []event.Draft {
 	}
 	for _, kind := range floodTypes {
 		if n := t.others[kind]; n > 0 {
-			drafts = append(drafts, floodEvent(now, kind, event.Flood{Client: otherClients, Count: n}))
+			drafts = append(drafts, floodEvent(now, kind, flood{Flood: event.Flood{Client: otherClients, Count: n}}))
 			delete(t.others, kind)
 		}
 	}
@@ -123,16 +129,18 @@ func (t *throttle) flush(now time.Time, all bool) []event.Draft {
 }
 
 // floodTypes are the throttled event types.
-var floodTypes = []event.Type{event.TypeRateLimitHit, event.TypeOversizedRequest, event.TypeOperatorAuthFailed}
+var floodTypes = []event.Type{event.TypeRateLimitHit, event.TypeOversizedRequest, event.TypeOperatorAuthFailed, event.TypeWireLoginFailed}
 
-func floodEvent(now time.Time, kind event.Type, f event.Flood) event.Draft {
+func floodEvent(now time.Time, kind event.Type, f flood) event.Draft {
 	shared := event.Context{Actor: systemActor, ReasonCode: string(kind)}
 	switch kind {
 	case event.TypeRateLimitHit:
-		return event.New(now, shared, &event.RateLimitHit{Flood: f})
+		return event.New(now, shared, &event.RateLimitHit{Flood: f.Flood})
 	case event.TypeOversizedRequest:
-		return event.New(now, shared, &event.OversizedRequest{Flood: f})
+		return event.New(now, shared, &event.OversizedRequest{Flood: f.Flood})
+	case event.TypeWireLoginFailed:
+		return event.New(now, shared, &event.WireLoginFailed{Cause: f.login.Cause, Client: f.Client, Count: f.Count, SQLState: f.login.SQLState, User: f.login.User})
 	default:
-		return event.New(now, shared, &event.OperatorAuthFailed{Flood: f})
+		return event.New(now, shared, &event.OperatorAuthFailed{Flood: f.Flood})
 	}
 }

@@ -24,6 +24,8 @@ var projectors = map[event.Type]projector{
 	event.TypeRateLimitHit:            indexed,
 	event.TypeOversizedRequest:        indexed,
 	event.TypeOperatorAuthFailed:      indexed,
+	event.TypeWireLoginFailed:         indexed,
+	event.TypeEvidenceExported:        indexed,
 	event.TypeRequestReceived:         {1, requestReceived},
 	event.TypeQueryRejected:           indexed,
 	event.TypeDecisionRecorded:        {1, agentDecided},

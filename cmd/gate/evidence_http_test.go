@@ -90,7 +90,7 @@ func TestABundleThatIsNotMade(t *testing.T) {
 			}
 		})
 	}
-	require.Equal(t, head, g.head(t), "an export is no event")
+	require.Equal(t, head, g.head(t), "what was not made is no event")
 }
 
 // awaitCopy waits until the readable copy, which is written behind the answers,

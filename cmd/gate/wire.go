@@ -83,7 +83,7 @@ func (g *service) openWire(users *pgwire.Users, material *httpd.TLS, drain time.
 		MaxBatchItems: s.WireMaxBatch, MaxMessageBytes: s.WireMaxMessage,
 		AuthTimeout: millis(s.WireAuthTimeout), IdleTimeout: seconds(s.WireIdle), WriteTimeout: millis(s.WireWrite),
 		TxMax: millis(s.WireTxMax), TxIdle: millis(s.WireTxIdle),
-		Allow: g.limiter.Allow, OnIncident: g.wireIncident, Cancels: wireCancels{g.commands},
+		Allow: g.limiter.Allow, OnIncident: g.wireIncident, OnLoginFailed: g.wireLoginFailed, Cancels: wireCancels{g.commands},
 		Drain: drain, Grace: millis(s.DBCommitTimeout) + cancelMargin, Overdue: g.cancelStatements,
 	}
 	if material != nil {
@@ -122,6 +122,16 @@ func (g *service) wireIncident(i pgwire.Incident) {
 	}
 	if err := g.commands.RecordIncident(context.Background(), record); err != nil {
 		g.log.Warn("an incident could not be written to the event log", "source", "pgwire", "cause", err.Error())
+	}
+}
+
+// wireLoginFailed writes down a connection that was refused, throttled. Where it
+// can't be written the answer to the client is the same.
+func (g *service) wireLoginFailed(l pgwire.LoginFailure) {
+	err := g.commands.RecordIncident(context.Background(), commands.Incident{Type: event.TypeWireLoginFailed, Client: l.Client,
+		Login: commands.Login{Cause: l.Cause, SQLState: l.SQLState, User: l.User}})
+	if err != nil {
+		g.log.Warn("a refused login could not be written to the event log", "source", "pgwire", "cause", err.Error())
 	}
 }
 

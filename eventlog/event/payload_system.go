@@ -12,7 +12,35 @@ const (
 	TypeRateLimitHit            Type = "rate_limit_hit"
 	TypeOversizedRequest        Type = "oversized_request"
 	TypeOperatorAuthFailed      Type = "operator_auth_failed"
+	TypeEvidenceExported        Type = "evidence_exported"
 )
+
+// EvidenceExported says that a range of the log left the service as an evidence
+// bundle. It is durable before the bundle's first byte leaves; whether all of it
+// arrived nobody knows. The context's evidence_bundle names the bundle.
+type EvidenceExported struct {
+	Bytes    int64
+	Client   string   // who asked: the certificate's subject or the remote address
+	Digest   [32]byte // SHA-256 of the document
+	FirstSeq uint64
+	LastSeq  uint64
+	Reason   string // as asked; "" = none was given
+	SignedBy string // id of the key; "" = it is not signed
+}
+
+func (*EvidenceExported) EventType() Type         { return TypeEvidenceExported }
+func (p *EvidenceExported) Fields() Payload       { return write(7, p.form) }
+func (p *EvidenceExported) Parse(l Payload) error { return read(l, p.form) }
+
+func (p *EvidenceExported) form(f *form) {
+	num(f, "bytes", &p.Bytes, need)
+	f.str("client", &p.Client, need)
+	f.hash("digest", &p.Digest, need)
+	num(f, "first_seq", &p.FirstSeq, need)
+	num(f, "last_seq", &p.LastSeq, need)
+	f.str("reason", &p.Reason, may)
+	f.str("signed_by", &p.SignedBy, may)
+}
 
 // Startup says under which conditions evidence is written from here on. The
 // mode stands in the context.

@@ -1,5 +1,32 @@
 package event
 
+// TypeWireLoginFailed counts connections to the wire listener that were refused
+// before anybody was let in.
+const TypeWireLoginFailed Type = "wire_login_failed"
+
+// WireLoginFailed is written at once the first time, then at most once per client
+// and minute, as a Flood is. It does not tell an unknown user from a wrong
+// password: the log is open to read.
+type WireLoginFailed struct {
+	Cause    string // of the last one: password, certificate, tls_required, tls_handshake or startup
+	Client   string // its address
+	Count    int    // how many it stands for
+	SQLState string // what the client was told last; "" = nothing could be said to it
+	User     string // that the last one claimed; "" = it was refused before it named one
+}
+
+func (*WireLoginFailed) EventType() Type         { return TypeWireLoginFailed }
+func (p *WireLoginFailed) Fields() Payload       { return write(5, p.form) }
+func (p *WireLoginFailed) Parse(l Payload) error { return read(l, p.form) }
+
+func (p *WireLoginFailed) form(f *form) {
+	f.str("cause", &p.Cause, need)
+	f.str("client", &p.Client, need)
+	num(f, "count", &p.Count, need)
+	f.str("sqlstate", &p.SQLState, may)
+	f.str("user", &p.User, may)
+}
+
 // Types of a CancelRequest at the wire listener (spec/gate.md part 6). The
 // connection that it is for stands in the payload, its claims in the context
 // where the key was known; a forwarded one has the execution there too.

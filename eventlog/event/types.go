@@ -47,6 +47,8 @@ var specs = []Spec{
 	{TypeRateLimitHit, 1, func() Typed { return new(RateLimitHit) }},
 	{TypeOversizedRequest, 1, func() Typed { return new(OversizedRequest) }},
 	{TypeOperatorAuthFailed, 1, func() Typed { return new(OperatorAuthFailed) }},
+	{TypeWireLoginFailed, 1, func() Typed { return new(WireLoginFailed) }},
+	{TypeEvidenceExported, 1, func() Typed { return new(EvidenceExported) }},
 
 	{TypePolicyLoaded, 1, func() Typed { return new(PolicyLoaded) }},
 	{TypePolicyValidated, 1, func() Typed { return new(PolicyValidated) }},

@@ -3,6 +3,7 @@ package evidence
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -249,6 +250,19 @@ func (h *head) ends() []uint64 {
 
 // Size is how many bytes Write will write.
 func (b *Bundle) Size() int64 { return b.size }
+
+// Digest reads the range once more and gives the SHA-256 of the document, as
+// Write will write it. Its errors are those of Write.
+func (b *Bundle) Digest(ctx context.Context) (digest [32]byte, err error) {
+	sum := sha256.New()
+	if err := b.Write(ctx, sum); err != nil {
+		return digest, err
+	}
+	return [32]byte(sum.Sum(nil)), nil
+}
+
+// SignedBy is the id of the key that signed the bundle, "" where none did.
+func (b *Bundle) SignedBy() string { return b.head.keyID }
 
 // Write streams the document in pieces of 64 KiB. After an error, which may be
 // ErrCorrupt where the log changed since Prepare, what was written is no

@@ -15,6 +15,7 @@ import (
 	"writegate/commands/fault"
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
+	"writegate/eventlog/event"
 	"writegate/eventlog/evidence"
 	"writegate/eventlog/frame"
 	"writegate/http/httpd"
@@ -58,6 +59,9 @@ func (a *api) exportEvidence(c *httpd.Call) error {
 	if head := a.Log.Head().Seq; *body.StartSeq == 0 || *body.EndSeq > head || *body.StartSeq > *body.EndSeq {
 		return exportFault(&evidence.RangeError{First: min(1, head), Last: head})
 	}
+	if err := c.Limit(); err != nil { // each export is an event: no client may fill the log with them
+		return err
+	}
 	release, err := a.exports.take(c, "bundles being written", 1)
 	if err != nil {
 		return err
@@ -68,6 +72,15 @@ func (a *api) exportEvidence(c *httpd.Call) error {
 		CreatedAt: a.Now(), MaxEvents: a.MaxEvidenceEvents, MaxBytes: a.MaxEvidenceBytes}, a.signer())
 	if err != nil {
 		return exportFault(err)
+	}
+	digest, err := bundle.Digest(ctx)
+	if err != nil {
+		return exportFault(err)
+	}
+	// The trace is on disk before the first byte leaves; without it nothing does.
+	if err := a.Commands.RecordExport(ctx, c.OperatorLabel(), &event.EvidenceExported{Bytes: bundle.Size(), Client: c.Client(), Digest: digest,
+		FirstSeq: *body.StartSeq, LastSeq: *body.EndSeq, Reason: body.Reason, SignedBy: bundle.SignedBy()}); err != nil {
+		return err
 	}
 	return c.Stream(http.StatusOK, "application/json", bundle.Size(), func(w io.Writer) error { return bundle.Write(ctx, w) })
 }

@@ -13,6 +13,8 @@ type failure struct {
 	fatal    bool
 	cause    error // for the operational log alone
 
+	refused string // which kind of refused login it is; "" = what was asked for, or none
+
 	got, most int // bytes of a message over its limit, and the limit; else 0
 }
 
@@ -42,6 +44,12 @@ func fatalf(state, format string, args ...any) *failure {
 
 func errorf(state, format string, args ...any) *failure {
 	return newFailure(false, state, fmt.Sprintf(format, args...))
+}
+
+// login says which kind of refused login it is.
+func (f *failure) login(cause string) *failure {
+	f.refused = cause
+	return f
 }
 
 func (f *failure) hint(text string) *failure {

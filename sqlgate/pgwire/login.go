@@ -1,10 +1,12 @@
 package pgwire
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -38,6 +40,28 @@ func (c *conn) live(ctx context.Context) error {
 		return err
 	}
 	return c.converse(ctx)
+}
+
+// errHandshake is a TLS handshake that failed.
+var errHandshake = errors.New("TLS handshake")
+
+// loginFailed tells a login that was refused. A client that went away by itself,
+// as psql does to ask for a password, was not; nor was one that this service can't
+// serve now, or has no room for.
+func (c *conn) loginFailed(err error, f *failure) {
+	l := LoginFailure{Client: c.addr.String(), User: strings.ToValidUTF8(c.claimed[:min(len(c.claimed), maxClaimed)], "?")}
+	switch {
+	case f == nil && errors.Is(err, errHandshake):
+		l.Cause = LoginHandshake
+	case f == nil:
+		return
+	default:
+		if l.SQLState = f.response.Code; l.SQLState == stateTooMany || strings.HasPrefix(l.SQLState, "57") || strings.HasPrefix(l.SQLState, "XX") {
+			return
+		}
+		l.Cause = cmp.Or(f.refused, LoginStartup)
+	}
+	c.server.o.OnLoginFailed(l)
 }
 
 // firstPacket takes the client through its requests for encryption to the first
@@ -104,7 +128,7 @@ func (c *conn) allowed(p packet) error {
 		return fatalf("0A000", "unsupported frontend protocol %d.%d: the gate speaks 3.0 to 3.2", p.code>>16, p.code&0xffff)
 	}
 	if p.code != codeCancel && c.inClear() {
-		return fatalf("28000", "the gate takes connections over TLS alone").hint("Connect with sslmode=require or stricter.")
+		return fatalf("28000", "the gate takes connections over TLS alone").hint("Connect with sslmode=require or stricter.").login(LoginCleartext)
 	}
 	return nil
 }
@@ -125,7 +149,7 @@ func (c *conn) enter(ctx context.Context, p packet) (*introduction, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.version = g.version
+	c.version, c.claimed = g.version, in.user
 	if g.negotiate {
 		if err := c.out.send(&pgproto3.NegotiateProtocolVersion{NewestMinorProtocol: g.version, UnrecognizedOptions: g.unknown}); err != nil {
 			return nil, err
@@ -147,7 +171,7 @@ func (c *conn) authenticate(ctx context.Context, user string) error {
 	case AuthCert:
 		if leaf := c.verifiedLeaf(); leaf == nil || leaf.Subject.CommonName != user {
 			c.server.log.Warn("a login failed", "user", user, "client", c.addr.String(), "cause", "no client certificate of that name")
-			return fatalf("28000", "certificate authentication failed for user %s", quote(user))
+			return fatalf("28000", "certificate authentication failed for user %s", quote(user)).login(LoginCertificate)
 		}
 		return c.out.send(&pgproto3.AuthenticationOk{})
 	}
@@ -160,7 +184,7 @@ func (c *conn) authenticate(ctx context.Context, user string) error {
 	case <-ctx.Done():
 	}
 	c.server.log.Warn("a login failed", "user", user, "client", c.addr.String(), "cause", err.Error())
-	f := fatalf("28P01", "password authentication failed for user %s", quote(user))
+	f := fatalf("28P01", "password authentication failed for user %s", quote(user)).login(LoginPassword)
 	f.cause = err
 	return f
 }

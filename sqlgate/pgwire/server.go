@@ -39,6 +39,26 @@ type Incident struct {
 	Limit, Got int
 }
 
+// Causes of a login that failed.
+const (
+	LoginPassword    = "password"      // or a user that nobody knows: which of them is not told
+	LoginCertificate = "certificate"   // none that names the user
+	LoginCleartext   = "tls_required"  // a connection without TLS where it is demanded
+	LoginHandshake   = "tls_handshake" // TLS did not come about, as with a certificate that no authority of ours signed
+	LoginStartup     = "startup"       // what the client asked for at the start is not to be had
+)
+
+// A LoginFailure is a connection that was refused before it was let in.
+type LoginFailure struct {
+	Cause    string
+	Client   string // its address
+	SQLState string // what it is told; "" = nothing can be said to it
+	User     string // that it claims; "" = it named none
+}
+
+// maxClaimed bounds what is kept of the name that a stranger claims, in bytes.
+const maxClaimed = 256
+
 // Options are what a Server stands on. All but Overdue and Now are required,
 // Users with AuthScram alone and TLS with another mode than off.
 type Options struct {
@@ -71,7 +91,9 @@ type Options struct {
 	// POST /query; where there is none left it says how long to wait.
 	Allow      func(client string) (wait time.Duration, ok bool)
 	OnIncident func(Incident)
-	Cancels    CancelEvidence
+	// OnLoginFailed writes a refused login down, throttled, before it is answered.
+	OnLoginFailed func(LoginFailure)
+	Cancels       CancelEvidence
 
 	// Drain is how long what runs has to end once the server is told to stop;
 	// then Overdue asks it to, and it has Grace.
@@ -220,7 +242,10 @@ func (s *Server) turnAway(c *conn) {
 	})
 }
 
-func tooMany() *failure { return fatalf("53300", "sorry, too many clients already") }
+// stateTooMany is too_many_connections.
+const stateTooMany = "53300"
+
+func tooMany() *failure { return fatalf(stateTooMany, "sorry, too many clients already") }
 
 // handle is the whole life of a connection.
 func (s *Server) handle(c *conn) {
@@ -228,7 +253,11 @@ func (s *Server) handle(c *conn) {
 	defer s.survive(c)
 	err := c.live(s.ctx)
 	var f *failure
-	if errors.As(err, &f) {
+	refused := errors.As(err, &f)
+	if !c.loggedIn {
+		c.loginFailed(err, f)
+	}
+	if refused {
 		c.answer(f)
 	}
 	if err != nil {
@@ -381,6 +410,7 @@ type conn struct {
 	stopped  atomic.Bool
 	admitted bool
 	loggedIn bool
+	claimed  string // the user that the greeting names
 
 	client  string // whose rate its statements count against
 	wire    Wire

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"fmt"
 	"io"
 	"net"
 
@@ -31,7 +32,7 @@ func (c *conn) handshake(ctx context.Context, begun []byte) error {
 	}
 	secured := tls.Server(under, config)
 	if err := secured.HandshakeContext(ctx); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errHandshake, err)
 	}
 	state := secured.ConnectionState()
 	c.net, c.out.conn, c.tls = secured, secured, &state

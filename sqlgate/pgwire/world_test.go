@@ -54,6 +54,7 @@ func openDoor(t *testing.T, change func(*Options)) *door {
 		Open:          d.open,
 		Allow:         func(string) (time.Duration, bool) { return 0, true },
 		OnIncident:    func(Incident) {},
+		OnLoginFailed: func(LoginFailure) {},
 		Cancels:       d,
 	}
 	if change != nil {
