@@ -287,7 +287,8 @@ func TestRedTeamFindsNoFileOfTheGateThatOthersMayUse(t *testing.T) {
 	var said bytes.Buffer
 	serve.Stdout, serve.Stderr = &said, &said
 	require.NoError(t, serve.Start())
-	g := &testGate{gateDir: d, base: "http://" + address}
+	g := &testGate{gateDir: d, base: "http://" + address, signs: true}
+	d.kept.trust(d.environ())
 	require.Eventually(t, func() bool { _, err := g.try(http.MethodGet, "/health", nil); return err == nil }, startPatience, pollEvery)
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT name, email FROM customers"), "idempotency_key=k").status)
 	require.NoError(t, serve.Process.Signal(syscall.SIGTERM))
@@ -392,7 +393,9 @@ func TestRedTeamCodeBehindAReadIsFencedAndTold(t *testing.T) {
 		require.Equal(t, "9", r.look("SELECT count(*) FROM staging WHERE id < 10"))
 		require.Eventually(t, func() bool { return !strings.Contains(r.look(restOfTheServer), "advisory") }, startPatience, 10*time.Millisecond)
 	}
-	require.Contains(t, strings.Join(r.effects(), "\n"), "pwned")
+	require.Equal(t, gotAllowed, r.overHTTP("/query", ask("SELECT left_behind FROM v_lock")).outcome)
+	require.Eventually(t, func() bool { return r.look(restOfTheServer) == "" }, startPatience, 10*time.Millisecond, "the lock of a read that succeeded")
+	require.Contains(t, strings.Join(r.effects(), "\n"), "files: pwned")
 	r.end(t)
 	violations := 0
 	for _, e := range r.events(t) {

@@ -126,7 +126,6 @@ var heldForApproval = map[string]string{
 	"F293": "statistics",
 	"F295": "VACUUM",
 	"F296": "VACUUM",
-	"F298": "REINDEX",
 	"F300": "a materialized view, whose function the person sees",
 	"F301": "a table",
 }
@@ -171,11 +170,17 @@ var channels = []channel{
 	}},
 	{name: "simple query", over: overWire(func(r *redteam, a attack) [][]pgproto3.FrontendMessage { return packets(simple(a.SQL)) })},
 	{name: "extended, described", over: overWire(func(r *redteam, a attack) [][]pgproto3.FrontendMessage {
-		return [][]pgproto3.FrontendMessage{{&pgproto3.Parse{Query: a.SQL}, &pgproto3.Bind{}, &pgproto3.Execute{}, syncMessage}}
+		return [][]pgproto3.FrontendMessage{{&pgproto3.Parse{Query: a.SQL}, &pgproto3.Describe{ObjectType: 'S'}, &pgproto3.Bind{}, &pgproto3.Describe{ObjectType: 'P'}, &pgproto3.Execute{}, syncMessage}}
 	})},
 	{name: "extended, named, binary, in parts", over: overWire(func(r *redteam, a attack) [][]pgproto3.FrontendMessage {
 		bind := &pgproto3.Bind{DestinationPortal: "c", PreparedStatement: "s", ResultFormatCodes: []int16{1}}
 		return [][]pgproto3.FrontendMessage{{&pgproto3.Parse{Name: "s", Query: a.SQL}, syncMessage}, {bind, &pgproto3.Execute{Portal: "c", MaxRows: 1}, &pgproto3.Execute{Portal: "c"}, syncMessage}}
+	})},
+	{name: "Describe alone", over: overWire(func(r *redteam, a attack) [][]pgproto3.FrontendMessage {
+		return [][]pgproto3.FrontendMessage{{&pgproto3.Parse{Query: a.SQL}, &pgproto3.Describe{ObjectType: 'S'}, syncMessage}}
+	})},
+	{name: "Describe in a block behind a write", over: overWire(func(r *redteam, a attack) [][]pgproto3.FrontendMessage {
+		return [][]pgproto3.FrontendMessage{{simple("BEGIN")}, {simple(r.mark())}, {&pgproto3.Parse{Query: a.SQL}, &pgproto3.Describe{ObjectType: 'S'}, syncMessage}, {simple("COMMIT")}}
 	})},
 	{name: "PREPARE and EXECUTE by simple query", over: overWire(func(r *redteam, a attack) [][]pgproto3.FrontendMessage {
 		return packets(simple("PREPARE p AS "+a.SQL), simple("EXECUTE p"))

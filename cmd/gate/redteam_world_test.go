@@ -118,6 +118,7 @@ CREATE TYPE mood AS ENUM ('sad', 'ok');
 CREATE TABLE moods (a mood, b mood[]);
 INSERT INTO moods VALUES ('ok', '{sad}');
 CREATE VIEW v_evil AS SELECT id, purge() AS p FROM users;
+CREATE VIEW v_lock AS SELECT "json_scalar"(1) AS left_behind;
 CREATE SCHEMA evil;
 CREATE TABLE evil.users (id bigint, email text);
 `
@@ -156,20 +157,20 @@ func startRedteam(t *testing.T, role, policy string, extra ...string) *redteam {
 	}
 	r.testGate = startGate(t, d, append(settings, "GATE_DB_POOL_MAX=1")...)
 	r.watcher = r.connectDirect()
+	r.teach()
 	r.victim = r.connectDirect()
 	r.mustExec(r.victim, `LISTEN chan; LISTEN watch; SET application_name = 'victim'`)
-	r.teach()
 	r.settle()
 	return r
 }
 
 // lessons are what is sent through every channel while the witness learns what the
 // gate sends by itself: a read, a write, a type of a user's.
-var lessons = []string{"UPDATE orders SET status = 'marked' WHERE id = ", "SELECT id, status FROM orders WHERE id = 1", "SELECT a FROM moods"}
+var lessons = []string{"UPDATE orders SET status = 'marked' WHERE id = ", "SELECT id, status FROM orders WHERE id = 1", "SELECT a FROM moods", "DELETE FROM orders WHERE id = 0"}
 
 func (r *redteam) teach() {
 	for i := range channels {
-		for _, sql := range lessons[1:] {
+		for _, sql := range lessons[1:3] {
 			channels[i].over(r, attack{SQL: sql})
 		}
 		channels[i].over(r, attack{SQL: r.mark()})
@@ -177,6 +178,12 @@ func (r *redteam) teach() {
 	require.Equal(r.t, gotAllowed, overWire(func(*redteam, attack) [][]pgproto3.FrontendMessage {
 		return packets(simple("SET TimeZone = 'Asia/Tokyo'"), simple("SELECT id, status FROM orders WHERE id = 1"))
 	})(r, attack{}).outcome)
+	oid, err := strconv.ParseUint(r.look("SELECT 'mood'::regtype::oid"), 10, 32)
+	require.NoError(r.t, err)
+	r.converse([][]pgproto3.FrontendMessage{{&pgproto3.Parse{Query: "SELECT a FROM moods", ParameterOIDs: []uint32{uint32(oid)}}, &pgproto3.Describe{ObjectType: 'S'}, syncMessage}})
+	for _, counted := range []func(string) said{r.approvedOverHTTP, r.approvedOverWire} {
+		counted("DELETE FROM orders WHERE id = 0") // with a limit of rows, under the policies that ask a person
+	}
 	r.witness.mu.Lock()
 	defer r.witness.mu.Unlock()
 	r.witness.learning = false
@@ -360,7 +367,17 @@ func (r *redteam) effects() (found []string) {
 		r.heard = nil
 	}
 	found = append(found, r.readServerLog()...)
-	return append(found, r.witness.complaints()...)
+	return inShort(append(found, r.witness.complaints()...))
+}
+
+// inShort leaves out what was said already, and the rest of a long text.
+func inShort(found []string) (short []string) {
+	for _, what := range found {
+		if what = strings.ToValidUTF8(what[:min(len(what), 300)], ""); !slices.Contains(short, what) {
+			short = append(short, what)
+		}
+	}
+	return short
 }
 
 // The server's log: what each line begins with, and how a statement is told.
