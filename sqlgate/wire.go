@@ -105,6 +105,7 @@ type Wire struct {
 	statements map[string]*wireStatement
 	bytes      int // of their texts
 	portals    map[string]*wirePortal
+	bound      int // how many there were
 
 	unit     wireUnit
 	ahead    []commands.Answered // session control whose evidence waits for the next append

@@ -50,6 +50,7 @@ type wireSavepoint struct {
 	name     string
 	set      pgexec.Savepoint
 	writes   int // before it
+	bound    int // portals before it
 	settings wireSettings
 }
 

@@ -2,6 +2,7 @@ package sqlgate
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"writegate/commands"
@@ -292,7 +293,7 @@ func doSavepoint(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wir
 		return wireReply{}, err
 	}
 	u.used = true
-	u.savepoints = append(u.savepoints, wireSavepoint{name: o.Name, set: set, writes: len(u.writes), settings: w.settings})
+	u.savepoints = append(u.savepoints, wireSavepoint{name: o.Name, set: set, writes: len(u.writes), bound: w.bound, settings: w.settings})
 	return wireReply{}, nil
 }
 
@@ -322,6 +323,7 @@ func doRollbackTo(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wi
 		return wireReply{}, err
 	}
 	u.failed, u.writes, u.savepoints, w.settings = false, u.writes[:sp.writes], u.savepoints[:i+1], sp.settings
+	maps.DeleteFunc(w.portals, func(_ string, p *wirePortal) bool { return p.number > sp.bound })
 	return wireReply{}, nil
 }
 

@@ -392,6 +392,24 @@ func TestAPortalOfAFailedBlockGivesNoMoreRows(t *testing.T) {
 	c.query("ROLLBACK")
 }
 
+// A portal ends with the savepoint behind which it was made.
+func TestAPortalGoesWithTheSavepointBeforeIt(t *testing.T) {
+	c := newWireWorld(t, nil).wire()
+	ctx := t.Context()
+	c.query("BEGIN")
+	require.NoError(t, c.Parse(ctx, "s", "SELECT generate_series(1, 5)", nil))
+	require.NoError(t, c.Bind("before", "s", nil, nil, nil))
+	c.query("SAVEPOINT a")
+	c.query("SAVEPOINT b")
+	require.NoError(t, c.Bind("behind", "s", nil, nil, nil))
+	c.query("RELEASE b")
+	c.query("ROLLBACK TO a")
+	_, err := c.Execute(ctx, "before", 2, false, &rowsSink{})
+	require.NoError(t, err)
+	_, err = c.Execute(ctx, "behind", 2, false, &rowsSink{})
+	require.Equal(t, "34000", state(err))
+}
+
 func TestAWriteIsDescribedAlsoWhereItMayNotRun(t *testing.T) {
 	c := newWireWorld(t, nil).wire()
 	c.query("SET default_transaction_read_only = on")

@@ -45,8 +45,9 @@ type wirePortal struct {
 	paramFormats  []int16
 	resultFormats []int16
 
-	done *WireDone // it ran
-	rows *wireRows // of it, where they were kept
+	number int       // of the connection's portals, in their order
+	done   *WireDone // it ran
+	rows   *wireRows // of it, where they were kept
 }
 
 // approvalComment is the one form in which a comment names an approval, at the
@@ -280,6 +281,8 @@ func (w *Wire) Bind(portal, statement string, paramFormats []int16, params [][]b
 				p.params[i] = append([]byte{}, v...)
 			}
 		}
+		w.bound++
+		p.number = w.bound
 		w.portals[portal] = p
 		return nil
 	})
