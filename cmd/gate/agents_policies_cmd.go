@@ -115,7 +115,10 @@ type agentRule struct {
 }
 
 func (r *agentRule) body() any {
-	rule := map[string]string{"action": r.action, "condition": r.condition}
+	rule := map[string]string{"action": r.action}
+	if r.conditioned {
+		rule["condition"] = r.condition
+	}
 	if r.message != "" {
 		rule["message"] = r.message
 	}
@@ -156,8 +159,6 @@ func (a *app) policyOf(args []string, rule *agentRule) (any, error) {
 	switch {
 	case len(args) == 1 && !named:
 		return a.jsonFile(args[0])
-	case len(args) == 0 && rule.name != "" && rule.action != "" && !rule.conditioned:
-		return nil, exitWith(exitUsage, errors.New("say with --condition when the rule holds; --condition '' is always"))
 	case len(args) == 0 && rule.name != "" && rule.action != "":
 		return rule.body(), nil
 	}

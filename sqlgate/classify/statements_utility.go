@@ -218,8 +218,6 @@ func reindex(w *walk, i int32, s *statement) {
 		return
 	case "REINDEX_OBJECT_SCHEMA":
 		w.writesAll(w.text(i, "name"), i)
-	case "REINDEX_OBJECT_SYSTEM":
-		w.writesAll([]byte("pg_catalog"), i)
 	default:
 		w.writesAll(nil, i)
 	}

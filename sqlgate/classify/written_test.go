@@ -96,7 +96,7 @@ var writtenRows = [][4]string{
 	{`CLUSTER`, "CLUSTER", "?.*", ""},
 	{`REINDEX SCHEMA s`, "REINDEX", "s.*", ""},
 	{`REINDEX DATABASE d`, "REINDEX", "?.*", ""},
-	{`REINDEX SYSTEM d`, "REINDEX", "pg_catalog.*", ""},
+	{`REINDEX SYSTEM d`, "REINDEX", "?.*", ""},
 	{`DISCARD TEMP`, "DISCARD", "pg_temp.*", ""},
 	{`DISCARD ALL`, "DISCARD", "pg_temp.*", ""},
 	{`DISCARD PLANS`, "DISCARD", "", ""},
