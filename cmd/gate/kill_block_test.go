@@ -59,6 +59,9 @@ func (b *book) converse(v *victim, rows blockRows, batch, undo bool) error {
 		return err
 	}
 	defer c.Close(ctx)
+	if _, err := c.Prepare(ctx, "", "SELECT count(*) FROM ledger WHERE v = $1", nil); err != nil { // it has the server describe it
+		return err
+	}
 	if batch {
 		both := &pgconn.Batch{}
 		both.ExecParams(insertText(rows.first), nil, nil, nil, nil)

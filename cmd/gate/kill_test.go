@@ -78,6 +78,7 @@ var lives = map[string][]fall{
 	transacting: {
 		{at: "block.begun@3"}, {at: "block.dispatched@9"}, {at: "block.written@8"}, {at: "block.read_dispatched@2"}, {at: "block.rolled_back_to@3"},
 		{at: "block.before_append@4"}, {at: "block.appended@5"}, {at: "block.before_commit@4"}, {at: "block.committed@4"}, {at: "block.rolled_back@2"},
+		{at: "describe.before_append@4"}, {at: "describe.appended@4"},
 	},
 	telling: {
 		{asked: true, maybe: true},

@@ -319,10 +319,7 @@ func sameTree(v *walk, a int32, w *walk, b int32) bool {
 		if x.msg != y.msg || k > 0 && x.field != y.field || x.next-a != y.next-b {
 			return false
 		}
-		if x.msg != 0 || x.a < 0 && y.a < 0 { // a node; an item that is null
-			continue
-		}
-		if x.a < 0 || y.a < 0 || !bytes.Equal(v.json[x.a:max(x.b, x.a)], w.json[y.a:max(y.b, y.a)]) {
+		if x.msg == 0 && !bytes.Equal(v.json[x.a:max(x.b, x.a)], w.json[y.a:max(y.b, y.a)]) {
 			return false
 		}
 	}
