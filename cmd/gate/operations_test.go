@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +24,7 @@ import (
 const updateDocsVariable = "DOCS_UPDATE"
 
 // docFiles are the pages that people read, from the top folder.
-var docFiles = []string{"README.md", "docs/ARCHITECTURE.md", "docs/CONTRIBUTING.md", "docs/OPERATIONS.md", "docs/POLICY.md", "docs/WIRE.md",
+var docFiles = []string{"README.md", "docs/ARCHITECTURE.md", "docs/CONTRIBUTING.md", "docs/OPERATIONS.md", "docs/POLICY.md", "docs/THREATS.md", "docs/WIRE.md",
 	"docs/spec/README.md", "docs/spec/wal.md", "docs/spec/jsonl.md", "docs/spec/evidence.md", "docs/spec/papers.md"}
 
 func readDoc(t *testing.T, name string) string {
@@ -253,6 +254,33 @@ func requireField(t *testing.T, d *contractDoc, schema, field string) {
 func requireEventType(t *testing.T, name string) {
 	t.Helper()
 	require.True(t, slices.ContainsFunc(event.Types(), func(s event.Spec) bool { return string(s.Type) == name }), name)
+}
+
+// A row about a threat is worth as much as the test that it names.
+func TestThreatsNameTestsThatExist(t *testing.T) {
+	written := map[string]bool{}
+	require.NoError(t, filepath.WalkDir(filepath.Join("..", ".."), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllSubmatch(text, -1) {
+			written[string(m[1])] = true
+		}
+		return err
+	}))
+	rows := 0
+	for line := range strings.SplitSeq(readDoc(t, "docs/THREATS.md"), "\n") {
+		named := regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(line, -1)
+		for _, n := range named {
+			require.True(t, written[n[1]], "%s is no test: %s", n[1], line)
+		}
+		if strings.HasPrefix(line, "| to ") {
+			require.NotEmpty(t, named, line)
+			rows++
+		}
+	}
+	require.Greater(t, rows, 20)
 }
 
 // The steps and exit codes of the page are those of the program.

@@ -373,7 +373,7 @@ func TestRedTeamOneClientCannotHoldAllStreams(t *testing.T) {
 func TestRedTeamARuleOfAgentsNeedsItsCondition(t *testing.T) {
 	w := startAgents(t)
 	for _, rule := range []string{`{"action":"block"}`, `{"action":"block","condition":null}`} {
-		requireFault(t, w.v1(t, http.MethodPost, "/policies", `{"name":"guard","rules":[`+rule+`]}`), http.StatusBadRequest, "validation_failed")
+		requireFault(t, w.v1(t, http.MethodPost, "/policies", `{"name":"guard","rules":[`+rule+`]}`), http.StatusUnprocessableEntity, "policy_invalid")
 	}
 	requireFault(t, w.query(t, ask("SELECT 1").with("execution_profile", "")), http.StatusBadRequest, "validation_failed")
 }

@@ -392,18 +392,18 @@ func (r *redteam) send(c redCase) (outcome string, faults []string) {
 		faults = append(faults, c.String()+": it told a secret")
 	}
 	for _, sql := range r.witness.sent() {
-		if sql == c.SQL && (c.channel.quiet || c.mayNotRun() && !r.admits(c.attack)) {
+		if sql == c.SQL && (c.channel.quiet || r.policy == denyPolicy && c.mayNotRun()) {
 			faults = append(faults, c.String()+": it reached the server")
 		}
+	}
+	if s.outcome == gotAllowed && r.policy == samplePolicy && c.mayNotRun() && !drawsFromASequence(c.SQL) && c.channel == &channels[0] {
+		faults = append(faults, c.String()+": it was allowed")
 	}
 	return s.outcome, faults
 }
 
-// admits tells whether the policy has a rule for the attack: the sample lets the shop
-// draw from sequences.
-func (r *redteam) admits(a attack) bool {
-	return r.policy == samplePolicy && strings.Contains(strings.ToLower(a.SQL), "xtval")
-}
+// drawsFromASequence holds for what the sample policy lets the shop do.
+func drawsFromASequence(sql string) bool { return strings.Contains(strings.ToLower(sql), "xtval") }
 
 // whoDidThat sends the cases once more, each by itself, and names those that do it
 // again; all of them where none does.

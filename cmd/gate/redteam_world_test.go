@@ -149,7 +149,7 @@ func startRedteam(t *testing.T, role, policy string, extra ...string) *redteam {
 	if role == asLeastPrivilege {
 		through = r.makeRoles(proxy.URL())
 	}
-	r.witness = &witness{file: d.file("audit.wal"), digests: map[string][32]byte{}, decided: map[[32]byte]int{}, dispatched: map[[32]byte][]time.Time{}, xids: map[uint64][]string{}, texts: map[string][32]byte{}, results: map[string]event.Type{}, reasons: map[string]string{}, pids: map[string]bool{}, learning: true, learnt: map[string]bool{}}
+	r.witness = &witness{file: d.file("audit.wal"), digests: map[string][32]byte{}, decided: map[[32]byte]int{}, described: map[[32]byte]int{}, dispatched: map[[32]byte][]time.Time{}, xids: map[uint64][]string{}, texts: map[string][32]byte{}, results: map[string]event.Type{}, reasons: map[string]string{}, pids: map[string]bool{}, learning: true, learnt: map[string]bool{}}
 	proxy.Watch(r.witness.see)
 	settings := append([]string(nil), extra...)
 	for name, value := range through {
@@ -479,7 +479,8 @@ type witness struct {
 	open       frame.File
 	off        int64
 	digests    map[string][32]byte      // of a request's text
-	decided    map[[32]byte]int         // how often a text was decided so that it may be sent
+	decided    map[[32]byte]int         // how often a text was decided so that it may run
+	described  map[[32]byte]int         // and so that the server may parse it for a description
 	dispatched map[[32]byte][]time.Time // when a text was
 	xids       map[uint64][]string      // transaction ids that the log names, with their executions
 	texts      map[string][32]byte      // of executions
@@ -585,10 +586,13 @@ func (w *witness) take(d *event.Draft) {
 	case event.TypeDecisionRecorded:
 		var p event.DecisionRecorded
 		fault(d.Parse(&p))
-		if digest, ok := w.digests[c.RequestID]; ok && c.Decision == "ALLOW" {
-			w.decided[digest]++
-		} else if !ok {
+		switch digest, ok := w.digests[c.RequestID]; {
+		case !ok:
 			w.faults = append(w.faults, "a decision without its request")
+		case p.Run == "describe" && c.Decision != "BLOCK":
+			w.described[digest]++
+		case c.Decision == "ALLOW":
+			w.decided[digest]++
 		}
 	case event.TypeExecutionDispatched:
 		var p event.ExecutionDispatched
