@@ -126,6 +126,7 @@ var heldForApproval = map[string]string{
 	"F293": "statistics",
 	"F295": "VACUUM",
 	"F296": "VACUUM",
+	"F298": "REINDEX",
 	"F300": "a materialized view, whose function the person sees",
 	"F301": "a table",
 }
@@ -466,9 +467,9 @@ var redteamRuns = []struct {
 	policy, role string
 	oneIn        int
 }{
-	{denyPolicy, asSuperuser, 5},
+	{denyPolicy, asSuperuser, 8},
 	{startingPolicy, asSuperuser, 80},
-	{samplePolicy, asLeastPrivilege, 20},
+	{samplePolicy, asLeastPrivilege, 30},
 	{denyPolicy, asLeastPrivilege, 0},
 	{samplePolicy, asSuperuser, 0},
 	{startingPolicy, asLeastPrivilege, 0},

@@ -539,7 +539,7 @@ func (w *witness) see(m faultproxy.Message) {
 var startsSubtransaction = regexp.MustCompile(`^(SAVEPOINT|ROLLBACK TO SAVEPOINT) "`)
 
 func (w *witness) has(digest [32]byte) bool {
-	return w.decided[digest] > 0 || len(w.dispatched[digest]) > 0
+	return w.decided[digest] > 0 || w.described[digest] > 0 || len(w.dispatched[digest]) > 0
 }
 
 // catchUp reads the log as far as it is on disk now.
