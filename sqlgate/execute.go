@@ -164,7 +164,7 @@ func (s *submission) preparedSQL() string {
 // statement is exactly the text that was judged: the bytes of the one statement,
 // and for an EXECUTE those of what was prepared, with its arguments beside it.
 func (s *submission) statement() pgexec.Statement {
-	st := pgexec.Statement{SQL: s.SQL, Trace: s.Trace, Settings: s.settings()}
+	st := pgexec.Statement{SQL: s.SQL, Trace: s.Trace, Settings: s.settings(), Major: s.classification.Engine.ServerMajor}
 	if b := s.execute; b != nil {
 		st.SQL, st.ParamOIDs, st.Params = b.sql, b.types, b.values
 	}
@@ -266,7 +266,7 @@ func (g *Gate) alone(ctx context.Context, s *submission) (*Answer, error) {
 
 // beginOptions picks the role: ddl, dcl and maintenance have their own.
 func (g *Gate) beginOptions(s *submission, l pgexec.Limits) pgexec.BeginOptions {
-	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.Trace, Settings: s.settings(), UserCode: s.callsUserCode()}
+	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.Trace, Settings: s.settings(), UserCode: s.callsUserCode(), Major: s.classification.Engine.ServerMajor}
 	switch s.classification.Class {
 	case classify.ClassDDL, classify.ClassDCL, classify.ClassMaintenance:
 		o.DDL = true

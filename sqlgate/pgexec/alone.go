@@ -41,6 +41,9 @@ func (db *DB) BeginAlone(ctx context.Context, opts BeginOptions) (*Alone, error)
 // behind it undoes them: there is no transaction to hold them.
 func (a *Alone) open(ctx context.Context) error {
 	deadline := time.Now().Add(a.db.cfg.ConnectTimeout)
+	if err := a.lease.reads(a.opts.Major); err != nil {
+		return err
+	}
 	if err := a.lease.look(ctx, deadline); err != nil {
 		return &beginError{beginFault(nil, err)}
 	}

@@ -19,6 +19,11 @@ func (b *Block) DispatchRead(o BeginOptions) (Dispatch, error) {
 	if err == nil && b.db.definer != b.db.writer && b.opts.DDL {
 		b.failed, err = true, errOneRole()
 	}
+	if err == nil {
+		if err = b.lease.reads(o.Major); err != nil {
+			b.failed = true
+		}
+	}
 	if err != nil {
 		return Dispatch{}, err
 	}
@@ -66,7 +71,7 @@ func (b *Block) takesWrite(o BeginOptions) error {
 	case b.db.definer != b.db.writer && o.DDL != b.opts.DDL:
 		return errOneRole()
 	}
-	return nil
+	return b.lease.reads(o.Major)
 }
 
 func errOneRole() error {

@@ -24,6 +24,7 @@ type Statement struct {
 	ResultFormats []int16  // the same for columns; a Rows sink needs text
 	Trace         string   // trace id and span id of a read's caller, shown as a part of application_name; "" = none
 	Settings      Settings // of a read's caller; what differs from the pins
+	Major         int      // of a read: as in BeginOptions
 }
 
 // Settings are what a caller's session may set for its statements, by name:
@@ -117,6 +118,9 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 }
 
 func (db *DB) makePools(read, write, ddl *pgconn.Config) (err error) {
+	if told := db.cfg.OnServerMajor; told != nil {
+		db.cfg.OnServerMajor = func(int) { told(db.commonMajor()) }
+	}
 	if db.reader, err = newPool(reader, db.cfg, read, db.cfg.PoolMax, &db.tls, db.log); err != nil {
 		return err
 	}
@@ -136,6 +140,22 @@ func (db *DB) pools() []*pool {
 		return []*pool{db.reader, db.writer}
 	}
 	return []*pool{db.reader, db.writer, db.definer}
+}
+
+// commonMajor is the major of all servers that are known so far, or 0 where the
+// pools lead to servers of different majors: then no grammar is that of all.
+func (db *DB) commonMajor() int {
+	var common int32
+	for _, p := range db.pools() {
+		switch major := p.major.Load(); {
+		case major == 0 || major == common:
+		case common != 0:
+			return 0
+		default:
+			common = major
+		}
+	}
+	return int(common)
 }
 
 // janitor closes connections that idled or lived too long.

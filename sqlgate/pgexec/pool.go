@@ -99,6 +99,16 @@ func (l *lease) expect(settings map[string]string) {
 	}
 }
 
+// reads refuses a statement that was classified for a server of another major: the
+// same text may be another statement here.
+func (l *lease) reads(classified int) error {
+	if classified == 0 || classified == l.major {
+		return nil
+	}
+	return fault.New(fault.DBUnavailable, "The database is PostgreSQL %d now, and the statement was read as PostgreSQL %d would read it. Nothing was executed; send it again, a prepared one from its PREPARE on.", l.major, classified).
+		With("reason", "server_major").With("server_major", l.major)
+}
+
 // acquire leases a connection that is alive and that nothing is known against.
 func (p *pool) acquire(ctx context.Context) (*lease, error) {
 	if f := p.refuses(); f != nil {

@@ -47,6 +47,9 @@ func (db *DB) readOn(ctx context.Context, executionID string, st Statement, lim 
 		return aborted(ReasonDBError, BasisReadOnly), err
 	}
 	defer l.release()
+	if err := l.reads(st.Major); err != nil {
+		return aborted(ReasonDBError, BasisReadOnly), err
+	}
 	cmd := client(st, lim, sink)
 	rollback := own("ROLLBACK")
 	batch := segment{own("BEGIN READ ONLY")}

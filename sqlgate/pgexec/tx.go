@@ -19,6 +19,7 @@ type BeginOptions struct {
 	Limits      Limits
 	Trace       string // trace id and span id of the caller; "" = none
 	Settings    Settings
+	Major       int // of the server for which the statement was classified; 0 = for every one
 }
 
 // A Dispatch is what execution_dispatched records about where a statement goes.
@@ -101,6 +102,9 @@ func (db *DB) onWriter(ctx context.Context, ddl bool, open func(*lease) error) e
 // open is step W1.
 func (tx *Tx) open(ctx context.Context) error {
 	l, lim := tx.lease, tx.opts.Limits
+	if err := l.reads(tx.opts.Major); err != nil {
+		return err
+	}
 	settings := l.settings(lim, tx.opts.Trace, tx.opts.Settings)
 	id, shown := query(l.watch.beginSQL)
 	second := append(segment{own("BEGIN"), id}, set("LOCAL", settings)...)
