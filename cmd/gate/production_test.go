@@ -69,8 +69,8 @@ func TestProductionRunsWithAllThatItDemands(t *testing.T) {
 	require.Equal(t, frame.OK, judgeBundle(t, bundle.body, d.signing.key).Status)
 	g.end(t)
 
-	require.Len(t, d.kept.texts, 6, "every answer about a statement or an approval had its receipt")
-	receipts := d.kept.keepReceipts(t, 0, 6)
+	require.Len(t, d.kept.texts, 7, "every answer about a statement, an approval or an export had its receipt")
+	receipts := d.kept.keepReceipts(t, 0, 7)
 	code, out, errs := d.command(t, "log", "verify", "--receipts", receipts, "--key", d.signing.public)
 	require.Zero(t, code, "%s%s", out, errs)
 	require.Contains(t, out, "L4")
