@@ -27,6 +27,7 @@ var upsertSources = map[string][]string{
 		"SELECT generate_series(1, 50), 0 FROM u WHERE id = 1", "SELECT f(id), 0 FROM u WHERE id = 1", "SELECT id, 0 FROM u WHERE id = 1 UNION SELECT id, 0 FROM u WHERE n > 1",
 		"SELECT g, 0 FROM generate_series(1, 50) g WHERE g > 2", "SELECT id, 0 FROM (SELECT 7 AS id, g FROM generate_series(1, 50) g) q WHERE id = 7",
 		"WITH c AS (SELECT 7 AS id, g FROM generate_series(1, 50) g) SELECT g, 0 FROM c WHERE id = 7", "SELECT id, 0 FROM u TABLESAMPLE system (10) WHERE id = 1",
+		"SELECT pk, 0 FROM u AS x(pk, id) WHERE x.id = 'new'", "SELECT pk, 0 FROM s.u x(pk, id) WHERE id = $1", "SELECT x.id, 0 FROM u AS x(id) WHERE x.id = 7",
 		"SELECT id, 0 FROM u WHERE id = 1 GROUP BY CUBE (id, n)", "SELECT id, 0 FROM u WHERE id = 1 ORDER BY generate_series(1, 50)",
 	},
 	WhereTautology: {

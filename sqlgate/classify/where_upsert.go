@@ -132,11 +132,15 @@ func (w *walk) isWrittenArray(i int32) bool {
 	return true
 }
 
-// onlyTable gives the one table that a SELECT reads. A CTE is none: its key is
-// what the text makes of it.
+// onlyTable gives the one table that a SELECT reads. A CTE is none, nor is a table
+// whose alias names its columns anew: what is called id there is what the text
+// makes of it.
 func (w *walk) onlyTable(source int32) int32 {
 	from := w.onlyFrom(source)
 	if !w.is(from, "RangeVar") {
+		return -1
+	}
+	if alias := w.child(from, "alias"); alias >= 0 && w.has(alias, "colnames") {
 		return -1
 	}
 	if schema, name := w.relation(from); len(schema) == 0 {
