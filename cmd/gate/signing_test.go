@@ -74,7 +74,7 @@ func TestAGateWithAKeyThatDoesNotFitDoesNotStart(t *testing.T) {
 		"others may read it":         {open.private, open.public, "chmod 600"},
 		"another algorithm":          {other, one.public, "not Ed25519"},
 		"halves of two pairs":        {one.private, two.public, two.key.ID()},
-		"the public key as private":  {one.public, one.public, "may be used by others"},
+		"the public key as private":  {one.public, one.public, `not "PRIVATE KEY"`},
 		"the private key as public":  {one.private, one.private, "PUBLIC KEY"},
 		"a folder":                   {filepath.Dir(one.private), one.public, "not a regular file"},
 		"a file that is no key":      {one.private, "signing_test.go", "GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH"},
