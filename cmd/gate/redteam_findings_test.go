@@ -113,14 +113,22 @@ var findings = []struct {
 			"SELECT * FROM XMLTABLE('/' PASSING '<a/>' COLUMNS a serial)", "SELECT '1'::public.serial")
 	}},
 	{"8 the limit of rows is lifted from inside", func(r *redteam) {
-		for _, sql := range []string{
-			"WITH off AS MATERIALIZED (SELECT set_config('track_counts', 'off', true) AS s), d AS (DELETE FROM orders o USING off WHERE o.id > 0 AND off.s IS NOT NULL RETURNING 1) SELECT count(*) FROM d",
-			"WITH d AS (DELETE FROM orders WHERE id > 0 RETURNING 1) SELECT count(*), set_config('track_counts', 'off', true) FROM d",
-			"WITH d AS (DELETE FROM orders WHERE id > 0 AND set_config('track_counts', 'off', true) IS NOT NULL RETURNING 1) SELECT count(*) FROM d",
+		r.mustExec(r.watcher, `CREATE FUNCTION uncounted() RETURNS text LANGUAGE plpgsql AS $code$ BEGIN PERFORM set_config('track_' || 'counts', 'off', true);
+			INSERT INTO customers SELECT n, 'x' FROM generate_series(100, 5099) AS n; PERFORM set_config('track_' || 'counts', 'on', true); RETURN 'x'; END $code$`)
+		r.settle()
+		for n, sql := range []string{ // the sample policy lets a person approve 10 rows of customers, and 100 of a DELETE
+			"WITH w AS (INSERT INTO customers SELECT n, 'x' FROM generate_series(100, 5099) AS n RETURNING id) SELECT set_config('track_counts', 'off', true) FROM w LIMIT 1",
+			"WITH off AS MATERIALIZED (SELECT set_config('track_counts', 'off', true) AS s), w AS (INSERT INTO customers SELECT n, s FROM off, generate_series(100, 5099) AS n RETURNING 1) SELECT 1 FROM w LIMIT 1",
+			"WITH d AS (DELETE FROM orders WHERE id > 0 RETURNING 1) SELECT set_config('track_' || 'counts', 'off', true) FROM d LIMIT 1",
+			"INSERT INTO customers SELECT 99, uncounted()",
+			"WITH x AS (SELECT uncounted() AS e) INSERT INTO customers SELECT 98, e FROM x",
 		} {
-			require.NotEqual(r.t, gotAllowed, r.approvedOverHTTP(sql).outcome, sql)
-			r.approvedOverWire(sql)
-			require.Equal(r.t, "50000", r.look("SELECT count(*) FROM orders"), sql)
+			before := r.look("SELECT (SELECT count(*) FROM orders) || ' ' || (SELECT count(*) FROM customers)")
+			for way, over := range []func(string) said{r.approvedOverHTTP, r.approvedOverWire} {
+				s := over(sql + strings.Repeat(" ", way))
+				require.Equal(r.t, before, r.look("SELECT (SELECT count(*) FROM orders) || ' ' || (SELECT count(*) FROM customers)"), "%s: %s", sql, s.heard)
+				require.NotEqual(r.t, gotAllowed, s.outcome, "%d: %s", n, sql)
+			}
 		}
 	}},
 	{"10 secrets beside the floor", func(r *redteam) {
@@ -149,13 +157,11 @@ var findings = []struct {
 		r.requireMarksAsLogged()
 	}},
 	{"12 a lock that outlives its statement", func(r *redteam) {
-		for i, take := range []string{"pg_advisory_lock(71)", "pg_advisory_lock_shared(72)", "set_config('work_mem', '123kB', false)", "set_config('gate.left', 'behind', false)"} {
-			sql := fmt.Sprintf("DELETE FROM orders WHERE id = %d AND %s IS NOT NULL", 60000+i, take) // there is none of this id
-			for _, over := range []func(string) said{r.approvedOverHTTP, r.approvedOverWire} {
-				over(strings.Replace(sql, "WHERE id = ", "WHERE status <> '' AND id = 49500 AND id <> ", 1))
-				require.NotContains(r.t, r.look(restOfTheServer), "advisory", sql)
+		for _, leaves := range []string{"pg_advisory_lock(71)", "pg_advisory_lock_shared(72)", "set_config('work_mem', '123kB', false)", "set_config('gate.left', 'behind', false)"} {
+			for way, over := range []func(string) said{r.approvedOverHTTP, r.approvedOverWire} {
+				over(fmt.Sprintf("WITH x AS MATERIALIZED (SELECT %s AS x) DELETE FROM orders USING x WHERE id = %d AND x.x IS NULL", leaves, 49500+way)) // deletes nothing
+				require.Eventually(r.t, func() bool { return r.look(restOfTheServer) == "" }, startPatience, pollEvery, leaves)
 			}
-			_ = i
 		}
 		shown := r.overHTTP("/query", ask("SHOW work_mem"))
 		require.NotContains(r.t, shown.heard, "123kB")
