@@ -19,19 +19,25 @@ const (
 
 // shownParams are the parameters of a statement of the wire as the person reads
 // them who is asked to approve it: as constants of SQL, with their types where
-// those are known. The approval itself is for their bytes.
+// those are known. The approval itself is for their bytes. Behind them stands the
+// time zone that the statement runs under, where that is not UTC.
 func (s *submission) shownParams() []string {
-	if s.wire == nil || s.wire.portal == nil || len(s.wire.portal.params) == 0 {
+	if s.wire == nil {
 		return nil
 	}
-	p, left := s.wire.portal, shownParameters
-	list := make([]string, 0, len(p.params))
-	for i, value := range p.params {
-		text := p.statement.showParameter(i, formatAt(p.paramFormats, i), value)
-		if left -= len(text); left < 0 {
-			return append(list, strconv.Itoa(len(p.params)-i)+" more")
+	var list []string
+	if p, left := s.wire.portal, shownParameters; p != nil {
+		for i, value := range p.params {
+			text := p.statement.showParameter(i, formatAt(p.paramFormats, i), value)
+			if left -= len(text); left < 0 {
+				list = append(list, strconv.Itoa(len(p.params)-i)+" more")
+				break
+			}
+			list = append(list, text)
 		}
-		list = append(list, text)
+	}
+	if zone := s.wire.wire.zone(); zone != "" {
+		list = append(list, "TimeZone = "+quoted([]byte(zone)))
 	}
 	return list
 }

@@ -39,7 +39,7 @@ func TestParametersAreShownAsConstants(t *testing.T) {
 	} {
 		require.Equal(t, want, (&wireStatement{types: []uint32{row.oid}}).showParameter(0, row.format, []byte(row.value)))
 	}
-	s := &submission{wire: &wireCall{portal: &wirePortal{statement: &wireStatement{}}}}
+	s := &submission{wire: &wireCall{wire: &Wire{}, portal: &wirePortal{statement: &wireStatement{}}}}
 	for range 100 {
 		s.wire.portal.params = append(s.wire.portal.params, []byte(strings.Repeat("a", 1000)))
 	}

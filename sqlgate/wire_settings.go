@@ -182,6 +182,14 @@ func (w *Wire) timeout(most time.Duration) time.Duration {
 	return most
 }
 
+// zone is the time zone of the next statement, "" where it is UTC, as pinned.
+func (w *Wire) zone() string {
+	if zone := w.show(settingTimeZone); zone != "UTC" {
+		return zone
+	}
+	return ""
+}
+
 // toDatabase are the settings that a statement takes along.
 func (w *Wire) toDatabase() pgexec.Settings {
 	var s pgexec.Settings
@@ -191,7 +199,7 @@ func (w *Wire) toDatabase() pgexec.Settings {
 		}
 		s[name] = value
 	}
-	if zone := w.show(settingTimeZone); zone != "UTC" {
+	if zone := w.zone(); zone != "" {
 		put("TimeZone", zone)
 	}
 	if ms, ok := parseMillis(w.show(settingLock)); ok && ms < w.gate.Wire.LockTimeout {

@@ -203,6 +203,52 @@ func TestAnApprovalIsForItsParametersToo(t *testing.T) {
 	require.Equal(t, "2", w.value("SELECT id FROM t"))
 }
 
+// A text with times in it is another statement in another time zone.
+func TestAnApprovalIsForItsTimeZoneToo(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+	const held = "DELETE FROM t WHERE id = extract(hour FROM timestamptz '2026-01-01 02:00' AT TIME ZONE 'UTC')"
+	ask := func() string {
+		t.Helper()
+		var refusal *WireRefusal
+		require.ErrorAs(t, c.refused(held), &refusal)
+		require.Equal(t, "REQUIRE_APPROVAL", state(refusal))
+		w.approve(refusal.Answer.ApprovalID)
+		return refusal.Answer.ApprovalID
+	}
+	shown := func(id string) []string {
+		view := w.store.View()
+		defer view.Close()
+		a, _, err := view.Approval(id)
+		require.NoError(t, err)
+		return a.Parameters
+	}
+	utc := ask()
+	require.Empty(t, shown(utc))
+	c.query("SET TimeZone = 'Etc/GMT-1'")
+	for _, begin := range []bool{false, true} {
+		if begin {
+			c.query("RESET TimeZone")
+			c.query("BEGIN")
+			c.query("SET LOCAL TimeZone = 'Etc/GMT-1'")
+		}
+		require.Equal(t, "approval_mismatch", state(c.refused("/* gate.approval_id="+utc+" */ "+held)))
+	}
+	c.query("ROLLBACK")
+	c.query("SET TimeZone = 'Etc/GMT-1'")
+	zoned := ask()
+	require.Equal(t, []string{"TimeZone = 'Etc/GMT-1'"}, shown(zoned))
+	c.query("RESET TimeZone")
+	require.Equal(t, "approval_mismatch", state(c.refused("/* gate.approval_id="+zoned+" */ "+held)))
+	c.query("SET TimeZone = 'Etc/GMT-1'")
+	c.query("/* gate.approval_id=" + zoned + " */ " + held)
+	require.Equal(t, "2", w.value("SELECT id FROM t"))
+	c.query("RESET TimeZone")
+	c.query("/* gate.approval_id=" + utc + " */ " + held)
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+}
+
 func TestAnApprovalOfAnotherStatementPreparedAnewDoesNotFit(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()

@@ -132,6 +132,9 @@ func (w *Wire) submission(st *wireStatement, c *wireCall) *submission {
 	c.types = st.types
 	s.record = g.recordOf(s.Request)
 	s.record.SQLText = g.sqlText(s)
+	if zone := w.zone(); zone != "" { // what the text's times mean
+		s.record.RequestDigest = digestOf("gate.request.zone.v1", string(s.record.RequestDigest[:]), zone)
+	}
 	if c.portal != nil && (st.params() > 0 || len(c.portal.params) > 0) {
 		s.record.RequestDigest = s.wireDigest()
 	}
