@@ -202,7 +202,7 @@ func TestARuleThatSuspendsEndsTheAgentInTheSameAppend(t *testing.T) {
 func TestATokenThatIsNotGoodIsRefusedWithEvidenceAndNeverTakenForAbsent(t *testing.T) {
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
-	for _, bad := range []string{"wga_nonsense", agentctl.NewSecret(agentctl.TokenPrefix), token[:len(token)-1] + "x"} {
+	for _, bad := range []string{"wga_nonsense", agentctl.NewSecret(agentctl.TokenPrefix), token[:len(token)-1] + "-"} {
 		r := w.as(t, bad, ask("SELECT 1"))
 		require.Equal(t, http.StatusUnauthorized, r.status, "%s", r.body)
 		require.Equal(t, "credentials_invalid", r.text(t, "error_code"))
@@ -212,6 +212,27 @@ func TestATokenThatIsNotGoodIsRefusedWithEvidenceAndNeverTakenForAbsent(t *testi
 	require.Equal(t, "insufficient_scope", r.text(t, "error_code"), "%s", r.body)
 	rejected := w.get(t, "/audit?event_type=query_rejected").json(t)["items"].([]any)
 	require.Len(t, rejected, 4)
+}
+
+// A token that stands where none is read says that the agent's rules are relied on.
+func TestATokenInAnotherPlaceIsNotTakenForAbsent(t *testing.T) {
+	w := startAgents(t)
+	id, token := w.register(t, "bot")
+	w.apply(t, w.rule(t, "block", ""), id)
+	send := func(headers ...string) reply {
+		return w.do(t, http.MethodPost, "/query", mustJSON(t, ask(paying)), headers...)
+	}
+	for _, header := range []string{"Authorization: " + token, "Authorization: Token " + token, "Authorization: Basic " + token, "Authorization: Bearer\t" + token, "Authorization: Bearer x " + token,
+		"X-Api-Key: " + token, "X-Agent-Token: " + token, "X-GATE-Operator-Token: " + token, "Proxy-Authorization: Bearer " + token, "Cookie: token=" + token, "Authorization: wga_cut"} {
+		r := send(header)
+		require.Equal(t, http.StatusUnauthorized, r.status, "%s: %s", header, r.body)
+		require.Equal(t, "credentials_invalid", r.text(t, "error_code"), header)
+		require.NotContains(t, string(r.body), token)
+	}
+	twice := w.pageRequest(t, "POST /query", "localhost", string(mustJSON(t, ask(paying))), "Content-Type: application/json", "Authorization: Bearer "+operatorTestToken, "Authorization: Bearer "+token)
+	require.Equal(t, "credentials_invalid", twice.text(t, "error_code"), "%s", twice.body)
+	require.Equal(t, "agent_policy_blocked", send("Authorization: Bearer "+token, "X-GATE-Operator-Token: "+operatorTestToken).text(t, "reason_code"))
+	require.Len(t, w.get(t, "/audit?event_type=query_rejected").json(t)["items"].([]any), 12)
 }
 
 func TestShadowModeSuspendsNobody(t *testing.T) {

@@ -2,6 +2,7 @@ package gateapi
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 
 	"writegate/commands/fault"
@@ -62,6 +63,25 @@ func (a *api) query(c *httpd.Call) error {
 // agentTokenPrefix tells an agent's token from an operator's (spec/v1.md part 7).
 const agentTokenPrefix = "wga_"
 
+var agentToken = regexp.MustCompile(agentTokenPrefix + "[0-9A-Za-z]{36}")
+
+// misplacedToken reports an agent's token in another place than the one where it
+// is read: under another scheme, in another header, or in a second one. Who sends
+// it relies on the agent's rules, so it is not taken for absent.
+func misplacedToken(h http.Header, read string) bool {
+	for name, values := range h {
+		for i, value := range values {
+			if name == "Authorization" && i == 0 && read != "" {
+				continue
+			}
+			if agentToken.MatchString(value) || strings.HasSuffix(name, "Authorization") && strings.Contains(value, agentTokenPrefix) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // queryRequest joins body and query parameters.
 func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, error) {
 	query, err := c.Query("mode", "idempotency_key") // not sql: bytes that are no text are the classifier's to refuse, as parser_error
@@ -85,6 +105,9 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 	}
 	if token := c.Bearer(); strings.HasPrefix(token, agentTokenPrefix) {
 		r.AgentToken = token
+	}
+	if misplacedToken(c.Request.Header, r.AgentToken) {
+		r.AgentToken = agentTokenPrefix // none that is good: it is refused with evidence
 	}
 	switch mode := query.Get("mode"); {
 	case mode == "preview":
