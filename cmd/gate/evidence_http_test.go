@@ -121,6 +121,17 @@ func TestFilesOfTheServiceAreVerified(t *testing.T) {
 	require.NoError(t, os.WriteFile(spoiled, bytes.Replace(log, []byte(`"BLOCK"`), []byte(`"ALLOW"`), 1), 0o600))
 	require.Equal(t, "corruption_detected", verify(spoiled).text(t, "status"))
 
+	// Other files may lie beside the log: what they hold is for nobody who can ask.
+	for name, text := range map[string]string{"a": "{\n\"password\": \"hunter2\",\n\"key\": \"hunter2\"\n}\n", "b": "{\"key\":\"hunter2\"}\n", "c": "{\"seq\":1,\"event_id\":\"hunter2\"}\n",
+		"d": string(bytes.Replace(log, []byte(`"event_type":"`), []byte(`"event_type":hunter2"`), 1)), "e": "hunter2\n", "f": "{\"seq\":hunter2"} {
+		beside := filepath.Join(other, name+".json")
+		require.NoError(t, os.WriteFile(beside, []byte(text), 0o600))
+		r := verify(beside)
+		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+		require.NotContains(t, string(r.body), "hunter", "%s", text)
+		require.NotContains(t, string(r.body), "passw", "%s", text)
+	}
+
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(other, "link")))
 	require.NoError(t, os.Mkdir(filepath.Join(other, "folder"), 0o700))
 	bundle := filepath.Join(other, "bundle.json") // no copy of a log, and not damaged either

@@ -85,6 +85,9 @@ func (v *jsonlJudge) judgeLine(line []byte, whole bool) {
 	}
 	e, err := v.parse(line)
 	if err != nil {
+		if v.o.Unquoted {
+			err = event.ErrJSON
+		}
 		v.faultSized(CheckForm, BadForm, 0, v.off, v.size, fmt.Sprintf("line %d: %v", v.number, err))
 		v.known = false
 		return

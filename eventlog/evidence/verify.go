@@ -54,6 +54,9 @@ type Options struct {
 	// Header is segment 0's of the log, where it is at hand: a JSONL file that
 	// begins with event 1 is compared with it.
 	Header *frame.Header
+	// Unquoted leaves out of the faults what stands in the file: the report goes
+	// to somebody who may not read it.
+	Unquoted bool
 	// Progress is told, now and then, how many bytes are done. It may be nil.
 	Progress func(done int64)
 }

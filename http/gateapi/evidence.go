@@ -249,7 +249,7 @@ func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) 
 		if _, err := file.Seek(0, io.SeekStart); err != nil {
 			return frame.Report{}, err
 		}
-		o := evidence.Options{Path: path}
+		o := evidence.Options{Path: path, Unquoted: true} // whoever asks may not read what lies beside the log
 		if header := a.Source.Header(); path == a.Files.JSONL {
 			o.Header = &header
 		}
