@@ -47,7 +47,7 @@ func namedPaths(paths []string) string {
 func (s *settings) ownPlaces() []string {
 	places := []string{s.indexPath(), s.PolicyDir}
 	for _, path := range []string{s.AuditWALPath, s.AuditLogPath, s.ApprovalDBPath} {
-		if real, err := filepath.EvalSymlinks(path); err == nil {
+		if real, err := followed(path); err == nil {
 			path = real
 		}
 		places = append(places, path)
@@ -62,10 +62,31 @@ func (s *settings) ownPlaces() []string {
 	return places
 }
 
+// errForeignLink says that another account made a link.
+var errForeignLink = errors.New("a link that another account made")
+
+// followed gives the place that a link leads to, if this account or root made the
+// link: in a folder where others may write, a link of theirs could lead to
+// anything that is ours.
+func followed(place string) (string, error) {
+	info, err := os.Lstat(place)
+	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		return place, err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return place, errForeignLink
+	}
+	return filepath.EvalSymlinks(place)
+}
+
 // takeFromOthers goes through a file, or a folder with all in it but what a name
-// that begins with a dot hides: that is no file of ours. Links are not followed.
+// that begins with a dot hides: that is no file of ours. Links in it are not followed.
 func takeFromOthers(place string) (mended, left []string) {
-	if real, err := filepath.EvalSymlinks(place); err == nil {
+	real, err := followed(place)
+	if errors.Is(err, errForeignLink) {
+		return nil, []string{fmt.Sprintf("%s (%v)", place, err)}
+	}
+	if err == nil {
 		place = real
 	}
 	_ = filepath.WalkDir(place, func(path string, e fs.DirEntry, err error) error {

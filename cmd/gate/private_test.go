@@ -173,6 +173,36 @@ func TestAStartClosesWhatOtherAccountsCouldUse(t *testing.T) {
 	third.end(t)
 }
 
+// A link is followed where its maker may do as this account does: a folder that
+// others may write in can hold a link of theirs to anything.
+func TestALinkOfAnotherAccountIsNotFollowed(t *testing.T) {
+	for _, foreign := range []bool{false, true} {
+		dir := t.TempDir()
+		target, link := filepath.Join(dir, "elsewhere"), filepath.Join(dir, "audit.wal.x")
+		require.NoError(t, os.Mkdir(target, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(target, "file"), nil, 0o600))
+		require.NoError(t, os.Chmod(filepath.Join(target, "file"), 0o644))
+		require.NoError(t, os.Chmod(target, 0o755))
+		require.NoError(t, os.Symlink(target, link))
+		if foreign {
+			if os.Lchown(link, 65534, 65534) != nil {
+				return // root alone can give a link to another account
+			}
+		}
+		s := settings{AuditWALPath: filepath.Join(dir, "audit.wal"), AuditLogPath: filepath.Join(dir, "audit.log"), ApprovalDBPath: filepath.Join(dir, "approvals.db"), PolicyDir: filepath.Join(dir, "policies")}
+		require.Contains(t, s.ownPlaces(), link)
+		mended, left := takeFromOthers(link)
+		if foreign {
+			require.Empty(t, mended)
+			require.Len(t, left, 1)
+			require.Len(t, forOthers(t, target, noException), 2, "what it leads to stays as it is")
+			continue
+		}
+		require.Len(t, mended, 2)
+		require.Empty(t, left)
+	}
+}
+
 // A file that the code makes for others, or by a function that leaves its rights
 // to the umask, is found here. What may stand is named with its reason.
 func TestNoCodeMakesFilesForOtherAccounts(t *testing.T) {
