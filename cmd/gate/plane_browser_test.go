@@ -24,6 +24,7 @@ import (
 // The dashboard in a real browser, in front of a real gate on a real database.
 // All parts share one Chromium; each has a gate and a login of its own.
 func TestTheControlPlaneInABrowser(t *testing.T) {
+	t.Parallel()
 	b, err := browser.Start(context.Background(), os.Stderr)
 	require.NoError(t, err)
 	defer b.Close()

@@ -479,6 +479,7 @@ var redteamRuns = []struct {
 // server: none does anything to it that the log does not tell, none that the text
 // gives away reaches it, and none is answered with a secret.
 func TestRedTeamChannels(t *testing.T) {
+	t.Parallel()
 	everything := os.Getenv(redteamEverything) != ""
 	for _, run := range redteamRuns {
 		if run.oneIn == 0 && !everything {

@@ -140,6 +140,7 @@ var saidByAGate = map[string]string{
 }
 
 func TestEveryClientSeesBehindAGateWhatItSeesAtTheDatabase(t *testing.T) {
+	t.Parallel()
 	clients := wireClients()
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
