@@ -246,7 +246,7 @@ func (w *Wire) runPortal(ctx context.Context, p *wirePortal, keep, last bool, si
 	}
 	var rows *wireRows
 	if keep {
-		rows = &wireRows{}
+		rows = &wireRows{beside: w.held(p), most: w.gate.ResultBytes}
 		out.sink = rows
 	}
 	done, err := w.run(ctx, p.statement, &wireCall{wire: w, last: last, out: out, portal: p})
@@ -293,17 +293,23 @@ func (s *submission) refusedBySink(result *pgexec.Result, f *fault.Fault) *fault
 	if s.wire == nil || s.wire.out.err == nil || result.State == pgexec.Success {
 		return f
 	}
-	if shape, ok := fault.As(s.wire.out.err); ok {
+	if own, ok := fault.As(s.wire.out.err); ok {
 		result.ReasonCode = reasonShape
-		return shape
+		if own.Code == fault.ResultTooLarge {
+			result.ReasonCode = pgexec.ReasonResultTooLarge
+		}
+		return own
 	}
 	result.ReasonCode = pgexec.ReasonCancelled
 	return fault.New(fault.DBQueryFailed, "The client did not take the result; nothing was applied.").With("sqlstate", "57014").Because(s.wire.out.err)
 }
 
 // wireRows keeps the result of a portal with a row limit. Its size is bounded by
-// the limits of every result.
+// the limits of every result, and all that the portals of a connection hold
+// together by that of one.
 type wireRows struct {
+	beside  int64 // bytes that the other portals hold
+	most    int64 // bytes that all may hold
 	columns []pgexec.Field
 	values  []byte   // of all rows
 	rows    [][]int  // the end of each value; -1 before a NULL's
@@ -317,8 +323,22 @@ func (r *wireRows) Fields(columns []pgexec.Field) error {
 	return nil
 }
 
+// heldValue is what a value takes besides its bytes.
+const heldValue = 8
+
+// held is how many bytes the rows take.
+func (r *wireRows) held() int64 {
+	if len(r.rows) == 0 {
+		return 0
+	}
+	return int64(len(r.values)) + int64(len(r.rows))*int64(len(r.columns))*heldValue
+}
+
 // Row keeps a row.
 func (r *wireRows) Row(values [][]byte) error {
+	if r.beside > 0 && r.beside+r.held() > r.most {
+		return portalsFull()
+	}
 	ends := make([]int, len(values))
 	for i, v := range values {
 		r.values = append(r.values, v...)
@@ -348,7 +368,11 @@ func (r *wireRows) slice(tag string, most uint32, out WireSink) (WireDone, error
 			return WireDone{}, err
 		}
 	}
-	return WireDone{Tag: withCount(tag, r.next-begin), Suspended: suspended}, nil
+	done := WireDone{Tag: withCount(tag, r.next-begin), Suspended: suspended}
+	if !suspended { // all of it was fetched
+		r.rows, r.values, r.next = nil, nil, 0
+	}
+	return done, nil
 }
 
 func (r *wireRows) row(i int) [][]byte {

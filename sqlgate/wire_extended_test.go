@@ -124,6 +124,39 @@ func TestAPortalWithARowLimitIsFetchedInSlices(t *testing.T) {
 	require.Equal(t, "34000", state(err), "a portal ends with its transaction")
 }
 
+// All portals of a connection together hold as much as one result may have.
+func TestOpenPortalsHoldNoMoreThanOneResult(t *testing.T) {
+	w := newWireWorld(t, func(o *Options) { o.ResultBytes = 64 << 10 })
+	c := w.wire()
+	ctx := t.Context()
+	open := func(portal string, most uint32) error {
+		require.NoError(t, c.Parse(ctx, "", "SELECT repeat('x', 10000) FROM generate_series(1, 4)", nil))
+		require.NoError(t, c.Bind(portal, "", nil, nil, nil))
+		_, err := c.Execute(ctx, portal, most, false, &rowsSink{})
+		return err
+	}
+	require.NoError(t, open("a", 1))
+	require.Equal(t, "result_too_large", state(open("b", 1)))
+	c.sync()
+	require.NoError(t, open("a", 1))
+	_, err := c.Execute(ctx, "a", 0, false, &rowsSink{})
+	require.NoError(t, err)
+	require.NoError(t, open("b", 1), "what was fetched to the end holds nothing")
+	c.ClosePortal("b")
+	require.NoError(t, open("c", 1), "nor does what was closed")
+	require.NoError(t, open("d", 0), "what is not sliced is not held")
+	c.sync()
+
+	require.NoError(t, c.Parse(ctx, "s", "SELECT $1::text", nil))
+	value := [][]byte{make([]byte, 40_000)}
+	require.NoError(t, c.Bind("a", "s", nil, value, nil))
+	require.Equal(t, "result_too_large", state(c.Bind("b", "s", nil, value, nil)))
+	c.sync()
+	for range 3 { // the unnamed one takes the place of the one before it
+		require.NoError(t, c.Bind("", "s", nil, value, nil))
+	}
+}
+
 func TestAFinishedPortalDoesNotRunAgain(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()

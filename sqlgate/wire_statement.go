@@ -307,12 +307,43 @@ func (w *Wire) bindable(portal string, st *wireStatement, paramFormats []int16, 
 	case w.portals[portal] == nil && len(w.portals) >= wirePortals:
 		return fault.New(fault.SessionLimitExceeded, "The connection has %d portals, as many as there may be. Close those that are no longer needed.", wirePortals).With("limit", "portals").With("max", wirePortals)
 	}
+	if held := w.held(w.portals[portal]); held > 0 && held+bytesOf(params) > w.gate.ResultBytes {
+		return portalsFull()
+	}
 	for _, f := range slices.Concat(paramFormats, resultFormats) {
 		if f != 0 && f != 1 {
 			return wireErrorf("22023", "unsupported format code: %d", f)
 		}
 	}
 	return nil
+}
+
+// held is how many bytes the portals hold but for one: their parameters, and rows
+// that were not fetched yet.
+func (w *Wire) held(but *wirePortal) (bytes int64) {
+	for _, p := range w.portals {
+		if p == but {
+			continue
+		}
+		bytes += bytesOf(p.params)
+		if p.rows != nil {
+			bytes += p.rows.held()
+		}
+	}
+	return bytes
+}
+
+func bytesOf(values [][]byte) (bytes int64) {
+	for _, v := range values {
+		bytes += int64(len(v))
+	}
+	return bytes
+}
+
+// portalsFull is the fault of a connection whose portals hold as much as one
+// result may have.
+func portalsFull() error {
+	return fault.New(fault.ResultTooLarge, "The open portals of the connection hold as many bytes as a result may have. Fetch their rows to the end, or close them.")
 }
 
 // extended is a message of the extended protocol: after its error nothing is
