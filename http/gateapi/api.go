@@ -65,6 +65,7 @@ type api struct {
 	healthChecks atomic.Int64
 	scrape       http.Handler
 	exports      shared // bundles that are written
+	files        shared // files beside the log that are verified
 	streams      shared // clients that follow the log
 }
 
@@ -97,7 +98,7 @@ func (s shared) take(c *httpd.Call, what string, retryAfter int) (release func()
 
 // Register adds the endpoints of the gate to a mux.
 func Register(mux *httpd.Mux, o Options) {
-	a := &api{Options: o, exports: newShared(maxExports, 1), streams: newShared(maxStreams, o.StreamsPerClient)}
+	a := &api{Options: o, exports: newShared(maxExports, 1), files: newShared(maxFiles, 1), streams: newShared(maxStreams, o.StreamsPerClient)}
 	a.scrape = a.newMetrics()
 	mux.Handle(http.MethodPost, "/query", a.query,
 		httpd.Param{Name: "mode", For: []string{"preview", "dry_run", "explain", "simulate", "validate_only", "check", "test"}, Write: "mode=preview"},

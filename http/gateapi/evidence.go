@@ -24,6 +24,10 @@ import (
 // maxExports is how many bundles are written at once (design/eventlog.md part 10).
 const maxExports = 2
 
+// maxFiles is how many files POST /audit/verify reads at once: each may be as
+// large as a segment of the log. Verifications of the log itself share one run.
+const maxFiles = 2
+
 // verifyEvidence is GET /evidence/verify: the whole chain up to the durable
 // head. Whatever it finds, the answer is 200 with the report.
 func (a *api) verifyEvidence(c *httpd.Call) error {
@@ -152,6 +156,11 @@ func (a *api) verifyFile(c *httpd.Call) error {
 	if path == a.Files.WAL {
 		return a.verifyEvidence(c)
 	}
+	release, err := a.files.take(c, "files being verified", 1)
+	if err != nil {
+		return err
+	}
+	defer release()
 	report, err := a.verifyOne(c.Request.Context(), path)
 	if err != nil {
 		return err

@@ -4,6 +4,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -63,4 +67,35 @@ func TestWhatAllShareIsNobodysAlone(t *testing.T) {
 	running.Wait()
 	go func() { <-begun }()
 	require.Equal(t, http.StatusOK, ask("192.0.2.1:6", "").Code)
+}
+
+// Reading a file that may be as large as a segment is bounded too; other clients
+// and the next one of the same are served.
+func TestOneClientHasOneFileVerifiedAtATime(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "copy.log")
+	require.NoError(t, os.WriteFile(file, []byte("no log\n"), 0o600))
+	a := &api{Options: Options{Files: AuditFiles{Roots: []string{dir}}}, files: newShared(maxFiles, 1)}
+	mux := httpd.NewMux(httpd.Options{Logger: slog.New(slog.DiscardHandler)})
+	mux.Handle(http.MethodPost, "/audit/verify", a.verifyFile)
+	mux.Handle(http.MethodPost, "/while", func(c *httpd.Call) error {
+		release, err := a.files.take(c, "files being verified", 1)
+		require.NoError(t, err)
+		defer release()
+		require.Equal(t, http.StatusTooManyRequests, verified(mux, c.Request.RemoteAddr, file))
+		require.Equal(t, http.StatusOK, verified(mux, "192.0.2.9:1", file))
+		return nil
+	})
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/while", nil)
+	mux.ServeHTTP(httptest.NewRecorder(), r)
+	require.Equal(t, http.StatusOK, verified(mux, r.RemoteAddr, file))
+}
+
+func verified(mux *httpd.Mux, address, file string) (status int) {
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/audit/verify", strings.NewReader(`{"audit_file":`+strconv.Quote(file)+`}`))
+	r.RemoteAddr = address
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, r)
+	return w.Code
 }
