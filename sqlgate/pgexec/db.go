@@ -380,10 +380,15 @@ func (l *lease) settings(lim Limits, trace string, own Settings) map[string]stri
 }
 
 // set are the commands that apply settings, for the transaction or the session.
+// The clock of transaction_timeout starts with the transaction, and the server
+// starts it anew only where it does not run: so it is stopped first.
 func set(scope string, settings map[string]string) []*command {
 	var cmds []*command
 	for _, name := range settable {
 		if v, ok := settings[name]; ok {
+			if name == "transaction_timeout" {
+				cmds = append(cmds, own("SET "+scope+" transaction_timeout = '0'"))
+			}
 			cmds = append(cmds, own("SET "+scope+" "+name+" = '"+strings.ReplaceAll(v, "'", "''")+"'")) // standard_conforming_strings is pinned
 		}
 	}

@@ -236,3 +236,13 @@ func TestARoleWithoutGrantsMayServe(t *testing.T) {
 	require.NotEmpty(t, up.CrashMark)
 	closeWithin(t, db) // before the role can be dropped
 }
+
+// A server of 17 or later goes on with the clock that it started at BEGIN, under
+// the pinned time, when a longer transaction_timeout is set.
+func TestALongerTransactionTimeoutStopsTheClockFirst(t *testing.T) {
+	var sent []string
+	for _, c := range set("LOCAL", map[string]string{"transaction_timeout": "315000", "statement_timeout": "300000"}) {
+		sent = append(sent, c.sql)
+	}
+	require.Equal(t, []string{"SET LOCAL statement_timeout = '300000'", "SET LOCAL transaction_timeout = '0'", "SET LOCAL transaction_timeout = '315000'"}, sent)
+}
