@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"writegate/cmd/terminal"
 	"writegate/commands/fault"
 	"writegate/eventlog/frame"
 )
@@ -121,6 +122,10 @@ environment variable; "gate config" lists them with their values and where those
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		// an empty condition always holds; a statement may stand on standard input
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			return terminal.FilledIn(c, "condition", "sql", "accept-loss")
+		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(a.serveCommand(), a.demoCommand(), a.policyCommand(), a.logCommand(), a.evidenceCommand(), a.keysCommand(), a.agentsCommand(), a.verifyCommand(), a.markerCommand(), a.controlPlaneCommand(), a.pgwireCommand(), a.configCommand(), a.versionCommand(), a.parseWorkerCommand())

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -37,7 +38,12 @@ no gate is asked: versions are those of GATE_POLICY_DIR. --replay 24h asks a run
 what it recorded in the last 24 hours again, under both. --log does that with the events of
 GATE_AUDIT_WAL_PATH itself, from --from-seq to --to-seq, without a gate and without its limits; the
 impact hash is the one that an activation is bound to.`,
-		RunE: func(c *cobra.Command, args []string) error { return a.diffPolicies(c.Context(), args[0], args[1], o) },
+		RunE: func(c *cobra.Command, args []string) error {
+			if !o.log && (c.Flags().Changed("from-seq") || c.Flags().Changed("to-seq")) {
+				return errors.New("--from-seq and --to-seq bound what --log decides again: give --log too")
+			}
+			return a.diffPolicies(c.Context(), args[0], args[1], o)
+		},
 	}
 	gateFlag(cmd, &o.gate)
 	cmd.Flags().StringVar(&o.replay, "replay", "", "decide recorded decisions of this time again, such as 24h (asks a running gate)")

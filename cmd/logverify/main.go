@@ -76,6 +76,12 @@ func runWith(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 		RunE: func(*cobra.Command, []string) error {
 			return usageError{errors.New("say what to check, for example: logverify wal FILE")}
 		},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := terminal.FilledIn(cmd); err != nil {
+				return usageError{err}
+			}
+			return nil
+		},
 		Args:          asUsage(cobra.NoArgs),
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -101,6 +101,7 @@ func TestWrongUsageExitsSixtyFour(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"wal"}, {"wal", path, path}, {"nonsense"}, {"wal", path, "--nonsense"}, {"wal", path, "--workers", "many"},
 		{"wal", path, "--workers", "-1"}, {"wal", path, "--from-seq", "9", "--to-seq", "3"}, {"wal", path, "--from-seq", "-1"},
+		{"jsonl", path, "--wal", ""}, {"wal", path, "--receipts="}, {"wal", path, "--checkpoint", ""}, {"bundle", path, "--key="}, {"checkpoint", path, "--witness="},
 	} {
 		code, out, errs := call(args...)
 		assert.Equal(t, 64, code, "%q", args)
