@@ -24,8 +24,8 @@ type Param struct {
 // CheckWords refuses a request whose query string or headers say something that
 // its endpoint does not listen to: who writes ?preview=true relies on nothing
 // being executed. A parameter that is unknown or stands there twice is refused,
-// and so is a header that elsewhere asks for a dry run or names an idempotency
-// key. The error is a fault validation_failed that names what to write instead.
+// and so is a header that elsewhere asks for a dry run, names an idempotency key
+// or makes a change conditional. The error is a fault validation_failed that names what to write instead.
 func (c *Call) CheckWords(params ...Param) error {
 	fields := make(map[string]string)
 	for name := range c.Request.Header {
@@ -98,6 +98,12 @@ func misunderstood(name string, h http.Header) string {
 		return ""
 	case plain == "idempotencykey" || plain == "idempotencytoken" || plain == "requestidempotencykey":
 		return "is no header of this service; did you mean Idempotency-Key?"
+	case name == "If-Match" && slices.ContainsFunc(h[name], func(v string) bool { return strings.TrimSpace(v) == "" }):
+		return "is empty: send the ETag that the change rests on, or leave the header out"
+	case plain == "ifmatch" && name != "If-Match":
+		return "is no header of this service; did you mean If-Match?"
+	case name == "If-None-Match" || name == "If-Unmodified-Since":
+		return "is no condition of a change here; send the ETag as If-Match"
 	case plain == "dryrun" || plain == "preview" || plain == "mode" || plain == "simulate" || plain == "validateonly":
 		return noDryRun
 	case name == "Prefer" && slices.ContainsFunc(h["Prefer"], asksForNoEffect):
