@@ -70,11 +70,20 @@ func loopback(addr string) bool {
 	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
 }
 
+// textsPerStatement is how many Parse and Describe messages a client may send for
+// each statement of its rate. Drivers prepare many statements as they connect; a
+// flood of them would fill the log, since each may leave evidence.
+const textsPerStatement = 10
+
 // openWire opens the wire listener, where it is enabled; nil where it is not.
 func (g *service) openWire(users *pgwire.Users, material *httpd.TLS, drain time.Duration) (*pgwire.Server, error) {
 	s := g.settings
 	if !s.WireEnabled {
 		return nil, nil
+	}
+	texts, err := httpd.NewLimiter(min(textsPerStatement*s.RatePerMin, httpd.MostRate), min(textsPerStatement*s.RateBurst, httpd.MostRate), time.Now)
+	if err != nil {
+		return nil, err
 	}
 	o := pgwire.Options{
 		Addr: s.WireListenAddr, Logger: g.log, Open: g.newWire, ServerVersion: g.database.ServerVersion, Database: g.database.Name(), DefaultEnv: s.WireDefaultEnv,
@@ -83,7 +92,7 @@ func (g *service) openWire(users *pgwire.Users, material *httpd.TLS, drain time.
 		MaxBatchItems: s.WireMaxBatch, MaxMessageBytes: s.WireMaxMessage,
 		AuthTimeout: millis(s.WireAuthTimeout), IdleTimeout: seconds(s.WireIdle), WriteTimeout: millis(s.WireWrite),
 		TxMax: millis(s.WireTxMax), TxIdle: millis(s.WireTxIdle),
-		Allow: g.limiter.Allow, OnIncident: g.wireIncident, OnLoginFailed: g.wireLoginFailed, Cancels: wireCancels{g.commands},
+		Allow: g.limiter.Allow, AllowText: texts.Allow, OnIncident: g.wireIncident, OnLoginFailed: g.wireLoginFailed, Cancels: wireCancels{g.commands},
 		Drain: drain, Grace: millis(s.DBCommitTimeout) + cancelMargin, Overdue: g.cancelStatements,
 	}
 	if material != nil {

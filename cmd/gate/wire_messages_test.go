@@ -181,6 +181,30 @@ func TestWireStatementsShareTheRateOfPOSTQuery(t *testing.T) {
 	t.Fatal("no evidence of it")
 }
 
+// Parse and Describe run nothing, but each may leave evidence: a flood of them is
+// stopped, at ten times the rate of statements.
+func TestParseAndDescribeHaveARateOfTheirOwn(t *testing.T) {
+	g := startWire(t, "GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1", "GATE_RATE_LIMIT_BURST=3")
+	w := g.rawWire(t)
+	broken := []pgproto3.FrontendMessage{&pgproto3.Parse{Query: "SELEC 1"}, syncMessage}
+	for range 28 {
+		require.Equal(t, []string{"ERROR 42601", "ready I"}, w.ask(broken...))
+	}
+	described := []pgproto3.FrontendMessage{&pgproto3.Parse{Query: "SELECT 1"}, &pgproto3.Describe{ObjectType: 'S'}, syncMessage}
+	require.Empty(t, errorsAmong(w.ask(described...)))
+	require.Equal(t, []string{"ERROR 53400", "ready I"}, w.ask(broken...))
+	require.Equal(t, []string{"ERROR 53400", "ready I"}, w.ask(described...))
+	require.Empty(t, errorsAmong(w.ask(simple("SELECT 1"))), "statements have their own")
+	g.end(t)
+	rejected := 0
+	for _, e := range g.events(t) {
+		if e.Type == "query_rejected" {
+			rejected++
+		}
+	}
+	require.Equal(t, 28, rejected)
+}
+
 func TestAClientThatIsSilentForTooLongIsToldSoAndEnded(t *testing.T) {
 	g := startWire(t, "GATE_PGWIRE_IDLE_TIMEOUT_SECONDS=1")
 	w := g.rawWire(t)

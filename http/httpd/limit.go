@@ -15,8 +15,8 @@ import (
 // ago is forgotten; it comes back with a full bucket.
 const maxClients = 65_536
 
-// mostRate is the largest rate and burst that can be set (spec/decisions.md part 3).
-const mostRate = 10_000_000
+// MostRate is the largest rate and burst that can be set (spec/decisions.md part 3).
+const MostRate = 10_000_000
 
 // A Limiter is a token bucket per client.
 type Limiter struct {
@@ -29,8 +29,8 @@ type Limiter struct {
 // NewLimiter makes a limiter of perMinute requests on average and burst at
 // once, both from 1 to 10,000,000.
 func NewLimiter(perMinute, burst int, now func() time.Time) (*Limiter, error) {
-	if perMinute < 1 || perMinute > mostRate || burst < 1 || burst > mostRate {
-		return nil, fmt.Errorf("rate %d and burst %d must be from 1 to %d", perMinute, burst, mostRate)
+	if perMinute < 1 || perMinute > MostRate || burst < 1 || burst > MostRate {
+		return nil, fmt.Errorf("rate %d and burst %d must be from 1 to %d", perMinute, burst, MostRate)
 	}
 	buckets, err := lru.New[string, *rate.Limiter](maxClients)
 	if err != nil {

@@ -193,7 +193,7 @@ func (c *conn) query(ctx context.Context, h header) error {
 	var m pgproto3.Query
 	err := c.read(h, &m)
 	if err == nil {
-		err = c.limit()
+		err = c.limit(c.server.o.Allow)
 	}
 	if err != nil {
 		err = c.own(ctx, err)
@@ -310,6 +310,9 @@ func (c *conn) parse(ctx context.Context, body []byte) error {
 	if err := decode(&m, body); err != nil {
 		return c.own(ctx, err)
 	}
+	if err := c.limit(c.server.o.AllowText); err != nil {
+		return c.own(ctx, err)
+	}
 	err := c.run(ctx, func(ctx context.Context) error { return c.wire.Parse(ctx, m.Name, m.Query, m.ParameterOIDs) })
 	if err != nil {
 		return err
@@ -333,6 +336,9 @@ func (c *conn) bind(ctx context.Context, body []byte) error {
 func (c *conn) describe(ctx context.Context, body []byte) error {
 	var m pgproto3.Describe
 	if err := decode(&m, body); err != nil {
+		return c.own(ctx, err)
+	}
+	if err := c.limit(c.server.o.AllowText); err != nil {
 		return c.own(ctx, err)
 	}
 	switch m.ObjectType {
@@ -371,7 +377,7 @@ func (c *conn) execute(ctx context.Context, body []byte) error {
 	}
 	s := &c.session
 	if !s.suspended[m.Portal] { // what goes on is no new statement
-		if err := c.limit(); err != nil {
+		if err := c.limit(c.server.o.Allow); err != nil {
 			return c.own(ctx, err)
 		}
 	}
@@ -404,9 +410,9 @@ func (s *session) keep(portal string) {
 	s.suspended[portal] = true
 }
 
-// limit takes the statement from the client's rate.
-func (c *conn) limit() error {
-	wait, ok := c.server.o.Allow(c.client)
+// limit takes a message from one of the client's rates.
+func (c *conn) limit(allow func(client string) (wait time.Duration, ok bool)) error {
+	wait, ok := allow(c.client)
 	if ok {
 		return nil
 	}

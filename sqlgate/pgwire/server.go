@@ -89,7 +89,10 @@ type Options struct {
 
 	// Allow takes one statement from a client's rate, which it shares with
 	// POST /query; where there is none left it says how long to wait.
-	Allow      func(client string) (wait time.Duration, ok bool)
+	Allow func(client string) (wait time.Duration, ok bool)
+	// AllowText takes one Parse or Describe from a rate of their own: they run
+	// nothing, but leave evidence.
+	AllowText  func(client string) (wait time.Duration, ok bool)
 	OnIncident func(Incident)
 	// OnLoginFailed writes a refused login down, throttled, before it is answered.
 	OnLoginFailed func(LoginFailure)

@@ -53,6 +53,7 @@ func openDoor(t *testing.T, change func(*Options)) *door {
 		ServerVersion: func(context.Context) (string, error) { return "15.14", nil },
 		Open:          d.open,
 		Allow:         func(string) (time.Duration, bool) { return 0, true },
+		AllowText:     func(string) (time.Duration, bool) { return 0, true },
 		OnIncident:    func(Incident) {},
 		OnLoginFailed: func(LoginFailure) {},
 		Cancels:       d,

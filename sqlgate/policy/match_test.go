@@ -303,8 +303,12 @@ func drawnFacts(t *rapid.T) *Facts {
 	names := func(parts ...[]string) []string {
 		return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string {
 			var segments []string
-			for _, p := range parts {
-				segments = append(segments, rapid.SampledFrom(p).Draw(t, "segment"))
+			for i, p := range parts {
+				segment := rapid.SampledFrom(p).Draw(t, "segment")
+				if i > 0 && segments[i-1] == unnamed { // of tables without names there is no column with one
+					segment = unnamed
+				}
+				segments = append(segments, segment)
 			}
 			return strings.Join(segments, ".")
 		}), 0, 3).Draw(t, "names")
