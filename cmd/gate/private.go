@@ -45,7 +45,10 @@ func namedPaths(paths []string) string {
 // ownPlaces are the files and folders that the gate makes and keeps. The folders
 // they lie in belong to the operator.
 func (s *settings) ownPlaces() []string {
-	places := []string{s.indexPath(), s.PolicyDir}
+	places := []string{s.indexPath()}
+	if _, err := os.Lstat(filepath.Join(s.PolicyDir, s.PolicyManifest)); err == nil { // without it the folder may be anybody's, named by mistake
+		places = append(places, s.PolicyDir)
+	}
 	for _, path := range []string{s.AuditWALPath, s.AuditLogPath, s.ApprovalDBPath} {
 		if real, err := followed(path); err == nil {
 			path = real

@@ -203,6 +203,17 @@ func TestALinkOfAnotherAccountIsNotFollowed(t *testing.T) {
 	}
 }
 
+// A policy folder that was named by mistake is nobody's of ours: without its
+// manifest nothing below it is touched.
+func TestAFolderWithoutAManifestKeepsItsRights(t *testing.T) {
+	dir := t.TempDir()
+	s := settings{AuditWALPath: filepath.Join(dir, "audit.wal"), AuditLogPath: filepath.Join(dir, "audit.log"), ApprovalDBPath: filepath.Join(dir, "approvals.db"), PolicyDir: filepath.Join(dir, "policies"), PolicyManifest: "manifest.json"}
+	require.NoError(t, os.Mkdir(s.PolicyDir, 0o700))
+	require.NotContains(t, s.ownPlaces(), s.PolicyDir)
+	require.NoError(t, os.WriteFile(filepath.Join(s.PolicyDir, s.PolicyManifest), nil, 0o600))
+	require.Contains(t, s.ownPlaces(), s.PolicyDir)
+}
+
 // A file that the code makes for others, or by a function that leaves its rights
 // to the umask, is found here. What may stand is named with its reason.
 func TestNoCodeMakesFilesForOtherAccounts(t *testing.T) {

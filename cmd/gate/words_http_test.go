@@ -41,7 +41,7 @@ func TestNoWordOfCautionIsPassedOver(t *testing.T) {
 		require.Equal(t, "validation_failed", r.text(t, "error_code"), query)
 		require.Contains(t, string(r.body), said, query)
 	}
-	for _, header := range []string{"X-Idempotency-Key: a", "Idempotency_Key: a", "X-Idempotency-Token: a", "Dry-Run: true", "X-Dry-Run: true", "X-DryRun: 1", "X-Preview: true", "X-Gate-Mode: preview", "Mode: preview", "Prefer: dry-run", "Prefer: handling=strict, preview",
+	for _, header := range []string{"X-Idempotency-Key: a", "Idempotence-Key: a", "Idempotency_Key: a", "X-Idempotency-Token: a", "Dry-Run: true", "X-Dry-Run: true", "X-DryRun: 1", "X-Preview: true", "X-Gate-Mode: preview", "Mode: preview", "Prefer: dry-run", "Prefer: handling=strict, preview",
 		"If-Match: ", "X-If-Match: 1", "If_Match: 1", "If-None-Match: *", "If-Unmodified-Since: Mon, 01 Jan 2001 00:00:00 GMT",
 		"Idempotency-Key: ", "Idempotency-Key: a b", "Idempotency-Key: " + strings.Repeat("a", 256)} {
 		r := g.do(t, http.MethodPost, "/query", mustJSON(t, insert()), header)

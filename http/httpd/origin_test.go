@@ -133,7 +133,7 @@ func TestAChangeListensToEveryWordOrRefuses(t *testing.T) {
 	}
 	require.Contains(t, s.do("POST", "/echo?sql=x", "").body, "takes none in the query string")
 	require.Equal(t, http.StatusOK, s.do("GET", "/thing?preview=true&preview=false", "").StatusCode, "a GET does nothing")
-	for header, value := range map[string]string{"X-Idempotency-Key": "a", "Idempotency_Key": "a", "X-Idempotency-Token": "a", "Dry-Run": "true", "X-Dry-Run": "1", "X-DryRun": "1", "X-Gate-Mode": "preview",
+	for header, value := range map[string]string{"X-Idempotency-Key": "a", "Idempotence-Key": "a", "Idempotency_Key": "a", "X-Idempotency-Token": "a", "Dry-Run": "true", "X-Dry-Run": "1", "X-DryRun": "1", "X-Gate-Mode": "preview",
 		"X-Preview": "true", "Prefer": "respond-async, dry-run", "X-Validate-Only": "true"} {
 		r := s.do("POST", "/act", "", header, value)
 		require.Equal(t, http.StatusBadRequest, r.StatusCode, header)

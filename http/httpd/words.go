@@ -96,7 +96,7 @@ func misunderstood(name string, h http.Header) string {
 	switch {
 	case name == "Idempotency-Key":
 		return ""
-	case plain == "idempotencykey" || plain == "idempotencytoken" || plain == "requestidempotencykey":
+	case strings.Contains(plain, "idempoten"):
 		return "is no header of this service; did you mean Idempotency-Key?"
 	case name == "If-Match" && slices.ContainsFunc(h[name], func(v string) bool { return strings.TrimSpace(v) == "" }):
 		return "is empty: send the ETag that the change rests on, or leave the header out"
