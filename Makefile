@@ -42,7 +42,7 @@ run: build ## install what is missing, start a private PostgreSQL and the gate w
 
 .PHONY: test
 test: lint ## every test that CI runs, against a private PostgreSQL
-	$(PGRUN) $(GO) test -timeout 20m ./...
+	$(PGRUN) $(GO) test -timeout 30m -parallel 4 ./...
 
 .PHONY: race
 race: ## the same under the race detector
