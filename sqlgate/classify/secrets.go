@@ -206,7 +206,9 @@ func (w *walk) judgeColumn(r *catalogRead, ref int32) {
 		}
 		return
 	}
-	if string(w.text(qualifier, "sval")) != r.name || w.hidden(r, ref) {
+	// With a schema in front PostgreSQL looks for the relation itself, and passes
+	// over all that is only called so.
+	if string(w.text(qualifier, "sval")) != r.name || n == 2 && w.hidden(r, ref) {
 		return
 	}
 	if !w.is(last, "String") { // a star

@@ -18,6 +18,12 @@ var secretReads = []string{
 	"SELECT r.rolconfig FROM db.pg_catalog.pg_roles AS r",
 	"SELECT pg_roles.rolconfig FROM pg_roles",
 	"SELECT pg_catalog.pg_roles.rolconfig FROM pg_catalog.pg_roles",
+	// with its schema in front it is the relation's, whatever else is called so
+	"SELECT (SELECT pg_catalog.pg_roles.rolconfig FROM (SELECT 1) AS pg_roles) FROM pg_catalog.pg_roles",
+	"SELECT (SELECT db.pg_catalog.pg_roles.rolconfig FROM t AS pg_roles) FROM pg_catalog.pg_roles",
+	"SELECT (SELECT (pg_catalog.pg_roles.*)::text FROM (SELECT 1) AS pg_roles) FROM pg_catalog.pg_roles",
+	"SELECT (SELECT x FROM (SELECT pg_catalog.pg_roles.* FROM (SELECT 1) AS pg_roles) x) FROM pg_catalog.pg_roles",
+	"SELECT 1 FROM pg_catalog.pg_roles JOIN LATERAL (SELECT pg_catalog.pg_roles.rolconfig AS s FROM (SELECT 1) AS pg_roles) l ON l.s IS NULL",
 	"SELECT rolname FROM pg_roles WHERE 'work_mem=1MB' = ANY (rolconfig)",
 	"SELECT rolname FROM pg_roles ORDER BY rolconfig",
 	"SELECT count(*) FROM pg_roles GROUP BY rolconfig",
