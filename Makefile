@@ -146,7 +146,7 @@ watch: ## run all that is judged a safe read on a PostgreSQL that lets it write,
 
 .PHONY: redteam
 redteam: compiler servers ## every attack through every channel, under every policy and role, on PostgreSQL 15 to 18, with the server watched and the log compared
-	@set -e; for bin in $(CURDIR)/var/postgresql/node_modules/postgresql-*/native/bin; do \
+	@set -e; for bin in $(SERVERS); do \
 	  echo "== $$bin"; PATH="$$bin:$$PATH" REDTEAM_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run RedTeam ./cmd/gate; \
 	done
 
