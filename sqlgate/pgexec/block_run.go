@@ -28,7 +28,7 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 	cmd := client(st, o.Limits, sink)
 	batch := append(segment(set("LOCAL", b.settings)), cmd)
 	if last {
-		batch = append(batch, own("SET CONSTRAINTS ALL IMMEDIATE"))
+		batch = append(batch, l.beforeCommit()...)
 	}
 	batch = append(batch, b.unset(b.settings)...)
 	var counted *oneRow
@@ -358,8 +358,8 @@ func (b *Block) Commit(ctx context.Context) (Result, error) {
 // check makes the deferred checks under the settings of the last write, so that
 // they fail before COMMIT is sent.
 func (b *Block) check(ctx context.Context) (Result, error) {
-	checks := own("SET CONSTRAINTS ALL IMMEDIATE")
-	batch := append(segment(set("LOCAL", b.settings)), checks)
+	checks := b.lease.beforeCommit()
+	batch := append(segment(set("LOCAL", b.settings)), checks...)
 	var before, behind *oneRow
 	if len(b.limited) > 0 {
 		counts := [2]*command{}
@@ -369,7 +369,7 @@ func (b *Block) check(ctx context.Context) (Result, error) {
 	}
 	batch = append(batch, b.unset(b.settings)...)
 	lim := b.db.bound(Limits{})
-	r := b.db.run(context.WithoutCancel(ctx), b.lease, "", b.db.deadline(lim), checks, batch)
+	r := b.db.run(context.WithoutCancel(ctx), b.lease, "", b.db.deadline(lim), checks[0], batch)
 	res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent)
 	if ok && before != nil {
 		if f = b.deferredRows(before, behind); f != nil {

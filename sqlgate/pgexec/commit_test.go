@@ -127,3 +127,22 @@ func TestACommitThatWaitsForAStandbyThatIsGone(t *testing.T) {
 	require.Equal(t, []string{WarningNotReplicated}, res.Warnings)
 	require.Equal(t, "2", side.ask("SELECT count(*) FROM t"))
 }
+
+// A function may switch off that a commit waits for the disk, up to the deferred
+// checks, and no word of the text tells it.
+func TestACommitLastsWhateverAFunctionSet(t *testing.T) {
+	db, side := open(t)
+	failAtCommit(side, "INSERT INTO seen VALUES (current_setting('synchronous_commit'));")
+	side.run(`CREATE TABLE seen (v text);
+CREATE FUNCTION hurry() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM set_config('synchronous_commit', 'off', true); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER hurry AFTER INSERT ON a DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hurry();
+CREATE TABLE plain (a int, s text)`)
+	_, _, err := write(t, db, "INSERT INTO a VALUES (1)", Limits{})
+	require.NoError(t, err)
+	_, _, err = write(t, db, "WITH s AS (SELECT set_config('synchronous_commit', 'off', true)) INSERT INTO a SELECT 1 FROM s", Limits{})
+	require.NoError(t, err)
+	b := beginBlock(t, db, BlockOptions{})
+	b.write("INSERT INTO a VALUES (2)")
+	b.commit()
+	require.Equal(t, "on,on,on", side.ask("SELECT string_agg(v, ',') FROM seen"))
+}

@@ -14,7 +14,8 @@
 //
 //	W1  Begin   BEGIN; transaction id and settings                nothing of the client's
 //	            ... evidence of decision and dispatch is made durable ...
-//	W3  Exec    the statement; SET CONSTRAINTS ALL IMMEDIATE       caps and counts are checked
+//	W3  Exec    the statement; SET CONSTRAINTS ALL IMMEDIATE;      caps and counts are checked
+//	            synchronous_commit as it was
 //	W5  Commit  COMMIT, alone
 //
 // Up to W5 every failure is known to be harmless, because COMMIT was not sent.

@@ -183,7 +183,7 @@ func (tx *Tx) Exec(ctx context.Context, st Statement, sink Sink) (Result, error)
 	}
 	l, lim := tx.lease, tx.opts.Limits
 	cmd := client(st, lim, sink)
-	batch := segment{cmd, own("SET CONSTRAINTS ALL IMMEDIATE")}
+	batch := append(segment{cmd}, l.beforeCommit()...)
 	var counted *oneRow
 	if lim.MaxRows != nil {
 		var count *command
@@ -212,6 +212,16 @@ func (tx *Tx) Exec(ctx context.Context, st Statement, sink Sink) (Result, error)
 		return tx.fail(aborted(ReasonResultTooLarge, ""), tooLargeFault())
 	}
 	return r.stamp(tx.result, l), nil
+}
+
+// beforeCommit is what goes behind the last statement of a client's: the deferred
+// checks, so that they fail as part of it, and the setting that makes a commit
+// last, which any function may have switched off for its transaction.
+func (c *conn) beforeCommit() segment {
+	return segment{
+		own("SET CONSTRAINTS ALL IMMEDIATE"),
+		own("SET LOCAL synchronous_commit = " + c.watch.synchronousCommit(c.settled)),
+	}
 }
 
 // rowCount is the tag's number, or the rows that came where the tag has none.
