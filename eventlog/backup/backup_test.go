@@ -2,7 +2,10 @@ package backup_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -261,6 +264,54 @@ func TestABackupThatIsNotWholeIsNotRestored(t *testing.T) {
 			_, err := backup.Restore(context.Background(), spoilt, to)
 			require.Error(t, err)
 			require.Empty(t, contents(t, filepath.Dir(to.Log)), "nothing was put in place")
+		})
+	}
+}
+
+// A manifest is signed by nobody: whoever hands over a backup may write into it what
+// he likes, with files that agree.
+func TestARestoreWritesNowhereElse(t *testing.T) {
+	p := stopped(t)
+	dir, m := mustMake(t, p)
+	planted := sha256.Sum256([]byte("planted"))
+	file := backup.File{Path: "", Bytes: 7, SHA256: hex.EncodeToString(planted[:])}
+	for _, path := range []string{
+		"log/audit.wal.checkpoints/../../ssh/keys", "projections/a/../../ssh/keys", "policies/a/../../ssh/keys", "log/../policies/v9.json", "log/audit.wal.segments/./x",
+		"log//audit.wal.head", "policies//v9.json", "ssh/keys", "log/audit.walx", "log/audit.wal.lock", "log/audit.wal.next", "policies", "policies/",
+	} {
+		t.Run(path, func(t *testing.T) {
+			spoilt := filepath.Join(t.TempDir(), "b")
+			require.NoError(t, os.CopyFS(spoilt, os.DirFS(dir)))
+			at := filepath.Join(spoilt, filepath.Clean(path))
+			require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o700))
+			if st, err := os.Stat(at); errors.Is(err, fs.ErrNotExist) || err == nil && !st.IsDir() {
+				require.NoError(t, os.RemoveAll(at))
+				require.NoError(t, os.WriteFile(at, []byte("planted"), 0o600))
+			}
+			extra := file
+			extra.Path = path
+			require.NoError(t, manifest(m, func(m *backup.Manifest) { m.Files = append(m.Files, extra) })(spoilt))
+			home := t.TempDir()
+			_, err := backup.Restore(context.Background(), spoilt, placesIn(filepath.Join(home, "data")))
+			require.ErrorIs(t, err, backup.ErrBackup)
+			require.Empty(t, contents(t, home), "nothing was put anywhere")
+		})
+	}
+	for name, change := range map[string]func(spoilt string) error{
+		"a file twice": manifest(m, func(m *backup.Manifest) { m.Files = append(m.Files, m.Files[0]) }),
+		"a link out of it": func(spoilt string) error {
+			outside := filepath.Join(t.TempDir(), "v1.json")
+			return errors.Join(os.WriteFile(outside, []byte("{}"), 0o600), os.Remove(spoilt+"/policies/v1.json"), os.Symlink(outside, spoilt+"/policies/v1.json"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spoilt := filepath.Join(t.TempDir(), "b")
+			require.NoError(t, os.CopyFS(spoilt, os.DirFS(dir)))
+			require.NoError(t, change(spoilt))
+			to := placesIn(t.TempDir())
+			_, err := backup.Restore(context.Background(), spoilt, to)
+			require.ErrorIs(t, err, backup.ErrBackup)
+			require.Empty(t, contents(t, filepath.Dir(to.Log)))
 		})
 	}
 }

@@ -11,7 +11,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"writegate/eventlog/frame"
@@ -76,9 +78,17 @@ func Check(ctx context.Context, dir string) (m Manifest, err error) {
 	if m.Format != format {
 		return m, fmt.Errorf("%w: %s has the format %.40q, not %q", ErrBackup, manifestName, m.Format, format)
 	}
+	root, err := os.OpenRoot(dir) // no link in it leads out of it
+	if err != nil {
+		return m, fmt.Errorf("%w: %w", ErrBackup, err)
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
 	named := map[string]bool{manifestName: true}
 	for _, f := range m.Files {
-		if err := f.check(dir); err != nil {
+		if named[f.Path] {
+			return m, fmt.Errorf("%w: %s names %q twice", ErrBackup, manifestName, f.Path)
+		}
+		if err := f.check(root); err != nil {
 			return m, err
 		}
 		named[f.Path] = true
@@ -96,12 +106,23 @@ func Check(ctx context.Context, dir string) (m Manifest, err error) {
 	return m, verifyCopy(ctx, filepath.Join(dir, logName), &m)
 }
 
-// check holds one file against what the manifest says.
-func (f File) check(dir string) error {
-	if !filepath.IsLocal(f.Path) {
-		return fmt.Errorf("%w: the path %.80q leads out of it", ErrBackup, f.Path)
+// Nobody signs a manifest, and its paths become names in the places of a gate. So
+// they are the ones that Make writes, spelt as it spells them, and no others.
+var (
+	fileNames   = []string{logName, logName + frame.HeadSuffix, jsonlName}
+	folderNames = []string{
+		logName + frame.SegmentsSuffix, logName + frame.QuarantineSuffix, logName + frame.RetiredSuffix, logName + frame.CheckpointsSuffix,
+		storeName, policiesName,
 	}
-	in, err := os.Open(filepath.Join(dir, f.Path))
+)
+
+// check holds one file against what the manifest says.
+func (f File) check(root *os.Root) error {
+	known := slices.Contains(fileNames, f.Path) || slices.ContainsFunc(folderNames, func(dir string) bool { return strings.HasPrefix(f.Path, dir+"/") })
+	if !known || !filepath.IsLocal(f.Path) || path.Clean(f.Path) != f.Path {
+		return fmt.Errorf("%w: a backup has no file %.80q", ErrBackup, f.Path)
+	}
+	in, err := root.Open(f.Path)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrBackup, err)
 	}
@@ -177,13 +198,18 @@ func mustBeMissing(path string) error {
 }
 
 // copyBack puts all files in place, the log's own last.
-func copyBack(ctx context.Context, dir string, p Places, m *Manifest) error {
+func copyBack(ctx context.Context, dir string, p Places, m *Manifest) (err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
 	for _, f := range m.Files {
 		to := p.target(f.Path)
 		if to == "" || f.Path == logName {
 			continue
 		}
-		err := putBack(ctx, filepath.Join(dir, f.Path), to)
+		err := putBack(ctx, root, f.Path, to)
 		if errors.Is(err, fs.ErrExist) && strings.HasPrefix(f.Path, policiesName+"/") {
 			continue // it was found to be the same
 		}
@@ -192,7 +218,7 @@ func copyBack(ctx context.Context, dir string, p Places, m *Manifest) error {
 		}
 	}
 	temp := p.Log + frame.NextSuffix
-	if err := putBack(ctx, filepath.Join(dir, logName), temp); err != nil {
+	if err := putBack(ctx, root, logName, temp); err != nil {
 		return err
 	}
 	if err := os.Rename(temp, p.Log); err != nil {
@@ -216,14 +242,14 @@ func makeFolders(dir string) error {
 }
 
 // putBack copies one file to a place where there is none, durably.
-func putBack(ctx context.Context, from, to string) error {
+func putBack(ctx context.Context, root *os.Root, from, to string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if err := makeFolders(filepath.Dir(to)); err != nil {
 		return err
 	}
-	in, err := os.Open(from)
+	in, err := root.Open(from)
 	if err != nil {
 		return err
 	}
