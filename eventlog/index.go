@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"time"
@@ -170,6 +171,9 @@ func (l *Log) keepIndexSaved() {
 // synced, because losing it costs one scan.
 func (l *Log) saveIndex() {
 	b, err := l.indexFile().bytes()
+	if err == nil && holdsLog(l.o.FS, l.o.IndexPath) {
+		err = fmt.Errorf("%s is an event log, which is not written over", l.o.IndexPath)
+	}
 	if err == nil {
 		err = replaceFile(l.o.FS, l.o.IndexPath, b, false)
 	}

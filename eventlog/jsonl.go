@@ -184,6 +184,9 @@ func (w *jsonlWriter) resume() error {
 	if err = errors.Join(err, file.Close()); !errors.Is(err, errDisagrees) {
 		return err
 	}
+	if holdsLog(w.l.o.FS, path) {
+		return fmt.Errorf("%s is an event log, which is not moved aside", path)
+	}
 	aside := fmt.Sprintf("%s.disagrees-%d", path, w.l.o.Now().UnixNano())
 	w.l.o.Logger.Error("the JSONL file disagrees with the log; it is moved aside and written anew", "moved_to", aside, "reason", err)
 	if err := w.l.o.FS.Rename(path, aside); err != nil {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"writegate/eventlog/frame"
+
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame/frametest"
 )
@@ -160,5 +162,40 @@ func TestTheLastLineIsFoundHoweverLongItIs(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(long, line))
 		require.EqualValues(t, 6+n+1, end)
+	}
+}
+
+// The place of the JSONL file or of the index may hold an event log by mistake, this
+// one or another gate's: it is neither moved nor written over.
+func TestNoLogIsPutAsideForWhatIsDerived(t *testing.T) {
+	mem := newMem(t)
+	o := memOptions(mem)
+	l, _ := mustOpen(t, o)
+	mustAppend(t, l, "a")
+	mustClose(t, l)
+	log, err := mem.ReadFile(o.Path)
+	require.NoError(t, err)
+	for _, at := range []string{o.Path, "/log/other.wal"} {
+		require.NoError(t, mem.WriteFile(at, log))
+		for _, name := range []func(*Options){func(o *Options) { o.JSONLPath = at }, func(o *Options) { o.IndexPath = at }} {
+			named := o
+			name(&named)
+			_, _, err := Open(context.Background(), named)
+			require.ErrorIs(t, err, ErrInvalidOptions)
+		}
+	}
+	o.JSONLPath, o.IndexPath = testJSONL, "/log/index.json"
+	l, _ = mustOpen(t, o)
+	for _, at := range []string{o.JSONLPath, o.IndexPath} { // while the log is open
+		require.NoError(t, mem.WriteFile(at, log))
+	}
+	w := &jsonlWriter{l: l, next: 1}
+	require.ErrorContains(t, w.resume(), "is an event log")
+	l.saveIndex()
+	mustClose(t, l)
+	for _, at := range []string{o.JSONLPath, o.IndexPath} {
+		b, err := mem.ReadFile(at)
+		require.NoError(t, err)
+		require.True(t, bytes.HasPrefix(b, log[:frame.HeaderSize]), at)
 	}
 }

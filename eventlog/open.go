@@ -54,6 +54,11 @@ func Open(ctx context.Context, o Options) (_ *Log, rec Recovery, err error) {
 	if err = l.place(&rec); err != nil {
 		return nil, rec, err
 	}
+	for _, derived := range []string{o.JSONLPath, o.IndexPath} {
+		if holdsLog(o.FS, derived) {
+			return nil, rec, fmt.Errorf("%w: %s is an event log, and something else would be written in its place", ErrInvalidOptions, derived)
+		}
+	}
 	if err = l.lockWriter(); err != nil {
 		return nil, rec, err
 	}
@@ -379,6 +384,18 @@ func (l *Log) prepare(ctx context.Context, rec *Recovery) (err error) {
 		l.zeroFile, err = l.o.FS.Open(l.w, frame.ReadWrite)
 	}
 	return err
+}
+
+// holdsLog reports whether a file begins as an event log does, this one's or another.
+func holdsLog(fsys frame.FS, path string) bool {
+	f, err := fsys.Open(path, frame.ReadOnly)
+	if path == "" || err != nil {
+		return false
+	}
+	defer f.Close()
+	var head [frame.HeaderSize]byte
+	n, err := f.Pread(head[:], 0)
+	return (err == nil || err == io.EOF) && frame.BeginsLog(head[:n])
 }
 
 // start runs the goroutines of a log that may be written.

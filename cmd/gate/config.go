@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -206,6 +208,7 @@ func (s *settings) meaningFaults(now time.Time) []string {
 	if problem := pgexec.MarkerTableFault(s.OutcomeMarkerTable); s.OutcomeMarkerTable != "" && problem != "" {
 		faults = append(faults, "GATE_OUTCOME_MARKER_TABLE "+problem)
 	}
+	faults = append(faults, s.placeFaults()...)
 	faults = append(faults, s.tlsFaults()...)
 	faults = append(faults, s.wireFaults()...)
 	faults = append(faults, s.signingFaults()...)
@@ -299,6 +302,86 @@ func (s *settings) bypassUntil() time.Time {
 	}
 	t, _ := time.Parse(time.RFC3339, s.BypassUntil) // checked at load
 	return t
+}
+
+// A namedPlace is a path that a setting names, or one that is made beside it.
+type namedPlace struct {
+	setting, path string
+	written       bool // the gate writes there; else it reads what the operator put there
+	folder        bool // all below it is the gate's
+}
+
+// placeFaults finds settings that name one file twice, or a file in a folder that
+// belongs to something else: what is derived would be written over the log, or over a
+// key. Links and other spellings count as what they lead to.
+func (s *settings) placeFaults() []string {
+	places := []namedPlace{
+		{setting: "GATE_AUDIT_WAL_PATH", path: s.AuditWALPath, written: true},
+		{setting: "GATE_AUDIT_LOG_PATH", path: s.AuditLogPath, written: true},
+		{setting: "GATE_AUDIT_INDEX_PATH", path: s.indexPath(), written: true},
+		{setting: "GATE_APPROVAL_DB_PATH", path: s.ApprovalDBPath, written: true, folder: true},
+		{setting: "GATE_POLICY_DIR", path: s.PolicyDir, written: true},
+		{setting: "GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH", path: s.SigningPrivateKey},
+		{setting: "GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH", path: s.SigningPublicKey},
+		{setting: "GATE_PGWIRE_USERS_FILE", path: s.WireUsersFile},
+		{setting: "GATE_TLS_CERT_PATH", path: s.TLSCert},
+		{setting: "GATE_TLS_KEY_PATH", path: s.TLSKey},
+		{setting: "GATE_TLS_CLIENT_CA_BUNDLE_PATH", path: s.TLSClientCA},
+		{setting: "GATE_TLS_UPSTREAM_CA_BUNDLE_PATH", path: s.UpstreamTLSCA},
+		{setting: "GATE_TLS_UPSTREAM_CERT_PATH", path: s.UpstreamTLSCert},
+		{setting: "GATE_TLS_UPSTREAM_KEY_PATH", path: s.UpstreamTLSKey},
+	}
+	for _, suffix := range []string{frame.HeadSuffix, frame.NextSuffix, frame.LockSuffix} {
+		places = append(places, namedPlace{"GATE_AUDIT_WAL_PATH", s.AuditWALPath + suffix, true, false})
+	}
+	for _, suffix := range []string{frame.SegmentsSuffix, frame.QuarantineSuffix, frame.CheckpointsSuffix, frame.RetiredSuffix} {
+		places = append(places, namedPlace{"GATE_AUDIT_WAL_PATH", s.AuditWALPath + suffix, true, true})
+	}
+	for i := range places {
+		places[i].path = leadsTo(places[i].path)
+	}
+	said := map[string]bool{}
+	for i, a := range places {
+		for _, b := range places[i+1:] {
+			if a.setting == b.setting || a.path == "" || b.path == "" || !a.written && !b.written {
+				continue
+			}
+			if a.path == b.path || sameFile(a.path, b.path) || a.folder && below(b.path, a.path) || b.folder && below(a.path, b.path) {
+				said[fmt.Sprintf("%s and %s name one place (%s, %s): one would be written over the other. Give each a place of its own", a.setting, b.setting, a.path, b.path)] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(said))
+}
+
+// leadsTo gives the place that a path means, which need not be there yet.
+func leadsTo(path string) string {
+	if path == "" {
+		return ""
+	}
+	full, err := filepath.Abs(path)
+	if err != nil {
+		return path
+	}
+	for rest, at := "", full; ; rest, at = filepath.Join(filepath.Base(at), rest), filepath.Dir(at) {
+		if real, err := filepath.EvalSymlinks(at); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if at == filepath.Dir(at) {
+			return full
+		}
+	}
+}
+
+// sameFile reports whether two names are of one regular file or folder.
+func sameFile(a, b string) bool {
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y) && (x.Mode().IsRegular() || x.IsDir())
+}
+
+func below(path, folder string) bool {
+	return strings.HasPrefix(path, folder+string(filepath.Separator))
 }
 
 // indexPath is where the sparse index lies.

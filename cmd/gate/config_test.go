@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -107,5 +108,36 @@ func TestUnknownCommandsAndFlagsAreUsageErrors(t *testing.T) {
 		var out, errs bytes.Buffer
 		require.Equal(t, exitUsage, Run(context.Background(), args, streams{nil, &out, &errs}, nil), args)
 		require.Contains(t, errs.String(), "--help")
+	}
+}
+
+// A path that is named twice, however it is spelt, would have one thing written over
+// another: the index over the log, lines over a key.
+func TestTwoSettingsNameNoPlaceTwice(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	require.NoError(t, os.WriteFile("key.pem", []byte("key"), 0o600))
+	require.NoError(t, os.Mkdir("real", 0o700))
+	require.NoError(t, os.Symlink("real", "link"))
+	require.NoError(t, os.Link("key.pem", "key2.pem"))
+	for _, environ := range []string{
+		"GATE_AUDIT_INDEX_PATH=./audit.wal", "GATE_AUDIT_LOG_PATH=./audit.wal", "GATE_AUDIT_LOG_PATH=" + dir + "/audit.wal", "GATE_AUDIT_LOG_PATH=./x/../audit.wal",
+		"GATE_AUDIT_LOG_PATH=./audit.wal.head", "GATE_AUDIT_LOG_PATH=./audit.wal.lock", "GATE_AUDIT_INDEX_PATH=audit.wal.segments/x", "GATE_APPROVAL_DB_PATH=audit.wal.checkpoints",
+		"GATE_AUDIT_LOG_PATH=audit_index_v1.json", "GATE_APPROVAL_DB_PATH=./policies", "GATE_POLICY_DIR=./approvals.db/policies", "GATE_AUDIT_LOG_PATH=approvals.db/audit.log",
+		"GATE_AUDIT_WAL_PATH=link/a GATE_AUDIT_LOG_PATH=real/a", "GATE_AUDIT_LOG_PATH=key.pem GATE_TLS_KEY_PATH=key.pem GATE_TLS_CERT_PATH=cert.pem",
+		"GATE_AUDIT_LOG_PATH=key2.pem GATE_TLS_KEY_PATH=key.pem GATE_TLS_CERT_PATH=cert.pem", "GATE_AUDIT_WAL_PATH=policies GATE_AUDIT_INDEX_PATH=i",
+	} {
+		_, err := loadSettings(strings.Fields(environ), noon)
+		require.ErrorContains(t, err, "name one place", environ)
+		for _, setting := range strings.Fields(environ)[:1] {
+			require.ErrorContains(t, err, strings.Split(setting, "=")[0], environ)
+		}
+	}
+	for _, environ := range []string{
+		"", "GATE_AUDIT_WAL_PATH=a/audit.wal GATE_AUDIT_LOG_PATH=b/audit.wal", "GATE_AUDIT_LOG_PATH=audit.wal.log", "GATE_AUDIT_LOG_PATH=policies/audit.log",
+		"GATE_TLS_KEY_PATH=both.pem GATE_TLS_CERT_PATH=both.pem", "GATE_AUDIT_LOG_PATH=/dev/null",
+	} {
+		_, err := loadSettings(strings.Fields(environ), noon)
+		require.NoError(t, err, environ)
 	}
 }

@@ -118,6 +118,10 @@ func headerHash(b []byte) [32]byte {
 	return sha256.Sum256(append(msg, b[:offHash]...))
 }
 
+// BeginsLog reports whether a file with these first bytes is a segment of some
+// event log, be the rest of its header damaged or not.
+func BeginsLog(b []byte) bool { return bytes.HasPrefix(b, []byte(headerMagic)) }
+
 // ParseHeader reads a header from the first 4,096 bytes of b. It accepts only
 // what Encode can make, so an accepted header encodes to the same bytes.
 func ParseHeader(b []byte) (Header, error) {
