@@ -185,7 +185,12 @@ func (c *Classifier) classify(ctx context.Context, st *state, sql string) (Class
 // is refused then.
 func classifyHere(t *tables, sql string, s *scan) (c Classification, err error) {
 	defer func() {
-		if r := recover(); r != nil {
+		switch r := recover().(type) {
+		case nil:
+		case tooManySteps:
+			c, err = Classification{}, fault.New(fault.ParserUnsupportedSyntax, "The statement takes too long to judge: it names too many columns of too many tables. Split it, or name fewer.").
+				With("limit", "walk_steps").With("got", r.got).With("max", r.max)
+		default:
 			c, err = Classification{}, refuseBroken(r)
 		}
 	}()

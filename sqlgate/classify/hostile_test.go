@@ -2,12 +2,14 @@ package classify
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"writegate/commands/fault"
 	"writegate/fixtures/hostile"
 )
 
@@ -69,6 +71,26 @@ func TestNoTextStallsOrKillsAProcess(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Lists that are held against each other, name by name, must not cost their product.
+func TestNoProductOfListsStallsAProcess(t *testing.T) {
+	c := byCPUAlone(newClassifier(t, Config{}))
+	half := func(unit string) string { return strings.Repeat(unit, 7700/len(unit)) }
+	for _, column := range []string{"x.a,", "a,", "*,", "x.*,", "pg_user.oid,", "passwd,", "(x).a,", "lower(a),", "x.oid = ANY(y.a),"} {
+		for _, from := range []string{"pg_user x,", "pg_user,", "b,", "pg_user NATURAL JOIN pg_user,", "(SELECT 1) x,", "lower(1) x,"} {
+			requireBearable(t, c, "SELECT "+half(column)+"1 FROM "+half(from)+"pg_user x")
+			requireBearable(t, c, "SELECT (SELECT "+half(column)+"1 FROM "+half(from)+"b) FROM "+strings.Repeat("pg_user x,", 70)+"pg_user x")
+			third := half(column)[:len(half(column))/2/len(column)*len(column)]
+			requireBearable(t, c, "SELECT "+strings.Repeat("(SELECT ", 100)+third+"1"+strings.Repeat(" FROM a,b,c)", 100)+" FROM "+strings.Repeat(from, 5000/len(from))+"pg_user")
+		}
+		requireBearable(t, c, "WITH "+half("w AS (SELECT 1),")+"v AS (SELECT 1) SELECT "+half(column)+"1 FROM w, pg_user x")
+		requireBearable(t, c, "INSERT INTO t SELECT "+half(column)+"1 FROM pg_user x ON CONFLICT (id) DO UPDATE SET "+strings.TrimSuffix(half("a = x.a,"), ","))
+		requireBearable(t, c, "SELECT a FROM pg_user x JOIN pg_user y USING ("+strings.TrimSuffix(half("a,"), ",")+") WHERE "+strings.Repeat("x.a = y.a AND ", 500)+"true")
+	}
+	_, err := c.Classify(t.Context(), "SELECT (SELECT "+half("x.a,")+"1 FROM "+half("b,")+"b) FROM "+strings.Repeat("pg_user x,", 70)+"pg_user x")
+	require.Equal(t, fault.ParserUnsupportedSyntax, fault.CodeOf(err))
+	require.Equal(t, "walk_steps", fault.Of(err).Details["limit"])
 }
 
 // requireBearable classifies a text, three times at most: a neighbour on the

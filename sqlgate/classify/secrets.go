@@ -114,10 +114,11 @@ func (w *walk) readsCatalog(schema, name []byte, unqualified bool, i int32) {
 // there first, and then in the statements around that one.
 func (w *walk) query(i int32) int32 {
 	for i = w.e[i].parent; i > 0; i = w.e[i].parent {
-		if w.isQuery(i) {
+		if w.steps++; w.isQuery(i) {
 			return i
 		}
 	}
+	w.bounded()
 	return 0
 }
 
@@ -146,6 +147,8 @@ func (w *walk) judgeCatalogReads() {
 				}
 			}
 		}
+		w.steps += len(w.columnAt)
+		w.bounded()
 		for _, ref := range w.columnAt {
 			if r.query <= ref && ref < w.e[r.query].next {
 				w.judgeColumn(r, ref)
@@ -257,6 +260,7 @@ func (w *walk) hasItem(query int32, name string) bool {
 		return false
 	}
 	for i := from + 1; i < w.e[from].next; i++ {
+		w.steps++
 		var item int32
 		switch {
 		case w.isQuery(i):
@@ -277,6 +281,7 @@ func (w *walk) hasItem(query int32, name string) bool {
 			return true
 		}
 	}
+	w.bounded()
 	return false
 }
 

@@ -115,6 +115,8 @@ func (s *nameSet) moveTo(all *[]string) (list []string, cut bool) {
 
 // raise adds a signal with its object and place.
 func (w *walk) raise(signal, subject string, at int32) {
+	w.steps += raiseSteps
+	w.bounded()
 	w.risk.addWord(signal)
 	s := Signal{Signal: signal, Severity: severities[signal], Subject: subject, At: w.place(at)}
 	w.signals = append(w.signals, s)
@@ -127,6 +129,7 @@ func (w *walk) raise(signal, subject string, at int32) {
 // nearest node around it that has one.
 func (w *walk) place(at int32) int {
 	for ; at >= 0; at = w.e[at].parent {
+		w.steps++
 		if m := w.e[at].msg; m != 0 && m != listEntry && w.e[at].a >= 0 {
 			return int(w.e[at].a)
 		}

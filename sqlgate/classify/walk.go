@@ -64,6 +64,7 @@ type walk struct {
 	newSchema []byte // that CREATE SCHEMA makes, whose elements live in it
 	run       string // of the root; "" when it has no entry
 	rootQuery string
+	steps     int     // taken so far, from entry to entry
 	dml       []int32 // UPDATE, DELETE, MERGE and DO UPDATE, judged after the walk
 	hashes    []uint64
 	columnAt  []int32 // every ColumnRef that names a column, in order

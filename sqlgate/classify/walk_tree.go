@@ -393,11 +393,31 @@ func (w *walk) child(node int32, name string) int32 {
 		return -1
 	}
 	for i, end := node+1, w.e[node].next; i < end; i = w.e[i].next {
-		if w.t.schema.fields[w.e[i].field].name == name {
+		if w.steps++; w.t.schema.fields[w.e[i].field].name == name {
 			return i
 		}
 	}
+	w.bounded()
 	return -1
+}
+
+// What a walk may cost: steps from entry to entry. Ordinary statements take less
+// than ten for each entry of their tree, and what looks back for each name that it
+// meets (a column, a signal) may take as many as there are names.
+const (
+	stepsAtLeast  = 1 << 20
+	stepsForEntry = 100
+	raiseSteps    = 100 // of one signal, for its share in keeping the first ones
+)
+
+// tooManySteps is what a walk ends with that goes on for too long.
+type tooManySteps struct{ got, max int }
+
+// bounded ends a walk that has taken too many steps.
+func (w *walk) bounded() {
+	if most := stepsAtLeast + stepsForEntry*len(w.e); w.steps > most {
+		panic(tooManySteps{w.steps, most})
+	}
 }
 
 // has reports whether a field is there: for a bool, that it is true; for a
@@ -433,6 +453,7 @@ func (w *walk) fieldName(i int32) string { return w.t.schema.fields[w.e[i].field
 func (w *walk) owner(i int32) int32 {
 	for i = w.e[i].parent; i >= 0 && w.e[i].msg == listEntry; i = w.e[i].parent {
 	}
+	w.steps++
 	return i
 }
 
@@ -444,10 +465,11 @@ func (w *walk) items(node int32, name string) func(func(int32) bool) {
 			return
 		}
 		for i, end := list+1, w.e[list].next; i < end; i = w.e[i].next {
-			if !yield(i) {
+			if w.steps++; !yield(i) {
 				return
 			}
 		}
+		w.bounded()
 	}
 }
 
