@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"writegate/commands"
 	"writegate/commands/fault"
@@ -344,28 +345,64 @@ func (s *Service) Detach(ctx context.Context, by *Asker, policyID, agentID strin
 }
 
 // A ruleCache keeps compiled policies by id and revision: a revision never
-// changes, so nothing in it is ever stale.
+// changes, so nothing in it is ever stale. It is bounded by what they weigh: one
+// with many conditions takes as much memory as a thousand small ones.
 type ruleCache struct {
-	compiled *lru.Cache[string, []agentrules.Rule]
+	mu       sync.Mutex
+	compiled *simplelru.LRU[string, []agentrules.Rule]
+	weight   int
 }
 
-// maxCompiled bounds the compiled policies that are kept.
-const maxCompiled = 4096
+// What compiled policies may weigh together, and how many there may be: some 64 MiB.
+const (
+	maxCompiledWeight = 1 << 20
+	maxCompiled       = 4096
+)
+
+// weightOf is in steps of a pattern, of some 40 bytes; a character of any other
+// condition takes as much as two.
+func weightOf(rules []agentrules.Rule) (weight int) {
+	for i := range rules {
+		weight += rules[i].PatternSteps() + 2*len(rules[i].Condition)
+	}
+	return weight
+}
 
 func newRuleCache() (*ruleCache, error) {
-	c, err := lru.New[string, []agentrules.Rule](maxCompiled)
-	return &ruleCache{c}, err
+	c := new(ruleCache)
+	var err error
+	c.compiled, err = simplelru.NewLRU(maxCompiled, func(_ string, gone []agentrules.Rule) { c.weight -= weightOf(gone) })
+	return c, err
+}
+
+func (c *ruleCache) get(key string) ([]agentrules.Rule, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.compiled.Get(key)
+}
+
+func (c *ruleCache) add(key string, rules []agentrules.Rule) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.compiled.Contains(key) { // compiled twice at once
+		return
+	}
+	c.weight += weightOf(rules)
+	c.compiled.Add(key, rules)
+	for c.weight > maxCompiledWeight && c.compiled.Len() > 1 {
+		c.compiled.RemoveOldest()
+	}
 }
 
 func (c *ruleCache) rules(p *event.AgentPolicy) ([]agentrules.Rule, error) {
 	key := p.PolicyID + "@" + strconv.Itoa(p.Revision)
-	if rules, ok := c.compiled.Get(key); ok {
+	if rules, ok := c.get(key); ok {
 		return rules, nil
 	}
 	rules, findings := agentrules.Compile(p.Rules)
 	if len(findings) > 0 {
 		return nil, fmt.Errorf("policy %s is recorded with rules that this program does not take: %s", key, findings[0].Message)
 	}
-	c.compiled.Add(key, rules)
+	c.add(key, rules)
 	return rules, nil
 }

@@ -67,6 +67,7 @@ type api struct {
 	exports      shared // bundles that are written
 	files        shared // files beside the log that are verified
 	streams      shared // clients that follow the log
+	compiles     shared // policies that come with a request
 }
 
 // shared is something of which a service can do so much at once. Whoever shows an
@@ -98,7 +99,7 @@ func (s shared) take(c *httpd.Call, what string, retryAfter int) (release func()
 
 // Register adds the endpoints of the gate to a mux.
 func Register(mux *httpd.Mux, o Options) {
-	a := &api{Options: o, exports: newShared(maxExports, 1), files: newShared(maxFiles, 1), streams: newShared(maxStreams, o.StreamsPerClient)}
+	a := &api{Options: o, exports: newShared(maxExports, 1), files: newShared(maxFiles, 1), streams: newShared(maxStreams, o.StreamsPerClient), compiles: newShared(maxCompiles, maxCompiles/2)}
 	a.scrape = a.newMetrics()
 	mux.Handle(http.MethodPost, "/query", a.query,
 		httpd.Param{Name: "mode", For: []string{"preview", "dry_run", "explain", "simulate", "validate_only", "check", "test"}, Write: "mode=preview"},

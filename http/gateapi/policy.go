@@ -105,6 +105,24 @@ func documentBody(c *httpd.Call, dst any) (document []byte, err error) {
 	return nil, httpd.DecodeJSON(body, dst)
 }
 
+// maxCompiles is how many policies that came with a request are compiled, and their
+// tests run, at once: each may take some seconds and megabytes.
+const maxCompiles = 4
+
+// compiling counts a request with policies of its own against the rate and takes a
+// slot for it. Anybody may send one.
+func (a *api) compiling(c *httpd.Call, documents ...*string) (release func(), err error) {
+	if !slices.ContainsFunc(documents, func(d *string) bool { return d != nil }) {
+		return func() {}, nil
+	}
+	if c.OperatorLabel() == "" {
+		if err := c.Limit(); err != nil {
+			return nil, err
+		}
+	}
+	return a.compiles.take(c, "policies that are being compiled", 1)
+}
+
 // validatePolicy is POST /policy/validate: 200 also for a policy that is not valid.
 func (a *api) validatePolicy(c *httpd.Call) error {
 	var body sourceBody
@@ -114,8 +132,14 @@ func (a *api) validatePolicy(c *httpd.Call) error {
 	}
 	source := body.source()
 	if document != nil {
-		source = sqlgate.Source{Document: document}
+		text := string(document)
+		body.Document, source = &text, sqlgate.Source{Document: document}
 	}
+	release, err := a.compiling(c, body.Document)
+	if err != nil {
+		return err
+	}
+	defer release()
 	report, err := a.Gate.ValidatePolicy(c.Request.Context(), source)
 	if err != nil {
 		return err
@@ -291,6 +315,11 @@ func (a *api) diffPolicies(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
+	release, err := a.compiling(c, body.BaseDocument, body.TargetDocument)
+	if err != nil {
+		return err
+	}
+	defer release()
 	answer, err := a.Gate.DiffPolicies(c.Request.Context(), sourceOf(body.Base, body.BaseDocument), sourceOf(body.Target, body.TargetDocument), replay)
 	if err != nil {
 		return err
@@ -370,6 +399,11 @@ func (a *api) dryRunPolicy(c *httpd.Call) error {
 	if err := checkContext(&r.Context, body.SQL, a.MaxSQLBytes); err != nil {
 		return err
 	}
+	release, err := a.compiling(c, body.Document)
+	if err != nil {
+		return err
+	}
+	defer release()
 	answer, err := a.Gate.DryRun(c.Request.Context(), r)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -98,4 +99,70 @@ func verified(mux *httpd.Mux, address, file string) (status int) {
 	w := httptest.NewRecorder()
 	mux.ServeHTTP(w, r)
 	return w.Code
+}
+
+// Policies that come with a request are compiled for anybody, so a few at once and
+// within the rate; an operator's are not counted.
+func TestOneClientHasFewPoliciesCompiledAtATime(t *testing.T) {
+	operators, err := httpd.ParseOperators("", "ana=an-operator-token-for-ana", 1)
+	require.NoError(t, err)
+	a := &api{compiles: newShared(maxCompiles, maxCompiles/2)}
+	limiter, err := httpd.NewLimiter(60, 5, time.Now)
+	require.NoError(t, err)
+	mux := httpd.NewMux(httpd.Options{Logger: slog.New(slog.DiscardHandler), Operators: operators, Limiter: limiter})
+	text, hold := "x", make(chan struct{})
+	held := make(chan struct{}, 2)
+	mux.Handle(http.MethodPost, "/hold", func(c *httpd.Call) error {
+		release, err := a.compiling(c, nil, &text)
+		if err != nil {
+			return err
+		}
+		defer release()
+		held <- struct{}{}
+		<-hold
+		return nil
+	})
+	mux.Handle(http.MethodPost, "/once", func(c *httpd.Call) error {
+		release, err := a.compiling(c, &text)
+		if err == nil {
+			release()
+			c.JSON(http.StatusOK, struct{}{})
+		}
+		return err
+	})
+	mux.Handle(http.MethodPost, "/none", func(c *httpd.Call) error {
+		release, err := a.compiling(c, nil, nil)
+		require.NoError(t, err, "a version that the gate has is not compiled")
+		release()
+		c.JSON(http.StatusOK, struct{}{})
+		return nil
+	})
+	ask := func(path, address, token string) int {
+		r := httptest.NewRequest(http.MethodPost, "http://localhost"+path, nil)
+		r.RemoteAddr = address
+		r.Header.Set("X-GATE-Operator-Token", token)
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		return w.Code
+	}
+	var running sync.WaitGroup
+	for range maxCompiles / 2 {
+		running.Go(func() { ask("/hold", "192.0.2.1:1", "") })
+		<-held
+	}
+	require.Equal(t, http.StatusTooManyRequests, ask("/once", "192.0.2.1:2", ""))
+	require.Equal(t, http.StatusOK, ask("/none", "192.0.2.1:2", ""))
+	require.Equal(t, http.StatusOK, ask("/once", "192.0.2.2:2", ""))
+	close(hold)
+	running.Wait()
+	require.Equal(t, http.StatusOK, ask("/once", "192.0.2.1:2", ""))
+	for range 20 {
+		require.Equal(t, http.StatusOK, ask("/once", "192.0.2.1:2", "an-operator-token-for-ana"))
+	}
+	codes := map[int]int{}
+	for range 5 {
+		codes[ask("/once", "192.0.2.1:2", "")]++
+	}
+	require.NotZero(t, codes[http.StatusTooManyRequests], "the rate counts it")
+	require.NotZero(t, codes[http.StatusOK])
 }

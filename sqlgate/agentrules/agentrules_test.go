@@ -1,6 +1,7 @@
 package agentrules
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -221,4 +222,21 @@ func FuzzCompile(f *testing.F) {
 			evaluate(write, Application{Rules: list})
 		}
 	})
+}
+
+func TestThePatternsOfAPolicyAreBounded(t *testing.T) {
+	var parts []string
+	for i := range 40 {
+		parts = append(parts, fmt.Sprintf(`event.name.matches("(a|b|c|d|e){1,60}q%d")`, i))
+	}
+	var rules []event.AgentRule
+	for range 100 {
+		rules = append(rules, rule("alert", strings.Join(parts, "||")))
+	}
+	_, findings := Compile(rules[:2])
+	require.Empty(t, findings)
+	_, findings = Compile(rules)
+	require.Len(t, findings, 1)
+	require.Equal(t, "limit_exceeded", findings[0].Code)
+	require.Contains(t, findings[0].Message, "50000")
 }

@@ -154,6 +154,7 @@ func Compile(source []event.AgentRule) ([]Rule, []Finding) {
 	rules := make([]Rule, len(source))
 	var findings []Finding
 	seen := map[string]bool{}
+	patterns := 0
 	for i := range source {
 		rules[i].AgentRule = source[i]
 		if rules[i].ID == "" {
@@ -165,11 +166,24 @@ func Compile(source []event.AgentRule) ([]Rule, []Finding) {
 		}
 		seen[rules[i].ID] = true
 		findings = append(findings, rules[i].compile(at)...)
+		patterns += rules[i].PatternSteps()
+		if patterns > policy.MaxPatternSteps {
+			findings = append(findings, Finding{Code: "limit_exceeded", Message: fmt.Sprintf("the patterns of the policy's conditions compile to more than %d steps; write them without counted repetitions, or use startsWith, endsWith and contains", policy.MaxPatternSteps), Pointer: at + "/condition"})
+			break
+		}
 	}
 	if len(findings) > 0 {
 		return nil, findings
 	}
 	return rules, nil
+}
+
+// PatternSteps is the size of the patterns of its condition, as policy.Expression has it.
+func (r *Rule) PatternSteps() int {
+	if r.expr == nil {
+		return 0
+	}
+	return r.expr.PatternSteps()
 }
 
 func (r *Rule) compile(at string) (findings []Finding) {

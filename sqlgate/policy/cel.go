@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"regexp/syntax"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -20,6 +21,7 @@ const (
 	maxConditionLength = 2048
 	maxConditionCost   = 10_000
 	maxRegexProgram    = 1000
+	maxPatternSteps    = 50_000 // of all patterns of a document, compiled: some 2 MB of memory
 	maxNestedLoops     = 1
 	sizeOfLists        = maxListFacts
 	sizeOfStrings      = 200
@@ -130,7 +132,41 @@ func compileIn(d *dialect, text string) (*condition, []celFault) {
 	if len(faults) > 0 {
 		return nil, faults
 	}
-	return planCondition(d, env, text, checked)
+	patterns := patternSteps(parsed)
+	if patterns > maxPatternSteps {
+		return nil, []celFault{tooManyPatterns(patterns)}
+	}
+	c, faults := planCondition(d, env, text, checked)
+	if c != nil {
+		c.patterns = patterns
+	}
+	return c, faults
+}
+
+func tooManyPatterns(steps int) celFault {
+	return celFault{code: codeLimit, line: 1,
+		message:    fmt.Sprintf("the patterns of matches compile to %d steps together; a document may have at most %d", steps, maxPatternSteps),
+		suggestion: "write patterns without counted repetitions, or use startsWith, endsWith and contains"}
+}
+
+// patternSteps is the size of an expression's patterns, compiled. One that is no
+// pattern is found by the check.
+func patternSteps(parsed *cel.Ast) (steps int) {
+	ast.PostOrderVisit(parsed.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() != ast.CallKind || e.AsCall().FunctionName() != "matches" {
+			return
+		}
+		args := e.AsCall().Args()
+		pattern, _ := args[len(args)-1].AsLiteral().(types.String)
+		tree, err := syntax.Parse(string(pattern), syntax.Perl)
+		if err != nil {
+			return
+		}
+		if program, err := syntax.Compile(tree.Simplify()); err == nil {
+			steps += len(program.Inst)
+		}
+	}))
+	return steps
 }
 
 func planCondition(d *dialect, env *cel.Env, text string, checked *cel.Ast) (*condition, []celFault) {

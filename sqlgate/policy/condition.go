@@ -12,6 +12,8 @@ type condition struct {
 	program cel.Program
 	reads   []*variable // the facts it may read, in the order of facts/v1
 	names   map[string]bool
+
+	patterns int // steps of its patterns, compiled
 }
 
 // decide runs the program inside the frame that all conditions of the

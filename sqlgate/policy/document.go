@@ -30,11 +30,12 @@ var (
 // A documentReader reads one policy document.
 type documentReader struct {
 	*reader
-	policy   *Policy
-	lists    *lists
-	ruleAt   map[string]int // id -> line, for duplicates
-	patterns int            // expanded so far
-	checks   []func()       // run once all is read
+	policy     *Policy
+	lists      *lists
+	ruleAt     map[string]int // id -> line, for duplicates
+	patterns   int            // expanded so far
+	regexSteps int            // of the patterns of conditions, compiled
+	checks     []func()       // run once all is read
 }
 
 // document reads the top level. Lists are read before the rules that use them,
@@ -227,7 +228,15 @@ func (r *documentReader) when(n *yaml.Node, pointer string) *condition {
 		r.add(n, pointer, codeCELCompile, "", "when is empty; leave the key out where there is no condition")
 		return nil
 	}
+	if r.regexSteps > maxPatternSteps {
+		return nil // said already; what follows is not compiled
+	}
 	c, faults := compileCondition(text)
+	if c != nil {
+		if r.regexSteps += c.patterns; r.regexSteps > maxPatternSteps {
+			c, faults = nil, []celFault{tooManyPatterns(r.regexSteps)}
+		}
+	}
 	for _, fault := range faults {
 		f := r.add(n, pointer, fault.code, fault.suggestion, "%s", fault.message)
 		f.Line, f.Column = r.placeInside(n, fault.line, fault.column)

@@ -250,3 +250,31 @@ func TestJSONIsTakenAsTheYAMLItIs(t *testing.T) {
 		"rules":[{"id":"r","decision":"BLOCK","reason_code":"r_r","match":{"tables_written":["a.*"],"approved":false}}]}`)
 	require.Equal(t, Block, p.Decide(&update).Decision)
 }
+
+// heavy is a condition within every bound of one condition, whose patterns are large.
+func heavy(mark string) string {
+	var parts []string
+	for i := range 12 {
+		parts = append(parts, fmt.Sprintf(`actor.matches("(a|b|c|d|e){1,60}%s%d")`, mark, i))
+	}
+	return strings.Join(parts, " || ")
+}
+
+// What patterns take of the memory is bounded for the document: a rule may have many
+// of them, and a document many rules.
+func TestThePatternsOfADocumentAreBounded(t *testing.T) {
+	document := func(n int) []byte {
+		var rules strings.Builder
+		for i := range n {
+			fmt.Fprintf(&rules, "  - { id: r%d, decision: BLOCK, reason_code: r_r, match: {}, when: '%s' }\n", i, heavy(fmt.Sprint(i)))
+		}
+		return []byte(rulesOf(rules.String()))
+	}
+	_, few := Load(document(5), Options{})
+	require.Empty(t, withCode(few, codeLimit))
+	_, many := Load(document(400), Options{})
+	found := withCode(many, codeLimit)
+	require.Len(t, found, 1, "what follows is not compiled")
+	require.Contains(t, found[0].Message, "at most 50000")
+	require.Regexp(t, `^/rules/[0-9]{1,2}/when$`, found[0].Pointer)
+}

@@ -85,6 +85,13 @@ type ExpressionFault struct {
 	Line, Column int
 }
 
+// PatternSteps is the size of the expression's patterns, compiled, each step some 40
+// bytes of memory; of one policy they are at most MaxPatternSteps.
+func (e *Expression) PatternSteps() int { return e.condition.patterns }
+
+// MaxPatternSteps bounds the patterns of a policy.
+const MaxPatternSteps = maxPatternSteps
+
 // Compile checks a condition against every bound and reports all faults at
 // once; the expression is nil where there are any.
 func (l *Language) Compile(text string) (*Expression, []ExpressionFault) {
