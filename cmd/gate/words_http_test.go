@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func TestNoWordOfCautionIsPassedOver(t *testing.T) {
 		require.Contains(t, string(r.body), said, query)
 	}
 	for _, header := range []string{"X-Idempotency-Key: a", "Idempotence-Key: a", "Idempotency_Key: a", "X-Idempotency-Token: a", "Dry-Run: true", "X-Dry-Run: true", "X-DryRun: 1", "X-Preview: true", "X-Gate-Mode: preview", "Mode: preview", "Prefer: dry-run", "Prefer: handling=strict, preview",
-		"If-Match: ", "X-If-Match: 1", "If_Match: 1", "If-None-Match: *", "If-Unmodified-Since: Mon, 01 Jan 2001 00:00:00 GMT",
+		"If-Match: ", "If-Match: *", `If-Match: "1"`, "X-If-Match: 1", "If_Match: 1", "If-None-Match: *", "If_None_Match: *", "If-Unmodified-Since: Mon, 01 Jan 2001 00:00:00 GMT", "If: (<urn:x>)",
 		"Idempotency-Key: ", "Idempotency-Key: a b", "Idempotency-Key: " + strings.Repeat("a", 256)} {
 		r := g.do(t, http.MethodPost, "/query", mustJSON(t, insert()), header)
 		require.Equal(t, http.StatusBadRequest, r.status, "%s: %s", header, r.body)
@@ -112,6 +113,32 @@ func TestOnlyAGetPassesOverUnknownParameters(t *testing.T) {
 		}
 	}
 	require.Greater(t, checked, 100)
+	// A key is listened to by POST /query and under /v1, and refused elsewhere.
+	for _, route := range mux.Routes() {
+		if route.Method == http.MethodGet {
+			continue
+		}
+		r := w.do(t, route.Method, ids.Replace(route.Path), []byte("{}"), "X-GATE-Operator-Token: "+operatorTestToken, "X-Api-Key: "+w.key, "Idempotency-Key: once")
+		listens := route.Path == "/query" || strings.HasPrefix(route.Path, "/v1/")
+		require.Equal(t, !listens, strings.Contains(string(r.body), "Idempotency-Key"), "%s %s: %s", route.Method, route.Path, r.body)
+	}
+	// A condition is honoured or refused: those that honour If-Match are named here.
+	honoured := []string{"PUT /v1/agents/:id", "DELETE /v1/agents/:id", "PUT /v1/policies/:id", "PUT /v1/tools/:id"}
+	for _, route := range mux.Routes() {
+		for _, condition := range []string{`If-Match: "7"`, "If-Match: *", "If-Match: ", "If-None-Match: *", "If-Unmodified-Since: Mon, 01 Jan 2001 00:00:00 GMT"} {
+			if route.Method == http.MethodGet {
+				continue
+			}
+			headers := []string{"X-GATE-Operator-Token: " + operatorTestToken, "X-Api-Key: " + w.key, condition}
+			r := w.do(t, route.Method, ids.Replace(route.Path), nil, headers...)
+			if slices.Contains(honoured, route.Method+" "+route.Path) && strings.HasPrefix(condition, "If-Match: ") && condition != "If-Match: " {
+				require.NotContains(t, string(r.body), "If-Match", "%s %s", route.Method, route.Path)
+				continue
+			}
+			require.Equal(t, http.StatusBadRequest, r.status, "%s %s, %s: %s", route.Method, route.Path, condition, r.body)
+			require.Equal(t, "validation_failed", r.text(t, "error_code"), "%s %s, %s", route.Method, route.Path, condition)
+		}
+	}
 	// What is asked of a DELETE stands in its query string: a body that says something is refused.
 	for _, path := range []string{"/v1/agents/none", "/v1/agents/none/tokens/none", "/v1/policies/none/apply"} {
 		for body, status := range map[string]int{`{"dry_run":true}`: http.StatusBadRequest, `[]`: http.StatusBadRequest, `{}`: http.StatusNotFound, ``: http.StatusNotFound} {

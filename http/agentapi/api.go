@@ -110,6 +110,20 @@ var queryParams = map[string][]httpd.Param{
 	"DELETE /v1/policies/:id/apply": {{Name: "agent_id"}},
 }
 
+// conditional are the endpoints that change what has a revision: they honour If-Match.
+var conditional = map[string]bool{
+	"PUT /v1/agents/:id": true, "DELETE /v1/agents/:id": true, "PUT /v1/policies/:id": true, "PUT /v1/tools/:id": true,
+}
+
+// honoured are the headers that a request may be made safe with. A PUT or DELETE
+// that is sent again does no more than the first, so a key changes nothing there.
+func honoured(r route) []string {
+	if conditional[r.method+" "+r.path] {
+		return []string{"Idempotency-Key", "If-Match"}
+	}
+	return []string{"Idempotency-Key"}
+}
+
 // A call is a request whose caller is known.
 type call struct {
 	*httpd.Call
@@ -139,7 +153,7 @@ func (a *api) guarded(r route) httpd.Handler {
 			}
 		}
 		if r.method != http.MethodGet {
-			if err := c.CheckWords(queryParams[r.method+" "+r.path]...); err != nil {
+			if err := c.CheckWords(honoured(r), queryParams[r.method+" "+r.path]...); err != nil {
 				return asList(err)
 			}
 		}
@@ -230,7 +244,7 @@ func matches(header, tag string) bool {
 
 // asker is the caller with what its request says about writing.
 func (c *call) asker() *agentctl.Asker {
-	return &agentctl.Asker{Caller: c.caller, RequestID: c.RequestID, IfMatch: c.Request.Header.Get("If-Match")}
+	return &agentctl.Asker{Caller: c.caller, RequestID: c.RequestID, IfMatch: strings.Join(c.Request.Header["If-Match"], ",")}
 }
 
 // write decodes a body and hands it on. A POST with an Idempotency-Key is

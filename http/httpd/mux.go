@@ -145,14 +145,18 @@ func (m *Mux) Routes() []Route { return slices.Clone(m.routes) }
 
 // Handle registers a handler; a GET is reachable by HEAD too. The query string of
 // a GET is the handler's to read. A request that may change something has the
-// parameters named and no others.
+// parameters named and no others, and no condition.
 func (m *Mux) Handle(method, path string, h Handler, params ...Param) {
 	if method == http.MethodGet {
 		m.HandleUnchecked(method, path, h)
 		return
 	}
+	var honoured []string
+	if slices.ContainsFunc(params, func(p Param) bool { return p.Name == "idempotency_key" }) {
+		honoured = append(honoured, idempotencyKey) // the header is another way to write the parameter
+	}
 	m.HandleUnchecked(method, path, func(c *Call) error {
-		if err := c.CheckWords(params...); err != nil {
+		if err := c.CheckWords(honoured, params...); err != nil {
 			return err
 		}
 		return h(c)

@@ -21,15 +21,31 @@ type Param struct {
 	Write string
 }
 
+// Headers that only some endpoints honour.
+const (
+	ifMatch        = "If-Match"
+	idempotencyKey = "Idempotency-Key"
+)
+
 // CheckWords refuses a request whose query string or headers say something that
 // its endpoint does not listen to: who writes ?preview=true relies on nothing
 // being executed. A parameter that is unknown or stands there twice is refused,
 // and so is a header that elsewhere asks for a dry run, names an idempotency key
-// or makes a change conditional. The error is a fault validation_failed that names what to write instead.
-func (c *Call) CheckWords(params ...Param) error {
+// or makes a change conditional. honoured names those of If-Match and Idempotency-Key
+// that the endpoint listens to. The error is a fault validation_failed that names
+// what to write instead.
+func (c *Call) CheckWords(honoured []string, params ...Param) error {
 	fields := make(map[string]string)
 	for name := range c.Request.Header {
 		if instead := misunderstood(name, c.Request.Header); instead != "" {
+			fields[name] = instead
+		}
+	}
+	for name, instead := range map[string]string{
+		ifMatch:        "is no condition of this endpoint: what it changes has no revision of its own. Leave the header out",
+		idempotencyKey: "is not listened to by this endpoint: sent again, the request is done again. Leave the header out",
+	} {
+		if _, sent := c.Request.Header[name]; sent && !slices.Contains(honoured, name) {
 			fields[name] = instead
 		}
 	}
@@ -94,15 +110,15 @@ func misunderstood(name string, h http.Header) string {
 	}
 	plain := strings.TrimPrefix(strings.TrimPrefix(plainWord(name), "x"), "gate")
 	switch {
-	case name == "Idempotency-Key":
+	case name == idempotencyKey:
 		return ""
 	case strings.Contains(plain, "idempoten"):
 		return "is no header of this service; did you mean Idempotency-Key?"
-	case name == "If-Match" && slices.ContainsFunc(h[name], func(v string) bool { return strings.TrimSpace(v) == "" }):
+	case name == ifMatch && slices.ContainsFunc(h[name], func(v string) bool { return strings.TrimSpace(v) == "" }):
 		return "is empty: send the ETag that the change rests on, or leave the header out"
-	case plain == "ifmatch" && name != "If-Match":
+	case plain == "ifmatch" && name != ifMatch:
 		return "is no header of this service; did you mean If-Match?"
-	case name == "If-None-Match" || name == "If-Unmodified-Since":
+	case plain == "ifnonematch" || plain == "ifunmodifiedsince" || name == "If": // the last one is WebDAV's (RFC 4918)
 		return "is no condition of a change here; send the ETag as If-Match"
 	case plain == "dryrun" || plain == "preview" || plain == "mode" || plain == "simulate" || plain == "validateonly":
 		return noDryRun
