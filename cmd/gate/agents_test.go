@@ -223,7 +223,8 @@ func TestATokenInAnotherPlaceIsNotTakenForAbsent(t *testing.T) {
 		return w.do(t, http.MethodPost, "/query", mustJSON(t, ask(paying)), headers...)
 	}
 	for _, header := range []string{"Authorization: " + token, "Authorization: Token " + token, "Authorization: Basic " + token, "Authorization: Bearer\t" + token, "Authorization: Bearer x " + token,
-		"X-Api-Key: " + token, "X-Agent-Token: " + token, "X-GATE-Operator-Token: " + token, "Proxy-Authorization: Bearer " + token, "Cookie: token=" + token, "Authorization: wga_cut"} {
+		"X-Api-Key: " + token, "X-Agent-Token: " + token, "X-GATE-Operator-Token: " + token, "Proxy-Authorization: Bearer " + token, "Cookie: token=" + token, "Authorization: wga_cut",
+		"Authorization: Bearer", "Authorization: bearer ", "Authorization: "} {
 		r := send(header)
 		require.Equal(t, http.StatusUnauthorized, r.status, "%s: %s", header, r.body)
 		require.Equal(t, "credentials_invalid", r.text(t, "error_code"), header)
@@ -232,7 +233,7 @@ func TestATokenInAnotherPlaceIsNotTakenForAbsent(t *testing.T) {
 	twice := w.pageRequest(t, "POST /query", "localhost", string(mustJSON(t, ask(paying))), "Content-Type: application/json", "Authorization: Bearer "+operatorTestToken, "Authorization: Bearer "+token)
 	require.Equal(t, "credentials_invalid", twice.text(t, "error_code"), "%s", twice.body)
 	require.Equal(t, "agent_policy_blocked", send("Authorization: Bearer "+token, "X-GATE-Operator-Token: "+operatorTestToken).text(t, "reason_code"))
-	require.Len(t, w.get(t, "/audit?event_type=query_rejected").json(t)["items"].([]any), 12)
+	require.Len(t, w.get(t, "/audit?event_type=query_rejected").json(t)["items"].([]any), 15)
 }
 
 func TestShadowModeSuspendsNobody(t *testing.T) {

@@ -43,7 +43,7 @@ func TestAnApprovalIsForTheExactRequest(t *testing.T) {
 		"another host":         request.with("host", "desk-2"),
 		"another env":          request.with("env", "staging"),
 		"another session":      request.with("session_id", "s-2"),
-		"no session":           request.with("session_id", ""),
+		"no session":           request.without("session_id"),
 		"values moved between": request.with("actor", "anashop").with("app", ""),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,8 +63,7 @@ func TestAnApprovalIsForTheExactRequest(t *testing.T) {
 
 	// What is no part of the context may differ: the text may come as the query
 	// parameter, the profile may be another.
-	bare := maps.Clone(request)
-	delete(bare, "sql")
+	bare := request.without("sql")
 	r := g.query(t, bare.with("approval_id", id).with("execution_profile", "latency"), "sql="+sql)
 	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
 	require.Equal(t, "1", g.rowsOf(t, "held_notes", "bound"))

@@ -3,6 +3,7 @@ package gateapi
 import (
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 
 	"writegate/commands/fault"
@@ -27,8 +28,8 @@ type queryBody struct {
 	Host             string  `json:"host"`
 	Env              string  `json:"env"`
 	SQL              *string `json:"sql"`
-	SessionID        string  `json:"session_id"`
-	ApprovalID       string  `json:"approval_id"`
+	SessionID        *string `json:"session_id"`
+	ApprovalID       *string `json:"approval_id"`
 	ExecutionProfile *string `json:"execution_profile"`
 }
 
@@ -65,10 +66,17 @@ const agentTokenPrefix = "wga_"
 
 var agentToken = regexp.MustCompile(agentTokenPrefix + "[0-9A-Za-z]{36}")
 
+// emptyBearer is an Authorization whose token was lost on the way.
+var emptyBearer = regexp.MustCompile(`^(?i:bearer)?\s*$`)
+
 // misplacedToken reports an agent's token in another place than the one where it
-// is read: under another scheme, in another header, or in a second one. Who sends
-// it relies on the agent's rules, so it is not taken for absent.
+// is read: under another scheme, in another header, or in a second one; and the
+// place of a token without any. Who sends it relies on the agent's rules, so it
+// is not taken for absent.
 func misplacedToken(h http.Header, read string) bool {
+	if slices.ContainsFunc(h["Authorization"], emptyBearer.MatchString) {
+		return true
+	}
 	for name, values := range h {
 		for i, value := range values {
 			if name == "Authorization" && i == 0 && read != "" {
@@ -92,15 +100,27 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 	r := &sqlgate.Request{
 		RequestID: c.RequestID,
 		Claims: sqlgate.Claims{
-			Actor: body.Actor, App: body.App, Tenant: body.Tenant, Role: body.Role, Host: body.Host, Env: body.Env, SessionID: body.SessionID,
+			Actor: body.Actor, App: body.App, Tenant: body.Tenant, Role: body.Role, Host: body.Host, Env: body.Env,
 		},
-		ApprovalID: body.ApprovalID, IdempotencyKey: query.Get("idempotency_key"),
+		IdempotencyKey: query.Get("idempotency_key"),
 		TLSSubject: httpd.TLSSubject(c.Request), Operator: c.OperatorLabel(), Trace: c.Trace.String(), ReceivedAt: c.Start,
 	}
-	if body.ExecutionProfile != nil {
-		r.ExecutionProfile = *body.ExecutionProfile
-		if r.ExecutionProfile == "" {
-			fields["execution_profile"] = "must be default, latency or bulk, or be left out"
+	// Empty is not absent: a client that lost a value would run without it.
+	for _, f := range []struct {
+		name    string
+		from    *string
+		to      *string
+		problem string
+	}{
+		{"session_id", body.SessionID, &r.SessionID, "must have 1 to 256 characters, or be left out"},
+		{"approval_id", body.ApprovalID, &r.ApprovalID, "must be the id of an approval, or be left out"},
+		{"execution_profile", body.ExecutionProfile, &r.ExecutionProfile, "must be default, latency or bulk, or be left out"},
+	} {
+		if f.from == nil {
+			continue
+		}
+		if *f.to = *f.from; *f.from == "" {
+			fields[f.name] = f.problem
 		}
 	}
 	if token := c.Bearer(); strings.HasPrefix(token, agentTokenPrefix) {
