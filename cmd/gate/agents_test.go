@@ -236,6 +236,27 @@ func TestATokenInAnotherPlaceIsNotTakenForAbsent(t *testing.T) {
 	require.Len(t, w.get(t, "/audit?event_type=query_rejected").json(t)["items"].([]any), 15)
 }
 
+// One of two credentials of a kind would be passed over, and whoever reads the
+// other one sees another caller.
+func TestACredentialIsThereOnceAndNotEmpty(t *testing.T) {
+	w := startAgents(t)
+	_, token := w.register(t, "bot")
+	key, bearer := "X-Api-Key: "+w.key, "Authorization: Bearer "+token
+	for _, headers := range [][]string{
+		{key, key}, {bearer, bearer}, {key, bearer, "Authorization: Bearer x"}, {bearer, key, "x-api-key: wgp_x"},
+		{key, "Authorization: Bearer "}, {key, "Authorization: Bearer"}, {key, "Authorization: "}, {bearer, "X-Api-Key: "},
+	} {
+		for _, line := range []string{"GET /v1/agents", "POST /v1/agents"} {
+			r := w.pageRequest(t, line, "localhost", "", headers...)
+			require.Equal(t, http.StatusUnauthorized, r.status, "%s %q: %s", line, headers, r.body)
+			require.Equal(t, "credentials_invalid", r.text(t, "error_code"), "%q", headers)
+		}
+	}
+	require.Equal(t, http.StatusOK, w.pageRequest(t, "GET /v1/agents", "localhost", "", key, bearer).status)
+	twice := w.pageRequest(t, "POST /approvals/purge", "localhost", "", "X-GATE-Operator-Token: "+operatorTestToken, "X-GATE-Operator-Token: "+operatorTestToken)
+	require.Equal(t, "unauthorized_operator", twice.text(t, "error_code"), "%s", twice.body)
+}
+
 func TestShadowModeSuspendsNobody(t *testing.T) {
 	w := startAgents(t, "GATE_MODE=shadow")
 	id, token := w.register(t, "bot")

@@ -133,6 +133,9 @@ type call struct {
 // guarded puts an endpoint behind its credential, the rate limit and its scope.
 func (a *api) guarded(r route) httpd.Handler {
 	return func(c *httpd.Call) (err error) {
+		if err := oneOfEach(c.Request.Header); err != nil {
+			return a.refused(c, err)
+		}
 		caller, err := a.Agents.Authenticate(c.Bearer(), c.Request.Header.Get("X-Api-Key"))
 		if err != nil {
 			return a.refused(c, err)
@@ -164,6 +167,21 @@ func (a *api) guarded(r route) httpd.Handler {
 		}
 		return r.serve(&call{c, caller})
 	}
+}
+
+// oneOfEach refuses a credential that is there twice, and one whose value was
+// lost on the way: with the other one alone the request would be somebody else's.
+func oneOfEach(h http.Header) error {
+	for _, name := range []string{"Authorization", "X-Api-Key"} {
+		values := h[name]
+		if len(values) > 1 {
+			return fault.New(fault.CredentialsInvalid, "The header %s is there %d times. Send it once.", name, len(values))
+		}
+		if len(values) == 1 && (values[0] == "" || strings.EqualFold(strings.TrimSpace(values[0]), "Bearer")) {
+			return fault.New(fault.CredentialsInvalid, "The header %s is empty. Send a credential in it, or leave it out.", name)
+		}
+	}
+	return nil
 }
 
 // refused counts a failed authentication against its address.

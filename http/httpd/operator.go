@@ -83,9 +83,12 @@ func (o *Operators) add(label, token string, minLength int) error {
 func (o *Operators) Enabled() bool { return o != nil && len(o.tokens) > 0 }
 
 // Label finds the token that a request carries. presented tells whether it
-// carries one at all; label is "" when that is wrong. The gate's own header
+// carries one at all; label is "" when that is wrong, or there twice. The gate's own header
 // wins over Authorization, where an agent's token may stand.
 func (o *Operators) Label(r *http.Request) (label string, presented bool) {
+	if len(r.Header["X-Gate-Operator-Token"]) > 1 || len(r.Header["Authorization"]) > 1 {
+		return "", true // who reads the first and who reads the last would see different operators
+	}
 	token := r.Header.Get("X-GATE-Operator-Token")
 	if token == "" {
 		token = bearer(r.Header.Get("Authorization"))
@@ -154,5 +157,5 @@ func (m *Mux) refuseOperator(c *Call, presented bool) error {
 	case !presented:
 		return fault.New(fault.UnauthorizedOperator, "This endpoint needs the operator token. Send it in the header X-GATE-Operator-Token or as Authorization: Bearer.")
 	}
-	return fault.New(fault.UnauthorizedOperator, "The operator token is wrong. Send the one that this service was started with (GATE_OPERATOR_TOKEN or GATE_OPERATOR_TOKENS).")
+	return fault.New(fault.UnauthorizedOperator, "The operator token is wrong, or its header is there twice. Send once the one that this service was started with (GATE_OPERATOR_TOKEN or GATE_OPERATOR_TOKENS).")
 }

@@ -40,6 +40,18 @@ func guarded(m *Mux) {
 	})
 }
 
+func TestACredentialThatIsThereTwiceIsNone(t *testing.T) {
+	o := operators(t)
+	for _, h := range []http.Header{
+		{"X-Gate-Operator-Token": {secretToken, "token-of-the-night-shift"}}, {"X-Gate-Operator-Token": {secretToken, secretToken}},
+		{"Authorization": {"Bearer " + secretToken, "Bearer wrong"}}, {"X-Gate-Operator-Token": {secretToken}, "Authorization": {"Bearer a", "Bearer b"}},
+	} {
+		label, presented := o.Label(&http.Request{Header: h})
+		require.Empty(t, label, "%v", h)
+		require.True(t, presented)
+	}
+}
+
 func TestTheOperatorTokenOpensInBothForms(t *testing.T) {
 	s := serve(t, Options{Operators: operators(t)}, ServerOptions{}, guarded)
 	for _, c := range []struct {
