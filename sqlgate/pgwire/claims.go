@@ -28,11 +28,20 @@ type introduction struct {
 var claimNames = []string{"actor", "app", "tenant", "role", "env"}
 
 // introduce reads a greeting. As with PostgreSQL, options come first and a
-// parameter of its own wins over them; of two of one name the later one counts.
+// parameter of its own wins over them; of two settings of one name the later one
+// counts. Who asks, and for what, is said once.
 func introduce(g *greeting) (*introduction, error) {
 	in := &introduction{claims: map[string]string{}}
 	var named [][2]string
+	seen := map[string]bool{}
 	for _, p := range g.parameters {
+		switch p[0] {
+		case "user", "database", "replication", "options":
+			if seen[p[0]] {
+				return nil, saidTwice(p[0])
+			}
+			seen[p[0]] = true
+		}
 		switch p[0] {
 		case "user":
 			in.user = p[1]
@@ -45,12 +54,16 @@ func introduce(g *greeting) (*introduction, error) {
 			if err != nil {
 				return nil, err
 			}
-			in.take(settings)
+			if err := in.take(settings); err != nil {
+				return nil, err
+			}
 		default:
 			named = append(named, p)
 		}
 	}
-	in.take(named)
+	if err := in.take(named); err != nil {
+		return nil, err
+	}
 	if in.user == "" {
 		return nil, fatalf("28000", "no PostgreSQL user name specified in startup packet")
 	}
@@ -59,17 +72,32 @@ func introduce(g *greeting) (*introduction, error) {
 }
 
 // take sorts settings into claims and what the session keeps; a later one of a
-// name takes the place of an earlier one.
-func (in *introduction) take(settings [][2]string) {
+// name takes the place of an earlier one. What identifies a client, and an
+// approval, does not: of two, the client believes in the one that does not count.
+func (in *introduction) take(settings [][2]string) error {
+	application := false
 	for _, s := range settings {
 		name := asciiLower(s[0])
 		if claim, ok := strings.CutPrefix(name, "gate."); ok && slices.Contains(claimNames, claim) {
+			if _, said := in.claims[claim]; said {
+				return saidTwice(name)
+			}
 			in.claims[claim] = s[1]
 			continue
 		}
+		before := len(in.settings)
 		in.settings = slices.DeleteFunc(in.settings, func(have [2]string) bool { return have[0] == name })
+		if len(in.settings) < before && (strings.HasPrefix(name, "gate.") || application && name == "application_name") {
+			return saidTwice(name)
+		}
+		application = application || name == "application_name"
 		in.settings = append(in.settings, [2]string{name, s[1]})
 	}
+	return nil
+}
+
+func saidTwice(name string) error {
+	return fatalf("22023", "the startup parameter %s is there twice: give it once, as a parameter of its own or in options", name)
 }
 
 // check refuses what can be refused from the greeting alone.

@@ -41,10 +41,10 @@ func TestClaimsThatAreNotGivenComeFromTheLogin(t *testing.T) {
 
 func TestAParameterWinsOverOptionsAndTheLaterOverTheEarlier(t *testing.T) {
 	d := openDoor(t, nil)
-	d.send(greet("user", "ana", "database", "shop", "DateStyle", "ISO", "options", "-c datestyle=German -c TimeZone=UTC -c timezone=Europe/Berlin", "gate.app", "one", "gate.app", "two"))
+	d.send(greet("user", "ana", "database", "shop", "DateStyle", "ISO", "options", "-c datestyle=German -c TimeZone=UTC -c timezone=Europe/Berlin -c application_name=psql", "application_name", "till"))
 	l := d.lastLogin()
-	require.Equal(t, [][2]string{{"timezone", "Europe/Berlin"}, {"datestyle", "ISO"}}, l.Settings)
-	require.Equal(t, "two", l.App)
+	require.Equal(t, [][2]string{{"timezone", "Europe/Berlin"}, {"datestyle", "ISO"}, {"application_name", "till"}}, l.Settings)
+	require.Equal(t, "till", l.App)
 }
 
 func TestGreetingsThatAreRefused(t *testing.T) {
@@ -63,6 +63,17 @@ func TestGreetingsThatAreRefused(t *testing.T) {
 		{"a claim that is no text", "22023", greet("user", "ana", "database", "shop", "gate.app", "\xff")},
 		{"a claim with a line end", "22023", greet("user", "ana", "database", "shop", "gate.app", "a\nb")},
 		{"an application's name that is too long", "22023", greet("user", "ana", "database", "shop", "application_name", long)},
+		{"two users", "22023", greet("user", "ana", "user", "bo", "database", "shop")},
+		{"two databases", "22023", greet("user", "ana", "database", "shop", "database", "shop")},
+		{"two options", "22023", greet("user", "ana", "database", "shop", "options", "-c gate.env=prod", "options", "")},
+		{"replication after none", "22023", greet("user", "ana", "database", "shop", "replication", "database", "replication", "off")},
+		{"two claims", "22023", greet("user", "ana", "database", "shop", "gate.app", "one", "gate.app", "two")},
+		{"one claim twice", "22023", greet("user", "ana", "database", "shop", "gate.env", "prod", "Gate.ENV", "prod")},
+		{"two claims in options", "22023", greet("user", "ana", "database", "shop", "options", "-c gate.actor=ana --gate.actor=bo")},
+		{"a claim beside options", "22023", greet("user", "ana", "database", "shop", "gate.role", "clerk", "options", "-c gate.role=boss")},
+		{"two approvals", "22023", greet("user", "ana", "database", "shop", "gate.approval_id", "apr_x", "options", "-c gate.approval_id=")},
+		{"two applications", "22023", greet("user", "ana", "database", "shop", "application_name", "till", "application_name", "desk")},
+		{"two applications in options", "22023", greet("user", "ana", "database", "shop", "options", "-c application_name=till -c application_name=desk")},
 		{"an environment that is none", "22023", greet("user", "ana", "database", "shop", "gate.env", "dev")},
 		{"options with a switch", "0A000", greet("user", "ana", "database", "shop", "options", "-d 5")},
 		{"options without a value", "42601", greet("user", "ana", "database", "shop", "options", "-c geqo")},
