@@ -18,6 +18,7 @@ const maxNote = 4 << 10
 type approvalState struct {
 	id            string
 	requestDigest [32]byte
+	profile       string // that was asked for; "" = default
 	expiresAt     time.Time
 	expired       bool   // approval_expired is in the log
 	resolution    string // "" = pending
@@ -46,9 +47,9 @@ func (a *approvalState) isExpired(now time.Time) bool {
 func (a *approvalState) pastTime(now time.Time) bool { return !now.Before(a.expiresAt) }
 
 // decideUse tells whether a statement with this digest may run under an
-// approval: nil and not pending. The order of the checks is the contract's
+// approval in this execution profile: nil and not pending. The order of the checks is the contract's
 // (spec/decisions.md part 3). A nil state is an id that nobody knows.
-func decideUse(id string, a *approvalState, requestDigest [32]byte, now time.Time) (pending bool, err error) {
+func decideUse(id string, a *approvalState, requestDigest [32]byte, profile string, now time.Time) (pending bool, err error) {
 	refuse := func(code fault.Code, message string) (bool, error) {
 		return false, fault.New(code, "%s", message).With("approval_id", id)
 	}
@@ -61,6 +62,8 @@ func decideUse(id string, a *approvalState, requestDigest [32]byte, now time.Tim
 		return refuse(fault.ApprovalExpired, "The approval's time is over. Send the request without approval_id to ask for a new one.")
 	case a.requestDigest != requestDigest:
 		return refuse(fault.ApprovalMismatch, "The approval is for another statement or another context. Send exactly the request that was approved.")
+	case profile == bulkProfile && a.profile != bulkProfile:
+		return refuse(fault.ApprovalMismatch, "The approval was asked for without execution_profile bulk, whose statements may run for longer. Send the request that was approved, or ask for an approval with that profile.")
 	case a.use == unknown:
 		return refuse(fault.ApprovalOutcomeUnknown, "The statement was sent under this approval and its outcome is not known. Look at GET /executions/{execution_id} and at the data before anything else.")
 	case a.use == used:
@@ -72,12 +75,12 @@ func decideUse(id string, a *approvalState, requestDigest [32]byte, now time.Tim
 // LookUpApproval finds the approval that a retry names and makes every check
 // that comes before the policy. Pending means that the answer is 202 again. The
 // same checks are made once more, under the approval's lock, when it is used.
-func (c *Commands) LookUpApproval(id string, requestDigest [32]byte) (a projections.Approval, pending bool, err error) {
+func (c *Commands) LookUpApproval(id string, requestDigest [32]byte, profile string) (a projections.Approval, pending bool, err error) {
 	a, state, err := c.approval(id)
 	if err != nil {
 		return a, false, err
 	}
-	pending, err = decideUse(id, state, requestDigest, c.now())
+	pending, err = decideUse(id, state, requestDigest, profile, c.now())
 	return a, pending, err
 }
 

@@ -23,7 +23,7 @@ func TestAnApprovalsWholeLife(t *testing.T) {
 	w := begin(t, setup{})
 	id := w.newApproval()
 
-	a, pending, err := w.LookUpApproval(id, [32]byte{1})
+	a, pending, err := w.LookUpApproval(id, [32]byte{1}, "")
 	require.NoError(t, err)
 	require.True(t, pending)
 	require.Equal(t, "UPDATE t SET a = 1", a.SQL)
@@ -41,7 +41,7 @@ func TestAnApprovalsWholeLife(t *testing.T) {
 	recorded, err := w.RecordDecision(ctx, r)
 	require.NoError(t, err)
 	require.Len(t, recorded.Events, 4)
-	_, _, err = w.LookUpApproval(id, [32]byte{1})
+	_, _, err = w.LookUpApproval(id, [32]byte{1}, "")
 	require.Equal(t, fault.ApprovalAlreadyUsed, fault.CodeOf(err))
 	_, err = w.RecordResult(ctx, succeeded(r, recorded.ExecutionID))
 	require.NoError(t, err)
@@ -186,7 +186,7 @@ func TestManyOperatorsResolveAnApprovalOnce(t *testing.T) {
 		}
 	})
 	require.Len(t, won, 1)
-	_, _, err := w.LookUpApproval(id, [32]byte{1})
+	_, _, err := w.LookUpApproval(id, [32]byte{1}, "")
 	require.Equal(t, won[0] == event.ResolutionReject, fault.CodeOf(err) == fault.ApprovalRejected)
 	require.Equal(t, 1, w.count(event.TypeApprovalResolved))
 	w.check()
@@ -241,9 +241,9 @@ func TestExpiryAndPurgeTakeEveryApprovalThatWasNotResolvedAndNoOther(t *testing.
 	purged, err = w.PurgeApprovals(ctx, "ops")
 	require.NoError(t, err)
 	require.Zero(t, purged)
-	_, _, err = w.LookUpApproval(late, [32]byte{1})
+	_, _, err = w.LookUpApproval(late, [32]byte{1}, "")
 	require.Equal(t, fault.ApprovalNotFound, fault.CodeOf(err))
-	_, _, err = w.LookUpApproval(kept, [32]byte{1})
+	_, _, err = w.LookUpApproval(kept, [32]byte{1}, "")
 	require.Equal(t, fault.ApprovalExpired, fault.CodeOf(err), "a resolved one is never purged")
 	w.check()
 }
@@ -272,7 +272,7 @@ func TestAPurgeBesideOperatorsNeverRemovesAnAnswer(t *testing.T) {
 	})
 	for _, id := range ids {
 		if _, ok := resolved.Load(id); ok {
-			_, _, err := w.LookUpApproval(id, [32]byte{1})
+			_, _, err := w.LookUpApproval(id, [32]byte{1}, "")
 			require.Equal(t, fault.ApprovalRejected, fault.CodeOf(err))
 		}
 	}
@@ -310,7 +310,7 @@ func TestAFailureBeforeTheDispatchLeavesTheApprovalUsable(t *testing.T) {
 	id := w.approvedApproval()
 	_, err := w.RecordDecision(ctx, recording(notBegun, func(r *RecordDecision) { r.UseApproval = id }))
 	require.NoError(t, err)
-	_, pending, err := w.LookUpApproval(id, [32]byte{1})
+	_, pending, err := w.LookUpApproval(id, [32]byte{1}, "")
 	require.NoError(t, err)
 	require.False(t, pending)
 	_, err = w.RecordDecision(ctx, retry(id))
@@ -331,10 +331,10 @@ func TestAnUnknownOutcomeBlocksTheApprovalUntilItIsSettledAborted(t *testing.T) 
 		require.NoError(t, err)
 	}
 	run(&event.ExecutionOutcomeResolved{Outcome: event.OutcomeAborted, Basis: "commit_never_sent"})
-	_, _, err := w.LookUpApproval(id, [32]byte{1})
+	_, _, err := w.LookUpApproval(id, [32]byte{1}, "")
 	require.NoError(t, err, "it never applied, so the approval is free again")
 	run(nil)
-	_, _, err = w.LookUpApproval(id, [32]byte{1})
+	_, _, err = w.LookUpApproval(id, [32]byte{1}, "")
 	require.Equal(t, fault.ApprovalOutcomeUnknown, fault.CodeOf(err))
 	_, err = w.RecordDecision(ctx, retry(id))
 	require.Equal(t, fault.ApprovalOutcomeUnknown, fault.CodeOf(err))

@@ -29,6 +29,7 @@ func given(change ...func(*approvalState)) *approvalState {
 	return a
 }
 
+func inBulk(a *approvalState)    { a.profile = "bulk" }
 func approved(a *approvalState)  { resolvedAs(a, event.ResolutionApprove) }
 func rejected(a *approvalState)  { resolvedAs(a, event.ResolutionReject) }
 func elapsed(a *approvalState)   { a.expiresAt = moment }
@@ -46,6 +47,7 @@ func TestAnApprovalLetsItsOwnRequestRunOnceInItsTime(t *testing.T) {
 		name    string
 		given   *approvalState
 		digest  [32]byte
+		profile string
 		pending bool
 		refused fault.Code
 	}{
@@ -64,13 +66,18 @@ func TestAnApprovalLetsItsOwnRequestRunOnceInItsTime(t *testing.T) {
 		{name: "rejected comes before elapsed", given: given(rejected, elapsed), refused: fault.ApprovalRejected},
 		{name: "rejected comes before mismatch", given: given(rejected), digest: other, refused: fault.ApprovalRejected},
 		{name: "elapsed comes before mismatch", given: given(approved, elapsed), digest: other, refused: fault.ApprovalExpired},
+		{name: "approved, with more time", given: given(approved), profile: "bulk", refused: fault.ApprovalMismatch},
+		{name: "pending, with more time", given: given(), profile: "bulk", refused: fault.ApprovalMismatch},
+		{name: "approved, answered earlier", given: given(approved), profile: "latency"},
+		{name: "approved for more time", given: given(approved, inBulk), profile: "bulk"},
+		{name: "approved for more time than is asked", given: given(approved, inBulk), profile: "default"},
 		{name: "mismatch comes before used", given: given(approved, taken), digest: other, refused: fault.ApprovalMismatch},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.digest == ([32]byte{}) {
 				c.digest = [32]byte{1}
 			}
-			pending, err := decideUse(testApproval, c.given, c.digest, moment)
+			pending, err := decideUse(testApproval, c.given, c.digest, c.profile, moment)
 			require.Equal(t, c.refused, fault.CodeOf(err))
 			require.Equal(t, c.pending, pending)
 		})

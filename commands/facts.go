@@ -12,7 +12,7 @@ import (
 
 // stateOf gives the facts of an approval.
 func stateOf(a *projections.Approval) *approvalState {
-	s := &approvalState{id: a.ID, requestDigest: a.RequestDigest, expiresAt: a.ExpiresAt,
+	s := &approvalState{id: a.ID, requestDigest: a.RequestDigest, profile: a.Profile, expiresAt: a.ExpiresAt,
 		expired: a.State == projections.ApprovalExpired, resolution: a.Resolution, resolvedAt: a.ResolvedAt,
 		resolvedBy: a.ResolvedBy, note: a.Note, executionID: a.ExecutionID,
 		claims: event.Context{ApprovalID: a.ID, PolicyVersion: a.PolicyVersion, Fingerprint: a.Fingerprint,

@@ -63,7 +63,7 @@ func TestARunThatDiedLeavesUnknownOutcomesToTheNextStart(t *testing.T) {
 		got, _ = state(done.ExecutionID)
 		require.Equal(t, projections.ExecutionSuccess, got)
 
-		_, _, err = next.LookUpApproval(id, [32]byte{1})
+		_, _, err = next.LookUpApproval(id, [32]byte{1}, "")
 		require.Equal(t, fault.ApprovalOutcomeUnknown, fault.CodeOf(err))
 		_, kept, err := next.BeginKey(sha256.Sum256([]byte("k")), [32]byte{1}, moment)
 		require.NoError(t, err)
@@ -288,7 +288,7 @@ func (s *story) holds(t *testing.T, w *world) {
 	require.Equal(t, dispatched, w.count(event.TypeExecutionSuccess)+w.count(event.TypeExecutionStateUnknown), "every dispatch has a result or is unknown")
 	require.True(t, !s.finished || w.count(event.TypeExecutionSuccess) == 1)
 	if s.approval != "" {
-		_, _, err := w.LookUpApproval(s.approval, [32]byte{1})
+		_, _, err := w.LookUpApproval(s.approval, [32]byte{1}, "")
 		switch {
 		case dispatched == 1:
 			require.Contains(t, []fault.Code{fault.ApprovalAlreadyUsed, fault.ApprovalOutcomeUnknown}, fault.CodeOf(err))

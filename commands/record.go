@@ -277,7 +277,7 @@ func (f *decisionFacts) allow(r *RecordDecision, now time.Time) error {
 	if r.UseApproval == "" {
 		return nil
 	}
-	pending, err := decideUse(r.UseApproval, f.approval, r.Request.RequestDigest, now)
+	pending, err := decideUse(r.UseApproval, f.approval, r.Request.RequestDigest, r.Request.Profile, now)
 	if err == nil && pending {
 		return misuse("a pending approval is used") // an approval never goes back to pending: the caller did not look
 	}
@@ -306,7 +306,7 @@ func (r *RecordDecision) approval(now time.Time, shared event.Context, defaultTT
 	return event.New(now, shared, &event.ApprovalCreated{SQL: n.SQL, PreparedSQL: n.PreparedSQL, Impact: n.Impact, Parameters: n.Parameters, SQLDigest: r.Request.SQLDigest, RequestDigest: r.Request.RequestDigest,
 		Role: r.Request.Role, Host: r.Request.Host, Classification: n.Classification, ExpiresAt: expires.UnixNano(),
 		TTLSeconds: int(ttl / time.Second), RuleID: d.RuleID, MaxRows: maxRows, Message: n.Message, Remedy: n.Remedy,
-		Principal: r.Request.Principal, AgentPolicyID: n.AgentPolicyID}), expires
+		Principal: r.Request.Principal, AgentPolicyID: n.AgentPolicyID, Profile: r.Request.profile()}), expires
 }
 
 func (r *RecordDecision) dispatched(now time.Time, shared event.Context) event.Draft {

@@ -50,21 +50,29 @@ func (r *Request) context(d *Decision) event.Context {
 func (r *Request) received(now time.Time, d *Decision) event.Draft {
 	ctx := r.context(d)
 	ctx.Role, ctx.Host = r.Role, r.Host
-	profile := r.Profile
-	if profile == defaultProfile {
-		profile = ""
-	}
 	purpose := ""
 	if d.Run == event.RunDescribe {
 		purpose = event.PurposeDescribe
 	}
 	return event.New(now, ctx, &event.RequestReceived{SQLDigest: r.SQLDigest, SQLBytes: r.SQLBytes, SQLText: r.SQLText,
-		ExecutionProfile: profile, IdempotencyKey: r.IdempotencyKey, RequestDigest: r.RequestDigest, Principal: r.Principal,
+		ExecutionProfile: r.profile(), IdempotencyKey: r.IdempotencyKey, RequestDigest: r.RequestDigest, Principal: r.Principal,
 		CredentialIDs: r.CredentialIDs, WireSession: r.WireSession, Purpose: purpose})
 }
 
-// defaultProfile is the execution profile that evidence leaves out.
-const defaultProfile = "default"
+// Execution profiles: the one that evidence leaves out, and the one under which a
+// statement may run for longer.
+const (
+	defaultProfile = "default"
+	bulkProfile    = "bulk"
+)
+
+// profile is the execution profile as evidence has it.
+func (r *Request) profile() string {
+	if r.Profile == defaultProfile {
+		return ""
+	}
+	return r.Profile
+}
 
 // The reasons of decisions that no rule of the policy made: fallback_reason of
 // the contract (spec/gate.md part 2.6). They are those of package policy.

@@ -216,7 +216,7 @@ func (a *Approval) walk(c *codec) {
 	c.bound(&a.MaxRows)
 	number(c, &a.TTLSeconds)
 	c.moments(&a.CreatedAt, &a.ExpiresAt, &a.ResolvedAt, &a.UsedAt)
-	texts(c, &a.Resolution, &a.Note, &a.ResolvedBy, &a.ExecutionID, &a.AgentID, &a.Project, &a.AgentPolicyID)
+	texts(c, &a.Resolution, &a.Note, &a.ResolvedBy, &a.ExecutionID, &a.AgentID, &a.Project, &a.AgentPolicyID, &a.Profile)
 }
 
 func (e *Execution) walk(c *codec) {

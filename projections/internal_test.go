@@ -31,7 +31,7 @@ func TestRecordsAreReadAsTheyAreWritten(t *testing.T) {
 			return &n
 		})).Draw(t, "rows")
 		a := Approval{ID: rapid.String().Draw(t, "id"), State: ApprovalPending, Use: UseUnknown, Seq: rapid.Uint64().Draw(t, "seq"),
-			SQL: rapid.String().Draw(t, "sql"), Parameters: rapid.SampledFrom([][]string{nil, {"7::int4", "NULL"}}).Draw(t, "parameters"), MaxRows: rows, RequestDigest: [32]byte{1, 31: 2}, CreatedAt: at(), ExpiresAt: at()}
+			SQL: rapid.String().Draw(t, "sql"), Parameters: rapid.SampledFrom([][]string{nil, {"7::int4", "NULL"}}).Draw(t, "parameters"), Profile: rapid.String().Draw(t, "profile"), MaxRows: rows, RequestDigest: [32]byte{1, 31: 2}, CreatedAt: at(), ExpiresAt: at()}
 		if a.CreatedAt.UnixNano() == 0 || a.ExpiresAt.UnixNano() == 0 {
 			return
 		}

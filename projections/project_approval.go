@@ -12,7 +12,7 @@ func approvalCreated(t *tx, e *event.Envelope, p *event.ApprovalCreated) {
 	a := Approval{
 		ID: e.Context.ApprovalID, State: ApprovalPending, Seq: e.Seq, RequestID: e.Context.RequestID,
 		Actor: e.Context.Actor, App: e.Context.App, Tenant: e.Context.Tenant, Env: e.Context.Env, SessionID: e.Context.SessionID,
-		AgentID: e.Context.AgentID, AgentPolicyID: p.AgentPolicyID, Project: e.Context.Project, Role: p.Role, Host: p.Host, Principal: p.Principal,
+		AgentID: e.Context.AgentID, AgentPolicyID: p.AgentPolicyID, Profile: p.Profile, Project: e.Context.Project, Role: p.Role, Host: p.Host, Principal: p.Principal,
 		SQL: p.SQL, SQLDigest: p.SQLDigest, RequestDigest: p.RequestDigest, Classification: p.Classification,
 		Operation: e.Context.Operation, Fingerprint: e.Context.Fingerprint, PolicyVersion: e.Context.PolicyVersion, ReasonCode: e.Context.ReasonCode,
 		RuleID: p.RuleID, Message: p.Message, Remedy: p.Remedy, PreparedSQL: p.PreparedSQL, Impact: p.Impact, Parameters: p.Parameters, MaxRows: p.MaxRows, TTLSeconds: p.TTLSeconds,

@@ -44,6 +44,7 @@ type Approval struct {
 	Principal                                      string // verified identity; "" = none
 	AgentID, Project                               string // of the agent whose token asked; "" = none
 	AgentPolicyID                                  string // the agent's policy that asks; "" = the gate's own
+	Profile                                        string // execution profile that was asked for; "" = default
 
 	SQL            string // exact, byte for byte
 	SQLDigest      [32]byte

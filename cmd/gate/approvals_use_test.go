@@ -61,12 +61,20 @@ func TestAnApprovalIsForTheExactRequest(t *testing.T) {
 	other := g.hold(t, request)
 	require.NotEqual(t, id, other, "without approval_id it is a new question")
 
+	// A longer time than the operator was shown is another question.
+	require.Equal(t, "default", g.record(t, id)["execution_profile"])
+	requireFault(t, g.query(t, request.with("approval_id", id).with("execution_profile", "bulk")), http.StatusConflict, "approval_mismatch")
+	long := g.approved(t, request.with("execution_profile", "bulk"))
+	require.Equal(t, "bulk", g.record(t, long)["execution_profile"])
+	require.Equal(t, http.StatusOK, g.query(t, request.with("approval_id", long).with("execution_profile", "bulk")).status)
+	require.Equal(t, "1", g.rowsOf(t, "held_notes", "bound"))
+
 	// What is no part of the context may differ: the text may come as the query
-	// parameter, the profile may be another.
+	// parameter, the profile may be another that gives no more time.
 	bare := request.without("sql")
 	r := g.query(t, bare.with("approval_id", id).with("execution_profile", "latency"), "sql="+sql)
 	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
-	require.Equal(t, "1", g.rowsOf(t, "held_notes", "bound"))
+	require.Equal(t, "2", g.rowsOf(t, "held_notes", "bound"))
 	require.Equal(t, "pending", g.record(t, other)["status"], "the other question is untouched")
 }
 

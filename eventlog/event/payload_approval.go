@@ -30,15 +30,17 @@ type ApprovalCreated struct {
 	Impact         string   // JSON of the plan estimate; "" = none
 	Parameters     []string // of the wire, in order, for a person: the digest covers their bytes
 	AgentPolicyID  string   // the agent's policy that asks; "" = the gate's own
+	Profile        string   // execution profile that was asked for; "" = default
 }
 
 func (*ApprovalCreated) EventType() Type         { return TypeApprovalCreated }
-func (p *ApprovalCreated) Fields() Payload       { return write(16, p.form) }
+func (p *ApprovalCreated) Fields() Payload       { return write(17, p.form) }
 func (p *ApprovalCreated) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *ApprovalCreated) form(f *form) {
 	f.str("agent_policy_id", &p.AgentPolicyID, may)
 	f.str("classification", &p.Classification, need)
+	f.str("execution_profile", &p.Profile, may)
 	num(f, "expires_at", &p.ExpiresAt, need)
 	f.str("host", &p.Host, need)
 	f.str("impact", &p.Impact, may)

@@ -91,6 +91,7 @@ type approval struct {
 	ResolvedAt     *time.Time     `json:"resolved_at"`
 	ResolvedBy     string         `json:"resolved_by"`
 	Note           string         `json:"note"`
+	Profile        string         `json:"execution_profile"`
 	Fingerprint    string         `json:"fingerprint"`
 	PolicyVersion  string         `json:"policy_version"`
 	ReasonCode     string         `json:"reason_code"`

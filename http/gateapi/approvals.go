@@ -1,6 +1,7 @@
 package gateapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"writegate/commands/fault"
 	"writegate/http/httpd"
 	"writegate/projections"
+	"writegate/sqlgate"
 )
 
 // approvalBody is an approval record (spec/gate.md part 2.4 and
@@ -27,6 +29,7 @@ type approvalBody struct {
 	ResolvedAt     *string         `json:"resolved_at"`
 	ResolvedBy     *string         `json:"resolved_by"`
 	Note           *string         `json:"note"`
+	Profile        string          `json:"execution_profile"`
 	Fingerprint    string          `json:"fingerprint"`
 	PolicyVersion  string          `json:"policy_version"`
 	ReasonCode     string          `json:"reason_code"`
@@ -56,7 +59,7 @@ func (a *api) approvalBody(p *projections.Approval) approvalBody {
 		Classification: json.RawMessage(p.Classification),
 		Context:        claimsBody{p.Actor, p.App, p.Tenant, p.Role, p.Host, p.Env, p.SessionID},
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
-		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
+		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Profile: cmp.Or(p.Profile, sqlgate.ProfileDefault), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
 		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
 		RequestID: p.RequestID, Impact: impactOf(p),
 	}
