@@ -86,7 +86,7 @@ type Gate struct {
 	replays    chan struct{} // a token for each replay that runs
 	meters     *meters
 	sessions   *sessions
-	blocks     blockCount // transactions of several statements, of all wire connections
+	blocks     *blockCount // transactions of several statements, of all wire connections
 }
 
 // New makes a gate without a policy: it refuses every statement until
@@ -108,7 +108,7 @@ func New(o Options) (*Gate, error) {
 		o.SessionClock = o.Now
 	}
 	return &Gate{Options: o, chain: newChain(), policyWork: newTurns(), replays: make(chan struct{}, maxReplays), meters: newMeters(),
-		sessions: newSessions(o.MaxSessions, o.SessionClock), blocks: make(blockCount, o.Wire.MaxBlocks)}, nil
+		sessions: newSessions(o.MaxSessions, o.SessionClock), blocks: newBlockCount(o.Wire.MaxBlocks, o.Wire.BlocksReserved)}, nil
 }
 
 // Stats are the counters since the start.

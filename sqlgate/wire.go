@@ -81,11 +81,13 @@ const (
 
 // WireOptions are what the wire listener allows its connections.
 type WireOptions struct {
-	MaxBlocks   int           // transactions of several statements at once, of all connections; each holds a database connection
-	BlockTime   time.Duration // how long one may last; 0: BEGIN is refused
-	BlockIdle   time.Duration // how long one may wait for its next statement
-	SearchPath  string        // the one schema, as the database has it
-	LockTimeout time.Duration // a connection may set less, not more
+	MaxBlocks int // transactions of several statements at once, of all connections; each holds a database connection
+	// BlocksReserved are those that one client alone does not get (pgexec.ShareOf).
+	BlocksReserved int
+	BlockTime      time.Duration // how long one may last; 0: BEGIN is refused
+	BlockIdle      time.Duration // how long one may wait for its next statement
+	SearchPath     string        // the one schema, as the database has it
+	LockTimeout    time.Duration // a connection may set less, not more
 }
 
 // A Wire is one connection of the wire listener behind its protocol: its

@@ -3,6 +3,7 @@ package sqlgate
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"writegate/commands"
 	"writegate/commands/fault"
@@ -27,6 +28,7 @@ type wireUnit struct {
 	options    pgexec.BlockOptions
 	block      *pgexec.Block // nil: nothing is open at the database
 	id         string        // block_id of the evidence
+	client     string        // whose block it is, of those that may be open
 	writes     []wireWrite   // that ran; their results come with the end
 	savepoints []wireSavepoint
 	unrecorded bool         // the log does not have what became of a write that was dispatched
@@ -92,15 +94,17 @@ func (w *Wire) openBlock(ctx context.Context, ddl bool) error {
 	if !u.explicit {
 		u.options = w.transaction()
 	}
-	if !g.blocks.enter() {
-		return wireErrorf("53300", "too many transactions: %d are open through the gate", g.Wire.MaxBlocks)
+	client := pgexec.ClientOf(ctx)
+	if err := g.blocks.enter(client); err != nil {
+		return err
 	}
 	u.options.DDL, u.options.Timeout, u.options.IdleTimeout = ddl, g.Wire.BlockTime, g.Wire.BlockIdle
 	block, err := g.Database.BeginBlock(ctx, u.options)
 	if err != nil {
-		g.blocks.leave()
+		g.blocks.leave(client)
 		return err
 	}
+	u.client = client
 	u.block, u.id = block, event.NewBlockID(g.Now())
 	g.Step("block.begun")
 	return nil
@@ -118,7 +122,7 @@ func (w *Wire) transaction() pgexec.BlockOptions {
 // close gives the block's place to another.
 func (w *Wire) closeBlock() {
 	w.unit.block = nil
-	w.gate.blocks.leave()
+	w.gate.blocks.leave(w.unit.client)
 }
 
 // endOfUnit forgets it. What its settings were before comes back where it was
@@ -355,19 +359,47 @@ func (s *submission) usedApproval() string {
 	return ""
 }
 
-// A blockCount bounds the blocks of all connections.
-type blockCount chan struct{}
+// A blockCount bounds the blocks of all connections, and those of one client.
+type blockCount struct {
+	most, each int
 
-func (c blockCount) enter() bool {
-	select {
-	case c <- struct{}{}:
-		return true
-	default:
-		return false
+	mu    sync.Mutex
+	taken int
+	of    map[string]int
+}
+
+func newBlockCount(most, reserved int) *blockCount {
+	return &blockCount{most: most, each: pgexec.ShareOf(most, reserved), of: map[string]int{}}
+}
+
+func (c *blockCount) enter(client string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.taken == c.most:
+		return wireErrorf("53300", "too many transactions: %d are open through the gate", c.most)
+	case client != "" && c.of[client] == c.each:
+		return wireErrorf("53300", "too many transactions: this client has %d open through the gate, and the rest is kept for others", c.each)
+	}
+	c.taken++
+	c.of[client]++
+	return nil
+}
+
+func (c *blockCount) leave(client string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.taken--
+	if c.of[client]--; c.of[client] == 0 {
+		delete(c.of, client)
 	}
 }
 
-func (c blockCount) leave() { <-c }
+func (c *blockCount) open() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.taken
+}
 
 // errFailedBlock is PostgreSQL's answer to all but the end of a failed block.
 func errFailedBlock() *WireError {
@@ -386,4 +418,4 @@ func tagOf(queryType string) string {
 }
 
 // WireBlocks counts the blocks that are open now, of all connections.
-func (g *Gate) WireBlocks() int { return len(g.blocks) }
+func (g *Gate) WireBlocks() int { return g.blocks.open() }

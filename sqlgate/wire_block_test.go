@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands/fault"
-
 	"writegate/eventlog/event"
+	"writegate/sqlgate/pgexec"
 )
 
 func TestARolledBackBlockLeavesNothingAndSaysSo(t *testing.T) {
@@ -160,6 +160,39 @@ func TestAsManyBlocksAsThereMayBe(t *testing.T) {
 	second.query("INSERT INTO t VALUES (3, 'c')")
 	second.query("COMMIT")
 	require.Equal(t, "3", w.value("SELECT count(*) FROM t"))
+}
+
+// One client cannot keep all others from having a transaction.
+func TestOneClientDoesNotHaveAllBlocks(t *testing.T) {
+	w := newWireWorld(t, func(o *Options) { o.Wire.MaxBlocks, o.Wire.BlocksReserved = 8, 2 })
+	for range 7 {
+		require.NoError(t, w.blocks.enter("greedy"))
+	}
+	write := func(c *wireClient, client string) error {
+		ctx := pgexec.ForClient(t.Context(), client)
+		_, err := c.Query(ctx, "BEGIN", &rowsSink{})
+		require.NoError(t, err)
+		_, err = c.Query(ctx, "INSERT INTO t SELECT coalesce(max(id), 0) + 1, 'a' FROM t", &rowsSink{})
+		return err
+	}
+	eighth, other, third := w.wire(), w.wire(), w.wire()
+	err := write(eighth, "greedy")
+	require.Equal(t, "53300", state(err))
+	require.ErrorContains(t, err, "this client has 7 open")
+	require.NoError(t, write(other, "other"))
+	require.ErrorContains(t, write(third, "third"), "8 are open")
+	other.query("COMMIT")
+	third.query("ROLLBACK")
+	eighth.query("ROLLBACK")
+	w.blocks.leave("greedy")
+	require.NoError(t, write(eighth, "greedy"))
+	require.Equal(t, 7, w.WireBlocks())
+	eighth.query("ROLLBACK")
+	for range 6 {
+		w.blocks.leave("greedy")
+	}
+	require.Zero(t, w.WireBlocks())
+	require.Empty(t, w.blocks.of)
 }
 
 func TestTheEndsOfATransactionOutsideOfOneWarn(t *testing.T) {

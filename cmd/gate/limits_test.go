@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"writegate/fixtures/postgres"
 )
 
 // A limitRow is a row of the table of limits in docs/OPERATIONS.md.
@@ -148,4 +151,33 @@ func TestEachClientBehindATrustedProxyHasItsOwnRate(t *testing.T) {
 		require.Equal(t, shared, from("198.51.100.5") == 429)
 		require.Equal(t, shared, strings.Contains(string(g.get(t, "/audit?event_type=rate_limit_hit").body), "127.0.0.1"), "the evidence names who was limited")
 	}
+}
+
+// A client whose statements take long does not keep the connections of all
+// others: it gets nearly all of them, and is told so when it wants more.
+func TestOneClientDoesNotHoldAllConnections(t *testing.T) {
+	g := startGate(t, newErrorDir(t), "GATE_DB_POOL_MAX=8", "GATE_DB_ACQUIRE_TIMEOUT_MS=200", "GATE_TRUSTED_PROXIES=127.0.0.0/8", "GATE_DB_QUERY_TIMEOUT_MS=60000", "GATE_DB_LOCK_TIMEOUT_MS=0")
+	from := func(client, sql string, headers ...string) reply {
+		return g.do(t, "POST", "/query", mustJSON(t, ask(sql).with("execution_profile", "bulk")), append(headers, "X-Forwarded-For: "+client)...)
+	}
+	release := postgres.HoldURL(t, g.database, "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
+	answers := make(chan int, 7)
+	for i := range cap(answers) {
+		go func() { answers <- from(fmt.Sprintf("2001:db8::%d", i), "SELECT id FROM orders").status }()
+	}
+	require.Eventually(t, func() bool {
+		return g.value(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == "7"
+	}, startPatience, pollEvery)
+	more := from("2001:db8::ff", "SELECT 1")
+	requireReadFailure(t, more, http.StatusTooManyRequests, "rate_limit_exceeded")
+	require.Contains(t, more.text(t, "message"), "uses 7 database connections")
+	require.Equal(t, "1", more.header.Get("Retry-After"))
+	require.Equal(t, http.StatusOK, from("198.51.100.4", "SELECT 1").status, "another client")
+	require.Equal(t, http.StatusOK, from("2001:db8::ff", "SELECT 1", "X-GATE-Operator-Token: "+operatorTestToken).status, "an operator at the same place")
+	require.Empty(t, g.get(t, "/audit?event_type=db_unavailable").json(t)["items"], "nothing is wrong with the database")
+	release()
+	for range cap(answers) {
+		require.Equal(t, http.StatusOK, <-answers)
+	}
+	require.Equal(t, http.StatusOK, from("2001:db8::ff", "SELECT 1").status)
 }

@@ -251,7 +251,7 @@ func (g *service) openGate(ctx context.Context) (err error) {
 		QueryTimeout: millis(s.DBQueryTimeout), BulkTimeout: millis(s.DBBulkTimeout), ResultRows: s.MaxResultRows, ResultBytes: s.MaxResultBytes, MarkerTable: s.OutcomeMarkerTable,
 		Policies: sqlgate.PolicySource{Dir: s.PolicyDir, Manifest: s.PolicyManifest, DefaultTTL: s.ApprovalTTL},
 		Events:   g.events.From, ReplayTimeout: millis(s.ReplayTimeout), RequireImpact: s.RequireImpact,
-		Wire:          sqlgate.WireOptions{MaxBlocks: s.WireMaxTx, BlockTime: millis(s.WireTxMax), BlockIdle: millis(s.WireTxIdle), SearchPath: s.SearchPath, LockTimeout: millis(s.DBLockTimeout)},
+		Wire:          sqlgate.WireOptions{MaxBlocks: s.WireMaxTx, BlocksReserved: s.DBPoolReserved, BlockTime: millis(s.WireTxMax), BlockIdle: millis(s.WireTxIdle), SearchPath: s.SearchPath, LockTimeout: millis(s.DBLockTimeout)},
 		PlanEstimates: s.PlanEstimates, MaxSessions: s.MaxSessions, SessionClock: g.sessionClock,
 		Overlay: g.agents, StatusOf: httpd.Status, Logger: g.log, Step: g.step,
 	})
@@ -271,7 +271,7 @@ func newClassifier(s *settings, parseWall time.Duration) (*classify.Classifier, 
 func (g *service) openDatabase() (*pgexec.DB, error) {
 	s := g.settings
 	return pgexec.Open(pgexec.Config{
-		URL: s.DatabaseURL, ReadURL: s.DatabaseReadURL, DDLURL: s.DatabaseDDLURL, SearchPath: s.SearchPath, PoolMax: s.DBPoolMax,
+		URL: s.DatabaseURL, ReadURL: s.DatabaseReadURL, DDLURL: s.DatabaseDDLURL, SearchPath: s.SearchPath, PoolMax: s.DBPoolMax, PoolReserved: s.DBPoolReserved,
 		ConnLifetime: seconds(s.DBConnLifetime), ConnIdle: seconds(s.DBConnIdle), ConnectTimeout: millis(s.DBConnectTimeout),
 		AcquireTimeout: millis(s.DBAcquireTimeout), QueryTimeout: millis(s.DBQueryTimeout), BulkQueryTimeout: millis(s.DBBulkTimeout),
 		LockTimeout: millis(s.DBLockTimeout), IdleInTxTimeout: millis(s.DBIdleInTxTimeout), CommitTimeout: millis(s.DBCommitTimeout),

@@ -33,6 +33,7 @@ type settings struct {
 	SearchPath        string `env:"GATE_SEARCH_PATH" envDefault:"public" doc:"the one schema that unqualified names mean"`
 	KeyColumns        string `env:"GATE_KEY_COLUMNS" doc:"key columns besides id, separated by commas, for the fact key_equality"`
 	DBPoolMax         int    `env:"GATE_DB_POOL_MAX" envDefault:"16" min:"1" max:"1000" doc:"connections at most, for reader and writer each"`
+	DBPoolReserved    int    `env:"GATE_DB_POOL_RESERVED" envDefault:"2" min:"0" max:"1000" doc:"of the connections of each pool, and of the transaction blocks of the wire listener, those that one client alone does not get; an eighth of them at most, 0 = one client may take all"`
 	DBConnLifetime    int    `env:"GATE_DB_CONN_MAX_LIFETIME_SECONDS" envDefault:"1800" min:"1" max:"86400" doc:"seconds until a connection is closed"`
 	DBConnIdle        int    `env:"GATE_DB_CONN_IDLE_SECONDS" envDefault:"300" min:"1" max:"86400" doc:"seconds until an idle connection is closed"`
 	DBConnectTimeout  int    `env:"GATE_DB_CONNECT_TIMEOUT_MS" envDefault:"5000" min:"1" max:"600000" doc:"milliseconds to dial and log in"`

@@ -10,6 +10,7 @@ import (
 	"writegate/eventlog/event"
 	"writegate/http/httpd"
 	"writegate/sqlgate"
+	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policy"
 )
 
@@ -53,7 +54,11 @@ func (a *api) query(c *httpd.Call) error {
 	if err := c.Limit(); err != nil {
 		return err
 	}
-	answer, err := a.Gate.Submit(c.Request.Context(), request)
+	client := c.Holder()
+	if request.Operator != "" {
+		client = "operator " + request.Operator // has a share beside those without a token
+	}
+	answer, err := a.Gate.Submit(pgexec.ForClient(c.Request.Context(), client), request)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func (l *boundedListener) holder(conn net.Conn) string {
 		return conn.RemoteAddr().String()
 	}
 	if addr := peer.Addr().Unmap(); !l.proxies.trusts(addr) {
-		return holderOf(addr.String())
+		return HolderOf(addr.String())
 	}
 	return conn.RemoteAddr().String()
 }

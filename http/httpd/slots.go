@@ -53,9 +53,10 @@ func (s *Slots) Total() int { return s.total }
 
 // Holder is the client as one who holds slots: of an IPv6 address the network of
 // 64 bits, in which a host has as many addresses as it wants (RFC 4291 part 2.5.4).
-func (c *Call) Holder() string { return holderOf(c.Client()) }
+func (c *Call) Holder() string { return HolderOf(c.Client()) }
 
-func holderOf(client string) string {
+// HolderOf is that of a client by its name.
+func HolderOf(client string) string {
 	addr, err := netip.ParseAddr(client)
 	if err != nil || !addr.Is6() {
 		return client

@@ -73,7 +73,7 @@ func TestAHostWithManyAddressesIsOneHolder(t *testing.T) {
 		"203.0.113.9": "203.0.113.9", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "2001:db8:1:2::9": "2001:db8:1:2::/64", "2001:db8:1:3::9": "2001:db8:1:3::/64",
 		"fe80::1%eth0": "fe80::/64", "CN=migrator": "CN=migrator", "": "",
 	} {
-		require.Equal(t, want, holderOf(client), client)
+		require.Equal(t, want, HolderOf(client), client)
 	}
 }
 

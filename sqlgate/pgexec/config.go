@@ -24,7 +24,10 @@ type Config struct {
 
 	SearchPath string // GATE_SEARCH_PATH: schemas separated by commas (public)
 
-	PoolMax      int           // GATE_DB_POOL_MAX: connections at most, reader and writer each (16)
+	PoolMax int // GATE_DB_POOL_MAX: connections at most, reader and writer each (16)
+	// PoolReserved is GATE_DB_POOL_RESERVED: connections of each pool that one client
+	// alone does not get (ForClient); an eighth of the pool at most, 0 is none.
+	PoolReserved int
 	ConnLifetime time.Duration // GATE_DB_CONN_MAX_LIFETIME_SECONDS (30 min)
 	ConnIdle     time.Duration // GATE_DB_CONN_IDLE_SECONDS (5 min)
 
@@ -113,6 +116,9 @@ func (c Config) check() error {
 	}
 	if c.PoolMax < 1 || c.PoolMax > 1000 {
 		errs = append(errs, errors.New("GATE_DB_POOL_MAX must be from 1 to 1000"))
+	}
+	if c.PoolReserved < 0 || c.PoolReserved > 1000 {
+		errs = append(errs, errors.New("GATE_DB_POOL_RESERVED must be from 0 to 1000"))
 	}
 	if c.MaxResultRows < 1 || c.MaxResultRows > math.MaxInt32-1 {
 		errs = append(errs, errors.New("GATE_MAX_RESULT_ROWS must be from 1 to 2147483646"))

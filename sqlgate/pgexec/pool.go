@@ -45,6 +45,7 @@ type pool struct {
 	tls   *atomic.Pointer[tlsSet]
 	log   *slog.Logger
 	slots chan struct{}
+	own   shares // of each client
 	conns *puddle.Pool[*conn]
 
 	major      atomic.Int32           // of the server; 0 before the first connection
@@ -63,7 +64,11 @@ type pool struct {
 }
 
 func newPool(kind poolKind, cfg Config, login *pgconn.Config, size int, set *atomic.Pointer[tlsSet], log *slog.Logger) (*pool, error) {
-	p := &pool{kind: kind, cfg: cfg, login: login, tls: set, log: log.With("pool", kind.String()), slots: make(chan struct{}, size)}
+	p := &pool{kind: kind, cfg: cfg, login: login, tls: set, log: log.With("pool", kind.String()), slots: make(chan struct{}, size),
+		own: shares{of: map[string]*share{}}}
+	if each := ShareOf(size, cfg.PoolReserved); each < size {
+		p.own.each = each
+	}
 	conns, err := puddle.NewPool(&puddle.Config[*conn]{
 		Constructor: p.connect,
 		Destructor:  func(c *conn) { c.close() },
@@ -78,8 +83,9 @@ func newPool(kind poolKind, cfg Config, login *pgconn.Config, size int, set *ato
 // CancelRequest that comes late would hit somebody else.
 type lease struct {
 	*conn
-	pool *pool
-	res  *puddle.Resource[*conn]
+	pool   *pool
+	res    *puddle.Resource[*conn]
+	client string // whose share it is of
 
 	mu        sync.Mutex
 	running   bool
@@ -120,7 +126,7 @@ func (p *pool) acquire(ctx context.Context) (*lease, error) {
 	for {
 		res, err := p.conns.Acquire(ctx)
 		if err != nil {
-			<-p.slots
+			p.giveSlot(ClientOf(ctx))
 			return nil, connectFault(err)
 		}
 		c := res.Value()
@@ -137,28 +143,40 @@ func (p *pool) acquire(ctx context.Context) (*lease, error) {
 		}
 		c.uses++
 		c.notices = nil
-		return &lease{conn: c, pool: p, res: res}, nil
+		return &lease{conn: c, pool: p, res: res, client: ClientOf(ctx)}, nil
 	}
 }
 
-// takeSlot waits for room in the pool.
+// takeSlot waits for room in the client's share and in the pool.
 func (p *pool) takeSlot(ctx context.Context) error {
+	timer := time.NewTimer(p.cfg.AcquireTimeout)
+	defer timer.Stop()
+	client := ClientOf(ctx)
+	if err := p.own.take(ctx, client, timer.C); err != nil {
+		return err
+	}
 	select {
 	case p.slots <- struct{}{}:
 		return nil
 	default:
 	}
 	p.waits.Add(1)
-	timer := time.NewTimer(p.cfg.AcquireTimeout)
-	defer timer.Stop()
+	var err error
 	select {
 	case p.slots <- struct{}{}:
 		return nil
 	case <-timer.C:
-		return fault.New(fault.DBUnavailable, "All database connections of the gate are in use. Send the request again later.")
+		err = fault.New(fault.DBUnavailable, "All database connections of the gate are in use. Send the request again later.")
 	case <-ctx.Done():
-		return fault.New(fault.DBUnavailable, "The request ended while it waited for a database connection. Send it again.").Because(ctx.Err())
+		err = endedWaiting(ctx)
 	}
+	p.own.give(client)
+	return err
+}
+
+func (p *pool) giveSlot(client string) {
+	<-p.slots
+	p.own.give(client)
 }
 
 // release gives the connection back, or closes it where it must not be used again.
@@ -175,7 +193,7 @@ func (l *lease) release() {
 		l.rest(&l.pool.cfg)
 		l.res.Release()
 	}
-	<-l.pool.slots
+	l.pool.giveSlot(l.client)
 }
 
 // cleanIfDue has the connection cleaned where a statement ran on it that was no

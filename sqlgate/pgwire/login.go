@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"writegate/sqlgate"
+	"writegate/sqlgate/pgexec"
 )
 
 // failureDelay stands before the answer to a login that failed, whatever the reason.
@@ -39,7 +40,7 @@ func (c *conn) live(ctx context.Context) error {
 	if err := c.open(ctx, in); err != nil {
 		return err
 	}
-	return c.converse(ctx)
+	return c.converse(pgexec.ForClient(ctx, c.server.o.Holder(c.client)))
 }
 
 // errHandshake is a TLS handshake that failed.

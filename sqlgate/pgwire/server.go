@@ -66,6 +66,9 @@ type Options struct {
 	Logger *slog.Logger
 	Now    func() time.Time
 
+	// Holder is the client as one who holds what all share, by the name under which
+	// its statements are counted.
+	Holder func(client string) string
 	// Open makes the Wire of a connection that logged in.
 	Open func(sqlgate.WireLogin) (Wire, error)
 	// ServerVersion is server_version as the database behind the gate says it.

@@ -52,6 +52,7 @@ func openDoor(t *testing.T, change func(*Options)) *door {
 		AuthTimeout: patience, IdleTimeout: patience, WriteTimeout: patience, TxMax: patience, TxIdle: patience, Drain: patience, Grace: time.Second,
 		ServerVersion: func(context.Context) (string, error) { return "15.14", nil },
 		Open:          d.open,
+		Holder:        func(client string) string { return client },
 		Allow:         func(string) (time.Duration, bool) { return 0, true },
 		AllowText:     func(string) (time.Duration, bool) { return 0, true },
 		OnIncident:    func(Incident) {},

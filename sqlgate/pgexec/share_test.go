@@ -1,0 +1,92 @@
+package pgexec
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/commands/fault"
+)
+
+func TestAShareIsNearlyAll(t *testing.T) {
+	for _, c := range []struct{ size, reserved, want int }{
+		{1, 2, 1}, {2, 2, 2}, {7, 2, 7}, {8, 2, 7}, {16, 2, 14}, {16, 0, 16}, {100, 2, 98}, {16, 1000, 14}, {1000, 1000, 875},
+	} {
+		require.Equal(t, c.want, ShareOf(c.size, c.reserved), "%+v", c)
+	}
+}
+
+// One client cannot take all connections: the next one finds one at once, and the
+// gate's own work too.
+func TestOneClientDoesNotTakeAllConnections(t *testing.T) {
+	db, _ := open(t, func(c *Config) { c.PoolMax, c.PoolReserved, c.AcquireTimeout = 8, 2, 30*time.Millisecond })
+	greedy, other := ForClient(context.Background(), "greedy"), ForClient(context.Background(), "other")
+	var held []*Tx
+	for range 7 {
+		tx, err := db.Begin(greedy, BeginOptions{})
+		require.NoError(t, err)
+		held = append(held, tx)
+	}
+	_, err := db.Begin(greedy, BeginOptions{})
+	require.Equal(t, fault.RateLimitExceeded, fault.CodeOf(err))
+	require.ErrorContains(t, err, "7 database connections")
+	require.Equal(t, 7, db.Stats().InUse)
+	tx, err := db.Begin(other, BeginOptions{})
+	require.NoError(t, err)
+	_, err = db.Begin(other, BeginOptions{})
+	require.Equal(t, fault.DBUnavailable, fault.CodeOf(err), "all of them are in use now")
+	tx.Rollback()
+	own, err := db.Begin(context.Background(), BeginOptions{})
+	require.NoError(t, err)
+	own.Rollback()
+
+	db.writer.cfg.AcquireTimeout = time.Minute // what ends the wait is one that is given back
+	waited := make(chan error, 1)
+	go func() {
+		tx, err := db.Begin(greedy, BeginOptions{})
+		if err == nil {
+			tx.Rollback()
+		}
+		waited <- err
+	}()
+	held[0].Rollback()
+	require.NoError(t, <-waited)
+	gone, cancel := context.WithCancel(greedy)
+	again, err := db.Begin(greedy, BeginOptions{})
+	require.NoError(t, err)
+	cancel()
+	_, err = db.Begin(gone, BeginOptions{})
+	require.ErrorIs(t, err, context.Canceled)
+	for _, tx := range append(held[1:], again) {
+		tx.Rollback()
+	}
+	require.Zero(t, db.Stats().InUse)
+	require.Empty(t, db.writer.own.of, "nothing is kept of clients that have none")
+}
+
+func TestClientsGiveBackWhatTheyHad(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax, c.PoolReserved, c.AcquireTimeout = 8, 2, time.Minute })
+	side.run("CREATE TABLE t (a int)")
+	var work sync.WaitGroup
+	for i := range 40 {
+		work.Go(func() {
+			tx, err := db.Begin(ForClient(context.Background(), []string{"a", "b", ""}[i%3]), BeginOptions{})
+			if err == nil {
+				_, err = tx.Exec(context.Background(), Statement{SQL: "INSERT INTO t VALUES (1)"}, db.NewRows(1<<10))
+			}
+			if err == nil {
+				_, err = tx.Commit(context.Background())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
+	require.Equal(t, "40", side.ask("SELECT count(*) FROM t"))
+	require.Zero(t, db.Stats().InUse)
+	require.Empty(t, db.writer.own.of)
+}
