@@ -61,6 +61,7 @@ func loadSettings(environ []string, now time.Time) (*settings, error) {
 		faults = append(faults, s.rangeFaults()...)
 		faults = append(faults, s.meaningFaults(now)...)
 	}
+	faults = append(faults, emptyFaults(s, values)...)
 	if _, err := toolcheck.ParseSecrets(environ); err != nil {
 		faults = append(faults, err.Error())
 	}
@@ -132,6 +133,21 @@ func parseFaults(s any, err error) []string {
 		}
 		f, _ := reflect.TypeOf(s).Elem().FieldByName(p.Name)
 		faults = append(faults, fmt.Sprintf("%s must be %s: %s", f.Tag.Get("env"), kindWords(f.Type.Kind()), f.Tag.Get("doc")))
+	}
+	return faults
+}
+
+// emptyFaults are settings that are given and empty, as a script's unset variable
+// leaves them: what they were to say is lost, and the default may protect less.
+func emptyFaults(s any, values map[string]string) []string {
+	var faults []string
+	t := reflect.TypeOf(s).Elem()
+	for i := range t.NumField() {
+		tag := t.Field(i).Tag
+		value, given := values[tag.Get("env")]
+		if given && value == "" && (tag.Get("envDefault") != "" || tag.Get("empty") == "refused") {
+			faults = append(faults, fmt.Sprintf("%s is given and empty: give it a value, or leave it out altogether", tag.Get("env")))
+		}
 	}
 	return faults
 }

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +38,8 @@ func TestFaultsOfSettingsComeAllAtOnceAndSayWhatToDo(t *testing.T) {
 	}{
 		"an unknown name gets the nearest known one": {[]string{"GATE_DATABSE_URL=x"}, []string{"GATE_DATABSE_URL is not a setting", "Did you mean GATE_DATABASE_URL?"}},
 		"several at once":                  {[]string{"GATE_FOO=1", "GATE_DB_POOL_MAX=many"}, []string{"GATE_FOO", "GATE_DB_POOL_MAX must be a whole number", "2 fault(s)"}},
+		"a profile that was lost":          {[]string{"GATE_PROFILE="}, []string{"GATE_PROFILE is given and empty", "1 fault(s)"}},
+		"a role that was lost":             {[]string{"GATE_DATABASE_READ_URL="}, []string{"GATE_DATABASE_READ_URL is given and empty"}},
 		"a number out of its range":        {[]string{"GATE_MAX_SQL_BYTES=600000"}, []string{"GATE_MAX_SQL_BYTES is 600000 and must be from 1 to 524288"}},
 		"a word outside its set":           {[]string{"GATE_MODE=loose"}, []string{`GATE_MODE is "loose" and must be one of shadow, approval_first, enforce, emergency_bypass`}},
 		"a part that is not there yet":     {[]string{"GATE_CATALOG_REFRESH_SECONDS=30"}, []string{"GATE_CATALOG_REFRESH_SECONDS is set", "does not have the catalogue snapshot yet"}},
@@ -139,5 +144,28 @@ func TestTwoSettingsNameNoPlaceTwice(t *testing.T) {
 	} {
 		_, err := loadSettings(strings.Fields(environ), noon)
 		require.NoError(t, err, environ)
+	}
+}
+
+// An empty value is refused, or is what the page says of none: no protection is
+// lost with it.
+func TestAnEmptySettingIsRefusedOrIsNone(t *testing.T) {
+	none := []string{"GATE_ALLOWED_HOSTS", "GATE_EMERGENCY_BYPASS_REASON", "GATE_EMERGENCY_BYPASS_UNTIL", "GATE_OPERATOR_TOKEN", "GATE_OPERATOR_TOKENS", "GATE_TRUSTED_PROXIES",
+		"GATE_DATABASE_URL", "GATE_KEY_COLUMNS", "GATE_AUDIT_INDEX_PATH", "GATE_AUDIT_ORIGIN", "GATE_AUDIT_VERIFY_DIRS", "GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH",
+		"GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH", "GATE_OUTCOME_MARKER_TABLE", "GATE_PROJECT_KEYS", "GATE_PROJECT_KEY", "GATE_EGRESS_ALLOW_CIDRS",
+		"GATE_EGRESS_ALLOW_PORTS", "GATE_BACKEND_URL", "GATE_PGWIRE_AUTH", "GATE_PGWIRE_TLS"}
+	for _, name := range settingNames() {
+		_, err := loadSettings([]string{name + "="}, noon)
+		if slices.Contains(none, name) {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorContains(t, err, name+" is given and empty", name)
+	}
+	for _, name := range namesOf(reflect.TypeFor[controlPlaneSettings]()) {
+		_, err := loadControlPlane([]string{name + "="})
+		refused := strings.Contains(fmt.Sprint(err), name+" is given and empty")
+		must := strings.Contains(fmt.Sprint(err), name+" must")
+		require.True(t, refused || must || slices.Contains([]string{"GATE_OPERATOR_TOKEN", "CONTROL_PLANE_PROJECT_KEY", "CONTROL_PLANE_TRUSTED_PROXIES"}, name), name)
 	}
 }

@@ -21,18 +21,18 @@ type controlPlaneSettings struct {
 	ListenAddr   string `env:"CONTROL_PLANE_LISTEN_ADDR" envDefault:"127.0.0.1:3000" doc:"address of the dashboard"`
 	Mode         string `env:"CONTROL_PLANE_MODE" envDefault:"real" oneof:"real,mock" doc:"mock invents everything, and says so on every page"`
 	Profile      string `env:"CONTROL_PLANE_PROFILE" envDefault:"development" oneof:"development,production" doc:"production refuses to start without HTTPS, credentials and a public address"`
-	PublicURL    string `env:"CONTROL_PLANE_PUBLIC_URL" doc:"address that browsers use, such as https://gate.example; pages are shown under no other name"`
+	PublicURL    string `env:"CONTROL_PLANE_PUBLIC_URL" empty:"refused" doc:"address that browsers use, such as https://gate.example; pages are shown under no other name"`
 	AdminUser    string `env:"CONTROL_PLANE_ADMIN_USER" doc:"name of the person who may log in"`
 	PasswordHash string `env:"CONTROL_PLANE_ADMIN_PASSWORD_HASH" secret:"true" doc:"argon2id or bcrypt; gate control-plane hash-password makes one"`
 
 	BackendURL     string `env:"GATE_BACKEND_URL" doc:"address of the gate"`
 	OperatorToken  string `env:"GATE_OPERATOR_TOKEN" secret:"true" doc:"the gate's operator token; without it the pages only show"`
 	ProjectKey     string `env:"CONTROL_PLANE_PROJECT_KEY" secret:"true" doc:"project key that opens /v1 for the Agents page"`
-	BackendCA      string `env:"CONTROL_PLANE_BACKEND_CA_BUNDLE_PATH" doc:"PEM file of the CAs that sign the gate's certificate; default the host's"`
-	BackendCert    string `env:"CONTROL_PLANE_BACKEND_CERT_PATH" doc:"PEM file of a client certificate for the gate"`
-	BackendKey     string `env:"CONTROL_PLANE_BACKEND_KEY_PATH" doc:"PEM file of its key"`
-	TLSCert        string `env:"CONTROL_PLANE_TLS_CERT_PATH" doc:"PEM file of the dashboard's own certificate and its chain"`
-	TLSKey         string `env:"CONTROL_PLANE_TLS_KEY_PATH" doc:"PEM file of its key"`
+	BackendCA      string `env:"CONTROL_PLANE_BACKEND_CA_BUNDLE_PATH" empty:"refused" doc:"PEM file of the CAs that sign the gate's certificate; default the host's"`
+	BackendCert    string `env:"CONTROL_PLANE_BACKEND_CERT_PATH" empty:"refused" doc:"PEM file of a client certificate for the gate"`
+	BackendKey     string `env:"CONTROL_PLANE_BACKEND_KEY_PATH" empty:"refused" doc:"PEM file of its key"`
+	TLSCert        string `env:"CONTROL_PLANE_TLS_CERT_PATH" empty:"refused" doc:"PEM file of the dashboard's own certificate and its chain"`
+	TLSKey         string `env:"CONTROL_PLANE_TLS_KEY_PATH" empty:"refused" doc:"PEM file of its key"`
 	BehindTLSProxy bool   `env:"CONTROL_PLANE_BEHIND_TLS_PROXY" envDefault:"false" doc:"a proxy in front ends TLS: cookies are bound to HTTPS all the same"`
 	TrustedProxies string `env:"CONTROL_PLANE_TRUSTED_PROXIES" doc:"CIDRs, separated by commas, of proxies whose X-Forwarded-For names the browser's address"`
 }
@@ -46,6 +46,7 @@ func loadControlPlane(environ []string) (*controlPlaneSettings, error) {
 	if len(faults) == 0 {
 		faults = append(append(faults, rangeFaults(s)...), s.meaningFaults()...)
 	}
+	faults = append(faults, emptyFaults(s, values)...)
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("the settings of the control plane have %d fault(s):\n  %s", len(faults), strings.Join(faults, "\n  "))
 	}

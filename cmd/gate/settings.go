@@ -7,6 +7,8 @@ package main
 //   - env, envDefault: the variable and its default
 //   - min, max: the range of a number, both ends included
 //   - oneof: the closed set of a word
+//   - empty: "refused" is a setting without a default whose absence protects less;
+//     given and empty it stops the start, as each setting with a default does
 //   - secret: the value is never printed
 //   - later: a setting of a part that this version does not have; it is known,
 //     and giving it another value than its default is refused, so that nobody
@@ -28,8 +30,8 @@ type settings struct {
 	TrustedProxies string `env:"GATE_TRUSTED_PROXIES" doc:"CIDRs, separated by commas, of proxies whose X-Forwarded-For is believed"`
 
 	DatabaseURL       string `env:"GATE_DATABASE_URL" secret:"true" doc:"PostgreSQL URL of the role that writes; TLS keys in it are refused"`
-	DatabaseReadURL   string `env:"GATE_DATABASE_READ_URL" secret:"true" doc:"role for safe reads; default GATE_DATABASE_URL"`
-	DatabaseDDLURL    string `env:"GATE_DATABASE_DDL_URL" secret:"true" doc:"role for ddl, dcl and maintenance; default GATE_DATABASE_URL"`
+	DatabaseReadURL   string `env:"GATE_DATABASE_READ_URL" empty:"refused" secret:"true" doc:"role for safe reads; default GATE_DATABASE_URL"`
+	DatabaseDDLURL    string `env:"GATE_DATABASE_DDL_URL" empty:"refused" secret:"true" doc:"role for ddl, dcl and maintenance; default GATE_DATABASE_URL"`
 	SearchPath        string `env:"GATE_SEARCH_PATH" envDefault:"public" doc:"the one schema that unqualified names mean"`
 	KeyColumns        string `env:"GATE_KEY_COLUMNS" doc:"key columns besides id, separated by commas, for the fact key_equality"`
 	DBPoolMax         int    `env:"GATE_DB_POOL_MAX" envDefault:"16" min:"1" max:"1000" doc:"connections at most, for reader and writer each"`
@@ -48,10 +50,10 @@ type settings struct {
 	MaxResultBytes    int64  `env:"GATE_MAX_RESULT_BYTES" envDefault:"16777216" min:"1024" max:"1073741824" doc:"bytes of a result at most"`
 
 	UpstreamTLSMode       string `env:"GATE_TLS_UPSTREAM_MODE" envDefault:"verify-full" oneof:"verify-full,disable" doc:"TLS to PostgreSQL; disable is for development"`
-	UpstreamTLSCA         string `env:"GATE_TLS_UPSTREAM_CA_BUNDLE_PATH" doc:"PEM file of the CAs that sign PostgreSQL's certificate"`
-	UpstreamTLSCert       string `env:"GATE_TLS_UPSTREAM_CERT_PATH" doc:"PEM file of the gate's client certificate for PostgreSQL"`
-	UpstreamTLSKey        string `env:"GATE_TLS_UPSTREAM_KEY_PATH" doc:"PEM file of its key"`
-	UpstreamTLSServerName string `env:"GATE_TLS_UPSTREAM_SERVER_NAME" doc:"name to verify when it is not the URL's host"`
+	UpstreamTLSCA         string `env:"GATE_TLS_UPSTREAM_CA_BUNDLE_PATH" empty:"refused" doc:"PEM file of the CAs that sign PostgreSQL's certificate"`
+	UpstreamTLSCert       string `env:"GATE_TLS_UPSTREAM_CERT_PATH" empty:"refused" doc:"PEM file of the gate's client certificate for PostgreSQL"`
+	UpstreamTLSKey        string `env:"GATE_TLS_UPSTREAM_KEY_PATH" empty:"refused" doc:"PEM file of its key"`
+	UpstreamTLSServerName string `env:"GATE_TLS_UPSTREAM_SERVER_NAME" empty:"refused" doc:"name to verify when it is not the URL's host"`
 
 	MaxBodyBytes int64 `env:"GATE_MAX_BODY_BYTES" envDefault:"1048576" min:"1024" max:"16777216" doc:"bytes of a request body at most"`
 	MaxSQLBytes  int   `env:"GATE_MAX_SQL_BYTES" envDefault:"262144" min:"1" max:"524288" doc:"bytes of SQL text at most"`
@@ -82,17 +84,17 @@ type settings struct {
 	AuditVerifyDirs       string `env:"GATE_AUDIT_VERIFY_DIRS" doc:"more folders whose files may be verified"`
 	CheckpointEveryEvents int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_EVENTS" envDefault:"10000" min:"1" max:"10000000" doc:"events after which a checkpoint is signed, where signing is enabled"`
 	CheckpointEverySecs   int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_SECONDS" envDefault:"60" min:"1" max:"86400" doc:"seconds after which one is signed when there are new events"`
-	WitnessURLs           string `env:"GATE_WITNESS_URLS" doc:"witnesses that checkpoints are offered to (C2SP tlog-witness), separated by commas"`
-	WitnessKeys           string `env:"GATE_WITNESS_KEYS" doc:"vkeys of their cosignatures, separated by commas"`
+	WitnessURLs           string `env:"GATE_WITNESS_URLS" empty:"refused" doc:"witnesses that checkpoints are offered to (C2SP tlog-witness), separated by commas"`
+	WitnessKeys           string `env:"GATE_WITNESS_KEYS" empty:"refused" doc:"vkeys of their cosignatures, separated by commas"`
 	SigningEnabled        bool   `env:"GATE_EVIDENCE_SIGNING_ENABLED" envDefault:"false" doc:"sign receipts, checkpoints and bundles; production demands it"`
 	SigningPrivateKey     string `env:"GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH" doc:"PKCS#8 PEM file of the signing key; nobody but its owner may use it"`
 	SigningPublicKey      string `env:"GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH" doc:"PEM file of its public key"`
 	EvidenceMaxEvents     int    `env:"GATE_EVIDENCE_MAX_EVENTS" envDefault:"100000" min:"1" max:"100000000" doc:"events of a bundle at most"`
 	EvidenceMaxBytes      int64  `env:"GATE_EVIDENCE_MAX_BYTES" envDefault:"268435456" min:"1024" max:"1099511627776" doc:"bytes of a bundle at most"`
 
-	TLSCert              string `env:"GATE_TLS_CERT_PATH" doc:"PEM file of the server certificate and its chain; with it the API is HTTPS"`
-	TLSKey               string `env:"GATE_TLS_KEY_PATH" doc:"PEM file of its key"`
-	TLSClientCA          string `env:"GATE_TLS_CLIENT_CA_BUNDLE_PATH" doc:"PEM file of the CAs that sign client certificates"`
+	TLSCert              string `env:"GATE_TLS_CERT_PATH" empty:"refused" doc:"PEM file of the server certificate and its chain; with it the API is HTTPS"`
+	TLSKey               string `env:"GATE_TLS_KEY_PATH" empty:"refused" doc:"PEM file of its key"`
+	TLSClientCA          string `env:"GATE_TLS_CLIENT_CA_BUNDLE_PATH" empty:"refused" doc:"PEM file of the CAs that sign client certificates"`
 	TLSRequireClientCert bool   `env:"GATE_TLS_REQUIRE_CLIENT_CERT" envDefault:"false" doc:"refuse clients without a certificate; true in production"`
 	TLSMinVersion        string `env:"GATE_TLS_MIN_VERSION" envDefault:"1.2" oneof:"1.2,1.3" doc:"lowest TLS version that clients may speak"`
 	EnforceHBA           string `env:"GATE_ENFORCE_PG_HBA_BASELINE" envDefault:"false" oneof:"false,report,true" doc:"hold PostgreSQL's access rules against what the gate expects: report tells, true refuses statements; true in production"`
@@ -115,7 +117,7 @@ type settings struct {
 	WireListenAddr  string `env:"GATE_PGWIRE_LISTEN_ADDR" envDefault:"0.0.0.0:6544" doc:"address of that listener; where nobody logs in it must be a loopback address"`
 	WireLabMode     bool   `env:"GATE_PGWIRE_LAB_MODE" envDefault:"false" doc:"must be true beside GATE_PGWIRE_ENABLED: whoever sets it knows that the listener is an experiment"`
 	WireAuth        string `env:"GATE_PGWIRE_AUTH" oneof:",scram,cert,trust" doc:"how wire clients log in: scram (a password), cert (the common name of their certificate is the user) or trust (loopback addresses alone); default scram with a users file, else trust"`
-	WireUsersFile   string `env:"GATE_PGWIRE_USERS_FILE" doc:"file of users and their SCRAM verifiers, mode 0600, read anew when it changes; gate pgwire hash-password makes its lines"`
+	WireUsersFile   string `env:"GATE_PGWIRE_USERS_FILE" empty:"refused" doc:"file of users and their SCRAM verifiers, mode 0600, read anew when it changes; gate pgwire hash-password makes its lines"`
 	WireTLS         string `env:"GATE_PGWIRE_TLS" oneof:",off,prefer,require" doc:"TLS of wire clients: off, prefer or require; default require where there is a certificate, else off"`
 	WireDefaultEnv  string `env:"GATE_PGWIRE_DEFAULT_ENV" envDefault:"prod" oneof:"shadow,staging,prod" doc:"claim env of wire clients that give no gate.env"`
 	WireMaxBatch    int    `env:"GATE_PGWIRE_MAX_BATCH_ITEMS" envDefault:"64" min:"1" max:"100000" doc:"extended messages between two Syncs at most"`
