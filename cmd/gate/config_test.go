@@ -5,6 +5,8 @@ import (
 	"context"
 	"os"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -167,5 +169,26 @@ func TestAnEmptySettingIsRefusedOrIsNone(t *testing.T) {
 		refused := strings.Contains(fmt.Sprint(err), name+" is given and empty")
 		must := strings.Contains(fmt.Sprint(err), name+" must")
 		require.True(t, refused || must || slices.Contains([]string{"GATE_OPERATOR_TOKEN", "CONTROL_PLANE_PROJECT_KEY", "CONTROL_PLANE_TRUSTED_PROXIES"}, name), name)
+	}
+}
+
+// A log begun under settings that are wrong would be in the way of a restore.
+func TestAStartThatFailsForItsSettingsMakesNoLog(t *testing.T) {
+	for name, environ := range map[string][]string{
+		"no database":       {"GATE_TLS_UPSTREAM_MODE=disable"},
+		"no authorities":    {"GATE_DATABASE_URL=postgres://app@127.0.0.1/shop"},
+		"a key in the URL":  {"GATE_TLS_UPSTREAM_MODE=disable", "GATE_DATABASE_URL=postgres://app@127.0.0.1/shop?sslmode=disable"},
+		"no reader's URL":   {"GATE_TLS_UPSTREAM_MODE=disable", "GATE_DATABASE_URL=postgres://app@127.0.0.1/shop", "GATE_DATABASE_READ_URL=nonsense"},
+		"no such authority": {"GATE_DATABASE_URL=postgres://app@127.0.0.1/shop", "GATE_TLS_UPSTREAM_CA_BUNDLE_PATH=/nowhere/ca.pem"},
+	} {
+		dir := t.TempDir()
+		at := func(file string) string { return filepath.Join(dir, file) }
+		environ = append(environ, "GATE_AUDIT_WAL_PATH="+at("audit.wal"), "GATE_AUDIT_LOG_PATH="+at("audit.log"), "GATE_APPROVAL_DB_PATH="+at("approvals.db"), "GATE_POLICY_DIR="+at("policies"))
+		var out, errs bytes.Buffer
+		require.Equal(t, exitConfigured, Run(t.Context(), []string{"serve"}, streams{strings.NewReader(""), &out, &errs}, environ), name)
+		require.Contains(t, errs.String(), "database settings are not usable", name)
+		left, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Empty(t, left, name)
 	}
 }

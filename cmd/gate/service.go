@@ -81,6 +81,9 @@ func (g *service) open(ctx context.Context) error {
 	g.ended = cancel
 	g.work.Go(func() { g.tls.run(background) })
 	g.makePrivate()
+	if err := g.openTools(); err != nil {
+		return err
+	}
 	if err := g.openLog(ctx, background); err != nil {
 		return err
 	}
@@ -224,6 +227,22 @@ func (g *service) corrupted(r frame.Report) {
 	}
 }
 
+// openTools makes what needs no log, before there is one: a start that fails for
+// its settings leaves nothing behind that a later restore would refuse.
+func (g *service) openTools() (err error) {
+	s := g.settings
+	if g.classifier, err = newClassifier(s, g.parseWall); err != nil {
+		return fmt.Errorf("the classifier cannot be made: %w", err)
+	}
+	if g.database, err = g.openDatabase(); err != nil {
+		return exitWith(exitConfigured, fmt.Errorf("the database settings are not usable: %w", err))
+	}
+	if err = g.tls.keepDatabase(s, g.database); err != nil {
+		return exitWith(exitConfigured, err)
+	}
+	return nil
+}
+
 // openGate makes what decides and what executes.
 func (g *service) openGate(ctx context.Context) (err error) {
 	s := g.settings
@@ -235,15 +254,6 @@ func (g *service) openGate(ctx context.Context) (err error) {
 	}
 	if g.agents, err = g.newAgents(); err != nil {
 		return exitWith(exitConfigured, fmt.Errorf("the agent API cannot be made: %w", err))
-	}
-	if g.classifier, err = newClassifier(s, g.parseWall); err != nil {
-		return fmt.Errorf("the classifier cannot be made: %w", err)
-	}
-	if g.database, err = g.openDatabase(); err != nil {
-		return exitWith(exitConfigured, fmt.Errorf("the database settings are not usable: %w", err))
-	}
-	if err = g.tls.keepDatabase(s, g.database); err != nil {
-		return exitWith(exitConfigured, err)
 	}
 	g.gate, err = sqlgate.New(sqlgate.Options{
 		Classifier: g.classifier, Database: g.database, Commands: g.commands, Store: g.store,
