@@ -129,6 +129,7 @@ environment variable; "gate config" lists them with their values and where those
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(a.serveCommand(), a.demoCommand(), a.policyCommand(), a.logCommand(), a.evidenceCommand(), a.keysCommand(), a.agentsCommand(), a.verifyCommand(), a.markerCommand(), a.controlPlaneCommand(), a.pgwireCommand(), a.configCommand(), a.versionCommand(), a.parseWorkerCommand())
+	terminal.CheckArguments(root, nil)
 	return root
 }
 

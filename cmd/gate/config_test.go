@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"os"
 	"fmt"
 	"os"
 	"path/filepath"

@@ -75,6 +75,8 @@ func (a *app) exportEvidence(ctx context.Context, s *settings, file string, r ev
 	switch {
 	case report.Status == frame.Corruption:
 		return exitAfter(report, errors.New("the log is damaged, so there is no bundle of it (gate log verify says more)"))
+	case report.VerifiedTo == 0:
+		return exitWith(exitPartial, fmt.Errorf("there are no events to export: %s (GATE_AUDIT_WAL_PATH) is no log, or an empty one (gate log verify says more)", s.AuditWALPath))
 	case r.First == 0 || r.First > r.Last || r.Last > report.VerifiedTo:
 		return fmt.Errorf("events %d to %d are not a range of the log, which has 1 to %d", r.First, r.Last, report.VerifiedTo)
 	}

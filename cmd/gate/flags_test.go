@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"io"
 	"slices"
 	"strings"
@@ -50,5 +51,59 @@ func TestNoFlagOfAnyCommandDefaultsSilently(t *testing.T) {
 	for _, args := range [][]string{{"agents", "token", "agt_1", "--replaces", ""}, {"policy", "activate", "x@1.0.0", "--replay=", "--yes"}, {"log", "verify", "--receipts="}, {"policy", "diff", "a", "b", "--from-seq", "3"}} {
 		code, _, errs := g.command(t, args...)
 		require.Equal(t, exitUsage, code, "%s: %s", args, errs)
+	}
+}
+
+// What is wrong with a command line is said before anything is done, with how the
+// command is called.
+func TestEveryCommandSaysHowItIsCalled(t *testing.T) {
+	call := func(args ...string) (int, string) {
+		var errs bytes.Buffer
+		code := Run(t.Context(), args, streams{strings.NewReader(""), io.Discard, &errs}, nil)
+		return code, errs.String()
+	}
+	commands := 0
+	var look func(*cobra.Command)
+	look = func(cmd *cobra.Command) {
+		for _, below := range cmd.Commands() {
+			look(below)
+		}
+		if cmd.Hidden || !cmd.HasParent() {
+			return
+		}
+		path := strings.Fields(cmd.CommandPath())[1:]
+		wrong := map[string][]string{"unknown flag: --no-such-flag": {"--no-such-flag"}, "an argument is empty": {""}}
+		if !cmd.HasSubCommands() {
+			usage := "it is called as: " + cmd.CommandPath()
+			wrong["an argument is empty; "+usage] = []string{""}
+			if !strings.Contains(cmd.Use, "...") {
+				wrong["4 arguments do not fit; "+usage] = []string{"a", "b", "c", "d"}
+			}
+			if words := strings.Fields(cmd.Use); len(words) > 1 && words[1] == strings.ToUpper(words[1]) && words[1][0] != '[' && words[1][0] != '-' {
+				wrong["0 arguments do not fit; "+usage] = nil
+			}
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.NoOptDefVal == "" {
+				wrong["flag needs an argument: --"+f.Name] = []string{"--" + f.Name}
+			}
+		})
+		for want, args := range wrong {
+			commands++
+			code, errs := call(slices.Concat(path, args)...)
+			require.Equal(t, exitUsage, code, "%q %q: %s", path, args, errs)
+			require.Contains(t, errs, want, "%q %q", path, args)
+		}
+	}
+	look((&app{streams: streams{strings.NewReader(""), io.Discard, io.Discard}}).rootCommand())
+	require.Greater(t, commands, 150)
+
+	t.Chdir(t.TempDir())
+	code, errs := call("evidence", "export", "bundle.json")
+	require.Equal(t, exitPartial, code)
+	require.Contains(t, errs, "there are no events to export")
+	for _, user := range []string{"a:b", "two\nlines", strings.Repeat("x", 300), "\xff"} {
+		code, errs := call("pgwire", "hash-password", user)
+		require.Equal(t, exitUsage, code, errs)
 	}
 }

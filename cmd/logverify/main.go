@@ -89,6 +89,7 @@ func runWith(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(c.walCommand(), c.jsonlCommand(), c.bundleCommand(), c.receiptCommand(), c.checkpointCommand())
+	terminal.CheckArguments(root, func(err error) error { return usageError{err} })
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -22,5 +23,38 @@ func FilledIn(cmd *cobra.Command, meaningful ...string) (err error) {
 			err = fmt.Errorf("--%s is given without a value; give one, or leave the flag out", f.Name)
 		}
 	})
+	return err
+}
+
+// CheckArguments has a command and all below it say how they are called where
+// their arguments are too few or too many, and refuse an empty one: a script's
+// lost variable is no name of a file. wrap turns the error into the program's own
+// for a mistake of the caller; nil leaves it.
+func CheckArguments(cmd *cobra.Command, wrap func(error) error) {
+	check := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		err := arguments(cmd, check, args)
+		if err == nil || wrap == nil {
+			return err
+		}
+		return wrap(err)
+	}
+	for _, below := range cmd.Commands() {
+		CheckArguments(below, wrap)
+	}
+}
+
+func arguments(cmd *cobra.Command, check cobra.PositionalArgs, args []string) error {
+	usage := "it is called as: " + cmd.UseLine()
+	switch {
+	case slices.Contains(args, ""):
+		return errors.New("an argument is empty; " + usage)
+	case check == nil:
+		return nil
+	}
+	err := check(cmd, args)
+	if err != nil && !cmd.HasSubCommands() {
+		return fmt.Errorf("%d arguments do not fit; %s", len(args), usage)
+	}
 	return err
 }
