@@ -102,8 +102,10 @@ func TestEveryCommandSaysHowItIsCalled(t *testing.T) {
 	code, errs := call("evidence", "export", "bundle.json")
 	require.Equal(t, exitPartial, code)
 	require.Contains(t, errs, "there are no events to export")
-	for _, user := range []string{"a:b", "two\nlines", strings.Repeat("x", 300), "\xff"} {
-		code, errs := call("pgwire", "hash-password", user)
-		require.Equal(t, exitUsage, code, errs)
+	for _, user := range []string{"two\nlines", strings.Repeat("x", 300), "\xff", "# ana", " ana"} {
+		var errs bytes.Buffer
+		code := Run(t.Context(), []string{"pgwire", "hash-password", user}, streams{strings.NewReader("a password\n"), io.Discard, &errs}, nil)
+		require.Equal(t, exitUsage, code, "%q", user)
+		require.Contains(t, errs.String(), "a user has 1 to 256 characters", "%q", user)
 	}
 }

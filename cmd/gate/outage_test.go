@@ -220,6 +220,20 @@ func TestAWrongPasswordIsToldWithoutShowingIt(t *testing.T) {
 	}
 }
 
+// What PostgreSQL says of the row that is in the way stays with PostgreSQL: neither
+// the client nor any output of the gate has its values.
+func TestTheRowThatIsInTheWayIsShownNowhere(t *testing.T) {
+	g := startGate(t, newErrorDir(t))
+	g.execute(t, "CREATE TABLE members (email text PRIMARY KEY); INSERT INTO members VALUES ('zoe.private@example.com')")
+	r := g.query(t, ask("INSERT INTO members SELECT 'zoe.' || 'private' || '@example.com'"))
+	requireFailure(t, r, http.StatusUnprocessableEntity, "db_query_failed", "failure")
+	require.Contains(t, string(r.body), "members_pkey")
+	require.Contains(t, g.output.String(), "members_pkey")
+	for _, shown := range []string{string(r.body), string(g.get(t, "/logs").body), string(g.get(t, "/audit").body), g.output.String()} {
+		require.NotContains(t, shown, "zoe.private@example.com")
+	}
+}
+
 func TestConnectionsThatAreAllInUse(t *testing.T) {
 	d, cluster := newClusterDir(t, nil)
 	admin := d
