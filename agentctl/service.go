@@ -74,7 +74,7 @@ type Asker struct {
 // A Key is an Idempotency-Key and what it is bound to (spec/v1.md part 1).
 type Key struct {
 	Text    string
-	Scope   [32]byte // over project, method, path and key
+	Scope   [32]byte // over project, method, path, key and caller
 	Request [32]byte // SHA-256 of the request's body and query
 }
 

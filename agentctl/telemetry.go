@@ -161,7 +161,7 @@ func (b *telemetryBatch) body() *TelemetryBody {
 // admit tells accepted events from duplicates and rejected ones, and gives the
 // accepted ones of each agent.
 func (b *telemetryBatch) admit(view *projections.View) (map[string][]*telemetryItem, []string, error) {
-	agents, byAgent, ids := map[string]string{}, map[string][]*telemetryItem{}, map[string]bool{}
+	agents, byAgent, ids := map[string]string{}, map[string][]*telemetryItem{}, map[sentID]bool{}
 	var order []string
 	for i := range b.items {
 		it := &b.items[i]
@@ -182,16 +182,19 @@ func (b *telemetryBatch) admit(view *projections.View) (map[string][]*telemetryI
 	return byAgent, order, nil
 }
 
+// A sentID tells events apart: an id is its agent's own.
+type sentID struct{ agent, id string }
+
 // admitOne judges an event by what the log knows. agents holds the statuses
 // that were looked up, ids those of the batch.
-func (b *telemetryBatch) admitOne(view *projections.View, it *telemetryItem, agents map[string]string, ids map[string]bool) error {
+func (b *telemetryBatch) admitOne(view *projections.View, it *telemetryItem, agents map[string]string, ids map[sentID]bool) error {
 	t := &it.event
 	if t.ID != "" {
-		sent, err := view.TelemetrySent(b.by.Project, t.ID, b.now)
+		sent, err := view.TelemetrySent(b.by.Project, t.AgentID, t.ID, b.now)
 		if err != nil {
 			return err
 		}
-		if sent || ids[t.ID] {
+		if sent || ids[sentID{t.AgentID, t.ID}] {
 			it.outcome.Status = event.TelemetryDuplicate
 			return nil
 		}
@@ -221,7 +224,7 @@ func (b *telemetryBatch) admitOne(view *projections.View, it *telemetryItem, age
 	if t.ID == "" {
 		t.ID = fmt.Sprintf("%s.%d", b.id, it.outcome.Index)
 	}
-	ids[t.ID], it.outcome.ID, it.outcome.Status = true, t.ID, event.TelemetryAccepted
+	ids[sentID{t.AgentID, t.ID}], it.outcome.ID, it.outcome.Status = true, t.ID, event.TelemetryAccepted
 	return nil
 }
 

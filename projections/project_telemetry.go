@@ -9,16 +9,20 @@ import (
 )
 
 // SentLifetime is how long the id of a telemetry event is known: for so long the
-// same id in the same project is a duplicate (spec/v1.md part 8).
+// same id of the same agent is a duplicate (spec/v1.md part 8). Another agent's
+// is not: it would have its events thrown away by who counts as it does.
 const SentLifetime = 7 * 24 * time.Hour
 
-// sentKey stands for the id of a telemetry event in its project. Half a SHA-256
+// sentKey stands for the id of a telemetry event of its agent. Half a SHA-256
 // tells ids apart: no two are found that share it.
 func sentKey(digest [16]byte) []byte { return append([]byte(keySent), digest[:]...) }
 
-func sentDigest(project, id string) [16]byte {
-	b := binary.BigEndian.AppendUint64(nil, uint64(len(project)))
-	sum := sha256.Sum256(append(append(b, project...), id...))
+func sentDigest(project, agent, id string) [16]byte {
+	var b []byte
+	for _, part := range []string{project, agent} {
+		b = append(binary.BigEndian.AppendUint64(b, uint64(len(part))), part...)
+	}
+	sum := sha256.Sum256(append(b, id...))
 	return [16]byte(sum[:16])
 }
 
@@ -49,7 +53,7 @@ func telemetryReceived(t *tx, e *event.Envelope, p *event.TelemetryReceived) {
 	t.sweepSent(e.Time)
 	ids := sentIDs{digests: make([][16]byte, len(p.Events))}
 	for i := range p.Events {
-		ids.digests[i] = sentDigest(e.Context.Project, p.Events[i].ID)
+		ids.digests[i] = sentDigest(e.Context.Project, p.Events[i].AgentID, p.Events[i].ID)
 		t.put(sentKey(ids.digests[i]), &sentAt{e.Time})
 	}
 	if len(ids.digests) > 0 {
@@ -83,10 +87,10 @@ func (t *tx) sweepSent(now time.Time) {
 	}
 }
 
-// TelemetrySent tells whether the project sent an event with this id within
-// SentLifetime before now.
-func (v *View) TelemetrySent(project, id string, now time.Time) (bool, error) {
+// TelemetrySent tells whether an event of this agent with this id was accepted
+// within SentLifetime before now.
+func (v *View) TelemetrySent(project, agent, id string, now time.Time) (bool, error) {
 	var sent sentAt
-	ok, err := v.read(sentKey(sentDigest(project, id)), &sent)
+	ok, err := v.read(sentKey(sentDigest(project, agent, id)), &sent)
 	return ok && now.Before(sent.at.Add(SentLifetime)), err
 }

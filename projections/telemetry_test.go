@@ -20,25 +20,27 @@ func (w *world) reported(agent string, ids ...string) {
 	w.do(event.Context{Project: project}, p)
 }
 
-func (w *world) sent(project, id string) bool {
+func (w *world) sent(project, agent, id string) bool {
 	w.t.Helper()
 	v := w.store.View()
 	defer v.Close()
-	known, err := v.TelemetrySent(project, id, w.now)
+	known, err := v.TelemetrySent(project, agent, id, w.now)
 	require.NoError(w.t, err)
 	return known
 }
 
-func TestAnIDOfTelemetryIsKnownForSevenDaysInItsProject(t *testing.T) {
+func TestAnIDOfTelemetryIsKnownForSevenDaysOfItsAgent(t *testing.T) {
 	w := newWorld(t)
 	w.reported("agt_1", "a", "b")
-	require.True(t, w.sent(project, "a"))
-	require.False(t, w.sent("other", "a"))
-	require.False(t, w.sent(project, "c"))
+	require.True(t, w.sent(project, "agt_1", "a"))
+	require.False(t, w.sent("other", "agt_1", "a"))
+	require.False(t, w.sent(project, "agt_2", "a"))
+	require.False(t, w.sent(project+"agt_1", "", "a"))
+	require.False(t, w.sent(project, "agt_1", "c"))
 	w.now = w.now.Add(7*24*time.Hour - 2*time.Second)
-	require.True(t, w.sent(project, "b"))
+	require.True(t, w.sent(project, "agt_1", "b"))
 	w.now = w.now.Add(2 * time.Second)
-	require.False(t, w.sent(project, "b"))
+	require.False(t, w.sent(project, "agt_1", "b"))
 	w.compare()
 }
 
@@ -56,10 +58,10 @@ func TestForgottenIDsAreSweptAndThoseThatCameAgainAreNot(t *testing.T) {
 		w.reported("agt_1", fmt.Sprintf("new-%d", i))
 	}
 	for i := range 20 {
-		known, err := w.view().TelemetrySent(project, fmt.Sprintf("old-%d", i), w.now.Add(-8*24*time.Hour))
+		known, err := w.view().TelemetrySent(project, "agt_1", fmt.Sprintf("old-%d", i), w.now.Add(-8*24*time.Hour))
 		require.NoError(t, err)
 		require.False(t, known, "swept, whatever the moment that is asked for")
-		require.True(t, w.sent(project, fmt.Sprintf("again-%d", i)))
+		require.True(t, w.sent(project, "agt_1", fmt.Sprintf("again-%d", i)))
 	}
 	w.compare()
 }

@@ -19,7 +19,7 @@ func (g *Gate) beginKey(ctx context.Context, s *submission) (*commands.KeyLease,
 	if s.IdempotencyKey == "" {
 		return nil, nil, nil
 	}
-	lease, first, err := g.Commands.BeginKey(s.keyScope(), s.record.RequestDigest, g.Now())
+	lease, first, err := g.Commands.BeginKey(s.keyScope(), s.keyDigest(), g.Now())
 	switch {
 	case isRefusal(err):
 		return nil, nil, g.refuse(ctx, s, err)
@@ -61,7 +61,7 @@ func (s *submission) idempotency() *event.Idempotency {
 	if s.IdempotencyKey == "" {
 		return nil
 	}
-	return &event.Idempotency{Key: s.IdempotencyKey, ScopeDigest: s.keyScope(), RequestDigest: s.digest()}
+	return &event.Idempotency{Key: s.IdempotencyKey, ScopeDigest: s.keyScope(), RequestDigest: s.keyDigest()}
 }
 
 // keepAnswer is what the key keeps of an executed statement; nil without a key.

@@ -131,10 +131,26 @@ func (r *Request) sqlDigest() [32]byte { return sha256.Sum256([]byte(r.SQL)) }
 // length, so that no two contexts share a digest.
 func (r *Request) digest() [32]byte {
 	parts := []string{"gate.request.v1", r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.SessionID, r.SQL}
+	// Who is verified counts beside what is claimed. Requests without such a name
+	// keep the digest they had; the number of parts tells the forms apart.
 	if r.Agent.ID != "" {
-		parts = append(parts, r.Agent.ID) // only with a token: requests without one keep the digest they had
+		parts = append(parts, r.Agent.ID)
+	}
+	if r.TLSSubject != "" {
+		parts = append(parts, "tls_subject", r.TLSSubject)
 	}
 	return digestOf(parts...)
+}
+
+// keyDigest binds an idempotency key. An operator's token may have opened what
+// the statement answered (emergency_bypass), so it is bound to that too; an
+// approval is not, which any retry of its request may use.
+func (r *Request) keyDigest() [32]byte {
+	digest := r.digest()
+	if r.Operator == "" {
+		return digest
+	}
+	return digestOf("gate.idempotency.operator.v1", string(digest[:]), r.Operator)
 }
 
 // keyScope is what an idempotency key is unique in: actor, app and tenant.

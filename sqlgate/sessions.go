@@ -18,14 +18,14 @@ const (
 	preparedParams    = 1000
 )
 
-// An identity is whom a session is bound to: the claims and, where there is
-// one, the verified subject.
+// An identity is whom a session is bound to: the claims and, where there are
+// such, the verified subject and the agent of the token.
 type identity struct {
-	actor, app, tenant, role, host, env, principal string
+	actor, app, tenant, role, host, env, principal, agent string
 }
 
 func (r *Request) identity() identity {
-	return identity{r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.TLSSubject}
+	return identity{r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.TLSSubject, r.Agent.ID}
 }
 
 // A prepared is one prepared statement. It never changes.

@@ -29,10 +29,15 @@ type tlsGate struct {
 // CN=shop.
 func startTLSGate(t *testing.T, look time.Duration, extra ...string) *tlsGate {
 	t.Helper()
+	return startTLSGateWith(t, newGateDir(t, nil), look, extra...)
+}
+
+// startTLSGateWith is startTLSGate in a folder that is there, with its policy.
+func startTLSGateWith(t *testing.T, d gateDir, look time.Duration, extra ...string) *tlsGate {
+	t.Helper()
 	g := &tlsGate{files: t.TempDir()}
 	g.servers, g.clients = certs.NewAuthority(t, g.files, "servers"), certs.NewAuthority(t, g.files, "clients")
 	pair := g.servers.Issue(g.files, "gate.test", x509.ExtKeyUsageServerAuth)
-	d := newGateDir(t, nil)
 	d.execute(t, shopTables)
 	g.testGate = startGateWith(t, d, func(a *app) { a.look = look }, append(extra,
 		"GATE_TLS_CERT_PATH="+pair.Cert, "GATE_TLS_KEY_PATH="+pair.Key, "GATE_TLS_CLIENT_CA_BUNDLE_PATH="+g.clients.Path, "GATE_TLS_REQUIRE_CLIENT_CERT=true")...)

@@ -24,7 +24,8 @@ func (a *api) beginKey(c *call, by *agentctl.Asker, body []byte) (lease *command
 	if len(keys) > 1 || !visibleASCII(keys[0]) {
 		return nil, false, agentctl.InvalidFields(agentctl.FieldError{Pointer: "/Idempotency-Key", Message: "must be one header of 1 to 255 visible ASCII characters"})
 	}
-	key := &agentctl.Key{Text: keys[0], Scope: digestOf("gate.v1.key", c.caller.Project, c.Request.Method, c.Request.URL.Path, keys[0]),
+	// The caller is part of it: without an agent_id a body means another thing for each token.
+	key := &agentctl.Key{Text: keys[0], Scope: digestOf("gate.v1.key", c.caller.Project, c.Request.Method, c.Request.URL.Path, keys[0], c.caller.KeyID, c.caller.AgentID),
 		Request: digestOf("gate.v1.request", c.Request.URL.RawQuery, string(body))}
 	lease, first, err := a.Commands.BeginKey(key.Scope, key.Request, a.Now())
 	if f, ok := fault.As(err); ok && f.Code == fault.IdempotencyInProgress {
