@@ -182,22 +182,21 @@ func (s *Service) Agent(c *Caller, id string) (answer Answer, err error) {
 	return answer, err
 }
 
-// Agents is GET /v1/agents. A token alone sees its own agent.
-func (s *Service) Agents(c *Caller, f projections.AgentFilter, page projections.Page) (bodies []AgentBody, next string, err error) {
+// Agents is GET /v1/agents. A token alone sees its own agent. The page ends before
+// the first agent that take has no room for.
+func (s *Service) Agents(c *Caller, f projections.AgentFilter, page projections.Page, take func(AgentBody) (room bool, err error)) (next string, err error) {
 	f.Project, f.ID = c.Project, c.agentOnly()
-	err = s.view(func(view *projections.View) error {
-		list, cursor, err := view.Agents(f, page)
-		next = cursor
-		for i := range list {
-			body, err := s.agentBody(view, &list[i])
+	err = s.view(func(view *projections.View) (err error) {
+		next, err = view.EachAgent(f, page, func(a *projections.Agent) (bool, error) {
+			body, err := s.agentBody(view, a)
 			if err != nil {
-				return err
+				return false, err
 			}
-			bodies = append(bodies, body)
-		}
+			return take(body)
+		})
 		return err
 	})
-	return bodies, next, err
+	return next, err
 }
 
 // Update replaces an agent; on an inactive one only its reactivation is taken.

@@ -1,6 +1,7 @@
 package agentctl
 
 import (
+	"cmp"
 	"time"
 
 	"writegate/commands/fault"
@@ -26,6 +27,10 @@ func (c *Caller) CredentialIDs() (ids []string) {
 	}
 	return ids
 }
+
+// Holder names who holds what there is only so much of: an agent may have
+// several tokens; a key, agents beside it.
+func (c *Caller) Holder() string { return cmp.Or(c.KeyID, c.AgentID) }
 
 // Require refuses a caller without a scope.
 func (c *Caller) Require(s Scope) error {

@@ -51,9 +51,8 @@ type EventPage struct {
 	Asc    bool
 }
 
-// Events is a page of the agent view.
+// Events is what a page of the agent view says beside its items.
 type Events struct {
-	Items    [][]byte // JSON objects
 	Next     string
 	HeadSeq  uint64
 	HeadHash [32]byte
@@ -133,13 +132,14 @@ func placeOf(cursor string, c *Caller, f *EventFilter, asc bool) (place, error) 
 // eventChunk is how many events are looked up at once.
 const eventChunk = 200
 
-// Events is GET /v1/events.
-func (s *Service) Events(ctx context.Context, c *Caller, f EventFilter, page EventPage) (Events, error) {
+// Events is GET /v1/events. The items go to take, which appends them as JSON; the
+// page ends before the first that it has no room for.
+func (s *Service) Events(ctx context.Context, c *Caller, f EventFilter, page EventPage, take func(item func([]byte) []byte) (room bool, err error)) (Events, error) {
 	audit, err := c.audit(&f)
 	if err != nil {
 		return Events{}, err
 	}
-	w := eventWalk{service: s, filter: &f, audit: audit, asc: page.Asc, limit: page.Limit}
+	w := eventWalk{service: s, filter: &f, audit: audit, asc: page.Asc, limit: page.Limit, give: take}
 	if page.Cursor != "" {
 		if w.from, err = placeOf(page.Cursor, c, &f, page.Asc); err != nil {
 			return Events{}, err
@@ -147,7 +147,7 @@ func (s *Service) Events(ctx context.Context, c *Caller, f EventFilter, page Eve
 		w.resume()
 	}
 	err = w.run(ctx)
-	out := Events{Items: w.items, HeadSeq: w.head.Seq, HeadHash: w.head.Hash}
+	out := Events{HeadSeq: w.head.Seq, HeadHash: w.head.Hash}
 	if w.more {
 		out.Next = eventCursor(w.last, c, &f, page.Asc)
 	}
@@ -161,8 +161,9 @@ type eventWalk struct {
 	audit   projections.AuditFilter
 	asc     bool
 	limit   int
+	give    func(item func([]byte) []byte) (room bool, err error)
 	from    place // seq 0 = from the start
-	items   [][]byte
+	items   int
 	last    place
 	more    bool
 	head    projections.Applied
@@ -194,8 +195,8 @@ func (w *eventWalk) run(ctx context.Context) error {
 			if err = errors.Join(err, ctx.Err()); err != nil {
 				return fault.Of(err)
 			}
-			if w.take(&e); w.more {
-				return nil
+			if err := w.take(&e); err != nil || w.more {
+				return err
 			}
 		}
 		if page.Cursor == "" {
@@ -214,7 +215,7 @@ func (s *Service) at(seq uint64) (event.Envelope, error) {
 }
 
 // take adds the items of an event, in the walk's order, until one too many.
-func (w *eventWalk) take(e *event.Envelope) {
+func (w *eventWalk) take(e *event.Envelope) error {
 	list := itemsOf(e, w.filter)
 	if !w.asc {
 		slices.Reverse(list)
@@ -223,25 +224,34 @@ func (w *eventWalk) take(e *event.Envelope) {
 		if w.from.seq == e.Seq && (w.asc && item.index <= w.from.index || !w.asc && item.index >= w.from.index) {
 			continue
 		}
-		if len(w.items) == w.limit {
-			w.more = true
-			return
+		room := w.items < w.limit
+		if room {
+			var err error
+			if room, err = w.give(item.appendJSON); err != nil {
+				return err
+			}
 		}
-		w.items, w.last = append(w.items, item.json), place{e.Seq, item.index}
+		if !room {
+			w.more = true
+			return nil
+		}
+		w.items, w.last = w.items+1, place{e.Seq, item.index}
 	}
+	return nil
 }
 
-// An eventItem is one item of the list.
+// An eventItem is one item of the list: an event, or one of those of a batch.
 type eventItem struct {
 	index int
-	json  []byte
+	event event.Envelope
+	ids   itemIDs
 }
 
 // itemsOf gives the items of an event: one, or of a telemetry batch one for each
 // accepted event that the filter wants.
 func itemsOf(e *event.Envelope, f *EventFilter) []eventItem {
 	if e.Type != event.TypeTelemetryReceived {
-		return []eventItem{{0, itemJSON(e, 0, tagged(e.Fields()))}}
+		return []eventItem{{0, *e, tagged(e.Fields())}}
 	}
 	v, _ := e.Get("events")
 	events, _ := v.AsList()
@@ -255,7 +265,7 @@ func itemsOf(e *event.Envelope, f *EventFilter) []eventItem {
 		one := *e
 		one.Draft = e.With(fields)
 		one.Context.AgentID, one.Context.SessionID = t.agent, t.session
-		list = append(list, eventItem{i, itemJSON(&one, i, itemIDs{telemetryType: t.kind, tool: t.tool, credentials: credentialsOf(e.Fields())})})
+		list = append(list, eventItem{i, one, itemIDs{telemetryType: t.kind, tool: t.tool, credentials: credentialsOf(e.Fields())}})
 	}
 	return list
 }
@@ -309,11 +319,11 @@ func credentialsOf(p event.Payload) (ids []string) {
 	return ids
 }
 
-// itemJSON is the event as GET /audit gives it, with the ids of the agent view.
-func itemJSON(e *event.Envelope, index int, ids itemIDs) []byte {
-	text := event.AppendJSON(nil, e)
-	text = strconv.AppendInt(append(text[:len(text)-1], `,"index":`...), int64(index), 10)
-	for _, f := range []struct{ name, value string }{{"telemetry_type", ids.telemetryType}, {"policy_id", ids.policy}, {"tool_id", ids.tool}, {"credential_id", lastOf(ids.credentials)}} {
+// appendJSON appends the event as GET /audit gives it, with the ids of the agent view.
+func (x *eventItem) appendJSON(text []byte) []byte {
+	text = event.AppendJSON(text, &x.event)
+	text = strconv.AppendInt(append(text[:len(text)-1], `,"index":`...), int64(x.index), 10)
+	for _, f := range []struct{ name, value string }{{"telemetry_type", x.ids.telemetryType}, {"policy_id", x.ids.policy}, {"tool_id", x.ids.tool}, {"credential_id", lastOf(x.ids.credentials)}} {
 		text = append(append(append(text, `,"`...), f.name...), `":`...)
 		if f.value == "" {
 			text = append(text, "null"...)
@@ -350,7 +360,7 @@ func (s *Service) Event(c *Caller, id string) ([]byte, error) {
 	var found []byte
 	err = s.eachEvent(context.Background(), audit, func(e *event.Envelope) error {
 		if e.ID == wanted && c.seesWhole(e) {
-			found = itemJSON(e, 0, tagged(e.Fields()))
+			found = (&eventItem{0, *e, tagged(e.Fields())}).appendJSON(nil)
 		}
 		return nil
 	})
@@ -415,7 +425,7 @@ func (s *Service) Follow(ctx context.Context, c *Caller, f EventFilter, log Foll
 				if e.Seq == after.Seq && item.index <= after.Index {
 					continue
 				}
-				if err := send(fmt.Sprintf("%d.%d", e.Seq, item.index), string(e.Type), item.json); err != nil {
+				if err := send(fmt.Sprintf("%d.%d", e.Seq, item.index), string(e.Type), item.appendJSON(nil)); err != nil {
 					return err
 				}
 			}

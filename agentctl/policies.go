@@ -190,21 +190,17 @@ func (s *Service) Policy(c *Caller, id string) (answer Answer, err error) {
 	return answer, err
 }
 
-// Policies is GET /v1/policies.
-func (s *Service) Policies(c *Caller, f projections.AgentPolicyFilter, page projections.Page) (bodies []PolicyBody, next string, err error) {
+// Policies is GET /v1/policies, by take as Agents.
+func (s *Service) Policies(c *Caller, f projections.AgentPolicyFilter, page projections.Page, take func(PolicyBody) (room bool, err error)) (next string, err error) {
 	f.Project = c.Project
 	if only := c.agentOnly(); only != "" {
 		f.AgentID = only
 	}
-	err = s.view(func(view *projections.View) error {
-		list, cursor, err := view.AgentPolicies(f, page)
-		next = cursor
-		for i := range list {
-			bodies = append(bodies, policyBody(&list[i]))
-		}
+	err = s.view(func(view *projections.View) (err error) {
+		next, err = view.EachAgentPolicy(f, page, func(p *projections.AgentPolicy) (bool, error) { return take(policyBody(p)) })
 		return err
 	})
-	return bodies, next, err
+	return next, err
 }
 
 // ApplyInput is the body of POST /v1/policies/:id/apply.

@@ -131,20 +131,17 @@ func findToken(view *projections.View, agentID, id string) (projections.AgentTok
 	return k, err
 }
 
-// Tokens is GET /v1/agents/:id/tokens.
-func (s *Service) Tokens(c *Caller, id string, page projections.Page) (bodies []TokenBody, next string, err error) {
+// Tokens is GET /v1/agents/:id/tokens, by take as Agents.
+func (s *Service) Tokens(c *Caller, id string, page projections.Page, take func(TokenBody) (room bool, err error)) (next string, err error) {
 	err = s.view(func(view *projections.View) error {
-		if _, err := findAgent(view, c, id); err != nil {
+		_, err := findAgent(view, c, id)
+		if err != nil {
 			return err
 		}
-		list, cursor, err := view.AgentTokens(id, page)
-		next = cursor
-		for i := range list {
-			bodies = append(bodies, s.tokenBody(&list[i], s.Now()))
-		}
+		next, err = view.EachAgentToken(id, page, func(k *projections.AgentToken) (bool, error) { return take(s.tokenBody(k, s.Now())) })
 		return err
 	})
-	return bodies, next, err
+	return next, err
 }
 
 // RevokeToken ends a token for good. A second time it changes nothing.

@@ -156,24 +156,20 @@ func (s *Service) Tool(c *Caller, id string) (answer Answer, err error) {
 	return answer, err
 }
 
-// ToolList is GET /v1/tools.
-func (s *Service) ToolList(c *Caller, f projections.ToolFilter, page projections.Page) (bodies []ToolBody, next string, err error) {
+// ToolList is GET /v1/tools, by take as Agents.
+func (s *Service) ToolList(c *Caller, f projections.ToolFilter, page projections.Page, take func(ToolBody) (room bool, err error)) (next string, err error) {
 	f.Project = c.Project
 	if only := c.agentOnly(); only != "" {
 		if f.AgentID != "" && f.AgentID != only {
-			return nil, "", c.sees(f.AgentID)
+			return "", c.sees(f.AgentID)
 		}
 		f.AgentID = only
 	}
-	err = s.view(func(view *projections.View) error {
-		list, cursor, err := view.Tools(f, page)
-		next = cursor
-		for i := range list {
-			bodies = append(bodies, toolBody(&list[i], s.Now()))
-		}
+	err = s.view(func(view *projections.View) (err error) {
+		next, err = view.EachTool(f, page, func(v *projections.Tool) (bool, error) { return take(toolBody(v, s.Now())) })
 		return err
 	})
-	return bodies, next, err
+	return next, err
 }
 
 // toolRoot is the root tool of a condition: what is known of the tool that an

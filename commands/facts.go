@@ -30,9 +30,8 @@ func stateOf(a *projections.Approval) *approvalState {
 // dueApprovals lists pending approvals whose time is over, at most a chunk of
 // them, and gives the moment at which the next one falls due.
 func (c *Commands) dueApprovals(now time.Time) (ids []string, next time.Time, err error) {
-	err = c.look(func(view *projections.View) error {
-		due, soonest, err := view.DueApprovals(now, expiryChunk)
-		ids, next = approvalIDs(due), soonest
+	err = c.look(func(view *projections.View) (err error) {
+		ids, next, err = view.DueApprovals(now, expiryChunk)
 		return err
 	})
 	return ids, next, err
@@ -42,19 +41,13 @@ func (c *Commands) dueApprovals(now time.Time) (ids []string, next time.Time, er
 func (c *Commands) expiredApprovals(now time.Time) (ids []string, err error) {
 	err = c.look(func(view *projections.View) error {
 		filter := projections.ApprovalFilter{Status: projections.StatusExpired, Now: now}
-		list, _, err := view.Approvals(filter, projections.Page{Limit: expiryChunk})
-		ids = approvalIDs(list)
+		_, err := view.EachApproval(filter, projections.Page{Limit: expiryChunk}, func(a *projections.Approval) (bool, error) {
+			ids = append(ids, a.ID)
+			return true, nil
+		})
 		return err
 	})
 	return ids, err
-}
-
-func approvalIDs(list []projections.Approval) []string {
-	ids := make([]string, len(list))
-	for i := range list {
-		ids[i] = list[i].ID
-	}
-	return ids
 }
 
 // openExecutions are those without a result.

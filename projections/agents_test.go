@@ -124,7 +124,11 @@ func TestAPolicyKnowsItsApplications(t *testing.T) {
 	policy.Revision, policy.Enabled = 2, false
 	w.do(event.Context{Project: project}, &event.AgentPolicyUpdated{Policy: policy})
 	off := false
-	list, _, err := w.view().AgentPolicies(projections.AgentPolicyFilter{Project: project, Enabled: &off, AgentID: "agt_1"}, projections.Page{})
+	var list []projections.AgentPolicy
+	_, err = w.view().EachAgentPolicy(projections.AgentPolicyFilter{Project: project, Enabled: &off, AgentID: "agt_1"}, projections.Page{}, func(p *projections.AgentPolicy) (bool, error) {
+		list = append(list, *p)
+		return true, nil
+	})
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	require.Equal(t, 1, list[0].Applications)

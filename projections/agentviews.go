@@ -91,9 +91,14 @@ type AgentFilter struct {
 
 // Agents lists agents by the time of their registration.
 func (v *View) Agents(f AgentFilter, page Page) ([]Agent, string, error) {
+	return gather(func(take func(*Agent) (bool, error)) (string, error) { return v.EachAgent(f, page, take) })
+}
+
+// EachAgent is Agents one by one, as EachApproval.
+func (v *View) EachAgent(f AgentFilter, page Page, take func(*Agent) (room bool, err error)) (next string, err error) {
 	statuses, err := oneOf(f.Status, []string{event.AgentActive, event.AgentInactive})
 	if err != nil {
-		return nil, "", err
+		return "", err
 	}
 	states := make([]string, len(statuses))
 	for i, s := range statuses {
@@ -103,31 +108,33 @@ func (v *View) Agents(f AgentFilter, page Page) ([]Agent, string, error) {
 	if f.PolicyID != "" {
 		ids, err := v.AgentsOf(f.PolicyID)
 		if err != nil {
-			return nil, "", err
+			return "", err
 		}
 		for _, id := range ids {
 			applied[id] = true
 		}
 	}
 	question := []string{f.Project, f.Status, f.ID, f.Type, f.Environment, f.NamePrefix, f.PolicyID, f.UpdatedSince.String()}
-	return list(v, listing{keyAgentList, keyAgent, states, question}, page, func(a *Agent) bool {
+	return each(v, listing{keyAgentList, keyAgent, states, question}, page, func(a *Agent) bool {
 		return matches(f.Type, a.Type) && matches(f.Environment, a.Metadata["environment"]) && strings.HasPrefix(a.Name, f.NamePrefix) &&
 			matches(f.ID, a.AgentID) && (f.PolicyID == "" || applied[a.AgentID]) && !a.UpdatedAt.Before(f.UpdatedSince)
-	})
+	}, take)
 }
 
-// AgentTokens lists the tokens of an agent by the time of their issue.
-func (v *View) AgentTokens(agent string, page Page) ([]AgentToken, string, error) {
-	return list(v, listing{keyTokenList, keyToken, []string{agent}, []string{agent}}, page, func(*AgentToken) bool { return true })
+// EachAgentToken lists the tokens of an agent by the time of their issue, one by
+// one, as EachApproval.
+func (v *View) EachAgentToken(agent string, page Page, take func(*AgentToken) (room bool, err error)) (next string, err error) {
+	return each(v, listing{keyTokenList, keyToken, []string{agent}, []string{agent}}, page, func(*AgentToken) bool { return true }, take)
 }
 
 // AllTokens gives every token of an agent, oldest first.
 func (v *View) AllTokens(agent string) ([]AgentToken, error) {
 	var all []AgentToken
 	err := v.all(Page{Asc: true, Limit: maxLimit}, func(page Page) (string, error) {
-		list, next, err := v.AgentTokens(agent, page)
-		all = append(all, list...)
-		return next, err
+		return v.EachAgentToken(agent, page, func(k *AgentToken) (bool, error) {
+			all = append(all, *k)
+			return true, nil
+		})
 	})
 	return all, err
 }
@@ -140,15 +147,16 @@ type AgentPolicyFilter struct {
 	AgentID    string // applied to this agent
 }
 
-// AgentPolicies lists policies by the time of their creation.
-func (v *View) AgentPolicies(f AgentPolicyFilter, page Page) ([]AgentPolicy, string, error) {
+// EachAgentPolicy lists policies by the time of their creation, one by one, as
+// EachApproval.
+func (v *View) EachAgentPolicy(f AgentPolicyFilter, page Page, take func(*AgentPolicy) (room bool, err error)) (next string, err error) {
 	enabled := ""
 	if f.Enabled != nil {
 		enabled = map[bool]string{true: "yes", false: "no"}[*f.Enabled]
 	}
 	var failed error
 	question := []string{f.Project, f.NamePrefix, enabled, f.AgentID}
-	found, next, err := list(v, listing{keyAgentPolicyList, keyAgentPolicy, []string{f.Project}, question}, page, func(p *AgentPolicy) bool {
+	next, err = each(v, listing{keyAgentPolicyList, keyAgentPolicy, []string{f.Project}, question}, page, func(p *AgentPolicy) bool {
 		if !strings.HasPrefix(p.Name, f.NamePrefix) || (f.Enabled != nil && p.Enabled != *f.Enabled) {
 			return false
 		}
@@ -160,9 +168,9 @@ func (v *View) AgentPolicies(f AgentPolicyFilter, page Page) ([]AgentPolicy, str
 			failed = err
 		}
 		return ok
-	})
+	}, take)
 	if err == nil {
 		err = failed
 	}
-	return found, next, err
+	return next, err
 }

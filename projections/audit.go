@@ -97,6 +97,12 @@ func (v *View) Audit(f AuditFilter, page Page) (seqs []uint64, next string, err 
 	return seqs, next, nil
 }
 
+// AuditCursor begins the next page of Audit behind the event seq, where the
+// caller had no room for more of a page.
+func AuditCursor(f AuditFilter, page Page, seq uint64) string {
+	return cursorOf(seq, &page, f.question())
+}
+
 // Matches tells whether a filter selects an event, for those who follow the log
 // instead of asking the index.
 func Matches(f AuditFilter, e *event.Envelope) bool {

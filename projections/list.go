@@ -69,23 +69,24 @@ type listing struct {
 	filter         []string // what the cursor is bound to
 }
 
-// list walks the index in the order of seq over all states, reads each record
-// and takes those that keep wants.
-func list[R any, P interface {
+// each walks the index in the order of seq over all states, reads each record
+// and hands those that keep wants to take, until the page has its number of them
+// or take has no room for one: that one begins the next page.
+func each[R any, P interface {
 	*R
 	record
-}](v *View, l listing, page Page, keep func(*R) bool) (found []R, next string, err error) {
+}](v *View, l listing, page Page, keep func(*R) bool, take func(*R) (room bool, err error)) (next string, err error) {
 	question := append([]string{l.index}, l.filter...)
 	from, err := seqOf(&page, question)
 	if err != nil {
-		return nil, "", err
+		return "", err
 	}
 	walk, err := v.walk(l, from, page.Asc)
 	if err != nil {
-		return nil, "", err
+		return "", err
 	}
 	last := uint64(0)
-	for err == nil {
+	for taken := 0; err == nil; {
 		seq, id, ok := walk.next()
 		if !ok {
 			break
@@ -95,13 +96,30 @@ func list[R any, P interface {
 		if err != nil || !ok || !keep(r) {
 			continue
 		}
-		if len(found) == page.limit() {
+		room := taken < page.limit()
+		if room {
+			room, err = take(r)
+		}
+		if !room {
 			next = cursorOf(last, &page, question)
 			break
 		}
-		found, last = append(found, *r), seq
+		last = seq
+		taken++
 	}
 	if err = walk.close(err); err != nil {
+		return "", err
+	}
+	return next, nil
+}
+
+// gather makes a slice of a walk, for lists whose records are small or few.
+func gather[R any](walk func(take func(*R) (bool, error)) (string, error)) (found []R, next string, err error) {
+	next, err = walk(func(r *R) (bool, error) {
+		found = append(found, *r)
+		return true, nil
+	})
+	if err != nil {
 		return nil, "", err
 	}
 	return found, next, nil

@@ -74,7 +74,7 @@ func TestDueApprovalsComeInTheOrderOfTheirDeadlines(t *testing.T) {
 
 	due, next, err = w.view().DueApprovals(w.approval("apr_next").ExpiresAt, 10)
 	require.NoError(t, err)
-	require.Equal(t, []string{"apr_soon", "apr_next"}, []string{due[0].ID, due[1].ID})
+	require.Equal(t, []string{"apr_soon", "apr_next"}, due)
 	require.Equal(t, w.approval("apr_late").ExpiresAt, next)
 
 	due, next, err = w.view().DueApprovals(start.Add(24*time.Hour), 1)

@@ -90,18 +90,23 @@ type ToolFilter struct {
 
 // Tools lists tools by the time of their registration.
 func (v *View) Tools(f ToolFilter, page Page) ([]Tool, string, error) {
+	return gather(func(take func(*Tool) (bool, error)) (string, error) { return v.EachTool(f, page, take) })
+}
+
+// EachTool is Tools one by one, as EachApproval.
+func (v *View) EachTool(f ToolFilter, page Page, take func(*Tool) (room bool, err error)) (next string, err error) {
 	statuses, err := oneOf(f.Status, ToolStatuses)
 	if err != nil {
-		return nil, "", err
+		return "", err
 	}
 	states := make([]string, len(statuses))
 	for i, s := range statuses {
 		states[i] = inProject(f.Project, s)
 	}
 	question := []string{f.Project, f.Type, f.Status, f.AgentID, f.NamePrefix}
-	return list(v, listing{keyToolList, keyTool, states, question}, page, func(t *Tool) bool {
+	return each(v, listing{keyToolList, keyTool, states, question}, page, func(t *Tool) bool {
 		return matches(f.Type, t.Type) && strings.HasPrefix(t.Name, f.NamePrefix) && (f.AgentID == "" || slices.Contains(t.Agents, f.AgentID))
-	})
+	}, take)
 }
 
 // ToolsVerified tells whether each tool in service that is bound to an agent

@@ -170,10 +170,10 @@ func (v *View) all(page Page, take func(Page) (next string, err error)) error {
 	}
 }
 
-// DueApprovals lists the first pending approvals whose time is over at now, the
+// DueApprovals gives the ids of the first pending approvals whose time is over at now, the
 // longest overdue first, and the moment at which the next one is due; zero when
 // none is pending beyond the list.
-func (v *View) DueApprovals(now time.Time, limit int) (due []Approval, next time.Time, err error) {
+func (v *View) DueApprovals(now time.Time, limit int) (due []string, next time.Time, err error) {
 	it, err := v.iter([]byte(keyApprovalDue), after([]byte(keyApprovalDue)))
 	if err != nil {
 		return nil, next, err
@@ -191,7 +191,7 @@ func (v *View) DueApprovals(now time.Time, limit int) (due []Approval, next time
 			break
 		}
 		if found {
-			due = append(due, a)
+			due = append(due, a.ID)
 		}
 	}
 	return due, next, v.closeIter(it, err)
@@ -236,14 +236,20 @@ type ApprovalFilter struct {
 
 // Approvals lists approvals by the time of their creation.
 func (v *View) Approvals(f ApprovalFilter, page Page) ([]Approval, string, error) {
+	return gather(func(take func(*Approval) (bool, error)) (string, error) { return v.EachApproval(f, page, take) })
+}
+
+// EachApproval is Approvals one by one: an approval holds the whole statement.
+// The page ends before the first one that take has no room for.
+func (v *View) EachApproval(f ApprovalFilter, page Page, take func(*Approval) (room bool, err error)) (next string, err error) {
 	states := approvalStates(f.Status)
 	if states == nil {
-		return nil, "", fmt.Errorf("%w: status %q", ErrFilter, f.Status)
+		return "", fmt.Errorf("%w: status %q", ErrFilter, f.Status)
 	}
-	return list(v, listing{keyApprovalList, keyApproval, states, []string{f.Status, f.Env, f.App, f.Actor}}, page, func(a *Approval) bool {
+	return each(v, listing{keyApprovalList, keyApproval, states, []string{f.Status, f.Env, f.App, f.Actor}}, page, func(a *Approval) bool {
 		return matches(f.Env, a.Env) && matches(f.App, a.App) && matches(f.Actor, a.Actor) &&
 			(f.Status != StatusPending && f.Status != StatusExpired || a.StatusAt(f.Now) == f.Status)
-	})
+	}, take)
 }
 
 func matches(want, have string) bool { return want == "" || want == have }
@@ -258,13 +264,18 @@ var executionStates = []string{ExecutionNotExecuted, ExecutionDispatched, Execut
 
 // Executions lists executions by the time of their first event.
 func (v *View) Executions(f ExecutionFilter, page Page) ([]Execution, string, error) {
+	return gather(func(take func(*Execution) (bool, error)) (string, error) { return v.EachExecution(f, page, take) })
+}
+
+// EachExecution is Executions one by one, as EachApproval.
+func (v *View) EachExecution(f ExecutionFilter, page Page, take func(*Execution) (room bool, err error)) (next string, err error) {
 	states, err := oneOf(f.State, executionStates)
 	if err != nil {
-		return nil, "", err
+		return "", err
 	}
-	return list(v, listing{keyExecutionList, keyExecution, states, []string{f.State, f.Actor, f.App}}, page, func(x *Execution) bool {
+	return each(v, listing{keyExecutionList, keyExecution, states, []string{f.State, f.Actor, f.App}}, page, func(x *Execution) bool {
 		return matches(f.Actor, x.Actor) && matches(f.App, x.App)
-	})
+	}, take)
 }
 
 // A PolicyFilter selects policy versions; an empty field selects all.
@@ -278,13 +289,20 @@ var policyStatuses = []string{"", event.PolicyCandidateStatus, event.PolicyActiv
 
 // PolicyVersions lists versions in the order in which they came.
 func (v *View) PolicyVersions(f PolicyFilter, page Page) ([]PolicyVersion, string, error) {
+	return gather(func(take func(*PolicyVersion) (bool, error)) (string, error) {
+		return v.EachPolicyVersion(f, page, take)
+	})
+}
+
+// EachPolicyVersion is PolicyVersions one by one, as EachApproval.
+func (v *View) EachPolicyVersion(f PolicyFilter, page Page, take func(*PolicyVersion) (room bool, err error)) (next string, err error) {
 	states, err := oneOf(f.Status, policyStatuses)
 	if err != nil {
-		return nil, "", err
+		return "", err
 	}
-	return list(v, listing{keyPolicyList, keyPolicy, states, []string{f.Status, f.Name}}, page, func(p *PolicyVersion) bool {
+	return each(v, listing{keyPolicyList, keyPolicy, states, []string{f.Status, f.Name}}, page, func(p *PolicyVersion) bool {
 		return f.Name == "" || len(p.PolicyVersion) > len(f.Name) && p.PolicyVersion[:len(f.Name)] == f.Name && p.PolicyVersion[len(f.Name)] == '@'
-	})
+	}, take)
 }
 
 // oneOf gives the states that a filter leaves.

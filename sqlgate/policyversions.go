@@ -39,21 +39,16 @@ type VersionDetail struct {
 	Warnings []policy.Finding `json:"warnings"`
 }
 
-// PolicyVersions lists versions, newest first unless the page says otherwise.
-func (g *Gate) PolicyVersions(f projections.PolicyFilter, page projections.Page) ([]VersionEntry, string, error) {
-	view := g.Store.View()
-	defer view.Close()
-	found, next, err := view.PolicyVersions(f, page)
-	if err != nil {
-		return nil, "", err
-	}
-	entries := make([]VersionEntry, len(found))
-	for i := range found {
-		if entries[i], err = g.entryOf(view, &found[i]); err != nil {
-			return nil, "", err
+// PolicyVersions lists versions, newest first unless the page says otherwise, one
+// by one; the page ends before the first that take has no room for.
+func (g *Gate) PolicyVersions(view *projections.View, f projections.PolicyFilter, page projections.Page, take func(*VersionEntry) (room bool, err error)) (next string, err error) {
+	return view.EachPolicyVersion(f, page, func(v *projections.PolicyVersion) (bool, error) {
+		entry, err := g.entryOf(view, v)
+		if err != nil {
+			return false, err
 		}
-	}
-	return entries, next, nil
+		return take(&entry)
+	})
 }
 
 // PolicyVersionDetail gives one version with its bytes. Error: policy_not_found.

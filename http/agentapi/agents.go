@@ -34,8 +34,9 @@ func (a *api) listAgents(c *call) error {
 	if f.UpdatedSince, err = since(q["updated_since"], "updated_since"); err != nil {
 		return err
 	}
-	items, next, err := a.Agents.Agents(&c.caller, f, page)
-	return list(c, items, next, err)
+	return list(c, func(take func(agentctl.AgentBody) (bool, error)) (string, error) {
+		return a.Agents.Agents(&c.caller, f, page, take)
+	})
 }
 
 func (a *api) updateAgent(c *call) error {
@@ -63,8 +64,9 @@ func (a *api) listTokens(c *call) error {
 	if err != nil {
 		return err
 	}
-	items, next, err := a.Agents.Tokens(&c.caller, c.Params.ByName("id"), page)
-	return list(c, items, next, err)
+	return list(c, func(take func(agentctl.TokenBody) (bool, error)) (string, error) {
+		return a.Agents.Tokens(&c.caller, c.Params.ByName("id"), page, take)
+	})
 }
 
 func (a *api) revokeToken(c *call) error {

@@ -140,6 +140,7 @@ func (a *api) guarded(r route) httpd.Handler {
 		if err != nil {
 			return a.refused(c, err)
 		}
+		c.HoldAs(caller.Holder())
 		quota, ok := a.Agents.Admit(&caller)
 		if !ok {
 			return a.overLimit(c, &caller, quota)
@@ -321,12 +322,14 @@ func asList(err error) error {
 	return agentctl.InvalidFields(fields...)
 }
 
-// list answers with a page.
-func list[T any](c *call, items []T, next string, err error) error {
+// list answers with a page: read hands its items to take, until there is no room.
+func list[T any](c *call, read func(take func(T) (room bool, err error)) (next string, err error)) error {
+	l := c.NewList()
+	next, err := read(func(item T) (bool, error) { return l.Add(item) })
 	if err != nil {
 		return err
 	}
-	c.JSON(http.StatusOK, httpd.NewList(items, next))
+	l.Send(next)
 	return nil
 }
 

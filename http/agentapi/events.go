@@ -1,7 +1,6 @@
 package agentapi
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"net/http"
@@ -38,30 +37,14 @@ func (a *api) listEvents(c *call) error {
 	if strings.HasPrefix(c.Request.Header.Get("Accept"), "text/event-stream") {
 		return a.streamEvents(c, f)
 	}
-	events, err := a.Agents.Events(c.Request.Context(), &c.caller, f, agentctl.EventPage{Limit: page.Limit, Cursor: page.Cursor, Asc: page.Asc})
+	list := c.NewList()
+	events, err := a.Agents.Events(c.Request.Context(), &c.caller, f, agentctl.EventPage{Limit: page.Limit, Cursor: page.Cursor, Asc: page.Asc}, list.Append)
 	if err != nil {
 		return err
 	}
-	c.Raw(http.StatusOK, eventsBody(&events))
+	head := strconv.AppendUint([]byte(`,"head":{"seq":`), events.HeadSeq, 10)
+	list.Send(events.Next, append(event.AppendHash(append(head, `,"hash":`...), events.HeadHash), '}')...)
 	return nil
-}
-
-func eventsBody(events *agentctl.Events) []byte {
-	body := []byte(`{"items":[`)
-	for i, item := range events.Items {
-		if i > 0 {
-			body = append(body, ',')
-		}
-		body = append(body, item...)
-	}
-	body = append(body, `],"next_cursor":`...)
-	if events.Next == "" {
-		body = append(body, "null"...)
-	} else {
-		body = strconv.AppendQuote(body, events.Next) // URL-safe base64
-	}
-	body = strconv.AppendUint(append(body, `,"head":{"seq":`...), events.HeadSeq, 10)
-	return append(event.AppendHash(append(body, `,"hash":`...), events.HeadHash), "}}\n"...)
 }
 
 // eventFilter reads the filters of spec/v1.md part 9.
@@ -114,8 +97,7 @@ func (a *api) streamEvents(c *call, f agentctl.EventFilter) error {
 		}
 		after = agentctl.Place{Seq: s, Index: int(min(i, math.MaxInt32))}
 	}
-	// an agent may have several tokens; a key, agents beside it
-	release, own, ok := a.streams.Take(cmp.Or(c.caller.KeyID, c.caller.AgentID))
+	release, own, ok := a.streams.Take(c.caller.Holder())
 	switch {
 	case own:
 		return fault.New(fault.RateLimitExceeded, "This key or agent has %d streams of the log at once, and may have no more. Try again when one has ended.", a.streams.Each()).With("retry_after_seconds", 10)

@@ -34,8 +34,9 @@ func (a *api) listPolicies(c *call) error {
 		on := q["enabled"] == "true"
 		f.Enabled = &on
 	}
-	items, next, err := a.Agents.Policies(&c.caller, f, page)
-	return list(c, items, next, err)
+	return list(c, func(take func(agentctl.PolicyBody) (bool, error)) (string, error) {
+		return a.Agents.Policies(&c.caller, f, page, take)
+	})
 }
 
 // applyPolicy is POST /v1/policies/:id/apply; with dry_run nothing is written.

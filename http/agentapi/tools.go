@@ -31,8 +31,9 @@ func (a *api) listTools(c *call) error {
 	if err != nil {
 		return err
 	}
-	items, next, err := a.Agents.ToolList(&c.caller, f, page)
-	return list(c, items, next, err)
+	return list(c, func(take func(agentctl.ToolBody) (bool, error)) (string, error) {
+		return a.Agents.ToolList(&c.caller, f, page, take)
+	})
 }
 
 func (a *api) updateTool(c *call) error {

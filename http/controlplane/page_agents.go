@@ -62,6 +62,11 @@ func project[T any](ctx context.Context, s *Server, path string, pairs ...string
 	return ask[T](ctx, s, request{path: path, query: pairsOf(pairs), project: true})
 }
 
+// projectList is whole for a list under /v1.
+func projectList[T any](ctx context.Context, s *Server, path string, limit int, pairs ...string) (list[T], error) {
+	return whole[T](ctx, s, request{path: path, query: pairsOf(pairs), project: true}, limit)
+}
+
 type agentsView struct {
 	Closed   string // why /v1 can't be read
 	Agents   []agentRecord
@@ -77,7 +82,7 @@ type agentsView struct {
 func (s *Server) agents(c *httpd.Call, p *page) error {
 	v := agentsView{Policies: make(map[string]agentPolicy), Stamp: stampOf(s.now())}
 	ctx := c.Request.Context()
-	got, err := project[list[agentRecord]](ctx, s, "/v1/agents", "status", "all", "limit", "200")
+	got, err := projectList[agentRecord](ctx, s, "/v1/agents", 200, "status", "all")
 	if closed := closedWords(err); closed != "" {
 		v.Closed = closed
 		p.Body = v
@@ -90,12 +95,12 @@ func (s *Server) agents(c *httpd.Call, p *page) error {
 	var all gather
 	var policies []agentPolicy
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := project[list[agentPolicy]](ctx, s, "/v1/policies", "limit", "500")
+		got, err := projectList[agentPolicy](ctx, s, "/v1/policies", 500)
 		policies = got.Items
 		return err
 	})
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := project[list[toolRecord]](ctx, s, "/v1/tools", "limit", "200")
+		got, err := projectList[toolRecord](ctx, s, "/v1/tools", 200)
 		v.Tools = got.Items
 		return err
 	})
@@ -176,17 +181,17 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 	v := agentView{agentRecord: one, Stamp: stampOf(s.now())}
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := project[list[agentPolicy]](ctx, s, "/v1/policies", "agent_id", id, "limit", "100")
+		got, err := projectList[agentPolicy](ctx, s, "/v1/policies", 100, "agent_id", id)
 		v.Policies = got.Items
 		return err
 	})
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := project[list[auditEvent]](ctx, s, "/v1/events", append([]string{"agent_id", id, "limit", "25"}, askedTypes...)...)
+		got, err := projectList[auditEvent](ctx, s, "/v1/events", 25, append([]string{"agent_id", id}, askedTypes...)...)
 		v.Asked = got.Items
 		return err
 	})
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := project[list[agentEvent]](ctx, s, "/v1/events", "agent_id", id, "event_type", "telemetry_received", "limit", "10")
+		got, err := projectList[agentEvent](ctx, s, "/v1/events", 10, "agent_id", id, "event_type", "telemetry_received")
 		v.Telemetry = got.Items
 		return err
 	})
@@ -195,7 +200,7 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 		return err
 	})
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := project[list[toolRecord]](ctx, s, "/v1/tools", "agent_id", id, "limit", "100")
+		got, err := projectList[toolRecord](ctx, s, "/v1/tools", 100, "agent_id", id)
 		v.Tools = got.Items
 		return err
 	})

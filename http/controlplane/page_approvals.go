@@ -10,7 +10,7 @@ import (
 )
 
 // inboxLimit is how many pending approvals the inbox reads; more are said.
-const inboxLimit = "1000"
+const inboxLimit = 1000
 
 // An approvalRow is an approval in a list.
 type approvalRow struct {
@@ -54,14 +54,14 @@ func (s *Server) approvals(c *httpd.Call, p *page) error {
 	ctx := c.Request.Context()
 	switch v.Tab {
 	case "approved", "rejected", "expired":
-		got, err := fetch[list[approval]](ctx, s, "/approvals", "status", v.Tab, "limit", "50", "cursor", query.Get("cursor"))
+		got, err := read[approval](ctx, s, "/approvals", 50, "status", v.Tab, "cursor", query.Get("cursor"))
 		if err != nil {
 			return err
 		}
 		v.History, v.Next = s.rows(got.Items), got.next()
 	default:
 		v.Tab = "pending"
-		got, err := fetch[list[approval]](ctx, s, "/approvals", "status", "pending", "limit", inboxLimit)
+		got, err := read[approval](ctx, s, "/approvals", inboxLimit, "status", "pending")
 		if err != nil {
 			return err
 		}
@@ -130,7 +130,7 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	}
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := fetch[list[auditEvent]](ctx, s, "/audit", "event_type", "decision_recorded", "fingerprint", a.Fingerprint, "limit", "15")
+		got, err := read[auditEvent](ctx, s, "/audit", 15, "event_type", "decision_recorded", "fingerprint", a.Fingerprint)
 		for _, e := range got.Items {
 			if e.RequestID != a.RequestID && e.ApprovalID != a.ApprovalID && len(v.Similar) < 10 {
 				v.Similar = append(v.Similar, e)
@@ -139,7 +139,7 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 		return err
 	})
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := fetch[list[auditEvent]](ctx, s, "/audit", "approval_id", a.ApprovalID, "order", "asc", "limit", "50")
+		got, err := read[auditEvent](ctx, s, "/audit", 50, "approval_id", a.ApprovalID, "order", "asc")
 		v.Events = got.Items
 		return err
 	})

@@ -64,7 +64,7 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 			asked.Set(name, query.Get(name))
 		}
 	}
-	got, err := ask[list[auditEvent]](c.Request.Context(), s, request{path: "/audit", query: asked})
+	got, err := ask[list[auditEvent]](c.Request.Context(), s, request{path: "/audit", query: asked, operator: true})
 	if err != nil {
 		return err
 	}
@@ -99,9 +99,6 @@ func chosenFilters(query url.Values) url.Values {
 	return filter
 }
 
-// downloadPages bounds a download; a larger set is for the evidence export.
-const downloadPages = 100
-
 // download sends the filtered set, oldest first, a line of JSON an event. The
 // gate renders events in the log's own form, so a line here is a line of the log.
 func (s *Server) download(c *httpd.Call) error {
@@ -112,7 +109,7 @@ func (s *Server) download(c *httpd.Call) error {
 	query.Set("limit", "1000")
 	query.Set("order", "asc")
 	ctx := c.Request.Context()
-	first, err := ask[list[json.RawMessage]](ctx, s, request{path: "/audit", query: query})
+	first, err := ask[list[json.RawMessage]](ctx, s, request{path: "/audit", query: query, operator: true})
 	if err != nil {
 		return asFault(err)
 	}
@@ -131,7 +128,7 @@ func (s *Server) download(c *httpd.Call) error {
 			return nil
 		}
 		query.Set("cursor", next)
-		if page, err = ask[list[json.RawMessage]](ctx, s, request{path: "/audit", query: query}); err != nil {
+		if page, err = ask[list[json.RawMessage]](ctx, s, request{path: "/audit", query: query, operator: true}); err != nil {
 			panic(http.ErrAbortHandler) // a part must not pass for the whole
 		}
 	}
@@ -166,7 +163,7 @@ type storyEvent struct {
 // story is everything that one request left in the log, in its order.
 func (s *Server) story(c *httpd.Call, p *page) error {
 	id := c.Params.ByName("id")
-	got, err := fetch[list[auditEvent]](c.Request.Context(), s, "/audit", "request_id", id, "order", "asc", "limit", "200")
+	got, err := read[auditEvent](c.Request.Context(), s, "/audit", 200, "request_id", id, "order", "asc")
 	if err != nil {
 		return err
 	}

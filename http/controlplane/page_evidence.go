@@ -88,7 +88,7 @@ func (s *Server) evidenceView(c *httpd.Call, p *page) (*evidenceView, error) {
 	} else {
 		v.KeyMissing = wordsOf(err)
 	}
-	signed, err := fetch[list[auditEvent]](ctx, s, "/audit", "event_type", "checkpoint_signed", "limit", "10")
+	signed, err := read[auditEvent](ctx, s, "/audit", 10, "event_type", "checkpoint_signed")
 	v.Checkpoints = signed.Items
 	if errors.As(err, new(*refusal)) {
 		err = nil // a page without its list of checkpoints still serves

@@ -25,13 +25,13 @@ func (s *Server) executions(c *httpd.Call, p *page) error {
 	var failed error
 	if v.State == "" {
 		together(&all, ctx, func(ctx context.Context) error {
-			got, err := fetch[list[execution]](ctx, s, "/executions", "execution_state", "unknown", "limit", "100")
+			got, err := read[execution](ctx, s, "/executions", 100, "execution_state", "unknown")
 			v.Unknown = got.Items
 			return err
 		})
 	}
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := fetch[list[execution]](ctx, s, "/executions", "execution_state", v.State, "limit", "50", "cursor", query.Get("cursor"))
+		got, err := read[execution](ctx, s, "/executions", 50, "execution_state", v.State, "cursor", query.Get("cursor"))
 		v.Items, v.Next, failed = got.Items, got.next(), err
 		return err
 	})
@@ -58,11 +58,11 @@ func (s *Server) execution(c *httpd.Call, p *page) error {
 		return err
 	}
 	v := executionView{execution: e, Advice: whatNext(&e)}
-	if got, err := fetch[list[auditEvent]](ctx, s, "/audit", "execution_id", e.ExecutionID, "order", "asc", "limit", "50"); err == nil {
+	if got, err := read[auditEvent](ctx, s, "/audit", 50, "execution_id", e.ExecutionID, "order", "asc"); err == nil {
 		v.Events = got.Items
 	}
 	if e.RequestID != "" {
-		if got, err := fetch[list[auditEvent]](ctx, s, "/audit", "request_id", e.RequestID, "event_type", "request_received", "limit", "1"); err == nil && len(got.Items) > 0 {
+		if got, err := read[auditEvent](ctx, s, "/audit", 1, "request_id", e.RequestID, "event_type", "request_received"); err == nil && len(got.Items) > 0 {
 			v.SQL = loggedSQL(got.Items[0])
 		}
 	}

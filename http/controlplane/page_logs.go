@@ -15,7 +15,7 @@ func (s *Server) logs(c *httpd.Call, p *page) error {
 	query := c.Request.URL.Query()
 	v := logsView{Level: query.Get("level"), Source: query.Get("source"), Levels: []string{"debug", "info", "warn", "error"},
 		Sources: []string{"gate", "http", "sqlgate", "eventlog", "projections", "database", "commands"}}
-	got, err := fetch[list[logEntry]](c.Request.Context(), s, "/logs", "level", v.Level, "source", v.Source, "limit", "200", "cursor", query.Get("cursor"))
+	got, err := read[logEntry](c.Request.Context(), s, "/logs", 200, "level", v.Level, "source", v.Source, "cursor", query.Get("cursor"))
 	if err != nil {
 		return err
 	}

@@ -57,18 +57,18 @@ func (s *Server) overview(c *httpd.Call, p *page) error {
 	together(&all, ctx, func(ctx context.Context) error { return into(&v.Stats)(s.sample(ctx)) })
 	together(&all, ctx, func(ctx context.Context) error { return into(&v.Policy)(fetch[policyStatus](ctx, s, "/policy/status")) })
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := fetch[list[approval]](ctx, s, "/approvals", "status", "pending", "limit", inboxLimit)
+		got, err := read[approval](ctx, s, "/approvals", inboxLimit, "status", "pending")
 		v.Pending, v.FirstEnds = s.worst(got.Items)
 		v.Waiting = min(len(got.Items), shownPending) < len(got.Items)
 		return err
 	})
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := fetch[list[execution]](ctx, s, "/executions", "execution_state", "unknown", "limit", "5")
+		got, err := read[execution](ctx, s, "/executions", 5, "execution_state", "unknown")
 		v.Unknown = got.Items
 		return err
 	})
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := fetch[list[auditEvent]](ctx, s, "/audit", "limit", "12")
+		got, err := read[auditEvent](ctx, s, "/audit", 12)
 		v.Events = got.Items
 		return err
 	})

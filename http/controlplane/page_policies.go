@@ -29,7 +29,7 @@ func (s *Server) policies(c *httpd.Call, p *page) error {
 	ctx := c.Request.Context()
 	together(&all, ctx, func(ctx context.Context) error { return into(&v.Status)(fetch[policyStatus](ctx, s, "/policy/status")) })
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := fetch[list[policyVersion]](ctx, s, "/policy/versions", "limit", "200")
+		got, err := read[policyVersion](ctx, s, "/policy/versions", 200)
 		v.Versions = got.Items
 		return err
 	})
@@ -305,7 +305,7 @@ var replayRanges = []string{"1h", "24h", "168h"}
 func (s *Server) diff(c *httpd.Call, p *page) error {
 	query := c.Request.URL.Query()
 	ctx := c.Request.Context()
-	got, err := fetch[list[policyVersion]](ctx, s, "/policy/versions", "limit", "200")
+	got, err := read[policyVersion](ctx, s, "/policy/versions", 200)
 	if err != nil {
 		return err
 	}
@@ -412,7 +412,7 @@ func (s *Server) dryRunPage(c *httpd.Call, p *page) error { return s.dryRun(c, p
 // is recorded.
 func (s *Server) dryRun(c *httpd.Call, p *page, form formValues) error {
 	ctx := c.Request.Context()
-	versions, err := fetch[list[policyVersion]](ctx, s, "/policy/versions", "limit", "200")
+	versions, err := read[policyVersion](ctx, s, "/policy/versions", 200)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 const (
 	sampleEvery   = 5 * time.Second
 	chartMinutes  = 60
-	backfillPages = 20 // of a thousand decisions each
+	backfillPages = 20 // of a thousand decisions each, or of fewer that are large
 )
 
 // A minute is one bar of the chart.
@@ -138,7 +138,7 @@ func (s *Server) backfill(ctx context.Context) {
 	since := s.now().Add(-chartMinutes * time.Minute).UTC().Format(time.RFC3339)
 	cursor := ""
 	for range backfillPages {
-		page, err := fetch[list[auditEvent]](ctx, s, "/audit", "event_type", "decision_recorded", "since", since, "limit", "1000", "cursor", cursor)
+		page, err := ask[list[auditEvent]](ctx, s, request{path: "/audit", operator: true, query: pairsOf([]string{"event_type", "decision_recorded", "since", since, "limit", "1000", "cursor", cursor})})
 		if err != nil {
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"writegate/commands/fault"
@@ -103,6 +104,37 @@ func ask[T any](ctx context.Context, s *Server, r request) (T, error) {
 // fetch is ask for a plain GET.
 func fetch[T any](ctx context.Context, s *Server, path string, pairs ...string) (T, error) {
 	return ask[T](ctx, s, request{path: path, query: pairsOf(pairs)})
+}
+
+// wholePages bounds how many pages of a list are put together for one page of the
+// dashboard: the gate ends a page where its answer would be too large for memory.
+const wholePages = 8
+
+// whole reads a list up to limit items, page by page: what stands behind many large
+// items is shown too. next is there where the list goes on.
+func whole[T any](ctx context.Context, s *Server, r request, limit int) (all list[T], err error) {
+	if r.query == nil {
+		r.query = make(url.Values)
+	}
+	for range wholePages {
+		r.query.Set("limit", strconv.Itoa(limit-len(all.Items)))
+		page, err := ask[list[T]](ctx, s, r)
+		if err != nil {
+			return all, err
+		}
+		all.Items, all.NextCursor = append(all.Items, page.Items...), page.NextCursor
+		if page.next() == "" || len(all.Items) >= limit {
+			break
+		}
+		r.query.Set("cursor", page.next())
+	}
+	return all, nil
+}
+
+// read is whole for a list that is open; the operator's token gives this process
+// shares of its own in what the gate answers at once.
+func read[T any](ctx context.Context, s *Server, path string, limit int, pairs ...string) (list[T], error) {
+	return whole[T](ctx, s, request{path: path, query: pairsOf(pairs), operator: true}, limit)
 }
 
 func pairsOf(pairs []string) url.Values {

@@ -13,7 +13,6 @@ import (
 
 	"writegate/commands"
 	"writegate/commands/checkpoints"
-	"writegate/commands/fault"
 	"writegate/docs"
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
@@ -64,42 +63,16 @@ type api struct {
 	Options
 	healthChecks atomic.Int64
 	scrape       http.Handler
-	exports      shared // bundles that are written
-	files        shared // files beside the log that are verified
-	streams      shared // clients that follow the log
-	compiles     shared // policies that come with a request
-}
-
-// shared is something of which a service can do so much at once. Whoever shows an
-// operator's token has slots of their own: they are not taken by those without.
-type shared struct{ all, operators *httpd.Slots }
-
-func newShared(total, each int) shared {
-	return shared{httpd.NewSlots(total, each), httpd.NewSlots(total, total)}
-}
-
-// take gives a slot to the caller. what names, in a refusal, what there can be no
-// more of at once.
-func (s shared) take(c *httpd.Call, what string, retryAfter int) (release func(), err error) {
-	slots, holder := s.all, c.Holder()
-	if label := c.OperatorLabel(); label != "" {
-		slots, holder = s.operators, label
-	}
-	release, own, ok := slots.Take(holder)
-	switch {
-	case ok:
-		return release, nil
-	case own:
-		err = fault.New(fault.RateLimitExceeded, "This client has %d %s at once, and may have no more. Try again when one has ended.", slots.Each(), what)
-	default:
-		err = fault.New(fault.RateLimitExceeded, "There are %d %s at once already, and no more may be. Try again when one has ended.", slots.Total(), what)
-	}
-	return nil, fault.Of(err).With("retry_after_seconds", retryAfter)
+	exports      httpd.Shares // bundles that are written
+	files        httpd.Shares // files beside the log that are verified
+	streams      httpd.Shares // clients that follow the log
+	compiles     httpd.Shares // policies that come with a request
 }
 
 // Register adds the endpoints of the gate to a mux.
 func Register(mux *httpd.Mux, o Options) {
-	a := &api{Options: o, exports: newShared(maxExports, 1), files: newShared(maxFiles, 1), streams: newShared(maxStreams, o.StreamsPerClient), compiles: newShared(maxCompiles, maxCompiles/2)}
+	a := &api{Options: o, exports: httpd.NewShares(maxExports, 1), files: httpd.NewShares(maxFiles, 1), streams: httpd.NewShares(maxStreams, o.StreamsPerClient),
+		compiles: httpd.NewShares(maxCompiles, maxCompiles/2)}
 	a.scrape = a.newMetrics()
 	mux.Handle(http.MethodPost, "/query", a.query,
 		httpd.Param{Name: "mode", For: []string{"preview", "dry_run", "explain", "simulate", "validate_only", "check", "test"}, Write: "mode=preview"},

@@ -97,16 +97,9 @@ func (a *api) listApprovals(c *httpd.Call) error {
 	}
 	view := a.Store.View()
 	defer view.Close()
-	found, next, err := view.Approvals(filter, page)
-	if err != nil {
-		return listFault(err)
-	}
-	items := make([]approvalBody, len(found))
-	for i := range found {
-		items[i] = a.approvalBody(&found[i])
-	}
-	c.JSON(http.StatusOK, httpd.NewList(items, next))
-	return nil
+	list := c.NewList()
+	next, err := view.EachApproval(filter, page, func(p *projections.Approval) (bool, error) { return list.Add(a.approvalBody(p)) })
+	return sendList(list, view, next, err)
 }
 
 // getApproval is GET /approvals/:approval_id.

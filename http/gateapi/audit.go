@@ -3,7 +3,6 @@ package gateapi
 import (
 	"context"
 	"errors"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -40,7 +39,7 @@ func (a *api) listAudit(c *httpd.Call) error {
 	if err != nil {
 		return listFault(err)
 	}
-	body := []byte(`{"items":[`)
+	list := c.NewList()
 	for i, seq := range seqs {
 		e, err := a.Log.At(seq)
 		if errors.Is(err, eventlog.ErrCorrupt) || errors.Is(err, eventlog.ErrNotFound) { // the index knows it, so it was there
@@ -49,19 +48,16 @@ func (a *api) listAudit(c *httpd.Call) error {
 		if err != nil {
 			return err
 		}
-		if i > 0 {
-			body = append(body, ',')
+		room, err := list.Append(func(b []byte) []byte { return event.AppendJSON(b, &e) })
+		if err != nil {
+			return err
 		}
-		body = event.AppendJSON(body, &e)
+		if !room {
+			next = projections.AuditCursor(filter, page, seqs[i-1])
+			break
+		}
 	}
-	body = append(body, `],"next_cursor":`...)
-	if next == "" {
-		body = append(body, "null}\n"...)
-	} else {
-		body = append(strconv.AppendQuote(body, next), "}\n"...) // a cursor is URL-safe base64
-	}
-	c.Raw(http.StatusOK, body)
-	return nil
+	return sendList(list, view, next, nil)
 }
 
 // auditFilter reads the filters of spec/decisions.md part 7.

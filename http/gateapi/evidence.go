@@ -66,7 +66,7 @@ func (a *api) exportEvidence(c *httpd.Call) error {
 	if err := c.Limit(); err != nil { // each export is an event: no client may fill the log with them
 		return err
 	}
-	release, err := a.exports.take(c, "bundles being written", 1)
+	release, err := a.exports.Take(c, "bundles being written", 1)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (a *api) verifyFile(c *httpd.Call) error {
 	if path == a.Files.WAL {
 		return a.verifyEvidence(c)
 	}
-	release, err := a.files.take(c, "files being verified", 1)
+	release, err := a.files.Take(c, "files being verified", 1)
 	if err != nil {
 		return err
 	}
@@ -288,7 +288,7 @@ func (a *api) streamAudit(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	release, err := a.streams.take(c, "streams of the log", 10)
+	release, err := a.streams.Take(c, "streams of the log", 10)
 	if err != nil {
 		return err
 	}

@@ -76,16 +76,9 @@ func (a *api) listExecutions(c *httpd.Call) error {
 	}
 	view := a.Store.View()
 	defer view.Close()
-	found, next, err := view.Executions(projections.ExecutionFilter{State: state}, page)
-	if err != nil {
-		return listFault(err)
-	}
-	items := make([]executionBody, len(found))
-	for i := range found {
-		items[i] = executionOf(view, &found[i])
-	}
-	c.JSON(http.StatusOK, httpd.NewList(items, next))
-	return nil
+	list := c.NewList()
+	next, err := view.EachExecution(projections.ExecutionFilter{State: state}, page, func(x *projections.Execution) (bool, error) { return list.Add(executionOf(view, x)) })
+	return sendList(list, view, next, err)
 }
 
 // getExecution is GET /executions/:execution_id.

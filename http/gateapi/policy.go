@@ -37,12 +37,12 @@ func (a *api) listVersions(c *httpd.Call) error {
 	if !slices.Contains(versionStatuses, query.Get("status")) {
 		return fieldFault("status", "must be active, candidate, archived or rejected")
 	}
-	entries, next, err := a.Gate.PolicyVersions(projections.PolicyFilter{Status: query.Get("status"), Name: query.Get("name")}, page)
-	if err != nil {
-		return listFault(err)
-	}
-	c.JSON(http.StatusOK, httpd.NewList(entries, next))
-	return nil
+	list := c.NewList()
+	view := a.Store.View()
+	defer view.Close()
+	next, err := a.Gate.PolicyVersions(view, projections.PolicyFilter{Status: query.Get("status"), Name: query.Get("name")}, page,
+		func(e *sqlgate.VersionEntry) (bool, error) { return list.Add(e) })
+	return sendList(list, view, next, err)
 }
 
 // getVersion is GET /policy/versions/:version, as JSON or, for a client that
@@ -120,7 +120,7 @@ func (a *api) compiling(c *httpd.Call, documents ...*string) (release func(), er
 			return nil, err
 		}
 	}
-	return a.compiles.take(c, "policies that are being compiled", 1)
+	return a.compiles.Take(c, "policies that are being compiled", 1)
 }
 
 // validatePolicy is POST /policy/validate: 200 also for a policy that is not valid.

@@ -54,6 +54,9 @@ func (a *api) query(c *httpd.Call) error {
 	if err := c.Limit(); err != nil {
 		return err
 	}
+	if err := c.ReadsAnswers(); err != nil {
+		return err
+	}
 	client := c.Holder()
 	if request.Operator != "" {
 		client = "operator " + request.Operator // has a share beside those without a token

@@ -225,10 +225,18 @@ func (a *api) logs(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	items := make([]entryBody, len(entries))
-	for i, e := range entries {
-		items[i] = entryBody{event.Timestamp(e.Timestamp), strings.ToLower(e.Level.String()), e.Source, e.Message, e.ErrorID, e.RequestID, e.TraceID}
+	list := c.NewList()
+	for i := range entries {
+		e := &entries[i]
+		room, err := list.Add(entryBody{event.Timestamp(e.Timestamp), strings.ToLower(e.Level.String()), e.Source, e.Message, e.ErrorID, e.RequestID, e.TraceID})
+		if err != nil {
+			return err
+		}
+		if !room {
+			next = e.Cursor()
+			break
+		}
 	}
-	c.JSON(http.StatusOK, httpd.NewList(items, next))
+	list.Send(next)
 	return nil
 }

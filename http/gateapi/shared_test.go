@@ -23,10 +23,10 @@ func TestWhatAllShareIsNobodysAlone(t *testing.T) {
 	operators, err := httpd.ParseOperators("", "ana=an-operator-token-for-ana,ben=an-operator-token-for-ben", 1)
 	require.NoError(t, err)
 	mux := httpd.NewMux(httpd.Options{Logger: slog.New(slog.DiscardHandler), Operators: operators})
-	bundles := newShared(2, 1)
+	bundles := httpd.NewShares(2, 1)
 	begun, end := make(chan struct{}), make(chan struct{})
 	mux.Handle(http.MethodPost, "/bundle", func(c *httpd.Call) error {
-		release, err := bundles.take(c, "bundles being written", 7)
+		release, err := bundles.Take(c, "bundles being written", 7)
 		if err != nil {
 			return err
 		}
@@ -76,11 +76,11 @@ func TestOneClientHasOneFileVerifiedAtATime(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "copy.log")
 	require.NoError(t, os.WriteFile(file, []byte("no log\n"), 0o600))
-	a := &api{Options: Options{Files: AuditFiles{Roots: []string{dir}}}, files: newShared(maxFiles, 1)}
+	a := &api{Options: Options{Files: AuditFiles{Roots: []string{dir}}}, files: httpd.NewShares(maxFiles, 1)}
 	mux := httpd.NewMux(httpd.Options{Logger: slog.New(slog.DiscardHandler)})
 	mux.Handle(http.MethodPost, "/audit/verify", a.verifyFile)
 	mux.Handle(http.MethodPost, "/while", func(c *httpd.Call) error {
-		release, err := a.files.take(c, "files being verified", 1)
+		release, err := a.files.Take(c, "files being verified", 1)
 		require.NoError(t, err)
 		defer release()
 		require.Equal(t, http.StatusTooManyRequests, verified(mux, c.Request.RemoteAddr, file))
@@ -106,7 +106,7 @@ func verified(mux *httpd.Mux, address, file string) (status int) {
 func TestOneClientHasFewPoliciesCompiledAtATime(t *testing.T) {
 	operators, err := httpd.ParseOperators("", "ana=an-operator-token-for-ana", 1)
 	require.NoError(t, err)
-	a := &api{compiles: newShared(maxCompiles, maxCompiles/2)}
+	a := &api{compiles: httpd.NewShares(maxCompiles, maxCompiles/2)}
 	limiter, err := httpd.NewLimiter(60, 5, time.Now)
 	require.NoError(t, err)
 	mux := httpd.NewMux(httpd.Options{Logger: slog.New(slog.DiscardHandler), Operators: operators, Limiter: limiter})

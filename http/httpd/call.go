@@ -33,7 +33,9 @@ type Call struct {
 
 	mux      *Mux
 	client   string
+	holder   string // "" = the client
 	operator string
+	large    func() // gives back the slot of a large answer; nil: none was taken
 	recorder recorder
 }
 
@@ -203,8 +205,60 @@ const (
 	slowestBytes = 64 << 10 // a second
 )
 
+// Bounds on answers to GET, which no rate counts: a larger one than largeAnswer
+// takes a slot, so that clients that read nothing hold no more memory than these
+// answers may have. Large answers are pages of a list, of maxPage and one item,
+// and what is asked for one by one.
+const (
+	maxPage       = 4 << 20
+	maxLarge      = 32
+	maxLargeEach  = 8
+	largeRetrySec = 5
+)
+
+// Bounds on the bytes of other answers on their way. These can't be refused any
+// more, since what they tell has happened: who has so many gets no further one.
+const (
+	maxUnread     = 512 << 20
+	maxUnreadEach = 128 << 20
+)
+
+// ReadsAnswers refuses a client that has not read what it was answered before, so
+// that nothing is done for it whose answer would have to wait in memory. The error
+// is a fault rate_limit_exceeded.
+func (c *Call) ReadsAnswers() error {
+	if c.mux.unread.Left(c.Holder()) {
+		return nil
+	}
+	return fault.New(fault.RateLimitExceeded, "Answers that were not read yet fill the memory for them. Read them, or close their connections, and send the request again.").With(retryAfter, largeRetrySec)
+}
+
+// takeLarge takes the slot of a large answer, once; it is given back when the
+// answer has left.
+func (c *Call) takeLarge() (err error) {
+	if c.large == nil {
+		c.large, err = c.mux.large.Take(c, "large answers on their way", largeRetrySec)
+	}
+	return err
+}
+
 // Raw answers with bytes that are JSON already.
 func (c *Call) Raw(status int, body []byte) {
+	method := c.Request.Method
+	switch {
+	case len(body) <= largeAnswer:
+	case method == http.MethodGet || method == http.MethodHead:
+		if err := c.takeLarge(); err != nil {
+			c.Fail(err)
+			return
+		}
+	case c.large == nil:
+		c.large = c.mux.unread.TakeAll(c.Holder(), len(body))
+	}
+	c.send(status, body)
+}
+
+func (c *Call) send(status int, body []byte) {
 	h := c.recorder.Header()
 	if h.Get("Content-Type") == "" {
 		h["Content-Type"] = contentTypeJSON
@@ -231,7 +285,7 @@ func Document(text func() ([]byte, error)) Handler {
 		if err != nil {
 			return err
 		}
-		c.Raw(http.StatusOK, body)
+		c.send(http.StatusOK, body) // all answers share its memory
 		return nil
 	}
 }

@@ -1,6 +1,9 @@
 package httpd
 
 import (
+	"bytes"
+	"encoding/json"
+	"net/http"
 	"net/url"
 	"strconv"
 
@@ -16,22 +19,81 @@ const (
 // maxCursor bounds a cursor before anybody decodes it.
 const maxCursor = 512
 
-// A List is the one shape of every list. NextCursor is null on the last page.
-type List[T any] struct {
-	Items      []T     `json:"items"`
-	NextCursor *string `json:"next_cursor"`
+// A List is the answer of a list as it is written, the one shape of all lists.
+// It takes items until it is as large as an answer may be: the page ends there,
+// with a cursor to the next one, whatever its limit was. The first item has room
+// in any case, so that who follows the cursors comes to the end.
+type List struct {
+	call  *Call
+	body  bytes.Buffer
+	items int
 }
 
-// NewList makes a list whose items are never null.
-func NewList[T any](items []T, next string) List[T] {
-	if items == nil {
-		items = []T{}
-	}
-	l := List[T]{Items: items}
-	if next != "" {
-		l.NextCursor = &next
-	}
+// NewList begins the answer of a list.
+func (c *Call) NewList() *List {
+	l := &List{call: c}
+	l.body.WriteString(`{"items":[`)
 	return l
+}
+
+// Add takes an item. room is false where there is none for it: then the page ends
+// before it. The error is a fault rate_limit_exceeded where the client holds all
+// large answers that it may have, and the first item makes one.
+func (l *List) Add(item any) (room bool, err error) {
+	return l.add(func() error {
+		enc := json.NewEncoder(&l.body)
+		enc.SetEscapeHTML(false)
+		err := enc.Encode(item)
+		l.body.Truncate(max(0, l.body.Len()-1)) // the newline behind it
+		return err
+	})
+}
+
+// Append is Add for an item that is appended as JSON.
+func (l *List) Append(item func([]byte) []byte) (room bool, err error) {
+	return l.add(func() error {
+		l.body.Write(item(l.body.AvailableBuffer()))
+		return nil
+	})
+}
+
+func (l *List) add(write func() error) (room bool, err error) {
+	begin := l.body.Len()
+	if l.items > 0 {
+		l.body.WriteByte(',')
+	}
+	if err := write(); err != nil {
+		return false, err
+	}
+	full := l.items > 0 && l.body.Len() > maxPage
+	if !full && l.body.Len() > largeAnswer {
+		if err := l.call.takeLarge(); err != nil {
+			if l.items == 0 {
+				return false, err
+			}
+			full = true // a small page is an answer too
+		}
+	}
+	if full {
+		l.body.Truncate(begin)
+		return false, nil
+	}
+	l.items++
+	return true, nil
+}
+
+// Send answers with the items and the cursor of the next page, "" on the last
+// one. more are further members of the answer as JSON, each behind its comma.
+func (l *List) Send(next string, more ...byte) {
+	l.body.WriteString(`],"next_cursor":`)
+	if next == "" {
+		l.body.WriteString("null")
+	} else {
+		l.body.WriteString(strconv.Quote(next)) // cursors are of URL-safe characters
+	}
+	l.body.Write(more)
+	l.body.WriteString("}\n")
+	l.call.Raw(http.StatusOK, l.body.Bytes())
 }
 
 // A Page is what a client asked of a list. The cursor is opaque here: who keeps

@@ -25,7 +25,12 @@ type LogEntry struct {
 	ErrorID   string
 	RequestID string
 	TraceID   string // of the caller's traceparent
+
+	number uint64
 }
+
+// Cursor begins a page with this entry.
+func (e *LogEntry) Cursor() string { return strconv.FormatUint(e.number, 10) }
 
 // A LogBuffer is the ring of recent entries. Numbers of entries run from 1 and
 // make cursors that stay true while new ones come in.
@@ -43,6 +48,7 @@ func NewLogBuffer(capacity int) *LogBuffer {
 func (b *LogBuffer) add(e LogEntry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	e.number = b.last + 1
 	b.entries[b.last%uint64(len(b.entries))] = e
 	b.last++
 }
@@ -68,7 +74,7 @@ func (b *LogBuffer) Entries(f LogFilter, page Page) (list []LogEntry, next strin
 			continue
 		}
 		if len(list) == page.Limit {
-			return list, strconv.FormatUint(at, 10), nil
+			return list, e.Cursor(), nil
 		}
 		list = append(list, *e)
 	}

@@ -85,6 +85,8 @@ type Mux struct {
 	headers    map[string][]string
 	onIncident func(context.Context, Report)
 	earned     func(context.Context) (context.Context, func(http.Header))
+	large      Shares // answers to GET that are larger than a socket takes
+	unread     *Slots // bytes of such answers to other requests
 	routes     []Route
 	stamps     []stamp
 }
@@ -111,7 +113,7 @@ type Handler func(c *Call) error
 func NewMux(o Options) *Mux {
 	m := &Mux{log: o.Logger, maxBody: o.MaxBodyBytes, operators: o.Operators, limiter: o.Limiter,
 		proxies: o.Proxies, names: o.Names, pages: o.Pages, headers: map[string][]string{"X-Content-Type-Options": {"nosniff"}},
-		now: o.Now, onIncident: o.OnIncident, earned: o.Earned, router: httprouter.New()}
+		now: o.Now, onIncident: o.OnIncident, earned: o.Earned, router: httprouter.New(), large: NewShares(maxLarge, maxLargeEach), unread: NewSlots(maxUnread, maxUnreadEach)}
 	if o.Headers == nil {
 		o.Headers = pageHeaders
 	}
@@ -233,6 +235,11 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			h.Set(s.name, s.value)
 		}
 	}
+	defer func() {
+		if c.large != nil {
+			c.large()
+		}
+	}()
 	defer c.end()
 	if err := c.admit(); err != nil {
 		c.Fail(err)

@@ -1,0 +1,45 @@
+package controlplane
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The gate ends a page before its limit where items are large: what stands behind
+// them is shown all the same, so that nobody hides an approval behind large ones.
+func TestAListIsReadOnWhereThePageEndedEarly(t *testing.T) {
+	var asked []string
+	gate := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Query().Get("limit"))
+		at, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
+		require.Equal(t, "pending", r.URL.Query().Get("status"))
+		require.Equal(t, "a-token", r.Header.Get("X-Gate-Operator-Token"))
+		next := "null"
+		if at < 29 {
+			next = strconv.Quote(strconv.Itoa(at + 1))
+		}
+		fmt.Fprintf(w, `{"items":[{"approval_id":"%d"}],"next_cursor":%s}`, at, next)
+	}))
+	t.Cleanup(gate.Close)
+	backend, err := NewBackend(gate.URL, BackendFiles{}, "a-token", "", time.Now)
+	require.NoError(t, err)
+	p := startPlane(t, func(o *Options) { o.Backend = backend })
+	for _, c := range []struct {
+		limit, items int
+		next         string
+	}{{1, 1, "1"}, {3, 3, "3"}, {100, wholePages, strconv.Itoa(wholePages)}} {
+		asked = nil
+		got, err := read[approval](t.Context(), p.server, "/approvals", c.limit, "status", "pending")
+		require.NoError(t, err)
+		require.Len(t, got.Items, c.items)
+		require.Equal(t, strconv.Itoa(c.items-1), got.Items[c.items-1].ApprovalID)
+		require.Equal(t, c.next, got.next(), "and that there is more is told")
+		require.Equal(t, strconv.Itoa(c.limit-c.items+1), asked[c.items-1])
+	}
+}
