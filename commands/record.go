@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"writegate/commands/fault"
@@ -54,6 +55,19 @@ type RecordDecision struct {
 type Answered struct {
 	Request  Request
 	Decision Decision
+}
+
+// Bytes is how much of an append the evidence takes, at most some bytes less.
+// The error says that it can't be encoded.
+func (a *Answered) Bytes(now time.Time) (int, error) {
+	var buf []byte
+	for _, draft := range a.drafts(now, math.MaxInt64) {
+		var err error
+		if buf, err = event.Encode(buf, &draft); err != nil {
+			return 0, err
+		}
+	}
+	return len(buf), nil
 }
 
 func (a *Answered) drafts(now time.Time, engine uint64) []event.Draft {

@@ -93,12 +93,14 @@ func (g *Gate) warnOfBypass(s *submission) {
 }
 
 // isRefusal holds for what the state of an approval or of a key forbids, also
-// when that was found only under its lock: somebody else was quicker. All other
-// errors of a command mean that the log cannot be written.
+// when that was found only under its lock: somebody else was quicker; and for what
+// is too large for a record of the log. All other errors of a command mean that
+// the log cannot be written.
 func isRefusal(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.ApprovalNotFound, fault.ApprovalRejected, fault.ApprovalExpired, fault.ApprovalMismatch, fault.ApprovalOutcomeUnknown,
-		fault.ApprovalAlreadyUsed, fault.IdempotencyConflict, fault.IdempotencyInProgress, fault.TokenRevoked:
+		fault.ApprovalAlreadyUsed, fault.IdempotencyConflict, fault.IdempotencyInProgress, fault.TokenRevoked,
+		fault.OversizedRequest:
 		return true
 	}
 	return false

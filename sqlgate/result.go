@@ -111,11 +111,25 @@ func (g *Gate) recordResult(ctx context.Context, s *submission, a *Answer, comma
 	s.watch.time(phaseLog, begin)
 	if err != nil {
 		s.unrecorded = true
-		return fault.Of(err).WithBeside("execution_state", StateUnknown).WithBeside("execution_id", command.ExecutionID)
+		return resultNotWritten(err).WithBeside("execution_id", command.ExecutionID)
 	}
 	g.Step("result.appended")
 	a.Events = append(a.Events[:len(a.Events):len(a.Events)], recorded.Events...)
 	return nil
+}
+
+// resultNotWritten is what a client is told where the log could not take what
+// became of its statement. The words of a refusal would have it send it again.
+func resultNotWritten(err error) *fault.Fault {
+	told := fault.New(fault.AuditUnavailable, "The statement was sent to the database, and what became of it could not be written to the event log. Look it up (GET /executions) before you send it again.")
+	f := fault.Of(err)
+	if f.Code == fault.AuditCorruptionDetected {
+		told.Code = f.Code
+	}
+	for key, value := range f.Details {
+		told = told.With(key, value)
+	}
+	return told.WithBeside("execution_state", StateUnknown).Because(err)
 }
 
 func successRecord(r *pgexec.Result) *event.ExecutionSuccess {

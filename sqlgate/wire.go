@@ -75,8 +75,15 @@ const (
 	wirePortals    = 64
 	wireSavepoints = 200
 	wireWrites     = 200 // in one block
-	wireAhead      = 64  // answered by the gate and waiting for the next append
 	wireNameBytes  = 63
+)
+
+// Bounds of the evidence of what the gate answered and that waits for the next
+// append. It is kept in memory by each connection, and has to leave an append
+// room for the statement that takes it along; that is at most six records.
+const (
+	wireAhead      = 64       // statements
+	wireAheadBytes = 64 << 10 // of evidence, and of the texts that it came from
 )
 
 // WireOptions are what the wire listener allows its connections.
@@ -111,6 +118,7 @@ type Wire struct {
 
 	unit     wireUnit
 	ahead    []commands.Answered // session control whose evidence waits for the next append
+	weight   int                 // of that, in bytes
 	skipping bool                // up to Sync
 	current  wireRun
 }
@@ -202,6 +210,17 @@ func (w *Wire) Close(ctx context.Context) {
 	}
 	if err != nil {
 		w.gate.Logger.Error("the end of a wire connection could not be written to the event log", "source", "gate", "wire_session", w.login.ConnectionID, "cause", err.Error())
+	}
+}
+
+// Unwritten reports whether evidence waits for the next append.
+func (w *Wire) Unwritten() bool { return len(w.ahead) > 0 }
+
+// WriteEvidence writes what waits for an append: the client is silent. Where that
+// fails it goes on waiting, and it is what the next statement has to write.
+func (w *Wire) WriteEvidence(ctx context.Context) {
+	if err := w.flushAhead(context.WithoutCancel(ctx)); err != nil {
+		w.gate.Logger.Warn("what a wire connection was answered could not be written to the event log yet", "source", "gate", "wire_session", w.login.ConnectionID, "cause", err.Error())
 	}
 }
 

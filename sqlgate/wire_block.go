@@ -40,7 +40,7 @@ type wireUnit struct {
 // and not yet committed.
 type wireWrite struct {
 	record    commands.Request
-	decision  commands.Decision
+	decision  commands.Decision // as much of it as results name
 	execution string
 	approval  string
 	result    pgexec.Result
@@ -204,22 +204,25 @@ func (w *Wire) recordUndone(ctx context.Context, writes []wireWrite, reason, bas
 		return nil
 	}
 	undone := pgexec.Result{State: pgexec.Failure, ReasonCode: reason, Outcome: pgexec.OutcomeAborted, Basis: basis}
-	return w.recordResults(ctx, writes, undone, nil)
+	return w.recordResults(ctx, w.ahead, writes, undone, nil)
 }
 
 // recordResults says in one append what became of writes: what ended them is the
-// same for all.
-func (w *Wire) recordResults(ctx context.Context, writes []wireWrite, end pgexec.Result, cause error) error {
+// same for all. Nothing is ahead of results that may be those of a COMMIT: they
+// must not fail for what stands beside them.
+func (w *Wire) recordResults(ctx context.Context, ahead []commands.Answered, writes []wireWrite, end pgexec.Result, cause error) error {
 	g := w.gate
-	command := &commands.RecordBlock{Ahead: w.ahead, Results: make([]commands.RecordResult, len(writes))}
+	command := &commands.RecordBlock{Ahead: ahead, Results: make([]commands.RecordResult, len(writes))}
 	for i := range writes {
 		command.Results[i] = g.resultOf(&writes[i], end, cause)
 	}
 	g.Step("block.before_append")
 	if _, err := g.Commands.RecordBlock(context.WithoutCancel(ctx), command); err != nil {
-		return fault.Of(err).WithBeside("execution_state", StateUnknown)
+		return resultNotWritten(err)
 	}
-	w.ahead = nil
+	if ahead != nil {
+		w.written()
+	}
 	g.Step("block.appended")
 	return nil
 }
@@ -242,13 +245,19 @@ func (g *Gate) resultOf(write *wireWrite, end pgexec.Result, cause error) comman
 	return r
 }
 
-// commit ends the unit with all of it applied. The results of its writes are in
-// the log when it returns.
+// commit ends the unit with all of it applied. What was answered since its writes
+// is in the log before COMMIT is sent, and the results of the writes when it
+// returns. An error without an execution_state says that nothing was committed yet.
 func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 	u, g := &w.unit, w.gate
 	if u.block == nil {
 		w.endOfUnit(false)
 		return nil, nil
+	}
+	if len(u.writes) > 0 {
+		if err := w.flushAhead(ctx); err != nil {
+			return nil, err
+		}
 	}
 	w.current.set("", true)
 	defer w.current.set("", false)
@@ -259,7 +268,7 @@ func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 	writes := u.writes
 	w.endOfUnit(result.State == pgexec.Failure || result.Settled != nil)
 	if len(writes) > 0 {
-		if err := w.recordResults(ctx, writes, result, cause); err != nil {
+		if err := w.recordResults(ctx, nil, writes, result, cause); err != nil {
 			return nil, err
 		}
 	}
@@ -319,7 +328,9 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 	if result.State != pgexec.Success {
 		return w.writeFailed(ctx, s, recorded, result, err)
 	}
-	u.writes = append(u.writes, wireWrite{record: s.record, decision: s.decision, execution: recorded.ExecutionID, approval: s.usedApproval(), result: result})
+	record := s.record
+	record.SQLText = "" // a block's results need no text, and may wait for long
+	u.writes = append(u.writes, wireWrite{record: record, decision: commands.Decision{Operation: s.decision.Operation, Fingerprint: s.decision.Fingerprint}, execution: recorded.ExecutionID, approval: s.usedApproval(), result: result})
 	a := s.answer()
 	a.Executed, a.ExecutionID, a.ExecutionState, a.Events = true, recorded.ExecutionID, StateDispatched, recorded.Events
 	a.RowCount, a.CommandTag, a.Notices = result.RowCount, result.CommandTag, result.Notices
@@ -333,7 +344,7 @@ func (w *Wire) writeFailed(ctx context.Context, s *submission, recorded commands
 	if result.State == pgexec.Unknown && result.Settled == nil {
 		writes := u.writes
 		u.writes = nil
-		if err := w.recordResults(ctx, writes, result, cause); err != nil {
+		if err := w.recordResults(ctx, nil, writes, result, cause); err != nil {
 			return nil, err
 		}
 	}

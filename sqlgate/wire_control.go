@@ -2,6 +2,7 @@ package sqlgate
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -100,6 +101,9 @@ func (w *Wire) control(ctx context.Context, s *submission, o *wireOrder) (*Answe
 		}
 	}
 	if err := w.note(ctx, s, o); err != nil {
+		if o.Kind == classify.ControlRollback { // nothing stays open because the log is full
+			return nil, errors.Join(err, w.giveUp(ctx))
+		}
 		return nil, err
 	}
 	if !w.unit.explicit {
@@ -118,19 +122,31 @@ func (w *Wire) control(ctx context.Context, s *submission, o *wireOrder) (*Answe
 	return a, nil
 }
 
-// note keeps an order's evidence for the next append, or writes it now.
+// note keeps an order's evidence for the next append, or writes it now, where it
+// would be too much to be kept. An order whose evidence could not be written is not
+// carried out, and leaves nothing to be kept.
 func (w *Wire) note(ctx context.Context, s *submission, o *wireOrder) error {
 	if s.approved {
 		command := &commands.RecordDecision{Request: s.record, Decision: s.decision, Answered: true, UseApproval: s.ApprovalID}
 		_, err := w.gate.recordDecision(ctx, s, command)
 		return err
 	}
-	w.ahead = append(w.ahead, commands.Answered{Request: s.record, Decision: s.decision})
-	overWrites := o.Kind == classify.ControlCommit && len(w.unit.writes) > 0
-	if overWrites || len(w.ahead) >= wireAhead {
-		return w.flushAhead(ctx)
+	one := commands.Answered{Request: s.record, Decision: s.decision}
+	bytes, err := one.Bytes(w.gate.Now())
+	if err != nil {
+		return err
 	}
-	return nil
+	weight := bytes + s.record.SQLBytes // its strings may be parts of the text
+	overWrites := o.Kind == classify.ControlCommit && len(w.unit.writes) > 0
+	if !overWrites && len(w.ahead) < wireAhead && w.weight+weight <= wireAheadBytes {
+		w.ahead, w.weight = append(w.ahead, one), w.weight+weight
+		return nil
+	}
+	err = w.writeAhead(ctx, append(w.ahead[:len(w.ahead):len(w.ahead)], one))
+	if isRefusal(err) {
+		return w.gate.refuse(ctx, s, err)
+	}
+	return err
 }
 
 // flushAhead writes what waits for an append.
@@ -138,14 +154,22 @@ func (w *Wire) flushAhead(ctx context.Context) error {
 	if len(w.ahead) == 0 {
 		return nil
 	}
+	return w.writeAhead(ctx, w.ahead)
+}
+
+// writeAhead writes what waits, or that and one more, in one append.
+func (w *Wire) writeAhead(ctx context.Context, all []commands.Answered) error {
 	w.gate.Step("decision.before_append")
-	if _, err := w.gate.Commands.RecordBlock(ctx, &commands.RecordBlock{Ahead: w.ahead}); err != nil {
+	if _, err := w.gate.Commands.RecordBlock(ctx, &commands.RecordBlock{Ahead: all}); err != nil {
 		return err
 	}
-	w.ahead = nil
+	w.written()
 	w.gate.Step("decision.appended")
 	return nil
 }
+
+// written forgets the evidence that is in the log.
+func (w *Wire) written() { w.ahead, w.weight = nil, 0 }
 
 func warning(state, message string) []pgexec.Notice {
 	return []pgexec.Notice{{Severity: "WARNING", SQLState: state, Message: message}}

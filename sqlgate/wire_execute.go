@@ -197,7 +197,7 @@ func (s *submission) committing() {
 // recordedAhead forgets the evidence that was written along.
 func (s *submission) recordedAhead() {
 	if s.wire != nil {
-		s.wire.wire.ahead = nil
+		s.wire.wire.written()
 	}
 }
 

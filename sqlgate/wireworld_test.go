@@ -100,7 +100,7 @@ func newWireWorldAt(t testing.TB, url, through string, set func(*Options)) *wire
 	go func() { _ = w.store.Run(running, w.log); close(ended) }()
 	cmds, err := commands.New(commands.Options{Log: w.log, Store: w.store})
 	require.NoError(t, err)
-	classifier, err := classify.New(classify.Config{SearchPath: "public", MaxSQLBytes: 1 << 18})
+	classifier, err := classify.New(classify.Config{SearchPath: "public", MaxSQLBytes: 1 << 19})
 	require.NoError(t, err)
 	database, err := pgexec.Open(pgexec.Config{URL: cmp.Or(through, url), SearchPath: "public", PoolMax: 4, TLS: pgexec.TLSConfig{Mode: "disable"},
 		OnServerMajor: func(major int) { _ = classifier.SetServerMajor(major) }}, slog.New(slog.DiscardHandler))
@@ -108,7 +108,7 @@ func newWireWorldAt(t testing.TB, url, through string, set func(*Options)) *wire
 	dir := filepath.Join(t.TempDir(), "policies")
 	require.NoError(t, policyfolder.Create(dir, policyfolder.DefaultManifest, []byte(wirePolicy)))
 	options := Options{Classifier: classifier, Database: database, Commands: cmds, Store: w.store, Mode: ModeEnforce, Events: w.log.From, SQLText: SQLTextNormalized,
-		MaxSQLBytes: 1 << 18, QueryTimeout: 5 * time.Second, ResultRows: 10_000, ResultBytes: 16 << 20,
+		MaxSQLBytes: 1 << 19, QueryTimeout: 5 * time.Second, ResultRows: 10_000, ResultBytes: 16 << 20,
 		Policies: PolicySource{Dir: dir, Manifest: policyfolder.DefaultManifest, DefaultTTL: 300}, StatusOf: func(fault.Code) int { return 500 },
 		Wire: WireOptions{MaxBlocks: 4, BlockTime: 30 * time.Second, BlockIdle: 10 * time.Second, SearchPath: "public", LockTimeout: 3 * time.Second},
 		Step: w.step, MaxSessions: 10}

@@ -134,6 +134,22 @@ func TestAnEndThatIsOverdueCancelsWhatRuns(t *testing.T) {
 	g.end(t)
 }
 
+// What a client was answered is in the log also while it sends nothing more.
+func TestWhatASilentClientWasAnsweredIsWritten(t *testing.T) {
+	g := startWire(t)
+	w := g.rawWire(t)
+	require.Equal(t, []string{"SET", "ready I"}, w.ask(simple("SET extra_float_digits = 2")))
+	require.Eventually(t, func() bool {
+		for _, e := range g.eventsOf(t, event.TypeDecisionRecorded) {
+			if e["operation"] == "SET" {
+				return true
+			}
+		}
+		return false
+	}, startPatience, pollEvery)
+	require.Equal(t, []string{"columns", "row 1", "SELECT 1", "ready I"}, w.ask(simple("SELECT 1")), "the conversation goes on")
+}
+
 func TestConnectionsOverTheirLimitsAreTurnedAwayAndCancelsAreNot(t *testing.T) {
 	g := startWire(t, append([]string{"GATE_PGWIRE_MAX_CONNECTIONS=3", "GATE_PGWIRE_MAX_CONNECTIONS_PER_IP=2"}, patientDatabase...)...)
 	release := g.holdOrders(t)

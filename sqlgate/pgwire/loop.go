@@ -30,7 +30,7 @@ func (c *conn) converse(ctx context.Context) error {
 	c.in = newMessageReader(c.net, c.server.o.MaxMessageBytes)
 	c.in.interrupted = c.stopped.Load
 	for {
-		if err := c.in.wait(c.patience()); err != nil {
+		if err := c.wait(ctx); err != nil {
 			return c.silence(err)
 		}
 		h, err := c.in.header()
@@ -50,6 +50,23 @@ func (c *conn) converse(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// evidenceWaits is how long what the gate answered itself waits for a statement
+// that takes its evidence along. Clients send one at once, as a rule.
+const evidenceWaits = time.Second
+
+// wait waits for the next message. Where the client is silent, what waits for an
+// append is written.
+func (c *conn) wait(ctx context.Context) error {
+	deadline := c.patience()
+	if soon := time.Now().Add(evidenceWaits); c.wire.Unwritten() && soon.Before(deadline) {
+		if err := c.in.wait(soon); !errors.Is(err, errIdle) || c.stopped.Load() {
+			return err
+		}
+		c.wire.WriteEvidence(ctx)
+	}
+	return c.in.wait(deadline)
 }
 
 // idle reports whether nothing of the client's is open.

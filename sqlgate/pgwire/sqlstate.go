@@ -97,6 +97,9 @@ func faultFailure(f *fault.Fault) *failure {
 	if !ok {
 		state = "58000"
 	}
+	if state == "58000" && f.Beside["execution_state"] == sqlgate.StateUnknown { // it ran, and the log does not have how it ended
+		state = stateUnknown
+	}
 	out := newFailure(false, state, f.Message)
 	out.cause = f
 	if f.Code == fault.DBQueryFailed {

@@ -32,6 +32,12 @@ type Wire interface {
 	// that failed.
 	Fail(ctx context.Context)
 	Status() byte
+
+	// Unwritten reports whether evidence waits for the next append, and
+	// WriteEvidence writes it.
+	Unwritten() bool
+	WriteEvidence(ctx context.Context)
+
 	Cancel(ctx context.Context) (executionID, cause string, ok bool)
 	// Close ends what is open: the client is gone.
 	Close(ctx context.Context)
