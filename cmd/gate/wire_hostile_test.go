@@ -171,6 +171,31 @@ func TestConnectionsOverTheirLimitsAreTurnedAwayAndCancelsAreNot(t *testing.T) {
 	}, startPatience, pollEvery, "the seat is free again")
 }
 
+// Connections of one stranger that say nothing keep neither another client out nor
+// a CancelRequest back.
+func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+	g := startWire(t, append([]string{"GATE_PGWIRE_MAX_UNAUTHENTICATED=8"}, patientDatabase...)...)
+	release := g.holdOrders(t)
+	defer release()
+	a := g.rawWire(t)
+	a.send(simple(readOrders))
+	require.Eventually(t, func() bool { return g.waiting(t) == "1" }, startPatience, pollEvery)
+	for _, from := range []net.IP{net.IPv4(127, 0, 0, 7), net.IPv4(127, 0, 0, 1)} { // a stranger's address, and the client's own
+		for range 100 {
+			dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}
+			c, err := dialer.Dial("tcp", g.wire)
+			require.NoError(t, err)
+			t.Cleanup(func() { c.Close() })
+		}
+		if from[15] == 7 {
+			b := g.rawWire(t)
+			require.Equal(t, []string{"columns", "row 1", "SELECT 1", "ready I"}, b.ask(simple("SELECT 1")))
+		}
+	}
+	g.cancelWire(t, a.key)
+	require.Equal(t, []string{"ERROR 57014", "ready I"}, inWords(a.ready()))
+}
+
 // asked sends messages and reads what comes.
 func (w *rawWire) asked(messages ...pgproto3.FrontendMessage) []pgproto3.BackendMessage {
 	w.t.Helper()

@@ -20,7 +20,11 @@ const failureDelay = time.Second
 
 // live is a connection from its first byte to its last.
 func (c *conn) live(ctx context.Context) error {
-	if err := c.raw.SetDeadline(time.Now().Add(c.server.o.AuthTimeout)); err != nil || c.stopped.Load() {
+	most := c.server.o.AuthTimeout
+	if c.cancelOnly {
+		most = min(most, cancelTime)
+	}
+	if err := c.raw.SetDeadline(time.Now().Add(most)); err != nil || c.stopped.Load() {
 		return err
 	}
 	p, err := c.firstPacket(ctx)
@@ -32,6 +36,9 @@ func (c *conn) live(ctx context.Context) error {
 			c.server.cancels.request(ctx, key, c.addr, c.inClear())
 		}
 		return nil
+	}
+	if c.cancelOnly {
+		return tooMany()
 	}
 	in, err := c.enter(ctx, p)
 	if err != nil {
@@ -48,10 +55,12 @@ var errHandshake = errors.New("TLS handshake")
 
 // loginFailed tells a login that was refused. A client that went away by itself,
 // as psql does to ask for a password, was not; nor was one that this service can't
-// serve now, or has no room for.
+// serve now, or has no room for, or whose seat went to another.
 func (c *conn) loginFailed(err error, f *failure) {
 	l := LoginFailure{Client: c.addr.String(), User: strings.ToValidUTF8(c.claimed[:min(len(c.claimed), maxClaimed)], "?")}
 	switch {
+	case c.displaced.Load():
+		return
 	case f == nil && errors.Is(err, errHandshake):
 		l.Cause = LoginHandshake
 	case f == nil:
@@ -272,7 +281,9 @@ func (c *conn) open(ctx context.Context, in *introduction) error {
 	}
 	c.wire = wire
 	c.key = c.server.cancels.add(c)
-	c.server.welcome(c) // first, so that whoever was told that it is in finds itself counted
+	if err := c.server.welcome(c); err != nil { // first, so that whoever was told that it is in finds itself counted
+		return err
+	}
 	if err := c.welcome(version, in.user); err != nil {
 		return err
 	}

@@ -130,6 +130,7 @@ type Server struct {
 	stopping bool
 	conns    map[*conn]struct{} // all that were accepted
 	seats    seats
+	toldFull time.Time
 }
 
 // Listen opens the listener, so that an address in use is told before anything
@@ -218,7 +219,8 @@ func (s *Server) accept() error {
 	}
 }
 
-// take gives a new connection a seat among those that have not logged in.
+// take gives a new connection a seat among those that have not logged in, or one
+// for a CancelRequest alone.
 func (s *Server) take(raw net.Conn) {
 	c := &conn{server: s, raw: raw, net: raw, id: uuid.Must(uuid.NewV7()).String()}
 	c.out = messageWriter{conn: raw, timeout: s.o.WriteTimeout}
@@ -231,21 +233,28 @@ func (s *Server) take(raw net.Conn) {
 		raw.Close()
 		return
 	}
-	if !s.seats.enter() {
-		s.turnAway(c)
-		return
+	if displaced := s.seats.enter(c); displaced != nil {
+		displaced.displaced.Store(true)
+		_ = displaced.raw.Close() // its goroutine ends by that
 	}
+	s.tellFull()
 	s.conns[c] = struct{}{}
 	s.work.Go(func() { s.handle(c) })
 }
 
-// turnAway answers a connection for which there is no seat, without reading
-// anything of it.
-func (s *Server) turnAway(c *conn) {
-	s.work.Go(func() {
-		c.answer(tooMany())
-		c.close()
-	})
+// fullEvery is how often the log is told that the seats are taken.
+const fullEvery = time.Minute
+
+// tellFull tells the log where the seats of those that have not logged in are
+// taken; the lock is held.
+func (s *Server) tellFull() {
+	now := s.o.Now()
+	if s.seats.cancels.count == 0 || now.Sub(s.toldFull) < fullEvery && now.After(s.toldFull) {
+		return
+	}
+	s.toldFull = now
+	from, most := s.seats.strangers.largest()
+	s.log.Warn("connections are refused: as many as there may be have not logged in", "most", s.seats.strangers.most, "of_one_network", most, "network", from.String())
 }
 
 // stateTooMany is too_many_connections.
@@ -339,71 +348,11 @@ func (s *Server) await(most time.Duration, meanwhile func(context.Context)) bool
 	}
 }
 
-// seats count connections against their limits. The Server's lock guards them.
-type seats struct {
-	most, mostPerAddress, mostStrangers int
-
-	strangers  int // that have not logged in
-	guests     int // that said who they are, in login or logged in
-	loggedIn   int
-	perAddress map[netip.Addr]int
-}
-
-func newSeats(o *Options) seats {
-	return seats{most: o.MaxConnections, mostPerAddress: o.MaxPerAddress, mostStrangers: o.MaxUnauthenticated, perAddress: map[netip.Addr]int{}}
-}
-
-func (s *seats) enter() bool {
-	if s.strangers >= s.mostStrangers {
-		return false
-	}
-	s.strangers++
-	return true
-}
-
-// admit counts a connection that is no CancelRequest: those must get through
-// when everything else is full.
-func (s *Server) admit(c *conn) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seats.guests >= s.seats.most || s.seats.perAddress[c.addr] >= s.seats.mostPerAddress {
-		return tooMany()
-	}
-	s.seats.guests++
-	s.seats.perAddress[c.addr]++
-	c.admitted = true
-	return nil
-}
-
-// welcome counts a connection that logged in.
-func (s *Server) welcome(c *conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seats.strangers--
-	s.seats.loggedIn++
-	c.loggedIn = true
-}
-
-func (s *seats) leave(c *conn) {
-	if c.loggedIn {
-		s.loggedIn--
-	} else {
-		s.strangers--
-	}
-	if !c.admitted {
-		return
-	}
-	s.guests--
-	if s.perAddress[c.addr]--; s.perAddress[c.addr] == 0 {
-		delete(s.perAddress, c.addr)
-	}
-}
-
 // A conn is one connection. Its goroutine owns everything but what stop touches.
 type conn struct {
 	server  *Server
 	id      string   // wire_session of the evidence
-	raw     net.Conn // the socket
+	raw     net.Conn // the socket; stop and whoever takes its seat may close it
 	net     net.Conn // the same, or TLS over it
 	addr    netip.Addr
 	tls     *tls.ConnectionState // nil without TLS
@@ -411,12 +360,14 @@ type conn struct {
 	judged  *tls.Config          // what the client certificate was verified with
 	version uint32               // of the protocol
 
-	out      messageWriter
-	in       *messageReader
-	stopped  atomic.Bool
-	admitted bool
-	loggedIn bool
-	claimed  string // the user that the greeting names
+	out        messageWriter
+	in         *messageReader
+	stopped    atomic.Bool
+	displaced  atomic.Bool // its seat went to another
+	cancelOnly bool        // there was no seat but for a CancelRequest
+	loggedIn   bool
+	waiting    *pending // where it has its seat until it logs in; the Server's lock guards it
+	claimed    string   // the user that the greeting names
 
 	client  string // whose rate its statements count against
 	wire    Wire

@@ -76,9 +76,10 @@ func openDoor(t *testing.T, change func(*Options)) *door {
 		cancel()
 		require.NoError(t, <-ended)
 		require.Empty(t, server.conns, "a connection was left over")
-		require.Zero(t, server.seats.strangers)
-		require.Zero(t, server.seats.guests)
-		require.Empty(t, server.seats.perAddress)
+		require.Zero(t, server.seats.strangers.count+server.seats.cancels.count+server.seats.loggedIn)
+		require.Empty(t, server.seats.strangers.of)
+		require.Empty(t, server.seats.cancels.of)
+		require.Empty(t, server.seats.perHolder)
 		require.Empty(t, server.cancels.keys)
 	})
 	return d
