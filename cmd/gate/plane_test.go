@@ -27,6 +27,9 @@ import (
 // planePassword opens the dashboards of the tests.
 const planePassword = "a password for the dashboards of tests"
 
+// planeHash is made once: it takes a quarter of a second on purpose.
+var planeHash = sync.OnceValues(func() (string, error) { return controlplane.HashPassword(planePassword) })
+
 // A testPlane is `gate control-plane` in this process, with a listener in front
 // that writes down everything a browser is served.
 type testPlane struct {
@@ -48,7 +51,7 @@ func startTestPlane(t *testing.T, base string, more ...string) *testPlane {
 // startTestPlaneWith is startTestPlane with the hooks that set puts in.
 func startTestPlaneWith(t *testing.T, base string, set func(*app), more ...string) *testPlane {
 	t.Helper()
-	hash, err := controlplane.HashPassword(planePassword)
+	hash, err := planeHash()
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &testPlane{hash: hash, own: more, stop: cancel, ended: make(chan int, 1), output: &lockedBuffer{}, served: &lockedBuffer{}}
