@@ -95,6 +95,7 @@ func TestAnApprovedApprovalRunsOutToo(t *testing.T) {
 
 // TestAnApprovalExpiresWhileTheGateIsDown: the next run writes the event.
 func TestAnApprovalExpiresWhileTheGateIsDown(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	g := startGate(t, d, "GATE_MODE=approval_first", "GATE_APPROVAL_DEFAULT_TTL_SECONDS=3")
 	id := g.hold(t, insertOpen("down"))
@@ -165,6 +166,7 @@ type question struct {
 // the store and made it again from the log, every read and every refusal is the
 // same as before; what was approved runs, once.
 func TestARestartAnswersTheSame(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	g := startGate(t, d, shortTTL...)
 	ids := map[string]string{

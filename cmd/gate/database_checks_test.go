@@ -90,6 +90,7 @@ func (g *testGate) step(t *testing.T, name string) (httpStatus int, status, mess
 }
 
 func TestAnEnforcedBaselineRefusesStatementsUntilTheRulesAreMended(t *testing.T) {
+	t.Parallel()
 	s := startGuardedServer(t)
 	d := gateDir{path: newGateDir(t, nil).path, database: s.URL("postgres")}
 	g := startGateWith(t, d, func(a *app) { a.look = 20 * time.Millisecond }, append(s.settings, "GATE_ENFORCE_PG_HBA_BASELINE=true")...)

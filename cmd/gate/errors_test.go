@@ -73,6 +73,7 @@ func calls(g *testGate, method, path, body string, headers ...string) func(*test
 // TestEveryErrorCodeIsRaisedAsTheContractSays is the table of the error codes
 // (spec/gate.md part 7, spec/decisions.md part 1).
 func TestEveryErrorCodeIsRaisedAsTheContractSays(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newErrorDir(t), "GATE_MAX_BODY_BYTES=8192", "GATE_MAX_SQL_BYTES=4000", "GATE_MAX_RESULT_ROWS=50", "GATE_MAX_SESSIONS=1")
 	table := requestErrors(g)
 	table = append(table, approvalErrors(g)...)

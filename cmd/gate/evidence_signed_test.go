@@ -198,6 +198,7 @@ func runVerifier(t testing.TB, program string, code int, args ...string) string 
 // TestACutLogIsFoundOutByAnyReceiptBehindTheCut: what was cut at the end of an
 // answer looks whole on its own, and is not to whoever kept a later answer.
 func TestACutLogIsFoundOutByAnyReceiptBehindTheCut(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	const answers = 6
 	for i := range answers {

@@ -57,6 +57,7 @@ var hostileEndpoints = []struct{ method, path, body string }{
 // Whatever stands in a path, a parameter, a header or a body, it is the caller's
 // fault and is answered so: the service has no defect that can be reached.
 func TestNoValueMakesTheServiceFail(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	agent, token := w.register(t, "worker")
 	headers := []string{"X-GATE-Operator-Token: " + operatorTestToken, "X-Api-Key: " + w.key}

@@ -154,6 +154,7 @@ const deathsOfLife = 10
 // TestManyGatesKilledAtRandom is the longer form: CRASH_ROUNDS more deaths, at
 // random steps or moments. `make crash` runs it.
 func TestManyGatesKilledAtRandom(t *testing.T) {
+	t.Parallel()
 	rounds := 3
 	if asked := os.Getenv("CRASH_ROUNDS"); asked != "" {
 		var err error

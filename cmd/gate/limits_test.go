@@ -55,6 +55,7 @@ func limitsOfThePage(t *testing.T) (rows []limitRow) {
 // setting is held by it, its answer is the one that the page says, and so is the
 // event (spec/gate.md part 8).
 func TestEveryLimitIsASettingAndIsToldAndRecorded(t *testing.T) {
+	t.Parallel()
 	held := limits(t)
 	rows := limitsOfThePage(t)
 	require.Greater(t, len(rows), 15)

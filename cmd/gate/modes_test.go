@@ -139,6 +139,7 @@ func (v *verdict) typesOf() []event.Type {
 }
 
 func TestOperatingModes(t *testing.T) {
+	t.Parallel()
 	for _, mode := range modeCases() {
 		t.Run(mode.name, func(t *testing.T) {
 			d := newNotes(t)
@@ -324,6 +325,7 @@ func corpusTexts(t testing.TB) []string {
 // TestModesPreviewAlike: shadow and a bypass decide as enforce does, with the
 // same reasons and the same trace, over every statement of the corpus.
 func TestModesPreviewAlike(t *testing.T) {
+	t.Parallel()
 	for name, document := range map[string][]byte{"sample": policy.Sample(), "starting": policy.Starting(""), "notes": []byte(notesPolicy)} {
 		t.Run(name, func(t *testing.T) {
 			var gates []*testGate

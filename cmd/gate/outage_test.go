@@ -120,6 +120,7 @@ func (d gateDir) count(t testing.TB, kind event.Type) (n int) {
 }
 
 func TestADatabaseThatStopsAndStartsAgain(t *testing.T) {
+	t.Parallel()
 	d, cluster := newClusterDir(t, nil)
 	g := startGate(t, d)
 	update := ask("UPDATE orders SET status = 'paid' WHERE id = 1")
@@ -151,6 +152,7 @@ func TestADatabaseThatStopsAndStartsAgain(t *testing.T) {
 }
 
 func TestAGateStartsWithoutItsDatabase(t *testing.T) {
+	t.Parallel()
 	d, cluster := newClusterDir(t, nil)
 	require.NoError(t, cluster.Stop())
 	g := startGate(t, d)
@@ -308,6 +310,7 @@ func TestAnEndUnderALongStatementDoesNotHang(t *testing.T) {
 // A folder that is not what its manifest says keeps the gate from protecting:
 // it says which step failed, runs nothing, and serves again once it is mended.
 func TestAPolicyFolderThatWasTamperedWith(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		tamper func(t *testing.T, dir, document string)

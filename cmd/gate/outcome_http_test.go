@@ -74,6 +74,7 @@ func TestAnUnknownOutcomeIsSettledByACheck(t *testing.T) {
 }
 
 func TestTheGateChecksUnknownOutcomesByItself(t *testing.T) {
+	t.Parallel()
 	g, _, execution, arrive := startLost(t, "GATE_OUTCOME_CHECK_INTERVAL_SECONDS=1")
 	arrive()
 	require.Eventually(t, func() bool {

@@ -119,6 +119,7 @@ func TestWhatTheGateRefusesIsReadable(t *testing.T) {
 var serverMajor = regexp.MustCompile(`"server_major":\d+`)
 
 func TestDiffAndDryRunAnswerTheSameWithAndWithoutAGate(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	file := g.policyFile(t, "1.1.0", looserDeletes...)
 	for _, args := range [][]string{

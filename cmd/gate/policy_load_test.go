@@ -222,6 +222,7 @@ func refusedChanges(candidate, active, rejected string) []refusedChange {
 // names the version that was active before, and the log holds what the design
 // says, mostly nothing.
 func TestARefusedChangeLeavesTheOldVersionDeciding(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t), patience...)
 	g.activate(t, notesVersion("1.1.0"))
 	candidate := g.propose(t, notesVersion("1.2.0"))

@@ -44,6 +44,7 @@ func TestTheFolderIsWrittenFromTheLogAloneAsTheGateWroteIt(t *testing.T) {
 }
 
 func TestAGateServesAgainAfterItsFolderWasRebuiltBesideIt(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	manyVersions(t, g)
 	g.end(t)

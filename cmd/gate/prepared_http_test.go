@@ -325,6 +325,7 @@ func TestAKeyOutlivesItsSession(t *testing.T) {
 // arguments: an EXECUTE is decided as the statement by itself, and does what the
 // same statement does with its constants written into it.
 func TestExecuteDecidesAndRunsAsTheStatementWithItsArguments(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	templates := []struct{ sql, types string }{
 		{"SELECT $1::text AS a, $2::text AS b", "text, text"},

@@ -22,6 +22,7 @@ import (
 // and writes, enforced access rules, synced and signed evidence. Then it goes the
 // whole way of a statement and of an auditor.
 func TestProductionRunsWithAllThatItDemands(t *testing.T) {
+	t.Parallel()
 	s := startGuardedServer(t)
 	for _, sql := range []string{
 		shopTables, "CREATE ROLE gate_reader LOGIN", "REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC", "REVOKE CREATE ON SCHEMA public FROM PUBLIC",

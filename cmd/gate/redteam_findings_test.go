@@ -188,6 +188,7 @@ var findings = []struct {
 }
 
 func TestRedTeamFindings(t *testing.T) {
+	t.Parallel()
 	r := startRedteam(t, asSuperuser, samplePolicy, wireSettings...)
 	for _, f := range findings {
 		t.Run(f.name, func(t *testing.T) {
@@ -315,6 +316,7 @@ func TestRedTeamFindsNoFileOfTheGateThatOthersMayUse(t *testing.T) {
 
 // 9: what nobody can trust is no reason for an ok.
 func TestRedTeamReceiptsWithoutAKeySayNothing(t *testing.T) {
+	t.Parallel()
 	one, two := startShop(t), startShop(t)
 	for _, g := range []*testGate{one, two} {
 		require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status)
@@ -331,6 +333,7 @@ func TestRedTeamReceiptsWithoutAKeySayNothing(t *testing.T) {
 
 // 13: a login that fails leaves an event.
 func TestRedTeamFailedLoginsAreInTheLog(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	line, err := pgwire.HashPassword("ana", "right")
 	require.NoError(t, err)
@@ -388,6 +391,7 @@ func TestRedTeamARuleOfAgentsNeedsItsCondition(t *testing.T) {
 // function runs. What it did to tables is undone and told; its lock goes with the
 // connection's next use at the latest; a file that a superuser's function wrote stays.
 func TestRedTeamCodeBehindAReadIsFencedAndTold(t *testing.T) {
+	t.Parallel()
 	r := startRedteam(t, asSuperuser, denyPolicy, wireSettings...)
 	for _, a := range attackCorpus(t) {
 		if _, hidden := hiddenCode[a.ID]; !hidden {

@@ -118,6 +118,7 @@ func (r *redteam) requireAnswersAsLogged() {
 // What the red team must see, so that seeing nothing means something: each is sent to
 // the server without the gate, through the proxy.
 func TestRedTeamSeesWhatIsDone(t *testing.T) {
+	t.Parallel()
 	r := startRedteam(t, asSuperuser, denyPolicy, wireSettings...)
 	require.Empty(t, r.effects())
 	r.patience = 100 * time.Millisecond

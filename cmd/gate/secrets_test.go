@@ -43,6 +43,7 @@ func requireNoSecret(t *testing.T, where, text string, secrets ...string) {
 // TestNothingServedLoggedOrStoredHoldsASecret takes a gate through everything it
 // does, errors and defects and an outage among them, and then looks everywhere.
 func TestNothingServedLoggedOrStoredHoldsASecret(t *testing.T) {
+	t.Parallel()
 	d, cluster := newClusterDir(t, nil)
 	admin := d
 	admin.execute(t, "CREATE ROLE keeper LOGIN PASSWORD '"+secretPassword+"'; GRANT ALL ON ALL TABLES IN SCHEMA public TO keeper")

@@ -46,6 +46,7 @@ func TestTheReadmeShowsTheTourThatTheDemonstrationPrints(t *testing.T) {
 // The README's tour, pasted as it stands: only the address and the folder are
 // those of this test's own demonstration.
 func TestTheTourDoesWhatItSays(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	build := exec.Command("go", "build", "-o", filepath.Join(root, "bin")+string(filepath.Separator), "./cmd/gate", "./cmd/logverify")
 	build.Dir = filepath.Join("..", "..")

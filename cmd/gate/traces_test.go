@@ -122,6 +122,7 @@ func TestADecisionThatFellBackSaysWhy(t *testing.T) {
 // A login that the wire listener refused is an event: at once the first time,
 // then counted. It tells nobody which users there are.
 func TestARefusedLoginOnTheWireIsAnEvent(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	line, err := pgwire.HashPassword("ana", "the right one")
 	require.NoError(t, err)
@@ -170,6 +171,7 @@ func TestARefusedLoginOnTheWireIsAnEvent(t *testing.T) {
 
 // What else keeps a client out leaves its trace too, under its own cause.
 func TestEveryWayToBeRefusedOnTheWireHasItsCause(t *testing.T) {
+	t.Parallel()
 	for cause, connect := range map[string]func(t *testing.T) *testGate{
 		pgwire.LoginCertificate: func(t *testing.T) *testGate {
 			g := startTLSGate(t, time.Hour, append(wireSettings, "GATE_PGWIRE_AUTH=cert")...)

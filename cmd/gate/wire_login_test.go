@@ -77,6 +77,7 @@ func TestALoginIsRefusedWhileTheStartupChainFails(t *testing.T) {
 }
 
 func TestPasswordsComeFromAFileThatIsReadAnew(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	path := d.file("users")
 	write := func(user, password string) {

@@ -17,6 +17,7 @@ import (
 const scriptsOfBoth = "testdata/pgwire/both"
 
 func TestConversationsWithARealServerAreWrittenDown(t *testing.T) {
+	t.Parallel()
 	datadriven.Walk(t, filepath.FromSlash(scriptsOfBoth), func(t *testing.T, path string) {
 		database := postgres.ForTest(t)
 		pin(t, database)
@@ -35,6 +36,7 @@ func pin(t testing.TB, database string) {
 }
 
 func TestConversationsWithTheListenerAreThoseWithARealServer(t *testing.T) {
+	t.Parallel()
 	rewriteNothing(t)
 	datadriven.Walk(t, filepath.FromSlash(scriptsOfBoth), func(t *testing.T, path string) {
 		g := startGate(t, newGateDir(t, []byte(anythingGoes)), asAtTheDatabase...)
@@ -44,6 +46,7 @@ func TestConversationsWithTheListenerAreThoseWithARealServer(t *testing.T) {
 
 // What the listener says in its own way stands in scripts of its own.
 func TestConversationsThatOnlyAGateHas(t *testing.T) {
+	t.Parallel()
 	datadriven.Walk(t, filepath.FromSlash("testdata/pgwire/gate"), func(t *testing.T, path string) {
 		d := newGateDir(t, []byte(clientPolicy))
 		d.execute(t, clientTables)

@@ -151,6 +151,7 @@ func streamRounds(t *testing.T) int {
 // database holds afterwards what it would hold without a gate: nothing that came
 // behind an error, all that was committed.
 func TestAnyStreamOfMessagesEndsAsItWouldAtTheDatabaseItself(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, []byte(clientPolicy))
 	d.execute(t, streamTable)
 	g := startGate(t, d, append(wireSettings, "GATE_PGWIRE_MAX_BATCH_ITEMS=1000")...)
