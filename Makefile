@@ -40,10 +40,8 @@ build: compiler ## build bin/gate and bin/logverify
 run: build ## install what is missing, start a private PostgreSQL and the gate with a sample policy, print a tour
 	bin/gate demo
 
-# What is compiled for one clone serves the next, because no path stands in it. The
-# vet of `go test` is a part of lint's. Packages that wait leave the processor to others.
+# The vet of `go test` is a part of lint's. Packages that wait leave the processor to others.
 .PHONY: test
-test: export GOFLAGS += -trimpath
 test: lint ## every test that CI runs, against a private PostgreSQL
 	$(PGRUN) $(GO) test -count=1 -vet=off -timeout 30m -p 4 -parallel 4 ./...
 
