@@ -12,6 +12,7 @@ type function struct {
 	signals []string
 	floor   bool // forbidden: its signals say what it can do to the server
 	setting settingUse
+	forms   []form // of its calls, on all versions
 }
 
 // settingUse marks the functions whose first argument names a setting.
@@ -116,8 +117,7 @@ func extensionFloor(reason string) string {
 
 // onFuncCall judges a call wherever it stands.
 func onFuncCall(w *walk, i int32) {
-	schema, name := w.qualified(i, "funcname")
-	f := w.t.builtin(schema, name)
+	schema, name, f := w.called(i)
 	if f == nil {
 		w.callUnknown(schema, name, i)
 		return
@@ -137,8 +137,8 @@ func onFuncCall(w *walk, i int32) {
 	}
 }
 
-// builtin finds a function of pg_catalog; nil means that text cannot tell what
-// the name is.
+// builtin finds a function of pg_catalog by its name; nil means that text cannot
+// tell what the name is.
 func (t *tables) builtin(schema, name []byte) *function {
 	if len(schema) != 0 && string(schema) != "pg_catalog" {
 		return nil
@@ -236,7 +236,11 @@ func (w *walk) operator(node int32, fieldName string) {
 
 func (w *walk) namesBuiltinOperator(node int32, fieldName string) bool {
 	schema, name := w.qualified(node, fieldName)
-	return (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.operators[string(name)]
+	known := w.t.builtins.operators
+	if w.is(node, "A_Expr") && w.child(node, "lexpr") < 0 {
+		known = w.t.builtins.prefixes
+	}
+	return (len(schema) == 0 || string(schema) == "pg_catalog") && known[string(name)]
 }
 
 func onExpr(w *walk, i int32) {

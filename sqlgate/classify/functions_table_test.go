@@ -15,7 +15,7 @@ var tightened = []string{"inet_server_addr", "inet_server_port", "pg_replication
 // The reviewed verdicts, as they were handed over, and the tables in the binary
 // say the same, row by row, but for those that were tightened.
 func TestTheEmbeddedTablesSayWhatWasReviewed(t *testing.T) {
-	rows, err := tsv(functionsTSV, 6)
+	rows, err := tsv(functionsTSV, 7)
 	require.NoError(t, err)
 	embedded := map[string][]string{}
 	for _, r := range rows {
@@ -59,7 +59,7 @@ var newAttributes = map[string]string{
 var moreAttributes = []string{"current_setting", "pg_get_function_sqlbody", "pg_get_functiondef", "pg_replication_origin_oid", "pg_tablespace_location", "plpgsql_inline_handler"}
 
 func TestTheAttributeTableIsTheReviewedList(t *testing.T) {
-	rows, err := tsv(functionsTSV, 6)
+	rows, err := tsv(functionsTSV, 7)
 	require.NoError(t, err)
 	of15 := append(corpusLines(t, "pg_attr_callable_functions.txt", 0), moreAttributes...)
 	require.Greater(t, len(of15), 100)
@@ -76,7 +76,7 @@ func TestTheAttributeTableIsTheReviewedList(t *testing.T) {
 // Every name of the table, called in every way a name can be called, on every
 // version: safe only where the verdict says so and the version has it.
 func TestEveryNameOfTheTableIsCalledAsItsVerdictSays(t *testing.T) {
-	rows, err := tsv(functionsTSV, 6)
+	rows, err := tsv(functionsTSV, 7)
 	require.NoError(t, err)
 	for _, major := range []int{0, 15, 16, 17, 18} {
 		tb, err := newTables(Config{ServerMajor: major})
@@ -86,9 +86,29 @@ func TestEveryNameOfTheTableIsCalledAsItsVerdictSays(t *testing.T) {
 			require.NoError(t, err)
 			quoted := `"` + r[0] + `"`
 			want := r[1] == "safe" && v.in(major) && !strings.HasPrefix(r[2], "setting_")
-			for _, call := range []string{quoted + "(1)", "pg_catalog." + quoted + "(x => 1)"} {
-				c := mustClassify(t, tb, "SELECT "+call)
-				require.Equal(t, want, c.SafeRead, "%d: %s", major, call)
+			forms, err := parseForms(r[6], v)
+			require.NoError(t, err)
+			require.NotEmpty(t, forms, r[0])
+			for _, f := range forms {
+				if major != 0 && !f.versions.in(major) {
+					continue
+				}
+				for _, call := range formCalls(&f) {
+					for _, name := range []string{quoted, "pg_catalog." + quoted} {
+						c := mustClassify(t, tb, "SELECT "+name+call)
+						if major == 0 && f.versions != allVersions {
+							require.False(t, c.SafeRead && !want, name+call)
+							continue
+						}
+						require.Equal(t, want, c.SafeRead, "%d: %s%s", major, name, call)
+						require.Equal(t, v.in(major), slices.Contains(c.Functions, r[0]), "%d: %s%s", major, name, call)
+					}
+				}
+			}
+			for _, call := range []string{"(no_name_of_any => 1)", "(" + strings.Repeat("1, ", 20) + "no_name_of_any => 1)", "(1) WITHIN GROUP (ORDER BY 1, 2, 3)"} {
+				c := mustClassify(t, tb, "SELECT "+quoted+call)
+				require.Contains(t, c.Functions, "public."+r[0], "%d: %s", major, call)
+				require.Contains(t, c.RiskSignals, SignalUnknownFunction, "%d: %s%s", major, quoted, call)
 			}
 			for _, call := range []string{"public." + quoted + "(1)", "other." + quoted + "()", "information_schema." + quoted + "()"} {
 				require.False(t, mustClassify(t, tb, "SELECT "+call).SafeRead, "%d: %s", major, call)
@@ -98,7 +118,7 @@ func TestEveryNameOfTheTableIsCalledAsItsVerdictSays(t *testing.T) {
 }
 
 func TestEveryAttributeOfTheTableIsACallOnItsVersions(t *testing.T) {
-	rows, err := tsv(functionsTSV, 6)
+	rows, err := tsv(functionsTSV, 7)
 	require.NoError(t, err)
 	for _, major := range []int{0, 15, 16, 17, 18} {
 		tb, err := newTables(Config{ServerMajor: major})

@@ -114,6 +114,10 @@ func (o *opinion) judge(m protoreflect.Message, name string, ctes map[string]boo
 			o.queries[verb] = true
 		}
 	case *pg.FuncCall:
+		if _, name := split(n.Funcname); o.b.functions[name] != nil && !o.taken(n, o.b.functions[name].forms) {
+			o.foreignUnless(nil, n.Funcname)
+			return
+		}
 		o.call(n.Funcname)
 	case *pg.ObjectWithArgs:
 		o.call(n.Objname)
@@ -138,7 +142,10 @@ func (o *opinion) judge(m protoreflect.Message, name string, ctes map[string]boo
 			}
 		}
 	case *pg.A_Expr:
-		if !strings.Contains(n.Kind.String(), "BETWEEN") {
+		switch {
+		case n.Lexpr == nil:
+			o.foreignUnless(o.b.prefixes, n.Name)
+		case !strings.Contains(n.Kind.String(), "BETWEEN"):
 			o.foreignUnless(o.b.operators, n.Name)
 		}
 	case *pg.SubLink:
@@ -199,6 +206,22 @@ func (o *opinion) call(list []*pg.Node) {
 		return
 	}
 	o.foreignUnless(nil, list)
+}
+
+// taken knows of forms only the number of arguments and their names.
+func (o *opinion) taken(n *pg.FuncCall, forms []form) bool {
+	args := len(n.Args)
+	if n.AggWithinGroup {
+		args += len(n.AggOrder)
+	}
+	return slices.ContainsFunc(forms, func(f form) bool {
+		for _, a := range n.Args {
+			if named := a.GetNamedArgExpr(); named != nil && !slices.Contains(f.names, named.Name) {
+				return false
+			}
+		}
+		return f.kind == hypotheticalForm || args >= f.least && (args <= f.most || f.variadic)
+	})
 }
 
 func (o *opinion) attribute(name string) {

@@ -186,7 +186,7 @@ func (s *secretServer) testFunctionsOfViews(t *testing.T) {
 }
 
 func verdictOf(t testing.TB, function string) string {
-	rows, err := tsv(functionsTSV, 6)
+	rows, err := tsv(functionsTSV, 7)
 	require.NoError(t, err)
 	for _, r := range rows {
 		if r[0] == function {

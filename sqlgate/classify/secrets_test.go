@@ -156,7 +156,7 @@ var secretReads = []string{
 	"SELECT current_setting('dynamic_library_path')", "SELECT current_setting('Unix_Socket_Directories', true)",
 	"SELECT current_setting('app.jwt_secret')", "SELECT current_setting('app.jwt_secret', true)", "SELECT current_setting('brand_new')",
 	"SELECT pg_catalog.current_setting('log_filename'::text)", "SELECT current_setting($1)", "SELECT current_setting(name) FROM pg_settings",
-	"SELECT current_setting('all')", "SELECT current_setting(missing_ok => true, setting_name => 'work_mem')",
+	"SELECT current_setting('all')",
 	"SELECT set_config('app.jwt_secret', NULL, false)", "SELECT set_config('data_directory', (SELECT a FROM t), true)",
 	// functions
 	"SELECT pg_show_all_settings()", "SELECT pg_tablespace_location(1663)", "SELECT oid.pg_tablespace_location FROM t oid",

@@ -58,7 +58,8 @@ func (v versions) in(major int) bool {
 type builtins struct {
 	functions  map[string]*function // of pg_catalog
 	attributes map[string]*function // what can be called as a column
-	operators  map[string]bool
+	operators  map[string]bool      // of two operands
+	prefixes   map[string]bool      // operators of one operand
 	types      map[string]bool
 	relations  map[string]bool
 	sampling   map[string]bool
@@ -131,7 +132,7 @@ var tablesHash = sync.OnceValue(func() string {
 
 func newBuiltins(major int) (*builtins, error) {
 	b := &builtins{
-		functions: map[string]*function{}, attributes: map[string]*function{}, operators: map[string]bool{},
+		functions: map[string]*function{}, attributes: map[string]*function{}, operators: map[string]bool{}, prefixes: map[string]bool{},
 		types: map[string]bool{}, relations: map[string]bool{}, sampling: map[string]bool{}, sets: map[string]bool{},
 	}
 	if err := b.addFunctions(major); err != nil {
@@ -141,7 +142,7 @@ func newBuiltins(major int) (*builtins, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds := map[string]map[string]bool{"operator": b.operators, "type": b.types, "relation": b.relations, "sampling": b.sampling, "set": b.sets}
+	kinds := map[string]map[string]bool{"operator": b.operators, "prefix": b.prefixes, "type": b.types, "relation": b.relations, "sampling": b.sampling, "set": b.sets}
 	for _, r := range rows {
 		v, err := parseVersions(r[2])
 		if err != nil || kinds[r[0]] == nil {
@@ -151,11 +152,16 @@ func newBuiltins(major int) (*builtins, error) {
 			kinds[r[0]][r[1]] = true
 		}
 	}
+	for name, f := range b.functions {
+		if b.types[name] && !b.relations[name] { // a cast written as a call; types of rows have none
+			f.forms = append(f.forms, form{kind: plainForm, least: 1, most: 1, versions: allVersions})
+		}
+	}
 	return b, nil
 }
 
 func (b *builtins) addFunctions(major int) error {
-	rows, err := tsv(functionsTSV, 6)
+	rows, err := tsv(functionsTSV, 7)
 	if err != nil {
 		return err
 	}
@@ -165,6 +171,9 @@ func (b *builtins) addFunctions(major int) error {
 			return err
 		}
 		f := newFunction(r[0], r[1], r[2])
+		if f.forms, err = parseForms(r[6], v); err != nil {
+			return err
+		}
 		if v.in(major) {
 			b.functions[r[0]] = f
 		}

@@ -103,8 +103,10 @@ func (w *walk) unnestsWritten(from int32) bool {
 			if w.e[call].msg == 0 { // no column definitions
 				continue
 			}
-			schema, name := w.qualified(call, "funcname")
-			if !w.is(call, "FuncCall") || string(name) != "unnest" || w.t.builtin(schema, name) == nil {
+			if !w.is(call, "FuncCall") {
+				return false
+			}
+			if _, name, f := w.called(call); string(name) != "unnest" || f == nil {
 				return false
 			}
 			for arg := range w.items(call, "args") {
@@ -171,8 +173,7 @@ func (w *walk) isSingle(source int32) bool {
 		}
 		switch w.t.schema.messages[m].name {
 		case "FuncCall":
-			schema, name := w.qualified(i, "funcname")
-			if w.t.builtin(schema, name) == nil || w.t.builtins.sets[string(name)] {
+			if _, name, f := w.called(i); f == nil || w.t.builtins.sets[string(name)] {
 				return false
 			}
 		case "A_Expr":
