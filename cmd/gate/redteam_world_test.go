@@ -93,6 +93,10 @@ EXCEPTION WHEN OTHERS THEN NULL; END $code$;
 		userCode("secdef_write()", "int", "SECURITY DEFINER", "DELETE FROM staging; RETURN 1;") +
 		userCode(`"Now"()`, "int", "", "DELETE FROM staging; RETURN 1;") +
 		userCode("upper(varchar)", "text", "", "DELETE FROM staging; RETURN $1;") +
+		userCode("lower(a text, b text)", "text", "", "DELETE FROM staging; RETURN $1;") +
+		userCode("count(int, int)", "int", "", "DELETE FROM staging; RETURN 1;") +
+		userCode("reverse(evil text)", "text", "", "DELETE FROM staging; RETURN $1;") +
+		userCode("first_value(int)", "int", "", "DELETE FROM staging; RETURN 1;") +
 		userCode("evil_equal(int, int)", "boolean", "", "DELETE FROM staging; RETURN true;") +
 		userCode("evil_step(int, bigint)", "int", "", "DELETE FROM staging; RETURN 1;") +
 		userCode("evil_check(text)", "boolean", "", "DELETE FROM staging; RETURN true;") +
@@ -101,6 +105,7 @@ EXCEPTION WHEN OTHERS THEN NULL; END $code$;
 		userCode(`"json_value"(jsonb, text)`, "text", "", "RETURN '1';") + userCode(`"json_exists"(jsonb, text)`, "boolean", "", "RETURN true;") +
 		userCode(`"json_query"(jsonb, text)`, "jsonb", "", "RETURN '1';") + userCode(`"json"(text)`, "json", "", "RETURN '1';") + userCode(`"merge_action"()`, "text", "", "RETURN '1';") + `
 CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = evil_equal);
+CREATE OPERATOR @> (RIGHTARG = text, FUNCTION = evil_check);
 CREATE AGGREGATE evil_agg(bigint) (SFUNC = evil_step, STYPE = int, INITCOND = '0');
 CREATE AGGREGATE "json_arrayagg"(bigint) (SFUNC = evil_step, STYPE = int, INITCOND = '0');
 CREATE TYPE mytype AS (a int);

@@ -27,6 +27,7 @@ const (
 	orderedForm      = 'o'
 	hypotheticalForm = 'h'
 	procedureForm    = 'p'
+	castForm         = 'c' // a cast written as a call; in no table
 )
 
 // A form is what one built-in function takes.
@@ -58,7 +59,9 @@ func parseForms(list string, all versions) ([]form, error) {
 			f.kind, shape = shape[0], shape[1:]
 		}
 		shape, f.variadic = strings.CutSuffix(shape, "*")
-		if err == nil && f.kind != hypotheticalForm {
+		if f.kind == hypotheticalForm {
+			f.most = 1 // VARIADIC "any"
+		} else if err == nil {
 			err = f.parseNumbers(shape)
 		}
 		if err != nil || f.names != nil && len(f.names) != f.most {
@@ -138,7 +141,7 @@ func (w *walk) callOf(i int32) callForm {
 // this form. Types are not looked at.
 func (c *callForm) takenBy(f *form) bool {
 	switch f.kind {
-	case plainForm, procedureForm:
+	case plainForm, procedureForm, castForm:
 		if c.star || c.distinct || c.filter || c.within || c.over || c.ordered > 0 || c.byCall != (f.kind == procedureForm) {
 			return false
 		}

@@ -157,3 +157,27 @@ func TestOperatorsAreKnownByTheirOperands(t *testing.T) {
 		require.True(t, mustClassify(t, tb, "SELECT "+expression+" FROM t").SafeRead, expression)
 	}
 }
+
+// A function that a statement names without calling it is the users' where the
+// built-ins of its name have other arguments, and where it is made.
+func TestFunctionsThatAreMadeOrBoundAreKnownByTheirArguments(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for sql, name := range map[string]string{
+		"CREATE FUNCTION lower(a text, b text) RETURNS text LANGUAGE sql AS 'SELECT a'": "public.lower", "CREATE OR REPLACE FUNCTION lower(text) RETURNS text LANGUAGE sql AS 'SELECT $1'": "public.lower",
+		"CREATE FUNCTION pg_catalog.lower(int) RETURNS text LANGUAGE sql AS 'SELECT 1'": "pg_catalog.lower", "CREATE PROCEDURE now() LANGUAGE sql AS 'SELECT 1'": "public.now",
+		"CREATE AGGREGATE count(int, int) (SFUNC = int4pl, STYPE = int)": "public.count", "CREATE TYPE lower": "public.lower",
+		"DROP FUNCTION lower(text, text)": "public.lower", "ALTER FUNCTION lower() STABLE": "public.lower", "COMMENT ON FUNCTION now(int) IS 'x'": "public.now", "DROP AGGREGATE count(int, int)": "public.count",
+		"GRANT EXECUTE ON FUNCTION lower(text, text) TO PUBLIC": "public.lower", "CREATE CAST (text AS int) WITH FUNCTION lower(text, text)": "public.lower", "ALTER FUNCTION int4range(text) STABLE": "public.int4range",
+		"CREATE TRIGGER x BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION lower()": "public.lower", "CREATE EVENT TRIGGER x ON ddl_command_end EXECUTE FUNCTION lower()": "public.lower",
+		"DROP FUNCTION lower(text)": "lower", "DROP FUNCTION lower": "lower", "ALTER FUNCTION now() STABLE": "now", "DROP AGGREGATE count(*)": "count", "DROP AGGREGATE rank(VARIADIC \"any\" ORDER BY VARIADIC \"any\")": "rank",
+		"DROP AGGREGATE percentile_disc(float8 ORDER BY anyelement)": "percentile_disc", "GRANT EXECUTE ON FUNCTION pg_read_file(text) TO r": "pg_read_file", "COMMENT ON FUNCTION concat(VARIADIC \"any\") IS 'x'": "concat",
+		"CREATE TRIGGER x BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()": "suppress_redundant_updates_trigger",
+		"CREATE ACCESS METHOD x TYPE INDEX HANDLER bthandler":                                                    "bthandler", "CREATE CONVERSION x FOR 'UTF8' TO 'LATIN1' FROM utf8_to_iso8859_1": "utf8_to_iso8859_1",
+	} {
+		c := mustClassify(t, tb, sql)
+		require.Contains(t, c.Functions, name, sql)
+		if word, foreign := strings.CutPrefix(name, "public."); foreign {
+			require.NotContains(t, c.Functions, word, sql)
+		}
+	}
+}

@@ -120,17 +120,21 @@ func (o *opinion) judge(m protoreflect.Message, name string, ctes map[string]boo
 		}
 		o.call(n.Funcname)
 	case *pg.ObjectWithArgs:
-		o.call(n.Objname)
+		if args := len(n.Objargs); n.ArgsUnspecified {
+			o.call(n.Objname)
+		} else {
+			o.bound(n.Objname, args)
+		}
 	case *pg.CreateFunctionStmt:
-		o.call(n.Funcname)
+		o.foreignUnless(nil, n.Funcname)
 	case *pg.CreateTrigStmt:
-		o.call(n.Funcname)
+		o.bound(n.Funcname, 0)
 	case *pg.CreateEventTrigStmt:
-		o.call(n.Funcname)
+		o.bound(n.Funcname, 0)
 	case *pg.CreateConversionStmt:
-		o.call(n.FuncName)
+		o.bound(n.FuncName, 6)
 	case *pg.CreateAmStmt:
-		o.call(n.HandlerName)
+		o.bound(n.HandlerName, 1)
 	case *pg.ColumnRef:
 		if last := n.Fields[len(n.Fields)-1].GetString_(); len(n.Fields) > 1 && last != nil {
 			o.attribute(last.Sval)
@@ -208,7 +212,18 @@ func (o *opinion) call(list []*pg.Node) {
 	o.foreignUnless(nil, list)
 }
 
-// taken knows of forms only the number of arguments and their names.
+// bound is a function that is named with so many arguments.
+func (o *opinion) bound(list []*pg.Node, args int) {
+	_, name := split(list)
+	if f := o.b.functions[name]; f != nil && slices.ContainsFunc(f.forms, func(f form) bool { return f.most == args && f.kind != castForm }) {
+		o.call(list)
+		return
+	}
+	o.foreignUnless(nil, list)
+}
+
+// taken knows of forms the number of arguments, their names, and what the kind of a
+// function asks for.
 func (o *opinion) taken(n *pg.FuncCall, forms []form) bool {
 	args := len(n.Args)
 	if n.AggWithinGroup {
@@ -220,7 +235,28 @@ func (o *opinion) taken(n *pg.FuncCall, forms []form) bool {
 				return false
 			}
 		}
-		return f.kind == hypotheticalForm || args >= f.least && (args <= f.most || f.variadic)
+		plain := !n.AggStar && !n.AggDistinct && !n.AggWithinGroup && n.AggFilter == nil && n.AggOrder == nil && n.Over == nil
+		switch f.kind {
+		case hypotheticalForm:
+			return n.AggWithinGroup
+		case orderedForm:
+			if !n.AggWithinGroup {
+				return false
+			}
+		case aggregateForm:
+			if n.AggWithinGroup || n.AggStar != (args == 0) {
+				return false
+			}
+		case windowForm:
+			if n.Over == nil {
+				return false
+			}
+		default:
+			if !plain {
+				return false
+			}
+		}
+		return args >= f.least && (args <= f.most || f.variadic)
 	})
 }
 

@@ -50,13 +50,13 @@ var statements = map[string]statement{
 	"CreateEventTrigStmt": {TypeCreate, ClassDDL, inTx, sig(SignalOpaqueCode), bindsFunction},
 	"CreateCastStmt":      {TypeCreate, ClassDDL, inTx, sig(SignalOpaqueCode), nil},
 	"CreateConversionStmt": {TypeCreate, ClassDDL, inTx, sig(SignalOpaqueCode), func(w *walk, i int32, _ *statement) {
-		w.bound(i, "func_name")
+		w.bound(i, "func_name", 6)
 	}},
 	"CreateTransformStmt": {TypeCreate, ClassDDL, inTx, sig(SignalOpaqueCode), nil},
 	"CreateOpClassStmt":   {TypeCreate, ClassDDL, inTx, sig(SignalOpaqueCode), nil},
 	"CreateOpFamilyStmt":  {TypeCreate, ClassDDL, inTx, sig(SignalOpaqueCode), nil},
 	"CreateAmStmt": {TypeCreate, ClassDDL, inTx, sig(SignalOpaqueCode), func(w *walk, i int32, _ *statement) {
-		w.bound(i, "handler_name")
+		w.bound(i, "handler_name", 1)
 	}},
 	"CreateRangeStmt":   {TypeCreate, ClassDDL, inTx, sig(SignalOpaqueCode), nil},
 	"RuleStmt":          {TypeCreate, ClassDDL, inTx, sig(SignalOpaqueCode), nil},

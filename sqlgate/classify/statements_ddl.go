@@ -24,26 +24,57 @@ func createFunction(w *walk, i int32, _ *statement) {
 	if o := w.option(i, "options", "security"); o >= 0 && !w.isOff(o) {
 		w.raise(SignalPrivilegeChange, "", i)
 	}
-	w.bound(i, "funcname")
+	w.made(i, "funcname")
 }
 
-func bindsFunction(w *walk, i int32, _ *statement) { w.bound(i, "funcname") }
+// made records a function, or what acts as one, that a statement makes. Without a
+// schema it is none of pg_catalog, whatever it is called.
+func (w *walk) made(i int32, list string) {
+	if schema, name := w.qualified(i, list); len(name) != 0 {
+		w.foreign(schema, name)
+	}
+}
 
-// bound records a function that a statement names without calling it: it makes,
-// drops, changes or binds it.
-func (w *walk) bound(i int32, list string) {
+// bindsFunction records the function of a trigger, which has no arguments.
+func bindsFunction(w *walk, i int32, _ *statement) { w.bound(i, "funcname", 0) }
+
+// bound records a function that a statement names without calling it: it drops,
+// changes or binds it. The number of its arguments is -1 where the text does not
+// say it.
+func (w *walk) bound(i int32, list string, args int) {
 	schema, name := w.qualified(i, list)
 	if len(name) == 0 {
 		return
 	}
-	if f := w.t.builtin(schema, name); f != nil {
+	if f := w.t.builtin(schema, name); f != nil && (args < 0 || w.hasArguments(f, args)) {
 		w.functions.addWord(f.name)
 		return
 	}
 	w.foreign(schema, name)
 }
 
-func onObjectWithArgs(w *walk, i int32) { w.bound(i, "objname") }
+// hasArguments reports whether every server that the statement may reach has a
+// function with so many arguments.
+func (w *walk) hasArguments(f *function, args int) bool {
+	var on versions
+	for k := range f.forms {
+		if of := &f.forms[k]; of.most == args && of.kind != castForm {
+			on |= of.versions
+		}
+	}
+	return on.in(w.t.engine.ServerMajor)
+}
+
+func onObjectWithArgs(w *walk, i int32) {
+	args := -1
+	if !w.has(i, "args_unspecified") {
+		args = 0
+		for range w.items(i, "objargs") {
+			args++
+		}
+	}
+	w.bound(i, "objname", args)
+}
 
 // define judges CREATE of what has no node of its own. Collations and text
 // search configurations and dictionaries hold no code.
@@ -52,7 +83,7 @@ func define(w *walk, i int32, s *statement) {
 	case "OBJECT_COLLATION", "OBJECT_TSCONFIGURATION", "OBJECT_TSDICTIONARY":
 	default:
 		s.signals = sig(SignalOpaqueCode)
-		w.bound(i, "defnames")
+		w.made(i, "defnames")
 	}
 }
 

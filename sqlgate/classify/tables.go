@@ -153,8 +153,8 @@ func newBuiltins(major int) (*builtins, error) {
 		}
 	}
 	for name, f := range b.functions {
-		if b.types[name] && !b.relations[name] { // a cast written as a call; types of rows have none
-			f.forms = append(f.forms, form{kind: plainForm, least: 1, most: 1, versions: allVersions})
+		if b.types[name] && !b.relations[name] { // types of rows have no such cast
+			f.forms = append(f.forms, form{kind: castForm, least: 1, most: 1, versions: allVersions})
 		}
 	}
 	return b, nil

@@ -230,6 +230,22 @@ SELECT "Pg_Catalog".lower('x')
 SELECT db.public.lower('x')
 SELECT a.b.c.lower('x')
 SELECT information_schema.lower('x')
+SELECT lower('a', 'b')
+SELECT upper(evil => 'a')
+SELECT pg_table_size(oid), count(1,2) FROM pg_class WHERE relname='pg_class'
+SELECT count() FROM t
+SELECT first_value(a) FROM t
+SELECT lower(DISTINCT a) FROM t
+SELECT abs(a) OVER () FROM t
+SELECT percentile_disc(0.5, a) FROM t
+SELECT rank(1) FROM t
+SELECT max(a) WITHIN GROUP (ORDER BY a) FROM t
+SELECT make_interval(lustra => 1)
+SELECT int4range(x => '[1,2]')
+SELECT * FROM generate_series(1)
+SELECT jsonb_strip_nulls(a, 'x', true) FROM t
+SELECT @> a FROM t
+SELECT a |/ b FROM t
 SELECT pg_temp.lower('x')
 SELECT pg_toast.lower('x')
 SELECT U&"\006c\006f\0077\0065\0072\0078"('x')
