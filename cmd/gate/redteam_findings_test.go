@@ -187,7 +187,8 @@ var findings = []struct {
 	}},
 	{"the name of a built-in in a form that no built-in takes", func(r *redteam) {
 		r.breakInWith("SELECT lower('a', 'b')", "SELECT lower(a => 'a', b => 'b')", "SELECT count(1, 2)", "SELECT pg_table_size(oid), count(1, 2) FROM pg_class WHERE relname = 'pg_class'", "SELECT reverse(evil => 'a')",
-			"SELECT first_value(1)", "SELECT @> 'a'", "UPDATE orders SET status = lower('paid', 'x') WHERE id = 1", "UPDATE orders SET status = reverse(evil => 'x') WHERE id = 1", "SELECT * FROM lower('a', 'b')")
+			"SELECT first_value(1)", "SELECT @> 'a'", "UPDATE orders SET status = lower('paid', 'x') WHERE id = 1", "UPDATE orders SET status = reverse(evil => 'x') WHERE id = 1", "SELECT * FROM lower('a', 'b')",
+			"SELECT 1 WHERE max('a'::varchar) = 'a'", "SELECT * FROM max('a'::varchar)", "UPDATE orders SET status = max('a'::varchar) WHERE id = 1")
 	}},
 }
 

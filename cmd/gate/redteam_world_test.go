@@ -97,6 +97,7 @@ EXCEPTION WHEN OTHERS THEN NULL; END $code$;
 		userCode("count(int, int)", "int", "", "DELETE FROM staging; RETURN 1;") +
 		userCode("reverse(evil text)", "text", "", "DELETE FROM staging; RETURN $1;") +
 		userCode("first_value(int)", "int", "", "DELETE FROM staging; RETURN 1;") +
+		userCode("max(varchar)", "text", "", "DELETE FROM staging; RETURN $1;") +
 		userCode("evil_equal(int, int)", "boolean", "", "DELETE FROM staging; RETURN true;") +
 		userCode("evil_step(int, bigint)", "int", "", "DELETE FROM staging; RETURN 1;") +
 		userCode("evil_check(text)", "boolean", "", "DELETE FROM staging; RETURN true;") +

@@ -102,6 +102,9 @@ type callForm struct {
 	over     bool
 	variadic bool
 	byCall   bool // of a procedure, by CALL
+
+	aggregate bool // it stands where an aggregate may
+	window    bool // and where a window function may
 }
 
 // callOf reads the form of a FuncCall.
@@ -146,17 +149,17 @@ func (c *callForm) takenBy(f *form) bool {
 			return false
 		}
 	case aggregateForm:
-		if c.within || c.byCall || c.over && (c.distinct || c.ordered > 0) || c.star != (c.args == 0) {
+		if c.within || c.byCall || c.over && (c.distinct || c.ordered > 0 || !c.window) || !c.over && !c.aggregate || c.star != (c.args == 0) {
 			return false
 		}
 	case windowForm:
-		if !c.over || c.distinct || c.filter || c.within || c.ordered > 0 {
+		if !c.over || !c.window || c.distinct || c.filter || c.within || c.ordered > 0 {
 			return false
 		}
 	case orderedForm:
-		return c.within && !c.over && c.args == f.direct && c.args+c.ordered == f.most && c.names == nil
+		return c.within && c.aggregate && !c.over && c.args == f.direct && c.args+c.ordered == f.most && c.names == nil
 	case hypotheticalForm:
-		return c.within && !c.over && c.args == c.ordered && c.names == nil
+		return c.within && c.aggregate && !c.over && c.args == c.ordered && c.names == nil
 	default:
 		return false
 	}
@@ -203,13 +206,61 @@ func (w *walk) called(i int32) (schema, name []byte, f *function) {
 	}
 	var on versions // the majors that have a function for it
 	for k := range f.forms {
-		if of := &f.forms[k]; c.takenBy(of) {
+		of := &f.forms[k]
+		switch of.kind {
+		case windowForm, aggregateForm, orderedForm, hypotheticalForm:
+			c.aggregate, c.window = c.aggregate || !c.over && w.mayAggregate(i), c.window || c.over && w.mayWindow(i)
+		}
+		if c.takenBy(of) {
 			if on |= of.versions; on.in(w.t.engine.ServerMajor) {
 				return schema, name, f
 			}
 		}
 	}
 	return schema, name, nil
+}
+
+// mayAggregate reports whether a call stands where an aggregate may: in one of these
+// clauses of its own SELECT, or of one around it where it names a column, which may
+// be that one's.
+func (w *walk) mayAggregate(call int32) bool {
+	for i := call; i > 0; i = w.e[i].parent {
+		if w.is(w.e[i].parent, "SelectStmt") {
+			switch w.fieldName(i) {
+			case "targetList", "distinctClause", "sortClause", "havingClause", "windowClause":
+				return true
+			}
+		}
+		if w.isQuery(w.e[i].parent) && !w.holdsColumn(call) {
+			return false
+		}
+	}
+	return false
+}
+
+// holdsColumn reports whether a column or a whole row is named below a node.
+func (w *walk) holdsColumn(i int32) bool {
+	for below := i + 1; below < w.e[i].next; below++ {
+		if w.is(below, "ColumnRef") {
+			return true
+		}
+	}
+	return false
+}
+
+// mayWindow reports whether a call stands where a window function may, in its own
+// SELECT.
+func (w *walk) mayWindow(i int32) bool {
+	for ; i > 0; i = w.e[i].parent {
+		if w.isQuery(w.e[i].parent) {
+			name := w.fieldName(i)
+			return w.is(w.e[i].parent, "SelectStmt") && (name == "targetList" || name == "distinctClause" || name == "sortClause")
+		}
+		if w.fieldName(i) == "over" { // of another one's window
+			return false
+		}
+	}
+	return false
 }
 
 // isManyUnnests sees FROM unnest(a, b), which PostgreSQL reads as a call of the

@@ -181,3 +181,27 @@ func TestFunctionsThatAreMadeOrBoundAreKnownByTheirArguments(t *testing.T) {
 		}
 	}
 }
+
+// An aggregate that stands where none may is no aggregate, but in a query within
+// another one it may be that one's.
+func TestAggregatesAndWindowFunctionsHaveTheirPlaces(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for sql, name := range map[string]string{
+		"SELECT a FROM t WHERE max(a) = 'x'": "max", "SELECT * FROM max('a'::varchar)": "max", "UPDATE t SET a = max(b) WHERE id = 1": "max", "SELECT a FROM t GROUP BY max(a)": "max", "VALUES (sum(1))": "sum",
+		"SELECT a FROM t WHERE first_value(a) OVER () = 1": "first_value", "SELECT a FROM t JOIN s ON count(t.a) = 1": "count", "INSERT INTO t VALUES (max('a'))": "max", "DELETE FROM t WHERE max(a) > 1 RETURNING 1": "max",
+		"SELECT (SELECT 1 FROM s WHERE max('x') = b) FROM t": "max", "SELECT (SELECT 1 FROM s WHERE sum(t.a) OVER () = b) FROM t": "sum", "UPDATE t SET a = 1 WHERE id = 1 RETURNING max(a)": "max", "EXECUTE p (max(1))": "max",
+		"SELECT a FROM t LIMIT max(1)": "max", "CREATE TABLE n (a int DEFAULT max(1))": "max", "SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY 1) FROM t WHERE mode() WITHIN GROUP (ORDER BY a) = 1": "mode",
+	} {
+		c := mustClassify(t, tb, sql)
+		require.Contains(t, c.Functions, "public."+name, sql)
+		require.Contains(t, c.RiskSignals, SignalUnknownFunction, sql)
+	}
+	for _, sql := range []string{
+		"SELECT (SELECT 1 FROM s WHERE max(t.a) = b) FROM t", "SELECT a FROM t GROUP BY a HAVING EXISTS (SELECT 1 FROM s WHERE s.b = max(t.a))", "SELECT a, max(b) FROM t GROUP BY a HAVING max(b) > 1 ORDER BY max(b)",
+		"SELECT (SELECT x FROM unnest(array_agg(t.a)) x LIMIT 1) FROM t", "SELECT a, sum(max(b)) OVER (ORDER BY max(b)) FROM t GROUP BY a", "SELECT rank() OVER w FROM t GROUP BY a WINDOW w AS (ORDER BY count(*))",
+		"SELECT a FROM t WHERE b = (SELECT max(b) FROM t)", "SELECT a FROM t, LATERAL (SELECT max(s.b) FROM s WHERE s.a = t.a) x", "WITH x AS (SELECT a, row_number() OVER (ORDER BY b) FROM t) SELECT * FROM x",
+		"SELECT DISTINCT ON (count(*)) 1 FROM t", "SELECT a FROM t ORDER BY row_number() OVER ()", "SELECT array(SELECT json_agg(x) FROM s x)", "SELECT count(*) + sum(a) FILTER (WHERE b) FROM t UNION ALL SELECT max(a) FROM s",
+	} {
+		require.True(t, mustClassify(t, tb, sql).SafeRead, sql)
+	}
+}

@@ -326,6 +326,10 @@ func requireAgreement(t *testing.T, o *opinion, c *Classification, sql string) {
 		}
 	}
 	for f := range o.functions {
+		known := o.b.functions[f]
+		if known != nil && slices.ContainsFunc(known.forms, func(f form) bool { return f.kind == aggregateForm || f.kind == windowForm }) && slices.Contains(c.Functions, "public."+f) {
+			continue // where an aggregate may stand the first walk alone knows
+		}
 		require.Contains(t, c.Functions, f, sql)
 	}
 	for r := range o.read {

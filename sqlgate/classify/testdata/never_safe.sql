@@ -244,6 +244,9 @@ SELECT make_interval(lustra => 1)
 SELECT int4range(x => '[1,2]')
 SELECT * FROM generate_series(1)
 SELECT jsonb_strip_nulls(a, 'x', true) FROM t
+SELECT a FROM t WHERE max(a) = 'x'
+SELECT * FROM max('a'::varchar)
+SELECT a FROM t GROUP BY first_value(a) OVER ()
 SELECT @> a FROM t
 SELECT a |/ b FROM t
 SELECT pg_temp.lower('x')
