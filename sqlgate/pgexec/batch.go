@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -12,10 +13,12 @@ import (
 )
 
 // A command is one statement of a batch: Parse, Bind, Describe where a sink
-// wants the columns, Execute, all unnamed. One that is only to be described is
-// Parse and Describe.
+// wants the columns, Execute. One that is only to be described is Parse and
+// Describe. A text of the gate's own that the connection keeps prepared is Bind and
+// Execute.
 type command struct {
 	sql           string
+	own           bool // a text of the gate's
 	oids          []uint32
 	params        [][]byte
 	paramFormats  []int16
@@ -23,10 +26,13 @@ type command struct {
 	maxRows       uint32 // of Execute; 0 is no limit
 	describe      bool
 	only          *description // nil: the statement runs
+	parse         *string      // under which name it is only prepared; nil: it runs
 	sink          Sink         // nil: rows are dropped
 
 	rowCap  int64 // rows after which reading stops; 0 is no limit
 	byteCap int64 // bytes of values after which reading stops; 0 is no limit
+
+	kept bool // sent without Parse
 
 	// What came back.
 	tag       string
@@ -36,7 +42,11 @@ type command struct {
 }
 
 // own is a command with a text of the gate's own.
-func own(sql string) *command { return &command{sql: sql} }
+func own(sql string) *command { return &command{sql: sql, own: true} }
+
+// passing is the name of the statement that stays for its command alone. It is not
+// the unnamed one, which the connection keeps for its look.
+const passing = "statement"
 
 // A segment is the commands up to one Sync.
 type segment []*command
@@ -49,15 +59,29 @@ var errOverCap = errors.New("the result exceeds the limits")
 var errProtocol = errors.New("unexpected message from the database")
 
 // enqueue writes a batch into the connection's buffer.
-func (c *conn) enqueue(batch []segment) {
+func (c *conn) enqueue(batch ...segment) {
 	for _, seg := range batch {
 		for _, cmd := range seg {
-			c.fe.SendParse(&pgproto3.Parse{Query: cmd.sql, ParameterOIDs: cmd.oids})
+			if cmd.parse != nil {
+				c.fe.SendParse(&pgproto3.Parse{Name: *cmd.parse, Query: cmd.sql, ParameterOIDs: cmd.oids})
+				continue
+			}
+			name := passing
+			if cmd.own {
+				if n, ok := c.kept[cmd.sql]; ok {
+					name, cmd.kept = n, true
+				}
+			}
+			if !cmd.kept {
+				c.fe.SendClose(&pgproto3.Close{ObjectType: 'S', Name: name})
+				c.fe.SendParse(&pgproto3.Parse{Name: name, Query: cmd.sql, ParameterOIDs: cmd.oids})
+			}
 			if cmd.only != nil {
-				c.fe.SendDescribe(&pgproto3.Describe{ObjectType: 'S'})
+				c.fe.SendDescribe(&pgproto3.Describe{ObjectType: 'S', Name: name})
 				continue
 			}
 			c.fe.SendBind(&pgproto3.Bind{
+				PreparedStatement:    name,
 				ParameterFormatCodes: cmd.paramFormats,
 				Parameters:           cmd.params,
 				ResultFormatCodes:    cmd.resultFormats,
@@ -71,8 +95,8 @@ func (c *conn) enqueue(batch []segment) {
 	}
 }
 
-// exchange sends a batch in one write and reads its answers. The first
-// ErrorResponse is returned as refused; the batch is read to its end all the
+// exchange sends a batch in one write and reads its answers; of a connection that
+// is leaving, the cleaning goes out behind it. The first ErrorResponse is returned as refused; the batch is read to its end all the
 // same. err means that the conversation broke off: lost, past the deadline
 // (os.ErrDeadlineExceeded), ended by ctx, against the protocol or over a cap.
 // After an err the connection is broken and only good for closing.
@@ -80,18 +104,24 @@ func (c *conn) exchange(ctx context.Context, deadline time.Time, batch ...segmen
 	if err := ctx.Err(); err != nil {
 		return nil, err // nothing was sent: the connection is as it was
 	}
+	if err := c.cleaned(deadline); err != nil {
+		return nil, err
+	}
 	stop, err := c.arm(ctx, deadline)
 	if err != nil {
 		c.broken = true
 		return nil, err
 	}
 	defer stop()
-	c.enqueue(batch)
+	c.enqueue(batch...)
+	if c.leaving {
+		o := c.newCleaning()
+		c.enqueue(o.batch)
+		c.owes(o)
+		c.leaving = false
+	}
 	if err := c.fe.Flush(); err != nil {
 		c.broken = true
-		return nil, errors.Join(err, ctx.Err())
-	}
-	if err := c.cleaned(); err != nil {
 		return nil, errors.Join(err, ctx.Err())
 	}
 	for _, seg := range batch {
@@ -184,6 +214,7 @@ func (c *conn) receive() (pgproto3.BackendMessage, error) {
 type segmentReader struct {
 	seg     segment
 	at      int  // command whose answers are read
+	closed  bool // CloseComplete came
 	parsed  bool // ParseComplete came
 	bound   bool // BindComplete came
 	columns int  // of RowDescription; -1 for NoData
@@ -209,14 +240,21 @@ func (r *segmentReader) take(msg pgproto3.BackendMessage) error {
 		return fmt.Errorf("%w: %T", errProtocol, msg)
 	}
 	cmd := r.seg[r.at]
-	if cmd.only != nil {
+	if _, ok := msg.(*pgproto3.CloseComplete); ok {
+		return r.once(&r.closed, !cmd.kept, msg)
+	}
+	if _, ok := msg.(*pgproto3.ParseComplete); ok && cmd.parse != nil {
+		r.next()
+		return nil
+	}
+	if cmd.only != nil && r.closed {
 		return r.described(cmd.only, msg)
 	}
 	switch m := msg.(type) {
 	case *pgproto3.ParseComplete:
-		return r.once(&r.parsed, !r.bound, msg)
+		return r.once(&r.parsed, r.closed, msg)
 	case *pgproto3.BindComplete:
-		return r.once(&r.bound, r.parsed, msg)
+		return r.once(&r.bound, r.parsed || cmd.kept, msg)
 	case *pgproto3.RowDescription:
 		if err := r.once(&r.known, r.bound && cmd.describe, msg); err != nil {
 			return err
@@ -256,9 +294,25 @@ func (r *segmentReader) finish(note func(), msg pgproto3.BackendMessage) error {
 		return fmt.Errorf("%w: %T out of turn", errProtocol, msg)
 	}
 	note()
-	r.at++
-	r.parsed, r.bound, r.known, r.columns = false, false, false, 0
+	if cmd.kept && !cmd.answeredAsItself() {
+		return fmt.Errorf("%w: %q answers to %s", errProtocol, cmd.tag, cmd.sql)
+	}
+	r.next()
 	return nil
+}
+
+// next goes on to the following command.
+func (r *segmentReader) next() {
+	*r = segmentReader{seg: r.seg, at: r.at + 1}
+}
+
+// answeredAsItself reports whether the tag is of the kind that the text has. A
+// function may put a statement of its own under the name of a prepared one, but
+// PREPARE takes none that answers with the word of any of ours; the look, which is
+// a SELECT, has no name.
+func (cmd *command) answeredAsItself() bool {
+	verb, _, _ := strings.Cut(cmd.tag, " ")
+	return strings.HasPrefix(cmd.sql, verb) && verb != "" || cmd.sql == "COMMIT" && verb == "ROLLBACK"
 }
 
 func (cmd *command) describeTo(fields []pgproto3.FieldDescription) error {
@@ -336,5 +390,5 @@ func (o *oneRow) text(i int) string {
 // query is a command of the gate's own whose one row is wanted.
 func query(sql string) (*command, *oneRow) {
 	row := new(oneRow)
-	return &command{sql: sql, sink: row}, row
+	return &command{sql: sql, own: true, sink: row}, row
 }

@@ -35,6 +35,7 @@ func says(t testing.TB, messages ...pgproto3.BackendMessage) []byte {
 }
 
 var (
+	fresh    = &pgproto3.CloseComplete{}
 	parsed   = &pgproto3.ParseComplete{}
 	bound    = &pgproto3.BindComplete{}
 	oneCol   = &pgproto3.RowDescription{Fields: []pgproto3.FieldDescription{{Name: []byte("a"), DataTypeOID: 23}}}
@@ -47,21 +48,23 @@ func TestAServerThatTalksOutOfTurnIsNotBelieved(t *testing.T) {
 	for name, messages := range map[string][]pgproto3.BackendMessage{
 		"nothing was answered":             {idle},
 		"complete without parse":           {selected, idle},
-		"complete without bind":            {parsed, selected, idle},
-		"complete without a description":   {parsed, bound, selected, idle},
-		"a row without bind":               {parsed, row, selected, idle},
-		"a row without a description":      {parsed, bound, row, selected, idle},
-		"a row of two columns":             {parsed, bound, oneCol, &pgproto3.DataRow{Values: [][]byte{nil, nil}}, selected, idle},
-		"bound twice":                      {parsed, bound, bound, oneCol, row, selected, idle},
-		"described twice":                  {parsed, bound, oneCol, oneCol, row, selected, idle},
-		"one answer too many":              {parsed, bound, oneCol, row, selected, selected, idle},
-		"an answer behind an error":        {parsed, &pgproto3.ErrorResponse{Severity: "ERROR", Code: "22012"}, selected, idle},
-		"COPY out":                         {parsed, bound, &pgproto3.CopyOutResponse{}, idle},
-		"COPY in":                          {parsed, bound, &pgproto3.CopyInResponse{}, idle},
+		"parsed without a close":           {parsed, bound, oneCol, row, selected, idle},
+		"closed twice":                     {fresh, fresh, parsed, bound, oneCol, row, selected, idle},
+		"complete without bind":            {fresh, parsed, selected, idle},
+		"complete without a description":   {fresh, parsed, bound, selected, idle},
+		"a row without bind":               {fresh, parsed, row, selected, idle},
+		"a row without a description":      {fresh, parsed, bound, row, selected, idle},
+		"a row of two columns":             {fresh, parsed, bound, oneCol, &pgproto3.DataRow{Values: [][]byte{nil, nil}}, selected, idle},
+		"bound twice":                      {fresh, parsed, bound, bound, oneCol, row, selected, idle},
+		"described twice":                  {fresh, parsed, bound, oneCol, oneCol, row, selected, idle},
+		"one answer too many":              {fresh, parsed, bound, oneCol, row, selected, selected, idle},
+		"an answer behind an error":        {fresh, parsed, &pgproto3.ErrorResponse{Severity: "ERROR", Code: "22012"}, selected, idle},
+		"COPY out":                         {fresh, parsed, bound, &pgproto3.CopyOutResponse{}, idle},
+		"COPY in":                          {fresh, parsed, bound, &pgproto3.CopyInResponse{}, idle},
 		"another login":                    {&pgproto3.AuthenticationOk{}, idle},
-		"a FATAL error in mid-result":      {parsed, bound, oneCol, row, &pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "57P01"}, idle},
-		"the end of the connection":        {parsed, bound, oneCol, row, selected},
-		"the end in the middle of a batch": {parsed, bound, oneCol},
+		"a FATAL error in mid-result":      {fresh, parsed, bound, oneCol, row, &pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "57P01"}, idle},
+		"the end of the connection":        {fresh, parsed, bound, oneCol, row, selected},
+		"the end in the middle of a batch": {fresh, parsed, bound, oneCol},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := answered(t, says(t, messages...))
@@ -71,7 +74,7 @@ func TestAServerThatTalksOutOfTurnIsNotBelieved(t *testing.T) {
 			require.True(t, c.broken, "it is only good for closing")
 		})
 	}
-	c := answered(t, says(t, parsed, bound, oneCol, row, selected, idle))
+	c := answered(t, says(t, fresh, parsed, bound, oneCol, row, selected, idle))
 	cmd := &command{sql: "SELECT 1", describe: true}
 	refused, err := c.exchange(context.Background(), time.Now().Add(time.Minute), segment{cmd})
 	require.NoError(t, err)
@@ -81,7 +84,7 @@ func TestAServerThatTalksOutOfTurnIsNotBelieved(t *testing.T) {
 }
 
 func TestAnErrorEndsItsBatchAlone(t *testing.T) {
-	c := answered(t, says(t, parsed, &pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "42601"}, idle, parsed, bound, selected, idle))
+	c := answered(t, says(t, fresh, parsed, &pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "42601"}, idle, fresh, parsed, bound, selected, idle))
 	second := own("SELECT 1")
 	refused, err := c.exchange(context.Background(), time.Now().Add(time.Minute), segment{own("nonsense")}, segment{second})
 	require.NoError(t, err)
@@ -91,11 +94,11 @@ func TestAnErrorEndsItsBatchAlone(t *testing.T) {
 }
 
 func TestAReportedPinThatChangesIsDrift(t *testing.T) {
-	c := answered(t, says(t, parsed, bound, &pgproto3.ParameterStatus{Name: "TimeZone", Value: "UTC"}, &pgproto3.ParameterStatus{Name: "other", Value: "x"}, selected, idle))
+	c := answered(t, says(t, fresh, parsed, bound, &pgproto3.ParameterStatus{Name: "TimeZone", Value: "UTC"}, &pgproto3.ParameterStatus{Name: "other", Value: "x"}, selected, idle))
 	_, err := c.exchange(context.Background(), time.Now().Add(time.Minute), segment{own("SELECT 1")})
 	require.NoError(t, err)
 	require.Empty(t, c.drift)
-	c = answered(t, says(t, parsed, bound, selected, &pgproto3.ParameterStatus{Name: "TimeZone", Value: "Asia/Tokyo"}, idle))
+	c = answered(t, says(t, fresh, parsed, bound, selected, &pgproto3.ParameterStatus{Name: "TimeZone", Value: "Asia/Tokyo"}, idle))
 	_, err = c.exchange(context.Background(), time.Now().Add(time.Minute), segment{own("SELECT 1")})
 	require.NoError(t, err)
 	require.Equal(t, "TimeZone", c.drift)
@@ -104,8 +107,8 @@ func TestAReportedPinThatChangesIsDrift(t *testing.T) {
 // A server may say anything: it must neither crash the gate nor pass for one
 // that finished the batch.
 func FuzzAnswersOfAServer(f *testing.F) {
-	f.Add(says(f, parsed, bound, oneCol, row, selected, idle))
-	f.Add(says(f, parsed, &pgproto3.ErrorResponse{Severity: "ERROR", Code: "42601"}, idle))
+	f.Add(says(f, fresh, parsed, bound, oneCol, row, selected, idle))
+	f.Add(says(f, fresh, parsed, &pgproto3.ErrorResponse{Severity: "ERROR", Code: "42601"}, idle))
 	f.Add([]byte{'D', 0, 0, 0, 4})
 	f.Fuzz(func(t *testing.T, said []byte) {
 		c := answered(t, said)

@@ -96,13 +96,13 @@ func (db *DB) BeginBlock(ctx context.Context, opts BlockOptions) (*Block, error)
 func (b *Block) open(ctx context.Context) error {
 	l := b.lease
 	b.own = b.timeouts()
-	look, shown := query(l.watch.watchSQL)
+	look, shown := l.looking(false, false)
 	begin := append(segment{own(b.opts.beginSQL())}, set("LOCAL", b.own)...)
 	refused, err := l.exchange(ctx, time.Now().Add(b.db.cfg.ConnectTimeout), segment{look}, begin)
 	if err != nil || refused != nil {
 		return &beginError{beginFault(refused, err)}
 	}
-	if l.compare(shown.text(0)); l.drift != "" {
+	if l.compare(shown.text(1)); l.drift != "" {
 		return &beginError{driftFault(l.drift)}
 	}
 	return nil

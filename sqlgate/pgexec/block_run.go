@@ -37,18 +37,18 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 		count, counted = query(countSQL)
 		batch = append(batch, count)
 	}
-	look, shown := query(l.watch.blockSQL)
+	look, shown := l.looking(false, false)
 	batch = append(batch, look)
 	l.notices = nil
 	r := b.db.run(context.WithoutCancel(ctx), l, o.ExecutionID, b.db.deadline(o.Limits), cmd, batch)
-	if r.err == nil && !b.stands(r, shown.text(1)) {
+	if r.err == nil && !b.stands(r, shown.text(0)) {
 		return b.lostTrack(r)
 	}
 	if res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent); !ok {
 		return b.fail(r, res, f)
 	}
 	b.unchecked = !last
-	if b.look(shown.text(0)); l.drift != "" {
+	if b.look(shown.text(1)); l.drift != "" {
 		return b.fail(r, aborted(ReasonSettingsDrift, ""), driftFault(l.drift))
 	}
 	res := Result{State: Success, CommandTag: cmd.tag, RowCount: rowCount(cmd)}

@@ -1,8 +1,11 @@
 package pgexec
 
 import (
+	"context"
 	"errors"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 const (
@@ -12,23 +15,24 @@ const (
 
 var errNotClean = errors.New("the connection could not be cleaned")
 
-// A cleaning is DISCARD ALL, sent when a connection was given back. A statement may
-// have left a setting, a session's lock, a temporary table, a prepared statement
-// or a channel. Nobody waits for the answer: the next use reads it before its own.
+// A cleaning goes out when a connection was given back. A statement may have left a
+// setting, a session's lock, a temporary table, a prepared statement or a channel.
+// What is cheap is undone each time; the rest is looked for, and DISCARD ALL, which
+// throws the server's plans away as well, is for where there is some. The next use
+// reads the answer before it sends anything.
 type cleaning struct {
-	batch []segment
-	shown *oneRow // what the watch then shows, of a reader
+	batch segment
+	shown *oneRow
 }
 
-// clean sends DISCARD ALL. A reader has its settings shown as well: the batch of
-// its next use has a client's text in it, and no look before that.
+func (c *conn) newCleaning() *cleaning {
+	look, shown := c.looking(false, true)
+	return &cleaning{segment{own("RESET ALL"), own("DISCARD SEQUENCES"), look}, shown}
+}
+
+// clean sends a cleaning and does not wait for the answer.
 func (c *conn) clean(deadline time.Time) error {
-	o := &cleaning{batch: []segment{{own("DISCARD ALL")}}}
-	if c.kind == reader {
-		var look *command
-		look, o.shown = query(c.watch.watchSQL)
-		o.batch = append(o.batch, segment{look})
-	}
+	o := c.newCleaning()
 	err := c.net.SetDeadline(deadline)
 	if err == nil {
 		c.enqueue(o.batch)
@@ -38,35 +42,54 @@ func (c *conn) clean(deadline time.Time) error {
 		c.broken = true
 		return err
 	}
-	c.owed, c.dirty, c.used = o, false, false
+	c.owes(o)
 	return nil
 }
 
-// cleaned reads the answer to clean, where it was not read yet. After an error the
-// connection is only good for closing.
-func (c *conn) cleaned() error {
+// owes notes a cleaning that was sent.
+func (c *conn) owes(o *cleaning) { c.owed, c.dirty, c.used = o, false, false }
+
+// cleaned reads the answer to a cleaning, where it was not read yet, and has the
+// rest discarded where there is some. After an error the connection is only good
+// for closing; a setting that still differs is drift.
+func (c *conn) cleaned(deadline time.Time) error {
 	o := c.owed
 	if o == nil {
 		return nil
 	}
 	c.owed = nil
-	for _, seg := range o.batch {
-		refused, err := c.readSegment(seg)
-		if e := lastError(refused, err); e != nil {
-			err = e
-		}
-		if err == nil && c.txStatus != 'I' {
-			err = errNotClean
-		}
-		if err != nil {
-			c.broken = true
-			return errors.Join(errNotClean, err)
-		}
+	err := c.net.SetDeadline(deadline)
+	var refused *pgconn.PgError
+	if err == nil {
+		refused, err = c.readSegment(o.batch)
 	}
-	if o.shown != nil {
-		c.compare(o.shown.text(0))
+	if err == nil && c.txStatus != 'I' {
+		err = errNotClean
+	}
+	if err == nil && (refused != nil || o.shown.text(1) != c.settled || o.shown.text(2) != "f") {
+		err = c.discard(deadline)
+	}
+	if err != nil {
+		c.broken = true
+		return errors.Join(errNotClean, err)
 	}
 	return nil
+}
+
+// discard has the server forget everything of the session, and what the gate had
+// prepared in it too.
+func (c *conn) discard(deadline time.Time) error {
+	refused, err := c.exchange(context.Background(), deadline, segment{own("DISCARD ALL")})
+	if err == nil && refused != nil {
+		err = refused
+	}
+	if err == nil {
+		err = c.keep(context.Background(), deadline)
+	}
+	if err == nil {
+		err = c.look(context.Background(), deadline)
+	}
+	return err
 }
 
 // take begins a use of the connection, rest ends it.
@@ -109,7 +132,7 @@ func (c *conn) lookAfter(cfg *Config) {
 		err = c.clean(time.Now().Add(cfg.ConnectTimeout))
 	}
 	if err == nil {
-		err = c.cleaned()
+		err = c.cleaned(time.Now().Add(cfg.ConnectTimeout))
 	}
 	if err != nil {
 		_ = c.net.Close() // the next to take it finds it broken

@@ -2,6 +2,9 @@ package pgexec
 
 import (
 	"context"
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +60,43 @@ CREATE VIEW v AS SELECT leave() AS a; CREATE TABLE t (a int PRIMARY KEY); INSERT
 		tx.Rollback()
 		require.Equal(t, "", side.ask("SELECT string_agg(a::text, '') FROM t WHERE a > 1"), what)
 	}
+	require.Zero(t, db.Stats().Quarantined)
+}
+
+// What the gate keeps prepared has a name that a function may use as well. It can
+// take it away, or put another statement there; neither changes what the gate does or
+// is told.
+func TestAFunctionThatTakesTheNamesOfPreparedTexts(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 1 })
+	side.run("CREATE TABLE t (a int PRIMARY KEY)")
+	var as strings.Builder
+	for _, name := range []string{"BEGIN", "BEGIN READ ONLY", "RESET ALL", "DISCARD SEQUENCES", "statement", "COMMIT"} {
+		fmt.Fprintf(&as, `EXECUTE 'PREPARE "%s" AS SELECT 1, ''forged'', false'; `, name)
+	}
+	side.run(`CREATE FUNCTION away() RETURNS int LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DEALLOCATE ALL'; PERFORM set_config('work_mem', '77kB', false); RETURN 1; END $$;
+CREATE FUNCTION instead() RETURNS int LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DEALLOCATE ALL'; ` + as.String() + `PERFORM set_config('work_mem', '77kB', false); RETURN 1; END $$;
+CREATE VIEW v AS SELECT away() AS a, instead() AS b`)
+	for i, what := range []string{"away()", "instead()"} {
+		for j, use := range []func(){
+			func() { mustWrite(t, db, "INSERT INTO t SELECT 10 * "+what+" + "+strconv.Itoa(i)) },
+			func() {
+				b := beginBlock(t, db, BlockOptions{})
+				b.write("INSERT INTO t SELECT 20 * " + what + " + " + strconv.Itoa(i))
+				b.read("SELECT " + what)
+				b.write("INSERT INTO t SELECT 30 * " + what + " + " + strconv.Itoa(i))
+				b.commit()
+			},
+			func() { _, _, err := write(t, db, "SELECT 1/("+what+"-1)", Limits{}); require.Error(t, err) },
+			func() { require.NotEmpty(t, mustRead(t, db, "SELECT * FROM v")) },
+		} {
+			use()
+			require.Equal(t, `[{"a":1}]`, mustRead(t, db, "SELECT 1 AS a"), "%s %d", what, j)
+			_, rows, err := write(t, db, "SELECT current_setting('work_mem') = '77kB' AS s, (SELECT count(*) FROM pg_prepared_statements WHERE from_sql) AS n", Limits{})
+			require.NoError(t, err)
+			require.Equal(t, `[{"s":false,"n":0}]`, rows, "%s %d", what, j)
+		}
+	}
+	require.Equal(t, "10,11,20,21,30,31", side.ask("SELECT string_agg(a::text, ',' ORDER BY a) FROM t"))
 	require.Zero(t, db.Stats().Quarantined)
 }
 

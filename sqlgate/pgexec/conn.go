@@ -43,6 +43,7 @@ type conn struct {
 	version  string // server_version, as the server says it
 	watch    watch
 	settled  string            // the watch's answer when everything was asserted
+	kept     map[string]string // names of the texts that it keeps prepared, by text
 	params   map[string]string // reported values that must not change
 
 	txStatus byte // of the last ReadyForQuery: I, T or E
@@ -55,10 +56,11 @@ type conn struct {
 
 	notices []Notice
 
-	owed  *cleaning // sent, and not answered yet
-	later *time.Timer
-	mu    sync.Mutex // between a use and what happens while it idles
-	taken bool
+	leaving bool      // the next exchange is the last of this use
+	owed    *cleaning // sent, and not answered yet
+	later   *time.Timer
+	mu      sync.Mutex // between a use and what happens while it idles
+	taken   bool
 }
 
 // Most notices of one statement that are handed on, and the most bytes of one.
@@ -191,6 +193,44 @@ func (c *conn) assert(ctx context.Context, cfg *pgconn.Config, pins []pin, deadl
 	return nil
 }
 
+// keep prepares the texts that the gate sends again and again and whose answer it
+// reads before anything of a client's goes out. A function could take them away, or
+// put a statement of its own under the name, which is known by its answer then. The
+// look has no name, so nothing but the protocol reaches it.
+func (c *conn) keep(ctx context.Context, deadline time.Time) error {
+	texts := []string{c.watch.lookSQL, "BEGIN", "RESET ALL", "DISCARD SEQUENCES"}
+	kept := make(map[string]string, len(texts))
+	var parse segment
+	for i, text := range texts {
+		name := text
+		cmd := &command{sql: text, parse: &name}
+		if i == 0 {
+			name, cmd.oids = "", []uint32{16, 16} // bool
+		}
+		kept[text] = name
+		parse = append(parse, cmd)
+	}
+	refused, err := c.exchange(ctx, deadline, parse)
+	if err == nil && refused != nil {
+		err = refused
+	}
+	c.kept = kept
+	return err
+}
+
+// looking is the look at a connection: the transaction's id, which assign has the
+// server give out, else "" where there is none; the settings and users; and where
+// clean is set, which gives up all of the session's advisory locks, "t" for what
+// only DISCARD ALL takes away: temporary tables, channels, cursors, prepared
+// statements.
+func (c *conn) looking(assign, clean bool) (*command, *oneRow) {
+	cmd, row := query(c.watch.lookSQL)
+	for _, v := range []bool{assign, clean} {
+		cmd.params = append(cmd.params, strconv.AppendBool(nil, v))
+	}
+	return cmd, row
+}
+
 // assertionFailed is the fault of a session that is not what was asked for.
 func assertionFailed(what, got string) error {
 	hint := "The database session is not what the gate asked for"
@@ -203,7 +243,7 @@ func assertionFailed(what, got string) error {
 
 // look compares the session with what was asserted.
 func (c *conn) look(ctx context.Context, deadline time.Time) error {
-	q, row := query(c.watch.watchSQL)
+	q, row := c.looking(false, false)
 	refused, err := c.exchange(ctx, deadline, segment{q})
 	switch {
 	case err != nil:
@@ -212,7 +252,7 @@ func (c *conn) look(ctx context.Context, deadline time.Time) error {
 		c.broken = true
 		return refused
 	}
-	c.compare(row.text(0))
+	c.compare(row.text(1))
 	return nil
 }
 

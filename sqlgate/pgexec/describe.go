@@ -24,7 +24,7 @@ type Description struct {
 // before its next use. types are those of
 // the parameters; 0 or absent: the server infers.
 func (db *DB) Describe(ctx context.Context, sql string, types []uint32) (Description, error) {
-	l, err := db.leaseReader(ctx)
+	l, err := db.reader.acquire(ctx)
 	if err != nil {
 		return Description{}, err
 	}
@@ -74,7 +74,7 @@ SELECT CASE
 // what keeps it from being parsed, and is empty where it was. What is looked at and
 // what is parsed stand in one transaction.
 func (db *DB) DescribeHarmless(ctx context.Context, p ParseRequest) (d Description, why string, err error) {
-	l, err := db.leaseReader(ctx)
+	l, err := db.reader.acquire(ctx)
 	if err != nil {
 		return d, "", err
 	}
@@ -156,12 +156,12 @@ func (r *segmentReader) described(d *description, msg pgproto3.BackendMessage) e
 	case *pgproto3.RowDescription:
 		if state == wantsColumns {
 			d.Fields = columnsOf(m.Fields)
-			r.at++
+			r.next()
 			return nil
 		}
 	case *pgproto3.NoData:
 		if state == wantsColumns {
-			r.at++
+			r.next()
 			return nil
 		}
 	}
@@ -176,7 +176,7 @@ func (db *DB) Setting(ctx context.Context, name, value string) (string, error) {
 	}
 	show, shown := query("SELECT pg_catalog.set_config($1, $2, true)")
 	show.oids, show.params = []uint32{25, 25}, [][]byte{[]byte(name), []byte(value)}
-	l, err := db.leaseReader(ctx)
+	l, err := db.reader.acquire(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -93,7 +93,7 @@ func (db *DB) TypeNames(ctx context.Context, oids []uint32) (map[uint32]string, 
 	if len(list) == 0 {
 		return names, nil
 	}
-	l, err := db.leaseReader(ctx)
+	l, err := db.reader.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}

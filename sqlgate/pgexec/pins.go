@@ -74,9 +74,7 @@ const separator = "\x1f"
 // the query that shows them, and the query that asserts them at the start.
 type watch struct {
 	names     []string
-	watchSQL  string // one row: settings and users joined by separator
-	beginSQL  string // the same behind the transaction id
-	blockSQL  string // the same before the transaction id, "" where there is none
+	lookSQL   string // one row: see looking
 	assertSQL string // one row: everything that is asserted once per connection
 }
 
@@ -94,9 +92,10 @@ func newWatch(pins []pin) watch {
 		shown.WriteString(", pg_catalog.current_setting('" + name + "')")
 	}
 	shown.WriteString(", current_user, session_user)")
-	w.watchSQL = "SELECT " + shown.String()
-	w.beginSQL = "SELECT pg_catalog.pg_current_xact_id(), " + shown.String()
-	w.blockSQL = w.watchSQL + ", pg_catalog.pg_current_xact_id_if_assigned()"
+	w.lookSQL = "SELECT CASE WHEN $1 THEN pg_catalog.pg_current_xact_id() ELSE pg_catalog.pg_current_xact_id_if_assigned() END, " + shown.String() + `,
+ CASE WHEN $2 THEN pg_catalog.pg_advisory_unlock_all() IS NULL OR pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+ OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels()) OR EXISTS (SELECT FROM pg_catalog.pg_cursor() AS c WHERE c.is_holdable)
+ OR EXISTS (SELECT FROM pg_catalog.pg_prepared_statement() AS p WHERE p.from_sql) END`
 	w.assertSQL = `SELECT current_user, session_user, pg_catalog.current_database(), pg_catalog.current_setting('server_encoding'),
  pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),
  (SELECT c.system_identifier FROM pg_catalog.pg_control_system() AS c),

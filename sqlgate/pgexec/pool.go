@@ -131,13 +131,14 @@ func (p *pool) acquire(ctx context.Context) (*lease, error) {
 		}
 		c := res.Value()
 		c.take()
-		if c.owed != nil && c.stale() { // its answer is here, or its end
-			if err := c.cleaned(); err != nil {
-				p.log.Warn("a database session that could not be cleaned was ended", "backend_pid", c.upstream.BackendPID, "error", err)
-			}
+		if err := c.cleaned(time.Now().Add(p.cfg.ConnectTimeout)); err != nil {
+			p.log.Warn("a database session that could not be cleaned was ended", "backend_pid", c.upstream.BackendPID, "error", err)
 		}
-		if c.uses > 0 && (c.broken || p.expired(res) || c.owed == nil && c.stale()) {
-			c.broken = c.broken || c.owed == nil && c.stale()
+		if c.drift != "" {
+			p.quarantine(c)
+		}
+		if c.uses > 0 && (c.broken || c.drift != "" || p.expired(res) || c.stale()) {
+			c.broken = c.broken || c.stale()
 			res.Destroy()
 			continue
 		}
@@ -294,7 +295,11 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 	if again, err := p.learnMajor(c, major); again || err != nil {
 		return closeOn(c, err), again, err
 	}
-	if err := c.assert(ctx, login, pins, time.Now().Add(p.cfg.ConnectTimeout)); err != nil {
+	err = c.assert(ctx, login, pins, time.Now().Add(p.cfg.ConnectTimeout))
+	if err == nil {
+		err = c.keep(ctx, time.Now().Add(p.cfg.ConnectTimeout))
+	}
+	if err != nil {
 		return closeOn(c, err), false, err
 	}
 	if c.watch.synchronousCommit(c.settled) == "off" && !pinCommit && p.kind != reader {

@@ -30,7 +30,8 @@ const (
 func (k lossKind) String() string { return [...]string{"lost before", "lost after", "silent"}[k] }
 
 // A proxy stands between pgexec and the server and breaks one conversation, or
-// all of them, at the Parse message that holds a text.
+// all of them, at the message that has a text run: its Parse, or the Bind of what was
+// prepared under the text as its name.
 type proxy struct {
 	t      testing.TB
 	target string
@@ -103,7 +104,7 @@ func (p *proxy) forward(client, server net.Conn, mute *atomic.Bool) {
 		if _, err := io.ReadFull(client, body); err != nil {
 			return
 		}
-		if typed && head[0] == 'P' && bytes.Contains(body, p.text) && p.left.Add(-1) >= 0 {
+		if typed && p.runs(head[0], body) && p.left.Add(-1) >= 0 {
 			switch p.kind {
 			case lostBefore:
 				return
@@ -120,6 +121,18 @@ func (p *proxy) forward(client, server net.Conn, mute *atomic.Bool) {
 		}
 		typed = true
 	}
+}
+
+func (p *proxy) runs(kind byte, body []byte) bool {
+	name, rest, _ := bytes.Cut(body, []byte{0}) // of a Bind: the portal's
+	switch kind {
+	case 'P':
+		return string(name) == passing && bytes.Contains(rest, p.text)
+	case 'B':
+		name, _, _ = bytes.Cut(rest, []byte{0})
+		return bytes.Contains(name, p.text)
+	}
+	return false
 }
 
 // back passes the server's bytes on until the proxy is told to be silent.
@@ -162,11 +175,11 @@ const settled = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 
 func TestALossBeforeTheStatementIsMadeGoodOnce(t *testing.T) {
 	for _, kind := range []lossKind{lostBefore, lostAfter} {
 		t.Run(kind.String(), func(t *testing.T) {
-			db, side := lossy(t, "pg_current_xact_id", kind, 1)
+			db, side := lossy(t, "BEGIN", kind, 1)
 			mustWrite(t, db, "INSERT INTO t VALUES (1)")
 			require.Equal(t, "1", side.ask("SELECT count(*) FROM t"))
 
-			db, _ = lossy(t, "pg_current_xact_id", kind, 2)
+			db, _ = lossy(t, "BEGIN", kind, 2)
 			_, err := db.Begin(context.Background(), BeginOptions{})
 			require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
 			givenBack(t, db)

@@ -42,7 +42,7 @@ func (db *DB) Read(ctx context.Context, executionID string, st Statement, lim Li
 }
 
 func (db *DB) readOn(ctx context.Context, executionID string, st Statement, lim Limits, sink Sink) (Result, error) {
-	l, err := db.leaseReader(ctx)
+	l, err := db.reader.acquire(ctx)
 	if err != nil {
 		return aborted(ReasonDBError, BasisReadOnly), err
 	}
@@ -77,32 +77,4 @@ func fenced(r *ran, res Result, f error) (Result, error) {
 	}
 	res.ReasonCode = ReasonReadFence
 	return res, fault.New(fault.UnsafeReadShape, "The statement was taken for a read, but the database saw it write. Nothing was applied.").With("sqlstate", "25006").Because(r.refused)
-}
-
-// leaseReader leases a reader. One that was cleaned after its last use is waited
-// for: the client's text goes out in the first write.
-func (db *DB) leaseReader(ctx context.Context) (*lease, error) {
-	const attempts = 2
-	for attempt := 1; ; attempt++ {
-		l, err := db.reader.acquire(ctx)
-		if err != nil {
-			return nil, err
-		}
-		err = l.cleaned()
-		if err == nil && l.drift == "" {
-			return l, nil
-		}
-		setting := l.drift
-		l.release()
-		if err != nil {
-			db.reader.lost()
-		}
-		switch {
-		case attempt < attempts && ctx.Err() == nil:
-		case err != nil:
-			return nil, connectFault(err)
-		default:
-			return nil, driftFault(setting)
-		}
-	}
 }

@@ -106,7 +106,7 @@ func (tx *Tx) open(ctx context.Context) error {
 		return err
 	}
 	settings := l.settings(lim, tx.opts.Trace, tx.opts.Settings)
-	id, shown := query(l.watch.beginSQL)
+	id, shown := l.looking(true, false)
 	second := append(segment{own("BEGIN"), id}, set("LOCAL", settings)...)
 	var marker *command
 	if tx.db.cfg.MarkerTable != "" {
@@ -279,6 +279,7 @@ func (tx *Tx) Commit(ctx context.Context) (Result, error) {
 // result of what is committed where the database says that it is.
 func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error) {
 	commit := own("COMMIT")
+	l.leaving = true
 	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(db.cfg.CommitTimeout), segment{commit})
 	switch {
 	case commit.tag == "COMMIT": // it stands, whatever became of the connection behind it
