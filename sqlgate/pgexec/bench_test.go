@@ -2,6 +2,9 @@ package pgexec
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -49,19 +52,40 @@ func BenchmarkWrite(b *testing.B) {
 	db, side := openURL(b, url)
 	side.run("CREATE TABLE t (a int, b text)")
 	b.Run("pgexec", func(b *testing.B) {
+		mustWrite(b, db, "INSERT INTO t VALUES (1, 'x')")
 		b.ReportAllocs()
+		before := side.backendCPU()
 		for b.Loop() {
 			mustWrite(b, db, "INSERT INTO t VALUES (1, 'x')")
 		}
+		b.ReportMetric(float64(side.backendCPU()-before)/1e3/float64(b.N), "server-us/op")
 	})
 	pool := plain(b, url)
 	b.Run("pgx", func(b *testing.B) {
+		_, err := pool.Exec(context.Background(), "INSERT INTO t VALUES (1, 'x')")
+		require.NoError(b, err)
 		b.ReportAllocs()
+		before := side.backendCPU()
 		for b.Loop() {
 			_, err := pool.Exec(context.Background(), "INSERT INTO t VALUES (1, 'x')")
 			require.NoError(b, err)
 		}
+		b.ReportMetric(float64(side.backendCPU()-before)/1e3/float64(b.N), "server-us/op")
 	})
+}
+
+// backendCPU is the processor time that the other backends of the database have
+// used, in nanoseconds.
+func (s *side) backendCPU() (used int64) {
+	for pid := range strings.FieldsSeq(s.ask("SELECT string_agg(pid::text, ' ') FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")) {
+		var ran int64
+		stat, err := os.ReadFile("/proc/" + pid + "/schedstat")
+		require.NoError(s.t, err)
+		_, err = fmt.Sscan(string(stat), &ran)
+		require.NoError(s.t, err)
+		used += ran
+	}
+	return used
 }
 
 func BenchmarkRowsToJSON(b *testing.B) {

@@ -218,6 +218,8 @@ func (c *conn) keep(ctx context.Context, deadline time.Time) error {
 	return err
 }
 
+var boolText = map[bool][]byte{false: []byte("f"), true: []byte("t")}
+
 // looking is the look at a connection: the transaction's id, which assign has the
 // server give out, else "" where there is none; the settings and users; and where
 // clean is set, which gives up all of the session's advisory locks, "t" for what
@@ -225,9 +227,7 @@ func (c *conn) keep(ctx context.Context, deadline time.Time) error {
 // statements.
 func (c *conn) looking(assign, clean bool) (*command, *oneRow) {
 	cmd, row := query(c.watch.lookSQL)
-	for _, v := range []bool{assign, clean} {
-		cmd.params = append(cmd.params, strconv.AppendBool(nil, v))
-	}
+	cmd.params = [][]byte{boolText[assign], boolText[clean]}
 	return cmd, row
 }
 
