@@ -145,6 +145,20 @@ func TestAWriteIsNotCommittedBeforeTheEvidenceAroundItIsInTheLog(t *testing.T) {
 	require.Equal(t, "1", w.value("SELECT string_agg(id::text, ',') FROM t"))
 }
 
+// A block does not stay open because the word that ends it can't be written.
+func TestARollbackWhoseEvidenceCannotBeWrittenEndsTheTransaction(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	w.full.Store(true)
+	require.Equal(t, string(fault.AuditUnavailable), state(fault.Of(c.refused("ROLLBACK /* "+strings.Repeat("x", wireAheadBytes)+" */"))))
+	require.Zero(t, w.Database.Stats().InUse)
+	require.Zero(t, w.WireBlocks())
+	require.Equal(t, WireFailed, c.Status())
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+}
+
 // An error behind COMMIT is told as an outcome that is not known, and never as a
 // refusal.
 func TestAResultThatIsNotWrittenIsToldAsUnknown(t *testing.T) {

@@ -124,7 +124,7 @@ type settings struct {
 	WireMaxMessage  int    `env:"GATE_PGWIRE_MAX_MESSAGE_BYTES" envDefault:"1048576" min:"1024" max:"16777216" doc:"bytes of one message at most"`
 	WireMaxConns    int    `env:"GATE_PGWIRE_MAX_CONNECTIONS" envDefault:"100" min:"1" max:"100000" doc:"wire connections at most"`
 	WireMaxPerIP    int    `env:"GATE_PGWIRE_MAX_CONNECTIONS_PER_IP" envDefault:"50" min:"1" max:"100000" doc:"wire connections at most from one address"`
-	WireMaxUnauth   int    `env:"GATE_PGWIRE_MAX_UNAUTHENTICATED" envDefault:"32" min:"1" max:"100000" doc:"wire connections at most that have not logged in"`
+	WireMaxUnauth   int    `env:"GATE_PGWIRE_MAX_UNAUTHENTICATED" envDefault:"32" min:"1" max:"100000" doc:"wire connections at most that have not logged in; of several addresses each has a share, and a CancelRequest needs none of these"`
 	WireAuthTimeout int    `env:"GATE_PGWIRE_AUTH_TIMEOUT_MS" envDefault:"10000" min:"1" max:"600000" doc:"milliseconds for all of start-up and login"`
 	WireIdle        int    `env:"GATE_PGWIRE_IDLE_TIMEOUT_SECONDS" envDefault:"600" min:"1" max:"86400" doc:"seconds that a wire client may be silent between commands"`
 	WireWrite       int    `env:"GATE_PGWIRE_WRITE_TIMEOUT_MS" envDefault:"30000" min:"1" max:"600000" doc:"milliseconds for a wire client that does not read; then its statement is cancelled and the connection closed"`

@@ -39,11 +39,9 @@ func NewLimiter(perMinute, burst int, now func() time.Time) (*Limiter, error) {
 	return &Limiter{perMinute: perMinute, burst: burst, buckets: buckets, now: now}, nil
 }
 
-// Allow takes one token of the client's bucket; all addresses of an IPv6 network
-// of 64 bits are one client. Where there is none it says how long the client
-// should wait; a refused request costs nothing.
+// Allow takes one token of the client's bucket. Where there is none it says
+// how long the client should wait; a refused request costs nothing.
 func (l *Limiter) Allow(client string) (wait time.Duration, ok bool) {
-	client = HolderOf(client)
 	bucket, found := l.buckets.Get(client)
 	if !found {
 		bucket = rate.NewLimiter(rate.Limit(float64(l.perMinute)/60), l.burst)

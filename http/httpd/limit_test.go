@@ -43,17 +43,6 @@ func TestABucketGivesItsBurstAndThenItsRate(t *testing.T) {
 	require.False(t, ok)
 }
 
-func TestTheAddressesOfOneNetworkShareABucket(t *testing.T) {
-	l, err := NewLimiter(1, 2, func() time.Time { return time.Unix(1000, 0) })
-	require.NoError(t, err)
-	for _, client := range []string{"2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"} {
-		_, ok := l.Allow(client)
-		require.True(t, ok, client)
-	}
-	_, ok := l.Allow("2001:db8::3")
-	require.False(t, ok)
-}
-
 func TestBucketsAreBounded(t *testing.T) {
 	l, err := NewLimiter(1, 1, time.Now)
 	require.NoError(t, err)

@@ -19,15 +19,15 @@ const (
 type seats struct {
 	most, mostPerAddress int
 
-	strangers pending // that have not logged in
-	cancels   pending // beyond those
-	loggedIn  int
-	perHolder map[netip.Prefix]int
+	strangers  pending // that have not logged in
+	cancels    pending // beyond those
+	loggedIn   int
+	perAddress map[netip.Addr]int
 }
 
 func newSeats(o *Options) seats {
 	return seats{
-		most: o.MaxConnections, mostPerAddress: o.MaxPerAddress, perHolder: map[netip.Prefix]int{},
+		most: o.MaxConnections, mostPerAddress: o.MaxPerAddress, perAddress: map[netip.Addr]int{},
 		strangers: newPending(o.MaxUnauthenticated), cancels: newPending(cancelSeats),
 	}
 }
@@ -45,7 +45,7 @@ func (s *seats) enter(c *conn) (displaced *conn) {
 
 // full reports whether a client may not log in now.
 func (s *seats) full(c *conn) bool {
-	return s.loggedIn >= s.most || s.perHolder[c.holder()] >= s.mostPerAddress
+	return s.loggedIn >= s.most || s.perAddress[c.addr] >= s.mostPerAddress
 }
 
 func (s *seats) leave(c *conn) {
@@ -56,8 +56,8 @@ func (s *seats) leave(c *conn) {
 		return
 	}
 	s.loggedIn--
-	if s.perHolder[c.holder()]--; s.perHolder[c.holder()] == 0 {
-		delete(s.perHolder, c.holder())
+	if s.perAddress[c.addr]--; s.perAddress[c.addr] == 0 {
+		delete(s.perAddress, c.addr)
 	}
 }
 
@@ -81,12 +81,12 @@ func (s *Server) welcome(c *conn) error {
 	}
 	c.waiting.leave(c)
 	s.seats.loggedIn++
-	s.seats.perHolder[c.holder()]++
+	s.seats.perAddress[c.addr]++
 	c.loggedIn = true
 	return nil
 }
 
-// holder is whom a connection counts for: its address, and of an IPv6 address the
+// holder is whom a connection counts for until it logs in: its address, and of an IPv6 address the
 // network of 64 bits, in which a host has as many addresses as it wants (RFC 4291
 // part 2.5.4).
 func (c *conn) holder() netip.Prefix {

@@ -79,7 +79,7 @@ func openDoor(t *testing.T, change func(*Options)) *door {
 		require.Zero(t, server.seats.strangers.count+server.seats.cancels.count+server.seats.loggedIn)
 		require.Empty(t, server.seats.strangers.of)
 		require.Empty(t, server.seats.cancels.of)
-		require.Empty(t, server.seats.perHolder)
+		require.Empty(t, server.seats.perAddress)
 		require.Empty(t, server.cancels.keys)
 	})
 	return d
