@@ -312,7 +312,8 @@ type wireRows struct {
 	most    int64 // bytes that all may hold
 	columns []pgexec.Field
 	values  []byte   // of all rows
-	rows    [][]int  // the end of each value; -1 before a NULL's
+	ends    []int32  // of each value of all rows; -1 before a NULL's
+	rows    int      // how many there are
 	next    int      // the first row that was not fetched
 	slicing [][]byte // of the row that is handed on
 }
@@ -323,30 +324,30 @@ func (r *wireRows) Fields(columns []pgexec.Field) error {
 	return nil
 }
 
-// heldValue is what a value takes besides its bytes.
-const heldValue = 8
+// What a value of a row, and one of a Bind, takes in memory besides its bytes. A
+// NULL takes that too.
+const (
+	heldValue = 4
+	heldParam = 24
+)
 
 // held is how many bytes the rows take.
-func (r *wireRows) held() int64 {
-	if len(r.rows) == 0 {
-		return 0
-	}
-	return int64(len(r.values)) + int64(len(r.rows))*int64(len(r.columns))*heldValue
-}
+func (r *wireRows) held() int64 { return int64(len(r.values)) + int64(len(r.ends))*heldValue }
 
 // Row keeps a row.
 func (r *wireRows) Row(values [][]byte) error {
-	if r.beside > 0 && r.beside+r.held() > r.most {
+	if r.beside+r.held()+int64(len(values))*heldValue > r.most {
 		return portalsFull()
 	}
-	ends := make([]int, len(values))
-	for i, v := range values {
+	for _, v := range values {
 		r.values = append(r.values, v...)
-		if ends[i] = len(r.values); v == nil {
-			ends[i] = -1 - len(r.values)
+		end := int32(len(r.values)) // a result has 1 GiB at most
+		if v == nil {
+			end = -1 - end
 		}
+		r.ends = append(r.ends, end)
 	}
-	r.rows = append(r.rows, ends)
+	r.rows++
 	return nil
 }
 
@@ -354,7 +355,7 @@ func (r *wireRows) Row(values [][]byte) error {
 // PostgreSQL the portal is suspended also where the last row was the last there
 // is, and the tag counts the rows of this slice.
 func (r *wireRows) slice(tag string, most uint32, out WireSink) (WireDone, error) {
-	end := len(r.rows)
+	end := r.rows
 	suspended := most > 0 && uint64(most) <= uint64(end-r.next)
 	if suspended {
 		end = r.next + int(most)
@@ -370,18 +371,18 @@ func (r *wireRows) slice(tag string, most uint32, out WireSink) (WireDone, error
 	}
 	done := WireDone{Tag: withCount(tag, r.next-begin), Suspended: suspended}
 	if !suspended { // all of it was fetched
-		r.rows, r.values, r.next = nil, nil, 0
+		r.rows, r.ends, r.values, r.next = 0, nil, nil, 0
 	}
 	return done, nil
 }
 
 func (r *wireRows) row(i int) [][]byte {
-	begin := 0
-	if i > 0 {
-		begin = valueEnd(r.rows[i-1][len(r.rows[i-1])-1])
+	first, begin := i*len(r.columns), int32(0)
+	if first > 0 {
+		begin = valueEnd(r.ends[first-1])
 	}
 	r.slicing = r.slicing[:0]
-	for _, e := range r.rows[i] {
+	for _, e := range r.ends[first : first+len(r.columns)] {
 		end := valueEnd(e)
 		if e < 0 {
 			r.slicing = append(r.slicing, nil)
@@ -393,7 +394,7 @@ func (r *wireRows) row(i int) [][]byte {
 	return r.slicing
 }
 
-func valueEnd(e int) int {
+func valueEnd(e int32) int32 {
 	if e < 0 {
 		return -1 - e
 	}

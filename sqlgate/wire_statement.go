@@ -37,6 +37,35 @@ type wireStatement struct {
 // params is the number of parameters that a Bind has to bring.
 func (st *wireStatement) params() int { return max(len(st.types), st.classification.Params) }
 
+// heldType is what the name of a type that is not built in takes in memory, at most.
+const heldType = 256
+
+// weight is how many bytes of the connection's statements are those of this one.
+func (st *wireStatement) weight() int {
+	return len(st.sql) + 4*len(st.types) + heldType*len(st.typeNames)
+}
+
+// checkTypes refuses more types than a text can need. Their names are kept, and asked
+// for at the database.
+func (st *wireStatement) checkTypes() error {
+	var named []uint32
+	for _, t := range st.types {
+		if !pgexec.PlainType(t) {
+			named = append(named, t)
+		}
+	}
+	slices.Sort(named)
+	got, most := len(st.types), max(preparedParams, st.classification.Params)
+	if n := len(slices.Compact(named)); n > preparedParams {
+		got, most = n, preparedParams
+	}
+	if got <= most {
+		return nil
+	}
+	return fault.New(fault.SessionLimitExceeded, "The message names %d types of parameters; it may name %d.", got, most).
+		With("limit", "parameter_types").With("got", got).With("max", most)
+}
+
 // A wirePortal is a statement with its parameters. Where Execute has a row limit
 // it holds the result until it has been fetched.
 type wirePortal struct {
@@ -96,6 +125,9 @@ func (w *Wire) read(ctx context.Context, sql string, types []uint32) (*wireState
 	}
 	if err != nil {
 		return nil, placed(g.refuse(ctx, s, err), sql, len(sql)-len(st.sql))
+	}
+	if err := st.checkTypes(); err != nil {
+		return nil, g.refuse(ctx, s, err)
 	}
 	if st.typeNames, err = g.Database.TypeNames(ctx, types); err != nil {
 		return nil, g.refuse(ctx, s, err)
@@ -203,7 +235,7 @@ func (w *Wire) Parse(ctx context.Context, name, sql string, types []uint32) erro
 			return errFailedBlock()
 		}
 		if name != "" { // looked at last, as PostgreSQL does: what is wrong with the text is said first
-			if err := w.room(name, len(sql)); err != nil {
+			if err := w.room(name, st.weight()); err != nil {
 				return err
 			}
 		}
@@ -242,7 +274,7 @@ func (w *Wire) named() int {
 func (w *Wire) keep(name string, st *wireStatement) {
 	st.name = name
 	w.statements[name] = st
-	w.bytes += len(st.sql)
+	w.bytes += st.weight()
 }
 
 // statement finds a prepared statement.
@@ -260,7 +292,7 @@ func (w *Wire) statement(name string) (*wireStatement, error) {
 // CloseStatement forgets a statement, where there is one.
 func (w *Wire) CloseStatement(name string) {
 	if st := w.statements[name]; st != nil {
-		w.bytes -= len(st.sql)
+		w.bytes -= st.weight()
 		delete(w.statements, name)
 	}
 }
@@ -335,7 +367,7 @@ func (w *Wire) held(but *wirePortal) (bytes int64) {
 
 func bytesOf(values [][]byte) (bytes int64) {
 	for _, v := range values {
-		bytes += int64(len(v))
+		bytes += int64(len(v)) + heldParam
 	}
 	return bytes
 }
