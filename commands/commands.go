@@ -117,6 +117,18 @@ func (c *Commands) commit(ctx context.Context, g eventlog.Group) (eventlog.Commi
 	return done, nil
 }
 
+// Takes is the error that a command would have now because the log takes none; nil
+// where it takes them. What is answered before its evidence is written asks it.
+func (c *Commands) Takes() error {
+	if f := c.refused.Load(); f != nil {
+		return f
+	}
+	if err := c.log.Refuses(); err != nil {
+		return refusal(err)
+	}
+	return nil
+}
+
 // refs pairs the drafts with their places in the chain.
 func refs(drafts []event.Draft, done eventlog.Committed) []EventRef {
 	out := make([]EventRef, len(drafts))

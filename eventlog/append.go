@@ -64,6 +64,14 @@ func (l *Log) enqueue(ctx context.Context, g *Group, rec *records) (Committed, *
 	return l.sequence(g, rec, hashes, w), w, nil
 }
 
+// Refuses says why the log takes no command now, with an error of Append; nil where
+// it takes them.
+func (l *Log) Refuses() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refusal(&Group{}, 0)
+}
+
 // refusal says why a group can't be taken now, or nil. l.mu is held.
 func (l *Log) refusal(g *Group, bytes int) error {
 	switch {

@@ -131,6 +131,11 @@ func (w *Wire) note(ctx context.Context, s *submission, o *wireOrder) error {
 		_, err := w.gate.recordDecision(ctx, s, command)
 		return err
 	}
+	if o.Kind != classify.ControlRollback { // that has to be had always, and what it undoes takes its evidence along
+		if err := w.gate.Commands.Takes(); err != nil {
+			return err
+		}
+	}
 	one := commands.Answered{Request: s.record, Decision: s.decision}
 	bytes, err := one.Bytes(w.gate.Now())
 	if err != nil {

@@ -159,6 +159,21 @@ func TestARollbackWhoseEvidenceCannotBeWrittenEndsTheTransaction(t *testing.T) {
 	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
 }
 
+// Where the log takes nothing, nothing is answered that would leave evidence later.
+func TestNothingIsAnsweredWhereTheLogTakesNothing(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("SET application_name = 'before'")
+	w.full.Store(true)
+	require.Equal(t, string(fault.AuditUnavailable), state(c.refused("INSERT INTO t VALUES (1, 'a')")))
+	for _, sql := range []string{"SET application_name = 'after'", "PREPARE p AS SELECT 1", "BEGIN", "RESET ALL"} {
+		require.Equal(t, string(fault.AuditUnavailable), state(c.refused(sql)), sql)
+	}
+	require.Equal(t, "before", c.Wire.show("application_name"))
+	require.Empty(t, c.statements)
+	require.Equal(t, WireIdle, c.Status())
+}
+
 // An error behind COMMIT is told as an outcome that is not known, and never as a
 // refusal.
 func TestAResultThatIsNotWrittenIsToldAsUnknown(t *testing.T) {
