@@ -15,7 +15,9 @@ type Caller struct {
 	KeyID   string // "" = no project key
 	TokenID string // "" = no agent's token
 	AgentID string // of the token
-	scopes  scopeSet
+
+	keyScopes, tokenScopes scopeSet
+	whole                  bool // the right in use is the project key's: it reaches the whole project
 }
 
 // CredentialIDs names the credentials, the key first.
@@ -32,30 +34,48 @@ func (c *Caller) CredentialIDs() (ids []string) {
 // several tokens; a key, agents beside it.
 func (c *Caller) Holder() string { return cmp.Or(c.KeyID, c.AgentID) }
 
+// Use gives the caller with one right in use, and with the reach and the other
+// rights of the credential that it came by: the project for a key, its own agent
+// for a token. Rights that came by one must not reach as far as the other.
+//
+// Errors: insufficient_scope.
+func (c *Caller) Use(s Scope) (Caller, error) {
+	if err := c.Require(s); err != nil {
+		return Caller{}, err
+	}
+	used := *c
+	if used.whole = c.keyScopes[s]; used.whole {
+		used.tokenScopes = nil
+	} else {
+		used.keyScopes = nil
+	}
+	return used, nil
+}
+
 // Require refuses a caller without a scope.
 func (c *Caller) Require(s Scope) error {
-	if c.scopes[s] {
+	if c.Has(s) {
 		return nil
 	}
 	return fault.New(fault.InsufficientScope, "This credential may not do that: it lacks the scope %s. Use one that has it.", s).With("required_scope", string(s))
 }
 
 // Has tells whether the caller has a scope.
-func (c *Caller) Has(s Scope) bool { return c.scopes[s] }
+func (c *Caller) Has(s Scope) bool { return c.keyScopes[s] || c.tokenScopes[s] }
 
-// agentOnly is the agent that a token alone is confined to; "" where a project
-// key speaks for the whole project.
+// agentOnly is the agent that a right of a token is confined to; "" where a
+// project key's right speaks for the whole project.
 func (c *Caller) agentOnly() string {
-	if c.KeyID != "" {
+	if c.whole {
 		return ""
 	}
 	return c.AgentID
 }
 
-// sees refuses another agent's resource under a token alone.
+// sees refuses another agent's resource where the right is the token's.
 func (c *Caller) sees(agentID string) error {
 	if only := c.agentOnly(); only != "" && only != agentID {
-		return fault.New(fault.AgentMismatch, "An agent's token opens that agent alone. Use a project key for others.").With("agent_id", only)
+		return fault.New(fault.AgentMismatch, "An agent's token opens that agent alone. Use a project key that has the scope for others.").With("agent_id", only)
 	}
 	return nil
 }
@@ -70,13 +90,13 @@ func (s *Service) Authenticate(token, key string) (Caller, error) {
 	if token == "" && key == "" {
 		return Caller{}, fault.New(fault.CredentialsMissing, "This endpoint needs a credential: an agent's token as Authorization: Bearer, or a project key in x-api-key. Send one of them.")
 	}
-	caller := Caller{scopes: scopeSet{}}
+	var caller Caller
 	if key != "" {
 		k, err := s.projectKey(key)
 		if err != nil {
 			return Caller{}, err
 		}
-		caller.Project, caller.KeyID, caller.scopes = k.Project, k.ID, scopesOf(k.Scopes)
+		caller.Project, caller.KeyID, caller.keyScopes = k.Project, k.ID, scopesOf(k.Scopes)
 	}
 	if token == "" {
 		return caller, nil
@@ -88,8 +108,7 @@ func (s *Service) Authenticate(token, key string) (Caller, error) {
 	if key != "" && t.Project != caller.Project {
 		return Caller{}, fault.New(fault.CredentialMismatch, "The agent of the token belongs to another project than the key. Send credentials of one project.")
 	}
-	caller.Project, caller.TokenID, caller.AgentID = t.Project, t.ID, t.AgentID
-	caller.scopes = caller.scopes.union(scopesOf(t.Scopes))
+	caller.Project, caller.TokenID, caller.AgentID, caller.tokenScopes = t.Project, t.ID, t.AgentID, scopesOf(t.Scopes)
 	return caller, nil
 }
 

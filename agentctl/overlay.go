@@ -22,7 +22,7 @@ func (s *Service) AgentOf(token string) (sqlgate.Agent, error) {
 	if err != nil {
 		return sqlgate.Agent{}, err
 	}
-	c := Caller{Project: t.Project, TokenID: t.ID, AgentID: t.AgentID, scopes: scopesOf(t.Scopes)}
+	c := Caller{Project: t.Project, TokenID: t.ID, AgentID: t.AgentID, tokenScopes: scopesOf(t.Scopes)}
 	if err := c.Require(ScopeQuery); err != nil {
 		return sqlgate.Agent{}, err
 	}

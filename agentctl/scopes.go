@@ -1,10 +1,5 @@
 package agentctl
 
-import (
-	"maps"
-	"slices"
-)
-
 // A Scope is one right of a credential (spec/v1.md part 2).
 type Scope string
 
@@ -48,11 +43,3 @@ func scopesOf[T ~string](list []T) scopeSet {
 	}
 	return set
 }
-
-func (s scopeSet) union(more scopeSet) scopeSet {
-	all := maps.Clone(s)
-	maps.Copy(all, more)
-	return all
-}
-
-func (s scopeSet) sorted() []Scope { return slices.Sorted(maps.Keys(s)) }

@@ -68,6 +68,14 @@ func (s *Service) IssueToken(ctx context.Context, by *Asker, id string, in *Toke
 	if scopes == nil {
 		scopes = defaultTokenScopes
 	}
+	for _, scope := range scopes {
+		if slices.Contains(defaultTokenScopes, scope) {
+			continue
+		}
+		if err := by.Require(Scope(scope)); err != nil { // what not every token has is given by who has it
+			return Answer{}, err
+		}
+	}
 	return s.write(ctx, by, []string{commands.AgentKey(id)}, func(view *projections.View, now time.Time) (plan, error) {
 		a, err := findAgent(view, &by.Caller, id)
 		if err != nil {

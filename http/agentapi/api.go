@@ -152,9 +152,11 @@ func (a *api) guarded(r route) httpd.Handler {
 			}
 		}()
 		if r.scope != "" {
-			if err := caller.Require(r.scope); err != nil {
+			used, err := caller.Use(r.scope)
+			if err != nil {
 				return err
 			}
+			caller = used
 		}
 		if r.method != http.MethodGet {
 			if err := c.CheckWords(honoured(r), queryParams[r.method+" "+r.path]...); err != nil {
