@@ -99,7 +99,7 @@ func TestTheAgentsCommandsSpeakJSONAndSayWhatWasRefused(t *testing.T) {
 	code, _, errs = w.agents(t, "", "show", "agt_nobody")
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, errs, "(agent_not_found)")
-	code, _, errs = w.agents(t, "", "register", "", "--expires-in-days", "0")
+	code, _, errs = w.agents(t, "", "register", strings.Repeat("x", 300), "--expires-in-days", "0")
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, errs, "/name")
 	require.Contains(t, errs, "/token_expires_in_days")
