@@ -220,19 +220,24 @@ func (a *Anchor) from() string {
 	return " (" + a.Source + ")"
 }
 
-// newestMatch gives the matching anchor that knows most, or nil, and whether
-// any matching one is kept away from this host, under a key that the log does
+// newestMatches gives the matching anchor that knows most, or nil, and the one that
+// does among those that are kept away from this host, under a key that the log does
 // not vouch for by itself.
-func newestMatch(r *Report) (newest *AnchorResult, away bool) {
+func newestMatches(r *Report) (newest, away *AnchorResult) {
+	newer := func(a, than *AnchorResult) bool {
+		return than == nil || a.Seq > than.Seq || a.Seq == than.Seq && a.Time > than.Time
+	}
 	for i := range r.Anchors {
 		a := &r.Anchors[i]
 		if a.Result != AnchorMatch {
 			continue
 		}
-		if newest == nil || a.Seq > newest.Seq || a.Seq == newest.Seq && a.Time > newest.Time {
+		if newer(a, newest) {
 			newest = a
 		}
-		away = away || !a.SelfAsserted && (a.Level == L3 || a.Level == L4)
+		if !a.SelfAsserted && (a.Level == L3 || a.Level == L4) && newer(a, away) {
+			away = a
+		}
 	}
 	return newest, away
 }

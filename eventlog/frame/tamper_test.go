@@ -3,7 +3,9 @@ package frame_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -114,7 +116,7 @@ func TestHistoryChainedAnewIsSeenByAnAnchorOnly(t *testing.T) {
 		}
 		r := verify(t, set(b))
 		assert.Equal(t, frame.OK, r.Status, "a chain written anew is a chain: only an anchor knows better\n%s", explain(r))
-		assert.Equal(t, []string{"removal of whole batches at any time would not show"}, r.NotExcluded)
+		assert.Equal(t, []string{"removal of whole batches at any time would not show", "all events may be others than were written: hashes can be computed anew"}, r.NotExcluded)
 
 		r = verify(t, set(b), s.anchor(frame.L3, 2))
 		assert.Equal(t, []frame.Kind{frame.HistoryRewritten}, kinds(r), explain(r))
@@ -122,6 +124,7 @@ func TestHistoryChainedAnewIsSeenByAnAnchorOnly(t *testing.T) {
 		if from > 1 {
 			r = verify(t, set(b), s.anchor(frame.L3, 0))
 			assert.Equal(t, frame.OK, r.Status, "the anchor is older than the edit")
+			assert.Contains(t, r.NotExcluded, fmt.Sprintf("events after event %d may be others than were written: hashes can be computed anew", r.Anchors[0].Seq))
 		}
 	}
 }
@@ -259,7 +262,7 @@ func TestWholeBatchesCutAreSeenByAnAnchor(t *testing.T) {
 		cut := s.bytes[:s.ends[batch]]
 		r := verify(t, set(cut))
 		assert.Equal(t, frame.OK, r.Status)
-		assert.Equal(t, []string{"removal of whole batches at any time would not show"}, r.NotExcluded)
+		assert.Equal(t, []string{"removal of whole batches at any time would not show", "all events may be others than were written: hashes can be computed anew"}, r.NotExcluded)
 
 		withHead := set(cut)
 		withHead.Head = &frame.Head{LogID: s.header.LogID, Seq: 6, EventHash: s.last[2], EndOff: uint64(s.ends[2])}
@@ -340,4 +343,19 @@ func TestWhatFollowsACleanLog(t *testing.T) {
 	assert.Equal(t, []frame.Kind{frame.IncompleteBatch}, kinds(r), explain(r))
 	assert.Equal(t, 2, r.Tail.ReadableFrames)
 	assert.Equal(t, uint64(1), r.LastSeq, "frames of an incomplete batch are not events")
+}
+
+// Whoever writes a signed log anew leaves its checkpoints out.
+func TestASignedLogWithoutCheckpointsIsWarnedOf(t *testing.T) {
+	const warning = "the log says that it is signed"
+	s := newSegment(t, frame.Header{CreatedNS: 1, FirstSeq: 1, Origin: "gate.example", Signer: "gate.example+0102", LogID: [16]byte{1}, Nonce: [32]byte{2}}).batch(t, 50).batch(t, 20, 33)
+	assert.Contains(t, strings.Join(verify(t, set(s.bytes)).Warnings, ";"), warning)
+	for _, level := range []frame.Level{frame.L1, frame.L3} {
+		assert.Contains(t, strings.Join(verify(t, set(s.bytes), s.anchor(level, 1)).Warnings, ";"), warning)
+	}
+	untrusted := s.anchor(frame.L4, 1)
+	untrusted.Untrusted = true
+	assert.Contains(t, strings.Join(verify(t, set(s.bytes), untrusted).Warnings, ";"), warning)
+	assert.NotContains(t, strings.Join(verify(t, set(s.bytes), s.anchor(frame.L4, 1)).Warnings, ";"), warning)
+	assert.NotContains(t, strings.Join(verify(t, set(threeBatches(t).bytes)).Warnings, ";"), warning)
 }

@@ -325,6 +325,7 @@ func (v *verifier) conclude() {
 		r.Warn(fmt.Sprintf("a writer holds this log: it was judged up to its durable head, offset %d of the active segment", v.set.limit()))
 	}
 	v.warnSkimmed()
+	v.warnUnsigned()
 	v.notExcluded()
 	if v.o.Progress != nil {
 		v.o.Progress(v.total, v.total)
@@ -332,9 +333,18 @@ func (v *verifier) conclude() {
 	r.Finish()
 }
 
+// warnUnsigned says that a log which names its signer came without a checkpoint
+// that the signer made: whoever writes a log anew leaves them out.
+func (v *verifier) warnUnsigned() {
+	signed := func(a Anchor) bool { return a.Level == L4 && !a.Untrusted }
+	if v.base != nil && v.base.Signer != "" && v.rep.EventCount > 0 && !slices.ContainsFunc(v.book.anchors, signed) {
+		v.rep.Warn("the log says that it is signed, and no checkpoint of its signer was found: they were left out, or there is none yet")
+	}
+}
+
 // notExcluded says what an honest reader must still doubt.
 func (v *verifier) notExcluded() {
-	newest, away := newestMatch(v.rep)
+	newest, away := newestMatches(v.rep)
 	when := "at any time"
 	switch {
 	case newest != nil && newest.Time != "":
@@ -343,8 +353,13 @@ func (v *verifier) notExcluded() {
 		when = fmt.Sprintf("after event %d", newest.Seq)
 	}
 	v.rep.NotExcluded = append(v.rep.NotExcluded, "removal of whole batches "+when+" would not show")
-	if newest != nil && !away {
-		v.rep.NotExcluded = append(v.rep.NotExcluded, "every anchor is on this host")
+	switch {
+	case away != nil:
+		v.rep.NotExcluded = append(v.rep.NotExcluded, fmt.Sprintf("events after event %d may be others than were written: hashes can be computed anew", away.Seq))
+	case newest != nil:
+		v.rep.NotExcluded = append(v.rep.NotExcluded, "all events may be others than were written: hashes can be computed anew, and every anchor is on this host")
+	default:
+		v.rep.NotExcluded = append(v.rep.NotExcluded, "all events may be others than were written: hashes can be computed anew")
 	}
 	if slices.ContainsFunc(v.rep.Anchors, func(a AnchorResult) bool { return a.SelfAsserted }) {
 		v.rep.NotExcluded = append(v.rep.NotExcluded, "an anchor signed by a key that only the log names proves no more than the log itself")
