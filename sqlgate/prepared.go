@@ -88,7 +88,7 @@ func (g *Gate) prepareOf(ctx context.Context, s *submission) (*prepared, error) 
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{name: control.Name, sql: control.Inner}
+	p := &prepared{name: strings.Clone(control.Name), sql: strings.Clone(control.Inner)} // parts of a text that may be much longer
 	for i, t := range control.Types {
 		oid, ok := builtinType(&t)
 		if !ok || t.Odd {

@@ -13,8 +13,8 @@ import (
 const (
 	sessionIdle       = 15 * time.Minute
 	sessionStatements = 100
-	sessionBytes      = 4 << 20  // of text, in one
-	sessionsBytes     = 64 << 20 // of text, in all
+	sessionBytes      = 4 << 20  // of texts, names and types, in one
+	sessionsBytes     = 64 << 20 // of them, in all
 	preparedParams    = 1000
 )
 
@@ -35,6 +35,9 @@ type prepared struct {
 	types  []uint32 // of its parameters; 0 is one that the server infers
 	digest [32]byte // of text and types
 }
+
+// bytes is what it takes of the room for them.
+func (p *prepared) bytes() int { return len(p.name) + len(p.sql) + 4*len(p.types) }
 
 // A session holds what was prepared under one session_id. Its fields, but for
 // who and turn, belong to the lock of its sessions.
@@ -199,13 +202,13 @@ func (t *sessions) room(s *session, p *prepared) error {
 		return FieldsFault(map[string]string{"sql": "names a prepared statement that the session has already; DEALLOCATE it first, or take another name"})
 	case len(s.statements) >= sessionStatements:
 		return full("statements", len(s.statements)+1, sessionStatements)
-	case s.bytes+len(p.sql) > sessionBytes:
-		return full("session_bytes", s.bytes+len(p.sql), sessionBytes)
-	case t.bytes+len(p.sql) > sessionsBytes:
-		return full("all_sessions_bytes", t.bytes+len(p.sql), sessionsBytes)
+	case s.bytes+p.bytes() > sessionBytes:
+		return full("session_bytes", s.bytes+p.bytes(), sessionBytes)
+	case t.bytes+p.bytes() > sessionsBytes:
+		return full("all_sessions_bytes", t.bytes+p.bytes(), sessionsBytes)
 	}
-	t.bytes += len(p.sql) // taken now, so that two sessions cannot both fill the last room
-	s.bytes += len(p.sql)
+	t.bytes += p.bytes() // taken now, so that two sessions cannot both fill the last room
+	s.bytes += p.bytes()
 	return nil
 }
 
@@ -221,8 +224,8 @@ func (t *sessions) add(s *session, p *prepared) {
 func (t *sessions) giveUp(s *session, p *prepared) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.bytes -= len(p.sql)
-	s.bytes -= len(p.sql)
+	t.bytes -= p.bytes()
+	s.bytes -= p.bytes()
 }
 
 // remove forgets one statement, or with name "" all of them.
@@ -232,8 +235,8 @@ func (t *sessions) remove(s *session, name string) {
 	for _, p := range s.statements {
 		if name == "" || p.name == name {
 			delete(s.statements, p.name)
-			t.bytes -= len(p.sql)
-			s.bytes -= len(p.sql)
+			t.bytes -= p.bytes()
+			s.bytes -= p.bytes()
 		}
 	}
 }

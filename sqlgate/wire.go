@@ -76,6 +76,10 @@ const (
 	wireSavepoints = 200
 	wireWrites     = 200 // in one block
 	wireNameBytes  = 63
+
+	// wireStatementBytes is how many bytes prepared statements take in memory: the
+	// texts, and what is known of them.
+	wireStatementBytes = 8 << 20
 )
 
 // Bounds of the evidence of what the gate answered and that waits for the next
@@ -112,7 +116,6 @@ type Wire struct {
 	approval   string            // gate.approval_id: for the next statement that needs one
 	reported   map[string]string // what the client knows of its settings
 	statements map[string]*wireStatement
-	bytes      int // of their texts
 	portals    map[string]*wirePortal
 	bound      int // how many there were
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strings"
 	"time"
 
 	"writegate/commands"
@@ -322,7 +323,7 @@ func doSavepoint(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wir
 		return wireReply{}, err
 	}
 	u.used = true
-	u.savepoints = append(u.savepoints, wireSavepoint{name: o.Name, set: set, writes: len(u.writes), bound: w.bound, settings: w.settings})
+	u.savepoints = append(u.savepoints, wireSavepoint{name: strings.Clone(o.Name), set: set, writes: len(u.writes), bound: w.bound, settings: w.settings})
 	return wireReply{}, nil
 }
 
@@ -429,7 +430,7 @@ func checkDiscard(w *Wire, _ *wireOrder) error {
 func doDiscard(_ context.Context, w *Wire, _ *submission, _ *wireOrder) (wireReply, error) {
 	clear(w.statements)
 	clear(w.portals)
-	w.bytes, w.settings, w.approval = 0, wireSettings{}, ""
+	w.settings, w.approval = wireSettings{}, ""
 	return wireReply{}, nil
 }
 

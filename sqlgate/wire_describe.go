@@ -31,7 +31,13 @@ func (w *Wire) DescribeStatement(ctx context.Context, name string) (params []uin
 		if err != nil {
 			return err
 		}
-		st.described, st.parameters, st.columns = true, d.Params, d.Fields
+		described := *st
+		described.described, described.parameters, described.columns = true, d.Params, d.Fields
+		described.weigh()
+		if all := w.prepared() - st.bytes + described.bytes; name != "" && all > wireStatementBytes {
+			return statementsFull("session_bytes", all, wireStatementBytes)
+		}
+		*st = described
 		params, columns = d.Params, d.Fields
 		return nil
 	})

@@ -2,7 +2,9 @@ package sqlgate
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -304,19 +306,18 @@ func (s *submission) refusedBySink(result *pgexec.Result, f *fault.Fault) *fault
 	return fault.New(fault.DBQueryFailed, "The client did not take the result; nothing was applied.").With("sqlstate", "57014").Because(s.wire.out.err)
 }
 
-// wireRows keeps the result of a portal with a row limit. Its size is bounded by
-// the limits of every result, and all that the portals of a connection hold
-// together by that of one.
+// wireRows keeps the result of a portal with a row limit. What the portals of a
+// connection hold together is bounded by the limit of one result.
 type wireRows struct {
 	beside  int64 // bytes that the other portals hold
 	most    int64 // bytes that all may hold
 	columns []pgexec.Field
-	values  []byte   // of all rows
-	ends    []int32  // of each value of all rows; -1 before a NULL's
-	rows    int      // how many there are
-	next    int      // the first row that was not fetched
+	rows    []byte   // that were not fetched, in their order: each value behind its length, nullValue for a NULL
+	count   int      // of rows
 	slicing [][]byte // of the row that is handed on
 }
+
+const nullValue = math.MaxUint32
 
 // Fields keeps the columns.
 func (r *wireRows) Fields(columns []pgexec.Field) error {
@@ -324,81 +325,69 @@ func (r *wireRows) Fields(columns []pgexec.Field) error {
 	return nil
 }
 
-// What a value of a row, and one of a Bind, takes in memory besides its bytes. A
-// NULL takes that too.
-const (
-	heldValue = 4
-	heldParam = 24
-)
-
-// held is how many bytes the rows take.
-func (r *wireRows) held() int64 { return int64(len(r.values)) + int64(len(r.ends))*heldValue }
+// held is how many bytes columns and rows take.
+func (r *wireRows) held() int64 { return inMemory(r.columns) + int64(len(r.rows)) }
 
 // Row keeps a row.
 func (r *wireRows) Row(values [][]byte) error {
-	if r.beside+r.held()+int64(len(values))*heldValue > r.most {
+	if r.beside+int64(len(r.rows)+4*len(values))+bytesOf(values) > r.most {
 		return portalsFull()
 	}
 	for _, v := range values {
-		r.values = append(r.values, v...)
-		end := int32(len(r.values)) // a result has 1 GiB at most
 		if v == nil {
-			end = -1 - end
+			r.rows = binary.BigEndian.AppendUint32(r.rows, nullValue)
+			continue
 		}
-		r.ends = append(r.ends, end)
+		r.rows = append(binary.BigEndian.AppendUint32(r.rows, uint32(len(v))), v...)
 	}
-	r.rows++
+	r.count++
 	return nil
+}
+
+func bytesOf(values [][]byte) (bytes int64) {
+	for _, v := range values {
+		bytes += int64(len(v))
+	}
+	return bytes
 }
 
 // slice hands on the next rows, at most most of them, or all with 0. As with
 // PostgreSQL the portal is suspended also where the last row was the last there
 // is, and the tag counts the rows of this slice.
 func (r *wireRows) slice(tag string, most uint32, out WireSink) (WireDone, error) {
-	end := r.rows
-	suspended := most > 0 && uint64(most) <= uint64(end-r.next)
+	fetched := r.count
+	suspended := most > 0 && uint64(most) <= uint64(r.count)
 	if suspended {
-		end = r.next + int(most)
+		fetched = int(most)
 	}
-	begin := r.next
 	if err := out.Fields(r.columns); err != nil {
 		return WireDone{}, err
 	}
-	for ; r.next < end; r.next++ {
-		if err := out.Row(r.row(r.next)); err != nil {
+	for range fetched {
+		if err := out.Row(r.take()); err != nil {
 			return WireDone{}, err
 		}
 	}
-	done := WireDone{Tag: withCount(tag, r.next-begin), Suspended: suspended}
-	if !suspended { // all of it was fetched
-		r.rows, r.ends, r.values, r.next = 0, nil, nil, 0
-	}
-	return done, nil
+	return WireDone{Tag: withCount(tag, fetched), Suspended: suspended}, nil
 }
 
-func (r *wireRows) row(i int) [][]byte {
-	first, begin := i*len(r.columns), int32(0)
-	if first > 0 {
-		begin = valueEnd(r.ends[first-1])
-	}
+// take is the next row, which is not held any more when all were fetched.
+func (r *wireRows) take() [][]byte {
 	r.slicing = r.slicing[:0]
-	for _, e := range r.ends[first : first+len(r.columns)] {
-		end := valueEnd(e)
-		if e < 0 {
+	for range r.columns {
+		n := binary.BigEndian.Uint32(r.rows)
+		r.rows = r.rows[4:]
+		if n == nullValue {
 			r.slicing = append(r.slicing, nil)
-		} else {
-			r.slicing = append(r.slicing, r.values[begin:end:end])
+			continue
 		}
-		begin = end
+		r.slicing = append(r.slicing, r.rows[:n:n])
+		r.rows = r.rows[n:]
+	}
+	if r.count--; r.count == 0 {
+		r.rows = nil
 	}
 	return r.slicing
-}
-
-func valueEnd(e int32) int32 {
-	if e < 0 {
-		return -1 - e
-	}
-	return e
 }
 
 // withCount is a tag with another number of rows.

@@ -2,82 +2,143 @@ package sqlgate
 
 import (
 	"fmt"
-	"slices"
+	"math"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"writegate/commands/fault"
+	"writegate/sqlgate/pgexec"
 )
 
-// What a portal keeps is counted as it lies in memory: a NULL has no bytes, and
-// takes some.
-func TestNullsCountAgainstWhatPortalsKeep(t *testing.T) {
-	w := newWireWorld(t, func(o *Options) { o.ResultBytes = 1 << 20 })
+// What a connection holds is bounded as it lies in memory: a NULL, a type, a column
+// and a classification take room, whatever bytes there are of values.
+
+func TestRowsOfNullsCountFromTheFirstPortalOn(t *testing.T) {
+	c := newWireWorld(t, func(o *Options) { o.ResultBytes = 64 << 10 }).wire()
 	ctx := t.Context()
-	c := w.wire()
-	nulls := strings.Repeat("NULL,", 1599) + "NULL"
-	require.NoError(t, c.Parse(ctx, "", "SELECT "+nulls+" FROM generate_series(1, 1000)", nil))
-	require.NoError(t, c.Bind("", "", nil, nil, nil))
-	_, err := c.Execute(ctx, "", 1, false, &rowsSink{})
-	require.Equal(t, fault.ResultTooLarge, fault.CodeOf(err), "the first portal too")
-	c.sync()
-
-	require.NoError(t, c.Parse(ctx, "s", "SELECT $20000::text", nil))
-	params, bound := make([][]byte, 20_000), 0
-	for ; bound < wirePortals; bound++ {
-		if err = c.Bind(fmt.Sprint(bound), "s", nil, params, nil); err != nil {
-			break
-		}
+	open := func(portal string, columns, rows int) error {
+		sql := "SELECT NULL" + strings.Repeat(",NULL", columns-1) + fmt.Sprintf(" FROM generate_series(1, %d)", rows)
+		require.NoError(t, c.Parse(ctx, "", sql, nil))
+		require.NoError(t, c.Bind(portal, "", nil, nil, nil))
+		_, err := c.Execute(ctx, portal, 1, false, &rowsSink{})
+		return err
 	}
-	require.Equal(t, fault.ResultTooLarge, fault.CodeOf(err))
-	require.Less(t, bound, 4)
+	require.Equal(t, "result_too_large", state(open("a", 100, 200)))
 	c.sync()
-
-	require.NoError(t, c.Parse(ctx, "", "SELECT i, NULL, 'x' FROM generate_series(1, 3) AS i", nil))
-	require.NoError(t, c.Bind("", "", nil, nil, nil))
+	require.NoError(t, open("a", 100, 100))
+	require.Equal(t, "result_too_large", state(open("b", 100, 60)), "beside another one")
+	c.sync()
 	var out rowsSink
-	for range 3 {
-		_, err = c.Execute(ctx, "", 1, false, &out)
-		require.NoError(t, err)
-	}
-	require.Equal(t, []string{"1|NULL|x", "2|NULL|x", "3|NULL|x"}, out.rows)
-	require.NoError(t, c.Parse(ctx, "", "SELECT FROM generate_series(1, 3)", nil))
-	require.NoError(t, c.Bind("", "", nil, nil, nil))
-	out = rowsSink{}
-	done, err := c.Execute(ctx, "", 2, false, &out)
-	require.NoError(t, err)
-	require.True(t, done.Suspended)
-	require.Len(t, out.rows, 2, "rows without columns are rows")
-	c.sync()
+	_, err := c.Query(ctx, "SELECT NULL"+strings.Repeat(",NULL", 99)+" FROM generate_series(1, 200)", &out)
+	require.Equal(t, "result_too_large", state(err), "what is handed on may have to wait for its client")
 }
 
-// A Parse names no more types than its text can need, and what is kept of them is
-// counted as the text is.
-func TestTypesOfAParseAreBounded(t *testing.T) {
+func TestParametersFormatsAndColumnsCount(t *testing.T) {
+	for name, c := range map[string]struct {
+		sql     string
+		params  [][]byte
+		formats []int16
+		runs    bool
+	}{
+		"NULLs":   {"SELECT $65535", make([][]byte, math.MaxUint16), nil, false},
+		"formats": {"SELECT 1", nil, make([]int16, math.MaxUint16), false},
+		"columns": {"SELECT 1" + strings.Repeat(",2", 1599), nil, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWireWorld(t, func(o *Options) { o.ResultBytes = 1 << 20 }).wire()
+			require.NoError(t, w.Parse(t.Context(), "s", c.sql, nil))
+			var err error
+			for i := 0; err == nil && i < wirePortals; i++ {
+				if err = w.Bind(fmt.Sprint("p", i), "s", nil, c.params, c.formats); err == nil && c.runs {
+					_, err = w.Execute(t.Context(), fmt.Sprint("p", i), 1, false, &rowsSink{})
+				}
+			}
+			require.Equal(t, "result_too_large", state(err))
+			w.sync()
+		})
+	}
+}
+
+// A portal keeps its statement, also where that has no name any more.
+func TestStatementsThatOnlyPortalsKeepCount(t *testing.T) {
+	w := newWireWorld(t, func(o *Options) { o.ResultBytes = 1 << 20 }).wire()
+	var err error
+	for i := 0; err == nil && i < wirePortals; i++ {
+		require.NoError(t, w.Parse(t.Context(), "", "SELECT '"+strings.Repeat("x", 200_000)+"'", nil))
+		err = w.Bind(fmt.Sprint("p", i), "", nil, nil, nil)
+	}
+	require.Equal(t, "result_too_large", state(err))
+	w.sync()
+	require.NoError(t, w.Parse(t.Context(), "s", "SELECT '"+strings.Repeat("x", 200_000)+"'", nil))
+	for i := range wirePortals {
+		require.NoError(t, w.Bind(fmt.Sprint("p", i), "s", nil, nil, nil), "one statement counts once")
+	}
+	w.sync()
+}
+
+// The numbers of types that a Parse names are as many as a message holds.
+func TestPreparedStatementsCountWithTheirTypesAndDescriptions(t *testing.T) {
 	w := newWireWorld(t, nil)
-	c := w.wire()
-	unknown := make([]uint32, 2000)
+	unknown, known := make([]uint32, math.MaxUint16), make([]uint32, math.MaxUint16)
 	for i := range unknown {
-		unknown[i] = 3_000_000_000 + uint32(i)
+		unknown[i], known[i] = 3_000_000_000+uint32(i), 23
 	}
-	for sql, types := range map[string][]uint32{"SELECT $1": slices.Repeat([]uint32{23}, 1001), "SELECT $2000": unknown} {
-		require.Equal(t, string(fault.SessionLimitExceeded), state(c.Parse(t.Context(), "s", sql, types)), sql)
-		c.sync()
-	}
-	require.NoError(t, c.Parse(t.Context(), "", "SELECT $65535::int", slices.Repeat([]uint32{23}, 65_535)), "as many as the text has")
-	kept := 0
-	for ; kept < wireStatements; kept++ {
-		if c.Parse(t.Context(), fmt.Sprint(kept), "SELECT $1000::int", unknown[:1000]) != nil {
-			break
+	full := func(c *wireClient, prepare func(name string) error) {
+		var err error
+		for i := 0; err == nil && i < wireStatements; i++ {
+			err = prepare(fmt.Sprint("s", i))
 		}
+		require.Equal(t, "session_limit_exceeded", state(err))
+		c.sync()
+		for _, st := range c.statements {
+			st.evidence = nil // it leads to the policy
+		}
+		require.Less(t, inMemory(c.statements), int64(wireStatementBytes+wireStatementBytes/8))
 	}
-	require.Less(t, kept, 20)
+	c := w.wire()
+	require.Equal(t, "session_limit_exceeded", state(c.Parse(t.Context(), "s", "SELECT $1", unknown)))
 	c.sync()
-	for i := range kept {
-		c.CloseStatement(fmt.Sprint(i))
+	require.Equal(t, "session_limit_exceeded", state(c.Parse(t.Context(), "", "SELECT $1", unknown)), "without a name too")
+	c.sync()
+	require.NoError(t, c.Parse(t.Context(), "", "SELECT $1", unknown[:100]))
+	full(c, func(name string) error { return c.Parse(t.Context(), name, "SELECT $1", known) })
+	c = w.wire()
+	full(c, func(name string) error {
+		if err := c.Parse(t.Context(), name, "SELECT "+strings.Repeat("1 AS "+strings.Repeat("x", 60)+",", 1500)+"1", nil); err != nil {
+			return err
+		}
+		_, _, err := c.DescribeStatement(t.Context(), name)
+		return err
+	})
+}
+
+// A name that is kept does not keep the text in which it stood.
+func TestANameKeepsNoText(t *testing.T) {
+	c := newWireWorld(t, nil).wire()
+	for i := range wireStatements {
+		c.query(fmt.Sprintf("/* %s */ PREPARE s%d AS SELECT 1", strings.Repeat("x", 200_000), i))
 	}
-	c.CloseStatement("")
-	require.Zero(t, c.bytes)
+	require.Less(t, c.prepared(), int64(1<<20))
+}
+
+func TestInMemoryIsWhatAValueTakes(t *testing.T) {
+	type leaf struct {
+		text string
+		list []int16
+	}
+	for want, v := range map[int64]any{
+		16 + 5:         "abcde",
+		24 + 3*24 + 4:  [][]byte{nil, []byte("abcd"), {}},
+		24 + 6:         make([]int16, 1, 3),
+		40 + 2:         leaf{text: "ab"},
+		8 + 40 + 1 + 8: &leaf{text: "a", list: make([]int16, 4)},
+		8 + 2*(4+16+16) + 3: map[uint32]string{
+			1: "a", 2: "bc",
+		},
+		0: nil,
+	} {
+		require.Equal(t, want, inMemory(v), "%v", v)
+	}
+	require.Greater(t, inMemory([]pgexec.Field{{Label: "a"}}), int64(25))
 }

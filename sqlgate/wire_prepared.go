@@ -10,7 +10,9 @@ import (
 // one name space with Parse.
 
 func checkPrepare(s *submission) func(*Wire, *wireOrder) error {
-	return func(w *Wire, _ *wireOrder) error { return w.room(s.prepare.name, len(s.prepare.sql)) }
+	return func(w *Wire, _ *wireOrder) error {
+		return w.room(s.prepare.name, inMemory(*s.prepare)) // its classification is counted once it is there
+	}
 }
 
 func doPrepare(ctx context.Context, w *Wire, s *submission, _ *wireOrder) (wireReply, error) {
@@ -23,7 +25,9 @@ func doPrepare(ctx context.Context, w *Wire, s *submission, _ *wireOrder) (wireR
 	if err != nil {
 		return wireReply{}, err
 	}
-	w.keep(p.name, &wireStatement{sql: p.sql, types: p.types, typeNames: names, classification: c.WithTypes(valuesOf(names))})
+	st := &wireStatement{sql: p.sql, types: p.types, typeNames: names, classification: c.WithTypes(valuesOf(names))}
+	st.weigh()
+	w.keep(p.name, st)
 	return wireReply{}, nil
 }
 
@@ -38,7 +42,6 @@ func (w *Wire) deallocation(s *submission) (*wireOrder, error) {
 		o.Tag = "DEALLOCATE ALL"
 		o.do = func(context.Context, *Wire, *submission, *wireOrder) (wireReply, error) {
 			clear(w.statements)
-			w.bytes = 0
 			return wireReply{}, nil
 		}
 		return o, nil

@@ -27,6 +27,7 @@ type wireStatement struct {
 	classification classify.Classification // with the types
 	empty          bool                    // there is no statement in it
 	reading        time.Duration           // what guard, parser and classifier took, until a first execution has counted it
+	bytes          int64                   // that it takes in memory
 
 	described  bool
 	parameters []uint32
@@ -36,14 +37,6 @@ type wireStatement struct {
 
 // params is the number of parameters that a Bind has to bring.
 func (st *wireStatement) params() int { return max(len(st.types), st.classification.Params) }
-
-// heldType is what the name of a type that is not built in takes in memory, at most.
-const heldType = 256
-
-// weight is how many bytes of the connection's statements are those of this one.
-func (st *wireStatement) weight() int {
-	return len(st.sql) + 4*len(st.types) + heldType*len(st.typeNames)
-}
 
 // checkTypes refuses more types than a text can need. Their names are kept, and asked
 // for at the database.
@@ -74,6 +67,7 @@ type wirePortal struct {
 	paramFormats  []int16
 	resultFormats []int16
 
+	bytes  int64     // that the parameters and formats take in memory
 	number int       // of the connection's portals, in their order
 	done   *WireDone // it ran
 	rows   *wireRows // of it, where they were kept
@@ -134,6 +128,13 @@ func (w *Wire) read(ctx context.Context, sql string, types []uint32) (*wireState
 	}
 	st.classification = st.classification.WithTypes(valuesOf(st.typeNames))
 	return st, nil
+}
+
+// weigh notes how many bytes a statement takes, after what it holds has changed.
+func (st *wireStatement) weigh() {
+	own := *st
+	own.evidence = nil // it leads to the policy, which all share
+	st.bytes = inMemory(own)
 }
 
 func valuesOf(names map[uint32]string) []string { return slices.Collect(maps.Values(names)) }
@@ -234,8 +235,9 @@ func (w *Wire) Parse(ctx context.Context, name, sql string, types []uint32) erro
 		if w.unit.failed && !w.endsBlock(st) {
 			return errFailedBlock()
 		}
+		st.weigh()
 		if name != "" { // looked at last, as PostgreSQL does: what is wrong with the text is said first
-			if err := w.room(name, st.weight()); err != nil {
+			if err := w.room(name, st.bytes); err != nil {
 				return err
 			}
 		}
@@ -245,22 +247,32 @@ func (w *Wire) Parse(ctx context.Context, name, sql string, types []uint32) erro
 }
 
 // room refuses a name that cannot be taken now.
-func (w *Wire) room(name string, bytes int) error {
-	full := func(limit string, got, most int) error {
-		return fault.New(fault.SessionLimitExceeded, "The connection cannot take another prepared statement (%s). Close or DEALLOCATE what is no longer needed.", limit).
-			With("limit", limit).With("got", got).With("max", most)
-	}
+func (w *Wire) room(name string, bytes int64) error {
 	switch {
 	case len(name) > wireNameBytes:
 		return wireErrorf("42622", "the name of a prepared statement has at most %d bytes", wireNameBytes)
 	case w.statements[name] != nil:
 		return wireErrorf("42P05", "prepared statement \"%s\" already exists", name)
 	case w.named() >= wireStatements:
-		return full("statements", wireStatements+1, wireStatements)
-	case w.bytes+bytes > sessionBytes:
-		return full("session_bytes", w.bytes+bytes, sessionBytes)
+		return statementsFull("statements", wireStatements+1, wireStatements)
+	}
+	if all := w.prepared() + bytes; all > wireStatementBytes {
+		return statementsFull("session_bytes", all, wireStatementBytes)
 	}
 	return nil
+}
+
+func statementsFull(limit string, got, most int64) error {
+	return fault.New(fault.SessionLimitExceeded, "The connection cannot take another prepared statement (%s). Close or DEALLOCATE what is no longer needed.", limit).
+		With("limit", limit).With("got", got).With("max", most)
+}
+
+// prepared is how many bytes the statements take.
+func (w *Wire) prepared() (bytes int64) {
+	for _, st := range w.statements {
+		bytes += st.bytes
+	}
+	return bytes
 }
 
 // named counts the statements with a name.
@@ -274,7 +286,6 @@ func (w *Wire) named() int {
 func (w *Wire) keep(name string, st *wireStatement) {
 	st.name = name
 	w.statements[name] = st
-	w.bytes += st.weight()
 }
 
 // statement finds a prepared statement.
@@ -290,12 +301,7 @@ func (w *Wire) statement(name string) (*wireStatement, error) {
 }
 
 // CloseStatement forgets a statement, where there is one.
-func (w *Wire) CloseStatement(name string) {
-	if st := w.statements[name]; st != nil {
-		w.bytes -= st.weight()
-		delete(w.statements, name)
-	}
-}
+func (w *Wire) CloseStatement(name string) { delete(w.statements, name) }
 
 // ClosePortal forgets a portal, where there is one.
 func (w *Wire) ClosePortal(name string) { delete(w.portals, name) }
@@ -310,7 +316,10 @@ func (w *Wire) Bind(portal, statement string, paramFormats []int16, params [][]b
 		if err := w.bindable(portal, st, paramFormats, params, resultFormats); err != nil {
 			return err
 		}
-		p := &wirePortal{statement: st, paramFormats: slices.Clone(paramFormats), resultFormats: slices.Clone(resultFormats), params: make([][]byte, len(params))}
+		p := &wirePortal{
+			statement: st, paramFormats: slices.Clone(paramFormats), resultFormats: slices.Clone(resultFormats), params: make([][]byte, len(params)),
+			bytes: boundBytes(paramFormats, params, resultFormats),
+		}
 		for i, v := range params {
 			if v != nil {
 				p.params[i] = append([]byte{}, v...)
@@ -339,7 +348,7 @@ func (w *Wire) bindable(portal string, st *wireStatement, paramFormats []int16, 
 	case w.portals[portal] == nil && len(w.portals) >= wirePortals:
 		return fault.New(fault.SessionLimitExceeded, "The connection has %d portals, as many as there may be. Close those that are no longer needed.", wirePortals).With("limit", "portals").With("max", wirePortals)
 	}
-	if held := w.held(w.portals[portal]); held > 0 && held+bytesOf(params) > w.gate.ResultBytes {
+	if held := w.held(w.portals[portal]); held > 0 && held+boundBytes(paramFormats, params, resultFormats) > w.gate.ResultBytes {
 		return portalsFull()
 	}
 	for _, f := range slices.Concat(paramFormats, resultFormats) {
@@ -350,24 +359,33 @@ func (w *Wire) bindable(portal string, st *wireStatement, paramFormats []int16, 
 	return nil
 }
 
-// held is how many bytes the portals hold but for one: their parameters, and rows
-// that were not fetched yet.
+// boundBytes is how many bytes a portal's parameters and formats take.
+func boundBytes(paramFormats []int16, params [][]byte, resultFormats []int16) int64 {
+	return inMemory(paramFormats) + inMemory(params) + inMemory(resultFormats)
+}
+
+// held is how many bytes the portals hold but for one: their parameters, rows that
+// were not fetched yet, and statements that have no name any more.
 func (w *Wire) held(but *wirePortal) (bytes int64) {
+	var nameless map[*wireStatement]bool
 	for _, p := range w.portals {
 		if p == but {
 			continue
 		}
-		bytes += bytesOf(p.params)
+		bytes += p.bytes
 		if p.rows != nil {
 			bytes += p.rows.held()
 		}
-	}
-	return bytes
-}
-
-func bytesOf(values [][]byte) (bytes int64) {
-	for _, v := range values {
-		bytes += int64(len(v)) + heldParam
+		if p.done != nil {
+			bytes += inMemory(p.done.Notices)
+		}
+		if st := p.statement; w.statements[st.name] != st && !nameless[st] {
+			if nameless == nil {
+				nameless = map[*wireStatement]bool{}
+			}
+			nameless[st] = true
+			bytes += st.bytes
+		}
 	}
 	return bytes
 }

@@ -127,7 +127,7 @@ type settings struct {
 	WireMaxUnauth   int    `env:"GATE_PGWIRE_MAX_UNAUTHENTICATED" envDefault:"32" min:"1" max:"100000" doc:"wire connections at most that have not logged in; of several addresses each has a share, and a CancelRequest needs none of these"`
 	WireAuthTimeout int    `env:"GATE_PGWIRE_AUTH_TIMEOUT_MS" envDefault:"10000" min:"1" max:"600000" doc:"milliseconds for all of start-up and login"`
 	WireIdle        int    `env:"GATE_PGWIRE_IDLE_TIMEOUT_SECONDS" envDefault:"600" min:"1" max:"86400" doc:"seconds that a wire client may be silent between commands"`
-	WireWrite       int    `env:"GATE_PGWIRE_WRITE_TIMEOUT_MS" envDefault:"30000" min:"1" max:"600000" doc:"milliseconds for a wire client that does not read; then its statement is cancelled and the connection closed"`
+	WireWrite       int    `env:"GATE_PGWIRE_WRITE_TIMEOUT_MS" envDefault:"30000" min:"1" max:"600000" doc:"milliseconds for a wire client that does not read; then the connection is closed"`
 	WireTxMax       int    `env:"GATE_PGWIRE_TX_MAX_MS" envDefault:"30000" min:"0" max:"3600000" doc:"milliseconds of a transaction block at most; 0 = BEGIN is refused"`
 	WireTxIdle      int    `env:"GATE_PGWIRE_TX_IDLE_TIMEOUT_MS" envDefault:"10000" min:"1" max:"3600000" doc:"milliseconds that a client may be silent in a transaction block"`
 	WireMaxTx       int    `env:"GATE_PGWIRE_MAX_TRANSACTIONS" envDefault:"8" min:"1" max:"1000" doc:"transaction blocks at once; each holds a database connection"`

@@ -70,8 +70,8 @@ func loopback(addr string) bool {
 	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
 }
 
-// textsPerStatement is how many Parse and Describe messages a client may send for
-// each statement of its rate. Drivers prepare many statements as they connect; a
+// textsPerStatement is how many Parse, Bind and Describe messages a client may send
+// for each statement of its rate. Drivers prepare many statements as they connect; a
 // flood of them would fill the log, since each may leave evidence.
 const textsPerStatement = 10
 
@@ -92,7 +92,7 @@ func (g *service) openWire(users *pgwire.Users, material *httpd.TLS, drain time.
 		MaxBatchItems: s.WireMaxBatch, MaxMessageBytes: s.WireMaxMessage,
 		AuthTimeout: millis(s.WireAuthTimeout), IdleTimeout: seconds(s.WireIdle), WriteTimeout: millis(s.WireWrite),
 		TxMax: millis(s.WireTxMax), TxIdle: millis(s.WireTxIdle),
-		Allow: g.limiter.Allow, AllowText: texts.Allow, OnIncident: g.wireIncident, OnLoginFailed: g.wireLoginFailed, Cancels: wireCancels{g.commands},
+		Allow: g.limiter.Allow, AllowText: texts.AllowN, OnIncident: g.wireIncident, OnLoginFailed: g.wireLoginFailed, Cancels: wireCancels{g.commands},
 		Drain: drain, Grace: millis(s.DBCommitTimeout) + cancelMargin, Overdue: g.cancelStatements,
 	}
 	if material != nil {

@@ -93,6 +93,59 @@ func TestAClientThatNeverReadsIsCutOffAndItsStatementEnded(t *testing.T) {
 	}, startPatience, pollEvery)
 }
 
+// unreading sends messages and reads nothing of what they ask for: 15 MB, which is
+// more than the sockets take.
+func (g *testGate) unreading(t testing.TB, messages ...pgproto3.FrontendMessage) *rawWire {
+	t.Helper()
+	w := g.rawWire(t)
+	w.send(messages...)
+	return w
+}
+
+// What a client does not take is kept for it, and the database is there for others:
+// its connections, and the rows that were locked.
+func TestAClientThatDoesNotReadHoldsNothingOfTheDatabase(t *testing.T) {
+	g := startGate(t, newErrorDir(t), append(wireSettings[:len(wireSettings):len(wireSettings)], "GATE_DB_POOL_MAX=1", "GATE_PGWIRE_WRITE_TIMEOUT_MS=600000")...)
+	const wide = "repeat('x', 1000000)"
+	update := "UPDATE orders SET status = 'x' WHERE id BETWEEN 1 AND 15 RETURNING " + wide
+	readers := []*rawWire{
+		g.unreading(t, simple("SELECT "+wide+" FROM orders WHERE id BETWEEN 1 AND 15")),
+		g.unreading(t, append(statementMessages("SELECT "+wide+" FROM orders WHERE id BETWEEN 1 AND 15"), syncMessage)...),
+		g.unreading(t, simple(update)),
+		g.unreading(t, append(statementMessages(update), syncMessage)...),
+	}
+	other := g.rawWire(t)
+	require.Eventually(t, func() bool {
+		return len(g.get(t, "/audit?event_type=execution_success&limit=100").json(t)["items"].([]any)) == len(readers)
+	}, startPatience, pollEvery)
+	require.Equal(t, []string{"row 100", "SELECT 1", "ready I"}, other.ask(simple(readOrders))[1:])
+	require.Equal(t, []string{"UPDATE 15", "ready I"}, other.ask(simple("UPDATE orders SET status = 'y' WHERE id BETWEEN 1 AND 15")))
+	for _, r := range readers {
+		rows := 0
+		for _, m := range r.ready() {
+			if row, ok := m.(*pgproto3.DataRow); ok {
+				rows++
+				require.Len(t, row.Values[0], 1_000_000)
+			}
+		}
+		require.Equal(t, 15, rows)
+	}
+	require.Equal(t, "15", g.value(t, "SELECT count(*) FROM orders WHERE status = 'y'"))
+}
+
+// A client that reads nothing while it has a transaction open is silent.
+func TestATransactionDoesNotOutlastAClientThatDoesNotRead(t *testing.T) {
+	g := startWire(t, append([]string{"GATE_PGWIRE_WRITE_TIMEOUT_MS=600000", "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=500", "GATE_DB_IDLE_IN_TX_TIMEOUT_MS=600000"}, patientDatabase...)...)
+	big := simple("SELECT repeat('x', 1000000) FROM generate_series(1, 15)")
+	g.unreading(t, simple("BEGIN"), simple(insertOrder), big)
+	g.unreading(t, append(append(statementMessages(strings.Replace(insertOrder, "2001", "2002", 1)), statementMessages(big.String)...), &pgproto3.Flush{})...)
+	require.Eventually(t, func() bool {
+		return g.get(t, "/runtime/stats").json(t)["wire"].(map[string]any)["connections"] == 0.0
+	}, startPatience, pollEvery)
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"))
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM orders WHERE id BETWEEN 2001 AND 2002"))
+}
+
 func TestACleanEndLetsStatementsFinishAndTellsTheRest(t *testing.T) {
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables)

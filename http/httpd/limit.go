@@ -41,7 +41,10 @@ func NewLimiter(perMinute, burst int, now func() time.Time) (*Limiter, error) {
 
 // Allow takes one token of the client's bucket. Where there is none it says
 // how long the client should wait; a refused request costs nothing.
-func (l *Limiter) Allow(client string) (wait time.Duration, ok bool) {
+func (l *Limiter) Allow(client string) (wait time.Duration, ok bool) { return l.AllowN(client, 1) }
+
+// AllowN takes several tokens at once, at most as many as the burst has.
+func (l *Limiter) AllowN(client string, tokens int) (wait time.Duration, ok bool) {
 	bucket, found := l.buckets.Get(client)
 	if !found {
 		bucket = rate.NewLimiter(rate.Limit(float64(l.perMinute)/60), l.burst)
@@ -50,7 +53,7 @@ func (l *Limiter) Allow(client string) (wait time.Duration, ok bool) {
 		}
 	}
 	now := l.now()
-	reservation := bucket.ReserveN(now, 1)
+	reservation := bucket.ReserveN(now, min(tokens, l.burst))
 	wait = reservation.DelayFrom(now)
 	if wait == 0 {
 		return 0, true

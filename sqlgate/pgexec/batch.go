@@ -30,7 +30,7 @@ type command struct {
 	sink          Sink         // nil: rows are dropped
 
 	rowCap  int64 // rows after which reading stops; 0 is no limit
-	byteCap int64 // bytes of values after which reading stops; 0 is no limit
+	byteCap int64 // bytes of rows, as messages have them, after which reading stops; 0 is no limit
 
 	kept bool // sent without Parse
 
@@ -38,8 +38,15 @@ type command struct {
 	tag       string
 	suspended bool // Execute stopped at maxRows: there are more rows
 	rows      int64
-	bytes     int64
+	bytes     int64 // of values
+	lengths   int64 // bytes of what stands around them
 }
+
+// Bytes that a row and a value take besides what the values are.
+const (
+	rowOverhead   = 7
+	valueOverhead = 4
+)
 
 // own is a command with a text of the gate's own.
 func own(sql string) *command { return &command{sql: sql, own: true} }
@@ -340,7 +347,8 @@ func (cmd *command) row(values [][]byte) error {
 	for _, v := range values {
 		cmd.bytes += int64(len(v))
 	}
-	if cmd.byteCap > 0 && cmd.bytes > cmd.byteCap || cmd.rowCap > 0 && cmd.rows > cmd.rowCap {
+	cmd.lengths += rowOverhead + valueOverhead*int64(len(values))
+	if cmd.byteCap > 0 && cmd.bytes+cmd.lengths > cmd.byteCap || cmd.rowCap > 0 && cmd.rows > cmd.rowCap {
 		return errOverCap
 	}
 	if cmd.sink == nil || cmd.maxRows > 0 && cmd.rows >= int64(cmd.maxRows) {

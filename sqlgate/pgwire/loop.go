@@ -29,6 +29,7 @@ type session struct {
 func (c *conn) converse(ctx context.Context) error {
 	c.in = newMessageReader(c.net, c.server.o.MaxMessageBytes)
 	c.in.interrupted = c.stopped.Load
+	c.out.bounds = c.mayWait
 	for {
 		if err := c.wait(ctx); err != nil {
 			return c.silence(err)
@@ -84,6 +85,19 @@ func (c *conn) patience() time.Time {
 		return end
 	}
 	return deadline
+}
+
+// mayWait bounds the wait for a client that does not read: where something of its
+// own is open it is as one that is silent.
+func (c *conn) mayWait() (each time.Duration, end time.Time) {
+	o := &c.server.o
+	if c.idle() {
+		return o.WriteTimeout, time.Time{}
+	}
+	if o.TxMax > 0 && !c.session.since.IsZero() {
+		end = c.session.since.Add(o.TxMax)
+	}
+	return min(o.WriteTimeout, o.TxIdle), end
 }
 
 // overtime ends a client that keeps a transaction open for too long, however
@@ -177,6 +191,9 @@ func (c *conn) settle(err error) error {
 	if err := c.out.send(&f.response); err != nil {
 		return err
 	}
+	if c.out.held { // a Sync is next
+		return nil
+	}
 	return c.out.flush() // the Flush that the client sent behind it is dropped with the rest
 }
 
@@ -257,6 +274,7 @@ func (c *conn) ready(err error) error {
 	if err := c.out.send(&pgproto3.ReadyForQuery{TxStatus: c.wire.Status()}); err != nil {
 		return err
 	}
+	c.out.held = false
 	return c.out.flush()
 }
 
@@ -327,7 +345,7 @@ func (c *conn) parse(ctx context.Context, body []byte) error {
 	if err := decode(&m, body); err != nil {
 		return c.own(ctx, err)
 	}
-	if err := c.limit(c.server.o.AllowText); err != nil {
+	if err := c.limitText(len(body)); err != nil {
 		return c.own(ctx, err)
 	}
 	err := c.run(ctx, func(ctx context.Context) error { return c.wire.Parse(ctx, m.Name, m.Query, m.ParameterOIDs) })
@@ -340,6 +358,9 @@ func (c *conn) parse(ctx context.Context, body []byte) error {
 func (c *conn) bind(ctx context.Context, body []byte) error {
 	var m pgproto3.Bind
 	if err := decode(&m, body); err != nil {
+		return c.own(ctx, err)
+	}
+	if err := c.limitText(len(body)); err != nil {
 		return c.own(ctx, err)
 	}
 	delete(c.session.suspended, m.DestinationPortal)
@@ -355,7 +376,7 @@ func (c *conn) describe(ctx context.Context, body []byte) error {
 	if err := decode(&m, body); err != nil {
 		return c.own(ctx, err)
 	}
-	if err := c.limit(c.server.o.AllowText); err != nil {
+	if err := c.limitText(len(body)); err != nil {
 		return c.own(ctx, err)
 	}
 	switch m.ObjectType {
@@ -404,6 +425,7 @@ func (c *conn) execute(ctx context.Context, body []byte) error {
 	out := &sink{conn: c, describe: s.describes != nil}
 	s.describes = nil
 	last := c.in.syncIsNext()
+	c.out.held = last // the Sync comes before any wait for the client
 	var done sqlgate.WireDone
 	err := c.run(ctx, func(ctx context.Context) (err error) {
 		done, err = c.wire.Execute(ctx, m.Portal, m.MaxRows, last, out)
@@ -438,13 +460,24 @@ func (c *conn) limit(allow func(client string) (wait time.Duration, ok bool)) er
 	return fault.New(fault.RateLimitExceeded, "Too many statements from this client. Wait %d s.", seconds).With("retry_after_seconds", seconds)
 }
 
+// textBytes is how many bytes of a message make it count once more.
+const textBytes = 256 << 10
+
+// limitText takes a message that is not an execution from the rate of those.
+func (c *conn) limitText(bytes int) error {
+	return c.limit(func(client string) (time.Duration, bool) { return c.server.o.AllowText(client, 1+bytes/textBytes) })
+}
+
 // watchAfter is how long a statement runs before the gate looks whether its
 // client is still there. Most are done by then and cost nothing.
 const watchAfter = 100 * time.Millisecond
 
 // run carries out what may take its time. The context ends when the client
-// hangs up meanwhile.
+// hangs up meanwhile. Nothing in it waits for the client to read.
 func (c *conn) run(ctx context.Context, f func(context.Context) error) error {
+	held := c.out.held
+	c.out.held = true
+	defer func() { c.out.held = held }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := c.net.SetReadDeadline(time.Time{}); err != nil {

@@ -93,9 +93,9 @@ type Options struct {
 	// Allow takes one statement from a client's rate, which it shares with
 	// POST /query; where there is none left it says how long to wait.
 	Allow func(client string) (wait time.Duration, ok bool)
-	// AllowText takes one Parse or Describe from a rate of their own: they run
-	// nothing, but leave evidence.
-	AllowText  func(client string) (wait time.Duration, ok bool)
+	// AllowText takes a Parse, Bind or Describe from a rate of their own, a large one
+	// as several: they run nothing, but leave evidence and take memory.
+	AllowText  func(client string, messages int) (wait time.Duration, ok bool)
 	OnIncident func(Incident)
 	// OnLoginFailed writes a refused login down, throttled, before it is answered.
 	OnLoginFailed func(LoginFailure)
@@ -400,7 +400,7 @@ const (
 func (c *conn) close() {
 	defer c.raw.Close()
 	half, ok := c.net.(interface{ CloseWrite() error })
-	if !ok || !c.out.wrote || c.out.err != nil || half.CloseWrite() != nil {
+	if !ok || !c.out.wrote || c.out.writing() || c.out.err != nil || half.CloseWrite() != nil {
 		return
 	}
 	if c.net != c.raw {

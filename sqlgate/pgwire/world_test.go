@@ -54,7 +54,7 @@ func openDoor(t *testing.T, change func(*Options)) *door {
 		Open:          d.open,
 		Holder:        func(client string) string { return client },
 		Allow:         func(string) (time.Duration, bool) { return 0, true },
-		AllowText:     func(string) (time.Duration, bool) { return 0, true },
+		AllowText:     func(string, int) (time.Duration, bool) { return 0, true },
 		OnIncident:    func(Incident) {},
 		OnLoginFailed: func(LoginFailure) {},
 		Cancels:       d,

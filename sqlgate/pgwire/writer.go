@@ -17,14 +17,23 @@ var errNotWritten = errors.New("the answer could not be sent")
 const maxWrite = 8 << 10
 
 // A messageWriter collects answers and sends them in writes of at most maxWrite
-// bytes. A client that does not read has timeout for each; then the connection
-// is of no more use.
+// bytes. A client that does not read has timeout for each, or less; then the
+// connection is of no more use. It is used by one goroutine.
+//
+// While a statement runs, held is set: answers go out beside it, and what the
+// client does not take is kept until it ends, so that the database never waits for
+// a client. The limit of a result bounds what is kept.
 type messageWriter struct {
 	conn    net.Conn
 	timeout time.Duration
-	buffer  []byte
-	wrote   bool
-	err     error // of the first write that failed; nothing is sent after it
+	// bounds is how long each write may take and when the last one ends, zero for no
+	// such time; nil: timeout is all there is.
+	bounds func() (each time.Duration, end time.Time)
+	buffer []byte
+	held   bool
+	beside chan error // how the write ends that goes on beside a statement; nil: there is none
+	wrote  bool
+	err    error // of the first write that failed; nothing is sent after it
 }
 
 // send adds a message, and sends what fills a write.
@@ -37,37 +46,106 @@ func (w *messageWriter) send(m pgproto3.BackendMessage) error {
 		return w.fail(err)
 	}
 	w.buffer = buffer
-	if len(w.buffer) >= maxWrite {
-		return w.write(len(w.buffer) / maxWrite * maxWrite)
+	switch {
+	case len(w.buffer) < maxWrite:
+		return nil
+	case w.held:
+		return w.writeBeside()
 	}
-	return nil
+	return w.write(len(w.buffer) / maxWrite * maxWrite)
 }
 
 // flush sends what was collected.
 func (w *messageWriter) flush() error {
-	if w.err != nil || len(w.buffer) == 0 {
-		return w.err
+	if err := w.settle(); err != nil || len(w.buffer) == 0 {
+		return err
 	}
 	return w.write(len(w.buffer))
 }
 
-// write sends the first n bytes and keeps the rest.
-func (w *messageWriter) write(n int) error {
-	w.wrote = true
-	for rest := w.buffer[:n]; len(rest) > 0; {
-		part := rest[:min(len(rest), maxWrite)]
-		err := w.conn.SetWriteDeadline(time.Now().Add(w.timeout))
-		if err == nil {
-			_, err = w.conn.Write(part)
-		}
+// writing reports whether a write goes on beside the statement.
+func (w *messageWriter) writing() bool {
+	if w.beside == nil {
+		return false
+	}
+	select {
+	case err := <-w.beside:
+		w.beside = nil
 		if err != nil {
+			_ = w.fail(err) // the next call says so
+		}
+		return false
+	default:
+		return true
+	}
+}
+
+// writeBeside begins to send what was collected, where nothing is being sent.
+func (w *messageWriter) writeBeside() error {
+	if w.writing() || w.err != nil {
+		return w.err
+	}
+	part, end, deadline := w.buffer, make(chan error, 1), w.pace()
+	w.buffer, w.beside, w.wrote = nil, end, true
+	go func() { end <- w.put(part, deadline) }()
+	return nil
+}
+
+// settle waits for the write that goes on beside a statement.
+func (w *messageWriter) settle() error {
+	if w.beside != nil {
+		err := <-w.beside
+		if w.beside = nil; err != nil {
 			return w.fail(err)
 		}
-		rest = rest[len(part):]
+	}
+	return w.err
+}
+
+// write sends the first n bytes and keeps the rest.
+func (w *messageWriter) write(n int) error {
+	if err := w.settle(); err != nil {
+		return err
+	}
+	w.wrote = true
+	if err := w.put(w.buffer[:n], w.pace()); err != nil {
+		return w.fail(err)
 	}
 	w.buffer = append(w.buffer[:0], w.buffer[n:]...)
 	if cap(w.buffer) > 8*maxWrite {
 		w.buffer = append([]byte(nil), w.buffer...) // one large row does not stay in memory
+	}
+	return nil
+}
+
+// pace is the deadline of each write from now on. Where the client stands is looked
+// at here: the writes may be another goroutine's.
+func (w *messageWriter) pace() (deadline func() time.Time) {
+	each, end := w.timeout, time.Time{}
+	if w.bounds != nil {
+		each, end = w.bounds()
+	}
+	return func() time.Time {
+		d := time.Now().Add(each)
+		if !end.IsZero() && end.Before(d) {
+			return end
+		}
+		return d
+	}
+}
+
+// put writes to the client.
+func (w *messageWriter) put(rest []byte, deadline func() time.Time) error {
+	for len(rest) > 0 {
+		part := rest[:min(len(rest), maxWrite)]
+		err := w.conn.SetWriteDeadline(deadline())
+		if err == nil {
+			_, err = w.conn.Write(part)
+		}
+		if err != nil {
+			return err
+		}
+		rest = rest[len(part):]
 	}
 	return nil
 }
