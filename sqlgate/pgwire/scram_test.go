@@ -1,8 +1,11 @@
 package pgwire
 
 import (
+	"bytes"
 	"encoding/base64"
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -225,4 +228,43 @@ func FuzzUsers(f *testing.F) {
 			require.Equal(t, v, again)
 		}
 	})
+}
+
+// A salt that changes where those of the others stay, or iterations that no other
+// user has, would tell who is not there.
+func TestWhoIsNotThereLooksTheSameAfterAStart(t *testing.T) {
+	var lines []string
+	for i := range 20 {
+		v, err := newVerifier("secret", bytes.Repeat([]byte{byte(i)}, scramSaltLen), 1+i%2)
+		require.NoError(t, err)
+		lines = append(lines, fmt.Sprintf("user%d:%s", i, v))
+	}
+	seen := func(lines []string) (list []verifier) {
+		users, err := OpenUsers(usersFile(t, lines...))
+		require.NoError(t, err)
+		for i := range 100 {
+			v, known := users.find(fmt.Sprint("nobody", i))
+			require.False(t, known)
+			list = append(list, v)
+		}
+		return list
+	}
+	before := seen(lines[1:])
+	require.Equal(t, before, seen(lines[1:]), "the gate was started anew")
+	slices.Reverse(lines)
+	require.Equal(t, before, seen(lines[:len(lines)-1]), "the order of the file says nothing")
+	same := 0
+	for i, v := range seen(lines) {
+		if slices.Equal(v.salt, before[i].salt) {
+			same++
+		}
+	}
+	require.Greater(t, same, 50, "of 100, with one user more")
+	iterations := map[int]int{}
+	for _, v := range before {
+		require.Len(t, v.salt, scramSaltLen)
+		iterations[v.iterations]++
+	}
+	require.Greater(t, iterations[1], 10)
+	require.Greater(t, iterations[2], 10)
 }

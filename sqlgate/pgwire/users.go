@@ -13,6 +13,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -39,19 +40,24 @@ type verifier struct {
 // leaves what was read before in use.
 type Users struct {
 	path    string
-	secret  []byte // of the salts that unknown users are shown
 	current atomic.Pointer[userList]
 }
 
 // A userList is what one reading of the file gave; it never changes.
 type userList struct {
 	verifiers map[string]verifier
-	first     verifier // what unknown users look like
+	ring      []ringUser // by place
+}
+
+// A ringUser is a user of the file at a place that only who has the file knows.
+type ringUser struct {
+	place [sha256.Size]byte
+	verifier
 }
 
 // OpenUsers reads GATE_PGWIRE_USERS_FILE for the first time.
 func OpenUsers(path string) (*Users, error) {
-	u := &Users{path: path, secret: randomBytes(sha256.Size)}
+	u := &Users{path: path}
 	return u, u.Reload()
 }
 
@@ -66,16 +72,27 @@ func (u *Users) Reload() error {
 }
 
 // find gives the verifier of a user. For one that is not there it gives one that
-// nothing fits and that is the same each time, so that the exchange looks the
-// same (RFC 5802 part 5.1: a server must not show who is there).
+// nothing fits, so that the exchange looks the same (RFC 5802 part 5.1: a server
+// must not show who is there).
 func (u *Users) find(user string) (v verifier, known bool) {
 	users := u.current.Load()
+	nobody := users.unknown(user)
 	if v, known = users.verifiers[user]; known {
 		return v, true
 	}
-	v = verifier{iterations: users.first.iterations, salt: mac(u.secret, user)}
-	v.salt = v.salt[:min(len(v.salt), len(users.first.salt))]
-	return v, false
+	return nobody, false
+}
+
+// unknown is what a user looks like that is not there: as one of the file, with a
+// salt of its own. It comes from two users of the file alone, so it stays over a
+// start of the gate and over most changes of the file, as that of a known user
+// does; and who knows one user's password cannot tell it.
+func (l *userList) unknown(user string) verifier {
+	at := sha256.Sum256([]byte(user))
+	i, _ := slices.BinarySearchFunc(l.ring, at, func(r ringUser, at [sha256.Size]byte) int { return bytes.Compare(r.place[:], at[:]) })
+	like, next := l.ring[i%len(l.ring)], l.ring[(i+1)%len(l.ring)]
+	salt := mac(slices.Concat(like.storedKey[:], like.serverKey[:], next.storedKey[:], next.serverKey[:]), "salt of nobody", user)
+	return verifier{iterations: like.iterations, salt: salt[:min(len(salt), len(like.salt))]}
 }
 
 // readUsers reads lines user:SCRAM-SHA-256$iterations:salt$stored:server. Empty
@@ -121,10 +138,8 @@ func parseUsers(path string, text []byte) (*userList, error) {
 		if _, double := users.verifiers[line[:at]]; double {
 			return nil, fmt.Errorf("%s, line %d: the user %s is there twice", path, number, quote(line[:at]))
 		}
-		if len(users.verifiers) == 0 {
-			users.first = v
-		}
 		users.verifiers[line[:at]] = v
+		users.ring = append(users.ring, ringUser{[sha256.Size]byte(mac(slices.Concat(v.storedKey[:], v.serverKey[:]), "place", line[:at])), v})
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -132,6 +147,7 @@ func parseUsers(path string, text []byte) (*userList, error) {
 	if len(users.verifiers) == 0 {
 		return nil, fmt.Errorf("%s names no user", path)
 	}
+	slices.SortFunc(users.ring, func(a, b ringUser) int { return bytes.Compare(a.place[:], b.place[:]) })
 	return users, nil
 }
 
