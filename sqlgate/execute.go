@@ -195,17 +195,18 @@ func (g *Gate) sink(s *submission, l pgexec.Limits) (pgexec.Sink, *pgexec.Rows) 
 // client that hangs up cancels it.
 func (g *Gate) read(ctx context.Context, s *submission) (*Answer, error) {
 	limits := g.limits(s)
-	upstream, err := g.Database.ReadUpstream(ctx)
+	statement := s.statement()
+	d, err := g.Database.DispatchRead(ctx, &statement, limits)
 	if err != nil {
 		return nil, g.notDispatched(ctx, s, err)
 	}
-	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathRead, pgexec.Dispatch{Upstream: upstream, Limits: limits}))
+	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathRead, d))
 	if err != nil {
 		return nil, err
 	}
 	sink, rows := g.sink(s, limits)
 	begin := time.Now()
-	result, err := g.Database.Read(ctx, s.executionID, s.statement(), limits, sink)
+	result, err := g.Database.Read(ctx, s.executionID, statement, limits, sink)
 	s.watch.time(phaseDatabase, begin)
 	g.Step("read.executed")
 	return g.finish(ctx, s, recorded, result, rows, err)

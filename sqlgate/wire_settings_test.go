@@ -106,6 +106,7 @@ func TestSettingsGoWithEachStatementAndIntoItsEvidence(t *testing.T) {
 	_, rows := c.query("SELECT timestamptz '2026-01-01 00:00+00'::text || current_setting('statement_timeout')")
 	require.Equal(t, []string{"2026-01-01 00:00:00+002700ms"}, rows)
 	c.query("COMMIT")
+	c.query("SELECT now()")
 	require.Equal(t, "2026-01-01 09:00:00+09", w.value("SELECT DISTINCT v FROM t"))
 	var sent []map[string]string
 	for _, e := range w.events() {
@@ -119,6 +120,7 @@ func TestSettingsGoWithEachStatementAndIntoItsEvidence(t *testing.T) {
 	require.Equal(t, map[string]string{"TimeZone": "Asia/Tokyo", "statement_timeout": "2700", "lock_timeout": "900"}, sent[0])
 	require.Equal(t, "Asia/Tokyo", sent[1]["TimeZone"])
 	require.NotContains(t, sent[2], "TimeZone")
+	require.Equal(t, sent[0], sent[3], "a read by itself")
 	require.Equal(t, "57014", state(c.refused("SELECT pg_sleep(60)")))
 }
 

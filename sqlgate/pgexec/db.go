@@ -356,8 +356,13 @@ func (db *DB) deadline(lim Limits) time.Time {
 
 // settings are what differs from the pins for these limits.
 func (l *lease) settings(lim Limits, trace string, own Settings) map[string]string {
-	name := tracedName(l.kind, trace)
-	if name == "" && lim.Timeout == l.pool.cfg.QueryTimeout && len(own) == 0 {
+	return l.pool.settings(l.major, lim, trace, own)
+}
+
+// settings are those on a server of a major.
+func (p *pool) settings(major int, lim Limits, trace string, own Settings) map[string]string {
+	name := tracedName(p.kind, trace)
+	if name == "" && lim.Timeout == p.cfg.QueryTimeout && len(own) == 0 {
 		return nil
 	}
 	s := map[string]string{}
@@ -369,11 +374,11 @@ func (l *lease) settings(lim Limits, trace string, own Settings) map[string]stri
 	if name != "" {
 		s["application_name"] = name
 	}
-	if lim.Timeout == l.pool.cfg.QueryTimeout {
+	if lim.Timeout == p.cfg.QueryTimeout {
 		return s
 	}
 	s["statement_timeout"] = millis(lim.Timeout)
-	if l.major >= 17 {
+	if major >= 17 {
 		s["transaction_timeout"] = millis(lim.Timeout + transactionSlack)
 	}
 	return s

@@ -56,6 +56,7 @@
 //	(*DB) ServerMajor() int
 //	(*DB) NewRows(limit int64) *Rows
 //	(*DB) ReadUpstream(ctx) (Upstream, error)
+//	(*DB) DispatchRead(ctx, *Statement, Limits) (Dispatch, error)
 //	(*DB) Read(ctx, executionID, Statement, Limits, Sink) (Result, error)
 //	(*DB) Begin(ctx, BeginOptions) (*Tx, error)
 //	(*Tx) Dispatch() Dispatch

@@ -26,6 +26,17 @@ func (db *DB) ReadUpstream(ctx context.Context) (Upstream, error) {
 	return u, nil
 }
 
+// DispatchRead is what evidence records before a read is sent: where it would go,
+// and under what.
+func (db *DB) DispatchRead(ctx context.Context, st *Statement, lim Limits) (Dispatch, error) {
+	up, err := db.ReadUpstream(ctx)
+	if err != nil {
+		return Dispatch{}, err
+	}
+	bound := db.bound(lim)
+	return Dispatch{Upstream: up, Limits: lim, Settings: db.reader.settings(int(db.reader.major.Load()), bound, st.Trace, st.Settings)}, nil
+}
+
 // Read runs a safe read behind the second fence: one write of BEGIN READ ONLY,
 // the statement, ROLLBACK. Evidence of the decision was made durable before. The
 // end of ctx cancels it. The Result is complete also beside an error, which is
