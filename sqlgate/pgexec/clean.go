@@ -16,10 +16,10 @@ const (
 var errNotClean = errors.New("the connection could not be cleaned")
 
 // A cleaning goes out when a connection was given back. A statement may have left a
-// setting, a session's lock, a temporary table, a prepared statement or a channel.
-// What is cheap is undone each time; the rest is looked for, and DISCARD ALL, which
-// throws the server's plans away as well, is for where there is some. The next use
-// reads the answer before it sends anything.
+// setting, a session's lock, a temporary table, a prepared statement, a channel, or
+// what random() will give. What is cheap is undone each time; the rest is looked for,
+// and DISCARD ALL, which throws the server's plans away as well, is for where there
+// is some. The next use reads the answer before it sends anything.
 type cleaning struct {
 	batch segment
 	shown *oneRow

@@ -100,6 +100,27 @@ CREATE VIEW v AS SELECT away() AS a, instead() AS b`)
 	require.Zero(t, db.Stats().Quarantined)
 }
 
+// What one client made random() give is not what the next one gets, whoever set the
+// seed: the text, or a function behind it.
+func TestTheNextClientDrawsOtherNumbers(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 1 })
+	side.run(`CREATE FUNCTION seeds() RETURNS int LANGUAGE plpgsql AS 'BEGIN PERFORM setseed(0.5); RETURN 1; END'`)
+	draw := func() string {
+		_, rows, err := write(t, db, "SELECT random()::text || ' ' || pg_backend_pid() AS a", Limits{})
+		require.NoError(t, err)
+		return rows
+	}
+	drawn := map[string]bool{}
+	for range 3 {
+		for _, leave := range []string{"SELECT setseed(0.5)", "SET seed = 0.5", "SELECT seeds()"} {
+			mustWrite(t, db, leave)
+			number := draw()
+			require.False(t, drawn[number], "%s after %s", number, leave)
+			drawn[number] = true
+		}
+	}
+}
+
 // A session that resists is ended.
 func TestAConnectionThatCannotBeCleanedIsEnded(t *testing.T) {
 	db, side := open(t, func(c *Config) { c.PoolMax = 1 })

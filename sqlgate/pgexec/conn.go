@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"strings"
@@ -222,12 +223,16 @@ var boolText = map[bool][]byte{false: []byte("f"), true: []byte("t")}
 
 // looking is the look at a connection: the transaction's id, which assign has the
 // server give out, else "" where there is none; the settings and users; and where
-// clean is set, which gives up all of the session's advisory locks, "t" for what
-// only DISCARD ALL takes away: temporary tables, channels, cursors, prepared
-// statements.
+// clean is set, which gives up all of the session's advisory locks and has random()
+// begin elsewhere (DISCARD ALL does not), "t" for what only DISCARD ALL takes away:
+// temporary tables, channels, cursors, prepared statements.
 func (c *conn) looking(assign, clean bool) (*command, *oneRow) {
 	cmd, row := query(c.watch.lookSQL)
-	cmd.params = [][]byte{boolText[assign], boolText[clean]}
+	seed := []byte("0")
+	if clean {
+		seed = strconv.AppendFloat(nil, 2*rand.Float64()-1, 'f', -1, 64)
+	}
+	cmd.params = [][]byte{boolText[assign], boolText[clean], seed}
 	return cmd, row
 }
 
@@ -241,9 +246,9 @@ func assertionFailed(what, got string) error {
 		With("assertion", what).Because(fmt.Errorf("%s is %q", what, got))
 }
 
-// look compares the session with what was asserted.
+// look compares the session with what was asserted. No transaction is open.
 func (c *conn) look(ctx context.Context, deadline time.Time) error {
-	q, row := c.looking(false, false)
+	q, row := c.looking(false, true)
 	refused, err := c.exchange(ctx, deadline, segment{q})
 	switch {
 	case err != nil:
