@@ -35,6 +35,27 @@ func TestRowsOfNullsCountFromTheFirstPortalOn(t *testing.T) {
 	require.Equal(t, "result_too_large", state(err), "what is handed on may have to wait for its client")
 }
 
+func TestNullsAndRowsWithoutColumnsAreFetchedInSlices(t *testing.T) {
+	c := newWireWorld(t, nil).wire()
+	ctx := t.Context()
+	require.NoError(t, c.Parse(ctx, "", "SELECT i, NULL, '' FROM generate_series(1, 3) AS i", nil))
+	require.NoError(t, c.Bind("", "", nil, nil, nil))
+	var out rowsSink
+	for range 3 {
+		_, err := c.Execute(ctx, "", 1, false, &out)
+		require.NoError(t, err)
+	}
+	require.Equal(t, []string{"1|NULL|", "2|NULL|", "3|NULL|"}, out.rows)
+	require.NoError(t, c.Parse(ctx, "", "SELECT FROM generate_series(1, 3)", nil))
+	require.NoError(t, c.Bind("", "", nil, nil, nil))
+	out = rowsSink{}
+	done, err := c.Execute(ctx, "", 2, false, &out)
+	require.NoError(t, err)
+	require.True(t, done.Suspended)
+	require.Len(t, out.rows, 2)
+	c.sync()
+}
+
 func TestParametersFormatsAndColumnsCount(t *testing.T) {
 	for name, c := range map[string]struct {
 		sql     string
@@ -98,12 +119,14 @@ func TestPreparedStatementsCountWithTheirTypesAndDescriptions(t *testing.T) {
 		require.Less(t, inMemory(c.statements), int64(wireStatementBytes+wireStatementBytes/8))
 	}
 	c := w.wire()
-	require.Equal(t, "session_limit_exceeded", state(c.Parse(t.Context(), "s", "SELECT $1", unknown)))
-	c.sync()
-	require.Equal(t, "session_limit_exceeded", state(c.Parse(t.Context(), "", "SELECT $1", unknown)), "without a name too")
-	c.sync()
-	require.NoError(t, c.Parse(t.Context(), "", "SELECT $1", unknown[:100]))
-	full(c, func(name string) error { return c.Parse(t.Context(), name, "SELECT $1", known) })
+	for _, name := range []string{"s", ""} {
+		for sql, types := range map[string][]uint32{"SELECT $1": known[:1001], "SELECT $2000": unknown[:2000], "SELECT $65535": unknown} {
+			require.Equal(t, "session_limit_exceeded", state(c.Parse(t.Context(), name, sql, types)), sql)
+			c.sync()
+		}
+	}
+	require.NoError(t, c.Parse(t.Context(), "", "SELECT $1", unknown[:1000]))
+	full(c, func(name string) error { return c.Parse(t.Context(), name, "SELECT $65535", known) })
 	c = w.wire()
 	full(c, func(name string) error {
 		if err := c.Parse(t.Context(), name, "SELECT "+strings.Repeat("1 AS "+strings.Repeat("x", 60)+",", 1500)+"1", nil); err != nil {

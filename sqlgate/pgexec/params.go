@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-
-	"writegate/commands/fault"
 )
 
 // unbindable are the types below 10000 that no parameter can have: pseudo-types
@@ -72,10 +70,6 @@ const typeNamesSQL = `SELECT p.oid, n.nspname, e.typname FROM pg_catalog.pg_type
   AND p.typlen OPERATOR(pg_catalog.=) -1 THEN p.typelem ELSE p.oid END
  JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) e.typnamespace WHERE p.oid OPERATOR(pg_catalog.=) ANY ($1)`
 
-// mostUserTypes bounds what one list of types has the gate ask for and keep. A table
-// has at most 1,600 columns, and hardly ever as many types.
-const mostUserTypes = 1000
-
 // TypeNames gives the names, schema.name, of those types that are no PlainType;
 // an array has that of its elements, and a number that no type has is oid.N. It
 // asks the database, with a text of its own, where its own table does not say.
@@ -92,10 +86,6 @@ func (db *DB) TypeNames(ctx context.Context, oids []uint32) (map[uint32]string, 
 		if t, ok := builtin()[oid]; ok {
 			names[oid] = "pg_catalog." + strings.TrimSuffix(t.name, "[]")
 			continue
-		}
-		if len(list) == mostUserTypes {
-			return nil, fault.New(fault.SessionLimitExceeded, "The parameters of a statement have at most %d types that are not built into PostgreSQL.", mostUserTypes).
-				With("limit", "parameter_types").With("max", mostUserTypes)
 		}
 		number := strconv.FormatUint(uint64(oid), 10)
 		names[oid], list = "oid."+number, append(list, number)
