@@ -204,20 +204,30 @@ func (w *walk) called(i int32) (schema, name []byte, f *function) {
 	if len(schema) == 0 && string(name) == "unnest" && w.isManyUnnests(i, &c) {
 		c.args = 1
 	}
-	var on versions // the majors that have a function for it
 	for k := range f.forms {
-		of := &f.forms[k]
-		switch of.kind {
+		switch f.forms[k].kind {
 		case windowForm, aggregateForm, orderedForm, hypotheticalForm:
 			c.aggregate, c.window = c.aggregate || !c.over && w.mayAggregate(i), c.window || c.over && w.mayWindow(i)
 		}
-		if c.takenBy(of) {
-			if on |= of.versions; on.in(w.t.engine.ServerMajor) {
-				return schema, name, f
+	}
+	if !f.takes(&c, w.t.engine.ServerMajor) {
+		return schema, name, nil
+	}
+	return schema, name, f
+}
+
+// takes reports whether every server of the major has a function of the name that may
+// take the call.
+func (f *function) takes(c *callForm, major int) bool {
+	var on versions // the majors that have one
+	for k := range f.forms {
+		if of := &f.forms[k]; c.takenBy(of) {
+			if on |= of.versions; on.in(major) {
+				return true
 			}
 		}
 	}
-	return schema, name, nil
+	return false
 }
 
 // mayAggregate reports whether a call stands where an aggregate may: in one of these
@@ -225,6 +235,7 @@ func (w *walk) called(i int32) (schema, name []byte, f *function) {
 // be that one's.
 func (w *walk) mayAggregate(call int32) bool {
 	for i := call; i > 0; i = w.e[i].parent {
+		w.steps++
 		if w.is(w.e[i].parent, "SelectStmt") {
 			switch w.fieldName(i) {
 			case "targetList", "distinctClause", "sortClause", "havingClause", "windowClause":
@@ -241,10 +252,11 @@ func (w *walk) mayAggregate(call int32) bool {
 // holdsColumn reports whether a column or a whole row is named below a node.
 func (w *walk) holdsColumn(i int32) bool {
 	for below := i + 1; below < w.e[i].next; below++ {
-		if w.is(below, "ColumnRef") {
+		if w.steps++; w.is(below, "ColumnRef") {
 			return true
 		}
 	}
+	w.bounded()
 	return false
 }
 
@@ -252,6 +264,7 @@ func (w *walk) holdsColumn(i int32) bool {
 // SELECT.
 func (w *walk) mayWindow(i int32) bool {
 	for ; i > 0; i = w.e[i].parent {
+		w.steps++
 		if w.isQuery(w.e[i].parent) {
 			name := w.fieldName(i)
 			return w.is(w.e[i].parent, "SelectStmt") && (name == "targetList" || name == "distinctClause" || name == "sortClause")

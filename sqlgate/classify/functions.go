@@ -137,13 +137,16 @@ func onFuncCall(w *walk, i int32) {
 	}
 }
 
-// builtin finds a function of pg_catalog by its name; nil means that text cannot
-// tell what the name is.
+// builtin finds a function of the server's own by its name; nil means that text
+// cannot tell what the name is.
 func (t *tables) builtin(schema, name []byte) *function {
-	if len(schema) != 0 && string(schema) != "pg_catalog" {
-		return nil
+	switch string(schema) {
+	case "", "pg_catalog":
+		return t.builtins.functions[string(name)]
+	case "information_schema":
+		return t.builtins.standard[string(name)]
 	}
-	return t.builtins.functions[string(name)]
+	return nil
 }
 
 // call records a call of a known function.
@@ -188,9 +191,9 @@ func (w *walk) callSignal(signal, subject string, i int32) {
 // onColumnRef sees the call in a.b where b is a function of one argument. A
 // name alone is never a call, nor is a star.
 func onColumnRef(w *walk, i int32) {
-	n, last := 0, int32(-1)
+	n, qualifier, last := 0, int32(-1), int32(-1)
 	for f := range w.items(i, "fields") {
-		n, last = n+1, f
+		n, qualifier, last = n+1, last, f
 	}
 	if n > 1 || w.is(last, "String") { // a bare star names no column
 		w.columnAt = append(w.columnAt, i)
@@ -199,15 +202,21 @@ func onColumnRef(w *walk, i int32) {
 	}
 	if n > 1 && w.is(last, "String") {
 		w.attribute(w.text(last, "sval"), i)
+		w.dotted = append(w.dotted, dotted{i, qualifier, last, n > 2})
 	}
 }
 
 // onIndirection sees calls in (x).f and x[1].f.
 func onIndirection(w *walk, i int32) {
+	names := false
 	for f := range w.items(i, "indirection") {
 		if w.is(f, "String") {
 			w.attribute(w.text(f, "sval"), i)
+			names = true
 		}
+	}
+	if names {
+		w.selections = append(w.selections, i)
 	}
 }
 

@@ -88,6 +88,21 @@ func TestNoProductOfListsStallsAProcess(t *testing.T) {
 		requireBearable(t, c, "INSERT INTO t SELECT "+half(column)+"1 FROM pg_user x ON CONFLICT (id) DO UPDATE SET "+strings.TrimSuffix(half("a = x.a,"), ","))
 		requireBearable(t, c, "SELECT a FROM pg_user x JOIN pg_user y USING ("+strings.TrimSuffix(half("a,"), ",")+") WHERE "+strings.Repeat("x.a = y.a AND ", 500)+"true")
 	}
+	for _, shape := range []struct{ open, inner, end string }{
+		{"SELECT x.*, x.* FROM (", "SELECT 1 AS a", ") x"}, {"SELECT * FROM (", "SELECT 1 AS a", ") x, b"}, {"SELECT x.b FROM (SELECT y.a FROM (", "SELECT 1 AS a", ") y) x"},
+		{"SELECT x.evil, (x).evil FROM (", "SELECT 1 AS a", ") x"}, {"WITH x AS (", "SELECT 1 AS a", ") SELECT x.evil, x.* FROM x"}, {"SELECT (x.a).evil FROM (SELECT x.a FROM (", "SELECT 1 AS a", ") x) x"},
+		{"SELECT x.select FROM (SELECT (", "SELECT 1", ")) x"}, {"SELECT x.evil FROM (SELECT 1 AS a, ", "1", ") x JOIN LATERAL (SELECT x.a) y ON x.evil"},
+	} {
+		for _, n := range []int{20, 60, 200} {
+			requireBearable(t, c, strings.Repeat(shape.open, n)+shape.inner+strings.Repeat(shape.end, n))
+		}
+	}
+	for _, column := range []string{"x.evil,", "y.a,", "(x.a).b,", "(a).b,", "a.x.b,"} {
+		for _, from := range []string{"(SELECT 1 AS a) x,", "(VALUES (1)) y,", "lower(1) y,", "LATERAL (SELECT x.evil) y,", "a JOIN b USING (c) AS y,"} {
+			requireBearable(t, c, "SELECT "+half(column)+"1 FROM "+half(from)+"pg_am x")
+		}
+	}
+	requireBearable(t, c, "UPDATE t SET a = 1 FROM "+half("(SELECT 1) y,")+"u WHERE "+half("u.a = 1 AND ")+"true")
 	_, err := c.Classify(t.Context(), "SELECT (SELECT "+half("x.a,")+"1 FROM "+half("b,")+"b) FROM "+strings.Repeat("pg_user x,", 70)+"pg_user x")
 	require.Equal(t, fault.ParserUnsupportedSyntax, fault.CodeOf(err))
 	require.Equal(t, "walk_steps", fault.Of(err).Details["limit"])

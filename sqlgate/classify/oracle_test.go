@@ -69,7 +69,7 @@ func (o *oracle) judge(m protoreflect.Message) string {
 		return string(m.Descriptor().Name())
 	case *pg.FuncCall:
 		schema, name := split(n.Funcname)
-		if schema != "" && schema != "pg_catalog" || !o.safe[name] {
+		if (schema != "" && schema != "pg_catalog" || !o.safe[name]) && (schema != "information_schema" || !strings.HasPrefix(name, "_pg_")) {
 			return "call of " + schema + "." + name
 		}
 	case *pg.ColumnRef:

@@ -27,9 +27,10 @@ const (
 
 // A catalogRelation is a table or view of the server's own.
 type catalogRelation struct {
-	name    string          // with its schema
-	secret  map[string]bool // every column: whether it is one
-	secrets int
+	name     string          // with its schema
+	secret   map[string]bool // every column: whether it is one
+	secrets  int
+	versions map[string]versions // of every column
 }
 
 // whole reports whether all columns are secrets, so that the relation is one:
@@ -50,11 +51,14 @@ var catalogTables = sync.OnceValues(func() (c struct {
 	for _, row := range rows {
 		r := c.relations[row[0]]
 		if r == nil {
-			r = &catalogRelation{name: row[0], secret: map[string]bool{}}
+			r = &catalogRelation{name: row[0], secret: map[string]bool{}, versions: map[string]versions{}}
 			c.relations[row[0]] = r
 		}
 		if row[2] != verdictSafe && row[2] != verdictSecret {
 			return c, fmt.Errorf("embedded table of the catalogue: %v", row)
+		}
+		if r.versions[row[1]], err = parseVersions(row[4]); err != nil {
+			return c, err
 		}
 		if r.secret[row[1]] = row[2] == verdictSecret; r.secret[row[1]] {
 			r.secrets++
@@ -107,6 +111,7 @@ func (w *walk) readsCatalog(schema, name []byte, unqualified bool, i int32) {
 			read.name, read.renamed = string(w.text(alias, "aliasname")), w.has(alias, "colnames")
 		}
 		w.catalogReads = append(w.catalogReads, read)
+		w.defined = append(w.defined, i)
 	}
 }
 

@@ -198,7 +198,7 @@ var openReads = []string{
 	"SELECT t.rolconfig FROM t, pg_roles",
 	"SELECT (SELECT r.rolconfig FROM t r) FROM pg_roles r",
 	"SELECT (SELECT 1 FROM t AS r WHERE r.whatever = 1) FROM pg_roles r",
-	"SELECT (SELECT max(r.whatever) FROM generate_series(1, 2) AS r) FROM pg_roles r",
+	"SELECT (SELECT max(r.rolconfig) FROM generate_series(1, 2) AS r(rolconfig)) FROM pg_roles r",
 	"SELECT usename FROM pg_user",
 	"SELECT proname, pg_get_function_arguments(oid), pg_get_function_result(oid), prokind FROM pg_proc",
 	"SELECT p.oid, p.xmin, p.tableoid::regclass FROM pg_proc p",

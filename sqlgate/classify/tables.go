@@ -57,13 +57,15 @@ func (v versions) in(major int) bool {
 // builtins is everything that depends on the server's major.
 type builtins struct {
 	functions  map[string]*function // of pg_catalog
+	standard   map[string]*function // of information_schema
 	attributes map[string]*function // what can be called as a column
 	operators  map[string]bool      // of two operands
 	prefixes   map[string]bool      // operators of one operand
 	types      map[string]bool
 	relations  map[string]bool
 	sampling   map[string]bool
-	sets       map[string]bool // functions that return sets on any version
+	sets       map[string]bool     // functions that return sets on any version
+	results    map[string][]string // the columns of what a function returns
 }
 
 // tables is everything a classification looks up. It is read-only.
@@ -132,8 +134,8 @@ var tablesHash = sync.OnceValue(func() string {
 
 func newBuiltins(major int) (*builtins, error) {
 	b := &builtins{
-		functions: map[string]*function{}, attributes: map[string]*function{}, operators: map[string]bool{}, prefixes: map[string]bool{},
-		types: map[string]bool{}, relations: map[string]bool{}, sampling: map[string]bool{}, sets: map[string]bool{},
+		functions: map[string]*function{}, standard: map[string]*function{}, attributes: map[string]*function{}, operators: map[string]bool{}, prefixes: map[string]bool{},
+		types: map[string]bool{}, relations: map[string]bool{}, sampling: map[string]bool{}, sets: map[string]bool{}, results: map[string][]string{},
 	}
 	if err := b.addFunctions(major); err != nil {
 		return nil, err
@@ -145,6 +147,12 @@ func newBuiltins(major int) (*builtins, error) {
 	kinds := map[string]map[string]bool{"operator": b.operators, "prefix": b.prefixes, "type": b.types, "relation": b.relations, "sampling": b.sampling, "set": b.sets}
 	for _, r := range rows {
 		v, err := parseVersions(r[2])
+		if err == nil && r[0] == "result" {
+			if at := strings.LastIndexByte(r[1], '.'); at > 0 && v.in(major) {
+				b.results[r[1][:at]] = append(b.results[r[1][:at]], r[1][at+1:])
+			}
+			continue
+		}
 		if err != nil || kinds[r[0]] == nil {
 			return nil, fmt.Errorf("embedded table of names: %v: %w", r, err)
 		}
@@ -174,8 +182,12 @@ func (b *builtins) addFunctions(major int) error {
 		if f.forms, err = parseForms(r[6], v); err != nil {
 			return err
 		}
-		if v.in(major) {
-			b.functions[r[0]] = f
+		switch name, standard := strings.CutPrefix(r[0], "information_schema."); {
+		case !v.in(major):
+		case standard:
+			b.standard[name] = f
+		default:
+			b.functions[name] = f
 		}
 		// A name that only some versions have could be called as a column on
 		// the one behind us, so not knowing the version counts them all.

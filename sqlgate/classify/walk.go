@@ -26,6 +26,7 @@ func init() {
 		"SubLink": onSubLink, "SortBy": onSortBy, "TypeName": onTypeName, "RangeTableSample": onSample,
 		"RangeVar": onRangeVar, "CommonTableExpr": onCTE, "IntoClause": onInto,
 		"LockingClause": onLocking, "ParamRef": onParam, "CurrentOfExpr": onCurrentOf,
+		"RangeSubselect": onRangeItem, "RangeFunction": onRangeItem, "RangeTableFunc": onRangeItem, "JoinExpr": onRangeItem,
 		"ObjectWithArgs": onObjectWithArgs, "AlterTableCmd": onAlterTableCmd,
 	}
 	for name := range statements {
@@ -70,6 +71,13 @@ type walk struct {
 	columnAt  []int32 // every ColumnRef that names a column, in order
 	starAt    []int32 // every ColumnRef that is a star alone
 
+	dotted     []dotted // judged after the walk, with the next two
+	selections []int32  // every A_Indirection with a name in it
+	defined    []int32  // what the text or the server gives columns to in FROM
+	fromItems  []item   // that, by name
+	rows       map[int32]*row
+	calledAt   []int32 // the ColumnRefs that are calls
+
 	catalogReads []catalogRead // judged after the walk
 	ctes         scopes
 }
@@ -88,6 +96,7 @@ func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fa
 	w.start = s.Start
 	w.collectScopes()
 	w.visit()
+	w.judgeAttributes()
 	w.judgeWheres()
 	w.judgeCatalogReads()
 	w.textSignals(s)
@@ -108,8 +117,11 @@ func (w *walk) release() {
 	for _, s := range w.sets() {
 		s.reset()
 	}
+	clear(w.rows)
+	clear(w.fromItems)
 	*w = walk{
-		tree: tree{entries: w.entries[:0]}, reader: treeReader{stack: w.reader.stack[:0]}, buf: w.buf[:0], columnAt: w.columnAt[:0], starAt: w.starAt[:0], catalogReads: w.catalogReads[:0],
+		tree: tree{entries: w.entries[:0]}, reader: treeReader{stack: w.reader.stack[:0]}, buf: w.buf[:0], columnAt: w.columnAt[:0], starAt: w.starAt[:0],
+		dotted: w.dotted[:0], selections: w.selections[:0], defined: w.defined[:0], fromItems: w.fromItems[:0], rows: w.rows, catalogReads: w.catalogReads[:0],
 		queries: w.queries, read: w.read, written: w.written, columns: w.columns, functions: w.functions,
 		risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
 	}

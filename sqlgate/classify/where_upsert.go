@@ -173,7 +173,7 @@ func (w *walk) isSingle(source int32) bool {
 		}
 		switch w.t.schema.messages[m].name {
 		case "FuncCall":
-			if _, name, f := w.called(i); f == nil || w.t.builtins.sets[string(name)] {
+			if _, _, f := w.called(i); f == nil || w.t.builtins.sets[f.name] {
 				return false
 			}
 		case "A_Expr":
@@ -181,7 +181,7 @@ func (w *walk) isSingle(source int32) bool {
 				return false
 			}
 		case "ColumnRef": // a.b may call b
-			if schema, name := w.qualified(i, "fields"); len(schema) != 0 && w.t.builtins.sets[string(name)] {
+			if schema, name := w.qualified(i, "fields"); len(schema) != 0 && (w.t.builtins.sets[string(name)] || slices.Contains(w.calledAt, i)) {
 				return false
 			}
 		case "A_Indirection":

@@ -387,3 +387,11 @@ SELECT pg_stat_get_backend_activity(1)
 SELECT 1 FROM pg_stat_statements
 SELECT 1 FROM ext.pg_stat_statements
 SELECT pg_options_to_table(umoptions) FROM pg_user_mappings
+# a name behind a dot that is no column
+SELECT ('x'::text).evil
+SELECT (ARRAY[1])[1].evil
+SELECT x.evil FROM generate_series(1, 2) x
+SELECT x.evil FROM (SELECT 1) x
+WITH x AS (SELECT 1) SELECT x.evil FROM x
+SELECT c.evil FROM pg_am c
+SELECT (x.*).evil FROM generate_series(1, 2) x(evil)

@@ -1,0 +1,855 @@
+package classify
+
+import (
+	"bytes"
+	"strconv"
+)
+
+// In PostgreSQL x.f and (x).f are a column, and where x has none of that name they
+// are the call f(x), also of a number or a text. So a name behind a dot counts as a
+// column only where the text or the server's own catalogue shows one, and behind the
+// name of a relation of the users, whose columns no text knows. Any other is a call.
+
+// A dotted is a ColumnRef of two names or more, the last of which is no star.
+type dotted struct {
+	ref, qualifier, last int32
+	schema               bool // stands in front of the qualifier
+}
+
+// A row is what is known of the columns of a value.
+type row struct {
+	open      bool // it may have any
+	system    bool // it has those that every table has
+	unordered bool // the order of its columns is not known here
+	scalar    bool // the value is no row but its one column
+	catalogs  []*catalogRelation
+	columns   []column
+	beside    []column // that no star stands for
+}
+
+// A column has its name as it stands in the tree's JSON.
+type column struct {
+	name  []byte
+	value int32 // the expression that it is, or -1
+}
+
+var openRow = &row{open: true}
+
+// An item is what a name of FROM stands for.
+type item struct {
+	node    int32
+	name    []byte // as it stands in the JSON; "" for none
+	covered bool   // by the alias of a join: seen from inside of that alone
+	row     *row   // once it is known
+}
+
+// mostColumns is what PostgreSQL takes in a result, and refuses beyond.
+const mostColumns = 1664
+
+// maxInference bounds the steps from a column to the expression that it is.
+const maxInference = 40
+
+// onRangeItem keeps what the text gives columns to.
+func onRangeItem(w *walk, i int32) {
+	if !w.is(i, "JoinExpr") || w.child(i, "alias") >= 0 || w.child(i, "join_using_alias") >= 0 {
+		w.defined = append(w.defined, i)
+	}
+}
+
+// judgeAttributes finds the calls among the names behind dots.
+func (w *walk) judgeAttributes() {
+	if len(w.defined) > 0 && len(w.dotted) > 0 {
+		w.judgeDotted()
+	}
+	for _, i := range w.selections {
+		w.fields(i, 0, true)
+	}
+}
+
+func (w *walk) judgeDotted() {
+	for _, node := range w.defined {
+		w.fromItems = w.addItems(w.fromItems, node, false)
+	}
+	var index map[string][]int
+	if len(w.fromItems) > 16 {
+		index = map[string][]int{}
+		for k := range w.fromItems {
+			index[string(w.fromItems[k].name)] = append(index[string(w.fromItems[k].name)], k)
+		}
+	}
+	for _, d := range w.dotted {
+		qualifier := w.scalar(d.qualifier)
+		if index != nil {
+			for _, k := range index[string(qualifier)] {
+				if w.steps++; !w.isColumnOf(&w.fromItems[k], d) {
+					break
+				}
+			}
+			w.bounded()
+			continue
+		}
+		for k := range w.fromItems {
+			if it := &w.fromItems[k]; bytes.Equal(it.name, qualifier) && !w.isColumnOf(it, d) {
+				break
+			}
+		}
+	}
+}
+
+// isColumnOf reports whether an item of the name has the column. Where it has none,
+// what the name stands for there decides, once for all items.
+func (w *walk) isColumnOf(it *item, d dotted) bool {
+	if it.row == nil {
+		it.row = w.rowOf(*it)
+	}
+	if w.hasColumn(it.row, w.scalar(d.last)) {
+		return true
+	}
+	if w.isCall(d) {
+		w.calledAsColumn(w.scalar(d.last), d.ref)
+		w.calledAt = append(w.calledAt, d.ref)
+	}
+	return false
+}
+
+// isCall looks for what the name in front of the dot stands for where it stands. With
+// a schema in front PostgreSQL looks for the relation itself.
+func (w *walk) isCall(d dotted) bool {
+	for _, it := range w.resolveItem(d.ref, w.scalar(d.qualifier)) {
+		if d.schema && (!w.is(it.node, "RangeVar") || w.child(it.node, "alias") >= 0) {
+			continue
+		}
+		if !w.hasColumn(w.rowOf(it), w.scalar(d.last)) {
+			return true
+		}
+	}
+	return false
+}
+
+// calledAsColumn records a call in the way of a column.
+func (w *walk) calledAsColumn(raw []byte, i int32) {
+	name := unescape(raw)
+	f := w.t.builtins.functions[string(name)]
+	switch {
+	case f == nil || !f.takes(&callForm{args: 1}, w.t.engine.ServerMajor):
+		w.callUnknown(nil, name, i)
+	case w.t.builtins.attributes[string(name)] == nil: // which the walk has seen
+		w.call(f, i)
+	}
+}
+
+// scalar gives the value of a String as it stands in the JSON, nil for another node.
+func (w *walk) scalar(i int32) []byte {
+	if !w.is(i, "String") || i+1 >= w.e[i].next {
+		return nil
+	}
+	return w.json[w.e[i+1].a:w.e[i+1].b]
+}
+
+func (w *walk) hasColumn(r *row, name []byte) bool {
+	switch {
+	case r == nil:
+		return false
+	case r.open:
+		return true
+	}
+	_, ok := w.columnOf(r, name)
+	return ok
+}
+
+// columnOf finds a column and what it is.
+func (w *walk) columnOf(r *row, name []byte) (value int32, ok bool) {
+	w.steps += len(r.columns)
+	for _, columns := range [...][]column{r.columns, r.beside} {
+		for _, c := range columns {
+			if bytes.Equal(c.name, name) {
+				return c.value, true
+			}
+		}
+	}
+	major := w.t.engine.ServerMajor
+	for _, c := range r.catalogs {
+		if c.versions[string(name)].in(major) {
+			return -1, true
+		}
+	}
+	if r.system {
+		for _, s := range systemColumns {
+			if string(name) == s {
+				return -1, true
+			}
+		}
+	}
+	return -1, false
+}
+
+// addItems adds what a node of FROM has a name for.
+func (w *walk) addItems(all []item, node int32, covered bool) []item {
+	if using := w.child(node, "join_using_alias"); using >= 0 {
+		all = append(all, item{node: using, name: w.raw(using, "aliasname"), covered: covered})
+	}
+	return append(all, item{node: node, name: w.nameOf(node), covered: covered})
+}
+
+// nameOf gives the name of a node of FROM, or nil.
+func (w *walk) nameOf(node int32) (name []byte) {
+	alias := w.child(node, "alias")
+	switch {
+	case alias >= 0:
+		return w.raw(alias, "aliasname")
+	case w.is(node, "RangeVar"):
+		return w.raw(node, "relname")
+	case w.is(node, "RangeFunction"):
+		for list := range w.items(node, "functions") {
+			for call := range w.items(list, "items") {
+				return w.figure(call)
+			}
+		}
+	case w.is(node, "RangeTableFunc"):
+		return []byte("xmltable")
+	}
+	return nil
+}
+
+// rowOf gives the columns of an item.
+func (w *walk) rowOf(it item) *row {
+	if r := w.rows[it.node]; r != nil {
+		return r
+	}
+	if w.rows == nil {
+		w.rows = map[int32]*row{}
+	}
+	w.rows[it.node] = openRow // for one that refers to itself
+	r := w.makeRow(it)
+	w.rows[it.node] = r
+	return r
+}
+
+func (w *walk) makeRow(it item) *row {
+	var r *row
+	switch node := it.node; {
+	case w.is(node, "Alias"): // of JOIN ... USING (...) AS
+		r = &row{}
+		for name := range w.items(w.owner(node), "usingClause") {
+			r.columns = append(r.columns, column{w.scalar(name), -1})
+		}
+		return r
+	case w.is(node, "CommonTableExpr"):
+		return w.cteRow(node)
+	case w.is(node, "RangeVar"):
+		r = w.relationRow(node)
+	case w.is(node, "RangeSubselect"):
+		r = w.outputs(w.child(node, "subquery"))
+	case w.is(node, "RangeFunction"):
+		r = w.functionRow(it)
+	case w.is(node, "RangeTableFunc"):
+		r = &row{}
+		for c := range w.items(node, "columns") {
+			r.columns = append(r.columns, column{w.raw(c, "colname"), -1})
+		}
+	case w.is(node, "JoinExpr"):
+		r = w.joinRow(node)
+	default:
+		return openRow
+	}
+	if alias := w.child(it.node, "alias"); alias >= 0 {
+		r = w.renamed(r, alias, "colnames")
+	}
+	return r
+}
+
+// renamed gives columns the names of a list, in their order. Of columns whose order
+// is not known here the new names are left.
+func (w *walk) renamed(r *row, node int32, list string) *row {
+	if r.open || !w.has(node, list) {
+		return r
+	}
+	n, columns := 0, make([]column, 0, len(r.columns))
+	if !r.unordered {
+		columns = append(columns, r.columns...)
+	}
+	for name := range w.items(node, list) {
+		if n == len(columns) {
+			columns = append(columns, column{value: -1})
+		}
+		columns[n].name = w.scalar(name)
+		n++
+	}
+	return &row{columns: columns, system: r.system, scalar: r.scalar, beside: r.beside}
+}
+
+// relationRow gives the columns of a relation: of a CTE, of the server's own, or
+// of one of the users'.
+func (w *walk) relationRow(node int32) *row {
+	schema, name := w.text(node, "schemaname"), w.text(node, "relname")
+	if len(schema) == 0 {
+		if cte := w.cteOf(node, name); cte >= 0 {
+			return w.rowOf(item{node: cte})
+		}
+	}
+	if r := w.catalogOf(schema, name); r != nil {
+		return &row{catalogs: []*catalogRelation{r}, system: true, unordered: true}
+	}
+	return openRow
+}
+
+// catalogOf finds a relation of the server's own.
+func (w *walk) catalogOf(schema, name []byte) *catalogRelation {
+	if schema = w.resolve(schema, name); !isSystemSchema(schema) {
+		return nil
+	}
+	return w.t.catalog[string(schema)+"."+string(name)]
+}
+
+// cteOf finds the CTE that a name without a schema stands for, or -1.
+func (w *walk) cteOf(node int32, name []byte) int32 {
+	inside := node
+	for i := w.owner(node); i >= 0; inside, i = i, w.owner(i) {
+		with := w.child(i, "withClause")
+		if with < 0 {
+			continue
+		}
+		found := int32(-1)
+		for cte := range w.items(with, "ctes") {
+			if inside == with && !w.has(with, "recursive") && cte <= node && node < w.e[cte].next {
+				break // a CTE sees those before it
+			}
+			if bytes.Equal(w.text(cte, "ctename"), name) {
+				found = cte
+			}
+		}
+		if found >= 0 {
+			return found
+		}
+	}
+	w.bounded()
+	return -1
+}
+
+// cteRow gives the columns of a CTE.
+func (w *walk) cteRow(cte int32) *row {
+	r := w.renamed(w.outputs(w.child(cte, "ctequery")), cte, "aliascolnames")
+	search, cycle := w.child(cte, "search_clause"), w.child(cte, "cycle_clause")
+	if r.open || search < 0 && cycle < 0 {
+		return r
+	}
+	more := *r
+	for _, name := range [][]byte{w.raw(search, "search_seq_column"), w.raw(cycle, "cycle_mark_column"), w.raw(cycle, "cycle_path_column")} {
+		if len(name) > 0 {
+			more.beside = append(more.beside, column{name, -1})
+		}
+	}
+	return &more
+}
+
+// outputs gives the columns of a statement's result.
+func (w *walk) outputs(stmt int32) *row {
+	for w.child(stmt, "larg") >= 0 { // the first of a set operation names them
+		stmt = w.child(stmt, "larg")
+	}
+	r := &row{}
+	for values := range w.items(stmt, "valuesLists") {
+		for v := range w.items(values, "items") {
+			r.columns = append(r.columns, column{strconv.AppendInt([]byte("column"), int64(len(r.columns)+1), 10), v})
+		}
+		return r
+	}
+	list := "targetList"
+	if !w.is(stmt, "SelectStmt") {
+		list = "returningList"
+	}
+	for target := range w.items(stmt, list) {
+		value := w.child(target, "val")
+		switch name := w.raw(target, "name"); {
+		case len(name) > 0:
+			r.columns = append(r.columns, column{name, value})
+		case w.endsInStar(value):
+			if r = w.with(r, w.starRow(value)); r.open {
+				return r
+			}
+		default:
+			r.columns = append(r.columns, column{w.figure(value), value})
+		}
+	}
+	return r
+}
+
+// with adds the columns of another row.
+func (w *walk) with(r, more *row) *row {
+	if r.open || more.open || len(r.columns)+len(more.columns) > mostColumns {
+		return openRow
+	}
+	w.steps += len(more.columns)
+	w.bounded()
+	return &row{
+		unordered: r.unordered || more.unordered, catalogs: append(r.catalogs[:len(r.catalogs):len(r.catalogs)], more.catalogs...),
+		columns: append(r.columns[:len(r.columns):len(r.columns)], more.columns...),
+	}
+}
+
+// endsInStar tells *, a.* and (x).*.
+func (w *walk) endsInStar(i int32) bool {
+	list := "fields"
+	if w.is(i, "A_Indirection") {
+		list = "indirection"
+	} else if !w.is(i, "ColumnRef") {
+		return false
+	}
+	star := false
+	for part := range w.items(i, list) {
+		star = w.is(part, "A_Star")
+	}
+	return star
+}
+
+// starRow gives the columns that a star stands for.
+func (w *walk) starRow(i int32) *row {
+	r := (*row)(nil)
+	if w.is(i, "A_Indirection") {
+		r = w.fields(i, 0, false)
+	} else if n, qualifier, schema := w.star(i); n > 1 {
+		if items := w.resolveItem(i, qualifier); len(items) == 1 && !schema {
+			r = w.rowOf(items[0])
+		}
+	} else if q := w.query(i); w.is(q, "SelectStmt") {
+		r = &row{}
+		for from := range w.items(q, "fromClause") {
+			r = w.with(r, w.fromRow(from))
+		}
+	}
+	if r == nil {
+		return openRow // it is one all the same, or there would be no star
+	}
+	return r
+}
+
+// star reads a ColumnRef that ends in a star.
+func (w *walk) star(i int32) (n int, qualifier []byte, schema bool) {
+	for f := range w.items(i, "fields") {
+		if n++; w.is(f, "String") {
+			qualifier = w.scalar(f)
+		}
+	}
+	return n, qualifier, n > 2
+}
+
+// whole is the value that the name of an item stands for.
+func (r *row) whole() *row {
+	if r.scalar {
+		return nil
+	}
+	return r
+}
+
+// fromRow gives the columns that an item of FROM adds to a star.
+func (w *walk) fromRow(node int32) *row {
+	switch {
+	case w.is(node, "RangeTableSample"):
+		return w.fromRow(w.child(node, "relation"))
+	case w.is(node, "JoinExpr") && w.child(node, "alias") < 0:
+		return w.joinRow(node)
+	}
+	return w.rowOf(item{node: node, name: w.nameOf(node)})
+}
+
+// joinRow gives the columns of a join: those of USING once, and first.
+func (w *walk) joinRow(node int32) *row {
+	both := w.with(w.fromRow(w.child(node, "larg")), w.fromRow(w.child(node, "rarg")))
+	if both.open {
+		return both
+	}
+	both.unordered = both.unordered || w.has(node, "isNatural")
+	if !w.has(node, "usingClause") {
+		return both
+	}
+	r := &row{unordered: both.unordered, catalogs: both.catalogs}
+	for name := range w.items(node, "usingClause") {
+		r.columns = append(r.columns, column{w.scalar(name), -1})
+	}
+	merged := r.columns
+	for _, c := range both.columns {
+		if w.steps += len(merged); !hasName(merged, c.name) {
+			r.columns = append(r.columns, c)
+		}
+	}
+	w.bounded()
+	return r
+}
+
+func hasName(columns []column, name []byte) bool {
+	for _, c := range columns {
+		if bytes.Equal(c.name, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// populated are the built-in functions that give rows of the type of an argument.
+var populated = map[string]bool{
+	"json_populate_record": true, "json_populate_recordset": true, "jsonb_populate_record": true, "jsonb_populate_recordset": true,
+}
+
+// functionRow gives the columns of functions in FROM. What one of the users' returns
+// is not known.
+func (w *walk) functionRow(it item) *row {
+	r, several := &row{}, 0
+	for range w.items(it.node, "functions") {
+		several++
+	}
+	for list := range w.items(it.node, "functions") {
+		call, definitions := int32(-1), int32(-1)
+		for part := range w.items(list, "items") {
+			if call < 0 {
+				call = part
+			} else if w.is(part, "List") {
+				definitions = part
+			}
+		}
+		from, field := definitions, "items"
+		if from < 0 && w.has(it.node, "coldeflist") {
+			from, field = it.node, "coldeflist"
+		}
+		if from >= 0 {
+			for c := range w.items(from, field) {
+				r.columns = append(r.columns, column{w.raw(c, "colname"), -1})
+			}
+			continue
+		}
+		name, copies := it.name, 1
+		if several > 1 {
+			name = w.figure(call)
+		}
+		if w.is(call, "FuncCall") {
+			_, _, f := w.called(call)
+			if f == nil {
+				r.unordered = true
+				continue
+			}
+			if populated[f.name] {
+				return openRow
+			}
+			if results := w.t.builtins.results[f.name]; len(results) > 0 {
+				for _, c := range results {
+					r.columns = append(r.columns, column{[]byte(c), -1})
+				}
+				r.unordered, r.scalar = r.unordered || len(results) > 1, several == 1 && len(results) == 1
+				continue
+			}
+			if c := w.callOf(call); f.name == "unnest" && w.isManyUnnests(call, &c) {
+				name, copies = w.figure(call), c.args
+			}
+		}
+		for range copies {
+			r.columns = append(r.columns, column{name, call})
+		}
+		r.scalar = several == 1 && copies == 1
+	}
+	if w.has(it.node, "ordinality") {
+		r.scalar = false
+		r.columns = append(r.columns, column{[]byte("ordinality"), -1})
+	}
+	return r
+}
+
+// inSight yields the items of FROM that a name may stand for, from the inside out.
+// Sure tells that PostgreSQL sees all of them that no join covers.
+func (w *walk) inSight(ref int32) func(func(items []item, sure bool) bool) {
+	return func(yield func([]item, bool) bool) {
+		inside := ref
+		for q := w.query(ref); q > 0; inside, q = q, w.query(q) {
+			join := int32(-1) // in whose condition the name stands
+			for up := w.owner(inside); up != q; inside, up = up, w.owner(up) {
+				if join < 0 && w.is(up, "JoinExpr") && w.fieldName(inside) == "quals" {
+					join = up
+				}
+			}
+			var items []item
+			sure := true
+			switch w.fieldName(inside) {
+			case "withClause", "selectStmt", "larg", "rarg":
+				continue
+			case "fromClause", "usingClause", "sourceRelation":
+				if sure = join >= 0; sure {
+					items = w.itemsBelow(w.child(join, "larg"), join, items)
+					items = w.itemsBelow(w.child(join, "rarg"), join, items)
+					break
+				}
+				fallthrough
+			default:
+				for _, field := range []string{"relation", "fromClause", "usingClause", "sourceRelation"} {
+					items = w.itemsBelow(w.child(q, field), q, items)
+				}
+			}
+			if !yield(items, sure) {
+				return
+			}
+		}
+		w.bounded()
+	}
+}
+
+// itemsBelow adds the items of a part of FROM.
+func (w *walk) itemsBelow(part, boundary int32, all []item) []item {
+	if part < 0 {
+		return all
+	}
+	for i := part; i < w.e[part].next; i++ {
+		w.steps++
+		if w.isQuery(i) {
+			i = w.e[i].next - 1 // has a FROM of its own
+			continue
+		}
+		if !w.is(i, "RangeVar") && !w.is(i, "RangeSubselect") && !w.is(i, "RangeFunction") && !w.is(i, "RangeTableFunc") && !w.is(i, "JoinExpr") {
+			continue
+		}
+		covered := false
+		for up := w.owner(i); up != boundary; up = w.owner(up) {
+			covered = covered || w.is(up, "JoinExpr") && w.child(up, "alias") >= 0
+		}
+		all = w.addItems(all, i, covered)
+	}
+	w.bounded()
+	return all
+}
+
+// resolveItem finds what a name in front of a dot may stand for.
+func (w *walk) resolveItem(ref int32, name []byte) (found []item) {
+	for items, sure := range w.inSight(ref) {
+		for _, it := range items {
+			if len(name) > 0 && bytes.Equal(it.name, name) && !(sure && it.covered) {
+				found = append(found, it)
+			}
+		}
+		if sure && len(found) > 0 {
+			break
+		}
+	}
+	return found
+}
+
+// fields follows the names behind an expression in brackets, and judges them if it
+// is told so. It gives what the last one is, nil for what is no row or not known.
+func (w *walk) fields(i int32, depth int, judge bool) *row {
+	r := w.infer(w.child(i, "arg"), depth)
+	for part := range w.items(i, "indirection") {
+		switch {
+		case w.is(part, "String") && r != nil && r.open:
+			r = w.unknownColumn()
+		case w.is(part, "String"): // of what a column of such a row is PostgreSQL knows no columns
+			if name := w.scalar(part); judge && !w.hasColumn(r, name) {
+				w.calledAsColumn(name, i)
+			}
+			r = nil
+		case w.is(part, "A_Indices") && (r == nil || !r.open):
+			r = nil
+		}
+	}
+	return r
+}
+
+// unknownColumn is what a column may be that no text knows.
+func (w *walk) unknownColumn() *row {
+	if w.class == ClassRead {
+		return openRow
+	}
+	return nil
+}
+
+// infer gives the columns of an expression, nil for what is no row or not known.
+func (w *walk) infer(i int32, depth int) *row {
+	if w.steps++; i < 0 || depth > maxInference {
+		return nil
+	}
+	switch depth++; {
+	case w.is(i, "A_Indirection"):
+		return w.fields(i, depth, false)
+	case w.is(i, "RowExpr"):
+		r := &row{}
+		for arg := range w.items(i, "args") {
+			if w.endsInStar(arg) {
+				return openRow
+			}
+			r.columns = append(r.columns, column{strconv.AppendInt([]byte("f"), int64(len(r.columns)+1), 10), arg})
+		}
+		return r
+	case w.is(i, "TypeCast"):
+		schema, name := w.qualified(w.child(i, "typeName"), "names")
+		if (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.relations[string(name)] && !w.has(w.child(i, "typeName"), "arrayBounds") {
+			return &row{catalogs: []*catalogRelation{w.t.catalog["pg_catalog."+string(name)]}}
+		}
+	case w.is(i, "FuncCall"):
+		_, _, f := w.called(i)
+		if f == nil || len(w.t.builtins.results[f.name]) < 2 {
+			return nil
+		}
+		r := &row{}
+		for _, c := range w.t.builtins.results[f.name] {
+			r.columns = append(r.columns, column{[]byte(c), -1})
+		}
+		return r
+	case w.is(i, "ColumnRef"):
+		return w.inferColumn(i, depth)
+	}
+	return nil
+}
+
+// inferColumn does it for a column, and for the whole row of an item of FROM.
+func (w *walk) inferColumn(i int32, depth int) *row {
+	if w.endsInStar(i) {
+		if n, _, _ := w.star(i); n == 2 {
+			return w.starRow(i).whole()
+		}
+		return nil
+	}
+	qualifier, name := w.lastNames(i)
+	if len(qualifier) > 0 {
+		var r *row
+		for n, it := range w.resolveItem(i, qualifier) {
+			if r = w.rowOf(it); r.open {
+				return w.unknownColumn()
+			}
+			if n > 0 {
+				return nil
+			}
+		}
+		if r == nil {
+			return nil
+		}
+		value, _ := w.columnOf(r, name)
+		return w.infer(value, depth)
+	}
+	for items, sure := range w.inSight(i) {
+		var whole *row
+		for _, it := range items {
+			if sure && it.covered {
+				continue
+			}
+			r := w.rowOf(it)
+			if r.open {
+				return w.unknownColumn()
+			}
+			if !sure {
+				return nil
+			}
+			if value, ok := w.columnOf(r, name); ok {
+				return w.infer(value, depth)
+			}
+			if bytes.Equal(it.name, name) {
+				whole = r
+			}
+		}
+		if whole != nil {
+			return whole.whole()
+		}
+	}
+	return nil
+}
+
+// lastNames gives the last two names of a ColumnRef.
+func (w *walk) lastNames(i int32) (qualifier, name []byte) {
+	for f := range w.items(i, "fields") {
+		qualifier, name = name, w.scalar(f)
+	}
+	return qualifier, name
+}
+
+// figure gives the name that PostgreSQL gives a column of a result whose text gives
+// none (FigureColname of parse_target.c).
+func (w *walk) figure(i int32) []byte {
+	if name, _ := w.figureOf(i); name != nil {
+		return name
+	}
+	return []byte("?column?")
+}
+
+// figureOf also tells whether the name is better than that of a type.
+func (w *walk) figureOf(i int32) (name []byte, good bool) {
+	if i < 0 || w.e[i].msg == 0 || w.e[i].msg == listEntry {
+		return nil, false
+	}
+	w.steps++
+	switch kind := w.t.schema.messages[w.e[i].msg].name; kind {
+	case "ColumnRef":
+		_, name = w.lastNames(i)
+		return name, name != nil
+	case "A_Indirection":
+		for part := range w.items(i, "indirection") {
+			if w.is(part, "String") {
+				name = w.scalar(part)
+			}
+		}
+		if name != nil {
+			return name, true
+		}
+		return w.figureOf(w.child(i, "arg"))
+	case "FuncCall":
+		for part := range w.items(i, "funcname") {
+			name = w.scalar(part)
+		}
+		return name, true
+	case "A_Expr":
+		if string(w.raw(i, "kind")) == "AEXPR_NULLIF" {
+			return []byte("nullif"), true
+		}
+	case "TypeCast":
+		if name, good = w.figureOf(w.child(i, "arg")); good {
+			return name, true
+		}
+		for part := range w.items(w.child(i, "typeName"), "names") {
+			name = w.scalar(part)
+		}
+		return name, false
+	case "CollateClause":
+		return w.figureOf(w.child(i, "arg"))
+	case "CaseExpr":
+		if name, good = w.figureOf(w.child(i, "defresult")); good {
+			return name, true
+		}
+		return []byte("case"), false
+	case "SubLink":
+		switch string(w.raw(i, "subLinkType")) {
+		case "EXISTS_SUBLINK":
+			return []byte("exists"), true
+		case "ARRAY_SUBLINK":
+			return []byte("array"), true
+		case "EXPR_SUBLINK":
+			if r := w.outputs(w.child(i, "subselect")); !r.open && len(r.columns) > 0 {
+				return r.columns[0].name, true
+			}
+		}
+	case "MinMaxExpr":
+		if string(w.raw(i, "op")) == "IS_LEAST" {
+			return []byte("least"), true
+		}
+		return []byte("greatest"), true
+	case "SQLValueFunction":
+		return valueFunctions[string(w.raw(i, "op"))], true
+	case "XmlExpr":
+		name = xmlExpressions[string(w.raw(i, "op"))]
+		return name, name != nil
+	default:
+		name = figured[kind]
+		return name, name != nil
+	}
+	return nil, false
+}
+
+var figured = map[string][]byte{
+	"GroupingFunc": []byte("grouping"), "A_ArrayExpr": []byte("array"), "RowExpr": []byte("row"), "CoalesceExpr": []byte("coalesce"), "XmlSerialize": []byte("xmlserialize"),
+	"JsonObjectConstructor": []byte("json_object"), "JsonArrayConstructor": []byte("json_array"), "JsonArrayQueryConstructor": []byte("json_array"),
+	"JsonObjectAgg": []byte("json_objectagg"), "JsonArrayAgg": []byte("json_arrayagg"),
+}
+
+var xmlExpressions = map[string][]byte{
+	"IS_XMLCONCAT": []byte("xmlconcat"), "IS_XMLELEMENT": []byte("xmlelement"), "IS_XMLFOREST": []byte("xmlforest"), "IS_XMLPARSE": []byte("xmlparse"),
+	"IS_XMLPI": []byte("xmlpi"), "IS_XMLROOT": []byte("xmlroot"),
+}
+
+var valueFunctions = map[string][]byte{
+	"SVFOP_CURRENT_DATE": []byte("current_date"), "SVFOP_CURRENT_TIME": []byte("current_time"), "SVFOP_CURRENT_TIME_N": []byte("current_time"),
+	"SVFOP_CURRENT_TIMESTAMP": []byte("current_timestamp"), "SVFOP_CURRENT_TIMESTAMP_N": []byte("current_timestamp"),
+	"SVFOP_LOCALTIME": []byte("localtime"), "SVFOP_LOCALTIME_N": []byte("localtime"), "SVFOP_LOCALTIMESTAMP": []byte("localtimestamp"),
+	"SVFOP_LOCALTIMESTAMP_N": []byte("localtimestamp"), "SVFOP_CURRENT_ROLE": []byte("current_role"), "SVFOP_CURRENT_USER": []byte("current_user"),
+	"SVFOP_USER": []byte("user"), "SVFOP_SESSION_USER": []byte("session_user"), "SVFOP_CURRENT_CATALOG": []byte("current_catalog"), "SVFOP_CURRENT_SCHEMA": []byte("current_schema"),
+}

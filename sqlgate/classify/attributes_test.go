@@ -1,0 +1,97 @@
+package classify
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// attributeCalls are statements in which the text shows that .fire is no column.
+var attributeCalls = []string{
+	"SELECT ('x'::text).fire", "SELECT (x.*).fire FROM generate_series(1, 2) x(fire)", "SELECT (x).fire FROM generate_series(1, 2) x(fire)", "SELECT (ROW(1, ROW(2))).f2.fire", "SELECT (1).fire", "SELECT ('a' || 'b').fire", "SELECT (lower('x')).fire", "SELECT (ARRAY['x'])[1].fire", "SELECT (NULL).fire", "SELECT ($1).fire",
+	"SELECT (CASE WHEN true THEN 'x'::text END).fire", "SELECT (SELECT 'x'::text).fire", "SELECT (NULL::pg_class).fire", "SELECT (ROW(1, 2)).fire", "SELECT (ROW(1, 2)).f3.fire",
+	"SELECT (ROW(1, 2)).f1.fire", "SELECT ((ROW(1, ROW(2))).f2).fire", "SELECT (jsonb_each('{}')).fire", "SELECT (now()).fire", "SELECT (CURRENT_DATE).fire", "SELECT (NOT true).fire",
+	"SELECT x.fire FROM generate_series(1, 2) x", "SELECT generate_series.fire FROM generate_series(1, 2)", "SELECT x.fire FROM generate_series(1, 2) WITH ORDINALITY x",
+	"SELECT x.fire FROM (SELECT 1) x", "SELECT x.fire FROM (VALUES (1)) x", "SELECT x.fire FROM (VALUES (1)) x(a)", "SELECT x.fire FROM (SELECT 1 AS fire) x(a)",
+	"WITH x AS (SELECT 1) SELECT x.fire FROM x", "WITH x(a) AS (SELECT 1 AS fire) SELECT x.fire FROM x", "WITH x AS (SELECT 1) SELECT y.fire FROM x y",
+	"WITH RECURSIVE x(a) AS (SELECT 1 UNION ALL SELECT x.fire FROM x) SELECT a FROM x", "WITH x AS (DELETE FROM t RETURNING id) SELECT x.fire FROM x",
+	"SELECT x.fire FROM (SELECT a.* FROM (SELECT 1 AS b) a) x", "SELECT x.fire FROM (SELECT * FROM (SELECT 1 AS b) a) x", "SELECT x.fire FROM ((SELECT 1 AS b) a CROSS JOIN (SELECT 2) c) x",
+	"SELECT j.fire FROM (SELECT 1 AS id) a JOIN (SELECT 1 AS id, 2 AS fire) b USING (id) AS j", "SELECT x.fire FROM jsonb_each('{}') x", "SELECT x.fire FROM pg_class x",
+	"SELECT pg_class.fire FROM pg_class", "SELECT pg_catalog.pg_class.fire FROM pg_catalog.pg_class", "SELECT c.fire FROM information_schema.columns c",
+	"SELECT x.fire FROM json_to_record('{}') x(a int)", "SELECT x.fire FROM ROWS FROM (generate_series(1, 2), json_to_record('{}') AS (a int)) x",
+	"SELECT x.fire FROM XMLTABLE('/a' PASSING ('<a/>'::xml) COLUMNS a int) x", "SELECT coalesce.fire FROM coalesce('x'::text)", "SELECT text.fire FROM CAST('x' AS text)",
+	"SELECT (SELECT x.fire) FROM generate_series(1, 2) x", "SELECT (SELECT 1 FROM (SELECT x.fire) q, t x) FROM generate_series(1, 2) x", "SELECT 1 FROM t y JOIN generate_series(1, 2) x ON x.fire = '1'",
+	"SELECT 1 FROM generate_series(1, 2) x, LATERAL (SELECT x.fire) y", "SELECT 1 FROM t ORDER BY (1).fire", "SELECT x.*, (x).fire FROM (SELECT 1 AS a) x", "SELECT (x.*).fire FROM (SELECT 1 AS a) x",
+	"SELECT (x.a).fire FROM (SELECT 1 AS a) x", "SELECT (a).fire FROM (SELECT 1 AS a) x", "SELECT (x.a).fire FROM (SELECT ROW(1, 2) AS a) x", "SELECT (relname).fire FROM pg_class",
+	"UPDATE orders SET status = ('x'::text).fire WHERE id = 1", "UPDATE orders SET status = (status).fire WHERE id = 1", "UPDATE orders SET status = (orders.status).fire WHERE id = 1",
+	"UPDATE orders SET status = x.fire FROM (VALUES (1)) x(a) WHERE id = x.a", "INSERT INTO orders SELECT (o.id).fire FROM orders o", "DELETE FROM orders USING (SELECT 1) x WHERE id = 1 AND x.fire = 'a'",
+	"MERGE INTO orders o USING (SELECT 1 AS id) s ON o.id = s.id WHEN MATCHED THEN UPDATE SET status = s.fire", "INSERT INTO orders VALUES ((1).fire)",
+	"INSERT INTO orders (id) VALUES (1) ON CONFLICT (id) DO UPDATE SET status = (excluded.status).fire", "SELECT (o.id).fire FROM orders o FOR UPDATE",
+}
+
+func TestANameBehindADotThatIsNoColumnIsACall(t *testing.T) {
+	for _, major := range []int{0, 15, 16, 17, 18} {
+		tb := newTestTables(t, Config{ServerMajor: major})
+		for _, sql := range attributeCalls {
+			c := mustClassify(t, tb, sql)
+			require.Contains(t, c.Functions, "public.fire", "%d: %s", major, sql)
+			require.Contains(t, c.RiskSignals, SignalUnknownFunction, sql)
+			require.False(t, c.SafeRead, sql)
+		}
+	}
+	tb := newTestTables(t, Config{})
+	c := mustClassify(t, tb, "SELECT ('x').lower, (1).jsonb, x.count FROM (SELECT 1) x")
+	require.Equal(t, []string{"count", "lower", "public.jsonb"}, c.Functions, "a call of a built-in, and of what is none")
+	for major, safe := range map[int]bool{15: false, 16: true, 17: true, 18: true} { // which has the column
+		require.Equal(t, safe, mustClassify(t, newTestTables(t, Config{ServerMajor: major}), "SELECT d.daticurules FROM pg_database d").SafeRead, major)
+	}
+}
+
+// attributeColumns are reads in which a name behind a dot is a column, or may be one
+// of a relation whose columns no text knows.
+var attributeColumns = []string{
+	"SELECT o.fire, (o).fire, (o.a).b.c, (a).b, a[1].b, (o.a[1]).b, public.o.fire FROM o", "SELECT x.fire FROM (SELECT * FROM o) x", "SELECT x.fire FROM (SELECT o.*, 1 FROM o) x",
+	"SELECT x.fire FROM (SELECT 1 AS fire) x", "SELECT x.fire FROM (VALUES (1)) x(fire)", "SELECT x.column1 FROM (VALUES (1)) x", "SELECT (ROW(1, 2)).f2, (ROW(1, ROW(2))).f2",
+	"SELECT x.x, y.y FROM generate_series(1, 2) x, unnest(ARRAY[1]) y", "SELECT x.n, x.ordinality FROM unnest(ARRAY[1]) WITH ORDINALITY x(n)", "SELECT u.a, u.b FROM unnest($1::int[], $2::text[]) u(a, b)",
+	"SELECT e.key, e.value FROM o, jsonb_each(o.doc) e", "SELECT e.k FROM jsonb_each_text('{}') e(k, v)", "SELECT v.value FROM jsonb_array_elements('[]') v",
+	"SELECT (jsonb_each(doc)).key, (aclexplode(relacl)).grantee FROM pg_class, o", "SELECT x.relname, x.ctid, x.oid FROM pg_class x", "SELECT (NULL::pg_class).relname",
+	"WITH x AS (SELECT id, lower(name), count(*) FROM o GROUP BY 1, 2) SELECT x.id, x.lower, x.count FROM x", "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT x.n + 1 FROM x) SELECT x.n FROM x",
+	"WITH RECURSIVE x AS (SELECT id FROM o) SEARCH DEPTH FIRST BY id SET ord CYCLE id SET loop USING way SELECT x.id, x.ord, x.loop, x.way FROM x", "WITH x AS (SELECT * FROM o) SELECT x.fire FROM x",
+	"SELECT x.a, x.b FROM ((SELECT 1 AS a) p CROSS JOIN (SELECT 2 AS b) q) x", "SELECT p.id, q.b FROM (SELECT 1 AS id) p JOIN (SELECT 1 AS id, 2 AS b) q USING (id)",
+	"SELECT (r.k).x, (r.k).n FROM (SELECT information_schema._pg_expandarray(i.indkey) AS k FROM pg_index i) r", "SELECT x.fire FROM (SELECT 1 AS a) y, LATERAL (SELECT y.a AS fire) x",
+	"SELECT (SELECT x.fire FROM o x) FROM (SELECT 1) x", "SELECT (SELECT 1 FROM o x JOIN o y ON x.fire = y.fire) FROM (SELECT 1) x", "SELECT x.a, x.b FROM json_to_recordset('[]') x(a int, b text)",
+	"SELECT x.a FROM XMLTABLE('/a' PASSING ('<a/>'::xml) COLUMNS a int PATH '.') x", "SELECT s.coalesce, s.case, s.text, s.exists, s.array, s.row, s.int4 FROM (SELECT coalesce(1, 2), CASE WHEN true THEN 1 END, 'x'::text, EXISTS (SELECT 1), ARRAY[1], ROW(1), 1::int) s",
+	"SELECT x.greatest, x.current_date, x.nullif, x.max FROM (SELECT greatest(1, 2), current_date, nullif(1, 2), (SELECT max(id) FROM o)) x", "SELECT d.d FROM CAST('2024-01-01' AS date) d",
+}
+
+func TestANameBehindADotThatMayBeAColumnIsNone(t *testing.T) {
+	for _, major := range []int{0, 15, 16, 17, 18} {
+		tb := newTestTables(t, Config{ServerMajor: major})
+		for _, sql := range attributeColumns {
+			require.True(t, mustClassify(t, tb, sql).SafeRead, "%d: %s: %v", major, sql, mustClassify(t, tb, sql).Signals)
+		}
+	}
+}
+
+// A function behind a dot may return a set, and then its rows are not written out.
+func TestACallBehindADotBoundsNoUpsert(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for source, value := range map[string]string{
+		"SELECT x.a, 1 FROM (VALUES (1)) x(a)": WhereKeyEquality, "SELECT x.fire, 1 FROM (VALUES (1)) x(a)": WhereNone, "SELECT (1).fire, 1": WhereNone,
+		"SELECT information_schema._pg_index_position(1, 1), 1": WhereKeyEquality, "SELECT information_schema._pg_expandarray($1), 1": WhereNone,
+	} {
+		require.Equal(t, []string{value}, mustClassify(t, tb, "INSERT INTO t "+source+" ON CONFLICT (id) DO UPDATE SET n = 1").Where, source)
+	}
+}
+
+func TestFunctionsOfTheInformationSchemaAreBuiltIn(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	c := mustClassify(t, tb, "SELECT (information_schema._pg_expandarray(i.indkey)).n FROM pg_index i")
+	require.True(t, c.SafeRead)
+	require.Equal(t, []string{"information_schema._pg_expandarray"}, c.Functions)
+	for _, call := range []string{"_pg_expandarray($1)", "pg_catalog._pg_expandarray($1)", "public._pg_expandarray($1)", "information_schema._pg_expandarray(1, 2)", "information_schema.lower('x')",
+		"information_schema._pg_numeric_scale(typ => 1, typmod => 2)", "information_schema._pg_other(1)", `"information_schema._pg_expandarray"($1)`} {
+		c := mustClassify(t, tb, "SELECT "+call)
+		require.Contains(t, c.RiskSignals, SignalUnknownFunction, call)
+	}
+}
