@@ -231,20 +231,26 @@ func (f *function) takes(c *callForm, major int) bool {
 }
 
 // mayAggregate reports whether a call stands where an aggregate may: in one of these
-// clauses of its own SELECT, or of one around it where it names a column, which may
+// clauses of its own SELECT, or of one around it, where it names a column that may
 // be that one's.
 func (w *walk) mayAggregate(call int32) bool {
+	own := true
 	for i := call; i > 0; i = w.e[i].parent {
 		w.steps++
-		if w.is(w.e[i].parent, "SelectStmt") {
+		parent := w.e[i].parent
+		if w.is(parent, "SelectStmt") && (own || w.has(parent, "fromClause")) {
 			switch w.fieldName(i) {
 			case "targetList", "distinctClause", "sortClause", "havingClause", "windowClause":
 				return true
 			}
 		}
-		if w.isQuery(w.e[i].parent) && !w.holdsColumn(call) {
+		if !w.isQuery(parent) {
+			continue
+		}
+		if own && !w.holdsColumn(call) {
 			return false
 		}
+		own = false
 	}
 	return false
 }

@@ -67,6 +67,7 @@ type walk struct {
 	rootQuery string
 	steps     int     // taken so far, from entry to entry
 	dml       []int32 // UPDATE, DELETE, MERGE and DO UPDATE, judged after the walk
+	reached   int32   // the statement whose condition is judged
 	hashes    []uint64
 	columnAt  []int32 // every ColumnRef that names a column, in order
 	starAt    []int32 // every ColumnRef that is a star alone

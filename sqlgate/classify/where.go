@@ -58,6 +58,7 @@ func (w *walk) where(of keyOf, cond int32) string {
 	if cond < 0 {
 		return WhereNone
 	}
+	w.reached = w.query(cond)
 	switch w.truth(cond) {
 	case isTrue, undecided:
 		return WhereTautology
@@ -92,23 +93,85 @@ func (w *walk) truth(i int32) truth {
 	return w.opaque(i)
 }
 
-// opaque is the truth of what cannot be folded: without a column in it, it is
-// the same for all rows.
+// opaque is the truth of what cannot be folded: without a column of the rows that
+// the statement reaches in it, it is the same for all of them.
 func (w *walk) opaque(i int32) truth {
-	if w.namesColumn(i) {
-		return byRow
+	if i < 0 { // not in the tree, as in one with unknown fields
+		return undecided
+	}
+	for k := w.firstColumn(i); k < len(w.columnAt) && w.columnAt[k] < w.e[i].next; k++ {
+		if w.isReached(w.columnAt[k]) {
+			return byRow
+		}
 	}
 	return undecided
 }
 
-// namesColumn reports whether a column is named anywhere below an entry. A part
-// that is not in the tree, as in one with unknown fields, names none.
+func (w *walk) firstColumn(i int32) int {
+	return sort.Search(len(w.columnAt), func(k int) bool { return w.columnAt[k] >= i })
+}
+
+// namesColumn reports whether any column is named anywhere below an entry.
 func (w *walk) namesColumn(i int32) bool {
-	if i < 0 {
-		return false
-	}
-	k := sort.Search(len(w.columnAt), func(k int) bool { return w.columnAt[k] >= i })
+	k := w.firstColumn(i)
 	return k < len(w.columnAt) && w.columnAt[k] < w.e[i].next
+}
+
+// isReached reports whether a column is one of the rows that a condition is about:
+// of the target, and not of a relation beside it or of a subquery.
+func (w *walk) isReached(ref int32) bool {
+	qualifier, name := w.lastNames(ref)
+	if len(qualifier) > 0 {
+		for _, it := range w.resolveItem(ref, qualifier) {
+			if w.isTarget(it.node) {
+				return true
+			}
+		}
+		return string(qualifier) == "excluded" && w.is(w.reached, "InsertStmt")
+	}
+	for items := range w.inSight(ref) {
+		target, beside := false, false // beside: something else that may have a column of the name
+		for _, it := range items {
+			if w.isTarget(it.node) {
+				target = true
+			} else if r := w.rowOf(it); r.open {
+				beside = true
+			} else if w.hasColumn(r, name) {
+				return false
+			}
+		}
+		if target {
+			return true
+		}
+		if beside && !w.isCompared(ref) {
+			return false
+		}
+	}
+	return true
+}
+
+// isTarget reports whether the rows of an item of FROM are those that a condition is
+// about.
+func (w *walk) isTarget(node int32) bool {
+	if w.is(w.reached, "SelectStmt") {
+		return w.query(node) == w.reached
+	}
+	return node == w.child(w.reached, "relation")
+}
+
+// isCompared sees a = b of two columns. In a subquery that is how the rows around it
+// are meant, and text cannot tell which side is theirs.
+func (w *walk) isCompared(ref int32) bool {
+	for up := w.owner(ref); up >= 0 && !w.isQuery(up); up = w.owner(up) {
+		if !w.is(up, "A_Expr") {
+			continue
+		}
+		left, right := w.child(up, "lexpr"), w.child(up, "rexpr")
+		if left >= 0 && right >= 0 && w.namesColumn(left) && w.namesColumn(right) && !w.same(left, right) {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *walk) foldBool(i int32) truth {
@@ -242,6 +305,8 @@ func (w *walk) foldExpr(i int32) truth {
 	}
 	switch kind {
 	case "AEXPR_OP", "AEXPR_DISTINCT", "AEXPR_NOT_DISTINCT", "AEXPR_LIKE", "AEXPR_ILIKE":
+	case "AEXPR_IN", "AEXPR_OP_ANY", "AEXPR_OP_ALL", "AEXPR_BETWEEN", "AEXPR_NOT_BETWEEN", "AEXPR_BETWEEN_SYM", "AEXPR_NOT_BETWEEN_SYM":
+		return w.foldList(i, kind, op, left, right)
 	default:
 		return w.opaque(i)
 	}
@@ -260,6 +325,45 @@ func (w *walk) foldExpr(i int32) truth {
 	}
 	if kind == "AEXPR_OP" && op != "" && (w.isNullConstant(left) || w.isNullConstant(right)) {
 		return isNull
+	}
+	return w.opaque(i)
+}
+
+// foldList folds comparisons of an expression with a list that it stands in itself.
+func (w *walk) foldList(i int32, kind, op string, left, right int32) truth {
+	list := right
+	if w.is(right, "A_ArrayExpr") {
+		list = w.child(right, "elements")
+	} else if w.is(right, "List") {
+		list = w.child(right, "items")
+	}
+	itself, all := false, true
+	if list >= 0 && w.e[list].msg == listEntry && w.namesColumn(left) {
+		for e := list + 1; e < w.e[list].next; e = w.e[e].next {
+			w.steps++
+			if w.same(left, e) {
+				itself = true
+			} else {
+				all = false
+			}
+		}
+	}
+	if !itself {
+		return w.opaque(i)
+	}
+	one := sameBothSides("AEXPR_OP", op)
+	switch kind {
+	case "AEXPR_IN", "AEXPR_OP_ANY", "AEXPR_OP_ALL":
+		some := kind == "AEXPR_OP_ANY" || kind == "AEXPR_IN" && op == "="
+		if all || some && one == isTrue || !some && one == isFalse {
+			return one
+		}
+	case "AEXPR_BETWEEN", "AEXPR_NOT_BETWEEN":
+		if all {
+			return truthOf(kind == "AEXPR_BETWEEN")
+		}
+	default:
+		return truthOf(kind == "AEXPR_BETWEEN_SYM")
 	}
 	return w.opaque(i)
 }

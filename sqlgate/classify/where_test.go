@@ -23,7 +23,7 @@ func TestConditionsByTheirReach(t *testing.T) {
 		},
 		WherePresent: {
 			"false", "NULL", "1=2", "id > -1", "v LIKE '%'", "id IS NOT NULL", "id IN (SELECT id FROM u)", "id = v", "id = NULL", "id = 1 OR id = 2",
-			"a = 1", "id > 5", "NOT id = 1", "id = 1 AND false", "lower(v) = 'x'", "id <> id", "NOT true", "id IN (1)", "u.id = 1", "id = a + 1",
+			"a = 1", "id > 5", "NOT id = 1", "id = 1 AND false", "lower(v) = 'x'", "id <> id", "NOT true", "id IN (1)", "id = a + 1",
 			"EXISTS (SELECT 1 FROM u WHERE u.id = t.id)", "id OPERATOR(app.=) 1", "(id = 1) IS NOT TRUE", "v COLLATE \"C\" = 'x'", "$1 AND a > 1",
 			"id = (SELECT 1)", "1 = 0", "0 <> 0", "id = 1 AND NULL",
 		},
@@ -46,14 +46,10 @@ func TestAKeyNextToOtherRelationsMustBeTheTargets(t *testing.T) {
 	tb := newTestTables(t, Config{})
 	for sql, value := range map[string]string{
 		"UPDATE t SET n = 1 FROM u WHERE id = 1":                                    WherePresent,
-		"UPDATE t SET n = 1 FROM u WHERE u.id = 1":                                  WherePresent,
 		"UPDATE t SET n = 1 FROM u WHERE t.id = 1":                                  WhereKeyEquality,
 		"UPDATE t AS x SET n = 1 FROM u WHERE x.id = 1":                             WhereKeyEquality,
-		"UPDATE t AS x SET n = 1 FROM u AS t WHERE t.id = 1":                        WherePresent,
 		"UPDATE s.t SET n = 1 FROM u WHERE s.t.id = 1":                              WhereKeyEquality,
-		"UPDATE s.t SET n = 1 FROM u WHERE r.t.id = 1":                              WherePresent,
 		"DELETE FROM t USING u WHERE t.id = $1 AND u.id = 2":                        WhereKeyEquality,
-		"DELETE FROM t USING u WHERE u.id = $1":                                     WherePresent,
 		"DELETE FROM t USING u":                                                     WhereNone,
 		"MERGE INTO t USING s ON t.id = 1 WHEN MATCHED THEN DELETE":                 WhereKeyEquality,
 		"MERGE INTO t USING s ON id = 1 WHEN MATCHED THEN DELETE":                   WherePresent,
@@ -61,6 +57,38 @@ func TestAKeyNextToOtherRelationsMustBeTheTargets(t *testing.T) {
 		"MERGE INTO t USING s ON t.a = s.a WHEN NOT MATCHED THEN INSERT VALUES (1)": WherePresent,
 	} {
 		require.Equal(t, []string{value}, mustClassify(t, tb, sql).Where, sql)
+	}
+}
+
+// A condition that names no column of the target is the same for all of its rows.
+func TestAConditionOnOtherRelationsIsNone(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for value, texts := range map[string][]string{
+		WhereTautology: {
+			"UPDATE t SET n = 1 FROM u WHERE u.id = 1", "UPDATE t AS x SET n = 1 FROM u AS t WHERE t.id = 1", "DELETE FROM t USING u WHERE u.id = $1",
+			"DELETE FROM t WHERE u.id = 1", "UPDATE t SET n = 1 FROM (VALUES (1)) v(x) WHERE v.x = 1", "UPDATE t SET n = 1 FROM (VALUES (1)) v(x) WHERE x = 1", "UPDATE t SET n = 1 FROM generate_series(1, 2) g WHERE g > 1",
+			"WITH c AS (SELECT 1 AS a) UPDATE t SET n = 1 FROM c WHERE a = 1", "DELETE FROM t USING u, v WHERE u.id = v.id AND v.a IS NOT NULL", "DELETE FROM t USING u WHERE t.id = 1 OR u.id = 1", "DELETE FROM t USING u JOIN t x ON x.id = u.id WHERE x.id = 1",
+			"DELETE FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.id = 1)", "DELETE FROM t WHERE EXISTS (SELECT 1 FROM u WHERE id = 1)", "DELETE FROM t WHERE (SELECT count(id) FROM u) > 0", "DELETE FROM t WHERE EXISTS (SELECT 1 FROM t WHERE t.id = 1)",
+			"DELETE FROM t WHERE EXISTS (SELECT 1 FROM t x WHERE x.id = 1)", "DELETE FROM t WHERE EXISTS (SELECT 1 FROM u JOIN v ON u.id = v.id)", "DELETE FROM t WHERE 1 IN (SELECT u.id FROM u)", "DELETE FROM t WHERE EXISTS (SELECT u.* FROM u)",
+			"DELETE FROM t WHERE EXISTS (SELECT 1 FROM (SELECT 1 AS a) x WHERE a = 1)", "DELETE FROM t WHERE (SELECT max(x) FROM unnest($1::int[]) x) > 1", "MERGE INTO t USING s ON s.id = 1 WHEN MATCHED THEN DELETE",
+			"DELETE FROM t WHERE id IN (id)", "DELETE FROM t WHERE id IN (1, id)", "DELETE FROM t WHERE id BETWEEN id AND id", "DELETE FROM t WHERE id BETWEEN SYMMETRIC id AND 5", "DELETE FROM t WHERE id = ANY (ARRAY[id])", "DELETE FROM t WHERE id >= ANY (ARRAY[3, id])",
+			"DELETE FROM t WHERE id = ALL (ARRAY[id, id])", "DELETE FROM t WHERE NOT id <> ALL (ARRAY[id])", "DELETE FROM t WHERE NOT id NOT IN (id)", "DELETE FROM t WHERE NOT id NOT BETWEEN id AND id", "DELETE FROM t WHERE (id, n) = (id, n)",
+			"INSERT INTO t SELECT a FROM u, v WHERE EXISTS (SELECT 1 FROM x WHERE x.a = 1) ON CONFLICT (id) DO UPDATE SET n = 1",
+		},
+		WherePresent: {
+			"UPDATE t SET n = 1 FROM u WHERE id > 1", "UPDATE s.t SET n = 1 FROM u WHERE r.t.id = 1", "UPDATE t SET n = 1 FROM u WHERE u.t = t.id AND u.a = 1", "UPDATE s.t SET n = 1 FROM u WHERE u.t = s.t.id", "UPDATE t AS x SET n = 1 FROM u AS t WHERE t.id = x.id", "UPDATE t SET n = v.b FROM (VALUES (1, 2)) v(a, b) WHERE v.a = t.id",
+			"UPDATE t SET n = v.b FROM (VALUES (1, 2)) v(a, b) WHERE id = a", "WITH c AS (SELECT id FROM t LIMIT 5 FOR UPDATE) DELETE FROM t USING c WHERE t.id = c.id", "DELETE FROM t USING u WHERE u.t = t.id AND (t.n = 1 OR u.a = 2)", "DELETE FROM t USING u JOIN t x ON x.id = u.id WHERE x.id = t.id",
+			"DELETE FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.t = t.id)", "DELETE FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.id = t_id)", "DELETE FROM t WHERE EXISTS (SELECT 1 FROM u WHERE t_id = id AND a = 1)", "DELETE FROM t WHERE EXISTS (SELECT 1 FROM u WHERE lower(u.a) = lower(name))",
+			"DELETE FROM t WHERE id IN (SELECT t_id FROM u WHERE u.a = 1)", "DELETE FROM t WHERE (SELECT count(*) FROM u WHERE u.t = t.id) = 0", "DELETE FROM t WHERE 'a' = ANY (SELECT unnest(tags))", "DELETE FROM t WHERE EXISTS (SELECT 1 FROM unnest(tags) x WHERE x = 'a')",
+			"DELETE FROM t WHERE EXISTS (SELECT 1 FROM jsonb_each(doc) e WHERE e.key = 'a')", "DELETE FROM t WHERE EXISTS (SELECT 1 WHERE id > 1)", "DELETE FROM t WHERE t IS NOT NULL", "DELETE FROM t WHERE (t.*) IS NOT NULL", "DELETE FROM t WHERE ROW(t.*) = ROW(1)", "DELETE FROM t WHERE (t).n = 1",
+			"DELETE FROM t WHERE id BETWEEN id AND 5", "DELETE FROM t WHERE id IN (a, 1)", "DELETE FROM t WHERE id = ALL (ARRAY[id, 5])", "DELETE FROM t WHERE id NOT IN (id)", "DELETE FROM t WHERE id NOT BETWEEN id AND id",
+			"MERGE INTO t USING s ON t.id = s.id AND s.a = 1 WHEN MATCHED THEN DELETE", "INSERT INTO t SELECT a FROM u, v WHERE u.a = 1 ON CONFLICT (id) DO UPDATE SET n = 1", "INSERT INTO t SELECT a FROM (SELECT a FROM u) x WHERE x.a = 1 ON CONFLICT (id) DO UPDATE SET n = 1",
+			"INSERT INTO t SELECT a FROM u ON CONFLICT (id) DO UPDATE SET n = 1 WHERE t.n < excluded.n", "INSERT INTO t SELECT a FROM u ON CONFLICT (id) DO UPDATE SET n = 1 WHERE excluded.n > 1", "INSERT INTO t AS x SELECT a FROM u ON CONFLICT (id) DO UPDATE SET n = 1 WHERE x.n < 5",
+		},
+	} {
+		for _, sql := range texts {
+			require.Equal(t, []string{value}, mustClassify(t, tb, sql).Where, sql)
+		}
 	}
 }
 
