@@ -2,6 +2,7 @@ package classify
 
 import (
 	"fmt"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -16,10 +17,12 @@ type textFinding struct {
 // maxTextFindings is as many as a classification lists signals.
 const maxTextFindings = 32
 
-// confusables finds bidirectional controls anywhere, characters without width
-// and blanks that PostgreSQL takes for letters outside literals, and
-// identifiers that mix Latin with look-alike alphabets. It reads the tokens of
-// a text that the guard let pass and that is not plain ASCII.
+// confusables finds bidirectional controls anywhere, but for the marks that stand in
+// strings of Hebrew or Arabic text; line ends that only a person sees, outside
+// literals; characters without width and blanks that PostgreSQL takes for letters,
+// outside literals and comments; and identifiers that mix Latin with letters that look
+// alike. It reads the tokens of a text that the guard let pass and that is not plain
+// ASCII.
 func confusables(sql string) []textFinding {
 	l := newLexer(sql)
 	var found []textFinding
@@ -34,17 +37,21 @@ func confusables(sql string) []textFinding {
 	return found[:min(len(found), maxTextFindings)]
 }
 
-// gapFindings looks through white space and comments.
+// gapFindings looks through comments, and white space, which is all ASCII. What is
+// not seen in a comment is not run either; what looks like its end may be taken for one.
 func gapFindings(found []textFinding, sql string, from, to int) []textFinding {
-	return characterFindings(found, sql[from:to], from, func(r rune) bool { return isBidiControl(r) || isInvisible(r) })
+	return characterFindings(found, sql[from:to], from, func(r rune) bool { return isBidiControl(r) || isLineEnd(r) })
 }
 
 func tokenFindings(found []textFinding, kind tokenKind, token string, at int) []textFinding {
-	if kind.isLiteral() {
+	switch {
+	case kind == tokenString:
+		return characterFindings(found, token, at, func(r rune) bool { return isBidiControl(r) && !isBidiMark(r) })
+	case kind.isLiteral():
 		return characterFindings(found, token, at, isBidiControl)
 	}
 	found = characterFindings(found, token, at, func(r rune) bool {
-		return isBidiControl(r) || isInvisible(r) || kind == tokenWord && r > 0x7f && unicode.IsSpace(r)
+		return isBidiControl(r) || isInvisible(r) || isLineEnd(r) || kind == tokenWord && r > 0x7f && unicode.IsSpace(r)
 	})
 	if mixesAlphabets(token) {
 		found = append(found, textFinding{At: at, Subject: cutAt(token, 63)})
@@ -65,6 +72,13 @@ func characterFindings(found []textFinding, text string, at int, wrong func(rune
 // Standard Annex 9, property Bidi_Control).
 func isBidiControl(r rune) bool { return unicode.Is(unicode.Bidi_Control, r) }
 
+// isBidiMark knows those that stand for one invisible letter: they order what is next
+// to them as a Hebrew or an Arabic letter does, and nothing farther away.
+func isBidiMark(r rune) bool { return r == 0x200e || r == 0x200f || r == 0x061c }
+
+// isLineEnd knows what ends a line for some who show the text, and for no lexer.
+func isLineEnd(r rune) bool { return r == 0x0085 || r == 0x2028 || r == 0x2029 }
+
 // isInvisible knows characters that print nothing, or print as a blank that no
 // lexer takes for one: zero-width, no-break and filler characters.
 func isInvisible(r rune) bool {
@@ -76,8 +90,12 @@ func isInvisible(r rune) bool {
 	return false
 }
 
+// greekAlone are Greek letters that look like no Latin one: in names they are units
+// and symbols (latency_μs, Δt).
+const greekAlone = "ΓΔΘΛΞΠΣΦΨΩ\u2126δζθλμξπφψ"
+
 // mixesAlphabets tells whether an identifier has Latin letters beside letters
-// of an alphabet that holds look-alikes of them.
+// of an alphabet that look like them.
 func mixesAlphabets(name string) bool {
 	latin, other := false, false
 	for i := 0; i < len(name); {
@@ -88,6 +106,7 @@ func mixesAlphabets(name string) bool {
 			latin = latin || classOf[byte(r)] == byteName && r != '_'
 		case unicode.Is(unicode.Latin, r):
 			latin = true
+		case strings.ContainsRune(greekAlone, r):
 		case unicode.In(r, unicode.Cyrillic, unicode.Greek, unicode.Armenian):
 			other = true
 		}
