@@ -37,7 +37,7 @@ func (db *DB) BeginAlone(ctx context.Context, opts BeginOptions) (*Alone, error)
 	return a, nil
 }
 
-// open prepares the session. Settings go to the session, where the DISCARD ALL
+// open prepares the session. Settings go to the session, where the cleaning
 // behind it undoes them: there is no transaction to hold them.
 func (a *Alone) open(ctx context.Context) error {
 	deadline := time.Now().Add(a.db.cfg.ConnectTimeout)

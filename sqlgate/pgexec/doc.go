@@ -39,11 +39,12 @@
 // is pinned by startup parameters, which beat settings of roles and databases,
 // and proved once per connection, together with the identity of the session and
 // of the server's present life (Upstream). A connection on which anything but a safe
-// read ran is cleaned (DISCARD ALL) as it is given back, and nobody waits for that;
-// one that cannot be cleaned is closed. A session whose settings drift all the same is never used again.
+// read ran is cleaned as it is given back, and nobody waits for that; one that cannot
+// be cleaned is closed. A session whose settings drift all the same is never used
+// again.
 //
-// Statements travel by the extended protocol, unnamed, byte for byte as they
-// were judged: no prefix, no LIMIT, no second command. Connections are logged in
+// Statements travel by the extended protocol, under a name that each takes from the
+// one before, byte for byte as they were judged: no prefix, no LIMIT, no second command. Connections are logged in
 // by pgconn and then taken over (Hijack), since row-limited portals, values as
 // they come and cancels of our own alone are needed. Hijack is outside pgx's
 // version promise, so a test holds the fields that are used.

@@ -96,7 +96,7 @@ type lease struct {
 }
 
 // expect lets the server report settings of the caller's: what was asked for is
-// no drift. DISCARD ALL behind it has the pins reported.
+// no drift. The cleaning behind it has the pins reported.
 func (l *lease) expect(settings map[string]string) {
 	l.watched = l.params
 	l.params = maps.Clone(l.params)
