@@ -319,9 +319,12 @@ func credentialsOf(p event.Payload) (ids []string) {
 	return ids
 }
 
-// appendJSON appends the event as GET /audit gives it, with the ids of the agent view.
+// appendJSON appends the event as GET /audit gives it to everybody, with the ids of
+// the agent view: neither a key nor a token opens the rows of what others asked.
 func (x *eventItem) appendJSON(text []byte) []byte {
-	text = event.AppendJSON(text, &x.event)
+	open := x.event
+	open.Draft, _ = x.event.WithoutData()
+	text = event.AppendJSON(text, &open)
 	text = strconv.AppendInt(append(text[:len(text)-1], `,"index":`...), int64(x.index), 10)
 	for _, f := range []struct{ name, value string }{{"telemetry_type", x.ids.telemetryType}, {"policy_id", x.ids.policy}, {"tool_id", x.ids.tool}, {"credential_id", lastOf(x.ids.credentials)}} {
 		text = append(append(append(text, `,"`...), f.name...), `":`...)

@@ -18,6 +18,9 @@ import (
 // AgentOf finds the agent of a token that came with a statement; the token has to
 // have the scope gate:query. It implements sqlgate.Overlay.
 func (s *Service) AgentOf(token string) (sqlgate.Agent, error) {
+	if !WellFormed(TokenPrefix, token) {
+		return sqlgate.Agent{}, fault.New(fault.CredentialsInvalid, "The credential of the request is neither an agent's token nor an operator's. Send an agent's token as Authorization: Bearer, exactly as it was given out, or send none.")
+	}
 	t, err := s.token(token)
 	if err != nil {
 		return sqlgate.Agent{}, err

@@ -61,7 +61,7 @@ func TestStreamsOfTheLogAreShared(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, status)
 	require.Contains(t, said, "There are 64 streams of the log at once")
 	status, said = g.opened(t, from("127.0.0.10"), t.Context(), "/audit/stream", "X-GATE-Operator-Token: wrong")
-	require.Equal(t, http.StatusTooManyRequests, status, said)
+	require.Equal(t, http.StatusUnauthorized, status, said)
 	for range 10 {
 		status, said = g.opened(t, from("127.0.0.10"), t.Context(), "/audit/stream", "X-GATE-Operator-Token: "+operatorTestToken)
 		require.Equal(t, http.StatusOK, status, said)

@@ -1,5 +1,10 @@
 package event
 
+import (
+	"encoding/json"
+	"slices"
+)
+
 // Types of an execution.
 const (
 	TypeExecutionDispatched      Type = "execution_dispatched"
@@ -122,6 +127,49 @@ func (a *Answer) form(f *form) {
 	f.flag("rows_omitted", &a.RowsOmitted, may)
 	num(f, "status", &a.Status, need)
 }
+
+// withheld marks an answer whose body is left out of a form for everybody.
+const withheld = "body_withheld"
+
+// WithoutData gives d as everybody may see it: without the body of a kept answer
+// that holds rows of the database, or a text of the database's, which quotes
+// values. ok is false where d holds none and is given as it is. Only d as it was
+// is what its hash covers.
+func (d *Draft) WithoutData() (open Draft, ok bool) {
+	v, _ := d.Get("answer")
+	fields, _ := v.AsMap()
+	body, _ := fields.Get("body")
+	if text, isText := body.AsString(); !isText || !holdsData(text) {
+		return *d, false
+	}
+	kept := make(Payload, 0, len(fields)+1)
+	for _, f := range fields {
+		if f.Key == "body" {
+			f.Value = String("")
+		}
+		kept = append(kept, f)
+	}
+	all := slices.Clone(d.Fields())
+	for i := range all {
+		if all[i].Key == "answer" {
+			all[i].Value = Map(append(kept, Field{withheld, Bool(true)})...)
+		}
+	}
+	return d.With(all), true
+}
+
+// holdsData tells whether the body of a kept answer holds more than the gate's
+// own words. A body that can't be read is taken for one that does.
+func holdsData(body string) bool {
+	var answer struct {
+		Rows []json.RawMessage `json:"rows"`
+		Code string            `json:"error_code"`
+	}
+	return json.Unmarshal([]byte(body), &answer) != nil || len(answer.Rows) > 0 || answer.Code == failedAtDatabase
+}
+
+// failedAtDatabase is the error_code whose message is the database's own text.
+const failedAtDatabase = "db_query_failed"
 
 // ExecutionSuccess says that the statement took effect, or that a read was read.
 type ExecutionSuccess struct {

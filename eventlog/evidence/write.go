@@ -75,6 +75,17 @@ type Request struct {
 	CreatedAt   time.Time
 	MaxEvents   uint64 // 0 is no limit
 	MaxBytes    int64  // of the whole document; 0 is no limit
+
+	// Open is a bundle for everybody: one that would hold rows of the database,
+	// which the answers under idempotency keys keep, fails with *DataError.
+	Open bool
+}
+
+// A DataError says that an event holds rows of the database, or its text.
+type DataError struct{ Seq uint64 }
+
+func (e *DataError) Error() string {
+	return fmt.Sprintf("event %d holds rows, or a text of the database", e.Seq)
 }
 
 // A Bundle is a range that was checked and signed, and has yet to be written.
@@ -96,7 +107,7 @@ func Write(ctx context.Context, w io.Writer, src Source, req Request, s Signer) 
 
 // Prepare reads the range once, checks every hash, link and number of it,
 // measures the document, and has it signed; s is nil where signing is off. It
-// fails with *RangeError, ErrReason, *TooLargeError, ErrCorrupt, ErrSign, or an
+// fails with *RangeError, ErrReason, *TooLargeError, *DataError, ErrCorrupt, ErrSign, or an
 // error of src. That the range is the log's, and durable, is the caller's promise.
 func Prepare(ctx context.Context, src Source, req Request, s Signer) (*Bundle, error) {
 	if err := req.check(); err != nil {
@@ -157,6 +168,15 @@ func (b *Bundle) measure(ctx context.Context, q *Request) error {
 			b.head.first = f.Hash
 		}
 		b.head.last = f.Hash
+		if q.Open {
+			d, err := event.Decode(f.Record)
+			if err != nil {
+				return fmt.Errorf("%w: event %d: %w", ErrCorrupt, f.Seq, err)
+			}
+			if _, holds := d.WithoutData(); holds {
+				return &DataError{f.Seq}
+			}
+		}
 		if b.size += int64(len(item)); q.MaxBytes > 0 && b.size > room {
 			return b.tooLarge(q, b.size, f.Seq-1)
 		}

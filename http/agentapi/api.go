@@ -136,6 +136,9 @@ func (a *api) guarded(r route) httpd.Handler {
 		if err := oneOfEach(c.Request.Header); err != nil {
 			return a.refused(c, err)
 		}
+		if len(c.Request.Header["Authorization"]) > 0 && c.Bearer() == "" { // beside a key it would be taken for absent
+			return a.refused(c, fault.New(fault.CredentialsInvalid, "The header Authorization holds no bearer token. Send an agent's token as Authorization: Bearer, or leave the header out."))
+		}
 		caller, err := a.Agents.Authenticate(c.Bearer(), c.Request.Header.Get("X-Api-Key"))
 		if err != nil {
 			return a.refused(c, err)

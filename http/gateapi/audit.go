@@ -22,6 +22,10 @@ var auditFilters = []string{"fingerprint", "actor", "app", "tenant", "env", "dec
 
 // listAudit is GET /audit: the index finds the events, the log tells them.
 func (a *api) listAudit(c *httpd.Call) error {
+	label, err := c.OperatorLabel()
+	if err != nil {
+		return err
+	}
 	query, page, err := readList(c, auditFilters...)
 	if err != nil {
 		return err
@@ -48,7 +52,7 @@ func (a *api) listAudit(c *httpd.Call) error {
 		if err != nil {
 			return err
 		}
-		room, err := list.Append(func(b []byte) []byte { return event.AppendJSON(b, &e) })
+		room, err := list.Append(func(b []byte) []byte { return event.AppendJSON(b, shown(&e, label)) })
 		if err != nil {
 			return err
 		}
@@ -97,8 +101,23 @@ func given(values []string) []string {
 	return slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" })
 }
 
+// shown is an event as an operator may see it, or, without a label, everybody:
+// result rows leave by POST /query alone, where the policy decided about them.
+func shown(e *event.Envelope, label string) *event.Envelope {
+	if label != "" {
+		return e
+	}
+	open, withheld := e.WithoutData()
+	if !withheld {
+		return e
+	}
+	changed := *e
+	changed.Draft = open
+	return &changed
+}
+
 // follow sends the log's events from next on, in the form of GET /audit.
-func (a *api) follow(ctx context.Context, next uint64, send func(id, kind string, data []byte) error) error {
+func (a *api) follow(ctx context.Context, label string, next uint64, send func(id, kind string, data []byte) error) error {
 	var data []byte
 	for batch, err := range a.Log.Follow(ctx, next) {
 		if err != nil {
@@ -106,7 +125,7 @@ func (a *api) follow(ctx context.Context, next uint64, send func(id, kind string
 		}
 		for i := range batch.Events {
 			e := &batch.Events[i]
-			data = event.AppendJSON(data[:0], e)
+			data = event.AppendJSON(data[:0], shown(e, label))
 			if err := send(strconv.FormatUint(e.Seq, 10), string(e.Type), data); err != nil {
 				return err
 			}

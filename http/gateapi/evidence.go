@@ -60,6 +60,10 @@ func (a *api) exportEvidence(c *httpd.Call) error {
 	if len(fields) > 0 {
 		return httpd.Invalid(fields)
 	}
+	label, err := c.OperatorLabel()
+	if err != nil {
+		return err
+	}
 	if head := a.Log.Head().Seq; *body.StartSeq == 0 || *body.EndSeq > head || *body.StartSeq > *body.EndSeq {
 		return exportFault(&evidence.RangeError{First: min(1, head), Last: head})
 	}
@@ -73,7 +77,7 @@ func (a *api) exportEvidence(c *httpd.Call) error {
 	defer release()
 	ctx := c.Request.Context()
 	bundle, err := evidence.Prepare(ctx, a.Source, evidence.Request{First: *body.StartSeq, Last: *body.EndSeq, Reason: body.Reason,
-		CreatedAt: a.Now(), MaxEvents: a.MaxEvidenceEvents, MaxBytes: a.MaxEvidenceBytes}, a.signer())
+		CreatedAt: a.Now(), MaxEvents: a.MaxEvidenceEvents, MaxBytes: a.MaxEvidenceBytes, Open: label == ""}, a.signer())
 	if err != nil {
 		return exportFault(err)
 	}
@@ -82,7 +86,7 @@ func (a *api) exportEvidence(c *httpd.Call) error {
 		return exportFault(err)
 	}
 	// The trace is on disk before the first byte leaves; without it nothing does.
-	if err := a.Commands.RecordExport(ctx, c.OperatorLabel(), &event.EvidenceExported{Bytes: bundle.Size(), Client: c.Client(), Digest: digest,
+	if err := a.Commands.RecordExport(ctx, label, &event.EvidenceExported{Bytes: bundle.Size(), Client: c.Client(), Digest: digest,
 		FirstSeq: *body.StartSeq, LastSeq: *body.EndSeq, Reason: body.Reason, SignedBy: bundle.SignedBy()}); err != nil {
 		return err
 	}
@@ -101,6 +105,7 @@ func (a *api) signer() evidence.Signer {
 func exportFault(err error) error {
 	var outside *evidence.RangeError
 	var large *evidence.TooLargeError
+	var data *evidence.DataError
 	switch {
 	case errors.As(err, &outside):
 		return fault.New(fault.ValidationFailed, "The range is not one of the log's, which has events %d to %d. Send a start_seq and an end_seq within it.", outside.First, outside.Last).
@@ -108,6 +113,8 @@ func exportFault(err error) error {
 			With("first_seq", outside.First).With("last_seq", outside.Last)
 	case errors.Is(err, evidence.ErrReason):
 		return fieldFault("reason", "must be UTF-8 of at most 4096 bytes")
+	case errors.As(err, &data):
+		return fault.New(fault.UnauthorizedOperator, "Event %d of the range keeps the rows that a statement under an idempotency key gave, or what the database said of it. A bundle has its events whole, so this one needs the operator token; without it ask for a range that leaves the event out.", data.Seq).With("seq", data.Seq)
 	case errors.As(err, &large):
 		return fault.New(fault.ResultTooLarge, "The bundle would be over a limit. Ask for events up to %d, or let the operator export it: `gate evidence export` has no limit.", large.SuggestedEnd).
 			With("events", large.Events).With("bytes", large.Bytes).With("max_events", large.MaxEvents).With("max_bytes", large.MaxBytes).With("suggested_end_seq", large.SuggestedEnd)
@@ -284,6 +291,10 @@ const streamBeat = 15 * time.Second
 // service stops, or when the client falls behind; then the client comes again
 // with the last id it saw, and nothing is skipped.
 func (a *api) streamAudit(c *httpd.Call) error {
+	label, err := c.OperatorLabel()
+	if err != nil {
+		return err
+	}
 	next, err := a.streamStart(c)
 	if err != nil {
 		return err
@@ -297,7 +308,7 @@ func (a *api) streamAudit(c *httpd.Call) error {
 	defer cancel()
 	defer context.AfterFunc(a.Stopping, cancel)()
 	return c.Events(ctx, streamBeat, func(send func(id, kind string, data []byte) error) error {
-		return a.follow(ctx, next, send)
+		return a.follow(ctx, label, next, send)
 	})
 }
 

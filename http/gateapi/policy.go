@@ -115,7 +115,10 @@ func (a *api) compiling(c *httpd.Call, documents ...*string) (release func(), er
 	if !slices.ContainsFunc(documents, func(d *string) bool { return d != nil }) {
 		return func() {}, nil
 	}
-	if c.OperatorLabel() == "" {
+	switch label, err := c.OperatorLabel(); {
+	case err != nil:
+		return nil, err
+	case label == "":
 		if err := c.Limit(); err != nil {
 			return nil, err
 		}

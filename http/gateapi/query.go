@@ -3,7 +3,6 @@ package gateapi
 import (
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 
 	"writegate/commands/fault"
@@ -69,28 +68,20 @@ func (a *api) query(c *httpd.Call) error {
 	return nil
 }
 
-// agentTokenPrefix tells an agent's token from an operator's (spec/v1.md part 7).
-const agentTokenPrefix = "wga_"
+var agentToken = regexp.MustCompile(httpd.AgentTokenPrefix + "[0-9A-Za-z]{36}")
 
-var agentToken = regexp.MustCompile(agentTokenPrefix + "[0-9A-Za-z]{36}")
-
-// emptyBearer is an Authorization whose token was lost on the way.
-var emptyBearer = regexp.MustCompile(`^(?i:bearer)?\s*$`)
-
-// misplacedToken reports an agent's token in another place than the one where it
-// is read: under another scheme, in another header, or in a second one; and the
-// place of a token without any. Who sends it relies on the agent's rules, so it
-// is not taken for absent.
-func misplacedToken(h http.Header, read string) bool {
-	if slices.ContainsFunc(h["Authorization"], emptyBearer.MatchString) {
+// misplacedToken reports a credential that may be an agent's and is not read as
+// one: an Authorization that is neither an agent's token (read) nor an operator's,
+// whatever its scheme and also when it is empty; a key that stands in for it; a
+// token in another header or in a second one. Who sends it relies on the agent's
+// rules, so it is not taken for absent.
+func misplacedToken(h http.Header, read, operators bool) bool {
+	if len(h["Authorization"]) > 1 || len(h["Authorization"]) == 1 && !read && !operators || len(h["X-Api-Key"]) > 0 && !read {
 		return true
 	}
 	for name, values := range h {
-		for i, value := range values {
-			if name == "Authorization" && i == 0 && read != "" {
-				continue
-			}
-			if agentToken.MatchString(value) || strings.HasSuffix(name, "Authorization") && strings.Contains(value, agentTokenPrefix) {
+		for _, value := range values {
+			if (name != "Authorization" || !read) && agentToken.MatchString(value) || name != "Authorization" && strings.HasSuffix(name, "Authorization") && strings.Contains(value, httpd.AgentTokenPrefix) {
 				return true
 			}
 		}
@@ -111,7 +102,7 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 			Actor: body.Actor, App: body.App, Tenant: body.Tenant, Role: body.Role, Host: body.Host, Env: body.Env,
 		},
 		IdempotencyKey: query.Get("idempotency_key"),
-		TLSSubject:     httpd.TLSSubject(c.Request), Operator: c.OperatorLabel(), Trace: c.Trace.String(), ReceivedAt: c.Start,
+		TLSSubject:     httpd.TLSSubject(c.Request), Trace: c.Trace.String(), ReceivedAt: c.Start,
 	}
 	// Empty is not absent: a client that lost a value would run without it.
 	for _, f := range []struct {
@@ -131,11 +122,13 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 			fields[f.name] = f.problem
 		}
 	}
-	if token := c.Bearer(); strings.HasPrefix(token, agentTokenPrefix) {
+	if token := c.Bearer(); strings.HasPrefix(token, httpd.AgentTokenPrefix) {
 		r.AgentToken = token
 	}
-	if misplacedToken(c.Request.Header, r.AgentToken) {
-		r.AgentToken = agentTokenPrefix // none that is good: it is refused with evidence
+	if misplacedToken(c.Request.Header, r.AgentToken != "", c.BearerIsOperators()) {
+		r.AgentToken = httpd.AgentTokenPrefix // none that is good: it is refused with evidence
+	} else if r.Operator, err = c.OperatorLabel(); err != nil {
+		return nil, err
 	}
 	switch mode := query.Get("mode"); {
 	case mode == "preview":

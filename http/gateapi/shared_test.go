@@ -58,7 +58,7 @@ func TestWhatAllShareIsNobodysAlone(t *testing.T) {
 	}
 	start("192.0.2.1:1", "")
 	refused("192.0.2.1:2", "", "This client has 1 bundles being written at once")
-	start("[2001:db8::1]:1", "wrong")
+	start("[2001:db8::1]:1", "")
 	refused("[2001:db8::2]:1", "", "This client has 1")
 	refused("192.0.2.3:1", "", "There are 2 bundles being written at once already")
 	start("192.0.2.1:3", "an-operator-token-for-ana")

@@ -66,6 +66,9 @@ func (o *Operators) add(label, token string, minLength int) error {
 	if len(token) < minLength {
 		return fmt.Errorf("the operator token labelled %q is shorter than %d characters", label, minLength)
 	}
+	if strings.HasPrefix(token, AgentTokenPrefix) {
+		return fmt.Errorf("the operator token labelled %q begins with %s, as tokens of agents do", label, AgentTokenPrefix)
+	}
 	if !visibleASCII(token, 4096) {
 		return fmt.Errorf("the operator token labelled %q holds a character that a header can't carry", label)
 	}
@@ -83,7 +86,7 @@ func (o *Operators) add(label, token string, minLength int) error {
 func (o *Operators) Enabled() bool { return o != nil && len(o.tokens) > 0 }
 
 // Label finds the token that a request carries. presented tells whether it
-// carries one at all; label is "" when that is wrong, or there twice. The gate's own header
+// carries one at all, which an agent's token is not; label is "" when that is wrong, or there twice. The gate's own header
 // wins over Authorization, where an agent's token may stand.
 func (o *Operators) Label(r *http.Request) (label string, presented bool) {
 	if len(r.Header["X-Gate-Operator-Token"]) > 1 || len(r.Header["Authorization"]) > 1 {
@@ -92,12 +95,18 @@ func (o *Operators) Label(r *http.Request) (label string, presented bool) {
 	token := r.Header.Get("X-GATE-Operator-Token")
 	if token == "" {
 		token = bearer(r.Header.Get("Authorization"))
+		if strings.HasPrefix(token, AgentTokenPrefix) {
+			return "", false
+		}
 	}
 	if token == "" {
 		return "", false
 	}
 	return o.match(token), true
 }
+
+// AgentTokenPrefix tells an agent's token from an operator's (spec/v1.md part 7).
+const AgentTokenPrefix = "wga_"
 
 // match compares with every token, so that the time tells nothing about which
 // one came close.
@@ -139,12 +148,20 @@ func (m *Mux) Operator(h Handler) Handler {
 	}
 }
 
-// OperatorLabel is the label of a valid token that the request carries, or "".
-// An open endpoint asks it for what a token adds; nothing is counted.
-func (c *Call) OperatorLabel() string {
-	label, _ := c.mux.operators.Label(c.Request)
-	return label
+// OperatorLabel is the label of the operator token that a request to an open
+// endpoint carries, "" without one: an endpoint asks it for what a token adds. A
+// wrong one is refused, recorded and counted as at the operator endpoints: else
+// tokens could be guessed where nobody sees it.
+func (c *Call) OperatorLabel() (label string, err error) {
+	label, presented := c.mux.operators.Label(c.Request)
+	if presented && label == "" {
+		return "", c.mux.refuseOperator(c, presented)
+	}
+	return label, nil
 }
+
+// BearerIsOperators tells whether the Authorization header holds an operator's token.
+func (c *Call) BearerIsOperators() bool { return c.mux.operators.match(c.Bearer()) != "" }
 
 func (m *Mux) refuseOperator(c *Call, presented bool) error {
 	m.report(c, OperatorAuthFailed, 0, 0)

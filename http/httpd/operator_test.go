@@ -35,7 +35,11 @@ func guarded(m *Mux) {
 		return nil
 	}))
 	m.Handle("GET", "/open", func(c *Call) error {
-		c.JSON(200, map[string]string{"operator": c.OperatorLabel()})
+		label, err := c.OperatorLabel()
+		if err != nil {
+			return err
+		}
+		c.JSON(200, map[string]string{"operator": label})
 		return nil
 	})
 }
@@ -87,11 +91,32 @@ func TestWithoutTheTokenTheDoorStaysShut(t *testing.T) {
 		require.Equal(t, "Bearer", r.Header.Get("WWW-Authenticate"))
 		require.NotContains(t, r.body, secretToken)
 	}
-	require.Equal(t, "", s.do("GET", "/open", "", wrong[1]...).json["operator"])
 	require.Len(t, s.reported(), len(wrong))
 	require.Equal(t, OperatorAuthFailed, s.reported()[0].Incident)
 	require.NotContains(t, s.logged(), secretToken)
 	require.NotContains(t, s.logged(), "wrong-token-here", "a mistyped token is a secret too")
+}
+
+// Where a token only adds something it could be guessed as well.
+func TestAWrongTokenAtAnOpenEndpointIsRefusedReportedAndCounted(t *testing.T) {
+	at := time.Now()
+	limiter, err := NewLimiter(60, 2, func() time.Time { return at })
+	require.NoError(t, err)
+	s := serve(t, Options{Operators: operators(t), Limiter: limiter}, ServerOptions{}, guarded)
+	for _, headers := range [][]string{nil, {"Authorization", "Basic " + secretToken}, {"Authorization", "Bearer wga_agent"}, {"X-GATE-Operator-Token", ""}} {
+		r := s.do("GET", "/open", "", headers...)
+		require.Equal(t, 200, r.StatusCode, headers)
+		require.Equal(t, "", r.json["operator"])
+	}
+	require.Empty(t, s.reported(), "no operator's token was there")
+	for _, headers := range [][]string{{"X-GATE-Operator-Token", secretToken + "x"}, {"Authorization", "Bearer wrong-token-here"}} {
+		r := s.do("GET", "/open", "", headers...)
+		require.Equal(t, 401, r.StatusCode, headers)
+		require.Equal(t, "unauthorized_operator", r.json["error_code"])
+	}
+	require.Equal(t, 429, s.do("GET", "/open", "", "Authorization", "Bearer wrong-token-here").StatusCode)
+	require.Equal(t, OperatorAuthFailed, s.reported()[0].Incident)
+	require.Equal(t, 200, s.do("GET", "/open", "").StatusCode, "without a token the endpoint stays open")
 }
 
 func TestWithoutAConfiguredTokenNoTokenOpens(t *testing.T) {
@@ -129,6 +154,7 @@ func TestTokensAreParsedOrRefusedWithoutBeingShown(t *testing.T) {
 		{"no label", "", secret, "label=token"},
 		{"empty label", "", "=" + secret, "label=token"},
 		{"empty token", "", "a=", "label=token"},
+		{"an agent's", "wga_" + strings.Repeat(secret, 2), "", "tokens of agents"},
 		{"space in label", "", "a b=" + secret, "label=token"},
 		{"label twice", "", "a=" + strings.Repeat(secret, 2) + ",a=" + strings.Repeat(secret, 3), "twice"},
 		{"token twice", strings.Repeat(secret, 2), "a=" + strings.Repeat(secret, 2), "twice"},

@@ -84,8 +84,12 @@ func NewShares(total, each int) Shares {
 // Take gives a slot to the caller. what names, in a refusal, what there can be no
 // more of at once; the refusal is a fault rate_limit_exceeded.
 func (s Shares) Take(c *Call, what string, retryAfterSeconds int) (release func(), err error) {
+	label, err := c.OperatorLabel()
+	if err != nil {
+		return nil, err
+	}
 	slots, holder := s.all, c.Holder()
-	if label := c.OperatorLabel(); label != "" {
+	if label != "" {
 		slots, holder = s.operators, label
 	}
 	release, own, ok := slots.Take(holder)

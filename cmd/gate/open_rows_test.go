@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
+	"writegate/eventlog/evidence"
+	"writegate/eventlog/frame"
+)
+
+const operatorTestHeader = "X-GATE-Operator-Token: " + operatorTestToken
+
+// followed reads a stream up to an event of the kind given.
+func (g *testGate) followed(t *testing.T, path, last string, headers ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base+path, nil)
+	require.NoError(t, err)
+	request.Header.Set("Accept", "text/event-stream")
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		request.Header.Set(name, value)
+	}
+	r, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer r.Body.Close()
+	var read strings.Builder
+	lines := bufio.NewReader(r.Body)
+	for {
+		line, err := lines.ReadString('\n')
+		require.NoError(t, err, "%s", &read)
+		read.WriteString(line)
+		if strings.HasPrefix(line, "data: ") && strings.Contains(line, last) {
+			return read.String()
+		}
+	}
+}
+
+// Rows leave by POST /query, where the policy decided about them, and by nothing
+// else that is open.
+func TestRowsThatAKeyKeepsAreShownToOperatorsAlone(t *testing.T) {
+	w := startAgents(t)
+	_, token := w.register(t, "bot")
+	first := w.head(t) + 1
+	written := w.as(t, token, ask("UPDATE orders SET status = 'kept-in-view' WHERE id = 1"), "idempotency_key=k0")
+	require.Equal(t, http.StatusOK, written.status, "%s", written.body)
+	harmless := w.head(t)
+	require.Equal(t, http.StatusOK, w.as(t, token, ask("SELECT email FROM customers LIMIT 1"), "idempotency_key=k1").status)
+	holds := w.head(t)
+	require.Equal(t, http.StatusOK, w.as(t, token, ask("UPDATE customers SET name = name WHERE id = 1 RETURNING email"), "idempotency_key=k2").status)
+	refused := w.as(t, token, ask("SELECT CAST(email AS integer) FROM customers LIMIT 1"), "idempotency_key=k3")
+	require.Equal(t, "db_query_failed", refused.text(t, "error_code"))
+	require.Contains(t, string(refused.body), "ada@example.com", "the database quotes values")
+	last := w.head(t)
+	require.Equal(t, http.StatusOK, w.get(t, "/executions").status)
+
+	end := `"execution_failure"`
+	bundle := func(from, to uint64, headers ...string) reply {
+		return w.do(t, http.MethodPost, "/audit/evidence", fmt.Appendf(nil, `{"start_seq":%d,"end_seq":%d}`, from, to), headers...)
+	}
+	events := func(headers ...string) string {
+		return string(w.do(t, http.MethodGet, "/audit?limit=1000&order=asc", nil, headers...).body)
+	}
+	one := w.eventsOf(t, event.TypeExecutionSuccess)[0]["event_id"].(string)
+	for name, shown := range map[string]string{
+		"GET /audit":                     events(),
+		"GET /audit as an agent":         events(bearer(token)),
+		"GET /audit/stream":              w.followed(t, "/audit/stream?from_seq=1", end),
+		"GET /v1/events":                 string(w.do(t, http.MethodGet, "/v1/events?limit=1000", nil, w.projectKey()).body),
+		"GET /v1/events, with a token":   string(w.do(t, http.MethodGet, "/v1/events?limit=1000", nil, bearer(token)).body),
+		"GET /v1/events/:event_id":       string(w.do(t, http.MethodGet, "/v1/events/"+one, nil, w.projectKey()).body),
+		"GET /v1/events, as it comes":    w.followed(t, "/v1/events", end, w.projectKey(), fmt.Sprintf("Last-Event-ID: %d.0", first)),
+		"POST /audit/evidence":           string(bundle(1, last).body),
+		"POST /audit/evidence of others": string(bundle(first, harmless).body),
+		"GET /executions":                string(w.get(t, "/executions").body),
+		"GET /logs":                      string(w.get(t, "/logs").body),
+	} {
+		require.NotContains(t, shown, "ada@example.com", name)
+		require.Greater(t, len(shown), 100, name)
+	}
+	require.Equal(t, 3, strings.Count(events(), `"answer":{"body":"","body_withheld":true,"status":`))
+	require.Contains(t, events(), `"rows\":[]`, "an answer without rows is shown")
+
+	require.Equal(t, 3, strings.Count(events(operatorTestHeader), "ada@example.com"))
+	require.NotContains(t, events(operatorTestHeader), "body_withheld")
+	require.Equal(t, 3, strings.Count(w.followed(t, "/audit/stream?from_seq=1", end, operatorTestHeader), "ada@example.com"))
+
+	// A bundle has its events whole, else it could not be verified.
+	closed := bundle(harmless+1, last)
+	require.Equal(t, http.StatusUnauthorized, closed.status)
+	require.Equal(t, "unauthorized_operator", closed.text(t, "error_code"))
+	require.EqualValues(t, holds, closed.json(t)["details"].(map[string]any)["seq"])
+	require.Empty(t, w.eventsOf(t, event.TypeOperatorAuthFailed), "nobody sent a wrong token")
+	for _, b := range []reply{bundle(1, last, operatorTestHeader), bundle(first, harmless), bundle(1, holds-1)} {
+		require.Equal(t, http.StatusOK, b.status, "%s", b.body)
+		report, err := evidence.Verify(t.Context(), bytes.NewReader(b.body), evidence.Options{})
+		require.NoError(t, err)
+		require.Equal(t, frame.OK, report.Status, "%+v", report.Faults)
+	}
+	require.True(t, w.as(t, token, ask("SELECT email FROM customers LIMIT 1"), "idempotency_key=k1").json(t)["replayed"].(bool), "and who asked gets them again")
+}
