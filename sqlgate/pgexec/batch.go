@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,11 +13,9 @@ import (
 
 // A command is one statement of a batch: Parse, Bind, Describe where a sink
 // wants the columns, Execute. One that is only to be described is Parse and
-// Describe. A text of the gate's own that the connection keeps prepared is Bind and
-// Execute.
+// Describe; the look, which the connection keeps prepared, is Bind and Execute.
 type command struct {
 	sql           string
-	own           bool // a text of the gate's
 	oids          []uint32
 	params        [][]byte
 	paramFormats  []int16
@@ -26,13 +23,12 @@ type command struct {
 	maxRows       uint32 // of Execute; 0 is no limit
 	describe      bool
 	only          *description // nil: the statement runs
-	parse         *string      // under which name it is only prepared; nil: it runs
+	keep          bool         // it is only prepared, without a name
+	look          bool         // it is what was prepared so
 	sink          Sink         // nil: rows are dropped
 
 	rowCap  int64 // rows after which reading stops; 0 is no limit
 	byteCap int64 // bytes of rows, as messages have them, after which reading stops; 0 is no limit
-
-	kept bool // sent without Parse
 
 	// What came back.
 	tag       string
@@ -49,10 +45,11 @@ const (
 )
 
 // own is a command with a text of the gate's own.
-func own(sql string) *command { return &command{sql: sql, own: true} }
+func own(sql string) *command { return &command{sql: sql} }
 
-// passing is the name of the statement that stays for its command alone. It is not
-// the unnamed one, which the connection keeps for its look.
+// passing is the name under which a command is parsed, each time anew: what stood
+// there before is closed first, a statement too that a function put there by SQL. It
+// is not the unnamed one, which the connection keeps for its look.
 const passing = "statement"
 
 // A segment is the commands up to one Sync.
@@ -69,17 +66,14 @@ var errProtocol = errors.New("unexpected message from the database")
 func (c *conn) enqueue(batch ...segment) {
 	for _, seg := range batch {
 		for _, cmd := range seg {
-			if cmd.parse != nil {
-				c.fe.SendParse(&pgproto3.Parse{Name: *cmd.parse, Query: cmd.sql, ParameterOIDs: cmd.oids})
-				continue
-			}
 			name := passing
-			if cmd.own {
-				if n, ok := c.kept[cmd.sql]; ok {
-					name, cmd.kept = n, true
-				}
-			}
-			if !cmd.kept {
+			switch {
+			case cmd.keep:
+				c.fe.SendParse(&pgproto3.Parse{Query: cmd.sql, ParameterOIDs: cmd.oids})
+				continue
+			case cmd.look:
+				name = ""
+			default:
 				c.fe.SendClose(&pgproto3.Close{ObjectType: 'S', Name: name})
 				c.fe.SendParse(&pgproto3.Parse{Name: name, Query: cmd.sql, ParameterOIDs: cmd.oids})
 			}
@@ -248,9 +242,9 @@ func (r *segmentReader) take(msg pgproto3.BackendMessage) error {
 	}
 	cmd := r.seg[r.at]
 	if _, ok := msg.(*pgproto3.CloseComplete); ok {
-		return r.once(&r.closed, !cmd.kept, msg)
+		return r.once(&r.closed, !cmd.look, msg)
 	}
-	if _, ok := msg.(*pgproto3.ParseComplete); ok && cmd.parse != nil {
+	if _, ok := msg.(*pgproto3.ParseComplete); ok && cmd.keep {
 		r.next()
 		return nil
 	}
@@ -261,7 +255,7 @@ func (r *segmentReader) take(msg pgproto3.BackendMessage) error {
 	case *pgproto3.ParseComplete:
 		return r.once(&r.parsed, r.closed, msg)
 	case *pgproto3.BindComplete:
-		return r.once(&r.bound, r.parsed || cmd.kept, msg)
+		return r.once(&r.bound, r.parsed || cmd.look, msg)
 	case *pgproto3.RowDescription:
 		if err := r.once(&r.known, r.bound && cmd.describe, msg); err != nil {
 			return err
@@ -301,9 +295,6 @@ func (r *segmentReader) finish(note func(), msg pgproto3.BackendMessage) error {
 		return fmt.Errorf("%w: %T out of turn", errProtocol, msg)
 	}
 	note()
-	if cmd.kept && !cmd.answeredAsItself() {
-		return fmt.Errorf("%w: %q answers to %s", errProtocol, cmd.tag, cmd.sql)
-	}
 	r.next()
 	return nil
 }
@@ -311,15 +302,6 @@ func (r *segmentReader) finish(note func(), msg pgproto3.BackendMessage) error {
 // next goes on to the following command.
 func (r *segmentReader) next() {
 	*r = segmentReader{seg: r.seg, at: r.at + 1}
-}
-
-// answeredAsItself reports whether the tag is of the kind that the text has. A
-// function may put a statement of its own under the name of a prepared one, but
-// PREPARE takes none that answers with the word of any of ours; the look, which is
-// a SELECT, has no name.
-func (cmd *command) answeredAsItself() bool {
-	verb, _, _ := strings.Cut(cmd.tag, " ")
-	return strings.HasPrefix(cmd.sql, verb) && verb != "" || cmd.sql == "COMMIT" && verb == "ROLLBACK"
 }
 
 func (cmd *command) describeTo(fields []pgproto3.FieldDescription) error {
@@ -398,5 +380,5 @@ func (o *oneRow) text(i int) string {
 // query is a command of the gate's own whose one row is wanted.
 func query(sql string) (*command, *oneRow) {
 	row := new(oneRow)
-	return &command{sql: sql, own: true, sink: row}, row
+	return &command{sql: sql, sink: row}, row
 }

@@ -63,15 +63,14 @@ CREATE VIEW v AS SELECT leave() AS a; CREATE TABLE t (a int PRIMARY KEY); INSERT
 	require.Zero(t, db.Stats().Quarantined)
 }
 
-// What the gate keeps prepared has a name that a function may use as well. It can
-// take it away, or put another statement there; neither changes what the gate does or
-// is told.
-func TestAFunctionThatTakesTheNamesOfPreparedTexts(t *testing.T) {
+// A name of a prepared statement is for every function to use. It can take one away,
+// or put a statement of its own there; the gate neither runs it nor is told by it.
+func TestAFunctionThatTakesTheNamesOfPreparedStatements(t *testing.T) {
 	db, side := open(t, func(c *Config) { c.PoolMax = 1 })
-	side.run("CREATE TABLE t (a int PRIMARY KEY)")
+	side.run("CREATE TABLE t (a int PRIMARY KEY); CREATE TABLE forged (name text)")
 	var as strings.Builder
-	for _, name := range []string{"BEGIN", "BEGIN READ ONLY", "RESET ALL", "DISCARD SEQUENCES", "statement", "COMMIT"} {
-		fmt.Fprintf(&as, `EXECUTE 'PREPARE "%s" AS SELECT 1, ''forged'', false'; `, name)
+	for _, name := range []string{"BEGIN", "BEGIN READ ONLY", "RESET ALL", "DISCARD SEQUENCES", passing, "COMMIT", "ROLLBACK", "look"} {
+		fmt.Fprintf(&as, `EXECUTE 'PREPARE "%s" AS INSERT INTO forged VALUES (''%s'') RETURNING 1, ''forged'', ''f'''; `, name, name)
 	}
 	side.run(`CREATE FUNCTION away() RETURNS int LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DEALLOCATE ALL'; PERFORM set_config('work_mem', '77kB', false); RETURN 1; END $$;
 CREATE FUNCTION instead() RETURNS int LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DEALLOCATE ALL'; ` + as.String() + `PERFORM set_config('work_mem', '77kB', false); RETURN 1; END $$;
@@ -96,6 +95,7 @@ CREATE VIEW v AS SELECT away() AS a, instead() AS b`)
 			require.Equal(t, `[{"s":false,"n":0}]`, rows, "%s %d", what, j)
 		}
 	}
+	require.Equal(t, "", side.ask("SELECT string_agg(name, ',') FROM forged"))
 	require.Equal(t, "10,11,20,21,30,31", side.ask("SELECT string_agg(a::text, ',' ORDER BY a) FROM t"))
 	require.Zero(t, db.Stats().Quarantined)
 }

@@ -44,7 +44,6 @@ type conn struct {
 	version  string // server_version, as the server says it
 	watch    watch
 	settled  string            // the watch's answer when everything was asserted
-	kept     map[string]string // names of the texts that it keeps prepared, by text
 	params   map[string]string // reported values that must not change
 
 	txStatus byte // of the last ReadyForQuery: I, T or E
@@ -194,28 +193,14 @@ func (c *conn) assert(ctx context.Context, cfg *pgconn.Config, pins []pin, deadl
 	return nil
 }
 
-// keep prepares the texts that the gate sends again and again and whose answer it
-// reads before anything of a client's goes out. A function could take them away, or
-// put a statement of its own under the name, which is known by its answer then. The
-// look has no name, so nothing but the protocol reaches it.
+// keep prepares the look, once for a connection. It has no name, so nothing but the
+// protocol reaches it: under a name, a function that a client calls could put a
+// statement of its own in its place by SQL, and the gate would run that.
 func (c *conn) keep(ctx context.Context, deadline time.Time) error {
-	texts := []string{c.watch.lookSQL, "BEGIN", "RESET ALL", "DISCARD SEQUENCES"}
-	kept := make(map[string]string, len(texts))
-	var parse segment
-	for i, text := range texts {
-		name := text
-		cmd := &command{sql: text, parse: &name}
-		if i == 0 {
-			name, cmd.oids = "", []uint32{16, 16} // bool
-		}
-		kept[text] = name
-		parse = append(parse, cmd)
-	}
-	refused, err := c.exchange(ctx, deadline, parse)
+	refused, err := c.exchange(ctx, deadline, segment{{sql: c.watch.lookSQL, oids: []uint32{16, 16}, keep: true}}) // bool
 	if err == nil && refused != nil {
 		err = refused
 	}
-	c.kept = kept
 	return err
 }
 
@@ -228,6 +213,7 @@ var boolText = map[bool][]byte{false: []byte("f"), true: []byte("t")}
 // temporary tables, channels, cursors, prepared statements.
 func (c *conn) looking(assign, clean bool) (*command, *oneRow) {
 	cmd, row := query(c.watch.lookSQL)
+	cmd.look = true
 	seed := []byte("0")
 	if clean {
 		seed = strconv.AppendFloat(nil, 2*rand.Float64()-1, 'f', -1, 64)
