@@ -187,16 +187,12 @@ Exit code 0: ok; 1: corruption_detected; 2: partial; 64: usage.`,
 			if err != nil {
 				return err
 			}
-			in, err := os.Open(args[0])
+			in, size, err := terminal.OpenFile(args[0])
 			if err != nil {
 				return exitWith(exitPartial, err)
 			}
 			defer in.Close()
 			shown := terminal.NewProgress(a.err, "verifying", true)
-			size := int64(0)
-			if info, err := in.Stat(); err == nil {
-				size = info.Size()
-			}
 			report, err := evidence.Verify(c.Context(), in, evidence.Options{Path: args[0], Keys: trusted, Progress: func(done int64) { shown.Step(done, max(size, done)) }})
 			if err = errors.Join(err, shown.Done()); err != nil {
 				return exitWith(exitPartial, err)

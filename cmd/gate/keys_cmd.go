@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"writegate/cmd/terminal"
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/frame"
 )
@@ -108,7 +109,7 @@ func writeKeyPair(dir string, key *checkpoint.PrivateKey) (private, public strin
 func (a *app) knownOrigin() string {
 	origin, _ := lookUp(a.environ, "GATE_AUDIT_ORIGIN")
 	path, _ := lookUp(a.environ, "GATE_AUDIT_WAL_PATH")
-	f, err := os.Open(cmp.Or(path, "./audit.wal"))
+	f, _, err := terminal.OpenFile(cmp.Or(path, "./audit.wal"))
 	if err != nil {
 		return origin
 	}

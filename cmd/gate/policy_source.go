@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
+	"writegate/cmd/terminal"
 	"writegate/sqlgate"
 	"writegate/sqlgate/policy"
 	"writegate/sqlgate/policyfolder"
@@ -60,7 +60,7 @@ func isVersionName(name string) bool {
 }
 
 func readAtMost(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, _, err := terminal.OpenFile(path)
 	if err != nil {
 		return nil, err
 	}

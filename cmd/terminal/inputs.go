@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/evidence"
 	"writegate/eventlog/frame"
@@ -48,13 +50,29 @@ func (i Inputs) Open(file string) (in io.ReadCloser, size int64, err error) {
 	if file == "-" {
 		return io.NopCloser(i.Stdin), 0, nil
 	}
-	f, err := os.Open(file)
+	f, size, err := OpenFile(file)
+	if err != nil {
+		return nil, 0, err
+	}
+	return f, size, nil
+}
+
+// OpenFile opens a file that a person named, for reading. A named pipe is
+// refused, since whoever opens one may wait for ever for its other end; what a
+// shell puts in the place of a command's output, below /dev, is read. size is 0
+// where it is not known.
+func OpenFile(file string) (f *os.File, size int64, err error) {
+	f, err = os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe is not waited for
 	if err != nil {
 		return nil, 0, err
 	}
 	info, err := f.Stat()
-	if err == nil && info.IsDir() {
+	switch {
+	case err != nil:
+	case info.IsDir():
 		err = fmt.Errorf("%s is a folder", file)
+	case !info.Mode().IsRegular() && !strings.HasPrefix(file, "/dev/"):
+		err = fmt.Errorf("%s is not a regular file", file)
 	}
 	if err != nil {
 		return nil, 0, errors.Join(err, f.Close())

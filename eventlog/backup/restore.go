@@ -66,6 +66,10 @@ func lockWriter(ctx context.Context, w string) (frame.LockFile, error) {
 
 // Check holds a backup against its manifest and verifies its log.
 func Check(ctx context.Context, dir string) (m Manifest, err error) {
+	// Whoever made the folder may have put pipes in it, which would be waited for.
+	if st, err := os.Stat(filepath.Join(dir, manifestName)); err == nil && !st.Mode().IsRegular() {
+		return m, fmt.Errorf("%w: %s: %w", ErrBackup, manifestName, frame.ErrNotRegular)
+	}
 	b, err := os.ReadFile(filepath.Join(dir, manifestName))
 	if err != nil {
 		return m, fmt.Errorf("%w: %w", ErrBackup, err)
@@ -121,6 +125,9 @@ func (f File) check(root *os.Root) error {
 	known := slices.Contains(fileNames, f.Path) || slices.ContainsFunc(folderNames, func(dir string) bool { return strings.HasPrefix(f.Path, dir+"/") })
 	if !known || !filepath.IsLocal(f.Path) || path.Clean(f.Path) != f.Path {
 		return fmt.Errorf("%w: a backup has no file %.80q", ErrBackup, f.Path)
+	}
+	if st, err := root.Stat(f.Path); err == nil && !st.Mode().IsRegular() {
+		return fmt.Errorf("%w: %s: %w", ErrBackup, f.Path, frame.ErrNotRegular)
 	}
 	in, err := root.Open(f.Path)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"writegate/commands/fault"
@@ -248,7 +249,7 @@ const bundleStart = `{"bundle_type":`
 // verifyOne tells a log from a readable copy by its first bytes. The service's
 // own copy has to begin as its log does; others may be of other logs.
 func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) {
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it was a regular file a moment ago; a pipe would be waited for
 	if errors.Is(err, fs.ErrPermission) {
 		return frame.Report{}, closed()
 	}

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 )
 
 // Bounds of a verifier. PostgreSQL's own iterations are 4096; the upper bound
@@ -98,7 +99,7 @@ func (l *userList) unknown(user string) verifier {
 // readUsers reads lines user:SCRAM-SHA-256$iterations:salt$stored:server. Empty
 // lines and those that begin with # are left out; any other is refused.
 func readUsers(path string) (*userList, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is refused below, not waited for
 	if err != nil {
 		return nil, err
 	}

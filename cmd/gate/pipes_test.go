@@ -1,0 +1,42 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A named pipe in the place of a file is refused: a command that opens it waits
+// for its other end, and no signal ends that.
+func TestNoCommandWaitsForAPipe(t *testing.T) {
+	dir := t.TempDir()
+	pipe, users, backup := filepath.Join(dir, "pipe"), filepath.Join(dir, "users"), filepath.Join(dir, "backup")
+	require.NoError(t, os.Mkdir(backup, 0o700))
+	for _, name := range []string{pipe, users, filepath.Join(backup, "backup.json")} {
+		require.NoError(t, syscall.Mkfifo(name, 0o600))
+	}
+	environ := []string{"GATE_AUDIT_WAL_PATH=" + filepath.Join(dir, "audit.wal"), "GATE_OPERATOR_TOKEN=" + operatorTestToken, "GATE_PROJECT_KEY=wgp_EXAMPLE0000000000000000000000049LC8r"}
+	for _, args := range [][]string{
+		{"evidence", "verify", pipe}, {"evidence", "verify", pipe, "--key", pipe}, {"policy", "validate", pipe}, {"policy", "dry-run", pipe, "--sql", "SELECT 1"},
+		{"agents", "policies", "create", pipe}, {"log", "verify", "--receipts", pipe}, {"log", "restore", backup},
+	} {
+		said := make(chan string, 1)
+		go func() {
+			code, out, errs := runCLI(t, environ, "", args...)
+			if code == 0 {
+				errs = "ended with 0"
+			}
+			said <- out + errs
+		}()
+		select {
+		case text := <-said:
+			require.Contains(t, text, "regular file", "%q", args)
+		case <-time.After(startPatience):
+			t.Fatalf("%q waits for the other end of the pipe", args)
+		}
+	}
+}
