@@ -350,6 +350,7 @@ func (s *settings) placeFaults() []string {
 	for _, suffix := range []string{frame.HeadSuffix, frame.NextSuffix, frame.LockSuffix} {
 		places = append(places, namedPlace{"GATE_AUDIT_WAL_PATH", s.AuditWALPath + suffix, true, false})
 	}
+	places = append(places, namedPlace{"GATE_AUDIT_LOG_PATH", s.AuditLogPath + frame.LockSuffix, true, false})
 	for _, suffix := range []string{frame.SegmentsSuffix, frame.QuarantineSuffix, frame.CheckpointsSuffix, frame.RetiredSuffix} {
 		places = append(places, namedPlace{"GATE_AUDIT_WAL_PATH", s.AuditWALPath + suffix, true, true})
 	}

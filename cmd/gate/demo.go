@@ -42,7 +42,13 @@ print a tour to paste.
 Everything lies in one folder and is found again at the next start; remove the folder to begin
 anew. PostgreSQL's programs are installed where they are missing and that is possible. With
 GATE_DATABASE_URL the gate stands in front of that server instead, without sample data.`,
-		RunE: func(c *cobra.Command, _ []string) error { return a.demo(c.Context(), dir) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			err := a.demo(c.Context(), dir)
+			if coded := new(exitError); err != nil && !errors.As(err, &coded) { // the command line was not at fault
+				err = exitWith(exitFailed, err)
+			}
+			return err
+		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", filepath.Join("var", "demo"), "folder for everything the demonstration keeps")
 	return cmd
@@ -53,6 +59,14 @@ func (a *app) demo(ctx context.Context, dir string) error {
 	if err := postgres.Folder(dir); err != nil {
 		return err
 	}
+	held, err := holdFolder(dir)
+	if errors.Is(err, errHeld) {
+		return exitWith(exitLocked, fmt.Errorf("a demonstration is running in this folder: stop it, or name another with --dir: %w", err))
+	}
+	if err != nil {
+		return err
+	}
+	defer held.Close()
 	for _, secret := range []string{"operator-token", "project-key", "database-password", "control-plane-password"} {
 		takeFromOthers(filepath.Join(dir, secret)) // of an older start; what is not ours stays
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -70,8 +71,9 @@ type service struct {
 
 	ended   context.CancelFunc // ends the background work
 	work    sync.WaitGroup
-	damaged error  // why no command may be given, found at start
-	loose   string // what other accounts could use of the gate's files until this start
+	damaged error       // why no command may be given, found at start
+	held    []io.Closer // locks of places that no other gate may use
+	loose   string      // what other accounts could use of the gate's files until this start
 }
 
 // open makes everything, from the log up to the handler. Every fault that an
@@ -144,6 +146,9 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 	g.store, err = projections.Open(projections.Options{Dir: s.ApprovalDBPath, Logger: g.log.With("source", "projections")})
 	if err != nil {
 		return exitWith(exitLocked, fmt.Errorf("the projections in %s (GATE_APPROVAL_DB_PATH) cannot be opened: %w", s.ApprovalDBPath, err))
+	}
+	if err := g.hold(); err != nil {
+		return err
 	}
 	if g.keeper, err = g.newKeeper(); err != nil {
 		return err
@@ -496,5 +501,8 @@ func (g *service) close() {
 		if err := g.store.Close(); err != nil {
 			g.log.Error("the projections did not close cleanly; the next start replays", "source", "gate", "cause", err.Error())
 		}
+	}
+	for _, lock := range g.held {
+		_ = lock.Close() // it ends with the process at the latest
 	}
 }
