@@ -107,3 +107,14 @@ func TestTheAgentsCommandsSpeakJSONAndSayWhatWasRefused(t *testing.T) {
 	require.Equal(t, exitConfigured, code)
 	require.Contains(t, errs, "gate keys create")
 }
+
+// A name may hold anything but controls; on a terminal none of it turns a line around.
+func TestNamesDoNotSteerTheTerminal(t *testing.T) {
+	w := startAgents(t)
+	w.made(t, "/agents", `{"name":"\u202etob\u2028\u200bx\u009b é 漢字","type":"a\u2066b"}`)
+	code, out, errs := w.agents(t, "", "list")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, `\u202etob\u2028\u200bx\u009b é 漢字`)
+	require.Contains(t, out, `a\u2066b`)
+	require.NotContains(t, out, "\u202e")
+}

@@ -34,7 +34,7 @@ func (a *app) refused(err error, asJSON bool, text *policyText) error {
 		}
 	}
 	style := terminal.StyleFor(a.err, a.environ)
-	_, failed := fmt.Fprintf(a.err, "%s %s (%s)\n%s", style.Red("gate:"), r.Message, r.Code, detailLines(r.Details))
+	_, failed := fmt.Fprintf(a.err, "%s %s (%s)\n%s", style.Red("gate:"), visible(r.Message), r.Code, detailLines(r.Details))
 	return exitWith(exitFailed, failed)
 }
 

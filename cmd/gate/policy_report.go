@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode"
 
 	"writegate/cmd/terminal"
 	"writegate/sqlgate/policy"
@@ -77,7 +78,7 @@ func quoteLine(b *bytes.Buffer, style terminal.Style, line string, number, colum
 
 // printable keeps what could steer a terminal out of it.
 func printable(line string) bool {
-	return !strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r >= 0x7f && r < 0xa0 })
+	return !strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // printReport says what was found about a document, and then the sums.

@@ -101,7 +101,7 @@ func (s *Server) show(c *httpd.Call, status int, name string, p *page) error {
 	}
 	c.Writer().Header().Set("Content-Type", "text/html; charset=utf-8")
 	c.Writer().WriteHeader(status)
-	s.deliver(c, out.Bytes())
+	s.deliver(c, writeOut(out.Bytes()))
 	return nil
 }
 
