@@ -335,8 +335,9 @@ func (s *settings) placeFaults() []string {
 		{setting: "GATE_AUDIT_WAL_PATH", path: s.AuditWALPath, written: true},
 		{setting: "GATE_AUDIT_LOG_PATH", path: s.AuditLogPath, written: true},
 		{setting: "GATE_AUDIT_INDEX_PATH", path: s.indexPath(), written: true},
+		{setting: "GATE_AUDIT_INDEX_PATH", path: s.indexPath() + ".tmp", written: true}, // before it gets its name
 		{setting: "GATE_APPROVAL_DB_PATH", path: s.ApprovalDBPath, written: true, folder: true},
-		{setting: "GATE_POLICY_DIR", path: s.PolicyDir, written: true},
+		{setting: "GATE_POLICY_DIR", path: s.PolicyDir, written: true, folder: true},
 		{setting: "GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH", path: s.SigningPrivateKey},
 		{setting: "GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH", path: s.SigningPublicKey},
 		{setting: "GATE_PGWIRE_USERS_FILE", path: s.WireUsersFile},

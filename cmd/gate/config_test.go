@@ -132,6 +132,7 @@ func TestTwoSettingsNameNoPlaceTwice(t *testing.T) {
 		"GATE_AUDIT_LOG_PATH=audit_index_v1.json", "GATE_APPROVAL_DB_PATH=./policies", "GATE_POLICY_DIR=./approvals.db/policies", "GATE_AUDIT_LOG_PATH=approvals.db/audit.log",
 		"GATE_AUDIT_WAL_PATH=link/a GATE_AUDIT_LOG_PATH=real/a", "GATE_AUDIT_LOG_PATH=key.pem GATE_TLS_KEY_PATH=key.pem GATE_TLS_CERT_PATH=cert.pem",
 		"GATE_AUDIT_LOG_PATH=key2.pem GATE_TLS_KEY_PATH=key.pem GATE_TLS_CERT_PATH=cert.pem", "GATE_AUDIT_WAL_PATH=policies GATE_AUDIT_INDEX_PATH=i",
+		"GATE_AUDIT_INDEX_PATH=./policies/manifest.json", "GATE_AUDIT_LOG_PATH=policies/audit.log", "GATE_AUDIT_INDEX_PATH=idx GATE_AUDIT_WAL_PATH=idx.tmp",
 	} {
 		_, err := loadSettings(strings.Fields(environ), noon)
 		require.ErrorContains(t, err, "name one place", environ)
@@ -140,7 +141,7 @@ func TestTwoSettingsNameNoPlaceTwice(t *testing.T) {
 		}
 	}
 	for _, environ := range []string{
-		"", "GATE_AUDIT_WAL_PATH=a/audit.wal GATE_AUDIT_LOG_PATH=b/audit.wal", "GATE_AUDIT_LOG_PATH=audit.wal.log", "GATE_AUDIT_LOG_PATH=policies/audit.log",
+		"", "GATE_AUDIT_WAL_PATH=a/audit.wal GATE_AUDIT_LOG_PATH=b/audit.wal", "GATE_AUDIT_LOG_PATH=audit.wal.log",
 		"GATE_TLS_KEY_PATH=both.pem GATE_TLS_CERT_PATH=both.pem", "GATE_AUDIT_LOG_PATH=/dev/null",
 	} {
 		_, err := loadSettings(strings.Fields(environ), noon)

@@ -105,12 +105,13 @@ func documentBody(c *httpd.Call, dst any) (document []byte, err error) {
 	return nil, httpd.DecodeJSON(body, dst)
 }
 
-// maxCompiles is how many policies that came with a request are compiled, and their
-// tests run, at once: each may take some seconds and megabytes.
-const maxCompiles = 4
+// maxCompiles is how many requests with policies or statements of their own are worked
+// on at once: a policy is compiled and its tests run, which may take seconds and
+// megabytes, and a statement is parsed where those that are executed are.
+const maxCompiles = 8
 
-// compiling counts a request with policies of its own against the rate and takes a
-// slot for it. Anybody may send one.
+// compiling counts a request that brings policies or a statement against the rate and
+// takes a slot for it. Anybody may send one.
 func (a *api) compiling(c *httpd.Call, documents ...*string) (release func(), err error) {
 	if !slices.ContainsFunc(documents, func(d *string) bool { return d != nil }) {
 		return func() {}, nil
@@ -123,7 +124,7 @@ func (a *api) compiling(c *httpd.Call, documents ...*string) (release func(), er
 			return nil, err
 		}
 	}
-	return a.compiles.Take(c, "policies that are being compiled", 1)
+	return a.compiles.Take(c, "policies and statements that are being tried", 1)
 }
 
 // validatePolicy is POST /policy/validate: 200 also for a policy that is not valid.
@@ -402,7 +403,7 @@ func (a *api) dryRunPolicy(c *httpd.Call) error {
 	if err := checkContext(&r.Context, body.SQL, a.MaxSQLBytes); err != nil {
 		return err
 	}
-	release, err := a.compiling(c, body.Document)
+	release, err := a.compiling(c, body.Document, body.SQL)
 	if err != nil {
 		return err
 	}

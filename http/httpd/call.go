@@ -31,12 +31,14 @@ type Call struct {
 	Start     time.Time // when the request came in
 	Trace     Trace     // the caller's, zero where there is none
 
-	mux      *Mux
-	client   string
-	holder   string // "" = the client
-	operator string
-	large    func() // gives back the slot of a large answer; nil: none was taken
-	recorder recorder
+	mux        *Mux
+	client     string
+	holder     string // "" = the client
+	operator   string
+	bodyHolder string // of whom the body's bytes are counted
+	bodyBytes  int
+	large      func() // gives back the slot of a large answer; nil: none was taken
+	recorder   recorder
 }
 
 // recorder notes what was sent, for the log and so that nothing is written twice.
@@ -133,7 +135,11 @@ func (c *Call) Body(allowed ...string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	body, err := readAll(http.MaxBytesReader(&c.recorder, c.Request.Body, limit), c.Request.ContentLength)
+	body, err := c.readAll(http.MaxBytesReader(&c.recorder, c.Request.Body, limit))
+	if errors.Is(err, errBodiesFull) {
+		c.recorder.Header().Set("Connection", "close")
+		return nil, fault.New(fault.RateLimitExceeded, "Request bodies of this client, or of all, that are still on their way fill the memory for them. Send the request again later.").With(retryAfter, largeRetrySec)
+	}
 	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
 		return nil, c.oversized(limit + 1)
 	}
@@ -164,11 +170,48 @@ func (c *Call) oversized(got int64) error {
 	return fault.New(fault.OversizedRequest, "The request body is larger than %d bytes. Send a smaller one.", limit).With("limit", limit)
 }
 
-// readAll reads r with one allocation where the length is known.
-func readAll(r io.Reader, length int64) ([]byte, error) {
-	buf := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
-	_, err := buf.ReadFrom(r)
-	return buf.Bytes(), err
+// Bounds on the bytes of request bodies that are held at once. They are read before
+// anything is known of who sends them, and may come slowly.
+const (
+	smallBody  = 16 << 10 // is not counted
+	bodiesEach = 64 << 20 // of one client, or four of the largest bodies
+	bodiesMost = 8        // times that, of all
+)
+
+var errBodiesFull = errors.New("there is no room for another request body")
+
+// readAll reads the body. Memory is taken as the bytes come, and not for a length
+// that a header tells.
+func (c *Call) readAll(r io.Reader) ([]byte, error) {
+	first := int64(smallBody)
+	if told := c.Request.ContentLength; told >= 0 && told < first {
+		first = told + 1 // the last byte is for the end to be seen
+	}
+	body := make([]byte, 0, first)
+	for {
+		n, err := r.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		switch {
+		case err == io.EOF:
+			return body, nil
+		case err != nil:
+			return nil, err
+		case len(body) < cap(body):
+			continue
+		}
+		more := 2 * cap(body)
+		if whole := int(c.Request.ContentLength) + 1; cap(body) < whole && whole < more {
+			more = whole
+		}
+		if c.bodyHolder == "" {
+			c.bodyHolder = c.Holder()
+		}
+		if !c.mux.bodies.TakeSome(c.bodyHolder, more) {
+			return nil, errBodiesFull
+		}
+		c.bodyBytes += more
+		body = append(make([]byte, 0, more), body...)
+	}
 }
 
 func checkMediaType(types, allowed []string) error {

@@ -87,6 +87,7 @@ type Mux struct {
 	earned     func(context.Context) (context.Context, func(http.Header))
 	large      Shares // answers to GET that are larger than a socket takes
 	unread     *Slots // bytes of such answers to other requests
+	bodies     *Slots // bytes of request bodies
 	routes     []Route
 	stamps     []stamp
 }
@@ -123,6 +124,8 @@ func NewMux(o Options) *Mux {
 	if m.maxBody == 0 {
 		m.maxBody = DefaultMaxBody
 	}
+	each := max(bodiesEach, 4*int(m.maxBody))
+	m.bodies = NewSlots(bodiesMost*each, each)
 	if m.now == nil {
 		m.now = time.Now
 	}
@@ -236,6 +239,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	defer func() {
+		m.bodies.Give(c.bodyHolder, c.bodyBytes)
 		if c.large != nil {
 			c.large()
 		}

@@ -36,6 +36,25 @@ func (s *Slots) Take(holder string) (release func(), own, ok bool) {
 	return s.take(holder, 1), false, true
 }
 
+// TakeSome gives n slots of a holder, or none. They are given back by Give.
+func (s *Slots) TakeSome(holder string, n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[holder]+n > s.each || s.taken+n > s.total {
+		return false
+	}
+	s.taken += n
+	s.held[holder] += n
+	return true
+}
+
+// Give gives back what TakeSome gave.
+func (s *Slots) Give(holder string, n int) {
+	if n > 0 {
+		s.release(holder, n)
+	}
+}
+
 // TakeAll gives n slots, whether there are so many or not: of what is there already
 // and can only be told to be too much for the next one.
 func (s *Slots) TakeAll(holder string, n int) (release func()) {
