@@ -181,7 +181,7 @@ func TestARestartAnswersTheSame(t *testing.T) {
 		require.Equal(t, http.StatusOK, g.resolve(t, ids[name], decision).status)
 	}
 	used := encode(t, insertHeld("used").with("approval_id", ids["used"]))
-	first := g.do(t, http.MethodPost, "/query?idempotency_key=used", used)
+	first := g.do(t, http.MethodPost, "/query?idempotency_key=used", used, operatorHeader)
 	require.Equal(t, http.StatusOK, first.status, "%s", first.body)
 	require.Eventually(t, func() bool {
 		return slices.Contains(g.auditOf(t, ids["expired"]), "approval_expired")

@@ -110,7 +110,7 @@ type victim struct {
 func (d gateDir) spawn(t testing.TB, f fall, extra ...string) *victim {
 	t.Helper()
 	v := &victim{cmd: exec.Command(os.Args[0]), ended: make(chan struct{}), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}}}
-	v.cmd.Env = append(d.environ(extra...), crashRole+"=gate", crashStep+"="+string(f.at))
+	v.cmd.Env = append(d.environ(extra...), "GATE_DB_POOL_RESERVED=0", crashRole+"=gate", crashStep+"="+string(f.at)) // all its clients are of one address
 	if f.lingers {
 		v.cmd.Env = append(v.cmd.Env, crashLinger+"="+lingering.String())
 	}

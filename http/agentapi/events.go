@@ -38,7 +38,7 @@ func (a *api) listEvents(c *call) error {
 		return a.streamEvents(c, f)
 	}
 	list := c.NewList()
-	events, err := a.Agents.Events(c.Request.Context(), &c.caller, f, agentctl.EventPage{Limit: page.Limit, Cursor: page.Cursor, Asc: page.Asc}, list.Append)
+	events, err := a.Agents.Events(c.Request.Context(), &c.caller, f, agentctl.EventPage{Limit: page.Limit, Cursor: page.Cursor, Asc: page.Asc}, list.AddJSON)
 	if err != nil {
 		return err
 	}

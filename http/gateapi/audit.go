@@ -52,7 +52,7 @@ func (a *api) listAudit(c *httpd.Call) error {
 		if err != nil {
 			return err
 		}
-		room, err := list.Append(func(b []byte) []byte { return event.AppendJSON(b, shown(&e, label)) })
+		room, err := list.AddJSON(func(b []byte) []byte { return event.AppendJSON(b, shown(&e, label)) })
 		if err != nil {
 			return err
 		}

@@ -49,8 +49,8 @@ func (l *List) Add(item any) (room bool, err error) {
 	})
 }
 
-// Append is Add for an item that is appended as JSON.
-func (l *List) Append(item func([]byte) []byte) (room bool, err error) {
+// AddJSON is Add for an item that is appended as JSON.
+func (l *List) AddJSON(item func([]byte) []byte) (room bool, err error) {
 	return l.add(func() error {
 		l.body.Write(item(l.body.AvailableBuffer()))
 		return nil

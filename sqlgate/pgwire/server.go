@@ -384,6 +384,8 @@ func (c *conn) stop() {
 
 // answer sends a failure at once.
 func (c *conn) answer(f *failure) {
+	// The time for answers may have ended the connection: this is the last one.
+	c.out.bounds = func() (time.Duration, time.Time) { return min(c.server.o.WriteTimeout, lingerTime), time.Time{} }
 	if c.out.send(&f.response) == nil {
 		_ = c.out.flush() // the connection ends either way
 	}
