@@ -237,7 +237,14 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 // decide evaluates the policy and what the mode makes of it (spec/decisions.md
 // part 2): the decision is the same in shadow and enforce. The rules of the
 // request's agent may tighten it.
+//
+// Policy and mode are those of now: the statement may have waited, for the parser or
+// for its turn in a session, while another policy was activated.
 func (g *Gate) decide(ctx context.Context, s *submission) error {
+	if s.policy = g.running.Load(); s.policy == nil || g.chain.Failed() {
+		return g.chain.fault()
+	}
+	s.mode = g.ModeNow()
 	f := s.facts()
 	if s.isControl() {
 		s.result = s.policy.policy.DecideSessionControl(&f)

@@ -77,7 +77,7 @@ var onlyImporters = []struct {
 	{"github.com/modelcontextprotocol/go-sdk", []string{"agentctl/toolcheck"}, "one room speaks with tools"},
 	{"code.dny.dev/ssrf", []string{"agentctl/egress"}, "one room judges where the gate may go"},
 	{"database/sql", nil, "only pgexec sends SQL upstream"},
-	{"github.com/cockroachdb/pebble", []string{"projections", "eventlog/backup"}, "only projections reads and writes the store; backup locks its folder"},
+	{"github.com/cockroachdb/pebble", []string{"projections"}, "only projections reads and writes the store"},
 	{"golang.org/x/mod/sumdb", []string{"eventlog/checkpoint"}, "only checkpoint builds trees and opens notes"},
 	{"github.com/vmihailenco/msgpack", []string{"eventlog/event", "projections"}, "only the log's codec and the store encode"},
 }

@@ -20,8 +20,7 @@ policies into DIR, which must be empty or missing, and verify the copy. DIR/back
 last, names every file with its SHA-256; the log in it can be verified on its own with
 "logverify wal DIR/log/audit.wal".
 
-Beside a running gate the projections are left out, because it has them locked: the first start on
-the restored log folds the same ones anew. Exit code 0: the backup is whole and verified; 1: the log
+The projections are left out: the first start on the restored log folds the same ones anew. Exit code 0: the backup is whole and verified; 1: the log
 does not verify, and nothing was copied; 2: anything else.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			p, err := a.places()
@@ -68,10 +67,7 @@ func printBackup(w io.Writer, m backup.Manifest, asJSON bool, holds string) erro
 	if asJSON {
 		return printJSON(w, m)
 	}
-	projections := "The projections are in it."
-	if !m.Projections {
-		projections = "The projections are not in it: the next start folds them from the log."
-	}
+	const projections = "The projections are not in it: the next start folds them from the log."
 	_, err := fmt.Fprintf(w, "%s log %s up to event %d, hash %s.\n%s\n", holds, m.LogID, m.LastSeq, m.LastEventHash, projections)
 	return err
 }

@@ -224,7 +224,7 @@ func TestEverythingAnswersAsBeforeAfterARestore(t *testing.T) {
 	copied := filepath.Join(t.TempDir(), "backup")
 	code, out, errs := d.command(t, "log", "backup", copied)
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "The projections are in it.")
+	require.Contains(t, out, "The projections are not in it")
 	code, _, errs = d.command(t, "log", "restore", copied)
 	require.Equal(t, exitPartial, code, "nothing is overwritten")
 	require.Contains(t, errs, "not empty")

@@ -14,6 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 )
 
 // A Code is an error_code of the contract: stable, lower-case, snake_case.
@@ -117,10 +119,31 @@ type Fault struct {
 	cause   error
 }
 
-// New makes a fault with a formatted message.
+// The most bytes of a text that a message quotes, and of one in the details. What a
+// client sent comes back in its answer, the operator's log and sometimes an event.
+const (
+	mostQuoted = 512
+	mostDetail = 4096
+)
+
+// clip cuts a text to n bytes of whole characters.
+func clip(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n], "") + "…"
+}
+
+// New makes a fault with a formatted message. Texts in args are cut to 512 bytes.
 func New(code Code, format string, args ...any) *Fault {
 	if len(args) == 0 {
 		return &Fault{Code: code, Message: format}
+	}
+	for i, a := range args {
+		if text, ok := a.(string); ok && len(text) > mostQuoted {
+			args = slices.Clone(args)
+			args[i] = clip(text, mostQuoted)
+		}
 	}
 	return &Fault{Code: code, Message: fmt.Sprintf(format, args...)}
 }
@@ -132,6 +155,9 @@ func (f *Fault) With(key string, value any) *Fault {
 	c.Details = maps.Clone(f.Details)
 	if c.Details == nil {
 		c.Details = make(map[string]any, 1)
+	}
+	if text, ok := value.(string); ok {
+		value = clip(text, mostDetail)
 	}
 	c.Details[key] = value
 	return &c

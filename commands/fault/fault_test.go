@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -35,4 +37,16 @@ func TestAFaultIsFoundThroughWrapping(t *testing.T) {
 	require.ErrorIs(t, err, New(OversizedSQL, ""))
 	require.NotErrorIs(t, err, New(OversizedRequest, ""))
 	require.Empty(t, CodeOf(io.EOF))
+}
+
+// What a client sent is quoted, and not sent back and logged in full.
+func TestQuotedTextsAreCut(t *testing.T) {
+	long := strings.Repeat("ä", 100_000)
+	f := New(PolicyNotFound, "There is no policy version %s of %d.", long, 7).With("policy_version", long).With("list", []string{"a"})
+	require.Less(t, len(f.Message), 600)
+	require.True(t, utf8.ValidString(f.Message))
+	require.Contains(t, f.Message, "ä… of 7.")
+	require.Less(t, len(f.Details["policy_version"].(string)), 4200)
+	require.Equal(t, []string{"a"}, f.Details["list"])
+	require.Equal(t, "a short one", New(PolicyNotFound, "%s", "a short one").Message)
 }

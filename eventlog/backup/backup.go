@@ -8,9 +8,9 @@
 // one only the durable beginning is taken. The copy is verified before the
 // manifest, backup.json, is written: a folder without one is not a backup.
 //
-// The store of the projections is locked by a running gate, and folding the log
-// gives the same store, byte for byte. So it is copied only where no gate runs;
-// it then saves the fold.
+// The store of the projections is not copied: folding the log gives it anew. A copy
+// of it would be believed by a start, and nothing in it is signed or hashed: an
+// approval that nobody gave could be written into it.
 //
 // Restore believes nothing. Every file is held against the manifest, the log is
 // verified, and it is written into empty places only: an old chain that goes on
@@ -32,9 +32,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"writegate/eventlog/frame"
 )
@@ -78,7 +75,7 @@ type Manifest struct {
 	LastEventHash string `json:"last_event_hash"`
 	MadeAt        string `json:"made_at"`
 	Running       bool   `json:"running"`     // a gate was writing the log
-	Projections   bool   `json:"projections"` // their store is in it
+	Projections   bool   `json:"projections"` // their store is in it, as older versions copied it; a restore leaves it out
 	Files         []File `json:"files"`
 }
 
@@ -97,11 +94,11 @@ func Make(ctx context.Context, p Places, dir string, progress func(done, total i
 	if err := mustBeEmpty(dir); err != nil {
 		return m, report, err
 	}
-	set, unlock, err := openStill(ctx, p)
+	set, err := frame.Discover(ctx, frame.OS{}, p.Log)
 	if err != nil {
 		return m, report, err
 	}
-	defer func() { err = errors.Join(err, set.Close(), unlock()) }()
+	defer func() { err = errors.Join(err, set.Close()) }()
 	if report, err = frame.Verify(ctx, set, frame.Options{Progress: progress}); err != nil {
 		return m, report, err
 	}
@@ -116,7 +113,7 @@ func Make(ctx context.Context, p Places, dir string, progress func(done, total i
 	if err := c.log(&set, &report, p.Log); err != nil {
 		return m, report, err
 	}
-	if m.Projections, err = c.beside(p, report.End.Seq, set.Live); err != nil {
+	if err := c.beside(p, report.End.Seq); err != nil {
 		return m, report, err
 	}
 	m.Files = c.files
@@ -124,37 +121,6 @@ func Make(ctx context.Context, p Places, dir string, progress func(done, total i
 		return m, report, err
 	}
 	return m, report, c.finish(&m)
-}
-
-// openStill opens the log's files at one moment. Where no gate runs, the store
-// is locked before that, so that log and store are of the same moment.
-func openStill(ctx context.Context, p Places) (set frame.Set, unlock func() error, err error) {
-	unlock = func() error { return nil }
-	if set, err = frame.Discover(ctx, frame.OS{}, p.Log); err != nil || set.Live || !isStore(p.Store) {
-		return set, unlock, err
-	}
-	if err := set.Close(); err != nil {
-		return set, unlock, err
-	}
-	lock, err := pebble.LockDirectory(p.Store, vfs.Default)
-	if err != nil {
-		return set, unlock, fmt.Errorf("%s: %w: %w", p.Store, ErrBusy, err)
-	}
-	if set, err = frame.Discover(ctx, frame.OS{}, p.Log); err == nil && set.Live {
-		err = errors.Join(fmt.Errorf("%s: %w: a gate is starting", p.Log, ErrBusy), set.Close())
-	}
-	if err != nil {
-		return set, unlock, errors.Join(err, lock.Close())
-	}
-	return set, lock.Close, nil
-}
-
-func isStore(dir string) bool {
-	if dir == "" {
-		return false
-	}
-	names, err := os.ReadDir(dir)
-	return err == nil && len(names) > 0
 }
 
 // fit tells whether the log may be backed up: it is whole, but for an end that a
@@ -211,20 +177,12 @@ func noteWithin(name string, last uint64) bool {
 	return err == nil && strings.HasSuffix(name, ".note") && size <= last
 }
 
-// beside copies what is not the log, and tells whether the store is among it.
-func (c *copier) beside(p Places, last uint64, running bool) (store bool, err error) {
-	if err := c.jsonl(p.JSONL, last); err != nil {
-		return false, err
+// beside copies what is not the log.
+func (c *copier) beside(p Places, last uint64) error {
+	if err := c.jsonl(p.JSONL, last); err != nil || p.Policies == "" {
+		return err
 	}
-	if p.Policies != "" {
-		if err := c.tree(policiesName, p.Policies, nil); err != nil {
-			return false, err
-		}
-	}
-	if running || !isStore(p.Store) {
-		return false, nil
-	}
-	return true, c.tree(storeName, p.Store, func(name string) bool { return filepath.Base(name) != "LOCK" })
+	return c.tree(policiesName, p.Policies, nil)
 }
 
 // verifyCopy judges a copied log and holds it against a manifest.

@@ -144,12 +144,11 @@ func (f File) check(root *os.Root) error {
 	return nil
 }
 
-// target gives where a file of the backup belongs, "" where p has no place.
+// target gives where a file of the backup belongs, "" where p has no place, and for
+// the store of an older backup.
 func (p *Places) target(name string) string {
-	for inside, place := range map[string]string{storeName + "/": p.Store, policiesName + "/": p.Policies} {
-		if rest, ok := strings.CutPrefix(name, inside); ok && place != "" {
-			return filepath.Join(place, rest)
-		}
+	if rest, ok := strings.CutPrefix(name, policiesName+"/"); ok && p.Policies != "" {
+		return filepath.Join(p.Policies, rest)
 	}
 	if rest, ok := strings.CutPrefix(name, logName); ok {
 		return p.Log + rest

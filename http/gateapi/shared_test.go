@@ -107,7 +107,7 @@ func TestOneClientHasFewPoliciesCompiledAtATime(t *testing.T) {
 	operators, err := httpd.ParseOperators("", "ana=an-operator-token-for-ana", 1)
 	require.NoError(t, err)
 	a := &api{compiles: httpd.NewShares(maxCompiles, maxCompiles/2)}
-	limiter, err := httpd.NewLimiter(60, 5, time.Now)
+	limiter, err := httpd.NewLimiter(60, maxCompiles/2+3, time.Now)
 	require.NoError(t, err)
 	mux := httpd.NewMux(httpd.Options{Logger: slog.New(slog.DiscardHandler), Operators: operators, Limiter: limiter})
 	text, hold := "x", make(chan struct{})
