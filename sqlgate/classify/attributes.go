@@ -2,6 +2,7 @@ package classify
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 )
 
@@ -18,7 +19,7 @@ type dotted struct {
 
 // A row is what is known of the columns of a value.
 type row struct {
-	open      bool // it may have any
+	open      bool // a relation of the users' is in it: beside those that are known it may have any
 	system    bool // it has those that every table has
 	unordered bool // the order of its columns is not known here
 	scalar    bool // the value is no row but its one column
@@ -35,6 +36,10 @@ type column struct {
 
 var openRow = &row{open: true}
 
+// unknownRow is of what is not known, and is no relation of the users' either: a name
+// behind its dot is a call.
+var unknownRow = &row{}
+
 // An item is what a name of FROM stands for.
 type item struct {
 	node    int32
@@ -43,8 +48,8 @@ type item struct {
 	row     *row   // once it is known
 }
 
-// mostColumns is what PostgreSQL takes in a result, and refuses beyond.
-const mostColumns = 1664
+// mostColumns bounds what is kept of a row: joins of the largest relations.
+const mostColumns = 1 << 16
 
 // maxInference bounds the steps from a column to the expression that it is.
 const maxInference = 40
@@ -174,10 +179,8 @@ func (w *walk) columnOf(r *row, name []byte) (value int32, ok bool) {
 		}
 	}
 	if r.system {
-		for _, s := range systemColumns {
-			if string(name) == s {
-				return -1, true
-			}
+		if isSystemColumn(name) {
+			return -1, true
 		}
 	}
 	return -1, false
@@ -342,10 +345,20 @@ func (w *walk) cteRow(cte int32) *row {
 	return &more
 }
 
-// outputs gives the columns of a statement's result.
+// outputs gives the columns of a statement's result. The first statement of a set
+// operation names them; what they are, all of its statements decide together.
 func (w *walk) outputs(stmt int32) *row {
-	for w.child(stmt, "larg") >= 0 { // the first of a set operation names them
-		stmt = w.child(stmt, "larg")
+	if w.child(stmt, "larg") >= 0 {
+		for w.child(stmt, "larg") >= 0 {
+			w.steps++
+			stmt = w.child(stmt, "larg")
+		}
+		named := *w.outputs(stmt)
+		named.columns = slices.Clone(named.columns)
+		for i := range named.columns {
+			named.columns[i].value = -1
+		}
+		return &named
 	}
 	r := &row{}
 	for values := range w.items(stmt, "valuesLists") {
@@ -364,9 +377,7 @@ func (w *walk) outputs(stmt int32) *row {
 		case len(name) > 0:
 			r.columns = append(r.columns, column{name, value})
 		case w.endsInStar(value):
-			if r = w.with(r, w.starRow(value)); r.open {
-				return r
-			}
+			r = w.with(r, w.starRow(value))
 		default:
 			r.columns = append(r.columns, column{w.figure(value), value})
 		}
@@ -376,12 +387,13 @@ func (w *walk) outputs(stmt int32) *row {
 
 // with adds the columns of another row.
 func (w *walk) with(r, more *row) *row {
-	if r.open || more.open || len(r.columns)+len(more.columns) > mostColumns {
-		return openRow
+	if len(r.columns)+len(more.columns) > mostColumns {
+		return unknownRow
 	}
-	w.steps += len(more.columns)
+	w.steps += len(r.columns) + len(more.columns)
 	w.bounded()
 	return &row{
+		open:      r.open || more.open,
 		unordered: r.unordered || more.unordered, catalogs: append(r.catalogs[:len(r.catalogs):len(r.catalogs)], more.catalogs...),
 		columns: append(r.columns[:len(r.columns):len(r.columns)], more.columns...),
 	}
@@ -408,8 +420,15 @@ func (w *walk) starRow(i int32) *row {
 	if w.is(i, "A_Indirection") {
 		r = w.fields(i, 0, false)
 	} else if n, qualifier, schema := w.star(i); n > 1 {
-		if items := w.resolveItem(i, qualifier); len(items) == 1 && !schema {
-			r = w.rowOf(items[0])
+		for _, it := range w.resolveItem(i, qualifier) {
+			if schema && (!w.is(it.node, "RangeVar") || w.child(it.node, "alias") >= 0) {
+				continue
+			}
+			if r == nil || w.rowOf(it).open { // of several, one of the users' may be meant
+				r = w.rowOf(it)
+			} else if !r.open {
+				r = unknownRow
+			}
 		}
 	} else if q := w.query(i); w.is(q, "SelectStmt") {
 		r = &row{}
@@ -418,7 +437,7 @@ func (w *walk) starRow(i int32) *row {
 		}
 	}
 	if r == nil {
-		return openRow // it is one all the same, or there would be no star
+		return unknownRow
 	}
 	return r
 }
@@ -526,8 +545,14 @@ func (w *walk) functionRow(it item) *row {
 				r.unordered = true
 				continue
 			}
-			if populated[f.name] {
-				return openRow
+			if populated[f.name] { // of its first argument's type; one of the users' is named as a type
+				for arg := range w.items(call, "args") {
+					if of := w.infer(arg, 0); of != nil {
+						return of
+					}
+					break
+				}
+				return unknownRow
 			}
 			if results := w.t.builtins.results[f.name]; len(results) > 0 {
 				for _, c := range results {
@@ -635,7 +660,11 @@ func (w *walk) fields(i int32, depth int, judge bool) *row {
 	for part := range w.items(i, "indirection") {
 		switch {
 		case w.is(part, "String") && r != nil && r.open:
-			r = w.unknownColumn()
+			if value, ok := w.columnOf(r, w.scalar(part)); ok {
+				r = w.infer(value, depth+1)
+			} else {
+				r = w.unknownColumn()
+			}
 		case w.is(part, "String"): // of what a column of such a row is PostgreSQL knows no columns
 			if name := w.scalar(part); judge && !w.hasColumn(r, name) {
 				w.calledAsColumn(name, i)
@@ -668,7 +697,7 @@ func (w *walk) infer(i int32, depth int) *row {
 		r := &row{}
 		for arg := range w.items(i, "args") {
 			if w.endsInStar(arg) {
-				return openRow
+				return unknownRow
 			}
 			r.columns = append(r.columns, column{strconv.AppendInt([]byte("f"), int64(len(r.columns)+1), 10), arg})
 		}
@@ -707,7 +736,7 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 		var r *row
 		for n, it := range w.resolveItem(i, qualifier) {
 			if r = w.rowOf(it); r.open {
-				return w.unknownColumn()
+				break
 			}
 			if n > 0 {
 				return nil
@@ -716,35 +745,41 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 		if r == nil {
 			return nil
 		}
-		value, _ := w.columnOf(r, name)
+		value, ok := w.columnOf(r, name)
+		if !ok && r.open && !isSystemColumn(name) {
+			return w.unknownColumn()
+		}
 		return w.infer(value, depth)
 	}
 	for items, sure := range w.inSight(i) {
 		var whole *row
+		open := false
 		for _, it := range items {
 			if sure && it.covered {
 				continue
 			}
 			r := w.rowOf(it)
-			if r.open {
-				return w.unknownColumn()
-			}
-			if !sure {
-				return nil
-			}
-			if value, ok := w.columnOf(r, name); ok {
-				return w.infer(value, depth)
+			if value, ok := w.columnOf(r, name); ok && sure {
+				return w.infer(value, depth) // had another item one too, PostgreSQL would refuse the name
 			}
 			if bytes.Equal(it.name, name) {
 				whole = r
 			}
+			open = open || r.open
 		}
-		if whole != nil {
+		switch {
+		case whole != nil && sure:
 			return whole.whole()
+		case open && !isSystemColumn(name):
+			return w.unknownColumn()
+		case open || !sure && len(items) > 0:
+			return nil
 		}
 	}
 	return nil
 }
+
+func isSystemColumn(name []byte) bool { return slices.Contains(systemColumns, string(name)) }
 
 // lastNames gives the last two names of a ColumnRef.
 func (w *walk) lastNames(i int32) (qualifier, name []byte) {

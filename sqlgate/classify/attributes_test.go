@@ -1,6 +1,8 @@
 package classify
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,6 +22,14 @@ var attributeCalls = []string{
 	"SELECT pg_class.fire FROM pg_class", "SELECT pg_catalog.pg_class.fire FROM pg_catalog.pg_class", "SELECT c.fire FROM information_schema.columns c",
 	"SELECT x.fire FROM json_to_record('{}') x(a int)", "SELECT x.fire FROM ROWS FROM (generate_series(1, 2), json_to_record('{}') AS (a int)) x",
 	"SELECT x.fire FROM XMLTABLE('/a' PASSING ('<a/>'::xml) COLUMNS a int) x", "SELECT coalesce.fire FROM coalesce('x'::text)", "SELECT text.fire FROM CAST('x' AS text)",
+	"SELECT (x).fire FROM o, (SELECT 'a'::text AS x) s", "SELECT (x).fire FROM o, (VALUES (7)) s(x)", "SELECT (x).fire FROM o, generate_series(1, 2) x",
+	"SELECT (k.b).fire FROM (SELECT 'a'::text AS b, o.* FROM o) k", "WITH k AS (SELECT o.*, 'a'::text AS b FROM o) SELECT (k.b).fire FROM k", "SELECT (b).fire FROM (SELECT 'a'::text AS b, o.* FROM o) k",
+	"SELECT (z.a).fire FROM (SELECT id AS a FROM o UNION ALL SELECT 1) z", "SELECT ((x).a).fire FROM (SELECT 1 AS a) x, o", "SELECT (ctid).fire FROM o", "SELECT (o.tableoid).fire FROM o",
+	"SELECT (ROW(s.*)).fire FROM (SELECT 'a'::text AS a) s", "SELECT ((ROW(s.*)).f1).fire FROM (SELECT 'a'::text AS a) s", "SELECT (k.amname).fire FROM (SELECT pg_catalog.pg_am.* FROM pg_catalog.pg_am) k",
+	"SELECT k.fire FROM (SELECT pg_catalog.pg_am.* FROM pg_catalog.pg_am) k", "SELECT (SELECT (k.a).fire FROM (SELECT 'a'::text AS a) q, LATERAL (SELECT q.*) k) FROM (SELECT 2 AS z) q",
+	"SELECT (r.amname).fire FROM json_populate_record(NULL::pg_am, '{}') r", "SELECT r.fire FROM json_populate_record(NULL::pg_am, '{}') r", "SELECT k.fire FROM (SELECT (coalesce(c)).* FROM pg_am c) k",
+	"UPDATE orders SET status = (ROW(s.*)).fire FROM (SELECT 'a'::text AS a) s WHERE id = 1", "UPDATE orders SET status = k.fire FROM (SELECT pg_catalog.pg_am.* FROM pg_catalog.pg_am) k WHERE id = 1",
+	"SELECT (j.a1).fire FROM ((SELECT " + manyColumns("a") + ") x CROSS JOIN (SELECT " + manyColumns("b") + ") y) AS j", "SELECT (a1).fire FROM ((SELECT " + manyColumns("a") + ") x CROSS JOIN (SELECT " + manyColumns("b") + ") y) AS j",
 	"SELECT (SELECT x.fire) FROM generate_series(1, 2) x", "SELECT (SELECT 1 FROM (SELECT x.fire) q, t x) FROM generate_series(1, 2) x", "SELECT 1 FROM t y JOIN generate_series(1, 2) x ON x.fire = '1'",
 	"SELECT 1 FROM generate_series(1, 2) x, LATERAL (SELECT x.fire) y", "SELECT 1 FROM t ORDER BY (1).fire", "SELECT x.*, (x).fire FROM (SELECT 1 AS a) x", "SELECT (x.*).fire FROM (SELECT 1 AS a) x",
 	"SELECT (x.a).fire FROM (SELECT 1 AS a) x", "SELECT (a).fire FROM (SELECT 1 AS a) x", "SELECT (x.a).fire FROM (SELECT ROW(1, 2) AS a) x", "SELECT (relname).fire FROM pg_class",
@@ -94,4 +104,13 @@ func TestFunctionsOfTheInformationSchemaAreBuiltIn(t *testing.T) {
 		c := mustClassify(t, tb, "SELECT "+call)
 		require.Contains(t, c.RiskSignals, SignalUnknownFunction, call)
 	}
+}
+
+// manyColumns are more than half of what a result may have; a join takes two of them.
+func manyColumns(prefix string) string {
+	var all []string
+	for i := range 900 {
+		all = append(all, fmt.Sprintf("%d AS %s%d", i, prefix, i))
+	}
+	return strings.Join(all, ", ")
 }
