@@ -49,6 +49,9 @@ func (s *Service) VerifyTool(ctx context.Context, by *Asker, id string, in *Veri
 	if err != nil {
 		return Answer{}, err
 	}
+	if in.AcceptFingerprint != nil && !by.Caller.whole { // that is for a person to judge, not for whom it binds
+		return Answer{}, fault.New(fault.InsufficientScope, "An agent does not accept what changed in its tool. Send accept_fingerprint with a project key that has the scope %s.", ScopeToolsVerify).With("required_scope", string(ScopeToolsVerify))
+	}
 	var tool projections.Tool
 	if err := s.view(func(view *projections.View) (err error) { tool, err = verifiable(view, by, id, in); return err }); err != nil {
 		return Answer{}, err
