@@ -48,6 +48,7 @@ func (v *views) functions() template.FuncMap {
 		"dict":        dict,
 		"has":         func(list []string, s string) bool { return slices.Contains(list, s) },
 		"path":        url.PathEscape,
+		"story":       storyPath,
 		"query":       url.QueryEscape,
 	}
 }

@@ -144,6 +144,8 @@ func asFault(err error) error {
 
 type storyView struct {
 	RequestID string
+	Several   int  // requests that bear this id, where they are more than one; then nothing below is of one request
+	Cut       bool // there are more events
 	Claims    *auditEvent
 	Events    []storyEvent
 	SQL       *sqlView
@@ -163,6 +165,12 @@ type storyEvent struct {
 // story is everything that one request left in the log, in its order.
 func (s *Server) story(c *httpd.Call, p *page) error {
 	id := c.Params.ByName("id")
+	if id == anyRequest {
+		id = c.Request.URL.Query().Get("id")
+	}
+	if id == "" {
+		return fault.New(fault.NotFound, "The address names no request. Open it from a list.")
+	}
 	got, err := read[auditEvent](c.Request.Context(), s, "/audit", 200, "request_id", id, "order", "asc")
 	if err != nil {
 		return err
@@ -170,8 +178,12 @@ func (s *Server) story(c *httpd.Call, p *page) error {
 	if len(got.Items) == 0 {
 		return fault.New(fault.NotFound, "The log holds nothing of a request %q.", cutRunes(id, 80))
 	}
-	v := storyView{RequestID: id, Claims: &got.Items[0], Whole: true}
+	v := storyView{RequestID: id, Claims: &got.Items[0], Whole: true, Cut: got.next() != ""}
+	begun := 0
 	for i, e := range got.Items {
+		if e.EventType == "request_received" {
+			begun++
+		}
 		one := storyEvent{Event: e, JSON: indented(e.Payload), Said: commandTag(e)}
 		if i > 0 && e.Seq == got.Items[i-1].Seq+1 {
 			one.Linked = e.PreviousHash == got.Items[i-1].EventHash
@@ -180,9 +192,23 @@ func (s *Server) story(c *httpd.Call, p *page) error {
 		v.Events = append(v.Events, one)
 		v.note(e)
 	}
+	if begun > 1 { // a client names its requests, so what several of them did is not told as of one
+		v.Several, v.Claims, v.SQL, v.Approval, v.Execution = begun, nil, nil, "", ""
+	}
 	p.Title = "Request " + short(id)
 	p.Live, p.Body = "execution_success execution_failure execution_state_unknown execution_outcome_resolved approval_resolved", v
 	return nil
+}
+
+// anyRequest stands in a path for an id that the query names.
+const anyRequest = "-"
+
+// storyPath is the page of a request. A client's own id may hold what no path can.
+func storyPath(id string) string {
+	if id == anyRequest || strings.Trim(id, ".") == "" || strings.Trim(id, plainInPath) != "" {
+		return "/requests/" + anyRequest + "?id=" + url.QueryEscape(id)
+	}
+	return "/requests/" + id
 }
 
 // commandTag is PostgreSQL's word for what it did, such as DELETE 1.

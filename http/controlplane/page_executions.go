@@ -48,7 +48,9 @@ type executionView struct {
 	execution
 	SQL    *sqlView // as the log has it
 	Advice []string
-	Events []auditEvent
+
+	Several bool // other requests bear the id of its own, so its statement is not shown
+	Events  []auditEvent
 }
 
 func (s *Server) execution(c *httpd.Call, p *page) error {
@@ -62,8 +64,12 @@ func (s *Server) execution(c *httpd.Call, p *page) error {
 		v.Events = got.Items
 	}
 	if e.RequestID != "" {
-		if got, err := read[auditEvent](ctx, s, "/audit", 1, "request_id", e.RequestID, "event_type", "request_received"); err == nil && len(got.Items) > 0 {
+		// A client chooses the id: where several requests bear it, which of their
+		// statements this one ran is not known by it.
+		if got, err := read[auditEvent](ctx, s, "/audit", 2, "request_id", e.RequestID, "event_type", "request_received"); err == nil && len(got.Items) == 1 {
 			v.SQL = loggedSQL(got.Items[0])
+		} else if err == nil {
+			v.Several = len(got.Items) > 1
 		}
 	}
 	p.Title = "Execution " + short(e.ExecutionID)
