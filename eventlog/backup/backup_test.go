@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -323,6 +324,9 @@ func TestARestoreWritesNowhereElse(t *testing.T) {
 	}
 	for name, change := range map[string]func(spoilt string) error{
 		"a file twice": manifest(m, func(m *backup.Manifest) { m.Files = append(m.Files, m.Files[0]) }),
+		"a pipe": func(spoilt string) error {
+			return errors.Join(os.Remove(spoilt+"/log/audit.wal.head"), syscall.Mkfifo(spoilt+"/log/audit.wal.head", 0o600))
+		},
 		"a link out of it": func(spoilt string) error {
 			outside := filepath.Join(t.TempDir(), "v1.json")
 			return errors.Join(os.WriteFile(outside, []byte("{}"), 0o600), os.Remove(spoilt+"/policies/v1.json"), os.Symlink(outside, spoilt+"/policies/v1.json"))

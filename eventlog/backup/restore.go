@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"writegate/eventlog/frame"
 )
@@ -129,7 +130,7 @@ func (f File) check(root *os.Root) error {
 	if st, err := root.Stat(f.Path); err == nil && !st.Mode().IsRegular() {
 		return fmt.Errorf("%w: %s: %w", ErrBackup, f.Path, frame.ErrNotRegular)
 	}
-	in, err := root.Open(f.Path)
+	in, err := openFile(root, f.Path)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrBackup, err)
 	}
@@ -142,6 +143,19 @@ func (f File) check(root *os.Root) error {
 		return fmt.Errorf("%w: %s is not what the manifest says", ErrBackup, f.Path)
 	}
 	return nil
+}
+
+// openFile opens a file of the backup. A pipe of that name would have it wait for
+// ever, so nothing but a regular file is opened.
+func openFile(root *os.Root, name string) (*os.File, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, frame.ErrNotRegular), err, f.Close())
+	}
+	return f, nil
 }
 
 // target gives where a file of the backup belongs, "" where p has no place, and for
@@ -255,7 +269,7 @@ func putBack(ctx context.Context, root *os.Root, from, to string) error {
 	if err := makeFolders(filepath.Dir(to)); err != nil {
 		return err
 	}
-	in, err := root.Open(from)
+	in, err := openFile(root, from)
 	if err != nil {
 		return err
 	}
