@@ -201,6 +201,18 @@ func TestWhatASilentClientWasAnsweredIsWritten(t *testing.T) {
 		return false
 	}, startPatience, pollEvery)
 	require.Equal(t, []string{"columns", "row 1", "SELECT 1", "ready I"}, w.ask(simple("SELECT 1")), "the conversation goes on")
+
+	require.Equal(t, []string{"SET", "ready I"}, w.ask(simple("SET extra_float_digits = 3")))
+	require.Eventually(t, func() bool { // a client that says nothing of weight is as silent
+		require.Equal(t, []string{"ready I"}, w.ask(&pgproto3.Sync{}))
+		sets := 0
+		for _, e := range g.eventsOf(t, event.TypeDecisionRecorded) {
+			if e["operation"] == "SET" {
+				sets++
+			}
+		}
+		return sets == 2
+	}, startPatience, pollEvery)
 }
 
 func TestConnectionsOverTheirLimitsAreTurnedAwayAndCancelsAreNot(t *testing.T) {

@@ -19,6 +19,7 @@ type session struct {
 	skipping bool // everything up to Sync is dropped
 
 	since     time.Time // when the client last left the idle state
+	unwritten time.Time // when evidence began to wait for an append
 	describes *string   // a portal whose description waits for the next message
 	suspended map[string]bool
 	changed   [][2]string // ParameterStatus to be sent before ReadyForQuery
@@ -57,17 +58,33 @@ func (c *conn) converse(ctx context.Context) error {
 // that takes its evidence along. Clients send one at once, as a rule.
 const evidenceWaits = time.Second
 
-// wait waits for the next message. Where the client is silent, what waits for an
-// append is written.
+// wait waits for the next message. What waits for an append is written after its
+// time, also where the client sends messages that take no evidence along.
 func (c *conn) wait(ctx context.Context) error {
-	deadline := c.patience()
-	if soon := time.Now().Add(evidenceWaits); c.wire.Unwritten() && soon.Before(deadline) {
-		if err := c.in.wait(soon); !errors.Is(err, errIdle) || c.stopped.Load() {
+	deadline, now := c.patience(), time.Now()
+	switch {
+	case !c.wire.Unwritten():
+		c.session.unwritten = time.Time{}
+		return c.in.wait(deadline)
+	case c.session.unwritten.IsZero():
+		c.session.unwritten = now
+	}
+	soon := c.session.unwritten.Add(evidenceWaits)
+	if now.Before(soon) {
+		if err := c.in.wait(minTime(soon, deadline)); !errors.Is(err, errIdle) || c.stopped.Load() || !soon.Before(deadline) {
 			return err
 		}
-		c.wire.WriteEvidence(ctx)
 	}
+	c.wire.WriteEvidence(ctx)
+	c.session.unwritten = time.Time{}
 	return c.in.wait(deadline)
+}
+
+func minTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // idle reports whether nothing of the client's is open.
