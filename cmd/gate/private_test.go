@@ -218,16 +218,15 @@ func TestAFolderWithoutAManifestKeepsItsRights(t *testing.T) {
 // to the umask, is found here. What may stand is named with its reason.
 func TestNoCodeMakesFilesForOtherAccounts(t *testing.T) {
 	allowed := map[string]string{
-		"cmd/gate/main.go 0o077":                "the umask",
-		"cmd/gate/private.go 0o077":             "a mask",
-		"eventlog/checkpoint/keyfile.go 0o077":  "a mask",
-		"sqlgate/pgwire/users.go 0o077":         "a mask",
-		"fixtures/postgres/user.go 0o010":       "a mask",
-		"fixtures/postgres/user.go 0o001":       "a mask",
-		"fixtures/postgres/user.go 0o711":       "the way of the database's own account to its folder",
-		"fixtures/postgres/install.go 0o644":    "the system's settings of its package manager",
-		"eventlog/backup/backup.go vfs.Default": "a lock file that exists",
-		"projections/store.go vfs.Default":      "what is wrapped",
+		"cmd/gate/main.go 0o077":               "the umask",
+		"cmd/gate/private.go 0o077":            "a mask",
+		"eventlog/checkpoint/keyfile.go 0o077": "a mask",
+		"sqlgate/pgwire/users.go 0o077":        "a mask",
+		"fixtures/postgres/user.go 0o010":      "a mask",
+		"fixtures/postgres/user.go 0o001":      "a mask",
+		"fixtures/postgres/user.go 0o711":      "the way of the database's own account to its folder",
+		"fixtures/postgres/install.go 0o644":   "the system's settings of its package manager",
+		"projections/store.go vfs.Default":     "what is wrapped",
 	}
 	suspicious := regexp.MustCompile(`\b0o[0-7]{3,4}\b|\bos\.Create\(|\bvfs\.Default\b|\bos\.ModePerm\b|[(, ]0[0-7]{3}\)`)
 	seen := map[string]bool{}
