@@ -1,0 +1,508 @@
+package classify
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+)
+
+// A row is what is known of the columns of a value.
+type row struct {
+	open      bool // a relation of the users' is in it: beside those that are known it may have any
+	system    bool // it has those that every table has
+	unordered bool // the order of its columns is not known here
+	scalar    bool // the value is no row but its one column
+	catalogs  []*catalogRelation
+	columns   []column
+	beside    []column // that no star stands for
+}
+
+// A column has its name as it stands in the tree's JSON.
+type column struct {
+	name  []byte
+	value int32 // the expression that it is, or -1
+}
+
+var openRow = &row{open: true}
+
+// unknownRow is of what is not known, and is no relation of the users' either: a name
+// behind its dot is a call.
+var unknownRow = &row{}
+
+// An item is what a name of FROM stands for.
+type item struct {
+	node    int32
+	name    []byte // as it stands in the JSON; "" for none
+	covered bool   // by the alias of a join: seen from inside of that alone
+	row     *row   // once it is known
+}
+
+// mostColumns bounds what is kept of a row: joins of the largest relations.
+const mostColumns = 1 << 16
+
+// addItems adds what a node of FROM has a name for.
+func (w *walk) addItems(all []item, node int32, covered bool) []item {
+	if using := w.child(node, "join_using_alias"); using >= 0 {
+		all = append(all, item{node: using, name: w.raw(using, "aliasname"), covered: covered})
+	}
+	return append(all, item{node: node, name: w.nameOf(node), covered: covered})
+}
+
+// nameOf gives the name of a node of FROM, or nil.
+func (w *walk) nameOf(node int32) (name []byte) {
+	alias := w.child(node, "alias")
+	switch {
+	case alias >= 0:
+		return w.raw(alias, "aliasname")
+	case w.is(node, "RangeVar"):
+		return w.raw(node, "relname")
+	case w.is(node, "RangeFunction"):
+		for list := range w.items(node, "functions") {
+			for call := range w.items(list, "items") {
+				return w.figure(call)
+			}
+		}
+	case w.is(node, "RangeTableFunc"):
+		return []byte("xmltable")
+	}
+	return nil
+}
+
+// rowOf gives the columns of an item.
+func (w *walk) rowOf(it item) *row {
+	if r := w.rows[it.node]; r != nil {
+		return r
+	}
+	if w.rows == nil {
+		w.rows = map[int32]*row{}
+	}
+	w.rows[it.node] = openRow // for one that refers to itself
+	r := w.makeRow(it)
+	w.rows[it.node] = r
+	return r
+}
+
+func (w *walk) makeRow(it item) *row {
+	var r *row
+	switch node := it.node; {
+	case w.is(node, "Alias"): // of JOIN ... USING (...) AS
+		r = &row{}
+		for name := range w.items(w.owner(node), "usingClause") {
+			r.columns = append(r.columns, column{w.scalar(name), -1})
+		}
+		return r
+	case w.is(node, "CommonTableExpr"):
+		return w.cteRow(node)
+	case w.is(node, "RangeVar"):
+		r = w.relationRow(node)
+	case w.is(node, "RangeSubselect"):
+		r = w.outputs(w.child(node, "subquery"))
+	case w.is(node, "RangeFunction"):
+		r = w.functionRow(it)
+	case w.is(node, "RangeTableFunc"):
+		r = &row{}
+		for c := range w.items(node, "columns") {
+			r.columns = append(r.columns, column{w.raw(c, "colname"), -1})
+		}
+	case w.is(node, "JoinExpr"):
+		r = w.joinRow(node)
+	default:
+		return openRow
+	}
+	if alias := w.child(it.node, "alias"); alias >= 0 {
+		r = w.renamed(r, alias, "colnames")
+	}
+	return r
+}
+
+// renamed gives columns the names of a list, in their order. Of columns whose order
+// is not known here the new names are left.
+func (w *walk) renamed(r *row, node int32, list string) *row {
+	if r.open || !w.has(node, list) {
+		return r
+	}
+	n, columns := 0, make([]column, 0, len(r.columns))
+	if !r.unordered {
+		columns = append(columns, r.columns...)
+	}
+	for name := range w.items(node, list) {
+		if n == len(columns) {
+			columns = append(columns, column{value: -1})
+		}
+		columns[n].name = w.scalar(name)
+		n++
+	}
+	return &row{columns: columns, system: r.system, scalar: r.scalar, beside: r.beside}
+}
+
+// relationRow gives the columns of a relation: of a CTE, of the server's own, or
+// of one of the users'.
+func (w *walk) relationRow(node int32) *row {
+	schema, name := w.text(node, "schemaname"), w.text(node, "relname")
+	if len(schema) == 0 {
+		if cte := w.cteOf(node, name); cte >= 0 {
+			return w.rowOf(item{node: cte})
+		}
+	}
+	if r := w.catalogOf(schema, name); r != nil {
+		return &row{catalogs: []*catalogRelation{r}, system: true, unordered: true}
+	}
+	return openRow
+}
+
+// catalogOf finds a relation of the server's own.
+func (w *walk) catalogOf(schema, name []byte) *catalogRelation {
+	if schema = w.resolve(schema, name); !isSystemSchema(schema) {
+		return nil
+	}
+	return w.t.catalog[string(schema)+"."+string(name)]
+}
+
+// cteOf finds the CTE that a name without a schema stands for, or -1.
+func (w *walk) cteOf(node int32, name []byte) int32 {
+	inside := node
+	for i := w.owner(node); i >= 0; inside, i = i, w.owner(i) {
+		with := w.child(i, "withClause")
+		if with < 0 {
+			continue
+		}
+		found := int32(-1)
+		for cte := range w.items(with, "ctes") {
+			if inside == with && !w.has(with, "recursive") && cte <= node && node < w.e[cte].next {
+				break // a CTE sees those before it
+			}
+			if bytes.Equal(w.text(cte, "ctename"), name) {
+				found = cte
+			}
+		}
+		if found >= 0 {
+			return found
+		}
+	}
+	w.bounded()
+	return -1
+}
+
+// cteRow gives the columns of a CTE.
+func (w *walk) cteRow(cte int32) *row {
+	r := w.renamed(w.outputs(w.child(cte, "ctequery")), cte, "aliascolnames")
+	search, cycle := w.child(cte, "search_clause"), w.child(cte, "cycle_clause")
+	if r.open || search < 0 && cycle < 0 {
+		return r
+	}
+	more := *r
+	for _, name := range [][]byte{w.raw(search, "search_seq_column"), w.raw(cycle, "cycle_mark_column"), w.raw(cycle, "cycle_path_column")} {
+		if len(name) > 0 {
+			more.beside = append(more.beside, column{name, -1})
+		}
+	}
+	return &more
+}
+
+// outputs gives the columns of a statement's result. The first statement of a set
+// operation names them; what they are, all of its statements decide together.
+func (w *walk) outputs(stmt int32) *row {
+	if w.child(stmt, "larg") >= 0 {
+		for w.child(stmt, "larg") >= 0 {
+			w.steps++
+			stmt = w.child(stmt, "larg")
+		}
+		named := *w.outputs(stmt)
+		named.columns = slices.Clone(named.columns)
+		for i := range named.columns {
+			named.columns[i].value = -1
+		}
+		return &named
+	}
+	r := &row{}
+	for values := range w.items(stmt, "valuesLists") {
+		for v := range w.items(values, "items") {
+			r.columns = append(r.columns, column{strconv.AppendInt([]byte("column"), int64(len(r.columns)+1), 10), v})
+		}
+		return r
+	}
+	list := "targetList"
+	if !w.is(stmt, "SelectStmt") {
+		list = "returningList"
+	}
+	for target := range w.items(stmt, list) {
+		value := w.child(target, "val")
+		switch name := w.raw(target, "name"); {
+		case len(name) > 0:
+			r.columns = append(r.columns, column{name, value})
+		case w.endsInStar(value):
+			r = w.with(r, w.starRow(value))
+		default:
+			r.columns = append(r.columns, column{w.figure(value), value})
+		}
+	}
+	return r
+}
+
+// with adds the columns of another row.
+func (w *walk) with(r, more *row) *row {
+	if len(r.columns)+len(more.columns) > mostColumns {
+		return unknownRow
+	}
+	w.steps += len(r.columns) + len(more.columns)
+	w.bounded()
+	return &row{
+		open:      r.open || more.open,
+		unordered: r.unordered || more.unordered, catalogs: append(r.catalogs[:len(r.catalogs):len(r.catalogs)], more.catalogs...),
+		columns: append(r.columns[:len(r.columns):len(r.columns)], more.columns...),
+	}
+}
+
+// endsInStar tells *, a.* and (x).*.
+func (w *walk) endsInStar(i int32) bool {
+	list := "fields"
+	if w.is(i, "A_Indirection") {
+		list = "indirection"
+	} else if !w.is(i, "ColumnRef") {
+		return false
+	}
+	star := false
+	for part := range w.items(i, list) {
+		star = w.is(part, "A_Star")
+	}
+	return star
+}
+
+// starRow gives the columns that a star stands for.
+func (w *walk) starRow(i int32) *row {
+	r := (*row)(nil)
+	if w.is(i, "A_Indirection") {
+		r = w.fields(i, 0, false)
+	} else if n, qualifier, schema := w.star(i); n > 1 {
+		for _, it := range w.resolveItem(i, qualifier) {
+			if schema && (!w.is(it.node, "RangeVar") || w.child(it.node, "alias") >= 0) {
+				continue
+			}
+			if r == nil || w.rowOf(it).open { // of several, one of the users' may be meant
+				r = w.rowOf(it)
+			} else if !r.open {
+				r = unknownRow
+			}
+		}
+	} else if q := w.query(i); w.is(q, "SelectStmt") {
+		r = &row{}
+		for from := range w.items(q, "fromClause") {
+			r = w.with(r, w.fromRow(from))
+		}
+	}
+	if r == nil {
+		return unknownRow
+	}
+	return r
+}
+
+// star reads a ColumnRef that ends in a star.
+func (w *walk) star(i int32) (n int, qualifier []byte, schema bool) {
+	for f := range w.items(i, "fields") {
+		if n++; w.is(f, "String") {
+			qualifier = w.scalar(f)
+		}
+	}
+	return n, qualifier, n > 2
+}
+
+// whole is the value that the name of an item stands for.
+func (r *row) whole() *row {
+	if r.scalar {
+		return nil
+	}
+	return r
+}
+
+// fromRow gives the columns that an item of FROM adds to a star.
+func (w *walk) fromRow(node int32) *row {
+	switch {
+	case w.is(node, "RangeTableSample"):
+		return w.fromRow(w.child(node, "relation"))
+	case w.is(node, "JoinExpr") && w.child(node, "alias") < 0:
+		return w.joinRow(node)
+	}
+	return w.rowOf(item{node: node, name: w.nameOf(node)})
+}
+
+// joinRow gives the columns of a join: those of USING once, and first.
+func (w *walk) joinRow(node int32) *row {
+	both := w.with(w.fromRow(w.child(node, "larg")), w.fromRow(w.child(node, "rarg")))
+	if both.open {
+		return both
+	}
+	both.unordered = both.unordered || w.has(node, "isNatural")
+	if !w.has(node, "usingClause") {
+		return both
+	}
+	r := &row{unordered: both.unordered, catalogs: both.catalogs}
+	for name := range w.items(node, "usingClause") {
+		r.columns = append(r.columns, column{w.scalar(name), -1})
+	}
+	merged := r.columns
+	for _, c := range both.columns {
+		if w.steps += len(merged); !hasName(merged, c.name) {
+			r.columns = append(r.columns, c)
+		}
+	}
+	w.bounded()
+	return r
+}
+
+func hasName(columns []column, name []byte) bool {
+	for _, c := range columns {
+		if bytes.Equal(c.name, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// populated are the built-in functions that give rows of the type of an argument.
+var populated = map[string]bool{
+	"json_populate_record": true, "json_populate_recordset": true, "jsonb_populate_record": true, "jsonb_populate_recordset": true,
+}
+
+// functionRow gives the columns of functions in FROM. What one of the users' returns
+// is not known.
+func (w *walk) functionRow(it item) *row {
+	r, several := &row{}, 0
+	for range w.items(it.node, "functions") {
+		several++
+	}
+	for list := range w.items(it.node, "functions") {
+		call, definitions := int32(-1), int32(-1)
+		for part := range w.items(list, "items") {
+			if call < 0 {
+				call = part
+			} else if w.is(part, "List") {
+				definitions = part
+			}
+		}
+		from, field := definitions, "items"
+		if from < 0 && w.has(it.node, "coldeflist") {
+			from, field = it.node, "coldeflist"
+		}
+		if from >= 0 {
+			for c := range w.items(from, field) {
+				r.columns = append(r.columns, column{w.raw(c, "colname"), -1})
+			}
+			continue
+		}
+		name, copies := it.name, 1
+		if several > 1 {
+			name = w.figure(call)
+		}
+		if w.is(call, "FuncCall") {
+			_, _, f := w.called(call)
+			if f == nil {
+				r.unordered = true
+				continue
+			}
+			if populated[f.name] { // of its first argument's type; one of the users' is named as a type
+				for arg := range w.items(call, "args") {
+					if of := w.infer(arg, 0); of != nil {
+						return of
+					}
+					break
+				}
+				return unknownRow
+			}
+			if results := w.t.builtins.results[f.name]; len(results) > 0 {
+				for _, c := range results {
+					r.columns = append(r.columns, column{[]byte(c), -1})
+				}
+				r.unordered, r.scalar = r.unordered || len(results) > 1, several == 1 && len(results) == 1
+				continue
+			}
+			if c := w.callOf(call); f.name == "unnest" && w.isManyUnnests(call, &c) {
+				name, copies = w.figure(call), c.args
+			}
+		}
+		for range copies {
+			r.columns = append(r.columns, column{name, call})
+		}
+		r.scalar = several == 1 && copies == 1
+	}
+	if w.has(it.node, "ordinality") {
+		r.scalar = false
+		r.columns = append(r.columns, column{[]byte("ordinality"), -1})
+	}
+	return r
+}
+
+// inSight yields the items of FROM that a name may stand for, from the inside out.
+// Sure tells that PostgreSQL sees all of them that no join covers.
+func (w *walk) inSight(ref int32) func(func(items []item, sure bool) bool) {
+	return func(yield func([]item, bool) bool) {
+		inside := ref
+		for q := w.query(ref); q > 0; inside, q = q, w.query(q) {
+			join := int32(-1) // in whose condition the name stands
+			for up := w.owner(inside); up != q; inside, up = up, w.owner(up) {
+				if join < 0 && w.is(up, "JoinExpr") && w.fieldName(inside) == "quals" {
+					join = up
+				}
+			}
+			var items []item
+			sure := true
+			switch w.fieldName(inside) {
+			case "withClause", "selectStmt", "larg", "rarg":
+				continue
+			case "fromClause", "usingClause", "sourceRelation":
+				if sure = join >= 0; sure {
+					items = w.itemsBelow(w.child(join, "larg"), join, items)
+					items = w.itemsBelow(w.child(join, "rarg"), join, items)
+					break
+				}
+				fallthrough
+			default:
+				for _, field := range []string{"relation", "fromClause", "usingClause", "sourceRelation"} {
+					items = w.itemsBelow(w.child(q, field), q, items)
+				}
+			}
+			if !yield(items, sure) {
+				return
+			}
+		}
+		w.bounded()
+	}
+}
+
+// itemsBelow adds the items of a part of FROM.
+func (w *walk) itemsBelow(part, boundary int32, all []item) []item {
+	if part < 0 {
+		return all
+	}
+	for i := part; i < w.e[part].next; i++ {
+		w.steps++
+		if w.isQuery(i) {
+			i = w.e[i].next - 1 // has a FROM of its own
+			continue
+		}
+		if !w.is(i, "RangeVar") && !w.is(i, "RangeSubselect") && !w.is(i, "RangeFunction") && !w.is(i, "RangeTableFunc") && !w.is(i, "JoinExpr") {
+			continue
+		}
+		covered := false
+		for up := w.owner(i); up != boundary; up = w.owner(up) {
+			covered = covered || w.is(up, "JoinExpr") && w.child(up, "alias") >= 0
+		}
+		all = w.addItems(all, i, covered)
+	}
+	w.bounded()
+	return all
+}
+
+// resolveItem finds what a name in front of a dot may stand for.
+func (w *walk) resolveItem(ref int32, name []byte) (found []item) {
+	for items, sure := range w.inSight(ref) {
+		for _, it := range items {
+			if len(name) > 0 && bytes.Equal(it.name, name) && !(sure && it.covered) {
+				found = append(found, it)
+			}
+		}
+		if sure && len(found) > 0 {
+			break
+		}
+	}
+	return found
+}
