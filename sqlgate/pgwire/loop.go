@@ -70,21 +70,17 @@ func (c *conn) wait(ctx context.Context) error {
 		c.session.unwritten = now
 	}
 	soon := c.session.unwritten.Add(evidenceWaits)
-	if now.Before(soon) {
-		if err := c.in.wait(minTime(soon, deadline)); !errors.Is(err, errIdle) || c.stopped.Load() || !soon.Before(deadline) {
+	switch {
+	case !soon.Before(deadline):
+		return c.in.wait(deadline)
+	case now.Before(soon):
+		if err := c.in.wait(soon); !errors.Is(err, errIdle) || c.stopped.Load() {
 			return err
 		}
 	}
 	c.wire.WriteEvidence(ctx)
 	c.session.unwritten = time.Time{}
 	return c.in.wait(deadline)
-}
-
-func minTime(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // idle reports whether nothing of the client's is open.
