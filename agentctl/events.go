@@ -400,9 +400,9 @@ type Place struct {
 	Index int
 }
 
-// Follow sends the items of events from a place on, as they come. An item is
-// sent when the views show its event: what it tells can be read, and what it
-// did to the follower's own credential is known.
+// Follow sends the items of events from a place on, as they come. Views that are
+// opened then show their events: what an item tells can be read, and what it did to
+// the follower's own credential is known.
 func (s *Service) Follow(ctx context.Context, c *Caller, f EventFilter, log Follower, after Place, send func(id, kind string, data []byte) error) error {
 	audit, err := c.audit(&f)
 	if err != nil {
@@ -420,9 +420,6 @@ func (s *Service) Follow(ctx context.Context, c *Caller, f EventFilter, log Foll
 			e := &batch.Events[i]
 			if !projections.Matches(audit, e) {
 				continue
-			}
-			if err := s.Store.WaitApplied(ctx, e.Seq); err != nil {
-				return err
 			}
 			for _, item := range itemsOf(e, &f) {
 				if e.Seq == after.Seq && item.index <= after.Index {

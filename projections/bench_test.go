@@ -48,6 +48,8 @@ type sliceSource []event.Envelope
 
 func (sliceSource) LogID() [16]byte { return [16]byte{1} }
 
+func (s sliceSource) Head() eventlog.Head { return eventlog.Head{Seq: uint64(len(s))} }
+
 func (sliceSource) Ancestors(context.Context) ([]eventlog.Ancestor, error) { return nil, nil }
 
 func (s sliceSource) From(_ context.Context, seq uint64) iter.Seq2[event.Envelope, error] {

@@ -21,6 +21,8 @@ type Source interface {
 	From(ctx context.Context, seq uint64) iter.Seq2[event.Envelope, error]
 	// Ancestors gives the logs that this one follows, the oldest first.
 	Ancestors(ctx context.Context) ([]eventlog.Ancestor, error)
+	// Head is the last durable event.
+	Head() eventlog.Head
 }
 
 // A Follower is a log that goes on: *eventlog.Log.
@@ -56,6 +58,7 @@ func (s *Store) Connect(ctx context.Context, src Source) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.connected = true
+	s.follows.Store(&following{context.WithoutCancel(ctx), src})
 	return nil
 }
 
@@ -262,6 +265,12 @@ func (r *replay) end() error {
 	return r.settle()
 }
 
+// following is what views wait for: that Run has folded the log up to its head.
+type following struct {
+	ctx context.Context // until Run ends
+	log Source
+}
+
 // Run folds every new event until ctx ends or the log is closed, and flushes
 // now and then. It is called once, after Connect. An error of a fold ends it
 // and is told by Fatal.
@@ -272,8 +281,10 @@ func (s *Store) Run(ctx context.Context, log Follower) error {
 		defer close(flushed)
 		s.flushNowAndThen(ctx)
 	}()
+	s.follows.Store(&following{ctx, log})
 	defer func() {
-		cancel()
+		s.follows.Store(nil)
+		cancel() // views that wait go on with what there is
 		<-flushed
 	}()
 	for {

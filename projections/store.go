@@ -60,6 +60,7 @@ type Store struct {
 	aside   *Aside
 	seq     atomic.Uint64 // applied.Seq of the current space, for waiters
 	waiters waiters
+	follows atomic.Pointer[following] // nil while nothing new is folded
 
 	limits limits                // of a replay
 	tables sstable.WriterOptions // of its loads

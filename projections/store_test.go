@@ -136,25 +136,24 @@ func TestAFoldThatFailsWhileRunningIsFatalAndWakesAllWhoWait(t *testing.T) {
 	require.ErrorIs(t, <-w.store.Fatal(), event.ErrUnknownType)
 	require.ErrorIs(t, <-waiting, event.ErrUnknownType)
 	require.ErrorIs(t, w.store.WaitApplied(t.Context(), 1), event.ErrUnknownType)
+	_, _, err := w.store.View().Approval("apr_1")
+	require.ErrorIs(t, err, event.ErrUnknownType, "a view that can't be complete shows nothing")
 	require.ErrorIs(t, <-w.ran, event.ErrUnknownType)
 	w.end()
 	require.ErrorIs(t, w.store.Close(), event.ErrUnknownType)
 	w.store = nil
 }
 
-func TestWaitersAreWokenWhenTheirEventIsInEveryView(t *testing.T) {
+func TestAViewShowsWhatIsDurableWhenItIsOpened(t *testing.T) {
 	w := newWorld(t)
 	var all sync.WaitGroup
 	for range 64 {
 		all.Go(func() {
 			for range 20 {
 				e := w.log.Append(t, event.New(w.now, event.Context{Actor: "a"}, &event.HealthFail{}))[0]
-				if err := w.store.WaitApplied(context.Background(), e.Seq); err != nil {
-					t.Error(err)
-				}
 				v := w.store.View()
 				if got := v.Applied().Seq; got < e.Seq {
-					t.Errorf("view at %d, waited for %d", got, e.Seq)
+					t.Errorf("a view at %d behind event %d", got, e.Seq)
 				}
 				if err := v.Close(); err != nil {
 					t.Error(err)
@@ -165,6 +164,32 @@ func TestWaitersAreWokenWhenTheirEventIsInEveryView(t *testing.T) {
 	all.Wait()
 	require.Equal(t, uint64(64*20), w.store.Applied().Seq)
 	w.compare()
+}
+
+func TestAViewWaitsForRunFromConnectOnAndNoLongerThanIt(t *testing.T) {
+	log := projectionstest.NewLog()
+	store, err := projections.Open(projections.Options{Dir: "store", FS: vfs.NewMem()})
+	require.NoError(t, err)
+	require.NoError(t, store.Connect(t.Context(), log))
+	log.Append(t, event.New(time.Unix(1e9, 0), event.Context{Actor: "a"}, &event.HealthFail{}))
+	require.False(t, store.Vouches(1, log.At(1).Hash), "what a rebuild asks does not wait for what it holds up")
+	applied := make(chan uint64)
+	look := func() {
+		v := store.View()
+		defer v.Close()
+		applied <- v.Applied().Seq
+	}
+	go look()
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error)
+	go func() { ran <- store.Run(ctx, log) }()
+	require.EqualValues(t, 1, <-applied)
+	stop()
+	require.ErrorIs(t, <-ran, context.Canceled)
+	log.Append(t, event.New(time.Unix(1e9, 0), event.Context{Actor: "a"}, &event.HealthFail{}))
+	go look()
+	require.EqualValues(t, 1, <-applied, "nothing is folded any more, and nobody waits for it")
+	require.NoError(t, store.Close())
 }
 
 func TestWaitingEndsWithItsContextAndWithTheStore(t *testing.T) {

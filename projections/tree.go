@@ -166,7 +166,7 @@ func (t LogTree) ReadHashes(indexes []int64) ([]checkpoint.Hash, error) {
 // Vouches tells whether the projections hold an event with this hash in this
 // place of the log. What they do not hold, or cannot read, they do not vouch for.
 func (s *Store) Vouches(seq uint64, eventHash [32]byte) bool {
-	v := s.View()
+	v := s.present() // without waiting: a rebuild asks while nothing is folded
 	defer v.Close()
 	if seq == 0 || seq > v.applied.Seq {
 		return false

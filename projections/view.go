@@ -26,9 +26,22 @@ type View struct {
 	err      error // why there is nothing to see
 }
 
-// View opens a look at what is applied now. On a closed store every read of it
-// gives ErrClosed.
+// View opens a look at everything that is durable in the log when it is called:
+// it waits, from Connect to the end of Run, for what Run has not folded yet, so that whoever was answered finds
+// what was answered. On a store that is closed or has failed every read of it
+// gives an error.
 func (s *Store) View() *View {
+	if f := s.follows.Load(); f != nil {
+		_ = s.WaitApplied(f.ctx, f.log.Head().Seq) // it fails with Run, which is over then, or with the store
+	}
+	if s.failed.Load() != nil {
+		return &View{err: s.stopReason()}
+	}
+	return s.present()
+}
+
+// present opens a look at what is applied now.
+func (s *Store) present() *View {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed != nil {

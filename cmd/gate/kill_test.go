@@ -37,7 +37,7 @@ var lives = map[string][]fall{
 	"a first start": {
 		{at: "open.before_create#1"}, {at: "open.after_create#1"}, {at: "recover.before_rewrite_sync#1"}, {at: "open.after_unclean#1"},
 		{at: "append.encoded#1"}, {at: "append.before_write#1"}, {at: "append.after_write#1", tear: true}, {at: "append.before_preallocate#1"},
-		{at: "append.before_wake#1"}, {at: "commands.append#2"}, {at: "commands.appended#2"}, {at: "commands.applied#2"},
+		{at: "append.before_wake#1"}, {at: "commands.append#2"}, {at: "commands.appended#2"},
 		{at: "commands.append@9"}, {at: "close.before_clean#1", asked: true},
 	},
 	"under load, in the log": {
@@ -46,7 +46,7 @@ var lives = map[string][]fall{
 	},
 	"under load, in the commands": {
 		{asked: true, maybe: true}, // ends cleanly, so that the projections of those that follow begin somewhere
-		{at: "commands.decide@25"}, {at: "commands.append@31"}, {at: "commands.appended@32"}, {at: "commands.applied@33"},
+		{at: "commands.decide@25"}, {at: "commands.append@31"}, {at: "commands.appended@32"},
 		{at: "result.before_append@8"}, {at: "result.appended@9"},
 	},
 	"under load, around the database": {
@@ -56,7 +56,7 @@ var lives = map[string][]fall{
 	"while it recovers": {
 		{asked: true, maybe: true},
 		{at: "append.after_write@20", tear: true}, {refuse: true}, {at: "recover.after_quarantine#1"}, {at: "recover.after_zero#1"},
-		{at: "recover.after_rewrite#1"}, {at: "append.after_write@15", tear: true}, {at: "commands.append#1"}, {at: "commands.applied#1"},
+		{at: "recover.after_rewrite#1"}, {at: "append.after_write@15", tear: true}, {at: "commands.append#1"}, {at: "commands.appended#1"},
 	},
 	"in haste": { // all clients under the latency profile: all results are told before they are durable, none before they are written
 		{at: "append.before_write@11"}, {at: "append.before_write@16"}, {at: "append.encoded@21"}, {at: "append.before_write@26"},
@@ -83,7 +83,7 @@ var lives = map[string][]fall{
 	telling: {
 		{asked: true, maybe: true},
 		{at: "commands.decide@5"}, {at: "commands.append@6"}, {at: "append.encoded@7"}, {at: "append.before_write@7"}, {at: "append.after_write@8", tear: true},
-		{at: "append.after_sync@7"}, {at: "append.before_wake@9"}, {at: "commands.appended@20"}, {at: "commands.applied@31"},
+		{at: "append.after_sync@7"}, {at: "append.before_wake@9"}, {at: "commands.appended@20"},
 		{after: 500 * time.Millisecond, maybe: true}, {after: 700 * time.Millisecond, maybe: true}, {asked: true, maybe: true},
 	},
 	"at any moment": {{after: 50 * time.Millisecond}, {after: 400 * time.Millisecond}, {after: 600 * time.Millisecond}, {after: 900 * time.Millisecond}},

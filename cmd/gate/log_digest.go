@@ -118,6 +118,11 @@ type vouchedLog struct {
 // LogID implements projections.Source.
 func (v vouchedLog) LogID() [16]byte { return v.report.Header.LogID }
 
+// Head implements projections.Source.
+func (v vouchedLog) Head() eventlog.Head {
+	return eventlog.Head{Seq: v.report.VerifiedTo, Hash: v.report.End.Hash}
+}
+
 // Ancestors implements projections.Source.
 func (v vouchedLog) Ancestors(ctx context.Context) ([]eventlog.Ancestor, error) {
 	return eventlog.Ancestors(ctx, frame.OS{}, v.set.Path, v.From(ctx, 1))

@@ -52,7 +52,7 @@ type policyStep struct {
 var policySteps = []policyStep{
 	{"commands.decide", false}, {"commands.append", false}, {"append.encoded", false}, {"append.before_write", false},
 	{"append.after_write", true}, {"append.after_sync", true}, {"append.before_wake", true},
-	{"commands.appended", true}, {"commands.applied", true}, {"policy.appended", true}, {"policy.swapped", true}, {"policy.written", true},
+	{"commands.appended", true}, {"policy.appended", true}, {"policy.swapped", true}, {"policy.written", true},
 }
 
 // policyActions are what can be killed half-way: path, body, and what is active

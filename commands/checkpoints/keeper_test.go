@@ -32,11 +32,11 @@ func TestANoteIsStoredThenNamedThenOffered(t *testing.T) {
 			switch {
 			case r == nil:
 			case name == "checkpoint.signed":
-				require.NotContains(t, h.sizes(), r.store.Applied().Seq, "nothing is stored yet")
+				require.NotContains(t, h.sizes(), r.log.Head().Seq, "nothing is stored yet")
 			case name == "checkpoint.stored":
-				require.Contains(t, h.sizes(), r.store.Applied().Seq)
+				require.Contains(t, h.sizes(), r.log.Head().Seq)
 				for _, c := range r.named() {
-					require.NotEqual(t, r.store.Applied().Seq, c.Size, "nothing is named yet")
+					require.NotEqual(t, r.log.Head().Seq, c.Size, "nothing is named yet")
 				}
 			}
 		}
@@ -93,7 +93,7 @@ func TestACleanEndIsVouchedForAndNamedByTheNextStart(t *testing.T) {
 	require.Equal(t, event.Anchor{Level: "L4", Result: "match", Seq: end}, r.anchor)
 	list := r.named()
 	require.Equal(t, end, list[len(list)-1].Size)
-	require.EqualValues(t, end+2, r.store.Applied().Seq, "startup and the event that names the last note")
+	require.EqualValues(t, end+2, r.log.Head().Seq, "startup and the event that names the last note")
 	require.Zero(t, r.Status().SignedAt, "the newest note is of the run before")
 	r.sign()
 	require.Equal(t, h.clock.Now(), r.Status().SignedAt)
@@ -350,7 +350,7 @@ func TestABundleIsCoveredByACheckpointThatRunMakes(t *testing.T) {
 	r := h.start()
 	halt := r.running()
 	r.grow(700)
-	size := r.store.Applied().Seq
+	size := r.log.Head().Seq
 	notes := make(chan string, 8)
 	for range cap(notes) {
 		go func() {
@@ -389,7 +389,7 @@ func TestAWishThatIsMetAlreadyMakesNoCheckpoint(t *testing.T) {
 	r := h.start()
 	halt := r.running()
 	r.grow(3)
-	_, err := r.Checkpoint(t.Context(), r.store.Applied().Seq)
+	_, err := r.Checkpoint(t.Context(), r.log.Head().Seq)
 	require.NoError(t, err)
 	made := h.sizes()
 	for range 3 { // each is looked at when the one before it is done with

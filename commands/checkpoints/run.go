@@ -77,7 +77,7 @@ func (k *Keeper) lags() bool {
 // due tells whether there are events to vouch for, and enough of them or for
 // long enough. An event that names a checkpoint is no reason for another one.
 func (k *Keeper) due(now time.Time) bool {
-	head := k.store.Applied().Seq
+	head := k.log.Head().Seq
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	vouched := uint64(len(k.named))

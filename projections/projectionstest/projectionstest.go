@@ -165,6 +165,9 @@ func (l *Log) At(seq uint64) event.Envelope {
 	return l.events[seq-1]
 }
 
+// Head implements projections.Follower.
+func (l *Log) Head() eventlog.Head { return eventlog.Head{Seq: uint64(l.Len())} }
+
 // Close ends all followers when they have everything.
 func (l *Log) Close() {
 	l.mu.Lock()
