@@ -80,6 +80,17 @@ func (c *Caller) sees(agentID string) error {
 	return nil
 }
 
+// confine is the agent that a list is narrowed to, where asked is the one that its
+// filter names: a token's right lists its own agent alone, and says so to who asks
+// for another.
+func (c *Caller) confine(asked string) (agentID string, err error) {
+	only := c.agentOnly()
+	if only == "" || asked == "" {
+		return cmp.Or(only, asked), nil
+	}
+	return only, c.sees(asked)
+}
+
 // Authenticate finds the caller of a request with a bearer token, a project key
 // or both; "" is a credential that was not sent. Both have to be valid, and of
 // one project; then the request may do what either may.

@@ -87,17 +87,20 @@ func named(pattern, name string) bool {
 	return pattern == name
 }
 
+// CheckFilter refuses a filter that Events and Follow refuse, before a stream begins.
+func (c *Caller) CheckFilter(f EventFilter) error {
+	_, err := c.audit(&f)
+	return err
+}
+
 // audit is the filter as the index takes it.
 func (c *Caller) audit(f *EventFilter) (projections.AuditFilter, error) {
 	types, err := c.typesFor(f.Types)
 	if err != nil {
 		return projections.AuditFilter{}, err
 	}
-	if only := c.agentOnly(); only != "" {
-		if f.AgentID != "" && f.AgentID != only {
-			return projections.AuditFilter{}, c.sees(f.AgentID)
-		}
-		f.AgentID = only
+	if f.AgentID, err = c.confine(f.AgentID); err != nil {
+		return projections.AuditFilter{}, err
 	}
 	return projections.AuditFilter{EventTypes: types, Project: c.Project, AgentID: f.AgentID, AgentPolicyID: f.PolicyID, ToolID: f.ToolID, SessionID: f.SessionID,
 		RequestID: f.RequestID, CredentialID: f.CredentialID, TelemetryType: f.TelemetryType, Since: f.Since, Until: f.Until, FromSeq: f.FromSeq, ToSeq: f.ToSeq}, nil

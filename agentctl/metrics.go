@@ -150,11 +150,8 @@ func (s *Service) Metrics(ctx context.Context, c *Caller, q MetricsQuery) (*Metr
 	if err != nil {
 		return nil, err
 	}
-	if only := c.agentOnly(); only != "" {
-		if q.AgentID != "" && q.AgentID != only {
-			return nil, c.sees(q.AgentID)
-		}
-		q.AgentID = only
+	if q.AgentID, err = c.confine(q.AgentID); err != nil {
+		return nil, err
 	}
 	w := metricsWalk{ctx: ctx, interval: interval, names: q.GroupBy, groups: map[string]*metricGroup{}}
 	for _, name := range q.GroupBy {

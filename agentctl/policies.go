@@ -193,8 +193,8 @@ func (s *Service) Policy(c *Caller, id string) (answer Answer, err error) {
 // Policies is GET /v1/policies, by take as Agents.
 func (s *Service) Policies(c *Caller, f projections.AgentPolicyFilter, page projections.Page, take func(PolicyBody) (room bool, err error)) (next string, err error) {
 	f.Project = c.Project
-	if only := c.agentOnly(); only != "" {
-		f.AgentID = only
+	if f.AgentID, err = c.confine(f.AgentID); err != nil {
+		return "", err
 	}
 	err = s.view(func(view *projections.View) (err error) {
 		next, err = view.EachAgentPolicy(f, page, func(p *projections.AgentPolicy) (bool, error) { return take(policyBody(p)) })

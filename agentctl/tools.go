@@ -159,11 +159,8 @@ func (s *Service) Tool(c *Caller, id string) (answer Answer, err error) {
 // ToolList is GET /v1/tools, by take as Agents.
 func (s *Service) ToolList(c *Caller, f projections.ToolFilter, page projections.Page, take func(ToolBody) (room bool, err error)) (next string, err error) {
 	f.Project = c.Project
-	if only := c.agentOnly(); only != "" {
-		if f.AgentID != "" && f.AgentID != only {
-			return "", c.sees(f.AgentID)
-		}
-		f.AgentID = only
+	if f.AgentID, err = c.confine(f.AgentID); err != nil {
+		return "", err
 	}
 	err = s.view(func(view *projections.View) (err error) {
 		next, err = view.EachTool(f, page, func(v *projections.Tool) (bool, error) { return take(toolBody(v, s.Now())) })

@@ -57,6 +57,28 @@ func TestAKeyBesideATokenDoesNotWidenWhatTheTokenReaches(t *testing.T) {
 	require.Equal(t, 2, sent.Accepted)
 }
 
+// A list that an agent may not have is refused, and never answered with another one.
+func TestAFilterForAnotherAgentIsRefused(t *testing.T) {
+	w, _ := startWithKeys(t, "agents:read")
+	own, _ := w.register(t, "bot")
+	token := w.made(t, "/agents/"+own+"/tokens", `{"scopes":`+allTokenScopes+`}`)["token"].(string)
+	other, _ := w.register(t, "victim")
+	w.apply(t, w.rule(t, "block", `sql.class == "write"`), own)
+	for _, path := range []string{"/policies", "/events", "/metrics", "/tools"} {
+		refused := w.do(t, http.MethodGet, "/v1"+path+"?agent_id="+other, nil, bearer(token))
+		require.Equal(t, http.StatusForbidden, refused.status, "%s: %s", path, refused.body)
+		require.Equal(t, "agent_mismatch", refused.text(t, "error_code"), path)
+		if path == "/events" {
+			followed := w.do(t, http.MethodGet, "/v1/events?agent_id="+other, nil, bearer(token), "Accept: text/event-stream")
+			require.Equal(t, "agent_mismatch", followed.text(t, "error_code"), "a stream is refused before it begins")
+		}
+		for _, query := range []string{"", "?agent_id=" + own} {
+			r := w.do(t, http.MethodGet, "/v1"+path+query, nil, bearer(token))
+			require.Equal(t, http.StatusOK, r.status, "%s%s: %s", path, query, r.body)
+		}
+	}
+}
+
 func TestATokenGivesTheProjectNothingBesideAKeyWithoutIt(t *testing.T) {
 	w, narrow := startWithKeys(t, "agents:read")
 	_, token := w.register(t, "mallory")

@@ -87,7 +87,13 @@ func moment(text string) (time.Time, error) {
 
 // streamEvents follows the log (HTML, part 9.2), from Last-Event-ID on.
 func (a *api) streamEvents(c *call, f agentctl.EventFilter) error {
+	if err := c.caller.CheckFilter(f); err != nil {
+		return err
+	}
 	after := agentctl.Place{Seq: a.Head(), Index: -1}
+	if f.FromSeq > 0 {
+		after.Seq = f.FromSeq - 1
+	}
 	if text := c.Request.Header.Get("Last-Event-ID"); text != "" {
 		seq, index, ok := strings.Cut(text, ".")
 		s, errSeq := strconv.ParseUint(seq, 10, 63)
