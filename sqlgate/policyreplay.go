@@ -16,7 +16,10 @@ import (
 const (
 	DefaultReplay = 10_000
 	MaxReplay     = 100_000
-	maxReplays    = 2 // at once
+	// ReplaysAtOnce are those of clients, and of operators beside them. Who asks for
+	// one takes it; here the sum is bounded.
+	ReplaysAtOnce = 2
+	maxReplays    = 2 * ReplaysAtOnce
 )
 
 // A ReplayRequest asks what another version would have decided. Either Last is

@@ -279,7 +279,7 @@ func (g *service) openGate(ctx context.Context) (err error) {
 func newClassifier(s *settings, parseWall time.Duration) (*classify.Classifier, error) {
 	return classify.New(classify.Config{
 		SearchPath: s.SearchPath, KeyColumns: splitList(s.KeyColumns), MaxSQLBytes: s.MaxSQLBytes,
-		ParserMode: s.ParserMode, Children: s.ParserChildren, RequestWall: parseWall,
+		ParserMode: s.ParserMode, Children: s.ParserChildren, RequestWall: parseWall, ClientOf: pgexec.ClientOf,
 	})
 }
 

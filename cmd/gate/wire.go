@@ -125,7 +125,7 @@ func (g *service) wireStats() gateapi.WireStats {
 
 // wireIncident writes down what a client did over its limits, throttled.
 func (g *service) wireIncident(i pgwire.Incident) {
-	record := commands.Incident{Type: event.TypeRateLimitHit, Client: i.Client, Limit: g.settings.RatePerMin}
+	record := commands.Incident{Type: event.TypeRateLimitHit, Client: httpd.HolderOf(i.Client), Limit: g.settings.RatePerMin}
 	if i.Oversized {
 		record.Type, record.Limit, record.Got = event.TypeOversizedRequest, i.Limit, i.Got
 	}
@@ -137,7 +137,7 @@ func (g *service) wireIncident(i pgwire.Incident) {
 // wireLoginFailed writes down a connection that was refused, throttled. Where it
 // can't be written the answer to the client is the same.
 func (g *service) wireLoginFailed(l pgwire.LoginFailure) {
-	err := g.commands.RecordIncident(context.Background(), commands.Incident{Type: event.TypeWireLoginFailed, Client: l.Client,
+	err := g.commands.RecordIncident(context.Background(), commands.Incident{Type: event.TypeWireLoginFailed, Client: httpd.HolderOf(l.Client),
 		Login: commands.Login{Cause: l.Cause, SQLState: l.SQLState, User: l.User}})
 	if err != nil {
 		g.log.Warn("a refused login could not be written to the event log", "source", "pgwire", "cause", err.Error())

@@ -66,13 +66,14 @@ type api struct {
 	exports      httpd.Shares // bundles that are written
 	files        httpd.Shares // files beside the log that are verified
 	streams      httpd.Shares // clients that follow the log
-	compiles     httpd.Shares // policies that come with a request
+	compiles     httpd.Shares // policies and statements that are tried
+	replays      httpd.Shares // of decisions, under another policy
 }
 
 // Register adds the endpoints of the gate to a mux.
 func Register(mux *httpd.Mux, o Options) {
 	a := &api{Options: o, exports: httpd.NewShares(maxExports, 1), files: httpd.NewShares(maxFiles, 1), streams: httpd.NewShares(maxStreams, o.StreamsPerClient),
-		compiles: httpd.NewShares(maxCompiles, maxCompiles/2)}
+		compiles: httpd.NewShares(maxCompiles, maxCompiles/2), replays: httpd.NewShares(sqlgate.ReplaysAtOnce, 1)}
 	a.scrape = a.newMetrics()
 	mux.Handle(http.MethodPost, "/query", a.query,
 		httpd.Param{Name: "mode", For: []string{"preview", "dry_run", "explain", "simulate", "validate_only", "check", "test"}, Write: "mode=preview"},
@@ -117,7 +118,7 @@ func Register(mux *httpd.Mux, o Options) {
 func OnIncident(c *commands.Commands, log *slog.Logger) func(context.Context, httpd.Report) {
 	return func(ctx context.Context, r httpd.Report) {
 		err := c.RecordIncident(ctx, commands.Incident{
-			Type: incidentTypes[r.Incident], RequestID: r.RequestID, Client: r.Client, Path: r.Path, Limit: int(r.Limit), Got: int(r.Got),
+			Type: incidentTypes[r.Incident], RequestID: r.RequestID, Client: httpd.HolderOf(r.Client), Path: r.Path, Limit: int(r.Limit), Got: int(r.Got),
 		})
 		if err != nil {
 			log.Warn("an incident could not be written to the event log", "source", "gate", "incident", string(r.Incident), "request_id", r.RequestID, "cause", err.Error())

@@ -1,6 +1,7 @@
 package gateapi
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"writegate/http/httpd"
 	"writegate/projections"
 	"writegate/sqlgate"
+	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policy"
 )
 
@@ -105,26 +107,33 @@ func documentBody(c *httpd.Call, dst any) (document []byte, err error) {
 	return nil, httpd.DecodeJSON(body, dst)
 }
 
-// maxCompiles is how many requests with policies or statements of their own are worked
-// on at once: a policy is compiled and its tests run, which may take seconds and
-// megabytes, and a statement is parsed where those that are executed are.
+// maxCompiles is how many requests to try policies or statements are worked on at once:
+// a policy is compiled and its tests run, which may take seconds and megabytes, and a
+// statement is parsed where those that are executed are.
 const maxCompiles = 8
 
-// compiling counts a request that brings policies or a statement against the rate and
-// takes a slot for it. Anybody may send one.
-func (a *api) compiling(c *httpd.Call, documents ...*string) (release func(), err error) {
-	if !slices.ContainsFunc(documents, func(d *string) bool { return d != nil }) {
-		return func() {}, nil
+// compiling counts a request to try something against the rate of statements and takes
+// a slot for it, and one of the few that there are where decisions are replayed.
+// Anybody may send one. ctx says who waits for a parser.
+func (a *api) compiling(c *httpd.Call, replay bool) (ctx context.Context, release func(), err error) {
+	label, err := c.OperatorLabel()
+	if err == nil && label == "" {
+		err = c.Limit()
 	}
-	switch label, err := c.OperatorLabel(); {
-	case err != nil:
-		return nil, err
-	case label == "":
-		if err := c.Limit(); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, nil, err
 	}
-	return a.compiles.Take(c, "policies and statements that are being tried", 1)
+	ctx = pgexec.ForClient(c.Request.Context(), clientOf(c, label))
+	tried, err := a.compiles.Take(c, "policies and statements that are being tried", 1)
+	if err != nil || !replay {
+		return ctx, tried, err
+	}
+	replayed, err := a.replays.Take(c, "replays of decisions", 1)
+	if err != nil {
+		tried()
+		return nil, nil, err
+	}
+	return ctx, func() { replayed(); tried() }, nil
 }
 
 // validatePolicy is POST /policy/validate: 200 also for a policy that is not valid.
@@ -136,15 +145,14 @@ func (a *api) validatePolicy(c *httpd.Call) error {
 	}
 	source := body.source()
 	if document != nil {
-		text := string(document)
-		body.Document, source = &text, sqlgate.Source{Document: document}
+		source = sqlgate.Source{Document: document}
 	}
-	release, err := a.compiling(c, body.Document)
+	ctx, release, err := a.compiling(c, false)
 	if err != nil {
 		return err
 	}
 	defer release()
-	report, err := a.Gate.ValidatePolicy(c.Request.Context(), source)
+	report, err := a.Gate.ValidatePolicy(ctx, source)
 	if err != nil {
 		return err
 	}
@@ -319,12 +327,12 @@ func (a *api) diffPolicies(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	release, err := a.compiling(c, body.BaseDocument, body.TargetDocument)
+	ctx, release, err := a.compiling(c, replay != nil)
 	if err != nil {
 		return err
 	}
 	defer release()
-	answer, err := a.Gate.DiffPolicies(c.Request.Context(), sourceOf(body.Base, body.BaseDocument), sourceOf(body.Target, body.TargetDocument), replay)
+	answer, err := a.Gate.DiffPolicies(ctx, sourceOf(body.Base, body.BaseDocument), sourceOf(body.Target, body.TargetDocument), replay)
 	if err != nil {
 		return err
 	}
@@ -403,12 +411,12 @@ func (a *api) dryRunPolicy(c *httpd.Call) error {
 	if err := checkContext(&r.Context, body.SQL, a.MaxSQLBytes); err != nil {
 		return err
 	}
-	release, err := a.compiling(c, body.Document, body.SQL)
+	ctx, release, err := a.compiling(c, replay != nil)
 	if err != nil {
 		return err
 	}
 	defer release()
-	answer, err := a.Gate.DryRun(c.Request.Context(), r)
+	answer, err := a.Gate.DryRun(ctx, r)
 	if err != nil {
 		return err
 	}

@@ -56,16 +56,21 @@ func (a *api) query(c *httpd.Call) error {
 	if err := c.ReadsAnswers(); err != nil {
 		return err
 	}
-	client := c.Holder()
-	if request.Operator != "" {
-		client = "operator " + request.Operator // has a share beside those without a token
-	}
-	answer, err := a.Gate.Submit(pgexec.ForClient(c.Request.Context(), client), request)
+	answer, err := a.Gate.Submit(pgexec.ForClient(c.Request.Context(), clientOf(c, request.Operator)), request)
 	if err != nil {
 		return err
 	}
 	c.Raw(queryStatus(answer), append(answer.AppendJSON(nil), '\n'))
 	return nil
+}
+
+// clientOf is who a statement counts for. An operator has a share beside those
+// without a token.
+func clientOf(c *httpd.Call, operator string) string {
+	if operator != "" {
+		return "operator " + operator
+	}
+	return c.Holder()
 }
 
 var agentToken = regexp.MustCompile(httpd.AgentTokenPrefix + "[0-9A-Za-z]{36}")

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/http/httpd"
+	"writegate/sqlgate/pgexec"
 )
 
 // What all share, such as the writing of bundles, is not one client's alone, and
@@ -106,37 +107,34 @@ func verified(mux *httpd.Mux, address, file string) (status int) {
 func TestOneClientHasFewPoliciesCompiledAtATime(t *testing.T) {
 	operators, err := httpd.ParseOperators("", "ana=an-operator-token-for-ana", 1)
 	require.NoError(t, err)
-	a := &api{compiles: httpd.NewShares(maxCompiles, maxCompiles/2)}
-	limiter, err := httpd.NewLimiter(60, maxCompiles/2+3, time.Now)
+	a := &api{compiles: httpd.NewShares(maxCompiles, maxCompiles/2), replays: httpd.NewShares(2, 1)}
+	limiter, err := httpd.NewLimiter(60, maxCompiles/2+5, time.Now)
 	require.NoError(t, err)
 	mux := httpd.NewMux(httpd.Options{Logger: slog.New(slog.DiscardHandler), Operators: operators, Limiter: limiter})
-	text, hold := "x", make(chan struct{})
+	hold := make(chan struct{})
 	held := make(chan struct{}, 2)
-	mux.Handle(http.MethodPost, "/hold", func(c *httpd.Call) error {
-		release, err := a.compiling(c, nil, &text)
+	holding := func(c *httpd.Call) error {
+		ctx, release, err := a.compiling(c, strings.HasSuffix(c.Request.URL.Path, "/replay"))
 		if err != nil {
 			return err
 		}
 		defer release()
+		require.Equal(t, c.Holder(), pgexec.ClientOf(ctx))
 		held <- struct{}{}
 		<-hold
 		return nil
-	})
-	mux.Handle(http.MethodPost, "/once", func(c *httpd.Call) error {
-		release, err := a.compiling(c, &text)
+	}
+	once := func(c *httpd.Call) error {
+		_, release, err := a.compiling(c, strings.HasSuffix(c.Request.URL.Path, "/replay"))
 		if err == nil {
 			release()
 			c.JSON(http.StatusOK, struct{}{})
 		}
 		return err
-	})
-	mux.Handle(http.MethodPost, "/none", func(c *httpd.Call) error {
-		release, err := a.compiling(c, nil, nil)
-		require.NoError(t, err, "a version that the gate has is not compiled")
-		release()
-		c.JSON(http.StatusOK, struct{}{})
-		return nil
-	})
+	}
+	for path, h := range map[string]httpd.Handler{"/hold": holding, "/hold/replay": holding, "/once": once, "/once/replay": once} {
+		mux.Handle(http.MethodPost, path, h)
+	}
 	ask := func(path, address, token string) int {
 		r := httptest.NewRequest(http.MethodPost, "http://localhost"+path, nil)
 		r.RemoteAddr = address
@@ -146,12 +144,15 @@ func TestOneClientHasFewPoliciesCompiledAtATime(t *testing.T) {
 		return w.Code
 	}
 	var running sync.WaitGroup
-	for range maxCompiles / 2 {
+	running.Go(func() { ask("/hold/replay", "192.0.2.1:1", "") })
+	<-held
+	require.Equal(t, http.StatusTooManyRequests, ask("/once/replay", "192.0.2.1:2", ""), "one replay of one client")
+	require.Equal(t, http.StatusOK, ask("/once/replay", "192.0.2.2:2", ""))
+	for range maxCompiles/2 - 1 {
 		running.Go(func() { ask("/hold", "192.0.2.1:1", "") })
 		<-held
 	}
 	require.Equal(t, http.StatusTooManyRequests, ask("/once", "192.0.2.1:2", ""))
-	require.Equal(t, http.StatusOK, ask("/none", "192.0.2.1:2", ""))
 	require.Equal(t, http.StatusOK, ask("/once", "192.0.2.2:2", ""))
 	close(hold)
 	running.Wait()

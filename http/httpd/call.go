@@ -37,6 +37,7 @@ type Call struct {
 	operator   string
 	bodyHolder string // of whom the body's bytes are counted
 	bodyBytes  int
+	endRead    func() // gives back the turn of a GET; nil for others
 	large      func() // gives back the slot of a large answer; nil: none was taken
 	recorder   recorder
 }

@@ -18,7 +18,8 @@ const maxClients = 65_536
 // MostRate is the largest rate and burst that can be set (spec/decisions.md part 3).
 const MostRate = 10_000_000
 
-// A Limiter is a token bucket per client.
+// A Limiter is a token bucket per client, which is of an IPv6 address its network
+// (HolderOf): a host has more addresses in it than there are buckets.
 type Limiter struct {
 	perMinute int
 	burst     int
@@ -45,6 +46,7 @@ func (l *Limiter) Allow(client string) (wait time.Duration, ok bool) { return l.
 
 // AllowN takes several tokens at once, at most as many as the burst has.
 func (l *Limiter) AllowN(client string, tokens int) (wait time.Duration, ok bool) {
+	client = HolderOf(client)
 	bucket, found := l.buckets.Get(client)
 	if !found {
 		bucket = rate.NewLimiter(rate.Limit(float64(l.perMinute)/60), l.burst)

@@ -36,6 +36,12 @@ func TestABucketGivesItsBurstAndThenItsRate(t *testing.T) {
 	}
 	_, ok := l.Allow("b")
 	require.True(t, ok, "another client has its own bucket")
+	for i := range 31 { // all addresses of an IPv6 network of 64 bits are one client
+		_, ok = l.Allow("2001:db8::" + strconv.Itoa(i+1))
+		require.Equal(t, i < 30, ok)
+	}
+	_, ok = l.Allow("2001:db8:0:1::1")
+	require.True(t, ok)
 	clock.Advance(500 * time.Millisecond)
 	_, ok = l.Allow("a")
 	require.True(t, ok)

@@ -88,6 +88,7 @@ type Mux struct {
 	large      Shares // answers to GET that are larger than a socket takes
 	unread     *Slots // bytes of such answers to other requests
 	bodies     *Slots // bytes of request bodies
+	reads      *turns // of clients whose GETs are worked on
 	routes     []Route
 	stamps     []stamp
 }
@@ -125,6 +126,7 @@ func NewMux(o Options) *Mux {
 		m.maxBody = DefaultMaxBody
 	}
 	each := max(bodiesEach, 4*int(m.maxBody))
+	m.reads = newTurns(readsEach, readsMaxWait)
 	m.bodies = NewSlots(bodiesMost*each, each)
 	if m.now == nil {
 		m.now = time.Now
@@ -172,10 +174,11 @@ func (m *Mux) Handle(method, path string, h Handler, params ...Param) {
 // own time.
 func (m *Mux) HandleUnchecked(method, path string, h Handler) {
 	m.routes = append(m.routes, Route{method, path})
-	m.router.Handle(method, path, withParams(h))
 	if method == http.MethodGet {
+		h = m.reading(h)
 		m.router.Handle(http.MethodHead, path, withParams(h))
 	}
+	m.router.Handle(method, path, withParams(h))
 }
 
 func withParams(h Handler) httprouter.Handle {

@@ -1,6 +1,9 @@
 package classify
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Versions of the classification contract (spec/gate.md part 9). The names,
 // values and meanings of LockedVersion stay as they are written there. A
@@ -90,7 +93,11 @@ type Config struct {
 	WorkerCommand []string // argv of the parser child; empty = this binary with parse-worker
 	CacheEntries  int      // whole classifications kept by exact text, at most 4096; 0 = none
 
-	RequestWall time.Duration // what one request may take of a child by the clock on the wall; 0 = two seconds
+	RequestWall time.Duration // what one request may take of a child by the clock on the wall; 0 = twenty seconds
+
+	// ClientOf is for whom a text is classified: clients wait for a parser by turns.
+	// nil = all are one.
+	ClientOf func(context.Context) string
 }
 
 // Classes, strictest first. Rank of class in this order decides which of two wins.

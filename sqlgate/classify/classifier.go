@@ -37,7 +37,7 @@ type Classifier struct {
 	cfg       Config
 	childOnly bool
 	state     atomic.Pointer[state]
-	parses    chan struct{} // one token for each parse in process
+	parses    *queue[struct{}] // one token for each parse in process
 	children  *supervisor
 
 	inProcess atomic.Uint64
@@ -74,7 +74,7 @@ func New(cfg Config) (*Classifier, error) {
 	c := &Classifier{
 		cfg:       cfg,
 		childOnly: cfg.ParserMode == "child" || threadStack() < leastStack,
-		parses:    make(chan struct{}, runtime.GOMAXPROCS(0)),
+		parses:    newQueue(make([]struct{}, runtime.GOMAXPROCS(0))...),
 	}
 	if err := c.SetServerMajor(cfg.ServerMajor); err != nil {
 		return nil, err
@@ -105,6 +105,9 @@ func (cfg Config) complete() (Config, error) {
 		return cfg, fmt.Errorf("classify: there are 1 to %d parser children, not %d", mostChildren, cfg.Children)
 	case cfg.CacheEntries < 0 || cfg.CacheEntries > mostCached:
 		return cfg, fmt.Errorf("classify: the cache holds 0 to %d classifications, not %d", mostCached, cfg.CacheEntries)
+	}
+	if cfg.ClientOf == nil {
+		cfg.ClientOf = func(context.Context) string { return "" }
 	}
 	cfg.KeyColumns = slices.Clone(cfg.KeyColumns)
 	return cfg, nil
@@ -168,14 +171,13 @@ func (c *Classifier) classify(ctx context.Context, st *state, sql string) (Class
 		return Classification{}, f
 	}
 	if c.childOnly || len(sql) > inProcessBytes || s.Depth > inProcessDepth {
-		return c.children.classify(ctx, st.major, sql)
+		return c.children.classify(ctx, c.cfg.ClientOf(ctx), st.major, sql)
 	}
-	select {
-	case c.parses <- struct{}{}:
-	case <-ctx.Done():
-		return Classification{}, ctx.Err()
+	token, err := c.parses.take(ctx, c.cfg.ClientOf(ctx), maxQueueWait)
+	if err != nil {
+		return Classification{}, err
 	}
-	defer func() { <-c.parses }()
+	defer c.parses.give(token)
 	c.inProcess.Add(1)
 	return classifyHere(st.tables, sql, &s)
 }

@@ -182,8 +182,9 @@ func TestACancelledContextStopsBeforeTheParser(t *testing.T) {
 	_, err := c.Classify(ctx, "SELECT 1")
 	require.ErrorIs(t, err, context.Canceled)
 
-	for range cap(c.parses) {
-		c.parses <- struct{}{}
+	for range len(c.parses.free) {
+		_, err := c.parses.take(t.Context(), "", time.Minute)
+		require.NoError(t, err)
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()

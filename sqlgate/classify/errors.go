@@ -18,6 +18,7 @@ const (
 	limitParserStack    = "parser_stack"
 	limitParserCPU      = "parser_cpu_ms"
 	limitParserDied     = "parser_died"
+	limitParserWait     = "parser_wait"
 )
 
 func refuseSize(got, limit int) *fault.Fault {

@@ -47,8 +47,9 @@ func selfCPU() time.Duration {
 
 // childCPU reads the clock of the only child, which is idle.
 func childCPU(t testing.TB, c *Classifier) time.Duration {
-	place := <-c.children.free
-	defer func() { c.children.free <- place }()
+	place, err := c.children.free.take(t.Context(), "", time.Minute)
+	require.NoError(t, err)
+	defer func() { c.children.free.give(place) }()
 	require.NotNil(t, place.child, "no child could be started")
 	used, err := place.child.cpu()
 	require.NoError(t, err)

@@ -3,12 +3,14 @@ package classify
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"testing"
+	"time"
 )
 
 // The test binary plays the processes that tests need: started with a role as
@@ -94,8 +96,8 @@ func playGate([]string) {
 	if err != nil {
 		return
 	}
-	place := <-c.children.free
-	if place.child == nil {
+	place, err := c.children.free.take(context.Background(), "", time.Minute)
+	if err != nil || place.child == nil {
 		return
 	}
 	_ = json.NewEncoder(os.Stdout).Encode(place.child.process.Pid)

@@ -19,10 +19,12 @@ import (
 type supervisor struct {
 	command  []string
 	greeting greeting
-	free     chan *slot // every slot that no request and no start is using
+	free     *queue[*slot] // every slot that no request and no start is using
 	slots    int
 	wall     time.Duration // what one request may take by the clock on the wall
-	closed   chan struct{}
+	wait     time.Duration // for a child
+	life     context.Context
+	end      context.CancelFunc
 	once     sync.Once
 
 	asked    atomic.Uint64
@@ -40,11 +42,12 @@ func newSupervisor(cfg Config) (*supervisor, error) {
 	s := &supervisor{
 		command:  slices.Clone(cfg.WorkerCommand),
 		greeting: greeting{SearchPath: cfg.SearchPath, KeyColumns: cfg.KeyColumns, MaxSQLBytes: cfg.MaxSQLBytes},
-		free:     make(chan *slot, cfg.Children),
+		free:     newQueue[*slot](),
 		slots:    cfg.Children,
 		wall:     cmp.Or(cfg.RequestWall, maxRequestWall),
-		closed:   make(chan struct{}),
+		wait:     maxQueueWait,
 	}
+	s.life, s.end = context.WithCancel(context.Background())
 	for range cfg.Children {
 		go s.fill(&slot{})
 	}
@@ -55,7 +58,7 @@ func newSupervisor(cfg Config) (*supervisor, error) {
 // not: the next request tries again and tells its client why it does not.
 func (s *supervisor) fill(place *slot) {
 	_ = s.start(place) // the request that finds the slot empty gets the error
-	s.free <- place
+	s.free.give(place)
 }
 
 func (s *supervisor) start(place *slot) error {
@@ -71,9 +74,9 @@ func (s *supervisor) start(place *slot) error {
 }
 
 // classify lets a child classify the text. The context ends the wait for a
-// child, not a request that is in one: that takes two seconds at most.
-func (s *supervisor) classify(ctx context.Context, major int, sql string) (Classification, error) {
-	place, err := s.acquire(ctx)
+// child, not a request that is in one: that has its own limits.
+func (s *supervisor) classify(ctx context.Context, client string, major int, sql string) (Classification, error) {
+	place, err := s.acquire(ctx, client)
 	if err != nil {
 		return Classification{}, err
 	}
@@ -83,7 +86,7 @@ func (s *supervisor) classify(ctx context.Context, major int, sql string) (Class
 	}
 	if place.child == nil {
 		if err := s.start(place); err != nil {
-			s.free <- place
+			s.free.give(place)
 			return Classification{}, refuseNoChild(err)
 		}
 	}
@@ -92,25 +95,23 @@ func (s *supervisor) classify(ctx context.Context, major int, sql string) (Class
 	if err != nil {
 		return Classification{}, s.bury(place, err)
 	}
-	s.free <- place
+	s.free.give(place)
 	return r.result()
 }
 
-// acquire waits for a free slot.
-func (s *supervisor) acquire(ctx context.Context) (*slot, error) {
-	select {
-	case <-s.closed:
-		return nil, refuseNoChild(errors.New("the classifier is closed"))
-	default:
+// acquire waits for the client's turn at a free slot.
+func (s *supervisor) acquire(ctx context.Context, client string) (*slot, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	place, err := s.free.take(ctx, client, s.wait)
+	if s.life.Err() == nil {
+		return place, err
 	}
-	select {
-	case place := <-s.free:
-		return place, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-s.closed:
-		return nil, refuseNoChild(errors.New("the classifier is closed"))
+	if err == nil {
+		s.free.give(place)
 	}
+	return nil, refuseNoChild(errors.New("the classifier is closed"))
 }
 
 // bury ends a child that failed in a request, starts the next beside the
@@ -130,9 +131,10 @@ func (s *supervisor) bury(place *slot, err error) *fault.Fault {
 // close ends the children and waits until they are gone.
 func (s *supervisor) close() {
 	s.once.Do(func() {
-		close(s.closed)
+		s.end()
 		for range s.slots {
-			if place := <-s.free; place.child != nil {
+			place, err := s.free.take(context.Background(), "", s.wall+maxStartWall)
+			if err == nil && place.child != nil {
 				place.child.stop()
 			}
 		}

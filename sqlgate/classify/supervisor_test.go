@@ -20,9 +20,10 @@ import (
 // takeChild borrows the only child until the returned function is called.
 func takeChild(t *testing.T, c *Classifier) (*child, func()) {
 	t.Helper()
-	place := <-c.children.free
+	place, err := c.children.free.take(t.Context(), "", time.Minute)
+	require.NoError(t, err)
 	require.NotNil(t, place.child, "no child could be started")
-	return place.child, func() { c.children.free <- place }
+	return place.child, func() { c.children.free.give(place) }
 }
 
 const longSelect = "SELECT 1 WHERE 1 IN (" // with a list behind it: work for the child
@@ -34,8 +35,8 @@ func TestAChildThatFailsInARequestIsReplacedAndTheTextRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newClassifier(t, Config{WorkerCommand: roleCommand("worker", name)})
-			if name != "sleeping" {
-				byCPUAlone(c)
+			if byCPUAlone(c); name == "sleeping" {
+				c.children.wall = 2 * time.Second
 			}
 			limit, text := limitParserDied, longText(100_000) // longer than a pipe holds
 			_, err := c.Classify(t.Context(), text)
