@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,10 +18,36 @@ const version = "0.6.0"
 // made is for its own account, also by a library that asks for more.
 const ownerOnly = 0o077
 
+// sameSignal is how long after the first signal another one counts as the same: a
+// terminal sends it to a whole group of processes, and some programs pass theirs on.
+const sameSignal = time.Second
+
 func main() {
 	unix.Umask(ownerOnly)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, end := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go endOnSignals(signals, end)
 	code := Run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr}, os.Environ())
-	stop()
+	signal.Stop(signals)
 	os.Exit(code)
+}
+
+// endOnSignals has the first signal end the program cleanly, and the second one at
+// once. That harms no evidence: the log is made for an end at any moment.
+func endOnSignals(signals <-chan os.Signal, end func()) {
+	<-signals
+	end()
+	first := time.Now()
+	for s := range signals {
+		if time.Since(first) < sameSignal {
+			continue
+		}
+		fmt.Fprintln(os.Stderr, "gate: a second signal, so this ends at once, without waiting for what runs. The next start judges what is in the log")
+		code := 128
+		if number, ok := s.(syscall.Signal); ok {
+			code += int(number) // as a shell says of what a signal ended
+		}
+		os.Exit(code)
+	}
 }
