@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"writegate/commands"
@@ -39,7 +38,7 @@ func (k *Keeper) Papers(whole bool) (eventlog.Outside, error) {
 	list = representative(list)
 	p := &papers{whole: whole}
 	for _, s := range list {
-		raw, err := os.ReadFile(s.Path)
+		raw, err := s.Read()
 		if err != nil {
 			p.said = append(p.said, fmt.Sprintf("checkpoint %s: %v", s.Path, err))
 			continue

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"writegate/eventlog/frame"
 )
@@ -113,14 +114,27 @@ func (c *copier) copyFile(name, path string) error {
 	if st.IsDir() {
 		return nil // a link to a folder: what it names is copied where it lies
 	}
-	if !st.Mode().IsRegular() {
-		return fmt.Errorf("%s: %w", path, frame.ErrNotRegular)
-	}
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return err
 	}
 	return errors.Join(c.write(name, f), f.Close())
+}
+
+// openRegular opens a regular file, through links. A pipe is not waited for.
+func openRegular(path string) (*os.File, error) {
+	return regular(os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0))
+}
+
+// regular closes again what was opened and is no regular file.
+func regular(f *os.File, err error) (*os.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("%s: %w", f.Name(), frame.ErrNotRegular), err, f.Close())
+	}
+	return f, nil
 }
 
 // jsonl copies the lines of the JSONL file up to the last event of the backup.
@@ -130,7 +144,7 @@ func (c *copier) jsonl(path string, last uint64) error {
 	if path == "" {
 		return nil
 	}
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -67,11 +67,7 @@ func lockWriter(ctx context.Context, w string) (frame.LockFile, error) {
 
 // Check holds a backup against its manifest and verifies its log.
 func Check(ctx context.Context, dir string) (m Manifest, err error) {
-	// Whoever made the folder may have put pipes in it, which would be waited for.
-	if st, err := os.Stat(filepath.Join(dir, manifestName)); err == nil && !st.Mode().IsRegular() {
-		return m, fmt.Errorf("%w: %s: %w", ErrBackup, manifestName, frame.ErrNotRegular)
-	}
-	b, err := os.ReadFile(filepath.Join(dir, manifestName))
+	b, err := readRegular(filepath.Join(dir, manifestName), maxManifest)
 	if err != nil {
 		return m, fmt.Errorf("%w: %w", ErrBackup, err)
 	}
@@ -148,14 +144,26 @@ func (f File) check(root *os.Root) error {
 // openFile opens a file of the backup. A pipe of that name would have it wait for
 // ever, so nothing but a regular file is opened.
 func openFile(root *os.Root, name string) (*os.File, error) {
-	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	return regular(root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0))
+}
+
+// Bounds of what is read whole.
+const (
+	maxManifest = 256 << 20 // a million files
+	maxPolicy   = 16 << 20
+)
+
+// readRegular reads a regular file of at most so many bytes.
+func readRegular(path string, most int64) ([]byte, error) {
+	f, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("%s: %w", name, frame.ErrNotRegular), err, f.Close())
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if int64(len(b)) > most {
+		err = fmt.Errorf("%s has more than %d bytes", path, most)
 	}
-	return f, nil
+	return b, errors.Join(err, f.Close())
 }
 
 // target gives where a file of the backup belongs, "" where p has no place, and for
@@ -194,9 +202,14 @@ func emptyPlaces(dir string, p Places, m *Manifest) error {
 		if !strings.HasPrefix(f.Path, policiesName+"/") || p.Policies == "" {
 			continue
 		}
-		there, err := os.ReadFile(p.target(f.Path))
-		sum := sha256.Sum256(there)
-		if err == nil && hex.EncodeToString(sum[:]) != f.SHA256 {
+		there, err := readRegular(p.target(f.Path), maxPolicy)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if sum := sha256.Sum256(there); hex.EncodeToString(sum[:]) != f.SHA256 {
 			return fmt.Errorf("%s: %w: it differs from the one in %s", p.target(f.Path), ErrNotEmpty, dir)
 		}
 	}

@@ -168,10 +168,14 @@ func digits(text string, n int) (uint64, bool) {
 	return v, err == nil
 }
 
+// Read gives the note as it lies there, unchecked: a regular file of at most
+// MaxNote bytes.
+func (s Stored) Read() ([]byte, error) { return readNote(s.Path) }
+
 // Open reads a note and checks it as the function Open does. A note that is of
 // another size than its file's name says is ErrMalformed.
 func (s Stored) Open(keys Keys) (*Note, error) {
-	raw, err := readNote(s.Path)
+	raw, err := s.Read()
 	if err != nil {
 		return nil, err
 	}

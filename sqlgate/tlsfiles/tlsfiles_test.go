@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,6 +54,7 @@ func TestABundleHoldsAuthoritiesAndNothingElse(t *testing.T) {
 	for says, path := range map[string]string{
 		"no PEM certificate":    bundle("nothing"),
 		"a PEM block":           bundle(read(one.Path) + read(pair.Key)),
+		"cannot be read":        bundle(read(one.Path) + read(two.Path)[:len(read(two.Path))/2]),
 		"malformed certificate": bundle(read(one.Path) + "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
 		"no such file":          filepath.Join(dir, "nowhere"),
 	} {
@@ -61,4 +63,18 @@ func TestABundleHoldsAuthoritiesAndNothingElse(t *testing.T) {
 	}
 	_, _, err = Authorities(one.Path, now.Add(400*24*time.Hour))
 	require.ErrorContains(t, err, "valid now")
+}
+
+// A pipe in the place of a file would be waited for, at a start as at a reload.
+func TestAPipeIsNotWaitedFor(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	pipe := filepath.Join(dir, "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	good := certs.NewAuthority(t, dir, "ca").Issue(dir, "good", x509.ExtKeyUsageServerAuth)
+	_, _, err := Authorities(pipe, now)
+	require.ErrorContains(t, err, "regular file")
+	_, err = Pair(pipe, good.Key, now)
+	require.ErrorContains(t, err, "regular file")
+	_, err = Pair(good.Cert, pipe, now)
+	require.ErrorContains(t, err, "regular file")
 }
