@@ -30,6 +30,9 @@ type headFile struct {
 // openHead opens the head file for writing, or makes a new one where there is
 // none. last is its newest readable slot, the zero Head where there is none.
 func openHead(o *Options, w string, logID [16]byte, last frame.Head) (*headFile, error) {
+	if err := noLog(o.FS, w+frame.HeadSuffix); err != nil {
+		return nil, err
+	}
 	f, err := o.FS.Open(w+frame.HeadSuffix, frame.ReadWrite)
 	if errors.Is(err, fs.ErrNotExist) {
 		if f, err = o.FS.Create(w + frame.HeadSuffix); err == nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"time"
@@ -171,9 +170,6 @@ func (l *Log) keepIndexSaved() {
 // synced, because losing it costs one scan.
 func (l *Log) saveIndex() {
 	b, err := l.indexFile().bytes()
-	if err == nil && holdsLog(l.o.FS, l.o.IndexPath) {
-		err = fmt.Errorf("%s is an event log, which is not written over", l.o.IndexPath)
-	}
 	if err == nil {
 		err = replaceFile(l.o.FS, l.o.IndexPath, b, false)
 	}
@@ -218,6 +214,9 @@ func (l *Log) indexFile() *indexFile {
 // replaceFile puts b under a name, whole or not at all. durable also syncs the
 // bytes and the name.
 func replaceFile(fsys frame.FS, name string, b []byte, durable bool) error {
+	if err := noLogBeside(fsys, name); err != nil {
+		return err
+	}
 	var dir frame.Dir
 	if durable {
 		// Opened before the rename: an error of its write-back is told to

@@ -184,8 +184,8 @@ func (w *jsonlWriter) resume() error {
 	if err = errors.Join(err, file.Close()); !errors.Is(err, errDisagrees) {
 		return err
 	}
-	if holdsLog(w.l.o.FS, path) {
-		return fmt.Errorf("%s is an event log, which is not moved aside", path)
+	if err := noLog(w.l.o.FS, path); err != nil {
+		return err
 	}
 	aside := fmt.Sprintf("%s.disagrees-%d", path, w.l.o.Now().UnixNano())
 	w.l.o.Logger.Error("the JSONL file disagrees with the log; it is moved aside and written anew", "moved_to", aside, "reason", err)
@@ -199,8 +199,11 @@ func (w *jsonlWriter) resume() error {
 // judge gives the end of the last whole line and the event that comes next.
 func (w *jsonlWriter) judge(file frame.File) (end int64, next uint64, err error) {
 	line, end, err := lastLine(file)
-	if err != nil || end == 0 {
-		return 0, 1, err
+	if err != nil {
+		return 0, 0, err
+	}
+	if end == 0 {
+		return 0, 1, tornFirst(file)
 	}
 	e, err := event.ParseJSON(line)
 	if err != nil {
@@ -217,6 +220,23 @@ func (w *jsonlWriter) judge(file frame.File) (end int64, next uint64, err error)
 		return 0, 0, fmt.Errorf("%w: event %d", errDisagrees, e.Seq)
 	}
 	return end, e.Seq + 1, nil
+}
+
+// jsonlBegins is how each line begins.
+const jsonlBegins = `{"seq":`
+
+// tornFirst reports whether what has no whole line is the beginning of one: only
+// that may be cut.
+func tornFirst(file frame.File) error {
+	b := make([]byte, len(jsonlBegins))
+	n, err := file.Pread(b, 0)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	if string(b[:n]) != jsonlBegins[:n] {
+		return fmt.Errorf("%w: there is no line of an event in it", errDisagrees)
+	}
+	return nil
 }
 
 // lastLine gives the last line that has its newline, without it, and the offset

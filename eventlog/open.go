@@ -55,8 +55,8 @@ func Open(ctx context.Context, o Options) (_ *Log, rec Recovery, err error) {
 		return nil, rec, err
 	}
 	for _, derived := range []string{o.JSONLPath, o.IndexPath} {
-		if holdsLog(o.FS, derived) {
-			return nil, rec, fmt.Errorf("%w: %s is an event log, and something else would be written in its place", ErrInvalidOptions, derived)
+		if err = noLog(o.FS, derived); err != nil {
+			return nil, rec, err
 		}
 	}
 	if err = l.lockWriter(); err != nil {
@@ -396,6 +396,51 @@ func holdsLog(fsys frame.FS, path string) bool {
 	var head [frame.HeaderSize]byte
 	n, err := f.Pread(head[:], 0)
 	return (err == nil || err == io.EOF) && frame.BeginsLog(head[:n])
+}
+
+// noLog refuses to write over, cut or remove a file that begins as an event log:
+// settings of two gates, or of one, may name places whose temporary names collide.
+func noLog(fsys frame.FS, path string) error {
+	if holdsLog(fsys, path) {
+		return fmt.Errorf("%w: %s is an event log, and something else would be written in its place", ErrInvalidOptions, path)
+	}
+	return nil
+}
+
+// noLogBeside is noLog for a name and for the one under which its new content is
+// made. There a creation that was cut short may have left a header, and no event.
+func noLogBeside(fsys frame.FS, name string) error {
+	if err := noLog(fsys, name); err != nil {
+		return err
+	}
+	temp := tempPath(name)
+	if f, err := fsys.Open(temp, frame.ReadOnly); err == nil {
+		size, err := f.Size()
+		if err = errors.Join(err, f.Close()); err != nil || size <= frame.HeaderSize {
+			return err
+		}
+	}
+	return noLog(fsys, temp)
+}
+
+// noOtherLog is noLog for a name that only a segment of this log may have.
+func (l *Log) noOtherLog(path string) error {
+	f, err := l.o.FS.Open(path, frame.ReadOnly)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	b := make([]byte, frame.HeaderSize)
+	n, err := f.Pread(b, 0)
+	if err = errors.Join(err, f.Close()); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if h, err := frame.ParseHeader(b[:n]); err == nil && h.LogID != l.header.LogID {
+		return fmt.Errorf("%w: %s is another event log (%x), and a segment of this one would be written in its place", ErrInvalidOptions, path, h.LogID)
+	}
+	return nil
 }
 
 // start runs the goroutines of a log that may be written.

@@ -105,6 +105,9 @@ func (l *Log) replaceAside(path string, write func(frame.File) error) (r Rebuilt
 	if r.Path, err = l.o.FS.RealPath(path); err != nil {
 		return r, err
 	}
+	if err := noLogBeside(l.o.FS, r.Path); err != nil {
+		return r, err
+	}
 	aside, err := l.freeName(r.Path)
 	if err != nil {
 		return r, err

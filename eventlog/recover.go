@@ -54,6 +54,9 @@ func (l *Log) recoverLocked(rec *Recovery) error {
 			return err
 		}
 	}
+	if err := l.noOtherLog(l.w + frame.NextSuffix); err != nil {
+		return err
+	}
 	if err := l.o.FS.Remove(l.w + frame.NextSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -89,6 +89,9 @@ func (n *next) close() error {
 func (l *Log) makeNext() (_ *next, err error) {
 	n := &next{header: headerAfter(l.header, l.Head())}
 	temp := l.w + frame.NextSuffix
+	if err := l.noOtherLog(temp); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
