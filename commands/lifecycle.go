@@ -127,13 +127,16 @@ const digestTime = 5 * time.Second
 // came to its end. What was held back by throttling is written with it.
 func (c *Commands) Shutdown(ctx context.Context, reason string, drained bool) error {
 	now := c.now()
-	drafts := append(c.floods.flush(now, true), c.outages.flush(now, true)...)
+	if held := append(c.floods.flush(now, true), c.outages.flush(now, true)...); len(held) > 0 { // before the digest, which the next start compares
+		if _, err := c.commit(ctx, eventlog.Group{Drafts: held, Reserve: true}); err != nil {
+			return err
+		}
+	}
 	p := &event.Shutdown{Reason: reason, Drained: drained}
 	if seq, digest, ok := c.digest(ctx); ok {
 		p.Digest, p.DigestSeq, p.DigestProjectors = digest, seq, projections.ProjectorVersion
 	}
-	drafts = append(drafts, event.New(now, event.Context{Actor: systemActor, Operation: "shutdown"}, p))
-	_, err := c.commit(ctx, eventlog.Group{Drafts: drafts, Reserve: true})
+	_, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{event.New(now, event.Context{Actor: systemActor, Operation: "shutdown"}, p)}, Reserve: true})
 	return err
 }
 

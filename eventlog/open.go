@@ -55,7 +55,10 @@ func Open(ctx context.Context, o Options) (_ *Log, rec Recovery, err error) {
 		return nil, rec, err
 	}
 	for _, derived := range []string{o.JSONLPath, o.IndexPath} {
-		if err = noLog(o.FS, derived); err != nil {
+		if derived == "" {
+			continue
+		}
+		if err = noLog(o.FS, derived); errors.Is(err, ErrInvalidOptions) {
 			return nil, rec, err
 		}
 	}
@@ -386,25 +389,31 @@ func (l *Log) prepare(ctx context.Context, rec *Recovery) (err error) {
 	return err
 }
 
-// holdsLog reports whether a file begins as an event log does, this one's or another.
-func holdsLog(fsys frame.FS, path string) bool {
-	f, err := fsys.Open(path, frame.ReadOnly)
-	if path == "" || err != nil {
-		return false
-	}
-	defer f.Close()
-	var head [frame.HeaderSize]byte
-	n, err := f.Pread(head[:], 0)
-	return (err == nil || err == io.EOF) && frame.BeginsLog(head[:n])
-}
-
 // noLog refuses to write over, cut or remove a file that begins as an event log:
 // settings of two gates, or of one, may name places whose temporary names collide.
 func noLog(fsys frame.FS, path string) error {
-	if holdsLog(fsys, path) {
-		return fmt.Errorf("%w: %s is an event log, and something else would be written in its place", ErrInvalidOptions, path)
+	b, err := begins(fsys, path)
+	if err == nil && frame.BeginsLog(b) {
+		err = fmt.Errorf("%w: %s is an event log, and something else would be written in its place", ErrInvalidOptions, path)
 	}
-	return nil
+	return err
+}
+
+// begins gives the bytes at the beginning of a file; none where there is no file.
+func begins(fsys frame.FS, path string) ([]byte, error) {
+	f, err := fsys.Open(path, frame.ReadOnly)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, frame.HeaderSize)
+	n, err := f.Pread(b, 0)
+	if err == io.EOF {
+		err = nil
+	}
+	return b[:n], errors.Join(err, f.Close())
 }
 
 // noLogBeside is noLog for a name and for the one under which its new content is
@@ -414,30 +423,27 @@ func noLogBeside(fsys frame.FS, name string) error {
 		return err
 	}
 	temp := tempPath(name)
-	if f, err := fsys.Open(temp, frame.ReadOnly); err == nil {
-		size, err := f.Size()
-		if err = errors.Join(err, f.Close()); err != nil || size <= frame.HeaderSize {
-			return err
-		}
-	}
-	return noLog(fsys, temp)
-}
-
-// noOtherLog is noLog for a name that only a segment of this log may have.
-func (l *Log) noOtherLog(path string) error {
-	f, err := l.o.FS.Open(path, frame.ReadOnly)
+	f, err := fsys.Open(temp, frame.ReadOnly)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	b := make([]byte, frame.HeaderSize)
-	n, err := f.Pread(b, 0)
-	if err = errors.Join(err, f.Close()); err != nil && !errors.Is(err, io.EOF) {
+	size, err := f.Size()
+	if err = errors.Join(err, f.Close()); err != nil || size <= frame.HeaderSize {
 		return err
 	}
-	if h, err := frame.ParseHeader(b[:n]); err == nil && h.LogID != l.header.LogID {
+	return noLog(fsys, temp)
+}
+
+// noOtherLog is noLog for a name that only a segment of this log may have.
+func (l *Log) noOtherLog(path string) error {
+	b, err := begins(l.o.FS, path)
+	if err != nil {
+		return err
+	}
+	if h, err := frame.ParseHeader(b); err == nil && h.LogID != l.header.LogID {
 		return fmt.Errorf("%w: %s is another event log (%x), and a segment of this one would be written in its place", ErrInvalidOptions, path, h.LogID)
 	}
 	return nil

@@ -23,12 +23,17 @@ func (s *Store) Digest(ctx context.Context) (seq uint64, digest [32]byte, err er
 
 // Digest is the digest of what the view shows.
 func (v *View) Digest(ctx context.Context) (digest [32]byte, err error) {
+	return v.digestAs(ctx, v.applied.Seq)
+}
+
+// digestAs is the digest of what the view shows, said to be as of event seq.
+func (v *View) digestAs(ctx context.Context, seq uint64) (digest [32]byte, err error) {
 	it, err := v.iter(nil, []byte{0xff})
 	if err != nil {
 		return digest, err
 	}
 	h := sha256.New()
-	head := binary.BigEndian.AppendUint64([]byte(digestTag), v.applied.Seq)
+	head := binary.BigEndian.AppendUint64([]byte(digestTag), seq)
 	h.Write(binary.BigEndian.AppendUint32(head, ProjectorVersion))
 	var sized []byte
 	n := 0

@@ -33,6 +33,11 @@ func Open(o Options) (*Store, error) {
 		}
 		reason = err.Error()
 	}
+	return begunAnew(o, reason)
+}
+
+// begunAnew puts the store's folder aside and begins an empty one.
+func begunAnew(o Options, reason string) (*Store, error) {
 	path, err := moveAside(&o)
 	if err != nil {
 		return nil, err

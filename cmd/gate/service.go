@@ -167,8 +167,13 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 			return exitWith(exitConfigured, err)
 		}
 	}
-	g.keeper.Attach(g.events, g.store, g.signer)
 	g.damaged = damage(g.events.Serving())
+	proven, err := g.proveStore(ctx)
+	if err != nil {
+		return err
+	}
+	believed := g.store.Applied().Seq > 0 && !proven
+	g.keeper.Attach(g.events, g.store, g.signer)
 	if err := g.store.Connect(ctx, g.events); err != nil {
 		if errors.Is(err, eventlog.ErrAncestor) {
 			return exitWith(exitConfigured, fmt.Errorf("the projections can't be made anew without the log before this one; put its folder back, a backup has it: %w", err))
@@ -178,10 +183,37 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 		}
 		return g.readableStore(err)
 	}
+	if believed && g.damaged == nil && s.AuditVerifyOnStart == eventlog.VerifyFull {
+		if err := g.store.Rebuild(ctx, g.events); err != nil {
+			return fmt.Errorf("the projections could not be made anew: %w", err)
+		}
+	}
 	g.events.VouchWith(g.store.Vouches)
 	g.judgeOutside(ctx)
 	g.work.Go(func() { _ = g.store.Run(background, g.events) }) // its errors come through Fatal
 	return nil
+}
+
+// proveStore puts projections aside that are not what the last event of the log
+// says of them: somebody changed them while no gate ran, and what they say of
+// approvals, tokens and policies would be believed. proven is false where the log
+// says nothing of them.
+func (g *service) proveStore(ctx context.Context) (proven bool, err error) {
+	at := g.events.Head().Seq
+	if g.damaged != nil || at == 0 || g.store.Applied().Seq != at {
+		return false, nil
+	}
+	last, err := g.events.At(at)
+	if err == nil {
+		proven, err = g.store.Prove(ctx, &last)
+	}
+	if errors.Is(err, projections.ErrUnproven) || errors.Is(err, projections.ErrDamaged) {
+		g.store, err = g.store.PutAside(err.Error())
+	}
+	if err != nil {
+		return false, fmt.Errorf("the projections could not be held against the event log: %w", err)
+	}
+	return proven, nil
 }
 
 // damage names the code that statements are answered with while a log that is

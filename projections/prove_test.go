@@ -1,0 +1,119 @@
+package projections_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+// endedCleanly ends the run as a gate does, and gives the last event and the store,
+// opened and not connected.
+func (w *world) endedCleanly() (event.Envelope, *projections.Store) {
+	w.t.Helper()
+	seq, digest, err := w.store.Digest(w.t.Context())
+	require.NoError(w.t, err)
+	last := w.do(event.Context{}, &event.Shutdown{Reason: "stopped", Digest: digest, DigestSeq: seq, DigestProjectors: projections.ProjectorVersion})
+	w.stop()
+	store, err := projections.Open(projections.Options{Dir: "store", FS: w.fs})
+	require.NoError(w.t, err)
+	return last, store
+}
+
+// What a clean end left is proven by its last event, wherever the run ended in a
+// block of the index; the event that completes one is told apart.
+func TestAStoreIsProvenByTheLastEventOfACleanEnd(t *testing.T) {
+	w := newWorld(t)
+	w.scenario(3, 100)
+	for _, rest := range []int{7, 511, 0, 1} { // of the last event's number
+		for (w.log.Len()+1)%512 != rest {
+			w.do(event.Context{}, &event.Startup{})
+		}
+		last, store := w.endedCleanly()
+		proven, err := store.Prove(t.Context(), &last)
+		require.NoError(t, err)
+		require.Equal(t, rest != 0, proven, "event %d", last.Seq)
+		require.NoError(t, store.Close())
+		w.start()
+	}
+}
+
+// A record that somebody wrote, in a store whose position is untouched.
+func TestAStoreThatWasChangedIsNotProven(t *testing.T) {
+	for what, change := range map[string]func(t *testing.T, db *pebble.DB, key, value []byte) error{
+		"a bit of a value": func(t *testing.T, db *pebble.DB, key, value []byte) error {
+			value[len(value)-1] ^= 1
+			return db.Set(key, value, pebble.Sync)
+		},
+		"a record that is gone": func(t *testing.T, db *pebble.DB, key, _ []byte) error { return db.Delete(key, pebble.Sync) },
+		"another record": func(t *testing.T, db *pebble.DB, key, value []byte) error {
+			return db.Set(append(key, 'x'), value, pebble.Sync)
+		},
+	} {
+		w := newWorld(t)
+		w.created("apr_1", time.Hour)
+		last, store := w.endedCleanly()
+		require.NoError(t, store.Close())
+		db, err := pebble.Open("store", &pebble.Options{FS: w.fs, FormatMajorVersion: pebble.FormatNewest})
+		require.NoError(t, err)
+		it, err := db.NewIter(nil)
+		require.NoError(t, err)
+		changed := false
+		for ok := it.First(); ok && !changed; ok = it.Next() {
+			if key := it.Key(); len(key) > 6 && string(key[1:]) == "ap/apr_1" {
+				require.NoError(t, change(t, db, append([]byte{}, key...), append([]byte{}, it.Value()...)))
+				changed = true
+			}
+		}
+		require.True(t, changed)
+		require.NoError(t, it.Close())
+		require.NoError(t, db.Close())
+
+		store, err = projections.Open(projections.Options{Dir: "store", FS: w.fs})
+		require.NoError(t, err)
+		_, err = store.Prove(t.Context(), &last)
+		require.ErrorIs(t, err, projections.ErrUnproven, what)
+		fresh, err := store.PutAside(err.Error())
+		require.NoError(t, err)
+		aside, ok := fresh.Aside()
+		require.True(t, ok)
+		require.NoError(t, fresh.Connect(t.Context(), w.log))
+		v := fresh.View()
+		a, found, err := v.Approval("apr_1")
+		require.NoError(t, err)
+		require.True(t, found)
+		require.Equal(t, projections.ApprovalPending, a.State)
+		require.NoError(t, v.Close())
+		require.NoError(t, fresh.Close())
+		_, err = w.fs.Stat(aside.Path)
+		require.NoError(t, err, "it is kept")
+	}
+}
+
+// Without a clean end, or of another event, there is nothing to hold a store against.
+func TestAStoreWithNothingToHoldItAgainstIsNotProven(t *testing.T) {
+	w := newWorld(t)
+	w.created("apr_1", time.Hour)
+	killed := w.created("apr_2", time.Hour)
+	w.stop()
+	store, err := projections.Open(projections.Options{Dir: "store", FS: w.fs})
+	require.NoError(t, err)
+	proven, err := store.Prove(t.Context(), &killed)
+	require.NoError(t, err)
+	require.False(t, proven)
+	require.NoError(t, store.Close())
+	w.start()
+	last, store := w.endedCleanly()
+	require.NoError(t, store.Close())
+	other, err := projections.Open(projections.Options{Dir: "other", FS: vfs.NewMem()})
+	require.NoError(t, err)
+	proven, err = other.Prove(t.Context(), &last)
+	require.NoError(t, err)
+	require.False(t, proven)
+	require.NoError(t, other.Close())
+}
