@@ -102,7 +102,7 @@ func (w *walk) calledAsColumn(raw []byte, i int32) {
 	name := unescape(raw)
 	f := w.t.builtins.functions[string(name)]
 	switch {
-	case f == nil || !f.takes(&callForm{args: 1, aggregate: w.mayAggregate(i)}, w.t.engine.ServerMajor):
+	case f == nil || !f.takes(&callForm{args: 1, aggregate: w.mayAggregate(i) && !w.refusedInside(i, aggregateForm)}, w.t.engine.ServerMajor):
 		w.callUnknown(nil, name, i)
 	case w.t.builtins.attributes[string(name)] == nil: // which the walk has seen
 		w.call(f, i)

@@ -90,6 +90,15 @@ func (f *form) parseNumbers(shape string) (err error) {
 	return err
 }
 
+// aggregates reports whether a form is of an aggregate or a window function.
+func (f *form) aggregates() bool {
+	switch f.kind {
+	case aggregateForm, windowForm, orderedForm, hypotheticalForm:
+		return true
+	}
+	return false
+}
+
 // A callForm is the form of a call in the text.
 type callForm struct {
 	args     int
@@ -204,11 +213,8 @@ func (w *walk) called(i int32) (schema, name []byte, f *function) {
 	if len(schema) == 0 && string(name) == "unnest" && w.isManyUnnests(i, &c) {
 		c.args = 1
 	}
-	for k := range f.forms {
-		switch f.forms[k].kind {
-		case windowForm, aggregateForm, orderedForm, hypotheticalForm:
-			c.aggregate, c.window = c.aggregate || !c.over && w.mayAggregate(i), c.window || c.over && w.mayWindow(i)
-		}
+	if slices.ContainsFunc(f.forms, func(of form) bool { return of.aggregates() }) && !w.refusedNesting(i) {
+		c.aggregate, c.window = !c.over && w.mayAggregate(i), c.over && w.mayWindow(i)
 	}
 	if !f.takes(&c, w.t.engine.ServerMajor) {
 		return schema, name, nil

@@ -97,6 +97,7 @@ func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fa
 	w.start = s.Start
 	w.collectScopes()
 	w.visit()
+	clear(w.rows) // made while the class was not known
 	w.judgeAttributes()
 	w.judgeWheres()
 	w.judgeCatalogReads()
