@@ -159,29 +159,17 @@ func (w *walk) fields(i int32, depth int, judge bool) *row {
 	for part := range w.items(i, "indirection") {
 		switch {
 		case w.is(part, "String") && r != nil && r.open:
-			if value, ok := w.columnOf(r, w.scalar(part)); ok {
-				r = w.infer(value, depth+1)
-			} else {
-				r = w.unknownColumn()
-			}
+			r = w.columnRow(r, w.scalar(part), depth+1)
 		case w.is(part, "String"): // of what a column of such a row is PostgreSQL knows no columns
 			if name := w.scalar(part); judge && !w.hasColumn(r, name) {
 				w.calledAsColumn(name, i)
 			}
 			r = nil
-		case w.is(part, "A_Indices") && (r == nil || !r.open):
+		case w.is(part, "A_Indices") && (r == nil || !r.open || w.has(part, "is_slice")): // a slice is an array
 			r = nil
 		}
 	}
 	return r
-}
-
-// unknownColumn is what a column may be that no text knows.
-func (w *walk) unknownColumn() *row {
-	if w.class == ClassRead {
-		return openRow
-	}
-	return nil
 }
 
 // infer gives the columns of an expression, nil for what is no row or not known.
@@ -232,48 +220,64 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 	}
 	qualifier, name := w.lastNames(i)
 	if len(qualifier) > 0 {
-		var r *row
-		for n, it := range w.resolveItem(i, qualifier) {
-			if r = w.rowOf(it); r.open {
-				break
-			}
-			if n > 0 {
+		var of *row
+		for n, it := range w.resolveItem(i, qualifier) { // of several, all have to be of the users'
+			r := w.columnRow(w.rowOf(it), name, depth)
+			if r == nil || n > 0 && (!r.open || !of.open) {
 				return nil
 			}
+			of = r
 		}
-		if r == nil {
-			return nil
-		}
-		value, ok := w.columnOf(r, name)
-		if !ok && r.open && !isSystemColumn(name) {
-			return w.unknownColumn()
-		}
-		return w.infer(value, depth)
+		return of
 	}
+	var whole *row // PostgreSQL looks for a column in all queries around, and then for an item of the name
 	for items, sure := range w.inSight(i) {
-		var whole *row
 		open := false
 		for _, it := range items {
 			if sure && it.covered {
 				continue
 			}
 			r := w.rowOf(it)
-			if value, ok := w.columnOf(r, name); ok && sure {
-				return w.infer(value, depth) // had another item one too, PostgreSQL would refuse the name
+			if value, ok := w.columnOf(r, name); ok {
+				r := w.infer(value, depth)
+				if sure {
+					return r // had another item one too, PostgreSQL would refuse the name
+				}
+				if r == nil || !r.open {
+					return nil
+				}
+				open = true
 			}
-			if bytes.Equal(it.name, name) {
+			if whole == nil && sure && bytes.Equal(it.name, name) {
 				whole = r
 			}
 			open = open || r.open
 		}
 		switch {
-		case whole != nil && sure:
+		case open && (isSystemColumn(name) || w.class != ClassRead):
+			return nil
+		case open && whole == nil:
+			return openRow
+		case open:
 			return whole.whole()
-		case open && !isSystemColumn(name):
-			return w.unknownColumn()
-		case open || !sure && len(items) > 0:
+		case !sure && len(items) > 0:
 			return nil
 		}
+	}
+	if whole == nil {
+		return nil
+	}
+	return whole.whole()
+}
+
+// columnRow gives what a column of a row is.
+func (w *walk) columnRow(r *row, name []byte, depth int) *row {
+	value, ok := w.columnOf(r, name)
+	switch {
+	case ok:
+		return w.infer(value, depth)
+	case r.open && !r.plain && !isSystemColumn(name) && w.class == ClassRead:
+		return openRow
 	}
 	return nil
 }

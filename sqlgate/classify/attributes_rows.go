@@ -12,6 +12,8 @@ type row struct {
 	system    bool // it has those that every table has
 	unordered bool // the order of its columns is not known here
 	scalar    bool // the value is no row but its one column
+	plain     bool // the columns of the users' in it are no rows
+	placed    int  // of an open row: how many of the known columns stand in front of all others
 	catalogs  []*catalogRelation
 	columns   []column
 	beside    []column // that no star stands for
@@ -76,7 +78,7 @@ func (w *walk) rowOf(it item) *row {
 	if w.rows == nil {
 		w.rows = map[int32]*row{}
 	}
-	w.rows[it.node] = openRow // for one that refers to itself
+	w.rows[it.node] = unknownRow // for one that refers to itself
 	r := w.makeRow(it)
 	w.rows[it.node] = r
 	return r
@@ -107,7 +109,7 @@ func (w *walk) makeRow(it item) *row {
 	case w.is(node, "JoinExpr"):
 		r = w.joinRow(node)
 	default:
-		return openRow
+		return unknownRow
 	}
 	if alias := w.child(it.node, "alias"); alias >= 0 {
 		r = w.renamed(r, alias, "colnames")
@@ -118,28 +120,39 @@ func (w *walk) makeRow(it item) *row {
 // renamed gives columns the names of a list, in their order. Of columns whose order
 // is not known here the new names are left.
 func (w *walk) renamed(r *row, node int32, list string) *row {
-	if r.open || !w.has(node, list) {
+	if !w.has(node, list) {
 		return r
 	}
-	n, columns := 0, make([]column, 0, len(r.columns))
-	if !r.unordered {
-		columns = append(columns, r.columns...)
+	n, renamed := 0, &row{open: r.open, system: r.system, scalar: r.scalar, plain: r.plain, beside: r.beside}
+	kept := len(r.columns)
+	if r.open {
+		kept = r.placed
 	}
+	if !r.unordered {
+		renamed.columns = append(make([]column, 0, kept), r.columns[:kept]...)
+	}
+	others := r.open && len(r.columns) == kept && len(r.catalogs) == 0 // the names are of columns of the users'
 	for name := range w.items(node, list) {
-		if n == len(columns) {
-			columns = append(columns, column{value: -1})
+		switch {
+		case n < len(renamed.columns):
+			renamed.columns[n].name = w.scalar(name)
+		case !others:
+			renamed.columns = append(renamed.columns, column{w.scalar(name), -1})
 		}
-		columns[n].name = w.scalar(name)
 		n++
 	}
-	return &row{columns: columns, system: r.system, scalar: r.scalar, beside: r.beside}
+	if renamed.placed = len(renamed.columns); r.open {
+		renamed.placed = kept
+		renamed.columns, renamed.catalogs = append(renamed.columns, r.columns[kept:]...), r.catalogs
+	}
+	return renamed
 }
 
 // relationRow gives the columns of a relation: of a CTE, of the server's own, or
 // of one of the users'.
 func (w *walk) relationRow(node int32) *row {
 	schema, name := w.text(node, "schemaname"), w.text(node, "relname")
-	if len(schema) == 0 {
+	if act := w.t.schema.fields[w.e[node].field].act; len(schema) == 0 && act != actTarget && act != actHandled {
 		if cte := w.cteOf(node, name); cte >= 0 {
 			return w.rowOf(item{node: cte})
 		}
@@ -202,12 +215,16 @@ func (w *walk) cteRow(cte int32) *row {
 // outputs gives the columns of a statement's result. The first statement of a set
 // operation names them; what they are, all of its statements decide together.
 func (w *walk) outputs(stmt int32) *row {
-	if w.child(stmt, "larg") >= 0 {
-		for w.child(stmt, "larg") >= 0 {
+	if first := stmt; w.child(stmt, "larg") >= 0 {
+		for w.child(first, "larg") >= 0 {
 			w.steps++
-			stmt = w.child(stmt, "larg")
+			first = w.child(first, "larg")
 		}
-		named := *w.outputs(stmt)
+		named := *w.outputs(first)
+		for ; named.open && stmt != first; stmt = w.child(stmt, "larg") {
+			r := w.outputs(w.child(stmt, "rarg"))
+			named.plain = named.plain || !r.open || r.plain
+		}
 		named.columns = slices.Clone(named.columns)
 		for i := range named.columns {
 			named.columns[i].value = -1
@@ -246,8 +263,14 @@ func (w *walk) with(r, more *row) *row {
 	}
 	w.steps += len(r.columns) + len(more.columns)
 	w.bounded()
+	placed := r.placed
+	if !r.open && !r.unordered {
+		if placed = len(r.columns); !more.unordered {
+			placed += more.placed
+		}
+	}
 	return &row{
-		open:      r.open || more.open,
+		open: r.open || more.open, plain: r.plain || more.plain, placed: placed,
 		unordered: r.unordered || more.unordered, catalogs: append(r.catalogs[:len(r.catalogs):len(r.catalogs)], more.catalogs...),
 		columns: append(r.columns[:len(r.columns):len(r.columns)], more.columns...),
 	}
@@ -278,16 +301,21 @@ func (w *walk) starRow(i int32) *row {
 			if schema && (!w.is(it.node, "RangeVar") || w.child(it.node, "alias") >= 0) {
 				continue
 			}
-			if r == nil || w.rowOf(it).open { // of several, one of the users' may be meant
-				r = w.rowOf(it)
-			} else if !r.open {
+			if of := w.rowOf(it); r == nil {
+				r = of
+			} else if len(r.columns) > 0 || len(of.columns) > 0 || !r.open || !of.open { // one of several is meant
 				r = unknownRow
 			}
 		}
-	} else if q := w.query(i); w.is(q, "SelectStmt") {
+	} else if q := w.query(i); q > 0 {
 		r = &row{}
-		for from := range w.items(q, "fromClause") {
-			r = w.with(r, w.fromRow(from))
+		if target := w.child(q, "relation"); target >= 0 {
+			r = w.with(r, w.fromRow(target))
+		}
+		for _, list := range []string{"fromClause", "usingClause"} {
+			for from := range w.items(q, list) {
+				r = w.with(r, w.fromRow(from))
+			}
 		}
 	}
 	if r == nil {
@@ -328,10 +356,13 @@ func (w *walk) fromRow(node int32) *row {
 // joinRow gives the columns of a join: those of USING once, and first.
 func (w *walk) joinRow(node int32) *row {
 	both := w.with(w.fromRow(w.child(node, "larg")), w.fromRow(w.child(node, "rarg")))
+	both.unordered = both.unordered || w.has(node, "isNatural")
 	if both.open {
+		if both.unordered || w.has(node, "usingClause") {
+			both.placed = 0
+		}
 		return both
 	}
-	both.unordered = both.unordered || w.has(node, "isNatural")
 	if !w.has(node, "usingClause") {
 		return both
 	}
@@ -458,6 +489,9 @@ func (w *walk) inSight(ref int32) func(func(items []item, sure bool) bool) {
 			default:
 				for _, field := range []string{"relation", "fromClause", "usingClause", "sourceRelation"} {
 					items = w.itemsBelow(w.child(q, field), q, items)
+				}
+				if !sure { // an item does not see itself
+					items = slices.DeleteFunc(items, func(it item) bool { return it.node < ref && ref < w.e[it.node].next })
 				}
 			}
 			if !yield(items, sure) {

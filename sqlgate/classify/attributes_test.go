@@ -33,6 +33,12 @@ var attributeCalls = []string{
 	"SELECT (SELECT x.fire) FROM generate_series(1, 2) x", "SELECT (SELECT 1 FROM (SELECT x.fire) q, t x) FROM generate_series(1, 2) x", "SELECT 1 FROM t y JOIN generate_series(1, 2) x ON x.fire = '1'",
 	"SELECT 1 FROM generate_series(1, 2) x, LATERAL (SELECT x.fire) y", "SELECT 1 FROM t ORDER BY (1).fire", "SELECT x.*, (x).fire FROM (SELECT 1 AS a) x", "SELECT (x.*).fire FROM (SELECT 1 AS a) x",
 	"SELECT (x.a).fire FROM (SELECT 1 AS a) x", "SELECT (a).fire FROM (SELECT 1 AS a) x", "SELECT (x.a).fire FROM (SELECT ROW(1, 2) AS a) x", "SELECT (relname).fire FROM pg_class",
+	"SELECT (k.z).fire FROM (SELECT 'a'::text AS b, o.* FROM o) k(z)", "WITH k(z) AS (SELECT 'a'::text AS b, o.* FROM o) SELECT (k.z).fire FROM k", "SELECT (j.z).fire FROM ((SELECT 'a'::text AS b) s CROSS JOIN o) AS j(z)",
+	"SELECT (k.y).fire FROM (SELECT o.*, 'a'::text AS b FROM o) k(x, y)", "SELECT (j.x).fire FROM ((SELECT ROW(1, 2) AS b, 1 AS id) s JOIN o USING (id)) AS j(x)", "SELECT (j.x).f1.fire FROM ((SELECT ROW(1, 2) AS b, 1 AS id) s JOIN o USING (id)) AS j(x)",
+	"SELECT 1 FROM o, (SELECT 'a'::text AS x) s, LATERAL (SELECT (x).fire) z", "SELECT (SELECT 1 FROM (SELECT 'a'::text AS x) s, LATERAL (SELECT (s.x).fire) z) FROM o s", "SELECT (SELECT (k.a).fire FROM (SELECT 'a'::text AS a) q, LATERAL (SELECT q.*) k) FROM o q",
+	"SELECT (SELECT (x.a).fire FROM LATERAL (SELECT x.*) x) FROM (SELECT 'a'::text AS a) x", "SELECT (o).ctid.fire FROM o", "SELECT ((o).ctid).fire FROM o", "SELECT (o.*).tableoid.fire FROM o", "SELECT (id[1:2]).fire FROM o", "SELECT (o.id[1:2][1]).fire FROM o",
+	"SELECT (z.id).fire FROM (SELECT o.* FROM o UNION SELECT 1) z", "SELECT (z.id).fire FROM (SELECT * FROM o UNION ALL (SELECT * FROM o UNION SELECT 1)) z", "SELECT (z).id.fire FROM (SELECT * FROM o UNION ALL SELECT * FROM o EXCEPT SELECT 1) z",
+	"UPDATE orders status SET note = (status).fire WHERE id = 1", "UPDATE orders SET note = (SELECT (status).fire FROM (SELECT 1 AS fire) status) WHERE id = 1", "WITH t AS (SELECT ROW(1, 2) AS a) UPDATE t SET x = (t.a).f1.fire, y = (t.a).fire WHERE id = 1",
 	"UPDATE orders SET status = ('x'::text).fire WHERE id = 1", "UPDATE orders SET status = (status).fire WHERE id = 1", "UPDATE orders SET status = (orders.status).fire WHERE id = 1",
 	"UPDATE orders SET status = x.fire FROM (VALUES (1)) x(a) WHERE id = x.a", "INSERT INTO orders SELECT (o.id).fire FROM orders o", "DELETE FROM orders USING (SELECT 1) x WHERE id = 1 AND x.fire = 'a'",
 	"MERGE INTO orders o USING (SELECT 1 AS id) s ON o.id = s.id WHEN MATCHED THEN UPDATE SET status = s.fire", "INSERT INTO orders VALUES ((1).fire)",
@@ -71,6 +77,8 @@ var attributeColumns = []string{
 	"SELECT (r.k).x, (r.k).n FROM (SELECT information_schema._pg_expandarray(i.indkey) AS k FROM pg_index i) r", "SELECT x.fire FROM (SELECT 1 AS a) y, LATERAL (SELECT y.a AS fire) x",
 	"SELECT (SELECT x.fire FROM o x) FROM (SELECT 1) x", "SELECT (SELECT 1 FROM o x JOIN o y ON x.fire = y.fire) FROM (SELECT 1) x", "SELECT x.a, x.b FROM json_to_recordset('[]') x(a int, b text)",
 	"SELECT x.a FROM XMLTABLE('/a' PASSING ('<a/>'::xml) COLUMNS a int PATH '.') x", "SELECT s.coalesce, s.case, s.text, s.exists, s.array, s.row, s.int4 FROM (SELECT coalesce(1, 2), CASE WHEN true THEN 1 END, 'x'::text, EXISTS (SELECT 1), ARRAY[1], ROW(1), 1::int) s",
+	"SELECT (x.a).b FROM o, LATERAL (SELECT o.*) x", "SELECT (x.a).b, (y.a).b FROM o JOIN LATERAL (SELECT i.*, 1 AS n FROM i WHERE i.id = o.id) x ON true, LATERAL (SELECT o.a) y", "SELECT (z.a).b FROM (SELECT * FROM o UNION ALL SELECT * FROM i) z", "SELECT (k.a).b FROM (SELECT * FROM o) k(id, a)",
+	"SELECT k.id, k.n, (k.id).b FROM (SELECT 1 AS x, o.* FROM o) k(n, id)", "WITH RECURSIVE q AS (SELECT o.*, 1 AS n FROM o UNION ALL SELECT o.*, q.n + 1 FROM o JOIN q ON o.up = q.id) SELECT q.n, q.name FROM q", "SELECT (SELECT (o).b FROM i) FROM o",
 	"SELECT x.greatest, x.current_date, x.nullif, x.max FROM (SELECT greatest(1, 2), current_date, nullif(1, 2), (SELECT max(id) FROM o)) x", "SELECT d.d FROM CAST('2024-01-01' AS date) d",
 }
 
@@ -81,6 +89,20 @@ func TestANameBehindADotThatMayBeAColumnIsNone(t *testing.T) {
 			require.True(t, mustClassify(t, tb, sql).SafeRead, "%d: %s: %v", major, sql, mustClassify(t, tb, sql).Signals)
 		}
 	}
+}
+
+// The result of RETURNING * has the columns of the statement's relations.
+func TestTheColumnsOfReturning(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for _, sql := range []string{
+		"WITH d AS (DELETE FROM jobs WHERE id = 1 RETURNING *) SELECT d.id FROM d", "WITH d AS (DELETE FROM jobs USING u WHERE jobs.id = 1 RETURNING *, 1 AS x) INSERT INTO a SELECT d.id, d.x FROM d",
+		"WITH d AS (INSERT INTO jobs SELECT * FROM x RETURNING *) UPDATE a SET n = d.n FROM d WHERE a.id = d.id", "WITH d AS (UPDATE jobs j SET a = 1 FROM x WHERE j.id = x.id RETURNING j.*) SELECT d.id FROM d",
+		"INSERT INTO t SELECT (s).k FROM (SELECT 1 AS k) s", "INSERT INTO t SELECT (s.*).k FROM (SELECT 1 AS k) s, o",
+	} {
+		require.NotContains(t, mustClassify(t, tb, sql).RiskSignals, SignalUnknownFunction, sql)
+	}
+	c := mustClassify(t, tb, "WITH d AS (DELETE FROM jobs WHERE id = 1 RETURNING *, 1 AS x) SELECT (d.x).fire FROM d")
+	require.Equal(t, []string{"public.fire"}, c.Functions)
 }
 
 // A function behind a dot may return a set, and then its rows are not written out.
