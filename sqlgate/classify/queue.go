@@ -19,17 +19,17 @@ const maxQueueWait = 15 * time.Second
 type queue[T any] struct {
 	mu    sync.Mutex
 	free  []T
-	lines map[string]*line[T] // of those who wait, by client
-	turns []*line[T]          // the same; the first is next
+	lines map[string]*waitingOf[T] // of those who wait, by client
+	turns []*waitingOf[T]          // the same; the first is next
 }
 
-type line[T any] struct {
+type waitingOf[T any] struct {
 	client  string
 	waiting []chan T
 }
 
 func newQueue[T any](free ...T) *queue[T] {
-	return &queue[T]{free: free, lines: map[string]*line[T]{}}
+	return &queue[T]{free: free, lines: map[string]*waitingOf[T]{}}
 }
 
 // take waits for one, for most at most.
@@ -61,7 +61,7 @@ func (q *queue[T]) take(ctx context.Context, client string, most time.Duration) 
 func (q *queue[T]) enter(client string) chan T {
 	l := q.lines[client]
 	if l == nil {
-		l = &line[T]{client: client}
+		l = &waitingOf[T]{client: client}
 		q.lines[client] = l
 		q.turns = append(q.turns, l)
 	}
@@ -91,7 +91,7 @@ func (q *queue[T]) leave(client string, given chan T) bool {
 	return false
 }
 
-func (q *queue[T]) forget(l *line[T]) {
+func (q *queue[T]) forget(l *waitingOf[T]) {
 	delete(q.lines, l.client)
 	for i, other := range q.turns {
 		if other == l {
