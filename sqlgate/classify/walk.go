@@ -59,18 +59,20 @@ type walk struct {
 	advice    nameSet
 	signals   []Signal
 
-	into      bool   // an IntoClause of a SELECT was seen
-	userTypes bool   // a type that is not built in is named
-	extended  bool   // a fact holds what LockedVersion does not know
-	newSchema []byte // that CREATE SCHEMA makes, whose elements live in it
-	run       string // of the root; "" when it has no entry
-	rootQuery string
-	steps     int     // taken so far, from entry to entry
-	dml       []int32 // UPDATE, DELETE, MERGE and DO UPDATE, judged after the walk
-	reached   int32   // the statement whose condition is judged
-	hashes    []uint64
-	columnAt  []int32 // every ColumnRef that names a column, in order
-	starAt    []int32 // every ColumnRef that is a star alone
+	into       bool   // an IntoClause of a SELECT was seen
+	userTypes  bool   // a type that is not built in is named
+	extended   bool   // a fact holds what LockedVersion does not know
+	newSchema  []byte // that CREATE SCHEMA makes, whose elements live in it
+	run        string // of the root; "" when it has no entry
+	rootQuery  string
+	steps      int     // taken so far, from entry to entry
+	dml        []int32 // UPDATE, DELETE, MERGE and DO UPDATE, judged after the walk
+	reached    int32   // the statement whose condition is judged
+	selfJoin   bool    // what is read of the target's relation is the target's row
+	truths     map[int32]truth
+	reductions map[int32]reduced
+	columnAt   []int32 // every ColumnRef that names a column, in order
+	starAt     []int32 // every ColumnRef that is a star alone
 
 	dotted     []dotted // judged after the walk, with the next two
 	selections []int32  // every A_Indirection with a name in it
@@ -120,10 +122,11 @@ func (w *walk) release() {
 		s.reset()
 	}
 	clear(w.rows)
+	w.forgetTruths()
 	clear(w.fromItems)
 	*w = walk{
 		tree: tree{entries: w.entries[:0]}, reader: treeReader{stack: w.reader.stack[:0]}, buf: w.buf[:0], columnAt: w.columnAt[:0], starAt: w.starAt[:0],
-		dotted: w.dotted[:0], selections: w.selections[:0], defined: w.defined[:0], fromItems: w.fromItems[:0], rows: w.rows, catalogReads: w.catalogReads[:0],
+		dotted: w.dotted[:0], selections: w.selections[:0], defined: w.defined[:0], fromItems: w.fromItems[:0], rows: w.rows, truths: w.truths, reductions: w.reductions, catalogReads: w.catalogReads[:0],
 		queries: w.queries, read: w.read, written: w.written, columns: w.columns, functions: w.functions,
 		risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
 	}

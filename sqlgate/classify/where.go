@@ -58,7 +58,7 @@ func (w *walk) where(of keyOf, cond int32) string {
 	if cond < 0 {
 		return WhereNone
 	}
-	w.reached = w.query(cond)
+	w.about(w.query(cond), false)
 	switch w.truth(cond) {
 	case isTrue, undecided:
 		return WhereTautology
@@ -66,13 +66,85 @@ func (w *walk) where(of keyOf, cond int32) string {
 		if w.bindsKey(of, cond) {
 			return WhereKeyEquality
 		}
+		if w.readsTargetAgain() {
+			w.about(w.reached, true)
+			if w.truth(cond) == isTrue {
+				return WhereTautology
+			}
+		}
 	}
 	return WherePresent
 }
 
-// truth folds a condition. Its depth is that of the tree, which is bounded.
+// about begins the judgement of a condition on the rows of a statement. With self,
+// each row of the target is also what the text reads of the same relation: where a
+// condition is true then, each row meets itself.
+func (w *walk) about(stmt int32, self bool) {
+	w.reached, w.selfJoin = stmt, self
+	w.forgetTruths()
+}
+
+// forgetTruths keeps the maps unless they are large, which makes clearing them slow.
+func (w *walk) forgetTruths() {
+	if len(w.reductions)+len(w.truths) > 1000 {
+		w.reductions, w.truths = nil, nil
+		return
+	}
+	clear(w.reductions)
+	clear(w.truths)
+}
+
+// readsTargetAgain reports whether the relation of the target stands in its
+// statement once more.
+func (w *walk) readsTargetAgain() bool {
+	if w.is(w.reached, "SelectStmt") {
+		return false
+	}
+	for i := w.reached + 1; i < w.e[w.reached].next; i++ {
+		w.steps++
+		if w.is(i, "RangeVar") && w.isTargetsRelation(i) {
+			return true
+		}
+	}
+	w.bounded()
+	return false
+}
+
+// truth folds a condition, each part of it once. Its depth is that of the tree,
+// which is bounded.
 func (w *walk) truth(i int32) truth {
+	if v, ok := w.truths[i]; ok {
+		return v
+	}
+	w.steps++
+	v := w.fold(i)
+	if w.truths == nil {
+		w.truths = map[int32]truth{}
+	}
+	w.truths[i] = v
+	return v
+}
+
+func (w *walk) fold(i int32) truth {
 	switch {
+	case w.is(i, "SubLink"):
+		return w.foldSubLink(i)
+	case w.is(i, "CaseExpr"):
+		return w.foldCase(i)
+	case w.is(i, "FuncCall"):
+		return w.foldCall(i)
+	case w.is(i, "CoalesceExpr"):
+		for arg := range w.items(i, "args") {
+			if v := w.truth(arg); v == isTrue || v == isFalse {
+				return v
+			} else if v != isNull {
+				break
+			}
+		}
+	case w.is(i, "A_Indirection"):
+		if value := w.element(i); value >= 0 {
+			return w.truth(value)
+		}
 	case w.is(i, "BoolExpr"):
 		return w.foldBool(i)
 	case w.is(i, "NullTest"):
@@ -93,18 +165,59 @@ func (w *walk) truth(i int32) truth {
 	return w.opaque(i)
 }
 
-// opaque is the truth of what cannot be folded: without a column of the rows that
-// the statement reaches in it, it is the same for all of them.
+// opaque is the truth of what cannot be folded: where no part of it depends on the
+// rows that the statement reaches, it is the same for all of them.
 func (w *walk) opaque(i int32) truth {
-	if i < 0 { // not in the tree, as in one with unknown fields
+	if i < 0 || !w.namesColumn(i) { // not in the tree, as in one with unknown fields
 		return undecided
 	}
-	for k := w.firstColumn(i); k < len(w.columnAt) && w.columnAt[k] < w.e[i].next; k++ {
-		if w.isReached(w.columnAt[k]) {
+	if w.is(i, "ColumnRef") {
+		if w.isReached(i) {
+			return byRow
+		}
+		return undecided
+	}
+	for part := i + 1; part < w.e[i].next; part = w.e[part].next {
+		if w.depends(part) {
 			return byRow
 		}
 	}
 	return undecided
+}
+
+// depends reports whether an expression has another value in another row. What folds
+// to one value inside of it does not count.
+func (w *walk) depends(i int32) bool {
+	switch {
+	case !w.namesColumn(i), w.e[i].msg != 0 && w.e[i].msg != listEntry && w.reduce(i).hash == numberBase:
+		return false
+	case w.isCondition(i), w.is(i, "ColumnRef"):
+		return w.truth(i) == byRow
+	case w.is(i, "A_Indirection"):
+		if value := w.element(i); value >= 0 {
+			return w.depends(value)
+		}
+	case w.is(i, "SubLink"):
+		if value := w.subqueryValue(i, "EXPR_SUBLINK"); value >= 0 {
+			return w.depends(value)
+		}
+		if kind := string(w.raw(i, "subLinkType")); kind == "EXISTS_SUBLINK" || kind == "ANY_SUBLINK" {
+			return w.truth(i) == byRow
+		}
+	}
+	return w.opaque(i) == byRow
+}
+
+// isCondition reports whether an expression is a condition by its form.
+func (w *walk) isCondition(i int32) bool {
+	switch {
+	case w.is(i, "BoolExpr"), w.is(i, "NullTest"), w.is(i, "BooleanTest"):
+		return true
+	case w.is(i, "A_Expr"):
+		kind := string(w.raw(i, "kind"))
+		return kind != "AEXPR_NULLIF" && (kind != "AEXPR_OP" || w.comparison(i) != "")
+	}
+	return false
 }
 
 func (w *walk) firstColumn(i int32) int {
@@ -113,6 +226,9 @@ func (w *walk) firstColumn(i int32) int {
 
 // namesColumn reports whether any column is named anywhere below an entry.
 func (w *walk) namesColumn(i int32) bool {
+	if i < 0 {
+		return false
+	}
 	k := w.firstColumn(i)
 	return k < len(w.columnAt) && w.columnAt[k] < w.e[i].next
 }
@@ -120,14 +236,14 @@ func (w *walk) namesColumn(i int32) bool {
 // isReached reports whether a column is one of the rows that a condition is about:
 // of the target, and not of a relation beside it or of a subquery.
 func (w *walk) isReached(ref int32) bool {
-	qualifier, name := w.lastNames(ref)
+	schema, qualifier, name := w.columnNames(ref)
 	if len(qualifier) > 0 {
-		for _, it := range w.resolveItem(ref, qualifier) {
+		for _, it := range w.itemsNamed(ref, schema, qualifier) {
 			if w.isTarget(it.node) {
 				return true
 			}
 		}
-		return string(qualifier) == "excluded" && w.is(w.reached, "InsertStmt")
+		return w.isExcluded(qualifier)
 	}
 	for items := range w.inSight(ref) {
 		target, beside := false, false // beside: something else that may have a column of the name
@@ -156,7 +272,7 @@ func (w *walk) isTarget(node int32) bool {
 	if w.is(w.reached, "SelectStmt") {
 		return w.query(node) == w.reached
 	}
-	return node == w.child(w.reached, "relation")
+	return node == w.child(w.reached, "relation") || w.selfJoin && w.isTargetsRelation(node)
 }
 
 // isCompared sees a = b of two columns. In a subquery that is how the rows around it
@@ -187,10 +303,13 @@ func (w *walk) foldBool(i int32) truth {
 		seen[w.truth(arg)] = true
 	}
 	if op == "OR_EXPR" {
-		if w.coversAll(i) {
+		if seen[byRow] && w.coversAll(i, false) {
 			return isTrue
 		}
 		return strongest(seen, isTrue, undecided, byRow, isNull, isFalse)
+	}
+	if seen[byRow] && w.coversAll(i, true) {
+		return isFalse
 	}
 	return strongest(seen, isFalse, isNull, byRow, undecided, isTrue)
 }
@@ -216,45 +335,14 @@ func not(v truth) truth {
 	return v
 }
 
-// coversAll sees x IS NULL OR x IS NOT NULL, and x OR NOT x.
-func (w *walk) coversAll(or int32) bool {
-	sides := map[uint64]uint8{}
-	for arg := range w.items(or, "args") {
-		of, side := w.sideOf(arg)
-		if side == 0 || of < 0 {
-			continue
-		}
-		h := w.hash(of)<<1 | uint64(side>>2)
-		sides[h] |= side & 3
-		if sides[h] == 3 {
-			return true
-		}
-	}
-	return false
-}
-
-// sideOf gives the expression a term is about and which half of its values the
-// term takes: bits 0 and 1, with bit 2 for tests on NULL.
-func (w *walk) sideOf(arg int32) (int32, uint8) {
-	if w.is(arg, "NullTest") {
-		if string(w.raw(arg, "nulltesttype")) == "IS_NULL" {
-			return w.child(arg, "arg"), 4 | 1
-		}
-		return w.child(arg, "arg"), 4 | 2
-	}
-	if w.is(arg, "BoolExpr") && string(w.raw(arg, "boolop")) == "NOT_EXPR" {
-		for inner := range w.items(arg, "args") {
-			return inner, 1
-		}
-	}
-	return arg, 2
-}
-
 func (w *walk) foldNullTest(i int32) truth {
 	wantsNull := string(w.raw(i, "nulltesttype")) == "IS_NULL"
 	arg := w.child(i, "arg")
 	if v, ok := w.constant(arg); ok {
 		return truthOf((v.kind == constNull) == wantsNull)
+	}
+	if w.isNeverNull(arg) {
+		return truthOf(!wantsNull)
 	}
 	switch v := w.truthOrRow(arg); v {
 	case isTrue, isFalse:
@@ -267,18 +355,21 @@ func (w *walk) foldNullTest(i int32) truth {
 
 // truthOrRow folds only what is a condition by its form.
 func (w *walk) truthOrRow(i int32) truth {
-	if w.is(i, "BoolExpr") || w.is(i, "NullTest") || w.is(i, "BooleanTest") || w.is(i, "A_Expr") {
+	if w.isCondition(i) {
 		return w.truth(i)
 	}
 	return w.opaque(i)
 }
 
 func (w *walk) foldBooleanTest(i int32) truth {
-	v := w.truth(w.child(i, "arg"))
+	arg := w.child(i, "arg")
+	v, test := w.truth(arg), string(w.raw(i, "booltesttype"))
+	if strings.HasSuffix(test, "UNKNOWN") && w.isNeverNull(arg) {
+		return truthOf(strings.HasPrefix(test, "IS_NOT"))
+	}
 	if v == byRow || v == undecided {
 		return v
 	}
-	test := string(w.raw(i, "booltesttype"))
 	is := v == isTrue
 	switch {
 	case strings.HasSuffix(test, "FALSE"):
@@ -305,6 +396,11 @@ func (w *walk) foldExpr(i int32) truth {
 	}
 	switch kind {
 	case "AEXPR_OP", "AEXPR_DISTINCT", "AEXPR_NOT_DISTINCT", "AEXPR_LIKE", "AEXPR_ILIKE":
+	case "AEXPR_NULLIF":
+		if v := w.truth(left); v == isTrue && w.truth(right) != isTrue && w.truth(right) != byRow || v == isFalse {
+			return v
+		}
+		return w.opaque(i)
 	case "AEXPR_IN", "AEXPR_OP_ANY", "AEXPR_OP_ALL", "AEXPR_BETWEEN", "AEXPR_NOT_BETWEEN", "AEXPR_BETWEEN_SYM", "AEXPR_NOT_BETWEEN_SYM":
 		return w.foldList(i, kind, op, left, right)
 	default:
@@ -315,10 +411,10 @@ func (w *walk) foldExpr(i int32) truth {
 			return compareConstants(kind, op, l, r)
 		}
 	}
-	if w.same(left, right) && w.namesColumn(left) {
-		return sameBothSides(kind, op)
+	if v := w.foldPair(kind, op, left, right); v != byRow {
+		return v
 	}
-	if w.comparesConditions(left, right) && kind == "AEXPR_OP" && op != "" {
+	if kind == "AEXPR_OP" && op != "" && (w.isCondition(left) || w.isCondition(right)) {
 		if l, r := w.truthOrRow(left), w.truthOrRow(right); l != byRow && r != byRow {
 			return undecided
 		}
@@ -329,23 +425,94 @@ func (w *walk) foldExpr(i int32) truth {
 	return w.opaque(i)
 }
 
+// foldPair folds the comparison of an expression with the same, or with one that is
+// a number more or less; of rows, column by column. It gives byRow for all else.
+func (w *walk) foldPair(kind, op string, left, right int32) truth {
+	if !w.namesColumn(left) && !w.namesColumn(right) {
+		return byRow
+	}
+	if w.nameTheSame(left, right) {
+		return sameBothSides(kind, op)
+	}
+	l, r := w.reduce(left), w.reduce(right)
+	if l.hash == r.hash {
+		switch order := l.order(r); {
+		case order == 0:
+			return sameBothSides(kind, op)
+		case kind == "AEXPR_DISTINCT" || kind == "AEXPR_NOT_DISTINCT":
+			return truthOf(kind == "AEXPR_DISTINCT")
+		case kind == "AEXPR_OP" && op != "":
+			return orderTruth(op, order)
+		}
+		return byRow
+	}
+	if kind == "AEXPR_OP" && (op == "=" || op == "<=" || op == ">=") && (w.fallsBackFrom(left, r) || w.fallsBackFrom(right, l)) {
+		return isTrue
+	}
+	if op == "=" && w.is(left, "RowExpr") && w.is(right, "RowExpr") {
+		return w.foldRows(kind, left, right)
+	}
+	return byRow
+}
+
+// fallsBackFrom sees COALESCE(x, ...), which is x wherever x is not NULL.
+func (w *walk) fallsBackFrom(i int32, x reduced) bool {
+	if !w.is(i, "CoalesceExpr") {
+		return false
+	}
+	for arg := range w.items(i, "args") {
+		return w.reduce(arg).full() == x.full()
+	}
+	return false
+}
+
+func (w *walk) foldRows(kind string, left, right int32) truth {
+	var values [2][]int32
+	for n, row := range [...]int32{left, right} {
+		values[n] = slices.Collect(w.items(row, "args"))
+	}
+	if len(values[0]) != len(values[1]) || kind != "AEXPR_OP" {
+		return byRow
+	}
+	var seen [undecided + 1]bool
+	for n, l := range values[0] {
+		r := values[1][n]
+		v := w.foldPair(kind, "=", l, r)
+		if v == byRow && !w.depends(l) && !w.depends(r) {
+			v = undecided
+		}
+		seen[v] = true
+	}
+	return strongest(seen, isFalse, isNull, byRow, undecided, isTrue)
+}
+
 // foldList folds comparisons of an expression with a list that it stands in itself.
 func (w *walk) foldList(i int32, kind, op string, left, right int32) truth {
-	list := right
-	if w.is(right, "A_ArrayExpr") {
-		list = w.child(right, "elements")
-	} else if w.is(right, "List") {
-		list = w.child(right, "items")
+	for w.is(right, "TypeCast") {
+		right = w.child(right, "arg")
 	}
-	itself, all := false, true
-	if list >= 0 && w.e[list].msg == listEntry && w.namesColumn(left) {
-		for e := list + 1; e < w.e[list].next; e = w.e[e].next {
-			w.steps++
-			if w.same(left, e) {
-				itself = true
-			} else {
-				all = false
-			}
+	var elements []int32
+	switch {
+	case w.is(right, "A_ArrayExpr"):
+		elements = slices.Collect(w.items(right, "elements"))
+	case w.is(right, "List"):
+		elements = slices.Collect(w.items(right, "items"))
+	case w.fieldName(right) == "rexpr" && w.e[right].msg == listEntry:
+		for e := right + 1; e < w.e[right].next; e = w.e[e].next {
+			elements = append(elements, e)
+		}
+	default:
+		if value := w.subqueryValue(right, "ARRAY_SUBLINK"); value >= 0 {
+			elements = []int32{value}
+		}
+	}
+	itself, every := false, len(elements) > 0
+	for _, e := range elements {
+		w.steps++
+		if w.namesColumn(e) && w.foldPair("AEXPR_NOT_DISTINCT", "=", left, e) == isTrue {
+			itself = true
+		} else {
+			every = false
 		}
 	}
 	if !itself {
@@ -355,22 +522,17 @@ func (w *walk) foldList(i int32, kind, op string, left, right int32) truth {
 	switch kind {
 	case "AEXPR_IN", "AEXPR_OP_ANY", "AEXPR_OP_ALL":
 		some := kind == "AEXPR_OP_ANY" || kind == "AEXPR_IN" && op == "="
-		if all || some && one == isTrue || !some && one == isFalse {
+		if every || some && one == isTrue || !some && one == isFalse {
 			return one
 		}
 	case "AEXPR_BETWEEN", "AEXPR_NOT_BETWEEN":
-		if all {
+		if every {
 			return truthOf(kind == "AEXPR_BETWEEN")
 		}
 	default:
 		return truthOf(kind == "AEXPR_BETWEEN_SYM")
 	}
 	return w.opaque(i)
-}
-
-// comparesConditions reports whether a side is itself a condition, as in (1=1) = true.
-func (w *walk) comparesConditions(left, right int32) bool {
-	return w.is(left, "BoolExpr") || w.is(left, "A_Expr") || w.is(right, "BoolExpr") || w.is(right, "A_Expr")
 }
 
 func (w *walk) isNullConstant(i int32) bool {
@@ -405,14 +567,10 @@ func sameBothSides(kind, op string) truth {
 	case "<>", "!=", "<", ">", "!~~", "!~~*":
 		return isFalse
 	}
-	return byRow
+	return undecided
 }
 
-// same reports whether two expressions are written alike; their places are no
-// part of the tree.
-func (w *walk) same(a, b int32) bool { return sameTree(w, a, w, b) }
-
-// sameTree is same for parts of two trees.
+// sameTree reports whether parts of two trees are written alike.
 func sameTree(v *walk, a int32, w *walk, b int32) bool {
 	n := v.e[a].next - a
 	if n != w.e[b].next-b {
@@ -428,39 +586,6 @@ func sameTree(v *walk, a int32, w *walk, b int32) bool {
 		}
 	}
 	return true
-}
-
-// hash gives two expressions that are written alike the same number. All are
-// made in one pass from the end, when the first is asked for: hashing each on
-// its own would be quadratic in nested conditions.
-func (w *walk) hash(i int32) uint64 {
-	if len(w.hashes) == 0 {
-		w.hashes = make([]uint64, len(w.e))
-		for k := int32(len(w.e)) - 1; k >= 0; k-- {
-			w.hashes[k] = w.hashEntry(k)
-		}
-	}
-	return w.hashes[i]
-}
-
-const (
-	hashStart = 14695981039346656037
-	hashPrime = 1099511628211
-)
-
-func (w *walk) hashEntry(k int32) uint64 {
-	e := &w.e[k]
-	h := (hashStart ^ uint64(e.msg)) * hashPrime
-	if e.msg == 0 && e.b > e.a {
-		for _, c := range w.json[e.a:e.b] {
-			h = (h ^ uint64(c)) * hashPrime
-		}
-	}
-	for c := k + 1; c < e.next; c = w.e[c].next {
-		h = (h ^ uint64(w.e[c].field)) * hashPrime
-		h = (h ^ w.hashes[c]) * hashPrime
-	}
-	return h
 }
 
 // bindsKey reports whether one of the ANDed terms is key = constant.

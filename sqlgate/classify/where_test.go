@@ -60,6 +60,61 @@ func TestAKeyNextToOtherRelationsMustBeTheTargets(t *testing.T) {
 	}
 }
 
+// A condition that compares a row with itself, however it is written, bounds nothing.
+func TestAConditionOnTheSameRowIsNone(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for value, conditions := range map[string][]string{
+		WhereTautology: {
+			"id = t.id", "t.id = public.t.id", "public.t.id = id", "t.id IN (id)", "id BETWEEN t.id AND t.id", "(id, n) = (t.id, n)", "ROW(id, 1) = ROW(t.id, $1)", "(id, n) IN ((t.id, t.n))", "ARRAY[id] = ARRAY[t.id]",
+			"EXISTS (SELECT id)", "EXISTS (SELECT t.id)", "EXISTS (SELECT t.id FROM u)", "EXISTS (SELECT 1 FROM u WHERE t.id = t.id)", "EXISTS (SELECT 1 FROM u WHERE u.id = id)", "EXISTS (SELECT count(*) FROM u WHERE u.id = t.id)", "EXISTS (VALUES (id))", "EXISTS (SELECT id UNION SELECT n)",
+			"id = (SELECT id)", "id = (SELECT t.id)", "id = (SELECT t.id FROM u LIMIT 1)", "id IN (SELECT t.id)", "id IN (VALUES (id))", "id = ANY (ARRAY(SELECT id))", "id = ANY ((ARRAY[t.id])::int[])", "(SELECT id = t.id)", "(SELECT true FROM u WHERE u.a = 1)",
+			"id >= t.id", "id = id + 0", "0 + id = id", "id - 0 = id", "id * 1 = t.id", "id / 1 = id", "v || '' = v", "+id = id", "- - id = id", "id - id = 0", "id + 1 > id", "id < id + 1", "id <> id + 1", "id + 1 = 1 + t.id", "id IS NOT DISTINCT FROM t.id",
+			"coalesce(id, id) = id", "coalesce(id, 0) = id", "coalesce(id, NULL) = id", "coalesce(true, id = 1)", "greatest(id, t.id) = id", "least(id) = id", "nullif(id, NULL) = id", "NOT (id <> t.id)", "NOT id IS DISTINCT FROM t.id", "CASE WHEN true THEN true ELSE id = 1 END", "CASE WHEN id = 1 THEN true ELSE true END",
+			"CASE WHEN id = 1 THEN n ELSE n END = n", "CASE WHEN false THEN false ELSE id = id END", "(CASE WHEN n > 1 THEN 5 ELSE 5 END) = 5", "id::text = t.id::text", `id COLLATE "C" = id`, "(ARRAY[id])[1] = id", "(ROW(id)).f1 = t.id", "int4eq(id, t.id)", "starts_with(v, v)", "tags @> tags", "t.* = t.*", "t = t.*", "v ~~ t.v",
+			"(id = t.id)::text = 'true'", "(id = t.id)::int = 1", "coalesce(id = t.id, false)", "nullif(id = t.id, false)", "ARRAY[id] IS NOT NULL", "(id IS NULL) IS NOT NULL", "coalesce(id, 0) IS NOT NULL", "concat(v) IS NOT NULL", "(id IS DISTINCT FROM 1) IS NOT UNKNOWN",
+			"a OR NOT a", "t.a OR NOT a", "a IS TRUE OR a IS NOT TRUE", "a = true OR a = false", "a IS NULL OR t.a IS NOT NULL", "id = 1 OR id <> 1", "id > 5 OR id <= 5", "id > 5 OR t.id < 7", "5 < id OR 7 > id", "id < 5 OR id = 5 OR id > 5", "id > n OR n >= id", "v <> 'a' OR NOT v <> 'a'", "v LIKE 'a%' OR v NOT LIKE 'a%'",
+			"id IN (1, 2) OR id NOT IN (1, 2)", "id BETWEEN 1 AND 2 OR id NOT BETWEEN 1 AND 2", "NOT (id = 1 AND id = 2)", "NOT (id > 5 AND id < 3)", "id <> 1 OR id <> 2", "id = 1 OR (n = 2 OR NOT id = 1)", "id <> -1 OR id = -1", "id + 1 > 5 OR id < 5", "id IS DISTINCT FROM n OR n IS NOT DISTINCT FROM id",
+			"id IN (SELECT id FROM t)", "id IN (SELECT x.id FROM public.t x)", "EXISTS (SELECT 1 FROM t x WHERE x.id = t.id)", "EXISTS (SELECT 1 FROM t x WHERE x.id = t.id AND x.n >= t.n)", "NOT (NOT EXISTS (SELECT FROM t x WHERE x.id = t.id))",
+		},
+		WherePresent: {
+			"id = n", "v = lower(v)", "v <> trim(v)", "attempts < max_attempts", "created_at::date = created_at", "id + n = n + 1", "id + id = 4", "power(n, n) = 4", "(n + n) = 4", "id = id * 2", "id = -id", "coalesce(n, 0) = 0", "coalesce($1, n) = n", "n = coalesce($1, n)", "coalesce(a, b) <> a", "greatest(id, n) = id", "least(id, 5) = id", "nullif(v, '') IS NULL",
+			"CASE WHEN id = 1 THEN n ELSE NULL END = n", "CASE WHEN id = 1 THEN true ELSE false END", "CASE n WHEN 1 THEN true END", "CASE WHEN id = 1 THEN 'yes' ELSE 'true' END = 'yes'", "CASE WHEN id = 1 THEN $1 ELSE $2 END", "(SELECT CASE WHEN id = 1 THEN 'yes' ELSE 'on' END) = 'on'",
+			"id = 1 OR id = 2", "id = -1 OR id <> -2 AND n = 1", "id < 5 OR id > 5", "id < 5 OR id >= 6", "v = 'a' OR v <> 'b' AND n = 1", "id > 1 AND id < 9", "a OR NOT b", "a IS TRUE OR b IS NOT TRUE", "id IN (1, 2) OR id NOT IN (1, 3) AND n = 1", "NOT (id = 1 AND n = 2)", "NOT (id < 5 AND id > 3)", "v LIKE 'a%' OR v NOT LIKE 'b%' AND n = 1", "a IS NULL OR a",
+			"EXISTS (SELECT unnest(tags))", "EXISTS (SELECT 1 WHERE t.id = 1)", "EXISTS (SELECT 1 FROM u WHERE u.t = t.id AND u.a = 1)", "NOT EXISTS (SELECT 1 FROM u WHERE u.t = t.id)", "EXISTS (SELECT 1 FROM u GROUP BY u.a HAVING count(*) > t.n)", "EXISTS (SELECT 1 FROM u LIMIT t.n)", "EXISTS (SELECT id WHERE n = 1 UNION SELECT n WHERE id = 1)",
+			"id = (SELECT max(id) FROM t)", "id = (SELECT u.id FROM u LIMIT 1)", "id IN (SELECT id FROM t WHERE n = 1)", "id IN (SELECT id FROM t LIMIT 10)", "id IN (SELECT id FROM t ORDER BY n LIMIT 5 FOR UPDATE SKIP LOCKED)", "id NOT IN (SELECT min(id) FROM t GROUP BY v)", "id IN (SELECT max(id) FROM t)", "id IN (SELECT n FROM t)", "id = (SELECT id FROM t ORDER BY n LIMIT 1)", "id IN (SELECT id FROM s.t)",
+			"EXISTS (SELECT 1 FROM t x WHERE x.v = t.v AND x.id < t.id)", "NOT EXISTS (SELECT 1 FROM t x WHERE x.v = t.v AND x.n > t.n)", "NOT EXISTS (SELECT 1 FROM t x WHERE x.id <> t.id)", "EXISTS (SELECT 1 FROM t x WHERE x.id = t.id AND x.n > 1)", "EXISTS (SELECT 1 FROM t x WHERE x.parent = t.id)", "n < (SELECT avg(n) FROM t x WHERE x.v = t.v)",
+			"(id, n) = (t.id, 5)", "(id, n) IN ((1, 2), (3, 4))", "(id, n) > (1, 2)", "id = ANY ($1)", "id = ANY (ARRAY(SELECT u.id FROM u))", "v || 'x' = v || n", "(id = 1) IS NOT UNKNOWN", "(tags)[1] = 'a'", "(ARRAY[id, n])[2] = 5", "doc -> 'a' = doc -> 'b'", "doc->>'a' = 'b'", "t.* = ROW(1, 2)", "deleted", "NOT deleted", "n - id = 0", "concat(v, 'x') = 'ax'",
+		},
+		WhereKeyEquality: {"id = 1 AND id = t.id", "t.id = 1 AND EXISTS (SELECT id)", "id = 1 AND (a OR NOT a)"},
+	} {
+		for _, cond := range conditions {
+			assert.Equal(t, []string{value}, mustClassify(t, tb, "UPDATE t SET n = 1 WHERE "+cond).Where, cond)
+			assert.Equal(t, []string{value}, mustClassify(t, tb, "DELETE FROM public.t WHERE "+cond).Where, cond)
+		}
+	}
+	for value, texts := range map[string][]string{
+		WhereTautology: {
+			"UPDATE t o SET n = 1 WHERE o.id = id", "UPDATE t o SET n = 1 WHERE o.* = o", "DELETE FROM public.orders USING archive.orders WHERE archive.orders.id = 1", "UPDATE public.orders SET n = 1 FROM archive.orders WHERE archive.orders.id = 1",
+			"DELETE FROM orders WHERE EXISTS (SELECT 1 FROM archive.orders WHERE archive.orders.id = 1)", "UPDATE s.t SET n = 1 FROM u WHERE r.t.id = 1",
+			"UPDATE t SET n = 1 FROM t x WHERE t.id = x.id", "UPDATE t SET n = 1 FROM public.t x WHERE x.id = t.id AND x.n = t.n", "DELETE FROM t a USING t b WHERE a.id = b.id", "DELETE FROM t a USING t b WHERE a.id >= b.id", "MERGE INTO t USING t s ON t.id = s.id WHEN MATCHED THEN DELETE",
+			"UPDATE t SET n = 1 FROM u WHERE t.id = id", "UPDATE t SET n = 1 FROM u WHERE id = u.id", "UPDATE t SET n = 1 FROM u WHERE t.id = t.id", "UPDATE t SET n = 1 FROM u WHERE t.id = t.id AND u.a = 1", "MERGE INTO t USING s ON t.id = t.id WHEN MATCHED THEN DELETE",
+			"INSERT INTO t SELECT * FROM u ON CONFLICT (id) DO UPDATE SET n = 1 WHERE t.id = excluded.id", "INSERT INTO t SELECT * FROM u ON CONFLICT ON CONSTRAINT t_pkey DO UPDATE SET n = 1 WHERE excluded.id = t.id", "INSERT INTO t SELECT * FROM u ON CONFLICT (id) DO UPDATE SET n = 1 WHERE excluded.n = excluded.n",
+			"INSERT INTO t SELECT * FROM u WHERE u.id = id ON CONFLICT (id) DO UPDATE SET n = 1",
+		},
+		WherePresent: {
+			"UPDATE t SET n = 1 FROM t x WHERE t.id = x.id AND x.n > 5", "UPDATE t SET n = 1 FROM t x WHERE t.id = x.parent", "DELETE FROM t a USING t b WHERE a.v = b.v AND a.id < b.id", "DELETE FROM t a USING t b WHERE a.v = b.v AND a.ctid > b.ctid", "DELETE FROM t a USING t b WHERE a.v = b.v AND a.id <> b.id",
+			"UPDATE t SET n = x.n FROM s.t x WHERE t.id = x.id", "WITH t AS (SELECT 1 AS id) UPDATE public.t SET n = 1 FROM t x WHERE x.id = public.t.id", "UPDATE t SET n = 1 FROM (SELECT id FROM t WHERE n = 1 LIMIT 5) x WHERE x.id = t.id", "UPDATE t SET n = 1 FROM t x JOIN u ON u.id = x.id WHERE t.id = x.id AND u.a = 1",
+			"UPDATE t SET n = 1 FROM u WHERE id = t", "UPDATE t SET n = 1 FROM u WHERE t.id = u.id", "UPDATE t SET n = 1 FROM u WHERE u_id = u.id", "MERGE INTO t USING (VALUES ($1, $2)) s(id, n) ON t.id = s.id WHEN MATCHED THEN DELETE",
+			"INSERT INTO t SELECT * FROM u ON CONFLICT (id) DO UPDATE SET n = 1 WHERE t.n = excluded.n", "INSERT INTO t SELECT * FROM u ON CONFLICT (v) DO UPDATE SET n = 1 WHERE t.id = excluded.id",
+		},
+		WhereKeyEquality: {"UPDATE t SET n = 1 FROM t x WHERE t.id = 1 AND x.id = t.id", "UPDATE public.orders SET n = 1 FROM archive.orders WHERE public.orders.id = 1"},
+	} {
+		for _, sql := range texts {
+			assert.Equal(t, []string{value}, mustClassify(t, tb, sql).Where, sql)
+		}
+	}
+}
+
 // A condition that names no column of the target is the same for all of its rows.
 func TestAConditionOnOtherRelationsIsNone(t *testing.T) {
 	tb := newTestTables(t, Config{})
@@ -76,7 +131,7 @@ func TestAConditionOnOtherRelationsIsNone(t *testing.T) {
 			"INSERT INTO t SELECT a FROM u, v WHERE EXISTS (SELECT 1 FROM x WHERE x.a = 1) ON CONFLICT (id) DO UPDATE SET n = 1",
 		},
 		WherePresent: {
-			"UPDATE t SET n = 1 FROM u WHERE id > 1", "UPDATE s.t SET n = 1 FROM u WHERE r.t.id = 1", "UPDATE t SET n = 1 FROM u WHERE u.t = t.id AND u.a = 1", "UPDATE s.t SET n = 1 FROM u WHERE u.t = s.t.id", "UPDATE t AS x SET n = 1 FROM u AS t WHERE t.id = x.id", "UPDATE t SET n = v.b FROM (VALUES (1, 2)) v(a, b) WHERE v.a = t.id",
+			"UPDATE t SET n = 1 FROM u WHERE id > 1", "UPDATE t SET n = 1 FROM u WHERE u.t = t.id AND u.a = 1", "UPDATE s.t SET n = 1 FROM u WHERE u.t = s.t.id", "UPDATE t AS x SET n = 1 FROM u AS t WHERE t.id = x.id", "UPDATE t SET n = v.b FROM (VALUES (1, 2)) v(a, b) WHERE v.a = t.id",
 			"UPDATE t SET n = v.b FROM (VALUES (1, 2)) v(a, b) WHERE id = a", "WITH c AS (SELECT id FROM t LIMIT 5 FOR UPDATE) DELETE FROM t USING c WHERE t.id = c.id", "DELETE FROM t USING u WHERE u.t = t.id AND (t.n = 1 OR u.a = 2)", "DELETE FROM t USING u JOIN t x ON x.id = u.id WHERE x.id = t.id",
 			"DELETE FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.t = t.id)", "DELETE FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.id = t_id)", "DELETE FROM t WHERE EXISTS (SELECT 1 FROM u WHERE t_id = id AND a = 1)", "DELETE FROM t WHERE EXISTS (SELECT 1 FROM u WHERE lower(u.a) = lower(name))",
 			"DELETE FROM t WHERE id IN (SELECT t_id FROM u WHERE u.a = 1)", "DELETE FROM t WHERE (SELECT count(*) FROM u WHERE u.t = t.id) = 0", "DELETE FROM t WHERE 'a' = ANY (SELECT unnest(tags))", "DELETE FROM t WHERE EXISTS (SELECT 1 FROM unnest(tags) x WHERE x = 'a')",
