@@ -62,7 +62,7 @@ func (g *Gate) enterSession(ctx context.Context, s *submission) (leave func(), e
 		s.session, err = g.sessions.peek(s.SessionID, s.identity())
 		return func() {}, err
 	}
-	found, ended, err := g.sessions.enter(s.SessionID, s.identity(), s.classification.QueryType == classify.TypePrepare)
+	found, ended, err := g.sessions.enter(s.SessionID, s.identity(), pgexec.ClientOf(ctx), s.classification.QueryType == classify.TypePrepare)
 	leave = func() {
 		if found != nil {
 			g.sessions.leave(found)
@@ -88,7 +88,7 @@ func (g *Gate) prepareOf(ctx context.Context, s *submission) (*prepared, error) 
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{name: strings.Clone(control.Name), sql: strings.Clone(control.Inner)} // parts of a text that may be much longer
+	p := &prepared{name: strings.Clone(control.Name), sql: strings.Clone(control.Inner), holder: pgexec.ClientOf(ctx)} // parts of a text that may be much longer
 	for i, t := range control.Types {
 		oid, ok := builtinType(&t)
 		if !ok || t.Odd {

@@ -1,6 +1,7 @@
 package sqlgate
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -18,6 +19,10 @@ const (
 	preparedParams    = 1000
 )
 
+// shareOfSessions is how much of what all sessions may have one client alone gets:
+// three quarters, so that one cannot fill all.
+func shareOfSessions(most int) int { return most - most/4 }
+
 // An identity is whom a session is bound to: the claims and, where there are
 // such, the verified subject and the agent of the token.
 type identity struct {
@@ -34,6 +39,7 @@ type prepared struct {
 	sql    string   // the inner text, byte for byte
 	types  []uint32 // of its parameters; 0 is one that the server infers
 	digest [32]byte // of text and types
+	holder string   // the client that it counts for (pgexec.ClientOf)
 }
 
 // bytes is what it takes of the room for them.
@@ -42,9 +48,10 @@ func (p *prepared) bytes() int { return len(p.name) + len(p.sql) + 4*len(p.types
 // A session holds what was prepared under one session_id. Its fields, but for
 // who and turn, belong to the lock of its sessions.
 type session struct {
-	id   string
-	who  identity
-	turn turns // PREPARE and DEALLOCATE change it one at a time
+	id     string
+	who    identity
+	holder string // the client that began it
+	turn   turns  // PREPARE and DEALLOCATE change it one at a time
 
 	begun      bool // its session_opened is in the log
 	users      int  // requests under way in it
@@ -62,10 +69,24 @@ type sessions struct {
 	mu    sync.Mutex
 	byID  map[string]*session
 	bytes int
+	of    map[string]held // by client
+}
+
+// held is what one client has of them.
+type held struct{ sessions, bytes int }
+
+// count adds to what a client has; the caller holds the lock.
+func (t *sessions) count(holder string, sessions, bytes int) {
+	h := t.of[holder]
+	h.sessions += sessions
+	h.bytes += bytes
+	if t.of[holder] = h; h == (held{}) {
+		delete(t.of, holder)
+	}
 }
 
 func newSessions(most int, now func() time.Time) *sessions {
-	return &sessions{now: now, most: most, byID: map[string]*session{}}
+	return &sessions{now: now, most: most, byID: map[string]*session{}, of: map[string]held{}}
 }
 
 // errNoSession is one answer to all who may not know more: whether a session is
@@ -78,7 +99,7 @@ func errNoSession() *fault.Fault {
 // the session is nil, unless open says that this request may begin it. The
 // error is session_not_found for another identity, or session_limit_exceeded.
 // What had idled too long is ended by the way and given back.
-func (t *sessions) enter(id string, who identity, open bool) (s *session, ended []commands.ClosedSession, err error) {
+func (t *sessions) enter(id string, who identity, holder string, open bool) (s *session, ended []commands.ClosedSession, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s = t.byID[id]; s != nil && t.idles(s) {
@@ -91,14 +112,19 @@ func (t *sessions) enter(id string, who identity, open bool) (s *session, ended 
 	case s == nil && !open:
 		return nil, ended, nil
 	case s == nil:
-		if len(t.byID) >= t.most {
+		if len(t.byID) >= t.most || t.of[holder].sessions >= shareOfSessions(t.most) {
 			ended = append(ended, t.endIdle()...)
 		}
 		if len(t.byID) >= t.most {
 			return nil, ended, fault.New(fault.SessionLimitExceeded, "There are %d prepared-statement sessions, as many as there may be. Use a session that you have, or send the statement itself.", t.most).With("max", t.most).With("retry_after_seconds", t.soonest())
 		}
-		s = &session{id: id, who: who, turn: newTurns(), statements: map[string]*prepared{}}
+		if each := shareOfSessions(t.most); t.of[holder].sessions >= each {
+			return nil, ended, fault.New(fault.SessionLimitExceeded, "This client has %d prepared-statement sessions, and the rest is kept for others. Use a session that you have, or send the statement itself.", each).
+				With("limit", "client_sessions").With("max", each).With("retry_after_seconds", t.soonest())
+		}
+		s = &session{id: id, who: who, holder: holder, turn: newTurns(), statements: map[string]*prepared{}}
 		t.byID[id] = s
+		t.count(holder, 1, 0)
 	}
 	s.users++
 	s.used = t.now()
@@ -113,6 +139,7 @@ func (t *sessions) leave(s *session) {
 	s.used = t.now()
 	if s.users == 0 && !s.begun && t.byID[s.id] == s {
 		delete(t.byID, s.id)
+		t.count(s.holder, -1, 0)
 	}
 }
 
@@ -163,7 +190,10 @@ func (t *sessions) sweep() []commands.ClosedSession {
 
 func (t *sessions) end(s *session) commands.ClosedSession {
 	delete(t.byID, s.id)
-	t.bytes -= s.bytes
+	t.count(s.holder, -1, 0)
+	for _, p := range s.statements {
+		t.take(s, p, -1)
+	}
 	return commands.ClosedSession{SessionID: s.id, Actor: s.who.actor, App: s.who.app, Tenant: s.who.tenant, Env: s.who.env, Statements: len(s.statements)}
 }
 
@@ -194,7 +224,11 @@ func (t *sessions) room(s *session, p *prepared) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	full := func(limit string, got, most int) error {
-		return fault.New(fault.SessionLimitExceeded, "The session cannot take another prepared statement (%s). DEALLOCATE what is no longer needed, or use a session of its own.", limit).
+		message := map[string]string{
+			"client_sessions_bytes": "The sessions of this client cannot take another prepared statement (%s): the rest is kept for others. DEALLOCATE what is no longer needed, or send the statement itself.",
+			"all_sessions_bytes":    "The sessions of all clients cannot take another prepared statement (%s). Send the statement itself, without PREPARE, or try again later.",
+		}[limit]
+		return fault.New(fault.SessionLimitExceeded, cmp.Or(message, "The session cannot take another prepared statement (%s). DEALLOCATE what is no longer needed, or use a session of its own."), limit).
 			With("limit", limit).With("got", got).With("max", most).With("retry_after_seconds", int(sessionIdle.Seconds()))
 	}
 	switch {
@@ -204,12 +238,21 @@ func (t *sessions) room(s *session, p *prepared) error {
 		return full("statements", len(s.statements)+1, sessionStatements)
 	case s.bytes+p.bytes() > sessionBytes:
 		return full("session_bytes", s.bytes+p.bytes(), sessionBytes)
+	case t.of[p.holder].bytes+p.bytes() > shareOfSessions(sessionsBytes):
+		return full("client_sessions_bytes", t.of[p.holder].bytes+p.bytes(), shareOfSessions(sessionsBytes))
 	case t.bytes+p.bytes() > sessionsBytes:
 		return full("all_sessions_bytes", t.bytes+p.bytes(), sessionsBytes)
 	}
-	t.bytes += p.bytes() // taken now, so that two sessions cannot both fill the last room
-	s.bytes += p.bytes()
+	t.take(s, p, 1) // now, so that two sessions cannot both fill the last room
 	return nil
+}
+
+// take counts a statement, or with sign -1 no more; the caller holds the lock.
+func (t *sessions) take(s *session, p *prepared, sign int) {
+	n := sign * p.bytes()
+	t.bytes += n
+	s.bytes += n
+	t.count(p.holder, 0, n)
 }
 
 // add puts a statement into the room that was taken for it.
@@ -224,8 +267,7 @@ func (t *sessions) add(s *session, p *prepared) {
 func (t *sessions) giveUp(s *session, p *prepared) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.bytes -= p.bytes()
-	s.bytes -= p.bytes()
+	t.take(s, p, -1)
 }
 
 // remove forgets one statement, or with name "" all of them.
@@ -235,8 +277,7 @@ func (t *sessions) remove(s *session, name string) {
 	for _, p := range s.statements {
 		if name == "" || p.name == name {
 			delete(s.statements, p.name)
-			t.bytes -= p.bytes()
-			s.bytes -= p.bytes()
+			t.take(s, p, -1)
 		}
 	}
 }
