@@ -38,7 +38,7 @@ func (c *Call) CheckWords(honoured []string, params ...Param) error {
 	fields := make(map[string]string)
 	for name := range c.Request.Header {
 		if instead := misunderstood(name, c.Request.Header); instead != "" {
-			fields[name] = instead
+			fields[clip(name, maxNameInMessage)] = instead
 		}
 	}
 	for name, instead := range map[string]string{
@@ -104,10 +104,6 @@ func plainWord(name string) string {
 // misunderstood says of a header what to write instead, where other services
 // take it for a dry run or an idempotency key; "" for any other header.
 func misunderstood(name string, h http.Header) string {
-	const longest = 32
-	if len(name) > longest {
-		return ""
-	}
 	plain := strings.TrimPrefix(strings.TrimPrefix(plainWord(name), "x"), "gate")
 	switch {
 	case name == idempotencyKey:
@@ -120,12 +116,43 @@ func misunderstood(name string, h http.Header) string {
 		return "is no header of this service; did you mean If-Match?"
 	case plain == "ifnonematch" || plain == "ifunmodifiedsince" || name == "If": // the last one is WebDAV's (RFC 4918)
 		return "is no condition of a change here; send the ETag as If-Match"
-	case plain == "dryrun" || plain == "preview" || plain == "mode" || plain == "simulate" || plain == "validateonly":
+	case plain == "mode" || namesNoEffect(name):
 		return noDryRun
+	case strings.Contains(plain, "methodoverride") || plain == "httpmethod":
+		return "does not change the method here; send the request with the method that is meant"
+	case strings.Contains(plain, "requireapproval") || strings.Contains(plain, "approvalrequired"):
+		return "asks for no approval here: the policy says what needs one. Leave the header out"
 	case name == "Prefer" && slices.ContainsFunc(h["Prefer"], asksForNoEffect):
 		return noDryRun
 	}
 	return ""
+}
+
+// Words in a header's name by which other services are asked that nothing be done, or
+// nothing for good. Those that say it wherever they stand are looked for anywhere, with
+// or without dashes (X-Preview-Only, DryRunMode); the others as whole words alone.
+// What browsers, proxies and tracers add (Sec-Fetch-Mode, X-Forwarded-..., traceparent,
+// X-Request-Id) has none of them.
+var (
+	noEffectAnywhere = []string{"dryrun", "preview", "simulat", "validateonly", "validationonly", "whatif", "checkonly", "planonly", "explainonly", "donotexecute", "rollbackonly"}
+	noEffectWords    = []string{"noop", "noexec", "noexecute", "nocommit", "nowrite", "readonly", "rollback", "testmode", "testonly", "testrun", "safemode", "sandbox", "querymode", "execmode", "executionmode", "runmode"}
+)
+
+// namesNoEffect reports whether a header's name holds one of these words.
+func namesNoEffect(name string) bool {
+	plain := plainWord(name)
+	if slices.ContainsFunc(noEffectAnywhere, func(word string) bool { return strings.Contains(plain, word) }) {
+		return true
+	}
+	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == '-' || r == '_' })
+	for i := range words {
+		for k := i + 1; k <= min(i+3, len(words)); k++ {
+			if slices.Contains(noEffectWords, strings.Join(words[i:k], "")) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 const noDryRun = "does not keep anything from being done here; did you mean the query parameter mode=preview of POST /query, or dry_run=true of an agent policy's apply?"
