@@ -358,6 +358,32 @@ func registered() []string {
 	return list
 }
 
+// A new request without a word on what bounds it fails here.
+func TestThePageSaysOfEachRequestWhatBoundsIt(t *testing.T) {
+	_, rest, ok := strings.Cut(readDoc(t, "docs/OPERATIONS.md"), "<!-- what bounds each request: held against the routes by a test -->\n")
+	require.True(t, ok)
+	table, _, ok := strings.Cut(rest, "<!-- end of requests -->")
+	require.True(t, ok)
+	var told []string
+	for _, line := range strings.Split(strings.TrimSpace(table), "\n")[2:] {
+		cells := strings.Split(strings.Trim(line, "| "), " | ")
+		require.Len(t, cells, 4, line)
+		for _, route := range strings.Split(strings.ReplaceAll(cells[0], " (as a stream)", ""), ", ") {
+			told = append(told, strings.Trim(route, "`"))
+		}
+	}
+	var twice int
+	told = slices.DeleteFunc(told, func(route string) bool { // a list, and a stream
+		if route == "GET /v1/events" {
+			twice++
+		}
+		return route == "GET /v1/events" && twice > 1
+	})
+	routes := registered()
+	routes[slices.Index(routes, "POST /approvals/{approval_id}")] = "POST /approvals/purge"
+	require.ElementsMatch(t, routes, told)
+}
+
 func TestOpenAPIHasTheRoutesThatAreRegisteredAndNoOther(t *testing.T) {
 	d, err := openAPI()
 	require.NoError(t, err)

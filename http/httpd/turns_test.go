@@ -1,10 +1,13 @@
 package httpd
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -96,4 +99,28 @@ func newTurnsTaken(t *testing.T) *turns {
 	_, err := reads.take(nil, "a")
 	require.NoError(t, err)
 	return reads
+}
+
+func TestAClientThatIsRefusedWithoutEndDoesNotFillTheLog(t *testing.T) {
+	var out bytes.Buffer
+	mux := NewMux(Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	var err error
+	mux.lines, err = NewLimiter(1, 3, func() time.Time { return time.Unix(1000, 0) })
+	require.NoError(t, err)
+	mux.Handle(http.MethodGet, "/broken", func(*Call) error { return errors.New("broken") })
+	ask := func(path, address string) {
+		r := httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil)
+		r.RemoteAddr = address
+		mux.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	for range 100 {
+		ask("/nothing", "192.0.2.1:1")
+	}
+	require.Equal(t, 3, strings.Count(out.String(), "request failed: not_found"))
+	ask("/broken", "192.0.2.1:1")
+	require.Contains(t, out.String(), "broken", "what went wrong here is always written")
+	require.Contains(t, out.String(), "not_written_before=97")
+	ask("/nothing", "192.0.2.2:1")
+	require.Equal(t, 4, strings.Count(out.String(), "request failed: not_found"))
+	require.Equal(t, 1, strings.Count(out.String(), "not_written_before"))
 }
