@@ -86,6 +86,7 @@ type Gate struct {
 	replays    chan struct{} // a token for each replay that runs
 	meters     *meters
 	sessions   *sessions
+	wireShares *wireShares
 	blocks     *blockCount // transactions of several statements, of all wire connections
 }
 
@@ -108,7 +109,7 @@ func New(o Options) (*Gate, error) {
 		o.SessionClock = o.Now
 	}
 	return &Gate{Options: o, chain: newChain(), policyWork: newTurns(), replays: make(chan struct{}, maxReplays), meters: newMeters(),
-		sessions: newSessions(o.MaxSessions, o.SessionClock), blocks: newBlockCount(o.Wire.MaxBlocks, o.Wire.BlocksReserved)}, nil
+		sessions: newSessions(o.MaxSessions, o.SessionClock), wireShares: newWireShares(o.ResultBytes), blocks: newBlockCount(o.Wire.MaxBlocks, o.Wire.BlocksReserved)}, nil
 }
 
 // Stats are the counters since the start.

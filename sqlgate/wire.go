@@ -17,6 +17,7 @@ type WireLogin struct {
 	Claims
 	TLSSubject   string // subject of the verified client certificate, "" without one
 	ConnectionID string // wire_session of the evidence
+	Client       string // whose share of memory it takes
 	// Settings are the startup parameters that are settings of the session
 	// (application_name, client_encoding, DateStyle, TimeZone, ...), as they came.
 	Settings [][2]string
@@ -117,7 +118,8 @@ type Wire struct {
 	reported   map[string]string // what the client knows of its settings
 	statements map[string]*wireStatement
 	portals    map[string]*wirePortal
-	bound      int // how many there were
+	bound      int   // how many there were
+	holds      int64 // bytes of them that are counted
 
 	unit     wireUnit
 	ahead    []commands.Answered // session control whose evidence waits for the next append
@@ -174,6 +176,7 @@ func (w *Wire) Query(ctx context.Context, sql string, out WireSink) (WireDone, e
 		return WireDone{}, w.failed(ctx, err)
 	}
 	done.Parameters = w.changed()
+	w.settle()
 	return done, nil
 }
 
@@ -192,7 +195,9 @@ func (w *Wire) query(ctx context.Context, sql string, out WireSink) (WireDone, e
 // results are in the log before it returns.
 func (w *Wire) Sync(ctx context.Context) error {
 	w.skipping = false
-	if err := w.endUnit(ctx); err != nil {
+	err := w.endUnit(ctx)
+	w.settle()
+	if err != nil {
 		return w.failed(ctx, err)
 	}
 	return nil
@@ -207,6 +212,11 @@ func (w *Wire) Fail(ctx context.Context) {
 
 // Close ends what is open: the client is gone.
 func (w *Wire) Close(ctx context.Context) {
+	defer func() {
+		clear(w.statements)
+		clear(w.portals)
+		w.settle()
+	}()
 	err := w.rollback(ctx)
 	if err == nil {
 		err = w.flushAhead(ctx)

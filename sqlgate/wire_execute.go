@@ -216,6 +216,12 @@ func (w *Wire) Execute(ctx context.Context, portal string, maxRows uint32, last 
 			return errFailedBlock()
 		}
 		if p.done == nil {
+			if maxRows > 0 {
+				if err := w.hold(leastResult); err != nil {
+					return err
+				}
+				defer w.settle()
+			}
 			if err := w.runPortal(ctx, p, maxRows > 0, last, out); err != nil {
 				return err
 			}

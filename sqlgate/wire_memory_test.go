@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"writegate/commands/fault"
 	"writegate/sqlgate/pgexec"
 )
 
@@ -176,4 +177,53 @@ func TestInMemoryIsWhatAValueTakes(t *testing.T) {
 		require.Equal(t, want, inMemory(v), "%v", v)
 	}
 	require.Greater(t, inMemory([]pgexec.Field{{Label: "a"}}), int64(25))
+}
+
+// Each connection has its bounds, and a client many connections: they have one more.
+func TestConnectionsOfAClientShareWhatOneMayHold(t *testing.T) {
+	w := newWireWorld(t, nil)
+	w.wireShares.each = 1 << 20
+	text := "SELECT '" + strings.Repeat("x", 100_000) + "'"
+	fill := func(client string) (conns []*wireClient) {
+		for range 20 {
+			c := w.wireOf(client)
+			conns = append(conns, c)
+			if err := c.Parse(t.Context(), "s", text, nil); err != nil {
+				require.Equal(t, "client_bytes", fault.Of(err).Details["limit"])
+				c.sync()
+				return conns
+			}
+		}
+		t.Fatal("nothing was refused")
+		return nil
+	}
+	first := fill("192.0.2.1")
+	require.Greater(t, len(first), 2)
+	require.LessOrEqual(t, w.wireShares.of["192.0.2.1"], w.wireShares.each)
+
+	other := w.wireOf("192.0.2.2")
+	require.NoError(t, other.Parse(t.Context(), "s", text, nil), "others have their own")
+	require.NoError(t, other.Bind("p", "s", nil, nil, nil))
+
+	last := first[len(first)-1]
+	first[0].CloseStatement("s")
+	first[0].sync()
+	require.NoError(t, last.Parse(t.Context(), "s", text, nil), "what is forgotten counts no more")
+
+	// A result that a portal keeps counts, and a full share takes no further one.
+	require.NoError(t, last.Parse(t.Context(), "", "SELECT repeat('y', 1000) FROM generate_series(1, 3000)", nil))
+	require.NoError(t, other.Parse(t.Context(), "rows", "SELECT repeat('y', 1000) FROM generate_series(1, 3000)", nil))
+	require.NoError(t, other.Bind("rows", "rows", nil, nil, nil))
+	_, err := other.Execute(t.Context(), "rows", 1, false, new(rowsSink))
+	require.NoError(t, err)
+	require.Greater(t, w.wireShares.of["192.0.2.2"], w.wireShares.each)
+	next := w.wireOf("192.0.2.2")
+	require.Equal(t, "session_limit_exceeded", state(next.Parse(t.Context(), "s", "SELECT 1", nil)))
+	next.sync()
+
+	for _, c := range append(first, other, next) {
+		c.Close(t.Context())
+	}
+	require.Empty(t, w.wireShares.of)
+	require.Zero(t, w.wireShares.all)
 }

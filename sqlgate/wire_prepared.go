@@ -11,7 +11,11 @@ import (
 
 func checkPrepare(s *submission) func(*Wire, *wireOrder) error {
 	return func(w *Wire, _ *wireOrder) error {
-		return w.room(s.prepare.name, inMemory(*s.prepare)) // its classification is counted once it is there
+		bytes := inMemory(*s.prepare) // its classification is counted once it is there
+		if err := w.room(s.prepare.name, bytes); err != nil {
+			return err
+		}
+		return w.hold(bytes)
 	}
 }
 

@@ -241,6 +241,9 @@ func (w *Wire) Parse(ctx context.Context, name, sql string, types []uint32) erro
 				return err
 			}
 		}
+		if err := w.hold(st.bytes); err != nil {
+			return err
+		}
 		w.keep(name, st)
 		return nil
 	})
@@ -314,6 +317,9 @@ func (w *Wire) Bind(portal, statement string, paramFormats []int16, params [][]b
 			return err
 		}
 		if err := w.bindable(portal, st, paramFormats, params, resultFormats); err != nil {
+			return err
+		}
+		if err := w.hold(boundBytes(paramFormats, params, resultFormats)); err != nil {
 			return err
 		}
 		p := &wirePortal{

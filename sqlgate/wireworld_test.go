@@ -185,10 +185,16 @@ type wireClient struct {
 // wire opens a connection that ends with the test.
 func (w *wireWorld) wire(settings ...[2]string) *wireClient {
 	w.t.Helper()
+	return w.wireOf("192.0.2.1", settings...)
+}
+
+// wireOf is wire for a client by its name.
+func (w *wireWorld) wireOf(client string, settings ...[2]string) *wireClient {
+	w.t.Helper()
 	c := &wireClient{w: w, t: w.t}
 	var err error
 	c.Wire, err = w.OpenWire(WireLogin{Claims: Claims{Actor: "ann", App: "test", Tenant: "t1", Role: "ann", Host: "127.0.0.1", Env: "prod"},
-		ConnectionID: "wir_test", Settings: settings})
+		ConnectionID: "wir_test", Client: client, Settings: settings})
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { c.Close(context.WithoutCancel(w.t.Context())) })
 	return c

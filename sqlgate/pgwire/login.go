@@ -272,6 +272,7 @@ func (c *conn) open(ctx context.Context, in *introduction) error {
 		c.client = c.addr.String()
 	}
 	c.login = sqlgate.WireLogin{
+		Client:     c.server.o.Holder(c.client),
 		Claims:     in.sqlClaims(c.addr.String(), c.server.o.DefaultEnv),
 		TLSSubject: c.tlsSubject(), ConnectionID: c.id, Settings: in.settings,
 	}
