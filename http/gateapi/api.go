@@ -105,7 +105,7 @@ func Register(mux *httpd.Mux, o Options) {
 	mux.Handle(http.MethodGet, "/executions/:execution_id", a.getExecution)
 	mux.Handle(http.MethodPost, "/executions/:execution_id/check", mux.Operator(a.checkExecution))
 
-	mux.Handle(http.MethodGet, "/health", a.health)
+	mux.HandleProbe("/health", a.health)
 	mux.Handle(http.MethodGet, "/runtime/stats", a.stats)
 	mux.Handle(http.MethodGet, "/metrics", a.metrics)
 	mux.Handle(http.MethodGet, "/logs", a.logs)

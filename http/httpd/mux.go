@@ -174,6 +174,14 @@ func (m *Mux) Handle(method, path string, h Handler, params ...Param) {
 	})
 }
 
+// HandleProbe registers a GET that waits for no turn: supervisors take a wait for the
+// service's end. What it does has to be cheap however often it is asked for.
+func (m *Mux) HandleProbe(path string, h Handler) {
+	m.routes = append(m.routes, Route{http.MethodGet, path})
+	m.router.Handle(http.MethodGet, path, withParams(h))
+	m.router.Handle(http.MethodHead, path, withParams(h))
+}
+
 // HandleUnchecked is Handle for a handler that calls CheckWords itself, in its
 // own time.
 func (m *Mux) HandleUnchecked(method, path string, h Handler) {

@@ -107,6 +107,7 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 		return nil, err
 	}
 	db := &DB{cfg: cfg, log: log, running: make(map[string]*lease)}
+	db.health.turn = make(chan struct{}, 1)
 	db.tls.Store(set)
 	db.ctx, db.stop = context.WithCancel(context.Background())
 	if err := db.makePools(readLogin, writeLogin, ddlLogin); err != nil {
@@ -245,7 +246,7 @@ type Status struct {
 // healthCheck keeps the last answer for a moment, so that a flood of health
 // requests is not one of database round trips.
 type healthCheck struct {
-	sync.Mutex
+	turn chan struct{} // one looks; who waits longer than it has time is told so
 	at   time.Time
 	last Status
 }
@@ -254,8 +255,12 @@ const healthFor = time.Second
 
 // Status asks reader and writer for a sign of life.
 func (db *DB) Status(ctx context.Context) Status {
-	db.health.Lock()
-	defer db.health.Unlock()
+	select {
+	case db.health.turn <- struct{}{}:
+		defer func() { <-db.health.turn }()
+	case <-ctx.Done():
+		return Status{Message: "The database did not answer in time.", Role: db.writer.login.User, ServerMajor: db.ServerMajor()}
+	}
 	if time.Since(db.health.at) < healthFor {
 		return db.health.last
 	}
