@@ -231,6 +231,7 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 		return of
 	}
 	var whole *row // PostgreSQL looks for a column in all queries around, and then for an item of the name
+	maybe := false // a relation of the users' may have the column
 	for items, sure := range w.inSight(i) {
 		open := false
 		for _, it := range items {
@@ -239,11 +240,11 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 			}
 			r := w.rowOf(it)
 			if value, ok := w.columnOf(r, name); ok {
-				r := w.infer(value, depth)
-				if sure {
-					return r // had another item one too, PostgreSQL would refuse the name
+				is := w.infer(value, depth)
+				if sure && !maybe {
+					return is // had another item one too, PostgreSQL would refuse the name
 				}
-				if r == nil || !r.open {
+				if is == nil || !is.open {
 					return nil
 				}
 				open = true
@@ -256,18 +257,19 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 		switch {
 		case open && (isSystemColumn(name) || w.class != ClassRead):
 			return nil
-		case open && whole == nil:
-			return openRow
 		case open:
-			return whole.whole()
-		case !sure && len(items) > 0:
+			maybe = true
+		case !sure && len(items) > 0 && !maybe:
 			return nil
 		}
 	}
-	if whole == nil {
-		return nil
+	switch {
+	case whole != nil:
+		return whole.whole()
+	case maybe:
+		return openRow
 	}
-	return whole.whole()
+	return nil
 }
 
 // columnRow gives what a column of a row is.
