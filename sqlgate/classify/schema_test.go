@@ -69,6 +69,66 @@ func TestEveryEnumValueHasAnEntry(t *testing.T) {
 	require.Len(t, rows, 1005)
 }
 
+// What holds nodes is walked or unknown, and what is left out of the tree is numbers
+// alone: an enum's value or a text that nobody looks at would count as harmless.
+func TestNothingButNumbersIsLeftOut(t *testing.T) {
+	s := newTestSchema(t)
+	skipped := 0
+	for _, m := range s.messages {
+		for id := m.first; id != 0 && id < m.end; id++ {
+			f := &s.fields[id]
+			place := m.name + "." + f.name
+			switch {
+			case f.act == actSkip:
+				skipped++
+				require.Equal(t, holdsNumber, f.holds, place)
+			case f.act == actUnknown || f.act == actLocation:
+			case f.holds == holdsNode || f.holds == holdsMessage:
+				require.GreaterOrEqual(t, f.act, actWalk, place)
+			default:
+				require.Equal(t, actRead, f.act, place)
+			}
+		}
+	}
+	require.Equal(t, 23, skipped)
+}
+
+// A value of an enum that has no entry, or none for this server, is noted wherever it
+// stands in the tree, and so is a field and a node.
+func TestAValueWithoutEntryIsNotedAtEveryPlace(t *testing.T) {
+	s := newTestSchema(t)
+	places := 0
+	for _, m := range s.messages {
+		for id := m.first; m.known && id != 0 && id < m.end; id++ {
+			f := &s.fields[id]
+			if f.holds != holdsEnum || f.act == actUnknown {
+				continue
+			}
+			places++
+			node := strings.Replace(`{"version":160001,"stmts":[{"stmt":{"NODE":{"FIELD":"NO_SUCH_VALUE"}}}]}`, "FIELD", f.name, 1)
+			own := tree{json: []byte(strings.Replace(node, "NODE", m.name, 1))}
+			new(treeReader).read(s, &own)
+			require.False(t, own.broken, m.name)
+			require.Equal(t, []string{f.name + "=NO_SUCH_VALUE"}, subjects(own.unknown), m.name)
+		}
+	}
+	require.Greater(t, places, 60)
+	for node, subject := range map[string]string{
+		`{"NoSuchNode":{}}`: "NoSuchNode", `{"SelectStmt":{"noSuchField":1}}`: "SelectStmt.noSuchField", `{"FuncExpr":{}}`: "FuncExpr", `{}`: "stmt.{}", `{"SelectStmt":{"whereClause":{"OpExpr":{"opno":1}}}}`: "OpExpr",
+	} {
+		own := tree{json: []byte(`{"version":160001,"stmts":[{"stmt":` + node + `}]}`)}
+		new(treeReader).read(s, &own)
+		require.Equal(t, []string{subject}, subjects(own.unknown), node)
+	}
+}
+
+func subjects(list []notice) (all []string) {
+	for _, n := range list {
+		all = append(all, n.subject)
+	}
+	return all
+}
+
 func TestEveryHandlerBelongsToANode(t *testing.T) {
 	s := newTestSchema(t)
 	for name := range handlers {
