@@ -18,6 +18,7 @@ SERVERS   := $(foreach major,15 16 17 18,$(CURDIR)/var/postgresql/node_modules/p
 
 OUT       ?= var/screenshots
 EVENTS    ?= 100000
+BASE      ?= HEAD~1
 
 .DEFAULT_GOAL := help
 
@@ -87,6 +88,14 @@ fresh: ## drill: `make test` and `make run` as the only command on new Debian ma
 .PHONY: bench
 bench: build ## measure the goals of speed as ratios (pgbouncer is installed for one), print them and write docs/BENCHMARKS.md (about eight minutes)
 	$(GO) run ./fixtures/bench
+
+.PHONY: bench-check
+bench-check: compiler ## compare the speed of this tree with that of BASE (default HEAD~1), in turns, and fail on a loss (about three minutes)
+	$(GO) run ./fixtures/bench check -base $(BASE)
+
+.PHONY: profile
+profile: compiler ## print what a statement costs: processor time by component and phase, switches, system calls, allocations, round trips (about three minutes)
+	$(GO) run ./fixtures/bench profile
 
 .PHONY: pg-tables
 pg-tables: ## read the tables of built-in objects anew from the servers in PG_BINS (folders with postgres and initdb)
