@@ -3,6 +3,7 @@ package sqlgate
 import (
 	"context"
 	"crypto/sha256"
+	"strings"
 	"time"
 
 	"writegate/commands"
@@ -166,7 +167,7 @@ func (s *submission) preparedSQL() string {
 // statement is exactly the text that was judged: the bytes of the one statement,
 // and for an EXECUTE those of what was prepared, with its arguments beside it.
 func (s *submission) statement() pgexec.Statement {
-	st := pgexec.Statement{SQL: s.SQL, Trace: s.Trace, Settings: s.settings(), Major: s.classification.Engine.ServerMajor}
+	st := pgexec.Statement{SQL: s.SQL, Trace: s.Trace, Settings: s.settings(), Major: s.classification.Engine.ServerMajor, Owner: s.owner()}
 	if b := s.execute; b != nil {
 		st.SQL, st.ParamOIDs, st.Params = b.sql, b.types, b.values
 	}
@@ -179,6 +180,11 @@ func (s *submission) statement() pgexec.Statement {
 		st.ResultFormats = s.wire.portal.resultFormats
 	}
 	return st
+}
+
+// owner is whose a statement is, of what the gate knows and of what is claimed.
+func (s *submission) owner() string {
+	return strings.Join([]string{s.Actor, s.App, s.Tenant, s.Role, s.Host, s.Env, s.TLSSubject, s.Agent.ID, s.Agent.CredentialID, s.Operator}, "\x00")
 }
 
 // sink takes the result: the client of the wire as it comes, or as JSON for

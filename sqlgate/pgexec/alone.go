@@ -44,7 +44,7 @@ func (a *Alone) open(ctx context.Context) error {
 	if err := a.lease.reads(a.opts.Major); err != nil {
 		return err
 	}
-	if err := a.lease.look(ctx, deadline); err != nil {
+	if _, err := a.lease.look(ctx, deadline); err != nil {
 		return &beginError{beginFault(nil, err)}
 	}
 	if a.lease.drift != "" {

@@ -13,7 +13,10 @@ const (
 	readerRest    = time.Second           // after which an idle reader is cleaned
 )
 
-var errNotClean = errors.New("the connection could not be cleaned")
+var (
+	errNotClean        = errors.New("the connection could not be cleaned")
+	errTemporarySchema = errors.New("a session keeps its schema of temporary tables until it ends")
+)
 
 // A cleaning goes out when a connection was given back. A statement may have left a
 // setting, a session's lock, a temporary table, a prepared statement, a channel, or
@@ -44,6 +47,22 @@ func (c *conn) clean(deadline time.Time) error {
 	}
 	c.owes(o)
 	return nil
+}
+
+// forgetting is what goes before a read of another owner than the last one's. What
+// code behind a safe read can leave past READ ONLY and the rollback is names of
+// prepared statements, advisory locks of the session and what random() gives next.
+func (c *conn) forgetting() segment {
+	look, _ := c.looking(false, true)
+	return segment{own("DEALLOCATE ALL"), look}
+}
+
+// cleanFirst has what reads have left cleaned away before the next exchange.
+func (l *lease) cleanFirst() error {
+	if !l.used {
+		return nil
+	}
+	return l.clean(time.Now().Add(l.pool.cfg.ConnectTimeout))
 }
 
 // owes notes a cleaning that was sent.
@@ -77,7 +96,8 @@ func (c *conn) cleaned(deadline time.Time) error {
 }
 
 // discard has the server forget everything of the session, and what the gate had
-// prepared in it too.
+// prepared in it too. The schema of temporary tables stays to the session's end, empty
+// but in the search path, so a session that has one is not clean.
 func (c *conn) discard(deadline time.Time) error {
 	refused, err := c.exchange(context.Background(), deadline, segment{own("DISCARD ALL")})
 	if err == nil && refused != nil {
@@ -87,7 +107,10 @@ func (c *conn) discard(deadline time.Time) error {
 		err = c.keep(context.Background(), deadline)
 	}
 	if err == nil {
-		err = c.look(context.Background(), deadline)
+		var left bool
+		if left, err = c.look(context.Background(), deadline); left {
+			err = errTemporarySchema
+		}
 	}
 	return err
 }

@@ -51,6 +51,7 @@ type conn struct {
 	born     time.Time
 	dirty    bool   // a statement ran that may have left something in the session
 	used     bool   // a safe read ran since it was cleaned
+	owner    string // whose it was
 	broken   bool   // the conversation broke off: only good for closing
 	drift    string // the setting that changed; the connection is quarantined
 
@@ -232,19 +233,20 @@ func assertionFailed(what, got string) error {
 		With("assertion", what).Because(fmt.Errorf("%s is %q", what, got))
 }
 
-// look compares the session with what was asserted. No transaction is open.
-func (c *conn) look(ctx context.Context, deadline time.Time) error {
+// look compares the session with what was asserted, and reports whether something
+// is left in it. No transaction is open.
+func (c *conn) look(ctx context.Context, deadline time.Time) (left bool, err error) {
 	q, row := c.looking(false, true)
 	refused, err := c.exchange(ctx, deadline, segment{q})
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case refused != nil:
 		c.broken = true
-		return refused
+		return false, refused
 	}
 	c.compare(row.text(1))
-	return nil
+	return row.text(2) != "f", nil
 }
 
 // compare notes drift between a watch's answer and what was asserted.

@@ -25,6 +25,7 @@ type Statement struct {
 	Trace         string   // trace id and span id of a read's caller, shown as a part of application_name; "" = none
 	Settings      Settings // of a read's caller; what differs from the pins
 	Major         int      // of a read: as in BeginOptions
+	Owner         string   // whose a read is: it meets nothing that one of another owner left in the session
 }
 
 // Settings are what a caller's session may set for its statements, by name:

@@ -29,6 +29,9 @@ func (db *DB) Describe(ctx context.Context, sql string, types []uint32) (Descrip
 		return Description{}, err
 	}
 	defer l.release()
+	if err := l.cleanFirst(); err != nil {
+		return Description{}, connectFault(err)
+	}
 	cmd := describing(sql, types)
 	r := db.run(ctx, l, "", db.deadline(db.bound(Limits{})), cmd, segment{own("BEGIN READ ONLY"), cmd, own("ROLLBACK")})
 	l.dirty = true
@@ -79,6 +82,9 @@ func (db *DB) DescribeHarmless(ctx context.Context, p ParseRequest) (d Descripti
 		return d, "", err
 	}
 	defer l.release()
+	if err := l.cleanFirst(); err != nil {
+		return d, "", connectFault(err)
+	}
 	l.dirty = true
 	deadline := db.deadline(db.bound(Limits{}))
 	check, found := query(harmlessParseSQL)

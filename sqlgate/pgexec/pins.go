@@ -64,8 +64,9 @@ const transactionSlack = 15 * time.Second
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 // watchedBeside are settings that are no pins but must not change while we hold
-// a connection.
-var watchedBeside = []string{"session_replication_role", "synchronous_commit", "track_counts"}
+// a connection. role is not current_user: SET ROLE to the same user shows, RESET ALL
+// does not undo it, and policies of rows ask for it.
+var watchedBeside = []string{"session_replication_role", "synchronous_commit", "track_counts", "role"}
 
 // separator stands between the values that one query returns as one text.
 const separator = "\x1f"

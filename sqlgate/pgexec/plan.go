@@ -87,6 +87,9 @@ func (db *DB) EstimatePlan(ctx context.Context, r PlanRequest) (plan *Plan, omit
 		return nil, "the database gave no connection in time"
 	}
 	defer l.release()
+	if l.cleanFirst() != nil {
+		return nil, "the connection to the database was lost"
+	}
 	l.dirty = true // whatever became of it, the next use looks first
 	deadline := time.Now().Add(patience)
 	defer func() {

@@ -64,6 +64,11 @@ func (db *DB) readOn(ctx context.Context, executionID string, st Statement, lim 
 	cmd := client(st, lim, sink)
 	rollback := own("ROLLBACK")
 	batch := segment{own("BEGIN READ ONLY")}
+	owner := l.client + "\x00" + st.Owner
+	if l.used && l.owner != owner {
+		batch = append(batch, l.forgetting()...)
+	}
+	l.owner = owner
 	batch = append(batch, set("LOCAL", l.settings(lim, st.Trace, st.Settings))...)
 	batch = append(batch, cmd, rollback)
 	r := db.run(ctx, l, executionID, db.deadline(lim), cmd, batch)
