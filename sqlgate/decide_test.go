@@ -1,6 +1,8 @@
 package sqlgate
 
 import (
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,4 +22,70 @@ func TestADecisionIsOfThePolicyOfItsMoment(t *testing.T) {
 	require.Same(t, g.running.Load(), s.policy)
 	require.Equal(t, g.ModeNow(), s.mode)
 	require.Equal(t, s.policy.version, s.decision.PolicyVersion)
+}
+
+// While a decided statement waits for its connection another policy is activated:
+// that one decides, and nothing is dispatched under the former.
+func TestNothingIsDispatchedUnderAPolicyThatIsNotInForce(t *testing.T) {
+	request := func(sql string) *Request {
+		return &Request{RequestID: "req_1", SQL: sql, Claims: Claims{Actor: "a", App: "app", Tenant: "t", Role: "r", Host: "h", Env: "prod"}}
+	}
+	stricter := strings.NewReplacer("version: 1.0.0", "version: 1.0.1", "query_types: [TRUNCATE]", "query_types: [TRUNCATE, SELECT, INSERT, VACUUM]",
+		"expect: { decision: ALLOW }", "expect: { decision: BLOCK }").Replace(wirePolicy)
+	for name, sends := range map[string]func(t *testing.T, w *wireWorld, sql string){
+		"POST /query": func(t *testing.T, w *wireWorld, sql string) {
+			a, err := w.Submit(t.Context(), request(sql))
+			require.NoError(t, err)
+			require.False(t, a.Executed)
+			require.Equal(t, "BLOCK", string(a.Result.Decision))
+		},
+		"a Query": func(t *testing.T, w *wireWorld, sql string) {
+			require.Equal(t, "BLOCK", state(w.wire().refused(sql)))
+		},
+		"a block": func(t *testing.T, w *wireWorld, sql string) {
+			c := w.wire()
+			c.query("BEGIN")
+			require.Equal(t, "BLOCK", state(c.refused(sql)))
+			c.query("ROLLBACK")
+		},
+	} {
+		for _, sql := range []string{"INSERT INTO t VALUES (1)", "SELECT id FROM t", "VACUUM t"} {
+			if name == "a block" && sql == "VACUUM t" { // is refused there before anything is recorded
+				continue
+			}
+			t.Run(name+" "+sql, func(t *testing.T) {
+				w := newWireWorld(t, nil)
+				var once sync.Once
+				w.stops.Store("decision.before_append", func() {
+					once.Do(func() {
+						made, err := w.CreateCandidate(t.Context(), []byte(stricter), "", "ops")
+						require.NoError(t, err)
+						_, err = w.ChangePolicy(t.Context(), PolicyChangeRequest{PolicyVersion: made.PolicyVersion, ExpectedHash: made.Hash, Reason: "stricter", By: "ops"})
+						require.NoError(t, err)
+					})
+				})
+				sends(t, w, sql)
+				require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+				for _, line := range w.trail() {
+					require.NotContains(t, line, "dispatched")
+				}
+			})
+		}
+	}
+}
+
+// A write that the stricter policy lets pass too runs in the block in which it waited,
+// under that policy.
+func TestAStatementThatIsDecidedAnewStillRuns(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("BEGIN")
+	var once sync.Once
+	w.stops.Store("decision.before_append", func() {
+		once.Do(func() { same := *w.running.Load(); w.running.Store(&same) })
+	})
+	c.query("INSERT INTO t VALUES (1)")
+	c.query("COMMIT")
+	require.Equal(t, "1", w.value("SELECT count(*) FROM t"))
+	require.Equal(t, []string{"INSERT dispatched", "INSERT success"}, w.trail())
 }

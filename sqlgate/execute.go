@@ -71,6 +71,13 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 		command.Keys, command.Extra = g.Overlay.Aggregates(s.Agent), g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
 	}
 	g.Step("decision.before_append")
+	if command.Dispatch != nil {
+		g.inForce.RLock()
+		defer g.inForce.RUnlock()
+		if g.running.Load() != s.policy || g.ModeNow() != s.mode {
+			return commands.Recorded{}, errPolicyChanged
+		}
+	}
 	begin := time.Now()
 	recorded, err := g.Commands.RecordDecision(context.WithoutCancel(ctx), command)
 	s.watch.time(phaseLog, begin)

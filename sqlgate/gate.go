@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -81,6 +82,7 @@ type Options struct {
 type Gate struct {
 	Options
 	running    atomic.Pointer[runningPolicy] // nil while no policy is loaded
+	inForce    sync.RWMutex                  // read from the look at policy and mode to the append of a dispatch, written while another policy is activated
 	chain      *Chain
 	policyWork turns         // one change of the policy, or walk of the chain, at a time
 	replays    chan struct{} // a token for each replay that runs
@@ -221,18 +223,36 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 			return answer, err
 		}
 	}
-	begin = time.Now()
-	err = g.decide(ctx, s)
-	s.watch.time(phaseDecide, begin)
-	if err != nil {
-		return nil, g.refuse(ctx, s, err)
-	}
-	if err := s.shapeFault(); err != nil {
-		return nil, g.refuse(ctx, s, err)
-	}
-	answer, err := g.carryOut(ctx, s)
+	answer, err := g.whileInForce(ctx, s, func() (*Answer, error) {
+		begin := time.Now()
+		err := g.decide(ctx, s)
+		s.watch.time(phaseDecide, begin)
+		if err != nil {
+			return nil, g.refuse(ctx, s, err)
+		}
+		if err := s.shapeFault(); err != nil {
+			return nil, g.refuse(ctx, s, err)
+		}
+		return g.carryOut(ctx, s)
+	})
 	g.meters.decided(s.classification.QueryType, string(s.result.Decision), &s.watch)
 	return answer, err
+}
+
+// errPolicyChanged says that another policy was activated, or a bypass ended, while a
+// decided statement waited for its connection. Nothing of it was sent or recorded.
+var errPolicyChanged = errors.New("the decision is not of the policy in force")
+
+// whileInForce decides a statement and carries it out, and does so again where the
+// policy that decided is not in force any more when the statement could run.
+func (g *Gate) whileInForce(ctx context.Context, s *submission, journey func() (*Answer, error)) (*Answer, error) {
+	const attempts = 5
+	for range attempts {
+		if answer, err := journey(); !errors.Is(err, errPolicyChanged) {
+			return answer, err
+		}
+	}
+	return nil, g.refuse(ctx, s, fault.New(fault.PolicyNotLoaded, "The policy changed again and again while the statement waited for the database. Nothing was executed; send it again.").Because(errPolicyChanged))
 }
 
 // decide evaluates the policy and what the mode makes of it (spec/decisions.md
@@ -255,7 +275,7 @@ func (g *Gate) decide(ctx context.Context, s *submission) error {
 	if err := g.askAgent(ctx, s, &f); err != nil {
 		return err
 	}
-	s.enforced = s.mode != ModeShadow
+	s.enforced, s.bypass = s.mode != ModeShadow, false
 	if s.mode == ModeEmergencyBypass && s.Operator != "" {
 		s.enforced, s.bypass = false, true
 	}

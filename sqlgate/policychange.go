@@ -215,12 +215,16 @@ func (g *Gate) ChangePolicy(ctx context.Context, r PolicyChangeRequest) (*Policy
 	if r.ExpectedActiveHash != "" || impact != nil {
 		change.Base = &base.hash
 	}
+	g.inForce.Lock()
 	changed, err := g.Commands.ChangePolicy(ctx, change) // COMMIT POINT inside: from here on the new version is the active one
+	if err == nil {
+		g.Step("policy.appended")
+		g.running.Store(next)
+	}
+	g.inForce.Unlock()
 	if err != nil {
 		return nil, withFindings(err, j.report.Findings)
 	}
-	g.Step("policy.appended")
-	g.running.Store(next)
 	g.Step("policy.swapped")
 	warnings := append(next.report.Warnings, g.writePolicies()...)
 	g.Step("policy.written")

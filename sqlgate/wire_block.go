@@ -318,7 +318,11 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 	}
 	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathTx, d))
 	if err != nil {
-		u.unrecorded = !isRefusal(err)
+		if errors.Is(err, errPolicyChanged) {
+			u.block.NotSent()
+		} else {
+			u.unrecorded = !isRefusal(err)
+		}
 		return nil, err
 	}
 	u.used = true

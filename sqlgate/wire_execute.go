@@ -80,10 +80,12 @@ func (w *Wire) journey(ctx context.Context, s *submission) (*Answer, error) {
 			return answer, err
 		}
 	}
-	if err := w.decide(ctx, s); err != nil {
-		return nil, err
-	}
-	answer, err := w.carryOut(ctx, s, order)
+	answer, err := g.whileInForce(ctx, s, func() (*Answer, error) {
+		if err := w.decide(ctx, s); err != nil {
+			return nil, err
+		}
+		return w.carryOut(ctx, s, order)
+	})
 	g.meters.decided(s.classification.QueryType, string(s.result.Decision), &s.watch)
 	return answer, err
 }

@@ -61,6 +61,10 @@ func (b *Block) DispatchWrite(ctx context.Context, o BeginOptions) (Dispatch, er
 	}, nil
 }
 
+// NotSent takes DispatchWrite back: the write does not come, and the block takes
+// another statement.
+func (b *Block) NotSent() { b.next = nil }
+
 // takesWrite says whether the block can run a write.
 func (b *Block) takesWrite(o BeginOptions) error {
 	switch err := b.usable(); {
