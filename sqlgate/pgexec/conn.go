@@ -78,8 +78,10 @@ type Notice struct {
 	routine  string // the server's function that wrote it; the text is localised, this is not
 }
 
+// noticed keeps a notice. What a statement raises itself keeps none out that is part of
+// the evidence.
 func (c *conn) noticed(m *pgproto3.NoticeResponse) {
-	if len(c.notices) >= maxNotices {
+	if len(c.notices) >= maxNotices && m.Routine != unreplicated {
 		return
 	}
 	c.notices = append(c.notices, Notice{

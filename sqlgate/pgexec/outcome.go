@@ -115,12 +115,15 @@ func (r Result) withServer(e *pgconn.PgError) Result {
 	return r
 }
 
+// unreplicated is the server's function that gives up the wait for a standby.
+const unreplicated = "SyncRepWaitForLSN"
+
 // notReplicated reports whether a COMMIT came with the notice that its wait for
 // a standby was cancelled: it is committed, though perhaps on one machine alone.
 // The text is localised, so the server's function tells it.
 func notReplicated(notices []Notice) bool {
 	for _, n := range notices {
-		if n.Severity == "WARNING" && n.routine == "SyncRepWaitForLSN" {
+		if n.Severity == "WARNING" && n.routine == unreplicated {
 			return true
 		}
 	}
