@@ -101,7 +101,7 @@ func (a *Alone) outcome(r *ran) (Result, error) {
 	case r.err != nil && !r.timeout && !r.asked:
 		unknown.Cause = CauseConnectionLost
 		return unknown.withServer(r.refused), unknownFault("The connection to the database was lost").Because(r.err)
-	case r.err != nil || r.refused != nil && r.refused.Code == "57014":
+	case r.err != nil || r.refused != nil && r.refused.Code == "57014" && !raised(r.refused):
 		return unknown.withServer(r.refused), timeoutFault().Because(r.err)
 	case r.refused != nil:
 		partial.ReasonCode = ReasonDBError

@@ -76,23 +76,21 @@ func lostCode(code string) bool {
 	return strings.HasPrefix(code, "57P0") || strings.HasPrefix(code, "08") || code == "25P03" || code == "25P04"
 }
 
-// badParameter reports a parameter whose bytes are none of its type: the server
-// calls that a violation of the protocol, but stays.
-func badParameter(e *pgconn.PgError) bool {
-	return e.Code == "08P01" && e.Severity == "ERROR"
-}
+// raised reports an error of PL/pgSQL's RAISE: its code is the word of whoever wrote
+// the function, and tells nothing of the server, of its time limits or of the fence.
+func raised(e *pgconn.PgError) bool { return e.Routine == "exec_stmt_raise" }
 
 // serverTrouble reports errors that are not the statement's fault.
 func serverTrouble(e *pgconn.PgError) bool {
 	code := e.Code
-	return strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "XX") && !namesNothing(e) || code == "25006"
+	return !raised(e) && (strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "XX") && !asked(e) || code == "25006")
 }
 
-// namesNothing reports a parameter of a type that does not exist: any client can
-// send one, and the database is as well as ever. Its text is one of the server's
-// own mistakes, which are never translated.
-func namesNothing(e *pgconn.PgError) bool {
-	return e.Code == "XX000" && strings.HasPrefix(e.Message, "cache lookup failed for type ")
+// asked reports a parameter of a type that does not exist, or a value larger than any
+// may be: any client can ask for one, and the database is as well as ever. The texts
+// are such as the server has for its own mistakes, which are never translated.
+func asked(e *pgconn.PgError) bool {
+	return e.Code == "XX000" && (strings.HasPrefix(e.Message, "cache lookup failed for type ") || strings.HasPrefix(e.Message, "invalid memory alloc request size "))
 }
 
 func retryable(code string) bool {
@@ -102,9 +100,9 @@ func retryable(code string) bool {
 // statementFault is the fault for an ErrorResponse to a client's statement.
 func (cfg *Config) statementFault(e *pgconn.PgError) *fault.Fault {
 	switch {
-	case e.Code == "57014":
+	case e.Code == "57014" && !raised(e):
 		return timeoutFault().With("sqlstate", e.Code)
-	case lostCode(e.Code) && !badParameter(e):
+	case lostCode(e.Code) && e.SeverityUnlocalized != "ERROR": // an ERROR of these is another server's, behind a foreign table, or raised
 		return lostFault(e, e)
 	case serverTrouble(e):
 		return fault.New(fault.DBUnavailable, "The database could not run the statement: %s. Send it again later, and tell the operator if it stays.", clip(e.Message)).With("sqlstate", e.Code).Because(e)

@@ -88,7 +88,7 @@ func (db *DB) readOn(ctx context.Context, executionID string, st Statement, lim 
 
 // fenced says of a read that the database refused as a write what that means.
 func fenced(r *ran, res Result, f error) (Result, error) {
-	if r.err != nil || r.refused == nil || r.refused.Code != "25006" {
+	if r.err != nil || r.refused == nil || r.refused.Code != "25006" || raised(r.refused) {
 		return res, f
 	}
 	res.ReasonCode = ReasonReadFence

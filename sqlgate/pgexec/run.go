@@ -97,7 +97,7 @@ func (db *DB) outcomeOf(r *ran, basis string) (res Result, f error, ok bool) {
 		return aborted(lostReason(basis), basis).withServer(r.refused), lostFault(r.refused, r.err), false
 	case r.refused == nil:
 		return Result{}, nil, true
-	case r.refused.Code == "57014":
+	case r.refused.Code == "57014" && !raised(r.refused):
 		return timedOut(basis, r.refused.Code).withServer(r.refused), timeoutFault().With("sqlstate", "57014").With("outcome", OutcomeAborted), false
 	}
 	return aborted(ReasonDBError, basis).withServer(r.refused), db.cfg.statementFault(r.refused), false
