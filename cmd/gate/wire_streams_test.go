@@ -87,7 +87,7 @@ func streamMessage(t *rapid.T) pgproto3.FrontendMessage {
 	return rapid.SampledFrom([]pgproto3.FrontendMessage{
 		&pgproto3.Flush{}, badMessage('P', "x"), badMessage('B', "\x00"), badMessage('E', "\x00"), badMessage('D', "X\x00"), badMessage('C', "X\x00"), badMessage('Q', "x"), badMessage('H', "x"),
 		badMessage('c', ""), badMessage('d', "data"), badMessage('f', "no\x00"), badMessage('S', "x"),
-		badMessage('E', "\x00\xff\xff\xff\xff"), badMessage('B', "\x00\x00\x00\x01"), badMessage('P', "\x00SELECT 1\x00\xff\xff"), badMessage('D', "S"),
+		badMessage('E', "\x00\xff\xff\xff\xff"), badMessage('P', "\x00SELECT 1\x00\xff\xff"), badMessage('D', "S"),
 		functionCall, functionCall,
 	}).Draw(t, "other")
 }
