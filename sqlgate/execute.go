@@ -72,8 +72,11 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 	}
 	g.Step("decision.before_append")
 	if command.Dispatch != nil {
-		g.inForce.RLock()
-		defer g.inForce.RUnlock()
+		if !s.holdsPolicy {
+			g.inForce.RLock()
+			s.holdsPolicy = true
+		}
+		defer s.letGoOfPolicy(g)
 		if g.running.Load() != s.policy || g.ModeNow() != s.mode {
 			return commands.Recorded{}, errPolicyChanged
 		}

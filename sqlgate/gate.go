@@ -157,6 +157,7 @@ type submission struct {
 	decision       commands.Decision
 	watch          stopwatch
 	unrecorded     bool // what became of it could not be written
+	holdsPolicy    bool // no other policy is activated before it is dispatched
 
 	session *session  // the one that the request names, where it exists
 	prepare *prepared // of a PREPARE
@@ -223,7 +224,7 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 			return answer, err
 		}
 	}
-	answer, err := g.whileInForce(ctx, s, func() (*Answer, error) {
+	answer, err := g.whileInForce(s, func() (*Answer, error) {
 		begin := time.Now()
 		err := g.decide(ctx, s)
 		s.watch.time(phaseDecide, begin)
@@ -244,15 +245,25 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 var errPolicyChanged = errors.New("the decision is not of the policy in force")
 
 // whileInForce decides a statement and carries it out, and does so again where the
-// policy that decided is not in force any more when the statement could run.
-func (g *Gate) whileInForce(ctx context.Context, s *submission, journey func() (*Answer, error)) (*Answer, error) {
-	const attempts = 5
-	for range attempts {
-		if answer, err := journey(); !errors.Is(err, errPolicyChanged) {
-			return answer, err
-		}
+// policy that decided is not in force any more when the statement could run: then no
+// other is activated until it is dispatched.
+func (g *Gate) whileInForce(s *submission, journey func() (*Answer, error)) (*Answer, error) {
+	answer, err := journey()
+	for errors.Is(err, errPolicyChanged) {
+		g.inForce.RLock()
+		s.holdsPolicy = true
+		answer, err = journey()
+		s.letGoOfPolicy(g)
 	}
-	return nil, g.refuse(ctx, s, fault.New(fault.PolicyNotLoaded, "The policy changed again and again while the statement waited for the database. Nothing was executed; send it again.").Because(errPolicyChanged))
+	return answer, err
+}
+
+// letGoOfPolicy lets another policy be activated again.
+func (s *submission) letGoOfPolicy(g *Gate) {
+	if s.holdsPolicy {
+		s.holdsPolicy = false
+		g.inForce.RUnlock()
+	}
 }
 
 // decide evaluates the policy and what the mode makes of it (spec/decisions.md
