@@ -75,6 +75,9 @@ func (r *Request) Validate(maxSQLBytes int) error {
 	if r.SessionID != "" && claimProblem(r.SessionID) != "" {
 		fields["session_id"] = claimProblem(r.SessionID)
 	}
+	if r.ApprovalID != "" && claimProblem(r.ApprovalID) != "" {
+		fields["approval_id"] = claimProblem(r.ApprovalID) // whatever it is, it goes into the log
+	}
 	if r.IdempotencyKey != "" && !visibleASCII(r.IdempotencyKey, maxIdempotencyKey) {
 		fields["idempotency_key"] = "must be 1 to 255 visible ASCII characters"
 	}

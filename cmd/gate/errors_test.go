@@ -158,6 +158,7 @@ func requestErrors(g *testGate) []raise {
 		{fault.ValidationFailed, 400, "env", sends(g, ask("SELECT 1").with("env", "production"))},
 		{fault.ValidationFailed, 400, "profile", sends(g, ask("SELECT 1").with("execution_profile", "fast"))},
 		{fault.ValidationFailed, 400, "an empty profile", sends(g, ask("SELECT 1").with("execution_profile", ""))},
+		{fault.ValidationFailed, 400, "an approval's id that would fill the log", sends(g, ask("SELECT 1").with("approval_id", strings.Repeat("x", 257)))},
 		{fault.ValidationFailed, 400, "an empty session", sends(g, ask("SELECT 1").with("session_id", ""))},
 		{fault.ValidationFailed, 400, "an empty approval", sends(g, ask("SELECT 1").with("approval_id", ""))},
 		{fault.ValidationFailed, 400, "an empty approval in a preview", sends(g, ask("SELECT 1").with("approval_id", ""), "mode=preview")},

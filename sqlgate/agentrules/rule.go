@@ -209,7 +209,7 @@ func (r *Rule) parseAction() (problem string) {
 	word, argument, has := strings.Cut(r.Action, ":")
 	v, known := verbs[word]
 	if !known {
-		return fmt.Sprintf("%q is no action; %s", r.Action, actionsText)
+		return fmt.Sprintf("%.80q is no action; %s", r.Action, actionsText)
 	}
 	r.verb = v
 	switch {
