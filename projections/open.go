@@ -22,7 +22,10 @@ const damageMark = "DAMAGED"
 // Errors: the store is in use by another process, or the file system refuses.
 func Open(o Options) (*Store, error) {
 	o.complete()
-	reason, err := damageOf(&o)
+	reason, err := strange(&o)
+	if err == nil && reason == "" {
+		reason, err = damageOf(&o)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -227,6 +230,25 @@ func dropOtherSpaces(db *pebble.DB, current byte) error {
 func nextSpace(id byte) byte { return id%0xfe + 1 }
 
 func markPath(o *Options) string { return o.FS.PathJoin(o.Dir, damageMark) }
+
+// strange finds what no store makes, since whoever opens a pipe waits for its
+// other end; "" is that there is none.
+func strange(o *Options) (string, error) {
+	names, err := o.FS.List(o.Dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("open projections: %w", err)
+	}
+	for _, name := range names {
+		info, err := o.FS.Stat(o.FS.PathJoin(o.Dir, name))
+		if err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+			return name + " is no regular file", nil
+		}
+	}
+	return "", nil
+}
 
 // damageOf reads the mark of the run before; "" is none.
 func damageOf(o *Options) (string, error) {

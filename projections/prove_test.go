@@ -1,6 +1,9 @@
 package projections_test
 
 import (
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -116,4 +119,19 @@ func TestAStoreWithNothingToHoldItAgainstIsNotProven(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, proven)
 	require.NoError(t, other.Close())
+}
+
+// A pipe in the store's folder is not waited for: the folder is put aside.
+func TestAStoreWithAPipeInItIsPutAside(t *testing.T) {
+	for _, name := range []string{"DAMAGED", "OPTIONS-000003", "marker.manifest.000001.MANIFEST-000001"} {
+		dir := filepath.Join(t.TempDir(), "store")
+		require.NoError(t, os.Mkdir(dir, 0o700))
+		require.NoError(t, syscall.Mkfifo(filepath.Join(dir, name), 0o600))
+		store, err := projections.Open(projections.Options{Dir: dir})
+		require.NoError(t, err)
+		aside, ok := store.Aside()
+		require.True(t, ok)
+		require.Contains(t, aside.Reason, "regular file")
+		require.NoError(t, store.Close())
+	}
 }

@@ -148,8 +148,8 @@ func (a *app) demoDatabase(ctx context.Context, dir string) (*postgres.Cluster, 
 // demoRoles makes roles, database and rows once; the password file is written
 // last and says that all of it is there.
 func demoRoles(ctx context.Context, cluster *postgres.Cluster, passwordFile string) (password string, err error) {
-	if kept, err := os.ReadFile(passwordFile); err == nil {
-		return strings.TrimSpace(string(kept)), nil
+	if password, err = keptText(passwordFile); password != "" || err != nil {
+		return password, err
 	}
 	password = randomText()
 	const rights = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 24 PASSWORD"
@@ -176,10 +176,20 @@ func demoPolicy(dir string) error {
 	return policyfolder.Create(dir, policyfolder.DefaultManifest, policy.Sample())
 }
 
+// keptText is what an earlier start kept; "" is nothing, also where that start ended
+// before it had written it.
+func keptText(path string) (string, error) {
+	kept, err := readAtMost(path, 4<<10)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(kept)), err
+}
+
 // keptSecret makes a secret once and keeps it.
 func keptSecret(path string, made func() string) (string, error) {
-	if kept, err := os.ReadFile(path); err == nil {
-		return strings.TrimSpace(string(kept)), nil
+	if kept, err := keptText(path); kept != "" || err != nil {
+		return kept, err
 	}
 	secret := made()
 	return secret, os.WriteFile(path, []byte(secret+"\n"), 0o600)

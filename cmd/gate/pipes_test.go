@@ -10,6 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// A demonstration's secrets are read as other files are.
+func TestNoSecretOfADemonstrationIsAPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "operator-token")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	secret, err := keptSecret(path, func() string { return "made" })
+	require.NoError(t, err)
+	require.Equal(t, "made", secret, "an empty file is none")
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	_, err = keptSecret(path, func() string { return "made" })
+	require.ErrorContains(t, err, "regular file")
+}
+
 // A named pipe in the place of a file is refused: a command that opens it waits
 // for its other end, and no signal ends that.
 func TestNoCommandWaitsForAPipe(t *testing.T) {

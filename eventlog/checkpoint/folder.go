@@ -78,7 +78,11 @@ func onlyGrows(path string, n *Note) error {
 
 // replace writes a file of which a crash leaves the old or the new content.
 func replace(path string, content []byte) error {
-	f, err := os.OpenFile(path+newSuffix, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	// What a crash left is removed, not opened: a pipe would be waited for, a link followed.
+	if err := os.Remove(path + newSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path+newSuffix, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

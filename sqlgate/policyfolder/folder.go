@@ -34,6 +34,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 
 	"writegate/sqlgate/policy"
 )
@@ -147,7 +148,7 @@ func readRegular(root *os.Root, name string, limit int64) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is %s, not a regular file", name, kindOf(info.Mode()))
 	}
-	file, err := root.Open(name)
+	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that came into its place is not waited for
 	if err != nil {
 		return nil, err
 	}
