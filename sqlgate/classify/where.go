@@ -97,9 +97,6 @@ func (w *walk) forgetTruths() {
 // readsTargetAgain reports whether the relation of the target stands in its
 // statement once more.
 func (w *walk) readsTargetAgain() bool {
-	if w.is(w.reached, "SelectStmt") {
-		return false
-	}
 	for i := w.reached + 1; i < w.e[w.reached].next; i++ {
 		w.steps++
 		if w.is(i, "RangeVar") && w.isTargetsRelation(i) {
@@ -270,7 +267,7 @@ func (w *walk) isReached(ref int32) bool {
 // about.
 func (w *walk) isTarget(node int32) bool {
 	if w.is(w.reached, "SelectStmt") {
-		return w.query(node) == w.reached
+		return w.query(node) == w.reached || w.selfJoin && w.isTargetsRelation(node)
 	}
 	return node == w.child(w.reached, "relation") || w.selfJoin && w.isTargetsRelation(node)
 }
@@ -506,10 +503,10 @@ func (w *walk) foldList(i int32, kind, op string, left, right int32) truth {
 			elements = []int32{value}
 		}
 	}
-	itself, every := false, len(elements) > 0
+	itself, every, names := false, len(elements) > 0, w.namesColumn(left)
 	for _, e := range elements {
 		w.steps++
-		if w.namesColumn(e) && w.foldPair("AEXPR_NOT_DISTINCT", "=", left, e) == isTrue {
+		if (w.namesColumn(e) || !names) && (w.same(left, e) || w.foldPair("AEXPR_OP", "=", left, e) == isTrue) {
 			itself = true
 		} else {
 			every = false

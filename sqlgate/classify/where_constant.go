@@ -77,10 +77,27 @@ func (w *walk) integer(i, v int32) constant {
 	if raw := w.raw(v, "ival"); raw != nil {
 		return numberConstant(string(raw))
 	}
-	if at := w.e[i].a; at >= 0 && int(at) < len(w.sql) && w.sql[at] == '0' {
-		return numberConstant("0")
+	if at := w.e[i].a; at >= 0 && int(at) < len(w.sql) {
+		return numberConstant(string(numberText(w.sql[at:])))
 	}
 	return constant{kind: constUnknown}
+}
+
+// numberText gives the whole number that a text begins with, or nothing.
+func numberText(s string) []byte {
+	var number []byte
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= '0' && c <= '9', c == '-' && number == nil:
+			number = append(number, c)
+		case c == ' ' && len(number) == 1 && number[0] == '-':
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c == '_', c == '.', c >= 0x80:
+			return nil
+		default:
+			return number
+		}
+	}
+	return number
 }
 
 // numberConstant refuses exponents: 1e999999999 would take a gigabyte.

@@ -2,6 +2,7 @@ package classify
 
 import (
 	"math/big"
+	"slices"
 	"strings"
 )
 
@@ -12,7 +13,18 @@ type cover struct {
 	w     *walk
 	sides map[uint64]uint8 // by pair of expressions: bits for less, equal, greater
 	lines map[uint64]*line // by expression: what it is compared with
+	joint []joint
+	terms int
 }
+
+// A joint term is true where all of its parts are: an AND, or NOT of an OR.
+type joint struct {
+	at      int32
+	negated bool
+}
+
+// mostTerms bounds an OR in which joint terms are taken apart.
+const mostTerms = 32
 
 // A line is what comparisons with numbers let through.
 type line struct {
@@ -35,17 +47,36 @@ func (w *walk) coversAll(i int32, negated bool) bool {
 	if parent := w.owner(i); w.is(parent, "BoolExpr") && string(w.raw(parent, "boolop")) == string(w.raw(i, "boolop")) {
 		return false // the one around it does
 	}
-	c := cover{w: w, sides: map[uint64]uint8{}, lines: map[uint64]*line{}}
-	return c.add(i, negated)
+	c := w.newCover()
+	if c.add(i, negated) {
+		return true
+	}
+	return c.terms <= mostTerms && slices.ContainsFunc(c.joint, func(j joint) bool {
+		for part := range w.items(j.at, "args") { // with each of its parts all is covered, so with all of them
+			with := w.newCover()
+			if !with.add(i, negated) && !with.add(part, j.negated) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (w *walk) newCover() *cover {
+	return &cover{w: w, sides: map[uint64]uint8{}, lines: map[uint64]*line{}}
 }
 
 // add takes one more term and reports whether all is covered.
 func (c *cover) add(i int32, negated bool) bool {
 	w := c.w
 	w.steps++
+	c.terms++
 	switch {
 	case w.is(i, "BoolExpr"):
 		op := string(w.raw(i, "boolop"))
+		if op != "NOT_EXPR" && c.side(w.reduce(i).full(), equal, negated) {
+			return true
+		}
 		if op == "NOT_EXPR" || op == "OR_EXPR" && !negated || op == "AND_EXPR" && negated {
 			for arg := range w.items(i, "args") {
 				if c.add(arg, negated != (op == "NOT_EXPR")) {
@@ -54,6 +85,8 @@ func (c *cover) add(i int32, negated bool) bool {
 			}
 			return false
 		}
+		c.joint = append(c.joint, joint{i, negated})
+		return false
 	case w.is(i, "NullTest"):
 		return c.side(mix(w.reduce(w.child(i, "arg")).full(), 1), equal, negated != (string(w.raw(i, "nulltesttype")) != "IS_NULL"))
 	case w.is(i, "BooleanTest"):

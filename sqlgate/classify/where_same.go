@@ -152,18 +152,6 @@ func (w *walk) hashEntry(k int32) uint64 {
 	return h
 }
 
-// numberText gives the number that a text begins with.
-func numberText(s string) []byte {
-	n := 0
-	for n < len(s) && (s[n] == '-' || s[n] == ' ' || s[n] == '\t' || s[n] == '\n') {
-		n++
-	}
-	for n < len(s) && (s[n] >= '0' && s[n] <= '9' || s[n] == '_') {
-		n++
-	}
-	return bytes.TrimSpace([]byte(s[:n]))
-}
-
 // reduceExpr takes away what changes nothing: + 0, * 1, || ”, NULLIF of NULL.
 func (w *walk) reduceExpr(i int32) (reduced, bool) {
 	left, right := w.child(i, "lexpr"), w.child(i, "rexpr")
@@ -189,8 +177,8 @@ func (w *walk) reduceExpr(i int32) (reduced, bool) {
 		return reduced{}, false
 	}
 	l, r := w.reduce(left), w.reduce(right)
-	one := func(side reduced) bool {
-		return side.hash == numberBase && side.added != nil && side.added.Cmp(big.NewRat(1, 1)) == 0
+	is := func(side reduced, n int64) bool {
+		return side.hash == numberBase && side.added.Cmp(big.NewRat(n, 1)) == 0
 	}
 	empty := func(i int32) bool {
 		v, ok := w.constant(i)
@@ -205,9 +193,9 @@ func (w *walk) reduceExpr(i int32) (reduced, bool) {
 		return l.plus(new(big.Rat).Neg(r.added)), true
 	case op == "-" && l.full() == r.full():
 		return reduced{numberBase, new(big.Rat)}, true
-	case op == "*" && one(l), op == "||" && empty(left):
+	case op == "*" && (is(l, 1) || is(r, 0)), op == "||" && empty(left):
 		return r, true
-	case (op == "*" || op == "/") && one(r), op == "||" && empty(right):
+	case op == "*" && (is(r, 1) || is(l, 0)), op == "/" && is(r, 1), op == "||" && empty(right):
 		return l, true
 	}
 	return reduced{}, false
@@ -300,7 +288,10 @@ func (w *walk) columnHash(ref int32) uint64 {
 		return mixText(mixText(mixText(hashStart, schema), qualifier), name)
 	}
 	if w.selfJoin && w.isTargetsRelation(node) {
-		node = w.child(w.reached, "relation")
+		node = w.target()
+	}
+	if w.query(node) != w.reached { // of a subquery, which may be written twice
+		return mixText(mixText(mix(hashStart, 1), w.nameOf(node)), name)
 	}
 	return mixText(mix(hashStart, uint64(node)+1), name)
 }
@@ -401,10 +392,19 @@ func (w *walk) ownLevel(ref int32, qualifier []byte) bool {
 	return false
 }
 
+// target gives the relation whose rows a condition is about, or -1 where they are of
+// several.
+func (w *walk) target() int32 {
+	if w.is(w.reached, "SelectStmt") {
+		return w.onlyFrom(w.reached)
+	}
+	return w.child(w.reached, "relation")
+}
+
 // isTargetsRelation reports whether an item is the target's relation once more, all
 // of its rows.
 func (w *walk) isTargetsRelation(node int32) bool {
-	target := w.child(w.reached, "relation")
+	target := w.target()
 	if node == target || !w.is(node, "RangeVar") || !w.is(target, "RangeVar") || !w.isQuery(w.owner(node)) {
 		return false
 	}
