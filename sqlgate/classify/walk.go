@@ -27,7 +27,7 @@ func init() {
 		"RangeVar": onRangeVar, "CommonTableExpr": onCTE, "IntoClause": onInto,
 		"LockingClause": onLocking, "ParamRef": onParam, "CurrentOfExpr": onCurrentOf,
 		"RangeSubselect": onRangeItem, "RangeFunction": onRangeItem, "RangeTableFunc": onRangeItem, "JoinExpr": onRangeItem,
-		"ObjectWithArgs": onObjectWithArgs, "AlterTableCmd": onAlterTableCmd,
+		"ObjectWithArgs": onObjectWithArgs, "AlterTableCmd": onAlterTableCmd, "Constraint": onConstraint,
 	}
 	for name := range statements {
 		handlers[name] = onStatement

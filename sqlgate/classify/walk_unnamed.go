@@ -131,6 +131,15 @@ func sequence(w *walk, i int32, _ *statement) {
 	}
 }
 
+// onConstraint records the sequence that a column's IDENTITY names.
+func onConstraint(w *walk, i int32) {
+	name := w.child(w.child(w.option(i, "options", "sequence_name"), "arg"), "items")
+	if name >= 0 {
+		w.extended = true
+		w.named(name, 0)
+	}
+}
+
 // createSchema keeps the schema's name for its elements. Without a name it is
 // called like its owner.
 func createSchema(w *walk, i int32, _ *statement) {

@@ -44,6 +44,8 @@ var writtenRows = [][4]string{
 	{`CREATE SCHEMA AUTHORIZATION CURRENT_USER CREATE TABLE t (a int)`, "CREATE", "?.t", ""},
 	{`CREATE SCHEMA s CREATE TABLE t (a int) CREATE TRIGGER g AFTER INSERT ON t EXECUTE FUNCTION f()`, "CREATE", "s.t", ""},
 	{`CREATE SCHEMA s`, "CREATE", "", ""},
+	{`CREATE TABLE s.t (id int GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME s.q))`, "CREATE", "s.q,s.t", ""},
+	{`ALTER TABLE t ALTER id ADD GENERATED ALWAYS AS IDENTITY (START 5 SEQUENCE NAME q)`, "ALTER", "public.q,public.t", ""},
 
 	// Tables that are not named.
 	{`DROP SCHEMA a, b CASCADE`, "DROP", "?.*,a.*,b.*", ""},
