@@ -44,8 +44,12 @@ const (
 // coversAll reports whether an OR is true for all rows; for an AND with negated,
 // whether it is false for all.
 func (w *walk) coversAll(i int32, negated bool) bool {
-	if parent := w.owner(i); w.is(parent, "BoolExpr") && string(w.raw(parent, "boolop")) == string(w.raw(i, "boolop")) {
-		return false // the one around it does
+	op, flipped, up := string(w.raw(i, "boolop")), false, w.owner(i)
+	for ; w.is(up, "BoolExpr") && string(w.raw(up, "boolop")) == "NOT_EXPR"; up = w.owner(up) {
+		flipped = !flipped
+	}
+	if w.is(up, "BoolExpr") && (string(w.raw(up, "boolop")) == op) != flipped {
+		return false // the one around it takes its terms too
 	}
 	c := w.newCover()
 	if c.add(i, negated) {
