@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog/backup"
+	"writegate/eventlog"
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 	"writegate/projections"
@@ -155,6 +156,8 @@ type beginning struct {
 	projections.Source
 	last uint64
 }
+
+func (b beginning) Head() eventlog.Head { return eventlog.Head{Seq: b.last} }
 
 func (b beginning) From(ctx context.Context, seq uint64) iter.Seq2[event.Envelope, error] {
 	return func(yield func(event.Envelope, error) bool) {
