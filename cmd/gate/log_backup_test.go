@@ -19,8 +19,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
-	"writegate/eventlog/backup"
 	"writegate/eventlog"
+	"writegate/eventlog/backup"
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 	"writegate/projections"
