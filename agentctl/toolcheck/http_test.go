@@ -2,6 +2,7 @@ package toolcheck_test
 
 import (
 	"net/http"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -136,6 +137,31 @@ func TestSchemasAreJudged(t *testing.T) {
 		err := toolcheck.JudgeSchema([]byte(text))
 		require.Equal(t, good, err == nil, "%.80s: %v", text, err)
 	}
+}
+
+// A few characters of a pattern can come to megabytes when they are compiled.
+func TestThePatternsOfASchemaAreBoundedTogether(t *testing.T) {
+	dots := strings.Repeat(".{1000}", 40)
+	for text, good := range map[string]bool{
+		`{"pattern":"^[A-Za-z0-9_.-]{1,255}@[a-z]{2,63}$"}`:                               true,
+		`{"pattern":"` + dots + `"}`:                                                      true,
+		`{"properties":{"a":{"pattern":"` + dots + `"},"b":{"pattern":"` + dots + `b"}}}`: false,
+		`{"patternProperties":{"` + dots + `":{},"b` + dots + `":{}}}`:                    false,
+		`{"pattern":"(` + dots + `){10,}"}`:                                               false,
+	} {
+		before := allocated()
+		err := toolcheck.JudgeSchema([]byte(text))
+		require.Equal(t, good, err == nil, "%.80s: %v", text, err)
+		require.Less(t, allocated()-before, uint64(64<<20))
+	}
+	err := toolcheck.JudgeSchema([]byte(`{"patternProperties":{"` + dots + dots + `":{}}}`))
+	require.ErrorContains(t, err, "steps")
+}
+
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
 }
 
 func FuzzJudgeSchema(f *testing.F) {
