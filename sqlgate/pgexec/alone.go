@@ -85,7 +85,8 @@ func (a *Alone) Exec(ctx context.Context, st Statement, sink Sink) (Result, erro
 }
 
 // outcome sorts the ways in which the statement can end. Without a transaction
-// nothing but the server's own answer tells what was done.
+// nothing but the server's own answer tells what was done, and the tag is not the
+// end of it: what CREATE INDEX CONCURRENTLY does last is committed behind its tag.
 func (a *Alone) outcome(r *ran) (Result, error) {
 	partial := Result{State: Failure, Outcome: OutcomePartialPossible}
 	unknown := Result{State: Unknown, Step: StepStatement, Cause: CauseTimeout}
@@ -93,7 +94,7 @@ func (a *Alone) outcome(r *ran) (Result, error) {
 	case r.over():
 		partial.ReasonCode = ReasonResultTooLarge
 		return partial, partly(tooLargeFault())
-	case r.cmd.tag != "":
+	case r.cmd.tag != "" && r.refused == nil && r.err == nil:
 		return Result{State: Success, CommandTag: r.cmd.tag, RowCount: rowCount(r.cmd), Basis: BasisAloneCompleted}, nil
 	case r.asked && r.refused != nil:
 		partial.ReasonCode = ReasonCancelled

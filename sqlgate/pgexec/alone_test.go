@@ -49,6 +49,27 @@ func TestAStatementAloneThatFailsMayHaveLeftSomething(t *testing.T) {
 	require.Equal(t, "f", side.ask("SELECT indisvalid FROM pg_index WHERE indexrelid = 'i'::regclass"), "an invalid index stays")
 }
 
+// The server sends the tag of what begins transactions of its own before it commits
+// the last of them, at the Sync.
+func TestAStatementAloneWhoseLastCommitFailsIsNoSuccess(t *testing.T) {
+	db, side := open(t)
+	side.run(`CREATE TABLE t (a int); CREATE INDEX old ON t (a); CREATE TABLE none (id int PRIMARY KEY);
+		CREATE TABLE log (id int REFERENCES none DEFERRABLE INITIALLY DEFERRED);
+		CREATE TABLE whole (a int) PARTITION BY LIST (a); CREATE TABLE part PARTITION OF whole FOR VALUES IN (1);
+		CREATE FUNCTION note() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO log VALUES (77); END $$;
+		CREATE EVENT TRIGGER noting ON ddl_command_end EXECUTE FUNCTION note()`)
+	for _, text := range []string{"CREATE INDEX CONCURRENTLY i ON t (a)", "DROP INDEX CONCURRENTLY old", "ALTER TABLE whole DETACH PARTITION part CONCURRENTLY"} {
+		res, err := alone(t, db, text, Limits{})
+		require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), text)
+		require.Equal(t, OutcomePartialPossible, fault.Of(err).Details["outcome"], text)
+		require.Equal(t, Failure, res.State, text)
+		require.Equal(t, "23503", res.SQLState, text)
+	}
+	require.Equal(t, "f", side.ask("SELECT indisvalid FROM pg_index WHERE indexrelid = 'i'::regclass"))
+	require.Equal(t, "1", side.ask("SELECT count(*) FROM pg_class WHERE relname = 'old'"))
+	require.Equal(t, "t", side.ask("SELECT inhdetachpending FROM pg_inherits"))
+}
+
 func TestAStatementAloneThatTimesOutOrIsLostIsUnknown(t *testing.T) {
 	db, side := open(t, func(c *Config) { c.LockTimeout = time.Minute })
 	side.run("CREATE TABLE t (a int)")
