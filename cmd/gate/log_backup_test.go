@@ -157,7 +157,7 @@ type beginning struct {
 	last uint64
 }
 
-func (b beginning) Head() eventlog.Head { return eventlog.Head{Seq: b.last} }
+func (b beginning) Head() eventlog.Head { return eventlog.Head{Seq: min(b.last, b.Source.Head().Seq)} }
 
 func (b beginning) From(ctx context.Context, seq uint64) iter.Seq2[event.Envelope, error] {
 	return func(yield func(event.Envelope, error) bool) {
