@@ -118,6 +118,18 @@ func (c *Commands) commit(ctx context.Context, g eventlog.Group) (eventlog.Commi
 	return done, nil
 }
 
+// commitWithin is commit inside of what around does; nil is nothing.
+func (c *Commands) commitWithin(ctx context.Context, g eventlog.Group, around func(write func() error) error) (done eventlog.Committed, err error) {
+	if around == nil {
+		return c.commit(ctx, g)
+	}
+	err = around(func() (err error) {
+		done, err = c.commit(ctx, g)
+		return err
+	})
+	return done, err
+}
+
 // Takes is the error that a command would have now because the log takes none; nil
 // where it takes them. What is answered before its evidence is written asks it.
 func (c *Commands) Takes() error {

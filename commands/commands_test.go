@@ -3,6 +3,7 @@ package commands
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -480,4 +481,32 @@ func TestAnAnsweredStatementUsesItsApproval(t *testing.T) {
 	}
 	require.NoError(t, answer())
 	require.Equal(t, fault.ApprovalAlreadyUsed, fault.CodeOf(answer()))
+}
+
+// What all dispatches share with an activation is not held while one of them waits
+// for an aggregate of its own: the activation would wait for it, and everybody for that.
+func TestWhatIsAroundTheAppendWaitsForNoLock(t *testing.T) {
+	w := begin(t, setup{})
+	unlock, err := w.lock(t.Context(), "agent/a")
+	require.NoError(t, err)
+	around := 0
+	r := recording(dispatching)
+	r.Keys = []string{"agent/a"}
+	r.Around = func(write func() error) error { around++; return write() }
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err = w.RecordDecision(ended, r)
+	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(err))
+	require.Zero(t, around)
+	unlock()
+	_, err = w.RecordDecision(t.Context(), r)
+	require.NoError(t, err)
+	require.Equal(t, 1, around)
+
+	head := w.log.Head()
+	refused := errors.New("another policy is in force")
+	r.Around = func(func() error) error { return refused }
+	_, err = w.RecordDecision(t.Context(), r)
+	require.ErrorIs(t, err, refused)
+	require.Equal(t, head, w.log.Head())
 }

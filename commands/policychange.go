@@ -113,6 +113,9 @@ type PolicyChange struct {
 	Impact *event.Impact // of an activation; nil = none
 	By     string        // label of the operator token
 	Reason string
+	// Around writes the change, and makes it known before anything else is written
+	// that depends on it. It may be nil.
+	Around func(write func() error) error
 }
 
 // A PolicyChanged says what a change did.
@@ -149,7 +152,10 @@ func (c *Commands) ChangePolicy(ctx context.Context, n PolicyChange) (PolicyChan
 	if len(drafts) == 0 {
 		return PolicyChanged{}, refused
 	}
-	done, err := c.commit(ctx, eventlog.Group{Drafts: drafts})
+	if refused != nil {
+		n.Around = nil
+	}
+	done, err := c.commitWithin(ctx, eventlog.Group{Drafts: drafts}, n.Around)
 	if err == nil {
 		err = refused
 	}

@@ -47,6 +47,9 @@ type RecordDecision struct {
 	// statement. It may be nil.
 	Extra func(view *projections.View, now time.Time) ([]event.Draft, error)
 	Keys  []string
+	// Around writes the decision, once its locks are held and nothing else is waited
+	// for, or refuses it. It may be nil.
+	Around func(write func() error) error
 	// ExecutionID names the execution; one is made when it is empty.
 	ExecutionID string
 }
@@ -118,7 +121,7 @@ func (c *Commands) RecordDecision(ctx context.Context, r *RecordDecision) (Recor
 	if err != nil {
 		return Recorded{}, err
 	}
-	done, err := c.commit(ctx, eventlog.Group{Drafts: drafts})
+	done, err := c.commitWithin(ctx, eventlog.Group{Drafts: drafts}, r.Around)
 	if err != nil {
 		return Recorded{}, err
 	}

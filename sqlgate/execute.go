@@ -72,13 +72,13 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 	}
 	g.Step("decision.before_append")
 	if command.Dispatch != nil {
-		if !s.holdsPolicy {
+		command.Around = func(write func() error) error {
 			g.inForce.RLock()
-			s.holdsPolicy = true
-		}
-		defer s.letGoOfPolicy(g)
-		if g.running.Load() != s.policy || g.ModeNow() != s.mode {
-			return commands.Recorded{}, errPolicyChanged
+			defer g.inForce.RUnlock()
+			if g.running.Load() != s.policy || g.ModeNow() != s.mode {
+				return errPolicyChanged
+			}
+			return write()
 		}
 	}
 	begin := time.Now()

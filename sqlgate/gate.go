@@ -82,7 +82,7 @@ type Options struct {
 type Gate struct {
 	Options
 	running    atomic.Pointer[runningPolicy] // nil while no policy is loaded
-	inForce    sync.RWMutex                  // read from the look at policy and mode to the append of a dispatch, written while another policy is activated
+	inForce    sync.RWMutex                  // held shared around the append of a dispatch, from the look at policy and mode on, and by an activation around its own; nobody waits for anything else under it
 	chain      *Chain
 	policyWork turns         // one change of the policy, or walk of the chain, at a time
 	replays    chan struct{} // a token for each replay that runs
@@ -157,7 +157,6 @@ type submission struct {
 	decision       commands.Decision
 	watch          stopwatch
 	unrecorded     bool // what became of it could not be written
-	holdsPolicy    bool // no other policy is activated before it is dispatched
 
 	session *session  // the one that the request names, where it exists
 	prepare *prepared // of a PREPARE
@@ -224,7 +223,7 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 			return answer, err
 		}
 	}
-	answer, err := g.whileInForce(s, func() (*Answer, error) {
+	answer, err := whileInForce(ctx, func() (*Answer, error) {
 		begin := time.Now()
 		err := g.decide(ctx, s)
 		s.watch.time(phaseDecide, begin)
@@ -245,24 +244,16 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 var errPolicyChanged = errors.New("the decision is not of the policy in force")
 
 // whileInForce decides a statement and carries it out, and does so again where the
-// policy that decided is not in force any more when the statement could run: then no
-// other is activated until it is dispatched.
-func (g *Gate) whileInForce(s *submission, journey func() (*Answer, error)) (*Answer, error) {
-	answer, err := journey()
-	for errors.Is(err, errPolicyChanged) {
-		g.inForce.RLock()
-		s.holdsPolicy = true
-		answer, err = journey()
-		s.letGoOfPolicy(g)
-	}
-	return answer, err
-}
-
-// letGoOfPolicy lets another policy be activated again.
-func (s *submission) letGoOfPolicy(g *Gate) {
-	if s.holdsPolicy {
-		s.holdsPolicy = false
-		g.inForce.RUnlock()
+// policy that decided is not in force any more when the statement could run.
+func whileInForce(ctx context.Context, journey func() (*Answer, error)) (*Answer, error) {
+	for {
+		answer, err := journey()
+		if !errors.Is(err, errPolicyChanged) {
+			return answer, err
+		}
+		if ctx.Err() != nil {
+			return nil, fault.New(fault.PolicyNotLoaded, "The policy changed while the statement waited for the database, and the request ended. Nothing was executed or recorded; send it again.").Because(err)
+		}
 	}
 }
 

@@ -215,13 +215,17 @@ func (g *Gate) ChangePolicy(ctx context.Context, r PolicyChangeRequest) (*Policy
 	if r.ExpectedActiveHash != "" || impact != nil {
 		change.Base = &base.hash
 	}
-	g.inForce.Lock()
-	changed, err := g.Commands.ChangePolicy(ctx, change) // COMMIT POINT inside: from here on the new version is the active one
-	if err == nil {
+	change.Around = func(write func() error) error {
+		g.inForce.Lock()
+		defer g.inForce.Unlock()
+		if err := write(); err != nil {
+			return err
+		}
 		g.Step("policy.appended")
 		g.running.Store(next)
+		return nil
 	}
-	g.inForce.Unlock()
+	changed, err := g.Commands.ChangePolicy(ctx, change) // COMMIT POINT inside: from here on the new version is the active one
 	if err != nil {
 		return nil, withFindings(err, j.report.Findings)
 	}

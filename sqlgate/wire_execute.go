@@ -80,7 +80,7 @@ func (w *Wire) journey(ctx context.Context, s *submission) (*Answer, error) {
 			return answer, err
 		}
 	}
-	answer, err := g.whileInForce(s, func() (*Answer, error) {
+	answer, err := whileInForce(ctx, func() (*Answer, error) {
 		if err := w.decide(ctx, s); err != nil {
 			return nil, err
 		}
