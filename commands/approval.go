@@ -151,11 +151,17 @@ func decideResolve(r ResolveApproval, a *approvalState, now time.Time) ([]event.
 	return []event.Draft{event.New(now, shared, &event.ApprovalResolved{Resolution: r.Decision, Note: r.Note, By: r.By})}, nil
 }
 
+// turnWait is how long a command waits for its aggregates: it may hold a connection
+// to the database meanwhile.
+const turnWait = 10 * time.Second
+
 // lock takes keys for a command; its error is a fault.
 func (c *Commands) lock(ctx context.Context, keys ...string) (unlock func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.turnWait)
+	defer cancel()
 	unlock, err = c.locks.lock(ctx, keys...)
 	if err != nil {
-		return nil, fault.New(fault.AuditUnavailable, "The request ended while it waited for its turn. Nothing was executed or recorded; send it again.").
+		return nil, fault.New(fault.AuditUnavailable, "Others that concern the same approval, key, agent or policy went first, and the request ended or waited for too long. Nothing was executed or recorded; send it again.").
 			With("outcome", "not_written").Because(err)
 	}
 	return unlock, nil

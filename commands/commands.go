@@ -39,11 +39,12 @@ type Commands struct {
 	step  func(string)
 	ttl   time.Duration
 
-	locks   *keyedLocks
-	keys    *keyLeases
-	floods  *throttle
-	outages outages
-	wake    chan struct{} // tells RunExpiry that an approval was created
+	locks    *keyedLocks
+	turnWait time.Duration
+	keys     *keyLeases
+	floods   *throttle
+	outages  outages
+	wake     chan struct{} // tells RunExpiry that an approval was created
 
 	engine  atomic.Uint64               // seq of this run's startup event
 	refused atomic.Pointer[fault.Fault] // why every new command is refused, once corruption was recorded
@@ -59,7 +60,7 @@ func New(o Options) (*Commands, error) {
 		return nil, err
 	}
 	c := &Commands{log: o.Log, store: o.Store, now: o.Now, logs: o.Logger, step: o.Step, ttl: o.DefaultTTL,
-		locks: newKeyedLocks(), keys: newKeyLeases(), floods: floods, wake: make(chan struct{}, 1)}
+		locks: newKeyedLocks(), turnWait: turnWait, keys: newKeyLeases(), floods: floods, wake: make(chan struct{}, 1)}
 	if c.now == nil {
 		c.now = time.Now
 	}

@@ -498,6 +498,10 @@ func TestWhatIsAroundTheAppendWaitsForNoLock(t *testing.T) {
 	_, err = w.RecordDecision(ended, r)
 	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(err))
 	require.Zero(t, around)
+	w.turnWait = time.Millisecond
+	_, err = w.RecordDecision(t.Context(), r)
+	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(err), "the wait has an end, whoever waits")
+	require.Equal(t, "not_written", fault.Of(err).Details["outcome"])
 	unlock()
 	_, err = w.RecordDecision(t.Context(), r)
 	require.NoError(t, err)
