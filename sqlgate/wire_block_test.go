@@ -73,6 +73,11 @@ func TestWhatASavepointUndoesIsAFailureOfItsOwn(t *testing.T) {
 	c.query("ROLLBACK")
 
 	c.query("BEGIN")
+	require.Equal(t, "parser_error", state(c.refused("SELEC")))
+	require.Equal(t, "3B001", state(c.refused("ROLLBACK TO s")), "nothing was sent yet, and there is none")
+	c.query("ROLLBACK")
+
+	c.query("BEGIN")
 	c.query("SAVEPOINT \"A b\"")
 	c.query("INSERT INTO t VALUES (1, 'a')")
 	c.query("ROLLBACK TO SAVEPOINT \"A b\"")

@@ -289,13 +289,13 @@ func (w *Wire) inBlock(o *wireOrder) error {
 }
 
 // checkNamed refuses a savepoint that is not there. A block that was given up has
-// none: it was rolled back whole.
+// none: it was rolled back whole. One in which nothing was sent has none either.
 func checkNamed(w *Wire, o *wireOrder) error {
 	if err := w.inBlock(o); err != nil {
 		return err
 	}
 	switch {
-	case w.unit.failed && w.unit.block == nil && len(w.unit.savepoints) == 0:
+	case w.unit.failed && w.unit.used && w.unit.block == nil:
 		return errFailedBlock()
 	case w.unit.savepoint(o.Name) < 0:
 		return wireErrorf("3B001", "savepoint \"%s\" does not exist", o.Name)
