@@ -1,19 +1,19 @@
 // Package commands is the only writer of the event log.
 //
-// # The story of a command
+// # How a command runs
 //
 // A command asks for something to become true: record this decision, resolve
 // that approval. It is decided by a pure function of three things (what the
 // projections show of its aggregate, the command, the moment), which gives
 // either the events that make it true or a fault. The events are appended as
-// one group: the sync of that append is the commit point, the only one. Then
-// the command waits until the projections have folded the events in, and only
-// then it answers. Who gets an answer therefore also finds it in every view.
+// one group: the sync of that append is the commit point, the only one.
+// Whoever opens a view afterwards finds what was answered: a view waits until the
+// projections have folded in all that is durable.
 //
-//	lock aggregates -> view -> decide -> append (fsync: COMMIT POINT) -> applied -> unlock -> answer
+//	lock aggregates -> view -> decide -> append (fsync: COMMIT POINT) -> unlock -> answer
 //
 // Commands on one aggregate (an approval, an idempotency key, the policy) are
-// serialised by a lock that is held from the view until the events are applied;
+// serialised by a lock that is held from the view until the events are durable;
 // otherwise two retries of one approval could both find it unused. Commands on
 // different aggregates meet only in the log's group commit. A plain decision
 // has no aggregate: it takes no lock and looks at no view.
