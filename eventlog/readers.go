@@ -70,9 +70,7 @@ type reading struct {
 	seq      uint64 // where it began
 	next     uint64
 	previous [32]byte
-	segment  uint32 // where the frame lies that is given
 	single   bool
-	hashes   bool // whoever takes the frames checks their hashes
 	yield    func(frame.Placed, error) bool
 }
 
@@ -93,7 +91,6 @@ func (l *Log) read(ctx context.Context, r *reading, head Head) {
 
 // readStretch gives the frames of one segment. It gives false when the pass is over.
 func (l *Log) readStretch(ctx context.Context, at stretch, r *reading) bool {
-	r.segment = at.s.number
 	file, err := l.reader(at.s)
 	if err != nil {
 		return r.fail(err)
@@ -111,8 +108,8 @@ func (l *Log) readStretch(ctx context.Context, at stretch, r *reading) bool {
 			return r.fail(readError(err))
 		case p.Seq < r.next && r.next == r.seq:
 			continue
-		case p.Seq != r.next || !r.hashes && !p.Intact() || r.next > r.seq && p.PreviousHash != r.previous:
-			return r.fail(unchained(r.next, p.Off, r.segment))
+		case p.Seq != r.next || !p.Intact() || r.next > r.seq && p.PreviousHash != r.previous:
+			return r.fail(fmt.Errorf("%w: event %d at offset %d of segment %d does not continue the chain", ErrCorrupt, r.next, p.Off, at.s.number))
 		}
 		if !r.yield(p, nil) {
 			return false
@@ -120,10 +117,6 @@ func (l *Log) readStretch(ctx context.Context, at stretch, r *reading) bool {
 		r.next, r.previous = r.next+1, p.Hash
 	}
 	return !r.single
-}
-
-func unchained(seq uint64, off int64, segment uint32) error {
-	return fmt.Errorf("%w: event %d at offset %d of segment %d does not continue the chain", ErrCorrupt, seq, off, segment)
 }
 
 func (r *reading) fail(err error) bool {

@@ -23,10 +23,9 @@ var arrows = map[string][]string{
 	"sqlgate/tlsfiles":  {},
 	"fixtures/postgres": {},
 	"eventlog/event":    {},
-	"eventlog/lanehash": {},
-	"eventlog/frame":    {"eventlog/lanehash"},
+	"eventlog/frame":    {},
 
-	"eventlog/checkpoint": {"eventlog/event", "eventlog/lanehash"},
+	"eventlog/checkpoint": {"eventlog/event"},
 	"eventlog/evidence":   {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},
 
 	"eventlog":        {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},

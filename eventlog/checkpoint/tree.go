@@ -31,8 +31,7 @@ type Writer interface {
 // kept in memory, so that a batch needs no look-ups. Only one goroutine may append.
 type Tree struct {
 	right  stack
-	stored []Hash  // of the last call, for its memory
-	levels growing // likewise
+	stored []Hash // of the last call, for its memory
 }
 
 // OpenTree continues a tree of size events whose hashes were stored before.
@@ -68,12 +67,8 @@ func (t *Tree) Append(w Writer, eventHashes ...[32]byte) error {
 	}
 	next := stack{t.right.size, slices.Clone(t.right.roots)}
 	t.stored = slices.Grow(t.stored[:0], 2*len(eventHashes)+len(next.roots))
-	if len(eventHashes) >= manyLeaves {
-		t.stored = t.levels.pushAll(&next, t.stored, eventHashes)
-	} else {
-		for _, h := range eventHashes {
-			t.stored = next.push(t.stored, leaf(h))
-		}
+	for _, h := range eventHashes {
+		t.stored = next.push(t.stored, leaf(h))
 	}
 	if err := w.WriteHashes(tlog.StoredHashIndex(0, int64(t.right.size)), t.stored); err != nil {
 		return fmt.Errorf("%w: %w", ErrTree, err)

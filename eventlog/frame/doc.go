@@ -1,8 +1,7 @@
 // Package frame is the event log as bytes on disk: the segment header, the
 // frame around each record, the file system calls that make them durable, and
 // the judge that reads them back. It knows no payloads and imports nothing of
-// ours but lanehash, so that an auditor's verifier is this package and little
-// more.
+// ours, so that an auditor's verifier is this package and little more.
 //
 // # The story
 //

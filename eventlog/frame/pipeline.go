@@ -1,14 +1,10 @@
 package frame
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"io"
-	"slices"
 	"sync"
-
-	"writegate/eventlog/lanehash"
 )
 
 // jobSize is how many bytes a worker takes at a time. A few of them fit a processor's
@@ -87,9 +83,8 @@ func startPipeline(ctx context.Context, f File, from, limit int64, workers int) 
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
-			w := newWorker()
 			for pc := range jobs {
-				w.check(pc)
+				pc.check()
 				close(pc.done)
 			}
 		})
@@ -221,61 +216,21 @@ func (p *pipeline) gapAt(ctx context.Context, off int64, bad error, isIO bool) (
 	return &gap{off: off, next: next, err: bad, io: isIO}, nil
 }
 
-// A worker checks one piece after the other.
-type worker struct {
-	hasher *lanehash.Hasher
-	piece  *piece // the one at hand
-}
-
-func newWorker() *worker {
-	w := new(worker)
-	w.hasher = lanehash.New(func(at int, sum *[hashLen]byte) {
-		if !w.piece.storedAt(at, sum) && !w.piece.intactAt(at) {
-			w.piece.bad = append(w.piece.bad, mark{at: at, forged: true})
-		}
-	})
-	return w
-}
-
-// check looks at sums and hashes of every frame of a piece, and at how the frames
+// check looks at sums and hashes of every frame of the piece, and at how the frames
 // follow each other.
-func (w *worker) check(pc *piece) {
-	w.piece = pc
+func (pc *piece) check() {
 	for at := 0; at < len(pc.data); {
 		b := pc.data[at : at+sizeAt(pc.data, at)]
 		if err := bodyError(b); err != nil {
 			pc.bad = append(pc.bad, mark{at: at, err: err})
-		} else {
-			addMessage(w.hasher, at, b)
+		} else if f := decode(b); !f.Intact() {
+			pc.bad = append(pc.bad, mark{at: at, forged: true})
 		}
 		if len(pc.bad) == 0 && !pc.run.broken {
 			pc.run.add(b, pc.off+int64(at))
 		}
 		at += len(b)
 	}
-	w.hasher.Flush()
-	w.piece = nil
-	slices.SortFunc(pc.bad, func(a, b mark) int { return cmp.Compare(a.at, b.at) })
-}
-
-// addMessage hands the hashed message of a frame to a hasher. b is the frame.
-func addMessage(h *lanehash.Hasher, id int, b []byte) {
-	n := int(binary.LittleEndian.Uint32(b[offRecLen:]))
-	var prefix [hashPrefix]byte
-	putHashPrefix(prefix[:], binary.LittleEndian.Uint64(b[offSeq:]), b[HeadSize:recordAt], n)
-	h.Add(id, prefix[:], b[recordAt:recordAt+n])
-}
-
-// storedAt reports whether the frame at that place holds this event_hash.
-func (pc *piece) storedAt(at int, sum *[hashLen]byte) bool {
-	end := at + recordAt + int(binary.LittleEndian.Uint32(pc.data[at+offRecLen:]))
-	return *sum == [hashLen]byte(pc.data[end:])
-}
-
-// intactAt asks the standard library about a frame, before it is called forged.
-func (pc *piece) intactAt(at int) bool {
-	f := decode(pc.data[at : at+sizeAt(pc.data, at)])
-	return f.Intact()
 }
 
 // sizeAt is the size of the frame at that place; its head was checked.
