@@ -274,6 +274,8 @@ func (r *IdempotencyRecord) walk(c *codec) {
 	c.flag(&r.Answered)
 	c.flag(&r.RowsOmitted)
 	number(c, &r.Seq)
+	c.fixed(r.SQLDigest[:])
+	c.fixed(r.ParamsDigest[:])
 }
 
 func (n *Counters) walk(c *codec) {

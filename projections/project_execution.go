@@ -49,7 +49,7 @@ func executionDispatched(t *tx, e *event.Envelope) error {
 		x.Path, x.SQLDigest, x.XID, x.Marker, x.BlockID, x.Upstream = p.Path, p.SQLSHA256, p.XID, p.Marker, p.BlockID, p.Upstream
 		if p.Idempotency != nil {
 			x.KeyScope = p.Idempotency.ScopeDigest
-			t.bindKey(e, x, p.Idempotency)
+			t.bindKey(e, x, p)
 		}
 	})
 	return nil
@@ -129,9 +129,13 @@ func (x *Execution) result(e *event.Envelope) {
 func idempotencyKey(scope [32]byte) []byte { return append([]byte(keyIdempotency), scope[:]...) }
 
 // bindKey gives a client's key to the execution, and sweeps.
-func (t *tx) bindKey(e *event.Envelope, x *Execution, p *event.Idempotency) {
+func (t *tx) bindKey(e *event.Envelope, x *Execution, sent *event.ExecutionDispatched) {
+	p := sent.Idempotency
 	r := IdempotencyRecord{Key: p.Key, RequestDigest: p.RequestDigest, ExecutionID: x.ID, RequestID: x.RequestID, State: x.State,
-		ExpiresAt: time.Unix(0, p.ExpiresAt).UTC()}
+		ExpiresAt: time.Unix(0, p.ExpiresAt).UTC(), SQLDigest: sent.SQLSHA256}
+	if sent.Params != nil {
+		r.ParamsDigest = sent.Params.SHA256
+	}
 	var old IdempotencyRecord
 	if t.get(idempotencyKey(p.ScopeDigest), &old) {
 		t.dropExpiry(keyExpiry, dueKey(keyExpiry, old.ExpiresAt, string(p.ScopeDigest[:])))

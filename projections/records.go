@@ -176,6 +176,9 @@ type IdempotencyRecord struct {
 	Body          string
 	RowsOmitted   bool
 	Seq           uint64 // of the event that keeps the answer of a POST under /v1; 0 = a statement's
+	// SQLDigest and ParamsDigest are of the text and the parameters that a statement was
+	// sent with; zero = a POST under /v1, and no parameters.
+	SQLDigest, ParamsDigest [32]byte
 }
 
 // Counters are kept beside the records, because nobody wants to count them.

@@ -2,6 +2,7 @@ package sqlgate
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
 	"writegate/projections"
+	"writegate/sqlgate/classify"
 )
 
 // beginKey reserves the request's idempotency key, or gives its first answer
@@ -26,12 +28,54 @@ func (g *Gate) beginKey(ctx context.Context, s *submission) (*commands.KeyLease,
 	case err != nil || first == nil:
 		return lease, nil, err
 	}
+	if err := g.preparedAnew(ctx, s, first); err != nil {
+		return nil, nil, g.refuse(ctx, s, err)
+	}
 	kept, err := keptAnswer(first)
 	if err != nil {
 		return nil, nil, err
 	}
 	g.nameFailure(s, kept)
 	return nil, &Answer{RequestID: s.RequestID, Kept: kept}, nil
+}
+
+// preparedAnew refuses an EXECUTE that would send something else by now than the one
+// that the key answers for: what is prepared is part of the request, as it is of an
+// approval's. Where the session or the name is gone nothing else can be meant.
+func (g *Gate) preparedAnew(ctx context.Context, s *submission, first *projections.IdempotencyRecord) error {
+	if s.SessionID == "" {
+		return nil
+	}
+	session, err := g.sessions.peek(s.SessionID, s.identity())
+	if err != nil || session == nil {
+		return nil // another's is none to this client
+	}
+	outer, err := g.Classifier.Classify(ctx, s.SQL)
+	if err != nil || outer.QueryType != classify.TypeExecute {
+		return err
+	}
+	p, err := g.sessions.find(session, outer.Session.Name)
+	if err != nil {
+		return nil
+	}
+	other := fault.New(fault.IdempotencyConflict, "The idempotency key was used for an EXECUTE of another prepared statement of this name. Use a new key.")
+	b, err := p.bind(outer.Session.Args)
+	if err != nil {
+		return other
+	}
+	inner, err := g.Classifier.Classify(ctx, p.sql)
+	if err != nil {
+		return err
+	}
+	now := (&submission{Request: s.Request, classification: inner, execute: b}).statement()
+	var params [32]byte
+	if record := paramsRecord(&now); record != nil {
+		params = record.SHA256
+	}
+	if sha256.Sum256([]byte(now.SQL)) != first.SQLDigest || params != first.ParamsDigest {
+		return other
+	}
+	return nil
 }
 
 // nameFailure gives a kept error object the error_id of this occurrence, and

@@ -321,6 +321,49 @@ func TestAKeyOutlivesItsSession(t *testing.T) {
 	require.Equal(t, true, again.json(t)["replayed"])
 }
 
+// A key of an EXECUTE is for what was prepared, as an approval is: the text, the types
+// of its parameters and the arguments.
+func TestAKeyOfExecuteIsForWhatWasPrepared(t *testing.T) {
+	g := startShop(t)
+	const first = "PREPARE pay (bigint) AS UPDATE orders SET status = 'first' WHERE id = $1"
+	execute := func() reply { return g.query(t, in("s", "EXECUTE pay(4)"), "idempotency_key=k") }
+	anew := func(sql string) {
+		t.Helper()
+		require.Equal(t, http.StatusOK, g.query(t, in("s", "DEALLOCATE pay")).status)
+		g.prepare(t, "s", sql)
+	}
+	g.prepare(t, "s", first)
+	require.Equal(t, http.StatusOK, execute().status)
+	for _, other := range []string{
+		"PREPARE pay (bigint) AS UPDATE orders SET status = 'second' WHERE id = $1",
+		"PREPARE pay (int) AS UPDATE orders SET status = 'first' WHERE id = $1",
+		"PREPARE pay AS UPDATE orders SET status = 'first' WHERE id = $1",
+		"PREPARE pay (bigint, text) AS UPDATE orders SET status = $2 WHERE id = $1",
+		"PREPARE pay (bigint) AS DELETE FROM orders WHERE id = $1",
+	} {
+		anew(other)
+		requireFault(t, execute(), http.StatusConflict, "idempotency_conflict")
+	}
+	require.Equal(t, "first", g.value(t, "SELECT status FROM orders WHERE id = 4"))
+	anew(first)
+	require.Equal(t, true, execute().json(t)["replayed"])
+	require.Equal(t, http.StatusOK, g.query(t, in("s", "DEALLOCATE pay")).status)
+	require.Equal(t, true, execute().json(t)["replayed"], "nothing is prepared that could be meant")
+
+	// What needs no session is bound to its text alone.
+	plain := func() reply {
+		return g.query(t, in("s", "UPDATE orders SET status = 'plain' WHERE id = 5"), "idempotency_key=p")
+	}
+	require.Equal(t, http.StatusOK, plain().status)
+	require.Equal(t, true, plain().json(t)["replayed"])
+
+	// A restart keeps what the key is bound to.
+	g.end(t)
+	g = startGate(t, g.gateDir)
+	g.prepare(t, "s", "PREPARE pay (bigint) AS DELETE FROM orders WHERE id = $1")
+	requireFault(t, execute(), http.StatusConflict, "idempotency_conflict")
+}
+
 // TestExecuteDecidesAndRunsAsTheStatementWithItsArguments draws statements and
 // arguments: an EXECUTE is decided as the statement by itself, and does what the
 // same statement does with its constants written into it.
