@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -44,7 +45,9 @@ type Commands struct {
 	keys     *keyLeases
 	floods   *throttle
 	outages  outages
-	wake     chan struct{} // tells RunExpiry that an approval was created
+	wake     chan struct{} // tells RunExpiry that an approval was created, or an agent deactivated
+
+	deactivated atomic.Bool // an agent may have been, and approvals that it asked for are not written down as expired
 
 	engine  atomic.Uint64               // seq of this run's startup event
 	refused atomic.Pointer[fault.Fault] // why every new command is refused, once corruption was recorded
@@ -61,6 +64,7 @@ func New(o Options) (*Commands, error) {
 	}
 	c := &Commands{log: o.Log, store: o.Store, now: o.Now, logs: o.Logger, step: o.Step, ttl: o.DefaultTTL,
 		locks: newKeyedLocks(), turnWait: turnWait, keys: newKeyLeases(), floods: floods, wake: make(chan struct{}, 1)}
+	c.deactivated.Store(true) // the run before may have ended in between
 	if c.now == nil {
 		c.now = time.Now
 	}
@@ -116,6 +120,10 @@ func (c *Commands) commit(ctx context.Context, g eventlog.Group) (eventlog.Commi
 	}
 	c.step("commands.appended")
 	handIn(ctx, done)
+	if slices.ContainsFunc(g.Drafts, func(d event.Draft) bool { return d.Type == event.TypeAgentDeactivated }) {
+		c.deactivated.Store(true)
+		c.wakeExpiry()
+	}
 	return done, nil
 }
 

@@ -15,9 +15,23 @@ import (
 const expiryChunk = 256
 
 // ExpireDue writes approval_expired for every pending approval whose time is
-// over. next is when the next pending one will be due, zero when none is.
+// over, or whose agent was deactivated. next is when the next pending one will be
+// due, zero when none is.
 func (c *Commands) ExpireDue(ctx context.Context) (n int, next time.Time, err error) {
 	now := c.now() // one moment for the whole round: with a clock that goes back it would not end
+	for c.deactivated.Swap(false) {
+		ids, err := c.withdrawnApprovals()
+		if err == nil && len(ids) > 0 {
+			var expired int
+			expired, err = c.expire(ctx, ids, now)
+			n += expired
+			c.deactivated.Store(expired > 0) // there may be more
+		}
+		if err != nil {
+			c.deactivated.Store(true)
+			return n, time.Time{}, err
+		}
+	}
 	for {
 		ids, next, err := c.dueApprovals(now)
 		if err != nil || len(ids) == 0 {
@@ -59,6 +73,9 @@ func decideExpire(states []*approvalState, now time.Time) []event.Draft {
 		}
 		shared := a.claims
 		shared.Operation = "expire_approval"
+		if a.withdrawn && !a.pastTime(now) {
+			shared.ReasonCode = reasonDeactivated
+		}
 		drafts = append(drafts, event.New(now, shared, &event.ApprovalExpired{ExpiresAt: a.expiresAt.UnixNano()}))
 	}
 	return drafts

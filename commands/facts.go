@@ -13,7 +13,7 @@ import (
 // stateOf gives the facts of an approval.
 func stateOf(a *projections.Approval) *approvalState {
 	s := &approvalState{id: a.ID, requestDigest: a.RequestDigest, profile: a.Profile, expiresAt: a.ExpiresAt,
-		expired: a.State == projections.ApprovalExpired, resolution: a.Resolution, resolvedAt: a.ResolvedAt,
+		expired: a.State == projections.ApprovalExpired, withdrawn: a.Withdrawn, resolution: a.Resolution, resolvedAt: a.ResolvedAt,
 		resolvedBy: a.ResolvedBy, note: a.Note, executionID: a.ExecutionID,
 		claims: event.Context{ApprovalID: a.ID, PolicyVersion: a.PolicyVersion, Fingerprint: a.Fingerprint,
 			Actor: a.Actor, App: a.App, Tenant: a.Tenant, Env: a.Env, SessionID: a.SessionID,
@@ -35,6 +35,16 @@ func (c *Commands) dueApprovals(now time.Time) (ids []string, next time.Time, er
 		return err
 	})
 	return ids, next, err
+}
+
+// withdrawnApprovals lists pending approvals whose agent was deactivated, at most a
+// chunk of them.
+func (c *Commands) withdrawnApprovals() (ids []string, err error) {
+	err = c.look(func(view *projections.View) (err error) {
+		ids, err = view.WithdrawnApprovals(expiryChunk)
+		return err
+	})
+	return ids, err
 }
 
 // expiredApprovals lists approvals that a purge would remove, at most a chunk.

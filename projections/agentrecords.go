@@ -15,6 +15,9 @@ type Agent struct {
 	UpdatedAt     time.Time
 	DeactivatedAt time.Time // zero = active
 	SeenAt        time.Time // start of the last minute with recorded usage; zero = never
+	// DeactivatedSeq is of the last agent_deactivated, also where the agent is back in
+	// service: approvals that were asked for before it are withdrawn. 0 = never.
+	DeactivatedSeq uint64
 }
 
 // An AgentToken is a token without its secret.
@@ -77,6 +80,7 @@ func (a *Agent) walk(c *codec) {
 	text(c, &a.Project)
 	number(c, &a.Seq)
 	c.moments(&a.CreatedAt, &a.UpdatedAt, &a.DeactivatedAt, &a.SeenAt)
+	number(c, &a.DeactivatedSeq)
 }
 
 func (k *AgentToken) walk(c *codec) {

@@ -80,7 +80,7 @@ func agentUpdated(t *tx, e *event.Envelope, p *event.AgentUpdated) {
 
 func agentDeactivated(t *tx, e *event.Envelope, p *event.AgentDeactivated) {
 	t.agent(p.AgentID, func(a *Agent) {
-		a.Status, a.Revision, a.UpdatedAt, a.DeactivatedAt = event.AgentInactive, p.Revision, e.Time, e.Time
+		a.Status, a.Revision, a.UpdatedAt, a.DeactivatedAt, a.DeactivatedSeq = event.AgentInactive, p.Revision, e.Time, e.Time, e.Seq
 	})
 }
 

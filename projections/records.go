@@ -71,15 +71,19 @@ type Approval struct {
 	ResolvedBy  string
 	ExecutionID string    // the last execution under it
 	UsedAt      time.Time // of that execution
+
+	// Withdrawn tells that the agent whose token asked was deactivated since. It is the
+	// view's to say, and stored with the agent alone.
+	Withdrawn bool
 }
 
-// StatusAt is the approval's status at a moment: an elapsed approval is never
-// pending, even when no event has said so yet.
+// StatusAt is the approval's status at a moment: an elapsed or withdrawn approval is
+// never pending, even when no event has said so yet.
 func (a *Approval) StatusAt(now time.Time) string {
 	switch {
 	case a.State == ApprovalApproved || a.State == ApprovalRejected:
 		return StatusResolved
-	case a.State == ApprovalExpired || a.ElapsedAt(now):
+	case a.State == ApprovalExpired || a.Withdrawn || a.ElapsedAt(now):
 		return StatusExpired
 	}
 	return StatusPending

@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -114,8 +115,34 @@ func (v *View) closeIter(it *pebble.Iterator, err error) error {
 
 // Approval finds an approval; ok is false when there is none or it was purged.
 func (v *View) Approval(id string) (a Approval, ok bool, err error) {
-	ok, err = v.read(approvalKey(id), &a)
+	if ok, err = v.read(approvalKey(id), &a); err == nil && ok {
+		err = v.withdrawn(&a)
+	}
 	return a, ok, err
+}
+
+// withdrawn fills in Withdrawn.
+func (v *View) withdrawn(a *Approval) error {
+	if a.AgentID == "" {
+		return nil
+	}
+	agent, _, err := v.Agent(a.Project, a.AgentID)
+	a.Withdrawn = a.Seq < agent.DeactivatedSeq
+	return err
+}
+
+// WithdrawnApprovals gives the ids of the first pending approvals whose agent was
+// deactivated after it asked.
+func (v *View) WithdrawnApprovals(limit int) (ids []string, err error) {
+	var failed error
+	_, err = each(v, listing{keyApprovalList, keyApproval, []string{ApprovalPending}, nil}, Page{Limit: limit}, func(a *Approval) bool {
+		failed = cmp.Or(failed, v.withdrawn(a))
+		return a.Withdrawn
+	}, func(a *Approval) (bool, error) {
+		ids = append(ids, a.ID)
+		return true, nil
+	})
+	return ids, cmp.Or(failed, err)
 }
 
 // Execution finds an execution.
@@ -259,10 +286,13 @@ func (v *View) EachApproval(f ApprovalFilter, page Page, take func(*Approval) (r
 	if states == nil {
 		return "", fmt.Errorf("%w: status %q", ErrFilter, f.Status)
 	}
-	return each(v, listing{keyApprovalList, keyApproval, states, []string{f.Status, f.Env, f.App, f.Actor}}, page, func(a *Approval) bool {
+	var failed error
+	next, err = each(v, listing{keyApprovalList, keyApproval, states, []string{f.Status, f.Env, f.App, f.Actor}}, page, func(a *Approval) bool {
+		failed = cmp.Or(failed, v.withdrawn(a))
 		return matches(f.Env, a.Env) && matches(f.App, a.App) && matches(f.Actor, a.Actor) &&
 			(f.Status != StatusPending && f.Status != StatusExpired || a.StatusAt(f.Now) == f.Status)
 	}, take)
+	return next, cmp.Or(failed, err)
 }
 
 func matches(want, have string) bool { return want == "" || want == have }

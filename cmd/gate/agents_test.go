@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -148,6 +149,74 @@ func TestAnApprovalOfAnAgentNeedsTheSameAgentsTokenAndSatisfiesBothLayers(t *tes
 	require.Equal(t, "approval_mismatch", w.as(t, other, ask(paying).with("approval_id", approval)).text(t, "error_code"))
 	require.Equal(t, "approval_mismatch", w.query(t, ask(paying).with("approval_id", approval)).text(t, "error_code"))
 	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying).with("approval_id", approval)).status)
+}
+
+// What an agent asked for before it was deactivated is never used, also when the agent
+// is back in service, by whatever it was deactivated and in whatever state the approval
+// was. What it asks for afterwards is.
+func TestApprovalsOfADeactivatedAgentAreWithdrawn(t *testing.T) {
+	for how, deactivate := range map[string]func(t *testing.T, w *agentWorld, id, token string){
+		"by a request": func(t *testing.T, w *agentWorld, id, _ string) {
+			require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+id, "").status)
+		},
+		"by a rule at the gate": func(t *testing.T, w *agentWorld, id, token string) {
+			w.apply(t, w.rule(t, "suspend", `sql.query_type == "DELETE"`), id)
+			require.Equal(t, http.StatusForbidden, w.as(t, token, ask("DELETE FROM orders WHERE id = 9")).status)
+		},
+		"by a rule of telemetry": func(t *testing.T, w *agentWorld, id, token string) {
+			w.apply(t, w.rule(t, "suspend", `event.type == "tool_call"`), id)
+			r := w.do(t, http.MethodPost, "/v1/telemetry", []byte(`{"events":[{"type":"tool_call"}]}`), "Authorization: Bearer "+token)
+			require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			w := startAgents(t)
+			id, token := w.register(t, "bot")
+			asking := w.apply(t, w.rule(t, "require_approval:900", `sql.query_type == "UPDATE"`), id)
+			hold := func(token string) string {
+				t.Helper()
+				r := w.as(t, token, ask(paying))
+				require.Equal(t, http.StatusAccepted, r.status, "%s", r.body)
+				return r.text(t, "approval_id")
+			}
+			approved, pending := hold(token), hold(token)
+			require.Equal(t, http.StatusOK, w.resolve(t, approved, "approve").status)
+			deactivate(t, w, id, token)
+
+			require.Equal(t, []any{"resolved", true}, pick(w.record(t, approved), "status", "withdrawn"))
+			require.Equal(t, []any{"expired", true}, pick(w.record(t, pending), "status", "withdrawn"))
+			require.Empty(t, w.approvals(t, "status=pending").Items)
+			require.Len(t, w.approvals(t, "status=expired").Items, 1)
+			for _, decision := range []string{"approve", "reject"} {
+				details := requireFault(t, w.resolve(t, pending, decision), http.StatusGone, "approval_expired")
+				require.Equal(t, "agent_deactivated", details["reason"])
+			}
+			require.Eventually(t, func() bool { return slices.Contains(w.auditOf(t, pending), "approval_expired") }, startPatience, pollEvery, "the log says so")
+			require.Equal(t, 0.0, w.get(t, "/runtime/stats").json(t)["approvals_pending"])
+
+			w.v1(t, http.MethodDelete, "/policies/"+asking["policy_id"].(string)+"/apply?agent_id="+id, "")
+			back := w.v1(t, http.MethodPut, "/agents/"+id, `{"name":"bot","type":"worker","status":"active","metadata":{"owner":"finance"}}`)
+			require.Equal(t, http.StatusOK, back.status, "%s", back.body)
+			token = w.made(t, "/agents/"+id+"/tokens", `{}`)["token"].(string)
+			never := func() {
+				t.Helper()
+				for _, old := range []string{approved, pending} {
+					details := requireFault(t, w.as(t, token, ask(paying).with("approval_id", old)), http.StatusGone, "approval_expired")
+					require.Equal(t, "agent_deactivated", details["reason"])
+				}
+			}
+			never()
+			w.apply(t, asking["policy_id"].(string), id)
+			anew := hold(token)
+			require.Equal(t, http.StatusOK, w.resolve(t, anew, "approve").status)
+			require.Equal(t, http.StatusOK, w.as(t, token, ask(paying).with("approval_id", anew)).status)
+
+			w.end(t)
+			require.Equal(t, 1, countTypes(w.events(t), pending)["approval_expired"], "once")
+			w.testGate = startGate(t, w.gateDir, "GATE_PROJECT_KEYS=shop/ops="+w.key)
+			never()
+		})
+	}
 }
 
 func TestAThrottleLetsThroughWhatItSaysAlsoAfterARestart(t *testing.T) {

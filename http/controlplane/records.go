@@ -102,6 +102,7 @@ type approval struct {
 	ExecutionID    string         `json:"execution_id"`
 	UsedAt         *time.Time     `json:"used_at"`
 	RequestID      string         `json:"request_id"`
+	Withdrawn      bool           `json:"withdrawn"`
 }
 
 // A plan is what PostgreSQL expects of a statement that it did not run.

@@ -40,6 +40,7 @@ type approvalBody struct {
 	ExecutionID    *string         `json:"execution_id"`
 	UsedAt         *string         `json:"used_at"`
 	RequestID      string          `json:"request_id"`
+	Withdrawn      bool            `json:"withdrawn"`
 }
 
 // claimsBody is the request context of an approval: unverified claims.
@@ -61,7 +62,7 @@ func (a *api) approvalBody(p *projections.Approval) approvalBody {
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
 		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Profile: cmp.Or(p.Profile, sqlgate.ProfileDefault), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
 		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
-		RequestID: p.RequestID, Impact: impactOf(p),
+		RequestID: p.RequestID, Impact: impactOf(p), Withdrawn: p.Withdrawn,
 	}
 }
 
