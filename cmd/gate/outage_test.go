@@ -236,6 +236,43 @@ func TestTheRowThatIsInTheWayIsShownNowhere(t *testing.T) {
 	}
 }
 
+// The server quotes values in its messages, of any length. The operator's log has the
+// SQLSTATE of them, whatever the gate's way was to the statement.
+func TestTheLogHasNoTextOfTheServersAboutAStatement(t *testing.T) {
+	g := startGate(t, newErrorDir(t))
+	g.execute(t, "CREATE TABLE members (email text); INSERT INTO members VALUES ('zoe.private@example.com')")
+	before := len(g.output.String())
+	for _, sql := range []string{
+		"SELECT email::int FROM members", "SELECT repeat('long', 1000000)::int", "INSERT INTO members SELECT (email::int)::text FROM members",
+	} {
+		r := g.query(t, ask(sql))
+		require.Equal(t, http.StatusUnprocessableEntity, r.status, "%s", r.body)
+		require.Equal(t, "db_query_failed", r.text(t, "error_code"))
+	}
+	said := g.output.String()[before:]
+	require.Equal(t, 3, strings.Count(said, "SQLSTATE 22P02"), "%.2000s", said)
+	require.NotContains(t, said, "zoe.private")
+	require.NotContains(t, said, "longlong")
+}
+
+// What any client can have the server say is no outage: the client is not told to try
+// again, and nobody is woken.
+func TestAnInternalErrorOfAStatementIsNoOutage(t *testing.T) {
+	g := startGate(t, newErrorDir(t))
+	for _, sql := range []string{
+		"SELECT acldefault('x', 1)", "SELECT pg_describe_object(99999, 1, 0)", "SELECT to_tsvector(1, 'x')", "SELECT setweight('a'::tsvector, 'x')",
+		"SELECT intervaltypmodout(1)",
+	} {
+		r := g.query(t, ask(sql))
+		require.Equal(t, http.StatusUnprocessableEntity, r.status, "%s: %s", sql, r.body)
+		require.Equal(t, []any{"db_query_failed", "XX000"}, []any{r.text(t, "error_code"), r.json(t)["details"].(map[string]any)["sqlstate"]}, "%s", r.body)
+	}
+	g.end(t)
+	for _, e := range g.events(t) {
+		require.NotEqual(t, event.TypeDBUnavailable, e.Type)
+	}
+}
+
 func TestConnectionsThatAreAllInUse(t *testing.T) {
 	d, cluster := newClusterDir(t, nil)
 	admin := d

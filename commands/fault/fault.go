@@ -11,6 +11,7 @@
 package fault
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -117,6 +118,7 @@ type Fault struct {
 	Details map[string]any
 	Beside  map[string]any
 	cause   error
+	logged  string // what Error says in the place of Message; "" = Message
 }
 
 // The most bytes of a text that a message quotes, and of one in the details. What a
@@ -183,12 +185,22 @@ func (f *Fault) Because(cause error) *Fault {
 	return &c
 }
 
-// Error is the text for the operational log: code, message and cause.
+// Logged returns a copy of f that says something else in the operational log than to
+// its client: a message that quotes values is for the client alone.
+func (f *Fault) Logged(text string) *Fault {
+	c := *f
+	c.logged = text
+	return &c
+}
+
+// Error is the text for the operational log: code, message and cause, the last of at
+// most 4096 bytes.
 func (f *Fault) Error() string {
-	if f.cause == nil {
-		return string(f.Code) + ": " + f.Message
+	text := string(f.Code) + ": " + cmp.Or(f.logged, f.Message)
+	if f.cause != nil {
+		text += ": " + clip(f.cause.Error(), mostDetail)
 	}
-	return string(f.Code) + ": " + f.Message + ": " + f.cause.Error()
+	return text
 }
 
 // Unwrap gives the cause to errors.Is and errors.As.

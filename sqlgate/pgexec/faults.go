@@ -80,17 +80,19 @@ func lostCode(code string) bool {
 // the function, and tells nothing of the server, of its time limits or of the fence.
 func raised(e *pgconn.PgError) bool { return e.Routine == "exec_stmt_raise" }
 
-// serverTrouble reports errors that are not the statement's fault.
+// serverTrouble reports errors that are not the statement's fault. An internal error
+// (XX000) is: the server has it for much that any client can ask for, such as a number
+// that is no object's class, and is as well as ever; and so is a limit that the
+// operator set (53400).
 func serverTrouble(e *pgconn.PgError) bool {
-	code := e.Code
-	return !raised(e) && (strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58") || strings.HasPrefix(code, "XX") && !asked(e) || code == "25006")
-}
-
-// asked reports a parameter of a type that does not exist, or a value larger than any
-// may be: any client can ask for one, and the database is as well as ever. The texts
-// are such as the server has for its own mistakes, which are never translated.
-func asked(e *pgconn.PgError) bool {
-	return e.Code == "XX000" && (strings.HasPrefix(e.Message, "cache lookup failed for type ") || strings.HasPrefix(e.Message, "invalid memory alloc request size "))
+	switch code := e.Code; {
+	case raised(e), code == "53400":
+		return false
+	case code == "XX001", code == "XX002": // data or an index is damaged
+		return true
+	default:
+		return strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58") || code == "25006"
+	}
 }
 
 func retryable(code string) bool {
@@ -103,12 +105,31 @@ func (cfg *Config) statementFault(e *pgconn.PgError) *fault.Fault {
 	case e.Code == "57014" && !raised(e):
 		return timeoutFault().With("sqlstate", e.Code)
 	case lostCode(e.Code) && e.SeverityUnlocalized != "ERROR": // an ERROR of these is another server's, behind a foreign table, or raised
-		return lostFault(e, e)
+		return lostFault(e, quiet{e})
 	case serverTrouble(e):
-		return fault.New(fault.DBUnavailable, "The database could not run the statement: %s. Send it again later, and tell the operator if it stays.", clip(e.Message)).With("sqlstate", e.Code).Because(e)
+		return fault.New(fault.DBUnavailable, "The database could not run the statement: %s. Send it again later, and tell the operator if it stays.", clip(e.Message)).
+			Logged("The database could not run the statement.").With("sqlstate", e.Code).Because(quiet{e})
 	}
 	return cfg.refusedFault(e)
 }
+
+// A quiet error is the server's of a client's statement as the operational log may
+// have it: the server quotes values of rows and of the text, of any length.
+type quiet struct{ *pgconn.PgError }
+
+// Error is the SQLSTATE, and the names of what is in the way.
+func (q quiet) Error() string {
+	text := "SQLSTATE " + q.Code
+	for _, n := range []struct{ what, name string }{{"table", q.TableName}, {"column", q.ColumnName}, {"constraint", q.ConstraintName}} {
+		if n.name != "" {
+			text += ", " + n.what + " " + clip(n.name)
+		}
+	}
+	return text
+}
+
+// Unwrap gives the server's error.
+func (q quiet) Unwrap() error { return q.PgError }
 
 // refusedFault hands the server's refusal on: its message and hint as they are,
 // DETAIL and CONTEXT only where the operator allowed it.
@@ -118,7 +139,7 @@ func (cfg *Config) refusedFault(e *pgconn.PgError) *fault.Fault {
 		advice = "Another statement was in its way: send it again as it is."
 	}
 	f := fault.New(fault.DBQueryFailed, "The database refused the statement: %s. %s", clip(e.Message), advice).
-		With("sqlstate", e.Code).With("retryable", retryable(e.Code)).Because(e)
+		Logged("The database refused the statement.").With("sqlstate", e.Code).With("retryable", retryable(e.Code)).Because(quiet{e})
 	if e.Position > 0 {
 		f = f.With("position", int64(e.Position))
 	}

@@ -92,5 +92,5 @@ func fenced(r *ran, res Result, f error) (Result, error) {
 		return res, f
 	}
 	res.ReasonCode = ReasonReadFence
-	return res, fault.New(fault.UnsafeReadShape, "The statement was taken for a read, but the database saw it write. Nothing was applied.").With("sqlstate", "25006").Because(r.refused)
+	return res, fault.New(fault.UnsafeReadShape, "The statement was taken for a read, but the database saw it write. Nothing was applied.").With("sqlstate", "25006").Because(quiet{r.refused})
 }

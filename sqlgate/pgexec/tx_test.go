@@ -147,7 +147,9 @@ func TestDatabaseErrorsByClass(t *testing.T) {
 		{"53100", fault.DBUnavailable, nil},
 		{"58030", fault.DBUnavailable, nil},
 		{"XX001", fault.DBUnavailable, nil},
-		{"XX000", fault.DBUnavailable, nil},
+		{"XX002", fault.DBUnavailable, nil},
+		{"XX000", fault.DBQueryFailed, false}, // any client can have one
+		{"53400", fault.DBQueryFailed, false}, // a limit that the operator set
 		{"25006", fault.DBUnavailable, nil},
 		{"57P03", fault.DBConnectionFailed, nil},
 		{"08006", fault.DBConnectionFailed, nil},
