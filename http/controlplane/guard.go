@@ -1,6 +1,8 @@
 package controlplane
 
 import (
+	"net/url"
+
 	"writegate/commands/fault"
 	"writegate/http/httpd"
 )
@@ -58,15 +60,41 @@ func (s *Server) signedIn(c *httpd.Call) (session, error) {
 // mayChange is signedIn for what changes something: the page's own origin and
 // the session's token must be there too.
 func (s *Server) mayChange(c *httpd.Call, token string) (session, error) {
+	one, err := s.fromPage(c)
+	if err != nil {
+		return session{}, err
+	}
+	return one, one.holds(token)
+}
+
+// fromPage is what mayChange can tell by the headers alone. What carries the token in
+// its body asks it before a byte of that is read.
+func (s *Server) fromPage(c *httpd.Call) (session, error) {
 	one, err := s.signedIn(c)
 	if err != nil {
 		return session{}, err
 	}
-	if err := ownPage(c); err != nil {
-		return session{}, err
+	return one, ownPage(c)
+}
+
+// holds refuses a token that is not the session's.
+func (s *session) holds(token string) error {
+	if s.rightToken(token) {
+		return nil
 	}
-	if !one.rightToken(token) {
-		return session{}, fault.New(fault.ForgedRequest, "The request does not carry this session's token, so nothing was done. Reload the page and do it again.")
+	return fault.New(fault.ForgedRequest, "The request does not carry this session's token, so nothing was done. Reload the page and do it again.")
+}
+
+// signedForm reads the form of somebody who is signed in, from a page of ours. The
+// session is not to be used beside an error.
+func (s *Server) signedForm(c *httpd.Call) (session, url.Values, error) {
+	one, err := s.fromPage(c)
+	if err != nil {
+		return session{}, nil, err
 	}
-	return one, nil
+	form, err := readForm(c)
+	if err != nil {
+		return session{}, nil, err
+	}
+	return one, form, one.holds(form.Get(csrfField))
 }

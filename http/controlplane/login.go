@@ -25,9 +25,21 @@ type loginAnswer struct {
 	Mock      bool      `json:"mock,omitempty"`
 }
 
+// Bounds on what somebody sends who is not logged in, and on what of it is shown to
+// him again, in bytes.
+const (
+	maxLogin = 64 << 10
+	maxNext  = 4 << 10
+	maxName  = 200
+)
+
 // login is POST /api/gate/admin/login (spec/decisions.md part 9).
 func (s *Server) login(c *httpd.Call) error {
 	var req loginRequest
+	if err := ownPage(c); err != nil {
+		return err
+	}
+	c.LimitBody(maxLogin)
 	if err := c.Decode(&req); err != nil {
 		return err
 	}
@@ -42,9 +54,6 @@ func (s *Server) login(c *httpd.Call) error {
 // enter judges a login and begins its session. The session that the browser
 // had ends: nobody is handed one that somebody else knows.
 func (s *Server) enter(c *httpd.Call, req loginRequest) (session, error) {
-	if err := ownPage(c); err != nil {
-		return session{}, err
-	}
 	if wait, ok := s.logins.Allow(c.Holder()); !ok {
 		seconds := max(1, int(math.Ceil(wait.Seconds())))
 		return session{}, fault.New(fault.RateLimitExceeded, "Too many logins from this address. Wait %d s.", seconds).With("retry_after_seconds", seconds)
@@ -105,24 +114,32 @@ func (s *Server) loginPage(c *httpd.Call) error {
 }
 
 func (s *Server) loginForm(c *httpd.Call) error {
+	if err := ownPage(c); err != nil {
+		return s.loginProblem(c, err, "/", "")
+	}
+	c.LimitBody(maxLogin)
 	form, err := readForm(c)
 	if err != nil {
 		return err
 	}
 	next := inside(form.Get("next"))
 	if _, err := s.enter(c, loginRequest{form.Get("username"), form.Get("password")}); err != nil {
-		f := fault.Of(err)
-		return s.show(c, httpd.Status(f.Code), "login", &page{Title: "Log in", Body: loginView{Next: next, Name: form.Get("username"), Problem: f.Message}})
+		return s.loginProblem(c, err, next, form.Get("username"))
 	}
 	return redirect(c, next)
 }
 
-func (s *Server) logoutForm(c *httpd.Call) error {
-	form, err := readForm(c)
-	if err != nil {
-		return err
+// loginProblem shows the form again. What is written into it is a stranger's.
+func (s *Server) loginProblem(c *httpd.Call, err error, next, name string) error {
+	f := fault.Of(err)
+	if len(next) > maxNext {
+		next = "/"
 	}
-	if _, err := s.mayChange(c, form.Get(csrfField)); err != nil {
+	return s.show(c, httpd.Status(f.Code), "login", &page{Title: "Log in", Body: loginView{Next: next, Name: cutRunes(name, maxName), Problem: f.Message}})
+}
+
+func (s *Server) logoutForm(c *httpd.Call) error {
+	if _, _, err := s.signedForm(c); err != nil {
 		return err
 	}
 	s.leave(c)

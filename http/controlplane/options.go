@@ -59,6 +59,7 @@ type Server struct {
 	sessions *sessions
 	logins   *httpd.Limiter
 	streams  *httpd.Slots  // of live pages, by session
+	uploads  *httpd.Slots  // of files that are verified, by session
 	hashing  chan struct{} // slots for password hashes, which cost memory on purpose
 	views    *views
 	samples  *samples
@@ -79,7 +80,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{options: o, log: o.Logger, now: o.Now, sessions: newSessions(o.Now), logins: logins, streams: httpd.NewSlots(maxStreams, sessionStreams), hashing: make(chan struct{}, 2),
+	s := &Server{options: o, log: o.Logger, now: o.Now, sessions: newSessions(o.Now), logins: logins, streams: httpd.NewSlots(maxStreams, sessionStreams), uploads: httpd.NewSlots(maxUploads, sessionUploads), hashing: make(chan struct{}, 2),
 		samples: newSamples(o.Now), reports: new(reportBook), stopping: ctx}
 	if s.views, err = parseViews(); err != nil {
 		return nil, fmt.Errorf("the pages of the control plane: %w", err)

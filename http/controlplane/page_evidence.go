@@ -114,11 +114,7 @@ func (s *Server) verifyNow(c *httpd.Call, p *page, _ formValues) error {
 
 // export hands a bundle on to the browser as a file.
 func (s *Server) export(c *httpd.Call) error {
-	form, err := readForm(c)
-	if err != nil {
-		return err
-	}
-	one, err := s.mayChange(c, form.Get(csrfField))
+	one, form, err := s.signedForm(c)
 	if err != nil {
 		return s.refusedForm(c, err)
 	}
@@ -166,13 +162,23 @@ func (s *Server) evidenceProblem(c *httpd.Call, one session, words string) error
 
 // checkUpload verifies a bundle or a readable log that a person hands in. The
 // file is read once, as it comes, by the same code as the offline verifier's; it
-// is kept nowhere.
+// is kept nowhere. Nothing is read before the session is known, and the time of a
+// file is given to whoever has shown its token.
 func (s *Server) checkUpload(c *httpd.Call) error {
-	parts, err := s.uploadParts(c)
+	one, err := s.fromPage(c)
+	if err != nil {
+		return s.refusedForm(c, err)
+	}
+	release, _, ok := s.uploads.Take(one.csrf)
+	if !ok {
+		return s.refusedForm(c, fault.New(fault.RateLimitExceeded, "Other files are being verified. Send this one when they are done.").With("retry_after_seconds", 10))
+	}
+	defer release()
+	parts, err := newParts(c)
 	if err != nil {
 		return err
 	}
-	token, err := parts.NextPart()
+	token, err := parts.next()
 	if err != nil || token.FormName() != csrfField {
 		return fault.New(fault.ValidationFailed, "The form can't be read. Reload the page and send it again.")
 	}
@@ -180,11 +186,13 @@ func (s *Server) checkUpload(c *httpd.Call) error {
 	if err != nil {
 		return fault.New(fault.ValidationFailed, "The form ended early. Send it again.")
 	}
-	one, err := s.mayChange(c, string(value))
-	if err != nil {
+	if err := one.holds(string(value)); err != nil {
 		return s.refusedForm(c, err)
 	}
-	file, err := parts.NextPart()
+	if err := http.NewResponseController(c.Writer()).SetReadDeadline(time.Now().Add(uploadTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	file, err := parts.next()
 	if err != nil || file.FormName() != "file" || file.FileName() == "" {
 		return s.evidenceProblem(c, one, "Choose a file first: an evidence bundle, or a readable log (JSONL).")
 	}
@@ -203,17 +211,44 @@ func (s *Server) checkUpload(c *httpd.Call) error {
 	})
 }
 
-// uploadParts reads the body part by part; nothing of it is kept in memory or
-// on disk.
-func (s *Server) uploadParts(c *httpd.Call) (*multipart.Reader, error) {
+// parts are those of a form, one by one; nothing of them is kept in memory or on disk.
+type parts struct {
+	*multipart.Reader
+	body io.Reader
+	left int64 // bytes that may be read
+}
+
+// maxPartHead bounds what stands before a part, which is read as a whole.
+const maxPartHead = 64 << 10
+
+var errPartHead = errors.New("the head of a part is too large")
+
+func newParts(c *httpd.Call) (*parts, error) {
 	media, params, err := mime.ParseMediaType(c.Request.Header.Get("Content-Type"))
 	if err != nil || media != "multipart/form-data" || params["boundary"] == "" {
 		return nil, fault.New(fault.UnsupportedMediaType, "A file is sent by the form on the evidence page.")
 	}
-	if err := http.NewResponseController(c.Writer()).SetReadDeadline(s.now().Add(uploadTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, err
+	p := &parts{body: http.MaxBytesReader(c.Writer(), c.Request.Body, maxUpload)}
+	p.Reader = multipart.NewReader(p, params["boundary"])
+	return p, nil
+}
+
+// Read implements io.Reader.
+func (p *parts) Read(b []byte) (int, error) {
+	if p.left <= 0 {
+		return 0, errPartHead
 	}
-	return multipart.NewReader(http.MaxBytesReader(c.Writer(), c.Request.Body, maxUpload), params["boundary"]), nil
+	n, err := p.body.Read(b[:min(int64(len(b)), p.left)])
+	p.left -= int64(n)
+	return n, err
+}
+
+// next is NextPart. It skips what is left of the part before.
+func (p *parts) next() (*multipart.Part, error) {
+	p.left = maxPartHead
+	part, err := p.NextPart()
+	p.left = maxUpload
+	return part, err
 }
 
 // uploadTime is how long a file may take to arrive.

@@ -28,6 +28,12 @@ const (
 	sessionStreams = 16
 )
 
+// Files that are verified at once, of everybody and of one session.
+const (
+	maxUploads     = 8
+	sessionUploads = 2
+)
+
 // apiPrefix stands before every endpoint of the gate that a browser reaches.
 const apiPrefix = "/api/gate"
 

@@ -124,11 +124,7 @@ func (s *Server) page(name, nav, title string, build builder) httpd.Handler {
 // posted is page for a form that asks something and changes nothing.
 func (s *Server) posted(name, nav, title string, build func(c *httpd.Call, p *page, form formValues) error) httpd.Handler {
 	return func(c *httpd.Call) error {
-		form, err := readForm(c)
-		if err != nil {
-			return err
-		}
-		one, err := s.mayChange(c, form.Get(csrfField))
+		one, form, err := s.signedForm(c)
 		if err != nil {
 			return s.refusedForm(c, err)
 		}

@@ -37,6 +37,7 @@ type Call struct {
 	operator   string
 	bodyHolder string // of whom the body's bytes are counted
 	bodyBytes  int
+	bodyMost   int64  // 0 = as of all
 	endRead    func() // gives back the turn of a GET; nil for others
 	large      func() // gives back the slot of a large answer; nil: none was taken
 	recorder   recorder
@@ -126,7 +127,7 @@ func (c *Call) Query(single ...string) (url.Values, error) {
 // any page, without asking first. Nothing at all is no body and needs none. The
 // error is a fault.
 func (c *Call) Body(allowed ...string) ([]byte, error) {
-	limit := c.mux.maxBody
+	limit := c.maxBody()
 	if c.Request.ContentLength > limit {
 		return nil, c.oversized(c.Request.ContentLength)
 	}
@@ -153,6 +154,17 @@ func (c *Call) Body(allowed ...string) ([]byte, error) {
 	return body, nil
 }
 
+// LimitBody bounds the body of this call to most bytes, where it is less than all may
+// have: of somebody who has not shown yet who he is.
+func (c *Call) LimitBody(most int64) { c.bodyMost = most }
+
+func (c *Call) maxBody() int64 {
+	if c.bodyMost > 0 {
+		return min(c.bodyMost, c.mux.maxBody)
+	}
+	return c.mux.maxBody
+}
+
 // Decode reads a JSON body into dst, strictly.
 func (c *Call) Decode(dst any) error {
 	body, err := c.Body("application/json")
@@ -165,7 +177,7 @@ func (c *Call) Decode(dst any) error {
 // oversized refuses a body; got is its length as far as it is known. The
 // connection is closed, because the rest of the body is still on its way.
 func (c *Call) oversized(got int64) error {
-	limit := c.mux.maxBody
+	limit := c.maxBody()
 	c.recorder.Header().Set("Connection", "close")
 	c.mux.report(c, OversizedRequest, limit, got)
 	return fault.New(fault.OversizedRequest, "The request body is larger than %d bytes. Send a smaller one.", limit).With("limit", limit)
