@@ -66,9 +66,11 @@ type evaluation struct {
 	count   Counter
 	layer   *event.AgentLayer
 	matches []match
+	cost    int // of the rules asked
 }
 
-// ask evaluates the rules of one application that run at a place.
+// ask evaluates the rules of one application that run at a place. A rule that
+// would make the decision slow is not evaluated: its condition failed.
 func (e *evaluation) ask(a *Application, place Place) {
 	var matched []string
 	for i := range a.Rules {
@@ -76,7 +78,10 @@ func (e *evaluation) ask(a *Application, place Place) {
 		if r.Place&place == 0 {
 			continue
 		}
-		hit, ok := r.holds(&e.roots)
+		hit, ok := false, false
+		if e.cost += r.Cost(); e.cost <= policy.MaxDecisionCost {
+			hit, ok = r.holds(&e.roots)
+		}
 		switch {
 		case !ok:
 			e.layer.Errors = append(e.layer.Errors, outcome(a, r, policy.ReasonRuleEvalError))

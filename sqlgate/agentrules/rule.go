@@ -71,6 +71,8 @@ type Rule struct {
 	limit  int           // of throttle
 	window time.Duration // of throttle
 	expr   *policy.Expression
+
+	patterns int // steps of the condition's patterns
 }
 
 // Window is the window of a throttle; zero for other actions.
@@ -110,20 +112,22 @@ type Finding struct {
 
 // language declares the roots of spec/v1.md part 6.
 var language = sync.OnceValues(func() (*policy.Language, error) {
-	variables := map[string]policy.ValueKind{}
-	for name, kind := range policy.FactKinds() {
+	variables := map[string]policy.Variable{}
+	for name, bounds := range policy.FactBounds() {
 		root := "sql."
 		if slices.Contains(requestFacts, name) {
 			root = "request."
 		}
-		variables[root+name] = kind
+		variables[root+name] = bounds
 	}
-	for kind, names := range map[policy.ValueKind][]string{
-		policy.StringValue: stringVariables, policy.IntValue: intVariables, policy.BoolValue: boolVariables,
-	} {
-		for _, name := range names {
-			variables[name] = kind
-		}
+	for name, chars := range stringVariables {
+		variables[name] = policy.Variable{Kind: policy.StringValue, Chars: chars}
+	}
+	for _, name := range intVariables {
+		variables[name] = policy.Variable{Kind: policy.IntValue}
+	}
+	for _, name := range boolVariables {
+		variables[name] = policy.Variable{Kind: policy.BoolValue}
 	}
 	return policy.NewLanguage(variables)
 })
@@ -132,9 +136,10 @@ var language = sync.OnceValues(func() (*policy.Language, error) {
 var requestFacts = []string{"actor", "app", "tenant", "role", "host", "env", "tls_subject", "agent_id", "agent_tools_verified", "mode", "approved", "session_id"}
 
 var (
-	stringVariables = []string{"agent.id", "agent.name", "agent.type", "agent.environment", "agent.version", "agent.model",
-		"event.type", "event.name", "event.status", "event.model", "event.tool_id", "event.tool_name", "event.error_type", "event.session_id",
-		"tool.id", "tool.name", "tool.type"}
+	// stringVariables have the characters that their fields may have.
+	stringVariables = map[string]int{"agent.id": 64, "agent.name": 128, "agent.type": 64, "agent.environment": 512, "agent.version": 512, "agent.model": 200,
+		"event.type": 64, "event.name": 200, "event.status": 16, "event.model": 200, "event.tool_id": 128, "event.tool_name": 200, "event.error_type": 128,
+		"event.session_id": 128, "tool.id": 64, "tool.name": 128, "tool.type": 16}
 	intVariables = []string{"agent.max_tokens", "agent.temperature_milli",
 		"usage.requests_1h", "usage.events_1h", "usage.errors_1h", "usage.tokens_1h", "usage.tokens_24h", "usage.cost_micros_24h",
 		"usage.tool_calls_1h", "usage.sql_decisions_1h", "usage.sql_writes_1h",
@@ -154,7 +159,7 @@ func Compile(source []event.AgentRule) ([]Rule, []Finding) {
 	rules := make([]Rule, len(source))
 	var findings []Finding
 	seen := map[string]bool{}
-	patterns := 0
+	patterns, cost := 0, 0
 	for i := range source {
 		rules[i].AgentRule = source[i]
 		if rules[i].ID == "" {
@@ -168,7 +173,11 @@ func Compile(source []event.AgentRule) ([]Rule, []Finding) {
 		findings = append(findings, rules[i].compile(at)...)
 		patterns += rules[i].PatternSteps()
 		if patterns > policy.MaxPatternSteps {
-			findings = append(findings, Finding{Code: "limit_exceeded", Message: fmt.Sprintf("the patterns of the policy's conditions compile to more than %d steps; write them without counted repetitions, or use startsWith, endsWith and contains", policy.MaxPatternSteps), Pointer: at + "/condition"})
+			findings = append(findings, Finding{Code: limitExceeded, Message: fmt.Sprintf("the patterns of the policy's conditions compile to more than %d steps; write them without counted repetitions, or use startsWith, endsWith and contains", policy.MaxPatternSteps), Pointer: at + "/condition"})
+			break
+		}
+		if cost += rules[i].Cost(); cost > policy.MaxDecisionCost {
+			findings = append(findings, Finding{Code: limitExceeded, Message: fmt.Sprintf("the policy's conditions could cost more than %d steps together on the largest values; look through fewer lists, begin patterns with ^, or use startsWith, endsWith and contains", policy.MaxDecisionCost), Pointer: at + "/condition"})
 			break
 		}
 	}
@@ -178,13 +187,28 @@ func Compile(source []event.AgentRule) ([]Rule, []Finding) {
 	return rules, nil
 }
 
-// PatternSteps is the size of the patterns of its condition, as policy.Expression has it.
-func (r *Rule) PatternSteps() int {
+const limitExceeded = "limit_exceeded"
+
+// Cost is what its condition costs on the largest values, as policy.Expression has it.
+func (r *Rule) Cost() int {
 	if r.expr == nil {
-		return 0
+		return 1
 	}
-	return r.expr.PatternSteps()
+	return r.expr.Cost()
 }
+
+// CostAt is what the rules that run at a place cost together.
+func CostAt(place Place, rules []Rule) (cost int) {
+	for i := range rules {
+		if rules[i].Place&place != 0 {
+			cost += rules[i].Cost()
+		}
+	}
+	return cost
+}
+
+// PatternSteps is the size of the patterns of its condition, as policy.Language has it.
+func (r *Rule) PatternSteps() int { return r.patterns }
 
 func (r *Rule) compile(at string) (findings []Finding) {
 	if !ruleIDForm.MatchString(r.ID) {
@@ -252,7 +276,8 @@ func (r *Rule) parseCondition(pointer string) (findings []Finding) {
 	if err != nil {
 		return []Finding{{Code: "cel_compile", Message: "the expression language could not be set up: " + err.Error(), Pointer: pointer}}
 	}
-	expr, faults := l.Compile(r.Condition)
+	expr, steps, faults := l.Compile(r.Condition)
+	r.patterns = steps
 	for _, f := range faults {
 		findings = append(findings, Finding{Code: f.Code, Message: f.Message, Pointer: pointer, Line: f.Line, Column: f.Column})
 	}

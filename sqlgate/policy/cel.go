@@ -2,14 +2,12 @@ package policy
 
 import (
 	"fmt"
-	"regexp/syntax"
 	"strings"
 	"sync"
 	"unicode/utf8"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
-	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 )
@@ -23,8 +21,7 @@ const (
 	maxRegexProgram    = 1000
 	maxPatternSteps    = 50_000 // of all patterns of a document, compiled: some 2 MB of memory
 	maxNestedLoops     = 1
-	sizeOfLists        = maxListFacts
-	sizeOfStrings      = 200
+	maxDecisionCost    = 300_000 // of all conditions of a document: some 30 ms at most
 )
 
 // allowedCalls are the functions of a when after its macros are expanded.
@@ -96,88 +93,77 @@ type celFault struct {
 	suggestion   string
 }
 
-// compileCondition checks a when against every bound and reports all faults at
-// once; the condition is nil where there are any.
-func compileCondition(text string) (*condition, []celFault) {
-	return compileIn(&factsDialect, text)
-}
-
 // A dialect is the variables that a condition is written over.
 type dialect struct {
 	env    func() (*cel.Env, error)
 	names  []string
+	sizes  sizes
 	dotted bool // its variables have a root, as in sql.class
 }
 
-var factsDialect = dialect{env: celEnvironment, names: factNames()}
+var factsDialect = dialect{env: celEnvironment, names: factNames(), sizes: newSizes(FactBounds())}
 
-func compileIn(d *dialect, text string) (*condition, []celFault) {
+// compileIn checks a condition against every bound and reports all faults at
+// once; the condition is nil where there are any. steps is the size of its
+// patterns, compiled, also where it is not taken.
+func compileIn(d *dialect, text string) (c *condition, steps int, faults []celFault) {
 	if n := utf8.RuneCountInString(text); n > maxConditionLength {
-		return nil, []celFault{{code: codeLimit, line: 1, message: fmt.Sprintf("when has %d characters; at most %d are allowed", n, maxConditionLength)}}
+		return nil, 0, []celFault{{code: codeLimit, line: 1, message: fmt.Sprintf("when has %d characters; at most %d are allowed", n, maxConditionLength)}}
 	}
 	env, err := d.env()
 	if err != nil {
-		return nil, []celFault{{code: codeCELCompile, line: 1, message: "the expression language could not be set up: " + err.Error()}}
+		return nil, 0, []celFault{{code: codeCELCompile, line: 1, message: "the expression language could not be set up: " + err.Error()}}
 	}
 	parsed, issues := env.Parse(text)
 	if err := issues.Err(); err != nil {
-		return nil, faultsOf(text, issues)
+		return nil, 0, faultsOf(text, issues)
 	}
-	faults := forbiddenCalls(parsed, d.dotted)
+	programs, steps := patternsOf(parsed)
+	if steps > maxPatternSteps {
+		return nil, steps, []celFault{tooManyPatterns(steps)}
+	}
+	faults = forbiddenCalls(parsed, d.dotted)
 	checked, issues := env.Check(parsed)
 	if err := issues.Err(); err != nil {
-		return nil, append(faults, withoutRepeats(faultsOf(text, issues), faults)...)
+		return nil, steps, append(faults, withoutRepeats(faultsOf(text, issues), faults)...)
 	}
 	faults = append(faults, forbiddenTypes(checked)...)
 	if len(faults) > 0 {
-		return nil, faults
+		return nil, steps, faults
 	}
-	patterns := patternSteps(parsed)
-	if patterns > maxPatternSteps {
-		return nil, []celFault{tooManyPatterns(patterns)}
-	}
-	c, faults := planCondition(d, env, text, checked)
-	if c != nil {
-		c.patterns = patterns
-	}
-	return c, faults
+	c, faults = planCondition(d, env, text, checked, programs)
+	return c, steps, faults
 }
 
 func tooManyPatterns(steps int) celFault {
 	return celFault{code: codeLimit, line: 1,
-		message:    fmt.Sprintf("the patterns of matches compile to %d steps together; a document may have at most %d", steps, maxPatternSteps),
+		message:    fmt.Sprintf("the patterns of matches compile to %d steps or more together; a document may have at most %d", steps, maxPatternSteps),
 		suggestion: "write patterns without counted repetitions, or use startsWith, endsWith and contains"}
 }
 
-// patternSteps is the size of an expression's patterns, compiled. One that is no
-// pattern is found by the check.
-func patternSteps(parsed *cel.Ast) (steps int) {
-	ast.PostOrderVisit(parsed.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		if e.Kind() != ast.CallKind || e.AsCall().FunctionName() != "matches" {
-			return
-		}
-		args := e.AsCall().Args()
-		pattern, _ := args[len(args)-1].AsLiteral().(types.String)
-		tree, err := syntax.Parse(string(pattern), syntax.Perl)
-		if err != nil {
-			return
-		}
-		if program, err := syntax.Compile(tree.Simplify()); err == nil {
-			steps += len(program.Inst)
-		}
-	}))
-	return steps
+func tooCostly(total int) celFault {
+	return celFault{code: codeCELCost, line: 1,
+		message:    fmt.Sprintf("the conditions could cost %d steps together on the largest facts; a document may have at most %d", total, maxDecisionCost),
+		suggestion: "move plain checks into match, or look through fewer lists"}
 }
 
-func planCondition(d *dialect, env *cel.Env, text string, checked *cel.Ast) (*condition, []celFault) {
-	estimate, err := env.EstimateCost(checked, sizes{})
+func planCondition(d *dialect, env *cel.Env, text string, checked *cel.Ast, patterns patternPrograms) (*condition, []celFault) {
+	most, err := d.sizes.with(patterns, maxListFacts).estimate(env, checked)
 	if err != nil {
 		return nil, []celFault{{code: codeCELCost, line: 1, message: "the cost of when cannot be bounded: " + err.Error()}}
 	}
-	if estimate.Max > maxConditionCost {
-		return nil, []celFault{{code: codeCELCost, line: 1,
-			message:    fmt.Sprintf("when could cost %d steps on the largest facts; at most %d are allowed", estimate.Max, maxConditionCost),
-			suggestion: "move plain checks into match, or look through fewer lists"}}
+	if most > maxConditionCost {
+		fault := celFault{code: codeCELCost, line: 1,
+			message:    fmt.Sprintf("when could cost %d steps on the largest facts; at most %d are allowed", most, maxConditionCost),
+			suggestion: "move plain checks into match, or look through fewer lists"}
+		if len(patterns) > 0 {
+			fault.suggestion = "begin the patterns of matches with ^, write them without counted repetitions, or use startsWith, endsWith and contains"
+		}
+		return nil, []celFault{fault}
+	}
+	few, err := d.sizes.with(patterns, fewEntries).estimate(env, checked)
+	if err != nil {
+		return nil, []celFault{{code: codeCELCost, line: 1, message: "the cost of when cannot be bounded: " + err.Error()}}
 	}
 	constant, isConstant, err := constantValue(d, env, checked)
 	if err != nil {
@@ -190,7 +176,7 @@ func planCondition(d *dialect, env *cel.Env, text string, checked *cel.Ast) (*co
 	if err != nil {
 		return nil, []celFault{{code: codeCELCompile, line: 1, message: "when cannot be planned: " + err.Error()}}
 	}
-	return &condition{text: text, program: program, reads: readsOf(checked), names: namesOf(checked)}, nil
+	return &condition{text: text, program: program, reads: readsOf(checked), names: namesOf(checked), cost: int(most), costOfFew: int(few)}, nil
 }
 
 // constantValue evaluates with every fact unknown: an answer all the same does
@@ -361,19 +347,4 @@ func namesOf(a *cel.Ast) map[string]bool {
 		}
 	}))
 	return named
-}
-
-// sizes bounds the facts for the cost estimate.
-type sizes struct{}
-
-func (sizes) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
-	size := cost.RangedSizeEstimate(0, sizeOfStrings)
-	if element.Type().Kind() == types.ListKind {
-		size = cost.RangedSizeEstimate(0, sizeOfLists)
-	}
-	return &size
-}
-
-func (sizes) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
-	return nil
 }

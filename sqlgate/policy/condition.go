@@ -13,7 +13,8 @@ type condition struct {
 	reads   []*variable // the facts it may read, in the order of facts/v1
 	names   map[string]bool
 
-	patterns int // steps of its patterns, compiled
+	cost      int // on the largest facts, in units of CEL's cost
+	costOfFew int // where no list has more than fewEntries
 }
 
 // decide runs the program inside the frame that all conditions of the

@@ -35,6 +35,7 @@ type documentReader struct {
 	ruleAt     map[string]int // id -> line, for duplicates
 	patterns   int            // expanded so far
 	regexSteps int            // of the patterns of conditions, compiled
+	whenCost   int            // of all conditions
 	checks     []func()       // run once all is read
 }
 
@@ -228,14 +229,19 @@ func (r *documentReader) when(n *yaml.Node, pointer string) *condition {
 		r.add(n, pointer, codeCELCompile, "", "when is empty; leave the key out where there is no condition")
 		return nil
 	}
-	if r.regexSteps > maxPatternSteps {
+	if r.regexSteps > maxPatternSteps || r.whenCost > maxDecisionCost {
 		return nil // said already; what follows is not compiled
 	}
-	c, faults := compileCondition(text)
+	c, steps, faults := compileIn(&factsDialect, text)
+	r.regexSteps += steps
 	if c != nil {
-		if r.regexSteps += c.patterns; r.regexSteps > maxPatternSteps {
-			c, faults = nil, []celFault{tooManyPatterns(r.regexSteps)}
-		}
+		r.whenCost += c.cost
+	}
+	switch {
+	case r.regexSteps > maxPatternSteps:
+		c, faults = nil, []celFault{tooManyPatterns(r.regexSteps)}
+	case r.whenCost > maxDecisionCost:
+		c, faults = nil, []celFault{tooCostly(r.whenCost)}
 	}
 	for _, fault := range faults {
 		f := r.add(n, pointer, fault.code, fault.suggestion, "%s", fault.message)

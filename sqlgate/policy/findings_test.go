@@ -2,10 +2,12 @@ package policy
 
 import (
 	"fmt"
+	"regexp/syntax"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 // head is a document up to its rules.
@@ -116,6 +118,9 @@ var findingCases = []struct {
 	{codeNeverMatches, "no group", ruleWith("BLOCK", "match: { any_of: [] }"), ruleWith("BLOCK", "match: { any_of: [ { env: [prod] } ] }"), "[] } }", "/rules/0/match/any_of", "never matches"},
 	{codeCELCost, "cost", ruleWith("BLOCK", `match: {}, when: "tables_read.exists(a, a in functions)"`), ruleWith("BLOCK", `match: {}, when: "tables_read.exists(a, a == actor)"`), "tables_read.", "/rules/0/when", "at most 10000"},
 	{codeCELCost, "nesting", ruleWith("BLOCK", `match: {}, when: "flags.exists(a, flags.exists(b, a == b))"`), ruleWith("BLOCK", `match: {}, when: "flags.exists(a, a == 'cte')"`), "(b, a == b))", "/rules/0/when", "nesting limit"},
+	{codeCELCost, "a pattern of few characters and many steps", ruleWith("BLOCK", `match: {}, when: "actor.matches('(?:.?.?){240}Q1$')"`), ruleWith("BLOCK", `match: {}, when: "actor.matches('^(svc|bot)-[a-z0-9]{1,40}$')"`), `actor.matche`, "/rules/0/when", "begin the patterns"},
+	{codeCELCost, "a pattern on texts put together", ruleWith("BLOCK", `match: {}, when: "(actor + app + tenant + role + host + actor + app).matches('(a|b){1,20}x')"`), ruleWith("BLOCK", `match: {}, when: "actor.matches('(a|b){1,20}x')"`), `(actor + app`, "/rules/0/when", "begin the patterns"},
+	{codeCELCost, "a pattern on every table", ruleWith("BLOCK", `match: {}, when: "tables_read.exists(t, t.matches('[.](ssn|iban|card_.*)$'))"`), ruleWith("BLOCK", `match: {}, when: "tables_read.exists(t, t.matches('^(billing|ledger)[.]inv'))"`), `tables_read.`, "/rules/0/when", "begin the patterns"},
 	{codeCELCost, "program", ruleWith("BLOCK", `match: {}, when: "actor.matches('(a{1,100}){1,9}')"`), ruleWith("BLOCK", `match: {}, when: "actor.matches('a{1,100}')"`), "'(a{1,100}){", "/rules/0/when", "program size"},
 	{codeCELForbidden, "map", ruleWith("BLOCK", `match: {}, when: "actor in {'a': 1}"`), ruleWith("BLOCK", `match: {}, when: "actor in ['a']"`), `{'a': 1}" }`, "/rules/0/when", "map"},
 	{codeCELForbidden, "double", ruleWith("BLOCK", `match: {}, when: "1.5 > 1.0 || approved"`), ruleWith("BLOCK", `match: {}, when: "2 > 1 || approved"`), "1.5 > 1.0 ||", "/rules/0/when", "double"},
@@ -254,8 +259,8 @@ func TestJSONIsTakenAsTheYAMLItIs(t *testing.T) {
 // heavy is a condition within every bound of one condition, whose patterns are large.
 func heavy(mark string) string {
 	var parts []string
-	for i := range 12 {
-		parts = append(parts, fmt.Sprintf(`actor.matches("(a|b|c|d|e){1,60}%s%d")`, mark, i))
+	for i := range 8 {
+		parts = append(parts, fmt.Sprintf(`actor.matches("^a{900}%s%d")`, mark, i))
 	}
 	return strings.Join(parts, " || ")
 }
@@ -277,4 +282,101 @@ func TestThePatternsOfADocumentAreBounded(t *testing.T) {
 	require.Len(t, found, 1, "what follows is not compiled")
 	require.Contains(t, found[0].Message, "at most 50000")
 	require.Regexp(t, `^/rules/[0-9]{1,2}/when$`, found[0].Pointer)
+}
+
+// What the conditions of a document cost together is bounded: each may be within the
+// bound of one, and a decision asks them all.
+func TestTheConditionsOfADocumentAreBoundedTogether(t *testing.T) {
+	document := func(n int, when string) []byte {
+		var rules strings.Builder
+		for i := range n {
+			fmt.Fprintf(&rules, "  - { id: r%d, decision: BLOCK, reason_code: r_r, match: {}, when: '%s' }\n", i, when)
+		}
+		return []byte(rulesOf(rules.String()))
+	}
+	worst := `actor.matches("(?:.?.?){80}Q1$")`
+	_, few := Load(document(30, worst), Options{})
+	require.Empty(t, withCode(few, codeCELCost))
+	p, many := Load(document(100, worst), Options{})
+	require.Nil(t, p)
+	found := withCode(many, codeCELCost)
+	require.Len(t, found, 1)
+	require.Contains(t, found[0].Message, "at most 300000")
+
+	for _, ordinary := range []string{
+		`agent_id != "" && (query_types.exists(q, q != "INSERT") || !agent_tools_verified)`, `actor.matches("^(svc|bot)-[a-z0-9]{1,40}$")`,
+		`actor.matches("(?i)admin|root") && env == "prod"`, `tls_subject.matches("^CN=(migrator|deploy)-[0-9]+,O=core$")`, `size(tables_written) > 3`,
+		`flags.exists(f, f == "cascade") || risk_signals.exists(s, s.startsWith("destructive"))`,
+	} {
+		_, report := Load(document(200, ordinary), Options{})
+		require.NoError(t, report.Err(), ordinary)
+	}
+	for _, ordinary := range []string{`tables_written.exists(t, t.startsWith("billing."))`, `tables_written.exists(t, t.matches("^billing[.]"))`, `tables_read.all(t, t.matches("^(app|public)[.]") || t == "a.b")`} {
+		_, report := Load(document(25, ordinary), Options{})
+		require.NoError(t, report.Err(), ordinary)
+	}
+}
+
+// The bound of a pattern is of the steps that package regexp makes at the places of a
+// text: no text makes it do more of them, and where a match can only begin with the
+// text they are far fewer.
+func TestAPatternCostsItsStepsAtThePlacesOfTheText(t *testing.T) {
+	cost := func(pattern string, chars uint64) uint64 {
+		tree, err := syntax.Parse(pattern, syntax.Perl)
+		require.NoError(t, err)
+		return newPatternProgram(tree).cost(chars)
+	}
+	require.Greater(t, cost("(?:.?.?){240}Q1", 200), uint64(960*200/pairsPerUnit))
+	require.Equal(t, cost("^(?:.?.?){240}Q1", 200), cost(`\A(?:.?.?){240}Q1`, 200))
+	require.Greater(t, cost("^(?:.?.?){240}Q1", 200), uint64(960*100/pairsPerUnit), "half of the steps and places can be reached together")
+	require.Less(t, cost("^abc", 10_000)-cost("^abc", 1000), uint64(1000), "a place each, and the look for the text's beginning")
+	require.Greater(t, cost("(^abc|^abd)", 1000), cost("^ab(c|d)", 1000), "nothing says where it begins")
+	require.Less(t, cost("billing", 200), cost("billin[a-z]", 200), "found as a text")
+	require.Greater(t, cost(".*x", 200), cost(".*x", 100))
+
+	rapid.Check(t, func(t *rapid.T) {
+		pattern := "^" + rapid.StringMatching(`([ab.][*+?]?|\([ab.]{1,2}\|[ab]\)[*?]|a\{1,4\}){1,6}\$?`).Draw(t, "pattern")
+		text := rapid.StringMatching(`[abc]{0,12}`).Draw(t, "text")
+		tree, err := syntax.Parse(pattern, syntax.Perl)
+		require.NoError(t, err)
+		p := newPatternProgram(tree)
+		require.LessOrEqual(t, visited(p.program, text), p.reach(len(text)+1), pattern)
+	})
+}
+
+// visited counts the steps and places that some way through the program comes to on a text.
+func visited(program *syntax.Prog, text string) int {
+	seen := map[[2]int]bool{}
+	var walk func(step, place int)
+	walk = func(step, place int) {
+		if seen[[2]int{step, place}] {
+			return
+		}
+		seen[[2]int{step, place}] = true
+		in := &program.Inst[step]
+		before, after := rune(-1), rune(-1)
+		if place > 0 {
+			before = rune(text[place-1])
+		}
+		if place < len(text) {
+			after = rune(text[place])
+		}
+		switch in.Op {
+		case syntax.InstAlt, syntax.InstAltMatch:
+			walk(int(in.Out), place)
+			walk(int(in.Arg), place)
+		case syntax.InstCapture, syntax.InstNop:
+			walk(int(in.Out), place)
+		case syntax.InstEmptyWidth:
+			if in.MatchEmptyWidth(before, after) {
+				walk(int(in.Out), place)
+			}
+		case syntax.InstRune, syntax.InstRune1, syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
+			if after >= 0 && in.MatchRune(after) {
+				walk(int(in.Out), place+1)
+			}
+		}
+	}
+	walk(program.Start, 0)
+	return len(seen)
 }
