@@ -207,7 +207,7 @@ func (s *Service) Update(ctx context.Context, by *Asker, id string, in *UpdateIn
 	if err := f.fault(); err != nil {
 		return Answer{}, err
 	}
-	return s.write(ctx, by, []string{commands.AgentKey(id)}, func(view *projections.View, now time.Time) (plan, error) {
+	return s.write(ctx, by, []string{commands.AgentKey(by.Project, id)}, func(view *projections.View, now time.Time) (plan, error) {
 		old, err := findAgent(view, &by.Caller, id)
 		if err != nil {
 			return plan{}, err
@@ -256,7 +256,7 @@ func (s *Service) Deactivate(ctx context.Context, by *Asker, id, reason string) 
 	if utf8.RuneCountInString(reason) > maxReason {
 		return Answer{}, InvalidFields(FieldError{"/reason", "must have at most 1024 characters"})
 	}
-	return s.write(ctx, by, []string{commands.AgentKey(id)}, func(view *projections.View, now time.Time) (plan, error) {
+	return s.write(ctx, by, []string{commands.AgentKey(by.Project, id)}, func(view *projections.View, now time.Time) (plan, error) {
 		a, err := findAgent(view, &by.Caller, id)
 		if err != nil {
 			return plan{}, err

@@ -167,7 +167,7 @@ func TestAMeterFilledWhileUsageIsWrittenCountsEachRequestOnce(t *testing.T) {
 	var flushing sync.WaitGroup
 	flushing.Go(func() { require.NoError(t, w.FlushUsage(context.Background(), true)) })
 	for i := range agents {
-		usage, err := w.usageOf(caller(i).AgentID, w.Now())
+		usage, err := w.usageOf(t.Context(), caller(i).AgentID, w.Now())
 		require.NoError(t, err)
 		require.EqualValues(t, 3, usage.Requests1h, "agent %d", i)
 	}

@@ -264,11 +264,11 @@ func amountsOf(t *event.TelemetryEvent) amounts {
 }
 
 // usageOf gives an agent's usage at a moment.
-func (s *Service) usageOf(agentID string, now time.Time) (event.AgentUsage, error) {
+func (s *Service) usageOf(ctx context.Context, agentID string, now time.Time) (event.AgentUsage, error) {
 	m := s.meters.of(agentID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := s.fill(context.Background(), m, agentID, now); err != nil {
+	if err := s.fill(ctx, m, agentID, now); err != nil {
 		return event.AgentUsage{}, err
 	}
 	return m.usage(now), nil

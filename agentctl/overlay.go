@@ -96,30 +96,43 @@ func (s *Service) input(view *projections.View, a *projections.Agent, facts *pol
 	return &agentrules.Input{AppliedSeq: view.Applied().Seq, Agent: root, Facts: facts, Applications: list}, err
 }
 
-// effective are the policies that bind an agent: applied and enabled.
+// effective are the policies that bind an agent, compiled.
 func (s *Service) effective(view *projections.View, a *projections.Agent) ([]agentrules.Application, error) {
-	applied, err := view.ApplicationsOf(a.AgentID)
+	list, policies, err := binding(view, a)
 	if err != nil {
 		return nil, err
 	}
+	for i := range list {
+		if list[i].Rules, err = s.compiled.rules(policies[list[i].PolicyID]); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// binding are the policies that bind an agent, applied and enabled, in the order in
+// which they are asked, without their rules.
+func binding(view *projections.View, a *projections.Agent) ([]agentrules.Application, map[string]*event.AgentPolicy, error) {
+	applied, err := view.ApplicationsOf(a.AgentID)
+	if err != nil {
+		return nil, nil, err
+	}
 	var list []agentrules.Application
+	policies := map[string]*event.AgentPolicy{}
 	for i := range applied {
 		p, known, err := view.AgentPolicy(a.Project, applied[i].PolicyID)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if !known || !p.Enabled {
 			continue
 		}
-		rules, err := s.compiled.rules(&p.AgentPolicy)
-		if err != nil {
-			return nil, err
-		}
+		policies[p.PolicyID] = &p.AgentPolicy
 		list = append(list, agentrules.Application{EffectivePolicy: event.EffectivePolicy{ApplicationID: applied[i].ApplicationID, PolicyID: p.PolicyID,
-			Revision: p.Revision, PriorityValue: applied[i].PriorityValue}, Observe: p.Mode == event.AgentPolicyObserve, Rules: rules})
+			Revision: p.Revision, PriorityValue: applied[i].PriorityValue}, Observe: p.Mode == event.AgentPolicyObserve})
 	}
 	agentrules.Sort(list)
-	return list, nil
+	return list, policies, nil
 }
 
 // agentRoot is the root agent of a condition at a moment.
@@ -132,7 +145,9 @@ func agentRoot(view *projections.View, a *projections.Agent, now time.Time) (eve
 }
 
 // Aggregates are what a statement of an agent locks.
-func (s *Service) Aggregates(a sqlgate.Agent) []string { return []string{commands.AgentKey(a.ID)} }
+func (s *Service) Aggregates(a sqlgate.Agent) []string {
+	return []string{commands.AgentKey(a.Project, a.ID)}
+}
 
 // Settle is what happens with a decision, under the agent's lock: an agent that
 // was deactivated meanwhile runs nothing more, and a rule that suspends

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"writegate/eventlog/event"
 	"writegate/projections"
 	"writegate/sqlgate/agentrules"
+	"writegate/sqlgate/policy"
 )
 
 // PolicyInput is the body of POST and PUT /v1/policies (spec/v1.md part 6).
@@ -111,7 +113,11 @@ func (s *Service) UpdatePolicy(ctx context.Context, by *Asker, id string, in *Po
 	if err != nil {
 		return Answer{}, err
 	}
-	return s.write(ctx, by, []string{commands.AgentPolicyKey(id)}, func(view *projections.View, now time.Time) (plan, error) {
+	warnings, err := s.matchesNow(ctx, by.Project, id, p.Enabled, rules)
+	if err != nil {
+		return Answer{}, err
+	}
+	return s.write(ctx, by, []string{commands.AgentPolicyKey(by.Project, id)}, func(view *projections.View, now time.Time) (plan, error) {
 		old, err := findPolicy(view, &by.Caller, id)
 		if err != nil {
 			return plan{}, err
@@ -123,44 +129,64 @@ func (s *Service) UpdatePolicy(ctx context.Context, by *Asker, id string, in *Po
 		updated := old
 		updated.AgentPolicy, updated.UpdatedAt = p, now
 		body := policyBody(&updated)
-		if body.Warnings, err = s.matchesNow(view, by.Project, id, p.Enabled, rules, now); err != nil {
-			return plan{}, err
-		}
+		body.Warnings = warnings
 		return plan{answer: Answer{Status: http.StatusOK, Body: body, Revision: p.Revision},
 			events: []pending{{"", "update_agent_policy", &event.AgentPolicyUpdated{Policy: p}}}}, nil
 	})
 }
 
 // matchesNow warns where a rule over agent and usage alone holds for one of the
-// first agents at this moment.
-func (s *Service) matchesNow(view *projections.View, project, policyID string, enabled bool, rules []agentrules.Rule, now time.Time) (warnings []Warning, err error) {
-	agents, err := view.AgentsOf(policyID)
-	if err != nil || !enabled {
-		return nil, err
+// first agents at this moment, and refuses rules that are too much for one of them. It
+// evaluates, so it is asked before anything is locked.
+func (s *Service) matchesNow(ctx context.Context, project, policyID string, enabled bool, rules []agentrules.Rule) (warnings []Warning, err error) {
+	if !enabled {
+		return nil, nil
 	}
-	for _, id := range agents[:min(len(agents), maxWarnedAgents)] {
-		more, err := s.ruleMatchesNow(view, project, id, rules, now)
-		if err != nil {
-			return nil, err
+	err = s.view(func(view *projections.View) error {
+		if _, known, err := view.AgentPolicy(project, policyID); err != nil || !known {
+			return err // the change says so
 		}
-		warnings = append(warnings, more...)
-	}
-	return warnings, nil
+		agents, err := view.AgentsOf(policyID)
+		if err != nil {
+			return err
+		}
+		for _, id := range agents[:min(len(agents), maxWarnedAgents)] {
+			more, err := s.ruleMatchesNow(ctx, view, project, id, policyID, rules)
+			if err != nil {
+				return err
+			}
+			warnings = append(warnings, more...)
+		}
+		return nil
+	})
+	return warnings, err
 }
 
 // maxWarnedAgents bounds the work of a warning.
 const maxWarnedAgents = 20
 
-func (s *Service) ruleMatchesNow(view *projections.View, project, agentID string, rules []agentrules.Rule, now time.Time) (warnings []Warning, err error) {
+// ruleMatchesNow is about one agent that the policy is, or would be, applied to.
+func (s *Service) ruleMatchesNow(ctx context.Context, view *projections.View, project, agentID, policyID string, rules []agentrules.Rule) (warnings []Warning, err error) {
 	a, known, err := view.Agent(project, agentID)
 	if err != nil || !known {
 		return nil, err
 	}
+	list, err := s.effective(view, &a)
+	if err != nil {
+		return nil, err
+	}
+	list = slices.DeleteFunc(list, func(a agentrules.Application) bool { return a.PolicyID == policyID })
+	if len(list) > 0 && agentrules.TooCostly(append(list, agentrules.Application{Rules: rules})) {
+		message := fmt.Sprintf("with the other policies of agent %s the conditions could cost more than %d steps in one decision; detach one, look through fewer lists, begin patterns with ^, or use startsWith, endsWith and contains", agentID, policy.MaxDecisionCost)
+		return nil, fault.New(fault.PolicyInvalid, "The policy is too much for an agent; details.findings says why.").
+			With("findings", []agentrules.Finding{{Code: "limit_exceeded", Message: message, Pointer: "/rules"}})
+	}
+	now := s.Now()
 	root, err := agentRoot(view, &a, now)
 	if err != nil {
 		return nil, err
 	}
-	usage, err := s.usageOf(agentID, now)
+	usage, err := s.usageOf(ctx, agentID, now)
 	for i := range rules {
 		if rules[i].MatchesNow(&root, &usage) {
 			warnings = append(warnings, Warning{"rule_matches_now", fmt.Sprintf("Rule %s holds for agent %s at this moment.", rules[i].ID, agentID)})
@@ -242,7 +268,11 @@ func (s *Service) Apply(ctx context.Context, by *Asker, policyID string, in *App
 	if err != nil {
 		return Answer{}, err
 	}
-	return s.write(ctx, by, []string{commands.AgentKey(in.AgentID), commands.AgentPolicyKey(policyID)}, func(view *projections.View, now time.Time) (plan, error) {
+	warnings, err := s.applyWarnings(ctx, by, policyID, in.AgentID)
+	if err != nil {
+		return Answer{}, err
+	}
+	return s.write(ctx, by, []string{commands.AgentKey(by.Project, in.AgentID), commands.AgentPolicyKey(by.Project, policyID)}, func(view *projections.View, now time.Time) (plan, error) {
 		p, err := s.appliable(view, by, policyID, in.AgentID)
 		if err != nil {
 			return plan{}, err
@@ -262,9 +292,7 @@ func (s *Service) Apply(ctx context.Context, by *Asker, policyID string, in *App
 			a = old
 		}
 		body := applicationBody(&a, p.Revision, applicationEffective)
-		if body.Warnings, err = s.applyWarnings(view, by.Project, in.AgentID, &p, now); err != nil {
-			return plan{}, err
-		}
+		body.Warnings = warnings
 		answer.Body = body
 		if known && old.Priority == text {
 			return plan{answer: answer}, nil
@@ -301,12 +329,21 @@ func (s *Service) appliable(view *projections.View, by *Asker, policyID, agentID
 	return p, nil
 }
 
-func (s *Service) applyWarnings(view *projections.View, project, agentID string, p *projections.AgentPolicy, now time.Time) ([]Warning, error) {
-	rules, err := s.compiled.rules(&p.AgentPolicy)
-	if err != nil {
-		return nil, err
-	}
-	warnings, err := s.ruleMatchesNow(view, project, agentID, rules, now)
+// applyWarnings is what there is to say of an application before anything is locked;
+// its error refuses one that can't be.
+func (s *Service) applyWarnings(ctx context.Context, by *Asker, policyID, agentID string) (warnings []Warning, err error) {
+	err = s.view(func(view *projections.View) error {
+		p, err := s.appliable(view, by, policyID, agentID)
+		if err != nil {
+			return err
+		}
+		rules, err := s.compiled.rules(&p.AgentPolicy)
+		if err != nil {
+			return err
+		}
+		warnings, err = s.ruleMatchesNow(ctx, view, by.Project, agentID, policyID, rules)
+		return err
+	})
 	if warnings == nil {
 		warnings = []Warning{}
 	}
@@ -323,7 +360,7 @@ func (s *Service) Detach(ctx context.Context, by *Asker, policyID, agentID strin
 	if agentID == "" {
 		return Answer{}, InvalidFields(FieldError{"/agent_id", "is required, as a query parameter"})
 	}
-	return s.write(ctx, by, []string{commands.AgentKey(agentID), commands.AgentPolicyKey(policyID)}, func(view *projections.View, _ time.Time) (plan, error) {
+	return s.write(ctx, by, []string{commands.AgentKey(by.Project, agentID), commands.AgentPolicyKey(by.Project, policyID)}, func(view *projections.View, _ time.Time) (plan, error) {
 		p, err := findPolicy(view, &by.Caller, policyID)
 		if err != nil {
 			return plan{}, err

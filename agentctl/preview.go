@@ -32,10 +32,12 @@ func (s *Service) PreviewApply(ctx context.Context, by *Asker, policyID string, 
 		a := projections.Application{PolicyApplication: event.PolicyApplication{PolicyID: policyID, AgentID: in.AgentID, Priority: text, PriorityValue: value},
 			AppliedAt: now, AppliedBy: by.CredentialIDs()[0]}
 		body = applicationBody(&a, p.Revision, applicationPreview)
-		body.Warnings, err = s.applyWarnings(view, by.Project, in.AgentID, &p, now)
-		return err
+		return nil
 	})
 	if err != nil {
+		return Answer{}, err
+	}
+	if body.Warnings, err = s.applyWarnings(ctx, by, policyID, in.AgentID); err != nil {
 		return Answer{}, err
 	}
 	body.Preview, err = s.preview(ctx, by.Project, in.AgentID, &p, now)

@@ -2,9 +2,8 @@ package agentctl
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	"writegate/commands"
@@ -14,6 +13,7 @@ import (
 	"writegate/eventlog/frame"
 	"writegate/projections"
 	"writegate/sqlgate/agentrules"
+	"writegate/sqlgate/policy"
 )
 
 // A telemetryItem is one event of a batch on its way: its outcome, and where it
@@ -36,40 +36,69 @@ func (it *telemetryItem) reject(code, pointer, message string) {
 	o.Pointer = fmt.Sprintf("/events/%d%s", o.Index, pointer)
 }
 
-// A telemetryBatch is a batch while it is decided.
+// A telemetryBatch is a batch on its way. Its events are put before the rules
+// first, under no lock; then what came of that is decided under the locks of its
+// agents, unless the rules are others by then.
 type telemetryBatch struct {
 	service *Service
 	by      *Asker
-	id      string
-	now     time.Time
-	items   []telemetryItem
-	usage   map[string]event.AgentUsage // of each agent, before the batch
-	ends    []pending                   // of agents that a rule suspends
+	sent    []telemetryItem // as they were read
+
+	// Of the last evaluation.
+	asked   map[string]*askedAgent // agents of accepted events, by id
+	tools   map[string]agentrules.Tool
+	matches map[int]*agentrules.EventMatches // by the index of the event
+	stale   bool                             // the rules, or what they read, changed before the locks were taken
+
+	// Of the decision.
+	id    string
+	now   time.Time
+	items []telemetryItem
+	ends  []pending // of agents that a rule suspends
 }
+
+// An askedAgent is an agent as its rules saw it.
+type askedAgent struct {
+	root         event.AgentRoot
+	usage        event.AgentUsage // before the batch
+	applications []agentrules.Application
+}
+
+// maxBatchCost is what the rules may cost over all events of a batch, in the units
+// of agentrules.Rule: half a second at most, and 50 steps for each of 1000 events and 100 rules.
+const maxBatchCost = 5_000_000
 
 // Telemetry is POST /v1/telemetry: what is good in a batch is kept, in one
 // append, and the rules that run at telemetry say what they find.
 //
 // Errors: all_events_rejected; oversized_request where the batch with its
-// outcomes is more than one append takes.
+// outcomes is more than one append takes, or the rules could take too long over it.
 func (s *Service) Telemetry(ctx context.Context, by *Asker, sent []SentEvent) (Answer, error) {
 	if len(sent) == 0 || len(sent) > MaxTelemetryEvents {
 		return Answer{}, InvalidFields(FieldError{"/events", "must have 1 to 1000 events"})
 	}
-	b := telemetryBatch{service: s, by: by, items: make([]telemetryItem, len(sent)), usage: map[string]event.AgentUsage{}}
+	b := telemetryBatch{service: s, by: by, sent: make([]telemetryItem, len(sent))}
 	for i := range sent {
 		b.read(i, &sent[i])
 	}
-	answer, err := s.write(ctx, by, b.aggregates(), b.decide)
-	if err == nil && len(answer.Events) > 0 {
-		b.meter()
+	for {
+		if err := b.evaluate(ctx); err != nil {
+			return Answer{}, err
+		}
+		answer, err := s.write(ctx, by, b.aggregates(), b.decide)
+		if err == nil && b.stale {
+			continue
+		}
+		if err == nil && len(answer.Events) > 0 {
+			b.meter()
+		}
+		return answer, err
 	}
-	return answer, err
 }
 
 // read judges what an event alone can be judged by.
 func (b *telemetryBatch) read(i int, sent *SentEvent) {
-	it := &b.items[i]
+	it := &b.sent[i]
 	it.outcome.Index, it.bytes = i, sent.Bytes
 	switch {
 	case sent.Bytes > MaxTelemetryBytes:
@@ -99,31 +128,114 @@ func (b *telemetryBatch) read(i int, sent *SentEvent) {
 	}
 }
 
-// aggregates are what a batch locks: its agents, and the ids that came with it,
-// so that two batches with the same event don't both bring it.
+// evaluate puts the events before the rules of their agents, as things are now and
+// under no lock: it may take long, and its context ends it.
+func (b *telemetryBatch) evaluate(ctx context.Context) error {
+	b.asked, b.tools, b.matches, b.stale = map[string]*askedAgent{}, map[string]agentrules.Tool{}, map[int]*agentrules.EventMatches{}, false
+	byAgent, order, err := b.gather(ctx)
+	if err != nil {
+		return err
+	}
+	cost := 0
+	for _, id := range order {
+		each := 0
+		for i := range b.asked[id].applications {
+			each += agentrules.CostAt(agentrules.AtTelemetry, b.asked[id].applications[i].Rules)
+		}
+		cost += len(byAgent[id]) * min(each, policy.MaxDecisionCost)
+	}
+	if cost > maxBatchCost {
+		return fault.New(fault.OversizedRequest, "The rules of its agents could take %d steps over the events of the batch, and at most %d are taken at once. Send fewer events at once, or apply conditions with fewer patterns and lists.", cost, maxBatchCost).
+			With("got", cost).With("max", maxBatchCost)
+	}
+	for _, id := range order {
+		a := b.asked[id]
+		in := agentrules.EventInput{Agent: a.root, Usage: a.usage, Applications: a.applications}
+		for _, it := range byAgent[id] {
+			if ctx.Err() != nil {
+				return fault.New(fault.AuditUnavailable, "The request ended while its events were looked at. Nothing was written; send them again.").
+					With("outcome", "not_written").Because(context.Cause(ctx))
+			}
+			in.Event, in.Tool = &it.event, b.tools[it.event.Tool.ID]
+			b.matches[it.outcome.Index] = agentrules.MatchEvent(&in)
+		}
+	}
+	return nil
+}
+
+// gather finds the events that would be accepted now and all that the rules of their
+// agents read.
+func (b *telemetryBatch) gather(ctx context.Context) (byAgent map[string][]*telemetryItem, order []string, err error) {
+	s := b.service
+	b.begin(s.Now())
+	err = s.view(func(view *projections.View) error {
+		if byAgent, order, err = b.admit(view); err != nil {
+			return err
+		}
+		for _, id := range order {
+			agent, _, err := view.Agent(b.by.Project, id)
+			if err != nil {
+				return err
+			}
+			a := new(askedAgent)
+			if a.applications, err = s.effective(view, &agent); err != nil {
+				return err
+			}
+			if a.root, err = agentRoot(view, &agent, b.now); err != nil {
+				return err
+			}
+			b.asked[id] = a
+			for _, it := range byAgent[id] {
+				if b.tools[it.event.Tool.ID], err = toolRoot(view, b.by.Project, it.event.Tool.ID, b.now); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	for _, id := range order {
+		if err != nil {
+			break
+		}
+		b.asked[id].usage, err = s.usageOf(ctx, id, b.now)
+	}
+	if err != nil {
+		return nil, nil, faultOf(err)
+	}
+	return byAgent, order, nil
+}
+
+// begin takes the events anew as they were read.
+func (b *telemetryBatch) begin(now time.Time) {
+	b.id, b.now = event.NewIDOf(event.BatchIDKind, now), now
+	b.items, b.ends = slices.Clone(b.sent), nil
+}
+
+// aggregates are what a batch locks: the agents of its project that it was found to
+// have events of. An id of an event is its agent's own, so that two batches with the
+// same event don't both bring it.
 func (b *telemetryBatch) aggregates() (keys []string) {
-	for i := range b.items {
-		it := &b.items[i]
-		if it.rejected() {
-			continue
-		}
-		keys = append(keys, commands.AgentKey(it.event.AgentID))
-		if it.event.ID != "" {
-			digest := sha256.Sum256([]byte(it.event.ID))
-			keys = append(keys, "telemetry/"+b.by.Project+"/"+hex.EncodeToString(digest[:1]))
-		}
+	for id := range b.asked {
+		keys = append(keys, commands.AgentKey(b.by.Project, id))
 	}
 	return keys
 }
 
+// decide is the batch under its locks. Where the rules would have been asked about
+// something else now, it is stale and changes nothing.
 func (b *telemetryBatch) decide(view *projections.View, now time.Time) (plan, error) {
-	b.id, b.now = event.NewIDOf(event.BatchIDKind, now), now
+	b.begin(now)
 	byAgent, order, err := b.admit(view)
 	if err != nil {
 		return plan{}, err
 	}
 	for _, id := range order {
-		if err := b.ask(view, byAgent[id]); err != nil {
+		if b.stale, err = b.outdated(view, id, byAgent[id]); err != nil || b.stale {
+			return plan{}, err
+		}
+	}
+	for _, id := range order {
+		if err := b.settle(view, byAgent[id]); err != nil {
 			return plan{}, err
 		}
 	}
@@ -228,19 +340,52 @@ func (b *telemetryBatch) admitOne(view *projections.View, it *telemetryItem, age
 	return nil
 }
 
-// ask puts the events of one agent before its rules. Throttles are counted under
-// the agent's meter, in the order of the events.
-func (b *telemetryBatch) ask(view *projections.View, items []*telemetryItem) error {
+// outdated tells whether an agent's rules, or what they read beside usage, are others
+// than those that were asked about its events.
+func (b *telemetryBatch) outdated(view *projections.View, id string, items []*telemetryItem) (bool, error) {
+	a := b.asked[id]
+	if a == nil {
+		return true, nil
+	}
+	agent, _, err := view.Agent(b.by.Project, id)
+	if err != nil {
+		return false, err
+	}
+	root, err := agentRoot(view, &agent, b.now)
+	if err != nil {
+		return false, err
+	}
+	list, _, err := binding(view, &agent)
+	if err != nil {
+		return false, err
+	}
+	if root != a.root || !slices.EqualFunc(list, a.applications, func(x, y agentrules.Application) bool {
+		return x.EffectivePolicy == y.EffectivePolicy && x.Observe == y.Observe
+	}) {
+		return true, nil
+	}
+	looked := map[string]bool{}
+	for _, it := range items {
+		if b.matches[it.outcome.Index] == nil {
+			return true, nil
+		}
+		if id := it.event.Tool.ID; !looked[id] {
+			looked[id] = true
+			tool, err := toolRoot(view, b.by.Project, id, b.now)
+			if err != nil || tool != b.tools[id] {
+				return true, err
+			}
+		}
+	}
+	return false, nil
+}
+
+// settle is what the rules said of the events of one agent. Throttles are counted
+// under the agent's meter, in the order of the events.
+func (b *telemetryBatch) settle(view *projections.View, items []*telemetryItem) error {
 	s, id := b.service, items[0].event.AgentID
 	agent, _, err := view.Agent(b.by.Project, id)
 	if err != nil {
-		return err
-	}
-	in := agentrules.EventInput{}
-	if in.Applications, err = s.effective(view, &agent); err != nil {
-		return err
-	}
-	if in.Agent, err = agentRoot(view, &agent, b.now); err != nil {
 		return err
 	}
 	m := s.meters.of(id)
@@ -249,15 +394,9 @@ func (b *telemetryBatch) ask(view *projections.View, items []*telemetryItem) err
 	if err := s.fill(context.Background(), m, id, b.now); err != nil {
 		return err
 	}
-	in.Usage = m.usage(b.now)
-	in.Count = func(policyID string, r *agentrules.Rule) (int, int) { return m.count(policyID, r, b.now, true) }
-	b.usage[id] = in.Usage
+	count := func(policyID string, r *agentrules.Rule) (int, int) { return m.count(policyID, r, b.now, true) }
 	for _, it := range items {
-		if in.Tool, err = toolRoot(view, b.by.Project, it.event.Tool.ID, b.now); err != nil {
-			return err
-		}
-		in.Event = &it.event
-		found := agentrules.EvaluateEvent(&in)
+		found := b.matches[it.outcome.Index].Result(count)
 		it.outcome.Evaluated, it.outcome.Violations, it.outcome.Throttle = found.Evaluated, found.Violations, found.Throttle
 		if found.Suspend != nil && agent.Status == event.AgentActive {
 			if err := b.suspend(view, &agent, it, found.Suspend); err != nil {
@@ -347,7 +486,7 @@ func (b *telemetryBatch) add(p *event.TelemetryReceived, it *telemetryItem) {
 			return
 		}
 	}
-	p.Usage = append(p.Usage, event.AgentUsageRead{AgentID: it.event.AgentID, Usage: b.usage[it.event.AgentID]})
+	p.Usage = append(p.Usage, event.AgentUsageRead{AgentID: it.event.AgentID, Usage: b.asked[it.event.AgentID].usage})
 }
 
 // agentOf is the agent of a record, where all of its events are of one.

@@ -76,7 +76,7 @@ func (s *Service) IssueToken(ctx context.Context, by *Asker, id string, in *Toke
 			return Answer{}, err
 		}
 	}
-	return s.write(ctx, by, []string{commands.AgentKey(id)}, func(view *projections.View, now time.Time) (plan, error) {
+	return s.write(ctx, by, []string{commands.AgentKey(by.Project, id)}, func(view *projections.View, now time.Time) (plan, error) {
 		a, err := findAgent(view, &by.Caller, id)
 		if err != nil {
 			return plan{}, err
@@ -154,7 +154,7 @@ func (s *Service) Tokens(c *Caller, id string, page projections.Page, take func(
 
 // RevokeToken ends a token for good. A second time it changes nothing.
 func (s *Service) RevokeToken(ctx context.Context, by *Asker, agentID, id string) (Answer, error) {
-	return s.write(ctx, by, []string{commands.AgentKey(agentID)}, func(view *projections.View, now time.Time) (plan, error) {
+	return s.write(ctx, by, []string{commands.AgentKey(by.Project, agentID)}, func(view *projections.View, now time.Time) (plan, error) {
 		if _, err := findAgent(view, &by.Caller, agentID); err != nil {
 			return plan{}, err
 		}

@@ -63,7 +63,7 @@ func (s *Service) UpdateTool(ctx context.Context, by *Asker, id string, in *Tool
 	if err != nil {
 		return Answer{}, err
 	}
-	return s.write(ctx, by, []string{commands.ToolKey(id)}, func(view *projections.View, now time.Time) (plan, error) {
+	return s.write(ctx, by, []string{commands.ToolKey(by.Project, id)}, func(view *projections.View, now time.Time) (plan, error) {
 		old, err := findTool(view, &by.Caller, id)
 		if err != nil {
 			return plan{}, err

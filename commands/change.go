@@ -55,11 +55,14 @@ func (c *Commands) RecordUsage(ctx context.Context, drafts []event.Draft) error 
 	return err
 }
 
+// The aggregates of /v1. They carry the project: an id comes from a client, and one
+// that belongs to another project locks nothing there.
+
 // AgentKey is the aggregate of an agent, its tokens and its applications.
-func AgentKey(id string) string { return "agent/" + id }
+func AgentKey(project, id string) string { return "agent/" + project + "/" + id }
 
 // AgentPolicyKey is the aggregate of a policy for agents.
-func AgentPolicyKey(id string) string { return "agentpolicy/" + id }
+func AgentPolicyKey(project, id string) string { return "agentpolicy/" + project + "/" + id }
 
 // ToolKey is the aggregate of a tool.
-func ToolKey(id string) string { return "tool/" + id }
+func ToolKey(project, id string) string { return "tool/" + project + "/" + id }

@@ -15,7 +15,7 @@ import (
 func TestAChangeIsDecidedUnderItsLocksAndSeenByTheNextView(t *testing.T) {
 	w := begin(t, setup{})
 	register := func(id string) ([]EventRef, error) {
-		done, err := w.Change(t.Context(), Change{Keys: []string{AgentKey(id)},
+		done, err := w.Change(t.Context(), Change{Keys: []string{AgentKey("default", id)},
 			Decide: func(view *projections.View, now time.Time) ([]event.Draft, error) {
 				if _, known, err := view.Agent("p", id); known || err != nil {
 					return nil, err

@@ -52,7 +52,7 @@ func Evaluate(in *Input) *event.AgentLayer {
 	e.layer = &event.AgentLayer{AgentID: in.Agent.ID, AppliedSeq: in.AppliedSeq, Decision: string(policy.Allow), Agent: in.Agent, Usage: in.Usage}
 	for i := range in.Applications {
 		e.layer.Effective = append(e.layer.Effective, in.Applications[i].EffectivePolicy)
-		e.ask(&in.Applications[i], AtGate)
+		e.take(&in.Applications[i], e.ask(&in.Applications[i], AtGate))
 	}
 	if m := e.deciding(); m != nil {
 		e.decide(m, in.Facts.Approved)
@@ -69,27 +69,44 @@ type evaluation struct {
 	cost    int // of the rules asked
 }
 
-// ask evaluates the rules of one application that run at a place. A rule that
-// would make the decision slow is not evaluated: its condition failed.
-func (e *evaluation) ask(a *Application, place Place) {
-	var matched []string
+// A hit is a rule whose condition holds, or failed.
+type hit struct {
+	rule   *Rule
+	failed bool
+}
+
+// ask evaluates the conditions of the rules of one application that run at a
+// place. A rule that would make the decision slow is not evaluated: its condition
+// failed.
+func (e *evaluation) ask(a *Application, place Place) (hits []hit) {
 	for i := range a.Rules {
 		r := &a.Rules[i]
 		if r.Place&place == 0 {
 			continue
 		}
-		hit, ok := false, false
+		holds, ok := false, false
 		if e.cost += r.Cost(); e.cost <= policy.MaxDecisionCost {
-			hit, ok = r.holds(&e.roots)
+			holds, ok = r.holds(&e.roots)
 		}
+		if holds || !ok {
+			hits = append(hits, hit{r, !ok})
+		}
+	}
+	return hits
+}
+
+// take gathers what the rules of one application that matched say.
+func (e *evaluation) take(a *Application, hits []hit) {
+	var matched []string
+	for _, h := range hits {
 		switch {
-		case !ok:
-			e.layer.Errors = append(e.layer.Errors, outcome(a, r, policy.ReasonRuleEvalError))
-		case !hit || r.verb == verbThrottle && !e.over(a, r):
+		case h.failed:
+			e.layer.Errors = append(e.layer.Errors, outcome(a, h.rule, policy.ReasonRuleEvalError))
+		case h.rule.verb == verbThrottle && !e.over(a, h.rule):
 			continue
 		}
-		matched = append(matched, r.ID)
-		e.note(a, r, !ok)
+		matched = append(matched, h.rule.ID)
+		e.note(a, h.rule, h.failed)
 	}
 	if len(matched) > 0 {
 		e.layer.Matched = append(e.layer.Matched, event.MatchedPolicy{ApplicationID: a.ApplicationID, PolicyID: a.PolicyID,

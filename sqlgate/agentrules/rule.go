@@ -189,12 +189,27 @@ func Compile(source []event.AgentRule) ([]Rule, []Finding) {
 
 const limitExceeded = "limit_exceeded"
 
-// Cost is what its condition costs on the largest values, as policy.Expression has it.
+// costOfRule is what a rule costs beside its condition, where it matches.
+const costOfRule = 10
+
+// Cost is what the rule costs on the largest values, in the units of policy.Expression.
+// A pattern counts by its size too: a policy that was not used lately is compiled anew.
 func (r *Rule) Cost() int {
 	if r.expr == nil {
-		return 1
+		return costOfRule
 	}
-	return r.expr.Cost()
+	return costOfRule + r.patterns/2 + r.expr.Cost()
+}
+
+// TooCostly tells whether all rules of some applications are more than a decision
+// asks at either place.
+func TooCostly(list []Application) bool {
+	gate, telemetry := 0, 0
+	for i := range list {
+		gate += CostAt(AtGate, list[i].Rules)
+		telemetry += CostAt(AtTelemetry, list[i].Rules)
+	}
+	return max(gate, telemetry) > policy.MaxDecisionCost
 }
 
 // CostAt is what the rules that run at a place cost together.

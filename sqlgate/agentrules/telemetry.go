@@ -23,20 +23,41 @@ type EventResult struct {
 	Suspend    *event.Violation      // the rule that deactivates the agent; nil = none
 }
 
-// EvaluateEvent asks the rules that run at telemetry about an event. An allow
-// exempts it from the rules of lower priorities, as at the gate.
-func EvaluateEvent(in *EventInput) EventResult {
-	e := evaluation{roots: roots{agent: &in.Agent, usage: &in.Usage, event: in.Event, tool: &in.Tool}, count: in.Count, layer: new(event.AgentLayer)}
-	var result EventResult
+// EventMatches are the rules that matched an event, before throttles are counted:
+// the part of an evaluation that takes time.
+type EventMatches struct {
+	applications []Application
+	hits         [][]hit
+	evaluated    int
+}
+
+// MatchEvent asks the rules that run at telemetry about an event. It counts nothing.
+func MatchEvent(in *EventInput) *EventMatches {
+	e := evaluation{roots: roots{agent: &in.Agent, usage: &in.Usage, event: in.Event, tool: &in.Tool}}
+	m := &EventMatches{applications: in.Applications, hits: make([][]hit, len(in.Applications))}
 	for i := range in.Applications {
 		for j := range in.Applications[i].Rules {
 			if in.Applications[i].Rules[j].Place&AtTelemetry != 0 {
-				result.Evaluated++
+				m.evaluated++
 			}
 		}
-		e.ask(&in.Applications[i], AtTelemetry)
+		m.hits[i] = e.ask(&in.Applications[i], AtTelemetry)
 	}
-	result.Throttle = e.layer.Throttle
+	return m
+}
+
+// EvaluateEvent asks the rules that run at telemetry about an event and counts what
+// they throttle.
+func EvaluateEvent(in *EventInput) EventResult { return MatchEvent(in).Result(in.Count) }
+
+// Result is what the rules that matched say together. An allow exempts the event
+// from the rules of lower priorities, as at the gate.
+func (matches *EventMatches) Result(count Counter) EventResult {
+	e := evaluation{count: count, layer: new(event.AgentLayer)}
+	for i := range matches.applications {
+		e.take(&matches.applications[i], matches.hits[i])
+	}
+	result := EventResult{Evaluated: matches.evaluated, Throttle: e.layer.Throttle}
 	for _, n := range e.layer.Notes {
 		result.Violations = append(result.Violations, event.Violation{PolicyID: n.PolicyID, RuleID: n.RuleID, Action: n.Action, ReasonCode: n.ReasonCode, Annotation: true})
 	}
