@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"testing"
@@ -219,5 +220,70 @@ func BenchmarkAuditPage(b *testing.B) {
 			require.NoError(b, v.Close())
 			require.NoError(b, s.Close())
 		})
+	}
+}
+
+// ownNames are batches of telemetry events that are small and share nothing: each has a type, a
+// model, a tool, a minute and a duration of its own.
+func ownNames(b testing.TB, batches int) sliceSource {
+	b.Helper()
+	r := rand.New(rand.NewPCG(1, 2))
+	return telemetryEvents(b, batches, func(k int, at time.Time) event.TelemetryEvent {
+		took := r.Int64N(1 << 40)
+		return event.TelemetryEvent{ID: fmt.Sprint("e-", k), Type: fmt.Sprint("t", k), AgentID: "agt_1", Timestamp: at.Add(-time.Duration(r.Int64N(int64(7 * 24 * time.Hour)))).UnixNano(),
+			DurationMS: &took, Model: event.TelemetryModel{Name: fmt.Sprint("m", k)}, Tool: event.TelemetryTool{Name: fmt.Sprint("x", k)}}
+	})
+}
+
+// sameNames are batches as a busy agent sends them.
+func sameNames(b testing.TB, batches int) sliceSource {
+	b.Helper()
+	return telemetryEvents(b, batches, func(k int, at time.Time) event.TelemetryEvent {
+		took := int64(k % 500)
+		return event.TelemetryEvent{ID: fmt.Sprint("e-", k), Type: "llm_call", AgentID: "agt_1", Timestamp: at.UnixNano(), DurationMS: &took, Model: event.TelemetryModel{Name: "m"}}
+	})
+}
+
+func telemetryEvents(b testing.TB, batches int, one func(int, time.Time) event.TelemetryEvent) (events sliceSource) {
+	b.Helper()
+	at := time.Unix(1735689600, 0)
+	for i := range batches {
+		at = at.Add(time.Second)
+		p := &event.TelemetryReceived{BatchID: "bat_x"}
+		for k := range 1000 {
+			t := one(i*1000+k, at)
+			p.Events = append(p.Events, t)
+			p.Outcomes = append(p.Outcomes, event.TelemetryOutcome{Index: k, ID: t.ID, Status: event.TelemetryAccepted})
+		}
+		e := event.Envelope{Seq: uint64(i + 1), Draft: event.New(at, event.Context{Project: "p"}, p), Hash: [32]byte{byte(i), byte(i >> 8), 1}}
+		if i > 0 {
+			e.PreviousHash = events[i-1].Hash
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+// BenchmarkTelemetry measures the live path of batches of 1,000 telemetry events each: those
+// whose names, minutes and durations are all their own are dear, and told as a multiple of plain ones.
+func BenchmarkTelemetry(b *testing.B) {
+	const batches = 30
+	own, same := ownNames(b, batches), sameNames(b, batches)
+	fold := func(name string, events sliceSource) (cpu float64) {
+		s, err := Open(Options{Dir: b.TempDir() + "/" + name})
+		require.NoError(b, err)
+		_, cpu = spent(func() {
+			for i := range events {
+				require.NoError(b, s.apply(events[i:i+1]))
+			}
+		})
+		require.NoError(b, s.Close())
+		return cpu
+	}
+	for range b.N {
+		dear, plain := fold("own", own), fold("same", same)
+		b.ReportMetric(dear/batches*1000, "own-ms/batch")
+		b.ReportMetric(plain/batches*1000, "same-ms/batch")
+		b.ReportMetric(dear/plain, "own-of-same")
 	}
 }

@@ -1,6 +1,8 @@
 package projections
 
 import (
+	"cmp"
+	"encoding/binary"
 	"math/bits"
 	"slices"
 )
@@ -100,44 +102,92 @@ func (h *Histogram) Average() int64 {
 // before. What is read is added to what is there.
 func (h *Histogram) walk(c *codec) {
 	if c.reading {
-		h.plusKept(c)
+		walkKept(c, &h.Count, &h.Sum, &h.Max, func(at int, n int64) {
+			h.reach(at + 1)
+			h.buckets[at] += n
+		})
 		return
 	}
-	number(c, &h.Count)
-	number(c, &h.Sum)
-	number(c, &h.Max)
-	full := 0
-	for _, n := range h.buckets {
-		if n != 0 {
-			full++
-		}
-	}
-	number(c, &full)
-	before := 0
+	few := fewDurations{count: h.Count, sum: h.Sum, max: h.Max}
 	for i, n := range h.buckets {
 		if n != 0 {
-			gap := i - before
-			number(c, &gap)
-			number(c, &n)
-			before = i
+			few.buckets = append(few.buckets, bucketCount{int32(i), n})
 		}
 	}
+	few.walk(c)
 }
 
-// plusKept adds what walk wrote.
-func (h *Histogram) plusKept(c *codec) {
-	h.Count += int64(c.uvarint())
-	h.Sum += int64(c.uvarint())
-	h.Max = max(h.Max, int64(c.uvarint()))
+// walkKept adds what a kept histogram counted, and hands its buckets to take.
+func walkKept(c *codec, count, sum, most *int64, take func(at int, n int64)) {
+	*count += int64(c.uvarint())
+	*sum += int64(c.uvarint())
+	*most = max(*most, int64(c.uvarint()))
 	at := uint64(0)
 	for range c.length(0) {
-		at += c.uvarint()
+		gap := c.uvarint()
 		n := c.uvarint()
-		if at >= maxBuckets {
+		if gap >= maxBuckets || at+gap >= maxBuckets {
 			c.fail()
 			return
 		}
-		h.reach(int(at) + 1)
-		h.buckets[at] += int64(n)
+		at += gap
+		take(int(at), int64(n))
+	}
+}
+
+// fewDurations are a Histogram of the buckets that are not empty alone, in their
+// order: what a fold adds to is thousands of buckets of metrics, of which each has few durations.
+type fewDurations struct {
+	count, sum, max int64
+	buckets         []bucketCount
+}
+
+type bucketCount struct {
+	at int32
+	n  int64
+}
+
+func (f *fewDurations) add(ms int64) {
+	ms = max(ms, 0)
+	f.count++
+	f.sum += ms
+	f.max = max(f.max, ms)
+	f.into(bucketOf(ms), 1)
+}
+
+func (f *fewDurations) plus(o *fewDurations) {
+	f.count += o.count
+	f.sum += o.sum
+	f.max = max(f.max, o.max)
+	for _, b := range o.buckets {
+		f.into(int(b.at), b.n)
+	}
+}
+
+func (f *fewDurations) into(at int, n int64) {
+	i, found := slices.BinarySearchFunc(f.buckets, int32(at), func(b bucketCount, at int32) int { return cmp.Compare(b.at, at) })
+	if !found {
+		f.buckets = slices.Insert(f.buckets, i, bucketCount{at: int32(at)})
+	}
+	f.buckets[i].n += n
+}
+
+// walk is that of a Histogram.
+func (f *fewDurations) walk(c *codec) {
+	if c.reading {
+		walkKept(c, &f.count, &f.sum, &f.max, f.into)
+		return
+	}
+	number(c, &f.count)
+	number(c, &f.sum)
+	number(c, &f.max)
+	full := len(f.buckets)
+	number(c, &full)
+	before := int32(0)
+	for _, b := range f.buckets {
+		gap := b.at - before
+		c.buf = binary.AppendUvarint(c.buf, uint64(gap))
+		number(c, &b.n)
+		before = b.at
 	}
 }

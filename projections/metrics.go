@@ -16,6 +16,12 @@ type MetricDims struct {
 
 // MetricSums are the figures of one bucket (spec/v1.md part 10).
 type MetricSums struct {
+	MetricCounts
+	Latency Histogram
+}
+
+// MetricCounts are the figures that simply add up.
+type MetricCounts struct {
 	Events, Errors            int64
 	InputTokens, OutputTokens int64
 	CostMicros                int64
@@ -24,25 +30,22 @@ type MetricSums struct {
 	Matched                   int64 // events that a rule matched
 	Violations                int64 // rules that matched and decided
 	Allowed, Blocked, Held    int64 // decisions on statements
-	Latency                   Histogram
 }
 
-func (m *MetricSums) numbers() []*int64 {
+func (m *MetricCounts) numbers() []*int64 {
 	return []*int64{&m.Events, &m.Errors, &m.InputTokens, &m.OutputTokens, &m.CostMicros, &m.ToolCalls, &m.Evaluated, &m.Matched, &m.Violations,
 		&m.Allowed, &m.Blocked, &m.Held}
 }
 
-// Plus adds another bucket.
-func (m *MetricSums) Plus(o *MetricSums) {
+func (m *MetricCounts) plus(o *MetricCounts) {
 	into := m.numbers()
 	for i, n := range o.numbers() {
 		*into[i] += *n
 	}
-	m.Latency.Plus(&o.Latency)
 }
 
 // walk adds what it reads to what is there.
-func (m *MetricSums) walk(c *codec) {
+func (m *MetricCounts) walk(c *codec) {
 	for _, n := range m.numbers() {
 		if c.reading {
 			*n += int64(c.uvarint())
@@ -50,7 +53,34 @@ func (m *MetricSums) walk(c *codec) {
 			number(c, n)
 		}
 	}
+}
+
+// Plus adds another bucket.
+func (m *MetricSums) Plus(o *MetricSums) {
+	m.plus(&o.MetricCounts)
+	m.Latency.Plus(&o.Latency)
+}
+
+func (m *MetricSums) walk(c *codec) {
+	m.MetricCounts.walk(c)
 	m.Latency.walk(c)
+}
+
+// A meteredSum is MetricSums in the making: what a fold adds to a bucket is few
+// durations, so it holds those alone. It is kept in the same bytes.
+type meteredSum struct {
+	MetricCounts
+	latency fewDurations
+}
+
+func (m *meteredSum) plus(o *meteredSum) {
+	m.MetricCounts.plus(&o.MetricCounts)
+	m.latency.plus(&o.latency)
+}
+
+func (m *meteredSum) walk(c *codec) {
+	m.MetricCounts.walk(c)
+	m.latency.walk(c)
 }
 
 // Reset empties the sums and keeps the room of their histogram.
@@ -83,17 +113,17 @@ func appendSized(b []byte, s string) []byte {
 }
 
 // metered are the sums that one event of the log adds, by minute.
-type metered map[meteredKey]*MetricSums
+type metered map[meteredKey]*meteredSum
 
 type meteredKey struct {
 	start int64 // s since 1970
 	dims  MetricDims
 }
 
-func (m metered) at(start int64, d MetricDims) *MetricSums {
+func (m metered) at(start int64, d MetricDims) *meteredSum {
 	key := meteredKey{start, d}
 	if m[key] == nil {
-		m[key] = new(MetricSums)
+		m[key] = new(meteredSum)
 	}
 	return m[key]
 }
@@ -113,9 +143,9 @@ func (t *tx) meter(e *event.Envelope, minutes metered) {
 			if fine(level) && start < from {
 				continue
 			}
-			sums.at(start, d).Plus(one)
+			sums.at(start, d).plus(one)
 			d.AgentID = ""
-			sums.at(start, d).Plus(one)
+			sums.at(start, d).plus(one)
 		}
 		for key, one := range sums {
 			k := metricKey(level, project, key.start, &key.dims)
@@ -159,7 +189,7 @@ func (t *tx) meterTelemetry(e *event.Envelope, p *event.TelemetryReceived) {
 }
 
 // take counts one telemetry event.
-func (m *MetricSums) take(r *event.TelemetryEvent, o *event.TelemetryOutcome) {
+func (m *meteredSum) take(r *event.TelemetryEvent, o *event.TelemetryOutcome) {
 	m.Events++
 	if r.Failed() {
 		m.Errors++
@@ -171,7 +201,7 @@ func (m *MetricSums) take(r *event.TelemetryEvent, o *event.TelemetryOutcome) {
 	m.OutputTokens += r.Usage.OutputTokens
 	m.CostMicros += r.Usage.CostMicros
 	if r.DurationMS != nil {
-		m.Latency.Add(*r.DurationMS)
+		m.latency.add(*r.DurationMS)
 	}
 	if o.Evaluated > 0 {
 		m.Evaluated++
@@ -192,7 +222,7 @@ func agentDecided(t *tx, e *event.Envelope) error {
 	if how, _ := run.AsString(); e.Context.AgentID == "" || how == event.RunDescribe {
 		return nil
 	}
-	one := new(MetricSums)
+	one := new(meteredSum)
 	switch e.Context.Decision {
 	case "ALLOW":
 		one.Allowed = 1

@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -49,6 +50,7 @@ type tx struct {
 	newest     string                    // greatest id of an execution so far
 	expiries   map[string]*expiries      // by prefix
 	known      *register                 // nil = not known
+	packed     []byte                    // memory of the last record that was put
 
 	applied  Applied
 	counters Counters
@@ -132,7 +134,10 @@ func (t *tx) decode(key, b []byte, r record) bool {
 }
 
 // put gives a key a record.
-func (t *tx) put(key []byte, r record) { t.keep(key, marshal(make([]byte, 0, 512), r)) }
+func (t *tx) put(key []byte, r record) {
+	t.packed = marshal(t.packed[:0], r)
+	t.keep(key, bytes.Clone(t.packed)) // in room of its own size: most records are short
+}
 
 // set writes a key that stays as it is for the rest of the batch.
 func (t *tx) set(key, value []byte) {
