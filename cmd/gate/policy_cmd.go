@@ -196,7 +196,7 @@ func judgeText(ctx context.Context, s *settings, classifier *classify.Classifier
 		return report, err
 	}
 	report.Add(findings...)
-	p.Check(&report, corpora, sqlgate.ClassifyFunc(ctx, classifier))
+	p.Check(&report, corpora, sqlgate.ClassifyFunc(ctx, classifier), 0)
 	return report, ctx.Err()
 }
 

@@ -108,6 +108,20 @@ rules:
 
 var wrongFindings = []string{"PV103", "PV109", "PV110", "PV201", "PV222"}
 
+// costlyTests is a document that is valid, and whose tests cost 150,000,000 steps.
+func costlyTests(version string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "schema: gate.policy/v1\nname: notes\nversion: %s\nfacts: facts/v1\nrules:\n", version)
+	for i := range 30 {
+		fmt.Fprintf(&b, "  - { id: r%d, decision: BLOCK, reason_code: r_r, match: {}, when: 'actor.matches(\"(?:.?.?){80}Q1$\")' }\n", i)
+	}
+	b.WriteString("tests:\n")
+	for i := range 700 {
+		fmt.Fprintf(&b, "  - { name: t%d, sql: SELECT 1, expect: { decision: ALLOW } }\n", i)
+	}
+	return b.String()
+}
+
 // A policyReport is the answer of POST /policy/validate.
 type policyReport struct {
 	Valid         bool             `json:"valid"`
@@ -190,6 +204,13 @@ func TestAValidationSaysEverythingAndWritesNothing(t *testing.T) {
 	require.Equal(t, []string{"PV108"}, codesOf(taken.Findings), "the number is taken")
 	large := report(g.operate(t, "/policy/validate", map[string]any{"document": notesPolicy + "# " + strings.Repeat("x", 256<<10)}))
 	require.Equal(t, []string{"PV112"}, codesOf(large.Findings))
+	costly := costlyTests("5.0.0")
+	stranger := report(g.do(t, http.MethodPost, "/policy/validate", []byte(costly), "Content-Type: application/yaml"))
+	require.Equal(t, []string{"PV112"}, codesOf(stranger.Findings), "what anybody may send has tests of bounded cost")
+	require.Equal(t, "/tests", stranger.Findings[0].Pointer)
+	require.False(t, stranger.Valid)
+	require.Equal(t, stranger.Tests.Cases, 700)
+	require.True(t, report(g.operate(t, "/policy/validate", map[string]any{"document": costly})).Valid, "an operator's are run")
 	asJSON := `{"schema":"gate.policy/v1","name":"notes","version":"4.0.0","facts":"facts/v1","rules":[{"id":"r","decision":"BLOCK","reason_code":"r_r","match":{}}]}`
 	require.True(t, report(g.operate(t, "/policy/validate", map[string]any{"document": asJSON})).Valid)
 

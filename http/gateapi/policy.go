@@ -152,7 +152,11 @@ func (a *api) validatePolicy(c *httpd.Call) error {
 		return err
 	}
 	defer release()
-	report, err := a.Gate.ValidatePolicy(ctx, source)
+	label, err := c.OperatorLabel()
+	if err != nil {
+		return err
+	}
+	report, err := a.Gate.ValidatePolicy(ctx, source, label != "")
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package policy
 import (
 	"math"
 	"regexp/syntax"
+	"strings"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
@@ -253,4 +254,62 @@ func (p *patternProgram) reach(places int) (pairs int) {
 		}
 	}
 	return pairs
+}
+
+// matchCost is what all checks of a policy cost for each name or text of a fact, in
+// tenths of a unit.
+type matchCost [variableCount]int
+
+func (p *Policy) matchCost() (cost matchCost) {
+	add := func(m *matcher) {
+		for _, g := range append(m.anyOf, m.all) {
+			for i := range g {
+				if s := g[i].patterns; s != nil {
+					cost[g[i].v.id] += s.cost()
+				}
+			}
+		}
+	}
+	for i := range p.rules {
+		add(&p.rules[i].match)
+		if p.rules[i].unless != nil {
+			add(p.rules[i].unless)
+		}
+	}
+	return cost
+}
+
+// cost is what a set costs for each value: one look at the literal ones, and one at
+// each other, for each of its stars.
+func (s *patternSet) cost() int {
+	n := 1
+	for i := range s.others {
+		n += 1 + strings.Count(s.others[i].text, "*")
+	}
+	return n
+}
+
+// of is what the checks cost on some facts, in units.
+func (c *matchCost) of(f *Facts) int {
+	n := 0
+	for i, v := range variables {
+		switch {
+		case c[i] == 0:
+		case v.isList():
+			n += c[i] * len(v.list(f))
+		default:
+			n += c[i]
+		}
+	}
+	return n / 10
+}
+
+// fewFacts tells whether no list of the facts is long.
+func fewFacts(f *Facts) bool {
+	for _, v := range variables {
+		if v.isList() && len(v.list(f)) > fewEntries {
+			return false
+		}
+	}
+	return true
 }

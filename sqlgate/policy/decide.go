@@ -23,6 +23,8 @@ func (r *rule) outcome(e *evaluation) outcome {
 	if r.when == nil {
 		return matched
 	}
+	e.cost += r.when.cost
+	e.costOfFew += r.when.costOfFew
 	return r.when.decide(e)
 }
 
@@ -37,6 +39,11 @@ func (r *rule) outcome(e *evaluation) outcome {
 func (p *Policy) Decide(f *Facts) Result {
 	e := evaluate(f)
 	defer e.done()
+	return p.decide(e)
+}
+
+func (p *Policy) decide(e *evaluation) Result {
+	f := e.facts
 	p.collect(e)
 	var r Result
 	blocking := p.floor(e, &r)
@@ -66,6 +73,11 @@ func (p *Policy) Decide(f *Facts) Result {
 func (p *Policy) DecideSessionControl(f *Facts) Result {
 	e := evaluate(f)
 	defer e.done()
+	return p.decideSessionControl(e)
+}
+
+func (p *Policy) decideSessionControl(e *evaluation) Result {
+	f := e.facts
 	p.collect(e)
 	var r Result
 	switch winner, strictness := p.strictest(e); {
@@ -89,10 +101,16 @@ func SessionControl(queryType string) bool {
 // DecideStatement decides as POST /query does: as on session control what the
 // gate answers itself, all else as Decide.
 func (p *Policy) DecideStatement(f *Facts) Result {
-	if SessionControl(f.QueryType) {
-		return p.DecideSessionControl(f)
+	e := evaluate(f)
+	defer e.done()
+	return p.decideStatement(e)
+}
+
+func (p *Policy) decideStatement(e *evaluation) Result {
+	if SessionControl(e.facts.QueryType) {
+		return p.decideSessionControl(e)
 	}
-	return p.Decide(f)
+	return p.decide(e)
 }
 
 // collect evaluates the rules that may match, in their order.

@@ -28,6 +28,10 @@ type evaluation struct {
 
 	candidates, some []uint64 // sets of rules, for the index
 
+	// cost is what the conditions that were evaluated cost at most, and costOfFew what
+	// they do where no list of the facts is long.
+	cost, costOfFew int
+
 	// matched, observed and failed are places of rules, in order.
 	matched, observed, failed []int
 }
@@ -44,6 +48,7 @@ func evaluate(f *Facts) *evaluation {
 	e := evaluations.Get().(*evaluation)
 	e.facts, e.safe = f, isSafeRead(f)
 	e.known, e.ready, e.seen, e.plain = 0, 0, 0, 0
+	e.cost, e.costOfFew = 0, 0
 	e.matched, e.observed, e.failed = e.matched[:0], e.observed[:0], e.failed[:0]
 	return e
 }

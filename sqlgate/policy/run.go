@@ -63,7 +63,7 @@ type CasesReport struct {
 // of the text is an outcome that is not ALLOW and is no decision either; a
 // classifier that fails for any other reason fails the case.
 func RunCases(p *Policy, cases []Case, classify Classifier) CasesReport {
-	run := newRun(p)
+	run := newRun(p, 0)
 	report := CasesReport{SuiteReport: run.suite(cases, classify)}
 	report.Coverage = run.coverage()
 	return report
@@ -71,13 +71,16 @@ func RunCases(p *Policy, cases []Case, classify Classifier) CasesReport {
 
 // A caseRun gathers coverage over several suites.
 type caseRun struct {
-	policy *Policy
-	rules  []RuleCoverage
-	byID   map[string]int
+	policy  *Policy
+	rules   []RuleCoverage
+	byID    map[string]int
+	matches matchCost
+	cost    int // so far, in units
+	most    int // where it ends; 0 is nowhere
 }
 
-func newRun(p *Policy) *caseRun {
-	run := &caseRun{policy: p, rules: make([]RuleCoverage, len(p.rules)), byID: map[string]int{}}
+func newRun(p *Policy, most int) *caseRun {
+	run := &caseRun{policy: p, rules: make([]RuleCoverage, len(p.rules)), byID: map[string]int{}, matches: p.matchCost(), most: most}
 	for i := range p.rules {
 		run.rules[i] = RuleCoverage{RuleID: p.rules[i].id, Cases: []string{}}
 		run.byID[p.rules[i].id] = i
@@ -88,6 +91,9 @@ func newRun(p *Policy) *caseRun {
 func (run *caseRun) suite(cases []Case, classify Classifier) SuiteReport {
 	report := SuiteReport{Cases: len(cases), Failed: []CaseFailure{}}
 	for i := range cases {
+		if run.tooCostly() {
+			break
+		}
 		c := &cases[i]
 		expected, got, ok := run.one(c, classify)
 		if ok {
@@ -99,6 +105,8 @@ func (run *caseRun) suite(cases []Case, classify Classifier) SuiteReport {
 	return report
 }
 
+func (run *caseRun) tooCostly() bool { return run.most > 0 && run.cost > run.most }
+
 func (run *caseRun) one(c *Case, classify Classifier) (expected, got string, ok bool) {
 	classification, err := classify(c.SQL)
 	if err != nil {
@@ -109,7 +117,14 @@ func (run *caseRun) one(c *Case, classify Classifier) (expected, got string, ok 
 		return c.Expect.String(), "refused before any rule: " + string(code), c.Expect.acceptsRefusal()
 	}
 	f := c.Context.Facts(classification)
-	r := run.policy.DecideStatement(&f)
+	e := evaluate(&f)
+	r := run.policy.decideStatement(e)
+	if run.cost += run.matches.of(&f); fewFacts(&f) {
+		run.cost += e.costOfFew
+	} else {
+		run.cost += e.cost
+	}
+	e.done()
 	run.count(c.Name, &r)
 	expected, got = c.Expect.compare(&r, &f)
 	return expected, got, expected == ""
@@ -224,19 +239,25 @@ func Validate(document []byte, o Options, corpora []Corpus, classify Classifier)
 	if p == nil {
 		return nil, report
 	}
-	p.Check(&report, corpora, classify)
+	p.Check(&report, corpora, classify, 0)
 	if !report.Valid {
 		return nil, report
 	}
 	return p, report
 }
 
+// MaxCheckCost bounds the decisions of a check, in units of some 50 ns, for a document
+// that anybody may have sent: some two to four seconds. An ordinary document with a
+// thousand tests needs a hundredth of it.
+const MaxCheckCost = 40_000_000
+
 // Check runs the cases for a policy that was loaded and adds tests, corpus,
-// coverage and their findings to its report.
-func (p *Policy) Check(report *Report, corpora []Corpus, classify Classifier) {
+// coverage and their findings to its report. most bounds what the decisions may cost;
+// past it no case is run any more, and the report is not valid. 0 is no bound.
+func (p *Policy) Check(report *Report, corpora []Corpus, classify Classifier, most int) {
 	cases, hash := Baseline()
 	corpora = append([]Corpus{{Name: "baseline", SHA256: hash, Cases: cases}}, corpora...)
-	run := newRun(p)
+	run := newRun(p, most)
 	report.Corpus = SuiteReport{Hash: CorpusHash(corpora), Failed: []CaseFailure{}}
 	for _, c := range corpora {
 		suite := run.suite(c.Cases, classify)
@@ -254,6 +275,12 @@ func (p *Policy) Check(report *Report, corpora []Corpus, classify Classifier) {
 		report.Add(finding)
 	}
 	report.Coverage = run.coverage()
+	if run.tooCostly() {
+		f := NewFinding(codeLimit, "the tests and the corpus take more than %d steps with this document's rules, and what is left of them was not run", most)
+		f.Pointer, f.Suggestion = "/tests", "write fewer tests, patterns and conditions on lists, send it with an operator's token, or use gate policy test"
+		report.Add(f)
+		return
+	}
 	p.uncovered(report)
 }
 

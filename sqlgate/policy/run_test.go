@@ -2,6 +2,8 @@ package policy
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -179,4 +181,76 @@ func TestFaultsOfACorpus(t *testing.T) {
 		require.Nil(t, cases, name)
 		require.True(t, hasErrors(findings), name)
 	}
+}
+
+// What the cases of a document cost that anybody may have sent is bounded, counted in
+// the work of its conditions and patterns and not in time.
+func TestTheTestsOfADocumentAreBoundedInWhatTheyCost(t *testing.T) {
+	check := func(t *testing.T, rules string, tests, most int, classify Classifier) Report {
+		var document strings.Builder
+		document.WriteString(rulesOf(rules) + "tests:\n")
+		for i := range tests {
+			fmt.Fprintf(&document, "  - { name: t%d, sql: SELECT 1, expect: { not: BLOCK } }\n", i)
+		}
+		p, report := Load([]byte(document.String()), Options{})
+		require.NoError(t, report.Err())
+		p.Check(&report, nil, classify, most)
+		return report
+	}
+	repeated := func(n int, rule string) string {
+		var rules strings.Builder
+		for i := range n {
+			fmt.Fprintf(&rules, "  - { id: r%d, decision: BLOCK, reason_code: r_r, %s }\n", i, rule)
+		}
+		return rules.String()
+	}
+	few := func(string) (Facts, error) {
+		return *with(update, func(f *Facts) { f.QueryType, f.Class = "SELECT", "read" }), nil
+	}
+	many := func(string) (Facts, error) {
+		f, _ := few("")
+		f.TablesRead = nil
+		for i := range maxListFacts {
+			f.TablesRead = append(f.TablesRead, fmt.Sprintf("public.t%d", i))
+		}
+		return f, nil
+	}
+	slow := repeated(30, `match: {}, when: 'actor.matches("(?:.?.?){80}Q1$")'`)
+	loops := repeated(100, `match: {}, when: 'tables_read.exists(t, t.startsWith("billing."))'`)
+	globs := repeated(1, "match: { tables_read: [x*a*b*c.*d*e*] }")
+	for name, c := range map[string]struct {
+		rules    string
+		tests    int
+		classify Classifier
+		ok       bool
+	}{
+		"conditions that cost much":         {slow, 700, few, false},
+		"the same, fewer tests":             {slow, 10, few, true},
+		"conditions on lists that are long": {loops, 700, many, false},
+		"the same on short ones":            {loops, 700, few, true},
+		"an ordinary document":              {repeated(300, `match: { tables_written: [billing.*, audit.*] }, when: 'actor != "x"'`), 700, few, true},
+		"patterns of match":                 {globs, 700, many, true},
+		"rules that are not asked":          {repeated(30, `match: { class: [ddl] }, when: 'actor.matches("(?:.?.?){80}Q1$")'`), 700, few, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			report := check(t, c.rules, c.tests, MaxCheckCost, c.classify)
+			found := withCode(report, codeLimit)
+			require.Equal(t, c.ok, len(found) == 0, "%v", found)
+			if !c.ok {
+				require.False(t, report.Valid)
+				require.Contains(t, found[0].Message+found[0].Suggestion, "operator's token")
+				report = check(t, c.rules, 20, 0, c.classify)
+				require.Empty(t, withCode(report, codeLimit), "an operator's are not bounded")
+			}
+		})
+	}
+
+	// Lists of patterns are what takes long where a document repeats one in every rule.
+	var list strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&list, "'*a%d*b*c*d*.*x*y*', ", i)
+	}
+	rules := repeated(90, "match: { tables_read: [$l] }") + "lists: { l: [" + strings.TrimSuffix(list.String(), ", ") + "] }\n"
+	report := check(t, rules, 700, MaxCheckCost, many)
+	require.Len(t, withCode(report, codeLimit), 1)
 }
