@@ -169,8 +169,8 @@ func findAgent(view *projections.View, c *Caller, id string) (projections.Agent,
 }
 
 // Agent is GET /v1/agents/:id.
-func (s *Service) Agent(c *Caller, id string) (answer Answer, err error) {
-	err = s.view(func(view *projections.View) error {
+func (s *Service) Agent(ctx context.Context, c *Caller, id string) (answer Answer, err error) {
+	err = s.view(ctx, func(view *projections.View) error {
 		a, err := findAgent(view, c, id)
 		if err != nil {
 			return err
@@ -184,9 +184,9 @@ func (s *Service) Agent(c *Caller, id string) (answer Answer, err error) {
 
 // Agents is GET /v1/agents. A token alone sees its own agent. The page ends before
 // the first agent that take has no room for.
-func (s *Service) Agents(c *Caller, f projections.AgentFilter, page projections.Page, take func(AgentBody) (room bool, err error)) (next string, err error) {
+func (s *Service) Agents(ctx context.Context, c *Caller, f projections.AgentFilter, page projections.Page, take func(AgentBody) (room bool, err error)) (next string, err error) {
 	f.Project, f.ID = c.Project, c.agentOnly()
-	err = s.view(func(view *projections.View) (err error) {
+	err = s.view(ctx, func(view *projections.View) (err error) {
 		next, err = view.EachAgent(f, page, func(a *projections.Agent) (bool, error) {
 			body, err := s.agentBody(view, a)
 			if err != nil {

@@ -2,8 +2,10 @@ package agentctl
 
 import (
 	"cmp"
+	"context"
 	"time"
 
+	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
 	"writegate/projections"
@@ -97,7 +99,7 @@ func (c *Caller) confine(asked string) (agentID string, err error) {
 //
 // Errors: credentials_missing, credentials_invalid, token_expired,
 // token_revoked, credential_mismatch.
-func (s *Service) Authenticate(token, key string) (Caller, error) {
+func (s *Service) Authenticate(ctx context.Context, token, key string) (Caller, error) {
 	if token == "" && key == "" {
 		return Caller{}, fault.New(fault.CredentialsMissing, "This endpoint needs a credential: an agent's token as Authorization: Bearer, or a project key in x-api-key. Send one of them.")
 	}
@@ -112,7 +114,7 @@ func (s *Service) Authenticate(token, key string) (Caller, error) {
 	if token == "" {
 		return caller, nil
 	}
-	t, err := s.token(token)
+	t, err := s.token(ctx, token)
 	if err != nil {
 		return Caller{}, err
 	}
@@ -139,22 +141,22 @@ func (s *Service) projectKey(key string) (*ProjectKey, error) {
 
 // token finds a token that is good at this moment. A wrong form or checksum is
 // refused without a look into the store.
-func (s *Service) token(secret string) (t projections.AgentToken, err error) {
+func (s *Service) token(ctx context.Context, secret string) (t projections.AgentToken, err error) {
 	if !WellFormed(TokenPrefix, secret) {
 		return t, invalidCredential("bearer token")
 	}
-	view := s.Store.View()
+	view := s.Store.ViewWithin(ctx)
 	defer view.Close()
 	t, known, err := view.TokenByDigest(digestOf(secret))
 	if err != nil {
-		return t, fault.Of(err)
+		return t, commands.ViewFault(err)
 	}
 	if !known {
 		return t, invalidCredential("bearer token")
 	}
 	agent, _, err := view.Agent(t.Project, t.AgentID)
 	if err != nil {
-		return t, fault.Of(err)
+		return t, commands.ViewFault(err)
 	}
 	return t, tokenFault(&t, &agent, s.Now())
 }

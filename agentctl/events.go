@@ -185,7 +185,7 @@ func (w *eventWalk) run(ctx context.Context) error {
 	page := projections.Page{Limit: eventChunk, Asc: w.asc}
 	for {
 		var seqs []uint64
-		err := w.service.view(func(view *projections.View) (err error) {
+		err := w.service.view(ctx, func(view *projections.View) (err error) {
 			w.head = view.Applied()
 			seqs, page.Cursor, err = view.Audit(w.audit, page)
 			return err

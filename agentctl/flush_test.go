@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,34 @@ type world struct {
 	log  *eventlog.Log
 	now  atomic.Int64
 	full atomic.Bool
+	hold sync.Mutex // keeps the projections from folding
+}
+
+// held is the world's log for its projections.
+type held struct{ *world }
+
+func (h held) LogID() [16]byte { return h.log.LogID() }
+
+func (h held) Head() eventlog.Head { return h.log.Head() }
+
+func (h held) From(ctx context.Context, seq uint64) iter.Seq2[event.Envelope, error] {
+	return h.log.From(ctx, seq)
+}
+
+func (h held) Ancestors(ctx context.Context) ([]eventlog.Ancestor, error) {
+	return h.log.Ancestors(ctx)
+}
+
+func (h held) Follow(ctx context.Context, seq uint64) iter.Seq2[eventlog.Batch, error] {
+	return func(yield func(eventlog.Batch, error) bool) {
+		for b, err := range h.log.Follow(ctx, seq) {
+			h.hold.Lock()
+			h.hold.Unlock() //nolint:staticcheck // it waits until nobody holds it
+			if !yield(b, err) {
+				return
+			}
+		}
+	}
 }
 
 func begin(t testing.TB) *world {
@@ -59,7 +88,7 @@ func begin(t testing.TB) *world {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := store.Run(ctx, w.log); !errors.Is(err, context.Canceled) {
+		if err := store.Run(ctx, held{w}); !errors.Is(err, context.Canceled) {
 			t.Errorf("the projections ended: %v", err)
 		}
 	})

@@ -158,7 +158,7 @@ func (s *Service) Metrics(ctx context.Context, c *Caller, q MetricsQuery) (*Metr
 		w.dims = append(w.dims, metricGroups[name])
 	}
 	body := &MetricsBody{From: event.Timestamp(from), To: event.Timestamp(to), Interval: q.Interval}
-	err = s.view(func(view *projections.View) error {
+	err = s.view(ctx, func(view *projections.View) error {
 		body.AsOfSeq = view.Applied().Seq
 		if err := keptSince(view, c.Project, interval, from); err != nil {
 			return err

@@ -17,11 +17,11 @@ import (
 
 // AgentOf finds the agent of a token that came with a statement; the token has to
 // have the scope gate:query. It implements sqlgate.Overlay.
-func (s *Service) AgentOf(token string) (sqlgate.Agent, error) {
+func (s *Service) AgentOf(ctx context.Context, token string) (sqlgate.Agent, error) {
 	if !WellFormed(TokenPrefix, token) {
 		return sqlgate.Agent{}, fault.New(fault.CredentialsInvalid, "The credential of the request is neither an agent's token nor an operator's. Send an agent's token as Authorization: Bearer, exactly as it was given out, or send none.")
 	}
-	t, err := s.token(token)
+	t, err := s.token(ctx, token)
 	if err != nil {
 		return sqlgate.Agent{}, err
 	}
@@ -31,7 +31,7 @@ func (s *Service) AgentOf(token string) (sqlgate.Agent, error) {
 	}
 	s.uses.saw(&c, s.Now())
 	a := sqlgate.Agent{ID: t.AgentID, Project: t.Project, CredentialID: t.ID}
-	err = s.view(func(view *projections.View) (err error) {
+	err = s.view(ctx, func(view *projections.View) (err error) {
 		a.ToolsVerified, err = view.ToolsVerified(a.ID, s.Now())
 		return err
 	})
@@ -57,7 +57,7 @@ func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Fac
 	if err := s.fill(ctx, m, a.ID, now); err != nil {
 		return d, faultOf(err)
 	}
-	err := s.view(func(view *projections.View) error {
+	err := s.view(ctx, func(view *projections.View) error {
 		agent, known, err := view.Agent(a.Project, a.ID)
 		if err != nil {
 			return err

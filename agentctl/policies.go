@@ -207,8 +207,8 @@ func findPolicy(view *projections.View, c *Caller, id string) (projections.Agent
 }
 
 // Policy is GET /v1/policies/:id.
-func (s *Service) Policy(c *Caller, id string) (answer Answer, err error) {
-	err = s.view(func(view *projections.View) error {
+func (s *Service) Policy(ctx context.Context, c *Caller, id string) (answer Answer, err error) {
+	err = s.view(ctx, func(view *projections.View) error {
 		p, err := findPolicy(view, c, id)
 		answer = Answer{Status: http.StatusOK, Body: policyBody(&p), Revision: p.Revision}
 		return err
@@ -217,12 +217,12 @@ func (s *Service) Policy(c *Caller, id string) (answer Answer, err error) {
 }
 
 // Policies is GET /v1/policies, by take as Agents.
-func (s *Service) Policies(c *Caller, f projections.AgentPolicyFilter, page projections.Page, take func(PolicyBody) (room bool, err error)) (next string, err error) {
+func (s *Service) Policies(ctx context.Context, c *Caller, f projections.AgentPolicyFilter, page projections.Page, take func(PolicyBody) (room bool, err error)) (next string, err error) {
 	f.Project = c.Project
 	if f.AgentID, err = c.confine(f.AgentID); err != nil {
 		return "", err
 	}
-	err = s.view(func(view *projections.View) (err error) {
+	err = s.view(ctx, func(view *projections.View) (err error) {
 		next, err = view.EachAgentPolicy(f, page, func(p *projections.AgentPolicy) (bool, error) { return take(policyBody(p)) })
 		return err
 	})

@@ -25,7 +25,7 @@ func (s *Service) PreviewApply(ctx context.Context, by *Asker, policyID string, 
 	now := s.Now()
 	var p projections.AgentPolicy
 	var body *ApplicationBody
-	err = s.view(func(view *projections.View) (err error) {
+	err = s.view(ctx, func(view *projections.View) (err error) {
 		if p, err = s.appliable(view, by, policyID, in.AgentID); err != nil {
 			return err
 		}
@@ -55,7 +55,7 @@ func (s *Service) preview(ctx context.Context, project, agentID string, p *proje
 		counted: meter{throttles: map[throttleKey][]int64{}}, tools: map[string]agentrules.Tool{}}
 	f := projections.AuditFilter{AgentID: agentID, Since: now.Add(-previewWindow),
 		EventTypes: []string{string(event.TypeRequestReceived), string(event.TypeDecisionRecorded), string(event.TypeTelemetryReceived)}}
-	err = s.view(func(view *projections.View) error {
+	err = s.view(ctx, func(view *projections.View) error {
 		agent, _, err := view.Agent(project, agentID)
 		if err != nil {
 			return err

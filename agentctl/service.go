@@ -38,6 +38,7 @@ type Service struct {
 	limits   *limiter
 	uses     *uses
 	meters   *meters
+	turns    *telemetryTurns
 	compiled *ruleCache
 
 	// flushing keeps counters from moving into the log while a meter adds up
@@ -60,7 +61,7 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{Options: o, limits: newLimiter(), uses: newUses(), meters: newMeters(), compiled: rules}, nil
+	return &Service{Options: o, limits: newLimiter(), uses: newUses(), meters: newMeters(), turns: newTelemetryTurns(), compiled: rules}, nil
 }
 
 // An Asker is a caller with one request that writes.
@@ -195,9 +196,9 @@ func (f fieldErrors) fault() error {
 // InvalidFields is validation_failed for named fields or parameters.
 func InvalidFields(fields ...FieldError) error { return fieldErrors(fields).fault() }
 
-// view hands a consistent look to read; its error is a fault.
-func (s *Service) view(read func(*projections.View) error) error {
-	view := s.Store.View()
+// view hands a consistent look to read, which it waits for no longer than ctx; its error is a fault.
+func (s *Service) view(ctx context.Context, read func(*projections.View) error) error {
+	view := s.Store.ViewWithin(ctx)
 	err := errors.Join(read(view), view.Close())
 	if err != nil {
 		return faultOf(err)
@@ -212,5 +213,5 @@ func faultOf(err error) error {
 	case errors.Is(err, projections.ErrNotConnected):
 		return fault.New(fault.AuditCorruptionDetected, "The event log and its index contradict each other, so nothing is shown from them. GET /evidence/verify shows the damage.").Because(err)
 	}
-	return fault.Of(err)
+	return commands.ViewFault(err)
 }

@@ -81,6 +81,11 @@ func (s *Service) Telemetry(ctx context.Context, by *Asker, sent []SentEvent) (A
 	for i := range sent {
 		b.read(i, &sent[i])
 	}
+	done, err := s.turns.take(ctx, by.Project, costOf(sent))
+	if err != nil {
+		return Answer{}, err
+	}
+	defer done()
 	for {
 		if err := b.evaluate(ctx); err != nil {
 			return Answer{}, err
@@ -91,6 +96,8 @@ func (s *Service) Telemetry(ctx context.Context, by *Asker, sent []SentEvent) (A
 		}
 		if err == nil && len(answer.Events) > 0 {
 			b.meter()
+			// Until then it is work that others wait for, also when its client has left.
+			s.Store.WaitFolded(context.WithoutCancel(ctx), answer.Events[len(answer.Events)-1].Seq)
 		}
 		return answer, err
 	}

@@ -140,8 +140,8 @@ func findToken(view *projections.View, agentID, id string) (projections.AgentTok
 }
 
 // Tokens is GET /v1/agents/:id/tokens, by take as Agents.
-func (s *Service) Tokens(c *Caller, id string, page projections.Page, take func(TokenBody) (room bool, err error)) (next string, err error) {
-	err = s.view(func(view *projections.View) error {
+func (s *Service) Tokens(ctx context.Context, c *Caller, id string, page projections.Page, take func(TokenBody) (room bool, err error)) (next string, err error) {
+	err = s.view(ctx, func(view *projections.View) error {
 		_, err := findAgent(view, c, id)
 		if err != nil {
 			return err

@@ -147,8 +147,8 @@ func findTool(view *projections.View, c *Caller, id string) (projections.Tool, e
 }
 
 // Tool is GET /v1/tools/:id.
-func (s *Service) Tool(c *Caller, id string) (answer Answer, err error) {
-	err = s.view(func(view *projections.View) error {
+func (s *Service) Tool(ctx context.Context, c *Caller, id string) (answer Answer, err error) {
+	err = s.view(ctx, func(view *projections.View) error {
 		v, err := findTool(view, c, id)
 		answer = Answer{Status: http.StatusOK, Body: toolBody(&v, s.Now()), Revision: v.Revision}
 		return err
@@ -157,12 +157,12 @@ func (s *Service) Tool(c *Caller, id string) (answer Answer, err error) {
 }
 
 // ToolList is GET /v1/tools, by take as Agents.
-func (s *Service) ToolList(c *Caller, f projections.ToolFilter, page projections.Page, take func(ToolBody) (room bool, err error)) (next string, err error) {
+func (s *Service) ToolList(ctx context.Context, c *Caller, f projections.ToolFilter, page projections.Page, take func(ToolBody) (room bool, err error)) (next string, err error) {
 	f.Project = c.Project
 	if f.AgentID, err = c.confine(f.AgentID); err != nil {
 		return "", err
 	}
-	err = s.view(func(view *projections.View) (err error) {
+	err = s.view(ctx, func(view *projections.View) (err error) {
 		next, err = view.EachTool(f, page, func(v *projections.Tool) (bool, error) { return take(toolBody(v, s.Now())) })
 		return err
 	})

@@ -85,7 +85,7 @@ func (s *Service) Usage(ctx context.Context, c *Caller, q UsageQuery) (UsageBody
 		return body, InvalidFields(FieldError{"/until", "must not be before since"})
 	}
 	u := usageWalk{ctx: ctx, only: c.agentOnly(), byAgent: q.ByAgent, buckets: map[usageBucket]*projections.UsageSums{}}
-	err := s.view(func(view *projections.View) error {
+	err := s.view(ctx, func(view *projections.View) error {
 		body.AsOfSeq = view.Applied().Seq
 		return view.Usage(c.Project, q.Interval, from, to, u.take)
 	})

@@ -213,7 +213,7 @@ func (s *Service) eachEvent(ctx context.Context, f projections.AuditFilter, take
 	page := projections.Page{Limit: 1000, Asc: true}
 	for {
 		var seqs []uint64
-		err := s.view(func(view *projections.View) (err error) {
+		err := s.view(ctx, func(view *projections.View) (err error) {
 			seqs, page.Cursor, err = view.Audit(f, page)
 			return err
 		})

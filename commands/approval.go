@@ -83,8 +83,8 @@ func decideUse(id string, a *approvalState, requestDigest [32]byte, profile stri
 // LookUpApproval finds the approval that a retry names and makes every check
 // that comes before the policy. Pending means that the answer is 202 again. The
 // same checks are made once more, under the approval's lock, when it is used.
-func (c *Commands) LookUpApproval(id string, requestDigest [32]byte, profile string) (a projections.Approval, pending bool, err error) {
-	a, state, err := c.approval(id)
+func (c *Commands) LookUpApproval(ctx context.Context, id string, requestDigest [32]byte, profile string) (a projections.Approval, pending bool, err error) {
+	a, state, err := c.approval(ctx, id)
 	if err != nil {
 		return a, false, err
 	}
@@ -112,7 +112,7 @@ func (c *Commands) ResolveApproval(ctx context.Context, r ResolveApproval) (proj
 		return projections.Approval{}, err
 	}
 	defer unlock()
-	_, state, err := c.approval(r.ID)
+	_, state, err := c.approval(ctx, r.ID)
 	if err != nil {
 		return projections.Approval{}, err
 	}
@@ -124,7 +124,7 @@ func (c *Commands) ResolveApproval(ctx context.Context, r ResolveApproval) (proj
 	if _, err := c.commit(ctx, eventlog.Group{Drafts: drafts}); err != nil {
 		return projections.Approval{}, err
 	}
-	a, _, err := c.approval(r.ID)
+	a, _, err := c.approval(context.WithoutCancel(ctx), r.ID)
 	return a, err
 }
 
@@ -179,8 +179,8 @@ func (c *Commands) lock(ctx context.Context, keys ...string) (unlock func(), err
 }
 
 // approval looks one approval up.
-func (c *Commands) approval(id string) (a projections.Approval, state *approvalState, err error) {
-	err = c.look(func(view *projections.View) (err error) {
+func (c *Commands) approval(ctx context.Context, id string) (a projections.Approval, state *approvalState, err error) {
+	err = c.look(ctx, func(view *projections.View) (err error) {
 		a, state, err = findApproval(view, id)
 		return err
 	})

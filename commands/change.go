@@ -30,7 +30,7 @@ func (c *Commands) Change(ctx context.Context, ch Change) (Recorded, error) {
 	defer unlock()
 	now := c.now()
 	var drafts []event.Draft
-	err = c.look(func(view *projections.View) (err error) {
+	err = c.look(ctx, func(view *projections.View) (err error) {
 		c.step("commands.decide")
 		drafts, err = ch.Decide(view, now)
 		return err

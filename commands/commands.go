@@ -183,15 +183,25 @@ func refusal(err error) error {
 	return unavailable("The event log can't be written, so nothing is executed. Send the request again later.", "not_written")
 }
 
-// look hands a consistent view of the projections to read. Its error is a fault.
-func (c *Commands) look(read func(*projections.View) error) error {
-	view := c.store.View()
+// look hands a consistent view of the projections to read, which it waits for no longer
+// than ctx. Its error is a fault.
+func (c *Commands) look(ctx context.Context, read func(*projections.View) error) error {
+	view := c.store.ViewWithin(ctx)
 	err := read(view)
 	if closeErr := view.Close(); err == nil {
 		err = closeErr
 	}
 	if err != nil {
-		return fault.Of(err)
+		return ViewFault(err)
 	}
 	return nil
+}
+
+// ViewFault is the fault of a read of a view.
+func ViewFault(err error) error {
+	if errors.Is(err, projections.ErrBehind) {
+		return fault.New(fault.AuditUnavailable, "The request ended while it waited for the service to follow its log. Nothing was executed or recorded; send it again.").
+			With("outcome", "not_written").Because(err)
+	}
+	return fault.Of(err)
 }

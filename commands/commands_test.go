@@ -24,7 +24,7 @@ func TestAnApprovalsWholeLife(t *testing.T) {
 	w := begin(t, setup{})
 	id := w.newApproval()
 
-	a, pending, err := w.LookUpApproval(id, [32]byte{1}, "")
+	a, pending, err := w.LookUpApproval(context.Background(), id, [32]byte{1}, "")
 	require.NoError(t, err)
 	require.True(t, pending)
 	require.Equal(t, "UPDATE t SET a = 1", a.SQL)
@@ -42,7 +42,7 @@ func TestAnApprovalsWholeLife(t *testing.T) {
 	recorded, err := w.RecordDecision(ctx, r)
 	require.NoError(t, err)
 	require.Len(t, recorded.Events, 4)
-	_, _, err = w.LookUpApproval(id, [32]byte{1}, "")
+	_, _, err = w.LookUpApproval(context.Background(), id, [32]byte{1}, "")
 	require.Equal(t, fault.ApprovalAlreadyUsed, fault.CodeOf(err))
 	_, err = w.RecordResult(ctx, succeeded(r, recorded.ExecutionID))
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestManyRequestsUnderOneKeyRunTheStatementOnceAndGetOneAnswer(t *testing.T)
 	scope := sha256.Sum256([]byte("k"))
 	var ran, replayed, waiting atomic.Int32
 	attempt := func(int) {
-		lease, kept, err := w.BeginKey(scope, [32]byte{1}, moment)
+		lease, kept, err := w.BeginKey(context.Background(), scope, [32]byte{1}, moment)
 		defer lease.Release()
 		switch {
 		case kept != nil:
@@ -123,9 +123,9 @@ func TestManyRequestsUnderOneKeyRunTheStatementOnceAndGetOneAnswer(t *testing.T)
 	require.GreaterOrEqual(t, replayed.Load(), int32(3*64), "once it is answered everybody gets the answer")
 	require.Equal(t, int32(4*64), ran.Load()+replayed.Load()+waiting.Load())
 
-	_, _, err := w.BeginKey(scope, [32]byte{2}, moment)
+	_, _, err := w.BeginKey(context.Background(), scope, [32]byte{2}, moment)
 	require.Equal(t, fault.IdempotencyConflict, fault.CodeOf(err))
-	lease, _, err := w.BeginKey(scope, [32]byte{2}, moment.Add(KeyLifetime))
+	lease, _, err := w.BeginKey(context.Background(), scope, [32]byte{2}, moment.Add(KeyLifetime))
 	require.NoError(t, err, "the key is free again after its time")
 	lease.Release()
 	w.check()
@@ -150,22 +150,22 @@ func TestADurableKeyHoldsEvenWithoutItsLease(t *testing.T) {
 func TestAKeyThatLedToNoDispatchMayBeSentAgain(t *testing.T) {
 	w := begin(t, setup{})
 	scope := sha256.Sum256([]byte("k"))
-	lease, _, err := w.BeginKey(scope, [32]byte{1}, moment)
+	lease, _, err := w.BeginKey(context.Background(), scope, [32]byte{1}, moment)
 	require.NoError(t, err)
-	_, _, err = w.BeginKey(scope, [32]byte{1}, moment)
+	_, _, err = w.BeginKey(context.Background(), scope, [32]byte{1}, moment)
 	require.Equal(t, fault.IdempotencyInProgress, fault.CodeOf(err))
-	_, _, err = w.BeginKey(scope, [32]byte{2}, moment)
+	_, _, err = w.BeginKey(context.Background(), scope, [32]byte{2}, moment)
 	require.Equal(t, fault.IdempotencyConflict, fault.CodeOf(err))
 	_, err = w.RecordDecision(context.Background(), recording(blocked))
 	require.NoError(t, err)
 	lease.Release()
 	lease.Release()
 
-	second, kept, err := w.BeginKey(scope, [32]byte{2}, moment)
+	second, kept, err := w.BeginKey(context.Background(), scope, [32]byte{2}, moment)
 	require.NoError(t, err)
 	require.Nil(t, kept)
 	lease.Release()
-	_, _, err = w.BeginKey(scope, [32]byte{2}, moment)
+	_, _, err = w.BeginKey(context.Background(), scope, [32]byte{2}, moment)
 	require.Equal(t, fault.IdempotencyInProgress, fault.CodeOf(err), "an old lease can't release a new one's key")
 	second.Release()
 }
@@ -187,7 +187,7 @@ func TestManyOperatorsResolveAnApprovalOnce(t *testing.T) {
 		}
 	})
 	require.Len(t, won, 1)
-	_, _, err := w.LookUpApproval(id, [32]byte{1}, "")
+	_, _, err := w.LookUpApproval(context.Background(), id, [32]byte{1}, "")
 	require.Equal(t, won[0] == event.ResolutionReject, fault.CodeOf(err) == fault.ApprovalRejected)
 	require.Equal(t, 1, w.count(event.TypeApprovalResolved))
 	w.check()
@@ -242,9 +242,9 @@ func TestExpiryAndPurgeTakeEveryApprovalThatWasNotResolvedAndNoOther(t *testing.
 	purged, err = w.PurgeApprovals(ctx, "ops")
 	require.NoError(t, err)
 	require.Zero(t, purged)
-	_, _, err = w.LookUpApproval(late, [32]byte{1}, "")
+	_, _, err = w.LookUpApproval(context.Background(), late, [32]byte{1}, "")
 	require.Equal(t, fault.ApprovalNotFound, fault.CodeOf(err))
-	_, _, err = w.LookUpApproval(kept, [32]byte{1}, "")
+	_, _, err = w.LookUpApproval(context.Background(), kept, [32]byte{1}, "")
 	require.Equal(t, fault.ApprovalExpired, fault.CodeOf(err), "a resolved one is never purged")
 	w.check()
 }
@@ -273,7 +273,7 @@ func TestAPurgeBesideOperatorsNeverRemovesAnAnswer(t *testing.T) {
 	})
 	for _, id := range ids {
 		if _, ok := resolved.Load(id); ok {
-			_, _, err := w.LookUpApproval(id, [32]byte{1}, "")
+			_, _, err := w.LookUpApproval(context.Background(), id, [32]byte{1}, "")
 			require.Equal(t, fault.ApprovalRejected, fault.CodeOf(err))
 		}
 	}
@@ -311,7 +311,7 @@ func TestAFailureBeforeTheDispatchLeavesTheApprovalUsable(t *testing.T) {
 	id := w.approvedApproval()
 	_, err := w.RecordDecision(ctx, recording(notBegun, func(r *RecordDecision) { r.UseApproval = id }))
 	require.NoError(t, err)
-	_, pending, err := w.LookUpApproval(id, [32]byte{1}, "")
+	_, pending, err := w.LookUpApproval(context.Background(), id, [32]byte{1}, "")
 	require.NoError(t, err)
 	require.False(t, pending)
 	_, err = w.RecordDecision(ctx, retry(id))
@@ -332,10 +332,10 @@ func TestAnUnknownOutcomeBlocksTheApprovalUntilItIsSettledAborted(t *testing.T) 
 		require.NoError(t, err)
 	}
 	run(&event.ExecutionOutcomeResolved{Outcome: event.OutcomeAborted, Basis: "commit_never_sent"})
-	_, _, err := w.LookUpApproval(id, [32]byte{1}, "")
+	_, _, err := w.LookUpApproval(context.Background(), id, [32]byte{1}, "")
 	require.NoError(t, err, "it never applied, so the approval is free again")
 	run(nil)
-	_, _, err = w.LookUpApproval(id, [32]byte{1}, "")
+	_, _, err = w.LookUpApproval(context.Background(), id, [32]byte{1}, "")
 	require.Equal(t, fault.ApprovalOutcomeUnknown, fault.CodeOf(err))
 	_, err = w.RecordDecision(ctx, retry(id))
 	require.Equal(t, fault.ApprovalOutcomeUnknown, fault.CodeOf(err))
@@ -353,7 +353,7 @@ func TestTheLatencyProfilesResultIsInTheLogWhenItIsAnswered(t *testing.T) {
 	written, err := w.RecordResult(ctx, result)
 	require.NoError(t, err)
 	require.NoError(t, w.store.WaitApplied(ctx, written.Events[0].Seq))
-	_, kept, err := w.BeginKey(r.Idempotency.ScopeDigest, [32]byte{1}, moment)
+	_, kept, err := w.BeginKey(context.Background(), r.Idempotency.ScopeDigest, [32]byte{1}, moment)
 	require.NoError(t, err)
 	require.Equal(t, 200, kept.Status)
 	w.check()
@@ -377,7 +377,7 @@ func TestPoliciesAreImportedOnceAndLoadedAtEveryStart(t *testing.T) {
 	files, verdict := folder()
 	require.Equal(t, fault.PolicyActivationFailed, fault.CodeOf(w.RecordPolicyLoaded(ctx, verdict)), "nothing is active yet")
 	require.NoError(t, w.ImportPolicies(ctx, files, verdict))
-	require.NoError(t, w.look(func(v *projections.View) error {
+	require.NoError(t, w.look(context.Background(), func(v *projections.View) error {
 		active, found, err := v.ActivePolicy()
 		require.NoError(t, err)
 		require.True(t, found)

@@ -151,7 +151,7 @@ func approvalKeys(ids []string) []string {
 
 func (c *Commands) approvalStates(ids []string) ([]*approvalState, error) {
 	states := make([]*approvalState, len(ids))
-	err := c.look(func(view *projections.View) (err error) {
+	err := c.look(context.Background(), func(view *projections.View) (err error) {
 		for i := 0; i < len(ids) && err == nil; i++ {
 			_, states[i], err = findApproval(view, ids[i])
 		}

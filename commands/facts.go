@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"context"
 	"time"
 
 	"writegate/eventlog/event"
@@ -30,7 +31,7 @@ func stateOf(a *projections.Approval) *approvalState {
 // dueApprovals lists pending approvals whose time is over, at most a chunk of
 // them, and gives the moment at which the next one falls due.
 func (c *Commands) dueApprovals(now time.Time) (ids []string, next time.Time, err error) {
-	err = c.look(func(view *projections.View) (err error) {
+	err = c.look(context.Background(), func(view *projections.View) (err error) {
 		ids, next, err = view.DueApprovals(now, expiryChunk)
 		return err
 	})
@@ -49,7 +50,7 @@ func (c *Commands) withdrawnApprovals() (ids []string, err error) {
 
 // expiredApprovals lists approvals that a purge would remove, at most a chunk.
 func (c *Commands) expiredApprovals(now time.Time) (ids []string, err error) {
-	err = c.look(func(view *projections.View) error {
+	err = c.look(context.Background(), func(view *projections.View) error {
 		filter := projections.ApprovalFilter{Status: projections.StatusExpired, Now: now}
 		_, err := view.EachApproval(filter, projections.Page{Limit: expiryChunk}, func(a *projections.Approval) (bool, error) {
 			ids = append(ids, a.ID)
@@ -62,7 +63,7 @@ func (c *Commands) expiredApprovals(now time.Time) (ids []string, err error) {
 
 // openExecutions are those without a result.
 func (c *Commands) openExecutions() (open []openExecution, err error) {
-	err = c.look(func(view *projections.View) error {
+	err = c.look(context.Background(), func(view *projections.View) error {
 		list, err := view.OpenExecutions()
 		for i := range list {
 			open = append(open, openOf(&list[i]))

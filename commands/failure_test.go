@@ -45,7 +45,7 @@ func TestARunThatDiedLeavesUnknownOutcomesToTheNextStart(t *testing.T) {
 		next := begin(t, setup{disk: disk})
 		require.Equal(t, 3, next.count(event.TypeExecutionStateUnknown), "run %d", run)
 		state := func(id string) (state, outcome string) {
-			require.NoError(t, next.look(func(v *projections.View) error {
+			require.NoError(t, next.look(context.Background(), func(v *projections.View) error {
 				x, found, err := v.Execution(id)
 				require.True(t, found)
 				state, outcome = x.State, x.Outcome
@@ -63,9 +63,9 @@ func TestARunThatDiedLeavesUnknownOutcomesToTheNextStart(t *testing.T) {
 		got, _ = state(done.ExecutionID)
 		require.Equal(t, projections.ExecutionSuccess, got)
 
-		_, _, err = next.LookUpApproval(id, [32]byte{1}, "")
+		_, _, err = next.LookUpApproval(context.Background(), id, [32]byte{1}, "")
 		require.Equal(t, fault.ApprovalOutcomeUnknown, fault.CodeOf(err))
-		_, kept, err := next.BeginKey(sha256.Sum256([]byte("k")), [32]byte{1}, moment)
+		_, kept, err := next.BeginKey(context.Background(), sha256.Sum256([]byte("k")), [32]byte{1}, moment)
 		require.NoError(t, err)
 		require.Equal(t, 504, kept.Status)
 		var body map[string]any
@@ -105,7 +105,7 @@ func TestAFailedSyncMeansUnknownAndThenNothingIsWritten(t *testing.T) {
 // approvalOf finds any approval; a poisoned log still answers reads.
 func (w *world) approvalOf(t *testing.T) (id string) {
 	t.Helper()
-	require.NoError(t, w.look(func(v *projections.View) error {
+	require.NoError(t, w.look(context.Background(), func(v *projections.View) error {
 		list, _, err := v.Approvals(projections.ApprovalFilter{}, projections.Page{})
 		id = list[0].ID
 		return err
@@ -288,7 +288,7 @@ func (s *story) holds(t *testing.T, w *world) {
 	require.Equal(t, dispatched, w.count(event.TypeExecutionSuccess)+w.count(event.TypeExecutionStateUnknown), "every dispatch has a result or is unknown")
 	require.True(t, !s.finished || w.count(event.TypeExecutionSuccess) == 1)
 	if s.approval != "" {
-		_, _, err := w.LookUpApproval(s.approval, [32]byte{1}, "")
+		_, _, err := w.LookUpApproval(context.Background(), s.approval, [32]byte{1}, "")
 		switch {
 		case dispatched == 1:
 			require.Contains(t, []fault.Code{fault.ApprovalAlreadyUsed, fault.ApprovalOutcomeUnknown}, fault.CodeOf(err))
@@ -297,7 +297,7 @@ func (s *story) holds(t *testing.T, w *world) {
 		}
 		require.True(t, !s.resolved || w.count(event.TypeApprovalResolved) == 1)
 	}
-	lease, kept, err := w.BeginKey(sha256.Sum256([]byte("k")), [32]byte{1}, moment)
+	lease, kept, err := w.BeginKey(context.Background(), sha256.Sum256([]byte("k")), [32]byte{1}, moment)
 	require.NoError(t, err)
 	lease.Release()
 	require.Equal(t, dispatched == 1, kept != nil)

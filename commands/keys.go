@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -83,17 +84,17 @@ func (l *KeyLease) Release() {
 //
 // scope is the digest over actor, app, tenant and key; requestDigest is that of
 // the statement and its context (spec/decisions.md part 3).
-func (c *Commands) BeginKey(scope, requestDigest [32]byte, now time.Time) (*KeyLease, *projections.IdempotencyRecord, error) {
+func (c *Commands) BeginKey(ctx context.Context, scope, requestDigest [32]byte, now time.Time) (*KeyLease, *projections.IdempotencyRecord, error) {
 	// Answered keys are replayed without a lease: replays must not get into each
 	// other's way.
-	record, err := c.keptAnswer(scope, requestDigest, now)
+	record, err := c.keptAnswer(ctx, scope, requestDigest, now)
 	if err != nil || record != nil {
 		return nil, record, err
 	}
 	taken := c.keys.take(scope, requestDigest)
 	// Only now the view that counts: whoever held the lease before released it
 	// after its events were applied, so what it did shows here.
-	record, err = c.keptAnswer(scope, requestDigest, now)
+	record, err = c.keptAnswer(ctx, scope, requestDigest, now)
 	if taken != nil {
 		if err == nil && record == nil {
 			err = taken
@@ -108,10 +109,10 @@ func (c *Commands) BeginKey(scope, requestDigest [32]byte, now time.Time) (*KeyL
 	return lease, nil, nil
 }
 
-func (c *Commands) keptAnswer(scope, requestDigest [32]byte, now time.Time) (*projections.IdempotencyRecord, error) {
+func (c *Commands) keptAnswer(ctx context.Context, scope, requestDigest [32]byte, now time.Time) (*projections.IdempotencyRecord, error) {
 	var record projections.IdempotencyRecord
 	var state *keyState
-	err := c.look(func(view *projections.View) (err error) {
+	err := c.look(ctx, func(view *projections.View) (err error) {
 		record, state, err = findKey(view, scope, now)
 		return err
 	})

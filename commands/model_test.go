@@ -181,7 +181,7 @@ func (h *history) restart() {
 		if m.open {
 			m.use, m.open = unknown, false
 		}
-		_, _, err := h.w.LookUpApproval(m.id, [32]byte{1}, "")
+		_, _, err := h.w.LookUpApproval(context.Background(), m.id, [32]byte{1}, "")
 		want := m.retries(h.time.Now())
 		if want == fault.Internal {
 			want = "" // pending is no error to who looks

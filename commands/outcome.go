@@ -26,7 +26,7 @@ type ResolveOutcome struct {
 //
 // Errors: not_found, and those of the log.
 func (c *Commands) ResolveOutcome(ctx context.Context, r ResolveOutcome) (projections.Execution, error) {
-	x, err := c.execution(r.ExecutionID)
+	x, err := c.execution(ctx, r.ExecutionID)
 	if err != nil {
 		return x, err
 	}
@@ -35,7 +35,7 @@ func (c *Commands) ResolveOutcome(ctx context.Context, r ResolveOutcome) (projec
 		return x, err
 	}
 	defer unlock()
-	if x, err = c.execution(r.ExecutionID); err != nil {
+	if x, err = c.execution(ctx, r.ExecutionID); err != nil {
 		return x, err
 	}
 	c.step("commands.decide")
@@ -46,7 +46,7 @@ func (c *Commands) ResolveOutcome(ctx context.Context, r ResolveOutcome) (projec
 	if _, err := c.commit(ctx, eventlog.Group{Drafts: drafts}); err != nil {
 		return x, err
 	}
-	return c.execution(r.ExecutionID)
+	return c.execution(context.WithoutCancel(ctx), r.ExecutionID)
 }
 
 // decideOutcome is the pure heart of ResolveOutcome.
@@ -57,8 +57,8 @@ func decideOutcome(x *projections.Execution, r ResolveOutcome, now time.Time) []
 	return []event.Draft{event.New(now, openOf(x).shared, &event.ExecutionOutcomeResolved{Outcome: r.Outcome, Basis: r.Basis, Answered: r.Answered, By: r.By})}
 }
 
-func (c *Commands) execution(id string) (x projections.Execution, err error) {
-	err = c.look(func(view *projections.View) error {
+func (c *Commands) execution(ctx context.Context, id string) (x projections.Execution, err error) {
+	err = c.look(ctx, func(view *projections.View) error {
 		found, ok, err := view.Execution(id)
 		if err == nil && !ok {
 			return fault.New(fault.NotFound, "There is no execution with this id. GET /executions lists those there are.").With("execution_id", id)

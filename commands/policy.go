@@ -55,7 +55,7 @@ func (c *Commands) ImportPolicies(ctx context.Context, files []PolicyFile, verdi
 		return err
 	}
 	defer unlock()
-	facts, err := c.importFacts(files)
+	facts, err := c.importFacts(ctx, files)
 	if err != nil {
 		return err
 	}
@@ -78,9 +78,9 @@ type importFacts struct {
 	known  map[string][32]byte // hashes of the versions the log has
 }
 
-func (c *Commands) importFacts(files []PolicyFile) (importFacts, error) {
+func (c *Commands) importFacts(ctx context.Context, files []PolicyFile) (importFacts, error) {
 	facts := importFacts{known: make(map[string][32]byte)}
-	err := c.look(func(view *projections.View) error {
+	err := c.look(ctx, func(view *projections.View) error {
 		active, found, err := view.ActivePolicy()
 		if found {
 			facts.active = active.PolicyVersion
@@ -198,7 +198,7 @@ func (c *Commands) RecordPolicyLoaded(ctx context.Context, verdict PolicyVerdict
 		return err
 	}
 	defer unlock()
-	active, err := c.activePolicy()
+	active, err := c.activePolicy(ctx)
 	if err != nil {
 		return err
 	}
@@ -216,8 +216,8 @@ type activePolicy struct {
 	hash    [32]byte
 }
 
-func (c *Commands) activePolicy() (active activePolicy, err error) {
-	err = c.look(func(view *projections.View) error {
+func (c *Commands) activePolicy(ctx context.Context) (active activePolicy, err error) {
+	err = c.look(ctx, func(view *projections.View) error {
 		p, found, err := view.ActivePolicy()
 		if found {
 			active = activePolicy{version: p.PolicyVersion, hash: p.Hash}

@@ -45,7 +45,7 @@ func (c *Commands) CreateCandidate(ctx context.Context, n Candidate) (created bo
 		return false, err
 	}
 	defer unlock()
-	known, err := c.policyHash(n.PolicyVersion)
+	known, err := c.policyHash(ctx, n.PolicyVersion)
 	if err != nil {
 		return false, err
 	}
@@ -59,8 +59,8 @@ func (c *Commands) CreateCandidate(ctx context.Context, n Candidate) (created bo
 }
 
 // policyHash is the hash of a version's bytes, nil when nobody knows it.
-func (c *Commands) policyHash(version string) (hash *[32]byte, err error) {
-	err = c.look(func(view *projections.View) error {
+func (c *Commands) policyHash(ctx context.Context, version string) (hash *[32]byte, err error) {
+	err = c.look(ctx, func(view *projections.View) error {
 		p, found, err := view.PolicyVersion(version)
 		if found {
 			hash = &p.Hash
@@ -138,11 +138,11 @@ func (c *Commands) ChangePolicy(ctx context.Context, n PolicyChange) (PolicyChan
 		return PolicyChanged{}, err
 	}
 	defer unlock()
-	version, err := c.versionState(n.Verdict.PolicyVersion)
+	version, err := c.versionState(ctx, n.Verdict.PolicyVersion)
 	if err != nil {
 		return PolicyChanged{}, err
 	}
-	active, err := c.activePolicy()
+	active, err := c.activePolicy(ctx)
 	if err != nil {
 		return PolicyChanged{}, err
 	}
@@ -172,8 +172,8 @@ type versionState struct {
 	hash   [32]byte
 }
 
-func (c *Commands) versionState(version string) (s versionState, err error) {
-	err = c.look(func(view *projections.View) error {
+func (c *Commands) versionState(ctx context.Context, version string) (s versionState, err error) {
+	err = c.look(ctx, func(view *projections.View) error {
 		p, found, err := view.PolicyVersion(version)
 		if found {
 			s = versionState{status: p.Status, hash: p.Hash}

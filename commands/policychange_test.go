@@ -146,7 +146,7 @@ func TestAVersionsLifeFromCandidateToRollback(t *testing.T) {
 
 func (w *world) standing(version, status string) {
 	w.t.Helper()
-	require.NoError(w.t, w.look(func(v *projections.View) error {
+	require.NoError(w.t, w.look(context.Background(), func(v *projections.View) error {
 		p, found, err := v.PolicyVersion(version)
 		require.True(w.t, found)
 		require.Equal(w.t, status, p.Status)

@@ -112,7 +112,7 @@ func (c *Commands) RecordDecision(ctx context.Context, r *RecordDecision) (Recor
 		defer unlock()
 	}
 	now := c.now()
-	facts, err := c.decisionFacts(r, now)
+	facts, err := c.decisionFacts(ctx, r, now)
 	if err != nil {
 		return Recorded{}, err
 	}
@@ -160,13 +160,13 @@ type decisionFacts struct {
 	extra    []event.Draft
 }
 
-func (c *Commands) decisionFacts(r *RecordDecision, now time.Time) (decisionFacts, error) {
+func (c *Commands) decisionFacts(ctx context.Context, r *RecordDecision, now time.Time) (decisionFacts, error) {
 	facts := decisionFacts{engine: c.engine.Load()}
 	bound := r.stateful()
 	if !bound && r.Extra == nil {
 		return facts, nil
 	}
-	err := c.look(func(view *projections.View) (err error) {
+	err := c.look(ctx, func(view *projections.View) (err error) {
 		if bound && r.UseApproval != "" {
 			_, facts.approval, err = findApproval(view, r.UseApproval)
 		}

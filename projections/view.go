@@ -2,6 +2,7 @@ package projections
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -27,18 +28,38 @@ type View struct {
 	err      error // why there is nothing to see
 }
 
-// View opens a look at everything that is durable in the log when it is called:
+// ErrBehind is what a view gives whose request ended before the projections had
+// folded what it waits for.
+var ErrBehind = errors.New("the request ended before the projections had followed the log")
+
+// View is ViewWithin for who asks without a request.
+func (s *Store) View() *View { return s.ViewWithin(context.Background()) }
+
+// ViewWithin opens a look at everything that is durable in the log when it is called:
 // it waits, from Connect to the end of Run, for what Run has not folded yet, so that whoever was answered finds
-// what was answered. On a store that is closed or has failed every read of it
-// gives an error.
-func (s *Store) View() *View {
-	if f := s.follows.Load(); f != nil {
-		_ = s.WaitApplied(f.ctx, f.log.Head().Seq) // it fails with Run, which is over then, or with the store
+// what was answered. On a store that is closed or has failed, and with ErrBehind where ctx ended
+// first, every read of it gives an error.
+func (s *Store) ViewWithin(ctx context.Context) *View {
+	if f := s.follows.Load(); f != nil && !s.WaitFolded(ctx, f.log.Head().Seq) {
+		return &View{err: fmt.Errorf("%w: %w", ErrBehind, context.Cause(ctx))}
 	}
 	if s.failed.Load() != nil {
 		return &View{err: s.stopReason()}
 	}
 	return s.present()
+}
+
+// WaitFolded waits until the event seq is in every new view, or never will be
+// because Run is over or the store has failed. It gives false when ctx ended first.
+func (s *Store) WaitFolded(ctx context.Context, seq uint64) bool {
+	f := s.follows.Load()
+	if f == nil || s.seq.Load() >= seq {
+		return true
+	}
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(f.ctx, cancel)()
+	return s.WaitApplied(within, seq) == nil || f.ctx.Err() != nil || ctx.Err() == nil
 }
 
 // present opens a look at what is applied now.

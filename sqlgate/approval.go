@@ -21,7 +21,7 @@ const reasonApprovalPending = "approval_pending"
 // once more; an approved one sets s.approved. The command that uses it checks
 // all of it again under the approval's lock.
 func (g *Gate) lookUpApproval(ctx context.Context, s *submission) (*Answer, error) {
-	a, pending, err := g.Commands.LookUpApproval(s.ApprovalID, s.record.RequestDigest, s.ExecutionProfile)
+	a, pending, err := g.Commands.LookUpApproval(ctx, s.ApprovalID, s.record.RequestDigest, s.ExecutionProfile)
 	switch {
 	case err != nil:
 		return nil, g.refuse(ctx, s, err)

@@ -176,7 +176,7 @@ func (g *Gate) Submit(ctx context.Context, r *Request) (*Answer, error) {
 	if s.policy = g.running.Load(); s.policy == nil || g.chain.Failed() {
 		return nil, g.chain.fault()
 	}
-	err := g.findAgent(s)
+	err := g.findAgent(ctx, s)
 	if r.Preview && err == nil {
 		return g.preview(ctx, s)
 	}

@@ -21,7 +21,7 @@ func (g *Gate) beginKey(ctx context.Context, s *submission) (*commands.KeyLease,
 	if s.IdempotencyKey == "" {
 		return nil, nil, nil
 	}
-	lease, first, err := g.Commands.BeginKey(s.keyScope(), s.keyDigest(), g.Now())
+	lease, first, err := g.Commands.BeginKey(ctx, s.keyScope(), s.keyDigest(), g.Now())
 	switch {
 	case isRefusal(err):
 		return nil, nil, g.refuse(ctx, s, err)

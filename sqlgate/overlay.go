@@ -16,7 +16,7 @@ import (
 type Overlay interface {
 	// AgentOf finds the agent of a token, at this moment. Its error is the 401 or
 	// 403 that the request is refused with.
-	AgentOf(token string) (Agent, error)
+	AgentOf(ctx context.Context, token string) (Agent, error)
 	// Decide asks the agent's rules about a statement. With count set the
 	// statement counts towards usage and throttles, in the same atomic step.
 	Decide(ctx context.Context, a Agent, f *policy.Facts, count bool) (LayerDecision, error)
@@ -44,14 +44,14 @@ type LayerDecision struct {
 
 // findAgent resolves the token of a request. One that is not good is refused,
 // never taken for absent.
-func (g *Gate) findAgent(s *submission) (err error) {
+func (g *Gate) findAgent(ctx context.Context, s *submission) (err error) {
 	if s.AgentToken == "" {
 		return nil
 	}
 	if g.Overlay == nil {
 		return fault.New(fault.CredentialsInvalid, "This gate knows no agents. Send the statement without an agent's token.")
 	}
-	s.Agent, err = g.Overlay.AgentOf(s.AgentToken)
+	s.Agent, err = g.Overlay.AgentOf(ctx, s.AgentToken)
 	return err
 }
 

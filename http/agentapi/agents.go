@@ -13,7 +13,7 @@ func (a *api) registerAgent(c *call) error {
 }
 
 func (a *api) getAgent(c *call) error {
-	return c.reply(a.Agents.Agent(&c.caller, c.Params.ByName("id")))
+	return c.reply(a.Agents.Agent(c.Request.Context(), &c.caller, c.Params.ByName("id")))
 }
 
 func (a *api) listAgents(c *call) error {
@@ -35,7 +35,7 @@ func (a *api) listAgents(c *call) error {
 		return err
 	}
 	return list(c, func(take func(agentctl.AgentBody) (bool, error)) (string, error) {
-		return a.Agents.Agents(&c.caller, f, page, take)
+		return a.Agents.Agents(c.Request.Context(), &c.caller, f, page, take)
 	})
 }
 
@@ -65,7 +65,7 @@ func (a *api) listTokens(c *call) error {
 		return err
 	}
 	return list(c, func(take func(agentctl.TokenBody) (bool, error)) (string, error) {
-		return a.Agents.Tokens(&c.caller, c.Params.ByName("id"), page, take)
+		return a.Agents.Tokens(c.Request.Context(), &c.caller, c.Params.ByName("id"), page, take)
 	})
 }
 

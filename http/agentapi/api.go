@@ -139,7 +139,7 @@ func (a *api) guarded(r route) httpd.Handler {
 		if len(c.Request.Header["Authorization"]) > 0 && c.Bearer() == "" { // beside a key it would be taken for absent
 			return a.refused(c, fault.New(fault.CredentialsInvalid, "The header Authorization holds no bearer token. Send an agent's token as Authorization: Bearer, or leave the header out."))
 		}
-		caller, err := a.Agents.Authenticate(c.Bearer(), c.Request.Header.Get("X-Api-Key"))
+		caller, err := a.Agents.Authenticate(c.Request.Context(), c.Bearer(), c.Request.Header.Get("X-Api-Key"))
 		if err != nil {
 			return a.refused(c, err)
 		}

@@ -123,7 +123,7 @@ func (a *api) streamEvents(c *call, f agentctl.EventFilter) error {
 // nothing outlives a revocation.
 func (a *api) whileGood(c *call, send func(id, kind string, data []byte) error) func(id, kind string, data []byte) error {
 	return func(id, kind string, data []byte) error {
-		if _, err := a.Agents.Authenticate(c.Bearer(), c.Request.Header.Get("X-Api-Key")); err != nil {
+		if _, err := a.Agents.Authenticate(c.Request.Context(), c.Bearer(), c.Request.Header.Get("X-Api-Key")); err != nil {
 			return err
 		}
 		return send(id, kind, data)

@@ -18,7 +18,7 @@ func (a *api) updatePolicy(c *call) error {
 }
 
 func (a *api) getPolicy(c *call) error {
-	return c.reply(a.Agents.Policy(&c.caller, c.Params.ByName("id")))
+	return c.reply(a.Agents.Policy(c.Request.Context(), &c.caller, c.Params.ByName("id")))
 }
 
 func (a *api) listPolicies(c *call) error {
@@ -35,7 +35,7 @@ func (a *api) listPolicies(c *call) error {
 		f.Enabled = &on
 	}
 	return list(c, func(take func(agentctl.PolicyBody) (bool, error)) (string, error) {
-		return a.Agents.Policies(&c.caller, f, page, take)
+		return a.Agents.Policies(c.Request.Context(), &c.caller, f, page, take)
 	})
 }
 

@@ -27,7 +27,7 @@ func (a *api) beginKey(c *call, by *agentctl.Asker, body []byte) (lease *command
 	// The caller is part of it: without an agent_id a body means another thing for each token.
 	key := &agentctl.Key{Text: keys[0], Scope: digestOf("gate.v1.key", c.caller.Project, c.Request.Method, c.Request.URL.Path, keys[0], c.caller.KeyID, c.caller.AgentID),
 		Request: digestOf("gate.v1.request", c.Request.URL.RawQuery, string(body))}
-	lease, first, err := a.Commands.BeginKey(key.Scope, key.Request, a.Now())
+	lease, first, err := a.Commands.BeginKey(c.Request.Context(), key.Scope, key.Request, a.Now())
 	if f, ok := fault.As(err); ok && f.Code == fault.IdempotencyInProgress {
 		return nil, false, f.With("retry_after_seconds", 1)
 	}
@@ -44,7 +44,7 @@ func (a *api) beginKey(c *call, by *agentctl.Asker, body []byte) (lease *command
 // replay gives a kept answer again. Where it stands in a log before this one
 // there is no event to name.
 func (a *api) replay(c *call, first *projections.IdempotencyRecord) error {
-	view := a.Store.View()
+	view := a.Store.ViewWithin(c.Request.Context())
 	seq := view.OwnSeq(first.Seq)
 	if err := view.Close(); err != nil {
 		return err

@@ -13,7 +13,7 @@ func (a *api) registerTool(c *call) error {
 }
 
 func (a *api) getTool(c *call) error {
-	return c.reply(a.Agents.Tool(&c.caller, c.Params.ByName("id")))
+	return c.reply(a.Agents.Tool(c.Request.Context(), &c.caller, c.Params.ByName("id")))
 }
 
 func (a *api) listTools(c *call) error {
@@ -32,7 +32,7 @@ func (a *api) listTools(c *call) error {
 		return err
 	}
 	return list(c, func(take func(agentctl.ToolBody) (bool, error)) (string, error) {
-		return a.Agents.ToolList(&c.caller, f, page, take)
+		return a.Agents.ToolList(c.Request.Context(), &c.caller, f, page, take)
 	})
 }
 

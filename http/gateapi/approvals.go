@@ -96,7 +96,7 @@ func (a *api) listApprovals(c *httpd.Call) error {
 	if !slices.Contains(approvalStatuses, filter.Status) {
 		return fieldFault("status", "must be pending, expired, resolved, approved or rejected")
 	}
-	view := a.Store.View()
+	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	list := c.NewList()
 	next, err := view.EachApproval(filter, page, func(p *projections.Approval) (bool, error) { return list.Add(a.approvalBody(p)) })
@@ -105,13 +105,13 @@ func (a *api) listApprovals(c *httpd.Call) error {
 
 // getApproval is GET /approvals/:approval_id.
 func (a *api) getApproval(c *httpd.Call) error {
-	view := a.Store.View()
+	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	id := c.Params.ByName("approval_id")
 	p, found, err := view.Approval(id)
 	switch {
 	case err != nil:
-		return err
+		return commands.ViewFault(err)
 	case !found:
 		return fault.New(fault.ApprovalNotFound, "There is no approval with this id; an expired one may have been purged. GET /approvals lists those that there are.").With("approval_id", id)
 	}

@@ -34,7 +34,7 @@ func (a *api) listAudit(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	view := a.Store.View()
+	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	seqs, next, err := view.Audit(filter, page)
 	if errors.Is(err, projections.ErrNotConnected) {

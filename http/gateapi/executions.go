@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/http/httpd"
 	"writegate/projections"
@@ -74,7 +75,7 @@ func (a *api) listExecutions(c *httpd.Call) error {
 	if !slices.Contains(executionStates, state) {
 		return fieldFault("execution_state", "must be not_executed, dispatched, success, failure or unknown")
 	}
-	view := a.Store.View()
+	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	list := c.NewList()
 	next, err := view.EachExecution(projections.ExecutionFilter{State: state}, page, func(x *projections.Execution) (bool, error) { return list.Add(executionOf(view, x)) })
@@ -83,13 +84,13 @@ func (a *api) listExecutions(c *httpd.Call) error {
 
 // getExecution is GET /executions/:execution_id.
 func (a *api) getExecution(c *httpd.Call) error {
-	view := a.Store.View()
+	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	id := c.Params.ByName("execution_id")
 	x, found, err := view.Execution(id)
 	switch {
 	case err != nil:
-		return err
+		return commands.ViewFault(err)
 	case !found:
 		return fault.New(fault.NotFound, "There is no execution with this id. GET /executions lists those that there are.").With("execution_id", id)
 	}
@@ -108,7 +109,7 @@ func (a *api) checkExecution(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	view := a.Store.View()
+	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	c.JSON(http.StatusOK, executionOf(view, &x))
 	return nil

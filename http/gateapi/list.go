@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/url"
 
+	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/http/httpd"
 	"writegate/projections"
@@ -30,7 +31,7 @@ func listFault(err error) error {
 	if errors.Is(err, projections.ErrCursor) {
 		return httpd.BadCursor()
 	}
-	return err
+	return commands.ViewFault(err)
 }
 
 func fieldFault(field, problem string) *fault.Fault {

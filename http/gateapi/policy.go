@@ -40,7 +40,7 @@ func (a *api) listVersions(c *httpd.Call) error {
 		return fieldFault("status", "must be active, candidate, archived or rejected")
 	}
 	list := c.NewList()
-	view := a.Store.View()
+	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	next, err := a.Gate.PolicyVersions(view, projections.PolicyFilter{Status: query.Get("status"), Name: query.Get("name")}, page,
 		func(e *sqlgate.VersionEntry) (bool, error) { return list.Add(e) })

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"writegate/commands"
 	"writegate/commands/checkpoints"
 	"writegate/eventlog/event"
 	"writegate/http/httpd"
@@ -181,11 +182,11 @@ type WireHealth struct {
 }
 
 func (a *api) stats(c *httpd.Call) error {
-	view := a.Store.View()
+	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	pending, err := view.ApprovalsPending(a.Now())
 	if err != nil {
-		return err
+		return commands.ViewFault(err)
 	}
 	counters, pool := view.Counters(), a.Database.Stats()
 	c.JSON(http.StatusOK, statsBody{

@@ -1,0 +1,32 @@
+package projections_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
+	"writegate/projections"
+)
+
+// Whoever has left does not wait for the projections, and is not shown less than
+// is durable either.
+func TestAViewEndsWithItsRequest(t *testing.T) {
+	w := newWorld(t)
+	w.stop()
+	store, err := projections.Open(projections.Options{Dir: "store", FS: w.fs})
+	require.NoError(t, err)
+	require.NoError(t, store.Connect(t.Context(), w.log)) // nobody folds what comes now
+	w.log.Append(t, event.New(w.now, event.Context{}, &event.HealthFail{}))
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	v := store.ViewWithin(gone)
+	_, _, err = v.Approval("apr_1")
+	require.ErrorIs(t, err, projections.ErrBehind)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, v.Close())
+	require.False(t, store.WaitFolded(gone, uint64(w.log.Len())))
+	require.True(t, store.WaitFolded(gone, uint64(w.log.Len()-1)))
+	require.NoError(t, store.Close())
+}
