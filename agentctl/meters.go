@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"writegate/commands/fault"
 	"writegate/eventlog/event"
 	"writegate/projections"
 	"writegate/sqlgate/agentrules"
@@ -87,6 +88,8 @@ type meter struct {
 	filled    bool
 	minutes   []minuteAmounts // ascending
 	throttles map[throttleKey][]int64
+	fresh     *meter // what was read so far of one that is not filled
+	recalled  uint64 // the last event in fresh
 }
 
 type minuteAmounts struct {
@@ -158,23 +161,49 @@ func (m *meter) prune(now time.Time) {
 	}
 }
 
+// fillTime bounds how long one request reads of an agent's last day.
+const fillTime = 2 * time.Second
+
 // fill reads an agent's last day from the log, once. It is called under the
-// meter's lock.
+// meter's lock. What does not fit into fillTime is read on by the agent's next request;
+// until then rules can't be asked, and the error is audit_unavailable.
 func (s *Service) fill(ctx context.Context, m *meter, agentID string, now time.Time) error {
 	if m.filled {
 		return nil
 	}
+	if m.fresh == nil {
+		m.fresh = &meter{throttles: map[throttleKey][]int64{}}
+	}
+	ctx, cancel := context.WithTimeout(ctx, fillTime)
+	defer cancel()
 	f := projections.AuditFilter{AgentID: agentID, Since: now.Add(-(dayWindow + 1) * time.Minute),
 		EventTypes: []string{string(event.TypeDecisionRecorded), string(event.TypeTelemetryReceived), string(event.TypeUsageRecorded)}}
+	read := func() error {
+		f.FromSeq = m.recalled + 1
+		err := s.eachEvent(ctx, f, func(e *event.Envelope) error {
+			if err := m.fresh.recall(e, agentID); err != nil {
+				return err
+			}
+			m.recalled = e.Seq
+			return nil
+		})
+		if err != nil && ctx.Err() != nil {
+			err = fault.New(fault.AuditUnavailable, "The service is still reading what the agent did in the last day, so its rules can't be asked. Nothing was executed; send the request again in a moment.").
+				With("outcome", "not_written").Because(err)
+		}
+		return err
+	}
+	if err := read(); err != nil { // nearly all of it, while nobody waits for the lock
+		return err
+	}
 	s.flushing.RLock()
 	defer s.flushing.RUnlock()
-	fresh := meter{throttles: map[throttleKey][]int64{}}
-	if err := s.eachEvent(ctx, f, func(e *event.Envelope) error { return fresh.recall(e, agentID) }); err != nil {
+	if err := read(); err != nil {
 		return err
 	}
 	pending := s.uses.pendingOf(func(k useKey) bool { return k.agent == agentID && projections.IsToken(k.credential) })
-	fresh.add(minuteOf(now), &amounts{requests: int64(pending.Requests)})
-	m.minutes, m.throttles, m.filled = fresh.minutes, fresh.throttles, true
+	m.fresh.add(minuteOf(now), &amounts{requests: int64(pending.Requests)})
+	m.minutes, m.throttles, m.filled, m.fresh = m.fresh.minutes, m.fresh.throttles, true, nil
 	m.prune(now)
 	return nil
 }
