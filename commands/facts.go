@@ -41,7 +41,7 @@ func (c *Commands) dueApprovals(now time.Time) (ids []string, next time.Time, er
 // withdrawnApprovals lists pending approvals whose agent was deactivated, at most a
 // chunk of them.
 func (c *Commands) withdrawnApprovals() (ids []string, err error) {
-	err = c.look(func(view *projections.View) (err error) {
+	err = c.look(context.Background(), func(view *projections.View) (err error) {
 		ids, err = view.WithdrawnApprovals(expiryChunk)
 		return err
 	})
