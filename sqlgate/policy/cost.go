@@ -256,8 +256,8 @@ func (p *patternProgram) reach(places int) (pairs int) {
 	return pairs
 }
 
-// matchCost is what all checks of a policy cost for each name or text of a fact, in
-// tenths of a unit.
+// matchCost is what all checks of a policy cost for each name or text of a fact,
+// in units: every pattern may be looked at, and those with stars cost more.
 type matchCost [variableCount]int
 
 func (p *Policy) matchCost() (cost matchCost) {
@@ -265,7 +265,7 @@ func (p *Policy) matchCost() (cost matchCost) {
 		for _, g := range append(m.anyOf, m.all) {
 			for i := range g {
 				if s := g[i].patterns; s != nil {
-					cost[g[i].v.id] += s.cost()
+					cost[g[i].v.id] += s.work()
 				}
 			}
 		}
@@ -279,29 +279,35 @@ func (p *Policy) matchCost() (cost matchCost) {
 	return cost
 }
 
-// cost is what a set costs for each value: one look at the literal ones, and one at
-// each other, for each of its stars.
-func (s *patternSet) cost() int {
-	n := 1
-	for i := range s.others {
-		n += 1 + strings.Count(s.others[i].text, "*")
+// work is what a set costs for a name that is not told on sight.
+func (s *patternSet) work() (n int) {
+	for i := range s.patterns {
+		if n++; s.patterns[i].form == general {
+			n += 3 + 2*strings.Count(s.patterns[i].text, "*")
+		}
 	}
 	return n
 }
 
-// of is what the checks cost on some facts, in units.
-func (c *matchCost) of(f *Facts) int {
-	n := 0
+// of is what the checks cost on some facts, in units. Most plain names are told on
+// sight from most patterns.
+func (c *matchCost) of(f *Facts) (n int) {
 	for i, v := range variables {
 		switch {
 		case c[i] == 0:
-		case v.isList():
-			n += c[i] * len(v.list(f))
-		default:
+		case !v.isList():
 			n += c[i]
+		default:
+			for _, name := range v.list(f) {
+				if v.isPlain(name) {
+					n += 1 + c[i]/10
+				} else {
+					n += c[i]
+				}
+			}
 		}
 	}
-	return n / 10
+	return n
 }
 
 // fewFacts tells whether no list of the facts is long.

@@ -18,6 +18,10 @@ const (
 	maxPatterns     = 1000    // of one key, lists expanded
 	maxAllPatterns  = 100_000 // of all rules together, lists expanded
 	maxPatternChars = 512
+
+	// maxListWork bounds the patterns that a decision may look at for each of 256
+	// names, lists expanded: some tenths of a second where nothing is told on sight.
+	maxListWork = 20_000
 )
 
 var (
@@ -34,6 +38,7 @@ type documentReader struct {
 	lists      *lists
 	ruleAt     map[string]int // id -> line, for duplicates
 	patterns   int            // expanded so far
+	listWork   int            // of the patterns on lists
 	regexSteps int            // of the patterns of conditions, compiled
 	whenCost   int            // of all conditions
 	checks     []func()       // run once all is read

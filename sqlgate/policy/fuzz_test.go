@@ -71,6 +71,42 @@ func TestExpandedListsAreBounded(t *testing.T) {
 	require.NotEmpty(t, withCode(report, codeLimit))
 }
 
+// A decision looks at each pattern for each name: what one may cost is bounded over all
+// rules, and stars cost more.
+func TestPatternsOnNamesAreBoundedForADecision(t *testing.T) {
+	document := func(rules int, pattern, key string) []byte {
+		var list, all strings.Builder
+		for i := range maxPatterns {
+			list.WriteString("'" + strings.Replace(pattern, "N", itoa(i), 1) + "', ")
+		}
+		for i := range rules {
+			all.WriteString("  - { id: r" + itoa(i) + ", decision: BLOCK, reason_code: r_r, match: { " + key + ": [$l] } }\n")
+		}
+		return []byte(rulesOf(all.String()) + "lists: { l: [" + strings.TrimSuffix(list.String(), ", ") + "] }\n")
+	}
+	for _, c := range []struct {
+		rules        int
+		pattern, key string
+		ok           bool
+	}{
+		{20, "a.tN", "tables_read", true},
+		{20, "aN.*", "tables_read", true},
+		{21, "a.tN", "tables_read", false},
+		{90, "*a*N.*", "tables_read_only", false},
+		{2, "*a*N.*", "tables_read", true},
+		{3, "*a*N.*", "functions", false},
+		{90, "botN*", "actor", true},
+	} {
+		_, report := Load(document(c.rules, c.pattern, c.key), Options{})
+		found := withCode(report, codeLimit)
+		require.Equal(t, c.ok, len(found) == 0, "%+v: %v", c, found)
+		if !c.ok {
+			require.Len(t, found, 1)
+			require.Contains(t, found[0].Message, "20000")
+		}
+	}
+}
+
 // FuzzLoad: whatever the bytes are, there is a policy or an error to show, not
 // both, and a policy decides.
 func FuzzLoad(f *testing.F) {

@@ -107,6 +107,12 @@ func (r *documentReader) check(n *yaml.Node, pointer string, v *variable, only b
 	default:
 		c.values = r.patternList(n, pointer, v, c.key())
 		c.patterns = newPatternSet(v, c.values)
+		if before := r.listWork; v.isList() {
+			r.listWork += c.patterns.work()
+			if r.listWork > maxListWork && before <= maxListWork {
+				r.add(n, pointer, codeLimit, "end patterns with their only star, or name fewer", "the patterns on names are too many for one decision: %d, where at most %d are allowed; a pattern counts as one, and one with a star before its end as four and two for each star", r.listWork, maxListWork)
+			}
+		}
 	}
 	if len(c.values) == 0 && !only && where != "unless" && !hasErrors(r.findings[before:]) {
 		r.add(n, pointer, codeNeverMatches, c.key()+"_only: []", "%s is an empty list, and no value is in it, so this never matches", c.key())
