@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
 )
 
 // A simple statement, and the messages of the extended protocol for one.
@@ -238,4 +240,31 @@ func TestABlockThatIdlesOrLastsTooLongIsUndone(t *testing.T) {
 		return g.value(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'") == "0"
 	}, startPatience, pollEvery)
 	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM orders WHERE id > 2000"))
+}
+
+// A statement that runs past the end of its block's time is answered, and its client is
+// told why the block ends. The database is well, and the log doesn't say otherwise.
+func TestABlockThatIsBusyAtItsEndIsToldSo(t *testing.T) {
+	g := startWire(t, "GATE_PGWIRE_TX_MAX_MS=1000")
+	w := g.rawWire(t)
+	w.send(simple("BEGIN"))
+	w.ready()
+	told := ""
+	for told == "" { // each shorter than the time of a statement, all together longer than that of the block
+		w.send(simple("SELECT count(*) FROM generate_series(1, 8000000) g"))
+		for _, word := range inWords(w.ready()) {
+			if strings.HasPrefix(word, "ERROR ") || strings.HasPrefix(word, "FATAL ") {
+				told = word
+			}
+		}
+	}
+	require.Contains(t, []string{"ERROR 25P03", "FATAL 25P03"}, told)
+	if told == "ERROR 25P03" {
+		w.send(simple("ROLLBACK"))
+		require.Equal(t, []string{"FATAL 25P03"}, inWords(w.ready()))
+	}
+	g.end(t)
+	for _, e := range g.events(t) {
+		require.NotEqual(t, event.TypeDBUnavailable, e.Type)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"writegate/commands/fault"
 )
 
@@ -44,6 +46,7 @@ type Block struct {
 	unchecked bool              // a write ran behind which deferred checks were not made yet
 	ddl       bool              // a statement of class ddl, dcl or maintenance ran
 
+	over   bool // the server ended it for its time
 	failed bool
 	lost   bool // the connection is gone; the server rolls back, or has
 	ended  bool
@@ -82,7 +85,7 @@ func (db *DB) BeginBlock(ctx context.Context, opts BlockOptions) (*Block, error)
 	}
 	b := &Block{db: db, opts: opts}
 	err := db.onWriter(ctx, opts.DDL, func(l *lease) error {
-		b.lease = l
+		b.lease, l.block = l, true
 		return b.open(ctx)
 	})
 	if err != nil {
@@ -149,6 +152,23 @@ func (b *Block) broke() {
 	b.lose()
 }
 
+// brokeOff is broke for a conversation of our own. The other connections of the pool
+// are doubted with it, unless the server ended this one for its time.
+func (b *Block) brokeOff(refused *pgconn.PgError, err error) {
+	if b.over = overtime(lastError(refused, err)); !b.over {
+		b.lease.pool.lost()
+	}
+	b.broke()
+}
+
+// gone is the fault of what comes after the connection was lost.
+func (b *Block) gone() *fault.Fault {
+	if b.over {
+		return overtimeFault()
+	}
+	return lostFault(nil, errBlockLost)
+}
+
 // lose gives the connection up at once: a client may take long to say ROLLBACK.
 func (b *Block) lose() {
 	b.failed, b.lost = true, true
@@ -159,7 +179,7 @@ func (b *Block) lose() {
 func (b *Block) usable() error {
 	switch {
 	case b.lost:
-		return lostFault(nil, errBlockLost)
+		return b.gone()
 	case b.ended || b.failed || b.next != nil:
 		return fault.New(fault.Internal, "The transaction takes no statement now.")
 	}

@@ -49,8 +49,9 @@ func (b *Block) DispatchWrite(ctx context.Context, o BeginOptions) (Dispatch, er
 		if f := b.take(p, o.UserCode, refused, err); f != nil {
 			b.failed = true
 			if err != nil {
-				b.lease.pool.lost()
-				b.broke()
+				if b.brokeOff(refused, err); b.over {
+					f = overtimeFault()
+				}
 			}
 			return Dispatch{}, f
 		}

@@ -150,7 +150,7 @@ func TestABlockThatIdledTooLongIsLost(t *testing.T) {
 	}
 	side.eventually("SELECT count(*) FROM pg_stat_activity WHERE pid = "+strconv.FormatInt(d.Upstream.BackendPID, 10)+" AND application_name = 'gate/writer'", "0")
 	_, _, err := b.tryRead("SELECT 1", BeginOptions{})
-	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
+	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err))
 	require.Equal(t, "25P03", fault.Of(err).Details["sqlstate"])
 	require.True(t, b.Lost())
 	require.Equal(t, "0", side.ask("SELECT count(*) FROM t"))

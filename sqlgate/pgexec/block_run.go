@@ -112,6 +112,7 @@ func (b *Block) fail(r *ran, res Result, f error) (Result, error) {
 	switch {
 	case b.lost:
 	case r.err != nil:
+		b.over = r.late
 		b.broke()
 	case b.lease.drift != "":
 		b.quit()
@@ -244,8 +245,7 @@ func (b *Block) unfence(r *ran, f *fence) {
 	refused, err := b.lease.exchange(context.Background(), time.Now().Add(rollbackWait), b.settled(f.undo()...)...)
 	switch {
 	case err != nil:
-		b.lease.pool.lost()
-		b.broke()
+		b.brokeOff(refused, err)
 	case refused != nil || b.lease.txStatus != 'T':
 		b.quit()
 	}
@@ -281,7 +281,7 @@ func (b *Block) Release(ctx context.Context, s Savepoint) error {
 func (b *Block) RollbackTo(ctx context.Context, s Savepoint) error {
 	switch {
 	case b.lost:
-		return lostFault(nil, errBlockLost)
+		return b.gone()
 	case b.ended:
 		return b.usable()
 	}
@@ -302,8 +302,9 @@ func (b *Block) control(ctx context.Context, verb string, s Savepoint) error {
 	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(b.db.cfg.QueryTimeout+b.db.cfg.DeadlineSlack), b.settled(own(verb+s.name))...)
 	switch {
 	case err != nil:
-		l.pool.lost()
-		b.broke()
+		if b.brokeOff(refused, err); b.over {
+			return overtimeFault()
+		}
 		return lostFault(lastError(refused, err), err)
 	case refused == nil && l.txStatus == 'T':
 		return nil
@@ -331,7 +332,7 @@ func (b *Block) Commit(ctx context.Context) (Result, error) {
 		return Result{}, fault.New(fault.Internal, "The transaction has ended.")
 	case b.lost:
 		b.end()
-		return aborted(ReasonCommitNeverSent, BasisCommitNeverSent), lostFault(nil, errBlockLost)
+		return aborted(ReasonCommitNeverSent, BasisCommitNeverSent), b.gone()
 	case b.failed || b.next != nil:
 		res := aborted(ReasonRolledBack, BasisCommitNeverSent)
 		if b.Rollback() {

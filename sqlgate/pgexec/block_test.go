@@ -349,3 +349,66 @@ func TestAReadOnlyBlockTakesNoWrite(t *testing.T) {
 	require.Equal(t, "25006", fault.Of(err).Details["sqlstate"])
 	require.Equal(t, byte('E'), b.Status())
 }
+
+// A block that the server ends, because it was open or silent for too long, is its
+// client's doing: no connection is doubted for it, and the client hears the same
+// SQLSTATE whatever the version of the server.
+func TestABlockThatTheServerEndsForItsTimeIsNoLostDatabase(t *testing.T) {
+	db, side := open(t)
+	side.run("CREATE TABLE t (a int)")
+	const busy, idle = "busy", "idle"
+	cases := []string{idle}
+	if db.ServerMajor() >= 17 {
+		cases = append(cases, busy)
+	}
+	for _, how := range cases {
+		for name, next := range map[string]func(b *blockTest) error{
+			"read": func(b *blockTest) error {
+				res, err := b.Block.Read(context.Background(), BeginOptions{Limits: Limits{Timeout: time.Minute}}, sql("SELECT count(*) FROM generate_series(1, 1000000000)"), b.db.NewRows(0))
+				require.Equal(t, []any{Failure, ReasonOvertime, OutcomeAborted}, []any{res.State, res.ReasonCode, res.Outcome})
+				return err
+			},
+			"write": func(b *blockTest) error {
+				if how == idle {
+					_, err := b.DispatchWrite(context.Background(), BeginOptions{})
+					return err
+				}
+				res, _, err := b.tryWrite("INSERT INTO t SELECT count(*) FROM generate_series(1, 1000000000)", BeginOptions{Limits: Limits{Timeout: time.Minute}}, false)
+				require.Equal(t, []any{Failure, ReasonOvertime, OutcomeAborted}, []any{res.State, res.ReasonCode, res.Outcome})
+				return err
+			},
+			"savepoint": func(b *blockTest) error {
+				if how == busy {
+					return overtimeFault() // nothing of it lasts
+				}
+				_, err := b.Block.Savepoint(context.Background())
+				return err
+			},
+		} {
+			t.Run(how+" "+name, func(t *testing.T) {
+				kept := beginBlock(t, db, BlockOptions{}) // so that the pool has two
+				o := BlockOptions{Timeout: 300 * time.Millisecond}
+				if how == idle {
+					o = BlockOptions{IdleTimeout: 50 * time.Millisecond}
+				}
+				b := beginBlock(t, db, o)
+				pid := strconv.Itoa(int(kept.lease.upstream.BackendPID))
+				kept.Rollback()
+				own := strconv.Itoa(int(b.lease.upstream.BackendPID))
+				if how == idle {
+					require.Eventually(t, func() bool { return side.ask("SELECT count(*) FROM pg_stat_activity WHERE pid = "+own) == "0" }, 20*time.Second, time.Millisecond)
+				}
+				f := fault.Of(next(b))
+				require.Equal(t, []any{fault.DBQueryFailed, "25P03"}, []any{f.Code, f.Details["sqlstate"]}, "%v", f)
+				if name == "savepoint" && how == busy {
+					return
+				}
+				require.True(t, b.Lost())
+				_, err := b.Commit(context.Background())
+				require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), "and so for all that comes")
+				require.Equal(t, "1", side.ask("SELECT count(*) FROM pg_stat_activity WHERE pid = "+pid), "the other connection stays")
+			})
+		}
+	}
+	require.Equal(t, "0", side.ask("SELECT count(*) FROM t"))
+}

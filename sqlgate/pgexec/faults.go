@@ -39,6 +39,22 @@ func connectFault(err error) error {
 	return fault.New(fault.DBConnectionFailed, "The database cannot be reached, or refused the connection. Nothing was executed; send the request again later, and tell the operator if it stays.").Because(err)
 }
 
+// overtime reports that the server ended a connection whose transaction was open, or
+// silent, for longer than it may be. Of a block that is what its client did, and no
+// trouble of the server.
+func overtime(e *pgconn.PgError) bool {
+	return e != nil && (e.Code == "25P03" || e.Code == "25P04") && e.SeverityUnlocalized != "ERROR"
+}
+
+// stateOvertime is idle_in_transaction_session_timeout, which clients know from all
+// versions of the server.
+const stateOvertime = "25P03"
+
+func overtimeFault() *fault.Fault {
+	return fault.New(fault.DBQueryFailed, "The transaction was open for longer than it may be, so it was rolled back. Nothing of it was applied; send it again in less time.").
+		With("sqlstate", stateOvertime).With("retryable", false)
+}
+
 // lostFault is the fault of a connection that broke before COMMIT was sent.
 func lostFault(e *pgconn.PgError, err error) *fault.Fault {
 	f := fault.New(fault.DBConnectionFailed, "The connection to the database was lost while the statement ran. It was not applied; send it again.")

@@ -37,6 +37,7 @@ const (
 	ReasonCommitNeverSent = "commit_never_sent"
 	ReasonRolledBack      = "rolled_back"
 	ReasonCancelled       = "cancelled"
+	ReasonOvertime        = "transaction_overtime" // open for longer than a transaction may be
 	ReasonSettingsDrift   = "settings_drift"
 	ReasonReadFence       = "read_fence_violation"
 	WarningNotReplicated  = "not_replicated"

@@ -86,6 +86,7 @@ type lease struct {
 	pool   *pool
 	res    *puddle.Resource[*conn]
 	client string // whose share it is of
+	block  bool   // it carries a transaction of several statements
 
 	mu        sync.Mutex
 	running   bool

@@ -21,6 +21,7 @@ type ran struct {
 	err     error           // why the conversation broke off, nil when it did not
 	asked   bool            // somebody asked to cancel it
 	timeout bool            // it broke off at the gate's own deadline
+	late    bool            // the server ended the block for its time
 	took    time.Duration
 }
 
@@ -40,6 +41,7 @@ func (db *DB) run(ctx context.Context, l *lease, executionID string, deadline ti
 	forget := db.cancellable(executionID, l)
 	refused, err := l.exchange(ctx, deadline, batch...)
 	r := &ran{cmd: cmd, refused: lastError(refused, err), err: err}
+	r.late = err != nil && l.block && overtime(r.refused)
 	switch hungUp := ctx.Err() != nil; {
 	case err == nil:
 	case hungUp:
@@ -49,6 +51,7 @@ func (db *DB) run(ctx context.Context, l *lease, executionID string, deadline ti
 		db.abandon(l, false)
 	case overCap(err):
 		db.askToStop(l, false)
+	case r.late:
 	default:
 		l.pool.lost()
 	}
@@ -93,6 +96,8 @@ func (db *DB) outcomeOf(r *ran, basis string) (res Result, f error, ok bool) {
 		return timedOut(basis, ""), timeoutFault().With("outcome", OutcomeAborted), false
 	case r.over():
 		return aborted(ReasonResultTooLarge, basis), tooLargeFault(), false
+	case r.late:
+		return aborted(ReasonOvertime, basis).withServer(r.refused), overtimeFault(), false
 	case r.err != nil:
 		return aborted(lostReason(basis), basis).withServer(r.refused), lostFault(r.refused, r.err), false
 	case r.refused == nil:

@@ -289,7 +289,7 @@ func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error)
 		}
 		return done, nil
 	case err != nil:
-		if !isTimeout(err) {
+		if !isTimeout(err) && !(l.block && overtime(lastError(refused, err))) {
 			l.pool.lost()
 		}
 		res := Result{State: Unknown, Step: StepCommit, Cause: cause(err)}

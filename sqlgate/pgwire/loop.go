@@ -109,6 +109,9 @@ func (c *conn) mayWait() (each time.Duration, end time.Time) {
 	}
 	if o.TxMax > 0 && !c.session.since.IsZero() {
 		end = c.session.since.Add(o.TxMax)
+		if now := time.Now(); !now.Before(end) {
+			end = now.Add(lingerTime) // a statement ran past it: its answer, or that it was ended, is still told
+		}
 	}
 	return min(o.WriteTimeout, o.TxIdle), end
 }
