@@ -331,6 +331,40 @@ type namedPlace struct {
 // belongs to something else: what is derived would be written over the log, or over a
 // key. Links and other spellings count as what they lead to.
 func (s *settings) placeFaults() []string {
+	places := s.places()
+	said := map[string]bool{}
+	for i, a := range places {
+		for _, b := range places[i+1:] {
+			if a.setting == b.setting || a.path == "" || b.path == "" || !a.written && !b.written {
+				continue
+			}
+			if a.meets(&b) {
+				said[fmt.Sprintf("%s and %s name one place (%s, %s): one would be written over the other. Give each a place of its own", a.setting, b.setting, a.path, b.path)] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(said))
+}
+
+// meets reports whether two places are one, or one lies in a folder that is the other.
+func (a *namedPlace) meets(b *namedPlace) bool {
+	return a.path == b.path || sameFile(a.path, b.path) || a.folder && below(b.path, a.path) || b.folder && below(a.path, b.path)
+}
+
+// notOwn refuses a path of the command line that is one of the gate's own places, or
+// in one: what is written there would be taken for the gate's.
+func (s *settings) notOwn(path string) error {
+	given := namedPlace{path: leadsTo(path)}
+	for _, own := range s.places() {
+		if own.path != "" && own.meets(&given) {
+			return fmt.Errorf("%s is a place of the gate's own, or in one (%s, %s). Name another", path, own.setting, own.path)
+		}
+	}
+	return nil
+}
+
+// places are all that settings name.
+func (s *settings) places() []namedPlace {
 	places := []namedPlace{
 		{setting: "GATE_AUDIT_WAL_PATH", path: s.AuditWALPath, written: true},
 		{setting: "GATE_AUDIT_LOG_PATH", path: s.AuditLogPath, written: true},
@@ -358,18 +392,7 @@ func (s *settings) placeFaults() []string {
 	for i := range places {
 		places[i].path = leadsTo(places[i].path)
 	}
-	said := map[string]bool{}
-	for i, a := range places {
-		for _, b := range places[i+1:] {
-			if a.setting == b.setting || a.path == "" || b.path == "" || !a.written && !b.written {
-				continue
-			}
-			if a.path == b.path || sameFile(a.path, b.path) || a.folder && below(b.path, a.path) || b.folder && below(a.path, b.path) {
-				said[fmt.Sprintf("%s and %s name one place (%s, %s): one would be written over the other. Give each a place of its own", a.setting, b.setting, a.path, b.path)] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(said))
+	return places
 }
 
 // leadsTo gives the place that a path means, which need not be there yet.

@@ -23,7 +23,7 @@ last, names every file with its SHA-256; the log in it can be verified on its ow
 The projections are left out: the first start on the restored log folds the same ones anew. Exit code 0: the backup is whole and verified; 1: the log
 does not verify, and nothing was copied; 2: anything else.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			p, err := a.places()
+			p, err := a.placesBeside(args[0])
 			if err != nil {
 				return err
 			}
@@ -41,6 +41,18 @@ func (a *app) places() (backup.Places, error) {
 		return backup.Places{}, err
 	}
 	return backup.Places{Log: s.AuditWALPath, JSONL: s.AuditLogPath, Store: s.ApprovalDBPath, Policies: s.PolicyDir}, nil
+}
+
+// placesBeside is places for a backup in dir, which must be none of them.
+func (a *app) placesBeside(dir string) (backup.Places, error) {
+	s, err := a.settingsFor()
+	if err != nil {
+		return backup.Places{}, err
+	}
+	if err := s.notOwn(dir); err != nil {
+		return backup.Places{}, exitWith(exitPartial, err)
+	}
+	return a.places()
 }
 
 func (a *app) backup(c *cobra.Command, p backup.Places, dir string, asJSON bool) error {
@@ -85,7 +97,7 @@ does not name. Be sure that no other gate goes on with the same log: two copies 
 Exit code 0: restored and verified; 1: the backup is not whole; 75: a gate is running there; 2:
 anything else.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			p, err := a.places()
+			p, err := a.placesBeside(args[0])
 			if err != nil {
 				return err
 			}

@@ -293,3 +293,25 @@ func mustRead(t testing.TB, path string) []byte {
 	require.NoError(t, err)
 	return b
 }
+
+// A backup goes to none of the gate's own places: the next start would take it for
+// policies, segments or checkpoints, and the next backup would copy it along.
+func TestABackupIsNotInThePlacesThatItCopies(t *testing.T) {
+	d := newGateDir(t, nil)
+	startGate(t, d).end(t)
+	for _, place := range []string{"policies/bk", "policies", "audit.wal.segments", "audit.wal.segments/bk", "audit.wal.quarantine", "audit.wal.retired/x",
+		"audit.wal.checkpoints/bk", "approvals.db/bk", "audit.wal", "audit.log"} {
+		for _, command := range []string{"backup", "restore"} {
+			code, _, errs := d.command(t, "log", command, d.file(place))
+			require.Equal(t, exitPartial, code, "%s %s: %s", command, place, errs)
+			require.Contains(t, errs, "a place of the gate's own", place)
+		}
+	}
+	require.NoError(t, os.Symlink(d.file("policies"), d.file("linked")))
+	code, _, errs := d.command(t, "log", "backup", d.file("linked/bk"))
+	require.Equal(t, exitPartial, code, errs)
+	require.NoDirExists(t, d.file("policies/bk"))
+	code, _, errs = d.command(t, "log", "backup", d.file("beside"))
+	require.Equal(t, exitOK, code, errs)
+	startGate(t, d).end(t)
+}
