@@ -56,6 +56,9 @@ holds a checkpoint of the log with proofs that the range is in it.`,
 // exportEvidence verifies the log, with the checkpoints beside it, and writes
 // what it vouches for.
 func (a *app) exportEvidence(ctx context.Context, s *settings, file string, r evidence.Request) error {
+	if err := s.notOwn(file); err != nil {
+		return exitWith(exitPartial, err)
+	}
 	key, err := s.signingKey()
 	if err != nil {
 		return exitWith(exitConfigured, err)

@@ -307,8 +307,11 @@ func TestABackupIsNotInThePlacesThatItCopies(t *testing.T) {
 			require.Contains(t, errs, "a place of the gate's own", place)
 		}
 	}
+	code, _, errs := d.command(t, "evidence", "export", d.file("policies/bundle.json"))
+	require.Equal(t, exitPartial, code, errs)
+	require.Contains(t, errs, "a place of the gate's own")
 	require.NoError(t, os.Symlink(d.file("policies"), d.file("linked")))
-	code, _, errs := d.command(t, "log", "backup", d.file("linked/bk"))
+	code, _, errs = d.command(t, "log", "backup", d.file("linked/bk"))
 	require.Equal(t, exitPartial, code, errs)
 	require.NoDirExists(t, d.file("policies/bk"))
 	code, _, errs = d.command(t, "log", "backup", d.file("beside"))
