@@ -142,7 +142,7 @@ func (s *Service) matchesNow(ctx context.Context, project, policyID string, enab
 	if !enabled {
 		return nil, nil
 	}
-	err = s.view(func(view *projections.View) error {
+	err = s.view(ctx, func(view *projections.View) error {
 		if _, known, err := view.AgentPolicy(project, policyID); err != nil || !known {
 			return err // the change says so
 		}
@@ -332,7 +332,7 @@ func (s *Service) appliable(view *projections.View, by *Asker, policyID, agentID
 // applyWarnings is what there is to say of an application before anything is locked;
 // its error refuses one that can't be.
 func (s *Service) applyWarnings(ctx context.Context, by *Asker, policyID, agentID string) (warnings []Warning, err error) {
-	err = s.view(func(view *projections.View) error {
+	err = s.view(ctx, func(view *projections.View) error {
 		p, err := s.appliable(view, by, policyID, agentID)
 		if err != nil {
 			return err

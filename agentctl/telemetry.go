@@ -175,7 +175,7 @@ func (b *telemetryBatch) evaluate(ctx context.Context) error {
 func (b *telemetryBatch) gather(ctx context.Context) (byAgent map[string][]*telemetryItem, order []string, err error) {
 	s := b.service
 	b.begin(s.Now())
-	err = s.view(func(view *projections.View) error {
+	err = s.view(ctx, func(view *projections.View) error {
 		if byAgent, order, err = b.admit(view); err != nil {
 			return err
 		}
