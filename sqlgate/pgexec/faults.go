@@ -3,6 +3,7 @@ package pgexec
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -96,6 +97,11 @@ func lostCode(code string) bool {
 // the function, and tells nothing of the server, of its time limits or of the fence.
 func raised(e *pgconn.PgError) bool { return e.Routine == "exec_stmt_raise" }
 
+// storage are PostgreSQL's source files that read and write its own: what they could not
+// do has XX000 where the system says why in a way that has no SQLSTATE, as of a file that
+// may not grow.
+var storage = []string{"md.c", "fd.c", "smgr.c", "bufmgr.c", "buffile.c", "slru.c", "xlog.c", "xlogutils.c", "relmapper.c"}
+
 // serverTrouble reports errors that are not the statement's fault. An internal error
 // (XX000) is: the server has it for much that any client can ask for, such as a number
 // that is no object's class, and is as well as ever; and so is a limit that the
@@ -106,6 +112,8 @@ func serverTrouble(e *pgconn.PgError) bool {
 		return false
 	case code == "XX001", code == "XX002": // data or an index is damaged
 		return true
+	case code == "XX000":
+		return slices.Contains(storage, e.File)
 	default:
 		return strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58") || code == "25006"
 	}
