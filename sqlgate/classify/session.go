@@ -1,6 +1,7 @@
 package classify
 
 import (
+	"bytes"
 	"math/big"
 	"strings"
 )
@@ -240,4 +241,22 @@ func signed(digits string, negative bool) string {
 		return "-" + digits
 	}
 	return digits
+}
+
+// sameTree reports whether parts of two trees are written alike.
+func sameTree(v *walk, a int32, w *walk, b int32) bool {
+	n := v.e[a].next - a
+	if n != w.e[b].next-b {
+		return false
+	}
+	for k := range n {
+		x, y := &v.e[a+k], &w.e[b+k]
+		if x.msg != y.msg || k > 0 && x.field != y.field || x.next-a != y.next-b {
+			return false
+		}
+		if x.msg == 0 && !bytes.Equal(v.json[x.a:max(x.b, x.a)], w.json[y.a:max(y.b, y.a)]) {
+			return false
+		}
+	}
+	return true
 }
