@@ -8,14 +8,12 @@ import (
 	"regexp/syntax"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"writegate/sqlgate/policy"
 )
 
 // MaxSchemaBytes bounds a declared schema.
 const MaxSchemaBytes = 64 << 10
-
-// maxPatternSteps bounds what all patterns of a schema come to when they are
-// compiled: a counted repetition makes megabytes of a few characters.
-const maxPatternSteps = 50_000
 
 // nowhere is a loader that loads nothing: a schema is complete or refused, and
 // nobody makes the gate fetch or read by naming a reference.
@@ -45,7 +43,7 @@ func JudgeSchema(text []byte) (err error) {
 	compiler := jsonschema.NewCompiler()
 	compiler.DefaultDraft(jsonschema.Draft2020)
 	compiler.UseLoader(nowhere{})
-	left, known := maxPatternSteps, map[string]*regexp.Regexp{}
+	left, known := policy.MaxPatternSteps, map[string]*regexp.Regexp{}
 	compiler.UseRegexpEngine(func(pattern string) (jsonschema.Regexp, error) {
 		if re := known[pattern]; re != nil { // each is asked for twice, as a format and as itself
 			return re, nil
@@ -54,8 +52,8 @@ func JudgeSchema(text []byte) (err error) {
 		if err != nil {
 			return nil, err
 		}
-		if left -= steps(tree, left); left <= 0 {
-			return nil, fmt.Errorf("the patterns of a schema come to at most %d steps; write them without counted repetitions, or use maxLength", maxPatternSteps)
+		if left -= policy.StepsOf(tree, left); left <= 0 {
+			return nil, fmt.Errorf("the patterns of a schema come to at most %d steps; write them without counted repetitions, or use maxLength", policy.MaxPatternSteps)
 		}
 		re, err := regexp.Compile(pattern)
 		known[pattern] = re
@@ -67,18 +65,4 @@ func JudgeSchema(text []byte) (err error) {
 	}
 	_, err = compiler.Compile(place)
 	return err
-}
-
-// steps is about what a pattern comes to when it is compiled, no more than most.
-func steps(tree *syntax.Regexp, most int) int {
-	n := 1 + len(tree.Rune)
-	for _, sub := range tree.Sub {
-		if n += steps(sub, most); n >= most {
-			return most
-		}
-	}
-	if tree.Op == syntax.OpRepeat {
-		n = 1 + (n-1)*max(tree.Min, tree.Max, 1) // Max is -1 without an end
-	}
-	return min(n, most)
 }

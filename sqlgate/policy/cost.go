@@ -141,7 +141,7 @@ func patternsOf(parsed *cel.Ast) (programs patternPrograms, steps int) {
 		}
 		p, known := programs[pattern]
 		if !known {
-			if about := stepsOf(tree, maxPatternSteps+1); about > maxPatternSteps {
+			if about := StepsOf(tree, maxPatternSteps+1); about > maxPatternSteps {
 				steps += about // it would take megabytes to know exactly
 				return
 			}
@@ -155,11 +155,12 @@ func patternsOf(parsed *cel.Ast) (programs patternPrograms, steps int) {
 	return programs, steps
 }
 
-// stepsOf is at least half of what a pattern compiles to, and no more than most.
-func stepsOf(tree *syntax.Regexp, most int) int {
+// StepsOf is at least half of what a pattern compiles to, and no more than most. A
+// counted repetition makes megabytes of a few characters, so it is asked before.
+func StepsOf(tree *syntax.Regexp, most int) int {
 	n := 1 + len(tree.Rune)
 	for _, sub := range tree.Sub {
-		if n += stepsOf(sub, most); n >= most {
+		if n += StepsOf(sub, most); n >= most {
 			return most
 		}
 	}
