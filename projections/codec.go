@@ -227,7 +227,7 @@ func (e *Execution) walk(c *codec) {
 	c.fixed(e.SQLDigest[:])
 	number(c, &e.XID)
 	c.flag(&e.Marker)
-	texts(c, &e.BlockID, &e.Upstream.SystemIdentifier, &e.Upstream.Timeline, &e.Upstream.CrashMark, &e.Upstream.Host, &e.Upstream.Role, &e.Upstream.BackendStart)
+	texts(c, &e.BlockID, &e.Upstream.SystemIdentifier, &e.Upstream.Timeline, &e.Upstream.CrashMark, &e.Upstream.Database, &e.Upstream.Host, &e.Upstream.Role, &e.Upstream.BackendStart)
 	number(c, &e.Upstream.BackendPID)
 	c.fixed(e.KeyScope[:])
 	c.moments(&e.DispatchedAt, &e.ResultAt, &e.ResolvedAt)
@@ -241,7 +241,7 @@ func (e *Execution) walk(c *codec) {
 func (e *Execution) room() int {
 	n := 512 + 10*len(e.Events)
 	for _, s := range []string{e.ID, e.RequestID, e.ApprovalID, e.Actor, e.App, e.Tenant, e.Env, e.SessionID, e.Operation, e.Fingerprint, e.PolicyVersion,
-		e.BlockID, e.Upstream.Host, e.Upstream.Role, e.CommandTag, e.Basis, e.Step, e.Cause, e.AgentID, e.Project} {
+		e.BlockID, e.Upstream.Database, e.Upstream.Host, e.Upstream.Role, e.CommandTag, e.Basis, e.Step, e.Cause, e.AgentID, e.Project} {
 		n += len(s)
 	}
 	return n

@@ -146,7 +146,7 @@ func limitsRecord(l pgexec.Limits) event.Limits {
 
 func upstreamRecord(u pgexec.Upstream) event.Upstream {
 	return event.Upstream{
-		SystemIdentifier: u.SystemIdentifier, Timeline: u.Timeline, CrashMark: u.CrashMark, Host: u.Host, Role: u.Role,
+		SystemIdentifier: u.SystemIdentifier, Timeline: u.Timeline, CrashMark: u.CrashMark, Database: u.Database, Host: u.Host, Role: u.Role,
 		BackendPID: int(u.BackendPID), BackendStart: u.BackendStart,
 	}
 }

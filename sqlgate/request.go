@@ -129,9 +129,9 @@ func visibleASCII(s string, most int) bool {
 // sqlDigest is the SHA-256 of the exact text.
 func (r *Request) sqlDigest() [32]byte { return sha256.Sum256([]byte(r.SQL)) }
 
-// digest binds an approval and an idempotency key to the exact bytes and
-// context of a request (spec/decisions.md parts 3 and 5). Each part carries its
-// length, so that no two contexts share a digest.
+// digest binds an idempotency key, and an approval among other things, to the
+// exact bytes and context of a request (spec/decisions.md parts 3 and 5). Each
+// part carries its length, so that no two contexts share a digest.
 func (r *Request) digest() [32]byte {
 	parts := []string{"gate.request.v1", r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.SessionID, r.SQL}
 	// Who is verified counts beside what is claimed. Requests without such a name
@@ -143,6 +143,14 @@ func (r *Request) digest() [32]byte {
 		parts = append(parts, "tls_subject", r.TLSSubject)
 	}
 	return digestOf(parts...)
+}
+
+// approvalDigest binds an approval to the database, too, and to the schema that
+// the text's names are looked up in: under other settings of the gate the same
+// text is another statement.
+func (g *Gate) approvalDigest(r *Request) [32]byte {
+	digest := r.digest()
+	return digestOf("gate.request.database.v1", string(digest[:]), g.Database.Name(), g.Wire.SearchPath)
 }
 
 // keyDigest binds an idempotency key. An operator's token may have opened what

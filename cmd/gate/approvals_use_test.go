@@ -272,3 +272,25 @@ func TestAPreviewTakesNoApproval(t *testing.T) {
 	require.Len(t, g.approvals(t, "").Items, 1, "a preview asks nobody")
 	require.Equal(t, http.StatusOK, g.query(t, insertHeld("preview").with("approval_id", id)).status)
 }
+
+// The same text is another statement where its names lead elsewhere.
+func TestAnApprovalEndsWithTheDatabaseThatItWasFor(t *testing.T) {
+	d := newNotes(t)
+	d.execute(t, "CREATE SCHEMA beside; CREATE TABLE beside.held_notes (LIKE public.held_notes)")
+	request := insertHeld("bound")
+	g := startGate(t, d)
+	id := g.approved(t, request)
+	g.end(t)
+
+	g = startGate(t, d, "GATE_SEARCH_PATH=beside")
+	requireFault(t, g.query(t, request.with("approval_id", id)), http.StatusConflict, "approval_mismatch")
+	g.end(t)
+
+	g = startGate(t, d, "GATE_DATABASE_URL="+postgres.ForTest(t))
+	requireFault(t, g.query(t, request.with("approval_id", id)), http.StatusConflict, "approval_mismatch")
+	g.end(t)
+
+	g = startGate(t, d)
+	require.Equal(t, http.StatusOK, g.query(t, request.with("approval_id", id)).status)
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM beside.held_notes"))
+}

@@ -249,8 +249,11 @@ func drawQuestion(rt *rapid.T, values map[string][]string, all []map[string]any)
 		query.Set("to_seq", strconv.Itoa(rapid.IntRange(1, len(all)+5).Draw(rt, "to")))
 	}
 	for _, name := range []string{"since", "until"} {
-		if rapid.IntRange(0, 3).Draw(rt, name) == 0 {
+		switch rapid.IntRange(0, 7).Draw(rt, name) {
+		case 0, 1:
 			query.Set(name, rapid.SampledFrom(all).Draw(rt, name+" of")["timestamp"].(string))
+		case 2: // no event's time can be one of these
+			query.Set(name, rapid.SampledFrom([]string{"0001-01-01T00:00:00Z", "1600-01-01T00:00:00Z", "2262-04-12T00:00:00Z", "9999-12-31T23:59:59Z"}).Draw(rt, "far "+name))
 		}
 	}
 	query.Set("order", rapid.SampledFrom([]string{"asc", "desc"}).Draw(rt, "order"))

@@ -55,6 +55,7 @@ type Upstream struct {
 	SystemIdentifier string
 	Timeline         string
 	CrashMark        string
+	Database         string
 	Host             string
 	Role             string
 	BackendPID       int
@@ -82,7 +83,7 @@ func (p *ExecutionDispatched) form(f *form) {
 	f.str("path", &p.Path, need)
 	f.dict("settings", &p.Settings, may)
 	f.hash("sql_sha256", &p.SQLSHA256, need)
-	f.group("upstream", 7, p.Upstream.form)
+	f.group("upstream", 8, p.Upstream.form)
 	num(f, "xid", &p.XID, may)
 }
 
@@ -102,6 +103,7 @@ func (u *Upstream) form(f *form) {
 	num(f, "backend_pid", &u.BackendPID, may)
 	f.str("backend_start", &u.BackendStart, may)
 	f.str("crash_mark", &u.CrashMark, may)
+	f.str("database", &u.Database, may)
 	f.str("host", &u.Host, need)
 	f.str("role", &u.Role, need)
 	f.str("system_identifier", &u.SystemIdentifier, may)

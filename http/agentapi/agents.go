@@ -3,6 +3,7 @@ package agentapi
 import (
 	"writegate/agentctl"
 	"writegate/eventlog/event"
+	"writegate/http/httpd"
 	"writegate/projections"
 )
 
@@ -31,8 +32,8 @@ func (a *api) listAgents(c *call) error {
 	if f.Status == "all" {
 		f.Status = ""
 	}
-	if f.UpdatedSince, err = since(q["updated_since"], "updated_since"); err != nil {
-		return err
+	if f.UpdatedSince, err = httpd.Moment(q["updated_since"]); err != nil {
+		return agentctl.InvalidFields(agentctl.FieldError{Pointer: "/updated_since", Message: "must be a moment like 2026-01-31T18:00:00Z"})
 	}
 	return list(c, func(take func(agentctl.AgentBody) (bool, error)) (string, error) {
 		return a.Agents.Agents(c.Request.Context(), &c.caller, f, page, take)

@@ -338,18 +338,6 @@ func list[T any](c *call, read func(take func(T) (room bool, err error)) (next s
 	return nil
 }
 
-// since reads a moment of a query parameter.
-func since(text, name string) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return t, agentctl.InvalidFields(agentctl.FieldError{Pointer: "/" + name, Message: "must be a moment like 2026-01-31T18:00:00Z"})
-	}
-	return t, nil
-}
-
 // oneOf refuses a value outside a closed set.
 func oneOf(name, value string, set ...string) error {
 	for _, s := range set {

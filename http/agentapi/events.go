@@ -13,6 +13,7 @@ import (
 	"writegate/agentctl"
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
+	"writegate/http/httpd"
 )
 
 // streamBeat is how often a quiet stream says that it lives, maxStreams how many
@@ -57,7 +58,7 @@ func eventFilter(q url.Values) (agentctl.EventFilter, error) {
 		name string
 		dst  *time.Time
 	}{{"since", &f.Since}, {"until", &f.Until}} {
-		t, err := moment(q.Get(m.name))
+		t, err := httpd.Moment(q.Get(m.name))
 		if *m.dst = t; err != nil {
 			fields = append(fields, agentctl.FieldError{Pointer: "/" + m.name, Message: "must be a moment like 2026-01-31T18:00:00Z"})
 		}
@@ -76,13 +77,6 @@ func eventFilter(q url.Values) (agentctl.EventFilter, error) {
 		}
 	}
 	return f, agentctl.InvalidFields(fields...)
-}
-
-func moment(text string) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	return time.Parse(time.RFC3339Nano, text)
 }
 
 // streamEvents follows the log (HTML, part 9.2), from Last-Event-ID on.

@@ -73,12 +73,9 @@ func auditFilter(q url.Values) (projections.AuditFilter, error) {
 		PolicyVersion: q.Get("policy_version"), ExecutionID: q.Get("execution_id"), RequestID: q.Get("request_id"),
 	}
 	for name, dst := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
-		if text := q.Get(name); text != "" {
-			t, err := time.Parse(time.RFC3339Nano, text)
-			if err != nil {
-				fields[name] = "must be a moment like 2026-01-31T18:00:00Z"
-			}
-			*dst = t
+		t, err := httpd.Moment(q.Get(name))
+		if *dst = t; err != nil {
+			fields[name] = "must be a moment like 2026-01-31T18:00:00Z"
 		}
 	}
 	for name, dst := range map[string]*uint64{"from_seq": &f.FromSeq, "to_seq": &f.ToSeq} {

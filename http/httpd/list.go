@@ -3,9 +3,11 @@ package httpd
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"writegate/commands/fault"
 )
@@ -142,6 +144,22 @@ func ParsePage(query url.Values) (Page, error) {
 // Invalid is the fault validation_failed for named fields: what each must be.
 func Invalid(fields map[string]string) *fault.Fault {
 	return fault.New(fault.ValidationFailed, "The request is not valid; details.fields says what to change.").With("fields", fields)
+}
+
+// Moment reads an RFC 3339 time of a query parameter; "" is the zero time. Times
+// of events are nanoseconds since 1970 in 64 bits, so a time before 1677 or after
+// 2262 is taken as the first or the last of them, which finds the same events.
+func Moment(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if first, last := time.Unix(0, math.MinInt64), time.Unix(0, math.MaxInt64); t.Before(first) {
+		t = first
+	} else if t.After(last) {
+		t = last
+	}
+	return t, err
 }
 
 // BadCursor is the fault for a cursor that does not belong to the list.

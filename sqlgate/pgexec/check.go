@@ -90,7 +90,7 @@ func (db *DB) checkOn(ctx context.Context, l *lease, sent Sent, deadline time.Ti
 		return Verdict{OutcomeNotKnowable, BasisOtherServer, row.text(1)}, nil
 	case sent.XID == 0:
 		return l.checkBackend(ctx, was, deadline)
-	case sent.Marker && db.cfg.MarkerTable != "":
+	case sent.Marker && db.cfg.MarkerTable != "" && (was.Database == "" || was.Database == db.Name()): // another database has another table
 		return db.checkMarker(ctx, l, sent, row.text(2) == was.Timeline && row.text(3) == was.CrashMark)
 	case row.text(2) != was.Timeline:
 		return Verdict{OutcomeNotKnowable, BasisOtherTimeline, row.text(2)}, nil

@@ -25,6 +25,7 @@ type Upstream struct {
 	SystemIdentifier string // of pg_control_system(): the cluster
 	Timeline         string // first 8 characters of the WAL file's name; "" in recovery
 	CrashMark        string // stats_reset of pg_stat_wal: another after every crash recovery
+	Database         string // "" in records of before it was written down
 	Host             string // address of the server as connected to
 	Role             string // database role
 	BackendPID       int64
@@ -187,7 +188,7 @@ func (c *conn) assert(ctx context.Context, cfg *pgconn.Config, pins []pin, deadl
 	if name, value, ok := assertedPins(pins, row.text(10)); !ok {
 		return assertionFailed(name, value)
 	}
-	c.upstream.Role = cfg.User
+	c.upstream.Role, c.upstream.Database = cfg.User, row.text(2)
 	c.upstream.SystemIdentifier = row.text(6)
 	c.upstream.Timeline = row.text(7)
 	c.upstream.CrashMark = row.text(8)

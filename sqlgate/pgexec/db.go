@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -106,6 +107,11 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 	}
 	if err := errors.Join(cfg.check(), tlsErr, writeErr, readErr, ddlErr); err != nil {
 		return nil, err
+	}
+	for setting, login := range map[string]*pgconn.Config{"GATE_DATABASE_READ_URL": readLogin, "GATE_DATABASE_DDL_URL": ddlLogin} {
+		if login != nil && login.Database != writeLogin.Database {
+			return nil, fmt.Errorf("%s names another database than GATE_DATABASE_URL: a statement must mean the same wherever it runs; name the same database in both", setting)
+		}
 	}
 	db := &DB{cfg: cfg, log: log, running: make(map[string]*lease)}
 	db.health.turn = make(chan struct{}, 1)

@@ -78,6 +78,9 @@ func TestAMarkerDecidesWhereTheCommitLogCannotBeBelieved(t *testing.T) {
 	other := stands
 	other.Upstream.SystemIdentifier = "1"
 	require.Equal(t, BasisOtherServer, check(t, db, other).Basis, "the table of another cluster is another table")
+	other = stands
+	other.ExecutionID, other.Upstream.Database = newExecution(), "elsewhere"
+	require.Equal(t, BasisXactStatus, check(t, db, other).Basis, "and so is that of another database, though the commit log is the same")
 }
 
 // What a check called aborted cannot come late: its id is taken.

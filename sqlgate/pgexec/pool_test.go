@@ -222,6 +222,8 @@ func TestAConfigurationThatCannotBeRightIsRefusedAtOnce(t *testing.T) {
 		{func(c *Config) { c.URL = "postgres://u:hunter2@h/d?options=-c%20search_path%3Dx" }, "options is not taken"},
 		{func(c *Config) { c.URL = "postgres://u:x?hunter2@h/d" }, "GATE_DATABASE_URL"},
 		{func(c *Config) { c.ReadURL = "nonsense" }, "GATE_DATABASE_READ_URL must have the form"},
+		{func(c *Config) { c.ReadURL = "postgres://r:hunter2@h/other" }, "GATE_DATABASE_READ_URL names another database"},
+		{func(c *Config) { c.DDLURL = "postgres://d:hunter2@h/other" }, "GATE_DATABASE_DDL_URL names another database"},
 		{func(c *Config) { c.DDLURL = "nonsense" }, "GATE_DATABASE_DDL_URL must have the form"},
 		{func(c *Config) { c.TLS.Mode = "prefer" }, "GATE_TLS_UPSTREAM_MODE must be verify-full or disable"},
 		{func(c *Config) { c.TLS.Mode = "" }, "GATE_TLS_UPSTREAM_CA_BUNDLE_PATH is empty"},
