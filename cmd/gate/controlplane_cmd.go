@@ -45,7 +45,7 @@ func (a *app) controlPlane(ctx context.Context) error {
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	options.Logger, options.Now = slog.New(slog.NewJSONHandler(a.err, nil)), a.sessionClock
+	options.Logger, options.Now = slog.New(httpd.BoundLines(slog.NewJSONHandler(a.err, nil))), a.sessionClock
 	keeper := newTLSKeeper(options.Logger, cmp.Or(a.look, lookEvery))
 	defer keeper.close()
 	certificate, err := keeper.keepPlane(s, options.Backend)

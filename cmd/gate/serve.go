@@ -54,7 +54,7 @@ func (a *app) serve(ctx context.Context) error {
 		return exitWith(exitConfigured, err)
 	}
 	buffer := httpd.NewLogBuffer(httpd.LogCapacity)
-	logger := slog.New(buffer.Handler(slog.NewJSONHandler(a.err, nil)))
+	logger := slog.New(httpd.BoundLines(buffer.Handler(slog.NewJSONHandler(a.err, nil))))
 	keeper := newTLSKeeper(logger, cmp.Or(a.look, lookEvery))
 	defer keeper.close()
 	listenerTLS, err := keeper.keepListener(s)

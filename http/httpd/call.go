@@ -413,26 +413,12 @@ func marshal(value any) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
-// linesPerMinute is how many lines of refused requests one client may have written.
-// A refusal costs its client nothing, and the log may lie on the disk of the events.
-const linesPerMinute = 1200
-
 // logFailure writes the line that carries the error_id. The path is logged
-// without its query, which may hold SQL. Of a client that is refused without end the
-// lines that are too many are counted, and the next line says how many.
+// without its query, which may hold SQL.
 func (c *Call) logFailure(f *fault.Fault, status int, errorID string) {
-	if status < http.StatusInternalServerError {
-		if _, ok := c.mux.lines.Allow(c.Client()); !ok {
-			c.mux.unwritten.Add(1)
-			return
-		}
-	}
-	var unwritten slog.Attr
-	if n := c.mux.unwritten.Swap(0); n > 0 {
-		unwritten = slog.Int64("not_written_before", n)
-	}
 	level := slog.LevelInfo
 	switch {
+	case f.Code == fault.Internal && c.Request.Context().Err() != nil: // the client left, which is no failure of the service
 	case f.Code == fault.Internal:
 		level = slog.LevelError
 	case status >= http.StatusInternalServerError:
@@ -441,5 +427,5 @@ func (c *Call) logFailure(f *fault.Fault, status int, errorID string) {
 	c.mux.log.LogAttrs(c.Request.Context(), level, "request failed: "+string(f.Code),
 		slog.String("source", logSource), slog.String("error_id", errorID), slog.String("request_id", c.RequestID),
 		slog.Int("status", status), slog.String("method", clip(c.Request.Method, 20)), slog.String("path", clip(c.Request.URL.Path, 200)),
-		slog.String("client", c.Client()), slog.String("error", f.Error()), c.traceAttr(), unwritten)
+		slog.String("client", c.Client()), slog.String("error", f.Error()), c.traceAttr())
 }

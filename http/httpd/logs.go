@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -172,4 +173,54 @@ func (h *logHandler) WithGroup(name string) slog.Handler {
 	c.output = h.output.WithGroup(name)
 	c.grouped = c.grouped || name != ""
 	return &c
+}
+
+// linesPerMinute bounds the log lines of a client at each level, and of a message
+// where no client is named. What makes a line may cost its client nothing, and
+// the log may lie on the disk of the events.
+const linesPerMinute = 1200
+
+// BoundLines is a slog.Handler that hands on to output what is within 1,200 lines
+// a minute of one client at one level (the attribute client), or of one message
+// without a client. The rest is counted: the next line that is handed on has
+// the number as not_written_before.
+func BoundLines(output slog.Handler) slog.Handler {
+	limit, _ := NewLimiter(linesPerMinute, linesPerMinute, time.Now) // fails for rates out of range alone
+	return &boundedLines{output, limit, new(atomic.Int64)}
+}
+
+type boundedLines struct {
+	slog.Handler
+	limit     *Limiter
+	unwritten *atomic.Int64 // lines since the last one that was written
+}
+
+// Handle implements slog.Handler.
+func (h *boundedLines) Handle(ctx context.Context, r slog.Record) error {
+	holder := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "client" {
+			holder = HolderOf(a.Value.String())
+		}
+		return a.Key != "client"
+	})
+	if _, ok := h.limit.Allow(r.Level.String() + " " + holder); !ok {
+		h.unwritten.Add(1)
+		return nil
+	}
+	if n := h.unwritten.Swap(0); n > 0 {
+		r = r.Clone()
+		r.AddAttrs(slog.Int64("not_written_before", n))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h *boundedLines) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &boundedLines{h.Handler.WithAttrs(attrs), h.limit, h.unwritten}
+}
+
+// WithGroup implements slog.Handler.
+func (h *boundedLines) WithGroup(name string) slog.Handler {
+	return &boundedLines{h.Handler.WithGroup(name), h.limit, h.unwritten}
 }

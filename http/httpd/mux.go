@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -86,12 +85,10 @@ type Mux struct {
 	headers    map[string][]string
 	onIncident func(context.Context, Report)
 	earned     func(context.Context) (context.Context, func(http.Header))
-	large      Shares       // answers to GET that are larger than a socket takes
-	unread     *Slots       // bytes of such answers to other requests
-	bodies     *Slots       // bytes of request bodies
-	reads      *turns       // of clients whose GETs are worked on
-	lines      *Limiter     // of the log, by clients that are refused
-	unwritten  atomic.Int64 // lines since the last one that was written
+	large      Shares // answers to GET that are larger than a socket takes
+	unread     *Slots // bytes of such answers to other requests
+	bodies     *Slots // bytes of request bodies
+	reads      *turns // of clients whose GETs are worked on
 	routes     []Route
 	stamps     []stamp
 }
@@ -129,7 +126,6 @@ func NewMux(o Options) *Mux {
 		m.maxBody = DefaultMaxBody
 	}
 	each := max(bodiesEach, 4*int(m.maxBody))
-	m.lines, _ = NewLimiter(linesPerMinute, linesPerMinute, time.Now) // fails for rates out of range alone
 	m.reads = newTurns(readsEach, readsMaxWait)
 	m.bodies = NewSlots(bodiesMost*each, each)
 	if m.now == nil {

@@ -1,10 +1,12 @@
 package httpd
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -80,13 +82,23 @@ func Listen(o ServerOptions) (*Server, error) {
 		WriteTimeout:                 cmp.Or(o.AnswerTimeout, defaultAnswerTimeout),
 		IdleTimeout:                  cmp.Or(o.IdleTimeout, defaultIdleTimeout),
 		MaxHeaderBytes:               maxHeaderBytes,
-		ErrorLog:                     slog.NewLogLogger(o.Logger.With("source", logSource).Handler(), slog.LevelWarn),
+		ErrorLog:                     log.New(serverLines{o.Logger}, "", 0),
 	}
 	if o.TLS != nil {
 		s.listener = o.TLS.listen(listener)
 		s.http.Handler, s.http.ConnContext = o.TLS.guard(o.Handler, o.Logger), o.TLS.remember
 	}
 	return s, nil
+}
+
+// serverLines takes what net/http says by itself, such as of handshakes that
+// failed. The message is the same for all, so that their lines are bounded.
+type serverLines struct{ log *slog.Logger }
+
+// Write implements io.Writer.
+func (l serverLines) Write(line []byte) (int, error) {
+	l.log.Warn("the HTTP server could not serve a connection", "source", logSource, "error", string(bytes.TrimSpace(line)))
+	return len(line), nil
 }
 
 // Addr is the address that is listened on, with the port that was found.

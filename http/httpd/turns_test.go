@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -101,26 +102,37 @@ func newTurnsTaken(t *testing.T) *turns {
 	return reads
 }
 
-func TestAClientThatIsRefusedWithoutEndDoesNotFillTheLog(t *testing.T) {
+func TestNobodyFillsTheLogWithLines(t *testing.T) {
 	var out bytes.Buffer
-	mux := NewMux(Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	bound := BoundLines(slog.NewTextHandler(&out, nil)).(*boundedLines)
 	var err error
-	mux.lines, err = NewLimiter(1, 3, func() time.Time { return time.Unix(1000, 0) })
+	bound.limit, err = NewLimiter(1, 3, func() time.Time { return time.Unix(1000, 0) })
 	require.NoError(t, err)
+	mux := NewMux(Options{Logger: slog.New(bound)})
 	mux.Handle(http.MethodGet, "/broken", func(*Call) error { return errors.New("broken") })
-	ask := func(path, address string) {
+	mux.Handle(http.MethodGet, "/slow", func(c *Call) error { return c.Request.Context().Err() })
+	ask := func(path, address string, ctx context.Context) {
 		r := httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil)
 		r.RemoteAddr = address
-		mux.ServeHTTP(httptest.NewRecorder(), r)
+		mux.ServeHTTP(httptest.NewRecorder(), r.WithContext(ctx))
 	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for i := range 100 {
+		ask([]string{"/nothing", "/slow"}[i%2], "192.0.2.1:1", []context.Context{t.Context(), gone}[i%2])
+	}
+	require.Equal(t, 3, strings.Count(out.String(), "request failed"))
+	require.NotContains(t, out.String(), "level=ERROR", "a client that leaves is no failure of the service")
 	for range 100 {
-		ask("/nothing", "192.0.2.1:1")
+		ask("/broken", "192.0.2.1:1", t.Context())
 	}
+	require.Equal(t, 3, strings.Count(out.String(), "level=ERROR"), "what went wrong here does not depend on what the client was refused")
+	require.Equal(t, 1, strings.Count(out.String(), "not_written_before=97"))
+	ask("/nothing", "192.0.2.2:1", t.Context())
 	require.Equal(t, 3, strings.Count(out.String(), "request failed: not_found"))
-	ask("/broken", "192.0.2.1:1")
-	require.Contains(t, out.String(), "broken", "what went wrong here is always written")
-	require.Contains(t, out.String(), "not_written_before=97")
-	ask("/nothing", "192.0.2.2:1")
-	require.Equal(t, 4, strings.Count(out.String(), "request failed: not_found"))
-	require.Equal(t, 1, strings.Count(out.String(), "not_written_before"))
+	require.Equal(t, 2, strings.Count(out.String(), "not_written_before=97"))
+	for i := range 100 { // strangers whose handshake fails have many addresses
+		_, _ = fmt.Fprintf(serverLines{slog.New(bound)}, "http: TLS handshake error from 192.0.2.%d:4711: EOF\n", i)
+	}
+	require.Equal(t, 3, strings.Count(out.String(), "TLS handshake error"))
 }
