@@ -21,7 +21,7 @@ type approvalState struct {
 	profile       string // that was asked for; "" = default
 	expiresAt     time.Time
 	expired       bool   // approval_expired is in the log
-	withdrawn     bool   // the agent whose token asked was deactivated since
+	withdrawn     projections.Withdrawal
 	resolution    string // "" = pending
 	resolvedAt    time.Time
 	resolvedBy    string
@@ -31,8 +31,11 @@ type approvalState struct {
 	claims        event.Context // repeated in the events of the approval's life
 }
 
-// reasonDeactivated is why an approval of an agent ended before its time.
-const reasonDeactivated = "agent_deactivated"
+// withdrawals say why in words.
+var withdrawals = map[projections.Withdrawal]string{
+	projections.WithdrawnAgent: "The agent that asked for the approval was deactivated since",
+	projections.WithdrawnLoss:  "The log lost events since, which may be that the approval was resolved or used",
+}
 
 // use says what became of the one execution that an approval is for.
 type use uint8
@@ -43,10 +46,10 @@ const (
 	unknown            // it may have
 )
 
-// isExpired holds for an approval that nobody resolved in time, or before its agent
-// was deactivated.
+// isExpired holds for an approval that nobody resolved in time, or before it was
+// withdrawn.
 func (a *approvalState) isExpired(now time.Time) bool {
-	return a.resolution == "" && (a.expired || a.withdrawn || a.pastTime(now))
+	return a.resolution == "" && (a.expired || a.withdrawn != "" || a.pastTime(now))
 }
 
 func (a *approvalState) pastTime(now time.Time) bool { return !now.Before(a.expiresAt) }
@@ -63,9 +66,9 @@ func decideUse(id string, a *approvalState, requestDigest [32]byte, profile stri
 		return refuse(fault.ApprovalNotFound, "There is no approval with this id. Send the request without approval_id to ask for one.")
 	case a.resolution == event.ResolutionReject:
 		return refuse(fault.ApprovalRejected, "The approval was rejected, so the statement will not run under it. Talk to the operator before you ask for another one.")
-	case a.withdrawn:
-		_, err = refuse(fault.ApprovalExpired, "The agent that asked for the approval was deactivated since, and what it had asked for can't be used any more. Send the request without approval_id to ask for a new one.")
-		return false, fault.Of(err).With("reason", reasonDeactivated)
+	case a.withdrawn != "":
+		_, err = refuse(fault.ApprovalExpired, withdrawals[a.withdrawn]+", so it can't be used any more. Send the request without approval_id to ask for a new one.")
+		return false, fault.Of(err).With("reason", string(a.withdrawn))
 	case a.expired || a.pastTime(now):
 		return refuse(fault.ApprovalExpired, "The approval's time is over. Send the request without approval_id to ask for a new one.")
 	case a.requestDigest != requestDigest:
@@ -151,9 +154,9 @@ func decideResolve(r ResolveApproval, a *approvalState, now time.Time) ([]event.
 		return nil, fault.New(fault.ApprovalAlreadyResolved, "The approval was resolved before (%s). A resolution is final; for another one the client has to ask again, without approval_id.", a.resolution).
 			With("approval_id", r.ID).With("resolution", a.resolution).With("resolved_by", a.resolvedBy).
 			With("resolved_at", event.Timestamp(a.resolvedAt)).With("note", a.note)
-	case a.withdrawn:
-		return nil, fault.New(fault.ApprovalExpired, "The agent that asked for the approval was deactivated since, so it can't be resolved. The client has to ask again, without approval_id.").
-			With("approval_id", r.ID).With("reason", reasonDeactivated)
+	case a.withdrawn != "":
+		return nil, fault.New(fault.ApprovalExpired, "%s, so it can't be resolved. The client has to ask again, without approval_id.", withdrawals[a.withdrawn]).
+			With("approval_id", r.ID).With("reason", string(a.withdrawn))
 	case a.isExpired(now):
 		return nil, fault.New(fault.ApprovalExpired, "The approval's time is over, so it can't be resolved. The client has to ask again, without approval_id.").With("approval_id", r.ID)
 	}

@@ -73,8 +73,8 @@ func decideExpire(states []*approvalState, now time.Time) []event.Draft {
 		}
 		shared := a.claims
 		shared.Operation = "expire_approval"
-		if a.withdrawn && !a.pastTime(now) {
-			shared.ReasonCode = reasonDeactivated
+		if a.withdrawn != "" && !a.pastTime(now) {
+			shared.ReasonCode = string(a.withdrawn)
 		}
 		drafts = append(drafts, event.New(now, shared, &event.ApprovalExpired{ExpiresAt: a.expiresAt.UnixNano()}))
 	}

@@ -38,8 +38,8 @@ func (c *Commands) dueApprovals(now time.Time) (ids []string, next time.Time, er
 	return ids, next, err
 }
 
-// withdrawnApprovals lists pending approvals whose agent was deactivated, at most a
-// chunk of them.
+// withdrawnApprovals lists pending approvals that are withdrawn, at most a chunk of
+// them.
 func (c *Commands) withdrawnApprovals() (ids []string, err error) {
 	err = c.look(context.Background(), func(view *projections.View) (err error) {
 		ids, err = view.WithdrawnApprovals(expiryChunk)

@@ -72,10 +72,19 @@ type Approval struct {
 	ExecutionID string    // the last execution under it
 	UsedAt      time.Time // of that execution
 
-	// Withdrawn tells that the agent whose token asked was deactivated since. It is the
-	// view's to say, and stored with the agent alone.
-	Withdrawn bool
+	// Withdrawn is why the approval can be neither resolved nor used any more; "" = it
+	// is not withdrawn. It is the view's to say, and not stored.
+	Withdrawn Withdrawal
 }
+
+// A Withdrawal is why an approval ended before its time.
+type Withdrawal string
+
+// Reasons of a withdrawal.
+const (
+	WithdrawnAgent Withdrawal = "agent_deactivated" // the agent whose token asked was deactivated since
+	WithdrawnLoss  Withdrawal = "log_loss"          // a log ended in a loss since, and what was lost may be its resolution or use
+)
 
 // StatusAt is the approval's status at a moment: an elapsed or withdrawn approval is
 // never pending, even when no event has said so yet.
@@ -83,7 +92,7 @@ func (a *Approval) StatusAt(now time.Time) string {
 	switch {
 	case a.State == ApprovalApproved || a.State == ApprovalRejected:
 		return StatusResolved
-	case a.State == ApprovalExpired || a.Withdrawn || a.ElapsedAt(now):
+	case a.State == ApprovalExpired || a.Withdrawn != "" || a.ElapsedAt(now):
 		return StatusExpired
 	}
 	return StatusPending

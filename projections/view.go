@@ -144,21 +144,25 @@ func (v *View) Approval(id string) (a Approval, ok bool, err error) {
 
 // withdrawn fills in Withdrawn.
 func (v *View) withdrawn(a *Approval) error {
+	if !v.Place(a.Seq).Own && a.Use == UseFree {
+		a.Withdrawn = WithdrawnLoss
+	}
 	if a.AgentID == "" {
 		return nil
 	}
 	agent, _, err := v.Agent(a.Project, a.AgentID)
-	a.Withdrawn = a.Seq < agent.DeactivatedSeq
+	if a.Seq < agent.DeactivatedSeq {
+		a.Withdrawn = WithdrawnAgent
+	}
 	return err
 }
 
-// WithdrawnApprovals gives the ids of the first pending approvals whose agent was
-// deactivated after it asked.
+// WithdrawnApprovals gives the ids of the first pending approvals that are withdrawn.
 func (v *View) WithdrawnApprovals(limit int) (ids []string, err error) {
 	var failed error
 	_, err = each(v, listing{keyApprovalList, keyApproval, []string{ApprovalPending}, nil}, Page{Limit: limit}, func(a *Approval) bool {
 		failed = cmp.Or(failed, v.withdrawn(a))
-		return a.Withdrawn
+		return a.Withdrawn != ""
 	}, func(a *Approval) (bool, error) {
 		ids = append(ids, a.ID)
 		return true, nil

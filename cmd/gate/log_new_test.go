@@ -133,9 +133,9 @@ func TestADamagedLogGivesItsPlaceToOneThatGoesOn(t *testing.T) {
 func (b *brokenLife) goesOn(t *testing.T, g *testGate, r retiredResult) {
 	t.Helper()
 	require.Equal(t, http.StatusOK, g.get(t, "/health").status)
-	require.Equal(t, "pending", g.record(t, b.waiting)["status"])
-	require.Equal(t, http.StatusOK, g.query(t, b.held.with("approval_id", b.approved)).status, "what was approved before the damage runs after it")
-	requireFault(t, g.query(t, b.held.with("approval_id", b.approved)), http.StatusConflict, "approval_already_used")
+	require.Equal(t, []any{"expired", true}, pick(g.record(t, b.waiting), "status", "withdrawn"))
+	refused := requireFault(t, g.query(t, b.held.with("approval_id", b.approved)), http.StatusGone, "approval_expired")
+	require.Equal(t, "log_loss", refused["reason"], "what was lost may be its use")
 	require.Equal(t, "1", b.rowsOf(t, "open_notes", "kept"))
 	require.Equal(t, http.StatusOK, g.query(t, insertOpen("kept"), "idempotency_key=kept").status, "a key answers what it answered")
 	require.Equal(t, "1", b.rowsOf(t, "open_notes", "kept"))
@@ -212,7 +212,7 @@ func TestABackupHasTheLogsBeforeTheLog(t *testing.T) {
 	require.Zero(t, code, errs)
 	g = startGate(t, b.gateDir, undisturbed...)
 	require.Equal(t, before, g.answers(t, last))
-	require.Equal(t, "pending", g.record(t, b.waiting)["status"])
+	require.Equal(t, "expired", g.record(t, b.waiting)["status"])
 	g.end(t)
 }
 
@@ -240,7 +240,7 @@ func TestARestoreThatIsOlderThanWhatIsKnownBeginsANewLog(t *testing.T) {
 	require.Zero(t, code, errs)
 	require.Regexp(t, `events \d+ to \d+, \d+ in all, are lost`, out)
 	g = startGate(t, d, patience...)
-	require.Equal(t, "pending", g.record(t, id)["status"])
+	require.Equal(t, "expired", g.record(t, id)["status"])
 	require.Equal(t, http.StatusNotFound, g.get(t, "/approvals/"+later).status)
 	g.end(t)
 }

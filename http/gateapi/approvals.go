@@ -62,7 +62,7 @@ func (a *api) approvalBody(p *projections.Approval) approvalBody {
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
 		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Profile: cmp.Or(p.Profile, sqlgate.ProfileDefault), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
 		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
-		RequestID: p.RequestID, Impact: impactOf(p), Withdrawn: p.Withdrawn,
+		RequestID: p.RequestID, Impact: impactOf(p), Withdrawn: p.Withdrawn != "",
 	}
 }
 
