@@ -206,6 +206,9 @@ func (s *search) step(n int64) int64 {
 
 // block looks at the next block that can hold something and adds what it finds.
 func (s *search) block(seqs []uint64) ([]uint64, bool, error) {
+	if err := s.view.ended(); err != nil {
+		return seqs, false, err
+	}
 	memory := int64(s.view.block.no)
 	if s.at != memory {
 		n, ok := s.agree(s.at)

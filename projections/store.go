@@ -72,6 +72,9 @@ type Store struct {
 	connected bool
 	closed    error // why no view can be opened any more
 
+	views   sync.WaitGroup // that are open
+	closing atomic.Bool    // open views end
+
 	using      sync.RWMutex // held for reading by work on db that takes its time, for writing by Close
 	rebuilding sync.Mutex
 
@@ -165,8 +168,14 @@ func (s *Store) closedBy() error {
 	return s.closed
 }
 
-// Close flushes and ends the store. Run has to have returned, and open views
-// have to be closed. After a failure it gives that error and does not flush.
+var errViewsOpen = errors.New("projections: requests still read when the store was to be closed")
+
+// viewsEnd is how long Close waits for open views, whose next read fails.
+const viewsEnd = 10 * time.Second
+
+// Close flushes and ends the store. Run has to have returned. Open views are told
+// to end; where one does not, Close gives an error, and the rest is for the end of
+// the process. After a failure it gives that error and does not flush.
 func (s *Store) Close() error {
 	s.stop()
 	if s.parked.Load() {
@@ -177,11 +186,20 @@ func (s *Store) Close() error {
 	s.applying.Lock()
 	defer s.applying.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed != nil {
+	before := s.closed
+	s.closed = ErrClosed
+	s.mu.Unlock()
+	if before != nil {
 		return nil
 	}
-	s.closed = ErrClosed
+	s.closing.Store(true)
+	ended := make(chan struct{})
+	go func() { s.views.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(viewsEnd):
+		return errors.Join(errViewsOpen, s.db.Flush())
+	}
 	if failed := s.failed.Load(); failed != nil {
 		return errors.Join(*failed, s.db.Close())
 	}

@@ -17,6 +17,7 @@ import (
 // old versions of records alive in the store, so it is closed soon.
 type View struct {
 	store    *Store
+	ctx      context.Context // of the request that reads
 	snap     *pebble.Snapshot
 	space    byte
 	applied  Applied
@@ -46,7 +47,9 @@ func (s *Store) ViewWithin(ctx context.Context) *View {
 	if s.failed.Load() != nil {
 		return &View{err: s.stopReason()}
 	}
-	return s.present()
+	v := s.present()
+	v.ctx = ctx
+	return v
 }
 
 // WaitFolded waits until the event seq is in every new view, or never will be
@@ -62,15 +65,16 @@ func (s *Store) WaitFolded(ctx context.Context, seq uint64) bool {
 	return s.WaitApplied(within, seq) == nil || f.ctx.Err() != nil || ctx.Err() == nil
 }
 
-// present opens a look at what is applied now.
+// present opens a look at what is applied now. Close of the store waits for it.
 func (s *Store) present() *View {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed != nil {
 		return &View{err: s.closed}
 	}
+	s.views.Add(1)
 	sp := s.space
-	return &View{store: s, snap: s.db.NewSnapshot(), space: sp.id, applied: sp.applied, counters: sp.counters, block: sp.block, tail: sp.growth.tail, lineage: sp.lineage, indexed: s.connected}
+	return &View{store: s, ctx: context.Background(), snap: s.db.NewSnapshot(), space: sp.id, applied: sp.applied, counters: sp.counters, block: sp.block, tail: sp.growth.tail, lineage: sp.lineage, indexed: s.connected}
 }
 
 // Close gives the look up. It is needed once; a second call does nothing.
@@ -80,6 +84,7 @@ func (v *View) Close() error {
 	}
 	snap := v.snap
 	v.snap, v.err = nil, ErrClosed
+	defer v.store.views.Done()
 	return snap.Close()
 }
 
@@ -102,10 +107,24 @@ func (v *View) read(key []byte, r record) (found bool, err error) {
 	return true, nil
 }
 
+// ended says why a view can't be read on: it was never open, its request ended, or
+// the store is to be closed and waits for it.
+func (v *View) ended() error {
+	switch {
+	case v.err != nil:
+		return v.err
+	case v.ctx.Err() != nil:
+		return context.Cause(v.ctx)
+	case v.store.closing.Load():
+		return ErrClosed
+	}
+	return nil
+}
+
 // bytes copies the value of a key.
 func (v *View) bytes(key []byte) (value []byte, found bool, err error) {
-	if v.err != nil {
-		return nil, false, v.err
+	if err := v.ended(); err != nil {
+		return nil, false, err
 	}
 	b, closer, err := v.snap.Get(physical(v.space, key))
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -120,8 +139,8 @@ func (v *View) bytes(key []byte) (value []byte, found bool, err error) {
 
 // iter walks the keys of [from, to).
 func (v *View) iter(from, to []byte) (*pebble.Iterator, error) {
-	if v.err != nil {
-		return nil, v.err
+	if err := v.ended(); err != nil {
+		return nil, err
 	}
 	return v.snap.NewIter(&pebble.IterOptions{LowerBound: physical(v.space, from), UpperBound: physical(v.space, to)})
 }

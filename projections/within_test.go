@@ -30,3 +30,27 @@ func TestAViewEndsWithItsRequest(t *testing.T) {
 	require.True(t, store.WaitFolded(gone, uint64(w.log.Len()-1)))
 	require.NoError(t, store.Close())
 }
+
+// A view that somebody still reads ends when the store is to be closed, and is
+// waited for: Pebble panics where it is closed under an iterator.
+func TestAStoreIsClosedBehindItsViews(t *testing.T) {
+	w := newWorld(t)
+	w.stop()
+	store, err := projections.Open(projections.Options{Dir: "store", FS: w.fs})
+	require.NoError(t, err)
+	require.NoError(t, store.Connect(t.Context(), w.log))
+	v := store.View()
+	read := make(chan error, 1)
+	go func() {
+		defer close(read)
+		for {
+			if _, _, err := v.Approvals(projections.ApprovalFilter{}, projections.Page{}); err != nil {
+				require.NoError(t, v.Close())
+				read <- err
+				return
+			}
+		}
+	}()
+	require.NoError(t, store.Close())
+	require.ErrorIs(t, <-read, projections.ErrClosed)
+}

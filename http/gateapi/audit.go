@@ -68,9 +68,18 @@ func (a *api) listAudit(c *httpd.Call) error {
 func auditFilter(q url.Values) (projections.AuditFilter, error) {
 	fields := map[string]string{}
 	f := projections.AuditFilter{
-		EventTypes: given(q["event_type"]), Fingerprint: q.Get("fingerprint"), Actor: q.Get("actor"), App: q.Get("app"), Tenant: q.Get("tenant"),
+		Fingerprint: q.Get("fingerprint"), Actor: q.Get("actor"), App: q.Get("app"), Tenant: q.Get("tenant"),
 		Env: q.Get("env"), Decision: q.Get("decision"), ApprovalID: q.Get("approval_id"), SessionID: q.Get("session_id"),
 		PolicyVersion: q.Get("policy_version"), ExecutionID: q.Get("execution_id"), RequestID: q.Get("request_id"),
+	}
+	for _, name := range q["event_type"] {
+		switch _, known := event.Lookup(event.Type(name)); {
+		case name == "" || slices.Contains(f.EventTypes, name): // an empty filter selects all, as everywhere
+		case !known:
+			fields["event_type"] = "must be a type of event, such as decision_recorded; docs/openapi.yaml lists them"
+		default:
+			f.EventTypes = append(f.EventTypes, name)
+		}
 	}
 	for name, dst := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
 		t, err := httpd.Moment(q.Get(name))
@@ -91,11 +100,6 @@ func auditFilter(q url.Values) (projections.AuditFilter, error) {
 		return f, httpd.Invalid(fields)
 	}
 	return f, nil
-}
-
-// given leaves out empty values: an empty filter selects all, as everywhere.
-func given(values []string) []string {
-	return slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" })
 }
 
 // shown is an event as an operator may see it, or, without a label, everybody:
