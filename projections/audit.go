@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strconv"
 	"time"
 
@@ -109,7 +110,7 @@ func Matches(f AuditFilter, e *event.Envelope) bool {
 	var one entry
 	one.take(e)
 	s := search{values: f.values(), time: f.bounds()}
-	return (f.FromSeq == 0 || e.Seq >= f.FromSeq) && (f.ToSeq == 0 || e.Seq <= f.ToSeq) && s.time.has(one.at) && s.meets(&one)
+	return (f.FromSeq == 0 || e.Seq >= f.FromSeq) && (f.ToSeq == 0 || e.Seq <= f.ToSeq) && s.time.has(one.at) && s.meets(&one, tagsOf(e))
 }
 
 // A search walks blocks, from one in which all conditions have a posting to
@@ -160,7 +161,7 @@ func (s *search) open() (err error) {
 		if len(s.values[f]) == 0 {
 			continue
 		}
-		src := &source{asc: s.asc}
+		src := &source{asc: s.asc, field: f, values: s.values[f]}
 		s.sources = append(s.sources, src)
 		for _, value := range s.values[f] {
 			prefix := postingPrefix(f, value)
@@ -256,7 +257,7 @@ func (s *search) agree(target int64) (int64, bool) {
 // match finds the positions in a block that meet all conditions but the range of seq.
 func (s *search) match(no uint32, memory bool) (bitmap, error) {
 	if memory {
-		return s.inMemory(), nil
+		return s.inMemory()
 	}
 	found := full()
 	for _, src := range s.sources {
@@ -311,26 +312,35 @@ func (s *search) inTime(no uint32) (m bitmap, err error) {
 	return m, nil
 }
 
-// inMemory matches the block that is not yet complete.
-func (s *search) inMemory() (m bitmap) {
-	for i := range s.view.block.entries {
-		if e := &s.view.block.entries[i]; s.time.has(e.at) && s.meets(e) {
-			m.add(i)
+// inMemory matches the block that is not yet complete. The tags of its events are on
+// disk.
+func (s *search) inMemory() (found bitmap, err error) {
+	entries := s.view.block.entries
+	for i := range entries {
+		if s.time.has(entries[i].at) {
+			found.add(i)
 		}
 	}
-	return m
+	for _, src := range s.sources {
+		src.seek(int64(s.view.block.no))
+		m, err := src.bitmap(int64(s.view.block.no))
+		if err != nil {
+			return bitmap{}, s.view.store.damaged(err)
+		}
+		for i := range entries {
+			if slices.Contains(src.values, entries[i].values[src.field]) {
+				m.add(i)
+			}
+		}
+		found.and(&m)
+	}
+	return found, nil
 }
 
-func (s *search) meets(e *entry) bool {
+// meets tells whether an event with these tags has a value of each field that is asked for.
+func (s *search) meets(e *entry, tags []tag) bool {
 	for f, want := range s.values {
-		if len(want) == 0 {
-			continue
-		}
-		met := false
-		for _, w := range want {
-			met = met || e.has(field(f), w)
-		}
-		if !met {
+		if len(want) > 0 && !slices.ContainsFunc(want, func(w string) bool { return e.values[f] == w || slices.Contains(tags, tag{field(f), w}) }) {
 			return false
 		}
 	}
@@ -360,8 +370,10 @@ func (s *search) collect(seqs []uint64, no uint32, found *bitmap) []uint64 {
 
 // A source is one condition: the postings of all values that meet it.
 type source struct {
-	asc   bool
-	terms []term
+	asc    bool
+	field  field
+	values []string
+	terms  []term // by value
 }
 
 type term struct {
@@ -405,22 +417,25 @@ func (t *term) found(ok bool) (int64, bool) {
 	return t.block(), true
 }
 
-func (t *term) block() int64 { return int64(seq32(t.it.Key())) }
+// block is that of a posting; behind it stands, of a tag, the position of the event.
+func (t *term) block() int64 { return int64(binary.BigEndian.Uint32(t.it.Key()[len(t.prefix):])) }
 
-func seq32(key []byte) uint32 { return binary.BigEndian.Uint32(key[len(key)-4:]) }
-
-// bitmap gives the positions of the values in a block to which seek has led.
+// bitmap gives the positions of the values in a block to which seek has led, and
+// leads behind it.
 func (s *source) bitmap(no int64) (m bitmap, err error) {
 	for i := range s.terms {
-		t := &s.terms[i]
-		if !t.it.Valid() || t.block() != no {
-			continue
+		for t := &s.terms[i]; t.it.Valid() && t.block() == no; {
+			one, err := decodePosting(t.it.Value())
+			if err != nil {
+				return m, err
+			}
+			m.or(&one)
+			if s.asc {
+				t.it.Next()
+			} else {
+				t.it.Prev()
+			}
 		}
-		one, err := decodePosting(t.it.Value())
-		if err != nil {
-			return m, err
-		}
-		m.or(&one)
 	}
 	return m, nil
 }

@@ -172,3 +172,50 @@ func TestTheIndexAnswersOnlyWhenItIsConnected(t *testing.T) {
 	_, _, err = v.Audit(projections.AuditFilter{}, projections.Page{})
 	require.ErrorIs(t, err, projections.ErrNotConnected)
 }
+
+// What an event has of a field in its payload is found as what it has in its context,
+// wherever its block stands, and by those who follow the log.
+func TestTheAuditIndexFindsTagsAsLookingAtEveryEventDoes(t *testing.T) {
+	w := newWorld(t)
+	r := newRand(5)
+	name := func(prefix string) string { return fmt.Sprint(prefix, r.IntN(6)) }
+	for range 60 {
+		var drafts []event.Draft
+		for range 10 {
+			w.now = w.now.Add(time.Duration(r.IntN(2000)-200) * time.Millisecond)
+			ctx := event.Context{Project: name("p"), AgentID: name("agt_"), SessionID: name("ses_")}
+			p := &event.TelemetryReceived{BatchID: "bat_x", Origin: event.Origin{CredentialIDs: []string{name("key_"), name("tok_")}}}
+			for range r.IntN(8) {
+				p.Events = append(p.Events, event.TelemetryEvent{ID: fmt.Sprint("e", r.Int64()), Type: name("type"), AgentID: name("agt_"), SessionID: name("ses_"), Tool: event.TelemetryTool{ID: name("tool_")}, Timestamp: w.now.UnixNano()})
+				p.Outcomes = append(p.Outcomes, event.TelemetryOutcome{Status: event.TelemetryAccepted, Violations: []event.Violation{{PolicyID: name("pol_")}}})
+			}
+			drafts = append(drafts, event.New(w.now, ctx, p), event.New(w.now, ctx, &event.HealthFail{}))
+		}
+		w.append(drafts...)
+	}
+	w.compare()
+	check := func(t *rapid.T) {
+		text := func(prefix string) string {
+			return rapid.SampledFrom([]string{"", "", "", prefix + "1", prefix + "2", prefix + "nobody"}).Draw(t, prefix)
+		}
+		f := projections.AuditFilter{Project: text("p"), AgentID: text("agt_"), SessionID: text("ses_"), CredentialID: text("tok_"), AgentPolicyID: text("pol_"), ToolID: text("tool_"),
+			TelemetryType: text("type"), FromSeq: rapid.Uint64Range(0, 1300).Draw(t, "from"), Since: w.log.At(rapid.Uint64Range(1, 1200).Draw(t, "since")).Time}
+		asc := rapid.Bool().Draw(t, "asc")
+		var want []uint64
+		for seq := uint64(1); seq <= uint64(w.log.Len()); seq++ {
+			if e := w.log.At(seq); projections.Matches(f, &e) {
+				want = append(want, seq)
+			}
+		}
+		if !asc {
+			slices.Reverse(want)
+		}
+		v := w.store.View()
+		defer v.Close()
+		require.Equal(t, want, pages(t, v, f, projections.Page{Limit: rapid.IntRange(1, 300).Draw(t, "limit"), Asc: asc}), "%+v", f)
+	}
+	rapid.Check(t, check)
+	w.stop()
+	w.start() // the last block is read from the log, its tags are not
+	rapid.Check(t, check)
+}

@@ -15,6 +15,10 @@ import (
 // each field and value that occurs in it: the positions of its events. So the
 // hot path pays for memory alone, and postings depend on the events of their
 // block and on nothing else.
+//
+// The tags of an event are written with it, each as a posting of its own: a batch of
+// telemetry may have thousands, and those of 512 such batches would be gigabytes of
+// memory and seconds of one fold.
 
 // A field is one filter of GET /audit (spec/decisions.md part 7).
 type field uint8
@@ -53,22 +57,8 @@ func firstOf(block uint32) uint64 { return uint64(block)*blockEvents + 1 }
 
 // An entry is what the index knows about one event.
 type entry struct {
-	at     int64 // ns since 1970
-	values [fieldCount]string
-	more   []tag // further values of the same fields, from the payload
-}
-
-// A tag is one value of a field that may have several.
-type tag struct {
-	field field
-	value string
-}
-
-func (e *entry) has(f field, value string) bool {
-	if e.values[f] == value {
-		return true
-	}
-	return slices.Contains(e.more, tag{f, value})
+	at     int64              // ns since 1970
+	values [fieldCount]string // but for the tags of its payload
 }
 
 // A block is the last one, in the making. Entries are only ever appended, so
@@ -81,7 +71,7 @@ type block struct {
 // take fills an entry that is zero. It is large, and not worth copies.
 func (n *entry) take(e *event.Envelope) {
 	c, v := &e.Context, &n.values
-	n.more, n.at = tagsOf(e), e.Time.UnixNano()
+	n.at = e.Time.UnixNano()
 	v[fieldEventType], v[fieldFingerprint], v[fieldDecision] = string(e.Type), c.Fingerprint, c.Decision
 	v[fieldActor], v[fieldApp], v[fieldTenant], v[fieldEnv] = c.Actor, c.App, c.Tenant, c.Env
 	v[fieldApprovalID], v[fieldSessionID], v[fieldPolicyVersion] = c.ApprovalID, c.SessionID, c.PolicyVersion
@@ -101,6 +91,15 @@ func (b *block) add(e *event.Envelope) {
 // index takes one event and writes the block that it completes.
 func (t *tx) index(e *event.Envelope) {
 	t.block.add(e)
+	last := len(t.block.entries) - 1
+	for _, one := range tagsOf(e) {
+		if one.value != t.block.entries[last].values[one.field] {
+			s := t.space.scratch
+			s.key = binary.BigEndian.AppendUint16(appendPostingKey(s.key[:0], one.field, one.value, t.block.no), uint16(last))
+			s.value = appendPosting(s.value[:0], []run{{from: uint16(last), to: uint16(last + 1)}})
+			t.set(s.key, s.value)
+		}
+	}
 	if len(t.block.entries) == blockEvents {
 		t.writeBlock(&t.block)
 		t.block = block{no: t.block.no + 1, entries: t.again(t.block.entries)}
@@ -180,11 +179,6 @@ func (all *fieldPostings) gather(b *block) {
 				p.turn(e.values[f], i)
 			}
 		}
-		for _, m := range e.more {
-			if m.value != e.values[m.field] {
-				all[m.field].add(m.value, i, i+1)
-			}
-		}
 	}
 	for f := range all {
 		all[f].turn("", len(b.entries))
@@ -200,18 +194,14 @@ func (p *postings) reset() {
 }
 
 // turn ends the run of the current value before an event with another one. So the
-// runs of a value, and the events that have it besides, come in their order.
+// runs of a value come in their order.
 func (p *postings) turn(to string, position int) {
 	if p.current != "" {
-		p.add(p.current, p.since, position)
+		n := p.place(p.current)
+		p.counts[n]++
+		p.runs = append(p.runs, run{n, uint16(p.since), uint16(position)})
 	}
 	p.current, p.since = to, position
-}
-
-func (p *postings) add(value string, from, to int) {
-	n := p.place(value)
-	p.counts[n]++
-	p.runs = append(p.runs, run{n, uint16(from), uint16(to)})
 }
 
 // place is where a value stands, at the end if it is new.

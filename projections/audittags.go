@@ -6,6 +6,42 @@ import (
 	"writegate/eventlog/event"
 )
 
+// A tag is one value of a field that an event may have several of.
+type tag struct {
+	field field
+	value string
+}
+
+// tags are those of one event, once each. A telemetry batch may have thousands.
+type tags struct {
+	list []tag
+	seen map[tag]bool // nil while there are few
+}
+
+func (t *tags) add(f field, value string) {
+	one := tag{f, value}
+	switch {
+	case value == "":
+		return
+	case len(t.list) < fewValues:
+		if slices.Contains(t.list, one) {
+			return
+		}
+	case t.seen == nil:
+		t.seen = map[tag]bool{}
+		for _, known := range t.list {
+			t.seen[known] = true
+		}
+		fallthrough
+	default:
+		if t.seen[one] {
+			return
+		}
+		t.seen[one] = true
+	}
+	t.list = append(t.list, one)
+}
+
 // tagsOf are the values that a payload adds to the index: credentials, and the
 // policies, tools, agents and sessions that it names. A payload that can't be
 // read has none; its projector says so.
@@ -13,64 +49,61 @@ import (
 // It looks for no key that the type does not have: most events have no tags, and
 // each of them comes by here. A test holds that against all types.
 func tagsOf(e *event.Envelope) []tag {
+	var t tags
 	switch e.Type {
 	case event.TypeRequestReceived, event.TypeQueryRejected:
-		return keyTags(nil, e, fieldCredential, "credential_ids")
+		t.key(e, fieldCredential, "credential_ids")
 	case event.TypeDecisionRecorded:
-		return layerTags(e)
+		t.layer(e)
 	case event.TypeUsageRecorded:
-		return usageTags(e.Fields())
+		t.usage(e.Fields())
 	case event.TypeTelemetryReceived:
-		return originTags(telemetryTags(e.Fields()), e)
+		t.telemetry(e.Fields())
+		t.origin(e)
 	case event.TypeAgentRegistered, event.TypeAgentUpdated, event.TypeAgentTokenIssued, event.TypeAgentTokenRevoked:
-		return originTags(nil, e)
+		t.origin(e)
 	case event.TypeAgentDeactivated,
 		event.TypeAgentPolicyCreated, event.TypeAgentPolicyUpdated, event.TypeAgentPolicyApplied, event.TypeAgentPolicyDetached:
-		return keyTags(originTags(nil, e), e, fieldAgentPolicy, "policy_id")
+		t.origin(e)
+		t.key(e, fieldAgentPolicy, "policy_id")
 	case event.TypeToolRegistered, event.TypeToolUpdated, event.TypeToolVerified:
-		return keyTags(originTags(nil, e), e, fieldTool, "tool_id")
+		t.origin(e)
+		t.key(e, fieldTool, "tool_id")
 	}
-	return nil
+	return t.list
 }
 
-// originTags adds the credentials of a request under /v1.
-func originTags(tags []tag, e *event.Envelope) []tag {
+// origin adds the credentials of a request under /v1.
+func (t *tags) origin(e *event.Envelope) {
 	origin, _ := e.Get("origin")
 	fields, _ := origin.AsMap()
-	return textTags(tags, fields, fieldCredential, "credential_ids")
+	t.text(fields, fieldCredential, "credential_ids")
 }
 
-// keyTags adds the text, or the texts, under a key of the payload.
-func keyTags(tags []tag, e *event.Envelope, f field, key string) []tag {
+// key adds the text, or the texts, under a key of the payload.
+func (t *tags) key(e *event.Envelope, f field, key string) {
 	v, _ := e.Get(key)
-	return valueTags(tags, f, v)
+	t.value(f, v)
 }
 
-// textTags adds the text, or the texts, under a key of a map inside it.
-func textTags(tags []tag, p event.Payload, f field, key string) []tag {
+// text adds the text, or the texts, under a key of a map inside it.
+func (t *tags) text(p event.Payload, f field, key string) {
 	v, _ := p.Get(key)
-	return valueTags(tags, f, v)
+	t.value(f, v)
 }
 
-// valueTags adds texts, once each. A value that is not there adds none.
-func valueTags(tags []tag, f field, v event.Value) []tag {
+// value adds texts. A value that is not there adds none.
+func (t *tags) value(f field, v event.Value) {
 	if s, ok := v.AsString(); ok {
-		return addTag(tags, f, s)
+		t.add(f, s)
+		return
 	}
 	items, _ := v.AsList()
 	for _, item := range items {
 		if s, ok := item.AsString(); ok {
-			tags = addTag(tags, f, s)
+			t.add(f, s)
 		}
 	}
-	return tags
-}
-
-func addTag(tags []tag, f field, value string) []tag {
-	if t := (tag{f, value}); value != "" && !slices.Contains(tags, t) {
-		tags = append(tags, t)
-	}
-	return tags
 }
 
 // maps gives the maps of a list under a key.
@@ -89,38 +122,35 @@ func mapsOf(p event.Payload, key string) []event.Payload {
 	return out
 }
 
-func layerTags(e *event.Envelope) (tags []tag) {
+func (t *tags) layer(e *event.Envelope) {
 	layer, _ := e.Get("agent_layer")
 	fields, _ := layer.AsMap()
 	for _, matched := range mapsOf(fields, "matched") {
-		tags = textTags(tags, matched, fieldAgentPolicy, "policy_id")
+		t.text(matched, fieldAgentPolicy, "policy_id")
 	}
-	return tags
 }
 
-func telemetryTags(p event.Payload) (tags []tag) {
+func (t *tags) telemetry(p event.Payload) {
 	for _, e := range mapsOf(p, "events") {
-		tags = textTags(tags, e, fieldAgentID, "agent_id")
-		tags = textTags(tags, e, fieldTelemetryType, "type")
-		tags = textTags(tags, e, fieldSessionID, "session_id")
+		t.text(e, fieldAgentID, "agent_id")
+		t.text(e, fieldTelemetryType, "type")
+		t.text(e, fieldSessionID, "session_id")
 		if tool, ok := e.Get("tool"); ok {
 			if fields, ok := tool.AsMap(); ok {
-				tags = textTags(tags, fields, fieldTool, "id")
+				t.text(fields, fieldTool, "id")
 			}
 		}
 	}
 	for _, o := range mapsOf(p, "outcomes") {
 		for _, v := range mapsOf(o, "violations") {
-			tags = textTags(tags, v, fieldAgentPolicy, "policy_id")
+			t.text(v, fieldAgentPolicy, "policy_id")
 		}
 	}
-	return tags
 }
 
-func usageTags(p event.Payload) (tags []tag) {
+func (t *tags) usage(p event.Payload) {
 	for _, u := range mapsOf(p, "credentials") {
-		tags = textTags(tags, u, fieldCredential, "credential_id")
-		tags = textTags(tags, u, fieldAgentID, "agent_id")
+		t.text(u, fieldCredential, "credential_id")
+		t.text(u, fieldAgentID, "agent_id")
 	}
-	return tags
 }

@@ -13,18 +13,19 @@ import (
 
 // searched are the tags of an event of any type: it looks for every key that could
 // hold one.
-func searched(e *event.Envelope) (tags []tag) {
+func searched(e *event.Envelope) []tag {
+	var t tags
 	p := e.Fields()
-	tags = append(tags, layerTags(e)...)
-	tags = append(tags, telemetryTags(p)...)
-	tags = append(tags, usageTags(p)...)
-	tags = textTags(tags, p, fieldCredential, "credential_ids")
-	tags = originTags(tags, e)
-	if _, ok := p.Get("origin"); !ok {
-		return tags // a policy_id or a tool_id is then another one, as those of a policy's version are
+	t.layer(e)
+	t.telemetry(p)
+	t.usage(p)
+	t.text(p, fieldCredential, "credential_ids")
+	t.origin(e)
+	if _, ok := p.Get("origin"); ok { // else a policy_id or a tool_id is another one, as those of a policy's version are
+		t.text(p, fieldAgentPolicy, "policy_id")
+		t.text(p, fieldTool, "tool_id")
 	}
-	tags = textTags(tags, p, fieldAgentPolicy, "policy_id")
-	return textTags(tags, p, fieldTool, "tool_id")
+	return t.list
 }
 
 // both are an event as From gives it, and as Chunks does.

@@ -84,11 +84,6 @@ func TestPostingsSayWhichEventsHaveAValue(t *testing.T) {
 						has(f, e.values[f], i)
 					}
 				}
-				for range rapid.IntRange(0, 6).Draw(t, "tags") - 4 {
-					f, v := field(rapid.IntRange(1, 3).Draw(t, "field")), value.Draw(t, "tag")
-					e.more = addTag(e.more, f, v)
-					has(f, v, i)
-				}
 				b.entries = append(b.entries, e)
 			}
 			all.gather(&b)

@@ -24,7 +24,7 @@ const (
 	keyIdempotency   = "jd/" // scope digest -> IdempotencyRecord
 	keyExpiry        = "je/" // be64(expires_at), scope digest -> nothing
 	keyCounters      = "jc/" // -> Counters
-	keyPosting       = "ix/" // field, value, be32(block) -> positions
+	keyPosting       = "ix/" // field, value, be32(block) -> positions; of a tag with be16(position) behind it
 	keyBlock         = "jt/" // be32(block) -> least and greatest time
 	keyTimes         = "ju/" // be32(block) -> time of each event
 	keyLineage       = "lg/" // be16(n) -> the n-th log before this one; none where it follows no other

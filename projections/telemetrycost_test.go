@@ -1,12 +1,16 @@
 package projections
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"writegate/eventlog/event"
 )
 
 // Long durations cost a bucket of metrics a few bytes each, and not room for all
@@ -48,4 +52,37 @@ func TestFewDurationsAreKeptAsAHistogramIs(t *testing.T) {
 		require.NoError(t, unmarshal(kept, &read))
 		require.Equal(t, whole, read)
 	})
+}
+
+// The tags of a batch are written with it: the one that completes a block of the index
+// costs no more than the ones before it, and the block in the making keeps none of them.
+func TestTheTagsOfManyBatchesAreNotWrittenAtOnce(t *testing.T) {
+	s, err := Open(Options{Dir: "store", FS: vfs.NewMem()})
+	require.NoError(t, err)
+	at := time.Unix(1735689600, 0)
+	events := make(sliceSource, blockEvents)
+	for i := range events {
+		p := &event.TelemetryReceived{BatchID: "bat_x"}
+		for k := range 50 {
+			name := fmt.Sprintf("%d.%d", i, k)
+			p.Events = append(p.Events, event.TelemetryEvent{ID: name, Type: "t" + name, AgentID: "agt_1", SessionID: "s" + name, Tool: event.TelemetryTool{ID: "tool_" + name}, Timestamp: at.UnixNano()})
+		}
+		events[i] = event.Envelope{Seq: uint64(i + 1), Draft: event.New(at, event.Context{Project: "p"}, p), Hash: [32]byte{byte(i), byte(i >> 8), 1}}
+		if i > 0 {
+			events[i].PreviousHash = events[i-1].Hash
+		}
+	}
+	require.NoError(t, s.apply(events[:blockEvents-2]))
+	written := func(e *event.Envelope) uint32 {
+		tx := begin(s.db, s.space)
+		require.NoError(t, tx.fold(e))
+		require.NoError(t, tx.write())
+		n := tx.batch.Count()
+		require.NoError(t, s.commit(tx))
+		return n
+	}
+	before, last := written(&events[blockEvents-2]), written(&events[blockEvents-1])
+	require.Greater(t, before, uint32(150))
+	require.Less(t, last, before+2*uint32(fieldCount))
+	require.NoError(t, s.Close())
 }
