@@ -7,27 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"writegate/commands/fault"
 	"writegate/eventlog/event"
 	"writegate/projections"
 	"writegate/sqlgate/agentrules"
 )
-
-// amounts is what an agent did in one minute, or in a window.
-type amounts struct {
-	requests, events, errors, tokens, costMicros, toolCalls, decisions, writes int64
-}
-
-func (a *amounts) plus(b *amounts) {
-	a.requests += b.requests
-	a.events += b.events
-	a.errors += b.errors
-	a.tokens += b.tokens
-	a.costMicros += b.costMicros
-	a.toolCalls += b.toolCalls
-	a.decisions += b.decisions
-	a.writes += b.writes
-}
 
 // Windows of the root usage, in minutes: the running one and those before it.
 const (
@@ -36,7 +19,7 @@ const (
 )
 
 // meters hold the windows of usage and of throttles of all agents. An agent's
-// meter is filled from the log when it is first asked for.
+// meter is filled from the projections when it is first asked for.
 type meters struct {
 	mu     sync.Mutex
 	agents map[string]*meter // guarded by mu
@@ -49,14 +32,14 @@ func (m *meters) of(agentID string) *meter {
 	defer m.mu.Unlock()
 	one := m.agents[agentID]
 	if one == nil {
-		one = &meter{throttles: map[throttleKey][]int64{}}
+		one = newMeter()
 		m.agents[agentID] = one
 	}
 	return one
 }
 
-// add counts for an agent whose meter is filled; for others the log will tell.
-func (m *meters) add(agentID string, at time.Time, a amounts) {
+// add counts for an agent whose meter is filled; for others the projections will tell.
+func (m *meters) add(agentID string, at time.Time, a projections.AgentSums) {
 	one := m.of(agentID)
 	one.mu.Lock()
 	defer one.mu.Unlock()
@@ -86,33 +69,28 @@ func (m *meters) forget(now time.Time) {
 type meter struct {
 	mu        sync.Mutex
 	filled    bool
-	minutes   []minuteAmounts // ascending
-	throttles map[throttleKey][]int64
-	fresh     *meter // what was read so far of one that is not filled
-	recalled  uint64 // the last event in fresh
+	minutes   []projections.AgentMinute // ascending
+	throttles map[throttleKey][]int64   // of rules that were recalled
 }
 
-type minuteAmounts struct {
-	minute int64
-	amounts
-}
+func newMeter() *meter { return &meter{throttles: map[throttleKey][]int64{}} }
 
 type throttleKey struct{ policyID, ruleID string }
 
-func (m *meter) add(minute int64, a *amounts) {
-	i, found := slices.BinarySearchFunc(m.minutes, minute, func(x minuteAmounts, to int64) int { return int(x.minute - to) })
+func (m *meter) add(minute int64, a *projections.AgentSums) {
+	i, found := slices.BinarySearchFunc(m.minutes, minute, func(x projections.AgentMinute, to int64) int { return int(x.Minute - to) })
 	if !found {
-		m.minutes = slices.Insert(m.minutes, i, minuteAmounts{minute: minute})
+		m.minutes = slices.Insert(m.minutes, i, projections.AgentMinute{Minute: minute})
 	}
-	m.minutes[i].plus(a)
+	m.minutes[i].Plus(a)
 }
 
 // sum adds up the running minute and the window before it.
-func (m *meter) sum(now time.Time, window int64) (total amounts) {
+func (m *meter) sum(now time.Time, window int64) (total projections.AgentSums) {
 	to := minuteOf(now)
-	for i := len(m.minutes) - 1; i >= 0 && m.minutes[i].minute >= to-window; i-- {
-		if m.minutes[i].minute <= to {
-			total.plus(&m.minutes[i].amounts)
+	for i := len(m.minutes) - 1; i >= 0 && m.minutes[i].Minute >= to-window; i-- {
+		if m.minutes[i].Minute <= to {
+			total.Plus(&m.minutes[i].AgentSums)
 		}
 	}
 	return total
@@ -120,8 +98,8 @@ func (m *meter) sum(now time.Time, window int64) (total amounts) {
 
 func (m *meter) usage(now time.Time) event.AgentUsage {
 	hour, day := m.sum(now, hourWindow), m.sum(now, dayWindow)
-	return event.AgentUsage{Requests1h: hour.requests, Events1h: hour.events, Errors1h: hour.errors, Tokens1h: hour.tokens, Tokens24h: day.tokens,
-		CostMicros24h: day.costMicros, ToolCalls1h: hour.toolCalls, SQLDecisions1h: hour.decisions, SQLWrites1h: hour.writes}
+	return event.AgentUsage{Requests1h: hour.Requests, Events1h: hour.Events, Errors1h: hour.Errors, Tokens1h: hour.Tokens, Tokens24h: day.Tokens,
+		CostMicros24h: day.CostMicros, ToolCalls1h: hour.ToolCalls, SQLDecisions1h: hour.Decisions, SQLWrites1h: hour.Writes}
 }
 
 // count takes one match of a throttled rule. A match over the limit is not
@@ -148,149 +126,69 @@ func (m *meter) within(key throttleKey, window time.Duration, now time.Time) []i
 	return times[i:]
 }
 
-// prune drops what has left the longest window.
+// prune drops what has left the longest window, and what no limit can reach.
 func (m *meter) prune(now time.Time) {
 	oldest := minuteOf(now) - dayWindow
-	m.minutes = slices.DeleteFunc(m.minutes, func(x minuteAmounts) bool { return x.minute < oldest })
+	m.minutes = slices.DeleteFunc(m.minutes, func(x projections.AgentMinute) bool { return x.Minute < oldest })
 	for key := range m.throttles {
 		if kept := m.within(key, 24*time.Hour, now); len(kept) > 0 {
-			m.throttles[key] = slices.Clone(kept)
+			m.throttles[key] = slices.Clone(kept[max(0, len(kept)-agentrules.MaxThrottle):])
 		} else {
 			delete(m.throttles, key)
 		}
 	}
 }
 
-// fillTime bounds how long one request reads of an agent's last day.
-const fillTime = 2 * time.Second
-
-// fill reads an agent's last day from the log, once. It is called under the
-// meter's lock. What does not fit into fillTime is read on by the agent's next request;
-// until then rules can't be asked, and the error is audit_unavailable.
+// fill takes what an agent did in the last day from the projections, once. It is
+// called under the meter's lock.
 func (s *Service) fill(ctx context.Context, m *meter, agentID string, now time.Time) error {
 	if m.filled {
 		return nil
 	}
-	if m.fresh == nil {
-		m.fresh = &meter{throttles: map[throttleKey][]int64{}}
-	}
-	ctx, cancel := context.WithTimeout(ctx, fillTime)
-	defer cancel()
-	f := projections.AuditFilter{AgentID: agentID, Since: now.Add(-(dayWindow + 1) * time.Minute),
-		EventTypes: []string{string(event.TypeDecisionRecorded), string(event.TypeTelemetryReceived), string(event.TypeUsageRecorded)}}
-	read := func() error {
-		f.FromSeq = m.recalled + 1
-		err := s.eachEvent(ctx, f, func(e *event.Envelope) error {
-			if err := m.fresh.recall(e, agentID); err != nil {
-				return err
-			}
-			m.recalled = e.Seq
-			return nil
-		})
-		if err != nil && ctx.Err() != nil {
-			err = fault.New(fault.AuditUnavailable, "The service is still reading what the agent did in the last day, so its rules can't be asked. Nothing was executed; send the request again in a moment.").
-				With("outcome", "not_written").Because(err)
-		}
-		return err
-	}
-	if err := read(); err != nil { // nearly all of it, while nobody waits for the lock
+	// The projections follow the log first, while nobody waits for the lock.
+	if err := s.view(ctx, func(*projections.View) error { return nil }); err != nil {
 		return err
 	}
 	s.flushing.RLock()
 	defer s.flushing.RUnlock()
-	if err := read(); err != nil {
-		return err
-	}
-	pending := s.uses.pendingOf(func(k useKey) bool { return k.agent == agentID && projections.IsToken(k.credential) })
-	m.fresh.add(minuteOf(now), &amounts{requests: int64(pending.Requests)})
-	m.minutes, m.throttles, m.filled, m.fresh = m.fresh.minutes, m.fresh.throttles, true, nil
-	m.prune(now)
-	return nil
+	return s.view(ctx, func(view *projections.View) error {
+		minutes, err := view.AgentMinutes(agentID)
+		if err != nil {
+			return err
+		}
+		for i := range minutes {
+			m.add(minutes[i].Minute, &minutes[i].AgentSums)
+		}
+		s.uses.pendingOf(agentID, func(minute int64, requests int) {
+			m.add(minute, &projections.AgentSums{Requests: int64(requests)})
+		})
+		m.filled = true
+		m.prune(now)
+		return nil
+	})
 }
 
-// recall counts an event of the log.
-func (m *meter) recall(e *event.Envelope, agentID string) error {
-	switch e.Type {
-	case event.TypeDecisionRecorded:
-		var p event.DecisionRecorded
-		if err := e.Parse(&p); err != nil {
-			return err
-		}
-		if p.Run != event.RunDescribe { // the request's own decision comes behind it
-			m.recallDecision(e, &p)
-		}
-	case event.TypeTelemetryReceived:
-		var p event.TelemetryReceived
-		if err := e.Parse(&p); err != nil {
-			return err
-		}
-		m.recallTelemetry(e, &p, agentID)
-	case event.TypeUsageRecorded:
-		var p event.UsageRecorded
-		if err := e.Parse(&p); err != nil {
-			return err
-		}
-		for i := range p.Credentials {
-			if u := &p.Credentials[i]; u.AgentID == agentID && projections.IsToken(u.CredentialID) {
-				m.add(minuteOf(time.Unix(0, p.Minute)), &amounts{requests: int64(u.Requests)})
+// recall takes the matches of throttled rules of an agent that the meter does not have
+// from the projections.
+func (m *meter) recall(view *projections.View, agentID string, list []agentrules.Application) error {
+	for i := range list {
+		for j := range list[i].Rules {
+			r := &list[i].Rules[j]
+			key := throttleKey{list[i].PolicyID, r.ID}
+			if _, known := m.throttles[key]; known || r.Limit() == 0 {
+				continue
 			}
+			times, err := view.ThrottleMatches(agentID, key.policyID, key.ruleID, agentrules.MaxThrottle)
+			if err != nil {
+				return err
+			}
+			m.throttles[key] = times
 		}
 	}
 	return nil
-}
-
-func (m *meter) recallDecision(e *event.Envelope, p *event.DecisionRecorded) {
-	a := amounts{decisions: 1}
-	if p.Facts.Class == classWrite {
-		a.writes = 1
-	}
-	m.add(minuteOf(e.Time), &a)
-	if p.AgentLayer == nil {
-		return
-	}
-	m.recallThrottles(e, p.AgentLayer.Throttle)
-}
-
-func (m *meter) recallThrottles(e *event.Envelope, counts []event.ThrottleCount) {
-	for _, t := range counts {
-		if key := (throttleKey{t.PolicyID, t.RuleID}); t.Count <= t.Limit {
-			m.throttles[key] = append(m.throttles[key], e.Time.UnixNano())
-		}
-	}
-}
-
-// recallTelemetry counts a batch: its events are the accepted ones of its
-// outcomes, in the same order.
-func (m *meter) recallTelemetry(e *event.Envelope, p *event.TelemetryReceived, agentID string) {
-	next := 0
-	for i := range p.Outcomes {
-		o := &p.Outcomes[i]
-		if o.Status != event.TelemetryAccepted || next == len(p.Events) {
-			continue
-		}
-		t := &p.Events[next]
-		next++
-		if t.AgentID == agentID {
-			a := amountsOf(t)
-			m.add(minuteOf(e.Time), &a)
-			m.recallThrottles(e, o.Throttle)
-		}
-	}
 }
 
 const classWrite = "write"
-
-// amountsOf is what one telemetry event adds.
-func amountsOf(t *event.TelemetryEvent) amounts {
-	a := amounts{events: 1, tokens: t.Usage.InputTokens + t.Usage.OutputTokens, costMicros: t.Usage.CostMicros}
-	if t.Failed() {
-		a.errors = 1
-	}
-	if t.Type == event.TelemetryToolCall {
-		a.toolCalls = 1
-	}
-	return a
-}
 
 // usageOf gives an agent's usage at a moment.
 func (s *Service) usageOf(ctx context.Context, agentID string, now time.Time) (event.AgentUsage, error) {

@@ -69,6 +69,9 @@ func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Fac
 		if err != nil {
 			return err
 		}
+		if err := m.recall(view, a.ID, in.Applications); err != nil {
+			return err
+		}
 		in.Usage = m.usage(now)
 		in.Count = func(policyID string, r *agentrules.Rule) (int, int) { return m.count(policyID, r, now, count) }
 		d.Layer = agentrules.Evaluate(in)
@@ -77,9 +80,9 @@ func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Fac
 		return nil
 	})
 	if err == nil && count {
-		a := amounts{decisions: 1}
+		a := projections.AgentSums{Decisions: 1}
 		if facts.Class == classWrite {
-			a.writes = 1
+			a.Writes = 1
 		}
 		m.add(minuteOf(now), &a)
 	}

@@ -52,7 +52,7 @@ func (s *Service) preview(ctx context.Context, project, agentID string, p *proje
 		return nil, err
 	}
 	look := past{project: project, now: now, app: []agentrules.Application{{Rules: rules}}, agentID: agentID, body: &PreviewBody{Window: "24h"},
-		counted: meter{throttles: map[throttleKey][]int64{}}, tools: map[string]agentrules.Tool{}}
+		counted: newMeter(), tools: map[string]agentrules.Tool{}}
 	f := projections.AuditFilter{AgentID: agentID, Since: now.Add(-previewWindow),
 		EventTypes: []string{string(event.TypeRequestReceived), string(event.TypeDecisionRecorded), string(event.TypeTelemetryReceived)}}
 	err = s.view(ctx, func(view *projections.View) error {
@@ -79,7 +79,7 @@ type past struct {
 	tools   map[string]agentrules.Tool // by the ids that events named
 	app     []agentrules.Application
 	reader  replay.Reader
-	counted meter // throttles, as they would have counted
+	counted *meter // throttles, as they would have counted
 	body    *PreviewBody
 }
 

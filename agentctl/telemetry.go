@@ -401,6 +401,9 @@ func (b *telemetryBatch) settle(view *projections.View, items []*telemetryItem) 
 	if err := s.fill(context.Background(), m, id, b.now); err != nil {
 		return err
 	}
+	if err := m.recall(view, id, b.asked[id].applications); err != nil {
+		return err
+	}
 	count := func(policyID string, r *agentrules.Rule) (int, int) { return m.count(policyID, r, b.now, true) }
 	for _, it := range items {
 		found := b.matches[it.outcome.Index].Result(count)
@@ -510,11 +513,11 @@ func tooMuchTelemetry() error {
 
 // meter counts what was accepted, now that the log has it.
 func (b *telemetryBatch) meter() {
-	sums := map[string]amounts{}
+	sums := map[string]projections.AgentSums{}
 	for i := range b.items {
 		if it := &b.items[i]; it.accepted() {
-			sum, one := sums[it.event.AgentID], amountsOf(&it.event)
-			sum.plus(&one)
+			sum, one := sums[it.event.AgentID], projections.SumsOf(&it.event)
+			sum.Plus(&one)
 			sums[it.event.AgentID] = sum
 		}
 	}

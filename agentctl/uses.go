@@ -85,16 +85,15 @@ func (u *uses) giveBack(taken map[useKey]*event.CredentialUsage) {
 	}
 }
 
-// pendingOf adds up what a filter lets through and is not yet in the log.
-func (u *uses) pendingOf(keep func(useKey) bool) (sum event.CredentialUsage) {
+// pendingOf hands the requests of an agent's tokens that are not yet in the log to take.
+func (u *uses) pendingOf(agentID string, take func(minute int64, requests int)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for key, use := range u.minutes {
-		if keep(key) {
-			sum.Requests, sum.Throttled, sum.Errors = sum.Requests+use.Requests, sum.Throttled+use.Throttled, sum.Errors+use.Errors
+		if key.agent == agentID && projections.IsToken(key.credential) {
+			take(key.minute, use.Requests)
 		}
 	}
-	return sum
 }
 
 // maxUsageCredentials bounds the credentials of one event.
@@ -247,7 +246,7 @@ func (s *Service) Admit(c *Caller) (Quota, bool) {
 		}
 	})
 	if ok && c.AgentID != "" {
-		s.meters.add(c.AgentID, now, amounts{requests: 1})
+		s.meters.add(c.AgentID, now, projections.AgentSums{Requests: 1})
 	}
 	return quota, ok
 }

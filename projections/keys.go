@@ -38,6 +38,8 @@ const (
 	keyAgentPolicyList = "gq/" // project, be64(seq) -> id
 	keyApplication     = "gr/" // agent, policy -> Application
 	keyAppliedTo       = "gv/" // policy, agent -> nothing
+	keyAgentMinute     = "gm/" // agent, be16(minute % minuteSlots) -> AgentMinute
+	keyThrottle        = "gw/" // agent, policy, rule, be16(minute % minuteSlots) -> throttleMinute
 
 	keyTool     = "to/" // id -> Tool
 	keyToolList = "tt/" // project:status, be64(seq) -> id

@@ -218,9 +218,22 @@ func (m *meteredSum) take(r *event.TelemetryEvent, o *event.TelemetryOutcome) {
 
 // agentDecided counts a decision on a statement that came with an agent's token.
 func agentDecided(t *tx, e *event.Envelope) error {
-	run, _ := e.Get("run")
-	if how, _ := run.AsString(); e.Context.AgentID == "" || how == event.RunDescribe {
+	if e.Context.AgentID == "" {
 		return nil
+	}
+	var p event.DecisionRecorded
+	if err := e.Parse(&p); err != nil || p.Run == event.RunDescribe { // the request's own decision comes behind it
+		return err
+	}
+	sums := AgentSums{Decisions: 1}
+	if p.Facts.Class == "write" {
+		sums.Writes = 1
+	}
+	t.did(e, e.Context.AgentID, minuteOf(e.Time), &sums)
+	if p.AgentLayer != nil {
+		counts := map[throttleKey]int64{}
+		counted(counts, e.Context.AgentID, p.AgentLayer.Throttle)
+		t.throttled(e, counts)
 	}
 	one := new(meteredSum)
 	switch e.Context.Decision {

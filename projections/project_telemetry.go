@@ -61,6 +61,7 @@ func telemetryReceived(t *tx, e *event.Envelope, p *event.TelemetryReceived) {
 		t.setExpiry(keySentDue, due, marshal(nil, &ids))
 		t.meterTelemetry(e, p)
 		t.useTelemetry(e, p)
+		t.didTelemetry(e, p)
 	}
 }
 

@@ -80,6 +80,9 @@ func usageRecorded(t *tx, e *event.Envelope, p *event.UsageRecorded) {
 		}
 		t.token(u.CredentialID, func(k *AgentToken) { k.UsedAt = at })
 		t.agent(u.AgentID, func(a *Agent) { a.SeenAt = at })
+		if u.AgentID != "" && IsToken(u.CredentialID) {
+			t.did(e, u.AgentID, minuteOf(at), &AgentSums{Requests: int64(u.Requests)})
+		}
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 // Bounds of a policy (spec/v1.md part 6).
 const (
 	MaxRules    = 100
+	MaxThrottle = 10_000 // matches that a throttle may let through
 	maxTTL      = 86_400
-	maxThrottle = 10_000
 	maxMessage  = 1024
 )
 
@@ -274,7 +274,7 @@ func (r *Rule) parseThrottle(argument string) (problem string) {
 	count, window, _ := strings.Cut(argument, "/")
 	n, err := strconv.Atoi(count)
 	w, known := windows[window]
-	if err != nil || n < 1 || n > maxThrottle || strconv.Itoa(n) != count || !known {
+	if err != nil || n < 1 || n > MaxThrottle || strconv.Itoa(n) != count || !known {
 		return "throttle takes a count from 1 to 10000 and a window of 1m, 5m, 1h or 24h, as in throttle:20/1h"
 	}
 	r.limit, r.window = n, w
