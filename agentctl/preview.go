@@ -2,6 +2,7 @@ package agentctl
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -12,8 +13,11 @@ import (
 	"writegate/sqlgate/replay"
 )
 
-// previewWindow is how far a preview of an application looks back.
-const previewWindow = 24 * time.Hour
+// Bounds of a preview of an application: how far it looks back, and how long it may take.
+const (
+	previewWindow = 24 * time.Hour
+	previewTime   = 5 * time.Second
+)
 
 // PreviewApply tells what an application would have done to the agent's last
 // day. Nothing is written.
@@ -40,18 +44,30 @@ func (s *Service) PreviewApply(ctx context.Context, by *Asker, policyID string, 
 	if body.Warnings, err = s.applyWarnings(ctx, by, policyID, in.AgentID); err != nil {
 		return Answer{}, err
 	}
-	body.Preview, err = s.preview(ctx, by.Project, in.AgentID, &p, now)
+	done, err := s.looking.take(ctx, by.Project, 1)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, previewTime)
+	defer cancel()
+	var until time.Time
+	if body.Preview, until, err = s.preview(ctx, by.Project, in.AgentID, &p, now); !until.IsZero() {
+		body.Warnings = append(body.Warnings, Warning{"preview_incomplete", "The agent did more in the last 24 hours than a preview has time to look at. It ends at " + event.Timestamp(until) + "; its counts leave out what came later."})
+	}
 	return Answer{Status: http.StatusOK, Body: body}, err
 }
 
 // preview asks the rules of one policy about what the log has of an agent. The
-// agent and its tools are taken as they are now, usage as it was recorded.
-func (s *Service) preview(ctx context.Context, project, agentID string, p *projections.AgentPolicy, now time.Time) (*PreviewBody, error) {
+// agent and its tools are taken as they are now, usage as it was recorded. Where the
+// deadline of ctx ends it, until is the time of the last event that it has looked at.
+func (s *Service) preview(ctx context.Context, project, agentID string, p *projections.AgentPolicy, now time.Time) (body *PreviewBody, until time.Time, err error) {
 	rules, err := s.compiled.rules(&p.AgentPolicy)
 	if err != nil {
-		return nil, err
+		return nil, until, err
 	}
-	look := past{project: project, now: now, app: []agentrules.Application{{Rules: rules}}, agentID: agentID, body: &PreviewBody{Window: "24h"},
+	look := past{ctx: ctx, at: now.Add(-previewWindow),
+		project: project, now: now, app: []agentrules.Application{{Rules: rules}}, agentID: agentID, body: &PreviewBody{Window: "24h"},
 		counted: newMeter(), tools: map[string]agentrules.Tool{}}
 	f := projections.AuditFilter{AgentID: agentID, Since: now.Add(-previewWindow),
 		EventTypes: []string{string(event.TypeRequestReceived), string(event.TypeDecisionRecorded), string(event.TypeTelemetryReceived)}}
@@ -66,11 +82,16 @@ func (s *Service) preview(ctx context.Context, project, agentID string, p *proje
 		look.view = view
 		return s.eachEvent(ctx, f, look.take)
 	})
-	return look.body, err
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return look.body, look.at, nil
+	}
+	return look.body, until, err
 }
 
 // A past is the walk over an agent's last day.
 type past struct {
+	ctx     context.Context
+	at      time.Time // of the last event
 	view    *projections.View
 	project string
 	now     time.Time
@@ -95,6 +116,7 @@ func (w *past) tool(id string) (agentrules.Tool, error) {
 }
 
 func (w *past) take(e *event.Envelope) error {
+	w.at = e.Time
 	if e.Type == event.TypeTelemetryReceived {
 		return w.telemetry(e)
 	}
@@ -120,6 +142,9 @@ func (w *past) telemetry(e *event.Envelope) error {
 		return err
 	}
 	for i := range p.Events {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
 		if p.Events[i].AgentID != w.agentID {
 			continue
 		}

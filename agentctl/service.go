@@ -38,7 +38,9 @@ type Service struct {
 	limits   *limiter
 	uses     *uses
 	meters   *meters
-	turns    *telemetryTurns
+	folding  *turns // of telemetry
+	asking   *turns // of rules about telemetry
+	looking  *turns // of previews
 	compiled *ruleCache
 
 	// flushing keeps counters from moving into the log while a meter adds up
@@ -61,7 +63,7 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{Options: o, limits: newLimiter(), uses: newUses(), meters: newMeters(), turns: newTelemetryTurns(), compiled: rules}, nil
+	return &Service{Options: o, limits: newLimiter(), uses: newUses(), meters: newMeters(), folding: newTurns(telemetryOfOne), asking: newTurns(stepsOfOne), looking: newTurns(previewsOfOne), compiled: rules}, nil
 }
 
 // An Asker is a caller with one request that writes.

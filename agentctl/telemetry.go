@@ -81,7 +81,7 @@ func (s *Service) Telemetry(ctx context.Context, by *Asker, sent []SentEvent) (A
 	for i := range sent {
 		b.read(i, &sent[i])
 	}
-	done, err := s.turns.take(ctx, by.Project, costOf(sent))
+	done, err := s.folding.take(ctx, by.Project, costOf(sent))
 	if err != nil {
 		return Answer{}, err
 	}
@@ -155,8 +155,16 @@ func (b *telemetryBatch) evaluate(ctx context.Context) error {
 		return fault.New(fault.OversizedRequest, "The rules of its agents could take %d steps over the events of the batch, and at most %d are taken at once. Send fewer events at once, or apply conditions with fewer patterns and lists.", cost, maxBatchCost).
 			With("got", cost).With("max", maxBatchCost)
 	}
+	done, err := b.service.asking.take(ctx, b.by.Project, int64(max(1, cost)))
+	if err != nil {
+		return err
+	}
+	defer done()
 	for _, id := range order {
 		a := b.asked[id]
+		if a.usage, err = b.service.usageOf(ctx, id, b.now); err != nil {
+			return faultOf(err)
+		}
 		in := agentrules.EventInput{Agent: a.root, Usage: a.usage, Applications: a.applications}
 		for _, it := range byAgent[id] {
 			if ctx.Err() != nil {
@@ -171,7 +179,7 @@ func (b *telemetryBatch) evaluate(ctx context.Context) error {
 }
 
 // gather finds the events that would be accepted now and all that the rules of their
-// agents read.
+// agents read but usage.
 func (b *telemetryBatch) gather(ctx context.Context) (byAgent map[string][]*telemetryItem, order []string, err error) {
 	s := b.service
 	b.begin(s.Now())
@@ -200,16 +208,7 @@ func (b *telemetryBatch) gather(ctx context.Context) (byAgent map[string][]*tele
 		}
 		return nil
 	})
-	for _, id := range order {
-		if err != nil {
-			break
-		}
-		b.asked[id].usage, err = s.usageOf(ctx, id, b.now)
-	}
-	if err != nil {
-		return nil, nil, faultOf(err)
-	}
-	return byAgent, order, nil
+	return byAgent, order, err
 }
 
 // begin takes the events anew as they were read.

@@ -10,31 +10,37 @@ import (
 	"writegate/commands/fault"
 )
 
-// Bounds of the telemetry that is on its way into the projections at once, as costOf
-// counts it: every view waits until what is durable is folded, and with it
-// whoever has a statement or an approval. One project has half of it at most.
+// What one project may have of each kind of dear work at once. All projects together
+// may have twice that, and turnsWaiting times of one project may have its turn or wait for it.
 const (
-	telemetryAtOnce  = 2 * telemetryOfOne
-	telemetryOfOne   = MaxTelemetryEvents
-	telemetryWaiting = 32 * telemetryOfOne // of one project
+	// Telemetry on its way into the projections, as costOf counts it: every view waits
+	// until what is durable is folded, and with it whoever has a statement or an approval.
+	telemetryOfOne = MaxTelemetryEvents
+	// Steps of rules over telemetry.
+	stepsOfOne = maxBatchCost
+	// Previews of applications.
+	previewsOfOne = 1
+
+	turnsWaiting = 32
 )
 
-// telemetryTurns give batches their turns, the first come first of a project, and
-// projects among each other.
-type telemetryTurns struct {
-	all *semaphore.Weighted
+// turns are given to the requests of a project in the order in which they come, and
+// to projects among each other.
+type turns struct {
+	ofOne int64
+	all   *semaphore.Weighted
 
 	mu       sync.Mutex
-	projects map[string]*projectTurns // those with a batch; guarded by mu
+	projects map[string]*projectTurns // those with a request; guarded by mu
 }
 
 type projectTurns struct {
 	turns *semaphore.Weighted
-	cost  int64 // of all that have their turn or wait for it; guarded by telemetryTurns.mu
+	cost  int64 // of all that have their turn or wait for it; guarded by turns.mu
 }
 
-func newTelemetryTurns() *telemetryTurns {
-	return &telemetryTurns{all: semaphore.NewWeighted(telemetryAtOnce), projects: map[string]*projectTurns{}}
+func newTurns(ofOne int64) *turns {
+	return &turns{ofOne: ofOne, all: semaphore.NewWeighted(2 * ofOne), projects: map[string]*projectTurns{}}
 }
 
 // costOf is what a batch costs the projections, about: its events, and what they
@@ -47,20 +53,21 @@ func costOf(sent []SentEvent) int64 {
 	return min(telemetryOfOne, cost+int64(bytes/(16<<10)))
 }
 
-// take waits for the turn of a batch; done is called once it is folded.
+// take waits for the turn of a request; done is called when its work is over. The cost
+// is from 1 to what one project may have.
 //
 // Errors: rate_limit_exceeded where very much of the project waits already;
 // audit_unavailable when ctx ends first.
-func (t *telemetryTurns) take(ctx context.Context, project string, cost int64) (done func(), err error) {
+func (t *turns) take(ctx context.Context, project string, cost int64) (done func(), err error) {
 	t.mu.Lock()
 	p := t.projects[project]
 	if p == nil {
-		p = &projectTurns{turns: semaphore.NewWeighted(telemetryOfOne)}
+		p = &projectTurns{turns: semaphore.NewWeighted(t.ofOne)}
 		t.projects[project] = p
 	}
-	if p.cost+cost > telemetryWaiting {
+	if p.cost+cost > turnsWaiting*t.ofOne {
 		t.mu.Unlock()
-		return nil, fault.New(fault.RateLimitExceeded, "The project has more telemetry waiting than is taken. Nothing of this batch was kept; send it again in a moment.").With("retry_after_seconds", 1)
+		return nil, fault.New(fault.RateLimitExceeded, "The project has more of these requests waiting than are taken. Nothing of this one was kept; send it again in a moment.").With("retry_after_seconds", 1)
 	}
 	p.cost += cost
 	t.mu.Unlock()
@@ -78,7 +85,7 @@ func (t *telemetryTurns) take(ctx context.Context, project string, cost int64) (
 	}
 	if err != nil {
 		leave()
-		return nil, fault.New(fault.AuditUnavailable, "The request ended while it waited for its turn. Nothing of the batch was kept; send it again.").
+		return nil, fault.New(fault.AuditUnavailable, "The request ended while it waited for its turn. Nothing of it was kept; send it again.").
 			With("outcome", "not_written").Because(errors.Join(err, context.Cause(ctx)))
 	}
 	return func() {

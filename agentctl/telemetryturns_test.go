@@ -80,16 +80,16 @@ func TestTelemetryWaitsUntilWhatWasSentBeforeItIsFolded(t *testing.T) {
 	sending.Wait()
 	_, err = w.Telemetry(t.Context(), agents[1], sentEvents(agents[1], 1))
 	require.NoError(t, err)
-	require.Empty(t, w.turns.projects, "nothing is kept of who is done")
+	require.Empty(t, w.folding.projects, "nothing is kept of who is done")
 }
 
 // What waits is bounded for each project, and one project leaves room for another.
 func TestTurnsOfTelemetryAreSharedByProjects(t *testing.T) {
-	turns := newTelemetryTurns()
+	turns := newTurns(telemetryOfOne)
 	done, err := turns.take(t.Context(), "a", telemetryOfOne)
 	require.NoError(t, err)
 	var waiting sync.WaitGroup
-	for range telemetryWaiting/telemetryOfOne - 1 {
+	for range turnsWaiting - 1 {
 		waiting.Go(func() {
 			next, err := turns.take(context.Background(), "a", telemetryOfOne)
 			require.NoError(t, err)
@@ -99,7 +99,7 @@ func TestTurnsOfTelemetryAreSharedByProjects(t *testing.T) {
 	require.Eventually(t, func() bool {
 		turns.mu.Lock()
 		defer turns.mu.Unlock()
-		return turns.projects["a"].cost == telemetryWaiting
+		return turns.projects["a"].cost == turnsWaiting*telemetryOfOne
 	}, time.Minute, time.Millisecond)
 	_, err = turns.take(t.Context(), "a", 1)
 	require.Equal(t, fault.RateLimitExceeded, fault.CodeOf(err))
@@ -120,4 +120,34 @@ func TestALargeBatchCostsMoreThanASmallOne(t *testing.T) {
 	require.EqualValues(t, 10, costOf(small))
 	require.EqualValues(t, 50, costOf(large))
 	require.EqualValues(t, telemetryOfOne, costOf(make([]SentEvent, MaxTelemetryEvents)))
+}
+
+// Rules are asked about a bounded number of events at once, over all agents and projects.
+func TestRulesAreAskedInTurns(t *testing.T) {
+	w := begin(t)
+	agent := w.agent(t, "default")
+	w.apply(t, "default", w.policy(t, "default", "log", `event.name.matches("(?:.?.?){80}Q1")`, 20), agent)
+	b := telemetryBatch{service: w.Service, by: key("default"), sent: make([]telemetryItem, 3)}
+	for i, e := range sent(3, agent) {
+		b.read(i, &e)
+	}
+	require.NoError(t, w.Store.WaitApplied(t.Context(), w.log.Head().Seq))
+	var free []func()
+	for _, project := range []string{"a", "b"} {
+		done, err := w.asking.take(t.Context(), project, stepsOfOne-1)
+		require.NoError(t, err)
+		free = append(free, done)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	err := b.evaluate(gone)
+	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(err))
+	require.ErrorContains(t, err, "waited for its turn")
+	require.Empty(t, b.matches)
+	for _, done := range free {
+		done()
+	}
+	require.NoError(t, b.evaluate(t.Context()))
+	require.Len(t, b.matches, 3)
+	require.Empty(t, w.asking.projects)
 }

@@ -1,0 +1,70 @@
+package agentctl
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/commands/fault"
+	"writegate/projections"
+)
+
+// A preview that has no more time says up to where it got, one that has looked at all
+// does not; and each project has a turn of its own.
+func TestAPreviewTakesItsTurnAndEndsInTime(t *testing.T) {
+	w := begin(t)
+	agent := w.agent(t, "default")
+	policy := w.policy(t, "default", "block", `event.type == "tool_call"`, 1)
+	var first time.Time
+	for i := range 3 {
+		w.now.Add(int64(time.Second))
+		list := sent(5, agent)
+		for k := range list {
+			id := fmt.Sprint(i, "-", k)
+			list[k].Input.ID = &id
+		}
+		_, err := w.Telemetry(t.Context(), key("default"), list)
+		require.NoError(t, err)
+		if i == 0 {
+			first = w.Now()
+		}
+	}
+	ask := func(ctx context.Context) (*ApplicationBody, error) {
+		answer, err := w.PreviewApply(ctx, key("default"), policy, &ApplyInput{AgentID: agent})
+		body, _ := answer.Body.(*ApplicationBody)
+		return body, err
+	}
+	body, err := ask(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, &PreviewBody{Window: "24h", Events: 15, EventsMatching: 15}, body.Preview)
+	require.Empty(t, body.Warnings)
+
+	over, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	var p projections.AgentPolicy
+	require.NoError(t, w.view(t.Context(), func(view *projections.View) (err error) {
+		p, _, err = view.AgentPolicy("default", policy)
+		return err
+	}))
+	part, until, err := w.preview(over, "default", agent, &p, w.Now())
+	require.NoError(t, err)
+	require.Equal(t, first, until)
+	require.Zero(t, part.EventsMatching)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	_, _, err = w.preview(gone, "default", agent, &p, w.Now())
+	require.Error(t, err, "nobody is left to be told")
+
+	done, err := w.looking.take(t.Context(), "default", previewsOfOne)
+	require.NoError(t, err)
+	_, err = ask(gone)
+	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(err))
+	require.ErrorContains(t, err, "waited for its turn")
+	done()
+	_, err = ask(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, w.looking.projects)
+}
