@@ -9,7 +9,7 @@ import "strings"
 // methods of its Draft to read.
 //
 // What it gives is never written again, and may be kept for good, though each kept
-// text keeps some 32 KiB of its neighbours.
+// text of a context keeps some 32 KiB of its neighbours, and one of a payload its record.
 //
 // The zero Decoder is ready. One goroutine owns it, and it is not copied.
 type Decoder struct {
@@ -45,8 +45,18 @@ func (m *Decoder) Decode(record []byte, d *Draft) error {
 	err := r.end()
 	if err != nil {
 		*d = Draft{}
+		return err
 	}
-	return err
+	if len(record) > textsSize/4 { // whoever keeps a text of the context would keep all of it
+		m.last, m.context = [contextFields + 1]string{}, knownContext{}
+		d.Type = Type(m.keep([]byte(d.Type)))
+		for field := 1; field <= contextFields; field++ {
+			if text := d.Context.at(field); *text != "" {
+				*text = m.keep([]byte(*text))
+			}
+		}
+	}
+	return nil
 }
 
 // Reset lets go of the texts of earlier records, each of which would keep what lies

@@ -3,6 +3,7 @@ package event
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -168,4 +169,28 @@ func TestADecoderAllocatesOnceForManyRecords(t *testing.T) {
 		m.Reset()
 	})
 	require.LessOrEqual(t, perRound, 4.0, "allocations of 100 records")
+}
+
+// Who keeps the contexts of large records, as the index does, does not keep the records.
+func TestATextOfAContextKeepsNoLargeRecord(t *testing.T) {
+	var m Decoder
+	var kept [200]Draft
+	heap := func() uint64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	before := heap()
+	for i := range kept {
+		d := New(time.Unix(1735689600, 0), Context{Actor: fmt.Sprint("a", i), Project: "p", RequestID: "req_1"}, &TelemetryReceived{BatchID: "bat_x",
+			Events: []TelemetryEvent{{ID: "e", Type: "t", AgentID: "agt_1", Attributes: strings.Repeat("a", 500<<10)}}})
+		record, err := Encode(nil, &d)
+		require.NoError(t, err)
+		got := requireSameDecoded(t, &m, record)
+		kept[i] = Draft{Type: got.Type, Context: got.Context}
+	}
+	require.Less(t, heap(), before+10<<20)
+	require.Equal(t, "a199", kept[199].Context.Actor)
+	require.Equal(t, TypeTelemetryReceived, kept[0].Type)
 }
