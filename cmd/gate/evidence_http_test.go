@@ -190,6 +190,9 @@ func TestTheLogIsFollowedAndTakenUpAgain(t *testing.T) {
 	again := g.stream(t, "/audit/stream", "Last-Event-ID: 3")
 	id, _ := again()
 	require.Equal(t, "4", id)
+	repeated := g.stream(t, "/audit/stream?from_seq=1", "Last-Event-ID: 3") // as an EventSource comes again
+	id, _ = repeated()
+	require.Equal(t, "4", id)
 	live := g.stream(t, "/audit/stream")
 	g.query(t, ask("SELECT 1"))
 	id, kind := live()
@@ -197,6 +200,7 @@ func TestTheLogIsFollowedAndTakenUpAgain(t *testing.T) {
 	for _, bad := range []string{"/audit/stream?from_seq=0", "/audit/stream?from_seq=x"} {
 		requireFault(t, g.get(t, bad), http.StatusBadRequest, "validation_failed")
 	}
+	requireFault(t, g.do(t, http.MethodGet, "/audit/stream?from_seq=0", nil, "Last-Event-ID: 3"), http.StatusBadRequest, "validation_failed")
 	g.end(t) // followers do not hold up the end
 	for id != "" {
 		id, _ = live()

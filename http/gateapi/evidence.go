@@ -288,7 +288,7 @@ const streamBeat = 15 * time.Second
 
 // streamAudit is GET /audit/stream: server-sent events (HTML, part 9.2), one
 // for each event of the log, its seq as their id. It begins behind
-// Last-Event-ID or at from_seq, and else with the next event. It ends when the
+// Last-Event-ID, else at from_seq, else with the next event. It ends when the
 // service stops, or when the client falls behind; then the client comes again
 // with the last id it saw, and nothing is skipped.
 func (a *api) streamAudit(c *httpd.Call) error {
@@ -319,19 +319,20 @@ func (a *api) streamStart(c *httpd.Call) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	start := a.Log.Head().Seq + 1
 	if text := query.Get("from_seq"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil || n == 0 {
 			return 0, fieldFault("from_seq", "must be a whole number from 1")
 		}
-		return n, nil
+		start = n
 	}
-	if text := c.Request.Header.Get("Last-Event-ID"); text != "" {
+	if text := c.Request.Header.Get("Last-Event-ID"); text != "" { // an EventSource that comes again sends its first address again
 		n, err := strconv.ParseUint(text, 10, 63)
 		if err != nil {
 			return 0, fieldFault("Last-Event-ID", "must be the id of an event of this stream")
 		}
-		return n + 1, nil
+		start = n + 1
 	}
-	return a.Log.Head().Seq + 1, nil
+	return start, nil
 }
