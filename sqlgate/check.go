@@ -27,7 +27,7 @@ const (
 // Errors: not_found, db_connection_failed and db_unavailable where there is no
 // answer now, and those of the log.
 func (g *Gate) CheckOutcome(ctx context.Context, id, by string) (projections.Execution, error) {
-	view := g.Store.View()
+	view := g.Store.ViewWithin(ctx)
 	x, found, err := view.Execution(id)
 	view.Close()
 	if err != nil {
@@ -73,9 +73,12 @@ func (g *Gate) KeepChecking(ctx context.Context, interval time.Duration) {
 // checkUnknown is one round. A database that does not answer ends it: it would
 // not answer the next question either.
 func (g *Gate) checkUnknown(ctx context.Context, asked map[string]time.Time) {
-	view := g.Store.View()
+	view := g.Store.ViewWithin(ctx)
 	unknown, _, err := view.Executions(projections.ExecutionFilter{State: projections.ExecutionUnknown}, projections.Page{Limit: checksAtOnce, Asc: true})
 	view.Close()
+	if ctx.Err() != nil {
+		return
+	}
 	if err != nil {
 		g.Logger.Error("the executions whose outcome is unknown cannot be read", "source", "gate", "cause", err.Error())
 		return

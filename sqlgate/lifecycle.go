@@ -123,7 +123,7 @@ func auditCode(err error) fault.Code {
 
 // loadPolicy walks the chain from the manifest on.
 func (g *Gate) loadPolicy(ctx context.Context, chain *Chain) *ChainFailure {
-	known, err := g.knownVersions()
+	known, err := g.knownVersions(ctx)
 	if err != nil {
 		return failed(StepManifest, "The policy versions cannot be read from the projections: %v", err)
 	}
@@ -159,8 +159,8 @@ func failed(step, format string, args ...any) *ChainFailure {
 }
 
 // knownVersions are the versions that the log holds, none before the import.
-func (g *Gate) knownVersions() (policyfolder.State, error) {
-	view := g.Store.View()
+func (g *Gate) knownVersions(ctx context.Context) (policyfolder.State, error) {
+	view := g.Store.ViewWithin(ctx)
 	defer view.Close()
 	state := policyfolder.State{Seq: view.LastPolicySeq()}
 	page := projections.Page{Limit: 1000, Asc: true}
@@ -339,7 +339,7 @@ func (g *Gate) recordLoaded(ctx context.Context, active *runningPolicy, folder *
 	if err := g.Commands.ImportPolicies(ctx, files, verdict); err != nil {
 		return err
 	}
-	state, err := g.knownVersions()
+	state, err := g.knownVersions(ctx)
 	if err != nil {
 		return err
 	}

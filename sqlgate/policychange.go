@@ -66,7 +66,7 @@ func (g *Gate) CreateCandidate(ctx context.Context, document []byte, note, by st
 	if loaded.PolicyVersion == "" {
 		return nil, invalidFault("", loaded.Hash, "", commands.PolicyValidationFailed, loaded.Findings)
 	}
-	if answer, err := g.standing(loaded.PolicyVersion, loaded.Hash); answer != nil || err != nil {
+	if answer, err := g.standing(ctx, loaded.PolicyVersion, loaded.Hash); answer != nil || err != nil {
 		return answer, err
 	}
 	j, err := g.judge(ctx, document, policy.Options{})
@@ -84,7 +84,7 @@ func (g *Gate) CreateCandidate(ctx context.Context, document []byte, note, by st
 	if j.failed != "" {
 		return nil, invalidFault(loaded.PolicyVersion, loaded.Hash, event.PolicyRejectedStatus, j.failed, j.recorded())
 	}
-	entry, err := g.versionEntry(loaded.PolicyVersion)
+	entry, err := g.versionEntry(context.WithoutCancel(ctx), loaded.PolicyVersion) // it is recorded: an answer must not say that it is not
 	return &CandidateAnswer{VersionEntry: entry, Created: true, Warnings: warnings, Tests: &j.report.Tests, Corpus: &j.report.Corpus, Coverage: &j.report.Coverage}, err
 }
 
@@ -99,8 +99,8 @@ func noteProblem(note string) string {
 }
 
 // standing answers for a version that exists, nil where it does not.
-func (g *Gate) standing(version, hash string) (*CandidateAnswer, error) {
-	view := g.Store.View()
+func (g *Gate) standing(ctx context.Context, version, hash string) (*CandidateAnswer, error) {
+	view := g.Store.ViewWithin(ctx)
 	defer view.Close()
 	v, found, err := view.PolicyVersion(version)
 	switch {
@@ -188,18 +188,18 @@ type VersionStatus struct {
 // Errors: validation_failed, policy_not_found, policy_activation_failed with
 // details.reason, and those of the log.
 func (g *Gate) ChangePolicy(ctx context.Context, r PolicyChangeRequest) (*PolicyChangeAnswer, error) {
-	if err := g.checkRequest(&r); err != nil {
+	if err := g.checkRequest(ctx, &r); err != nil {
 		return nil, err
 	}
 	if err := g.policyWork.lock(ctx); err != nil {
 		return nil, err
 	}
 	defer g.policyWork.unlock()
-	target, base, err := g.chosen(&r)
+	target, base, err := g.chosen(ctx, &r)
 	if err != nil {
 		return nil, err
 	}
-	if err := g.checkFolder(target); err != nil {
+	if err := g.checkFolder(ctx, target); err != nil {
 		return nil, err
 	}
 	impact, err := g.checkImpact(ctx, r.Impact, target, base)
@@ -265,11 +265,11 @@ func (r *PolicyChangeRequest) answer(next *runningPolicy, changed commands.Polic
 
 // checkRequest reads the request itself. Where no version is active there is no
 // impact to look at, so none is asked for.
-func (g *Gate) checkRequest(r *PolicyChangeRequest) error {
+func (g *Gate) checkRequest(ctx context.Context, r *PolicyChangeRequest) error {
 	if !g.RequireImpact {
 		return r.check(false)
 	}
-	view := g.Store.View()
+	view := g.Store.ViewWithin(ctx)
 	defer view.Close()
 	_, found, err := view.ActivePolicy()
 	if err != nil {
@@ -314,8 +314,8 @@ func isHash(text string) bool {
 
 // chosen finds the version that a request is about, and the active one (zero
 // where there is none), and compares both with what the request expects.
-func (g *Gate) chosen(r *PolicyChangeRequest) (target, base sourced, err error) {
-	view := g.Store.View()
+func (g *Gate) chosen(ctx context.Context, r *PolicyChangeRequest) (target, base sourced, err error) {
+	view := g.Store.ViewWithin(ctx)
 	defer view.Close()
 	active, _, err := view.ActivePolicy()
 	if err != nil {

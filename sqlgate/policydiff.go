@@ -26,11 +26,11 @@ type PolicyRef struct {
 // DiffPolicies compares two versions, and with r their decisions on what the
 // log recorded. Nothing is written.
 func (g *Gate) DiffPolicies(ctx context.Context, base, target Source, r *ReplayRequest) (*DiffAnswer, error) {
-	was, from, err := g.compiled(base)
+	was, from, err := g.compiled(ctx, base)
 	if err != nil {
 		return nil, err
 	}
-	is, to, err := g.compiled(target)
+	is, to, err := g.compiled(ctx, target)
 	if err != nil {
 		return nil, err
 	}

@@ -72,13 +72,13 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 	if r.SQL == nil && r.Replay == nil {
 		return nil, FieldsFault(map[string]string{"sql": "give sql, replay or both"})
 	}
-	p, found, err := g.compiled(r.Policy)
+	p, found, err := g.compiled(ctx, r.Policy)
 	if err != nil {
 		return nil, err
 	}
 	var other *policy.Policy
 	if r.CompareTo != "" {
-		if other, _, err = g.compiled(Source{PolicyVersion: r.CompareTo}); err != nil {
+		if other, _, err = g.compiled(ctx, Source{PolicyVersion: r.CompareTo}); err != nil {
 			return nil, err
 		}
 	}
@@ -92,7 +92,7 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 		return a, nil
 	}
 	if other == nil {
-		if other, _, err = g.compiled(Source{PolicyVersion: ActiveVersion}); err != nil {
+		if other, _, err = g.compiled(ctx, Source{PolicyVersion: ActiveVersion}); err != nil {
 			return nil, err
 		}
 	}

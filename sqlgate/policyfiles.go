@@ -2,6 +2,7 @@ package sqlgate
 
 import (
 	"bytes"
+	"context"
 	"path/filepath"
 
 	"writegate/commands"
@@ -17,8 +18,8 @@ func (g *Gate) pathOf(version string) string {
 // the bytes on disk, those of the log and the manifest must be the same, for
 // every version, since a folder that somebody touched vouches for nothing. What
 // a crash left unwritten is written first.
-func (g *Gate) checkFolder(target sourced) error {
-	known, err := g.knownVersions()
+func (g *Gate) checkFolder(ctx context.Context, target sourced) error {
+	known, err := g.knownVersions(ctx)
 	if err != nil {
 		return err
 	}
@@ -42,7 +43,7 @@ func (g *Gate) checkFolder(target sourced) error {
 // writePolicies brings the folder to what the log says. Where that fails the
 // log stands, and the answer warns: the next change or start writes it.
 func (g *Gate) writePolicies() []policy.Finding {
-	known, err := g.knownVersions()
+	known, err := g.knownVersions(context.Background()) // the change is durable, whether or not its request still waits
 	if err == nil {
 		err = policyfolder.Write(g.Policies.Dir, g.Policies.Manifest, known)
 	}

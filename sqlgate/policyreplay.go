@@ -38,11 +38,11 @@ type ReplayRequest struct {
 // Errors: policy_not_found, policy_invalid, and rate_limit_exceeded when as
 // many replays as may run do.
 func (g *Gate) Replay(ctx context.Context, r ReplayRequest) (*replay.Report, error) {
-	base, _, err := g.compiled(r.Base)
+	base, _, err := g.compiled(ctx, r.Base)
 	if err != nil {
 		return nil, err
 	}
-	target, _, err := g.compiled(r.Target)
+	target, _, err := g.compiled(ctx, r.Target)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (g *Gate) replayBetween(ctx context.Context, base, target *policy.Policy, r
 	default:
 		return nil, fault.New(fault.RateLimitExceeded, "%d replays run already, and no more may at once. Try again when one has ended.", maxReplays).With("retry_after_seconds", 1)
 	}
-	first, from, to, err := g.replayRange(r)
+	first, from, to, err := g.replayRange(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +75,8 @@ func (g *Gate) replayBetween(ctx context.Context, base, target *policy.Policy, r
 // replayRange turns a request into a range: first is the first decision to look
 // at, 0 for none; from and to are what the answer names. A limit moves from up,
 // so that the range names exactly what was looked at.
-func (g *Gate) replayRange(r ReplayRequest) (first, from, to uint64, err error) {
-	view := g.Store.View()
+func (g *Gate) replayRange(ctx context.Context, r ReplayRequest) (first, from, to uint64, err error) {
+	view := g.Store.ViewWithin(ctx)
 	defer view.Close()
 	to = view.Applied().Seq
 	if r.ToSeq != 0 && r.ToSeq < to {

@@ -34,14 +34,14 @@ func (s sourced) hexHash() string { return hex.EncodeToString(s.hash[:]) }
 
 // resolve finds the bytes that a source names. Its errors are
 // validation_failed and policy_not_found.
-func (g *Gate) resolve(s Source) (sourced, error) {
+func (g *Gate) resolve(ctx context.Context, s Source) (sourced, error) {
 	switch {
 	case (s.PolicyVersion == "") == (s.Document == nil):
 		return sourced{}, FieldsFault(map[string]string{"policy_version": "give either policy_version or document, and not both"})
 	case s.Document != nil:
 		return sourced{hash: sha256.Sum256(s.Document), document: s.Document}, nil
 	}
-	view := g.Store.View()
+	view := g.Store.ViewWithin(ctx)
 	defer view.Close()
 	return findVersion(view, s.PolicyVersion)
 }
@@ -73,8 +73,8 @@ func versionNotFound(name string) *fault.Fault {
 
 // compiled loads what a source names, and refuses what is not valid: nothing
 // can be decided with it.
-func (g *Gate) compiled(s Source) (*policy.Policy, sourced, error) {
-	found, err := g.resolve(s)
+func (g *Gate) compiled(ctx context.Context, s Source) (*policy.Policy, sourced, error) {
+	found, err := g.resolve(ctx, s)
 	if err != nil {
 		return nil, found, err
 	}
@@ -174,11 +174,11 @@ func ownFailure(ctx context.Context, err error) error {
 // ValidatePolicy is POST /policy/validate: nothing is written. The tests of a
 // document that does not come from an operator are bounded in what they cost.
 func (g *Gate) ValidatePolicy(ctx context.Context, s Source, operator bool) (*policy.Report, error) {
-	found, err := g.resolve(s)
+	found, err := g.resolve(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	known, err := g.knownHashes()
+	known, err := g.knownHashes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -191,8 +191,8 @@ func (g *Gate) ValidatePolicy(ctx context.Context, s Source, operator bool) (*po
 }
 
 // knownHashes are the hashes of all versions by name.
-func (g *Gate) knownHashes() (map[string]string, error) {
-	view := g.Store.View()
+func (g *Gate) knownHashes(ctx context.Context) (map[string]string, error) {
+	view := g.Store.ViewWithin(ctx)
 	defer view.Close()
 	known := map[string]string{}
 	err := eachVersion(view, projections.PolicyFilter{}, func(v *projections.PolicyVersion) error {

@@ -1,6 +1,7 @@
 package sqlgate
 
 import (
+	"context"
 	"encoding/hex"
 	"path/filepath"
 
@@ -66,18 +67,18 @@ func (g *Gate) PolicyVersion() string {
 }
 
 // PolicyStatus says which policy decides, and what keeps it from doing so.
-func (g *Gate) PolicyStatus() (*PolicyStatus, error) {
+func (g *Gate) PolicyStatus(ctx context.Context) (*PolicyStatus, error) {
 	s := &PolicyStatus{
 		Mode: g.ModeNow(), Candidates: []string{}, Warnings: []policy.Finding{}, Failure: g.chain.Failure(),
 		Engine: engineStatus{policy.FactsVersion, classify.Version, classify.PgQueryVersion, policy.CELVersion},
 	}
-	view := g.Store.View()
+	view := g.Store.ViewWithin(ctx)
 	defer view.Close()
 	err := s.fromLog(view)
 	if err != nil {
 		return nil, err
 	}
-	if s.Manifest, err = g.manifestStatus(); err != nil {
+	if s.Manifest, err = g.manifestStatus(ctx); err != nil {
 		return nil, err
 	}
 	if p := g.running.Load(); p != nil && s.Failure == nil {
@@ -116,9 +117,9 @@ func (s *PolicyStatus) fromRunning(p *runningPolicy) {
 
 // manifestStatus looks at the folder as it is on disk now, and holds it against
 // the log. A folder that cannot be read matches nothing.
-func (g *Gate) manifestStatus() (ManifestStatus, error) {
+func (g *Gate) manifestStatus(ctx context.Context) (ManifestStatus, error) {
 	m := ManifestStatus{Path: filepath.Join(g.Policies.Dir, g.Policies.Manifest)}
-	known, err := g.knownVersions()
+	known, err := g.knownVersions(ctx)
 	if err != nil {
 		return m, err
 	}

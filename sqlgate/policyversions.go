@@ -1,6 +1,7 @@
 package sqlgate
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"strings"
@@ -52,8 +53,8 @@ func (g *Gate) PolicyVersions(view *projections.View, f projections.PolicyFilter
 }
 
 // PolicyVersionDetail gives one version with its bytes. Error: policy_not_found.
-func (g *Gate) PolicyVersionDetail(name string) (*VersionDetail, error) {
-	view := g.Store.View()
+func (g *Gate) PolicyVersionDetail(ctx context.Context, name string) (*VersionDetail, error) {
+	view := g.Store.ViewWithin(ctx)
 	defer view.Close()
 	found, err := findVersion(view, name)
 	if err != nil {
@@ -75,8 +76,8 @@ func (g *Gate) PolicyVersionDetail(name string) (*VersionDetail, error) {
 	return d, nil
 }
 
-func (g *Gate) versionEntry(name string) (VersionEntry, error) {
-	view := g.Store.View()
+func (g *Gate) versionEntry(ctx context.Context, name string) (VersionEntry, error) {
+	view := g.Store.ViewWithin(ctx)
 	defer view.Close()
 	v, found, err := view.PolicyVersion(name)
 	if err != nil || !found {

@@ -37,12 +37,12 @@ func (g *service) registerAgents(stopping context.Context) error {
 
 // agentHealth is GET /v1/health (spec/v1.md part 11): /v1 works while the log is
 // sound, also when no policy of the gate is loaded.
-func (g *service) agentHealth() agentapi.Health {
+func (g *service) agentHealth(ctx context.Context) agentapi.Health {
 	applied := g.store.Applied().Seq
 	h := agentapi.Health{Status: "ok", Version: version, Uptime: int64(time.Since(g.started).Seconds()), Checks: agentapi.Checks{
 		Log:         agentapi.LogCheck{Status: "ok", Seq: g.events.Head().Seq},
 		Projections: agentapi.ProjectionsCheck{Status: "ok", AppliedSeq: applied},
-		Policy:      agentapi.PolicyCheck{Status: "ok", PolicyVersion: g.activePolicy()},
+		Policy:      agentapi.PolicyCheck{Status: "ok", PolicyVersion: g.activePolicy(ctx)},
 		Egress:      agentapi.EgressCheck{Status: "ok", AllowedCIDRs: append([]string{}, splitList(g.settings.EgressAllowCIDRs)...)},
 	}}
 	if f := g.gate.Chain().Failure(); f != nil {
@@ -55,8 +55,8 @@ func (g *service) agentHealth() agentapi.Health {
 }
 
 // activePolicy names the version that decides; nil where there is none.
-func (g *service) activePolicy() *string {
-	view := g.store.View()
+func (g *service) activePolicy(ctx context.Context) *string {
+	view := g.store.ViewWithin(ctx)
 	defer view.Close()
 	if active := view.Counters().Active; active != "" {
 		return &active

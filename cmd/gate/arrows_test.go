@@ -231,6 +231,22 @@ func TestProjectionsAndPolicyNeverReadAClock(t *testing.T) {
 	}
 }
 
+// A view waits for the projections: what a request asks for ends with the request.
+func TestOnlyCheckpointsOpenViewsWithoutAContext(t *testing.T) {
+	within := 0
+	for _, f := range ourFiles(t) {
+		for _, call := range f.calls() {
+			if strings.HasSuffix(call, ".ViewWithin") {
+				within++
+			}
+			if f.room != "commands/checkpoints" && f.room != "projections" {
+				require.False(t, strings.HasSuffix(call, ".View"), "%s calls %s: use ViewWithin and the context of what waits", f.name, call)
+			}
+		}
+	}
+	require.Greater(t, within, 20)
+}
+
 func TestTheHTTPShelfHoldsNoPackage(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "http", "*.go"))
 	require.NoError(t, err)

@@ -313,8 +313,8 @@ func (k *Keeper) Checkpoint(ctx context.Context, size uint64) ([]byte, error) {
 }
 
 // Prove implements evidence.Signer.
-func (k *Keeper) Prove(_ context.Context, size, seq uint64) (p checkpoint.Proof, err error) {
-	view := k.store.View()
+func (k *Keeper) Prove(ctx context.Context, size, seq uint64) (p checkpoint.Proof, err error) {
+	view := k.store.ViewWithin(ctx)
 	defer func() { err = errors.Join(err, view.Close()) }()
 	return checkpoint.ProveInclusion(view.Tree(), size, seq)
 }

@@ -380,6 +380,16 @@ func TestABundleIsCoveredByACheckpointThatRunMakes(t *testing.T) {
 	_, err = r.Checkpoint(over, size+1000)
 	require.ErrorIs(t, err, context.Canceled)
 	halt()
+	behind, err := projections.Open(projections.Options{Dir: "behind", FS: vfs.NewMem()})
+	require.NoError(t, err)
+	require.NoError(t, behind.Connect(t.Context(), r.log)) // nobody folds what comes now
+	r.grow(1)
+	live := r.store
+	r.Keeper.store = behind
+	_, err = r.Prove(over, n.Size, 1)
+	require.ErrorIs(t, err, projections.ErrBehind)
+	r.Keeper.store = live
+	require.NoError(t, behind.Close())
 	r.stop()
 }
 

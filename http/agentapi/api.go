@@ -30,7 +30,7 @@ type Options struct {
 	Commands *commands.Commands
 	Store    *projections.Store
 	Log      agentctl.Log
-	Health   func() Health // of GET /v1/health
+	Health   func(context.Context) Health // of GET /v1/health
 	Now      func() time.Time
 
 	Follower         agentctl.Follower // the event log, for those who follow it

@@ -45,7 +45,7 @@ type EgressCheck struct {
 }
 
 func (a *api) health(c *call) error {
-	h := a.Health()
+	h := a.Health(c.Request.Context())
 	h.APIVersion = Version
 	status := http.StatusOK
 	if h.Status == "failing" {

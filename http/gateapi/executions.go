@@ -107,7 +107,7 @@ func (a *api) checkExecution(c *httpd.Call) error {
 	}
 	x, err := a.Gate.CheckOutcome(c.Request.Context(), c.Params.ByName("execution_id"), c.Operator())
 	if err != nil {
-		return err
+		return commands.ViewFault(err)
 	}
 	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()

@@ -1,6 +1,7 @@
 package gateapi
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,9 +16,13 @@ import (
 // text format of Prometheus, and the figures of the process. Everything is read
 // when it is asked for; nothing is counted twice.
 func (a *api) newMetrics() http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(gateMetrics{a}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})
+	process := prometheus.NewRegistry()
+	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		own := prometheus.NewRegistry()
+		own.MustRegister(gateMetrics{r.Context(), a})
+		promhttp.HandlerFor(prometheus.Gatherers{process, own}, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}).ServeHTTP(w, r)
+	})
 }
 
 func (a *api) metrics(c *httpd.Call) error {
@@ -56,8 +61,11 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("gate_"+name, help, labels, nil)
 }
 
-// gateMetrics reads the service when Prometheus asks.
-type gateMetrics struct{ a *api }
+// gateMetrics reads the service for one scrape, which it waits for no longer than ctx.
+type gateMetrics struct {
+	ctx context.Context
+	a   *api
+}
 
 // Describe implements prometheus.Collector.
 func (m gateMetrics) Describe(ch chan<- *prometheus.Desc) {
@@ -125,7 +133,7 @@ func collectCheckpoints(s checkpoints.Status, gauge func(*prometheus.Desc, float
 // records are what the projections count. Where they can't be read the scrape
 // fails: a figure that is missing must not look like none.
 func (m gateMetrics) records(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string)) {
-	view := m.a.Store.View()
+	view := m.a.Store.ViewWithin(m.ctx)
 	defer view.Close()
 	pending, err := view.ApprovalsPending(m.a.Now())
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"writegate/commands"
 	"writegate/http/httpd"
 	"writegate/projections"
 	"writegate/sqlgate"
@@ -19,9 +20,9 @@ const yamlType = "application/yaml"
 
 // policyStatus is GET /policy/status (design/policy.md part 8).
 func (a *api) policyStatus(c *httpd.Call) error {
-	status, err := a.Gate.PolicyStatus()
+	status, err := a.Gate.PolicyStatus(c.Request.Context())
 	if err != nil {
-		return err
+		return commands.ViewFault(err)
 	}
 	status.OperatorAuthEnabled = a.Operators.Enabled()
 	c.JSON(http.StatusOK, status)
@@ -50,9 +51,9 @@ func (a *api) listVersions(c *httpd.Call) error {
 // getVersion is GET /policy/versions/:version, as JSON or, for a client that
 // prefers it, as the bytes themselves.
 func (a *api) getVersion(c *httpd.Call) error {
-	detail, err := a.Gate.PolicyVersionDetail(c.Params.ByName("version"))
+	detail, err := a.Gate.PolicyVersionDetail(c.Request.Context(), c.Params.ByName("version"))
 	if err != nil {
-		return err
+		return commands.ViewFault(err)
 	}
 	header := c.Writer().Header()
 	header.Set("ETag", `"`+detail.Hash+`"`)
@@ -158,7 +159,7 @@ func (a *api) validatePolicy(c *httpd.Call) error {
 	}
 	report, err := a.Gate.ValidatePolicy(ctx, source, label != "")
 	if err != nil {
-		return err
+		return commands.ViewFault(err)
 	}
 	c.JSON(http.StatusOK, report)
 	return nil
@@ -182,7 +183,7 @@ func (a *api) createCandidate(c *httpd.Call) error {
 	}
 	answer, err := a.Gate.CreateCandidate(c.Request.Context(), document, body.Note, c.Operator())
 	if err != nil {
-		return err
+		return commands.ViewFault(err)
 	}
 	status := http.StatusOK
 	if answer.Created {
@@ -258,7 +259,7 @@ func changeOf(r *sqlgate.PolicyChangeRequest, version, activeHash *string) error
 func (a *api) changePolicy(c *httpd.Call, r sqlgate.PolicyChangeRequest) error {
 	answer, err := a.Gate.ChangePolicy(c.Request.Context(), r)
 	if err != nil {
-		return err
+		return commands.ViewFault(err)
 	}
 	c.JSON(http.StatusOK, answer)
 	return nil
@@ -338,7 +339,7 @@ func (a *api) diffPolicies(c *httpd.Call) error {
 	defer release()
 	answer, err := a.Gate.DiffPolicies(ctx, sourceOf(body.Base, body.BaseDocument), sourceOf(body.Target, body.TargetDocument), replay)
 	if err != nil {
-		return err
+		return commands.ViewFault(err)
 	}
 	c.JSON(http.StatusOK, answer)
 	return nil
@@ -422,7 +423,7 @@ func (a *api) dryRunPolicy(c *httpd.Call) error {
 	defer release()
 	answer, err := a.Gate.DryRun(ctx, r)
 	if err != nil {
-		return err
+		return commands.ViewFault(err)
 	}
 	c.JSON(http.StatusOK, answer)
 	return nil
