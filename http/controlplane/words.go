@@ -196,6 +196,15 @@ func capital(word string) string {
 	return strings.ToUpper(word[:min(1, len(word))]) + word[min(1, len(word)):]
 }
 
+// reasonWords say why an execution did not succeed; the reasons of rules are named by
+// who wrote them.
+var reasonWords = map[string]string{
+	"db_error": "the database refused it", "row_limit_exceeded": "it would have changed more rows than it may", "result_too_large": "its result was too large",
+	"commit_never_sent": "its COMMIT was never sent", "rolled_back": "it was rolled back", "cancelled": "it was cancelled",
+	"transaction_overtime": "its transaction was open for longer than it may be", "settings_drift": "a setting that the gate relies on had changed",
+	"read_fence_violation": "a read tried to write",
+}
+
 // decisionWords are the decisions as people say them.
 var decisionWords = map[string]string{"ALLOW": "Allowed", "BLOCK": "Blocked", "REQUIRE_APPROVAL": "Asks for approval"}
 

@@ -2,10 +2,18 @@ package controlplane
 
 import (
 	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
 )
 
 func TestTheStateOfTheGateIsNotPrettierThanItIs(t *testing.T) {
@@ -110,4 +118,54 @@ func TestAxesHaveRoundNumbersAndAUnit(t *testing.T) {
 	require.Equal(t, []string{"0", "1 M", "2 M"}, labels(2_900_000, ""))
 	require.Equal(t, "−15 min", agoTicks(60, 15, "min")[0].Label)
 	require.InDelta(t, 44, agoTicks(60, 15, "min")[0].Value, 0, "fifteen minutes before the last one")
+}
+
+// An event type without words shows as its name, and one that the script does not
+// listen for changes no page.
+func TestEveryEventTypeHasWordsAndRefreshesPages(t *testing.T) {
+	script, err := os.ReadFile(filepath.Join("assets", "app.js"))
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(string(script), "const kinds = [")
+	require.True(t, ok)
+	list, _, ok := strings.Cut(rest, "];")
+	require.True(t, ok)
+	var followed, types []string
+	for _, m := range regexp.MustCompile(`"(\w+)"`).FindAllStringSubmatch(list, -1) {
+		followed = append(followed, m[1])
+	}
+	for _, s := range event.Types() {
+		types = append(types, string(s.Type))
+	}
+	require.ElementsMatch(t, types, slices.Collect(maps.Keys(eventWords)))
+	require.ElementsMatch(t, types, followed)
+	live := 0
+	pages, err := filepath.Glob("page_*.go")
+	require.NoError(t, err)
+	for _, page := range pages {
+		source, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range regexp.MustCompile(`p\.Live(?:, p\.Body)? = "([^"]+)"`).FindAllStringSubmatch(string(source), -1) {
+			live++
+			if m[1] != "*" {
+				require.Subset(t, types, strings.Fields(m[1]), page)
+			}
+		}
+	}
+	require.GreaterOrEqual(t, live, 9)
+}
+
+// Why an execution did not succeed is said in words.
+func TestEveryReasonOfAnExecutionHasWords(t *testing.T) {
+	sources, err := filepath.Glob(filepath.Join("..", "..", "sqlgate", "pgexec", "*.go"))
+	require.NoError(t, err)
+	var reasons []string
+	for _, file := range sources {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range regexp.MustCompile(`(?m)^\s+Reason\w+\s+= "(\w+)"`).FindAllStringSubmatch(string(source), -1) {
+			reasons = append(reasons, m[1])
+		}
+	}
+	require.Contains(t, reasons, "transaction_overtime")
+	require.ElementsMatch(t, reasons, slices.Collect(maps.Keys(reasonWords)))
 }
