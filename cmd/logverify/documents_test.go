@@ -320,3 +320,25 @@ func TestStandardInputIsReadForADash(t *testing.T) {
 		require.NoError(t, in.Close())
 	}
 }
+
+// Of a file without a byte in it nothing can be said: a download that broke looks the
+// same, whatever it was to be.
+func TestAnEmptyFileIsPartialWhateverItShouldBe(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for _, kind := range []string{"wal", "jsonl", "bundle", "receipt", "checkpoint"} {
+		for _, args := range [][]string{{kind, empty}, {kind, empty, "--json"}} {
+			code, out, errs := call(args...)
+			assert.Equal(t, exitPartial, code, "%q: %s%s", args, out, errs)
+			assert.NotContains(t, out, "corruption_detected", "%q", args)
+		}
+	}
+	code, out, _ := call("checkpoint", empty)
+	assert.Equal(t, exitPartial, code)
+	assert.Contains(t, out, empty+": partial\n  it is empty")
+	require.NoError(t, os.WriteFile(empty, []byte("\n"), 0o600))
+	for _, kind := range []string{"jsonl", "bundle", "checkpoint"} {
+		code, _, _ := call(kind, empty)
+		assert.Equal(t, exitCorruption, code, kind)
+	}
+}

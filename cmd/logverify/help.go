@@ -105,8 +105,8 @@ const aboutCheckpoint = `Checks the signed note FILE: "this log had so many even
 of their tree". "-" reads standard input. The cosignatures of witnesses given
 with --witness are checked and listed; one that is missing makes it partial.
 
-Without the key that signed it nothing can be said about a note: that is
-partial. To hold checkpoints against a log use: logverify wal FILE --checkpoint
+Without the key that signed it nothing can be said about a note, and nothing
+about an empty file: that is partial. To hold checkpoints against a log use: logverify wal FILE --checkpoint
 NOTE.`
 
 const examplesCheckpoint = `  logverify checkpoint 00000000000000010000.note --key gate.pem

@@ -141,6 +141,10 @@ func (c *runner) checkpointCommand() *cobra.Command {
 
 func judgeNote(path string, text []byte, keys checkpoint.Keys) paperReport {
 	r := paperReport{Status: frame.OK, Source: "checkpoint", Path: path}
+	if len(text) == 0 {
+		r.Status, r.Detail = frame.Partial, "it is empty: what it was to be can't be judged"
+		return r
+	}
 	n, err := checkpoint.Open(text, keys)
 	if err != nil {
 		return r.refused(err)
