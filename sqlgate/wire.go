@@ -119,7 +119,8 @@ type Wire struct {
 	statements map[string]*wireStatement
 	portals    map[string]*wirePortal
 	bound      int   // how many there were
-	holds      int64 // bytes of them that are counted
+	unread     int64 // bytes of answers that wait for the client
+	holds      int64 // bytes of all that that are counted
 
 	unit     wireUnit
 	ahead    []commands.Answered // session control whose evidence waits for the next append
@@ -215,6 +216,7 @@ func (w *Wire) Close(ctx context.Context) {
 	defer func() {
 		clear(w.statements)
 		clear(w.portals)
+		w.unread = 0
 		w.settle()
 	}()
 	err := w.rollback(ctx)

@@ -256,7 +256,7 @@ func (w *Wire) runPortal(ctx context.Context, p *wirePortal, keep, last bool, si
 	}
 	var rows *wireRows
 	if keep {
-		rows = &wireRows{beside: w.held(p), most: w.gate.ResultBytes}
+		rows = &wireRows{beside: w.held(p), most: w.gate.ResultBytes, counted: leastResult, hold: w.hold}
 		out.sink = rows
 	}
 	done, err := w.run(ctx, p.statement, &wireCall{wire: w, last: last, out: out, portal: p})
@@ -305,7 +305,7 @@ func (s *submission) refusedBySink(result *pgexec.Result, f *fault.Fault) *fault
 	}
 	if own, ok := fault.As(s.wire.out.err); ok {
 		result.ReasonCode = reasonShape
-		if own.Code == fault.ResultTooLarge {
+		if own.Code == fault.ResultTooLarge || own.Code == fault.SessionLimitExceeded {
 			result.ReasonCode = pgexec.ReasonResultTooLarge
 		}
 		return own
@@ -319,6 +319,8 @@ func (s *submission) refusedBySink(result *pgexec.Result, f *fault.Fault) *fault
 type wireRows struct {
 	beside  int64 // bytes that the other portals hold
 	most    int64 // bytes that all may hold
+	counted int64 // bytes that the client's share has for it
+	hold    func(more int64) error
 	columns []pgexec.Field
 	rows    []byte   // that were not fetched, in their order: each value behind its length, nullValue for a NULL
 	count   int      // of rows
@@ -340,6 +342,12 @@ func (r *wireRows) held() int64 { return inMemory(r.columns) + int64(len(r.rows)
 func (r *wireRows) Row(values [][]byte) error {
 	if r.beside+int64(len(r.rows)+4*len(values))+bytesOf(values) > r.most {
 		return portalsFull()
+	}
+	if all := int64(len(r.rows)+4*len(values)) + bytesOf(values); all > r.counted {
+		if err := r.hold(all + leastResult); err != nil {
+			return err
+		}
+		r.counted = all + leastResult
 	}
 	for _, v := range values {
 		if v == nil {

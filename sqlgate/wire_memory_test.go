@@ -210,15 +210,16 @@ func TestConnectionsOfAClientShareWhatOneMayHold(t *testing.T) {
 	first[0].sync()
 	require.NoError(t, last.Parse(t.Context(), "s", text, nil), "what is forgotten counts no more")
 
-	// A result that a portal keeps counts, and a full share takes no further one.
-	require.NoError(t, last.Parse(t.Context(), "", "SELECT repeat('y', 1000) FROM generate_series(1, 3000)", nil))
+	// A result that a portal keeps counts while it comes.
 	require.NoError(t, other.Parse(t.Context(), "rows", "SELECT repeat('y', 1000) FROM generate_series(1, 3000)", nil))
 	require.NoError(t, other.Bind("rows", "rows", nil, nil, nil))
 	_, err := other.Execute(t.Context(), "rows", 1, false, new(rowsSink))
-	require.NoError(t, err)
-	require.Greater(t, w.wireShares.of["192.0.2.2"], w.wireShares.each)
+	require.Equal(t, "session_limit_exceeded", state(err))
+	require.Equal(t, "client_bytes", fault.Of(err).Details["limit"])
+	other.sync()
+	require.LessOrEqual(t, w.wireShares.of["192.0.2.2"], w.wireShares.each)
 	next := w.wireOf("192.0.2.2")
-	require.Equal(t, "session_limit_exceeded", state(next.Parse(t.Context(), "s", "SELECT 1", nil)))
+	require.NoError(t, next.Parse(t.Context(), "s", "SELECT 1", nil), "what was not kept counts no more")
 	next.sync()
 
 	for _, c := range append(first, other, next) {
@@ -226,4 +227,48 @@ func TestConnectionsOfAClientShareWhatOneMayHold(t *testing.T) {
 	}
 	require.Empty(t, w.wireShares.of)
 	require.Zero(t, w.wireShares.all)
+}
+
+// What a client does not read is its own: however many connections it has, answers
+// wait for it in its share, and a further row ends the statement, which leaves nothing.
+func TestAnswersThatWaitForTheirClientCountForIt(t *testing.T) {
+	w := newWireWorld(t, nil)
+	w.wireShares.each = 1 << 20
+	slow, other := w.wireOf("192.0.2.1"), w.wireOf("192.0.2.1")
+	require.NoError(t, slow.Unread(1<<10))
+	require.Empty(t, w.wireShares.of, "so much lies in any socket")
+	require.NoError(t, slow.Unread(1<<20-1))
+	require.EqualValues(t, 1<<20-leastResult, w.wireShares.of["192.0.2.1"])
+	require.Equal(t, "session_limit_exceeded", state(other.Unread(200_000)))
+	require.NoError(t, w.wireOf("192.0.2.2").Unread(200_000), "others have their own")
+
+	sink := &unreadSink{wire: other.Wire}
+	_, err := other.Query(t.Context(), "INSERT INTO t SELECT i, repeat('y', 1000) FROM generate_series(1, 200) AS i RETURNING v", sink)
+	require.Equal(t, "session_limit_exceeded", state(err))
+	require.Equal(t, "client_bytes", fault.Of(err).Details["limit"])
+	_, left := other.query("SELECT count(*) FROM t")
+	require.Equal(t, []string{"0"}, left, "the row that had no room took the statement with it")
+	require.Positive(t, sink.waits)
+
+	slow.Close(t.Context())
+	require.NoError(t, other.Unread(0))
+	sink.waits = 0
+	_, err = other.Query(t.Context(), "SELECT repeat('y', 1000) FROM generate_series(1, 200)", sink)
+	require.NoError(t, err)
+	require.Positive(t, w.wireShares.of["192.0.2.1"])
+	require.NoError(t, other.Unread(0))
+	require.Zero(t, w.wireShares.of["192.0.2.1"])
+}
+
+// An unreadSink is a listener whose client reads nothing.
+type unreadSink struct {
+	wire  *Wire
+	waits int64
+}
+
+func (*unreadSink) Fields([]pgexec.Field) error { return nil }
+
+func (s *unreadSink) Row(values [][]byte) error {
+	s.waits += bytesOf(values)
+	return s.wire.Unread(s.waits)
 }

@@ -14,7 +14,7 @@ const (
 )
 
 // wireShares count, by client, how many bytes of memory the statements and portals of
-// wire connections take.
+// wire connections take, and the answers that were not read.
 type wireShares struct {
 	each int64
 
@@ -46,8 +46,9 @@ func (s *wireShares) move(client string, before, now int64, isThere bool) bool {
 }
 
 // hold counts what the connection is about to keep, or refuses it.
-func (w *Wire) hold(more int64) error {
-	now := w.prepared() + w.held(nil) + more
+func (w *Wire) hold(more int64) error { return w.count(w.prepared() + w.held(nil) + w.unread + more) }
+
+func (w *Wire) count(now int64) error {
 	if shares := w.gate.wireShares; !shares.move(w.login.Client, w.holds, now, false) {
 		return fault.New(fault.SessionLimitExceeded, "The connections of this client, or of all, hold as much memory as they may. Close statements and portals that are no longer needed, or connections.").
 			With("limit", "client_bytes").With("max", shares.each)
@@ -56,12 +57,30 @@ func (w *Wire) hold(more int64) error {
 	return nil
 }
 
-// leastResult is what there has to be for a result that a portal keeps.
+// leastResult is what there has to be for a result that a portal keeps, and in whose
+// steps results are counted while they come.
 const leastResult = 64 << 10
+
+// Unread counts the bytes of answers that wait for the client to read them. What the
+// client has no room for is session_limit_exceeded, and ends the statement.
+func (w *Wire) Unread(bytes int64) error {
+	bytes = bytes / leastResult * leastResult // less than that lies in any socket
+	if bytes == w.unread {
+		return nil
+	}
+	if bytes < w.unread {
+		w.gate.wireShares.move(w.login.Client, w.holds, w.holds-w.unread+bytes, true)
+		w.holds -= w.unread - bytes
+	} else if err := w.count(w.holds - w.unread + bytes); err != nil {
+		return err
+	}
+	w.unread = bytes
+	return nil
+}
 
 // settle counts what the connection holds.
 func (w *Wire) settle() {
-	now := w.prepared() + w.held(nil)
+	now := w.prepared() + w.held(nil) + w.unread
 	w.gate.wireShares.move(w.login.Client, w.holds, now, true)
 	w.holds = now
 }

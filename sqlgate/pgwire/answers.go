@@ -34,8 +34,15 @@ func (s *sink) Fields(columns []pgexec.Field) error {
 	return s.send(rowDescription(columns))
 }
 
-// Row takes one row.
+// Row takes one row, for which the client has to have room.
 func (s *sink) Row(values [][]byte) error {
+	waits := s.conn.out.unread()
+	for _, v := range values {
+		waits += int64(len(v))
+	}
+	if err := s.conn.wire.Unread(waits); err != nil {
+		return err
+	}
 	s.values.Values = values
 	return s.send(&s.values)
 }
@@ -43,6 +50,14 @@ func (s *sink) Row(values [][]byte) error {
 func (s *sink) send(m pgproto3.BackendMessage) error {
 	s.failed = s.conn.out.send(m)
 	return s.failed
+}
+
+// flush sends what was collected; then nothing waits for the client any more.
+func (c *conn) flush() error {
+	if err := c.out.flush(); err != nil {
+		return err
+	}
+	return c.wire.Unread(0)
 }
 
 // outcome prefers an error of sending: there is nobody left to tell another.

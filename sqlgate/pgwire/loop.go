@@ -210,7 +210,7 @@ func (c *conn) settle(err error) error {
 	if c.out.held { // a Sync is next
 		return nil
 	}
-	return c.out.flush() // the Flush that the client sent behind it is dropped with the rest
+	return c.flush() // the Flush that the client sent behind it is dropped with the rest
 }
 
 // ends reports whether an error leaves nothing to be said.
@@ -291,7 +291,7 @@ func (c *conn) ready(err error) error {
 		return err
 	}
 	c.out.held = false
-	return c.out.flush()
+	return c.flush()
 }
 
 // sync ends what is open since the last one. A malformed Sync is an error that
@@ -321,7 +321,7 @@ func (c *conn) flushAt(ctx context.Context, h header) error {
 	if err != nil {
 		return c.settle(c.own(ctx, err))
 	}
-	return c.out.flush()
+	return c.flush()
 }
 
 // call refuses FunctionCall, which is a Query by another name.

@@ -33,6 +33,10 @@ type Wire interface {
 	Fail(ctx context.Context)
 	Status() byte
 
+	// Unread tells how many bytes of answers wait for the client to read them. An error
+	// says that there is no room for them.
+	Unread(bytes int64) error
+
 	// Unwritten reports whether evidence waits for the next append, and
 	// WriteEvidence writes it.
 	Unwritten() bool

@@ -32,6 +32,7 @@ type messageWriter struct {
 	buffer []byte
 	held   bool
 	beside chan error // how the write ends that goes on beside a statement; nil: there is none
+	going  int        // bytes of that write
 	wrote  bool
 	err    error // of the first write that failed; nothing is sent after it
 }
@@ -70,7 +71,7 @@ func (w *messageWriter) writing() bool {
 	}
 	select {
 	case err := <-w.beside:
-		w.beside = nil
+		w.beside, w.going = nil, 0
 		if err != nil {
 			_ = w.fail(err) // the next call says so
 		}
@@ -86,16 +87,22 @@ func (w *messageWriter) writeBeside() error {
 		return w.err
 	}
 	part, end, deadline := w.buffer, make(chan error, 1), w.pace()
-	w.buffer, w.beside, w.wrote = nil, end, true
+	w.buffer, w.beside, w.going, w.wrote = nil, end, len(part), true
 	go func() { end <- w.put(part, deadline) }()
 	return nil
+}
+
+// unread is how many bytes wait for the client.
+func (w *messageWriter) unread() int64 {
+	w.writing()
+	return int64(len(w.buffer) + w.going)
 }
 
 // settle waits for the write that goes on beside a statement.
 func (w *messageWriter) settle() error {
 	if w.beside != nil {
 		err := <-w.beside
-		if w.beside = nil; err != nil {
+		if w.beside, w.going = nil, 0; err != nil {
 			return w.fail(err)
 		}
 	}
