@@ -168,7 +168,11 @@ func (c *Commands) decisionFacts(ctx context.Context, r *RecordDecision, now tim
 	}
 	err := c.look(ctx, func(view *projections.View) (err error) {
 		if bound && r.UseApproval != "" {
-			_, facts.approval, err = findApproval(view, r.UseApproval)
+			var a projections.Approval
+			a, facts.approval, err = findApproval(view, r.UseApproval)
+			if s := facts.approval; err == nil && s != nil && s.resolution == event.ResolutionApprove && s.use == unused {
+				err = c.proven(ctx, view, &a)
+			}
 		}
 		if bound && r.Idempotency != nil && err == nil {
 			_, facts.key, err = findKey(view, r.Idempotency.ScopeDigest, now)

@@ -79,13 +79,17 @@ func executionFailure(t *tx, e *event.Envelope, p *event.ExecutionFailure) {
 		x.Outcome, x.Basis, x.SQLState, x.DurationUS = p.Outcome, p.Basis, p.SQLState, p.DurationUS
 		x.result(e)
 		x.ResolvedAt = e.Time
-		use := UseTaken
-		if p.Outcome == event.OutcomeNotExecuted || p.Outcome == event.OutcomeAborted && e.Context.ReasonCode == reasonRowLimit {
-			use = UseFree // it never ran, or the gate itself rolled it back
-		}
-		t.useOf(x, use)
+		t.useOf(x, UseAfterFailure(p.Outcome, e.Context.ReasonCode))
 		t.answerKey(x, p.Answer)
 	})
+}
+
+// UseAfterFailure is what an approval stands at once the execution under it has failed.
+func UseAfterFailure(outcome, reasonCode string) ApprovalUse {
+	if outcome == event.OutcomeNotExecuted || outcome == event.OutcomeAborted && reasonCode == reasonRowLimit {
+		return UseFree // it never ran, or the gate itself rolled it back
+	}
+	return UseTaken
 }
 
 // reasonRowLimit is the reason of a write that changed more rows than its approval
@@ -101,18 +105,29 @@ func executionStateUnknown(t *tx, e *event.Envelope, p *event.ExecutionStateUnkn
 	})
 }
 
+// UseAfterOutcome is what an approval stands at once the outcome of the execution under
+// it was looked up.
+func UseAfterOutcome(outcome string) ApprovalUse {
+	switch outcome {
+	case event.OutcomeCommitted:
+		return UseTaken
+	case event.OutcomeAborted:
+		return UseFree
+	}
+	return UseUnknown
+}
+
 // executionOutcomeResolved settles an unknown, or says that it stays one.
 func executionOutcomeResolved(t *tx, e *event.Envelope, p *event.ExecutionOutcomeResolved) {
 	t.execution(e, func(x *Execution) {
-		use := UseUnknown
 		switch p.Outcome {
 		case event.OutcomeCommitted:
-			x.State, x.ResolvedAt, use = ExecutionSuccess, e.Time, UseTaken
+			x.State, x.ResolvedAt = ExecutionSuccess, e.Time
 		case event.OutcomeAborted:
-			x.State, x.ResolvedAt, use = ExecutionFailure, e.Time, UseFree
+			x.State, x.ResolvedAt = ExecutionFailure, e.Time
 		}
 		x.Outcome, x.Basis = p.Outcome, p.Basis
-		t.useOf(x, use)
+		t.useOf(x, UseAfterOutcome(p.Outcome))
 		t.settleKey(x)
 	})
 }
