@@ -2,18 +2,19 @@ package agentctl
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/net/http/httpguts"
 
 	"writegate/agentctl/egress"
 	"writegate/agentctl/toolcheck"
+	"writegate/commands/fault"
 	"writegate/eventlog/event"
 )
 
@@ -73,8 +74,16 @@ const (
 
 // tool checks the input and gives the tool that it describes, without an id. All
 // that is wrong comes at once.
-func (in *ToolInput) tool(guard *egress.Guard) (event.Tool, error) {
+func (in *ToolInput) tool(ctx context.Context, by *Asker, guard *ToolGuard) (event.Tool, error) {
 	var f fieldErrors
+	input, err := schema(ctx, by, guard.Checker, &f, "/input_schema", in.InputSchema)
+	if err != nil {
+		return event.Tool{}, err
+	}
+	output, err := schema(ctx, by, guard.Checker, &f, "/output_schema", in.OutputSchema)
+	if err != nil {
+		return event.Tool{}, err
+	}
 	f.add(!plainText(in.Name, maxName), "/name", "must have 1 to 128 characters and no control characters")
 	f.add(!slices.Contains([]string{toolcheck.TypeMCP, toolcheck.TypeHTTP, toolcheck.TypeFunction}, in.Type), "/type", "must be mcp, http or function")
 	f.add(utf8.RuneCountInString(in.Description) > maxToolDescription, "/description", "must have at most 4096 characters")
@@ -83,9 +92,9 @@ func (in *ToolInput) tool(guard *egress.Guard) (event.Tool, error) {
 	checkMetadata(&f, in.Metadata)
 	t := event.Tool{Name: in.Name, Type: in.Type, Description: in.Description, Version: in.Version, Enabled: in.Enabled == nil || *in.Enabled, Metadata: in.Metadata,
 		Agents: in.Agents, Auth: in.auth(&f), Annotations: in.Annotations.annotations(),
-		InputSchema: schema(&f, "/input_schema", in.InputSchema), OutputSchema: schema(&f, "/output_schema", in.OutputSchema)}
+		InputSchema: input, OutputSchema: output}
 	f.add(len(slices.Compact(slices.Sorted(slices.Values(in.Agents)))) != len(in.Agents), "/agents", "names an agent twice")
-	in.endpoint(&f, guard, &t)
+	in.endpoint(&f, guard.Guard, &t)
 	return t, f.fault()
 }
 
@@ -184,26 +193,23 @@ func (in *AnnotationsInput) annotations() event.ToolAnnotations {
 }
 
 // schema judges a declared schema and keeps its text without space. Null is none.
-func schema(f *fieldErrors, pointer string, text json.RawMessage) string {
+func schema(ctx context.Context, by *Asker, checker *toolcheck.Checker, f *fieldErrors, pointer string, text json.RawMessage) (string, error) {
 	if len(text) == 0 || string(text) == "null" {
-		return ""
+		return "", nil
 	}
-	if err := toolcheck.JudgeSchema(text); err != nil {
-		f.add(true, pointer, "is no JSON Schema: "+cut(err.Error()))
-		return ""
+	why, err := checker.JudgeSchema(ctx, by.Holder(), text)
+	switch {
+	case errors.Is(err, toolcheck.ErrBusy) || ctx.Err() != nil:
+		return "", fault.New(fault.RateLimitExceeded, "The schema waited too long for its turn: others go first. Nothing was changed; send the request again, and fewer at once.").With("retry_after_seconds", 1)
+	case err != nil:
+		return "", fault.New(fault.Internal, "The schema could not be judged. Nothing was changed; send the request again, and tell the operator the error_id if it stays.").Because(err)
+	case why != "":
+		f.add(true, pointer, "is no JSON Schema: "+why)
+		return "", nil
 	}
 	var b bytes.Buffer
 	if err := json.Compact(&b, text); err != nil {
 		f.add(true, pointer, "is no JSON")
 	}
-	return b.String()
-}
-
-// cut bounds what a library says about a client's own text.
-func cut(s string) string {
-	s = strings.Join(strings.Fields(s), " ")
-	if r := []rune(s); len(r) > 300 {
-		return string(r[:300]) + "…"
-	}
-	return s
+	return b.String(), nil
 }

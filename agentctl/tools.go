@@ -37,7 +37,7 @@ func NewToolGuard(cidrs, ports string, secrets toolcheck.Secrets, log *slog.Logg
 
 // RegisterTool is POST /v1/tools.
 func (s *Service) RegisterTool(ctx context.Context, by *Asker, in *ToolInput) (Answer, error) {
-	tool, err := in.tool(s.Tools.Guard)
+	tool, err := in.tool(ctx, by, s.Tools)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -59,7 +59,7 @@ func (s *Service) RegisterTool(ctx context.Context, by *Asker, in *ToolInput) (A
 // UpdateTool is PUT /v1/tools/:id. What changes how the tool is reached or what
 // it should be puts it back to registered and drops its pin.
 func (s *Service) UpdateTool(ctx context.Context, by *Asker, id string, in *ToolInput) (Answer, error) {
-	tool, err := in.tool(s.Tools.Guard)
+	tool, err := in.tool(ctx, by, s.Tools)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -64,6 +64,7 @@ func (s *Service) VerifyTool(ctx context.Context, by *Asker, id string, in *Veri
 	if err != nil {
 		return Answer{}, err
 	}
+	target.Client = by.Holder()
 	// What is found is recorded, also when the client has left meanwhile.
 	ctx = context.WithoutCancel(ctx)
 	result, err := s.Tools.Checker.Verify(ctx, id, target, timeout)

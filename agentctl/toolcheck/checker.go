@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"writegate/agentctl/egress"
+	"writegate/sqlgate/classify"
 )
 
 // Limits of a verification, in the order of the contract.
@@ -17,12 +18,13 @@ const (
 	MinTimeout     = 500 * time.Millisecond
 	MaxTimeout     = 10 * time.Second
 	MaxRunning     = 8
+	MaxSchemas     = 1 // that are judged at once
 )
 
 // Reasons why a verification does not begin.
 var (
 	ErrRunning       = errors.New("toolcheck: this tool is being verified")
-	ErrBusy          = errors.New("toolcheck: as many verifications as may run are running")
+	ErrBusy          = errors.New("toolcheck: as many verifications as may run are running, or other schemas go first")
 	ErrNotVerifiable = errors.New("toolcheck: the tool has nothing that could be verified")
 )
 
@@ -41,15 +43,19 @@ type Checker struct {
 	secrets Secrets
 	log     *slog.Logger
 	places  chan struct{}
+	schemas classify.Children
 
 	mu      sync.Mutex
 	running map[string]bool
 }
 
-// New makes a checker that goes where guard lets it.
+// New makes a checker that goes where guard lets it. Close ends it.
 func New(guard *egress.Guard, secrets Secrets, log *slog.Logger) *Checker {
-	return &Checker{guard: guard, secrets: secrets, log: log, places: make(chan struct{}, MaxRunning), running: map[string]bool{}}
+	return &Checker{guard: guard, secrets: secrets, log: log, places: make(chan struct{}, MaxRunning), running: map[string]bool{}, schemas: schemaWork.Children(MaxSchemas)}
 }
+
+// Close ends the process that judges schemas. Afterwards none is judged.
+func (c *Checker) Close() { c.schemas.Close() }
 
 // Verify verifies the tool of this id. A target that fails is a Result; an error
 // means that nothing was verified: ErrRunning, ErrBusy when no place came free
@@ -73,6 +79,9 @@ func (c *Checker) Verify(ctx context.Context, id string, target Target, timeout 
 	result, err := c.verify(bounded, target)
 	if ctx.Err() != nil {
 		return Result{}, context.Cause(ctx)
+	}
+	if errors.Is(err, context.DeadlineExceeded) { // a schema had no turn in the time of the verification
+		return Result{}, ErrBusy
 	}
 	result.Latency = time.Since(started)
 	return result, err
@@ -110,7 +119,7 @@ func (c *Checker) takePlace(ctx context.Context, patience time.Duration) error {
 func (c *Checker) verify(ctx context.Context, target Target) (Result, error) {
 	var r run
 	if target.Type == TypeFunction {
-		return verifyFunction(r, target), nil
+		return c.verifyFunction(ctx, r, target)
 	}
 	u, credential, refusal := c.mayGo(target)
 	if refusal != nil {
@@ -142,15 +151,19 @@ func (c *Checker) mayGo(target Target) (*url.URL, egress.Credential, *egress.Ref
 }
 
 // verifyFunction has only the schemas to look at.
-func verifyFunction(r run, target Target) Result {
+func (c *Checker) verifyFunction(ctx context.Context, r run, target Target) (Result, error) {
 	for _, schema := range [][]byte{target.InputSchema, target.OutputSchema} {
 		if len(schema) == 0 {
 			continue
 		}
-		if err := JudgeSchema(schema); err != nil {
-			return r.fail(Step{Name: StepSchema}, SchemaMismatch, "A declared schema is no JSON Schema.")
+		why, err := c.JudgeSchema(ctx, target.Client, schema)
+		if err != nil {
+			return Result{}, err
+		}
+		if why != "" {
+			return r.fail(Step{Name: StepSchema}, SchemaMismatch, "A declared schema is no JSON Schema."), nil
 		}
 	}
 	r.pass(Step{Name: StepSchema})
-	return r.passed(Definition{})
+	return r.passed(Definition{}), nil
 }

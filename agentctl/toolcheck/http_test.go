@@ -2,7 +2,6 @@ package toolcheck_test
 
 import (
 	"net/http"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -110,6 +109,7 @@ func TestAFunctionIsItsSchemas(t *testing.T) {
 }
 
 func TestSchemasAreJudged(t *testing.T) {
+	checker := newLab(t).checker()
 	for text, good := range map[string]bool{
 		`{}`:        true,
 		inputSchema: true,
@@ -134,13 +134,14 @@ func TestSchemasAreJudged(t *testing.T) {
 		`{"a":` + strings.Repeat(`{"not":`, 200) + `{}` + strings.Repeat(`}`, 201): false,
 		`{"description":"` + strings.Repeat("a", 1<<16) + `"}`:                     false,
 	} {
-		err := toolcheck.JudgeSchema([]byte(text))
-		require.Equal(t, good, err == nil, "%.80s: %v", text, err)
+		why := judge(t, checker, text)
+		require.Equal(t, good, why == "", "%.80s: %v", text, why)
 	}
 }
 
 // A few characters of a pattern can come to megabytes when they are compiled.
 func TestThePatternsOfASchemaAreBoundedTogether(t *testing.T) {
+	checker := newLab(t).checker()
 	dots := strings.Repeat(".{1000}", 40)
 	for text, good := range map[string]bool{
 		`{"pattern":"^[A-Za-z0-9_.-]{1,255}@[a-z]{2,63}$"}`:                               true,
@@ -149,23 +150,21 @@ func TestThePatternsOfASchemaAreBoundedTogether(t *testing.T) {
 		`{"patternProperties":{"` + dots + `":{},"b` + dots + `":{}}}`:                    false,
 		`{"pattern":"(` + dots + `){10,}"}`:                                               false,
 	} {
-		before := allocated()
-		err := toolcheck.JudgeSchema([]byte(text))
-		require.Equal(t, good, err == nil, "%.80s: %v", text, err)
-		require.Less(t, allocated()-before, uint64(64<<20))
+		why := judge(t, checker, text)
+		require.Equal(t, good, why == "", "%.80s: %v", text, why)
 	}
-	err := toolcheck.JudgeSchema([]byte(`{"patternProperties":{"` + dots + dots + `":{}}}`))
-	require.ErrorContains(t, err, "steps")
+	require.Contains(t, judge(t, checker, `{"patternProperties":{"`+dots+dots+`":{}}}`), "steps")
 }
 
-func allocated() uint64 {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.TotalAlloc
+func judge(t testing.TB, checker *toolcheck.Checker, text string) (why string) {
+	why, err := checker.JudgeSchema(t.Context(), "client", []byte(text))
+	require.NoError(t, err)
+	return why
 }
 
 func FuzzJudgeSchema(f *testing.F) {
+	checker := newLab(f).checker()
 	f.Add([]byte(inputSchema))
 	f.Add([]byte(`{"$ref":"#","$dynamicRef":"#x","$id":"a","items":[{}],"pattern":"(a+)+"}`))
-	f.Fuzz(func(_ *testing.T, text []byte) { _ = toolcheck.JudgeSchema(text) })
+	f.Fuzz(func(t *testing.T, text []byte) { judge(t, checker, string(text)) })
 }

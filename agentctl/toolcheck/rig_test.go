@@ -47,7 +47,9 @@ func (l *lab) checkerWith(environ ...string) *toolcheck.Checker {
 	guard := egress.New(egress.Rules{Networks: loopback.PublicSide(), Ports: l.Ports}, egress.WithResolver(l.Names.Resolver()), egress.WithRoots(l.Authority.Pool()))
 	secrets, err := toolcheck.ParseSecrets(environ)
 	require.NoError(l.t, err)
-	return toolcheck.New(guard, secrets, slog.New(slog.NewTextHandler(l.logs, nil)))
+	checker := toolcheck.New(guard, secrets, slog.New(slog.NewTextHandler(l.logs, nil)))
+	l.t.Cleanup(checker.Close)
+	return checker
 }
 
 // verify verifies with time enough, and holds that the secret is nowhere.

@@ -48,7 +48,7 @@ var arrows = map[string][]string{
 	"agentctl": {"agentctl/egress", "agentctl/toolcheck", "commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate"},
 
 	"agentctl/egress":    {},
-	"agentctl/toolcheck": {"agentctl/egress", "sqlgate/policy"},
+	"agentctl/toolcheck": {"agentctl/egress", "sqlgate/classify", "sqlgate/policy"},
 
 	"http/httpd":   {"commands/fault", "sqlgate/tlsfiles", "eventlog/event"},
 	"http/gateapi": {"docs", "commands/fault", "commands/checkpoints", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},

@@ -515,6 +515,9 @@ func (g *service) close() {
 	if g.classifier != nil {
 		g.classifier.Close()
 	}
+	if g.agents != nil {
+		g.agents.Tools.Checker.Close()
+	}
 	if g.database != nil {
 		g.closeDatabase()
 	}

@@ -290,6 +290,8 @@ func TestWhatIsWrongWithAToolComesAtOnce(t *testing.T) {
 		`{"name":"a","type":"mcp","endpoint":{"url":"https://127.1/","probe":{}}}`:                                                                                   {"/endpoint/url", "/endpoint/probe"},
 		`{"name":"a","type":"http","endpoint":{"url":"https://example.com/","tool_name":"x","probe":{"method":"POST","path":"x","expect_status":[42]}}}`:             {"/endpoint/tool_name", "/endpoint/probe/method", "/endpoint/probe/path", "/endpoint/probe/expect_status/0"},
 		`{"name":"a","type":"function","endpoint":{"url":"https://example.com/"},"auth":{"type":"bearer","secret":"X_HOST"}}`:                                        {"/endpoint", "/auth/type", "/auth/secret"},
+		`{"name":"a","type":"function","input_schema":{"multipleOf":1e2000000},"output_schema":{"minimum":1e1000000}}`:                                               {"/input_schema", "/output_schema"},
+		`{"name":"a","type":"function","input_schema":{"properties":{"` + strings.Repeat("k", 30_000) + `":{"allOf":[` + strings.Repeat("{},", 3_000) + `{}]}}}}`:    {"/input_schema"}, // it would be read for half a minute
 		`{"name":"a","type":"function","auth":{"secret":"A","header":"X"},"output_schema":{"$ref":"https://example.com/"}}`:                                          {"/auth/secret", "/auth/header", "/output_schema"},
 		`{"name":"a","type":"function","agents":["agt_1","agt_1"]}`:                                                                                                  {"/agents"},
 		`{"name":"a","type":"function","agents":["agt_1"]}`:                                                                                                          {"/agents/0"},

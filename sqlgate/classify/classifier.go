@@ -175,7 +175,7 @@ func (c *Classifier) classify(ctx context.Context, st *state, sql string) (Class
 	}
 	token, err := c.parses.take(ctx, c.cfg.ClientOf(ctx), maxQueueWait)
 	if err != nil {
-		return Classification{}, err
+		return Classification{}, statementFault(err)
 	}
 	defer c.parses.give(token)
 	c.inProcess.Add(1)

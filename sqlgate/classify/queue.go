@@ -2,6 +2,7 @@ package classify
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -32,7 +33,10 @@ func newQueue[T any](free ...T) *queue[T] {
 	return &queue[T]{free: free, lines: map[string]*waitingOf[T]{}}
 }
 
-// take waits for one, for most at most.
+// errNoTurn tells that a wait came to its end.
+var errNoTurn = errors.New("classify: no turn came within the wait")
+
+// take waits for one, for most at most: then the error is errNoTurn.
 func (q *queue[T]) take(ctx context.Context, client string, most time.Duration) (one T, err error) {
 	q.mu.Lock()
 	if n := len(q.free); n > 0 {
@@ -50,7 +54,7 @@ func (q *queue[T]) take(ctx context.Context, client string, most time.Duration) 
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-timer.C:
-		err = refuseBusy()
+		err = errNoTurn
 	}
 	if !q.leave(client, given) {
 		q.give(<-given) // it came at the same moment

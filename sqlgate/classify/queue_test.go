@@ -49,6 +49,7 @@ func TestAWaitForAParserHasItsEnd(t *testing.T) {
 	_, err := q.take(t.Context(), "a", time.Minute)
 	require.NoError(t, err)
 	_, err = q.take(t.Context(), "b", time.Millisecond)
+	err = statementFault(err)
 	requireFault(t, err, fault.RateLimitExceeded, limitParserWait)
 	require.Equal(t, 1, fault.Of(err).Details["retry_after_seconds"])
 	ctx, cancel := context.WithCancel(t.Context())

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os/exec"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,15 +15,18 @@ import (
 	"writegate/commands/fault"
 )
 
-// A supervisor keeps the parser children: it hands each request to one that is
+// A supervisor keeps children of one kind: it hands each request to one that is
 // free, kills a child that takes too long, and starts another in its place. The
 // request that was in a child when it ended is never given to another.
 type supervisor struct {
 	command  []string
-	greeting greeting
+	name     string // of the children, where command is empty
+	argument string
+	greeting any
 	free     *queue[*slot] // every slot that no request and no start is using
 	slots    int
-	wall     time.Duration // what one request may take by the clock on the wall
+	cpu      time.Duration // what one request may take of a child's processor time
+	wall     time.Duration // and by the clock on the wall
 	wait     time.Duration // for a child
 	life     context.Context
 	end      context.CancelFunc
@@ -41,9 +46,12 @@ type slot struct {
 func newSupervisor(cfg Config) (*supervisor, error) {
 	s := &supervisor{
 		command:  slices.Clone(cfg.WorkerCommand),
+		name:     childName,
+		argument: childArgument,
 		greeting: greeting{SearchPath: cfg.SearchPath, KeyColumns: cfg.KeyColumns, MaxSQLBytes: cfg.MaxSQLBytes},
 		free:     newQueue[*slot](),
 		slots:    cfg.Children,
+		cpu:      maxRequestCPU,
 		wall:     cmp.Or(cfg.RequestWall, maxRequestWall),
 		wait:     maxQueueWait,
 	}
@@ -65,7 +73,7 @@ func (s *supervisor) start(place *slot) error {
 	if place.started {
 		s.restarts.Add(1)
 	}
-	c, err := startChild(s.command, s.greeting)
+	c, err := startChild(s.childCommand(), s.greeting)
 	if err != nil {
 		return err
 	}
@@ -73,12 +81,42 @@ func (s *supervisor) start(place *slot) error {
 	return nil
 }
 
-// classify lets a child classify the text. The context ends the wait for a
-// child, not a request that is in one: that has its own limits.
+// childCommand is what starts a child of this kind.
+func (s *supervisor) childCommand() *exec.Cmd {
+	if len(s.command) > 0 {
+		return exec.Command(s.command[0], s.command[1:]...)
+	}
+	cmd := exec.Command(selfExecutable, s.argument)
+	cmd.Args[0] = s.name
+	return cmd
+}
+
+// classify lets a child classify the text.
 func (s *supervisor) classify(ctx context.Context, client string, major int, sql string) (Classification, error) {
+	r := new(reply)
+	err := s.ask(ctx, client, func(answer io.Reader) error {
+		if err := readJSON(answer, r); err != nil {
+			return err
+		}
+		if r.Classification == nil && r.Code == "" {
+			return errors.New("parser child: an answer without content")
+		}
+		return nil
+	}, []byte{byte(major)}, []byte(sql))
+	if err != nil {
+		return Classification{}, statementFault(err)
+	}
+	return r.result()
+}
+
+// ask gives a request to a child. An error of read, which reads the answer, means
+// that the child is not to be used again. The context ends the wait for a child,
+// not a request that is in one: that has its own limits. The error is errNoTurn,
+// a *noChildError, an *endedError or the context's.
+func (s *supervisor) ask(ctx context.Context, client string, read func(answer io.Reader) error, request ...[]byte) error {
 	place, err := s.acquire(ctx, client)
 	if err != nil {
-		return Classification{}, err
+		return err
 	}
 	if place.child != nil && place.child.ended() { // while nothing was in it: no text's fault
 		place.child.stop()
@@ -87,16 +125,15 @@ func (s *supervisor) classify(ctx context.Context, client string, major int, sql
 	if place.child == nil {
 		if err := s.start(place); err != nil {
 			s.free.give(place)
-			return Classification{}, refuseNoChild(err)
+			return &noChildError{err}
 		}
 	}
 	s.asked.Add(1)
-	r, err := place.child.ask(major, sql, s.wall)
-	if err != nil {
-		return Classification{}, s.bury(place, err)
+	if err := place.child.ask(s.cpu, s.wall, read, request...); err != nil {
+		return s.bury(place, err)
 	}
 	s.free.give(place)
-	return r.result()
+	return nil
 }
 
 // acquire waits for the client's turn at a free slot.
@@ -111,21 +148,21 @@ func (s *supervisor) acquire(ctx context.Context, client string) (*slot, error) 
 	if err == nil {
 		s.free.give(place)
 	}
-	return nil, refuseNoChild(errors.New("the classifier is closed"))
+	return nil, &noChildError{errors.New("the children are closed")}
 }
 
 // bury ends a child that failed in a request, starts the next beside the
-// request, and gives the answer to the text that did it.
-func (s *supervisor) bury(place *slot, err error) *fault.Fault {
-	var over *overrunError
-	if errors.As(err, &over) {
+// request, and tells how it ended.
+func (s *supervisor) bury(place *slot, err error) *endedError {
+	e := new(endedError)
+	if errors.As(err, &e.over) {
 		s.killed.Add(1)
 	}
 	place.child.stop()
-	err = fmt.Errorf("%w; the child ended: %v", err, place.child.end)
+	e.cause = fmt.Errorf("%w; the child ended: %v", err, place.child.end)
 	place.child = nil
 	go s.fill(place)
-	return refusePoison(err, over)
+	return e
 }
 
 // close ends the children and waits until they are gone.
@@ -139,6 +176,36 @@ func (s *supervisor) close() {
 			}
 		}
 	})
+}
+
+// A noChildError tells that no child could be started.
+type noChildError struct{ cause error }
+
+func (e *noChildError) Error() string { return "no child: " + e.cause.Error() }
+
+// An endedError tells that a child ended in a request, or was ended for what the
+// request took; over is nil unless it was.
+type endedError struct {
+	cause error
+	over  *overrunError
+}
+
+func (e *endedError) Error() string { return e.cause.Error() }
+
+// statementFault puts what became of a request or of a wait into words for who
+// sent a statement.
+func statementFault(err error) error {
+	var none *noChildError
+	var ended *endedError
+	switch {
+	case errors.Is(err, errNoTurn):
+		return refuseBusy()
+	case errors.As(err, &none):
+		return refuseNoChild(none.cause)
+	case errors.As(err, &ended):
+		return refusePoison(ended.cause, ended.over)
+	}
+	return err
 }
 
 func refuseNoChild(err error) *fault.Fault {

@@ -3,6 +3,7 @@ package classify
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -33,7 +34,7 @@ func (e *overrunError) Error() string {
 	return fmt.Sprintf("parser child: %v of CPU in %v", e.cpu, e.wall)
 }
 
-// A child is one parser process. One goroutine at a time talks to it.
+// A child is one process, a parser or another. One goroutine at a time talks to it.
 type child struct {
 	process *os.Process
 	to      *os.File
@@ -42,15 +43,14 @@ type child struct {
 	end     error         // how it ended; to be read once gone is closed
 }
 
-// startChild starts a parser process and waits until it is ready. command is its
-// argument vector; empty stands for this binary.
-func startChild(command []string, g greeting) (*child, error) {
+// startChild starts a process and waits until it is ready.
+func startChild(command *exec.Cmd, greeting any) (*child, error) {
 	c, err := spawn(command)
 	if err != nil {
 		return nil, err
 	}
 	line := c.watch(maxStartWall, maxStartWall)
-	err = writeJSON(line, g)
+	err = writeJSON(line, greeting)
 	if err == nil {
 		err = readJSON(line, &ready{})
 	}
@@ -61,16 +61,7 @@ func startChild(command []string, g greeting) (*child, error) {
 	return c, nil
 }
 
-func childCommand(argv []string) *exec.Cmd {
-	if len(argv) > 0 {
-		return exec.Command(argv[0], argv[1:]...)
-	}
-	cmd := exec.Command(selfExecutable, childArgument)
-	cmd.Args[0] = childName
-	return cmd
-}
-
-func spawn(command []string) (*child, error) {
+func spawn(cmd *exec.Cmd) (*child, error) {
 	in, to, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -79,7 +70,6 @@ func spawn(command []string) (*child, error) {
 	if err != nil {
 		return nil, errors.Join(err, in.Close(), to.Close())
 	}
-	cmd := childCommand(command)
 	cmd.Stdin, cmd.Stdout = in, out
 	cmd.Env = []string{}
 	cmd.Dir = "/"
@@ -113,21 +103,14 @@ func (c *child) run(cmd *exec.Cmd) error {
 	return <-started
 }
 
-// ask lets the child classify a text. An error means that the child is not to
-// be used again.
-func (c *child) ask(major int, sql string, wall time.Duration) (*reply, error) {
-	line := c.watch(maxRequestCPU, wall)
-	if err := writeFrame(line, []byte{byte(major)}, []byte(sql)); err != nil {
-		return nil, err
+// ask gives the child a request and lets read read its answer. An error means
+// that the child is not to be used again.
+func (c *child) ask(cpu, wall time.Duration, read func(io.Reader) error, request ...[]byte) error {
+	line := c.watch(cpu, wall)
+	if err := writeFrame(line, request...); err != nil {
+		return err
 	}
-	r := new(reply)
-	if err := readJSON(line, r); err != nil {
-		return nil, err
-	}
-	if r.Classification == nil && r.Code == "" {
-		return nil, errors.New("parser child: an answer without content")
-	}
-	return r, nil
+	return read(line)
 }
 
 // ended tells whether the process is gone.

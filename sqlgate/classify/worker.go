@@ -96,8 +96,24 @@ func Worker(in io.Reader, out io.Writer) error {
 	if err := parserLinked(); err != nil {
 		return err
 	}
-	w, err := greet(in, out)
+	var w *worker
+	return serve(in, out, func(body []byte) (ready any, err error) {
+		w, ready, err = greet(body)
+		return ready, err
+	}, func(request []byte) any { return newReply(w.answer(request)) })
+}
+
+// serve is a child's side of the conversation.
+func serve(in io.Reader, out io.Writer, greet func(greeting []byte) (ready any, err error), answer func(request []byte) any) error {
+	body, err := readFrame(in)
 	if err != nil {
+		return fmt.Errorf("classify: no greeting for the child: %w", err)
+	}
+	ready, err := greet(body)
+	if err != nil {
+		return err
+	}
+	if err := writeJSON(out, ready); err != nil {
 		return err
 	}
 	for {
@@ -108,7 +124,7 @@ func Worker(in io.Reader, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if err := writeJSON(out, newReply(w.answer(request))); err != nil {
+		if err := writeJSON(out, answer(request)); err != nil {
 			return err
 		}
 	}
@@ -121,14 +137,10 @@ type worker struct {
 	states   map[int]*state // by the server's major version
 }
 
-func greet(in io.Reader, out io.Writer) (*worker, error) {
-	body, err := readFrame(in)
-	if err != nil {
-		return nil, fmt.Errorf("classify: no greeting for the parser child: %w", err)
-	}
+func greet(body []byte) (*worker, any, error) {
 	var g greeting
 	if err := json.Unmarshal(body, &g); err != nil {
-		return nil, fmt.Errorf("classify: greeting of the parser child: %w", err)
+		return nil, nil, fmt.Errorf("classify: greeting of the parser child: %w", err)
 	}
 	stack := threadStack()
 	w := &worker{
@@ -136,10 +148,8 @@ func greet(in io.Reader, out io.Writer) (*worker, error) {
 		maxDepth: deepestFor(stack),
 		states:   make(map[int]*state),
 	}
-	if _, err := w.state(0); err != nil {
-		return nil, err
-	}
-	return w, writeJSON(out, ready{Stack: stack})
+	_, err := w.state(0)
+	return w, ready{Stack: stack}, err
 }
 
 // deepestFor gives the depth bound that a thread's stack can bear: all that fits

@@ -2,6 +2,7 @@ package classify
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -36,27 +37,36 @@ var childEnvironment = []string{"GOMAXPROCS=1", "GLIBC_TUNABLES=glibc.malloc.are
 // children by starting itself. This file's name sorts behind those with tables
 // to fill.
 func init() {
-	if len(os.Args) < 2 || os.Args[0] != childName || os.Args[1] != childArgument {
+	serveIfChild(childName, childArgument, Worker)
+}
+
+// serveIfChild does not return in a process that was started as a child of this
+// name.
+func serveIfChild(name, argument string, serve func(io.Reader, io.Writer) error) {
+	if len(os.Args) < 2 || os.Args[0] != name || os.Args[1] != argument {
 		return
 	}
-	if err := ParseWorker(); err != nil {
+	if err := beChild(name, argument, serve); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// ParseWorker is the main function of a parser child (gate parse-worker). It
-// confines its own process, executes itself anew once so that the limits hold
-// from the first thread on, and then serves requests on standard input and output.
-func ParseWorker() error {
-	if os.Args[0] != childName || os.Args[len(os.Args)-1] != childConfined {
-		return fmt.Errorf("classify: the parser child cannot be confined: %w", confine())
+// ParseWorker is the main function of a parser child (gate parse-worker).
+func ParseWorker() error { return beChild(childName, childArgument, Worker) }
+
+// beChild confines its own process, executes itself anew once so that the limits
+// hold from the first thread on, and then serves requests on standard input and
+// output.
+func beChild(name, argument string, serve func(io.Reader, io.Writer) error) error {
+	if os.Args[0] != name || os.Args[len(os.Args)-1] != childConfined {
+		return fmt.Errorf("classify: the child %s cannot be confined: %w", name, confine(name, argument))
 	}
 	if err := dieWithParent(); err != nil {
 		return err
 	}
-	return Worker(os.Stdin, os.Stdout)
+	return serve(os.Stdin, os.Stdout)
 }
 
 // dieWithParent asks for SIGKILL when the thread that started this process
@@ -67,9 +77,9 @@ func dieWithParent() error {
 	return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
 }
 
-// confine gives up what a parser does not need and executes the binary again
+// confine gives up what a child does not need and executes the binary again
 // under its new limits. It returns only with an error.
-func confine() error {
+func confine(name, argument string) error {
 	if err := dieWithParent(); err != nil {
 		return err
 	}
@@ -90,7 +100,7 @@ func confine() error {
 	if err := closeDescriptors(); err != nil {
 		return err
 	}
-	return syscall.Exec(selfExecutable, []string{childName, childArgument, childConfined}, childEnvironment)
+	return syscall.Exec(selfExecutable, []string{name, argument, childConfined}, childEnvironment)
 }
 
 // limit sets a resource limit to at most n, as far as the hard limit allows;
