@@ -115,7 +115,7 @@ func verifyFault(err error, id string) error {
 	case errors.Is(err, toolcheck.ErrRunning):
 		return fault.New(fault.VerificationInProgress, "This tool is being verified. Wait for that verification, then read the tool.").With("tool_id", id)
 	case errors.Is(err, toolcheck.ErrBusy):
-		return fault.New(fault.VerificationInProgress, "%d verifications are running, which is the most. Try again in a moment.", toolcheck.MaxRunning).With("limit", toolcheck.MaxRunning)
+		return fault.New(fault.VerificationInProgress, "As many verifications as may (%d) are running, or schemas of others go first. Try again in a moment.", toolcheck.MaxRunning).With("limit", toolcheck.MaxRunning)
 	case errors.Is(err, toolcheck.ErrNotVerifiable):
 		return fault.New(fault.ToolNotVerifiable, "A function without a schema has nothing that could be verified. PUT it with an input_schema.").With("tool_id", id)
 	case errors.As(err, &moved):

@@ -3,6 +3,7 @@ package classify
 import (
 	"bytes"
 	"math/big"
+	"strconv"
 	"strings"
 )
 
@@ -189,14 +190,21 @@ func (w *walk) numberAt(at int) (string, bool) {
 	}
 }
 
-// largestExponent bounds what a number is written out to.
-const largestExponent = 1000
+// largestExponent bounds what a number is written out to, largestOther the digits
+// of one in another base: both take more than the length of their text.
+const (
+	largestExponent = 1000
+	largestOther    = 4000
+)
 
 // plainDecimal writes a number as numeric does: digits, at most one point, no
 // exponent. So it is the same number whatever type takes it.
 func plainDecimal(text string, negative bool) (string, bool) {
 	text = strings.ReplaceAll(text, "_", "")
 	if len(text) > 2 && text[0] == '0' && strings.ContainsRune("xXoObB", rune(text[1])) {
+		if len(text) > largestOther {
+			return "", false
+		}
 		n, ok := new(big.Int).SetString(text, 0)
 		if !ok {
 			return "", false
@@ -205,11 +213,11 @@ func plainDecimal(text string, negative bool) (string, bool) {
 	}
 	exponent := 0
 	if e := strings.IndexAny(text, "eE"); e >= 0 {
-		n, ok := new(big.Int).SetString(text[e+1:], 10)
-		if !ok || !n.IsInt64() || n.CmpAbs(big.NewInt(largestExponent)) > 0 {
+		n, err := strconv.Atoi(text[e+1:])
+		if err != nil || n > largestExponent || n < -largestExponent {
 			return "", false
 		}
-		text, exponent = text[:e], int(n.Int64())
+		text, exponent = text[:e], n
 	}
 	whole, part, _ := strings.Cut(text, ".")
 	if strings.Trim(whole+part, "0123456789") != "" || whole+part == "" {

@@ -134,3 +134,17 @@ func FuzzSession(f *testing.F) {
 		}
 	})
 }
+
+// What a number is computed to is bounded, and a number in tens is as long as its
+// text.
+func TestNumbersOfArgumentsAreBounded(t *testing.T) {
+	digits := strings.Repeat("7", 5000)
+	for text, want := range map[string]string{
+		"0x10": "16", "0o17": "15", "0b11": "3", "1e3": "1000", "1e+3": "1000", "1e-3": "0.001", digits: digits,
+		"0x" + digits: "", "0o" + digits: "", "1e1001": "", "1e-1001": "", "1e" + digits: "", "1e-" + digits: "",
+	} {
+		got, ok := plainDecimal(text, false)
+		require.Equal(t, want != "", ok, "%.20s", text)
+		require.Equal(t, want, got, "%.20s", text)
+	}
+}
