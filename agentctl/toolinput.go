@@ -192,17 +192,17 @@ func (in *AnnotationsInput) annotations() event.ToolAnnotations {
 	return event.ToolAnnotations{ReadOnly: or(in.ReadOnly, false), Destructive: or(in.Destructive, true), Idempotent: or(in.Idempotent, false), OpenWorld: or(in.OpenWorld, true)}
 }
 
-// schema judges a declared schema and keeps its text without space. Null is none.
+// schema checks a declared schema and keeps its text without space. Null is none.
 func schema(ctx context.Context, by *Asker, checker *toolcheck.Checker, f *fieldErrors, pointer string, text json.RawMessage) (string, error) {
 	if len(text) == 0 || string(text) == "null" {
 		return "", nil
 	}
-	why, err := checker.JudgeSchema(ctx, by.Holder(), text)
+	why, err := checker.CheckSchema(ctx, by.Holder(), text)
 	switch {
 	case errors.Is(err, toolcheck.ErrBusy) || ctx.Err() != nil:
 		return "", fault.New(fault.RateLimitExceeded, "The schema waited too long for its turn: others go first. Nothing was changed; send the request again, and fewer at once.").With("retry_after_seconds", 1)
 	case err != nil:
-		return "", fault.New(fault.Internal, "The schema could not be judged. Nothing was changed; send the request again, and tell the operator the error_id if it stays.").Because(err)
+		return "", fault.New(fault.Internal, "The schema could not be checked. Nothing was changed; send the request again, and tell the operator the error_id if it stays.").Because(err)
 	case why != "":
 		f.add(true, pointer, "is no JSON Schema: "+why)
 		return "", nil

@@ -18,7 +18,7 @@ const (
 	MinTimeout     = 500 * time.Millisecond
 	MaxTimeout     = 10 * time.Second
 	MaxRunning     = 8
-	MaxSchemas     = 1 // that are judged at once
+	MaxSchemas     = 1 // that are checked at once
 )
 
 // Reasons why a verification does not begin.
@@ -54,7 +54,7 @@ func New(guard *egress.Guard, secrets Secrets, log *slog.Logger) *Checker {
 	return &Checker{guard: guard, secrets: secrets, log: log, places: make(chan struct{}, MaxRunning), running: map[string]bool{}, schemas: schemaWork.Children(MaxSchemas)}
 }
 
-// Close ends the process that judges schemas. Afterwards none is judged.
+// Close ends the process that checks schemas. Afterwards none is checked.
 func (c *Checker) Close() { c.schemas.Close() }
 
 // Verify verifies the tool of this id. A target that fails is a Result; an error
@@ -156,7 +156,7 @@ func (c *Checker) verifyFunction(ctx context.Context, r run, target Target) (Res
 		if len(schema) == 0 {
 			continue
 		}
-		why, err := c.JudgeSchema(ctx, target.Client, schema)
+		why, err := c.CheckSchema(ctx, target.Client, schema)
 		if err != nil {
 			return Result{}, err
 		}

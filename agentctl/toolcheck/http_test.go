@@ -108,7 +108,7 @@ func TestAFunctionIsItsSchemas(t *testing.T) {
 	require.ErrorIs(t, err, toolcheck.ErrNotVerifiable)
 }
 
-func TestSchemasAreJudged(t *testing.T) {
+func TestSchemasAreChecked(t *testing.T) {
 	checker := newLab(t).checker()
 	for text, good := range map[string]bool{
 		`{}`:        true,
@@ -134,7 +134,7 @@ func TestSchemasAreJudged(t *testing.T) {
 		`{"a":` + strings.Repeat(`{"not":`, 200) + `{}` + strings.Repeat(`}`, 201): false,
 		`{"description":"` + strings.Repeat("a", 1<<16) + `"}`:                     false,
 	} {
-		why := judge(t, checker, text)
+		why := check(t, checker, text)
 		require.Equal(t, good, why == "", "%.80s: %v", text, why)
 	}
 }
@@ -150,21 +150,21 @@ func TestThePatternsOfASchemaAreBoundedTogether(t *testing.T) {
 		`{"patternProperties":{"` + dots + `":{},"b` + dots + `":{}}}`:                    false,
 		`{"pattern":"(` + dots + `){10,}"}`:                                               false,
 	} {
-		why := judge(t, checker, text)
+		why := check(t, checker, text)
 		require.Equal(t, good, why == "", "%.80s: %v", text, why)
 	}
-	require.Contains(t, judge(t, checker, `{"patternProperties":{"`+dots+dots+`":{}}}`), "steps")
+	require.Contains(t, check(t, checker, `{"patternProperties":{"`+dots+dots+`":{}}}`), "steps")
 }
 
-func judge(t testing.TB, checker *toolcheck.Checker, text string) (why string) {
-	why, err := checker.JudgeSchema(t.Context(), "client", []byte(text))
+func check(t testing.TB, checker *toolcheck.Checker, text string) (why string) {
+	why, err := checker.CheckSchema(t.Context(), "client", []byte(text))
 	require.NoError(t, err)
 	return why
 }
 
-func FuzzJudgeSchema(f *testing.F) {
+func FuzzCheckSchema(f *testing.F) {
 	checker := newLab(f).checker()
 	f.Add([]byte(inputSchema))
 	f.Add([]byte(`{"$ref":"#","$dynamicRef":"#x","$id":"a","items":[{}],"pattern":"(a+)+"}`))
-	f.Fuzz(func(t *testing.T, text []byte) { judge(t, checker, string(text)) })
+	f.Fuzz(func(t *testing.T, text []byte) { check(t, checker, string(text)) })
 }

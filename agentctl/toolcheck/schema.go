@@ -39,8 +39,8 @@ const (
 
 // A schemaAnswer is what a child says of a schema; Why is empty where it is one.
 type schemaAnswer struct {
-	Judged bool
-	Why    string
+	Checked bool
+	Why     string
 }
 
 // The library takes time and memory that no rule about the text bounds: it
@@ -50,7 +50,7 @@ var schemaWork = classify.ChildWork{
 	Name: "gate-schema",
 	CPU:  400 * time.Millisecond, // of it a tenth is used by 64 KiB of ordinary properties
 	Do: func(text []byte) any {
-		answer := schemaAnswer{Judged: true}
+		answer := schemaAnswer{Checked: true}
 		if err := compile(text); err != nil {
 			answer.Why = cut(err.Error())
 		}
@@ -60,11 +60,11 @@ var schemaWork = classify.ChildWork{
 
 func init() { schemaWork.ServeIfChild() }
 
-// JudgeSchema says why a text is no JSON Schema, in words for the person who
+// CheckSchema says why a text is no JSON Schema, in words for the person who
 // wrote it; "" when it is one. Without $schema it is read as draft 2020-12.
 // Clients wait for it by turns, and no longer than ctx. The error tells that the
-// schema was not judged: ErrBusy when no turn came, or an internal one.
-func (c *Checker) JudgeSchema(ctx context.Context, client string, text []byte) (why string, err error) {
+// schema was not checked: ErrBusy when no turn came, or an internal one.
+func (c *Checker) CheckSchema(ctx context.Context, client string, text []byte) (why string, err error) {
 	if len(text) > MaxSchemaBytes {
 		return fmt.Sprintf("a schema has at most %d bytes", MaxSchemaBytes), nil
 	}
@@ -75,7 +75,7 @@ func (c *Checker) JudgeSchema(ctx context.Context, client string, text []byte) (
 	if clean[0] != '{' {
 		return "a schema of a tool is a JSON object", nil
 	}
-	if err := judgeNumbers(clean); err != nil {
+	if err := checkNumbers(clean); err != nil {
 		return err.Error(), nil
 	}
 	var answer schemaAnswer
@@ -85,14 +85,14 @@ func (c *Checker) JudgeSchema(ctx context.Context, client string, text []byte) (
 		return "", ErrBusy
 	case errors.Is(err, classify.ErrChildEnded):
 		return "it takes more time or memory to read than a schema may; make it smaller, or its names shorter", nil
-	case err == nil && !answer.Judged:
+	case err == nil && !answer.Checked:
 		err = errors.New("toolcheck: an answer without content about a schema")
 	}
 	return answer.Why, err
 }
 
-// judgeNumbers reads a JSON text token by token.
-func judgeNumbers(text []byte) error {
+// checkNumbers reads a JSON text token by token.
+func checkNumbers(text []byte) error {
 	d := jsontext.NewDecoder(bytes.NewReader(text))
 	for {
 		token, err := d.ReadToken()

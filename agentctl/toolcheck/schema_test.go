@@ -31,8 +31,8 @@ func members(n int) string {
 	return b.String()[1:]
 }
 
-// judges are the processes of this one that judge schemas.
-func judges(t *testing.T) (pids []int) {
+// schemaProcesses are those of this process that check schemas.
+func schemaProcesses(t *testing.T) (pids []int) {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(t, err)
@@ -55,17 +55,17 @@ func TestASchemaThatIsDearToReadIsRefusedAndItsWorkEnds(t *testing.T) {
 	for name, text := range dear {
 		t.Run(name, func(t *testing.T) {
 			checker := newLab(t).checker()
-			require.Empty(t, judges(t), "none is started before a schema comes")
-			require.Empty(t, judge(t, checker, `{}`))
-			first := judges(t)
+			require.Empty(t, schemaProcesses(t), "none is started before a schema comes")
+			require.Empty(t, check(t, checker, `{}`))
+			first := schemaProcesses(t)
 			require.Len(t, first, toolcheck.MaxSchemas)
 			require.LessOrEqual(t, len(text), toolcheck.MaxSchemaBytes)
-			require.Contains(t, judge(t, checker, text), "more time or memory")
+			require.Contains(t, check(t, checker, text), "more time or memory")
 			require.ErrorIs(t, syscall.Kill(first[0], 0), syscall.ESRCH, "the process that worked on it")
-			require.Empty(t, judge(t, checker, inputSchema), "the next text has a process again")
+			require.Empty(t, check(t, checker, inputSchema), "the next text has a process again")
 			checker.Close()
-			require.Empty(t, judges(t))
-			_, err := checker.JudgeSchema(t.Context(), "", []byte(`{}`))
+			require.Empty(t, schemaProcesses(t))
+			_, err := checker.CheckSchema(t.Context(), "", []byte(`{}`))
 			require.Error(t, err)
 		})
 	}
@@ -86,7 +86,7 @@ func TestAnOrdinarySchemaMayBeAsLargeAsItMayBe(t *testing.T) {
 		fmt.Fprintf(&b, `,"property_%d":{"type":"string","description":"what this property of a tool is for, in a sentence"}`, i)
 	}
 	b.WriteString(`}}`)
-	require.Empty(t, judge(t, newLab(t).checker(), b.String()))
+	require.Empty(t, check(t, newLab(t).checker(), b.String()))
 }
 
 // A number is computed to what its exponent says, and more than once.
@@ -113,7 +113,7 @@ func TestTheNumbersOfASchemaAreBounded(t *testing.T) {
 		`{"$schema":"http://json-schema.org/draft-04/schema#","allOf":[{"enum":[` + strings.Join(enum, ",") + `]}]}`: false,
 		`{"$schema":"http://json-schema.org/draft-04/schema#","enum":[` + strings.Join(enum, ",") + `,1e2000000]}`:   false,
 	} {
-		why := judge(t, checker, text)
+		why := check(t, checker, text)
 		require.Equal(t, good, why == "", "%s: %s", text, why)
 		if !good {
 			require.Contains(t, why, "a number of a schema")

@@ -16,7 +16,7 @@ const (
 
 // A Target is what is verified: the part of a tool that its owner declared.
 type Target struct {
-	Client   string // who asks: clients wait by turns to have a schema judged
+	Client   string // who asks: clients wait by turns to have a schema checked
 	Type     string
 	URL      string // of mcp and http
 	ToolName string // the name under which an MCP server lists it
