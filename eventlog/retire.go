@@ -56,7 +56,7 @@ func JudgeForRetirement(ctx context.Context, o Options) (Retiring, error) {
 	if err != nil {
 		return Retiring{}, err
 	}
-	r, err := l.retirement(ctx, nil)
+	r, err := l.retirement(ctx, "")
 	return r.Retiring, errors.Join(err, l.release())
 }
 
@@ -73,7 +73,7 @@ func Retire(ctx context.Context, o Options, s Successor) (_ Retiring, err error)
 		return Retiring{}, err
 	}
 	defer func() { err = errors.Join(err, l.release()) }()
-	r, err := l.retirement(ctx, &s.Store)
+	r, err := l.retirement(ctx, s.Store)
 	if err != nil {
 		return r.Retiring, err
 	}
@@ -85,11 +85,6 @@ func Retire(ctx context.Context, o Options, s Successor) (_ Retiring, err error)
 	}
 	if err := l.moveAway(&r); err != nil {
 		return r.Retiring, err
-	}
-	if r.Begun {
-		if err := l.checkMoved(ctx, &r); err != nil {
-			return r.Retiring, err
-		}
 	}
 	if err := l.beginSuccessor(ctx, &r, &s); err != nil {
 		return r.Retiring, err
@@ -127,12 +122,9 @@ type move struct {
 }
 
 // retirement takes up the decision of an earlier attempt, or comes to one.
-func (l *Log) retirement(ctx context.Context, store *string) (r retirement, err error) {
-	if r, err = l.readPlan(); err != nil {
+func (l *Log) retirement(ctx context.Context, store string) (r retirement, err error) {
+	if r, err = l.readPlan(); err != nil || r.Begun {
 		return r, err
-	}
-	if r.Begun {
-		return r, l.checkPlan(ctx, &r, store)
 	}
 	set, err := frame.DiscoverHeld(l.o.FS, l.w)
 	if err != nil {
@@ -155,9 +147,7 @@ func (l *Log) retirement(ctx context.Context, store *string) (r retirement, err 
 	if err := r.judge(ctx, &set, l.o.Projection); err != nil {
 		return r, err
 	}
-	if store != nil {
-		r.moves, err = l.movesOf(*store)
-	}
+	r.moves, err = l.movesOf(store)
 	return r, err
 }
 
@@ -216,9 +206,6 @@ func (r *retirement) judge(ctx context.Context, set *frame.Set, projection *fram
 	return nil
 }
 
-// retiredSuffixes are those of a log's own files, in the order in which they go.
-var retiredSuffixes = []string{frame.NextSuffix, frame.SegmentsSuffix, "", frame.CheckpointsSuffix, frame.QuarantineSuffix, frame.HeadSuffix}
-
 // movesOf lists what is there of the log.
 func (l *Log) movesOf(store string) ([]move, error) {
 	var moves []move
@@ -229,7 +216,7 @@ func (l *Log) movesOf(store string) ([]move, error) {
 		}
 		return err
 	}
-	for _, suffix := range retiredSuffixes {
+	for _, suffix := range []string{frame.NextSuffix, frame.SegmentsSuffix, "", frame.CheckpointsSuffix, frame.QuarantineSuffix, frame.HeadSuffix} {
 		if err := add(l.w+suffix, retiredLog+suffix); err != nil {
 			return nil, err
 		}
@@ -375,14 +362,9 @@ func (l *Log) moveOne(m move, r *retirement) error {
 	}
 	err = l.o.FS.Rename(m.From, to)
 	if errors.Is(err, syscall.EXDEV) { // it is not of the log's volume: it stays on its own
-		err = l.o.FS.Rename(m.From, retiredBeside(m.From, r.LogID))
+		err = l.o.FS.Rename(m.From, m.From+".retired-"+hex.EncodeToString(r.LogID[:]))
 	}
 	return err
-}
-
-// retiredBeside is where something goes that lies on another volume than the log.
-func retiredBeside(from string, id [16]byte) string {
-	return from + ".retired-" + hex.EncodeToString(id[:])
 }
 
 // succeeded tells whether a place is the new log's by now. It has nothing but its

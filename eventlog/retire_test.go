@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -283,7 +282,7 @@ func completeRetirement(t *testing.T, o Options, id [16]byte, stop int) {
 	switch {
 	case errors.Is(err, ErrRetiring):
 		require.Equal(t, ExitUnsafe, ExitCode(err))
-		r, err := Retire(context.Background(), o, Successor{Reason: "another one", Store: successor.Store, Start: successor.Start})
+		r, err := Retire(context.Background(), o, Successor{Reason: "another one", Start: successor.Start})
 		require.NoError(t, err, "call %d", stop)
 		require.True(t, r.Begun)
 		require.Equal(t, successor.Reason, r.Reason, "what was begun is completed as it was begun")
@@ -386,110 +385,4 @@ func (v otherVolume) Rename(from, to string) error {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: syscall.EXDEV}
 	}
 	return v.FS.Rename(from, to)
-}
-
-// planned writes down what an attempt to retire a log would, changed.
-func planned(t *testing.T, o Options, change func(*retirement)) {
-	t.Helper()
-	l, err := lockForRetirement(o)
-	require.NoError(t, err)
-	r, err := l.retirement(t.Context(), &successor.Store)
-	require.NoError(t, err)
-	r.Reason = successor.Reason
-	change(&r)
-	r.Folder = filepath.Dir(RetiredLog(l.w, r.LogID))
-	require.NoError(t, l.writePlan(&r))
-	require.NoError(t, l.release())
-}
-
-// What is said to be begun is held against the log: who can write one file decides
-// neither what is carried over nor what is moved.
-func TestARetirementThatWasBegunIsHeldAgainstTheLog(t *testing.T) {
-	hashOf := func(o Options, seq uint64) (hash [32]byte) {
-		l, _ := mustOpen(t, o)
-		e, err := l.At(seq)
-		require.NoError(t, err)
-		mustClose(t, l)
-		return e.Hash
-	}
-	for name, change := range map[string]func(o Options) func(*retirement){
-		"less than verifies": func(o Options) func(*retirement) {
-			hash := hashOf(o, 5)
-			return func(r *retirement) { r.Last, r.Hash = 5, hash }
-		},
-		"nothing":         func(Options) func(*retirement) { return func(r *retirement) { r.Last, r.Hash = 0, [32]byte{} } },
-		"more than it is": func(Options) func(*retirement) { return func(r *retirement) { r.Last, r.Known = 31, 31 } },
-		"another event":   func(Options) func(*retirement) { return func(r *retirement) { r.Hash[0] ^= 1 } },
-		"another log":     func(Options) func(*retirement) { return func(r *retirement) { r.LogID[0] ^= 1 } },
-		"a foreign file": func(Options) func(*retirement) {
-			return func(r *retirement) { r.moves = append(r.moves, move{"/elsewhere/file", "audit.wal.next"}) }
-		},
-		"a foreign folder": func(Options) func(*retirement) {
-			return func(r *retirement) { r.moves[len(r.moves)-1].From = "/elsewhere" }
-		},
-		"another place": func(Options) func(*retirement) {
-			return func(r *retirement) { r.moves[0].To = "../../elsewhere/" + r.moves[0].To }
-		},
-		"one twice":  func(Options) func(*retirement) { return func(r *retirement) { r.moves = append(r.moves, r.moves[0]) } },
-		"less files": func(Options) func(*retirement) { return func(r *retirement) { r.moves = r.moves[1:] } },
-		"no files":   func(Options) func(*retirement) { return func(r *retirement) { r.moves = nil } },
-	} {
-		t.Run(name, func(t *testing.T) {
-			mem := newMem(t)
-			o := retireOptions(mem)
-			aLog(t, o)
-			require.NoError(t, mem.MkdirAll("/elsewhere"))
-			require.NoError(t, mem.WriteFile("/elsewhere/file", []byte("kept")))
-			planned(t, o, change(o))
-			before, err := mem.List("/log")
-			require.NoError(t, err)
-			_, err = Retire(t.Context(), o, successor)
-			require.ErrorIs(t, err, ErrPlan)
-			after, err := mem.List("/log")
-			require.NoError(t, err)
-			require.Equal(t, before, after, "nothing was moved")
-			kept, err := mem.ReadFile("/elsewhere/file")
-			require.NoError(t, err)
-			require.Equal(t, "kept", string(kept))
-		})
-	}
-}
-
-// Also where a part was moved already, and where somebody put a shorter log into the
-// folder.
-func TestWhatWasMovedIsHeldAgainstWhatIsCarriedOver(t *testing.T) {
-	mem := newMem(t)
-	o := retireOptions(mem)
-	id := aLog(t, o)
-	folder := filepath.Dir(RetiredLog(testLog, id))
-	planned(t, o, func(*retirement) {})
-	require.NoError(t, mem.WriteFile(filepath.Join(folder, "audit.wal"), make([]byte, 4096)))
-	_, err := Retire(t.Context(), o, successor)
-	require.ErrorIs(t, err, ErrPlan, "it is another file than the log")
-	require.NoError(t, mem.Remove(filepath.Join(folder, "audit.wal")))
-
-	cut := o
-	cut.FS = frametest.Inject(mem, func(op frametest.Op) error {
-		if op.Kind == frametest.Create {
-			return stopped // of the new log
-		}
-		return nil
-	})
-	_, err = Retire(t.Context(), cut, successor)
-	require.ErrorIs(t, err, stopped)
-	begun := testLog + frame.RetiredSuffix + "/begun.json"
-	right, err := mem.ReadFile(begun)
-	require.NoError(t, err)
-	require.NoError(t, mem.WriteFile(begun, []byte(strings.Replace(string(right), `"last_seq": 30`, `"last_seq": 29`, 1))))
-	_, err = Retire(t.Context(), o, successor)
-	require.ErrorIs(t, err, ErrPlan)
-	_, err = mem.ReadFile(testLog)
-	require.ErrorIs(t, err, fs.ErrNotExist, "no new log is begun")
-	require.NoError(t, mem.WriteFile(begun, right))
-	r, err := Retire(t.Context(), o, successor)
-	require.NoError(t, err)
-	require.True(t, r.Begun)
-	all, names := ancestorsOf(t, o)
-	require.Len(t, all, 1)
-	require.Equal(t, numbered("n", 30), names[0])
 }

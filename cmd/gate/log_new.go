@@ -32,8 +32,7 @@ next start folds the old log's events up to that point and then goes on: approva
 executions and keys are kept, and executions that were open become unknown outcomes. The old files are
 needed from then on, and a backup carries them.
 
-A command that was cut short is completed by the same command, and until then no gate starts. What it
-had begun is held against the log and its files first. Exit
+A command that was cut short is completed by the same command, and until then no gate starts. Exit
 code 0: done, or told; 2: there is no log here, or it could not be read; 75: a gate is running.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.newLog(c, reason, asJSON) },
 	}
@@ -73,19 +72,15 @@ func (a *app) newLog(c *cobra.Command, reason string, asJSON bool) error {
 // retireOptions also give projectionAnchor's warning.
 func (a *app) retireOptions(s *settings) (o eventlog.Options, warning string) {
 	o = eventlog.Options{Path: s.AuditWALPath, JSONLPath: s.AuditLogPath, FS: a.logFS, Fsync: s.AuditFsync, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin}
-	store := s.ApprovalDBPath
-	if moved, err := eventlog.RetiredStore(o, store); err == nil && moved != "" { // a plan that can't be read is told of by who reads it next
-		store = moved
-	}
-	o.Projection, warning = projectionAnchor(store)
+	o.Projection, warning = projectionAnchor(s)
 	return o, warning
 }
 
-// projectionAnchor is what the projections at store know of the log, where no gate has
+// projectionAnchor is what the projections know of the log, where no gate has
 // them open; nil is nothing, and the warning says, in words, why they could not
 // be asked.
-func projectionAnchor(store string) (_ *frame.Anchor, warning string) {
-	applied, err := projections.Peek(store)
+func projectionAnchor(s *settings) (_ *frame.Anchor, warning string) {
+	applied, err := projections.Peek(s.ApprovalDBPath)
 	switch {
 	case err != nil:
 		return nil, "The projections can't be read, so what they know of the log is not counted: " + err.Error()

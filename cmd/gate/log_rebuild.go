@@ -97,7 +97,7 @@ func (a *app) rebuild(ctx context.Context, parts rebuildParts, asJSON bool) (err
 // openLog opens the log of the settings as its writer does, so that no gate can
 // run meanwhile. It appends nothing.
 func (a *app) openLog(ctx context.Context, s *settings) (*eventlog.Log, error) {
-	known, _ := projectionAnchor(s.ApprovalDBPath) // projections that can't be read are what a rebuild is for
+	known, _ := projectionAnchor(s) // projections that can't be read are what a rebuild is for
 	l, _, err := eventlog.Open(ctx, eventlog.Options{
 		FS: a.logFS, Path: s.AuditWALPath, Fsync: s.AuditFsync, OnTornTail: eventlog.TornTailRefuse, AllowNetworkFS: s.AuditNetworkFS, Projection: known,
 	})
