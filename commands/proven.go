@@ -45,24 +45,10 @@ type loggedApproval struct {
 }
 
 // fromLog reads the events of an approval, and those of the last execution under it.
+// All of them stand in the log at hand: what was asked for in an earlier one, and not
+// used there, is withdrawn.
 func (c *Commands) fromLog(ctx context.Context, view *projections.View, a *projections.Approval) (*loggedApproval, error) {
 	l := &loggedApproval{id: a.ID}
-	if !view.Place(a.Seq).Own { // rare: it was asked for before the log gave its place to this one
-		before, err := c.log.Ancestors(ctx)
-		if err != nil {
-			return nil, refusal(err)
-		}
-		for _, log := range before {
-			for e, err := range log.Events(ctx) {
-				if err == nil {
-					err = l.take(&e)
-				}
-				if err != nil {
-					return nil, refusal(err)
-				}
-			}
-		}
-	}
 	life := []string{string(event.TypeApprovalCreated), string(event.TypeApprovalResolved), string(event.TypeApprovalUsed)}
 	if err := c.each(view, projections.AuditFilter{ApprovalID: a.ID, EventTypes: life}, l.take); err != nil || l.execution == "" {
 		return l, err
