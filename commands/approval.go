@@ -20,7 +20,7 @@ type approvalState struct {
 	requestDigest [32]byte
 	profile       string // that was asked for; "" = default
 	expiresAt     time.Time
-	expired       bool   // approval_expired is in the log
+	expired       bool // approval_expired is in the log
 	withdrawn     projections.Withdrawal
 	resolution    string // "" = pending
 	resolvedAt    time.Time
