@@ -20,67 +20,27 @@ type dotted struct {
 // maxInference bounds the steps from a column to the expression that it is.
 const maxInference = 40
 
-// onRangeItem keeps what the text gives columns to.
+// onRangeItem sees what the text gives columns to.
 func onRangeItem(w *walk, i int32) {
 	if !w.is(i, "JoinExpr") || w.child(i, "alias") >= 0 || w.child(i, "join_using_alias") >= 0 {
-		w.defined = append(w.defined, i)
+		w.defines = true
 	}
 }
 
 // judgeAttributes finds the calls among the names behind dots.
 func (w *walk) judgeAttributes() {
-	if len(w.defined) > 0 && len(w.dotted) > 0 {
-		w.judgeDotted()
+	if w.defines {
+		for _, d := range w.dotted {
+			if w.isCall(d) {
+				w.calledAsColumn(w.scalar(d.last), d.ref)
+				w.calledAt = append(w.calledAt, d.ref)
+			}
+		}
+		w.bounded()
 	}
 	for _, i := range w.selections {
 		w.fields(i, 0, true)
 	}
-}
-
-func (w *walk) judgeDotted() {
-	for _, node := range w.defined {
-		w.fromItems = w.addItems(w.fromItems, node, false)
-	}
-	var index map[string][]int
-	if len(w.fromItems) > 16 {
-		index = map[string][]int{}
-		for k := range w.fromItems {
-			index[string(w.fromItems[k].name)] = append(index[string(w.fromItems[k].name)], k)
-		}
-	}
-	for _, d := range w.dotted {
-		qualifier := w.scalar(d.qualifier)
-		if index != nil {
-			for _, k := range index[string(qualifier)] {
-				if w.steps++; !w.isColumnOf(&w.fromItems[k], d) {
-					break
-				}
-			}
-			w.bounded()
-			continue
-		}
-		for k := range w.fromItems {
-			if it := &w.fromItems[k]; bytes.Equal(it.name, qualifier) && !w.isColumnOf(it, d) {
-				break
-			}
-		}
-	}
-}
-
-// isColumnOf reports whether an item of the name has the column. Where it has none,
-// what the name stands for there decides, once for all items.
-func (w *walk) isColumnOf(it *item, d dotted) bool {
-	if it.row == nil {
-		it.row = w.rowOf(*it)
-	}
-	if w.hasColumn(it.row, w.scalar(d.last)) {
-		return true
-	}
-	if w.isCall(d) {
-		w.calledAsColumn(w.scalar(d.last), d.ref)
-		w.calledAt = append(w.calledAt, d.ref)
-	}
-	return false
 }
 
 // isCall looks for what the name in front of the dot stands for where it stands. With
@@ -130,13 +90,23 @@ func (w *walk) hasColumn(r *row, name []byte) bool {
 
 // columnOf finds a column and what it is.
 func (w *walk) columnOf(r *row, name []byte) (value int32, ok bool) {
-	w.steps += len(r.columns)
-	for _, columns := range [...][]column{r.columns, r.beside} {
-		for _, c := range columns {
-			if bytes.Equal(c.name, name) {
-				return c.value, true
+	w.steps += 1 + len(r.beside) + len(r.catalogs)
+	if len(r.columns) > fewColumns {
+		if r.byName == nil {
+			w.steps += indexSteps * len(r.columns)
+			r.byName = make(map[string]int32, len(r.columns))
+			for k, c := range slices.Backward(r.columns) {
+				r.byName[string(c.name)] = int32(k)
 			}
 		}
+		if k, ok := r.byName[string(name)]; ok {
+			return r.columns[k].value, true
+		}
+	} else if k := indexOf(r.columns, name); k >= 0 {
+		return r.columns[k].value, true
+	}
+	if k := indexOf(r.beside, name); k >= 0 {
+		return r.beside[k].value, true
 	}
 	major := w.t.engine.ServerMajor
 	for _, c := range r.catalogs {
@@ -232,9 +202,9 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 	}
 	var whole *row // PostgreSQL looks for a column in all queries around, and then for an item of the name
 	maybe := false // a relation of the users' may have the column
-	for items, sure := range w.inSight(i) {
+	for s, sure := range w.inSight(i) {
 		open := false
-		for _, it := range items {
+		for _, it := range w.allOf(s) {
 			if sure && it.covered {
 				continue
 			}
@@ -259,7 +229,7 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 			return nil
 		case open:
 			maybe = true
-		case !sure && len(items) > 0 && !maybe:
+		case !sure && len(s.items) > 0 && !maybe:
 			return nil
 		}
 	}

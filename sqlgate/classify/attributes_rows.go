@@ -16,7 +16,8 @@ type row struct {
 	placed    int  // of an open row: how many of the known columns stand in front of all others
 	catalogs  []*catalogRelation
 	columns   []column
-	beside    []column // that no star stands for
+	beside    []column         // that no star stands for
+	byName    map[string]int32 // where the first column of a name stands, once more than a few were looked through
 }
 
 // A column has its name as it stands in the tree's JSON.
@@ -36,8 +37,24 @@ type item struct {
 	node    int32
 	name    []byte // as it stands in the JSON; "" for none
 	covered bool   // by the alias of a join: seen from inside of that alone
-	row     *row   // once it is known
 }
+
+// A scope is a part of a statement whose names see the same items of FROM: of a query
+// or of the condition of a join in it (at is the join), or what stands in its FROM.
+type scope struct{ query, at int32 }
+
+// What a scope sees.
+type seen struct {
+	items  []item
+	byName map[string][]item // once there are more than a few
+}
+
+// Up to fewColumns a list is looked through name by name; beyond it an index is made,
+// each entry of which takes as long as indexSteps.
+const (
+	fewColumns = 16
+	indexSteps = 8
+)
 
 // mostColumns bounds what is kept of a row: joins of the largest relations.
 const mostColumns = 1 << 16
@@ -171,29 +188,28 @@ func (w *walk) catalogOf(schema, name []byte) *catalogRelation {
 	return w.t.catalog[string(schema)+"."+string(name)]
 }
 
-// cteOf finds the CTE that a name without a schema stands for, or -1.
+// cteOf finds the CTE that a name without a schema stands for, or -1: of the innermost
+// statement around that has one.
 func (w *walk) cteOf(node int32, name []byte) int32 {
-	inside := node
-	for i := w.owner(node); i >= 0; inside, i = i, w.owner(i) {
-		with := w.child(i, "withClause")
-		if with < 0 {
+	found, of := int32(-1), int32(-1)
+	for _, with := range w.withs {
+		w.steps++
+		stmt := w.e[with].parent
+		if stmt <= of || node < stmt || node >= w.e[stmt].next {
 			continue
 		}
-		found := int32(-1)
+		below := with < node && node < w.e[with].next && !w.has(with, "recursive")
 		for cte := range w.items(with, "ctes") {
-			if inside == with && !w.has(with, "recursive") && cte <= node && node < w.e[cte].next {
+			if below && cte <= node && node < w.e[cte].next {
 				break // a CTE sees those before it
 			}
 			if bytes.Equal(w.text(cte, "ctename"), name) {
-				found = cte
+				found, of = cte, stmt
 			}
-		}
-		if found >= 0 {
-			return found
 		}
 	}
 	w.bounded()
-	return -1
+	return found
 }
 
 // cteRow gives the columns of a CTE.
@@ -372,7 +388,7 @@ func (w *walk) joinRow(node int32) *row {
 	}
 	merged := r.columns
 	for _, c := range both.columns {
-		if w.steps += len(merged); !hasName(merged, c.name) {
+		if w.steps += len(merged); indexOf(merged, c.name) < 0 {
 			r.columns = append(r.columns, c)
 		}
 	}
@@ -380,13 +396,9 @@ func (w *walk) joinRow(node int32) *row {
 	return r
 }
 
-func hasName(columns []column, name []byte) bool {
-	for _, c := range columns {
-		if bytes.Equal(c.name, name) {
-			return true
-		}
-	}
-	return false
+// indexOf gives the place of the first column of a name, or -1.
+func indexOf(columns []column, name []byte) int {
+	return slices.IndexFunc(columns, func(c column) bool { return bytes.Equal(c.name, name) })
 }
 
 // populated are the built-in functions that give rows of the type of an argument.
@@ -464,37 +476,29 @@ func (w *walk) functionRow(it item) *row {
 
 // inSight yields the items of FROM that a name may stand for, from the inside out.
 // Sure tells that PostgreSQL sees all of them that no join covers.
-func (w *walk) inSight(ref int32) func(func(items []item, sure bool) bool) {
-	return func(yield func([]item, bool) bool) {
+func (w *walk) inSight(ref int32) func(func(s *seen, sure bool) bool) {
+	return func(yield func(*seen, bool) bool) {
 		inside := ref
 		for q := w.query(ref); q > 0; inside, q = q, w.query(q) {
-			join := int32(-1) // in whose condition the name stands
+			in := scope{q, q}
+			below := inside
 			for up := w.owner(inside); up != q; inside, up = up, w.owner(up) {
-				if join < 0 && w.is(up, "JoinExpr") && w.fieldName(inside) == "quals" {
-					join = up
+				if in.at == q && w.is(up, "JoinExpr") && w.fieldName(inside) == "quals" {
+					in.at = up
 				}
 			}
-			var items []item
 			sure := true
 			switch w.fieldName(inside) {
 			case "withClause", "selectStmt", "larg", "rarg":
 				continue
 			case "fromClause", "usingClause", "sourceRelation":
-				if sure = join >= 0; sure {
-					items = w.itemsBelow(w.child(join, "larg"), join, items)
-					items = w.itemsBelow(w.child(join, "rarg"), join, items)
-					break
+				if sure = in.at != q; !sure {
+					in.at = below
 				}
-				fallthrough
 			default:
-				for _, field := range []string{"relation", "fromClause", "usingClause", "sourceRelation"} {
-					items = w.itemsBelow(w.child(q, field), q, items)
-				}
-				if !sure { // an item does not see itself
-					items = slices.DeleteFunc(items, func(it item) bool { return it.node < ref && ref < w.e[it.node].next })
-				}
+				in.at = q
 			}
-			if !yield(items, sure) {
+			if !yield(w.seenIn(in), sure) {
 				return
 			}
 		}
@@ -502,35 +506,96 @@ func (w *walk) inSight(ref int32) func(func(items []item, sure bool) bool) {
 	}
 }
 
+// seenIn finds the items that the names of a scope see, once for all of them.
+func (w *walk) seenIn(in scope) *seen {
+	if s := w.scopes[in]; s != nil {
+		return s
+	}
+	s := &seen{}
+	switch {
+	case in.at == in.query:
+		for _, field := range []string{"relation", "fromClause", "usingClause", "sourceRelation"} {
+			s.items = w.itemsBelow(w.child(in.query, field), s.items)
+		}
+	case w.is(in.at, "JoinExpr"):
+		s.items = w.itemsBelow(w.child(in.at, "larg"), s.items)
+		s.items = w.itemsBelow(w.child(in.at, "rarg"), s.items)
+	default:
+		for _, it := range w.allOf(w.seenIn(scope{in.query, in.query})) {
+			if in.at < it.node || in.at >= w.e[it.node].next { // an item does not see itself
+				s.items = append(s.items, it)
+			}
+		}
+	}
+	if len(s.items) > fewColumns {
+		s.byName = map[string][]item{}
+		for _, it := range s.items {
+			s.byName[string(it.name)] = append(s.byName[string(it.name)], it)
+		}
+	}
+	w.steps += indexSteps * len(s.items)
+	w.bounded()
+	if w.scopes == nil {
+		w.scopes = map[scope]*seen{}
+	}
+	w.scopes[in] = s
+	return s
+}
+
 // itemsBelow adds the items of a part of FROM.
-func (w *walk) itemsBelow(part, boundary int32, all []item) []item {
+func (w *walk) itemsBelow(part int32, all []item) []item {
 	if part < 0 {
 		return all
 	}
+	coveredTo := part // the end of the last join with an alias
 	for i := part; i < w.e[part].next; i++ {
 		w.steps++
-		if w.isQuery(i) {
-			i = w.e[i].next - 1 // has a FROM of its own
+		if w.isQuery(i) || w.e[i].msg != 0 && w.fieldName(i) == "quals" { // the first has a FROM of its own, the other none
+			i = w.e[i].next - 1
 			continue
 		}
-		if !w.is(i, "RangeVar") && !w.is(i, "RangeSubselect") && !w.is(i, "RangeFunction") && !w.is(i, "RangeTableFunc") && !w.is(i, "JoinExpr") {
+		join := w.is(i, "JoinExpr")
+		if !join && !w.is(i, "RangeVar") && !w.is(i, "RangeSubselect") && !w.is(i, "RangeFunction") && !w.is(i, "RangeTableFunc") {
 			continue
 		}
-		covered := false
-		for up := w.owner(i); up != boundary; up = w.owner(up) {
-			covered = covered || w.is(up, "JoinExpr") && w.child(up, "alias") >= 0
+		all = w.addItems(all, i, i < coveredTo)
+		if join && w.child(i, "alias") >= 0 {
+			coveredTo = max(coveredTo, w.e[i].next)
 		}
-		all = w.addItems(all, i, covered)
 	}
 	w.bounded()
 	return all
 }
 
+// allOf gives all items, for a name that may be a column of any.
+func (w *walk) allOf(s *seen) []item {
+	w.steps += len(s.items)
+	return s.items
+}
+
+// named gives the items of a name.
+func (s *seen) named(name []byte) []item {
+	if s.byName != nil {
+		return s.byName[string(name)]
+	}
+	var found []item
+	for _, it := range s.items {
+		if bytes.Equal(it.name, name) {
+			found = append(found, it)
+		}
+	}
+	return found
+}
+
 // resolveItem finds what a name in front of a dot may stand for.
 func (w *walk) resolveItem(ref int32, name []byte) (found []item) {
-	for items, sure := range w.inSight(ref) {
-		for _, it := range items {
-			if len(name) > 0 && bytes.Equal(it.name, name) && !(sure && it.covered) {
+	if len(name) == 0 {
+		return nil
+	}
+	for s, sure := range w.inSight(ref) {
+		w.steps += min(len(s.items), fewColumns)
+		for _, it := range s.named(name) {
+			if w.steps++; !(sure && it.covered) {
 				found = append(found, it)
 			}
 		}

@@ -111,7 +111,7 @@ func (w *walk) readsCatalog(schema, name []byte, unqualified bool, i int32) {
 			read.name, read.renamed = string(w.text(alias, "aliasname")), w.has(alias, "colnames")
 		}
 		w.catalogReads = append(w.catalogReads, read)
-		w.defined = append(w.defined, i)
+		w.defines = true
 	}
 }
 

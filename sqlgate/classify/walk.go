@@ -76,9 +76,9 @@ type walk struct {
 
 	dotted     []dotted // judged after the walk, with the next two
 	selections []int32  // every A_Indirection with a name in it
-	defined    []int32  // what the text or the server gives columns to in FROM
-	fromItems  []item   // that, by name
+	defines    bool     // the text or the server gives columns to something in FROM
 	rows       map[int32]*row
+	scopes     map[scope]*seen
 	calledAt   []int32 // the ColumnRefs that are calls
 
 	catalogReads []catalogRead // judged after the walk
@@ -90,6 +90,10 @@ type walk struct {
 func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fault) {
 	w := t.walks.Get().(*walk)
 	defer w.release()
+	return w.facts(t, p, sql, s)
+}
+
+func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, *fault.Fault) {
 	w.t, w.json, w.sql, w.class = t, p.JSON, sql, ClassRead
 	w.reader.read(t.schema, &w.tree)
 	w.e = w.entries
@@ -99,6 +103,7 @@ func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fa
 	w.start = s.Start
 	w.collectScopes()
 	w.visit()
+	clear(w.scopes)
 	clear(w.rows) // made while the class was not known
 	w.judgeAttributes()
 	w.judgeWheres()
@@ -121,12 +126,12 @@ func (w *walk) release() {
 	for _, s := range w.sets() {
 		s.reset()
 	}
+	clear(w.scopes)
 	clear(w.rows)
 	w.forgetTruths()
-	clear(w.fromItems)
 	*w = walk{
 		tree: tree{entries: w.entries[:0]}, reader: treeReader{stack: w.reader.stack[:0]}, buf: w.buf[:0], columnAt: w.columnAt[:0], starAt: w.starAt[:0],
-		dotted: w.dotted[:0], selections: w.selections[:0], defined: w.defined[:0], fromItems: w.fromItems[:0], rows: w.rows, truths: w.truths, reductions: w.reductions, catalogReads: w.catalogReads[:0],
+		dotted: w.dotted[:0], selections: w.selections[:0], rows: w.rows, scopes: w.scopes, truths: w.truths, reductions: w.reductions, catalogReads: w.catalogReads[:0],
 		queries: w.queries, read: w.read, written: w.written, columns: w.columns, functions: w.functions,
 		risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
 	}

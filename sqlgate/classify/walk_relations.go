@@ -50,7 +50,7 @@ func onRangeVar(w *walk, i int32) {
 		w.column(schema, name, nil)
 	default:
 		if len(schema) == 0 && w.ctes.visible(name) {
-			w.defined = append(w.defined, i)
+			w.defines = true
 			return
 		}
 		w.reads(schema, name, i)

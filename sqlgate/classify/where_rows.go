@@ -82,9 +82,9 @@ func (w *walk) isReached(ref int32) bool {
 		}
 		return w.isExcluded(qualifier)
 	}
-	for items := range w.inSight(ref) {
+	for s := range w.inSight(ref) {
 		target, beside := false, false // beside: something else that may have a column of the name
-		for _, it := range items {
+		for _, it := range w.allOf(s) {
 			if w.isTarget(it.node) {
 				target = true
 			} else if r := w.rowOf(it); r.open {

@@ -338,10 +338,10 @@ func (w *walk) isConflictColumn(name []byte) bool {
 
 // holderOf finds what a bare name is a column of, or -1 where text can't tell.
 func (w *walk) holderOf(ref int32, name []byte) int32 {
-	for items, sure := range w.inSight(ref) {
+	for s, sure := range w.inSight(ref) {
 		open := int32(-1)
 		several := false
-		for _, it := range items {
+		for _, it := range w.allOf(s) {
 			if sure && it.covered {
 				continue
 			}
@@ -381,8 +381,8 @@ func (w *walk) ownLevel(ref int32, qualifier []byte) bool {
 	if len(qualifier) == 0 {
 		return true
 	}
-	for items := range w.inSight(ref) {
-		for _, it := range items {
+	for s := range w.inSight(ref) {
+		for _, it := range w.allOf(s) {
 			if bytes.Equal(it.name, qualifier) {
 				return true
 			}
