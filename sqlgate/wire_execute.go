@@ -228,12 +228,12 @@ func (w *Wire) Execute(ctx context.Context, portal string, maxRows uint32, last 
 				return err
 			}
 			done = *p.done
+			if maxRows == 0 || p.rows == nil {
+				return nil
+			}
 		}
 		if p.rows == nil {
-			if done.Tag == "" && !done.Empty {
-				return wireErrorf("55000", "portal \"%s\" cannot be run", portal)
-			}
-			return nil
+			return wireErrorf("55000", "portal \"%s\" cannot be run", portal)
 		}
 		notices := done.Notices
 		done, err = p.rows.slice(p.done.Tag, maxRows, out)
@@ -264,8 +264,11 @@ func (w *Wire) runPortal(ctx context.Context, p *wirePortal, keep, last bool, si
 		return err
 	}
 	p.done = &done
-	if rows != nil && rows.columns != nil {
+	switch {
+	case rows != nil && rows.columns != nil:
 		p.rows = rows
+	case out.rows:
+		p.rows = &wireRows{} // all were fetched
 	}
 	return nil
 }
@@ -275,6 +278,7 @@ type wireOut struct {
 	sink     WireSink
 	expects  bool // a Describe has told the client what comes
 	expected []pgexec.Field
+	rows     bool // the statement returns rows
 	err      error
 }
 
@@ -285,6 +289,7 @@ func (o *wireOut) Fields(columns []pgexec.Field) error {
 		o.err = fault.New(fault.UnsupportedSQLShape, "cached plan must not change result type").With("reason", reasonShape)
 		return o.err
 	}
+	o.rows = columns != nil
 	o.err = o.sink.Fields(columns)
 	return o.err
 }

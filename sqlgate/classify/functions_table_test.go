@@ -10,7 +10,7 @@ import (
 
 // Functions that tell what the reviewed columns and settings keep: held to be
 // strict since these were looked at.
-var tightened = []string{"inet_server_addr", "inet_server_port", "pg_replication_origin_oid", "pg_tablespace_location"}
+var tightened = []string{"inet_server_addr", "inet_server_port", "pg_replication_origin_oid", "pg_tablespace_databases", "pg_tablespace_location"}
 
 // The reviewed verdicts, as they were handed over, and the tables in the binary
 // say the same, row by row, but for those that were tightened.
