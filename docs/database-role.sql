@@ -13,6 +13,9 @@ CREATE ROLE gate_reader LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION 
 CREATE ROLE gate_writer LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 24;
 -- A default, not a wall: the wall is the grants.
 ALTER ROLE gate_reader SET default_transaction_read_only = on;
+-- A read may warn for each row, and fill the log of the server with that.
+ALTER ROLE gate_reader SET log_min_messages = error;
+ALTER ROLE gate_writer SET log_min_messages = error;
 
 REVOKE TEMPORARY ON DATABASE :"db" FROM PUBLIC;
 GRANT CONNECT ON DATABASE :"db" TO gate_reader, gate_writer;

@@ -165,6 +165,10 @@ SELECT pg_stat_file('/etc/passwd')
 SELECT * FROM pg_ls_dir('.')
 SELECT * FROM pg_ls_waldir()
 SELECT * FROM pg_ls_logdir()
+SELECT pg_tablespace_databases(g::oid) FROM generate_series(100000, 600000) g
+SELECT (99999::oid).pg_tablespace_databases
+SELECT timestamptypmodin(ARRAY[(6 + g)::text]::cstring[]) FROM generate_series(1, 9) g
+SELECT intervaltypmodin('{32767,9}')
 SELECT pg_current_logfile()
 SELECT pg_hba_file_rules()
 SELECT pg_terminate_backend(1)
