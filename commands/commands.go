@@ -200,7 +200,7 @@ func (c *Commands) look(ctx context.Context, read func(*projections.View) error)
 // ViewFault is the fault of a read of a view.
 func ViewFault(err error) error {
 	if errors.Is(err, projections.ErrBehind) {
-		return fault.New(fault.AuditUnavailable, "The request ended while it waited for the service to follow its log. Nothing was executed or recorded; send it again.").
+		return fault.New(fault.AuditUnavailable, "The request ended while it waited for the service to follow its log, or read. Nothing was executed or recorded; send it again.").
 			With("outcome", "not_written").Because(err)
 	}
 	return fault.Of(err)

@@ -29,9 +29,9 @@ type View struct {
 	err      error // why there is nothing to see
 }
 
-// ErrBehind is what a view gives whose request ended before the projections had
-// folded what it waits for.
-var ErrBehind = errors.New("the request ended before the projections had followed the log")
+// ErrBehind is what a view gives whose request ended: before the projections had
+// folded what it waits for, or while it read.
+var ErrBehind = errors.New("the request ended before the projections were read")
 
 // View is ViewWithin for who asks without a request.
 func (s *Store) View() *View { return s.ViewWithin(context.Background()) }
@@ -114,7 +114,7 @@ func (v *View) ended() error {
 	case v.err != nil:
 		return v.err
 	case v.ctx.Err() != nil:
-		return context.Cause(v.ctx)
+		return fmt.Errorf("%w: %w", ErrBehind, context.Cause(v.ctx))
 	case v.store.closing.Load():
 		return ErrClosed
 	}
