@@ -56,7 +56,7 @@ func TestAPreviewTakesItsTurnAndEndsInTime(t *testing.T) {
 
 	done, err := w.looking.take(t.Context(), "default", previewsOfOne)
 	require.NoError(t, err)
-	_, err = ask(gone)
+	_, err = ask(untilItWaits(t, w.looking, "default", previewsOfOne+1))
 	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(err))
 	require.ErrorContains(t, err, "waited for its turn")
 	done()

@@ -68,14 +68,22 @@ type askedAgent struct {
 // of agentrules.Rule: half a second at most, and 50 steps for each of 1000 events and 100 rules.
 const maxBatchCost = 5_000_000
 
+// BatchSize refuses a batch of telemetry with fewer or more events than are taken.
+func BatchSize(events int) error {
+	if events == 0 || events > MaxTelemetryEvents {
+		return InvalidFields(FieldError{"/events", "must have 1 to 1000 events"})
+	}
+	return nil
+}
+
 // Telemetry is POST /v1/telemetry: what is good in a batch is kept, in one
 // append, and the rules that run at telemetry say what they find.
 //
 // Errors: all_events_rejected; oversized_request where the batch with its
 // outcomes is more than one append takes, or the rules could take too long over it.
 func (s *Service) Telemetry(ctx context.Context, by *Asker, sent []SentEvent) (Answer, error) {
-	if len(sent) == 0 || len(sent) > MaxTelemetryEvents {
-		return Answer{}, InvalidFields(FieldError{"/events", "must have 1 to 1000 events"})
+	if err := BatchSize(len(sent)); err != nil {
+		return Answer{}, err
 	}
 	b := telemetryBatch{service: s, by: by, sent: make([]telemetryItem, len(sent))}
 	for i := range sent {

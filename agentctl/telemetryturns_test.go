@@ -138,9 +138,7 @@ func TestRulesAreAskedInTurns(t *testing.T) {
 		require.NoError(t, err)
 		free = append(free, done)
 	}
-	gone, leave := context.WithCancel(t.Context())
-	leave()
-	err := b.evaluate(gone)
+	err := b.evaluate(untilItWaits(t, w.asking, "default", 1))
 	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(err))
 	require.ErrorContains(t, err, "waited for its turn")
 	require.Empty(t, b.matches)
@@ -150,4 +148,21 @@ func TestRulesAreAskedInTurns(t *testing.T) {
 	require.NoError(t, b.evaluate(t.Context()))
 	require.Len(t, b.matches, 3)
 	require.Empty(t, w.asking.projects)
+}
+
+// untilItWaits is a context that ends when so much of a project has its turn or
+// waits for it.
+func untilItWaits(t testing.TB, turns *turns, project string, cost int64) context.Context {
+	ctx, leave := context.WithCancel(t.Context())
+	go func() {
+		for ctx.Err() == nil {
+			turns.mu.Lock()
+			if p := turns.projects[project]; p != nil && p.cost >= cost {
+				leave()
+			}
+			turns.mu.Unlock()
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	return ctx
 }

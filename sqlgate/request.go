@@ -145,12 +145,12 @@ func (r *Request) digest() [32]byte {
 	return digestOf(parts...)
 }
 
-// approvalDigest binds an approval to the database, too, and to the schema that
-// the text's names are looked up in: under other settings of the gate the same
-// text is another statement.
+// approvalDigest binds an approval to the servers and the database of the gate's URL,
+// too, and to the schema that the text's names are looked up in: under other settings
+// of the gate the same text is another statement.
 func (g *Gate) approvalDigest(r *Request) [32]byte {
 	digest := r.digest()
-	return digestOf("gate.request.database.v1", string(digest[:]), g.Database.Name(), g.Wire.SearchPath)
+	return digestOf("gate.request.database.v1", string(digest[:]), g.Database.Servers(), g.Database.Name(), g.Wire.SearchPath)
 }
 
 // keyDigest binds an idempotency key. An operator's token may have opened what

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -287,6 +288,13 @@ func TestAnApprovalEndsWithTheDatabaseThatItWasFor(t *testing.T) {
 	g.end(t)
 
 	g = startGate(t, d, "GATE_DATABASE_URL="+postgres.ForTest(t))
+	requireFault(t, g.query(t, request.with("approval_id", id)), http.StatusConflict, "approval_mismatch")
+	g.end(t)
+
+	u, err := url.Parse(d.database)
+	require.NoError(t, err)
+	u.Host = "localhost:" + u.Port()
+	g = startGate(t, d, "GATE_DATABASE_URL="+u.String()) // by its name it could be any server
 	requireFault(t, g.query(t, request.with("approval_id", id)), http.StatusConflict, "approval_mismatch")
 	g.end(t)
 

@@ -18,6 +18,9 @@ type telemetryBody struct {
 
 func (a *api) telemetry(c *call) error {
 	return write(a, c, func(by *agentctl.Asker, in *telemetryBody) (agentctl.Answer, error) {
+		if err := agentctl.BatchSize(len(in.Events)); err != nil { // before they are read: an event takes much more than its bytes
+			return agentctl.Answer{}, err
+		}
 		sent := make([]agentctl.SentEvent, len(in.Events))
 		for i, text := range in.Events {
 			sent[i] = sentEvent(text)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -221,6 +223,16 @@ func (db *DB) ServerVersion(ctx context.Context) (string, error) {
 
 // Name is the database behind the gate, as its URL says it.
 func (db *DB) Name() string { return cmp.Or(db.writer.login.Database, db.writer.login.User) }
+
+// Servers are the hosts and ports behind the gate, as its URL names them.
+func (db *DB) Servers() string {
+	login := db.writer.login
+	servers := []string{net.JoinHostPort(login.Host, strconv.Itoa(int(login.Port)))}
+	for _, f := range login.Fallbacks {
+		servers = append(servers, net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))))
+	}
+	return strings.Join(servers, ",")
+}
 
 // PoolStats counts connections of all pools together.
 type PoolStats struct {
