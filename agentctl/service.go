@@ -179,11 +179,14 @@ type FieldError struct {
 	Message string `json:"message"`
 }
 
-// fieldErrors gathers all of them, so that they come at once.
+// maxFieldErrors is how many are told: a list may have as many elements as a body holds.
+const maxFieldErrors = 100
+
+// fieldErrors gathers them, so that they come at once.
 type fieldErrors []FieldError
 
 func (f *fieldErrors) add(bad bool, pointer, message string) {
-	if bad {
+	if bad && len(*f) < maxFieldErrors {
 		*f = append(*f, FieldError{pointer, message})
 	}
 }

@@ -1,7 +1,6 @@
 package commands
 
 import (
-	"context"
 	"errors"
 
 	"writegate/commands/fault"
@@ -13,8 +12,8 @@ import (
 // log: after a kill a start believes the projections, and what somebody wrote into
 // them makes no approval. The index that finds the events is theirs too; what it finds
 // is read from the log. Error: audit_corruption_detected.
-func (c *Commands) proven(ctx context.Context, view *projections.View, a *projections.Approval) error {
-	f, err := c.fromLog(ctx, view, a)
+func (c *Commands) proven(view *projections.View, a *projections.Approval) error {
+	f, err := c.fromLog(view, a)
 	if err != nil {
 		return err
 	}
@@ -44,41 +43,39 @@ type loggedApproval struct {
 	execution  string // the last one under it
 }
 
-// fromLog reads the events of an approval, and those of the last execution under it.
-// All of them stand in the log at hand: what was asked for in an earlier one, and not
-// used there, is withdrawn.
-func (c *Commands) fromLog(ctx context.Context, view *projections.View, a *projections.Approval) (*loggedApproval, error) {
+// fromLog reads what decides about an approval: that it was asked for and answered,
+// its last use and the results of that execution. All of it stands in the log at hand:
+// what was asked for in an earlier one, and not used there, is withdrawn.
+func (c *Commands) fromLog(view *projections.View, a *projections.Approval) (*loggedApproval, error) {
 	l := &loggedApproval{id: a.ID}
-	life := []string{string(event.TypeApprovalCreated), string(event.TypeApprovalResolved), string(event.TypeApprovalUsed)}
-	if err := c.each(view, projections.AuditFilter{ApprovalID: a.ID, EventTypes: life}, l.take); err != nil || l.execution == "" {
-		return l, err
+	for _, t := range []event.Type{event.TypeApprovalCreated, event.TypeApprovalResolved, event.TypeApprovalUsed} {
+		if err := c.read(view, projections.AuditFilter{ApprovalID: a.ID, EventTypes: []string{string(t)}}, projections.Page{Limit: 1}, l.take); err != nil {
+			return nil, err
+		}
+	}
+	if l.execution == "" {
+		return l, nil
 	}
 	results := []string{string(event.TypeExecutionSuccess), string(event.TypeExecutionFailure), string(event.TypeExecutionStateUnknown), string(event.TypeExecutionOutcomeResolved)}
-	return l, c.each(view, projections.AuditFilter{ExecutionID: l.execution, EventTypes: results}, l.take)
+	return l, c.read(view, projections.AuditFilter{ExecutionID: l.execution, EventTypes: results}, projections.Page{Limit: 100, Asc: true}, l.take)
 }
 
-// each reads what the index finds, oldest first.
-func (c *Commands) each(view *projections.View, f projections.AuditFilter, take func(*event.Envelope) error) error {
-	page := projections.Page{Limit: 100, Asc: true}
-	for {
-		seqs, next, err := view.Audit(f, page)
-		if err != nil {
-			return err
-		}
-		for _, seq := range seqs {
-			e, err := c.log.At(seq)
-			if err == nil {
-				err = take(&e)
-			}
-			if err != nil {
-				return refusal(err)
-			}
-		}
-		if next == "" {
-			return nil
-		}
-		page.Cursor = next
+// read hands on the events of a page that the index finds.
+func (c *Commands) read(view *projections.View, f projections.AuditFilter, page projections.Page, take func(*event.Envelope) error) error {
+	seqs, _, err := view.Audit(f, page)
+	if err != nil {
+		return err
 	}
+	for _, seq := range seqs {
+		e, err := c.log.At(seq)
+		if err == nil {
+			err = take(&e)
+		}
+		if err != nil {
+			return refusal(err)
+		}
+	}
+	return nil
 }
 
 // take folds one event, as the projections do.

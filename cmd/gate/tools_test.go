@@ -304,6 +304,8 @@ func TestWhatIsWrongWithAToolComesAtOnce(t *testing.T) {
 		}
 		require.ElementsMatch(t, pointers, found, "%s: %s", body, r.body)
 	}
+	many := w.v1(t, http.MethodPost, "/tools", `{"name":"a","type":"http","endpoint":{"url":"https://example.com/","probe":{"expect_status":[0`+strings.Repeat(",0", 100_000)+`]}}}`)
+	require.Len(t, many.json(t)["details"].(map[string]any)["fields"], 100, "a list may be wrong from end to end")
 	require.Equal(t, http.StatusNotFound, w.v1(t, http.MethodGet, "/tools/tool_x", "").status)
 	require.Equal(t, http.StatusBadRequest, w.verify(t, "tool_x", `{"timeout_ms":1}`).status)
 	require.Equal(t, http.StatusNotFound, w.verify(t, "tool_x", "").status)

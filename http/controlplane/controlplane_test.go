@@ -367,3 +367,19 @@ func TestAPasswordHashIsStrongAndNeverShown(t *testing.T) {
 		}
 	}
 }
+
+// Live pages leave the turns of their address to other pages.
+func TestLivePagesKeepNoOtherPageWaiting(t *testing.T) {
+	p := startPlane(t, nil)
+	p.login(t)
+	for range sessionStreams {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL+apiPrefix+"/audit/stream", nil)
+		require.NoError(t, err)
+		stream, err := p.client.Do(r)
+		require.NoError(t, err)
+		defer stream.Body.Close()
+		require.Equal(t, http.StatusOK, stream.StatusCode)
+	}
+	status, body, _ := p.do(t, http.MethodGet, "/approvals", "")
+	require.Equal(t, http.StatusOK, status, body)
+}

@@ -92,6 +92,7 @@ func (s *Server) forward(f forwarded) httpd.Handler {
 				return fault.New(fault.RateLimitExceeded, "There are too many live pages. Close one of them.").With("retry_after_seconds", 10)
 			}
 			defer release()
+			c.BeginStream()
 		}
 		r, err := s.handOn(c, f)
 		if err != nil {

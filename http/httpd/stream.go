@@ -49,13 +49,18 @@ func (c *Call) Stream(status int, mediaType string, size int64, write func(io.Wr
 	return nil
 }
 
+// BeginStream gives back the turn of a GET that is to last: a stream has its own bounds.
+func (c *Call) BeginStream() {
+	if c.endRead != nil {
+		c.endRead()
+	}
+}
+
 // Events answers with server-sent events until run ends. A comment every beat
 // keeps proxies from taking a quiet stream for a dead one. An error of run ends
 // the stream; the client comes back with the last id it saw.
 func (c *Call) Events(ctx context.Context, beat time.Duration, run func(send func(id, kind string, data []byte) error) error) error {
-	if c.endRead != nil {
-		c.endRead() // a stream has its own bounds
-	}
+	c.BeginStream()
 	control := http.NewResponseController(c.recorder.ResponseWriter)
 	// The deadline of the request's own bytes would end the connection.
 	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {

@@ -27,6 +27,10 @@ const (
 	idempotencyKey = "Idempotency-Key"
 )
 
+// mostWords is how many words of a request are told to be wrong: an address may hold
+// thousands.
+const mostWords = 20
+
 // CheckWords refuses a request whose query string or headers say something that
 // its endpoint does not listen to: who writes ?preview=true relies on nothing
 // being executed. A parameter that is unknown or stands there twice is refused,
@@ -56,6 +60,7 @@ func (c *Call) CheckWords(honoured []string, params ...Param) error {
 		}
 		for name, values := range query {
 			switch {
+			case len(fields) >= mostWords:
 			case !slices.ContainsFunc(params, func(p Param) bool { return p.Name == name }):
 				fields[strings.ToValidUTF8(clip(name, maxNameInMessage), "?")] = unknownParam(name, params)
 			case len(values) > 1:

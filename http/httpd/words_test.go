@@ -1,8 +1,10 @@
 package httpd
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,4 +39,13 @@ func TestHeadersOfBrowsersProxiesAndTracersAreTaken(t *testing.T) {
 	} {
 		require.NoError(t, words(name, value), name)
 	}
+}
+
+func TestAnAddressFullOfUnknownWordsIsRefusedInFewWords(t *testing.T) {
+	var query strings.Builder
+	for i := range 5_000 {
+		fmt.Fprintf(&query, "a%d&", i)
+	}
+	err := (&Call{Request: httptest.NewRequest(http.MethodPost, "/query?"+query.String(), nil)}).CheckWords(nil, Param{Name: "mode"})
+	require.Len(t, fault.Of(err).Details["fields"], mostWords)
 }
