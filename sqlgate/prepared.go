@@ -151,7 +151,7 @@ func (g *Gate) putInPlace(ctx context.Context, s *submission, p *prepared) error
 	if err != nil {
 		return err
 	}
-	inner = inner.WithTypes(valuesOf(names))
+	inner = inner.WithTypes(b.types, valuesOf(names))
 	if i, found := slices.BinarySearch(inner.Flags, classify.FlagPrepared); !found {
 		inner.Flags = slices.Insert(slices.Clone(inner.Flags), i, classify.FlagPrepared)
 	}

@@ -126,7 +126,7 @@ func (w *Wire) read(ctx context.Context, sql string, types []uint32) (*wireState
 	if st.typeNames, err = g.Database.TypeNames(ctx, types); err != nil {
 		return nil, g.refuse(ctx, s, err)
 	}
-	st.classification = st.classification.WithTypes(valuesOf(st.typeNames))
+	st.classification = st.classification.WithTypes(types, valuesOf(st.typeNames))
 	return st, nil
 }
 

@@ -51,6 +51,10 @@ type Classification struct {
 
 	Params int `json:"-"` // highest n of $n in the text
 
+	// KeyParams are the parameters for which a value of Where is key_equality, as far
+	// as their types let it: WithTypes says.
+	KeyParams []KeyParam `json:"-"`
+
 	// UserTypes says that the text names a type that is not built in: parsing it
 	// at the server runs that type's own code.
 	UserTypes bool `json:"-"`
@@ -62,6 +66,13 @@ type Classification struct {
 	// Control is of a statement about the transaction or the session, else nil.
 	// Its arguments are constants of the text, for execution alone.
 	Control *Control `json:"-"`
+}
+
+// A KeyParam is a parameter that a key is compared with.
+type KeyParam struct {
+	Number   int  `json:"number"`
+	Cast     bool `json:"cast"`     // the text casts it to a type that binds a key
+	Inferred bool `json:"inferred"` // without a type of its own it gets the key's, or that of the cast
 }
 
 // A Signal is one risk signal with its object and place.

@@ -267,15 +267,19 @@ func onSubLink(w *walk, i int32) { w.operator(i, "operName") }
 
 func onSortBy(w *walk, i int32) { w.operator(i, "useOp") }
 
+func (w *walk) isBuiltinType(i int32) bool {
+	schema, name := w.qualified(i, "names")
+	return (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.types[string(name)] && !w.has(i, "pct_type")
+}
+
 // onTypeName judges a type: one that is not built in runs its own code.
 func onTypeName(w *walk, i int32) {
 	if w.typeIsWord(i) {
 		return
 	}
 	schema, name := w.qualified(i, "names")
-	builtIn := (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.types[string(name)] ||
-		len(schema) == 0 && serials[string(name)] && w.isNewColumn(w.owner(i))
-	if !builtIn || w.has(i, "pct_type") {
+	isSerial := len(schema) == 0 && serials[string(name)] && w.isNewColumn(w.owner(i))
+	if !w.isBuiltinType(i) && (!isSerial || w.has(i, "pct_type")) {
 		w.userTypes = true
 		w.callSignal(SignalUnknownFunction, w.foreign(schema, name), i)
 	}

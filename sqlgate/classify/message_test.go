@@ -21,7 +21,7 @@ func TestTypesOfAMessageCountAsThoseOfTheText(t *testing.T) {
 		{"EXPLAIN SELECT $1", "EXPLAIN SELECT $1::dom"}, {"SELECT other($1)", "SELECT other($1::dom)"}, {"DO 'x'", "DO 'x'"},
 	} {
 		plain := classify(pair[0])
-		got, want := plain.WithTypes([]string{"public.dom"}), classify(pair[1])
+		got, want := plain.WithTypes(nil, []string{"public.dom"}), classify(pair[1])
 		require.Contains(t, got.Functions, "public.dom")
 		require.Contains(t, got.RiskSignals, SignalUnknownFunction)
 		require.NotEqual(t, plain.Fingerprint, got.Fingerprint)
@@ -34,14 +34,14 @@ func TestTypesOfAMessageCountAsThoseOfTheText(t *testing.T) {
 			require.Len(t, got.Signals, len(want.Signals))
 		}
 		require.Equal(t, plain, classify(pair[0]), "one that may be shared stays as it was")
-		require.Equal(t, plain, plain.WithTypes(nil))
-		require.Equal(t, got.Fingerprint, plain.WithTypes([]string{"public.dom", "public.dom"}).Fingerprint)
+		require.Equal(t, plain, plain.WithTypes(nil, nil))
+		require.Equal(t, got.Fingerprint, plain.WithTypes(nil, []string{"public.dom", "public.dom"}).Fingerprint)
 	}
 	many := make([]string, 300)
 	for i := range many {
 		many[i] = fmt.Sprintf("public.t%03d", i)
 	}
-	got := classify("SELECT 1").WithTypes(many)
+	got := classify("SELECT 1").WithTypes(nil, many)
 	require.Len(t, got.Functions, maxFacts)
 	require.Contains(t, got.RiskSignals, SignalOversizedFacts)
 	require.LessOrEqual(t, len(got.Signals), maxSignals)

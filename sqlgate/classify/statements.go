@@ -239,7 +239,10 @@ func onLocking(w *walk, i int32) {
 	w.raise(SignalRowLocking, "", i)
 }
 
-func onParam(w *walk, _ int32) { w.flags.addWord(FlagParameters) }
+func onParam(w *walk, i int32) {
+	w.flags.addWord(FlagParameters)
+	w.params = append(w.params, i)
+}
 
 func onCurrentOf(w *walk, i int32) { w.raise(SignalOpaqueCode, "", i) }
 

@@ -142,9 +142,6 @@ func (s *trapServer) run(sql string) (types []uint32, ran []string, err error) {
 	return types, s.ran, result.Err
 }
 
-// firstUserOID is the first object identifier that initdb does not give.
-const firstUserOID = 16384
-
 // watch demands that nothing of the users' runs and that no column is of a type of
 // theirs, where the statement is judged a safe read. Columns of the tables here
 // are of built-in types.

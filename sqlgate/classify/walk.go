@@ -80,6 +80,8 @@ type walk struct {
 	rows       map[int32]*row
 	scopes     map[scope]*seen
 	calledAt   []int32 // the ColumnRefs that are calls
+	params     []int32 // every ParamRef
+	keyParams  []KeyParam
 
 	catalogReads []catalogRead // judged after the walk
 	ctes         scopes
@@ -111,7 +113,7 @@ func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, 
 	w.textSignals(s)
 	c := w.finish(sql, p.Fingerprint)
 	c.Start, c.End = w.bounds(s)
-	c.Params, c.UserTypes = s.HighestParam, w.userTypes
+	c.Params, c.KeyParams, c.UserTypes = s.HighestParam, append([]KeyParam(nil), w.keyParams...), w.userTypes
 	c.Session, c.Control = w.session(c.Start, c.End), w.control()
 	return c, nil
 }
@@ -133,7 +135,7 @@ func (w *walk) release() {
 		tree: tree{entries: w.entries[:0]}, reader: treeReader{stack: w.reader.stack[:0]}, buf: w.buf[:0], columnAt: w.columnAt[:0], starAt: w.starAt[:0],
 		dotted: w.dotted[:0], selections: w.selections[:0], rows: w.rows, scopes: w.scopes, truths: w.truths, reductions: w.reductions, catalogReads: w.catalogReads[:0],
 		queries: w.queries, read: w.read, written: w.written, columns: w.columns, functions: w.functions,
-		risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
+		params: w.params[:0], keyParams: w.keyParams[:0], risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
 	}
 	t.walks.Put(w)
 }

@@ -1,6 +1,9 @@
 package classify
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // A keyOf is the relation whose key a condition may bind to one row.
 type keyOf struct {
@@ -8,21 +11,152 @@ type keyOf struct {
 	alone    bool  // no other relation is in sight, so an unqualified column is its own
 }
 
-// bindsKey reports whether one of the ANDed terms is key = constant.
+// bindsKey reports whether one of the ANDed terms is key = constant, the constant
+// being of a type that holds one value of a key at most. Where only parameters
+// bind it, their types say the rest (WithTypes).
 func (w *walk) bindsKey(of keyOf, cond int32) bool {
+	noted := len(w.keyParams)
+	if w.bindsKeyByText(of, cond) {
+		w.keyParams = w.keyParams[:noted]
+		return true
+	}
+	return len(w.keyParams) > noted
+}
+
+// bindsKeyByText notes the parameters that a key is compared with.
+func (w *walk) bindsKeyByText(of keyOf, cond int32) bool {
 	if w.is(cond, "BoolExpr") && string(w.raw(cond, "boolop")) == "AND_EXPR" {
 		for arg := range w.items(cond, "args") {
-			if w.bindsKey(of, arg) {
+			if w.bindsKeyByText(of, arg) {
 				return true
 			}
 		}
 		return false
 	}
-	if !w.is(cond, "A_Expr") || string(w.raw(cond, "kind")) != "AEXPR_OP" || w.comparison(cond) != "=" {
+	if !w.isEquality(cond) {
 		return false
 	}
 	left, right := w.child(cond, "lexpr"), w.child(cond, "rexpr")
-	return w.isKey(of, left) && w.isConstant(right) || w.isKey(of, right) && w.isConstant(left)
+	if !w.isKey(of, left) {
+		left, right = right, left
+	}
+	if !w.isKey(of, left) || w.is(right, "TypeCast") && !w.isExact(right) {
+		return false
+	}
+	constant := right
+	for ; w.is(constant, "TypeCast"); constant = w.child(constant, "arg") {
+		if !w.isBuiltinType(w.child(constant, "typeName")) { // a domain's collation outlives the casts around it
+			return false
+		}
+	}
+	if w.is(constant, "A_Const") {
+		return true
+	}
+	if n := number(w.raw(constant, "number")); w.is(constant, "ParamRef") && n > 0 {
+		w.keyParams = append(w.keyParams, KeyParam{Number: n, Cast: constant != right, Inferred: constant != right || w.isInferredByKey(right)})
+	}
+	return false
+}
+
+func (w *walk) isEquality(i int32) bool {
+	return w.is(i, "A_Expr") && string(w.raw(i, "kind")) == "AEXPR_OP" && w.comparison(i) == "="
+}
+
+// exactTypes are the built-in types by their number. A key of a usual type (integers,
+// numeric, text, uuid, date, timestamp) is compared with a value of these by its own type or
+// by one that keeps its values apart: of a key's values one at most is equal to it.
+// Others are not: bigint and numeric become float8 beside float4 and float8, varchar
+// loses its trailing blanks beside char(n), and what a type does that somebody made is not
+// known.
+var exactTypes = map[string]uint32{
+	"bool": 16, "bytea": 17, "int8": 20, "int2": 21, "int4": 23, "text": 25, "inet": 869, "varchar": 1043,
+	"date": 1082, "timestamp": 1114, "timestamptz": 1184, "numeric": 1700, "uuid": 2950,
+}
+
+func isExactOID(oid uint32) bool {
+	for _, exact := range exactTypes {
+		if oid == exact {
+			return true
+		}
+	}
+	return false
+}
+
+// isInferredOID tells what the server takes for no type: 0 and that of an untyped literal.
+func isInferredOID(oid uint32) bool { return oid == 0 || oid == 705 }
+
+// isExact reports whether a cast is one to an exact type.
+func (w *walk) isExact(cast int32) bool {
+	to := w.child(cast, "typeName")
+	schema, name := w.qualified(to, "names")
+	return (len(schema) == 0 || string(schema) == "pg_catalog") && exactTypes[string(name)] != 0 && !w.has(to, "arrayBounds")
+}
+
+// isInferredByKey reports whether a parameter without a type surely gets that of
+// a key: the server takes it from the first place that it analyses. That is this
+// one or another comparison with a key, unless the parameter stands elsewhere before.
+func (w *walk) isInferredByKey(param int32) bool {
+	n, first, other := number(w.raw(param, "number")), int32(math.MaxInt32), int32(math.MaxInt32)
+	for _, p := range w.params {
+		w.steps++
+		if number(w.raw(p, "number")) != n {
+			continue
+		}
+		at := w.e[p].a
+		switch owner := w.owner(p); {
+		case p == param || w.isComparedWithKey(p):
+			if w.isAnalysedInOrder(p) {
+				first = min(first, at)
+			}
+		case w.is(owner, "TypeCast") && w.isExact(owner): // as good as a key where it comes first
+		default:
+			other = min(other, at)
+		}
+	}
+	w.bounded()
+	return other == math.MaxInt32 || first < other
+}
+
+// isComparedWithKey reports whether a parameter stands beside the key of the one table of
+// its query.
+func (w *walk) isComparedWithKey(param int32) bool {
+	owner := w.owner(param)
+	if !w.isEquality(owner) {
+		return false
+	}
+	other := w.child(owner, "lexpr")
+	if other == param {
+		other = w.child(owner, "rexpr")
+	}
+	switch query := w.query(param); {
+	case w.is(query, "SelectStmt"):
+		return w.isKey(keyOf{w.onlyTable(query), true}, other)
+	case w.is(query, "UpdateStmt"), w.is(query, "DeleteStmt"):
+		return w.isKey(keyOf{w.child(query, "relation"), !w.has(query, "fromClause") && !w.has(query, "usingClause")}, other)
+	}
+	return false
+}
+
+// analysedInOrder are the fields whose content the server analyses before all
+// that stands behind it in the text.
+var analysedInOrder = map[string]bool{
+	"lexpr": true, "rexpr": true, "whereClause": true, "fromClause": true, "usingClause": true, "joinCondition": true, "sourceRelation": true, "withClause": true, "ctes": true,
+	"ctequery": true, "selectStmt": true, "subquery": true, "subselect": true, "larg": true, "rarg": true, "quals": true, "query": true, "stmt": true, "stmts": true,
+}
+
+func (w *walk) isAnalysedInOrder(param int32) bool {
+	equality := w.owner(param)
+	for i := w.e[param].parent; i > 0; i = w.e[i].parent {
+		w.steps++
+		switch m := w.e[i].msg; {
+		case w.is(i, "A_Expr") && i != equality, w.is(i, "WithClause") && w.has(i, "recursive"):
+			return false
+		case m == 0 || m == listEntry, w.fieldName(i) == "", analysedInOrder[w.fieldName(i)]:
+		case w.fieldName(i) != "args" || !w.is(w.owner(i), "BoolExpr"):
+			return false
+		}
+	}
+	return true
 }
 
 // isKey reports whether an expression is a key column of the relation. Beside

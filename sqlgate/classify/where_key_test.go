@@ -1,0 +1,104 @@
+package classify
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A constant that may be equal to several values of a key binds none of them.
+func TestAConstantOfATypeThatIsNotExactBindsNoKey(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for value, conditions := range map[string][]string{
+		WherePresent: {
+			"id = '1e18'::float8", "id = 1::real", "id = 1::double precision", "id = 1::float", "1::float4 = id", "id = CAST('1' AS float(10))", "id = float8 '1e18'", "id = 1::numeric::float8", "id = $1::float8", "id = 5::float8 AND n = 1",
+			"id = 'a'::char", "id = 'a'::char(5)", "id = bpchar 'a'", "id = 'a'::citext", "id = 1::money", "id = '1 mon'::interval", "id = 1::app.number", "id = 1::oid", "id = 'a'::name", "id = '{1}'::int[]", "id = 'a'::app.text", "id = 'a'::folded_text::text", "id = 'a'::app.folded_text::varchar::text", "id = $1::folded_text::text",
+			"id::float8 = 1", "id::int = 1", "id = 'a' COLLATE folded", "id COLLATE folded = 'a'", "id = float8(1)", "id = sqrt(4)", "id = '1'::float8::int8::float8",
+		},
+		WhereKeyEquality: {
+			"id = 1", "id = -1", "id = 1.0", "id = 12345678901234567890", "id = 1e18", "id = 'a'", "id = E'a'", "id = true", "id = $1", "id = '1'::bigint", "id = 5::int", "id = 5::smallint", "id = 5::numeric(10,2)", "id = 5::decimal", "id = 'x'::uuid", "id = uuid 'x'", "id = 'x'::text", "id = 'x'::varchar",
+			"id = 'x'::varchar(36)", "id = '2026-01-01'::date", "id = '2026-01-01'::timestamp", "id = '2026-01-01'::timestamptz", "id = '2026-01-01'::timestamp with time zone", "id = $1::uuid", "id = $1::pg_catalog.int8", "id = 'x'::bytea", "id = 1::float8::int8", "id = 1::float8 AND id = 1", "id = $1 AND id = 2",
+		},
+	} {
+		for _, cond := range conditions {
+			for _, form := range []string{"UPDATE t SET n = 1 WHERE ", "DELETE FROM t WHERE ", "INSERT INTO t SELECT * FROM u WHERE "} {
+				sql := form + cond
+				if strings.HasPrefix(form, "INSERT") {
+					sql += " ON CONFLICT (id) DO UPDATE SET n = 1"
+				}
+				assert.Equal(t, []string{value}, mustClassify(t, tb, sql).Where, sql)
+			}
+		}
+	}
+}
+
+func TestTheTypeOfAParameterSaysWhetherItBindsAKey(t *testing.T) {
+	for _, mode := range []string{"auto", "child"} {
+		c := newClassifier(t, Config{ParserMode: mode})
+		where := func(sql string, types ...uint32) string {
+			found, err := c.Classify(context.Background(), sql)
+			require.NoError(t, err)
+			typed := found.WithTypes(types, nil)
+			if !slices.Equal(found.Where, typed.Where) {
+				require.NotContains(t, typed.Where, WhereKeyEquality)
+				require.NotEqual(t, found.Fingerprint, typed.Fingerprint, sql)
+			} else {
+				require.Equal(t, found, typed, sql)
+			}
+			return strings.Join(typed.Where, ",")
+		}
+		for _, oid := range []uint32{0, 705, 16, 17, 20, 21, 23, 25, 869, 1043, 1082, 1114, 1184, 1700, 2950} {
+			require.Equal(t, WhereKeyEquality, where("UPDATE t SET n = $2 WHERE id = $1", oid, 701), oid)
+		}
+		for _, oid := range []uint32{700, 701, 790, 1042, 18, 19, 26, 1186, 1266, 1007, 16384} {
+			require.Equal(t, WherePresent, where("UPDATE t SET n = $2 WHERE id = $1", oid), oid)
+			require.Equal(t, WherePresent, where("DELETE FROM t WHERE n = $2 AND $1 = t.id", oid), oid)
+			require.Equal(t, WherePresent, where("MERGE INTO t USING s ON t.id = $1 WHEN MATCHED THEN DELETE", oid), oid)
+			require.Equal(t, WherePresent, where("INSERT INTO t SELECT * FROM u WHERE id = $1 ON CONFLICT (id) DO UPDATE SET n = 1", oid), oid)
+			require.Equal(t, WherePresent, where("WITH d AS (DELETE FROM t WHERE id = $1) UPDATE u SET n = 1 WHERE id = 1", oid), oid)
+			require.Equal(t, WhereKeyEquality, where("UPDATE t SET n = $1 WHERE id = $2", oid, 20), oid)
+			require.Equal(t, oid < 16384, where("UPDATE t SET n = 1 WHERE id = $1::text", oid) == WhereKeyEquality, oid)
+			require.Equal(t, WhereKeyEquality, where("UPDATE t SET n = 1 WHERE id = 1 AND id = $1", oid), oid)
+			require.Equal(t, WhereKeyEquality, where("INSERT INTO t VALUES ($1) ON CONFLICT (id) DO UPDATE SET n = 1", oid), oid)
+		}
+		require.Equal(t, WhereKeyEquality, where("UPDATE t SET n = 1 WHERE id = $1"))
+		require.Equal(t, "none,"+WherePresent, where("WITH d AS (DELETE FROM t WHERE id = $1), e AS (DELETE FROM t) UPDATE u SET n = 1 WHERE n = 1", 701))
+		for _, sql := range usedTwice {
+			assert.Equal(t, WhereKeyEquality, where(sql), sql)
+		}
+		for _, sql := range typedElsewhere {
+			assert.Equal(t, WherePresent, where(sql), sql)
+			assert.Equal(t, WhereKeyEquality, where(sql, 20), sql)
+		}
+	}
+}
+
+// A parameter without a type gets it from the first place that the server looks at.
+var usedTwice = []string{
+	"UPDATE t SET n = 1 WHERE id = $1 AND f = $1",
+	"UPDATE t SET n = 1 WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM u WHERE u.f = $1)",
+	"UPDATE t SET n = $1::int WHERE id = $1",
+	"UPDATE t SET n = 1 WHERE n = 2 AND (a = 3 AND id = $1) AND f = $1::int",
+	"WITH old AS (SELECT * FROM t WHERE id = $1 FOR UPDATE) UPDATE t SET n = 1 WHERE id = $1 AND f = $1",
+	"WITH d AS (DELETE FROM u WHERE id = $1 RETURNING id) UPDATE t SET n = 1 FROM d WHERE t.id = $1",
+	"WITH d AS (DELETE FROM t WHERE id = $1 RETURNING id) INSERT INTO u (f) VALUES ($1)",
+	"DELETE FROM t WHERE id = $1 RETURNING $1::text",
+	"EXPLAIN DELETE FROM t WHERE id = $1 AND f = $1",
+}
+
+var typedElsewhere = []string{
+	"UPDATE t SET n = 1 WHERE f = $1 AND id = $1",
+	"UPDATE t SET n = 1 WHERE $1 <> 1::float8 AND id = $1",
+	"UPDATE t SET n = 1 WHERE $1::float8 > 0 AND id = $1",
+	"UPDATE t SET n = 1 WHERE EXISTS (SELECT 1 FROM (SELECT 1::float8 AS id) s WHERE s.id = $1) AND id = $1",
+	"UPDATE t SET n = 1 WHERE EXISTS (SELECT id = $1 FROM (SELECT f FROM u WHERE f = $1) s) AND id = $1",
+	"UPDATE t SET n = (SELECT n FROM u WHERE id = $1) FROM (SELECT 1 FROM u WHERE f = $1) s WHERE t.id = $1",
+	"UPDATE t SET n = 1 FROM u WHERE u.f = $1 AND t.id = $1",
+	"WITH RECURSIVE a AS (DELETE FROM t WHERE id = $1 AND EXISTS (SELECT 1 FROM b)), b AS (SELECT 1 FROM u WHERE f = $1) SELECT 1",
+	"UPDATE t SET n = 1 WHERE ((id = $1) IN (SELECT true FROM u WHERE f = $1)) AND id = $1",
+	"WITH id AS (SELECT 1::float8 AS id), x AS (SELECT FROM id WHERE id = $1) UPDATE t SET n = 1 WHERE id = $1",
+}
