@@ -9,8 +9,8 @@ import (
 // values and meanings of LockedVersion stay as they are written there. A
 // statement whose facts hold more than that has Version, which is also that of
 // this classifier: ON CONFLICT DO UPDATE and the arms of MERGE are in
-// query_types, and tables that a statement reaches without naming them are
-// schema.* or ?.*.
+// query_types, tables that a statement reaches without naming them are
+// schema.* or ?.*, and more columns of a table than a list holds are all columns.
 const (
 	LockedVersion = "1.0"
 	Version       = "1.1"
@@ -20,7 +20,8 @@ const (
 // text. The first twelve fields are the facts of design/policy.md part 3 under
 // the same names; the rest is for the executor and for people and no rule sees
 // it. Lists are sorted by bytes, without duplicates and never nil; a list past
-// 256 entries is cut and raises oversized_facts. No constant of the SQL text
+// 256 entries is cut and raises oversized_facts, but for more columns of one table
+// than that, which are schema.table.*. No constant of the SQL text
 // appears in any field, NormalizedSQL included; Session and Control alone have some.
 //
 // A Classification may be shared between requests: treat it as immutable.

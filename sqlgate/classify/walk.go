@@ -51,6 +51,7 @@ type walk struct {
 	read    nameSet
 	written nameSet
 	columns nameSet
+	tableOf []int // how much of each of columns is the table, with its dot
 
 	functions nameSet
 	risk      nameSet
@@ -134,7 +135,7 @@ func (w *walk) release() {
 	*w = walk{
 		tree: tree{entries: w.entries[:0]}, reader: treeReader{stack: w.reader.stack[:0]}, buf: w.buf[:0], columnAt: w.columnAt[:0], starAt: w.starAt[:0],
 		dotted: w.dotted[:0], selections: w.selections[:0], rows: w.rows, scopes: w.scopes, truths: w.truths, reductions: w.reductions, catalogReads: w.catalogReads[:0],
-		queries: w.queries, read: w.read, written: w.written, columns: w.columns, functions: w.functions,
+		queries: w.queries, read: w.read, written: w.written, columns: w.columns, tableOf: w.tableOf[:0], functions: w.functions,
 		params: w.params[:0], keyParams: w.keyParams[:0], risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
 	}
 	t.walks.Put(w)
@@ -240,6 +241,9 @@ func (w *walk) finish(sql, fingerprint string) Classification {
 		c.Fingerprint = "x" + hex.EncodeToString(sum[:8])
 	}
 	if w.extended {
+		c.ClassificationVersion = Version
+	}
+	if w.widenColumns() {
 		c.ClassificationVersion = Version
 	}
 	c.QueryType = w.rootType()

@@ -97,11 +97,37 @@ func (w *walk) column(schema, name, column []byte) {
 	}
 	schema = w.resolve(schema, name)
 	w.buf = append(append(append(append(w.buf[:0], schema...), '.'), name...), '.')
+	table := len(w.buf)
 	if column == nil {
 		column = []byte("*")
 	}
 	w.buf = append(w.buf, column...)
-	w.columns.add(w.buf)
+	if !w.columns.contains(w.buf) {
+		w.columns.addNew(string(w.buf))
+		w.tableOf = append(w.tableOf, table)
+	}
+}
+
+// widenColumns puts schema.table.* in the place of the columns of each table of which
+// more are named than a list holds: tables have up to 1,600.
+func (w *walk) widenColumns() bool {
+	if len(w.columns.list) <= maxFacts {
+		return false
+	}
+	columns := make(map[string]int)
+	for k, name := range w.columns.list {
+		columns[name[:w.tableOf[k]]]++
+	}
+	var widened nameSet
+	for k, name := range w.columns.list {
+		if table := name[:w.tableOf[k]]; columns[table] > maxFacts {
+			name = table + "*"
+		}
+		widened.add([]byte(name))
+	}
+	fell := len(widened.list) < len(w.columns.list)
+	w.columns = widened
+	return fell
 }
 
 // columnsOf records the columns that the ResTargets of a list set; an empty

@@ -1,10 +1,12 @@
 package classify
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // What a statement writes: the statement, its query types, the tables written,
@@ -193,4 +195,39 @@ func TestWhatIsReadOrCalledWithoutAName(t *testing.T) {
 	} {
 		assert.Equal(t, want, strings.Join(mustClassify(t, tb, sql).Functions, ","), sql)
 	}
+}
+
+// Where more columns of a table are named than a list holds, the facts say that all are written.
+func TestMoreColumnsThanAListHoldsAreAllColumns(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	names := func(n int, form string) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf(form, i))
+		}
+		return strings.Join(all, ", ")
+	}
+	for _, n := range []int{257, 1600} {
+		for sql, want := range map[string][]string{
+			"INSERT INTO wide (" + names(n, "c%d") + ") VALUES (1)":                                                {"public.wide.*"},
+			"UPDATE app.wide SET " + names(n, "c%d = 1") + " WHERE id = 1":                                         {"app.wide.*"},
+			"UPDATE \"a.b\".wide SET " + names(n, `"c.%d" = 1`) + " WHERE id = 1":                                  {"a.b.wide.*"},
+			"WITH a AS (UPDATE a SET x = 1 WHERE id = 1) UPDATE wide SET " + names(n, "c%d = 1") + " WHERE id = 1": {"public.a.x", "public.wide.*"},
+		} {
+			c := mustClassify(t, tb, sql)
+			require.Equal(t, want, c.ColumnsWritten, sql[:60])
+			require.NotContains(t, c.RiskSignals, SignalOversizedFacts)
+			require.Equal(t, Version, c.ClassificationVersion)
+		}
+	}
+	c := mustClassify(t, tb, "INSERT INTO wide ("+names(256, "c%d")+") VALUES (1)")
+	require.Len(t, c.ColumnsWritten, 256)
+	require.Equal(t, LockedVersion, c.ClassificationVersion)
+	c = mustClassify(t, tb, "WITH a AS (UPDATE a SET "+names(200, "c%d = 1")+" WHERE id = 1) UPDATE b SET "+names(200, "c%d = 1")+" WHERE id = 1")
+	require.Contains(t, c.RiskSignals, SignalOversizedFacts, "neither of the tables is the wide one")
+	var many []string
+	for i := range 257 {
+		many = append(many, fmt.Sprintf("x%d AS (DELETE FROM t%d WHERE id = 1)", i, i))
+	}
+	require.Contains(t, mustClassify(t, tb, "WITH "+strings.Join(many, ",")+" SELECT 1").RiskSignals, SignalOversizedFacts)
 }
