@@ -1,9 +1,8 @@
 package sqlgate
 
 import (
-	"encoding/binary"
+	"bytes"
 	"encoding/hex"
-	"math"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -54,58 +53,69 @@ func (st *wireStatement) typeOf(i int) uint32 {
 }
 
 func (st *wireStatement) showParameter(i int, format int16, value []byte) string {
-	oid, text := st.typeOf(i), "NULL"
-	if value != nil {
-		text = showValue(oid, format, value)
+	oid := st.typeOf(i)
+	label, kind := "", pgexec.TypeLabel(oid)
+	switch t, named := st.typeNames[oid]; {
+	case oid == 0:
+	case named && !pgexec.PlainType(oid):
+		if label = t; strings.HasSuffix(kind, "[]") { // the name is that of its elements
+			label += "[]"
+		}
+	case strings.HasPrefix(kind, "char"), strings.HasPrefix(kind, "bit"): // unquoted they are character(1) and bit(1)
+		elem, array := strings.CutSuffix(kind, "[]")
+		if label = `"` + elem + `"`; array {
+			label += "[]"
+		}
+	default:
+		label = kind
+	}
+	typed := ""
+	if label != "" {
+		typed = "::" + label
+	}
+	switch {
+	case value == nil:
+		return "NULL" + typed
+	case format == 0:
+		if !utf8.Valid(value) || bytes.IndexByte(value, 0) >= 0 {
+			return wireBytes("text", label, value)
+		}
+		return quoted(value) + typed
 	}
 	if oid == 0 {
-		return text
+		return wireBytes("binary", label, value)
 	}
-	if t, ok := st.typeNames[oid]; ok && !pgexec.PlainType(oid) {
-		return text + "::" + t
+	text, whole, ok := binaryText(kind, value)
+	switch {
+	case !ok:
+		return wireBytes("binary", label, value)
+	case !whole:
+		cut := text[:min(len(text), shownParameter)]
+		for !utf8.ValidString(cut) {
+			cut = cut[:len(cut)-1]
+		}
+		return "'" + strings.ReplaceAll(cut, "'", "''") + "'… (" + strconv.Itoa(len(value)) + " bytes)" + typed
+	case bareTypes[kind] && (kind == "bool" || text[0] >= '0' && text[0] <= '9'):
+		return text + typed // a sign would bind less than the type does
 	}
-	return text + "::" + pgexec.TypeLabel(oid)
+	return "'" + strings.ReplaceAll(text, "'", "''") + "'" + typed
 }
 
-func showValue(oid uint32, format int16, value []byte) string {
-	if format == 0 {
-		return quoted(value)
-	}
-	if text, ok := binaryValue(pgexec.TypeLabel(oid), value); ok {
-		return text
+// bareTypes are those whose constants stand without quotes.
+var bareTypes = map[string]bool{"bool": true, "int2": true, "int4": true, "int8": true, "float4": true, "float8": true}
+
+// wireBytes shows a value that no constant is known for, in words that nobody takes
+// for one.
+func wireBytes(form, label string, value []byte) string {
+	if label == "" {
+		label = "a type that the server infers"
 	}
 	cut := value[:min(len(value), shownParameter/2)]
-	return `'\x` + hex.EncodeToString(cut) + "'" + more(value, cut)
+	return "no constant: the " + form + " form of " + label + ", bytes " + hex.EncodeToString(cut) + more(value, cut)
 }
 
-// binaryValue reads the binary forms that drivers use most.
-func binaryValue(kind string, value []byte) (string, bool) {
-	switch {
-	case kind == "bool" && len(value) == 1:
-		return strconv.FormatBool(value[0] != 0), true
-	case kind == "int2" && len(value) == 2:
-		return strconv.FormatInt(int64(int16(binary.BigEndian.Uint16(value))), 10), true
-	case kind == "int4" && len(value) == 4:
-		return strconv.FormatInt(int64(int32(binary.BigEndian.Uint32(value))), 10), true
-	case kind == "int8" && len(value) == 8:
-		return strconv.FormatInt(int64(binary.BigEndian.Uint64(value)), 10), true
-	case kind == "float8" && len(value) == 8:
-		return strconv.FormatFloat(math.Float64frombits(binary.BigEndian.Uint64(value)), 'g', -1, 64), true
-	case kind == "uuid" && len(value) == 16:
-		h := hex.EncodeToString(value)
-		return "'" + strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-") + "'", true
-	case kind == "text", kind == "varchar", kind == "bpchar", kind == "name", kind == "json", kind == "unknown":
-		return quoted(value), true
-	}
-	return "", false
-}
-
-// quoted is a text as a constant; what is no UTF-8 is shown as its bytes.
+// quoted is a text of UTF-8 as a constant.
 func quoted(value []byte) string {
-	if !utf8.Valid(value) {
-		cut := value[:min(len(value), shownParameter/2)]
-		return `'\x` + hex.EncodeToString(cut) + "'" + more(value, cut)
-	}
 	cut := value
 	for len(cut) > shownParameter {
 		cut = cut[:shownParameter]
