@@ -49,6 +49,7 @@ type Commands struct {
 
 	deactivated atomic.Bool // an agent may have been, and approvals that it asked for are not written down as expired
 
+	written atomic.Uint64               // seq of the last result that was told ahead of its sync
 	engine  atomic.Uint64               // seq of this run's startup event
 	refused atomic.Pointer[fault.Fault] // why every new command is refused, once corruption was recorded
 }

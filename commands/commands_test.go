@@ -15,6 +15,7 @@ import (
 
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
+	"writegate/eventlog/frame/frametest"
 	"writegate/fixtures/manualclock"
 	"writegate/projections"
 )
@@ -144,6 +145,57 @@ func TestADurableKeyHoldsEvenWithoutItsLease(t *testing.T) {
 	})
 	require.Equal(t, int32(1), ran.Load())
 	require.Equal(t, 1, w.count(event.TypeExecutionDispatched))
+	w.check()
+}
+
+// What the latency profile told a client ahead of the sync is told to its retry.
+func TestAKeyGivesTheAnswerThatWasToldAheadOfItsSync(t *testing.T) {
+	var slow atomic.Bool
+	synced := make(chan struct{})
+	disk := newDisk(t)
+	w := begin(t, setup{disk: disk, fs: frametest.Inject(disk, func(op frametest.Op) error {
+		if op.Kind == frametest.Datasync && slow.Load() {
+			<-synced
+		}
+		return nil
+	})})
+	release := sync.OnceFunc(func() { close(synced) })
+	t.Cleanup(release)
+	r := withKey("k")
+	lease, _, err := w.BeginKey(t.Context(), r.Idempotency.ScopeDigest, r.Request.RequestDigest, moment)
+	require.NoError(t, err)
+	recorded, err := w.RecordDecision(t.Context(), r)
+	require.NoError(t, err)
+	slow.Store(true)
+	result := succeeded(r, recorded.ExecutionID)
+	result.Written = true
+	_, err = w.RecordResult(t.Context(), result)
+	require.NoError(t, err)
+	lease.Release()
+	type answer struct {
+		kept *projections.IdempotencyRecord
+		err  error
+	}
+	again := make(chan answer, 1)
+	ask := func() {
+		_, kept, err := w.BeginKey(context.Background(), r.Idempotency.ScopeDigest, r.Request.RequestDigest, moment)
+		again <- answer{kept, err}
+	}
+	w.turnWait = time.Millisecond
+	ask()
+	require.Equal(t, fault.IdempotencyInProgress, fault.CodeOf((<-again).err), "a disk that hangs holds nobody for ever")
+	w.turnWait = time.Minute
+	go ask()
+	select {
+	case a := <-again:
+		require.Fail(t, "it was answered ahead of the sync", "%v", a.err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	slow.Store(false)
+	release()
+	a := <-again
+	require.NoError(t, a.err)
+	require.Equal(t, `{"decision":"ALLOW"}`, a.kept.Body)
 	w.check()
 }
 

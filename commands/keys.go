@@ -87,14 +87,14 @@ func (l *KeyLease) Release() {
 func (c *Commands) BeginKey(ctx context.Context, scope, requestDigest [32]byte, now time.Time) (*KeyLease, *projections.IdempotencyRecord, error) {
 	// Answered keys are replayed without a lease: replays must not get into each
 	// other's way.
-	record, err := c.keptAnswer(ctx, scope, requestDigest, now)
+	record, err := c.toldAnswer(ctx, scope, requestDigest, now)
 	if err != nil || record != nil {
 		return nil, record, err
 	}
 	taken := c.keys.take(scope, requestDigest)
 	// Only now the view that counts: whoever held the lease before released it
 	// after its events were applied, so what it did shows here.
-	record, err = c.keptAnswer(ctx, scope, requestDigest, now)
+	record, err = c.toldAnswer(ctx, scope, requestDigest, now)
 	if taken != nil {
 		if err == nil && record == nil {
 			err = taken
@@ -107,6 +107,23 @@ func (c *Commands) BeginKey(ctx context.Context, scope, requestDigest [32]byte, 
 		return nil, record, err
 	}
 	return lease, nil, nil
+}
+
+// toldAnswer is keptAnswer that knows what a client was told ahead of the sync: the
+// result of the latency profile shows in no view until then, so a request that seems to
+// run still is looked at again when what is written shows.
+func (c *Commands) toldAnswer(ctx context.Context, scope, requestDigest [32]byte, now time.Time) (*projections.IdempotencyRecord, error) {
+	written := c.written.Load() // ahead of the look: what is told later is not waited for
+	record, err := c.keptAnswer(ctx, scope, requestDigest, now)
+	if fault.CodeOf(err) != fault.IdempotencyInProgress || written == 0 {
+		return record, err
+	}
+	wait, cancel := context.WithTimeout(ctx, c.turnWait)
+	defer cancel()
+	if c.store.WaitApplied(wait, written) != nil {
+		return nil, err // the disk takes its time: its first answer is not there to be given
+	}
+	return c.keptAnswer(ctx, scope, requestDigest, now)
 }
 
 func (c *Commands) keptAnswer(ctx context.Context, scope, requestDigest [32]byte, now time.Time) (*projections.IdempotencyRecord, error) {

@@ -55,6 +55,11 @@ func (c *Commands) RecordResult(ctx context.Context, r *RecordResult) (Recorded,
 	if err != nil {
 		return Recorded{}, err
 	}
+	for r.Written {
+		if last := c.written.Load(); last >= done.Last || c.written.CompareAndSwap(last, done.Last) {
+			break
+		}
+	}
 	return Recorded{ExecutionID: r.ExecutionID, ApprovalID: r.ApprovalID, Events: refs(drafts, done)}, nil
 }
 
