@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -470,6 +471,18 @@ func days(n int) time.Duration    { return time.Duration(n) * 24 * time.Hour }
 // describe lists every setting with its value and origin; secrets are masked.
 func (s *settings) describe(environ []string) []setting { return describe(s, environ) }
 
+// plainAddresses reports whether a text is addresses alone, separated by commas: what
+// has a user or a query, or can't be read, may hold a password.
+func plainAddresses(text string) bool {
+	for part := range strings.SplitSeq(text, ",") {
+		u, err := url.Parse(strings.TrimSpace(part))
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Contains(part, "@") {
+			return false
+		}
+	}
+	return true
+}
+
 func describe(s any, environ []string) []setting {
 	values := env.ToMap(environ)
 	v := reflect.ValueOf(s).Elem()
@@ -482,7 +495,7 @@ func describe(s any, environ []string) []setting {
 		} else if e.Value != zeroText(f) {
 			e.Origin = "profile"
 		}
-		if f.Tag.Get("secret") == "true" && e.Value != "" {
+		if e.Value != "" && (f.Tag.Get("secret") == "true" || strings.Contains(e.Name, "_URL") && !plainAddresses(e.Value)) {
 			e.Value = "(set, not shown)"
 		}
 		list = append(list, e)

@@ -109,6 +109,19 @@ func TestConfigPrintsValuesAndOriginsAndNoSecret(t *testing.T) {
 	require.NotContains(t, out.String(), "hunter2")
 }
 
+func TestNoPasswordOfAnAddressIsPrinted(t *testing.T) {
+	for _, address := range []string{"https://u:hunter2@gate", "u:hunter2@gate", "https://u:hunter2", "https://gate/?p=hunter2", "https://gate#hunter2", "://u:hunter2@gate", "https://gate,https://u:hunter2@b"} {
+		for _, e := range describe(&settings{BackendURL: address, WitnessURLs: address}, nil) {
+			require.NotContains(t, e.Value, "hunter2", "%s: %s", address, e.Name)
+		}
+		for _, e := range describe(&controlPlaneSettings{BackendURL: address, PublicURL: address}, nil) {
+			require.NotContains(t, e.Value, "hunter2", "%s: %s", address, e.Name)
+		}
+	}
+	list := describe(&controlPlaneSettings{BackendURL: "https://gate.internal:6543"}, nil)
+	require.True(t, slices.ContainsFunc(list, func(e setting) bool { return e.Value == "https://gate.internal:6543" }))
+}
+
 func TestUnknownCommandsAndFlagsAreUsageErrors(t *testing.T) {
 	for _, args := range [][]string{{"srve"}, {"config", "--jsn"}, {"version", "extra"}} {
 		var out, errs bytes.Buffer
