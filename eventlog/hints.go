@@ -75,7 +75,9 @@ func (l *Log) readHints() {
 		return
 	}
 	if err != nil {
-		l.o.Logger.Warn("the index file is not used and will be written anew", "error", err)
+		aside := fmt.Sprintf("%s.disagrees-%d", l.o.IndexPath, l.o.Now().UnixNano()) // it may be a file of somebody's
+		l.o.Logger.Warn("what stands in the place of the index file is not the index of this log; it is moved aside, and the index is written anew",
+			"moved_to", aside, "reason", err, "error", l.o.FS.Rename(l.o.IndexPath, aside))
 		return
 	}
 	l.takeHints(&file)

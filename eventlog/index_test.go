@@ -3,6 +3,9 @@ package eventlog
 import (
 	"encoding/hex"
 	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -67,4 +70,22 @@ func TestAnIndexFileIsNeverBelieved(t *testing.T) {
 		}
 		mustClose(t, l)
 	}
+}
+
+// A setting may name a file that somebody needs.
+func TestAFileInThePlaceOfTheIndexIsKept(t *testing.T) {
+	mem := newMem(t)
+	o := memOptions(mem)
+	o.IndexPath = testIndex
+	require.NoError(t, mem.WriteFile(testIndex, []byte("precious\n")))
+	l, _ := mustOpen(t, o)
+	mustAppend(t, l, numbered("n", 10)...)
+	mustClose(t, l)
+	names, err := mem.List(filepath.Dir(testIndex))
+	require.NoError(t, err)
+	i := slices.IndexFunc(names, func(name string) bool { return strings.HasPrefix(name, filepath.Base(testIndex)+".disagrees-") })
+	require.GreaterOrEqual(t, i, 0, names)
+	kept, err := mem.ReadFile(filepath.Join(filepath.Dir(testIndex), names[i]))
+	require.NoError(t, err)
+	require.Equal(t, "precious\n", string(kept))
 }
