@@ -130,9 +130,20 @@ func (w *walk) isComparedWithKey(param int32) bool {
 	}
 	switch query := w.query(param); {
 	case w.is(query, "SelectStmt"):
-		return w.isKey(keyOf{w.onlyTable(query), true}, other)
+		return w.isKey(keyOf{w.onlyTable(query), !w.seesOuter(query)}, other)
 	case w.is(query, "UpdateStmt"), w.is(query, "DeleteStmt"):
 		return w.isKey(keyOf{w.child(query, "relation"), !w.has(query, "fromClause") && !w.has(query, "usingClause")}, other)
+	}
+	return false
+}
+
+// seesOuter reports whether a name in a query may be a column of a query around it.
+func (w *walk) seesOuter(query int32) bool {
+	for i := query; i > 0; i = w.e[i].parent {
+		w.steps++
+		if w.is(i, "SubLink") || w.is(i, "RangeSubselect") && w.has(i, "lateral") {
+			return true
+		}
 	}
 	return false
 }

@@ -161,7 +161,8 @@ func TestTheServerInfersTheTypeOfAParameterFromTheKey(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	term := func() string {
 		return []string{"id = $1", "$1 = t.id", "f = $1", "$1::int8 > 0", "$1::float8 > 0", "f > $1", "n = 1", "EXISTS (SELECT 1 FROM u WHERE u.id = $1)", "EXISTS (SELECT 1 FROM u WHERE id = $1 AND f = $1)", "n IN (SELECT n FROM u WHERE f = $1)",
-			"(t.id = $1) IN (SELECT f = $1 FROM u)", "EXISTS (SELECT id = $1 FROM (SELECT * FROM u WHERE f = $1) x)", "n = CASE WHEN f = $1 THEN 1 END", "EXISTS (SELECT 1 FROM (SELECT 1::float8 AS id) t WHERE id = $1)", "(SELECT count(*) FROM u WHERE id = $1) = 1"}[r.IntN(15)]
+			"(t.id = $1) IN (SELECT f = $1 FROM u)", "EXISTS (SELECT id = $1 FROM (SELECT * FROM u WHERE f = $1) x)", "n = CASE WHEN f = $1 THEN 1 END", "EXISTS (SELECT 1 FROM (SELECT 1::float8 AS id) t WHERE id = $1)", "(SELECT count(*) FROM u WHERE id = $1) = 1",
+			"EXISTS (SELECT 1 FROM (SELECT 1::float8 AS id) s WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_am WHERE id = $1))", "EXISTS (SELECT 1 FROM (SELECT 1::float8 AS id) s, LATERAL (SELECT 1 FROM pg_catalog.pg_am WHERE id = $1) y)"}[r.IntN(17)]
 	}
 	seen, wrongToo := 0, 0
 	for range 600 {
