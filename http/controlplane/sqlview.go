@@ -43,12 +43,14 @@ const (
 	foldedBytes = 1_200
 	longBlank   = 24 // white space beyond this is folded and said
 	longLines   = 4
+	mostMixed   = 20    // words of several alphabets that are named
+	mostNotes   = 1_000 // marks with their whole note; the others have the number of the character
 )
 
 func viewSQL(text string) sqlView {
 	sum := sha256.Sum256([]byte(text))
 	v := sqlView{Bytes: len(text), Digest: hex.EncodeToString(sum[:])}
-	scan := &sqlScanner{text: text}
+	scan := &sqlScanner{text: text, mixed: map[string]bool{}}
 	for scan.at < len(text) {
 		scan.next()
 	}
@@ -87,8 +89,9 @@ type sqlScanner struct {
 	pieces []sqlPiece
 
 	comments, blanks int
-	marks            []rune
-	mixed            []string
+	marks            int
+	mixed            map[string]bool // words of several alphabets, by what is said of them
+	said             []string        // the first of them, in order
 }
 
 // next takes one token.
@@ -167,18 +170,23 @@ func (s *sqlScanner) take(kind string, n int) {
 	from := 0
 	for i, r := range token {
 		note := s.suspicious(kind, r)
-		if note == "" && lookAlikes[r] != 0 && within(mixed, i) {
+		for len(mixed) > 0 && mixed[0][1] <= i {
+			mixed = mixed[1:]
+		}
+		if note == "" && lookAlikes[r] != 0 && len(mixed) > 0 && mixed[0][0] <= i {
 			note = looksLike(r)
 		}
 		if note == "" {
 			continue
+		}
+		if s.marks++; s.marks > mostNotes {
+			note = fmt.Sprintf("U+%04X", r)
 		}
 		s.add(kind, token[from:i])
 		size := utf8.RuneLen(r)
 		if r == utf8.RuneError {
 			_, size = utf8.DecodeRuneInString(token[i:])
 		}
-		s.marks = append(s.marks, r)
 		s.pieces = append(s.pieces, sqlPiece{"mark", shown(r, token[i:i+size]), note})
 		from = i + size
 	}
@@ -230,14 +238,11 @@ func (s *sqlScanner) mixedIn(token string) (places [][]int) {
 	return places
 }
 
-func within(places [][]int, i int) bool {
-	return slices.ContainsFunc(places, func(p []int) bool { return p[0] <= i && i < p[1] })
-}
-
 func (s *sqlScanner) noteMixed(mixed string) {
-	if !slices.Contains(s.mixed, mixed) {
-		s.mixed = append(s.mixed, mixed)
+	if !s.mixed[mixed] && len(s.said) < mostMixed {
+		s.said = append(s.said, mixed)
 	}
+	s.mixed[mixed] = true
 }
 
 func named(r rune, why string) string {
@@ -254,11 +259,12 @@ func shown(r rune, text string) string {
 
 func (s *sqlScanner) warnings() []string {
 	var list []string
-	if n := len(s.marks); n > 0 {
+	if n := s.marks; n > 0 {
 		list = append(list, fmt.Sprintf("%s that a reader does not see, or takes for another. Each is marked where it stands.", plural(n, "character", "characters")))
 	}
-	for _, m := range s.mixed {
-		list = append(list, m)
+	list = append(list, s.said...)
+	if n := len(s.mixed) - len(s.said); n > 0 {
+		list = append(list, fmt.Sprintf("%s more mix letters of several alphabets.", plural(n, "word", "words")))
 	}
 	if s.comments > 0 {
 		list = append(list, fmt.Sprintf("%s. Comments do not run; whoever wrote the statement wrote them, perhaps for you.", plural(s.comments, "comment", "comments")))

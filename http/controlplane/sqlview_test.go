@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -106,4 +107,25 @@ func FuzzViewSQL(f *testing.F) {
 			t.Fatal("bytes are lost")
 		}
 	})
+}
+
+// A text may be nothing but words that mislead: what is said of them is bounded, each
+// letter is marked, and the work grows with the text alone.
+func TestATextFullOfMisleadingWordsIsShownInBearableSize(t *testing.T) {
+	var words strings.Builder
+	for i := range 40_000 {
+		fmt.Fprintf(&words, "%c%cа ", 'a'+i%26, 'a'+i/26%26)
+	}
+	v := viewSQL("DELETE FROM orders WHERE status <> '" + words.String() + "'")
+	require.LessOrEqual(t, len(v.Warnings), mostMixed+2)
+	require.Contains(t, v.Warnings[len(v.Warnings)-1], "more mix letters")
+	marks, notes := 0, 0
+	for _, p := range v.Pieces {
+		if p.Kind == "mark" {
+			marks++
+			notes += len(p.Note)
+		}
+	}
+	require.Equal(t, 40_000, marks)
+	require.Less(t, notes, 1<<20)
 }

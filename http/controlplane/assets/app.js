@@ -54,25 +54,34 @@ setInterval(countdowns, 1000);
 
 // refresh fetches this page again and puts its regions in the place of the old
 // ones. Where somebody types, presses or reads an opened part, the region is left alone.
+// One fetch follows another: a page that is dear to make is not asked for twice at once.
 let waiting = null;
+let fetching = false;
+let again = false;
 function refresh() {
-  waiting ??= setTimeout(async () => {
-    waiting = null;
-    const answer = await fetch(location.href, { headers: { "X-Background": "1" } }).catch(() => null);
-    if (answer?.status === 401) {
-      say("You were logged out. Reload the page to log in.");
-      stream?.close();
-      return;
-    }
-    if (!answer || answer.redirected) return;
-    const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
-    for (const region of document.querySelectorAll("[data-region]")) {
-      const next = fresh.getElementById(region.id);
-      if (next && !busy(region) && next.innerHTML !== region.dataset.served) replace(region, next);
-    }
-    document.title = fresh.title;
-    settle(document);
+  if (fetching) again = true;
+  else waiting ??= setTimeout(async () => {
+    [waiting, fetching, again] = [null, true, false];
+    await renew().finally(() => { fetching = false; });
+    if (again) refresh();
   }, 250);
+}
+
+async function renew() {
+  const answer = await fetch(location.href, { headers: { "X-Background": "1" } }).catch(() => null);
+  if (answer?.status === 401) {
+    say("You were logged out. Reload the page to log in.");
+    stream?.close();
+    return;
+  }
+  if (!answer || answer.redirected) return;
+  const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
+  for (const region of document.querySelectorAll("[data-region]")) {
+    const next = fresh.getElementById(region.id);
+    if (next && !busy(region) && next.innerHTML !== region.dataset.served) replace(region, next);
+  }
+  document.title = fresh.title;
+  settle(document);
 }
 
 // A click needs the same element at both of its ends, so nothing is replaced under
