@@ -139,7 +139,7 @@ func (b *brokenLife) goesOn(t *testing.T, g *testGate, r retiredResult) {
 	require.Equal(t, "1", b.rowsOf(t, "open_notes", "kept"))
 	require.Equal(t, http.StatusOK, g.query(t, insertOpen("kept"), "idempotency_key=kept").status, "a key answers what it answered")
 	require.Equal(t, "1", b.rowsOf(t, "open_notes", "kept"))
-	require.Equal(t, http.StatusOK, g.resolve(t, b.waiting, "reject").status)
+	requireFault(t, g.resolve(t, b.waiting, "reject"), http.StatusGone, "approval_expired")
 
 	x := g.get(t, "/executions/"+b.running).json(t)
 	require.Equal(t, "unknown", x["execution_state"])
@@ -186,7 +186,7 @@ func (b *brokenLife) rebuildNeedsTheOldFiles(t *testing.T, folder string) {
 	require.Contains(t, errs, folder)
 	require.NoError(t, os.Rename(b.file("elsewhere"), folder))
 	g := startGate(t, b.gateDir, undisturbed...)
-	require.Equal(t, "reject", g.record(t, b.waiting)["resolution"])
+	require.Equal(t, true, g.record(t, b.waiting)["withdrawn"])
 	g.end(t)
 }
 
