@@ -65,7 +65,7 @@ func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Fac
 		if !known || agent.Status != event.AgentActive {
 			return tokenFault(&projections.AgentToken{}, &agent, now)
 		}
-		in, err := s.input(view, &agent, facts, now)
+		in, err := s.input(view, &agent, a.ToolsVerified, facts)
 		if err != nil {
 			return err
 		}
@@ -89,14 +89,11 @@ func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Fac
 	return d, err
 }
 
-// input gathers what the rules read, as of one view.
-func (s *Service) input(view *projections.View, a *projections.Agent, facts *policy.Facts, now time.Time) (*agentrules.Input, error) {
-	root, err := agentRoot(view, a, now)
-	if err != nil {
-		return nil, err
-	}
+// input gathers what the rules read, as of one view but for toolsVerified, which is the
+// fact that the gate's policy was asked with.
+func (s *Service) input(view *projections.View, a *projections.Agent, toolsVerified bool, facts *policy.Facts) (*agentrules.Input, error) {
 	list, err := s.effective(view, a)
-	return &agentrules.Input{AppliedSeq: view.Applied().Seq, Agent: root, Facts: facts, Applications: list}, err
+	return &agentrules.Input{AppliedSeq: view.Applied().Seq, Agent: rootOf(a, toolsVerified), Facts: facts, Applications: list}, err
 }
 
 // effective are the policies that bind an agent, compiled.
@@ -141,10 +138,13 @@ func binding(view *projections.View, a *projections.Agent) ([]agentrules.Applica
 // agentRoot is the root agent of a condition at a moment.
 func agentRoot(view *projections.View, a *projections.Agent, now time.Time) (event.AgentRoot, error) {
 	verified, err := view.ToolsVerified(a.AgentID, now)
+	return rootOf(a, verified), err
+}
+
+func rootOf(a *projections.Agent, toolsVerified bool) event.AgentRoot {
 	temperature, _ := strconv.ParseFloat(a.Config.Temperature, 64) // "" is 0
-	root := event.AgentRoot{ID: a.AgentID, Name: a.Name, Type: a.Type, Environment: a.Metadata["environment"], Version: a.Metadata["version"],
-		Model: a.Config.Model, MaxTokens: a.Config.MaxTokens, TemperatureMilli: int(math.Round(temperature * 1000)), ToolsVerified: verified}
-	return root, err
+	return event.AgentRoot{ID: a.AgentID, Name: a.Name, Type: a.Type, Environment: a.Metadata["environment"], Version: a.Metadata["version"],
+		Model: a.Config.Model, MaxTokens: a.Config.MaxTokens, TemperatureMilli: int(math.Round(temperature * 1000)), ToolsVerified: toolsVerified}
 }
 
 // Aggregates are what a statement of an agent locks.

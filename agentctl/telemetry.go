@@ -209,7 +209,11 @@ func (b *telemetryBatch) gather(ctx context.Context) (byAgent map[string][]*tele
 			}
 			b.asked[id] = a
 			for _, it := range byAgent[id] {
-				if b.tools[it.event.Tool.ID], err = toolRoot(view, b.by.Project, it.event.Tool.ID, b.now); err != nil {
+				id := it.event.Tool.ID
+				if _, looked := b.tools[id]; looked {
+					continue
+				}
+				if b.tools[id], err = toolRoot(view, b.by.Project, id, b.now); err != nil {
 					return err
 				}
 			}

@@ -172,9 +172,9 @@ func (s *Service) ToolList(ctx context.Context, c *Caller, f projections.ToolFil
 // toolRoot is the root tool of a condition: what is known of the tool that an
 // event names.
 func toolRoot(view *projections.View, project, id string, now time.Time) (agentrules.Tool, error) {
-	v, known, err := view.Tool(project, id)
+	f, known, err := view.ToolFacts(project, id)
 	if err != nil || !known {
 		return agentrules.UnknownTool, err
 	}
-	return agentrules.Tool{ID: v.ToolID, Name: v.Name, Type: v.Type, Verified: v.VerifiedAt(now), ReadOnly: v.Annotations.ReadOnly, Destructive: v.Annotations.Destructive}, nil
+	return agentrules.Tool{ID: id, Name: f.Name, Type: f.Type, Verified: f.VerifiedAt(now), ReadOnly: f.ReadOnly, Destructive: f.Destructive}, nil
 }

@@ -41,9 +41,10 @@ const (
 	keyAgentMinute     = "gm/" // agent, be16(minute % minuteSlots) -> AgentMinute
 	keyThrottle        = "gw/" // agent, policy, rule, be16(minute % minuteSlots) -> throttleMinute
 
-	keyTool     = "to/" // id -> Tool
-	keyToolList = "tt/" // project:status, be64(seq) -> id
-	keyToolOf   = "ta/" // agent, tool -> nothing
+	keyTool      = "to/" // id -> Tool
+	keyToolList  = "tt/" // project:status, be64(seq) -> id
+	keyToolFacts = "tf/" // id -> ToolFacts
+	keyToolOf    = "ta/" // agent, be64(until when it is verified; 0 = it is not), tool -> nothing; those in service alone
 
 	keySent    = "ts/" // digest of project and telemetry id -> when it was accepted
 	keyMetric  = "tm/" // be32(seconds of a bucket), project, be64(its start), dimensions -> MetricSums

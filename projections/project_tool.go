@@ -1,7 +1,7 @@
 package projections
 
 import (
-	"slices"
+	"encoding/binary"
 	"time"
 
 	"writegate/eventlog/event"
@@ -9,24 +9,34 @@ import (
 
 func toolKey(id string) []byte { return []byte(keyTool + id) }
 
-func toolOfKey(agent, tool string) []byte { return []byte(keyToolOf + agent + "/" + tool) }
+func toolFactsKey(id string) []byte { return []byte(keyToolFacts + id) }
+
+func toolOfKey(agent string, until int64, tool string) []byte {
+	return append(binary.BigEndian.AppendUint64(toolOfPrefix(agent), uint64(until)), tool...)
+}
+
+func toolOfPrefix(agent string) []byte { return []byte(keyToolOf + agent + "/") }
 
 func toolRegistered(t *tx, e *event.Envelope, p *event.ToolRegistered) {
 	v := Tool{Tool: p.Tool, Project: e.Context.Project, Seq: e.Seq, CreatedAt: e.Time, UpdatedAt: e.Time}
 	t.put(toolKey(v.ToolID), &v)
 	t.keep(listKey(keyToolList, inProject(v.Project, v.Status), v.Seq), []byte(v.ToolID))
-	t.bindTool(v.ToolID, nil, v.Agents)
+	t.decidable(&Tool{}, &v)
 }
 
-// bindTool keeps which tools an agent has.
-func (t *tx) bindTool(id string, before, after []string) {
-	for _, agent := range before {
-		if !slices.Contains(after, agent) {
-			t.delete(toolOfKey(agent, id))
+// decidable keeps what decisions read of a tool that was another before: its facts, and
+// for its agents until when it is verified.
+func (t *tx) decidable(before, v *Tool) {
+	t.put(toolFactsKey(v.ToolID), v.facts())
+	if before.Enabled {
+		for _, agent := range before.Agents {
+			t.delete(toolOfKey(agent, before.verifiedUntil(), v.ToolID))
 		}
 	}
-	for _, agent := range after {
-		t.keep(toolOfKey(agent, id), nil)
+	if v.Enabled {
+		for _, agent := range v.Agents {
+			t.keep(toolOfKey(agent, v.verifiedUntil(), v.ToolID), nil)
+		}
 	}
 }
 
@@ -36,12 +46,12 @@ func (t *tx) tool(id string, change func(*Tool)) {
 	if !t.get(toolKey(id), &v) {
 		return
 	}
-	before, agents := v.Status, v.Agents
+	before := v
 	change(&v)
 	t.put(toolKey(id), &v)
-	t.bindTool(id, agents, v.Agents)
-	if v.Status != before {
-		t.delete(listKey(keyToolList, inProject(v.Project, before), v.Seq))
+	t.decidable(&before, &v)
+	if v.Status != before.Status {
+		t.delete(listKey(keyToolList, inProject(v.Project, before.Status), v.Seq))
 		t.keep(listKey(keyToolList, inProject(v.Project, v.Status), v.Seq), []byte(v.ToolID))
 	}
 }

@@ -1,6 +1,10 @@
 package projections_test
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,4 +135,100 @@ func TestAnAgentsToolsAreVerifiedWhenEachIsAndThereIsOne(t *testing.T) {
 	require.False(t, verified("agt_1", w.now), "it has none in service any more")
 	require.True(t, verified("agt_2", w.now))
 	w.compare()
+}
+
+// What decisions read of tools is kept beside them, and is the same as what they say.
+func TestWhatDecisionsReadOfToolsIsWhatTheToolsSay(t *testing.T) {
+	w := newWorld(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	statuses := []string{event.ToolIsRegistered, event.ToolIsVerified, event.ToolIsVerified, event.ToolIsVerified, event.ToolIsFailed, event.ToolIsDrifted}
+	someAgents := func() (list []string) {
+		for _, i := range rng.Perm(4)[:rng.IntN(3)] {
+			list = append(list, fmt.Sprint("agt_", i))
+		}
+		return list
+	}
+	const tools = 6
+	for i := range tools {
+		w.toolRegistered(aTool(fmt.Sprint("tool_", i), "run_sql", someAgents()...))
+	}
+	seen := map[bool]int{}
+	for range 300 {
+		id := fmt.Sprint("tool_", rng.IntN(tools))
+		if rng.IntN(3) > 0 {
+			w.toolVerified(id, statuses[rng.IntN(len(statuses))], w.now.Add(time.Duration(rng.IntN(20)-2)*time.Minute))
+		} else {
+			changed := w.tool(id).Tool
+			changed.Agents, changed.Enabled, changed.Name = someAgents(), rng.IntN(4) > 0, fmt.Sprint("t", rng.IntN(9))
+			changed.Annotations.ReadOnly = !changed.Annotations.ReadOnly
+			if rng.IntN(4) == 0 {
+				changed.Endpoint.URL, changed.Status, changed.Pinned = fmt.Sprint("https://", rng.IntN(1000), ".test/"), event.ToolIsRegistered, [32]byte{}
+			}
+			w.do(event.Context{Project: project}, &event.ToolUpdated{Tool: changed})
+		}
+		view := w.view()
+		for _, at := range []time.Time{w.now, w.now.Add(5 * time.Minute), w.now.Add(15 * time.Minute)} {
+			bound, verified := map[string]int{}, map[string]int{}
+			for i := range tools {
+				v := w.tool(fmt.Sprint("tool_", i))
+				f, ok, err := view.ToolFacts(project, v.ToolID)
+				require.NoError(t, err)
+				require.True(t, ok)
+				isVerified := v.Enabled && v.Status == event.ToolIsVerified && !v.Checked.StaleAfter.IsZero() && at.Before(v.Checked.StaleAfter)
+				require.Equal(t, []any{v.Project, v.Name, v.Type, v.Annotations.ReadOnly, v.Annotations.Destructive, isVerified},
+					[]any{f.Project, f.Name, f.Type, f.ReadOnly, f.Destructive, f.VerifiedAt(at)})
+				for _, agent := range v.Agents {
+					if v.Enabled {
+						bound[agent]++
+					}
+					if isVerified {
+						verified[agent]++
+					}
+				}
+			}
+			for i := range 4 {
+				agent := fmt.Sprint("agt_", i)
+				got, err := view.ToolsVerified(agent, at)
+				require.NoError(t, err)
+				require.Equal(t, bound[agent] > 0 && bound[agent] == verified[agent], got, "%s has %d tools, %d verified", agent, bound[agent], verified[agent])
+				seen[got]++
+			}
+		}
+	}
+	require.Greater(t, min(seen[true], seen[false]), 100)
+	_, ok, err := w.view().ToolFacts("other", "tool_1")
+	require.NoError(t, err)
+	require.False(t, ok, "another project does not see it")
+	w.compare()
+}
+
+// A statement of an agent asks whether its tools are verified, however many it has
+// and however long their schemas are.
+func TestWhetherToolsAreVerifiedIsOneLook(t *testing.T) {
+	w := newWorld(t)
+	stale := w.now.Add(24 * time.Hour)
+	add := func(from, to int) {
+		for i := from; i < to; i++ {
+			tool := aTool(fmt.Sprint("tool_", i), "run_sql", "agt_1")
+			tool.InputSchema = `{"description":"` + strings.Repeat("a", 4000) + `"}`
+			w.toolRegistered(tool)
+			w.toolVerified(tool.ToolID, event.ToolIsVerified, stale)
+		}
+	}
+	cost := func() (bytes uint64) {
+		view := w.view()
+		var before, behind runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 100 {
+			ok, err := view.ToolsVerified("agt_1", w.now)
+			require.NoError(t, err)
+			require.True(t, ok)
+		}
+		runtime.ReadMemStats(&behind)
+		return (behind.TotalAlloc - before.TotalAlloc) / 100
+	}
+	add(0, 1)
+	one := cost()
+	add(1, 200)
+	require.Less(t, cost(), one+100_000, "200 tools have 800,000 bytes of schemas")
 }

@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"encoding/binary"
 	"slices"
 	"strings"
 	"time"
@@ -37,8 +38,38 @@ func (c *ToolCheck) StaleAt(now time.Time) bool {
 
 // VerifiedAt tells whether the tool counts as verified at a moment: it is in
 // service, its last verification passed, and that is not too long ago.
-func (v *Tool) VerifiedAt(now time.Time) bool {
-	return v.Enabled && v.Status == event.ToolIsVerified && !v.Checked.StaleAfter.IsZero() && !v.Checked.StaleAt(now)
+func (v *Tool) VerifiedAt(now time.Time) bool { return v.facts().VerifiedAt(now) }
+
+// verifiedUntil is the moment from which on the tool does not count as verified, in
+// ns since 1970; 0 where it does not anyway.
+func (v *Tool) verifiedUntil() int64 {
+	if !v.Enabled || v.Status != event.ToolIsVerified || v.Checked.StaleAfter.IsZero() {
+		return 0
+	}
+	return max(0, v.Checked.StaleAfter.UnixNano())
+}
+
+func (v *Tool) facts() *ToolFacts {
+	return &ToolFacts{Project: v.Project, Name: v.Name, Type: v.Type, ReadOnly: v.Annotations.ReadOnly, Destructive: v.Annotations.Destructive, until: v.verifiedUntil()}
+}
+
+// ToolFacts are what decisions read of a tool: a small record, however long its schemas are.
+type ToolFacts struct {
+	Project, Name, Type   string
+	ReadOnly, Destructive bool
+	until                 int64 // as verifiedUntil
+}
+
+// VerifiedAt is Tool.VerifiedAt.
+func (f *ToolFacts) VerifiedAt(now time.Time) bool { return verifiedAt(f.until, now) }
+
+func verifiedAt(until int64, now time.Time) bool { return until > 0 && now.Before(time.Unix(0, until)) }
+
+func (f *ToolFacts) walk(c *codec) {
+	texts(c, &f.Project, &f.Name, &f.Type)
+	c.flag(&f.ReadOnly)
+	c.flag(&f.Destructive)
+	number(c, &f.until)
 }
 
 func (v *Tool) walk(c *codec) {
@@ -76,6 +107,15 @@ func (v *View) Tool(project, id string) (t Tool, ok bool, err error) {
 	return t, ok, err
 }
 
+// ToolFacts finds what decisions read of a tool of a project.
+func (v *View) ToolFacts(project, id string) (f ToolFacts, ok bool, err error) {
+	ok, err = v.read(toolFactsKey(id), &f)
+	if f.Project != project {
+		return ToolFacts{}, false, err
+	}
+	return f, ok, err
+}
+
 // ToolStatuses are all statuses of a tool.
 var ToolStatuses = []string{event.ToolIsRegistered, event.ToolIsVerified, event.ToolIsFailed, event.ToolIsDrifted, event.ToolIsDisabled}
 
@@ -110,21 +150,14 @@ func (v *View) EachTool(f ToolFilter, page Page, take func(*Tool) (room bool, er
 }
 
 // ToolsVerified tells whether each tool in service that is bound to an agent
-// counts as verified, and there is one.
+// counts as verified, and there is one. It looks at the one whose verification ends
+// first, however many there are.
 func (v *View) ToolsVerified(agent string, now time.Time) (bool, error) {
-	prefix := []byte(keyToolOf + agent + "/")
+	prefix := toolOfPrefix(agent)
 	it, err := v.iter(prefix, after(prefix))
 	if err != nil {
 		return false, err
 	}
-	count, all := 0, true
-	for ok := it.First(); ok && err == nil; ok = it.Next() {
-		var t Tool
-		if _, err = v.read(toolKey(string(it.Key()[1+len(prefix):])), &t); err != nil || !t.Enabled {
-			continue
-		}
-		count++
-		all = all && t.VerifiedAt(now)
-	}
-	return count > 0 && all, v.closeIter(it, err)
+	all := it.First() && verifiedAt(int64(binary.BigEndian.Uint64(it.Key()[1+len(prefix):])), now)
+	return all, v.closeIter(it, nil)
 }
