@@ -35,13 +35,14 @@ type Options struct {
 // A Service answers for agents. All methods may be called from any goroutine.
 type Service struct {
 	Options
-	limits   *limiter
-	uses     *uses
-	meters   *meters
-	folding  *turns // of telemetry
-	asking   *turns // of rules about telemetry
-	looking  *turns // of previews
-	compiled *ruleCache
+	limits    *limiter
+	uses      *uses
+	meters    *meters
+	folding   *turns // of telemetry
+	asking    *turns // of rules about telemetry
+	looking   *turns // of previews
+	verifying *turns // of verifications of tools
+	compiled  *ruleCache
 
 	// flushing keeps counters from moving into the log while a meter adds up
 	// both: what is in neither, or in both, would make a wrong figure.
@@ -63,7 +64,7 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{Options: o, limits: newLimiter(), uses: newUses(), meters: newMeters(), folding: newTurns(telemetryOfOne), asking: newTurns(stepsOfOne), looking: newTurns(previewsOfOne), compiled: rules}, nil
+	return &Service{Options: o, limits: newLimiter(), uses: newUses(), meters: newMeters(), folding: newTurns(telemetryOfOne), asking: newTurns(stepsOfOne), looking: newTurns(previewsOfOne), verifying: newTurns(verificationsOfOne), compiled: rules}, nil
 }
 
 // An Asker is a caller with one request that writes.

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"writegate/agentctl/toolcheck"
 	"writegate/commands/fault"
 )
 
@@ -20,6 +21,8 @@ const (
 	stepsOfOne = maxBatchCost
 	// Previews of applications.
 	previewsOfOne = 1
+	// Verifications of tools.
+	verificationsOfOne = toolcheck.MaxRunning / 2
 
 	turnsWaiting = 32
 )

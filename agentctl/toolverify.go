@@ -65,6 +65,11 @@ func (s *Service) VerifyTool(ctx context.Context, by *Asker, id string, in *Veri
 		return Answer{}, err
 	}
 	target.Client = by.Holder()
+	done, err := s.verificationTurn(ctx, by.Project, timeout)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer done()
 	// What is found is recorded, also when the client has left meanwhile.
 	ctx = context.WithoutCancel(ctx)
 	result, err := s.Tools.Checker.Verify(ctx, id, target, timeout)
@@ -81,6 +86,19 @@ func (s *Service) VerifyTool(ctx context.Context, by *Asker, id string, in *Veri
 		}
 		return recordVerification(&current, &result, now)
 	})
+}
+
+// verificationTurn waits for one of the project's places, for as long as the
+// verification may take.
+func (s *Service) verificationTurn(ctx context.Context, project string, timeout time.Duration) (done func(), err error) {
+	within, cancel := context.WithTimeoutCause(ctx, timeout, toolcheck.ErrBusy)
+	defer cancel()
+	done, err = s.verifying.take(within, project, 1)
+	if errors.Is(err, toolcheck.ErrBusy) {
+		err = fault.New(fault.VerificationInProgress, "%d verifications are running, or %d of your project, which is the most. Try again in a moment.", toolcheck.MaxRunning, verificationsOfOne).
+			With("limit", verificationsOfOne)
+	}
+	return done, err
 }
 
 // verifiable reads a tool that may be verified now.
