@@ -135,8 +135,16 @@ func placeOf(cursor string, c *Caller, f *EventFilter, asc bool) (place, error) 
 // eventChunk is how many events are looked up at once.
 const eventChunk = 200
 
+// A page reads so many bytes of events, each of which counts eventRead at least: the
+// index finds a batch of telemetry that has all that a filter asks for in some event each,
+// and perhaps none with all of it.
+const (
+	pageRead  = 32 << 20
+	eventRead = 4 << 10
+)
+
 // Events is GET /v1/events. The items go to take, which appends them as JSON; the
-// page ends before the first that it has no room for.
+// page ends before the first that it has no room for, and where it has read much.
 func (s *Service) Events(ctx context.Context, c *Caller, f EventFilter, page EventPage, take func(item func([]byte) []byte) (room bool, err error)) (Events, error) {
 	audit, err := c.audit(&f)
 	if err != nil {
@@ -167,6 +175,7 @@ type eventWalk struct {
 	give    func(item func([]byte) []byte) (room bool, err error)
 	from    place // seq 0 = from the start
 	items   int
+	read    int // bytes, as pageRead counts them
 	last    place
 	more    bool
 	head    projections.Applied
@@ -194,6 +203,10 @@ func (w *eventWalk) run(ctx context.Context) error {
 			return err
 		}
 		for _, seq := range seqs {
+			if w.read >= pageRead {
+				w.more = true
+				return nil
+			}
 			e, err := w.service.at(seq)
 			if err = errors.Join(err, ctx.Err()); err != nil {
 				return fault.Of(err)
@@ -201,10 +214,24 @@ func (w *eventWalk) run(ctx context.Context) error {
 			if err := w.take(&e); err != nil || w.more {
 				return err
 			}
+			w.passed(&e)
 		}
 		if page.Cursor == "" {
 			return nil
 		}
+	}
+}
+
+// passed goes on behind an event. The one in which the page before ended is not counted:
+// each page comes further.
+func (w *eventWalk) passed(e *event.Envelope) {
+	if e.Seq == w.from.seq {
+		return
+	}
+	w.read += max(eventRead, e.Fields().Size())
+	w.last = place{seq: e.Seq}
+	if w.asc {
+		w.last.index = math.MaxInt32
 	}
 }
 
@@ -349,7 +376,7 @@ func lastOf(ids []string) string {
 }
 
 // Event is GET /v1/events/:event_id: one event whole.
-func (s *Service) Event(c *Caller, id string) ([]byte, error) {
+func (s *Service) Event(ctx context.Context, c *Caller, id string) ([]byte, error) {
 	missing := fault.New(fault.EventNotFound, "There is no event with this id in the view of your credential. GET /v1/events lists those there are.").With("event_id", id)
 	wanted, err := event.ParseID(id)
 	if err != nil {
@@ -364,7 +391,7 @@ func (s *Service) Event(c *Caller, id string) ([]byte, error) {
 	at := time.UnixMilli(int64(binary.BigEndian.Uint64(append([]byte{0, 0}, wanted[:6]...))))
 	audit.Since, audit.Until = at, at.Add(time.Millisecond)
 	var found []byte
-	err = s.eachEvent(context.Background(), audit, func(e *event.Envelope) error {
+	err = s.eachEvent(ctx, audit, func(e *event.Envelope) error {
 		if e.ID == wanted && c.seesWhole(e) {
 			found = (&eventItem{0, *e, tagged(e.Fields())}).appendJSON(nil)
 		}

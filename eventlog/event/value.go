@@ -57,6 +57,14 @@ func NewPayload(fields ...Field) Payload {
 	return p
 }
 
+// Size is about how many bytes the payload takes in a record: its texts, and 8 for each field.
+func (p Payload) Size() (n int) {
+	for i := range p {
+		n += 8 + len(p[i].Key) + len(p[i].Value.text) + p[i].Value.kids.Size()
+	}
+	return n
+}
+
 // Get finds the value under key.
 func (p Payload) Get(key string) (Value, bool) {
 	i, ok := slices.BinarySearchFunc(p, key, func(f Field, k string) int { return strings.Compare(f.Key, k) })

@@ -126,7 +126,7 @@ func (a *api) whileGood(c *call, send func(id, kind string, data []byte) error) 
 
 // getEvent is GET /v1/events/:event_id.
 func (a *api) getEvent(c *call) error {
-	body, err := a.Agents.Event(&c.caller, c.Params.ByName("event_id"))
+	body, err := a.Agents.Event(c.Request.Context(), &c.caller, c.Params.ByName("event_id"))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,110 @@
+package agentctl
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
+)
+
+// A readLog counts the events that are read from a log.
+type readLog struct {
+	Log
+	reads int
+}
+
+func (l *readLog) At(seq uint64) (event.Envelope, error) {
+	l.reads++
+	return l.Log.At(seq)
+}
+
+// page reads one of the agent view and gives the ids of its telemetry events.
+func (w *world) page(t *testing.T, log *readLog, f EventFilter, p EventPage) (found []string, e Events) {
+	t.Helper()
+	before := log.reads
+	e, err := w.Events(t.Context(), &key("default").Caller, f, p, func(item func([]byte) []byte) (bool, error) {
+		_, id, some := strings.Cut(string(item(nil)), `"id":"sent-`)
+		require.True(t, some)
+		id, _, _ = strings.Cut(id, `"`)
+		found = append(found, id)
+		return true, nil
+	})
+	require.NoError(t, err)
+	require.Less(t, log.reads-before, 80, "records of some 460 KB, of which there are 160")
+	return found, e
+}
+
+// A filter whose conditions are met in each batch, but never or seldom by one event,
+// costs a bounded number of batches a page; page by page everything is found once.
+func TestAPageOfEventsReadsABoundedPartOfTheLog(t *testing.T) {
+	w := begin(t)
+	agent := w.agent(t, "default")
+	by := key("default")
+	const batches, both = 80, 30
+	filler := []byte(`{"text":"` + strings.Repeat("x", 7000) + `"}`)
+	for n := range batches {
+		list := make([]SentEvent, 130)
+		for i := range list {
+			id := fmt.Sprintf("sent-%d.%d", n, i)
+			in := &TelemetryInput{ID: &id, Type: []string{"a", "b"}[i%2], SessionID: []string{"s", "t"}[i%2], AgentID: agent, Attributes: filler}
+			if n == both && i == 7 {
+				in.Type, in.SessionID = "a", "t"
+			}
+			list[i] = SentEvent{Bytes: len(filler) + 200, Input: in}
+		}
+		_, err := w.Telemetry(t.Context(), by, list)
+		require.NoError(t, err)
+	}
+	log := &readLog{Log: w.Log}
+	w.Log = log
+
+	f := EventFilter{TelemetryType: "a", SessionID: "t"}
+	for _, asc := range []bool{false, true} {
+		var all []string
+		pages, cursor := 0, ""
+		for {
+			found, e := w.page(t, log, f, EventPage{Limit: 10, Cursor: cursor, Asc: asc})
+			all = append(all, found...)
+			pages++
+			if cursor = e.Next; cursor == "" {
+				break
+			}
+		}
+		require.Equal(t, []string{fmt.Sprintf("%d.7", both)}, all)
+		require.Greater(t, pages, 2)
+		require.Less(t, pages, 5)
+	}
+
+	// One item a batch, and pages that end inside of batches, come in order too.
+	f = EventFilter{TelemetryType: "b", SessionID: "t"}
+	var all []string
+	for cursor := ""; ; {
+		found, e := w.page(t, log, f, EventPage{Limit: 1000, Cursor: cursor, Asc: true})
+		all = append(all, found...)
+		if cursor = e.Next; cursor == "" {
+			break
+		}
+	}
+	var want []string
+	for n := range batches {
+		for i := 1; i < 130; i += 2 {
+			if n != both || i != 7 {
+				want = append(want, fmt.Sprintf("%d.%d", n, i))
+			}
+		}
+	}
+	require.Equal(t, want, all)
+
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	_, err := w.Events(gone, &by.Caller, f, EventPage{Limit: 1}, nil)
+	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(err))
+	_, err = w.Event(gone, &by.Caller, event.NewID(w.Now()).String())
+	require.Error(t, err)
+	require.NotEqual(t, fault.EventNotFound, fault.CodeOf(err), "it was not looked for")
+}
