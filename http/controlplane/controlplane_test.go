@@ -368,12 +368,12 @@ func TestAPasswordHashIsStrongAndNeverShown(t *testing.T) {
 	}
 }
 
-// Live pages leave the turns of their address to other pages.
+// Live pages and downloads leave the turns of their address to other pages.
 func TestLivePagesKeepNoOtherPageWaiting(t *testing.T) {
 	p := startPlane(t, nil)
 	p.login(t)
-	for range sessionStreams {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL+apiPrefix+"/audit/stream", nil)
+	for i := range sessionStreams {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL+[]string{apiPrefix + "/audit/stream", "/audit/download"}[i%2], nil)
 		require.NoError(t, err)
 		stream, err := p.client.Do(r)
 		require.NoError(t, err)

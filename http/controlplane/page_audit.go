@@ -64,7 +64,7 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 			asked.Set(name, query.Get(name))
 		}
 	}
-	got, err := ask[list[auditEvent]](c.Request.Context(), s, request{path: "/audit", query: asked, operator: true})
+	got, err := ask[list[auditEvent]](c.Request.Context(), s, request{path: "/audit", query: asked})
 	if err != nil {
 		return err
 	}
@@ -102,14 +102,21 @@ func chosenFilters(query url.Values) url.Values {
 // download sends the filtered set, oldest first, a line of JSON an event. The
 // gate renders events in the log's own form, so a line here is a line of the log.
 func (s *Server) download(c *httpd.Call) error {
-	if _, err := s.signedIn(c); err != nil {
+	one, err := s.signedIn(c)
+	if err != nil {
 		return s.toLogin(c)
 	}
+	out, release, err := s.stream(c, &one)
+	if err != nil {
+		return err
+	}
+	defer release()
 	query := chosenFilters(c.Request.URL.Query())
 	query.Set("limit", "1000")
 	query.Set("order", "asc")
-	ctx := c.Request.Context()
-	first, err := ask[list[json.RawMessage]](ctx, s, request{path: "/audit", query: query, operator: true})
+	ctx, cancel := s.whileSignedIn(c)
+	defer cancel()
+	first, err := ask[list[json.RawMessage]](ctx, s, request{path: "/audit", query: query})
 	if err != nil {
 		return asFault(err)
 	}
@@ -119,7 +126,7 @@ func (s *Server) download(c *httpd.Call) error {
 	c.Writer().WriteHeader(http.StatusOK)
 	for page := first; ; {
 		for _, line := range page.Items {
-			if _, err := c.Writer().Write(append(line, '\n')); err != nil {
+			if _, err := out.Write(append(line, '\n')); err != nil {
 				return nil
 			}
 		}
@@ -128,7 +135,7 @@ func (s *Server) download(c *httpd.Call) error {
 			return nil
 		}
 		query.Set("cursor", next)
-		if page, err = ask[list[json.RawMessage]](ctx, s, request{path: "/audit", query: query, operator: true}); err != nil {
+		if page, err = ask[list[json.RawMessage]](ctx, s, request{path: "/audit", query: query}); err != nil {
 			panic(http.ErrAbortHandler) // a part must not pass for the whole
 		}
 	}

@@ -127,7 +127,7 @@ func (s *Server) export(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	a, err := s.send(c.Request.Context(), request{method: http.MethodPost, path: "/audit/evidence", body: body, media: "application/json", operator: true})
+	a, err := s.send(c.Request.Context(), request{method: http.MethodPost, path: "/audit/evidence", body: body, media: "application/json"})
 	if err != nil {
 		return s.evidenceProblem(c, one, wordsOf(err))
 	}

@@ -39,12 +39,11 @@ const apiPrefix = "/api/gate"
 
 // A forwarded endpoint is one that is handed on to the gate.
 type forwarded struct {
-	method   string
-	path     string
-	changes  bool // needs the session's token and the page's own origin
-	operator bool // is sent with the operator token
-	project  bool // is sent with the project key
-	follows  bool // may last as long as the session
+	method  string
+	path    string
+	changes bool // needs the session's token and the page's own origin
+	project bool // is sent with the project key, the others with the operator token
+	follows bool // may last as long as the session
 }
 
 // forwards is the closed list of what a browser may reach (design/control-plane.md).
@@ -54,24 +53,24 @@ var forwards = []forwarded{
 	{method: http.MethodGet, path: "/runtime/stats"},
 	{method: http.MethodGet, path: "/approvals"},
 	{method: http.MethodGet, path: "/approvals/:id"},
-	{method: http.MethodPost, path: "/approvals/:id/resolve", changes: true, operator: true},
+	{method: http.MethodPost, path: "/approvals/:id/resolve", changes: true},
 	{method: http.MethodGet, path: "/policy/status"},
 	{method: http.MethodGet, path: "/policy/versions"},
 	{method: http.MethodGet, path: "/policy/versions/:version"},
 	{method: http.MethodPost, path: "/policy/validate", changes: true},
 	{method: http.MethodPost, path: "/policy/diff", changes: true},
 	{method: http.MethodPost, path: "/policy/dry-run", changes: true},
-	{method: http.MethodPost, path: "/policy/candidates", changes: true, operator: true},
-	{method: http.MethodPost, path: "/policy/activate", changes: true, operator: true},
-	{method: http.MethodPost, path: "/policy/rollback", changes: true, operator: true},
+	{method: http.MethodPost, path: "/policy/candidates", changes: true},
+	{method: http.MethodPost, path: "/policy/activate", changes: true},
+	{method: http.MethodPost, path: "/policy/rollback", changes: true},
 	{method: http.MethodGet, path: "/audit"},
-	{method: http.MethodGet, path: "/audit/stream", operator: true, follows: true},
+	{method: http.MethodGet, path: "/audit/stream", follows: true},
 	{method: http.MethodPost, path: "/audit/verify", changes: true},
-	{method: http.MethodPost, path: "/audit/evidence", changes: true, operator: true},
+	{method: http.MethodPost, path: "/audit/evidence", changes: true},
 	{method: http.MethodGet, path: "/audit/evidence/signing-public-key"},
 	{method: http.MethodGet, path: "/evidence/verify"},
 	{method: http.MethodGet, path: "/executions"},
-	{method: http.MethodPost, path: "/executions/:id/check", changes: true, operator: true},
+	{method: http.MethodPost, path: "/executions/:id/check", changes: true},
 	{method: http.MethodGet, path: "/v1/agents", project: true},
 	{method: http.MethodGet, path: "/v1/policies", project: true},
 	{method: http.MethodGet, path: "/v1/tools", project: true},
@@ -87,12 +86,11 @@ func (s *Server) forward(f forwarded) httpd.Handler {
 			return err
 		}
 		if f.follows {
-			release, _, ok := s.streams.Take(one.csrf)
-			if !ok {
-				return fault.New(fault.RateLimitExceeded, "There are too many live pages. Close one of them.").With("retry_after_seconds", 10)
+			_, release, err := s.stream(c, &one)
+			if err != nil {
+				return err
 			}
 			defer release()
-			c.BeginStream()
 		}
 		r, err := s.handOn(c, f)
 		if err != nil {
@@ -107,6 +105,15 @@ func (s *Server) forward(f forwarded) httpd.Handler {
 		defer a.body.Close()
 		return pass(c, a)
 	}
+}
+
+// stream begins an answer that may last, which counts among those of its session.
+func (s *Server) stream(c *httpd.Call, one *session) (out io.Writer, release func(), err error) {
+	release, _, ok := s.streams.Take(one.csrf)
+	if !ok {
+		return nil, nil, fault.New(fault.RateLimitExceeded, "There are too many live pages and downloads. Close one of them.").With("retry_after_seconds", 10)
+	}
+	return c.BeginStream(), release, nil
 }
 
 func (s *Server) admit(c *httpd.Call, f forwarded) (session, error) {
@@ -124,7 +131,7 @@ func (s *Server) handOn(c *httpd.Call, f forwarded) (request, error) {
 		return request{}, err
 	}
 	r := request{method: f.method, path: f.path, query: query, accept: c.Request.Header.Get("Accept"),
-		lastID: c.Request.Header.Get("Last-Event-ID"), operator: f.operator, project: f.project}
+		lastID: c.Request.Header.Get("Last-Event-ID"), project: f.project}
 	for _, p := range c.Params {
 		r.path = strings.Replace(r.path, ":"+p.Key, p.Value, 1)
 	}

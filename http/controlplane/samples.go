@@ -138,7 +138,7 @@ func (s *Server) backfill(ctx context.Context) {
 	since := s.now().Add(-chartMinutes * time.Minute).UTC().Format(time.RFC3339)
 	cursor := ""
 	for range backfillPages {
-		page, err := ask[list[auditEvent]](ctx, s, request{path: "/audit", operator: true, query: pairsOf([]string{"event_type", "decision_recorded", "since", since, "limit", "1000", "cursor", cursor})})
+		page, err := ask[list[auditEvent]](ctx, s, request{path: "/audit", query: pairsOf([]string{"event_type", "decision_recorded", "since", since, "limit", "1000", "cursor", cursor})})
 		if err != nil {
 			return
 		}

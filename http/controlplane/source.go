@@ -22,15 +22,14 @@ type source interface {
 
 // A request is one call of the gate's API.
 type request struct {
-	method   string
-	path     string // as it is: send takes no character that would have to be escaped
-	query    url.Values
-	body     io.Reader
-	media    string // of the body
-	accept   string
-	lastID   string // Last-Event-ID
-	operator bool   // send the operator token
-	project  bool   // send the project key
+	method  string
+	path    string // as it is: send takes no character that would have to be escaped
+	query   url.Values
+	body    io.Reader
+	media   string // of the body
+	accept  string
+	lastID  string // Last-Event-ID
+	project bool   // send the project key, and not the operator token
 }
 
 // An answer is the gate's, as it came.
@@ -131,10 +130,9 @@ func whole[T any](ctx context.Context, s *Server, r request, limit int) (all lis
 	return all, nil
 }
 
-// read is whole for a list that is open; the operator's token gives this process
-// shares of its own in what the gate answers at once.
+// read is whole for a list.
 func read[T any](ctx context.Context, s *Server, path string, limit int, pairs ...string) (list[T], error) {
-	return whole[T](ctx, s, request{path: path, query: pairsOf(pairs), operator: true}, limit)
+	return whole[T](ctx, s, request{path: path, query: pairsOf(pairs)}, limit)
 }
 
 func pairsOf(pairs []string) url.Values {

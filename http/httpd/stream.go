@@ -50,17 +50,19 @@ func (c *Call) Stream(status int, mediaType string, size int64, write func(io.Wr
 }
 
 // BeginStream gives back the turn of a GET that is to last: a stream has its own bounds.
-func (c *Call) BeginStream() {
+// What is written to out has 30 s for each piece to leave.
+func (c *Call) BeginStream() (out io.Writer) {
 	if c.endRead != nil {
 		c.endRead()
 	}
+	return patient{&c.recorder, http.NewResponseController(c.recorder.ResponseWriter)}
 }
 
 // Events answers with server-sent events until run ends. A comment every beat
 // keeps proxies from taking a quiet stream for a dead one. An error of run ends
 // the stream; the client comes back with the last id it saw.
 func (c *Call) Events(ctx context.Context, beat time.Duration, run func(send func(id, kind string, data []byte) error) error) error {
-	c.BeginStream()
+	out := c.BeginStream()
 	control := http.NewResponseController(c.recorder.ResponseWriter)
 	// The deadline of the request's own bytes would end the connection.
 	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -70,7 +72,7 @@ func (c *Call) Events(ctx context.Context, beat time.Duration, run func(send fun
 	h["Content-Type"] = []string{"text/event-stream"}
 	h["Cache-Control"] = noStore
 	c.recorder.WriteHeader(http.StatusOK)
-	s := &eventStream{out: bufio.NewWriter(patient{&c.recorder, control}), control: control}
+	s := &eventStream{out: bufio.NewWriter(out), control: control}
 	if err := s.comment(); err != nil {
 		return nil // the client is gone
 	}
