@@ -143,7 +143,7 @@ func (s *Service) Register(ctx context.Context, by *Asker, in *RegisterInput) (A
 
 // nameWarnings says of an agent what a person may want to mend.
 func nameWarnings(view *projections.View, a *projections.Agent) (warnings []Warning, err error) {
-	others, _, err := view.Agents(projections.AgentFilter{Project: a.Project, Status: event.AgentActive, NamePrefix: a.Name}, projections.Page{Limit: 10})
+	others, _, err := view.Agents(projections.AgentFilter{Project: a.Project, Status: event.AgentActive, NamePrefix: a.Name}, projections.Page{Limit: 10, Work: projections.PageWork})
 	for i := range others {
 		if others[i].Name == a.Name && others[i].AgentID != a.AgentID {
 			warnings = append(warnings, Warning{"name_in_use", "Another active agent has this name."})

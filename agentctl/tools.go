@@ -117,7 +117,7 @@ func agentsThere(view *projections.View, project string, agents []string) error 
 
 // toolWarnings says of a tool what a person may want to mend.
 func toolWarnings(view *projections.View, v *projections.Tool) (warnings []Warning, err error) {
-	others, _, err := view.Tools(projections.ToolFilter{Project: v.Project, NamePrefix: v.Name}, projections.Page{Limit: 10})
+	others, _, err := view.Tools(projections.ToolFilter{Project: v.Project, NamePrefix: v.Name}, projections.Page{Limit: 10, Work: projections.PageWork})
 	for i := range others {
 		if others[i].Name == v.Name && others[i].ToolID != v.ToolID {
 			warnings = append(warnings, Warning{"name_in_use", "Another tool has this name."})

@@ -16,12 +16,20 @@ type Page struct {
 	Limit  int    // 1 to 1,000; 0 = 100
 	Cursor string // as the page before gave it; "" = from the start
 	Asc    bool
+	// Work is how many bytes of records are looked at, each of which counts 4 KiB at
+	// least; 0 = no bound. A page for which more has to be looked through ends there,
+	// perhaps empty, and the next one goes on.
+	Work int
 }
 
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
+	leastWork    = 4 << 10
 )
+
+// PageWork bounds the pages that clients ask for.
+const PageWork = 32 << 20
 
 func (p *Page) limit() int {
 	if p.Limit <= 0 {
@@ -85,15 +93,24 @@ func each[R any, P interface {
 	if err != nil {
 		return "", err
 	}
-	last := uint64(0)
+	last, looked := uint64(0), 0
 	for taken := 0; err == nil; {
 		seq, id, ok := walk.next()
 		if !ok {
 			break
 		}
+		if page.Work > 0 && looked > page.Work {
+			next = cursorOf(last, &page, question)
+			break
+		}
 		r := new(R)
-		ok, err = v.read(append([]byte(l.records), id...), P(r))
+		var size int
+		size, ok, err = v.readSize(append([]byte(l.records), id...), P(r))
+		looked += max(leastWork, size)
 		if err != nil || !ok || !keep(r) {
+			if taken < page.limit() {
+				last = seq
+			}
 			continue
 		}
 		room := taken < page.limit()

@@ -122,7 +122,18 @@ func TestExecutionsAreListedByState(t *testing.T) {
 	require.Equal(t, []string{"exe_4", "exe_1"}, ids(projections.ExecutionFilter{State: "success"}, projections.Page{}))
 	require.Equal(t, []string{"exe_0", "exe_5"}, ids(projections.ExecutionFilter{State: "dispatched"}, projections.Page{Asc: true, Limit: 1}))
 	require.Equal(t, []string{"exe_2"}, ids(projections.ExecutionFilter{State: "unknown", Actor: "0"}, projections.Page{}))
-	_, _, err := w.view().Executions(projections.ExecutionFilter{State: "lost"}, projections.Page{})
+	// A page looks through so much, and goes on where it ended.
+	for work := 1; work < 30_000; work += 3000 {
+		for _, limit := range []int{1, 2, 10} {
+			require.Equal(t, []string{"exe_5", "exe_3", "exe_1"}, ids(projections.ExecutionFilter{Actor: "1"}, projections.Page{Limit: limit, Work: work}))
+			require.Empty(t, ids(projections.ExecutionFilter{Actor: "nobody"}, projections.Page{Limit: limit, Work: work}))
+		}
+	}
+	list, next, err := w.view().Executions(projections.ExecutionFilter{Actor: "nobody"}, projections.Page{Work: 1})
+	require.NoError(t, err)
+	require.Empty(t, list)
+	require.NotEmpty(t, next, "one record is looked at")
+	_, _, err = w.view().Executions(projections.ExecutionFilter{State: "lost"}, projections.Page{})
 	require.ErrorIs(t, err, projections.ErrFilter)
 	_, _, err = w.view().PolicyVersions(projections.PolicyFilter{Status: "lost"}, projections.Page{})
 	require.ErrorIs(t, err, projections.ErrFilter)

@@ -97,14 +97,20 @@ func (v *View) Counters() Counters { return v.counters }
 
 // read finds a record; found is false when there is none.
 func (v *View) read(key []byte, r record) (found bool, err error) {
+	_, found, err = v.readSize(key, r)
+	return found, err
+}
+
+// readSize is read, and says how many bytes the record has.
+func (v *View) readSize(key []byte, r record) (size int, found bool, err error) {
 	b, found, err := v.bytes(key)
 	if err != nil || !found {
-		return false, err
+		return 0, false, err
 	}
 	if err := unmarshal(b, r); err != nil {
-		return false, v.store.damaged(fmt.Errorf("%q: %w", key, err))
+		return 0, false, v.store.damaged(fmt.Errorf("%q: %w", key, err))
 	}
-	return true, nil
+	return len(b), true, nil
 }
 
 // ended says why a view can't be read on: it was never open, its request ended, or

@@ -304,7 +304,7 @@ func (c *call) page(filters ...string) (map[string]string, projections.Page, err
 	for _, name := range filters {
 		values[name] = query.Get(name)
 	}
-	return values, projections.Page{Limit: p.Limit, Cursor: p.Cursor, Asc: p.Asc}, nil
+	return values, projections.Page{Limit: p.Limit, Cursor: p.Cursor, Asc: p.Asc, Work: projections.PageWork}, nil
 }
 
 // asList turns the fields that httpd names into the form of /v1.

@@ -13,7 +13,7 @@ import (
 // readList reads the filters named and the page of a list of the projections.
 func readList(c *httpd.Call, filters ...string) (url.Values, projections.Page, error) {
 	query, p, err := c.List(filters...)
-	return query, projections.Page{Limit: p.Limit, Cursor: p.Cursor, Asc: p.Asc}, err
+	return query, projections.Page{Limit: p.Limit, Cursor: p.Cursor, Asc: p.Asc, Work: projections.PageWork}, err
 }
 
 // sendList answers with a page that was read from view. The view is closed first:
