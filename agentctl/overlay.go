@@ -153,8 +153,8 @@ func (s *Service) Aggregates(a sqlgate.Agent) []string {
 }
 
 // Settle is what happens with a decision, under the agent's lock: an agent that
-// was deactivated meanwhile runs nothing more, and a rule that suspends
-// deactivates it in the same append.
+// was deactivated meanwhile runs nothing more, nor does a token that was revoked, and
+// a rule that suspends deactivates the agent in the same append.
 func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID string, enforced bool) func(*projections.View, time.Time) ([]event.Draft, error) {
 	return func(view *projections.View, now time.Time) ([]event.Draft, error) {
 		agent, known, err := view.Agent(a.Project, a.ID)
@@ -164,8 +164,12 @@ func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID str
 		if !known || agent.Status != event.AgentActive {
 			return nil, fault.New(fault.TokenRevoked, "The agent was deactivated while its statement was on its way. Nothing was executed.").With("agent_status", agent.Status)
 		}
-		if !d.Suspends || !enforced {
-			return nil, nil
+		token, _, err := view.AgentToken(a.CredentialID)
+		if err == nil {
+			err = tokenFault(&token, &agent, now)
+		}
+		if err != nil || !d.Suspends || !enforced {
+			return nil, err
 		}
 		end := event.AgentDeactivated{AgentID: a.ID, Cause: event.CausePolicy, PolicyID: d.Layer.PolicyID, RuleID: d.Layer.RuleID, Reason: d.Layer.ReasonCode}
 		p := plan{}

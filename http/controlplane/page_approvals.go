@@ -9,7 +9,7 @@ import (
 	"writegate/http/httpd"
 )
 
-// inboxLimit is how many pending approvals the inbox reads; more are said.
+// inboxLimit is how many pending approvals a page of the inbox has.
 const inboxLimit = 1000
 
 // An approvalRow is an approval in a list.
@@ -44,7 +44,6 @@ type approvalsView struct {
 	Count   int
 	History []approvalRow
 	Next    string
-	More    bool
 }
 
 // approvals is the inbox, or what became of earlier ones.
@@ -61,11 +60,11 @@ func (s *Server) approvals(c *httpd.Call, p *page) error {
 		v.History, v.Next = s.rows(got.Items), got.next()
 	default:
 		v.Tab = "pending"
-		got, err := read[approval](ctx, s, "/approvals", inboxLimit, "status", "pending")
+		got, err := read[approval](ctx, s, "/approvals", inboxLimit, "status", "pending", "cursor", query.Get("cursor"))
 		if err != nil {
 			return err
 		}
-		v.Groups, v.Count, v.More = grouped(s.rows(got.Items)), len(got.Items), got.next() != ""
+		v.Groups, v.Count, v.Next = grouped(s.rows(got.Items)), len(got.Items), got.next()
 	}
 	p.Live, p.Body = "approval_created approval_resolved approval_expired approval_used approvals_purged", v
 	return nil

@@ -164,10 +164,14 @@ type storyView struct {
 // A storyEvent is an event with the text of its payload.
 type storyEvent struct {
 	Event  auditEvent
-	JSON   string
+	JSON   string // "" = left out
 	Said   string // what the database said
 	Linked bool   // the event before it in the story is the one before it in the log, and the hashes say so
 }
+
+// storyBytes is how much of payloads a page shows: a client names its requests, and
+// many large ones may bear one name.
+const storyBytes = 2 << 20
 
 // story is everything that one request left in the log, in its order.
 func (s *Server) story(c *httpd.Call, p *page) error {
@@ -186,12 +190,15 @@ func (s *Server) story(c *httpd.Call, p *page) error {
 		return fault.New(fault.NotFound, "The log holds nothing of a request %q.", cutRunes(id, 80))
 	}
 	v := storyView{RequestID: id, Claims: &got.Items[0], Whole: true, Cut: got.next() != ""}
-	begun := 0
+	begun, shown := 0, 0
 	for i, e := range got.Items {
 		if e.EventType == "request_received" {
 			begun++
 		}
-		one := storyEvent{Event: e, JSON: indented(e.Payload), Said: commandTag(e)}
+		one := storyEvent{Event: e, Said: commandTag(e)}
+		if shown += len(e.Payload); shown <= storyBytes || i == 0 {
+			one.JSON = indented(e.Payload)
+		}
 		if i > 0 && e.Seq == got.Items[i-1].Seq+1 {
 			one.Linked = e.PreviousHash == got.Items[i-1].EventHash
 			v.Whole = v.Whole && one.Linked

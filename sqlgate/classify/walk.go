@@ -114,7 +114,10 @@ func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, 
 	w.textSignals(s)
 	c := w.finish(sql, p.Fingerprint)
 	c.Start, c.End = w.bounds(s)
-	c.Params, c.KeyParams, c.UserTypes = s.HighestParam, append([]KeyParam(nil), w.keyParams...), w.userTypes
+	if c.Params = s.HighestParam; w.is(w.root, "PrepareStmt") || w.is(w.root, "CreateFunctionStmt") {
+		c.Params = 0 // they are those of what the statement holds
+	}
+	c.KeyParams, c.UserTypes = append([]KeyParam(nil), w.keyParams...), w.userTypes
 	c.Session, c.Control = w.session(c.Start, c.End), w.control()
 	return c, nil
 }

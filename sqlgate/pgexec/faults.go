@@ -160,7 +160,7 @@ func (q quiet) Unwrap() error { return q.PgError }
 func (cfg *Config) refusedFault(e *pgconn.PgError) *fault.Fault {
 	advice := "Correct it and send it again."
 	if retryable(e.Code) {
-		advice = "Another statement was in its way: send it again as it is."
+		advice = "Another statement was in its way: send it again, with a new idempotency key or approval where it had one."
 	}
 	f := fault.New(fault.DBQueryFailed, "The database refused the statement: %s. %s", clip(e.Message), advice).
 		Logged("The database refused the statement.").With("sqlstate", e.Code).With("retryable", retryable(e.Code)).Because(quiet{e})
