@@ -151,7 +151,8 @@ func TestTheWindowsOfAnAgentAreThoseOfItsEvents(t *testing.T) {
 			require.NoError(t, err)
 			want := w.did(t, agent, admitted[agent], w.Now())
 			require.Equal(t, want.usage, usage)
-			m := w.meters.of(agent)
+			m := w.meters.lock(agent)
+			m.mu.Unlock() // nobody else is there
 			list := []agentrules.Application{{Rules: compiled}}
 			list[0].PolicyID = policyID
 			require.NoError(t, w.view(t.Context(), func(view *projections.View) error { return m.recall(view, agent, list) }))
@@ -163,7 +164,7 @@ func TestTheWindowsOfAnAgentAreThoseOfItsEvents(t *testing.T) {
 					}
 				}
 				most = max(most, n)
-				got, _ := m.count(policyID, c, w.Now(), false)
+				got, _ := m.count(policyID, c, w.Now(), nil)
 				require.Equal(t, min(n, c.Limit())+1, got, "%s %s", c.ID, c.Action)
 			}
 		}

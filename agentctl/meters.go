@@ -27,24 +27,21 @@ type meters struct {
 
 func newMeters() *meters { return &meters{agents: map[string]*meter{}} }
 
-func (m *meters) of(agentID string) *meter {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	one := m.agents[agentID]
-	if one == nil {
-		one = newMeter()
-		m.agents[agentID] = one
-	}
-	return one
-}
-
-// add counts for an agent whose meter is filled; for others the projections will tell.
-func (m *meters) add(agentID string, at time.Time, a projections.AgentSums) {
-	one := m.of(agentID)
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	if one.filled {
-		one.add(minuteOf(at), &a)
+// lock gives an agent's meter with its lock held.
+func (m *meters) lock(agentID string) *meter {
+	for {
+		m.mu.Lock()
+		one := m.agents[agentID]
+		if one == nil {
+			one = newMeter()
+			m.agents[agentID] = one
+		}
+		m.mu.Unlock()
+		one.mu.Lock()
+		if !one.forgotten {
+			return one
+		}
+		one.mu.Unlock() // another takes its place: two would each count for themselves
 	}
 }
 
@@ -56,6 +53,7 @@ func (m *meters) forget(now time.Time) {
 		if one.mu.TryLock() { // one that is in use is not idle
 			one.prune(now)
 			if one.filled && len(one.minutes) == 0 && len(one.throttles) == 0 {
+				one.forgotten = true
 				delete(m.agents, id)
 			}
 			one.mu.Unlock()
@@ -69,8 +67,9 @@ func (m *meters) forget(now time.Time) {
 type meter struct {
 	mu        sync.Mutex
 	filled    bool
+	forgotten bool                      // it is no agent's any more
 	minutes   []projections.AgentMinute // ascending
-	throttles map[throttleKey][]int64   // of rules that were recalled
+	throttles map[throttleKey][]int64   // of rules that were recalled; each ascending
 }
 
 func newMeter() *meter { return &meter{throttles: map[throttleKey][]int64{}} }
@@ -83,6 +82,51 @@ func (m *meter) add(minute int64, a *projections.AgentSums) {
 		m.minutes = slices.Insert(m.minutes, i, projections.AgentMinute{Minute: minute})
 	}
 	m.minutes[i].Plus(a)
+}
+
+// A counting is what one decision, or the events that a batch has of an agent, added to
+// the agent's meter before the log had it. It is ended once: it moves to the moment at
+// which it was recorded, as a meter that is filled from the log has it, or is given back.
+type counting struct {
+	meter   *meter
+	at      time.Time
+	sums    projections.AgentSums
+	matches []throttleKey
+}
+
+// end gives the counts back, and takes them again at the moment they were recorded; the
+// zero time is of what is not in the log. It is called under the meter's lock.
+func (c *counting) end(recorded time.Time) {
+	m := c.meter
+	if recorded.Equal(c.at) {
+		return
+	}
+	for _, key := range c.matches {
+		times := m.throttles[key]
+		if i, found := slices.BinarySearch(times, c.at.UnixNano()); found { // else it has left every window
+			m.throttles[key] = slices.Delete(times, i, i+1)
+		}
+	}
+	minute := minuteOf(c.at)
+	if i := slices.IndexFunc(m.minutes, func(x projections.AgentMinute) bool { return x.Minute == minute }); i >= 0 {
+		if m.minutes[i].Minus(&c.sums); m.minutes[i].AgentSums == (projections.AgentSums{}) {
+			m.minutes = slices.Delete(m.minutes, i, i+1)
+		}
+	}
+	if recorded.IsZero() {
+		return
+	}
+	for _, key := range c.matches {
+		m.match(key, recorded)
+	}
+	m.add(minuteOf(recorded), &c.sums)
+}
+
+// done is end for who does not hold the meter's lock.
+func (c *counting) done(recorded time.Time) {
+	c.meter.mu.Lock()
+	defer c.meter.mu.Unlock()
+	c.end(recorded)
 }
 
 // sum adds up the running minute and the window before it.
@@ -103,8 +147,9 @@ func (m *meter) usage(now time.Time) event.AgentUsage {
 }
 
 // count takes one match of a throttled rule. A match over the limit is not
-// counted itself, so that who keeps asking is let through again in time.
-func (m *meter) count(policyID string, r *agentrules.Rule, now time.Time, keep bool) (n, retrySeconds int) {
+// counted itself, so that who keeps asking is let through again in time. With into nil
+// nothing is counted.
+func (m *meter) count(policyID string, r *agentrules.Rule, now time.Time, into *counting) (n, retrySeconds int) {
 	limit := r.Limit()
 	key := throttleKey{policyID, r.ID}
 	times := m.within(key, r.Window(), now)
@@ -112,10 +157,17 @@ func (m *meter) count(policyID string, r *agentrules.Rule, now time.Time, keep b
 		room := time.Unix(0, times[len(times)-limit]).Add(r.Window()).Sub(now)
 		return limit + 1, max(1, int(math.Ceil(room.Seconds())))
 	}
-	if keep {
-		m.throttles[key] = append(m.throttles[key], now.UnixNano())
+	if into != nil {
+		m.match(key, now)
+		into.matches = append(into.matches, key)
 	}
 	return len(times) + 1, 0
+}
+
+func (m *meter) match(key throttleKey, at time.Time) {
+	times, ns := m.throttles[key], at.UnixNano()
+	i, _ := slices.BinarySearch(times, ns+1)
+	m.throttles[key] = slices.Insert(times, i, ns)
 }
 
 // within gives the matches of a rule that lie in its window.
@@ -192,8 +244,7 @@ const classWrite = "write"
 
 // usageOf gives an agent's usage at a moment.
 func (s *Service) usageOf(ctx context.Context, agentID string, now time.Time) (event.AgentUsage, error) {
-	m := s.meters.of(agentID)
-	m.mu.Lock()
+	m := s.meters.lock(agentID)
 	defer m.mu.Unlock()
 	if err := s.fill(ctx, m, agentID, now); err != nil {
 		return event.AgentUsage{}, err

@@ -46,18 +46,25 @@ func (u *uses) saw(c *Caller, now time.Time) {
 }
 
 // Decide asks the rules that are effective for an agent about a statement. With
-// count set, the statement counts: usage and throttles are read and taken in one
-// step, under the agent's meter.
-func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Facts, count bool) (sqlgate.LayerDecision, error) {
-	var d sqlgate.LayerDecision
-	m := s.meters.of(a.ID)
-	m.mu.Lock()
+// count set, the statement counts until it is known not to be recorded: usage and
+// throttles are read and taken in one step, under the agent's meter.
+func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Facts, count bool) (d sqlgate.LayerDecision, err error) {
+	m := s.meters.lock(a.ID)
 	defer m.mu.Unlock()
 	now := s.Now()
 	if err := s.fill(ctx, m, a.ID, now); err != nil {
 		return d, faultOf(err)
 	}
-	err := s.view(ctx, func(view *projections.View) error {
+	var counted *counting
+	if count {
+		counted = &counting{meter: m, at: now}
+		defer func() {
+			if d.Counted == nil { // an error, or a panic
+				counted.end(time.Time{})
+			}
+		}()
+	}
+	err = s.view(ctx, func(view *projections.View) error {
 		agent, known, err := view.Agent(a.Project, a.ID)
 		if err != nil {
 			return err
@@ -73,20 +80,22 @@ func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Fac
 			return err
 		}
 		in.Usage = m.usage(now)
-		in.Count = func(policyID string, r *agentrules.Rule) (int, int) { return m.count(policyID, r, now, count) }
+		in.Count = func(policyID string, r *agentrules.Rule) (int, int) { return m.count(policyID, r, now, counted) }
 		d.Layer = agentrules.Evaluate(in)
 		d.RetryAfterSeconds = int(agentrules.RetryAfter(d.Layer).Seconds())
 		d.Suspends = agentrules.Suspends(d.Layer, in.Applications)
 		return nil
 	})
-	if err == nil && count {
-		a := projections.AgentSums{Decisions: 1}
-		if facts.Class == classWrite {
-			a.Writes = 1
-		}
-		m.add(minuteOf(now), &a)
+	if err != nil || !count {
+		return d, err
 	}
-	return d, err
+	counted.sums.Decisions = 1
+	if facts.Class == classWrite {
+		counted.sums.Writes = 1
+	}
+	m.add(minuteOf(now), &counted.sums)
+	d.Counted = counted.done
+	return d, nil
 }
 
 // input gathers what the rules read, as of one view but for toolsVerified, which is the

@@ -133,7 +133,9 @@ func (w *past) take(e *event.Envelope) error {
 }
 
 func (w *past) count(at time.Time) agentrules.Counter {
-	return func(policyID string, r *agentrules.Rule) (int, int) { return w.counted.count(policyID, r, at, true) }
+	return func(policyID string, r *agentrules.Rule) (int, int) {
+		return w.counted.count(policyID, r, at, &counting{})
+	}
 }
 
 func (w *past) telemetry(e *event.Envelope) error {

@@ -55,6 +55,8 @@ type telemetryBatch struct {
 	now   time.Time
 	items []telemetryItem
 	ends  []pending // of agents that a rule suspends
+
+	counted []*counting // what it added to the meters of its agents
 }
 
 // An askedAgent is an agent as its rules saw it.
@@ -98,17 +100,33 @@ func (s *Service) Telemetry(ctx context.Context, by *Asker, sent []SentEvent) (A
 		if err := b.evaluate(ctx); err != nil {
 			return Answer{}, err
 		}
-		answer, err := s.write(ctx, by, b.aggregates(), b.decide)
+		answer, err := b.write(ctx)
 		if err == nil && b.stale {
 			continue
 		}
 		if err == nil && len(answer.Events) > 0 {
-			b.meter()
 			// Until then it is work that others wait for, also when its client has left.
 			s.Store.WaitFolded(context.WithoutCancel(ctx), answer.Events[len(answer.Events)-1].Seq)
 		}
 		return answer, err
 	}
+}
+
+// write decides the batch and appends it. What it counted is given back unless it is in
+// the log, or may be.
+func (b *telemetryBatch) write(ctx context.Context) (answer Answer, err error) {
+	recorded := false
+	defer func() {
+		if !recorded {
+			for _, c := range b.counted {
+				c.done(time.Time{})
+			}
+		}
+		b.counted = nil
+	}()
+	answer, err = b.service.write(ctx, b.by, b.aggregates(), b.decide)
+	recorded = err == nil && len(answer.Events) > 0 || commands.MayBeWritten(err)
+	return answer, err
 }
 
 // read judges what an event alone can be judged by.
@@ -399,15 +417,14 @@ func (b *telemetryBatch) outdated(view *projections.View, id string, items []*te
 }
 
 // settle is what the rules said of the events of one agent. Throttles are counted
-// under the agent's meter, in the order of the events.
+// under the agent's meter, in the order of the events, and then the events themselves.
 func (b *telemetryBatch) settle(view *projections.View, items []*telemetryItem) error {
 	s, id := b.service, items[0].event.AgentID
 	agent, _, err := view.Agent(b.by.Project, id)
 	if err != nil {
 		return err
 	}
-	m := s.meters.of(id)
-	m.mu.Lock()
+	m := s.meters.lock(id)
 	defer m.mu.Unlock()
 	if err := s.fill(context.Background(), m, id, b.now); err != nil {
 		return err
@@ -415,7 +432,10 @@ func (b *telemetryBatch) settle(view *projections.View, items []*telemetryItem) 
 	if err := m.recall(view, id, b.asked[id].applications); err != nil {
 		return err
 	}
-	count := func(policyID string, r *agentrules.Rule) (int, int) { return m.count(policyID, r, b.now, true) }
+	counted := &counting{meter: m, at: b.now}
+	b.counted = append(b.counted, counted)
+	var sums projections.AgentSums
+	count := func(policyID string, r *agentrules.Rule) (int, int) { return m.count(policyID, r, b.now, counted) }
 	for _, it := range items {
 		found := b.matches[it.outcome.Index].Result(count)
 		it.outcome.Evaluated, it.outcome.Violations, it.outcome.Throttle = found.Evaluated, found.Violations, found.Throttle
@@ -424,7 +444,11 @@ func (b *telemetryBatch) settle(view *projections.View, items []*telemetryItem) 
 				return err
 			}
 		}
+		one := projections.SumsOf(&it.event)
+		sums.Plus(&one)
 	}
+	m.add(minuteOf(b.now), &sums)
+	counted.sums = sums
 	return nil
 }
 
@@ -520,19 +544,4 @@ func (b *telemetryBatch) agentOf(p *event.TelemetryReceived) string {
 
 func tooMuchTelemetry() error {
 	return fault.New(fault.OversizedRequest, "The batch, with what the rules say of it, is more than one append to the log takes. Send fewer events at once.")
-}
-
-// meter counts what was accepted, now that the log has it.
-func (b *telemetryBatch) meter() {
-	sums := map[string]projections.AgentSums{}
-	for i := range b.items {
-		if it := &b.items[i]; it.accepted() {
-			sum, one := sums[it.event.AgentID], projections.SumsOf(&it.event)
-			sum.Plus(&one)
-			sums[it.event.AgentID] = sum
-		}
-	}
-	for id, sum := range sums {
-		b.service.meters.add(id, b.now, sum)
-	}
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"writegate/commands/fault"
+	"writegate/commands"
 	"writegate/eventlog/event"
 	"writegate/projections"
 )
@@ -149,7 +149,7 @@ func (s *Service) writeUsage(ctx context.Context, now time.Time, all bool) error
 			drafts[i] = group[i].Draft
 		}
 		err := s.Commands.RecordUsage(ctx, drafts)
-		if err == nil || mayBeWritten(err) {
+		if err == nil || commands.MayBeWritten(err) {
 			for i := range group {
 				for _, key := range group[i].keys {
 					delete(taken, key)
@@ -162,13 +162,6 @@ func (s *Service) writeUsage(ctx context.Context, now time.Time, all bool) error
 		}
 	}
 	return nil
-}
-
-// mayBeWritten tells whether a group that failed can be in the log all the same.
-// The next start will know, and fill the counters from what it finds.
-func mayBeWritten(err error) bool {
-	f, ok := fault.As(err)
-	return ok && f.Details["outcome"] == "unknown"
 }
 
 // maxUsageEvents bounds the events of one append.
@@ -238,6 +231,13 @@ func (s *Service) eachEvent(ctx context.Context, f projections.AuditFilter, take
 func (s *Service) Admit(c *Caller) (Quota, bool) {
 	now := s.Now()
 	quota, ok := s.limits.admit(c.CredentialIDs(), now)
+	if ok && c.AgentID != "" {
+		m := s.meters.lock(c.AgentID) // over both counts: one that is filled finds neither or both
+		defer m.mu.Unlock()
+		if m.filled { // else what the log and uses have will tell
+			m.add(minuteOf(now), &projections.AgentSums{Requests: 1})
+		}
+	}
 	s.uses.note(c, now, func(u *event.CredentialUsage) {
 		if ok {
 			u.Requests++
@@ -245,9 +245,6 @@ func (s *Service) Admit(c *Caller) (Quota, bool) {
 			u.Throttled++
 		}
 	})
-	if ok && c.AgentID != "" {
-		s.meters.add(c.AgentID, now, projections.AgentSums{Requests: 1})
-	}
 	return quota, ok
 }
 

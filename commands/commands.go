@@ -95,6 +95,7 @@ type Recorded struct {
 	ApprovalID  string
 	ExpiresAt   time.Time // of the approval
 	ExecutionID string
+	At          time.Time // of the decision
 	Events      []EventRef
 }
 
@@ -182,6 +183,13 @@ func refusal(err error) error {
 		return unavailable("The service is stopping. Nothing was executed; send the request again when it is back.", "not_written")
 	}
 	return unavailable("The event log can't be written, so nothing is executed. Send the request again later.", "not_written")
+}
+
+// MayBeWritten tells of the error of a command whether its events can be in the log all
+// the same. The next start will know.
+func MayBeWritten(err error) bool {
+	f, ok := fault.As(err)
+	return ok && f.Code == fault.AuditUnavailable && f.Details["outcome"] == "unknown"
 }
 
 // look hands a consistent view of the projections to read, which it waits for no longer

@@ -128,7 +128,7 @@ func (c *Commands) RecordDecision(ctx context.Context, r *RecordDecision) (Recor
 	if r.NewApproval != nil {
 		c.wakeExpiry()
 	}
-	recorded.Events = refs(drafts, done)
+	recorded.Events, recorded.At = refs(drafts, done), now
 	return recorded, nil
 }
 

@@ -31,6 +31,14 @@ func (s *AgentSums) Plus(o *AgentSums) {
 	}
 }
 
+// Minus takes away what Plus added.
+func (s *AgentSums) Minus(o *AgentSums) {
+	from := s.numbers()
+	for i, n := range o.numbers() {
+		*from[i] -= *n
+	}
+}
+
 // SumsOf is what one telemetry event adds.
 func SumsOf(t *event.TelemetryEvent) AgentSums {
 	s := AgentSums{Events: 1, Tokens: t.Usage.InputTokens + t.Usage.OutputTokens, CostMicros: t.Usage.CostMicros}

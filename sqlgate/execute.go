@@ -86,11 +86,14 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 	s.watch.time(phaseLog, begin)
 	switch {
 	case err == nil:
+		s.counted(recorded.At)
 		g.Step("decision.appended")
 		g.warnOfBypass(s)
 		s.recordedAhead()
 	case isRefusal(err):
 		err = g.refuse(ctx, s, err)
+	case commands.MayBeWritten(err):
+		s.layer.Counted = nil // it stays counted
 	}
 	return recorded, err
 }

@@ -173,6 +173,7 @@ type submission struct {
 func (g *Gate) Submit(ctx context.Context, r *Request) (*Answer, error) {
 	g.meters.requests.Add(1)
 	s := &submission{Request: r, mode: g.ModeNow(), markerTable: g.MarkerTable, watch: stopwatch{begin: g.Now()}}
+	defer s.counted(time.Time{}) // unless a decision was recorded
 	if s.policy = g.running.Load(); s.policy == nil || g.chain.Failed() {
 		return nil, g.chain.fault()
 	}
@@ -262,8 +263,10 @@ func whileInForce(ctx context.Context, journey func() (*Answer, error)) (*Answer
 // request's agent may tighten it.
 //
 // Policy and mode are those of now: the statement may have waited, for the parser or
-// for its turn in a session, while another policy was activated.
+// for its turn in a session, while another policy was activated. A decision before this
+// one was not recorded.
 func (g *Gate) decide(ctx context.Context, s *submission) error {
+	s.counted(time.Time{})
 	if s.policy = g.running.Load(); s.policy == nil || g.chain.Failed() {
 		return g.chain.fault()
 	}

@@ -18,7 +18,8 @@ type Overlay interface {
 	// 403 that the request is refused with.
 	AgentOf(ctx context.Context, token string) (Agent, error)
 	// Decide asks the agent's rules about a statement. With count set the
-	// statement counts towards usage and throttles, in the same atomic step.
+	// statement counts towards usage and throttles, in the same atomic step, until
+	// Counted of the decision says that it is not recorded.
 	Decide(ctx context.Context, a Agent, f *policy.Facts, count bool) (LayerDecision, error)
 	// Aggregates are what the evidence of such a decision is written under.
 	Aggregates(a Agent) []string
@@ -40,6 +41,9 @@ type LayerDecision struct {
 	Layer             *event.AgentLayer
 	Suspends          bool
 	RetryAfterSeconds int // of a throttle that stopped it; 0 = none
+	// Counted says, once, when the log recorded the decision; the zero time gives back
+	// what it counted. nil where nothing was.
+	Counted func(recorded time.Time)
 }
 
 // findAgent resolves the token of a request. One that is not good is refused,
@@ -53,6 +57,14 @@ func (g *Gate) findAgent(ctx context.Context, s *submission) (err error) {
 	}
 	s.Agent, err = g.Overlay.AgentOf(ctx, s.AgentToken)
 	return err
+}
+
+// counted says when the decision was recorded; the zero time: it was not, and will not be.
+func (s *submission) counted(recorded time.Time) {
+	if done := s.layer.Counted; done != nil {
+		s.layer.Counted = nil
+		done(recorded)
+	}
 }
 
 // askAgent lets the rules of the agent tighten what the gate's policy decided.
