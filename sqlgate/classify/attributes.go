@@ -202,16 +202,16 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 	}
 	var whole *row // PostgreSQL looks for a column in all queries around, and then for an item of the name
 	maybe := false // a relation of the users' may have the column
-	for s, sure := range w.inSight(i) {
+	for s := range w.inSight(i) {
 		open := false
 		for _, it := range w.allOf(s) {
-			if sure && it.covered {
+			if it.covered {
 				continue
 			}
 			r := w.rowOf(it)
 			if value, ok := w.columnOf(r, name); ok {
 				is := w.infer(value, depth)
-				if sure && !maybe {
+				if !maybe {
 					return is // had another item one too, PostgreSQL would refuse the name
 				}
 				if is == nil || !is.open {
@@ -219,7 +219,7 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 				}
 				open = true
 			}
-			if whole == nil && sure && bytes.Equal(it.name, name) {
+			if whole == nil && bytes.Equal(it.name, name) {
 				whole = r
 			}
 			open = open || r.open
@@ -229,8 +229,6 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 			return nil
 		case open:
 			maybe = true
-		case !sure && len(s.items) > 0 && !maybe:
-			return nil
 		}
 	}
 	switch {

@@ -21,7 +21,8 @@ import (
 // relations go through items of FROM under the same few names.
 type fromWriter struct {
 	*rand.Rand
-	depth int
+	depth  int
+	writes bool
 }
 
 func (r *fromWriter) pick(list ...string) string { return list[r.IntN(len(list))] }
@@ -88,7 +89,7 @@ func (r *fromWriter) item() string {
 	case n == 8:
 		return "(VALUES (" + r.value() + "))" + r.alias()
 	case n == 9:
-		return r.pick("unnest(ARRAY['own'::text])", "jsonb_each_text('{\"own\": \"own\"}')", "concat('own')") + r.alias()
+		return r.pick("unnest(ARRAY['own'::text])", "jsonb_each_text('{\"own\": \"own\"}')", "concat('own')", "concat('own') WITH ORDINALITY", "unnest(ARRAY['own'], ARRAY['own'])", "ROWS FROM (concat('own'), unnest(ARRAY['own']))") + r.alias()
 	}
 	join := r.item() + " " + r.pick("CROSS JOIN "+r.item(), "JOIN "+r.item()+" ON true", "JOIN "+r.item()+" USING ("+r.pick("a", "b")+")", "NATURAL JOIN "+r.item())
 	if r.IntN(2) == 0 {
@@ -119,23 +120,76 @@ func (r *fromWriter) query(columns int) string {
 	return sql
 }
 
-// The end of each statement calls fire of what stands in front of the dot.
-func (r *fromWriter) statement() string {
-	r.depth = 0
-	of := r.pick("("+r.name()+")", "("+r.name()+"."+r.name()+")", "("+r.name()+").a", "("+r.name()+").q.b", "("+r.name()+".a[1:1])", "(("+r.name()+").f1)", "("+r.name()+".*).b")
-	call := "SELECT " + of + ".fire"
-	if r.IntN(6) == 0 {
-		call = "SELECT (SELECT " + of + ".fire FROM " + r.item() + " LIMIT 1)"
+// call is fire of what stands in front of a dot.
+func (r *fromWriter) call() string {
+	k := r.name()
+	of := r.pick("("+k+")", "("+k+")", "("+k+")", "("+k+"."+r.name()+")", "("+k+").a", "("+k+").q.b", "("+k+".a[1:1])", "(("+k+").f1)", "("+k+".*).b")
+	if !r.writes && r.IntN(6) == 0 { // in a write as well a column of the users' by its form
+		of = r.pick("("+k+".*)", k)
 	}
+	if r.IntN(6) == 0 {
+		return "(SELECT " + of + ".fire FROM " + r.item() + " LIMIT 1)"
+	}
+	return of + ".fire"
+}
+
+// caller is an item of FROM in which fire is called.
+func (r *fromWriter) caller() string {
+	call := r.call()
+	return r.pick(
+		"LATERAL (SELECT "+call+") zz", "LATERAL (SELECT "+call+") zz", "LATERAL (SELECT "+call+" FROM "+r.item()+") zz", "LATERAL (VALUES ("+call+")) zz", "LATERAL (SELECT "+call+" UNION ALL SELECT "+r.call()+") zz",
+		"LATERAL (WITH "+r.name()+" AS ("+r.query(0)+") SELECT "+call+") zz", "LATERAL (WITH yy AS (SELECT "+call+") SELECT * FROM yy) zz", "LATERAL (SELECT * FROM "+r.item()+", LATERAL (SELECT "+call+") yy) zz",
+		"LATERAL (SELECT * FROM (SELECT "+call+") yy) zz", "LATERAL (SELECT FROM "+r.item()+", concat("+call+") yy) zz", "(SELECT "+call+") zz", "(SELECT "+call+" FROM "+r.item()+") zz",
+		"concat("+call+") zz", "concat((SELECT "+call+")) WITH ORDINALITY zz", "unnest(ARRAY["+call+"::text], ARRAY['']) zz", "ROWS FROM (concat(''), concat("+call+")) zz",
+		"XMLTABLE('/a' PASSING ('<a/>'::xml) COLUMNS zz text PATH 'b' DEFAULT ("+call+")::text) zz", "XMLTABLE('/a' PASSING xmlelement(NAME a, "+call+") COLUMNS zz text PATH '.') zz", "w TABLESAMPLE system(("+call+")::int)",
+		r.item()+" JOIN "+r.item()+" ON ("+call+")::text <> ''",
+	)
+}
+
+// from is a FROM with a caller somewhere in it.
+func (r *fromWriter) from() string {
+	r.depth = 2
+	from := r.caller()
+	for n := range 1 + r.IntN(3) {
+		switch r.IntN(8) {
+		case 0:
+			from += ", " + r.item()
+		case 1:
+			from = "(" + r.item() + r.pick(" JOIN ", " LEFT JOIN ") + from + " ON true)" + r.pick("", fmt.Sprint(" j", n))
+		case 2:
+			from = "(" + from + " CROSS JOIN " + r.item() + ")" + r.pick("", fmt.Sprint(" j", n))
+		case 3:
+			from = r.item() + " CROSS JOIN " + from
+		default:
+			from = r.item() + ", " + from
+		}
+	}
+	return from
+}
+
+// Each statement calls fire somewhere.
+func (r *fromWriter) statement() string {
+	r.depth, r.writes = 0, r.IntN(8) == 0
 	with := ""
 	if r.IntN(4) == 0 {
 		with = "WITH " + r.name() + r.pick("", "(a)", "(k, b)") + " AS (" + r.query(0) + ") "
 	}
+	if r.IntN(3) > 0 {
+		switch from := r.from(); {
+		case r.writes:
+			return with + r.pick("UPDATE w SET x = 'a' FROM "+from, "DELETE FROM w USING "+from, "MERGE INTO w USING ("+r.item()+" CROSS JOIN "+r.caller()+") ON true WHEN MATCHED THEN DO NOTHING")
+		case r.IntN(6) == 0:
+			return with + "SELECT (SELECT count(*) FROM " + from + ") FROM " + r.item()
+		default:
+			return with + "SELECT 1 FROM " + from
+		}
+	}
+	call := "SELECT " + r.call()
 	from := r.item()
 	if r.IntN(2) == 0 {
 		from += ", " + r.item()
 	}
-	if r.IntN(8) == 0 {
+	if r.writes {
 		return with + "UPDATE w " + r.name() + " SET x = (" + call + " FROM " + from + " LIMIT 1)::text"
 	}
 	return with + call + " FROM " + from
@@ -167,7 +221,7 @@ func TestAServerGivesNoValueOfTheTextToAFunctionThatIsNotTold(t *testing.T) {
 	major, err := strconv.Atoi(string(answer[len(answer)-1].Rows[0][0]))
 	require.NoError(t, err)
 	tb := newTestTables(t, Config{ServerMajor: major})
-	turns, seed := 4000, uint64(1)
+	turns, seed := 6000, uint64(1)
 	if n, err := strconv.Atoi(os.Getenv(allNames)); err == nil {
 		turns, seed = 60_000, uint64(n)
 	}

@@ -39,8 +39,8 @@ type item struct {
 	covered bool   // by the alias of a join: seen from inside of that alone
 }
 
-// A scope is a part of a statement whose names see the same items of FROM: of a query
-// or of the condition of a join in it (at is the join), or what stands in its FROM.
+// A scope is a part of a statement whose names see the same items of FROM: of a query,
+// of the condition of a join in it (at is the join), or of an item of its FROM.
 type scope struct{ query, at int32 }
 
 // What a scope sees.
@@ -474,36 +474,36 @@ func (w *walk) functionRow(it item) *row {
 	return r
 }
 
-// inSight yields the items of FROM that a name may stand for, from the inside out.
-// Sure tells that PostgreSQL sees all of them that no join covers.
-func (w *walk) inSight(ref int32) func(func(s *seen, sure bool) bool) {
-	return func(yield func(*seen, bool) bool) {
+// inSight yields what PostgreSQL looks through for a name, from the inside out. Items
+// that a join covers are among them.
+func (w *walk) inSight(ref int32) func(func(s *seen) bool) {
+	return func(yield func(*seen) bool) {
 		inside := ref
 		for q := w.query(ref); q > 0; inside, q = q, w.query(q) {
 			in := scope{q, q}
-			below := inside
 			for up := w.owner(inside); up != q; inside, up = up, w.owner(up) {
-				if in.at == q && w.is(up, "JoinExpr") && w.fieldName(inside) == "quals" {
+				if in.at == q && (w.is(up, "JoinExpr") && w.fieldName(inside) == "quals" || w.isRange(up)) {
 					in.at = up
 				}
 			}
-			sure := true
 			switch w.fieldName(inside) {
 			case "withClause", "selectStmt", "larg", "rarg":
 				continue
 			case "fromClause", "usingClause", "sourceRelation":
-				if sure = in.at != q; !sure {
-					in.at = below
-				}
 			default:
 				in.at = q
 			}
-			if !yield(w.seenIn(in), sure) {
+			if !yield(w.seenIn(in)) {
 				return
 			}
 		}
 		w.bounded()
 	}
+}
+
+// isRange reports whether a node is an item of FROM with expressions of its own.
+func (w *walk) isRange(i int32) bool {
+	return w.is(i, "RangeSubselect") || w.is(i, "RangeFunction") || w.is(i, "RangeTableFunc") || w.is(i, "RangeTableSample")
 }
 
 // seenIn finds the items that the names of a scope see, once for all of them.
@@ -520,10 +520,15 @@ func (w *walk) seenIn(in scope) *seen {
 	case w.is(in.at, "JoinExpr"):
 		s.items = w.itemsBelow(w.child(in.at, "larg"), s.items)
 		s.items = w.itemsBelow(w.child(in.at, "rarg"), s.items)
-	default:
+	case w.is(in.at, "RangeFunction"), w.is(in.at, "RangeTableFunc"), w.has(in.at, "lateral"): // see what stands in front of them
+		coveredTo := int32(0)
 		for _, it := range w.allOf(w.seenIn(scope{in.query, in.query})) {
-			if in.at < it.node || in.at >= w.e[it.node].next { // an item does not see itself
-				s.items = append(s.items, it)
+			if w.e[it.node].next > in.at { // or around, whose alias covers nothing inside
+				continue
+			}
+			it.covered = it.node < coveredTo
+			if s.items = append(s.items, it); w.is(it.node, "JoinExpr") && w.child(it.node, "alias") >= 0 {
+				coveredTo = max(coveredTo, w.e[it.node].next)
 			}
 		}
 	}
@@ -592,14 +597,14 @@ func (w *walk) resolveItem(ref int32, name []byte) (found []item) {
 	if len(name) == 0 {
 		return nil
 	}
-	for s, sure := range w.inSight(ref) {
+	for s := range w.inSight(ref) {
 		w.steps += min(len(s.items), fewColumns)
 		for _, it := range s.named(name) {
-			if w.steps++; !(sure && it.covered) {
+			if w.steps++; !it.covered {
 				found = append(found, it)
 			}
 		}
-		if sure && len(found) > 0 {
+		if len(found) > 0 {
 			break
 		}
 	}

@@ -130,10 +130,10 @@ func (w *walk) aggregated(call int32) int32 {
 // queryOf gives the query that a column is of, as far as text can tell; -1 for none.
 func (w *walk) queryOf(ref int32) int32 {
 	qualifier, name := w.lastNames(ref)
-	for s, sure := range w.inSight(ref) {
+	for s := range w.inSight(ref) {
 		for _, it := range w.allOf(s) {
 			switch {
-			case sure && it.covered:
+			case it.covered:
 			case len(qualifier) > 0:
 				if bytes.Equal(it.name, qualifier) {
 					return w.query(it.node)

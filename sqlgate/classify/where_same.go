@@ -338,11 +338,11 @@ func (w *walk) isConflictColumn(name []byte) bool {
 
 // holderOf finds what a bare name is a column of, or -1 where text can't tell.
 func (w *walk) holderOf(ref int32, name []byte) int32 {
-	for s, sure := range w.inSight(ref) {
+	for s := range w.inSight(ref) {
 		open := int32(-1)
 		several := false
 		for _, it := range w.allOf(s) {
-			if sure && it.covered {
+			if it.covered {
 				continue
 			}
 			switch r := w.rowOf(it); {
