@@ -197,7 +197,7 @@ func schema(ctx context.Context, by *Asker, checker *toolcheck.Checker, f *field
 	if len(text) == 0 || string(text) == "null" {
 		return "", nil
 	}
-	why, err := checker.CheckSchema(ctx, by.Holder(), text)
+	why, err := checker.CheckSchema(ctx, by.Project, text)
 	switch {
 	case errors.Is(err, toolcheck.ErrBusy) || ctx.Err() != nil:
 		return "", fault.New(fault.RateLimitExceeded, "The schema waited too long for its turn: others go first. Nothing was changed; send the request again, and fewer at once.").With("retry_after_seconds", 1)

@@ -64,7 +64,7 @@ func (s *Service) VerifyTool(ctx context.Context, by *Asker, id string, in *Veri
 	if err != nil {
 		return Answer{}, err
 	}
-	target.Client = by.Holder()
+	target.Client = by.Project
 	done, err := s.verificationTurn(ctx, by.Project, timeout)
 	if err != nil {
 		return Answer{}, err
