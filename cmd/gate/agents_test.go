@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -241,6 +242,59 @@ func TestAThrottleLetsThroughWhatItSaysAlsoAfterARestart(t *testing.T) {
 	stopped := w.as(t, token, ask(paying)).json(t)
 	require.Equal(t, "agent_policy_throttled", stopped["reason_code"], stopped)
 	require.Greater(t, stopped["retry_after_seconds"], float64(3000))
+}
+
+// A statement that is refused after its decision does not count, and one that is decided
+// anew because the policy changed counts once: now as after a restart.
+func TestAThrottleCountsWhatWasRecordedAlone(t *testing.T) {
+	waits, goOn := make(chan struct{}), make(chan struct{})
+	var holds atomic.Bool
+	d := newGateDir(t, []byte(openAgents))
+	d.execute(t, shopTables)
+	w := &agentWorld{key: agentctl.NewSecret(agentctl.KeyPrefix)}
+	projectKey := "GATE_PROJECT_KEYS=shop/ops=" + w.key
+	w.testGate = startGateWith(t, d, func(a *app) {
+		a.step = func(name string) {
+			if name == "decision.before_append" && holds.CompareAndSwap(true, false) {
+				waits <- struct{}{}
+				<-goOn
+			}
+		}
+	}, projectKey)
+	id, token := w.register(t, "bot")
+	w.apply(t, w.rule(t, "throttle:1/24h", ""), id)
+	for range 3 {
+		require.Equal(t, "unsupported_sql_shape", w.as(t, token, ask("BEGIN")).text(t, "error_code"))
+	}
+
+	holds.Store(true)
+	paid := make(chan reply, 1)
+	go func() {
+		r, err := w.try(http.MethodPost, "/query", mustJSON(t, ask(paying)), "Authorization: Bearer "+token)
+		if err != nil {
+			t.Error(err)
+		}
+		paid <- r
+	}()
+	<-waits
+	w.activate(t, strings.Replace(openAgents, "version: 1.0.0", "version: 1.0.1", 1))
+	goOn <- struct{}{}
+	first := <-paid
+	require.Equal(t, http.StatusOK, first.status, "%s", first.body)
+	require.Equal(t, "open@1.0.1", first.text(t, "policy_version"), "it was decided anew")
+
+	over := func(decisions int) {
+		t.Helper()
+		stopped := w.as(t, token, ask(paying))
+		require.Equal(t, "agent_policy_throttled", stopped.text(t, "reason_code"), "%s", stopped.body)
+		items := w.v1(t, http.MethodGet, "/events?event_type=decision_recorded", "").json(t)["items"].([]any)
+		read := items[0].(map[string]any)["payload"].(map[string]any)["agent_layer"].(map[string]any)["usage"].(map[string]any)
+		require.EqualValues(t, decisions, read["sql_decisions_1h"], "before it")
+	}
+	over(1)
+	w.end(t)
+	w.testGate = startGate(t, w.gateDir, projectKey)
+	over(2)
 }
 
 func TestARuleThatSuspendsEndsTheAgentInTheSameAppend(t *testing.T) {
