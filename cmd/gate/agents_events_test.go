@@ -77,6 +77,29 @@ func TestAStreamUnderATokenTellsOfItsAgentAloneAndEndsWithTheToken(t *testing.T)
 	}
 }
 
+// A window of time has its first moment and not its last: two that touch share no event.
+func TestAWindowOfEventsEndsBeforeItsLastMoment(t *testing.T) {
+	w := startAgents(t)
+	w.register(t, "bot")
+	for _, path := range []string{"/audit", "/v1/events"} {
+		found := func(since, until string) []any {
+			query := url.Values{"event_type": {"agent_registered"}, "since": {since}, "until": {until}}
+			r := w.do(t, http.MethodGet, path+"?"+query.Encode(), nil, w.projectKey())
+			require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+			return r.json(t)["items"].([]any)
+		}
+		all := found("2020-01-01T00:00:00Z", "2200-01-01T00:00:00Z")
+		require.Len(t, all, 1)
+		at := all[0].(map[string]any)["timestamp"].(string)
+		moment, err := time.Parse(time.RFC3339Nano, at)
+		require.NoError(t, err)
+		next := moment.Add(time.Nanosecond).Format(time.RFC3339Nano)
+		require.Empty(t, found(at, at), path)
+		require.Len(t, found(at, next), 1, path)
+		require.Empty(t, found(next, "2200-01-01T00:00:00Z"), path)
+	}
+}
+
 // allEvents reads a list of GET /v1/events page by page.
 func (w *agentWorld) allEvents(t *testing.T, query url.Values) (ids []string) {
 	t.Helper()
