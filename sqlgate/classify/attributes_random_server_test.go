@@ -221,7 +221,7 @@ func TestAServerGivesNoValueOfTheTextToAFunctionThatIsNotTold(t *testing.T) {
 	major, err := strconv.Atoi(string(answer[len(answer)-1].Rows[0][0]))
 	require.NoError(t, err)
 	tb := newTestTables(t, Config{ServerMajor: major})
-	turns, seed := 6000, uint64(1)
+	turns, seed := 3000, uint64(1)
 	if n, err := strconv.Atoi(os.Getenv(allNames)); err == nil {
 		turns, seed = 60_000, uint64(n)
 	}
@@ -252,5 +252,5 @@ func TestAServerGivesNoValueOfTheTextToAFunctionThatIsNotTold(t *testing.T) {
 		}
 	}
 	t.Logf("%d calls, %d without", fired, plain)
-	require.Greater(t, fired, 100, fmt.Sprint(plain))
+	require.Greater(t, fired, 50, fmt.Sprint(plain))
 }

@@ -54,7 +54,7 @@ func TestAKeyIsEqualToAConstantInOneRowAtMost(t *testing.T) {
 		CREATE DOMAIN coarse AS float8; CREATE DOMAIN folded_text AS text COLLATE folded`)
 	require.NoError(t, err)
 	tb := newTestTables(t, Config{ServerMajor: cluster.Major})
-	total := 200
+	total := 120
 	_, _ = fmt.Sscan(os.Getenv("CLASSIFY_KEY"), &total)
 	r := rand.New(rand.NewPCG(18, 5))
 	pick := func(of []string) string { return of[r.IntN(len(of))] }
