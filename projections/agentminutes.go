@@ -143,18 +143,10 @@ func (t *tx) throttled(e *event.Envelope, counts map[throttleKey]int64) {
 	}
 }
 
-// didTelemetry adds a batch. Its events are the accepted ones of its outcomes, in the
-// same order.
+// didTelemetry adds a batch.
 func (t *tx) didTelemetry(e *event.Envelope, p *event.TelemetryReceived) {
 	sums, counts := map[string]*AgentSums{}, map[throttleKey]int64{}
-	next := 0
-	for i := range p.Outcomes {
-		o := &p.Outcomes[i]
-		if o.Status != event.TelemetryAccepted || next == len(p.Events) {
-			continue
-		}
-		r := &p.Events[next]
-		next++
+	for r, o := range p.Accepted() {
 		if sums[r.AgentID] == nil {
 			sums[r.AgentID] = new(AgentSums)
 		}

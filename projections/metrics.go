@@ -162,18 +162,10 @@ func (t *tx) environmentOf(agentID string) string {
 	return a.Metadata["environment"]
 }
 
-// meterTelemetry adds a batch. Its events are the accepted ones of its outcomes,
-// in the same order; they count where their time lies.
+// meterTelemetry adds a batch, whose events count where their time lies.
 func (t *tx) meterTelemetry(e *event.Envelope, p *event.TelemetryReceived) {
 	minutes, environments := metered{}, map[string]string{}
-	next := 0
-	for i := range p.Outcomes {
-		o := &p.Outcomes[i]
-		if o.Status != event.TelemetryAccepted || next == len(p.Events) {
-			continue
-		}
-		r := &p.Events[next]
-		next++
+	for r, o := range p.Accepted() {
 		environment, looked := environments[r.AgentID]
 		if !looked {
 			environment = t.environmentOf(r.AgentID)

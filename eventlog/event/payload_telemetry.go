@@ -1,5 +1,7 @@
 package event
 
+import "iter"
+
 // Types of what agents report and of what they use.
 const (
 	TypeTelemetryReceived Type = "telemetry_received"
@@ -80,6 +82,24 @@ type TelemetryOutcome struct {
 	Evaluated  int // rules asked
 	Violations []Violation
 	Throttle   []ThrottleCount // matches of throttled rules, this one included
+}
+
+// Accepted yields the events of a batch with their outcomes: those that were accepted,
+// in the order of the batch.
+func (p *TelemetryReceived) Accepted() iter.Seq2[*TelemetryEvent, *TelemetryOutcome] {
+	return func(yield func(*TelemetryEvent, *TelemetryOutcome) bool) {
+		next := 0
+		for i := range p.Outcomes {
+			o := &p.Outcomes[i]
+			if o.Status != TelemetryAccepted || next == len(p.Events) {
+				continue
+			}
+			next++
+			if !yield(&p.Events[next-1], o) {
+				return
+			}
+		}
+	}
 }
 
 // A Violation is a rule that matched an event after the fact.
