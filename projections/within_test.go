@@ -2,6 +2,7 @@ package projections_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,8 +46,7 @@ func TestAStoreIsClosedBehindItsViews(t *testing.T) {
 		defer close(read)
 		for {
 			if _, _, err := v.Approvals(projections.ApprovalFilter{}, projections.Page{}); err != nil {
-				require.NoError(t, v.Close())
-				read <- err
+				read <- errors.Join(err, v.Close())
 				return
 			}
 		}

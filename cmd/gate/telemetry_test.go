@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -114,6 +115,21 @@ func TestABatchKeepsWhatIsGoodAndSaysWhatIsNot(t *testing.T) {
 	for _, body := range []string{`[]`, `{}`, `{"events":[]}`, `{"events":{}}`, `{"events":[{"type":"a"}],"more":1}`, `{"events":[{"type":"a","attributes":{"a":1,"a":2}}]}`} {
 		require.Equal(t, http.StatusBadRequest, w.do(t, http.MethodPost, "/v1/telemetry", []byte(body), bearer(token)).status, body)
 	}
+}
+
+// A body of a megabyte may hold 349,000 events, each of which takes much more than its
+// bytes once it is read.
+func TestABatchIsCountedBeforeItIsRead(t *testing.T) {
+	w := startAgents(t)
+	body := `{"events":[{}` + strings.Repeat(",{}", 349_000) + `]}`
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r := w.v1(t, http.MethodPost, "/telemetry", body)
+	runtime.ReadMemStats(&after)
+	require.Equal(t, http.StatusBadRequest, r.status)
+	require.Contains(t, string(r.body), "must have 1 to 1000 events")
+	t.Log((after.TotalAlloc - before.TotalAlloc) >> 20)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(160<<20), "54 MB as it is, and 328 where the events are read first")
 }
 
 func TestAnAcceptedEventIsListedAsItWasSent(t *testing.T) {
