@@ -3,6 +3,7 @@ package agentctl
 import (
 	"context"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -161,8 +162,15 @@ func (s *Service) Aggregates(a sqlgate.Agent) []string {
 	return []string{commands.AgentKey(a.Project, a.ID)}
 }
 
+// Hold lets no policy and no tool change until release is called.
+func (s *Service) Hold() (release func()) {
+	s.shared.RLock()
+	return s.shared.RUnlock
+}
+
 // Settle is what happens with a decision, under the agent's lock: an agent that
-// was deactivated meanwhile runs nothing more, nor does a token that was revoked, and
+// was deactivated meanwhile runs nothing more, nor does a token that was revoked; what
+// was decided by other rules, or about another state of the agent, is decided anew; and
 // a rule that suspends deactivates the agent in the same append.
 func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID string, enforced bool) func(*projections.View, time.Time) ([]event.Draft, error) {
 	return func(view *projections.View, now time.Time) ([]event.Draft, error) {
@@ -177,6 +185,9 @@ func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID str
 		if err == nil {
 			err = tokenFault(&token, &agent, now)
 		}
+		if err == nil {
+			err = unchanged(view, &agent, d.Layer, now)
+		}
 		if err != nil || !d.Suspends || !enforced {
 			return nil, err
 		}
@@ -188,4 +199,24 @@ func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID str
 		by := Asker{Caller: Caller{Project: a.Project, TokenID: a.CredentialID, AgentID: a.ID}, RequestID: requestID}
 		return by.drafts(&p, now)
 	}
+}
+
+// unchanged is sqlgate.ErrPolicyChanged where a layer was asked other policies than
+// those that bind the agent, or read other facts of it.
+func unchanged(view *projections.View, a *projections.Agent, layer *event.AgentLayer, now time.Time) error {
+	root, err := agentRoot(view, a, now)
+	if err != nil {
+		return err
+	}
+	list, _, err := binding(view, a)
+	if err != nil {
+		return err
+	}
+	same := func(asked event.EffectivePolicy, binds agentrules.Application) bool {
+		return asked == binds.EffectivePolicy
+	}
+	if root != layer.Agent || !slices.EqualFunc(layer.Effective, list, same) {
+		return sqlgate.ErrPolicyChanged
+	}
+	return nil
 }

@@ -1,6 +1,8 @@
 package agentctl
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	"writegate/commands/fault"
 	"writegate/projections"
 	"writegate/sqlgate"
+	"writegate/sqlgate/policy"
 )
 
 // A statement may wait for its connection while its token is revoked.
@@ -20,7 +23,7 @@ func TestATokenThatIsRevokedMeanwhileRunsNothing(t *testing.T) {
 	id := issued.Body.(IssuedBody).TokenID
 	settle := func() error {
 		return w.view(t.Context(), func(view *projections.View) error {
-			_, err := w.Settle(sqlgate.Agent{Project: "default", ID: agent, CredentialID: id}, sqlgate.LayerDecision{}, "req_1", true)(view, w.Now())
+			_, err := w.Settle(sqlgate.Agent{Project: "default", ID: agent, CredentialID: id}, sqlgate.LayerDecision{Layer: w.counts(t, w.Service, agent)}, "req_1", true)(view, w.Now())
 			return err
 		})
 	}
@@ -29,4 +32,100 @@ func TestATokenThatIsRevokedMeanwhileRunsNothing(t *testing.T) {
 	require.NoError(t, err)
 	w.now.Add(int64(time.Second))
 	require.Equal(t, fault.TokenRevoked, fault.CodeOf(settle()))
+}
+
+// A statement may wait for its connection while something changes that the rules of its
+// agent read: it is decided anew.
+func TestWhatTheRulesOfAnAgentReadIsAsItWasOrTheStatementIsDecidedAnew(t *testing.T) {
+	w := begin(t)
+	by, off := key("default"), false
+	agent := w.agent(t, "default")
+	issued, err := w.IssueToken(t.Context(), by, agent, &TokenInput{})
+	require.NoError(t, err)
+	asking := sqlgate.Agent{Project: "default", ID: agent, CredentialID: issued.Body.(IssuedBody).TokenID}
+	low, high := "low", "high"
+	first, second := w.policy(t, "default", "block", "", 1), w.policy(t, "default", "alert", "", 1)
+	toolID := ""
+	tool := func(agents ...string) *ToolInput {
+		return &ToolInput{Name: "search", Type: "mcp", Endpoint: &EndpointInput{URL: "https://tools.example/mcp"}, Agents: agents}
+	}
+	for _, change := range []struct {
+		what string
+		do   func() (Answer, error)
+		anew bool
+	}{
+		{"nothing", func() (Answer, error) { return Answer{}, nil }, false},
+		{"another agent", func() (Answer, error) {
+			return w.Apply(t.Context(), by, first, &ApplyInput{AgentID: w.agent(t, "default")})
+		}, false},
+		{"a policy is applied", func() (Answer, error) { return w.Apply(t.Context(), by, first, &ApplyInput{AgentID: agent}) }, true},
+		{"one more", func() (Answer, error) {
+			return w.Apply(t.Context(), by, second, &ApplyInput{AgentID: agent, Priority: &low})
+		}, true},
+		{"another priority", func() (Answer, error) {
+			return w.Apply(t.Context(), by, second, &ApplyInput{AgentID: agent, Priority: &high})
+		}, true},
+		{"other rules", func() (Answer, error) { return w.UpdatePolicy(t.Context(), by, first, rulesInput("alert", "", 1)) }, true},
+		{"a policy is switched off", func() (Answer, error) {
+			in := rulesInput("alert", "", 1)
+			in.Enabled = &off
+			return w.UpdatePolicy(t.Context(), by, first, in)
+		}, true},
+		{"other rules of it", func() (Answer, error) {
+			in := rulesInput("block", "", 1)
+			in.Enabled = &off
+			return w.UpdatePolicy(t.Context(), by, first, in)
+		}, false},
+		{"a policy is removed", func() (Answer, error) { return w.Detach(t.Context(), by, second, agent) }, true},
+		{"another name", func() (Answer, error) {
+			return w.Update(t.Context(), by, agent, &UpdateInput{AgentInput: AgentInput{Name: "other", Type: "worker"}})
+		}, true},
+		{"a tool", func() (a Answer, err error) {
+			a, err = w.RegisterTool(t.Context(), by, tool(agent))
+			toolID = a.Location[len("/v1/tools/"):]
+			return a, err
+		}, false}, // it is not verified, as no tool was
+		{"the tool of another", func() (Answer, error) { return w.UpdateTool(t.Context(), by, toolID, tool()) }, false},
+	} {
+		d, err := w.Decide(t.Context(), asking, &policy.Facts{Class: "write"}, true)
+		require.NoError(t, err)
+		_, err = change.do()
+		require.NoError(t, err, change.what)
+		w.now.Add(int64(time.Second))
+		err = w.view(t.Context(), func(view *projections.View) error {
+			_, err := w.Settle(asking, d, "req_1", true)(view, w.Now())
+			return err
+		})
+		require.Equal(t, change.anew, errors.Is(err, sqlgate.ErrPolicyChanged), "%s: %v", change.what, err)
+		if !change.anew {
+			require.NoError(t, err, change.what)
+		}
+		d.Counted(time.Time{})
+	}
+}
+
+// Neither a policy nor a tool changes between the look at them and the record of the
+// decision that read them.
+func TestSharedPoliciesAndToolsWaitForADecisionThatIsBeingRecorded(t *testing.T) {
+	w := begin(t)
+	by, agent := key("default"), w.agent(t, "default")
+	id := w.policy(t, "default", "block", "", 1)
+	w.apply(t, "default", id, agent)
+	release := w.Hold()
+	done := make(chan error)
+	go func() {
+		_, err := w.UpdatePolicy(context.Background(), by, id, rulesInput("alert", "", 1))
+		done <- err
+	}()
+	require.Eventually(t, func() bool {
+		if w.shared.TryRLock() {
+			w.shared.RUnlock()
+			return false
+		}
+		return true
+	}, time.Minute, time.Millisecond, "it waits")
+	require.Equal(t, 1, w.counts(t, w.Service, agent).Effective[0].Revision)
+	release()
+	require.NoError(t, <-done)
+	require.Equal(t, 2, w.counts(t, w.Service, agent).Effective[0].Revision)
 }

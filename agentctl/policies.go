@@ -117,7 +117,7 @@ func (s *Service) UpdatePolicy(ctx context.Context, by *Asker, id string, in *Po
 	if err != nil {
 		return Answer{}, err
 	}
-	return s.write(ctx, by, []string{commands.AgentPolicyKey(by.Project, id)}, func(view *projections.View, now time.Time) (plan, error) {
+	return s.writeShared(ctx, by, []string{commands.AgentPolicyKey(by.Project, id)}, func(view *projections.View, now time.Time) (plan, error) {
 		old, err := findPolicy(view, &by.Caller, id)
 		if err != nil {
 			return plan{}, err

@@ -47,6 +47,10 @@ type Service struct {
 	// flushing keeps counters from moving into the log while a meter adds up
 	// both: what is in neither, or in both, would make a wrong figure.
 	flushing sync.RWMutex
+
+	// shared keeps the policies and tools of more than one agent as a decision read
+	// them until it is recorded.
+	shared sync.RWMutex
 }
 
 // New makes a service. Restore fills its counters from the log.
@@ -125,6 +129,13 @@ func (s *Service) write(ctx context.Context, by *Asker, keys []string, decide fu
 		p.after(recorded.Events)
 	}
 	return p.answer, nil
+}
+
+// writeShared is write of what the rules of more than one agent may read.
+func (s *Service) writeShared(ctx context.Context, by *Asker, keys []string, decide func(*projections.View, time.Time) (plan, error)) (Answer, error) {
+	s.shared.Lock()
+	defer s.shared.Unlock()
+	return s.write(ctx, by, keys, decide)
 }
 
 // drafts gives the events their origin; the first one keeps the answer.

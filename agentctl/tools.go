@@ -41,7 +41,7 @@ func (s *Service) RegisterTool(ctx context.Context, by *Asker, in *ToolInput) (A
 	if err != nil {
 		return Answer{}, err
 	}
-	return s.write(ctx, by, nil, func(view *projections.View, now time.Time) (plan, error) {
+	return s.writeShared(ctx, by, nil, func(view *projections.View, now time.Time) (plan, error) {
 		if err := agentsThere(view, by.Project, tool.Agents); err != nil {
 			return plan{}, err
 		}
@@ -63,7 +63,7 @@ func (s *Service) UpdateTool(ctx context.Context, by *Asker, id string, in *Tool
 	if err != nil {
 		return Answer{}, err
 	}
-	return s.write(ctx, by, []string{commands.ToolKey(by.Project, id)}, func(view *projections.View, now time.Time) (plan, error) {
+	return s.writeShared(ctx, by, []string{commands.ToolKey(by.Project, id)}, func(view *projections.View, now time.Time) (plan, error) {
 		old, err := findTool(view, &by.Caller, id)
 		if err != nil {
 			return plan{}, err

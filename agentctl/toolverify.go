@@ -76,7 +76,7 @@ func (s *Service) VerifyTool(ctx context.Context, by *Asker, id string, in *Veri
 	if err != nil {
 		return Answer{}, verifyFault(err, id)
 	}
-	return s.write(ctx, by, []string{commands.ToolKey(by.Project, id)}, func(view *projections.View, now time.Time) (plan, error) {
+	return s.writeShared(ctx, by, []string{commands.ToolKey(by.Project, id)}, func(view *projections.View, now time.Time) (plan, error) {
 		current, err := verifiable(view, by, id, in)
 		if err != nil {
 			return plan{}, err

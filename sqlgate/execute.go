@@ -71,12 +71,15 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 		command.Keys, command.Extra = g.Overlay.Aggregates(s.Agent), g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
 	}
 	g.Step("decision.before_append")
+	if s.Agent.ID != "" {
+		defer g.Overlay.Hold()()
+	}
 	if command.Dispatch != nil {
 		command.Around = func(write func() error) error {
 			g.inForce.RLock()
 			defer g.inForce.RUnlock()
 			if g.running.Load() != s.policy || g.ModeNow() != s.mode {
-				return errPolicyChanged
+				return ErrPolicyChanged
 			}
 			return write()
 		}

@@ -224,7 +224,7 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 			return answer, err
 		}
 	}
-	answer, err := whileInForce(ctx, func() (*Answer, error) {
+	answer, err := g.whileInForce(ctx, s, func() (*Answer, error) {
 		begin := time.Now()
 		err := g.decide(ctx, s)
 		s.watch.time(phaseDecide, begin)
@@ -240,17 +240,21 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 	return answer, err
 }
 
-// errPolicyChanged says that another policy was activated, or a bypass ended, while a
-// decided statement waited for its connection. Nothing of it was sent or recorded.
-var errPolicyChanged = errors.New("the decision is not of the policy in force")
+// ErrPolicyChanged says that another policy was activated, a bypass ended, or the
+// policies of the agent or what they read of it changed, while a decided statement
+// waited for its connection. Nothing of it was sent or recorded.
+var ErrPolicyChanged = errors.New("the decision is not of the policy in force")
 
 // whileInForce decides a statement and carries it out, and does so again where the
 // policy that decided is not in force any more when the statement could run.
-func whileInForce(ctx context.Context, journey func() (*Answer, error)) (*Answer, error) {
+func (g *Gate) whileInForce(ctx context.Context, s *submission, journey func() (*Answer, error)) (*Answer, error) {
 	for {
 		answer, err := journey()
-		if !errors.Is(err, errPolicyChanged) {
+		if !errors.Is(err, ErrPolicyChanged) {
 			return answer, err
+		}
+		if err := g.findAgent(ctx, s); err != nil {
+			return nil, g.refuse(ctx, s, err)
 		}
 		if ctx.Err() != nil {
 			return nil, fault.New(fault.PolicyNotLoaded, "The policy changed while the statement waited for the database, and the request ended. Nothing was executed or recorded; send it again.").Because(err)

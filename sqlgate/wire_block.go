@@ -318,7 +318,7 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 	}
 	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathTx, d))
 	if err != nil {
-		if errors.Is(err, errPolicyChanged) {
+		if errors.Is(err, ErrPolicyChanged) {
 			u.block.NotSent()
 		} else {
 			u.unrecorded = !isRefusal(err)

@@ -80,7 +80,7 @@ func (w *Wire) journey(ctx context.Context, s *submission) (*Answer, error) {
 			return answer, err
 		}
 	}
-	answer, err := whileInForce(ctx, func() (*Answer, error) {
+	answer, err := g.whileInForce(ctx, s, func() (*Answer, error) {
 		if err := w.decide(ctx, s); err != nil {
 			return nil, err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"writegate/agentctl"
 	"writegate/eventlog/event"
+	"writegate/fixtures/postgres"
 )
 
 // agentWorld is a gate with a project key, in front of the sample tables.
@@ -105,6 +106,33 @@ func TestAnAppliedPolicyStopsTheStatementsOfItsAgentAlone(t *testing.T) {
 	detached := w.v1(t, http.MethodDelete, "/policies/"+application["policy_id"].(string)+"/apply?agent_id="+id, "")
 	require.Equal(t, "detached", detached.text(t, "status"))
 	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying)).status)
+}
+
+// A policy binds its agent from its event on, also a statement that was decided before
+// it and waits for a connection.
+func TestAStatementThatWaitsIsDecidedByThePolicyThatBindsWhenItRuns(t *testing.T) {
+	w := startAgents(t, "GATE_DB_POOL_MAX=1", "GATE_DB_POOL_RESERVED=0", "GATE_DB_ACQUIRE_TIMEOUT_MS=60000", "GATE_DB_LOCK_TIMEOUT_MS=0", "GATE_DB_QUERY_TIMEOUT_MS=60000")
+	id, token := w.register(t, "bot")
+	blocked := w.rule(t, "block", `sql.class == "write"`)
+	release := postgres.HoldURL(t, w.database, "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
+	answers := make(chan reply, 2)
+	go func() { answers <- w.query(t, ask(paying)) }()
+	require.Eventually(t, func() bool {
+		return w.value(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == "1"
+	}, startPatience, pollEvery, "the one connection is taken")
+	go func() { answers <- w.as(t, token, ask("UPDATE orders SET status = 'paid' WHERE id = 2")) }()
+	require.Eventually(t, func() bool {
+		return w.v1(t, http.MethodGet, "/agents/"+id, "").json(t)["last_seen_at"] != nil
+	}, startPatience, pollEvery, "the agent's statement has come")
+	application := w.apply(t, blocked, id)
+	release()
+	var statuses []int
+	for range cap(answers) {
+		statuses = append(statuses, (<-answers).status)
+	}
+	require.ElementsMatch(t, []int{http.StatusOK, http.StatusForbidden}, statuses)
+	require.NotEqual(t, "paid", w.value(t, "SELECT status FROM orders WHERE id = 2"))
+	require.Equal(t, "effective", application["status"])
 }
 
 func TestADecisionWithAnAgentSaysAllThatItRead(t *testing.T) {
