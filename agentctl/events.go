@@ -420,7 +420,7 @@ func (c *Caller) seesWhole(e *event.Envelope) bool {
 
 // A Follower is a log that goes on: *eventlog.Log.
 type Follower interface {
-	Follow(ctx context.Context, seq uint64) iter.Seq2[eventlog.Batch, error]
+	Stream(ctx context.Context, seq uint64) iter.Seq2[eventlog.Batch, error]
 }
 
 // A Place is where a stream goes on: behind an event, or behind one item of a
@@ -442,7 +442,7 @@ func (s *Service) Follow(ctx context.Context, c *Caller, f EventFilter, log Foll
 	if after.Index < 0 {
 		after.Index = math.MaxInt
 	}
-	for batch, err := range log.Follow(ctx, from) {
+	for batch, err := range log.Stream(ctx, from) {
 		if err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"errors"
-	"fmt"
 )
 
 // Errors of Append. Each is found with errors.Is; the text around it says why.
@@ -42,14 +41,6 @@ var (
 	// ErrInvalidOptions says that a setting is out of its values.
 	ErrInvalidOptions = errors.New("invalid option of the log")
 )
-
-// A SlowReaderError ends a Follow whose reader was slower than the log for too
-// long. Nothing was skipped: following from Last+1 continues without a gap.
-type SlowReaderError struct{ Last uint64 }
-
-func (e *SlowReaderError) Error() string {
-	return fmt.Sprintf("the reader fell behind after event %d", e.Last)
-}
 
 // Exit codes of the process (design/eventlog.md part 6, after sysexits.h).
 const (

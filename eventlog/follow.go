@@ -4,13 +4,19 @@ import (
 	"context"
 	"iter"
 	"sync"
+	"sync/atomic"
 
 	"writegate/eventlog/event"
 )
 
-// followerBatches is how many committed batches wait for one follower before it
-// is ended. The log itself never waits for a reader.
-const followerBatches = 256
+// What waits for one follower in memory: so many committed batches, and so many bytes
+// of their records, which as events take up to ten times as much. One that is slower
+// reads on from the file. The log itself never waits for a reader.
+const (
+	followerBatches = 256
+	followerBytes   = 8 << 20
+	streamBytes     = 128 << 10
+)
 
 // A Batch is what one sync made durable, or the same piece of the log read
 // again. The events are shared with other followers and must not be changed.
@@ -26,12 +32,15 @@ type followers struct {
 }
 
 type follower struct {
-	ch   chan *live
-	lost bool // set before ch is closed: it was too slow
+	ch      chan *live
+	most    int          // bytes that may wait
+	waiting atomic.Int64 // bytes that do
+	lost    bool         // set before ch is closed: it was too slow, and reads the file
 }
 
 // live is one committed batch on its way to its followers.
 type live struct {
+	bytes  int
 	groups []placed
 	once   sync.Once
 	events []event.Envelope
@@ -44,8 +53,8 @@ func (v *live) batch() []event.Envelope {
 	return v.events
 }
 
-func (fs *followers) add() *follower {
-	f := &follower{ch: make(chan *live, followerBatches)}
+func (fs *followers) add(most int) *follower {
+	f := &follower{ch: make(chan *live, followerBatches), most: most}
 	if fs.ended {
 		close(f.ch)
 		return f
@@ -57,19 +66,26 @@ func (fs *followers) add() *follower {
 	return f
 }
 
-// send hands a batch to every follower. One whose channel is full is ended.
+// send hands a batch to every follower. One that has too much waiting is left to the
+// file, and what waits for it is given up.
 func (fs *followers) send(b *batch) {
 	if len(fs.set) == 0 {
 		return
 	}
-	v := &live{groups: b.groups}
+	v := &live{bytes: len(b.buf), groups: b.groups}
 	b.groups = nil
 	for f := range fs.set {
-		select {
-		case f.ch <- v:
-		default:
-			f.lost = true
-			fs.drop(f)
+		if f.waiting.Load()+int64(v.bytes) <= int64(f.most) {
+			select {
+			case f.ch <- v:
+				f.waiting.Add(int64(v.bytes))
+				continue
+			default:
+			}
+		}
+		f.lost = true
+		fs.drop(f)
+		for range f.ch {
 		}
 	}
 }
@@ -90,27 +106,24 @@ func (fs *followers) end() {
 }
 
 // Follow gives the durable events from seq on in batches, first from the file
-// and then as they are committed, without a gap. It ends without an error when
-// the log is closed and everything was delivered; with a *SlowReaderError when
-// the reader fell too far behind; with the error of ctx or of a read.
+// and then as they are committed, without a gap; a reader that falls behind gets them
+// from the file again. It ends without an error when the log is closed and everything
+// was delivered, or with the error of ctx or of a read.
 func (l *Log) Follow(ctx context.Context, seq uint64) iter.Seq2[Batch, error] {
+	return l.follow(ctx, seq, followerBytes)
+}
+
+// Stream is Follow for a client, of which there may be many that read slowly: little is
+// kept for it, and what one sync made durable comes in several batches where it is large.
+func (l *Log) Stream(ctx context.Context, seq uint64) iter.Seq2[Batch, error] {
+	return l.follow(ctx, seq, streamBytes)
+}
+
+func (l *Log) follow(ctx context.Context, seq uint64, most int) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
-		t := &tail{l: l, next: max(seq, 1), yield: yield}
-		for l.Head().Seq >= t.next { // far behind: nothing live is kept for it yet
-			if !t.catchUp(ctx) {
-				return
-			}
-		}
-		l.mu.Lock()
-		f := l.followers.add()
-		l.mu.Unlock()
-		defer func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.followers.drop(f)
-		}()
-		if t.catchUp(ctx) {
-			t.live(ctx, f)
+		t := &tail{l: l, next: max(seq, 1), most: most, yield: yield}
+		for again := true; again; {
+			again = t.fromFile(ctx) && t.live(ctx)
 		}
 	}
 }
@@ -119,13 +132,25 @@ func (l *Log) Follow(ctx context.Context, seq uint64) iter.Seq2[Batch, error] {
 type tail struct {
 	l     *Log
 	next  uint64
+	most  int
 	yield func(Batch, error) bool
+}
+
+// fromFile catches up while the end is far: nothing live is kept meanwhile.
+func (t *tail) fromFile(ctx context.Context) bool {
+	for t.l.Head().Seq >= t.next {
+		if !t.catchUp(ctx) {
+			return false
+		}
+	}
+	return true
 }
 
 // catchUp gives what the file holds up to the durable head. It gives false when
 // the run is over.
 func (t *tail) catchUp(ctx context.Context) bool {
 	var events []event.Envelope
+	bytes := 0
 	for p, err := range t.l.frames(ctx, t.next, t.l.Head(), false) {
 		if err != nil {
 			t.yield(Batch{}, err)
@@ -136,13 +161,14 @@ func (t *tail) catchUp(ctx context.Context) bool {
 			t.yield(Batch{}, err)
 			return false
 		}
-		if events = append(events, e); p.BatchLeft > 0 {
+		events, bytes = append(events, e), bytes+len(p.Record)
+		if p.BatchLeft > 0 && bytes < t.most {
 			continue
 		}
 		if !t.give(events) {
 			return false
 		}
-		events = nil
+		events, bytes = nil, 0
 	}
 	return len(events) == 0 || t.give(events)
 }
@@ -153,29 +179,41 @@ func (t *tail) give(events []event.Envelope) bool {
 }
 
 // live gives committed batches as they come. A batch that the file has already
-// given, wholly or in part, is not given twice.
-func (t *tail) live(ctx context.Context, f *follower) {
+// given, wholly or in part, is not given twice. It gives true where it fell behind.
+func (t *tail) live(ctx context.Context) (again bool) {
+	t.l.mu.Lock()
+	f := t.l.followers.add(t.most)
+	t.l.mu.Unlock()
+	defer func() {
+		t.l.mu.Lock()
+		defer t.l.mu.Unlock()
+		t.l.followers.drop(f)
+	}()
+	if !t.catchUp(ctx) {
+		return false
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			t.yield(Batch{}, ctx.Err())
-			return
+			return false
 		case v, open := <-f.ch:
 			if !open {
-				if f.lost {
-					t.yield(Batch{}, &SlowReaderError{Last: t.next - 1})
-				}
-				return
+				return f.lost
 			}
+			f.waiting.Add(-int64(v.bytes))
 			events := v.batch()
 			if last := events[len(events)-1].Seq; last < t.next {
 				continue
 			}
-			if first := events[0].Seq; first < t.next {
+			switch first := events[0].Seq; {
+			case first > t.next: // those before it were given up meanwhile
+				return true
+			case first < t.next:
 				events = events[t.next-first:]
 			}
 			if !t.give(events) {
-				return
+				return false
 			}
 		}
 	}

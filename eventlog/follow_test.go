@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -103,54 +105,111 @@ func TestALiveEventIsWhatTheFileSays(t *testing.T) {
 	require.False(t, open)
 }
 
-func TestASlowFollowerIsEndedWithItsLastEventAndNeverSkips(t *testing.T) {
-	l, _ := mustOpen(t, memOptions(newMem(t)))
-	mustAppend(t, l, "0")
-	asleep := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() { // runs ahead while the reader sleeps over its first live batch
-		defer close(asleep)
-		for !followed(l) {
-			time.Sleep(time.Millisecond)
-		}
-		for range followerBatches + 10 {
-			if _, err := l.Append(context.Background(), group("x")); err != nil {
-				t.Error(err)
+// A reader that is slower than the log gets every event once all the same, and what waits
+// for it meanwhile is bounded: the rest is read from the file.
+func TestASlowFollowerReadsOnFromTheFileAndNeverSkips(t *testing.T) {
+	for name, c := range map[string]struct {
+		follow  func(*Log) iter.Seq2[Batch, error]
+		payload int // bytes of an event
+		n       int
+		most    int
+	}{
+		"more batches than may wait": {func(l *Log) iter.Seq2[Batch, error] { return l.Follow(context.Background(), 1) }, 1, followerBatches + 10, followerBytes},
+		"more bytes":                 {func(l *Log) iter.Seq2[Batch, error] { return l.Follow(context.Background(), 1) }, 500 << 10, 40, followerBytes},
+		"a client's stream":          {func(l *Log) iter.Seq2[Batch, error] { return l.Stream(context.Background(), 1) }, 10 << 10, 60, streamBytes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, _ := mustOpen(t, memOptions(newMem(t)))
+			mustAppend(t, l, "0")
+			asleep := make(chan struct{})
+			var wg sync.WaitGroup
+			wg.Go(func() { // runs ahead while the reader sleeps over its first live batch
+				defer close(asleep)
+				for !followed(l) {
+					time.Sleep(time.Millisecond)
+				}
+				lost := false
+				for range c.n {
+					if _, err := l.Append(context.Background(), group(strings.Repeat("x", c.payload))); err != nil {
+						t.Error(err)
+					}
+					f := oneFollower(l)
+					if lost = lost || f == nil; f != nil && f.waiting.Load() > int64(c.most) {
+						t.Errorf("%d bytes wait", f.waiting.Load())
+					}
+				}
+				if !lost {
+					t.Error("it was never too slow")
+				}
+			})
+			next := uint64(1)
+			for b, err := range c.follow(l) {
+				require.NoError(t, err)
+				for _, e := range b.Events {
+					require.Equal(t, next, e.Seq)
+					next++
+				}
+				if b.Last() > 1 {
+					<-asleep
+				}
+				if b.Last() == uint64(c.n)+1 {
+					break
+				}
 			}
-		}
-	})
-	var seen []uint64
-	var slow *SlowReaderError
-	for b, err := range l.Follow(context.Background(), 1) {
-		if err != nil {
-			require.ErrorAs(t, err, &slow)
-			break
-		}
-		for _, e := range b.Events {
-			seen = append(seen, e.Seq)
-		}
-		if b.Last() > 1 {
-			<-asleep
-		}
-	}
-	wg.Wait()
-	require.NotNil(t, slow)
-	for i, seq := range seen {
-		require.EqualValues(t, i+1, seq)
-	}
-	require.EqualValues(t, len(seen), slow.Last)
-	for b, err := range l.Follow(context.Background(), slow.Last+1) {
-		require.NoError(t, err)
-		require.Equal(t, slow.Last+1, b.Events[0].Seq)
-		break
+			wg.Wait()
+			mustClose(t, l)
+		})
 	}
 }
 
-func followed(l *Log) bool {
+// What waits for a reader that was too slow is given up at once, not when it comes back.
+func TestNothingIsKeptForAFollowerThatIsTooSlow(t *testing.T) {
+	var fs followers
+	f := fs.add(100)
+	send := func(bytes int) { fs.send(&batch{buf: make([]byte, bytes)}) }
+	send(60)
+	send(40)
+	require.Len(t, f.ch, 2)
+	send(1)
+	require.True(t, f.lost)
+	require.Empty(t, f.ch)
+	require.Empty(t, fs.set)
+	f = fs.add(100)
+	send(101)
+	require.True(t, f.lost, "what is too large is read from the file")
+}
+
+// One sync may make much durable: a client's stream gets it in pieces.
+func TestAStreamGetsALargeBatchInPieces(t *testing.T) {
+	l, _ := mustOpen(t, memOptions(newMem(t)))
+	var drafts []event.Draft
+	for range 64 {
+		drafts = append(drafts, draft(strings.Repeat("x", 10<<10), 0))
+	}
+	_, err := l.Append(context.Background(), Group{Drafts: drafts})
+	require.NoError(t, err)
+	next := uint64(1)
+	for b, err := range l.Stream(context.Background(), 1) {
+		require.NoError(t, err)
+		require.Equal(t, next, b.Events[0].Seq)
+		require.LessOrEqual(t, len(b.Events), streamBytes/(10<<10)+1)
+		if next = b.Last() + 1; next > 64 {
+			break
+		}
+	}
+	mustClose(t, l)
+}
+
+func oneFollower(l *Log) *follower {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.followers.set) > 0
+	for f := range l.followers.set {
+		return f
+	}
+	return nil
 }
+
+func followed(l *Log) bool { return oneFollower(l) != nil }
 
 func TestFollowEndsWithItsContext(t *testing.T) {
 	l, _ := mustOpen(t, memOptions(newMem(t)))

@@ -48,9 +48,8 @@ func (l *Log) keepJSONL() {
 		if err == nil || errors.Is(err, ErrClosed) {
 			return
 		}
-		var slow *SlowReaderError
-		if errors.Is(err, errAgain) || errors.As(err, &slow) {
-			continue // the file of frames has what the channel could not hold
+		if errors.Is(err, errAgain) {
+			continue
 		}
 		l.o.Logger.Warn("the JSONL projection can't be written and will be tried again", "error", err)
 		w.close()

@@ -287,19 +287,8 @@ func (s *Store) Run(ctx context.Context, log Follower) error {
 		cancel() // views that wait go on with what there is
 		<-flushed
 	}()
-	for {
-		err := s.follow(ctx, log)
-		if slow := (*eventlog.SlowReaderError)(nil); errors.As(err, &slow) {
-			s.o.Logger.Warn("projections fell behind and read the log again", "applied", s.seq.Load())
-			continue
-		}
-		return err
-	}
-}
-
-func (s *Store) follow(ctx context.Context, log Follower) error {
 	for b, err := range log.Follow(ctx, s.seq.Load()+1) {
-		if slow := (*eventlog.SlowReaderError)(nil); ctx.Err() != nil || errors.As(err, &slow) {
+		if ctx.Err() != nil {
 			return errors.Join(ctx.Err(), err)
 		}
 		if err == nil {

@@ -239,40 +239,6 @@ func TestARunEndsWhenTheLogIsClosed(t *testing.T) {
 	w.store = nil
 }
 
-// slowLog ends its first followers as a log does whose reader is too slow.
-type slowLog struct {
-	*projectionstest.Log
-	left int
-}
-
-func (l *slowLog) Follow(ctx context.Context, seq uint64) iter.Seq2[eventlog.Batch, error] {
-	if l.left--; l.left < 0 {
-		return l.Log.Follow(ctx, seq)
-	}
-	return func(yield func(eventlog.Batch, error) bool) {
-		for b, err := range l.Log.Follow(ctx, seq) {
-			yield(b, err)
-			break
-		}
-		yield(eventlog.Batch{}, &eventlog.SlowReaderError{Last: seq})
-	}
-}
-
-func TestARunThatFallsBehindReadsTheLogAgain(t *testing.T) {
-	log := projectionstest.NewLog()
-	s := &stream{now: time.Unix(1e9, 0), r: newRand(1)}
-	for range 20 {
-		log.Append(t, s.batch()...)
-	}
-	store, err := projections.Open(projections.Options{Dir: "store", FS: vfs.NewMem()})
-	require.NoError(t, err)
-	require.NoError(t, store.Connect(t.Context(), log.Cut(0)))
-	log.Close()
-	require.NoError(t, store.Run(t.Context(), &slowLog{log, 3}))
-	projectionstest.RebuildAndCompare(t, log, store)
-	require.NoError(t, store.Close())
-}
-
 func TestARebuildSwitchesAtOnceWhileEventsGoOn(t *testing.T) {
 	w := newWorld(t)
 	w.scenario(1, 100)

@@ -120,7 +120,7 @@ func shown(e *event.Envelope, label string) *event.Envelope {
 // follow sends the log's events from next on, in the form of GET /audit.
 func (a *api) follow(ctx context.Context, label string, next uint64, send func(id, kind string, data []byte) error) error {
 	var data []byte
-	for batch, err := range a.Log.Follow(ctx, next) {
+	for batch, err := range a.Log.Stream(ctx, next) {
 		if err != nil {
 			return err
 		}
