@@ -218,17 +218,20 @@ func (g *Gate) sink(s *submission, l pgexec.Limits) (pgexec.Sink, *pgexec.Rows) 
 func (g *Gate) read(ctx context.Context, s *submission) (*Answer, error) {
 	limits := g.limits(s)
 	statement := s.statement()
-	d, err := g.Database.DispatchRead(ctx, &statement, limits)
+	begin := time.Now()
+	reading, err := g.Database.BeginRead(ctx, &statement, limits) // what waits for it is decided by the policy that is in force then
+	s.watch.time(phaseDatabase, begin)
 	if err != nil {
 		return nil, g.notDispatched(ctx, s, err)
 	}
-	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathRead, d))
+	defer reading.Release() // does nothing once the statement has run
+	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathRead, reading.Dispatch()))
 	if err != nil {
 		return nil, err
 	}
 	sink, rows := g.sink(s, limits)
-	begin := time.Now()
-	result, err := g.Database.Read(ctx, s.executionID, statement, limits, sink)
+	begin = time.Now()
+	result, err := reading.Run(ctx, s.executionID, statement, sink)
 	s.watch.time(phaseDatabase, begin)
 	g.Step("read.executed")
 	return g.finish(ctx, s, recorded, result, rows, err)

@@ -111,16 +111,23 @@ func TestAnAppliedPolicyStopsTheStatementsOfItsAgentAlone(t *testing.T) {
 // A policy binds its agent from its event on, also a statement that was decided before
 // it and waits for a connection.
 func TestAStatementThatWaitsIsDecidedByThePolicyThatBindsWhenItRuns(t *testing.T) {
+	for class, sql := range map[string]string{"write": "UPDATE orders SET status = 'paid' WHERE id = 2", "read": "SELECT id FROM customers"} {
+		t.Run(class, func(t *testing.T) { aStatementThatWaits(t, class, sql) })
+	}
+}
+
+func aStatementThatWaits(t *testing.T, class, sql string) {
 	w := startAgents(t, "GATE_DB_POOL_MAX=1", "GATE_DB_POOL_RESERVED=0", "GATE_DB_ACQUIRE_TIMEOUT_MS=60000", "GATE_DB_LOCK_TIMEOUT_MS=0", "GATE_DB_QUERY_TIMEOUT_MS=60000")
 	id, token := w.register(t, "bot")
-	blocked := w.rule(t, "block", `sql.class == "write"`)
+	blocked := w.rule(t, "block", fmt.Sprintf("sql.class == %q", class))
 	release := postgres.HoldURL(t, w.database, "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
 	answers := make(chan reply, 2)
-	go func() { answers <- w.query(t, ask(paying)) }()
+	first := map[string]string{"write": paying, "read": "SELECT id FROM orders"}[class]
+	go func() { answers <- w.query(t, ask(first)) }()
 	require.Eventually(t, func() bool {
 		return w.value(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == "1"
 	}, startPatience, pollEvery, "the one connection is taken")
-	go func() { answers <- w.as(t, token, ask("UPDATE orders SET status = 'paid' WHERE id = 2")) }()
+	go func() { answers <- w.as(t, token, ask(sql)) }()
 	require.Eventually(t, func() bool {
 		return w.v1(t, http.MethodGet, "/agents/"+id, "").json(t)["last_seen_at"] != nil
 	}, startPatience, pollEvery, "the agent's statement has come")

@@ -380,11 +380,7 @@ func (db *DB) deadline(lim Limits) time.Time {
 
 // settings are what differs from the pins for these limits.
 func (l *lease) settings(lim Limits, trace string, own Settings) map[string]string {
-	return l.pool.settings(l.major, lim, trace, own)
-}
-
-// settings are those on a server of a major.
-func (p *pool) settings(major int, lim Limits, trace string, own Settings) map[string]string {
+	p, major := l.pool, l.major
 	name := tracedName(p.kind, trace)
 	if name == "" && lim.Timeout == p.cfg.QueryTimeout && len(own) == 0 {
 		return nil

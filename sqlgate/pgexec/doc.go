@@ -56,9 +56,10 @@
 //	(*DB) Stats() PoolStats
 //	(*DB) ServerMajor() int
 //	(*DB) NewRows(limit int64) *Rows
-//	(*DB) ReadUpstream(ctx) (Upstream, error)
-//	(*DB) DispatchRead(ctx, *Statement, Limits) (Dispatch, error)
-//	(*DB) Read(ctx, executionID, Statement, Limits, Sink) (Result, error)
+//	(*DB) BeginRead(ctx, *Statement, Limits) (*Reading, error)
+//	(*Reading) Dispatch() Dispatch
+//	(*Reading) Run(ctx, executionID, Statement, Sink) (Result, error)
+//	(*Reading) Release()
 //	(*DB) Begin(ctx, BeginOptions) (*Tx, error)
 //	(*Tx) Dispatch() Dispatch
 //	(*Tx) Exec(ctx, Statement, Sink) (Result, error)

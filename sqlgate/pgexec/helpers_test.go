@@ -142,6 +142,25 @@ var brief = Limits{Timeout: 300 * time.Millisecond}
 
 func sql(text string) Statement { return Statement{SQL: text} }
 
+// Read is a Reading from its beginning to its end.
+func (db *DB) Read(ctx context.Context, executionID string, st Statement, lim Limits, sink Sink) (Result, error) {
+	r, err := db.BeginRead(ctx, &st, lim)
+	if err != nil {
+		return aborted(ReasonDBError, BasisReadOnly), err
+	}
+	defer r.Release()
+	return r.Run(ctx, executionID, st, sink)
+}
+
+// upstream is where a read goes.
+func upstream(t testing.TB, db *DB) Upstream {
+	t.Helper()
+	r, err := db.BeginRead(context.Background(), &Statement{}, Limits{})
+	require.NoError(t, err)
+	defer r.Release()
+	return r.Dispatch().Upstream
+}
+
 // read runs a read and returns its rows as JSON.
 func read(t testing.TB, db *DB, text string) (Result, string, error) {
 	t.Helper()

@@ -98,8 +98,7 @@ func TestAFencedWriteCannotComeLate(t *testing.T) {
 
 func systemIdentifier(t testing.TB, db *DB) string {
 	t.Helper()
-	up, err := db.ReadUpstream(context.Background())
-	require.NoError(t, err)
+	up := upstream(t, db)
 	return up.SystemIdentifier
 }
 

@@ -51,7 +51,6 @@ type pool struct {
 	major      atomic.Int32           // of the server; 0 before the first connection
 	version    atomic.Pointer[string] // of the server, in its own words; nil likewise
 	syncCommit atomic.Bool            // the role or the server says synchronous_commit=off: pin it
-	last       atomic.Pointer[Upstream]
 
 	waits       atomic.Int64
 	quarantined atomic.Int64
@@ -258,7 +257,6 @@ func (p *pool) connect(ctx context.Context) (*conn, error) {
 					return nil, err
 				}
 			}
-			p.last.Store(&c.upstream)
 			return c, nil
 		}
 		c.close()
@@ -402,7 +400,6 @@ func (p *pool) purge(all bool) {
 // lost notes that a connection broke off: what the pool knew of the server may
 // be of its former life.
 func (p *pool) lost() {
-	p.last.Store(nil)
 	p.mu.Lock()
 	p.roleAt = time.Time{}
 	p.mu.Unlock()

@@ -177,8 +177,7 @@ func TestAServerThatWasReplacedOrRestartedIsFoundAgain(t *testing.T) {
 	mustWrite(t, db, "CREATE TABLE t (a int)")
 	require.Equal(t, cluster.Major, db.ServerMajor())
 	require.Equal(t, []int{cluster.Major}, majors)
-	first, err := db.ReadUpstream(context.Background())
-	require.NoError(t, err)
+	first := upstream(t, db)
 
 	require.NoError(t, cluster.Stop())
 	_, err = db.Begin(context.Background(), BeginOptions{})
@@ -186,8 +185,7 @@ func TestAServerThatWasReplacedOrRestartedIsFoundAgain(t *testing.T) {
 	require.NoError(t, cluster.Restart(t.Context()))
 	mustWrite(t, db, "INSERT INTO t VALUES (1)")
 	mustRead(t, db, "SELECT 1")
-	clean, err := db.ReadUpstream(context.Background())
-	require.NoError(t, err)
+	clean := upstream(t, db)
 	require.Equal(t, first.CrashMark, clean.CrashMark, "a clean restart keeps the crash mark")
 
 	mustWrite(t, db, "INSERT INTO t VALUES (2)")
@@ -195,8 +193,7 @@ func TestAServerThatWasReplacedOrRestartedIsFoundAgain(t *testing.T) {
 	require.NoError(t, cluster.Restart(t.Context()))
 	mustWrite(t, db, "INSERT INTO t VALUES (3)")
 	require.Equal(t, `[{"count":3}]`, mustRead(t, db, "SELECT count(*) FROM t"))
-	crashed, err := db.ReadUpstream(context.Background())
-	require.NoError(t, err)
+	crashed := upstream(t, db)
 	require.Equal(t, first.SystemIdentifier, crashed.SystemIdentifier)
 	require.NotEqual(t, first.CrashMark, crashed.CrashMark, "a crash changes it")
 }

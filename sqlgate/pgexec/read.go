@@ -7,44 +7,45 @@ import (
 	"writegate/commands/fault"
 )
 
-// ReadUpstream says where a read would go: what execution_dispatched records for
-// it before it is sent. It sends nothing of the client's, and nothing at all
-// where the pool has a live connection already.
-func (db *DB) ReadUpstream(ctx context.Context) (Upstream, error) {
-	up := db.reader.last.Load()
-	if up == nil {
-		l, err := db.reader.acquire(ctx)
-		if err != nil {
-			return Upstream{}, err
-		}
-		up = &l.upstream
-		l.release()
-	}
-	// Which connection of the pool will serve is not known yet.
-	u := *up
-	u.BackendPID, u.BackendStart = 0, ""
-	return u, nil
+// A Reading is a connection that waits for one read.
+type Reading struct {
+	db    *DB
+	lease *lease
+	d     Dispatch
 }
 
-// DispatchRead is what evidence records before a read is sent: where it would go,
-// and under what.
-func (db *DB) DispatchRead(ctx context.Context, st *Statement, lim Limits) (Dispatch, error) {
-	up, err := db.ReadUpstream(ctx)
+// BeginRead takes a connection for a safe read. It sends nothing of the client's, and
+// nothing at all where the pool has a live connection already. What comes of it is run
+// or released.
+func (db *DB) BeginRead(ctx context.Context, st *Statement, lim Limits) (*Reading, error) {
+	l, err := db.reader.acquire(ctx)
 	if err != nil {
-		return Dispatch{}, err
+		return nil, err
 	}
-	bound := db.bound(lim)
-	return Dispatch{Upstream: up, Limits: lim, Settings: db.reader.settings(int(db.reader.major.Load()), bound, st.Trace, st.Settings)}, nil
+	return &Reading{db, l, Dispatch{Upstream: l.upstream, Limits: lim, Settings: l.settings(db.bound(lim), st.Trace, st.Settings)}}, nil
 }
 
-// Read runs a safe read behind the second fence: one write of BEGIN READ ONLY,
+// Dispatch is what evidence records before the read is sent: where it goes, and
+// under what.
+func (r *Reading) Dispatch() Dispatch { return r.d }
+
+// Release gives the connection back; it does nothing once that was done.
+func (r *Reading) Release() {
+	if r.lease != nil {
+		r.lease.release()
+		r.lease = nil
+	}
+}
+
+// Run runs the read behind the second fence: one write of BEGIN READ ONLY,
 // the statement, ROLLBACK. Evidence of the decision was made durable before. The
 // end of ctx cancels it. The Result is complete also beside an error, which is
 // the fault for the client; 25006 shows as ReasonReadFence: classification and
 // database disagree, nothing was applied.
-func (db *DB) Read(ctx context.Context, executionID string, st Statement, lim Limits, sink Sink) (Result, error) {
-	res, err := db.readOn(ctx, executionID, st, db.bound(lim), sink)
-	if err == nil && db.finishSink(ctx, sink) != nil { // the connection is back: a look-up may need it
+func (r *Reading) Run(ctx context.Context, executionID string, st Statement, sink Sink) (Result, error) {
+	res, err := r.db.readOn(ctx, r.lease, executionID, st, r.db.bound(r.d.Limits), sink)
+	r.Release()
+	if err == nil && r.db.finishSink(ctx, sink) != nil { // the connection is back: a look-up may need it
 		failed := aborted(ReasonResultTooLarge, BasisReadOnly)
 		failed.Bytes, failed.Duration, failed.Notices = res.Bytes, res.Duration, res.Notices
 		return failed, tooLargeFault()
@@ -52,12 +53,7 @@ func (db *DB) Read(ctx context.Context, executionID string, st Statement, lim Li
 	return res, err
 }
 
-func (db *DB) readOn(ctx context.Context, executionID string, st Statement, lim Limits, sink Sink) (Result, error) {
-	l, err := db.reader.acquire(ctx)
-	if err != nil {
-		return aborted(ReasonDBError, BasisReadOnly), err
-	}
-	defer l.release()
+func (db *DB) readOn(ctx context.Context, l *lease, executionID string, st Statement, lim Limits, sink Sink) (Result, error) {
 	if err := l.reads(st.Major); err != nil {
 		return aborted(ReasonDBError, BasisReadOnly), err
 	}

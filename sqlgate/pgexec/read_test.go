@@ -2,6 +2,7 @@ package pgexec
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -210,17 +211,14 @@ func TestNoticesAreBounded(t *testing.T) {
 	require.Equal(t, strings.Repeat("é", maxNoticeBytes/2), res.Notices[0].Message)
 }
 
-func TestReadUpstreamSaysWhereAReadWillGo(t *testing.T) {
+func TestAReadSaysWhereItWillGo(t *testing.T) {
 	db, side := open(t)
-	up, err := db.ReadUpstream(context.Background())
-	require.NoError(t, err)
+	up := upstream(t, db)
 	require.Equal(t, side.ask("SELECT system_identifier FROM pg_control_system()"), up.SystemIdentifier)
 	require.Equal(t, side.ask("SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)"), up.Timeline)
 	require.Equal(t, "postgres", up.Role)
 	require.NotEmpty(t, up.CrashMark)
 	require.NotEmpty(t, up.Host)
-	require.Zero(t, up.BackendPID)
-	again, err := db.ReadUpstream(context.Background())
-	require.NoError(t, err)
-	require.Equal(t, up, again)
+	require.Equal(t, fmt.Sprintf(`[{"pg_backend_pid":%d}]`, up.BackendPID), mustRead(t, db, "SELECT pg_backend_pid()"))
+	require.Equal(t, up, upstream(t, db))
 }
