@@ -200,7 +200,7 @@ func (s *submission) statement() pgexec.Statement {
 
 // owner is whose a statement is, of what the gate knows and of what is claimed.
 func (s *submission) owner() string {
-	return strings.Join([]string{s.Actor, s.App, s.Tenant, s.Role, s.Host, s.Env, s.TLSSubject, s.Agent.ID, s.Agent.CredentialID, s.Operator}, "\x00")
+	return strings.Join([]string{s.Actor, s.App, s.Tenant, s.Role, s.Host, s.Env, s.TLSSubject, s.WireUser, s.Agent.ID, s.Agent.CredentialID, s.Operator}, "\x00")
 }
 
 // sink takes the result: the client of the wire as it comes, or as JSON for

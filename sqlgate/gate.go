@@ -332,7 +332,7 @@ func (g *Gate) recordOf(r *Request) commands.Request {
 	return commands.Request{
 		RequestID: r.RequestID, Actor: r.Actor, App: r.App, Tenant: r.Tenant, Role: r.Role, Host: r.Host, Env: r.Env,
 		SessionID: r.SessionID, ApprovalID: r.ApprovalID, SQLDigest: r.sqlDigest(), RequestDigest: g.approvalDigest(r),
-		SQLBytes: len(r.SQL), Profile: r.ExecutionProfile, IdempotencyKey: r.IdempotencyKey, Principal: r.TLSSubject, At: r.ReceivedAt,
+		SQLBytes: len(r.SQL), Profile: r.ExecutionProfile, IdempotencyKey: r.IdempotencyKey, Principal: principal(r.TLSSubject, r.WireUser), At: r.ReceivedAt,
 		AgentID: r.Agent.ID, Project: r.Agent.Project, CredentialIDs: r.Agent.credentials(), WireSession: r.WireSession,
 	}
 }

@@ -42,6 +42,7 @@ type Request struct {
 	IdempotencyKey   string // "" is none
 	Preview          bool   // classify and decide alone; nothing is written, nothing executes
 	TLSSubject       string // subject of the verified client certificate, "" without one
+	WireUser         string // who proved by a password to be it, "" without one
 	AgentToken       string // secret of an agent's token that came with the request, or ""
 	Agent            Agent  // of that token; Submit fills it in
 	Operator         string // label of a valid operator token that came with the request, or ""
@@ -135,12 +136,15 @@ func (r *Request) sqlDigest() [32]byte { return sha256.Sum256([]byte(r.SQL)) }
 func (r *Request) digest() [32]byte {
 	parts := []string{"gate.request.v1", r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.SessionID, r.SQL}
 	// Who is verified counts beside what is claimed. Requests without such a name
-	// keep the digest they had; the number of parts tells the forms apart.
+	// keep the digest they had; the number of parts and their names tell the forms apart.
 	if r.Agent.ID != "" {
 		parts = append(parts, r.Agent.ID)
 	}
 	if r.TLSSubject != "" {
 		parts = append(parts, "tls_subject", r.TLSSubject)
+	}
+	if r.WireUser != "" {
+		parts = append(parts, "wire_user", r.WireUser)
 	}
 	return digestOf(parts...)
 }

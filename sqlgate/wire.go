@@ -16,11 +16,26 @@ import (
 type WireLogin struct {
 	Claims
 	TLSSubject   string // subject of the verified client certificate, "" without one
+	User         string // who proved by a password to be it, "" without one
 	ConnectionID string // wire_session of the evidence
 	Client       string // whose share of memory it takes
 	// Settings are the startup parameters that are settings of the session
 	// (application_name, client_encoding, DateStyle, TimeZone, ...), as they came.
 	Settings [][2]string
+}
+
+// Principal is who is verified, as evidence names it: the subject of a certificate, the
+// user of a password, or both.
+func (l *WireLogin) Principal() string { return principal(l.TLSSubject, l.User) }
+
+func principal(subject, user string) string {
+	switch {
+	case user == "":
+		return subject
+	case subject == "":
+		return "user=" + user
+	}
+	return subject + ";user=" + user // a subject has each semicolon of its own behind a backslash
 }
 
 // A WireSink takes the result of a statement as it comes. Fields is called once,

@@ -156,7 +156,7 @@ func (w *Wire) submission(st *wireStatement, c *wireCall) *submission {
 	s := &submission{
 		Request: &Request{
 			RequestID: event.NewRequestID(now), Claims: w.login.Claims, SQL: st.sql, ApprovalID: st.approval,
-			TLSSubject: w.login.TLSSubject, WireSession: w.login.ConnectionID, ReceivedAt: now,
+			TLSSubject: w.login.TLSSubject, WireUser: w.login.User, WireSession: w.login.ConnectionID, ReceivedAt: now,
 		},
 		classification: st.classification, mode: g.ModeNow(), markerTable: g.MarkerTable, policy: g.running.Load(),
 		watch: stopwatch{begin: now.Add(-st.reading)}, wire: c,

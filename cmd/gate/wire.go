@@ -154,7 +154,7 @@ func (w wireCancels) record(r pgwire.CancelRequest) *commands.CancelRequest {
 	l := &r.Login
 	return &commands.CancelRequest{Client: r.Address, Request: commands.Request{
 		RequestID: requestPrefix + r.ID, Actor: l.Actor, App: l.App, Tenant: l.Tenant, Role: l.Role, Host: l.Host, Env: l.Env,
-		Principal: l.TLSSubject, WireSession: l.ConnectionID,
+		Principal: l.Principal(), WireSession: l.ConnectionID,
 	}}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
 
+	"writegate/eventlog/event"
 	"writegate/sqlgate/pgwire"
 )
 
@@ -98,6 +100,12 @@ func TestPasswordsComeFromAFileThatIsReadAnew(t *testing.T) {
 	}
 	require.NoError(t, login("first"))
 	require.ErrorContains(t, login("second"), "28P01")
+	open, err := pgconn.Connect(context.Background(), strings.Replace(g.wireURL(t), "ana@", "ana:first@", 1))
+	require.NoError(t, err)
+	query := func() error { return open.Exec(context.Background(), "SELECT 1").Close() }
+	require.NoError(t, query())
+	write("ana", "first") // another salt alone would do
+	require.Eventually(t, func() bool { return query() != nil }, startPatience, pollEvery, "nobody goes on with a password that was taken away")
 	write("ana", "second")
 	require.Eventually(t, func() bool { return login("second") == nil }, startPatience, pollEvery)
 	require.ErrorContains(t, login("first"), "28P01")
@@ -108,6 +116,51 @@ func TestPasswordsComeFromAFileThatIsReadAnew(t *testing.T) {
 	}, startPatience, pollEvery)
 	require.NoError(t, login("second"), "the users read before stay")
 	require.NotContains(t, g.output.String(), "SCRAM-SHA-256$4096")
+}
+
+// Whoever logs in with a password of his own is named by the evidence beside what he
+// claims to be, and what was approved for another is not his.
+func TestWhoLoggedInIsProvenWhateverIsClaimed(t *testing.T) {
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	var users []byte
+	for _, user := range []string{"ana", "mallory"} {
+		line, err := pgwire.HashPassword(user, user)
+		require.NoError(t, err)
+		users = append(users, line+"\n"...)
+	}
+	require.NoError(t, os.WriteFile(d.file("users"), users, 0o600))
+	g := startGate(t, d, append(wireSettings, "GATE_PGWIRE_USERS_FILE="+d.file("users"), "GATE_MODE=approval_first")...)
+	send := func(user, sql string) error {
+		config, err := pgconn.ParseConfig(strings.Replace(g.wireURL(t), "ana@", user+":"+user+"@", 1))
+		require.NoError(t, err)
+		config.RuntimeParams["options"] = "-c gate.actor=ana"
+		c, err := pgconn.ConnectConfig(context.Background(), config)
+		require.NoError(t, err)
+		defer c.Close(context.Background())
+		return c.Exec(context.Background(), sql).Close()
+	}
+	require.ErrorContains(t, send("ana", paying), "GT001")
+	id := g.approvals(t, "status=pending").Items[0]["approval_id"].(string)
+	require.Equal(t, http.StatusOK, g.resolve(t, id, "approve").status)
+	with := "/* gate.approval_id=" + id + " */ " + paying
+	require.ErrorContains(t, send("mallory", with), "GT002")
+	require.NoError(t, send("ana", with))
+	g.end(t)
+	principals := map[string]int{}
+	for _, e := range g.events(t) {
+		switch e.Type {
+		case event.TypeRequestReceived:
+			var p event.RequestReceived
+			require.NoError(t, p.Parse(e.Payload))
+			principals[p.Principal]++
+		case event.TypeQueryRejected:
+			var p event.QueryRejected
+			require.NoError(t, p.Parse(e.Payload))
+			principals[p.Principal]++
+		}
+	}
+	require.Equal(t, map[string]int{"user=ana": 2, "user=mallory": 1}, principals)
 }
 
 func TestTheHashCommandMakesAUserWhoCanLogIn(t *testing.T) {

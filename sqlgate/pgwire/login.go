@@ -201,7 +201,8 @@ func (c *conn) authenticate(ctx context.Context, user string) error {
 
 // scram is the exchange of RFC 5802 inside of PostgreSQL's messages.
 func (c *conn) scram(user string) error {
-	v, known := c.server.o.Users.find(user)
+	users := c.server.o.Users.current.Load()
+	v, known := users.find(user)
 	var binding []byte
 	if c.tls != nil {
 		binding = endPoint(c.leaf)
@@ -226,6 +227,7 @@ func (c *conn) scram(user string) error {
 	if err != nil {
 		return err
 	}
+	c.scrams, c.storedKey = users, v.storedKey
 	if err := c.out.send(&pgproto3.AuthenticationSASLFinal{Data: proof}); err != nil {
 		return err
 	}
@@ -275,6 +277,9 @@ func (c *conn) open(ctx context.Context, in *introduction) error {
 		Client:     c.server.o.Holder(c.client),
 		Claims:     in.sqlClaims(c.addr.String(), c.server.o.DefaultEnv),
 		TLSSubject: c.tlsSubject(), ConnectionID: c.id, Settings: in.settings,
+	}
+	if c.scrams != nil {
+		c.login.User = in.user
 	}
 	wire, err := c.server.o.Open(c.login)
 	if err != nil {

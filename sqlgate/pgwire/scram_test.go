@@ -120,13 +120,13 @@ func TestAPasswordOpensTheDoorAndAWrongOneDoesNot(t *testing.T) {
 func TestAnUnknownUserIsShownTheSameSaltEachTime(t *testing.T) {
 	users, err := OpenUsers(usersFile(t, hashed(t, "ana", "secret")))
 	require.NoError(t, err)
-	ana, known := users.find("ana")
+	ana, known := users.current.Load().find("ana")
 	require.True(t, known)
-	eve, known := users.find("eve")
+	eve, known := users.current.Load().find("eve")
 	require.False(t, known)
-	again, _ := users.find("eve")
+	again, _ := users.current.Load().find("eve")
 	require.Equal(t, eve, again)
-	other, _ := users.find("eva")
+	other, _ := users.current.Load().find("eva")
 	require.NotEqual(t, eve.salt, other.salt)
 	require.Len(t, eve.salt, len(ana.salt))
 	require.Equal(t, ana.iterations, eve.iterations)
@@ -179,11 +179,11 @@ func TestABadUsersFileLeavesTheOldUsersIn(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, []byte("nonsense"), 0o600))
 	require.Error(t, users.Reload())
-	_, known := users.find("ana")
+	_, known := users.current.Load().find("ana")
 	require.True(t, known)
 	require.NoError(t, os.WriteFile(path, []byte(hashed(t, "eva", "secret")), 0o600))
 	require.NoError(t, users.Reload())
-	_, known = users.find("ana")
+	_, known = users.current.Load().find("ana")
 	require.False(t, known)
 }
 
@@ -243,7 +243,7 @@ func TestWhoIsNotThereLooksTheSameAfterAStart(t *testing.T) {
 		users, err := OpenUsers(usersFile(t, lines...))
 		require.NoError(t, err)
 		for i := range 100 {
-			v, known := users.find(fmt.Sprint("nobody", i))
+			v, known := users.current.Load().find(fmt.Sprint("nobody", i))
 			require.False(t, known)
 			list = append(list, v)
 		}

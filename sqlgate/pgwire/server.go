@@ -2,6 +2,7 @@ package pgwire
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -350,15 +351,17 @@ func (s *Server) await(most time.Duration, meanwhile func(context.Context)) bool
 
 // A conn is one connection. Its goroutine owns everything but what stop touches.
 type conn struct {
-	server  *Server
-	id      string   // wire_session of the evidence
-	raw     net.Conn // the socket; stop and whoever takes its seat may close it
-	net     net.Conn // the same, or TLS over it
-	addr    netip.Addr
-	tls     *tls.ConnectionState // nil without TLS
-	leaf    []byte               // our certificate in this connection, DER
-	judged  *tls.Config          // what the client certificate was verified with
-	version uint32               // of the protocol
+	server    *Server
+	id        string   // wire_session of the evidence
+	raw       net.Conn // the socket; stop and whoever takes its seat may close it
+	net       net.Conn // the same, or TLS over it
+	addr      netip.Addr
+	tls       *tls.ConnectionState // nil without TLS
+	leaf      []byte               // our certificate in this connection, DER
+	judged    *tls.Config          // what the client certificate was verified with
+	scrams    *userList            // what the password was last compared with; nil without one
+	storedKey [sha256.Size]byte    // stored key of that password
+	version   uint32               // of the protocol
 
 	out        messageWriter
 	in         *messageReader

@@ -80,9 +80,18 @@ func (c *conn) verifiedLeaf() *x509.Certificate {
 	return c.tls.VerifiedChains[0][0]
 }
 
-// trusted ends a conversation whose client would be refused today: its authority
-// was taken out of the bundle, or its certificate ran out, since the handshake.
+// trusted ends a conversation whose client would be refused today: its user was taken
+// out of the file or has another password, its authority was taken out of the bundle,
+// or its certificate ran out, since the handshake.
 func (c *conn) trusted() error {
+	if c.scrams != nil {
+		if users := c.server.o.Users.current.Load(); users != c.scrams {
+			if v, known := users.verifiers[c.claimed]; !known || v.storedKey != c.storedKey {
+				return fatalf("28P01", "the password that user %s logged in with is not valid any more", quote(c.claimed))
+			}
+			c.scrams = users
+		}
+	}
 	leaf := c.verifiedLeaf()
 	if leaf == nil {
 		return nil

@@ -75,10 +75,9 @@ func (u *Users) Reload() error {
 // find gives the verifier of a user. For one that is not there it gives one that
 // nothing fits, so that the exchange looks the same (RFC 5802 part 5.1: a server
 // must not show who is there).
-func (u *Users) find(user string) (v verifier, known bool) {
-	users := u.current.Load()
-	nobody := users.unknown(user)
-	if v, known = users.verifiers[user]; known {
+func (l *userList) find(user string) (v verifier, known bool) {
+	nobody := l.unknown(user)
+	if v, known = l.verifiers[user]; known {
 		return v, true
 	}
 	return nobody, false

@@ -95,6 +95,7 @@ var factsOfOrders = func() map[string]Facts {
 		"DO $$ BEGIN DELETE FROM public.orders; END $$":                                             other("DO", "procedural", "", "opaque_code"),
 		"INSERT INTO public.orders (customer_id, status) VALUES (nextval('payroll_id_seq'), 'new')": {QueryType: "INSERT", QueryTypes: []string{"INSERT"}, Class: "write", TablesWritten: []string{"public.orders"}, Functions: []string{"nextval"}, RiskSignals: []string{"sequence_change"}},
 		"SELECT setval('public.orders_id_seq', 1)":                                                  {QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", Functions: []string{"setval"}, RiskSignals: []string{"sequence_change"}},
+		"SELECT pg_is_in_recovery()":                                                                {QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", Functions: []string{"pg_is_in_recovery"}, RiskSignals: []string{"volatile_function"}},
 		"SELECT random()":                                                                           {QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", Functions: []string{"random"}, RiskSignals: []string{"volatile_function"}},
 	}
 }()
