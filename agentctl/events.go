@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/eventlog"
 	"writegate/eventlog/event"
@@ -135,13 +136,10 @@ func placeOf(cursor string, c *Caller, f *EventFilter, asc bool) (place, error) 
 // eventChunk is how many events are looked up at once.
 const eventChunk = 200
 
-// A page reads so many bytes of events, each of which counts eventRead at least: the
-// index finds a batch of telemetry that has all that a filter asks for in some event each,
-// and perhaps none with all of it.
-const (
-	pageRead  = 32 << 20
-	eventRead = 4 << 10
-)
+// eventRead is what an event counts at least of the bytes of the log that a page looks
+// through, of which there are projections.PageWork: the index finds a batch of telemetry
+// that has all that a filter asks for in some event each, and perhaps none with all of it.
+const eventRead = 4 << 10
 
 // Events is GET /v1/events. The items go to take, which appends them as JSON; the
 // page ends before the first that it has no room for, and where it has read much.
@@ -175,7 +173,7 @@ type eventWalk struct {
 	give    func(item func([]byte) []byte) (room bool, err error)
 	from    place // seq 0 = from the start
 	items   int
-	read    int // bytes, as pageRead counts them
+	read    int64 // bytes, as eventRead counts them
 	last    place
 	more    bool
 	head    projections.Applied
@@ -203,18 +201,18 @@ func (w *eventWalk) run(ctx context.Context) error {
 			return err
 		}
 		for _, seq := range seqs {
-			if w.read >= pageRead {
+			if w.read >= projections.PageWork {
 				w.more = true
 				return nil
 			}
-			e, err := w.service.at(seq)
-			if err = errors.Join(err, ctx.Err()); err != nil {
-				return fault.Of(err)
+			e, read, err := w.service.at(ctx, seq)
+			if err != nil {
+				return err
 			}
 			if err := w.take(&e); err != nil || w.more {
 				return err
 			}
-			w.passed(&e)
+			w.passed(&e, read)
 		}
 		if page.Cursor == "" {
 			return nil
@@ -224,24 +222,27 @@ func (w *eventWalk) run(ctx context.Context) error {
 
 // passed goes on behind an event. The one in which the page before ended is not counted:
 // each page comes further.
-func (w *eventWalk) passed(e *event.Envelope) {
+func (w *eventWalk) passed(e *event.Envelope, read int64) {
 	if e.Seq == w.from.seq {
 		return
 	}
-	w.read += max(eventRead, e.Fields().Size())
+	w.read += max(eventRead, read)
 	w.last = place{seq: e.Seq}
 	if w.asc {
 		w.last.index = math.MaxInt32
 	}
 }
 
-// at reads an event that the index knows.
-func (s *Service) at(seq uint64) (event.Envelope, error) {
-	e, err := s.Log.At(seq)
+// at reads an event that the index knows, and gives the bytes that were read for it.
+func (s *Service) at(ctx context.Context, seq uint64) (event.Envelope, int64, error) {
+	e, read, err := s.Log.AtCost(ctx, seq)
 	if errors.Is(err, eventlog.ErrCorrupt) || errors.Is(err, eventlog.ErrNotFound) {
-		return e, fault.New(fault.AuditCorruptionDetected, "Event %d cannot be read: the event log is damaged there. GET /evidence/verify shows the damage.", seq).With("seq", seq).Because(err)
+		return e, read, fault.New(fault.AuditCorruptionDetected, "Event %d cannot be read: the event log is damaged there. GET /evidence/verify shows the damage.", seq).With("seq", seq).Because(err)
 	}
-	return e, err
+	if err != nil {
+		return e, read, commands.ViewFault(err)
+	}
+	return e, read, nil
 }
 
 // take adds the items of an event, in the walk's order, until one too many.

@@ -16,11 +16,13 @@ import (
 type readLog struct {
 	Log
 	reads int
+	more  int64 // bytes that each event costs beside what it has: the walk to it
 }
 
-func (l *readLog) At(seq uint64) (event.Envelope, error) {
+func (l *readLog) AtCost(ctx context.Context, seq uint64) (event.Envelope, int64, error) {
 	l.reads++
-	return l.Log.At(seq)
+	e, read, err := l.Log.AtCost(ctx, seq)
+	return e, read + l.more, err
 }
 
 // page reads one of the agent view and gives the ids of its telemetry events.
@@ -86,4 +88,34 @@ func TestAPageOfEventsReadsABoundedPartOfTheLog(t *testing.T) {
 	_, err = w.Event(gone, &by.Caller, event.NewID(w.Now()).String())
 	require.Error(t, err)
 	require.NotEqual(t, fault.EventNotFound, fault.CodeOf(err), "it was not looked for")
+}
+
+// Small events count with what of the log was looked through for them, and every page
+// comes further, however dear one event is.
+func TestAPageOfEventsCountsTheWayToThem(t *testing.T) {
+	w := begin(t)
+	agent := w.agent(t, "default")
+	by := key("default")
+	const events = 40
+	for n := range events {
+		id := fmt.Sprintf("sent-%d", n)
+		_, err := w.Telemetry(t.Context(), by, []SentEvent{{Bytes: 200, Input: &TelemetryInput{ID: &id, Type: "a", AgentID: agent}}})
+		require.NoError(t, err)
+	}
+	log := &readLog{Log: w.Log}
+	w.Log = log
+	for more, pages := range map[int64]int{0: 1, 1 << 20: 2, 1 << 30: events} {
+		log.more = more
+		for _, asc := range []bool{false, true} {
+			var all []string
+			took, cursor := 0, ""
+			for ; took == 0 || cursor != ""; took++ {
+				found, e := w.page(t, log, EventFilter{TelemetryType: "a"}, EventPage{Limit: 100, Cursor: cursor, Asc: asc})
+				all, cursor = append(all, found...), e.Next
+			}
+			require.Equal(t, pages, took)
+			require.Len(t, all, events)
+			require.Equal(t, asc, all[0] == "0")
+		}
+	}
 }

@@ -18,7 +18,8 @@ import (
 
 // A Log gives single events of the event log.
 type Log interface {
-	At(seq uint64) (event.Envelope, error)
+	// AtCost also tells how many bytes were read for it.
+	AtCost(ctx context.Context, seq uint64) (e event.Envelope, read int64, err error)
 }
 
 // Options are what a Service stands on. Commands, Store, Log, Keys and Tools are required.

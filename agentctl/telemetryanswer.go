@@ -1,6 +1,7 @@
 package agentctl
 
 import (
+	"context"
 	"net/http"
 
 	"writegate/eventlog/event"
@@ -70,13 +71,13 @@ func telemetryBody(batchID string, outcomes []event.TelemetryOutcome, suspended 
 
 // TelemetryAgain rebuilds the answer to a batch from its records, of which the
 // first one is at seq.
-func (s *Service) TelemetryAgain(seq uint64) (*TelemetryBody, error) {
+func (s *Service) TelemetryAgain(ctx context.Context, seq uint64) (*TelemetryBody, error) {
 	var outcomes []event.TelemetryOutcome
 	var p event.TelemetryReceived
 	suspended := []string{}
 	last := seq
 	for parts := 1; last < seq+uint64(parts); last++ {
-		e, err := s.at(last)
+		e, _, err := s.at(ctx, last)
 		if err != nil {
 			return nil, err
 		}

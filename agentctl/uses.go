@@ -213,11 +213,11 @@ func (s *Service) eachEvent(ctx context.Context, f projections.AuditFilter, take
 			return err
 		}
 		for _, seq := range seqs {
-			e, err := s.Log.At(seq)
+			e, _, err := s.at(ctx, seq)
 			if err == nil {
 				err = take(&e)
 			}
-			if err = cmp.Or(err, ctx.Err()); err != nil {
+			if err != nil {
 				return err
 			}
 		}

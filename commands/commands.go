@@ -206,9 +206,10 @@ func (c *Commands) look(ctx context.Context, read func(*projections.View) error)
 	return nil
 }
 
-// ViewFault is the fault of a read of a view.
+// ViewFault is the fault of a read of a view, or of the events that it names.
 func ViewFault(err error) error {
-	if errors.Is(err, projections.ErrBehind) {
+	_, told := fault.As(err)
+	if errors.Is(err, projections.ErrBehind) || !told && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return fault.New(fault.AuditUnavailable, "The request ended while it waited for the service to follow its log, or read. Nothing was executed or recorded; send it again.").
 			With("outcome", "not_written").Because(err)
 	}

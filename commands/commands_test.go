@@ -57,7 +57,7 @@ func TestTheEventsTheCallerIsToldAreThoseInTheLog(t *testing.T) {
 	recorded, err := w.RecordDecision(context.Background(), recording(dispatching))
 	require.NoError(t, err)
 	for _, ref := range recorded.Events {
-		e, err := w.log.At(ref.Seq)
+		e, err := w.log.At(context.Background(), ref.Seq)
 		require.NoError(t, err)
 		require.Equal(t, ref, EventRef{ID: e.ID, Type: e.Type, Seq: e.Seq, Hash: e.Hash})
 	}

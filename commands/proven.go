@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"context"
 	"errors"
 
 	"writegate/commands/fault"
@@ -12,8 +13,8 @@ import (
 // log: after a kill a start believes the projections, and what somebody wrote into
 // them makes no approval. The index that finds the events is theirs too; what it finds
 // is read from the log. Error: audit_corruption_detected.
-func (c *Commands) proven(view *projections.View, a *projections.Approval) error {
-	f, err := c.fromLog(view, a)
+func (c *Commands) proven(ctx context.Context, view *projections.View, a *projections.Approval) error {
+	f, err := c.fromLog(ctx, view, a)
 	if err != nil {
 		return err
 	}
@@ -46,10 +47,10 @@ type loggedApproval struct {
 // fromLog reads what decides about an approval: that it was asked for and answered,
 // its last use and the results of that execution. All of it stands in the log at hand:
 // what was asked for in an earlier one, and not used there, is withdrawn.
-func (c *Commands) fromLog(view *projections.View, a *projections.Approval) (*loggedApproval, error) {
+func (c *Commands) fromLog(ctx context.Context, view *projections.View, a *projections.Approval) (*loggedApproval, error) {
 	l := &loggedApproval{id: a.ID}
 	for _, t := range []event.Type{event.TypeApprovalCreated, event.TypeApprovalResolved, event.TypeApprovalUsed} {
-		if err := c.read(view, projections.AuditFilter{ApprovalID: a.ID, EventTypes: []string{string(t)}}, projections.Page{Limit: 1}, l.take); err != nil {
+		if err := c.read(ctx, view, projections.AuditFilter{ApprovalID: a.ID, EventTypes: []string{string(t)}}, projections.Page{Limit: 1}, l.take); err != nil {
 			return nil, err
 		}
 	}
@@ -57,19 +58,22 @@ func (c *Commands) fromLog(view *projections.View, a *projections.Approval) (*lo
 		return l, nil
 	}
 	results := []string{string(event.TypeExecutionSuccess), string(event.TypeExecutionFailure), string(event.TypeExecutionStateUnknown), string(event.TypeExecutionOutcomeResolved)}
-	return l, c.read(view, projections.AuditFilter{ExecutionID: l.execution, EventTypes: results}, projections.Page{Limit: 100, Asc: true}, l.take)
+	return l, c.read(ctx, view, projections.AuditFilter{ExecutionID: l.execution, EventTypes: results}, projections.Page{Limit: 100, Asc: true}, l.take)
 }
 
 // read hands on the events of a page that the index finds.
-func (c *Commands) read(view *projections.View, f projections.AuditFilter, page projections.Page, take func(*event.Envelope) error) error {
+func (c *Commands) read(ctx context.Context, view *projections.View, f projections.AuditFilter, page projections.Page, take func(*event.Envelope) error) error {
 	seqs, _, err := view.Audit(f, page)
 	if err != nil {
 		return err
 	}
 	for _, seq := range seqs {
-		e, err := c.log.At(seq)
+		e, err := c.log.At(ctx, seq)
 		if err == nil {
 			err = take(&e)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		if err != nil {
 			return refusal(err)

@@ -25,7 +25,7 @@ func TestAnApprovalIsUsedWhereTheLogSaysThatItMayBe(t *testing.T) {
 		if change != nil {
 			change(&a)
 		}
-		return w.proven(view, &a)
+		return w.proven(t.Context(), view, &a)
 	}
 	refused := func(err error, why string) {
 		t.Helper()

@@ -171,7 +171,7 @@ func (c *Commands) decisionFacts(ctx context.Context, r *RecordDecision, now tim
 			var a projections.Approval
 			a, facts.approval, err = findApproval(view, r.UseApproval)
 			if s := facts.approval; err == nil && s != nil && s.resolution == event.ResolutionApprove && s.use == unused {
-				err = c.proven(view, &a)
+				err = c.proven(ctx, view, &a)
 			}
 		}
 		if bound && r.Idempotency != nil && err == nil {

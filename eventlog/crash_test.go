@@ -102,7 +102,7 @@ func requireReceipt(t testing.TB, l *Log, text string) checkpoint.Anchor {
 	require.NoError(t, err)
 	require.Equal(t, l.LogID(), a.LogID)
 	require.LessOrEqual(t, a.Last, l.Head().Seq, "a receipt is beyond the end")
-	e, err := l.At(a.Seq)
+	e, err := l.At(context.Background(), a.Seq)
 	require.NoError(t, err)
 	require.Equal(t, e.Hash, a.Hash)
 	return a

@@ -19,7 +19,7 @@ func (l *Log) Frames(ctx context.Context, first, last uint64) iter.Seq2[frame.Fr
 			yield(frame.Frame{}, fmt.Errorf("%w: %d to %d, the log has 1 to %d", ErrNotFound, first, last, head.Seq))
 			return
 		}
-		for p, err := range l.frames(ctx, first, head, false) {
+		for p, err := range l.frames(ctx, first, head) {
 			if err != nil {
 				yield(frame.Frame{}, err)
 				return

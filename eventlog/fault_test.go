@@ -289,7 +289,7 @@ func TestWrittenGroupsAnswerBeforeTheSync(t *testing.T) {
 	require.NoError(t, err, "it answers while its sync is held")
 	<-held
 	require.Equal(t, uint64(2), l.Head().Seq, "and nobody sees it before it is durable")
-	_, err = l.At(3)
+	_, err = l.At(context.Background(), 3)
 	require.ErrorIs(t, err, ErrNotFound)
 	release()
 	require.Eventually(t, func() bool { return l.Head().Seq == 3 }, time.Minute, time.Millisecond)

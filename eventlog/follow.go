@@ -151,7 +151,7 @@ func (t *tail) fromFile(ctx context.Context) bool {
 func (t *tail) catchUp(ctx context.Context) bool {
 	var events []event.Envelope
 	bytes := 0
-	for p, err := range t.l.frames(ctx, t.next, t.l.Head(), false) {
+	for p, err := range t.l.frames(ctx, t.next, t.l.Head()) {
 		if err != nil {
 			t.yield(Batch{}, err)
 			return false

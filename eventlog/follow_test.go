@@ -95,7 +95,7 @@ func TestALiveEventIsWhatTheFileSays(t *testing.T) {
 	require.NoError(t, err)
 	b := <-live
 	for i, seq := range []uint64{c.First, c.Last} {
-		e, err := l.At(seq)
+		e, err := l.At(context.Background(), seq)
 		require.NoError(t, err)
 		require.Equal(t, e, b.Events[i])
 	}
@@ -236,7 +236,7 @@ func TestReadersSeeNothingBeforeItIsDurable(t *testing.T) {
 	pending := appendLater(l, group("a"))
 	<-held
 	require.Empty(t, names(t, l))
-	_, err := l.At(1)
+	_, err := l.At(context.Background(), 1)
 	require.ErrorIs(t, err, ErrNotFound)
 	release()
 	require.NoError(t, <-pending)
@@ -258,7 +258,7 @@ func TestFromGivesTheRestOfTheLogFromAnyEvent(t *testing.T) {
 		}
 		require.Equal(t, max(last+1, from), next)
 		if from >= 1 && from <= last {
-			e, err := l.At(from)
+			e, err := l.At(context.Background(), from)
 			require.NoError(t, err)
 			require.Equal(t, from, e.Seq)
 		}

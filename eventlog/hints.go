@@ -16,7 +16,7 @@ import (
 )
 
 // maxIndexFile bounds what is read of an index file, in bytes: points of some
-// two thousand million events.
+// two thousand million events, or of two TiB.
 const maxIndexFile = 64 << 20
 
 // VouchWith names who knows the hash of each event from elsewhere than the
@@ -34,34 +34,48 @@ func (l *Log) VouchWith(vouches func(seq uint64, eventHash [32]byte) bool) {
 // inside a record, so neither a point nor what lies there is believed. What is
 // given is an event whose hash somebody vouches for; in every other case ok is
 // false, and the segment is read from its start, as if there were no file.
-func (l *Log) hinted(seq uint64, head Head) (e event.Envelope, ok bool) {
+//
+// Points of the file are further apart than those in memory: a segment of which
+// more than its whole was read in this way is read from its start as well. read
+// is how many bytes were looked through.
+func (l *Log) hinted(ctx context.Context, seq uint64, head Head) (e event.Envelope, read int64, ok bool) {
 	at := l.stretches(seq, head)
+	if len(at) == 0 {
+		return e, 0, false
+	}
+	s := at[0].s
 	l.mu.Lock()
-	vouches, active := l.vouches, l.active
+	vouches, skip := l.vouches, s.indexed || s == l.active || s.hinted > s.size
 	l.mu.Unlock()
-	if vouches == nil || len(at) == 0 || at[0].indexed || at[0].s == active {
-		return e, false
+	if vouches == nil || skip {
+		return e, 0, false
 	}
-	file, err := l.reader(at[0].s)
+	defer func() {
+		l.mu.Lock()
+		s.hinted += read
+		l.mu.Unlock()
+	}()
+	file, err := l.reader(s)
 	if err != nil {
-		return e, false
+		return e, 0, false
 	}
-	from, _ := at[0].s.hints.span(seq, at[0].end)
+	from, to := s.hints.span(seq, at[0].end)
 	frames := 0
-	for p, err := range frame.Scan(context.Background(), file, from, at[0].end) {
+	for p, err := range frame.Scan(ctx, file, from, to) {
 		frames++
+		read = max(read, p.Off+p.Size-from) // p is zero with an error
 		switch {
 		case err != nil || p.Seq > seq || frames > indexFileEvery:
-			return e, false
+			return e, read, false
 		case p.Seq < seq:
 			continue
 		case !p.Intact() || !vouches(seq, p.Hash):
-			return e, false
+			return e, read, false
 		}
 		e, err = envelope(&p.Frame)
-		return e, err == nil
+		return e, read, err == nil
 	}
-	return e, false
+	return e, read, false
 }
 
 // readHints takes what the index file says of sealed segments. A file that is

@@ -12,11 +12,14 @@ import (
 	"writegate/eventlog/frame"
 )
 
-// Distances of two points of the sparse index, in events: in memory, where a
-// lookup reads at most so many frames, and in the file.
+// Distances of two points of the sparse index, in events and in bytes, of which the
+// first that is reached makes a point: in memory, where a lookup reads no more than
+// that in front of its event, and in the file.
 const (
 	indexEvery     = 64
+	indexBytes     = 32 << 10
 	indexFileEvery = 1024
+	indexFileBytes = 1 << 20
 )
 
 const (
@@ -35,9 +38,14 @@ type point struct {
 // and never believed: see hints.go.
 type index struct{ points []point }
 
-// note remembers the place of an event if it is one of the regular points.
+// note remembers the place of an event if it is one of the regular points, or far
+// behind the last point.
 func (x *index) note(seq uint64, off int64) {
-	if seq%indexEvery == 1 {
+	last := int64(frame.HeaderSize)
+	if n := len(x.points); n > 0 {
+		last = x.points[n-1].off
+	}
+	if seq%indexEvery == 1 || off-last >= indexBytes {
 		x.points = append(x.points, point{seq, off})
 	}
 }
@@ -202,9 +210,11 @@ func (l *Log) indexFile() *indexFile {
 		if !s.indexed && s != l.active {
 			points = s.hints.points
 		}
+		before := int64(frame.HeaderSize)
 		for _, p := range points {
-			if p.seq%indexFileEvery == 1 && p.seq <= last {
+			if (p.seq%indexFileEvery == 1 || p.off-before >= indexFileBytes) && p.seq <= last {
 				file.Points = append(file.Points, [3]int64{int64(p.seq), int64(s.number), p.off})
+				before = p.off
 			}
 		}
 	}

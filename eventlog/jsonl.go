@@ -208,7 +208,7 @@ func (w *jsonlWriter) judge(file frame.File) (end int64, next uint64, err error)
 	if err != nil {
 		return 0, 0, fmt.Errorf("%w: the last line: %w", errDisagrees, err)
 	}
-	ours, err := w.l.At(e.Seq)
+	ours, err := w.l.At(context.Background(), e.Seq)
 	if errors.Is(err, ErrNotFound) {
 		return 0, 0, fmt.Errorf("%w: %w", errDisagrees, err)
 	}

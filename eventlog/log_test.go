@@ -32,13 +32,13 @@ func TestANewLogTakesEventsAndGivesThemBack(t *testing.T) {
 	require.Equal(t, two.Hashes[1], l.Head().Hash)
 	require.Equal(t, []string{"a", "b", "c"}, names(t, l))
 
-	e, err := l.At(2)
+	e, err := l.At(context.Background(), 2)
 	require.NoError(t, err)
 	require.Equal(t, two.Hashes[0], e.Hash)
 	require.Equal(t, one.Hashes[0], e.PreviousHash)
 	require.Equal(t, testTime, e.Time)
 	for _, seq := range []uint64{0, 4} {
-		_, err = l.At(seq)
+		_, err = l.At(context.Background(), seq)
 		require.ErrorIs(t, err, ErrNotFound)
 	}
 	mustClose(t, l)
@@ -48,7 +48,7 @@ func TestANewLogTakesEventsAndGivesThemBack(t *testing.T) {
 func TestTheFirstEventLinksToTheHeader(t *testing.T) {
 	l, _ := mustOpen(t, memOptions(newMem(t)))
 	mustAppend(t, l, "a")
-	e, err := l.At(1)
+	e, err := l.At(context.Background(), 1)
 	require.NoError(t, err)
 	require.Equal(t, l.Header().Hash, e.PreviousHash)
 }
@@ -96,7 +96,7 @@ func TestGroupsOfManyAppendersAreWholeAndInOrder(t *testing.T) {
 							return
 						}
 						last = c.Last
-						e, err := l.At(c.Last)
+						e, err := l.At(context.Background(), c.Last)
 						if err != nil || e.Hash != c.Hashes[1] {
 							t.Errorf("an acknowledged event can't be read: %v", err)
 							return
@@ -157,7 +157,7 @@ func TestAClosedLogRefuses(t *testing.T) {
 	mustClose(t, l)
 	_, err := l.Append(context.Background(), group("b"))
 	require.ErrorIs(t, err, ErrClosed)
-	_, err = l.At(1)
+	_, err = l.At(context.Background(), 1)
 	require.ErrorIs(t, err, ErrClosed)
 	_, err = l.Verify(context.Background())
 	require.ErrorIs(t, err, ErrClosed)

@@ -10,22 +10,32 @@ import (
 	"writegate/eventlog/frame"
 )
 
-// At gives one durable event. Errors: ErrNotFound, ErrCorrupt, ErrClosed.
-func (l *Log) At(seq uint64) (event.Envelope, error) {
+// At gives one durable event. Errors: ErrNotFound, ErrCorrupt, ErrClosed, that of ctx.
+func (l *Log) At(ctx context.Context, seq uint64) (event.Envelope, error) {
+	e, _, err := l.AtCost(ctx, seq)
+	return e, err
+}
+
+// AtCost is At, and says how many bytes of the log were looked through: more than
+// the event has, because the index is sparse. Who reads many events bounds the sum.
+func (l *Log) AtCost(ctx context.Context, seq uint64) (e event.Envelope, read int64, err error) {
 	head := l.Head()
 	if seq == 0 || seq > head.Seq {
-		return event.Envelope{}, fmt.Errorf("%w: %d, the log has 1 to %d", ErrNotFound, seq, head.Seq)
+		return e, 0, fmt.Errorf("%w: %d, the log has 1 to %d", ErrNotFound, seq, head.Seq)
 	}
-	if e, ok := l.hinted(seq, head); ok {
-		return e, nil
+	e, read, ok := l.hinted(ctx, seq, head)
+	if ok {
+		return e, read, nil
 	}
-	for f, err := range l.frames(context.Background(), seq, head, true) {
-		if err != nil {
-			return event.Envelope{}, err
+	err = fmt.Errorf("%w: event %d is not where it belongs", ErrCorrupt, seq)
+	r := &reading{seq: seq, next: seq, single: true, yield: func(p frame.Placed, failed error) bool {
+		if err = failed; err == nil {
+			e, err = envelope(&p.Frame)
 		}
-		return envelope(&f.Frame)
-	}
-	return event.Envelope{}, fmt.Errorf("%w: event %d is not where it belongs", ErrCorrupt, seq)
+		return false
+	}}
+	l.read(ctx, r, head)
+	return e, read + r.read, err
 }
 
 // From gives the durable events from seq on, in order, up to the head at the
@@ -33,7 +43,7 @@ func (l *Log) At(seq uint64) (event.Envelope, error) {
 // ErrCorrupt ends the iteration, as does the end of ctx.
 func (l *Log) From(ctx context.Context, seq uint64) iter.Seq2[event.Envelope, error] {
 	return func(yield func(event.Envelope, error) bool) {
-		for f, err := range l.frames(ctx, max(seq, 1), l.Head(), false) {
+		for f, err := range l.frames(ctx, max(seq, 1), l.Head()) {
 			if err != nil {
 				yield(event.Envelope{}, err)
 				return
@@ -56,12 +66,10 @@ func envelope(f *frame.Frame) (event.Envelope, error) {
 
 func undecoded(seq uint64, err error) error { return fmt.Errorf("event %d: %w", seq, err) }
 
-// frames gives the frames from seq to the head, checked; seq is 1 or more. With
-// single only the frame of seq is wanted, and no more is read than the index
-// says it takes.
-func (l *Log) frames(ctx context.Context, seq uint64, head Head, single bool) iter.Seq2[frame.Placed, error] {
+// frames gives the frames from seq to the head, checked; seq is 1 or more.
+func (l *Log) frames(ctx context.Context, seq uint64, head Head) iter.Seq2[frame.Placed, error] {
 	return func(yield func(frame.Placed, error) bool) {
-		l.read(ctx, &reading{seq: seq, next: seq, single: single, yield: yield}, head)
+		l.read(ctx, &reading{seq: seq, next: seq, yield: yield}, head)
 	}
 }
 
@@ -70,7 +78,8 @@ type reading struct {
 	seq      uint64 // where it began
 	next     uint64
 	previous [32]byte
-	single   bool
+	single   bool  // only the frame of seq is wanted, and no more is read than the index says it takes
+	read     int64 // of a single one, the bytes that were looked through
 	yield    func(frame.Placed, error) bool
 }
 
@@ -95,7 +104,7 @@ func (l *Log) readStretch(ctx context.Context, at stretch, r *reading) bool {
 	if err != nil {
 		return r.fail(err)
 	}
-	from, to, err := l.span(ctx, at, r.next)
+	from, to, read, err := l.span(ctx, at, r.next)
 	if err != nil {
 		return r.fail(readError(err))
 	}
@@ -111,6 +120,7 @@ func (l *Log) readStretch(ctx context.Context, at stretch, r *reading) bool {
 		case p.Seq != r.next || !p.Intact() || r.next > r.seq && p.PreviousHash != r.previous:
 			return r.fail(fmt.Errorf("%w: event %d at offset %d of segment %d does not continue the chain", ErrCorrupt, r.next, p.Off, at.s.number))
 		}
+		r.read = read + p.Off + p.Size - from
 		if !r.yield(p, nil) {
 			return false
 		}

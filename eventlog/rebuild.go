@@ -72,7 +72,7 @@ func (l *Log) indexAll(ctx context.Context, progress func(seq uint64)) error {
 	segments := l.stretches(1, head)
 	points := make([]index, len(segments))
 	at := -1
-	for p, err := range l.frames(ctx, 1, head, false) {
+	for p, err := range l.frames(ctx, 1, head) {
 		if err != nil {
 			return err
 		}

@@ -97,7 +97,7 @@ func TestARetiredLogIsKeptWholeAndNamedByTheOneThatFollows(t *testing.T) {
 	l, rec := mustOpen(t, o)
 	require.True(t, rec.Clean)
 	require.Equal(t, r.NewLogID, l.LogID())
-	e, err := l.At(1)
+	e, err := l.At(context.Background(), 1)
 	require.NoError(t, err)
 	var p event.Startup
 	require.NoError(t, p.Parse(e.Payload))

@@ -77,7 +77,7 @@ func TestTheChainRunsThroughSegments(t *testing.T) {
 	require.True(t, rec.Clean)
 	known.check(t, l)
 	for seq := uint64(1); seq <= r.LastSeq; seq++ {
-		e, err := l.At(seq)
+		e, err := l.At(context.Background(), seq)
 		require.NoError(t, err)
 		require.Equal(t, seq, e.Seq)
 		next := seq
@@ -200,7 +200,7 @@ func TestReadersGoOnWhileSegmentsAreSealed(t *testing.T) {
 		return nil
 	})
 	again(func(head uint64) error {
-		_, err := l.At(head/3 + 1)
+		_, err := l.At(context.Background(), head/3+1)
 		return err
 	})
 	again(func(uint64) error { return isOK(l.Verify(context.Background())) })
@@ -551,7 +551,7 @@ func TestAStartLooksAtTheEndsOfSealedSegments(t *testing.T) {
 func TestAnAnchorInsideASealedSegmentIsCompared(t *testing.T) {
 	mem, _ := segmented(t)
 	l, _ := mustOpen(t, rotating(mem))
-	e, err := l.At(2)
+	e, err := l.At(context.Background(), 2)
 	require.NoError(t, err)
 	id := l.LogID()
 	mustClose(t, l)

@@ -25,6 +25,7 @@ type segment struct {
 	index   index // Log.mu guards it
 	indexed bool  // the points reach through the whole segment; Log.mu guards it
 	hints   index // what the index file says of a sealed segment; set by Open, never believed
+	hinted  int64 // bytes that were read by the hints; Log.mu guards it
 
 	file frame.File // the handle that readers share, nil until the first one; Log.reading guards it
 }
@@ -119,20 +120,22 @@ func (l *Log) SegmentOf(seq uint64) uint32 {
 }
 
 // span gives offsets between which the frame of an event lies. A sealed segment
-// of an earlier run is indexed when the first reader wants to begin inside it.
-func (l *Log) span(ctx context.Context, at stretch, seq uint64) (from, to int64, err error) {
+// of an earlier run is indexed when the first reader wants to begin inside it:
+// read is the bytes of that.
+func (l *Log) span(ctx context.Context, at stretch, seq uint64) (from, to, read int64, err error) {
 	if seq <= at.s.first {
-		return frame.HeaderSize, at.end, nil
+		return frame.HeaderSize, at.end, 0, nil
 	}
 	if !at.indexed {
 		if err := l.indexSealed(ctx, at.s, at.end); err != nil {
-			return 0, 0, err
+			return 0, 0, 0, err
 		}
+		read = at.end
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	from, to = at.s.index.span(seq, at.end)
-	return from, to, nil
+	return from, to, read, nil
 }
 
 // reader gives the shared handle of a segment, opening it for the first reader.

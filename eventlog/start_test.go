@@ -226,7 +226,7 @@ func TestAnUnreadableHeadFileIsReplaced(t *testing.T) {
 func TestWholeBatchesCutAreSeenByAnAnchor(t *testing.T) {
 	mem, o := closedLog(t, 3)
 	l, _ := mustOpen(t, o)
-	e, err := l.At(5) // the last batch
+	e, err := l.At(context.Background(), 5) // the last batch
 	require.NoError(t, err)
 	projection := &frame.Anchor{LogID: l.LogID(), Seq: 6, Hash: l.Head().Hash}
 	before := &frame.Anchor{LogID: l.LogID(), Seq: 4, Hash: e.PreviousHash}
@@ -389,7 +389,7 @@ func TestTheClockDecidesNothing(t *testing.T) {
 	}
 	l, _ := mustOpen(t, o)
 	for i, at := range moments {
-		e, err := l.At(uint64(3*i + 3))
+		e, err := l.At(context.Background(), uint64(3*i+3))
 		require.NoError(t, err)
 		require.Equal(t, at, e.Time, "the time is kept as it was seen")
 	}
@@ -405,7 +405,7 @@ func TestWithoutFsyncNothingIsPromised(t *testing.T) {
 	require.NotEmpty(t, rec.Warnings)
 	mustAppend(t, l, "a")
 	mustAppend(t, l, "b")
-	for p, err := range l.frames(context.Background(), 1, l.Head(), false) {
+	for p, err := range l.frames(context.Background(), 1, l.Head()) {
 		require.NoError(t, err)
 		require.EqualValues(t, frame.HeaderSize, p.DurableOff)
 	}

@@ -110,7 +110,7 @@ func TestCorruptionFoundWhileRunningStopsCommandsAndIsToldOnce(t *testing.T) {
 	c, err := l.Append(context.Background(), Group{Drafts: []event.Draft{d}, Reserve: true})
 	require.NoError(t, err, "the finding itself is evidence")
 	require.Equal(t, uint64(4), c.First)
-	_, err = l.At(2)
+	_, err = l.At(context.Background(), 2)
 	require.ErrorIs(t, err, ErrCorrupt)
 	mustClose(t, l)
 	require.Len(t, told, 1)

@@ -61,7 +61,7 @@ func TestTheProjectionsFollowARealLogAcrossARestart(t *testing.T) {
 		seqs, _, err := v.Audit(projections.AuditFilter{EventTypes: []string{string(event.TypeApprovalCreated)}}, projections.Page{Limit: 5})
 		require.NoError(t, err)
 		for _, seq := range seqs {
-			e, err := log.At(seq)
+			e, err := log.At(context.Background(), seq)
 			require.NoError(t, err)
 			require.Equal(t, event.TypeApprovalCreated, e.Type)
 		}

@@ -203,7 +203,7 @@ func (g *service) proveStore(ctx context.Context) (proven bool, err error) {
 	if g.damaged != nil || at == 0 || g.store.Applied().Seq != at {
 		return false, nil
 	}
-	last, err := g.events.At(at)
+	last, err := g.events.At(ctx, at)
 	if err == nil {
 		proven, err = g.store.Prove(ctx, &last)
 	}

@@ -240,7 +240,7 @@ func (k *Keeper) each(view *projections.View, f projections.AuditFilter, take fu
 			return err
 		}
 		for _, seq := range seqs {
-			e, err := k.log.At(seq)
+			e, err := k.log.At(context.Background(), seq)
 			if err == nil {
 				err = take(&e)
 			}

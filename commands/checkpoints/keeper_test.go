@@ -369,7 +369,7 @@ func TestABundleIsCoveredByACheckpointThatRunMakes(t *testing.T) {
 		require.Equal(t, first, <-notes, "all are served by one")
 	}
 	for _, seq := range []uint64{1, 512, size} {
-		e, err := r.log.At(seq)
+		e, err := r.log.At(context.Background(), seq)
 		require.NoError(t, err)
 		p, err := r.Prove(t.Context(), n.Size, seq)
 		require.NoError(t, err)

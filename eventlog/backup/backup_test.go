@@ -180,7 +180,7 @@ func TestALogIsBackedUpWhileItIsWritten(t *testing.T) {
 		restored := open(t, to)
 		head := restored.Head()
 		require.Equal(t, m.LastSeq, head.Seq)
-		e, err := l.At(head.Seq)
+		e, err := l.At(context.Background(), head.Seq)
 		require.NoError(t, err)
 		require.Equal(t, e.Hash, head.Hash)
 		require.NoError(t, restored.Close(context.Background()))

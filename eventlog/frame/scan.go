@@ -12,6 +12,10 @@ import (
 // window is how much a sequential reader asks for at once. A frame always fits.
 const window = 1<<20 + pageSize
 
+// firstWindow is what Scan asks for first; each further read is twice as long, up
+// to a window: who wants one small frame does not wait for the large one behind it.
+const firstWindow = 32 << 10
+
 const pageSize = 4096
 
 // ErrStopped is the cause of a *ScanError where the frames end before the bound.
@@ -36,14 +40,14 @@ type Placed struct {
 }
 
 // Scan reads the frames of a segment from offset from up to to, in order, by
-// pread in windows of about 1 MiB: a file that is cut meanwhile gives an error
+// pread in windows of up to about 1 MiB: a file that is cut meanwhile gives an error
 // and kills nobody. It stops quietly at to, or where only zeros follow up to
 // to; at anything else that is no frame it yields a *ScanError and ends. A
 // record is valid until the next step of the loop. Sums are checked, hashes and
 // links are not: that is Verify's work.
 func Scan(ctx context.Context, f File, from, to int64) iter.Seq2[Placed, error] {
 	return func(yield func(Placed, error) bool) {
-		w := &frameWindow{f: f, limit: to}
+		w := &frameWindow{f: f, limit: to, ask: firstWindow}
 		for off := from; off < to; {
 			if err := ctx.Err(); err != nil {
 				yield(Placed{}, err)
@@ -74,7 +78,7 @@ func ReadFrameAt(f File, off, limit int64) (Frame, int, error) {
 type frameWindow struct {
 	f     File
 	limit int64
-	ask   int // bytes to read at once; window if 0
+	ask   int // bytes to read next; window if 0
 	off   int64
 	buf   []byte
 }
@@ -104,6 +108,7 @@ func (w *frameWindow) bytes(off int64, n int) ([]byte, error) {
 		w.ask = window
 	}
 	size := min(int64(max(w.ask, n)), max(w.limit-off, 0))
+	w.ask = min(2*w.ask, window)
 	if int64(cap(w.buf)) < size {
 		w.buf = make([]byte, size)
 	}

@@ -94,16 +94,17 @@ func (a *api) replayed(c *call, seq uint64) error {
 	if seq == 0 {
 		return nil
 	}
-	last, err := a.Log.At(seq)
+	ctx := c.Request.Context()
+	last, _, err := a.Log.AtCost(ctx, seq)
 	if err != nil {
-		return err
+		return commands.ViewFault(err)
 	}
 	for next := last; next.Context.RequestID == last.Context.RequestID && next.Time.Equal(last.Time); { // one append, at one moment
 		if last = next; last.Seq == a.Head() {
 			break
 		}
-		if next, err = a.Log.At(last.Seq + 1); err != nil {
-			return err
+		if next, _, err = a.Log.AtCost(ctx, last.Seq+1); err != nil {
+			return commands.ViewFault(err)
 		}
 	}
 	setEvent(h, last.Seq, last.Hash)

@@ -62,7 +62,7 @@ func (a *api) replayTelemetry(c *call, first *projections.IdempotencyRecord, seq
 	if seq == 0 {
 		return fault.New(fault.IdempotencyConflict, "The first answer under this key stands in a log before this one, and can't be given again. Send the batch without the key: what was accepted then is a duplicate now.")
 	}
-	body, err := a.Agents.TelemetryAgain(seq)
+	body, err := a.Agents.TelemetryAgain(c.Request.Context(), seq)
 	if err != nil {
 		return err
 	}

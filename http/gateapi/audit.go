@@ -44,13 +44,19 @@ func (a *api) listAudit(c *httpd.Call) error {
 		return listFault(err)
 	}
 	list := c.NewList()
+	looked := int64(0)
 	for i, seq := range seqs {
-		e, err := a.Log.At(seq)
+		if looked > int64(page.Work) {
+			next = projections.AuditCursor(filter, page, seqs[i-1])
+			break
+		}
+		e, read, err := a.Log.AtCost(c.Request.Context(), seq)
+		looked += read
 		if errors.Is(err, eventlog.ErrCorrupt) || errors.Is(err, eventlog.ErrNotFound) { // the index knows it, so it was there
 			return fault.New(fault.AuditCorruptionDetected, "Event %d cannot be read: the event log is damaged there. GET /evidence/verify shows the damage.", seq).With("seq", seq).Because(err)
 		}
 		if err != nil {
-			return err
+			return listFault(err)
 		}
 		room, err := list.AddJSON(func(b []byte) []byte { return event.AppendJSON(b, shown(&e, label)) })
 		if err != nil {
