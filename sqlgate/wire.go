@@ -129,7 +129,6 @@ type Wire struct {
 
 	settings   wireSettings
 	started    map[string]string // settings of the startup, to which RESET goes back
-	approval   string            // gate.approval_id: for the next statement that needs one
 	reported   map[string]string // what the client knows of its settings
 	statements map[string]*wireStatement
 	portals    map[string]*wirePortal

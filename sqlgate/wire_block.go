@@ -22,17 +22,18 @@ const (
 // or a block that the client began. The database hears of it with the first
 // statement that needs it.
 type wireUnit struct {
-	explicit   bool // the client said BEGIN
-	failed     bool // of an explicit one: only its end and ROLLBACK TO are taken
-	used       bool // a statement ran in it
-	options    pgexec.BlockOptions
-	block      *pgexec.Block // nil: nothing is open at the database
-	id         string        // block_id of the evidence
-	client     string        // whose block it is, of those that may be open
-	writes     []wireWrite   // that ran; their results come with the end
+	explicit   bool                // the client said BEGIN
+	failed     bool                // of an explicit one: only its end and ROLLBACK TO are taken
+	used       bool                // a statement ran in it
+	queried    bool                // a server would have taken a snapshot for it: isolation and the like are settled
+	options    pgexec.BlockOptions // its modes while nothing is open at the database, once it has begun
+	block      *pgexec.Block       // nil: nothing is open at the database
+	id         string              // block_id of the evidence
+	client     string              // whose block it is, of those that may be open
+	writes     []wireWrite         // that ran; their results come with the end
 	savepoints []wireSavepoint
 	unrecorded bool         // the log does not have what became of a write that was dispatched
-	begun      bool         // before is set
+	begun      bool         // before and options are set
 	before     wireSettings // as they stood when it began
 }
 
@@ -64,23 +65,34 @@ func (s *submission) blockID() string {
 	return s.wire.wire.unit.id
 }
 
-// start notes how the settings stood before the unit.
-func (u *wireUnit) start(settings wireSettings) {
-	if !u.begun {
-		u.begun, u.before = true, settings
+// start notes how the settings stood before the unit, and takes its modes from them:
+// a default that is set later is that of later transactions.
+func (w *Wire) start() {
+	if u := &w.unit; !u.begun {
+		u.begun, u.before, u.options = true, w.settings, w.transaction()
 	}
 }
 
-// plain reports whether a statement by itself runs as the connection wants its
-// transactions to.
-func (w *Wire) plain() bool { return w.show(settingIsolation) == "read committed" }
+// plain reports whether a statement by itself runs as its transaction is to.
+func (w *Wire) plain() bool { return w.level() == "read committed" }
 
-// readOnly reports whether the transaction of the next statement is READ ONLY.
-func (w *Wire) readOnly() bool {
-	if w.unit.explicit {
-		return w.unit.options.ReadOnly
+// modes are those of the transaction of the next statement.
+func (w *Wire) modes() pgexec.BlockOptions {
+	switch u := &w.unit; {
+	case u.block != nil:
+		return u.block.Modes()
+	case u.begun:
+		return u.options
 	}
-	return w.show(settingReadOnly) == "on"
+	return w.transaction()
+}
+
+// level is the isolation of the transaction of the next statement.
+func (w *Wire) level() string {
+	if level := w.modes().Isolation; level != "" {
+		return level
+	}
+	return "read committed"
 }
 
 // openBlock begins the unit's transaction at the database, where that was not
@@ -90,10 +102,7 @@ func (w *Wire) openBlock(ctx context.Context, ddl bool) error {
 	if u.block != nil {
 		return nil
 	}
-	u.start(w.settings)
-	if !u.explicit {
-		u.options = w.transaction()
-	}
+	w.start()
 	client := pgexec.ClientOf(ctx)
 	if err := g.blocks.enter(client); err != nil {
 		return err

@@ -138,6 +138,122 @@ func TestABlockThatOnlyReadsWritesNothingOfItsEnd(t *testing.T) {
 	require.Equal(t, "2", w.value("SELECT count(*) FROM t"))
 }
 
+// What a client says of a transaction holds wherever it says it: a block that is told
+// READ ONLY writes nothing any more.
+func TestTheModesOfATransactionHoldWhereverTheyAreSaid(t *testing.T) {
+	w := newWireWorld(t, nil)
+	const write = "INSERT INTO t SELECT count(*) FROM t"
+	for _, row := range []struct {
+		sent []string // the last one fails, where there is a state
+		want string
+	}{
+		{[]string{"BEGIN", "BEGIN READ ONLY", write}, "25006"},
+		{[]string{"BEGIN", write, "START TRANSACTION READ ONLY", write}, "25006"},
+		{[]string{"BEGIN READ ONLY", "SELECT 1", "BEGIN READ WRITE"}, "25001"},
+		{[]string{"BEGIN READ ONLY", "BEGIN READ WRITE", write}, ""},
+		{[]string{"BEGIN", write, "BEGIN ISOLATION LEVEL SERIALIZABLE"}, "25001"},
+		{[]string{"BEGIN", write, "BEGIN ISOLATION LEVEL READ COMMITTED", write}, ""},
+		{[]string{"BEGIN", "SELECT 1", "BEGIN DEFERRABLE"}, "25001"},
+		{[]string{"BEGIN DEFERRABLE", "SELECT 1", "SET TRANSACTION DEFERRABLE"}, "25001"},
+		{[]string{"BEGIN", "SAVEPOINT a", "BEGIN DEFERRABLE"}, "25001"},
+		{[]string{"BEGIN", "SAVEPOINT a", "BEGIN ISOLATION LEVEL SERIALIZABLE"}, "25001"},
+		{[]string{"BEGIN READ ONLY", "SAVEPOINT a", "BEGIN READ WRITE"}, "25001"},
+		{[]string{"BEGIN", "SAVEPOINT a", "BEGIN READ ONLY", write}, "25006"},
+		{[]string{"BEGIN", write, "SAVEPOINT a", "SET TRANSACTION READ ONLY", "SELECT 1", "ROLLBACK TO a", write}, ""},
+		{[]string{"BEGIN", write, "SAVEPOINT a", "SET TRANSACTION READ ONLY", "SELECT 1", "RELEASE a", write}, ""},
+		{[]string{"BEGIN", "SAVEPOINT a", "SAVEPOINT b", "BEGIN READ ONLY", "RELEASE a", write}, ""},
+		{[]string{"BEGIN", "SET TRANSACTION READ ONLY", "SAVEPOINT a", "ROLLBACK TO a", "RELEASE a", write}, "25006"},
+		{[]string{"SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "BEGIN", "SET LOCAL SESSION CHARACTERISTICS AS TRANSACTION READ WRITE", "COMMIT", write}, "25006"},
+		{[]string{"BEGIN", "SET LOCAL SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "COMMIT", write}, ""},
+		{[]string{"BEGIN", "SET default_transaction_read_only = on", write, "BEGIN", write, "COMMIT", write}, "25006"},
+	} {
+		c := w.wire()
+		for i, sql := range row.sent {
+			if i == len(row.sent)-1 && row.want != "" {
+				require.Equal(t, row.want, state(c.refused(sql)), "%v", row.sent)
+				break
+			}
+			c.query(sql)
+		}
+		if c.Status() != WireIdle {
+			c.query("ROLLBACK")
+		}
+		postgresExecute(w, "TRUNCATE t")
+	}
+
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("SAVEPOINT a")
+	c.query("RELEASE a") // the database has the transaction open, and nothing was asked
+	c.query("BEGIN ISOLATION LEVEL SERIALIZABLE, DEFERRABLE")
+	require.Equal(t, []string{"serializable", "on"}, []string{c.show("transaction_isolation"), c.show("transaction_deferrable")})
+	_, rows := c.query("SELECT current_setting('transaction_isolation') || current_setting('transaction_deferrable')")
+	require.Equal(t, []string{"serializableon"}, rows)
+}
+
+// Outside of a block a transaction lasts until Sync, and so do its modes.
+func TestTheModesOfWhatStandsBeforeASync(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	const write = "INSERT INTO t SELECT count(*) FROM t"
+	for _, row := range []struct {
+		sent []string
+		want string
+	}{
+		{[]string{"SET TRANSACTION READ ONLY", write}, "25006"},
+		{[]string{write, "SET LOCAL TRANSACTION READ ONLY", write}, "25006"},
+		{[]string{write, "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"}, "25001"},
+		{[]string{"SELECT 1", "BEGIN ISOLATION LEVEL SERIALIZABLE"}, "25001"},
+		{[]string{"SELECT 1", "BEGIN DEFERRABLE"}, "25001"},
+		{[]string{write, "BEGIN READ ONLY", write}, "25006"},
+		{[]string{"SET default_transaction_read_only = on", "BEGIN", write}, ""},
+		{[]string{"SET default_transaction_read_only = on", write, "COMMIT", write}, "25006"},
+	} {
+		for i, sql := range row.sent {
+			_, _, err := c.execute(false, sql)
+			if i < len(row.sent)-1 || row.want == "" {
+				require.NoError(t, err, "%v", row.sent)
+			} else {
+				require.Equal(t, row.want, state(err), "%v", row.sent)
+			}
+		}
+		c.sync()
+		c.query("ROLLBACK")
+		c.query("RESET ALL")
+		postgresExecute(w, "TRUNCATE t")
+	}
+	c.ran("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+	_, rows, err := c.execute(false, "SELECT current_setting('transaction_isolation')")
+	require.NoError(t, err)
+	require.Equal(t, []string{"serializable"}, rows)
+	c.sync()
+	c.query("SET default_transaction_read_only = on")
+	c.ran("SET TRANSACTION READ WRITE")
+	c.ran(write)
+	c.ran("SET LOCAL application_name = 'until Sync'")
+	require.Equal(t, "until Sync", c.Wire.show("application_name"))
+	c.sync()
+	require.Empty(t, c.show("application_name"))
+	require.Equal(t, "1", w.value("SELECT count(*) FROM t"))
+	require.Equal(t, "25006", state(c.refused(write)))
+}
+
+// What is deferred to the end of a block that became READ ONLY runs as at the database,
+// and that it may not write is no outage.
+func TestADeferredTriggerOfABlockThatBecameReadOnly(t *testing.T) {
+	w := newWireWorld(t, nil)
+	postgresExecute(w, `CREATE TABLE log (id int); CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO log VALUES (1); RETURN NULL; END'`)
+	postgresExecute(w, `CREATE CONSTRAINT TRIGGER noted AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION noted()`)
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	c.query("SET TRANSACTION READ ONLY")
+	err := c.refused("COMMIT")
+	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), "%v", err)
+	require.Equal(t, "25006", state(err))
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+}
+
 func TestABlockHasAtMostSoManyWrites(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()

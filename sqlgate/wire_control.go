@@ -88,7 +88,7 @@ var wireOrders = map[string]wireOrder{
 	classify.ControlSavepoint:       {check: checkSavepoint, do: doSavepoint},
 	classify.ControlRelease:         {check: checkNamed, do: doRelease},
 	classify.ControlRollbackTo:      {check: checkNamed, do: doRollbackTo},
-	classify.ControlSetTransaction:  {check: checkSetTransaction, do: doSetTransaction},
+	classify.ControlSetTransaction:  {check: checkModes, do: doSetTransaction},
 	classify.ControlCharacteristics: {do: doCharacteristics},
 	classify.ControlResetAll:        {do: doResetAll},
 }
@@ -107,9 +107,7 @@ func (w *Wire) control(ctx context.Context, s *submission, o *wireOrder) (*Answe
 		}
 		return nil, err
 	}
-	if !w.unit.explicit {
-		w.unit.start(w.settings)
-	}
+	w.start()
 	reply, err := o.do(ctx, w, s, o)
 	if err != nil {
 		return nil, err
@@ -203,40 +201,39 @@ func checkBegin(w *Wire, o *wireOrder) error {
 	if w.gate.Wire.BlockTime <= 0 || w.gate.Wire.MaxBlocks <= 0 {
 		return wireErrorf("0A000", "not available through the gate: %s", o.Tag)
 	}
-	if w.unit.used && !w.unit.explicit && o.Modes.Isolation != "" && o.Modes.Isolation != w.transaction().Isolation {
-		return wireErrorf("25001", "SET TRANSACTION ISOLATION LEVEL must be called before any query")
-	}
-	return nil
+	return checkModes(w, o)
 }
 
 // doBegin makes what is open a block; the database hears of it with its first
-// statement.
-func doBegin(_ context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
-	u := &w.unit
-	if u.explicit {
-		return wireReply{notices: warning("25001", "there is already a transaction in progress")}, nil
+// statement. In a block that is open its modes are those of a SET TRANSACTION.
+func doBegin(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (r wireReply, err error) {
+	if w.unit.explicit {
+		r.notices = warning("25001", "there is already a transaction in progress")
 	}
-	u.start(w.settings)
-	if u.block == nil {
-		u.options = w.transaction()
-		u.apply(&o.Modes)
-	} else if o.Modes.ReadOnly != nil {
-		u.options.ReadOnly = *o.Modes.ReadOnly
+	if err := w.setModes(ctx, &o.Modes); err != nil {
+		return r, err
 	}
-	u.explicit = true
-	return wireReply{}, nil
+	w.unit.explicit = true
+	return r, nil
 }
 
-func (u *wireUnit) apply(m *classify.Modes) {
+// setModes gives the transaction the modes that a statement names.
+func (w *Wire) setModes(ctx context.Context, m *classify.Modes) error {
+	to := w.modes()
 	if m.Isolation != "" {
-		u.options.Isolation = m.Isolation
+		to.Isolation = m.Isolation
 	}
 	if m.ReadOnly != nil {
-		u.options.ReadOnly = *m.ReadOnly
+		to.ReadOnly = *m.ReadOnly
 	}
 	if m.Deferrable != nil {
-		u.options.Deferrable = *m.Deferrable
+		to.Deferrable = *m.Deferrable
 	}
+	if w.unit.block != nil {
+		return w.unit.block.SetModes(ctx, to)
+	}
+	w.unit.options = to
+	return nil
 }
 
 func checkChain(_ *Wire, o *wireOrder) error {
@@ -357,49 +354,58 @@ func doRollbackTo(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wi
 	return wireReply{}, nil
 }
 
-func checkSetTransaction(w *Wire, o *wireOrder) error {
-	m, u := &o.Modes, &w.unit
-	if !u.explicit || !u.used {
-		return nil
+// checkModes refuses, as PostgreSQL does, what comes too late in a transaction, or
+// behind a savepoint.
+func checkModes(w *Wire, o *wireOrder) error {
+	m, late, inner := &o.Modes, w.unit.queried, len(w.unit.savepoints) > 0
+	if m.Isolation != "" && m.Isolation != w.level() {
+		switch {
+		case late:
+			return wireErrorf("25001", "SET TRANSACTION ISOLATION LEVEL must be called before any query")
+		case inner:
+			return wireErrorf("25001", "SET TRANSACTION ISOLATION LEVEL must not be called in a subtransaction")
+		}
 	}
-	if m.Isolation != "" && m.Isolation != cmpIsolation(u.options.Isolation) {
-		return wireErrorf("25001", "SET TRANSACTION ISOLATION LEVEL must be called before any query")
+	if m.ReadOnly != nil && !*m.ReadOnly && w.modes().ReadOnly {
+		switch {
+		case inner:
+			return wireErrorf("25001", "cannot set transaction read-write mode inside a read-only transaction")
+		case late:
+			return wireErrorf("25001", "transaction read-write mode must be set before any query")
+		}
 	}
-	if m.ReadOnly != nil && !*m.ReadOnly && u.options.ReadOnly {
-		return wireErrorf("25001", "transaction read-write mode must be set before any query")
-	}
-	if m.Deferrable != nil && *m.Deferrable != u.options.Deferrable {
-		return wireErrorf("25001", "SET TRANSACTION [NOT] DEFERRABLE must be called before any query")
+	if m.Deferrable != nil {
+		switch {
+		case inner:
+			return wireErrorf("25001", "SET TRANSACTION [NOT] DEFERRABLE cannot be called within a subtransaction")
+		case late:
+			return wireErrorf("25001", "SET TRANSACTION [NOT] DEFERRABLE must be called before any query")
+		}
 	}
 	return nil
 }
 
-func cmpIsolation(level string) string {
-	if level == "" {
-		return "read committed"
-	}
-	return level
-}
-
-func doSetTransaction(_ context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
+// doSetTransaction warns outside of a block, where the transaction is what stands
+// before the next Sync.
+func doSetTransaction(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (r wireReply, err error) {
 	if !w.unit.explicit {
-		return wireReply{notices: warning("25P01", "SET TRANSACTION can only be used in transaction blocks")}, nil
+		r.notices = warning("25P01", "SET TRANSACTION can only be used in transaction blocks")
 	}
-	w.unit.apply(&o.Modes)
-	return wireReply{}, nil
+	return r, w.setModes(ctx, &o.Modes)
 }
 
-// doCharacteristics is the beginning of every later transaction.
+// doCharacteristics is the beginning of every later transaction, with LOCAL of those
+// that begin before this one ends: none.
 func doCharacteristics(_ context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
 	m := &o.Modes
 	if m.Isolation != "" {
-		w.settings = w.settings.set(settingIsolation, m.Isolation, false)
+		w.settings = w.settings.set(settingIsolation, m.Isolation, o.Local)
 	}
 	if m.ReadOnly != nil {
-		w.settings = w.settings.set(settingReadOnly, onOff(*m.ReadOnly), false)
+		w.settings = w.settings.set(settingReadOnly, onOff(*m.ReadOnly), o.Local)
 	}
 	if m.Deferrable != nil {
-		w.settings = w.settings.set(settingDeferrable, onOff(*m.Deferrable), false)
+		w.settings = w.settings.set(settingDeferrable, onOff(*m.Deferrable), o.Local)
 	}
 	return wireReply{}, nil
 }
@@ -430,7 +436,7 @@ func checkDiscard(w *Wire, _ *wireOrder) error {
 func doDiscard(_ context.Context, w *Wire, _ *submission, _ *wireOrder) (wireReply, error) {
 	clear(w.statements)
 	clear(w.portals)
-	w.settings, w.approval = wireSettings{}, ""
+	w.settings = wireSettings{}
 	return wireReply{}, nil
 }
 

@@ -183,14 +183,14 @@ func (w *Wire) askUnapproved(ctx context.Context, st *wireStatement, s *submissi
 	}
 	named := s.ApprovalID != ""
 	if !named {
-		s.ApprovalID, s.record.ApprovalID = w.approval, w.approval
+		s.ApprovalID, s.record.ApprovalID = w.approval(), w.approval()
 	}
 	if s.ApprovalID != "" {
 		answer, err := w.gate.lookUpApproval(ctx, s)
 		switch {
 		case err != nil:
 			if !named {
-				w.approval = "" // as at Execute: it serves one statement
+				w.forgetApproval() // as at Execute: it serves one statement
 			}
 			return d, err
 		case answer != nil:

@@ -66,6 +66,9 @@ func (w *Wire) journey(ctx context.Context, s *submission) (*Answer, error) {
 		return nil, g.refuse(ctx, s, err)
 	}
 	c.control = order != nil
+	if order == nil && !w.unit.failed && s.classification.QueryType != classify.TypeShow {
+		w.unit.queried = true
+	}
 	switch {
 	case w.unit.failed && !order.endsBlock():
 		return nil, w.refuse(ctx, s, reasonFailedBlock, errFailedBlock())
@@ -99,11 +102,11 @@ func (w *Wire) decide(ctx context.Context, s *submission) error {
 	if err := g.decide(ctx, s); err != nil {
 		return g.refuse(ctx, s, err)
 	}
-	if s.result.Decision == policy.RequireApproval && s.enforced && w.approval != "" && s.ApprovalID == "" {
-		s.ApprovalID, s.record.ApprovalID = w.approval, w.approval
+	if s.result.Decision == policy.RequireApproval && s.enforced && w.approval() != "" && s.ApprovalID == "" {
+		s.ApprovalID, s.record.ApprovalID = w.approval(), w.approval()
 		answer, err := g.lookUpApproval(ctx, s)
 		if answer == nil {
-			w.approval = "" // it served; one that is pending may still
+			w.forgetApproval() // it served; one that is pending may still
 		}
 		switch {
 		case err != nil:
@@ -132,7 +135,7 @@ func (w *Wire) shapeFault(s *submission) error {
 		return notThroughTheGate(c.QueryType)
 	case executesPrepared(c):
 		return s.shapeFault()
-	case !c.SafeRead && s.runs() && w.readOnly():
+	case !c.SafeRead && s.runs() && w.modes().ReadOnly:
 		return fault.New(fault.UnsafeReadShape, "cannot execute %s in a read-only transaction", tagOf(c.QueryType)).With("sqlstate", "25006")
 	case c.Run == classify.RunAlone && s.runs() && (w.unit.explicit || w.unit.block != nil):
 		return wireErrorf("25001", "%s cannot run inside a transaction block", tagOf(c.QueryType))

@@ -44,16 +44,10 @@ func doSet(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (r wireRep
 			return r, err
 		}
 	}
-	switch {
-	case o.Name == settingApproval && o.Kind == classify.ControlSet:
-		w.approval = value
-	case o.Name == settingApproval:
-		w.approval = ""
-	case o.Local && !w.unit.explicit:
+	if o.Local && !w.unit.explicit { // what stands before the next Sync is one transaction all the same
 		r.notices = warning("25P01", "SET LOCAL can only be used in transaction blocks")
-	default:
-		w.settings = w.settings.set(o.Name, value, o.Local)
 	}
+	w.settings = w.settings.set(o.Name, value, o.Local)
 	return r, nil
 }
 
@@ -75,14 +69,14 @@ func setText(c *classify.Control) (string, error) {
 }
 
 func doResetAll(_ context.Context, w *Wire, _ *submission, _ *wireOrder) (wireReply, error) {
-	w.settings, w.approval = wireSettings{}, ""
+	w.settings = wireSettings{}
 	return wireReply{}, nil
 }
 
 // showing is a SHOW of a name that the gate keeps; any other is a read.
 func (o *wireOrder) showing() *wireOrder {
 	_, ok := wireSettingTable[o.Name]
-	if !ok && !isClaim(o.Name) && o.Name != settingNowReadOnly && o.Name != settingNowLevel {
+	if !ok && !isClaim(o.Name) && !slices.Contains([]string{settingNowReadOnly, settingNowLevel, settingNowDefers}, o.Name) {
 		return nil
 	}
 	o.do = doShow
@@ -95,7 +89,9 @@ func doShow(_ context.Context, w *Wire, s *submission, o *wireOrder) (wireReply,
 	case ok:
 		value = w.show(o.Name)
 	case o.Name == settingNowReadOnly:
-		value = onOff(w.readOnly())
+		value = onOff(w.modes().ReadOnly)
+	case o.Name == settingNowDefers:
+		value = onOff(w.modes().Deferrable)
 	case o.Name == settingNowLevel:
 		value = w.level()
 	default:
@@ -125,14 +121,6 @@ func (c *wireCall) format() int16 {
 		return 0
 	}
 	return formatAt(c.portal.resultFormats, 0)
-}
-
-// level is the isolation of the transaction of this moment.
-func (w *Wire) level() string {
-	if w.unit.explicit {
-		return cmpIsolation(w.unit.options.Isolation)
-	}
-	return w.show(settingIsolation)
 }
 
 func (w *Wire) claim(name string) string {

@@ -48,6 +48,30 @@ func (s wireSettings) without(name string) wireSettings {
 	return s
 }
 
+// approval is the one that gate.approval_id names for the next statement that needs
+// one, or "".
+func (w *Wire) approval() string { return w.show(settingApproval) }
+
+// forgetApproval takes the approval that served out of the settings, and out of those
+// that a rollback would bring back.
+func (w *Wire) forgetApproval() {
+	id, u := w.approval(), &w.unit
+	w.settings = w.settings.withoutApproval(id)
+	u.before = u.before.withoutApproval(id)
+	for i := range u.savepoints {
+		u.savepoints[i].settings = u.savepoints[i].settings.withoutApproval(id)
+	}
+}
+
+func (s wireSettings) withoutApproval(id string) wireSettings {
+	for _, m := range []*map[string]string{&s.session, &s.local} {
+		if (*m)[settingApproval] == id {
+			*m = withEntry(*m, settingApproval, "")
+		}
+	}
+	return s
+}
+
 // A wireSetting is one name of the closed list that a connection may set
 // (design/execution-and-wire.md part 9).
 type wireSetting struct {
@@ -70,6 +94,7 @@ const (
 	settingApplication = "application_name"
 	settingNowReadOnly = "transaction_read_only"
 	settingNowLevel    = "transaction_isolation"
+	settingNowDefers   = "transaction_deferrable"
 )
 
 var wireSettingTable = map[string]wireSetting{
@@ -85,7 +110,7 @@ var wireSettingTable = map[string]wireSetting{
 	settingReadOnly:               {settingReadOnly, true, is("off"), takeBool},
 	settingDeferrable:             {settingDeferrable, false, is("off"), takeBool},
 	settingIsolation:              {settingIsolation, false, is("read committed"), takeIsolation},
-	settingApproval:               {settingApproval, false, func(w *Wire) string { return w.approval }, takeApproval},
+	settingApproval:               {settingApproval, false, is(""), takeApproval},
 }
 
 func is(value string) func(*Wire) string { return func(*Wire) string { return value } }
@@ -96,9 +121,6 @@ func (w *Wire) searchPath() string {
 
 // show is the value of a name of the list now.
 func (w *Wire) show(name string) string {
-	if name == settingApproval {
-		return w.approval
-	}
 	if v, ok := w.settings.local[name]; ok {
 		return v
 	}
@@ -132,7 +154,7 @@ func (w *Wire) begin() error {
 			return err
 		}
 		if name == settingApproval {
-			w.approval = value
+			w.settings = w.settings.set(name, value, false) // RESET does not go back to it: it serves once
 			continue
 		}
 		w.started[name] = value

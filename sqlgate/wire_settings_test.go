@@ -177,6 +177,63 @@ func TestAnApprovalIsAskedForAndUsedOnce(t *testing.T) {
 	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
 }
 
+// gate.approval_id is a setting as any other: LOCAL and a rollback mean for it what they
+// mean for the others. One that served is gone, whatever is rolled back.
+func TestTheSettingOfAnApprovalEndsAsOthersDo(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+	approved := func(sql string) string {
+		t.Helper()
+		var refusal *WireRefusal
+		require.ErrorAs(t, c.refused(sql), &refusal)
+		w.approve(refusal.Answer.ApprovalID)
+		return refusal.Answer.ApprovalID
+	}
+	id := approved("DELETE FROM t WHERE id = 1")
+	set := "SET gate.approval_id = '" + id + "'"
+	local := "SET LOCAL gate.approval_id = '" + id + "'"
+	for _, sent := range [][]string{
+		{"BEGIN", local, "ROLLBACK"}, {"BEGIN", local, "COMMIT"}, {"BEGIN", set, "ROLLBACK"}, {"BEGIN", "SAVEPOINT s", set, "ROLLBACK TO s", "COMMIT"}, {local},
+		{set, "RESET gate.approval_id"}, {set, "SET gate.approval_id TO DEFAULT"}, {set, "RESET ALL"}, {set, "DISCARD ALL"},
+	} {
+		for _, sql := range sent {
+			c.query(sql)
+		}
+		require.Empty(t, c.show("gate.approval_id"), "%v", sent)
+	}
+	done, err := c.Query(t.Context(), local, &rowsSink{})
+	require.NoError(t, err)
+	require.Equal(t, "25P01", done.Notices[0].SQLState)
+	c.ran(set)
+	_, _, err = c.execute(false, "SELECT 1/0")
+	require.Error(t, err)
+	c.sync()
+	require.Empty(t, c.show("gate.approval_id"))
+
+	other := approved("DELETE FROM t WHERE id = 2")
+	c.query("SET gate.approval_id = '" + other + "'")
+	c.query("BEGIN")
+	c.query("SAVEPOINT s")
+	c.query(local)
+	c.query("DELETE FROM t WHERE id = 1")
+	require.Empty(t, c.show("gate.approval_id"), "that of the session waits for its end")
+	c.query("COMMIT")
+	require.Equal(t, other, c.show("gate.approval_id"))
+	c.query("BEGIN")
+	c.query("SAVEPOINT s")
+	c.query("DELETE FROM t WHERE id = 2")
+	c.query("ROLLBACK TO s")
+	require.Empty(t, c.show("gate.approval_id"), "it served")
+	c.query("ROLLBACK")
+	require.Empty(t, c.show("gate.approval_id"))
+	require.Equal(t, "2", w.value("SELECT id FROM t"))
+	started := w.wire([2]string{"gate.approval_id", id})
+	require.Equal(t, id, started.show("gate.approval_id"))
+	started.query("RESET gate.approval_id")
+	require.Empty(t, started.show("gate.approval_id"))
+}
+
 func TestAnApprovalIsForItsParametersToo(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()

@@ -130,6 +130,19 @@ func (w *Wire) read(ctx context.Context, sql string, types []uint32) (*wireState
 	return st, nil
 }
 
+// snapshotTypes are the statements for which a server takes a snapshot at Parse and
+// at Bind already.
+var snapshotTypes = []string{
+	classify.TypeSelect, classify.TypeInsert, classify.TypeUpdate, classify.TypeDelete, classify.TypeMerge, classify.TypeExplain, classify.TypeCreateTableAs,
+}
+
+// analysed notes that a statement was parsed or bound.
+func (w *Wire) analysed(st *wireStatement) {
+	if slices.Contains(snapshotTypes, st.classification.QueryType) {
+		w.unit.queried = true
+	}
+}
+
 // weigh notes how many bytes a statement takes, after what it holds has changed.
 func (st *wireStatement) weigh() {
 	own := *st
@@ -235,6 +248,7 @@ func (w *Wire) Parse(ctx context.Context, name, sql string, types []uint32) erro
 		if w.unit.failed && !w.endsBlock(st) {
 			return errFailedBlock()
 		}
+		w.analysed(st)
 		st.weigh()
 		if name != "" { // looked at last, as PostgreSQL does: what is wrong with the text is said first
 			if err := w.room(name, st.bytes); err != nil {
@@ -319,6 +333,7 @@ func (w *Wire) Bind(portal, statement string, paramFormats []int16, params [][]b
 		if err := w.bindable(portal, st, paramFormats, params, resultFormats); err != nil {
 			return err
 		}
+		w.analysed(st)
 		if err := w.hold(boundBytes(paramFormats, params, resultFormats)); err != nil {
 			return err
 		}

@@ -25,7 +25,7 @@ const streamTable = "CREATE TABLE marks (id int PRIMARY KEY, note text)"
 var streamStatements = []string{
 	"INSERT INTO marks VALUES (1)", "INSERT INTO marks VALUES (2)", "INSERT INTO marks VALUES (3) RETURNING id", "INSERT INTO marks SELECT n FROM generate_series(4, 6) AS n RETURNING id",
 	"UPDATE marks SET note = 'seen' WHERE id = 1", "SELECT id, note FROM marks ORDER BY id", "SELECT count(*) FROM marks",
-	"SELECT 1/(SELECT count(*) FROM marks WHERE id = 1)", "SELEC", "", "BEGIN", "COMMIT", "ROLLBACK", "BEGIN READ ONLY",
+	"SELECT 1/(SELECT count(*) FROM marks WHERE id = 1)", "SELEC", "", "BEGIN", "COMMIT", "ROLLBACK", "BEGIN READ ONLY", "BEGIN READ WRITE", "START TRANSACTION ISOLATION LEVEL SERIALIZABLE",
 	"SAVEPOINT s", "ROLLBACK TO s", "RELEASE s", "SAVEPOINT gate_fence", "ROLLBACK TO gate_fence", "SELECT 1/(count(*)-count(*)) FROM marks",
 }
 
@@ -122,10 +122,11 @@ func (w *rawWire) answers(stream []pgproto3.FrontendMessage) []string {
 	}
 }
 
-// comparable leaves out the three differences that are known. PostgreSQL keeps the
+// comparable leaves out the four differences that are known. PostgreSQL keeps the
 // portal of a Query that failed until its block ends, and says 25P02 to an Execute
 // of it, where the gate says 34000. And it runs a write of a Query before it
-// describes what RETURNING gives, so columns may stand before an error or not. A call
+// describes what RETURNING gives, so columns may stand before an error or not. It warns
+// of a BEGIN in a block before it refuses the modes of that BEGIN. A call
 // of a function that is not there is 42883 at the server, or 25P02 in a failed block.
 func comparable(words []string) []string {
 	var kept []string
@@ -140,7 +141,7 @@ func comparable(words []string) []string {
 		if strings.HasPrefix(word, "ready") {
 			failed = word == "ready E"
 		}
-		if last := len(kept) - 1; last >= 0 && kept[last] == "columns" && strings.HasPrefix(word, "ERROR") {
+		if last := len(kept) - 1; last >= 0 && (kept[last] == "columns" || kept[last] == "WARNING 25001") && strings.HasPrefix(word, "ERROR") {
 			kept = kept[:last]
 		}
 		kept = append(kept, word)
@@ -165,16 +166,20 @@ func streamRounds(t *testing.T) int {
 // behind an error, all that was committed.
 func TestAnyStreamOfMessagesEndsAsItWouldAtTheDatabaseItself(t *testing.T) {
 	t.Parallel()
+	compareStreams(t, rapid.SliceOfN(rapid.Custom(streamMessage), 1, 25), streamRounds(t), func(words []string) []string { return words })
+}
+
+// compareStreams sends random streams to a gate and to a database of its own.
+func compareStreams(t *testing.T, draw *rapid.Generator[[]pgproto3.FrontendMessage], rounds int, normal func([]string) []string) {
 	d := newGateDir(t, []byte(clientPolicy))
 	d.execute(t, streamTable)
 	g := startGate(t, d, append(wireSettings, "GATE_PGWIRE_MAX_BATCH_ITEMS=1000")...)
 	direct := postgres.ForTest(t)
 	postgres.ExecuteURL(t, direct, streamTable)
-	draw := rapid.SliceOfN(rapid.Custom(streamMessage), 1, 25)
-	for round := range streamRounds(t) {
+	for round := range rounds {
 		stream := draw.Example(round)
 		gate, server := overStream(t, g.wireURL(t)), overStream(t, direct)
-		require.Equal(t, server.answers(stream), gate.answers(stream), "stream %d: %s", round, describeStream(stream))
+		require.Equal(t, normal(server.answers(stream)), normal(gate.answers(stream)), "stream %d: %s", round, describeStream(stream))
 		const content = "SELECT coalesce(string_agg(id || coalesce(note, ''), ',' ORDER BY id), '') FROM marks"
 		require.Equal(t, postgres.QueryURL(t, direct, content), g.value(t, content), "stream %d: %s", round, describeStream(stream))
 		for _, url := range []string{direct, d.database} {
@@ -183,6 +188,60 @@ func TestAnyStreamOfMessagesEndsAsItWouldAtTheDatabaseItself(t *testing.T) {
 		require.NoError(t, gate.Close())
 		require.NoError(t, server.Close())
 	}
+}
+
+// transactionModes are what names the modes of a transaction, what shows them, and what
+// they are for.
+var transactionModes = []string{
+	"BEGIN", "BEGIN READ ONLY", "BEGIN READ WRITE", "START TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "BEGIN DEFERRABLE",
+	"START TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", "BEGIN NOT DEFERRABLE",
+	"SET TRANSACTION READ ONLY", "SET TRANSACTION READ ONLY", "SET TRANSACTION READ WRITE", "SET LOCAL TRANSACTION READ ONLY", "SET SESSION TRANSACTION READ WRITE",
+	"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", "SET TRANSACTION DEFERRABLE", "SET TRANSACTION NOT DEFERRABLE",
+	"SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE", "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ, DEFERRABLE",
+	"SET LOCAL SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "SET LOCAL SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",
+	"SET default_transaction_read_only = on", "SET LOCAL default_transaction_read_only = off", "RESET default_transaction_read_only", "RESET ALL",
+	"SHOW transaction_isolation", "SHOW transaction_read_only", "SHOW transaction_deferrable", "SHOW default_transaction_read_only", "SHOW default_transaction_isolation",
+	"INSERT INTO marks SELECT count(*) FROM marks", "INSERT INTO marks SELECT count(*) FROM marks RETURNING id", "UPDATE marks SET note = 'seen' WHERE id = 0", "INSERT INTO marks SELECT count(*) FROM marks",
+	"SELECT count(*) FROM marks", "SELECT 1/(count(*)-count(*)) FROM marks", "SAVEPOINT s", "SAVEPOINT t", "SAVEPOINT s", "ROLLBACK TO s", "ROLLBACK TO t", "RELEASE s", "RELEASE t", "COMMIT", "COMMIT", "ROLLBACK",
+}
+
+// modeStream draws statements, each as a Query or in messages of its own. A Query
+// behind messages without their Sync is a known difference.
+func modeStream(t *rapid.T) (stream []pgproto3.FrontendMessage) {
+	open := false
+	for _, sql := range rapid.SliceOfN(rapid.SampledFrom(transactionModes), 3, 20).Draw(t, "statements") {
+		form := rapid.IntRange(0, 3).Draw(t, "form")
+		if form < 2 && open {
+			stream, open = append(stream, syncMessage), false
+		}
+		if form < 2 {
+			stream = append(stream, simple(sql))
+			continue
+		}
+		if stream, open = append(stream, statementMessages(sql)...), form == 3; !open {
+			stream = append(stream, syncMessage)
+		}
+	}
+	return stream
+}
+
+// The modes of a transaction are done or refused as the database does it, wherever a
+// client names them: no transaction writes whose client said READ ONLY.
+func TestTheModesOfATransactionAreThoseOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	compareStreams(t, rapid.Custom(modeStream), streamRounds(t), ofModes)
+}
+
+// ofModes leaves out whether what holds until the next Sync outside of a block is warned
+// of (that depends on the server's version and on what stands before), and when a setting
+// is reported.
+func ofModes(words []string) (kept []string) {
+	for _, word := range words {
+		if word != "WARNING 25P01" && !strings.HasPrefix(word, "default_transaction_read_only=") {
+			kept = append(kept, word)
+		}
+	}
+	return kept
 }
 
 func describeStream(stream []pgproto3.FrontendMessage) (text string) {

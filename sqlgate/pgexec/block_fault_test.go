@@ -439,8 +439,8 @@ func (k *keep) Row(values [][]byte) error {
 	return nil
 }
 
-// TestABlockIsAsATransactionOfTheServer: whatever order of writes, reads, errors
-// and savepoints, the block leaves what the same statements leave on a plain
+// TestABlockIsAsATransactionOfTheServer: whatever order of writes, reads, errors,
+// savepoints and READ ONLY, the block leaves what the same statements leave on a plain
 // connection, and is in the state that it is in.
 func TestABlockIsAsATransactionOfTheServer(t *testing.T) {
 	db, side := open(t)
@@ -457,7 +457,7 @@ func TestABlockIsAsATransactionOfTheServer(t *testing.T) {
 		both := &twice{rt: rt, block: b, plain: plain, db: db}
 		both.plainly(opts.beginSQL())
 		for range rapid.IntRange(1, 12).Draw(rt, "statements") {
-			switch rapid.IntRange(0, 9).Draw(rt, "kind") {
+			switch rapid.IntRange(0, 11).Draw(rt, "kind") {
 			case 0, 1, 2:
 				n, m := rapid.IntRange(0, 9).Draw(rt, "n"), rapid.IntRange(0, 9).Draw(rt, "m")
 				both.write("INSERT INTO %s VALUES (" + strconv.Itoa(n) + ", " + strconv.Itoa(m) + ")")
@@ -476,6 +476,16 @@ func TestABlockIsAsATransactionOfTheServer(t *testing.T) {
 			case 9:
 				_, err := b.Describe(context.Background(), "SELECT nothing FROM a", nil)
 				both.agree(err == nil, "SELECT nothing FROM b")
+			case 10:
+				to := b.Modes()
+				to.ReadOnly = true
+				both.agree(b.SetModes(context.Background(), to) == nil, "SET TRANSACTION READ ONLY")
+			case 11:
+				if shown, ok := both.plainly("SHOW transaction_read_only"); ok {
+					require.Equal(rt, shown == "on", b.Modes().ReadOnly)
+				} else {
+					require.Equal(rt, byte('E'), b.Status())
+				}
 			}
 		}
 		both.end(rapid.Bool().Draw(rt, "commit"))

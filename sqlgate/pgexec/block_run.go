@@ -253,8 +253,9 @@ func (b *Block) unfence(r *ran, f *fence) {
 
 // A Savepoint is one that Block.Savepoint set, for Release and RollbackTo.
 type Savepoint struct {
-	name    string
-	limited int // of the block, before it
+	name     string
+	limited  int  // of the block, before it
+	readOnly bool // the transaction, before it
 }
 
 // Savepoint sets a savepoint, under a name that nobody else knows.
@@ -262,17 +263,21 @@ func (b *Block) Savepoint(ctx context.Context) (Savepoint, error) {
 	if err := b.usable(); err != nil {
 		return Savepoint{}, err
 	}
-	s := Savepoint{b.newName(), len(b.limited)}
-	return s, b.control(ctx, setSavepoint, s)
+	s := Savepoint{b.newName(), len(b.limited), b.opts.ReadOnly}
+	return s, b.control(ctx, setSavepoint+s.name, true)
 }
 
 // Release gives a savepoint up, with those behind it, and keeps what was done
-// since.
+// since; that the transaction is READ ONLY since then is not kept.
 func (b *Block) Release(ctx context.Context, s Savepoint) error {
 	if err := b.usable(); err != nil {
 		return err
 	}
-	return b.control(ctx, release, s)
+	if err := b.control(ctx, release+s.name, false); err != nil {
+		return err
+	}
+	b.opts.ReadOnly = s.readOnly
+	return nil
 }
 
 // RollbackTo undoes what was done since a savepoint, which stays; those behind it
@@ -286,20 +291,58 @@ func (b *Block) RollbackTo(ctx context.Context, s Savepoint) error {
 		return b.usable()
 	}
 	b.next = nil
-	if err := b.control(ctx, rollbackTo, s); err != nil {
+	if err := b.control(ctx, rollbackTo+s.name, false); err != nil {
 		return err
 	}
-	b.failed, b.limited = false, b.limited[:s.limited]
+	b.failed, b.limited, b.opts.ReadOnly = false, b.limited[:s.limited], s.readOnly
 	return nil
 }
 
-// control sends a statement about a savepoint. The server has to know those that
-// the gate knows: where it refuses to release one or to go back to it, the block
-// is given up. One that it did not set is never named again.
-func (b *Block) control(ctx context.Context, verb string, s Savepoint) error {
+// Modes are those of the transaction as it is now: READ ONLY ends with the
+// savepoint behind which it began.
+func (b *Block) Modes() BlockOptions { return b.opts }
+
+// SetModes makes Isolation, ReadOnly and Deferrable those of to, as SET TRANSACTION
+// does. A refusal of the server is one of a statement, and fails the block.
+func (b *Block) SetModes(ctx context.Context, to BlockOptions) error {
+	if err := b.usable(); err != nil {
+		return err
+	}
+	var modes []string
+	if level(to.Isolation) != level(b.opts.Isolation) {
+		modes = append(modes, "ISOLATION LEVEL "+strings.ToUpper(level(to.Isolation)))
+	}
+	if to.ReadOnly != b.opts.ReadOnly {
+		modes = append(modes, map[bool]string{true: "READ ONLY", false: "READ WRITE"}[to.ReadOnly])
+	}
+	if to.Deferrable != b.opts.Deferrable {
+		modes = append(modes, map[bool]string{true: "DEFERRABLE", false: "NOT DEFERRABLE"}[to.Deferrable])
+	}
+	if len(modes) == 0 {
+		return nil
+	}
+	if err := b.control(ctx, "SET TRANSACTION "+strings.Join(modes, ", "), true); err != nil {
+		return err
+	}
+	b.opts.Isolation, b.opts.ReadOnly, b.opts.Deferrable = to.Isolation, to.ReadOnly, to.Deferrable
+	return nil
+}
+
+// level is an isolation level by its name.
+func level(isolation string) string {
+	if isolation == "" {
+		return "read committed"
+	}
+	return isolation
+}
+
+// control sends a statement about savepoints or modes. The server has to know the
+// savepoints that the gate knows: where it refuses to release one or to go back to
+// it, the block is given up. One that it did not set is never named again.
+func (b *Block) control(ctx context.Context, text string, refusable bool) error {
 	l := b.lease
 	l.notices = nil
-	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(b.db.cfg.QueryTimeout+b.db.cfg.DeadlineSlack), b.settled(own(verb+s.name))...)
+	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(b.db.cfg.QueryTimeout+b.db.cfg.DeadlineSlack), b.settled(own(text))...)
 	switch {
 	case err != nil:
 		if b.brokeOff(refused, err); b.over {
@@ -308,7 +351,7 @@ func (b *Block) control(ctx context.Context, verb string, s Savepoint) error {
 		return lostFault(lastError(refused, err), err)
 	case refused == nil && l.txStatus == 'T':
 		return nil
-	case refused != nil && verb == setSavepoint && l.txStatus == 'E':
+	case refused != nil && refusable && l.txStatus == 'E':
 		b.failed = true
 		return b.db.cfg.statementFault(refused)
 	}
@@ -379,6 +422,9 @@ func (b *Block) check(ctx context.Context) (Result, error) {
 	}
 	if ok {
 		return res, nil
+	}
+	if r.err == nil && r.refused != nil && r.refused.Code == "25006" && b.opts.ReadOnly { // its client's doing, and no trouble of the server
+		f = b.db.cfg.refusedFault(r.refused)
 	}
 	res, f = b.fail(r, res, f)
 	if b.Rollback() {
