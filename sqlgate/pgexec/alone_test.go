@@ -70,6 +70,30 @@ func TestAStatementAloneWhoseLastCommitFailsIsNoSuccess(t *testing.T) {
 	require.Equal(t, "t", side.ask("SELECT inhdetachpending FROM pg_inherits"))
 }
 
+// That a table is partitioned stands in no text: REINDEX and CLUSTER of one are told
+// what the gate can run.
+func TestUpkeepOfAPartitionedTableIsToldItsOtherForm(t *testing.T) {
+	db, side := open(t)
+	side.run(`CREATE TABLE whole (a int) PARTITION BY LIST (a); CREATE INDEX i ON whole (a);
+		CREATE TABLE part PARTITION OF whole FOR VALUES IN (1); CREATE INDEX j ON part (a)`)
+	for _, text := range []string{"REINDEX TABLE whole", "REINDEX INDEX i", "CLUSTER whole USING i"} {
+		_, _, err := write(t, db, text, Limits{})
+		require.Equal(t, "25001", fault.Of(err).Details["sqlstate"], text)
+		require.Equal(t, partitionedHint, fault.Of(err).Details["hint"], text)
+		said, ok := ServerErrorOf(err)
+		require.True(t, ok)
+		require.Equal(t, partitionedHint, said.Hint, text)
+	}
+	for _, text := range []string{"REINDEX TABLE CONCURRENTLY whole", "REINDEX INDEX CONCURRENTLY i"} {
+		_, err := alone(t, db, text, Limits{})
+		require.NoError(t, err, text)
+	}
+	for _, text := range []string{"REINDEX TABLE part", "CLUSTER part USING j"} {
+		_, _, err := write(t, db, text, Limits{})
+		require.NoError(t, err, text)
+	}
+}
+
 func TestAStatementAloneThatTimesOutOrIsLostIsUnknown(t *testing.T) {
 	db, side := open(t, func(c *Config) { c.LockTimeout = time.Minute })
 	side.run("CREATE TABLE t (a int)")

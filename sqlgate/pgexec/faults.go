@@ -155,11 +155,19 @@ func (q quiet) Error() string {
 // Unwrap gives the server's error.
 func (q quiet) Unwrap() error { return q.PgError }
 
+const partitionedHint = "The gate runs it in a transaction. Of a partitioned table or index REINDEX it CONCURRENTLY, or name its partitions one by one."
+
 // refusedFault hands the server's refusal on: its message and hint as they are,
 // DETAIL and CONTEXT only where the operator allowed it.
 func (cfg *Config) refusedFault(e *pgconn.PgError) *fault.Fault {
 	advice := "Correct it and send it again."
-	if retryable(e.Code) {
+	switch {
+	case e.Routine == "PreventInTransactionBlock" && e.Hint == "": // no text tells what is partitioned
+		advice = partitionedHint
+		hinted := *e
+		hinted.Hint = advice
+		e = &hinted
+	case retryable(e.Code):
 		advice = "Another statement was in its way: send it again, with a new idempotency key or approval where it had one."
 	}
 	f := fault.New(fault.DBQueryFailed, "The database refused the statement: %s. %s", clip(e.Message), advice).
