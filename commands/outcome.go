@@ -57,6 +57,21 @@ func decideOutcome(x *projections.Execution, r ResolveOutcome, now time.Time) []
 	return []event.Draft{event.New(now, openOf(x).shared, &event.ExecutionOutcomeResolved{Outcome: r.Outcome, Basis: r.Basis, Answered: r.Answered, By: r.By})}
 }
 
+// DecidedFacts are the facts of the decision under which an execution ran, from the
+// log. found is false where the log at hand does not have it.
+func (c *Commands) DecidedFacts(ctx context.Context, executionID string) (facts event.DecisionFacts, found bool, err error) {
+	err = c.look(ctx, func(view *projections.View) error {
+		filter := projections.AuditFilter{ExecutionID: executionID, EventTypes: []string{string(event.TypeDecisionRecorded)}}
+		return c.read(view, filter, projections.Page{Limit: 1}, func(e *event.Envelope) error {
+			var p event.DecisionRecorded
+			err := e.Parse(&p)
+			facts, found = p.Facts, true
+			return err
+		})
+	})
+	return facts, found, err
+}
+
 func (c *Commands) execution(ctx context.Context, id string) (x projections.Execution, err error) {
 	err = c.look(ctx, func(view *projections.View) error {
 		found, ok, err := view.Execution(id)

@@ -3,6 +3,7 @@ package sqlgate
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"writegate/commands"
@@ -44,6 +45,7 @@ type wireWrite struct {
 	decision  commands.Decision // as much of it as results name
 	execution string
 	approval  string
+	outlasts  bool // it names something that no rollback undoes
 	result    pgexec.Result
 }
 
@@ -250,6 +252,9 @@ func (g *Gate) resultOf(write *wireWrite, end pgexec.Result, cause error) comman
 	if cause != nil {
 		f = fault.Of(cause)
 	}
+	if write.outlasts {
+		end, f = partly(end, f)
+	}
 	g.describeFailure(nil, &r, &end, f)
 	return r
 }
@@ -282,7 +287,11 @@ func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 		}
 	}
 	if cause != nil {
-		f := fault.Of(cause).WithBeside("execution_state", string(result.State))
+		f := fault.Of(cause)
+		if slices.ContainsFunc(writes, func(write wireWrite) bool { return write.outlasts }) {
+			_, f = partly(result, f)
+		}
+		f = f.WithBeside("execution_state", string(result.State))
 		g.noteOutage(ctx, f)
 		return nil, f
 	}
@@ -343,7 +352,7 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 	}
 	record := s.record
 	record.SQLText = "" // a block's results need no text, and may wait for long
-	u.writes = append(u.writes, wireWrite{record: record, decision: commands.Decision{Operation: s.decision.Operation, Fingerprint: s.decision.Fingerprint}, execution: recorded.ExecutionID, approval: s.usedApproval(), result: result})
+	u.writes = append(u.writes, wireWrite{record: record, decision: commands.Decision{Operation: s.decision.Operation, Fingerprint: s.decision.Fingerprint}, execution: recorded.ExecutionID, approval: s.usedApproval(), outlasts: s.outlasts(), result: result})
 	a := s.answer()
 	a.Executed, a.ExecutionID, a.ExecutionState, a.Events = true, recorded.ExecutionID, StateDispatched, recorded.Events
 	a.RowCount, a.CommandTag, a.Notices = result.RowCount, result.CommandTag, result.Notices

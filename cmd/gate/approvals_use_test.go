@@ -240,6 +240,24 @@ CREATE TRIGGER copy AFTER INSERT ON held_notes FOR EACH ROW WHEN (NEW.note LIKE 
 	require.Equal(t, "2", g.value(t, "SELECT count(*) FROM copies"))
 }
 
+// TestARowLimitDoesNotSetFreeWhatNoRollbackUndoes: the rows were rolled back and the
+// sequence was not, so that the approval has been used.
+func TestARowLimitDoesNotSetFreeWhatNoRollbackUndoes(t *testing.T) {
+	d := newNotes(t)
+	d.execute(t, "CREATE SEQUENCE sq")
+	g := startGate(t, d)
+	request := ask("INSERT INTO held_notes SELECT setval('sq', 100 + n)::text FROM generate_series(1, 6) AS n")
+	id := g.approved(t, request)
+	r := g.query(t, request.with("approval_id", id))
+	details := requireFault(t, r, http.StatusUnprocessableEntity, "row_limit_exceeded")
+	require.Equal(t, "partial_possible", details["outcome"])
+	require.Contains(t, r.json(t)["message"], "no rollback undoes")
+	require.Equal(t, "106", g.value(t, "SELECT last_value FROM sq"))
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM held_notes"))
+	requireFault(t, g.query(t, request.with("approval_id", id)), http.StatusConflict, "approval_already_used")
+	require.Equal(t, []any{"failure", "partial_possible"}, pick(g.get(t, "/executions/"+r.text(t, "execution_id")).json(t), "execution_state", "outcome"))
+}
+
 // TestARowLimitThatCannotBeCountedRunsNothing: TRUNCATE counts no rows, and
 // track_counts says whether any are counted, so that an approval with a limit
 // cannot let such a statement run.

@@ -203,7 +203,7 @@ func (p *ExecutionSuccess) form(f *form) {
 // Outcomes of executions, in execution_failure and execution_outcome_resolved.
 const (
 	OutcomeAborted         = "aborted"          // nothing was applied
-	OutcomePartialPossible = "partial_possible" // outside a transaction: something may have been
+	OutcomePartialPossible = "partial_possible" // outside a transaction, or by what no rollback undoes: something may have been
 	OutcomeNotExecuted     = "not_executed"     // nothing of the client's was sent
 	OutcomeCommitted       = "committed"
 	OutcomeInProgress      = "in_progress"
