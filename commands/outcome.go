@@ -62,7 +62,7 @@ func decideOutcome(x *projections.Execution, r ResolveOutcome, now time.Time) []
 func (c *Commands) DecidedFacts(ctx context.Context, executionID string) (facts event.DecisionFacts, found bool, err error) {
 	err = c.look(ctx, func(view *projections.View) error {
 		filter := projections.AuditFilter{ExecutionID: executionID, EventTypes: []string{string(event.TypeDecisionRecorded)}}
-		return c.read(view, filter, projections.Page{Limit: 1}, func(e *event.Envelope) error {
+		return c.read(ctx, view, filter, projections.Page{Limit: 1}, func(e *event.Envelope) error {
 			var p event.DecisionRecorded
 			err := e.Parse(&p)
 			facts, found = p.Facts, true
