@@ -115,8 +115,22 @@ type pending struct {
 // write decides a request under the locks of its aggregates, appends its events
 // and gives its answer.
 func (s *Service) write(ctx context.Context, by *Asker, keys []string, decide func(*projections.View, time.Time) (plan, error)) (Answer, error) {
+	return s.writeWithin(ctx, by, keys, nil, decide)
+}
+
+// writeShared is write of what the rules of more than one agent may read: it waits
+// for decisions that are being recorded.
+func (s *Service) writeShared(ctx context.Context, by *Asker, keys []string, decide func(*projections.View, time.Time) (plan, error)) (Answer, error) {
+	return s.writeWithin(ctx, by, keys, func(write func() error) error {
+		s.shared.Lock()
+		defer s.shared.Unlock()
+		return write()
+	}, decide)
+}
+
+func (s *Service) writeWithin(ctx context.Context, by *Asker, keys []string, around func(func() error) error, decide func(*projections.View, time.Time) (plan, error)) (Answer, error) {
 	var p plan
-	recorded, err := s.Commands.Change(ctx, commands.Change{Keys: keys, Decide: func(view *projections.View, now time.Time) (drafts []event.Draft, err error) {
+	recorded, err := s.Commands.Change(ctx, commands.Change{Keys: keys, Around: around, Decide: func(view *projections.View, now time.Time) (drafts []event.Draft, err error) {
 		if p, err = decide(view, now); err != nil {
 			return nil, err
 		}
@@ -130,13 +144,6 @@ func (s *Service) write(ctx context.Context, by *Asker, keys []string, decide fu
 		p.after(recorded.Events)
 	}
 	return p.answer, nil
-}
-
-// writeShared is write of what the rules of more than one agent may read.
-func (s *Service) writeShared(ctx context.Context, by *Asker, keys []string, decide func(*projections.View, time.Time) (plan, error)) (Answer, error) {
-	s.shared.Lock()
-	defer s.shared.Unlock()
-	return s.write(ctx, by, keys, decide)
 }
 
 // drafts gives the events their origin; the first one keeps the answer.

@@ -18,6 +18,8 @@ type Change struct {
 	// Decide must depend on nothing but the view, the moment and the command. No
 	// drafts is an answer too: there is nothing to change.
 	Decide func(view *projections.View, now time.Time) ([]event.Draft, error)
+	// Around is that of RecordDecision.
+	Around func(write func() error) error
 }
 
 // Change carries a change out. Its errors are those of Decide and of the log,
@@ -38,7 +40,7 @@ func (c *Commands) Change(ctx context.Context, ch Change) (Recorded, error) {
 	if err != nil || len(drafts) == 0 {
 		return Recorded{}, err
 	}
-	done, err := c.commit(ctx, eventlog.Group{Drafts: drafts})
+	done, err := c.commitWithin(ctx, eventlog.Group{Drafts: drafts}, ch.Around)
 	if err != nil {
 		return Recorded{}, err
 	}

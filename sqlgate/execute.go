@@ -68,12 +68,10 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 		command.Ahead = s.wire.wire.ahead
 	}
 	if s.Agent.ID != "" {
-		command.Keys, command.Extra = g.Overlay.Aggregates(s.Agent), g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
+		command.Keys, command.Hold = g.Overlay.Aggregates(s.Agent), g.Overlay.Hold
+		command.Extra = g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
 	}
 	g.Step("decision.before_append")
-	if s.Agent.ID != "" {
-		defer g.Overlay.Hold()()
-	}
 	if command.Dispatch != nil {
 		command.Around = func(write func() error) error {
 			g.inForce.RLock()
