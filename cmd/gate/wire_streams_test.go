@@ -124,7 +124,7 @@ func (w *rawWire) answers(stream []pgproto3.FrontendMessage) []string {
 
 // comparable leaves out the four differences that are known. PostgreSQL keeps the
 // portal of a Query that failed until its block ends, and says 25P02 to an Execute
-// of it, where the gate says 34000. And it runs a write of a Query before it
+// of it, or 55000 where it was a ROLLBACK TO, where the gate says 34000 or 25P02. And it runs a write of a Query before it
 // describes what RETURNING gives, so columns may stand before an error or not. It warns
 // of a BEGIN in a block before it refuses the modes of that BEGIN. A call
 // of a function that is not there is 42883 at the server, or 25P02 in a failed block.
@@ -135,7 +135,7 @@ func comparable(words []string) []string {
 		if word == "ERROR 42883" {
 			word = "ERROR 0A000"
 		}
-		if failed && (word == "ERROR 34000" || word == "ERROR 0A000") {
+		if failed && (word == "ERROR 34000" || word == "ERROR 0A000" || word == "ERROR 55000") {
 			word = "ERROR 25P02"
 		}
 		if strings.HasPrefix(word, "ready") {
