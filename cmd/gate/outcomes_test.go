@@ -288,15 +288,21 @@ func settleAt(t testing.TB, g *testGate, id string) (state, outcome string) {
 // rest: what nobody waits for any more may still run.
 func (b *bench) applied(t testing.TB, f *form, name string) string {
 	t.Helper()
+	b.rest(t)
+	if f.reads {
+		return "0"
+	}
+	return b.ask(t, named(f.applied, name))
+}
+
+// rest waits until the database does nothing any more for the gate.
+func (b *bench) rest(t testing.TB) {
+	t.Helper()
 	var busy string
 	require.Eventually(t, func() bool {
 		busy = b.ask(t, "SELECT string_agg(concat_ws(' ', pid, state, wait_event, query), '; ') FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'gate/%' AND state <> 'idle'")
 		return busy == ""
 	}, startPatience, 20*time.Millisecond, "the database does not come to rest: %s", words{&busy})
-	if f.reads {
-		return "0"
-	}
-	return b.ask(t, named(f.applied, name))
 }
 
 // holds compares what was told and recorded with what is there.
