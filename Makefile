@@ -153,7 +153,7 @@ streams: ## STREAMS random streams (default 5000) to the gate and to PostgreSQL 
 	WIRE_STATES=$(STATES) $(PGRUN) $(GO) test -count=1 -timeout 240m -v -run NoStatementMeets ./cmd/gate
 
 .PHONY: watch
-watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch; 20,000 conditions and the constants of keys by what they reach
+watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch; 20,000 conditions and the constants of keys by what they reach; every product of lists
 	CLASSIFY_WATCH_ROUNDS=$(WATCHROUNDS) CLASSIFY_WHERE=20000 CLASSIFY_KEY=1500 $(GO) test -count=1 -timeout 60m -v -run 'OnlyAnswer|TheWatcher|NoConditionReaches|AKeyIsEqual|NoProduct' ./sqlgate/classify
 
 .PHONY: redteam
