@@ -46,7 +46,7 @@ func requireOwnTests(t *testing.T, driver, module string) {
 	g := startGate(t, newGateDir(t, []byte(anythingGoes)), append(asAtTheDatabase,
 		"GATE_PGWIRE_MAX_CONNECTIONS=1000", "GATE_PGWIRE_MAX_CONNECTIONS_PER_IP=1000", "GATE_PGWIRE_MAX_UNAUTHENTICATED=1000", "GATE_PGWIRE_MAX_TRANSACTIONS=100")...)
 	program := filepath.Join(t.TempDir(), "own.test")
-	built, err := exec.Command("go", "test", "-c", "-vet=off", "-o", program, module).CombinedOutput()
+	built, err := exec.Command("go", "test", "-c", "-o", program, module).CombinedOutput()
 	require.NoError(t, err, "%s", built)
 	folder, err := exec.Command("go", "list", "-f", "{{.Dir}}", module).Output()
 	require.NoError(t, err)
