@@ -1,10 +1,12 @@
 package sqlgate
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands/fault"
@@ -139,7 +141,7 @@ func TestABlockThatOnlyReadsWritesNothingOfItsEnd(t *testing.T) {
 }
 
 // What a client says of a transaction holds wherever it says it: a block that is told
-// READ ONLY writes nothing any more.
+// READ ONLY writes nothing any more. The database itself says the same to each row.
 func TestTheModesOfATransactionHoldWhereverTheyAreSaid(t *testing.T) {
 	w := newWireWorld(t, nil)
 	const write = "INSERT INTO t SELECT count(*) FROM t"
@@ -167,6 +169,23 @@ func TestTheModesOfATransactionHoldWhereverTheyAreSaid(t *testing.T) {
 		{[]string{"BEGIN", "SET LOCAL SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "COMMIT", write}, ""},
 		{[]string{"BEGIN", "SET default_transaction_read_only = on", write, "BEGIN", write, "COMMIT", write}, "25006"},
 	} {
+		direct, err := pgconn.Connect(t.Context(), w.url)
+		require.NoError(t, err)
+		for i, sql := range row.sent {
+			want := ""
+			if i == len(row.sent)-1 {
+				want = row.want
+			}
+			var refused *pgconn.PgError
+			if _, err := direct.Exec(t.Context(), sql).ReadAll(); errors.As(err, &refused) {
+				require.Equal(t, want, refused.Code, "at the database itself: %v", row.sent)
+			} else {
+				require.NoError(t, err)
+				require.Empty(t, want, "at the database itself: %v", row.sent)
+			}
+		}
+		require.NoError(t, direct.Close(t.Context()))
+		postgresExecute(w, "TRUNCATE t")
 		c := w.wire()
 		for i, sql := range row.sent {
 			if i == len(row.sent)-1 && row.want != "" {
