@@ -443,7 +443,7 @@ func (s *Service) Follow(ctx context.Context, c *Caller, f EventFilter, log Foll
 	if after.Index < 0 {
 		after.Index = math.MaxInt
 	}
-	for batch, err := range log.Stream(ctx, from) {
+	for batch, err := range (skipping{s, audit, log}).stream(ctx, from) {
 		if err != nil {
 			return err
 		}

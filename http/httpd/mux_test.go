@@ -267,3 +267,19 @@ func TestAnAnswerMayNameItsStatus(t *testing.T) {
 	m.ServeHTTP(w, httptest.NewRequest("POST", "http://localhost/made", nil))
 	require.Equal(t, 201, w.Code)
 }
+
+// A HEAD of a stream has its headers and ends: nothing is gathered that nobody reads.
+func TestAHeadOfAStreamEnds(t *testing.T) {
+	ran := false
+	s := serve(t, Options{}, ServerOptions{}, func(m *Mux) {
+		m.Handle(http.MethodGet, "/stream", func(c *Call) error {
+			return c.Events(c.Request.Context(), time.Hour, func(send func(string, string, []byte) error) error {
+				ran = true
+				return send("1", "a", []byte("{}"))
+			})
+		})
+	})
+	r := s.do("HEAD", "/stream", "")
+	require.Equal(t, []any{200, "text/event-stream", ""}, []any{r.StatusCode, r.Header.Get("Content-Type"), r.body})
+	require.False(t, ran)
+}

@@ -60,7 +60,7 @@ func (c *Call) BeginStream() (out io.Writer) {
 
 // Events answers with server-sent events until run ends. A comment every beat
 // keeps proxies from taking a quiet stream for a dead one. An error of run ends
-// the stream; the client comes back with the last id it saw.
+// the stream; the client comes back with the last id it saw. A HEAD has the headers alone.
 func (c *Call) Events(ctx context.Context, beat time.Duration, run func(send func(id, kind string, data []byte) error) error) error {
 	out := c.BeginStream()
 	control := http.NewResponseController(c.recorder.ResponseWriter)
@@ -72,6 +72,9 @@ func (c *Call) Events(ctx context.Context, beat time.Duration, run func(send fun
 	h["Content-Type"] = []string{"text/event-stream"}
 	h["Cache-Control"] = noStore
 	c.recorder.WriteHeader(http.StatusOK)
+	if c.Request.Method == http.MethodHead {
+		return nil // nobody reads what run would gather
+	}
 	s := &eventStream{out: bufio.NewWriter(out), control: control}
 	if err := s.comment(); err != nil {
 		return nil // the client is gone
