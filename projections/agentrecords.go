@@ -14,7 +14,7 @@ type Agent struct {
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
 	DeactivatedAt time.Time // zero = active
-	SeenAt        time.Time // start of the last minute with recorded usage; zero = never
+	SeenAt        time.Time // start of the last minute with recorded usage or a statement; zero = never
 	// DeactivatedSeq is of the last agent_deactivated, also where the agent is back in
 	// service: approvals that were asked for before it are withdrawn. 0 = never.
 	DeactivatedSeq uint64
@@ -33,7 +33,7 @@ type AgentToken struct {
 	ExpiresAt time.Time
 	RevokedAt time.Time // zero = not revoked
 	Replaces  string
-	UsedAt    time.Time // start of the last minute with recorded usage; zero = never
+	UsedAt    time.Time // start of the last minute with recorded usage or a statement; zero = never
 }
 
 // Statuses of a token.

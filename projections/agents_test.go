@@ -94,6 +94,26 @@ func TestATokenLivesUntilItExpiresIsReplacedOrRevoked(t *testing.T) {
 	used, _, err := w.view().AgentToken("tok_2")
 	require.NoError(t, err)
 	require.Equal(t, minute, used.UsedAt)
+
+	seen := func() (at []time.Time) { // by the token, and of its agent
+		k, _, err := w.view().AgentToken("tok_2")
+		require.NoError(t, err)
+		a, _, err := w.view().Agent(project, "agt_1")
+		require.NoError(t, err)
+		return []time.Time{k.UsedAt, a.SeenAt}
+	}
+	for _, statement := range []event.Typed{
+		&event.RequestReceived{CredentialIDs: []string{"key_1", "tok_2"}}, &event.QueryRejected{CredentialIDs: []string{"tok_2"}},
+		&event.RequestReceived{CredentialIDs: []string{"tok_2"}, Purpose: event.PurposeDescribe},
+	} {
+		w.now = w.now.Add(3 * time.Minute)
+		w.do(event.Context{Project: project, AgentID: "agt_1"}, statement)
+		now := w.now.Truncate(time.Minute)
+		require.Equal(t, []time.Time{now, now}, seen(), "%T", statement)
+	}
+	last := seen()
+	w.do(event.Context{Project: project}, &event.UsageRecorded{Minute: minute.UnixNano(), Credentials: []event.CredentialUsage{{CredentialID: "tok_2", AgentID: "agt_1", Requests: 3}}})
+	require.Equal(t, last, seen(), "the count of an earlier minute comes later")
 	w.compare()
 }
 

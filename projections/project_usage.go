@@ -78,12 +78,26 @@ func usageRecorded(t *tx, e *event.Envelope, p *event.UsageRecorded) {
 		if u.Requests == 0 {
 			continue
 		}
-		t.token(u.CredentialID, func(k *AgentToken) { k.UsedAt = at })
-		t.agent(u.AgentID, func(a *Agent) { a.SeenAt = at })
+		t.saw(u.CredentialID, u.AgentID, at)
 		if u.AgentID != "" && IsToken(u.CredentialID) {
 			t.did(e, u.AgentID, minuteOf(at), &AgentSums{Requests: int64(u.Requests)})
 		}
 	}
+}
+
+// saw notes that a token was used in a minute, and its agent seen.
+func (t *tx) saw(token, agent string, minute time.Time) {
+	var k AgentToken
+	if !IsToken(token) || !t.get(tokenKey(token), &k) || !minute.After(k.UsedAt) {
+		return // most statements come in a minute that is noted
+	}
+	k.UsedAt = minute
+	t.put(tokenKey(token), &k)
+	t.agent(agent, func(a *Agent) {
+		if minute.After(a.SeenAt) {
+			a.SeenAt = minute
+		}
+	})
 }
 
 // requestReceived counts a statement that came with an agent's token. Its
@@ -93,11 +107,20 @@ func requestReceived(t *tx, e *event.Envelope) error {
 		return nil
 	}
 	var p event.RequestReceived
-	if err := e.Parse(&p); err != nil || p.Purpose == event.PurposeDescribe {
+	if err := e.Parse(&p); err != nil {
 		return err
+	}
+	t.saw(usedBy(p.CredentialIDs), e.Context.AgentID, e.Time.Truncate(time.Minute))
+	if p.Purpose == event.PurposeDescribe {
+		return t.err
 	}
 	t.use(e.Context.Project, e.Time, usedBy(p.CredentialIDs), e.Context.AgentID, &UsageSums{SQLDecisions: 1})
 	return t.err
+}
+
+// queryRejected is a statement too that came with a token.
+func queryRejected(t *tx, e *event.Envelope, p *event.QueryRejected) {
+	t.saw(usedBy(p.CredentialIDs), e.Context.AgentID, e.Time.Truncate(time.Minute))
 }
 
 // useTelemetry counts a batch for the credential that sent it, and for each of

@@ -27,7 +27,7 @@ var projectors = map[event.Type]projector{
 	event.TypeWireLoginFailed:         indexed,
 	event.TypeEvidenceExported:        indexed,
 	event.TypeRequestReceived:         {1, requestReceived},
-	event.TypeQueryRejected:           indexed,
+	event.TypeQueryRejected:           {1, fold(queryRejected)},
 	event.TypeDecisionRecorded:        {1, agentDecided},
 	event.TypeEmergencyBypass:         indexed,
 	event.TypeSessionOpened:           indexed,
