@@ -453,11 +453,12 @@ func TestABlockIsAsATransactionOfTheServer(t *testing.T) {
 		begun, err := db.BeginBlock(context.Background(), opts)
 		require.NoError(rt, err)
 		defer begun.Rollback()
+		defer plain.first("ROLLBACK") // what fails is drawn anew, and waits for no lock of this
 		b := &blockTest{Block: begun, t: t, db: db}
 		both := &twice{rt: rt, block: b, plain: plain, db: db}
 		both.plainly(opts.beginSQL())
 		for range rapid.IntRange(1, 12).Draw(rt, "statements") {
-			switch rapid.IntRange(0, 11).Draw(rt, "kind") {
+			switch rapid.IntRange(0, 9).Draw(rt, "kind") {
 			case 0, 1, 2:
 				n, m := rapid.IntRange(0, 9).Draw(rt, "n"), rapid.IntRange(0, 9).Draw(rt, "m")
 				both.write("INSERT INTO %s VALUES (" + strconv.Itoa(n) + ", " + strconv.Itoa(m) + ")")
@@ -476,16 +477,14 @@ func TestABlockIsAsATransactionOfTheServer(t *testing.T) {
 			case 9:
 				_, err := b.Describe(context.Background(), "SELECT nothing FROM a", nil)
 				both.agree(err == nil, "SELECT nothing FROM b")
-			case 10:
+			}
+			if rapid.IntRange(0, 3).Draw(rt, "read only") == 3 {
 				to := b.Modes()
 				to.ReadOnly = true
 				both.agree(b.SetModes(context.Background(), to) == nil, "SET TRANSACTION READ ONLY")
-			case 11:
-				if shown, ok := both.plainly("SHOW transaction_read_only"); ok {
-					require.Equal(rt, shown == "on", b.Modes().ReadOnly)
-				} else {
-					require.Equal(rt, byte('E'), b.Status())
-				}
+			}
+			if shown, ok := both.plainly("SHOW transaction_read_only"); ok {
+				require.Equal(rt, shown == "on", b.Modes().ReadOnly)
 			}
 		}
 		both.end(rapid.Bool().Draw(rt, "commit"))
