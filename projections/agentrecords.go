@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"strings"
 	"time"
 
 	"writegate/eventlog/event"
@@ -64,6 +65,26 @@ type AgentPolicy struct {
 	Applications int // that are not detached
 }
 
+// An AgentPolicyHead is what decisions read of a policy before its rules: a small
+// record, however long they are.
+type AgentPolicyHead struct {
+	Project  string
+	Enabled  bool
+	Mode     string // event.AgentPolicyEnforce or event.AgentPolicyObserve
+	Revision int
+	Text     int  // bytes of the texts of its rules
+	Patterns bool // a condition may have patterns
+}
+
+func (p *AgentPolicy) head() *AgentPolicyHead {
+	h := &AgentPolicyHead{Project: p.Project, Enabled: p.Enabled, Mode: p.Mode, Revision: p.Revision}
+	for i := range p.Rules {
+		h.Text += p.Rules[i].Bytes()
+		h.Patterns = h.Patterns || strings.Contains(p.Rules[i].Condition, "matches")
+	}
+	return h
+}
+
 // An Application binds a policy to an agent. A detached one is no more.
 type Application struct {
 	event.PolicyApplication
@@ -106,6 +127,14 @@ func (p *AgentPolicy) walk(c *codec) {
 		r := &p.Rules[i]
 		texts(c, &r.ID, &r.Action, &r.Condition, &r.Message, &r.ReasonCode)
 	}
+}
+
+func (h *AgentPolicyHead) walk(c *codec) {
+	texts(c, &h.Project, &h.Mode)
+	c.flag(&h.Enabled)
+	number(c, &h.Revision)
+	number(c, &h.Text)
+	c.flag(&h.Patterns)
 }
 
 func (a *Application) walk(c *codec) {

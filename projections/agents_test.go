@@ -1,6 +1,7 @@
 package projections_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -152,6 +153,31 @@ func TestAPolicyKnowsItsApplications(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	require.Equal(t, 1, list[0].Applications)
+	w.compare()
+}
+
+// What decisions read of a policy before its rules says what the policy does, and stays
+// small however long these are.
+func TestTheHeadOfAPolicyIsKeptBesideIt(t *testing.T) {
+	w := newWorld(t)
+	policy := event.AgentPolicy{PolicyID: "pol_1", Name: "guard", Enabled: true, Mode: event.AgentPolicyEnforce, Revision: 1, Rules: []event.AgentRule{{ID: "r1", Action: "block"}}}
+	head := func() projections.AgentPolicyHead {
+		h, ok, err := w.view().AgentPolicyHead(project, "pol_1")
+		require.NoError(t, err)
+		require.True(t, ok)
+		return h
+	}
+	w.do(event.Context{Project: project}, &event.AgentPolicyCreated{Policy: policy})
+	require.Equal(t, projections.AgentPolicyHead{Project: project, Enabled: true, Mode: event.AgentPolicyEnforce, Revision: 1, Text: 7}, head())
+	policy.Revision, policy.Enabled, policy.Mode = 2, false, event.AgentPolicyObserve
+	policy.Rules = []event.AgentRule{{ID: "r1", Action: "log", Condition: `agent.name.matches("^a")`, Message: strings.Repeat("m", 1000), ReasonCode: "r"}, {ID: "r2", Action: "log"}}
+	w.do(event.Context{Project: project}, &event.AgentPolicyUpdated{Policy: policy})
+	require.Equal(t, projections.AgentPolicyHead{Project: project, Mode: event.AgentPolicyObserve, Revision: 2, Text: 1035, Patterns: true}, head())
+	w.applied("apl_1", "pol_1", "agt_1", 500)
+	require.Equal(t, 1035, head().Text)
+	_, ok, err := w.view().AgentPolicyHead("other", "pol_1")
+	require.NoError(t, err)
+	require.False(t, ok, "another project does not see it")
 	w.compare()
 }
 

@@ -40,6 +40,15 @@ func (v *View) AgentPolicy(project, id string) (p AgentPolicy, ok bool, err erro
 	return p, ok, err
 }
 
+// AgentPolicyHead finds what decisions read of a policy of a project.
+func (v *View) AgentPolicyHead(project, id string) (h AgentPolicyHead, ok bool, err error) {
+	ok, err = v.read(agentPolicyHeadKey(id), &h)
+	if h.Project != project {
+		return AgentPolicyHead{}, false, err
+	}
+	return h, ok, err
+}
+
 // Application finds what binds a policy to an agent.
 func (v *View) Application(agent, policy string) (a Application, ok bool, err error) {
 	ok, err = v.read(applicationKey(agent, policy), &a)

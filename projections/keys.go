@@ -35,6 +35,7 @@ const (
 	keyTokenDigest     = "gs/" // SHA-256 of the secret -> id
 	keyTokenList       = "gu/" // agent, be64(seq) -> id
 	keyAgentPolicy     = "gp/" // id -> AgentPolicy
+	keyAgentPolicyHead = "gh/" // id -> AgentPolicyHead
 	keyAgentPolicyList = "gq/" // project, be64(seq) -> id
 	keyApplication     = "gr/" // agent, policy -> Application
 	keyAppliedTo       = "gv/" // policy, agent -> nothing

@@ -15,6 +15,8 @@ func tokenDigestKey(digest [32]byte) []byte { return append([]byte(keyTokenDiges
 
 func agentPolicyKey(id string) []byte { return []byte(keyAgentPolicy + id) }
 
+func agentPolicyHeadKey(id string) []byte { return []byte(keyAgentPolicyHead + id) }
+
 func applicationKey(agent, policy string) []byte {
 	return []byte(keyApplication + agent + "/" + policy)
 }
@@ -117,6 +119,7 @@ func agentTokenRevoked(t *tx, e *event.Envelope, p *event.AgentTokenRevoked) {
 func agentPolicyCreated(t *tx, e *event.Envelope, p *event.AgentPolicyCreated) {
 	v := AgentPolicy{AgentPolicy: p.Policy, Project: e.Context.Project, Seq: e.Seq, CreatedAt: e.Time, UpdatedAt: e.Time}
 	t.put(agentPolicyKey(v.PolicyID), &v)
+	t.put(agentPolicyHeadKey(v.PolicyID), v.head())
 	t.keep(listKey(keyAgentPolicyList, v.Project, v.Seq), []byte(v.PolicyID))
 }
 
@@ -130,7 +133,10 @@ func (t *tx) agentPolicy(id string, change func(*AgentPolicy)) {
 }
 
 func agentPolicyUpdated(t *tx, e *event.Envelope, p *event.AgentPolicyUpdated) {
-	t.agentPolicy(p.Policy.PolicyID, func(v *AgentPolicy) { v.AgentPolicy, v.UpdatedAt = p.Policy, e.Time })
+	t.agentPolicy(p.Policy.PolicyID, func(v *AgentPolicy) {
+		v.AgentPolicy, v.UpdatedAt = p.Policy, e.Time
+		t.put(agentPolicyHeadKey(v.PolicyID), v.head())
+	})
 }
 
 func agentPolicyApplied(t *tx, e *event.Envelope, p *event.AgentPolicyApplied) {

@@ -33,6 +33,11 @@ type AgentRule struct {
 	ReasonCode string // "" = the action's own
 }
 
+// Bytes is how long the texts of the rule are together.
+func (r *AgentRule) Bytes() int {
+	return len(r.ID) + len(r.Action) + len(r.Condition) + len(r.Message) + len(r.ReasonCode)
+}
+
 func (p *AgentPolicy) form(f *form, origin *Origin) {
 	f.flag("enabled", &p.Enabled, may)
 	f.str("mode", &p.Mode, need)
