@@ -50,6 +50,20 @@ func (u *uses) saw(c *Caller, now time.Time) {
 // count set, the statement counts until it is known not to be recorded: usage and
 // throttles are read and taken in one step, under the agent's meter.
 func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Facts, count bool) (d sqlgate.LayerDecision, err error) {
+	bound := map[string]int{}
+	err = s.view(ctx, func(view *projections.View) error {
+		_, heads, err := binding(view, a.Project, a.ID)
+		s.memoryOf(heads, bound)
+		return err
+	})
+	if err != nil {
+		return d, err
+	}
+	done, err := s.takeMemory(ctx, a.Project, bound)
+	if err != nil {
+		return d, err
+	}
+	defer done()
 	m := s.meters.lock(a.ID)
 	defer m.mu.Unlock()
 	now := s.Now()
@@ -102,47 +116,68 @@ func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Fac
 // input gathers what the rules read, as of one view but for toolsVerified, which is the
 // fact that the gate's policy was asked with.
 func (s *Service) input(view *projections.View, a *projections.Agent, toolsVerified bool, facts *policy.Facts) (*agentrules.Input, error) {
-	list, err := s.effective(view, a)
+	list, err := s.effective(view, a.Project, a.AgentID)
 	return &agentrules.Input{AppliedSeq: view.Applied().Seq, Agent: rootOf(a, toolsVerified), Facts: facts, Applications: list}, err
 }
 
-// effective are the policies that bind an agent, compiled.
-func (s *Service) effective(view *projections.View, a *projections.Agent) ([]agentrules.Application, error) {
-	list, policies, err := binding(view, a)
+// effective are the policies that bind an agent, compiled. Who asks has takeMemory's turn.
+func (s *Service) effective(view *projections.View, project, agentID string) ([]agentrules.Application, error) {
+	list, _, err := binding(view, project, agentID)
 	if err != nil {
 		return nil, err
 	}
 	for i := range list {
-		if list[i].Rules, err = s.compiled.rules(policies[list[i].PolicyID]); err != nil {
+		p, err := s.compiled.of(view, project, list[i].PolicyID, list[i].Revision)
+		if err != nil {
 			return nil, err
 		}
+		list[i].Rules = p.rules
 	}
 	return list, nil
 }
 
 // binding are the policies that bind an agent, applied and enabled, in the order in
-// which they are asked, without their rules.
-func binding(view *projections.View, a *projections.Agent) ([]agentrules.Application, map[string]*event.AgentPolicy, error) {
-	applied, err := view.ApplicationsOf(a.AgentID)
+// which they are asked, without their rules, and what is kept beside these.
+func binding(view *projections.View, project, agentID string) ([]agentrules.Application, map[string]projections.AgentPolicyHead, error) {
+	applied, err := view.ApplicationsOf(agentID)
 	if err != nil {
 		return nil, nil, err
 	}
 	var list []agentrules.Application
-	policies := map[string]*event.AgentPolicy{}
+	heads := map[string]projections.AgentPolicyHead{}
 	for i := range applied {
-		p, known, err := view.AgentPolicy(a.Project, applied[i].PolicyID)
+		id := applied[i].PolicyID
+		p, known, err := view.AgentPolicyHead(project, id)
 		if err != nil {
 			return nil, nil, err
 		}
 		if !known || !p.Enabled {
 			continue
 		}
-		policies[p.PolicyID] = &p.AgentPolicy
-		list = append(list, agentrules.Application{EffectivePolicy: event.EffectivePolicy{ApplicationID: applied[i].ApplicationID, PolicyID: p.PolicyID,
+		heads[id] = p
+		list = append(list, agentrules.Application{EffectivePolicy: event.EffectivePolicy{ApplicationID: applied[i].ApplicationID, PolicyID: id,
 			Revision: p.Revision, PriorityValue: applied[i].PriorityValue}, Observe: p.Mode == event.AgentPolicyObserve})
 	}
 	agentrules.Sort(list)
-	return list, policies, nil
+	return list, heads, nil
+}
+
+// memoryOf notes by policy what some take compiled.
+func (s *Service) memoryOf(heads map[string]projections.AgentPolicyHead, into map[string]int) {
+	for id, head := range heads {
+		into[id] = s.compiled.memoryOf(id, &head)
+	}
+}
+
+// takeMemory waits until a request of a project may hold the policies compiled that it
+// needs, by what they take. One that needs more than a project may hold, which no agent
+// can be bound by any more, has all of that for itself.
+func (s *Service) takeMemory(ctx context.Context, project string, bound map[string]int) (done func(), err error) {
+	bytes := 1
+	for _, n := range bound {
+		bytes += n
+	}
+	return s.holding.take(ctx, project, int64(min(bytes, maxCompiledMemory)))
 }
 
 // agentRoot is the root agent of a condition at a moment.
@@ -208,7 +243,7 @@ func unchanged(view *projections.View, a *projections.Agent, layer *event.AgentL
 	if err != nil {
 		return err
 	}
-	list, _, err := binding(view, a)
+	list, _, err := binding(view, a.Project, a.AgentID)
 	if err != nil {
 		return err
 	}

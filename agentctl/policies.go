@@ -6,10 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"writegate/commands"
 	"writegate/commands/fault"
@@ -94,6 +91,11 @@ func (in *PolicyInput) policy() (p event.AgentPolicy, rules []agentrules.Rule, e
 
 // CreatePolicy is POST /v1/policies.
 func (s *Service) CreatePolicy(ctx context.Context, by *Asker, in *PolicyInput) (Answer, error) {
+	done, err := s.applying.take(ctx, by.Project, 1)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer done()
 	p, _, err := in.policy()
 	if err != nil {
 		return Answer{}, err
@@ -109,11 +111,17 @@ func (s *Service) CreatePolicy(ctx context.Context, by *Asker, in *PolicyInput) 
 // UpdatePolicy is PUT /v1/policies/:id. It acts on every agent that the policy
 // is applied to, from its event on.
 func (s *Service) UpdatePolicy(ctx context.Context, by *Asker, id string, in *PolicyInput) (Answer, error) {
+	done, err := s.applying.take(ctx, by.Project, 1)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer done()
 	p, rules, err := in.policy()
 	if err != nil {
 		return Answer{}, err
 	}
-	warnings, err := s.matchesNow(ctx, by.Project, id, p.Enabled, rules)
+	p.PolicyID = id
+	warnings, err := s.matchesNow(ctx, by.Project, &p, rules)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -125,7 +133,7 @@ func (s *Service) UpdatePolicy(ctx context.Context, by *Asker, id string, in *Po
 		if err := by.matchRevision(old.Revision); err != nil {
 			return plan{}, err
 		}
-		p.PolicyID, p.Revision = id, old.Revision+1
+		p.Revision = old.Revision + 1
 		updated := old
 		updated.AgentPolicy, updated.UpdatedAt = p, now
 		body := policyBody(&updated)
@@ -136,22 +144,30 @@ func (s *Service) UpdatePolicy(ctx context.Context, by *Asker, id string, in *Po
 }
 
 // matchesNow warns where a rule over agent and usage alone holds for one of the
-// first agents at this moment, and refuses rules that are too much for one of them. It
-// evaluates, so it is asked before anything is locked.
-func (s *Service) matchesNow(ctx context.Context, project, policyID string, enabled bool, rules []agentrules.Rule) (warnings []Warning, err error) {
-	if !enabled {
+// first agents at this moment, and refuses rules that are too much for an agent. It
+// compiles and evaluates, so it is asked before anything is locked, in the turn of what
+// changes policies of the project.
+func (s *Service) matchesNow(ctx context.Context, project string, p *event.AgentPolicy, rules []agentrules.Rule) (warnings []Warning, err error) {
+	if !p.Enabled {
 		return nil, nil
 	}
 	err = s.view(ctx, func(view *projections.View) error {
-		if _, known, err := view.AgentPolicy(project, policyID); err != nil || !known {
+		if _, known, err := view.AgentPolicyHead(project, p.PolicyID); err != nil || !known {
 			return err // the change says so
 		}
-		agents, err := view.AgentsOf(policyID)
+		agents, err := view.AgentsOf(p.PolicyID)
 		if err != nil {
 			return err
 		}
-		for _, id := range agents[:min(len(agents), maxWarnedAgents)] {
-			more, err := s.ruleMatchesNow(ctx, view, project, id, policyID, rules)
+		w := weightOf(p.PolicyID, p.Mode, rules)
+		for i, id := range agents {
+			if err := s.bearable(view, project, id, p.PolicyID, w); err != nil {
+				return err
+			}
+			if i >= maxWarnedAgents {
+				continue
+			}
+			more, err := s.ruleMatchesNow(ctx, view, project, id, rules)
 			if err != nil {
 				return err
 			}
@@ -162,24 +178,72 @@ func (s *Service) matchesNow(ctx context.Context, project, policyID string, enab
 	return warnings, err
 }
 
+// Bounds of what binds one agent: the bytes of the rules of its policies that are
+// enabled, those that the rules take compiled, those that they may add to one record, and
+// its policies, enabled or not. Compiled they fit where they are kept; the record of a
+// decision has room for the facts of its statement beside them, and one of telemetry for an event.
+const (
+	maxAgentText     = 1 << 20
+	maxAgentMemory   = maxCompiledMemory
+	maxAgentRecorded = 512 << 10
+	maxApplications  = 1000
+)
+
+// bearable refuses what would bind an agent by more than is bounded, with a policy that
+// has, or would have, a weight. What was bound by more may become less.
+func (s *Service) bearable(view *projections.View, project, agentID, policyID string, w weight) error {
+	list, _, err := binding(view, project, agentID)
+	if err != nil {
+		return err
+	}
+	before, after := weight{}, w
+	for i := range list {
+		x, err := s.compiled.weightOf(view, project, list[i].PolicyID, list[i].Revision)
+		if err != nil {
+			return err
+		}
+		before.add(x)
+		if list[i].PolicyID != policyID {
+			after.add(x)
+		}
+	}
+	is := "with the other policies of agent " + agentID + " "
+	for _, bound := range []struct {
+		before, after, most int
+		problem             string
+	}{
+		{before.steps[0], after.steps[0], policy.MaxDecisionCost, costsTooMuch},
+		{before.steps[1], after.steps[1], policy.MaxDecisionCost, costsTooMuch},
+		{before.text, after.text, maxAgentText, "the rules have more than %d bytes; detach one, or write shorter conditions and messages"},
+		{before.memory, after.memory, maxAgentMemory, "the rules take more than %d bytes of memory; detach one, or use startsWith, endsWith and contains in place of patterns"},
+		{before.recorded[0], after.recorded[0], maxAgentRecorded, recordsTooMuch},
+		{before.recorded[1], after.recorded[1], maxAgentRecorded, recordsTooMuch},
+	} {
+		if bound.after > max(bound.most, bound.before) {
+			return tooMuchForAgent("/rules", is+fmt.Sprintf(bound.problem, bound.most))
+		}
+	}
+	return nil
+}
+
+const (
+	costsTooMuch   = "the conditions could cost more than %d steps in one decision; detach one, look through fewer lists, begin patterns with ^, or use startsWith, endsWith and contains"
+	recordsTooMuch = "the rules that match could take more than %d bytes in the record of one decision; detach one, or use fewer rules and shorter ids, labels and reason codes"
+)
+
+func tooMuchForAgent(pointer, message string) error {
+	return fault.New(fault.PolicyInvalid, "The policy is too much for an agent; details.findings says why.").
+		With("findings", []agentrules.Finding{{Code: "limit_exceeded", Message: message, Pointer: pointer}})
+}
+
 // maxWarnedAgents bounds the work of a warning.
 const maxWarnedAgents = 20
 
 // ruleMatchesNow is about one agent that the policy is, or would be, applied to.
-func (s *Service) ruleMatchesNow(ctx context.Context, view *projections.View, project, agentID, policyID string, rules []agentrules.Rule) (warnings []Warning, err error) {
+func (s *Service) ruleMatchesNow(ctx context.Context, view *projections.View, project, agentID string, rules []agentrules.Rule) (warnings []Warning, err error) {
 	a, known, err := view.Agent(project, agentID)
 	if err != nil || !known {
 		return nil, err
-	}
-	list, err := s.effective(view, &a)
-	if err != nil {
-		return nil, err
-	}
-	list = slices.DeleteFunc(list, func(a agentrules.Application) bool { return a.PolicyID == policyID })
-	if len(list) > 0 && agentrules.TooCostly(append(list, agentrules.Application{Rules: rules})) {
-		message := fmt.Sprintf("with the other policies of agent %s the conditions could cost more than %d steps in one decision; detach one, look through fewer lists, begin patterns with ^, or use startsWith, endsWith and contains", agentID, policy.MaxDecisionCost)
-		return nil, fault.New(fault.PolicyInvalid, "The policy is too much for an agent; details.findings says why.").
-			With("findings", []agentrules.Finding{{Code: "limit_exceeded", Message: message, Pointer: "/rules"}})
 	}
 	now := s.Now()
 	root, err := agentRoot(view, &a, now)
@@ -268,6 +332,11 @@ func (s *Service) Apply(ctx context.Context, by *Asker, policyID string, in *App
 	if err != nil {
 		return Answer{}, err
 	}
+	done, err := s.applying.take(ctx, by.Project, 1)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer done()
 	warnings, err := s.applyWarnings(ctx, by, policyID, in.AgentID)
 	if err != nil {
 		return Answer{}, err
@@ -337,11 +406,21 @@ func (s *Service) applyWarnings(ctx context.Context, by *Asker, policyID, agentI
 		if err != nil {
 			return err
 		}
-		rules, err := s.compiled.rules(&p.AgentPolicy)
+		applied, err := view.ApplicationsOf(agentID)
 		if err != nil {
 			return err
 		}
-		warnings, err = s.ruleMatchesNow(ctx, view, by.Project, agentID, policyID, rules)
+		if len(applied) >= maxApplications && !slices.ContainsFunc(applied, func(a projections.Application) bool { return a.PolicyID == policyID }) {
+			return tooMuchForAgent("/agent_id", fmt.Sprintf("the agent has %d policies, also those that are disabled; detach one", maxApplications))
+		}
+		compiled, err := s.compiled.of(view, by.Project, policyID, p.Revision)
+		if err != nil {
+			return err
+		}
+		if err := s.bearable(view, by.Project, agentID, policyID, compiled.weight); err != nil {
+			return err
+		}
+		warnings, err = s.ruleMatchesNow(ctx, view, by.Project, agentID, compiled.rules)
 		return err
 	})
 	if warnings == nil {
@@ -375,67 +454,4 @@ func (s *Service) Detach(ctx context.Context, by *Asker, policyID, agentID strin
 		return plan{answer: Answer{Status: http.StatusOK, Body: applicationBody(&a, p.Revision, applicationDetached)},
 			events: []pending{{agentID, "detach_agent_policy", &event.AgentPolicyDetached{Application: a.PolicyApplication}}}}, nil
 	})
-}
-
-// A ruleCache keeps compiled policies by id and revision: a revision never
-// changes, so nothing in it is ever stale. It is bounded by what they weigh: one
-// with many conditions takes as much memory as a thousand small ones.
-type ruleCache struct {
-	mu       sync.Mutex
-	compiled *simplelru.LRU[string, []agentrules.Rule]
-	weight   int
-}
-
-// What compiled policies may weigh together, and how many there may be: some 64 MiB.
-const (
-	maxCompiledWeight = 1 << 20
-	maxCompiled       = 4096
-)
-
-// weightOf is in steps of a pattern, of some 40 bytes; a character of any other
-// condition takes as much as two.
-func weightOf(rules []agentrules.Rule) (weight int) {
-	for i := range rules {
-		weight += rules[i].PatternSteps() + 2*len(rules[i].Condition)
-	}
-	return weight
-}
-
-func newRuleCache() (*ruleCache, error) {
-	c := new(ruleCache)
-	var err error
-	c.compiled, err = simplelru.NewLRU(maxCompiled, func(_ string, gone []agentrules.Rule) { c.weight -= weightOf(gone) })
-	return c, err
-}
-
-func (c *ruleCache) get(key string) ([]agentrules.Rule, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.compiled.Get(key)
-}
-
-func (c *ruleCache) add(key string, rules []agentrules.Rule) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.compiled.Contains(key) { // compiled twice at once
-		return
-	}
-	c.weight += weightOf(rules)
-	c.compiled.Add(key, rules)
-	for c.weight > maxCompiledWeight && c.compiled.Len() > 1 {
-		c.compiled.RemoveOldest()
-	}
-}
-
-func (c *ruleCache) rules(p *event.AgentPolicy) ([]agentrules.Rule, error) {
-	key := p.PolicyID + "@" + strconv.Itoa(p.Revision)
-	if rules, ok := c.get(key); ok {
-		return rules, nil
-	}
-	rules, findings := agentrules.Compile(p.Rules)
-	if len(findings) > 0 {
-		return nil, fmt.Errorf("policy %s is recorded with rules that this program does not take: %s", key, findings[0].Message)
-	}
-	c.add(key, rules)
-	return rules, nil
 }

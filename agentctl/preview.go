@@ -41,14 +41,14 @@ func (s *Service) PreviewApply(ctx context.Context, by *Asker, policyID string, 
 	if err != nil {
 		return Answer{}, err
 	}
-	if body.Warnings, err = s.applyWarnings(ctx, by, policyID, in.AgentID); err != nil {
-		return Answer{}, err
-	}
 	done, err := s.looking.take(ctx, by.Project, 1)
 	if err != nil {
 		return Answer{}, err
 	}
 	defer done()
+	if body.Warnings, err = s.applyWarnings(ctx, by, policyID, in.AgentID); err != nil {
+		return Answer{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, previewTime)
 	defer cancel()
 	var until time.Time
@@ -62,12 +62,12 @@ func (s *Service) PreviewApply(ctx context.Context, by *Asker, policyID string, 
 // agent and its tools are taken as they are now, usage as it was recorded. Where the
 // deadline of ctx ends it, until is the time of the last event that it has looked at.
 func (s *Service) preview(ctx context.Context, project, agentID string, p *projections.AgentPolicy, now time.Time) (body *PreviewBody, until time.Time, err error) {
-	rules, err := s.compiled.rules(&p.AgentPolicy)
+	compiled, err := s.compiled.revision(p.PolicyID, p.Revision, func() (*event.AgentPolicy, error) { return &p.AgentPolicy, nil })
 	if err != nil {
 		return nil, until, err
 	}
 	look := past{ctx: ctx, at: now.Add(-previewWindow),
-		project: project, now: now, app: []agentrules.Application{{Rules: rules}}, agentID: agentID, body: &PreviewBody{Window: "24h"},
+		project: project, now: now, app: []agentrules.Application{{Rules: compiled.rules}}, agentID: agentID, body: &PreviewBody{Window: "24h"},
 		counted: newMeter(), tools: map[string]agentrules.Tool{}}
 	f := projections.AuditFilter{AgentID: agentID, Since: now.Add(-previewWindow),
 		EventTypes: []string{string(event.TypeRequestReceived), string(event.TypeDecisionRecorded), string(event.TypeTelemetryReceived)}}

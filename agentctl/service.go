@@ -42,6 +42,8 @@ type Service struct {
 	folding   *turns // of telemetry
 	asking    *turns // of rules about telemetry
 	looking   *turns // of previews
+	applying  *turns // of changes of what binds agents
+	holding   *turns // of compiled policies, by their memory
 	verifying *turns // of verifications of tools
 	compiled  *ruleCache
 
@@ -69,7 +71,7 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{Options: o, limits: newLimiter(), uses: newUses(), meters: newMeters(), folding: newTurns(telemetryOfOne), asking: newTurns(stepsOfOne), looking: newTurns(previewsOfOne), verifying: newTurns(verificationsOfOne), compiled: rules}, nil
+	return &Service{Options: o, limits: newLimiter(), uses: newUses(), meters: newMeters(), folding: newTurns(telemetryOfOne), asking: newTurns(stepsOfOne), looking: newTurns(previewsOfOne), applying: newTurns(changesOfOne), holding: newTurns(maxCompiledMemory), verifying: newTurns(verificationsOfOne), compiled: rules}, nil
 }
 
 // An Asker is a caller with one request that writes.

@@ -2,6 +2,7 @@ package agentctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -62,8 +63,9 @@ type telemetryBatch struct {
 // An askedAgent is an agent as its rules saw it.
 type askedAgent struct {
 	root         event.AgentRoot
-	usage        event.AgentUsage // before the batch
-	applications []agentrules.Application
+	usage        event.AgentUsage         // before the batch
+	applications []agentrules.Application // with bare rules once they were asked
+	heads        map[string]projections.AgentPolicyHead
 }
 
 // maxBatchCost is what the rules may cost over all events of a batch, in the units
@@ -99,6 +101,9 @@ func (s *Service) Telemetry(ctx context.Context, by *Asker, sent []SentEvent) (A
 	for {
 		if err := b.evaluate(ctx); err != nil {
 			return Answer{}, err
+		}
+		if b.stale {
+			continue
 		}
 		answer, err := b.write(ctx)
 		if err == nil && b.stale {
@@ -169,13 +174,9 @@ func (b *telemetryBatch) evaluate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cost := 0
-	for _, id := range order {
-		each := 0
-		for i := range b.asked[id].applications {
-			each += agentrules.CostAt(agentrules.AtTelemetry, b.asked[id].applications[i].Rules)
-		}
-		cost += len(byAgent[id]) * min(each, policy.MaxDecisionCost)
+	cost, bound, err := b.weigh(ctx, byAgent, order)
+	if err != nil || b.stale {
+		return err
 	}
 	if cost > maxBatchCost {
 		return fault.New(fault.OversizedRequest, "The rules of its agents could take %d steps over the events of the batch, and at most %d are taken at once. Send fewer events at once, or apply conditions with fewer patterns and lists.", cost, maxBatchCost).
@@ -186,8 +187,17 @@ func (b *telemetryBatch) evaluate(ctx context.Context) error {
 		return err
 	}
 	defer done()
+	release, err := b.service.takeMemory(ctx, b.by.Project, bound)
+	if err != nil {
+		return err
+	}
+	defer release()
 	for _, id := range order {
 		a := b.asked[id]
+		bare, err := b.compiled(ctx, a)
+		if err != nil || b.stale {
+			return err
+		}
 		if a.usage, err = b.service.usageOf(ctx, id, b.now); err != nil {
 			return faultOf(err)
 		}
@@ -200,8 +210,75 @@ func (b *telemetryBatch) evaluate(ctx context.Context) error {
 			in.Event, in.Tool = &it.event, b.tools[it.event.Tool.ID]
 			b.matches[it.outcome.Index] = agentrules.MatchEvent(&in)
 		}
+		for i := range a.applications {
+			a.applications[i].Rules = bare[i] // what waits for the agent's lock holds no more
+		}
 	}
 	return nil
+}
+
+// weigh is what the rules could cost over the events, in steps, and what the policies
+// take compiled, by their ids.
+func (b *telemetryBatch) weigh(ctx context.Context, byAgent map[string][]*telemetryItem, order []string) (steps int, bound map[string]int, err error) {
+	s := b.service
+	bound = map[string]int{}
+	for _, id := range order {
+		s.memoryOf(b.asked[id].heads, bound)
+	}
+	done, err := s.takeMemory(ctx, b.by.Project, bound) // those that nobody has weighed are compiled
+	if err != nil {
+		return 0, nil, err
+	}
+	defer done()
+	memory := 0
+	clear(bound)
+	err = s.view(ctx, func(view *projections.View) error {
+		for _, id := range order {
+			each, list := 0, b.asked[id].applications
+			for i := range list {
+				w, err := s.compiled.weightOf(view, b.by.Project, list[i].PolicyID, list[i].Revision)
+				if err != nil {
+					return err
+				}
+				if _, counted := bound[list[i].PolicyID]; !counted {
+					memory += w.memory
+				}
+				bound[list[i].PolicyID] = w.memory
+				each += w.steps[1]
+			}
+			steps += len(byAgent[id]) * min(each, policy.MaxDecisionCost)
+			if memory > maxCompiledMemory && len(order) > 1 {
+				return fault.New(fault.OversizedRequest, "The policies of its agents take more than %d MiB together where their rules are asked. Send the events of fewer agents at once.", maxCompiledMemory>>20)
+			}
+		}
+		return nil
+	})
+	return steps, bound, b.changed(err)
+}
+
+// changed makes the batch stale where a policy has another revision by now.
+func (b *telemetryBatch) changed(err error) error {
+	if errors.Is(err, errOtherRevision) {
+		b.stale = true
+		return nil
+	}
+	return err
+}
+
+// compiled gives the applications of an agent their rules, and the bare ones of each.
+func (b *telemetryBatch) compiled(ctx context.Context, a *askedAgent) (bare [][]agentrules.Rule, err error) {
+	err = b.service.view(ctx, func(view *projections.View) error {
+		for i := range a.applications {
+			x := &a.applications[i]
+			p, err := b.service.compiled.of(view, b.by.Project, x.PolicyID, x.Revision)
+			if err != nil {
+				return err
+			}
+			x.Rules, bare = p.rules, append(bare, p.bare)
+		}
+		return nil
+	})
+	return bare, b.changed(err)
 }
 
 // gather finds the events that would be accepted now and all that the rules of their
@@ -219,7 +296,7 @@ func (b *telemetryBatch) gather(ctx context.Context) (byAgent map[string][]*tele
 				return err
 			}
 			a := new(askedAgent)
-			if a.applications, err = s.effective(view, &agent); err != nil {
+			if a.applications, a.heads, err = binding(view, b.by.Project, id); err != nil {
 				return err
 			}
 			if a.root, err = agentRoot(view, &agent, b.now); err != nil {
@@ -391,7 +468,7 @@ func (b *telemetryBatch) outdated(view *projections.View, id string, items []*te
 	if err != nil {
 		return false, err
 	}
-	list, _, err := binding(view, &agent)
+	list, _, err := binding(view, b.by.Project, id)
 	if err != nil {
 		return false, err
 	}
@@ -466,7 +543,7 @@ const (
 	groupRoom  = eventlog.MaxGroupBytes - 1<<20
 	itemRoom   = 768 // fields that no client sends: ids, times, names of fields
 	usageRoom  = 512
-	ruleRoom   = 256
+	ruleRoom   = agentrules.OutcomeBytes
 )
 
 func (it *telemetryItem) size() int {

@@ -21,6 +21,8 @@ const (
 	stepsOfOne = maxBatchCost
 	// Previews of applications.
 	previewsOfOne = 1
+	// Changes of policies and of what they are applied to.
+	changesOfOne = 1
 	// Verifications of tools.
 	verificationsOfOne = toolcheck.MaxRunning / 2
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -265,4 +266,64 @@ func TestARuleThatWouldMakeTheDecisionSlowIsABlock(t *testing.T) {
 	require.Len(t, findings, 1)
 	require.Equal(t, "limit_exceeded", findings[0].Code)
 	require.Contains(t, findings[0].Message, "300000")
+}
+
+// What the rules of an application say, however they match or fail, takes no more in a
+// record than what is counted for it.
+func TestWhatRulesSayTakesNoMoreThanIsCounted(t *testing.T) {
+	var rules []event.AgentRule
+	for i := range 30 {
+		r := event.AgentRule{ID: fmt.Sprintf("%s%02d", strings.Repeat("i", 1+i*2), i), Action: []string{"log", "alert:" + strings.Repeat("a", 64), "tag:b", "block", "throttle:10000/24h", "allow", "suspend"}[i%7]}
+		if i%2 == 0 {
+			r.ReasonCode = strings.Repeat("r", 1+i*2)
+		}
+		if i%3 == 0 {
+			r.Condition = `agent.name == "a"`
+		}
+		rules = append(rules, r)
+	}
+	bytes := func(layer *event.AgentLayer, outcome event.TelemetryOutcome) int {
+		d := event.New(time.Unix(0, 0), event.Context{}, &event.DecisionRecorded{AgentLayer: layer})
+		gate, err := event.Encode(nil, &d)
+		require.NoError(t, err)
+		e := event.New(time.Unix(0, 0), event.Context{}, &event.TelemetryReceived{Outcomes: []event.TelemetryOutcome{outcome}})
+		telemetry, err := event.Encode(nil, &e)
+		require.NoError(t, err)
+		return len(gate) + len(telemetry)
+	}
+	empty := bytes(new(event.AgentLayer), event.TelemetryOutcome{})
+	for _, observe := range []bool{false, true} {
+		for _, fails := range []bool{false, true} {
+			a := compiled(t, "pol_018f0000-0000-7000-8000-000000000001", 1000, rules...)
+			a.ApplicationID, a.Revision, a.Observe = "apl_018f0000-0000-7000-8000-000000000001", 1<<40, observe
+			var hits []hit
+			for i := range a.Rules {
+				hits = append(hits, hit{i, fails && a.Rules[i].expr != nil})
+			}
+			count := func(string, *Rule) (int, int) { return 10_001, 86_400 }
+			e := evaluation{count: count, layer: &event.AgentLayer{Effective: []event.EffectivePolicy{a.EffectivePolicy}}}
+			e.take(&a, hits)
+			gate := bytes(e.layer, event.TelemetryOutcome{})
+			require.LessOrEqual(t, gate-empty, a.RecordedAt(AtGate))
+			require.Greater(t, 3*(gate-empty), a.RecordedAt(AtGate), "it is no wild guess")
+
+			matches := EventMatches{applications: []Application{a}, hits: [][]hit{hits}}
+			r := matches.Result(count)
+			room := 0
+			for _, v := range r.Violations {
+				room += OutcomeBytes + len(v.PolicyID) + len(v.RuleID) + len(v.Action) + len(v.ReasonCode)
+			}
+			for _, n := range r.Throttle {
+				room += OutcomeBytes + len(n.PolicyID) + len(n.RuleID)
+			}
+			telemetry := bytes(new(event.AgentLayer), event.TelemetryOutcome{Violations: r.Violations, Throttle: r.Throttle})
+			require.LessOrEqual(t, telemetry-empty, room)
+			require.LessOrEqual(t, room, a.RecordedAt(AtTelemetry))
+
+			a.Rules = Bare(a.Rules)
+			require.Equal(t, r, matches.Result(count))
+			matches.applications[0].Rules = a.Rules
+			require.Equal(t, r, matches.Result(count), "rules that are bare say the same")
+		}
+	}
 }

@@ -71,7 +71,7 @@ type evaluation struct {
 
 // A hit is a rule whose condition holds, or failed.
 type hit struct {
-	rule   *Rule
+	rule   int // of the application's
 	failed bool
 }
 
@@ -89,7 +89,7 @@ func (e *evaluation) ask(a *Application, place Place) (hits []hit) {
 			holds, ok = r.holds(&e.roots)
 		}
 		if holds || !ok {
-			hits = append(hits, hit{r, !ok})
+			hits = append(hits, hit{i, !ok})
 		}
 	}
 	return hits
@@ -99,14 +99,15 @@ func (e *evaluation) ask(a *Application, place Place) (hits []hit) {
 func (e *evaluation) take(a *Application, hits []hit) {
 	var matched []string
 	for _, h := range hits {
+		r := &a.Rules[h.rule]
 		switch {
 		case h.failed:
-			e.layer.Errors = append(e.layer.Errors, outcome(a, h.rule, policy.ReasonRuleEvalError))
-		case h.rule.verb == verbThrottle && !e.over(a, h.rule):
+			e.layer.Errors = append(e.layer.Errors, outcome(a, r, policy.ReasonRuleEvalError))
+		case r.verb == verbThrottle && !e.over(a, r):
 			continue
 		}
-		matched = append(matched, h.rule.ID)
-		e.note(a, h.rule, h.failed)
+		matched = append(matched, r.ID)
+		e.note(a, r, h.failed)
 	}
 	if len(matched) > 0 {
 		e.layer.Matched = append(e.layer.Matched, event.MatchedPolicy{ApplicationID: a.ApplicationID, PolicyID: a.PolicyID,

@@ -201,17 +201,6 @@ func (r *Rule) Cost() int {
 	return costOfRule + r.patterns/2 + r.expr.Cost()
 }
 
-// TooCostly tells whether all rules of some applications are more than a decision
-// asks at either place.
-func TooCostly(list []Application) bool {
-	gate, telemetry := 0, 0
-	for i := range list {
-		gate += CostAt(AtGate, list[i].Rules)
-		telemetry += CostAt(AtTelemetry, list[i].Rules)
-	}
-	return max(gate, telemetry) > policy.MaxDecisionCost
-}
-
 // CostAt is what the rules that run at a place cost together.
 func CostAt(place Place, rules []Rule) (cost int) {
 	for i := range rules {
@@ -220,6 +209,59 @@ func CostAt(place Place, rules []Rule) (cost int) {
 		}
 	}
 	return cost
+}
+
+// Memory is what the rules take, about, in bytes.
+func Memory(rules []Rule) (bytes int) {
+	for i := range rules {
+		bytes += MemoryOf(rules[i].AgentRule.Bytes(), rules[i].PatternSteps())
+	}
+	return bytes
+}
+
+// MemoryOf is what rules take at most, about, in bytes, whose texts and patterns are as
+// long as that.
+func MemoryOf(text, patternSteps int) (bytes int) {
+	return 24*text + 136*patternSteps
+}
+
+// OutcomeBytes is what the record of a decision or of telemetry has for one rule that
+// matched, beside its texts and its policy's id, at most.
+const OutcomeBytes = 128
+
+// Bounds of the room that an application takes in a record beside its rules.
+const effectiveBytes = 512
+
+// RecordedAt is how long what the rules of one application say at a place can be in a
+// record, in bytes, at most.
+func (a *Application) RecordedAt(place Place) int {
+	bytes := effectiveBytes
+	for i := range a.Rules {
+		r := &a.Rules[i]
+		if r.Place&place == 0 {
+			continue
+		}
+		outcome := OutcomeBytes + len(a.PolicyID) + len(r.ID) + len(r.Action) + max(len(r.reason()), len(policy.ReasonRuleEvalError))
+		bytes += len(r.ID) + 4 + outcome
+		if a.Observe && r.expr != nil {
+			bytes += outcome // it failed, and what it would have done
+		}
+		if r.verb == verbThrottle {
+			bytes += OutcomeBytes + len(a.PolicyID) + len(r.ID)
+		}
+	}
+	return bytes
+}
+
+// Bare gives the rules without what evaluates their conditions: enough for what is counted
+// and said of those that matched, in little memory.
+func Bare(rules []Rule) []Rule {
+	list := make([]Rule, len(rules))
+	for i := range rules {
+		list[i] = rules[i]
+		list[i].expr, list[i].Reads, list[i].Condition, list[i].Message = nil, nil, "", ""
+	}
+	return list
 }
 
 // PatternSteps is the size of the patterns of its condition, as policy.Language has it.

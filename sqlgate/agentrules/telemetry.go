@@ -50,8 +50,9 @@ func MatchEvent(in *EventInput) *EventMatches {
 // they throttle.
 func EvaluateEvent(in *EventInput) EventResult { return MatchEvent(in).Result(in.Count) }
 
-// Result is what the rules that matched say together. An allow exempts the event
-// from the rules of lower priorities, as at the gate.
+// Result is what the rules that matched say together. The rules of the applications may be
+// Bare ones by then. An allow
+// exempts the event from the rules of lower priorities, as at the gate.
 func (matches *EventMatches) Result(count Counter) EventResult {
 	e := evaluation{count: count, layer: new(event.AgentLayer)}
 	for i := range matches.applications {
