@@ -208,7 +208,7 @@ func TestThePatternsThatBindAnAgentAreBounded(t *testing.T) {
 	_, err := w.Apply(t.Context(), key("default"), w.policyOf(t, gate), &ApplyInput{AgentID: agent})
 	refused(t, err, "bytes of memory")
 	require.NoError(t, w.view(t.Context(), func(view *projections.View) error {
-		list, err := w.effective(view, "default", agent)
+		list, err := w.effective(t.Context(), view, "default", agent)
 		require.Len(t, list, 10)
 		return err
 	}))

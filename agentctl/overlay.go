@@ -87,7 +87,7 @@ func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Fac
 		if !known || agent.Status != event.AgentActive {
 			return tokenFault(&projections.AgentToken{}, &agent, now)
 		}
-		in, err := s.input(view, &agent, a.ToolsVerified, facts)
+		in, err := s.input(ctx, view, &agent, a.ToolsVerified, facts)
 		if err != nil {
 			return err
 		}
@@ -115,19 +115,19 @@ func (s *Service) Decide(ctx context.Context, a sqlgate.Agent, facts *policy.Fac
 
 // input gathers what the rules read, as of one view but for toolsVerified, which is the
 // fact that the gate's policy was asked with.
-func (s *Service) input(view *projections.View, a *projections.Agent, toolsVerified bool, facts *policy.Facts) (*agentrules.Input, error) {
-	list, err := s.effective(view, a.Project, a.AgentID)
+func (s *Service) input(ctx context.Context, view *projections.View, a *projections.Agent, toolsVerified bool, facts *policy.Facts) (*agentrules.Input, error) {
+	list, err := s.effective(ctx, view, a.Project, a.AgentID)
 	return &agentrules.Input{AppliedSeq: view.Applied().Seq, Agent: rootOf(a, toolsVerified), Facts: facts, Applications: list}, err
 }
 
 // effective are the policies that bind an agent, compiled. Who asks has takeMemory's turn.
-func (s *Service) effective(view *projections.View, project, agentID string) ([]agentrules.Application, error) {
+func (s *Service) effective(ctx context.Context, view *projections.View, project, agentID string) ([]agentrules.Application, error) {
 	list, _, err := binding(view, project, agentID)
 	if err != nil {
 		return nil, err
 	}
 	for i := range list {
-		p, err := s.compiled.of(view, project, list[i].PolicyID, list[i].Revision)
+		p, err := s.compiled.of(ctx, view, project, list[i].PolicyID, list[i].Revision)
 		if err != nil {
 			return nil, err
 		}

@@ -161,7 +161,7 @@ func (s *Service) matchesNow(ctx context.Context, project string, p *event.Agent
 		}
 		w := weightOf(p.PolicyID, p.Mode, rules)
 		for i, id := range agents {
-			if err := s.bearable(view, project, id, p.PolicyID, w); err != nil {
+			if err := s.bearable(ctx, view, project, id, p.PolicyID, w); err != nil {
 				return err
 			}
 			if i >= maxWarnedAgents {
@@ -191,14 +191,14 @@ const (
 
 // bearable refuses what would bind an agent by more than is bounded, with a policy that
 // has, or would have, a weight. What was bound by more may become less.
-func (s *Service) bearable(view *projections.View, project, agentID, policyID string, w weight) error {
+func (s *Service) bearable(ctx context.Context, view *projections.View, project, agentID, policyID string, w weight) error {
 	list, _, err := binding(view, project, agentID)
 	if err != nil {
 		return err
 	}
 	before, after := weight{}, w
 	for i := range list {
-		x, err := s.compiled.weightOf(view, project, list[i].PolicyID, list[i].Revision)
+		x, err := s.compiled.weightOf(ctx, view, project, list[i].PolicyID, list[i].Revision)
 		if err != nil {
 			return err
 		}
@@ -413,11 +413,11 @@ func (s *Service) applyWarnings(ctx context.Context, by *Asker, policyID, agentI
 		if len(applied) >= maxApplications && !slices.ContainsFunc(applied, func(a projections.Application) bool { return a.PolicyID == policyID }) {
 			return tooMuchForAgent("/agent_id", fmt.Sprintf("the agent has %d policies, also those that are disabled; detach one", maxApplications))
 		}
-		compiled, err := s.compiled.of(view, by.Project, policyID, p.Revision)
+		compiled, err := s.compiled.of(ctx, view, by.Project, policyID, p.Revision)
 		if err != nil {
 			return err
 		}
-		if err := s.bearable(view, by.Project, agentID, policyID, compiled.weight); err != nil {
+		if err := s.bearable(ctx, view, by.Project, agentID, policyID, compiled.weight); err != nil {
 			return err
 		}
 		warnings, err = s.ruleMatchesNow(ctx, view, by.Project, agentID, compiled.rules)

@@ -62,7 +62,7 @@ func (s *Service) PreviewApply(ctx context.Context, by *Asker, policyID string, 
 // agent and its tools are taken as they are now, usage as it was recorded. Where the
 // deadline of ctx ends it, until is the time of the last event that it has looked at.
 func (s *Service) preview(ctx context.Context, project, agentID string, p *projections.AgentPolicy, now time.Time) (body *PreviewBody, until time.Time, err error) {
-	compiled, err := s.compiled.revision(p.PolicyID, p.Revision, func() (*event.AgentPolicy, error) { return &p.AgentPolicy, nil })
+	compiled, err := s.compiled.revision(ctx, project, p.PolicyID, p.Revision, func() (*event.AgentPolicy, error) { return &p.AgentPolicy, nil })
 	if err != nil {
 		return nil, until, err
 	}

@@ -1,8 +1,10 @@
 package agentctl
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 
@@ -63,6 +65,7 @@ func (w *weight) add(x weight) {
 // nothing in it is ever stale. It is bounded by the memory that they take: one with many
 // conditions takes as much as a thousand small ones.
 type ruleCache struct {
+	turns     *turns // of compilations, by the bytes of the texts
 	compile   func([]event.AgentRule) ([]agentrules.Rule, []agentrules.Finding)
 	compiling singleflight.Group
 
@@ -73,7 +76,8 @@ type ruleCache struct {
 }
 
 func newRuleCache() (*ruleCache, error) {
-	c := &ruleCache{compile: agentrules.Compile}
+	c := &ruleCache{turns: newTurns(compiledOfOne), compile: agentrules.Compile}
+	c.turns.waiting = math.MaxInt32 // who waits here has a turn of memory
 	var err error
 	if c.policies, err = simplelru.NewLRU(maxCompiled, func(_ string, gone *compiledPolicy) { c.memory -= gone.weight.memory }); err != nil {
 		return nil, err
@@ -92,8 +96,8 @@ func revisionKey(policyID string, revision int) string {
 // of gives a revision of a policy of a project compiled, which is read where it is not kept.
 //
 // Errors: errOtherRevision where the view has another one.
-func (c *ruleCache) of(view *projections.View, project, policyID string, revision int) (*compiledPolicy, error) {
-	return c.revision(policyID, revision, func() (*event.AgentPolicy, error) {
+func (c *ruleCache) of(ctx context.Context, view *projections.View, project, policyID string, revision int) (*compiledPolicy, error) {
+	return c.revision(ctx, project, policyID, revision, func() (*event.AgentPolicy, error) {
 		p, known, err := view.AgentPolicy(project, policyID)
 		if err == nil && (!known || p.Revision != revision) {
 			err = errOtherRevision
@@ -103,8 +107,8 @@ func (c *ruleCache) of(view *projections.View, project, policyID string, revisio
 }
 
 // revision gives a revision of a policy compiled, which is read where it is not kept. Who
-// needs the same one meanwhile waits for it.
-func (c *ruleCache) revision(policyID string, revision int, read func() (*event.AgentPolicy, error)) (*compiledPolicy, error) {
+// needs the same one meanwhile waits for it. Long ones of a project are compiled one by one.
+func (c *ruleCache) revision(ctx context.Context, project, policyID string, revision int, read func() (*event.AgentPolicy, error)) (*compiledPolicy, error) {
 	key := revisionKey(policyID, revision)
 	if p, ok := c.get(key); ok {
 		return p, nil
@@ -119,6 +123,15 @@ func (c *ruleCache) revision(policyID string, revision int, read func() (*event.
 		if err != nil {
 			return nil, err
 		}
+		text := 1
+		for i := range p.Rules {
+			text += p.Rules[i].Bytes()
+		}
+		done, err := c.turns.take(ctx, project, int64(min(text, compiledOfOne)))
+		if err != nil {
+			return nil, err
+		}
+		defer done()
 		rules, findings := c.compile(p.Rules)
 		if len(findings) > 0 {
 			return nil, fmt.Errorf("policy %s is recorded with rules that this program does not take: %s", key, findings[0].Message)
@@ -130,8 +143,8 @@ func (c *ruleCache) revision(policyID string, revision int, read func() (*event.
 	switch {
 	case err == nil:
 		return shared.(*compiledPolicy), nil
-	case !own: // the view of another request did not have it
-		return c.revision(policyID, revision, read)
+	case !own && ctx.Err() == nil: // the view of another request did not have it, or that one ended
+		return c.revision(ctx, project, policyID, revision, read)
 	}
 	return nil, err
 }
@@ -154,14 +167,14 @@ func (c *ruleCache) add(key string, p *compiledPolicy) {
 }
 
 // weightOf is what a revision of a policy costs. It is compiled for that once.
-func (c *ruleCache) weightOf(view *projections.View, project, policyID string, revision int) (weight, error) {
+func (c *ruleCache) weightOf(ctx context.Context, view *projections.View, project, policyID string, revision int) (weight, error) {
 	c.mu.Lock()
 	w, known := c.weights.Get(revisionKey(policyID, revision))
 	c.mu.Unlock()
 	if known {
 		return w, nil
 	}
-	p, err := c.of(view, project, policyID, revision)
+	p, err := c.of(ctx, view, project, policyID, revision)
 	if err != nil {
 		return w, err
 	}

@@ -1,21 +1,24 @@
 package agentctl
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"writegate/commands/fault"
 	"writegate/eventlog/event"
 	"writegate/sqlgate/agentrules"
 )
 
 // kept compiles a policy, or finds it compiled.
 func kept(c *ruleCache, p *event.AgentPolicy) (*compiledPolicy, error) {
-	return c.revision(p.PolicyID, p.Revision, func() (*event.AgentPolicy, error) { return p, nil })
+	return c.revision(context.Background(), "default", p.PolicyID, p.Revision, func() (*event.AgentPolicy, error) { return p, nil })
 }
 
 // Policies are kept by what they take: one key may make as many as it wants.
@@ -80,7 +83,7 @@ func TestAPolicyIsCompiledOnceForAllWhoNeedItAtOnce(t *testing.T) {
 	policy.Revision++
 	reading, fails := make(chan struct{}), make(chan struct{})
 	asking.Go(func() {
-		_, err := c.revision("pol_1", 2, func() (*event.AgentPolicy, error) {
+		_, err := c.revision(context.Background(), "default", "pol_1", 2, func() (*event.AgentPolicy, error) {
 			close(reading)
 			<-fails
 			return nil, errOtherRevision
@@ -98,4 +101,54 @@ func TestAPolicyIsCompiledOnceForAllWhoNeedItAtOnce(t *testing.T) {
 	close(fails)
 	asking.Wait()
 	require.Equal(t, 2, compiled)
+}
+
+// Long policies of a project are compiled one by one, however many requests need them, and
+// who waits for that can leave.
+func TestLongPoliciesOfAProjectAreCompiledOneByOne(t *testing.T) {
+	c, err := newRuleCache()
+	require.NoError(t, err)
+	var rules []event.AgentRule
+	for i := range 100 {
+		rules = append(rules, event.AgentRule{ID: fmt.Sprint("r", i), Action: "log", Message: strings.Repeat("m", 1000)})
+	}
+	entered, goOn := make(chan struct{}, 50), make(chan struct{})
+	c.compile = func(rules []event.AgentRule) ([]agentrules.Rule, []agentrules.Finding) {
+		entered <- struct{}{}
+		<-goOn
+		return agentrules.Compile(rules)
+	}
+	ask := func(ctx context.Context, project, id string) error {
+		_, err := c.revision(ctx, project, id, 1, func() (*event.AgentPolicy, error) {
+			return &event.AgentPolicy{PolicyID: id, Revision: 1, Rules: rules}, nil
+		})
+		return err
+	}
+	var asking sync.WaitGroup
+	for i := range 40 {
+		asking.Go(func() {
+			if err := ask(context.Background(), "default", fmt.Sprint("pol_", i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	<-entered
+	require.Eventually(t, func() bool {
+		c.turns.mu.Lock()
+		defer c.turns.mu.Unlock()
+		return c.turns.projects["default"].cost == 40*compiledOfOne
+	}, time.Minute, time.Millisecond)
+	require.Empty(t, entered, "one is compiled, and all others wait")
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(ask(gone, "default", "pol_x")))
+	asking.Go(func() {
+		if err := ask(context.Background(), "other", "pol_y"); err != nil {
+			t.Error(err)
+		}
+	})
+	<-entered // another project has its turn
+	close(goOn)
+	asking.Wait()
+	require.Empty(t, c.turns.projects)
 }

@@ -236,7 +236,7 @@ func (b *telemetryBatch) weigh(ctx context.Context, byAgent map[string][]*teleme
 		for _, id := range order {
 			each, list := 0, b.asked[id].applications
 			for i := range list {
-				w, err := s.compiled.weightOf(view, b.by.Project, list[i].PolicyID, list[i].Revision)
+				w, err := s.compiled.weightOf(ctx, view, b.by.Project, list[i].PolicyID, list[i].Revision)
 				if err != nil {
 					return err
 				}
@@ -270,7 +270,7 @@ func (b *telemetryBatch) compiled(ctx context.Context, a *askedAgent) (bare [][]
 	err = b.service.view(ctx, func(view *projections.View) error {
 		for i := range a.applications {
 			x := &a.applications[i]
-			p, err := b.service.compiled.of(view, b.by.Project, x.PolicyID, x.Revision)
+			p, err := b.service.compiled.of(ctx, view, b.by.Project, x.PolicyID, x.Revision)
 			if err != nil {
 				return err
 			}

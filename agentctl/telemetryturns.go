@@ -21,6 +21,8 @@ const (
 	stepsOfOne = maxBatchCost
 	// Previews of applications.
 	previewsOfOne = 1
+	// Bytes of the rules that are compiled.
+	compiledOfOne = 64 << 10
 	// Changes of policies and of what they are applied to.
 	changesOfOne = 1
 	// Verifications of tools.
@@ -32,8 +34,9 @@ const (
 // turns are given to the requests of a project in the order in which they come, and
 // to projects among each other.
 type turns struct {
-	ofOne int64
-	all   *semaphore.Weighted
+	ofOne   int64
+	waiting int64 // times ofOne may wait
+	all     *semaphore.Weighted
 
 	mu       sync.Mutex
 	projects map[string]*projectTurns // those with a request; guarded by mu
@@ -45,7 +48,7 @@ type projectTurns struct {
 }
 
 func newTurns(ofOne int64) *turns {
-	return &turns{ofOne: ofOne, all: semaphore.NewWeighted(2 * ofOne), projects: map[string]*projectTurns{}}
+	return &turns{ofOne: ofOne, waiting: turnsWaiting, all: semaphore.NewWeighted(2 * ofOne), projects: map[string]*projectTurns{}}
 }
 
 // costOf is what a batch costs the projections, about: its events, and what they
@@ -70,7 +73,7 @@ func (t *turns) take(ctx context.Context, project string, cost int64) (done func
 		p = &projectTurns{turns: semaphore.NewWeighted(t.ofOne)}
 		t.projects[project] = p
 	}
-	if p.cost+cost > turnsWaiting*t.ofOne {
+	if p.cost+cost > t.waiting*t.ofOne {
 		t.mu.Unlock()
 		return nil, fault.New(fault.RateLimitExceeded, "The project has more of these requests waiting than are taken. Nothing of this one was kept; send it again in a moment.").With("retry_after_seconds", 1)
 	}
