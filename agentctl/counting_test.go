@@ -84,9 +84,10 @@ func TestMetersHoldWhatTheLogSaysUnderAnySchedule(t *testing.T) {
 			for range 1 + draw.IntN(6) {
 				kind, again, pass, recorded := draw.IntN(8), draw.IntN(3), time.Duration(draw.Int64N(int64(3*time.Second))), draw.IntN(2) == 0
 				batches++
+				batch := batches
 				list := sent(1+draw.IntN(3), agent)
 				for i := range list {
-					*list[i].Input.ID = fmt.Sprintf("e%d-%d", batches, i)
+					*list[i].Input.ID = fmt.Sprintf("e%d-%d", batch, i)
 				}
 				running.Go(func() {
 					switch kind {
@@ -101,7 +102,7 @@ func TestMetersHoldWhatTheLogSaysUnderAnySchedule(t *testing.T) {
 							list = list[:1]
 							list[0].Bytes = MaxTelemetryBytes
 							for i := range 200 {
-								one, id := list[0], fmt.Sprintf("x%d-%d", batches, i)
+								one, id := list[0], fmt.Sprintf("x%d-%d", batch, i)
 								input := *one.Input
 								one.Input, input.ID = &input, &id
 								list = append(list, one)
