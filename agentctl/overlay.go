@@ -197,18 +197,14 @@ func (s *Service) Aggregates(a sqlgate.Agent) []string {
 	return []string{commands.AgentKey(a.Project, a.ID)}
 }
 
-// Hold lets no policy and no tool change until release is called.
-func (s *Service) Hold() (release func()) {
-	s.shared.RLock()
-	return s.shared.RUnlock
-}
-
 // Settle is what happens with a decision, under the agent's lock: an agent that
 // was deactivated meanwhile runs nothing more, nor does a token that was revoked; what
 // was decided by other rules, or about another state of the agent, is decided anew; and
 // a rule that suspends deactivates the agent in the same append.
-func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID string, enforced bool) func(*projections.View, time.Time) ([]event.Draft, error) {
-	return func(view *projections.View, now time.Time) ([]event.Draft, error) {
+func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID string, enforced bool) (extra func(*projections.View, time.Time) ([]event.Draft, error), around func(write func() error) error) {
+	seen := s.shared.of(a.Project)
+	around = func(write func() error) error { return s.shared.unchanged(a.Project, seen, write) }
+	extra = func(view *projections.View, now time.Time) ([]event.Draft, error) {
 		agent, known, err := view.Agent(a.Project, a.ID)
 		if err != nil {
 			return nil, err
@@ -234,6 +230,7 @@ func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID str
 		by := Asker{Caller: Caller{Project: a.Project, TokenID: a.CredentialID, AgentID: a.ID}, RequestID: requestID}
 		return by.drafts(&p, now)
 	}
+	return extra, around
 }
 
 // unchanged is sqlgate.ErrPolicyChanged where a layer was asked other policies than

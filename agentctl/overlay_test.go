@@ -1,7 +1,6 @@
 package agentctl
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -23,7 +22,8 @@ func TestATokenThatIsRevokedMeanwhileRunsNothing(t *testing.T) {
 	id := issued.Body.(IssuedBody).TokenID
 	settle := func() error {
 		return w.view(t.Context(), func(view *projections.View) error {
-			_, err := w.Settle(sqlgate.Agent{Project: "default", ID: agent, CredentialID: id}, sqlgate.LayerDecision{Layer: w.counts(t, w.Service, agent)}, "req_1", true)(view, w.Now())
+			extra, _ := w.Settle(sqlgate.Agent{Project: "default", ID: agent, CredentialID: id}, sqlgate.LayerDecision{Layer: w.counts(t, w.Service, agent)}, "req_1", true)
+			_, err := extra(view, w.Now())
 			return err
 		})
 	}
@@ -93,7 +93,8 @@ func TestWhatTheRulesOfAnAgentReadIsAsItWasOrTheStatementIsDecidedAnew(t *testin
 		require.NoError(t, err, change.what)
 		w.now.Add(int64(time.Second))
 		err = w.view(t.Context(), func(view *projections.View) error {
-			_, err := w.Settle(asking, d, "req_1", true)(view, w.Now())
+			extra, _ := w.Settle(asking, d, "req_1", true)
+			_, err := extra(view, w.Now())
 			return err
 		})
 		require.Equal(t, change.anew, errors.Is(err, sqlgate.ErrPolicyChanged), "%s: %v", change.what, err)
@@ -104,28 +105,27 @@ func TestWhatTheRulesOfAnAgentReadIsAsItWasOrTheStatementIsDecidedAnew(t *testin
 	}
 }
 
-// Neither a policy nor a tool changes between the look at them and the record of the
-// decision that read them.
-func TestSharedPoliciesAndToolsWaitForADecisionThatIsBeingRecorded(t *testing.T) {
+// A policy or a tool that changes between the look at them and the record of the decision
+// that read them has it made anew, in its own project alone; and whoever waits for a lock
+// or a view keeps nobody waiting.
+func TestADecisionIsNotRecordedBehindAChangeThatItDidNotSee(t *testing.T) {
 	w := begin(t)
-	by, agent := key("default"), w.agent(t, "default")
-	id := w.policy(t, "default", "block", "", 1)
-	w.apply(t, "default", id, agent)
-	release := w.Hold()
-	done := make(chan error)
-	go func() {
-		_, err := w.UpdatePolicy(context.Background(), by, id, rulesInput("alert", "", 1))
-		done <- err
-	}()
-	require.Eventually(t, func() bool {
-		if w.shared.TryRLock() {
-			w.shared.RUnlock()
-			return false
-		}
-		return true
-	}, time.Minute, time.Millisecond, "it waits")
-	require.Equal(t, 1, w.counts(t, w.Service, agent).Effective[0].Revision)
-	release()
-	require.NoError(t, <-done)
-	require.Equal(t, 2, w.counts(t, w.Service, agent).Effective[0].Revision)
+	agent := w.agent(t, "default")
+	mine, others := w.policy(t, "default", "block", "", 1), w.policy(t, "other", "block", "", 1)
+	d := sqlgate.LayerDecision{Layer: w.counts(t, w.Service, agent)}
+	written := 0
+	write := func() error { written++; return nil }
+	_, around := w.Settle(sqlgate.Agent{Project: "default", ID: agent}, d, "req_1", true)
+	require.NoError(t, around(write))
+	_, err := w.UpdatePolicy(t.Context(), key("other"), others, rulesInput("alert", "", 1))
+	require.NoError(t, err)
+	require.NoError(t, around(write))
+	_, err = w.UpdatePolicy(t.Context(), key("default"), mine, rulesInput("alert", "", 1))
+	require.NoError(t, err)
+	require.ErrorIs(t, around(write), sqlgate.ErrPolicyChanged)
+	_, around = w.Settle(sqlgate.Agent{Project: "default", ID: agent}, d, "req_1", true)
+	_, err = w.RegisterTool(t.Context(), key("default"), &ToolInput{Name: "search", Type: "mcp", Endpoint: &EndpointInput{URL: "https://tools.example/mcp"}})
+	require.NoError(t, err)
+	require.ErrorIs(t, around(write), sqlgate.ErrPolicyChanged)
+	require.Equal(t, 2, written)
 }

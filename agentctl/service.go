@@ -51,9 +51,7 @@ type Service struct {
 	// both: what is in neither, or in both, would make a wrong figure.
 	flushing sync.RWMutex
 
-	// shared keeps the policies and tools of more than one agent as a decision read
-	// them until it is recorded.
-	shared sync.RWMutex
+	shared changes // of policies and tools, which more than one agent's decisions read
 }
 
 // New makes a service. Restore fills its counters from the log.
@@ -120,14 +118,9 @@ func (s *Service) write(ctx context.Context, by *Asker, keys []string, decide fu
 	return s.writeWithin(ctx, by, keys, nil, decide)
 }
 
-// writeShared is write of what the rules of more than one agent may read: it waits
-// for decisions that are being recorded.
+// writeShared is write of what the rules of more than one agent may read.
 func (s *Service) writeShared(ctx context.Context, by *Asker, keys []string, decide func(*projections.View, time.Time) (plan, error)) (Answer, error) {
-	return s.writeWithin(ctx, by, keys, func(write func() error) error {
-		s.shared.Lock()
-		defer s.shared.Unlock()
-		return write()
-	}, decide)
+	return s.writeWithin(ctx, by, keys, func(write func() error) error { return s.shared.change(by.Project, write) }, decide)
 }
 
 func (s *Service) writeWithin(ctx context.Context, by *Asker, keys []string, around func(func() error) error, decide func(*projections.View, time.Time) (plan, error)) (Answer, error) {

@@ -47,9 +47,6 @@ type RecordDecision struct {
 	// statement. It may be nil.
 	Extra func(view *projections.View, now time.Time) ([]event.Draft, error)
 	Keys  []string
-	// Hold keeps what Extra looks at as it is, from when its locks are held until the
-	// decision is written. It may be nil.
-	Hold func() (release func())
 	// Around writes the decision, once its locks are held and nothing else is waited
 	// for, or refuses it. It may be nil.
 	Around func(write func() error) error
@@ -113,9 +110,6 @@ func (c *Commands) RecordDecision(ctx context.Context, r *RecordDecision) (Recor
 			return Recorded{}, err
 		}
 		defer unlock()
-	}
-	if r.Hold != nil {
-		defer r.Hold()()
 	}
 	now := c.now()
 	facts, err := c.decisionFacts(ctx, r, now)

@@ -68,16 +68,19 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 		command.Ahead = s.wire.wire.ahead
 	}
 	if s.Agent.ID != "" {
-		command.Keys, command.Hold = g.Overlay.Aggregates(s.Agent), g.Overlay.Hold
-		command.Extra = g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
+		command.Keys = g.Overlay.Aggregates(s.Agent)
+		command.Extra, command.Around = g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
 	}
 	g.Step("decision.before_append")
-	if command.Dispatch != nil {
+	if within := command.Around; command.Dispatch != nil {
 		command.Around = func(write func() error) error {
 			g.inForce.RLock()
 			defer g.inForce.RUnlock()
-			if g.running.Load() != s.policy || g.ModeNow() != s.mode {
+			switch {
+			case g.running.Load() != s.policy || g.ModeNow() != s.mode:
 				return ErrPolicyChanged
+			case within != nil:
+				return within(write)
 			}
 			return write()
 		}

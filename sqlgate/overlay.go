@@ -23,13 +23,10 @@ type Overlay interface {
 	Decide(ctx context.Context, a Agent, f *policy.Facts, count bool) (LayerDecision, error)
 	// Aggregates are what the evidence of such a decision is written under.
 	Aggregates(a Agent) []string
-	// Hold keeps what several agents share as it is, their policies and tools, until
-	// release is called.
-	Hold() (release func())
-	// Settle decides under those locks what happens to the agent with the
-	// decision; its error refuses the statement. It is ErrPolicyChanged where the
-	// rules would read something else now.
-	Settle(a Agent, d LayerDecision, requestID string, enforced bool) func(*projections.View, time.Time) ([]event.Draft, error)
+	// Settle is called before those locks are taken. Extra decides under them what
+	// happens to the agent with the decision, and around writes it; their errors refuse
+	// the statement, with ErrPolicyChanged where the rules would read something else now.
+	Settle(a Agent, d LayerDecision, requestID string, enforced bool) (extra func(*projections.View, time.Time) ([]event.Draft, error), around func(write func() error) error)
 }
 
 // An Agent is the one whose token came with a request; the zero Agent is none.
