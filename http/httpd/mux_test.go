@@ -2,14 +2,18 @@ package httpd
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -282,4 +286,41 @@ func TestAHeadOfAStreamEnds(t *testing.T) {
 	r := s.do("HEAD", "/stream", "")
 	require.Equal(t, []any{200, "text/event-stream", ""}, []any{r.StatusCode, r.Header.Get("Content-Type"), r.body})
 	require.False(t, ran)
+}
+
+// The end of a stream does not wait for a client that reads nothing.
+func TestAStreamThatNobodyReadsEndsWithItsContext(t *testing.T) {
+	patience := writePatience
+	writePatience = time.Hour
+	t.Cleanup(func() { writePatience = patience })
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	var sent atomic.Int64
+	s := serve(t, Options{}, ServerOptions{}, func(m *Mux) {
+		m.Handle("GET", "/stream", func(c *Call) error {
+			return c.Events(ctx, time.Hour, func(send func(string, string, []byte) error) error {
+				for {
+					if err := send("1", "kind", make([]byte, 64<<10)); err != nil {
+						ended <- err
+						return err
+					}
+					sent.Add(1)
+				}
+			})
+		})
+	})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.base, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+	require.NoError(t, err)
+	last := int64(-1)
+	require.Eventually(t, func() bool {
+		now := sent.Load()
+		full := now > 0 && now == last
+		last = now
+		return full
+	}, time.Minute, 200*time.Millisecond, "nothing more leaves")
+	stop()
+	require.Error(t, <-ended)
 }

@@ -13,7 +13,7 @@ import (
 
 // writePatience is how long one piece of a streamed answer may take to leave: a
 // client that reads nothing holds its connection no longer than that.
-const writePatience = 30 * time.Second
+var writePatience = 30 * time.Second
 
 // patient gives every piece its own deadline, so that a long answer to a client
 // that reads is never cut.
@@ -83,6 +83,8 @@ func (c *Call) Events(ctx context.Context, beat time.Duration, run func(send fun
 	var beating sync.WaitGroup
 	defer beating.Wait()
 	defer cancel()
+	// A client that reads nothing keeps no end of the service waiting.
+	defer context.AfterFunc(ctx, func() { _ = control.SetWriteDeadline(time.Now()) })()
 	beating.Go(func() { s.beat(ctx, beat) })
 	if err := run(s.send); err != nil && ctx.Err() == nil {
 		c.mux.log.Info("a stream ended", "source", logSource, "request_id", c.RequestID, "error", err)
