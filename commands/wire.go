@@ -74,6 +74,14 @@ func (c *Commands) RecordCancelForwarded(ctx context.Context, r *CancelRequest, 
 	return c.recordCancel(ctx, shared, &event.CancelForwarded{Client: r.Client, WireSession: r.Request.WireSession})
 }
 
+// RecordCancelUnsent says that the gate ends what had not been sent to the database;
+// executionID is "" where no execution was begun.
+func (c *Commands) RecordCancelUnsent(ctx context.Context, r *CancelRequest, executionID string) error {
+	shared := r.context()
+	shared.ExecutionID = executionID
+	return c.recordCancel(ctx, shared, &event.CancelUnsent{Client: r.Client, WireSession: r.Request.WireSession})
+}
+
 // RecordCancelRejected says why the request, or as many as count says, went nowhere.
 func (c *Commands) RecordCancelRejected(ctx context.Context, r *CancelRequest, cause string, count int) error {
 	shared := r.context()

@@ -35,6 +35,7 @@ var projectors = map[event.Type]projector{
 	event.TypeCancelReceived:          indexed,
 	event.TypeCancelForwarded:         indexed,
 	event.TypeCancelRejected:          indexed,
+	event.TypeCancelUnsent:            indexed,
 	event.TypeReadFenceViolation:      {1, fold(readFenceViolation)},
 
 	event.TypePolicyLoaded:            {1, fold(policyLoaded)},

@@ -3,6 +3,7 @@ package sqlgate
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"strings"
 	"time"
 
@@ -46,6 +47,9 @@ func (g *Gate) stop(ctx context.Context, s *submission) (*Answer, error) {
 		if err != nil {
 			return nil, err
 		}
+		if s.cancelled(context.Canceled) {
+			return nil, g.refuse(ctx, s, context.Canceled)
+		}
 		command.NewApproval = &commands.NewApproval{
 			SQL: s.SQL, PreparedSQL: s.preparedSQL(), Parameters: s.shownParams(), Impact: impact, Classification: string(appendValue(nil, a.Classification)), Message: a.message(), Remedy: a.remedy(),
 			AgentPolicyID: a.AgentPolicyID,
@@ -79,6 +83,8 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 			switch {
 			case g.running.Load() != s.policy || g.ModeNow() != s.mode:
 				return ErrPolicyChanged
+			case s.wire != nil && !s.wire.wire.current.dispatches(g.Database):
+				return context.Canceled
 			case within != nil:
 				return within(write)
 			}
@@ -94,6 +100,8 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 		g.Step("decision.appended")
 		g.warnOfBypass(s)
 		s.recordedAhead()
+	case command.Dispatch != nil && s.cancelled(err):
+		err = g.notDispatched(ctx, s, err)
 	case isRefusal(err):
 		err = g.refuse(ctx, s, err)
 	case commands.MayBeWritten(err):
@@ -108,6 +116,12 @@ func (g *Gate) warnOfBypass(s *submission) {
 		g.Logger.Warn("emergency bypass: a statement runs whatever was decided about it", "source", "gate", "request_id", s.RequestID,
 			"decision", string(s.result.Decision), "reason_code", s.result.ReasonCode, "operator", s.Operator)
 	}
+}
+
+// cancelled reports whether an error is that of a statement of the wire that was
+// cancelled while it waited.
+func (s *submission) cancelled(err error) bool {
+	return s.wire != nil && errors.Is(err, context.Canceled) && s.wire.wire.current.waited()
 }
 
 // isRefusal holds for what the state of an approval or of a key forbids, also
@@ -246,7 +260,7 @@ func (g *Gate) write(ctx context.Context, s *submission) (*Answer, error) {
 	ctx = context.WithoutCancel(ctx)
 	limits := g.limits(s)
 	begin := time.Now()
-	tx, err := g.Database.Begin(ctx, g.beginOptions(s, limits)) // W1: nothing of the client's is sent
+	tx, err := g.Database.Begin(s.waits(ctx), g.beginOptions(s, limits)) // W1: nothing of the client's is sent
 	s.watch.time(phaseDatabase, begin)
 	if err != nil {
 		return nil, g.notDispatched(ctx, s, err)
@@ -276,7 +290,7 @@ func (g *Gate) alone(ctx context.Context, s *submission) (*Answer, error) {
 	ctx = context.WithoutCancel(ctx)
 	limits := g.limits(s)
 	begin := time.Now()
-	alone, err := g.Database.BeginAlone(ctx, g.beginOptions(s, limits))
+	alone, err := g.Database.BeginAlone(s.waits(ctx), g.beginOptions(s, limits))
 	s.watch.time(phaseDatabase, begin)
 	if err != nil {
 		return nil, g.notDispatched(ctx, s, err)
@@ -307,9 +321,13 @@ func (g *Gate) beginOptions(s *submission, l pgexec.Limits) pgexec.BeginOptions 
 // the approval and the key stay usable.
 func (g *Gate) notDispatched(ctx context.Context, s *submission, cause error) error {
 	f := fault.Of(cause)
+	reason := string(f.Code)
+	if s.wire != nil && s.wire.wire.current.waited() {
+		f, reason = errCancelled(), pgexec.ReasonCancelled
+	}
 	command := &commands.RecordDecision{Request: s.record, Decision: s.decision, ExecutionID: s.executionID, NotDispatched: &commands.Failure{
 		ExecutionFailure: event.ExecutionFailure{Outcome: event.OutcomeNotExecuted},
-		ReasonCode:       string(f.Code), ErrorCode: string(f.Code),
+		ReasonCode:       reason, ErrorCode: string(f.Code),
 	}}
 	if s.approved {
 		command.UseApproval = s.ApprovalID

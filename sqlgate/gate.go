@@ -256,7 +256,10 @@ func (g *Gate) whileInForce(ctx context.Context, s *submission, journey func() (
 		if err := g.findAgent(ctx, s); err != nil {
 			return nil, g.refuse(ctx, s, err)
 		}
-		if ctx.Err() != nil {
+		switch {
+		case s.cancelled(context.Canceled):
+			return nil, g.refuse(ctx, s, context.Canceled)
+		case ctx.Err() != nil:
 			return nil, fault.New(fault.PolicyNotLoaded, "The policy changed while the statement waited for the database, and the request ended. Nothing was executed or recorded; send it again.").Because(err)
 		}
 	}
@@ -315,11 +318,14 @@ func (s *submission) shapeFault() error {
 // gives the reason back. Where the evidence cannot be written that is the
 // reason.
 func (g *Gate) refuse(ctx context.Context, s *submission, reason error) error {
-	f := fault.Of(reason)
+	f, code := fault.Of(reason), ""
+	if s.cancelled(reason) {
+		f, code = errCancelled(), pgexec.ReasonCancelled
+	}
 	limit, _ := f.Details["limit"].(string)
 	position, _ := f.Details["position"].(int)
 	err := g.Commands.RecordRejection(context.WithoutCancel(ctx), &commands.Rejection{
-		Request: s.record, ErrorCode: f.Code, Limit: limit, Position: max(position, 0), Operation: s.classification.QueryType,
+		Request: s.record, ErrorCode: f.Code, ReasonCode: code, Limit: limit, Position: max(position, 0), Operation: s.classification.QueryType,
 	})
 	if err != nil {
 		return err

@@ -2,11 +2,13 @@ package sqlgate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"writegate/commands"
+	"writegate/commands/fault"
 	"writegate/sqlgate/pgexec"
 )
 
@@ -181,14 +183,19 @@ func (w *Wire) Status() byte {
 // Query runs the one statement of a Query message, and what is open before it,
 // to its end: with its answer everything is committed and in the log.
 func (w *Wire) Query(ctx context.Context, sql string, out WireSink) (WireDone, error) {
+	ctx, over := w.current.begin(ctx)
+	defer over()
 	w.CloseStatement("")
 	w.ClosePortal("")
 	done, err := w.query(ctx, sql, out)
+	if err == nil && !w.current.settles() {
+		err = errCancelled()
+	}
 	if err == nil {
 		err = w.endUnit(ctx)
 	}
 	if err != nil {
-		return WireDone{}, w.failed(ctx, err)
+		return WireDone{}, w.failed(ctx, w.cancelledInstead(err))
 	}
 	done.Parameters = w.changed()
 	w.settle()
@@ -209,11 +216,13 @@ func (w *Wire) query(ctx context.Context, sql string, out WireSink) (WireDone, e
 // Sync ends what is open outside of a block: its writes are committed, and their
 // results are in the log before it returns.
 func (w *Wire) Sync(ctx context.Context) error {
+	ctx, over := w.current.begin(ctx)
+	defer over()
 	w.skipping = false
 	err := w.endUnit(ctx)
 	w.settle()
 	if err != nil {
-		return w.failed(ctx, err)
+		return w.failed(ctx, w.cancelledInstead(err))
 	}
 	return nil
 }
@@ -253,17 +262,103 @@ func (w *Wire) WriteEvidence(ctx context.Context) {
 	}
 }
 
-// A wireRun is the execution that a CancelRequest would be for.
+// Stages of a message of the client's, as a CancelRequest meets them.
+type wireStage int
+
+const (
+	wireDone       wireStage = iota // nothing is under way that could be cancelled
+	wireWaits                       // nothing of it was dispatched: a cancel ends the wait
+	wireDispatched                  // the append of its dispatch began: the execution is cancelled
+	wireCommits
+)
+
+// A wireRun is what a CancelRequest would be for.
 type wireRun struct {
-	mu         sync.Mutex
-	id         string
-	committing bool
+	mu    sync.Mutex
+	stage wireStage
+	id    string             // of the execution; "" = none was begun
+	asked bool               // somebody cancelled it while it waited
+	gone  context.Context    // ends with a cancel while it waits, and not where the client hangs up
+	end   context.CancelFunc // ends the waits
 }
 
-func (r *wireRun) set(id string, committing bool) {
+// begin is a message that may wait. Its context ends where the client hangs up, or
+// cancels while nothing was dispatched. done must be called when the message is over.
+func (r *wireRun) begin(ctx context.Context) (waits context.Context, done func()) {
+	waits, end := context.WithCancel(ctx)
+	gone, endGone := context.WithCancel(context.WithoutCancel(ctx))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.id, r.committing = id, committing
+	r.stage, r.id, r.asked, r.gone = wireWaits, "", false, gone
+	r.end = func() { endGone(); end() }
+	return waits, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.stage, r.id, r.gone = wireDone, "", nil
+		r.end()
+	}
+}
+
+// executes names the execution whose statement waits.
+func (r *wireRun) executes(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.id = id
+}
+
+// dispatches says that the append of the dispatch begins; false where somebody has
+// cancelled it. From here on the database package takes the cancel.
+func (r *wireRun) dispatches(db *pgexec.DB) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asked {
+		return false
+	}
+	db.Expect(r.id)
+	r.stage = wireDispatched
+	return true
+}
+
+// executed is the end of a statement, unless it was not dispatched: then it may be
+// decided anew.
+func (r *wireRun) executed(db *pgexec.DB) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	db.Forget(r.id)
+	if r.id = ""; r.stage != wireWaits {
+		r.stage = wireDone
+	}
+}
+
+// commits says that COMMIT is about to be sent; false where somebody has cancelled
+// what it would commit.
+func (r *wireRun) commits() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asked {
+		return false
+	}
+	r.stage = wireCommits
+	return true
+}
+
+// settles says that what was under way is done, or is done now whatever comes; false
+// where somebody has cancelled it before.
+func (r *wireRun) settles() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asked {
+		return false
+	}
+	r.stage = wireDone
+	return true
+}
+
+// waited reports whether somebody cancelled what waited.
+func (r *wireRun) waited() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.asked
 }
 
 // Why a CancelRequest had nothing to cancel.
@@ -272,20 +367,61 @@ const (
 	CancelCommitting  = "commit_under_way"
 )
 
-// Cancel asks the database to end the statement that runs now. It may be called
-// by any goroutine.
-func (w *Wire) Cancel(ctx context.Context) (executionID, cause string, ok bool) {
+// A WireCancel is what became of a CancelRequest.
+type WireCancel struct {
+	ExecutionID string // that it is for; "" = none was begun
+	Unsent      bool   // nothing was sent to the database yet, and the gate ends what waits
+	Cause       string // why there was nothing to cancel; "" = there was: the database was asked, unless Unsent
+}
+
+// Cancel ends what is under way: what waits is not sent any more, and what runs the
+// database is asked to end. It may be called by any goroutine.
+func (w *Wire) Cancel(ctx context.Context) WireCancel {
 	r := &w.current
 	r.mu.Lock()
-	id, committing := r.id, r.committing
-	r.mu.Unlock()
-	switch {
-	case committing:
-		return "", CancelCommitting, false
-	case id == "" || !w.gate.Database.Cancel(ctx, id):
-		return "", CancelNothingRuns, false
+	stage, id := r.stage, r.id
+	if stage == wireWaits {
+		r.asked = true
+		r.end()
 	}
-	return id, "", true
+	r.mu.Unlock()
+	state := pgexec.CancelNothing
+	if id != "" && stage != wireCommits {
+		state = w.gate.Database.Cancel(ctx, id)
+	}
+	switch {
+	case stage == wireCommits:
+		return WireCancel{Cause: CancelCommitting}
+	case state == pgexec.CancelForwarded:
+		return WireCancel{ExecutionID: id}
+	case state == pgexec.CancelUnsent || stage == wireWaits:
+		return WireCancel{ExecutionID: id, Unsent: true}
+	}
+	return WireCancel{Cause: CancelNothingRuns}
+}
+
+// waits is a context for what no hanging up of a client may end: with a wire a
+// cancel does, as long as nothing was dispatched.
+func (s *submission) waits(ctx context.Context) context.Context {
+	if s.wire == nil {
+		return context.WithoutCancel(ctx)
+	}
+	return s.wire.wire.current.gone
+}
+
+// errCancelled is the fault of what was cancelled while it waited.
+func errCancelled() *fault.Fault {
+	return fault.New(fault.DBQueryFailed, "The statement was cancelled before it was sent; nothing was applied. Send it again if it is still wanted.").
+		With("sqlstate", "57014").With("reason", pgexec.ReasonCancelled)
+}
+
+// cancelledInstead is the fault of a wait that a cancel ended, in place of what the
+// wait itself says.
+func (w *Wire) cancelledInstead(err error) error {
+	if errors.Is(err, context.Canceled) && w.current.waited() {
+		return errCancelled()
+	}
+	return err
 }
 
 // errSkipping is what is asked for after an error and before Sync.

@@ -273,8 +273,13 @@ func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 			return nil, err
 		}
 	}
-	w.current.set("", true)
-	defer w.current.set("", false)
+	if !w.current.commits() { // as at a server: what a COMMIT would have ended is rolled back
+		if err := w.rollback(ctx); err != nil {
+			return nil, err
+		}
+		return nil, errCancelled()
+	}
+	defer w.current.settles()
 	g.Step("block.before_commit")
 	result, cause := u.block.Commit(ctx)
 	g.Step("block.committed")
@@ -336,7 +341,7 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 	}
 	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathTx, d))
 	if err != nil {
-		if errors.Is(err, ErrPolicyChanged) {
+		if errors.Is(err, ErrPolicyChanged) || w.current.waited() {
 			u.block.NotSent()
 		} else {
 			u.unrecorded = !isRefusal(err)

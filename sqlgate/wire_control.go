@@ -101,6 +101,9 @@ func (w *Wire) control(ctx context.Context, s *submission, o *wireOrder) (*Answe
 			return nil, w.refuseAs(ctx, s, err)
 		}
 	}
+	if done := w.current.waited() || !o.waits() && !w.current.settles(); done {
+		return nil, w.gate.refuse(ctx, s, context.Canceled)
+	}
 	if err := w.note(ctx, s, o); err != nil {
 		if o.Kind == classify.ControlRollback { // nothing stays open because the log is full
 			return nil, errors.Join(err, w.giveUp(ctx))
@@ -119,6 +122,16 @@ func (w *Wire) control(ctx context.Context, s *submission, o *wireOrder) (*Answe
 	}
 	a.Duration = time.Since(s.watch.begin)
 	return a, nil
+}
+
+// waits reports whether carrying out an order may have to wait for the database, or
+// ends a transaction: a cancel then counts until that is settled.
+func (o *wireOrder) waits() bool {
+	switch o.Kind {
+	case classify.ControlSavepoint, classify.ControlCommit, classify.ControlSet, classify.ControlSetDefault, classify.ControlReset:
+		return true
+	}
+	return false
 }
 
 // note keeps an order's evidence for the next append, or writes it now, where it
@@ -164,7 +177,7 @@ func (w *Wire) flushAhead(ctx context.Context) error {
 // writeAhead writes what waits, or that and one more, in one append.
 func (w *Wire) writeAhead(ctx context.Context, all []commands.Answered) error {
 	w.gate.Step("decision.before_append")
-	if _, err := w.gate.Commands.RecordBlock(ctx, &commands.RecordBlock{Ahead: all}); err != nil {
+	if _, err := w.gate.Commands.RecordBlock(context.WithoutCancel(ctx), &commands.RecordBlock{Ahead: all}); err != nil {
 		return err
 	}
 	w.written()
@@ -313,6 +326,9 @@ func (u *wireUnit) savepoint(name string) int {
 func doSavepoint(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wireReply, error) {
 	if err := w.openBlock(ctx, false); err != nil {
 		return wireReply{}, err
+	}
+	if !w.current.settles() {
+		return wireReply{}, errCancelled()
 	}
 	u := &w.unit
 	set, err := u.block.Savepoint(ctx)

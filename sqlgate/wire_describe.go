@@ -22,7 +22,7 @@ var describable = []string{
 // result; nil columns: it returns none. The server parses it for that, so it is
 // decided as at Execute, with evidence that is durable before the server hears of it.
 func (w *Wire) DescribeStatement(ctx context.Context, name string) (params []uint32, columns []pgexec.Field, err error) {
-	err = w.extended(ctx, func() error {
+	err = w.extended(ctx, func(ctx context.Context) error {
 		st, err := w.statement(name)
 		if err != nil {
 			return err
@@ -47,7 +47,7 @@ func (w *Wire) DescribeStatement(ctx context.Context, name string) (params []uin
 // DescribePortal says which columns a portal returns, in the formats that its
 // Bind asked for.
 func (w *Wire) DescribePortal(ctx context.Context, portal string) (columns []pgexec.Field, err error) {
-	err = w.extended(ctx, func() error {
+	err = w.extended(ctx, func(ctx context.Context) error {
 		p := w.portals[portal]
 		if p == nil {
 			return wireErrorf("34000", "portal \"%s\" does not exist", portal)

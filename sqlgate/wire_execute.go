@@ -178,8 +178,8 @@ func (w *Wire) carryOut(ctx context.Context, s *submission, order *wireOrder) (*
 		return nil, g.refuse(ctx, s, err)
 	}
 	s.executionID = event.NewExecutionID(g.Now())
-	w.current.set(s.executionID, false)
-	defer w.current.set("", false)
+	w.current.executes(s.executionID)
+	defer w.current.executed(g.Database)
 	read, alone := s.classification.Run == classify.RunReadFence, !w.unit.explicit && w.unit.block == nil && w.plain()
 	switch {
 	case alone && read:
@@ -197,7 +197,7 @@ func (w *Wire) carryOut(ctx context.Context, s *submission, order *wireOrder) (*
 // committing says that nothing can be cancelled any more.
 func (s *submission) committing() {
 	if s.wire != nil {
-		s.wire.wire.current.set(s.executionID, true)
+		s.wire.wire.current.commits() // what was dispatched is not asked about any more
 	}
 }
 
@@ -212,7 +212,7 @@ func (s *submission) recordedAhead() {
 // last says that a Sync comes next and is there already: what stands alone then
 // needs no block.
 func (w *Wire) Execute(ctx context.Context, portal string, maxRows uint32, last bool, out WireSink) (done WireDone, err error) {
-	err = w.extended(ctx, func() error {
+	err = w.extended(ctx, func(ctx context.Context) error {
 		p := w.portals[portal]
 		if p == nil {
 			return wireErrorf("34000", "portal \"%s\" does not exist", portal)

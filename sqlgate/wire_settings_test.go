@@ -339,9 +339,7 @@ func TestInShadowModeWhatWouldBeStoppedRunsWithAWarning(t *testing.T) {
 func TestACancelEndsWhatRunsAndNothingElse(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()
-	_, cause, ok := c.Cancel(t.Context())
-	require.False(t, ok)
-	require.Equal(t, CancelNothingRuns, cause)
+	require.Equal(t, WireCancel{Cause: CancelNothingRuns}, c.Cancel(t.Context()))
 
 	c.query("BEGIN")
 	c.query("INSERT INTO t VALUES (1, 'a')")
@@ -350,8 +348,11 @@ func TestACancelEndsWhatRunsAndNothingElse(t *testing.T) {
 		for w.value("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND query LIKE 'SELECT pg_sleep%'") == "0" {
 			runtime.Gosched()
 		}
-		id, _, _ := c.Cancel(context.Background())
-		cancelled <- id
+		became := c.Cancel(context.Background())
+		if became.Unsent || became.Cause != "" {
+			t.Error(became)
+		}
+		cancelled <- became.ExecutionID
 	}()
 	require.Equal(t, "57014", state(c.refused("SELECT pg_sleep(60)")))
 	require.Regexp(t, "^exe_", <-cancelled)

@@ -237,7 +237,7 @@ func formatAt(formats []int16, i int) int16 {
 // Parse prepares a statement under a name; "" is the one that the next Parse
 // and the next Query forget.
 func (w *Wire) Parse(ctx context.Context, name, sql string, types []uint32) error {
-	return w.extended(ctx, func() error {
+	return w.extended(ctx, func(ctx context.Context) error {
 		if name == "" {
 			w.CloseStatement("")
 		}
@@ -257,6 +257,9 @@ func (w *Wire) Parse(ctx context.Context, name, sql string, types []uint32) erro
 		}
 		if err := w.hold(st.bytes); err != nil {
 			return err
+		}
+		if !w.current.settles() {
+			return errCancelled()
 		}
 		w.keep(name, st)
 		return nil
@@ -325,7 +328,7 @@ func (w *Wire) ClosePortal(name string) { delete(w.portals, name) }
 
 // Bind makes a portal of a statement and its parameters, whose bytes it keeps.
 func (w *Wire) Bind(portal, statement string, paramFormats []int16, params [][]byte, resultFormats []int16) error {
-	return w.extended(context.Background(), func() error {
+	return w.extended(context.Background(), func(context.Context) error {
 		st, err := w.statement(statement)
 		if err != nil {
 			return err
@@ -419,14 +422,19 @@ func portalsFull() error {
 
 // extended is a message of the extended protocol: after its error nothing is
 // taken until Sync.
-func (w *Wire) extended(ctx context.Context, message func() error) error {
+func (w *Wire) extended(ctx context.Context, message func(ctx context.Context) error) error {
+	ctx, over := w.current.begin(ctx)
+	defer over()
 	err := error(errSkipping())
 	if !w.skipping {
-		err = message()
+		err = message(ctx)
+	}
+	if err == nil && !w.current.settles() {
+		err = errCancelled()
 	}
 	if err == nil {
 		return nil
 	}
 	w.skipping = true
-	return w.failed(ctx, err)
+	return w.failed(ctx, w.cancelledInstead(err))
 }

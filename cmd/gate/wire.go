@@ -166,6 +166,10 @@ func (w wireCancels) Forwarded(ctx context.Context, r pgwire.CancelRequest, exec
 	return w.commands.RecordCancelForwarded(ctx, w.record(r), executionID)
 }
 
+func (w wireCancels) Unsent(ctx context.Context, r pgwire.CancelRequest, executionID string) error {
+	return w.commands.RecordCancelUnsent(ctx, w.record(r), executionID)
+}
+
 func (w wireCancels) Rejected(ctx context.Context, r pgwire.CancelRequest, cause string, count int) error {
 	return w.commands.RecordCancelRejected(ctx, w.record(r), cause, count)
 }

@@ -312,6 +312,43 @@ func TestCancelsThatAreForwardedAndThoseThatAreNot(t *testing.T) {
 	}, g.cancelEvidence(t))
 }
 
+// Whoever waits for a connection to the database has a statement that can be
+// cancelled, as at a server one that waits for a lock has.
+func TestACancelEndsAStatementThatWaitsForAConnection(t *testing.T) {
+	g := startWire(t, append([]string{"GATE_DB_POOL_MAX=1", "GATE_DB_ACQUIRE_TIMEOUT_MS=60000"}, patientDatabase...)...)
+	release := g.holdOrders(t)
+	reader, writer := g.rawWire(t), g.rawWire(t)
+	reader.send(simple(readOrders))
+	writer.send(simple(insertOrder))
+	require.Eventually(t, func() bool { return g.waiting(t) == "2" }, startPatience, pollEvery)
+	for i, m := range [][]pgproto3.FrontendMessage{
+		{simple(readOrders)}, {simple("UPDATE orders SET status = 'late' WHERE id = 60")},
+		append(statementMessages("UPDATE orders SET status = 'late' WHERE id = 60"), syncMessage),
+	} {
+		w := g.rawWire(t)
+		w.send(m...)
+		require.Eventually(t, func() bool {
+			return g.get(t, "/runtime/stats").json(t)["pool"].(map[string]any)["waits"] == float64(i+1)
+		}, startPatience, pollEvery)
+		g.cancelWire(t, w.key)
+		said := inWords(w.ready())
+		require.Equal(t, []string{"ERROR 57014", "ready I"}, said[len(said)-2:])
+	}
+	release()
+	require.Equal(t, []string{"columns", "row 100", "SELECT 1", "ready I"}, inWords(reader.ready()))
+	require.Equal(t, []string{"INSERT 0 1", "ready I"}, inWords(writer.ready()))
+	g.end(t)
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM orders WHERE status = 'late'"))
+	require.Equal(t, []string{"received", "before_dispatch", "received", "before_dispatch", "received", "before_dispatch"}, g.cancelEvidence(t))
+	kinds := map[string]int{}
+	for _, e := range g.events(t) {
+		if strings.HasPrefix(string(e.Type), "execution_") {
+			kinds[string(e.Type)+" "+e.Context.ReasonCode]++
+		}
+	}
+	require.Equal(t, map[string]int{"execution_dispatched ": 2, "execution_success ": 2, "execution_failure cancelled": 3}, kinds)
+}
+
 // cancelEvidence is what the log says of CancelRequests.
 func (d gateDir) cancelEvidence(t testing.TB) (said []string) {
 	t.Helper()
@@ -322,6 +359,8 @@ func (d gateDir) cancelEvidence(t testing.TB) (said []string) {
 		case event.TypeCancelForwarded:
 			require.NotEmpty(t, e.Context.ExecutionID)
 			said = append(said, "forwarded")
+		case event.TypeCancelUnsent:
+			said = append(said, "before_dispatch")
 		case event.TypeCancelRejected:
 			var p event.CancelRejected
 			require.NoError(t, p.Parse(e.Payload))

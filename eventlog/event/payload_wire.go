@@ -34,6 +34,7 @@ const (
 	TypeCancelReceived  Type = "GATE_CANCEL_REQUEST_RECEIVED"
 	TypeCancelForwarded Type = "GATE_CANCEL_FORWARDED_TO_BACKEND"
 	TypeCancelRejected  Type = "GATE_CANCEL_REJECTED"
+	TypeCancelUnsent    Type = "GATE_CANCEL_BEFORE_DISPATCH"
 )
 
 // CancelReceived is written before anything is done about a CancelRequest.
@@ -62,6 +63,23 @@ func (p *CancelForwarded) Fields() Payload       { return write(2, p.form) }
 func (p *CancelForwarded) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *CancelForwarded) form(f *form) {
+	f.str("client", &p.Client, need)
+	f.str("wire_session", &p.WireSession, need)
+}
+
+// CancelUnsent says that what the CancelRequest was for had not been sent to the
+// database, and that the gate ends it in its place. The execution is in the context
+// where one was begun.
+type CancelUnsent struct {
+	Client      string
+	WireSession string
+}
+
+func (*CancelUnsent) EventType() Type         { return TypeCancelUnsent }
+func (p *CancelUnsent) Fields() Payload       { return write(2, p.form) }
+func (p *CancelUnsent) Parse(l Payload) error { return read(l, p.form) }
+
+func (p *CancelUnsent) form(f *form) {
 	f.str("client", &p.Client, need)
 	f.str("wire_session", &p.WireSession, need)
 }

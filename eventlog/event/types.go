@@ -81,6 +81,7 @@ var specs = []Spec{
 	{TypeCancelReceived, 1, func() Typed { return new(CancelReceived) }},
 	{TypeCancelForwarded, 1, func() Typed { return new(CancelForwarded) }},
 	{TypeCancelRejected, 1, func() Typed { return new(CancelRejected) }},
+	{TypeCancelUnsent, 1, func() Typed { return new(CancelUnsent) }},
 
 	{TypeAgentRegistered, 1, func() Typed { return new(AgentRegistered) }},
 	{TypeAgentUpdated, 1, func() Typed { return new(AgentUpdated) }},

@@ -91,6 +91,8 @@ func (a *Alone) outcome(r *ran) (Result, error) {
 	partial := Result{State: Failure, Outcome: OutcomePartialPossible}
 	unknown := Result{State: Unknown, Step: StepStatement, Cause: CauseTimeout}
 	switch {
+	case r.unsent:
+		return aborted(ReasonCancelled, BasisCommitNeverSent), cancelledFault()
 	case r.over():
 		partial.ReasonCode = ReasonResultTooLarge
 		return partial, partly(tooLargeFault())

@@ -35,8 +35,8 @@ func (b *Block) DispatchRead(o BeginOptions) (Dispatch, error) {
 // write the next statement. It sends nothing of the client's: the transaction id
 // is fetched before the first write, the marker is left where there is one, rows
 // are counted where they are limited; where nothing of it is needed there is no
-// round trip. On an error nothing of the statement was sent, and the block has
-// failed.
+// round trip. DB.Cancel ends the wait for it. On an error nothing of the statement
+// was sent, and the block has failed.
 func (b *Block) DispatchWrite(ctx context.Context, o BeginOptions) (Dispatch, error) {
 	if err := b.takesWrite(o); err != nil {
 		b.failed = true
@@ -45,7 +45,11 @@ func (b *Block) DispatchWrite(ctx context.Context, o BeginOptions) (Dispatch, er
 	o.Limits = b.db.bound(o.Limits)
 	p := b.preparation(&o)
 	if len(p.batch) > 0 {
+		b.lease.begin()
+		b.db.cancellable(o.ExecutionID, b.lease)
 		refused, err := b.lease.exchange(context.WithoutCancel(ctx), time.Now().Add(b.db.cfg.ConnectTimeout), p.batch)
+		b.db.Forget(o.ExecutionID)
+		b.lease.finish()
 		if f := b.take(p, o.UserCode, refused, err); f != nil {
 			b.failed = true
 			if err != nil {

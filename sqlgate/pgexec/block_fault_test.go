@@ -186,14 +186,14 @@ func TestAStatementOfABlockIsCancelledOnRequest(t *testing.T) {
 		func(o BeginOptions) (Result, string, error) { return b.tryRead("SELECT pg_sleep(60)", o) },
 	} {
 		id := "exe_" + strconv.Itoa(i)
-		require.False(t, db.Cancel(context.Background(), id), "nothing runs yet")
+		require.Equal(t, CancelNothing, db.Cancel(context.Background(), id), "nothing runs yet")
 		wait := side.meanwhile(asleep, "1", func() { db.Cancel(context.Background(), id) })
 		res, _, err := run(BeginOptions{ExecutionID: id})
 		wait()
 		require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err))
 		require.Equal(t, "57014", fault.Of(err).Details["sqlstate"])
 		require.Equal(t, ReasonCancelled, res.ReasonCode)
-		require.False(t, db.Cancel(context.Background(), id), "nor any more")
+		require.Equal(t, CancelNothing, db.Cancel(context.Background(), id), "nor any more")
 		b.rollbackTo("s")
 		require.Equal(t, `[{"n":1}]`, b.read("SELECT count(*) AS n FROM t"), "the next statement is not cancelled")
 	}

@@ -41,7 +41,7 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 	batch = append(batch, look)
 	l.notices = nil
 	r := b.db.run(context.WithoutCancel(ctx), l, o.ExecutionID, b.db.deadline(o.Limits), cmd, batch)
-	if r.err == nil && !b.stands(r, shown.text(0)) {
+	if r.err == nil && !r.unsent && !b.stands(r, shown.text(0)) {
 		return b.lostTrack(r)
 	}
 	if res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent); !ok {

@@ -84,7 +84,7 @@ type DB struct {
 
 	mu      sync.Mutex
 	closed  bool
-	running map[string]*lease // by execution id: what can be cancelled
+	running map[string]*execution // by its id: what can be cancelled
 
 	health healthCheck
 }
@@ -115,7 +115,7 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 			return nil, fmt.Errorf("%s names another database than GATE_DATABASE_URL: a statement must mean the same wherever it runs; name the same database in both", setting)
 		}
 	}
-	db := &DB{cfg: cfg, log: log, running: make(map[string]*lease)}
+	db := &DB{cfg: cfg, log: log, running: make(map[string]*execution)}
 	db.health.turn = make(chan struct{}, 1)
 	db.tls.Store(set)
 	db.ctx, db.stop = context.WithCancel(context.Background())
@@ -312,14 +312,56 @@ func (p *pool) ping(ctx context.Context) error {
 	return nil
 }
 
-// Cancel asks the database to end the statement of an execution that runs now.
-// It reports whether there was one. Nothing is cancelled before the statement
-// was sent, nor once COMMIT is under way.
-func (db *DB) Cancel(ctx context.Context, executionID string) bool {
+// An execution is a statement that can be cancelled.
+type execution struct {
+	lease     *lease // nil: it was not sent yet
+	cancelled bool   // before that
+}
+
+// A CancelState is what became of a cancel.
+type CancelState int
+
+// States of a cancel.
+const (
+	CancelNothing   CancelState = iota // there is nothing to cancel: COMMIT is under way, or all is done
+	CancelUnsent                       // the statement was not sent yet, and will not be
+	CancelForwarded                    // the database was asked to end it
+)
+
+// Cancel ends an execution: one that runs is ended by the database, one that Expect
+// told of and that was not sent yet is not sent. Nothing is cancelled once COMMIT is
+// under way.
+func (db *DB) Cancel(ctx context.Context, executionID string) CancelState {
 	db.mu.Lock()
-	l := db.running[executionID]
+	e := db.running[executionID]
+	unsent := e != nil && e.lease == nil
+	if unsent {
+		e.cancelled = true
+	}
 	db.mu.Unlock()
-	return l != nil && l.cancel(ctx, true)
+	switch {
+	case unsent:
+		return CancelUnsent
+	case e != nil && e.lease.cancel(ctx, true):
+		return CancelForwarded
+	}
+	return CancelNothing
+}
+
+// Expect has Cancel take what comes before an execution's statement is sent: the
+// statement then fails as one that was cancelled, and nothing of it is sent. Forget
+// must be called for one that does not come.
+func (db *DB) Expect(executionID string) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.running[executionID] = new(execution)
+}
+
+// Forget ends what Expect and a statement that was sent begin.
+func (db *DB) Forget(executionID string) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	delete(db.running, executionID)
 }
 
 // CancelAll asks the database to end every statement that runs now, for the end
@@ -327,8 +369,10 @@ func (db *DB) Cancel(ctx context.Context, executionID string) bool {
 func (db *DB) CancelAll(ctx context.Context) int {
 	db.mu.Lock()
 	leases := make([]*lease, 0, len(db.running))
-	for _, l := range db.running {
-		leases = append(leases, l)
+	for _, e := range db.running {
+		if e.lease != nil {
+			leases = append(leases, e.lease)
+		}
 	}
 	db.mu.Unlock()
 	n := 0
@@ -340,19 +384,19 @@ func (db *DB) CancelAll(ctx context.Context) int {
 	return n
 }
 
-// cancellable lets Cancel find the lease until the returned function is called.
-func (db *DB) cancellable(executionID string, l *lease) func() {
+// cancellable lets Cancel find the lease until Forget; false where somebody has
+// cancelled the execution already.
+func (db *DB) cancellable(executionID string, l *lease) bool {
 	if executionID == "" {
-		return func() {}
+		return true
 	}
 	db.mu.Lock()
-	db.running[executionID] = l
-	db.mu.Unlock()
-	return func() {
-		db.mu.Lock()
-		delete(db.running, executionID)
-		db.mu.Unlock()
+	defer db.mu.Unlock()
+	if e := db.running[executionID]; e != nil && e.cancelled {
+		return false
 	}
+	db.running[executionID] = &execution{lease: l}
+	return true
 }
 
 // bound completes limits from the configuration, which none may exceed.

@@ -83,7 +83,9 @@
 //	(*Block) Lost() bool
 //	(*DB) Describe(ctx, sql, types) (Description, error)
 //	(*DB) Setting(ctx, name, value) (shown string, err error)
-//	(*DB) Cancel(ctx, executionID) bool
+//	(*DB) Expect(executionID)
+//	(*DB) Forget(executionID)
+//	(*DB) Cancel(ctx, executionID) CancelState
 //	(*DB) CancelAll(ctx) int
 //	(*DB) Close()
 //

@@ -20,6 +20,7 @@ type ran struct {
 	refused *pgconn.PgError // the server's first error
 	err     error           // why the conversation broke off, nil when it did not
 	asked   bool            // somebody asked to cancel it
+	unsent  bool            // before anything of it was sent
 	timeout bool            // it broke off at the gate's own deadline
 	late    bool            // the server ended the block for its time
 	took    time.Duration
@@ -38,7 +39,11 @@ func (db *DB) run(ctx context.Context, l *lease, executionID string, deadline ti
 		l.dirty = true
 	}
 	l.begin()
-	forget := db.cancellable(executionID, l)
+	if !db.cancellable(executionID, l) {
+		l.finish()
+		l.dirty = true // what would have cleaned the session was not sent either
+		return &ran{cmd: cmd, asked: true, unsent: true}
+	}
 	refused, err := l.exchange(ctx, deadline, batch...)
 	r := &ran{cmd: cmd, refused: lastError(refused, err), err: err}
 	r.late = err != nil && l.block && overtime(r.refused)
@@ -55,7 +60,7 @@ func (db *DB) run(ctx context.Context, l *lease, executionID string, deadline ti
 	default:
 		l.pool.lost()
 	}
-	forget()
+	db.Forget(executionID)
 	r.asked = l.finish()
 	r.took = time.Since(begun)
 	return r

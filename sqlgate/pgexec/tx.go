@@ -85,7 +85,7 @@ func (db *DB) onWriter(ctx context.Context, ddl bool, open func(*lease) error) e
 		if l.txStatus != 'I' {
 			l.rollback(time.Now().Add(rollbackWait))
 		}
-		if l.broken {
+		if l.broken && ctx.Err() == nil {
 			p.lost()
 		}
 		l.release()
@@ -93,7 +93,9 @@ func (db *DB) onWriter(ctx context.Context, ddl bool, open func(*lease) error) e
 		switch {
 		case !errors.As(err, &failed):
 			return err
-		case attempt == attempts || ctx.Err() != nil:
+		case ctx.Err() != nil:
+			return endedWaiting(ctx)
+		case attempt == attempts:
 			return failed.fault
 		}
 	}

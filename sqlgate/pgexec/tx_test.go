@@ -263,21 +263,21 @@ func TestAWriteIsCancelledOnRequestAlone(t *testing.T) {
 	ctx, hangUp := context.WithCancel(context.Background())
 	tx, err := db.Begin(ctx, BeginOptions{ExecutionID: "exe_7"})
 	require.NoError(t, err)
-	require.False(t, db.Cancel(ctx, "exe_7"), "nothing runs yet")
+	require.Equal(t, CancelNothing, db.Cancel(ctx, "exe_7"), "nothing runs yet")
 	hangUp()
-	var other, this bool
+	var other, this CancelState
 	wait := side.meanwhile("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND state = 'active' AND application_name = 'gate/writer' AND datname = current_database()", "1", func() {
 		other, this = db.Cancel(context.Background(), "exe_8"), db.Cancel(context.Background(), "exe_7")
 	})
 	res, err := tx.Exec(ctx, sql("WITH w AS (INSERT INTO t VALUES (1) RETURNING a) SELECT pg_sleep(60) FROM w"), db.NewRows(0))
 	wait()
-	require.False(t, other)
-	require.True(t, this)
+	require.Equal(t, CancelNothing, other)
+	require.Equal(t, CancelForwarded, this)
 	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err))
 	require.Equal(t, Failure, res.State)
 	require.Equal(t, ReasonCancelled, res.ReasonCode)
 	require.Equal(t, OutcomeAborted, res.Outcome)
-	require.False(t, db.Cancel(context.Background(), "exe_7"), "nor any more")
+	require.Equal(t, CancelNothing, db.Cancel(context.Background(), "exe_7"), "nor any more")
 	require.Equal(t, "0", side.ask("SELECT count(*) FROM t"))
 }
 

@@ -53,6 +53,9 @@ type CancelEvidence interface {
 	// Received comes first. Where it fails nothing is forwarded.
 	Received(context.Context, CancelRequest) error
 	Forwarded(ctx context.Context, r CancelRequest, executionID string) error
+	// Unsent is of one that ends what had not been sent to the database; executionID is
+	// "" where no execution was begun.
+	Unsent(ctx context.Context, r CancelRequest, executionID string) error
 	// Rejected counts what was not written one by one.
 	Rejected(ctx context.Context, r CancelRequest, cause string, count int) error
 }
@@ -144,12 +147,16 @@ func (r *registry) request(ctx context.Context, key cancelKey, from netip.Addr, 
 		return
 	}
 	if cause == "" {
-		executionID, why, ok := entry.wire.Cancel(ctx)
-		if ok {
-			r.note(r.evidence.Forwarded(ctx, seen, executionID))
+		became := entry.wire.Cancel(ctx)
+		switch {
+		case became.Unsent:
+			r.note(r.evidence.Unsent(ctx, seen, became.ExecutionID))
+			return
+		case became.Cause == "":
+			r.note(r.evidence.Forwarded(ctx, seen, became.ExecutionID))
 			return
 		}
-		cause = why
+		cause = became.Cause
 	}
 	r.note(r.evidence.Rejected(ctx, seen, cause, 1))
 }

@@ -42,7 +42,7 @@ type Wire interface {
 	Unwritten() bool
 	WriteEvidence(ctx context.Context)
 
-	Cancel(ctx context.Context) (executionID, cause string, ok bool)
+	Cancel(ctx context.Context) sqlgate.WireCancel
 	// Close ends what is open: the client is gone.
 	Close(ctx context.Context)
 }

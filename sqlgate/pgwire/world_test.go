@@ -98,6 +98,8 @@ func (d *door) Forwarded(context.Context, CancelRequest, string) error {
 	return d.write("forwarded", 1)
 }
 
+func (d *door) Unsent(context.Context, CancelRequest, string) error { return d.write("unsent", 1) }
+
 func (d *door) Rejected(_ context.Context, _ CancelRequest, cause string, count int) error {
 	return d.write(cause, count)
 }
