@@ -50,11 +50,10 @@ type WireSink interface {
 
 // WireDone is how a statement of the wire ended.
 type WireDone struct {
-	Tag        string // of CommandComplete
-	Suspended  bool   // the row limit of Execute was reached: PortalSuspended in its place
-	Empty      bool   // there was no statement: EmptyQueryResponse in its place
-	Notices    []pgexec.Notice
-	Parameters [][2]string // ParameterStatus to be sent
+	Tag       string // of CommandComplete
+	Suspended bool   // the row limit of Execute was reached: PortalSuspended in its place
+	Empty     bool   // there was no statement: EmptyQueryResponse in its place
+	Notices   []pgexec.Notice
 }
 
 // A WireRefusal is a decision that keeps a statement from running: BLOCK, or
@@ -197,7 +196,6 @@ func (w *Wire) Query(ctx context.Context, sql string, out WireSink) (WireDone, e
 	if err != nil {
 		return WireDone{}, w.failed(ctx, w.cancelledInstead(err))
 	}
-	done.Parameters = w.changed()
 	w.settle()
 	return done, nil
 }

@@ -170,6 +170,7 @@ func (w *Wire) failed(ctx context.Context, cause error) error {
 		undo = w.giveUp
 	default:
 		w.unit.failed = true
+		w.settings = w.unit.standing(w.settings)
 		return cause
 	}
 	if err := undo(ctx); err != nil {
@@ -178,11 +179,24 @@ func (w *Wire) failed(ctx context.Context, cause error) error {
 	return cause
 }
 
+// standing are the settings of a block that failed, as a server tells them then: those
+// of its last savepoint, or of before it. It goes on with no others.
+func (u *wireUnit) standing(now wireSettings) wireSettings {
+	switch n := len(u.savepoints); {
+	case n > 0:
+		return u.savepoints[n-1].settings
+	case u.begun:
+		return u.before
+	}
+	return now
+}
+
 // giveUp rolls a block back at once. For the client it is one that failed.
 func (w *Wire) giveUp(ctx context.Context) error {
 	u := &w.unit
 	err := w.undo(ctx)
 	u.failed, u.writes, u.savepoints = true, nil, nil
+	w.settings = u.standing(w.settings)
 	clear(w.portals)
 	return err
 }

@@ -246,7 +246,6 @@ func (w *Wire) Execute(ctx context.Context, portal string, maxRows uint32, last 
 	if err != nil {
 		return WireDone{}, err
 	}
-	done.Parameters = w.changed()
 	return done, nil
 }
 

@@ -159,7 +159,7 @@ func (w *Wire) begin() error {
 		}
 		w.started[name] = value
 	}
-	w.changed()
+	w.Changed()
 	return nil
 }
 
@@ -182,8 +182,9 @@ var toldSettings = func() (names []string) {
 	return names
 }()
 
-// changed are the settings whose value the client has not been told.
-func (w *Wire) changed() (list [][2]string) {
+// Changed are the settings whose value the client has not been told. It is asked
+// before each ReadyForQuery: what holds then is what a client goes by.
+func (w *Wire) Changed() (list [][2]string) {
 	if w.reported == nil {
 		w.reported = map[string]string{}
 	}

@@ -81,7 +81,6 @@ func rowDescription(columns []pgexec.Field) *pgproto3.RowDescription {
 
 // complete says how a statement ended.
 func (c *conn) complete(done *sqlgate.WireDone, out *sink) error {
-	c.session.changed = append(c.session.changed, done.Parameters...)
 	if err := out.Fields(nil); err != nil {
 		return err
 	}

@@ -22,7 +22,6 @@ type session struct {
 	unwritten time.Time // when evidence began to wait for an append
 	describes *string   // a portal whose description waits for the next message
 	suspended map[string]bool
-	changed   [][2]string // ParameterStatus to be sent before ReadyForQuery
 }
 
 // converse takes messages until the client goes, a limit of time is reached or
@@ -278,12 +277,12 @@ func (c *conn) ready(err error) error {
 		}
 	}
 	s := &c.session
-	for _, p := range s.changed {
+	for _, p := range c.wire.Changed() {
 		if err := c.out.send(&pgproto3.ParameterStatus{Name: p[0], Value: p[1]}); err != nil {
 			return err
 		}
 	}
-	s.changed, s.items, s.unsynced, s.skipping, s.describes = nil, 0, false, false, nil
+	s.items, s.unsynced, s.skipping, s.describes = 0, false, false, nil
 	if c.wire.Status() == sqlgate.WireIdle {
 		clear(s.suspended)
 	}

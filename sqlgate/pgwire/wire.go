@@ -15,6 +15,8 @@ type Wire interface {
 	// Parameters are the ParameterStatus of the session that depend on its
 	// settings, as they are now.
 	Parameters() [][2]string
+	// Changed are those of them that the client was not told since the last time.
+	Changed() [][2]string
 
 	Query(ctx context.Context, sql string, out sqlgate.WireSink) (sqlgate.WireDone, error)
 	Parse(ctx context.Context, name, sql string, types []uint32) error
