@@ -57,12 +57,7 @@ func TestNothingIsDispatchedUnderAPolicyThatIsNotInForce(t *testing.T) {
 				w := newWireWorld(t, nil)
 				var once sync.Once
 				w.stops.Store("decision.before_append", func() {
-					once.Do(func() {
-						made, err := w.CreateCandidate(t.Context(), []byte(stricter), "", "ops")
-						require.NoError(t, err)
-						_, err = w.ChangePolicy(t.Context(), PolicyChangeRequest{PolicyVersion: made.PolicyVersion, ExpectedHash: made.Hash, Reason: "stricter", By: "ops"})
-						require.NoError(t, err)
-					})
+					once.Do(func() { w.activate(stricter) })
 				})
 				sends(t, w, sql)
 				require.Equal(t, "0", w.value("SELECT count(*) FROM t"))

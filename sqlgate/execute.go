@@ -63,9 +63,14 @@ func (g *Gate) stop(ctx context.Context, s *submission) (*Answer, error) {
 	return a, nil
 }
 
-// recordDecision is the commit point of the journey.
+// recordDecision is the commit point of the journey, and of a description. What lets
+// text reach the server is written only while the policy that decided is in force.
 func (g *Gate) recordDecision(ctx context.Context, s *submission, command *commands.RecordDecision) (commands.Recorded, error) {
-	if s.bypass {
+	step, describes := "decision", command.Decision.Run == event.RunDescribe
+	if describes {
+		step = "describe"
+	}
+	if s.bypass && !describes {
 		command.Emergency = &event.EmergencyBypass{Reason: g.BypassReason, Until: g.BypassUntil.UnixNano(), By: s.Operator}
 	}
 	if s.wire != nil {
@@ -73,15 +78,15 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 	}
 	if s.Agent.ID != "" {
 		command.Keys = g.Overlay.Aggregates(s.Agent)
-		command.Extra, command.Around = g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
+		command.Extra, command.Around = g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced && !describes)
 	}
-	g.Step("decision.before_append")
-	if within := command.Around; command.Dispatch != nil {
+	g.Step(step + ".before_append")
+	if within := command.Around; command.Dispatch != nil || describes {
 		command.Around = func(write func() error) error {
 			g.inForce.RLock()
 			defer g.inForce.RUnlock()
 			switch {
-			case g.running.Load() != s.policy || g.ModeNow() != s.mode:
+			case !g.decides(s):
 				return ErrPolicyChanged
 			case s.wire != nil && !s.wire.wire.current.dispatches(g.Database):
 				return context.Canceled
@@ -96,9 +101,11 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 	s.watch.time(phaseLog, begin)
 	switch {
 	case err == nil:
-		s.counted(recorded.At)
-		g.Step("decision.appended")
-		g.warnOfBypass(s)
+		if !describes {
+			s.counted(recorded.At)
+			g.warnOfBypass(s)
+		}
+		g.Step(step + ".appended")
 		s.recordedAhead()
 	case command.Dispatch != nil && s.cancelled(err):
 		err = g.notDispatched(ctx, s, err)
@@ -108,6 +115,11 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 		s.layer.Counted = nil // it stays counted
 	}
 	return recorded, err
+}
+
+// decides reports whether the policy and the mode that decided are those in force.
+func (g *Gate) decides(s *submission) bool {
+	return g.running.Load() == s.policy && g.ModeNow() == s.mode
 }
 
 // warnOfBypass tells whoever watches the operational log; the evidence says it all.

@@ -431,6 +431,6 @@ func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
 	a := s.answer()
 	f := s.facts()
 	a.Preview, a.Trace = true, append(s.policy.policy.Trace(&f), s.layerTrace()...)
-	a.Plan, a.PlanOmitted = g.estimate(ctx, s)
-	return a, nil
+	a.Plan, a.PlanOmitted, err = g.estimate(ctx, s)
+	return a, err
 }

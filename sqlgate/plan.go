@@ -17,19 +17,29 @@ var (
 
 // estimate asks the database what it expects of the statement, where that is
 // switched on and provably runs nothing. Otherwise omitted says why not; both are
-// empty where estimates are off.
-func (g *Gate) estimate(ctx context.Context, s *submission) (plan *pgexec.Plan, omitted string) {
+// empty where estimates are off. But for a preview the evidence of the decision comes
+// before the server is asked.
+func (g *Gate) estimate(ctx context.Context, s *submission) (plan *pgexec.Plan, omitted string, err error) {
 	if !g.PlanEstimates {
-		return nil, ""
+		return nil, "", nil
 	}
 	if omitted := notPlanned(s); omitted != "" {
-		return nil, omitted
+		return nil, omitted, nil
+	}
+	reading, omitted := g.Database.BeginPlan(ctx, s.classification.Run != classify.RunReadFence)
+	if reading == nil {
+		return nil, omitted, nil
+	}
+	defer reading.Release()
+	if !s.Preview {
+		if err := g.recordDescription(ctx, s); err != nil {
+			return nil, "", err
+		}
 	}
 	text := s.statement().SQL
 	names := classify.NamesOf(text)
-	return g.Database.EstimatePlan(ctx, pgexec.PlanRequest{
-		SQL: text, Write: s.classification.Run != classify.RunReadFence, Relations: s.relations(), Words: names.Words, Operators: names.Operators,
-	})
+	plan, omitted = reading.EstimatePlan(ctx, pgexec.PlanRequest{SQL: text, Relations: s.relations(), Words: names.Words, Operators: names.Operators})
+	return plan, omitted, nil
 }
 
 // relations are all that the text names, once each.
@@ -39,17 +49,11 @@ func (s *submission) relations() []string {
 }
 
 // impact is the estimate that the person who approves is shown, as JSON; "" where
-// none could be had. The evidence of the decision comes before the server is asked.
+// none could be had.
 func (g *Gate) impact(ctx context.Context, s *submission) (string, error) {
-	if !g.PlanEstimates || notPlanned(s) != "" {
-		return "", nil
-	}
-	if err := g.recordDescription(ctx, s); err != nil {
+	plan, _, err := g.estimate(ctx, s)
+	if plan == nil || err != nil {
 		return "", err
-	}
-	plan, _ := g.estimate(ctx, s)
-	if plan == nil {
-		return "", nil
 	}
 	return string(appendValue(nil, plan)), nil
 }

@@ -93,10 +93,14 @@ func (w *Wire) describe(ctx context.Context, st *wireStatement, p *wirePortal) (
 	if !slices.Contains(describable, s.classification.QueryType) || s.classification.Run == classify.RunNone {
 		return quiet, nil
 	}
-	if err := w.decideDescription(ctx, s); err != nil {
-		return quiet, err
-	}
-	d, err := w.askServer(ctx, st, s)
+	var d pgexec.Description
+	_, err = w.gate.whileInForce(ctx, s, func() (_ *Answer, err error) {
+		if err := w.decideDescription(ctx, s); err != nil {
+			return nil, err
+		}
+		d, err = w.askServer(ctx, st, s)
+		return nil, err
+	})
 	if s.execute != nil {
 		d.Params = nil // its arguments stand in the text
 	}
@@ -152,13 +156,31 @@ func (w *Wire) askServer(ctx context.Context, st *wireStatement, s *submission) 
 			SQL: text.SQL, Types: text.ParamOIDs, Relations: s.relations(), Words: names.Words, Operators: names.Operators,
 		}, names.Unsure)
 	}
-	if err := w.recordDescribed(ctx, st, s); err != nil {
-		return pgexec.Description{}, err
-	}
 	if w.unit.block != nil {
+		if err := w.recordDescribed(ctx, st, s); err != nil {
+			return pgexec.Description{}, err
+		}
 		return w.unit.block.Describe(ctx, text.SQL, text.ParamOIDs) // it may be about what the block made
 	}
-	return w.gate.Database.Describe(ctx, text.SQL, text.ParamOIDs)
+	reading, err := w.beginDescribe(ctx, st, s)
+	if err != nil {
+		return pgexec.Description{}, err
+	}
+	return reading.Describe(ctx, text.SQL, text.ParamOIDs)
+}
+
+// beginDescribe takes the connection first: what waits for it is decided by the policy
+// that is in force then. Where there is none nothing was sent.
+func (w *Wire) beginDescribe(ctx context.Context, st *wireStatement, s *submission) (*pgexec.Reading, error) {
+	reading, err := w.gate.Database.BeginRead(ctx, &pgexec.Statement{}, pgexec.Limits{})
+	if err != nil {
+		return nil, w.gate.refuse(ctx, s, err)
+	}
+	if err := w.recordDescribed(ctx, st, s); err != nil {
+		reading.Release()
+		return nil, err
+	}
+	return reading, nil
 }
 
 // askUnapproved describes a statement that waits for an approval, where its
@@ -167,11 +189,12 @@ func (w *Wire) askServer(ctx context.Context, st *wireStatement, s *submission) 
 // still to come keep it from that.
 func (w *Wire) askUnapproved(ctx context.Context, st *wireStatement, s *submission, p pgexec.ParseRequest, unsure bool) (d pgexec.Description, err error) {
 	if !unsure && !s.classification.UserTypes {
-		if err := w.recordDescribed(ctx, st, s); err != nil {
+		reading, err := w.beginDescribe(ctx, st, s)
+		if err != nil {
 			return d, err
 		}
 		why := ""
-		if d, why, err = w.gate.Database.DescribeHarmless(ctx, p); err != nil || why == "" {
+		if d, why, err = reading.DescribeHarmless(ctx, p); err != nil || why == "" {
 			return d, err
 		}
 	}
@@ -225,6 +248,9 @@ func (w *Wire) recordDescribed(ctx context.Context, st *wireStatement, s *submis
 		now.prepared = s.execute.digest
 	}
 	if st.evidence != nil && *st.evidence == now {
+		if !w.gate.decides(s) {
+			return ErrPolicyChanged
+		}
 		return nil
 	}
 	if err := w.gate.recordDescription(ctx, s); err != nil {
@@ -235,18 +261,10 @@ func (w *Wire) recordDescribed(ctx context.Context, st *wireStatement, s *submis
 }
 
 // recordDescription puts the decision about a statement that the server is only
-// to describe or to plan into the log. What was answered before it comes first.
+// to describe or to plan into the log.
 func (g *Gate) recordDescription(ctx context.Context, s *submission) error {
 	command := &commands.RecordDecision{Request: s.record, Decision: s.decision}
 	command.Decision.Run = event.RunDescribe
-	if s.wire != nil {
-		command.Ahead = s.wire.wire.ahead
-	}
-	g.Step("describe.before_append")
-	if _, err := g.Commands.RecordDecision(context.WithoutCancel(ctx), command); err != nil {
-		return err
-	}
-	s.recordedAhead()
-	g.Step("describe.appended")
-	return nil
+	_, err := g.recordDecision(ctx, s, command)
+	return err
 }

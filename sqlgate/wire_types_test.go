@@ -5,13 +5,17 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands"
+	"writegate/commands/fault"
 	"writegate/eventlog"
 	"writegate/eventlog/event"
+	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policyfolder"
 )
 
@@ -367,7 +371,9 @@ func TestWhatWaitsForAnApprovalIsDescribedWithoutRunningCode(t *testing.T) {
 		{"DELETE FROM u WHERE id = $1 AND '(5)'::comp IS NULL", "0A000", true},
 	} {
 		require.Equal(t, row.want, describe(row.sql), row.sql)
-		_, _ = w.Database.Describe(ctx, row.sql, nil)
+		reading, err := w.Database.BeginRead(ctx, &pgexec.Statement{}, pgexec.Limits{})
+		require.NoError(t, err)
+		_, _ = reading.Describe(ctx, row.sql, nil)
 		require.Equal(t, row.runs, w.ran(), row.sql)
 	}
 	require.Equal(t, "0A000", describe("DELETE FROM u WHERE status = $1", w.oid("dom")))
@@ -423,6 +429,72 @@ func TestADescriptionIsDecidedAnewUnderAnotherPolicy(t *testing.T) {
 	require.Len(t, w.decisions(), 2)
 }
 
+// A Describe waits for a connection while another policy is activated: that one decides,
+// and nothing of the statement is parsed under the former.
+func TestNothingIsDescribedUnderAPolicyThatIsNotInForce(t *testing.T) {
+	const sql = "SELECT coalesce(c, '(5)') FROM u"
+	stricter := strings.NewReplacer("version: 1.0.0", "version: 1.0.1", "decision: ALLOW\n    reason_code: known_calls", "decision: BLOCK\n    message: Not now.\n    remedy: Wait.\n    reason_code: known_calls",
+		"expect: { decision: ALLOW }", "expect: { decision: BLOCK }").Replace(typesPolicy)
+	for _, c := range []struct {
+		name               string
+		block, known, hold bool
+	}{{name: "at its append"}, {name: "at its append in a block", block: true}, {name: "in the pool", hold: true}, {name: "in the pool, with evidence", hold: true, known: true}} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newTypesWorld(t, nil)
+			client := w.wire()
+			if c.block {
+				client.query("BEGIN")
+				client.query("SELECT id FROM t")
+			}
+			require.NoError(t, client.Parse(t.Context(), "s", sql, nil))
+			if c.known {
+				_, _, err := client.DescribeStatement(t.Context(), "s")
+				require.NoError(t, err)
+				require.True(t, w.ran())
+			}
+			activate := sync.OnceFunc(func() { w.activate(stricter) })
+			if !c.hold {
+				w.stops.Store("describe.before_append", activate)
+			}
+			var held []*pgexec.Reading
+			for c.hold && len(held) < 4 {
+				r, err := w.Database.BeginRead(t.Context(), &pgexec.Statement{}, pgexec.Limits{})
+				require.NoError(t, err)
+				held = append(held, r)
+			}
+			waits, described := w.Database.Stats().Waits, make(chan error, 1)
+			go func() {
+				_, _, err := client.DescribeStatement(t.Context(), "s")
+				described <- err
+			}()
+			if c.hold {
+				require.Eventually(t, func() bool { return w.Database.Stats().Waits > waits }, 10*time.Second, time.Millisecond)
+				activate()
+			}
+			for _, r := range held {
+				r.Release()
+			}
+			require.Equal(t, "BLOCK", state(<-described))
+			require.False(t, w.ran())
+			list := w.decisions()
+			require.Contains(t, list[len(list)-1], "BLOCK")
+		})
+	}
+}
+
+// A Describe for which there is no connection is refused, and the log says so.
+func TestADescriptionWithoutAConnectionIsRefused(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	require.NoError(t, c.Parse(t.Context(), "s", "SELECT id FROM t", nil))
+	w.Database.Close()
+	_, _, err := c.DescribeStatement(t.Context(), "s")
+	require.Error(t, err)
+	list := w.events()
+	require.Equal(t, event.TypeQueryRejected, list[len(list)-1].Type)
+	require.Equal(t, string(fault.CodeOf(err)), list[len(list)-1].Context.ErrorCode)
+}
+
 // The plan that a person is shown who approves is asked for behind the evidence of
 // the decision.
 func TestAnEstimateComesBehindTheEvidence(t *testing.T) {
@@ -448,6 +520,16 @@ func TestAnEstimateComesBehindTheEvidence(t *testing.T) {
 	w.stops.Store("describe.before_append", func() { postgresExecute(w, "ALTER TABLE t RENAME TO other") })
 	impact, _ = held()
 	require.Empty(t, impact, "the server was not asked before")
+	postgresExecute(w, "ALTER TABLE other RENAME TO t")
+	w.stops.Store("describe.before_append", sync.OnceFunc(func() {
+		w.activate(strings.NewReplacer("version: 1.0.0", "version: 1.0.1", "query_types: [TRUNCATE]", "query_types: [DELETE]").Replace(wirePolicy))
+	}))
+	before := len(w.events())
+	require.Equal(t, "BLOCK", state(c.refused("DELETE FROM t WHERE id = 1")), "of another policy")
+	for _, e := range w.events()[before:] {
+		require.False(t, e.Type == event.TypeDecisionRecorded && e.Context.Decision != "BLOCK")
+	}
+	w.activate(strings.Replace(wirePolicy, "version: 1.0.0", "version: 1.0.2", 1))
 	w.stops.Store("describe.before_append", func() { t.Error("a plan that is not asked for needs no evidence") })
 	w.PlanEstimates = false
 	_, trail = held()

@@ -168,6 +168,15 @@ func (w *wireWorld) value(sql string) string {
 	return postgres.QueryURL(w.t, w.url, sql)
 }
 
+// activate makes another policy the one in force.
+func (w *wireWorld) activate(document string) {
+	w.t.Helper()
+	made, err := w.CreateCandidate(context.Background(), []byte(document), "", "ops")
+	require.NoError(w.t, err)
+	_, err = w.ChangePolicy(context.Background(), PolicyChangeRequest{PolicyVersion: made.PolicyVersion, ExpectedHash: made.Hash, Reason: "another", By: "ops"})
+	require.NoError(w.t, err)
+}
+
 // approve answers the approval that a refusal asked for.
 func (w *wireWorld) approve(id string) {
 	w.t.Helper()

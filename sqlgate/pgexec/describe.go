@@ -17,28 +17,25 @@ type Description struct {
 	Fields []Field  // nil: it returns no rows
 }
 
-// Describe has a reader parse a statement and say what its parameters and its
-// columns are. Evidence of the decision was made durable before. It runs nothing of
-// it, but parsing evaluates constants and so may run code: it happens in a READ ONLY
-// transaction that is rolled back, and the connection is discarded and looked at
-// before its next use. types are those of
+// Describe has the server parse a statement and say what its parameters and its
+// columns are, and gives the connection back. Evidence of the decision was made durable
+// before. It runs nothing of the statement, but parsing evaluates constants and so may
+// run code: it happens in a READ ONLY transaction that is rolled back, and the
+// connection is discarded and looked at before its next use. types are those of
 // the parameters; 0 or absent: the server infers.
-func (db *DB) Describe(ctx context.Context, sql string, types []uint32) (Description, error) {
-	l, err := db.reader.acquire(ctx)
-	if err != nil {
-		return Description{}, err
-	}
-	defer l.release()
+func (r *Reading) Describe(ctx context.Context, sql string, types []uint32) (Description, error) {
+	defer r.Release()
+	db, l := r.db, r.lease
 	if err := l.cleanFirst(); err != nil {
 		return Description{}, connectFault(err)
 	}
 	cmd := describing(sql, types)
-	r := db.run(ctx, l, "", db.deadline(db.bound(Limits{})), cmd, segment{own("BEGIN READ ONLY"), cmd, own("ROLLBACK")})
+	ran := db.run(ctx, l, "", db.deadline(db.bound(Limits{})), cmd, segment{own("BEGIN READ ONLY"), cmd, own("ROLLBACK")})
 	l.dirty = true
-	if r.refused != nil && r.err == nil { // the server skipped our ROLLBACK with the rest
+	if ran.refused != nil && ran.err == nil { // the server skipped our ROLLBACK with the rest
 		l.rollback(time.Now().Add(rollbackWait))
 	}
-	return db.describedAs(r)
+	return db.describedAs(ran)
 }
 
 // A ParseRequest is a statement that is to be described only where parsing it
@@ -76,12 +73,9 @@ SELECT CASE
 // DescribeHarmless is Describe for a statement that nobody allowed yet: why says
 // what keeps it from being parsed, and is empty where it was. What is looked at and
 // what is parsed stand in one transaction.
-func (db *DB) DescribeHarmless(ctx context.Context, p ParseRequest) (d Description, why string, err error) {
-	l, err := db.reader.acquire(ctx)
-	if err != nil {
-		return d, "", err
-	}
-	defer l.release()
+func (r *Reading) DescribeHarmless(ctx context.Context, p ParseRequest) (d Description, why string, err error) {
+	defer r.Release()
+	db, l := r.db, r.lease
 	if err := l.cleanFirst(); err != nil {
 		return d, "", connectFault(err)
 	}
@@ -89,20 +83,20 @@ func (db *DB) DescribeHarmless(ctx context.Context, p ParseRequest) (d Descripti
 	deadline := db.deadline(db.bound(Limits{}))
 	check, found := query(harmlessParseSQL)
 	check.nameLists(p.Relations, p.Words, p.Operators)
-	r := db.run(ctx, l, "", deadline, check, segment{own("BEGIN READ ONLY"), check})
-	_, f, ok := db.outcomeOf(r, BasisReadOnly)
+	ran := db.run(ctx, l, "", deadline, check, segment{own("BEGIN READ ONLY"), check})
+	_, f, ok := db.outcomeOf(ran, BasisReadOnly)
 	cmd := describing(p.SQL, p.Types)
 	if ok && len(found.values) == 1 && found.text(0) == "" {
-		r = db.run(ctx, l, "", deadline, cmd, segment{cmd})
-		d, f = db.describedAs(r)
+		ran = db.run(ctx, l, "", deadline, cmd, segment{cmd})
+		d, f = db.describedAs(ran)
 	}
-	if r.err == nil {
+	if ran.err == nil {
 		l.rollback(time.Now().Add(rollbackWait))
 	}
 	return d, found.text(0), f
 }
 
-// Describe is as that of the DB, inside the block: of what only its transaction
+// Describe is as that of a Reading, inside the block: of what only its transaction
 // sees, too. An error fails the block.
 func (b *Block) Describe(ctx context.Context, sql string, types []uint32) (Description, error) {
 	if err := b.usable(); err != nil {

@@ -60,6 +60,7 @@
 //	(*Reading) Dispatch() Dispatch
 //	(*Reading) Run(ctx, executionID, Statement, Sink) (Result, error)
 //	(*Reading) Release()
+//	(*Reading) Describe(ctx, sql, types) (Description, error)
 //	(*DB) Begin(ctx, BeginOptions) (*Tx, error)
 //	(*Tx) Dispatch() Dispatch
 //	(*Tx) Exec(ctx, Statement, Sink) (Result, error)
@@ -81,7 +82,6 @@
 //	(*Block) Rollback() (acknowledged bool)
 //	(*Block) Status() byte
 //	(*Block) Lost() bool
-//	(*DB) Describe(ctx, sql, types) (Description, error)
 //	(*DB) Setting(ctx, name, value) (shown string, err error)
 //	(*DB) Expect(executionID)
 //	(*DB) Forget(executionID)

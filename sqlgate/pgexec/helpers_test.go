@@ -152,6 +152,15 @@ func (db *DB) Read(ctx context.Context, executionID string, st Statement, lim Li
 	return r.Run(ctx, executionID, st, sink)
 }
 
+// Describe is as Read.
+func (db *DB) Describe(ctx context.Context, text string, types []uint32) (Description, error) {
+	r, err := db.BeginRead(ctx, &Statement{}, Limits{})
+	if err != nil {
+		return Description{}, err
+	}
+	return r.Describe(ctx, text, types)
+}
+
 // upstream is where a read goes.
 func upstream(t testing.TB, db *DB) Upstream {
 	t.Helper()

@@ -101,7 +101,9 @@ func TestParsingIsHarmlessWhereItsConstantsMeetBuiltInTypes(t *testing.T) {
 		{"SELECT d('1')", nil, ""}, {"SELECT dom('1')", nil, "a type that is not built in bears a name of the text"},
 	} {
 		names := map[bool][]string{true: {"dom"}}[c.sql == "SELECT dom('1')"]
-		d, why, err := db.DescribeHarmless(context.Background(), ParseRequest{SQL: c.sql, Relations: c.rels, Words: names})
+		reading, err := db.BeginRead(context.Background(), &Statement{}, Limits{})
+		require.NoError(t, err)
+		d, why, err := reading.DescribeHarmless(context.Background(), ParseRequest{SQL: c.sql, Relations: c.rels, Words: names})
 		require.Equal(t, c.why, why, c.sql)
 		require.Equal(t, c.why != "" || c.sql == "SELECT d('1')", d.Fields == nil, c.sql)
 		require.Equal(t, c.sql == "SELECT d('1')", err != nil, c.sql)

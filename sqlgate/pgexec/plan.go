@@ -18,7 +18,6 @@ const (
 // A PlanRequest is a statement whose plan is asked for, with every name in it.
 type PlanRequest struct {
 	SQL       string   // SELECT, INSERT, UPDATE, DELETE or MERGE, without parameters
-	Write     bool     // on the writer's connections
 	Relations []string // schema.table, all that it names
 	Words     []string // every identifier and keyword of the text
 	Operators []string // every operator of the text
@@ -69,24 +68,34 @@ SELECT CASE
  WHEN EXISTS (SELECT FROM pg_catalog.pg_cast AS c WHERE c.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid) THEN 'the database has casts that are not built in'
  ELSE '' END`
 
-// EstimatePlan asks the server for a statement's plan where that provably runs no
-// code of a user's, and says otherwise why it does not. The statement is never
-// executed, and nothing of it is kept. What is looked at and what is planned stand
-// in one transaction; somebody who changes definitions at that very moment can
-// still have it meet the new ones.
-func (db *DB) EstimatePlan(ctx context.Context, r PlanRequest) (plan *Plan, omitted string) {
-	patience := 2 * db.cfg.PlanTime // for a connection, and again for both answers
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// BeginPlan takes a connection for EstimatePlan, the writer's where the statement
+// writes. It sends nothing of the client's.
+func (db *DB) BeginPlan(ctx context.Context, write bool) (r *Reading, omitted string) {
+	ctx, cancel := context.WithTimeout(ctx, 2*db.cfg.PlanTime)
 	defer cancel()
 	p := db.reader
-	if r.Write {
+	if write {
 		p = db.writer
 	}
 	l, err := p.acquire(ctx)
 	if err != nil {
 		return nil, "the database gave no connection in time"
 	}
-	defer l.release()
+	return &Reading{db: db, lease: l}, ""
+}
+
+// EstimatePlan asks the server for a statement's plan where that provably runs no
+// code of a user's, and says otherwise why it does not; it gives the connection back.
+// The statement is never
+// executed, and nothing of it is kept. What is looked at and what is planned stand
+// in one transaction; somebody who changes definitions at that very moment can
+// still have it meet the new ones.
+func (r *Reading) EstimatePlan(ctx context.Context, p PlanRequest) (plan *Plan, omitted string) {
+	defer r.Release()
+	db, l := r.db, r.lease
+	patience := 2 * db.cfg.PlanTime // for both answers
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	if l.cleanFirst() != nil {
 		return nil, "the connection to the database was lost"
 	}
@@ -98,7 +107,7 @@ func (db *DB) EstimatePlan(ctx context.Context, r PlanRequest) (plan *Plan, omit
 		}
 	}()
 	check, why := query(harmlessSQL)
-	check.nameLists(r.Relations, r.Words, r.Operators)
+	check.nameLists(p.Relations, p.Words, p.Operators)
 	begin := segment{own("BEGIN READ ONLY"), own(setTime("statement_timeout", db.cfg.PlanTime)), own(setTime("lock_timeout", planLockTime)), check}
 	if refused, err := l.exchange(ctx, deadline, begin); err != nil || refused != nil {
 		return nil, "the database did not say in time whether the plan is harmless"
@@ -106,7 +115,7 @@ func (db *DB) EstimatePlan(ctx context.Context, r PlanRequest) (plan *Plan, omit
 	if len(why.values) != 1 || why.text(0) != "" {
 		return nil, why.text(0)
 	}
-	explain, found := query("EXPLAIN (FORMAT JSON) " + r.SQL)
+	explain, found := query("EXPLAIN (FORMAT JSON) " + p.SQL)
 	explain.byteCap = mostPlanBytes
 	refused, err := l.exchange(ctx, deadline, segment{explain})
 	switch {

@@ -7,14 +7,15 @@ import (
 	"writegate/commands/fault"
 )
 
-// A Reading is a connection that waits for one read.
+// A Reading is a connection that waits for one read, or for one statement that is only
+// described or planned.
 type Reading struct {
 	db    *DB
 	lease *lease
 	d     Dispatch
 }
 
-// BeginRead takes a connection for a safe read. It sends nothing of the client's, and
+// BeginRead takes a connection for a safe read, or for Describe. It sends nothing of the client's, and
 // nothing at all where the pool has a live connection already. What comes of it is run
 // or released.
 func (db *DB) BeginRead(ctx context.Context, st *Statement, lim Limits) (*Reading, error) {
