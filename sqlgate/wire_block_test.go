@@ -1,7 +1,10 @@
 package sqlgate
 
 import (
+	"context"
 	"errors"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +15,7 @@ import (
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
 	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/policyfolder"
 )
 
 func TestARolledBackBlockLeavesNothingAndSaysSo(t *testing.T) {
@@ -255,6 +259,75 @@ func TestTheModesOfWhatStandsBeforeASync(t *testing.T) {
 	require.Empty(t, c.show("application_name"))
 	require.Equal(t, "1", w.value("SELECT count(*) FROM t"))
 	require.Equal(t, "25006", state(c.refused(write)))
+}
+
+// What the policy allows and is no safe read runs in a READ ONLY transaction, of its own
+// too: whether it writes is the server's word, which it says to the same statement itself.
+func TestWhatIsNoSafeReadRunsWhereTheTransactionIsReadOnly(t *testing.T) {
+	w := newWireWorld(t, func(o *Options) {
+		o.Policies.Dir = filepath.Join(t.TempDir(), "readonly")
+		document := strings.Replace(wirePolicy, "MERGE, LOCK]", "MERGE, LOCK, EXPLAIN, NOTIFY]", 1)
+		require.NoError(t, policyfolder.Create(o.Policies.Dir, policyfolder.DefaultManifest, []byte(document)))
+	})
+	postgresExecute(w, "CREATE SEQUENCE numbers; CREATE FUNCTION reads() RETURNS bigint LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT count(*) FROM t); END'")
+	postgresExecute(w, "CREATE FUNCTION writes() RETURNS int LANGUAGE plpgsql AS 'BEGIN INSERT INTO t VALUES (9); RETURN 1; END'")
+	direct, err := pgconn.Connect(t.Context(), w.url)
+	require.NoError(t, err)
+	defer direct.Close(context.WithoutCancel(t.Context()))
+	for sql, refused := range map[string]bool{
+		"SELECT clock_timestamp() IS NULL": false, "SELECT pg_is_in_recovery()": false, "SELECT pg_table_size('t') >= 0": false, "SELECT reads()": false,
+		"SELECT pg_advisory_xact_lock(1)": false, "EXPLAIN ANALYZE SELECT 1": false, "EXPLAIN UPDATE t SET v = 'a'": false, "NOTIFY channel": false,
+		"LOCK TABLE t IN ACCESS SHARE MODE": false,
+		"SELECT writes()":                   true, "SELECT nextval('numbers')": true, "SELECT id FROM t FOR UPDATE": true, "LOCK TABLE t IN EXCLUSIVE MODE": false,
+		"EXPLAIN ANALYZE UPDATE t SET v = 'a'": true, "UPDATE t SET v = 'a'": true, "CREATE TABLE made (id int)": true, "SELECT 1 AS one INTO made": true,
+	} {
+		want := map[bool]string{true: "25006"}[refused]
+		_, err := direct.Exec(t.Context(), "BEGIN READ ONLY; "+sql).ReadAll()
+		var own *pgconn.PgError
+		require.Equal(t, refused, errors.As(err, &own) && own.Code == "25006", "at the database itself: %s: %v", sql, err)
+		_, err = direct.Exec(t.Context(), "ROLLBACK").ReadAll()
+		require.NoError(t, err)
+		for _, begin := range []string{"BEGIN READ ONLY", "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY", "SET default_transaction_read_only = on"} {
+			if strings.HasPrefix(sql, "LOCK") && !strings.HasPrefix(begin, "BEGIN") {
+				continue // it is for blocks
+			}
+			c := w.wire()
+			before := len(w.events())
+			c.query(begin)
+			_, err := c.Query(t.Context(), sql, &rowsSink{})
+			if want == "" {
+				require.NoError(t, err, "%s; %s", begin, sql)
+				if c.Status() != WireIdle {
+					c.query("SELECT 1")
+					c.query("COMMIT")
+				}
+			} else {
+				require.Equal(t, want, state(err), "%s; %s", begin, sql)
+				require.NotEqual(t, fault.DBUnavailable, fault.CodeOf(err), "%s; %s", begin, sql)
+			}
+			c.query("ROLLBACK")
+			var ran []event.Type
+			for _, e := range w.events()[before:] {
+				switch e.Type {
+				case event.TypeExecutionDispatched:
+					var d event.ExecutionDispatched
+					require.NoError(t, e.Parse(&d))
+					require.Equal(t, d.Path == event.PathTx, d.XID != 0, sql)
+				case event.TypeExecutionSuccess:
+					require.Empty(t, want, sql)
+				case event.TypeExecutionStateUnknown, event.TypeDBUnavailable:
+					t.Fatalf("%s; %s: %s", begin, sql, e.Type)
+				}
+				ran = append(ran, e.Type)
+			}
+			require.Equal(t, want == "", slices.Contains(ran, event.TypeExecutionSuccess), "%s; %s: %v", begin, sql, ran)
+		}
+	}
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+	require.Equal(t, "25006", state(w.wire([2]string{"default_transaction_read_only", "on"}).refused("VACUUM t")), "it runs in no transaction")
+	c := w.wire()
+	c.query("BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE")
+	require.Equal(t, "25006", state(c.refused("SELECT reads()")), "it may wait for its snapshot")
 }
 
 // What is deferred to the end of a block that became READ ONLY runs as at the database,

@@ -135,12 +135,28 @@ func (w *Wire) shapeFault(s *submission) error {
 		return notThroughTheGate(c.QueryType)
 	case executesPrepared(c):
 		return s.shapeFault()
-	case !c.SafeRead && s.runs() && w.modes().ReadOnly:
+	case s.runs() && w.modes().ReadOnly && notReadOnly(c, w.modes()):
 		return fault.New(fault.UnsafeReadShape, "cannot execute %s in a read-only transaction", tagOf(c.QueryType)).With("sqlstate", "25006")
 	case c.Run == classify.RunAlone && s.runs() && (w.unit.explicit || w.unit.block != nil):
 		return wireErrorf("25001", "%s cannot run inside a transaction block", tagOf(c.QueryType))
 	}
 	return nil
+}
+
+// notReadOnly reports what does not go to a READ ONLY transaction: what the facts say
+// writes, and what runs in none. Of all else the server says whether it writes. A
+// transaction that may wait for its first snapshot takes safe reads alone: the gate asks
+// for its id before anything else, and not for that long.
+func notReadOnly(c *classify.Classification, modes pgexec.BlockOptions) bool {
+	switch {
+	case c.SafeRead:
+		return false
+	case c.Run == classify.RunAlone, modes.Deferrable && modes.Isolation == "serializable":
+		return true
+	case c.QueryType == classify.TypeExplain, c.QueryType == classify.TypeLock:
+		return false
+	}
+	return len(c.TablesWritten) > 0 || slices.Contains([]string{classify.ClassDDL, classify.ClassDCL, classify.ClassMaintenance}, c.Class)
 }
 
 // refuse leaves evidence of a refusal in PostgreSQL's words, and gives it back.
@@ -186,7 +202,7 @@ func (w *Wire) carryOut(ctx context.Context, s *submission, order *wireOrder) (*
 		return g.read(ctx, s)
 	case s.classification.Run == classify.RunAlone:
 		return g.alone(ctx, s)
-	case alone && s.wire.last:
+	case alone && s.wire.last && !w.modes().ReadOnly:
 		return g.write(ctx, s)
 	case read:
 		return w.readInBlock(ctx, s)

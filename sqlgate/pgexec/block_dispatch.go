@@ -75,8 +75,6 @@ func (b *Block) takesWrite(o BeginOptions) error {
 	switch err := b.usable(); {
 	case err != nil:
 		return err
-	case b.opts.ReadOnly:
-		return fault.New(fault.UnsafeReadShape, "The transaction is READ ONLY, and the statement may write. Nothing was executed.").With("sqlstate", "25006")
 	case b.db.definer != b.db.writer && o.DDL != b.opts.DDL:
 		return errOneRole()
 	}
@@ -139,7 +137,7 @@ func (b *Block) preparation(o *BeginOptions) (p preparation) {
 		c, p.id = query(blockIDSQL)
 		p.batch = append(p.batch, c)
 	}
-	if b.db.cfg.MarkerTable != "" {
+	if b.db.cfg.MarkerTable != "" && !b.opts.ReadOnly { // nothing can be left there
 		p.marker = putMarker(b.db.cfg.MarkerTable, o.ExecutionID, markerExec)
 		p.batch = append(p.batch, p.marker)
 	}

@@ -45,7 +45,7 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 		return b.lostTrack(r)
 	}
 	if res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent); !ok {
-		return b.fail(r, res, f)
+		return b.fail(r, res, b.refusedWrite(r, f))
 	}
 	b.unchecked = !last
 	if b.look(shown.text(1)); l.drift != "" {
@@ -66,6 +66,15 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 		b.limited = append(b.limited, *o.Limits.MaxRows-*res.RowsChanged)
 	}
 	return r.stamp(res, l), nil
+}
+
+// refusedWrite is the fault of what ran. That a READ ONLY transaction may not write is
+// its client's doing, and no trouble of the server.
+func (b *Block) refusedWrite(r *ran, f error) error {
+	if r.err == nil && r.refused != nil && r.refused.Code == "25006" && b.opts.ReadOnly {
+		return b.db.cfg.refusedFault(r.refused)
+	}
+	return f
 }
 
 // stands reports whether the server is in the transaction in which the gate takes
@@ -423,10 +432,7 @@ func (b *Block) check(ctx context.Context) (Result, error) {
 	if ok {
 		return res, nil
 	}
-	if r.err == nil && r.refused != nil && r.refused.Code == "25006" && b.opts.ReadOnly { // its client's doing, and no trouble of the server
-		f = b.db.cfg.refusedFault(r.refused)
-	}
-	res, f = b.fail(r, res, f)
+	res, f = b.fail(r, res, b.refusedWrite(r, f))
 	if b.Rollback() {
 		if res.Settled != nil {
 			res.Settled.Basis = BasisRollbackAcknowledged

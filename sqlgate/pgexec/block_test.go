@@ -341,13 +341,24 @@ func TestAWriteAfterAReadMayWriteAgain(t *testing.T) {
 	require.Equal(t, "3", side.ask("SELECT count(*) FROM t"))
 }
 
-func TestAReadOnlyBlockTakesNoWrite(t *testing.T) {
-	db, _ := open(t)
+// Whether a statement writes is the server's word in a READ ONLY block, and its refusal
+// the client's doing. No marker can be left there, so the dispatch tells of none.
+func TestTheServerRefusesTheWritesOfAReadOnlyBlock(t *testing.T) {
+	db, side := openMarked(t)
 	b := beginBlock(t, db, BlockOptions{ReadOnly: true})
-	_, err := b.DispatchWrite(context.Background(), BeginOptions{})
-	require.Equal(t, fault.UnsafeReadShape, fault.CodeOf(err))
+	d, err := b.DispatchWrite(context.Background(), BeginOptions{ExecutionID: newExecution()})
+	require.NoError(t, err)
+	require.False(t, d.Marker)
+	require.NotZero(t, d.XID)
+	_, err = b.Block.Write(context.Background(), sql("SELECT clock_timestamp()"), false, db.NewRows(0))
+	require.NoError(t, err)
+	res, _, err := b.tryWrite("INSERT INTO t VALUES (1)", BeginOptions{ExecutionID: newExecution()}, false)
+	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err))
 	require.Equal(t, "25006", fault.Of(err).Details["sqlstate"])
+	require.Equal(t, []any{Failure, ReasonDBError, BasisRollbackAcknowledged, "25006"}, []any{res.State, res.ReasonCode, res.Basis, res.SQLState})
 	require.Equal(t, byte('E'), b.Status())
+	b.Rollback()
+	require.Equal(t, "0", side.ask("SELECT count(*) FROM t"))
 }
 
 // A block that the server ends, because it was open or silent for too long, is its
