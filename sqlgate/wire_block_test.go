@@ -271,6 +271,10 @@ func TestWhatIsNoSafeReadRunsWhereTheTransactionIsReadOnly(t *testing.T) {
 	})
 	postgresExecute(w, "CREATE SEQUENCE numbers; CREATE FUNCTION reads() RETURNS bigint LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT count(*) FROM t); END'")
 	postgresExecute(w, "CREATE FUNCTION writes() RETURNS int LANGUAGE plpgsql AS 'BEGIN INSERT INTO t VALUES (9); RETURN 1; END'")
+	postgresExecute(w, `CREATE FUNCTION undoes() RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+ BEGIN PERFORM set_config('transaction_read_only', 'off', true); EXCEPTION WHEN others THEN NULL; END;
+ INSERT INTO t VALUES (9); RETURN 1; END $$;
+CREATE FUNCTION sets() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM set_config('transaction_read_only', 'off', true); INSERT INTO t VALUES (9); RETURN 1; END $$`)
 	direct, err := pgconn.Connect(t.Context(), w.url)
 	require.NoError(t, err)
 	defer direct.Close(context.WithoutCancel(t.Context()))
@@ -278,6 +282,7 @@ func TestWhatIsNoSafeReadRunsWhereTheTransactionIsReadOnly(t *testing.T) {
 		"SELECT clock_timestamp() IS NULL": false, "SELECT pg_is_in_recovery()": false, "SELECT pg_table_size('t') >= 0": false, "SELECT reads()": false,
 		"SELECT pg_advisory_xact_lock(1)": false, "EXPLAIN ANALYZE SELECT 1": false, "EXPLAIN UPDATE t SET v = 'a'": false, "NOTIFY channel": false,
 		"LOCK TABLE t IN ACCESS SHARE MODE": false,
+		"SELECT undoes()":                   true,
 		"SELECT writes()":                   true, "SELECT nextval('numbers')": true, "SELECT id FROM t FOR UPDATE": true, "LOCK TABLE t IN EXCLUSIVE MODE": false,
 		"EXPLAIN ANALYZE UPDATE t SET v = 'a'": true, "UPDATE t SET v = 'a'": true, "CREATE TABLE made (id int)": true, "SELECT 1 AS one INTO made": true,
 	} {
@@ -323,6 +328,7 @@ func TestWhatIsNoSafeReadRunsWhereTheTransactionIsReadOnly(t *testing.T) {
 			require.Equal(t, want == "", slices.Contains(ran, event.TypeExecutionSuccess), "%s; %s: %v", begin, sql, ran)
 		}
 	}
+	require.Equal(t, "25001", state(w.wire([2]string{"default_transaction_read_only", "on"}).refused("SELECT sets()")))
 	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
 	require.Equal(t, "25006", state(w.wire([2]string{"default_transaction_read_only", "on"}).refused("VACUUM t")), "it runs in no transaction")
 	c := w.wire()
