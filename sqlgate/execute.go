@@ -78,7 +78,7 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 	}
 	if s.Agent.ID != "" {
 		command.Keys = g.Overlay.Aggregates(s.Agent)
-		command.Extra, command.Around = g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced && !describes)
+		command.Extra, command.Around = g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
 	}
 	g.Step(step + ".before_append")
 	if within := command.Around; command.Dispatch != nil || describes {

@@ -187,6 +187,28 @@ func TestAnApprovalOfAnAgentNeedsTheSameAgentsTokenAndSatisfiesBothLayers(t *tes
 	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying).with("approval_id", approval)).status)
 }
 
+// The estimate for whoever approves is asked for behind evidence that an agent's
+// policies and token are compared under too, and its statement counts once.
+func TestAnEstimateForAStatementOfAnAgent(t *testing.T) {
+	w := startAgents(t, "GATE_PLAN_ESTIMATES=true")
+	id, token := w.register(t, "bot")
+	w.apply(t, w.rule(t, "require_approval:900", `sql.class == "write" && usage.sql_writes_1h == 0`), id)
+	held := w.as(t, token, ask(paying))
+	require.Equal(t, http.StatusAccepted, held.status, "%s", held.body)
+	require.NotNil(t, w.get(t, "/approvals/"+held.text(t, "approval_id")).json(t)["impact"])
+	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying)).status, "the first counted")
+	w.end(t)
+	var runs []string
+	for _, e := range w.events(t) {
+		if e.Type == event.TypeDecisionRecorded {
+			var p event.DecisionRecorded
+			require.NoError(t, p.Parse(e.Payload))
+			runs = append(runs, p.Run)
+		}
+	}
+	require.Equal(t, []string{event.RunDescribe, "transaction", "transaction"}, runs)
+}
+
 // What an agent asked for before it was deactivated is never used, also when the agent
 // is back in service, by whatever it was deactivated and in whatever state the approval
 // was. What it asks for afterwards is.
