@@ -467,6 +467,7 @@ func (r *redteam) readLogged(at time.Time, pid, severity, message string) (found
 var ownStatements = []*regexp.Regexp{
 	regexp.MustCompile(`^(BEGIN|BEGIN READ ONLY|COMMIT|ROLLBACK|DISCARD ALL|SET CONSTRAINTS ALL IMMEDIATE|SELECT 1|SET LOCAL transaction_read_only = on|)$`),
 	regexp.MustCompile(`^BEGIN( ISOLATION LEVEL (READ UNCOMMITTED|READ COMMITTED|REPEATABLE READ|SERIALIZABLE))?( READ ONLY)?( DEFERRABLE)?$`),
+	regexp.MustCompile(`^SET TRANSACTION (ISOLATION LEVEL [A-Z ]+|READ ONLY|READ WRITE|DEFERRABLE|NOT DEFERRABLE)(, (READ ONLY|READ WRITE|DEFERRABLE|NOT DEFERRABLE))*$`),
 	regexp.MustCompile(`^SET (LOCAL|SESSION) (statement_timeout|transaction_timeout|idle_in_transaction_session_timeout|lock_timeout|TimeZone|application_name) = '([^']|'')*'$`),
 	regexp.MustCompile(`^(SAVEPOINT|RELEASE|RELEASE SAVEPOINT|ROLLBACK TO|ROLLBACK TO SAVEPOINT) ("([^"]|"")*"|gate_[a-z0-9_]+)$`),
 	regexp.MustCompile(`^(ROLLBACK TO|RELEASE) SAVEPOINT gate_[a-z0-9_]+$`),
