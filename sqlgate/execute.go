@@ -63,16 +63,24 @@ func (g *Gate) stop(ctx context.Context, s *submission) (*Answer, error) {
 	return a, nil
 }
 
-// recordDecision is the commit point of the journey, and of a description. What lets
-// text reach the server is written only while the policy that decided is in force.
+// recordDecision is the commit point of the journey.
 func (g *Gate) recordDecision(ctx context.Context, s *submission, command *commands.RecordDecision) (commands.Recorded, error) {
-	step, describes := "decision", command.Decision.Run == event.RunDescribe
-	if describes {
-		step = "describe"
-	}
-	if s.bypass && !describes {
+	if s.bypass {
 		command.Emergency = &event.EmergencyBypass{Reason: g.BypassReason, Until: g.BypassUntil.UnixNano(), By: s.Operator}
 	}
+	g.Step("decision.before_append")
+	recorded, err := g.record(ctx, s, command)
+	if err == nil {
+		s.counted(recorded.At)
+		g.Step("decision.appended")
+		g.warnOfBypass(s)
+	}
+	return recorded, err
+}
+
+// record writes a decision. One that lets text reach the server, to run or to be
+// described, is written only while the policy that decided is in force.
+func (g *Gate) record(ctx context.Context, s *submission, command *commands.RecordDecision) (commands.Recorded, error) {
 	if s.wire != nil {
 		command.Ahead = s.wire.wire.ahead
 	}
@@ -80,8 +88,7 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 		command.Keys = g.Overlay.Aggregates(s.Agent)
 		command.Extra, command.Around = g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
 	}
-	g.Step(step + ".before_append")
-	if within := command.Around; command.Dispatch != nil || describes {
+	if within := command.Around; command.Dispatch != nil || command.Decision.Run == event.RunDescribe {
 		command.Around = func(write func() error) error {
 			g.inForce.RLock()
 			defer g.inForce.RUnlock()
@@ -101,11 +108,6 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 	s.watch.time(phaseLog, begin)
 	switch {
 	case err == nil:
-		if !describes {
-			s.counted(recorded.At)
-			g.warnOfBypass(s)
-		}
-		g.Step(step + ".appended")
 		s.recordedAhead()
 	case command.Dispatch != nil && s.cancelled(err):
 		err = g.notDispatched(ctx, s, err)

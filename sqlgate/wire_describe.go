@@ -265,6 +265,10 @@ func (w *Wire) recordDescribed(ctx context.Context, st *wireStatement, s *submis
 func (g *Gate) recordDescription(ctx context.Context, s *submission) error {
 	command := &commands.RecordDecision{Request: s.record, Decision: s.decision}
 	command.Decision.Run = event.RunDescribe
-	_, err := g.recordDecision(ctx, s, command)
+	g.Step("describe.before_append")
+	_, err := g.record(ctx, s, command)
+	if err == nil {
+		g.Step("describe.appended")
+	}
 	return err
 }
