@@ -547,3 +547,24 @@ func (w *twice) end(commit bool) {
 }
 
 func tabled(format, table string) string { return strings.ReplaceAll(format, "%s", table) }
+
+// What a write of a block waits for before it is sent, here its marker, ends with a
+// cancel too, and the block can go back to its savepoint.
+func TestAWaitBeforeAWriteOfABlockIsCancelledOnRequest(t *testing.T) {
+	db, side := openMarked(t, unhurried)
+	b := beginBlock(t, db, BlockOptions{})
+	_, _, err := b.tryWrite("INSERT INTO t VALUES (1)", BeginOptions{ExecutionID: newExecution()}, false)
+	require.NoError(t, err)
+	b.savepoint("s")
+	waiting := newExecution()
+	side.run("BEGIN; INSERT INTO " + markers + " VALUES ('" + strings.TrimPrefix(waiting, "exe_") + "', 'exec')") // whose end is waited for
+	wait := side.meanwhile("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'gate/writer' AND datname = current_database()", "1",
+		func() { db.Cancel(context.Background(), waiting) })
+	_, err = b.DispatchWrite(context.Background(), BeginOptions{ExecutionID: waiting})
+	wait()
+	require.Equal(t, "57014", fault.Of(err).Details["sqlstate"])
+	side.run("ROLLBACK")
+	b.rollbackTo("s")
+	b.commit()
+	require.Equal(t, "1", side.ask("SELECT count(*) FROM t"))
+}
