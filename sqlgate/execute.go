@@ -95,7 +95,8 @@ func (g *Gate) record(ctx context.Context, s *submission, command *commands.Reco
 			switch {
 			case !g.decides(s):
 				return ErrPolicyChanged
-			case s.wire != nil && !s.wire.wire.current.dispatches(g.Database):
+			case command.Dispatch == nil && s.cancelled(context.Canceled), // of a description: no execution is to be cancelled later
+				command.Dispatch != nil && s.wire != nil && !s.wire.wire.current.dispatches(g.Database):
 				return context.Canceled
 			case within != nil:
 				return within(write)
@@ -111,7 +112,7 @@ func (g *Gate) record(ctx context.Context, s *submission, command *commands.Reco
 		s.recordedAhead()
 	case command.Dispatch != nil && s.cancelled(err):
 		err = g.notDispatched(ctx, s, err)
-	case isRefusal(err):
+	case isRefusal(err), s.cancelled(err):
 		err = g.refuse(ctx, s, err)
 	case commands.MayBeWritten(err):
 		s.layer.Counted = nil // it stays counted
