@@ -22,6 +22,7 @@ func (w *agentWorld) agents(t *testing.T, stdin string, args ...string) (code in
 }
 
 func TestAnOperatorRegistersShowsAndStopsAnAgentOnTheCommandLine(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	code, out, errs := w.agents(t, "", "list")
 	require.Zero(t, code, errs)
@@ -70,6 +71,7 @@ func TestAnOperatorRegistersShowsAndStopsAnAgentOnTheCommandLine(t *testing.T) {
 }
 
 func TestTheAgentsCommandsSpeakJSONAndSayWhatWasRefused(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	const many = 103 // more than a page
 	for range many {
@@ -110,6 +112,7 @@ func TestTheAgentsCommandsSpeakJSONAndSayWhatWasRefused(t *testing.T) {
 
 // A name may hold anything but controls; on a terminal none of it turns a line around.
 func TestNamesDoNotSteerTheTerminal(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	w.made(t, "/agents", `{"name":"\u202etob\u2028\u200bx\u009b é 漢字","type":"a\u2066b"}`)
 	code, out, errs := w.agents(t, "", "list")

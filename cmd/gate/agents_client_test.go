@@ -21,6 +21,7 @@ const clientSettings = "CLIENT_TEST"
 // an agent, applies a policy, sends telemetry and reads usage. The client is
 // generated here and now; testdata/client pins its generator.
 func TestAClientGeneratedFromTheServedDescriptionWorks(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	dir := t.TempDir()
 	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "client"))))

@@ -23,6 +23,7 @@ const follows = "Accept: text/event-stream"
 const unclocked = "/v1/events?event_type=agent_*&event_type=request_*&event_type=decision_*&event_type=execution_*"
 
 func TestAStreamOfAgentEventsGoesOnWhereItsClientStopped(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	key := "X-Api-Key: " + w.key
 	live := w.stream(t, unclocked, follows, key)
@@ -57,6 +58,7 @@ func TestAStreamOfAgentEventsGoesOnWhereItsClientStopped(t *testing.T) {
 
 // What a revoked token followed ends before it tells anything more.
 func TestAStreamUnderATokenTellsOfItsAgentAloneAndEndsWithTheToken(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	_, token := w.register(t, "bot")
 	_, other := w.register(t, "other")
@@ -79,6 +81,7 @@ func TestAStreamUnderATokenTellsOfItsAgentAloneAndEndsWithTheToken(t *testing.T)
 
 // A window of time has its first moment and not its last: two that touch share no event.
 func TestAWindowOfEventsEndsBeforeItsLastMoment(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	w.register(t, "bot")
 	for _, path := range []string{"/audit", "/v1/events"} {
@@ -121,6 +124,7 @@ func (w *agentWorld) allEvents(t *testing.T, query url.Values) (ids []string) {
 }
 
 func TestPagesOfAgentEventsLoseNothingAndTellNothingTwice(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	for i := range 12 {
@@ -158,6 +162,7 @@ func TestPagesOfAgentEventsLoseNothingAndTellNothingTwice(t *testing.T) {
 
 // Whoever adds up the log comes to what GET /v1/usage says.
 func TestUsageIsWhatTheLogAddsUpTo(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	_, other := w.register(t, "other")

@@ -22,6 +22,7 @@ func (w *agentWorld) measured(t *testing.T, query string, headers ...string) map
 }
 
 func TestMetricsSumUpWhatAgentsDid(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	other, _ := w.register(t, "other")
@@ -73,6 +74,7 @@ func TestMetricsSumUpWhatAgentsDid(t *testing.T) {
 }
 
 func TestMetricsOfTooManyItemsAreRefused(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	_, token := w.register(t, "bot")
 	for half := range 2 {

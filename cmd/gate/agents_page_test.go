@@ -13,6 +13,7 @@ import (
 
 // A new user pastes docs/AGENTS.md and sees a statement stopped.
 func TestAgentsPageIsPastedAndStopsAStatement(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "AGENTS.md"))
 	require.NoError(t, err)

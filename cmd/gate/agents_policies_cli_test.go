@@ -20,6 +20,7 @@ func (w *agentWorld) ok(t *testing.T, stdin string, args ...string) string {
 }
 
 func TestAnOperatorBindsAnAgentOnTheCommandLine(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	require.Contains(t, w.ok(t, "", "policies", "list"), "gate agents policies create")
@@ -59,6 +60,7 @@ func TestAnOperatorBindsAnAgentOnTheCommandLine(t *testing.T) {
 }
 
 func TestTheCommandsSayWhatIsWrongWithARule(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, _ := w.register(t, "bot")
 	code, _, errs := w.agents(t, "", "policies", "create", "--name", "p", "--action", "block", "--condition", "sql.clas == 1")
@@ -85,6 +87,7 @@ func TestTheCommandsSayWhatIsWrongWithARule(t *testing.T) {
 }
 
 func TestAnOperatorRegistersAndVerifiesAToolOnTheCommandLine(t *testing.T) {
+	t.Parallel()
 	w, s := startTools(t)
 	agent, _ := w.register(t, "bot")
 	require.Contains(t, w.ok(t, "", "tools", "list"), "gate agents tools register")

@@ -14,6 +14,7 @@ import (
 )
 
 func TestAChangeIsMadeFromTheRevisionThatItsWriterSaw(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	agentID, _ := w.register(t, "bot")
 	policyID := w.rule(t, "block", "")
@@ -60,6 +61,7 @@ func TestAChangeIsMadeFromTheRevisionThatItsWriterSaw(t *testing.T) {
 
 // A caller that got no answer asks again, also after a restart of the gate.
 func TestARequestUnderAnIdempotencyKeyIsDoneOnceAlsoAcrossARestart(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	const body = `{"name":"bot","type":"worker"}`
 	key := "Idempotency-Key: register-bot"
@@ -101,6 +103,7 @@ func TestARequestUnderAnIdempotencyKeyIsDoneOnceAlsoAcrossARestart(t *testing.T)
 // What is given again is what was given first: the status, where the thing lies,
 // its revision, and the event that proves it.
 func TestAnAnswerThatIsGivenAgainHasTheHeadersOfTheFirst(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	agentID, _ := w.register(t, "bot")
 	policyID := w.rule(t, "suspend", `event.type == "error"`)
@@ -151,6 +154,7 @@ func TestAnAnswerThatIsGivenAgainHasTheHeadersOfTheFirst(t *testing.T) {
 }
 
 func TestOfManyRequestsAtOnceUnderOneKeyOneIsDone(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	var wait sync.WaitGroup
 	var fresh atomic.Int32
@@ -175,6 +179,7 @@ func TestOfManyRequestsAtOnceUnderOneKeyOneIsDone(t *testing.T) {
 }
 
 func TestADryRunTellsWhatAPolicyWouldHaveDoneAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	_, other := w.register(t, "other")
@@ -208,6 +213,7 @@ func TestADryRunTellsWhatAPolicyWouldHaveDoneAndWritesNothing(t *testing.T) {
 // A dry run asks about past telemetry what is asked at its receipt: also who the
 // agent is, and what is known of its tools.
 func TestADryRunKnowsTheAgentAndTheToolsOfItsTelemetry(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	known := w.made(t, "/tools", `{"name":"sum","type":"function","input_schema":{"type":"object"},"annotations":{"destructive":false,"read_only":true}}`)["id"].(string)
@@ -226,6 +232,7 @@ func TestADryRunKnowsTheAgentAndTheToolsOfItsTelemetry(t *testing.T) {
 // An agent that is stopped in the middle of a rush gets nothing through that it
 // sends after the answer to its revocation.
 func TestARevokedTokenFailsOnTheNextRequestOfEachOf32Clients(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	tokenID := w.v1(t, http.MethodGet, "/agents/"+id+"/tokens", "").json(t)["items"].([]any)[0].(map[string]any)["token_id"].(string)
@@ -273,6 +280,7 @@ func TestARevokedTokenFailsOnTheNextRequestOfEachOf32Clients(t *testing.T) {
 }
 
 func TestAnAddressThatGuessesCredentialsIsHeldUpAndNobodyElse(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t, "GATE_TRUSTED_PROXIES=127.0.0.0/8")
 	_, token := w.register(t, "bot")
 	guess := func(from string, credential ...string) reply {

@@ -13,6 +13,7 @@ import (
 // Whoever rewrites what an agent's layer said, or what it read, is told from the
 // log alone.
 func TestAnAgentsLayerThatWasRewrittenIsNamed(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	w.apply(t, w.rule(t, "throttle:1/1h", `sql.class == "write"`), id)

@@ -24,6 +24,7 @@ func startWithKeys(t *testing.T, scopes string) (w *agentWorld, narrow string) {
 
 // A right reaches as far as the credential that it came by, whatever stands beside it.
 func TestAKeyBesideATokenDoesNotWidenWhatTheTokenReaches(t *testing.T) {
+	t.Parallel()
 	w, narrow := startWithKeys(t, "telemetry:write")
 	own, token := w.register(t, "mallory")
 	token = w.made(t, "/agents/"+own+"/tokens", `{"scopes":`+allTokenScopes+`}`)["token"].(string)
@@ -59,6 +60,7 @@ func TestAKeyBesideATokenDoesNotWidenWhatTheTokenReaches(t *testing.T) {
 
 // A list that an agent may not have is refused, and never answered with another one.
 func TestAFilterForAnotherAgentIsRefused(t *testing.T) {
+	t.Parallel()
 	w, _ := startWithKeys(t, "agents:read")
 	own, _ := w.register(t, "bot")
 	token := w.made(t, "/agents/"+own+"/tokens", `{"scopes":`+allTokenScopes+`}`)["token"].(string)
@@ -80,6 +82,7 @@ func TestAFilterForAnotherAgentIsRefused(t *testing.T) {
 }
 
 func TestATokenGivesTheProjectNothingBesideAKeyWithoutIt(t *testing.T) {
+	t.Parallel()
 	w, narrow := startWithKeys(t, "agents:read")
 	_, token := w.register(t, "mallory")
 	other, _ := w.register(t, "victim")
@@ -89,6 +92,7 @@ func TestATokenGivesTheProjectNothingBesideAKeyWithoutIt(t *testing.T) {
 }
 
 func TestAKeyGivesNoScopeThatItLacks(t *testing.T) {
+	t.Parallel()
 	w, narrow := startWithKeys(t, "agents:write+tokens:write+usage:read")
 	id, token := w.register(t, "bot")
 	rich := w.made(t, "/agents/"+id+"/tokens", `{"scopes":`+allTokenScopes+`}`)["token"].(string)

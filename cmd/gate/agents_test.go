@@ -80,6 +80,7 @@ func (w *agentWorld) as(t *testing.T, token string, s statement, params ...strin
 const paying = "UPDATE orders SET status = 'paid' WHERE id = 1"
 
 func TestAnAppliedPolicyStopsTheStatementsOfItsAgentAlone(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "invoice-bot")
 	_, other := w.register(t, "mail-bot")
@@ -111,6 +112,7 @@ func TestAnAppliedPolicyStopsTheStatementsOfItsAgentAlone(t *testing.T) {
 // A policy binds its agent from its event on, also a statement that was decided before
 // it and waits for a connection.
 func TestAStatementThatWaitsIsDecidedByThePolicyThatBindsWhenItRuns(t *testing.T) {
+	t.Parallel()
 	for class, sql := range map[string]string{"write": "UPDATE orders SET status = 'paid' WHERE id = 2", "read": "SELECT id FROM customers"} {
 		t.Run(class, func(t *testing.T) { aStatementThatWaits(t, class, sql) })
 	}
@@ -143,6 +145,7 @@ func aStatementThatWaits(t *testing.T, class, sql string) {
 }
 
 func TestADecisionWithAnAgentSaysAllThatItRead(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	w.apply(t, w.rule(t, "require_approval:900", `sql.class == "write" && agent.environment == "production" && usage.sql_writes_1h == 0`), id)
@@ -168,6 +171,7 @@ func TestADecisionWithAnAgentSaysAllThatItRead(t *testing.T) {
 }
 
 func TestAnApprovalOfAnAgentNeedsTheSameAgentsTokenAndSatisfiesBothLayers(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	_, other := w.register(t, "other")
@@ -190,6 +194,7 @@ func TestAnApprovalOfAnAgentNeedsTheSameAgentsTokenAndSatisfiesBothLayers(t *tes
 // The estimate for whoever approves is asked for behind evidence that an agent's
 // policies and token are compared under too, and its statement counts once.
 func TestAnEstimateForAStatementOfAnAgent(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t, "GATE_PLAN_ESTIMATES=true")
 	id, token := w.register(t, "bot")
 	w.apply(t, w.rule(t, "require_approval:900", `sql.class == "write" && usage.sql_writes_1h == 0`), id)
@@ -213,6 +218,7 @@ func TestAnEstimateForAStatementOfAnAgent(t *testing.T) {
 // is back in service, by whatever it was deactivated and in whatever state the approval
 // was. What it asks for afterwards is.
 func TestApprovalsOfADeactivatedAgentAreWithdrawn(t *testing.T) {
+	t.Parallel()
 	for how, deactivate := range map[string]func(t *testing.T, w *agentWorld, id, token string){
 		"by a request": func(t *testing.T, w *agentWorld, id, _ string) {
 			require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+id, "").status)
@@ -278,6 +284,7 @@ func TestApprovalsOfADeactivatedAgentAreWithdrawn(t *testing.T) {
 }
 
 func TestAThrottleLetsThroughWhatItSaysAlsoAfterARestart(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	w.apply(t, w.rule(t, "throttle:5/1h", `sql.class == "write"`), id)
@@ -304,6 +311,7 @@ func TestAThrottleLetsThroughWhatItSaysAlsoAfterARestart(t *testing.T) {
 // A statement that is refused after its decision does not count, and one that is decided
 // anew because the policy changed counts once: now as after a restart.
 func TestAThrottleCountsWhatWasRecordedAlone(t *testing.T) {
+	t.Parallel()
 	waits, goOn := make(chan struct{}), make(chan struct{})
 	var holds atomic.Bool
 	d := newGateDir(t, []byte(openAgents))
@@ -355,6 +363,7 @@ func TestAThrottleCountsWhatWasRecordedAlone(t *testing.T) {
 }
 
 func TestARuleThatSuspendsEndsTheAgentInTheSameAppend(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	w.apply(t, w.rule(t, "suspend", `sql.query_type == "DELETE"`), id)
@@ -380,6 +389,7 @@ func TestARuleThatSuspendsEndsTheAgentInTheSameAppend(t *testing.T) {
 }
 
 func TestATokenThatIsNotGoodIsRefusedWithEvidenceAndNeverTakenForAbsent(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	for _, bad := range []string{"wga_nonsense", agentctl.NewSecret(agentctl.TokenPrefix), token[:len(token)-1] + "-"} {
@@ -396,6 +406,7 @@ func TestATokenThatIsNotGoodIsRefusedWithEvidenceAndNeverTakenForAbsent(t *testi
 
 // A token that stands where none is read says that the agent's rules are relied on.
 func TestATokenInAnotherPlaceIsNotTakenForAbsent(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	w.apply(t, w.rule(t, "block", ""), id)
@@ -419,6 +430,7 @@ func TestATokenInAnotherPlaceIsNotTakenForAbsent(t *testing.T) {
 // One of two credentials of a kind would be passed over, and whoever reads the
 // other one sees another caller.
 func TestACredentialIsThereOnceAndNotEmpty(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	_, token := w.register(t, "bot")
 	key, bearer := "X-Api-Key: "+w.key, "Authorization: Bearer "+token
@@ -438,6 +450,7 @@ func TestACredentialIsThereOnceAndNotEmpty(t *testing.T) {
 }
 
 func TestShadowModeSuspendsNobody(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t, "GATE_MODE=shadow")
 	id, token := w.register(t, "bot")
 	w.apply(t, w.rule(t, "suspend", ""), id)

@@ -56,6 +56,7 @@ func moment(t testing.TB, value any) time.Time {
 }
 
 func TestAnApprovalRecordThroughItsLife(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	sql := "INSERT INTO held_notes\r\n\tVALUES ('naïve \u202f 🙂 \"x\"') -- as it came "
 	request := ask(sql).with("session_id", "s-1")
@@ -102,6 +103,7 @@ func pick(fields map[string]any, names ...string) []any {
 }
 
 func TestAResolutionIsFinal(t *testing.T) {
+	t.Parallel()
 	for decision, retried := range map[string]string{"approve": "", "reject": "approval_rejected"} {
 		t.Run(decision, func(t *testing.T) {
 			g := startGate(t, newNotes(t))
@@ -126,6 +128,7 @@ func TestAResolutionIsFinal(t *testing.T) {
 }
 
 func TestResolveRefuses(t *testing.T) {
+	t.Parallel()
 	const night = "the-token-of-the-night-shift"
 	g := startGate(t, newNotes(t), "GATE_OPERATOR_TOKENS=night="+night)
 	id := g.hold(t, insertHeld("refused"))
@@ -178,6 +181,7 @@ func TestResolveRefuses(t *testing.T) {
 }
 
 func TestWithoutAnOperatorTokenNobodyResolves(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t), "GATE_OPERATOR_TOKEN=")
 	id := g.hold(t, insertHeld("alone"))
 	require.Equal(t, false, g.get(t, "/policy/status").json(t)["operator_auth_enabled"])
@@ -190,6 +194,7 @@ func TestWithoutAnOperatorTokenNobodyResolves(t *testing.T) {
 }
 
 func TestMethodsOfTheApprovalPaths(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	id := g.hold(t, insertHeld("methods"))
 	for _, c := range []struct{ method, path, allow string }{
@@ -230,6 +235,7 @@ func (g *testGate) approvals(t testing.TB, query string) approvalPage {
 }
 
 func TestTheListOfApprovals(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	for i := range 12 {
 		s := insertHeld(fmt.Sprint("n", i)).with("actor", []string{"ana", "bo"}[i%2]).with("app", []string{"shop", "desk"}[i/6]).with("env", []string{"shadow", "staging", "prod"}[i%3])
@@ -298,6 +304,7 @@ func (g *testGate) pages(t testing.TB, query string, limit int) []map[string]any
 }
 
 func TestTheListOfApprovalsRefuses(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	for query, name := range map[string]string{
 		"status=open": "status", "limit=0": "limit", "limit=1001": "limit", "limit=x": "limit", "order=up": "order",
@@ -310,6 +317,7 @@ func TestTheListOfApprovalsRefuses(t *testing.T) {
 }
 
 func TestTheStatisticsCountApprovals(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	for i, decision := range []string{"", "", "approve", "reject", "approve"} {
 		id := g.hold(t, insertHeld(fmt.Sprint("s", i)))

@@ -42,6 +42,7 @@ func (g *testGate) auditOf(t testing.TB, id string) []string {
 }
 
 func TestAnApprovalExpires(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t), shortTTL...)
 	id := g.expired(t, insertOpen("late"))
 	record := g.record(t, id)
@@ -67,6 +68,7 @@ func TestAnApprovalExpires(t *testing.T) {
 }
 
 func TestEachRuleHasItsOwnTime(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t), shortTTL...)
 	held := g.hold(t, insertHeld("ten minutes"))
 	g.expired(t, insertOpen("a second"))
@@ -76,6 +78,7 @@ func TestEachRuleHasItsOwnTime(t *testing.T) {
 // TestAnApprovedApprovalRunsOutToo: the time runs from creation and holds after
 // the approval; the record stays resolved.
 func TestAnApprovedApprovalRunsOutToo(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t), shortTTL...)
 	var id string
 	require.Eventually(t, func() bool { // on a slow machine the operator may be too late
@@ -109,6 +112,7 @@ func TestAnApprovalExpiresWhileTheGateIsDown(t *testing.T) {
 }
 
 func TestPurgeRemovesWhatIsExpiredAndNothingElse(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t), append([]string{"GATE_OPERATOR_TOKENS=janitor=the-token-of-the-janitor"}, shortTTL...)...)
 	pending, approved, rejected := g.hold(t, insertHeld("pending")), g.approved(t, insertHeld("approved")), g.hold(t, insertHeld("rejected"))
 	require.Equal(t, http.StatusOK, g.resolve(t, rejected, "reject").status)

@@ -20,6 +20,7 @@ import (
 // approved, once, within its limits (spec/decisions.md part 5).
 
 func TestAnApprovalIsForTheExactRequest(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	request := insertHeld("bound").with("session_id", "s-1")
 	id := g.approved(t, request)
@@ -80,6 +81,7 @@ func TestAnApprovalIsForTheExactRequest(t *testing.T) {
 }
 
 func TestNoChangedByteRunsUnderAnApproval(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	request := insertHeld("bytes")
 	id := g.approved(t, request)
@@ -106,6 +108,7 @@ func TestNoChangedByteRunsUnderAnApproval(t *testing.T) {
 }
 
 func TestThePolicyStillDecidesAboutAnApprovedStatement(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	g := startGate(t, d, "GATE_MODE=approval_first")
 	asked := g.approved(t, insertOpen("asked"))
@@ -122,6 +125,7 @@ func TestThePolicyStillDecidesAboutAnApprovedStatement(t *testing.T) {
 }
 
 func TestAnApprovalIsUsedByWhatReachedTheDatabase(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	request := ask("INSERT INTO held_notes SELECT (1 / (length(note) - 4))::text FROM open_notes")
 	require.Equal(t, http.StatusOK, g.query(t, insertOpen("four")).status)
@@ -140,6 +144,7 @@ func TestAnApprovalIsUsedByWhatReachedTheDatabase(t *testing.T) {
 // unknown, and where the log knows that nothing was applied the approval may be
 // used again.
 func TestAnAbortedExecutionLeavesItsApprovalUsable(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	g := startGate(t, d, "GATE_DB_QUERY_TIMEOUT_MS=2000", "GATE_DB_LOCK_TIMEOUT_MS=0")
 	id := g.approved(t, insertHeld("patient"))
@@ -169,6 +174,7 @@ func TestAnAbortedExecutionLeavesItsApprovalUsable(t *testing.T) {
 // standby that is gone may have been applied, so nothing runs again under the
 // approval or the key, neither now nor after a restart.
 func TestAnUnknownOutcomeHoldsItsApprovalAndItsKey(t *testing.T) {
+	t.Parallel()
 	d, _ := newClusterDir(t, map[string]string{"synchronous_standby_names": "gone", "synchronous_commit": "local"})
 	request := ask("DELETE FROM order_items WHERE order_id = 2")
 	g := startGate(t, d)
@@ -202,6 +208,7 @@ func TestAnUnknownOutcomeHoldsItsApprovalAndItsKey(t *testing.T) {
 }
 
 func TestTheRowLimitOfAnApproval(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	d.execute(t, `
 CREATE TABLE copies (note text NOT NULL);
@@ -243,6 +250,7 @@ CREATE TRIGGER copy AFTER INSERT ON held_notes FOR EACH ROW WHEN (NEW.note LIKE 
 // TestARowLimitDoesNotSetFreeWhatNoRollbackUndoes: the rows were rolled back and the
 // sequence was not, so that the approval has been used.
 func TestARowLimitDoesNotSetFreeWhatNoRollbackUndoes(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	d.execute(t, "CREATE SEQUENCE sq")
 	g := startGate(t, d)
@@ -262,6 +270,7 @@ func TestARowLimitDoesNotSetFreeWhatNoRollbackUndoes(t *testing.T) {
 // track_counts says whether any are counted, so that an approval with a limit
 // cannot let such a statement run.
 func TestARowLimitThatCannotBeCountedRunsNothing(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	d.execute(t, "INSERT INTO held_notes VALUES ('kept')")
 	g := startGate(t, d)
@@ -282,6 +291,7 @@ func TestARowLimitThatCannotBeCountedRunsNothing(t *testing.T) {
 }
 
 func TestAPreviewTakesNoApproval(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	id := g.approved(t, insertHeld("preview"))
 	details := requireFault(t, g.query(t, insertHeld("preview").with("approval_id", id), "mode=preview"), http.StatusBadRequest, "validation_failed")
@@ -294,6 +304,7 @@ func TestAPreviewTakesNoApproval(t *testing.T) {
 
 // The same text is another statement where its names lead elsewhere.
 func TestAnApprovalEndsWithTheDatabaseThatItWasFor(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	d.execute(t, "CREATE SCHEMA beside; CREATE TABLE beside.held_notes (LIKE public.held_notes)")
 	request := insertHeld("bound")

@@ -15,6 +15,7 @@ import (
 // or an id is its caller's own, and a name that is verified counts beside claims.
 
 func TestAKeyUnderV1IsItsCallersOwn(t *testing.T) {
+	t.Parallel()
 	second := agentctl.NewSecret(agentctl.KeyPrefix)
 	w := startAgents(t)
 	w.end(t)
@@ -42,6 +43,7 @@ func TestAKeyUnderV1IsItsCallersOwn(t *testing.T) {
 }
 
 func TestAnIDOfTelemetryIsItsAgentsOwn(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	one, a := w.register(t, "a")
 	two, b := w.register(t, "b")
@@ -62,6 +64,7 @@ const readings = openPolicy + `  - id: closed
 `
 
 func TestAnAnswerUnderAKeyIsForTheCertificateThatAsked(t *testing.T) {
+	t.Parallel()
 	g := startTLSGateWith(t, newGateDir(t, []byte(readings)), time.Hour)
 	read := ask("SELECT * FROM customers ORDER BY id LIMIT 2")
 	as := func(name string, s statement, params ...string) reply {
@@ -80,6 +83,7 @@ func TestAnAnswerUnderAKeyIsForTheCertificateThatAsked(t *testing.T) {
 }
 
 func TestAnApprovalIsForTheCertificateThatAsked(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, time.Hour, "GATE_MODE=approval_first")
 	asked := g.query(t, ask(paying))
 	require.Equal(t, http.StatusAccepted, asked.status, "%s", asked.body)
@@ -93,6 +97,7 @@ func TestAnApprovalIsForTheCertificateThatAsked(t *testing.T) {
 }
 
 func TestWhatAnOperatorReadInAnEmergencyIsGivenToNoOther(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, []byte(readings))
 	d.execute(t, shopTables)
 	g := startGate(t, d, "GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=the policy is wrong",
@@ -109,6 +114,7 @@ func TestWhatAnOperatorReadInAnEmergencyIsGivenToNoOther(t *testing.T) {
 }
 
 func TestASessionIsItsAgentsOwn(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	_, a := w.register(t, "a")
 	_, b := w.register(t, "b")

@@ -39,6 +39,7 @@ func (g *testGate) paged(t *testing.T, path, field string, headers ...string) (v
 // A statement may be large, and JSON makes some characters larger still: no list
 // grows with them over what one answer may have.
 func TestAPageOfLargeApprovalsOrEventsEndsEarlyAndGoesOn(t *testing.T) {
+	t.Parallel()
 	g := startShop(t, "GATE_AUDIT_SQL_TEXT=full")
 	var approvals []string
 	for i := range 17 {
@@ -62,6 +63,7 @@ func TestAPageOfLargeApprovalsOrEventsEndsEarlyAndGoesOn(t *testing.T) {
 }
 
 func TestAPageOfLargeTelemetryEndsEarlyInTheMiddleOfABatch(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t, "GATE_MAX_BODY_BYTES=16777216")
 	_, token := w.register(t, "bot")
 	var ids []string

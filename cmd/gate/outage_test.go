@@ -157,6 +157,7 @@ func TestAGateStartsWithoutItsDatabase(t *testing.T) {
 
 // A statement that was running when the server died was never committed.
 func TestAServerThatDiesUnderAStatementLeavesAFailure(t *testing.T) {
+	t.Parallel()
 	d, cluster := newClusterDir(t, nil)
 	g := startGate(t, d, "GATE_DB_QUERY_TIMEOUT_MS=60000")
 	answer := make(chan reply, 2)
@@ -182,6 +183,7 @@ func awaitActive(t testing.TB, d gateDir, n int) {
 }
 
 func TestADatabaseThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	d, cluster := newClusterDir(t, nil)
 	g := startGate(t, d)
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT id FROM orders LIMIT 1")).status)
@@ -199,6 +201,7 @@ func TestADatabaseThatIsNotThere(t *testing.T) {
 }
 
 func TestAWrongPasswordIsToldWithoutShowingIt(t *testing.T) {
+	t.Parallel()
 	d, cluster := newClusterDir(t, nil)
 	const password = "a-password-that-opens-nothing"
 	d.database = cluster.URLFor(postgres.Superuser, password, "shop")
@@ -215,6 +218,7 @@ func TestAWrongPasswordIsToldWithoutShowingIt(t *testing.T) {
 // What PostgreSQL says of the row that is in the way stays with PostgreSQL: neither
 // the client nor any output of the gate has its values.
 func TestTheRowThatIsInTheWayIsShownNowhere(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newErrorDir(t))
 	g.execute(t, "CREATE TABLE members (email text PRIMARY KEY); INSERT INTO members VALUES ('zoe.private@example.com')")
 	r := g.query(t, ask("INSERT INTO members SELECT 'zoe.' || 'private' || '@example.com'"))
@@ -229,6 +233,7 @@ func TestTheRowThatIsInTheWayIsShownNowhere(t *testing.T) {
 // The server quotes values in its messages, of any length. The operator's log has the
 // SQLSTATE of them, whatever the gate's way was to the statement.
 func TestTheLogHasNoTextOfTheServersAboutAStatement(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newErrorDir(t))
 	g.execute(t, "CREATE TABLE members (email text); INSERT INTO members VALUES ('zoe.private@example.com')")
 	before := len(g.output.String())
@@ -248,6 +253,7 @@ func TestTheLogHasNoTextOfTheServersAboutAStatement(t *testing.T) {
 // What any client can have the server say is no outage: the client is not told to try
 // again, and nobody is woken.
 func TestAnInternalErrorOfAStatementIsNoOutage(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newErrorDir(t))
 	for _, sql := range []string{
 		"SELECT acldefault('x', 1)", "SELECT pg_describe_object(99999, 1, 0)", "SELECT to_tsvector(1, 'x')", "SELECT setweight('a'::tsvector, 'x')",
@@ -264,6 +270,7 @@ func TestAnInternalErrorOfAStatementIsNoOutage(t *testing.T) {
 }
 
 func TestConnectionsThatAreAllInUse(t *testing.T) {
+	t.Parallel()
 	d, cluster := newClusterDir(t, nil)
 	admin := d
 	admin.execute(t, "CREATE ROLE app LOGIN PASSWORD 'app'; GRANT ALL ON ALL TABLES IN SCHEMA public TO app")
@@ -292,6 +299,7 @@ func TestConnectionsThatAreAllInUse(t *testing.T) {
 }
 
 func TestAStatementThatTakesTooLongIsUnknownToTheClientAndAbortedInTheLog(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, []byte(openPolicy))
 	d.execute(t, shopTables)
 	g := startGate(t, d, "GATE_DB_QUERY_TIMEOUT_MS=1000")
@@ -311,6 +319,7 @@ func TestAStatementThatTakesTooLongIsUnknownToTheClientAndAbortedInTheLog(t *tes
 
 // A statement that outlasts the drain is cancelled, answered and recorded.
 func TestAnEndUnderALongStatementDoesNotHang(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, []byte(openPolicy))
 	d.execute(t, shopTables)
 	g := startGateWith(t, d, func(a *app) { a.drain = 200 * time.Millisecond })
