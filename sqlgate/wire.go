@@ -330,25 +330,19 @@ func (r *wireRun) executed(db *pgexec.DB) {
 
 // commits says that COMMIT is about to be sent; false where somebody has cancelled
 // what it would commit.
-func (r *wireRun) commits() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.asked {
-		return false
-	}
-	r.stage = wireCommits
-	return true
-}
+func (r *wireRun) commits() bool { return r.reaches(wireCommits) }
 
 // settles says that what was under way is done, or is done now whatever comes; false
 // where somebody has cancelled it before.
-func (r *wireRun) settles() bool {
+func (r *wireRun) settles() bool { return r.reaches(wireDone) }
+
+func (r *wireRun) reaches(stage wireStage) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.asked {
 		return false
 	}
-	r.stage = wireDone
+	r.stage = stage
 	return true
 }
 

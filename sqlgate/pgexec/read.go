@@ -15,9 +15,9 @@ type Reading struct {
 	d     Dispatch
 }
 
-// BeginRead takes a connection for a safe read, or for Describe. It sends nothing of the client's, and
-// nothing at all where the pool has a live connection already. What comes of it is run
-// or released.
+// BeginRead takes a connection for a safe read, or for Describe. It sends nothing of
+// the client's, and nothing at all where the pool has a live connection already. What
+// comes of it is run or released.
 func (db *DB) BeginRead(ctx context.Context, st *Statement, lim Limits) (*Reading, error) {
 	l, err := db.reader.acquire(ctx)
 	if err != nil {

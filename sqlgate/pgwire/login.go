@@ -227,7 +227,7 @@ func (c *conn) scram(user string) error {
 	if err != nil {
 		return err
 	}
-	c.scrams, c.storedKey = users, v.storedKey
+	c.users, c.storedKey = users, v.storedKey
 	if err := c.out.send(&pgproto3.AuthenticationSASLFinal{Data: proof}); err != nil {
 		return err
 	}
@@ -278,7 +278,7 @@ func (c *conn) open(ctx context.Context, in *introduction) error {
 		Claims:     in.sqlClaims(c.addr.String(), c.server.o.DefaultEnv),
 		TLSSubject: c.tlsSubject(), ConnectionID: c.id, Settings: in.settings,
 	}
-	if c.scrams != nil {
+	if c.users != nil {
 		c.login.User = in.user
 	}
 	wire, err := c.server.o.Open(c.login)

@@ -359,7 +359,7 @@ type conn struct {
 	tls       *tls.ConnectionState // nil without TLS
 	leaf      []byte               // our certificate in this connection, DER
 	judged    *tls.Config          // what the client certificate was verified with
-	scrams    *userList            // what the password was last compared with; nil without one
+	users     *userList            // what the password was last compared with; nil without one
 	storedKey [sha256.Size]byte    // stored key of that password
 	version   uint32               // of the protocol
 

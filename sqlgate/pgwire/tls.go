@@ -84,12 +84,12 @@ func (c *conn) verifiedLeaf() *x509.Certificate {
 // out of the file or has another password, its authority was taken out of the bundle,
 // or its certificate ran out, since the handshake.
 func (c *conn) trusted() error {
-	if c.scrams != nil {
-		if users := c.server.o.Users.current.Load(); users != c.scrams {
-			if v, known := users.verifiers[c.claimed]; !known || v.storedKey != c.storedKey {
+	if c.users != nil {
+		if now := c.server.o.Users.current.Load(); now != c.users {
+			if v, known := now.verifiers[c.claimed]; !known || v.storedKey != c.storedKey {
 				return fatalf("28P01", "the password that user %s logged in with is not valid any more", quote(c.claimed))
 			}
-			c.scrams = users
+			c.users = now
 		}
 	}
 	leaf := c.verifiedLeaf()
