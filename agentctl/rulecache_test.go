@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -49,58 +51,58 @@ func TestCompiledPoliciesAreKeptByTheirMemory(t *testing.T) {
 // Who needs a policy while it is compiled waits for that, and who does not get it because
 // another one could not read it reads it.
 func TestAPolicyIsCompiledOnceForAllWhoNeedItAtOnce(t *testing.T) {
-	c, err := newRuleCache()
-	require.NoError(t, err)
-	policy := &event.AgentPolicy{PolicyID: "pol_1", Revision: 1, Rules: []event.AgentRule{{ID: "r1", Action: "log"}}}
-	compiled, entered, goOn := 0, make(chan struct{}), make(chan struct{})
-	c.compile = func(rules []event.AgentRule) ([]agentrules.Rule, []agentrules.Finding) {
-		compiled++
-		if compiled == 1 {
-			close(entered)
+	synctest.Test(t, func(t *testing.T) {
+		c, err := newRuleCache()
+		require.NoError(t, err)
+		policy := &event.AgentPolicy{PolicyID: "pol_1", Revision: 1, Rules: []event.AgentRule{{ID: "r1", Action: "log"}}}
+		var compiled atomic.Int32
+		goOn := make(chan struct{})
+		c.compile = func(rules []event.AgentRule) ([]agentrules.Rule, []agentrules.Finding) {
+			compiled.Add(1)
+			<-goOn
+			return agentrules.Compile(rules)
 		}
-		<-goOn
-		return agentrules.Compile(rules)
-	}
-	var asking sync.WaitGroup
-	found := make([]*compiledPolicy, 20)
-	for i := range found {
+		var asking sync.WaitGroup
+		found := make([]*compiledPolicy, 20)
+		for i := range found {
+			asking.Go(func() {
+				p, err := kept(c, policy)
+				if err != nil {
+					t.Error(err)
+				}
+				found[i] = p
+			})
+		}
+		synctest.Wait() // each waits for one compilation
+		close(goOn)
+		asking.Wait()
+		require.Equal(t, int32(1), compiled.Load())
+		for _, p := range found {
+			require.Same(t, found[0], p)
+		}
+
+		policy.Revision++
+		fails := make(chan struct{})
 		asking.Go(func() {
-			p, err := kept(c, policy)
-			if err != nil {
+			_, err := c.revision(context.Background(), "default", "pol_1", 2, func() (*event.AgentPolicy, error) {
+				<-fails
+				return nil, errOtherRevision
+			})
+			if !errors.Is(err, errOtherRevision) {
+				t.Errorf("the revision was not there: %v", err)
+			}
+		})
+		synctest.Wait()
+		asking.Go(func() {
+			if _, err := kept(c, policy); err != nil {
 				t.Error(err)
 			}
-			found[i] = p
 		})
-	}
-	<-entered
-	close(goOn)
-	asking.Wait()
-	require.Equal(t, 1, compiled)
-	for _, p := range found {
-		require.Same(t, found[0], p)
-	}
-
-	policy.Revision++
-	reading, fails := make(chan struct{}), make(chan struct{})
-	asking.Go(func() {
-		_, err := c.revision(context.Background(), "default", "pol_1", 2, func() (*event.AgentPolicy, error) {
-			close(reading)
-			<-fails
-			return nil, errOtherRevision
-		})
-		if !errors.Is(err, errOtherRevision) {
-			t.Errorf("the revision was not there: %v", err)
-		}
+		synctest.Wait()
+		close(fails)
+		asking.Wait()
+		require.Equal(t, int32(2), compiled.Load())
 	})
-	<-reading
-	asking.Go(func() {
-		if _, err := kept(c, policy); err != nil {
-			t.Error(err)
-		}
-	})
-	close(fails)
-	asking.Wait()
-	require.Equal(t, 2, compiled)
 }
 
 // Long policies of a project are compiled one by one, however many requests need them, and
