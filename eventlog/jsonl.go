@@ -124,6 +124,8 @@ func (w *jsonlWriter) flush() error {
 	}
 	n, err := w.file.Pwrite(w.buf, w.off)
 	w.off += int64(n)
+	// A line without its end is written anew, also where the file is moved away first.
+	w.next -= uint64(bytes.Count(w.buf[n:], []byte("\n")))
 	w.buf = w.buf[:0]
 	return err
 }

@@ -151,6 +151,46 @@ func TestAJSONLFileThatCannotBeWrittenStopsNothing(t *testing.T) {
 	require.Equal(t, want, readJSONL(t, mem))
 }
 
+// Whoever moves the file away because its disk is full has in the next one what
+// could not be written any more.
+func TestAJSONLFileMovedAwayFromAFullDiskIsBegunAnewAtItsTornLine(t *testing.T) {
+	mem := newMem(t)
+	o := jsonlOptions(mem)
+	full := true
+	o.FS = frametest.Inject(mem, func(op frametest.Op) error {
+		if full && op.Name == testJSONL && op.Kind == frametest.Pwrite {
+			return frametest.Short{N: op.Len / 2, Err: errors.New("no space left on device")}
+		}
+		return nil
+	})
+	o.JSONLPath = ""
+	l, _ := mustOpen(t, o)
+	mustAppend(t, l, "a", "b", "c", "d", "e")
+	want := lines(t, l, 1)
+	l.o.JSONLPath = testJSONL
+	w := &jsonlWriter{l: l, next: 1}
+	require.ErrorContains(t, w.run(t.Context()), "no space left")
+	w.close()
+	require.NoError(t, mem.Rename(testJSONL, testJSONL+".1"))
+	full = false
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- w.run(ctx) }()
+	require.Eventually(t, func() bool {
+		b, err := mem.ReadFile(testJSONL)
+		return err == nil && bytes.HasSuffix(b, []byte(lastOf(want)))
+	}, time.Minute, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	old, err := mem.ReadFile(testJSONL + ".1")
+	require.NoError(t, err)
+	whole := old[:bytes.LastIndexByte(old, '\n')+1]
+	require.NotEmpty(t, whole)
+	require.Less(t, len(whole), len(old))
+	require.Equal(t, want, string(whole)+readJSONL(t, mem))
+	mustClose(t, l)
+}
+
 func TestTheLastLineIsFoundHoweverLongItIs(t *testing.T) {
 	for _, n := range []int{0, 1, 70 << 10, 300 << 10, 5 << 20} {
 		mem := newMem(t)
