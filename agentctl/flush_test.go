@@ -27,6 +27,7 @@ type world struct {
 	*Service
 	log  *eventlog.Log
 	now  atomic.Int64
+	step atomic.Pointer[func(string)] // of commands
 	full atomic.Bool
 	hold sync.Mutex // keeps the projections from folding
 }
@@ -77,7 +78,11 @@ func begin(t testing.TB) *world {
 	w.log, _, err = eventlog.Open(context.Background(), eventlog.Options{Path: "/data/audit.wal", FS: fs, Now: now, Origin: "test", PreallocateBytes: 64 << 10})
 	require.NoError(t, err)
 	require.NoError(t, store.Connect(context.Background(), w.log))
-	writer, err := commands.New(commands.Options{Log: w.log, Store: store, Now: now})
+	writer, err := commands.New(commands.Options{Log: w.log, Store: store, Now: now, Step: func(name string) {
+		if step := w.step.Load(); step != nil {
+			(*step)(name)
+		}
+	}})
 	require.NoError(t, err)
 	keys, err := ParseProjectKeys("")
 	require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands/fault"
+	"writegate/eventlog/event"
 	"writegate/projections"
 	"writegate/sqlgate"
 	"writegate/sqlgate/policy"
@@ -128,4 +129,51 @@ func TestADecisionIsNotRecordedBehindAChangeThatItDidNotSee(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, around(write), sqlgate.ErrPolicyChanged)
 	require.Equal(t, 2, written)
+}
+
+// The same of telemetry: between the look at the rules and the append of what they said,
+// another rule is in force.
+func TestABatchIsNotRecordedBehindAChangeThatItDidNotSee(t *testing.T) {
+	w := begin(t)
+	off := false
+	for _, c := range []struct {
+		action string
+		change *PolicyInput
+		status string
+		found  []string
+	}{
+		{"block", rulesInput("require_approval", "", 1), event.AgentActive, []string{"require_approval"}},
+		{"suspend", &PolicyInput{Name: "p", Enabled: &off, Rules: rulesInput("suspend", "", 1).Rules}, event.AgentActive, nil},
+		{"log", rulesInput("suspend", "", 1), event.AgentInactive, []string{"suspend"}},
+		{"throttle:1/1h", rulesInput("throttle:1/1h", "", 2), event.AgentActive, []string{"throttle:1/1h"}},
+	} {
+		agent, id := w.agent(t, "default"), w.policy(t, "default", c.action, "", 1)
+		w.apply(t, "default", id, agent)
+		change := func(name string) {
+			if name != "commands.decide" {
+				return
+			}
+			w.step.Store(nil)
+			_, err := w.UpdatePolicy(t.Context(), key("default"), id, c.change)
+			require.NoError(t, err)
+		}
+		w.step.Store(&change)
+		answer, err := w.Telemetry(t.Context(), key("default"), sent(2, agent))
+		require.NoError(t, err)
+		require.Nil(t, w.step.Load())
+		var found []string
+		results := answer.Body.(*TelemetryBody).Results
+		for _, v := range results[1].Violations {
+			found = append(found, v.Action)
+		}
+		require.Equal(t, c.found, found, c.action)
+		require.NoError(t, w.view(t.Context(), func(view *projections.View) error {
+			a, _, err := view.Agent("default", agent)
+			require.Equal(t, c.status, a.Status, c.action)
+			return err
+		}))
+		if c.status == event.AgentActive {
+			w.asAfterAStart(t, agent, c.action)
+		}
+	}
 }

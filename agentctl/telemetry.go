@@ -2,6 +2,7 @@ package agentctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"writegate/eventlog"
 	"writegate/eventlog/event"
 	"writegate/projections"
+	"writegate/sqlgate"
 	"writegate/sqlgate/agentrules"
 )
 
@@ -36,7 +38,7 @@ func (it *telemetryItem) reject(code, pointer, message string) {
 
 // A telemetryBatch is a batch on its way. Its events are put before the rules
 // first, under no lock; then what came of that is decided under the locks of its
-// agents, unless the rules are others by then.
+// agents, unless the rules are others by then, and appended, unless they changed since.
 type telemetryBatch struct {
 	service *Service
 	by      *Asker
@@ -91,6 +93,9 @@ func (s *Service) Telemetry(ctx context.Context, by *Asker, sent []SentEvent) (A
 			continue
 		}
 		answer, err := b.write(ctx)
+		for errors.Is(err, sqlgate.ErrPolicyChanged) {
+			answer, err = b.write(ctx) // which finds out whether it changed for its agents
+		}
 		if err == nil && b.stale {
 			continue
 		}
@@ -104,6 +109,9 @@ func (s *Service) Telemetry(ctx context.Context, by *Asker, sent []SentEvent) (A
 
 // write decides the batch and appends it. What it counted is given back unless it is in
 // the log, or may be.
+//
+// Errors: sqlgate.ErrPolicyChanged where a policy or a tool of the project changed
+// before the append. Nothing was written.
 func (b *telemetryBatch) write(ctx context.Context) (answer Answer, err error) {
 	recorded := false
 	defer func() {
@@ -114,7 +122,9 @@ func (b *telemetryBatch) write(ctx context.Context) (answer Answer, err error) {
 		}
 		b.counted = nil
 	}()
-	answer, err = b.service.write(ctx, b.by, b.aggregates(), b.decide)
+	shared, project := &b.service.shared, b.by.Project
+	seen := shared.of(project)
+	answer, err = b.service.writeWithin(ctx, b.by, b.aggregates(), func(write func() error) error { return shared.unchanged(project, seen, write) }, b.decide)
 	recorded = err == nil && len(answer.Events) > 0 || commands.MayBeWritten(err)
 	return answer, err
 }
