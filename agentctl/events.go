@@ -286,11 +286,15 @@ func itemsOf(e *event.Envelope, f *EventFilter) []eventItem {
 	}
 	v, _ := e.Get("events")
 	events, _ := v.AsList()
+	var matched []bool
+	if f.PolicyID != "" {
+		matched = matchedBy(f.PolicyID, e)
+	}
 	var list []eventItem
 	for i := range events {
 		fields, _ := events[i].AsMap()
 		t := telemetryTags{agent: textOf(fields, "agent_id"), kind: textOf(fields, "type"), session: textOf(fields, "session_id"), tool: toolOf(fields)}
-		if !t.wanted(f) {
+		if !t.wanted(f) || f.PolicyID != "" && !(i < len(matched) && matched[i]) {
 			continue
 		}
 		one := *e
@@ -299,6 +303,25 @@ func itemsOf(e *event.Envelope, f *EventFilter) []eventItem {
 		list = append(list, eventItem{i, one, itemIDs{telemetryType: t.kind, tool: t.tool, credentials: credentialsOf(e.Fields())}})
 	}
 	return list
+}
+
+// matchedBy reports of each accepted event of a batch whether a rule of a policy matched it.
+func matchedBy(policyID string, e *event.Envelope) (matched []bool) {
+	v, _ := e.Get("outcomes")
+	outcomes, _ := v.AsList()
+	for i := range outcomes {
+		o, _ := outcomes[i].AsMap()
+		if textOf(o, "status") != event.TelemetryAccepted {
+			continue
+		}
+		v, _ := o.Get("violations")
+		violations, _ := v.AsList()
+		matched = append(matched, slices.ContainsFunc(violations, func(v event.Value) bool {
+			rule, _ := v.AsMap()
+			return textOf(rule, "policy_id") == policyID
+		}))
+	}
+	return matched
 }
 
 // telemetryTags are what a filter can ask of one telemetry event.

@@ -119,3 +119,25 @@ func TestAPageOfEventsCountsTheWayToThem(t *testing.T) {
 		}
 	}
 }
+
+// A policy is asked for by the events that it matched, not by the batches that they came in.
+func TestEventsAreFoundByThePolicyThatMatchedThem(t *testing.T) {
+	w := begin(t)
+	by := key("default")
+	agent, other := w.agent(t, "default"), w.agent(t, "default")
+	matches := w.policy(t, "default", "alert:a", `event.type == "a"`, 1)
+	w.apply(t, "default", matches, agent)
+	w.apply(t, "default", w.policy(t, "default", "alert:b", "", 1), other)
+	sent := func(id, kind, agent string) SentEvent {
+		id = "sent-" + id
+		return SentEvent{Bytes: 200, Input: &TelemetryInput{ID: &id, Type: kind, AgentID: agent}}
+	}
+	_, err := w.Telemetry(t.Context(), by, []SentEvent{sent("0", "a", agent)})
+	require.NoError(t, err)
+	_, err = w.Telemetry(t.Context(), by, []SentEvent{sent("1", "a", "agt_x"), sent("0", "a", agent), sent("2", "b", agent), sent("3", "a", other), sent("4", "a", agent)})
+	require.NoError(t, err)
+	log := &readLog{Log: w.Log}
+	w.Log = log
+	found, _ := w.page(t, log, EventFilter{PolicyID: matches, Types: []string{"telemetry_received"}}, EventPage{Limit: 100, Asc: true})
+	require.Equal(t, []string{"0", "4"}, found)
+}
