@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"writegate/agentctl"
 )
 
 // A from is the HTTP client of another machine: what it sends comes from an
@@ -92,4 +94,35 @@ func TestStreamsUnderV1AreSharedByKeysAndAgents(t *testing.T) {
 	}
 	require.Equal(t, http.StatusOK, open("Authorization: Bearer "+other))
 	require.Equal(t, http.StatusOK, open("X-Api-Key: "+w.key))
+}
+
+// A project has its share too, however many keys and agents it has.
+func TestOneProjectLeavesStreamsUnderV1ToTheOthers(t *testing.T) {
+	w := startAgents(t)
+	w.end(t)
+	foreign := agentctl.NewSecret(agentctl.KeyPrefix)
+	w.testGate = startGate(t, w.gateDir, "GATE_MAX_STREAMS_PER_CLIENT=64", "GATE_PROJECT_KEYS=shop/ops="+w.key+",other/ops="+foreign)
+	_, token := w.register(t, "follower")
+	leave, cancel := context.WithCancel(t.Context())
+	open := func(ctx context.Context, credential string) (int, string) {
+		return w.opened(t, http.DefaultClient, ctx, "/v1/events", "Accept: text/event-stream", credential)
+	}
+	for i := range 75 {
+		credential := "X-Api-Key: " + w.key
+		if i >= 40 {
+			credential = bearer(token)
+		}
+		status, said := open(leave, credential)
+		require.Equal(t, http.StatusOK, status, said)
+	}
+	status, said := open(t.Context(), bearer(token))
+	require.Equal(t, http.StatusTooManyRequests, status)
+	require.Contains(t, said, "Your project has 75 streams of the log at once")
+	status, said = open(t.Context(), "X-Api-Key: "+foreign)
+	require.Equal(t, http.StatusOK, status, said)
+	cancel()
+	require.Eventually(t, func() bool {
+		status, _ := open(t.Context(), bearer(token))
+		return status == http.StatusOK
+	}, startPatience, pollEvery)
 }

@@ -41,8 +41,9 @@ type Options struct {
 
 type api struct {
 	Options
-	failures *httpd.Limiter // failed authentications by remote address
-	streams  *httpd.Slots   // of those who follow the log, by key or agent
+	failures       *httpd.Limiter // failed authentications by remote address
+	streams        *httpd.Slots   // of those who follow the log, by key or agent
+	projectStreams *httpd.Slots   // of the same, by project
 }
 
 // failuresPerMinute is how many failed authentications an address has.
@@ -54,7 +55,8 @@ func Register(mux *httpd.Mux, o Options) error {
 	if err != nil {
 		return err
 	}
-	a := &api{Options: o, failures: failures, streams: httpd.NewSlots(maxStreams, o.StreamsPerClient)}
+	a := &api{Options: o, failures: failures, streams: httpd.NewSlots(maxStreams, o.StreamsPerClient),
+		projectStreams: httpd.NewSlots(maxStreams, maxProjectStreams)}
 	mux.Stamp("/v1/", "X-Api-Version", Version)
 	for _, r := range a.routes() {
 		mux.HandleUnchecked(r.method, r.path, a.guarded(r))

@@ -17,10 +17,11 @@ import (
 )
 
 // streamBeat is how often a quiet stream says that it lives, maxStreams how many
-// clients may follow at once.
+// clients may follow at once, and maxProjectStreams how many of one project.
 const (
-	streamBeat = 15 * time.Second
-	maxStreams = 100
+	streamBeat        = 15 * time.Second
+	maxStreams        = 100
+	maxProjectStreams = 75
 )
 
 var eventFilters = []string{"telemetry_type", "agent_id", "policy_id", "tool_id", "session_id", "request_id", "credential_id", "since", "until", "from_seq", "to_seq"}
@@ -97,6 +98,11 @@ func (a *api) streamEvents(c *call, f agentctl.EventFilter) error {
 		}
 		after = agentctl.Place{Seq: s, Index: int(min(i, math.MaxInt32))}
 	}
+	leave, _, ok := a.projectStreams.Take(c.caller.Project)
+	if !ok {
+		return fault.New(fault.RateLimitExceeded, "Your project has %d streams of the log at once, and may have no more. Try again when one has ended.", maxProjectStreams).With("retry_after_seconds", 10)
+	}
+	defer leave()
 	release, own, ok := a.streams.Take(c.caller.Holder())
 	switch {
 	case own:
