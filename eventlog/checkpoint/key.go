@@ -73,13 +73,10 @@ func (p PublicKey) Verify(message, sig []byte) bool {
 	return len(sig) == ed25519.SignatureSize && ed25519.Verify(p[:], message, sig)
 }
 
-// ParsePublicKey reads a public key in any form that people are given: a PEM
-// "PUBLIC KEY" block, a vkey, or the 32 raw bytes, bare or in base64. White
-// space around a text is no part of it. Anything else, and anything more, is ErrKey.
+// ParsePublicKey reads a public key in any form that people write: a PEM
+// "PUBLIC KEY" block, a vkey, or the 32 raw bytes in base64. White space around it is
+// no part of it. Anything else, and anything more, is ErrKey.
 func ParsePublicKey(b []byte) (PublicKey, error) {
-	if len(b) == ed25519.PublicKeySize {
-		return PublicKey(b), nil
-	}
 	text := strings.TrimSpace(string(b))
 	switch {
 	case strings.HasPrefix(text, "-----BEGIN"):
@@ -94,7 +91,7 @@ func ParsePublicKey(b []byte) (PublicKey, error) {
 		_, p, err := ParseVKey(text)
 		return p, err
 	}
-	return PublicKey{}, fmt.Errorf("%w: neither a PEM public key, nor a vkey, nor 32 bytes", ErrKey)
+	return PublicKey{}, fmt.Errorf("%w: neither a PEM public key, nor a vkey, nor 32 bytes in base64", ErrKey)
 }
 
 // decodeBase64 decodes padded base64 of n bytes in its one form; the decoder

@@ -26,7 +26,7 @@ func TestAPublicKeyIsReadInAnyOfItsForms(t *testing.T) {
 	require.NoError(t, err)
 	for name, form := range map[string]string{
 		"PEM": goldenPublic, "PEM without its last line end": strings.TrimSpace(goldenPublic),
-		"vkey": goldenVKey, "vkey of a file": goldenVKey + "\n", "raw": string(raw), "base64": base64.StdEncoding.EncodeToString(raw),
+		"vkey": goldenVKey, "vkey of a file": goldenVKey + "\n", "base64": base64.StdEncoding.EncodeToString(raw),
 	} {
 		p, err := checkpoint.ParsePublicKey([]byte(form))
 		require.NoError(t, err, name)
@@ -72,6 +72,7 @@ func TestWhatIsNoPublicKeyIsRefused(t *testing.T) {
 		"vkey cut short":      goldenVKey[:len(goldenVKey)-4],
 		"vkey, name changed":  "x" + goldenVKey,
 		"31 bytes":            strings.Repeat("k", 31),
+		"a path of 32 bytes":  "/srv/gate/keys/evidence1.pub.pem",
 		"short base64":        "AAAA=",
 		"base64, free bits":   strings.Repeat("A", 42) + "B=",
 	} {
@@ -185,6 +186,12 @@ func TestKeyFilesThatCanNotServe(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = checkpoint.LoadPrivateKey(private + ".none")
 	require.ErrorIs(t, err, os.ErrNotExist)
+	raw, err := hex.DecodeString(goldenRaw)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(other, raw, 0o600))
+	bare, err := checkpoint.LoadPublicKey(other)
+	require.NoError(t, err)
+	require.Equal(t, goldenKeyID, bare.ID(), "a file may hold the bytes alone")
 	_, err = checkpoint.LoadPublicKey(filepath.Dir(public))
 	require.ErrorIs(t, err, checkpoint.ErrKey, "a folder")
 	require.NoError(t, os.WriteFile(other, make([]byte, 1<<20), 0o600))

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
@@ -33,11 +34,15 @@ func LoadPrivateKey(path string) (*PrivateKey, error) {
 	return key, nil
 }
 
-// LoadPublicKey reads a public key from a file, in any form of ParsePublicKey.
+// LoadPublicKey reads a public key from a file, in any form of ParsePublicKey, or as
+// its 32 bytes. Those are for a file alone: a path may be as long.
 func LoadPublicKey(path string) (PublicKey, error) {
 	text, _, err := readKeyFile(path)
 	if err != nil {
 		return PublicKey{}, err
+	}
+	if len(text) == ed25519.PublicKeySize {
+		return PublicKey(text), nil
 	}
 	key, err := ParsePublicKey(text)
 	if err != nil {
