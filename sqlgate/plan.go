@@ -6,6 +6,7 @@ import (
 
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/policy"
 )
 
 // planned are the statements whose plan may be asked for, and plannedDespite the
@@ -22,6 +23,13 @@ var (
 func (g *Gate) estimate(ctx context.Context, s *submission) (plan *pgexec.Plan, omitted string, err error) {
 	if !g.PlanEstimates {
 		return nil, "", nil
+	}
+	switch { // a plan tells what is in the tables
+	case s.runs():
+	case s.result.Decision == policy.Block:
+		return nil, "the policy blocks the statement", nil
+	case s.Preview && s.Operator == "":
+		return nil, "the statement needs an approval: an operator's preview shows its plan, and so does the record of the approval", nil
 	}
 	if omitted := notPlanned(s); omitted != "" {
 		return nil, omitted, nil

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -53,6 +55,14 @@ func startPlanning(t *testing.T, mode string) *testGate {
 	return startGate(t, d, "GATE_PLAN_ESTIMATES=true", "GATE_MODE="+mode)
 }
 
+// previewed is an operator's preview.
+func (g *testGate) previewed(t *testing.T, sql string) map[string]any {
+	t.Helper()
+	body, err := json.Marshal(ask(sql))
+	require.NoError(t, err)
+	return g.do(t, http.MethodPost, "/query?mode=preview", body, operatorHeader).json(t)
+}
+
 func TestAPreviewShowsThePlanOfAPlainStatement(t *testing.T) {
 	g := startPlanning(t, "enforce")
 	for sql, want := range map[string]struct {
@@ -69,7 +79,7 @@ func TestAPreviewShowsThePlanOfAPlainStatement(t *testing.T) {
 		"MERGE INTO plain p USING child c ON p.id = c.plain_id WHEN MATCHED THEN DELETE": {"Merge", 0, 10_000},
 		`SELECT "n" FROM public.plain AS "p" ORDER BY id DESC LIMIT 5`:                   {"Limit", 5, 5},
 	} {
-		r := g.query(t, ask(sql), "mode=preview").json(t)
+		r := g.previewed(t, sql)
 		plan, ok := r["plan"].(map[string]any)
 		require.True(t, ok, "%s: %v", sql, r["plan_omitted"])
 		if want.node != "" {
@@ -125,7 +135,7 @@ func TestAPlanIsNotAskedForWhereSomethingCouldRun(t *testing.T) {
 		"SELECT n FROM plain WHERE nope = 1":        "the database refused to plan the statement",
 		"SELECT pg_input_is_valid('5', 'positive')": "the statement has the risk signal unknown_function",
 	} {
-		r := g.query(t, ask(sql), "mode=preview").json(t)
+		r := g.previewed(t, sql)
 		require.Equal(t, []any{want, nil}, pick(r, "plan_omitted", "plan"), sql)
 	}
 	for _, c := range []struct{ made, dropped, want string }{
@@ -158,4 +168,27 @@ func TestAPreviewNeedsNoDatabase(t *testing.T) {
 	g := startGate(t, d, "GATE_PLAN_ESTIMATES=true")
 	r := g.query(t, ask("SELECT id FROM orders"), "mode=preview")
 	require.Equal(t, []any{http.StatusOK, "ALLOW", "the database gave no connection in time"}, []any{r.status, r.text(t, "decision"), r.text(t, "plan_omitted")})
+}
+
+// Whoever may not read a table learns nothing of it by what PostgreSQL expects of a
+// statement about it.
+func TestWhatThePolicyBlocksIsNotPlanned(t *testing.T) {
+	d := newGateDir(t, []byte(strings.Replace(openPolicy, "rules:", "rules:\n  - {id: hidden, decision: BLOCK, reason_code: hidden, match: {tables_read: [public.orders], query_types_only: [SELECT]}}", 1)))
+	d.execute(t, shopTables)
+	for mode, planned := range map[string]bool{"enforce": false, "approval_first": false, "shadow": true} {
+		g := startGate(t, d, "GATE_PLAN_ESTIMATES=true", "GATE_MODE="+mode)
+		r := g.query(t, ask("SELECT id FROM orders WHERE status = 'paid'"), "mode=preview").json(t)
+		require.Equal(t, "BLOCK", r["decision"], "%s: %v", mode, r)
+		if planned {
+			require.Contains(t, r, "plan", "in shadow it runs")
+		} else {
+			require.NotContains(t, r, "plan", mode)
+			require.Equal(t, "the policy blocks the statement", r["plan_omitted"])
+			r = g.query(t, ask("DELETE FROM orders"), "mode=preview").json(t)
+			require.Equal(t, "REQUIRE_APPROVAL", r["decision"])
+			require.NotContains(t, r, "plan", mode)
+			require.Contains(t, r["plan_omitted"], "an operator's preview shows its plan")
+		}
+		g.end(t)
+	}
 }

@@ -10,7 +10,8 @@ import (
 // The functions whose effect no rollback undoes, built in and of the extensions that
 // come with the server, with what they leave. nextval is not among them: it leaves a gap
 // in the numbers and nothing else, by a column's default too; nor are those whose effect
-// goes when the connection is given back (locks of the session, setseed). No
+// goes when the connection is given back (locks of the session, setseed). Nor are
+// ANALYZE and CREATE INDEX, which write numbers for the planner into pg_class in place. No
 // classification depends on the table, so the engine is not named by it.
 //
 //go:embed data/lasting_functions.tsv
