@@ -158,9 +158,6 @@ func pass(c *httpd.Call, a *answer) error {
 		}
 	}
 	control := http.NewResponseController(c.Writer())
-	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
 	c.Writer().WriteHeader(a.status)
 	buffer := make([]byte, 64<<10)
 	for {

@@ -8,6 +8,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -286,6 +287,29 @@ func TestAHeadOfAStreamEnds(t *testing.T) {
 	r := s.do("HEAD", "/stream", "")
 	require.Equal(t, []any{200, "text/event-stream", ""}, []any{r.StatusCode, r.Header.Get("Content-Type"), r.body})
 	require.False(t, ran)
+}
+
+// The time in which a request has to arrive does not end the stream that it asked for.
+func TestAStreamOutlastsTheTimeForItsRequest(t *testing.T) {
+	const most = 20 * time.Millisecond
+	s := serve(t, Options{}, ServerOptions{BodyTimeout: most}, func(m *Mux) {
+		m.Handle("GET", "/stream", func(c *Call) error {
+			return c.Events(c.Request.Context(), time.Hour, func(send func(string, string, []byte) error) error {
+				select {
+				case <-c.Request.Context().Done():
+					return c.Request.Context().Err()
+				case <-time.After(5 * most):
+					return send("1", "kind", []byte("late"))
+				}
+			})
+		})
+	})
+	resp, err := http.Get(s.base + "/stream")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(body), "data: late")
 }
 
 // The end of a stream does not wait for a client that reads nothing.

@@ -25,6 +25,7 @@ const (
 	defaultIdleTimeout   = 120 * time.Second
 	defaultAnswerTimeout = 6 * time.Minute
 	defaultDrainTimeout  = 30 * time.Second
+	defaultPatience      = 2 * time.Second
 	defaultGrace         = 5 * time.Second
 	maxHeaderBytes       = 64 << 10
 )
@@ -46,6 +47,9 @@ type ServerOptions struct {
 	// DrainTimeout is how long running requests have to end once the server is
 	// told to stop.
 	DrainTimeout time.Duration
+	// Patience is how long, from then on, the rest of a request may take to arrive,
+	// and how long 64 KiB of an answer may take to leave.
+	Patience time.Duration
 	// Overdue runs when that time is over and requests still run, until its
 	// context ends: it asks what they wait for to end. They have Grace to be
 	// answered; the rest is cut off.
@@ -56,6 +60,7 @@ type ServerOptions struct {
 // A Server is one listener and its orderly end.
 type Server struct {
 	listener net.Listener
+	hurry    context.CancelFunc // tells the connections that the server stops
 	http     *http.Server
 	drain    time.Duration
 	overdue  func(context.Context)
@@ -70,9 +75,11 @@ func Listen(o ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http listener: %w", err)
 	}
+	stopping, hurry := context.WithCancel(context.Background())
 	listener = &boundedListener{TCPListener: listener.(*net.TCPListener), proxies: o.Proxies, log: o.Logger,
+		stopping: stopping, patience: cmp.Or(o.Patience, defaultPatience),
 		slots: NewSlots(cmp.Or(o.MaxConns, DefaultMaxConns), cmp.Or(o.MaxConnsEach, DefaultMaxConnsEach))}
-	s := &Server{listener: listener, drain: cmp.Or(o.DrainTimeout, defaultDrainTimeout), overdue: o.Overdue, grace: cmp.Or(o.Grace, defaultGrace)}
+	s := &Server{listener: listener, hurry: hurry, drain: cmp.Or(o.DrainTimeout, defaultDrainTimeout), overdue: o.Overdue, grace: cmp.Or(o.Grace, defaultGrace)}
 	s.http = &http.Server{
 		Handler: o.Handler,
 		// OPTIONS * too is answered by the handler, which has no such method
@@ -105,19 +112,25 @@ func (l serverLines) Write(line []byte) (int, error) {
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // Close gives the listener up at once; running requests are cut off.
-func (s *Server) Close() error { return errors.Join(s.http.Close(), ignoreClosed(s.listener.Close())) }
+func (s *Server) Close() error {
+	s.hurry()
+	return errors.Join(s.http.Close(), ignoreClosed(s.listener.Close()))
+}
 
-// Serve answers requests until ctx ends; then it takes no new ones and waits
-// for the running ones. drained is true when all of them were answered, by
-// themselves or within the grace after Overdue; the rest is cut off.
+// Serve answers requests until ctx ends; then it takes no new ones and waits for the
+// running ones, with little patience for what their clients have to do. drained is true
+// when all of them were answered, by themselves or within the grace after Overdue; the
+// rest is cut off.
 func (s *Server) Serve(ctx context.Context) (drained bool, err error) {
 	served := make(chan error, 1)
 	go func() { served <- s.http.Serve(s.listener) }()
+	defer s.hurry()
 	select {
 	case err := <-served:
 		return false, err
 	case <-ctx.Done():
 	}
+	s.hurry()
 	ctx = context.WithoutCancel(ctx)
 	drained = s.await(ctx, s.drain, nil)
 	if !drained && s.overdue != nil {

@@ -133,7 +133,7 @@ func TestAnEarlyAnswerIsNotCutOff(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()
-	bounded := &boundedListener{TCPListener: listener.(*net.TCPListener), slots: NewSlots(1, 1), log: slog.New(slog.DiscardHandler)}
+	bounded := &boundedListener{TCPListener: listener.(*net.TCPListener), slots: NewSlots(1, 1), log: slog.New(slog.DiscardHandler), stopping: t.Context()}
 	go func() {
 		if conn, err := net.Dial("tcp", listener.Addr().String()); err == nil {
 			defer conn.Close()

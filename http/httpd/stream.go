@@ -64,10 +64,6 @@ func (c *Call) BeginStream() (out io.Writer) {
 func (c *Call) Events(ctx context.Context, beat time.Duration, run func(send func(id, kind string, data []byte) error) error) error {
 	out := c.BeginStream()
 	control := http.NewResponseController(c.recorder.ResponseWriter)
-	// The deadline of the request's own bytes would end the connection.
-	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
 	h := c.recorder.Header()
 	h["Content-Type"] = []string{"text/event-stream"}
 	h["Cache-Control"] = noStore
