@@ -293,8 +293,8 @@ CREATE FUNCTION sets() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM set_conf
 		_, err = direct.Exec(t.Context(), "ROLLBACK").ReadAll()
 		require.NoError(t, err)
 		for _, begin := range []string{"BEGIN READ ONLY", "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY", "SET default_transaction_read_only = on"} {
-			if strings.HasPrefix(sql, "LOCK") && !strings.HasPrefix(begin, "BEGIN") {
-				continue // it is for blocks
+			if strings.HasPrefix(sql, "LOCK") && begin != "BEGIN READ ONLY" {
+				continue // it is for blocks, and in a serializable one not the first statement
 			}
 			c := w.wire()
 			before := len(w.events())
@@ -412,6 +412,42 @@ func TestOneClientDoesNotHaveAllBlocks(t *testing.T) {
 	}
 	require.Zero(t, w.WireBlocks())
 	require.Empty(t, w.blocks.of)
+}
+
+// What is read behind a lock is of after the lock, or the lock is refused: in a
+// transaction with one snapshot nothing of the gate's takes it before. Outside of a
+// block there is none, as at a server.
+func TestALockDoesNotComeBehindItsSnapshot(t *testing.T) {
+	w := newWireWorld(t, nil)
+	const lock = "LOCK TABLE t IN EXCLUSIVE MODE"
+	for begin, want := range map[string]string{
+		"": "25P01", "BEGIN": "", "BEGIN ISOLATION LEVEL REPEATABLE READ": "unsupported_sql_shape", "BEGIN ISOLATION LEVEL SERIALIZABLE": "unsupported_sql_shape",
+		"SET default_transaction_isolation = 'repeatable read'; BEGIN": "unsupported_sql_shape",
+	} {
+		for _, between := range []string{"", "SAVEPOINT s", "SHOW work_mem", "SELECT count(*) FROM t", "UPDATE t SET v = 'a' WHERE id = 1"} {
+			if begin == "" && between == "SAVEPOINT s" {
+				continue
+			}
+			c, want := w.wire(), want
+			for sql := range strings.SplitSeq(begin+"; "+between, "; ") {
+				if sql != "" {
+					c.query(sql)
+				}
+			}
+			if want == "unsupported_sql_shape" && (strings.HasPrefix(between, "SELECT") || strings.HasPrefix(between, "UPDATE")) {
+				want = "" // the snapshot is there already, as it would be at a server
+			}
+			if want == "" {
+				c.query(lock)
+				c.query("COMMIT")
+			} else {
+				require.Equal(t, want, state(c.refused(lock)), "%s; %s", begin, between)
+			}
+			c.Close(t.Context())
+		}
+	}
+	c := w.wire()
+	require.Equal(t, "25P01", state(c.executed(lock, nil)), "nor is there one between two Syncs")
 }
 
 func TestTheEndsOfATransactionOutsideOfOneWarn(t *testing.T) {
