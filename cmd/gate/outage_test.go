@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -341,6 +344,42 @@ func TestAnEndUnderALongStatementDoesNotHang(t *testing.T) {
 	var end event.Shutdown
 	require.NoError(t, end.Parse(all[len(all)-1].Payload))
 	require.True(t, end.Drained, "both were answered")
+}
+
+// The drain is for statements: what clients do not send does not keep the end waiting.
+func TestAnEndWaitsForStatementsAndNotForClients(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, []byte(openPolicy))
+	d.execute(t, shopTables)
+	g := startGateWith(t, d, func(a *app) { a.drain = time.Hour }, patientDatabase...)
+	release := g.holdOrders(t)
+	runs := make(chan reply, 1)
+	go func() { runs <- g.query(t, ask(insertOrder)) }()
+	require.Eventually(t, func() bool { return g.waiting(t) == "1" }, startPatience, pollEvery)
+	begins := func(request, expect string) *bufio.Reader {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(g.base, "http://"))
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(startPatience)))
+		_, err = fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n%s\r\n", request, expect)
+		require.NoError(t, err)
+		return bufio.NewReader(conn)
+	}
+	stream := begins("GET /audit/stream", "")
+	query := begins("POST /query", "Expect: 100-continue\r\n")
+	resp, err := http.ReadResponse(query, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusContinue, resp.StatusCode, "its body is read")
+	g.stop()
+	resp, err = http.ReadResponse(query, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusBadRequest, resp.StatusCode)
+	_, err = io.Copy(io.Discard, stream)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "its connection is closed")
+	release()
+	require.Equal(t, http.StatusOK, (<-runs).status)
+	g.end(t)
+	require.Equal(t, "1", g.value(t, "SELECT count(*) FROM orders WHERE id = 2001"))
 }
 
 // A folder that is not what its manifest says keeps the gate from protecting:
