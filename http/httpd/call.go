@@ -148,6 +148,9 @@ func (c *Call) Body(allowed ...string) ([]byte, error) {
 	if err != nil {
 		return nil, fault.New(fault.InvalidJSON, "The request body ended before it was complete. Send it again.").Because(err)
 	}
+	if len(c.Request.Trailer) > 0 {
+		return nil, errTrailer()
+	}
 	if len(body) > 0 && len(types) == 0 { // its length was not known before
 		return nil, checkMediaType(types, allowed)
 	}

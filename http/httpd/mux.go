@@ -230,6 +230,9 @@ func NotAllowed(c *Call, allow ...string) error {
 
 // ServeHTTP implements http.Handler.
 func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if len(r.TransferEncoding) > 0 && r.Trailer == nil {
+		r.Trailer = http.Header{} // for those that nobody announced, in each copy of the request
+	}
 	c := &Call{Request: r, Start: m.now(), mux: m}
 	c.recorder = recorder{ResponseWriter: w, call: c}
 	if m.earned != nil {

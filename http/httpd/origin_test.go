@@ -1,10 +1,12 @@
 package httpd
 
 import (
+	"context"
 	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -106,6 +108,35 @@ func TestABodyNeedsItsMediaType(t *testing.T) {
 		length + "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}":                             "200",
 	} {
 		require.Contains(t, s.raw(sent), "HTTP/1.1 "+want+" ", "%q", sent)
+	}
+}
+
+// Fields behind the body come too late to be listened to.
+func TestTrailersAreRefused(t *testing.T) {
+	earned := func(ctx context.Context) (context.Context, func(http.Header)) {
+		return context.WithValue(ctx, "copied", true), nil
+	}
+	for name, o := range map[string]Options{"the request": {}, "a copy of it": {Earned: earned}} {
+		s := serve(t, o, ServerOptions{}, func(m *Mux) {
+			echo(m)
+			m.Handle(http.MethodDelete, "/act", func(c *Call) error { c.JSON(http.StatusOK, map[string]bool{"acted": true}); return nil })
+		})
+		const chunks = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+		for sent, want := range map[string]string{
+			"POST /echo" + chunks + "\r\n":                                                   "200",
+			"POST /echo" + chunks + "Idempotency-Key: a\r\n\r\n":                             "400",
+			"POST /echoTrailer: Idempotency-Key\r\n" + chunks + "Idempotency-Key: a\r\n\r\n": "400",
+			"POST /echoTrailer: Idempotency-Key\r\n" + chunks + "\r\n":                       "400",
+			"DELETE /actTrailer: If-Match\r\n" + chunks + "If-Match: \"1\"\r\n\r\n":          "400",
+		} {
+			line, rest := sent[:len("POST /echo")], sent[len("POST /echo"):]
+			if strings.HasPrefix(sent, "DELETE") {
+				line, rest = "DELETE /act", strings.TrimPrefix(sent, "DELETE /act")
+			}
+			answer := s.raw(line + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + rest)
+			require.Contains(t, answer, "HTTP/1.1 "+want+" ", "%s: %q", name, sent)
+			require.Equal(t, want == "400", strings.Contains(answer, "trailer fields"), answer)
+		}
 	}
 }
 

@@ -39,6 +39,9 @@ const mostWords = 20
 // that the endpoint listens to. The error is a fault validation_failed that names
 // what to write instead.
 func (c *Call) CheckWords(honoured []string, params ...Param) error {
+	if len(c.Request.Trailer) > 0 {
+		return errTrailer()
+	}
 	fields := make(map[string]string)
 	for name := range c.Request.Header {
 		if instead := misunderstood(name, c.Request.Header); instead != "" {
@@ -72,6 +75,12 @@ func (c *Call) CheckWords(honoured []string, params ...Param) error {
 		return Invalid(fields)
 	}
 	return nil
+}
+
+// errTrailer refuses fields behind the body (RFC 9110 part 6.5): what a key or a
+// credential says there would come too late to be listened to.
+func errTrailer() error {
+	return fault.New(fault.ValidationFailed, "The request has trailer fields, and nothing listens to those. Send them as headers, before the body.")
 }
 
 func unreadableQuery(err error) error {
