@@ -2,6 +2,7 @@ package projections
 
 import (
 	"testing"
+	"time"
 
 	"writegate/eventlog/event"
 )
@@ -20,3 +21,10 @@ func Replace(t *testing.T, typ event.Type, apply func(e *event.Envelope, set fun
 // Replay sets how a replay cuts its work: events of a batch, bytes of a load, and
 // of one that becomes tables.
 func (s *Store) Replay(events, load, tables int) { s.limits = limits{events, load, tables} }
+
+// WritingEnd sets how long Close waits for the volume, for the time of a test.
+func WritingEnd(t *testing.T, d time.Duration) {
+	before := writingEnd
+	t.Cleanup(func() { writingEnd = before })
+	writingEnd = d
+}

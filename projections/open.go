@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -112,7 +113,14 @@ func Peek(dir string) (Applied, error) {
 // in vain: the first event of each execution looks for a record that is not there.
 const bloomBits = 10
 
+// sayAgain is the time between two lines about work of Pebble's that failed: it tries
+// again at once, many times a second.
+const sayAgain = 10 * time.Second
+
 func (s *Store) pebbleOptions() *pebble.Options {
+	var saying sync.Mutex
+	var said time.Time
+	failed := 0 // since then
 	o := &pebble.Options{
 		FS:                 s.o.FS,
 		DisableWAL:         true,                // the event log is the only one
@@ -122,7 +130,12 @@ func (s *Store) pebbleOptions() *pebble.Options {
 		Logger:             &logger{store: s},
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
-				s.o.Logger.Error("projections: work in the background failed", "error", err)
+				saying.Lock()
+				defer saying.Unlock()
+				if failed++; time.Since(said) >= sayAgain {
+					s.o.Logger.Error("projections: work in the background failed and is tried again", "error", err, "times", failed)
+					said, failed = time.Now(), 0
+				}
 			},
 			// The default is a fatal message. A compaction that finds damage has
 			// nobody else to tell it to.

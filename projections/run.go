@@ -311,7 +311,7 @@ func (s *Store) flushNowAndThen(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if err := s.Flush(); err != nil {
+			if err := s.Flush(ctx); err != nil && ctx.Err() == nil {
 				s.o.Logger.Error("projections can't be flushed; a crash would cost more replay", "error", err)
 			}
 		}

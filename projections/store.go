@@ -152,14 +152,24 @@ func (s *Store) WaitApplied(ctx context.Context, seq uint64) error {
 	}
 }
 
-// Flush makes what is applied survive a crash, so that less has to be replayed.
-func (s *Store) Flush() error {
+// Flush makes what is applied survive a crash, so that less has to be replayed. It ends
+// with ctx: Pebble tries for as long as its volume takes nothing more.
+func (s *Store) Flush(ctx context.Context) error {
 	s.using.RLock()
 	defer s.using.RUnlock()
 	if err := s.closedBy(); err != nil {
 		return err
 	}
-	return s.db.Flush()
+	written, err := s.db.AsyncFlush()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-written:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (s *Store) closedBy() error {
@@ -168,14 +178,33 @@ func (s *Store) closedBy() error {
 	return s.closed
 }
 
+// ErrUnwritten says that the volume of the store took nothing more until it was given up.
+var ErrUnwritten = errors.New("projections could not be written to their volume; nothing is lost, the next start folds them from the log")
+
 var errViewsOpen = errors.New("projections: requests still read when the store was to be closed")
 
 // viewsEnd is how long Close waits for open views, whose next read fails.
 const viewsEnd = 10 * time.Second
 
+// writingEnd is how long Close waits for the volume.
+var writingEnd = 10 * time.Second
+
+// inTime does the last work on the store. What does not end is for the end of the process.
+func inTime(work func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- work() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(writingEnd):
+		return ErrUnwritten
+	}
+}
+
 // Close flushes and ends the store. Run has to have returned. Open views are told
 // to end; where one does not, Close gives an error, and the rest is for the end of
-// the process. After a failure it gives that error and does not flush.
+// the process. After a failure it gives that error and does not flush. The error is
+// ErrUnwritten where the volume takes nothing more.
 func (s *Store) Close() error {
 	s.stop()
 	if s.parked.Load() {
@@ -198,12 +227,12 @@ func (s *Store) Close() error {
 	select {
 	case <-ended:
 	case <-time.After(viewsEnd):
-		return errors.Join(errViewsOpen, s.db.Flush())
+		return errors.Join(errViewsOpen, inTime(s.db.Flush))
 	}
 	if failed := s.failed.Load(); failed != nil {
-		return errors.Join(*failed, s.db.Close())
+		return errors.Join(*failed, inTime(s.db.Close))
 	}
-	return errors.Join(s.db.Flush(), s.db.Close())
+	return inTime(func() error { return errors.Join(s.db.Flush(), s.db.Close()) })
 }
 
 // damaged judges an error of a read: if the store itself is unreadable, it is spoiled.

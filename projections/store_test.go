@@ -39,7 +39,7 @@ func TestACrashLeavesAnExactPrefixAndTheRestIsReplayed(t *testing.T) {
 	for i := range 120 {
 		w.append(s.batch()...)
 		if i%9 == 0 {
-			require.NoError(t, w.store.Flush())
+			require.NoError(t, w.store.Flush(t.Context()))
 		}
 		if i%7 != 0 {
 			continue
@@ -209,7 +209,7 @@ func TestWaitingEndsWithItsContextAndWithTheStore(t *testing.T) {
 	_, _, err = v.Executions(projections.ExecutionFilter{}, projections.Page{})
 	require.ErrorIs(t, err, projections.ErrClosed)
 	require.NoError(t, v.Close())
-	require.ErrorIs(t, store.Flush(), projections.ErrClosed)
+	require.ErrorIs(t, store.Flush(t.Context()), projections.ErrClosed)
 	_, _, err = store.Digest(t.Context())
 	require.ErrorIs(t, err, projections.ErrClosed)
 }

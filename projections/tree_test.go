@@ -38,7 +38,7 @@ func TestTheStoredTreeIsThatOfTheLogWhateverTheBatchesAndRestarts(t *testing.T) 
 			case 1:
 				require.NoError(t, w.store.Rebuild(t.Context(), w.log))
 			case 2:
-				require.NoError(t, w.store.Flush())
+				require.NoError(t, w.store.Flush(t.Context()))
 			}
 		}
 		projectionstest.RebuildAndCompare(t, w.log, w.store)
@@ -55,7 +55,7 @@ func TestACrashLeavesTheTreeOfAnExactPrefix(t *testing.T) {
 		log.Append(t, quiet(n)...)
 		require.NoError(t, store.Connect(t.Context(), log))
 		if i%2 == 0 {
-			require.NoError(t, store.Flush())
+			require.NoError(t, store.Flush(t.Context()))
 		}
 		crashed := mem.CrashClone(vfs.CrashCloneCfg{})
 		require.NoError(t, store.Close())

@@ -74,7 +74,7 @@ type settings struct {
 	AuditFsync         string `env:"GATE_AUDIT_FSYNC" envDefault:"required" oneof:"required,off" doc:"off is for the lab only: acknowledged events can be lost"`
 	AuditOnTornTail    string `env:"GATE_AUDIT_ON_TORN_TAIL" envDefault:"record" oneof:"record,refuse" doc:"what a start does with an unfinished last batch"`
 	AuditVerifyOnStart string `env:"GATE_AUDIT_VERIFY_ON_START" envDefault:"active" oneof:"active,full" doc:"full waits for the whole chain before serving"`
-	AuditPreallocate   int64  `env:"GATE_AUDIT_PREALLOCATE_BYTES" envDefault:"16777216" min:"0" max:"1073741824" doc:"bytes of zeros written ahead; 0 = off"`
+	AuditPreallocate   int64  `env:"GATE_AUDIT_PREALLOCATE_BYTES" envDefault:"16777216" min:"0" max:"1073741824" doc:"bytes of zeros written ahead, with which the log outlasts a full disk; 0 = off, and a full disk ends the gate"`
 	AuditNetworkFS     bool   `env:"GATE_AUDIT_ALLOW_NETWORK_FS" envDefault:"false" doc:"allow the log on NFS or SMB"`
 	AuditOrigin        string `env:"GATE_AUDIT_ORIGIN" doc:"name of the log, read at creation; default gate/<log_id>"`
 	AuditSQLText       string `env:"GATE_AUDIT_SQL_TEXT" envDefault:"normalized" oneof:"normalized,full,none" doc:"SQL text in the log; normalized replaces constants"`

@@ -1,0 +1,107 @@
+package projections_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"writegate/projections"
+	"writegate/projections/projectionstest"
+)
+
+// A volume is a file system that can have no space left for tables.
+type volume struct {
+	vfs.FS
+	full    atomic.Bool
+	refused atomic.Int64 // writes that found none
+}
+
+func (v *volume) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := v.FS.Create(name, category)
+	if err == nil && strings.HasSuffix(name, ".sst") {
+		f = &volumeFile{f, v}
+	}
+	return f, err
+}
+
+type volumeFile struct {
+	vfs.File
+	volume *volume
+}
+
+func (f *volumeFile) Write(b []byte) (int, error) {
+	if f.volume.full.Load() {
+		f.volume.refused.Add(1)
+		return 0, syscall.ENOSPC
+	}
+	return f.File.Write(b)
+}
+
+// said is a log of the operator's.
+type said struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *said) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+
+func (s *said) count(words string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Count(s.text.String(), words)
+}
+
+// A volume that takes nothing more keeps neither the events from being applied nor the
+// service from its end; it is said once in a while, and the next start has everything.
+func TestAStopEndsAlthoughTheVolumeIsFull(t *testing.T) {
+	projections.WritingEnd(t, 100*time.Millisecond)
+	full, lines := &volume{FS: vfs.NewMem()}, &said{}
+	w := &world{t: t, fs: full, log: projectionstest.NewLog(), now: time.Unix(0, 1735689600000000000).UTC()}
+	store, err := projections.Open(projections.Options{Dir: "store", FS: full, FlushEvery: time.Millisecond, Logger: slog.New(slog.NewTextHandler(lines, nil))})
+	require.NoError(t, err)
+	require.NoError(t, store.Connect(t.Context(), w.log))
+	ctx, cancel := context.WithCancel(t.Context())
+	w.store, w.ran = store, make(chan error, 1)
+	go func() { w.ran <- store.Run(ctx, w.log) }()
+	w.scenario(1, 20)
+	full.full.Store(true)
+	w.scenario(2, 20)
+	require.Eventually(t, func() bool { return full.refused.Load() > 100 }, time.Minute, time.Millisecond)
+	require.Equal(t, 1, lines.count("work in the background failed"))
+	w.scenario(3, 20)
+	want := projectionstest.DigestOf(t, store)
+
+	cancel()
+	closed := make(chan error, 1)
+	go func() {
+		<-w.ran
+		closed <- store.Close()
+	}()
+	select {
+	case err := <-closed:
+		require.ErrorIs(t, err, projections.ErrUnwritten)
+	case <-time.After(time.Minute):
+		t.Fatal("the store does not end")
+	}
+
+	full.full.Store(false)
+	require.Eventually(t, func() bool { // what was left to the end of the process ends here
+		s, err := projections.Open(projections.Options{Dir: "store", FS: full})
+		return err == nil && s.Close() == nil
+	}, time.Minute, time.Millisecond)
+	after := reopened(t, full, w.log)
+	require.Equal(t, want, projectionstest.DigestOf(t, after))
+}
