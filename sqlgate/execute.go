@@ -79,7 +79,8 @@ func (g *Gate) recordDecision(ctx context.Context, s *submission, command *comma
 }
 
 // record writes a decision. One that lets text reach the server, to run or to be
-// described, is written only while the policy that decided is in force.
+// described, is written only while the policy that decided is in force, and one
+// of the wire only for a client who could still log in.
 func (g *Gate) record(ctx context.Context, s *submission, command *commands.RecordDecision) (commands.Recorded, error) {
 	if s.wire != nil {
 		command.Ahead = s.wire.wire.ahead
@@ -88,11 +89,19 @@ func (g *Gate) record(ctx context.Context, s *submission, command *commands.Reco
 		command.Keys = g.Overlay.Aggregates(s.Agent)
 		command.Extra, command.Around = g.Overlay.Settle(s.Agent, s.layer, s.RequestID, s.enforced)
 	}
-	if within := command.Around; command.Dispatch != nil || command.Decision.Run == event.RunDescribe {
+	sends := command.Dispatch != nil || command.Decision.Run == event.RunDescribe
+	if within := command.Around; sends || s.wire != nil {
 		command.Around = func(write func() error) error {
 			g.inForce.RLock()
 			defer g.inForce.RUnlock()
+			if s.wire != nil {
+				if err := s.wire.wire.stands(); err != nil {
+					return err
+				}
+			}
 			switch {
+			case !sends:
+				return write()
 			case !g.decides(s):
 				return ErrPolicyChanged
 			case command.Dispatch == nil && s.cancelled(context.Canceled), // of a description: no execution is to be cancelled later
@@ -110,6 +119,8 @@ func (g *Gate) record(ctx context.Context, s *submission, command *commands.Reco
 	switch {
 	case err == nil:
 		s.recordedAhead()
+	case ends(err):
+		err = s.wire.wire.refuseAs(ctx, s, err)
 	case command.Dispatch != nil && s.cancelled(err):
 		err = g.notDispatched(ctx, s, err)
 	case isRefusal(err), s.cancelled(err):

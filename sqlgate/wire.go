@@ -24,6 +24,10 @@ type WireLogin struct {
 	// Settings are the startup parameters that are settings of the session
 	// (application_name, client_encoding, DateStyle, TimeZone, ...), as they came.
 	Settings [][2]string
+	// Stands is the refusal of a client who could not log in as this one any more, nil
+	// as long as it could; the connection ends with it. nil: nothing was proven. The
+	// goroutine of the connection calls it, and nobody else.
+	Stands func() *WireError
 }
 
 // Principal is who is verified, as evidence names it: the subject of a certificate, the
@@ -167,6 +171,23 @@ func (g *Gate) OpenWire(l WireLogin) (*Wire, error) {
 		return nil, err
 	}
 	return w, nil
+}
+
+// stands is the refusal of a client whose login does not stand any more. The listener
+// looks as a message begins, and its statement may have waited since.
+func (w *Wire) stands() error {
+	if w.login.Stands != nil {
+		if gone := w.login.Stands(); gone != nil {
+			return gone
+		}
+	}
+	return nil
+}
+
+// ends reports whether the connection ends with an error.
+func ends(err error) bool {
+	var own *WireError
+	return errors.As(err, &own) && own.Fatal
 }
 
 // Status is what ReadyForQuery says.

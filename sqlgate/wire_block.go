@@ -159,12 +159,13 @@ func (w *Wire) endUnit(ctx context.Context) error {
 // failed undoes what an error undoes, and gives the error back, or that of the
 // evidence. Outside of a block everything since the last Sync is rolled back. A
 // block waits for its end, unless a decision stopped a statement in it: no
-// transaction waits for a person. Nor may one be committed that holds a write whose
-// fate is not in the log: its transaction id would say that it was committed.
+// transaction waits for a person. Nor does one wait for a connection that ends, nor
+// may one be committed that holds a write whose fate is not in the log: its
+// transaction id would say that it was committed.
 func (w *Wire) failed(ctx context.Context, cause error) error {
 	var refusal *WireRefusal
 	undo := w.rollback
-	switch stopped := errors.As(cause, &refusal); {
+	switch stopped := errors.As(cause, &refusal) || ends(cause); {
 	case !w.unit.explicit:
 	case stopped || w.unit.unrecorded || w.unit.block != nil && w.unit.block.Lost():
 		undo = w.giveUp
@@ -287,11 +288,15 @@ func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 			return nil, err
 		}
 	}
-	if !w.current.commits() { // as at a server: what a COMMIT would have ended is rolled back
+	stop := w.stands()
+	if stop == nil && !w.current.commits() { // as at a server: what a COMMIT would have ended is rolled back
+		stop = errCancelled()
+	}
+	if stop != nil {
 		if err := w.rollback(ctx); err != nil {
 			return nil, err
 		}
-		return nil, errCancelled()
+		return nil, stop
 	}
 	defer w.current.settles()
 	g.Step("block.before_commit")
@@ -355,7 +360,7 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 	}
 	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathTx, d))
 	if err != nil {
-		if errors.Is(err, ErrPolicyChanged) || w.current.waited() {
+		if errors.Is(err, ErrPolicyChanged) || w.current.waited() || ends(err) {
 			u.block.NotSent()
 		} else {
 			u.unrecorded = !isRefusal(err)

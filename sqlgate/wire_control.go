@@ -101,6 +101,9 @@ func (w *Wire) control(ctx context.Context, s *submission, o *wireOrder) (*Answe
 			return nil, w.refuseAs(ctx, s, err)
 		}
 	}
+	if err := w.stands(); err != nil {
+		return nil, w.refuseAs(ctx, s, err)
+	}
 	if done := w.current.waited() || !o.waits() && !w.current.settles(); done {
 		return nil, w.gate.refuse(ctx, s, context.Canceled)
 	}

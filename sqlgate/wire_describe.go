@@ -248,6 +248,9 @@ func (w *Wire) recordDescribed(ctx context.Context, st *wireStatement, s *submis
 		now.prepared = s.execute.digest
 	}
 	if st.evidence != nil && *st.evidence == now {
+		if err := w.stands(); err != nil {
+			return w.refuseAs(ctx, s, err)
+		}
 		if !w.gate.decides(s) {
 			return ErrPolicyChanged
 		}

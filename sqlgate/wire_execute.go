@@ -171,7 +171,10 @@ func (w *Wire) refuse(ctx context.Context, s *submission, reason string, refusal
 	err := w.gate.Commands.RecordRejection(context.WithoutCancel(ctx), &commands.Rejection{
 		Request: s.record, ReasonCode: reason, Operation: s.classification.QueryType,
 	})
-	if err != nil {
+	switch {
+	case err != nil && ends(refusal): // the connection does not stay because the log is full
+		return errors.Join(refusal, err)
+	case err != nil:
 		return err
 	}
 	return refusal

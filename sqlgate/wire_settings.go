@@ -314,6 +314,9 @@ func takeTimeZone(w *Wire, ctx context.Context, value string) (string, error) {
 	if err := w.flushAhead(ctx); err != nil { // the value reaches the server: its evidence first
 		return "", err
 	}
+	if err := w.stands(); err != nil {
+		return "", err
+	}
 	return w.gate.Database.Setting(ctx, "TimeZone", value)
 }
 

@@ -200,10 +200,16 @@ func (w *wireWorld) wire(settings ...[2]string) *wireClient {
 // wireOf is wire for a client by its name.
 func (w *wireWorld) wireOf(client string, settings ...[2]string) *wireClient {
 	w.t.Helper()
+	return w.wireFor(WireLogin{Client: client, Settings: settings})
+}
+
+// wireFor is wire for a login, whose claims and name of the connection it fills in.
+func (w *wireWorld) wireFor(l WireLogin) *wireClient {
+	w.t.Helper()
+	l.Claims, l.ConnectionID = Claims{Actor: "ann", App: "test", Tenant: "t1", Role: "ann", Host: "127.0.0.1", Env: "prod"}, "wir_test"
 	c := &wireClient{w: w, t: w.t}
 	var err error
-	c.Wire, err = w.OpenWire(WireLogin{Claims: Claims{Actor: "ann", App: "test", Tenant: "t1", Role: "ann", Host: "127.0.0.1", Env: "prod"},
-		ConnectionID: "wir_test", Client: client, Settings: settings})
+	c.Wire, err = w.OpenWire(l)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { c.Close(context.WithoutCancel(w.t.Context())) })
 	return c

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"net/http"
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog/event"
+	"writegate/fixtures/certs"
 	"writegate/sqlgate/pgwire"
 )
 
@@ -124,6 +127,109 @@ func TestPasswordsComeFromAFileThatIsReadAnew(t *testing.T) {
 	}, startPatience, pollEvery)
 	require.NoError(t, login("second"), "the users read before stay")
 	require.NotContains(t, g.output.String(), "SCRAM-SHA-256$4096")
+}
+
+// A statement waits, and meanwhile its user leaves the file, or its authority the bundle:
+// the statement is refused, nothing that is open stays, and the evidence says so.
+func TestWhoIsTakenOutWhileAStatementWaitsRunsNothing(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		step  string
+		ask   []string // the last of them waits
+		trail []event.Type
+	}{
+		{"a write", "decision.before_append", []string{insertOrder}, []event.Type{event.TypeQueryRejected}},
+		{"a write in a block", "decision.before_append", []string{"BEGIN", paying, insertOrder}, []event.Type{event.TypeQueryRejected, event.TypeExecutionFailure}},
+		{"a COMMIT", "decision.before_append", []string{"BEGIN", insertOrder, "COMMIT"}, []event.Type{event.TypeRequestReceived, event.TypeDecisionRecorded, event.TypeExecutionFailure}},
+	} {
+		for _, by := range []string{"password", "certificate"} {
+			t.Run(c.name+" by "+by, func(t *testing.T) {
+				t.Parallel()
+				d, waits, goOn := newGateDir(t, nil), make(chan struct{}), make(chan struct{})
+				d.execute(t, shopTables)
+				var holds atomic.Bool
+				hold := func(a *app) {
+					a.look = pollEvery
+					a.step = func(name string) {
+						if name == c.step && holds.CompareAndSwap(true, false) {
+							waits <- struct{}{}
+							<-goOn
+						}
+					}
+				}
+				var g *testGate
+				var client *pgconn.PgConn
+				var takeOut func()
+				want := "28P01"
+				if by == "password" {
+					path := d.file("users")
+					write := func(user string) {
+						line, err := pgwire.HashPassword(user, "secret")
+						require.NoError(t, err)
+						require.NoError(t, os.WriteFile(path+".new", []byte(line+"\n"), 0o600))
+						require.NoError(t, os.Rename(path+".new", path))
+					}
+					write("ana")
+					g = startGateWith(t, d, hold, append(wireSettings[:len(wireSettings):len(wireSettings)], "GATE_PGWIRE_USERS_FILE="+path)...)
+					var err error
+					client, err = pgconn.Connect(context.Background(), strings.Replace(g.wireURL(t), "ana@", "ana:secret@", 1))
+					require.NoError(t, err)
+					takeOut = func() {
+						write("eva")
+						require.Eventually(t, func() bool {
+							return strings.Contains(g.output.String(), "the users of the wire listener were read anew")
+						}, startPatience, pollEvery)
+					}
+				} else {
+					want = "28000"
+					files := t.TempDir()
+					servers, clients := certs.NewAuthority(t, files, "servers"), certs.NewAuthority(t, files, "clients")
+					pair := servers.Issue(files, "gate.test", x509.ExtKeyUsageServerAuth)
+					g = startGateWith(t, d, hold, append(wireSettings[:len(wireSettings):len(wireSettings)], "GATE_PGWIRE_AUTH=cert",
+						"GATE_TLS_CERT_PATH="+pair.Cert, "GATE_TLS_KEY_PATH="+pair.Key, "GATE_TLS_CLIENT_CA_BUNDLE_PATH="+clients.Path)...)
+					secured := &tlsGate{testGate: g, files: files, servers: servers, clients: clients}
+					var err error
+					client, err = secured.wireAs(t, "ana", "ana")
+					require.NoError(t, err)
+					takeOut = func() {
+						require.NoError(t, os.Rename(certs.NewAuthority(t, files, "next").Path, clients.Path))
+						require.Eventually(t, func() bool { return strings.Contains(g.output.String(), "certificates were read anew") }, startPatience, pollEvery)
+					}
+				}
+				last := len(c.ask) - 1
+				for _, sql := range c.ask[:last] {
+					require.NoError(t, client.Exec(context.Background(), sql).Close(), sql)
+				}
+				holds.Store(true)
+				told := make(chan error, 1)
+				go func() { told <- client.Exec(context.Background(), c.ask[last]).Close() }()
+				<-waits
+				takeOut()
+				close(goOn)
+				var e *pgconn.PgError
+				require.ErrorAs(t, <-told, &e)
+				require.Equal(t, "FATAL "+want, e.Severity+" "+e.Code)
+				require.Equal(t, "0", g.value(t, "SELECT count(*) FROM orders WHERE id > 100 OR status = 'paid'"))
+				require.Eventually(t, client.IsClosed, startPatience, pollEvery)
+				g.end(t)
+				var trail []event.Type
+				for _, e := range g.events(t) {
+					switch e.Type {
+					case event.TypeExecutionSuccess:
+						t.Errorf("%s ran", e.Context.Operation)
+					case event.TypeExecutionDispatched: // of what came before
+						trail = nil
+					case event.TypeRequestReceived, event.TypeDecisionRecorded, event.TypeExecutionFailure:
+						trail = append(trail, e.Type)
+					case event.TypeQueryRejected:
+						trail = append(trail, e.Type)
+						require.Equal(t, "sqlstate_"+want, e.Context.ReasonCode)
+					}
+				}
+				require.Equal(t, c.trail, trail)
+			})
+		}
+	}
 }
 
 // Whoever logs in with a password of his own is named by the evidence beside what he

@@ -277,6 +277,7 @@ func (c *conn) open(ctx context.Context, in *introduction) error {
 		Client:     c.server.o.Holder(c.client),
 		Claims:     in.sqlClaims(c.addr.String(), c.server.o.DefaultEnv),
 		TLSSubject: c.tlsSubject(), ConnectionID: c.id, Settings: in.settings,
+		Stands: c.stands,
 	}
 	if c.users != nil {
 		c.login.User = in.user

@@ -44,8 +44,8 @@ func (c *conn) converse(ctx context.Context) error {
 		if err := c.overtime(); err != nil {
 			return err
 		}
-		if err := c.trusted(); err != nil {
-			return err
+		if f := c.trusted(); f != nil {
+			return f
 		}
 		if err := c.take(ctx, h); err != nil {
 			return err

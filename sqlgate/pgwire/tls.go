@@ -15,6 +15,8 @@ import (
 	// The hashes of certificates that a channel is bound to.
 	_ "crypto/sha256"
 	_ "crypto/sha512"
+
+	"writegate/sqlgate"
 )
 
 // alpn is PostgreSQL's name in TLS (IANA, protocol-flow of PostgreSQL 17).
@@ -83,7 +85,7 @@ func (c *conn) verifiedLeaf() *x509.Certificate {
 // trusted ends a conversation whose client would be refused today: its user was taken
 // out of the file or has another password, its authority was taken out of the bundle,
 // or its certificate ran out, since the handshake.
-func (c *conn) trusted() error {
+func (c *conn) trusted() *failure {
 	if c.users != nil {
 		if now := c.server.o.Users.current.Load(); now != c.users {
 			if v, known := now.verifiers[c.claimed]; !known || v.storedKey != c.storedKey {
@@ -114,6 +116,16 @@ func (c *conn) trusted() error {
 	}
 	c.judged = config
 	return nil
+}
+
+// stands is trusted for who stands behind the connection.
+func (c *conn) stands() *sqlgate.WireError {
+	f := c.trusted()
+	if f == nil {
+		return nil
+	}
+	c.server.log.Debug("a login ended while its statement waited", "wire_session", c.id, "cause", f.Error())
+	return &sqlgate.WireError{SQLState: f.response.Code, Message: f.response.Message, Fatal: true}
 }
 
 // tlsSubject is the RFC 2253 text of its subject, "" without one. It is made
