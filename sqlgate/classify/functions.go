@@ -131,7 +131,7 @@ func onFuncCall(w *walk, i int32) {
 	case setsSetting:
 		w.judgeSettingArgument(f, i)
 		w.callSignal(SignalSessionChange, f.name, i)
-		if setting, ok := w.firstText(i); !ok || pinned(setting) {
+		if setting, ok := w.firstText(i); !ok || held(setting) {
 			w.raise(SignalIdentitySwitch, f.name, i)
 		}
 	}

@@ -164,6 +164,7 @@ var statementRows = [][2]string{
 	{`ALTER ROLE u NOLOGIN`, "ALTER_ROLE dcl transaction privilege_change"},
 	{`DROP ROLE u`, "DROP_ROLE dcl transaction privilege_change"},
 	{`ALTER ROLE u SET work_mem = '1MB'`, "ALTER_ROLE dcl transaction privilege_change,session_change"},
+	{`ALTER ROLE u SET statement_timeout = '5s'`, "ALTER_ROLE dcl transaction privilege_change,session_change"}, // the pins beat it
 	{`ALTER ROLE u RESET ALL`, "ALTER_ROLE dcl transaction identity_switch,privilege_change,session_change"},
 	{`REASSIGN OWNED BY a TO b`, "REASSIGN_OWNED dcl transaction privilege_change w:?.*"},
 	{`ALTER FUNCTION f() OWNER TO x`, "ALTER_OWNER dcl transaction privilege_change"},
@@ -179,6 +180,7 @@ var statementRows = [][2]string{
 	{`RELEASE s`, "RELEASE tcl none transaction_control"},
 	{`PREPARE TRANSACTION 'x'`, "PREPARE_TRANSACTION tcl none transaction_control"},
 	{`SET work_mem = '1MB'`, "SET session none session_change"},
+	{`SET LOCAL TIME ZONE 'UTC'`, "SET session none session_change"}, // never sent: the wire keeps it, POST /query refuses it
 	{`SET NAMES 'x'`, "SET session none identity_switch,session_change"},
 	{`SET SCHEMA 'x'`, "SET session none identity_switch,session_change"},
 	{`SET ROLE x`, "SET session none identity_switch,session_change"},

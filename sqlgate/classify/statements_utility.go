@@ -63,6 +63,20 @@ var pinnedSettings = map[string]bool{
 
 func pinned(setting string) bool { return pinnedSettings[strings.ToLower(setting)] }
 
+// heldSettings are the others that the gate pins its connections to, or watches: a
+// call of set_config changes them in the gate's own session. SET is never sent, and
+// what a role or a database is given the pins beat. pgexec has the values; its tests
+// compare the names.
+var heldSettings = map[string]bool{
+	"array_nulls": true, "bytea_output": true, "client_connection_check_interval": true, "datestyle": true,
+	"default_transaction_deferrable": true, "default_transaction_isolation": true, "extra_float_digits": true,
+	"idle_in_transaction_session_timeout": true, "idle_session_timeout": true, "intervalstyle": true, "lock_timeout": true,
+	"statement_timeout": true, "synchronous_commit": true, "tcp_keepalives_idle": true, "tcp_user_timeout": true, "timezone": true,
+	"track_counts": true, "transaction_timeout": true, "xmloption": true,
+}
+
+func held(setting string) bool { return pinned(setting) || heldSettings[strings.ToLower(setting)] }
+
 // firstText gives the first argument of a call if it is a string constant,
 // also one cast to text.
 func (w *walk) firstText(call int32) (string, bool) {

@@ -11,7 +11,7 @@ import (
 // ALTER ROLE and ALTER DATABASE, and RESET ALL and DISCARD ALL return to it.
 type pin struct {
 	name, value string
-	asserted    bool // compared with what the server shows; false where the platform decides
+	asserted    bool // compared with what the server shows; false where the platform decides, or nothing depends on it
 }
 
 // pins lists what is pinned for a pool. major is the server's; the settings of a
@@ -49,7 +49,7 @@ func (c Config) pins(kind poolKind, major int) []pin {
 		{"client_connection_check_interval", "2000", true},
 		{"tcp_keepalives_idle", "30", false},
 		{"tcp_user_timeout", "20000", false},
-		{"application_name", "gate/" + kind.String(), true},
+		{"application_name", "gate/" + kind.String(), false}, // means nothing to a text; the cleaning brings it back
 	}
 	if major >= 17 {
 		list = append(list, pin{"transaction_timeout", millis(c.QueryTimeout + transactionSlack), true})

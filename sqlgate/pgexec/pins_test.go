@@ -3,7 +3,10 @@ package pgexec
 import (
 	"context"
 	"log/slog"
+	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 
 	"writegate/commands/fault"
 	"writegate/fixtures/postgres"
+	"writegate/sqlgate/classify"
 )
 
 func TestPinsBeatRoleAndDatabaseSettings(t *testing.T) {
@@ -132,6 +136,38 @@ func TestAStatementThatChangesAReportedPinIsRolledBackAndItsConnectionClosed(t *
 	mustWrite(t, db, "INSERT INTO t VALUES ('x')")
 }
 
+// A client that changes a setting again and again harms itself alone, also where it
+// does so in a function that no text shows.
+func TestDriftBehindAClientsStatementsDoesNotStopThePool(t *testing.T) {
+	var stopped []string
+	db, side := open(t, func(c *Config) {
+		c.OnPoolStopped = func(pool, reason string) { stopped = append(stopped, pool+" "+reason) }
+	})
+	side.run("CREATE TABLE t (a int); CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$ SELECT set_config('DateStyle', 'German', false) $$")
+	for _, text := range []string{"SELECT set_config('TimeZone', 'Asia/Tokyo', true)", "SELECT f()", "INSERT INTO t SELECT length(f())"} {
+		for range driftMost {
+			_, _, err := write(t, db, text, Limits{})
+			require.Equal(t, ReasonSettingsDrift, fault.Of(err).Details["reason"], text)
+			b := beginBlock(t, db, BlockOptions{})
+			_, err = b.failWrite(text)
+			require.Equal(t, ReasonSettingsDrift, fault.Of(err).Details["reason"], text)
+			b.Rollback()
+		}
+	}
+	for range driftMost {
+		alone, err := db.BeginAlone(context.Background(), BeginOptions{})
+		require.NoError(t, err)
+		_, err = alone.Exec(context.Background(), sql("SELECT f()"), db.NewRows(0))
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 7*driftMost, db.Stats().Quarantined, "each connection is closed all the same")
+	require.Empty(t, stopped)
+	require.Equal(t, "0", side.ask("SELECT count(*) FROM t"))
+	mustWrite(t, db, "INSERT INTO t VALUES (1)")
+	require.True(t, db.Status(context.Background()).OK)
+}
+
+// What changes without a statement meets every connection.
 func TestThreeDriftsInAMinuteStopThePool(t *testing.T) {
 	var stopped []string
 	db, _ := open(t, func(c *Config) {
@@ -139,8 +175,10 @@ func TestThreeDriftsInAMinuteStopThePool(t *testing.T) {
 	})
 	for range driftMost {
 		require.Empty(t, stopped)
-		_, _, err := write(t, db, "SELECT set_config('DateStyle', 'German', false)", Limits{})
-		require.Error(t, err)
+		l, err := db.writer.acquire(context.Background())
+		require.NoError(t, err)
+		l.reported("TimeZone", "Asia/Tokyo")
+		l.release()
 	}
 	require.Equal(t, []string{"writer settings_drift"}, stopped)
 	_, err := db.Begin(context.Background(), BeginOptions{})
@@ -244,4 +282,43 @@ func TestALongerTransactionTimeoutStopsTheClockFirst(t *testing.T) {
 		sent = append(sent, c.sql)
 	}
 	require.Equal(t, []string{"SET LOCAL statement_timeout = '300000'", "SET LOCAL transaction_timeout = '0'", "SET LOCAL transaction_timeout = '315000'"}, sent)
+}
+
+// Two lists that have to agree: what the gate pins or watches, and the names for
+// which the classifier blocks set_config before anything is sent. application_name
+// alone is pinned and may change.
+func TestTheClassifierKnowsEverySettingThatTheGateHolds(t *testing.T) {
+	want := map[string]bool{"transaction_read_only": true, "session_authorization": true}
+	pins := (Config{SearchPath: "public"}).pins(writer, newestMajor)
+	w := newWatch(pins)
+	for _, p := range pins {
+		want[strings.ToLower(p.name)] = p.name != "application_name"
+	}
+	for _, name := range w.names {
+		want[strings.ToLower(name)] = true
+	}
+	all, err := os.ReadFile("../classify/data/settings.tsv")
+	require.NoError(t, err)
+	for row := range strings.Lines(string(all)) {
+		name, _, _ := strings.Cut(row, "\t")
+		want[strings.ToLower(name)] = want[strings.ToLower(name)]
+	}
+	want["app.tenant"], want["timezone.app"] = false, false
+	for _, name := range reportedPins {
+		_, known := want[strings.ToLower(name)]
+		require.True(t, known, name)
+	}
+	require.Greater(t, len(want), 400)
+
+	c, err := classify.New(classify.Config{SearchPath: "public"})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	for name, held := range want {
+		for _, call := range []string{"SELECT set_config('" + name + "', $1, true)", "INSERT INTO t SELECT pg_catalog.SET_CONFIG(E'" + strings.ToUpper(name) + "'::text, 'x', false)"} {
+			got, err := c.Classify(context.Background(), call)
+			require.NoError(t, err, call)
+			require.Equal(t, held, slices.Contains(got.RiskSignals, classify.SignalIdentitySwitch), call)
+			require.Contains(t, got.RiskSignals, classify.SignalSessionChange, call)
+		}
+	}
 }

@@ -117,6 +117,7 @@ func (r *Reading) EstimatePlan(ctx context.Context, p PlanRequest) (plan *Plan, 
 	}
 	explain, found := query("EXPLAIN (FORMAT JSON) " + p.SQL)
 	explain.byteCap = mostPlanBytes
+	l.ran = true
 	refused, err := l.exchange(ctx, deadline, segment{explain})
 	switch {
 	case err != nil:

@@ -31,7 +31,7 @@ func (k poolKind) String() string {
 const (
 	definerConns = 2
 	readerUses   = 100              // a reader is cleaned and looked at after so many
-	driftWindow  = time.Minute      // three connections that drift within it
+	driftWindow  = time.Minute      // three connections that drift within it by themselves
 	driftMost    = 3                // stop the pool
 	stopTime     = 30 * time.Second // for so long
 )
@@ -92,6 +92,7 @@ type lease struct {
 	cancelled bool // a CancelRequest was sent: the connection is closed afterwards
 	asked     bool // by the client or by the operator, not by the gate's deadline
 
+	ran     bool              // text of the client's was sent in this use
 	watched map[string]string // what the connection reported before settings of the caller's; nil: there were none
 }
 
@@ -135,7 +136,7 @@ func (p *pool) acquire(ctx context.Context) (*lease, error) {
 			p.log.Warn("a database session that could not be cleaned was ended", "backend_pid", c.upstream.BackendPID, "error", err)
 		}
 		if c.drift != "" {
-			p.quarantine(c)
+			p.quarantine(c, false)
 		}
 		if c.uses > 0 && (c.broken || c.drift != "" || p.expired(res) || c.stale()) {
 			c.broken = c.broken || c.stale()
@@ -183,7 +184,7 @@ func (p *pool) giveSlot(client string) {
 // release gives the connection back, or closes it where it must not be used again.
 func (l *lease) release() {
 	if l.drift != "" {
-		l.pool.quarantine(l.conn)
+		l.pool.quarantine(l.conn, l.ran)
 	}
 	if l.watched != nil {
 		l.params = l.watched
@@ -363,9 +364,15 @@ func (p *pool) refuses() *fault.Fault {
 }
 
 // quarantine notes a connection whose settings changed; it is never used again.
-func (p *pool) quarantine(c *conn) {
+// What a client's statement changes costs that statement and the connection. What
+// changes without one is of the server or of a role, and meets the next connection
+// as well: only that stops the pool, or one client could stop it for all.
+func (p *pool) quarantine(c *conn, byStatement bool) {
 	p.quarantined.Add(1)
-	p.log.Error("a database session changed a pinned setting and is closed", "setting", c.drift, "backend_pid", c.upstream.BackendPID)
+	p.log.Error("a database session changed a pinned setting and is closed", "setting", c.drift, "by_statement", byStatement, "backend_pid", c.upstream.BackendPID)
+	if byStatement {
+		return
+	}
 	now := time.Now()
 	p.mu.Lock()
 	recent := p.drifts[:0]

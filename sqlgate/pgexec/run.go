@@ -44,6 +44,7 @@ func (db *DB) run(ctx context.Context, l *lease, executionID string, deadline ti
 		l.dirty = true // what would have cleaned the session was not sent either
 		return &ran{cmd: cmd, asked: true, unsent: true}
 	}
+	l.ran = true
 	refused, err := l.exchange(ctx, deadline, batch...)
 	r := &ran{cmd: cmd, refused: lastError(refused, err), err: err}
 	r.late = err != nil && l.block && overtime(r.refused)
