@@ -276,9 +276,10 @@ func TestARowLimitThatCannotBeCountedRunsNothing(t *testing.T) {
 	g := startGate(t, d)
 	for _, sql := range []string{
 		"TRUNCATE held_notes",
-		"WITH w AS (INSERT INTO held_notes SELECT 'many' FROM generate_series(1, 50000) RETURNING note) SELECT set_config('track_counts', 'off', true) FROM w LIMIT 1",
-		"INSERT INTO held_notes SELECT pg_catalog.set_config('track_counts', 'off', true) FROM generate_series(1, 50000)",
-		"WITH x AS (SELECT \"set_config\"('track_counts', 'off', true)) INSERT INTO held_notes SELECT * FROM x, generate_series(1, 50000)",
+		"WITH w AS (INSERT INTO held_notes SELECT 'many' FROM generate_series(1, 50000) RETURNING note) SELECT set_config('app.tenant', 'off', true) FROM w LIMIT 1",
+		"INSERT INTO held_notes SELECT pg_catalog.set_config('app.tenant', 'off', true) FROM generate_series(1, 50000)",
+		"INSERT INTO held_notes SELECT 'names track_counts' FROM generate_series(1, 50000)",
+		"WITH x AS (SELECT \"set_config\"('app.tenant', 'off', true)) INSERT INTO held_notes SELECT * FROM x, generate_series(1, 50000)",
 	} {
 		id := g.approved(t, ask(sql))
 		for range 2 { // it never reached the database, so that the approval stays as it was
@@ -287,6 +288,7 @@ func TestARowLimitThatCannotBeCountedRunsNothing(t *testing.T) {
 		}
 		require.Nil(t, g.record(t, id)["execution_id"], sql)
 	}
+	require.Equal(t, "BLOCK", g.query(t, ask("INSERT INTO held_notes SELECT set_config('track_counts', 'off', true)"), "mode=preview").text(t, "decision"), "its name alone is enough")
 	require.Equal(t, "1", g.value(t, "SELECT count(*) FROM held_notes"))
 }
 
