@@ -53,7 +53,7 @@ func TestWhatAConnectionMayNotSetIsRefused(t *testing.T) {
 	for sql, want := range map[string]string{
 		"SET statement_timeout = 0": "22023", "SET statement_timeout = '6s'": "22023", "SET lock_timeout = 'soon'": "22023",
 		"SET client_encoding = 'LATIN1'": "0A000", "SET DateStyle = 'German'": "0A000", "SET search_path = secret": "0A000",
-		"SET TimeZone = 'Mars/Olympus'": "22023", "SET gate.actor = 'root'": "55P02", "SET gate.approval_id = 'x'": "22023",
+		"SET TimeZone = 'Mars/Olympus'": "22023", "SET TIME ZONE 1.23456": "22023", "SET LOCAL TimeZone = '14.999'": "22023", "SET gate.actor = 'root'": "55P02", "SET gate.approval_id = 'x'": "22023",
 		"SET standard_conforming_strings = off": "0A000", "SET extra_float_digits = 0": "0A000", "SET default_transaction_read_only = maybe": "22023",
 		"SET session_replication_role = replica": "unsupported_sql_shape", "SET application_name = 'a', 'b'": "22023",
 	} {

@@ -54,8 +54,10 @@ func (a *Alone) open(ctx context.Context) error {
 	if len(settings) > 0 {
 		a.lease.expect(settings)
 		a.lease.dirty = true
-		if refused, err := a.lease.exchange(ctx, deadline, set("SESSION", settings)); err != nil || refused != nil {
+		if refused, err := a.lease.exchange(ctx, deadline, set("SESSION", settings)); err != nil {
 			return &beginError{beginFault(refused, err)}
+		} else if refused != nil {
+			return a.db.settingFault(refused)
 		}
 	}
 	a.dispatch = Dispatch{Upstream: a.lease.upstream, Limits: a.opts.Limits, Settings: settings}

@@ -174,7 +174,9 @@ func (db *DB) Setting(ctx context.Context, name, value string) (string, error) {
 	if !slices.Contains(ownSettings, name) {
 		return "", fault.New(fault.Internal, "The setting is none that a session may have.").With("setting", name)
 	}
-	show, shown := query("SELECT pg_catalog.set_config($1, $2, true)")
+	// What is shown is what later statements set, so it has to be taken as well: of a
+	// time zone with seconds the server shows a name that it refuses.
+	show, shown := query("SELECT pg_catalog.set_config($1, pg_catalog.set_config($1, $2, true), true)")
 	show.oids, show.params = []uint32{25, 25}, [][]byte{[]byte(name), []byte(value)}
 	l, err := db.reader.acquire(ctx)
 	if err != nil {

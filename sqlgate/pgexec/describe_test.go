@@ -118,6 +118,10 @@ func TestASettingIsShownAsTheServerTakesIt(t *testing.T) {
 		_, err := db.Setting(context.Background(), "TimeZone", value)
 		require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), value)
 	}
+	for _, value := range []string{"1.23456", "14.999", "-0.01"} { // the server takes them, and not what it shows for them
+		_, err := db.Setting(context.Background(), "TimeZone", value)
+		require.Equal(t, "22023", fault.Of(err).Details["sqlstate"], value)
+	}
 	_, err := db.Setting(context.Background(), "search_path", "pg_temp")
 	require.Equal(t, fault.Internal, fault.CodeOf(err))
 	require.Equal(t, `[{"z":"UTC"}]`, mustRead(t, db, "SELECT current_setting('TimeZone') AS z"))

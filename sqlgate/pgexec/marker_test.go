@@ -150,6 +150,18 @@ func TestAWriteWhoseMarkerIsNotTakenIsNotSent(t *testing.T) {
 	}
 }
 
+// A client's short time is its statement's: the marker and the count have the gate's.
+func TestTheMarkerIsNotLeftUnderTheStatementsTime(t *testing.T) {
+	db, side := openMarked(t)
+	side.run(`CREATE FUNCTION gate.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.6); RETURN NEW; END $$;
+CREATE TRIGGER slow BEFORE INSERT ON gate.execution_marker FOR EACH ROW EXECUTE FUNCTION gate.slow()`)
+	tx, err := db.Begin(context.Background(), BeginOptions{ExecutionID: newExecution(), Limits: Limits{Timeout: 300 * time.Millisecond}})
+	require.NoError(t, err)
+	defer tx.Rollback()
+	_, err = tx.Exec(context.Background(), sql("SELECT pg_sleep(60)"), db.NewRows(0))
+	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
+}
+
 func TestAMarkerIsNoRowOfTheStatement(t *testing.T) {
 	db, _ := openMarked(t)
 	one := int64(1)

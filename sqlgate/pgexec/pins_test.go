@@ -167,6 +167,35 @@ func TestDriftBehindAClientsStatementsDoesNotStopThePool(t *testing.T) {
 	require.True(t, db.Status(context.Background()).OK)
 }
 
+// A setting of the caller's that the server refuses is the statement's trouble: the
+// database is well, and so is the marker.
+func TestASettingThatIsRefusedRefusesItsStatement(t *testing.T) {
+	url := postgres.ForTest(t)
+	newSide(t, url).run(markersDDL)
+	for _, marker := range []string{"", markers} {
+		db, _ := openURL(t, url, func(c *Config) { c.MarkerTable = marker })
+		options := BeginOptions{ExecutionID: newExecution(), Settings: Settings{"TimeZone": "<+01:14:04>-01:14:04"}}
+		refused := map[string]func() error{
+			"a transaction": func() error { _, err := db.Begin(context.Background(), options); return err },
+			"alone":         func() error { _, err := db.BeginAlone(context.Background(), options); return err },
+			"a block": func() error {
+				_, _, err := beginBlock(t, db, BlockOptions{}).tryWrite("SELECT 1", options, false)
+				return err
+			},
+			"a read": func() error {
+				_, err := db.Read(context.Background(), "", Statement{SQL: "SELECT 1", Settings: options.Settings}, Limits{}, db.NewRows(0))
+				return err
+			},
+		}
+		for how, begin := range refused {
+			err := begin()
+			require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), how)
+			require.Equal(t, "22023", fault.Of(err).Details["sqlstate"], how)
+		}
+		require.True(t, db.Status(context.Background()).OK)
+	}
+}
+
 // What changes without a statement meets every connection.
 func TestThreeDriftsInAMinuteStopThePool(t *testing.T) {
 	var stopped []string

@@ -109,7 +109,7 @@ func (tx *Tx) open(ctx context.Context) error {
 	}
 	settings := l.settings(lim, tx.opts.Trace, tx.opts.Settings)
 	id, shown := l.looking(true, false)
-	second := append(segment{own("BEGIN"), id}, set("LOCAL", settings)...)
+	second := segment{own("BEGIN"), id}
 	var marker *command
 	if tx.db.cfg.MarkerTable != "" {
 		marker = putMarker(tx.db.cfg.MarkerTable, tx.opts.ExecutionID, markerExec)
@@ -121,6 +121,7 @@ func (tx *Tx) open(ctx context.Context) error {
 		count, counted = query(countSQL)
 		second = append(second, count)
 	}
+	second = append(second, set("LOCAL", settings)...) // behind what is the gate's own: that has the gate's time
 	if len(tx.opts.Settings) > 0 {
 		l.expect(settings)
 	}
@@ -128,7 +129,11 @@ func (tx *Tx) open(ctx context.Context) error {
 	if marker != nil && err == nil && len(shown.values) > 0 && !taken(marker) && (refused == nil || refused.Code != "25006") {
 		return &beginError{tx.db.markerFault(sqlStateOf(refused), errors.New("no marker was left"))}
 	}
-	if err != nil || refused != nil {
+	prepared := len(shown.values) > 0 && (counted == nil || len(counted.values) > 0)
+	switch {
+	case err == nil && refused != nil && prepared && (marker == nil || taken(marker)):
+		return tx.db.settingFault(refused)
+	case err != nil || refused != nil:
 		return &beginError{beginFault(refused, err)}
 	}
 	if l.compare(shown.text(1)); l.drift != "" {
@@ -148,6 +153,16 @@ func (tx *Tx) open(ctx context.Context) error {
 	}
 	tx.dispatch = Dispatch{XID: xid, Marker: marker != nil, Upstream: l.upstream, Limits: lim, Settings: settings}
 	return nil
+}
+
+// settingFault is the error of a statement whose settings the server refuses. They
+// are its client's, as its text is, and the database is well.
+func (db *DB) settingFault(refused *pgconn.PgError) error {
+	f := db.cfg.statementFault(refused)
+	if f.Code == fault.DBUnavailable || f.Code == fault.DBConnectionFailed {
+		return &beginError{beginFault(refused, nil)}
+	}
+	return f
 }
 
 func sqlStateOf(e *pgconn.PgError) string {
