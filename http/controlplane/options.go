@@ -64,6 +64,7 @@ type Server struct {
 	views    *views
 	samples  *samples
 	reports  *reportBook
+	kept     *kept
 	mux      *httpd.Mux
 	stopping context.Context
 }
@@ -81,7 +82,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{options: o, log: o.Logger, now: o.Now, sessions: newSessions(o.Now), logins: logins, streams: httpd.NewSlots(maxStreams, sessionStreams), uploads: httpd.NewSlots(maxUploads, sessionUploads), hashing: make(chan struct{}, 2),
-		samples: newSamples(o.Now), reports: new(reportBook), stopping: ctx}
+		samples: newSamples(o.Now), reports: new(reportBook), kept: newKept(o.Now), stopping: ctx}
 	if s.views, err = parseViews(); err != nil {
 		return nil, fmt.Errorf("the pages of the control plane: %w", err)
 	}

@@ -76,12 +76,14 @@ type agentsView struct {
 	Today    map[string]measures
 	Missing  []string
 	Stamp    string
+	Look     *look
 }
 
 // agents lists who writes through the gate under a token of its own.
 func (s *Server) agents(c *httpd.Call, p *page) error {
-	v := agentsView{Policies: make(map[string]agentPolicy), Stamp: stampOf(s.now())}
-	ctx := c.Request.Context()
+	ctx, seen := s.looking(c)
+	defer s.tellAge(c, seen)
+	v := agentsView{Policies: make(map[string]agentPolicy), Stamp: stampOf(s.now()), Look: seen}
 	got, err := projectList[agentRecord](ctx, s, "/v1/agents", 200, "status", "all")
 	if closed := closedWords(err); closed != "" {
 		v.Closed = closed
@@ -119,7 +121,8 @@ func (s *Server) agents(c *httpd.Call, p *page) error {
 	for _, one := range policies {
 		v.Policies[one.ID] = one
 	}
-	p.Live, p.Body = "agent_registered agent_updated agent_deactivated agent_policy_applied agent_policy_detached tool_registered tool_updated tool_verified telemetry_received", v
+	p.Live, p.Body = "agent_registered tool_registered tool_updated tool_verified", v
+	p.LiveShown = "agent_updated agent_deactivated agent_policy_applied agent_policy_detached telemetry_received"
 	return nil
 }
 
@@ -155,6 +158,7 @@ type agentView struct {
 	Day       day
 	Stamp     string
 	Missing   []string
+	Look      *look
 }
 
 type agentEvent struct {
@@ -173,12 +177,13 @@ var askedTypes = []string{"event_type", "decision_recorded", "event_type", "exec
 // agent is one of them: what it may do, and what it did.
 func (s *Server) agent(c *httpd.Call, p *page) error {
 	id := c.Params.ByName("id")
-	ctx := c.Request.Context()
+	ctx, seen := s.looking(c)
+	defer s.tellAge(c, seen)
 	one, err := project[agentRecord](ctx, s, "/v1/agents/"+id)
 	if err != nil {
 		return err
 	}
-	v := agentView{agentRecord: one, Stamp: stampOf(s.now())}
+	v := agentView{agentRecord: one, Stamp: stampOf(s.now()), Look: seen}
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := projectList[agentPolicy](ctx, s, "/v1/policies", 100, "agent_id", id)
@@ -206,6 +211,6 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 	})
 	v.Missing = all.wait()
 	p.Title, p.Body = one.Name, v
-	p.Live = "agent_updated agent_token_issued agent_token_revoked agent_deactivated agent_policy_applied agent_policy_detached telemetry_received decision_recorded"
+	p.LiveShown = "agent_updated agent_token_issued agent_token_revoked agent_deactivated agent_policy_applied agent_policy_detached telemetry_received decision_recorded"
 	return nil
 }

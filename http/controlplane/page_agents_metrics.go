@@ -87,7 +87,9 @@ func (s *Server) telemetryToday(ctx context.Context) (map[string]measures, error
 // telemetryChart draws a day: what came, what it cost in tokens, how long it
 // took.
 func (s *Server) telemetryChart(c *httpd.Call, name string, t theme) (*plot.Plot, error) {
-	d, err := s.telemetryDay(c.Request.Context(), strings.TrimSpace(c.Request.URL.Query().Get("agent_id")))
+	ctx, seen := s.looking(c)
+	seen.demand = wantKept // the numbers of the page that it stands in
+	d, err := s.telemetryDay(ctx, strings.TrimSpace(c.Request.URL.Query().Get("agent_id")))
 	if err != nil && closedWords(err) == "" {
 		return nil, asFault(err)
 	}

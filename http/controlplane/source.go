@@ -78,17 +78,12 @@ func ask[T any](ctx context.Context, s *Server, r request) (T, error) {
 	if r.method == "" {
 		r.method = http.MethodGet
 	}
-	a, err := s.send(ctx, r)
+	status, body, err := s.answered(ctx, r)
 	if err != nil {
 		return value, err
 	}
-	defer a.body.Close()
-	body, err := io.ReadAll(io.LimitReader(a.body, maxAnswer+1))
-	if err != nil || len(body) > maxAnswer {
-		return value, broken(err)
-	}
-	if a.status >= http.StatusBadRequest && !(a.status == http.StatusServiceUnavailable && r.path == "/health") {
-		e := &refusal{status: a.status}
+	if status >= http.StatusBadRequest && !(status == http.StatusServiceUnavailable && r.path == "/health") {
+		e := &refusal{status: status}
 		if err := json.Unmarshal(body, e); err != nil || e.ErrorCode == "" {
 			return value, broken(err)
 		}
@@ -98,6 +93,27 @@ func ask[T any](ctx context.Context, s *Server, r request) (T, error) {
 		return value, broken(err)
 	}
 	return value, nil
+}
+
+// answered gives an answer whole, one of /v1 as new as the look of ctx needs it.
+func (s *Server) answered(ctx context.Context, r request) (status int, body []byte, err error) {
+	fetch := func() (int, http.Header, []byte, error) {
+		a, err := s.send(ctx, r)
+		if err != nil {
+			return 0, nil, nil, err
+		}
+		defer a.body.Close()
+		body, err := io.ReadAll(io.LimitReader(a.body, maxAnswer+1))
+		if err != nil || len(body) > maxAnswer {
+			return 0, nil, nil, broken(err)
+		}
+		return a.status, a.header, body, nil
+	}
+	if r.project && r.method == http.MethodGet {
+		return s.kept.get(ctx, r, fetch)
+	}
+	status, _, body, err = fetch()
+	return status, body, err
 }
 
 // fetch is ask for a plain GET.

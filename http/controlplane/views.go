@@ -86,7 +86,9 @@ type page struct {
 	Down  string  // why the gate can't be reached, "" where it can
 	Now   time.Time
 	Live  string // event types that make this page look again
-	Body  any
+	// LiveShown are those that do so for an agent that the page shows.
+	LiveShown string
+	Body      any
 }
 
 // show renders a page.

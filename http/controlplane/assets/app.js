@@ -67,14 +67,24 @@ function refresh() {
   }, 250);
 }
 
+// news is when something happened last that the page does not show yet. A page of /v1
+// may be made of older answers, and tells their age: then it is asked for again later.
+let news = -Infinity;
+function happened() {
+  news = performance.now();
+  refresh();
+}
+
 async function renew() {
-  const answer = await fetch(location.href, { headers: { "X-Background": "1" } }).catch(() => null);
+  const began = performance.now();
+  const answer = await fetch(location.href, { headers: { "X-Background": news > -Infinity ? "news" : "look" } }).catch(() => null);
   if (answer?.status === 401) {
     say("You were logged out. Reload the page to log in.");
     stream?.close();
     return;
   }
   if (!answer || answer.redirected) return;
+  if (answer.ok && news <= began - 1000 * Number(answer.headers.get("Age") ?? 0)) news = -Infinity;
   const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
   for (const region of document.querySelectorAll("[data-region]")) {
     const next = fresh.getElementById(region.id);
@@ -133,18 +143,27 @@ const kinds = ["request_received", "query_rejected", "decision_recorded", "appro
   "session_opened", "session_closed", "GATE_CANCEL_REQUEST_RECEIVED", "GATE_CANCEL_FORWARDED_TO_BACKEND", "GATE_CANCEL_REJECTED", "GATE_CANCEL_BEFORE_DISPATCH",
   "agent_registered", "agent_updated", "agent_deactivated", "agent_token_issued", "agent_token_revoked", "agent_policy_created", "agent_policy_updated", "agent_policy_applied",
   "agent_policy_detached", "telemetry_received", "usage_recorded", "tool_registered", "tool_updated", "tool_verified"];
+const words = (text) => text.split(" ").filter(Boolean);
+
+// ofShownAgent keeps a page from looking again for agents that it does not show.
+function ofShownAgent(payload) {
+  const named = new Set([payload.agent_id, payload.facts?.agent_id, payload.agent_layer?.agent_id, ...(payload.events ?? []).map((one) => one.agent_id)]);
+  return [...document.querySelectorAll("[data-agent]")].some((element) => named.has(element.dataset.agent));
+}
+
 // It begins where this page ends, so that nothing falls in between.
 let stream = null;
 function follow(from) {
-  const wanted = document.querySelector("main").dataset.live;
-  if (!wanted) return;
+  const { live: wanted, liveShown = "" } = document.querySelector("main").dataset;
+  if (wanted === undefined) return;
   stream = new EventSource("/api/gate/audit/stream" + (from ? "?from_seq=" + from : ""));
-  for (const kind of wanted === "*" ? kinds : wanted.split(" ")) stream.addEventListener(kind, refresh);
+  for (const kind of wanted === "*" ? kinds : words(wanted)) stream.addEventListener(kind, happened);
+  for (const kind of words(liveShown)) stream.addEventListener(kind, (event) => { if (ofShownAgent(JSON.parse(event.data).payload)) happened(); });
   let lost = false;
-  stream.onopen = () => { if (lost) refresh(); lost = false; };
+  stream.onopen = () => { if (lost) happened(); lost = false; };
   stream.onerror = () => {
     lost = true;
-    refresh();
+    happened();
     if (stream.readyState === EventSource.CLOSED) setTimeout(follow, 3000, 0);
   };
 }
