@@ -27,7 +27,7 @@ type controlPlaneSettings struct {
 
 	BackendURL     string `env:"GATE_BACKEND_URL" doc:"address of the gate"`
 	OperatorToken  string `env:"GATE_OPERATOR_TOKEN" secret:"true" doc:"the gate's operator token; without it the pages only show"`
-	ProjectKey     string `env:"CONTROL_PLANE_PROJECT_KEY" secret:"true" doc:"project key that opens /v1 for the Agents page"`
+	ProjectKey     string `env:"CONTROL_PLANE_PROJECT_KEY" secret:"true" doc:"project key that opens /v1 for the Agents pages; one of the dashboard's own"`
 	BackendCA      string `env:"CONTROL_PLANE_BACKEND_CA_BUNDLE_PATH" empty:"refused" doc:"PEM file of the CAs that sign the gate's certificate; default the host's"`
 	BackendCert    string `env:"CONTROL_PLANE_BACKEND_CERT_PATH" empty:"refused" doc:"PEM file of a client certificate for the gate"`
 	BackendKey     string `env:"CONTROL_PLANE_BACKEND_KEY_PATH" empty:"refused" doc:"PEM file of its key"`

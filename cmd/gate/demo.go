@@ -67,7 +67,7 @@ func (a *app) demo(ctx context.Context, dir string) error {
 		return err
 	}
 	defer held.Close()
-	for _, secret := range []string{"operator-token", "project-key", "database-password", "control-plane-password"} {
+	for _, secret := range []string{"operator-token", "project-key", "control-plane-project-key", "database-password", "control-plane-password"} {
 		takeFromOthers(filepath.Join(dir, secret)) // of an older start; what is not ours stays
 	}
 	token, err := keptSecret(filepath.Join(dir, "operator-token"), randomText)
@@ -78,7 +78,12 @@ func (a *app) demo(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	a.environ = withDefault(demoEnvironment(a.environ, dir, token), "GATE_PROJECT_KEYS="+agentctl.DefaultProject+"/demo="+projectKey)
+	planeKey, err := keptSecret(filepath.Join(dir, "control-plane-project-key"), func() string { return agentctl.NewSecret(agentctl.KeyPrefix) })
+	if err != nil {
+		return err
+	}
+	a.environ = withDefault(demoEnvironment(a.environ, dir, token),
+		"GATE_PROJECT_KEYS="+agentctl.DefaultProject+"/demo="+projectKey+","+agentctl.DefaultProject+"/control-plane="+planeKey+";"+planeScopes)
 	if a.environ, err = demoKey(a.environ, dir); err != nil {
 		return err
 	}
@@ -108,7 +113,7 @@ func (a *app) demo(ctx context.Context, dir string) error {
 	a.ready = func(addr string) {
 		said := ""
 		if _, https := lookUp(a.environ, "GATE_TLS_CERT_PATH"); !https { // one over TLS has an operator who starts the dashboard as well
-			plane, err = a.startPlane(under, addr, dir, projectKey)
+			plane, err = a.startPlane(under, addr, dir, planeKey)
 			said = tourOfPlane(plane, dir, err)
 		}
 		fmt.Fprint(a.out, demoTour(addr, dir)+said)

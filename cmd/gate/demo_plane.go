@@ -20,6 +20,9 @@ import (
 // planeUser is who logs in to the dashboard of the demonstration.
 const planeUser = "operator"
 
+// planeScopes are what the Agents pages of the dashboard read.
+const planeScopes = "agents:read+policies:read+tools:read+metrics:read+events:read"
+
 // Bounds of the dashboard's start and end.
 const (
 	planeStart = 20 * time.Second

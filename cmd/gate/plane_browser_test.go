@@ -361,8 +361,12 @@ func agentsShown(t *testing.T, b *browser.Browser) {
 	w.login()
 	w.open("/agents")
 	w.sees("No agent is registered.")
+	const watched = "window.looks = []; const plain = fetch; window.fetch = (to, how) => { looks.push(how.headers['X-Background']); return plain(to, how); }; ''"
+	w.value(watched)
 	id, token := g.register(t, "invoice-bot")
-	w.until("document.querySelector('a[href=\"/agents/" + id + "\"]')") // by itself
+	w.until("looks.includes('news')") // by itself; what it shows is shared for a while
+	w.open("/agents")
+	w.until("document.querySelector('a[href=\"/agents/" + id + "\"]')")
 	g.apply(t, g.rule(t, "block", `sql.class == "write"`), id)
 	stopped := g.as(t, token, ask("UPDATE orders SET status = 'paid' WHERE id = 1"))
 	require.Equal(t, http.StatusForbidden, stopped.status, "%s", stopped.body)
@@ -378,6 +382,13 @@ func agentsShown(t *testing.T, b *browser.Browser) {
 	w.until("[...document.querySelectorAll('img.chart')].length === 3 && [...document.images].every(i => i.complete && i.naturalWidth > 0)")
 	require.Equal(t, "true", w.value("String([...document.querySelectorAll('img.chart, source')].every(e => new URL(e.src || e.srcset, location).searchParams.get('agent_id') === '"+id+"'))"), "charts of this agent alone")
 	require.Regexp(t, `^2 1 910 / 12 21\d / 21\d ms$`, w.value("[...document.querySelectorAll('[aria-label=\"Telemetry per hour\"] tbody td.number')].map(e => e.innerText).join(' ')"))
+	w.value(watched)
+	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status)
+	w.value("const due = document.createElement('span'); due.dataset.countdown = new Date(Date.now() + 2000).toISOString(); document.body.append(due); ''") // a look that is soon
+	w.until("looks.length > 0")
+	require.Equal(t, "look", w.value("looks[0]"), "a statement of nobody is no news of this agent")
+	require.Equal(t, http.StatusForbidden, g.as(t, token, ask("UPDATE orders SET status = 'paid' WHERE id = 2")).status)
+	w.until("looks.includes('news')")
 	require.NotContains(t, p.served.String(), token)
 	p.requireNoSecret(t, g.testGate)
 	closed := openTab(t, b, startTestPlane(t, g.base))
