@@ -51,6 +51,7 @@ func newKept(now func() time.Time) *kept {
 // what it shows.
 type look struct {
 	demand demand
+	began  time.Time
 	mu     sync.Mutex
 	AsOf   time.Time // when the oldest answer in it was asked for
 	UsedUp bool      // the key's hour is, so something kept is shown instead
@@ -73,7 +74,8 @@ type lookKey struct{}
 
 // looking begins a look at /v1; what is asked with its context belongs to it.
 func (s *Server) looking(c *httpd.Call) (context.Context, *look) {
-	l := &look{AsOf: s.now()}
+	now := s.now()
+	l := &look{began: now, AsOf: now}
 	switch c.Request.Header.Get(backgroundHeader) {
 	case "":
 	case withoutNews:
@@ -84,10 +86,10 @@ func (s *Server) looking(c *httpd.Call) (context.Context, *look) {
 	return context.WithValue(c.Request.Context(), lookKey{}, l), l
 }
 
-// tellAge says how old what is shown is (RFC 9111 part 5.1), so that the page's
-// script knows whether what it waits for is in it.
-func (s *Server) tellAge(c *httpd.Call, l *look) {
-	if age := s.now().Sub(l.AsOf); age > 0 {
+// tellAge says how old what is shown was when the look began (RFC 9111 part 5.1), so
+// that the page's script knows whether what it waits for is in it.
+func (l *look) tellAge(c *httpd.Call) {
+	if age := l.began.Sub(l.AsOf); age > 0 {
 		c.Writer().Header().Set("Age", strconv.FormatInt(int64(math.Ceil(age.Seconds())), 10))
 	}
 }

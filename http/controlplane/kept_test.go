@@ -112,6 +112,19 @@ func TestAPageThatLooksByItselfSparesTheProjectKey(t *testing.T) {
 	}
 }
 
+// The time that a look takes makes nothing in it older than what happened before it:
+// else the page's script would look for the same news once more.
+func TestAPageThatIsFreshTellsNoAge(t *testing.T) {
+	g, p := startMetered(t)
+	start, ticks := *p.now, new(atomic.Int64)
+	p.server.now = func() time.Time { return start.Add(time.Duration(ticks.Add(1)) * time.Millisecond) }
+	for _, header := range []string{"news", ""} {
+		used, _, age := g.looks(t, p, "/agents", header)
+		require.EqualValues(t, 5, used)
+		require.Empty(t, age)
+	}
+}
+
 func TestAllSessionsShareWhatTheirPagesLookAt(t *testing.T) {
 	g, p := startMetered(t)
 	const sessions = 8

@@ -82,7 +82,7 @@ type agentsView struct {
 // agents lists who writes through the gate under a token of its own.
 func (s *Server) agents(c *httpd.Call, p *page) error {
 	ctx, seen := s.looking(c)
-	defer s.tellAge(c, seen)
+	defer seen.tellAge(c)
 	v := agentsView{Policies: make(map[string]agentPolicy), Stamp: stampOf(s.now()), Look: seen}
 	got, err := projectList[agentRecord](ctx, s, "/v1/agents", 200, "status", "all")
 	if closed := closedWords(err); closed != "" {
@@ -178,7 +178,7 @@ var askedTypes = []string{"event_type", "decision_recorded", "event_type", "exec
 func (s *Server) agent(c *httpd.Call, p *page) error {
 	id := c.Params.ByName("id")
 	ctx, seen := s.looking(c)
-	defer s.tellAge(c, seen)
+	defer seen.tellAge(c)
 	one, err := project[agentRecord](ctx, s, "/v1/agents/"+id)
 	if err != nil {
 		return err
