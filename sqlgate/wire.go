@@ -153,7 +153,6 @@ type wireCall struct {
 	wire    *Wire
 	control bool // the gate answers it itself
 	last    bool // its transaction ends behind it
-	first   bool // a server would have taken no snapshot yet
 	out     *wireOut
 	portal  *wirePortal // parameters and formats; nil in the simple protocol
 	types   []uint32    // of the parameters, as Parse said

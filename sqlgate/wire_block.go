@@ -26,7 +26,8 @@ type wireUnit struct {
 	explicit   bool                // the client said BEGIN
 	failed     bool                // of an explicit one: only its end and ROLLBACK TO are taken
 	used       bool                // a statement ran in it
-	queried    bool                // a server would have taken a snapshot for it: isolation and the like are settled
+	queried    bool                // isolation and the like are settled
+	snapshot   bool                // a server would have taken its snapshot
 	options    pgexec.BlockOptions // its modes while nothing is open at the database, once it has begun
 	block      *pgexec.Block       // nil: nothing is open at the database
 	id         string              // block_id of the evidence
@@ -337,7 +338,7 @@ func (w *Wire) readInBlock(ctx context.Context, s *submission) (*Answer, error) 
 	if err != nil {
 		return nil, err
 	}
-	w.unit.used = true
+	w.unit.sends(s)
 	g.Step("block.read_dispatched")
 	result, err := w.unit.block.Read(ctx, o, s.statement(), s.wire.out)
 	return g.finish(ctx, s, recorded, result, nil, err)
@@ -367,7 +368,7 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 		}
 		return nil, err
 	}
-	u.used = true
+	u.sends(s)
 	g.Step("block.dispatched")
 	result, err := u.block.Write(ctx, s.statement(), s.wire.last && !u.explicit, s.wire.out)
 	g.Step("block.written")
@@ -398,6 +399,16 @@ func (w *Wire) writeFailed(ctx context.Context, s *submission, recorded commands
 	u.unrecorded = u.unrecorded || s.unrecorded
 	return a, err
 }
+
+// sends notes that a statement goes to the server.
+func (u *wireUnit) sends(s *submission) {
+	u.used = true
+	u.snapshot = u.snapshot || !slices.Contains(withoutSnapshot, s.classification.QueryType)
+}
+
+// withoutSnapshot are the statements of a block that a server runs without a snapshot
+// (PlannedStmtRequiresSnapshot).
+var withoutSnapshot = []string{classify.TypeLock, classify.TypeShow, classify.TypeNotify}
 
 // notBegun records a statement whose transaction could not be begun.
 func (w *Wire) notBegun(ctx context.Context, s *submission, cause error) error {

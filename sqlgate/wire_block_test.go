@@ -418,20 +418,25 @@ func TestOneClientDoesNotHaveAllBlocks(t *testing.T) {
 // transaction with one snapshot nothing of the gate's takes it before. Outside of a
 // block there is none, as at a server.
 func TestALockDoesNotComeBehindItsSnapshot(t *testing.T) {
-	w := newWireWorld(t, nil)
+	w := newWireWorld(t, func(o *Options) {
+		o.Policies.Dir = filepath.Join(t.TempDir(), "locks")
+		require.NoError(t, policyfolder.Create(o.Policies.Dir, policyfolder.DefaultManifest, []byte(strings.Replace(wirePolicy, "MERGE, LOCK]", "MERGE, LOCK, NOTIFY]", 1))))
+	})
 	const lock = "LOCK TABLE t IN EXCLUSIVE MODE"
 	for begin, want := range map[string]string{
 		"": "25P01", "BEGIN": "", "BEGIN ISOLATION LEVEL REPEATABLE READ": "unsupported_sql_shape", "BEGIN ISOLATION LEVEL SERIALIZABLE": "unsupported_sql_shape",
 		"SET default_transaction_isolation = 'repeatable read'; BEGIN": "unsupported_sql_shape",
 	} {
-		for _, between := range []string{"", "SAVEPOINT s", "SHOW work_mem", "SELECT count(*) FROM t", "UPDATE t SET v = 'a' WHERE id = 1"} {
-			if begin == "" && between == "SAVEPOINT s" {
+		for _, between := range []string{"", "SAVEPOINT s", "SHOW work_mem", "NOTIFY x", "SAVEPOINT s; LOCK t; ROLLBACK TO s", "SAVEPOINT s; LISTEN x; ROLLBACK TO s",
+			"SELECT count(*) FROM t", "UPDATE t SET v = 'a' WHERE id = 1"} {
+			if begin == "" && strings.HasPrefix(between, "SAVEPOINT s") {
 				continue
 			}
 			c, want := w.wire(), want
 			for sql := range strings.SplitSeq(begin+"; "+between, "; ") {
 				if sql != "" {
-					c.query(sql)
+					_, err := c.Query(t.Context(), sql, &rowsSink{})
+					require.Equal(t, sql == "LISTEN x" || sql == "LOCK t" && want != "", err != nil, "%s: %v", sql, err)
 				}
 			}
 			if want == "unsupported_sql_shape" && (strings.HasPrefix(between, "SELECT") || strings.HasPrefix(between, "UPDATE")) {
