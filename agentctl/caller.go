@@ -161,6 +161,22 @@ func (s *Service) token(ctx context.Context, secret string) (t projections.Agent
 	return t, tokenFault(&t, &agent, s.Now())
 }
 
+// stands refuses a caller whose token is not good any more.
+func (c *Caller) stands(view *projections.View, now time.Time) error {
+	if c.TokenID == "" {
+		return nil // of a project key: those are settings
+	}
+	token, _, err := view.AgentToken(c.TokenID)
+	if err != nil {
+		return err
+	}
+	agent, _, err := view.Agent(c.Project, c.AgentID)
+	if err != nil {
+		return err
+	}
+	return tokenFault(&token, &agent, now)
+}
+
 func tokenFault(t *projections.AgentToken, a *projections.Agent, now time.Time) error {
 	switch {
 	case a.Status != event.AgentActive:

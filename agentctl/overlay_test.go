@@ -177,3 +177,41 @@ func TestABatchIsNotRecordedBehindAChangeThatItDidNotSee(t *testing.T) {
 		}
 	}
 }
+
+// A token is looked at as the head of a request comes, and again where it is decided:
+// the body may have been on its way for long, and the batch have waited.
+func TestATokenThatEndedMeanwhileChangesNothing(t *testing.T) {
+	w := begin(t)
+	days := 1
+	for end, code := range map[string]fault.Code{"revoked": fault.TokenRevoked, "deactivated": fault.TokenRevoked, "expired": fault.TokenExpired, "none": ""} {
+		agent := w.agent(t, "default")
+		a, err := w.IssueToken(t.Context(), key("default"), agent, &TokenInput{ExpiryDays: &days})
+		require.NoError(t, err)
+		issued := a.Body.(IssuedBody)
+		caller, err := w.Authenticate(t.Context(), *issued.Token, "")
+		require.NoError(t, err)
+		by := &Asker{Caller: caller, RequestID: "req_1"}
+		switch end {
+		case "revoked":
+			_, err = w.RevokeToken(t.Context(), key("default"), agent, issued.TokenID)
+		case "deactivated":
+			_, err = w.Deactivate(t.Context(), key("default"), agent, "")
+		case "expired":
+			w.now.Add(int64(25 * time.Hour))
+		}
+		require.NoError(t, err)
+		head := w.log.Head().Seq
+		for what, do := range map[string]func() (Answer, error){
+			"telemetry": func() (Answer, error) { return w.Telemetry(t.Context(), by, sent(1, agent)) },
+			"a change":  func() (Answer, error) { return w.IssueToken(t.Context(), by, agent, &TokenInput{}) },
+		} {
+			_, err := do()
+			if code == "" {
+				require.NoError(t, err, what)
+				continue
+			}
+			require.Equal(t, code, fault.CodeOf(err), "%s: %s: %v", end, what, err)
+			require.Equal(t, head, w.log.Head().Seq)
+		}
+	}
+}

@@ -123,9 +123,17 @@ func (s *Service) writeShared(ctx context.Context, by *Asker, keys []string, dec
 	return s.writeWithin(ctx, by, keys, func(write func() error) error { return s.shared.change(by.Project, write) }, decide)
 }
 
+// writeWithin decides and appends under the locks of keys and of the agent who asks: a
+// token that was revoked since the request's head came changes nothing.
 func (s *Service) writeWithin(ctx context.Context, by *Asker, keys []string, around func(func() error) error, decide func(*projections.View, time.Time) (plan, error)) (Answer, error) {
 	var p plan
+	if by.TokenID != "" {
+		keys = append(keys, commands.AgentKey(by.Project, by.AgentID))
+	}
 	recorded, err := s.Commands.Change(ctx, commands.Change{Keys: keys, Around: around, Decide: func(view *projections.View, now time.Time) (drafts []event.Draft, err error) {
+		if err := by.stands(view, now); err != nil {
+			return nil, err
+		}
 		if p, err = decide(view, now); err != nil {
 			return nil, err
 		}

@@ -53,7 +53,13 @@ func (s *Service) VerifyTool(ctx context.Context, by *Asker, id string, in *Veri
 		return Answer{}, fault.New(fault.InsufficientScope, "An agent does not accept what changed in its tool. Send accept_fingerprint with a project key that has the scope %s.", ScopeToolsVerify).With("required_scope", string(ScopeToolsVerify))
 	}
 	var tool projections.Tool
-	if err := s.view(ctx, func(view *projections.View) (err error) { tool, err = verifiable(view, by, id, in); return err }); err != nil {
+	err = s.view(ctx, func(view *projections.View) (err error) {
+		if err = by.stands(view, s.Now()); err == nil {
+			tool, err = verifiable(view, by, id, in)
+		}
+		return err
+	})
+	if err != nil {
 		return Answer{}, err
 	}
 	accepted := ""
