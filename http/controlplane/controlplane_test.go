@@ -306,6 +306,33 @@ func TestASessionEndsIdleOldOrByLogout(t *testing.T) {
 		require.Equal(t, http.StatusOK, status)
 		require.False(t, shown(p))
 	})
+	t.Run("logout while a change is on its way", func(t *testing.T) {
+		p := startPlane(t, nil)
+		for path, media := range map[string]string{apiPrefix + "/approvals/apr_mock-1/resolve": "application/json", "/policy-dry-run": "application/x-www-form-urlencoded"} {
+			token := p.login(t)
+			body := "{}"
+			if media != "application/json" {
+				body = csrfField + "=" + token
+			}
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL+path, &lateBody{strings.NewReader(body), func() {
+				status, _, _ := p.do(t, http.MethodPost, "/api/gate/admin/logout", "", csrfHeader, token)
+				require.Equal(t, http.StatusOK, status)
+			}})
+			require.NoError(t, err)
+			for name, value := range map[string]string{"Origin": p.URL, "Content-Type": media, csrfHeader: token, "Expect": "100-continue"} {
+				r.Header.Set(name, value)
+			}
+			patient := &http.Client{Jar: p.client.Jar, Transport: &http.Transport{ExpectContinueTimeout: time.Minute}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+			resp, err := patient.Do(r)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			if media == "application/json" {
+				require.Equal(t, http.StatusUnauthorized, resp.StatusCode)
+			} else {
+				require.Contains(t, resp.Header.Get("Location"), "/login", "%d", resp.StatusCode)
+			}
+		}
+	})
 	t.Run("a new login ends the session before it", func(t *testing.T) {
 		p := startPlane(t, nil)
 		p.login(t)
@@ -316,6 +343,20 @@ func TestASessionEndsIdleOldOrByLogout(t *testing.T) {
 		_, ok := p.server.sessions.find(old.Value, true)
 		require.False(t, ok)
 	})
+}
+
+// A lateBody has something done before its first byte, which the server has asked for.
+type lateBody struct {
+	io.Reader
+	before func()
+}
+
+func (b *lateBody) Read(p []byte) (int, error) {
+	if b.before != nil {
+		b.before()
+		b.before = nil
+	}
+	return b.Reader.Read(p)
 }
 
 func TestTheCookieIsForThisHostAndNoScript(t *testing.T) {

@@ -93,6 +93,9 @@ func (s *Server) signedForm(c *httpd.Call) (session, url.Values, error) {
 		return session{}, nil, err
 	}
 	form, err := readForm(c)
+	if err == nil {
+		_, err = s.signedIn(c) // the form may have taken its time
+	}
 	if err != nil {
 		return session{}, nil, err
 	}

@@ -139,6 +139,9 @@ func (s *Server) handOn(c *httpd.Call, f forwarded) (request, error) {
 		return r, nil
 	}
 	body, err := c.Body("application/json", "application/yaml")
+	if err == nil {
+		_, err = s.signedIn(c) // the body may have taken its time
+	}
 	if err != nil {
 		return request{}, err
 	}
