@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -118,9 +119,8 @@ const bloomBits = 10
 const sayAgain = 10 * time.Second
 
 func (s *Store) pebbleOptions() *pebble.Options {
-	var saying sync.Mutex
-	var said time.Time
-	failed := 0 // since then
+	var failed atomic.Int64 // since the last line
+	var said atomic.Bool    // a line stands, and its time is not over
 	o := &pebble.Options{
 		FS:                 s.o.FS,
 		DisableWAL:         true,                // the event log is the only one
@@ -130,11 +130,10 @@ func (s *Store) pebbleOptions() *pebble.Options {
 		Logger:             &logger{store: s},
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
-				saying.Lock()
-				defer saying.Unlock()
-				if failed++; time.Since(said) >= sayAgain {
-					s.o.Logger.Error("projections: work in the background failed and is tried again", "error", err, "times", failed)
-					said, failed = time.Now(), 0
+				failed.Add(1)
+				if said.CompareAndSwap(false, true) {
+					s.o.Logger.Error("projections: work in the background failed and is tried again", "error", err, "times", failed.Swap(0))
+					time.AfterFunc(sayAgain, func() { said.Store(false) })
 				}
 			},
 			// The default is a fatal message. A compaction that finds damage has

@@ -255,7 +255,7 @@ func TestBrokenAndPipelinedConversations(t *testing.T) {
 	for _, sent := range []string{"P", "POST /query HTTP/1.1\r\n", post[:len(post)-1], "POST /query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"act"} {
 		require.Empty(t, g.converse(t, sent, 0))
 	}
-	chunked := fmt.Sprintf("POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x;name=value\r\n%s\r\n0\r\nTrailer: a\r\n\r\n", len(statement), statement)
+	chunked := fmt.Sprintf("POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x;name=value\r\n%s\r\n0\r\n\r\n", len(statement), statement)
 	old := fmt.Sprintf("POST /query HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(statement), statement)
 	status := []int{}
 	for _, r := range g.converse(t, post+chunked+"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"+post+old, 5) {
