@@ -283,6 +283,10 @@ func TestASessionEndsIdleOldOrByLogout(t *testing.T) {
 		for range 3 {
 			*p.now = p.now.Add(sessionIdle/3 - time.Second)
 			require.True(t, shown(p, backgroundHeader, "1"))
+			for _, loaded := range []string{"/charts/decisions.svg", apiPrefix + "/health", apiPrefix + "/policy"} { // by the browser, or a script
+				status, _, _ := p.do(t, http.MethodGet, loaded, "")
+				require.NotEqual(t, http.StatusUnauthorized, status, loaded)
+			}
 		}
 		*p.now = p.now.Add(10 * time.Second)
 		require.False(t, shown(p, backgroundHeader, "1"))

@@ -1,7 +1,9 @@
 package controlplane
 
 import (
+	"net/http"
 	"net/url"
+	"strings"
 
 	"writegate/commands/fault"
 	"writegate/http/httpd"
@@ -48,9 +50,16 @@ func ownPage(c *httpd.Call) error {
 	return fault.New(fault.ForgedRequest, "This request does not come from a page of the control plane, so nothing was done. Open the page itself and do it there.")
 }
 
+// byAPerson reports whether somebody clicked. Pictures and streams a browser loads by
+// itself, and puts no header of ours on them.
+func byAPerson(r *http.Request) bool {
+	loaded := r.Method == http.MethodGet && (strings.HasPrefix(r.URL.Path, "/charts/") || strings.HasPrefix(r.URL.Path, apiPrefix))
+	return !loaded && r.Header.Get(backgroundHeader) == ""
+}
+
 // signedIn gives the session of a call.
 func (s *Server) signedIn(c *httpd.Call) (session, error) {
-	one, ok := s.sessions.find(s.secretOf(c.Request), c.Request.Header.Get(backgroundHeader) == "")
+	one, ok := s.sessions.find(s.secretOf(c.Request), byAPerson(c.Request))
 	if !ok {
 		return session{}, fault.New(fault.LoginRequired, "There is no session, or it is over. Log in.")
 	}
