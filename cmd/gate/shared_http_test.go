@@ -96,6 +96,25 @@ func TestStreamsUnderV1AreSharedByKeysAndAgents(t *testing.T) {
 	require.Equal(t, http.StatusOK, open("X-Api-Key: "+w.key))
 }
 
+// A stream that finds nothing to send does not keep its place behind the end of its token.
+func TestAStreamUnderV1EndsWithItsToken(t *testing.T) {
+	t.Parallel() // it waits for a beat
+	w := startAgents(t)
+	agent, token := w.register(t, "follower")
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.base+"/v1/events?event_type=tool_verified", nil)
+	require.NoError(t, err)
+	request.Header.Set("Accept", "text/event-stream")
+	request.Header.Set("Authorization", "Bearer "+token)
+	stream, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer stream.Body.Close()
+	require.Equal(t, http.StatusOK, stream.StatusCode)
+	require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+agent, "").status)
+	said, err := io.ReadAll(stream.Body)
+	require.NoError(t, err)
+	require.NotContains(t, string(said), "data:")
+}
+
 // A project has its share too, however many keys and agents it has.
 func TestOneProjectLeavesStreamsUnderV1ToTheOthers(t *testing.T) {
 	w := startAgents(t)

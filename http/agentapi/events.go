@@ -114,16 +114,35 @@ func (a *api) streamEvents(c *call, f agentctl.EventFilter) error {
 	ctx, cancel := context.WithCancel(c.Request.Context())
 	defer cancel()
 	defer context.AfterFunc(a.Stopping, cancel)()
+	go func() { // a filter may find nothing for long, and the stream keep its place
+		for beat := time.NewTicker(streamBeat); ; {
+			select {
+			case <-ctx.Done():
+				beat.Stop()
+				return
+			case <-beat.C:
+				if a.good(c) != nil {
+					cancel()
+				}
+			}
+		}
+	}()
 	return c.Events(ctx, streamBeat, func(send func(id, kind string, data []byte) error) error {
 		return a.Agents.Follow(ctx, &c.caller, f, a.Follower, after, a.whileGood(c, send))
 	})
+}
+
+// good refuses a call whose credential ended meanwhile.
+func (a *api) good(c *call) error {
+	_, err := a.Agents.Authenticate(c.Request.Context(), c.Bearer(), c.Request.Header.Get("X-Api-Key"))
+	return err
 }
 
 // whileGood ends a stream with the first item after its credential ended:
 // nothing outlives a revocation.
 func (a *api) whileGood(c *call, send func(id, kind string, data []byte) error) func(id, kind string, data []byte) error {
 	return func(id, kind string, data []byte) error {
-		if _, err := a.Agents.Authenticate(c.Request.Context(), c.Bearer(), c.Request.Header.Get("X-Api-Key")); err != nil {
+		if err := a.good(c); err != nil {
 			return err
 		}
 		return send(id, kind, data)
