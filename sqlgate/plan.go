@@ -34,7 +34,7 @@ func (g *Gate) estimate(ctx context.Context, s *submission) (plan *pgexec.Plan, 
 	if omitted := notPlanned(s); omitted != "" {
 		return nil, omitted, nil
 	}
-	reading, omitted := g.Database.BeginPlan(ctx, s.classification.Run != classify.RunReadFence)
+	reading, omitted := g.Database.BeginPlan(ctx, s.classification.Run != classify.RunReadFence, s.classification.Engine.ServerMajor)
 	if reading == nil {
 		return nil, omitted, nil
 	}

@@ -157,6 +157,9 @@ func (w *Wire) askServer(ctx context.Context, st *wireStatement, s *submission) 
 		}, names.Unsure)
 	}
 	if w.unit.block != nil {
+		if _, err := w.unit.block.DispatchRead(w.gate.beginOptions(s, w.gate.limits(s))); err != nil {
+			return pgexec.Description{}, w.gate.refuse(ctx, s, err)
+		}
 		if err := w.recordDescribed(ctx, st, s); err != nil {
 			return pgexec.Description{}, err
 		}
@@ -172,7 +175,7 @@ func (w *Wire) askServer(ctx context.Context, st *wireStatement, s *submission) 
 // beginDescribe takes the connection first: what waits for it is decided by the policy
 // that is in force then. Where there is none nothing was sent.
 func (w *Wire) beginDescribe(ctx context.Context, st *wireStatement, s *submission) (*pgexec.Reading, error) {
-	reading, err := w.gate.Database.BeginRead(ctx, &pgexec.Statement{}, pgexec.Limits{})
+	reading, err := w.gate.Database.BeginRead(ctx, &pgexec.Statement{Major: s.classification.Engine.ServerMajor}, pgexec.Limits{})
 	if err != nil {
 		return nil, w.gate.refuse(ctx, s, err)
 	}

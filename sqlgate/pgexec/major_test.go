@@ -28,6 +28,13 @@ func TestAStatementClassifiedForAnotherMajorIsNotSent(t *testing.T) {
 			_, err := db.Read(ctx, "e", Statement{SQL: "SELECT a FROM t", Major: major}, Limits{}, db.NewRows(0))
 			return err
 		}},
+		{"a description", func(major int) error {
+			r, err := db.BeginRead(ctx, &Statement{Major: major}, Limits{})
+			if err == nil {
+				_, err = r.Describe(ctx, "SELECT a FROM t", nil)
+			}
+			return err
+		}},
 		{"a write", func(major int) error {
 			tx, err := db.Begin(ctx, BeginOptions{Major: major})
 			if err == nil {
@@ -62,6 +69,11 @@ func TestAStatementClassifiedForAnotherMajorIsNotSent(t *testing.T) {
 		require.Equal(t, "server_major", fault.Of(err).Details["reason"], c.name)
 	}
 	require.Equal(t, "1", side.ask("SELECT count(*) FROM t"))
+	for _, write := range []bool{false, true} {
+		_, omitted := db.BeginPlan(ctx, write, major+1)
+		require.Contains(t, omitted, "another major")
+	}
+	require.Zero(t, db.Stats().InUse, "every connection was given back")
 }
 
 // Where reader and writer lead to servers of different majors there is no grammar

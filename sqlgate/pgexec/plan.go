@@ -69,8 +69,9 @@ SELECT CASE
  ELSE '' END`
 
 // BeginPlan takes a connection for EstimatePlan, the writer's where the statement
-// writes. It sends nothing of the client's.
-func (db *DB) BeginPlan(ctx context.Context, write bool) (r *Reading, omitted string) {
+// writes. It sends nothing of the client's. major is what the statement was classified
+// for.
+func (db *DB) BeginPlan(ctx context.Context, write bool, major int) (r *Reading, omitted string) {
 	ctx, cancel := context.WithTimeout(ctx, 2*db.cfg.PlanTime)
 	defer cancel()
 	p := db.reader
@@ -80,6 +81,10 @@ func (db *DB) BeginPlan(ctx context.Context, write bool) (r *Reading, omitted st
 	l, err := p.acquire(ctx)
 	if err != nil {
 		return nil, "the database gave no connection in time"
+	}
+	if l.reads(major) != nil {
+		l.release()
+		return nil, "the database is of another major than the statement was read for"
 	}
 	return &Reading{db: db, lease: l}, ""
 }

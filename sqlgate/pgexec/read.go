@@ -17,10 +17,15 @@ type Reading struct {
 
 // BeginRead takes a connection for a safe read, or for Describe. It sends nothing of
 // the client's, and nothing at all where the pool has a live connection already. What
-// comes of it is run or released.
+// comes of it is run or released. A server of another major than the statement was
+// classified for is an error.
 func (db *DB) BeginRead(ctx context.Context, st *Statement, lim Limits) (*Reading, error) {
 	l, err := db.reader.acquire(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := l.reads(st.Major); err != nil {
+		l.release()
 		return nil, err
 	}
 	return &Reading{db, l, Dispatch{Upstream: l.upstream, Limits: lim, Settings: l.settings(db.bound(lim), st.Trace, st.Settings)}}, nil
