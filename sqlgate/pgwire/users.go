@@ -68,6 +68,13 @@ func (u *Users) Reload() error {
 	if err != nil {
 		return fmt.Errorf("GATE_PGWIRE_USERS_FILE: %w", err)
 	}
+	if len(users.verifiers) == 0 { // nobody logs in any more; a start is refused, by mistake or not
+		before := u.current.Load()
+		if before == nil {
+			return fmt.Errorf("GATE_PGWIRE_USERS_FILE: %s names no user", u.path)
+		}
+		users.ring = before.ring // strangers are shown what they were shown before
+	}
 	u.current.Store(users)
 	return nil
 }
@@ -143,9 +150,6 @@ func parseUsers(path string, text []byte) (*userList, error) {
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if len(users.verifiers) == 0 {
-		return nil, fmt.Errorf("%s names no user", path)
 	}
 	slices.SortFunc(users.ring, func(a, b ringUser) int { return bytes.Compare(a.place[:], b.place[:]) })
 	return users, nil
