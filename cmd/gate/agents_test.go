@@ -200,7 +200,7 @@ func TestAnEstimateForAStatementOfAnAgent(t *testing.T) {
 	w.apply(t, w.rule(t, "require_approval:900", `sql.class == "write" && usage.sql_writes_1h == 0`), id)
 	held := w.as(t, token, ask(paying))
 	require.Equal(t, http.StatusAccepted, held.status, "%s", held.body)
-	require.NotNil(t, w.get(t, "/approvals/"+held.text(t, "approval_id")).json(t)["impact"])
+	require.NotNil(t, w.do(t, http.MethodGet, "/approvals/"+held.text(t, "approval_id"), nil, operatorHeader).json(t)["impact"])
 	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying)).status, "the first counted")
 	w.end(t)
 	var runs []string

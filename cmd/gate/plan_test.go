@@ -95,7 +95,7 @@ func TestAPreviewShowsThePlanOfAPlainStatement(t *testing.T) {
 
 	r := g.query(t, ask("DELETE FROM plain WHERE n < 100"))
 	require.Equal(t, http.StatusAccepted, r.status, "%s", r.body)
-	impact := g.record(t, r.text(t, "approval_id"))["impact"].(map[string]any)
+	impact := g.do(t, http.MethodGet, "/approvals/"+r.text(t, "approval_id"), nil, operatorHeader).json(t)["impact"].(map[string]any)
 	require.Equal(t, "Delete", impact["node"])
 	require.InDelta(t, 99, impact["rows"], 30)
 }
@@ -158,7 +158,7 @@ func TestPlansAreOffByDefault(t *testing.T) {
 	r := g.query(t, ask("SELECT id FROM orders"), "mode=preview").json(t)
 	require.NotContains(t, r, "plan")
 	require.NotContains(t, r, "plan_omitted")
-	require.Nil(t, g.record(t, g.hold(t, ask("DELETE FROM orders WHERE id = 3")))["impact"])
+	require.Nil(t, g.do(t, http.MethodGet, "/approvals/"+g.hold(t, ask("DELETE FROM orders WHERE id = 3")), nil, operatorHeader).json(t)["impact"])
 }
 
 // A database that is away costs a preview its plan and nothing else.
@@ -168,6 +168,18 @@ func TestAPreviewNeedsNoDatabase(t *testing.T) {
 	g := startGate(t, d, "GATE_PLAN_ESTIMATES=true")
 	r := g.query(t, ask("SELECT id FROM orders"), "mode=preview")
 	require.Equal(t, []any{http.StatusOK, "ALLOW", "the database gave no connection in time"}, []any{r.status, r.text(t, "decision"), r.text(t, "plan_omitted")})
+}
+
+// The estimate of what waits for an approval is for operators alone, wherever it stands.
+func TestAnImpactIsForOperators(t *testing.T) {
+	g := startPlanning(t, "enforce")
+	id := g.hold(t, ask("DELETE FROM plain WHERE n < 100"))
+	for _, path := range []string{"/approvals/" + id, "/approvals", "/audit?event_type=approval_created"} {
+		for _, headers := range [][]string{nil, {operatorHeader}} {
+			said := string(g.do(t, http.MethodGet, path, nil, headers...).body)
+			require.Equal(t, headers != nil, strings.Contains(said, `"node"`) || strings.Contains(said, `\"node\"`), "%s: %s", path, said)
+		}
+	}
 }
 
 // Whoever may not read a table learns nothing of it by what PostgreSQL expects of a

@@ -135,9 +135,17 @@ const withheld = "body_withheld"
 
 // WithoutData gives d as everybody may see it: without the body of a kept answer
 // that holds rows of the database, or a text of the database's, which quotes
-// values. ok is false where d holds none and is given as it is. Only d as it was
+// values; and without the plan estimate of an approval, which tells what is in the
+// tables. ok is false where d holds none and is given as it is. Only d as it was
 // is what its hash covers.
 func (d *Draft) WithoutData() (open Draft, ok bool) {
+	if d.Type == TypeApprovalCreated {
+		if _, ok := d.Get("impact"); !ok {
+			return *d, false
+		}
+		rest := slices.DeleteFunc(slices.Clone(d.Fields()), func(f Field) bool { return f.Key == "impact" })
+		return d.With(append(rest, Field{"impact_withheld", Bool(true)})), true
+	}
 	v, _ := d.Get("answer")
 	fields, _ := v.AsMap()
 	body, _ := fields.Get("body")

@@ -54,7 +54,8 @@ type claimsBody struct {
 	SessionID string `json:"session_id"`
 }
 
-func (a *api) approvalBody(p *projections.Approval) approvalBody {
+// approvalBody is an approval as the operator of a label sees it; "" is everybody else.
+func (a *api) approvalBody(p *projections.Approval, label string) approvalBody {
 	return approvalBody{
 		ApprovalID: p.ID, Status: p.StatusAt(a.Now()), Resolution: optional(p.Resolution), SQL: p.SQL, PreparedSQL: optional(p.PreparedSQL), Parameters: orNone(p.Parameters),
 		Classification: json.RawMessage(p.Classification),
@@ -62,7 +63,7 @@ func (a *api) approvalBody(p *projections.Approval) approvalBody {
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
 		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Profile: cmp.Or(p.Profile, sqlgate.ProfileDefault), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
 		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
-		RequestID: p.RequestID, Impact: impactOf(p), Withdrawn: p.Withdrawn != "",
+		RequestID: p.RequestID, Impact: impactOf(p, label), Withdrawn: p.Withdrawn != "",
 	}
 }
 
@@ -73,10 +74,10 @@ func orNone(list []string) []string {
 	return list
 }
 
-// impactOf is the plan estimate that an operator is shown; null where none
-// could be had.
-func impactOf(p *projections.Approval) json.RawMessage {
-	if p.Impact == "" {
+// impactOf is the plan estimate that an operator is shown, since it tells what is in
+// the tables; null for others, and where none could be had.
+func impactOf(p *projections.Approval, label string) json.RawMessage {
+	if p.Impact == "" || label == "" {
 		return json.RawMessage("null")
 	}
 	return json.RawMessage(p.Impact)
@@ -96,15 +97,23 @@ func (a *api) listApprovals(c *httpd.Call) error {
 	if !slices.Contains(approvalStatuses, filter.Status) {
 		return fieldFault("status", "must be pending, expired, resolved, approved or rejected")
 	}
+	label, err := c.OperatorLabel()
+	if err != nil {
+		return err
+	}
 	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	list := c.NewList()
-	next, err := view.EachApproval(filter, page, func(p *projections.Approval) (bool, error) { return list.Add(a.approvalBody(p)) })
+	next, err := view.EachApproval(filter, page, func(p *projections.Approval) (bool, error) { return list.Add(a.approvalBody(p, label)) })
 	return sendList(list, view, next, err)
 }
 
 // getApproval is GET /approvals/:approval_id.
 func (a *api) getApproval(c *httpd.Call) error {
+	label, err := c.OperatorLabel()
+	if err != nil {
+		return err
+	}
 	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	id := c.Params.ByName("approval_id")
@@ -115,7 +124,7 @@ func (a *api) getApproval(c *httpd.Call) error {
 	case !found:
 		return fault.New(fault.ApprovalNotFound, "There is no approval with this id; an expired one may have been purged. GET /approvals lists those that there are.").With("approval_id", id)
 	}
-	c.JSON(http.StatusOK, a.approvalBody(&p))
+	c.JSON(http.StatusOK, a.approvalBody(&p, label))
 	return nil
 }
 
@@ -137,7 +146,7 @@ func (a *api) resolveApproval(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	c.JSON(http.StatusOK, a.approvalBody(&p))
+	c.JSON(http.StatusOK, a.approvalBody(&p, c.Operator()))
 	return nil
 }
 
