@@ -444,3 +444,11 @@ INSERT INTO order_items SELECT n, 1 FROM generate_series(1, 100) AS n`
 )
 
 func digestOfText(sql string) [32]byte { return sha256.Sum256([]byte(sql)) }
+
+// LOCK TABLE holds to the end of its transaction, and here that is its own.
+func TestALockIsNoRequestOfItsOwn(t *testing.T) {
+	d := newGateDir(t, []byte(strings.Replace(openPolicy, "SET, PREPARE]", "SET, PREPARE, LOCK]", 1)))
+	d.execute(t, shopTables)
+	g := startGate(t, d)
+	requireFault(t, g.query(t, ask("LOCK TABLE orders IN ACCESS SHARE MODE")), http.StatusUnprocessableEntity, "unsupported_sql_shape")
+}
