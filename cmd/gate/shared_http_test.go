@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 
@@ -94,6 +95,29 @@ func TestStreamsUnderV1AreSharedByKeysAndAgents(t *testing.T) {
 	}
 	require.Equal(t, http.StatusOK, open("Authorization: Bearer "+other))
 	require.Equal(t, http.StatusOK, open("X-Api-Key: "+w.key))
+}
+
+// What a key kept is given to nobody whose token ended while the request came.
+func TestAKeptAnswerIsNotForATokenThatEndedMeanwhile(t *testing.T) {
+	w := startAgents(t)
+	agent, token := w.register(t, "sender")
+	for _, end := range []func(){func() {}, func() { require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+agent, "").status) }} {
+		asked := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: end}) // for the body, which comes behind it
+		request, err := http.NewRequestWithContext(asked, http.MethodPost, w.base+"/v1/telemetry", strings.NewReader(`{"events":[{"type":"heartbeat"}]}`))
+		require.NoError(t, err)
+		for name, value := range map[string]string{"Authorization": "Bearer " + token, "Content-Type": "application/json", "Idempotency-Key": "k", "Expect": "100-continue"} {
+			request.Header.Set(name, value)
+		}
+		patient := &http.Client{Transport: &http.Transport{ExpectContinueTimeout: startPatience}}
+		answer, err := patient.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		want := http.StatusOK
+		if w.v1(t, http.MethodGet, "/agents/"+agent, "").json(t)["status"] != "active" {
+			want = http.StatusUnauthorized
+		}
+		require.Equal(t, want, answer.StatusCode)
+	}
 }
 
 // A stream that finds nothing to send does not keep its place behind the end of its token.

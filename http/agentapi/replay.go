@@ -35,6 +35,9 @@ func (a *api) beginKey(c *call, by *agentctl.Asker, body []byte) (lease *command
 		return nil, false, err
 	}
 	if first != nil {
+		if err := a.good(c); err != nil { // nothing is written, so nothing else looks at it again
+			return nil, false, err
+		}
 		return nil, true, a.replay(c, first)
 	}
 	by.Key = key

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/url"
 	"regexp"
 	"strings"
@@ -312,16 +313,19 @@ func TestASessionEndsIdleOldOrByLogout(t *testing.T) {
 	})
 	t.Run("logout while a change is on its way", func(t *testing.T) {
 		p := startPlane(t, nil)
-		for path, media := range map[string]string{apiPrefix + "/approvals/apr_mock-1/resolve": "application/json", "/policy-dry-run": "application/x-www-form-urlencoded"} {
+		for path, media := range map[string]string{apiPrefix + "/approvals/apr_mock-1/resolve": "application/json", "/policy-dry-run": "application/x-www-form-urlencoded",
+			"/evidence/check": "multipart/form-data; boundary=b"} {
 			token := p.login(t)
-			body := "{}"
-			if media != "application/json" {
-				body = csrfField + "=" + token
+			body := map[string]string{"application/json": "{}", "application/x-www-form-urlencoded": csrfField + "=" + token}[media]
+			if body == "" {
+				body = "--b\r\nContent-Disposition: form-data; name=\"" + csrfField + "\"\r\n\r\n" + token +
+					"\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n{}\r\n--b--\r\n"
 			}
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL+path, &lateBody{strings.NewReader(body), func() {
+			asked := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: func() { // for the body, which comes behind it
 				status, _, _ := p.do(t, http.MethodPost, "/api/gate/admin/logout", "", csrfHeader, token)
 				require.Equal(t, http.StatusOK, status)
 			}})
+			r, err := http.NewRequestWithContext(asked, http.MethodPost, p.URL+path, strings.NewReader(body))
 			require.NoError(t, err)
 			for name, value := range map[string]string{"Origin": p.URL, "Content-Type": media, csrfHeader: token, "Expect": "100-continue"} {
 				r.Header.Set(name, value)
@@ -347,20 +351,6 @@ func TestASessionEndsIdleOldOrByLogout(t *testing.T) {
 		_, ok := p.server.sessions.find(old.Value, true)
 		require.False(t, ok)
 	})
-}
-
-// A lateBody has something done before its first byte, which the server has asked for.
-type lateBody struct {
-	io.Reader
-	before func()
-}
-
-func (b *lateBody) Read(p []byte) (int, error) {
-	if b.before != nil {
-		b.before()
-		b.before = nil
-	}
-	return b.Reader.Read(p)
 }
 
 func TestTheCookieIsForThisHostAndNoScript(t *testing.T) {

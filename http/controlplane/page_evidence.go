@@ -200,6 +200,9 @@ func (s *Server) checkUpload(c *httpd.Call) error {
 	if err != nil {
 		return s.evidenceProblem(c, one, "The file did not arrive whole. Send it again.")
 	}
+	if _, err := s.signedIn(c); err != nil { // it may have taken its time
+		return s.refusedForm(c, err)
+	}
 	return s.build(c, one, "evidence", "evidence", "Evidence", func(c *httpd.Call, p *page) error {
 		v, err := s.evidenceView(c, p)
 		if err != nil {
