@@ -100,11 +100,9 @@ func (g *Gate) record(ctx context.Context, s *submission, command *commands.Reco
 				}
 			}
 			switch {
-			case !sends:
-				return write()
-			case !g.decides(s):
+			case sends && !g.decides(s):
 				return ErrPolicyChanged
-			case command.Dispatch == nil && s.cancelled(context.Canceled), // of a description: no execution is to be cancelled later
+			case sends && command.Dispatch == nil && s.cancelled(context.Canceled), // of a description: no execution is to be cancelled later
 				command.Dispatch != nil && s.wire != nil && !s.wire.wire.current.dispatches(g.Database):
 				return context.Canceled
 			case within != nil:

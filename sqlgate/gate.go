@@ -307,7 +307,7 @@ func (s *submission) shapeFault() error {
 	if executesPrepared(&s.classification) {
 		return fault.New(fault.UnsupportedSQLShape, "An EXECUTE inside of another statement cannot be run: what was prepared is known to the gate and not to the database. Write the prepared statement itself in its place.")
 	}
-	if s.classification.Run != classify.RunNone && s.classification.QueryType != classify.TypeLock {
+	if s.classification.Run != classify.RunNone && s.classification.QueryType != classify.TypeLock { // a lock would be let go before the answer
 		return nil
 	}
 	return fault.New(fault.UnsupportedSQLShape, "A %s cannot be carried by POST /query: each request runs one statement in its own transaction. Send the statements that matter, without it.", s.classification.QueryType).

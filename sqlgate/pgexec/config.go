@@ -61,11 +61,10 @@ type Config struct {
 
 	// OnServerMajor is called when a connection shows the server's major for the
 	// first time, or another one; with 0 where the URLs lead to servers of different
-	// majors. OnPoolStopped is called when a pool stops for
-	// 30 s because settings drifted three times in a minute and no statement of a
-	// client's was the cause (event db_unavailable, reason_code settings_drift). OnRole is called when a pool's
-	// role is seen for the first time or with other rights than before. All must
-	// return quickly.
+	// majors. OnPoolStopped is called when a pool stops for 30 s because settings drifted
+	// three times in a minute and no statement of a client's was the cause (event
+	// db_unavailable, reason_code settings_drift). OnRole is called when a pool's role is
+	// seen for the first time or with other rights than before. All must return quickly.
 	OnServerMajor func(major int)
 	OnPoolStopped func(pool, reason string)
 	OnRole        func(RoleReport)

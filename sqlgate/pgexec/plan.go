@@ -91,10 +91,9 @@ func (db *DB) BeginPlan(ctx context.Context, write bool, major int) (r *Reading,
 
 // EstimatePlan asks the server for a statement's plan where that provably runs no
 // code of a user's, and says otherwise why it does not; it gives the connection back.
-// The statement is never
-// executed, and nothing of it is kept. What is looked at and what is planned stand
-// in one transaction; somebody who changes definitions at that very moment can
-// still have it meet the new ones.
+// The statement is never executed, and nothing of it is kept. What is looked at and
+// what is planned stand in one transaction; somebody who changes definitions at that
+// very moment can still have it meet the new ones.
 func (r *Reading) EstimatePlan(ctx context.Context, p PlanRequest) (plan *Plan, omitted string) {
 	defer r.Release()
 	db, l := r.db, r.lease

@@ -118,7 +118,7 @@ func (c *conn) trusted() *failure {
 	return nil
 }
 
-// stands is trusted for who stands behind the connection.
+// stands is trusted while a statement is on its way, as an error of the session's.
 func (c *conn) stands() *sqlgate.WireError {
 	f := c.trusted()
 	if f == nil {
