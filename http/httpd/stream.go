@@ -79,8 +79,8 @@ func (c *Call) Events(ctx context.Context, beat time.Duration, run func(send fun
 	var beating sync.WaitGroup
 	defer beating.Wait()
 	defer cancel()
-	// A client that reads nothing keeps no end of the service waiting.
-	defer context.AfterFunc(ctx, func() { _ = control.SetWriteDeadline(time.Now()) })()
+	// A client that reads nothing keeps no end of the service waiting; one that reads gets the end of its answer.
+	defer context.AfterFunc(ctx, func() { _ = control.SetWriteDeadline(time.Now().Add(defaultPatience)) })()
 	beating.Go(func() { s.beat(ctx, beat) })
 	if err := run(s.send); err != nil && ctx.Err() == nil {
 		c.mux.log.Info("a stream ended", "source", logSource, "request_id", c.RequestID, "error", err)
