@@ -329,7 +329,7 @@ func (w *Wire) readInBlock(ctx context.Context, s *submission) (*Answer, error) 
 	if err := w.openBlock(ctx, false); err != nil {
 		return nil, w.notBegun(ctx, s, err)
 	}
-	o := g.beginOptions(s, g.limits(s))
+	o := g.fenceOptions(s)
 	d, err := w.unit.block.DispatchRead(o)
 	if err != nil {
 		return nil, g.notDispatched(ctx, s, err)
@@ -342,6 +342,13 @@ func (w *Wire) readInBlock(ctx context.Context, s *submission) (*Answer, error) 
 	g.Step("block.read_dispatched")
 	result, err := w.unit.block.Read(ctx, o, s.statement(), s.wire.out)
 	return g.finish(ctx, s, recorded, result, nil, err)
+}
+
+// fenceOptions are those of a statement that a block runs or describes behind a fence.
+func (g *Gate) fenceOptions(s *submission) pgexec.BeginOptions {
+	o := g.beginOptions(s, g.limits(s))
+	o.Relations, o.NoSnapshot = s.relations(), slices.Contains(withoutSnapshot, s.classification.QueryType)
+	return o
 }
 
 // writeInBlock runs a write inside the block. Its result is the block's to give:

@@ -157,13 +157,14 @@ func (w *Wire) askServer(ctx context.Context, st *wireStatement, s *submission) 
 		}, names.Unsure)
 	}
 	if w.unit.block != nil {
-		if _, err := w.unit.block.DispatchRead(w.gate.beginOptions(s, w.gate.limits(s))); err != nil {
+		o := w.gate.fenceOptions(s)
+		if _, err := w.unit.block.DispatchRead(o); err != nil {
 			return pgexec.Description{}, w.gate.refuse(ctx, s, err)
 		}
 		if err := w.recordDescribed(ctx, st, s); err != nil {
 			return pgexec.Description{}, err
 		}
-		return w.unit.block.Describe(ctx, text.SQL, text.ParamOIDs) // it may be about what the block made
+		return w.unit.block.Describe(ctx, o, text.SQL, text.ParamOIDs) // it may be about what the block made
 	}
 	reading, err := w.beginDescribe(ctx, st, s)
 	if err != nil {

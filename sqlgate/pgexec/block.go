@@ -42,6 +42,7 @@ type Block struct {
 	next      *BeginOptions     // of the write that was dispatched and not yet sent
 	counted   rowCounts         // before it
 	limited   []int64           // rows that each write so far under a limit may still change, by deferred triggers
+	held      []string          // relations that reads have locked, as their facts name them
 	settings  map[string]string // of the last write, for the checks that are deferred to the end
 	unchecked bool              // a write ran behind which deferred checks were not made yet
 	ddl       bool              // a statement of class ddl, dcl or maintenance ran

@@ -191,10 +191,12 @@ func (b *Block) Read(ctx context.Context, o BeginOptions, st Statement, sink Sin
 	if err := b.usable(); err != nil {
 		return aborted(ReasonDBError, BasisReadOnly), err
 	}
-	l, lim := b.lease, b.db.bound(o.Limits)
-	cmd, fence := client(st, lim, sink), b.newFence()
+	o.Limits = b.db.bound(o.Limits)
+	l, lim := b.lease, o.Limits
+	cmd := client(st, lim, sink)
+	fence := b.newFence(o)
 	l.notices = nil
-	r := b.db.run(ctx, l, o.ExecutionID, b.db.deadline(lim), cmd, fence.around(append(set("LOCAL", b.each(lim, o)), cmd)))
+	r := b.db.run(ctx, l, o.ExecutionID, b.db.deadline(lim), cmd, fence.around(cmd))
 	b.unfence(r, fence)
 	res, f, ok := b.db.outcomeOf(r, BasisReadOnly)
 	if !ok {
@@ -217,23 +219,56 @@ type fence struct {
 	before, behind segment
 	set            *command // SAVEPOINT
 	gone           *command // RELEASE, behind ROLLBACK TO
+	holds          []string // relations whose locks stay when it is gone
 }
 
-// newFence makes the fence of one read. A serializable transaction that may write
-// takes its snapshot before it is made read-only for a moment: the server decides
-// by its first snapshot whether it has to watch what the transaction reads.
-func (b *Block) newFence() *fence {
-	f := &fence{name: b.newName()}
+// newFence makes the fence of one read. ROLLBACK TO gives up the locks that the
+// read takes, and at a server they stay to the end of the transaction: so the
+// relations that it names are parsed before, which locks them and those behind
+// views, and runs nothing. A serializable transaction that may write takes its
+// snapshot before it is made read-only for a moment: the server decides by its
+// first snapshot whether it has to watch what the transaction reads.
+func (b *Block) newFence(o BeginOptions) *fence {
+	settings := b.each(o.Limits, o)
+	f := &fence{name: b.newName(), before: set("LOCAL", settings)}
 	f.set = own(setSavepoint + f.name)
-	if b.opts.Isolation == "serializable" && !b.opts.ReadOnly {
-		f.before = segment{own("SELECT 1")}
+	switch lock := b.holding(f, o.Relations); {
+	case lock != nil:
+		f.before = append(f.before, lock)
+	case b.opts.Isolation == "serializable" && !b.opts.ReadOnly && !o.NoSnapshot:
+		f.before = append(f.before, own("SELECT 1"))
 	}
 	f.before = append(f.before, f.set)
 	if !b.opts.ReadOnly {
 		f.before = append(f.before, own("SET LOCAL transaction_read_only = on"))
 	}
-	f.behind = f.undo()
+	f.behind = append(f.undo(), b.unset(settings)...)
 	return f
+}
+
+// holding is the command that locks relations, nil where they are locked already
+// and where there are none. What is the server's own nobody drops or rewrites. A
+// schema is not written where it is that of the search path, since the name may be
+// one of a temporary table; where more than one dot stands in a name it is not to
+// be told what is the schema, and the lock is not kept.
+func (b *Block) holding(f *fence, relations []string) *command {
+	var from []string
+	for _, relation := range relations {
+		schema, name, _ := strings.Cut(relation, ".")
+		if name == "" || name == "*" || strings.Contains(name, ".") || strings.HasPrefix(schema, "pg_") || schema == "information_schema" || slices.Contains(b.held, relation) {
+			continue
+		}
+		f.holds = append(f.holds, relation)
+		name = quoteName(name)
+		if !slices.Contains(b.db.cfg.schemas(), schema) {
+			name = quoteName(schema) + "." + name
+		}
+		from = append(from, name+" AS r"+strconv.Itoa(len(from)))
+	}
+	if len(from) == 0 {
+		return nil
+	}
+	return describing("SELECT FROM "+strings.Join(from, ", "), nil)
 }
 
 // undo is what goes behind the read.
@@ -242,12 +277,19 @@ func (f *fence) undo() segment {
 	return segment{own(rollbackTo + f.name), f.gone}
 }
 
-func (f *fence) around(cmds []*command) segment { return slices.Concat(f.before, cmds, f.behind) }
+func (f *fence) around(cmd *command) segment {
+	return slices.Concat(f.before, segment{cmd}, f.behind)
+}
 
 // unfence sees to it that the fence is gone, whatever became of the read: after an
 // error the server has skipped what stood behind it. A block in which that cannot
 // be had is given up.
 func (b *Block) unfence(r *ran, f *fence) {
+	if f.set.tag != "" {
+		b.held = append(b.held, f.holds...)
+	} else if r.refused != nil {
+		r.refused.Position = 0 // in a text that is not the client's
+	}
 	if r.err != nil || f.set.tag == "" || f.gone.tag != "" { // fail gives it up; no fence; gone already
 		return
 	}
@@ -264,6 +306,7 @@ func (b *Block) unfence(r *ran, f *fence) {
 type Savepoint struct {
 	name     string
 	limited  int  // of the block, before it
+	held     int  // of the block, before it
 	readOnly bool // the transaction, before it
 }
 
@@ -272,7 +315,7 @@ func (b *Block) Savepoint(ctx context.Context) (Savepoint, error) {
 	if err := b.usable(); err != nil {
 		return Savepoint{}, err
 	}
-	s := Savepoint{b.newName(), len(b.limited), b.opts.ReadOnly}
+	s := Savepoint{b.newName(), len(b.limited), len(b.held), b.opts.ReadOnly}
 	return s, b.control(ctx, setSavepoint+s.name, true)
 }
 
@@ -303,7 +346,7 @@ func (b *Block) RollbackTo(ctx context.Context, s Savepoint) error {
 	if err := b.control(ctx, rollbackTo+s.name, false); err != nil {
 		return err
 	}
-	b.failed, b.limited, b.opts.ReadOnly = false, b.limited[:s.limited], s.readOnly
+	b.failed, b.limited, b.held, b.opts.ReadOnly = false, b.limited[:s.limited], b.held[:s.held], s.readOnly
 	return nil
 }
 

@@ -98,12 +98,13 @@ func (r *Reading) DescribeHarmless(ctx context.Context, p ParseRequest) (d Descr
 
 // Describe is as that of a Reading, inside the block: of what only its transaction
 // sees, too. An error fails the block.
-func (b *Block) Describe(ctx context.Context, sql string, types []uint32) (Description, error) {
+func (b *Block) Describe(ctx context.Context, o BeginOptions, sql string, types []uint32) (Description, error) {
 	if err := b.usable(); err != nil {
 		return Description{}, err
 	}
-	l, cmd, fence := b.lease, describing(sql, types), b.newFence()
-	r := b.db.run(ctx, l, "", b.db.deadline(b.db.bound(Limits{})), cmd, fence.around(segment{cmd}))
+	o.Limits = b.db.bound(Limits{})
+	l, cmd, fence := b.lease, describing(sql, types), b.newFence(o)
+	r := b.db.run(ctx, l, "", b.db.deadline(o.Limits), cmd, fence.around(cmd))
 	b.unfence(r, fence)
 	d, err := b.db.describedAs(r)
 	if err == nil && l.drift != "" {

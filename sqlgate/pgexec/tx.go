@@ -19,7 +19,9 @@ type BeginOptions struct {
 	Limits      Limits
 	Trace       string // trace id and span id of the caller; "" = none
 	Settings    Settings
-	Major       int // of the server for which the statement was classified; 0 = for every one
+	Relations   []string // schema.table, all that the statement names
+	NoSnapshot  bool     // a server runs it without a snapshot
+	Major       int      // of the server for which the statement was classified; 0 = for every one
 }
 
 // A Dispatch is what execution_dispatched records about where a statement goes.

@@ -1,0 +1,139 @@
+package sqlgate
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"writegate/fixtures/postgres"
+)
+
+// heldSQL are the tables, views and sequences of users on which the other sessions have
+// the lock of a read, and of no more.
+const heldSQL = `SELECT coalesce(string_agg(DISTINCT c.relname, ' ' ORDER BY c.relname), '') FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+ WHERE l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.pid <> pg_backend_pid() AND l.mode = 'AccessShareLock' AND l.granted
+ AND c.oid >= 16384 AND c.relkind NOT IN ('i', 'I')`
+
+// The locks of what a block read, or had described, are those that a server holds.
+func TestAReadInABlockKeepsItsLocks(t *testing.T) {
+	w := newWireWorld(t, nil)
+	postgres.ExecuteURL(t, w.url, `CREATE SCHEMA shop; CREATE SCHEMA "a.b"; CREATE TABLE shop.orders (id int PRIMARY KEY, v text); CREATE TABLE lines (id int, of int);
+		CREATE VIEW of_lines AS SELECT l.id FROM lines l JOIN shop.orders o ON o.id = l.of; CREATE VIEW of_views AS SELECT * FROM of_lines WHERE id > 1;
+		CREATE MATERIALIZED VIEW kept AS SELECT * FROM t; CREATE SEQUENCE numbers; CREATE TABLE "Odd ""name" (id int); CREATE TABLE "an.y" (id int);
+		CREATE TABLE parent (id int); CREATE TABLE child () INHERITS (parent)`)
+	direct, err := pgx.Connect(t.Context(), w.url)
+	require.NoError(t, err)
+	defer direct.Close(t.Context())
+	type row struct {
+		begin, held string
+		before      string // statements
+		sql         string
+	}
+	reads := map[string]string{
+		"SELECT 1": "", "SHOW work_mem": "", "SELECT relname FROM pg_class WHERE false": "",
+		"SELECT * FROM t": "t", "SELECT t.id FROM public.t, shop.orders": "orders t", "TABLE t": "t", "SELECT (SELECT max(v) FROM t), (SELECT max(v) FROM shop.orders)": "orders t",
+		"SELECT * FROM of_lines": "lines of_lines orders", "SELECT * FROM of_views WHERE id = 3": "lines of_lines of_views orders", "SELECT * FROM kept": "kept", "SELECT last_value FROM numbers": "numbers",
+		`SELECT * FROM "Odd ""name"`: `Odd "name`, "WITH t AS (SELECT * FROM t) SELECT * FROM t": "t", "WITH t AS (SELECT 1) SELECT * FROM t": "",
+		"SELECT * FROM t AS a JOIN t AS b ON a.id = b.id": "t", "SELECT * FROM ONLY parent": "parent", "EXPLAIN SELECT * FROM t": "t", "SELECT * FROM t WHERE id IN (SELECT id FROM lines)": "lines t",
+	}
+	var rows []row
+	for sql, held := range reads {
+		rows = append(rows, row{"BEGIN", held, "", sql})
+	}
+	for _, begin := range []string{"BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN ISOLATION LEVEL SERIALIZABLE", "BEGIN READ ONLY", "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE"} {
+		rows = append(rows, row{begin, "lines of_lines orders", "", "SELECT * FROM of_lines"}, row{begin, "t", "SELECT 1; SHOW work_mem; SAVEPOINT s; SELECT * FROM lines; ROLLBACK TO s", "SELECT * FROM t"},
+			row{begin, "lines t", "SAVEPOINT s; SELECT * FROM lines; RELEASE s", "SELECT * FROM t"}, row{begin, "lines t", "SAVEPOINT s; SELECT * FROM lines; ROLLBACK TO s; SELECT * FROM lines", "SELECT * FROM t"})
+	}
+	run := func(r row, query func(sql string)) {
+		query(r.begin)
+		for sql := range strings.SplitSeq(r.before, "; ") {
+			if sql != "" {
+				query(sql)
+			}
+		}
+		query(r.sql)
+		require.Equal(t, r.held, w.value(heldSQL), "%s; %s; %s", r.begin, r.before, r.sql)
+		query("ROLLBACK")
+	}
+	c := w.wire()
+	for _, r := range rows {
+		run(r, func(sql string) {
+			_, err := direct.Exec(t.Context(), sql)
+			require.NoError(t, err, "as a server holds")
+		})
+		run(r, func(sql string) { c.query(sql) })
+	}
+
+	c.query("BEGIN")
+	c.query("SELECT 1")
+	require.NoError(t, c.Parse(t.Context(), "", "SELECT * FROM of_lines", nil))
+	_, _, err = c.DescribeStatement(t.Context(), "")
+	require.NoError(t, err)
+	require.Equal(t, "lines of_lines orders", w.value(heldSQL), "what was described stays what it is")
+	c.query("ROLLBACK")
+
+	c.query("BEGIN")
+	c.query("CREATE TEMPORARY TABLE passing (id int)")
+	c.query("SELECT * FROM passing")
+	c.query(`SELECT * FROM "an.y"`)
+	require.Equal(t, "42P01", state(c.refused("SELECT * FROM nowhere")))
+	c.query("ROLLBACK")
+}
+
+// A wait for such a lock ends as the client said, and with its cancel.
+func TestAWaitForTheLockOfAReadEndsInTime(t *testing.T) {
+	w := newWireWorld(t, nil)
+	direct, err := pgx.Connect(t.Context(), w.url)
+	require.NoError(t, err)
+	defer direct.Close(t.Context())
+	_, err = direct.Exec(t.Context(), "BEGIN; LOCK TABLE t")
+	require.NoError(t, err)
+	c := w.wire()
+	c.query("SET lock_timeout = '30ms'")
+	c.query("BEGIN")
+	c.query("SAVEPOINT s")
+	require.Equal(t, "55P03", state(c.refused("SELECT * FROM t")))
+	c.query("ROLLBACK TO s")
+	_, err = direct.Exec(t.Context(), "COMMIT")
+	require.NoError(t, err)
+	c.query("SELECT * FROM t")
+	c.query("COMMIT")
+}
+
+// A block of one snapshot takes it where a server would: SHOW takes none.
+func TestASnapshotIsNotTakenByShow(t *testing.T) {
+	w := newWireWorld(t, nil)
+	for i, begin := range []string{"BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN ISOLATION LEVEL SERIALIZABLE", "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY"} {
+		c := w.wire()
+		c.query(begin)
+		c.query("SHOW work_mem")
+		postgres.ExecuteURL(t, w.url, "INSERT INTO t SELECT count(*) FROM t")
+		_, rows := c.query("SELECT count(*) FROM t")
+		require.Len(t, rows, 1)
+		require.Equal(t, string(rune('1'+i)), rows[0], begin)
+		c.query("COMMIT")
+	}
+}
+
+// The lock asks for no right that the read does not need.
+func TestTheLockOfAReadNeedsNoRightOfItsOwn(t *testing.T) {
+	url := postgres.ForTest(t)
+	postgres.ExecuteURL(t, url, "CREATE ROLE reads_columns LOGIN PASSWORD 'plain'; CREATE TABLE salaries (id int, amount int); CREATE VIEW ids AS SELECT id FROM salaries")
+	defer postgres.ExecuteURL(t, url, "DROP OWNED BY reads_columns; DROP ROLE reads_columns")
+	postgres.ExecuteURL(t, url, "GRANT SELECT (id) ON salaries TO reads_columns; GRANT SELECT ON ids TO reads_columns")
+	config, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	w := newWireWorldAt(t, url, fmt.Sprintf("postgres://reads_columns:plain@%s:%d/%s", config.Host, config.Port, config.Database), nil)
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("SELECT id FROM salaries")
+	c.query("SELECT id FROM ids")
+	c.query("SAVEPOINT s")
+	require.Equal(t, "42501", state(c.refused("SELECT amount FROM salaries")))
+	c.query("ROLLBACK TO s")
+	require.Equal(t, "ids salaries", w.value(heldSQL))
+	c.query("COMMIT")
+}
