@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -205,8 +206,8 @@ func (g *Gate) limits(s *submission) pgexec.Limits {
 	if s.wire != nil {
 		l.Timeout = s.wire.wire.timeout(l.Timeout)
 	}
-	if s.classification.Run == classify.RunReadFence {
-		l.MaxRows = nil // a read changes nothing
+	if s.classification.Run == classify.RunReadFence || s.classification.QueryType == classify.TypeLock {
+		l.MaxRows = nil // it changes nothing
 	}
 	return l
 }
@@ -333,7 +334,8 @@ func (g *Gate) alone(ctx context.Context, s *submission) (*Answer, error) {
 
 // beginOptions picks the role: ddl, dcl and maintenance have their own.
 func (g *Gate) beginOptions(s *submission, l pgexec.Limits) pgexec.BeginOptions {
-	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.Trace, Settings: s.settings(), UserCode: s.callsUserCode(), Major: s.classification.Engine.ServerMajor}
+	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.Trace, Settings: s.settings(), UserCode: s.callsUserCode(), Major: s.classification.Engine.ServerMajor,
+		NoSnapshot: slices.Contains(withoutSnapshot, s.classification.QueryType)}
 	switch s.classification.Class {
 	case classify.ClassDDL, classify.ClassDCL, classify.ClassMaintenance:
 		o.DDL = true

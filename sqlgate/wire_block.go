@@ -26,8 +26,7 @@ type wireUnit struct {
 	explicit   bool                // the client said BEGIN
 	failed     bool                // of an explicit one: only its end and ROLLBACK TO are taken
 	used       bool                // a statement ran in it
-	queried    bool                // isolation and the like are settled
-	snapshot   bool                // a server would have taken its snapshot
+	snapshot   bool                // the server has taken one, or would have: isolation and the like are settled
 	options    pgexec.BlockOptions // its modes while nothing is open at the database, once it has begun
 	block      *pgexec.Block       // nil: nothing is open at the database
 	id         string              // block_id of the evidence
@@ -347,7 +346,7 @@ func (w *Wire) readInBlock(ctx context.Context, s *submission) (*Answer, error) 
 // fenceOptions are those of a statement that a block runs or describes behind a fence.
 func (g *Gate) fenceOptions(s *submission) pgexec.BeginOptions {
 	o := g.beginOptions(s, g.limits(s))
-	o.Relations, o.NoSnapshot = s.relations(), slices.Contains(withoutSnapshot, s.classification.QueryType)
+	o.Relations = s.relations()
 	return o
 }
 
@@ -414,8 +413,8 @@ func (u *wireUnit) sends(s *submission) {
 }
 
 // withoutSnapshot are the statements of a block that a server runs without a snapshot
-// (PlannedStmtRequiresSnapshot).
-var withoutSnapshot = []string{classify.TypeLock, classify.TypeShow, classify.TypeNotify}
+// (PlannedStmtRequiresSnapshot), and that need no transaction id: they apply nothing.
+var withoutSnapshot = []string{classify.TypeLock, classify.TypeShow}
 
 // notBegun records a statement whose transaction could not be begun.
 func (w *Wire) notBegun(ctx context.Context, s *submission, cause error) error {

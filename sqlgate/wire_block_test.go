@@ -12,8 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
+	"writegate/fixtures/postgres"
+	"writegate/projections"
 	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policyfolder"
 )
@@ -293,8 +296,8 @@ CREATE FUNCTION sets() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM set_conf
 		_, err = direct.Exec(t.Context(), "ROLLBACK").ReadAll()
 		require.NoError(t, err)
 		for _, begin := range []string{"BEGIN READ ONLY", "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY", "SET default_transaction_read_only = on"} {
-			if strings.HasPrefix(sql, "LOCK") && begin != "BEGIN READ ONLY" {
-				continue // it is for blocks, and in a serializable one not the first statement
+			if strings.HasPrefix(sql, "LOCK") && strings.HasPrefix(begin, "SET") {
+				continue // it is for blocks
 			}
 			c := w.wire()
 			before := len(w.events())
@@ -317,7 +320,7 @@ CREATE FUNCTION sets() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM set_conf
 				case event.TypeExecutionDispatched:
 					var d event.ExecutionDispatched
 					require.NoError(t, e.Parse(&d))
-					require.Equal(t, d.Path == event.PathTx, d.XID != 0, sql)
+					require.Equal(t, d.Path == event.PathTx && !strings.HasPrefix(sql, "LOCK"), d.XID != 0, sql)
 				case event.TypeExecutionSuccess:
 					require.Empty(t, want, sql)
 				case event.TypeExecutionStateUnknown, event.TypeDBUnavailable:
@@ -414,45 +417,70 @@ func TestOneClientDoesNotHaveAllBlocks(t *testing.T) {
 	require.Empty(t, w.blocks.of)
 }
 
-// What is read behind a lock is of after the lock, or the lock is refused: in a
-// transaction with one snapshot nothing of the gate's takes it before. Outside of a
-// block there is none, as at a server.
+// What is read behind a lock is of after the lock: in a transaction with one snapshot
+// nothing of the gate's takes it before. The modes are settled by what takes the
+// snapshot, too. Outside of a block there is no lock, as at a server.
 func TestALockDoesNotComeBehindItsSnapshot(t *testing.T) {
 	w := newWireWorld(t, func(o *Options) {
 		o.Policies.Dir = filepath.Join(t.TempDir(), "locks")
 		require.NoError(t, policyfolder.Create(o.Policies.Dir, policyfolder.DefaultManifest, []byte(strings.Replace(wirePolicy, "MERGE, LOCK]", "MERGE, LOCK, NOTIFY]", 1))))
 	})
+	postgres.ExecuteURL(t, w.url, "CREATE TABLE other AS SELECT 1 AS v")
 	const lock = "LOCK TABLE t IN EXCLUSIVE MODE"
-	for begin, want := range map[string]string{
-		"": "25P01", "BEGIN": "", "BEGIN ISOLATION LEVEL REPEATABLE READ": "unsupported_sql_shape", "BEGIN ISOLATION LEVEL SERIALIZABLE": "unsupported_sql_shape",
-		"SET default_transaction_isolation = 'repeatable read'; BEGIN": "unsupported_sql_shape",
-	} {
-		for _, between := range []string{"", "SAVEPOINT s", "SHOW work_mem", "NOTIFY x", "SAVEPOINT s; LOCK t; ROLLBACK TO s", "SAVEPOINT s; LISTEN x; ROLLBACK TO s",
-			"SELECT count(*) FROM t", "UPDATE t SET v = 'a' WHERE id = 1"} {
-			if begin == "" && strings.HasPrefix(between, "SAVEPOINT s") {
+	c := w.wire()
+	require.Equal(t, "25P01", state(c.refused(lock)))
+	postgres.ExecuteURL(t, w.url, "INSERT INTO t VALUES (1)")
+	for _, begin := range []string{"BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN ISOLATION LEVEL SERIALIZABLE", "BEGIN; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+		"SET default_transaction_isolation = 'repeatable read'; BEGIN"} {
+		for between, sees := range map[string]bool{
+			"": true, "SAVEPOINT s": true, "SHOW work_mem": true, "SAVEPOINT s; LOCK t IN ACCESS SHARE MODE; ROLLBACK TO s": true, "SAVEPOINT s; LISTEN x; ROLLBACK TO s": true, "NOTIFY x": false,
+			"SELECT count(*) FROM t": false, "UPDATE t SET v = 'a' WHERE id = 1": false,
+		} {
+			if strings.HasSuffix(begin, "READ ONLY") && strings.HasPrefix(between, "UPDATE") {
 				continue
 			}
-			c, want := w.wire(), want
+			c := w.wire()
 			for sql := range strings.SplitSeq(begin+"; "+between, "; ") {
 				if sql != "" {
 					_, err := c.Query(t.Context(), sql, &rowsSink{})
-					require.Equal(t, sql == "LISTEN x" || sql == "LOCK t" && want != "", err != nil, "%s: %v", sql, err)
+					require.Equal(t, sql == "LISTEN x", err != nil, "%s: %v", sql, err)
 				}
 			}
-			if want == "unsupported_sql_shape" && (strings.HasPrefix(between, "SELECT") || strings.HasPrefix(between, "UPDATE")) {
-				want = "" // the snapshot is there already, as it would be at a server
+			mode := "EXCLUSIVE"
+			if strings.HasSuffix(begin, "READ ONLY") {
+				mode = "ACCESS SHARE" // no other is taken there
 			}
-			if want == "" {
-				c.query(lock)
-				c.query("COMMIT")
-			} else {
-				require.Equal(t, want, state(c.refused(lock)), "%s; %s", begin, between)
-			}
+			c.query("LOCK TABLE t IN " + mode + " MODE")
+			before := w.value("SELECT v FROM other")
+			postgres.ExecuteURL(t, w.url, "UPDATE other SET v = v + 1")
+			_, rows := c.query("SELECT v FROM other")
+			require.Equal(t, sees, rows[0] != before, "%s; %s", begin, between)
+			require.Equal(t, "25001", state(c.refused("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")))
+			c.query("ROLLBACK")
+			c.query("BEGIN")
+			c.query("LOCK TABLE t IN ACCESS SHARE MODE")
+			c.query("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+			require.Equal(t, "serializable", c.show("transaction_isolation"))
+			c.query("COMMIT")
 			c.Close(t.Context())
 		}
 	}
-	c := w.wire()
+	c = w.wire()
 	require.Equal(t, "25P01", state(c.executed(lock, nil)), "nor is there one between two Syncs")
+}
+
+// Whatever became of a lock, nothing was applied, and nobody has to look.
+func TestALockWhoseEndIsNotRecordedIsSettled(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("BEGIN ISOLATION LEVEL REPEATABLE READ")
+	c.query("LOCK TABLE t")
+	require.NoError(t, w.Commands.Start(t.Context(), commands.Startup{Mode: ModeEnforce, Event: event.Startup{Version: "0", Engine: EngineRecord()}}), "as behind a crash")
+	events := w.events()
+	unknown := slices.IndexFunc(events, func(e event.Envelope) bool { return e.Type == event.TypeExecutionStateUnknown })
+	x, err := w.CheckOutcome(t.Context(), events[unknown].Context.ExecutionID, "")
+	require.NoError(t, err)
+	require.Equal(t, []string{"LOCK", projections.ExecutionFailure, pgexec.OutcomeAborted, pgexec.BasisReadOnly}, []string{x.Operation, x.State, x.Outcome, x.Basis})
 }
 
 func TestTheEndsOfATransactionOutsideOfOneWarn(t *testing.T) {

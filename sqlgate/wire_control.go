@@ -376,7 +376,7 @@ func doRollbackTo(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wi
 // checkModes refuses, as PostgreSQL does, what comes too late in a transaction, or
 // behind a savepoint.
 func checkModes(w *Wire, o *wireOrder) error {
-	m, late, inner := &o.Modes, w.unit.queried, len(w.unit.savepoints) > 0
+	m, late, inner := &o.Modes, w.unit.snapshot, len(w.unit.savepoints) > 0
 	if m.Isolation != "" && m.Isolation != w.level() {
 		switch {
 		case late:

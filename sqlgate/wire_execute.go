@@ -66,9 +66,6 @@ func (w *Wire) journey(ctx context.Context, s *submission) (*Answer, error) {
 		return nil, g.refuse(ctx, s, err)
 	}
 	c.control = order != nil
-	if order == nil && !w.unit.failed && s.classification.QueryType != classify.TypeShow {
-		w.unit.queried = true
-	}
 	switch {
 	case w.unit.failed && !order.endsBlock():
 		return nil, w.refuse(ctx, s, reasonFailedBlock, errFailedBlock())
@@ -139,10 +136,6 @@ func (w *Wire) shapeFault(s *submission) error {
 		return fault.New(fault.UnsafeReadShape, "cannot execute %s in a read-only transaction", tagOf(c.QueryType)).With("sqlstate", "25006")
 	case c.QueryType == classify.TypeLock && s.runs() && !w.unit.explicit:
 		return wireErrorf("25P01", "LOCK TABLE can only be used in transaction blocks")
-	case c.QueryType == classify.TypeLock && s.runs() && !w.unit.snapshot && slices.Contains([]string{"repeatable read", "serializable"}, w.level()):
-		// The gate asks for the transaction's id first, and with that the snapshot is
-		// taken: what others commit while the lock is waited for would not be seen.
-		return fault.New(fault.UnsupportedSQLShape, "LOCK TABLE comes first in no %s transaction through the gate, because the transaction would not see what is committed while it waits for the lock. Lock in a READ COMMITTED transaction, or read something before if that is no matter.", strings.ToUpper(w.level()))
 	case c.Run == classify.RunAlone && s.runs() && (w.unit.explicit || w.unit.block != nil):
 		return wireErrorf("25001", "%s cannot run inside a transaction block", tagOf(c.QueryType))
 	}

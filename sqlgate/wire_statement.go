@@ -139,7 +139,7 @@ var snapshotTypes = []string{
 // analysed notes that a statement was parsed or bound.
 func (w *Wire) analysed(st *wireStatement) {
 	if slices.Contains(snapshotTypes, st.classification.QueryType) {
-		w.unit.queried, w.unit.snapshot = true, true
+		w.unit.snapshot = true
 	}
 }
 

@@ -34,8 +34,8 @@ func (b *Block) DispatchRead(o BeginOptions) (Dispatch, error) {
 // DispatchWrite is what evidence records before a write is sent, and makes the
 // write the next statement. It sends nothing of the client's: the transaction id
 // is fetched before the first write, the marker is left where there is one, rows
-// are counted where they are limited; where nothing of it is needed there is no
-// round trip. DB.Cancel ends the wait for it. On an error nothing of the statement
+// are counted where they are limited; where nothing of it is needed, as for a LOCK,
+// which applies nothing, there is no round trip. DB.Cancel ends the wait for it. On an error nothing of the statement
 // was sent, and the block has failed.
 func (b *Block) DispatchWrite(ctx context.Context, o BeginOptions) (Dispatch, error) {
 	if err := b.takesWrite(o); err != nil {
@@ -43,7 +43,10 @@ func (b *Block) DispatchWrite(ctx context.Context, o BeginOptions) (Dispatch, er
 		return Dispatch{}, err
 	}
 	o.Limits = b.db.bound(o.Limits)
-	p := b.preparation(&o)
+	var p preparation
+	if !o.NoSnapshot { // whose answers take the snapshot
+		p = b.preparation(&o)
+	}
 	if len(p.batch) > 0 {
 		b.lease.begin()
 		b.db.cancellable(o.ExecutionID, b.lease)

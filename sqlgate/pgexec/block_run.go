@@ -38,17 +38,22 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 		batch = append(batch, count)
 	}
 	look, shown := l.looking(false, false)
-	batch = append(batch, look)
+	if !o.NoSnapshot { // a LOCK changes no setting, and ends no transaction
+		batch = append(batch, look)
+	}
 	l.notices = nil
 	r := b.db.run(context.WithoutCancel(ctx), l, o.ExecutionID, b.db.deadline(o.Limits), cmd, batch)
-	if r.err == nil && !r.unsent && !b.stands(r, shown.text(0)) {
+	if r.err == nil && !r.unsent && !b.stands(r, o, shown.text(0)) {
 		return b.lostTrack(r)
 	}
 	if res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent); !ok {
 		return b.fail(r, res, b.refusedWrite(r, f))
 	}
 	b.unchecked = !last
-	if b.look(shown.text(1)); l.drift != "" {
+	if !o.NoSnapshot {
+		b.look(shown.text(1))
+	}
+	if l.drift != "" {
 		return b.fail(r, aborted(ReasonSettingsDrift, ""), driftFault(l.drift))
 	}
 	res := Result{State: Success, CommandTag: cmd.tag, RowCount: rowCount(cmd)}
@@ -80,11 +85,11 @@ func (b *Block) refusedWrite(r *ran, f error) error {
 // stands reports whether the server is in the transaction in which the gate takes
 // it to be: after an error it is the one that failed, else that of the id which
 // the evidence has.
-func (b *Block) stands(r *ran, xid string) bool {
+func (b *Block) stands(r *ran, o BeginOptions, xid string) bool {
 	if r.refused != nil {
 		return b.lease.txStatus == 'E'
 	}
-	return b.lease.txStatus == 'T' && xid == strconv.FormatUint(b.xid, 10)
+	return b.lease.txStatus == 'T' && (o.NoSnapshot || xid == strconv.FormatUint(b.xid, 10))
 }
 
 // look compares the settings behind a statement with those before BEGIN, but for

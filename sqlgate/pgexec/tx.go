@@ -20,7 +20,7 @@ type BeginOptions struct {
 	Trace       string // trace id and span id of the caller; "" = none
 	Settings    Settings
 	Relations   []string // schema.table, all that the statement names
-	NoSnapshot  bool     // a server runs it without a snapshot
+	NoSnapshot  bool     // a LOCK or SHOW: it applies nothing, and takes no snapshot
 	Major       int      // of the server for which the statement was classified; 0 = for every one
 }
 
