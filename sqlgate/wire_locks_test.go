@@ -115,6 +115,12 @@ func TestASnapshotIsNotTakenByShow(t *testing.T) {
 		require.Len(t, rows, 1)
 		require.Equal(t, string(rune('1'+i)), rows[0], begin)
 		c.query("COMMIT")
+		c.query("BEGIN")
+		c.query("SHOW work_mem")
+		c.query("SET TRANSACTION" + strings.TrimPrefix(begin, "BEGIN"))
+		c.query("SHOW work_mem")
+		c.query("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+		c.query("COMMIT")
 	}
 }
 
