@@ -292,6 +292,9 @@ func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 	if stop == nil && !w.current.commits() { // as at a server: what a COMMIT would have ended is rolled back
 		stop = errCancelled()
 	}
+	if stop == nil && len(u.savepoints) > 0 && u.block.Modes().ReadOnly { // behind which it may have begun: what is deferred is not behind it
+		stop = u.block.Release(ctx, u.savepoints[0].set)
+	}
 	if stop != nil {
 		if err := w.rollback(ctx); err != nil {
 			return nil, err

@@ -353,6 +353,14 @@ func TestADeferredTriggerOfABlockThatBecameReadOnly(t *testing.T) {
 	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), "%v", err)
 	require.Equal(t, "25006", state(err))
 	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+
+	c.query("BEGIN") // the mode ends with the savepoint, and that with COMMIT before the trigger runs
+	c.query("INSERT INTO t VALUES (1, 'a')")
+	c.query("SAVEPOINT first")
+	c.query("SAVEPOINT second")
+	c.query("SET TRANSACTION READ ONLY")
+	c.query("COMMIT")
+	require.Equal(t, "1|1", w.value("SELECT (SELECT count(*) FROM t) || '|' || (SELECT count(*) FROM log)"))
 }
 
 func TestABlockHasAtMostSoManyWrites(t *testing.T) {
