@@ -277,6 +277,32 @@ func (s *Service) Deactivate(ctx context.Context, by *Asker, id, reason string) 
 	})
 }
 
+// EndInherited deactivates the agents that were active when the log before this one
+// ended in a loss: what was lost may be their end, the end of a token or a policy that
+// binds them. Nothing of them is good until somebody takes them back into service.
+func (s *Service) EndInherited(ctx context.Context, agents []projections.Agent) error {
+	for i := range agents {
+		project, id := agents[i].Project, agents[i].AgentID
+		_, err := s.Commands.Change(ctx, commands.Change{Keys: []string{commands.AgentKey(project, id)}, Decide: func(view *projections.View, now time.Time) ([]event.Draft, error) {
+			a, known, err := view.Agent(project, id)
+			if err != nil || !known || a.Status != event.AgentActive {
+				return nil, err
+			}
+			var p plan
+			end := event.AgentDeactivated{Cause: event.CauseLoss, AgentID: id, Reason: "Events before this log were lost: they may have revoked a token, deactivated the agent or changed its policies."}
+			if p.events, err = deactivation(view, &a, &end, now); err != nil {
+				return nil, err
+			}
+			by := Asker{Caller: Caller{Project: project}}
+			return by.drafts(&p, now)
+		}})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // deactivation are the events that end an agent: its tokens that are not
 // revoked yet, then itself. a is changed to what it is after them.
 func deactivation(view *projections.View, a *projections.Agent, end *event.AgentDeactivated, now time.Time) (events []pending, err error) {

@@ -87,6 +87,11 @@ func RetiredLog(w string, id [16]byte) string {
 	return filepath.Join(w+frame.RetiredSuffix, hex.EncodeToString(id[:]), retiredLog)
 }
 
+// RetiredJSONL is where the JSONL file of such a log lies.
+func RetiredJSONL(w string, id [16]byte) string {
+	return filepath.Join(filepath.Dir(RetiredLog(w, id)), retiredJSONL)
+}
+
 // retired reads a log that is not written any more.
 type retired struct {
 	fsys frame.FS

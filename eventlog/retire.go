@@ -92,6 +92,23 @@ func Retire(ctx context.Context, o Options, s Successor) (_ Retiring, err error)
 	return r.Retiring, l.endPlan(&r)
 }
 
+// PutBehind writes down that the log of r, a copy whose files lie where RetiredLog
+// says, gives its place to another one. Retire carries that out, and until it has, no
+// gate starts. The caller keeps gates away meanwhile. Errors: those of the file system.
+func PutBehind(o Options, r Retiring) error {
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	l := newLog(o)
+	var rec Recovery
+	if err := l.locate(&rec); err != nil {
+		return err
+	}
+	r.Folder = filepath.Dir(RetiredLog(l.w, r.LogID))
+	return l.writePlan(&retirement{Retiring: r})
+}
+
 // lockForRetirement keeps gates away.
 func lockForRetirement(o Options) (*Log, error) {
 	o, err := o.withDefaults()

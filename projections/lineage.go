@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"writegate/eventlog"
 	"writegate/eventlog/event"
@@ -51,6 +52,66 @@ func (v *View) OwnSeq(position uint64) uint64 {
 		return p.Seq
 	}
 	return 0
+}
+
+// Inherited is what a log that follows another one knows from before the loss, and what
+// the lost events may have ended.
+type Inherited struct {
+	Approvals int     // that could still be resolved or used, and are withdrawn
+	Agents    []Agent // that are active
+	Tokens    int     // of those agents, that are live
+	Policy    string  // the gate's, name@version; "" = none is active
+}
+
+// Inherited gives what a loss before the log at hand may have ended, at a moment.
+func (v *View) Inherited(now time.Time) (found Inherited, err error) {
+	if err = v.ended(); err != nil || len(v.lineage) == 0 {
+		return found, err
+	}
+	found.Policy = v.counters.Active
+	err = scan(v, keyApproval, func(a *Approval) error {
+		if !v.Place(a.Seq).Own && a.Use == UseFree && (a.State == ApprovalPending || a.State == ApprovalApproved) && !a.ElapsedAt(now) {
+			found.Approvals++
+		}
+		return nil
+	})
+	if err != nil {
+		return found, err
+	}
+	err = scan(v, keyAgent, func(a *Agent) error {
+		if v.Place(a.Seq).Own || a.Status != event.AgentActive {
+			return nil
+		}
+		found.Agents = append(found.Agents, *a)
+		tokens, err := v.AllTokens(a.AgentID)
+		for i := range tokens {
+			if tokens[i].StatusAt(now) == TokenLive {
+				found.Tokens++
+			}
+		}
+		return err
+	})
+	return found, err
+}
+
+// scan hands over every record of a kind.
+func scan[R any, P interface {
+	*R
+	record
+}](v *View, prefix string, take func(*R) error) error {
+	it, err := v.iter([]byte(prefix), after([]byte(prefix)))
+	if err != nil {
+		return err
+	}
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		r := new(R)
+		if err = unmarshal(it.Value(), P(r)); err != nil {
+			err = v.store.damaged(err)
+			break
+		}
+		err = take(r)
+	}
+	return v.closeIter(it, err)
 }
 
 // inherit folds the logs before src into a space that holds nothing of src yet.

@@ -171,6 +171,7 @@ func (v *View) Approval(id string) (a Approval, ok bool, err error) {
 func (v *View) withdrawn(a *Approval) error {
 	if !v.Place(a.Seq).Own && a.Use == UseFree {
 		a.Withdrawn = WithdrawnLoss
+		return nil
 	}
 	if a.AgentID == "" {
 		return nil

@@ -107,6 +107,42 @@ second time changes nothing.`,
 	return agentFlags(cmd, &o, "print the answer as JSON")
 }
 
+func (a *app) agentsActivateCommand() *cobra.Command {
+	var o agentOptions
+	var days int
+	cmd := &cobra.Command{
+		Use: "activate AGENT", Short: "Take an agent back into service and print a new token, once", Args: cobra.ExactArgs(1),
+		Long: `Take an agent that was deactivated back into service and print a new token of it, once. The policies
+that are applied to it bind it again. Behind a loss of events ("gate log new", "gate log restore") look at
+them first: what was lost may have changed them.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := a.agentClient(&o)
+			if err != nil {
+				return err
+			}
+			var b agentctl.AgentBody
+			if _, err := client.call(c.Context(), http.MethodGet, agentPath(args[0]), nil, &b); err != nil {
+				return a.refused(err, o.json, nil)
+			}
+			back := map[string]any{"name": b.Name, "type": b.Type, "config": b.Config, "metadata": b.Metadata, "status": "active"}
+			if _, err := client.call(c.Context(), http.MethodPut, agentPath(args[0]), back, &b); err != nil {
+				return a.refused(err, o.json, nil)
+			}
+			var issued agentctl.TokenBody
+			done, err := a.askGate(c.Context(), &o, http.MethodPost, agentPath(args[0])+"/tokens", map[string]any{"expires_in_days": days}, &issued)
+			if done || issued.Token == nil {
+				return err
+			}
+			if _, err := fmt.Fprintf(a.out, "%s (%s) is %s.\n", visible(b.Name), b.ID, b.Status); err != nil {
+				return written(err)
+			}
+			return written(printToken(a.out, issued.TokenID, *issued.Token, issued.ExpiresAt))
+		},
+	}
+	cmd.Flags().IntVar(&days, "expires-in-days", 90, "days until the token ends, 1 to 365")
+	return agentFlags(cmd, &o, "print the new token as JSON")
+}
+
 func (a *app) agentsDeactivateCommand() *cobra.Command {
 	var o agentOptions
 	var reason string

@@ -29,7 +29,7 @@ The commands speak to the gate's API with the project key in GATE_PROJECT_KEY, a
 its project. "gate keys create" makes a key.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	cmd.AddCommand(a.agentsListCommand(), a.agentsShowCommand(), a.agentsRegisterCommand(), a.agentsTokenCommand(), a.agentsRevokeCommand(), a.agentsDeactivateCommand(),
+	cmd.AddCommand(a.agentsListCommand(), a.agentsShowCommand(), a.agentsRegisterCommand(), a.agentsTokenCommand(), a.agentsRevokeCommand(), a.agentsDeactivateCommand(), a.agentsActivateCommand(),
 		a.agentPoliciesCommand(), a.agentToolsCommand())
 	return cmd
 }

@@ -1,14 +1,21 @@
 package main
 
 import (
+	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"writegate/cmd/terminal"
+	"writegate/eventlog"
 	"writegate/eventlog/backup"
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
 )
 
 func (a *app) logBackupCommand() *cobra.Command {
@@ -85,29 +92,163 @@ func printBackup(w io.Writer, m backup.Manifest, asJSON bool, holds string) erro
 }
 
 func (a *app) logRestoreCommand() *cobra.Command {
+	var oldLog string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "restore DIR", Short: "Verify a backup and put it where the settings say, into empty places only", Args: cobra.ExactArgs(1),
+		Use: "restore DIR", Short: "Verify a backup, put it where the settings say, into empty places only, and begin a log behind it", Args: cobra.ExactArgs(1),
 		Long: `Hold every file of the backup in DIR against its manifest, verify its log, and copy all of it to
 the places of the settings. Nothing is overwritten: where a log, a head file, a segment or a store is
 there already, the restore is refused. Policy files that are the same may stay.
 
-What happened after the backup is not in the log any more, and the database may hold writes that it
-does not name. Be sure that no other gate goes on with the same log: two copies that go on fork it.
-Exit code 0: restored and verified; 1: the backup is not whole; 75: a gate is running there; 2:
-anything else.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			p, err := a.placesBeside(args[0])
+What happened after the backup is not known any more, and the database may hold writes that no log
+names. So the restored log is not continued. It is put where "gate log new" puts an old one, and a new
+log begins that names it: approvals that nobody had used are withdrawn, and agents are deactivated, with
+their tokens, until "gate agents activate", for what is not known may have ended them.
+
+Nothing of that is needed where nothing was written after the backup. --old-log names the old
+log's file, where it was moved to, with the files that stood beside it. If it verifies, ends with the
+event that the backup ends with, and was closed, the restored log goes on as its own; otherwise nothing
+is restored. Be sure that no other gate goes on with the same log: two copies that go on fork it.
+
+Cut short behind the copying, it is completed by "gate log new --accept-loss"; before that, remove what
+it wrote and repeat. Exit code 0: restored and verified; 1: the backup is not whole, or is not all of the
+old log; 75: a gate is running there; 2: anything else.`,
+		RunE: func(c *cobra.Command, args []string) error { return a.restore(c.Context(), args[0], oldLog, asJSON) },
+	}
+	cmd.Flags().StringVar(&oldLog, "old-log", "", "the old log, if the backup has all of it: it goes on")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the manifest as JSON, and what follows it")
+	return cmd
+}
+
+func (a *app) restore(ctx context.Context, dir, oldLog string, asJSON bool) error {
+	p, err := a.placesBeside(dir)
+	if err != nil {
+		return err
+	}
+	if oldLog != "" {
+		return a.restoreWhole(ctx, dir, oldLog, p, asJSON)
+	}
+	s, err := a.settingsFor()
+	if err != nil {
+		return err
+	}
+	o := eventlog.Options{Path: s.AuditWALPath, FS: a.logFS, Fsync: s.AuditFsync, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin}
+	if o.SigningKey, err = s.signingKey(); err != nil {
+		return exitWith(exitConfigured, err)
+	}
+	m, err := backup.Restore(ctx, dir, p, behindOf(o))
+	if err != nil {
+		return backupError(err)
+	}
+	r, err := eventlog.Retire(ctx, o, successorOf(s, ""))
+	if err != nil {
+		return retireError(s, err)
+	}
+	back, warning := a.takenBack(ctx, s, "")
+	return printRestored(a.out, s, &m, &r, back, warning, asJSON)
+}
+
+// behindOf has another log follow the one that is restored.
+func behindOf(o eventlog.Options) *backup.Behind {
+	return &backup.Behind{
+		Place: func(w string, m *backup.Manifest) (log, jsonl string, err error) {
+			r, err := restoredLog(m)
+			return eventlog.RetiredLog(w, r.LogID), eventlog.RetiredJSONL(w, r.LogID), err
+		},
+		Settle: func(m *backup.Manifest) error {
+			r, err := restoredLog(m)
 			if err != nil {
 				return err
 			}
-			m, err := backup.Restore(c.Context(), args[0], p)
-			if err != nil {
-				return backupError(err)
-			}
-			return printBackup(a.out, m, asJSON, p.Log+" holds")
+			return eventlog.PutBehind(o, r)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the manifest as JSON")
-	return cmd
+}
+
+// restoredLog is what is known of a log that another one is to follow.
+func restoredLog(m *backup.Manifest) (r eventlog.Retiring, err error) {
+	id, err1 := hex.DecodeString(m.LogID)
+	hash, err2 := hex.DecodeString(m.LastEventHash)
+	if len(id) != len(r.LogID) || len(hash) != len(r.Hash) {
+		return r, errors.Join(fmt.Errorf("%w: its manifest names no log", backup.ErrBackup), err1, err2)
+	}
+	copy(r.LogID[:], id)
+	copy(r.Hash[:], hash)
+	r.Last, r.Known, r.Report.Status = m.LastSeq, m.LastSeq, frame.OK
+	r.Reason = fmt.Sprintf("restored from a backup up to event %d", m.LastSeq)
+	if at, err := time.Parse(time.RFC3339, m.MadeAt); err == nil {
+		r.Reason += " that was made at " + event.Timestamp(at)
+	}
+	return r, nil
+}
+
+// restoreWhole restores a log that goes on, since the old one shows that nothing was
+// written after the backup.
+func (a *app) restoreWhole(ctx context.Context, dir, oldLog string, p backup.Places, asJSON bool) error {
+	m, err := backup.Check(ctx, dir)
+	if err == nil {
+		err = endedWith(ctx, oldLog, &m)
+	}
+	if err == nil {
+		m, err = backup.Restore(ctx, dir, p, nil)
+	}
+	if err != nil {
+		return backupError(err)
+	}
+	return printBackup(a.out, m, asJSON, p.Log+" holds")
+}
+
+// endedWith tells whether the log at a path ended with the event that a backup ends with.
+func endedWith(ctx context.Context, path string, m *backup.Manifest) (err error) {
+	set, err := frame.Discover(ctx, frame.OS{}, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	report, err := frame.Verify(ctx, set, frame.Options{})
+	if err != nil {
+		return err
+	}
+	why := ""
+	switch {
+	case set.Live:
+		return fmt.Errorf("%s: %w: a gate is running", path, backup.ErrBusy)
+	case report.Status != frame.OK:
+		why = "it is " + string(report.Status)
+	case report.LogID != m.LogID:
+		why = "it is log " + report.LogID
+	case report.End.Seq != m.LastSeq || hex.EncodeToString(report.End.Hash[:]) != m.LastEventHash:
+		why = fmt.Sprintf("it ends with event %d, hash %x", report.End.Seq, report.End.Hash)
+	case set.Head == nil || !set.Head.Clean || set.Head.Seq != m.LastSeq:
+		why = "its head file does not say that it was closed there"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w of the log at %s up to event %d: %s; leave --old-log out, so that a new log begins behind the backup", backup.ErrBackup, path, m.LastSeq, why)
+}
+
+// A restoredResult is what `gate log restore --json` prints where a new log was begun.
+type restoredResult struct {
+	*backup.Manifest
+	NewLogID  string     `json:"new_log_id"`
+	Folder    string     `json:"folder"` // of the restored log
+	Warning   string     `json:"warning,omitempty"`
+	TakenBack *takenBack `json:"taken_back,omitempty"`
+}
+
+func printRestored(w io.Writer, s *settings, m *backup.Manifest, r *eventlog.Retiring, back *takenBack, warning string, asJSON bool) error {
+	if asJSON {
+		return printJSON(w, restoredResult{m, hex.EncodeToString(r.NewLogID[:]), r.Folder, warning, back})
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s holds log %s up to event %d, hash %s; a start needs it.\n", r.Folder, m.LogID, m.LastSeq, m.LastEventHash)
+	fmt.Fprintf(&b, "What happened after that is not known, so %s is a new log, %x, that follows it. Start the gate: it folds the restored events first.\n", s.AuditWALPath, r.NewLogID)
+	if warning != "" {
+		fmt.Fprintln(&b, warning)
+	}
+	if back != nil {
+		fmt.Fprintln(&b, back)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,8 +33,10 @@ an old chain is never continued. The gate must not be running.
 
 Without --accept-loss nothing is changed: it says what would be carried over, and what is lost. The
 next start folds the old log's events up to that point and then goes on: approvals, policies,
-executions and keys are kept, and executions that were open become unknown outcomes. The old files are
-needed from then on, and a backup carries them.
+executions and keys are kept, and executions that were open become unknown outcomes. What the lost events
+may have ended is taken back: approvals that nobody had used are withdrawn, and agents are deactivated,
+with their tokens, until "gate agents activate". The old files are needed from then on, and a backup
+carries them.
 
 A command that was cut short is completed by the same command, and until then no gate starts. Exit
 code 0: done, or told; 2: there is no log here, or it could not be read; 75: a gate is running.`,
@@ -66,7 +72,70 @@ func (a *app) newLog(c *cobra.Command, reason string, asJSON bool) error {
 	if err != nil {
 		return retireError(s, err)
 	}
-	return printRetired(a.out, s, &r, asked, warning, asJSON)
+	var back *takenBack
+	if asked {
+		back, warning = a.takenBack(c.Context(), s, warning)
+	}
+	return printRetired(a.out, s, &r, asked, back, warning, asJSON)
+}
+
+// takenBack is what the first start behind a loss takes back. What was lost may have
+// ended it, so it is good again when somebody says so.
+type takenBack struct {
+	Approvals int    `json:"approvals"`     // that nobody had used
+	Agents    int    `json:"agents"`        // that were active
+	Tokens    int    `json:"tokens"`        // of theirs
+	Policy    string `json:"active_policy"` // the gate's, which stays
+}
+
+func tookBack(found *projections.Inherited) *takenBack {
+	return &takenBack{found.Approvals, len(found.Agents), found.Tokens, found.Policy}
+}
+
+// String also says how it is had again.
+func (b *takenBack) String() string {
+	said := fmt.Sprintf("What was lost may have ended %s that nobody had used (withdrawn: ask again), %s (deactivated) and %s (revoked). "+
+		"Look at an agent and the policies that bind it, then take it back with `gate agents activate AGENT`, which issues a new token. "+
+		"For 24 hours a retry under an idempotency key may run anew: what the key was answered may be lost.",
+		counted(b.Approvals, "approval"), counted(b.Agents, "agent"), counted(b.Tokens, "token"))
+	if b.Policy != "" {
+		said += " The active policy is " + b.Policy + ": where another was activated since, activate it again."
+	}
+	return said
+}
+
+// takenBack folds the new log, beside the projections that the first start will make,
+// and asks them. Where that fails the start counts all the same, and the warning says why.
+func (a *app) takenBack(ctx context.Context, s *settings, warning string) (*takenBack, string) {
+	found, err := a.inherited(ctx, s)
+	if err != nil {
+		return nil, strings.TrimSpace(warning + "\nApprovals, agents and tokens that the start takes back can't be counted now: " + err.Error())
+	}
+	return tookBack(&found), warning
+}
+
+func (a *app) inherited(ctx context.Context, s *settings) (found projections.Inherited, err error) {
+	l, err := a.openLog(ctx, s)
+	if err != nil {
+		return found, err
+	}
+	defer func() { err = errors.Join(err, l.Close(context.WithoutCancel(ctx))) }()
+	dir, err := os.MkdirTemp(filepath.Dir(s.ApprovalDBPath), filepath.Base(s.ApprovalDBPath)+".counted-*")
+	if err != nil {
+		return found, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	store, err := projections.Open(projections.Options{Dir: dir})
+	if err != nil {
+		return found, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	if err := store.Connect(ctx, l); err != nil {
+		return found, err
+	}
+	view := store.View()
+	found, err = view.Inherited(time.Now())
+	return found, errors.Join(err, view.Close())
 }
 
 // retireOptions also give projectionAnchor's warning.
@@ -122,12 +191,14 @@ type retiredResult struct {
 	Folder        string `json:"folder"`
 	NewLogID      string `json:"new_log_id,omitempty"`
 	Warning       string `json:"warning,omitempty"`
+
+	TakenBack *takenBack `json:"taken_back,omitempty"`
 }
 
-func printRetired(w io.Writer, s *settings, r *eventlog.Retiring, done bool, warning string, asJSON bool) error {
+func printRetired(w io.Writer, s *settings, r *eventlog.Retiring, done bool, back *takenBack, warning string, asJSON bool) error {
 	if asJSON {
 		j := retiredResult{Done: done, LogID: hex.EncodeToString(r.LogID[:]), Status: string(r.Report.Status), LastSeq: r.Last, LastEventHash: hex.EncodeToString(r.Hash[:]),
-			KnownSeq: r.Known, Lost: r.Lost(), Reason: r.Reason, Folder: r.Folder, Warning: warning}
+			KnownSeq: r.Known, Lost: r.Lost(), Reason: r.Reason, Folder: r.Folder, Warning: warning, TakenBack: back}
 		if done {
 			j.NewLogID = hex.EncodeToString(r.NewLogID[:])
 		}
@@ -145,10 +216,13 @@ func printRetired(w io.Writer, s *settings, r *eventlog.Retiring, done bool, war
 	if warning != "" {
 		fmt.Fprintln(&b, warning)
 	}
-	kept, lost, gone := carried(r.Last, "is", "are"), "no event is known that would be lost", "Nothing was changed. To go on: gate log new --accept-loss REASON"
+	kept, lost, gone := carried(r.Last, "is", "are"), "no event is known that would be lost", "Approvals that nobody used will be withdrawn, and all agents deactivated with their tokens.\nNothing was changed. To go on: gate log new --accept-loss REASON"
 	if done {
 		kept, lost = carried(r.Last, "was", "were"), "no event is known that was lost"
 		gone = fmt.Sprintf("The old files are in %s; a start needs them.\nThe new log is %x. Start the gate: it folds the old events first.", r.Folder, r.NewLogID)
+		if back != nil {
+			gone += "\n" + back.String()
+		}
 	}
 	if n := r.Lost(); n > 0 {
 		lost = fmt.Sprintf("events %d to %d, %d in all, are lost", r.Last+1, r.Known, n)

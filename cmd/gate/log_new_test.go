@@ -203,12 +203,11 @@ func TestABackupHasTheLogsBeforeTheLog(t *testing.T) {
 	g := startGate(t, b.gateDir, undisturbed...)
 	last := g.head(t)
 	before := g.answers(t, last)
+	g.end(t)
 	copied := filepath.Join(t.TempDir(), "backup")
 	code, _, errs := b.command(t, "log", "backup", copied)
 	require.Zero(t, code, errs)
-	g.end(t)
-	b.destroy(t)
-	code, _, errs = b.command(t, "log", "restore", copied)
+	code, _, errs = b.command(t, "log", "restore", copied, "--old-log", b.moveAway(t))
 	require.Zero(t, code, errs)
 	g = startGate(t, b.gateDir, undisturbed...)
 	require.Equal(t, before, g.answers(t, last))
@@ -217,7 +216,7 @@ func TestABackupHasTheLogsBeforeTheLog(t *testing.T) {
 }
 
 // TestARestoreThatIsOlderThanWhatIsKnownBeginsANewLog: the store of the
-// projections was saved, the log was not, and its backup is older.
+// projections was saved, the log was not, and its backup, put back by hand, is older.
 func TestARestoreThatIsOlderThanWhatIsKnownBeginsANewLog(t *testing.T) {
 	d := newNotes(t)
 	g := startGate(t, d, patience...)
@@ -229,8 +228,8 @@ func TestARestoreThatIsOlderThanWhatIsKnownBeginsANewLog(t *testing.T) {
 	g.end(t)
 	require.NoError(t, os.Rename(d.file("approvals.db"), d.file("saved")))
 	d.destroy(t)
-	code, _, errs = d.command(t, "log", "restore", copied)
-	require.Zero(t, code, errs)
+	require.NoError(t, os.CopyFS(d.path, os.DirFS(filepath.Join(copied, "log"))))
+	require.NoError(t, os.CopyFS(d.file("policies"), os.DirFS(filepath.Join(copied, "policies"))))
 	require.NoError(t, os.Rename(d.file("saved"), d.file("approvals.db")))
 
 	g = startGate(t, d, patience...)

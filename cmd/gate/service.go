@@ -74,6 +74,8 @@ type service struct {
 	damaged error       // why no command may be given, found at start
 	held    []io.Closer // locks of places that no other gate may use
 	loose   string      // what other accounts could use of the gate's files until this start
+
+	behindLoss string // what this start took back, where it is the first behind a loss
 }
 
 // open makes everything, from the log up to the handler. Every fault that an
@@ -93,6 +95,9 @@ func (g *service) open(ctx context.Context) error {
 		return err
 	}
 	if g.damaged == nil {
+		if err := g.endInherited(ctx); err != nil {
+			return fmt.Errorf("the agents of the log before this one could not be deactivated: %w", err)
+		}
 		if err := g.commands.Start(ctx, g.startup()); err != nil {
 			return fmt.Errorf("the start could not be written to the event log: %w", err)
 		}
@@ -369,10 +374,47 @@ func (g *service) startup() commands.Startup {
 	if aside, ok := g.store.Aside(); ok {
 		e.Warnings = append(e.Warnings, "Projections were put aside and rebuilt: "+aside.Reason)
 	}
-	if g.loose != "" {
-		e.Warnings = append(e.Warnings, g.loose)
+	for _, warning := range []string{g.loose, g.behindLoss} {
+		if warning != "" {
+			e.Warnings = append(e.Warnings, warning)
+		}
 	}
 	return commands.Startup{Mode: s.Mode, Event: e, Tails: g.recovery.Tails}
+}
+
+// endInherited takes back, at the first start of a log that was begun behind a loss,
+// what the lost events may have ended. No gate has served this log before its first
+// startup, so where the work is cut short the next start does the rest.
+func (g *service) endInherited(ctx context.Context) error {
+	starts := 0
+	for e, err := range g.events.From(ctx, 1) {
+		if err != nil {
+			return err
+		}
+		if e.Type == event.TypeStartup {
+			starts++
+		}
+		if starts != 1 || e.Seq == 1 && !followsAnother(&e) {
+			return nil
+		}
+	}
+	if starts == 0 {
+		return nil
+	}
+	view := g.store.ViewWithin(ctx)
+	found, err := view.Inherited(time.Now())
+	if err = errors.Join(err, view.Close()); err != nil {
+		return err
+	}
+	g.behindLoss = "The log begins behind a loss. " + tookBack(&found).String()
+	g.log.Warn(g.behindLoss, "source", "gate", "approvals", found.Approvals, "agents", len(found.Agents), "tokens", found.Tokens)
+	return g.agents.EndInherited(ctx, found.Agents)
+}
+
+// followsAnother tells whether a log's first event names a log before it.
+func followsAnother(first *event.Envelope) bool {
+	var p event.Startup
+	return first.Parse(&p) != nil || p.Predecessor != nil
 }
 
 // openAPI makes the handler.

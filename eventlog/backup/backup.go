@@ -54,6 +54,8 @@ type Places struct {
 	JSONL    string
 	Store    string // folder of the projections
 	Policies string // folder of policy versions
+
+	aside string // where a restored log goes that another follows; "" = to Log
 }
 
 // Names inside a backup.

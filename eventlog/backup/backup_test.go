@@ -114,7 +114,7 @@ func TestAStoppedGateComesBackByteForByte(t *testing.T) {
 	require.EqualValues(t, 160, m.LastSeq)
 
 	to := placesIn(filepath.Join(t.TempDir(), "new", "place"))
-	again, err := backup.Restore(context.Background(), dir, to)
+	again, err := backup.Restore(context.Background(), dir, to, nil)
 	require.NoError(t, err)
 	require.Equal(t, m, again)
 	want, got := contents(t, filepath.Dir(p.Log)), contents(t, filepath.Dir(to.Log))
@@ -175,7 +175,7 @@ func TestALogIsBackedUpWhileItIsWritten(t *testing.T) {
 		require.GreaterOrEqual(t, m.LastSeq, from)
 		require.LessOrEqual(t, m.LastSeq, l.Head().Seq)
 		to := placesIn(t.TempDir())
-		_, err := backup.Restore(context.Background(), dir, to)
+		_, err := backup.Restore(context.Background(), dir, to, nil)
 		require.NoError(t, err)
 		restored := open(t, to)
 		head := restored.Head()
@@ -267,7 +267,7 @@ func TestABackupThatIsNotWholeIsNotRestored(t *testing.T) {
 			require.NoError(t, os.CopyFS(spoilt, os.DirFS(dir)))
 			require.NoError(t, spoil(spoilt))
 			to := placesIn(t.TempDir())
-			_, err := backup.Restore(context.Background(), spoilt, to)
+			_, err := backup.Restore(context.Background(), spoilt, to, nil)
 			require.Error(t, err)
 			require.Empty(t, contents(t, filepath.Dir(to.Log)), "nothing was put in place")
 		})
@@ -288,7 +288,7 @@ func TestARestoreMakesTheProjectionsAnew(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(dir, "projections", "LOCK")))
 	require.NoError(t, manifest(m, func(*backup.Manifest) {})(dir))
 	to := placesIn(filepath.Join(t.TempDir(), "new"))
-	_, err := backup.Restore(context.Background(), dir, to)
+	_, err := backup.Restore(context.Background(), dir, to, nil)
 	require.NoError(t, err)
 	require.NoDirExists(t, to.Store)
 }
@@ -317,7 +317,7 @@ func TestARestoreWritesNowhereElse(t *testing.T) {
 			extra.Path = path
 			require.NoError(t, manifest(m, func(m *backup.Manifest) { m.Files = append(m.Files, extra) })(spoilt))
 			home := t.TempDir()
-			_, err := backup.Restore(context.Background(), spoilt, placesIn(filepath.Join(home, "data")))
+			_, err := backup.Restore(context.Background(), spoilt, placesIn(filepath.Join(home, "data")), nil)
 			require.ErrorIs(t, err, backup.ErrBackup)
 			require.Empty(t, contents(t, home), "nothing was put anywhere")
 		})
@@ -337,7 +337,7 @@ func TestARestoreWritesNowhereElse(t *testing.T) {
 			require.NoError(t, os.CopyFS(spoilt, os.DirFS(dir)))
 			require.NoError(t, change(spoilt))
 			to := placesIn(t.TempDir())
-			_, err := backup.Restore(context.Background(), spoilt, to)
+			_, err := backup.Restore(context.Background(), spoilt, to, nil)
 			require.ErrorIs(t, err, backup.ErrBackup)
 			require.Empty(t, contents(t, filepath.Dir(to.Log)))
 		})
@@ -366,16 +366,16 @@ func TestNothingIsOverwritten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			to := placesIn(t.TempDir())
 			put(t, filepath.Join(filepath.Dir(to.Log), name), "here before")
-			_, err := backup.Restore(context.Background(), dir, to)
+			_, err := backup.Restore(context.Background(), dir, to, nil)
 			require.ErrorIs(t, err, backup.ErrNotEmpty)
 			require.Equal(t, map[string]string{"/" + name: "here before"}, contents(t, filepath.Dir(to.Log)))
 		})
 	}
 	to := placesIn(t.TempDir())
 	put(t, to.Policies+"/v1.json", "{}") // the same bytes
-	_, err := backup.Restore(context.Background(), dir, to)
+	_, err := backup.Restore(context.Background(), dir, to, nil)
 	require.NoError(t, err)
-	_, err = backup.Restore(context.Background(), dir, to)
+	_, err = backup.Restore(context.Background(), dir, to, nil)
 	require.ErrorIs(t, err, backup.ErrNotEmpty, "not twice")
 }
 
@@ -386,9 +386,9 @@ func TestARestoreKeepsGatesAway(t *testing.T) {
 	lock, err := frame.OS{}.OpenLock(to.Log+frame.LockSuffix, frame.ReadWrite)
 	require.NoError(t, err)
 	require.NoError(t, lock.Lock(context.Background(), frame.WriterByte, frame.Exclusive))
-	_, err = backup.Restore(context.Background(), dir, to)
+	_, err = backup.Restore(context.Background(), dir, to, nil)
 	require.ErrorIs(t, err, backup.ErrBusy)
 	require.NoError(t, lock.Close())
-	_, err = backup.Restore(context.Background(), dir, to)
+	_, err = backup.Restore(context.Background(), dir, to, nil)
 	require.NoError(t, err)
 }

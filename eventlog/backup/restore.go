@@ -20,12 +20,23 @@ import (
 	"writegate/eventlog/frame"
 )
 
+// Behind has a restored log be one that another follows: what happened after the
+// backup is unknown, so nothing may go on as if it had not happened.
+type Behind struct {
+	// Place is where the log and its JSONL file go; w is the log's place, links resolved.
+	Place func(w string, m *Manifest) (log, jsonl string, err error)
+	// Settle is called when all is there and verified, while gates are kept away.
+	Settle func(m *Manifest) error
+}
+
 // Restore checks the backup in dir and copies it to p. No place of p may hold
 // anything yet, but for policy files that are the same. A restore that was cut
 // short leaves places that are not empty and no log: remove them and repeat.
+// Without behind the log goes on as it was: whoever asks for that knows that nothing
+// was written after the backup.
 //
-// Errors: ErrBackup, ErrLog, ErrBusy, ErrNotEmpty, or the file system's.
-func Restore(ctx context.Context, dir string, p Places) (m Manifest, err error) {
+// Errors: ErrBackup, ErrLog, ErrBusy, ErrNotEmpty, the file system's, or behind's.
+func Restore(ctx context.Context, dir string, p Places, behind *Behind) (m Manifest, err error) {
 	if m, err = Check(ctx, dir); err != nil {
 		return m, err
 	}
@@ -45,10 +56,22 @@ func Restore(ctx context.Context, dir string, p Places) (m Manifest, err error) 
 	if err := emptyPlaces(dir, p, &m); err != nil {
 		return m, err
 	}
+	if behind != nil {
+		var jsonl string
+		if p.aside, jsonl, err = behind.Place(w, &m); err != nil {
+			return m, err
+		}
+		if p.JSONL != "" {
+			p.JSONL = jsonl
+		}
+	}
 	if err := copyBack(ctx, dir, p, &m); err != nil {
 		return m, err
 	}
-	return m, verifyCopy(ctx, p.Log, &m)
+	if err := verifyCopy(ctx, p.target(logName), &m); err != nil || behind == nil {
+		return m, err
+	}
+	return m, behind.Settle(&m)
 }
 
 // lockWriter keeps gates away while the files are put in place.
@@ -173,6 +196,9 @@ func (p *Places) target(name string) string {
 		return filepath.Join(p.Policies, rest)
 	}
 	if rest, ok := strings.CutPrefix(name, logName); ok {
+		if p.aside != "" && !strings.HasPrefix(rest, frame.RetiredSuffix+"/") {
+			return p.aside + rest
+		}
 		return p.Log + rest
 	}
 	if name == jsonlName {
@@ -250,14 +276,15 @@ func copyBack(ctx context.Context, dir string, p Places, m *Manifest) (err error
 			return err
 		}
 	}
-	temp := p.Log + frame.NextSuffix
+	log := p.target(logName)
+	temp := log + frame.NextSuffix
 	if err := putBack(ctx, root, logName, temp); err != nil {
 		return err
 	}
-	if err := os.Rename(temp, p.Log); err != nil {
+	if err := os.Rename(temp, log); err != nil {
 		return err
 	}
-	return frame.OS{}.SyncDir(filepath.Dir(p.Log))
+	return frame.OS{}.SyncDir(filepath.Dir(log))
 }
 
 // makeFolders is os.MkdirAll with durable names.

@@ -20,6 +20,7 @@ const (
 	CauseRequest          = "request"
 	CausePolicy           = "policy"
 	CauseAgentDeactivated = "agent_deactivated"
+	CauseLoss             = "log_loss" // events before the log were lost, and may have been what ends it
 )
 
 // An Agent is a registered agent whole, as of a revision.
@@ -104,7 +105,7 @@ type AgentDeactivated struct {
 	Origin   Origin
 	AgentID  string
 	Revision int
-	Cause    string // CauseRequest or CausePolicy
+	Cause    string // CauseRequest, CausePolicy or CauseLoss
 	Reason   string
 	PolicyID string // with CausePolicy
 	RuleID   string // with CausePolicy
