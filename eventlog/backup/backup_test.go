@@ -392,3 +392,39 @@ func TestARestoreKeepsGatesAway(t *testing.T) {
 	_, err = backup.Restore(context.Background(), dir, to, nil)
 	require.NoError(t, err)
 }
+
+// TestALogThatAnotherFollowsIsPutAside: the log goes where it is told to, the logs
+// before it stay in their folder, and nothing takes the log's own place.
+func TestALogThatAnotherFollowsIsPutAside(t *testing.T) {
+	p := stopped(t)
+	put(t, p.Log+frame.RetiredSuffix+"/00/audit.wal", "an older log")
+	dir, m := mustMake(t, p)
+	to := placesIn(t.TempDir())
+	aside := filepath.Join(filepath.Dir(to.Log), "aside", "audit.wal")
+	settled := errors.New("settled")
+	_, err := backup.Restore(context.Background(), dir, to, &backup.Behind{
+		Place: func(w string, given *backup.Manifest) (log, jsonl string, err error) {
+			require.Equal(t, m.LogID, given.LogID)
+			return aside, filepath.Join(filepath.Dir(aside), "audit.jsonl"), nil
+		},
+		Settle: func(*backup.Manifest) error {
+			_, _, err := eventlog.Open(context.Background(), eventlog.Options{Path: to.Log})
+			require.ErrorIs(t, err, eventlog.ErrLocked, "no gate starts meanwhile")
+			return settled
+		},
+	})
+	require.ErrorIs(t, err, settled)
+	require.NoFileExists(t, to.Log)
+	require.NoFileExists(t, to.Log+frame.HeadSuffix)
+	require.NoDirExists(t, to.Log+frame.SegmentsSuffix)
+	require.NoFileExists(t, to.JSONL)
+	require.FileExists(t, to.Log+frame.RetiredSuffix+"/00/audit.wal")
+	got := contents(t, filepath.Dir(aside))
+	require.NotEmpty(t, got["/audit.jsonl"])
+	require.Equal(t, contents(t, filepath.Dir(p.Log))["/"+filepath.Base(p.JSONL)], got["/audit.jsonl"])
+	l, _, err := eventlog.Open(context.Background(), eventlog.Options{Path: aside})
+	require.NoError(t, err)
+	require.NoError(t, l.Serving())
+	require.Equal(t, m.LastSeq, l.Head().Seq)
+	require.NoError(t, l.Close(context.Background()))
+}
