@@ -123,19 +123,19 @@ func TestRedTeamSeesWhatIsDone(t *testing.T) {
 	require.Empty(t, r.effects())
 	r.patience = 100 * time.Millisecond
 	for sql, want := range map[string]string{
-		"SELECT 'undecided'":                          "what nobody decided: SELECT 'undecided'",
-		"SELECT 'undecided too'":                      "before its decision was on disk: SELECT 'undecided too'",
-		"INSERT INTO audit_sink VALUES ('x')":         "of which the log knows nothing",
-		"UPDATE customers SET email = 'x'":            "the server's print differs",
-		"SELECT setval('seq1', 7)":                    "the server's print differs",
-		"ALTER ROLE postgres SET work_mem = '1MB'":    "the server's print differs",
-		"SELECT pg_stat_reset()":                      "the server's print differs",
-		"SELECT pg_advisory_lock(7)":                  "held: lock advisory",
-		"BEGIN; LOCK TABLE users IN EXCLUSIVE MODE":   "lock relation ExclusiveLock",
-		"SELECT public.json_scalar(1)":                `user code ran: "json_scalar"(int)`,
-		"SELECT pg_read_file('canary/secret.txt')":    "files: secret.txt",
-		"COPY (SELECT 1) TO PROGRAM 'touch canary/x'": "files: x",
-		"NOTIFY chan":                                 "notified: chan",
+		"SELECT 'undecided'":                                          "what nobody decided: SELECT 'undecided'",
+		"SELECT 'undecided too'":                                      "before its decision was on disk: SELECT 'undecided too'",
+		"INSERT INTO audit_sink VALUES ('x')":                         "of which the log knows nothing",
+		"UPDATE customers SET email = 'x'":                            "the server's print differs",
+		"SELECT setval('seq1', 7)":                                    "the server's print differs",
+		"ALTER ROLE postgres SET work_mem = '1MB'":                    "the server's print differs",
+		"SELECT pg_stat_reset()":                                      "the server's print differs",
+		"SELECT pg_advisory_lock(7)":                                  "held: lock advisory",
+		"BEGIN; LOCK TABLE users IN EXCLUSIVE MODE":                   "lock relation ExclusiveLock",
+		"SELECT public.json_scalar(1)":                                `user code ran: "json_scalar"(int)`,
+		"SELECT pg_read_file('canary/secret.txt')":                    "files: secret.txt",
+		"COPY (SELECT 1) TO PROGRAM 'cat >/dev/null; touch canary/x'": "files: x",
+		"NOTIFY chan": "notified: chan",
 		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'victim'": "another session ended",
 	} {
 		c, err := pgconn.Connect(t.Context(), r.throughProxy+"?sslmode=disable")

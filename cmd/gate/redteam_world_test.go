@@ -470,6 +470,7 @@ var ownStatements = []*regexp.Regexp{
 	regexp.MustCompile(`^SET TRANSACTION (ISOLATION LEVEL [A-Z ]+|READ ONLY|READ WRITE|DEFERRABLE|NOT DEFERRABLE)(, (READ ONLY|READ WRITE|DEFERRABLE|NOT DEFERRABLE))*$`),
 	regexp.MustCompile(`^SET (LOCAL|SESSION) (statement_timeout|transaction_timeout|idle_in_transaction_session_timeout|lock_timeout|TimeZone|application_name) = '([^']|'')*'$`),
 	regexp.MustCompile(`^(SAVEPOINT|RELEASE|RELEASE SAVEPOINT|ROLLBACK TO|ROLLBACK TO SAVEPOINT) ("([^"]|"")*"|gate_[a-z0-9_]+)$`),
+	regexp.MustCompile(`^SELECT FROM (("([^"]|"")+"\.)?"([^"]|"")+" AS r\d+(, |$))+$`), // parsed alone, for the locks
 	regexp.MustCompile(`^(ROLLBACK TO|RELEASE) SAVEPOINT gate_[a-z0-9_]+$`),
 }
 
