@@ -217,6 +217,7 @@ func (a *Approval) walk(c *codec) {
 	number(c, &a.TTLSeconds)
 	c.moments(&a.CreatedAt, &a.ExpiresAt, &a.ResolvedAt, &a.UsedAt)
 	texts(c, &a.Resolution, &a.Note, &a.ResolvedBy, &a.ExecutionID, &a.AgentID, &a.Project, &a.AgentPolicyID, &a.Profile)
+	c.fixed(a.Salt[:])
 }
 
 func (e *Execution) walk(c *codec) {
@@ -276,6 +277,7 @@ func (r *IdempotencyRecord) walk(c *codec) {
 	number(c, &r.Seq)
 	c.fixed(r.SQLDigest[:])
 	c.fixed(r.ParamsDigest[:])
+	c.fixed(r.Salt[:])
 }
 
 func (n *Counters) walk(c *codec) {

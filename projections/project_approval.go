@@ -15,7 +15,7 @@ func approvalCreated(t *tx, e *event.Envelope, p *event.ApprovalCreated) {
 		AgentID: e.Context.AgentID, AgentPolicyID: p.AgentPolicyID, Profile: p.Profile, Project: e.Context.Project, Role: p.Role, Host: p.Host, Principal: p.Principal,
 		SQL: p.SQL, SQLDigest: p.SQLDigest, RequestDigest: p.RequestDigest, Classification: p.Classification,
 		Operation: e.Context.Operation, Fingerprint: e.Context.Fingerprint, PolicyVersion: e.Context.PolicyVersion, ReasonCode: e.Context.ReasonCode,
-		RuleID: p.RuleID, Message: p.Message, Remedy: p.Remedy, PreparedSQL: p.PreparedSQL, Impact: p.Impact, Parameters: p.Parameters, MaxRows: p.MaxRows, TTLSeconds: p.TTLSeconds,
+		RuleID: p.RuleID, Message: p.Message, Remedy: p.Remedy, PreparedSQL: p.PreparedSQL, Impact: p.Impact, Salt: p.Salt, Parameters: p.Parameters, MaxRows: p.MaxRows, TTLSeconds: p.TTLSeconds,
 		CreatedAt: e.Time, ExpiresAt: time.Unix(0, p.ExpiresAt).UTC(),
 	}
 	t.put(approvalKey(a.ID), &a)

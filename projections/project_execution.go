@@ -66,7 +66,7 @@ func executionSuccess(t *tx, e *event.Envelope) error {
 		x.result(e)
 		x.ResolvedAt = e.Time
 		t.useOf(x, UseTaken)
-		t.answerKey(x, p.Answer)
+		t.answerKey(x, p.Answer, p.Salt)
 	})
 	return nil
 }
@@ -80,7 +80,7 @@ func executionFailure(t *tx, e *event.Envelope, p *event.ExecutionFailure) {
 		x.result(e)
 		x.ResolvedAt = e.Time
 		t.useOf(x, UseAfterFailure(p.Outcome, e.Context.ReasonCode))
-		t.answerKey(x, p.Answer)
+		t.answerKey(x, p.Answer, p.Salt)
 	})
 }
 
@@ -101,7 +101,7 @@ func executionStateUnknown(t *tx, e *event.Envelope, p *event.ExecutionStateUnkn
 		x.State, x.Step, x.Cause = ExecutionUnknown, p.Step, p.Cause
 		x.result(e)
 		t.useOf(x, UseUnknown)
-		t.answerKey(x, p.Answer)
+		t.answerKey(x, p.Answer, p.Salt)
 	})
 }
 
@@ -176,11 +176,11 @@ func (t *tx) keyed(x *Execution, change func(*IdempotencyRecord)) {
 
 // answerKey keeps the first answer; a later result does not change what the
 // client was told.
-func (t *tx) answerKey(x *Execution, a *event.Answer) {
+func (t *tx) answerKey(x *Execution, a *event.Answer, salt event.Salt) {
 	t.keyed(x, func(r *IdempotencyRecord) {
 		r.State = x.State
 		if a != nil && !r.Answered {
-			r.Answered, r.Status, r.Body, r.RowsOmitted = true, a.Status, a.Body, a.RowsOmitted
+			r.Answered, r.Status, r.Body, r.RowsOmitted, r.Salt = true, a.Status, a.Body, a.RowsOmitted, salt
 		}
 	})
 }

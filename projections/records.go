@@ -57,10 +57,11 @@ type Approval struct {
 	RuleID         string
 	Message        string
 	Remedy         string
-	PreparedSQL    string   // what an EXECUTE runs, exact; "" = SQL itself
-	Impact         string   // JSON of the plan estimate; "" = none
-	Parameters     []string // of the wire, in order, for a person; none = there were none
-	MaxRows        *int64   // nil = no limit, 0 = no row at all
+	PreparedSQL    string     // what an EXECUTE runs, exact; "" = SQL itself
+	Impact         string     // JSON of the plan estimate; "" = none
+	Salt           event.Salt // of the event: the digest, which is shown, covers Impact, which is not
+	Parameters     []string   // of the wire, in order, for a person; none = there were none
+	MaxRows        *int64     // nil = no limit, 0 = no row at all
 	TTLSeconds     int
 
 	CreatedAt   time.Time
@@ -192,6 +193,7 @@ type IdempotencyRecord struct {
 	// SQLDigest and ParamsDigest are of the text and the parameters that a statement was
 	// sent with; zero = a POST under /v1, and no parameters.
 	SQLDigest, ParamsDigest [32]byte
+	Salt                    event.Salt // of the event with the answer: the digest, which is shown, covers Body, which is not
 }
 
 // Counters are kept beside the records, because nobody wants to count them.

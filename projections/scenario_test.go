@@ -153,13 +153,15 @@ func TestAKeyGivesItsFirstAnswerUntilItExpires(t *testing.T) {
 	require.False(t, r.Answered)
 	require.Equal(t, projections.ExecutionDispatched, r.State)
 
-	w.do(ctx, &event.ExecutionStateUnknown{Cause: "timeout", Answer: &event.Answer{Status: 504, Body: `{"a":1}`}})
+	unknown := &event.ExecutionStateUnknown{Cause: "timeout", Answer: &event.Answer{Status: 504, Body: `{"a":1}`}}
+	w.do(ctx, unknown)
+	require.NotZero(t, unknown.Salt)
 	w.do(ctx, &event.ExecutionOutcomeResolved{Outcome: event.OutcomeCommitted, Basis: "marker"})
 	r, ok, err = w.view().Idempotency(scope, expires.Add(-1))
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.Equal(t, projections.IdempotencyRecord{Key: "k-1", RequestDigest: [32]byte{6}, ExecutionID: "exe_1", RequestID: "req_1", State: projections.ExecutionSuccess,
-		Outcome: "committed", ExpiresAt: expires, Answered: true, Status: 504, Body: `{"a":1}`}, r)
+		Outcome: "committed", ExpiresAt: expires, Answered: true, Status: 504, Body: `{"a":1}`, Salt: unknown.Salt}, r, "the digest covers the salt as it does the body")
 
 	_, ok, err = w.view().Idempotency(scope, expires)
 	require.NoError(t, err)
@@ -296,4 +298,30 @@ func TestPolicyVersionsFollowTheirLifecycle(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "tests_failed", rejected.RejectedReason)
 	w.compare()
+}
+
+// The digest stands in events that everybody reads, over values that not everybody may
+// read: a kept answer and the estimate of an approval.
+func TestTheDigestTellsNothingOfWhatIsWithheld(t *testing.T) {
+	digestOf := func(salt event.Salt) [32]byte {
+		w := newWorld(t)
+		keyed := dispatchOf(event.PathTx)
+		keyed.Idempotency = &event.Idempotency{Key: "k", ScopeDigest: [32]byte{5}, RequestDigest: [32]byte{6}, ExpiresAt: w.now.Add(24 * time.Hour).UnixNano()}
+		w.do(event.Context{ExecutionID: "exe_1"}, keyed)
+		w.do(event.Context{ExecutionID: "exe_1"}, &event.ExecutionSuccess{Answer: &event.Answer{Status: 200, Body: `{"rows":[{"count":7}]}`}, Salt: salt})
+		_, digest, err := w.store.Digest(t.Context())
+		require.NoError(t, err)
+		return digest
+	}
+	asked := func(salt event.Salt) [32]byte {
+		w := newWorld(t)
+		w.do(event.Context{ApprovalID: "apr_1"}, &event.ApprovalCreated{SQL: "DELETE", Impact: `{"rows":7}`, Salt: salt, ExpiresAt: w.now.Add(time.Hour).UnixNano()})
+		_, digest, err := w.store.Digest(t.Context())
+		require.NoError(t, err)
+		return digest
+	}
+	for _, digest := range []func(event.Salt) [32]byte{digestOf, asked} {
+		require.Equal(t, digest(event.Salt{1}), digest(event.Salt{1}), "whoever knows all else computes it")
+		require.NotEqual(t, digest(event.Salt{1}), digest(event.Salt{2}), "the salt alone is another digest")
+	}
 }

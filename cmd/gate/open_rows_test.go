@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,6 +44,78 @@ func (g *testGate) followed(t *testing.T, path, last string, headers ...string) 
 		if strings.HasPrefix(line, "data: ") && strings.Contains(line, last) {
 			return read.String()
 		}
+	}
+}
+
+// A withheldItem is an event as everybody gets it and as an operator does.
+type withheldItem struct{ open, whole event.Envelope }
+
+// withheld gives the events of the types that show less to everybody than to an
+// operator, whose view of each is what its hash covers.
+func (g *testGate) withheld(t *testing.T, types ...event.Type) (items []withheldItem) {
+	t.Helper()
+	read := func(headers ...string) (list []event.Envelope) {
+		query := "/audit?limit=1000&order=asc"
+		for _, one := range types {
+			query += "&event_type=" + string(one)
+		}
+		var page struct{ Items []json.RawMessage }
+		require.NoError(t, json.Unmarshal(g.do(t, http.MethodGet, query, nil, headers...).body, &page))
+		for _, text := range page.Items {
+			e, err := event.ParseJSON(text)
+			require.NoError(t, err)
+			list = append(list, e)
+		}
+		return list
+	}
+	open, whole := read(), read(operatorTestHeader)
+	require.Len(t, open, len(whole))
+	for i := range whole {
+		record, err := event.Encode(nil, &whole[i].Draft)
+		require.NoError(t, err)
+		require.Equal(t, whole[i].Hash, frame.EventHash(whole[i].Seq, whole[i].PreviousHash, record))
+		require.Equal(t, whole[i].Hash, open[i].Hash)
+		if !bytes.Equal(event.AppendJSON(nil, &whole[i]), event.AppendJSON(nil, &open[i])) {
+			require.NotContains(t, string(event.AppendJSON(nil, &open[i])), `"salt"`)
+			items = append(items, withheldItem{open[i], whole[i]})
+		}
+	}
+	require.NotEmpty(t, items)
+	return items
+}
+
+// found tells whether the open view, with the field in it that was left out, has the
+// event's hash: whether whoever guesses the field can see that the guess is right.
+func (item *withheldItem) found(t *testing.T, field event.Field) bool {
+	t.Helper()
+	with := func(more ...event.Field) bool {
+		known := slices.DeleteFunc(slices.Clone(item.open.Fields()), func(f event.Field) bool {
+			return f.Key == field.Key || strings.HasSuffix(f.Key, "_withheld")
+		})
+		d := item.open.With(event.NewPayload(append(known, more...)...))
+		record, err := event.Encode(nil, &d)
+		require.NoError(t, err)
+		return frame.EventHash(item.open.Seq, item.open.PreviousHash, record) == item.open.Hash
+	}
+	salt, salted := item.whole.Get("salt")
+	require.True(t, salted)
+	require.True(t, with(field, event.Field{Key: "salt", Value: salt}), "whoever has the salt sees it: so the rest of the guess was right")
+	return with(field)
+}
+
+// Under GATE_AUDIT_SQL_TEXT=full the log has what the database said of any statement
+// that failed.
+func TestWhatTheDatabaseSaidIsShownToOperatorsAlone(t *testing.T) {
+	g := startShop(t, "GATE_AUDIT_SQL_TEXT=full")
+	refused := g.query(t, ask("SELECT CAST(email AS integer) FROM customers LIMIT 1"))
+	require.Contains(t, string(refused.body), "ada@example.com")
+	path := "/audit?event_type=execution_failure"
+	require.NotContains(t, string(g.get(t, path).body), "ada@example.com")
+	require.Contains(t, string(g.get(t, path).body), `"message_withheld":true`)
+	require.Contains(t, string(g.do(t, http.MethodGet, path, nil, operatorTestHeader).body), "ada@example.com")
+	for _, item := range g.withheld(t, event.TypeExecutionFailure) {
+		message, _ := item.whole.Get("message")
+		require.False(t, item.found(t, event.Field{Key: "message", Value: message}))
 	}
 }
 
@@ -93,6 +167,11 @@ func TestRowsThatAKeyKeepsAreShownToOperatorsAlone(t *testing.T) {
 	require.Equal(t, 3, strings.Count(events(operatorTestHeader), "ada@example.com"))
 	require.NotContains(t, events(operatorTestHeader), "body_withheld")
 	require.Equal(t, 3, strings.Count(w.followed(t, "/audit/stream?from_seq=1", end, operatorTestHeader), "ada@example.com"))
+
+	for _, item := range w.withheld(t, event.TypeExecutionSuccess, event.TypeExecutionFailure) {
+		answer, _ := item.whole.Get("answer")
+		require.False(t, item.found(t, event.Field{Key: "answer", Value: answer}), "the answer itself, tried against the hash that is shown")
+	}
 
 	// A bundle has its events whole, else it could not be verified.
 	closed := bundle(harmless+1, last)

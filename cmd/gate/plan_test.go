@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
 )
 
 // planTables are plain tables, and one of each kind behind which a function stands
@@ -179,6 +181,10 @@ func TestAnImpactIsForOperators(t *testing.T) {
 			said := string(g.do(t, http.MethodGet, path, nil, headers...).body)
 			require.Equal(t, headers != nil, strings.Contains(said, `"node"`) || strings.Contains(said, `\"node\"`), "%s: %s", path, said)
 		}
+	}
+	for _, item := range g.withheld(t, event.TypeApprovalCreated) {
+		impact, _ := item.whole.Get("impact")
+		require.False(t, item.found(t, event.Field{Key: "impact", Value: impact}), "the estimate itself, tried against the hash that is shown")
 	}
 }
 

@@ -91,7 +91,11 @@ type Envelope struct {
 }
 
 // New makes the draft of an event of p's type, in the version that is written
-// today, with a fresh id.
+// today, with a fresh id. Where p holds what is withheld from everybody and has no
+// salt yet, New puts one into p.
 func New(at time.Time, ctx Context, p Typed) Draft {
+	if s, ok := p.(salted); ok {
+		s.draw()
+	}
 	return Draft{ID: NewID(at), Type: p.EventType(), TypeVersion: versionOf(p.EventType()), Time: at, Context: ctx, Payload: p.Fields()}
 }

@@ -31,10 +31,11 @@ type ApprovalCreated struct {
 	Parameters     []string // of the wire, in order, for a person: the digest covers their bytes
 	AgentPolicyID  string   // the agent's policy that asks; "" = the gate's own
 	Profile        string   // execution profile that was asked for; "" = default
+	Salt           Salt
 }
 
 func (*ApprovalCreated) EventType() Type         { return TypeApprovalCreated }
-func (p *ApprovalCreated) Fields() Payload       { return write(17, p.form) }
+func (p *ApprovalCreated) Fields() Payload       { return write(18, p.form) }
 func (p *ApprovalCreated) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *ApprovalCreated) form(f *form) {
@@ -53,6 +54,7 @@ func (p *ApprovalCreated) form(f *form) {
 	f.hash("request_digest", &p.RequestDigest, need)
 	f.str("role", &p.Role, need)
 	f.str("rule_id", &p.RuleID, need)
+	f.salt(&p.Salt)
 	f.str("sql", &p.SQL, need)
 	f.hash("sql_digest", &p.SQLDigest, need)
 	num(f, "ttl_seconds", &p.TTLSeconds, need)

@@ -1,10 +1,5 @@
 package event
 
-import (
-	"encoding/json"
-	"slices"
-)
-
 // Types of an execution.
 const (
 	TypeExecutionDispatched      Type = "execution_dispatched"
@@ -130,57 +125,6 @@ func (a *Answer) form(f *form) {
 	num(f, "status", &a.Status, need)
 }
 
-// withheld marks an answer whose body is left out of a form for everybody.
-const withheld = "body_withheld"
-
-// WithoutData gives d as everybody may see it: without the body of a kept answer
-// that holds rows of the database, or a text of the database's, which quotes
-// values; and without the plan estimate of an approval, which tells what is in the
-// tables. ok is false where d holds none and is given as it is. Only d as it was
-// is what its hash covers.
-func (d *Draft) WithoutData() (open Draft, ok bool) {
-	if d.Type == TypeApprovalCreated {
-		if _, ok := d.Get("impact"); !ok {
-			return *d, false
-		}
-		rest := slices.DeleteFunc(slices.Clone(d.Fields()), func(f Field) bool { return f.Key == "impact" })
-		return d.With(append(rest, Field{"impact_withheld", Bool(true)})), true
-	}
-	v, _ := d.Get("answer")
-	fields, _ := v.AsMap()
-	body, _ := fields.Get("body")
-	if text, isText := body.AsString(); !isText || !holdsData(text) {
-		return *d, false
-	}
-	kept := make(Payload, 0, len(fields)+1)
-	for _, f := range fields {
-		if f.Key == "body" {
-			f.Value = String("")
-		}
-		kept = append(kept, f)
-	}
-	all := slices.Clone(d.Fields())
-	for i := range all {
-		if all[i].Key == "answer" {
-			all[i].Value = Map(append(kept, Field{withheld, Bool(true)})...)
-		}
-	}
-	return d.With(all), true
-}
-
-// holdsData tells whether the body of a kept answer holds more than the gate's
-// own words. A body that can't be read is taken for one that does.
-func holdsData(body string) bool {
-	var answer struct {
-		Rows []json.RawMessage `json:"rows"`
-		Code string            `json:"error_code"`
-	}
-	return json.Unmarshal([]byte(body), &answer) != nil || len(answer.Rows) > 0 || answer.Code == failedAtDatabase
-}
-
-// failedAtDatabase is the error_code whose message is the database's own text.
-const failedAtDatabase = "db_query_failed"
-
 // ExecutionSuccess says that the statement took effect, or that a read was read.
 type ExecutionSuccess struct {
 	CommandTag  string // as PostgreSQL sent it
@@ -191,10 +135,11 @@ type ExecutionSuccess struct {
 	Basis       string // what it is known by: commit_acknowledged, read_rolled_back, alone_completed
 	Warnings    []string
 	Answer      *Answer // of a keyed request
+	Salt        Salt
 }
 
 func (*ExecutionSuccess) EventType() Type         { return TypeExecutionSuccess }
-func (p *ExecutionSuccess) Fields() Payload       { return write(8, p.form) }
+func (p *ExecutionSuccess) Fields() Payload       { return write(9, p.form) }
 func (p *ExecutionSuccess) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *ExecutionSuccess) form(f *form) {
@@ -205,6 +150,7 @@ func (p *ExecutionSuccess) form(f *form) {
 	num(f, "duration_us", &p.DurationUS, need)
 	num(f, "row_count", &p.RowCount, need)
 	num(f, "rows_changed", &p.RowsChanged, may)
+	f.salt(&p.Salt)
 	f.strs("warnings", &p.Warnings, may)
 }
 
@@ -228,10 +174,11 @@ type ExecutionFailure struct {
 	DurationUS int
 	Rows       int
 	Answer     *Answer
+	Salt       Salt
 }
 
 func (*ExecutionFailure) EventType() Type         { return TypeExecutionFailure }
-func (p *ExecutionFailure) Fields() Payload       { return write(7, p.form) }
+func (p *ExecutionFailure) Fields() Payload       { return write(8, p.form) }
 func (p *ExecutionFailure) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *ExecutionFailure) form(f *form) {
@@ -241,6 +188,7 @@ func (p *ExecutionFailure) form(f *form) {
 	f.str("message", &p.Message, may)
 	f.str("outcome", &p.Outcome, need)
 	num(f, "rows", &p.Rows, may)
+	f.salt(&p.Salt)
 	f.str("sqlstate", &p.SQLState, may)
 }
 
@@ -249,15 +197,17 @@ type ExecutionStateUnknown struct {
 	Step   string // of the journey, "" = not known either
 	Cause  string // timeout, connection_lost, gate_stopped, evidence_lost
 	Answer *Answer
+	Salt   Salt
 }
 
 func (*ExecutionStateUnknown) EventType() Type         { return TypeExecutionStateUnknown }
-func (p *ExecutionStateUnknown) Fields() Payload       { return write(3, p.form) }
+func (p *ExecutionStateUnknown) Fields() Payload       { return write(4, p.form) }
 func (p *ExecutionStateUnknown) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *ExecutionStateUnknown) form(f *form) {
 	part(f, "answer", &p.Answer, (*Answer).form)
 	f.str("cause", &p.Cause, need)
+	f.salt(&p.Salt)
 	f.str("step", &p.Step, need)
 }
 

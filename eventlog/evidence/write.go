@@ -76,16 +76,16 @@ type Request struct {
 	MaxEvents   uint64 // 0 is no limit
 	MaxBytes    int64  // of the whole document; 0 is no limit
 
-	// Open is a bundle for everybody: one that would hold rows of the database,
-	// which the answers under idempotency keys keep, fails with *DataError.
+	// Open is a bundle for everybody: one that would hold what event.Draft.WithoutData
+	// leaves out fails with *DataError.
 	Open bool
 }
 
-// A DataError says that an event holds rows of the database, or its text.
+// A DataError says that an event holds what is for operators alone.
 type DataError struct{ Seq uint64 }
 
 func (e *DataError) Error() string {
-	return fmt.Sprintf("event %d holds rows, or a text of the database", e.Seq)
+	return fmt.Sprintf("event %d holds rows, a text or an estimate of the database", e.Seq)
 }
 
 // A Bundle is a range that was checked and signed, and has yet to be written.
