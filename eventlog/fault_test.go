@@ -289,6 +289,10 @@ func TestWrittenGroupsAnswerBeforeTheSync(t *testing.T) {
 	require.NoError(t, err, "it answers while its sync is held")
 	<-held
 	require.Equal(t, uint64(2), l.Head().Seq, "and nobody sees it before it is durable")
+	last, ok := l.Reaches(4)
+	require.Equal(t, []any{uint64(3), true}, []any{last, ok}, "but who was told of it may go on behind it")
+	_, ok = l.Reaches(5)
+	require.False(t, ok, "nobody was told of event 4")
 	_, err = l.At(context.Background(), 3)
 	require.ErrorIs(t, err, ErrNotFound)
 	release()

@@ -102,6 +102,17 @@ func (l *Log) Head() Head {
 	return l.durable
 }
 
+// Reaches tells whether somebody who has the events before seq can have them from this
+// log; where it does not, last is the last of those that anybody can have been told of.
+// That is not the head: who waits for no sync is told before. A log that is up for
+// reading alone has perhaps lost sight of its end, and reaches any seq.
+func (l *Log) Reaches(seq uint64) (last uint64, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last = max(l.durable.Seq, l.filling.last)
+	return last, l.unserved != nil || seq <= last+1
+}
+
 // Serving gives nil when the log takes commands, or why it is up for reading
 // alone: ErrCorrupt, ErrTornTail or ErrUnreadable.
 func (l *Log) Serving() error {

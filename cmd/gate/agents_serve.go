@@ -31,7 +31,7 @@ func (g *service) newAgents() (*agentctl.Service, error) {
 func (g *service) registerAgents(stopping context.Context) error {
 	return agentapi.Register(g.handler, agentapi.Options{
 		Agents: g.agents, Commands: g.commands, Store: g.store, Log: g.events, Health: g.agentHealth, Now: time.Now,
-		Follower: g.events, Head: func() uint64 { return g.events.Head().Seq }, Stopping: stopping, StreamsPerClient: g.settings.StreamsPerClient,
+		Follower: g.events, Head: func() uint64 { return g.events.Head().Seq }, Reaches: g.events.Reaches, Stopping: stopping, StreamsPerClient: g.settings.StreamsPerClient,
 	})
 }
 

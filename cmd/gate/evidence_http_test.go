@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog/checkpoint"
+	"writegate/eventlog/event"
 	"writegate/eventlog/evidence"
 	"writegate/eventlog/frame"
 )
@@ -205,6 +207,74 @@ func TestTheLogIsFollowedAndTakenUpAgain(t *testing.T) {
 	for id != "" {
 		id, _ = live()
 	}
+}
+
+// The numbers of another log say nothing of this one's events: whoever waited behind them
+// would miss those that come up to there.
+func TestNobodyWaitsBehindTheEndOfTheLog(t *testing.T) {
+	w := startAgents(t)
+	w.register(t, "bot")
+	head := w.head(t)
+	key := w.projectKey()
+	at := func(seq uint64) string { return strconv.FormatUint(seq, 10) }
+	for _, beyond := range []uint64{1000, 1 << 62} { // the usage is written by the clock
+		first, last := "from_seq="+at(head+beyond), "Last-Event-ID: "+at(head+beyond)
+		for name, r := range map[string]reply{
+			"a stream by its id":                  w.answered(t, "/audit/stream", last),
+			"one that begins with the log":        w.answered(t, "/audit/stream?from_seq=1", last),
+			"a stream by its first event":         w.answered(t, "/audit/stream?"+first),
+			"a poll":                              w.answered(t, "/audit?order=asc&"+first),
+			"a range":                             w.answered(t, "/audit?"+first+"&to_seq="+at(head+beyond+1)),
+			"a stream under /v1 by its id":        w.answered(t, "/v1/events", follows, key, last+".0"),
+			"a stream under /v1 by its first one": w.answered(t, "/v1/events?"+first, follows, key),
+			"one under /v1 by both":               w.answered(t, "/v1/events?"+first, follows, key, "Last-Event-ID: 1.0"),
+			"a poll under /v1":                    w.answered(t, "/v1/events?order=asc&"+first, key),
+		} {
+			require.Equal(t, http.StatusBadRequest, r.status, name)
+			require.Equal(t, "validation_failed", r.text(t, "error_code"), name)
+			require.Contains(t, string(r.body), "another log", name)
+			require.GreaterOrEqual(t, r.json(t)["details"].(map[string]any)["last_seq"], float64(head), name)
+		}
+	}
+
+	head = w.head(t)
+	const agents = "event_type=agent_registered"
+	require.Empty(t, w.answered(t, "/audit?order=asc&"+agents+"&from_seq="+at(head+1)).json(t)["items"], "a poller that has all that there is")
+	require.Empty(t, w.answered(t, "/v1/events?order=asc&"+agents+"&from_seq="+at(head+1), key).json(t)["items"])
+	streams := []func() (id, kind string){
+		w.stream(t, "/audit/stream", "Last-Event-ID: "+at(head)),
+		w.stream(t, "/audit/stream?from_seq="+at(head+1)),
+		w.stream(t, "/audit/stream?from_seq="+at(head+1000), "Last-Event-ID: "+at(head)),
+		w.stream(t, "/v1/events", follows, key, "Last-Event-ID: "+at(head)+".0"),
+		w.stream(t, "/v1/events?from_seq="+at(head+1), follows, key),
+	}
+	w.register(t, "other")
+	for i, next := range streams {
+		_, kind := next()
+		for kind == string(event.TypeUsageRecorded) {
+			_, kind = next()
+		}
+		require.Equal(t, "agent_registered", kind, i)
+	}
+}
+
+// answered is the answer to a GET, of a stream that begins nothing but its status.
+func (g *testGate) answered(t *testing.T, path string, headers ...string) (r reply) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.base+path, nil)
+	require.NoError(t, err)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		request.Header.Set(name, value)
+	}
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	if r.status = response.StatusCode; response.Header.Get("Content-Type") != "text/event-stream" {
+		r.body, err = io.ReadAll(response.Body)
+		require.NoError(t, err)
+	}
+	return r
 }
 
 func TestABundleIsExportedAndCheckedOnTheCommandLine(t *testing.T) {

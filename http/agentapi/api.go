@@ -35,8 +35,9 @@ type Options struct {
 
 	Follower         agentctl.Follower // the event log, for those who follow it
 	Head             func() uint64     // its last event
-	StreamsPerClient int               // of GET /v1/events at once, of one key or agent
-	Stopping         context.Context   // ends when the service is told to stop: streams must not hold it up
+	Reaches          func(seq uint64) (last uint64, ok bool)
+	StreamsPerClient int             // of GET /v1/events at once, of one key or agent
+	Stopping         context.Context // ends when the service is told to stop: streams must not hold it up
 }
 
 type api struct {

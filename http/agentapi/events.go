@@ -36,6 +36,9 @@ func (a *api) listEvents(c *call) error {
 	if err != nil {
 		return err
 	}
+	if last, ok := a.Reaches(f.FromSeq); !ok { // of a stream too: it is a filter beside Last-Event-ID
+		return ofAnotherLog("/from_seq", last+1, last)
+	}
 	if strings.HasPrefix(c.Request.Header.Get("Accept"), "text/event-stream") {
 		return a.streamEvents(c, f)
 	}
@@ -97,6 +100,9 @@ func (a *api) streamEvents(c *call, f agentctl.EventFilter) error {
 			return agentctl.InvalidFields(agentctl.FieldError{Pointer: "/Last-Event-ID", Message: "must be the id of an item of this stream"})
 		}
 		after = agentctl.Place{Seq: s, Index: int(min(i, math.MaxInt32))}
+		if last, ok := a.Reaches(s + 1); !ok {
+			return ofAnotherLog("/Last-Event-ID", last, last)
+		}
 	}
 	leave, _, ok := a.projectStreams.Take(c.caller.Project)
 	if !ok {
@@ -130,6 +136,12 @@ func (a *api) streamEvents(c *call, f agentctl.EventFilter) error {
 	return c.Events(ctx, streamBeat, func(send func(id, kind string, data []byte) error) error {
 		return a.Agents.Follow(ctx, &c.caller, f, a.Follower, after, a.whileGood(c, send))
 	})
+}
+
+// ofAnotherLog refuses a place that the log, which ends with last, does not have:
+// whoever waited there would miss, and not know it, what the log gets up to there.
+func ofAnotherLog(pointer string, most, last uint64) error {
+	return fault.Of(agentctl.InvalidFields(agentctl.FieldError{Pointer: pointer, Message: httpd.OfAnotherLog(most)})).With("last_seq", last)
 }
 
 // good refuses a call whose credential ended meanwhile.

@@ -34,6 +34,9 @@ func (a *api) listAudit(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
+	if err := a.reached(filter.FromSeq, "from_seq"); err != nil {
+		return err
+	}
 	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	seqs, next, err := view.Audit(filter, page)

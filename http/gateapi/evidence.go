@@ -290,7 +290,8 @@ const streamBeat = 15 * time.Second
 // for each event of the log, its seq as their id. It begins behind
 // Last-Event-ID, else at from_seq, else with the next event. It ends when the
 // service stops, or when the client falls behind; then the client comes again
-// with the last id it saw, and nothing is skipped.
+// with the last id it saw, and nothing is skipped: an id that the log does not have
+// is refused.
 func (a *api) streamAudit(c *httpd.Call) error {
 	label, err := c.OperatorLabel()
 	if err != nil {
@@ -313,13 +314,27 @@ func (a *api) streamAudit(c *httpd.Call) error {
 	})
 }
 
+// reached refuses to go on at start where the log has not all before it: whoever waited
+// there would miss, and not know it, what the log gets up to there.
+func (a *api) reached(start uint64, field string) error {
+	last, ok := a.Log.Reaches(start)
+	if ok {
+		return nil
+	}
+	most := last
+	if field == "from_seq" {
+		most++
+	}
+	return fieldFault(field, httpd.OfAnotherLog(most)).With("last_seq", last)
+}
+
 // streamStart reads where a stream begins.
 func (a *api) streamStart(c *httpd.Call) (uint64, error) {
 	query, err := c.Query("from_seq")
 	if err != nil {
 		return 0, err
 	}
-	start := a.Log.Head().Seq + 1
+	start, field := a.Log.Head().Seq+1, "from_seq"
 	if text := query.Get("from_seq"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil || n == 0 {
@@ -332,7 +347,7 @@ func (a *api) streamStart(c *httpd.Call) (uint64, error) {
 		if err != nil {
 			return 0, fieldFault("Last-Event-ID", "must be the id of an event of this stream")
 		}
-		start = n + 1
+		start, field = n+1, "Last-Event-ID"
 	}
-	return start, nil
+	return start, a.reached(start, field)
 }

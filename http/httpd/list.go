@@ -3,6 +3,7 @@ package httpd
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
 	"net/url"
@@ -144,6 +145,12 @@ func ParsePage(query url.Values) (Page, error) {
 // Invalid is the fault validation_failed for named fields: what each must be.
 func Invalid(fields map[string]string) *fault.Fault {
 	return fault.New(fault.ValidationFailed, "The request is not valid; details.fields says what to change.").With("fields", fields)
+}
+
+// OfAnotherLog words why a field may be most at most: what is beyond the end of the log
+// stands in another one, whose numbers say nothing of this one's events.
+func OfAnotherLog(most uint64) string {
+	return fmt.Sprintf("must be at most %d, for the log goes no further. What is beyond is of another log, as it was before a restore, a loss or a `gate log new`: begin again, with from_seq=1 to miss nothing", most)
 }
 
 // Moment reads an RFC 3339 time of a query parameter; "" is the zero time. Times

@@ -159,7 +159,7 @@ function follow(from) {
   stream = new EventSource("/api/gate/audit/stream" + (from ? "?from_seq=" + from : ""));
   for (const kind of wanted === "*" ? kinds : words(wanted)) stream.addEventListener(kind, happened);
   for (const kind of words(liveShown)) stream.addEventListener(kind, (event) => { if (ofShownAgent(JSON.parse(event.data).payload)) happened(); });
-  let lost = false;
+  let lost = !from; // what happened while there was no stream was not told
   stream.onopen = () => { if (lost) happened(); lost = false; };
   stream.onerror = () => {
     lost = true;
