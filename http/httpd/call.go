@@ -148,6 +148,10 @@ func (c *Call) Body(allowed ...string) ([]byte, error) {
 	if err != nil {
 		return nil, fault.New(fault.InvalidJSON, "The request body ended before it was complete. Send it again.").Because(err)
 	}
+	if err := stillTrusted(c.Request); err != nil { // the body may have taken its time
+		c.mux.log.Warn(untrusted, "source", logSource, "request_id", c.RequestID, "client", c.Client(), "error", err)
+		panic(http.ErrAbortHandler)
+	}
 	if len(c.Request.Trailer) > 0 {
 		return nil, errTrailer()
 	}

@@ -20,9 +20,15 @@ var writePatience = 30 * time.Second
 type patient struct {
 	w       *recorder
 	control *http.ResponseController
+	lasts   bool // it has no end of its own, so its client is looked at with every piece
 }
 
 func (p patient) Write(b []byte) (int, error) {
+	if p.lasts {
+		if err := stillTrusted(p.w.call.Request); err != nil {
+			return 0, err
+		}
+	}
 	if err := p.control.SetWriteDeadline(time.Now().Add(writePatience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return 0, err
 	}
@@ -37,7 +43,7 @@ func (c *Call) Stream(status int, mediaType string, size int64, write func(io.Wr
 	h["Content-Length"] = []string{strconv.FormatInt(size, 10)}
 	h["Cache-Control"] = noStore
 	c.recorder.WriteHeader(status)
-	out := bufio.NewWriterSize(patient{&c.recorder, http.NewResponseController(c.recorder.ResponseWriter)}, 64<<10)
+	out := bufio.NewWriterSize(patient{w: &c.recorder, control: http.NewResponseController(c.recorder.ResponseWriter)}, 64<<10)
 	err := write(out)
 	if err == nil {
 		err = out.Flush()
@@ -55,7 +61,7 @@ func (c *Call) BeginStream() (out io.Writer) {
 	if c.endRead != nil {
 		c.endRead()
 	}
-	return patient{&c.recorder, http.NewResponseController(c.recorder.ResponseWriter)}
+	return patient{w: &c.recorder, control: http.NewResponseController(c.recorder.ResponseWriter), lasts: true}
 }
 
 // Events answers with server-sent events until run ends. A comment every beat

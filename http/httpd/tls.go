@@ -3,7 +3,6 @@ package httpd
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,7 +24,7 @@ type TLSFiles struct {
 
 // TLS is the material of a listener that can be read anew while it serves. A
 // connection is judged by what is loaded at its handshake, and once more at its
-// next request after the material changed.
+// first request, and where the material changed or a certificate of its chain ended.
 type TLS struct {
 	files   TLSFiles
 	now     func() time.Time
@@ -112,51 +111,56 @@ func (t *TLS) listen(inner net.Listener) net.Listener {
 // must not be changed.
 func (t *TLS) Config() *tls.Config { return t.current.Load().config }
 
-// judgedByKey finds, in a connection's context, the material that its client was
-// last judged by.
-type judgedByKey struct{}
+// clientTrustKey finds, in a connection's context, its clientTrust.
+type clientTrustKey struct{}
 
-// remember notes what is loaded as a connection is accepted. Its handshake comes
-// later and may see newer material; then the client is judged once too often.
+// A clientTrust is what the client certificate of a connection was last verified with.
+type clientTrust struct {
+	tls  *TLS
+	last atomic.Pointer[trusted] // nil before the first request
+}
+
+type trusted struct {
+	by    *tlsSet
+	until time.Time
+}
+
 func (t *TLS) remember(ctx context.Context, _ net.Conn) context.Context {
-	judged := new(atomic.Pointer[tlsSet])
-	judged.Store(t.current.Load())
-	return context.WithValue(ctx, judgedByKey{}, judged)
+	return context.WithValue(ctx, clientTrustKey{}, &clientTrust{tls: t})
 }
 
 // guard ends a connection whose client would be refused today: its authority
-// was taken out of the bundle, or its certificate ran out, since the handshake.
+// was taken out of the bundle, or its certificate or one of an authority of it ran
+// out, since the handshake.
 func (t *TLS) guard(next http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := t.judge(r); err != nil {
-			log.Warn("a connection is closed: its client certificate does not verify any more", "source", logSource, "client", TLSSubject(r), "error", err)
+		if err := stillTrusted(r); err != nil {
+			log.Warn(untrusted, "source", logSource, "client", TLSSubject(r), "error", err)
 			panic(http.ErrAbortHandler) // what a new handshake would be told has no form inside this one
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-func (t *TLS) judge(r *http.Request) error {
+const untrusted = "a connection is closed: its client certificate does not verify any more"
+
+// stillTrusted is why the client of a request would be refused today. It is asked
+// again where a request took its time.
+func stillTrusted(r *http.Request) error {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil
 	}
-	judged, ok := r.Context().Value(judgedByKey{}).(*atomic.Pointer[tlsSet])
+	c, ok := r.Context().Value(clientTrustKey{}).(*clientTrust)
 	if !ok {
 		return errors.New("the connection is not one of this listener")
 	}
-	set, leaf := t.current.Load(), r.TLS.PeerCertificates[0]
-	if judged.Load() == set && !t.now().After(leaf.NotAfter) {
+	set, now, last := c.tls.current.Load(), c.tls.now(), c.last.Load()
+	if last != nil && last.by == set && !now.After(last.until) {
 		return nil
 	}
-	between := x509.NewCertPool()
-	for _, cert := range r.TLS.PeerCertificates[1:] {
-		between.AddCert(cert)
-	}
-	_, err := leaf.Verify(x509.VerifyOptions{
-		Roots: set.config.ClientCAs, Intermediates: between, CurrentTime: t.now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
+	until, err := tlsfiles.VerifyClient(r.TLS.PeerCertificates, set.config.ClientCAs, now)
 	if err == nil {
-		judged.Store(set)
+		c.last.Store(&trusted{set, until})
 	}
 	return err
 }

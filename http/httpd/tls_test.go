@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,7 +34,7 @@ type tlsService struct {
 	clients *certs.Authority          // signs clients
 }
 
-func serveTLS(t *testing.T, change func(*TLSFiles)) *tlsService {
+func serveTLS(t *testing.T, change func(*TLSFiles), routes ...func(*Mux)) *tlsService {
 	t.Helper()
 	s := &tlsService{t: t, dir: t.TempDir()}
 	s.servers, s.clients = certs.NewAuthority(t, s.dir, "servers"), certs.NewAuthority(t, s.dir, "clients")
@@ -49,6 +50,9 @@ func serveTLS(t *testing.T, change func(*TLSFiles)) *tlsService {
 		m.Handle(http.MethodGet, "/who", Get(func(_ context.Context, c *Call) (map[string]string, error) {
 			return map[string]string{"client": c.Client(), "subject": TLSSubject(c.Request)}, nil
 		}))
+		for _, more := range routes {
+			more(m)
+		}
 	})
 	s.addr = strings.TrimPrefix(s.base, "http://")
 	return s
@@ -246,15 +250,96 @@ func TestAClientWhoseAuthorityWasTakenOutIsRefusedAtOnce(t *testing.T) {
 	require.Contains(t, s.logged(), "does not verify any more")
 }
 
-func TestAnOpenConnectionEndsWithItsCertificate(t *testing.T) {
-	s := serveTLS(t, nil)
-	client := s.client(s.issue(s.clients, "migrator", certs.Expiring(time.Now().Add(time.Hour))))
-	_, err := s.who(client)
+// TestAnOpenConnectionEndsWithItsChain: the first end of a certificate and its
+// authorities counts, and of several chains the last one.
+func TestAnOpenConnectionEndsWithItsChain(t *testing.T) {
+	soon, late := certs.Expiring(time.Now().Add(time.Hour)), certs.Expiring(time.Now().Add(30*24*time.Hour))
+	for name, chain := range map[string]struct{ root, between, leaf func(*x509.Certificate) }{
+		"certificate": {late, late, soon}, "intermediate": {late, soon, late}, "root": {soon, late, late},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			root := certs.NewAuthority(t, dir, "root", chain.root)
+			other := certs.NewAuthority(t, dir, "other") // keeps the bundle from ending
+			between := root.Intermediate(dir, "between", chain.between)
+			bundle := filepath.Join(dir, "bundle.pem")
+			require.NoError(t, os.WriteFile(bundle, append(readFile(t, root.Path), readFile(t, other.Path)...), 0o644))
+			s := serveTLS(t, func(f *TLSFiles) { f.ClientCAPath = bundle })
+			client := s.client(certs.Under(s.issue(between, "migrator", chain.leaf), between))
+			for _, after := range []time.Duration{0, 50 * time.Minute} {
+				at := time.Now().Add(after)
+				s.clock.Store(&at)
+				_, err := s.who(client)
+				require.NoError(t, err)
+			}
+			at := time.Now().Add(2 * time.Hour)
+			s.clock.Store(&at)
+			_, err := s.who(client)
+			require.Error(t, err)
+			require.Contains(t, s.logged(), "does not verify any more", "the open connection is looked at, not a new one alone")
+		})
+	}
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
 	require.NoError(t, err)
+	return b
+}
+
+// What a body or a stream took time for is neither done for nor shown to a client
+// whose certificate ended meanwhile.
+func TestACertificateIsLookedAtBehindTheBodyAndInAStream(t *testing.T) {
+	var did atomic.Int64
+	next := make(chan string)
+	s := serveTLS(t, nil, func(m *Mux) {
+		m.Handle(http.MethodPost, "/do", Serve(func(context.Context, *Call, *struct{}) (map[string]string, error) {
+			did.Add(1)
+			return map[string]string{}, nil
+		}))
+		m.Handle(http.MethodGet, "/stream", func(c *Call) error {
+			return c.Events(c.Request.Context(), time.Hour, func(send func(id, kind string, data []byte) error) error {
+				for id := range next {
+					if err := send(id, "event", []byte("{}")); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	})
+	client := s.client(s.issue(s.clients, "migrator", certs.Expiring(time.Now().Add(time.Hour))))
+	client.Transport.(*http.Transport).ExpectContinueTimeout = hangs
+	do := func(meanwhile func()) error {
+		asked := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: meanwhile}) // for the body, which comes behind it
+		r, err := http.NewRequestWithContext(asked, http.MethodPost, "https://"+s.addr+"/do", strings.NewReader("{}"))
+		require.NoError(t, err)
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Expect", "100-continue")
+		resp, err := client.Do(r)
+		if err == nil {
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, http.StatusOK, resp.StatusCode)
+		}
+		return err
+	}
+	resp, err := client.Get("https://" + s.addr + "/stream")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.NoError(t, do(func() {}))
+	require.EqualValues(t, 1, did.Load())
+	next <- "one"
+
 	later := time.Now().Add(2 * time.Hour)
-	s.clock.Store(&later)
-	_, err = s.who(client)
-	require.Error(t, err)
+	require.Error(t, do(func() { s.clock.Store(&later) }))
+	require.EqualValues(t, 1, did.Load())
+	next <- "two"
+	close(next)
+	got, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(got), "id: one")
+	require.NotContains(t, string(got), "id: two")
 }
 
 func TestABadNewSetKeepsTheOldOne(t *testing.T) {

@@ -358,7 +358,8 @@ type conn struct {
 	addr      netip.Addr
 	tls       *tls.ConnectionState // nil without TLS
 	leaf      []byte               // our certificate in this connection, DER
-	judged    *tls.Config          // what the client certificate was verified with
+	judged    *tls.Config          // what the client certificate was last verified with, nil before the first message
+	until     time.Time            // how long that holds
 	users     *userList            // what the password was last compared with; nil without one
 	storedKey [sha256.Size]byte    // stored key of that password
 	version   uint32               // of the protocol

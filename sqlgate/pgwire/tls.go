@@ -17,6 +17,7 @@ import (
 	_ "crypto/sha512"
 
 	"writegate/sqlgate"
+	"writegate/sqlgate/tlsfiles"
 )
 
 // alpn is PostgreSQL's name in TLS (IANA, protocol-flow of PostgreSQL 17).
@@ -25,8 +26,7 @@ const alpn = "postgresql"
 // handshake takes a connection into TLS. begun is what was read of the client's
 // first record already.
 func (c *conn) handshake(ctx context.Context, begun []byte) error {
-	c.judged = c.server.o.TLS()
-	config := c.judged.Clone()
+	config := c.server.o.TLS().Clone()
 	config.NextProtos = []string{alpn} // another one is refused with an alert, none is fine
 	var under net.Conn = c.raw
 	if len(begun) > 0 {
@@ -84,7 +84,7 @@ func (c *conn) verifiedLeaf() *x509.Certificate {
 
 // trusted ends a conversation whose client would be refused today: its user was taken
 // out of the file or has another password, its authority was taken out of the bundle,
-// or its certificate ran out, since the handshake.
+// or its certificate or one of an authority of it ran out, since the handshake.
 func (c *conn) trusted() *failure {
 	if c.users != nil {
 		if now := c.server.o.Users.current.Load(); now != c.users {
@@ -94,27 +94,20 @@ func (c *conn) trusted() *failure {
 			c.users = now
 		}
 	}
-	leaf := c.verifiedLeaf()
-	if leaf == nil {
+	if c.verifiedLeaf() == nil {
 		return nil
 	}
 	config, now := c.server.o.TLS(), c.server.o.Now()
-	if config == c.judged && !now.After(leaf.NotAfter) {
+	if config == c.judged && !now.After(c.until) {
 		return nil
 	}
-	between := x509.NewCertPool()
-	for _, cert := range c.tls.PeerCertificates[1:] {
-		between.AddCert(cert)
-	}
-	_, err := leaf.Verify(x509.VerifyOptions{
-		Roots: config.ClientCAs, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
+	until, err := tlsfiles.VerifyClient(c.tls.PeerCertificates, config.ClientCAs, now)
 	if err != nil {
 		f := fatalf("28000", "the client certificate does not verify any more")
 		f.cause = err
 		return f
 	}
-	c.judged = config
+	c.judged, c.until = config, until
 	return nil
 }
 

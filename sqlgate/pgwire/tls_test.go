@@ -218,3 +218,48 @@ func TestAnswersInTLSAreSmallRecords(t *testing.T) {
 		require.LessOrEqual(t, n, maxWrite)
 	}
 }
+
+// TestAnOpenConnectionEndsWithItsChain: the first end of a certificate and its
+// authorities counts, and of several chains the last one.
+func TestAnOpenConnectionEndsWithItsChain(t *testing.T) {
+	start := time.Now()
+	year := certs.Expiring(start.Add(365 * 24 * time.Hour))
+	short := certs.Expiring(start.Add(time.Hour))
+	for name, ends := range map[string]struct{ root, between, leaf func(*x509.Certificate) }{
+		"leaf": {year, year, short}, "intermediate": {year, short, year}, "root": {short, year, year}, "two intermediates": {year, year, year},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			root := certs.NewAuthority(t, dir, "root", ends.root)
+			between := root.Intermediate(dir, "between", ends.between)
+			chain := []*certs.Authority{between}
+			if name == "two intermediates" { // of one key: either makes a chain
+				chain = append(chain, root.Again(between, short))
+			}
+			shown := certs.Under(between.Issue(dir, "ana", x509.ExtKeyUsageClientAuth, ends.leaf).Load(), chain...)
+			config := &tls.Config{ClientCAs: root.Pool()}
+			now := start
+			c := &conn{server: &Server{o: Options{TLS: func() *tls.Config { return config }, Now: func() time.Time { return now }}}, tls: new(tls.ConnectionState)}
+			for _, der := range shown.Certificate {
+				cert, err := x509.ParseCertificate(der)
+				require.NoError(t, err)
+				c.tls.PeerCertificates = append(c.tls.PeerCertificates, cert)
+			}
+			c.tls.VerifiedChains = [][]*x509.Certificate{c.tls.PeerCertificates}
+			for range 2 {
+				require.Nil(t, c.trusted())
+				now = now.Add(50 * time.Minute)
+			}
+			now = start.Add(2 * time.Hour)
+			if name == "two intermediates" {
+				require.Nil(t, c.trusted())
+				config = &tls.Config{ClientCAs: root.Pool()} // as after a reload
+				require.Nil(t, c.trusted())
+				now = start.Add(366 * 24 * time.Hour)
+			}
+			f := c.trusted()
+			require.NotNil(t, f)
+			require.Equal(t, "28000", f.response.Code)
+		})
+	}
+}
