@@ -29,6 +29,7 @@ type Log struct {
 	promised uint64     // the largest durable_off in the file, for Fsync off; the flusher's
 
 	lengthening sync.Mutex   // held by whoever writes zeros ahead, and by a rotation
+	looking     sync.Mutex   // held by whoever looks whether the files are in their places
 	structure   sync.RWMutex // held by a rotation, and shared by a verification that opens the files
 	rotateAfter time.Time    // no rotation is tried before; the flusher's
 
@@ -127,6 +128,9 @@ func (l *Log) Fatal() <-chan error { return l.fatal }
 
 // Health gives the worst thing that is wrong now.
 func (l *Log) Health() Health {
+	if l.syncSince.Load() == 0 { // else the disk may hang, and with it this look
+		l.lookForFiles()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

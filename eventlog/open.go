@@ -465,6 +465,7 @@ func (l *Log) start() {
 	}
 	run(&l.helpers, l.watch)
 	run(&l.helpers, func() { l.head.keepSynced(l.stop) })
+	run(&l.helpers, l.keepPlace)
 	if l.o.PreallocateBytes > 0 {
 		l.askForSpace()
 		run(&l.helpers, l.preallocate)

@@ -20,7 +20,7 @@ const rotateRetry = 10 * time.Second
 func (l *Log) rotationDue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.poison != nil || l.closing || l.full || l.durable.Seq < l.active.first {
+	if l.poison != nil || l.unserved != nil || l.closing || l.full || l.durable.Seq < l.active.first {
 		return false
 	}
 	large := l.o.SegmentBytes > 0 && l.durable.Offset >= l.o.SegmentBytes
@@ -46,6 +46,10 @@ func (l *Log) rotate() error {
 			l.postponeRotation(err)
 		}
 		return nil
+	}
+	if l.lost() != "" { // what has the name would be sealed; keepPlace says so
+		l.rotateAfter = time.Now().Add(rotateRetry)
+		return l.lock.Unlock(frame.StructureByte)
 	}
 	n, err := l.makeNext()
 	if err != nil {

@@ -77,6 +77,9 @@ type File interface {
 	Sync() error
 	// Size is the length in bytes.
 	Size() (int64, error)
+	// Named tells whether name is a name of this very file: not when it was
+	// removed, moved away, or another file was put in its place.
+	Named(name string) (bool, error)
 	// Cut sets the length to size.
 	Cut(size int64) error
 	// DropCache asks for clean pages to be read from the medium again. After a

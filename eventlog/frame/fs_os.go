@@ -237,6 +237,19 @@ func (f *osFile) Size() (int64, error) {
 	return st.Size, nil
 }
 
+// Named implements File.
+func (f *osFile) Named(name string) (bool, error) {
+	var open, there unix.Stat_t
+	if err := unix.Fstat(f.fd, &open); err != nil {
+		return false, opErr("fstat", f.name, err)
+	}
+	err := retry(func() error { return unix.Stat(name, &there) })
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return false, nil
+	}
+	return open.Dev == there.Dev && open.Ino == there.Ino, opErr("stat", name, err)
+}
+
 // Cut implements File.
 func (f *osFile) Cut(size int64) error {
 	return opErr("ftruncate", f.name, retry(func() error { return unix.Ftruncate(f.fd, size) }))

@@ -34,6 +34,7 @@ func (m image) Size() (int64, error)                    { return int64(len(m)), 
 func (image) Datasync() error                           { return nil }
 func (image) Sync() error                               { return nil }
 func (image) Cut(int64) error                           { return io.ErrClosedPipe }
+func (image) Named(string) (bool, error)                { return true, nil }
 func (image) DropCache() error                          { return nil }
 func (image) Flock() error                              { return nil }
 func (image) Close() error                              { return nil }

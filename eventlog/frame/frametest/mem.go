@@ -343,6 +343,13 @@ func (m *Mem) exchange(n *node, b []byte) error {
 	return errors.Join(err, file.Sync(), m.VFS.Rename(n.name+".cut", n.name), old.Close())
 }
 
+// Named implements frame.File.
+func (f *memFile) Named(name string) (bool, error) {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	return f.m.nodes[path.Clean(name)] == f.n, nil
+}
+
 // DropCache implements frame.File: after FailedSync it brings the medium's
 // bytes back, otherwise it changes nothing.
 func (f *memFile) DropCache() error {
