@@ -18,6 +18,7 @@ import (
 // that can write, one after the other, and names the type of the event whose
 // receipt the answer has to carry; "" is an answer that writes nothing.
 func TestEveryKindOfAnswerThatWritesHasTheReceiptOfItsLastEvent(t *testing.T) {
+	t.Parallel()
 	g := startShop(t, "GATE_MAX_BODY_BYTES=65536")
 	type answer struct {
 		what string
@@ -85,6 +86,7 @@ func TestEveryKindOfAnswerThatWritesHasTheReceiptOfItsLastEvent(t *testing.T) {
 }
 
 func TestALimitedRequestHasTheReceiptOfItsIncident(t *testing.T) {
+	t.Parallel()
 	g := startShop(t, "GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1", "GATE_RATE_LIMIT_BURST=1")
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status)
 	first, second := g.query(t, ask("SELECT 1")), g.query(t, ask("SELECT 1"))

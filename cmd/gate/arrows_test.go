@@ -157,6 +157,7 @@ func (f goFile) calls() []string {
 var topFolders = []string{"agentctl", "cmd", "commands", "docs", "eventlog", "fixtures", "http", "projections", "sqlgate"}
 
 func TestEveryRoomLiesInAWingOfTheHouse(t *testing.T) {
+	t.Parallel()
 	for _, f := range ourFiles(t) {
 		wing, _, _ := strings.Cut(f.room, "/")
 		require.Contains(t, topFolders, wing, f.name)
@@ -164,6 +165,7 @@ func TestEveryRoomLiesInAWingOfTheHouse(t *testing.T) {
 }
 
 func TestEveryImportIsAnArrowOfTheTable(t *testing.T) {
+	t.Parallel()
 	for _, f := range ourFiles(t) {
 		allowed, known := arrows[f.room]
 		require.True(t, known, "%s: the room %s has no place in the table of arrows", f.name, f.room)
@@ -183,6 +185,7 @@ func TestTheTableOfArrowsHasNoEmptyRoom(t *testing.T) {
 }
 
 func TestLibrariesStayInTheirRooms(t *testing.T) {
+	t.Parallel()
 	for _, f := range ourFiles(t) {
 		for _, path := range f.imports() {
 			for _, rule := range onlyImporters {
@@ -195,6 +198,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 }
 
 func TestTheListenerKnowsMessagesAndNoConnections(t *testing.T) {
+	t.Parallel()
 	for _, f := range ourFiles(t) {
 		for _, path := range f.imports() {
 			if f.room == "sqlgate/pgwire" && strings.HasPrefix(path, "github.com/jackc/") {
@@ -207,6 +211,7 @@ func TestTheListenerKnowsMessagesAndNoConnections(t *testing.T) {
 // The log's Append is reached through a value of eventlog.Log; a room that
 // does not import eventlog cannot hold one.
 func TestOnlyCommandsAppends(t *testing.T) {
+	t.Parallel()
 	for _, f := range ourFiles(t) {
 		if f.room == "commands" || f.room == "eventlog" || !slices.Contains(f.imports(), "writegate/eventlog") {
 			continue
@@ -218,6 +223,7 @@ func TestOnlyCommandsAppends(t *testing.T) {
 }
 
 func TestProjectionsAndPolicyNeverReadAClock(t *testing.T) {
+	t.Parallel()
 	for _, f := range ourFiles(t) {
 		if f.room != "projections" && f.room != "sqlgate/policy" && f.room != "sqlgate/classify" {
 			continue
@@ -233,6 +239,7 @@ func TestProjectionsAndPolicyNeverReadAClock(t *testing.T) {
 
 // A view waits for the projections: what a request asks for ends with the request.
 func TestOnlyCheckpointsOpenViewsWithoutAContext(t *testing.T) {
+	t.Parallel()
 	within := 0
 	for _, f := range ourFiles(t) {
 		for _, call := range f.calls() {

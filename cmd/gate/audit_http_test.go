@@ -26,6 +26,7 @@ var listParameters = map[string][]string{
 }
 
 func TestAListRefusesAParameterThatStandsTwice(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	for path, names := range listParameters {
 		for _, name := range names {
@@ -61,6 +62,7 @@ func requireInvalid(t testing.TB, r reply, field string) {
 }
 
 func TestAListNamesTheParameterWhoseValueItDoesNotTake(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	paging := map[string][]string{
 		"limit": {"0", "-1", "1001", "ten", "1.5", "99999999999999999999"}, "order": {"up", "ASC"},
@@ -157,6 +159,7 @@ func meets(query url.Values, e map[string]any) bool {
 }
 
 func TestEveryFilterOfTheAuditFindsExactlyWhatItNames(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	fillAudit(t, g)
 	all := allPages(t, g, url.Values{"order": {"asc"}, "limit": {"1000"}})
@@ -265,6 +268,7 @@ func drawQuestion(rt *rapid.T, values map[string][]string, all []map[string]any)
 }
 
 func TestPagesOfTheAuditLoseNothingWhileWritersAppend(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	fillAudit(t, g)
 	done := make(chan struct{})
@@ -316,6 +320,7 @@ func lastSeq(t testing.TB, g *testGate) uint64 {
 }
 
 func TestACursorBelongsToItsListFiltersAndOrder(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	fillAudit(t, g)
 	_, cursor := auditEvents(t, g, url.Values{"limit": {"3"}, "actor": {"ana"}})
@@ -344,6 +349,7 @@ var contractFields = map[string]string{
 }
 
 func TestEveryReadHasTheFieldsOfTheContract(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	fillAudit(t, g)
 	for path, names := range contractFields {

@@ -95,6 +95,7 @@ func requireRefused(t testing.TB, g *testGate, kind string) {
 }
 
 func TestCheckpointsAreSignedKeptNamedAndCosigned(t *testing.T) {
+	t.Parallel()
 	v := newVouchedGate(t)
 	w := witnesstest.Start(t, t.TempDir(), v.vkey)
 	g := startGate(t, v.gateDir, v.settings(w)...)
@@ -147,6 +148,7 @@ func TestCheckpointsAreSignedKeptNamedAndCosigned(t *testing.T) {
 }
 
 func TestAWholeHostThatWasRolledBackIsFoundByItsWitness(t *testing.T) {
+	t.Parallel()
 	v := newVouchedGate(t)
 	w := witnesstest.Start(t, t.TempDir(), v.vkey)
 	g := startGate(t, v.gateDir, v.settings(w)...)
@@ -195,6 +197,7 @@ func checkpointsOf(t testing.TB, g *testGate) (c struct {
 }
 
 func TestHealthAndMetricsTellHowCheckpointsStand(t *testing.T) {
+	t.Parallel()
 	v := newVouchedGate(t)
 	near, far := witnesstest.Start(t, t.TempDir(), v.vkey), witnesstest.Start(t, t.TempDir(), v.vkey)
 	far.Stop(t)
@@ -225,6 +228,7 @@ func TestHealthAndMetricsTellHowCheckpointsStand(t *testing.T) {
 }
 
 func TestALogAndItsProjectionsRolledBackAreFoundByAKeptCheckpoint(t *testing.T) {
+	t.Parallel()
 	v := newVouchedGate(t)
 	g := startGate(t, v.gateDir, v.settings()...)
 	g.end(t)
@@ -242,6 +246,7 @@ func TestALogAndItsProjectionsRolledBackAreFoundByAKeptCheckpoint(t *testing.T) 
 }
 
 func TestALogWhoseHeaderIsDamagedIsUpForReadersWithSigningOn(t *testing.T) {
+	t.Parallel()
 	v := newVouchedGate(t)
 	g := startGate(t, v.gateDir, v.settings()...)
 	g.end(t)
@@ -259,6 +264,7 @@ func TestALogWhoseHeaderIsDamagedIsUpForReadersWithSigningOn(t *testing.T) {
 }
 
 func TestABackupCarriesItsCheckpointsAndIsVouchedForByThem(t *testing.T) {
+	t.Parallel()
 	v := newVouchedGate(t)
 	w := witnesstest.Start(t, t.TempDir(), v.vkey)
 	g := startGate(t, v.gateDir, v.settings(w)...)
@@ -283,6 +289,7 @@ func TestABackupCarriesItsCheckpointsAndIsVouchedForByThem(t *testing.T) {
 }
 
 func TestALogThatIsReachedThroughALinkIsHeldAgainstItsCheckpoints(t *testing.T) {
+	t.Parallel()
 	v := newVouchedGate(t)
 	g := startGate(t, v.gateDir, v.settings()...)
 	g.end(t)

@@ -159,6 +159,7 @@ func (d gateDir) rowsOf(t testing.TB, table, note string) string {
 }
 
 func TestACrowdRetriesOneApproval(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	var ids []string
 	for round := range rounds(t) {
@@ -181,6 +182,7 @@ func TestACrowdRetriesOneApproval(t *testing.T) {
 }
 
 func TestACrowdRetriesOneApprovalUnderKeysOfItsOwn(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	id := g.approved(t, insertHeld("own keys"))
 	retry := insertHeld("own keys").with("approval_id", id)
@@ -199,6 +201,7 @@ func TestACrowdRetriesOneApprovalUnderKeysOfItsOwn(t *testing.T) {
 }
 
 func TestACrowdUnderOneIdempotencyKey(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	for round := range rounds(t) {
 		note := fmt.Sprint("round ", round)
@@ -245,6 +248,7 @@ func executionOfWinner(t testing.TB, replies []reply) string {
 }
 
 func TestACrowdUnderOneKeyAndOneApproval(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	id := g.approved(t, insertHeld("both"))
 	retry := insertHeld("both").with("approval_id", id)
@@ -256,6 +260,7 @@ func TestACrowdUnderOneKeyAndOneApproval(t *testing.T) {
 }
 
 func TestACrowdOfTwoRequestsUnderOneKey(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	for round := range rounds(t) {
 		note := func(i int) string { return fmt.Sprintf("%c%d", 'a'+i%2, round) }
@@ -277,6 +282,7 @@ func TestACrowdOfTwoRequestsUnderOneKey(t *testing.T) {
 }
 
 func TestACrowdResolvesOneApproval(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	var ids []string
 	for round := range rounds(t) {
@@ -310,6 +316,7 @@ func TestACrowdResolvesOneApproval(t *testing.T) {
 }
 
 func TestACrowdResolvesRetriesAndPurgesAtOnce(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	for round := range rounds(t) {
 		note := fmt.Sprint("round ", round)

@@ -165,6 +165,7 @@ func TestTwoSettingsNameNoPlaceTwice(t *testing.T) {
 // An empty value is refused, or is what the page says of none: no protection is
 // lost with it.
 func TestAnEmptySettingIsRefusedOrIsNone(t *testing.T) {
+	t.Parallel()
 	none := []string{"GATE_ALLOWED_HOSTS", "GATE_EMERGENCY_BYPASS_REASON", "GATE_EMERGENCY_BYPASS_UNTIL", "GATE_OPERATOR_TOKEN", "GATE_OPERATOR_TOKENS", "GATE_TRUSTED_PROXIES",
 		"GATE_DATABASE_URL", "GATE_KEY_COLUMNS", "GATE_AUDIT_INDEX_PATH", "GATE_AUDIT_ORIGIN", "GATE_AUDIT_VERIFY_DIRS", "GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH",
 		"GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH", "GATE_OUTCOME_MARKER_TABLE", "GATE_PROJECT_KEYS", "GATE_PROJECT_KEY", "GATE_EGRESS_ALLOW_CIDRS",
@@ -187,6 +188,7 @@ func TestAnEmptySettingIsRefusedOrIsNone(t *testing.T) {
 
 // A log begun under settings that are wrong would be in the way of a restore.
 func TestAStartThatFailsForItsSettingsMakesNoLog(t *testing.T) {
+	t.Parallel()
 	for name, environ := range map[string][]string{
 		"no database":       {"GATE_TLS_UPSTREAM_MODE=disable"},
 		"no authorities":    {"GATE_DATABASE_URL=postgres://app@127.0.0.1/shop"},

@@ -16,6 +16,7 @@ import (
 // an agent's token nor an operator's is refused, and the statement does not run
 // without the rules of the agent.
 func TestACredentialInAnotherShapeIsNotTakenForAbsent(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	w.apply(t, w.rule(t, "block", ""), id)
@@ -81,6 +82,7 @@ func TestAWrongOperatorTokenIsEvidenceAtEveryEndpointThatLooksAtIt(t *testing.T)
 }
 
 func TestAnAgentsTokenIsNoWrongOperatorToken(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	for range 3 {
 		require.Equal(t, http.StatusOK, g.do(t, http.MethodGet, "/audit", nil, bearer(agentctl.NewSecret(agentctl.TokenPrefix))).status)

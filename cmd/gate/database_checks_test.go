@@ -127,6 +127,7 @@ func TestAnEnforcedBaselineRefusesStatementsUntilTheRulesAreMended(t *testing.T)
 }
 
 func TestAnEnforcedBaselineThatCannotBeMadeServesNobody(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	d.database = "postgres://u:p@127.0.0.1:1/db"
 	g := startGate(t, d, "GATE_ENFORCE_PG_HBA_BASELINE=true")
@@ -138,6 +139,7 @@ func TestAnEnforcedBaselineThatCannotBeMadeServesNobody(t *testing.T) {
 }
 
 func TestAReportedBaselineTellsAndServes(t *testing.T) {
+	t.Parallel()
 	g := startShop(t, "GATE_ENFORCE_PG_HBA_BASELINE=report")
 	require.Contains(t, g.output.String(), "H6: The connection of ")
 	_, status, _ := g.step(t, "pg_hba_baseline")
@@ -146,6 +148,7 @@ func TestAReportedBaselineTellsAndServes(t *testing.T) {
 }
 
 func TestOutsideProductionARoleWithTooManyRightsIsToldAndUsed(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status)
 	require.Eventually(t, func() bool { return strings.Contains(g.output.String(), "is SUPERUSER") }, startPatience, pollEvery)

@@ -32,6 +32,7 @@ func (g *testGate) busy(t testing.TB) {
 }
 
 func TestABundleIsCheckedWithoutTheService(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.busy(t)
 	head := g.head(t)
@@ -66,6 +67,7 @@ func TestABundleIsCheckedWithoutTheService(t *testing.T) {
 }
 
 func TestABundleThatIsNotMade(t *testing.T) {
+	t.Parallel()
 	g := startShop(t, "GATE_EVIDENCE_MAX_EVENTS=10")
 	g.busy(t)
 	head := g.head(t)
@@ -107,6 +109,7 @@ func (g *testGate) awaitCopy(t testing.TB) {
 }
 
 func TestFilesOfTheServiceAreVerified(t *testing.T) {
+	t.Parallel()
 	other := t.TempDir()
 	g := startShop(t, "GATE_AUDIT_VERIFY_DIRS="+other)
 	g.busy(t)
@@ -181,6 +184,7 @@ func (g *testGate) stream(t testing.TB, path string, headers ...string) (next fu
 }
 
 func TestTheLogIsFollowedAndTakenUpAgain(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.busy(t)
 	head := g.head(t)
@@ -278,6 +282,7 @@ func (g *testGate) answered(t *testing.T, path string, headers ...string) (r rep
 }
 
 func TestABundleIsExportedAndCheckedOnTheCommandLine(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.busy(t)
 	head := g.head(t)

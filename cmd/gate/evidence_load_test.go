@@ -29,6 +29,7 @@ const bundleGrowth = 64
 // TestARunningGateExportsALargeBundleInLittleMemory has a gate export its log from
 // its own tree, and both verifiers check the file, each a process of its own that
 // has nothing but the file and the public key.
+// Not parallel: it reads the peak of this process's memory.
 func TestARunningGateExportsALargeBundleInLittleMemory(t *testing.T) {
 	events := 2_000
 	if text := os.Getenv(bundleEventsVariable); text != "" {

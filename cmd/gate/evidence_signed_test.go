@@ -30,6 +30,7 @@ func judgeBundle(t testing.TB, bundle []byte, keys ...checkpoint.PublicKey) fram
 }
 
 func TestTheSigningKeyIsToldInEveryForm(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	r := g.get(t, "/audit/evidence/signing-public-key")
 	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
@@ -46,6 +47,7 @@ func TestTheSigningKeyIsToldInEveryForm(t *testing.T) {
 }
 
 func TestABundleIsSignedWithACheckpointAndProofs(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.busy(t)
 	head := g.head(t)
@@ -67,6 +69,7 @@ func TestABundleIsSignedWithACheckpointAndProofs(t *testing.T) {
 }
 
 func TestAGateWithoutAKeySignsNothingAndSaysSo(t *testing.T) {
+	t.Parallel()
 	g := startShop(t, "GATE_EVIDENCE_SIGNING_ENABLED=false")
 	g.busy(t)
 	requireFault(t, g.get(t, "/audit/evidence/signing-public-key"), http.StatusNotFound, "not_found")
@@ -87,6 +90,7 @@ func TestAGateWithoutAKeySignsNothingAndSaysSo(t *testing.T) {
 // answer wrote that event, so none has its receipt. What the answer vouches for
 // is the trace of the export.
 func TestACheckpointForABundleIsNobodysReceipt(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.busy(t)
 	bundle := g.post(t, "/audit/evidence", fmt.Sprintf(`{"start_seq":1,"end_seq":%d}`, g.head(t)))
@@ -97,6 +101,7 @@ func TestACheckpointForABundleIsNobodysReceipt(t *testing.T) {
 }
 
 func TestABundleFromTheCommandLineIsSignedBesideARunningGate(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.busy(t)
 	head := g.head(t)
@@ -124,6 +129,7 @@ func TestABundleFromTheCommandLineIsSignedBesideARunningGate(t *testing.T) {
 
 // The service's own readable copy has to begin as its log does.
 func TestTheReadableCopyIsHeldAgainstTheLogsHeader(t *testing.T) {
+	t.Parallel()
 	stranger := startShop(t)
 	stranger.busy(t)
 	stranger.end(t)
@@ -238,6 +244,7 @@ func TestACutLogIsFoundOutByAnyReceiptBehindTheCut(t *testing.T) {
 }
 
 func TestAReceiptOfAChangedLogAccusesIt(t *testing.T) {
+	t.Parallel()
 	one, two := startShop(t), startShop(t)
 	require.Equal(t, http.StatusOK, one.query(t, ask("SELECT 1")).status)
 	require.Equal(t, http.StatusOK, two.query(t, ask("SELECT 1")).status)

@@ -15,6 +15,7 @@ import (
 // A flag of any command that a script fills with an empty variable is refused:
 // without its value the command would do something else than it was told.
 func TestNoFlagOfAnyCommandDefaultsSilently(t *testing.T) {
+	t.Parallel()
 	root := (&app{streams: streams{strings.NewReader(""), io.Discard, io.Discard}}).rootCommand()
 	seen, empty := []string{}, []string{}
 	var look func(*cobra.Command)

@@ -12,6 +12,7 @@ import (
 // Two services whose environment was copied and half changed do not share what
 // one of them writes.
 func TestASecondGateDoesNotTakeThePlacesOfARunningOne(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status)
 	for setting, theirs := range map[string]string{"GATE_AUDIT_LOG_PATH": g.file("audit.log"), "GATE_POLICY_DIR": g.file("policies")} {

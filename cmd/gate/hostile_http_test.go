@@ -176,6 +176,7 @@ func (g *testGate) requireBearable(t testing.TB, m *parserMeter, what, sql strin
 	t.Errorf("%s, %d bytes: gate %v, parser %v: %.300s", what, len(sql), r.self, r.children, r.body)
 }
 
+// Not parallel: it reads the processor time of all parser children of this process.
 func TestHostileTextsThroughHTTP(t *testing.T) {
 	g, m := startClosed(t), new(parserMeter)
 	for _, name := range slices.Sorted(maps.Keys(hostile.Shapes)) {
@@ -205,6 +206,7 @@ func largeStatements() map[string]largeStatement {
 	}
 }
 
+// Not parallel: it reads the processor time of all parser children of this process.
 func TestLargeOrdinaryStatementsAreDecided(t *testing.T) {
 	g, m := startClosed(t), new(parserMeter)
 	for name, c := range largeStatements() {
@@ -229,6 +231,7 @@ func TestLargeOrdinaryStatementsAreDecided(t *testing.T) {
 
 // Every limit on a text, from both sides.
 func TestLimitsOfATextThroughHTTP(t *testing.T) {
+	t.Parallel()
 	g := startClosed(t)
 	work := "SELECT 1" + strings.Repeat(" "+strings.Repeat("@", 63)+" 1", 496) + strings.Repeat(" + 1", 64) // 496 * 2016 + 64
 	for name, c := range map[string]struct{ within, over, code, limit string }{
@@ -262,6 +265,7 @@ func TestLimitsOfATextThroughHTTP(t *testing.T) {
 // Texts that are no texts are refused for what they are, in the body and as the
 // query parameter.
 func TestBrokenTextsThroughHTTP(t *testing.T) {
+	t.Parallel()
 	g := startClosed(t)
 	const claims = `"actor":"ana","app":"shop","tenant":"acme","role":"clerk","host":"desk-1","env":"prod"`
 	for sql, code := range map[string]string{

@@ -41,6 +41,7 @@ var hostileBodies = map[string]string{
 }
 
 func TestHostileBodiesThroughHTTP(t *testing.T) {
+	t.Parallel()
 	g := startClosed(t)
 	operator := "Authorization: Bearer " + operatorTestToken
 	for path, endpoint := range bodyEndpoints {
@@ -71,6 +72,7 @@ func (g *testGate) requireUnharmed(t testing.TB) {
 }
 
 func TestClaimsHaveTheirLimits(t *testing.T) {
+	t.Parallel()
 	g := startClosed(t)
 	for _, claim := range []string{"actor", "app", "tenant", "role", "host"} {
 		require.Equal(t, http.StatusForbidden, g.query(t, ask("SELECT 1").with(claim, strings.Repeat("ä", 256))).status)
@@ -92,6 +94,7 @@ func TestClaimsHaveTheirLimits(t *testing.T) {
 }
 
 func TestMediaTypesThroughHTTP(t *testing.T) {
+	t.Parallel()
 	g := startClosed(t)
 	body := []byte("{" + testClaims + `,"sql":"SELECT 1"}`)
 	for _, taken := range []string{"application/json", "application/json; charset=utf-8", "APPLICATION/JSON;charset=UTF-8"} {
@@ -109,6 +112,7 @@ func TestMediaTypesThroughHTTP(t *testing.T) {
 }
 
 func TestTheSizeOfABodyThroughHTTP(t *testing.T) {
+	t.Parallel()
 	g := startClosed(t)
 	body := []byte("{" + testClaims + `,"sql":"SELECT 1"}`)
 	padded := append(body, bytes.Repeat([]byte(" "), 1<<20-len(body))...)
@@ -154,6 +158,7 @@ func (g *testGate) converse(t testing.TB, sent string, want int) []reply {
 
 // What is HTTP gets an answer of the gate, in the contract's shape.
 func TestOddRequestsGetAnAnswerInTheContractsShape(t *testing.T) {
+	t.Parallel()
 	g := startClosed(t)
 	long := strings.Repeat("a", 8000)
 	for line, want := range map[string]struct {
@@ -218,6 +223,7 @@ func TestOddRequestsGetAnAnswerInTheContractsShape(t *testing.T) {
 // What is no HTTP is refused by the reader of HTTP itself, before there is a
 // request that could have an id: a status and a closed connection.
 func TestWhatIsNoHTTPIsRefused(t *testing.T) {
+	t.Parallel()
 	g := startClosed(t)
 	for sent, status := range map[string]int{
 		"GARBAGE\r\n\r\n": 400,
@@ -249,6 +255,7 @@ func TestWhatIsNoHTTPIsRefused(t *testing.T) {
 // Clients that hang up in the middle leave nothing behind; requests in one
 // packet are answered one by one.
 func TestBrokenAndPipelinedConversations(t *testing.T) {
+	t.Parallel()
 	g := startClosed(t)
 	statement := "{" + testClaims + `,"sql":"SELECT 1"}`
 	post := fmt.Sprintf("POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(statement), statement)

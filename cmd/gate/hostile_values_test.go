@@ -166,6 +166,7 @@ func jsonText(value string) string {
 // A path that can be none, or that the service may not read, is the caller's to
 // correct, and the answer says what is wrong with it.
 func TestAnAuditFileThatCanBeNoPath(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	name := func(n int) string { return filepath.Join(g.path, strings.Repeat("a", n)) }
 	require.NoError(t, os.WriteFile(g.file("secret.wal"), []byte("x"), 0o600))

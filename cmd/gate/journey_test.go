@@ -23,6 +23,7 @@ func types(all []event.Envelope) []event.Type {
 }
 
 func TestTheMainJob(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 
 	read := g.query(t, ask("SELECT id, status FROM orders ORDER BY id LIMIT 2"))
@@ -82,6 +83,7 @@ func mustField(t testing.TB, r reply, field string) []byte {
 }
 
 func TestARequestWithTwoModesNeverRuns(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	r := g.query(t, ask("UPDATE orders SET status = 'paid' WHERE id = 1"), "mode=live", "mode=preview")
 	require.Equal(t, http.StatusBadRequest, r.status)
@@ -90,6 +92,7 @@ func TestARequestWithTwoModesNeverRuns(t *testing.T) {
 }
 
 func TestAPreviewDecidesAndLeavesNothing(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	r := g.query(t, ask("UPDATE orders SET status = 'paid' WHERE id = 1"), "mode=preview")
 	require.Equal(t, http.StatusOK, r.status, "%s", r.body)

@@ -430,6 +430,7 @@ func (l *life) String() string {
 
 // TestEveryNamedStepHasItsDeath reads the names of the steps from the source.
 func TestEveryNamedStepHasItsDeath(t *testing.T) {
+	t.Parallel()
 	found := map[string]bool{}
 	for _, f := range ourFiles(t) {
 		stepped := slices.Contains([]string{"eventlog", "checkpoints", "commands", "sqlgate"}, f.room) // elsewhere a Step may be something else

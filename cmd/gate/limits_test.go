@@ -67,6 +67,7 @@ func TestEveryLimitIsASettingAndIsToldAndRecorded(t *testing.T) {
 		}
 		walked++
 		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
 			limit, ok := held[row.name]
 			require.True(t, ok, "the page has a limit that no test holds")
 			if row.setting != "" {
@@ -141,6 +142,7 @@ func limits(t *testing.T) map[string]limitHeld {
 // TestEachClientBehindATrustedProxyHasItsOwnRate: the header counts where the
 // proxy is named, and nowhere else.
 func TestEachClientBehindATrustedProxyHasItsOwnRate(t *testing.T) {
+	t.Parallel()
 	for proxies, shared := range map[string]bool{"127.0.0.0/8": false, "10.0.0.0/8": true} {
 		g := startGate(t, newErrorDir(t), "GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1", "GATE_RATE_LIMIT_BURST=1", "GATE_TRUSTED_PROXIES="+proxies)
 		from := func(client string) int {
@@ -157,6 +159,7 @@ func TestEachClientBehindATrustedProxyHasItsOwnRate(t *testing.T) {
 // A client whose statements take long does not keep the connections of all
 // others: it gets nearly all of them, and is told so when it wants more.
 func TestOneClientDoesNotHoldAllConnections(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newErrorDir(t), "GATE_DB_POOL_MAX=8", "GATE_DB_ACQUIRE_TIMEOUT_MS=200", "GATE_TRUSTED_PROXIES=127.0.0.0/8", "GATE_DB_QUERY_TIMEOUT_MS=60000", "GATE_DB_LOCK_TIMEOUT_MS=0")
 	from := func(client, sql string, headers ...string) reply {
 		return g.do(t, "POST", "/query", mustJSON(t, ask(sql).with("execution_profile", "bulk")), append(headers, "X-Forwarded-For: "+client)...)

@@ -97,6 +97,7 @@ func (d gateDir) destroy(t testing.TB) {
 // its files, and what is restored is the log up to the backup's head and exactly
 // the projections of that; a new log goes on from there.
 func TestABackupUnderLoadBringsBackTheLogAndAllItMeans(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	g := startGate(t, d, append([]string{smallSegments}, patience...)...)
 	stop := make(chan struct{})
@@ -211,6 +212,7 @@ func (g *testGate) bundleUpTo(t testing.TB, last uint64) string {
 // moved away and restored whole gives the same bytes for every approval, execution and
 // policy version, and for every event.
 func TestEverythingAnswersAsBeforeAfterARestore(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	settings := append([]string{smallSegments, "GATE_APPROVAL_DEFAULT_TTL_SECONDS=86400"}, patience...)
 	g := startGate(t, d, settings...)
@@ -262,6 +264,7 @@ func (g *testGate) answers(t testing.TB, last uint64) map[string]string {
 }
 
 func TestABackupOfADamagedLogIsRefused(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, 200, g.query(t, ask("SELECT 1")).status)
 	d, _ := crashCopy(t, g)
@@ -295,6 +298,7 @@ func mustRead(t testing.TB, path string) []byte {
 // A backup goes to none of the gate's own places: the next start would take it for
 // policies, segments or checkpoints, and the next backup would copy it along.
 func TestABackupIsNotInThePlacesThatItCopies(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	startGate(t, d).end(t)
 	for _, place := range []string{"policies/bk", "policies", "audit.wal.segments", "audit.wal.segments/bk", "audit.wal.quarantine", "audit.wal.retired/x",

@@ -84,6 +84,7 @@ func crashCopy(t *testing.T, g *testGate) (d gateDir, last uint64) {
 }
 
 func TestTheLogIsReadWhileTheGateGoesOn(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, 200, g.query(t, ask("SELECT 1")).status)
 
@@ -102,6 +103,7 @@ func TestTheLogIsReadWhileTheGateGoesOn(t *testing.T) {
 }
 
 func TestReadingAnUncleanLogChangesNoByte(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, 200, g.query(t, ask("SELECT 1")).status)
 	d, last := crashCopy(t, g)
@@ -120,6 +122,7 @@ func TestReadingAnUncleanLogChangesNoByte(t *testing.T) {
 }
 
 func TestADumpEndsWhereTheLogIsDamaged(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, 200, g.query(t, ask("SELECT 1")).status)
 	d, _ := crashCopy(t, g)

@@ -25,6 +25,7 @@ func (d gateDir) digest(t *testing.T, want int) (r digestResult) {
 // TestADigestOfEachCleanRunIsInTheLogAndAReplayReachesIt: the gate runs twice,
 // and the digest is asked for while it runs and when it does not.
 func TestADigestOfEachCleanRunIsInTheLogAndAReplayReachesIt(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	for run := range 2 {
 		g := startGate(t, d, patience...)
@@ -50,6 +51,7 @@ func TestADigestOfEachCleanRunIsInTheLogAndAReplayReachesIt(t *testing.T) {
 // TestADivergenceIsToldApartFromCorruption: a digest that no replay reaches, in a
 // log that is whole.
 func TestADivergenceIsToldApartFromCorruption(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.query(t, ask("SELECT 1"))
 	g.end(t)

@@ -96,6 +96,7 @@ func placeOf(t *testing.T, d gateDir, seq uint64) (int64, frame.Header) {
 // TestADamagedLogGivesItsPlaceToOneThatGoesOn is the operator's way, step by step
 // as docs/OPERATIONS.md has it.
 func TestADamagedLogGivesItsPlaceToOneThatGoesOn(t *testing.T) {
+	t.Parallel()
 	b := breakLog(t)
 	g := startGate(t, b.gateDir, undisturbed...)
 	requireFault(t, g.query(t, ask("SELECT 1")), http.StatusServiceUnavailable, "audit_corruption_detected")
@@ -192,6 +193,7 @@ func (b *brokenLife) rebuildNeedsTheOldFiles(t *testing.T, folder string) {
 
 // TestABackupHasTheLogsBeforeTheLog, because a start on the restored one folds them.
 func TestABackupHasTheLogsBeforeTheLog(t *testing.T) {
+	t.Parallel()
 	b := breakLog(t)
 	for i := range 2 { // a second one follows the first
 		code, _, errs := b.command(t, "log", "new", "--accept-loss", fmt.Sprint("loss ", i))
@@ -218,6 +220,7 @@ func TestABackupHasTheLogsBeforeTheLog(t *testing.T) {
 // TestARestoreThatIsOlderThanWhatIsKnownBeginsANewLog: the store of the
 // projections was saved, the log was not, and its backup, put back by hand, is older.
 func TestARestoreThatIsOlderThanWhatIsKnownBeginsANewLog(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	g := startGate(t, d, patience...)
 	id := g.hold(t, insertHeld("before the backup"))
@@ -245,6 +248,7 @@ func TestARestoreThatIsOlderThanWhatIsKnownBeginsANewLog(t *testing.T) {
 }
 
 func TestANewLogIsNotBegunWhereThereIsNone(t *testing.T) {
+	t.Parallel()
 	d := newNotes(t)
 	code, _, errs := d.command(t, "log", "new", "--accept-loss", "none")
 	require.Equal(t, exitPartial, code)
@@ -254,6 +258,7 @@ func TestANewLogIsNotBegunWhereThereIsNone(t *testing.T) {
 
 // TestAGateDoesNotStartWhileALogIsHalfPutAway: nobody could tell what it would begin with.
 func TestAGateDoesNotStartWhileALogIsHalfPutAway(t *testing.T) {
+	t.Parallel()
 	b := breakLog(t)
 	half := b.file("audit.wal.retired/begun.json")
 	require.NoError(t, os.MkdirAll(filepath.Dir(half), 0o700))

@@ -60,6 +60,7 @@ func (d gateDir) names(t *testing.T) (names []string) {
 // TestEachDerivedPartIsRebuiltAloneFromTheLog: each part is damaged or gone, is
 // made anew alone, and the others are left as they are.
 func TestEachDerivedPartIsRebuiltAloneFromTheLog(t *testing.T) {
+	t.Parallel()
 	d := restedGate(t)
 	jsonl, index, last := d.read(t, "audit.log"), d.read(t, indexName), uint64(len(d.events(t)))
 	digest := d.digest(t, exitOK).Digest
@@ -124,6 +125,7 @@ func TestEachDerivedPartIsRebuiltAloneFromTheLog(t *testing.T) {
 
 // TestALyingIndexFileChangesNoAnswer: a start takes the file as a hint alone.
 func TestALyingIndexFileChangesNoAnswer(t *testing.T) {
+	t.Parallel()
 	d := restedGate(t)
 	want := strings.Split(strings.TrimSpace(d.read(t, "audit.log")), "\n")
 	var index map[string]any
@@ -153,6 +155,7 @@ func TestALyingIndexFileChangesNoAnswer(t *testing.T) {
 
 // TestNoPartIsRebuiltBesideARunningGate, and nothing is touched.
 func TestNoPartIsRebuiltBesideARunningGate(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.awaitCopy(t)
 	before := g.names(t)
@@ -169,6 +172,7 @@ func TestNoPartIsRebuiltBesideARunningGate(t *testing.T) {
 // TestNothingIsRebuiltFromALogThatLostEvents which the projections still know:
 // the JSONL file may be the only place where they can be read.
 func TestNothingIsRebuiltFromALogThatLostEvents(t *testing.T) {
+	t.Parallel()
 	d := restedGate(t)
 	events := d.events(t)
 	require.NoError(t, os.Remove(d.file("audit.wal.head")))

@@ -11,6 +11,7 @@ import (
 // TestTheEndOfTheLogIsFollowed: the last events first, then each new one, until
 // the command is interrupted.
 func TestTheEndOfTheLogIsFollowed(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, 200, g.query(t, ask("SELECT 1")).status)
 	ctx, interrupt := context.WithCancel(context.Background())
@@ -36,6 +37,7 @@ func TestTheEndOfTheLogIsFollowed(t *testing.T) {
 }
 
 func TestADamagedLogIsNotFollowed(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	d, _ := crashCopy(t, g)
 	spoilFirstEvent(t, d)

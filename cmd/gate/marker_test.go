@@ -40,6 +40,7 @@ func markedDir(t *testing.T) gateDir {
 }
 
 func TestAWriteLeavesItsMarkerAndEvidenceSaysSo(t *testing.T) {
+	t.Parallel()
 	d := markedDir(t)
 	g := startGate(t, d, markerSetting)
 	wrote := g.query(t, ask("INSERT INTO t VALUES (1, 'a')"))
@@ -100,6 +101,7 @@ var namingTheMarkerTable = []string{
 }
 
 func TestAStatementThatNamesTheMarkerTableIsBlockedWhateverThePolicySays(t *testing.T) {
+	t.Parallel()
 	d := markedDir(t)
 	g := startGate(t, d, markerSetting)
 	for _, sql := range namingTheMarkerTable {
@@ -125,6 +127,7 @@ func TestAStatementThatNamesTheMarkerTableIsBlockedWhateverThePolicySays(t *test
 }
 
 func TestAMissingMarkerTableKeepsTheGateFromServingUntilItIsThere(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, []byte(anythingGoes))
 	d.execute(t, "CREATE TABLE t (id int PRIMARY KEY, v text)")
 	g := startGateWith(t, d, func(a *app) { a.look = 20 * time.Millisecond }, markerSetting)
@@ -146,6 +149,7 @@ func TestAMissingMarkerTableKeepsTheGateFromServingUntilItIsThere(t *testing.T) 
 }
 
 func TestADatabaseOutOfReachLeavesTheMarkerTableOpen(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	d.database = "postgres://u:p@127.0.0.1:1/db"
 	g := startGate(t, d, markerSetting)

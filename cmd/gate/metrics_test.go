@@ -14,6 +14,7 @@ import (
 
 // TestPrometheusReadsWhatTheStatsSay: one service, one set of figures.
 func TestPrometheusReadsWhatTheStatsSay(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	g.busy(t)
 	w := g.rawWire(t)

@@ -142,6 +142,7 @@ func TestOperatingModes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modeCases() {
 		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
 			d := newNotes(t)
 			d.execute(t, "CREATE TABLE other_notes (note text NOT NULL)")
 			g := startGate(t, d, mode.settings...)
@@ -264,6 +265,7 @@ func checkModeEvents(t *testing.T, all []event.Envelope, expected map[string]ver
 }
 
 func TestShadowAndEnforceRecordTheSameDecision(t *testing.T) {
+	t.Parallel()
 	record := func(mode string) map[string]event.DecisionRecorded {
 		d := newNotes(t)
 		d.execute(t, "CREATE TABLE other_notes (note text NOT NULL)")
@@ -328,6 +330,7 @@ func TestModesPreviewAlike(t *testing.T) {
 	t.Parallel()
 	for name, document := range map[string][]byte{"sample": policy.Sample(), "starting": policy.Starting(""), "notes": []byte(notesPolicy)} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var gates []*testGate
 			for _, mode := range modeCases() {
 				if mode.name != "approval_first" {
@@ -368,6 +371,7 @@ func previewOf(t testing.TB, g *testGate, sql string) map[string]any {
 // TestApprovalFirstAsksForEveryWrite: an ALLOW is an approval in that mode and
 // nothing else differs, over the corpus.
 func TestApprovalFirstAsksForEveryWrite(t *testing.T) {
+	t.Parallel()
 	enforce := startGate(t, newGateDir(t, nil))
 	first := startGate(t, newGateDir(t, nil), "GATE_MODE=approval_first")
 	asked := 0
@@ -384,6 +388,7 @@ func TestApprovalFirstAsksForEveryWrite(t *testing.T) {
 }
 
 func TestApprovalFirstRunsWhatWasApproved(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t), "GATE_MODE=approval_first")
 	id := g.approved(t, insertOpen("first"))
 	require.Equal(t, "0", g.rowsOf(t, "open_notes", "first"))
@@ -395,6 +400,7 @@ func TestApprovalFirstRunsWhatWasApproved(t *testing.T) {
 }
 
 func TestABypassEndsByItself(t *testing.T) {
+	t.Parallel()
 	until := time.Now().Add(2 * time.Second).UTC().Truncate(time.Second).Add(time.Second)
 	g := startGate(t, newNotes(t), "GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=short", "GATE_EMERGENCY_BYPASS_UNTIL="+until.Format(time.RFC3339))
 	body := encode(t, ask("INSERT INTO closed_notes VALUES ('late')"))
@@ -407,6 +413,7 @@ func TestABypassEndsByItself(t *testing.T) {
 // TestNoModeWeakensAnApproval: what the look-up of an approval refuses is
 // refused in every mode, with and without a token.
 func TestNoModeWeakensAnApproval(t *testing.T) {
+	t.Parallel()
 	for _, mode := range modeCases() {
 		t.Run(mode.name, func(t *testing.T) {
 			g := startGate(t, newNotes(t), mode.settings...)

@@ -122,6 +122,7 @@ func TestWhatTheDatabaseSaidIsShownToOperatorsAlone(t *testing.T) {
 // Rows leave by POST /query, where the policy decided about them, and by nothing
 // else that is open.
 func TestRowsThatAKeyKeepsAreShownToOperatorsAlone(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	_, token := w.register(t, "bot")
 	first := w.head(t) + 1

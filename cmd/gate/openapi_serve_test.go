@@ -11,6 +11,7 @@ import (
 
 // What a gate serves is what the tests hold it against, without any credential.
 func TestAGateServesItsOwnDescription(t *testing.T) {
+	t.Parallel()
 	d, err := openAPI()
 	require.NoError(t, err)
 	g := startShop(t)

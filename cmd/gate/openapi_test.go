@@ -395,6 +395,7 @@ func TestOpenAPIHasTheRoutesThatAreRegisteredAndNoOther(t *testing.T) {
 }
 
 func TestOpenAPIIsAValidDocumentWithValidExamples(t *testing.T) {
+	t.Parallel()
 	document, err := openapi3.NewLoader().LoadFromFile(openAPIPath)
 	require.NoError(t, err)
 	require.NoError(t, document.Validate(context.Background()))
@@ -457,6 +458,7 @@ func TestTheContractCheckRefusesWhatTheDocumentDoesNotHave(t *testing.T) {
 // A kept failure is an error object like any other: the answers differ in
 // error_id alone, and each error_id is in the logs.
 func TestAReplayedFailureIsAnErrorObjectWithAnErrorIDOfItsOwn(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	refused := ask("UPDATE orders SET status = NULL WHERE id = 1")
 	first := g.query(t, refused, "idempotency_key=k").json(t)

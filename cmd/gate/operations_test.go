@@ -258,6 +258,7 @@ func requireEventType(t *testing.T, name string) {
 
 // A row about a threat is worth as much as the test that it names.
 func TestThreatsNameTestsThatExist(t *testing.T) {
+	t.Parallel()
 	written := map[string]bool{}
 	require.NoError(t, filepath.WalkDir(filepath.Join("..", ".."), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
@@ -313,6 +314,7 @@ func TestConfigListsWhatThePageLists(t *testing.T) {
 // The roles of the page can be made by the script that it names, and the writer cannot
 // do what the page says it cannot.
 func TestTheDatabaseRolesOfThePageWork(t *testing.T) {
+	t.Parallel()
 	require.Contains(t, readDoc(t, "docs/OPERATIONS.md"), "docs/database-role.sql")
 	script := readDoc(t, "docs/database-role.sql")
 	g := startShop(t)
@@ -336,6 +338,7 @@ func rolesSuffix(database string) string {
 
 // Blocks for a shell are at least read by one without complaint.
 func TestShellBlocksInPagesAreRead(t *testing.T) {
+	t.Parallel()
 	for _, page := range docFiles {
 		for _, m := range regexp.MustCompile("(?s)```([a-z]*)\n(.*?)```").FindAllStringSubmatch(readDoc(t, page), -1) {
 			if m[1] != "sh" && (m[1] != "" || !strings.Contains(m[2], "bin/")) {

@@ -27,6 +27,7 @@ func (g *testGate) pageRequest(t testing.TB, line, host string, body string, hea
 // anything is done, whatever the endpoint; nothing in the answer lets the page
 // read it.
 func TestAWebPageCannotDriveTheGate(t *testing.T) {
+	t.Parallel()
 	g := startShop(t, "GATE_ALLOWED_HOSTS=gate.example, proxy.example:8443")
 	address := strings.TrimPrefix(g.base, "http://")
 	port := address[strings.LastIndex(address, ":"):]

@@ -408,6 +408,7 @@ func TestAPolicyFolderThatWasTamperedWith(t *testing.T) {
 	} {
 		for _, start := range []string{"first", "later"} {
 			t.Run(c.name+" before the "+start+" start", func(t *testing.T) {
+				t.Parallel()
 				d := newGateDir(t, []byte(openPolicy))
 				d.execute(t, shopTables)
 				if start == "later" {

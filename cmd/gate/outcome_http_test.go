@@ -40,6 +40,7 @@ func (g *testGate) checkOutcome(t testing.TB, execution string) reply {
 // TestAnUnknownOutcomeIsSettledByACheck: "did my write land?" is answered by
 // the database, once it can tell, and what hung on the answer goes on.
 func TestAnUnknownOutcomeIsSettledByACheck(t *testing.T) {
+	t.Parallel()
 	g, approval, execution, arrive := startLost(t, "GATE_OUTCOME_CHECK_INTERVAL_SECONDS=0")
 	for range 2 { // the second check says nothing new
 		waits := g.checkOutcome(t, execution)
@@ -84,6 +85,7 @@ func TestTheGateChecksUnknownOutcomesByItself(t *testing.T) {
 }
 
 func TestACheckThatCannotBeAnswered(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, http.StatusUnauthorized, g.do(t, http.MethodPost, "/executions/exe_x/check", nil).status)
 	requireFault(t, g.checkOutcome(t, "exe_x"), http.StatusNotFound, "not_found")

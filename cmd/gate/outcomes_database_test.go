@@ -130,6 +130,7 @@ func TestOutcomesHoldWhateverBefallsTheDatabase(t *testing.T) {
 				continue // the short form has each disaster once
 			}
 			t.Run(fmt.Sprintf("%s, marker %t", name, marks), func(t *testing.T) {
+				t.Parallel()
 				c := postgres.ClusterForTest(t, d.settings)
 				require.NoError(t, c.CreateDatabase(t.Context(), "outcomes"))
 				b := newBenchOn(t, c.URL("outcomes"), marks)

@@ -26,6 +26,7 @@ func TestNoSecretOfADemonstrationIsAPipe(t *testing.T) {
 // A named pipe in the place of a file is refused: a command that opens it waits
 // for its other end, and no signal ends that.
 func TestNoCommandWaitsForAPipe(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	pipe, users, backup := filepath.Join(dir, "pipe"), filepath.Join(dir, "users"), filepath.Join(dir, "backup")
 	require.NoError(t, os.Mkdir(backup, 0o700))

@@ -66,6 +66,7 @@ func (g *testGate) previewed(t *testing.T, sql string) map[string]any {
 }
 
 func TestAPreviewShowsThePlanOfAPlainStatement(t *testing.T) {
+	t.Parallel()
 	g := startPlanning(t, "enforce")
 	for sql, want := range map[string]struct {
 		node  string
@@ -105,6 +106,7 @@ func TestAPreviewShowsThePlanOfAPlainStatement(t *testing.T) {
 // TestAPlanIsNotAskedForWhereSomethingCouldRun goes through every kind of thing
 // behind which a user's code runs while a statement is planned.
 func TestAPlanIsNotAskedForWhereSomethingCouldRun(t *testing.T) {
+	t.Parallel()
 	g := startPlanning(t, "shadow")
 	const code, kind = "a relation uses code that is not built in", "a relation is no plain table"
 	for sql, want := range map[string]string{
@@ -156,6 +158,7 @@ func TestAPlanIsNotAskedForWhereSomethingCouldRun(t *testing.T) {
 
 // Without the setting nobody is asked, and nothing is said of it.
 func TestPlansAreOffByDefault(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	r := g.query(t, ask("SELECT id FROM orders"), "mode=preview").json(t)
 	require.NotContains(t, r, "plan")
@@ -165,6 +168,7 @@ func TestPlansAreOffByDefault(t *testing.T) {
 
 // A database that is away costs a preview its plan and nothing else.
 func TestAPreviewNeedsNoDatabase(t *testing.T) {
+	t.Parallel()
 	d := newErrorDir(t)
 	d.database = "postgres://gate:gate@127.0.0.1:1/shop"
 	g := startGate(t, d, "GATE_PLAN_ESTIMATES=true")
@@ -174,6 +178,7 @@ func TestAPreviewNeedsNoDatabase(t *testing.T) {
 
 // The estimate of what waits for an approval is for operators alone, wherever it stands.
 func TestAnImpactIsForOperators(t *testing.T) {
+	t.Parallel()
 	g := startPlanning(t, "enforce")
 	id := g.hold(t, ask("DELETE FROM plain WHERE n < 100"))
 	for _, path := range []string{"/approvals/" + id, "/approvals", "/audit?event_type=approval_created"} {
@@ -191,6 +196,7 @@ func TestAnImpactIsForOperators(t *testing.T) {
 // Whoever may not read a table learns nothing of it by what PostgreSQL expects of a
 // statement about it.
 func TestWhatThePolicyBlocksIsNotPlanned(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, []byte(strings.Replace(openPolicy, "rules:", "rules:\n  - {id: hidden, decision: BLOCK, reason_code: hidden, match: {tables_read: [public.orders], query_types_only: [SELECT]}}", 1)))
 	d.execute(t, shopTables)
 	for mode, planned := range map[string]bool{"enforce": false, "approval_first": false, "shadow": true} {

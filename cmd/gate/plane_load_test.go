@@ -27,6 +27,7 @@ const planeEventsVariable = "PLANE_EVENTS"
 // TestTheOverviewOverALongLog opens the overview over a log full of decisions
 // with hundreds of approvals waiting, and prints when the browser painted it.
 func TestTheOverviewOverALongLog(t *testing.T) {
+	t.Parallel()
 	events, waiting := 400, 25
 	if text := os.Getenv(planeEventsVariable); text != "" {
 		var err error

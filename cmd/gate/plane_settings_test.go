@@ -38,6 +38,7 @@ func pairs(values map[string]string) []string {
 }
 
 func TestAControlPlaneRefusesSettingsThatCannotBeMeant(t *testing.T) {
+	t.Parallel()
 	good := planeEnvironment(t)
 	_, err := loadControlPlane(pairs(good))
 	require.NoError(t, err)
@@ -92,6 +93,7 @@ func TestAControlPlaneWithoutItsSettingsEndsWithAllOfThem(t *testing.T) {
 }
 
 func TestAPasswordIsHashedAndNotShown(t *testing.T) {
+	t.Parallel()
 	var out, errs bytes.Buffer
 	require.Zero(t, Run(context.Background(), []string{"control-plane", "hash-password"}, streams{strings.NewReader(planePassword + "\n"), &out, &errs}, nil), errs.String())
 	_, err := controlplane.ParsePasswordHash(strings.TrimSpace(out.String()))
@@ -162,6 +164,7 @@ func (p *securePlane) handshake(believed *certs.Authority) (time.Time, error) {
 	return conn.ConnectionState().PeerCertificates[0].NotAfter, nil
 }
 
+// Not parallel: its signal reaches every gate of this process.
 func TestAControlPlaneTakesNewCertificatesWithoutARestart(t *testing.T) {
 	g := startTLSGate(t, time.Hour)
 	p := startSecurePlane(t, g, g.servers.Path, time.Hour)
@@ -184,6 +187,7 @@ func TestAControlPlaneTakesNewCertificatesWithoutARestart(t *testing.T) {
 }
 
 func TestTheWayToTheGateFollowsTheFilesOfBothSides(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, 10*time.Millisecond)
 	p := startSecurePlane(t, g, g.servers.Path, 10*time.Millisecond)
 	p.login(t)
@@ -208,6 +212,7 @@ func TestTheWayToTheGateFollowsTheFilesOfBothSides(t *testing.T) {
 }
 
 func TestAControlPlaneInProductionDecidesOverTLSOnBothSides(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, time.Hour)
 	id := g.hold(t, ask("DELETE FROM orders WHERE id = 2"))
 	p := startSecurePlane(t, g, g.servers.Path, time.Hour)
@@ -220,6 +225,7 @@ func TestAControlPlaneInProductionDecidesOverTLSOnBothSides(t *testing.T) {
 }
 
 func TestAGateOfAnotherAuthorityIsNotBelieved(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, time.Hour)
 	p := startSecurePlane(t, g, certs.NewAuthority(t, t.TempDir(), "other").Path, time.Hour)
 	p.login(t)

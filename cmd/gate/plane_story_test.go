@@ -50,6 +50,7 @@ var storyLink = regexp.MustCompile(`href="(/requests/[^"]*)"`)
 
 // Clients name their requests, so an id joins nothing by itself.
 func TestTheStoryOfARequestIsNotAnothers(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	plane := startTestPlane(t, g.base).reader(t)
 	const id = "X-Request-Id: req_01a203f1-aaaa-7aaa-8aaa-bbbbbbbbbbbb"
@@ -70,6 +71,7 @@ func TestTheStoryOfARequestIsNotAnothers(t *testing.T) {
 }
 
 func TestTheStoryOfARequestOpensWhateverItsID(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	plane := startTestPlane(t, g.base).reader(t)
 	for _, id := range []string{"a/b", "..", ".", "-", "<b>", `"x"`, "a?b#c", "%2e%2e", "a&id=b", "50%"} {
@@ -83,6 +85,7 @@ func TestTheStoryOfARequestOpensWhateverItsID(t *testing.T) {
 
 // Claims come from anybody; a mark in one must not turn the line of an inbox around.
 func TestClaimsAreReadAsTheyAre(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	plane := startTestPlane(t, g.base).reader(t)
 	asked := g.query(t, ask("DELETE FROM orders WHERE id = 3").with("actor", "\u202eana\u2028").with("app", "s\u200bhop"))

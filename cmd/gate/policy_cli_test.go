@@ -46,6 +46,7 @@ var looserDeletes = []string{
 }
 
 func TestAVersionGoesFromAFileToActiveAndBackOnTheCommandLine(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, http.StatusForbidden, g.query(t, ask("DELETE FROM orders")).status)
 	file := g.policyFile(t, "1.1.0", looserDeletes...)
@@ -91,6 +92,7 @@ func TestAVersionGoesFromAFileToActiveAndBackOnTheCommandLine(t *testing.T) {
 }
 
 func TestWhatTheGateRefusesIsReadable(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	bad := g.policyFile(t, "1.2.0", "decision: BLOCK", "decison: BLOCK")
 	code, _, errs := g.cli(t, "", "policy", "candidate", bad)

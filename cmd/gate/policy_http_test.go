@@ -51,6 +51,7 @@ func (g *testGate) propose(t testing.TB, document string) string {
 }
 
 func TestAVersionIsProposedActivatedAndRolledBack(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	active := g.get(t, "/policy/status").json(t)
 	document := sampleVersion(t, "1.1.0")

@@ -367,6 +367,7 @@ func (r *reign) allowed(n int, version string) bool {
 // is decided under it. Afterwards every decision of the log is what the version
 // that it names decides.
 func TestNoRequestIsDecidedByAMixture(t *testing.T) {
+	t.Parallel()
 	changes := changesUnderLoad
 	if asked := os.Getenv("POLICY_CHANGES"); asked != "" {
 		var err error

@@ -24,6 +24,7 @@ func manyVersions(t *testing.T, g *testGate) {
 }
 
 func TestTheFolderIsWrittenFromTheLogAloneAsTheGateWroteIt(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	manyVersions(t, g)
 	code, out, errs := g.cli(t, "", "policy", "rebuild")
@@ -78,6 +79,7 @@ func TestAGateServesAgainAfterItsFolderWasRebuiltBesideIt(t *testing.T) {
 }
 
 func TestNothingIsRebuiltFromALogThatDoesNotVerify(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, 200, g.query(t, ask("SELECT 1")).status)
 	d, _ := crashCopy(t, g)

@@ -352,6 +352,7 @@ func TestFactsOfAnotherVersionAreNotReplayed(t *testing.T) {
 // TestTheLogIsReplayedWithoutAGate: the command line finds what the gate finds,
 // to the impact hash, beside a running gate.
 func TestTheLogIsReplayedWithoutAGate(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.busy(t)
 	head := g.head(t)

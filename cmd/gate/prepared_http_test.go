@@ -30,6 +30,7 @@ func (g *testGate) prepare(t testing.TB, session, sql string) {
 }
 
 func TestAPreparedStatementIsJudgedAndRunAsWhatItHolds(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	r := g.query(t, in("s1", "PREPARE pay (bigint) AS UPDATE orders SET status = $2 WHERE id = $1"))
 	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
@@ -106,6 +107,7 @@ func requireDispatchOf(t testing.TB, g *testGate, sql string, params int) {
 }
 
 func TestASessionBelongsToWhoOpenedIt(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.prepare(t, "s1", "PREPARE p AS SELECT 1 AS one")
 	for _, claim := range []string{"actor", "app", "tenant", "role", "host"} {
@@ -134,6 +136,7 @@ func TestASessionBelongsToWhoOpenedIt(t *testing.T) {
 }
 
 func TestAnApprovalOfExecuteIsForWhatWasPrepared(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newNotes(t))
 	request := in("s1", "EXECUTE note('held')")
 	prepare := func(sql string) {
@@ -163,6 +166,7 @@ func TestAnApprovalOfExecuteIsForWhatWasPrepared(t *testing.T) {
 }
 
 func TestWhatCannotBePreparedOrExecuted(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables+"; CREATE TYPE mood AS ENUM ('ok'); CREATE DOMAIN positive AS int CHECK (VALUE > 0)")
 	g := startGate(t, d)
@@ -216,6 +220,7 @@ func TestWhatCannotBePreparedOrExecuted(t *testing.T) {
 // In shadow mode what would be stopped runs: an EXECUTE inside of another
 // statement is refused all the same, since the database knows nothing of it.
 func TestAnExecuteInsideAnotherStatementIsNeverSent(t *testing.T) {
+	t.Parallel()
 	g := startShop(t, "GATE_MODE=shadow")
 	g.prepare(t, "s", "PREPARE p AS SELECT 1")
 	for _, sql := range []string{"EXPLAIN EXECUTE p", "CREATE TABLE copied AS EXECUTE p"} {
@@ -224,6 +229,7 @@ func TestAnExecuteInsideAnotherStatementIsNeverSent(t *testing.T) {
 }
 
 func TestSessionsEndWhenNobodyUsesThem(t *testing.T) {
+	t.Parallel()
 	var passed atomic.Int64
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables)
@@ -257,6 +263,7 @@ func TestSessionsEndWhenNobodyUsesThem(t *testing.T) {
 }
 
 func TestASessionTakesSoMuchAndNoMore(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	for i := range 100 {
 		g.prepare(t, "many", fmt.Sprintf("PREPARE p%d AS SELECT %d", i, i))
@@ -275,6 +282,7 @@ func TestASessionTakesSoMuchAndNoMore(t *testing.T) {
 
 // TestManyPrepareOneNameAtOnce: one of them does, whatever the order.
 func TestManyPrepareOneNameAtOnce(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	for round := range 5 {
 		var done sync.WaitGroup
@@ -296,6 +304,7 @@ func TestManyPrepareOneNameAtOnce(t *testing.T) {
 }
 
 func TestShadowAndApprovalFirstWithSessions(t *testing.T) {
+	t.Parallel()
 	g := startShop(t, "GATE_MODE=approval_first")
 	g.prepare(t, "s", "PREPARE pay AS UPDATE orders SET status = 'paid' WHERE id = 1")
 	require.Equal(t, http.StatusAccepted, g.query(t, in("s", "EXECUTE pay")).status)
@@ -309,6 +318,7 @@ func TestShadowAndApprovalFirstWithSessions(t *testing.T) {
 
 // A key answers for its EXECUTE also when the session is long gone.
 func TestAKeyOutlivesItsSession(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.prepare(t, "s", "PREPARE pay (bigint) AS UPDATE orders SET status = 'paid' WHERE id = $1 RETURNING id")
 	first := g.query(t, in("s", "EXECUTE pay(4)"), "idempotency_key=k")
@@ -324,6 +334,7 @@ func TestAKeyOutlivesItsSession(t *testing.T) {
 // A key of an EXECUTE is for what was prepared, as an approval is: the text, the types
 // of its parameters and the arguments.
 func TestAKeyOfExecuteIsForWhatWasPrepared(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	const first = "PREPARE pay (bigint) AS UPDATE orders SET status = 'first' WHERE id = $1"
 	execute := func() reply { return g.query(t, in("s", "EXECUTE pay(4)"), "idempotency_key=k") }
@@ -447,6 +458,7 @@ func digestOfText(sql string) [32]byte { return sha256.Sum256([]byte(sql)) }
 
 // LOCK TABLE holds to the end of its transaction, and here that is its own.
 func TestALockIsNoRequestOfItsOwn(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, []byte(strings.Replace(openPolicy, "SET, PREPARE]", "SET, PREPARE, LOCK]", 1)))
 	d.execute(t, shopTables)
 	g := startGate(t, d)

@@ -136,6 +136,7 @@ func serveUnder(t *testing.T, umask string, environ []string, self string, libra
 // What an older version made, or somebody opened since, is closed at a start,
 // which says so once: in its log, and in the startup event.
 func TestAStartClosesWhatOtherAccountsCouldUse(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status)
 	g.end(t)
@@ -217,6 +218,7 @@ func TestAFolderWithoutAManifestKeepsItsRights(t *testing.T) {
 // A file that the code makes for others, or by a function that leaves its rights
 // to the umask, is found here. What may stand is named with its reason.
 func TestNoCodeMakesFilesForOtherAccounts(t *testing.T) {
+	t.Parallel()
 	allowed := map[string]string{
 		"cmd/gate/main.go 0o077":               "the umask",
 		"cmd/gate/private.go 0o077":            "a mask",

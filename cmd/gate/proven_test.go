@@ -38,6 +38,7 @@ func (d gateDir) recordOf(t *testing.T, key string, see func(db *pebble.DB, key,
 // Whoever writes into the projections of a stopped gate makes no approval unused:
 // what the log says of it is what counts.
 func TestARecordThatSomebodyWroteIsNotBelieved(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		cleanly bool
 		extra   []string

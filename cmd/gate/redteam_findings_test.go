@@ -278,6 +278,7 @@ func (r *redteam) approvedOverWire(sql string) said {
 
 // 7: whatever the umask, nobody else reads what a gate writes.
 func TestRedTeamFindsNoFileOfTheGateThatOthersMayUse(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables)
 	program := filepath.Join(t.TempDir(), "gate") // a process of this name is the program itself
@@ -360,6 +361,7 @@ func TestRedTeamFailedLoginsAreInTheLog(t *testing.T) {
 
 // 13: one client does not hold all streams.
 func TestRedTeamOneClientCannotHoldAllStreams(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -385,6 +387,7 @@ func TestRedTeamOneClientCannotHoldAllStreams(t *testing.T) {
 
 // 14: a rule without a condition is no rule for everything.
 func TestRedTeamARuleOfAgentsNeedsItsCondition(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	for _, rule := range []string{`{"action":"block"}`, `{"action":"block","condition":null}`} {
 		requireFault(t, w.v1(t, http.MethodPost, "/policies", `{"name":"guard","rules":[`+rule+`]}`), http.StatusUnprocessableEntity, "policy_invalid")

@@ -20,6 +20,7 @@ type sent struct{ method, path, header, body string }
 // null, each text that may not be empty is set to "", and each field gets a value
 // of another type. All are refused and change nothing; the body as it is is taken.
 func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	contract, err := openAPI()
 	require.NoError(t, err)

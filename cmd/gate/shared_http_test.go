@@ -45,6 +45,7 @@ func (g *testGate) opened(t testing.TB, client *http.Client, ctx context.Context
 // One client can't keep the others from following the log, and no number of
 // clients keeps an operator from it.
 func TestStreamsOfTheLogAreShared(t *testing.T) {
+	t.Parallel()
 	g := startShop(t, "GATE_MAX_STREAMS_PER_CLIENT=8")
 	leave, cancel := context.WithCancel(t.Context())
 	for range 8 {
@@ -79,6 +80,7 @@ func TestStreamsOfTheLogAreShared(t *testing.T) {
 // Of the streams under /v1 a project key has its share, and so has an agent,
 // however many tokens it has.
 func TestStreamsUnderV1AreSharedByKeysAndAgents(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t, "GATE_MAX_STREAMS_PER_CLIENT=4")
 	agent, token := w.register(t, "follower")
 	second := w.made(t, "/agents/"+agent+"/tokens", `{}`)["token"].(string)
@@ -99,6 +101,7 @@ func TestStreamsUnderV1AreSharedByKeysAndAgents(t *testing.T) {
 
 // What a key kept is given to nobody whose token ended while the request came.
 func TestAKeptAnswerIsNotForATokenThatEndedMeanwhile(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	agent, token := w.register(t, "sender")
 	for _, end := range []func(){func() {}, func() { require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+agent, "").status) }} {
@@ -141,6 +144,7 @@ func TestAStreamUnderV1EndsWithItsToken(t *testing.T) {
 
 // A project has its share too, however many keys and agents it has.
 func TestOneProjectLeavesStreamsUnderV1ToTheOthers(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	w.end(t)
 	foreign := agentctl.NewSecret(agentctl.KeyPrefix)

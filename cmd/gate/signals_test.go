@@ -19,6 +19,7 @@ import (
 // An operator's second signal ends the gate at once, whatever it waits for, and the
 // log is as whole as after any other end.
 func TestASecondSignalEndsTheGate(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	d.execute(t, "CREATE TABLE held (id int)")
 	release := postgres.HoldURL(t, d.database, "LOCK TABLE held")

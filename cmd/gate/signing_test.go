@@ -55,6 +55,7 @@ func secretOf(t testing.TB, path string) string {
 }
 
 func TestAGateWithAKeyThatDoesNotFitDoesNotStart(t *testing.T) {
+	t.Parallel()
 	one, two := newSigningPair(t), newSigningPair(t)
 	open := newSigningPair(t)
 	require.NoError(t, os.Chmod(open.private, 0o640))
@@ -92,6 +93,7 @@ func TestAGateWithAKeyThatDoesNotFitDoesNotStart(t *testing.T) {
 }
 
 func TestSettingsThatWouldSignNothingAreRefused(t *testing.T) {
+	t.Parallel()
 	_, err := loadSettings([]string{"GATE_WITNESS_URLS=https://witness.example"}, noon)
 	require.ErrorContains(t, err, "need GATE_EVIDENCE_SIGNING_ENABLED=true")
 	d := gateDir{path: t.TempDir(), database: "postgres://u:p@127.0.0.1:1/db"}
@@ -102,6 +104,7 @@ func TestSettingsThatWouldSignNothingAreRefused(t *testing.T) {
 }
 
 func TestALogWhoseNameCannotNameAKeyIsNotSigned(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	startGate(t, d, "GATE_AUDIT_ORIGIN=two words", "GATE_EVIDENCE_SIGNING_ENABLED=false").end(t)
 	code, said := runGate(t, d.environ(newSigningPair(t).environ()...), "serve")
@@ -110,6 +113,7 @@ func TestALogWhoseNameCannotNameAKeyIsNotSigned(t *testing.T) {
 }
 
 func TestKeysEvidenceMakesAKeyThatAGateSignsWith(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	out := filepath.Join(d.path, "keys")
 	code, said := runGate(t, []string{"GATE_AUDIT_WAL_PATH=" + d.file("audit.wal"), "GATE_AUDIT_ORIGIN=shop.example/gate"}, "keys", "evidence", "--out", out)
@@ -179,6 +183,7 @@ func (d gateDir) startupKeys(t testing.TB) []string {
 }
 
 func TestAKeyIsChangedByAStartWithAnother(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	one, two := newSigningPair(t), newSigningPair(t)
 	startGate(t, d, "GATE_EVIDENCE_SIGNING_ENABLED=false").end(t)
@@ -196,6 +201,7 @@ func TestAKeyIsChangedByAStartWithAnother(t *testing.T) {
 }
 
 func TestALogThatFollowsAnotherNamesTheKeyAtOnce(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	startGate(t, d).end(t)
 	code, out, errs := d.command(t, "log", "new", "--accept-loss", "a drill")

@@ -34,6 +34,7 @@ func smallVolume(t *testing.T) (dir string, ok bool) {
 // where none can be mounted the errors of one: what is refused did not run,
 // reads of evidence go on, and with room again the gate goes on by itself.
 func TestAFullVolumeStopsStatementsUntilThereIsRoom(t *testing.T) {
+	t.Parallel()
 	volume, real := smallVolume(t)
 	if !real {
 		require.Equal(t, "audit_unavailable", onAFullVolume(t).text(t, "error_code"))
@@ -68,6 +69,7 @@ func TestAFullVolumeStopsStatementsUntilThereIsRoom(t *testing.T) {
 // on disk, so nothing is executed any more, the process ends with the code that
 // says so, and the next start judges what is there.
 func TestALogThatCannotBeSyncedEndsTheGate(t *testing.T) {
+	t.Parallel()
 	d := newErrorDir(t)
 	var broken atomic.Bool
 	fs := frametest.Inject(frame.OS{}, func(op frametest.Op) error {

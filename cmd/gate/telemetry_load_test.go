@@ -72,6 +72,7 @@ func resident(t *testing.T) int {
 
 // Telemetry of a day goes in, its metrics are what the log says, and they are
 // the same after a start and a rebuild.
+// Not parallel: it reads the memory of this process.
 func TestManyTelemetryEventsAreMeasuredAsTheLogSays(t *testing.T) {
 	w := startAgents(t)
 	reader := agentctl.NewSecret(agentctl.KeyPrefix) // the writer's key has a thousand requests an hour, and spends them

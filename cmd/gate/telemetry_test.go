@@ -69,6 +69,7 @@ func (w *agentWorld) listed(t *testing.T, query string) (items []map[string]any)
 }
 
 func TestABatchKeepsWhatIsGoodAndSaysWhatIsNot(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	other, _ := w.register(t, "other")
@@ -119,6 +120,7 @@ func TestABatchKeepsWhatIsGoodAndSaysWhatIsNot(t *testing.T) {
 
 // A body of a megabyte may hold 349,000 events, each of which takes much more than its
 // bytes once it is read.
+// Not parallel: it counts what this process allocates.
 func TestABatchIsCountedBeforeItIsRead(t *testing.T) {
 	w := startAgents(t)
 	body := `{"events":[{}` + strings.Repeat(",{}", 349_000) + `]}`
@@ -133,6 +135,7 @@ func TestABatchIsCountedBeforeItIsRead(t *testing.T) {
 }
 
 func TestAnAcceptedEventIsListedAsItWasSent(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	_, b := w.sent(t, bearer(token), `[{"id":"ev-17","type":"tool_call","timestamp":"`+time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)+`","session_id":"s-1","trace_id":"t","span_id":"s","parent_span_id":null,"name":"run_sql",
@@ -152,6 +155,7 @@ func TestAnAcceptedEventIsListedAsItWasSent(t *testing.T) {
 }
 
 func TestAnEventIsStoredOnceWithinSevenDays(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	_, token := w.register(t, "bot")
 	_, b := w.sent(t, bearer(token), `[{"id":"a","type":"x"},{"id":"a","type":"x"},{"id":"b","type":"x"}]`)
@@ -181,6 +185,7 @@ func TestAnEventIsStoredOnceWithinSevenDays(t *testing.T) {
 }
 
 func TestOneBadEventOfAThousandDoesNotSinkTheBatch(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	_, token := w.register(t, "bot")
 	events := make([]string, 1000)
@@ -197,6 +202,7 @@ func TestOneBadEventOfAThousandDoesNotSinkTheBatch(t *testing.T) {
 }
 
 func TestABatchThatPassesTheLimitOfARecordIsSeveralInOneAppend(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t, "GATE_MAX_BODY_BYTES=16777216")
 	_, token := w.register(t, "bot")
 	large := func(n int) string {
@@ -244,6 +250,7 @@ func keptBodies(t *testing.T, w *agentWorld) (bodies string) {
 }
 
 func TestRulesSpeakAtTelemetryAfterTheFact(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	policy := w.made(t, "/policies", `{"name":"watch","rules":[
@@ -271,6 +278,7 @@ func TestRulesSpeakAtTelemetryAfterTheFact(t *testing.T) {
 }
 
 func TestARuleThatSuspendsAtTelemetryEndsTheAgentInTheAppendOfTheBatch(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
 	w.apply(t, w.rule(t, "suspend", `event.type == "error"`), id)
@@ -305,6 +313,7 @@ func groupsOf(body map[string]any, name string) map[any]bool {
 }
 
 func TestUsageCountsTelemetry(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	since := time.Now().UTC()
 	id, token := w.register(t, "bot")

@@ -77,6 +77,7 @@ func TestProductionRefusesEachUnsafeSetting(t *testing.T) {
 }
 
 func TestProductionNamesAllThatIsUnsafeAtOnce(t *testing.T) {
+	t.Parallel()
 	var out, errs bytes.Buffer
 	code := Run(context.Background(), []string{"serve"}, streams{nil, &out, &errs}, []string{
 		"GATE_PROFILE=production", "GATE_TLS_REQUIRE_CLIENT_CERT=false", "GATE_TLS_UPSTREAM_MODE=disable",

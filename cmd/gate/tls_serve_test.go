@@ -55,6 +55,7 @@ func (g *tlsGate) as(t *testing.T, name string) *http.Client {
 }
 
 func TestTheVerifiedSubjectIsAFactAndEvidence(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, time.Hour)
 	r := g.query(t, ask("UPDATE orders SET status = 'paid' WHERE id = 1"))
 	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
@@ -77,6 +78,7 @@ func TestTheVerifiedSubjectIsAFactAndEvidence(t *testing.T) {
 }
 
 func TestRatesAreCountedByTheVerifiedSubject(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, time.Hour, "GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1", "GATE_RATE_LIMIT_BURST=1")
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status)
 	require.Equal(t, http.StatusTooManyRequests, g.query(t, ask("SELECT 1")).status)
@@ -87,6 +89,7 @@ func TestRatesAreCountedByTheVerifiedSubject(t *testing.T) {
 }
 
 func TestNobodyWithoutACertificateGetsThrough(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, time.Hour)
 	stranger, err := tls.Dial("tcp", strings.TrimPrefix(g.base, "https://"), &tls.Config{RootCAs: g.servers.Pool()})
 	require.NoError(t, err, "a client hears of it behind its own handshake")
@@ -112,6 +115,7 @@ func (g *tlsGate) tlsHealth(t *testing.T) (status int, side map[string]any) {
 }
 
 func TestChangedFilesAreTakenWithoutARestartAndBadOnesAreNot(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, 10*time.Millisecond)
 	_, side := g.tlsHealth(t)
 	require.Equal(t, "ok", side["status"])
@@ -143,6 +147,7 @@ func TestChangedFilesAreTakenWithoutARestartAndBadOnesAreNot(t *testing.T) {
 	require.Eventually(t, func() bool { _, side := g.tlsHealth(t); return side["status"] == "ok" }, startPatience, pollEvery)
 }
 
+// Not parallel: its signal reaches every gate of this process.
 func TestSIGHUPReadsCertificatesAnew(t *testing.T) {
 	g := startTLSGate(t, time.Hour)
 	_, side := g.tlsHealth(t)
@@ -153,6 +158,7 @@ func TestSIGHUPReadsCertificatesAnew(t *testing.T) {
 	require.Eventually(t, func() bool { _, side := g.tlsHealth(t); return side["expires_at"] == event.Timestamp(ends) }, startPatience, pollEvery)
 }
 
+// Not parallel: its signals reach every gate of this process.
 func TestCertificatesThatRanOutMakeHealthNonOK(t *testing.T) {
 	g := startTLSGate(t, time.Hour)
 	client := g.testGate.client
@@ -190,6 +196,7 @@ func TestAGateDoesNotStartWithCertificatesThatDoNotFit(t *testing.T) {
 }
 
 func TestCommandsReachAGateBehindTLS(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, time.Hour)
 	shown := g.clients.Issue(t.TempDir(), "ana", x509.ExtKeyUsageClientAuth)
 	run := func(args ...string) (int, string) {
@@ -211,6 +218,7 @@ func TestCommandsReachAGateBehindTLS(t *testing.T) {
 }
 
 func TestCleartextThatOthersReachIsWarnedOf(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	g := startGate(t, d, "GATE_HTTP_LISTEN_ADDR=0.0.0.0:0")
 	require.Contains(t, g.output.String(), "cleartext on an address that others reach")

@@ -92,6 +92,7 @@ func (w *agentWorld) tool(t *testing.T, id string) map[string]any {
 
 // A tool's life: registered, verified and pinned, drifted, accepted, changed.
 func TestAToolIsVerifiedPinnedAndWatched(t *testing.T) {
+	t.Parallel()
 	w, s := startTools(t)
 	tool := w.made(t, "/tools", s.tool().text(t))
 	id := tool["id"].(string)
@@ -168,6 +169,7 @@ func secretNowhere(t *testing.T, w *agentWorld, secret string) {
 }
 
 func TestAToolThatFailsIsAnAnswer(t *testing.T) {
+	t.Parallel()
 	w, s := startTools(t)
 	for code, body := range map[string]statement{
 		"auth_required":      s.tool().with("auth", map[string]any{"type": "none"}),
@@ -185,6 +187,7 @@ func TestAToolThatFailsIsAnAnswer(t *testing.T) {
 }
 
 func TestHTTPToolsAndFunctionsAreVerifiedToo(t *testing.T) {
+	t.Parallel()
 	w, s := startTools(t)
 	probed := w.made(t, "/tools", fmt.Sprintf(`{"name":"api","type":"http","endpoint":{"url":%q,"probe":{"path":"/mcp","expect_status":[401]}}}`, s.url))
 	require.Equal(t, map[string]any{"method": "GET", "path": "/mcp", "expect_status": []any{401.0}}, probed["endpoint"].(map[string]any)["probe"])
@@ -205,6 +208,7 @@ func TestHTTPToolsAndFunctionsAreVerifiedToo(t *testing.T) {
 }
 
 func TestAToolIsVerifiedOnceAtATime(t *testing.T) {
+	t.Parallel()
 	w, s := startTools(t)
 	id := w.made(t, "/tools", s.tool().text(t))["id"].(string)
 	arrived, release := make(chan struct{}, 10), make(chan struct{})
@@ -231,6 +235,7 @@ func TestAToolIsVerifiedOnceAtATime(t *testing.T) {
 }
 
 func TestToolsAreListedByWhatTheyAre(t *testing.T) {
+	t.Parallel()
 	w, s := startTools(t)
 	agent, token := w.register(t, "bot")
 	bound := w.made(t, "/tools", s.tool().with("agents", []string{agent}).text(t))["id"].(string)
@@ -261,6 +266,7 @@ func TestToolsAreListedByWhatTheyAre(t *testing.T) {
 }
 
 func TestAToolIsWrittenOnceAndOnlyAtItsRevision(t *testing.T) {
+	t.Parallel()
 	w, s := startTools(t)
 	key := "Idempotency-Key: once"
 	first := w.v1(t, http.MethodPost, "/tools", s.tool().text(t), key)
@@ -283,6 +289,7 @@ func TestAToolIsWrittenOnceAndOnlyAtItsRevision(t *testing.T) {
 }
 
 func TestWhatIsWrongWithAToolComesAtOnce(t *testing.T) {
+	t.Parallel()
 	w, _ := startTools(t)
 	for body, pointers := range map[string][]string{
 		`{}`: {"/name", "/type", "/endpoint/url"},
@@ -314,6 +321,7 @@ func TestWhatIsWrongWithAToolComesAtOnce(t *testing.T) {
 
 // An agent whose tools are not verified is stopped, and let through once they are.
 func TestAStatementCanDependOnVerifiedTools(t *testing.T) {
+	t.Parallel()
 	w, s := startTools(t)
 	agent, token := w.register(t, "bot")
 	w.apply(t, w.rule(t, "block", `sql.class == "write" && !agent.tools_verified`), agent)
@@ -340,6 +348,7 @@ func TestAStatementCanDependOnVerifiedTools(t *testing.T) {
 }
 
 func TestToolsSurviveARestart(t *testing.T) {
+	t.Parallel()
 	w, s := startTools(t)
 	id := w.made(t, "/tools", s.tool().text(t))["id"].(string)
 	require.Equal(t, "passed", w.verify(t, id, "").text(t, "status"))

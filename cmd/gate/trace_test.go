@@ -14,6 +14,7 @@ import (
 // log lines about it, in the name under which the database shows its statement,
 // and in the evidence; a traceparent that is none changes nothing.
 func TestATraceLeadsFromTheClientToTheDatabase(t *testing.T) {
+	t.Parallel()
 	const id, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	g := startShop(t, "GATE_MODE=shadow")
 	send := func(sql, traceparent string) reply {

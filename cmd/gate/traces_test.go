@@ -37,6 +37,7 @@ func (g *testGate) eventsOf(t testing.TB, kind event.Type) []map[string]any {
 // Every bundle that leaves is in the log before it does: which events, why, for
 // whom, and the digest of its bytes.
 func TestAnExportOfEvidenceIsAnEvent(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	g.busy(t)
 	anonymous := g.do(t, http.MethodPost, "/audit/evidence", []byte(`{"start_seq":2,"end_seq":5,"reason":"yearly audit"}`))
@@ -63,6 +64,7 @@ func TestAnExportOfEvidenceIsAnEvent(t *testing.T) {
 
 // A bundle whose trace cannot be written does not leave.
 func TestNoBundleLeavesWithoutItsTrace(t *testing.T) {
+	t.Parallel()
 	d := newErrorDir(t)
 	var full atomic.Bool
 	fs := frametest.Inject(frame.OS{}, func(op frametest.Op) error {
@@ -85,6 +87,7 @@ func TestNoBundleLeavesWithoutItsTrace(t *testing.T) {
 // Exports count against the client's rate, as statements do: each one is an
 // event, and a client must not fill the log with them.
 func TestExportsCountAgainstTheRate(t *testing.T) {
+	t.Parallel()
 	g := startShop(t, "GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1", "GATE_RATE_LIMIT_BURST=3")
 	for range 3 {
 		require.Equal(t, http.StatusOK, g.post(t, "/audit/evidence", `{"start_seq":1,"end_seq":1}`).status)
@@ -97,6 +100,7 @@ func TestExportsCountAgainstTheRate(t *testing.T) {
 
 // fallback_reason says where no rule made the decision.
 func TestADecisionThatFellBackSaysWhy(t *testing.T) {
+	t.Parallel()
 	of := func(g *testGate) any { return g.eventsOf(t, event.TypeDecisionRecorded)[0]["fallback_reason"] }
 	g := startShop(t)
 	for sql, want := range map[string]any{

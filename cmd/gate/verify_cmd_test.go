@@ -62,6 +62,7 @@ func mixedRun(t *testing.T, g *testGate) (decisions int) {
 }
 
 func TestEveryDecisionOfAMixedRunIsRecomputedFromTheLogAlone(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	n := mixedRun(t, g)
 	verdict, found := decidedOtherwise(t, g.gateDir, exitOK)
@@ -101,6 +102,7 @@ func rewritten(t *testing.T, d gateDir, change func(e *event.Envelope)) gateDir 
 }
 
 func TestADecisionThatWasRecordedOtherwiseIsNamed(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, 200, g.query(t, ask("SELECT 1")).status)
 	require.Equal(t, 403, g.query(t, ask("DELETE FROM orders")).status)
@@ -153,6 +155,7 @@ func TestADecisionThatWasRecordedOtherwiseIsNamed(t *testing.T) {
 }
 
 func TestDecisionsOfADamagedOrShorterLogAreNotVouchedFor(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Equal(t, 200, g.query(t, ask("SELECT 1")).status)
 	d, last := crashCopy(t, g)

@@ -11,6 +11,7 @@ import (
 // triggers, partitions and sizes with functions that no safe read may call, so the
 // policies that come with the gate have a rule for them.
 func TestPsqlShowsTablesUnderThePoliciesThatComeWithTheGate(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, "GATE_RATE_LIMIT_BURST=1000")
 	g.execute(t, `CREATE TABLE parcels (id bigint PRIMARY KEY, parent bigint REFERENCES parcels, sent date) `)
 	g.execute(t, `CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END'`)

@@ -21,6 +21,7 @@ import (
 // cancels and clients that hang up, while backends of the database are killed.
 // Afterwards the evidence and the table have to tell the same, row by row.
 func TestEvidenceAndTableAgreeAfterAStormOnTheWire(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, "GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1000000", "GATE_RATE_LIMIT_BURST=100000")
 	storm := &storm{g: g, t: t, sent: map[[32]byte]int{}}
 	var clients sync.WaitGroup

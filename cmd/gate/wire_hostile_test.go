@@ -56,6 +56,7 @@ func (g *testGate) waiting(t testing.TB) string {
 var patientDatabase = []string{"GATE_DB_QUERY_TIMEOUT_MS=60000", "GATE_DB_LOCK_TIMEOUT_MS=60000"}
 
 func TestAClientThatHangsUpCancelsItsReadAndNotItsWrite(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, patientDatabase...)
 	release := g.holdOrders(t)
 	reader, writer := g.rawWire(t), g.rawWire(t)
@@ -80,6 +81,7 @@ func TestAClientThatHangsUpCancelsItsReadAndNotItsWrite(t *testing.T) {
 }
 
 func TestAClientThatNeverReadsIsCutOffAndItsStatementEnded(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, append([]string{"GATE_PGWIRE_WRITE_TIMEOUT_MS=2000", "GATE_MAX_RESULT_ROWS=10000000", "GATE_MAX_RESULT_BYTES=1073741824"}, patientDatabase...)...)
 	g.execute(t, "CREATE TABLE big AS SELECT n, repeat('x', 1000) AS filler FROM generate_series(1, 100000) AS n")
 	w := g.rawWire(t)
@@ -105,6 +107,7 @@ func (g *testGate) unreading(t testing.TB, messages ...pgproto3.FrontendMessage)
 // What a client does not take is kept for it, and the database is there for others:
 // its connections, and the rows that were locked.
 func TestAClientThatDoesNotReadHoldsNothingOfTheDatabase(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newErrorDir(t), append(wireSettings[:len(wireSettings):len(wireSettings)], "GATE_DB_POOL_MAX=1", "GATE_PGWIRE_WRITE_TIMEOUT_MS=600000")...)
 	const wide = "repeat('x', 1000000)"
 	update := "UPDATE orders SET status = 'x' WHERE id BETWEEN 1 AND 15 RETURNING " + wide
@@ -135,6 +138,7 @@ func TestAClientThatDoesNotReadHoldsNothingOfTheDatabase(t *testing.T) {
 
 // A client that reads nothing while it has a transaction open is silent.
 func TestATransactionDoesNotOutlastAClientThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, append([]string{"GATE_PGWIRE_WRITE_TIMEOUT_MS=600000", "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=500", "GATE_DB_IDLE_IN_TX_TIMEOUT_MS=600000"}, patientDatabase...)...)
 	big := simple("SELECT repeat('x', 1000000) FROM generate_series(1, 15)")
 	g.unreading(t, simple("BEGIN"), simple(insertOrder), big)
@@ -147,6 +151,7 @@ func TestATransactionDoesNotOutlastAClientThatDoesNotRead(t *testing.T) {
 }
 
 func TestACleanEndLetsStatementsFinishAndTellsTheRest(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables)
 	// What is to be seen is the end, not the limits of a slow test before it.
@@ -175,6 +180,7 @@ func TestACleanEndLetsStatementsFinishAndTellsTheRest(t *testing.T) {
 }
 
 func TestAnEndThatIsOverdueCancelsWhatRuns(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables)
 	g := startGateWith(t, d, func(a *app) { a.drain = 100 * time.Millisecond }, append(wireSettings, patientDatabase...)...)
@@ -189,6 +195,7 @@ func TestAnEndThatIsOverdueCancelsWhatRuns(t *testing.T) {
 
 // What a client was answered is in the log also while it sends nothing more.
 func TestWhatASilentClientWasAnsweredIsWritten(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	w := g.rawWire(t)
 	require.Equal(t, []string{"SET", "ready I"}, w.ask(simple("SET extra_float_digits = 2")))
@@ -216,6 +223,7 @@ func TestWhatASilentClientWasAnsweredIsWritten(t *testing.T) {
 }
 
 func TestConnectionsOverTheirLimitsAreTurnedAwayAndCancelsAreNot(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, append([]string{"GATE_PGWIRE_MAX_CONNECTIONS=3", "GATE_PGWIRE_MAX_CONNECTIONS_PER_IP=2"}, patientDatabase...)...)
 	release := g.holdOrders(t)
 	a, b := g.rawWire(t), g.rawWire(t)
@@ -239,6 +247,7 @@ func TestConnectionsOverTheirLimitsAreTurnedAwayAndCancelsAreNot(t *testing.T) {
 // Connections of one stranger that say nothing keep neither another client out nor
 // a CancelRequest back.
 func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, append([]string{"GATE_PGWIRE_MAX_UNAUTHENTICATED=8"}, patientDatabase...)...)
 	release := g.holdOrders(t)
 	defer release()
@@ -281,6 +290,7 @@ func (g *testGate) cancelWire(t testing.TB, key []byte) {
 }
 
 func TestCancelsThatAreForwardedAndThoseThatAreNot(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, patientDatabase...)
 	release := g.holdOrders(t)
 	w, other, idle := g.rawWire(t), g.rawWire(t), g.rawWire(t)
@@ -315,6 +325,7 @@ func TestCancelsThatAreForwardedAndThoseThatAreNot(t *testing.T) {
 // Whoever waits for a connection to the database has a statement that can be
 // cancelled, as at a server one that waits for a lock has.
 func TestACancelEndsAStatementThatWaitsForAConnection(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, append([]string{"GATE_DB_POOL_MAX=1", "GATE_DB_ACQUIRE_TIMEOUT_MS=60000"}, patientDatabase...)...)
 	release := g.holdOrders(t)
 	reader, writer := g.rawWire(t), g.rawWire(t)
@@ -373,6 +384,7 @@ func (d gateDir) cancelEvidence(t testing.TB) (said []string) {
 }
 
 func TestAFloodOfCancelsIsCountedAndNotWrittenOneByOne(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, append([]string{"GATE_PGWIRE_MAX_UNAUTHENTICATED=1000"}, patientDatabase...)...)
 	w := g.rawWire(t)
 	const flood = 200
@@ -400,6 +412,7 @@ func TestAFloodOfCancelsIsCountedAndNotWrittenOneByOne(t *testing.T) {
 	require.Less(t, events, 2*flood, "each written by itself would be two events")
 }
 
+// Not parallel: it counts the goroutines of this process.
 func TestTenThousandConnectionsOpenedAndDropped(t *testing.T) {
 	g := startWire(t)
 	steady := g.rawWire(t)

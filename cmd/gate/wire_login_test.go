@@ -21,6 +21,7 @@ import (
 )
 
 func TestADriverLogsInAndIsToldWhatItHasToKnow(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	c := g.connect(t, "application_name=till")
 	for name, want := range map[string]string{
@@ -52,6 +53,7 @@ func TestADriverLogsInAndIsToldWhatItHasToKnow(t *testing.T) {
 }
 
 func TestTheOtherVersionsOfTheProtocolAreSpoken(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	c := g.connect(t, "min_protocol_version=3.2", "max_protocol_version=3.2")
 	require.Len(t, c.SecretKey(), 32)
@@ -60,6 +62,7 @@ func TestTheOtherVersionsOfTheProtocolAreSpoken(t *testing.T) {
 }
 
 func TestPsqlRunsAStatement(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	url := "postgres://ana@" + g.wire + "/" + g.databaseName(t) + "?sslmode=disable"
 	psql := exec.Command("psql", "-X", "-A", "-t", "-d", url, "-c", "SELECT count(*) FROM orders")
@@ -70,6 +73,7 @@ func TestPsqlRunsAStatement(t *testing.T) {
 }
 
 func TestALoginIsRefusedWhileTheStartupChainFails(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	require.NoError(t, os.RemoveAll(d.file("policies")))
 	g := startGate(t, d, wireSettings...)
@@ -239,6 +243,7 @@ func TestWhoIsTakenOutWhileAStatementWaitsRunsNothing(t *testing.T) {
 // Whoever logs in with a password of his own is named by the evidence beside what he
 // claims to be, and what was approved for another is not his.
 func TestWhoLoggedInIsProvenWhateverIsClaimed(t *testing.T) {
+	t.Parallel()
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables)
 	var users []byte
@@ -282,6 +287,7 @@ func TestWhoLoggedInIsProvenWhateverIsClaimed(t *testing.T) {
 }
 
 func TestTheHashCommandMakesAUserWhoCanLogIn(t *testing.T) {
+	t.Parallel()
 	out := &lockedBuffer{}
 	a := &app{streams: streams{strings.NewReader("a secret\n"), out, out}}
 	require.Zero(t, a.run(context.Background(), []string{"pgwire", "hash-password", "ana"}), out)
@@ -299,6 +305,7 @@ func TestTheHashCommandMakesAUserWhoCanLogIn(t *testing.T) {
 }
 
 func TestSettingsOfTheWireListenerThatDoNotGoTogether(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		want     string
 		settings []string
@@ -321,6 +328,7 @@ func TestSettingsOfTheWireListenerThatDoNotGoTogether(t *testing.T) {
 }
 
 func TestTheWireListenerIsOffByDefault(t *testing.T) {
+	t.Parallel()
 	g := startShop(t)
 	require.Empty(t, g.wire)
 	require.NotContains(t, g.get(t, "/health").json(t), "wire")
@@ -328,6 +336,7 @@ func TestTheWireListenerIsOffByDefault(t *testing.T) {
 }
 
 func TestStatsCountWhatLoggedIn(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	w := g.rawWire(t)
 	stats := func() any { return g.get(t, "/runtime/stats").json(t)["wire"] }

@@ -38,6 +38,7 @@ func badMessage(kind byte, body string) bytesMessage {
 const insertOrder = "INSERT INTO orders VALUES (2001, 1, 'new')"
 
 func TestAMalformedMessageIsAnErrorAndTheConversationGoesOn(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	w := g.rawWire(t)
 	for _, m := range []bytesMessage{badMessage('Q', ""), badMessage('Q', "SELECT 1"), badMessage('Q', "SELECT 1\x00;\x00"), badMessage('S', "x")} {
@@ -58,6 +59,7 @@ func TestAMalformedMessageIsAnErrorAndTheConversationGoesOn(t *testing.T) {
 }
 
 func TestFramesThatCannotBeEndTheConnection(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	for _, m := range []string{"Q\x00\x00\x00\x03", "Q\xff\xff\xff\xff", "S\x7f\xff\xff\xff", "Y\x00\x00\x00\x04", "\x00\x00\x00\x00\x04", "p\x00\x00\x00\x04"} {
 		w := g.rawWire(t)
@@ -67,6 +69,7 @@ func TestFramesThatCannotBeEndTheConnection(t *testing.T) {
 }
 
 func TestNothingRunsBehindAnErrorBeforeSync(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	w := g.rawWire(t)
 	first, second := statementMessages(insertOrder), statementMessages("INSERT INTO orders VALUES (2002, 1, 'new')")
@@ -99,6 +102,7 @@ func errorsAmong(words []string) (found []string) {
 }
 
 func TestOneMessageTooManyBetweenTwoSyncs(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, "GATE_PGWIRE_MAX_BATCH_ITEMS=6")
 	w := g.rawWire(t)
 	six := append(statementMessages(insertOrder), statementMessages("SELECT 1")...)
@@ -110,6 +114,7 @@ func TestOneMessageTooManyBetweenTwoSyncs(t *testing.T) {
 }
 
 func TestManySyncsAndFlushes(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	w := g.rawWire(t)
 	const many = 10_000
@@ -137,6 +142,7 @@ func TestManySyncsAndFlushes(t *testing.T) {
 }
 
 func TestMessagesOverTheirLimitAreThrownAway(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, "GATE_PGWIRE_MAX_MESSAGE_BYTES=4096")
 	w := g.rawWire(t)
 	long := "SELECT '" + strings.Repeat("x", 5000) + "'"
@@ -154,6 +160,7 @@ func TestMessagesOverTheirLimitAreThrownAway(t *testing.T) {
 }
 
 func TestWhatTheGateDoesNotDoIsRefusedByName(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	w := g.rawWire(t)
 	require.Equal(t, []string{"ERROR 0A000", "ready I"}, w.ask(&pgproto3.FunctionCall{Function: 1}))
@@ -165,6 +172,7 @@ func TestWhatTheGateDoesNotDoIsRefusedByName(t *testing.T) {
 }
 
 func TestWireStatementsShareTheRateOfPOSTQuery(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, "GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1", "GATE_RATE_LIMIT_BURST=3")
 	w := g.rawWire(t)
 	require.Empty(t, errorsAmong(w.ask(simple("SELECT 1"))))
@@ -186,6 +194,7 @@ func TestWireStatementsShareTheRateOfPOSTQuery(t *testing.T) {
 // Parse and Describe run nothing, but each may leave evidence: a flood of them is
 // stopped, at ten times the rate of statements.
 func TestParseAndDescribeHaveARateOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, "GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1", "GATE_RATE_LIMIT_BURST=3")
 	w := g.rawWire(t)
 	broken := []pgproto3.FrontendMessage{&pgproto3.Parse{Query: "SELEC 1"}, syncMessage}
@@ -208,12 +217,14 @@ func TestParseAndDescribeHaveARateOfTheirOwn(t *testing.T) {
 }
 
 func TestAClientThatIsSilentForTooLongIsToldSoAndEnded(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, "GATE_PGWIRE_IDLE_TIMEOUT_SECONDS=1")
 	w := g.rawWire(t)
 	require.Equal(t, []string{"FATAL 57P05"}, inWords(w.ready()))
 }
 
 func TestABlockThatIdlesOrLastsTooLongIsUndone(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=2000", "GATE_PGWIRE_TX_MAX_MS=4000")
 	idle, open, busy := g.rawWire(t), g.rawWire(t), g.rawWire(t)
 	// In one write, so that a client that is slow does not idle in between.
@@ -245,6 +256,7 @@ func TestABlockThatIdlesOrLastsTooLongIsUndone(t *testing.T) {
 // A statement that runs past the end of its block's time is answered, and its client is
 // told why the block ends. The database is well, and the log doesn't say otherwise.
 func TestABlockThatIsBusyAtItsEndIsToldSo(t *testing.T) {
+	t.Parallel()
 	g := startWire(t, "GATE_PGWIRE_TX_MAX_MS=1000")
 	w := g.rawWire(t)
 	w.send(simple("BEGIN"))

@@ -23,6 +23,7 @@ var passed = regexp.MustCompile(`(?m)^--- PASS: (\w+)`)
 // block and a parameter (COPY, LISTEN, several statements) is refused; those
 // that passed once have to pass for good: the list may only grow.
 func TestEveryClientOfGoPassesTestsOfItsOwn(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(allClients) == "" {
 		require.NotEmpty(t, knownToPass(t, "lib_pq")) // they take long: make clients runs them
 		return

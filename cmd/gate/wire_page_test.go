@@ -14,6 +14,7 @@ import (
 // The page's commands for a shell, as they stand but for the address and the
 // name of the database.
 func TestTheCommandsOfTheListenersPageWork(t *testing.T) {
+	t.Parallel()
 	g := startWire(t)
 	_, port, _ := strings.Cut(g.wire, ":")
 	var script strings.Builder
@@ -31,6 +32,7 @@ func TestTheCommandsOfTheListenersPageWork(t *testing.T) {
 // The versions in the table of clients are those that were tried: of the
 // modules, and of the packages of node.
 func TestTheListenersPageNamesTheVersionsThatWereTried(t *testing.T) {
+	t.Parallel()
 	page, modules, packages := readDoc(t, "docs/WIRE.md"), readDoc(t, "go.mod"), readDoc(t, "fixtures/wireclients/package.json")
 	for name, version := range map[string]*regexp.Regexp{
 		"pgx":           regexp.MustCompile(`jackc/pgx/v5 v(\d+\.\d+)`),

@@ -230,6 +230,7 @@ const (
 // clients send, and however they leave: what the log says of a write is what the
 // table holds, row by row, and of each write it says something.
 func TestWhateverAClientSendsLogAndTableTellTheSame(t *testing.T) {
+	t.Parallel()
 	told := map[string]int{}
 	for first, count := 0, sequenceCount(t); first < count; first += sequenceBatch {
 		compareSequences(t, first, min(first+sequenceBatch, count), told)

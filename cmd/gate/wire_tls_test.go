@@ -35,6 +35,7 @@ func (g *tlsGate) wireAs(t *testing.T, user, name string) (*pgconn.PgConn, error
 }
 
 func TestACertificateLogsInOnTheWireAndIsEvidence(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, time.Hour, append(wireSettings, "GATE_PGWIRE_AUTH=cert")...)
 	c, err := g.wireAs(t, "ana", "ana")
 	require.NoError(t, err)
@@ -59,6 +60,7 @@ func TestACertificateLogsInOnTheWireAndIsEvidence(t *testing.T) {
 }
 
 func TestPsqlSpeaksTLSWithTheGate(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, time.Hour, wireSettings...)
 	pair := g.clients.Issue(t.TempDir(), "ana", x509.ExtKeyUsageClientAuth)
 	_, port, err := net.SplitHostPort(g.wire)
@@ -72,6 +74,7 @@ func TestPsqlSpeaksTLSWithTheGate(t *testing.T) {
 }
 
 func TestAnOpenConnectionEndsWhenItsAuthorityIsTakenOut(t *testing.T) {
+	t.Parallel()
 	g := startTLSGate(t, 10*time.Millisecond, append(wireSettings, "GATE_PGWIRE_AUTH=cert")...)
 	c, err := g.wireAs(t, "ana", "ana")
 	require.NoError(t, err)

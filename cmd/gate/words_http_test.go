@@ -18,6 +18,7 @@ import (
 // A word that asks for nothing to be done, or for something to be done once, is
 // listened to or refused: it is never passed over while the statement runs.
 func TestNoWordOfCautionIsPassedOver(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, newErrorDir(t))
 	n := 0
 	insert := func() statement {
@@ -90,6 +91,7 @@ func TestNoWordOfCautionIsPassedOver(t *testing.T) {
 // Every endpoint that changes something refuses what it does not know, and says
 // so before it does anything; one that only shows leaves it alone.
 func TestOnlyAGetPassesOverUnknownParameters(t *testing.T) {
+	t.Parallel()
 	w := startAgents(t)
 	mux := httpd.NewMux(httpd.Options{})
 	gateapi.Register(mux, gateapi.Options{StreamsPerClient: 1})
