@@ -89,12 +89,16 @@ func TestPasswordsComeFromAFileThatIsReadAnew(t *testing.T) {
 	t.Parallel()
 	d := newGateDir(t, nil)
 	path := d.file("users")
+	replace := func(text string) { // at once: a file that is half written has other users
+		t.Helper()
+		require.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
+		require.NoError(t, os.Rename(path+".new", path))
+	}
 	write := func(user, password string) {
 		t.Helper()
 		line, err := pgwire.HashPassword(user, password)
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(path+".new", []byte(line+"\n"), 0o600))
-		require.NoError(t, os.Rename(path+".new", path))
+		replace(line + "\n")
 	}
 	write("ana", "first")
 	g := startGateWith(t, d, func(a *app) { a.look = pollEvery }, append(wireSettings, "GATE_PGWIRE_USERS_FILE="+path)...)
@@ -119,7 +123,7 @@ func TestPasswordsComeFromAFileThatIsReadAnew(t *testing.T) {
 	open, err = pgconn.Connect(context.Background(), strings.Replace(g.wireURL(t), "ana@", "ana:second@", 1))
 	require.NoError(t, err)
 	require.NoError(t, query())
-	for _, without := range []func(){func() { write("eva", "second") }, func() { require.NoError(t, os.WriteFile(path, []byte("# nobody\n"), 0o600)) }} {
+	for _, without := range []func(){func() { write("eva", "second") }, func() { replace("# nobody\n") }} {
 		without() // ana is in it no more
 		require.Eventually(t, func() bool { return query() != nil }, startPatience, pollEvery)
 		require.ErrorContains(t, login("second"), "28P01")
@@ -128,7 +132,7 @@ func TestPasswordsComeFromAFileThatIsReadAnew(t *testing.T) {
 		open, err = pgconn.Connect(context.Background(), strings.Replace(g.wireURL(t), "ana@", "ana:second@", 1))
 		require.NoError(t, err)
 	}
-	require.NoError(t, os.WriteFile(path, []byte("nonsense\n"), 0o600))
+	replace("nonsense\n")
 	require.Eventually(t, func() bool {
 		wire, _ := g.get(t, "/health").json(t)["wire"].(map[string]any)
 		return wire["status"] == "users_refused"
