@@ -108,6 +108,7 @@ type Violation struct {
 	RuleID      string
 	Action      string
 	ReasonCode  string
+	Revision    int // of the policy; 0 in events that older versions wrote
 	NeedsReview bool
 	Annotation  bool // alert, tag or log: noted, not a violation
 }
@@ -194,6 +195,7 @@ func (v *Violation) form(f *form) {
 	f.flag("needs_review", &v.NeedsReview, may)
 	f.str("policy_id", &v.PolicyID, need)
 	f.str("reason_code", &v.ReasonCode, may)
+	num(f, "revision", &v.Revision, may)
 	f.str("rule_id", &v.RuleID, need)
 }
 

@@ -208,6 +208,7 @@ func TestAnEventIsJudgedAfterTheFact(t *testing.T) {
 	require.Len(t, r.Violations, 2)
 	require.True(t, r.Violations[0].Annotation)
 	require.True(t, r.Violations[1].NeedsReview)
+	require.Equal(t, []int{1, 1}, []int{r.Violations[0].Revision, r.Violations[1].Revision}, "of the policies")
 	require.Nil(t, r.Suspend)
 
 	in.Applications = []Application{compiled(t, "pol_1", 900, rule("suspend", `event.type == "tool_call"`))}

@@ -59,14 +59,18 @@ func (matches *EventMatches) Result(count Counter) EventResult {
 		e.take(&matches.applications[i], matches.hits[i])
 	}
 	result := EventResult{Evaluated: matches.evaluated, Throttle: e.layer.Throttle}
+	revisions := map[string]int{}
+	for _, m := range e.layer.Matched {
+		revisions[m.PolicyID] = m.Revision
+	}
 	for _, n := range e.layer.Notes {
-		result.Violations = append(result.Violations, event.Violation{PolicyID: n.PolicyID, RuleID: n.RuleID, Action: n.Action, ReasonCode: n.ReasonCode, Annotation: true})
+		result.Violations = append(result.Violations, event.Violation{PolicyID: n.PolicyID, RuleID: n.RuleID, Action: n.Action, ReasonCode: n.ReasonCode, Revision: revisions[n.PolicyID], Annotation: true})
 	}
 	m := e.deciding()
 	if m == nil || m.strictness() == verbAllow {
 		return result
 	}
-	v := event.Violation{PolicyID: m.application.PolicyID, RuleID: m.rule.ID, Action: m.rule.Action, ReasonCode: m.rule.reason(), NeedsReview: m.strictness() == verbApproval}
+	v := event.Violation{PolicyID: m.application.PolicyID, RuleID: m.rule.ID, Action: m.rule.Action, ReasonCode: m.rule.reason(), Revision: m.application.Revision, NeedsReview: m.strictness() == verbApproval}
 	if m.failed {
 		v.ReasonCode = policy.ReasonRuleEvalError
 	}
