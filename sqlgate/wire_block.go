@@ -346,10 +346,15 @@ func (w *Wire) readInBlock(ctx context.Context, s *submission) (*Answer, error) 
 	return g.finish(ctx, s, recorded, result, nil, err)
 }
 
+// writesRows are the statements whose every target is there before they run.
+var writesRows = []string{classify.TypeInsert, classify.TypeUpdate, classify.TypeDelete, classify.TypeMerge}
+
 // fenceOptions are those of a statement that a block runs or describes behind a fence.
 func (g *Gate) fenceOptions(s *submission) pgexec.BeginOptions {
-	o := g.beginOptions(s, g.limits(s))
-	o.Relations = s.relations()
+	o, c := g.beginOptions(s, g.limits(s)), &s.classification
+	if o.Relations = c.TablesRead; slices.Contains(writesRows, c.QueryType) {
+		o.Relations = s.relations()
+	}
 	return o
 }
 

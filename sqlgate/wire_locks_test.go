@@ -2,6 +2,7 @@ package sqlgate
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/fixtures/postgres"
+	"writegate/sqlgate/policyfolder"
 )
 
 // heldSQL are the tables, views and sequences of users on which the other sessions have
@@ -19,7 +21,10 @@ const heldSQL = `SELECT coalesce(string_agg(DISTINCT c.relname, ' ' ORDER BY c.r
 
 // The locks of what a block read, or had described, are those that a server holds.
 func TestAReadInABlockKeepsItsLocks(t *testing.T) {
-	w := newWireWorld(t, nil)
+	w := newWireWorld(t, func(o *Options) {
+		o.Policies.Dir = filepath.Join(t.TempDir(), "plans")
+		require.NoError(t, policyfolder.Create(o.Policies.Dir, policyfolder.DefaultManifest, []byte(strings.Replace(wirePolicy, "MERGE, LOCK]", "MERGE, LOCK, EXPLAIN]", 1))))
+	})
 	postgres.ExecuteURL(t, w.url, `CREATE SCHEMA shop; CREATE SCHEMA "a.b"; CREATE TABLE shop.orders (id int PRIMARY KEY, v text); CREATE TABLE lines (id int, of int);
 		CREATE VIEW of_lines AS SELECT l.id FROM lines l JOIN shop.orders o ON o.id = l.of; CREATE VIEW of_views AS SELECT * FROM of_lines WHERE id > 1;
 		CREATE MATERIALIZED VIEW kept AS SELECT * FROM t; CREATE SEQUENCE numbers; CREATE TABLE "Odd ""name" (id int); CREATE TABLE "an.y" (id int);
@@ -73,6 +78,21 @@ func TestAReadInABlockKeepsItsLocks(t *testing.T) {
 	_, _, err = c.DescribeStatement(t.Context(), "")
 	require.NoError(t, err)
 	require.Equal(t, "lines of_lines orders", w.value(heldSQL), "what was described stays what it is")
+	c.query("ROLLBACK")
+
+	c.query("BEGIN") // what is only to be made is not looked for
+	c.query("SELECT 1")
+	for sql, held := range map[string]string{
+		"EXPLAIN CREATE TABLE made AS SELECT * FROM t": "t", "EXPLAIN SELECT * INTO made FROM t": "t", "EXPLAIN CREATE MATERIALIZED VIEW made AS SELECT * FROM t": "t",
+		"INSERT INTO lines (id) SELECT id FROM t RETURNING id": "lines t",
+	} {
+		c.query("SAVEPOINT s")
+		require.NoError(t, c.Parse(t.Context(), "", sql, nil))
+		_, _, err = c.DescribeStatement(t.Context(), "")
+		require.NoError(t, err, sql)
+		require.Equal(t, held, w.value(heldSQL), sql)
+		c.query("ROLLBACK TO s")
+	}
 	c.query("ROLLBACK")
 
 	c.query("BEGIN")
