@@ -79,7 +79,7 @@ const (
 	retiredLog   = "audit.wal"
 	retiredJSONL = "audit.jsonl"
 	retiredStore = "projections"
-	retiredAbout = "retired.json"
+	RetiredAbout = "retired.json"
 )
 
 // RetiredLog is where the log with an id lies after another one took its place at w.

@@ -77,6 +77,11 @@ func Retire(ctx context.Context, o Options, s Successor) (_ Retiring, err error)
 	if err != nil {
 		return r.Retiring, err
 	}
+	for _, m := range r.moves { // of a plan: whoever can put one there moves nothing else by it
+		if !slices.Contains(l.belongings(s.Store), m) {
+			return r.Retiring, fmt.Errorf("%s is to move %s to %s, which is no place of this log under the settings of now: run it under those with which the retirement was begun; where none was, remove the file", l.planPath(), m.From, m.To)
+		}
+	}
 	if !r.Begun {
 		r.Reason = s.Reason
 		if err := l.writePlan(&r); err != nil {
@@ -223,27 +228,28 @@ func (r *retirement) judge(ctx context.Context, set *frame.Set, projection *fram
 	return nil
 }
 
-// movesOf lists what is there of the log.
-func (l *Log) movesOf(store string) ([]move, error) {
-	var moves []move
-	add := func(from, to string) error {
-		there, err := l.exists(from)
-		if err == nil && there {
-			moves = append(moves, move{from, to})
-		}
-		return err
-	}
+// belongings are all files and folders that a log may have.
+func (l *Log) belongings(store string) (all []move) {
 	for _, suffix := range []string{frame.NextSuffix, frame.SegmentsSuffix, "", frame.CheckpointsSuffix, frame.QuarantineSuffix, frame.HeadSuffix} {
-		if err := add(l.w+suffix, retiredLog+suffix); err != nil {
-			return nil, err
-		}
+		all = append(all, move{l.w + suffix, retiredLog + suffix})
 	}
 	for _, m := range []move{{l.o.JSONLPath, retiredJSONL}, {store, retiredStore}} {
-		if m.From == "" {
-			continue
+		if m.From != "" {
+			all = append(all, m)
 		}
-		if err := add(m.From, m.To); err != nil {
+	}
+	return all
+}
+
+// movesOf lists what is there of the log.
+func (l *Log) movesOf(store string) (moves []move, err error) {
+	for _, m := range l.belongings(store) {
+		there, err := l.exists(m.From)
+		if err != nil {
 			return nil, err
+		}
+		if there {
+			moves = append(moves, m)
 		}
 	}
 	return moves, nil
@@ -259,7 +265,7 @@ func (l *Log) exists(path string) (bool, error) {
 }
 
 // planPath is where a retirement that was begun stands until it is done.
-func (l *Log) planPath() string { return filepath.Join(l.w+frame.RetiredSuffix, "begun.json") }
+func (l *Log) planPath() string { return filepath.Join(l.w+frame.RetiredSuffix, frame.RetiringName) }
 
 // plan is the JSON form of a retirement: first under planPath, at the end beside
 // the files.
@@ -478,7 +484,7 @@ func (l *Log) writeSuccessor(ctx context.Context, path string, r *retirement, s 
 
 // endPlan puts the plan beside the files it is about; from then on gates start.
 func (l *Log) endPlan(r *retirement) error {
-	if err := l.o.FS.Rename(l.planPath(), filepath.Join(r.Folder, retiredAbout)); err != nil {
+	if err := l.o.FS.Rename(l.planPath(), filepath.Join(r.Folder, RetiredAbout)); err != nil {
 		return err
 	}
 	for _, dir := range []string{r.Folder, parent(r.Folder)} {

@@ -282,7 +282,7 @@ func completeRetirement(t *testing.T, o Options, id [16]byte, stop int) {
 	switch {
 	case errors.Is(err, ErrRetiring):
 		require.Equal(t, ExitUnsafe, ExitCode(err))
-		r, err := Retire(context.Background(), o, Successor{Reason: "another one", Start: successor.Start})
+		r, err := Retire(context.Background(), o, Successor{Reason: "another one", Start: successor.Start, Store: successor.Store})
 		require.NoError(t, err, "call %d", stop)
 		require.True(t, r.Begun)
 		require.Equal(t, successor.Reason, r.Reason, "what was begun is completed as it was begun")

@@ -19,7 +19,7 @@ func (g *Gate) noteOutage(ctx context.Context, f *fault.Fault) {
 	case errors.Is(f, context.Canceled), f.Details["reason"] == pgexec.ReasonSettingsDrift:
 		return
 	}
-	if err := g.Commands.RecordDBUnavailable(context.WithoutCancel(ctx), f.Message, string(f.Code)); err != nil {
+	if err := g.Commands.RecordDBUnavailable(context.WithoutCancel(ctx), f.ForLogs(), string(f.Code)); err != nil {
 		g.Logger.Error("the outage of the database could not be written to the event log", "source", "gate", "cause", err.Error())
 	}
 }

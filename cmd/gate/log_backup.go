@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -199,7 +202,22 @@ func (a *app) restoreWhole(ctx context.Context, dir, oldLog string, p backup.Pla
 }
 
 // endedWith tells whether the log at a path ended with the event that a backup ends with.
+// Neither a copy in a backup nor a log that another one follows is the old log.
 func endedWith(ctx context.Context, path string, m *backup.Manifest) (err error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	for _, about := range []struct{ file, what string }{
+		{filepath.Join(filepath.Dir(filepath.Dir(real)), backup.ManifestName), "it is the copy in a backup"},
+		{filepath.Join(filepath.Dir(real), eventlog.RetiredAbout), "another log follows it"},
+	} {
+		if _, err := os.Lstat(about.file); err == nil {
+			return notWhole(path, m, about.what)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
 	set, err := frame.Discover(ctx, frame.OS{}, path)
 	if err != nil {
 		return err
@@ -224,6 +242,10 @@ func endedWith(ctx context.Context, path string, m *backup.Manifest) (err error)
 	default:
 		return nil
 	}
+	return notWhole(path, m, why)
+}
+
+func notWhole(path string, m *backup.Manifest, why string) error {
 	return fmt.Errorf("%w of the log at %s up to event %d: %s; leave --old-log out, so that a new log begins behind the backup", backup.ErrBackup, path, m.LastSeq, why)
 }
 

@@ -185,7 +185,7 @@ func (f *Fault) Because(cause error) *Fault {
 	return &c
 }
 
-// Logged returns a copy of f that says something else in the operational log than to
+// Logged returns a copy of f that says something else in the logs than to
 // its client: a message that quotes values is for the client alone.
 func (f *Fault) Logged(text string) *Fault {
 	c := *f
@@ -193,10 +193,13 @@ func (f *Fault) Logged(text string) *Fault {
 	return &c
 }
 
+// ForLogs is the message as everybody may read it, who did not send the statement.
+func (f *Fault) ForLogs() string { return cmp.Or(f.logged, f.Message) }
+
 // Error is the text for the operational log: code, message and cause, the last of at
 // most 4096 bytes.
 func (f *Fault) Error() string {
-	text := string(f.Code) + ": " + cmp.Or(f.logged, f.Message)
+	text := string(f.Code) + ": " + f.ForLogs()
 	if f.cause != nil {
 		text += ": " + clip(f.cause.Error(), mostDetail)
 	}

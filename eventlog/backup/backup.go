@@ -60,7 +60,7 @@ type Places struct {
 
 // Names inside a backup.
 const (
-	manifestName = "backup.json"
+	ManifestName = "backup.json"
 	logName      = "log/audit.wal"
 	jsonlName    = "audit.jsonl"
 	storeName    = "projections"
@@ -164,6 +164,12 @@ func (c *copier) log(set *frame.Set, r *frame.Report, w string) error {
 	if err != nil {
 		return err
 	}
+	switch _, err := os.Lstat(filepath.Join(real+frame.RetiredSuffix, frame.RetiringName)); {
+	case err == nil:
+		return fmt.Errorf("%w: a log of this place was begun to be put aside, and not to the end: complete that first, by `gate log new --accept-loss`", ErrLog)
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
 	covered := func(name string) bool { return noteWithin(name, r.End.Seq) }
 	return errors.Join(
 		c.tree(logName+frame.QuarantineSuffix, real+frame.QuarantineSuffix, nil),
@@ -215,7 +221,7 @@ func (c *copier) finish(m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	if err := writeSynced(filepath.Join(c.root, manifestName), bytes.NewReader(append(b, '\n')), nil); err != nil {
+	if err := writeSynced(filepath.Join(c.root, ManifestName), bytes.NewReader(append(b, '\n')), nil); err != nil {
 		return err
 	}
 	return errors.Join(frame.OS{}.SyncDir(c.root), frame.OS{}.SyncDir(filepath.Dir(filepath.Clean(c.root))))

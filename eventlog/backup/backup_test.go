@@ -222,6 +222,12 @@ func TestADamagedLogIsNotBackedUp(t *testing.T) {
 
 	_, _, err = backup.Make(context.Background(), placesIn(t.TempDir()), t.TempDir(), nil)
 	require.ErrorIs(t, err, backup.ErrLog, "there is no log")
+
+	p = stopped(t)
+	require.NoError(t, os.MkdirAll(p.Log+frame.RetiredSuffix, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(p.Log+frame.RetiredSuffix, frame.RetiringName), []byte("{}"), 0o600))
+	_, _, err = backup.Make(context.Background(), p, t.TempDir(), nil)
+	require.ErrorContains(t, err, "not to the end")
 }
 
 func TestABackupIsWrittenIntoAnEmptyFolderOnly(t *testing.T) {
@@ -302,7 +308,7 @@ func TestARestoreWritesNowhereElse(t *testing.T) {
 	file := backup.File{Path: "", Bytes: 7, SHA256: hex.EncodeToString(planted[:])}
 	for _, path := range []string{
 		"log/audit.wal.checkpoints/../../ssh/keys", "projections/a/../../ssh/keys", "policies/a/../../ssh/keys", "log/../policies/v9.json", "log/audit.wal.segments/./x",
-		"log//audit.wal.head", "policies//v9.json", "ssh/keys", "log/audit.walx", "log/audit.wal.lock", "log/audit.wal.next", "policies", "policies/",
+		"log/audit.wal.retired/begun.json", "log/audit.wal.retired/x", "log//audit.wal.head", "policies//v9.json", "ssh/keys", "log/audit.walx", "log/audit.wal.lock", "log/audit.wal.next", "policies", "policies/",
 	} {
 		t.Run(path, func(t *testing.T) {
 			spoilt := filepath.Join(t.TempDir(), "b")

@@ -90,27 +90,27 @@ func lockWriter(ctx context.Context, w string) (frame.LockFile, error) {
 
 // Check holds a backup against its manifest and verifies its log.
 func Check(ctx context.Context, dir string) (m Manifest, err error) {
-	b, err := readRegular(filepath.Join(dir, manifestName), maxManifest)
+	b, err := readRegular(filepath.Join(dir, ManifestName), maxManifest)
 	if err != nil {
 		return m, fmt.Errorf("%w: %w", ErrBackup, err)
 	}
 	strict := json.NewDecoder(bytes.NewReader(b))
 	strict.DisallowUnknownFields()
 	if err := strict.Decode(&m); err != nil {
-		return m, fmt.Errorf("%w: %s: %w", ErrBackup, manifestName, err)
+		return m, fmt.Errorf("%w: %s: %w", ErrBackup, ManifestName, err)
 	}
 	if m.Format != format {
-		return m, fmt.Errorf("%w: %s has the format %.40q, not %q", ErrBackup, manifestName, m.Format, format)
+		return m, fmt.Errorf("%w: %s has the format %.40q, not %q", ErrBackup, ManifestName, m.Format, format)
 	}
 	root, err := os.OpenRoot(dir) // no link in it leads out of it
 	if err != nil {
 		return m, fmt.Errorf("%w: %w", ErrBackup, err)
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	named := map[string]bool{manifestName: true}
+	named := map[string]bool{ManifestName: true}
 	for _, f := range m.Files {
 		if named[f.Path] {
-			return m, fmt.Errorf("%w: %s names %q twice", ErrBackup, manifestName, f.Path)
+			return m, fmt.Errorf("%w: %s names %q twice", ErrBackup, ManifestName, f.Path)
 		}
 		if err := f.check(root); err != nil {
 			return m, err
@@ -143,7 +143,8 @@ var (
 // check holds one file against what the manifest says.
 func (f File) check(root *os.Root) error {
 	known := slices.Contains(fileNames, f.Path) || slices.ContainsFunc(folderNames, func(dir string) bool { return strings.HasPrefix(f.Path, dir+"/") })
-	if !known || !filepath.IsLocal(f.Path) || path.Clean(f.Path) != f.Path {
+	planned := path.Dir(f.Path) == logName+frame.RetiredSuffix // moves of one place at one time
+	if !known || planned || !filepath.IsLocal(f.Path) || path.Clean(f.Path) != f.Path {
 		return fmt.Errorf("%w: a backup has no file %.80q", ErrBackup, f.Path)
 	}
 	if st, err := root.Stat(f.Path); err == nil && !st.Mode().IsRegular() {

@@ -84,8 +84,8 @@ func holdsData(body string) bool {
 		Rows []json.RawMessage `json:"rows"`
 		Code string            `json:"error_code"`
 	}
-	return json.Unmarshal([]byte(body), &answer) != nil || len(answer.Rows) > 0 || answer.Code == failedAtDatabase
+	return json.Unmarshal([]byte(body), &answer) != nil || len(answer.Rows) > 0 || slices.Contains(quotesDatabase, answer.Code)
 }
 
-// failedAtDatabase is the error_code whose message is the database's own text.
-const failedAtDatabase = "db_query_failed"
+// quotesDatabase are the error codes whose message may have the database's own text.
+var quotesDatabase = []string{"db_query_failed", "db_unavailable"}

@@ -22,6 +22,7 @@ const (
 	QuarantineSuffix  = ".quarantine"
 	CheckpointsSuffix = ".checkpoints"
 	RetiredSuffix     = ".retired"
+	RetiringName      = "begun.json" // in the folder of RetiredSuffix, while a log is on its way there
 )
 
 // lockPatience is how long a verifier waits for recovery or rotation to end.

@@ -193,15 +193,18 @@ func (s *Server) checkUpload(c *httpd.Call) error {
 		return err
 	}
 	file, err := parts.next()
+	if _, out := s.signedIn(c); out != nil { // the form may have taken its time, and below the file
+		return s.refusedForm(c, out)
+	}
 	if err != nil || file.FormName() != "file" || file.FileName() == "" {
 		return s.evidenceProblem(c, one, "Choose a file first: an evidence bundle, or a readable log (JSONL).")
 	}
 	judged, err := s.judge(c, file)
+	if _, out := s.signedIn(c); out != nil {
+		return s.refusedForm(c, out)
+	}
 	if err != nil {
 		return s.evidenceProblem(c, one, "The file did not arrive whole. Send it again.")
-	}
-	if _, err := s.signedIn(c); err != nil { // it may have taken its time
-		return s.refusedForm(c, err)
 	}
 	return s.build(c, one, "evidence", "evidence", "Evidence", func(c *httpd.Call, p *page) error {
 		v, err := s.evidenceView(c, p)

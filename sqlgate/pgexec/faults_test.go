@@ -3,6 +3,7 @@ package pgexec
 import (
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands/fault"
@@ -31,4 +32,21 @@ func TestACodeThatAFunctionRaisesSaysNothingOfTheServer(t *testing.T) {
 	_, _, err := read(t, db, "SELECT array_fill(0, ARRAY[500000000])")
 	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), "%v", err)
 	require.Equal(t, "0", side.ask("SELECT count(*) FROM t"))
+}
+
+// Nor does what a foreign table meets say anything of it.
+func TestWhatAForeignTableMeetsIsNoTroubleOfTheServer(t *testing.T) {
+	db, side := open(t)
+	side.run(`CREATE EXTENSION file_fdw; CREATE SERVER files FOREIGN DATA WRAPPER file_fdw; CREATE FOREIGN TABLE prices (a int) SERVER files OPTIONS (filename '/nowhere/prices.csv')`)
+	_, _, err := read(t, db, "SELECT a FROM prices")
+	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), "%v", err)
+	require.Equal(t, "58P01", fault.Of(err).Details["sqlstate"])
+}
+
+// The trouble of a server is told in its own words to who sent the statement alone.
+func TestTheWordsOfAServerInTroubleAreForItsClient(t *testing.T) {
+	f := fault.Of(new(Config).statementFault(&pgconn.PgError{Code: "53100", Message: "no room for 7341", File: "fd.c"}))
+	require.Equal(t, fault.DBUnavailable, f.Code)
+	require.Contains(t, f.Message, "7341")
+	require.NotContains(t, f.ForLogs(), "7341")
 }
