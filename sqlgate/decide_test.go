@@ -1,11 +1,15 @@
 package sqlgate
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"writegate/commands/fault"
+	"writegate/eventlog/event"
 )
 
 // A statement may wait for the parser, or for its turn in a session, and meanwhile
@@ -83,4 +87,24 @@ func TestAStatementThatIsDecidedAnewStillRuns(t *testing.T) {
 	c.query("COMMIT")
 	require.Equal(t, "1", w.value("SELECT count(*) FROM t"))
 	require.Equal(t, []string{"INSERT dispatched", "INSERT success"}, w.trail())
+}
+
+// Who could not send a request any more when it has waited is refused with evidence.
+func TestARequestIsNotSentForWhoDoesNotStandAnyMore(t *testing.T) {
+	w := newWireWorld(t, nil)
+	gone := false
+	w.stops.Store("decision.before_append", func() { gone = true })
+	for _, sql := range []string{"INSERT INTO t VALUES (1)", "SELECT id FROM t", "VACUUM t"} {
+		gone = false
+		_, err := w.Submit(t.Context(), &Request{RequestID: "req_1", SQL: sql, Claims: Claims{Actor: "a", App: "app", Tenant: "t", Role: "r", Host: "h", Env: "prod"}, Stands: func() error {
+			if gone {
+				return fault.New(fault.CredentialsInvalid, "gone")
+			}
+			return nil
+		}})
+		require.Equal(t, fault.CredentialsInvalid, fault.CodeOf(err), sql)
+	}
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+	require.Empty(t, w.trail(), "nothing was dispatched")
+	require.Len(t, slices.DeleteFunc(w.events(), func(e event.Envelope) bool { return e.Type != event.TypeQueryRejected }), 3)
 }

@@ -100,6 +100,11 @@ func (g *Gate) record(ctx context.Context, s *submission, command *commands.Reco
 					return err
 				}
 			}
+			if sends && s.Stands != nil {
+				if err := s.Stands(); err != nil {
+					return err
+				}
+			}
 			switch {
 			case sends && !g.decides(s):
 				return ErrPolicyChanged
@@ -156,7 +161,7 @@ func (s *submission) cancelled(err error) bool {
 func isRefusal(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.ApprovalNotFound, fault.ApprovalRejected, fault.ApprovalExpired, fault.ApprovalMismatch, fault.ApprovalOutcomeUnknown,
-		fault.ApprovalAlreadyUsed, fault.IdempotencyConflict, fault.IdempotencyInProgress, fault.TokenRevoked,
+		fault.ApprovalAlreadyUsed, fault.IdempotencyConflict, fault.IdempotencyInProgress, fault.TokenRevoked, fault.CredentialsInvalid,
 		fault.OversizedRequest:
 		return true
 	}

@@ -49,6 +49,10 @@ type Request struct {
 	WireSession      string // the connection of the wire listener that it came on, or ""
 	Trace            string // the caller's trace id and span id, "" where it has none
 	ReceivedAt       time.Time
+
+	// Stands is why whoever sent it could not send it any more, nil while they could. It
+	// is asked before a statement is sent, which may have waited. May be nil.
+	Stands func() error
 }
 
 // Validate checks what can be checked without reading the SQL: required

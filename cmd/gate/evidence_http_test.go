@@ -137,6 +137,17 @@ func TestFilesOfTheServiceAreVerified(t *testing.T) {
 		require.NotContains(t, string(r.body), "passw", "%s", text)
 	}
 
+	for _, size := range []int{10, 4096} { // nor may they be tried
+		beside := filepath.Join(other, "pin.env")
+		require.NoError(t, os.WriteFile(beside, append(bytes.Repeat([]byte("#"), size), "PIN=4719"...), 0o600))
+		r := verify(beside)
+		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+		require.Equal(t, "corruption_detected", r.text(t, "status"))
+		require.Contains(t, string(r.body), `"sha256":""`)
+		require.NotContains(t, string(r.body), strconv.Itoa(size+8))
+		require.NotContains(t, string(r.body), `"length":8`)
+	}
+
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(other, "link")))
 	require.NoError(t, os.Mkdir(filepath.Join(other, "folder"), 0o700))
 	bundle := filepath.Join(other, "bundle.json") // no copy of a log, and not damaged either

@@ -60,8 +60,10 @@ func (a *api) replay(c *call, first *projections.IdempotencyRecord) error {
 	}
 	location, revision := made(c.Request.URL.Path, first)
 	c.mark(location, revision)
-	// What only the append told is filled in again.
-	body := bytes.Replace([]byte(first.Body), []byte(`"effective_from_seq":0`), fmt.Appendf(nil, `"effective_from_seq":%d`, seq), 1)
+	body := []byte(first.Body)
+	if strings.HasSuffix(c.Request.URL.Path, "/apply") { // what only its append told is filled in again
+		body = bytes.Replace(body, []byte(`"effective_from_seq":0`), fmt.Appendf(nil, `"effective_from_seq":%d`, seq), 1)
+	}
 	c.Raw(first.Status, append(body, '\n'))
 	return nil
 }

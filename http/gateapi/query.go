@@ -107,7 +107,7 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 			Actor: body.Actor, App: body.App, Tenant: body.Tenant, Role: body.Role, Host: body.Host, Env: body.Env,
 		},
 		IdempotencyKey: query.Get("idempotency_key"),
-		TLSSubject:     httpd.TLSSubject(c.Request), Trace: c.Trace.String(), ReceivedAt: c.Start,
+		TLSSubject:     httpd.TLSSubject(c.Request), Trace: c.Trace.String(), ReceivedAt: c.Start, Stands: c.CertificateStands,
 	}
 	// Empty is not absent: a client that lost a value would run without it.
 	for _, f := range []struct {

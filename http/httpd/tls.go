@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"writegate/commands/fault"
 	"writegate/sqlgate/tlsfiles"
 )
 
@@ -143,6 +144,16 @@ func (t *TLS) guard(next http.Handler, log *slog.Logger) http.Handler {
 }
 
 const untrusted = "a connection is closed: its client certificate does not verify any more"
+
+// CertificateStands is credentials_invalid where the client certificate of the call's
+// connection does not verify any more.
+func (c *Call) CertificateStands() error {
+	err := stillTrusted(c.Request)
+	if err == nil {
+		return nil
+	}
+	return fault.New(fault.CredentialsInvalid, "Your client certificate does not verify any more, so nothing was executed. Connect anew with one that does.").Because(err)
+}
 
 // stillTrusted is why the client of a request would be refused today. It is asked
 // again where a request took its time.
