@@ -170,6 +170,9 @@ func (w *Wire) failed(ctx context.Context, cause error) error {
 	case stopped || w.unit.unrecorded || w.unit.block != nil && w.unit.block.Lost():
 		undo = w.giveUp
 	default:
+		if w.unit.block != nil {
+			w.unit.block.Fail()
+		}
 		w.unit.failed = true
 		w.settings = w.unit.standing(w.settings)
 		return cause

@@ -176,7 +176,8 @@ func (w *Wire) askServer(ctx context.Context, st *wireStatement, s *submission) 
 // beginDescribe takes the connection first: what waits for it is decided by the policy
 // that is in force then. Where there is none nothing was sent.
 func (w *Wire) beginDescribe(ctx context.Context, st *wireStatement, s *submission) (*pgexec.Reading, error) {
-	reading, err := w.gate.Database.BeginRead(ctx, &pgexec.Statement{Major: s.classification.Engine.ServerMajor}, pgexec.Limits{})
+	text := s.statement()
+	reading, err := w.gate.Database.BeginRead(ctx, &text, w.gate.limits(s))
 	if err != nil {
 		return nil, w.gate.refuse(ctx, s, err)
 	}
@@ -258,7 +259,7 @@ func (w *Wire) recordDescribed(ctx context.Context, st *wireStatement, s *submis
 		if !w.gate.decides(s) {
 			return ErrPolicyChanged
 		}
-		return nil
+		return w.flushAhead(ctx) // what was set goes along
 	}
 	if err := w.gate.recordDescription(ctx, s); err != nil {
 		return err

@@ -117,10 +117,45 @@ func TestAWaitForTheLockOfAReadEndsInTime(t *testing.T) {
 	c.query("SAVEPOINT s")
 	require.Equal(t, "55P03", state(c.refused("SELECT * FROM t")))
 	c.query("ROLLBACK TO s")
+	for setting, want := range map[string]string{"lock_timeout": "55P03", "statement_timeout": "57014"} { // a Describe is no different
+		for _, begin := range []string{"ROLLBACK", "BEGIN; SELECT 1"} {
+			c.query("ROLLBACK")
+			c.query("RESET ALL")
+			for sql := range strings.SplitSeq("SET "+setting+" = '30ms'; "+begin, "; ") {
+				c.query(sql)
+			}
+			require.NoError(t, c.Parse(t.Context(), "", "SELECT * FROM t", nil))
+			_, _, err := c.DescribeStatement(t.Context(), "")
+			require.Equal(t, want, state(err), "%s; %s: %v", setting, begin, err)
+			c.sync()
+		}
+	}
+	c.query("ROLLBACK")
 	_, err = direct.Exec(t.Context(), "COMMIT")
 	require.NoError(t, err)
 	c.query("SELECT * FROM t")
-	c.query("COMMIT")
+}
+
+// A block that an error of the gate's own ended lets go what a server lets go.
+func TestAFailedBlockHoldsNothingThatItDidSince(t *testing.T) {
+	w := newWireWorld(t, nil)
+	postgres.ExecuteURL(t, w.url, "INSERT INTO t VALUES (1), (2)")
+	for _, wrong := range []string{"RELEASE nowhere", "ROLLBACK TO nowhere", "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "VACUUM t", "COPY t FROM STDIN", "SELEC 1"} {
+		c := w.wire()
+		c.query("BEGIN")
+		c.query("UPDATE t SET v = 'kept' WHERE id = 1")
+		c.query("SAVEPOINT s")
+		c.query("UPDATE t SET v = 'undone' WHERE id = 2")
+		c.refused(wrong)
+		if c.Status() == WireFailed {
+			postgres.ExecuteURL(t, w.url, "SET lock_timeout = '50ms'; UPDATE t SET v = v WHERE id = 2")
+		}
+		c.query("ROLLBACK TO s")
+		c.query("COMMIT")
+		require.Equal(t, "kept", w.value("SELECT v FROM t WHERE id = 1"), wrong)
+		require.Empty(t, w.value("SELECT coalesce(v, '') FROM t WHERE id = 2"), wrong)
+		postgres.ExecuteURL(t, w.url, "UPDATE t SET v = NULL")
+	}
 }
 
 // A block of one snapshot takes it where a server would: SHOW takes none.

@@ -278,10 +278,7 @@ func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) 
 	}
 	report, err := frame.Verify(ctx, set, frame.Options{})
 	if path != a.Files.WAL && !frame.BeginsLog(first) { // no more is said of it than that: whoever asks may not read it
-		report.Tail = frame.TailReport{}
-		for i := range report.Faults {
-			report.Faults[i].Detail = ""
-		}
+		report.Tail, report.Faults, report.FaultsTotal = frame.TailReport{}, []frame.Fault{{Check: frame.CheckHeader, Kind: frame.BadHeader, Length: frame.HeaderSize}}, 1
 	}
 	return report, errors.Join(err, set.Close())
 }

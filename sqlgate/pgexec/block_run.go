@@ -134,6 +134,15 @@ func (b *Block) fail(r *ran, res Result, f error) (Result, error) {
 	return res, f
 }
 
+// Fail has a block fail that an error of the gate's own ends, as it would have at the
+// server: it undoes and lets go what was done since the last savepoint.
+func (b *Block) Fail() {
+	if !b.ended && !b.lost && b.lease.txStatus == 'T' {
+		b.failed = true
+		b.undo()
+	}
+}
+
 // undo has the server fail the transaction, by naming a savepoint that is none:
 // an error undoes all since the last savepoint.
 func (b *Block) undo() {

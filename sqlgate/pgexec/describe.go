@@ -30,12 +30,17 @@ func (r *Reading) Describe(ctx context.Context, sql string, types []uint32) (Des
 		return Description{}, connectFault(err)
 	}
 	cmd := describing(sql, types)
-	ran := db.run(ctx, l, "", db.deadline(db.bound(Limits{})), cmd, segment{own("BEGIN READ ONLY"), cmd, own("ROLLBACK")})
+	ran := db.run(ctx, l, "", db.deadline(db.bound(r.d.Limits)), cmd, slices.Concat(r.beginning(), segment{cmd, own("ROLLBACK")}))
 	l.dirty = true
 	if ran.refused != nil && ran.err == nil { // the server skipped our ROLLBACK with the rest
 		l.rollback(time.Now().Add(rollbackWait))
 	}
 	return db.describedAs(ran)
+}
+
+// beginning opens a transaction under what the connection of its client has set.
+func (r *Reading) beginning() segment {
+	return append(segment{own("BEGIN READ ONLY")}, set("LOCAL", r.d.Settings)...)
 }
 
 // A ParseRequest is a statement that is to be described only where parsing it
@@ -80,10 +85,10 @@ func (r *Reading) DescribeHarmless(ctx context.Context, p ParseRequest) (d Descr
 		return d, "", connectFault(err)
 	}
 	l.dirty = true
-	deadline := db.deadline(db.bound(Limits{}))
+	deadline := db.deadline(db.bound(r.d.Limits))
 	check, found := query(harmlessParseSQL)
 	check.nameLists(p.Relations, p.Words, p.Operators)
-	ran := db.run(ctx, l, "", deadline, check, segment{own("BEGIN READ ONLY"), check})
+	ran := db.run(ctx, l, "", deadline, check, append(r.beginning(), check))
 	_, f, ok := db.outcomeOf(ran, BasisReadOnly)
 	cmd := describing(p.SQL, p.Types)
 	if ok && len(found.values) == 1 && found.text(0) == "" {
@@ -102,7 +107,7 @@ func (b *Block) Describe(ctx context.Context, o BeginOptions, sql string, types 
 	if err := b.usable(); err != nil {
 		return Description{}, err
 	}
-	o.Limits = b.db.bound(Limits{})
+	o.Limits = b.db.bound(o.Limits)
 	l, cmd, fence := b.lease, describing(sql, types), b.newFence(o)
 	r := b.db.run(ctx, l, "", b.db.deadline(o.Limits), cmd, fence.around(cmd))
 	b.unfence(r, fence)
