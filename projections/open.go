@@ -64,28 +64,43 @@ func unusable(err error) bool {
 	return pebble.IsCorruptionError(err) || errors.Is(err, errRecord) || errors.Is(err, errVersion) || errors.Is(err, os.ErrNotExist)
 }
 
+// open does not wait for a Pebble that has given up: its goroutine stays in Fatalf.
 func open(o Options) (*Store, error) {
 	s := &Store{o: o, limits: replayLimits, stopped: make(chan struct{}), fatal: make(chan error, 1)}
 	s.stop = sync.OnceFunc(func() { close(s.stopped) })
-	options := s.pebbleOptions()
+	opened := make(chan error, 1)
+	go func() { opened <- s.open() }()
+	select {
+	case err := <-opened:
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
+	case err := <-s.fatal:
+		return nil, fmt.Errorf("open projections: %w", err)
+	}
+}
+
+func (s *Store) open() error {
+	o, options := s.o, s.pebbleOptions()
 	db, err := pebble.Open(o.Dir, options)
 	if err != nil {
-		return nil, fmt.Errorf("open projections: %w", err)
+		return fmt.Errorf("open projections: %w", err)
 	}
 	s.db = db
 	options.EnsureDefaults()
 	s.tables = options.MakeWriterOptions(0, db.TableFormat())
 	if err := o.FS.RemoveAll(s.loading()); err != nil {
-		return nil, errors.Join(fmt.Errorf("open projections: %w", err), db.Close())
+		return errors.Join(fmt.Errorf("open projections: %w", err), db.Close())
 	}
 	if s.space, err = currentSpace(db); err != nil {
-		return nil, errors.Join(fmt.Errorf("open projections: %w", err), db.Close())
+		return errors.Join(fmt.Errorf("open projections: %w", err), db.Close())
 	}
 	if err := dropOtherSpaces(db, s.space.id); err != nil {
-		return nil, errors.Join(fmt.Errorf("open projections: %w", err), db.Close())
+		return errors.Join(fmt.Errorf("open projections: %w", err), db.Close())
 	}
 	s.seq.Store(s.space.applied.Seq)
-	return s, nil
+	return nil
 }
 
 // Peek reads how far a store has got that nobody has open, and changes nothing. A

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
 	"writegate/projections"
@@ -104,4 +105,37 @@ func TestAStopEndsAlthoughTheVolumeIsFull(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 	after := reopened(t, full, w.log)
 	require.Equal(t, want, projectionstest.DigestOf(t, after))
+}
+
+// A disk that takes no manifest any more ends the opening: Pebble calls that fatal.
+func TestAnOpeningEndsWhereTheDiskFails(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	store, err := projections.Open(projections.Options{Dir: "store", FS: mem})
+	require.NoError(t, err)
+	require.NoError(t, store.Close())
+	failed := 0
+	for most := int64(0); ; most++ {
+		var writes atomic.Int64
+		broken := errorfs.Wrap(mem.CrashClone(vfs.CrashCloneCfg{}), errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if strings.Contains(op.Path, "MANIFEST") && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && writes.Add(1) > most {
+				return errorfs.ErrInjected
+			}
+			return nil
+		}))
+		opened := make(chan error, 1)
+		go func() {
+			_, err := projections.Open(projections.Options{Dir: "store", FS: broken})
+			opened <- err
+		}()
+		select {
+		case err = <-opened:
+		case <-time.After(time.Minute):
+			t.Fatalf("write %d: the store is opened for ever", most)
+		}
+		if err == nil {
+			break // it needs no more
+		}
+		failed++
+	}
+	require.Greater(t, failed, 2)
 }

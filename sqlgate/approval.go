@@ -73,7 +73,7 @@ func (s *submission) countable() error {
 	counted := c.Run == classify.RunTransaction && (c.Class == classify.ClassWrite || c.Class == classify.ClassProcedural)
 	what := "those of a " + c.QueryType
 	switch statement := s.statement(); {
-	case limit == nil, c.Run == classify.RunReadFence:
+	case limit == nil, c.Run == classify.RunReadFence, slices.Contains(withoutSnapshot, c.QueryType):
 		return nil
 	case slices.Contains(c.Functions, "set_config"), strings.Contains(strings.ToLower(statement.SQL), "track_counts"):
 		what = "those of a statement that changes settings" // track_counts switches the count off

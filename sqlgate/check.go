@@ -9,7 +9,6 @@ import (
 	"writegate/commands"
 	"writegate/eventlog/event"
 	"writegate/projections"
-	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
 )
 
@@ -54,11 +53,11 @@ func (g *Gate) CheckOutcome(ctx context.Context, id, by string) (projections.Exe
 	return g.Commands.ResolveOutcome(context.WithoutCancel(ctx), verdict)
 }
 
-// sentOf is an execution as its dispatch recorded it. A lock applies nothing, no more
-// than a read does.
+// sentOf is an execution as its dispatch recorded it. A lock or a SHOW applies
+// nothing, no more than a read does.
 func sentOf(x *projections.Execution) pgexec.Sent {
 	u := &x.Upstream
-	return pgexec.Sent{ExecutionID: x.ID, At: x.DispatchedAt, Marker: x.Marker, Read: x.Path == event.PathRead || x.Operation == classify.TypeLock, XID: x.XID, Upstream: pgexec.Upstream{
+	return pgexec.Sent{ExecutionID: x.ID, At: x.DispatchedAt, Marker: x.Marker, Read: x.Path == event.PathRead || slices.Contains(withoutSnapshot, x.Operation), XID: x.XID, Upstream: pgexec.Upstream{
 		SystemIdentifier: u.SystemIdentifier, Timeline: u.Timeline, CrashMark: u.CrashMark, Database: u.Database, Host: u.Host, Role: u.Role,
 		BackendPID: int64(u.BackendPID), BackendStart: u.BackendStart,
 	}}

@@ -211,7 +211,7 @@ func (g *Gate) limits(s *submission) pgexec.Limits {
 	if s.wire != nil {
 		l.Timeout = s.wire.wire.timeout(l.Timeout)
 	}
-	if s.classification.Run == classify.RunReadFence || s.classification.QueryType == classify.TypeLock {
+	if s.classification.Run == classify.RunReadFence || slices.Contains(withoutSnapshot, s.classification.QueryType) {
 		l.MaxRows = nil // it changes nothing
 	}
 	return l

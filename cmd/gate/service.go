@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"writegate/agentctl"
@@ -150,7 +151,11 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 	s := g.settings
 	g.store, err = projections.Open(projections.Options{Dir: s.ApprovalDBPath, Logger: g.log.With("source", "projections")})
 	if err != nil {
-		return exitWith(exitLocked, fmt.Errorf("the projections in %s (GATE_APPROVAL_DB_PATH) cannot be opened: %w", s.ApprovalDBPath, err))
+		code := exitFatal
+		if errors.Is(err, syscall.EAGAIN) { // of their lock
+			code = exitLocked
+		}
+		return exitWith(code, fmt.Errorf("the projections in %s (GATE_APPROVAL_DB_PATH) cannot be opened: %w", s.ApprovalDBPath, err))
 	}
 	if err := g.hold(); err != nil {
 		return err

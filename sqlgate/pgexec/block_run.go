@@ -507,6 +507,9 @@ func (b *Block) deferredRows(before, behind *oneRow) error {
 	if err != nil {
 		return notCountableFault("no count")
 	}
+	if err := counted.countable(false); err != nil {
+		return err
+	}
 	var changed Result
 	return changed.countRows(counted, behind, slices.Min(b.limited))
 }

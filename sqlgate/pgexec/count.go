@@ -12,7 +12,8 @@ import (
 // statement, and code that is not built in does not run where the role could switch
 // it off and on again. TRUNCATE and DROP inside of code count nothing; but they hold
 // their lock to the end, so a lock as they need it is looked for. And what a
-// deferred trigger writes is counted when the block ends.
+// deferred trigger writes is counted when the block ends. Where the transaction holds
+// such a lock already nothing tells them, so nothing is counted there.
 //
 // What cannot be held: a function of somebody who may set track_counts and runs as
 // its owner (SECURITY DEFINER) can switch the count off and on again.
@@ -53,8 +54,8 @@ func (c rowCounts) countable(userCode bool) error {
 		return notCountableFault("track_counts")
 	case userCode && c.mayTurn:
 		return notCountableFault("the statement calls code of users, and the gate's database role may set track_counts")
-	case userCode && c.exclusive > 0:
-		return notCountableFault("the statement calls code of users in a transaction that holds a table as TRUNCATE does")
+	case c.exclusive > 0: // a trigger's TRUNCATE of that table would take no lock that shows
+		return notCountableFault("the transaction holds a table as TRUNCATE does, by LOCK, DDL or a TRUNCATE; send the statement in a transaction of its own")
 	}
 	return nil
 }

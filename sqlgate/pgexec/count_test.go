@@ -90,6 +90,43 @@ GRANT ALL ON t, u TO ` + role)
 	}
 }
 
+// What the transaction holds already hides a TRUNCATE by a trigger, which no text names.
+func TestATruncateBehindALockDoesNotPassARowLimit(t *testing.T) {
+	db, side := open(t)
+	side.run(`CREATE TABLE items (id int); INSERT INTO items SELECT generate_series(1, 20); CREATE TABLE victim (id int);
+CREATE FUNCTION empties() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN TRUNCATE victim; RETURN NULL; END $$`)
+	most := int64(5)
+	limited := BeginOptions{Limits: Limits{MaxRows: &most}}
+	for _, trigger := range []string{
+		"CREATE TRIGGER e AFTER DELETE ON items FOR EACH STATEMENT EXECUTE FUNCTION empties()",
+		"CREATE CONSTRAINT TRIGGER e AFTER DELETE ON items DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION empties()",
+	} {
+		side.run("INSERT INTO victim SELECT generate_series(1, 1000); " + trigger)
+		for _, order := range [][]string{{"LOCK TABLE victim", ""}, {"ALTER TABLE victim ALTER id TYPE bigint", ""}, {"", "LOCK TABLE victim"}} {
+			b := beginBlock(t, db, BlockOptions{})
+			var err error
+			run := func(o BeginOptions, text string) {
+				if err != nil || text == "" {
+					return
+				}
+				if _, err = b.DispatchWrite(context.Background(), o); err == nil {
+					_, err = b.Block.Write(context.Background(), sql(text), false, db.NewRows(0))
+				}
+			}
+			run(BeginOptions{}, order[0])
+			run(limited, "DELETE FROM items WHERE id = 2")
+			run(BeginOptions{}, order[1])
+			if err == nil {
+				_, err = b.Commit(context.Background())
+			}
+			b.Rollback()
+			require.Equal(t, fault.RowLimitExceeded, fault.CodeOf(err), "%s; %s: %v", trigger, order, err)
+			require.Equal(t, "1000", side.ask("SELECT count(*) FROM victim"))
+		}
+		side.run("DROP TRIGGER e ON items; TRUNCATE victim")
+	}
+}
+
 // What is counted by the rules is not refused: triggers, cascades, functions and
 // temporary tables of a role that may not switch the count off.
 func TestARowLimitRefusesNothingThatIsCounted(t *testing.T) {
