@@ -101,7 +101,7 @@ const (
 	maxTelemetryID  = 128
 	maxTelemetryRef = 128     // ids of sessions, traces, spans, calls, requests
 	maxErrorMessage = 1024    // characters
-	maxTokensUsed   = 1 << 40 // a sum of eight million such events is still a number
+	maxTokensUsed   = 1 << 32 // a sum of a thousand million such events is still a number
 	maxDurationMS   = 1 << 40 // 34 years
 	maxAttributes   = 64
 )
@@ -165,7 +165,7 @@ func (in *TelemetryInput) checkNumbers(f *fieldErrors, t *event.TelemetryEvent) 
 		n       int64
 		pointer string
 	}{{in.Usage.InputTokens, "/usage/input_tokens"}, {in.Usage.OutputTokens, "/usage/output_tokens"}, {in.Usage.CachedInputTokens, "/usage/cached_input_tokens"}} {
-		f.add(outside(c.n, maxTokensUsed), c.pointer, "must be a whole number from 0")
+		f.add(outside(c.n, maxTokensUsed), c.pointer, "must be a whole number from 0 to 4294967296")
 	}
 	micros, ok := microsOf(in.Usage.CostUSD)
 	f.add(!ok, "/usage/cost_usd", `must be dollars as a text with at most six places, like "0.0041"`)

@@ -244,6 +244,9 @@ func TestNobodyWaitsBehindTheEndOfTheLog(t *testing.T) {
 			"a stream under /v1 by its first one": w.answered(t, "/v1/events?"+first, follows, key),
 			"one under /v1 by both":               w.answered(t, "/v1/events?"+first, follows, key, "Last-Event-ID: 1.0"),
 			"a poll under /v1":                    w.answered(t, "/v1/events?order=asc&"+first, key),
+			"a replay":                            w.operate(t, "/policy/diff", map[string]any{"base": "active", "target": "active", "replay": map[string]any{"from_seq": head + beyond}}),
+			"what was reviewed": w.operate(t, "/policy/activate", map[string]any{"policy_version": "x@1.0.0", "expected_hash": strings.Repeat("0", 64), "expected_active_hash": strings.Repeat("0", 64), "reason": "r",
+				"impact": map[string]any{"from_seq": 1, "to_seq": head + beyond, "impact_hash": strings.Repeat("0", 64)}}),
 		} {
 			require.Equal(t, http.StatusBadRequest, r.status, name)
 			require.Equal(t, "validation_failed", r.text(t, "error_code"), name)

@@ -127,7 +127,9 @@ func (s *Server) export(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
-	a, err := s.send(c.Request.Context(), request{method: http.MethodPost, path: "/audit/evidence", body: body, media: "application/json"})
+	ctx, cancel := s.whileSignedIn(c)
+	defer cancel()
+	a, err := s.send(ctx, request{method: http.MethodPost, path: "/audit/evidence", body: body, media: "application/json"})
 	if err != nil {
 		return s.evidenceProblem(c, one, wordsOf(err))
 	}

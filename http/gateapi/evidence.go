@@ -325,7 +325,7 @@ func (a *api) reached(start uint64, field string) error {
 		return nil
 	}
 	most := last
-	if field == "from_seq" {
+	if strings.HasSuffix(field, "from_seq") {
 		most++
 	}
 	return fieldFault(field, httpd.OfAnotherLog(most)).With("last_seq", last)

@@ -2,6 +2,7 @@ package gateapi
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -214,6 +215,14 @@ func (a *api) activatePolicy(c *httpd.Call) error {
 		return err
 	}
 	if body.Impact != nil {
+		for _, at := range []struct {
+			seq   uint64
+			field string
+		}{{body.Impact.FromSeq, "impact.from_seq"}, {min(body.Impact.ToSeq, math.MaxInt64) + 1, "impact.to_seq"}} {
+			if err := a.reached(at.seq, at.field); err != nil { // what was reviewed is of another log
+				return err
+			}
+		}
 		r.Impact = &sqlgate.ImpactClaim{FromSeq: body.Impact.FromSeq, ToSeq: body.Impact.ToSeq, ImpactHash: body.Impact.ImpactHash}
 	}
 	return a.changePolicy(c, r)
@@ -329,6 +338,9 @@ func (a *api) diffPolicies(c *httpd.Call) error {
 		return httpd.Invalid(fields)
 	}
 	replay, err := body.Replay.request()
+	if err == nil && replay != nil {
+		err = a.reached(replay.FromSeq, "replay.from_seq")
+	}
 	if err != nil {
 		return err
 	}
@@ -396,6 +408,9 @@ func (a *api) dryRunPolicy(c *httpd.Call) error {
 		return err
 	}
 	replay, err := body.Replay.request()
+	if err == nil && replay != nil {
+		err = a.reached(replay.FromSeq, "replay.from_seq")
+	}
 	if err != nil {
 		return err
 	}

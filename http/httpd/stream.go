@@ -20,7 +20,7 @@ var writePatience = 30 * time.Second
 type patient struct {
 	w       *recorder
 	control *http.ResponseController
-	lasts   bool // it has no end of its own, so its client is looked at with every piece
+	lasts   bool // it may last, so its client is looked at with every piece
 }
 
 func (p patient) Write(b []byte) (int, error) {
@@ -43,7 +43,7 @@ func (c *Call) Stream(status int, mediaType string, size int64, write func(io.Wr
 	h["Content-Length"] = []string{strconv.FormatInt(size, 10)}
 	h["Cache-Control"] = noStore
 	c.recorder.WriteHeader(status)
-	out := bufio.NewWriterSize(patient{w: &c.recorder, control: http.NewResponseController(c.recorder.ResponseWriter)}, 64<<10)
+	out := bufio.NewWriterSize(patient{w: &c.recorder, control: http.NewResponseController(c.recorder.ResponseWriter), lasts: true}, 64<<10)
 	err := write(out)
 	if err == nil {
 		err = out.Flush()
