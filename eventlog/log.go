@@ -23,13 +23,18 @@ type Log struct {
 	writable bool // false when Open found that nothing may be appended
 	skimmed  bool // Open has looked at the ends of sealed segments alone
 
+	keepsInodes bool // the volume gives a file one number as long as it is there
+
 	// Set by Open, then by a rotation alone.
 	file     frame.File // the flusher's and nobody else's for writing
 	zeroFile frame.File // the preallocation helper's, nil without preallocation; under lengthening
 	promised uint64     // the largest durable_off in the file, for Fsync off; the flusher's
 
 	lengthening sync.Mutex   // held by whoever writes zeros ahead, and by a rotation
-	looking     sync.Mutex   // held by whoever looks whether the files are in their places
+	looking     sync.Mutex   // held by whoever looks whether the files are in their places, and as they were
+	seen        mark         // where the log ended at the last look; under looking
+	turn        int          // how many sealed segments were looked at; under looking, or structure
+	reread      atomic.Bool  // a sealed segment may have been changed, and all of the log is to be read
 	structure   sync.RWMutex // held by a rotation, and shared by a verification that opens the files
 	rotateAfter time.Time    // no rotation is tried before; the flusher's
 

@@ -127,6 +127,7 @@ func (l *Log) locate(rec *Recovery) (err error) {
 		return err
 	}
 	rec.Filesystem = v.Kind
+	l.keepsInodes = !v.Network && v.Kind != "fuse"
 	if v.Network && !l.o.AllowNetworkFS {
 		return fmt.Errorf("%w: %s lies on %s, where neither locks nor syncs can be relied on", ErrUnsafe, l.w, v.Kind)
 	}

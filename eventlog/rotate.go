@@ -201,6 +201,7 @@ func (l *Log) handOver(n *next) error {
 	l.o.Step("rotate.after_sync")
 	oldFiles := next{file: l.file, zero: l.zeroFile, parent: n.parent, sealed: n.sealed}
 	l.swap(n, sealed, head)
+	l.remember(old)
 	if err := oldFiles.close(); err != nil {
 		l.o.Logger.Warn("closing the sealed segment", "error", err)
 	}

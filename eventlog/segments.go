@@ -19,8 +19,9 @@ type segment struct {
 
 	// Of a sealed segment; Log.mu guards them, because sealing sets them.
 	path string
-	last uint64 // its last event
-	size int64  // where its frames end, or a little behind
+	last uint64     // its last event
+	size int64      // where its frames end, or a little behind
+	info frame.Info // of its file when it was sealed, opened or last read anew; Log.structure guards it
 
 	index   index // Log.mu guards it
 	indexed bool  // the points reach through the whole segment; Log.mu guards it
@@ -36,10 +37,12 @@ func (l *Log) listSegments(set *frame.Set) {
 	l.segments = nil
 	for _, s := range set.Sealed {
 		if s.Err == nil {
-			l.segments = append(l.segments, &segment{
+			sealed := &segment{
 				number: s.Number, first: s.First, last: s.Last, size: s.Size,
 				path: filepath.Join(l.w+frame.SegmentsSuffix, s.Name),
-			})
+			}
+			l.remember(sealed)
+			l.segments = append(l.segments, sealed)
 		}
 	}
 }

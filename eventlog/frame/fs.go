@@ -49,6 +49,9 @@ type FS interface {
 	// be synced: an error of the folder's write-back is reported only to
 	// descriptors that were open when it happened.
 	OpenDir(dir string) (Dir, error)
+	// Stat describes the file that has a name, symbolic links resolved, without
+	// opening it.
+	Stat(name string) (Info, error)
 	// SyncDir opens, syncs and closes a folder.
 	SyncDir(dir string) error
 	// RealPath resolves symbolic links. The last element may be missing.
@@ -92,6 +95,14 @@ type File interface {
 	Close() error
 }
 
+// An Info tells one file from another, and whether it was written since. Two of them
+// can be compared with ==.
+type Info struct {
+	Dev, Ino uint64 // the very file
+	Size     int64  // in bytes
+	Written  int64  // when its bytes were last changed, in nanoseconds of the Unix time
+}
+
 // A Dir is an open folder.
 type Dir interface {
 	// Sync makes the names in the folder durable.
@@ -129,6 +140,9 @@ type LockFile interface {
 	// Held tells whether another description holds the byte exclusively. It
 	// takes nothing, so it never stands in a writer's way.
 	Held(off int64) (bool, error)
+	// Named is File.Named of the file that carries the locks: who opens the name
+	// of another one finds no byte of it taken.
+	Named(name string) (bool, error)
 	// Close gives all bytes back.
 	Close() error
 }

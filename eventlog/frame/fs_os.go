@@ -99,6 +99,15 @@ func (OS) OpenDir(dir string) (Dir, error) {
 	return &osFile{fd: fd, name: dir}, nil
 }
 
+// Stat implements FS.
+func (OS) Stat(name string) (Info, error) {
+	var st unix.Stat_t
+	if err := retry(func() error { return unix.Stat(name, &st) }); err != nil {
+		return Info{}, opErr("stat", name, err)
+	}
+	return Info{Dev: uint64(st.Dev), Ino: st.Ino, Size: st.Size, Written: st.Mtim.Nano()}, nil
+}
+
 // SyncDir implements FS.
 func (o OS) SyncDir(dir string) error {
 	d, err := o.OpenDir(dir)

@@ -30,9 +30,10 @@ type Mem struct {
 	// VFS is the file system below, for handing to Pebble.
 	VFS *vfs.MemFS
 
-	mu    sync.Mutex
-	nodes map[string]*node
-	locks map[string]*ranges
+	mu     sync.Mutex
+	nodes  map[string]*node
+	inodes uint64 // how many nodes were made
+	locks  map[string]*ranges
 }
 
 var _ frame.FS = (*Mem)(nil)
@@ -59,6 +60,7 @@ func (m *Mem) Crash(percent int, seed uint64) *Mem {
 // Cut has to exchange the file below: Pebble's has no truncate.
 type node struct {
 	name string
+	ino  uint64
 	file vfs.File
 	cut  bool // exchanged since the last sync
 	held *memFile
@@ -123,8 +125,21 @@ func (m *Mem) node(name string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.nodes[name] = &node{name: name, file: f}
+	m.inodes++
+	m.nodes[name] = &node{name: name, ino: m.inodes, file: f}
 	return m.nodes[name], nil
+}
+
+// Stat implements frame.FS. No time of a write is kept.
+func (m *Mem) Stat(name string) (frame.Info, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := m.node(path.Clean(name))
+	if err != nil {
+		return frame.Info{}, err
+	}
+	size, err := n.size()
+	return frame.Info{Ino: n.ino, Size: size}, err
 }
 
 // Create implements frame.FS.
@@ -136,7 +151,8 @@ func (m *Mem) Create(name string) (frame.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{name: name, file: f}
+	m.inodes++
+	n := &node{name: name, ino: m.inodes, file: f}
 	m.nodes[name] = n
 	return &memFile{m: m, n: n, mode: frame.ReadWrite}, nil
 }
@@ -455,6 +471,12 @@ func (l *memLock) Held(off int64) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// Named implements frame.LockFile. The ranges belong to the name here.
+func (l *memLock) Named(name string) (bool, error) {
+	_, err := l.m.VFS.Stat(path.Clean(name))
+	return err == nil && path.Clean(name) == l.name, nil
 }
 
 // Close implements frame.LockFile.
