@@ -6,11 +6,19 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog/frame"
 )
+
+// refusedAtHealth asks for the health until it says so: a look that has begun before is
+// not repeated by another one at the same time.
+func refusedAtHealth(t *testing.T, l *Log) {
+	t.Helper()
+	require.Eventually(t, func() bool { return !l.Health().OK }, time.Minute, time.Millisecond)
+}
 
 // writeOver writes a file anew in place, as cp does.
 func writeOver(t *testing.T, path string, change func(b []byte) []byte) {
@@ -122,7 +130,7 @@ func TestALogWhoseFileIsTakenAwayTakesNoMoreCommands(t *testing.T) {
 				before := l.Head().Seq
 				take(t, o.Path)
 				if seen == "at the health" {
-					require.False(t, l.Health().OK)
+					refusedAtHealth(t, l)
 				}
 				r := <-told
 				require.Equal(t, frame.MissingLog, r.Faults[0].Kind)
@@ -243,10 +251,25 @@ func TestAFileThatIsWrittenOnAfterItWasEmptiedIsNoticed(t *testing.T) {
 					require.ErrorIs(t, err, ErrCorrupt) // it was seen meanwhile
 				}
 			}
-			require.False(t, l.Health().OK)
+			refusedAtHealth(t, l)
 			require.Equal(t, frame.MissingLog, (<-told).Faults[0].Kind)
 		})
 	}
+}
+
+// TestAFileThatIsCutBehindTheLastLookIsNoticed by the next one: what the last one has
+// seen is whole.
+func TestAFileThatIsCutBehindTheLastLookIsNoticed(t *testing.T) {
+	l, path, told, _ := openSegments(t, 0)
+	before := l.Head()
+	mustAppend(t, l, "since")
+	require.NoError(t, os.Truncate(path, before.Offset))
+	l.looking.Lock()
+	lost := l.overwritten()
+	l.looking.Unlock()
+	require.Contains(t, lost, "cut")
+	refusedAtHealth(t, l)
+	require.Equal(t, frame.MissingLog, (<-told).Faults[0].Kind)
 }
 
 // TestASealedSegmentThatIsReplacedByOneOfItsLengthIsRead: only its bytes tell whether
