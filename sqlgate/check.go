@@ -57,7 +57,7 @@ func (g *Gate) CheckOutcome(ctx context.Context, id, by string) (projections.Exe
 // nothing, no more than a read does.
 func sentOf(x *projections.Execution) pgexec.Sent {
 	u := &x.Upstream
-	return pgexec.Sent{ExecutionID: x.ID, At: x.DispatchedAt, Marker: x.Marker, Read: x.Path == event.PathRead || slices.Contains(withoutSnapshot, x.Operation), XID: x.XID, Upstream: pgexec.Upstream{
+	return pgexec.Sent{ExecutionID: x.ID, At: x.DispatchedAt, Marker: x.Marker, Read: x.Path == event.PathRead || x.XID == 0 && slices.Contains(withoutSnapshot, x.Operation), XID: x.XID, Upstream: pgexec.Upstream{
 		SystemIdentifier: u.SystemIdentifier, Timeline: u.Timeline, CrashMark: u.CrashMark, Database: u.Database, Host: u.Host, Role: u.Role,
 		BackendPID: int64(u.BackendPID), BackendStart: u.BackendStart,
 	}}

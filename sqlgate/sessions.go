@@ -24,13 +24,14 @@ const (
 func shareOfSessions(most int) int { return most - most/4 }
 
 // An identity is whom a session is bound to: the claims and, where there are
-// such, the verified subject and the agent of the token.
+// such, the verified subject, the agent of the token and the operator: what is
+// prepared in a session may run under whatever opens doors to its holder.
 type identity struct {
-	actor, app, tenant, role, host, env, principal, agent string
+	actor, app, tenant, role, host, env, principal, agent, operator string
 }
 
 func (r *Request) identity() identity {
-	return identity{r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.TLSSubject, r.Agent.ID}
+	return identity{r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.TLSSubject, r.Agent.ID, r.Operator}
 }
 
 // A prepared is one prepared statement. It never changes.

@@ -133,7 +133,7 @@ func (a *app) inherited(ctx context.Context, s *settings) (found projections.Inh
 	if err := store.Connect(ctx, l); err != nil {
 		return found, err
 	}
-	view := store.View()
+	view := store.ViewWithin(ctx)
 	found, err = view.Inherited(time.Now())
 	return found, errors.Join(err, view.Close())
 }

@@ -23,6 +23,7 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 		return Result{}, fault.New(fault.Internal, "No write was dispatched in the transaction.")
 	}
 	l, o := b.lease, *b.next
+	last = last && len(b.limited) == 0 // else Commit counts what deferred triggers change, for each limit
 	b.next, b.settings = nil, b.each(o.Limits, o)
 	b.unchecked, b.ddl = true, b.ddl || o.DDL
 	cmd := client(st, o.Limits, sink)

@@ -127,6 +127,28 @@ CREATE FUNCTION empties() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN TRUNCATE 
 	}
 }
 
+// What a deferred trigger changes counts for the write that has a limit, whichever is last.
+func TestAnotherWriteDoesNotTakeOverWhatADeferredTriggerChanges(t *testing.T) {
+	db, side := open(t)
+	side.run(`CREATE TABLE items (id int); INSERT INTO items SELECT generate_series(1, 20); CREATE TABLE victim (id int); INSERT INTO victim SELECT generate_series(1, 1000);
+CREATE FUNCTION changes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE victim SET id = id; RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER c AFTER DELETE ON items DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION changes()`)
+	few, many := int64(5), int64(2000)
+	for _, second := range []Limits{{}, {MaxRows: &many}} {
+		b := beginBlock(t, db, BlockOptions{})
+		for i, text := range []string{"DELETE FROM items WHERE id = 1", "INSERT INTO items VALUES (99)"} {
+			_, err := b.DispatchWrite(context.Background(), BeginOptions{Limits: []Limits{{MaxRows: &few}, second}[i]})
+			require.NoError(t, err)
+			_, err = b.Block.Write(context.Background(), sql(text), i == 1, db.NewRows(0))
+			require.NoError(t, err)
+		}
+		_, err := b.Commit(context.Background())
+		b.Rollback()
+		require.Equal(t, fault.RowLimitExceeded, fault.CodeOf(err), "%v", err)
+		require.Equal(t, "20", side.ask("SELECT count(*) FROM items"))
+	}
+}
+
 // What is counted by the rules is not refused: triggers, cascades, functions and
 // temporary tables of a role that may not switch the count off.
 func TestARowLimitRefusesNothingThatIsCounted(t *testing.T) {
