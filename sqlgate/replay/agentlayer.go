@@ -33,21 +33,22 @@ func newAgents() *agents {
 	return &agents{policies: map[string][]policyAt{}, applications: map[string][]applicationAt{}, compiled: map[string][]agentrules.Rule{}}
 }
 
-// take notes what an event says of policies and applications.
-func (a *agents) take(e *event.Envelope) error {
+// take notes what an event says of policies and applications, from seq on: 0 is what
+// stood before the log began.
+func (a *agents) take(e *event.Envelope, seq uint64) error {
 	p, err := event.Open(&e.Draft)
 	if err != nil {
 		return fmt.Errorf("event %d: %w", e.Seq, err)
 	}
 	switch p := p.(type) {
 	case *event.AgentPolicyCreated:
-		a.policies[p.Policy.PolicyID] = append(a.policies[p.Policy.PolicyID], policyAt{e.Seq, p.Policy})
+		a.policies[p.Policy.PolicyID] = append(a.policies[p.Policy.PolicyID], policyAt{seq, p.Policy})
 	case *event.AgentPolicyUpdated:
-		a.policies[p.Policy.PolicyID] = append(a.policies[p.Policy.PolicyID], policyAt{e.Seq, p.Policy})
+		a.policies[p.Policy.PolicyID] = append(a.policies[p.Policy.PolicyID], policyAt{seq, p.Policy})
 	case *event.AgentPolicyApplied:
-		a.applications[p.Application.AgentID] = append(a.applications[p.Application.AgentID], applicationAt{e.Seq, p.Application, false})
+		a.applications[p.Application.AgentID] = append(a.applications[p.Application.AgentID], applicationAt{seq, p.Application, false})
 	case *event.AgentPolicyDetached:
-		a.applications[p.Application.AgentID] = append(a.applications[p.Application.AgentID], applicationAt{e.Seq, p.Application, true})
+		a.applications[p.Application.AgentID] = append(a.applications[p.Application.AgentID], applicationAt{seq, p.Application, true})
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func (v *Verifier) Take(e *event.Envelope) error {
 		return v.Earlier(e)
 	}
 	if tellsOfAgents(e.Type) {
-		return v.agents.take(e)
+		return v.agents.take(e, e.Seq)
 	}
 	d, err := v.reader.Take(e)
 	switch {
@@ -87,9 +87,13 @@ func (v *Verifier) Take(e *event.Envelope) error {
 	return nil
 }
 
-// Earlier looks at an event of a log before this one: the bytes of a version may
-// stand there. Its decisions are that log's own and are not made again.
+// Earlier looks at an event of a log before this one, the oldest log first: the bytes
+// of a version may stand there, and the policies of agents, which go on as they stood at
+// its end. Its decisions are that log's own and are not made again.
 func (v *Verifier) Earlier(e *event.Envelope) (err error) {
+	if tellsOfAgents(e.Type) {
+		return v.agents.take(e, 0)
+	}
 	switch e.Type {
 	case event.TypePolicyCandidateCreated:
 		var p event.PolicyCandidateCreated
@@ -139,12 +143,17 @@ func (v *Verifier) check(d *Decision) {
 	v.result.Decisions++
 	again := d.under(p)
 	var fields []string
+	if asked := layerAgent(d.AgentLayer); asked != d.Facts.AgentID { // every statement of an agent is asked about
+		fields = append(fields, fmt.Sprintf("agent_layer.agent_id: recorded %q, the facts name %q", asked, d.Facts.AgentID))
+	}
 	if d.AgentLayer != nil {
+		var more []string
 		var err error
-		if fields, err = v.agents.recompute(d.AgentLayer, &d.Facts); err != nil {
+		if more, err = v.agents.recompute(d.AgentLayer, &d.Facts); err != nil {
 			v.unchecked(d, err.Error())
 			return
 		}
+		fields = append(fields, more...)
 		again = agentrules.Tighten(again, d.AgentLayer)
 	}
 	fields = append(fields, differences(&d.Recorded, again)...)
@@ -160,6 +169,14 @@ func (v *Verifier) check(d *Decision) {
 	}
 	v.result.Differences++
 	v.found(Difference{Kind: kind, Seq: d.Seq, EventID: d.EventID, PolicyVersion: d.PolicyVersion, Fields: fields})
+}
+
+// layerAgent is the agent whose policies a layer says were asked; "" = none.
+func layerAgent(l *event.AgentLayer) string {
+	if l == nil {
+		return ""
+	}
+	return l.AgentID
 }
 
 // policy loads a version once. A document that was active once and does not
