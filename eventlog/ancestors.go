@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"path/filepath"
+	"strings"
 
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
@@ -37,11 +38,15 @@ func (l *Log) Ancestors(ctx context.Context) ([]Ancestor, error) {
 }
 
 // Ancestors reads from a log's first event which log it follows, and so on back
-// to the first of all. path is W; the files of ancestors lie in W.retired.
+// to the first of all. path is W, and the files of ancestors lie in W.retired; or it
+// is that of an ancestor, beside which those before it lie.
 func Ancestors(ctx context.Context, fsys frame.FS, path string, events iter.Seq2[event.Envelope, error]) ([]Ancestor, error) {
 	w, err := fsys.RealPath(path)
 	if err != nil {
 		return nil, err
+	}
+	if all := filepath.Dir(filepath.Dir(w)); filepath.Base(w) == retiredLog && strings.HasSuffix(all, frame.RetiredSuffix) {
+		w = strings.TrimSuffix(all, frame.RetiredSuffix)
 	}
 	var found []Ancestor
 	p, err := predecessor(events)
@@ -57,6 +62,45 @@ func Ancestors(ctx context.Context, fsys frame.FS, path string, events iter.Seq2
 		p, err = predecessor(a.Events(ctx))
 	}
 	return found, err
+}
+
+// AncestorFaults reads the logs before one whole, and says of each that is missing, is
+// damaged, or does not end as the log behind it names it, what is wrong; all of these
+// are ErrAncestor. What came before a log whose first event can't be read is unknown. err
+// is that of ctx, or of the events of the log itself.
+func AncestorFaults(ctx context.Context, fsys frame.FS, path string, events iter.Seq2[event.Envelope, error]) (faults []error, err error) {
+	all, err := Ancestors(ctx, fsys, path, events)
+	if err != nil && (!errors.Is(err, ErrAncestor) || ctx.Err() != nil) {
+		return nil, errors.Join(err, ctx.Err())
+	}
+	named := err != nil // of the oldest that was found: its first event was asked for
+	if named {
+		faults = append(faults, err)
+	}
+	for i, a := range all {
+		for _, err := range a.Events(ctx) {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			if err != nil && (i > 0 || !named) {
+				faults = append(faults, err)
+			}
+		}
+	}
+	return faults, nil
+}
+
+// WarnOfAncestors says in the report of a log, whose files are set, what AncestorFaults
+// finds. The status speaks of the log alone.
+func WarnOfAncestors(ctx context.Context, fsys frame.FS, set *frame.Set, r *frame.Report) error {
+	if r.VerifiedTo == 0 {
+		return nil
+	}
+	faults, err := AncestorFaults(ctx, fsys, set.Path, Vouched(ctx, set, r, 1))
+	for _, fault := range faults {
+		r.Warn(fault.Error() + "; a start that has to fold the log needs it")
+	}
+	return err
 }
 
 // predecessor reads the log before this one from its first event.

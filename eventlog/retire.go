@@ -177,8 +177,24 @@ func (l *Log) retirement(ctx context.Context, store string) (r retirement, err e
 	if err := r.judge(ctx, &set, l.o.Projection); err != nil {
 		return r, err
 	}
+	if err := l.ancestorsOf(ctx, &set, &r); err != nil {
+		return r, err
+	}
 	r.moves, err = l.movesOf(store)
 	return r, err
+}
+
+// ancestorsOf refuses to put a log before another one where that one could not start:
+// a log that it follows is missing or damaged.
+func (l *Log) ancestorsOf(ctx context.Context, set *frame.Set, r *retirement) error {
+	if r.Last == 0 {
+		return nil // nothing names one
+	}
+	faults, err := AncestorFaults(ctx, l.o.FS, l.w, vouched(ctx, set, r.Last, 1))
+	if err = errors.Join(err, errors.Join(faults...)); err != nil {
+		err = fmt.Errorf("a start behind it would need a log that it follows; put its folder back first, nothing was changed: %w", err)
+	}
+	return err
 }
 
 // unopened is why some file of a set could not be opened.

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -313,16 +315,30 @@ func TestALogDoesNotGoOnWithoutTheFilesOfTheOneBefore(t *testing.T) {
 	r, err := Retire(t.Context(), o, Successor{Reason: "r", Start: successor.Start})
 	require.NoError(t, err)
 	l, _ = mustOpen(t, o)
-	defer mustClose(t, l)
 	path := RetiredLog(o.Path, id)
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
+	verified := func(by func() (frame.Report, error)) []string {
+		t.Helper()
+		report, err := by()
+		require.NoError(t, err)
+		require.Equal(t, frame.OK, report.Status)
+		return ofAncestors(report)
+	}
+	running := func() (frame.Report, error) { return l.Verify(t.Context()) }
+	outside := func() (frame.Report, error) { return Verify(t.Context(), o) }
+	require.Empty(t, verified(running))
+	require.Empty(t, verified(outside))
 	fails := func(says string) {
 		t.Helper()
 		_, err := readAncestors(t, l)
 		require.ErrorIs(t, err, ErrAncestor)
 		require.ErrorContains(t, err, says)
 		require.ErrorContains(t, err, hex.EncodeToString(id[:]))
+		for _, warnings := range [][]string{verified(running), verified(outside)} {
+			require.Len(t, warnings, 1)
+			require.Contains(t, warnings[0], err.Error())
+		}
 	}
 	changed := func(at int) {
 		t.Helper()
@@ -341,6 +357,78 @@ func TestALogDoesNotGoOnWithoutTheFilesOfTheOneBefore(t *testing.T) {
 	fails(path)
 	require.NoError(t, os.RemoveAll(r.Folder))
 	fails("the folder " + r.Folder + " is missing")
+	mustClose(t, l)
+	before, err := os.ReadFile(o.Path)
+	require.NoError(t, err)
+	_, err = JudgeForRetirement(t.Context(), o)
+	require.ErrorIs(t, err, ErrAncestor)
+	_, err = Retire(t.Context(), o, Successor{Reason: "r", Start: successor.Start})
+	require.ErrorIs(t, err, ErrAncestor, "the log behind it could not be folded either")
+	after, err := os.ReadFile(o.Path)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	require.NoDirExists(t, r.Folder)
+}
+
+// ofAncestors are the warnings of a report that tell of logs before its own.
+func ofAncestors(r frame.Report) []string {
+	return slices.DeleteFunc(r.Warnings, func(w string) bool { return !strings.HasPrefix(w, ErrAncestor.Error()) })
+}
+
+// TestEachLogBeforeALogIsLookedAt: one that is at fault hides no other, as far as the
+// chain of names goes.
+func TestEachLogBeforeALogIsLookedAt(t *testing.T) {
+	dir := t.TempDir()
+	o := memOptions(frame.OS{})
+	o.Path = filepath.Join(dir, "audit.wal")
+	l, _ := mustOpen(t, o)
+	mustAppend(t, l, numbered("n", 8)...)
+	var folders []string
+	var ends []int // of what is written, without the zeros behind it
+	for range 3 {
+		ends = append(ends, int(l.Head().Offset))
+		mustClose(t, l)
+		r, err := Retire(t.Context(), o, Successor{Reason: "r", Start: successor.Start})
+		require.NoError(t, err)
+		folders = append(folders, r.Folder)
+		l, _ = mustOpen(t, o)
+		mustAppend(t, l, numbered("n", 8)...)
+	}
+	mustClose(t, l)
+	spoil := func(n, at int) {
+		path := filepath.Join(folders[n], retiredLog)
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		b[at] ^= 1
+		require.NoError(t, os.WriteFile(path, b, 0o600))
+	}
+	named := func() (names []int) {
+		report, err := Verify(t.Context(), o)
+		require.NoError(t, err)
+		for _, w := range ofAncestors(report) {
+			names = append(names, slices.IndexFunc(folders, func(f string) bool { return strings.Contains(w, f) }))
+		}
+		return names
+	}
+	require.Empty(t, named())
+	own := o
+	own.Path = filepath.Join(folders[2], retiredLog)
+	report, err := Verify(t.Context(), own)
+	require.NoError(t, err)
+	require.Empty(t, ofAncestors(report), "those before a log that was put aside lie beside it")
+	spoil(0, frame.HeaderSize+60)
+	report, err = Verify(t.Context(), own)
+	require.NoError(t, err)
+	require.Len(t, ofAncestors(report), 1)
+	spoil(0, frame.HeaderSize+60) // flips it back
+	spoil(2, ends[2]-60)          // in its last event
+	require.Equal(t, []int{2}, named())
+	spoil(0, frame.HeaderSize+60)
+	require.Equal(t, []int{0, 2}, named())
+	require.NoError(t, os.Truncate(filepath.Join(folders[1], retiredLog), int64(ends[1]-60)))
+	require.Equal(t, []int{0, 1, 2}, named())
+	require.NoError(t, os.RemoveAll(folders[1]))
+	require.Equal(t, []int{1, 2}, named(), "nothing tells what came before it")
 }
 
 // readAncestors reads all events of all logs before l.

@@ -27,6 +27,9 @@ func Verify(ctx context.Context, o Options) (frame.Report, error) {
 		return frame.Report{}, err
 	}
 	r, err := l.judgeSet(ctx, set, known, false)
+	if err == nil {
+		err = WarnOfAncestors(ctx, l.o.FS, &set, &r)
+	}
 	return r, errors.Join(err, set.Close())
 }
 
@@ -126,6 +129,9 @@ func (l *Log) verifyNow(ctx context.Context) (frame.Report, error) {
 		return frame.Report{}, err
 	}
 	r, err := l.judgeSet(ctx, set, known, false)
+	if err == nil {
+		err = WarnOfAncestors(ctx, l.o.FS, &set, &r)
+	}
 	return r, errors.Join(err, set.Close())
 }
 

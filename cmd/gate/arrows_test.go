@@ -29,7 +29,7 @@ var arrows = map[string][]string{
 	"eventlog/evidence":   {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},
 
 	"eventlog":        {"eventlog/event", "eventlog/frame", "eventlog/checkpoint"},
-	"eventlog/backup": {"eventlog/frame"},
+	"eventlog/backup": {"eventlog/frame", "eventlog"},
 	"projections":     {"eventlog/event", "eventlog/checkpoint", "eventlog"},
 	"commands":        {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections"},
 

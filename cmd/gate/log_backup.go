@@ -30,8 +30,8 @@ policies into DIR, which must be empty or missing, and verify the copy. DIR/back
 last, names every file with its SHA-256; the log in it can be verified on its own with
 "logverify wal DIR/log/audit.wal".
 
-The projections are left out: the first start on the restored log folds the same ones anew. Exit code 0: the backup is whole and verified; 1: the log
-does not verify, and nothing was copied; 2: anything else.`,
+The projections are left out: the first start on the restored log folds the same ones anew. Exit code 0: the backup is whole and verified; 1: the log,
+or one before it in GATE_AUDIT_WAL_PATH.retired, does not verify: there is no backup; 2: anything else.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			p, err := a.placesBeside(args[0])
 			if err != nil {
@@ -99,7 +99,7 @@ func (a *app) logRestoreCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "restore DIR", Short: "Verify a backup, put it where the settings say, into empty places only, and begin a log behind it", Args: cobra.ExactArgs(1),
-		Long: `Hold every file of the backup in DIR against its manifest, verify its log, and copy all of it to
+		Long: `Hold every file of the backup in DIR against its manifest, verify its log and those before it, and copy all of it to
 the places of the settings. Nothing is overwritten: where a log, a head file, a segment or a store is
 there already, the restore is refused. Policy files that are the same may stay.
 

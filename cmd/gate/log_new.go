@@ -39,7 +39,8 @@ with their tokens, until "gate agents activate". The old files are needed from t
 carries them.
 
 A command that was cut short is completed by the same command, and until then no gate starts. Exit
-code 0: done, or told; 2: there is no log here, or it could not be read; 75: a gate is running.`,
+code 0: done, or told; 2: there is no log here, it could not be read, or a log that it follows is missing
+or damaged (put that back first: the next start needs it); 75: a gate is running.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.newLog(c, reason, asJSON) },
 	}
 	cmd.Flags().StringVar(&reason, "accept-loss", "", "why the loss is accepted; it is written into the new log")

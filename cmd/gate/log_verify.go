@@ -6,7 +6,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"writegate/cmd/terminal"
+	"writegate/eventlog"
 	"writegate/eventlog/evidence"
+	"writegate/eventlog/frame"
 )
 
 // verifyFlags are what a log is held against, and how the report is printed.
@@ -24,7 +26,8 @@ file and the signed checkpoints beside the log, and with --receipts and --checkp
 
 FILE is GATE_AUDIT_WAL_PATH by default. Nothing is written. Give the key that signed the receipts
 and checkpoints with --key: what was named and is not signed by it proves nothing, and the verdict
-is at best partial. Exit code 0: ok; 1: corruption_detected; 2: partial, not everything could be
+is at best partial. Of a log before this one that is missing, or does not end as the log behind it
+names it, a warning tells; the verdict speaks of this log alone. Exit code 0: ok; 1: corruption_detected; 2: partial, not everything could be
 looked at; 64: usage.`,
 		Example: "  gate log verify\n  gate log verify audit.wal --receipts kept-by-clients/ --key evidence-key.pub.pem",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -49,6 +52,9 @@ func (a *app) verifyLog(c *cobra.Command, path string, f verifyFlags) error {
 		return err
 	}
 	set, report, err := a.judgeWith(c.Context(), path, papers)
+	if err == nil {
+		err = eventlog.WarnOfAncestors(c.Context(), frame.OS{}, &set, &report)
+	}
 	if err = errors.Join(err, set.Close()); err != nil {
 		return exitWith(exitPartial, err)
 	}

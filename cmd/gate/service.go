@@ -77,6 +77,7 @@ type service struct {
 	loose   string      // what other accounts could use of the gate's files until this start
 
 	behindLoss string // what this start took back, where it is the first behind a loss
+	missing    string // what is wrong with the logs before this one
 }
 
 // open makes everything, from the log up to the handler. Every fault that an
@@ -96,6 +97,11 @@ func (g *service) open(ctx context.Context) error {
 		return err
 	}
 	if g.damaged == nil {
+		// The first event of each alone is read: log verify and log backup read the rest.
+		if _, err := g.events.Ancestors(ctx); errors.Is(err, eventlog.ErrAncestor) {
+			g.missing = err.Error() + "; this start did not need it, a start that has to fold the log does"
+			g.log.Error(g.missing, "source", "gate")
+		}
 		if err := g.endInherited(ctx); err != nil {
 			return fmt.Errorf("the agents of the log before this one could not be deactivated: %w", err)
 		}
@@ -379,7 +385,7 @@ func (g *service) startup() commands.Startup {
 	if aside, ok := g.store.Aside(); ok {
 		e.Warnings = append(e.Warnings, "Projections were put aside and rebuilt: "+aside.Reason)
 	}
-	for _, warning := range []string{g.loose, g.behindLoss} {
+	for _, warning := range []string{g.loose, g.missing, g.behindLoss} {
 		if warning != "" {
 			e.Warnings = append(e.Warnings, warning)
 		}

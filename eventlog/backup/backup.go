@@ -33,12 +33,13 @@ import (
 	"strings"
 	"time"
 
+	"writegate/eventlog"
 	"writegate/eventlog/frame"
 )
 
 // Errors of Make and Restore.
 var (
-	// ErrLog says that the log, or its copy, does not verify; the report says why.
+	// ErrLog says that the log, its copy, or a log before it does not verify; the report says why.
 	ErrLog = errors.New("the log does not verify")
 	// ErrBusy says that another process uses what has to stand still.
 	ErrBusy = errors.New("in use by another process")
@@ -193,14 +194,15 @@ func (c *copier) beside(p Places, last uint64) error {
 	return c.tree(policiesName, p.Policies, nil)
 }
 
-// verifyCopy judges a copied log and holds it against a manifest.
-func verifyCopy(ctx context.Context, path string, m *Manifest) error {
+// verifyCopy judges a copied log, with those before it, and holds it against a manifest.
+func verifyCopy(ctx context.Context, path string, m *Manifest) (err error) {
 	set, err := frame.Discover(ctx, frame.OS{}, path)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, set.Close()) }()
 	r, err := frame.Verify(ctx, set, frame.Options{})
-	if err = errors.Join(err, set.Close()); err != nil {
+	if err != nil {
 		return err
 	}
 	switch {
@@ -209,7 +211,11 @@ func verifyCopy(ctx context.Context, path string, m *Manifest) error {
 	case r.LogID != m.LogID || r.End.Seq != m.LastSeq || hex.EncodeToString(r.End.Hash[:]) != m.LastEventHash:
 		return fmt.Errorf("%w: the copy %s ends with event %d, not with event %d", ErrLog, path, r.End.Seq, m.LastSeq)
 	}
-	return nil
+	faults, err := eventlog.AncestorFaults(ctx, frame.OS{}, path, eventlog.Vouched(ctx, &set, &r, 1))
+	if len(faults) > 0 {
+		return fmt.Errorf("%w: a start on a copy would need a log that it follows: %w", ErrLog, errors.Join(faults...))
+	}
+	return err
 }
 
 // finish syncs all folders and writes the manifest last.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -403,7 +404,7 @@ func TestARestoreKeepsGatesAway(t *testing.T) {
 // before it stay in their folder, and nothing takes the log's own place.
 func TestALogThatAnotherFollowsIsPutAside(t *testing.T) {
 	p := stopped(t)
-	put(t, p.Log+frame.RetiredSuffix+"/00/audit.wal", "an older log")
+	put(t, p.Log+frame.RetiredSuffix+"/00/audit.wal", "a file that no log names")
 	dir, m := mustMake(t, p)
 	to := placesIn(t.TempDir())
 	aside := filepath.Join(filepath.Dir(to.Log), "aside", "audit.wal")
@@ -433,4 +434,77 @@ func TestALogThatAnotherFollowsIsPutAside(t *testing.T) {
 	require.NoError(t, l.Serving())
 	require.Equal(t, m.LastSeq, l.Head().Seq)
 	require.NoError(t, l.Close(context.Background()))
+}
+
+// A start on a restored log folds the logs before it.
+func TestALogIsNotBackedUpOrRestoredWithoutThoseBeforeIt(t *testing.T) {
+	p := stopped(t)
+	r, err := eventlog.Retire(context.Background(), eventlog.Options{Path: p.Log, JSONLPath: p.JSONL}, eventlog.Successor{
+		Reason: "r", Store: p.Store, Mode: "enforce", Start: event.Startup{Version: "1", Profile: "local", Fsync: "batch", VerifyOnStart: "active", OnTornTail: "truncate"},
+	})
+	require.NoError(t, err)
+	l := open(t, p)
+	fill(t, l, 3)
+	require.NoError(t, l.Close(context.Background()))
+	dir, m := mustMake(t, p)
+	sealed, err := filepath.Glob(filepath.Join(r.Folder, "audit.wal"+frame.SegmentsSuffix, "*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, sealed)
+	path := sealed[0]
+	folder := filepath.Join("log", "audit.wal"+frame.RetiredSuffix, filepath.Base(r.Folder))
+	inside := filepath.Join(folder, "audit.wal"+frame.SegmentsSuffix, filepath.Base(path))
+	to := placesIn(t.TempDir())
+	_, err = backup.Restore(context.Background(), dir, to, nil)
+	require.NoError(t, err)
+
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	spoilt := append([]byte(nil), whole...)
+	spoilt[frame.HeaderSize+60] ^= 1
+	ofFile := func(name string) func(f backup.File) bool {
+		return func(f backup.File) bool { return f.Path == name }
+	}
+	below := func(f backup.File) bool { return strings.HasPrefix(f.Path, folder+"/") }
+	for name, c := range map[string]struct {
+		there func() error // at the gate
+		kept  func(d string) error
+		m     func(m *backup.Manifest) // what somebody who spoilt it without knowing says of it
+	}{
+		"a bit flipped": {
+			func() error { return os.WriteFile(path, spoilt, 0o600) },
+			func(d string) error { return os.WriteFile(filepath.Join(d, inside), spoilt, 0o600) },
+			func(m *backup.Manifest) {
+				sum := sha256.Sum256(spoilt)
+				m.Files[slices.IndexFunc(m.Files, ofFile(inside))].SHA256 = hex.EncodeToString(sum[:])
+			},
+		},
+		"it is gone": {
+			func() error { return os.Rename(r.Folder, r.Folder+"-away") },
+			func(d string) error { return os.RemoveAll(filepath.Join(d, folder)) },
+			func(m *backup.Manifest) { m.Files = slices.DeleteFunc(m.Files, below) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kept := filepath.Join(t.TempDir(), "b")
+			require.NoError(t, os.CopyFS(kept, os.DirFS(dir)))
+			require.NoError(t, c.kept(kept))
+			require.NoError(t, manifest(m, c.m)(kept))
+			to := placesIn(t.TempDir())
+			_, err := backup.Restore(context.Background(), kept, to, nil)
+			require.ErrorIs(t, err, backup.ErrLog)
+			require.ErrorIs(t, err, eventlog.ErrAncestor)
+			require.Empty(t, contents(t, filepath.Dir(to.Log)), "nothing was put in place")
+
+			require.NoError(t, c.there())
+			made := filepath.Join(t.TempDir(), "made")
+			_, _, err = backup.Make(context.Background(), p, made, nil)
+			require.ErrorIs(t, err, backup.ErrLog)
+			require.ErrorIs(t, err, eventlog.ErrAncestor)
+			require.NoFileExists(t, filepath.Join(made, backup.ManifestName), "a folder without one is no backup")
+			if _, err := os.Stat(r.Folder); err != nil {
+				require.NoError(t, os.Rename(r.Folder+"-away", r.Folder))
+			}
+			require.NoError(t, os.WriteFile(path, whole, 0o600))
+		})
+	}
 }

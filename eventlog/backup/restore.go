@@ -88,7 +88,7 @@ func lockWriter(ctx context.Context, w string) (frame.LockFile, error) {
 	return lock, nil
 }
 
-// Check holds a backup against its manifest and verifies its log.
+// Check holds a backup against its manifest and verifies its log, and those before it.
 func Check(ctx context.Context, dir string) (m Manifest, err error) {
 	b, err := readRegular(filepath.Join(dir, ManifestName), maxManifest)
 	if err != nil {

@@ -277,6 +277,9 @@ func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) 
 		return frame.Report{}, err
 	}
 	report, err := frame.Verify(ctx, set, frame.Options{})
+	if err == nil && path == a.Files.WAL {
+		err = eventlog.WarnOfAncestors(ctx, frame.OS{}, &set, &report)
+	}
 	if path != a.Files.WAL && !frame.BeginsLog(first) { // no more is said of it than that: whoever asks may not read it
 		report.Tail, report.Faults, report.FaultsTotal = frame.TailReport{}, []frame.Fault{{Check: frame.CheckHeader, Kind: frame.BadHeader, Length: frame.HeaderSize}}, 1
 	}
