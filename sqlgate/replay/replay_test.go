@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"writegate/eventlog/event"
+	"writegate/sqlgate/agentrules"
 	"writegate/sqlgate/policy"
 )
 
@@ -66,7 +67,12 @@ func (s *story) decides(p *policy.Policy, f policy.Facts, engine uint64) uint64 
 	if f.Mode == policy.ModeApprovalFirst {
 		shared.Mode = f.Mode
 	}
+	var layer *event.AgentLayer
+	if f.AgentID != "" { // one without policies
+		layer = agentrules.Evaluate(&agentrules.Input{Agent: event.AgentRoot{ID: f.AgentID}, Facts: &f})
+	}
 	return s.add(event.New(moment, request, &event.RequestReceived{}), event.New(moment, shared, &event.DecisionRecorded{
+		AgentLayer: layer,
 		RuleID: r.RuleID, Layer: r.Layer, Matched: r.Matched, Observed: r.Observed, Errors: r.Errors, Floor: r.Floor, Lifted: r.Lifted,
 		PolicyHash: sha256.Sum256(p.Document()), Engine: engine, Run: run,
 		Facts: event.DecisionFacts{QueryTypes: f.QueryTypes, Class: f.Class, SafeRead: f.SafeRead, TablesRead: f.TablesRead, TablesWritten: f.TablesWritten,
