@@ -464,3 +464,21 @@ func TestALockIsNoRequestOfItsOwn(t *testing.T) {
 	g := startGate(t, d)
 	requireFault(t, g.query(t, ask("LOCK TABLE orders IN ACCESS SHARE MODE")), http.StatusUnprocessableEntity, "unsupported_sql_shape")
 }
+
+// A session that an operator began is nobody else's: what is prepared in it may run unenforced.
+func TestASessionOfAnOperatorIsHisOwn(t *testing.T) {
+	t.Parallel()
+	g := startShop(t, "GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=the policy is wrong", "GATE_EMERGENCY_BYPASS_UNTIL="+time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+	asked := func(sql string, headers ...string) reply {
+		return g.do(t, http.MethodPost, "/query", mustJSON(t, in("maintenance", sql)), headers...)
+	}
+	const prepare = "PREPARE fix (int) AS UPDATE orders SET status = status WHERE id = $1"
+	prepared := asked(prepare, operatorTestHeader)
+	require.Equal(t, http.StatusOK, prepared.status, "%s", prepared.body)
+	for _, sql := range []string{"EXECUTE fix(1)", "DEALLOCATE fix", "PREPARE other AS SELECT 1"} {
+		r := asked(sql)
+		require.Equal(t, http.StatusNotFound, r.status, "%s: %s", sql, r.body)
+		require.Equal(t, "session_not_found", r.text(t, "error_code"))
+	}
+	require.Equal(t, http.StatusOK, asked("EXECUTE fix(1)", operatorTestHeader).status)
+}

@@ -73,7 +73,7 @@ func (s *story) decides(p *policy.Policy, f policy.Facts, engine uint64) uint64 
 	}
 	return s.add(event.New(moment, request, &event.RequestReceived{}), event.New(moment, shared, &event.DecisionRecorded{
 		AgentLayer: layer,
-		RuleID: r.RuleID, Layer: r.Layer, Matched: r.Matched, Observed: r.Observed, Errors: r.Errors, Floor: r.Floor, Lifted: r.Lifted,
+		RuleID:     r.RuleID, Layer: r.Layer, Matched: r.Matched, Observed: r.Observed, Errors: r.Errors, Floor: r.Floor, Lifted: r.Lifted,
 		PolicyHash: sha256.Sum256(p.Document()), Engine: engine, Run: run,
 		Facts: event.DecisionFacts{QueryTypes: f.QueryTypes, Class: f.Class, SafeRead: f.SafeRead, TablesRead: f.TablesRead, TablesWritten: f.TablesWritten,
 			ColumnsWritten: f.ColumnsWritten, Functions: f.Functions, RiskSignals: f.RiskSignals, Flags: f.Flags, Where: f.Where,
