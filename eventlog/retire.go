@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -156,6 +157,10 @@ func (l *Log) retirement(ctx context.Context, store string) (r retirement, err e
 	if r, err = l.readPlan(); err != nil || r.Begun {
 		return r, err
 	}
+	known, err := l.outside(true)
+	if err != nil {
+		return r, err
+	}
 	set, err := frame.DiscoverHeld(l.o.FS, l.w)
 	if err != nil {
 		return r, err
@@ -170,7 +175,7 @@ func (l *Log) retirement(ctx context.Context, store string) (r retirement, err e
 	if p := l.o.Projection; p != nil && p.LogID != r.LogID {
 		l.o.Projection = nil // of a log that was there before: it knows nothing about this one
 	}
-	if r.Report, err = frame.Verify(ctx, set, frame.Options{Anchors: anchors(l.o.Projection)}); err != nil {
+	if r.Report, err = l.judgeSet(ctx, set, known, false); err != nil {
 		return r, err
 	}
 	r.Folder = filepath.Dir(RetiredLog(l.w, r.LogID))
@@ -233,12 +238,18 @@ func (r *retirement) judge(ctx context.Context, set *frame.Set, projection *fram
 			limit = min(limit, max(f.Seq, 1)-1)
 		}
 	}
+	limit = min(limit, agreed(&r.Report))
 	r.Known = r.Report.LastSeq
 	if set.Head != nil && set.Head.LogID == r.LogID {
 		r.Known = max(r.Known, set.Head.Seq)
 	}
 	if projection != nil {
 		r.Known = max(r.Known, projection.Seq)
+	}
+	for _, a := range r.Report.Anchors {
+		if a.Result != frame.AnchorUntrusted {
+			r.Known = max(r.Known, a.Seq)
+		}
 	}
 	for f, err := range set.Frames(ctx, limit) {
 		if err != nil {
@@ -250,6 +261,26 @@ func (r *retirement) judge(ctx context.Context, set *frame.Set, projection *fram
 	}
 	r.Known = max(r.Known, r.Last)
 	return nil
+}
+
+// agreed is how far a log may be believed that a checkpoint or a witness contradicts:
+// up to the last one that agrees. Where between the two it was written anew nobody knows.
+func agreed(r *frame.Report) (limit uint64) {
+	contradicted := uint64(math.MaxUint64)
+	for _, a := range r.Anchors {
+		if a.Level == frame.L4 && a.Result == frame.AnchorMismatch {
+			contradicted = min(contradicted, a.Seq)
+		}
+	}
+	if contradicted == math.MaxUint64 {
+		return contradicted
+	}
+	for _, a := range r.Anchors {
+		if a.Level == frame.L4 && a.Result == frame.AnchorMatch && a.Seq < contradicted {
+			limit = max(limit, a.Seq)
+		}
+	}
+	return limit
 }
 
 // belongings are all files and folders that a log may have.
@@ -492,7 +523,7 @@ func (l *Log) successor(ctx context.Context, r *retirement) (begun bool, err err
 // writeSuccessor makes a log whose first event names the one before it.
 func (l *Log) writeSuccessor(ctx context.Context, path string, r *retirement, s *Successor) (id [16]byte, err error) {
 	o := l.o
-	o.Path, o.JSONLPath, o.IndexPath, o.Projection, o.PreallocateBytes = path, "", "", nil, 0
+	o.Path, o.JSONLPath, o.IndexPath, o.Projection, o.Outside, o.PreallocateBytes = path, "", "", nil, nil, 0
 	next, err := Create(ctx, o)
 	if err != nil {
 		return id, err

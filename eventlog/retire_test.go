@@ -202,6 +202,39 @@ func TestAnAnchorThatKnowsAnotherEventEndsWhatIsCarriedOver(t *testing.T) {
 	require.Equal(t, frame.Corruption, r.Report.Status)
 }
 
+// TestWhatIsKnownOutsideBoundsWhatIsCarriedOver: up to the last checkpoint that
+// agrees where one does not, and what one knows more of is lost.
+func TestWhatIsKnownOutsideBoundsWhatIsCarriedOver(t *testing.T) {
+	mem := newMem(t)
+	o := retireOptions(mem)
+	aLog(t, o)
+	l, _ := mustOpen(t, o)
+	fifth, err := l.At(t.Context(), 5)
+	require.NoError(t, err)
+	mustClose(t, l)
+	agrees := frame.Anchor{Level: frame.L4, Seq: 5, Hash: fifth.Hash}
+	for name, c := range map[string]struct {
+		anchors     []frame.Anchor
+		last, known uint64
+		status      frame.Status
+	}{
+		"all agree":              {[]frame.Anchor{agrees}, 30, 30, frame.OK},
+		"one knows more":         {[]frame.Anchor{agrees, {Level: frame.L4, Seq: 41, NoHash: true}}, 30, 41, frame.Corruption},
+		"one knows other events": {[]frame.Anchor{agrees, {Level: frame.L4, Seq: 20}}, 5, 30, frame.Corruption},
+		"none agrees":            {[]frame.Anchor{{Level: frame.L4, Seq: 20}, {Level: frame.L4, Seq: 50}}, 0, 50, frame.Corruption},
+		"of an unknown key":      {[]frame.Anchor{{Level: frame.L4, Seq: 41, Untrusted: true}}, 30, 30, frame.OK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := o
+			o.Outside = func(bool) (Outside, error) { return outside{anchors: c.anchors}, nil }
+			r, err := JudgeForRetirement(t.Context(), o)
+			require.NoError(t, err)
+			require.Equal(t, []any{c.last, c.known, c.status}, []any{r.Last, r.Known, r.Report.Status})
+			require.Contains(t, r.Report.Warnings, "a warning")
+		})
+	}
+}
+
 func sealedPaths(t *testing.T, mem *frametest.Mem) (paths []string) {
 	t.Helper()
 	names, err := mem.List(testLog + frame.SegmentsSuffix)

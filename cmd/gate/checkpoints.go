@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"writegate/commands/checkpoints"
+	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/frame"
 )
@@ -58,6 +59,38 @@ func (g *service) newKeeper() (*checkpoints.Keeper, error) {
 		EveryEvents: uint64(s.CheckpointEveryEvents), Every: seconds(s.CheckpointEverySecs), LastOffer: g.courtesy,
 		Logger: g.log, Step: g.step,
 	}), nil
+}
+
+// stoppedLog gives what is known about the log whose file is wal, which no gate has
+// open: the checkpoints beside it, and what the witnesses say, unless key is nil.
+func (s *settings) stoppedLog(wal string, key *checkpoint.PrivateKey, trusted ...checkpoint.PublicKey) (func(whole bool) (eventlog.Outside, error), error) {
+	if real, err := (frame.OS{}).RealPath(wal); err == nil { // else there is no log, nor a folder for one
+		wal = real
+	}
+	witnesses, err := s.witnesses()
+	if err != nil {
+		return nil, exitWith(exitConfigured, err)
+	}
+	return checkpoints.New(checkpoints.Options{Folder: checkpoint.NewFolder(wal + frame.CheckpointsSuffix), Key: key, Trusted: trusted, Witnesses: witnesses}).Stopped, nil
+}
+
+// besideOf is stoppedLog without the witnesses.
+func (s *settings) besideOf(wal string) (_ eventlog.Outside, err error) {
+	var trusted []checkpoint.PublicKey
+	if s.SigningEnabled {
+		key, err := checkpoint.LoadPublicKey(s.SigningPublicKey)
+		if err != nil {
+			return nil, exitWith(exitConfigured, fmt.Errorf("GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH: %w", err))
+		}
+		trusted = append(trusted, key)
+	}
+	unasked := *s
+	unasked.WitnessURLs = ""
+	known, err := unasked.stoppedLog(wal, nil, trusted...)
+	if err != nil {
+		return nil, err
+	}
+	return known(true)
 }
 
 // judgeOutside holds checkpoints and witnesses against the log, before anything

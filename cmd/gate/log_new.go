@@ -26,7 +26,7 @@ func (a *app) logNewCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "new", Short: "Put a damaged log away and begin one that follows it", Args: cobra.NoArgs,
-		Long: `Judge the log, move it with all that belongs to it to GATE_AUDIT_WAL_PATH.retired/<log_id>, and begin a
+		Long: `Judge the log, with the checkpoints beside it and the witnesses of the settings, move it with all that belongs to it to GATE_AUDIT_WAL_PATH.retired/<log_id>, and begin a
 new log whose first event names the old one, its last event that verifies, and the reason. This is the
 way out of corruption_detected, and of a restored backup that is older than what is known elsewhere:
 an old chain is never continued. The gate must not be running.
@@ -61,11 +61,14 @@ func (a *app) newLog(c *cobra.Command, reason string, asJSON bool) error {
 		return fmt.Errorf("--accept-loss needs a reason of 1 to %d bytes", maxReason)
 	}
 	o, warning := a.retireOptions(s)
+	if o.SigningKey, err = s.signingKey(); err != nil {
+		return exitWith(exitConfigured, err)
+	}
+	if o.Outside, err = s.stoppedLog(s.AuditWALPath, o.SigningKey); err != nil {
+		return err
+	}
 	var r eventlog.Retiring
 	if asked {
-		if o.SigningKey, err = s.signingKey(); err != nil {
-			return exitWith(exitConfigured, err)
-		}
 		r, err = eventlog.Retire(c.Context(), o, successorOf(s, reason))
 	} else {
 		r, err = eventlog.JudgeForRetirement(c.Context(), o)
@@ -73,6 +76,7 @@ func (a *app) newLog(c *cobra.Command, reason string, asJSON bool) error {
 	if err != nil {
 		return retireError(s, err)
 	}
+	warning = strings.TrimSpace(strings.Join(append([]string{warning}, r.Report.Warnings...), "\n"))
 	var back *takenBack
 	if asked {
 		back, warning = a.takenBack(c.Context(), s, warning)
@@ -193,13 +197,15 @@ type retiredResult struct {
 	NewLogID      string `json:"new_log_id,omitempty"`
 	Warning       string `json:"warning,omitempty"`
 
+	Faults []frame.Fault `json:"faults,omitempty"` // of the old log
+
 	TakenBack *takenBack `json:"taken_back,omitempty"`
 }
 
 func printRetired(w io.Writer, s *settings, r *eventlog.Retiring, done bool, back *takenBack, warning string, asJSON bool) error {
 	if asJSON {
 		j := retiredResult{Done: done, LogID: hex.EncodeToString(r.LogID[:]), Status: string(r.Report.Status), LastSeq: r.Last, LastEventHash: hex.EncodeToString(r.Hash[:]),
-			KnownSeq: r.Known, Lost: r.Lost(), Reason: r.Reason, Folder: r.Folder, Warning: warning, TakenBack: back}
+			KnownSeq: r.Known, Lost: r.Lost(), Reason: r.Reason, Folder: r.Folder, Warning: warning, TakenBack: back, Faults: r.Report.Faults}
 		if done {
 			j.NewLogID = hex.EncodeToString(r.NewLogID[:])
 		}

@@ -45,8 +45,9 @@ func (k *Keeper) Papers(whole bool) (eventlog.Outside, error) {
 		}
 		p.Notes = append(p.Notes, evidence.Paper{Name: s.Path, Text: string(raw)})
 	}
+	p.Keys = slices.Clone(k.o.Trusted)
 	if k.o.Key != nil {
-		p.Keys = []checkpoint.PublicKey{k.o.Key.Public()}
+		p.Keys = append(p.Keys, k.o.Key.Public())
 	}
 	k.mu.Lock()
 	p.accused = slices.Clone(k.accused)

@@ -36,6 +36,8 @@ type Options struct {
 	// against the log.
 	Key       *checkpoint.PrivateKey
 	Witnesses []*checkpoint.Witness
+	// Trusted keys vouch for notes as Key does, and sign nothing.
+	Trusted []checkpoint.PublicKey
 
 	EveryEvents  uint64        // a checkpoint is due after so many events; 0 = DefaultEveryEvents
 	Every        time.Duration // or so long after the last one, if there are new events; 0 = DefaultEvery
@@ -264,6 +266,9 @@ func (k *Keeper) failed(err error) error {
 // accuse stops the service of commands.
 func (k *Keeper) accuse(kind frame.Kind, seq uint64, why error) {
 	k.o.Logger.Error("the event log was cut or written anew", "source", "checkpoints", "kind", string(kind), "cause", why.Error())
+	if k.log == nil {
+		return // of a stopped log: Papers tell it
+	}
 	k.log.Accuse(frame.Fault{Check: frame.CheckAnchors, Kind: kind, Seq: seq, Detail: why.Error()})
 }
 
