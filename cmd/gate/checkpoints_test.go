@@ -282,6 +282,7 @@ func TestABackupCarriesItsCheckpointsAndIsVouchedForByThem(t *testing.T) {
 	}
 	code, output = runGate(t, v.environ(v.settings(w)...), "log", "restore", to, "--old-log", filepath.Join(old, "audit.wal"))
 	require.Zero(t, code, output)
+	require.NotContains(t, output, "witness")
 	require.Equal(t, before, v.notes(t, w))
 	g = startGate(t, v.gateDir, v.settings(w)...)
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status, "the witness knows no more than the backup")

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"writegate/cmd/terminal"
 	"writegate/eventlog"
 	"writegate/eventlog/backup"
+	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 )
@@ -31,7 +33,7 @@ last, names every file with its SHA-256; the log in it can be verified on its ow
 "logverify wal DIR/log/audit.wal".
 
 The projections are left out: the first start on the restored log folds the same ones anew. Exit code 0: the backup is whole and verified; 1: the log,
-or one before it in GATE_AUDIT_WAL_PATH.retired, does not verify: there is no backup; 2: anything else.`,
+or one before it in GATE_AUDIT_WAL_PATH.retired, does not verify, or the checkpoints beside it contradict it: there is no backup; 2: anything else.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			p, err := a.placesBeside(args[0])
 			if err != nil {
@@ -50,7 +52,7 @@ func (a *app) places() (backup.Places, error) {
 	if err != nil {
 		return backup.Places{}, err
 	}
-	return backup.Places{Log: s.AuditWALPath, JSONL: s.AuditLogPath, Store: s.ApprovalDBPath, Policies: s.PolicyDir}, nil
+	return backup.Places{Log: s.AuditWALPath, JSONL: s.AuditLogPath, Store: s.ApprovalDBPath, Policies: s.PolicyDir, Outside: s.besideOf}, nil
 }
 
 // placesBeside is places for a backup in dir, which must be none of them.
@@ -103,6 +105,10 @@ func (a *app) logRestoreCommand() *cobra.Command {
 the places of the settings. Nothing is overwritten: where a log, a head file, a segment or a store is
 there already, the restore is refused. Policy files that are the same may stay.
 
+The log is held against the checkpoints in the backup and against the witnesses of the settings, under
+its own origin: where one of them knows other events, nothing is restored. That one knows of more events
+is told, and --old-log is refused then.
+
 What happened after the backup is not known any more, and the database may hold writes that no log
 names. So the restored log is not continued. It is put where "gate log new" puts an old one, and a new
 log begins that names it: approvals that nobody had used are withdrawn, and agents are deactivated, with
@@ -128,17 +134,27 @@ func (a *app) restore(ctx context.Context, dir, oldLog string, asJSON bool) erro
 	if err != nil {
 		return err
 	}
-	if oldLog != "" {
-		return a.restoreWhole(ctx, dir, oldLog, p, asJSON)
-	}
 	s, err := a.settingsFor()
 	if err != nil {
 		return err
 	}
-	o := eventlog.Options{Path: s.AuditWALPath, FS: a.logFS, Fsync: s.AuditFsync, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin}
-	if o.SigningKey, err = s.signingKey(); err != nil {
+	key, err := s.signingKey()
+	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
+	var warnings []string
+	p.Outside = func(wal string) (eventlog.Outside, error) {
+		known, err := s.stoppedLog(wal, key)
+		if err != nil {
+			return nil, err
+		}
+		return known(true)
+	}
+	p.Judged = func(set *frame.Set, r *frame.Report) { warnings = append(r.Warnings, unvouched(set, r, key)...) }
+	if oldLog != "" {
+		return a.restoreWhole(ctx, dir, oldLog, p, &warnings, asJSON)
+	}
+	o := eventlog.Options{Path: s.AuditWALPath, FS: a.logFS, Fsync: s.AuditFsync, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin, SigningKey: key}
 	m, err := backup.Restore(ctx, dir, p, behindOf(o))
 	if err != nil {
 		return backupError(err)
@@ -147,8 +163,28 @@ func (a *app) restore(ctx context.Context, dir, oldLog string, asJSON bool) erro
 	if err != nil {
 		return retireError(s, err)
 	}
-	back, warning := a.takenBack(ctx, s, "")
+	back, warning := a.takenBack(ctx, s, strings.Join(warnings, "\n"))
 	return printRestored(a.out, s, &m, &r, back, warning, asJSON)
+}
+
+// unvouched says whether anything but the restored log itself tells who wrote it.
+func unvouched(set *frame.Set, r *frame.Report, key *checkpoint.PrivateKey) []string {
+	away := func(a frame.AnchorResult) bool {
+		return a.Level == frame.L4 && a.Result == frame.AnchorMatch && !a.SelfAsserted
+	}
+	if key == nil || slices.ContainsFunc(r.Anchors, away) {
+		return nil
+	}
+	h, err := set.Genesis()
+	if err != nil {
+		return nil // the verification names it
+	}
+	signer := "is signed by nobody"
+	if h.Signer != "" {
+		signer = "names the signer " + h.Signer
+	}
+	return []string{"The log of the backup, of the origin " + h.Origin + ", " + signer + ", and no checkpoint in it is signed with the key of the settings: whoever can write the backup can have written it. " +
+		"Hold DIR/log/audit.wal against receipts and checkpoints that were kept elsewhere: `logverify wal`."}
 }
 
 // behindOf has another log follow the one that is restored.
@@ -187,10 +223,14 @@ func restoredLog(m *backup.Manifest) (r eventlog.Retiring, err error) {
 
 // restoreWhole restores a log that goes on, since the old one shows that nothing was
 // written after the backup.
-func (a *app) restoreWhole(ctx context.Context, dir, oldLog string, p backup.Places, asJSON bool) error {
+func (a *app) restoreWhole(ctx context.Context, dir, oldLog string, p backup.Places, warnings *[]string, asJSON bool) error {
+	s, err := a.settingsFor()
+	if err != nil {
+		return err
+	}
 	m, err := backup.Check(ctx, dir)
 	if err == nil {
-		err = endedWith(ctx, oldLog, &m)
+		err = endedWith(ctx, s, oldLog, &m)
 	}
 	if err == nil {
 		m, err = backup.Restore(ctx, dir, p, nil)
@@ -198,12 +238,17 @@ func (a *app) restoreWhole(ctx context.Context, dir, oldLog string, p backup.Pla
 	if err != nil {
 		return backupError(err)
 	}
+	for _, w := range *warnings {
+		if _, err := fmt.Fprintln(a.err, w); err != nil {
+			return err
+		}
+	}
 	return printBackup(a.out, m, asJSON, p.Log+" holds")
 }
 
 // endedWith tells whether the log at a path ended with the event that a backup ends with.
 // Neither a copy in a backup nor a log that another one follows is the old log.
-func endedWith(ctx context.Context, path string, m *backup.Manifest) (err error) {
+func endedWith(ctx context.Context, s *settings, path string, m *backup.Manifest) (err error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
@@ -218,12 +263,20 @@ func endedWith(ctx context.Context, path string, m *backup.Manifest) (err error)
 			return err
 		}
 	}
+	known, err := s.besideOf(path)
+	if err != nil {
+		return err
+	}
 	set, err := frame.Discover(ctx, frame.OS{}, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	report, err := frame.Verify(ctx, set, frame.Options{})
+	anchors, _, err := known.Anchors(ctx, &set)
+	if err != nil {
+		return err
+	}
+	report, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors})
 	if err != nil {
 		return err
 	}
@@ -233,6 +286,9 @@ func endedWith(ctx context.Context, path string, m *backup.Manifest) (err error)
 		return fmt.Errorf("%s: %w: a gate is running", path, backup.ErrBusy)
 	case report.Status != frame.OK:
 		why = "it is " + string(report.Status)
+		if len(report.Faults) > 0 {
+			why += ": " + report.Faults[0].Detail
+		}
 	case report.LogID != m.LogID:
 		why = "it is log " + report.LogID
 	case report.End.Seq != m.LastSeq || hex.EncodeToString(report.End.Hash[:]) != m.LastEventHash:

@@ -27,8 +27,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -55,6 +57,13 @@ type Places struct {
 	JSONL    string
 	Store    string // folder of the projections
 	Policies string // folder of policy versions
+
+	// Outside gives what is known, away from its files, about the log whose file
+	// is wal; nil is nothing. Log and backup are held against it.
+	Outside func(wal string) (eventlog.Outside, error)
+	// Judged is told of what a restore found about the log of the backup, before it
+	// copies anything; nil: nobody.
+	Judged func(*frame.Set, *frame.Report)
 
 	aside string // where a restored log goes that another follows; "" = to Log
 }
@@ -97,12 +106,16 @@ func Make(ctx context.Context, p Places, dir string, progress func(done, total i
 	if err := mustBeEmpty(dir); err != nil {
 		return m, report, err
 	}
+	known, err := p.outside(p.Log) // first: what a running gate signs later is then no surprise
+	if err != nil {
+		return m, report, err
+	}
 	set, err := frame.Discover(ctx, frame.OS{}, p.Log)
 	if err != nil {
 		return m, report, err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	if report, err = frame.Verify(ctx, set, frame.Options{Progress: progress}); err != nil {
+	if report, err = judge(ctx, &set, known, math.MaxUint64, progress); err != nil {
 		return m, report, err
 	}
 	if !fit(&report) {
@@ -120,7 +133,7 @@ func Make(ctx context.Context, p Places, dir string, progress func(done, total i
 		return m, report, err
 	}
 	m.Files = c.files
-	if err := verifyCopy(ctx, filepath.Join(dir, logName), &m); err != nil {
+	if err := p.verifyCopy(ctx, filepath.Join(dir, logName), &m, false); err != nil {
 		return m, report, err
 	}
 	return m, report, c.finish(&m)
@@ -172,6 +185,9 @@ func (c *copier) log(set *frame.Set, r *frame.Report, w string) error {
 		return err
 	}
 	covered := func(name string) bool { return noteWithin(name, r.End.Seq) }
+	if !set.Live {
+		covered = func(name string) bool { return noteWithin(name, math.MaxUint64) } // none is of later events
+	}
 	return errors.Join(
 		c.tree(logName+frame.QuarantineSuffix, real+frame.QuarantineSuffix, nil),
 		c.tree(logName+frame.RetiredSuffix, real+frame.RetiredSuffix, nil),
@@ -194,14 +210,60 @@ func (c *copier) beside(p Places, last uint64) error {
 	return c.tree(policiesName, p.Policies, nil)
 }
 
-// verifyCopy judges a copied log, with those before it, and holds it against a manifest.
-func verifyCopy(ctx context.Context, path string, m *Manifest) (err error) {
+// outside is what is known about a log away from its files; nil is nothing.
+func (p *Places) outside(wal string) (eventlog.Outside, error) {
+	if p.Outside == nil {
+		return nil, nil
+	}
+	return p.Outside(wal)
+}
+
+// judge verifies a log with what is known about it. What is known of events after
+// last is a warning.
+func judge(ctx context.Context, set *frame.Set, known eventlog.Outside, last uint64, progress func(done, total int64)) (r frame.Report, err error) {
+	o := frame.Options{Progress: progress}
+	var warnings []string
+	if known != nil {
+		if o.Anchors, warnings, err = known.Anchors(ctx, set); err != nil {
+			return r, err
+		}
+	}
+	o.Anchors = slices.DeleteFunc(o.Anchors, func(a frame.Anchor) bool {
+		later := a.Seq > last
+		if later && !a.Untrusted {
+			warnings = append(warnings, fmt.Sprintf("%s knows event %d, the backup ends with %d", a.Source, a.Seq, last))
+		}
+		return later
+	})
+	if r, err = frame.Verify(ctx, *set, o); err != nil {
+		return r, err
+	}
+	for _, w := range warnings {
+		r.Warn(w)
+	}
+	return r, nil
+}
+
+// verifyCopy judges a copied log, with those before it, and holds it against a manifest. older says that it
+// may be known that the log went on behind the backup.
+func (p *Places) verifyCopy(ctx context.Context, path string, m *Manifest, older bool) (err error) {
+	known, err := p.outside(path)
+	if err != nil {
+		return err
+	}
 	set, err := frame.Discover(ctx, frame.OS{}, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	r, err := frame.Verify(ctx, set, frame.Options{})
+	last := uint64(math.MaxUint64)
+	if older {
+		last = m.LastSeq
+	}
+	r, err := judge(ctx, &set, known, last, nil)
+	if err == nil && p.Judged != nil {
+		p.Judged(&set, &r)
+	}
 	if err != nil {
 		return err
 	}

@@ -240,9 +240,13 @@ func TestABackupIsWrittenIntoAnEmptyFolderOnly(t *testing.T) {
 	require.Equal(t, before, contents(t, dir))
 }
 
-// TestNotesAndLinesBeyondTheHeadAreLeftOut: they would accuse the copy.
+// TestNotesAndLinesBeyondTheHeadAreLeftOut of the copy of a log that is being written:
+// they would accuse it.
 func TestNotesAndLinesBeyondTheHeadAreLeftOut(t *testing.T) {
 	p := stopped(t)
+	l, _, err := eventlog.Open(t.Context(), eventlog.Options{Path: p.Log})
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close(context.Background()) })
 	put(t, p.Log+frame.CheckpointsSuffix+"/000000/00000000000000000161.note", "later")
 	put(t, p.Log+frame.CheckpointsSuffix+"/000000/00000000000000000160.note", "now")
 	jsonl, err := os.ReadFile(p.JSONL)
@@ -253,6 +257,14 @@ func TestNotesAndLinesBeyondTheHeadAreLeftOut(t *testing.T) {
 	require.Equal(t, string(jsonl), got["/audit.jsonl"])
 	require.Contains(t, got, "/log/audit.wal.checkpoints/000000/00000000000000000160.note")
 	require.NotContains(t, got, "/log/audit.wal.checkpoints/000000/00000000000000000161.note")
+}
+
+// TestAStoppedLogIsCopiedWithAllItsNotes: none of them is younger than the log.
+func TestAStoppedLogIsCopiedWithAllItsNotes(t *testing.T) {
+	p := stopped(t)
+	put(t, p.Log+frame.CheckpointsSuffix+"/000000/00000000000000000161.note", "of a log that was cut")
+	dir, _ := mustMake(t, p)
+	require.Contains(t, contents(t, dir), "/log/audit.wal.checkpoints/000000/00000000000000000161.note")
 }
 
 func TestABackupThatIsNotWholeIsNotRestored(t *testing.T) {

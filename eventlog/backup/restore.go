@@ -37,9 +37,10 @@ type Behind struct {
 //
 // Errors: ErrBackup, ErrLog, ErrBusy, ErrNotEmpty, the file system's, or behind's.
 func Restore(ctx context.Context, dir string, p Places, behind *Behind) (m Manifest, err error) {
-	if m, err = Check(ctx, dir); err != nil {
+	if m, err = p.check(ctx, dir, behind != nil); err != nil {
 		return m, err
 	}
+	p.Outside, p.Judged = nil, nil // what is copied is held against the hash of its last event
 	if err := makeFolders(filepath.Dir(p.Log)); err != nil {
 		return m, err
 	}
@@ -68,7 +69,7 @@ func Restore(ctx context.Context, dir string, p Places, behind *Behind) (m Manif
 	if err := copyBack(ctx, dir, p, &m); err != nil {
 		return m, err
 	}
-	if err := verifyCopy(ctx, p.target(logName), &m); err != nil || behind == nil {
+	if err := p.verifyCopy(ctx, p.target(logName), &m, false); err != nil || behind == nil {
 		return m, err
 	}
 	return m, behind.Settle(&m)
@@ -90,6 +91,11 @@ func lockWriter(ctx context.Context, w string) (frame.LockFile, error) {
 
 // Check holds a backup against its manifest and verifies its log, and those before it.
 func Check(ctx context.Context, dir string) (m Manifest, err error) {
+	return new(Places).check(ctx, dir, false)
+}
+
+// check is Check with what is known about the log.
+func (p *Places) check(ctx context.Context, dir string, older bool) (m Manifest, err error) {
 	b, err := readRegular(filepath.Join(dir, ManifestName), maxManifest)
 	if err != nil {
 		return m, fmt.Errorf("%w: %w", ErrBackup, err)
@@ -127,7 +133,7 @@ func Check(ctx context.Context, dir string) (m Manifest, err error) {
 	if err != nil {
 		return m, err
 	}
-	return m, verifyCopy(ctx, filepath.Join(dir, logName), &m)
+	return m, p.verifyCopy(ctx, filepath.Join(dir, logName), &m, older)
 }
 
 // Nobody signs a manifest, and its paths become names in the places of a gate. So
