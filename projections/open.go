@@ -66,7 +66,7 @@ func unusable(err error) bool {
 
 // open does not wait for a Pebble that has given up: its goroutine stays in Fatalf.
 func open(o Options) (*Store, error) {
-	s := &Store{o: o, limits: replayLimits, stopped: make(chan struct{}), fatal: make(chan error, 1)}
+	s := &Store{o: o, limits: replayLimits, stopped: make(chan struct{}), fatal: make(chan error, 1), gaveUp: make(chan error, 1)}
 	s.stop = sync.OnceFunc(func() { close(s.stopped) })
 	opened := make(chan error, 1)
 	go func() { opened <- s.open() }()
@@ -76,7 +76,7 @@ func open(o Options) (*Store, error) {
 			return nil, err
 		}
 		return s, nil
-	case err := <-s.fatal:
+	case err := <-s.gaveUp:
 		return nil, fmt.Errorf("open projections: %w", err)
 	}
 }
@@ -329,7 +329,12 @@ func (l *logger) Errorf(format string, args ...any) {
 // Fatalf must not return: Pebble would go on in a state that it does not trust.
 // The goroutine stays here, perhaps with Pebble's locks, until the process ends.
 func (l *logger) Fatalf(format string, args ...any) {
+	err := fmt.Errorf("pebble: "+format, args...)
 	l.store.parked.Store(true)
-	l.store.fail(fmt.Errorf("pebble: "+format, args...))
+	select {
+	case l.store.gaveUp <- err:
+	default: // it has said so before
+	}
+	l.store.fail(err)
 	select {}
 }

@@ -82,6 +82,7 @@ type Store struct {
 	stopped chan struct{}         // closed when nothing will be applied any more
 	stop    func()                // closes stopped, once
 	fatal   chan error
+	gaveUp  chan error  // Pebble, for ever
 	parked  atomic.Bool // Pebble has given up and may hold its locks for ever
 }
 

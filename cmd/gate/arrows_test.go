@@ -43,7 +43,7 @@ var arrows = map[string][]string{
 	"sqlgate/pgexec":       {"commands/fault", "sqlgate/tlsfiles"},
 	"sqlgate":              {"sqlgate/agentrules", "commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec"},
 
-	"sqlgate/pgwire": {"commands/fault", "sqlgate/policy", "sqlgate/pgexec", "sqlgate"},
+	"sqlgate/pgwire": {"commands/fault", "sqlgate/tlsfiles", "sqlgate/policy", "sqlgate/pgexec", "sqlgate"},
 
 	"agentctl": {"agentctl/egress", "agentctl/toolcheck", "commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate"},
 

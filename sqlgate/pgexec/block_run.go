@@ -244,12 +244,17 @@ type fence struct {
 // snapshot before it is made read-only for a moment: the server decides by its
 // first snapshot whether it has to watch what the transaction reads.
 func (b *Block) newFence(o BeginOptions) *fence {
-	settings := b.each(o.Limits, o)
-	f := &fence{name: b.newName(), before: set("LOCAL", settings)}
+	settings, waits := b.each(o.Limits, o), map[string]string{}
+	f := &fence{name: b.newName()}
 	f.set = own(setSavepoint + f.name)
 	switch lock := b.holding(f, o.Relations); {
 	case lock != nil:
-		f.before = append(f.before, lock)
+		for _, name := range []string{"statement_timeout", "lock_timeout"} {
+			if v, ok := settings[name]; ok {
+				waits[name] = v
+			}
+		}
+		f.before = append(set("LOCAL", waits), lock)
 	case b.opts.Isolation == "serializable" && !b.opts.ReadOnly && !o.NoSnapshot:
 		f.before = append(f.before, own("SELECT 1"))
 	}
@@ -257,7 +262,8 @@ func (b *Block) newFence(o BeginOptions) *fence {
 	if !b.opts.ReadOnly {
 		f.before = append(f.before, own("SET LOCAL transaction_read_only = on"))
 	}
-	f.behind = append(f.undo(), b.unset(settings)...)
+	f.before = append(f.before, set("LOCAL", settings)...)
+	f.behind = append(f.undo(), b.unset(waits)...)
 	return f
 }
 
