@@ -12,11 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
-	"writegate/fixtures/postgres"
-	"writegate/projections"
 	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policyfolder"
 )
@@ -423,72 +420,6 @@ func TestOneClientDoesNotHaveAllBlocks(t *testing.T) {
 	}
 	require.Zero(t, w.WireBlocks())
 	require.Empty(t, w.blocks.of)
-}
-
-// What is read behind a lock is of after the lock: in a transaction with one snapshot
-// nothing of the gate's takes it before. The modes are settled by what takes the
-// snapshot, too. Outside of a block there is no lock, as at a server.
-func TestALockDoesNotComeBehindItsSnapshot(t *testing.T) {
-	w := newWireWorld(t, func(o *Options) {
-		o.Policies.Dir = filepath.Join(t.TempDir(), "locks")
-		require.NoError(t, policyfolder.Create(o.Policies.Dir, policyfolder.DefaultManifest, []byte(strings.Replace(wirePolicy, "MERGE, LOCK]", "MERGE, LOCK, NOTIFY]", 1))))
-	})
-	postgres.ExecuteURL(t, w.url, "CREATE TABLE other AS SELECT 1 AS v")
-	const lock = "LOCK TABLE t IN EXCLUSIVE MODE"
-	c := w.wire()
-	require.Equal(t, "25P01", state(c.refused(lock)))
-	postgres.ExecuteURL(t, w.url, "INSERT INTO t VALUES (1)")
-	for _, begin := range []string{"BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN ISOLATION LEVEL SERIALIZABLE", "BEGIN; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-		"SET default_transaction_isolation = 'repeatable read'; BEGIN"} {
-		for between, sees := range map[string]bool{
-			"": true, "SAVEPOINT s": true, "SHOW work_mem": true, "SAVEPOINT s; LOCK t IN ACCESS SHARE MODE; ROLLBACK TO s": true, "SAVEPOINT s; LISTEN x; ROLLBACK TO s": true, "NOTIFY x": false,
-			"SELECT count(*) FROM t": false, "UPDATE t SET v = 'a' WHERE id = 1": false,
-		} {
-			if strings.HasSuffix(begin, "READ ONLY") && strings.HasPrefix(between, "UPDATE") {
-				continue
-			}
-			c := w.wire()
-			for sql := range strings.SplitSeq(begin+"; "+between, "; ") {
-				if sql != "" {
-					_, err := c.Query(t.Context(), sql, &rowsSink{})
-					require.Equal(t, sql == "LISTEN x", err != nil, "%s: %v", sql, err)
-				}
-			}
-			mode := "EXCLUSIVE"
-			if strings.HasSuffix(begin, "READ ONLY") {
-				mode = "ACCESS SHARE" // no other is taken there
-			}
-			c.query("LOCK TABLE t IN " + mode + " MODE")
-			before := w.value("SELECT v FROM other")
-			postgres.ExecuteURL(t, w.url, "UPDATE other SET v = v + 1")
-			_, rows := c.query("SELECT v FROM other")
-			require.Equal(t, sees, rows[0] != before, "%s; %s", begin, between)
-			require.Equal(t, "25001", state(c.refused("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")))
-			c.query("ROLLBACK")
-			c.query("BEGIN")
-			c.query("LOCK TABLE t IN ACCESS SHARE MODE")
-			c.query("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
-			require.Equal(t, "serializable", c.show("transaction_isolation"))
-			c.query("COMMIT")
-			c.Close(t.Context())
-		}
-	}
-	c = w.wire()
-	require.Equal(t, "25P01", state(c.executed(lock, nil)), "nor is there one between two Syncs")
-}
-
-// Whatever became of a lock, nothing was applied, and nobody has to look.
-func TestALockWhoseEndIsNotRecordedIsSettled(t *testing.T) {
-	w := newWireWorld(t, nil)
-	c := w.wire()
-	c.query("BEGIN ISOLATION LEVEL REPEATABLE READ")
-	c.query("LOCK TABLE t")
-	require.NoError(t, w.Commands.Start(t.Context(), commands.Startup{Mode: ModeEnforce, Event: event.Startup{Version: "0", Engine: EngineRecord()}}), "as behind a crash")
-	events := w.events()
-	unknown := slices.IndexFunc(events, func(e event.Envelope) bool { return e.Type == event.TypeExecutionStateUnknown })
-	x, err := w.CheckOutcome(t.Context(), events[unknown].Context.ExecutionID, "")
-	require.NoError(t, err)
-	require.Equal(t, []string{"LOCK", projections.ExecutionFailure, pgexec.OutcomeAborted, pgexec.BasisReadOnly}, []string{x.Operation, x.State, x.Outcome, x.Basis})
 }
 
 func TestTheEndsOfATransactionOutsideOfOneWarn(t *testing.T) {

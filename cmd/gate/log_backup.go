@@ -152,7 +152,7 @@ func (a *app) restore(ctx context.Context, dir, oldLog string, asJSON bool) erro
 	}
 	p.Judged = func(set *frame.Set, r *frame.Report) { warnings = append(r.Warnings, unvouched(set, r, key)...) }
 	if oldLog != "" {
-		return a.restoreWhole(ctx, dir, oldLog, p, &warnings, asJSON)
+		return a.restoreWhole(ctx, s, dir, oldLog, p, &warnings, asJSON)
 	}
 	o := eventlog.Options{Path: s.AuditWALPath, FS: a.logFS, Fsync: s.AuditFsync, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin, SigningKey: key}
 	m, err := backup.Restore(ctx, dir, p, behindOf(o))
@@ -223,11 +223,7 @@ func restoredLog(m *backup.Manifest) (r eventlog.Retiring, err error) {
 
 // restoreWhole restores a log that goes on, since the old one shows that nothing was
 // written after the backup.
-func (a *app) restoreWhole(ctx context.Context, dir, oldLog string, p backup.Places, warnings *[]string, asJSON bool) error {
-	s, err := a.settingsFor()
-	if err != nil {
-		return err
-	}
+func (a *app) restoreWhole(ctx context.Context, s *settings, dir, oldLog string, p backup.Places, warnings *[]string, asJSON bool) error {
 	m, err := backup.Check(ctx, dir)
 	if err == nil {
 		err = endedWith(ctx, s, oldLog, &m)
