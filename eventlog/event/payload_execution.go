@@ -29,6 +29,7 @@ type ExecutionDispatched struct {
 	Marker      bool   // a row was written into the marker table
 	BlockID     string // the client's transaction block; "" = none
 	Idempotency *Idempotency
+	Salt        Salt // of Idempotency
 }
 
 // Params describes bound parameters without their values.
@@ -76,6 +77,7 @@ func (p *ExecutionDispatched) form(f *form) {
 	f.flag("marker", &p.Marker, may)
 	part(f, "params", &p.Params, (*Params).form)
 	f.str("path", &p.Path, need)
+	f.salt(&p.Salt)
 	f.dict("settings", &p.Settings, may)
 	f.hash("sql_sha256", &p.SQLSHA256, need)
 	f.group("upstream", 8, p.Upstream.form)

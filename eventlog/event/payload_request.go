@@ -21,6 +21,7 @@ type RequestReceived struct {
 	CredentialIDs    []string // of the agent's token; none = the request had none
 	WireSession      string   // the connection of the wire listener that it came on; "" = POST /query
 	Purpose          string   // PurposeDescribe; "" = it was to be carried out
+	Salt             Salt     // of the key
 }
 
 // PurposeDescribe is the purpose of a request whose statement the server is only
@@ -39,6 +40,7 @@ func (p *RequestReceived) form(f *form) {
 	f.str("principal", &p.Principal, may)
 	f.str("purpose", &p.Purpose, may)
 	f.hash("request_digest", &p.RequestDigest, need)
+	f.salt(&p.Salt)
 	num(f, "sql_bytes", &p.SQLBytes, need)
 	f.hash("sql_digest", &p.SQLDigest, need)
 	f.str("sql_text", &p.SQLText, may)

@@ -25,14 +25,17 @@ func (s *Salt) drawFor(holds bool) {
 	}
 }
 
+func (p *RequestReceived) draw()       { p.Salt.drawFor(p.IdempotencyKey != "") }
 func (p *ApprovalCreated) draw()       { p.Salt.drawFor(p.Impact != "") }
+func (p *ExecutionDispatched) draw()   { p.Salt.drawFor(p.Idempotency != nil) }
 func (p *ExecutionSuccess) draw()      { p.Salt.drawFor(p.Answer != nil) }
 func (p *ExecutionFailure) draw()      { p.Salt.drawFor(p.Answer != nil || p.Message != "") }
 func (p *ExecutionStateUnknown) draw() { p.Salt.drawFor(p.Answer != nil) }
 
 // WithoutData gives d as everybody may see it: without the body of a kept answer
 // that holds rows of the database, or a text of the database's, which quotes
-// values; without such a text of a failure; without the plan estimate of an
+// values; without the idempotency key that such an answer is given for, and its
+// digest; without such a text of a failure; without the plan estimate of an
 // approval, which tells what is in the tables; and, where one of these is left out,
 // without the salt. ok is false where d holds none and is given as it is. Only d as
 // it was is what its hash covers.
@@ -44,7 +47,10 @@ func (d *Draft) WithoutData() (open Draft, ok bool) {
 	for _, field := range []struct {
 		of  Type
 		key string
-	}{{TypeApprovalCreated, "impact"}, {TypeExecutionFailure, "message"}} {
+	}{
+		{TypeApprovalCreated, "impact"}, {TypeExecutionFailure, "message"},
+		{TypeRequestReceived, "idempotency_key"}, {TypeExecutionDispatched, "idempotency"},
+	} {
 		if d.Type != field.of {
 			continue
 		}

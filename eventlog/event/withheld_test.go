@@ -60,6 +60,19 @@ func TestAWithheldValueIsNotFoundByTryingIt(t *testing.T) {
 		"rows":               {func(n int) Typed { return &ExecutionSuccess{Answer: answer(n)} }, inAnswer},
 		"rows of a failure":  {func(n int) Typed { return &ExecutionFailure{Outcome: OutcomeAborted, Answer: answer(n)} }, inAnswer},
 		"rows of an unknown": {func(n int) Typed { return &ExecutionStateUnknown{Cause: "timeout", Answer: answer(n)} }, inAnswer},
+		"a key": {
+			func(n int) Typed { return &RequestReceived{IdempotencyKey: fmt.Sprintf("order-%d", n)} },
+			func(n int) Field { return Field{"idempotency_key", String(fmt.Sprintf("order-%d", n))} },
+		},
+		"a key that is carried out": {
+			func(n int) Typed {
+				return &ExecutionDispatched{Path: PathTx, Upstream: Upstream{Host: "db", Role: "app"}, Idempotency: &Idempotency{Key: fmt.Sprint(n)}}
+			},
+			func(n int) Field {
+				i := Idempotency{Key: fmt.Sprint(n)}
+				return Field{"idempotency", mapOf(write(4, i.form))}
+			},
+		},
 		"what the database said": {func(n int) Typed {
 			return &ExecutionFailure{Outcome: OutcomeAborted, Message: fmt.Sprintf("bad: %d", n)}
 		}, func(n int) Field { return Field{"message", String(fmt.Sprintf("bad: %d", n))} }},
@@ -116,9 +129,9 @@ func TestWhatIsWithheldIsSalted(t *testing.T) {
 		third, _ := anew.Get(keySalt)
 		require.NotEqual(t, first, third, s.Type)
 	}
-	require.Equal(t, []Type{TypeApprovalCreated, TypeExecutionSuccess, TypeExecutionFailure, TypeExecutionStateUnknown}, salted)
+	require.Equal(t, []Type{TypeRequestReceived, TypeApprovalCreated, TypeExecutionDispatched, TypeExecutionSuccess, TypeExecutionFailure, TypeExecutionStateUnknown}, salted)
 
-	for _, p := range []Typed{new(ApprovalCreated), new(ExecutionSuccess), new(ExecutionFailure), new(ExecutionStateUnknown)} {
+	for _, p := range []Typed{new(RequestReceived), new(ApprovalCreated), new(ExecutionDispatched), new(ExecutionSuccess), new(ExecutionFailure), new(ExecutionStateUnknown)} {
 		d := New(time.Unix(0, goldenTime), Context{}, p)
 		_, there := d.Get(keySalt)
 		require.False(t, there, "%s without anything to withhold", p.EventType())
