@@ -52,8 +52,9 @@ race: ## the same under the race detector
 	$(PGRUN) $(GO) test -race -timeout 60m ./...
 
 .PHONY: lint
-lint: compiler ## gofmt and go vet
+lint: compiler ## gofmt and go vet; no file of the repository is larger than a mebibyte
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
+	@large=$$(git ls-files -z 2>/dev/null | xargs -0 -r sh -c 'find "$$@" -size +1024k' sh); if [ -n "$$large" ]; then echo "too large for a source: $$large"; exit 1; fi
 	$(GO) vet ./...
 
 .PHONY: crash

@@ -63,11 +63,7 @@ func (a *app) exportEvidence(ctx context.Context, s *settings, file string, r ev
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	papers, err := a.papers(s.AuditWALPath, verifyFlags{})
-	if err != nil {
-		return err
-	}
-	set, report, err := a.judgeWith(ctx, s.AuditWALPath, papers)
+	set, report, err := a.judgeLog(ctx, s.AuditWALPath)
 	if err != nil {
 		return exitWith(exitPartial, errors.Join(err, set.Close()))
 	}

@@ -40,13 +40,19 @@ func (a *app) walPath(args []string) (string, error) {
 	return s.AuditWALPath, nil
 }
 
-// judgeLog opens the files of a log for reading alone and verifies them. It
-// takes no writer's lock, so a gate may be running; the caller closes the set.
+// judgeLog opens the files of a log for reading alone and verifies them, with the
+// checkpoints beside it. It takes no writer's lock, so a gate may be running; the
+// caller closes the set.
 func (a *app) judgeLog(ctx context.Context, path string) (frame.Set, frame.Report, error) {
-	return a.judgeWith(ctx, path, evidence.Outside{})
+	// Papers are read first: what a running gate writes later is then no surprise.
+	papers, err := a.papers(path, verifyFlags{})
+	if err != nil {
+		return frame.Set{}, frame.Report{}, err
+	}
+	return a.judgeWith(ctx, path, papers)
 }
 
-// judgeWith is judgeLog with what others kept of the log.
+// judgeWith is judgeLog with what was named besides.
 func (a *app) judgeWith(ctx context.Context, path string, papers evidence.Outside) (frame.Set, frame.Report, error) {
 	set, err := frame.Discover(ctx, frame.OS{}, path)
 	if err != nil {
@@ -55,6 +61,15 @@ func (a *app) judgeWith(ctx context.Context, path string, papers evidence.Outsid
 	progress := terminal.NewProgress(a.err, "verifying", true)
 	report, err := papers.Verify(ctx, &set, frame.Options{Progress: progress.Step})
 	return set, report, errors.Join(err, progress.Done())
+}
+
+// reaches refuses to begin behind the next event of the log: what is asked for there
+// is of another log.
+func reaches(r *frame.Report, from uint64) error {
+	if from > r.VerifiedTo+1 {
+		return fmt.Errorf("--from-seq %d: what can be vouched for ends at event %d", from, r.VerifiedTo)
+	}
+	return nil
 }
 
 // exitAfter is a report's exit code; why is what to say where it is not ok.
@@ -92,6 +107,9 @@ the log, the events before it are printed and the exit code is that of "gate log
 
 func (a *app) dumpLog(c *cobra.Command, path string, from, to uint64) error {
 	set, report, err := a.judgeLog(c.Context(), path)
+	if err == nil {
+		err = reaches(&report, from)
+	}
 	if err == nil {
 		err = printEvents(c.OutOrStdout(), eventlog.Vouched(c.Context(), &set, &report, from), to)
 	}

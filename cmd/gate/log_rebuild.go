@@ -100,6 +100,7 @@ func (a *app) openLog(ctx context.Context, s *settings) (*eventlog.Log, error) {
 	known, _ := projectionAnchor(s) // projections that can't be read are what a rebuild is for
 	l, _, err := eventlog.Open(ctx, eventlog.Options{
 		FS: a.logFS, Path: s.AuditWALPath, Fsync: s.AuditFsync, OnTornTail: eventlog.TornTailRefuse, AllowNetworkFS: s.AuditNetworkFS, Projection: known,
+		Outside: func(bool) (eventlog.Outside, error) { return s.besideOf(s.AuditWALPath) },
 	})
 	switch {
 	case errors.Is(err, eventlog.ErrLocked):

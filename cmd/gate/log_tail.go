@@ -45,6 +45,9 @@ func (a *app) tailLog(ctx context.Context, path string, last, from uint64) error
 		from = report.VerifiedTo + 1 - min(last, report.VerifiedTo)
 	}
 	if err == nil {
+		err = reaches(&report, from)
+	}
+	if err == nil {
 		err = printEvents(a.out, eventlog.Vouched(ctx, &set, &report, from), 0)
 	}
 	if err = errors.Join(err, set.Close()); err != nil {

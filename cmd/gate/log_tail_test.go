@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -33,7 +34,18 @@ func TestTheEndOfTheLogIsFollowed(t *testing.T) {
 	}
 	g.end(t)
 	all := g.events(t)
-	require.Greater(t, all[len(all)-1].Seq, seqs[len(seqs)-1], "the last event is that of the end")
+	last := all[len(all)-1].Seq
+	require.Greater(t, last, seqs[len(seqs)-1], "the last event is that of the end")
+
+	for _, command := range []string{"dump", "tail"} {
+		code, out, errs := g.command(t, "log", command, "--from-seq", fmt.Sprint(last+2))
+		require.Equal(t, exitPartial, code, "%s: an event behind the next one is of another log", command)
+		require.Empty(t, out)
+		require.Contains(t, errs, fmt.Sprintf("ends at event %d", last))
+	}
+	code, printed, said := g.command(t, "log", "dump", "--from-seq", fmt.Sprint(last+1))
+	require.Zero(t, code, "%s: nothing new", said)
+	require.Empty(t, printed)
 }
 
 func TestADamagedLogIsNotFollowed(t *testing.T) {

@@ -229,6 +229,14 @@ func TestALogIsRetiredAndBackedUpAsItsNotesSay(t *testing.T) {
 		code, output = run("log", "backup", filepath.Join(t.TempDir(), "bk"))
 		require.Equal(t, exitFailed, code, output)
 		require.Contains(t, output, c.kind, name)
+		for _, args := range [][]string{
+			{"log", "verify"}, {"log", "dump"}, {"log", "tail"}, {"log", "digest"}, {"log", "rebuild"}, {"verify", "--decisions"},
+			{"evidence", "export", filepath.Join(t.TempDir(), "bundle.json")}, {"policy", "rebuild"},
+		} {
+			code, output = run(args...)
+			require.Equal(t, exitFailed, code, "%s, %v: %s", name, args, output)
+			require.NotContains(t, output, "panic", "%s, %v", name, args)
+		}
 	}
 
 	v.replaceBy(t, whole)
