@@ -13,26 +13,30 @@ import (
 // it off and on again. TRUNCATE and DROP inside of code count nothing; but they hold
 // their lock to the end, so a lock as they need it is looked for. And what a
 // deferred trigger writes is counted when the block ends. Where the transaction holds
-// such a lock already nothing tells them, so nothing is counted there.
+// such a lock already nothing tells them, so nothing is counted there. The counters
+// are listed by tables of the transaction's snapshot, and a statement of a REPEATABLE
+// READ transaction writes younger ones too: a lock of such a table shows that.
 //
 // What cannot be held: a function of somebody who may set track_counts and runs as
 // its owner (SECURITY DEFINER) can switch the count off and on again.
 
 // countSQL sums what this connection's transaction changed. It still holds earlier
 // work of the connection, so only the difference of two answers means anything.
-const countSQL = `SELECT COALESCE(pg_catalog.sum(s.n_tup_ins OPERATOR(pg_catalog.+) s.n_tup_upd OPERATOR(pg_catalog.+) s.n_tup_del), 0),
- pg_catalog.current_setting('track_counts'), pg_catalog.has_parameter_privilege('track_counts', 'SET'),
- (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) l.relation
-  WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() AND l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock'
-  AND c.relpersistence IS DISTINCT FROM 't')
- FROM pg_catalog.pg_stat_xact_user_tables AS s`
+const countSQL = `SELECT s.changed, pg_catalog.current_setting('track_counts'), pg_catalog.has_parameter_privilege('track_counts', 'SET'), l.exclusive, l.unseen
+ FROM (SELECT COALESCE(pg_catalog.sum(n_tup_ins OPERATOR(pg_catalog.+) n_tup_upd OPERATOR(pg_catalog.+) n_tup_del), 0) AS changed
+  FROM pg_catalog.pg_stat_xact_user_tables) AS s,
+ (SELECT pg_catalog.count(*) FILTER (WHERE l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' AND c.relpersistence IS DISTINCT FROM 't') AS exclusive,
+   pg_catalog.count(*) FILTER (WHERE l.mode OPERATOR(pg_catalog.=) 'RowExclusiveLock' AND c.oid IS NULL) AS unseen
+  FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) l.relation
+  WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() AND l.locktype OPERATOR(pg_catalog.=) 'relation') AS l`
 
 // A rowCount is an answer to countSQL.
 type rowCounts struct {
 	rows      int64
-	on        bool // track_counts
-	mayTurn   bool // the role may set it
-	exclusive int64
+	on        bool  // track_counts
+	mayTurn   bool  // the role may set it
+	exclusive int64 // tables held as TRUNCATE holds them
+	unseen    int64 // tables that are written and that the transaction's snapshot does not have
 }
 
 func readCounts(row *oneRow) (c rowCounts, err error) {
@@ -41,6 +45,9 @@ func readCounts(row *oneRow) (c rowCounts, err error) {
 	}
 	c.on, c.mayTurn = row.text(1) == "on", row.text(2) == "t"
 	if c.exclusive, err = strconv.ParseInt(row.text(3), 10, 64); err != nil {
+		return c, errProtocol
+	}
+	if c.unseen, err = strconv.ParseInt(row.text(4), 10, 64); err != nil {
 		return c, errProtocol
 	}
 	return c, nil
@@ -56,8 +63,14 @@ func (c rowCounts) countable(userCode bool) error {
 		return notCountableFault("the statement calls code of users, and the gate's database role may set track_counts")
 	case c.exclusive > 0: // a trigger's TRUNCATE of that table would take no lock that shows
 		return notCountableFault("the transaction holds a table as TRUNCATE does, by LOCK, DDL or a TRUNCATE; send the statement in a transaction of its own")
+	case c.unseen > 0:
+		return unseenFault()
 	}
 	return nil
+}
+
+func unseenFault() *fault.Fault {
+	return notCountableFault("a table that the transaction writes is younger than its snapshot; send the statement in a transaction of its own, or in a READ COMMITTED one")
 }
 
 func notCountableFault(why string) *fault.Fault {
@@ -76,6 +89,8 @@ func (r *Result) countRows(before rowCounts, row *oneRow, most int64) error {
 		return notCountableFault("the statement switched track_counts off")
 	case after.exclusive > before.exclusive:
 		return notCountableFault("the statement holds a table as TRUNCATE and DROP do")
+	case after.unseen > 0:
+		return unseenFault()
 	}
 	changed := max(after.rows-before.rows, r.RowCount)
 	r.RowsChanged = &changed

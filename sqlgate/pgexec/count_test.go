@@ -127,6 +127,67 @@ CREATE FUNCTION empties() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN TRUNCATE 
 	}
 }
 
+// A REPEATABLE READ transaction writes tables that its snapshot does not have, and the
+// counters are listed by those that it has.
+func TestATableYoungerThanTheSnapshotDoesNotPassARowLimit(t *testing.T) {
+	db, side := open(t)
+	side.run(`CREATE TABLE items (id int); INSERT INTO items SELECT generate_series(1, 20); CREATE TABLE parts (id int) PARTITION BY RANGE (id);
+CREATE FUNCTION fills() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO parts SELECT generate_series(1, 1000); RETURN NULL; END $$`)
+	most := int64(5)
+	limited := BeginOptions{Limits: Limits{MaxRows: &most}}
+	const fill = "INSERT INTO parts SELECT generate_series(1, 1000)"
+	for _, c := range []struct{ trigger, first, write string }{
+		{"", "", "WITH w AS (" + fill + " RETURNING 1) DELETE FROM items WHERE id = 1"},
+		{"", fill, "DELETE FROM items WHERE id = 1"}, // whether it changes more of the table can't be told
+		{"CREATE TRIGGER f AFTER DELETE ON items FOR EACH STATEMENT EXECUTE FUNCTION fills()", "", "DELETE FROM items WHERE id = 1"},
+		{"CREATE CONSTRAINT TRIGGER f AFTER DELETE ON items DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fills()", "", "DELETE FROM items WHERE id = 1"},
+	} {
+		for _, isolation := range []string{"repeatable read", "serializable"} {
+			if c.trigger != "" {
+				side.run(c.trigger)
+			}
+			b := beginBlock(t, db, BlockOptions{Isolation: isolation})
+			write := func(o BeginOptions, text string) error {
+				if text == "" {
+					return nil
+				}
+				if _, err := b.DispatchWrite(context.Background(), o); err != nil {
+					return err
+				}
+				_, err := b.Block.Write(context.Background(), sql(text), false, db.NewRows(0))
+				return err
+			}
+			require.NoError(t, write(BeginOptions{}, "INSERT INTO items VALUES (99)"), "the snapshot is taken")
+			side.run("CREATE TABLE young PARTITION OF parts FOR VALUES FROM (0) TO (2000)")
+			require.NoError(t, write(BeginOptions{}, c.first))
+			err := write(limited, c.write)
+			if err == nil {
+				_, err = b.Commit(context.Background())
+			}
+			b.Rollback()
+			require.Equal(t, fault.RowLimitExceeded, fault.CodeOf(err), "%s: %+v: %v", isolation, c, err)
+			require.Equal(t, notCountable, fault.Of(err).Details["reason"], "%s: %+v", isolation, c)
+			require.Equal(t, "20 0", side.ask("SELECT (SELECT count(*) FROM items) || ' ' || (SELECT count(*) FROM parts)"))
+			side.run("DROP TABLE young")
+			if c.trigger != "" {
+				side.run("DROP TRIGGER f ON items")
+			}
+		}
+	}
+
+	b := beginBlock(t, db, BlockOptions{Isolation: "repeatable read"})
+	defer b.Rollback()
+	for i, text := range []string{"INSERT INTO items VALUES (99)", "DELETE FROM items WHERE id = 1"} {
+		_, err := b.DispatchWrite(context.Background(), limited)
+		require.NoError(t, err)
+		_, err = b.Block.Write(context.Background(), sql(text), i == 1, db.NewRows(0))
+		require.NoError(t, err)
+		side.run("CREATE TABLE other" + strconv.Itoa(i) + " (id int)")
+	}
+	_, err := b.Commit(context.Background())
+	require.NoError(t, err, "a younger table that the transaction does not write is nothing to it")
+}
+
 // What a deferred trigger changes counts for the write that has a limit, whichever is last.
 func TestAnotherWriteDoesNotTakeOverWhatADeferredTriggerChanges(t *testing.T) {
 	db, side := open(t)
