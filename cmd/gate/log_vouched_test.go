@@ -25,8 +25,9 @@ import (
 )
 
 // forge writes the log at wal anew under its id: the same events, one of which says
-// another actor, and nobody's signature.
-func forge(t *testing.T, wal string) {
+// another actor, and nobody's signature. With an ancestor the first event names an
+// invented log of the same origin as the one before it.
+func forge(t *testing.T, wal string, ancestor bool) {
 	t.Helper()
 	set, err := frame.Discover(t.Context(), frame.OS{}, wal)
 	require.NoError(t, err)
@@ -40,15 +41,30 @@ func forge(t *testing.T, wal string) {
 		drafts = append(drafts, d)
 	}
 	require.NoError(t, set.Close())
-	drafts[2].Context.Actor = "somebody"
-	to := filepath.Join(t.TempDir(), "forged.wal")
-	log, err := eventlog.Create(t.Context(), eventlog.Options{Path: to, Origin: h.Origin, Rand: io.MultiReader(bytes.NewReader(h.LogID[:]), rand.Reader)})
-	require.NoError(t, err)
-	for _, d := range drafts {
-		_, err := log.Append(t.Context(), eventlog.Group{Drafts: []event.Draft{d}})
+	write := func(to string, id [16]byte, drafts ...event.Draft) (hash [32]byte) {
+		log, err := eventlog.Create(t.Context(), eventlog.Options{Path: to, Origin: h.Origin, Rand: io.MultiReader(bytes.NewReader(id[:]), rand.Reader)})
 		require.NoError(t, err)
+		for _, d := range drafts {
+			_, err := log.Append(t.Context(), eventlog.Group{Drafts: []event.Draft{d}})
+			require.NoError(t, err)
+		}
+		hash = log.Head().Hash
+		require.NoError(t, log.Close(context.Background()))
+		return hash
 	}
-	require.NoError(t, log.Close(context.Background()))
+	drafts[2].Context.Actor = "somebody"
+	if ancestor {
+		id := [16]byte{0xaa}
+		old := eventlog.RetiredLog(wal, id)
+		require.NoError(t, os.MkdirAll(filepath.Dir(old), 0o700))
+		hash := write(old, id, drafts[0])
+		var start event.Startup
+		require.NoError(t, drafts[0].Parse(&start))
+		start.Predecessor = &event.Predecessor{LogID: id, LastSeq: 1, LastEventHash: hash}
+		drafts[0].Payload = start.Fields()
+	}
+	to := filepath.Join(t.TempDir(), "forged.wal")
+	write(to, h.LogID, drafts...)
 	for _, suffix := range []string{"", frame.HeadSuffix} {
 		require.NoError(t, os.WriteFile(wal+suffix, mustRead(t, to+suffix), 0o600))
 	}
@@ -56,9 +72,9 @@ func forge(t *testing.T, wal string) {
 
 // forgeBackup does the same in a backup and makes its manifest fit; the files that
 // begin with without are taken out.
-func forgeBackup(t *testing.T, dir string, without ...string) {
+func forgeBackup(t *testing.T, dir string, ancestor bool, without ...string) {
 	t.Helper()
-	forge(t, filepath.Join(dir, "log/audit.wal"))
+	forge(t, filepath.Join(dir, "log/audit.wal"), ancestor)
 	path := filepath.Join(dir, backup.ManifestName)
 	var m backup.Manifest
 	unmarshal(t, mustRead(t, path), &m)
@@ -69,6 +85,14 @@ func forgeBackup(t *testing.T, dir string, without ...string) {
 		}
 		return out
 	})
+	require.NoError(t, filepath.WalkDir(filepath.Join(dir, "log/audit.wal"+frame.RetiredSuffix), func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil // there is none
+		}
+		name, err := filepath.Rel(dir, path)
+		m.Files = append(m.Files, backup.File{Path: name})
+		return err
+	}))
 	for i := range m.Files {
 		content := mustRead(t, filepath.Join(dir, m.Files[i].Path))
 		sum := sha256.Sum256(content)
@@ -137,7 +161,7 @@ func TestARestoreHoldsTheBackupAgainstNotesAndWitnesses(t *testing.T) {
 
 	another := append(v.settings(w), "GATE_AUDIT_ORIGIN=gate.example/shop-2")
 	forged := copyOf(t, late)
-	forgeBackup(t, forged, "log/audit.wal.checkpoints", "audit.jsonl")
+	forgeBackup(t, forged, false, "log/audit.wal.checkpoints", "audit.jsonl")
 	for _, args := range [][]string{{}, {"--old-log", old}} {
 		code, output = run(another, append([]string{"log", "restore", forged}, args...)...)
 		require.Equal(t, exitFailed, code, output)
@@ -148,8 +172,15 @@ func TestARestoreHoldsTheBackupAgainstNotesAndWitnesses(t *testing.T) {
 	require.Contains(t, output, "history_rewritten")
 	require.Contains(t, output, "witness "+w.URL)
 
+	invented := copyOf(t, late)
+	forgeBackup(t, invented, true, "log/audit.wal.checkpoints", "audit.jsonl")
+	code, output = run(another, "log", "restore", invented)
+	require.Equal(t, exitFailed, code, "what it says of a log before it proves nothing: %s", output)
+	require.Contains(t, output, "history_rewritten")
+	untouched()
+
 	noted := copyOf(t, late)
-	forgeBackup(t, noted, "audit.jsonl")
+	forgeBackup(t, noted, false, "audit.jsonl")
 	code, output = run(unasked, "log", "restore", noted)
 	require.Equal(t, exitFailed, code, "its own notes contradict it: %s", output)
 	require.Contains(t, output, "history_rewritten")
@@ -196,7 +227,7 @@ func TestALogIsRetiredAndBackedUpAsItsNotesSay(t *testing.T) {
 		kind  string
 		last  uint64
 	}{
-		"written anew": {func() { forge(t, v.file("audit.wal")) }, "history_rewritten", 0},
+		"written anew": {func() { forge(t, v.file("audit.wal"), false) }, "history_rewritten", 0},
 		"cut": {func() {
 			for _, suffix := range []string{"", frame.HeadSuffix} {
 				require.NoError(t, os.WriteFile(v.file("audit.wal"+suffix), mustRead(t, earlier.file("audit.wal"+suffix)), 0o600))
@@ -266,5 +297,5 @@ func TestALogUnderTheOriginOfTheOneBeforeItIsRetiredWhole(t *testing.T) {
 	code, output = run("log", "new")
 	require.Zero(t, code, output)
 	require.Contains(t, output, "event 1 is carried over")
-	require.Contains(t, output, "so they may be of that one")
+	require.Contains(t, output, "which are those of log")
 }

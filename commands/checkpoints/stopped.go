@@ -2,6 +2,7 @@ package checkpoints
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -80,7 +81,7 @@ func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err er
 	if slices.Max(sizes) == 0 {
 		return nil, ctx.Err()
 	}
-	shared := false // with the log before it
+	var first event.Envelope
 	for f, err := range set.Frames(ctx, slices.Max(sizes)) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -88,8 +89,8 @@ func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err er
 		if err != nil || tree.Add(f.Seq, f.Hash) != nil {
 			break // damage: the verification says where and what
 		}
-		if f.Seq == 1 {
-			shared = sharesOrigin(set, h.Origin, f.Record)
+		if d, err := event.Decode(f.Record); f.Seq == 1 && err == nil {
+			first.Draft = d
 		}
 	}
 	for i, size := range sizes {
@@ -98,13 +99,45 @@ func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err er
 		}
 		err := k.compare(ctx, i, size, tree, signer)
 		var conflict *checkpoint.Conflict
-		if shared && errors.As(err, &conflict) {
-			said = append(said, fmt.Sprintf("the witness %s knows %d events of %q, which are not this log's; the log before it has the same origin, so they may be of that one", conflict.Witness, conflict.Seen, h.Origin))
-			err, size = nil, 0
+		if errors.As(err, &conflict) {
+			of, earlierErr := k.ofEarlier(ctx, set.Path, first, i, size, signer)
+			if earlierErr != nil {
+				return nil, earlierErr
+			}
+			if of != "" {
+				said = append(said, fmt.Sprintf("the witness %s knows %d events of %q, which are those of log %s before this one: give each log an origin of its own", conflict.Witness, conflict.Seen, h.Origin, of))
+				err, size = nil, 0
+			}
 		}
 		k.settle(i, size, err)
 	}
 	return said, ctx.Err()
+}
+
+// ofEarlier names the log before this one, whose first event is given, that has the
+// events which a witness knows; "" where none of those that can be read has. What a
+// log says of an earlier one proves nothing by itself: whoever writes a log anew can
+// invent one. An error is that of ctx.
+func (k *Keeper) ofEarlier(ctx context.Context, path string, first event.Envelope, i int, size uint64, signer *checkpoint.Signer) (string, error) {
+	all, _ := eventlog.Ancestors(ctx, frame.OS{}, path, func(yield func(event.Envelope, error) bool) { yield(first, nil) })
+	for _, a := range all {
+		tree := checkpoint.NewSparse()
+		if err := tree.Plan(func(r checkpoint.Reader) error {
+			_, err := checkpoint.RootAt(r, size)
+			return err
+		}); err != nil {
+			return "", err
+		}
+		for e, err := range a.Events(ctx) {
+			if err != nil || e.Seq > size || tree.Add(e.Seq, e.Hash) != nil {
+				break
+			}
+		}
+		if tree.Size() == size && k.compare(ctx, i, size, tree, signer) == nil {
+			return hex.EncodeToString(a.LogID[:]), nil
+		}
+	}
+	return "", ctx.Err()
 }
 
 // compare offers a witness the events that it knows, as this log has them.
@@ -119,29 +152,4 @@ func (k *Keeper) compare(ctx context.Context, i int, size uint64, tree *checkpoi
 	}
 	_, err = w.Cosign(ctx, tree, n)
 	return err
-}
-
-// sharesOrigin tells whether a log follows another one under its own origin, or under
-// one that can't be read: then a witness may be speaking of that one.
-func sharesOrigin(set *frame.Set, origin string, first []byte) bool {
-	d, err := event.Decode(first)
-	var start event.Startup
-	if err != nil || d.Type != event.TypeStartup || d.Parse(&start) != nil || start.Predecessor == nil {
-		return false
-	}
-	w, err := frame.OS{}.RealPath(set.Path)
-	if err != nil {
-		return true
-	}
-	f, err := frame.OS{}.Open(eventlog.RetiredLog(w, start.Predecessor.LogID), frame.ReadOnly)
-	if err != nil {
-		return true
-	}
-	defer f.Close()
-	b := make([]byte, frame.HeaderSize)
-	if n, err := f.Pread(b, 0); err != nil && n < len(b) {
-		return true
-	}
-	h, err := frame.ParseHeader(b)
-	return err != nil || h.Origin == origin
 }
