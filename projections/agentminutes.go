@@ -3,6 +3,7 @@ package projections
 import (
 	"cmp"
 	"encoding/binary"
+	"math"
 	"slices"
 	"time"
 
@@ -25,17 +26,17 @@ func (s *AgentSums) numbers() []*int64 {
 
 // Plus adds what another minute has.
 func (s *AgentSums) Plus(o *AgentSums) {
-	into := s.numbers()
-	for i, n := range o.numbers() {
-		*into[i] += *n
-	}
+	plus(s.numbers(), o.numbers())
 }
 
-// Minus takes away what Plus added.
+// Minus takes away what Plus added; a sum at the greatest number stays there, since
+// how much more it was is not known.
 func (s *AgentSums) Minus(o *AgentSums) {
 	from := s.numbers()
 	for i, n := range o.numbers() {
-		*from[i] -= *n
+		if *from[i] != math.MaxInt64 {
+			*from[i] -= *n
+		}
 	}
 }
 

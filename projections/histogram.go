@@ -49,7 +49,7 @@ func topOf(index int) int64 {
 func (h *Histogram) Add(ms int64) {
 	ms = max(ms, 0)
 	h.Count++
-	h.Sum += ms
+	h.Sum = sum(h.Sum, ms)
 	h.Max = max(h.Max, ms)
 	index := bucketOf(ms)
 	h.reach(index + 1)
@@ -67,7 +67,7 @@ func (h *Histogram) reach(n int) {
 // Plus adds what another one counted.
 func (h *Histogram) Plus(o *Histogram) {
 	h.Count += o.Count
-	h.Sum += o.Sum
+	h.Sum = sum(h.Sum, o.Sum)
 	h.Max = max(h.Max, o.Max)
 	h.reach(len(o.buckets))
 	for i, n := range o.buckets {
@@ -118,9 +118,9 @@ func (h *Histogram) walk(c *codec) {
 }
 
 // walkKept adds what a kept histogram counted, and hands its buckets to take.
-func walkKept(c *codec, count, sum, most *int64, take func(at int, n int64)) {
+func walkKept(c *codec, count, total, most *int64, take func(at int, n int64)) {
 	*count += int64(c.uvarint())
-	*sum += int64(c.uvarint())
+	*total = sum(*total, int64(c.uvarint()))
 	*most = max(*most, int64(c.uvarint()))
 	at := uint64(0)
 	for range c.length(0) {
@@ -150,14 +150,14 @@ type bucketCount struct {
 func (f *fewDurations) add(ms int64) {
 	ms = max(ms, 0)
 	f.count++
-	f.sum += ms
+	f.sum = sum(f.sum, ms)
 	f.max = max(f.max, ms)
 	f.into(bucketOf(ms), 1)
 }
 
 func (f *fewDurations) plus(o *fewDurations) {
 	f.count += o.count
-	f.sum += o.sum
+	f.sum = sum(f.sum, o.sum)
 	f.max = max(f.max, o.max)
 	for _, b := range o.buckets {
 		f.into(int(b.at), b.n)

@@ -38,17 +38,14 @@ func (m *MetricCounts) numbers() []*int64 {
 }
 
 func (m *MetricCounts) plus(o *MetricCounts) {
-	into := m.numbers()
-	for i, n := range o.numbers() {
-		*into[i] += *n
-	}
+	plus(m.numbers(), o.numbers())
 }
 
 // walk adds what it reads to what is there.
 func (m *MetricCounts) walk(c *codec) {
 	for _, n := range m.numbers() {
 		if c.reading {
-			*n += int64(c.uvarint())
+			*n = sum(*n, int64(c.uvarint()))
 		} else {
 			number(c, n)
 		}
@@ -189,9 +186,9 @@ func (m *meteredSum) take(r *event.TelemetryEvent, o *event.TelemetryOutcome) {
 	if r.Type == event.TelemetryToolCall {
 		m.ToolCalls++
 	}
-	m.InputTokens += r.Usage.InputTokens
-	m.OutputTokens += r.Usage.OutputTokens
-	m.CostMicros += r.Usage.CostMicros
+	m.InputTokens = sum(m.InputTokens, r.Usage.InputTokens)
+	m.OutputTokens = sum(m.OutputTokens, r.Usage.OutputTokens)
+	m.CostMicros = sum(m.CostMicros, r.Usage.CostMicros)
 	if r.DurationMS != nil {
 		m.latency.add(*r.DurationMS)
 	}

@@ -25,10 +25,7 @@ func (u *UsageSums) numbers() []*int64 {
 
 // Plus adds another bucket.
 func (u *UsageSums) Plus(o *UsageSums) {
-	into := u.numbers()
-	for i, n := range o.numbers() {
-		*into[i] += *n
-	}
+	plus(u.numbers(), o.numbers())
 }
 
 func (u *UsageSums) walk(c *codec) {
