@@ -148,6 +148,17 @@ func TestFilesOfTheServiceAreVerified(t *testing.T) {
 		require.NotContains(t, string(r.body), `"length":8`)
 	}
 
+	secret := filepath.Join(other, "service.json")
+	for _, text := range []string{"{\n\"token\": \"hunter2-and-more\",\n\"n\": 1}\n", `{"token": "hunter2-and-more"}`} {
+		require.NoError(t, os.WriteFile(secret, []byte(text), 0o600))
+		r := verify(secret)
+		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+		require.NotEqual(t, "ok", r.text(t, "status"))
+		require.Contains(t, string(r.body), `"end_offset":0`)
+		require.Contains(t, string(r.body), `"faults_total":1`)
+		require.NotRegexp(t, `"(offset|length)":[1-9]`, string(r.body), "how long its lines are is nobody's business")
+	}
+
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(other, "link")))
 	require.NoError(t, os.Mkdir(filepath.Join(other, "folder"), 0o700))
 	bundle := filepath.Join(other, "bundle.json") // no copy of a log, and not damaged either

@@ -267,10 +267,16 @@ func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) 
 			return frame.Report{}, err
 		}
 		o := evidence.Options{Path: path, Unquoted: true} // whoever asks may not read what lies beside the log
-		if header := a.Source.Header(); path == a.Files.JSONL {
+		own := path == a.Files.JSONL
+		if header := a.Source.Header(); own {
 			o.Header = &header
 		}
-		return evidence.VerifyJSONL(ctx, file, o)
+		report, err := evidence.VerifyJSONL(ctx, file, o)
+		if !own && report.EventCount == 0 { // no copy of a log: its lines are another program's
+			report.Head.EndOffset = 0
+			report.Faults, report.FaultsTotal = []frame.Fault{{Check: evidence.CheckForm, Kind: evidence.BadForm, Detail: event.ErrJSON.Error()}}, 1
+		}
+		return report, err
 	}
 	set, err := frame.Discover(ctx, frame.OS{}, path)
 	if err != nil {
