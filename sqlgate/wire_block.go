@@ -262,6 +262,10 @@ func (g *Gate) resultOf(write *wireWrite, end pgexec.Result, cause error) comman
 	if end.State == pgexec.Success {
 		result := write.result
 		result.Basis, result.Warnings = end.Basis, end.Warnings
+		if result.RowsChanged != nil && end.RowsChanged != nil { // whose triggers these were is not told, so they count for each
+			changed := *result.RowsChanged + *end.RowsChanged
+			result.RowsChanged = &changed
+		}
 		r.Success = successRecord(&result)
 		return r
 	}

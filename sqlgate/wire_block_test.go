@@ -360,6 +360,43 @@ func TestADeferredTriggerOfABlockThatBecameReadOnly(t *testing.T) {
 	require.Equal(t, "1|1", w.value("SELECT (SELECT count(*) FROM t) || '|' || (SELECT count(*) FROM log)"))
 }
 
+// What deferred triggers changed is counted at COMMIT, and is in the evidence of each
+// write that has a limit.
+func TestTheRowsOfDeferredTriggersAreInTheEvidenceOfABlock(t *testing.T) {
+	w := newWireWorld(t, nil)
+	w.activate(strings.NewReplacer("version: 1.0.0", "version: 1.0.1", "query_types: [DELETE] }", "query_types: [DELETE] }\n    approval: { max_rows: 5 }").Replace(wirePolicy))
+	postgresExecute(w, `INSERT INTO t SELECT g, 'a' FROM generate_series(1, 9) g; CREATE TABLE log (id int); CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO log SELECT generate_series(1, 2); RETURN NULL; END'`)
+	postgresExecute(w, `CREATE CONSTRAINT TRIGGER noted AFTER DELETE ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION noted()`)
+	c := w.wire()
+	approved := func(sql string) string {
+		id := c.refused(sql).(*WireRefusal).Answer.ApprovalID
+		c.query("ROLLBACK")
+		w.approve(id)
+		return "/* gate.approval_id=" + id + " */ " + sql
+	}
+	fits, over := approved("DELETE FROM t WHERE id = 1"), approved("DELETE FROM t WHERE id < 4")
+	c.query("BEGIN")
+	c.query("INSERT INTO t VALUES (99, 'b')")
+	c.query(fits)
+	c.query("COMMIT")
+	var changed []int
+	for _, e := range w.events() {
+		if e.Type == event.TypeExecutionSuccess {
+			var p event.ExecutionSuccess
+			require.NoError(t, p.Parse(e.Payload))
+			changed = append(changed, p.RowsChanged)
+		}
+	}
+	require.Equal(t, []int{0, 3}, changed)
+
+	c.query("BEGIN")
+	c.query(over)
+	err := c.refused("COMMIT")
+	require.Equal(t, fault.RowLimitExceeded, fault.CodeOf(err), "%v", err)
+	require.Equal(t, []any{int64(6), int64(5)}, []any{fault.Of(err).Details["rows"], fault.Of(err).Details["max_rows"]})
+	require.Equal(t, "9|2", w.value("SELECT (SELECT count(*) FROM t) || '|' || (SELECT count(*) FROM log)"))
+}
+
 func TestABlockHasAtMostSoManyWrites(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()

@@ -41,7 +41,7 @@ type Block struct {
 	xid       uint64            // 0: no write was dispatched yet
 	next      *BeginOptions     // of the write that was dispatched and not yet sent
 	counted   rowCounts         // before it
-	limited   []int64           // rows that each write so far under a limit may still change, by deferred triggers
+	limited   []limitedRows     // each write so far under a limit: deferred triggers may change more rows
 	held      []string          // relations that reads have locked, as their facts name them
 	settings  map[string]string // of the last write, for the checks that are deferred to the end
 	unchecked bool              // a write ran behind which deferred checks were not made yet

@@ -69,7 +69,7 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 		return b.fail(r, aborted(ReasonResultTooLarge, ""), tooLargeFault())
 	}
 	if counted != nil {
-		b.limited = append(b.limited, *o.Limits.MaxRows-*res.RowsChanged)
+		b.limited = append(b.limited, limitedRows{*res.RowsChanged, *o.Limits.MaxRows})
 	}
 	return r.stamp(res, l), nil
 }
@@ -457,14 +457,17 @@ func (b *Block) Commit(ctx context.Context) (Result, error) {
 		return res, fault.New(fault.DBQueryFailed, "The transaction had failed, so it was rolled back. Nothing was applied.").With("sqlstate", "25P02").With("retryable", false)
 	}
 	b.lease.notices = nil
+	var deferred *int64
 	if b.unchecked {
-		if res, err := b.check(ctx); err != nil {
+		res, err := b.check(ctx)
+		if err != nil {
 			return res, err
 		}
+		deferred = res.RowsChanged
 	}
 	defer b.end()
 	begun := time.Now()
-	res, err := b.db.commit(ctx, b.lease, Result{State: Success, CommandTag: "COMMIT"})
+	res, err := b.db.commit(ctx, b.lease, Result{State: Success, CommandTag: "COMMIT", RowsChanged: deferred})
 	if b.ddl {
 		b.db.types.forget()
 	}
@@ -489,9 +492,11 @@ func (b *Block) check(ctx context.Context) (Result, error) {
 	r := b.db.run(context.WithoutCancel(ctx), b.lease, "", b.db.deadline(lim), checks[0], batch)
 	res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent)
 	if ok && before != nil {
-		if f = b.deferredRows(before, behind); f != nil {
+		var changed int64
+		if changed, f = b.deferredRows(before, behind); f != nil {
 			res, ok = aborted(ReasonRowLimit, ""), false
 		}
+		res.RowsChanged = &changed
 	}
 	if ok {
 		return res, nil
@@ -509,16 +514,21 @@ func (b *Block) check(ctx context.Context) (Result, error) {
 
 // deferredRows counts what the deferred triggers changed. Whose they are is not
 // told, so all of it counts for each write that has a limit.
-func (b *Block) deferredRows(before, behind *oneRow) error {
+func (b *Block) deferredRows(before, behind *oneRow) (int64, error) {
 	counted, err := readCounts(before)
 	if err != nil {
-		return notCountableFault("no count")
+		return 0, notCountableFault("no count")
 	}
 	if err := counted.countable(false); err != nil {
-		return err
+		return 0, err
 	}
-	var changed Result
-	return changed.countRows(counted, behind, slices.Min(b.limited))
+	deferred, err := counted.growth(behind)
+	for _, w := range b.limited {
+		if changed := w.changed + deferred; err == nil && changed > w.most {
+			err = tooManyRows(changed, w.most)
+		}
+	}
+	return deferred, err
 }
 
 // Rollback gives the block up and reports whether the server acknowledged that;

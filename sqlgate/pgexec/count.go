@@ -15,7 +15,9 @@ import (
 // deferred trigger writes is counted when the block ends. Where the transaction holds
 // such a lock already nothing tells them, so nothing is counted there. The counters
 // are listed by tables of the transaction's snapshot, and a statement of a REPEATABLE
-// READ transaction writes younger ones too: a lock of such a table shows that.
+// READ transaction writes younger ones too: a lock of such a table shows that. A
+// TRUNCATE puts the counters of its table back, so temporary tables, which may be
+// truncated freely, are left out: what another table gained would hide behind it.
 //
 // What cannot be held: a function of somebody who may set track_counts and runs as
 // its owner (SECURITY DEFINER) can switch the count off and on again.
@@ -23,8 +25,10 @@ import (
 // countSQL sums what this connection's transaction changed. It still holds earlier
 // work of the connection, so only the difference of two answers means anything.
 const countSQL = `SELECT s.changed, pg_catalog.current_setting('track_counts'), pg_catalog.has_parameter_privilege('track_counts', 'SET'), l.exclusive, l.unseen
- FROM (SELECT COALESCE(pg_catalog.sum(n_tup_ins OPERATOR(pg_catalog.+) n_tup_upd OPERATOR(pg_catalog.+) n_tup_del), 0) AS changed
-  FROM pg_catalog.pg_stat_xact_user_tables) AS s,
+ FROM (SELECT COALESCE(pg_catalog.sum(pg_catalog.pg_stat_get_xact_tuples_inserted(c.oid) OPERATOR(pg_catalog.+) pg_catalog.pg_stat_get_xact_tuples_updated(c.oid)
+   OPERATOR(pg_catalog.+) pg_catalog.pg_stat_get_xact_tuples_deleted(c.oid)), 0) AS changed
+  FROM pg_catalog.pg_class AS c WHERE c.relkind OPERATOR(pg_catalog.=) ANY ('{r,m}'::"char"[]) AND c.relpersistence OPERATOR(pg_catalog.<>) 't'::"char"
+  AND c.relnamespace OPERATOR(pg_catalog.<>) 'pg_catalog'::pg_catalog.regnamespace) AS s,
  (SELECT pg_catalog.count(*) FILTER (WHERE l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' AND c.relpersistence IS DISTINCT FROM 't') AS exclusive,
    pg_catalog.count(*) FILTER (WHERE l.mode OPERATOR(pg_catalog.=) 'RowExclusiveLock' AND c.oid IS NULL) AS unseen
   FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) l.relation
@@ -81,24 +85,37 @@ func notCountableFault(why string) *fault.Fault {
 // countRows compares what changed with what the approval allows: the larger of
 // the tag's number and the growth of the server's counters.
 func (r *Result) countRows(before rowCounts, row *oneRow, most int64) error {
-	after, err := readCounts(row)
-	switch {
-	case err != nil:
-		return notCountableFault("no count")
-	case !after.on:
-		return notCountableFault("the statement switched track_counts off")
-	case after.exclusive > before.exclusive:
-		return notCountableFault("the statement holds a table as TRUNCATE and DROP do")
-	case after.unseen > 0:
-		return unseenFault()
+	changed, err := before.growth(row)
+	if err != nil {
+		return err
 	}
-	changed := max(after.rows-before.rows, r.RowCount)
+	changed = max(changed, r.RowCount)
 	r.RowsChanged = &changed
 	if changed > most {
 		return tooManyRows(changed, most)
 	}
 	return nil
 }
+
+// growth is how many rows changed since c.
+func (c rowCounts) growth(row *oneRow) (int64, error) {
+	after, err := readCounts(row)
+	switch {
+	case err != nil:
+		return 0, notCountableFault("no count")
+	case !after.on:
+		return 0, notCountableFault("the statement switched track_counts off")
+	case after.exclusive > c.exclusive:
+		return 0, notCountableFault("the statement holds a table as TRUNCATE and DROP do")
+	case after.unseen > 0:
+		return 0, unseenFault()
+	}
+	return after.rows - c.rows, nil
+}
+
+// limitedRows are what a write of a block changed when it ran, and how many its
+// approval allows.
+type limitedRows struct{ changed, most int64 }
 
 func tooManyRows(changed, most int64) error {
 	return fault.New(fault.RowLimitExceeded, "The statement changes %d rows, the approval allows %d. It was rolled back; change fewer rows, or ask for an approval of more.", changed, most).

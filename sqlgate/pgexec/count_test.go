@@ -188,6 +188,46 @@ CREATE FUNCTION fills() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO
 	require.NoError(t, err, "a younger table that the transaction does not write is nothing to it")
 }
 
+// A TRUNCATE puts the counters of its table back.
+func TestATruncateOfATemporaryTableDoesNotPassARowLimit(t *testing.T) {
+	url, role := plainRole(t)
+	_, side := open(t)
+	side.run(`CREATE TABLE items (id int); INSERT INTO items SELECT generate_series(1, 20); CREATE TABLE victim (id int); INSERT INTO victim SELECT generate_series(1, 900);
+CREATE FUNCTION works() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN TRUNCATE work; UPDATE victim SET id = id; RETURN NULL; END $$;
+GRANT ALL ON items, victim TO ` + role)
+	db, _ := openURL(t, url(side.url))
+	most := int64(5)
+	for _, c := range []struct{ trigger, write string }{
+		{"", "DO $$ BEGIN TRUNCATE work; UPDATE victim SET id = id; END $$"},
+		{"CREATE TRIGGER w AFTER DELETE ON items FOR EACH STATEMENT EXECUTE FUNCTION works()", "DELETE FROM items WHERE id = 1"},
+		{"CREATE CONSTRAINT TRIGGER w AFTER DELETE ON items DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION works()", "DELETE FROM items WHERE id = 1"},
+	} {
+		if c.trigger != "" {
+			side.run(c.trigger)
+		}
+		b := beginBlock(t, db, BlockOptions{})
+		var err error
+		for i, text := range []string{"CREATE TEMPORARY TABLE work (id int)", "INSERT INTO work SELECT generate_series(1, 3000)", c.write} {
+			o := BeginOptions{UserCode: true}
+			if i == 2 {
+				o.Limits.MaxRows = &most
+			}
+			_, err = b.DispatchWrite(context.Background(), o)
+			require.NoError(t, err)
+			_, err = b.Block.Write(context.Background(), sql(text), false, db.NewRows(0))
+		}
+		if err == nil {
+			_, err = b.Commit(context.Background())
+		}
+		b.Rollback()
+		require.Equal(t, fault.RowLimitExceeded, fault.CodeOf(err), "%+v: %v", c, err)
+		require.GreaterOrEqual(t, fault.Of(err).Details["rows"], int64(900), "%+v", c)
+		if c.trigger != "" {
+			side.run("DROP TRIGGER w ON items")
+		}
+	}
+}
+
 // What a deferred trigger changes counts for the write that has a limit, whichever is last.
 func TestAnotherWriteDoesNotTakeOverWhatADeferredTriggerChanges(t *testing.T) {
 	db, side := open(t)
