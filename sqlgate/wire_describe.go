@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"writegate/commands"
+	"writegate/commands/fault"
 	"writegate/eventlog/event"
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
@@ -193,27 +194,11 @@ func (w *Wire) beginDescribe(ctx context.Context, st *wireStatement, s *submissi
 // Execute, where everything is there that an approval is for; parameters that are
 // still to come keep it from that.
 func (w *Wire) askUnapproved(ctx context.Context, st *wireStatement, s *submission, p pgexec.ParseRequest, unsure bool) (d pgexec.Description, err error) {
-	if !unsure && !s.classification.UserTypes {
-		reading, err := w.beginDescribe(ctx, st, s)
-		if err != nil {
-			return d, err
-		}
-		why := ""
-		if d, why, err = reading.DescribeHarmless(ctx, p); err != nil || why == "" {
-			return d, err
-		}
-	}
-	if st.params() > 0 && s.wire.portal == nil {
-		return d, w.refuseAs(ctx, s, &WireError{
-			SQLState: "0A000", Message: "not available through the gate: describing a statement that needs an approval, where that may run the code of a type that is not built in",
-			Hint: "Send it with its parameters, without asking for its description first.",
-		})
-	}
 	named := s.ApprovalID != ""
 	if !named {
 		s.ApprovalID, s.record.ApprovalID = w.approval(), w.approval()
 	}
-	if s.ApprovalID != "" {
+	if s.ApprovalID != "" && (st.params() == 0 || s.wire.portal != nil) { // else the values that it is for are still to come
 		answer, err := w.gate.lookUpApproval(ctx, s)
 		switch {
 		case err != nil:
@@ -230,6 +215,24 @@ func (w *Wire) askUnapproved(ctx context.Context, st *wireStatement, s *submissi
 		if s.runs() {
 			return w.askServer(ctx, st, s)
 		}
+	}
+	if !unsure && !s.classification.UserTypes {
+		reading, err := w.beginDescribe(ctx, st, s)
+		if err != nil {
+			return d, err
+		}
+		why := ""
+		d, why, err = reading.DescribeHarmless(ctx, p)
+		ownLock := w.unit.block != nil && err != nil && fault.Of(err).Details["sqlstate"] == "55P03" // it is parsed on a connection beside the block, which may wait for that
+		if err == nil && why == "" || err != nil && !ownLock {
+			return d, err
+		}
+	}
+	if st.params() > 0 && s.wire.portal == nil {
+		return d, w.refuseAs(ctx, s, &WireError{
+			SQLState: "0A000", Message: "not available through the gate: describing a statement that needs an approval, where that may run the code of a type that is not built in",
+			Hint: "Send it with its parameters, without asking for its description first.",
+		})
 	}
 	return d, w.stopDescription(ctx, s)
 }

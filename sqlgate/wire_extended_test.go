@@ -325,6 +325,34 @@ func TestWhatIsBlockedIsNotDescribed(t *testing.T) {
 	c.sync()
 }
 
+// What waits for an approval is parsed beside the block, whose own locks it would wait
+// for. What is approved is parsed inside of it.
+func TestAnApprovedStatementIsDescribedBehindTheLocksOfItsBlock(t *testing.T) {
+	w := newWireWorld(t, nil)
+	w.wire().query("INSERT INTO t VALUES (1, 'a')")
+	c := w.wire()
+	c.query("SET lock_timeout = 100")
+	describe := func(sql string) error {
+		c.query("BEGIN")
+		c.query("LOCK TABLE t")
+		require.NoError(t, c.Parse(t.Context(), "", sql, nil))
+		_, _, err := c.DescribeStatement(t.Context(), "")
+		return err
+	}
+	const sql = "DELETE FROM t WHERE v = 'a'"
+	err := describe(sql)
+	require.Equal(t, "REQUIRE_APPROVAL", state(err))
+	id := err.(*WireRefusal).Answer.ApprovalID
+	c.sync()
+	c.query("ROLLBACK")
+	w.approve(id)
+	require.NoError(t, describe("/* gate.approval_id="+id+" */ "+sql))
+	require.Equal(t, "DELETE 1", c.ran("/* gate.approval_id="+id+" */ "+sql))
+	c.sync()
+	c.query("COMMIT")
+	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
+}
+
 func TestABlockDescribesWhatItMade(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()
