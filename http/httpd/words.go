@@ -122,7 +122,7 @@ func misunderstood(name string, h http.Header) string {
 	switch {
 	case name == idempotencyKey:
 		return ""
-	case strings.Contains(plain, "idempoten"):
+	case strings.Contains(plain, "idempoten") || strings.HasPrefix(plain, "repeatability") || strings.HasSuffix(plain, "clienttoken"):
 		return "is no header of this service; did you mean Idempotency-Key?"
 	case name == ifMatch && slices.ContainsFunc(h[name], func(v string) bool { return strings.TrimSpace(v) == "" }):
 		return "is empty: send the ETag that the change rests on, or leave the header out"
@@ -138,6 +138,8 @@ func misunderstood(name string, h http.Header) string {
 		return "asks for no approval here: the policy says what needs one. Leave the header out"
 	case name == "Prefer" && slices.ContainsFunc(h["Prefer"], asksForNoEffect):
 		return noDryRun
+	case strings.Contains(plain, "maxrows") || strings.Contains(plain, "maxaffected") || name == "Prefer" && slices.ContainsFunc(h["Prefer"], asksForALimit):
+		return "limits no rows here: max_rows of a policy's rule does. Leave it out"
 	}
 	return ""
 }
@@ -149,7 +151,7 @@ func misunderstood(name string, h http.Header) string {
 // X-Request-Id) has none of them.
 var (
 	noEffectAnywhere = []string{"dryrun", "preview", "simulat", "validateonly", "validationonly", "whatif", "checkonly", "planonly", "explainonly", "donotexecute", "rollbackonly"}
-	noEffectWords    = []string{"noop", "noexec", "noexecute", "nocommit", "nowrite", "readonly", "rollback", "testmode", "testonly", "testrun", "safemode", "sandbox", "querymode", "execmode", "executionmode", "runmode"}
+	noEffectWords    = []string{"noop", "noexec", "noexecute", "nocommit", "nowrite", "readonly", "rollback", "testmode", "testonly", "testrun", "safemode", "sandbox", "querymode", "execmode", "executionmode", "runmode", "execute", "explain"}
 )
 
 // namesNoEffect reports whether a header's name holds one of these words.
@@ -174,5 +176,10 @@ const noDryRun = "does not keep anything from being done here; did you mean the 
 // asksForNoEffect looks for a preference (RFC 7240) that nothing be done.
 func asksForNoEffect(preferences string) bool {
 	plain := plainWord(preferences)
-	return strings.Contains(plain, "dryrun") || strings.Contains(plain, "preview") || strings.Contains(plain, "validateonly")
+	return strings.Contains(plain, "dryrun") || strings.Contains(plain, "preview") || strings.Contains(plain, "validateonly") || strings.Contains(plain, "rollback")
+}
+
+// asksForALimit looks for a preference that no more rows than some be changed.
+func asksForALimit(preferences string) bool {
+	return strings.Contains(plainWord(preferences), "maxaffected")
 }

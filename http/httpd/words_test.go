@@ -22,10 +22,13 @@ func words(name, value string) error {
 func TestHeadersThatAskForNoEffectAreRefused(t *testing.T) {
 	for _, name := range []string{"X-Preview-Only", "X-Preview", "Preview", "X-Dry-Run", "X-Dry-Run-Only", "Dry_run", "X-DryRunMode", "X-Gate-Mode", "X-Gate-Query-Mode", "X-Is-Preview",
 		"X-Simulate-Only", "X-Simulation", "X-Validate-Only", "X-What-If", "X-Noop", "X-No-Op", "X-No-Execute", "X-NoExec", "X-Read-Only", "X-Test-Mode", "X-Rollback", "X-Company-Internal-Dry-Run-Requested",
-		"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "X-Require-Approval", "X-Approval-Required", "X-Idempotence-Key", "X-If-Match"} {
+		"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "X-Require-Approval", "X-Approval-Required", "X-Idempotence-Key", "X-If-Match",
+		"X-Transaction-Rollback", "X-Execute", "X-Explain", "X-Max-Rows", "Max-Affected", "Repeatability-Request-Id", "Repeatability-First-Sent", "Client-Token", "X-Amz-Client-Token"} {
 		require.Equal(t, fault.ValidationFailed, fault.CodeOf(words(name, "true")), name)
 	}
-	require.Equal(t, fault.ValidationFailed, fault.CodeOf(words("Prefer", "handling=strict, dry-run")))
+	for _, preferences := range []string{"handling=strict, dry-run", "tx=rollback", "handling=strict, max-affected=1"} {
+		require.Equal(t, fault.ValidationFailed, fault.CodeOf(words("Prefer", preferences)), preferences)
+	}
 }
 
 func TestHeadersOfBrowsersProxiesAndTracersAreTaken(t *testing.T) {
