@@ -41,7 +41,7 @@ type Request struct {
 	ExecutionProfile string // "" is default
 	IdempotencyKey   string // "" is none
 	Preview          bool   // classify and decide alone; nothing is written, nothing executes
-	TLSSubject       string // subject of the verified client certificate, "" without one
+	TLSSubject       string // name of the verified client certificate, its subject as a rule, "" without one
 	WireUser         string // who proved by a password to be it, "" without one
 	AgentToken       string // secret of an agent's token that came with the request, or ""
 	Agent            Agent  // of that token; Submit fills it in

@@ -17,7 +17,7 @@ import (
 // connection.
 type WireLogin struct {
 	Claims
-	TLSSubject   string // subject of the verified client certificate, "" without one
+	TLSSubject   string // name of the verified client certificate, "" without one
 	User         string // who proved by a password to be it, "" without one
 	ConnectionID string // wire_session of the evidence
 	Client       string // whose share of memory it takes
@@ -30,7 +30,7 @@ type WireLogin struct {
 	Stands func() *WireError
 }
 
-// Principal is who is verified, as evidence names it: the subject of a certificate, the
+// Principal is who is verified, as evidence names it: the name of a certificate, the
 // user of a password, or both.
 func (l *WireLogin) Principal() string { return principal(l.TLSSubject, l.User) }
 
@@ -41,7 +41,7 @@ func principal(subject, user string) string {
 	case subject == "":
 		return "user=" + user
 	}
-	return subject + ";user=" + user // a subject has each semicolon of its own behind a backslash
+	return subject + ";user=" + user // such a name has each semicolon of its own behind a backslash
 }
 
 // A WireSink takes the result of a statement as it comes. Fields is called once,

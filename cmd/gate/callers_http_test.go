@@ -2,13 +2,18 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"writegate/agentctl"
+	"writegate/eventlog/event"
+	"writegate/fixtures/certs"
 )
 
 // These tests hold that what was kept for one caller is given to no other: a key
@@ -80,6 +85,46 @@ func TestAnAnswerUnderAKeyIsForTheCertificateThatAsked(t *testing.T) {
 	require.Equal(t, http.StatusConflict, other.status, "%s", other.body)
 	require.Equal(t, "idempotency_conflict", other.text(t, "error_code"))
 	require.NotContains(t, string(other.body), "rows")
+}
+
+// Certificates of workloads often have no subject, but are named by the names in
+// their extension alone: each is a client of its own all the same.
+func TestACertificateWithoutASubjectIsAClientOfItsOwn(t *testing.T) {
+	t.Parallel()
+	g := startTLSGateWith(t, newGateDir(t, []byte(strings.Replace(readings, "CN=alice", "SAN:URI=spiffe://shop.test/one", 1))), time.Hour)
+	as := func(workload string, s statement, params ...string) reply {
+		g.testGate.client = g.as(t, "leaf", certs.Nameless("spiffe://shop.test/"+workload))
+		return g.query(t, s, params...)
+	}
+	read := ask("SELECT * FROM customers ORDER BY id LIMIT 2")
+	first := as("one", read, "idempotency_key=k7")
+	require.Equal(t, http.StatusOK, first.status, "%s", first.body)
+	require.Equal(t, true, as("one", read, "idempotency_key=k7").json(t)["replayed"])
+	require.Equal(t, "only_alice", as("two", read).text(t, "reason_code"))
+	other := as("two", read, "idempotency_key=k7")
+	require.Equal(t, "idempotency_conflict", other.text(t, "error_code"))
+	require.NotContains(t, string(other.body), "rows")
+
+	deleting := ask("DELETE FROM order_items WHERE order_id = 1 AND line = 1")
+	id := as("one", deleting).text(t, "approval_id")
+	require.Equal(t, http.StatusOK, g.resolve(t, id, "approve").status)
+	require.Equal(t, "approval_mismatch", as("two", deleting.with("approval_id", id)).text(t, "error_code"))
+	require.Equal(t, http.StatusOK, as("one", deleting.with("approval_id", id)).status)
+
+	require.Equal(t, http.StatusOK, as("one", in("s1", "PREPARE p AS SELECT 1")).status)
+	require.Equal(t, "session_not_found", as("two", in("s1", "EXECUTE p")).text(t, "error_code"))
+	require.Equal(t, http.StatusOK, as("one", in("s1", "EXECUTE p")).status)
+
+	g.end(t)
+	asked := map[string]int{}
+	for _, e := range g.events(t) {
+		if e.Type == event.TypeRequestReceived {
+			var p event.RequestReceived
+			require.NoError(t, p.Parse(e.Payload))
+			asked[p.Principal]++
+		}
+	}
+	require.Equal(t, []string{"SAN:URI=spiffe://shop.test/one", "SAN:URI=spiffe://shop.test/two"}, slices.Sorted(maps.Keys(asked)))
 }
 
 func TestAnApprovalIsForTheCertificateThatAsked(t *testing.T) {

@@ -47,8 +47,8 @@ func startTLSGateWith(t *testing.T, d gateDir, look time.Duration, extra ...stri
 }
 
 // as is a client with a certificate of this name.
-func (g *tlsGate) as(t *testing.T, name string) *http.Client {
-	shown := g.clients.Issue(t.TempDir(), name, x509.ExtKeyUsageClientAuth).Load()
+func (g *tlsGate) as(t *testing.T, name string, change ...func(*x509.Certificate)) *http.Client {
+	shown := g.clients.Issue(t.TempDir(), name, x509.ExtKeyUsageClientAuth, change...).Load()
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: g.servers.Pool(), Certificates: []tls.Certificate{shown}}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
@@ -86,6 +86,12 @@ func TestRatesAreCountedByTheVerifiedSubject(t *testing.T) {
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status, "from the same address, and another client")
 	g.testGate.client = g.as(t, "shop")
 	require.Equal(t, http.StatusTooManyRequests, g.query(t, ask("SELECT 1")).status, "another certificate of the same subject")
+	for _, workload := range []string{"spiffe://shop.test/one", "spiffe://shop.test/two"} {
+		g.testGate.client = g.as(t, "leaf", certs.Nameless(workload))
+		require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status)
+		g.testGate.client = g.as(t, "leaf", certs.Nameless(workload))
+		require.Equal(t, http.StatusTooManyRequests, g.query(t, ask("SELECT 1")).status, "another certificate of the same workload")
+	}
 }
 
 func TestNobodyWithoutACertificateGetsThrough(t *testing.T) {

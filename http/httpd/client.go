@@ -1,13 +1,13 @@
 package httpd
 
 import (
-	"crypto/x509/pkix"
-	"encoding/asn1"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"writegate/sqlgate/tlsfiles"
 )
 
 // Proxies are the peers whose X-Forwarded-For is believed (GATE_TRUSTED_PROXIES).
@@ -90,18 +90,11 @@ func (p *Proxies) forwarded(headers []string, peer netip.Addr) netip.Addr {
 	return peer
 }
 
-// TLSSubject is the RFC 2253 text of the verified client certificate's subject,
-// or "" without one (design/execution-and-wire.md part 7). It is made from the
-// subject's own bytes, because pkix.Name keeps neither unknown attributes nor
-// their order.
+// TLSSubject is the name of the verified client certificate, its subject as a rule
+// (tlsfiles.ClientName), or "" without one.
 func TLSSubject(r *http.Request) string {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return ""
 	}
-	var subject pkix.RDNSequence
-	rest, err := asn1.Unmarshal(r.TLS.VerifiedChains[0][0].RawSubject, &subject)
-	if err != nil || len(rest) > 0 {
-		return "" // crypto/x509 parsed it before, so this can't be; an unverified name is the safe answer
-	}
-	return subject.String()
+	return tlsfiles.ClientName(r.TLS.VerifiedChains[0][0])
 }

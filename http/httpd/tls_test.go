@@ -115,6 +115,15 @@ func TestAVerifiedClientIsKnownByItsSubject(t *testing.T) {
 	require.Equal(t, `{"client":"CN=migrator","subject":"CN=migrator"}`, got)
 }
 
+func TestAVerifiedClientWithoutASubjectIsNotAnAddress(t *testing.T) {
+	s := serveTLS(t, nil)
+	for _, workload := range []string{"spiffe://shop.test/one", "spiffe://shop.test/two"} {
+		got, err := s.who(s.client(s.issue(s.clients, "leaf", certs.Nameless(workload))))
+		require.NoError(t, err)
+		require.Equal(t, `{"client":"SAN:URI=`+workload+`","subject":"SAN:URI=`+workload+`"}`, got)
+	}
+}
+
 func TestClientsThatDoNotVerifyAreRefused(t *testing.T) {
 	s := serveTLS(t, nil)
 	elsewhere := certs.NewAuthority(t, t.TempDir(), "elsewhere")

@@ -6,8 +6,6 @@ import (
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/asn1"
 	"fmt"
 	"io"
 	"net"
@@ -121,17 +119,11 @@ func (c *conn) stands() *sqlgate.WireError {
 	return &sqlgate.WireError{SQLState: f.response.Code, Message: f.response.Message, Fatal: true}
 }
 
-// tlsSubject is the RFC 2253 text of its subject, "" without one. It is made
-// from the subject's own bytes: pkix.Name keeps neither unknown attributes nor
-// their order.
+// tlsSubject is the name of the client certificate, its subject as a rule
+// (tlsfiles.ClientName), "" without one.
 func (c *conn) tlsSubject() string {
-	leaf := c.verifiedLeaf()
-	if leaf == nil {
-		return ""
+	if leaf := c.verifiedLeaf(); leaf != nil {
+		return tlsfiles.ClientName(leaf)
 	}
-	var subject pkix.RDNSequence
-	if rest, err := asn1.Unmarshal(leaf.RawSubject, &subject); err != nil || len(rest) > 0 {
-		return "" // crypto/x509 parsed it before; an unverified name is the safe answer
-	}
-	return subject.String()
+	return ""
 }

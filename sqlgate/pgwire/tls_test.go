@@ -39,8 +39,8 @@ func openSecureDoor(t *testing.T, mode string, change func(*Options)) *secureDoo
 	return s
 }
 
-func (s *secureDoor) pair(name string, usage x509.ExtKeyUsage) tls.Certificate {
-	return s.authority.Issue(s.dir, name, usage).Load()
+func (s *secureDoor) pair(name string, usage x509.ExtKeyUsage, change ...func(*x509.Certificate)) tls.Certificate {
+	return s.authority.Issue(s.dir, name, usage, change...).Load()
 }
 
 // client is what a client that knows the authority uses.
@@ -140,6 +140,23 @@ func TestACertificateIsALogin(t *testing.T) {
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &stranger, nil }
 	require.Empty(t, d.login("user=ana dbname=shop", config).Code, "refused in the handshake")
 	require.Len(t, d.logins, 1)
+}
+
+func TestACertificateWithoutASubjectIsAClientAndNoUser(t *testing.T) {
+	workload := certs.Nameless("spiffe://shop.test/one")
+	d := openSecureDoor(t, TLSRequire, func(o *Options) { o.Auth = AuthTrust })
+	require.Equal(t, behindTheDoor.SQLState, d.login("user=ana dbname=shop", d.client(d.pair("leaf", x509.ExtKeyUsageClientAuth, workload))).Code)
+	login := d.lastLogin()
+	require.Equal(t, "SAN:URI=spiffe://shop.test/one", login.TLSSubject)
+	require.Equal(t, login.TLSSubject, login.Client)
+	require.Equal(t, login.TLSSubject, login.Principal())
+
+	d = openSecureDoor(t, TLSRequire, func(o *Options) { o.Auth = AuthCert })
+	shown := d.client(d.pair("leaf", x509.ExtKeyUsageClientAuth, workload))
+	for _, user := range []string{"ana", "''", "spiffe://shop.test/one", "SAN:URI=spiffe://shop.test/one"} {
+		require.Equal(t, "28000", d.login("user="+user+" dbname=shop", shown).Code)
+	}
+	require.Empty(t, d.logins)
 }
 
 func TestPasswordsAreBoundToTheChannelWhereThereIsOne(t *testing.T) {

@@ -42,8 +42,8 @@ type Facts struct {
 	Host   string `json:"host,omitempty"`
 	Env    string `json:"env,omitempty"`
 
-	// TLSSubject is the subject of a verified client certificate (RFC 2253),
-	// AgentID the agent of a valid token; both are empty without proof.
+	// TLSSubject is the name of a verified client certificate, its subject (RFC
+	// 2253) as a rule, AgentID the agent of a valid token; both are empty without proof.
 	TLSSubject         string `json:"tls_subject,omitempty"`
 	AgentID            string `json:"agent_id,omitempty"`
 	AgentToolsVerified bool   `json:"agent_tools_verified,omitempty"`

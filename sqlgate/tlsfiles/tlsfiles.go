@@ -1,7 +1,8 @@
 // Package tlsfiles reads the PEM files that TLS settings name, strictly: a pair
 // that does not fit or is not valid now, and a bundle in which anything is not
 // an authority, are refused while the person who wrote them is still looking.
-// Listeners and upstream connections read theirs here.
+// Listeners and upstream connections read theirs here, and have the name of a client
+// by its certificate from here.
 package tlsfiles
 
 import (
