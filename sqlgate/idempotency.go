@@ -46,7 +46,7 @@ func (g *Gate) preparedAnew(ctx context.Context, s *submission, first *projectio
 	if s.SessionID == "" {
 		return nil
 	}
-	session, err := g.sessions.peek(s.SessionID, s.identity())
+	session, err := g.sessions.peek(s.SessionID, s.identity(), useHolder)
 	if err != nil || session == nil {
 		return nil // another's is none to this client
 	}

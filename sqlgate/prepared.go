@@ -58,11 +58,22 @@ func errNoSessionID() error {
 // enterSession finds the session. For what needs none it may be absent, but
 // never another's.
 func (g *Gate) enterSession(ctx context.Context, s *submission) (leave func(), err error) {
+	use := useName
+	switch s.classification.QueryType {
+	case classify.TypePrepare:
+		use = useBegin
+	case classify.TypeDeallocate:
+		use = useHolder
+	case classify.TypeExecute:
+		if use = useHolder; s.Preview {
+			use = useLook
+		}
+	}
 	if s.Preview {
-		s.session, err = g.sessions.peek(s.SessionID, s.identity())
+		s.session, err = g.sessions.peek(s.SessionID, s.identity(), use)
 		return func() {}, err
 	}
-	found, ended, err := g.sessions.enter(s.SessionID, s.identity(), pgexec.ClientOf(ctx), s.classification.QueryType == classify.TypePrepare)
+	found, ended, err := g.sessions.enter(s.SessionID, s.identity(), pgexec.ClientOf(ctx), use)
 	leave = func() {
 		if found != nil {
 			g.sessions.leave(found)

@@ -96,11 +96,41 @@ func errNoSession() *fault.Fault {
 	return fault.New(fault.SessionNotFound, "There is no prepared-statement session with this session_id for this identity. Sessions end after 15 minutes without use and with the service; PREPARE the statements again.")
 }
 
+// A sessionUse is what a request wants of the session that it names.
+type sessionUse int
+
+const (
+	useName   sessionUse = iota // nothing: session_id is context alone
+	useLook                     // a preview of EXECUTE: nothing runs
+	useHolder                   // what its holder alone may: EXECUTE and DEALLOCATE
+	useBegin                    // PREPARE, which may begin it too
+)
+
+// admits reports whether a request gets the session that it names; the error says
+// that it may not even name it. An operator's token makes another holder of the
+// same claims, since what is prepared may run under it. It does not count for a
+// statement that wants nothing prepared, nor where operators look at what others prepared.
+func (s *session) admits(who identity, use sessionUse) (bool, error) {
+	if s.who == who {
+		return true, nil
+	}
+	operator := who.operator != ""
+	if who.operator = s.who.operator; s.who == who {
+		switch {
+		case use == useName:
+			return false, nil
+		case use == useLook && operator:
+			return true, nil
+		}
+	}
+	return false, errNoSession()
+}
+
 // enter finds the request's session and holds it open until leave. Without one
-// the session is nil, unless open says that this request may begin it. The
+// the session is nil, unless the request may begin it. The
 // error is session_not_found for another identity, or session_limit_exceeded.
 // What had idled too long is ended by the way and given back.
-func (t *sessions) enter(id string, who identity, holder string, open bool) (s *session, ended []commands.ClosedSession, err error) {
+func (t *sessions) enter(id string, who identity, holder string, use sessionUse) (s *session, ended []commands.ClosedSession, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s = t.byID[id]; s != nil && t.idles(s) {
@@ -108,11 +138,13 @@ func (t *sessions) enter(id string, who identity, holder string, open bool) (s *
 		s = nil
 	}
 	switch {
-	case s != nil && s.who != who:
-		return nil, ended, errNoSession()
-	case s == nil && !open:
+	case s != nil:
+		if admitted, err := s.admits(who, use); !admitted {
+			return nil, ended, err
+		}
+	case use != useBegin:
 		return nil, ended, nil
-	case s == nil:
+	default:
 		if len(t.byID) >= t.most || t.of[holder].sessions >= shareOfSessions(t.most) {
 			ended = append(ended, t.endIdle()...)
 		}
@@ -145,15 +177,15 @@ func (t *sessions) leave(s *session) {
 }
 
 // peek finds a session for a preview, which changes nothing.
-func (t *sessions) peek(id string, who identity) (*session, error) {
+func (t *sessions) peek(id string, who identity, use sessionUse) (*session, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.byID[id]
-	switch {
-	case s == nil || t.idles(s):
+	if s == nil || t.idles(s) {
 		return nil, nil
-	case s.who != who:
-		return nil, errNoSession()
+	}
+	if admitted, err := s.admits(who, use); !admitted {
+		return nil, err
 	}
 	return s, nil
 }

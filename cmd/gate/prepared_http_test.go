@@ -481,4 +481,25 @@ func TestASessionOfAnOperatorIsHisOwn(t *testing.T) {
 		require.Equal(t, "session_not_found", r.text(t, "error_code"))
 	}
 	require.Equal(t, http.StatusOK, asked("EXECUTE fix(1)", operatorTestHeader).status)
+
+	// The token counts for what is prepared: what others send under the claims only names the session.
+	require.Equal(t, http.StatusOK, asked("SELECT 1").status)
+	preview := func(session, sql string, headers ...string) reply {
+		return g.do(t, http.MethodPost, "/query?mode=preview", mustJSON(t, in(session, sql)), headers...)
+	}
+	require.Equal(t, http.StatusOK, preview("maintenance", "SELECT 1").status)
+	require.Equal(t, "session_not_found", preview("maintenance", "EXECUTE fix(1)").text(t, "error_code"))
+	stranger := in("maintenance", "SELECT 1").with("actor", "eve")
+	require.Equal(t, "session_not_found", g.query(t, stranger).text(t, "error_code"))
+
+	g.prepare(t, "worker", prepare)
+	for sql, want := range map[string]int{"SELECT 1": http.StatusOK, "EXECUTE fix(1)": http.StatusNotFound, "DEALLOCATE fix": http.StatusNotFound, "PREPARE other AS SELECT 1": http.StatusNotFound} {
+		r := g.do(t, http.MethodPost, "/query", mustJSON(t, in("worker", sql)), operatorTestHeader)
+		require.Equal(t, want, r.status, "%s: %s", sql, r.body)
+	}
+	for sql, want := range map[string]int{"SELECT 1": http.StatusOK, "EXECUTE fix(1)": http.StatusOK, "DEALLOCATE fix": http.StatusNotFound, "PREPARE other AS SELECT 1": http.StatusNotFound} {
+		r := preview("worker", sql, operatorTestHeader)
+		require.Equal(t, want, r.status, "%s: %s", sql, r.body)
+	}
+	require.Equal(t, "UPDATE", preview("worker", "EXECUTE fix(1)", operatorTestHeader).json(t)["classification"].(map[string]any)["query_type"])
 }
