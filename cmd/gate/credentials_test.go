@@ -58,7 +58,7 @@ func TestACredentialInAnotherShapeIsNotTakenForAbsent(t *testing.T) {
 // Where a token only adds something, guessing it leaves the same trace as
 // where it is needed.
 func TestAWrongOperatorTokenIsEvidenceAtEveryEndpointThatLooksAtIt(t *testing.T) {
-	for _, line := range []string{"GET /audit", "GET /audit/stream", "POST /audit/evidence", "POST /audit/verify", "POST /query", "POST /approvals/purge"} {
+	for _, line := range []string{"GET /audit", "GET /audit/stream", "POST /audit/evidence", "POST /audit/verify", "GET /evidence/verify", "POST /query", "POST /approvals/purge"} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
 			g := startShop(t, "GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1", "GATE_RATE_LIMIT_BURST=2")

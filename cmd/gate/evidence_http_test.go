@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -151,7 +152,7 @@ func TestFilesOfTheServiceAreVerified(t *testing.T) {
 	secret := filepath.Join(other, "service.json")
 	for _, text := range []string{"{\n\"token\": \"hunter2-and-more\",\n\"n\": 1}\n", `{"token": "hunter2-and-more"}`} {
 		require.NoError(t, os.WriteFile(secret, []byte(text), 0o600))
-		r := verify(secret)
+		r := g.do(t, http.MethodPost, "/audit/verify", fmt.Appendf(nil, `{"audit_file":%q}`, secret), operatorTestHeader)
 		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
 		require.NotEqual(t, "ok", r.text(t, "status"))
 		require.Contains(t, string(r.body), `"end_offset":0`)
@@ -336,4 +337,33 @@ func TestABundleIsExportedAndCheckedOnTheCommandLine(t *testing.T) {
 	left, err := os.ReadDir(filepath.Dir(file))
 	require.NoError(t, err)
 	require.Len(t, left, 1, "nothing half done stays")
+}
+
+// What is shown of an event and how long it is tell how long that is which is
+// withheld, and of a plan estimate or a count the value itself.
+func TestHowLongEventsAreIsForOperators(t *testing.T) {
+	t.Parallel()
+	other := t.TempDir()
+	g := startShop(t, "GATE_AUDIT_VERIFY_DIRS="+other)
+	require.Equal(t, http.StatusForbidden, g.query(t, ask("DELETE FROM orders")).status)
+	g.awaitCopy(t)
+	log, err := os.ReadFile(g.file("audit.wal"))
+	require.NoError(t, err)
+	readable, err := os.ReadFile(g.file("audit.log"))
+	require.NoError(t, err)
+	torn, spoiled, lines := filepath.Join(other, "torn.wal"), filepath.Join(other, "spoiled.wal"), filepath.Join(other, "copy.log")
+	require.NoError(t, os.WriteFile(torn, log[:len(log)-8], 0o600))
+	require.NoError(t, os.WriteFile(spoiled, bytes.Replace(log, []byte("DELETE FROM orders"), []byte("DELETE FROM owners"), 1), 0o600))
+	require.NoError(t, os.WriteFile(lines, bytes.Replace(readable, []byte("DELETE FROM orders"), []byte("DELETE FROM owners"), 1), 0o600))
+	told := func(r reply) bool {
+		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+		return regexp.MustCompile(`"(end_offset|offset|length)":[1-9]`).Match(r.body)
+	}
+	for _, file := range []string{g.file("audit.wal"), g.file("audit.log"), torn, spoiled, lines} {
+		body := fmt.Appendf(nil, `{"audit_file":%q}`, file)
+		require.False(t, told(g.do(t, http.MethodPost, "/audit/verify", body)), file)
+		require.True(t, told(g.do(t, http.MethodPost, "/audit/verify", body, operatorTestHeader)), file)
+	}
+	require.False(t, told(g.get(t, "/evidence/verify")))
+	require.True(t, told(g.do(t, http.MethodGet, "/evidence/verify", nil, operatorTestHeader)))
 }
