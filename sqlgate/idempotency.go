@@ -46,9 +46,9 @@ func (g *Gate) preparedAnew(ctx context.Context, s *submission, first *projectio
 	if s.SessionID == "" {
 		return nil
 	}
-	session, err := g.sessions.peek(s.SessionID, s.identity(), useHolder)
-	if err != nil || session == nil {
-		return nil // another's is none to this client
+	session := g.sessions.peek(s.sessionName())
+	if session == nil {
+		return nil
 	}
 	outer, err := g.Classifier.Classify(ctx, s.SQL)
 	if err != nil || outer.QueryType != classify.TypeExecute {

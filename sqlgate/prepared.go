@@ -55,25 +55,18 @@ func errNoSessionID() error {
 	return fault.New(fault.SessionNotFound, "PREPARE, EXECUTE and DEALLOCATE need a session_id: prepared statements belong to a session of the gate. Send one, or send the statement itself.")
 }
 
-// enterSession finds the session. For what needs none it may be absent, but
-// never another's.
+// enterSession finds the session of whoever asks. For what needs none it may be absent.
 func (g *Gate) enterSession(ctx context.Context, s *submission) (leave func(), err error) {
-	use := useName
-	switch s.classification.QueryType {
-	case classify.TypePrepare:
-		use = useBegin
-	case classify.TypeDeallocate:
-		use = useHolder
-	case classify.TypeExecute:
-		if use = useHolder; s.Preview {
-			use = useLook
-		}
-	}
 	if s.Preview {
-		s.session, err = g.sessions.peek(s.SessionID, s.identity(), use)
-		return func() {}, err
+		name := s.sessionName()
+		s.session = g.sessions.peek(name)
+		if s.session == nil && s.classification.QueryType == classify.TypeExecute {
+			name.who.operator = "" // an operator sees the plan of what somebody else prepared; nothing runs
+			s.session = g.sessions.peek(name)
+		}
+		return func() {}, nil
 	}
-	found, ended, err := g.sessions.enter(s.SessionID, s.identity(), pgexec.ClientOf(ctx), use)
+	found, ended, err := g.sessions.enter(s.sessionName(), pgexec.ClientOf(ctx), s.classification.QueryType == classify.TypePrepare)
 	leave = func() {
 		if found != nil {
 			g.sessions.leave(found)

@@ -30,8 +30,15 @@ type identity struct {
 	actor, app, tenant, role, host, env, principal, agent, operator string
 }
 
-func (r *Request) identity() identity {
-	return identity{r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.TLSSubject, r.Agent.ID, r.Operator}
+func (r *Request) sessionName() sessionName {
+	return sessionName{r.SessionID, identity{r.Actor, r.App, r.Tenant, r.Role, r.Host, r.Env, r.TLSSubject, r.Agent.ID, r.Operator}}
+}
+
+// A sessionName is how a session is found. Each identity has session_ids of its own,
+// so that nobody takes another's by using it first.
+type sessionName struct {
+	id  string
+	who identity
 }
 
 // A prepared is one prepared statement. It never changes.
@@ -46,11 +53,10 @@ type prepared struct {
 // bytes is what it takes of the room for them.
 func (p *prepared) bytes() int { return len(p.name) + len(p.sql) + 4*len(p.types) }
 
-// A session holds what was prepared under one session_id. Its fields, but for
-// who and turn, belong to the lock of its sessions.
+// A session holds what one identity prepared under one session_id. Its fields, but
+// for its name and turn, belong to the lock of its sessions.
 type session struct {
-	id     string
-	who    identity
+	sessionName
 	holder string // the client that began it
 	turn   turns  // PREPARE and DEALLOCATE change it one at a time
 
@@ -67,10 +73,10 @@ type sessions struct {
 	now  func() time.Time
 	most int
 
-	mu    sync.Mutex
-	byID  map[string]*session
-	bytes int
-	of    map[string]held // by client
+	mu     sync.Mutex
+	byName map[sessionName]*session
+	bytes  int
+	of     map[string]held // by client
 }
 
 // held is what one client has of them.
@@ -87,76 +93,40 @@ func (t *sessions) count(holder string, sessions, bytes int) {
 }
 
 func newSessions(most int, now func() time.Time) *sessions {
-	return &sessions{now: now, most: most, byID: map[string]*session{}, of: map[string]held{}}
+	return &sessions{now: now, most: most, byName: map[sessionName]*session{}, of: map[string]held{}}
 }
 
-// errNoSession is one answer to all who may not know more: whether a session is
-// there is its owner's affair.
+// errNoSession says nothing of sessions that others have under the same session_id.
 func errNoSession() *fault.Fault {
 	return fault.New(fault.SessionNotFound, "There is no prepared-statement session with this session_id for this identity. Sessions end after 15 minutes without use and with the service; PREPARE the statements again.")
 }
 
-// A sessionUse is what a request wants of the session that it names.
-type sessionUse int
-
-const (
-	useName   sessionUse = iota // nothing: session_id is context alone
-	useLook                     // a preview of EXECUTE: nothing runs
-	useHolder                   // what its holder alone may: EXECUTE and DEALLOCATE
-	useBegin                    // PREPARE, which may begin it too
-)
-
-// admits reports whether a request gets the session that it names; the error says
-// that it may not even name it. An operator's token makes another holder of the
-// same claims, since what is prepared may run under it. It does not count for a
-// statement that wants nothing prepared, nor where operators look at what others prepared.
-func (s *session) admits(who identity, use sessionUse) (bool, error) {
-	if s.who == who {
-		return true, nil
-	}
-	operator := who.operator != ""
-	if who.operator = s.who.operator; s.who == who {
-		switch {
-		case use == useName:
-			return false, nil
-		case use == useLook && operator:
-			return true, nil
-		}
-	}
-	return false, errNoSession()
-}
-
 // enter finds the request's session and holds it open until leave. Without one
-// the session is nil, unless the request may begin it. The
-// error is session_not_found for another identity, or session_limit_exceeded.
-// What had idled too long is ended by the way and given back.
-func (t *sessions) enter(id string, who identity, holder string, use sessionUse) (s *session, ended []commands.ClosedSession, err error) {
+// the session is nil, unless open says that this request may begin it. The
+// error is session_limit_exceeded. What had idled too long is ended by the way and given back.
+func (t *sessions) enter(name sessionName, holder string, open bool) (s *session, ended []commands.ClosedSession, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s = t.byID[id]; s != nil && t.idles(s) {
+	if s = t.byName[name]; s != nil && t.idles(s) {
 		ended = append(ended, t.end(s))
 		s = nil
 	}
 	switch {
-	case s != nil:
-		if admitted, err := s.admits(who, use); !admitted {
-			return nil, ended, err
-		}
-	case use != useBegin:
+	case s == nil && !open:
 		return nil, ended, nil
-	default:
-		if len(t.byID) >= t.most || t.of[holder].sessions >= shareOfSessions(t.most) {
+	case s == nil:
+		if len(t.byName) >= t.most || t.of[holder].sessions >= shareOfSessions(t.most) {
 			ended = append(ended, t.endIdle()...)
 		}
-		if len(t.byID) >= t.most {
+		if len(t.byName) >= t.most {
 			return nil, ended, fault.New(fault.SessionLimitExceeded, "There are %d prepared-statement sessions, as many as there may be. Use a session that you have, or send the statement itself.", t.most).With("max", t.most).With("retry_after_seconds", t.soonest())
 		}
 		if each := shareOfSessions(t.most); t.of[holder].sessions >= each {
 			return nil, ended, fault.New(fault.SessionLimitExceeded, "This client has %d prepared-statement sessions, and the rest is kept for others. Use a session that you have, or send the statement itself.", each).
 				With("limit", "client_sessions").With("max", each).With("retry_after_seconds", t.soonest())
 		}
-		s = &session{id: id, who: who, holder: holder, turn: newTurns(), statements: map[string]*prepared{}}
-		t.byID[id] = s
+		s = &session{sessionName: name, holder: holder, turn: newTurns(), statements: map[string]*prepared{}}
+		t.byName[name] = s
 		t.count(holder, 1, 0)
 	}
 	s.users++
@@ -170,24 +140,20 @@ func (t *sessions) leave(s *session) {
 	defer t.mu.Unlock()
 	s.users--
 	s.used = t.now()
-	if s.users == 0 && !s.begun && t.byID[s.id] == s {
-		delete(t.byID, s.id)
+	if s.users == 0 && !s.begun && t.byName[s.sessionName] == s {
+		delete(t.byName, s.sessionName)
 		t.count(s.holder, -1, 0)
 	}
 }
 
-// peek finds a session for a preview, which changes nothing.
-func (t *sessions) peek(id string, who identity, use sessionUse) (*session, error) {
+// peek finds a session for what changes nothing; nil without one.
+func (t *sessions) peek(name sessionName) *session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.byID[id]
-	if s == nil || t.idles(s) {
-		return nil, nil
+	if s := t.byName[name]; s != nil && !t.idles(s) {
+		return s
 	}
-	if admitted, err := s.admits(who, use); !admitted {
-		return nil, err
-	}
-	return s, nil
+	return nil
 }
 
 func (t *sessions) idles(s *session) bool {
@@ -196,7 +162,7 @@ func (t *sessions) idles(s *session) bool {
 
 // endIdle ends all that idled too long; the caller holds the lock.
 func (t *sessions) endIdle() (ended []commands.ClosedSession) {
-	for _, s := range t.byID {
+	for _, s := range t.byName {
 		if t.idles(s) {
 			ended = append(ended, t.end(s))
 		}
@@ -208,7 +174,7 @@ func (t *sessions) endIdle() (ended []commands.ClosedSession) {
 // long; the caller holds the lock.
 func (t *sessions) soonest() int {
 	wait := sessionIdle
-	for _, s := range t.byID {
+	for _, s := range t.byName {
 		wait = min(wait, sessionIdle-t.now().Sub(s.used))
 	}
 	return max(1, int(wait.Seconds()))
@@ -222,7 +188,7 @@ func (t *sessions) sweep() []commands.ClosedSession {
 }
 
 func (t *sessions) end(s *session) commands.ClosedSession {
-	delete(t.byID, s.id)
+	delete(t.byName, s.sessionName)
 	t.count(s.holder, -1, 0)
 	for _, p := range s.statements {
 		t.take(s, p, -1)
@@ -326,7 +292,7 @@ func (t *sessions) stats() SessionStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	stats := SessionStats{Bytes: t.bytes}
-	for _, s := range t.byID {
+	for _, s := range t.byName {
 		if s.begun {
 			stats.Open++
 			stats.Statements += len(s.statements)

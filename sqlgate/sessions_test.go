@@ -17,7 +17,7 @@ func fill(t *testing.T, s *sessions, client string) (made []*session, refused *f
 	t.Helper()
 	text := strings.Repeat("x", 256<<10)
 	for i := 0; ; i++ {
-		one, _, err := s.enter(fmt.Sprint(client, i), identity{actor: client}, client, useBegin)
+		one, _, err := s.enter(sessionName{fmt.Sprint(client, i), identity{actor: client}}, client, true)
 		require.NoError(t, err)
 		made = append(made, one)
 		for k := range 15 {
@@ -36,7 +36,7 @@ func TestOneClientDoesNotFillTheSessionsOfAll(t *testing.T) {
 	require.Equal(t, fault.SessionLimitExceeded, refused.Code)
 	require.Equal(t, "client_sessions_bytes", refused.Details["limit"])
 	require.Contains(t, refused.Message, "DEALLOCATE")
-	_, _, err := s.enter("b", identity{actor: "b"}, "b", useBegin)
+	_, _, err := s.enter(sessionName{"b", identity{actor: "b"}}, "b", true)
 	require.NoError(t, err)
 	others, refused := fill(t, s, "c")
 	require.Equal(t, "all_sessions_bytes", refused.Details["limit"])
@@ -60,14 +60,14 @@ func TestOneClientDoesNotFillTheSessionsOfAll(t *testing.T) {
 func TestOneClientDoesNotTakeAllSessions(t *testing.T) {
 	s := newSessions(8, time.Now)
 	for i := range 6 {
-		_, _, err := s.enter(fmt.Sprint(i), identity{}, "a", useBegin)
+		_, _, err := s.enter(sessionName{id: fmt.Sprint(i)}, "a", true)
 		require.NoError(t, err)
 	}
-	_, _, err := s.enter("more", identity{}, "a", useBegin)
+	_, _, err := s.enter(sessionName{id: "more"}, "a", true)
 	require.Equal(t, "client_sessions", fault.Of(err).Details["limit"])
-	_, _, err = s.enter("0", identity{}, "a", useBegin)
+	_, _, err = s.enter(sessionName{id: "0"}, "a", true)
 	require.NoError(t, err, "one that it has")
-	one, _, err := s.enter("its own", identity{}, "b", useBegin)
+	one, _, err := s.enter(sessionName{id: "its own"}, "b", true)
 	require.NoError(t, err)
 	s.leave(one)
 	require.Zero(t, s.of["b"], "it came to nothing")

@@ -111,8 +111,13 @@ func TestASessionBelongsToWhoOpenedIt(t *testing.T) {
 	g := startShop(t)
 	g.prepare(t, "s1", "PREPARE p AS SELECT 1 AS one")
 	for _, claim := range []string{"actor", "app", "tenant", "role", "host"} {
-		for _, sql := range []string{"EXECUTE p", "PREPARE q AS SELECT 2", "DEALLOCATE p", "DEALLOCATE ALL", "SELECT 1", "UPDATE orders SET status = 'x' WHERE id = 1"} {
+		for _, sql := range []string{"EXECUTE p", "DEALLOCATE p", "DEALLOCATE ALL"} {
 			requireFault(t, g.query(t, in("s1", sql).with(claim, "other")), http.StatusNotFound, "session_not_found")
+			requireFault(t, g.query(t, in("s1", sql).with(claim, "other"), "mode=preview"), http.StatusNotFound, "session_not_found")
+		}
+		for _, sql := range []string{"SELECT 1", "UPDATE orders SET status = 'x' WHERE id = 1"} {
+			r := g.query(t, in("s1", sql).with(claim, "other")) // decided by its claims, as without a session
+			require.Contains(t, []int{http.StatusOK, http.StatusForbidden}, r.status, "%s", r.body)
 		}
 	}
 	requireFault(t, g.query(t, in("s1", "EXECUTE p").with("env", "staging")), http.StatusNotFound, "session_not_found")
@@ -465,41 +470,51 @@ func TestALockIsNoRequestOfItsOwn(t *testing.T) {
 	requireFault(t, g.query(t, ask("LOCK TABLE orders IN ACCESS SHARE MODE")), http.StatusUnprocessableEntity, "unsupported_sql_shape")
 }
 
+// Whoever uses a session_id first takes it from nobody: the ids stand in the open
+// audit, and many are fixed.
+func TestASessionIDIsNotTakenFromOthers(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	bob := func(sql string) reply { return g.query(t, in("worker-7", sql).with("actor", "bob")) }
+	require.Equal(t, http.StatusOK, bob("PREPARE p AS SELECT 'bob' AS who").status)
+	require.Equal(t, http.StatusOK, g.query(t, in("worker-7", "SELECT 1")).status)
+	requireFault(t, g.query(t, in("worker-7", "EXECUTE p")), http.StatusNotFound, "session_not_found")
+	g.prepare(t, "worker-7", "PREPARE p AS SELECT 'ana' AS who")
+	require.Contains(t, string(g.query(t, in("worker-7", "EXECUTE p")).body), `"ana"`)
+	require.Contains(t, string(bob("EXECUTE p").body), `"bob"`)
+	require.Equal(t, 2.0, g.get(t, "/runtime/stats").json(t)["sessions"].(map[string]any)["open"])
+	require.Equal(t, http.StatusOK, bob("DEALLOCATE ALL").status)
+	require.Contains(t, string(g.query(t, in("worker-7", "EXECUTE p")).body), `"ana"`)
+	require.Len(t, g.eventsOf(t, event.TypeSessionOpened), 2)
+}
+
 // A session that an operator began is nobody else's: what is prepared in it may run unenforced.
 func TestASessionOfAnOperatorIsHisOwn(t *testing.T) {
 	t.Parallel()
 	g := startShop(t, "GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=the policy is wrong", "GATE_EMERGENCY_BYPASS_UNTIL="+time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
-	asked := func(sql string, headers ...string) reply {
-		return g.do(t, http.MethodPost, "/query", mustJSON(t, in("maintenance", sql)), headers...)
+	ask := func(session, path, sql string, headers ...string) int {
+		return g.do(t, http.MethodPost, path, mustJSON(t, in(session, sql)), headers...).status
 	}
-	const prepare = "PREPARE fix (int) AS UPDATE orders SET status = status WHERE id = $1"
-	prepared := asked(prepare, operatorTestHeader)
-	require.Equal(t, http.StatusOK, prepared.status, "%s", prepared.body)
-	for _, sql := range []string{"EXECUTE fix(1)", "DEALLOCATE fix", "PREPARE other AS SELECT 1"} {
-		r := asked(sql)
-		require.Equal(t, http.StatusNotFound, r.status, "%s: %s", sql, r.body)
-		require.Equal(t, "session_not_found", r.text(t, "error_code"))
+	const prepare, preview = "PREPARE fix (int) AS UPDATE orders SET status = status WHERE id = $1", "/query?mode=preview"
+	require.Equal(t, http.StatusOK, ask("maintenance", "/query", prepare, operatorTestHeader))
+	for _, path := range []string{"/query", preview} {
+		for _, sql := range []string{"EXECUTE fix(1)", "DEALLOCATE fix"} {
+			require.Equal(t, http.StatusNotFound, ask("maintenance", path, sql), sql)
+		}
+		require.Equal(t, http.StatusOK, ask("maintenance", path, "SELECT 1"))
 	}
-	require.Equal(t, http.StatusOK, asked("EXECUTE fix(1)", operatorTestHeader).status)
+	// What somebody else prepares under the name is not what the operator's EXECUTE runs.
+	require.Equal(t, http.StatusOK, ask("maintenance", "/query", "PREPARE fix (int) AS UPDATE orders SET status = 'x' WHERE id > $1"))
+	r := g.do(t, http.MethodPost, "/query", mustJSON(t, in("maintenance", "EXECUTE fix(1)")), operatorTestHeader)
+	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+	require.Equal(t, "UPDATE 1", r.text(t, "command_tag"))
 
-	// The token counts for what is prepared: what others send under the claims only names the session.
-	require.Equal(t, http.StatusOK, asked("SELECT 1").status)
-	preview := func(session, sql string, headers ...string) reply {
-		return g.do(t, http.MethodPost, "/query?mode=preview", mustJSON(t, in(session, sql)), headers...)
+	// In a session of somebody else an operator may look and touches nothing.
+	require.Equal(t, http.StatusOK, ask("worker", "/query", prepare))
+	for _, sql := range []string{"EXECUTE fix(1)", "DEALLOCATE fix"} {
+		require.Equal(t, http.StatusNotFound, ask("worker", "/query", sql, operatorTestHeader), sql)
 	}
-	require.Equal(t, http.StatusOK, preview("maintenance", "SELECT 1").status)
-	require.Equal(t, "session_not_found", preview("maintenance", "EXECUTE fix(1)").text(t, "error_code"))
-	stranger := in("maintenance", "SELECT 1").with("actor", "eve")
-	require.Equal(t, "session_not_found", g.query(t, stranger).text(t, "error_code"))
-
-	g.prepare(t, "worker", prepare)
-	for sql, want := range map[string]int{"SELECT 1": http.StatusOK, "EXECUTE fix(1)": http.StatusNotFound, "DEALLOCATE fix": http.StatusNotFound, "PREPARE other AS SELECT 1": http.StatusNotFound} {
-		r := g.do(t, http.MethodPost, "/query", mustJSON(t, in("worker", sql)), operatorTestHeader)
-		require.Equal(t, want, r.status, "%s: %s", sql, r.body)
-	}
-	for sql, want := range map[string]int{"SELECT 1": http.StatusOK, "EXECUTE fix(1)": http.StatusOK, "DEALLOCATE fix": http.StatusNotFound, "PREPARE other AS SELECT 1": http.StatusNotFound} {
-		r := preview("worker", sql, operatorTestHeader)
-		require.Equal(t, want, r.status, "%s: %s", sql, r.body)
-	}
-	require.Equal(t, "UPDATE", preview("worker", "EXECUTE fix(1)", operatorTestHeader).json(t)["classification"].(map[string]any)["query_type"])
+	require.Equal(t, http.StatusNotFound, ask("worker", preview, "DEALLOCATE fix", operatorTestHeader))
+	require.Equal(t, http.StatusOK, ask("worker", preview, "EXECUTE fix(1)", operatorTestHeader))
+	require.Equal(t, http.StatusOK, ask("worker", "/query", "SELECT 1", operatorTestHeader))
 }
