@@ -19,7 +19,7 @@ const (
 // bundle. It is durable before the bundle's first byte leaves; whether all of it
 // arrived nobody knows. The context's evidence_bundle names the bundle.
 type EvidenceExported struct {
-	Bytes    int64
+	Bytes    int64    // of the document; an operator's, which holds what is withheld, in whole MiB, rounded up
 	Client   string   // who asked: the certificate's subject or the remote address
 	Digest   [32]byte // SHA-256 of the document
 	FirstSeq uint64

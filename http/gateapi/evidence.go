@@ -26,6 +26,10 @@ import (
 // maxExports is how many bundles are written at once (design/eventlog.md part 10).
 const maxExports = 2
 
+// operatorsBytes is what the size of a bundle is recorded in multiples of, rounded up,
+// where an operator took it.
+const operatorsBytes = 1 << 20
+
 // maxFiles is how many files POST /audit/verify reads at once: each may be as
 // large as a segment of the log. Verifications of the log itself share one run.
 const maxFiles = 2
@@ -105,8 +109,12 @@ func (a *api) exportEvidence(c *httpd.Call) error {
 	if err != nil {
 		return exportFault(err)
 	}
+	size := bundle.Size()
+	if label != "" { // everybody sees the event, and may know all of the bundle but what is withheld
+		size = (size + operatorsBytes - 1) / operatorsBytes * operatorsBytes
+	}
 	// The trace is on disk before the first byte leaves; without it nothing does.
-	if err := a.Commands.RecordExport(ctx, label, &event.EvidenceExported{Bytes: bundle.Size(), Client: c.Client(), Digest: digest,
+	if err := a.Commands.RecordExport(ctx, label, &event.EvidenceExported{Bytes: size, Client: c.Client(), Digest: digest,
 		FirstSeq: *body.StartSeq, LastSeq: *body.EndSeq, Reason: body.Reason, SignedBy: bundle.SignedBy()}); err != nil {
 		return err
 	}
