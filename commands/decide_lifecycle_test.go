@@ -56,7 +56,7 @@ func TestAnExecutionTheGateDiedUnderBecomesUnknown(t *testing.T) {
 }
 
 func TestTheKeyOfAStoppedExecutionAnswersUnknown(t *testing.T) {
-	answer, err := stoppedAnswer(testExecution, moment)
+	answer, err := stoppedAnswer(testExecution)
 	require.NoError(t, err)
 	require.Equal(t, 504, answer.Status)
 	var body map[string]string
@@ -64,7 +64,7 @@ func TestTheKeyOfAStoppedExecutionAnswersUnknown(t *testing.T) {
 	require.Equal(t, "db_query_timeout", body["error_code"])
 	require.Equal(t, "unknown", body["execution_state"])
 	require.Equal(t, testExecution, body["execution_id"])
-	require.Regexp(t, "^err_", body["error_id"])
+	require.NotContains(t, body, "error_id", "each occurrence adds its own")
 }
 
 // folder is three versions, the middle one to become active.

@@ -89,7 +89,7 @@ func decideStopped(open []openExecution, now time.Time) ([]event.Draft, error) {
 		told.ErrorCode = string(fault.DBQueryTimeout)
 		p := &event.ExecutionStateUnknown{Cause: "gate_stopped"}
 		if e.keyed {
-			answer, err := stoppedAnswer(e.shared.ExecutionID, now)
+			answer, err := stoppedAnswer(e.shared.ExecutionID)
 			if err != nil {
 				return nil, err
 			}
@@ -104,16 +104,16 @@ func decideStopped(open []openExecution, now time.Time) ([]event.Draft, error) {
 }
 
 // stoppedAnswer is what the key of such an execution answers from now on: the
-// error object of an unknown outcome (spec/decisions.md part 4).
-func stoppedAnswer(executionID string, now time.Time) (*event.Answer, error) {
+// error object of an unknown outcome (spec/decisions.md part 4), to which each
+// occurrence adds an error_id of its own.
+func stoppedAnswer(executionID string) (*event.Answer, error) {
 	body, err := json.Marshal(struct {
 		ErrorCode      fault.Code `json:"error_code"`
 		Message        string     `json:"message"`
-		ErrorID        string     `json:"error_id"`
 		ExecutionState string     `json:"execution_state"`
 		ExecutionID    string     `json:"execution_id"`
 	}{fault.DBQueryTimeout, "The gate stopped while the statement ran, so its outcome is not known. Check the database, or the execution, before sending it again under a new key.",
-		event.NewErrorID(now), "unknown", executionID})
+		"unknown", executionID})
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package sqlgate
 
 import (
+	"bytes"
 	"encoding/json"
 	"strconv"
 	"time"
@@ -228,11 +229,12 @@ func orEmptyList(b []byte) []byte {
 }
 
 // appendJSON gives the kept body again, marked as such. What a check found out
-// since goes into its details, beside those that it had.
+// since goes into its details, beside those that it had. An error_id that an older
+// gate kept gives way to the one of this occurrence.
 func (k *KeptAnswer) appendJSON(dst []byte) []byte {
 	body := k.Body
-	if k.Outcome != "" {
-		body = withOutcome(body, k.Outcome)
+	if k.Outcome != "" || k.ErrorID != "" && bytes.Contains(body, []byte(`"error_id"`)) {
+		body = k.amended()
 	}
 	dst = append(dst, body[:len(body)-1]...)
 	if k.ErrorID != "" {
@@ -241,16 +243,21 @@ func (k *KeptAnswer) appendJSON(dst []byte) []byte {
 	return append(dst, `,"replayed":true}`...)
 }
 
-func withOutcome(body []byte, outcome string) []byte {
+func (k *KeptAnswer) amended() []byte {
 	var fields, details map[string]json.RawMessage
-	if json.Unmarshal(body, &fields) != nil {
-		return body
+	if json.Unmarshal(k.Body, &fields) != nil {
+		return k.Body
 	}
-	if json.Unmarshal(fields["details"], &details) != nil || details == nil {
-		details = map[string]json.RawMessage{}
+	if k.ErrorID != "" {
+		delete(fields, "error_id")
 	}
-	details["outcome"] = appendString(nil, outcome)
-	fields["details"] = appendValue(nil, details)
+	if k.Outcome != "" {
+		if json.Unmarshal(fields["details"], &details) != nil || details == nil {
+			details = map[string]json.RawMessage{}
+		}
+		details["outcome"] = appendString(nil, k.Outcome)
+		fields["details"] = appendValue(nil, details)
+	}
 	return appendValue(nil, fields)
 }
 
