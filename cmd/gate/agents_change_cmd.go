@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -114,8 +116,12 @@ func (a *app) agentsActivateCommand() *cobra.Command {
 		Use: "activate AGENT", Short: "Take an agent back into service and print a new token, once", Args: cobra.ExactArgs(1),
 		Long: `Take an agent that was deactivated back into service and print a new token of it, once. The policies
 that are applied to it bind it again. Behind a loss of events ("gate log new", "gate log restore") look at
-them first: what was lost may have changed them.`,
+them first: what was lost may have changed them. Of an agent that is in service, or that somebody changes
+meanwhile, nothing is changed.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if days < 1 || days > 365 { // the gate says so too, when the agent is back already
+				return exitWith(exitUsage, errors.New("--expires-in-days must be from 1 to 365"))
+			}
 			client, err := a.agentClient(&o)
 			if err != nil {
 				return err
@@ -124,12 +130,19 @@ them first: what was lost may have changed them.`,
 			if _, err := client.call(c.Context(), http.MethodGet, agentPath(args[0]), nil, &b); err != nil {
 				return a.refused(err, o.json, nil)
 			}
+			if b.Status == "active" {
+				return exitWith(exitFailed, fmt.Errorf("%s is in service already; `gate agents token %s` issues a token", visible(b.Name), b.ID))
+			}
+			client.match = strconv.Quote(strconv.Itoa(b.Revision)) // what is written back is what was read
 			back := map[string]any{"name": b.Name, "type": b.Type, "config": b.Config, "metadata": b.Metadata, "status": "active"}
 			if _, err := client.call(c.Context(), http.MethodPut, agentPath(args[0]), back, &b); err != nil {
 				return a.refused(err, o.json, nil)
 			}
 			var issued agentctl.TokenBody
 			done, err := a.askGate(c.Context(), &o, http.MethodPost, agentPath(args[0])+"/tokens", map[string]any{"expires_in_days": days}, &issued)
+			if err != nil {
+				fmt.Fprintf(a.err, "%s (%s) is %s, and has no new token; `gate agents token %s` issues one.\n", visible(b.Name), b.ID, b.Status, b.ID)
+			}
 			if done || issued.Token == nil {
 				return err
 			}

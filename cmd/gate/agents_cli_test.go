@@ -2,7 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -120,4 +124,57 @@ func TestNamesDoNotSteerTheTerminal(t *testing.T) {
 	require.Contains(t, out, `\u202etob\u2028\u200bx\u009b é 漢字`)
 	require.Contains(t, out, `a\u2066b`)
 	require.NotContains(t, out, "\u202e")
+}
+
+// A command that is refused leaves the agent as it was, or says what it did.
+func TestAnAgentIsTakenBackIntoServiceAsAWholeOrNot(t *testing.T) {
+	t.Parallel()
+	w, narrow := startWithKeys(t, "agents:read+agents:write")
+	id, _ := w.register(t, "bot")
+	state := func() string {
+		b := w.v1(t, http.MethodGet, "/agents/"+id, "").json(t)
+		return fmt.Sprint(b["status"], b["revision"])
+	}
+	before := state()
+	code, _, errs := w.agents(t, "", "activate", id)
+	require.Equal(t, exitFailed, code, errs)
+	require.Contains(t, errs, "in service already")
+	require.Equal(t, before, state())
+
+	require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+id, "").status)
+	before = state()
+	require.Contains(t, before, "inactive")
+	for _, days := range []string{"400", "0", "-1"} {
+		code, _, errs := w.agents(t, "", "activate", id, "--expires-in-days", days)
+		require.Equal(t, exitUsage, code, errs)
+		require.Equal(t, before, state())
+	}
+
+	// Somebody takes it back, and changes it, between what the command reads and what it writes.
+	target, err := url.Parse(w.base)
+	require.NoError(t, err)
+	between := httputil.NewSingleHostReverseProxy(target)
+	changed := 0
+	between.ModifyResponse = func(r *http.Response) error {
+		if r.Request.Method == http.MethodGet {
+			changed = w.v1(t, http.MethodPut, "/agents/"+id, `{"name":"renamed","type":"worker","config":{},"metadata":{},"status":"active"}`).status
+		}
+		return nil
+	}
+	proxy := httptest.NewServer(between)
+	defer proxy.Close()
+	code, _, errs = w.agents(t, "", "activate", id, "--url", proxy.URL)
+	require.Equal(t, exitFailed, code, errs)
+	require.Equal(t, http.StatusOK, changed)
+	require.Contains(t, errs, "revision_mismatch")
+	require.Equal(t, "renamed", w.v1(t, http.MethodGet, "/agents/"+id, "").text(t, "name"))
+	require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+id, "").status)
+
+	whole := w.key
+	w.key = strings.TrimPrefix(narrow, "X-Api-Key: ")
+	code, _, errs = w.agents(t, "", "activate", id)
+	w.key = whole
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "renamed ("+id+") is active, and has no new token")
+	require.Regexp(t, "^active", state())
 }

@@ -34,6 +34,7 @@ type gateClient struct {
 	base   string
 	header string // of its credential
 	secret string // "" = none is shown
+	match  string // If-Match; "" = the last writer wins
 	http   *http.Client
 }
 
@@ -150,6 +151,9 @@ func (g *gateClient) call(ctx context.Context, method, path string, body, answer
 	}
 	if g.secret != "" {
 		request.Header.Set(g.header, g.secret)
+	}
+	if g.match != "" {
+		request.Header.Set("If-Match", g.match)
 	}
 	response, err := g.http.Do(request)
 	if err != nil {
