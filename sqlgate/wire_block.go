@@ -232,8 +232,11 @@ func (w *Wire) recordUndone(ctx context.Context, writes []wireWrite, reason, bas
 	if len(writes) == 0 {
 		return nil
 	}
-	undone := pgexec.Result{State: pgexec.Failure, ReasonCode: reason, Outcome: pgexec.OutcomeAborted, Basis: basis}
-	return w.recordResults(ctx, w.ahead, writes, undone, nil)
+	return w.recordResults(ctx, w.ahead, writes, rolledBack(reason, basis), nil)
+}
+
+func rolledBack(reason, basis string) pgexec.Result {
+	return pgexec.Result{State: pgexec.Failure, ReasonCode: reason, Outcome: pgexec.OutcomeAborted, Basis: basis}
 }
 
 // recordResults says in one append what became of writes: what ended them is the
@@ -315,8 +318,15 @@ func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 	w.closeBlock()
 	writes := u.writes
 	w.endOfUnit(result.State == pgexec.Failure || result.Settled != nil)
+	end, of := result, cause
+	switch { // each write was carried out: what ends the block makes no approval good for another time
+	case result.Settled != nil:
+		end, of = rolledBack(reasonRolledBack, result.Settled.Basis), nil
+	case result.ReasonCode == pgexec.ReasonRowLimit && len(writes) > 1: // whose rows these are is not told
+		end, of = rolledBack(reasonRolledBack, result.Basis), nil
+	}
 	if len(writes) > 0 {
-		if err := w.recordResults(ctx, nil, writes, result, cause); err != nil {
+		if err := w.recordResults(ctx, nil, writes, end, of); err != nil {
 			return nil, err
 		}
 	}

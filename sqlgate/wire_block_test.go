@@ -397,6 +397,61 @@ func TestTheRowsOfDeferredTriggersAreInTheEvidenceOfABlock(t *testing.T) {
 	require.Equal(t, "9|2", w.value("SELECT (SELECT count(*) FROM t) || '|' || (SELECT count(*) FROM log)"))
 }
 
+// What ends a block is no reason to run a write of it again under its approval, unless
+// the one write that it has is over its limit.
+func TestTheEndOfABlockGivesNoApprovalBackButThatOfItsOneWrite(t *testing.T) {
+	w := newWireWorld(t, nil)
+	w.activate(strings.NewReplacer("version: 1.0.0", "version: 1.0.1", "query_types: [DELETE] }", "query_types: [DELETE] }\n    approval: { max_rows: 5 }",
+		"TRUNCATE] }\n    message: Tables are not emptied.\n    remedy: Delete rows by key.", "TRUNCATE] }\n  - id: merges\n    decision: REQUIRE_APPROVAL\n    reason_code: merge_needs_approval\n    match: { query_types: [MERGE] }").Replace(wirePolicy))
+	postgresExecute(w, `INSERT INTO t SELECT g, 'a' FROM generate_series(1, 9) g; CREATE TABLE log (id int);
+CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO log SELECT generate_series(1, OLD.id); RETURN NULL; END';
+CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(60); RETURN NULL; END'`)
+	postgresExecute(w, `CREATE CONSTRAINT TRIGGER noted AFTER DELETE ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION noted()`)
+	postgresExecute(w, `CREATE CONSTRAINT TRIGGER waits AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION waits()`)
+	c := w.wire()
+	approved := func(sql string) string {
+		id := c.refused(sql).(*WireRefusal).Answer.ApprovalID
+		w.approve(id)
+		return "/* gate.approval_id=" + id + " */ " + sql
+	}
+	const merge = "MERGE INTO t USING (VALUES (1)) AS s (id) ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = 'b'"
+	few, over := "DELETE FROM t WHERE id = 1", "DELETE FROM t WHERE id = 6"
+	for name, end := range map[string]struct {
+		writes []string
+		before string
+		code   fault.Code
+		kept   int // approvals that are good for another time
+	}{
+		"its limit":          {[]string{approved(over)}, "", fault.RowLimitExceeded, 1},
+		"another's limit":    {[]string{approved(merge), approved(over)}, "", fault.RowLimitExceeded, 0},
+		"another's rows":     {[]string{approved(few), approved(over)}, "", fault.RowLimitExceeded, 0},
+		"nothing is counted": {[]string{approved(few)}, "LOCK TABLE log", fault.RowLimitExceeded, 0},
+		"no time left":       {[]string{approved(merge)}, "INSERT INTO t VALUES (99, 'b')", fault.DBQueryTimeout, 0},
+	} {
+		c.query("BEGIN")
+		for _, sql := range end.writes {
+			c.query(sql)
+		}
+		if end.before != "" {
+			c.query(end.before)
+		}
+		c.query("SET LOCAL statement_timeout = '1s'")
+		require.Equal(t, end.code, fault.CodeOf(c.refused("COMMIT")), name)
+		kept := 0
+		for _, sql := range end.writes {
+			c.query("BEGIN")
+			if _, _, err := c.execute(false, sql); err == nil {
+				kept++
+			} else {
+				require.Equal(t, "approval_already_used", state(err), "%s: %s", name, sql)
+			}
+			c.sync()
+			c.query("ROLLBACK")
+		}
+		require.Equal(t, end.kept, kept, name)
+	}
+}
+
 func TestABlockHasAtMostSoManyWrites(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()

@@ -492,11 +492,11 @@ func (b *Block) check(ctx context.Context) (Result, error) {
 	r := b.db.run(context.WithoutCancel(ctx), b.lease, "", b.db.deadline(lim), checks[0], batch)
 	res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent)
 	if ok && before != nil {
-		var changed int64
+		var changed *int64
 		if changed, f = b.deferredRows(before, behind); f != nil {
 			res, ok = aborted(ReasonRowLimit, ""), false
 		}
-		res.RowsChanged = &changed
+		res.RowsChanged = changed
 	}
 	if ok {
 		return res, nil
@@ -514,21 +514,24 @@ func (b *Block) check(ctx context.Context) (Result, error) {
 
 // deferredRows counts what the deferred triggers changed. Whose they are is not
 // told, so all of it counts for each write that has a limit.
-func (b *Block) deferredRows(before, behind *oneRow) (int64, error) {
+func (b *Block) deferredRows(before, behind *oneRow) (*int64, error) {
 	counted, err := readCounts(before)
 	if err != nil {
-		return 0, notCountableFault("no count")
+		return nil, notCountableFault("no count")
 	}
 	if err := counted.countable(false); err != nil {
-		return 0, err
+		return nil, err
 	}
 	deferred, err := counted.growth(behind)
+	if err != nil {
+		return nil, err
+	}
 	for _, w := range b.limited {
-		if changed := w.changed + deferred; err == nil && changed > w.most {
-			err = tooManyRows(changed, w.most)
+		if changed := w.changed + deferred; changed > w.most {
+			return &deferred, tooManyRows(changed, w.most)
 		}
 	}
-	return deferred, err
+	return &deferred, nil
 }
 
 // Rollback gives the block up and reports whether the server acknowledged that;

@@ -60,7 +60,7 @@ type Result struct {
 	State       State
 	CommandTag  string // as the server wrote it
 	RowCount    int64  // the tag's number for a write, the rows returned for a read
-	RowsChanged *int64 // counted by the server's statistics; set under max_rows alone. Of a block's COMMIT: by deferred triggers
+	RowsChanged *int64 // counted by the server's statistics; set under max_rows alone. Of a block's end: by deferred triggers
 	Bytes       int64  // of the values received
 	Basis       string
 
