@@ -223,7 +223,8 @@ func (w *Wire) askUnapproved(ctx context.Context, st *wireStatement, s *submissi
 		}
 		why := ""
 		d, why, err = reading.DescribeHarmless(ctx, p)
-		ownLock := w.unit.block != nil && err != nil && fault.Of(err).Details["sqlstate"] == "55P03" // it is parsed on a connection beside the block, which may wait for that
+		// It is parsed on a connection beside the block, which may wait for its locks.
+		ownLock := w.unit.block != nil && err != nil && (fault.CodeOf(err) == fault.DBQueryTimeout || fault.Of(err).Details["sqlstate"] == "55P03")
 		if err == nil && why == "" || err != nil && !ownLock {
 			return d, err
 		}

@@ -331,7 +331,6 @@ func TestAnApprovedStatementIsDescribedBehindTheLocksOfItsBlock(t *testing.T) {
 	w := newWireWorld(t, nil)
 	w.wire().query("INSERT INTO t VALUES (1, 'a')")
 	c := w.wire()
-	c.query("SET lock_timeout = 100")
 	describe := func(sql string) error {
 		c.query("BEGIN")
 		c.query("LOCK TABLE t")
@@ -340,6 +339,12 @@ func TestAnApprovedStatementIsDescribedBehindTheLocksOfItsBlock(t *testing.T) {
 		return err
 	}
 	const sql = "DELETE FROM t WHERE v = 'a'"
+	c.query("SET statement_timeout = 1000") // sooner than a lock is given up
+	require.Equal(t, "REQUIRE_APPROVAL", state(describe(sql)))
+	c.sync()
+	c.query("ROLLBACK")
+	c.query("RESET statement_timeout")
+	c.query("SET lock_timeout = 100")
 	err := describe(sql)
 	require.Equal(t, "REQUIRE_APPROVAL", state(err))
 	id := err.(*WireRefusal).Answer.ApprovalID

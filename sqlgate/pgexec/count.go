@@ -15,9 +15,10 @@ import (
 // deferred trigger writes is counted when the block ends. Where the transaction holds
 // such a lock already nothing tells them, so nothing is counted there. The counters
 // are listed by tables of the transaction's snapshot, and a statement of a REPEATABLE
-// READ transaction writes younger ones too: a lock of such a table shows that. A
-// TRUNCATE puts the counters of its table back, so temporary tables, which may be
-// truncated freely, are left out: what another table gained would hide behind it.
+// READ transaction writes younger ones too: a lock of such a table, and of no index
+// (pg_get_indexdef looks at no snapshot), shows that. A TRUNCATE puts the counters of
+// its table back, so temporary tables, which may be truncated freely, are left out:
+// what another table gained would hide behind it.
 //
 // What cannot be held: a function of somebody who may set track_counts and runs as
 // its owner (SECURITY DEFINER) can switch the count off and on again.
@@ -30,7 +31,8 @@ const countSQL = `SELECT s.changed, pg_catalog.current_setting('track_counts'), 
   FROM pg_catalog.pg_class AS c WHERE c.relkind OPERATOR(pg_catalog.=) ANY ('{r,m}'::"char"[]) AND c.relpersistence OPERATOR(pg_catalog.<>) 't'::"char"
   AND c.relnamespace OPERATOR(pg_catalog.<>) 'pg_catalog'::pg_catalog.regnamespace) AS s,
  (SELECT pg_catalog.count(*) FILTER (WHERE l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' AND c.relpersistence IS DISTINCT FROM 't') AS exclusive,
-   pg_catalog.count(*) FILTER (WHERE l.mode OPERATOR(pg_catalog.=) 'RowExclusiveLock' AND c.oid IS NULL) AS unseen
+   pg_catalog.count(*) FILTER (WHERE l.mode OPERATOR(pg_catalog.=) 'RowExclusiveLock' AND c.oid IS NULL
+    AND pg_catalog.pg_get_indexdef(l.relation) IS NULL) AS unseen
   FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) l.relation
   WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() AND l.locktype OPERATOR(pg_catalog.=) 'relation') AS l`
 

@@ -131,7 +131,7 @@ CREATE FUNCTION empties() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN TRUNCATE 
 // counters are listed by those that it has.
 func TestATableYoungerThanTheSnapshotDoesNotPassARowLimit(t *testing.T) {
 	db, side := open(t)
-	side.run(`CREATE TABLE items (id int); INSERT INTO items SELECT generate_series(1, 20); CREATE TABLE parts (id int) PARTITION BY RANGE (id);
+	side.run(`CREATE TABLE items (id int); INSERT INTO items SELECT generate_series(1, 20); CREATE TABLE spare (id int); CREATE TABLE parts (id int) PARTITION BY RANGE (id);
 CREATE FUNCTION fills() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO parts SELECT generate_series(1, 1000); RETURN NULL; END $$`)
 	most := int64(5)
 	limited := BeginOptions{Limits: Limits{MaxRows: &most}}
@@ -177,15 +177,18 @@ CREATE FUNCTION fills() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO
 
 	b := beginBlock(t, db, BlockOptions{Isolation: "repeatable read"})
 	defer b.Rollback()
-	for i, text := range []string{"INSERT INTO items VALUES (99)", "DELETE FROM items WHERE id = 1"} {
+	for i, text := range []string{"INSERT INTO spare VALUES (99)", "DELETE FROM items WHERE id = 1"} {
 		_, err := b.DispatchWrite(context.Background(), limited)
 		require.NoError(t, err)
 		_, err = b.Block.Write(context.Background(), sql(text), i == 1, db.NewRows(0))
 		require.NoError(t, err)
 		side.run("CREATE TABLE other" + strconv.Itoa(i) + " (id int)")
+		if i == 0 {
+			side.run("CREATE INDEX ON items (id)")
+		}
 	}
 	_, err := b.Commit(context.Background())
-	require.NoError(t, err, "a younger table that the transaction does not write is nothing to it")
+	require.NoError(t, err, "a younger table that the transaction does not write is nothing to it, nor is an index")
 }
 
 // A TRUNCATE puts the counters of its table back.
