@@ -2,13 +2,10 @@ package eventlog
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
 	"path/filepath"
-	"strings"
 
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
@@ -45,9 +42,7 @@ func Ancestors(ctx context.Context, fsys frame.FS, path string, events iter.Seq2
 	if err != nil {
 		return nil, err
 	}
-	if all := filepath.Dir(filepath.Dir(w)); filepath.Base(w) == retiredLog && strings.HasSuffix(all, frame.RetiredSuffix) {
-		w = strings.TrimSuffix(all, frame.RetiredSuffix)
-	}
+	w, _ = frame.RetiredFrom(w)
 	var found []Ancestor
 	p, err := predecessor(events)
 	for err == nil && p != nil {
@@ -120,7 +115,6 @@ func predecessor(events iter.Seq2[event.Envelope, error]) (*event.Predecessor, e
 
 // Names inside a folder of W.retired, whatever W was called.
 const (
-	retiredLog   = "audit.wal"
 	retiredJSONL = "audit.jsonl"
 	retiredStore = "projections"
 	RetiredAbout = "retired.json"
@@ -128,7 +122,7 @@ const (
 
 // RetiredLog is where the log with an id lies after another one took its place at w.
 func RetiredLog(w string, id [16]byte) string {
-	return filepath.Join(w+frame.RetiredSuffix, hex.EncodeToString(id[:]), retiredLog)
+	return frame.RetiredPath(w, id)
 }
 
 // RetiredJSONL is where the JSONL file of such a log lies.
@@ -150,7 +144,7 @@ func (r retired) events(ctx context.Context) iter.Seq2[event.Envelope, error] {
 		}
 		set, err := frame.Discover(ctx, r.fsys, r.path)
 		if err == nil {
-			err = r.read(ctx, &set, func(e event.Envelope) bool { return yield(e, nil) })
+			err = r.read(ctx, &set, yield)
 		}
 		if err = errors.Join(err, set.Close()); err != nil {
 			yield(event.Envelope{}, err)
@@ -158,47 +152,25 @@ func (r retired) events(ctx context.Context) iter.Seq2[event.Envelope, error] {
 	}
 }
 
-// read judges while it reads: every hash and link up to the hash that the
-// successor names. What follows behind that is of no interest.
-func (r retired) read(ctx context.Context, set *frame.Set, take func(event.Envelope) bool) error {
-	h, err := set.Genesis()
-	if err != nil && set.Active.File == nil && len(set.Sealed) == 0 {
-		return r.fault("the folder %s is missing: %w", filepath.Dir(r.path), fs.ErrNotExist)
-	}
-	if err != nil {
-		return r.fault("%s: %w", r.path, err)
-	}
-	if h.LogID != r.says.LogID {
-		return r.fault("%s is log %x", r.path, h.LogID)
-	}
-	at := Head{Hash: h.Hash}
-	for p, err := range set.Frames(ctx, r.says.LastSeq) {
-		switch {
-		case ctx.Err() != nil:
+func (r retired) read(ctx context.Context, set *frame.Set, yield func(event.Envelope, error) bool) error {
+	for p, err := range set.UpTo(ctx, r.says.LogID, r.says.LastSeq, r.says.LastEventHash) {
+		if ctx.Err() != nil {
 			return ctx.Err()
-		case err != nil:
-			return r.fault("%s after event %d: %w", r.path, at.Seq, err)
-		case p.Seq != at.Seq+1 || p.PreviousHash != at.Hash || !p.Intact():
-			return r.fault("%s: event %d does not continue the chain", r.path, at.Seq+1)
 		}
-		at.Seq, at.Hash = p.Seq, p.Hash
+		if err != nil {
+			return r.fault(err)
+		}
 		e, err := envelope(&p.Frame)
 		if err != nil {
-			return r.fault("%s: %w", r.path, err)
+			return r.fault(fmt.Errorf("%s: %w", r.path, err))
 		}
-		if at.Seq == r.says.LastSeq && at.Hash != r.says.LastEventHash {
-			return r.fault("%s: event %d has the hash %x, its successor says %x", r.path, at.Seq, at.Hash, r.says.LastEventHash)
-		}
-		if !take(e) {
+		if !yield(e, nil) {
 			return nil
 		}
-	}
-	if at.Seq != r.says.LastSeq {
-		return r.fault("%s ends with event %d, its successor goes on from event %d", r.path, at.Seq, r.says.LastSeq)
 	}
 	return nil
 }
 
-func (r retired) fault(format string, args ...any) error {
-	return fmt.Errorf("%w: log %x: %w", ErrAncestor, r.says.LogID, fmt.Errorf(format, args...))
+func (r retired) fault(err error) error {
+	return fmt.Errorf("%w: log %x: %w", ErrAncestor, r.says.LogID, err)
 }

@@ -286,7 +286,7 @@ func agreed(r *frame.Report) (limit uint64) {
 // belongings are all files and folders that a log may have.
 func (l *Log) belongings(store string) (all []move) {
 	for _, suffix := range []string{frame.NextSuffix, frame.SegmentsSuffix, "", frame.CheckpointsSuffix, frame.QuarantineSuffix, frame.HeadSuffix} {
-		all = append(all, move{l.w + suffix, retiredLog + suffix})
+		all = append(all, move{l.w + suffix, frame.RetiredLog + suffix})
 	}
 	for _, m := range []move{{l.o.JSONLPath, retiredJSONL}, {store, retiredStore}} {
 		if m.From != "" {

@@ -429,7 +429,7 @@ func TestEachLogBeforeALogIsLookedAt(t *testing.T) {
 	}
 	mustClose(t, l)
 	spoil := func(n, at int) {
-		path := filepath.Join(folders[n], retiredLog)
+		path := filepath.Join(folders[n], frame.RetiredLog)
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
 		b[at] ^= 1
@@ -445,7 +445,7 @@ func TestEachLogBeforeALogIsLookedAt(t *testing.T) {
 	}
 	require.Empty(t, named())
 	own := o
-	own.Path = filepath.Join(folders[2], retiredLog)
+	own.Path = filepath.Join(folders[2], frame.RetiredLog)
 	report, err := Verify(t.Context(), own)
 	require.NoError(t, err)
 	require.Empty(t, ofAncestors(report), "those before a log that was put aside lie beside it")
@@ -458,7 +458,7 @@ func TestEachLogBeforeALogIsLookedAt(t *testing.T) {
 	require.Equal(t, []int{2}, named())
 	spoil(0, frame.HeaderSize+60)
 	require.Equal(t, []int{0, 2}, named())
-	require.NoError(t, os.Truncate(filepath.Join(folders[1], retiredLog), int64(ends[1]-60)))
+	require.NoError(t, os.Truncate(filepath.Join(folders[1], frame.RetiredLog), int64(ends[1]-60)))
 	require.Equal(t, []int{0, 1, 2}, named())
 	require.NoError(t, os.RemoveAll(folders[1]))
 	require.Equal(t, []int{1, 2}, named(), "nothing tells what came before it")

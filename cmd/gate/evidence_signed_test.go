@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 	"writegate/eventlog/evidence"
@@ -259,4 +261,47 @@ func TestAReceiptOfAChangedLogAccusesIt(t *testing.T) {
 	require.Contains(t, out, "with --key")
 	code, out, _ = two.command(t, "log", "verify", "--json", "--receipts", foreign, "--key", one.signing.public)
 	require.Equal(t, exitFailed, code, out)
+}
+
+// TestReceiptsOfLogsBeforeTheLogAreHeldAgainstThose, through the gate and the
+// verifier, also where another log lies in the place of one of them.
+func TestReceiptsOfLogsBeforeTheLogAreHeldAgainstThose(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	all := newReceiptBook()
+	for n := range 3 {
+		require.Equal(t, http.StatusOK, g.query(t, ask("SELECT 1")).status)
+		g.end(t)
+		all.texts = append(all.texts, g.kept.texts...)
+		if n < 2 {
+			code, out, errs := g.command(t, "log", "new", "--accept-loss", "it is tried out")
+			require.Zero(t, code, "%s%s", out, errs)
+			d := g.gateDir
+			d.kept = newReceiptBook() // a book is of one log
+			g = startGate(t, d)
+		}
+	}
+	kept := all.keepReceipts(t, 0, len(all.texts))
+	verifier := filepath.Join(t.TempDir(), "logverify")
+	buildVerifier(t, verifier)
+	verify := func(expected int, wal string) string {
+		t.Helper()
+		args := []string{wal, "--receipts", kept, "--key", g.signing.public}
+		code, out, errs := g.command(t, append([]string{"log", "verify"}, args...)...)
+		require.Equal(t, expected, code, "%s%s", out, errs)
+		return out + runVerifier(t, verifier, expected, append([]string{"wal"}, args...)...)
+	}
+	first, err := checkpoint.ParseReceipt(all.texts[0])
+	require.NoError(t, err)
+	wal, name := g.file("audit.wal"), hex.EncodeToString(first.LogID[:])
+	require.Equal(t, 2, strings.Count(verify(exitOK, wal), fmt.Sprintf("is of log %s before this one, and agrees with its event %d", name, first.Seq)))
+	require.Contains(t, verify(exitPartial, eventlog.RetiredLog(wal, first.LogID)), "followed by others")
+
+	alone := filepath.Join(t.TempDir(), "alone.wal")
+	require.NoError(t, os.WriteFile(alone, mustRead(t, wal), 0o600))
+	require.Contains(t, verify(exitPartial, alone), alone+".retired")
+
+	old := eventlog.RetiredLog(wal, first.LogID)
+	require.NoError(t, os.WriteFile(old, mustRead(t, wal), 0o600))
+	require.Contains(t, verify(exitPartial, wal), "put that log's own folder there")
 }

@@ -26,7 +26,7 @@ file and the signed checkpoints beside the log, and with --receipts and --checkp
 
 FILE is GATE_AUDIT_WAL_PATH by default. Nothing is written. Give the key that signed the receipts
 and checkpoints with --key: what was named and is not signed by it proves nothing, and the verdict
-is at best partial. Of a log before this one that is missing, or does not end as the log behind it
+is at best partial. What was kept of a log before this one is held against that log, in FILE.retired. Of a log before this one that is missing, or does not end as the log behind it
 names it, a warning tells; the verdict speaks of this log alone. Exit code 0: ok; 1: corruption_detected; 2: partial, not everything could be
 looked at; 64: usage.`,
 		Example: "  gate log verify\n  gate log verify audit.wal --receipts kept-by-clients/ --key evidence-key.pub.pem",

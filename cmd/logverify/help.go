@@ -43,6 +43,10 @@ nothing, and the verdict is at best partial (anchor_untrusted, with what to
 give). A key that the log itself names is not enough: whoever wrote the log
 wrote its name.
 
+What was kept of a log before this one is held against that log's events in
+FILE.retired/, and a warning names it. Where that folder was not copied along
+nobody can tell: lay it beside FILE, or check the file of that log itself.
+
 The checks:
 
   wal_existence   the files are there and open

@@ -1,7 +1,6 @@
 package evidence
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -80,13 +79,21 @@ func (o *Outside) Verify(ctx context.Context, set *frame.Set, options frame.Opti
 
 // gather reads papers and log.
 func (o *Outside) gather(ctx context.Context, set *frame.Set) (*known, error) {
-	k := &known{given: o.Keys, keys: slices.Clone(o.Keys), sizes: map[uint64]bool{}, hashes: map[uint64][32]byte{}}
+	k := &known{given: o.Keys, keys: slices.Clone(o.Keys), sizes: map[uint64]bool{}, hashes: map[uint64][32]byte{}, receipts: map[string]*checkpoint.Receipt{}}
 	if len(o.Receipts)+len(o.Notes) == 0 {
 		return k, nil
 	}
 	k.header(set)
 	k.note(o.Notes)
 	if err := k.read(ctx, set); err != nil {
+		return &known{}, err
+	}
+	for _, p := range o.Receipts {
+		if r, err := checkpoint.ParseReceipt(p.Text); err == nil {
+			k.receipts[p.Text] = r
+		}
+	}
+	if err := k.follow(ctx, set); err != nil {
 		return &known{}, err
 	}
 	for _, p := range o.Receipts {
@@ -103,13 +110,18 @@ type known struct {
 	given    []checkpoint.PublicKey // by the caller
 	keys     []checkpoint.PublicKey // given, and named by the log
 	notes    []Paper
-	sizes    map[uint64]bool // of the notes
+	receipts map[string]*checkpoint.Receipt // by their text, those that are one
+	sizes    map[uint64]bool                // of the notes
 	roots    *checkpoint.Roots
 	hashes   map[uint64][32]byte // event_hash at each size
 	anchors  []frame.Anchor
 	warnings []string
 	origin   string
-	earlier  [][16]byte // logs that this one follows after a loss that was accepted
+	id       [16]byte           // of the log; zero where no header can be read
+	before   *event.Predecessor // the log that it follows
+	earlier  []earlierLog       // those before it, where some paper may be of one, the newest first
+	gap      error              // why there may be more of them
+	retired  bool               // the log lies where those lie that another one follows
 
 	doubts  []string // about papers that became no anchor
 	asked   int      // papers that were asked for
@@ -177,7 +189,7 @@ func (k *known) header(set *frame.Set) {
 			continue
 		}
 		if h, err := frame.ParseHeader(b[:n]); err == nil {
-			k.origin = h.Origin
+			k.origin, k.id = h.Origin, h.LogID
 			k.vkey(h.Signer)
 			return
 		}
@@ -191,7 +203,7 @@ func (k *known) note(papers []Paper) {
 			continue
 		}
 		n, err := checkpoint.Open([]byte(p.Text), checkpoint.Keys{})
-		if err == nil && n.Origin != k.origin {
+		if err == nil && n.Origin != k.origin && !p.Asked {
 			err = fmt.Errorf("it is of the log %q", n.Origin)
 		}
 		if err != nil {
@@ -200,13 +212,16 @@ func (k *known) note(papers []Paper) {
 		}
 		k.notes, k.sizes[n.Size] = append(k.notes, p), true
 	}
-	k.roots = checkpoint.NewRoots(slices.Collect(maps.Keys(k.sizes))...)
+	k.roots = k.newRoots()
+}
+
+func (k *known) newRoots() *checkpoint.Roots {
+	return checkpoint.NewRoots(slices.Collect(maps.Keys(k.sizes))...)
 }
 
 // read walks along the log as far as its frames can be read in order. Whether
 // they are right is not judged here: frame.Verify holds the hashes against them.
 func (k *known) read(ctx context.Context, set *frame.Set) error {
-	startup := []byte(event.TypeStartup)
 	for f, err := range set.Frames(ctx, math.MaxUint64) {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -217,27 +232,13 @@ func (k *known) read(ctx context.Context, set *frame.Set) error {
 		if k.sizes[f.Seq] {
 			k.hashes[f.Seq] = f.Hash
 		}
-		if f.Seq == 1 || bytes.Contains(f.Record, startup) {
-			k.startup(f.Record)
+		key, before := startupOf(&f.Frame)
+		k.vkey(key)
+		if f.Seq == 1 {
+			k.before = before
 		}
 	}
 	return nil
-}
-
-// startup takes what a startup event names: a key, and the log before this one.
-func (k *known) startup(record []byte) {
-	d, err := event.Decode(record)
-	if err != nil || d.Type != event.TypeStartup {
-		return
-	}
-	var s event.Startup
-	if d.Parse(&s) != nil {
-		return // of another version: it names nothing that is known here
-	}
-	k.vkey(s.SigningVKey)
-	if s.Predecessor != nil {
-		k.earlier = append(k.earlier, s.Predecessor.LogID)
-	}
 }
 
 func (k *known) vkey(text string) {
@@ -257,8 +258,8 @@ func (k *known) receipt(p Paper) {
 		k.useless(p, "receipt", err)
 		return
 	}
-	if slices.Contains(k.earlier, r.LogID) {
-		k.warnings = append(k.warnings, fmt.Sprintf("receipt %s: it is of the log %x, which this one follows after a loss that was accepted", p.Name, r.LogID))
+	if k.absent(r.LogID) {
+		k.warnings = append(k.warnings, fmt.Sprintf("receipt %s: it is of a log before this one, and was not compared: %v; put that folder there, or hold it against the file of its own log", p.Name, k.gap))
 		return
 	}
 	a := frame.Anchor{Level: frame.L3, LogID: r.LogID, Seq: r.Seq, Hash: r.EventHash, Time: r.Time, Source: "receipt " + p.Name}
@@ -271,6 +272,10 @@ func (k *known) receipt(p Paper) {
 	}
 	_, byGiven := r.Check(k.given...)
 	k.signed(&a, p, r.KeyID, byGiven == nil, err == nil)
+	if !a.Untrusted && k.id != [16]byte{} && a.LogID != k.id {
+		k.receiptOfAnother(p, a, max(a.Seq, vouched.Last))
+		return
+	}
 	k.anchors = append(k.anchors, a)
 	if err == nil && vouched.Last > a.Seq {
 		a.Seq, a.Hash, a.NoHash, a.Doubt = vouched.Last, [32]byte{}, true, ""
@@ -297,6 +302,13 @@ func (k *known) anchor(p Paper) {
 		return
 	}
 	k.signed(&a, p, strings.Join(byGiven.Unknown, ", "), byGiven.Trusted, n.Trusted)
+	if p.Asked && !a.Untrusted && !k.holds(n) && k.noteOfEarlier(p, a, n) {
+		return
+	}
+	if n.Origin != k.origin {
+		k.useless(p, "checkpoint", fmt.Errorf("it is of the log %q", n.Origin))
+		return
+	}
 	root, read := k.roots.At(n.Size)
 	switch {
 	case !read:

@@ -3,8 +3,11 @@ package evidence_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog/checkpoint"
+	"writegate/eventlog/event"
 	"writegate/eventlog/evidence"
 	"writegate/eventlog/evidence/evidencetest"
 	"writegate/eventlog/frame"
@@ -179,7 +183,7 @@ func TestTheKeyThatTheLogNamesIsKnown(t *testing.T) {
 	vkey, err := ours.Public().VKey("gate.example")
 	require.NoError(t, err)
 	l := evidencetest.New(0)
-	l.Append(evidencetest.Startup(vkey, [16]byte{9}))
+	l.Append(evidencetest.Startup(vkey, &event.Predecessor{LogID: [16]byte{9}, LastSeq: 5}))
 	l.Append(evidencetest.Draft(2))
 	text := l.Receipts(ours)[1]
 	r := judge(t, l.WAL(), evidence.Outside{Receipts: paper(text)})
@@ -189,5 +193,146 @@ func TestTheKeyThatTheLogNamesIsKnown(t *testing.T) {
 	earlier := before.ReceiptsOf(ours, [16]byte{9})[4]
 	r = judge(t, l.WAL(), evidence.Outside{Receipts: paper(earlier)})
 	assert.Equal(t, frame.OK, r.Status, r.Faults)
-	assert.Contains(t, strings.Join(r.Warnings, ";"), "which this one follows after a loss that was accepted")
+	assert.Contains(t, strings.Join(r.Warnings, ";"), "it is of a log before this one, and was not compared: log 09000000000000000000000000000000, which it follows, can't be read")
+}
+
+// A lineage is three logs in a folder, each of which follows the one before up to the
+// last event but one; the newest is at path.
+type lineage struct {
+	path string
+	logs [3]*evidencetest.Log
+}
+
+// begin makes them under the origins.
+func begin(t *testing.T, origins ...string) lineage {
+	x := lineage{path: filepath.Join(t.TempDir(), "audit.wal")}
+	var before *event.Predecessor
+	for i, origin := range origins {
+		l := evidencetest.NewOf([16]byte{byte(0xa0 + i)}, origin, 0)
+		l.Append(evidencetest.Startup("", before))
+		for seq := uint64(2); seq <= 7; seq++ {
+			d := evidencetest.Draft(seq)
+			d.Context.Actor = fmt.Sprint("actor", i)
+			l.Append(d)
+		}
+		x.logs[i], before = l, l.Before(6)
+		x.write(t, i, l)
+	}
+	return x
+}
+
+func (x *lineage) write(t *testing.T, i int, l *evidencetest.Log) {
+	path := x.file(i)
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(t, os.WriteFile(path, l.WAL(), 0o600))
+}
+
+func (x *lineage) file(i int) string {
+	if i == len(x.logs)-1 {
+		return x.path
+	}
+	return frame.RetiredPath(x.path, x.logs[i].Header().LogID)
+}
+
+// judge holds the log at a path against papers that were asked for, with our key.
+func (x *lineage) judge(t *testing.T, path string, receipts, notes []evidence.Paper) frame.Report {
+	for _, papers := range [][]evidence.Paper{receipts, notes} {
+		for i := range papers {
+			papers[i].Asked = true
+		}
+	}
+	set, err := frame.Discover(t.Context(), frame.OS{}, path)
+	require.NoError(t, err)
+	o := evidence.Outside{Receipts: receipts, Notes: notes, Keys: keys(ours)}
+	r, err := o.Verify(t.Context(), &set, frame.Options{Workers: 1})
+	require.NoError(t, err)
+	require.NoError(t, set.Close())
+	return r
+}
+
+func TestAPaperOfALogBeforeThisOneIsHeldAgainstThatLog(t *testing.T) {
+	for name, origins := range map[string][]string{
+		"origins of their own": {"gate.example/0", "gate.example/1", "gate.example/2"},
+		"one origin":           {"gate.example", "gate.example", "gate.example"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := begin(t, origins...)
+			anew := evidencetest.NewOf(x.logs[0].Header().LogID, origins[0], 7)
+			receipt := func(l *evidencetest.Log, seq int) []evidence.Paper { return paper(l.Receipts(ours)[seq-1]) }
+			note := func(l *evidencetest.Log, size uint64) []evidence.Paper { return paper(noteOf(t, l, size)) }
+			for _, c := range []struct {
+				what           string
+				receipts, note []evidence.Paper
+				kinds          []frame.Kind
+				said           string
+			}{
+				{"a receipt of the first", receipt(x.logs[0], 5), nil, nil, "kept is of log a0"},
+				{"a receipt of the second", receipt(x.logs[1], 1), nil, nil, "kept is of log a1"},
+				{"a checkpoint of the first", nil, note(x.logs[0], 6), nil, "kept is of log a0"},
+				{"a checkpoint of the second", nil, note(x.logs[1], 3), nil, "kept is of log a1"},
+				{"all at once", slices.Concat(receipt(x.logs[0], 2), receipt(x.logs[1], 2), receipt(x.logs[2], 2)), note(x.logs[2], 5), nil, "kept is of log a1"},
+				{"a receipt of what was lost", receipt(x.logs[0], 7), nil, []frame.Kind{frame.UntrustedAnchor}, "goes on from event 6"},
+				{"a checkpoint of what was lost", nil, note(x.logs[1], 7), []frame.Kind{frame.UntrustedAnchor}, "knows 7 events"},
+				{"a receipt of other events", receipt(anew, 2), nil, []frame.Kind{frame.HistoryRewritten}, "another event_hash at 2"},
+				{"a checkpoint of other events", nil, note(anew, 2), []frame.Kind{frame.HistoryRewritten}, "written anew"},
+				{"a receipt of a log that is none of them", paper(x.logs[0].ReceiptsOf(ours, [16]byte{9})[1]), nil, []frame.Kind{frame.HistoryRewritten}, "this is another log"},
+				{"a checkpoint of a log that is none of them", nil, note(evidencetest.NewNamed("elsewhere", 2), 2), []frame.Kind{frame.UntrustedAnchor}, "it is of the log \"elsewhere\""},
+			} {
+				r := x.judge(t, x.path, c.receipts, c.note)
+				assert.ElementsMatch(t, c.kinds, kinds(r), "%s: %v", c.what, r.Faults)
+				said := strings.Join(r.Warnings, "\n")
+				for _, f := range r.Faults {
+					said += "\n" + f.Detail
+				}
+				assert.Contains(t, said, c.said, c.what)
+			}
+			for i, l := range x.logs[:2] {
+				r := x.judge(t, x.file(i), receipt(l, 7), note(l, 7))
+				assert.Empty(t, r.Faults, "its own")
+				r = x.judge(t, x.file(i), receipt(x.logs[i+1], 3), nil)
+				assert.Equal(t, []frame.Kind{frame.UntrustedAnchor}, kinds(r), "of a log behind it")
+				assert.Contains(t, r.Faults[0].Detail, "followed by others")
+			}
+			r := x.judge(t, x.file(1), receipt(x.logs[0], 3), note(x.logs[0], 3))
+			assert.Empty(t, r.Faults, "of a log before one that is retired itself")
+
+			// Written anew with the receipts' log_id: the log behind it names another end.
+			x.write(t, 0, anew)
+			for _, l := range []*evidencetest.Log{x.logs[0], anew} {
+				r := x.judge(t, x.path, receipt(l, 5), note(l, 5))
+				assert.Equal(t, []frame.Kind{frame.UntrustedAnchor}, kinds(r))
+				require.Len(t, r.Faults, 2)
+				assert.Contains(t, r.Faults[0].Detail, "put that log's own folder there")
+			}
+			assert.Empty(t, x.judge(t, x.path, receipt(x.logs[1], 5), note(x.logs[1], 5)).Faults)
+		})
+	}
+}
+
+// TestOfALogThatWasCopiedAloneNobodyCanTell which came before the one that it names.
+func TestOfALogThatWasCopiedAloneNobodyCanTell(t *testing.T) {
+	x := begin(t, "gate.example", "gate.example", "gate.example")
+	alone := filepath.Join(t.TempDir(), "copy.wal")
+	require.NoError(t, os.WriteFile(alone, x.logs[2].WAL(), 0o600))
+	for i, l := range x.logs {
+		r := x.judge(t, alone, paper(l.Receipts(ours)[3]), nil)
+		said := strings.Join(r.Warnings, "\n")
+		for _, f := range r.Faults {
+			said += "\n" + f.Detail
+		}
+		for _, f := range x.judge(t, alone, nil, paper(noteOf(t, l, 3))).Faults {
+			r.Faults = append(r.Faults, f)
+			said += "\n" + f.Detail
+		}
+		if i == 2 {
+			assert.Empty(t, r.Faults)
+			continue
+		}
+		assert.Equal(t, frame.Partial, r.Status)
+		assert.NotContains(t, kinds(r), frame.HistoryRewritten)
+		assert.Equal(t, 2, strings.Count(said, "has to lie at "+alone+".retired/a1"), said)
+	}
+	both := x.judge(t, alone, slices.Concat(paper(x.logs[2].Receipts(ours)[3]), paper(x.logs[1].Receipts(ours)[3])), nil)
+	assert.Empty(t, both.Faults, "one of the log that it names is no more than a warning")
+	assert.Contains(t, strings.Join(both.Warnings, "\n"), "put that folder there")
 }

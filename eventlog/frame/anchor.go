@@ -44,6 +44,9 @@ type Anchor struct {
 	// change that. It makes the report partial; what contradicts the log still
 	// accuses it, unless Untrusted.
 	Doubt string
+	// Contradicted says what was found wrong with the log by it, in a place that this
+	// package does not look at: a log before this one. It accuses, unless Untrusted.
+	Contradicted string
 }
 
 // Results of an anchor.
@@ -187,6 +190,8 @@ func (b *anchorBook) compare(r *Report, i int, logID [16]byte, blind, older bool
 	a, s := &b.anchors[i], b.seen[i]
 	f := Fault{Check: CheckAnchors, Segment: r.Head.Segment, Offset: r.Head.EndOffset, Seq: a.Seq}
 	switch {
+	case a.Contradicted != "":
+		f.Kind, f.Detail = HistoryRewritten, a.Contradicted
 	case a.LogID != [16]byte{} && logID != [16]byte{} && a.LogID != logID:
 		f.Kind = HistoryRewritten
 		f.Detail = fmt.Sprintf("anchor %s%s is of log %x: this is another log", a.Level, a.from(), a.LogID)

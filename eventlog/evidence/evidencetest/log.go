@@ -37,8 +37,12 @@ func New(n int) *Log { return NewNamed("gate.example", n) }
 
 // NewNamed is New with an origin of its own.
 func NewNamed(origin string, n int) *Log {
-	h := frame.Header{FirstSeq: 1, Origin: origin, CreatedNS: Created}
-	copy(h.LogID[:], bytes.Repeat([]byte{0x11}, 16))
+	return NewOf([16]byte(bytes.Repeat([]byte{0x11}, 16)), origin, n)
+}
+
+// NewOf is NewNamed with a log_id of its own.
+func NewOf(id [16]byte, origin string, n int) *Log {
+	h := frame.Header{LogID: id, FirstSeq: 1, Origin: origin, CreatedNS: Created}
 	copy(h.Nonce[:], bytes.Repeat([]byte{0x22}, 32))
 	l := &Log{header: parsed(h), tree: must(checkpoint.OpenTree(0, nil))}
 	for seq := uint64(1); seq <= uint64(n); seq++ {
@@ -87,10 +91,10 @@ func Draft(seq uint64) event.Draft {
 	return d
 }
 
-// Startup is a startup event that names a signing key and the log before this one.
-func Startup(vkey string, predecessor [16]byte) event.Draft {
-	p := event.Startup{Version: "0.6.0", Profile: "development", Fsync: "required", VerifyOnStart: "active", OnTornTail: "record", SigningVKey: vkey,
-		Predecessor: &event.Predecessor{LogID: predecessor, LastSeq: 5, Reason: "a lost disk"}}
+// Startup is a startup event that names a signing key and, unless it is nil, the log
+// before this one.
+func Startup(vkey string, before *event.Predecessor) event.Draft {
+	p := event.Startup{Version: "0.6.0", Profile: "development", Fsync: "required", VerifyOnStart: "active", OnTornTail: "record", SigningVKey: vkey, Predecessor: before}
 	d := Draft(1)
 	d.Payload = p.Fields()
 	return d
@@ -121,6 +125,11 @@ func (l *Log) Frames(_ context.Context, first, last uint64) iter.Seq2[frame.Fram
 			}
 		}
 	}
+}
+
+// Before names this log, up to last, as the one before another.
+func (l *Log) Before(last uint64) *event.Predecessor {
+	return &event.Predecessor{LogID: l.header.LogID, LastSeq: last, LastEventHash: l.frames[last-1].Hash, Reason: "a lost disk"}
 }
 
 // At gives the frame of seq, to be changed where a test wants damage.

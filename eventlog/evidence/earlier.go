@@ -1,0 +1,215 @@
+package evidence
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"writegate/eventlog/checkpoint"
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
+)
+
+// An earlierLog is one that a log follows after a loss that was accepted, as far as the
+// one behind it vouches for it.
+type earlierLog struct {
+	id     [16]byte
+	last   uint64 // the last event that the log behind it goes on from
+	origin string
+	hashes map[uint64][32]byte // at the events that papers name
+	roots  *checkpoint.Roots
+	err    error // why it can't be read
+}
+
+// follow reads the logs before this one, where some paper may be of one of them: from
+// each first event which log it follows, and whether its files, in W.retired, are what
+// that says of them. An error is that of ctx.
+func (k *known) follow(ctx context.Context, set *frame.Set) error {
+	if k.id == [16]byte{} || !k.ofAnother() {
+		return nil
+	}
+	path, err := frame.OS{}.RealPath(set.Path)
+	if err != nil {
+		path = set.Path
+	}
+	w, in := frame.RetiredFrom(path)
+	k.retired = in && filepath.Base(filepath.Dir(path)) == hex.EncodeToString(k.id[:])
+	seqs := map[uint64]bool{}
+	for _, p := range k.receipts {
+		seqs[p.Seq] = true
+	}
+	for before := k.before; before != nil && k.gap == nil; {
+		e := earlierLog{id: before.LogID, last: before.LastSeq}
+		if e.id == k.id || slices.ContainsFunc(k.earlier, func(o earlierLog) bool { return o.id == e.id }) {
+			k.gap = fmt.Errorf("log %x is named as the one before itself", e.id)
+			return nil
+		}
+		if e.last == 0 {
+			k.gap = fmt.Errorf("of log %x, which it follows, nothing could be saved", e.id)
+			k.earlier = append(k.earlier, e)
+			return nil
+		}
+		file := frame.RetiredPath(w, e.id)
+		before, e.err = k.readEarlier(ctx, file, &e, before.LastEventHash, seqs)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if e.err != nil {
+			k.gap = fmt.Errorf("log %x, which it follows, can't be read, and has to lie at %s: %w", e.id, file, e.err)
+		}
+		k.earlier = append(k.earlier, e)
+	}
+	return nil
+}
+
+// ofAnother tells whether a paper may be of another log than this one.
+func (k *known) ofAnother() bool {
+	for _, r := range k.receipts {
+		if r.LogID != k.id {
+			return true
+		}
+	}
+	return slices.ContainsFunc(k.notes, func(p Paper) bool {
+		n, err := checkpoint.Open([]byte(p.Text), checkpoint.Keys{})
+		return err == nil && p.Asked && !k.holds(n)
+	})
+}
+
+// holds tells whether a checkpoint is of this log and its events make its root.
+func (k *known) holds(n *checkpoint.Note) bool {
+	root, read := k.roots.At(n.Size)
+	return n.Origin == k.origin && read && root == n.Root
+}
+
+// readEarlier reads one of the logs and gives the one that it follows.
+func (k *known) readEarlier(ctx context.Context, path string, e *earlierLog, hash [32]byte, seqs map[uint64]bool) (before *event.Predecessor, err error) {
+	set, err := frame.Discover(ctx, frame.OS{}, path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	e.hashes, e.roots = map[uint64][32]byte{}, k.newRoots()
+	var keys []string
+	for f, err := range set.UpTo(ctx, e.id, e.last, hash) {
+		if err == nil {
+			err = e.roots.Add(f.Seq, f.Hash)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if seqs[f.Seq] {
+			e.hashes[f.Seq] = f.Hash
+		}
+		key, begun := startupOf(&f.Frame)
+		keys = append(keys, key)
+		if f.Seq == 1 {
+			before = begun
+		}
+	}
+	h, err := set.Genesis()
+	e.origin = h.Origin
+	for _, key := range append(keys, h.Signer) {
+		k.vkey(key)
+	}
+	return before, err
+}
+
+// startupOf reads which key a startup event names, and which log that of the beginning
+// follows. One of an unknown version names nothing that is known here.
+func startupOf(f *frame.Frame) (key string, before *event.Predecessor) {
+	if f.Seq > 1 && !bytes.Contains(f.Record, []byte(event.TypeStartup)) {
+		return "", nil
+	}
+	var s event.Startup
+	d, err := event.Decode(f.Record)
+	if err != nil || d.Type != event.TypeStartup || d.Parse(&s) != nil {
+		return "", nil
+	}
+	return s.SigningVKey, s.Predecessor
+}
+
+// absent tells whether a log is one before this one that is not there to be read.
+func (k *known) absent(id [16]byte) bool {
+	return slices.ContainsFunc(k.earlier, func(e earlierLog) bool {
+		return e.id == id && (e.last == 0 || errors.Is(e.err, fs.ErrNotExist))
+	})
+}
+
+// receiptOfAnother holds a receipt that a key vouches for against the log before this
+// one that it is of. a is its anchor, and last the last event of its batch.
+func (k *known) receiptOfAnother(p Paper, a frame.Anchor, last uint64) {
+	i := slices.IndexFunc(k.earlier, func(e earlierLog) bool { return e.id == a.LogID })
+	switch {
+	case i < 0 && k.gap != nil:
+		k.unproven(p, a, "it is of log %x, and nobody can tell whether this log follows it: %w", a.LogID, k.gap)
+	case i < 0 && k.retired:
+		k.unproven(p, a, "it is of log %x, which is none before this one: this log was followed by others; hold it against the file of its own log", a.LogID)
+	case i < 0:
+		k.anchors = append(k.anchors, a)
+	case k.earlier[i].err != nil:
+		k.unproven(p, a, "it is of a log before this one: %w; put that log's own folder there, or hold it against another copy", k.gap)
+	case a.Seq <= k.earlier[i].last && k.earlier[i].hashes[a.Seq] != a.Hash:
+		k.contradicted(a, "is of log %x before this one, which has another event_hash at %d: the events up to there were written anew", a.LogID, a.Seq)
+	case last > k.earlier[i].last:
+		k.unproven(p, a, "it is of log %x before this one and knows its event %d; what follows that log goes on from event %d, and the loss of what came behind was accepted", a.LogID, last, k.earlier[i].last)
+	default:
+		k.matches(p, a, "is of log %x before this one, and agrees with its event %d", a.LogID, a.Seq)
+	}
+}
+
+// noteOfEarlier holds a checkpoint that is none of this log's events against the logs
+// before it; false: it can be of none of them.
+func (k *known) noteOfEarlier(p Paper, a frame.Anchor, n *checkpoint.Note) bool {
+	named, lost := false, false
+	for _, e := range k.earlier {
+		if e.err != nil || e.last == 0 || e.origin != n.Origin {
+			continue
+		}
+		if root, read := e.roots.At(n.Size); read && root == n.Root {
+			k.matches(p, a, "is of log %x before this one, and agrees with its events up to %d", e.id, n.Size)
+			return true
+		}
+		named, lost = true, lost || n.Size > e.last
+	}
+	switch {
+	case k.gap != nil:
+		k.unproven(p, a, "it is of none of the events that were read, and nobody can tell whether it is of a log before this one: %w", k.gap)
+	case lost:
+		k.unproven(p, a, "it knows %d events of %q, and so may be of a log before this one whose end was lost", n.Size, n.Origin)
+	case named && n.Origin != k.origin:
+		k.contradicted(a, "knows other events of %q up to %d than the log of that origin before this one: they were written anew", n.Origin, n.Size)
+	default:
+		return false
+	}
+	return true
+}
+
+// matches tells of a paper of a log before this one that agrees with it.
+func (k *known) matches(p Paper, a frame.Anchor, format string, args ...any) {
+	k.warnings = append(k.warnings, a.Source+" "+fmt.Sprintf(format, args...))
+	if a.Doubt != "" {
+		k.doubts = append(k.doubts, a.Doubt)
+	}
+}
+
+// contradicted makes an anchor that accuses this log of what is wrong before it.
+func (k *known) contradicted(a frame.Anchor, format string, args ...any) {
+	a.Contradicted = fmt.Sprintf("anchor %s (%s) %s", a.Level, a.Source, fmt.Sprintf(format, args...))
+	a.Seq, a.LogID = 0, [16]byte{} // they are another log's
+	k.anchors = append(k.anchors, a)
+}
+
+// unproven tells of a paper that can't be held against anything here.
+func (k *known) unproven(p Paper, a frame.Anchor, format string, args ...any) {
+	why := a.Source + ": " + fmt.Errorf(format, args...).Error()
+	if p.Asked {
+		k.doubts = append(k.doubts, why)
+	} else {
+		k.warnings = append(k.warnings, why)
+	}
+}
