@@ -173,7 +173,7 @@ func (l *Log) retirement(ctx context.Context, store string) (r retirement, err e
 		return r, fmt.Errorf("%w at %s, or nothing there tells which one it was", ErrNoLog, l.w)
 	}
 	if p := l.o.Projection; p != nil && p.LogID != r.LogID {
-		l.o.Projection = nil // of a log that was there before: it knows nothing about this one
+		return r, fmt.Errorf("%w: %s is of log %x, the projections are of %x and would be taken from it: name this log's own, or move them away; nothing was changed", ErrOtherLog, l.w, r.LogID, p.LogID)
 	}
 	if r.Report, err = l.judgeSet(ctx, set, known, false); err != nil {
 		return r, err

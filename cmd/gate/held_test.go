@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -29,6 +30,43 @@ func TestASecondGateDoesNotTakeThePlacesOfARunningOne(t *testing.T) {
 	g.end(t)
 	again := startGate(t, g.gateDir)
 	require.Equal(t, http.StatusOK, again.query(t, ask("SELECT 3")).status, "a gate that ended holds nothing")
+}
+
+// TestWhatAnotherLogHasIsNotPutAwayWithALog, by one wrong word in the settings: neither
+// while a gate runs there nor behind its end.
+func TestWhatAnotherLogHasIsNotPutAwayWithALog(t *testing.T) {
+	t.Parallel()
+	theirs, own := startShop(t), startShop(t)
+	require.Equal(t, http.StatusOK, theirs.query(t, ask("SELECT 1")).status)
+	require.Equal(t, http.StatusOK, own.query(t, ask("SELECT 1")).status)
+	own.end(t)
+	newLog := func(expected int, settings ...string) {
+		t.Helper()
+		for _, args := range [][]string{{"log", "new"}, {"log", "new", "--accept-loss", "one wrong word"}} {
+			cmd := exec.Command("gate", args...) // a process of its own: locks are between processes
+			cmd.Env = own.environ(settings...)
+			out, err := cmd.CombinedOutput()
+			require.Equal(t, expected, cmd.ProcessState.ExitCode(), "%v: %s", err, out)
+			require.Contains(t, string(out), "nothing was changed")
+		}
+		require.NoDirExists(t, own.file("audit.wal.retired"))
+		for _, name := range []string{"approvals.db", "audit.log"} {
+			_, err := os.Stat(theirs.file(name))
+			require.NoError(t, err)
+			_, err = os.Stat(own.file(name))
+			require.NoError(t, err)
+		}
+	}
+	store, copied := "GATE_APPROVAL_DB_PATH="+theirs.file("approvals.db"), "GATE_AUDIT_LOG_PATH="+theirs.file("audit.log")
+	newLog(exitLocked, store)
+	newLog(exitLocked, copied)
+	require.Equal(t, http.StatusOK, theirs.query(t, ask("SELECT 2")).status)
+	theirs.end(t)
+	newLog(exitPartial, store)
+	for _, g := range []*testGate{theirs, own} {
+		again := startGate(t, g.gateDir)
+		require.Equal(t, http.StatusOK, again.query(t, ask("SELECT 3")).status)
+	}
 }
 
 func TestASecondDemonstrationSaysThatAnotherRuns(t *testing.T) {

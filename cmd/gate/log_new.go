@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,7 +41,8 @@ carries them.
 
 A command that was cut short is completed by the same command, and until then no gate starts. Exit
 code 0: done, or told; 2: there is no log here, it could not be read, or a log that it follows is missing
-or damaged (put that back first: the next start needs it); 75: a gate is running.`,
+or damaged (put that back first: the next start needs it), or the projections are another log's; 75: a gate is running, or
+has the projections or the readable copy of the settings.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.newLog(c, reason, asJSON) },
 	}
 	cmd.Flags().StringVar(&reason, "accept-loss", "", "why the loss is accepted; it is written into the new log")
@@ -60,7 +62,17 @@ func (a *app) newLog(c *cobra.Command, reason string, asJSON bool) error {
 	if asked && (strings.TrimSpace(reason) == "" || len(reason) > maxReason) {
 		return fmt.Errorf("--accept-loss needs a reason of 1 to %d bytes", maxReason)
 	}
-	o, warning := a.retireOptions(s)
+	held, err := holdFile(s.AuditLogPath)
+	if errors.Is(err, errHeld) {
+		return exitWith(exitLocked, fmt.Errorf("the readable copy of the log (GATE_AUDIT_LOG_PATH) is that of a running gate: stop it first, or name this log's own; nothing was changed: %w", err))
+	}
+	if err == nil { // else there is nothing to move, or the move says what is wrong with it
+		defer func() { _ = held.Close() }()
+	}
+	o, warning, err := a.retireOptions(s)
+	if err != nil {
+		return err
+	}
 	if o.SigningKey, err = s.signingKey(); err != nil {
 		return exitWith(exitConfigured, err)
 	}
@@ -143,25 +155,28 @@ func (a *app) inherited(ctx context.Context, s *settings) (found projections.Inh
 	return found, errors.Join(err, view.Close())
 }
 
-// retireOptions also give projectionAnchor's warning.
-func (a *app) retireOptions(s *settings) (o eventlog.Options, warning string) {
+// retireOptions also give projectionAnchor's warning. They are an error where another
+// process has the projections open.
+func (a *app) retireOptions(s *settings) (o eventlog.Options, warning string, err error) {
 	o = eventlog.Options{Path: s.AuditWALPath, JSONLPath: s.AuditLogPath, FS: a.logFS, Fsync: s.AuditFsync, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin}
-	o.Projection, warning = projectionAnchor(s)
-	return o, warning
+	o.Projection, err = projectionAnchor(s)
+	if errors.Is(err, syscall.EAGAIN) { // of their lock
+		return o, "", exitWith(exitLocked, fmt.Errorf("the projections in %s (GATE_APPROVAL_DB_PATH) are those of a running gate: stop it first, or name this log's own; nothing was changed: %w", s.ApprovalDBPath, err))
+	}
+	if err != nil {
+		warning = "The projections can't be read, so what they know of the log is not counted: " + err.Error()
+	}
+	return o, warning, nil
 }
 
 // projectionAnchor is what the projections know of the log, where no gate has
-// them open; nil is nothing, and the warning says, in words, why they could not
-// be asked.
-func projectionAnchor(s *settings) (_ *frame.Anchor, warning string) {
+// them open; nil is nothing, and the error says why they could not be asked.
+func projectionAnchor(s *settings) (*frame.Anchor, error) {
 	applied, err := projections.Peek(s.ApprovalDBPath)
-	switch {
-	case err != nil:
-		return nil, "The projections can't be read, so what they know of the log is not counted: " + err.Error()
-	case applied.Seq == 0:
-		return nil, ""
+	if err != nil || applied.Seq == 0 {
+		return nil, err
 	}
-	return &frame.Anchor{LogID: applied.LogID, Seq: applied.Seq, Hash: applied.Hash}, ""
+	return &frame.Anchor{LogID: applied.LogID, Seq: applied.Seq, Hash: applied.Hash}, nil
 }
 
 // successorOf is what the new log says of itself.
