@@ -232,13 +232,7 @@ func (l *Log) idOf(set *frame.Set) (id [16]byte) {
 
 // judge finds the last batch that nothing speaks against.
 func (r *retirement) judge(ctx context.Context, set *frame.Set, projection *frame.Anchor) error {
-	limit := r.Report.VerifiedTo
-	for _, f := range r.Report.Faults {
-		if f.Kind == frame.HistoryRewritten {
-			limit = min(limit, max(f.Seq, 1)-1)
-		}
-	}
-	limit = min(limit, agreed(&r.Report))
+	limit := min(r.Report.VerifiedTo, agreed(&r.Report))
 	r.Known = r.Report.LastSeq
 	if set.Head != nil && set.Head.LogID == r.LogID {
 		r.Known = max(r.Known, set.Head.Seq)
@@ -263,24 +257,40 @@ func (r *retirement) judge(ctx context.Context, set *frame.Set, projection *fram
 	return nil
 }
 
-// agreed is how far a log may be believed that a checkpoint or a witness contradicts:
-// up to the last one that agrees. Where between the two it was written anew nobody knows.
+// agreed is how far a log may be believed that an anchor contradicts: up to the last
+// one before it that agrees, and is kept as far away. Where between the two it was
+// written anew nobody knows.
 func agreed(r *frame.Report) (limit uint64) {
-	contradicted := uint64(math.MaxUint64)
+	contradicted, away := uint64(math.MaxUint64), 0
 	for _, a := range r.Anchors {
-		if a.Level == frame.L4 && a.Result == frame.AnchorMismatch {
-			contradicted = min(contradicted, a.Seq)
+		if a.Result == frame.AnchorMismatch {
+			contradicted, away = min(contradicted, a.Seq), max(away, distance(a))
 		}
 	}
 	if contradicted == math.MaxUint64 {
 		return contradicted
 	}
 	for _, a := range r.Anchors {
-		if a.Level == frame.L4 && a.Result == frame.AnchorMatch && a.Seq < contradicted {
+		if a.Result == frame.AnchorMatch && a.Seq < contradicted && distance(a) >= away {
 			limit = max(limit, a.Seq)
 		}
 	}
 	return limit
+}
+
+// distance orders anchors by what it takes to make one that agrees with a log that was
+// written anew: the head file lies beside the log, a key that only the log names may be
+// the forger's own, and the projections may lie on another volume.
+func distance(a frame.AnchorResult) int {
+	switch {
+	case a.Level == frame.L1:
+		return 1
+	case a.SelfAsserted:
+		return 2
+	case a.Level == frame.L2:
+		return 3
+	}
+	return 4
 }
 
 // belongings are all files and folders that a log may have.

@@ -184,22 +184,37 @@ func TestOfADamagedLogWhatVerifiesIsCarriedOver(t *testing.T) {
 	}
 }
 
-// TestAnAnchorThatKnowsAnotherEventEndsWhatIsCarriedOver before that event.
-func TestAnAnchorThatKnowsAnotherEventEndsWhatIsCarriedOver(t *testing.T) {
+// TestNothingIsCarriedOverThatAnAnchorContradicts: where before its event the log was
+// written anew nobody knows.
+func TestNothingIsCarriedOverThatAnAnchorContradicts(t *testing.T) {
 	mem := newMem(t)
 	o := retireOptions(mem)
 	id := aLog(t, o)
 	o.Projection = &frame.Anchor{LogID: id, Seq: 12, Hash: [32]byte{1}}
 	r, err := JudgeForRetirement(t.Context(), o)
 	require.NoError(t, err)
-	require.EqualValues(t, 11, r.Last)
-	require.EqualValues(t, 19, r.Lost())
+	require.Zero(t, r.Last)
+	require.EqualValues(t, 30, r.Lost())
 	o.Projection = &frame.Anchor{LogID: id, Seq: 40, Hash: [32]byte{1}}
 	r, err = JudgeForRetirement(t.Context(), o)
 	require.NoError(t, err)
 	require.EqualValues(t, 30, r.Last)
 	require.EqualValues(t, 10, r.Lost(), "the projections know of ten more")
 	require.Equal(t, frame.Corruption, r.Report.Status)
+
+	o.Projection = nil
+	head, err := frame.ReadHead(mem, testLog+frame.HeadSuffix)
+	require.NoError(t, err)
+	for _, id := range [][16]byte{id, {1}} {
+		head.EventHash, head.LogID = [32]byte{1}, id
+		head.Counter++
+		slots := make([]byte, 2*frame.SlotSize)
+		copy(slots[frame.Slot(head.Counter):], head.Encode())
+		require.NoError(t, mem.WriteFile(testLog+frame.HeadSuffix, slots))
+		r, err = JudgeForRetirement(t.Context(), o)
+		require.NoError(t, err)
+		require.Zero(t, r.Last, "the head file is an anchor as well")
+	}
 }
 
 // TestWhatIsKnownOutsideBoundsWhatIsCarriedOver: up to the last checkpoint that
@@ -209,10 +224,21 @@ func TestWhatIsKnownOutsideBoundsWhatIsCarriedOver(t *testing.T) {
 	o := retireOptions(mem)
 	aLog(t, o)
 	l, _ := mustOpen(t, o)
-	fifth, err := l.At(t.Context(), 5)
-	require.NoError(t, err)
+	hashes := map[uint64][32]byte{}
+	for e, err := range l.From(t.Context(), 1) {
+		require.NoError(t, err)
+		hashes[e.Seq] = e.Hash
+	}
+	id := l.LogID()
 	mustClose(t, l)
-	agrees := frame.Anchor{Level: frame.L4, Seq: 5, Hash: fifth.Hash}
+	at := func(level frame.Level, seq uint64) frame.Anchor {
+		return frame.Anchor{Level: level, Seq: seq, Hash: hashes[seq]}
+	}
+	agrees, own := at(frame.L4, 5), at(frame.L4, 9)
+	own.SelfAsserted = true
+	other := func(level frame.Level, seq uint64) frame.Anchor {
+		return frame.Anchor{Level: level, LogID: id, Seq: seq}
+	}
 	for name, c := range map[string]struct {
 		anchors     []frame.Anchor
 		last, known uint64
@@ -222,6 +248,11 @@ func TestWhatIsKnownOutsideBoundsWhatIsCarriedOver(t *testing.T) {
 		"one knows more":         {[]frame.Anchor{agrees, {Level: frame.L4, Seq: 41, NoHash: true}}, 30, 41, frame.Corruption},
 		"one knows other events": {[]frame.Anchor{agrees, {Level: frame.L4, Seq: 20}}, 5, 30, frame.Corruption},
 		"none agrees":            {[]frame.Anchor{{Level: frame.L4, Seq: 20}, {Level: frame.L4, Seq: 50}}, 0, 50, frame.Corruption},
+		"what lies nearer":       {[]frame.Anchor{agrees, own, at(frame.L2, 12), at(frame.L1, 15), other(frame.L4, 20)}, 5, 30, frame.Corruption},
+		"the projections":        {[]frame.Anchor{agrees, own, at(frame.L1, 15), other(frame.L2, 20)}, 5, 30, frame.Corruption},
+		"only the projections":   {[]frame.Anchor{own, at(frame.L1, 15), other(frame.L2, 20)}, 0, 30, frame.Corruption},
+		"the head file":          {[]frame.Anchor{own, other(frame.L1, 20)}, 9, 30, frame.Corruption},
+		"two that contradict":    {[]frame.Anchor{agrees, own, other(frame.L1, 12), at(frame.L2, 15), other(frame.L4, 20)}, 5, 30, frame.Corruption},
 		"of an unknown key":      {[]frame.Anchor{{Level: frame.L4, Seq: 41, Untrusted: true}}, 30, 30, frame.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
