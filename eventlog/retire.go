@@ -547,8 +547,12 @@ func (l *Log) writeSuccessor(ctx context.Context, path string, r *retirement, s 
 	return next.LogID(), errors.Join(err, next.Close(ctx))
 }
 
-// endPlan puts the plan beside the files it is about; from then on gates start.
+// endPlan puts the plan beside the files it is about; from then on gates start. The old
+// log does not say any more that nothing follows it, wherever it is copied.
 func (l *Log) endPlan(r *retirement) error {
+	if err := frame.MarkHead(l.o.FS, filepath.Join(r.Folder, retiredLog+frame.HeadSuffix), false); err != nil {
+		return err
+	}
 	if err := l.o.FS.Rename(l.planPath(), filepath.Join(r.Folder, RetiredAbout)); err != nil {
 		return err
 	}

@@ -538,3 +538,22 @@ func (v otherVolume) Rename(from, to string) error {
 	}
 	return v.FS.Rename(from, to)
 }
+
+// TestARetiredLogDoesNotSayThatNothingFollowsIt, wherever its files are copied to.
+func TestARetiredLogDoesNotSayThatNothingFollowsIt(t *testing.T) {
+	mem := newMem(t)
+	o := retireOptions(mem)
+	id := aLog(t, o)
+	head, err := frame.ReadHead(mem, testLog+frame.HeadSuffix)
+	require.NoError(t, err)
+	require.True(t, head.Clean)
+	_, err = Retire(t.Context(), o, successor)
+	require.NoError(t, err)
+	retired, err := frame.ReadHead(mem, RetiredLog(testLog, id)+frame.HeadSuffix)
+	require.NoError(t, err)
+	head.Clean, head.Counter = false, head.Counter+1
+	require.Equal(t, head, retired)
+	head, err = frame.ReadHead(mem, testLog+frame.HeadSuffix)
+	require.NoError(t, err)
+	require.True(t, head.Clean, "the new log's own")
+}

@@ -243,7 +243,8 @@ func (a *app) restoreWhole(ctx context.Context, s *settings, dir, oldLog string,
 }
 
 // endedWith tells whether the log at a path ended with the event that a backup ends with.
-// Neither a copy in a backup nor a log that another one follows is the old log.
+// Neither a copy in a backup nor a log that another one follows is the old log: their
+// head files say so, but for those that older versions made, which are told by their place.
 func endedWith(ctx context.Context, s *settings, path string, m *backup.Manifest) (err error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -168,8 +168,9 @@ func (c *copier) log(set *frame.Set, r *frame.Report, w string) error {
 		return err
 	}
 	if set.Head != nil {
-		slots := make([]byte, 2*frame.SlotSize)
-		copy(slots[frame.Slot(set.Head.Counter):], set.Head.Encode())
+		head, slots := *set.Head, make([]byte, 2*frame.SlotSize)
+		head.Clean = false // wherever the copy lies it can't vouch for what followed the log
+		copy(slots[frame.Slot(head.Counter):], head.Encode())
 		if err := c.write(logName+frame.HeadSuffix, bytes.NewReader(slots)); err != nil {
 			return err
 		}

@@ -113,6 +113,10 @@ func TestAStoppedGateComesBackByteForByte(t *testing.T) {
 	require.False(t, m.Running)
 	require.False(t, m.Projections)
 	require.EqualValues(t, 160, m.LastSeq)
+	head, err := frame.ReadHead(frame.OS{}, dir+"/log/audit.wal.head")
+	require.NoError(t, err)
+	require.EqualValues(t, 160, head.Seq)
+	require.False(t, head.Clean, "a copy can't say that nothing followed the log")
 
 	to := placesIn(filepath.Join(t.TempDir(), "new", "place"))
 	again, err := backup.Restore(context.Background(), dir, to, nil)

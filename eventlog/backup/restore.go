@@ -69,8 +69,11 @@ func Restore(ctx context.Context, dir string, p Places, behind *Behind) (m Manif
 	if err := copyBack(ctx, dir, p, &m); err != nil {
 		return m, err
 	}
-	if err := p.verifyCopy(ctx, p.target(logName), &m, false); err != nil || behind == nil {
+	if err := p.verifyCopy(ctx, p.target(logName), &m, false); err != nil {
 		return m, err
+	}
+	if behind == nil {
+		return m, frame.MarkHead(frame.OS{}, w+frame.HeadSuffix, true) // it is no copy any more
 	}
 	return m, behind.Settle(&m)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"time"
 )
 
@@ -91,6 +92,32 @@ func ReadHead(fsys FS, name string) (Head, error) {
 	}
 	h, err := ReadHeadFile(f)
 	return h, errors.Join(err, f.Close())
+}
+
+// MarkHead sets or takes away the clean mark of a head file that nobody writes, synced.
+// A file that is missing, or tells nothing, stays as it is.
+func MarkHead(fsys FS, name string, clean bool) (err error) {
+	f, err := fsys.Open(name, ReadWrite)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	h, err := ReadHeadFile(f)
+	if errors.Is(err, ErrNoHead) || err == nil && h.Clean == clean {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	h.Clean = clean
+	h.Counter++
+	if _, err := f.Pwrite(h.Encode(), Slot(h.Counter)); err != nil {
+		return err
+	}
+	return f.Sync()
 }
 
 // ReadHeadFile is ReadHead for an open file.
