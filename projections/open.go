@@ -104,14 +104,18 @@ func (s *Store) open() error {
 }
 
 // Peek reads how far a store has got that nobody has open, and changes nothing. A
-// store that is not there has got nowhere.
+// store that is not there has got nowhere. A gate that starts meanwhile is not kept
+// waiting: what is then read may be an error, and is never more than its log has.
 func Peek(dir string) (Applied, error) {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return Applied{}, nil
 	}
 	quiet := &Store{}
 	quiet.o.complete()
-	db, err := pebble.Open(dir, &pebble.Options{FS: quiet.o.FS, ReadOnly: true, Logger: &logger{store: quiet}})
+	db, err := pebble.Open(dir, &pebble.Options{FS: unlocked{quiet.o.FS}, ReadOnly: true, Logger: &logger{store: quiet}})
+	if errors.Is(err, pebble.ErrDBDoesNotExist) {
+		return Applied{}, nil // an empty folder
+	}
 	if err != nil {
 		return Applied{}, fmt.Errorf("open projections: %w", err)
 	}

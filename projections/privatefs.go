@@ -69,3 +69,18 @@ func make0600(name string) error {
 	}
 	return f.Close()
 }
+
+// unlocked gives each lock back at once, for who only looks.
+type unlocked struct{ vfs.FS }
+
+// Unwrap implements vfs.FS.
+func (u unlocked) Unwrap() vfs.FS { return u.FS }
+
+// Lock implements vfs.FS.
+func (u unlocked) Lock(name string) (io.Closer, error) {
+	lock, err := u.FS.Lock(name)
+	if err != nil {
+		return nil, err
+	}
+	return io.NopCloser(nil), lock.Close()
+}

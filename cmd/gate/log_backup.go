@@ -33,7 +33,7 @@ last, names every file with its SHA-256; the log in it can be verified on its ow
 "logverify wal DIR/log/audit.wal".
 
 The projections are left out: the first start on the restored log folds the same ones anew. Exit code 0: the backup is whole and verified; 1: the log,
-or one before it in GATE_AUDIT_WAL_PATH.retired, does not verify, or the checkpoints beside it contradict it: there is no backup; 2: anything else.`,
+or one before it in GATE_AUDIT_WAL_PATH.retired, does not verify, or the checkpoints beside it or its projections contradict it: there is no backup; 2: anything else.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			p, err := a.placesBeside(args[0])
 			if err != nil {
@@ -52,7 +52,7 @@ func (a *app) places() (backup.Places, error) {
 	if err != nil {
 		return backup.Places{}, err
 	}
-	return backup.Places{Log: s.AuditWALPath, JSONL: s.AuditLogPath, Store: s.ApprovalDBPath, Policies: s.PolicyDir, Outside: s.besideOf}, nil
+	return backup.Places{Log: s.AuditWALPath, JSONL: s.AuditLogPath, Store: s.ApprovalDBPath, Policies: s.PolicyDir, Outside: s.ownOf}, nil
 }
 
 // placesBeside is places for a backup in dir, which must be none of them.
@@ -115,7 +115,7 @@ log begins that names it: approvals that nobody had used are withdrawn, and agen
 their tokens, until "gate agents activate", for what is not known may have ended them.
 
 Nothing of that is needed where nothing was written after the backup. --old-log names the old
-log's file, where it was moved to, with the files that stood beside it. If it verifies, ends with the
+log's file, where it was moved to, with the files that stood beside it and its projections. If it verifies, ends with the
 event that the backup ends with, and was closed, the restored log goes on as its own; otherwise nothing
 is restored. Be sure that no other gate goes on with the same log: two copies that go on fork it.
 
@@ -225,8 +225,9 @@ func restoredLog(m *backup.Manifest) (r eventlog.Retiring, err error) {
 // written after the backup.
 func (a *app) restoreWhole(ctx context.Context, s *settings, dir, oldLog string, p backup.Places, warnings *[]string, asJSON bool) error {
 	m, err := backup.Check(ctx, dir)
+	var doubts []string
 	if err == nil {
-		err = endedWith(ctx, s, oldLog, &m)
+		doubts, err = endedWith(ctx, s, oldLog, &m)
 	}
 	if err == nil {
 		m, err = backup.Restore(ctx, dir, p, nil)
@@ -234,7 +235,7 @@ func (a *app) restoreWhole(ctx context.Context, s *settings, dir, oldLog string,
 	if err != nil {
 		return backupError(err)
 	}
-	for _, w := range *warnings {
+	for _, w := range append(*warnings, doubts...) {
 		if _, err := fmt.Fprintln(a.err, w); err != nil {
 			return err
 		}
@@ -245,42 +246,53 @@ func (a *app) restoreWhole(ctx context.Context, s *settings, dir, oldLog string,
 // endedWith tells whether the log at a path ended with the event that a backup ends with.
 // Neither a copy in a backup nor a log that another one follows is the old log: their
 // head files say so, but for those that older versions made, which are told by their place.
-func endedWith(ctx context.Context, s *settings, path string, m *backup.Manifest) (err error) {
+// The warnings say what of it could not be asked.
+func endedWith(ctx context.Context, s *settings, path string, m *backup.Manifest) (warnings []string, err error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, about := range []struct{ file, what string }{
 		{filepath.Join(filepath.Dir(filepath.Dir(real)), backup.ManifestName), "it is the copy in a backup"},
 		{filepath.Join(filepath.Dir(real), eventlog.RetiredAbout), "another log follows it"},
 	} {
 		if _, err := os.Lstat(about.file); err == nil {
-			return notWhole(path, m, about.what)
+			return nil, notWhole(path, m, about.what)
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
+			return nil, err
 		}
 	}
 	known, err := s.besideOf(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	store, err := s.projectionsBeside(real)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(store); errors.Is(err, fs.ErrNotExist) {
+		warnings = append(warnings, fmt.Sprintf("The projections of the old log are not at %s, so nothing tells whether they know of more events.", store))
+	}
+	projected := projectedIn(store)
 	set, err := frame.Discover(ctx, frame.OS{}, path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
+	more, said := projected.of(&set)
+	warnings = append(warnings, said...)
 	anchors, _, err := known.Anchors(ctx, &set)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	report, err := frame.Verify(ctx, set, frame.Options{Anchors: anchors})
+	report, err := frame.Verify(ctx, set, frame.Options{Anchors: append(anchors, more...)})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	why := ""
 	switch {
 	case set.Live:
-		return fmt.Errorf("%s: %w: a gate is running", path, backup.ErrBusy)
+		return nil, fmt.Errorf("%s: %w: a gate is running", path, backup.ErrBusy)
 	case report.Status != frame.OK:
 		why = "it is " + string(report.Status)
 		if len(report.Faults) > 0 {
@@ -293,9 +305,9 @@ func endedWith(ctx context.Context, s *settings, path string, m *backup.Manifest
 	case set.Head == nil || !set.Head.Clean || set.Head.Seq != m.LastSeq:
 		why = "its head file does not say that it was closed there"
 	default:
-		return nil
+		return warnings, nil
 	}
-	return notWhole(path, m, why)
+	return nil, notWhole(path, m, why)
 }
 
 func notWhole(path string, m *backup.Manifest, why string) error {

@@ -41,7 +41,7 @@ func (a *app) walPath(args []string) (string, error) {
 }
 
 // judgeLog opens the files of a log for reading alone and verifies them, with the
-// checkpoints beside it. It takes no writer's lock, so a gate may be running; the
+// checkpoints beside it, and the log of the settings with its projections. It takes no writer's lock, so a gate may be running; the
 // caller closes the set.
 func (a *app) judgeLog(ctx context.Context, path string) (frame.Set, frame.Report, error) {
 	// Papers are read first: what a running gate writes later is then no surprise.
@@ -54,12 +54,17 @@ func (a *app) judgeLog(ctx context.Context, path string) (frame.Set, frame.Repor
 
 // judgeWith is judgeLog with what was named besides.
 func (a *app) judgeWith(ctx context.Context, path string, papers evidence.Outside) (frame.Set, frame.Report, error) {
+	projected := a.projectedOf(path)
 	set, err := frame.Discover(ctx, frame.OS{}, path)
 	if err != nil {
 		return set, frame.Report{}, err
 	}
+	anchors, said := projected.of(&set)
 	progress := terminal.NewProgress(a.err, "verifying", true)
-	report, err := papers.Verify(ctx, &set, frame.Options{Progress: progress.Step})
+	report, err := papers.Verify(ctx, &set, frame.Options{Anchors: anchors, Progress: progress.Step})
+	for _, w := range said {
+		report.Warn(w)
+	}
 	return set, report, errors.Join(err, progress.Done())
 }
 

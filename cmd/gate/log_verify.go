@@ -22,7 +22,8 @@ func (a *app) logVerifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "verify [FILE]", Short: "Recompute every hash of the log; a running gate may go on", Args: cobra.MaximumNArgs(1),
 		Long: `Recompute every hash and link of the log and compare it with what is known elsewhere: the head
-file and the signed checkpoints beside the log, and with --receipts and --checkpoint what others kept.
+file and the signed checkpoints beside the log, of the log of the settings with its projections
+where no gate has them open, and with --receipts and --checkpoint what others kept.
 
 FILE is GATE_AUDIT_WAL_PATH by default. Nothing is written. Give the key that signed the receipts
 and checkpoints with --key: what was named and is not signed by it proves nothing, and the verdict
