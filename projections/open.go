@@ -110,8 +110,15 @@ func Peek(dir string) (Applied, error) {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return Applied{}, nil
 	}
-	quiet := &Store{}
+	quiet := &Store{o: Options{Dir: dir}}
 	quiet.o.complete()
+	reason, err := strange(&quiet.o)
+	if err == nil && reason != "" {
+		err = fmt.Errorf("open projections: %s", reason)
+	}
+	if err != nil {
+		return Applied{}, err
+	}
 	db, err := pebble.Open(dir, &pebble.Options{FS: unlocked{quiet.o.FS}, ReadOnly: true, Logger: &logger{store: quiet}})
 	if errors.Is(err, pebble.ErrDBDoesNotExist) {
 		return Applied{}, nil // an empty folder

@@ -167,7 +167,7 @@ func (b *receiptBook) keepReceipts(t testing.TB, from, to int) (dir string) {
 
 // cutAfter takes everything after an event away from a log of one segment, as
 // one would who wants it to look like an ordinary end: at a batch's end, with
-// zeros behind it, and with the checkpoints and the head file gone.
+// zeros behind it, and with the checkpoints, the head file and the projections gone.
 func (d gateDir) cutAfter(t testing.TB, last uint64) {
 	t.Helper()
 	set, err := frame.Discover(t.Context(), frame.OS{}, d.file("audit.wal"))
@@ -183,6 +183,7 @@ func (d gateDir) cutAfter(t testing.TB, last uint64) {
 	require.NoError(t, os.Truncate(d.file("audit.wal"), end))
 	require.NoError(t, os.RemoveAll(d.file("audit.wal"+frame.CheckpointsSuffix)))
 	require.NoError(t, os.Remove(d.file("audit.wal"+frame.HeadSuffix)))
+	require.NoError(t, os.RemoveAll(d.file("approvals.db")))
 }
 
 // buildVerifier builds the auditor's program, as it is shipped.
