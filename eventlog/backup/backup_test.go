@@ -524,3 +524,24 @@ func TestALogIsNotBackedUpOrRestoredWithoutThoseBeforeIt(t *testing.T) {
 		})
 	}
 }
+
+// TestABackupOfAnOlderVersionIsRestored: in it the copy's head file says that the log was closed.
+func TestABackupOfAnOlderVersionIsRestored(t *testing.T) {
+	dir, m := mustMake(t, stopped(t))
+	const head = "log/audit.wal.head"
+	require.NoError(t, frame.MarkHead(frame.OS{}, filepath.Join(dir, head), true))
+	content, err := os.ReadFile(filepath.Join(dir, head))
+	require.NoError(t, err)
+	sum := sha256.Sum256(content)
+	require.NoError(t, manifest(m, func(m *backup.Manifest) {
+		i := slices.IndexFunc(m.Files, func(f backup.File) bool { return f.Path == head })
+		m.Files[i].SHA256 = hex.EncodeToString(sum[:])
+	})(dir))
+	to := placesIn(t.TempDir())
+	_, err = backup.Restore(t.Context(), dir, to, nil)
+	require.NoError(t, err)
+	l, rec, err := eventlog.Open(t.Context(), eventlog.Options{Path: to.Log})
+	require.NoError(t, err)
+	require.True(t, rec.Clean)
+	require.NoError(t, l.Close(context.Background()))
+}
