@@ -258,22 +258,22 @@ func (r *retirement) judge(ctx context.Context, set *frame.Set, projection *fram
 }
 
 // agreed is how far a log may be believed that an anchor contradicts: up to the last
-// one before it that agrees, and is kept as far away. Where between the two it was
-// written anew nobody knows.
-func agreed(r *frame.Report) (limit uint64) {
-	contradicted, away := uint64(math.MaxUint64), 0
-	for _, a := range r.Anchors {
-		if a.Result == frame.AnchorMismatch {
-			contradicted, away = min(contradicted, a.Seq), max(away, distance(a))
+// event for which one agrees that is kept further away, or as far away and knew it
+// before. Where behind that it was written anew nobody knows.
+func agreed(r *frame.Report) uint64 {
+	limit := uint64(math.MaxUint64)
+	for _, against := range r.Anchors {
+		if against.Result != frame.AnchorMismatch {
+			continue
 		}
-	}
-	if contradicted == math.MaxUint64 {
-		return contradicted
-	}
-	for _, a := range r.Anchors {
-		if a.Result == frame.AnchorMatch && a.Seq < contradicted && distance(a) >= away {
-			limit = max(limit, a.Seq)
+		believed := uint64(0)
+		for _, a := range r.Anchors {
+			further := distance(a) - distance(against)
+			if a.Result == frame.AnchorMatch && (further > 0 || further == 0 && a.Seq < against.Seq) {
+				believed = max(believed, a.Seq)
+			}
 		}
+		limit = min(limit, believed)
 	}
 	return limit
 }

@@ -252,6 +252,7 @@ func TestWhatIsKnownOutsideBoundsWhatIsCarriedOver(t *testing.T) {
 		"the projections":        {[]frame.Anchor{agrees, own, at(frame.L1, 15), other(frame.L2, 20)}, 5, 30, frame.Corruption},
 		"only the projections":   {[]frame.Anchor{own, at(frame.L1, 15), other(frame.L2, 20)}, 0, 30, frame.Corruption},
 		"the head file":          {[]frame.Anchor{own, other(frame.L1, 20)}, 9, 30, frame.Corruption},
+		"one that lies further":  {[]frame.Anchor{other(frame.L1, 12), at(frame.L2, 15)}, 15, 30, frame.Corruption},
 		"two that contradict":    {[]frame.Anchor{agrees, own, other(frame.L1, 12), at(frame.L2, 15), other(frame.L4, 20)}, 5, 30, frame.Corruption},
 		"of an unknown key":      {[]frame.Anchor{{Level: frame.L4, Seq: 41, Untrusted: true}}, 30, 30, frame.OK},
 	} {
