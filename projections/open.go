@@ -5,16 +5,19 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
+
+	"writegate/eventlog/frame"
 )
 
 // damageMark is a file in the store's folder that says: this store was found
-// unreadable while it was in use. Its content is the reason.
+// unreadable while it was in use, or is on its way aside. Its content is the reason.
 const damageMark = "DAMAGED"
 
 // Open opens the store in o.Dir, or makes an empty one. A store that can't be
@@ -43,7 +46,7 @@ func Open(o Options) (*Store, error) {
 
 // begunAnew puts the store's folder aside and begins an empty one.
 func begunAnew(o Options, reason string) (*Store, error) {
-	path, err := moveAside(&o)
+	path, err := moveAside(&o, reason)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +110,11 @@ func (s *Store) open() error {
 // store that is not there has got nowhere. A gate that starts meanwhile is not kept
 // waiting: what is then read may be an error, and is never more than its log has.
 func Peek(dir string) (Applied, error) {
-	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return Applied{}, fmt.Errorf("open projections: %w", err)
+	}
+	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !frame.StaysInside(e.Name()) }) {
 		return Applied{}, nil
 	}
 	quiet := &Store{o: Options{Dir: dir}}
@@ -301,28 +308,93 @@ func damageOf(o *Options) (string, error) {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return "", fmt.Errorf("open projections: %w", err)
 	}
-	return "found unreadable in use: " + string(reason), nil
+	return "marked as not to be used: " + string(reason), nil
 }
 
-func markDamaged(o *Options, reason error) error {
+func markDamaged(o *Options, reason string) error {
 	f, err := o.FS.Create(markPath(o), "projections")
 	if err != nil {
 		return err
 	}
-	_, err = f.Write([]byte(reason.Error()))
-	return errors.Join(err, f.Sync(), f.Close())
+	_, err = f.Write([]byte(reason))
+	return errors.Join(err, f.Sync(), f.Close(), syncFolders(o, o.Dir))
 }
 
-// moveAside renames the store's folder to the first free name beside it.
-func moveAside(o *Options) (string, error) {
+func syncFolders(o *Options, dirs ...string) error {
+	for _, dir := range dirs {
+		d, err := o.FS.OpenDir(dir)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveAside renames the store's folder to the first free name beside it. Where the
+// folder can't be renamed, as the mount point of a volume can't, what is in it moves.
+func moveAside(o *Options, reason string) (string, error) {
 	for n := 1; ; n++ {
 		path := fmt.Sprintf("%s.aside-%d", o.Dir, n)
 		if _, err := o.FS.Stat(path); errors.Is(err, os.ErrNotExist) {
-			return path, o.FS.Rename(o.Dir, path)
+			err := o.FS.Rename(o.Dir, path)
+			if !frame.CannotMove(err) {
+				return path, err
+			}
+			inside, insideErr := moveInside(o, reason)
+			if insideErr != nil {
+				return "", fmt.Errorf("put projections aside: %w", errors.Join(err, insideErr))
+			}
+			return inside, nil
 		} else if err != nil {
 			return "", fmt.Errorf("put projections aside: %w", err)
 		}
 	}
+}
+
+// moveInside moves what is in the store's folder into a folder in it. The mark is there
+// before anything moves, and moves last: until then no start takes what is left for a
+// store, and the next one goes on.
+func moveInside(o *Options, reason string) (path string, err error) {
+	if _, err := o.FS.Stat(markPath(o)); errors.Is(err, os.ErrNotExist) {
+		err = markDamaged(o, reason)
+		if err != nil {
+			return "", err
+		}
+	} else if err != nil {
+		return "", err
+	}
+	names, err := o.FS.List(o.Dir)
+	if err != nil {
+		return "", err
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return frame.StaysInside(name) || name == damageMark })
+	for n := 1; ; n++ { // one that has the mark is complete; one with a name that is still to come is somebody's
+		path = o.FS.PathJoin(o.Dir, fmt.Sprintf("%s%d", frame.AsidePrefix, n))
+		there, err := o.FS.List(path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", err
+		}
+		if !slices.ContainsFunc(there, func(name string) bool { return name == damageMark || slices.Contains(names, name) }) {
+			break
+		}
+	}
+	if err := o.FS.MkdirAll(path, dirPerm); err != nil {
+		return "", err
+	}
+	for _, moving := range [][]string{names, {damageMark}} {
+		for _, name := range moving {
+			if err := o.FS.Rename(o.FS.PathJoin(o.Dir, name), o.FS.PathJoin(path, name)); err != nil {
+				return "", err
+			}
+		}
+		if err := syncFolders(o, path, o.Dir); err != nil {
+			return "", err
+		}
+	}
+	return path, nil
 }
 
 // A logger takes Pebble's messages. Pebble's own would end the process on a

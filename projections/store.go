@@ -248,7 +248,7 @@ func (s *Store) damaged(err error) error {
 // fails this one.
 func (s *Store) spoiled(err error) error {
 	err = fmt.Errorf("%w: %w", ErrDamaged, err)
-	if e := markDamaged(&s.o, err); e != nil {
+	if e := markDamaged(&s.o, "found unreadable in use: "+err.Error()); e != nil {
 		s.o.Logger.Error("the mark for the next start can't be written", "error", e)
 	}
 	s.fail(err)
