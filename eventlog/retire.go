@@ -13,7 +13,6 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"writegate/eventlog/event"
@@ -437,22 +436,33 @@ func (l *Log) moveOne(m move, r *retirement) error {
 	if err != nil || !left || l.succeeded(m, r) {
 		return err
 	}
-	to := filepath.Join(r.Folder, m.To)
-	for n := 2; ; n++ {
-		taken, err := l.exists(to)
-		if err != nil {
-			return err
-		}
-		if !taken {
-			break
-		}
-		to = filepath.Join(r.Folder, fmt.Sprintf("%s.%d", m.To, n))
+	to, err := l.untaken(filepath.Join(r.Folder, m.To))
+	if err != nil {
+		return err
 	}
 	err = l.o.FS.Rename(m.From, to)
-	if errors.Is(err, syscall.EXDEV) { // it is not of the log's volume: it stays on its own
-		err = l.o.FS.Rename(m.From, m.From+".retired-"+hex.EncodeToString(r.LogID[:]))
+	id := hex.EncodeToString(r.LogID[:])
+	if frame.CannotMove(err) { // it is not of the log's volume: it stays on its own
+		err = l.o.FS.Rename(m.From, m.From+".retired-"+id)
+	}
+	switch {
+	case frame.CannotMove(err) && m.To == retiredStore:
+		err = l.moveInside(m.From, frame.AsidePrefix+id)
+	case frame.CannotMove(err) && m.To == retiredJSONL:
+		err = l.copyAway(m.From, to)
 	}
 	return err
+}
+
+// untaken gives the first name of to, to.2, to.3 ... that nothing has.
+func (l *Log) untaken(to string) (string, error) {
+	for name, n := to, 2; ; n++ {
+		taken, err := l.exists(name)
+		if err != nil || !taken {
+			return name, err
+		}
+		name = fmt.Sprintf("%s.%d", to, n)
+	}
 }
 
 // succeeded tells whether a place is the new log's by now. It has nothing but its
