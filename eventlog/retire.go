@@ -560,7 +560,7 @@ func (l *Log) writeSuccessor(ctx context.Context, path string, r *retirement, s 
 // endPlan puts the plan beside the files it is about; from then on gates start. The old
 // log does not say any more that nothing follows it, wherever it is copied.
 func (l *Log) endPlan(r *retirement) error {
-	if err := frame.MarkHead(l.o.FS, filepath.Join(r.Folder, retiredLog+frame.HeadSuffix), false); err != nil {
+	if err := frame.MarkHead(l.o.FS, filepath.Join(r.Folder, frame.RetiredLog+frame.HeadSuffix), false); err != nil {
 		return err
 	}
 	if err := l.o.FS.Rename(l.planPath(), filepath.Join(r.Folder, RetiredAbout)); err != nil {

@@ -82,8 +82,8 @@ func followed(place string) (string, error) {
 	return filepath.EvalSymlinks(place)
 }
 
-// takeFromOthers goes through a file, or a folder with all in it but what a name
-// that begins with a dot hides: that is no file of ours. Links in it are not followed.
+// takeFromOthers goes through a file, or a folder with all in it but what a name that begins
+// with a dot hides and what a volume has at its root: no file of ours. Links in it are not followed.
 func takeFromOthers(place string) (mended, left []string) {
 	real, err := followed(place)
 	if errors.Is(err, errForeignLink) {
@@ -99,7 +99,7 @@ func takeFromOthers(place string) (mended, left []string) {
 		case err != nil:
 			left = append(left, fmt.Sprintf("%s (%v)", path, err))
 			return nil
-		case path != place && strings.HasPrefix(e.Name(), "."):
+		case path != place && (strings.HasPrefix(e.Name(), ".") || e.Name() == "lost+found"):
 			if e.IsDir() {
 				return fs.SkipDir
 			}

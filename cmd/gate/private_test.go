@@ -262,3 +262,15 @@ func TestNoCodeMakesFilesForOtherAccounts(t *testing.T) {
 		require.True(t, seen[what], "%s is no more; take it out of the list", what)
 	}
 }
+
+// What a volume has at its root is no file of the gate's: its rights are not changed, and
+// a folder that root alone may read is nothing to warn of.
+func TestTheRightsOfLostAndFoundAreLeft(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "lost+found", "x"), 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "aside-1"), 0o755))
+	mended, left := takeFromOthers(dir)
+	require.Equal(t, []string{filepath.Join(dir, "aside-1") + " (0755)"}, mended)
+	require.Empty(t, left)
+}

@@ -103,7 +103,7 @@ type File struct {
 //
 // Errors: ErrLog, ErrBusy, ErrNotEmpty, or the file system's.
 func Make(ctx context.Context, p Places, dir string, progress func(done, total int64)) (m Manifest, report frame.Report, err error) {
-	if err := mustBeEmpty(dir); err != nil {
+	if err := mustBeEmpty(dir, ofVolume); err != nil {
 		return m, report, err
 	}
 	known, err := p.outside(p.Log) // first: what a running gate signs later is then no surprise
@@ -296,12 +296,17 @@ func (c *copier) finish(m *Manifest) error {
 	return errors.Join(frame.OS{}.SyncDir(c.root), frame.OS{}.SyncDir(filepath.Dir(filepath.Clean(c.root))))
 }
 
-func mustBeEmpty(dir string) error {
+// ofVolume tells what a volume has at its root before anybody writes to it. It may be
+// root's alone.
+func ofVolume(name string) bool { return name == "lost+found" }
+
+// mustBeEmpty finds a folder missing, or with nothing in it but names that may stay.
+func mustBeEmpty(dir string, stays func(name string) bool) error {
 	names, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err == nil && len(names) > 0 {
+	if err == nil && slices.ContainsFunc(names, func(e fs.DirEntry) bool { return !stays(e.Name()) }) {
 		err = fmt.Errorf("%s: %w", dir, ErrNotEmpty)
 	}
 	return err

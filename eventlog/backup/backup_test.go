@@ -545,3 +545,24 @@ func TestABackupOfAnOlderVersionIsRestored(t *testing.T) {
 	require.True(t, rec.Clean)
 	require.NoError(t, l.Close(context.Background()))
 }
+
+// What a volume has at its root, and what was put aside in the store's folder, keeps
+// nobody from a restore, nor lost+found from a backup to the root of a volume. It may be
+// a folder that only root may read.
+func TestTheRootOfAVolumeIsAnEmptyFolder(t *testing.T) {
+	p := stopped(t)
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "lost+found"), 0))
+	_, _, err := backup.Make(context.Background(), p, dir, nil)
+	require.NoError(t, err)
+	to := placesIn(t.TempDir())
+	for _, path := range []string{"store/lost+found", "store/aside-1", "gate.wal.segments/lost+found"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(filepath.Dir(to.Log), path), 0o700))
+	}
+	_, err = backup.Restore(context.Background(), dir, to, nil)
+	require.NoError(t, err)
+	require.DirExists(t, to.Store+"/aside-1")
+	put(t, dir+"/log/lost+found", "x")
+	_, err = backup.Check(context.Background(), dir)
+	require.ErrorIs(t, err, backup.ErrBackup, "at the root alone")
+}

@@ -191,6 +191,9 @@ func syncFolders(root string) error {
 		if err != nil || !e.IsDir() {
 			return err
 		}
+		if path == filepath.Join(root, e.Name()) && ofVolume(e.Name()) {
+			return fs.SkipDir
+		}
 		return frame.OS{}.SyncDir(path)
 	})
 }

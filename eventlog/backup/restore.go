@@ -128,6 +128,9 @@ func (p *Places) check(ctx context.Context, dir string, older bool) (m Manifest,
 	}
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		inside, relErr := filepath.Rel(dir, path)
+		if ofVolume(inside) && e != nil && e.IsDir() {
+			return fs.SkipDir
+		}
 		if err = errors.Join(err, relErr); err == nil && !e.IsDir() && !named[filepath.ToSlash(inside)] {
 			err = fmt.Errorf("%w: %s is not in the manifest", ErrBackup, inside)
 		}
@@ -230,7 +233,7 @@ func emptyPlaces(dir string, p Places, m *Manifest) error {
 		}
 	}
 	if p.Store != "" {
-		if err := mustBeEmpty(p.Store); err != nil {
+		if err := mustBeEmpty(p.Store, frame.StaysInside); err != nil {
 			return err
 		}
 	}
@@ -258,7 +261,7 @@ func mustBeMissing(path string) error {
 		return nil
 	}
 	if err == nil && st.IsDir() {
-		return mustBeEmpty(path)
+		return mustBeEmpty(path, ofVolume)
 	}
 	if err == nil {
 		err = fmt.Errorf("%s: %w", path, ErrNotEmpty)
