@@ -127,9 +127,6 @@ func Peek(dir string) (Applied, error) {
 		return Applied{}, err
 	}
 	db, err := pebble.Open(dir, &pebble.Options{FS: unlocked{quiet.o.FS}, ReadOnly: true, Logger: &logger{store: quiet}})
-	if errors.Is(err, pebble.ErrDBDoesNotExist) {
-		return Applied{}, nil // an empty folder
-	}
 	if err != nil {
 		return Applied{}, fmt.Errorf("open projections: %w", err)
 	}
