@@ -17,7 +17,7 @@ func (l *Log) moveInside(dir, name string) error {
 	}
 	into := filepath.Join(dir, name)
 	for _, name := range names {
-		if frame.StaysInside(name) {
+		if StaysInside(name) {
 			continue
 		}
 		if err := l.o.FS.MkdirAll(into); err != nil {

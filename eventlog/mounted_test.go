@@ -42,7 +42,7 @@ func mountedStore(t *testing.T, mem *frametest.Mem) {
 // against what is to be found there behind a retirement.
 func retiredInPlace(t *testing.T, mem *frametest.Mem, o Options, id [16]byte, jsonl []byte) {
 	t.Helper()
-	inside := frame.AsidePrefix + hex.EncodeToString(id[:])
+	inside := AsidePrefix + hex.EncodeToString(id[:])
 	names, err := mem.List(successor.Store)
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{"lost+found", "aside-1", inside}, names)

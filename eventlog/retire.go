@@ -442,13 +442,13 @@ func (l *Log) moveOne(m move, r *retirement) error {
 	}
 	err = l.o.FS.Rename(m.From, to)
 	id := hex.EncodeToString(r.LogID[:])
-	if frame.CannotMove(err) { // it is not of the log's volume: it stays on its own
+	if CannotMove(err) { // it is not of the log's volume: it stays on its own
 		err = l.o.FS.Rename(m.From, m.From+".retired-"+id)
 	}
 	switch {
-	case frame.CannotMove(err) && m.To == retiredStore:
-		err = l.moveInside(m.From, frame.AsidePrefix+id)
-	case frame.CannotMove(err) && m.To == retiredJSONL:
+	case CannotMove(err) && m.To == retiredStore:
+		err = l.moveInside(m.From, AsidePrefix+id)
+	case CannotMove(err) && m.To == retiredJSONL:
 		err = l.copyAway(m.From, to)
 	}
 	return err

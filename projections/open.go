@@ -13,7 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
 
-	"writegate/eventlog/frame"
+	"writegate/eventlog"
 )
 
 // damageMark is a file in the store's folder that says: this store was found
@@ -114,7 +114,7 @@ func Peek(dir string) (Applied, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return Applied{}, fmt.Errorf("open projections: %w", err)
 	}
-	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !frame.StaysInside(e.Name()) }) {
+	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !eventlog.StaysInside(e.Name()) }) {
 		return Applied{}, nil
 	}
 	quiet := &Store{o: Options{Dir: dir}}
@@ -337,7 +337,7 @@ func moveAside(o *Options, reason string) (string, error) {
 		path := fmt.Sprintf("%s.aside-%d", o.Dir, n)
 		if _, err := o.FS.Stat(path); errors.Is(err, os.ErrNotExist) {
 			err := o.FS.Rename(o.Dir, path)
-			if !frame.CannotMove(err) {
+			if !eventlog.CannotMove(err) {
 				return path, err
 			}
 			inside, insideErr := moveInside(o, reason)
@@ -367,9 +367,9 @@ func moveInside(o *Options, reason string) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return frame.StaysInside(name) || name == damageMark })
+	names = slices.DeleteFunc(names, func(name string) bool { return eventlog.StaysInside(name) || name == damageMark })
 	for n := 1; ; n++ { // one that has the mark is complete; one with a name that is still to come is somebody's
-		path = o.FS.PathJoin(o.Dir, fmt.Sprintf("%s%d", frame.AsidePrefix, n))
+		path = o.FS.PathJoin(o.Dir, fmt.Sprintf("%s%d", eventlog.AsidePrefix, n))
 		there, err := o.FS.List(path)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return "", err

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 
+	"writegate/eventlog"
 	"writegate/eventlog/frame"
 )
 
@@ -233,7 +234,7 @@ func emptyPlaces(dir string, p Places, m *Manifest) error {
 		}
 	}
 	if p.Store != "" {
-		if err := mustBeEmpty(p.Store, frame.StaysInside); err != nil {
+		if err := mustBeEmpty(p.Store, eventlog.StaysInside); err != nil {
 			return err
 		}
 	}
