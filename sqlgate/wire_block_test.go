@@ -452,6 +452,47 @@ CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sl
 	}
 }
 
+// What an approved statement returns goes out once it ran within its limits: what a
+// client has is never taken back.
+func TestNoRowsOfAnApprovedStatementThatFailedReachTheClient(t *testing.T) {
+	w := newWireWorld(t, nil)
+	w.activate(strings.NewReplacer("version: 1.0.0", "version: 1.0.1", "query_types: [DELETE] }", "query_types: [DELETE, EXPLAIN] }\n    approval: { max_rows: 5 }",
+		"TRUNCATE] }\n    message: Tables are not emptied.\n    remedy: Delete rows by key.", "TRUNCATE] }\n  - id: reads\n    decision: REQUIRE_APPROVAL\n    reason_code: read_needs_approval\n    match: { query_types: [SELECT], functions: [md5] }").Replace(wirePolicy))
+	postgresExecute(w, "INSERT INTO t SELECT g, 'a' FROM generate_series(1, 50) g")
+	c := w.wire()
+	approved := func(sql string) string {
+		id := c.refused(sql).(*WireRefusal).Answer.ApprovalID
+		w.approve(id)
+		return "/* gate.approval_id=" + id + " */ " + sql
+	}
+	over := approved("DELETE FROM t WHERE id > 1 RETURNING id")
+	slow := approved("SELECT md5(a::text || b::text) FROM generate_series(1, 3000) a, generate_series(1, 100000) b")
+	for _, end := range []string{"COMMIT", "ROLLBACK"} {
+		for _, sql := range []string{over, slow} {
+			var out rowsSink
+			if end == "ROLLBACK" {
+				c.query("BEGIN")
+			}
+			_, err := c.Query(t.Context(), sql, &out)
+			require.Error(t, err)
+			require.Empty(t, out.rows, "%v", err)
+			require.False(t, out.asked)
+			if end == "ROLLBACK" {
+				c.query(end)
+			}
+		}
+	}
+	within := approved("DELETE FROM t WHERE id = 1 RETURNING id, v")
+	_, rows := c.query(within)
+	require.Equal(t, []string{"1|a"}, rows)
+	// What is returned is not what is changed.
+	_, rows = c.query(approved("WITH d AS (DELETE FROM t WHERE id = 2 RETURNING id) SELECT t.id FROM t, d"))
+	require.Len(t, rows, 49)
+	_, rows = c.query(approved("EXPLAIN (ANALYZE, VERBOSE, BUFFERS) DELETE FROM t WHERE id = 3"))
+	require.Greater(t, len(rows), 5)
+	require.Equal(t, "47", w.value("SELECT count(*) FROM t"))
+}
+
 func TestABlockHasAtMostSoManyWrites(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()

@@ -59,7 +59,7 @@ func (w *Wire) DescribePortal(ctx context.Context, portal string) (columns []pge
 		}
 		d, err := w.describe(ctx, p.statement, p)
 		columns = slices.Clone(d.Fields)
-		if err == nil && len(p.resultFormats) > 1 && len(p.resultFormats) != len(columns) {
+		if err == nil && columns != nil && len(p.resultFormats) > 1 && len(p.resultFormats) != len(columns) {
 			return wireErrorf("08P01", "bind message has %d result formats but query has %d columns", len(p.resultFormats), len(columns))
 		}
 		for i := range columns {

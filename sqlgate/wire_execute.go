@@ -195,6 +195,25 @@ func (w *Wire) carryOut(ctx context.Context, s *submission, order *wireOrder) (*
 	if err := s.countable(); err != nil {
 		return nil, g.refuse(ctx, s, err)
 	}
+	if _, kept := s.wire.out.sink.(*wireRows); !s.approved || kept { // what a portal keeps is handed on by slices, once it is done
+		return w.execute(ctx, s)
+	}
+	if err := w.hold(leastResult); err != nil {
+		return nil, w.refuseAs(ctx, s, err)
+	}
+	defer w.settle()
+	s.wire.out.kept = &wireRows{beside: w.held(nil), most: g.ResultBytes, counted: leastResult, hold: w.hold}
+	a, err := w.execute(ctx, s)
+	if err == nil && a.Executed {
+		w.settle() // they are counted again as they go out
+		err = s.wire.out.handOver()
+	}
+	return a, err
+}
+
+// execute runs what was decided so.
+func (w *Wire) execute(ctx context.Context, s *submission) (*Answer, error) {
+	g := w.gate
 	s.executionID = event.NewExecutionID(g.Now())
 	w.current.executes(s.executionID)
 	defer w.current.executed(g.Database)
@@ -296,7 +315,9 @@ func (w *Wire) runPortal(ctx context.Context, p *wirePortal, keep, last bool, si
 // A wireOut hands a result to the client and notes why it did not take it.
 type wireOut struct {
 	sink     WireSink
-	expects  bool // a Describe has told the client what comes
+	kept     *wireRows // what comes of an approved statement, until it is done (handOver)
+	asked    bool      // Fields was called
+	expects  bool      // a Describe has told the client what comes
 	expected []pgexec.Field
 	rows     bool // the statement returns rows
 	err      error
@@ -310,7 +331,28 @@ func (o *wireOut) Fields(columns []pgexec.Field) error {
 		return o.err
 	}
 	o.rows = columns != nil
+	if o.asked = true; o.kept != nil {
+		return o.kept.Fields(columns)
+	}
 	o.err = o.sink.Fields(columns)
+	return o.err
+}
+
+// handOver gives the client the result of an approved statement that is done. What a
+// client has of one that fails can't be taken back: with rows handed on as they come,
+// one that passes its row limit or its time would give them away, and its approval
+// would be good for another time.
+func (o *wireOut) handOver() error {
+	if !o.asked {
+		return nil
+	}
+	o.err = o.sink.Fields(o.kept.columns)
+	for o.err == nil && o.kept.count > 0 {
+		o.err = o.sink.Row(o.kept.take())
+	}
+	if _, own := fault.As(o.err); own {
+		return fault.New(fault.ResultTooLarge, "The statement ran, but there is no room for its result. Do not send it again; read what you need in parts.").Because(o.err)
+	}
 	return o.err
 }
 
@@ -318,7 +360,11 @@ func sameColumn(a, b pgexec.Field) bool { return a.Label == b.Label && a.TypeOID
 
 // Row hands a row on.
 func (o *wireOut) Row(values [][]byte) error {
-	o.err = o.sink.Row(values)
+	if o.kept != nil {
+		o.err = o.kept.Row(values)
+	} else {
+		o.err = o.sink.Row(values)
+	}
 	return o.err
 }
 

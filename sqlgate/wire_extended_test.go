@@ -299,6 +299,17 @@ func TestAStatementIsDescribedWithoutRunning(t *testing.T) {
 	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
 }
 
+func TestFormatsOfAResultThatThereIsNotAreNoError(t *testing.T) {
+	c := newWireWorld(t, nil).wire()
+	for _, sql := range []string{"INSERT INTO t VALUES (1, 'a')", "BEGIN", "CREATE TABLE u (a int)", ""} {
+		require.NoError(t, c.Parse(t.Context(), "", sql, nil))
+		require.NoError(t, c.Bind("", "", nil, nil, []int16{1, 1}))
+		columns, err := c.DescribePortal(t.Context(), "")
+		require.NoError(t, err, sql)
+		require.Nil(t, columns, sql)
+	}
+}
+
 func TestWhatIsBlockedIsNotDescribed(t *testing.T) {
 	w := newWireWorld(t, nil)
 	w.wire().query("INSERT INTO t VALUES (1, 'a')")

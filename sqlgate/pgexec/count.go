@@ -1,7 +1,9 @@
 package pgexec
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 
 	"writegate/commands/fault"
 )
@@ -85,13 +87,15 @@ func notCountableFault(why string) *fault.Fault {
 }
 
 // countRows compares what changed with what the approval allows: the larger of
-// the tag's number and the growth of the server's counters.
+// the number in the tag of a write and the growth of the server's counters.
 func (r *Result) countRows(before rowCounts, row *oneRow, most int64) error {
 	changed, err := before.growth(row)
 	if err != nil {
 		return err
 	}
-	changed = max(changed, r.RowCount)
+	if word, _, _ := strings.Cut(r.CommandTag, " "); slices.Contains([]string{"INSERT", "UPDATE", "DELETE", "MERGE"}, word) {
+		changed = max(changed, tagRows(r.CommandTag))
+	}
 	r.RowsChanged = &changed
 	if changed > most {
 		return tooManyRows(changed, most)
