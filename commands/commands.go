@@ -45,6 +45,7 @@ type Commands struct {
 	keys     *keyLeases
 	floods   *throttle
 	outages  outages
+	earlier  earlierDecisions
 	wake     chan struct{} // tells RunExpiry that an approval was created, or an agent deactivated
 
 	deactivated atomic.Bool // an agent may have been, and approvals that it asked for are not written down as expired

@@ -2,6 +2,8 @@ package commands
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"writegate/commands/fault"
@@ -58,9 +60,17 @@ func decideOutcome(x *projections.Execution, r ResolveOutcome, now time.Time) []
 }
 
 // DecidedFacts are the facts of the decision under which an execution ran, from the
-// log. found is false where the log at hand does not have it.
+// log that has it: this one, or one before it. found is false where no log at hand does.
 func (c *Commands) DecidedFacts(ctx context.Context, executionID string) (facts event.DecisionFacts, found bool, err error) {
+	inherited := false
 	err = c.look(ctx, func(view *projections.View) error {
+		x, known, err := view.Execution(executionID)
+		if err != nil {
+			return err
+		}
+		if inherited = known && !view.Place(x.Seq).Own; inherited {
+			return nil
+		}
 		filter := projections.AuditFilter{ExecutionID: executionID, EventTypes: []string{string(event.TypeDecisionRecorded)}}
 		return c.read(ctx, view, filter, projections.Page{Limit: 1}, func(e *event.Envelope) error {
 			var p event.DecisionRecorded
@@ -69,8 +79,84 @@ func (c *Commands) DecidedFacts(ctx context.Context, executionID string) (facts 
 			return err
 		})
 	})
+	if inherited && err == nil {
+		facts, found, err = c.earlier.facts(ctx, c, executionID)
+	}
 	return facts, found, err
 }
+
+// earlierDecisions are those of the executions without an outcome that the log took
+// over. The logs before it have no index, so they are read once, for all of them.
+type earlierDecisions struct {
+	mu    sync.Mutex
+	known map[string]event.DecisionFacts // by the execution's id; nil: not read yet
+}
+
+func (d *earlierDecisions) facts(ctx context.Context, c *Commands, executionID string) (facts event.DecisionFacts, found bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.known == nil {
+		if d.known, err = c.readEarlier(ctx); err != nil {
+			return facts, false, err
+		}
+	}
+	facts, found = d.known[executionID]
+	return facts, found, nil
+}
+
+// readEarlier reads the decisions of the inherited executions whose outcome is unknown
+// now. A log that is missing or damaged leaves those that it decided out.
+func (c *Commands) readEarlier(ctx context.Context) (map[string]event.DecisionFacts, error) {
+	wanted, logs := map[string]bool{}, map[[16]byte]bool{}
+	err := c.look(ctx, func(view *projections.View) error {
+		page := projections.Page{Limit: earlierPage, Asc: true}
+		for {
+			list, next, err := view.Executions(projections.ExecutionFilter{State: projections.ExecutionUnknown}, page)
+			if err != nil {
+				return err
+			}
+			for i := range list {
+				place := view.Place(list[i].Seq)
+				if place.Own {
+					return nil // so are all that follow
+				}
+				wanted[list[i].ID], logs[place.LogID] = true, true
+			}
+			if next == "" {
+				return nil
+			}
+			page.Cursor = next
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	ancestors, err := c.log.Ancestors(ctx)
+	known := map[string]event.DecisionFacts{}
+	for _, a := range ancestors {
+		if !logs[a.LogID] {
+			continue
+		}
+		for e, err1 := range a.Events(ctx) {
+			var p event.DecisionRecorded
+			if err1 == nil && e.Type == event.TypeDecisionRecorded && wanted[e.Context.ExecutionID] {
+				if err1 = e.Parse(&p); err1 == nil {
+					known[e.Context.ExecutionID] = p.Facts
+				}
+			}
+			err = errors.Join(err, err1)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		c.logs.Warn("the decisions of executions without an outcome can't be read from the log before this one, so none of these is settled as aborted", "source", "commands", "cause", err.Error())
+	}
+	return known, nil
+}
+
+const earlierPage = 1000
 
 func (c *Commands) execution(ctx context.Context, id string) (x projections.Execution, err error) {
 	err = c.look(ctx, func(view *projections.View) error {

@@ -7,7 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands/fault"
+	"writegate/eventlog"
 	"writegate/eventlog/event"
+	"writegate/fixtures/manualclock"
 	"writegate/projections"
 )
 
@@ -47,4 +49,51 @@ func TestAnExecutionThatNobodyKnowsHasNoOutcome(t *testing.T) {
 	_, err := w.ResolveOutcome(context.Background(), ResolveOutcome{ExecutionID: "exe_none", Outcome: event.OutcomeAborted})
 	require.Equal(t, fault.NotFound, fault.CodeOf(err))
 	w.check()
+}
+
+// The decision of an execution that an earlier log began is in that log: whether a
+// rollback undoes all of it is not forgotten with a loss.
+func TestTheDecisionOfAnInheritedExecutionIsFound(t *testing.T) {
+	w := begin(t, setup{})
+	decide := func() string {
+		recorded, err := w.RecordDecision(t.Context(), recording(dispatching, func(r *RecordDecision) {
+			r.ExecutionID, r.Decision.Facts.Functions = "", []string{"setval"}
+		}))
+		require.NoError(t, err)
+		return recorded.ExecutionID
+	}
+	found := func(id string) bool {
+		facts, found, err := w.DecidedFacts(t.Context(), id)
+		require.NoError(t, err)
+		if found {
+			require.Equal(t, []string{"setval"}, facts.Functions)
+		}
+		return found
+	}
+	var inherited []string
+	for range 2 { // a log before the one before it, and this one
+		inherited = append(inherited, decide(), decide())
+		w.end()
+		_, err := eventlog.Retire(t.Context(), eventlog.Options{Path: "/data/audit.wal", FS: w.disk, Now: manualclock.At(moment).Now, Origin: "test"}, eventlog.Successor{
+			Reason: "a test", Mode: "enforce", Store: "/data/approvals.db",
+			Start: event.Startup{Version: "1", Profile: "development", Fsync: "required", VerifyOnStart: "active", OnTornTail: "record", Engine: map[string]string{}},
+		})
+		require.NoError(t, err)
+		w = begin(t, setup{disk: w.disk})
+	}
+	for _, id := range inherited {
+		require.True(t, found(id))
+	}
+	require.True(t, found(decide()))
+	require.False(t, found("exe_none"))
+	w.end()
+
+	names, err := w.disk.List("/data/audit.wal.retired")
+	require.NoError(t, err)
+	for _, name := range names {
+		require.NoError(t, w.disk.Remove("/data/audit.wal.retired/"+name+"/audit.wal"))
+	}
+	w = begin(t, setup{disk: w.disk}) // it has folded them
+	require.False(t, found(inherited[0]), "nobody can tell any more")
+	require.True(t, found(decide()))
 }
