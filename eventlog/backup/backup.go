@@ -191,9 +191,18 @@ func (c *copier) log(set *frame.Set, r *frame.Report, w string) error {
 	}
 	return errors.Join(
 		c.tree(logName+frame.QuarantineSuffix, real+frame.QuarantineSuffix, nil),
-		c.tree(logName+frame.RetiredSuffix, real+frame.RetiredSuffix, nil),
+		c.tree(logName+frame.RetiredSuffix, real+frame.RetiredSuffix, ofEarlierLog),
 		c.tree(logName+frame.CheckpointsSuffix, real+frame.CheckpointsSuffix, covered),
 	)
+}
+
+// ofEarlierLog tells whether a file below the folder of the logs before this one lies in
+// the folder of one of them. What a retirement that is under way writes there does not:
+// it names moves of one place at one time.
+func ofEarlierLog(inside string) bool {
+	folder, file, _ := strings.Cut(filepath.ToSlash(inside), "/")
+	id, err := hex.DecodeString(folder)
+	return err == nil && len(id) == len(frame.Header{}.LogID) && folder == hex.EncodeToString(id) && file != ""
 }
 
 // noteWithin leaves out what was signed after the files were opened: a note of

@@ -325,7 +325,8 @@ func TestARestoreWritesNowhereElse(t *testing.T) {
 	file := backup.File{Path: "", Bytes: 7, SHA256: hex.EncodeToString(planted[:])}
 	for _, path := range []string{
 		"log/audit.wal.checkpoints/../../ssh/keys", "projections/a/../../ssh/keys", "policies/a/../../ssh/keys", "log/../policies/v9.json", "log/audit.wal.segments/./x",
-		"log/audit.wal.retired/begun.json", "log/audit.wal.retired/x", "log//audit.wal.head", "policies//v9.json", "ssh/keys", "log/audit.walx", "log/audit.wal.lock", "log/audit.wal.next", "policies", "policies/",
+		"log/audit.wal.retired/begun.json", "log/audit.wal.retired/x", "log/audit.wal.retired/begun.json/x", "log/audit.wal.retired/00/audit.wal",
+		"log/audit.wal.retired/" + strings.Repeat("AA", 16) + "/audit.wal", "log/audit.wal.retired/" + strings.Repeat("aa", 16), "log//audit.wal.head", "policies//v9.json", "ssh/keys", "log/audit.walx", "log/audit.wal.lock", "log/audit.wal.next", "policies", "policies/",
 	} {
 		t.Run(path, func(t *testing.T) {
 			spoilt := filepath.Join(t.TempDir(), "b")
@@ -420,7 +421,9 @@ func TestARestoreKeepsGatesAway(t *testing.T) {
 // before it stay in their folder, and nothing takes the log's own place.
 func TestALogThatAnotherFollowsIsPutAside(t *testing.T) {
 	p := stopped(t)
-	put(t, p.Log+frame.RetiredSuffix+"/00/audit.wal", "a file that no log names")
+	earlier := frame.RetiredSuffix + "/" + strings.Repeat("00", 16) + "/audit.wal"
+	put(t, p.Log+earlier, "a file that no log names")
+	put(t, p.Log+frame.RetiredSuffix+"/notes.txt", "not a log's: a restore would refuse it")
 	dir, m := mustMake(t, p)
 	to := placesIn(t.TempDir())
 	aside := filepath.Join(filepath.Dir(to.Log), "aside", "audit.wal")
@@ -441,7 +444,8 @@ func TestALogThatAnotherFollowsIsPutAside(t *testing.T) {
 	require.NoFileExists(t, to.Log+frame.HeadSuffix)
 	require.NoDirExists(t, to.Log+frame.SegmentsSuffix)
 	require.NoFileExists(t, to.JSONL)
-	require.FileExists(t, to.Log+frame.RetiredSuffix+"/00/audit.wal")
+	require.FileExists(t, to.Log+earlier)
+	require.NoFileExists(t, to.Log+frame.RetiredSuffix+"/notes.txt")
 	got := contents(t, filepath.Dir(aside))
 	require.NotEmpty(t, got["/audit.jsonl"])
 	require.Equal(t, contents(t, filepath.Dir(p.Log))["/"+filepath.Base(p.JSONL)], got["/audit.jsonl"])

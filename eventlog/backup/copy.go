@@ -84,9 +84,9 @@ func writeSynced(path string, from io.Reader, sum hash.Hash) (err error) {
 	return f.Sync()
 }
 
-// tree copies the regular files below a folder that pass the filter; a folder
-// that is not there is an empty one.
-func (c *copier) tree(name, from string, want func(path string) bool) error {
+// tree copies the regular files below a folder that pass the filter, which is given
+// their path in it; a folder that is not there is an empty one.
+func (c *copier) tree(name, from string, want func(inside string) bool) error {
 	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -95,11 +95,11 @@ func (c *copier) tree(name, from string, want func(path string) bool) error {
 		return err
 	}
 	return filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || want != nil && !want(path) {
+		if err != nil || e.IsDir() {
 			return err
 		}
 		inside, err := filepath.Rel(root, path)
-		if err != nil {
+		if err != nil || want != nil && !want(inside) {
 			return err
 		}
 		return c.copyFile(filepath.ToSlash(filepath.Join(name, inside)), path)

@@ -156,8 +156,8 @@ var (
 // check holds one file against what the manifest says.
 func (f File) check(root *os.Root) error {
 	known := slices.Contains(fileNames, f.Path) || slices.ContainsFunc(folderNames, func(dir string) bool { return strings.HasPrefix(f.Path, dir+"/") })
-	planned := path.Dir(f.Path) == logName+frame.RetiredSuffix // moves of one place at one time
-	if !known || planned || !filepath.IsLocal(f.Path) || path.Clean(f.Path) != f.Path {
+	inside, earlier := strings.CutPrefix(f.Path, logName+frame.RetiredSuffix+"/")
+	if !known || earlier && !ofEarlierLog(inside) || !filepath.IsLocal(f.Path) || path.Clean(f.Path) != f.Path {
 		return fmt.Errorf("%w: a backup has no file %.80q", ErrBackup, f.Path)
 	}
 	if st, err := root.Stat(f.Path); err == nil && !st.Mode().IsRegular() {
