@@ -22,7 +22,7 @@ const (
 	exitFailed     = 1  // corruption, a failed test, an invalid policy
 	exitPartial    = 2  // verification could not look at everything
 	exitUsage      = 64 // the command line is wrong
-	exitFatal      = 70 // the log or the store failed while running
+	exitFatal      = 70 // a service could not be begun, or the log or the store failed while it ran
 	exitLocked     = 75 // another process holds the log
 	exitConfigured = 78 // unsafe or contradictory configuration
 )
@@ -51,6 +51,15 @@ func (e *exitError) Error() string {
 func (e *exitError) Unwrap() error { return e.err }
 
 func exitWith(code int, err error) error { return &exitError{code, err} }
+
+// serviceEnd is how a service ends whose error names no code: the command line was
+// right, or it would not have begun.
+func serviceEnd(err error) error {
+	if e := (*exitError)(nil); err == nil || errors.As(err, &e) {
+		return err
+	}
+	return exitWith(exitFatal, err)
+}
 
 // app is one run of the binary.
 type app struct {

@@ -29,7 +29,7 @@ func (a *app) controlPlaneCommand() *cobra.Command {
 It needs GATE_BACKEND_URL (the gate's address), GATE_OPERATOR_TOKEN, CONTROL_PLANE_ADMIN_USER and
 CONTROL_PLANE_ADMIN_PASSWORD_HASH. Browsers talk to this process alone; they never see the gate's
 address or its operator token. CONTROL_PLANE_MODE=mock shows invented data without a gate.`,
-		RunE: func(c *cobra.Command, _ []string) error { return a.controlPlane(c.Context()) },
+		RunE: func(c *cobra.Command, _ []string) error { return serviceEnd(a.controlPlane(c.Context())) },
 	}
 	cmd.AddCommand(a.hashPasswordCommand(), a.controlPlaneConfigCommand())
 	return cmd

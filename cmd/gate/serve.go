@@ -35,7 +35,7 @@ func (a *app) serveCommand() *cobra.Command {
 It serves as soon as its log is judged, its projections are replayed and its policy passed the
 startup chain; GET /health says which step failed where one did. An interrupt or SIGTERM drains
 the running requests and ends it cleanly.`,
-		RunE: func(c *cobra.Command, _ []string) error { return a.serve(c.Context()) },
+		RunE: func(c *cobra.Command, _ []string) error { return serviceEnd(a.serve(c.Context())) },
 	}
 }
 
