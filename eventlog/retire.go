@@ -414,10 +414,17 @@ func readAll(fsys frame.FS, name string) ([]byte, error) {
 func (l *Log) moveAway(r *retirement) error {
 	folders := []string{r.Folder}
 	for _, m := range r.moves {
-		if err := l.moveOne(m, r); err != nil {
+		from, err := l.linked(m)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a link to where nothing is
+		}
+		if err == nil {
+			err = l.moveOne(from, m, r)
+		}
+		if err != nil {
 			return err
 		}
-		if dir := parent(m.From); !slices.Contains(folders, dir) {
+		if dir := parent(from); !slices.Contains(folders, dir) {
 			folders = append(folders, dir)
 		}
 	}
@@ -429,10 +436,21 @@ func (l *Log) moveAway(r *retirement) error {
 	return nil
 }
 
-// moveOne moves what an earlier attempt has not moved. A disk that does not take
-// a rename as one step may have both names after a power cut; then both are kept.
-func (l *Log) moveOne(m move, r *retirement) error {
-	left, err := l.exists(m.From)
+// linked is where the store or the JSONL file lies that a move is of. A link to it stays,
+// so that the next one lies on the same volume; where it was moved to it would lead
+// nowhere. The log's own place has no link in it by now.
+func (l *Log) linked(m move) (string, error) {
+	if m.To != retiredStore && m.To != retiredJSONL {
+		return m.From, nil
+	}
+	return l.o.FS.RealPath(m.From)
+}
+
+// moveOne moves what lies at from, and what an earlier attempt has not moved. A disk that
+// does not take a rename as one step may have both names after a power cut; then both are
+// kept.
+func (l *Log) moveOne(from string, m move, r *retirement) error {
+	left, err := l.exists(from)
 	if err != nil || !left || l.succeeded(m, r) {
 		return err
 	}
@@ -440,16 +458,19 @@ func (l *Log) moveOne(m move, r *retirement) error {
 	if err != nil {
 		return err
 	}
-	err = l.o.FS.Rename(m.From, to)
 	id := hex.EncodeToString(r.LogID[:])
+	if dir, err := l.o.FS.RealPath(parent(m.From)); m.To == retiredStore && (err != nil || filepath.Join(dir, filepath.Base(m.From)) != from) {
+		return l.moveInside(from, AsidePrefix+id) // no store is made behind a link that leads nowhere
+	}
+	err = l.o.FS.Rename(from, to)
 	if CannotMove(err) { // it is not of the log's volume: it stays on its own
-		err = l.o.FS.Rename(m.From, m.From+".retired-"+id)
+		err = l.o.FS.Rename(from, from+".retired-"+id)
 	}
 	switch {
 	case CannotMove(err) && m.To == retiredStore:
-		err = l.moveInside(m.From, AsidePrefix+id)
+		err = l.moveInside(from, AsidePrefix+id)
 	case CannotMove(err) && m.To == retiredJSONL:
-		err = l.copyAway(m.From, to)
+		err = l.copyAway(from, to)
 	}
 	return err
 }

@@ -558,3 +558,48 @@ func TestARetiredLogDoesNotSayThatNothingFollowsIt(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, head.Clean, "the new log's own")
 }
+
+// Links to the JSONL file and the store stay, and what they name stays on its volume or
+// goes with the log: in the log's folder a link would lead nowhere.
+func TestLinksOfAPlaceStay(t *testing.T) {
+	home := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(home, "data"), 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(home, "volume/store"), 0o700))
+	o := Options{FS: frame.OS{}, Path: filepath.Join(home, "data/audit.wal"), JSONLPath: filepath.Join(home, "data/audit.log"), Origin: "test"}
+	with := successor
+	with.Store = filepath.Join(home, "data/approvals.db")
+	require.NoError(t, os.Symlink("../volume/lines", o.JSONLPath))
+	require.NoError(t, os.Symlink("../volume/store", with.Store))
+	for life := range 2 {
+		l, _ := mustOpen(t, o)
+		mustAppend(t, l, fmt.Sprint("n", life))
+		id := l.LogID()
+		mustClose(t, l)
+		require.NoError(t, os.WriteFile(filepath.Join(with.Store, "CURRENT"), []byte("a store"), 0o600))
+		lines, err := os.ReadFile(o.JSONLPath)
+		require.NoError(t, err)
+		require.NotEmpty(t, lines)
+
+		_, err = Retire(t.Context(), o, with)
+		require.NoError(t, err)
+		for _, link := range []string{o.JSONLPath, with.Store} {
+			_, err := os.Readlink(link)
+			require.NoError(t, err, "it is the operator's, and stays")
+		}
+		folder := filepath.Dir(RetiredLog(o.Path, id))
+		kept, err := os.ReadFile(filepath.Join(folder, retiredJSONL))
+		require.NoError(t, err)
+		require.Equal(t, lines, kept)
+		require.NoFileExists(t, filepath.Join(with.Store, "CURRENT"))
+		require.FileExists(t, filepath.Join(with.Store, AsidePrefix+hex.EncodeToString(id[:]), "CURRENT"))
+		require.NoError(t, filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
+			require.NotEqual(t, fs.ModeSymlink, e.Type(), path)
+			return err
+		}))
+	}
+
+	require.NoError(t, os.Remove(with.Store)) // one that leads to no folder at all is no obstacle
+	require.NoError(t, os.Symlink("../gone/store", with.Store))
+	_, err := Retire(t.Context(), o, with)
+	require.NoError(t, err)
+}

@@ -185,13 +185,17 @@ func (c *copier) log(set *frame.Set, r *frame.Report, w string) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
+	earlier := func(inside string) bool {
+		_, err := os.Stat(filepath.Join(real+frame.RetiredSuffix, inside))
+		return ofEarlierLog(inside) && !errors.Is(err, fs.ErrNotExist) // a link that leads nowhere is no evidence, and what is missing of a log is found out below
+	}
 	covered := func(name string) bool { return noteWithin(name, r.End.Seq) }
 	if !set.Live {
 		covered = func(name string) bool { return noteWithin(name, math.MaxUint64) } // none is of later events
 	}
 	return errors.Join(
 		c.tree(logName+frame.QuarantineSuffix, real+frame.QuarantineSuffix, nil),
-		c.tree(logName+frame.RetiredSuffix, real+frame.RetiredSuffix, ofEarlierLog),
+		c.tree(logName+frame.RetiredSuffix, real+frame.RetiredSuffix, earlier),
 		c.tree(logName+frame.CheckpointsSuffix, real+frame.CheckpointsSuffix, covered),
 	)
 }

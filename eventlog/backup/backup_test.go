@@ -424,7 +424,10 @@ func TestALogThatAnotherFollowsIsPutAside(t *testing.T) {
 	earlier := frame.RetiredSuffix + "/" + strings.Repeat("00", 16) + "/audit.wal"
 	put(t, p.Log+earlier, "a file that no log names")
 	put(t, p.Log+frame.RetiredSuffix+"/notes.txt", "not a log's: a restore would refuse it")
+	nowhere := filepath.Join(filepath.Dir(p.Log+earlier), "audit.jsonl")
+	require.NoError(t, os.Symlink("../nowhere", nowhere))
 	dir, m := mustMake(t, p)
+	require.NoError(t, os.Remove(nowhere))
 	to := placesIn(t.TempDir())
 	aside := filepath.Join(filepath.Dir(to.Log), "aside", "audit.wal")
 	settled := errors.New("settled")
