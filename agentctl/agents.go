@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -267,7 +268,7 @@ func (s *Service) Deactivate(ctx context.Context, by *Asker, id, reason string) 
 		var p plan
 		if a.Status == event.AgentActive {
 			end := event.AgentDeactivated{AgentID: id, Cause: event.CauseRequest, Reason: reason}
-			if p.events, err = deactivation(view, &a, &end, now); err != nil {
+			if p.events, err = deactivation(view, &a, &end, now, mostRevoked); err != nil {
 				return plan{}, err
 			}
 		}
@@ -290,7 +291,7 @@ func (s *Service) EndInherited(ctx context.Context, agents []projections.Agent) 
 			}
 			var p plan
 			end := event.AgentDeactivated{Cause: event.CauseLoss, AgentID: id, Reason: "Events before this log were lost: they may have revoked a token, deactivated the agent or changed its policies."}
-			if p.events, err = deactivation(view, &a, &end, now); err != nil {
+			if p.events, err = deactivation(view, &a, &end, now, mostRevoked); err != nil {
 				return nil, err
 			}
 			by := Asker{Caller: Caller{Project: project}}
@@ -303,17 +304,26 @@ func (s *Service) EndInherited(ctx context.Context, agents []projections.Agent) 
 	return nil
 }
 
-// deactivation are the events that end an agent: its tokens that are not
-// revoked yet, then itself. a is changed to what it is after them.
-func deactivation(view *projections.View, a *projections.Agent, end *event.AgentDeactivated, now time.Time) (events []pending, err error) {
+// mostRevoked is how many tokens a deactivation revokes besides live ones: they are
+// written in one group, and few agents ever have as many.
+const mostRevoked = 512
+
+// deactivation are the events that end an agent: its tokens that are not revoked yet,
+// then itself. Expired ones are revoked too, as the clock that says so may be ahead: those
+// that expired last, as far as there is room for them. a is changed to what it is after
+// all of it.
+func deactivation(view *projections.View, a *projections.Agent, end *event.AgentDeactivated, now time.Time, room int) (events []pending, err error) {
 	tokens, err := view.AllTokens(a.AgentID)
 	if err != nil {
 		return nil, err
 	}
+	tokens = slices.DeleteFunc(tokens, func(k projections.AgentToken) bool { return !k.RevokedAt.IsZero() })
+	slices.SortStableFunc(tokens, func(a, b projections.AgentToken) int { return b.ExpiresAt.Compare(a.ExpiresAt) })
 	for i := range tokens {
-		if tokens[i].StatusAt(now) == projections.TokenLive {
-			events = append(events, pending{a.AgentID, "deactivate_agent", &event.AgentTokenRevoked{TokenID: tokens[i].ID, AgentID: a.AgentID, Cause: event.CauseAgentDeactivated}})
+		if i >= room && tokens[i].StatusAt(now) != projections.TokenLive {
+			break
 		}
+		events = append(events, pending{a.AgentID, "deactivate_agent", &event.AgentTokenRevoked{TokenID: tokens[i].ID, AgentID: a.AgentID, Cause: event.CauseAgentDeactivated}})
 	}
 	a.Status, a.Revision, a.UpdatedAt, a.DeactivatedAt = event.AgentInactive, a.Revision+1, now, now
 	end.Revision = a.Revision

@@ -224,7 +224,7 @@ func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID str
 		}
 		end := event.AgentDeactivated{AgentID: a.ID, Cause: event.CausePolicy, PolicyID: d.Layer.PolicyID, RuleID: d.Layer.RuleID, Reason: d.Layer.ReasonCode}
 		p := plan{}
-		if p.events, err = deactivation(view, &agent, &end, now); err != nil {
+		if p.events, err = deactivation(view, &agent, &end, now, mostRevoked); err != nil {
 			return nil, err
 		}
 		by := Asker{Caller: Caller{Project: a.Project, TokenID: a.CredentialID, AgentID: a.ID}, RequestID: requestID}

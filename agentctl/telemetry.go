@@ -335,7 +335,7 @@ func (b *telemetryBatch) settle(view *projections.View, items []*telemetryItem) 
 // suspend ends an agent in the append of the batch.
 func (b *telemetryBatch) suspend(view *projections.View, agent *projections.Agent, it *telemetryItem, v *event.Violation) error {
 	end := event.AgentDeactivated{AgentID: agent.AgentID, Cause: event.CausePolicy, PolicyID: v.PolicyID, RuleID: v.RuleID, Reason: v.ReasonCode}
-	events, err := deactivation(view, agent, &end, b.now)
+	events, err := deactivation(view, agent, &end, b.now, mostRevoked-len(b.ends))
 	b.ends, it.suspend = append(b.ends, events...), v
 	return err
 }

@@ -59,7 +59,7 @@ func (v *View) OwnSeq(position uint64) uint64 {
 type Inherited struct {
 	Approvals int     // that could still be resolved or used, and are withdrawn
 	Agents    []Agent // that are active
-	Tokens    int     // of those agents, that are live
+	Tokens    int     // of those agents, that are not revoked
 	Policy    string  // the gate's, name@version; "" = none is active
 }
 
@@ -85,7 +85,7 @@ func (v *View) Inherited(now time.Time) (found Inherited, err error) {
 		found.Agents = append(found.Agents, *a)
 		tokens, err := v.AllTokens(a.AgentID)
 		for i := range tokens {
-			if tokens[i].StatusAt(now) == TokenLive {
+			if tokens[i].RevokedAt.IsZero() {
 				found.Tokens++
 			}
 		}
