@@ -61,11 +61,17 @@ func (h held) Follow(ctx context.Context, seq uint64) iter.Seq2[eventlog.Batch, 
 
 func begin(t testing.TB) *world {
 	t.Helper()
+	disk := frametest.NewMem()
+	require.NoError(t, disk.MkdirAll("/data"))
+	return beginOn(t, disk)
+}
+
+// beginOn is begin on a disk that may have a log.
+func beginOn(t testing.TB, disk *frametest.Mem) *world {
+	t.Helper()
 	w := &world{}
 	w.now.Store(noon.UnixNano())
 	now := func() time.Time { return time.Unix(0, w.now.Load()).UTC() }
-	disk := frametest.NewMem()
-	require.NoError(t, disk.MkdirAll("/data"))
 	fs := frametest.Inject(disk, func(op frametest.Op) error {
 		// Only the zeros written ahead are this long and lengthen the file.
 		if w.full.Load() && op.Kind == frametest.Pwrite && op.Name == "/data/audit.wal" && op.Len >= 16<<10 {

@@ -49,6 +49,11 @@ func (s *Service) PreviewApply(ctx context.Context, by *Asker, policyID string, 
 	if body.Warnings, err = s.applyWarnings(ctx, by, policyID, in.AgentID); err != nil {
 		return Answer{}, err
 	}
+	if begun, follows, err := s.logBegan(ctx); err != nil {
+		return Answer{}, err
+	} else if follows && begun.After(now.Add(-previewWindow)) {
+		body.Warnings = append(body.Warnings, Warning{"preview_incomplete", "The event log follows another one, and began at " + event.Timestamp(begun) + ". The preview begins there; its counts leave out what the agent did in the 24 hours before that."})
+	}
 	ctx, cancel := context.WithTimeout(ctx, previewTime)
 	defer cancel()
 	var until time.Time
@@ -56,6 +61,18 @@ func (s *Service) PreviewApply(ctx context.Context, by *Asker, policyID string, 
 		body.Warnings = append(body.Warnings, Warning{"preview_incomplete", "The agent did more in the last 24 hours than a preview has time to look at. It ends at " + event.Timestamp(until) + "; its counts leave out what came later."})
 	}
 	return Answer{Status: http.StatusOK, Body: body}, err
+}
+
+// logBegan is the time of the log's first event. follows says that there is a log before
+// it, whose events are not in the index.
+func (s *Service) logBegan(ctx context.Context) (at time.Time, follows bool, err error) {
+	first, _, err := s.at(ctx, 1)
+	if err != nil || first.Type != event.TypeStartup {
+		return first.Time, false, err
+	}
+	var p event.Startup
+	err = first.Parse(&p)
+	return first.Time, p.Predecessor != nil, err
 }
 
 // preview asks the rules of one policy about what the log has of an agent. The

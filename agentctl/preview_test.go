@@ -9,6 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands/fault"
+	"writegate/eventlog"
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame/frametest"
 	"writegate/projections"
 )
 
@@ -63,4 +66,35 @@ func TestAPreviewTakesItsTurnAndEndsInTime(t *testing.T) {
 	_, err = ask(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, w.looking.projects)
+}
+
+// A preview reads the log at hand. Where that one began in the window, behind another
+// one, the counts are not those of the whole of it.
+func TestAPreviewSaysThatALogBeforeIsLeftOut(t *testing.T) {
+	disk := frametest.NewMem()
+	require.NoError(t, disk.MkdirAll("/data"))
+	o := eventlog.Options{Path: "/data/audit.wal", FS: disk, Origin: "test", Now: func() time.Time { return noon }}
+	l, _, err := eventlog.Open(t.Context(), o)
+	require.NoError(t, err)
+	start := event.Startup{Version: "1", Profile: "development", Fsync: "required", VerifyOnStart: "active", OnTornTail: "record", Engine: map[string]string{}}
+	_, err = l.Append(t.Context(), eventlog.Group{Drafts: []event.Draft{event.New(noon, event.Context{Actor: "system", Operation: "start", Mode: "enforce"}, &start)}})
+	require.NoError(t, err)
+	require.NoError(t, l.Close(t.Context()))
+	_, err = eventlog.Retire(t.Context(), o, eventlog.Successor{Reason: "a test", Mode: "enforce", Start: start})
+	require.NoError(t, err)
+
+	w := beginOn(t, disk)
+	agent, policy := w.agent(t, "default"), w.policy(t, "default", "block", `event.type == "tool_call"`, 1)
+	warnings := func() []Warning {
+		answer, err := w.PreviewApply(t.Context(), key("default"), policy, &ApplyInput{AgentID: agent})
+		require.NoError(t, err)
+		return answer.Body.(*ApplicationBody).Warnings
+	}
+	w.now.Add(int64(previewWindow - time.Hour))
+	found := warnings()
+	require.Len(t, found, 1)
+	require.Equal(t, "preview_incomplete", found[0].Code)
+	require.Contains(t, found[0].Message, event.Timestamp(noon))
+	w.now.Add(int64(time.Hour))
+	require.Empty(t, warnings(), "the window lies in this log")
 }
