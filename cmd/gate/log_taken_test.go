@@ -45,3 +45,26 @@ func TestAGateWhoseLogIsTakenFromUnderItRunsNothing(t *testing.T) {
 		})
 	}
 }
+
+// What is copied of a log that was removed, as the message says, is the whole of it: the
+// stop behind that writes nothing more.
+func TestACopyOfARemovedLogIsWhole(t *testing.T) {
+	t.Parallel()
+	d := newErrorDir(t)
+	g := startGate(t, d)
+	update := ask("UPDATE orders SET status = 'slipped' WHERE id = 1")
+	require.Equal(t, http.StatusOK, g.query(t, update).status)
+	require.NoError(t, os.Link(d.file("audit.wal"), d.file("open"))) // the open file, as /proc shows it
+	require.NoError(t, os.Remove(d.file("audit.wal")))
+	require.Eventually(t, func() bool {
+		return g.health(t).Status == "non-ok" && len(g.get(t, "/audit?event_type=audit_corruption_detected").json(t)["items"].([]any)) == 1
+	}, startPatience, pollEvery)
+	copied := mustRead(t, d.file("open"))
+	g.endDamaged(t)
+	require.NoError(t, os.Remove(d.file("open")))
+
+	require.NoError(t, os.WriteFile(d.file("audit.wal"), copied, 0o600))
+	g = startGate(t, d)
+	require.Equal(t, http.StatusOK, g.query(t, update).status)
+	g.end(t)
+}

@@ -544,9 +544,16 @@ func (g *service) fatal(what string, cause error) error {
 	return exitWith(exitFatal, err)
 }
 
-// shutdown writes the last event of a clean end.
+// shutdown writes the last event of a clean end. A log that was found damaged gets none:
+// an operator may have copied the open files, and what comes behind the copy would be
+// missing from it.
 func (g *service) shutdown(ctx context.Context, drained bool) error {
 	if g.damaged != nil {
+		return nil
+	}
+	if err := g.events.Serving(); err != nil {
+		g.endKeeping()
+		g.log.Warn("the log is damaged, so the gate ends without a shutdown event", "source", "gate", "cause", err.Error())
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
