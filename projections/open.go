@@ -151,13 +151,14 @@ const sayAgain = 10 * time.Second
 func (s *Store) pebbleOptions() *pebble.Options {
 	var failed atomic.Int64 // since the last line
 	var said atomic.Bool    // a line stands, and its time is not over
+	log := &logger{store: s}
 	o := &pebble.Options{
-		FS:                 s.o.FS,
+		FS:                 &folderSyncs{s.o.FS, log.Fatalf},
 		DisableWAL:         true,                // the event log is the only one
 		FormatMajorVersion: pebble.FormatNewest, // the default is the oldest
 		MemTableSize:       16 << 20,
 		CacheSize:          32 << 20,
-		Logger:             &logger{store: s},
+		Logger:             log,
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
 				failed.Add(1)
