@@ -15,6 +15,8 @@ const (
 	limitOperatorLength = "operator_length"
 	limitBracketDepth   = "bracket_depth"
 	limitTreeDepth      = "tree_depth"
+	limitQueryLevels    = "query_levels"
+	limitQueriesCopied  = "queries_copied"
 	limitParserStack    = "parser_stack"
 	limitParserCPU      = "parser_cpu_ms"
 	limitParserDied     = "parser_died"

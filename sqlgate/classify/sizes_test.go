@@ -54,7 +54,7 @@ func TestOneAliasInManyPartsIsJudgedAsManyAliases(t *testing.T) {
 	tb := newTestTables(t, Config{})
 	one := func(int) string { return "o" }
 	own := func(k int) string { return fmt.Sprint("o", k) }
-	for _, size := range [][2]int{{12, 120}, {25, 60}, {30, 50}, {40, 40}, {30, 100}, {100, 100}} {
+	for _, size := range [][2]int{{12, 120}, {25, 60}, {30, 50}, {40, 40}, {30, 100}, {90, 100}} {
 		for _, join := range []bool{false, true} {
 			for _, prefix := range []string{"", "INSERT INTO report "} {
 				same, others := prefix+chainOf(size[0], size[1], one, join), prefix+chainOf(size[0], size[1], own, join)
@@ -85,10 +85,10 @@ func TestLargeOrdinaryStatementsTakeFewSteps(t *testing.T) {
 	wide := "(" + listOf(200, ", ", "'x#'") + ")"
 	starts := "c0 AS (SELECT " + listOf(100, ", ", "o.c#") + " FROM src o), " + strings.ReplaceAll(listOf(99, ", ", "d# AS (SELECT o.*, o.c1 + o.c2 AS n# FROM @ o WHERE o.c# > 0)"), "@", "c0")
 	for name, sql := range map[string]string{
-		"CTEs of one alias":         chainOf(100, 100, one, true),
-		"arms of one alias":         armsOf(100, 100, one),
+		"CTEs of one alias":         chainOf(90, 100, one, true),
+		"arms of one alias":         armsOf(90, 100, one),
 		"CTEs with stars":           "WITH " + starts + " SELECT " + listOf(100, ", ", "o.c#") + " FROM d98 o",
-		"CTEs with stars, chained":  "WITH c0 AS (SELECT " + listOf(100, ", ", "o.c#") + " FROM src o), c1 AS (SELECT o.* FROM c0 o)" + chainedStars(100) + " SELECT o.c1, o.n3 FROM c100 o",
+		"CTEs with stars, chained":  "WITH c0 AS (SELECT " + listOf(100, ", ", "o.c#") + " FROM src o), c1 AS (SELECT o.* FROM c0 o)" + chainedStars(90) + " SELECT o.c1, o.n3 FROM c90 o",
 		"joins of CTEs":             "WITH " + listOf(100, ", ", "w# AS (SELECT 1 AS id, 2 AS v)") + " SELECT " + listOf(100, ", ", "x#.v AS v#") + " FROM w0 x" + listOf(100, "", " LEFT JOIN w# x# ON x#.id = x.id"),
 		"joins of tables":           "SELECT " + listOf(100, ", ", "x#.a, x#.b, x#.c") + " FROM t x" + listOf(100, "", " JOIN t# x# ON x#.id = x.id AND x#.a IS NOT NULL"),
 		"joins by USING":            "SELECT * FROM t" + listOf(100, "", " JOIN (SELECT o.id, o.a AS a# FROM t# o) x# USING (id)"),

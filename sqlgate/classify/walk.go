@@ -105,6 +105,9 @@ func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, 
 	}
 	w.start = s.Start
 	w.collectScopes()
+	if f := w.refuseLevels(); f != nil {
+		return Classification{}, f
+	}
 	w.visit()
 	clear(w.scopes)
 	clear(w.rows) // made while the class was not known
