@@ -318,15 +318,16 @@ func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 	w.closeBlock()
 	writes := u.writes
 	w.endOfUnit(result.State == pgexec.Failure || result.Settled != nil)
-	end, of := result, cause
 	switch { // each write was carried out: what ends the block makes no approval good for another time
 	case result.Settled != nil:
-		end, of = rolledBack(reasonRolledBack, result.Settled.Basis), nil
+		answered := result.Settled.Answered
+		result = rolledBack(reasonRolledBack, result.Settled.Basis)
+		result.SQLState = answered
 	case result.ReasonCode == pgexec.ReasonRowLimit && len(writes) > 1: // whose rows these are is not told
-		end, of = rolledBack(reasonRolledBack, result.Basis), nil
+		result = rolledBack(reasonRolledBack, result.Basis)
 	}
 	if len(writes) > 0 {
-		if err := w.recordResults(ctx, nil, writes, end, of); err != nil {
+		if err := w.recordResults(ctx, nil, writes, result, cause); err != nil {
 			return nil, err
 		}
 	}
@@ -401,7 +402,7 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 	}
 	u.sends(s)
 	g.Step("block.dispatched")
-	result, err := u.block.Write(ctx, s.statement(), s.wire.last && !u.explicit, s.wire.out)
+	result, err := u.block.Write(ctx, s.statement(), s.wire.last && !u.explicit && len(u.writes) == 0, s.wire.out)
 	g.Step("block.written")
 	if result.State != pgexec.Success {
 		return w.writeFailed(ctx, s, recorded, result, err)

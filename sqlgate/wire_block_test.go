@@ -493,6 +493,33 @@ func TestNoRowsOfAnApprovedStatementThatFailedReachTheClient(t *testing.T) {
 	require.Equal(t, "47", w.value("SELECT count(*) FROM t"))
 }
 
+// Nor is what ends a pipeline the doing of its last write.
+func TestTheEndOfAPipelineGivesTheApprovalOfItsLastWriteNotBack(t *testing.T) {
+	w := newWireWorld(t, nil)
+	postgresExecute(w, `INSERT INTO t SELECT g, 'a' FROM generate_series(1, 9) g; CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(60); RETURN NULL; END'`)
+	postgresExecute(w, `CREATE CONSTRAINT TRIGGER waits AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION waits()`)
+	c := w.wire()
+	id := c.refused("DELETE FROM t WHERE id = 1").(*WireRefusal).Answer.ApprovalID
+	w.approve(id)
+	c.query("SET statement_timeout = '1s'")
+	with := "/* gate.approval_id=" + id + " */ DELETE FROM t WHERE id = 1"
+	c.ran("INSERT INTO t VALUES (99, 'b')")
+	_, _, err := c.execute(true, with)
+	if err == nil {
+		err = c.Sync(t.Context())
+	}
+	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err), "%v", err)
+	c.sync()
+	require.Equal(t, "approval_already_used", state(c.refused(with)))
+	var told []string
+	for _, e := range w.events() {
+		if e.Type == event.TypeExecutionFailure {
+			told = append(told, e.Context.ReasonCode+" "+e.Context.ErrorCode)
+		}
+	}
+	require.Equal(t, []string{"rolled_back db_query_timeout", "rolled_back db_query_timeout"}, told)
+}
+
 func TestABlockHasAtMostSoManyWrites(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()

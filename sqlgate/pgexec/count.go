@@ -25,13 +25,15 @@ import (
 // What cannot be held: a function of somebody who may set track_counts and runs as
 // its owner (SECURITY DEFINER) can switch the count off and on again.
 
-// countSQL sums what this connection's transaction changed. It still holds earlier
-// work of the connection, so only the difference of two answers means anything.
+// countSQL counts what this connection changed, table by table, and by the tables that
+// others have left. It still holds earlier work of the connection, so only the growth
+// between two answers means anything; a sum would fall with a table that is dropped.
 const countSQL = `SELECT s.changed, pg_catalog.current_setting('track_counts'), pg_catalog.has_parameter_privilege('track_counts', 'SET'), l.exclusive, l.unseen
- FROM (SELECT COALESCE(pg_catalog.sum(pg_catalog.pg_stat_get_xact_tuples_inserted(c.oid) OPERATOR(pg_catalog.+) pg_catalog.pg_stat_get_xact_tuples_updated(c.oid)
-   OPERATOR(pg_catalog.+) pg_catalog.pg_stat_get_xact_tuples_deleted(c.oid)), 0) AS changed
-  FROM pg_catalog.pg_class AS c WHERE c.relkind OPERATOR(pg_catalog.=) ANY ('{r,m}'::"char"[]) AND c.relpersistence OPERATOR(pg_catalog.<>) 't'::"char"
-  AND c.relnamespace OPERATOR(pg_catalog.<>) 'pg_catalog'::pg_catalog.regnamespace) AS s,
+ FROM (SELECT COALESCE(pg_catalog.string_agg(pg_catalog.concat(c.oid, '=', c.n), ','), '') AS changed
+  FROM (SELECT c.oid, pg_catalog.pg_stat_get_xact_tuples_inserted(c.oid) OPERATOR(pg_catalog.+) pg_catalog.pg_stat_get_xact_tuples_updated(c.oid)
+    OPERATOR(pg_catalog.+) pg_catalog.pg_stat_get_xact_tuples_deleted(c.oid) AS n
+   FROM pg_catalog.pg_class AS c WHERE c.relkind OPERATOR(pg_catalog.=) ANY ('{r,m}'::"char"[]) AND c.relpersistence OPERATOR(pg_catalog.<>) 't'::"char"
+   AND c.relnamespace OPERATOR(pg_catalog.<>) 'pg_catalog'::pg_catalog.regnamespace) AS c WHERE c.n OPERATOR(pg_catalog.<>) 0::pg_catalog.int8) AS s,
  (SELECT pg_catalog.count(*) FILTER (WHERE l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' AND c.relpersistence IS DISTINCT FROM 't') AS exclusive,
    pg_catalog.count(*) FILTER (WHERE l.mode OPERATOR(pg_catalog.=) 'RowExclusiveLock' AND c.oid IS NULL
     AND pg_catalog.pg_get_indexdef(l.relation) IS NULL) AS unseen
@@ -40,16 +42,20 @@ const countSQL = `SELECT s.changed, pg_catalog.current_setting('track_counts'), 
 
 // A rowCount is an answer to countSQL.
 type rowCounts struct {
-	rows      int64
-	on        bool  // track_counts
-	mayTurn   bool  // the role may set it
-	exclusive int64 // tables held as TRUNCATE holds them
-	unseen    int64 // tables that are written and that the transaction's snapshot does not have
+	rows      map[string]int64 // by the table's oid
+	on        bool             // track_counts
+	mayTurn   bool             // the role may set it
+	exclusive int64            // tables held as TRUNCATE holds them
+	unseen    int64            // tables that are written and that the transaction's snapshot does not have
 }
 
 func readCounts(row *oneRow) (c rowCounts, err error) {
-	if c.rows, err = strconv.ParseInt(row.text(0), 10, 64); err != nil {
-		return c, errProtocol
+	c.rows = map[string]int64{}
+	for _, counter := range strings.FieldsFunc(row.text(0), func(r rune) bool { return r == ',' }) {
+		table, n, _ := strings.Cut(counter, "=")
+		if c.rows[table], err = strconv.ParseInt(n, 10, 64); err != nil {
+			return c, errProtocol
+		}
 	}
 	c.on, c.mayTurn = row.text(1) == "on", row.text(2) == "t"
 	if c.exclusive, err = strconv.ParseInt(row.text(3), 10, 64); err != nil {
@@ -116,7 +122,11 @@ func (c rowCounts) growth(row *oneRow) (int64, error) {
 	case after.unseen > 0:
 		return 0, unseenFault()
 	}
-	return after.rows - c.rows, nil
+	var grown int64
+	for table, n := range after.rows {
+		grown += max(n-c.rows[table], 0)
+	}
+	return grown, nil
 }
 
 // limitedRows are what a write of a block changed when it ran, and how many its

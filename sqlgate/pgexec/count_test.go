@@ -191,6 +191,31 @@ CREATE FUNCTION fills() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO
 	require.NoError(t, err, "a younger table that the transaction does not write is nothing to it, nor is an index")
 }
 
+// What a connection counted earlier goes with a table that another session drops.
+func TestATableThatOthersDropDoesNotPassARowLimit(t *testing.T) {
+	db, side := open(t)
+	side.run("CREATE TABLE victim (id int); INSERT INTO victim SELECT generate_series(1, 900); CREATE TABLE scratch (id int)")
+	most := int64(5)
+	b := beginBlock(t, db, BlockOptions{})
+	defer b.Rollback()
+	write := func(o BeginOptions, text string, meanwhile string) error {
+		_, err := b.DispatchWrite(context.Background(), o)
+		require.NoError(t, err)
+		if meanwhile != "" {
+			side.run(meanwhile)
+		}
+		_, err = b.Block.Write(context.Background(), sql(text), false, db.NewRows(0))
+		return err
+	}
+	s, err := b.Block.Savepoint(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, write(BeginOptions{}, "INSERT INTO scratch SELECT generate_series(1, 2000)", ""))
+	require.NoError(t, b.Block.RollbackTo(context.Background(), s)) // its lock is gone, its counters are not
+	err = write(BeginOptions{Limits: Limits{MaxRows: &most}}, "WITH u AS (UPDATE victim SET id = id RETURNING 1) SELECT count(*) FROM u", "DROP TABLE scratch")
+	require.Equal(t, fault.RowLimitExceeded, fault.CodeOf(err), "%v", err)
+	require.Equal(t, int64(900), fault.Of(err).Details["rows"])
+}
+
 // A TRUNCATE puts the counters of its table back.
 func TestATruncateOfATemporaryTableDoesNotPassARowLimit(t *testing.T) {
 	url, role := plainRole(t)
