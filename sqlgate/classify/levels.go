@@ -70,13 +70,21 @@ func (w *walk) refuseLevels() *fault.Fault {
 			w.bounded()
 		}
 	}
+	if len(levels) <= maxQueryLevels && !copied {
+		return nil
+	}
+	deepest, most := 0, 0
 	for i, level := range levels {
-		if !w.measure(levels, i) || level.deep > maxQueryLevels {
-			return refuseLimit(limitQueryLevels, -1, max(level.deep, maxQueryLevels+1), maxQueryLevels)
+		if !w.measure(levels, i) {
+			return refuseLimit(limitQueryLevels, -1, len(levels), maxQueryLevels)
 		}
-		if copied && level.copies > maxQueriesCopied {
-			return refuseLimit(limitQueriesCopied, -1, level.copies, maxQueriesCopied)
-		}
+		deepest, most = max(deepest, level.deep), max(most, level.copies)
+	}
+	switch {
+	case deepest > maxQueryLevels:
+		return refuseLimit(limitQueryLevels, -1, deepest, maxQueryLevels)
+	case copied && most > maxQueriesCopied:
+		return refuseLimit(limitQueriesCopied, -1, most, maxQueriesCopied)
 	}
 	return nil
 }

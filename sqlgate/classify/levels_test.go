@@ -51,7 +51,7 @@ func TestQueriesThatComeToLieTooDeepAreRefused(t *testing.T) {
 		"in an UPDATE":          {"UPDATE t SET n = 1 FROM (" + nested(maxQueryLevels+1) + ") s WHERE id = 1", limitQueryLevels},
 		"in front of an UPDATE": {strings.Replace(chained(maxQueryLevels+2, one), " SELECT * FROM a100", " UPDATE t SET n = 1 FROM a100 WHERE id = 1", 1), limitQueryLevels},
 		"scattered":             {scattered, limitQueryLevels},
-		"in a circle":           {"WITH RECURSIVE a AS (SELECT * FROM b), b AS (SELECT * FROM a) SELECT * FROM a", limitQueryLevels},
+		"in a circle":           {"WITH RECURSIVE a AS (SELECT * FROM b), b AS (SELECT * FROM a) SELECT * FROM a, (" + nested(50) + ") p, (" + nested(60) + ") q", limitQueryLevels},
 		"copied":                {copies(12), limitQueriesCopied},
 		"copied for ever":       {copies(50), limitQueriesCopied},
 	} {
@@ -59,6 +59,10 @@ func TestQueriesThatComeToLieTooDeepAreRefused(t *testing.T) {
 		require.NotNil(t, f, name)
 		require.Equal(t, fault.ParserUnsupportedSyntax, f.Code, name)
 		require.Equal(t, c.limit, f.Details["limit"], name)
+	}
+	for range 5 {
+		_, f := classifyText(tb, chained(200, one))
+		require.Equal(t, 200, f.Details["got"])
 	}
 	for name, sql := range map[string]string{
 		"a chain":            chained(maxQueryLevels, one),
@@ -69,6 +73,7 @@ func TestQueriesThatComeToLieTooDeepAreRefused(t *testing.T) {
 		"one name, twice":    "WITH a AS (WITH a AS (SELECT 1 x) SELECT * FROM a) SELECT * FROM a",
 		"used by many":       "WITH a AS (SELECT 1 x), b AS (SELECT * FROM a p, a q), c AS (SELECT * FROM b p, b q, a r), d AS (SELECT * FROM c p, c q, b r) SELECT * FROM d p, d q, c r",
 		"not materialized":   copies(6),
+		"in a circle":        "WITH RECURSIVE a AS (SELECT * FROM b), b AS (SELECT * FROM a) SELECT * FROM a", // the server's affair
 		"many beside others": "SELECT " + strings.Repeat("(SELECT 1), ", 400) + "1",
 	} {
 		_, f := classifyText(tb, sql)
