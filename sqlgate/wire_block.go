@@ -402,7 +402,7 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 	}
 	u.sends(s)
 	g.Step("block.dispatched")
-	result, err := u.block.Write(ctx, s.statement(), s.wire.last && !u.explicit && len(u.writes) == 0, s.wire.out)
+	result, err := u.block.Write(ctx, s.statement(), s.wire.last && !u.explicit, s.wire.out)
 	g.Step("block.written")
 	if result.State != pgexec.Success {
 		return w.writeFailed(ctx, s, recorded, result, err)

@@ -12,8 +12,8 @@ import (
 )
 
 // Write sends the statement for which DispatchWrite was called. last says that
-// the block ends behind it: the deferred checks then fail as part of it. It does
-// not heed the end of ctx. The Result of a failure is final: whatever becomes of
+// the block ends behind it: where it is the only write, the deferred checks then fail
+// as part of it. It does not heed the end of ctx. The Result of a failure is final: whatever becomes of
 // the block, nothing of the statement is applied. That of a success is final only
 // with the block's end; its Basis is that of Commit. In a Result that is Unknown
 // and not Settled the statement ended the transaction itself: then nothing is
@@ -23,7 +23,7 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 		return Result{}, fault.New(fault.Internal, "No write was dispatched in the transaction.")
 	}
 	l, o := b.lease, *b.next
-	last = last && len(b.limited) == 0 // else Commit counts what deferred triggers change, for each limit
+	last = last && !b.unchecked // else Commit makes the deferred checks: they are of the writes before, too
 	b.next, b.settings = nil, b.each(o.Limits, o)
 	b.unchecked, b.ddl = true, b.ddl || o.DDL
 	cmd := client(st, o.Limits, sink)
