@@ -17,6 +17,7 @@ const (
 	limitTreeDepth      = "tree_depth"
 	limitQueryLevels    = "query_levels"
 	limitQueriesCopied  = "queries_copied"
+	limitCopiedNodes    = "copied_nodes"
 	limitParserStack    = "parser_stack"
 	limitParserCPU      = "parser_cpu_ms"
 	limitParserDied     = "parser_died"

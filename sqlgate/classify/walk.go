@@ -108,6 +108,9 @@ func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, 
 	if f := w.refuseLevels(); f != nil {
 		return Classification{}, f
 	}
+	if f := w.refuseCopies(); f != nil {
+		return Classification{}, f
+	}
 	w.visit()
 	clear(w.scopes)
 	clear(w.rows) // made while the class was not known

@@ -1,0 +1,526 @@
+package classify
+
+import (
+	"slices"
+	"strconv"
+
+	"writegate/commands/fault"
+)
+
+// PostgreSQL copies expressions: a column of a subquery is put wherever the query around
+// names it (pull_up_subqueries; subquery_push_qual for a query that stays one), BETWEEN and
+// IN write their left side several times, and (x).* writes x for each column. A copy may be
+// copied again: two dozen names come to gigabytes, and neither a time limit nor a cancel is
+// looked at meanwhile. What a text comes to is estimated here, from above.
+
+// maxCopiedNodes bounds the nodes of expressions that are made of a text beside those that
+// are written. A million of them take a second to ten, and a gigabyte.
+const maxCopiedNodes = 250_000
+
+const (
+	fewEntries       = 100 // no smaller tree comes to maxCopiedNodes
+	columnsOfUnknown = 100 // that (x).* stands for where the text doesn't tell
+	nodesOfCatalog   = 50  // of a column of one of the server's own views
+	bytesOfNode      = 100 // of a constant count as one
+	nodesUnbounded   = 1 << 30
+	maxResultColumns = 1664 // MaxTupleAttributeNumber
+)
+
+// A sized is what a query comes to, in nodes, and what the columns of its result do.
+type sized struct {
+	columns []sizedColumn
+	byName  map[string]int // once more than a few were looked through
+	rest    int            // of a column of another name; 0 where all are known
+	total   int
+}
+
+type sizedColumn struct {
+	name string
+	size int
+}
+
+// A sight is what the names of a query may stand for.
+type sight struct {
+	items   []sizedItem
+	plain   int // a column of what is no query
+	outside *sight
+}
+
+type sizedItem struct {
+	name string // "" for the columns that a join merges
+	*sized
+}
+
+// A sizing is one pass over a statement.
+type sizing struct {
+	*walk
+	references map[int32]int  // to a CTE
+	recursive  map[int32]bool // a CTE that names itself
+	ctes       map[int32]*sized
+	around     map[int32]*sight // a CTE
+}
+
+// refuseCopies bounds how much larger expressions become than they are written.
+func (w *walk) refuseCopies() *fault.Fault {
+	if len(w.e) < fewEntries {
+		return nil
+	}
+	if got := w.copiedNodes(); got > maxCopiedNodes {
+		return refuseLimit(limitCopiedNodes, -1, got, maxCopiedNodes)
+	}
+	return nil
+}
+
+func (w *walk) copiedNodes() int {
+	z := &sizing{w, map[int32]int{}, map[int32]bool{}, map[int32]*sized{}, map[int32]*sight{}}
+	for i := int32(0); i < int32(len(w.e)) && len(w.withs) > 0; i++ {
+		if cte := z.cteAt(i); cte >= 0 {
+			z.references[cte]++
+			z.recursive[cte] = z.recursive[cte] || cte < i && i < w.e[cte].next
+		}
+	}
+	return z.size(0, nil) - len(w.e)
+}
+
+// cteAt gives the CTE that an entry names, or -1.
+func (z *sizing) cteAt(i int32) int32 {
+	if len(z.withs) == 0 || !z.is(i, "RangeVar") || z.has(i, "schemaname") {
+		return -1
+	}
+	return z.cteOf(i, z.text(i, "relname"))
+}
+
+// size is what an expression or a statement comes to, whose names see these items.
+func (z *sizing) size(i int32, sees *sight) int {
+	if i < 0 {
+		return 0
+	}
+	z.steps++
+	switch e := &z.e[i]; {
+	case e.msg == 0: // a constant is copied with its bytes
+		return int(e.b-e.a) / bytesOfNode
+	case z.isQuery(i):
+		return z.query(i, sees).total
+	case z.is(i, "ColumnRef"):
+		return z.column(i, sees)
+	case z.is(i, "A_Indirection") && z.endsInStar(i):
+		arg := z.child(i, "arg")
+		return atMost(1 + z.size(arg, sees)*z.columnsOf(arg))
+	case z.is(i, "A_Expr"):
+		return z.operation(i, sees)
+	}
+	return z.below(i, sees)
+}
+
+// below adds up what a node or a list holds.
+func (z *sizing) below(i int32, sees *sight) int {
+	n := 0
+	if z.e[i].msg != listEntry {
+		n = 1
+	}
+	for j := i + 1; j < z.e[i].next; j = z.e[j].next {
+		n = atMost(n + z.size(j, sees))
+	}
+	return n
+}
+
+// operation knows the operators whose sides are written several times (parse_expr.c).
+func (z *sizing) operation(i int32, sees *sight) int {
+	left, right := z.child(i, "lexpr"), z.child(i, "rexpr")
+	l, r := z.size(left, sees), z.size(right, sees)
+	switch string(z.raw(i, "kind")) {
+	case "AEXPR_BETWEEN", "AEXPR_NOT_BETWEEN":
+		l *= 2
+	case "AEXPR_BETWEEN_SYM", "AEXPR_NOT_BETWEEN_SYM":
+		l, r = 4*l, 2*r
+	case "AEXPR_IN": // constants become one array, but for rows
+		compared, array, row := 0, 0, z.is(left, "RowExpr")
+		for item := range z.items(right, "items") {
+			if !row && (z.is(item, "A_Const") || z.is(item, "ParamRef")) {
+				array = 1
+			} else {
+				compared++
+			}
+		}
+		l *= max(compared+array, 1)
+	}
+	return atMost(1 + l + r)
+}
+
+func atMost(n int) int { return min(n, nodesUnbounded) }
+
+// columnsOf tells how many columns (x).* stands for.
+func (z *sizing) columnsOf(x int32) int {
+	if !z.is(x, "RowExpr") {
+		return columnsOfUnknown
+	}
+	n := 0
+	for arg := range z.items(x, "args") {
+		switch {
+		case !z.endsInStar(arg):
+			n++
+		case z.is(arg, "A_Indirection"):
+			n += z.columnsOf(z.child(arg, "arg"))
+		default:
+			n += columnsOfUnknown
+		}
+	}
+	return max(1, min(n, maxResultColumns))
+}
+
+// column is what a name comes to: the largest of what it may stand for, or all that a
+// star does.
+func (z *sizing) column(ref int32, sees *sight) int {
+	var names []string
+	for f := range z.items(ref, "fields") {
+		names = append(names, string(z.scalar(f))) // "" of a star
+	}
+	if len(names) == 0 {
+		return 1
+	}
+	name, qualifiers := names[len(names)-1], names[:len(names)-1]
+	n, all := 1, 0
+	for ; sees != nil; sees = sees.outside {
+		n, all = max(n, sees.plain), atMost(all+sees.plain*columnsOfUnknown)
+		for _, it := range sees.items {
+			z.steps++
+			meant, size := len(qualifiers) == 0 || slices.Contains(qualifiers, it.name), 0
+			switch {
+			case len(name) == 0 && meant:
+				all = atMost(all + z.row(it.sized))
+				continue
+			case meant:
+				size = z.of(it.sized, name)
+			}
+			if it.name == name || size == 0 && meant && len(qualifiers) > 0 { // x, and x.f for f(x)
+				size = z.row(it.sized)
+			}
+			n = max(n, size)
+		}
+		if len(name) == 0 && len(qualifiers) == 0 {
+			break
+		}
+	}
+	z.bounded()
+	if len(name) == 0 {
+		return all
+	}
+	return n
+}
+
+// of is the size of a column by its name, 0 where there is none.
+func (z *sizing) of(s *sized, name string) int {
+	if len(s.columns) > fewColumns && s.byName == nil {
+		z.steps += indexSteps * len(s.columns)
+		s.byName = make(map[string]int, len(s.columns))
+		for _, c := range s.columns {
+			s.byName[c.name] = max(s.byName[c.name], c.size)
+		}
+	}
+	n := s.byName[name]
+	if s.byName == nil {
+		z.steps += len(s.columns)
+		for _, c := range s.columns {
+			if c.name == name {
+				n = max(n, c.size)
+			}
+		}
+	}
+	if n == 0 {
+		return s.rest
+	}
+	return n
+}
+
+// row is the size of all columns together.
+func (z *sizing) row(s *sized) int {
+	n := s.rest
+	for _, c := range s.columns {
+		z.steps++
+		n = atMost(n + c.size)
+	}
+	return n
+}
+
+// most is the size of the largest column.
+func (z *sizing) most(s *sized) int {
+	n := s.rest
+	for _, c := range s.columns {
+		z.steps++
+		n = max(n, c.size)
+	}
+	return n
+}
+
+// add puts a column behind the others. More than PostgreSQL takes are not told apart.
+func (s *sized) add(columns ...sizedColumn) {
+	if len(s.columns)+len(columns) <= maxResultColumns {
+		s.columns = append(s.columns, columns...)
+		return
+	}
+	for _, c := range append(s.columns, columns...) {
+		s.rest = max(s.rest, c.size)
+	}
+	s.columns = nil
+}
+
+// query is what a statement comes to, with the columns of its result.
+func (z *sizing) query(stmt int32, outside *sight) *sized {
+	z.bounded()
+	sees, r := &sight{outside: outside}, &sized{}
+	if stmt < 0 {
+		return r
+	}
+	for cte := range z.items(z.child(stmt, "withClause"), "ctes") {
+		z.around[cte] = sees
+	}
+	if left := z.child(stmt, "larg"); left >= 0 {
+		r = z.united(z.query(left, sees), z.query(z.child(stmt, "rarg"), sees))
+	}
+	for _, field := range fromFields {
+		if i := z.child(stmt, field); i >= 0 {
+			r.total = atMost(r.total + z.from(i, sees))
+		}
+	}
+	for i := stmt + 1; i < z.e[stmt].next; i = z.e[i].next {
+		switch field := z.fieldName(i); {
+		case field == "withClause" || field == "larg" || field == "rarg" || slices.Contains(fromFields, field):
+		case field == "targetList" && z.is(stmt, "SelectStmt"), field == "returningList":
+			for target := i + 1; target < z.e[i].next; target = z.e[target].next {
+				r.total = atMost(r.total + z.target(r, target, sees))
+			}
+		case field == "valuesLists":
+			z.values(r, i, sees)
+		default:
+			r.total = atMost(r.total + z.size(i, sees))
+		}
+	}
+	for cte := range z.items(z.child(stmt, "withClause"), "ctes") {
+		if !z.inlined(cte) {
+			r.total = atMost(r.total + z.cte(cte).total)
+		}
+	}
+	if !z.is(stmt, "SelectStmt") || z.child(stmt, "limitCount") >= 0 || z.child(stmt, "limitOffset") >= 0 {
+		return r.kept()
+	}
+	return r
+}
+
+// fromFields hold what the names of a statement see.
+var fromFields = []string{"relation", "fromClause", "usingClause", "sourceRelation"}
+
+// kept is a query that stays one and takes no conditions in: its columns are names for
+// the query around. LIMIT and OFFSET do that, of whatever value.
+func (s *sized) kept() *sized {
+	k := &sized{columns: slices.Clone(s.columns), rest: min(s.rest, 1), total: s.total}
+	for i := range k.columns {
+		k.columns[i].size = 1
+	}
+	return k
+}
+
+// target adds a column of the result and gives what it comes to.
+func (z *sizing) target(r *sized, target int32, sees *sight) int {
+	value, name := z.child(target, "val"), z.raw(target, "name")
+	n := z.size(value, sees)
+	switch {
+	case len(name) > 0:
+		r.add(sizedColumn{string(name), n})
+	case z.is(value, "A_Indirection") && z.endsInStar(value):
+		r.rest = max(r.rest, n/z.columnsOf(z.child(value, "arg"))+1)
+	case z.endsInStar(value):
+		_, qualifier, _ := z.star(value)
+		r.rest = max(r.rest, sees.plain)
+		for _, it := range sees.items {
+			if z.steps++; len(qualifier) == 0 || it.name == string(qualifier) {
+				z.steps += indexSteps * len(it.columns)
+				r.add(it.columns...)
+				r.rest = max(r.rest, it.rest)
+			}
+			z.bounded()
+		}
+	case z.namedBySubquery(value): // which may be large itself
+		r.rest = max(r.rest, n)
+	default:
+		r.add(sizedColumn{string(z.figure(value)), n})
+	}
+	return n
+}
+
+// namedBySubquery tells a value whose column has the name of one of a subquery's.
+func (z *sizing) namedBySubquery(value int32) bool {
+	for {
+		z.steps++
+		switch {
+		case z.is(value, "TypeCast"), z.is(value, "CollateClause"), z.is(value, "A_Indirection"):
+			value = z.child(value, "arg")
+		case z.is(value, "CaseExpr"):
+			value = z.child(value, "defresult")
+		default:
+			return z.is(value, "SubLink")
+		}
+	}
+}
+
+// values adds the columns of VALUES, each with the largest of its rows.
+func (z *sizing) values(r *sized, list int32, sees *sight) {
+	for row := list + 1; row < z.e[list].next; row = z.e[row].next {
+		k := 0
+		for value := range z.items(row, "items") {
+			n := z.size(value, sees)
+			if r.total = atMost(r.total + n); k == len(r.columns) {
+				r.columns = append(r.columns, sizedColumn{name: "column" + strconv.Itoa(k+1)})
+			}
+			r.columns[k].size = max(r.columns[k].size, n)
+			k++
+		}
+	}
+}
+
+// united is a set operation: what is asked of it is asked of both of its queries.
+func (z *sizing) united(l, r *sized) *sized {
+	l.total = atMost(l.total + r.total)
+	known := l.rest == 0 && r.rest == 0 && len(l.columns) == len(r.columns)
+	most := z.most(r)
+	for k := range l.columns {
+		if known {
+			most = r.columns[k].size
+		}
+		l.columns[k].size = atMost(l.columns[k].size + most)
+	}
+	if l.rest > 0 {
+		l.rest = atMost(l.rest + most)
+	}
+	l.byName = nil
+	return l
+}
+
+// inlined tells whether a CTE is put where it is named (SS_process_ctes).
+func (z *sizing) inlined(cte int32) bool {
+	switch string(z.raw(cte, "ctematerialized")) {
+	case "CTEMaterializeAlways":
+		return false
+	case "CTEMaterializeDefault":
+		if z.references[cte] > 1 {
+			return false
+		}
+	}
+	return !z.recursive[cte] && z.is(z.child(cte, "ctequery"), "SelectStmt")
+}
+
+// cte is what one comes to where it is named.
+func (z *sizing) cte(cte int32) *sized {
+	if s := z.ctes[cte]; s != nil {
+		return s
+	}
+	z.ctes[cte] = &sized{rest: 1} // for one that names itself
+	s := z.query(z.child(cte, "ctequery"), z.around[cte])
+	if !z.inlined(cte) {
+		s = s.kept()
+	}
+	s = z.resized(s, cte, "aliascolnames")
+	if z.child(cte, "search_clause") >= 0 || z.child(cte, "cycle_clause") >= 0 {
+		s.rest = max(s.rest, 1)
+	}
+	z.ctes[cte] = s
+	return s
+}
+
+// resized gives columns other names, in their order where that is known.
+func (z *sizing) resized(s *sized, node int32, list string) *sized {
+	if !z.has(node, list) {
+		return s
+	}
+	r := &sized{rest: s.rest, total: s.total}
+	most := z.most(s)
+	for name := range z.items(node, list) {
+		n := most
+		if k := len(r.columns); s.rest == 0 && k < len(s.columns) {
+			n = s.columns[k].size
+		}
+		r.columns = append(r.columns, sizedColumn{string(z.scalar(name)), n})
+	}
+	r.add(s.columns...) // those behind the list, and where the order is not known all
+	return r
+}
+
+// from adds what a part of FROM has names for, and gives what it takes itself.
+func (z *sizing) from(i int32, sees *sight) int {
+	z.steps++
+	start, total := len(sees.items), 0
+	var s *sized
+	switch {
+	case i < 0:
+		return 0
+	case z.e[i].msg == listEntry:
+		for j := i + 1; j < z.e[i].next; j = z.e[j].next {
+			total = atMost(total + z.from(j, sees))
+		}
+		return total
+	case z.is(i, "RangeSubselect"):
+		s = z.query(z.child(i, "subquery"), sees)
+		total = s.total
+	case z.is(i, "RangeTableSample"):
+		total = z.from(z.child(i, "relation"), sees)
+		return atMost(total + z.below(i, sees))
+	case z.is(i, "RangeVar"):
+		cte := z.cteAt(i)
+		if cte < 0 {
+			sees.plain = max(sees.plain, 1)
+			if z.catalogOf(z.text(i, "schemaname"), z.text(i, "relname")) != nil {
+				sees.plain = nodesOfCatalog
+			}
+			return 1
+		}
+		if s = z.cte(cte); z.inlined(cte) {
+			total = s.total
+		}
+	case z.is(i, "JoinExpr"):
+		total = atMost(z.from(z.child(i, "larg"), sees) + z.from(z.child(i, "rarg"), sees) + z.size(z.child(i, "quals"), sees))
+		if s = z.joined(i, sees, start); z.child(i, "alias") < 0 && string(z.raw(i, "jointype")) != "JOIN_FULL" {
+			return total
+		}
+	default:
+		sees.plain = max(sees.plain, 1)
+		return z.below(i, sees)
+	}
+	alias := z.child(i, "alias")
+	if alias >= 0 {
+		s = z.resized(s, alias, "colnames")
+	}
+	sees.items = append(sees.items, sizedItem{string(z.nameOf(i)), s})
+	return total
+}
+
+// joined is what the alias of a join stands for, and the columns that a FULL JOIN merges.
+func (z *sizing) joined(i int32, sees *sight, start int) *sized {
+	items, j := sees.items[start:], &sized{rest: sees.plain}
+	if using := z.child(i, "join_using_alias"); using >= 0 || z.child(i, "alias") >= 0 {
+		for _, it := range items {
+			z.steps += len(it.columns)
+			j.add(it.columns...)
+			j.rest = max(j.rest, it.rest)
+		}
+		if using >= 0 {
+			sees.items = append(sees.items, sizedItem{string(z.raw(using, "aliasname")), j})
+		}
+	}
+	if string(z.raw(i, "jointype")) != "JOIN_FULL" {
+		return j
+	}
+	most := 1
+	for _, it := range items {
+		most = atMost(most + z.most(it.sized))
+	}
+	if z.has(i, "isNatural") {
+		j.rest = most
+	}
+	for name := range z.items(i, "usingClause") {
+		merged := 1
+		for _, it := range items {
+			merged = atMost(merged + z.of(it.sized, string(z.scalar(name))))
+		}
+		j.add(sizedColumn{string(z.scalar(name)), merged})
+	}
+	return j
+}

@@ -1,0 +1,239 @@
+package classify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"writegate/commands/fault"
+	"writegate/fixtures/postgres"
+)
+
+// layered puts a query into itself: each %s of a layer stands for what is inside.
+func layered(n int, inside, layer string) string {
+	for range n {
+		inside = strings.ReplaceAll(layer, "%s", inside)
+	}
+	return inside
+}
+
+// copyChain is a chain of CTEs.
+func copyChain(n int, each string) string {
+	list := []string{"x0(x) AS (SELECT id FROM t)"}
+	for k := range n {
+		list = append(list, strings.NewReplacer("OLD", fmt.Sprint("x", k), "NEW", fmt.Sprint("x", k+1)).Replace(each))
+	}
+	return fmt.Sprintf("WITH %s SELECT x FROM x%d", strings.Join(list, ", "), n)
+}
+
+const copyBase = "SELECT id AS x, id AS y FROM t"
+
+// boundedCopies are statements that stay small.
+func boundedCopies() map[string]string {
+	wide := "SELECT id AS c0"
+	for k := range 200 {
+		wide += fmt.Sprintf(", coalesce(n, %d) AS c%d", k, k+1)
+	}
+	return map[string]string{
+		"names that pass through": layered(50, wide+" FROM t", "SELECT * FROM (%s) s"),
+		"one more at each level":  layered(30, copyBase, "SELECT s.*, x + 1 AS z FROM (%s) s"),
+		"sums of two":             layered(20, copyBase, "SELECT x + 1 AS x, x + y AS y FROM (%s) s"),
+		"some that double":        layered(12, copyBase, "SELECT CASE WHEN x IS NULL THEN 0 ELSE x END AS x FROM (%s) s"),
+		"behind a LIMIT":          layered(40, copyBase, "SELECT x + x AS x FROM (%s) s LIMIT 10"),
+		"CTEs that stay":          copyChain(40, "NEW AS MATERIALIZED (SELECT x + x AS x FROM OLD)"),
+		"CTEs named twice":        copyChain(40, "NEW AS (SELECT p.x + p.x AS x FROM OLD p, OLD q)"),
+		"a recursive one":         "WITH RECURSIVE r AS (SELECT 1 AS x UNION ALL SELECT x + x + x + x + x + x FROM r WHERE x + x + x < 100) SELECT x + x + x + x FROM r",
+		"long lists":              "SELECT 1 FROM t WHERE lower(trim(name)) IN ('a'" + strings.Repeat(", 'a'", 20_000) + ")",
+		"many rows":               "INSERT INTO t VALUES (1, 2, 3)" + strings.Repeat(", (1, 2, 3)", 20_000),
+		"many ranges":             "SELECT 1 FROM t WHERE id BETWEEN 1 AND 2" + strings.Repeat(" OR id BETWEEN 1 AND 2", 3000),
+		"other relations":         layered(20, "SELECT id AS x FROM t", "SELECT t.id + t.n AS x FROM t JOIN (%s) s ON s.x = t.id"),
+	}
+}
+
+// PostgreSQL copies what a column stands for wherever it is named, so the statements that
+// are refused here would keep a backend planning, and growing, past every time limit.
+func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	side := func(n int, each string) string { // FROM, from the left to the right
+		from := "(SELECT g AS x0 FROM generate_series(1, 1) g) s0"
+		for k := range n {
+			from += ", " + strings.NewReplacer("OLD", fmt.Sprint("x", k), "NEW", fmt.Sprint("x", k+1), "SIDE", fmt.Sprint("s", k+1)).Replace(each)
+		}
+		return from
+	}
+	for name, sql := range map[string]string{
+		"subqueries":          layered(18, copyBase, "SELECT x + x AS x FROM (%s) s"),
+		"by two names":        layered(18, copyBase, "SELECT x + y AS x, x - y AS y FROM (%s) s"),
+		"qualified":           layered(18, copyBase, "SELECT s.x + S.x AS x FROM (%s) s"),
+		"in a condition":      "SELECT 1 FROM (" + layered(17, copyBase, "SELECT x + x AS x FROM (%s) s") + ") s WHERE x + x > 1",
+		"without a name":      layered(18, "SELECT id + 1 FROM t", "SELECT abs + abs FROM (SELECT abs(\"?column?\") FROM (%s) s) s"),
+		"through a star":      layered(18, copyBase, "SELECT x + x AS x FROM (SELECT * FROM (SELECT s.* FROM (%s) s) s) s"),
+		"other names":         layered(18, copyBase, "SELECT a + a AS x FROM (%s) s(a)"),
+		"names behind a star": layered(18, copyBase, "SELECT b + b AS x, 1 AS y FROM (SELECT *, 1 FROM (%s) s) s(b)"),
+		"whole rows":          layered(18, copyBase, "SELECT s AS x, s AS y FROM (%s) s"),
+		"fields of rows":      layered(18, copyBase, "SELECT ROW((x).f1, (x).f1) AS x FROM (%s) s"),
+		"all fields":          layered(18, "SELECT ROW(id, id) AS r FROM t", "SELECT ROW(f1, f2) AS r FROM (SELECT (r).* FROM (%s) s) s"),
+		"rows of stars":       "SELECT " + layered(18, "ROW(id, n)", "ROW((%s).*)") + " FROM t",
+		"LATERAL":             "SELECT * FROM " + side(18, "LATERAL (SELECT OLD + OLD AS NEW) SIDE"),
+		"LATERAL VALUES":      "SELECT * FROM " + side(18, "LATERAL (VALUES (OLD + OLD)) SIDE(NEW)"),
+		"CTEs":                copyChain(18, "NEW AS (SELECT x + x AS x FROM OLD)"),
+		"CTEs with names":     copyChain(18, "NEW(x) AS (SELECT x + x FROM OLD)"),
+		"CTEs, copied":        copyChain(6, "NEW AS NOT MATERIALIZED (SELECT p.x + q.x"+strings.Repeat(" + q.x", 8)+" AS x FROM OLD p, OLD q)"),
+		"CTEs of one name":    layered(18, copyBase, "WITH c AS (%s) SELECT x + x AS x FROM c"),
+		"a UNION":             layered(18, copyBase, "SELECT x + x AS x, 1 AS y FROM (SELECT 1 AS x, 2 AS y UNION ALL %s) s"),
+		"DISTINCT":            "SELECT 1 FROM (" + layered(18, copyBase, "SELECT DISTINCT x + x AS x FROM (%s) s") + ") s WHERE x > 0",
+		"groups":              "SELECT 1 FROM (" + layered(18, copyBase, "SELECT x + x AS x FROM (%s) s GROUP BY x") + ") s WHERE x > 0",
+		"FULL JOIN":           layered(18, copyBase, "SELECT x + x AS x FROM ((%s) s FULL JOIN (SELECT 1 AS x) b USING (x))"),
+		"what it merges":      "SELECT x FROM " + layered(9, "(SELECT id AS x FROM t)", "(SELECT x + x AS x FROM (%s s FULL JOIN (SELECT x + x AS x FROM t s) b USING (x)))") + " s WHERE " + strings.Repeat("x > 0 AND ", 60) + "x > 1",
+		"subqueries as value": layered(18, "SELECT (SELECT max(id) FROM t) AS x", "SELECT x + x AS x FROM (%s) s"),
+		"values":              layered(18, copyBase, "SELECT (SELECT x + x) AS x FROM (%s) s"),
+		"a constant":          layered(12, "SELECT '"+strings.Repeat("x", 20_000)+"' AS x", "SELECT x || x AS x FROM (%s) s"),
+		"a view":              layered(13, "SELECT data_type AS x FROM information_schema.columns", "SELECT x || x AS x FROM (%s) s"),
+		"BETWEEN":             "SELECT " + layered(18, "1", "(%s BETWEEN 0 AND 1)::int"),
+		"BETWEEN SYMMETRIC":   "SELECT " + layered(9, "1", "(%s NOT BETWEEN SYMMETRIC 0 AND 1)::int"),
+		"its bounds":          "SELECT " + layered(18, "1", "(id BETWEEN SYMMETRIC %s AND 1)::int") + " FROM t",
+		"IN":                  "SELECT " + layered(18, "id", "(%s IN (id, n))::int") + " FROM t",
+		"IN of rows":          "SELECT " + layered(18, "1", "((%s, 1) IN ((1, 1), (2, 2)))::int"),
+		"IN of many":          "SELECT 1 FROM t WHERE " + layered(3, "id", "(%s IN (id"+strings.Repeat(", id", 90)+"))::int") + " = 1",
+		"a write":             "INSERT INTO t SELECT x FROM (" + layered(18, copyBase, "SELECT x + x AS x FROM (%s) s") + ") s",
+		"in an UPDATE":        "UPDATE t SET id = x FROM (" + layered(18, copyBase, "SELECT x + x AS x FROM (%s) s") + ") s WHERE t.id = 1",
+		"in EXPLAIN":          "EXPLAIN " + layered(18, copyBase, "SELECT x + x AS x FROM (%s) s"),
+		"in EXISTS":           "SELECT 1 WHERE EXISTS (SELECT 1 FROM (" + layered(18, copyBase, "SELECT x + x AS x FROM (%s) s") + ") s WHERE x = 1)",
+	} {
+		_, f := classifyText(tb, sql)
+		require.NotNil(t, f, name)
+		require.Equal(t, fault.ParserUnsupportedSyntax, f.Code, "%s: %v", name, f)
+		require.Equal(t, limitCopiedNodes, f.Details["limit"], "%s: %v", name, f)
+	}
+	for name, sql := range boundedCopies() {
+		_, f := classifyText(tb, sql)
+		require.Nil(t, f, "%s: %v", name, f)
+	}
+}
+
+// A copyWriter writes random queries of numbers whose expressions copy each other.
+type copyWriter struct{ *rand.Rand }
+
+func (r *copyWriter) pick(list ...string) string { return list[r.IntN(len(list))] }
+
+func (r *copyWriter) value(depth int) string {
+	x := r.pick("x", "y", "s.x", "s.y", "x", "y")
+	if depth > 2 {
+		return x
+	}
+	switch r.IntN(10) {
+	case 0:
+		return "(" + r.value(depth+1) + " BETWEEN " + r.pick("", "SYMMETRIC ") + r.value(depth+1) + " AND " + x + ")::int"
+	case 1:
+		return "(" + r.value(depth+1) + " IN (" + r.value(depth+1) + ", 1, " + x + "))::int"
+	case 2:
+		return "(SELECT " + r.value(depth+1) + ")"
+	case 3:
+		return "(SELECT sum(k) FROM (SELECT " + r.value(depth+1) + " AS k) v)::int"
+	case 4:
+		return "CASE WHEN " + x + " > 0 THEN " + r.value(depth+1) + " ELSE " + r.value(depth+1) + " END"
+	case 5:
+		return "(row_to_json(s)->>'x')::int"
+	}
+	return r.value(depth+1) + " - " + r.value(depth+1)
+}
+
+func (r *copyWriter) layer(inside string) string {
+	list := r.value(0) + " AS x, " + r.value(0) + " AS y"
+	switch r.IntN(12) {
+	case 0:
+		return "SELECT " + list + " FROM (SELECT * FROM (" + inside + ") s) s"
+	case 1:
+		return "SELECT " + r.value(0) + ", " + r.value(0) + " FROM (" + inside + ") s(y, x)"
+	case 2:
+		return "SELECT DISTINCT " + list + " FROM (" + inside + ") s WHERE " + r.value(1) + " > 0"
+	case 3:
+		return "WITH c(x, y) AS " + r.pick("", "MATERIALIZED ", "NOT MATERIALIZED ") + "(" + inside + ") SELECT " + list + " FROM c s" + r.pick("", ", c d(p, q)")
+	case 4:
+		return "(" + inside + ") UNION ALL SELECT 1, 2"
+	case 5:
+		return "SELECT x, y FROM (" + inside + ") s0(p, q), LATERAL (SELECT p - p AS x, q - p) s(x, y)"
+	case 6:
+		return "SELECT " + list + " FROM (" + inside + ") s0(p, q), LATERAL (VALUES (p + q, q + p)) s(x, y)"
+	case 7:
+		return "SELECT x, y FROM ((" + inside + ") s FULL JOIN (SELECT 1 AS x, 2 AS k) b USING (x)) WHERE " + r.value(1) + " > 0"
+	case 8:
+		return "SELECT (r).f1 AS x, (r).f2 AS y FROM (SELECT ROW(" + r.value(1) + ", " + r.value(1) + ") AS r FROM (" + inside + ") s) s"
+	case 9:
+		return "SELECT " + list + " FROM (" + inside + ") s " + r.pick("ORDER BY x", "GROUP BY x, y")
+	case 10:
+		return "SELECT j.x, j.y FROM ((" + inside + ") s CROSS JOIN (VALUES (1)) v(k)) j WHERE j.x + j.x > 0"
+	}
+	return "SELECT " + list + " FROM (" + inside + ") s"
+}
+
+// The plans of what is taken are no larger than was estimated. EXPLAIN writes an expression
+// again at each node that passes it on, and so for what a LIMIT keeps apart too, which
+// is looked at by itself.
+func TestAServersPlansAreNoLargerThanEstimated(t *testing.T) {
+	cfg, err := pgconn.ParseConfig(postgres.ForTest(t))
+	require.NoError(t, err)
+	cfg.RuntimeParams["statement_timeout"] = "20s"
+	conn, err := pgconn.ConnectConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = conn.Close(ctx) // the database is dropped
+	})
+	_, err = conn.Exec(t.Context(), "CREATE TABLE t (x int, y int, id int, n int, name text)").ReadAll()
+	require.NoError(t, err)
+	for name, sql := range boundedCopies() {
+		_, err := conn.Exec(t.Context(), "EXPLAIN "+sql).ReadAll()
+		require.NoError(t, err, name)
+	}
+	tb := newTestTables(t, Config{})
+	turns, seed := 150, uint64(1)
+	if n, err := strconv.Atoi(os.Getenv(allNames)); err == nil {
+		turns, seed = 10_000, uint64(n)
+	}
+	r := &copyWriter{rand.New(rand.NewPCG(seed, 0))}
+	planned, grown := 0, 0
+	for range turns {
+		sql := "SELECT x, y FROM t s"
+		for range 1 + r.IntN(9) {
+			sql = r.layer(sql)
+		}
+		p, f := parseTree(sql)
+		require.Nil(t, f, sql)
+		w := tb.walks.Get().(*walk)
+		w.t, w.json, w.sql = tb, p.JSON, sql
+		w.reader.read(tb.schema, &w.tree)
+		w.e = w.entries
+		written, copied := len(w.e), w.copiedNodes()
+		w.release()
+		if copied > maxCopiedNodes {
+			continue
+		}
+		answer, err := conn.Exec(t.Context(), "EXPLAIN (VERBOSE, COSTS off) "+sql).ReadAll()
+		var refused *pgconn.PgError
+		if errors.As(err, &refused) && strings.HasPrefix(refused.Code, "42") { // a mistake of the writer's
+			continue
+		}
+		require.NoError(t, err, sql)
+		size := 0
+		for _, row := range answer[0].Rows {
+			size += len(strings.TrimLeft(string(row[0]), " "))
+		}
+		if planned++; size > 3*len(sql) {
+			grown++
+		}
+		require.LessOrEqual(t, size, 4000+250*(written+copied), "%d written, %d copied: %s", written, copied, sql)
+	}
+	require.Greater(t, planned, turns/3)
+	require.Greater(t, grown, turns/10)
+}
