@@ -263,13 +263,17 @@ func (c *conn) compare(shown string) {
 // something on it (only bad news comes unasked). It looks without reading.
 func (c *conn) stale() bool { return c.fe.ReadBufferLen() > 0 || c.readable() }
 
+// socket is the connection below TLS.
+func (c *conn) socket() net.Conn {
+	if t, ok := c.net.(interface{ NetConn() net.Conn }); ok {
+		return t.NetConn()
+	}
+	return c.net
+}
+
 // readable reports whether the socket has something to read, or is closed.
 func (c *conn) readable() bool {
-	raw := c.net
-	if t, ok := raw.(interface{ NetConn() net.Conn }); ok {
-		raw = t.NetConn()
-	}
-	sc, ok := raw.(syscall.Conn)
+	sc, ok := c.socket().(syscall.Conn)
 	if !ok {
 		return false
 	}

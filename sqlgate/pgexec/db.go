@@ -141,6 +141,9 @@ func (db *DB) makePools(read, write, ddl *pgconn.Config) (err error) {
 	if ddl != nil {
 		db.definer, err = newPool(definer, db.cfg, ddl, definerConns, &db.tls, db.log)
 	}
+	for _, p := range db.pools() {
+		p.ctx, p.spawn = db.ctx, db.spawn
+	}
 	return err
 }
 
@@ -196,13 +199,15 @@ func (db *DB) Close() {
 	}
 }
 
-// spawn runs a goroutine that Close waits for; after Close it runs nothing.
-func (db *DB) spawn(work func()) {
+// spawn runs a goroutine that Close waits for; after Close it runs nothing, and says so.
+func (db *DB) spawn(work func()) bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if !db.closed {
-		db.work.Go(work)
+	if db.closed {
+		return false
 	}
+	db.work.Go(work)
+	return true
 }
 
 // ServerMajor is the major version of the writer's server, 0 before the first

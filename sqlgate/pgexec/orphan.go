@@ -2,9 +2,64 @@ package pgexec
 
 import (
 	"context"
+	"errors"
+	"os"
 	"strconv"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// What is waited for a server to end a session that is given up, before its connection
+// is counted on beside; and how long the server's host may be silent meanwhile.
+const (
+	endWait    = 100 * time.Millisecond
+	silentHost = 5 * time.Second // TCP_USER_TIMEOUT, tcp(7)
+)
+
+// hangUp tells the server that nobody listens on a connection that broke off.
+func (c *conn) hangUp() {
+	raw := c.socket()
+	half, ok := raw.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		_ = c.net.Close() // what is read then fails
+		return
+	}
+	if tcp, ok := raw.(syscall.Conn); ok {
+		if rc, err := tcp.SyscallConn(); err == nil { // without it, a host that is gone is noticed later
+			_ = rc.Control(func(fd uintptr) {
+				_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silentHost.Milliseconds()))
+			})
+		}
+	}
+}
+
+// gone waits for the server to hang up. A backend that plans, or is inside of a function
+// that looks at no interrupt, does so when it is done: neither a cancel nor
+// pg_terminate_backend ends it before.
+func (c *conn) gone(deadline time.Time) bool {
+	raw := c.socket()
+	if raw.SetDeadline(deadline) != nil {
+		return true
+	}
+	rest := make([]byte, 4<<10)
+	for {
+		if _, err := raw.Read(rest); err != nil {
+			return !errors.Is(err, os.ErrDeadlineExceeded)
+		}
+	}
+}
+
+// outlive gives a connection back when the server has ended its session: until then it
+// is one of its client's, and of the pool's.
+func (l *lease) outlive() {
+	stop := context.AfterFunc(l.pool.ctx, func() { _ = l.net.Close() }) // Close waits for no server
+	defer stop()
+	l.gone(time.Time{})
+	l.res.Destroy()
+	l.pool.giveSlot(l.client)
+}
 
 // endOrphan sees to the backend of a write whose connection was lost before
 // COMMIT was sent. It can never apply, but it may go on holding locks, so after

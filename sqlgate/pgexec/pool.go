@@ -47,6 +47,8 @@ type pool struct {
 	slots chan struct{}
 	own   shares // of each client
 	conns *puddle.Pool[*conn]
+	ctx   context.Context   // ends with the DB
+	spawn func(func()) bool // a goroutine that the DB's Close waits for
 
 	major      atomic.Int32           // of the server; 0 before the first connection
 	version    atomic.Pointer[string] // of the server, in its own words; nil likewise
@@ -188,6 +190,13 @@ func (l *lease) release() {
 	}
 	if l.watched != nil {
 		l.params = l.watched
+	}
+	if l.broken {
+		l.hangUp()
+		if !l.gone(time.Now().Add(endWait)) && l.pool.spawn(l.outlive) {
+			l.pool.log.Warn("a database session that was given up goes on; its connection counts until the server ends it", "backend_pid", l.upstream.BackendPID)
+			return
+		}
 	}
 	if l.broken || l.cancelled || l.drift != "" || l.txStatus != 'I' || l.pool.expired(l.res) || l.cleanIfDue() != nil {
 		l.res.Destroy()

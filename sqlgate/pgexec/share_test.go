@@ -90,3 +90,26 @@ func TestClientsGiveBackWhatTheyHad(t *testing.T) {
 	require.Zero(t, db.Stats().InUse)
 	require.Empty(t, db.writer.own.of)
 }
+
+// No cancel ends what looks at no interrupt, so whoever has the database do that has his
+// share until it is done.
+func TestASessionThatWasGivenUpCountsUntilItEnds(t *testing.T) {
+	db, side := open(t, func(c *Config) {
+		c.PoolMax, c.QueryTimeout, c.DeadlineSlack, c.AcquireTimeout = 8, 50*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
+	})
+	mustRead(t, db, "SELECT 1")
+	db.reader.own.each = 1
+	read := func(text string) error {
+		_, err := db.Read(ForClient(t.Context(), "c"), "", Statement{SQL: text}, Limits{}, db.NewRows(0))
+		return err
+	}
+	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(read("SELECT length(translate(repeat('a', 25000), repeat('b', 25000), ''))"))) // seconds
+	const active = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'gate/%' AND state = 'active'"
+	require.Equal(t, "1", side.ask(active))
+	require.Equal(t, 1, db.Stats().InUse)
+	require.Equal(t, fault.RateLimitExceeded, fault.CodeOf(read("SELECT 1")))
+	require.Equal(t, `[{"?column?":1}]`, mustRead(t, db, "SELECT 1"), "the rest is for others")
+	side.eventually(active, "0")
+	require.Eventually(t, func() bool { return db.Stats().InUse == 0 }, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, read("SELECT 1"))
+}
