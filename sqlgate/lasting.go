@@ -16,8 +16,9 @@ func (s *submission) outlasts() bool {
 	return classify.OutlastsRollback(c.QueryTypes, c.Functions, c.RiskSignals)
 }
 
-// partly is the end of a write that names something that no rollback undoes: that its
-// transaction was undone does not say that nothing was applied.
+// partly is the end of a write that names something that no rollback undoes, or may have
+// written to foreign tables: that its transaction was undone does not say that nothing was
+// applied.
 func partly(end pgexec.Result, f *fault.Fault) (pgexec.Result, *fault.Fault) {
 	switch {
 	case end.State == pgexec.Failure && end.Outcome == pgexec.OutcomeAborted:
@@ -31,7 +32,14 @@ func partly(end pgexec.Result, f *fault.Fault) (pgexec.Result, *fault.Fault) {
 	default:
 		return end, f
 	}
-	f.Message = notUndone.Replace(f.Message) + " It calls something that no rollback undoes, and the effect of that may stand: look at the database before you send it again."
+	if f.Details["retryable"] != nil {
+		f = f.With("retryable", false)
+	}
+	what := " It calls something that no rollback undoes, and the effect of that may stand"
+	if end.Elsewhere {
+		what = " The database has foreign tables, whose servers commit by themselves, so a part of it may stand there"
+	}
+	f.Message = notUndone.Replace(f.Message) + what + ": look at the database before you send it again."
 	return end, f
 }
 

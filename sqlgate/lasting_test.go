@@ -1,10 +1,12 @@
 package sqlgate
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands/fault"
@@ -87,6 +89,42 @@ func TestALogDoesNotCallUndoneWhatNoRollbackUndoes(t *testing.T) {
 			require.Equal(t, c.want, w.outcomes())
 		})
 	}
+}
+
+// postgres_fdw commits at each foreign server before the database does, so one that
+// refuses comes too late for those before it.
+func TestACommitThatFailedMayStandAtForeignServers(t *testing.T) {
+	w := newWireWorld(t, nil)
+	login, err := pgconn.ParseConfig(w.url)
+	require.NoError(t, err)
+	setup := "CREATE EXTENSION postgres_fdw;"
+	for _, name := range []string{"a", "b"} {
+		setup += fmt.Sprintf(`CREATE SERVER %[1]s FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%[2]s', port '%[3]d', dbname '%[4]s');
+			CREATE USER MAPPING FOR CURRENT_USER SERVER %[1]s OPTIONS (user '%[5]s', password '%[6]s');
+			CREATE TABLE at_%[1]s (id int UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO at_%[1]s VALUES (0);
+			CREATE FOREIGN TABLE f_%[1]s (id int) SERVER %[1]s OPTIONS (table_name 'at_%[1]s');`, name, login.Host, login.Port, login.Database, login.User, login.Password)
+	}
+	postgresExecute(w, setup)
+	c := w.wire()
+	for k, sql := range []string{
+		"WITH a AS (INSERT INTO f_a VALUES (11)) INSERT INTO f_b VALUES (0)",
+		"WITH b AS (INSERT INTO f_b VALUES (12)) INSERT INTO f_a VALUES (0)",
+	} {
+		err := c.refused(sql)
+		require.Equal(t, "23505", state(err))
+		require.Contains(t, fault.Of(err).Message, "foreign tables")
+		require.Equal(t, false, fault.Of(err).Details["retryable"])
+		require.Equal(t, partlyUndone, w.outcomes()[k])
+	}
+	c.query("BEGIN")
+	c.query("INSERT INTO f_a VALUES (21)")
+	c.query("INSERT INTO f_b VALUES (0)")
+	require.Contains(t, fault.Of(c.refused("COMMIT")).Message, "foreign tables")
+	require.Equal(t, []string{partlyUndone, partlyUndone, partlyUndone, partlyUndone}, w.outcomes())
+	require.NotEqual(t, "00", w.value("SELECT string_agg(id::text, '') FROM (SELECT id FROM at_a UNION ALL SELECT id FROM at_b) s"), "a part stands")
+
+	require.Equal(t, "23505", state(c.refused("INSERT INTO t VALUES (1, 'a'), (1, 'b')")))
+	require.Equal(t, undone, w.outcomes()[4], "what fails before COMMIT is undone everywhere")
 }
 
 // A number that was drawn and not used is a gap: what fails on the way is undone, as

@@ -38,7 +38,7 @@ func (g *Gate) finish(ctx context.Context, s *submission, recorded commands.Reco
 	if result.ReasonCode == pgexec.ReasonReadFence {
 		return g.fenceViolation(ctx, s, a, command, &result)
 	}
-	if s.outlasts() {
+	if s.outlasts() || result.Elsewhere {
 		result, f = partly(result, f)
 	}
 	f = f.WithBeside("execution_state", string(result.State)).WithBeside("execution_id", recorded.ExecutionID)

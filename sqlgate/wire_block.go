@@ -277,7 +277,7 @@ func (g *Gate) resultOf(write *wireWrite, end pgexec.Result, cause error) comman
 	if cause != nil {
 		f = fault.Of(cause)
 	}
-	if write.outlasts {
+	if write.outlasts || end.Elsewhere {
 		end, f = partly(end, f)
 	}
 	g.describeFailure(nil, &r, &end, f)
@@ -333,7 +333,7 @@ func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 	}
 	if cause != nil {
 		f := fault.Of(cause)
-		if slices.ContainsFunc(writes, func(write wireWrite) bool { return write.outlasts }) {
+		if result.Elsewhere || slices.ContainsFunc(writes, func(write wireWrite) bool { return write.outlasts }) {
 			_, f = partly(result, f)
 		}
 		f = f.WithBeside("execution_state", string(result.State))

@@ -27,6 +27,7 @@ const (
 	BasisOtherTimeline = "other_timeline"     // a failover or a restore lies between
 	BasisCrashBetween  = "crash_between"      // the id may have been handed out again
 	BasisStatusTooOld  = "commit_log_too_old" // the server does not keep it any more
+	BasisForeignTables = "foreign_tables"     // it was not committed here, and their servers commit by themselves
 )
 
 // A Sent is an execution as its dispatch recorded it.
@@ -64,7 +65,18 @@ func (db *DB) Check(ctx context.Context, sent Sent) (Verdict, error) {
 		return Verdict{}, err
 	}
 	defer l.release()
-	v, err := db.checkOn(ctx, l, sent, time.Now().Add(db.cfg.ConnectTimeout))
+	deadline := time.Now().Add(db.cfg.ConnectTimeout)
+	v, err := db.checkOn(ctx, l, sent, deadline)
+	if err == nil && v.Outcome == OutcomeAborted {
+		foreign, row := query("SELECT " + foreignSQL)
+		refused, lost := l.exchange(ctx, deadline, segment{foreign})
+		switch {
+		case lost != nil || refused != nil:
+			v, err = Verdict{}, checkFault(refused, lost)
+		case row.text(0) != "f":
+			v = Verdict{OutcomeNotKnowable, BasisForeignTables, v.Answered}
+		}
+	}
 	if err != nil && l.broken {
 		db.writer.lost()
 	}

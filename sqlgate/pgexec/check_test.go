@@ -47,6 +47,10 @@ func TestACheckTellsWhatBecameOfATransaction(t *testing.T) {
 	future.XID += 1 << 30
 	require.Equal(t, Verdict{OutcomeAborted, BasisXactStatus, "22023"}, check(t, db, future), "this server has no such transaction")
 	require.Equal(t, Verdict{OutcomeAborted, BasisReadOnly, ""}, check(t, db, Sent{Read: true, Upstream: sent.Upstream}))
+
+	side.run("CREATE EXTENSION file_fdw; CREATE SERVER files FOREIGN DATA WRAPPER file_fdw; CREATE FOREIGN TABLE elsewhere (a int) SERVER files OPTIONS (filename '/nowhere')")
+	require.Equal(t, Verdict{OutcomeNotKnowable, BasisForeignTables, "aborted"}, check(t, db, gone))
+	require.Equal(t, Verdict{OutcomeCommitted, BasisXactStatus, "committed"}, check(t, db, sent))
 }
 
 func TestACheckIsNotBelievedUnderAnotherServerOrTimeline(t *testing.T) {

@@ -141,6 +141,7 @@ func (tx *Tx) open(ctx context.Context) error {
 	if l.compare(shown.text(1)); l.drift != "" {
 		return &beginError{driftFault(l.drift)}
 	}
+	l.foreign = shown.text(3) == "t"
 	xid, err := strconv.ParseUint(shown.text(0), 10, 64)
 	if err != nil {
 		return &beginError{beginFault(nil, errProtocol)}
@@ -314,10 +315,14 @@ func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error)
 		res := Result{State: Unknown, Step: StepCommit, Cause: cause(err)}
 		return res.withServer(lastError(refused, err)), unknownFault("The database did not answer to COMMIT").Because(err)
 	case refused != nil:
-		return aborted(ReasonDBError, BasisRollbackAcknowledged).withServer(refused), db.cfg.refusedFault(refused)
+		res := aborted(ReasonDBError, BasisRollbackAcknowledged).withServer(refused)
+		res.Elsewhere = l.foreign
+		return res, db.cfg.refusedFault(refused)
 	}
 	f := fault.New(fault.DBQueryFailed, "The database rolled the transaction back instead of committing it. Nothing was applied; look at what the statement calls before you send it again.").With("retryable", false)
-	return aborted(ReasonRolledBack, BasisRollbackAcknowledged), f
+	res := aborted(ReasonRolledBack, BasisRollbackAcknowledged)
+	res.Elsewhere = l.foreign
+	return res, f
 }
 
 func cause(err error) string {
