@@ -23,7 +23,13 @@ const (
 	nodesOfCatalog   = 50  // of a column of one of the server's own views
 	bytesOfNode      = 100 // of a constant count as one
 	nodesUnbounded   = 1 << 30
-	maxResultColumns = 1664 // MaxTupleAttributeNumber
+	maxResultColumns = 1664 // MaxTupleAttributeNumber, at which the server itself looks when all are made
+)
+
+// What grows with the square of a number in one query is bounded too.
+const (
+	maxJoined  = 300 // relations, with those of subqueries that are put into it
+	maxWindows = 400
 )
 
 // A sized is what a query comes to, in nodes, and what the columns of its result do.
@@ -32,6 +38,8 @@ type sized struct {
 	byName  map[string]int // once more than a few were looked through
 	rest    int            // of a column of another name; 0 where all are known
 	total   int
+	joined  int // relations that it brings into a query around
+	stars   int // columns of its stars, at least
 }
 
 type sizedColumn struct {
@@ -43,6 +51,8 @@ type sizedColumn struct {
 type sight struct {
 	items   []sizedItem
 	plain   int // a column of what is no query
+	joined  int // relations
+	windows int
 	outside *sight
 }
 
@@ -58,6 +68,13 @@ type sizing struct {
 	recursive  map[int32]bool // a CTE that names itself
 	ctes       map[int32]*sized
 	around     map[int32]*sight // a CTE
+	refused    *fault.Fault     // by another bound than the size
+}
+
+func (z *sizing) atMost(limit string, got, most int) {
+	if got > most && z.refused == nil {
+		z.refused = refuseLimit(limit, -1, got, most)
+	}
 }
 
 // refuseCopies bounds how much larger expressions become than they are written.
@@ -65,21 +82,22 @@ func (w *walk) refuseCopies() *fault.Fault {
 	if len(w.e) < fewEntries {
 		return nil
 	}
-	if got := w.copiedNodes(); got > maxCopiedNodes {
-		return refuseLimit(limitCopiedNodes, -1, got, maxCopiedNodes)
+	got, f := w.copiedNodes()
+	if f == nil && got > maxCopiedNodes {
+		f = refuseLimit(limitCopiedNodes, -1, got, maxCopiedNodes)
 	}
-	return nil
+	return f
 }
 
-func (w *walk) copiedNodes() int {
-	z := &sizing{w, map[int32]int{}, map[int32]bool{}, map[int32]*sized{}, map[int32]*sight{}}
+func (w *walk) copiedNodes() (int, *fault.Fault) {
+	z := &sizing{w, map[int32]int{}, map[int32]bool{}, map[int32]*sized{}, map[int32]*sight{}, nil}
 	for i := int32(0); i < int32(len(w.e)) && len(w.withs) > 0; i++ {
 		if cte := z.cteAt(i); cte >= 0 {
 			z.references[cte]++
 			z.recursive[cte] = z.recursive[cte] || cte < i && i < w.e[cte].next
 		}
 	}
-	return z.size(0, nil) - len(w.e)
+	return z.size(0, nil) - len(w.e), z.refused
 }
 
 // cteAt gives the CTE that an entry names, or -1.
@@ -108,6 +126,14 @@ func (z *sizing) size(i int32, sees *sight) int {
 		return atMost(1 + z.size(arg, sees)*z.columnsOf(arg))
 	case z.is(i, "A_Expr"):
 		return z.operation(i, sees)
+	case z.is(i, "SubLink"): // what stands before IN is hashed and compared; EXISTS and IN become joins
+		q := z.query(z.child(i, "subselect"), sees)
+		if string(z.raw(i, "subLinkType")) != "EXPR_SUBLINK" && sees != nil {
+			sees.joined += q.joined
+		}
+		return atMost(1 + 2*z.size(z.child(i, "testexpr"), sees) + q.total)
+	case z.is(i, "WindowDef") && sees != nil && !z.has(i, "name"):
+		sees.windows++
 	}
 	return z.below(i, sees)
 }
@@ -276,6 +302,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	}
 	if left := z.child(stmt, "larg"); left >= 0 {
 		r = z.united(z.query(left, sees), z.query(z.child(stmt, "rarg"), sees))
+		sees.joined = 1
 	}
 	for _, field := range fromFields {
 		if i := z.child(stmt, field); i >= 0 {
@@ -300,6 +327,9 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 			r.total = atMost(r.total + z.cte(cte).total)
 		}
 	}
+	z.atMost(limitJoined, sees.joined, maxJoined)
+	z.atMost(limitWindows, sees.windows, maxWindows)
+	r.joined = max(sees.joined, 1)
 	if !z.is(stmt, "SelectStmt") || z.child(stmt, "limitCount") >= 0 || z.child(stmt, "limitOffset") >= 0 {
 		return r.kept()
 	}
@@ -312,7 +342,7 @@ var fromFields = []string{"relation", "fromClause", "usingClause", "sourceRelati
 // kept is a query that stays one and takes no conditions in: its columns are names for
 // the query around. LIMIT and OFFSET do that, of whatever value.
 func (s *sized) kept() *sized {
-	k := &sized{columns: slices.Clone(s.columns), rest: min(s.rest, 1), total: s.total}
+	k := &sized{columns: slices.Clone(s.columns), rest: min(s.rest, 1), total: s.total, joined: 1}
 	for i := range k.columns {
 		k.columns[i].size = 1
 	}
@@ -331,6 +361,10 @@ func (z *sizing) target(r *sized, target int32, sees *sight) int {
 	case z.endsInStar(value):
 		_, qualifier, _ := z.star(value)
 		r.rest = max(r.rest, sees.plain)
+		if len(qualifier) == 0 { // each has a column at least
+			r.stars += sees.joined
+			z.atMost(limitColumns, r.stars, maxResultColumns)
+		}
 		for _, it := range sees.items {
 			if z.steps++; len(qualifier) == 0 || it.name == string(qualifier) {
 				z.steps += indexSteps * len(it.columns)
@@ -431,7 +465,7 @@ func (z *sizing) resized(s *sized, node int32, list string) *sized {
 	if !z.has(node, list) {
 		return s
 	}
-	r := &sized{rest: s.rest, total: s.total}
+	r := &sized{rest: s.rest, total: s.total, joined: s.joined}
 	most := z.most(s)
 	for name := range z.items(node, list) {
 		n := most
@@ -460,6 +494,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 	case z.is(i, "RangeSubselect"):
 		s = z.query(z.child(i, "subquery"), sees)
 		total = s.total
+		sees.joined += s.joined
 	case z.is(i, "RangeTableSample"):
 		total = z.from(z.child(i, "relation"), sees)
 		return atMost(total + z.below(i, sees))
@@ -467,13 +502,16 @@ func (z *sizing) from(i int32, sees *sight) int {
 		cte := z.cteAt(i)
 		if cte < 0 {
 			sees.plain = max(sees.plain, 1)
+			sees.joined++
 			if z.catalogOf(z.text(i, "schemaname"), z.text(i, "relname")) != nil {
 				sees.plain = nodesOfCatalog
 			}
 			return 1
 		}
-		if s = z.cte(cte); z.inlined(cte) {
+		s = z.cte(cte)
+		if sees.joined++; z.inlined(cte) {
 			total = s.total
+			sees.joined += s.joined - 1
 		}
 	case z.is(i, "JoinExpr"):
 		total = atMost(z.from(z.child(i, "larg"), sees) + z.from(z.child(i, "rarg"), sees) + z.size(z.child(i, "quals"), sees))
@@ -482,6 +520,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		}
 	default:
 		sees.plain = max(sees.plain, 1)
+		sees.joined++
 		return z.below(i, sees)
 	}
 	alias := z.child(i, "alias")

@@ -52,6 +52,9 @@ func boundedCopies() map[string]string {
 		"CTEs that stay":          copyChain(40, "NEW AS MATERIALIZED (SELECT x + x AS x FROM OLD)"),
 		"CTEs named twice":        copyChain(40, "NEW AS (SELECT p.x + p.x AS x FROM OLD p, OLD q)"),
 		"a recursive one":         "WITH RECURSIVE r AS (SELECT 1 AS x UNION ALL SELECT x + x + x + x + x + x FROM r WHERE x + x + x < 100) SELECT x + x + x + x FROM r",
+		"a large UNION":           "SELECT * FROM (SELECT * FROM t" + strings.Repeat(" UNION ALL SELECT * FROM t", 400) + ") s",
+		"windows of one name":     "SELECT 1" + strings.Repeat(", sum(id) OVER w", 600) + " FROM t WINDOW w AS (PARTITION BY n)",
+		"subqueries as columns":   "SELECT 1" + strings.Repeat(", (SELECT max(id) FROM t)", 600),
 		"long lists":              "SELECT 1 FROM t WHERE lower(trim(name)) IN ('a'" + strings.Repeat(", 'a'", 20_000) + ")",
 		"many rows":               "INSERT INTO t VALUES (1, 2, 3)" + strings.Repeat(", (1, 2, 3)", 20_000),
 		"many ranges":             "SELECT 1 FROM t WHERE id BETWEEN 1 AND 2" + strings.Repeat(" OR id BETWEEN 1 AND 2", 3000),
@@ -98,6 +101,8 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"values":              layered(18, copyBase, "SELECT (SELECT x + x) AS x FROM (%s) s"),
 		"a constant":          layered(12, "SELECT '"+strings.Repeat("x", 20_000)+"' AS x", "SELECT x || x AS x FROM (%s) s"),
 		"a view":              layered(13, "SELECT data_type AS x FROM information_schema.columns", "SELECT x || x AS x FROM (%s) s"),
+		"before IN (SELECT":   "SELECT " + layered(18, "true", "(%s IN (SELECT true))"),
+		"wide lists":          "SELECT ARRAY[x" + strings.Repeat(", x", 600) + "] FROM (SELECT ARRAY[id" + strings.Repeat(", id", 600) + "] AS x FROM t) s",
 		"BETWEEN":             "SELECT " + layered(18, "1", "(%s BETWEEN 0 AND 1)::int"),
 		"BETWEEN SYMMETRIC":   "SELECT " + layered(9, "1", "(%s NOT BETWEEN SYMMETRIC 0 AND 1)::int"),
 		"its bounds":          "SELECT " + layered(18, "1", "(id BETWEEN SYMMETRIC %s AND 1)::int") + " FROM t",
@@ -113,6 +118,22 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		require.NotNil(t, f, name)
 		require.Equal(t, fault.ParserUnsupportedSyntax, f.Code, "%s: %v", name, f)
 		require.Equal(t, limitCopiedNodes, f.Details["limit"], "%s: %v", name, f)
+	}
+	relations := func(n int, each string) string { return "pg_class r" + strings.Repeat(each, n-1) }
+	for name, c := range map[string]struct{ sql, limit string }{
+		"stars":               {"SELECT *" + strings.Repeat(", *", 16) + " FROM " + relations(100, ", pg_class"), limitColumns},
+		"stars of subselects": {"SELECT *" + strings.Repeat(", *", 50) + " FROM " + relations(50, ", (SELECT 1) s"), limitColumns},
+		"joins":               {"SELECT 1 FROM " + relations(301, " JOIN pg_class ON true"), limitJoined},
+		"natural joins":       {"SELECT 1 FROM " + relations(301, " NATURAL JOIN pg_class"), limitJoined},
+		"joins in subselects": {"SELECT 1 FROM " + relations(2, ", (SELECT 1 FROM "+relations(150, ", t")+") a, (SELECT 1 FROM "+relations(150, ", t")+") b"), limitJoined},
+		"joins of a CTE":      {"WITH c AS (SELECT 1 FROM " + relations(200, ", t") + ") SELECT 1 FROM c, " + relations(150, ", t"), limitJoined},
+		"EXISTS":              {"SELECT 1 WHERE true" + strings.Repeat(" AND EXISTS (SELECT FROM t)", 301), limitJoined},
+		"IN":                  {"DELETE FROM t WHERE true" + strings.Repeat(" AND id IN (SELECT id FROM t)", 301), limitJoined},
+		"windows":             {"SELECT 1" + strings.Repeat(", count(*) OVER (ORDER BY id)", 401) + " FROM t", limitWindows},
+	} {
+		_, f := classifyText(tb, c.sql)
+		require.NotNil(t, f, name)
+		require.Equal(t, c.limit, f.Details["limit"], "%s: %v", name, f)
 	}
 	for name, sql := range boundedCopies() {
 		_, f := classifyText(tb, sql)
@@ -214,7 +235,8 @@ func TestAServersPlansAreNoLargerThanEstimated(t *testing.T) {
 		w.t, w.json, w.sql = tb, p.JSON, sql
 		w.reader.read(tb.schema, &w.tree)
 		w.e = w.entries
-		written, copied := len(w.e), w.copiedNodes()
+		written := len(w.e)
+		copied, _ := w.copiedNodes()
 		w.release()
 		if copied > maxCopiedNodes {
 			continue

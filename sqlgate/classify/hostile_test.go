@@ -112,7 +112,7 @@ func TestNoProductOfListsStallsAProcess(t *testing.T) {
 		}
 	}
 	requireBearable(t, c, "UPDATE t SET a = 1 FROM "+half("(SELECT 1) y,")+"u WHERE "+half("u.a = 1 AND ")+"true")
-	_, err := c.Classify(t.Context(), "SELECT (SELECT "+half("x.a,")+"1 FROM "+half("b,")+"b) FROM "+strings.Repeat("pg_user x,", 70)+"pg_user x")
+	_, err := c.Classify(t.Context(), "SELECT "+strings.Repeat("(SELECT ", 9)+half("x.a,")+"1"+strings.Repeat(" FROM "+strings.Repeat("b,", 250)+"b)", 9)+" FROM pg_user x")
 	require.Equal(t, fault.ParserUnsupportedSyntax, fault.CodeOf(err))
 	require.Equal(t, "walk_steps", fault.Of(err).Details["limit"])
 }
