@@ -13,6 +13,7 @@ LARGE     ?= 5368709120
 TELEMETRY ?= 1000000
 STREAMS   ?= 5000
 SEQUENCES ?= 100000
+LIMITS    ?= 10000
 STATES    ?= 100000
 PG_BINS   ?= $(wildcard /usr/lib/postgresql/*/bin)
 SERVERS   := $(foreach major,15 16 17 18,$(CURDIR)/var/postgresql/node_modules/postgresql-$(major)/native/bin)
@@ -148,9 +149,10 @@ telemetry: ## a day of TELEMETRY telemetry events (default 1,000,000): memory, m
 	TELEMETRY_EVENTS=$(TELEMETRY) $(GO) test -count=1 -timeout 60m -run '^$$' -bench OfADay -benchtime 10x ./agentctl
 
 .PHONY: streams
-streams: ## STREAMS random streams (default 5000) to the gate and to PostgreSQL itself, which must agree, SEQUENCES (default 100,000) whose log and table must, and STATES statements (default 100,000) that change their session, of which the next must not see any
+streams: ## STREAMS random streams (default 5000) to the gate and to PostgreSQL itself, which must agree, SEQUENCES (default 100,000) whose log and table must, LIMITS (default 10,000) of writes with row limits, which none may pass, and STATES statements (default 100,000) that change their session, of which the next must not see any
 	WIRE_STREAMS=$(STREAMS) $(PGRUN) $(GO) test -count=1 -timeout 120m -v -run AnyStreamOfMessages ./cmd/gate
 	WIRE_SEQUENCES=$(SEQUENCES) $(PGRUN) $(GO) test -count=1 -timeout 240m -v -run WhateverAClientSends ./cmd/gate
+	WIRE_LIMITS=$(LIMITS) $(PGRUN) $(GO) test -count=1 -timeout 240m -v -run NoWritePassesItsRowLimit ./cmd/gate
 	WIRE_STATES=$(STATES) $(PGRUN) $(GO) test -count=1 -timeout 240m -v -run NoStatementMeets ./cmd/gate
 
 .PHONY: watch
