@@ -31,6 +31,38 @@ func TestAnApprovalShowsItsParameters(t *testing.T) {
 	require.Equal(t, "DELETE FROM t WHERE id = $1 OR v = $2 OR v = $3 OR id = $4", a.SQL)
 }
 
+// What a value is was told when the statement was described: that is what a person
+// approves, and what the server is given, though the column has another type by then.
+func TestWhatIsApprovedIsWhatRunsThoughAColumnHasAnotherType(t *testing.T) {
+	w := newWireWorld(t, nil)
+	postgresExecute(w, "CREATE TABLE amounts (id int PRIMARY KEY, n int4); INSERT INTO amounts VALUES (1, 0)")
+	const sql = "DELETE FROM amounts WHERE id = 1 AND n < $1"
+	c := w.wire()
+	require.NoError(t, c.Parse(t.Context(), "s", sql, nil))
+	_, _, err := c.DescribeStatement(t.Context(), "s")
+	require.NoError(t, err)
+	c.sync()
+	postgresExecute(w, "ALTER TABLE amounts ALTER n TYPE float4")
+	run := func() error {
+		require.NoError(t, c.Bind("", "s", []int16{1}, [][]byte{{0x3f, 0x80, 0, 0}}, nil)) // as a float4 it is 1
+		_, err := c.Execute(t.Context(), "", 0, true, &rowsSink{})
+		return err
+	}
+	var refusal *WireRefusal
+	require.True(t, errors.As(run(), &refusal))
+	c.sync()
+	view := w.store.View()
+	a, _, err := view.Approval(refusal.Answer.ApprovalID)
+	view.Close()
+	require.NoError(t, err)
+	require.Equal(t, []string{"1065353216::int4"}, a.Parameters)
+	postgresExecute(w, "UPDATE amounts SET n = 1000")
+	w.approve(refusal.Answer.ApprovalID)
+	c.query("SET gate.approval_id = '" + refusal.Answer.ApprovalID + "'")
+	require.NoError(t, run())
+	require.Equal(t, "0", w.value("SELECT count(*) FROM amounts"), "1000 is less than what was approved, and not than 1")
+}
+
 func TestParametersAreShownAsConstants(t *testing.T) {
 	for want, row := range map[string]struct {
 		oid    uint32

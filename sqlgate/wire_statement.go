@@ -188,7 +188,7 @@ func (w *Wire) submission(st *wireStatement, c *wireCall) *submission {
 }
 
 // wireDigest binds an approval to the parameters besides the text: their types
-// as Parse said them, their formats and their bytes.
+// as Parse said them or as they were described, their formats and their bytes.
 func (s *submission) wireDigest() [32]byte {
 	var st pgexec.Statement
 	s.wire.bind(&st)
@@ -210,8 +210,16 @@ func (c *wireCall) bind(st *pgexec.Statement) {
 	st.ResultFormats = p.resultFormats
 	st.ParamOIDs, st.Params = c.types, p.params
 	st.ParamFormats = make([]int16, len(p.params))
+	// The type of a value in its binary form is what its client was told, and what an
+	// approver was shown, whatever the server would find now.
+	types := make([]uint32, max(len(c.types), len(p.params)))
+	copy(types, c.types)
 	for i := range st.ParamFormats {
 		st.ParamFormats[i] = formatAt(p.paramFormats, i)
+		if st.ParamFormats[i] == 1 && types[i] == 0 && p.statement.typeOf(i) != 0 {
+			types[i] = p.statement.typeOf(i)
+			st.ParamOIDs = types
+		}
 	}
 }
 

@@ -178,6 +178,14 @@ func (w *walk) catalogOf(schema, name []byte) *catalogRelation {
 	return w.t.catalog[string(schema)+"."+string(name)]
 }
 
+// cteAt gives the CTE that an entry names, or -1.
+func (w *walk) cteAt(i int32) int32 {
+	if len(w.withs) == 0 || !w.is(i, "RangeVar") || w.has(i, "schemaname") {
+		return -1
+	}
+	return w.cteOf(i, w.text(i, "relname"))
+}
+
 // cteOf finds the CTE that a name without a schema stands for, or -1: of the innermost
 // statement around that has one.
 func (w *walk) cteOf(node int32, name []byte) int32 {

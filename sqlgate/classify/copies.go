@@ -100,14 +100,6 @@ func (w *walk) copiedNodes() (int, *fault.Fault) {
 	return z.size(0, nil) - len(w.e), z.refused
 }
 
-// cteAt gives the CTE that an entry names, or -1.
-func (z *sizing) cteAt(i int32) int32 {
-	if len(z.withs) == 0 || !z.is(i, "RangeVar") || z.has(i, "schemaname") {
-		return -1
-	}
-	return z.cteOf(i, z.text(i, "relname"))
-}
-
 // size is what an expression or a statement comes to, whose names see these items.
 func (z *sizing) size(i int32, sees *sight) int {
 	if i < 0 {

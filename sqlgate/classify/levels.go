@@ -29,19 +29,21 @@ const (
 // A namedQuery is a CTE, and the WITH clause that it stands in.
 type namedQuery struct{ cte, with int32 }
 
-// refuseLevels bounds how deep queries come to lie in each other. A name stands for
-// every CTE of that name that may be seen there by its place in a WITH clause.
+// refuseLevels bounds how deep queries come to lie in each other. Where there are many
+// CTEs, a name stands for every one of that name that may be seen there by its place in
+// a WITH clause.
 func (w *walk) refuseLevels() *fault.Fault {
 	if len(w.withs) == 0 && w.depth <= 2*maxQueryLevels { // each level is two objects of the tree and more
 		return nil
 	}
 	levels := map[int32]*queryLevel{}
 	ctes := map[string][]namedQuery{}
-	copied := false
+	copied, many := false, 0
 	for _, with := range w.withs {
 		for cte := range w.items(with, "ctes") {
 			name := string(w.text(cte, "ctename"))
 			ctes[name] = append(ctes[name], namedQuery{cte, with})
+			many++
 			copied = copied || string(w.raw(cte, "ctematerialized")) == "CTEMaterializeNever"
 		}
 	}
@@ -60,6 +62,10 @@ func (w *walk) refuseLevels() *fault.Fault {
 				level.inner = append(level.inner, i)
 			}
 			levels[i], around = new(queryLevel), append(around, i)
+		case level != nil && many <= maxQueryLevels:
+			if cte := w.cteAt(i); cte >= 0 {
+				level.inner = append(level.inner, cte)
+			}
 		case w.is(i, "RangeVar") && level != nil && len(ctes) > 0 && !w.has(i, "schemaname"):
 			for _, q := range ctes[string(w.text(i, "relname"))] {
 				w.steps++
@@ -75,7 +81,11 @@ func (w *walk) refuseLevels() *fault.Fault {
 	}
 	deepest, most := 0, 0
 	for i, level := range levels {
-		if !w.measure(levels, i) {
+		switch {
+		case w.measure(levels, i):
+		case many <= maxQueryLevels:
+			return nil // the server refuses a circle before it plans anything
+		default:
 			return refuseLimit(limitQueryLevels, -1, len(levels), maxQueryLevels)
 		}
 		deepest, most = max(deepest, level.deep), max(most, level.copies)
