@@ -71,7 +71,7 @@ type sizing struct {
 	refused    *fault.Fault     // by another bound than the size
 }
 
-func (z *sizing) atMost(limit string, got, most int) {
+func (z *sizing) bound(limit string, got, most int) {
 	if got > most && z.refused == nil {
 		z.refused = refuseLimit(limit, -1, got, most)
 	}
@@ -115,7 +115,7 @@ func (z *sizing) size(i int32, sees *sight) int {
 		return z.column(i, sees)
 	case z.is(i, "A_Indirection") && z.endsInStar(i):
 		arg := z.child(i, "arg")
-		return atMost(1 + z.size(arg, sees)*z.columnsOf(arg))
+		return capped(1 + z.size(arg, sees)*z.columnsOf(arg))
 	case z.is(i, "A_Expr"):
 		return z.operation(i, sees)
 	case z.is(i, "SubLink"): // what stands before IN is hashed and compared; EXISTS and IN become joins
@@ -123,8 +123,8 @@ func (z *sizing) size(i int32, sees *sight) int {
 		if string(z.raw(i, "subLinkType")) != "EXPR_SUBLINK" && sees != nil {
 			sees.joined += q.joined
 		}
-		return atMost(1 + 2*z.size(z.child(i, "testexpr"), sees) + q.total)
-	case z.is(i, "WindowDef") && sees != nil && !z.has(i, "name"):
+		return capped(1 + 2*z.size(z.child(i, "testexpr"), sees) + q.total)
+	case z.is(i, "WindowDef") && sees != nil && (z.fieldName(i) != "over" || !z.has(i, "name")): // OVER w is none of its own
 		sees.windows++
 	}
 	return z.below(i, sees)
@@ -137,7 +137,7 @@ func (z *sizing) below(i int32, sees *sight) int {
 		n = 1
 	}
 	for j := i + 1; j < z.e[i].next; j = z.e[j].next {
-		n = atMost(n + z.size(j, sees))
+		n = capped(n + z.size(j, sees))
 	}
 	return n
 }
@@ -162,10 +162,10 @@ func (z *sizing) operation(i int32, sees *sight) int {
 		}
 		l *= max(compared+array, 1)
 	}
-	return atMost(1 + l + r)
+	return capped(1 + l + r)
 }
 
-func atMost(n int) int { return min(n, nodesUnbounded) }
+func capped(n int) int { return min(n, nodesUnbounded) }
 
 // columnsOf tells how many columns (x).* stands for.
 func (z *sizing) columnsOf(x int32) int {
@@ -199,13 +199,13 @@ func (z *sizing) column(ref int32, sees *sight) int {
 	name, qualifiers := names[len(names)-1], names[:len(names)-1]
 	n, all := 1, 0
 	for ; sees != nil; sees = sees.outside {
-		n, all = max(n, sees.plain), atMost(all+sees.plain*columnsOfUnknown)
+		n, all = max(n, sees.plain), capped(all+sees.plain*columnsOfUnknown)
 		for _, it := range sees.items {
 			z.steps++
 			meant, size := len(qualifiers) == 0 || slices.Contains(qualifiers, it.name), 0
 			switch {
 			case len(name) == 0 && meant:
-				all = atMost(all + z.row(it.sized))
+				all = capped(all + z.row(it.sized))
 				continue
 			case meant:
 				size = z.of(it.sized, name)
@@ -255,7 +255,7 @@ func (z *sizing) row(s *sized) int {
 	n := s.rest
 	for _, c := range s.columns {
 		z.steps++
-		n = atMost(n + c.size)
+		n = capped(n + c.size)
 	}
 	return n
 }
@@ -298,7 +298,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	}
 	for _, field := range fromFields {
 		if i := z.child(stmt, field); i >= 0 {
-			r.total = atMost(r.total + z.from(i, sees))
+			r.total = capped(r.total + z.from(i, sees))
 		}
 	}
 	for i := stmt + 1; i < z.e[stmt].next; i = z.e[i].next {
@@ -306,21 +306,21 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 		case field == "withClause" || field == "larg" || field == "rarg" || slices.Contains(fromFields, field):
 		case field == "targetList" && z.is(stmt, "SelectStmt"), field == "returningList":
 			for target := i + 1; target < z.e[i].next; target = z.e[target].next {
-				r.total = atMost(r.total + z.target(r, target, sees))
+				r.total = capped(r.total + z.target(r, target, sees))
 			}
 		case field == "valuesLists":
 			z.values(r, i, sees)
 		default:
-			r.total = atMost(r.total + z.size(i, sees))
+			r.total = capped(r.total + z.size(i, sees))
 		}
 	}
 	for cte := range z.items(z.child(stmt, "withClause"), "ctes") {
 		if !z.inlined(cte) {
-			r.total = atMost(r.total + z.cte(cte).total)
+			r.total = capped(r.total + z.cte(cte).total)
 		}
 	}
-	z.atMost(limitJoined, sees.joined, maxJoined)
-	z.atMost(limitWindows, sees.windows, maxWindows)
+	z.bound(limitJoined, sees.joined, maxJoined)
+	z.bound(limitWindows, sees.windows, maxWindows)
 	r.joined = max(sees.joined, 1)
 	if !z.is(stmt, "SelectStmt") || z.child(stmt, "limitCount") >= 0 || z.child(stmt, "limitOffset") >= 0 {
 		return r.kept()
@@ -355,7 +355,7 @@ func (z *sizing) target(r *sized, target int32, sees *sight) int {
 		r.rest = max(r.rest, sees.plain)
 		if len(qualifier) == 0 { // each has a column at least
 			r.stars += sees.joined
-			z.atMost(limitColumns, r.stars, maxResultColumns)
+			z.bound(limitColumns, r.stars, maxResultColumns)
 		}
 		for _, it := range sees.items {
 			if z.steps++; len(qualifier) == 0 || it.name == string(qualifier) {
@@ -394,7 +394,7 @@ func (z *sizing) values(r *sized, list int32, sees *sight) {
 		k := 0
 		for value := range z.items(row, "items") {
 			n := z.size(value, sees)
-			if r.total = atMost(r.total + n); k == len(r.columns) {
+			if r.total = capped(r.total + n); k == len(r.columns) {
 				r.columns = append(r.columns, sizedColumn{name: "column" + strconv.Itoa(k+1)})
 			}
 			r.columns[k].size = max(r.columns[k].size, n)
@@ -405,17 +405,17 @@ func (z *sizing) values(r *sized, list int32, sees *sight) {
 
 // united is a set operation: what is asked of it is asked of both of its queries.
 func (z *sizing) united(l, r *sized) *sized {
-	l.total = atMost(l.total + r.total)
+	l.total = capped(l.total + r.total)
 	known := l.rest == 0 && r.rest == 0 && len(l.columns) == len(r.columns)
 	most := z.most(r)
 	for k := range l.columns {
 		if known {
 			most = r.columns[k].size
 		}
-		l.columns[k].size = atMost(l.columns[k].size + most)
+		l.columns[k].size = capped(l.columns[k].size + most)
 	}
 	if l.rest > 0 {
-		l.rest = atMost(l.rest + most)
+		l.rest = capped(l.rest + most)
 	}
 	l.byName = nil
 	return l
@@ -480,7 +480,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		return 0
 	case z.e[i].msg == listEntry:
 		for j := i + 1; j < z.e[i].next; j = z.e[j].next {
-			total = atMost(total + z.from(j, sees))
+			total = capped(total + z.from(j, sees))
 		}
 		return total
 	case z.is(i, "RangeSubselect"):
@@ -489,7 +489,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		sees.joined += s.joined
 	case z.is(i, "RangeTableSample"):
 		total = z.from(z.child(i, "relation"), sees)
-		return atMost(total + z.below(i, sees))
+		return capped(total + z.below(i, sees))
 	case z.is(i, "RangeVar"):
 		cte := z.cteAt(i)
 		if cte < 0 {
@@ -506,8 +506,8 @@ func (z *sizing) from(i int32, sees *sight) int {
 			sees.joined += s.joined - 1
 		}
 	case z.is(i, "JoinExpr"):
-		total = atMost(z.from(z.child(i, "larg"), sees) + z.from(z.child(i, "rarg"), sees) + z.size(z.child(i, "quals"), sees))
-		if s = z.joined(i, sees, start); z.child(i, "alias") < 0 && string(z.raw(i, "jointype")) != "JOIN_FULL" {
+		total = capped(z.from(z.child(i, "larg"), sees) + z.from(z.child(i, "rarg"), sees) + z.size(z.child(i, "quals"), sees))
+		if s = z.join(i, sees, start); z.child(i, "alias") < 0 && string(z.raw(i, "jointype")) != "JOIN_FULL" {
 			return total
 		}
 	default:
@@ -523,8 +523,8 @@ func (z *sizing) from(i int32, sees *sight) int {
 	return total
 }
 
-// joined is what the alias of a join stands for, and the columns that a FULL JOIN merges.
-func (z *sizing) joined(i int32, sees *sight, start int) *sized {
+// join is what the alias of a join stands for, and the columns that a FULL JOIN merges.
+func (z *sizing) join(i int32, sees *sight, start int) *sized {
 	items, j := sees.items[start:], &sized{rest: sees.plain}
 	if using := z.child(i, "join_using_alias"); using >= 0 || z.child(i, "alias") >= 0 {
 		for _, it := range items {
@@ -541,7 +541,7 @@ func (z *sizing) joined(i int32, sees *sight, start int) *sized {
 	}
 	most := 1
 	for _, it := range items {
-		most = atMost(most + z.most(it.sized))
+		most = capped(most + z.most(it.sized))
 	}
 	if z.has(i, "isNatural") {
 		j.rest = most
@@ -549,7 +549,7 @@ func (z *sizing) joined(i int32, sees *sight, start int) *sized {
 	for name := range z.items(i, "usingClause") {
 		merged := 1
 		for _, it := range items {
-			merged = atMost(merged + z.of(it.sized, string(z.scalar(name))))
+			merged = capped(merged + z.of(it.sized, string(z.scalar(name))))
 		}
 		j.add(sizedColumn{string(z.scalar(name)), merged})
 	}

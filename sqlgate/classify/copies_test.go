@@ -119,6 +119,10 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		require.Equal(t, fault.ParserUnsupportedSyntax, f.Code, "%s: %v", name, f)
 		require.Equal(t, limitCopiedNodes, f.Details["limit"], "%s: %v", name, f)
 	}
+	named := "w0 AS (ORDER BY id)"
+	for k := range maxWindows {
+		named += fmt.Sprintf(", w%d AS (ORDER BY id + %d)", k+1, k)
+	}
 	relations := func(n int, each string) string { return "pg_class r" + strings.Repeat(each, n-1) }
 	for name, c := range map[string]struct{ sql, limit string }{
 		"stars":               {"SELECT *" + strings.Repeat(", *", 16) + " FROM " + relations(100, ", pg_class"), limitColumns},
@@ -130,6 +134,7 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"EXISTS":              {"SELECT 1 WHERE true" + strings.Repeat(" AND EXISTS (SELECT FROM t)", 301), limitJoined},
 		"IN":                  {"DELETE FROM t WHERE true" + strings.Repeat(" AND id IN (SELECT id FROM t)", 301), limitJoined},
 		"windows":             {"SELECT 1" + strings.Repeat(", count(*) OVER (ORDER BY id)", 401) + " FROM t", limitWindows},
+		"named windows":       {"SELECT count(*) OVER w9 FROM t WINDOW " + named, limitWindows},
 	} {
 		_, f := classifyText(tb, c.sql)
 		require.NotNil(t, f, name)
