@@ -1,0 +1,120 @@
+package classify
+
+import "slices"
+
+// A sized is what a query comes to, in nodes, and what the columns of its result do.
+type sized struct {
+	columns []sizedColumn
+	byName  map[string]int // once more than a few were looked through
+	rest    int            // of a column of another name; 0 where all are known
+	total   int
+	joined  int // relations that it brings into a query around
+	stars   int // columns of its stars, at least
+}
+
+type sizedColumn struct {
+	name string
+	size int
+}
+
+// of is the size of a column by its name, 0 where there is none.
+func (z *sizing) of(s *sized, name string) int {
+	if len(s.columns) > fewColumns && s.byName == nil {
+		z.steps += indexSteps * len(s.columns)
+		s.byName = make(map[string]int, len(s.columns))
+		for _, c := range s.columns {
+			s.byName[c.name] = max(s.byName[c.name], c.size)
+		}
+	}
+	n := s.byName[name]
+	if s.byName == nil {
+		z.steps += len(s.columns)
+		for _, c := range s.columns {
+			if c.name == name {
+				n = max(n, c.size)
+			}
+		}
+	}
+	if n == 0 {
+		return s.rest
+	}
+	return n
+}
+
+// row is the size of all columns together.
+func (z *sizing) row(s *sized) int {
+	n := s.rest
+	for _, c := range s.columns {
+		z.steps++
+		n = capped(n + c.size)
+	}
+	return n
+}
+
+// most is the size of the largest column.
+func (z *sizing) most(s *sized) int {
+	n := s.rest
+	for _, c := range s.columns {
+		z.steps++
+		n = max(n, c.size)
+	}
+	return n
+}
+
+// add puts a column behind the others. More than PostgreSQL takes are not told apart.
+func (s *sized) add(columns ...sizedColumn) {
+	if len(s.columns)+len(columns) <= maxResultColumns {
+		s.columns = append(s.columns, columns...)
+		return
+	}
+	for _, c := range append(s.columns, columns...) {
+		s.rest = max(s.rest, c.size)
+	}
+	s.columns = nil
+}
+
+// kept is a query that stays one and takes no conditions in: its columns are names for
+// the query around. LIMIT and OFFSET do that, of whatever value.
+func (s *sized) kept() *sized {
+	k := &sized{columns: slices.Clone(s.columns), rest: min(s.rest, 1), total: s.total, joined: 1}
+	for i := range k.columns {
+		k.columns[i].size = 1
+	}
+	return k
+}
+
+// united is a set operation: what is asked of it is asked of both of its queries.
+func (z *sizing) united(l, r *sized) *sized {
+	l.total = capped(l.total + r.total)
+	known := l.rest == 0 && r.rest == 0 && len(l.columns) == len(r.columns)
+	most := z.most(r)
+	for k := range l.columns {
+		if known {
+			most = r.columns[k].size
+		}
+		l.columns[k].size = capped(l.columns[k].size + most)
+	}
+	if l.rest > 0 {
+		l.rest = capped(l.rest + most)
+	}
+	l.byName = nil
+	return l
+}
+
+// resized gives columns other names, in their order where that is known.
+func (z *sizing) resized(s *sized, node int32, list string) *sized {
+	if !z.has(node, list) {
+		return s
+	}
+	r := &sized{rest: s.rest, total: s.total, joined: s.joined}
+	most := z.most(s)
+	for name := range z.items(node, list) {
+		n := most
+		if k := len(r.columns); s.rest == 0 && k < len(s.columns) {
+			n = s.columns[k].size
+		}
+		r.columns = append(r.columns, sizedColumn{string(z.scalar(name)), n})
+	}
+	r.add(s.columns...) // those behind the list, and where the order is not known all
+	return r
+}
