@@ -16,6 +16,9 @@ ALTER ROLE gate_reader SET default_transaction_read_only = on;
 -- A read may warn for each row, and fill the log of the server with that.
 ALTER ROLE gate_reader SET log_min_messages = error;
 ALTER ROLE gate_writer SET log_min_messages = error;
+-- What the temporary files of one of their sessions may take of the disk.
+ALTER ROLE gate_reader SET temp_file_limit = '4GB';
+ALTER ROLE gate_writer SET temp_file_limit = '4GB';
 
 REVOKE TEMPORARY ON DATABASE :"db" FROM PUBLIC;
 GRANT CONNECT ON DATABASE :"db" TO gate_reader, gate_writer;

@@ -327,7 +327,7 @@ func TestTheDatabaseRolesOfThePageWork(t *testing.T) {
 	require.Equal(t, "false", g.value(t, "SELECT has_table_privilege('r"+suffix+"', 'orders', 'DELETE')::text"))
 	require.Equal(t, "false", g.value(t, "SELECT has_schema_privilege('w"+suffix+"', 'public', 'CREATE')::text"))
 	require.Equal(t, "false", g.value(t, "SELECT has_database_privilege('w"+suffix+"', current_database(), 'TEMPORARY')::text"))
-	require.Equal(t, "2", g.value(t, "SELECT count(*)::text FROM pg_roles WHERE 'log_min_messages=error' = ANY(rolconfig) AND rolname IN ('w"+suffix+"', 'r"+suffix+"')"))
+	require.Equal(t, "2", g.value(t, "SELECT count(*)::text FROM pg_roles WHERE 'log_min_messages=error' = ANY(rolconfig) AND 'temp_file_limit=4GB' = ANY(rolconfig) AND rolname IN ('w"+suffix+"', 'r"+suffix+"')"))
 }
 
 // rolesSuffix makes names of roles, which all databases of a server share, the

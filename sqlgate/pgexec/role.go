@@ -68,7 +68,7 @@ WITH me AS (SELECT r.* FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_u
     OR (s.name = 'max_prepared_transactions' AND s.setting <> '0') OR (s.name = 'password_encryption' AND s.setting = 'md5')
   UNION ALL SELECT 'warn', 'has settings of its own: ' || pg_catalog.string_agg(c, ', ')
    FROM me, base, pg_catalog.pg_db_role_setting AS s, pg_catalog.unnest(s.setconfig) AS c
-   WHERE (s.setrole = me.oid OR (s.setrole = 0 AND s.setdatabase = base.oid)) AND c NOT IN ('default_transaction_read_only=on', 'log_min_messages=error')
+   WHERE (s.setrole = me.oid OR (s.setrole = 0 AND s.setdatabase = base.oid)) AND c NOT IN ('default_transaction_read_only=on', 'log_min_messages=error') AND c NOT LIKE 'temp\_file\_limit=%'
    GROUP BY s.setrole, s.setdatabase
   UNION ALL SELECT 'warn', 'the event trigger ' || t.evtname || ' runs code at changes of the schema' FROM pg_catalog.pg_event_trigger AS t WHERE t.evtenabled <> 'D'
   UNION ALL SELECT 'warn', 'the untrusted language ' || l.lanname || ' is installed' FROM pg_catalog.pg_language AS l WHERE l.lanispl AND NOT l.lanpltrusted
