@@ -1,6 +1,7 @@
 package classify
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,4 +149,28 @@ func TestTheFingerprintOfADeepTreeIsItsText(t *testing.T) {
 	require.NotEqual(t, a.Fingerprint, b.Fingerprint)
 	require.GreaterOrEqual(t, a.Depth, fingerprintDepth)
 	require.Regexp(t, "^[0-9a-f]{16}$", mustClassify(t, tb, "SELECT lower(x)").Fingerprint)
+}
+
+// The functions of an operator class, and of an operator that EXCLUDE names, run for each
+// row from then on.
+func TestOperatorClassesAndOperatorsThatAreDefinedWithAreFacts(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for sql, want := range map[string][]string{
+		"CREATE INDEX i ON t (a text_pattern_ops, b pg_catalog.int4_ops DESC)":     {},
+		"CREATE INDEX i ON t USING gin (a jsonb_path_ops)":                         {},
+		"CREATE INDEX i ON t (a my_ops)":                                           {"public.my_ops"},
+		"CREATE INDEX i ON t USING gist (a int4_ops)":                              {"public.int4_ops"}, // btree and hash have one
+		"CREATE INDEX i ON t (a public.text_ops)":                                  {"public.text_ops"},
+		"CREATE TABLE t (a int, EXCLUDE USING gist (a evil.o WITH =, b WITH &&))":  {"evil.o"},
+		"ALTER TABLE t ADD EXCLUDE USING btree (a int4_ops WITH OPERATOR(evil.=))": {"evil.="},
+		"CREATE TABLE t (a int) PARTITION BY RANGE (a int4_ops)":                   {},
+		"CREATE TABLE t (a int) PARTITION BY RANGE (a int4_minmax_ops)":            {"public.int4_minmax_ops"},
+		"CREATE TABLE t (a int) PARTITION BY HASH (a evil.o)":                      {"evil.o"},
+		"INSERT INTO t VALUES (1) ON CONFLICT (a public.citext_ops) DO NOTHING":    {},
+	} {
+		c, f := classifyText(tb, sql)
+		require.Nil(t, f, sql)
+		require.Equal(t, want, append([]string{}, c.Functions...), sql)
+		require.Equal(t, len(want) > 0, slices.Contains(c.RiskSignals, SignalUnknownFunction), sql)
+	}
 }

@@ -64,6 +64,7 @@ type builtins struct {
 	types      map[string]bool
 	relations  map[string]bool
 	sampling   map[string]bool
+	opclasses  map[string]bool     // with their access method in front
 	sets       map[string]bool     // functions that return sets on any version
 	results    map[string][]string // the columns of what a function returns
 }
@@ -135,7 +136,7 @@ var tablesHash = sync.OnceValue(func() string {
 func newBuiltins(major int) (*builtins, error) {
 	b := &builtins{
 		functions: map[string]*function{}, standard: map[string]*function{}, attributes: map[string]*function{}, operators: map[string]bool{}, prefixes: map[string]bool{},
-		types: map[string]bool{}, relations: map[string]bool{}, sampling: map[string]bool{}, sets: map[string]bool{}, results: map[string][]string{},
+		types: map[string]bool{}, relations: map[string]bool{}, sampling: map[string]bool{}, opclasses: map[string]bool{}, sets: map[string]bool{}, results: map[string][]string{},
 	}
 	if err := b.addFunctions(major); err != nil {
 		return nil, err
@@ -144,7 +145,7 @@ func newBuiltins(major int) (*builtins, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds := map[string]map[string]bool{"operator": b.operators, "prefix": b.prefixes, "type": b.types, "relation": b.relations, "sampling": b.sampling, "set": b.sets}
+	kinds := map[string]map[string]bool{"operator": b.operators, "prefix": b.prefixes, "type": b.types, "relation": b.relations, "sampling": b.sampling, "opclass": b.opclasses, "set": b.sets}
 	for _, r := range rows {
 		v, err := parseVersions(r[2])
 		if err == nil && r[0] == "result" {

@@ -28,6 +28,7 @@ func init() {
 		"LockingClause": onLocking, "ParamRef": onParam, "CurrentOfExpr": onCurrentOf,
 		"RangeSubselect": onRangeItem, "RangeFunction": onRangeItem, "RangeTableFunc": onRangeItem, "JoinExpr": onRangeItem,
 		"ObjectWithArgs": onObjectWithArgs, "AlterTableCmd": onAlterTableCmd, "Constraint": onConstraint,
+		"IndexElem": onIndexElem, "PartitionElem": onIndexElem,
 	}
 	for name := range statements {
 		handlers[name] = onStatement

@@ -138,6 +138,43 @@ func onConstraint(w *walk, i int32) {
 		w.extended = true
 		w.named(name, 0)
 	}
+	for pair := range w.items(i, "exclusions") { // an element, and the operator behind WITH
+		for part := range w.items(pair, "items") {
+			if w.is(part, "List") && !w.namesBuiltinOperator(part, "items") {
+				w.extended = true
+				w.operator(part, "items")
+			}
+		}
+	}
+}
+
+// onIndexElem judges an operator class, whose functions run for each row of an index or
+// a partition key. ON CONFLICT only looks for an index with it.
+func onIndexElem(w *walk, i int32) {
+	schema, name := w.qualified(i, "opclass")
+	if len(name) == 0 {
+		return
+	}
+	method := []byte(nil)
+	for up := w.owner(i); method == nil && up >= 0; up = w.owner(up) {
+		switch {
+		case w.is(up, "InferClause"):
+			return
+		case w.is(up, "IndexStmt"):
+			method = w.text(up, "accessMethod")
+		case w.is(up, "Constraint"):
+			method = w.text(up, "access_method")
+		case w.is(up, "PartitionSpec"):
+			method = []byte("btree")
+			if string(w.raw(up, "strategy")) == "PARTITION_STRATEGY_HASH" {
+				method = []byte("hash")
+			}
+		}
+	}
+	if (len(schema) > 0 && string(schema) != "pg_catalog") || !w.t.builtins.opclasses[string(method)+"."+string(name)] {
+		w.extended = true
+		w.callSignal(SignalUnknownFunction, w.foreign(schema, name), i)
+	}
 }
 
 // createSchema keeps the schema's name for its elements. Without a name it is
