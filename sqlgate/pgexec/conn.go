@@ -56,6 +56,7 @@ type conn struct {
 	foreign  bool   // there were foreign tables as the transaction began
 	broken   bool   // the conversation broke off: only good for closing
 	drift    string // the setting that changed; the connection is quarantined
+	outlives bool   // it was given up and goes on: closed when the server has ended it
 
 	notices []Notice
 
@@ -318,6 +319,8 @@ func (c *conn) close() {
 			c.broken = true
 		}
 	}
-	// The socket is gone either way; an error here changes nothing for anybody.
-	_ = c.net.Close()
+	if !c.outlives {
+		// The socket is gone either way; an error here changes nothing for anybody.
+		_ = c.net.Close()
+	}
 }

@@ -182,6 +182,9 @@ func (db *DB) janitor() {
 		case <-every.C:
 			for _, p := range db.pools() {
 				p.purge(false)
+				if p.outliving.Load() > 0 { // where it leads to another server, those of the last one count no more
+					_ = p.ping(db.ctx)
+				}
 			}
 		}
 	}
@@ -251,7 +254,7 @@ func (db *DB) Stats() PoolStats {
 	var s PoolStats
 	for _, p := range db.pools() {
 		stat := p.conns.Stat()
-		s.InUse += len(p.slots)
+		s.InUse += len(p.slots) + int(p.outliving.Load())
 		s.Idle += int(stat.IdleResources())
 		s.Waits += p.waits.Load()
 		s.Quarantined += p.quarantined.Load()

@@ -5,42 +5,23 @@ import (
 	"errors"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// What is waited for a server to end a session that is given up, before its connection
-// is counted on beside; and how long the server's host may be silent meanwhile.
+// How long a server has to end a session that is given up, before it counts as one that
+// goes on; and how often it is looked at whether another server has taken its place.
 const (
-	endWait    = 100 * time.Millisecond
-	silentHost = 5 * time.Second // TCP_USER_TIMEOUT, tcp(7)
+	endWait  = 100 * time.Millisecond
+	moveWait = time.Second
 )
 
-// hangUp tells the server that nobody listens on a connection that broke off.
-func (c *conn) hangUp() {
-	raw := c.socket()
-	half, ok := raw.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil {
-		_ = c.net.Close() // what is read then fails
-		return
-	}
-	if tcp, ok := raw.(syscall.Conn); ok {
-		if rc, err := tcp.SyscallConn(); err == nil { // without it, a host that is gone is noticed later
-			_ = rc.Control(func(fd uintptr) {
-				_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silentHost.Milliseconds()))
-			})
-		}
-	}
-}
-
-// gone waits for the server to hang up. A backend that plans, or is inside of a function
-// that looks at no interrupt, does so when it is done: neither a cancel nor
-// pg_terminate_backend ends it before.
+// gone hangs up on a connection that broke off and waits for the server to do so too. A
+// backend that plans, or is inside of a function that looks at no interrupt, does that
+// when it is done: neither a cancel nor pg_terminate_backend ends it before.
 func (c *conn) gone(deadline time.Time) bool {
 	raw := c.socket()
-	if raw.SetDeadline(deadline) != nil {
+	half, ok := raw.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil || raw.SetReadDeadline(deadline) != nil {
 		return true
 	}
 	rest := make([]byte, 4<<10)
@@ -51,14 +32,33 @@ func (c *conn) gone(deadline time.Time) bool {
 	}
 }
 
-// outlive gives a connection back when the server has ended its session: until then it
-// is one of its client's, and of the pool's.
-func (l *lease) outlive() {
-	stop := context.AfterFunc(l.pool.ctx, func() { _ = l.net.Close() }) // Close waits for no server
-	defer stop()
-	l.gone(time.Time{})
-	l.res.Destroy()
-	l.pool.giveSlot(l.client)
+// outlive keeps a session that goes on in its client's share, until the server ends it or
+// the pool connects to another server: who has the database do what it doesn't stop has
+// fewer connections for it, and nobody else has. false: the gate is stopping.
+func (l *lease) outlive() bool {
+	c, p := l.conn, l.pool
+	c.outlives = true
+	started := p.spawn(func() {
+		defer p.own.give(l.client)
+		defer p.outliving.Add(-1)
+		defer c.net.Close()
+		for p.ctx.Err() == nil && !c.upstream.left(p.server.Load()) {
+			if c.gone(time.Now().Add(moveWait)) {
+				return
+			}
+		}
+	})
+	if started {
+		p.outliving.Add(1)
+		p.log.Warn("a database session that was given up goes on; it counts for its client until the server ends it", "backend_pid", c.upstream.BackendPID)
+	}
+	c.outlives = started
+	return started
+}
+
+// left tells whether connections lead to another server now, or to another life of it.
+func (u *Upstream) left(now *Upstream) bool {
+	return now != nil && (u.Host != now.Host || u.SystemIdentifier != now.SystemIdentifier || u.Timeline != now.Timeline || u.CrashMark != now.CrashMark)
 }
 
 // endOrphan sees to the backend of a write whose connection was lost before

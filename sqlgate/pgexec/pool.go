@@ -50,9 +50,11 @@ type pool struct {
 	ctx   context.Context   // ends with the DB
 	spawn func(func()) bool // a goroutine that the DB's Close waits for
 
-	major      atomic.Int32           // of the server; 0 before the first connection
-	version    atomic.Pointer[string] // of the server, in its own words; nil likewise
-	syncCommit atomic.Bool            // the role or the server says synchronous_commit=off: pin it
+	major      atomic.Int32             // of the server; 0 before the first connection
+	version    atomic.Pointer[string]   // of the server, in its own words; nil likewise
+	server     atomic.Pointer[Upstream] // that the last connection was made to
+	outliving  atomic.Int64             // sessions that were given up and go on
+	syncCommit atomic.Bool              // the role or the server says synchronous_commit=off: pin it
 
 	waits       atomic.Int64
 	quarantined atomic.Int64
@@ -66,10 +68,7 @@ type pool struct {
 
 func newPool(kind poolKind, cfg Config, login *pgconn.Config, size int, set *atomic.Pointer[tlsSet], log *slog.Logger) (*pool, error) {
 	p := &pool{kind: kind, cfg: cfg, login: login, tls: set, log: log.With("pool", kind.String()), slots: make(chan struct{}, size),
-		own: shares{of: map[string]*share{}}}
-	if each := ShareOf(size, cfg.PoolReserved); each < size {
-		p.own.each = each
-	}
+		own: shares{of: map[string]*share{}, each: ShareOf(size, cfg.PoolReserved), size: size}}
 	conns, err := puddle.NewPool(&puddle.Config[*conn]{
 		Constructor: p.connect,
 		Destructor:  func(c *conn) { c.close() },
@@ -170,12 +169,16 @@ func (p *pool) takeSlot(ctx context.Context) error {
 	case p.slots <- struct{}{}:
 		return nil
 	case <-timer.C:
-		err = fault.New(fault.DBUnavailable, "All database connections of the gate are in use. Send the request again later.")
+		err = errAllInUse()
 	case <-ctx.Done():
 		err = endedWaiting(ctx)
 	}
 	p.own.give(client)
 	return err
+}
+
+func errAllInUse() error {
+	return fault.New(fault.DBUnavailable, "All database connections of the gate are in use. Send the request again later.")
 }
 
 func (p *pool) giveSlot(client string) {
@@ -191,20 +194,17 @@ func (l *lease) release() {
 	if l.watched != nil {
 		l.params = l.watched
 	}
-	if l.broken {
-		l.hangUp()
-		if !l.gone(time.Now().Add(endWait)) && l.pool.spawn(l.outlive) {
-			l.pool.log.Warn("a database session that was given up goes on; its connection counts until the server ends it", "backend_pid", l.upstream.BackendPID)
-			return
-		}
-	}
+	goesOn := l.broken && l.client != "" && !l.gone(time.Now().Add(endWait)) && l.outlive()
 	if l.broken || l.cancelled || l.drift != "" || l.txStatus != 'I' || l.pool.expired(l.res) || l.cleanIfDue() != nil {
 		l.res.Destroy()
 	} else {
 		l.rest(&l.pool.cfg)
 		l.res.Release()
 	}
-	l.pool.giveSlot(l.client)
+	<-l.pool.slots
+	if !goesOn {
+		l.pool.own.give(l.client)
+	}
 }
 
 // cleanIfDue has the connection cleaned where a statement ran on it that was no
@@ -311,6 +311,7 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 	if err != nil {
 		return closeOn(c, err), false, err
 	}
+	p.server.Store(&c.upstream)
 	if c.watch.synchronousCommit(c.settled) == "off" && !pinCommit && p.kind != reader {
 		p.syncCommit.Store(true)
 		return c, true, nil

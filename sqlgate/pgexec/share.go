@@ -29,7 +29,7 @@ func ShareOf(size, reserved int) int { return size - min(reserved, size/8) }
 // shares bound the connections of each client. A client that has all it may have
 // waits for one of its own.
 type shares struct {
-	each int // 0: one client may have all
+	each, size int // size is what all have
 
 	mu sync.Mutex
 	of map[string]*share
@@ -44,7 +44,7 @@ type share struct {
 // take waits until the client may have one more connection; without a client it
 // always may.
 func (s *shares) take(ctx context.Context, client string, timeout <-chan time.Time) error {
-	if client == "" || s.each == 0 {
+	if client == "" {
 		return nil
 	}
 	s.mu.Lock()
@@ -65,6 +65,10 @@ func (s *shares) take(ctx context.Context, client string, timeout <-chan time.Ti
 	case own.slots <- struct{}{}:
 		return nil
 	case <-timeout:
+		if s.each == s.size {
+			err = errAllInUse()
+			break
+		}
 		err = fault.New(fault.RateLimitExceeded, "This client uses %d database connections at once, and the rest is kept for others. Send the request again when one of its statements has ended.", s.each).
 			With("retry_after_seconds", 1)
 	case <-ctx.Done():
@@ -75,7 +79,7 @@ func (s *shares) take(ctx context.Context, client string, timeout <-chan time.Ti
 }
 
 func (s *shares) give(client string) {
-	if client == "" || s.each == 0 {
+	if client == "" {
 		return
 	}
 	s.mu.Lock()

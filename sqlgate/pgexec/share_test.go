@@ -103,7 +103,8 @@ func TestASessionThatWasGivenUpCountsUntilItEnds(t *testing.T) {
 		_, err := db.Read(ForClient(t.Context(), "c"), "", Statement{SQL: text}, Limits{}, db.NewRows(0))
 		return err
 	}
-	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(read("SELECT length(translate(repeat('a', 25000), repeat('b', 25000), ''))"))) // seconds
+	const endless = "SELECT length(translate(repeat('a', 25000), repeat('b', 25000), ''))" // seconds
+	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(read(endless)))
 	const active = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'gate/%' AND state = 'active'"
 	require.Equal(t, "1", side.ask(active))
 	require.Equal(t, 1, db.Stats().InUse)
@@ -112,4 +113,24 @@ func TestASessionThatWasGivenUpCountsUntilItEnds(t *testing.T) {
 	side.eventually(active, "0")
 	require.Eventually(t, func() bool { return db.Stats().InUse == 0 }, 30*time.Second, 10*time.Millisecond)
 	require.NoError(t, read("SELECT 1"))
+
+	// A server that is frozen, and that connections lead to no more, hangs up on nobody.
+	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(read(endless)))
+	require.Equal(t, 1, db.Stats().InUse)
+	db.reader.server.Store(&Upstream{Host: "another"})
+	require.Eventually(t, func() bool { return db.Stats().InUse == 0 }, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, read("SELECT 1"))
+}
+
+func TestWhatCountsAsAnotherServer(t *testing.T) {
+	u := Upstream{SystemIdentifier: "1", Timeline: "1", CrashMark: "a", Host: "h", BackendPID: 1}
+	same := u
+	same.BackendPID = 2
+	require.False(t, u.left(nil))
+	require.False(t, u.left(&same))
+	for _, change := range []func(*Upstream){func(u *Upstream) { u.SystemIdentifier = "2" }, func(u *Upstream) { u.Timeline = "2" }, func(u *Upstream) { u.CrashMark = "b" }, func(u *Upstream) { u.Host = "i" }} {
+		now := same
+		change(&now)
+		require.True(t, u.left(&now))
+	}
 }
