@@ -18,18 +18,22 @@ import (
 const maxCopiedNodes = 250_000
 
 const (
-	fewEntries       = 100 // no smaller tree comes to maxCopiedNodes
-	columnsOfUnknown = 100 // that (x).* stands for where the text doesn't tell
-	nodesOfCatalog   = 50  // of a column of one of the server's own views
-	bytesOfNode      = 100 // of a constant count as one
+	fewEntries       = 100    // no smaller tree comes to maxCopiedNodes
+	columnsOfUnknown = 100    // that (x).* stands for where the text doesn't tell
+	columnsOfTable   = 33     // of which a join makes two in its turn
+	nodesOfAmplified = 10_000 // of what becomes a constant of any size
+	viewsOfSchema    = 13     // relations of a view of information_schema
+	nodesOfCatalog   = 50     // of a column of one of the server's own views
+	bytesOfNode      = 100    // of a constant count as one
 	nodesUnbounded   = 1 << 30
 	maxResultColumns = 1664 // MaxTupleAttributeNumber, at which the server itself looks when all are made
 )
 
 // What grows with the square of a number in one query is bounded too.
 const (
-	maxJoined  = 300 // relations, with those of subqueries that are put into it
-	maxWindows = 400
+	maxJoined       = 300 // relations, with those of subqueries that are put into it
+	maxWindows      = 400
+	maxGroupingSets = 4096 // of a text: the server looks at its bound for a query when all are made
 )
 
 // A sight is what the names of a query may stand for.
@@ -38,6 +42,9 @@ type sight struct {
 	plain   int // a column of what is no query
 	joined  int // relations
 	windows int
+	width   int  // columns of the items
+	merged  bool // a join puts its merged columns first
+	arms    int  // queries of set operations that are put into it
 	outside *sight
 }
 
@@ -53,6 +60,7 @@ type sizing struct {
 	recursive  map[int32]bool // a CTE that names itself
 	ctes       map[int32]*sized
 	around     map[int32]*sight // a CTE
+	grouped    int              // grouping sets
 	refused    *fault.Fault     // by another bound than the size
 }
 
@@ -75,7 +83,7 @@ func (w *walk) refuseCopies() *fault.Fault {
 }
 
 func (w *walk) copiedNodes() (int, *fault.Fault) {
-	z := &sizing{w, map[int32]int{}, map[int32]bool{}, map[int32]*sized{}, map[int32]*sight{}, nil}
+	z := &sizing{w, map[int32]int{}, map[int32]bool{}, map[int32]*sized{}, map[int32]*sight{}, 0, nil}
 	for i := int32(0); i < int32(len(w.e)) && len(w.withs) > 0; i++ {
 		if cte := z.cteAt(i); cte >= 0 {
 			z.references[cte]++
@@ -109,6 +117,13 @@ func (z *sizing) size(i int32, sees *sight) int {
 			sees.joined += q.joined
 		}
 		return capped(1 + 2*z.size(z.child(i, "testexpr"), sees) + q.total)
+	case z.is(i, "JsonValueExpr") && string(z.raw(z.child(i, "format"), "format_type")) == "JS_FORMAT_JSON": // as it is and with its format
+		return capped(2 * z.below(i, sees))
+	case z.is(i, "CaseExpr") && z.amplifies(z.child(i, "arg")): // folded, and compared with each WHEN
+		return capped(z.below(i, sees) * nodesOfAmplified)
+	case z.is(i, "GroupingSet") && !z.is(z.owner(i), "GroupingSet"):
+		z.grouped = capped(z.grouped + z.groupings(i))
+		z.bound(limitGroupingSets, z.grouped, maxGroupingSets)
 	case z.is(i, "WindowDef") && sees != nil && (z.fieldName(i) != "over" || !z.has(i, "name")): // OVER w is none of its own
 		sees.windows++
 	}
@@ -125,6 +140,11 @@ func (z *sizing) below(i int32, sees *sight) int {
 		n = capped(n + z.size(j, sees))
 	}
 	return n
+}
+
+// condition is what a condition comes to: each query of a set operation has it too.
+func (z *sizing) condition(i int32, sees *sight) int {
+	return capped(z.size(i, sees) * (1 + sees.arms))
 }
 
 // operation knows the operators whose sides are written several times (parse_expr.c).
@@ -151,6 +171,40 @@ func (z *sizing) operation(i int32, sees *sight) int {
 }
 
 func capped(n int) int { return min(n, nodesUnbounded) }
+
+// amplifies tells whether what is called below makes much of little.
+func (z *sizing) amplifies(i int32) bool {
+	for j := i; i >= 0 && j < z.e[i].next; j++ {
+		z.steps++
+		if _, name := z.qualified(j, "funcname"); z.is(j, "FuncCall") && amplifiers[string(name)] {
+			return true
+		}
+	}
+	return false
+}
+
+var amplifiers = map[string]bool{"repeat": true, "lpad": true, "rpad": true, "array_fill": true, "replace": true, "regexp_replace": true, "format": true, "to_char": true}
+
+// groupings counts the grouping sets that a clause stands for.
+func (z *sizing) groupings(i int32) int {
+	n, items := 0, 0
+	for item := range z.items(i, "content") {
+		if items++; z.is(item, "GroupingSet") {
+			n = capped(n + z.groupings(item))
+		} else {
+			n = capped(n + 1)
+		}
+	}
+	switch string(z.raw(i, "kind")) {
+	case "GROUPING_SET_CUBE":
+		return 1 << min(items, 30)
+	case "GROUPING_SET_ROLLUP":
+		return items + 1
+	case "GROUPING_SET_SETS":
+		return n
+	}
+	return 1
+}
 
 // columnsOf tells how many columns (x).* stands for.
 func (z *sizing) columnsOf(x int32) int {
@@ -237,6 +291,8 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 			for target := i + 1; target < z.e[i].next; target = z.e[target].next {
 				r.total = capped(r.total + z.target(r, target, sees))
 			}
+		case field == "whereClause", field == "havingClause":
+			r.total = capped(r.total + z.condition(i, sees))
 		case field == "valuesLists":
 			z.values(r, i, sees)
 		default:
@@ -247,6 +303,9 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 		if !z.inlined(cte) {
 			r.total = capped(r.total + z.cte(cte).total)
 		}
+	}
+	if z.child(stmt, "larg") < 0 {
+		r.arms = sees.arms
 	}
 	z.bound(limitJoined, sees.joined, maxJoined)
 	z.bound(limitWindows, sees.windows, maxWindows)
@@ -262,12 +321,14 @@ var fromFields = []string{"relation", "fromClause", "usingClause", "sourceRelati
 
 // target adds a column of the result and gives what it comes to.
 func (z *sizing) target(r *sized, target int32, sees *sight) int {
+	r.width++
 	value, name := z.child(target, "val"), z.raw(target, "name")
 	n := z.size(value, sees)
 	switch {
 	case len(name) > 0:
 		r.add(sizedColumn{string(name), n})
 	case z.is(value, "A_Indirection") && z.endsInStar(value):
+		r.width += z.columnsOf(z.child(value, "arg"))
 		r.rest = max(r.rest, n/z.columnsOf(z.child(value, "arg"))+1)
 	case z.endsInStar(value):
 		_, qualifier, _ := z.star(value)
@@ -275,6 +336,14 @@ func (z *sizing) target(r *sized, target int32, sees *sight) int {
 		if len(qualifier) == 0 { // each has a column at least
 			r.stars += sees.joined
 			z.bound(limitColumns, r.stars, maxResultColumns)
+			r.width += sees.width
+		} else {
+			r.width += columnsOfTable
+		}
+		if sees.merged { // their order is another one
+			for _, it := range sees.items {
+				r.rest = max(r.rest, z.most(it.sized))
+			}
 		}
 		for _, it := range sees.items {
 			if z.steps++; len(qualifier) == 0 || it.name == string(qualifier) {
@@ -370,6 +439,8 @@ func (z *sizing) from(i int32, sees *sight) int {
 		s = z.query(z.child(i, "subquery"), sees)
 		total = s.total
 		sees.joined += s.joined
+		sees.width += s.width
+		sees.arms += s.arms
 	case z.is(i, "RangeTableSample"):
 		total = z.from(z.child(i, "relation"), sees)
 		return capped(total + z.below(i, sees))
@@ -378,24 +449,37 @@ func (z *sizing) from(i int32, sees *sight) int {
 		if cte < 0 {
 			sees.plain = max(sees.plain, 1)
 			sees.joined++
+			sees.width += columnsOfTable
 			if z.catalogOf(z.text(i, "schemaname"), z.text(i, "relname")) != nil {
 				sees.plain = nodesOfCatalog
+			}
+			if string(z.text(i, "schemaname")) == "information_schema" {
+				sees.joined += viewsOfSchema - 1
 			}
 			return 1
 		}
 		s = z.cte(cte)
+		sees.width += s.width
 		if sees.joined++; z.inlined(cte) {
 			total = s.total
 			sees.joined += s.joined - 1
+			sees.arms += s.arms
 		}
 	case z.is(i, "JoinExpr"):
-		total = capped(z.from(z.child(i, "larg"), sees) + z.from(z.child(i, "rarg"), sees) + z.size(z.child(i, "quals"), sees))
+		before := sees.width
+		total = capped(z.from(z.child(i, "larg"), sees) + z.from(z.child(i, "rarg"), sees) + z.condition(z.child(i, "quals"), sees))
+		total = capped(total + (sees.width-before)/2) // it has all their columns, half a node each
+		sees.merged = sees.merged || z.has(i, "isNatural") || z.has(i, "usingClause")
 		if s = z.join(i, sees, start); z.child(i, "alias") < 0 && string(z.raw(i, "jointype")) != "JOIN_FULL" {
 			return total
 		}
 	default:
 		sees.plain = max(sees.plain, 1)
 		sees.joined++
+		sees.width++
+		if z.amplifies(i) { // pull_up_constant_function
+			sees.plain = nodesOfAmplified
+		}
 		return z.below(i, sees)
 	}
 	alias := z.child(i, "alias")
@@ -417,6 +501,11 @@ func (z *sizing) join(i int32, sees *sight, start int) *sized {
 		}
 		if using >= 0 {
 			sees.items = append(sees.items, sizedItem{string(z.raw(using, "aliasname")), j})
+		}
+	}
+	if z.has(i, "isNatural") || z.has(i, "usingClause") { // the merged columns come first
+		for _, it := range items {
+			j.rest = max(j.rest, z.most(it.sized))
 		}
 	}
 	if string(z.raw(i, "jointype")) != "JOIN_FULL" {

@@ -10,6 +10,8 @@ type sized struct {
 	total   int
 	joined  int // relations that it brings into a query around
 	stars   int // columns of its stars, at least
+	width   int // of its columns, about
+	arms    int // of a set operation, its queries
 }
 
 type sizedColumn struct {
@@ -76,14 +78,14 @@ func (s *sized) add(columns ...sizedColumn) {
 // kept is a query that stays one and takes no conditions in: its columns are names for
 // the query around. LIMIT and OFFSET do that, of whatever value.
 func (s *sized) kept() *sized {
-	k := &sized{columns: slices.Clone(s.columns), rest: min(s.rest, 1), total: s.total, joined: 1}
+	k := &sized{columns: slices.Clone(s.columns), rest: min(s.rest, 1), total: s.total, joined: 1, width: s.width}
 	for i := range k.columns {
 		k.columns[i].size = 1
 	}
 	return k
 }
 
-// united is a set operation: what is asked of it is asked of both of its queries.
+// united is a set operation. What is asked of it is asked of each of its queries.
 func (z *sizing) united(l, r *sized) *sized {
 	l.total = capped(l.total + r.total)
 	known := l.rest == 0 && r.rest == 0 && len(l.columns) == len(r.columns)
@@ -92,12 +94,13 @@ func (z *sizing) united(l, r *sized) *sized {
 		if known {
 			most = r.columns[k].size
 		}
-		l.columns[k].size = capped(l.columns[k].size + most)
+		l.columns[k].size = max(l.columns[k].size, most)
 	}
 	if l.rest > 0 {
-		l.rest = capped(l.rest + most)
+		l.rest = max(l.rest, most)
 	}
 	l.byName = nil
+	l.arms = max(l.arms, 1) + max(r.arms, 1)
 	return l
 }
 
@@ -106,7 +109,7 @@ func (z *sizing) resized(s *sized, node int32, list string) *sized {
 	if !z.has(node, list) {
 		return s
 	}
-	r := &sized{rest: s.rest, total: s.total, joined: s.joined}
+	r := &sized{rest: s.rest, total: s.total, joined: s.joined, width: s.width, arms: s.arms}
 	most := z.most(s)
 	for name := range z.items(node, list) {
 		n := most

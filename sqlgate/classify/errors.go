@@ -20,6 +20,7 @@ const (
 	limitCopiedNodes    = "copied_nodes"
 	limitJoined         = "joined_relations"
 	limitWindows        = "windows"
+	limitGroupingSets   = "grouping_sets"
 	limitColumns        = "result_columns"
 	limitParserStack    = "parser_stack"
 	limitParserCPU      = "parser_cpu_ms"
