@@ -90,40 +90,42 @@ func (w *walk) copiedNodes() (int, *fault.Fault) {
 			z.recursive[cte] = z.recursive[cte] || cte < i && i < w.e[cte].next
 		}
 	}
-	return z.size(0, nil) - len(w.e), z.refused
+	return z.size(0, nil).stays - len(w.e), z.refused
 }
 
 // size is what an expression or a statement comes to, whose names see these items.
-func (z *sizing) size(i int32, sees *sight) int {
+func (z *sizing) size(i int32, sees *sight) nodes {
 	if i < 0 {
-		return 0
+		return nodes{}
 	}
 	z.steps++
 	switch e := &z.e[i]; {
 	case e.msg == 0: // a constant is copied with its bytes
-		return int(e.b-e.a) / bytesOfNode
+		return each(int(e.b-e.a) / bytesOfNode)
 	case z.isQuery(i):
-		return z.query(i, sees).total
+		return each(z.query(i, sees).total)
 	case z.is(i, "ColumnRef"):
 		return z.column(i, sees)
 	case z.is(i, "A_Indirection") && z.endsInStar(i):
 		arg := z.child(i, "arg")
-		return capped(1 + z.size(arg, sees)*z.columnsOf(arg))
+		return z.size(arg, sees).times(z.columnsOf(arg)).plus(each(1))
 	case z.is(i, "A_Expr"):
 		return z.operation(i, sees)
+	case z.is(i, "FuncCall") && z.aggregateKind(i) != 0: // a condition that is pushed to it ends there
+		return each(z.below(i, sees).stays)
+	case z.is(i, "JsonValueExpr") && string(z.raw(z.child(i, "format"), "format_type")) == "JS_FORMAT_JSON": // as it is and with its format
+		return z.below(i, sees).times(2)
+	case z.is(i, "CaseExpr") && z.amplifies(z.child(i, "arg")): // folded, and compared with each WHEN
+		return z.below(i, sees).times(nodesOfAmplified)
+	case z.is(i, "GroupingSet") && !z.is(z.owner(i), "GroupingSet"):
+		z.grouped = capped(z.grouped + z.groupings(i))
+		z.bound(limitGroupingSets, z.grouped, maxGroupingSets)
 	case z.is(i, "SubLink"): // what stands before IN is hashed and compared; EXISTS and IN become joins
 		q := z.query(z.child(i, "subselect"), sees)
 		if string(z.raw(i, "subLinkType")) != "EXPR_SUBLINK" && sees != nil {
 			sees.joined += q.joined
 		}
-		return capped(1 + 2*z.size(z.child(i, "testexpr"), sees) + q.total)
-	case z.is(i, "JsonValueExpr") && string(z.raw(z.child(i, "format"), "format_type")) == "JS_FORMAT_JSON": // as it is and with its format
-		return capped(2 * z.below(i, sees))
-	case z.is(i, "CaseExpr") && z.amplifies(z.child(i, "arg")): // folded, and compared with each WHEN
-		return capped(z.below(i, sees) * nodesOfAmplified)
-	case z.is(i, "GroupingSet") && !z.is(z.owner(i), "GroupingSet"):
-		z.grouped = capped(z.grouped + z.groupings(i))
-		z.bound(limitGroupingSets, z.grouped, maxGroupingSets)
+		return z.size(z.child(i, "testexpr"), sees).times(2).plus(each(1 + q.total))
 	case z.is(i, "WindowDef") && sees != nil && (z.fieldName(i) != "over" || !z.has(i, "name")): // OVER w is none of its own
 		sees.windows++
 	}
@@ -131,31 +133,31 @@ func (z *sizing) size(i int32, sees *sight) int {
 }
 
 // below adds up what a node or a list holds.
-func (z *sizing) below(i int32, sees *sight) int {
-	n := 0
+func (z *sizing) below(i int32, sees *sight) nodes {
+	n := nodes{}
 	if z.e[i].msg != listEntry {
-		n = 1
+		n = each(1)
 	}
 	for j := i + 1; j < z.e[i].next; j = z.e[j].next {
-		n = capped(n + z.size(j, sees))
+		n = n.plus(z.size(j, sees))
 	}
 	return n
 }
 
 // condition is what a condition comes to: each query of a set operation has it too.
 func (z *sizing) condition(i int32, sees *sight) int {
-	return capped(z.size(i, sees) * (1 + sees.arms))
+	return capped(z.size(i, sees).pushed * (1 + sees.arms))
 }
 
 // operation knows the operators whose sides are written several times (parse_expr.c).
-func (z *sizing) operation(i int32, sees *sight) int {
+func (z *sizing) operation(i int32, sees *sight) nodes {
 	left, right := z.child(i, "lexpr"), z.child(i, "rexpr")
-	l, r := z.size(left, sees), z.size(right, sees)
+	l, r := 1, 1
 	switch string(z.raw(i, "kind")) {
 	case "AEXPR_BETWEEN", "AEXPR_NOT_BETWEEN":
-		l *= 2
+		l = 2
 	case "AEXPR_BETWEEN_SYM", "AEXPR_NOT_BETWEEN_SYM":
-		l, r = 4*l, 2*r
+		l, r = 4, 2
 	case "AEXPR_IN": // constants become one array, but for rows
 		compared, array, row := 0, 0, z.is(left, "RowExpr")
 		for item := range z.items(right, "items") {
@@ -165,9 +167,9 @@ func (z *sizing) operation(i int32, sees *sight) int {
 				compared++
 			}
 		}
-		l *= max(compared+array, 1)
+		l = max(compared+array, 1)
 	}
-	return capped(1 + l + r)
+	return z.size(left, sees).times(l).plus(z.size(right, sees).times(r)).plus(each(1))
 }
 
 func capped(n int) int { return min(n, nodesUnbounded) }
@@ -227,32 +229,32 @@ func (z *sizing) columnsOf(x int32) int {
 
 // column is what a name comes to: the largest of what it may stand for, or all that a
 // star does.
-func (z *sizing) column(ref int32, sees *sight) int {
+func (z *sizing) column(ref int32, sees *sight) nodes {
 	var names []string
 	for f := range z.items(ref, "fields") {
 		names = append(names, string(z.scalar(f))) // "" of a star
 	}
 	if len(names) == 0 {
-		return 1
+		return each(1)
 	}
 	name, qualifiers := names[len(names)-1], names[:len(names)-1]
-	n, all := 1, 0
+	n, all := each(1), nodes{}
 	for ; sees != nil; sees = sees.outside {
-		n, all = max(n, sees.plain), capped(all+sees.plain*columnsOfUnknown)
+		n, all = n.most(each(sees.plain)), all.plus(each(sees.plain*columnsOfUnknown))
 		for _, it := range sees.items {
 			z.steps++
-			meant, size := len(qualifiers) == 0 || slices.Contains(qualifiers, it.name), 0
+			meant, size := len(qualifiers) == 0 || slices.Contains(qualifiers, it.name), nodes{}
 			switch {
 			case len(name) == 0 && meant:
-				all = capped(all + z.row(it.sized))
+				all = all.plus(z.row(it.sized))
 				continue
 			case meant:
 				size = z.of(it.sized, name)
 			}
-			if it.name == name || size == 0 && meant && len(qualifiers) > 0 { // x, and x.f for f(x)
+			if it.name == name || size == (nodes{}) && meant && len(qualifiers) > 0 { // x, and x.f for f(x)
 				size = z.row(it.sized)
 			}
-			n = max(n, size)
+			n = n.most(size)
 		}
 		if len(name) == 0 && len(qualifiers) == 0 {
 			break
@@ -289,14 +291,14 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 		case field == "withClause" || field == "larg" || field == "rarg" || slices.Contains(fromFields, field):
 		case field == "targetList" && z.is(stmt, "SelectStmt"), field == "returningList":
 			for target := i + 1; target < z.e[i].next; target = z.e[target].next {
-				r.total = capped(r.total + z.target(r, target, sees))
+				r.total = capped(r.total + z.target(r, target, sees).stays)
 			}
 		case field == "whereClause", field == "havingClause":
 			r.total = capped(r.total + z.condition(i, sees))
 		case field == "valuesLists":
 			z.values(r, i, sees)
 		default:
-			r.total = capped(r.total + z.size(i, sees))
+			r.total = capped(r.total + z.size(i, sees).stays)
 		}
 	}
 	for cte := range z.items(z.child(stmt, "withClause"), "ctes") {
@@ -313,14 +315,41 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	if !z.is(stmt, "SelectStmt") || z.child(stmt, "limitCount") >= 0 || z.child(stmt, "limitOffset") >= 0 {
 		return r.kept()
 	}
+	if z.stays(stmt) {
+		for i := range r.columns {
+			r.columns[i].size.stays = 1
+		}
+		r.rest.stays, r.joined = min(r.rest.stays, 1), 1
+	}
 	return r
+}
+
+// stays tells a query that stays one in the query around (is_simple_subquery), whose
+// conditions are pushed into it.
+func (z *sizing) stays(stmt int32) bool {
+	for _, field := range []string{"groupClause", "havingClause", "distinctClause", "sortClause"} {
+		if z.has(stmt, field) {
+			return true
+		}
+	}
+	list := z.child(stmt, "targetList")
+	for i := list + 1; list >= 0 && i < z.e[list].next; i++ {
+		z.steps++
+		switch {
+		case z.isQuery(i):
+			i = z.e[i].next - 1
+		case z.is(i, "FuncCall") && z.aggregateKind(i) != 0:
+			return true
+		}
+	}
+	return false
 }
 
 // fromFields hold what the names of a statement see.
 var fromFields = []string{"relation", "fromClause", "usingClause", "sourceRelation"}
 
 // target adds a column of the result and gives what it comes to.
-func (z *sizing) target(r *sized, target int32, sees *sight) int {
+func (z *sizing) target(r *sized, target int32, sees *sight) nodes {
 	r.width++
 	value, name := z.child(target, "val"), z.raw(target, "name")
 	n := z.size(value, sees)
@@ -328,11 +357,12 @@ func (z *sizing) target(r *sized, target int32, sees *sight) int {
 	case len(name) > 0:
 		r.add(sizedColumn{string(name), n})
 	case z.is(value, "A_Indirection") && z.endsInStar(value):
-		r.width += z.columnsOf(z.child(value, "arg"))
-		r.rest = max(r.rest, n/z.columnsOf(z.child(value, "arg"))+1)
+		columns := z.columnsOf(z.child(value, "arg"))
+		r.width += columns
+		r.rest = r.rest.most(nodes{n.stays/columns + 1, n.pushed/columns + 1})
 	case z.endsInStar(value):
 		_, qualifier, _ := z.star(value)
-		r.rest = max(r.rest, sees.plain)
+		r.rest = r.rest.most(each(sees.plain))
 		if len(qualifier) == 0 { // each has a column at least
 			r.stars += sees.joined
 			z.bound(limitColumns, r.stars, maxResultColumns)
@@ -342,19 +372,19 @@ func (z *sizing) target(r *sized, target int32, sees *sight) int {
 		}
 		if sees.merged { // their order is another one
 			for _, it := range sees.items {
-				r.rest = max(r.rest, z.most(it.sized))
+				r.rest = r.rest.most(z.most(it.sized))
 			}
 		}
 		for _, it := range sees.items {
 			if z.steps++; len(qualifier) == 0 || it.name == string(qualifier) {
 				z.steps += indexSteps * len(it.columns)
 				r.add(it.columns...)
-				r.rest = max(r.rest, it.rest)
+				r.rest = r.rest.most(it.rest)
 			}
 			z.bounded()
 		}
 	case z.namedBySubquery(value): // which may be large itself
-		r.rest = max(r.rest, n)
+		r.rest = r.rest.most(n)
 	default:
 		r.add(sizedColumn{string(z.figure(value)), n})
 	}
@@ -382,10 +412,10 @@ func (z *sizing) values(r *sized, list int32, sees *sight) {
 		k := 0
 		for value := range z.items(row, "items") {
 			n := z.size(value, sees)
-			if r.total = capped(r.total + n); k == len(r.columns) {
+			if r.total = capped(r.total + n.stays); k == len(r.columns) {
 				r.columns = append(r.columns, sizedColumn{name: "column" + strconv.Itoa(k+1)})
 			}
-			r.columns[k].size = max(r.columns[k].size, n)
+			r.columns[k].size = r.columns[k].size.most(n)
 			k++
 		}
 	}
@@ -409,14 +439,14 @@ func (z *sizing) cte(cte int32) *sized {
 	if s := z.ctes[cte]; s != nil {
 		return s
 	}
-	z.ctes[cte] = &sized{rest: 1} // for one that names itself
+	z.ctes[cte] = &sized{rest: each(1)} // for one that names itself
 	s := z.query(z.child(cte, "ctequery"), z.around[cte])
 	if !z.inlined(cte) {
 		s = s.kept()
 	}
 	s = z.resized(s, cte, "aliascolnames")
 	if z.child(cte, "search_clause") >= 0 || z.child(cte, "cycle_clause") >= 0 {
-		s.rest = max(s.rest, 1)
+		s.rest = s.rest.most(each(1))
 	}
 	z.ctes[cte] = s
 	return s
@@ -436,14 +466,18 @@ func (z *sizing) from(i int32, sees *sight) int {
 		}
 		return total
 	case z.is(i, "RangeSubselect"):
-		s = z.query(z.child(i, "subquery"), sees)
+		around := sees.outside
+		if z.has(i, "lateral") {
+			around = sees
+		}
+		s = z.query(z.child(i, "subquery"), around)
 		total = s.total
 		sees.joined += s.joined
 		sees.width += s.width
 		sees.arms += s.arms
 	case z.is(i, "RangeTableSample"):
 		total = z.from(z.child(i, "relation"), sees)
-		return capped(total + z.below(i, sees))
+		return capped(total + z.below(i, sees).stays)
 	case z.is(i, "RangeVar"):
 		cte := z.cteAt(i)
 		if cte < 0 {
@@ -467,10 +501,14 @@ func (z *sizing) from(i int32, sees *sight) int {
 		}
 	case z.is(i, "JoinExpr"):
 		before := sees.width
-		total = capped(z.from(z.child(i, "larg"), sees) + z.from(z.child(i, "rarg"), sees) + z.condition(z.child(i, "quals"), sees))
+		total = z.from(z.child(i, "larg"), sees)
+		middle := len(sees.items)
+		total = capped(total + z.from(z.child(i, "rarg"), sees))
+		total = capped(total + z.condition(z.child(i, "quals"), sees))
 		total = capped(total + (sees.width-before)/2) // it has all their columns, half a node each
 		sees.merged = sees.merged || z.has(i, "isNatural") || z.has(i, "usingClause")
-		if s = z.join(i, sees, start); z.child(i, "alias") < 0 && string(z.raw(i, "jointype")) != "JOIN_FULL" {
+		s = z.join(i, sees, start, middle)
+		if total = capped(total + s.total); z.child(i, "alias") < 0 && string(z.raw(i, "jointype")) != "JOIN_FULL" {
 			return total
 		}
 	default:
@@ -480,7 +518,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		if z.amplifies(i) { // pull_up_constant_function
 			sees.plain = nodesOfAmplified
 		}
-		return z.below(i, sees)
+		return z.below(i, sees).stays
 	}
 	alias := z.child(i, "alias")
 	if alias >= 0 {
@@ -490,40 +528,53 @@ func (z *sizing) from(i int32, sees *sight) int {
 	return total
 }
 
-// join is what the alias of a join stands for, and the columns that a FULL JOIN merges.
-func (z *sizing) join(i int32, sees *sight, start int) *sized {
-	items, j := sees.items[start:], &sized{rest: sees.plain}
-	if using := z.child(i, "join_using_alias"); using >= 0 || z.child(i, "alias") >= 0 {
+// join is what the alias of a join stands for, and the columns that a FULL JOIN merges;
+// its total is what comparing the columns of USING takes.
+func (z *sizing) join(i int32, sees *sight, start, middle int) *sized {
+	items, j := sees.items[start:], &sized{}
+	left, right := items[:middle-start], items[middle-start:]
+	using, natural := z.has(i, "usingClause"), z.has(i, "isNatural")
+	alias := z.child(i, "join_using_alias")
+	if alias >= 0 || z.child(i, "alias") >= 0 {
 		for _, it := range items {
 			z.steps += len(it.columns)
 			j.add(it.columns...)
-			j.rest = max(j.rest, it.rest)
+			j.rest = j.rest.most(it.rest)
 		}
-		if using >= 0 {
-			sees.items = append(sees.items, sizedItem{string(z.raw(using, "aliasname")), j})
+		j.rest = j.rest.most(each(sees.plain))
+		if natural || using { // the merged columns come first
+			j.rest = j.rest.most(z.mostOf(items, (*sizing).most))
+		}
+		if alias >= 0 {
+			sees.items = append(sees.items, sizedItem{string(z.raw(alias, "aliasname")), j})
 		}
 	}
-	if z.has(i, "isNatural") || z.has(i, "usingClause") { // the merged columns come first
+	full := string(z.raw(i, "jointype")) == "JOIN_FULL"
+	if natural {
 		for _, it := range items {
-			j.rest = max(j.rest, z.most(it.sized))
+			j.total = capped(j.total + z.row(it.sized).pushed)
 		}
-	}
-	if string(z.raw(i, "jointype")) != "JOIN_FULL" {
-		return j
-	}
-	most := 1
-	for _, it := range items {
-		most = capped(most + z.most(it.sized))
-	}
-	if z.has(i, "isNatural") {
-		j.rest = most
+		if full {
+			j.rest = z.mostOf(left, (*sizing).most).plus(z.mostOf(right, (*sizing).most)).plus(each(1))
+		}
 	}
 	for name := range z.items(i, "usingClause") {
-		merged := 1
-		for _, it := range items {
-			merged = capped(merged + z.of(it.sized, string(z.scalar(name))))
+		merged := string(z.scalar(name))
+		named := func(z *sizing, s *sized) nodes { return z.of(s, merged) }
+		both := z.mostOf(left, named).plus(z.mostOf(right, named)).plus(each(1))
+		if j.total = capped(j.total + both.pushed); full { // COALESCE of the two
+			j.add(sizedColumn{merged, both})
 		}
-		j.add(sizedColumn{string(z.scalar(name)), merged})
 	}
 	return j
+}
+
+// mostOf is the largest of items.
+func (z *sizing) mostOf(items []sizedItem, size func(*sizing, *sized) nodes) nodes {
+	n := nodes{}
+	for _, it := range items {
+		z.steps++
+		n = n.most(size(z, it.sized))
+	}
+	return n
 }

@@ -2,11 +2,25 @@ package classify
 
 import "slices"
 
+// The nodes of an expression: as it stays where it is, and as a condition that is pushed
+// into the queries that it names, as deep as that goes (subquery_push_qual).
+type nodes struct{ stays, pushed int }
+
+func each(n int) nodes { return nodes{n, n} }
+
+func (n nodes) plus(m nodes) nodes {
+	return nodes{capped(n.stays + m.stays), capped(n.pushed + m.pushed)}
+}
+
+func (n nodes) times(k int) nodes { return nodes{capped(n.stays * k), capped(n.pushed * k)} }
+
+func (n nodes) most(m nodes) nodes { return nodes{max(n.stays, m.stays), max(n.pushed, m.pushed)} }
+
 // A sized is what a query comes to, in nodes, and what the columns of its result do.
 type sized struct {
 	columns []sizedColumn
-	byName  map[string]int // once more than a few were looked through
-	rest    int            // of a column of another name; 0 where all are known
+	byName  map[string]nodes // once more than a few were looked through
+	rest    nodes            // of a column of another name; 0 where all are known
 	total   int
 	joined  int // relations that it brings into a query around
 	stars   int // columns of its stars, at least
@@ -16,16 +30,16 @@ type sized struct {
 
 type sizedColumn struct {
 	name string
-	size int
+	size nodes
 }
 
 // of is the size of a column by its name, 0 where there is none.
-func (z *sizing) of(s *sized, name string) int {
+func (z *sizing) of(s *sized, name string) nodes {
 	if len(s.columns) > fewColumns && s.byName == nil {
 		z.steps += indexSteps * len(s.columns)
-		s.byName = make(map[string]int, len(s.columns))
+		s.byName = make(map[string]nodes, len(s.columns))
 		for _, c := range s.columns {
-			s.byName[c.name] = max(s.byName[c.name], c.size)
+			s.byName[c.name] = s.byName[c.name].most(c.size)
 		}
 	}
 	n := s.byName[name]
@@ -33,32 +47,32 @@ func (z *sizing) of(s *sized, name string) int {
 		z.steps += len(s.columns)
 		for _, c := range s.columns {
 			if c.name == name {
-				n = max(n, c.size)
+				n = n.most(c.size)
 			}
 		}
 	}
-	if n == 0 {
+	if n == (nodes{}) {
 		return s.rest
 	}
 	return n
 }
 
 // row is the size of all columns together.
-func (z *sizing) row(s *sized) int {
+func (z *sizing) row(s *sized) nodes {
 	n := s.rest
 	for _, c := range s.columns {
 		z.steps++
-		n = capped(n + c.size)
+		n = n.plus(c.size)
 	}
 	return n
 }
 
 // most is the size of the largest column.
-func (z *sizing) most(s *sized) int {
+func (z *sizing) most(s *sized) nodes {
 	n := s.rest
 	for _, c := range s.columns {
 		z.steps++
-		n = max(n, c.size)
+		n = n.most(c.size)
 	}
 	return n
 }
@@ -70,7 +84,7 @@ func (s *sized) add(columns ...sizedColumn) {
 		return
 	}
 	for _, c := range append(s.columns, columns...) {
-		s.rest = max(s.rest, c.size)
+		s.rest = s.rest.most(c.size)
 	}
 	s.columns = nil
 }
@@ -78,9 +92,9 @@ func (s *sized) add(columns ...sizedColumn) {
 // kept is a query that stays one and takes no conditions in: its columns are names for
 // the query around. LIMIT and OFFSET do that, of whatever value.
 func (s *sized) kept() *sized {
-	k := &sized{columns: slices.Clone(s.columns), rest: min(s.rest, 1), total: s.total, joined: 1, width: s.width}
+	k := &sized{columns: slices.Clone(s.columns), rest: nodes{min(s.rest.stays, 1), min(s.rest.pushed, 1)}, total: s.total, joined: 1, width: s.width}
 	for i := range k.columns {
-		k.columns[i].size = 1
+		k.columns[i].size = each(1)
 	}
 	return k
 }
@@ -88,16 +102,16 @@ func (s *sized) kept() *sized {
 // united is a set operation. What is asked of it is asked of each of its queries.
 func (z *sizing) united(l, r *sized) *sized {
 	l.total = capped(l.total + r.total)
-	known := l.rest == 0 && r.rest == 0 && len(l.columns) == len(r.columns)
+	known := l.rest == (nodes{}) && r.rest == (nodes{}) && len(l.columns) == len(r.columns)
 	most := z.most(r)
 	for k := range l.columns {
 		if known {
 			most = r.columns[k].size
 		}
-		l.columns[k].size = max(l.columns[k].size, most)
+		l.columns[k].size = l.columns[k].size.most(most)
 	}
-	if l.rest > 0 {
-		l.rest = max(l.rest, most)
+	if l.rest != (nodes{}) {
+		l.rest = l.rest.most(most)
 	}
 	l.byName = nil
 	l.arms = max(l.arms, 1) + max(r.arms, 1)
@@ -113,7 +127,7 @@ func (z *sizing) resized(s *sized, node int32, list string) *sized {
 	most := z.most(s)
 	for name := range z.items(node, list) {
 		n := most
-		if k := len(r.columns); s.rest == 0 && k < len(s.columns) {
+		if k := len(r.columns); s.rest == (nodes{}) && k < len(s.columns) {
 			n = s.columns[k].size
 		}
 		r.columns = append(r.columns, sizedColumn{string(z.scalar(name)), n})

@@ -47,6 +47,10 @@ func boundedCopies() map[string]string {
 	for k := range 120 {
 		joins += fmt.Sprintf(" JOIN t t%d ON true", k)
 	}
+	metrics := ""
+	for k := range 40 {
+		metrics += fmt.Sprintf(" FULL JOIN (SELECT id AS x, count(*) AS c%d FROM t GROUP BY id) m%d USING (x)", k, k)
+	}
 	return map[string]string{
 		"names that pass through": layered(50, wide+" FROM t", "SELECT * FROM (%s) s"),
 		"one more at each level":  layered(30, copyBase, "SELECT s.*, x + 1 AS z FROM (%s) s"),
@@ -57,6 +61,11 @@ func boundedCopies() map[string]string {
 		"CTEs named twice":        copyChain(40, "NEW AS (SELECT p.x + p.x AS x FROM OLD p, OLD q)"),
 		"a recursive one":         "WITH RECURSIVE r AS (SELECT 1 AS x UNION ALL SELECT x + x + x + x + x + x FROM r WHERE x + x + x < 100) SELECT x + x + x + x FROM r",
 		"joins":                   joins,
+		"a report of reports":     copyChain(20, "NEW AS (SELECT x, sum(CASE WHEN x > 0 THEN x WHEN x < 0 THEN -x ELSE coalesce(x, 0) END) AS y, x - lag(x) OVER (PARTITION BY x ORDER BY x) AS z FROM OLD GROUP BY x)"),
+		"sums of sums":            copyChain(30, "NEW AS (SELECT sum(CASE WHEN x > 0 THEN x ELSE 0 END) AS x FROM OLD)"),
+		"windows of windows":      copyChain(30, "NEW AS (SELECT x - lag(x) OVER (PARTITION BY x ORDER BY x) AS x FROM OLD)"),
+		"merged metrics":          "SELECT x FROM t a0(x)" + metrics + " WHERE x > 0",
+		"a pivot of sources":      "WITH s AS (SELECT id, n AS x FROM t" + strings.Repeat(" UNION ALL SELECT id, n + 1 FROM t", 24) + "), c AS (SELECT id, CASE WHEN x > 0 THEN x ELSE -x END AS x FROM s), d AS (SELECT id, CASE WHEN x > 9 THEN x ELSE x + 1 END AS x FROM c) SELECT id" + strings.Repeat(", sum(CASE WHEN id = 1 THEN x END)", 300) + " FROM d GROUP BY id",
 		"grouping sets":           "SELECT 1 FROM t GROUP BY GROUPING SETS ((id), (n), ()), CUBE (id, n), ROLLUP (id, n)",
 		"a large UNION":           "SELECT * FROM (SELECT * FROM t" + strings.Repeat(" UNION ALL SELECT * FROM t", 400) + ") s",
 		"windows of one name":     "SELECT 1" + strings.Repeat(", sum(id) OVER w", 600) + " FROM t WINDOW w AS (PARTITION BY n)",
@@ -105,6 +114,7 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"what it merges":        "SELECT x FROM " + layered(9, "(SELECT id AS x FROM t)", "(SELECT x + x AS x FROM (%s s FULL JOIN (SELECT x + x AS x FROM t s) b USING (x)))") + " s WHERE " + strings.Repeat("x > 0 AND ", 60) + "x > 1",
 		"merged columns":        layered(18, copyBase, "SELECT 1 AS x, a + a AS y FROM ((%s) s JOIN (SELECT 1 AS y) b USING (y)) AS j(a, c)"),
 		"a star of them":        layered(18, copyBase, "SELECT 1 AS x, a + a AS y FROM (SELECT * FROM (%s) s NATURAL JOIN (SELECT 1 AS y) b) AS j(a, c)"),
+		"USING of a wide value": "SELECT 1 FROM (SELECT ARRAY[n" + strings.Repeat(", n", 2000) + "] AS x FROM t) s" + strings.Repeat(" JOIN (SELECT ARRAY[id] AS x FROM t) s USING (x)", 140),
 		"FORMAT JSON":           "SELECT " + layered(18, "'1'", "JSON_ARRAY(%s FORMAT JSON RETURNING text)"),
 		"conditions on a UNION": "SELECT 1 FROM (SELECT id FROM t" + strings.Repeat(" UNION ALL SELECT id FROM t", 600) + ") s, o WHERE s.id = ANY(ARRAY[n" + strings.Repeat(", n", 600) + "])",
 		"a function's constant": "SELECT ARRAY[a" + strings.Repeat(", a", 100) + "] FROM repeat('x', 2000000) a",
@@ -191,7 +201,11 @@ func (r *copyWriter) value(depth int) string {
 
 func (r *copyWriter) layer(inside string) string {
 	list := r.value(0) + " AS x, " + r.value(0) + " AS y"
-	switch r.IntN(12) {
+	switch r.IntN(14) {
+	case 11:
+		return "SELECT a - a AS x, c AS y FROM ((" + inside + ") s JOIN (SELECT 1 AS y) b USING (y)) AS j(a, c)"
+	case 12:
+		return "SELECT a AS x, c - a AS y FROM (SELECT * FROM (" + inside + ") s NATURAL LEFT JOIN (SELECT 1 AS y) b) AS j(a, c) WHERE " + r.pick("a", "c") + " > 0"
 	case 0:
 		return "SELECT " + list + " FROM (SELECT * FROM (" + inside + ") s) s"
 	case 1:
