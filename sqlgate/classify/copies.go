@@ -31,8 +31,9 @@ const (
 
 // What grows with the square of a number in one query is bounded too.
 const (
-	maxJoined       = 300 // relations, with those of subqueries that are put into it
-	maxWindows      = 400
+	maxJoined       = 300  // relations, with those of subqueries that are put into it
+	maxWindows      = 400  // of a text
+	maxSorted       = 400  // aggregates of a query with DISTINCT or ORDER BY
 	maxGroupingSets = 4096 // of a text: the server looks at its bound for a query when all are made
 )
 
@@ -41,7 +42,7 @@ type sight struct {
 	items   []sizedItem
 	plain   int // a column of what is no query
 	joined  int // relations
-	windows int
+	sorted  int
 	width   int  // columns of the items
 	merged  bool // a join puts its merged columns first
 	arms    int  // queries of set operations that are put into it
@@ -61,7 +62,8 @@ type sizing struct {
 	ctes       map[int32]*sized
 	around     map[int32]*sight // a CTE
 	grouped    int              // grouping sets
-	refused    *fault.Fault     // by another bound than the size
+	windows    int
+	refused    *fault.Fault // by another bound than the size
 }
 
 func (z *sizing) bound(limit string, got, most int) {
@@ -83,7 +85,7 @@ func (w *walk) refuseCopies() *fault.Fault {
 }
 
 func (w *walk) copiedNodes() (int, *fault.Fault) {
-	z := &sizing{w, map[int32]int{}, map[int32]bool{}, map[int32]*sized{}, map[int32]*sight{}, 0, nil}
+	z := &sizing{w, map[int32]int{}, map[int32]bool{}, map[int32]*sized{}, map[int32]*sight{}, 0, 0, nil}
 	for i := int32(0); i < int32(len(w.e)) && len(w.withs) > 0; i++ {
 		if cte := z.cteAt(i); cte >= 0 {
 			z.references[cte]++
@@ -112,6 +114,9 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 	case z.is(i, "A_Expr"):
 		return z.operation(i, sees)
 	case z.is(i, "FuncCall") && z.aggregateKind(i) != 0: // a condition that is pushed to it ends there
+		if sees != nil && (z.has(i, "agg_distinct") || z.has(i, "agg_order")) {
+			sees.sorted++
+		}
 		return each(z.below(i, sees).stays)
 	case z.is(i, "JsonValueExpr") && string(z.raw(z.child(i, "format"), "format_type")) == "JS_FORMAT_JSON": // as it is and with its format
 		return z.below(i, sees).times(2)
@@ -126,8 +131,9 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 			sees.joined += q.joined
 		}
 		return z.size(z.child(i, "testexpr"), sees).times(2).plus(each(1 + q.total))
-	case z.is(i, "WindowDef") && sees != nil && (z.fieldName(i) != "over" || !z.has(i, "name")): // OVER w is none of its own
-		sees.windows++
+	case z.is(i, "WindowDef") && (z.fieldName(i) != "over" || !z.has(i, "name")): // OVER w is none of its own
+		z.windows++
+		z.bound(limitWindows, z.windows, maxWindows)
 	}
 	return z.below(i, sees)
 }
@@ -310,7 +316,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 		r.arms = sees.arms
 	}
 	z.bound(limitJoined, sees.joined, maxJoined)
-	z.bound(limitWindows, sees.windows, maxWindows)
+	z.bound(limitSorted, sees.sorted, maxSorted)
 	r.joined = max(sees.joined, 1)
 	if !z.is(stmt, "SelectStmt") || z.child(stmt, "limitCount") >= 0 || z.child(stmt, "limitOffset") >= 0 {
 		return r.kept()

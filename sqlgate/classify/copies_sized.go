@@ -57,9 +57,10 @@ func (z *sizing) of(s *sized, name string) nodes {
 	return n
 }
 
-// row is the size of all columns together.
+// row is the size of all columns together; how many a star over a table stands for is
+// not known.
 func (z *sizing) row(s *sized) nodes {
-	n := s.rest
+	n := s.rest.times(columnsOfTable)
 	for _, c := range s.columns {
 		z.steps++
 		n = n.plus(c.size)

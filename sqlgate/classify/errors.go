@@ -21,6 +21,7 @@ const (
 	limitJoined         = "joined_relations"
 	limitWindows        = "windows"
 	limitGroupingSets   = "grouping_sets"
+	limitSorted         = "sorted_aggregates"
 	limitColumns        = "result_columns"
 	limitParserStack    = "parser_stack"
 	limitParserCPU      = "parser_cpu_ms"
