@@ -329,11 +329,16 @@ type namedPlace struct {
 }
 
 // placeFaults finds settings that name one file twice, or a file in a folder that
-// belongs to something else: what is derived would be written over the log, or over a
-// key. Links and other spellings count as what they lead to.
+// belongs to something else, or no place for a file: what is derived would be written
+// over the log, or over a key. Links and other spellings count as what they lead to.
 func (s *settings) placeFaults() []string {
 	places := s.places()
 	said := map[string]bool{}
+	for setting, path := range map[string]string{"GATE_AUDIT_WAL_PATH": s.AuditWALPath, "GATE_AUDIT_LOG_PATH": s.AuditLogPath, "GATE_AUDIT_INDEX_PATH": s.indexPath()} {
+		if full, err := filepath.Abs(path); err == nil && path != "" && isDevice(full) && (setting != "GATE_AUDIT_LOG_PATH" || full != os.DevNull) {
+			said[fmt.Sprintf("%s names %s, which is no place for a file: the gate puts files there and moves away what is not its own. Name a file", setting, path)] = true
+		}
+	}
 	for i, a := range places {
 		for _, b := range places[i+1:] {
 			if a.setting == b.setting || a.path == "" || b.path == "" || !a.written && !b.written {
@@ -345,6 +350,13 @@ func (s *settings) placeFaults() []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(said))
+}
+
+// isDevice tells a place that the system made, or something else than a file or what
+// leads to one.
+func isDevice(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.Mode().IsRegular() && !info.IsDir() || filepath.Dir(path) == "/dev" || below(path, "/dev/fd") || below(path, "/proc") || below(path, "/sys")
 }
 
 // meets reports whether two places are one, or one lies in a folder that is the other.

@@ -153,6 +153,11 @@ func TestTwoSettingsNameNoPlaceTwice(t *testing.T) {
 			require.ErrorContains(t, err, strings.Split(setting, "=")[0], environ)
 		}
 	}
+	for _, environ := range []string{"GATE_AUDIT_INDEX_PATH=/dev/null", "GATE_AUDIT_LOG_PATH=/dev/stdout", "GATE_AUDIT_LOG_PATH=/proc/self/fd/1", "GATE_AUDIT_WAL_PATH=/dev/gate.wal", "GATE_AUDIT_INDEX_PATH=/dev/fd/2"} {
+		_, err := loadSettings([]string{environ}, noon)
+		require.ErrorContains(t, err, "no place for a file", environ)
+		require.ErrorContains(t, err, strings.Split(environ, "=")[0])
+	}
 	for _, environ := range []string{
 		"", "GATE_AUDIT_WAL_PATH=a/audit.wal GATE_AUDIT_LOG_PATH=b/audit.wal", "GATE_AUDIT_LOG_PATH=audit.wal.log",
 		"GATE_TLS_KEY_PATH=both.pem GATE_TLS_CERT_PATH=both.pem", "GATE_AUDIT_LOG_PATH=/dev/null",

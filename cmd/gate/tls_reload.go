@@ -258,6 +258,7 @@ func (k *tlsKeeper) usersFailure() string {
 // A fileStamp changes when a file is written or another one takes its place.
 type fileStamp struct {
 	modified time.Time
+	changed  syscall.Timespec // which no tool sets back
 	size     int64
 	inode    uint64
 }
@@ -273,7 +274,7 @@ func stampsOf(paths []string) []fileStamp {
 		}
 		stamps[i] = fileStamp{modified: info.ModTime(), size: info.Size()}
 		if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-			stamps[i].inode = sys.Ino
+			stamps[i].inode, stamps[i].changed = sys.Ino, sys.Ctim
 		}
 	}
 	return stamps
