@@ -132,7 +132,7 @@ type preparation struct {
 	counted *oneRow
 }
 
-const blockIDSQL = "SELECT pg_catalog.pg_current_xact_id(), " + foreignSQL
+const blockIDSQL = "SELECT pg_catalog.pg_current_xact_id()"
 
 func (b *Block) preparation(o *BeginOptions) (p preparation) {
 	var c *command
@@ -164,7 +164,6 @@ func (b *Block) take(p preparation, userCode bool, refused *pgconn.PgError, err 
 		if b.xid, err = strconv.ParseUint(p.id.text(0), 10, 64); err != nil {
 			return beginFault(nil, errProtocol)
 		}
-		b.lease.foreign = p.id.text(1) == "t"
 	}
 	if p.counted == nil {
 		return nil

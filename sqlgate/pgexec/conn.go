@@ -53,7 +53,7 @@ type conn struct {
 	dirty    bool   // a statement ran that may have left something in the session
 	used     bool   // a safe read ran since it was cleaned
 	owner    string // whose it was
-	foreign  bool   // there were foreign tables as the transaction began
+	foreign  bool   // there were foreign tables before the last COMMIT
 	broken   bool   // the conversation broke off: only good for closing
 	drift    string // the setting that changed; the connection is quarantined
 	outlives bool   // it was given up and goes on: closed when the server has ended it
@@ -216,8 +216,7 @@ var boolText = map[bool][]byte{false: []byte("f"), true: []byte("t")}
 // server give out, else "" where there is none; the settings and users; and where
 // clean is set, which gives up all of the session's advisory locks and has random()
 // begin elsewhere (DISCARD ALL does not), "t" for what only DISCARD ALL takes away:
-// temporary tables, channels, cursors, prepared statements; and with assign whether
-// there are foreign tables.
+// temporary tables, channels, cursors, prepared statements.
 func (c *conn) looking(assign, clean bool) (*command, *oneRow) {
 	cmd, row := query(c.watch.lookSQL)
 	cmd.look = true

@@ -96,7 +96,7 @@ func newWatch(pins []pin) watch {
 	w.lookSQL = "SELECT CASE WHEN $1 THEN pg_catalog.pg_current_xact_id() ELSE pg_catalog.pg_current_xact_id_if_assigned() END, " + shown.String() + `,
  CASE WHEN $2 THEN pg_catalog.pg_advisory_unlock_all() IS NULL OR pg_catalog.setseed($3) IS NULL OR pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
  OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels()) OR EXISTS (SELECT FROM pg_catalog.pg_cursor() AS c WHERE c.is_holdable)
- OR EXISTS (SELECT FROM pg_catalog.pg_prepared_statement() AS p WHERE p.from_sql) END, CASE WHEN $1 THEN ` + foreignSQL + ` END`
+ OR EXISTS (SELECT FROM pg_catalog.pg_prepared_statement() AS p WHERE p.from_sql) END`
 	w.assertSQL = `SELECT current_user, session_user, pg_catalog.current_database(), pg_catalog.current_setting('server_encoding'),
  pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),
  (SELECT c.system_identifier FROM pg_catalog.pg_control_system() AS c),

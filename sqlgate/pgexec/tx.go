@@ -141,7 +141,6 @@ func (tx *Tx) open(ctx context.Context) error {
 	if l.compare(shown.text(1)); l.drift != "" {
 		return &beginError{driftFault(l.drift)}
 	}
-	l.foreign = shown.text(3) == "t"
 	xid, err := strconv.ParseUint(shown.text(0), 10, 64)
 	if err != nil {
 		return &beginError{beginFault(nil, errProtocol)}
@@ -236,12 +235,21 @@ func (tx *Tx) Exec(ctx context.Context, st Statement, sink Sink) (Result, error)
 
 // beforeCommit is what goes behind the last statement of a client's: the deferred
 // checks, so that they fail as part of it, and the setting that makes a commit
-// last, which any function may have switched off for its transaction.
+// last, which any function may have switched off for its transaction. Foreign tables
+// are looked for at the same time: the statement, or somebody else, may have made them.
 func (c *conn) beforeCommit() segment {
-	return segment{
-		own("SET CONSTRAINTS ALL IMMEDIATE"),
-		own("SET LOCAL synchronous_commit = " + c.watch.synchronousCommit(c.settled)),
-	}
+	lasts := &command{sql: "SELECT pg_catalog.set_config('synchronous_commit', '" + c.watch.synchronousCommit(c.settled) + "', true), " + foreignSQL, sink: foreignTables{c}}
+	return segment{own("SET CONSTRAINTS ALL IMMEDIATE"), lasts}
+}
+
+// foreignTables takes the answer to whether there are any.
+type foreignTables struct{ *conn }
+
+func (foreignTables) Fields([]Field) error { return nil }
+
+func (t foreignTables) Row(v [][]byte) error {
+	t.foreign = string(v[1]) == "t"
+	return nil
 }
 
 // rowCount is the tag's number, or the rows that came where the tag has none.
