@@ -22,6 +22,7 @@ const (
 	columnsOfUnknown = 100    // that (x).* stands for where the text doesn't tell
 	columnsOfTable   = 33     // of which a join makes two in its turn
 	nodesOfAmplified = 10_000 // of what becomes a constant of any size
+	nodesOfView      = 1_000  // of such a view
 	viewsOfSchema    = 13     // relations of a view of information_schema
 	nodesOfCatalog   = 50     // of a column of one of the server's own views
 	bytesOfNode      = 100    // of a constant count as one
@@ -120,6 +121,8 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		return each(z.below(i, sees).stays)
 	case z.is(i, "JsonValueExpr") && string(z.raw(z.child(i, "format"), "format_type")) == "JS_FORMAT_JSON": // as it is and with its format
 		return z.below(i, sees).times(2)
+	case z.is(i, "JsonArrayQueryConstructor"): // its query is analysed to see whether it has one column, and again
+		return z.below(i, sees).times(2)
 	case z.is(i, "CaseExpr") && z.amplifies(z.child(i, "arg")): // folded, and compared with each WHEN
 		return z.below(i, sees).times(nodesOfAmplified)
 	case z.is(i, "GroupingSet") && !z.is(z.owner(i), "GroupingSet"):
@@ -207,7 +210,7 @@ func (z *sizing) groupings(i int32) int {
 	case "GROUPING_SET_CUBE":
 		return 1 << min(items, 30)
 	case "GROUPING_SET_ROLLUP":
-		return items + 1
+		return items * (items + 1) / 2 // columns of its sets
 	case "GROUPING_SET_SETS":
 		return n
 	}
@@ -495,6 +498,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 			}
 			if string(z.text(i, "schemaname")) == "information_schema" {
 				sees.joined += viewsOfSchema - 1
+				return nodesOfView
 			}
 			return 1
 		}
@@ -512,6 +516,9 @@ func (z *sizing) from(i int32, sees *sight) int {
 		total = capped(total + z.from(z.child(i, "rarg"), sees))
 		total = capped(total + z.condition(z.child(i, "quals"), sees))
 		total = capped(total + (sees.width-before)/2) // it has all their columns, half a node each
+		if z.has(i, "isNatural") {                    // and compares their names
+			total = capped(total + (sees.width-before)*columnsOfTable/8)
+		}
 		sees.merged = sees.merged || z.has(i, "isNatural") || z.has(i, "usingClause")
 		s = z.join(i, sees, start, middle)
 		if total = capped(total + s.total); z.child(i, "alias") < 0 && string(z.raw(i, "jointype")) != "JOIN_FULL" {
