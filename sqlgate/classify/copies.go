@@ -88,12 +88,24 @@ func (w *walk) refuseCopies() *fault.Fault {
 func (w *walk) copiedNodes() (int, *fault.Fault) {
 	z := &sizing{w, map[int32]int{}, map[int32]bool{}, map[int32]*sized{}, map[int32]*sight{}, 0, 0, nil}
 	for i := int32(0); i < int32(len(w.e)) && len(w.withs) > 0; i++ {
-		if cte := z.cteAt(i); cte >= 0 {
+		if cte := z.cteAt(i); cte >= 0 && z.isRead(i) {
 			z.references[cte]++
 			z.recursive[cte] = z.recursive[cte] || cte < i && i < w.e[cte].next
 		}
 	}
 	return z.size(0, nil).stays - len(w.e), z.refused
+}
+
+// isRead tells the name of what is read; the table that a statement writes, or a lock is
+// on, is no CTE.
+func (z *sizing) isRead(i int32) bool {
+	switch z.fieldName(i) {
+	case "relation":
+		return !z.isQuery(z.owner(i))
+	case "lockedRels", "rel":
+		return false
+	}
+	return true
 }
 
 // size is what an expression or a statement comes to, whose names see these items.

@@ -115,6 +115,8 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"what it merges":            "SELECT x FROM " + layered(9, "(SELECT id AS x FROM t)", "(SELECT x + x AS x FROM (%s s FULL JOIN (SELECT x + x AS x FROM t s) b USING (x)))") + " s WHERE " + strings.Repeat("x > 0 AND ", 60) + "x > 1",
 		"merged columns":            layered(18, copyBase, "SELECT 1 AS x, a + a AS y FROM ((%s) s JOIN (SELECT 1 AS y) b USING (y)) AS j(a, c)"),
 		"a star of them":            layered(18, copyBase, "SELECT 1 AS x, a + a AS y FROM (SELECT * FROM (%s) s NATURAL JOIN (SELECT 1 AS y) b) AS j(a, c)"),
+		"a CTE named like a target": "WITH o AS (SELECT ARRAY[n" + strings.Repeat(", n", 1000) + "] AS x FROM t) INSERT INTO o (id) SELECT cardinality(ARRAY[x" + strings.Repeat(", x", 1000) + "]) FROM o",
+		"like what is locked":       "WITH a AS (SELECT ARRAY[n" + strings.Repeat(", n", 1000) + "] AS x FROM t) SELECT ARRAY[q.x" + strings.Repeat(", q.x", 1000) + "] FROM a q, t a FOR UPDATE OF a",
 		"JSON_ARRAY of queries":     layered(18, "SELECT 1", "SELECT JSON_ARRAY(%s)"),
 		"natural joins":             "SELECT 1 FROM t" + strings.Repeat(" NATURAL JOIN t", 100),
 		"a schema's views":          "SELECT 1" + strings.Repeat(", (SELECT 1 FROM information_schema.columns)", 300),
