@@ -9,8 +9,10 @@
 -- The role for schema changes (GATE_DATABASE_DDL_URL) is the application's own
 -- owner, or a role that you make for it.
 
-CREATE ROLE gate_reader LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 24;
-CREATE ROLE gate_writer LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 24;
+-- The gate makes up to GATE_DB_POOL_MAX (16) connections for reads and as many for
+-- writes; one role may be for both.
+CREATE ROLE gate_reader LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 40;
+CREATE ROLE gate_writer LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 40;
 -- A default, not a wall: the wall is the grants.
 ALTER ROLE gate_reader SET default_transaction_read_only = on;
 -- A read may warn for each row, and fill the log of the server with that.

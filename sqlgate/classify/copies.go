@@ -1,6 +1,7 @@
 package classify
 
 import (
+	"encoding/binary"
 	"slices"
 	"strconv"
 
@@ -26,14 +27,16 @@ const (
 	viewsOfSchema    = 13     // relations of a view of information_schema
 	nodesOfCatalog   = 50     // of a column of one of the server's own views
 	bytesOfNode      = 100    // of a constant count as one
+	setsOfOne        = 4      // grouping sets: those that are written differ more than those of a CUBE
 	nodesUnbounded   = 1 << 30
 	maxResultColumns = 1664 // MaxTupleAttributeNumber, at which the server itself looks when all are made
 )
 
 // What grows with the square of a number in one query is bounded too.
 const (
-	maxJoined       = 300  // relations, with those of subqueries that are put into it
-	maxWindows      = 400  // of a text
+	maxJoined       = 300 // relations, with those of subqueries that are put into it
+	maxWindows      = 400 // different ones of a text
+	maxLookups      = 20_000_000
 	maxSorted       = 400  // aggregates of a query with DISTINCT or ORDER BY
 	maxGroupingSets = 4096 // of a text: the server looks at its bound for a query when all are made
 )
@@ -44,7 +47,8 @@ type sight struct {
 	plain   int // a column of what is no query
 	joined  int // relations
 	sorted  int
-	width   int  // columns of the items
+	width   int  // columns of the items, about
+	least   int  // and at least
 	merged  bool // a join puts its merged columns first
 	arms    int  // queries of set operations that are put into it
 	outside *sight
@@ -63,8 +67,9 @@ type sizing struct {
 	ctes       map[int32]*sized
 	around     map[int32]*sight // a CTE
 	grouped    int              // grouping sets
-	windows    int
-	refused    *fault.Fault // by another bound than the size
+	windows    map[string]bool  // that differ
+	lookups    int              // columns that bare names are compared with
+	refused    *fault.Fault     // by another bound than the size
 }
 
 func (z *sizing) bound(limit string, got, most int) {
@@ -86,7 +91,7 @@ func (w *walk) refuseCopies() *fault.Fault {
 }
 
 func (w *walk) copiedNodes() (int, *fault.Fault) {
-	z := &sizing{w, map[int32]int{}, map[int32]bool{}, map[int32]*sized{}, map[int32]*sight{}, 0, 0, nil}
+	z := &sizing{walk: w, references: map[int32]int{}, recursive: map[int32]bool{}, ctes: map[int32]*sized{}, around: map[int32]*sight{}, windows: map[string]bool{}}
 	for i := int32(0); i < int32(len(w.e)) && len(w.withs) > 0; i++ {
 		if cte := z.cteAt(i); cte >= 0 && z.isRead(i) {
 			z.references[cte]++
@@ -147,10 +152,24 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		}
 		return z.size(z.child(i, "testexpr"), sees).times(2).plus(each(1 + q.total))
 	case z.is(i, "WindowDef") && (z.fieldName(i) != "over" || !z.has(i, "name")): // OVER w is none of its own
-		z.windows++
-		z.bound(limitWindows, z.windows, maxWindows)
+		z.windows[z.written(i)] = true
+		z.bound(limitWindows, len(z.windows), maxWindows)
 	}
 	return z.below(i, sees)
+}
+
+// written tells nodes of the same meaning by what they hold.
+func (z *sizing) written(i int32) string {
+	var key []byte
+	for j := i + 1; j < z.e[i].next; j++ {
+		z.steps++
+		e := &z.e[j]
+		key = binary.BigEndian.AppendUint32(key, uint32(e.field)<<16|uint32(e.msg))
+		if e.msg == 0 {
+			key = append(append(key, z.json[e.a:e.b]...), '"')
+		}
+	}
+	return string(key)
 }
 
 // below adds up what a node or a list holds.
@@ -215,7 +234,7 @@ func (z *sizing) groupings(i int32) int {
 		if items++; z.is(item, "GroupingSet") {
 			n = capped(n + z.groupings(item))
 		} else {
-			n = capped(n + 1)
+			n = capped(n + setsOfOne)
 		}
 	}
 	switch string(z.raw(i, "kind")) {
@@ -260,8 +279,12 @@ func (z *sizing) column(ref int32, sees *sight) nodes {
 	}
 	name, qualifiers := names[len(names)-1], names[:len(names)-1]
 	n, all := each(1), nodes{}
+	defer func() { z.bound(limitLookups, z.lookups, maxLookups) }()
 	for ; sees != nil; sees = sees.outside {
 		n, all = n.most(each(sees.plain)), all.plus(each(sees.plain*columnsOfUnknown))
+		if len(qualifiers) == 0 {
+			z.lookups = capped(z.lookups + sees.width)
+		}
 		for _, it := range sees.items {
 			z.steps++
 			meant, size := len(qualifiers) == 0 || slices.Contains(qualifiers, it.name), nodes{}
@@ -318,6 +341,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 			r.total = capped(r.total + z.condition(i, sees))
 		case field == "valuesLists":
 			z.values(r, i, sees)
+			r.count = len(r.columns)
 		default:
 			r.total = capped(r.total + z.size(i, sees).stays)
 		}
@@ -371,6 +395,7 @@ var fromFields = []string{"relation", "fromClause", "usingClause", "sourceRelati
 
 // target adds a column of the result and gives what it comes to.
 func (z *sizing) target(r *sized, target int32, sees *sight) nodes {
+	r.count++
 	r.width++
 	value, name := z.child(target, "val"), z.raw(target, "name")
 	n := z.size(value, sees)
@@ -384,13 +409,15 @@ func (z *sizing) target(r *sized, target int32, sees *sight) nodes {
 	case z.endsInStar(value):
 		_, qualifier, _ := z.star(value)
 		r.rest = r.rest.most(each(sees.plain))
-		if len(qualifier) == 0 { // each has a column at least
-			r.stars += sees.joined
-			z.bound(limitColumns, r.stars, maxResultColumns)
+		if len(qualifier) == 0 {
 			r.width += sees.width
 		} else {
 			r.width += columnsOfTable
 		}
+		if len(qualifier) == 0 && !sees.merged {
+			r.count += sees.least - 1
+		}
+		z.bound(limitColumns, r.count, maxResultColumns)
 		if sees.merged { // their order is another one
 			for _, it := range sees.items {
 				r.rest = r.rest.most(z.most(it.sized))
@@ -495,6 +522,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		total = s.total
 		sees.joined += s.joined
 		sees.width += s.width
+		sees.least += max(s.count, 1)
 		sees.arms += s.arms
 	case z.is(i, "RangeTableSample"):
 		total = z.from(z.child(i, "relation"), sees)
@@ -505,6 +533,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 			sees.plain = max(sees.plain, 1)
 			sees.joined++
 			sees.width += columnsOfTable
+			sees.least++
 			if z.catalogOf(z.text(i, "schemaname"), z.text(i, "relname")) != nil {
 				sees.plain = nodesOfCatalog
 			}
@@ -516,6 +545,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		}
 		s = z.cte(cte)
 		sees.width += s.width
+		sees.least += max(s.count, 1)
 		if sees.joined++; z.inlined(cte) {
 			total = s.total
 			sees.joined += s.joined - 1

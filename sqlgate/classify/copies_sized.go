@@ -23,7 +23,7 @@ type sized struct {
 	rest    nodes            // of a column of another name; 0 where all are known
 	total   int
 	joined  int // relations that it brings into a query around
-	stars   int // columns of its stars, at least
+	count   int // of its columns, at least
 	width   int // of its columns, about
 	arms    int // of a set operation, its queries
 }
@@ -65,7 +65,7 @@ func (z *sizing) row(s *sized) nodes {
 		z.steps++
 		n = n.plus(c.size)
 	}
-	return n
+	return n.most(each(s.width))
 }
 
 // most is the size of the largest column.
@@ -93,7 +93,7 @@ func (s *sized) add(columns ...sizedColumn) {
 // kept is a query that stays one and takes no conditions in: its columns are names for
 // the query around. LIMIT and OFFSET do that, of whatever value.
 func (s *sized) kept() *sized {
-	k := &sized{columns: slices.Clone(s.columns), rest: nodes{min(s.rest.stays, 1), min(s.rest.pushed, 1)}, total: s.total, joined: 1, width: s.width}
+	k := &sized{columns: slices.Clone(s.columns), rest: nodes{min(s.rest.stays, 1), min(s.rest.pushed, 1)}, total: s.total, joined: 1, width: s.width, count: s.count}
 	for i := range k.columns {
 		k.columns[i].size = each(1)
 	}
@@ -124,7 +124,7 @@ func (z *sizing) resized(s *sized, node int32, list string) *sized {
 	if !z.has(node, list) {
 		return s
 	}
-	r := &sized{rest: s.rest, total: s.total, joined: s.joined, width: s.width, arms: s.arms}
+	r := &sized{rest: s.rest, total: s.total, joined: s.joined, width: s.width, arms: s.arms, count: s.count}
 	most := z.most(s)
 	for name := range z.items(node, list) {
 		n := most

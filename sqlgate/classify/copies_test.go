@@ -61,6 +61,7 @@ func boundedCopies() map[string]string {
 		"CTEs named twice":        copyChain(40, "NEW AS (SELECT p.x + p.x AS x FROM OLD p, OLD q)"),
 		"a recursive one":         "WITH RECURSIVE r AS (SELECT 1 AS x UNION ALL SELECT x + x + x + x + x + x FROM r WHERE x + x + x < 100) SELECT x + x + x + x FROM r",
 		"joins":                   joins,
+		"one window of many":      "SELECT 1" + strings.Repeat(", sum(n) OVER (PARTITION BY id ORDER BY n)", 600) + " FROM t",
 		"a year of counts":        "SELECT 1" + strings.Repeat(", count(DISTINCT CASE WHEN id = 3 THEN n END)", 365) + " FROM t",
 		"a report of reports":     copyChain(20, "NEW AS (SELECT x, sum(CASE WHEN x > 0 THEN x WHEN x < 0 THEN -x ELSE coalesce(x, 0) END) AS y, x - lag(x) OVER (PARTITION BY x ORDER BY x) AS z FROM OLD GROUP BY x)"),
 		"sums of sums":            copyChain(30, "NEW AS (SELECT sum(CASE WHEN x > 0 THEN x ELSE 0 END) AS x FROM OLD)"),
@@ -154,8 +155,18 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 	for k := range maxWindows {
 		named += fmt.Sprintf(", w%d AS (ORDER BY id + %d)", k+1, k)
 	}
+	windows := func(from, to int) string {
+		sql := "SELECT 1"
+		for k := from; k < to; k++ {
+			sql += fmt.Sprintf(", count(*) OVER (ORDER BY id + %d)", k)
+		}
+		return sql + " FROM t"
+	}
 	relations := func(n int, each string) string { return "pg_class r" + strings.Repeat(each, n-1) }
 	for name, c := range map[string]struct{ sql, limit string }{
+		"bare names":          {"WITH c AS (SELECT *, *, *, * FROM t) SELECT ARRAY[zz" + strings.Repeat(", zz", 2000) + "] FROM c" + strings.Repeat(", c", 200) + ", (SELECT 1 AS zz) z", limitLookups},
+		"stars of a star":     {"SELECT *" + strings.Repeat(", *", 200) + " FROM (SELECT *" + strings.Repeat(", *", 15) + " FROM t) s", limitColumns},
+		"pairs of groups":     {"SELECT 1 FROM t GROUP BY GROUPING SETS ((1, 2)" + strings.Repeat(", (1, 2)", 1100) + ")", limitGroupingSets},
 		"stars":               {"SELECT *" + strings.Repeat(", *", 16) + " FROM " + relations(100, ", pg_class"), limitColumns},
 		"stars of subselects": {"SELECT *" + strings.Repeat(", *", 50) + " FROM " + relations(50, ", (SELECT 1) s"), limitColumns},
 		"joins":               {"SELECT 1 FROM " + relations(301, " JOIN pg_class ON true"), limitJoined},
@@ -164,12 +175,12 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"joins of a CTE":      {"WITH c AS (SELECT 1 FROM " + relations(200, ", t") + ") SELECT 1 FROM c, " + relations(150, ", t"), limitJoined},
 		"EXISTS":              {"SELECT 1 WHERE true" + strings.Repeat(" AND EXISTS (SELECT FROM t)", 301), limitJoined},
 		"IN":                  {"DELETE FROM t WHERE true" + strings.Repeat(" AND id IN (SELECT id FROM t)", 301), limitJoined},
-		"windows":             {"SELECT 1" + strings.Repeat(", count(*) OVER (ORDER BY id)", 401) + " FROM t", limitWindows},
+		"windows":             {windows(0, 401), limitWindows},
 		"ROLLUP of many":      {"SELECT 1 FROM t GROUP BY ROLLUP (1" + strings.Repeat(", 1", 100) + ")", limitGroupingSets},
 		"grouping sets":       {"SELECT 1 FROM t GROUP BY GROUPING SETS (ROLLUP (1)" + strings.Repeat(", CUBE (1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)", 4) + ")", limitGroupingSets},
 		"a schema's views":    {"SELECT 1 FROM information_schema.columns" + strings.Repeat(", information_schema.columns", 30), limitJoined},
 		"distinct counts":     {"SELECT 1" + strings.Repeat(", count(DISTINCT id)", 401) + " FROM t", limitSorted},
-		"windows of many":     {"SELECT 1" + strings.Repeat(", count(*) OVER (ORDER BY id)", 300) + " FROM t UNION ALL SELECT 1" + strings.Repeat(", count(*) OVER (ORDER BY id)", 300) + " FROM t", limitWindows},
+		"windows of many":     {windows(0, 300) + " UNION ALL " + windows(300, 600), limitWindows},
 		"named windows":       {"SELECT count(*) OVER w9 FROM t WINDOW " + named, limitWindows},
 	} {
 		_, f := classifyText(tb, c.sql)

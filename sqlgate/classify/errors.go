@@ -22,6 +22,7 @@ const (
 	limitWindows        = "windows"
 	limitGroupingSets   = "grouping_sets"
 	limitSorted         = "sorted_aggregates"
+	limitLookups        = "names_looked_for"
 	limitColumns        = "result_columns"
 	limitParserStack    = "parser_stack"
 	limitParserCPU      = "parser_cpu_ms"
@@ -53,7 +54,11 @@ func refuseAmbiguous(at int) *fault.Fault {
 // refuseLimit is the answer to a text that the parser is not given, or a tree
 // that is not walked. position is left out where there is none (at < 0).
 func refuseLimit(limit string, at, got, limitValue int) *fault.Fault {
-	f := fault.New(fault.ParserUnsupportedSyntax, "The SQL text passes the parser's limit %s: %d, at most %d are taken. Simplify the statement.", limit, got, limitValue).
+	advice := "Simplify the statement."
+	if limit == limitCopiedNodes {
+		advice = "The database would write the expressions of its subqueries into each other that often: write AS MATERIALIZED behind the name of a CTE, or OFFSET 0 behind a subquery, whose columns others use several times."
+	}
+	f := fault.New(fault.ParserUnsupportedSyntax, "The SQL text passes the parser's limit %s: %d, at most %d are taken. %s", limit, got, limitValue, advice).
 		With("limit", limit).With("got", got).With("max", limitValue)
 	if at >= 0 {
 		f = f.With("position", at)

@@ -155,7 +155,7 @@ func (p *pool) takeSlot(ctx context.Context) error {
 	timer := time.NewTimer(p.cfg.AcquireTimeout)
 	defer timer.Stop()
 	client := ClientOf(ctx)
-	if err := p.own.take(ctx, client, timer.C); err != nil {
+	if err := p.own.take(ctx, client, timer.C, &p.waits); err != nil {
 		return err
 	}
 	select {

@@ -3,6 +3,7 @@ package pgexec
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"writegate/commands/fault"
@@ -43,7 +44,7 @@ type share struct {
 
 // take waits until the client may have one more connection; without a client it
 // always may.
-func (s *shares) take(ctx context.Context, client string, timeout <-chan time.Time) error {
+func (s *shares) take(ctx context.Context, client string, timeout <-chan time.Time, waits *atomic.Int64) error {
 	if client == "" {
 		return nil
 	}
@@ -60,6 +61,7 @@ func (s *shares) take(ctx context.Context, client string, timeout <-chan time.Ti
 		return nil
 	default:
 	}
+	waits.Add(1)
 	var err error
 	select {
 	case own.slots <- struct{}{}:
