@@ -40,6 +40,9 @@ func (g *Gate) CheckOutcome(ctx context.Context, id, by string) (projections.Exe
 			return x, err
 		}
 		verdict.Outcome, verdict.Basis, verdict.Answered = v.Outcome, v.Basis, v.Answered
+		if v.Outcome == pgexec.OutcomeAborted && x.Basis == pgexec.BasisForeignTables {
+			verdict.Outcome, verdict.Basis = pgexec.OutcomeNotKnowable, x.Basis
+		}
 		if v.Outcome == pgexec.OutcomeAborted && x.Path != event.PathRead {
 			outlasted, err := g.outlasted(ctx, &x)
 			if err != nil {

@@ -59,6 +59,9 @@ func (g *Gate) describeFailure(kept *event.Answer, command *commands.RecordResul
 		command.Unknown = &commands.Unknown{
 			ExecutionStateUnknown: event.ExecutionStateUnknown{Step: result.Step, Cause: result.Cause, Answer: kept}, ErrorCode: string(f.Code),
 		}
+		if result.Elsewhere { // whatever the tables are when it is checked
+			command.Resolved = &event.ExecutionOutcomeResolved{Outcome: pgexec.OutcomeNotKnowable, Basis: pgexec.BasisForeignTables}
+		}
 		if settled := result.Settled; settled != nil {
 			command.Resolved = &event.ExecutionOutcomeResolved{Outcome: settled.Outcome, Basis: settled.Basis, Answered: settled.Answered}
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"net/http"
@@ -9,10 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"writegate/eventlog/event"
+	"writegate/fixtures/faultproxy"
 	"writegate/fixtures/postgres"
 )
 
@@ -332,4 +335,53 @@ func TestAnApprovalEndsWithTheDatabaseThatItWasFor(t *testing.T) {
 	g = startGate(t, d)
 	require.Equal(t, http.StatusOK, g.query(t, request.with("approval_id", id)).status)
 	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM beside.held_notes"))
+}
+
+// TestACommitThatIsNotAnsweredUsesItsApprovalWhereForeignTablesAre: a foreign server has
+// committed its part, whatever the database says of the transaction, and whether the tables
+// are there when it is asked.
+func TestACommitThatIsNotAnsweredUsesItsApprovalWhereForeignTablesAre(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, []byte(`
+schema: gate.policy/v1
+name: remote
+version: 1.0.0
+facts: facts/v1
+rules:
+  - id: held
+    decision: REQUIRE_APPROVAL
+    reason_code: held
+    match: { tables_written: [public.f_a] }
+`))
+	login, err := pgconn.ParseConfig(d.database)
+	require.NoError(t, err)
+	setup := "CREATE EXTENSION postgres_fdw; CREATE TABLE at_a (id int); CREATE TABLE at_b (id int UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO at_b VALUES (0);"
+	foreign := ""
+	for _, name := range []string{"a", "b"} {
+		setup += fmt.Sprintf("CREATE SERVER %[1]s FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%[2]s', port '%[3]d', dbname '%[4]s'); CREATE USER MAPPING FOR CURRENT_USER SERVER %[1]s OPTIONS (user '%[5]s', password '%[6]s');",
+			name, login.Host, login.Port, login.Database, login.User, login.Password)
+		foreign += fmt.Sprintf("CREATE FOREIGN TABLE f_%[1]s (id int) SERVER %[1]s OPTIONS (table_name 'at_%[1]s');", name)
+	}
+	d.execute(t, setup+foreign)
+	direct := d.database
+	proxy := faultproxy.Start(t, direct)
+	d.database = proxy.URL()
+	g := startGate(t, d)
+	d.database = direct
+	request := ask("WITH a AS (INSERT INTO f_a VALUES (11)) INSERT INTO f_b VALUES (0)")
+	id := g.approved(t, request)
+	proxy.Arm(faultproxy.Fault{Direction: faultproxy.ToClient, Action: faultproxy.CutBefore, At: func(m faultproxy.Message) bool {
+		return m.Type == 'E' && bytes.Contains(m.Body, []byte("23505"))
+	}})
+	r := g.query(t, request.with("approval_id", id))
+	require.Equal(t, "unknown", r.text(t, "execution_state"))
+	require.Equal(t, "1", d.value(t, "SELECT count(*) FROM at_a"), "this part stands")
+	execution := "/executions/" + r.text(t, "execution_id")
+	require.Equal(t, []any{"unknown", "not_knowable"}, pick(g.get(t, execution).json(t), "execution_state", "outcome"))
+	d.execute(t, "DROP FOREIGN TABLE f_a, f_b")
+	g.post(t, execution+"/check", "")
+	require.Equal(t, []any{"unknown", "not_knowable"}, pick(g.get(t, execution).json(t), "execution_state", "outcome"))
+	d.execute(t, foreign)
+	requireFault(t, g.query(t, request.with("approval_id", id)), http.StatusConflict, "approval_outcome_unknown")
+	require.Equal(t, "1", d.value(t, "SELECT count(*) FROM at_a"))
 }

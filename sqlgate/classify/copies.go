@@ -150,7 +150,11 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		if string(z.raw(i, "subLinkType")) != "EXPR_SUBLINK" && sees != nil {
 			sees.joined += q.joined
 		}
-		return z.size(z.child(i, "testexpr"), sees).times(2).plus(each(1 + q.total))
+		times := 1
+		if string(z.raw(i, "subLinkType")) == "EXISTS_SUBLINK" { // planned as a subplan and as a hashed one
+			times = 2
+		}
+		return z.size(z.child(i, "testexpr"), sees).times(2).plus(each(capped(1 + times*q.total)))
 	case z.is(i, "WindowDef") && (z.fieldName(i) != "over" || !z.has(i, "name")): // OVER w is none of its own
 		z.windows[z.written(i)] = true
 		z.bound(limitWindows, len(z.windows), maxWindows)

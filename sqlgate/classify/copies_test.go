@@ -118,6 +118,7 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"a star of them":            layered(18, copyBase, "SELECT 1 AS x, a + a AS y FROM (SELECT * FROM (%s) s NATURAL JOIN (SELECT 1 AS y) b) AS j(a, c)"),
 		"a CTE named like a target": "WITH o AS (SELECT ARRAY[n" + strings.Repeat(", n", 1000) + "] AS x FROM t) INSERT INTO o (id) SELECT cardinality(ARRAY[x" + strings.Repeat(", x", 1000) + "]) FROM o",
 		"like what is locked":       "WITH a AS (SELECT ARRAY[n" + strings.Repeat(", n", 1000) + "] AS x FROM t) SELECT ARRAY[q.x" + strings.Repeat(", q.x", 1000) + "] FROM a q, t a FOR UPDATE OF a",
+		"EXISTS in EXISTS":          layered(18, "SELECT 1", "SELECT 1 FROM t WHERE id = 1 OR EXISTS (%s)"),
 		"JSON_ARRAY of queries":     layered(18, "SELECT 1", "SELECT JSON_ARRAY(%s)"),
 		"natural joins":             "SELECT 1 FROM t" + strings.Repeat(" NATURAL JOIN t", 100),
 		"a schema's views":          "SELECT 1" + strings.Repeat(", (SELECT 1 FROM information_schema.columns)", 300),

@@ -68,7 +68,7 @@ type Result struct {
 	Outcome    string // aborted or partial_possible
 	SQLState   string
 	DBMessage  string // the server's text: it carries values, for the log under GATE_AUDIT_SQL_TEXT=full alone
-	Elsewhere  bool   // a COMMIT failed, and foreign tables may hold a part of what it was for
+	Elsewhere  bool   // a COMMIT failed or was not answered, and foreign tables may hold a part of what it was for
 
 	Step, Cause string
 	Settled     *Settled

@@ -320,7 +320,7 @@ func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error)
 		if !isTimeout(err) && !(l.block && overtime(lastError(refused, err))) {
 			l.pool.lost()
 		}
-		res := Result{State: Unknown, Step: StepCommit, Cause: cause(err)}
+		res := Result{State: Unknown, Step: StepCommit, Cause: cause(err), Elsewhere: l.foreign}
 		return res.withServer(lastError(refused, err)), unknownFault("The database did not answer to COMMIT").Because(err)
 	case refused != nil:
 		res := aborted(ReasonDBError, BasisRollbackAcknowledged).withServer(refused)
