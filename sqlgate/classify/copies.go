@@ -141,7 +141,11 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 	case z.is(i, "JsonArrayQueryConstructor"): // its query is analysed to see whether it has one column, and again
 		return z.below(i, sees).times(2)
 	case z.is(i, "CaseExpr") && z.amplifies(z.child(i, "arg")): // folded, and compared with each WHEN
-		return z.below(i, sees).times(nodesOfAmplified)
+		whens := 0
+		for range z.items(i, "args") {
+			whens++
+		}
+		return z.below(i, sees).plus(each(whens * nodesOfAmplified))
 	case z.is(i, "GroupingSet") && !z.is(z.owner(i), "GroupingSet"):
 		z.grouped = capped(z.grouped + z.groupings(i))
 		z.bound(limitGroupingSets, z.grouped, maxGroupingSets)
@@ -218,18 +222,27 @@ func (z *sizing) operation(i int32, sees *sight) nodes {
 
 func capped(n int) int { return min(n, nodesUnbounded) }
 
-// amplifies tells whether what is called below makes much of little.
+// amplifies tells whether an expression becomes a constant that is larger than what makes
+// it: the server folds it before it copies it.
 func (z *sizing) amplifies(i int32) bool {
+	found := false
 	for j := i; i >= 0 && j < z.e[i].next; j++ {
 		z.steps++
-		if _, name := z.qualified(j, "funcname"); z.is(j, "FuncCall") && amplifiers[string(name)] {
-			return true
+		switch {
+		case z.is(j, "ColumnRef"), z.is(j, "ParamRef"), z.isQuery(j):
+			return false
+		case z.is(j, "FuncCall"):
+			_, name := z.qualified(j, "funcname")
+			if z.t.builtins.sets[string(name)] {
+				return false
+			}
+			found = found || amplifiers[string(name)]
 		}
 	}
-	return false
+	return found
 }
 
-var amplifiers = map[string]bool{"repeat": true, "lpad": true, "rpad": true, "array_fill": true, "replace": true, "regexp_replace": true, "format": true, "to_char": true}
+var amplifiers = map[string]bool{"repeat": true, "lpad": true, "rpad": true, "array_fill": true, "array_cat": true, "replace": true, "regexp_replace": true, "format": true}
 
 // groupings counts the grouping sets that a clause stands for.
 func (z *sizing) groupings(i int32) int {
@@ -323,7 +336,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 		return r
 	}
 	for cte := range z.items(z.child(stmt, "withClause"), "ctes") {
-		z.around[cte] = sees
+		z.around[cte] = outside
 	}
 	if left := z.child(stmt, "larg"); left >= 0 {
 		r = z.united(z.query(left, sees), z.query(z.child(stmt, "rarg"), sees))
@@ -575,7 +588,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		sees.joined++
 		sees.width++
 		if z.amplifies(i) { // pull_up_constant_function
-			sees.plain = nodesOfAmplified
+			sees.items = append(sees.items, sizedItem{string(z.nameOf(i)), &sized{rest: each(nodesOfAmplified)}})
 		}
 		return z.below(i, sees).stays
 	}

@@ -43,6 +43,12 @@ func boundedCopies() map[string]string {
 	for k := range 200 {
 		wide += fmt.Sprintf(", coalesce(n, %d) AS c%d", k, k+1)
 	}
+	named, list := "SELECT x FROM m0", "WITH m0 AS (SELECT x, count(*) AS c0 FROM (SELECT id AS x FROM t) s GROUP BY x)"
+	for k := 1; k < 40; k++ {
+		named += fmt.Sprintf(" FULL JOIN m%d USING (x)", k)
+		list += fmt.Sprintf(", m%d AS (SELECT x, count(*) AS c%d FROM (SELECT id AS x FROM t) s GROUP BY x)", k, k)
+	}
+	named = list + " " + named + " WHERE x > 0"
 	joins := "SELECT * FROM t"
 	for k := range 120 {
 		joins += fmt.Sprintf(" JOIN t t%d ON true", k)
@@ -63,6 +69,9 @@ func boundedCopies() map[string]string {
 		"joins":                   joins,
 		"one window of many":      "SELECT 1" + strings.Repeat(", sum(n) OVER (PARTITION BY id ORDER BY n)", 600) + " FROM t",
 		"a year of counts":        "SELECT 1" + strings.Repeat(", count(DISTINCT CASE WHEN id = 3 THEN n END)", 365) + " FROM t",
+		"months":                  "SELECT CASE to_char(id, '09')" + strings.Repeat(" WHEN '01' THEN 'Jan'", 40) + " END, CASE replace(lower(name), ' ', '')" + strings.Repeat(" WHEN 'a' THEN 1", 40) + " END FROM t",
+		"elements of JSON":        "SELECT o.id" + strings.Repeat(", o.n", 60) + " FROM t o, jsonb_array_elements(replace(o.name, 'a', 'b')::jsonb) e(value), generate_series(1, to_char(now(), 'DD')::int) d, unnest(string_to_array(repeat('a,', 3), ',')) u",
+		"metrics by name":         named,
 		"a report of reports":     copyChain(20, "NEW AS (SELECT x, sum(CASE WHEN x > 0 THEN x WHEN x < 0 THEN -x ELSE coalesce(x, 0) END) AS y, x - lag(x) OVER (PARTITION BY x ORDER BY x) AS z FROM OLD GROUP BY x)"),
 		"sums of sums":            copyChain(30, "NEW AS (SELECT sum(CASE WHEN x > 0 THEN x ELSE 0 END) AS x FROM OLD)"),
 		"windows of windows":      copyChain(30, "NEW AS (SELECT x - lag(x) OVER (PARTITION BY x ORDER BY x) AS x FROM OLD)"),

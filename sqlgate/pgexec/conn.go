@@ -53,7 +53,7 @@ type conn struct {
 	dirty    bool   // a statement ran that may have left something in the session
 	used     bool   // a safe read ran since it was cleaned
 	owner    string // whose it was
-	foreign  bool   // there were foreign tables before the last COMMIT
+	foreign  bool   // there were servers of foreign tables before COMMIT
 	broken   bool   // the conversation broke off: only good for closing
 	drift    string // the setting that changed; the connection is quarantined
 	outlives bool   // it was given up and goes on: closed when the server has ended it

@@ -108,10 +108,10 @@ func newWatch(pins []pin) watch {
 	return w
 }
 
-// foreignSQL asks whether there are foreign tables. Their servers commit by themselves
+// foreignSQL asks whether there are servers of foreign tables. They commit by themselves
 // before the database does, one after the other (postgres_fdw, "Transaction Management"),
 // so that a COMMIT which fails may leave a part.
-const foreignSQL = "EXISTS (SELECT FROM pg_catalog.pg_foreign_table)"
+const foreignSQL = "EXISTS (SELECT FROM pg_catalog.pg_foreign_server)"
 
 // assertedPins compares what the server runs with with what was pinned, in the
 // base units of pg_settings. It returns the first setting that differs.

@@ -145,7 +145,7 @@ func (p *pool) acquire(ctx context.Context) (*lease, error) {
 			continue
 		}
 		c.uses++
-		c.notices = nil
+		c.notices, c.foreign = nil, false
 		return &lease{conn: c, pool: p, res: res, client: ClientOf(ctx)}, nil
 	}
 }

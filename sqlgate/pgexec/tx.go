@@ -248,7 +248,7 @@ type foreignTables struct{ *conn }
 func (foreignTables) Fields([]Field) error { return nil }
 
 func (t foreignTables) Row(v [][]byte) error {
-	t.foreign = string(v[1]) == "t"
+	t.foreign = t.foreign || string(v[1]) == "t"
 	return nil
 }
 
@@ -324,13 +324,22 @@ func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error)
 		return res.withServer(lastError(refused, err)), unknownFault("The database did not answer to COMMIT").Because(err)
 	case refused != nil:
 		res := aborted(ReasonDBError, BasisRollbackAcknowledged).withServer(refused)
-		res.Elsewhere = l.foreign
+		res.Elsewhere = l.reached()
 		return res, db.cfg.refusedFault(refused)
 	}
 	f := fault.New(fault.DBQueryFailed, "The database rolled the transaction back instead of committing it. Nothing was applied; look at what the statement calls before you send it again.").With("retryable", false)
 	res := aborted(ReasonRolledBack, BasisRollbackAcknowledged)
-	res.Elsewhere = l.foreign
+	res.Elsewhere = l.reached()
 	return res, f
+}
+
+// reached tells whether a transaction that was not committed may have reached foreign
+// servers. What was seen of them before COMMIT was seen in its own snapshot, and may have
+// been dropped by it, so the server is asked again.
+func (l *lease) reached() bool {
+	again, row := query("SELECT " + foreignSQL)
+	refused, err := l.exchange(context.Background(), time.Now().Add(rollbackWait), segment{again})
+	return l.foreign || err == nil && refused == nil && row.text(0) == "t"
 }
 
 func cause(err error) string {
