@@ -23,7 +23,7 @@ const (
 	BasisXactStatus    = "pg_xact_status"     // the server's commit log, on the server and in the life that was recorded
 	BasisActivity      = "pg_stat_activity"   // the backend still runs the statement
 	BasisBackendGone   = "backend_gone"       // it does not, and nothing else tells
-	BasisOtherServer   = "other_server"       // another system identifier
+	BasisOtherServer   = "other_server"       // another system identifier; of what was not committed, another database too
 	BasisOtherTimeline = "other_timeline"     // a failover or a restore lies between
 	BasisCrashBetween  = "crash_between"      // the id may have been handed out again
 	BasisStatusTooOld  = "commit_log_too_old" // the server does not keep it any more
@@ -70,9 +70,11 @@ func (db *DB) Check(ctx context.Context, sent Sent) (Verdict, error) {
 	if err == nil && v.Outcome == OutcomeAborted {
 		foreign, row := query("SELECT " + foreignSQL)
 		refused, lost := l.exchange(ctx, deadline, segment{foreign})
-		switch {
+		switch was := sent.Upstream.Database; {
 		case lost != nil || refused != nil:
 			v, err = Verdict{}, checkFault(refused, lost)
+		case was != "" && was != l.upstream.Database: // which has other foreign tables
+			v = Verdict{OutcomeNotKnowable, BasisOtherServer, l.upstream.Database}
 		case row.text(0) != "f":
 			v = Verdict{OutcomeNotKnowable, BasisForeignTables, v.Answered}
 		}

@@ -47,6 +47,9 @@ func TestACheckTellsWhatBecameOfATransaction(t *testing.T) {
 	future.XID += 1 << 30
 	require.Equal(t, Verdict{OutcomeAborted, BasisXactStatus, "22023"}, check(t, db, future), "this server has no such transaction")
 	require.Equal(t, Verdict{OutcomeAborted, BasisReadOnly, ""}, check(t, db, Sent{Read: true, Upstream: sent.Upstream}))
+	elsewhere := gone
+	elsewhere.Upstream.Database = "another"
+	require.Equal(t, OutcomeNotKnowable, check(t, db, elsewhere).Outcome, "whose foreign tables nobody sees here")
 
 	side.run("CREATE EXTENSION file_fdw; CREATE SERVER files FOREIGN DATA WRAPPER file_fdw; CREATE FOREIGN TABLE elsewhere (a int) SERVER files OPTIONS (filename '/nowhere')")
 	require.Equal(t, Verdict{OutcomeNotKnowable, BasisForeignTables, "aborted"}, check(t, db, gone))
