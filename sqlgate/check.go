@@ -40,7 +40,7 @@ func (g *Gate) CheckOutcome(ctx context.Context, id, by string) (projections.Exe
 			return x, err
 		}
 		verdict.Outcome, verdict.Basis, verdict.Answered = v.Outcome, v.Basis, v.Answered
-		if v.Outcome == pgexec.OutcomeAborted && x.Basis == pgexec.BasisForeignTables {
+		if v.Outcome != pgexec.OutcomeCommitted && x.Basis == pgexec.BasisForeignTables { // which only the living gate knew
 			verdict.Outcome, verdict.Basis = pgexec.OutcomeNotKnowable, x.Basis
 		}
 		if v.Outcome == pgexec.OutcomeAborted && x.Path != event.PathRead {

@@ -166,6 +166,14 @@ func TestOperatorClassesAndOperatorsThatAreDefinedWithAreFacts(t *testing.T) {
 		"CREATE TABLE t (a int) PARTITION BY RANGE (a int4_ops)":                   {},
 		"CREATE TABLE t (a int) PARTITION BY RANGE (a int4_minmax_ops)":            {"public.int4_minmax_ops"},
 		"CREATE TABLE t (a int) PARTITION BY HASH (a evil.o)":                      {"evil.o"},
+		"CREATE INDEX i ON t USING evil (a)":                                       {"public.evil"},
+		"CREATE INDEX i ON t USING brin (a)":                                       {},
+		"CREATE TABLE t (a int) USING evil":                                        {"public.evil"},
+		"CREATE TABLE t (a int) USING heap":                                        {},
+		"CREATE TABLE t USING evil AS SELECT 1 AS a":                               {"public.evil"},
+		"CREATE MATERIALIZED VIEW m USING evil AS SELECT 1 AS a":                   {"public.evil"},
+		"ALTER TABLE t SET ACCESS METHOD evil":                                     {"public.evil"},
+		"ALTER TABLE t ADD EXCLUDE USING evil (a WITH =)":                          {"public.evil"},
 		"INSERT INTO t VALUES (1) ON CONFLICT (a public.citext_ops) DO NOTHING":    {},
 	} {
 		c, f := classifyText(tb, sql)

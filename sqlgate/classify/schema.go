@@ -61,6 +61,7 @@ type field struct {
 	sub      uint16 // message or enum
 	flag     string // raised where the field is there
 	behavior bool   // may say CASCADE
+	method   bool   // an access method
 	other    bool   // a server that the statement may reach reads it otherwise
 }
 
@@ -171,7 +172,7 @@ func parseField(r []string, messages, enums map[string]uint16) (field, error) {
 	if !ok {
 		return field{}, fmt.Errorf("schema: %s.%s: no action %q", r[0], r[1], r[3])
 	}
-	f := field{name: r[1], quoted: `"` + r[1] + `":`, act: act, flag: flagFields[r[1]], behavior: r[1] == "behavior"}
+	f := field{name: r[1], quoted: `"` + r[1] + `":`, act: act, flag: flagFields[r[1]], behavior: r[1] == "behavior", method: r[1] == "accessMethod" || r[1] == "access_method"}
 	if r[0] == "AlterTSConfigurationStmt" && r[1] == "replace" { // a dictionary, not the configuration
 		f.flag = ""
 	}

@@ -199,6 +199,8 @@ func onAlterTableCmd(w *walk, i int32) {
 		w.raise(SignalDestructiveDDL, "", i)
 	case strings.HasSuffix(subtype, "RowSecurity"), strings.Contains(subtype, "Trig"), strings.HasSuffix(subtype, "Rule"), subtype == "ChangeOwner":
 		w.raise(SignalPrivilegeChange, "", i)
+	case subtype == "SetAccessMethod":
+		w.accessMethod(w.text(i, "name"), i)
 	}
 	for _, a := range w.commandAdvice(i, subtype) {
 		w.advice.addWord(a)

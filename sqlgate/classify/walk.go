@@ -183,7 +183,7 @@ func (w *walk) visit() {
 	for i := int32(0); i < int32(len(w.e)); i++ {
 		e := &w.e[i]
 		if e.msg == 0 || e.msg == listEntry {
-			if fd := &sc.fields[e.field]; fd.flag != "" || fd.behavior {
+			if fd := &sc.fields[e.field]; fd.flag != "" || fd.behavior || fd.method {
 				w.onFlag(i, fd)
 			}
 			continue
@@ -209,6 +209,8 @@ var flagFields = map[string]string{
 // onFlag sees the few scalars and lists that mean the same in every node.
 func (w *walk) onFlag(i int32, fd *field) {
 	switch {
+	case fd.method:
+		w.accessMethod(unescape(w.json[w.e[i].a:w.e[i].b]), i)
 	case fd.behavior:
 		if string(w.json[w.e[i].a:w.e[i].b]) == "DROP_CASCADE" {
 			w.cascade(i)

@@ -1,5 +1,7 @@
 package classify
 
+import "slices"
+
 // Some statements reach tables that they do not name: all of a schema, all that
 // hang on what is dropped with CASCADE, all of the database. The facts name them
 // schema.*, or ?.* where not even the schema is known. A rule that restricts
@@ -147,6 +149,18 @@ func onConstraint(w *walk, i int32) {
 		}
 	}
 }
+
+// accessMethod judges the name of one, whose functions read and write all of a table or
+// an index.
+func (w *walk) accessMethod(name []byte, i int32) {
+	if len(name) > 0 && !slices.Contains(accessMethods, string(name)) {
+		w.extended = true
+		w.callSignal(SignalUnknownFunction, w.foreign(nil, name), i)
+	}
+}
+
+// accessMethods are the server's own (pg_am of PostgreSQL 15 to 18).
+var accessMethods = []string{"heap", "btree", "hash", "gist", "gin", "spgist", "brin"}
 
 // onIndexElem judges an operator class, whose functions run for each row of an index or
 // a partition key. ON CONFLICT only looks for an index with it.

@@ -142,7 +142,7 @@ func (db *DB) makePools(read, write, ddl *pgconn.Config) (err error) {
 		db.definer, err = newPool(definer, db.cfg, ddl, definerConns, &db.tls, db.log)
 	}
 	for _, p := range db.pools() {
-		p.ctx, p.spawn = db.ctx, db.spawn
+		p.ctx, p.spawn, p.askEvery = db.ctx, db.spawn, askEvery
 	}
 	return err
 }

@@ -9,10 +9,12 @@ import (
 )
 
 // How long a server has to end a session that is given up, before it counts as one that
-// goes on; and how often it is looked at whether another server has taken its place.
+// goes on; how often it is looked at whether another server has taken its place, and how
+// often this one is asked: what lies between may have forgotten the connection.
 const (
 	endWait  = 100 * time.Millisecond
 	moveWait = time.Second
+	askEvery = 10 * time.Second
 )
 
 // gone hangs up on a connection that broke off and waits for the server to do so too. A
@@ -42,9 +44,13 @@ func (l *lease) outlive() bool {
 		defer p.own.give(l.client)
 		defer p.outliving.Add(-1)
 		defer c.net.Close()
-		for p.ctx.Err() == nil && !c.upstream.left(p.server.Load()) {
-			if c.gone(time.Now().Add(moveWait)) {
-				return
+		asked := time.Now()
+		for p.ctx.Err() == nil && !c.upstream.left(p.server.Load()) && !c.gone(time.Now().Add(moveWait)) {
+			if time.Since(asked) > p.askEvery {
+				if there, err := p.hasSession(p.ctx, c.upstream); err == nil && !there {
+					return
+				}
+				asked = time.Now()
 			}
 		}
 	})
@@ -54,6 +60,25 @@ func (l *lease) outlive() bool {
 	}
 	c.outlives = started
 	return started
+}
+
+// hasSession asks the server whether it still has a session.
+func (p *pool) hasSession(ctx context.Context, up Upstream) (bool, error) {
+	l, err := p.acquire(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer l.release()
+	found := &command{
+		sql: `SELECT a.pid FROM pg_catalog.pg_stat_activity AS a
+ WHERE a.pid OPERATOR(pg_catalog.=) $1 AND a.backend_start OPERATOR(pg_catalog.=) $2`,
+		oids: []uint32{23, 1184}, params: [][]byte{strconv.AppendInt(nil, up.BackendPID, 10), []byte(up.BackendStart)},
+	}
+	refused, err := l.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{found})
+	if err == nil && refused != nil {
+		err = refused
+	}
+	return found.rows > 0, err
 }
 
 // left tells whether connections lead to another server now, or to another life of it.

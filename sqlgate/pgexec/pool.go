@@ -39,16 +39,17 @@ const (
 // A pool holds the connections of one use. slots bounds those in use, so that
 // waiting for a free one and logging in have their own time limits.
 type pool struct {
-	kind  poolKind
-	cfg   Config
-	login *pgconn.Config // without run-time parameters
-	tls   *atomic.Pointer[tlsSet]
-	log   *slog.Logger
-	slots chan struct{}
-	own   shares // of each client
-	conns *puddle.Pool[*conn]
-	ctx   context.Context   // ends with the DB
-	spawn func(func()) bool // a goroutine that the DB's Close waits for
+	kind     poolKind
+	cfg      Config
+	login    *pgconn.Config // without run-time parameters
+	tls      *atomic.Pointer[tlsSet]
+	log      *slog.Logger
+	slots    chan struct{}
+	own      shares // of each client
+	conns    *puddle.Pool[*conn]
+	ctx      context.Context   // ends with the DB
+	askEvery time.Duration     // a constant, but for tests
+	spawn    func(func()) bool // a goroutine that the DB's Close waits for
 
 	major      atomic.Int32             // of the server; 0 before the first connection
 	version    atomic.Pointer[string]   // of the server, in its own words; nil likewise

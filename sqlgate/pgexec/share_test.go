@@ -2,13 +2,17 @@ package pgexec
 
 import (
 	"context"
+	"net"
+	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands/fault"
+	"writegate/fixtures/postgres"
 )
 
 func TestAShareIsNearlyAll(t *testing.T) {
@@ -133,4 +137,62 @@ func TestWhatCountsAsAnotherServer(t *testing.T) {
 		change(&now)
 		require.True(t, u.left(&now))
 	}
+}
+
+// What lies between may forget a connection without a word to either side.
+func TestASessionThatTheServerHasNoMoreIsNotCounted(t *testing.T) {
+	raw := postgres.ForTest(t)
+	target, err := url.Parse(raw)
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	database := target.Host
+	var forgets atomic.Bool // the connections that are there: nothing of them passes, and none is closed here
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp4", database)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			old := new(atomic.Bool)
+			old.Store(!forgets.Load())
+			pass := func(to, from net.Conn) {
+				buf := make([]byte, 4<<10)
+				for {
+					n, err := from.Read(buf)
+					lost := forgets.Load() && old.Load()
+					if err == nil && !lost {
+						_, err = to.Write(buf[:n])
+					}
+					if err != nil && !lost {
+						to.Close()
+					}
+					if err != nil {
+						return
+					}
+				}
+			}
+			t.Cleanup(func() { client.Close(); server.Close() })
+			work.Go(func() { pass(server, client) })
+			work.Go(func() { pass(client, server) })
+		}
+	})
+	t.Cleanup(work.Wait)
+	t.Cleanup(func() { listener.Close() })
+	target.Host = listener.Addr().String()
+	db, _ := openURL(t, target.String(), func(c *Config) { c.QueryTimeout, c.DeadlineSlack = 50*time.Millisecond, 50*time.Millisecond })
+	mustRead(t, db, "SELECT 1")
+	db.reader.askEvery = 0
+	forgets.Store(true)
+	_, err = db.Read(ForClient(t.Context(), "c"), "", Statement{SQL: "SELECT 17"}, Limits{}, db.NewRows(0))
+	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(err))
+	require.Equal(t, 1, db.Stats().InUse, "the server has a session that waits")
+	postgres.ExecuteURL(t, raw, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'gate/reader' AND state = 'idle' AND pid <> pg_backend_pid()")
+	require.Eventually(t, func() bool { return db.Stats().InUse == 0 }, 30*time.Second, 10*time.Millisecond)
 }
