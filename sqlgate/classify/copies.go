@@ -155,7 +155,7 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 			sees.joined += q.joined
 		}
 		times := 1
-		if string(z.raw(i, "subLinkType")) == "EXISTS_SUBLINK" { // planned as a subplan and as a hashed one
+		if string(z.raw(i, "subLinkType")) == "EXISTS_SUBLINK" && !z.becomesJoin(i) { // planned as a subplan and as a hashed one
 			times = 2
 		}
 		return z.size(z.child(i, "testexpr"), sees).times(2).plus(each(capped(1 + times*q.total)))
@@ -164,6 +164,30 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		z.bound(limitWindows, len(z.windows), maxWindows)
 	}
 	return z.below(i, sees)
+}
+
+// becomesJoin tells an EXISTS that is a part of its query's condition by AND, and reads
+// nothing but tables (convert_EXISTS_sublink_to_join).
+func (z *sizing) becomesJoin(exists int32) bool {
+	query := z.child(exists, "subselect")
+	for _, field := range []string{"larg", "withClause", "groupClause", "havingClause", "lockingClause"} {
+		if z.child(query, field) >= 0 {
+			return false
+		}
+	}
+	for item := range z.items(query, "fromClause") {
+		if !z.is(item, "RangeVar") {
+			return false
+		}
+	}
+	at := exists
+	for ; z.fieldName(at) != "whereClause" && z.fieldName(at) != "quals"; at = z.owner(at) {
+		up := z.owner(at)
+		if kind := string(z.raw(up, "boolop")); !z.is(up, "BoolExpr") || kind != "AND_EXPR" && (kind != "NOT_EXPR" || at != exists) {
+			return false
+		}
+	}
+	return !z.stays(query)
 }
 
 // written tells nodes of the same meaning by what they hold.
