@@ -317,3 +317,20 @@ func plainRole(t *testing.T) (login func(url string) string, role string) {
 	t.Cleanup(func() { side.run("DROP ROLE " + role) }) // behind the databases of the test
 	return func(url string) string { return withUser(t, url, role, "plain") }, role
 }
+
+// The query of a cursor WITH HOLD runs in COMMIT, behind what is counted.
+func TestACursorThatIsHeldDoesNotPassARowLimit(t *testing.T) {
+	db, side := open(t)
+	side.run(`CREATE TABLE t (a int); CREATE FUNCTION bump(n int) RETURNS int LANGUAGE plpgsql AS 'BEGIN INSERT INTO t VALUES (n); RETURN n; END';
+		CREATE TABLE fired (a int); CREATE FUNCTION held() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT bump(g) FROM generate_series(1, 100) g'; RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER held AFTER INSERT ON fired DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION held()`)
+	most := int64(3)
+	for _, text := range []string{
+		"DO $$ BEGIN EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT bump(g) FROM generate_series(1, 100) g'; END $$",
+		"INSERT INTO fired VALUES (1)",
+	} {
+		_, _, err := write(t, db, text, Limits{MaxRows: &most})
+		require.NoError(t, err, text)
+		require.Equal(t, "0", side.ask("SELECT count(*) FROM t"), text)
+	}
+}

@@ -235,11 +235,13 @@ func (tx *Tx) Exec(ctx context.Context, st Statement, sink Sink) (Result, error)
 
 // beforeCommit is what goes behind the last statement of a client's: the deferred
 // checks, so that they fail as part of it, and the setting that makes a commit
-// last, which any function may have switched off for its transaction. Foreign tables
+// last, which any function may have switched off for its transaction. The query of a
+// cursor WITH HOLD that a function has declared would run in COMMIT, behind all that is
+// counted and checked; the cursor ends with the session's cleaning at the latest. Foreign tables
 // are looked for at the same time: the statement, or somebody else, may have made them.
 func (c *conn) beforeCommit() segment {
 	lasts := &command{sql: "SELECT pg_catalog.set_config('synchronous_commit', '" + c.watch.synchronousCommit(c.settled) + "', true), " + foreignSQL, sink: foreignTables{c}}
-	return segment{own("SET CONSTRAINTS ALL IMMEDIATE"), lasts}
+	return segment{own("SET CONSTRAINTS ALL IMMEDIATE"), own("CLOSE ALL"), lasts}
 }
 
 // foreignTables takes the answer to whether there are any.
