@@ -114,6 +114,7 @@ func rename(w *walk, i int32, s *statement) {
 		s.query, s.class, s.signals = TypeAlterRole, ClassDCL, sig(SignalPrivilegeChange)
 	}
 	w.newName(i)
+	w.typeOf(i, "renameType")
 }
 
 func alterDatabase(w *walk, i int32, s *statement) {

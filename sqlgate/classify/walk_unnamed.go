@@ -116,6 +116,27 @@ func moveToSchema(w *walk, i int32, _ *statement) {
 		_, name := w.relation(relation)
 		w.becomes(w.text(i, "newschema"), name, i)
 	}
+	w.typeOf(i, "objectType")
+}
+
+// alterType records the type that is changed as written: what columns of it hold is
+// another value then, or checked by other rules, in tables that no text names.
+func alterType(w *walk, i int32, _ *statement) {
+	if names := w.child(i, "typeName"); names >= 0 {
+		w.extended = true
+		w.named(names, 0)
+	}
+}
+
+// typeOf does it for a type that gets another name or schema.
+func (w *walk) typeOf(i int32, kind string) {
+	switch string(w.raw(i, kind)) {
+	case "OBJECT_TYPE", "OBJECT_DOMAIN", "OBJECT_DOMCONSTRAINT":
+		if names := w.child(w.child(i, "object"), "items"); names >= 0 {
+			w.extended = true
+			w.named(names, 0)
+		}
+	}
 }
 
 func (w *walk) becomes(schema, name []byte, i int32) {
