@@ -56,7 +56,7 @@ func refuseAmbiguous(at int) *fault.Fault {
 func refuseLimit(limit string, at, got, limitValue int) *fault.Fault {
 	advice := "Simplify the statement."
 	if limit == limitCopiedNodes {
-		advice = "The database would write the expressions of its subqueries into each other that often: write AS MATERIALIZED behind the name of a CTE, or OFFSET 0 behind a subquery, whose columns others use several times."
+		advice = "The database would write its expressions into each other that often: columns of subqueries, and what stands before BETWEEN and IN. Where columns of a subquery are used several times, write AS MATERIALIZED behind the name of the CTE, or OFFSET 0 behind the subquery."
 	}
 	f := fault.New(fault.ParserUnsupportedSyntax, "The SQL text passes the parser's limit %s: %d, at most %d are taken. %s", limit, got, limitValue, advice).
 		With("limit", limit).With("got", got).With("max", limitValue)
