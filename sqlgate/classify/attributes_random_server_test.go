@@ -1,7 +1,6 @@
 package classify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
@@ -207,13 +205,7 @@ func TestAServerGivesNoValueOfTheTextToAFunctionThatIsNotTold(t *testing.T) {
 			got += arg + "\n"
 		}
 	}
-	conn, err := pgconn.ConnectConfig(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = conn.Close(ctx) // the database is dropped
-	})
+	conn := connect(t, cfg)
 	answer, err := conn.Exec(t.Context(), `CREATE TYPE pair AS (a text, b text); CREATE TABLE t (a text, b text, q pair); INSERT INTO t VALUES ('users', 'users', ('users', 'users')); CREATE TABLE u (k text[], b text); INSERT INTO u VALUES ('{users}', 'users');
 		CREATE TABLE w (x text, q text); INSERT INTO w VALUES ('users', 'users'); CREATE FUNCTION fire(anyelement) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'fired %', $1; RETURN 1; END $$;
 		CREATE FUNCTION fire(record) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'fired %', $1; RETURN 1; END $$; SELECT current_setting('server_version_num')::int / 10000`).ReadAll()

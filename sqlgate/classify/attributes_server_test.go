@@ -1,14 +1,12 @@
 package classify
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
@@ -68,13 +66,7 @@ func TestAServerCallsBehindADotWhatTheFactsName(t *testing.T) {
 			ran[name] = true
 		}
 	}
-	conn, err := pgconn.ConnectConfig(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = conn.Close(ctx) // the database is dropped
-	})
+	conn := connect(t, cfg)
 	run := func(sql string) ([]*pgconn.Result, error) {
 		clear(ran)
 		return conn.Exec(t.Context(), sql).ReadAll()

@@ -1,7 +1,6 @@
 package classify
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
@@ -270,13 +268,7 @@ func TestAServersPlansAreNoLargerThanEstimated(t *testing.T) {
 	cfg, err := pgconn.ParseConfig(postgres.ForTest(t))
 	require.NoError(t, err)
 	cfg.RuntimeParams["statement_timeout"] = "20s"
-	conn, err := pgconn.ConnectConfig(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = conn.Close(ctx) // the database is dropped
-	})
+	conn := connect(t, cfg)
 	_, err = conn.Exec(t.Context(), "CREATE TABLE t (x int, y int, id int, n int, name text)").ReadAll()
 	require.NoError(t, err)
 	for name, sql := range boundedCopies() {

@@ -80,13 +80,7 @@ func newTrapServer(t testing.TB) *trapServer {
 			s.ran = append(s.ran, what)
 		}
 	}
-	s.conn, err = pgconn.ConnectConfig(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = s.conn.Close(ctx) // the database is dropped
-	})
+	s.conn = connect(t, cfg)
 	s.major, err = strconv.Atoi(s.query("SELECT current_setting('server_version_num')::int / 10000")[0][0])
 	require.NoError(t, err)
 	s.query(strings.Replace(trapSQL, "$words$", "'"+strings.Join(append(s.changedWords(), moreTrapWords...), ",")+"'", 1))
@@ -218,4 +212,17 @@ func count(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// connect leads to a server that is thrown away with all that is in it.
+func connect(t testing.TB, cfg *pgconn.Config) *pgconn.PgConn {
+	t.Helper()
+	conn, err := pgconn.ConnectConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = conn.Close(ctx)
+	})
+	return conn
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
@@ -72,14 +71,7 @@ func (w *watcher) connect(url string) *pgconn.PgConn {
 	require.NoError(w.t, err)
 	cfg.RuntimeParams["statement_timeout"] = "5000"
 	cfg.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { w.heard = append(w.heard, n.Channel) }
-	conn, err := pgconn.ConnectConfig(context.Background(), cfg)
-	require.NoError(w.t, err)
-	w.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = conn.Close(ctx) // the server is thrown away
-	})
-	return conn
+	return connect(w.t, cfg)
 }
 
 func (w *watcher) exec(conn *pgconn.PgConn, sql string) {
