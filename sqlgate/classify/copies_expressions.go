@@ -1,0 +1,198 @@
+package classify
+
+import "encoding/binary"
+
+// size is what an expression or a statement comes to, whose names see these items.
+func (z *sizing) size(i int32, sees *sight) nodes {
+	if i < 0 {
+		return nodes{}
+	}
+	z.steps++
+	switch e := &z.e[i]; {
+	case e.msg == 0: // a constant is copied with its bytes
+		return each(int(e.b-e.a) / bytesOfNode)
+	case z.isQuery(i):
+		return each(z.query(i, sees).total)
+	case z.is(i, "ColumnRef"):
+		return z.column(i, sees)
+	case z.is(i, "A_Indirection") && z.endsInStar(i):
+		arg := z.child(i, "arg")
+		return z.size(arg, sees).times(z.columnsOf(arg)).plus(each(1))
+	case z.is(i, "A_Expr"):
+		return z.operation(i, sees)
+	case z.is(i, "FuncCall") && z.aggregateKind(i) != 0: // a condition that is pushed to it ends there
+		if sees != nil && (z.has(i, "agg_distinct") || z.has(i, "agg_order")) {
+			sees.sorted++
+		}
+		return each(z.below(i, sees).stays)
+	case z.is(i, "JsonValueExpr") && string(z.raw(z.child(i, "format"), "format_type")) == "JS_FORMAT_JSON": // as it is and with its format
+		return z.below(i, sees).times(2)
+	case z.is(i, "JsonArrayQueryConstructor"): // its query is analysed to see whether it has one column, and again
+		return z.below(i, sees).times(2)
+	case z.is(i, "CaseExpr") && z.amplifies(z.child(i, "arg")): // folded, and compared with each WHEN
+		whens := 0
+		for range z.items(i, "args") {
+			whens++
+		}
+		return z.below(i, sees).plus(each(whens * nodesOfAmplified))
+	case z.is(i, "GroupingSet") && !z.is(z.owner(i), "GroupingSet"):
+		z.grouped = capped(z.grouped + z.groupings(i))
+		z.bound(limitGroupingSets, z.grouped, maxGroupingSets)
+	case z.is(i, "SubLink"): // what stands before IN is hashed and compared; EXISTS and IN become joins
+		q := z.query(z.child(i, "subselect"), sees)
+		if string(z.raw(i, "subLinkType")) != "EXPR_SUBLINK" && sees != nil {
+			sees.joined += q.joined
+		}
+		times := 1
+		if string(z.raw(i, "subLinkType")) == "EXISTS_SUBLINK" && !z.becomesJoin(i) { // planned as a subplan and as a hashed one
+			times = 2
+		}
+		return z.size(z.child(i, "testexpr"), sees).times(2).plus(each(capped(1 + times*q.total)))
+	case z.is(i, "WindowDef") && (z.fieldName(i) != "over" || !z.has(i, "name")): // OVER w is none of its own
+		z.windows[z.written(i)] = true
+		z.bound(limitWindows, len(z.windows), maxWindows)
+	}
+	return z.below(i, sees)
+}
+
+// becomesJoin tells an EXISTS that is a part of its query's condition by AND, and reads
+// nothing but tables (convert_EXISTS_sublink_to_join).
+func (z *sizing) becomesJoin(exists int32) bool {
+	query := z.child(exists, "subselect")
+	for _, field := range []string{"larg", "withClause", "groupClause", "havingClause", "lockingClause"} {
+		if z.child(query, field) >= 0 {
+			return false
+		}
+	}
+	for item := range z.items(query, "fromClause") {
+		if !z.is(item, "RangeVar") {
+			return false
+		}
+	}
+	at := exists
+	for ; z.fieldName(at) != "whereClause" && z.fieldName(at) != "quals"; at = z.owner(at) {
+		up := z.owner(at)
+		if kind := string(z.raw(up, "boolop")); !z.is(up, "BoolExpr") || kind != "AND_EXPR" && (kind != "NOT_EXPR" || at != exists) {
+			return false
+		}
+	}
+	return !z.stays(query)
+}
+
+// written tells nodes of the same meaning by what they hold.
+func (z *sizing) written(i int32) string {
+	var key []byte
+	for j := i + 1; j < z.e[i].next; j++ {
+		z.steps++
+		e := &z.e[j]
+		key = binary.BigEndian.AppendUint32(key, uint32(e.field)<<16|uint32(e.msg))
+		if e.msg == 0 {
+			key = append(append(key, z.json[e.a:e.b]...), '"')
+		}
+	}
+	return string(key)
+}
+
+// below adds up what a node or a list holds.
+func (z *sizing) below(i int32, sees *sight) nodes {
+	n := nodes{}
+	if z.e[i].msg != listEntry {
+		n = each(1)
+	}
+	for j := i + 1; j < z.e[i].next; j = z.e[j].next {
+		n = n.plus(z.size(j, sees))
+	}
+	return n
+}
+
+// condition is what a condition comes to: each query of a set operation has it too.
+func (z *sizing) condition(i int32, sees *sight) int {
+	return capped(z.size(i, sees).pushed * (1 + sees.arms))
+}
+
+// operation knows the operators whose sides are written several times (parse_expr.c).
+func (z *sizing) operation(i int32, sees *sight) nodes {
+	left, right := z.child(i, "lexpr"), z.child(i, "rexpr")
+	l, r := 1, 1
+	switch string(z.raw(i, "kind")) {
+	case "AEXPR_BETWEEN", "AEXPR_NOT_BETWEEN":
+		l = 2
+	case "AEXPR_BETWEEN_SYM", "AEXPR_NOT_BETWEEN_SYM":
+		l, r = 4, 2
+	case "AEXPR_IN": // constants become one array, but for rows
+		compared, array, row := 0, 0, z.is(left, "RowExpr")
+		for item := range z.items(right, "items") {
+			if !row && (z.is(item, "A_Const") || z.is(item, "ParamRef")) {
+				array = 1
+			} else {
+				compared++
+			}
+		}
+		l = max(compared+array, 1)
+	}
+	return z.size(left, sees).times(l).plus(z.size(right, sees).times(r)).plus(each(1))
+}
+
+func capped(n int) int { return min(n, nodesUnbounded) }
+
+// amplifies tells whether an expression becomes a constant that is larger than what makes
+// it: the server folds it before it copies it.
+func (z *sizing) amplifies(i int32) bool {
+	found := false
+	for j := i; i >= 0 && j < z.e[i].next; j++ {
+		z.steps++
+		switch {
+		case z.is(j, "ColumnRef"), z.is(j, "ParamRef"), z.isQuery(j):
+			return false
+		case z.is(j, "FuncCall"):
+			_, name := z.qualified(j, "funcname")
+			if z.t.builtins.sets[string(name)] {
+				return false
+			}
+			found = found || amplifiers[string(name)]
+		}
+	}
+	return found
+}
+
+var amplifiers = map[string]bool{"repeat": true, "lpad": true, "rpad": true, "array_fill": true, "array_cat": true, "replace": true, "regexp_replace": true, "format": true}
+
+// groupings counts the grouping sets that a clause stands for.
+func (z *sizing) groupings(i int32) int {
+	n, items := 0, 0
+	for item := range z.items(i, "content") {
+		if items++; z.is(item, "GroupingSet") {
+			n = capped(n + z.groupings(item))
+		} else {
+			n = capped(n + setsOfOne)
+		}
+	}
+	switch string(z.raw(i, "kind")) {
+	case "GROUPING_SET_CUBE":
+		return 1 << min(items, 30)
+	case "GROUPING_SET_ROLLUP":
+		return items * (items + 1) / 2 // columns of its sets
+	case "GROUPING_SET_SETS":
+		return n
+	}
+	return 1
+}
+
+// columnsOf tells how many columns (x).* stands for.
+func (z *sizing) columnsOf(x int32) int {
+	if !z.is(x, "RowExpr") {
+		return columnsOfUnknown
+	}
+	n := 0
+	for arg := range z.items(x, "args") {
+		switch {
+		case !z.endsInStar(arg):
+			n++
+		case z.is(arg, "A_Indirection"):
+			n += z.columnsOf(z.child(arg, "arg"))
+		default:
+			n += columnsOfUnknown
+		}
+	}
+	return max(1, min(n, maxResultColumns))
+}
