@@ -182,9 +182,6 @@ func (db *DB) janitor() {
 		case <-every.C:
 			for _, p := range db.pools() {
 				p.purge(false)
-				if p.outliving.Load() > 0 { // where it leads to another server, those of the last one count no more
-					_ = p.ping(db.ctx)
-				}
 			}
 		}
 	}

@@ -40,6 +40,7 @@ func (c *conn) gone(deadline time.Time) bool {
 func (l *lease) outlive() bool {
 	c, p := l.conn, l.pool
 	c.outlives = true
+	p.outliving.Add(1)
 	started := p.spawn(func() {
 		defer p.own.give(l.client)
 		defer p.outliving.Add(-1)
@@ -54,31 +55,41 @@ func (l *lease) outlive() bool {
 			}
 		}
 	})
-	if started {
-		p.outliving.Add(1)
+	if c.outlives = started; started {
 		p.log.Warn("a database session that was given up goes on; it counts for its client until the server ends it", "backend_pid", c.upstream.BackendPID)
+	} else {
+		p.outliving.Add(-1)
 	}
-	c.outlives = started
 	return started
 }
 
 // hasSession asks the server whether it still has a session.
 func (p *pool) hasSession(ctx context.Context, up Upstream) (bool, error) {
+	found, err := p.ofSession(ctx, up, "a.pid")
+	if err != nil {
+		p.lost() // the next connection may lead to another server
+	}
+	return found, err
+}
+
+// ofSession asks for something of a session of this role, if it is still the same one.
+func (p *pool) ofSession(ctx context.Context, up Upstream, what string) (found bool, err error) {
 	l, err := p.acquire(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer l.release()
-	found := &command{
-		sql: `SELECT a.pid FROM pg_catalog.pg_stat_activity AS a
- WHERE a.pid OPERATOR(pg_catalog.=) $1 AND a.backend_start OPERATOR(pg_catalog.=) $2`,
-		oids: []uint32{23, 1184}, params: [][]byte{strconv.AppendInt(nil, up.BackendPID, 10), []byte(up.BackendStart)},
+	asked := &command{
+		sql: "SELECT " + what + ` FROM pg_catalog.pg_stat_activity AS a
+ WHERE a.pid OPERATOR(pg_catalog.=) $1 AND a.backend_start OPERATOR(pg_catalog.=) $2 AND a.usename OPERATOR(pg_catalog.=) current_user`,
+		oids:   []uint32{23, 1184},
+		params: [][]byte{strconv.AppendInt(nil, up.BackendPID, 10), []byte(up.BackendStart)},
 	}
-	refused, err := l.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{found})
+	refused, err := l.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{asked})
 	if err == nil && refused != nil {
 		err = refused
 	}
-	return found.rows > 0, err
+	return asked.rows > 0, err
 }
 
 // left tells whether connections lead to another server now, or to another life of it.
@@ -108,26 +119,9 @@ func (db *DB) endOrphan(l *lease) {
 
 // terminate ends one backend, if it is still the same.
 func (p *pool) terminate(ctx context.Context, up Upstream) error {
-	l, err := p.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer l.release()
-	end := &command{
-		sql: `SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity AS a
- WHERE a.pid OPERATOR(pg_catalog.=) $1 AND a.backend_start OPERATOR(pg_catalog.=) $2 AND a.usename OPERATOR(pg_catalog.=) current_user`,
-		oids:   []uint32{23, 1184},
-		params: [][]byte{strconv.AppendInt(nil, up.BackendPID, 10), []byte(up.BackendStart)},
-	}
-	refused, err := l.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{end})
-	if err != nil {
-		return err
-	}
-	if refused != nil {
-		return refused
-	}
-	if end.rows > 0 {
+	ended, err := p.ofSession(ctx, up, "pg_catalog.pg_terminate_backend(a.pid)")
+	if err == nil && ended {
 		p.log.Warn("ended the backend of a lost connection", "backend_pid", up.BackendPID)
 	}
-	return nil
+	return err
 }
