@@ -233,7 +233,7 @@ var basisWords = map[string]string{
 	"pg_xact_status": "the database's own record of transactions", "marker": "a row that the transaction left behind", "commit_acknowledged": "the answer to its COMMIT",
 	"rollback_acknowledged": "the answer to its ROLLBACK", "commit_never_sent": "its COMMIT was never sent", "read_only": "it was a read", "read_rolled_back": "it was a read",
 	"alone_completed": "the database said that it ended", "marker_expired": "nothing: its marker is too old", "marker_missing": "nothing: its marker is not there any more",
-	"pg_stat_activity": "the database still shows it running", "backend_gone": "its connection is gone, and nothing else tells", "other_server": "nothing: this is another server",
+	"pg_stat_activity": "the database still shows it running", "backend_gone": "its connection is gone, and nothing else tells", "other_server": "nothing: this is another server, or another database",
 	"other_timeline": "nothing: a failover or a restore lies between", "crash_between": "nothing: the server crashed in between", "foreign_tables": "the database, which did not commit it; it has foreign tables, and their servers commit by themselves", "commit_log_too_old": "nothing: the server does not keep it so long",
 }
 
