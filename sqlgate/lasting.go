@@ -46,7 +46,7 @@ func partly(end pgexec.Result, f *fault.Fault) (pgexec.Result, *fault.Fault) {
 // notUndone takes back what holds for what is inside of the transaction alone.
 var notUndone = strings.NewReplacer(
 	"; nothing was applied", "", "Nothing of it was applied; send it again in less time.", "", "Nothing was applied", "Its transaction was rolled back",
-	"It was not applied; send it again.", "Its transaction was not committed.")
+	"It was not applied; send it again.", "Its transaction was not committed.", pgexec.AdviceRetry, "Another statement was in its way.")
 
 // outlasted is outlasts of an execution that the log knows: of its decision. One whose
 // decision is not found is held to.

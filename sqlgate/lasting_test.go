@@ -134,8 +134,15 @@ func TestACommitThatFailedMayStandAtForeignServers(t *testing.T) {
 		require.Equal(t, []string{partlyUndone, partlyUndone, partlyUndone}, w.outcomes()[4+3*k:])
 	}
 
+	// The client's copy of a conflict that came with COMMIT does not tell it to send the statement again.
+	postgresExecute(w, `CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'in the way' USING ERRCODE = '40001'; END $$;
+		CREATE CONSTRAINT TRIGGER conflict AFTER INSERT ON at_b DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION conflict()`)
+	err = c.refused("WITH a AS (INSERT INTO f_a VALUES (41)) INSERT INTO f_b VALUES (41)")
+	require.Contains(t, fault.Of(err).Message, "Another statement was in its way. The database has foreign tables")
+	require.NotContains(t, fault.Of(err).Message, "idempotency key")
+
 	require.Equal(t, "23505", state(c.refused("INSERT INTO t VALUES (1, 'a'), (1, 'b')")))
-	require.Equal(t, undone, w.outcomes()[10], "what fails before COMMIT is undone everywhere")
+	require.Equal(t, undone, w.outcomes()[11], "what fails before COMMIT is undone everywhere")
 }
 
 // A number that was drawn and not used is a gap: what fails on the way is undone, as

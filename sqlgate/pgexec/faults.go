@@ -119,7 +119,9 @@ func serverTrouble(e *pgconn.PgError) bool {
 	}
 }
 
-func retryable(code string) bool {
+// Retryable reports whether a SQLSTATE says that another statement was in the way, and
+// nothing of this one was applied: what drivers and ORMs send again by themselves.
+func Retryable(code string) bool {
 	return code == "40001" || code == "40P01" || code == "55P03"
 }
 
@@ -155,6 +157,9 @@ func (q quiet) Error() string {
 // Unwrap gives the server's error.
 func (q quiet) Unwrap() error { return q.PgError }
 
+// AdviceRetry ends the message of a refusal that is Retryable.
+const AdviceRetry = "Another statement was in its way: send it again, with a new idempotency key or approval where it had one."
+
 const partitionedHint = "The gate runs it in a transaction. Of a partitioned table or index REINDEX it CONCURRENTLY, or name its partitions one by one."
 
 // refusedFault hands the server's refusal on: its message and hint as they are,
@@ -167,11 +172,11 @@ func (cfg *Config) refusedFault(e *pgconn.PgError) *fault.Fault {
 		hinted := *e
 		hinted.Hint = advice
 		e = &hinted
-	case retryable(e.Code):
-		advice = "Another statement was in its way: send it again, with a new idempotency key or approval where it had one."
+	case Retryable(e.Code):
+		advice = AdviceRetry
 	}
 	f := fault.New(fault.DBQueryFailed, "The database refused the statement: %s. %s", clip(e.Message), advice).
-		Logged("The database refused the statement.").With("sqlstate", e.Code).With("retryable", retryable(e.Code)).Because(quiet{e})
+		Logged("The database refused the statement.").With("sqlstate", e.Code).With("retryable", Retryable(e.Code)).Because(quiet{e})
 	if e.Position > 0 {
 		f = f.With("position", int64(e.Position))
 	}

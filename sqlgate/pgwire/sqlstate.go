@@ -85,7 +85,8 @@ func refused(r *sqlgate.WireRefusal) *failure {
 }
 
 // faultFailure says a fault: what the database refused as the database said it,
-// all else in the gate's words, with the error object as DETAIL.
+// all else in the gate's words, with the error object as DETAIL. So is what the database
+// refused where a part of it may stand all the same.
 func faultFailure(f *fault.Fault) *failure {
 	state, ok := states[f.Code]
 	if f.Code == fault.DBQueryTimeout {
@@ -102,11 +103,15 @@ func faultFailure(f *fault.Fault) *failure {
 	}
 	out := newFailure(false, state, f.Message)
 	out.cause = f
+	stands := f.Details["outcome"] == pgexec.OutcomePartialPossible || f.Details["outcome"] == pgexec.OutcomeNotKnowable
 	if f.Code == fault.DBQueryFailed {
 		if code, ok := f.Details["sqlstate"].(string); ok {
 			out.response.Code = code
 		}
-		if said, ok := pgexec.ServerErrorOf(f); ok {
+		if stands && (pgexec.Retryable(out.response.Code) || out.response.Code == stateCancelled) {
+			out.response.Code = stateUnknown // drivers send the others again by themselves, and this one says that nothing was applied
+		}
+		if said, ok := pgexec.ServerErrorOf(f); ok && !stands {
 			repeat(&out.response, said, f)
 			return out
 		}

@@ -37,6 +37,11 @@ func TestFaultsAndTheirStates(t *testing.T) {
 		{of(fault.InvalidJSON), "58000"},
 		{errors.New("something"), "58000"},
 		{of(fault.DBQueryFailed).With("sqlstate", "23505"), "23505"},
+		{of(fault.DBQueryFailed).With("sqlstate", "23505").With("outcome", "partial_possible"), "23505"},
+		{of(fault.DBQueryFailed).With("sqlstate", "40001").With("outcome", "partial_possible"), "08007"},
+		{of(fault.DBQueryFailed).With("sqlstate", "40P01").With("outcome", "not_knowable"), "08007"},
+		{of(fault.DBQueryFailed).With("sqlstate", "57014").With("outcome", "partial_possible"), "08007"},
+		{of(fault.DBQueryFailed).With("sqlstate", "40001").With("outcome", "aborted"), "40001"},
 		{of(fault.DBQueryTimeout), "08007"},
 		{of(fault.DBQueryTimeout).With("outcome", "committed"), "08007"},
 		{of(fault.DBQueryTimeout).With("outcome", "aborted"), "57014"},
@@ -69,4 +74,9 @@ func TestWhatTheDatabaseRefusedIsSaidInItsOwnWords(t *testing.T) {
 	e = failureOf(f.With("detail", server.Detail).With("context", server.Where)).response
 	require.Equal(t, server.Detail, e.Detail)
 	require.Equal(t, server.Where, e.Where)
+
+	f.Message = "Look at the database before you send it again."
+	e = failureOf(f.With("outcome", "partial_possible")).response
+	require.Equal(t, []string{"23505", f.Message}, []string{e.Code, e.Message}, "the server knows nothing of the part that may stand")
+	require.Contains(t, e.Detail, `"outcome":"partial_possible"`)
 }
