@@ -22,7 +22,7 @@ type scan struct {
 	Start, End   int  // from the first token to the end of the last that is no semicolon
 	Depth        int  // upper bound of the tree's depth, in units of eight JSON objects
 	HighestParam int  // largest n of $n
-	Clean        bool // no literal, no comment, blanks one by one: the text is its own normalised form
+	Clean        bool // no constant, no comment, blanks one by one: the text is its own normalised form
 	Confusable   []textFinding
 	literalAt    [len(literalForms)]int // place of the first literal of each form, from 1; 0 = none
 }
@@ -54,6 +54,7 @@ func guard(sql string, maxBytes int) (scan, *fault.Fault) {
 // read takes all tokens of the text.
 func (s *scan) read(l *lexer, d *depthMeter) {
 	last := tokenEnd
+	var set setting
 	for {
 		kind := l.next()
 		switch kind {
@@ -83,7 +84,7 @@ func (s *scan) read(l *lexer, d *depthMeter) {
 		if s.Start < 0 {
 			s.Start, s.End = l.start, l.start
 		}
-		s.Clean = s.Clean && !kind.isLiteral() && isOneBlank(l.src[s.End:l.start]) && !(s.End == l.start && runTogether(last, kind))
+		s.Clean = s.Clean && !set.value(kind, l.src[l.start:l.pos]) && !kind.isLiteral() && isOneBlank(l.src[s.End:l.start]) && !(s.End == l.start && runTogether(last, kind))
 		last, s.End = kind, l.pos
 	}
 }

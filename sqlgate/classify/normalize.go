@@ -13,8 +13,8 @@ const maxNormalized = 256 << 10
 const longestParam = len("$2147483647")
 
 // normalized gives the statement for logs: every string, number, bit and dollar
-// literal is a parameter numbered on from the highest in the text, comments are
-// gone, white space is one blank. No constant is left in it, so passwords and
+// literal, and every word that is the value of a setting, is a parameter numbered on
+// from the highest in the text, comments are gone, white space is one blank. No constant is left in it, so passwords and
 // connection strings never reach a log.
 func (s *scan) normalized(sql string) string {
 	if s.Clean && s.End-s.Start <= maxNormalized {
@@ -32,6 +32,7 @@ type normalizer struct {
 	sql   string
 	lexer lexer
 	param int
+	set   setting
 	out   strings.Builder
 	after tokenKind // kind of the token written last
 	end   int       // its end in the text
@@ -55,6 +56,9 @@ func (n *normalizer) token() bool {
 		n.lexer.next()
 		kind, end = tokenString, n.lexer.pos
 	}
+	if n.set.value(kind, n.sql[start:end]) {
+		kind = tokenString
+	}
 	if kind.isLiteral() {
 		n.param++
 		n.out.WriteByte('$')
@@ -64,6 +68,61 @@ func (n *normalizer) token() bool {
 	}
 	n.after, n.end = kind, end
 	return true
+}
+
+// A setting finds the words that PostgreSQL takes as constants: values behind the = or
+// TO of a SET need no quotes. In a text that begins with another word than these three
+// SET is that of an UPDATE, whose words are columns.
+type setting struct{ at settingPlace }
+
+type settingPlace int
+
+const (
+	settingFirst   settingPlace = iota // before the text's first word
+	settingNever                       // the text sets none
+	settingOutside                     // before a SET
+	settingName
+	settingValue
+	settingBehind // where a comma would have another value follow
+)
+
+// value takes the next token and tells whether it is such a word.
+func (s *setting) value(kind tokenKind, text string) bool {
+	is := func(word string) bool { return kind == tokenWord && strings.EqualFold(text, word) }
+	switch s.at {
+	case settingNever:
+		return false
+	case settingFirst:
+		s.at = settingNever
+		if is("set") || is("alter") || is("create") {
+			s.at = settingOutside
+		}
+	case settingName:
+		switch {
+		case is("to") || kind == tokenOperator && text == "=":
+			s.at = settingValue
+			return false
+		case kind == tokenWord || kind == tokenQuotedName || text == ".":
+			return false
+		}
+		s.at = settingOutside
+	case settingValue:
+		if kind == tokenOperator { // a sign
+			return false
+		}
+		s.at = settingBehind
+		return kind == tokenWord || kind == tokenQuotedName
+	case settingBehind:
+		s.at = settingOutside
+		if kind == tokenComma {
+			s.at = settingValue
+			return false
+		}
+	}
+	if is("set") {
+		s.at = settingName
+	}
+	return false
 }
 
 // introducesString tells whether the word just read is the N of N'text'.

@@ -23,7 +23,18 @@ func TestNormalizedTextHasNoConstantsAndNoComments(t *testing.T) {
 		"SELECT 'a'\n'b'/*c*/AS\"Q q\"":                      "SELECT $1 AS\"Q q\"",
 		"SELECT U&'x' UESCAPE '!', -1::int, a[1:2]":          "SELECT $1 UESCAPE $2, -$3::int, a[$4:$5]",
 		";; SELECT 'a'b, 1$1, N 'x' ;; -- 'z'":               "SELECT $2 b, $3 $1, N $4",
-		"SELECT 'é', ü FROM \"Tür\" WHERE n=1AND":            "SELECT $1, ü FROM \"Tür\" WHERE n=$2 AND",
+		"SET app.x = hunter2":                                "SET app.x = $1",
+		"set local app.x to hunter2, \"b c\", on":            "set local app.x to $1, $2, $3",
+		"SET a=-b": "SET a=-$1",
+		"ALTER ROLE r SET app.jwt_secret TO hunter2":                                 "ALTER ROLE r SET app.jwt_secret TO $1",
+		"ALTER DATABASE d SET app.x = DEFAULT":                                       "ALTER DATABASE d SET app.x = $1",
+		"ALTER SYSTEM SET primary_slot_name = hunter2":                               "ALTER SYSTEM SET primary_slot_name = $1",
+		"CREATE FUNCTION f() RETURNS int SET a TO b SET c.d = e LANGUAGE sql AS 'x'": "CREATE FUNCTION f() RETURNS int SET a TO $1 SET c.d = $2 LANGUAGE sql AS $3",
+		"UPDATE t SET a = b":                                                         "UPDATE t SET a = b",
+		"ALTER TABLE t ALTER COLUMN c SET DEFAULT now()":                             "ALTER TABLE t ALTER COLUMN c SET DEFAULT now()",
+		"ALTER TABLE t SET SCHEMA s":                                                 "ALTER TABLE t SET SCHEMA s",
+		"ALTER TABLE t RENAME TO u":                                                  "ALTER TABLE t RENAME TO u",
+		"SELECT 'é', ü FROM \"Tür\" WHERE n=1AND":                                    "SELECT $1, ü FROM \"Tür\" WHERE n=$2 AND",
 	} {
 		require.Equal(t, want, normalize(t, sql), sql)
 	}
