@@ -327,6 +327,14 @@ func TestTheDatabaseRolesOfThePageWork(t *testing.T) {
 	require.Equal(t, "false", g.value(t, "SELECT has_table_privilege('r"+suffix+"', 'orders', 'DELETE')::text"))
 	require.Equal(t, "false", g.value(t, "SELECT has_schema_privilege('w"+suffix+"', 'public', 'CREATE')::text"))
 	require.Equal(t, "false", g.value(t, "SELECT has_database_privilege('w"+suffix+"', current_database(), 'TEMPORARY')::text"))
+	list := regexp.MustCompile("(?s)```sql\n(.*?);\n *```").FindStringSubmatch(readDoc(t, "docs/OPERATIONS.md"))
+	require.NotNil(t, list)
+	alike := "SELECT coalesce(string_agg(f.oid::text, ', '), 'none') FROM (" + strings.ReplaceAll(list[1], "gate_writer", "w"+suffix) + ") f"
+	require.Equal(t, "none", g.value(t, alike))
+	g.execute(t, "CREATE FUNCTION public.round(double precision, int) RETURNS double precision LANGUAGE sql RETURN 1; CREATE FUNCTION public.mine() RETURNS int LANGUAGE sql RETURN 1")
+	require.Equal(t, "none", g.value(t, alike), "the script leaves nobody else with the right to execute what its owner makes")
+	g.execute(t, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO w"+suffix)
+	require.Equal(t, "round(double precision,integer)", g.value(t, alike))
 	require.Equal(t, "2", g.value(t, "SELECT count(*)::text FROM pg_roles WHERE 'log_min_messages=error' = ANY(rolconfig) AND 'temp_file_limit=4GB' = ANY(rolconfig) AND rolname IN ('w"+suffix+"', 'r"+suffix+"')"))
 }
 
