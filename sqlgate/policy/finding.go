@@ -82,6 +82,7 @@ const (
 	codeAllowAny      = "PV222"
 	codeRestsOnClaim  = "PV223"
 	codeFloorLifted   = "PV224"
+	codeExceptAny     = "PV225"
 	codeTestFailed    = "PV301"
 	codeNoTests       = "PV302"
 	codeNotCovered    = "PV303"
@@ -119,6 +120,7 @@ var catalogue = map[string]struct{ name, severity string }{
 	codeAllowAny:      {"allow_any_quantifier", SeverityError},
 	codeRestsOnClaim:  {"rests_on_claim", SeverityWarning},
 	codeFloorLifted:   {"floor_lifted", SeverityWarning},
+	codeExceptAny:     {"exception_quantifier", SeverityWarning},
 	codeTestFailed:    {"test_failed", SeverityError},
 	codeNoTests:       {"no_tests", SeverityWarning},
 	codeNotCovered:    {"rule_not_covered", SeverityWarning},

@@ -21,6 +21,9 @@ func (r *documentReader) semantics(u *rule, pointer string, match, unless, lifts
 		r.add(unless, pointer+"/unless", codeRestsOnClaim, "ask for tls_subject or agent_id, which are verified",
 			"only claims make this exception, and any client can claim them")
 	}
+	if u.unless != nil {
+		r.exceptionQuantifiers(u.decision, unless, pointer+"/unless")
+	}
 	if lifts != nil {
 		r.lifted(u, lifts, pointer+"/lifts")
 	}
@@ -45,6 +48,31 @@ func (r *documentReader) allowQuantifiers(match *yaml.Node, pointer string) {
 			case v.isList():
 				r.add(key, g.pointer+"/"+key.Value, codeAllowAny, key.Value+"_only",
 					"an ALLOW rule asks whether any of %s matches; the others could be anything", key.Value)
+			}
+		}
+	}
+}
+
+// exceptionQuantifiers warns of an exception that admits more than it names. One of a
+// rule that restricts lets through what a CTE does beside it, where it asks for any value; one
+// of an ALLOW leaves that allowed, where it asks for all.
+func (r *documentReader) exceptionQuantifiers(decision Decision, unless *yaml.Node, pointer string) {
+	for _, g := range groupNodes(unless, pointer) {
+		for i := 0; i+1 < len(g.node.Content); i += 2 {
+			key := g.node.Content[i]
+			v, only, ok := variableOfKey(key.Value)
+			here := g.pointer + "/" + key.Value
+			switch {
+			case !ok:
+			case decision == Allow && only:
+				r.add(key, here, codeExceptAny, strings.TrimSuffix(key.Value, "_only"),
+					"the exception of an ALLOW asks whether all of %s match: a statement that touches something else as well stays allowed", v.name)
+			case decision != Allow && v == queryTypeVariable:
+				r.add(key, here, codeExceptAny, "query_types_only",
+					"the exception of a rule that restricts looks at query_type, the root of the statement alone; a CTE under it could do anything")
+			case decision != Allow && !only && v.isList():
+				r.add(key, here, codeExceptAny, key.Value+"_only",
+					"the exception of a rule that restricts asks whether any of %s matches: a statement that touches something else as well is excepted", key.Value)
 			}
 		}
 	}
