@@ -80,13 +80,13 @@ func parserFault(message string, cursor int, sql string) *fault.Fault {
 	reason, _, _ := strings.Cut(message, " at or near ")
 	reason = cutAt(reason, 200)
 	if cursor <= 0 {
-		return fault.New(code, "PostgreSQL's parser refuses the statement: %s. Correct it.", reason)
+		return fault.New(code, "The parser of PostgreSQL 16 refuses the statement: %s. Correct it.", reason)
 	}
 	at := byteOffset(sql, cursor)
 	if strings.HasSuffix(reason, " at end of input") {
-		return fault.New(code, "PostgreSQL's parser refuses the statement: %s. Correct it.", reason).With("position", at)
+		return fault.New(code, "The parser of PostgreSQL 16 refuses the statement: %s. Correct it.", reason).With("position", at)
 	}
-	return fault.New(code, "PostgreSQL's parser refuses the statement: %s near %s (byte %d). Correct it.", reason, nearText(sql, at), at).With("position", at)
+	return fault.New(code, "The parser of PostgreSQL 16 refuses the statement: %s near %s (byte %d). Correct it.", reason, nearText(sql, at), at).With("position", at)
 }
 
 // isUnsupported knows the errors that tell of the parser's limits and not of
