@@ -36,7 +36,7 @@ var statements = map[string]statement{
 
 	"CreateStmt":        {TypeCreate, ClassDDL, inTx, nil, nil},
 	"CreateSeqStmt":     {TypeCreate, ClassDDL, inTx, nil, sequence},
-	"ViewStmt":          {TypeCreate, ClassDDL, inTx, nil, nil},
+	"ViewStmt":          {TypeCreate, ClassDDL, inTx, nil, view},
 	"CreateStatsStmt":   {TypeCreate, ClassDDL, inTx, nil, nil},
 	"CompositeTypeStmt": {TypeCreate, ClassDDL, inTx, nil, nil},
 	"CreateEnumStmt":    {TypeCreate, ClassDDL, inTx, nil, nil},
@@ -125,7 +125,7 @@ var statements = map[string]statement{
 	"AlterRoleSetStmt":           {TypeAlterRole, ClassDCL, inTx, sig(SignalPrivilegeChange, SignalSessionChange), nil},
 	"DropRoleStmt":               {TypeDropRole, ClassDCL, inTx, sig(SignalPrivilegeChange), nil},
 	"ReassignOwnedStmt":          {TypeReassignOwned, ClassDCL, inTx, sig(SignalPrivilegeChange), everyTable},
-	"AlterOwnerStmt":             {TypeAlterOwner, ClassDCL, inTx, sig(SignalPrivilegeChange), nil},
+	"AlterOwnerStmt":             {TypeAlterOwner, ClassDCL, inTx, sig(SignalPrivilegeChange), alterOwner},
 	"SecLabelStmt":               {TypeSecurityLabel, ClassDCL, inTx, sig(SignalPrivilegeChange), aboutObject},
 
 	"TransactionStmt": {TypeUnknown, ClassTCL, never, sig(SignalTransactionControl), transaction},

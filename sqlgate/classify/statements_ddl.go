@@ -1,6 +1,7 @@
 package classify
 
 import (
+	"bytes"
 	"strings"
 )
 
@@ -115,7 +116,51 @@ func rename(w *walk, i int32, s *statement) {
 	}
 	w.newName(i)
 	w.typeOf(i, "renameType")
+	w.foreignObject(i, "renameType")
+	w.foreignObject(i, "relationType")
 }
+
+// raiseMore raises a signal that LockedVersion does not have there.
+func (w *walk) raiseMore(signal string, i int32) {
+	w.extended = true
+	w.raise(signal, "", i)
+}
+
+// foreignObject sees what stands for something at another server. Its name and its
+// schema are those of the table there, unless it has options that say otherwise.
+func (w *walk) foreignObject(i int32, kind string) {
+	switch string(w.raw(i, kind)) {
+	case "OBJECT_FOREIGN_TABLE", "OBJECT_FOREIGN_SERVER", "OBJECT_FDW":
+		w.raiseMore(SignalRemoteAccess, i)
+	}
+}
+
+// alterOwner records what its new owner may do everything with.
+func alterOwner(w *walk, i int32, _ *statement) {
+	if string(w.raw(i, "objectType")) == "OBJECT_SCHEMA" {
+		w.writesAll(w.text(w.child(i, "object"), "sval"), i)
+	}
+	w.typeOf(i, "objectType")
+}
+
+// view sees one that is made to read with its owner's rights, past the row security of
+// who asks.
+func view(w *walk, i int32, _ *statement) {
+	for _, name := range ownersRights {
+		o := w.option(i, "options", name)
+		if o < 0 {
+			continue
+		}
+		on := w.child(o, "arg") // the grammar takes off for the name of a type
+		if value := string(w.text(on, "sval")); on >= 0 && value != "true" && value != "on" {
+			w.raiseMore(SignalPrivilegeChange, i)
+		}
+	}
+}
+
+// ownersRights are the options of a view that decide whose rights and row security hold
+// behind it (CREATE VIEW).
+var ownersRights = []string{"security_invoker", "security_barrier"}
 
 func alterDatabase(w *walk, i int32, s *statement) {
 	if w.option(i, "options", "tablespace") >= 0 {
@@ -140,8 +185,11 @@ func drop(w *walk, i int32, s *statement) {
 		w.advice.addWord(AdviceBlocksAll)
 	}
 	kind := string(w.raw(i, "removeType"))
-	if kind == "OBJECT_EXTENSION" { // its tables go with it
+	switch kind {
+	case "OBJECT_EXTENSION": // its tables go with it
 		w.writesAll(nil, i)
+	case "OBJECT_POLICY", "OBJECT_TRIGGER", "OBJECT_RULE", "OBJECT_EVENT_TRIGGER": // as switching it off
+		w.raiseMore(SignalPrivilegeChange, i)
 	}
 	for object := range w.items(i, "objects") {
 		w.object(kind, object)
@@ -202,6 +250,22 @@ func onAlterTableCmd(w *walk, i int32) {
 		w.raise(SignalPrivilegeChange, "", i)
 	case subtype == "SetAccessMethod":
 		w.accessMethod(w.text(i, "name"), i)
+	case strings.HasSuffix(subtype, "GenericOptions"): // whatever it calls a foreign table
+		w.raiseMore(SignalRemoteAccess, i)
+	case strings.HasSuffix(subtype, "RelOptions"):
+		for _, name := range ownersRights {
+			if w.option(w.child(i, "def"), "items", name) >= 0 {
+				w.raiseMore(SignalPrivilegeChange, i)
+			}
+		}
+	case subtype == "AlterColumnType":
+		if using := w.child(w.child(i, "def"), "raw_default"); using >= 0 && !w.isColumn(using, w.text(i, "name")) {
+			w.raiseMore(SignalDestructiveDDL, i)
+		}
+	case subtype == "SetIdentity":
+		if w.option(w.child(i, "def"), "items", "restart") >= 0 {
+			w.raiseMore(SignalSequenceChange, i)
+		}
 	}
 	for _, a := range w.commandAdvice(i, subtype) {
 		w.advice.addWord(a)
@@ -260,6 +324,18 @@ func (w *walk) columnAdvice(column int32) []string {
 		}
 	}
 	return advice
+}
+
+// isColumn reports whether an expression is a column by itself, or a cast of it.
+func (w *walk) isColumn(i int32, name []byte) bool {
+	for w.is(i, "TypeCast") {
+		i = w.child(i, "arg")
+	}
+	if !w.is(i, "ColumnRef") {
+		return false
+	}
+	schema, column := w.qualified(i, "fields")
+	return len(schema) == 0 && bytes.Equal(column, name)
 }
 
 // isConstant reports whether an expression is a constant, a parameter or a cast of one.

@@ -250,4 +250,7 @@ func refresh(w *walk, i int32, _ *statement) {
 	if !w.has(i, "concurrent") {
 		w.advice.addWord(AdviceBlocksAll)
 	}
+	if w.has(i, "skipData") { // WITH NO DATA
+		w.raiseMore(SignalDestructiveDDL, i)
+	}
 }

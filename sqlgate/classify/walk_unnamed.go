@@ -40,13 +40,16 @@ func (w *walk) reachesBeyond(behavior int32) {
 	}
 }
 
-// grantsAll records what GRANT ON ALL ... IN SCHEMA is about.
+// grantsAll records what GRANT ON ALL ... IN SCHEMA and ON SCHEMA are about.
 func (w *walk) grantsAll(i int32) {
-	if string(w.raw(i, "targtype")) != "ACL_TARGET_ALL_IN_SCHEMA" {
-		return
-	}
+	target, kind := string(w.raw(i, "targtype")), string(w.raw(i, "objtype"))
 	for schema := range w.items(i, "objects") {
-		w.allOfKind(i, w.text(schema, "sval"))
+		switch {
+		case target == "ACL_TARGET_ALL_IN_SCHEMA":
+			w.allOfKind(i, w.text(schema, "sval"))
+		case target == "ACL_TARGET_OBJECT" && kind == "OBJECT_SCHEMA":
+			w.writesAll(w.text(schema, "sval"), i)
+		}
 	}
 }
 
@@ -117,6 +120,7 @@ func moveToSchema(w *walk, i int32, _ *statement) {
 		w.becomes(w.text(i, "newschema"), name, i)
 	}
 	w.typeOf(i, "objectType")
+	w.foreignObject(i, "objectType")
 }
 
 // alterType records the type that is changed as written: what columns of it hold is
@@ -128,7 +132,7 @@ func alterType(w *walk, i int32, _ *statement) {
 	}
 }
 
-// typeOf does it for a type that gets another name or schema.
+// typeOf does it for a type that gets another name, schema or owner.
 func (w *walk) typeOf(i int32, kind string) {
 	switch string(w.raw(i, kind)) {
 	case "OBJECT_TYPE", "OBJECT_DOMAIN", "OBJECT_DOMCONSTRAINT":
@@ -146,7 +150,10 @@ func (w *walk) becomes(schema, name []byte, i int32) {
 }
 
 // sequence records the table of OWNED BY.
-func sequence(w *walk, i int32, _ *statement) {
+func sequence(w *walk, i int32, s *statement) {
+	if s.query == TypeAlter && w.option(i, "options", "restart") >= 0 {
+		w.raiseMore(SignalSequenceChange, i)
+	}
 	owner := w.child(w.child(w.option(i, "options", "owned_by"), "arg"), "items")
 	if owner >= 0 && w.e[owner+1].next < w.e[owner].next { // more than the one word NONE
 		w.extended = true

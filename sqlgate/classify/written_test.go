@@ -57,7 +57,12 @@ var writtenRows = [][4]string{
 	{`REVOKE ALL ON ALL SEQUENCES IN SCHEMA a FROM x CASCADE`, "REVOKE", "a.*", ""},
 	{`GRANT SELECT (a), INSERT ON t, s.u TO x`, "GRANT", "public.t,s.u", ""},
 	{`GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA a TO x`, "GRANT", "", ""},
-	{`GRANT USAGE ON SCHEMA a TO x`, "GRANT", "", ""},
+	{`GRANT USAGE ON SCHEMA a, "B" TO x`, "GRANT", "B.*,a.*", ""},
+	{`REVOKE CREATE ON SCHEMA a FROM x`, "REVOKE", "a.*", ""},
+	{`ALTER SCHEMA a OWNER TO x`, "ALTER_OWNER", "a.*", ""},
+	{`ALTER DOMAIN a.d OWNER TO x`, "ALTER_OWNER", "a.d", ""},
+	{`GRANT CREATE ON DATABASE a TO x`, "GRANT", "", ""},
+	{`GRANT a TO x`, "GRANT", "", ""},
 	{`ALTER DEFAULT PRIVILEGES IN SCHEMA a GRANT SELECT ON TABLES TO x`, "ALTER_DEFAULT_PRIVILEGES", "a.*", ""},
 	{`ALTER DEFAULT PRIVILEGES FOR ROLE y REVOKE ALL ON SEQUENCES FROM x`, "ALTER_DEFAULT_PRIVILEGES", "?.*", ""},
 	{`ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO x`, "ALTER_DEFAULT_PRIVILEGES", "", ""},
@@ -171,7 +176,8 @@ func TestTheVersionSaysWhereAFactHoldsMore(t *testing.T) {
 			continue
 		}
 		more := strings.Contains(row[2], "*") || strings.Contains(row[2], "?") || strings.Contains(row[1], "MERGE") || strings.Contains(row[0], "DO UPDATE") ||
-			strings.Contains(row[0], "RENAME TO u") || strings.Contains(row[0], "SET SCHEMA") && row[2] != "" || strings.HasPrefix(row[0], "ALTER TYPE mood") || strings.Contains(row[0], "OWNED BY") && !strings.Contains(row[0], "NONE") ||
+			strings.Contains(row[0], "RENAME TO u") || strings.Contains(row[0], "SET SCHEMA") && row[2] != "" || strings.HasPrefix(row[0], "ALTER TYPE mood") || strings.HasPrefix(row[0], "ALTER DOMAIN a.d") ||
+			strings.HasPrefix(row[0], "DROP POLICY") || strings.Contains(row[0], "USING (SELECT") || strings.Contains(row[0], "OWNED BY") && !strings.Contains(row[0], "NONE") ||
 			strings.HasPrefix(row[0], "CREATE SCHEMA") && row[2] != "" || strings.Contains(row[0], "FUNCTIONS") || strings.Contains(row[0], "ALL TABLES") || strings.Contains(row[0], "SEQUENCE NAME")
 		assert.Equal(t, map[bool]string{false: LockedVersion, true: Version}[more], c.ClassificationVersion, row[0])
 	}
