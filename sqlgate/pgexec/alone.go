@@ -44,6 +44,9 @@ func (a *Alone) open(ctx context.Context) error {
 	if err := a.lease.reads(a.opts.Major); err != nil {
 		return err
 	}
+	if a.lease.cleaned(deadline) != nil {
+		return errNotClean
+	}
 	if _, err := a.lease.look(ctx, deadline); err != nil {
 		return &beginError{beginFault(nil, err)}
 	}

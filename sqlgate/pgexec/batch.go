@@ -116,7 +116,7 @@ func (c *conn) exchange(ctx context.Context, deadline time.Time, batch ...segmen
 	defer stop()
 	c.enqueue(batch...)
 	if c.leaving {
-		o := c.newCleaning()
+		o := &cleaning{batch: resetting()}
 		c.enqueue(o.batch)
 		c.owes(o)
 		c.leaving = false

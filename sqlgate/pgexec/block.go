@@ -100,9 +100,12 @@ func (db *DB) BeginBlock(ctx context.Context, opts BlockOptions) (*Block, error)
 func (b *Block) open(ctx context.Context) error {
 	l := b.lease
 	b.own = b.timeouts()
-	look, shown := l.looking(false, false)
+	look, shown, seen := l.opening(false)
 	begin := append(segment{own(b.opts.beginSQL())}, set("LOCAL", b.own)...)
 	refused, err := l.exchange(ctx, time.Now().Add(b.db.cfg.ConnectTimeout), segment{look}, begin)
+	if err == nil && len(shown.values) > 0 && !seen() {
+		return errNotClean
+	}
 	if err != nil || refused != nil {
 		return &beginError{beginFault(refused, err)}
 	}

@@ -54,6 +54,12 @@ func TestACheckTellsWhatBecameOfATransaction(t *testing.T) {
 	side.run("CREATE EXTENSION file_fdw; CREATE SERVER files FOREIGN DATA WRAPPER file_fdw; CREATE FOREIGN TABLE elsewhere (a int) SERVER files OPTIONS (filename '/nowhere')")
 	require.Equal(t, Verdict{OutcomeNotKnowable, BasisForeignTables, "aborted"}, check(t, db, gone))
 	require.Equal(t, Verdict{OutcomeCommitted, BasisXactStatus, "committed"}, check(t, db, sent))
+	side.run("DROP EXTENSION file_fdw CASCADE")
+	require.Equal(t, Verdict{OutcomeNotKnowable, BasisForeignTables, "aborted"}, check(t, db, gone), "they were there when it was committed")
+	require.Eventually(t, func() bool { // another session's snapshot may still hold the row
+		side.run("VACUUM pg_foreign_server")
+		return check(t, db, gone) == Verdict{OutcomeAborted, BasisXactStatus, "aborted"}
+	}, time.Minute, 50*time.Millisecond)
 }
 
 func TestACheckIsNotBelievedUnderAnotherServerOrTimeline(t *testing.T) {

@@ -22,16 +22,19 @@ var (
 // setting, a session's lock, a temporary table, a prepared statement, a channel, or
 // what random() will give. What is cheap is undone each time; the rest is looked for,
 // and DISCARD ALL, which throws the server's plans away as well, is for where there
-// is some. The next use reads the answer before it sends anything.
+// is some. The next use reads the answer before it sends anything, and looks, where
+// that was left to it.
 type cleaning struct {
 	batch segment
-	shown *oneRow
+	shown *oneRow // nil: the next use looks
 }
 
 func (c *conn) newCleaning() *cleaning {
 	look, shown := c.looking(false, true)
-	return &cleaning{segment{own("RESET ALL"), own("DISCARD SEQUENCES"), look}, shown}
+	return &cleaning{append(resetting(), look), shown}
 }
+
+func resetting() segment { return segment{own("RESET ALL"), own("DISCARD SEQUENCES")} }
 
 // clean sends a cleaning and does not wait for the answer.
 func (c *conn) clean(deadline time.Time) error {
@@ -66,18 +69,38 @@ func (l *lease) cleanFirst() error {
 }
 
 // owes notes a cleaning that was sent.
-func (c *conn) owes(o *cleaning) { c.owed, c.dirty, c.used = o, false, false }
+func (c *conn) owes(o *cleaning) { c.owed, c.unseen, c.dirty, c.used = o, false, false, false }
 
-// cleaned reads the answer to a cleaning, where it was not read yet, and has the
-// rest discarded where there is some. After an error the connection is only good
-// for closing; a setting that still differs is drift.
+// cleaned reads the answer to a cleaning, where it was not read yet, looks where
+// nobody has since, and has the rest discarded where there is some. After an error the
+// connection is only good for closing; a setting that still differs is drift.
 func (c *conn) cleaned(deadline time.Time) error {
+	err := c.reset(deadline)
+	if err == nil && c.unseen {
+		c.unseen = false
+		look, shown := c.looking(false, true)
+		err = c.answered(deadline, &cleaning{segment{look}, shown}, true)
+	}
+	return err
+}
+
+// reset is cleaned without the look that was left to the next use.
+func (c *conn) reset(deadline time.Time) error {
 	o := c.owed
 	if o == nil {
 		return nil
 	}
 	c.owed = nil
+	return c.answered(deadline, o, false)
+}
+
+// answered reads the answer to a cleaning, which is sent before that where it was not.
+func (c *conn) answered(deadline time.Time, o *cleaning, send bool) error {
 	err := c.net.SetDeadline(deadline)
+	if err == nil && send {
+		c.enqueue(o.batch)
+		err = c.fe.Flush()
+	}
 	var refused *pgconn.PgError
 	if err == nil {
 		refused, err = c.readSegment(o.batch)
@@ -85,14 +108,46 @@ func (c *conn) cleaned(deadline time.Time) error {
 	if err == nil && c.txStatus != 'I' {
 		err = errNotClean
 	}
-	if err == nil && (refused != nil || o.shown.text(1) != c.settled || o.shown.text(2) != "f") {
+	switch {
+	case err != nil:
+	case refused != nil || o.shown != nil && !c.clear(o.shown):
 		err = c.discard(deadline)
+	case o.shown == nil:
+		c.unseen = true
 	}
 	if err != nil {
 		c.broken = true
 		return errors.Join(errNotClean, err)
 	}
 	return nil
+}
+
+// clear tells of a look whether nothing is left in the session.
+func (c *conn) clear(shown *oneRow) bool { return shown.text(1) == c.settled && shown.text(2) == "f" }
+
+// opening is the look with which a transaction begins: at what the use before has left
+// too, where nobody has looked since. A connection of which that is not known is cleaned
+// once more before another use.
+func (c *conn) opening(assign bool) (look *command, shown *oneRow, seen func() bool) {
+	left := c.unseen
+	look, shown = c.looking(assign, left)
+	c.unseen, c.dirty = false, c.dirty || left
+	return look, shown, func() bool {
+		if left && !c.clear(shown) {
+			return false
+		}
+		c.dirty = c.dirty && !left
+		return true
+	}
+}
+
+// afresh has a session that the look at its beginning found unclean discarded.
+func (l *lease) afresh() error {
+	deadline := time.Now().Add(l.pool.cfg.ConnectTimeout)
+	if !l.rollback(deadline) {
+		return errNotClean
+	}
+	return l.discard(deadline)
 }
 
 // discard has the server forget everything of the session, and what the gate had
@@ -128,7 +183,7 @@ func (c *conn) rest(cfg *Config) {
 	c.taken = false
 	after := cleanedWithin
 	switch {
-	case c.owed != nil:
+	case c.owed != nil, c.unseen:
 	case c.used:
 		after = readerRest
 	default:
@@ -151,7 +206,7 @@ func (c *conn) lookAfter(cfg *Config) {
 		return
 	}
 	var err error
-	if c.owed == nil && c.used {
+	if c.owed == nil && !c.unseen && c.used {
 		err = c.clean(time.Now().Add(cfg.ConnectTimeout))
 	}
 	if err == nil {

@@ -62,6 +62,7 @@ type conn struct {
 
 	leaving bool      // the next exchange is the last of this use
 	owed    *cleaning // sent, and not answered yet
+	unseen  bool      // it was cleaned, and nobody has looked since
 	later   *time.Timer
 	mu      sync.Mutex // between a use and what happens while it idles
 	taken   bool

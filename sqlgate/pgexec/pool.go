@@ -101,8 +101,10 @@ type lease struct {
 // expect lets the server report settings of the caller's: what was asked for is
 // no drift. The cleaning behind it has the pins reported.
 func (l *lease) expect(settings map[string]string) {
-	l.watched = l.params
-	l.params = maps.Clone(l.params)
+	if l.watched == nil {
+		l.watched = l.params
+	}
+	l.params = maps.Clone(l.watched)
 	for name := range settings {
 		delete(l.params, name)
 	}
@@ -118,8 +120,13 @@ func (l *lease) reads(classified int) error {
 		With("reason", "server_major").With("server_major", l.major)
 }
 
-// acquire leases a connection that is alive and that nothing is known against.
+// acquire leases a connection that is alive, clean, and that nothing is known against.
 func (p *pool) acquire(ctx context.Context) (*lease, error) {
+	return p.acquireAs(ctx, (*conn).cleaned)
+}
+
+// acquireAs is acquire with another way to have the connection clean.
+func (p *pool) acquireAs(ctx context.Context, clean func(*conn, time.Time) error) (*lease, error) {
 	if f := p.refuses(); f != nil {
 		return nil, f
 	}
@@ -134,8 +141,8 @@ func (p *pool) acquire(ctx context.Context) (*lease, error) {
 		}
 		c := res.Value()
 		c.take()
-		if err := c.cleaned(time.Now().Add(p.cfg.ConnectTimeout)); err != nil {
-			p.log.Warn("a database session that could not be cleaned was ended", "backend_pid", c.upstream.BackendPID, "error", err)
+		if err := clean(c, time.Now().Add(p.cfg.ConnectTimeout)); err != nil {
+			p.unclean(c, err)
 		}
 		if c.drift != "" {
 			p.quarantine(c, false)
@@ -149,6 +156,10 @@ func (p *pool) acquire(ctx context.Context) (*lease, error) {
 		c.notices, c.foreign = nil, false
 		return &lease{conn: c, pool: p, res: res, client: ClientOf(ctx)}, nil
 	}
+}
+
+func (p *pool) unclean(c *conn, err error) {
+	p.log.Warn("a database session that could not be cleaned was ended", "backend_pid", c.upstream.BackendPID, "error", err)
 }
 
 // takeSlot waits for room in the client's share and in the pool.

@@ -77,11 +77,22 @@ func (db *DB) onWriter(ctx context.Context, ddl bool, open func(*lease) error) e
 	}
 	const attempts = 2
 	for attempt := 1; ; attempt++ {
-		l, err := p.acquire(ctx)
+		l, err := p.acquireAs(ctx, (*conn).reset) // open looks
 		if err != nil {
 			return err
 		}
-		if err = open(l); err == nil {
+		err = open(l)
+		if errors.Is(err, errNotClean) {
+			if failed := l.afresh(); failed != nil {
+				p.unclean(l.conn, failed)
+				l.broken = true
+				l.release()
+				attempt-- // of this session alone
+				continue
+			}
+			err = open(l)
+		}
+		if err == nil {
 			return nil
 		}
 		if l.txStatus != 'I' {
@@ -110,7 +121,7 @@ func (tx *Tx) open(ctx context.Context) error {
 		return err
 	}
 	settings := l.settings(lim, tx.opts.Trace, tx.opts.Settings)
-	id, shown := l.looking(true, false)
+	id, shown, seen := l.opening(true)
 	second := segment{own("BEGIN"), id}
 	var marker *command
 	if tx.db.cfg.MarkerTable != "" {
@@ -128,6 +139,9 @@ func (tx *Tx) open(ctx context.Context) error {
 		l.expect(settings)
 	}
 	refused, err := l.exchange(ctx, time.Now().Add(tx.db.cfg.ConnectTimeout), second)
+	if err == nil && len(shown.values) > 0 && !seen() {
+		return errNotClean
+	}
 	if marker != nil && err == nil && len(shown.values) > 0 && !taken(marker) && (refused == nil || refused.Code != "25006") {
 		return &beginError{tx.db.markerFault(sqlStateOf(refused), errors.New("no marker was left"))}
 	}
