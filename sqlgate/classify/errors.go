@@ -113,7 +113,8 @@ func byteOffset(sql string, cursor int) int {
 // nearText names the token at a byte offset.
 func nearText(sql string, at int) string {
 	l := newLexer(sql)
-	for {
+	behind := "" // the token before
+	for ; ; behind = l.src[l.start:l.pos] {
 		kind := l.next()
 		switch {
 		case kind == tokenEnd && l.pos == len(sql):
@@ -124,6 +125,8 @@ func nearText(sql string, at int) string {
 			return "a number"
 		case kind.isLiteral():
 			return "a string constant"
+		case strings.EqualFold(behind, "password"): // whose quotes were forgotten
+			return "the word behind PASSWORD"
 		default:
 			return `"` + cutAt(sql[l.start:l.pos], maxNear) + `"`
 		}

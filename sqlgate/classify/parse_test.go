@@ -81,6 +81,7 @@ func TestParserErrorsTellPlaceAndReason(t *testing.T) {
 		{"behind everything", "SELECT 1 +", fault.ParserError, 10, "at end of input"},
 		{"junk behind a number", "SELECT 12345678a", fault.ParserError, 7, "near a number"},
 		{"string is not repeated", "ALTER ROLE x 'hunter2'", fault.ParserError, 13, "near a string constant"},
+		{"nor is a password without quotes", "ALTER ROLE x PASSWORD hunter2", fault.ParserError, 22, "near the word behind PASSWORD"},
 		{"dollar quote is not repeated", "ALTER ROLE x $$hunter2$$", fault.ParserError, 13, "near a string constant"},
 		{"long name is cut", "SELECT 1 a " + strings.Repeat("b", 90), fault.ParserError, 11, `near "` + strings.Repeat("b", 40) + `"`},
 		{"not implemented", "CREATE ASSERTION a CHECK (true)", fault.ParserUnsupportedSyntax, nil, "not yet implemented"},
