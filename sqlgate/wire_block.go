@@ -34,6 +34,8 @@ type wireUnit struct {
 	writes     []wireWrite         // that ran; their results come with the end
 	savepoints []wireSavepoint
 	unrecorded bool         // the log does not have what became of a write that was dispatched
+	setters    []string     // that may have set what the statements behind them run under (set_config), as a person reads them
+	setBy      [32]byte     // over all of them; zero without any
 	begun      bool         // before and options are set
 	before     wireSettings // as they stood when it began
 }
@@ -436,6 +438,10 @@ func (w *Wire) writeFailed(ctx context.Context, s *submission, recorded commands
 func (u *wireUnit) sends(s *submission) {
 	u.used = true
 	u.snapshot = u.snapshot || !slices.Contains(withoutSnapshot, s.classification.QueryType)
+	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) || s.callsUserCode() {
+		u.setters = append(u.setters, s.setter())
+		u.setBy = digestOf("gate.request.set.v1", string(u.setBy[:]), string(s.record.RequestDigest[:]))
+	}
 }
 
 // withoutSnapshot are the statements of a block that a server runs without a snapshot

@@ -19,26 +19,59 @@ const (
 // shownParams are the parameters of a statement of the wire as the person reads
 // them who is asked to approve it: as constants of SQL, with their types where
 // those are known. The approval itself is for their bytes. Behind them stands the
-// time zone that the statement runs under, where that is not UTC.
+// time zone that the statement runs under, where that is not UTC, and what its
+// transaction ran before it that may have set what it runs under.
 func (s *submission) shownParams() []string {
 	if s.wire == nil {
 		return nil
 	}
-	var list []string
-	if p, left := s.wire.portal, shownParameters; p != nil {
-		for i, value := range p.params {
-			text := p.statement.showParameter(i, formatAt(p.paramFormats, i), value)
-			if left -= len(text); left < 0 {
-				list = append(list, strconv.Itoa(len(p.params)-i)+" more")
-				break
-			}
-			list = append(list, text)
-		}
-	}
+	list := s.wire.params()
 	if zone := s.wire.wire.zone(); zone != "" {
 		list = append(list, "TimeZone = "+quoted([]byte(zone)))
 	}
+	left := shownParameters
+	for i, setter := range s.wire.wire.unit.setters {
+		if left -= len(setter); left < 0 {
+			return append(list, strconv.Itoa(len(s.wire.wire.unit.setters)-i)+" more before it in its transaction")
+		}
+		list = append(list, "before it in its transaction: "+setter)
+	}
 	return list
+}
+
+// params are the parameters of a portal as a person reads them.
+func (c *wireCall) params() (list []string) {
+	p, left := c.portal, shownParameters
+	if p == nil {
+		return nil
+	}
+	for i, value := range p.params {
+		text := p.statement.showParameter(i, formatAt(p.paramFormats, i), value)
+		if left -= len(text); left < 0 {
+			return append(list, strconv.Itoa(len(p.params)-i)+" more")
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+// setter is how a statement is shown beside one that comes behind it.
+func (s *submission) setter() string {
+	text := cut(s.SQL[s.classification.Start:s.classification.End], shownParameter)
+	for i, value := range s.wire.params() {
+		if text += " $" + strconv.Itoa(i+1) + " = " + value; len(text) > 2*shownParameter {
+			break
+		}
+	}
+	return cut(text, 2*shownParameter)
+}
+
+// cut shortens a text to at most n bytes of whole characters.
+func cut(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n], "") + " …"
 }
 
 // typeOf is the type of a parameter as Parse said it, or else as a Describe found it.

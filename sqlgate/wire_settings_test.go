@@ -309,6 +309,46 @@ func TestAnApprovalIsForItsTimeZoneToo(t *testing.T) {
 	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
 }
 
+// Under policies of rows a text means other rows where something before it in its
+// transaction has set whose they are.
+func TestAnApprovalIsForWhatItsTransactionHasSetToo(t *testing.T) {
+	w := newWireWorld(t, nil)
+	postgresExecute(w, "CREATE FUNCTION be(text) RETURNS text LANGUAGE sql AS $$ SELECT set_config('app.tenant', $1, true) $$")
+	c := w.wire()
+	const held = "DELETE FROM t WHERE id > 0"
+	in := func(id string, before ...string) (err error) {
+		t.Helper()
+		c.query("BEGIN")
+		for _, text := range before {
+			c.query(text)
+		}
+		if id != "" {
+			c.query("SET LOCAL gate.approval_id = '" + id + "'")
+		}
+		if err = c.fails(held); err == nil {
+			c.query("COMMIT")
+			return nil
+		}
+		c.query("ROLLBACK")
+		return err
+	}
+	const asA, byFunction = "SELECT set_config('app.tenant', 'a', true)", "SELECT be('b')"
+	for _, before := range []string{asA, byFunction} {
+		var refusal *WireRefusal
+		require.ErrorAs(t, in("", before), &refusal)
+		id := refusal.Answer.ApprovalID
+		w.approve(id)
+		view := w.store.View()
+		a, _, err := view.Approval(id)
+		require.NoError(t, errors.Join(err, view.Close()))
+		require.Equal(t, []string{"before it in its transaction: " + before}, a.Parameters)
+		for _, other := range [][]string{nil, {"SELECT set_config('app.tenant', 'c', true)"}, {before, "SELECT set_config('app.tenant', 'c', true)"}, {"SELECT be('c')"}} {
+			require.Equal(t, "approval_mismatch", state(in(id, other...)), "%v", other)
+		}
+		require.NoError(t, in(id, before))
+	}
+}
+
 func TestAnApprovalOfAnotherStatementPreparedAnewDoesNotFit(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()
