@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -63,9 +64,11 @@ type conn struct {
 	leaving bool      // the next exchange is the last of this use
 	owed    *cleaning // sent, and not answered yet
 	unseen  bool      // it was cleaned, and nobody has looked since
-	later   *time.Timer
-	mu      sync.Mutex // between a use and what happens while it idles
-	taken   bool
+
+	outdated bool // the server has other settings of its own now: it is closed before its next use
+	later    *time.Timer
+	mu       sync.Mutex // between a use and what happens while it idles
+	taken    bool
 }
 
 // Most notices of one statement that are handed on, and the most bytes of one.
@@ -255,10 +258,16 @@ func (c *conn) look(ctx context.Context, deadline time.Time) (left bool, err err
 	return row.text(2) != "f", nil
 }
 
-// compare notes drift between a watch's answer and what was asserted.
+// compare notes drift between a watch's answer and what was asserted. What is not
+// pinned is the server's to change, by a reload of its files: a new connection knows it.
 func (c *conn) compare(shown string) {
 	if shown != c.settled && c.drift == "" {
-		c.drift = c.watch.difference(c.settled, shown)
+		name := c.watch.difference(c.settled, shown)
+		if slices.Contains(serversOwn, name) {
+			c.outdated = true
+			return
+		}
+		c.drift = name
 	}
 }
 

@@ -68,6 +68,10 @@ func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(),
 // does not undo it, and policies of rows ask for it.
 var watchedBeside = []string{"session_replication_role", "synchronous_commit", "track_counts", "role"}
 
+// serversOwn are those of them that no role and no statement of a clean session has
+// set: what differs there is another value in the server's files.
+var serversOwn = []string{"session_replication_role", "synchronous_commit", "track_counts"}
+
 // separator stands between the values that one query returns as one text.
 const separator = "\x1f"
 

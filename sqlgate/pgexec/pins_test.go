@@ -239,6 +239,47 @@ func TestDriftThatSurvivesDiscardIsSeenBeforeTheNextStatement(t *testing.T) {
 	require.EqualValues(t, 2, db.Stats().Quarantined)
 }
 
+// A reload of the server's files changes what the gate does not pin for all sessions at
+// once. Nobody's statement fails for it, and no pool stops.
+func TestSettingsOfTheServersFilesMayChange(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 4 })
+	side.run("CREATE TABLE t (a int)")
+	var pids []int64
+	for _, p := range []*pool{db.writer, db.reader} {
+		var leases []*lease
+		for range 4 {
+			l, err := p.acquire(context.Background())
+			require.NoError(t, err)
+			leases, pids = append(leases, l), append(pids, l.upstream.BackendPID)
+			shown := strings.Split(l.settled, separator)
+			i := slices.Index(l.watch.names, "synchronous_commit")
+			shown[i] = "remote_write" // as if that had been in force when the connection began
+			l.settled = strings.Join(shown, separator)
+			l.dirty = l.kind == reader
+		}
+		for _, l := range leases {
+			l.release()
+		}
+	}
+	for range 5 {
+		mustWrite(t, db, "INSERT INTO t VALUES (1)")
+		b := beginBlock(t, db, BlockOptions{})
+		b.write("INSERT INTO t VALUES (1)")
+		b.commit()
+		_, err := alone(t, db, "VACUUM t", Limits{})
+		require.NoError(t, err)
+		require.Equal(t, `[{"a":1}]`, mustRead(t, db, "SELECT 1 AS a"))
+	}
+	require.Equal(t, "10", side.ask("SELECT count(*) FROM t"))
+	require.Zero(t, db.Stats().Quarantined)
+	for _, p := range []*pool{db.writer, db.reader} {
+		l, err := p.acquire(context.Background())
+		require.NoError(t, err)
+		require.NotContains(t, pids, l.upstream.BackendPID)
+		l.release()
+	}
+}
+
 func TestAnotherSessionThanAskedForIsRefused(t *testing.T) {
 	db, _ := open(t)
 	l, err := db.writer.acquire(context.Background())

@@ -147,7 +147,7 @@ func (p *pool) acquireAs(ctx context.Context, clean func(*conn, time.Time) error
 		if c.drift != "" {
 			p.quarantine(c, false)
 		}
-		if c.uses > 0 && (c.broken || c.drift != "" || p.expired(res) || c.stale()) {
+		if c.uses > 0 && (c.broken || c.drift != "" || c.outdated || p.expired(res) || c.stale()) {
 			c.broken = c.broken || c.stale()
 			res.Destroy()
 			continue
@@ -207,7 +207,7 @@ func (l *lease) release() {
 		l.params = l.watched
 	}
 	goesOn := l.broken && l.client != "" && !l.gone(time.Now().Add(endWait)) && l.outlive()
-	if l.broken || l.cancelled || l.drift != "" || l.txStatus != 'I' || l.pool.expired(l.res) || l.cleanIfDue() != nil {
+	if l.broken || l.cancelled || l.drift != "" || l.outdated || l.txStatus != 'I' || l.pool.expired(l.res) || l.cleanIfDue() != nil {
 		l.res.Destroy()
 	} else {
 		l.rest(&l.pool.cfg)

@@ -76,6 +76,7 @@ func (db *DB) onWriter(ctx context.Context, ddl bool, open func(*lease) error) e
 		p = db.definer
 	}
 	const attempts = 2
+	renewed := 0
 	for attempt := 1; ; attempt++ {
 		l, err := p.acquireAs(ctx, (*conn).reset) // open looks
 		if err != nil {
@@ -92,7 +93,7 @@ func (db *DB) onWriter(ctx context.Context, ddl bool, open func(*lease) error) e
 			}
 			err = open(l)
 		}
-		if err == nil {
+		if err == nil && !l.outdated {
 			return nil
 		}
 		if l.txStatus != 'I' {
@@ -101,9 +102,15 @@ func (db *DB) onWriter(ctx context.Context, ddl bool, open func(*lease) error) e
 		if l.broken && ctx.Err() == nil {
 			p.lost()
 		}
+		outdated := l.outdated
 		l.release()
 		var failed *beginError
 		switch {
+		case outdated && renewed < cap(p.slots):
+			p.purge(true) // they are as old
+			renewed, attempt = renewed+1, attempt-1
+		case outdated:
+			return driftFault("a setting of the server's files, again and again")
 		case !errors.As(err, &failed):
 			return err
 		case ctx.Err() != nil:
