@@ -89,6 +89,7 @@ var factsOfOrders = func() map[string]Facts {
 		"DROP TABLE public.orders":                                                                  other("DROP", "ddl", "public.orders", "destructive_ddl"),
 		"TRUNCATE public.orders":                                                                    other("TRUNCATE", "ddl", "public.orders", "destructive_ddl"),
 		"GRANT SELECT ON public.orders TO reporting":                                                other("GRANT", "dcl", "public.orders", "privilege_change"),
+		"GRANT USAGE ON SCHEMA billing TO reporting":                                                other("GRANT", "dcl", "billing.*", "privilege_change"),
 		"GRANT admin TO app":                                                                        other("GRANT", "dcl", "", "privilege_change"),
 		"VACUUM public.orders":                                                                      other("VACUUM", "maintenance", "public.orders"),
 		"NOTIFY orders":                                                                             other("NOTIFY", "session", "", "session_change"),
