@@ -323,7 +323,10 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 	if err != nil {
 		return closeOn(c, err), false, err
 	}
-	p.server.Store(&c.upstream)
+	if old := p.server.Swap(&c.upstream); old != nil && (old.SystemIdentifier != c.upstream.SystemIdentifier || old.Timeline != c.upstream.Timeline) {
+		p.log.Warn("connections lead to another server, or to one that was promoted: what the server before acknowledged at the end may be missing there", "host", c.upstream.Host,
+			"system_identifier", c.upstream.SystemIdentifier, "timeline", c.upstream.Timeline, "timeline_before", old.Timeline)
+	}
 	if c.watch.synchronousCommit(c.settled) == "off" && !pinCommit && p.kind != reader {
 		p.syncCommit.Store(true)
 		return c, true, nil

@@ -1,6 +1,7 @@
 package pgexec
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -285,4 +286,27 @@ func TestTypesThatCannotBeLookedUpAreText(t *testing.T) {
 	_, rows, err := write(t, db, "SELECT ARRAY['a']::mood[] AS v", Limits{})
 	require.NoError(t, err)
 	require.Equal(t, `[{"v":"{a}"}]`, rows)
+}
+
+// What an asynchronous standby had not received when it was promoted is a success in the
+// log; whoever reads the service's log is told when to look.
+func TestAnotherTimelineIsToldOf(t *testing.T) {
+	var log bytes.Buffer
+	db, err := Open(Config{URL: postgres.ForTest(t), TLS: TLSConfig{Mode: TLSDisable}, PoolMax: 1}, slog.New(slog.NewTextHandler(&log, nil)))
+	require.NoError(t, err)
+	defer db.Close()
+	connect := func() *Upstream {
+		db.writer.purge(true)
+		l, err := db.writer.acquire(context.Background())
+		require.NoError(t, err)
+		defer l.release()
+		return &l.upstream
+	}
+	connect()
+	before := *connect()
+	require.NotContains(t, log.String(), "promoted")
+	before.Timeline, before.CrashMark = "000000FF", "earlier"
+	db.writer.server.Store(&before)
+	connect()
+	require.Contains(t, log.String(), "timeline_before=000000FF")
 }
