@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/bits"
 	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
 )
 
 // pathBound is the most hashes that a path in a tree of count leaves can have.
@@ -47,13 +49,32 @@ func (a *Accumulator) Sign(at time.Time) *Batch {
 	}
 	b := &Batch{logID: a.logID, first: a.first, hashes: a.hashes, at: time.Unix(0, at.UnixNano()).UTC(), keyID: a.key.Public().ID()}
 	a.hashes = nil
-	var tree stack
-	for _, h := range b.hashes {
-		b.tree = tree.push(b.tree, leaf(h))
+	leaves := make([]tlog.Hash, len(b.hashes))
+	for i, h := range b.hashes {
+		leaves[i] = leaf(h)
 	}
-	b.root = tree.root()
+	b.levels = levelsOf(leaves)
+	b.root = b.levels[len(b.levels)-1][0]
 	b.signature = [64]byte(a.key.Sign(batchMessage(b.logID, b.first, uint32(len(b.hashes)), b.root, b.at.UnixNano())))
 	return b
+}
+
+// levelsOf is the whole tree over leaves, level by level up to its root: a node that has no
+// neighbour stands on the next level as it is (RFC 6962, part 2.1). A receipt's path is
+// taken out of it without hashing anything.
+func levelsOf(leaves []tlog.Hash) [][]tlog.Hash {
+	levels := [][]tlog.Hash{leaves}
+	for level := leaves; len(level) > 1; {
+		next := make([]tlog.Hash, 0, (len(level)+1)/2)
+		for i := 0; i+1 < len(level); i += 2 {
+			next = append(next, tlog.NodeHash(level[i], level[i+1]))
+		}
+		if len(level)%2 == 1 {
+			next = append(next, level[len(level)-1])
+		}
+		levels, level = append(levels, next), next
+	}
+	return levels
 }
 
 // A Batch is a signed batch that receipts are made from. It does not change
@@ -63,7 +84,7 @@ type Batch struct {
 	logID     [16]byte
 	first     uint64
 	hashes    [][32]byte
-	tree      memory
+	levels    [][]tlog.Hash // of the tree over hashes, from the leaves to the root
 	root      [32]byte
 	at        time.Time
 	keyID     string
@@ -85,9 +106,11 @@ func (b *Batch) Receipt(seq uint64) (*Receipt, error) {
 		return nil, fmt.Errorf("event %d is not among %d to %d", seq, b.first, b.Last())
 	}
 	i := seq - b.first
-	path, err := ProveInclusion(b.tree, uint64(len(b.hashes)), i+1)
-	if err != nil {
-		return nil, fmt.Errorf("receipt of event %d: %w", seq, err)
+	path := make(Proof, 0, len(b.levels)-1)
+	for at, levels := i, b.levels; len(levels) > 1; at, levels = at/2, levels[1:] {
+		if neighbour := at ^ 1; neighbour < uint64(len(levels[0])) {
+			path = append(path, levels[0][neighbour])
+		}
 	}
 	return &Receipt{LogID: b.logID, Seq: seq, EventHash: b.hashes[i], FirstSeq: b.first, Count: uint32(len(b.hashes)), Root: b.root,
 		Path: path, Time: b.at, KeyID: b.keyID, Signature: b.signature}, nil

@@ -1,6 +1,7 @@
 package checkpoint_test
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
 	"strings"
 	"testing"
@@ -224,6 +225,34 @@ func BenchmarkReceipts(b *testing.B) {
 		batch := signBatch(b, key, 1, hashes...)
 		if _, err := batch.Receipt(64); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// The path of a receipt is the proof that tlog makes of the same tree, for every event of
+// batches of every size around the powers of two.
+func TestThePathOfAReceiptIsTheProofOfItsTree(t *testing.T) {
+	key := newKey(t)
+	for size := 1; size <= 130; size++ {
+		a := checkpoint.NewAccumulator(goldenLog, key)
+		var tree checkpoint.Tree
+		var stored checkpoint.Memory
+		for i := range size {
+			h := sha256.Sum256([]byte{byte(i), byte(size)})
+			require.NoError(t, a.Add(uint64(i)+10, h))
+			require.NoError(t, tree.Append(&stored, h))
+		}
+		b := a.Sign(time.Now())
+		require.Equal(t, tree.Root(), b.Root())
+		for i := range uint64(size) {
+			r, err := b.Receipt(i + 10)
+			require.NoError(t, err)
+			want, err := checkpoint.ProveInclusion(&stored, uint64(size), i+1)
+			require.NoError(t, err)
+			require.Equal(t, len(want), len(r.Path), "%d of %d", i, size)
+			for k := range want {
+				require.Equal(t, want[k], r.Path[k])
+			}
 		}
 	}
 }

@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"math/bits"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -70,19 +69,4 @@ func edge(size uint64) []int64 {
 		rest -= 1 << level
 	}
 	return indexes
-}
-
-// memory is stored hashes in a slice, by tlog.StoredHashIndex.
-type memory []tlog.Hash
-
-// ReadHashes implements tlog.HashReader.
-func (m memory) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
-	hashes := make([]tlog.Hash, len(indexes))
-	for i, index := range indexes {
-		if index < 0 || index >= int64(len(m)) {
-			return nil, fmt.Errorf("%w: hash %d of %d is not stored", ErrTree, index, len(m))
-		}
-		hashes[i] = m[index]
-	}
-	return hashes, nil
 }

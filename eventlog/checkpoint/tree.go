@@ -77,8 +77,8 @@ func (t *Tree) Append(w Writer, eventHashes ...[32]byte) error {
 	return nil
 }
 
-// Memory keeps the hashes of a tree in memory.
-type Memory struct{ hashes memory }
+// Memory keeps the hashes of a tree in memory, by tlog.StoredHashIndex.
+type Memory struct{ hashes []Hash }
 
 // WriteHashes implements Writer. Hashes come in order and only once.
 func (m *Memory) WriteHashes(first int64, hashes []Hash) error {
@@ -90,7 +90,16 @@ func (m *Memory) WriteHashes(first int64, hashes []Hash) error {
 }
 
 // ReadHashes implements Reader.
-func (m *Memory) ReadHashes(indexes []int64) ([]Hash, error) { return m.hashes.ReadHashes(indexes) }
+func (m *Memory) ReadHashes(indexes []int64) ([]Hash, error) {
+	hashes := make([]Hash, len(indexes))
+	for i, index := range indexes {
+		if index < 0 || index >= int64(len(m.hashes)) {
+			return nil, fmt.Errorf("%w: hash %d of %d is not stored", ErrTree, index, len(m.hashes))
+		}
+		hashes[i] = m.hashes[index]
+	}
+	return hashes, nil
+}
 
 func checkSize(size uint64) error {
 	if size > MaxSize {
