@@ -40,6 +40,8 @@ func (c Config) pins(kind poolKind, major int) []pin {
 		{"DateStyle", "ISO, MDY", true},
 		{"IntervalStyle", "postgres", true},
 		{"TimeZone", "UTC", true},
+		{"timezone_abbreviations", "Default", true}, // EST is another zone under Australia
+		{"exit_on_error", "off", true},
 		{"extra_float_digits", "1", true},
 		{"bytea_output", "hex", true},
 		{"statement_timeout", millis(c.QueryTimeout), true},

@@ -39,6 +39,8 @@ func TestPinsBeatRoleAndDatabaseSettings(t *testing.T) {
 				other = "iso_8601"
 			case "TimeZone":
 				other = "Asia/Tokyo"
+			case "timezone_abbreviations":
+				other = "Australia"
 			case "extra_float_digits":
 				other = "-5"
 			case "bytea_output":
