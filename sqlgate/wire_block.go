@@ -33,11 +33,17 @@ type wireUnit struct {
 	client     string              // whose block it is, of those that may be open
 	writes     []wireWrite         // that ran; their results come with the end
 	savepoints []wireSavepoint
-	unrecorded bool         // the log does not have what became of a write that was dispatched
-	setters    []string     // that may have set what the statements behind them run under (set_config), as a person reads them
-	setBy      [32]byte     // over all of them; zero without any
+	unrecorded bool // the log does not have what became of a write that was dispatched
+	setters    wireSetters
 	begun      bool         // before and options are set
 	before     wireSettings // as they stood when it began
+}
+
+// wireSetters are the statements of a unit that set what those behind them run under
+// (set_config): policies of rows let the same text see other rows then.
+type wireSetters struct {
+	shown  []string // as a person reads them
+	digest [32]byte // over all of them; zero without any
 }
 
 // A wireWrite is a write of a block: dispatched in the log, done at the database,
@@ -59,6 +65,7 @@ type wireSavepoint struct {
 	writes   int // before it
 	bound    int // portals before it
 	settings wireSettings
+	setters  wireSetters
 }
 
 // blockID is what the dispatches of one block share; "" outside of one.
@@ -438,9 +445,9 @@ func (w *Wire) writeFailed(ctx context.Context, s *submission, recorded commands
 func (u *wireUnit) sends(s *submission) {
 	u.used = true
 	u.snapshot = u.snapshot || !slices.Contains(withoutSnapshot, s.classification.QueryType)
-	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) || s.callsUserCode() {
-		u.setters = append(u.setters, s.setter())
-		u.setBy = digestOf("gate.request.set.v1", string(u.setBy[:]), string(s.record.RequestDigest[:]))
+	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) {
+		u.setters.shown = append(slices.Clip(u.setters.shown), s.setter())
+		u.setters.digest = digestOf("gate.request.set.v1", string(u.setters.digest[:]), string(s.record.RequestDigest[:]))
 	}
 }
 

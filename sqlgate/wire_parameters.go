@@ -20,7 +20,7 @@ const (
 // them who is asked to approve it: as constants of SQL, with their types where
 // those are known. The approval itself is for their bytes. Behind them stands the
 // time zone that the statement runs under, where that is not UTC, and what its
-// transaction ran before it that may have set what it runs under.
+// transaction has set before it.
 func (s *submission) shownParams() []string {
 	if s.wire == nil {
 		return nil
@@ -29,10 +29,10 @@ func (s *submission) shownParams() []string {
 	if zone := s.wire.wire.zone(); zone != "" {
 		list = append(list, "TimeZone = "+quoted([]byte(zone)))
 	}
-	left := shownParameters
-	for i, setter := range s.wire.wire.unit.setters {
+	left, setters := shownParameters, s.wire.wire.unit.setters.shown
+	for i, setter := range setters {
 		if left -= len(setter); left < 0 {
-			return append(list, strconv.Itoa(len(s.wire.wire.unit.setters)-i)+" more before it in its transaction")
+			return append(list, strconv.Itoa(len(setters)-i)+" more before it in its transaction")
 		}
 		list = append(list, "before it in its transaction: "+setter)
 	}
@@ -55,15 +55,19 @@ func (c *wireCall) params() (list []string) {
 	return list
 }
 
-// setter is how a statement is shown beside one that comes behind it.
+// setter is how a statement is shown beside one that comes behind it: of an EXECUTE
+// what it runs, too.
 func (s *submission) setter() string {
-	text := cut(s.SQL[s.classification.Start:s.classification.End], shownParameter)
+	text := cut(s.statement().SQL, shownParameter)
+	if s.execute != nil {
+		text = cut(strings.TrimSpace(s.SQL), shownParameter) + " which runs " + text
+	}
 	for i, value := range s.wire.params() {
-		if text += " $" + strconv.Itoa(i+1) + " = " + value; len(text) > 2*shownParameter {
+		if text += " $" + strconv.Itoa(i+1) + " = " + value; len(text) > 3*shownParameter {
 			break
 		}
 	}
-	return cut(text, 2*shownParameter)
+	return cut(text, 3*shownParameter)
 }
 
 // cut shortens a text to at most n bytes of whole characters.

@@ -313,8 +313,8 @@ func TestAnApprovalIsForItsTimeZoneToo(t *testing.T) {
 // transaction has set whose they are.
 func TestAnApprovalIsForWhatItsTransactionHasSetToo(t *testing.T) {
 	w := newWireWorld(t, nil)
-	postgresExecute(w, "CREATE FUNCTION be(text) RETURNS text LANGUAGE sql AS $$ SELECT set_config('app.tenant', $1, true) $$")
 	c := w.wire()
+	c.query("PREPARE tenant_of_the_request AS SELECT /* a text that is longer than its EXECUTE */ set_config('app.tenant', $1, true)")
 	const held = "DELETE FROM t WHERE id > 0"
 	in := func(id string, before ...string) (err error) {
 		t.Helper()
@@ -332,8 +332,11 @@ func TestAnApprovalIsForWhatItsTransactionHasSetToo(t *testing.T) {
 		c.query("ROLLBACK")
 		return err
 	}
-	const asA, byFunction = "SELECT set_config('app.tenant', 'a', true)", "SELECT be('b')"
-	for _, before := range []string{asA, byFunction} {
+	const asC = "SELECT set_config('app.tenant', 'c', true)"
+	for before, shown := range map[string]string{
+		"SELECT set_config('app.tenant', 'a', true)": "SELECT set_config('app.tenant', 'a', true)",
+		"EXECUTE tenant_of_the_request ('b')":        "EXECUTE tenant_of_the_request ('b') which runs SELECT /* a text that is longer than its EXECUTE */ set_config('app.tenant', $1, true)",
+	} {
 		var refusal *WireRefusal
 		require.ErrorAs(t, in("", before), &refusal)
 		id := refusal.Answer.ApprovalID
@@ -341,11 +344,11 @@ func TestAnApprovalIsForWhatItsTransactionHasSetToo(t *testing.T) {
 		view := w.store.View()
 		a, _, err := view.Approval(id)
 		require.NoError(t, errors.Join(err, view.Close()))
-		require.Equal(t, []string{"before it in its transaction: " + before}, a.Parameters)
-		for _, other := range [][]string{nil, {"SELECT set_config('app.tenant', 'c', true)"}, {before, "SELECT set_config('app.tenant', 'c', true)"}, {"SELECT be('c')"}} {
+		require.Equal(t, []string{"before it in its transaction: " + shown}, a.Parameters)
+		for _, other := range [][]string{nil, {asC}, {before, asC}, {"EXECUTE tenant_of_the_request ('c')"}, {"SAVEPOINT s", before, "ROLLBACK TO s"}, {asC, "SAVEPOINT s", before, "ROLLBACK TO s"}} {
 			require.Equal(t, "approval_mismatch", state(in(id, other...)), "%v", other)
 		}
-		require.NoError(t, in(id, before))
+		require.NoError(t, in(id, "SAVEPOINT s", asC, "ROLLBACK TO s", before), "what was undone sets nothing")
 	}
 }
 

@@ -181,7 +181,7 @@ func (w *Wire) submission(st *wireStatement, c *wireCall) *submission {
 	if zone := w.zone(); zone != "" { // what the text's times mean
 		s.record.RequestDigest = digestOf("gate.request.zone.v1", string(s.record.RequestDigest[:]), zone)
 	}
-	if set := w.unit.setBy; set != [32]byte{} { // the rows that policies let it see, say
+	if set := w.unit.setters.digest; set != [32]byte{} { // the rows that policies let it see, say
 		s.record.RequestDigest = digestOf("gate.request.block.v1", string(s.record.RequestDigest[:]), string(set[:]))
 	}
 	if c.portal != nil && (st.params() > 0 || len(c.portal.params) > 0) {

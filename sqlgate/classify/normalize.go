@@ -102,7 +102,7 @@ func (s *setting) value(kind tokenKind, text string) bool {
 		case is("to") || kind == tokenOperator && text == "=":
 			s.at = settingValue
 			return false
-		case kind == tokenWord || kind == tokenQuotedName || text == ".":
+		case kind == tokenWord || kind == tokenQuotedName || kind == tokenString || text == ".": // a string behind UESCAPE
 			return false
 		}
 		s.at = settingOutside
@@ -113,6 +113,9 @@ func (s *setting) value(kind tokenKind, text string) bool {
 		s.at = settingBehind
 		return kind == tokenWord || kind == tokenQuotedName
 	case settingBehind:
+		if is("uescape") || kind == tokenString {
+			return false
+		}
 		s.at = settingOutside
 		if kind == tokenComma {
 			s.at = settingValue

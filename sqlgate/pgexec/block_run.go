@@ -3,6 +3,7 @@ package pgexec
 import (
 	"context"
 	"crypto/rand"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,7 +99,9 @@ func (b *Block) stands(r *ran, o BeginOptions, xid string) bool {
 func (b *Block) look(shown string) {
 	l := b.lease
 	if shown != l.settled && l.drift == "" {
-		l.drift = l.watch.differenceBut(b.own, l.settled, shown)
+		except := map[string]string{"synchronous_commit": ""} // a reload, or code: before COMMIT it is what it was
+		maps.Copy(except, b.own)
+		l.drift = l.watch.differenceBut(except, l.settled, shown)
 	}
 }
 

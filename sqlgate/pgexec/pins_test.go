@@ -253,10 +253,7 @@ func TestSettingsOfTheServersFilesMayChange(t *testing.T) {
 			l, err := p.acquire(context.Background())
 			require.NoError(t, err)
 			leases, pids = append(leases, l), append(pids, l.upstream.BackendPID)
-			shown := strings.Split(l.settled, separator)
-			i := slices.Index(l.watch.names, "synchronous_commit")
-			shown[i] = "remote_write" // as if that had been in force when the connection began
-			l.settled = strings.Join(shown, separator)
+			l.settled = asBefore(l.conn)
 			l.dirty = l.kind == reader
 		}
 		for _, l := range leases {
@@ -272,7 +269,12 @@ func TestSettingsOfTheServersFilesMayChange(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, `[{"a":1}]`, mustRead(t, db, "SELECT 1 AS a"))
 	}
-	require.Equal(t, "10", side.ask("SELECT count(*) FROM t"))
+	b := beginBlock(t, db, BlockOptions{})
+	b.write("INSERT INTO t VALUES (1)")
+	b.lease.settled = asBefore(b.lease.conn) // in the middle of a block
+	b.write("INSERT INTO t VALUES (1)")
+	b.commit()
+	require.Equal(t, "12", side.ask("SELECT count(*) FROM t"))
 	require.Zero(t, db.Stats().Quarantined)
 	for _, p := range []*pool{db.writer, db.reader} {
 		l, err := p.acquire(context.Background())
@@ -280,6 +282,14 @@ func TestSettingsOfTheServersFilesMayChange(t *testing.T) {
 		require.NotContains(t, pids, l.upstream.BackendPID)
 		l.release()
 	}
+}
+
+// asBefore is what a connection would have shown at its beginning, had another
+// synchronous_commit been in force.
+func asBefore(c *conn) string {
+	shown := strings.Split(c.settled, separator)
+	shown[slices.Index(c.watch.names, "synchronous_commit")] = "remote_write"
+	return strings.Join(shown, separator)
 }
 
 func TestAnotherSessionThanAskedForIsRefused(t *testing.T) {
