@@ -3,6 +3,7 @@ package sqlgate
 import (
 	"bytes"
 	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -29,11 +30,19 @@ func (s *submission) shownParams() []string {
 	if zone := s.wire.wire.zone(); zone != "" {
 		list = append(list, "TimeZone = "+quoted([]byte(zone)))
 	}
+	if types := s.preparedTypes(); types != "" {
+		list = append(list, "types of the parameters: "+types)
+	}
 	left, setters := shownParameters, s.wire.wire.unit.setters.shown
-	for i, setter := range setters {
-		if left -= len(setter); left < 0 {
-			return append(list, strconv.Itoa(len(setters)-i)+" more before it in its transaction")
-		}
+	first := len(setters) // the last of them decide
+	for first > 0 && left >= len(setters[first-1]) {
+		first--
+		left -= len(setters[first])
+	}
+	if first > 0 {
+		list = append(list, strconv.Itoa(first)+" more before these in its transaction")
+	}
+	for _, setter := range setters[first:] {
 		list = append(list, "before it in its transaction: "+setter)
 	}
 	return list
@@ -55,19 +64,43 @@ func (c *wireCall) params() (list []string) {
 	return list
 }
 
+// preparedTypes are those of the parameters of what an EXECUTE runs, whose own text has
+// the values alone; "" of all else, and where the server infers them all. In quotes
+// "char" is not character(1).
+func (s *submission) preparedTypes() string {
+	if s.execute == nil || !slices.ContainsFunc(s.execute.types, func(oid uint32) bool { return oid != 0 }) {
+		return ""
+	}
+	types := make([]string, len(s.execute.types))
+	for i, oid := range s.execute.types {
+		if oid == 0 {
+			types[i] = "inferred"
+			continue
+		}
+		elem, array := strings.CutSuffix(pgexec.TypeLabel(oid), "[]")
+		if types[i] = `"` + elem + `"`; array {
+			types[i] += "[]"
+		}
+	}
+	return cut(strings.Join(types, ", "), shownParameter)
+}
+
 // setter is how a statement is shown beside one that comes behind it: of an EXECUTE
 // what it runs, too.
 func (s *submission) setter() string {
 	text := cut(s.statement().SQL, shownParameter)
 	if s.execute != nil {
 		text = cut(strings.TrimSpace(s.SQL), shownParameter) + " which runs " + text
+		if types := s.preparedTypes(); types != "" {
+			text += " with parameters of the types " + types
+		}
 	}
 	for i, value := range s.wire.params() {
-		if text += " $" + strconv.Itoa(i+1) + " = " + value; len(text) > 3*shownParameter {
+		if text += " $" + strconv.Itoa(i+1) + " = " + value; len(text) > 4*shownParameter {
 			break
 		}
 	}
-	return cut(text, 3*shownParameter)
+	return cut(text, 4*shownParameter)
 }
 
 // cut shortens a text to at most n bytes of whole characters.

@@ -360,12 +360,23 @@ func TestAnApprovalOfAnotherStatementPreparedAnewDoesNotFit(t *testing.T) {
 	c.sync()
 	var refusal *WireRefusal
 	require.ErrorAs(t, c.refused("EXECUTE d (1)"), &refusal)
+	view := w.store.View()
+	a, _, err := view.Approval(refusal.Answer.ApprovalID)
+	require.NoError(t, errors.Join(err, view.Close()))
+	require.Equal(t, []string{`types of the parameters: "int4"`}, a.Parameters, "the text has the value alone")
 	w.approve(refusal.Answer.ApprovalID)
 	c.query("DEALLOCATE d")
 	require.NoError(t, c.Parse(t.Context(), "d", "DELETE FROM t WHERE id <> $1", []uint32{23}))
 	c.sync()
 	c.query("SET gate.approval_id = '" + refusal.Answer.ApprovalID + "'")
 	require.Equal(t, "approval_mismatch", state(c.refused("EXECUTE d (1)")))
+	require.NoError(t, c.Parse(t.Context(), "e", "DELETE FROM t WHERE v = $1 AND id > $2", []uint32{18, 23}))
+	c.sync()
+	require.ErrorAs(t, c.refused("EXECUTE e ('abc', 0)"), &refusal)
+	view = w.store.View()
+	a, _, err = view.Approval(refusal.Answer.ApprovalID)
+	require.NoError(t, errors.Join(err, view.Close()))
+	require.Contains(t, a.Parameters[0], `types of the parameters: "char", "int4"`, "'abc' is 'a' under the first")
 	require.Equal(t, "2", w.value("SELECT count(*) FROM t"))
 }
 
