@@ -3,11 +3,16 @@ package controlplane
 import (
 	"cmp"
 	"context"
+	"regexp"
 	"slices"
 	"time"
 
 	"writegate/http/httpd"
 )
+
+// runsUnder finds what stands behind an approval's parameters and is none (parameters in
+// docs/openapi.yaml). A parameter is a constant, so none begins like that.
+var runsUnder = regexp.MustCompile(`^(TimeZone = |types of the parameters: |\d+ more before these in its transaction$|before it in its transaction: )`)
 
 // inboxLimit is how many pending approvals a page of the inbox has.
 const inboxLimit = 1000
@@ -100,6 +105,7 @@ type approvalView struct {
 	Text      sqlView
 	Prepared  *sqlView  // what an EXECUTE runs
 	Params    []sqlView // what $1, $2 and so on are
+	Under     []sqlView // what the statement runs under besides
 	Meanings  []meaning
 	Advice    []string
 	Reach     string
@@ -125,7 +131,11 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 		v.Prepared = &prepared
 	}
 	for _, value := range a.Parameters {
-		v.Params = append(v.Params, viewSQL(value))
+		if runsUnder.MatchString(value) {
+			v.Under = append(v.Under, viewSQL(value))
+		} else {
+			v.Params = append(v.Params, viewSQL(value))
+		}
 	}
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error {

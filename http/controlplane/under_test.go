@@ -1,0 +1,18 @@
+package controlplane
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What an approved statement runs under is not taken for a parameter of its, nor a
+// parameter for that.
+func TestWhatAStatementRunsUnderIsNoParameter(t *testing.T) {
+	for _, under := range []string{"TimeZone = 'Asia/Tokyo'", `types of the parameters: "char", "int4"`, "12 more before these in its transaction", "before it in its transaction: SELECT set_config('app.tenant', 'a', true)"} {
+		require.True(t, runsUnder.MatchString(under), under)
+	}
+	for _, parameter := range []string{"7::int4", "'TimeZone = x'::text", "'before it in its transaction: x'", "NULL", "12 more", "no constant: the binary form of money, bytes 00"} {
+		require.False(t, runsUnder.MatchString(parameter), parameter)
+	}
+}
