@@ -37,7 +37,7 @@ func partly(end pgexec.Result, f *fault.Fault) (pgexec.Result, *fault.Fault) {
 	}
 	what := " It calls something that no rollback undoes, and the effect of that may stand"
 	if end.Elsewhere {
-		what = " The database has foreign tables, whose servers commit by themselves, so a part of it may stand there"
+		what = " The database has foreign tables, or had some, whose servers commit by themselves, so a part of it may stand there"
 	}
 	f.Message = notUndone.Replace(f.Message) + what + ": look at the database before you send it again."
 	return end, f

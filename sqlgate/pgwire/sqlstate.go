@@ -111,9 +111,11 @@ func faultFailure(f *fault.Fault) *failure {
 		if stands && (pgexec.Retryable(out.response.Code) || out.response.Code == stateCancelled) {
 			out.response.Code = stateUnknown // drivers send the others again by themselves, and this one says that nothing was applied
 		}
-		if said, ok := pgexec.ServerErrorOf(f); ok && !stands {
-			repeat(&out.response, said, f)
-			return out
+		if said, ok := pgexec.ServerErrorOf(f); ok {
+			if repeat(&out.response, said, f); !stands {
+				return out
+			}
+			out.response.Message = f.Message
 		}
 	}
 	if character, ok := f.Details["character"].(int); ok {

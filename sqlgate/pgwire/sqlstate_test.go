@@ -77,6 +77,6 @@ func TestWhatTheDatabaseRefusedIsSaidInItsOwnWords(t *testing.T) {
 
 	f.Message = "Look at the database before you send it again."
 	e = failureOf(f.With("outcome", "partial_possible")).response
-	require.Equal(t, []string{"23505", f.Message}, []string{e.Code, e.Message}, "the server knows nothing of the part that may stand")
+	require.Equal(t, []string{"23505", f.Message, "orders_pkey"}, []string{e.Code, e.Message, e.ConstraintName}, "the server knows nothing of the part that may stand")
 	require.Contains(t, e.Detail, `"outcome":"partial_possible"`)
 }
