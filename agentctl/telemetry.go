@@ -100,8 +100,9 @@ func (s *Service) Telemetry(ctx context.Context, by *Asker, sent []SentEvent) (A
 			continue
 		}
 		if err == nil && len(answer.Events) > 0 {
-			// Until then it is work that others wait for, also when its client has left.
-			s.Store.WaitFolded(context.WithoutCancel(ctx), answer.Events[len(answer.Events)-1].Seq)
+			// Until then it is work that others wait for, also when its client has left. It is
+			// written, whatever comes of the wait.
+			_ = s.Store.WaitFolded(context.WithoutCancel(ctx), answer.Events[len(answer.Events)-1].Seq)
 		}
 		return answer, err
 	}

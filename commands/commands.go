@@ -111,7 +111,11 @@ func (c *Commands) commit(ctx context.Context, g eventlog.Group) (eventlog.Commi
 		return eventlog.Committed{}, f
 	}
 	if head := c.log.Head().Seq; head > behind && !g.Reserve {
-		if err := c.store.WaitApplied(ctx, head-behind); err != nil {
+		err := c.store.WaitApplied(ctx, head-behind)
+		if errors.Is(err, projections.ErrFull) {
+			return eventlog.Committed{}, ViewFault(err)
+		}
+		if err != nil {
 			return eventlog.Committed{}, fault.New(fault.AuditUnavailable, "The service could not follow its log, so nothing was executed or recorded. Send the request again later.").
 				With("outcome", "not_written").Because(err)
 		}
@@ -210,6 +214,10 @@ func (c *Commands) look(ctx context.Context, read func(*projections.View) error)
 // ViewFault is the fault of a read of a view, or of the events that it names.
 func ViewFault(err error) error {
 	_, told := fault.As(err)
+	if errors.Is(err, projections.ErrFull) {
+		return fault.New(fault.AuditUnavailable, "The service can't show what is new in its log, because the volume of its projections (GATE_APPROVAL_DB_PATH) takes nothing more. Nothing was executed or recorded. Send the request again when there is space.").
+			With("outcome", "not_written").Because(err)
+	}
 	if errors.Is(err, projections.ErrBehind) || !told && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return fault.New(fault.AuditUnavailable, "The request ended while it waited for the service to follow its log, or read. Nothing was executed or recorded; send it again.").
 			With("outcome", "not_written").Because(err)

@@ -28,3 +28,11 @@ func WritingEnd(t *testing.T, d time.Duration) {
 	t.Cleanup(func() { writingEnd = before })
 	writingEnd = d
 }
+
+// SlowWrites sets how long the store waits for its volume before that is called full, for
+// the time of a test.
+func SlowWrites(t *testing.T, d time.Duration) {
+	before := slowWrites
+	t.Cleanup(func() { slowWrites = before })
+	slowWrites = d
+}

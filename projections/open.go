@@ -71,6 +71,7 @@ func unusable(err error) bool {
 func open(o Options) (*Store, error) {
 	s := &Store{o: o, limits: replayLimits, stopped: make(chan struct{}), fatal: make(chan error, 1), gaveUp: make(chan error, 1)}
 	s.stop = sync.OnceFunc(func() { close(s.stopped) })
+	s.room.full.Store(newFullVolume())
 	opened := make(chan error, 1)
 	go func() { opened <- s.open() }()
 	select {
@@ -144,8 +145,7 @@ func Peek(dir string) (Applied, error) {
 // in vain: the first event of each execution looks for a record that is not there.
 const bloomBits = 10
 
-// sayAgain is the time between two lines about work of Pebble's that failed: it tries
-// again at once, many times a second.
+// sayAgain is the time between two lines about work of Pebble's that failed.
 const sayAgain = 10 * time.Second
 
 func (s *Store) pebbleOptions() *pebble.Options {
@@ -153,14 +153,18 @@ func (s *Store) pebbleOptions() *pebble.Options {
 	var said atomic.Bool    // a line stands, and its time is not over
 	log := &logger{store: s}
 	o := &pebble.Options{
-		FS:                 &folderSyncs{s.o.FS, log.Fatalf},
+		FS:                 &storeFS{s.o.FS, s},
 		DisableWAL:         true,                // the event log is the only one
 		FormatMajorVersion: pebble.FormatNewest, // the default is the oldest
-		MemTableSize:       16 << 20,
+		MemTableSize:       memTableSize,
 		CacheSize:          32 << 20,
-		Logger:             log,
+		// The store waits for room itself: see waitForRoom.
+		MemTableStopWritesThreshold: 4 * memTables,
+		L0StopWritesThreshold:       4 * sublevels,
+		Logger:                      log,
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
+				s.room.failed.Store(&failedWrite{time.Now(), err})
 				failed.Add(1)
 				if said.CompareAndSwap(false, true) {
 					s.o.Logger.Error("projections: work in the background failed and is tried again", "error", err, "times", failed.Swap(0))

@@ -273,7 +273,7 @@ type following struct {
 
 // Run folds every new event until ctx ends or the log is closed, and flushes
 // now and then. It is called once, after Connect. An error of a fold ends it
-// and is told by Fatal.
+// and is told by Fatal; so does Close, which is not.
 func (s *Store) Run(ctx context.Context, log Follower) error {
 	ctx, cancel := context.WithCancel(ctx)
 	flushed := make(chan struct{})
@@ -288,11 +288,11 @@ func (s *Store) Run(ctx context.Context, log Follower) error {
 		<-flushed
 	}()
 	for b, err := range log.Follow(ctx, s.seq.Load()+1) {
-		if ctx.Err() != nil {
-			return errors.Join(ctx.Err(), err)
-		}
-		if err == nil {
+		if ctx.Err() == nil && err == nil {
 			err = s.apply(b.Events)
+		}
+		if ctx.Err() != nil || errors.Is(err, ErrClosed) {
+			return errors.Join(ctx.Err(), err)
 		}
 		if err != nil {
 			err = s.damaged(err)
@@ -382,6 +382,9 @@ func (s *Store) writeLoad(t *tx) error {
 
 // publish commits a batch and lets views start from it.
 func (s *Store) publish(t *tx) error {
+	if err := s.waitForRoom(t.batch.Len()); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	if err := t.batch.Commit(pebble.NoSync); err != nil {
 		s.mu.Unlock()

@@ -65,6 +65,8 @@ type Store struct {
 	limits limits                // of a replay
 	tables sstable.WriterOptions // of its loads
 
+	room room
+
 	applying sync.Mutex // held by whoever folds events into the current space or replaces it
 
 	mu        sync.RWMutex // guards what views start from
@@ -131,7 +133,7 @@ func (s *Store) stopReason() error {
 }
 
 // WaitApplied returns when the event seq is in every new view. It gives the
-// error of ctx, or of a store that has failed or was closed.
+// error of ctx, of a store that has failed or was closed, or ErrFull.
 func (s *Store) WaitApplied(ctx context.Context, seq uint64) error {
 	if s.seq.Load() >= seq {
 		return nil
@@ -140,6 +142,7 @@ func (s *Store) WaitApplied(ctx context.Context, seq uint64) error {
 	if s.seq.Load() >= seq { // applied between the two looks: nobody would wake w
 		s.waiters.wake(s.seq.Load())
 	}
+	full := s.room.full.Load()
 	select {
 	case <-w.done:
 		s.waiters.free(w)
@@ -150,6 +153,9 @@ func (s *Store) WaitApplied(ctx context.Context, seq uint64) error {
 	case <-s.stopped:
 		s.waiters.remove(w)
 		return s.stopReason()
+	case <-full.closed:
+		s.waiters.remove(w)
+		return full.err
 	}
 }
 

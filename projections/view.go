@@ -38,11 +38,13 @@ func (s *Store) View() *View { return s.ViewWithin(context.Background()) }
 
 // ViewWithin opens a look at everything that is durable in the log when it is called:
 // it waits, from Connect to the end of Run, for what Run has not folded yet, so that whoever was answered finds
-// what was answered. On a store that is closed or has failed, and with ErrBehind where ctx ended
-// first, every read of it gives an error.
+// what was answered. On a store that is closed or has failed, with ErrBehind where ctx ended
+// first, and with ErrFull where its volume takes nothing more, every read of it gives an error.
 func (s *Store) ViewWithin(ctx context.Context) *View {
-	if f := s.follows.Load(); f != nil && !s.WaitFolded(ctx, f.log.Head().Seq) {
-		return &View{err: fmt.Errorf("%w: %w", ErrBehind, context.Cause(ctx))}
+	if f := s.follows.Load(); f != nil {
+		if err := s.WaitFolded(ctx, f.log.Head().Seq); err != nil {
+			return &View{err: err}
+		}
 	}
 	if s.failed.Load() != nil {
 		return &View{err: s.stopReason()}
@@ -53,16 +55,23 @@ func (s *Store) ViewWithin(ctx context.Context) *View {
 }
 
 // WaitFolded waits until the event seq is in every new view, or never will be
-// because Run is over or the store has failed. It gives false when ctx ended first.
-func (s *Store) WaitFolded(ctx context.Context, seq uint64) bool {
+// because Run is over or the store has failed. Its error is ErrBehind where ctx ended
+// first, or ErrFull.
+func (s *Store) WaitFolded(ctx context.Context, seq uint64) error {
 	f := s.follows.Load()
 	if f == nil || s.seq.Load() >= seq {
-		return true
+		return nil
 	}
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(f.ctx, cancel)()
-	return s.WaitApplied(within, seq) == nil || f.ctx.Err() != nil || ctx.Err() == nil
+	switch err := s.WaitApplied(within, seq); {
+	case errors.Is(err, ErrFull):
+		return err
+	case err != nil && f.ctx.Err() == nil && ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ErrBehind, context.Cause(ctx))
+	}
+	return nil
 }
 
 // present opens a look at what is applied now. Close of the store waits for it.

@@ -3,6 +3,7 @@ package projections_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
+	"writegate/eventlog/event"
 	"writegate/projections"
 	"writegate/projections/projectionstest"
 )
@@ -80,7 +82,7 @@ func TestAStopEndsAlthoughTheVolumeIsFull(t *testing.T) {
 	w.scenario(1, 20)
 	full.full.Store(true)
 	w.scenario(2, 20)
-	require.Eventually(t, func() bool { return full.refused.Load() > 100 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return full.refused.Load() > 2 }, time.Minute, time.Millisecond)
 	require.Equal(t, 1, lines.count("work in the background failed"))
 	w.scenario(3, 20)
 	want := projectionstest.DigestOf(t, store)
@@ -105,6 +107,52 @@ func TestAStopEndsAlthoughTheVolumeIsFull(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 	after := reopened(t, full, w.log)
 	require.Equal(t, want, projectionstest.DigestOf(t, after))
+}
+
+// What waits for a full volume is kept in memory up to a bound. Behind it everybody is told
+// so, instead of being left to wait; and when there is space the store goes on by itself,
+// or ends when it is told to.
+func TestAFullVolumeIsToldWhenItsMemoryIsUsedUp(t *testing.T) {
+	projections.WritingEnd(t, 100*time.Millisecond)
+	projections.SlowWrites(t, 100*time.Millisecond)
+	projections.Replace(t, event.TypeHealthFail, func(e *event.Envelope, set func(key, value string)) {
+		set(fmt.Sprintf("x%d", e.Seq), strings.Repeat("x", 16<<10))
+	})
+	full := &volume{FS: vfs.NewMem()}
+	w := &world{t: t, fs: full, log: projectionstest.NewLog(), now: time.Unix(0, 1735689600000000000).UTC()}
+	store, err := projections.Open(projections.Options{Dir: "store", FS: full})
+	require.NoError(t, err)
+	require.NoError(t, store.Connect(t.Context(), w.log))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ran := make(chan error, 1)
+	go func() { ran <- store.Run(ctx, w.log) }()
+	fill := func() {
+		for range 3 << 10 {
+			w.log.Append(t, event.New(w.now, event.Context{}, &event.HealthFail{}))
+		}
+	}
+	full.full.Store(true)
+	fill()
+	require.ErrorIs(t, store.WaitApplied(t.Context(), uint64(w.log.Len())), projections.ErrFull)
+	require.ErrorIs(t, store.Full(), syscall.ENOSPC)
+	_, _, err = store.View().Approval("apr_1")
+	require.ErrorIs(t, err, projections.ErrFull)
+	require.Less(t, store.Applied().Seq, uint64(w.log.Len()))
+	tries := full.refused.Load()
+	require.Less(t, tries, int64(100), "it is tried again without a pause")
+
+	full.full.Store(false)
+	require.Eventually(t, func() bool { return store.Full() == nil }, time.Minute, time.Millisecond)
+	require.NoError(t, store.WaitApplied(t.Context(), uint64(w.log.Len())))
+
+	full.full.Store(true)
+	fill()
+	require.ErrorIs(t, store.WaitApplied(t.Context(), uint64(w.log.Len())), projections.ErrFull)
+	cancel()
+	require.ErrorIs(t, <-ran, context.Canceled)
+	require.NoError(t, store.View().Close(), "who comes now does not wait")
+	require.ErrorIs(t, store.Close(), projections.ErrUnwritten)
 }
 
 // A disk that takes no manifest any more ends the opening: Pebble calls that fatal.

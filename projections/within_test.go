@@ -27,8 +27,8 @@ func TestAViewEndsWithItsRequest(t *testing.T) {
 	require.ErrorIs(t, err, projections.ErrBehind)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, v.Close())
-	require.False(t, store.WaitFolded(gone, uint64(w.log.Len())))
-	require.True(t, store.WaitFolded(gone, uint64(w.log.Len()-1)))
+	require.ErrorIs(t, store.WaitFolded(gone, uint64(w.log.Len())), projections.ErrBehind)
+	require.NoError(t, store.WaitFolded(gone, uint64(w.log.Len()-1)))
 	require.NoError(t, store.Close())
 }
 

@@ -48,6 +48,9 @@ func (g *service) agentHealth(ctx context.Context) agentapi.Health {
 	if f := g.gate.Chain().Failure(); f != nil {
 		h.Status, h.Checks.Policy.Status = "degraded", "degraded"
 	}
+	if g.store.Full() != nil {
+		h.Status, h.Checks.Projections.Status = "failing", "failing"
+	}
 	if log := g.events.Health(); !log.OK || g.damaged != nil {
 		h.Status, h.Checks.Log.Status = "failing", "failing"
 	}

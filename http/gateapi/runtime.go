@@ -82,6 +82,9 @@ func (a *api) health(c *httpd.Call) error {
 	if f := a.Gate.Chain().Failure(); f != nil {
 		body.Status, body.Message = "non-ok", f.Step+": "+f.Message
 	}
+	if err := a.Store.Full(); err != nil {
+		body.Status, body.Message = "non-ok", "projections, storage: "+err.Error()
+	}
 	if h := a.Log.Health(); !h.OK {
 		body.Status, body.Message = "non-ok", "event log, "+h.Step+": "+h.Message
 	}
