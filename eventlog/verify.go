@@ -113,6 +113,9 @@ func (l *Log) verifyOnce(run *verifyRun) {
 	if run.err == nil && run.report.Status == frame.Corruption {
 		l.corrupt(run.report) // whoever has the report must not find commands still taken
 	}
+	if errors.Is(run.err, frame.ErrNoFiles) {
+		l.reread.Store(true) // perhaps it was to find out what happened to a file
+	}
 	close(run.done)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -208,4 +209,28 @@ func TestTheSegmentOfAnEventIsKnown(t *testing.T) {
 		last = l.SegmentOf(seq)
 	}
 	require.Equal(t, l.Head().Segment, last)
+}
+
+// Too many open files are no damage: nothing is said of the log, and it goes on.
+func TestAVerificationWithoutFilesToOpenAccusesNobody(t *testing.T) {
+	var none atomic.Bool
+	o := memOptions(frametest.Inject(newMem(t), func(op frametest.Op) error {
+		if none.Load() && op.Kind == frametest.Open {
+			return &frame.OpError{Op: "open", Name: op.Name, Err: syscall.EMFILE}
+		}
+		return nil
+	}))
+	o.OnCorruption = func(frame.Report) { t.Error("it is called damage") }
+	l, _ := mustOpen(t, o)
+	mustAppend(t, l, "a", "b")
+	none.Store(true)
+	_, err := l.Verify(t.Context())
+	require.ErrorIs(t, err, frame.ErrNoFiles)
+	require.NoError(t, l.Serving())
+	require.True(t, l.Health().OK)
+	mustAppend(t, l, "c")
+	none.Store(false)
+	r, err := l.Verify(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, frame.OK, r.Status)
 }

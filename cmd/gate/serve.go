@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"writegate/agentctl/toolcheck"
 	"writegate/http/httpd"
@@ -79,8 +81,17 @@ func (a *app) serve(ctx context.Context) error {
 		return err
 	}
 	proxies, _ := httpd.ParseProxies(s.TrustedProxies) // checked at load
+	conns, connsEach := s.HTTPMaxConns, s.HTTPMaxPerIP
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return fmt.Errorf("the limit of open files can't be read: %w", err)
+	}
+	if conns, connsEach = connsWithin(files.Cur, conns, connsEach); conns != s.HTTPMaxConns {
+		logger.Warn("the limit of open files is too low for GATE_HTTP_MAX_CONNECTIONS, of which each is one; fewer are served", "source", "gate",
+			"limit", files.Cur, "connections", conns, "per_address", connsEach)
+	}
 	server, err := httpd.Listen(httpd.ServerOptions{
-		MaxConns: s.HTTPMaxConns, MaxConnsEach: s.HTTPMaxPerIP, Proxies: proxies,
+		MaxConns: conns, MaxConnsEach: connsEach, Proxies: proxies,
 		Addr: s.HTTPListenAddr, Handler: g.handler, Logger: logger, TLS: listenerTLS, DrainTimeout: cmp.Or(a.drain, drainTime),
 		Overdue: g.cancelStatements, Grace: millis(s.DBCommitTimeout) + cancelMargin,
 	})
@@ -106,6 +117,18 @@ func (a *app) serve(ctx context.Context) error {
 		a.ready(server.Addr().String())
 	}
 	return g.run(ctx, server, wire)
+}
+
+// connsWithin leaves half of the files that the process may open to all but the
+// connections of its clients: the log, a verification of all its segments, the
+// projections, the database. Where that leaves fewer connections than are asked for, one
+// address has a quarter of them at most, as by default.
+func connsWithin(files uint64, most, each int) (int, int) {
+	fit := int(min(files/2, math.MaxInt32))
+	if most <= fit {
+		return most, each
+	}
+	return max(fit, 1), min(each, max(fit/4, 1))
 }
 
 // parseWorkerCommand is what the gate starts for texts that are long or deep.

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Names of what belongs to the log at W, each appended to W.
@@ -109,20 +111,20 @@ func (s *Set) Close() error {
 // under the shared structure lock, so that no rotation runs between two names.
 // It creates nothing: where there is no lock file there is no writer. Whatever
 // can't be opened is noted in the set and judged by Verify; the error is not nil
-// only where the path itself makes no sense.
+// only where this process has no files left, or ctx has ended.
 func Discover(ctx context.Context, fsys FS, w string) (Set, error) {
 	real, err := fsys.RealPath(w)
 	if err != nil {
-		return Set{Path: w, Err: err}, nil
+		return Set{Path: w, Err: err}, exhaustion(err)
 	}
 	lock, err := fsys.OpenLock(real+LockSuffix, ReadOnly)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return open(fsys, w, real), nil
+		return open(fsys, w, real)
 	case err != nil:
-		s := open(fsys, w, real)
+		s, openErr := open(fsys, w, real)
 		s.LockErr = err
-		return s, nil
+		return s, errors.Join(exhaustion(err), openErr)
 	}
 	wait, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
@@ -131,9 +133,12 @@ func Discover(ctx context.Context, fsys FS, w string) (Set, error) {
 		return Set{}, errors.Join(ctx.Err(), lock.Close())
 	}
 	live, heldErr := lock.Held(WriterByte)
-	s := open(fsys, w, real)
+	s, err := open(fsys, w, real)
+	if lockErr = errors.Join(lockErr, heldErr, lock.Close()); err != nil {
+		return s, err
+	}
 	s.Live = live && s.Active.present()
-	s.LockErr = errors.Join(lockErr, heldErr, lock.Close())
+	s.LockErr = lockErr
 	if s.Live && s.Head == nil {
 		s.Limit = promised(s.Active)
 	}
@@ -178,19 +183,35 @@ func promised(s Segment) int64 {
 func DiscoverHeld(fsys FS, w string) (Set, error) {
 	real, err := fsys.RealPath(w)
 	if err != nil {
-		return Set{Path: w, Err: err}, nil
+		return Set{Path: w, Err: err}, exhaustion(err)
 	}
-	return open(fsys, w, real), nil
+	return open(fsys, w, real)
 }
 
-func open(fsys FS, shown, w string) Set {
+// ErrNoFiles says that the files of a log could not all be opened because this process, or
+// the system, has too many open: nothing is known of the log, and nothing is said of it.
+var ErrNoFiles = errors.New("the log was not judged: too many files are open; raise the limit of open files (ulimit -n, LimitNOFILE)")
+
+// exhaustion is ErrNoFiles where err is about this process and not about a file.
+func exhaustion(err error) error {
+	for _, errno := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
+		if errors.Is(err, errno) {
+			return fmt.Errorf("%w: %w", ErrNoFiles, err)
+		}
+	}
+	return nil
+}
+
+func open(fsys FS, shown, w string) (Set, error) {
 	s := Set{Path: shown}
 	// The head is read before the files: it then never knows more than they hold.
-	if h, err := ReadHead(fsys, w+HeadSuffix); err == nil {
+	h, err := ReadHead(fsys, w+HeadSuffix)
+	if err == nil {
 		s.Head = &h
 	}
+	exhausted := exhaustion(err)
 	s.Active = openSegment(fsys, w)
-	s.traces(fsys, w)
+	exhausted = cmp.Or(exhausted, exhaustion(s.traces(fsys, w)))
 	names, err := fsys.List(w + SegmentsSuffix)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.Err = err
@@ -206,18 +227,25 @@ func open(fsys FS, shown, w string) Set {
 			seg.Err = fs.ErrNotExist
 		}
 		s.Sealed = append(s.Sealed, seg)
+		if exhausted = cmp.Or(exhausted, exhaustion(seg.Err)); exhausted != nil {
+			break
+		}
+	}
+	if exhausted = cmp.Or(exhausted, exhaustion(s.Active.Err), exhaustion(s.Err)); exhausted != nil {
+		return Set{Path: shown}, errors.Join(exhausted, s.Close())
 	}
 	slices.SortFunc(s.Sealed, func(a, b Segment) int {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
 	})
-	return s
+	return s, nil
 }
 
-// traces looks for what stands beside a log's own path.
-func (s *Set) traces(fsys FS, w string) {
+// traces looks for what stands beside a log's own path. Its error is that of the folder;
+// the file itself says why it can't be read.
+func (s *Set) traces(fsys FS, w string) error {
 	beside, err := fsys.List(filepath.Dir(w))
 	if err != nil {
-		return // the file itself says why it can't be read
+		return err
 	}
 	base := filepath.Base(w)
 	for _, suffix := range []string{HeadSuffix, SegmentsSuffix, CheckpointsSuffix, QuarantineSuffix, RetiredSuffix, LockSuffix} {
@@ -230,6 +258,7 @@ func (s *Set) traces(fsys FS, w string) {
 		}
 		s.Traces = append(s.Traces, base+suffix)
 	}
+	return nil
 }
 
 func (s *Set) emptyFolder(fsys FS, dir, suffix string) bool {

@@ -229,6 +229,32 @@ func TestFilesThatCanNotBeOpened(t *testing.T) {
 	assert.NotEmpty(t, r.Warnings)
 }
 
+// A process that has no files left knows nothing of a log, and says nothing of it.
+func TestNoLogIsJudgedWithoutFilesToOpenIt(t *testing.T) {
+	m, _ := store(t)
+	opened := 0
+	for left := 0; ; left++ {
+		opened = 0
+		short := frametest.Inject(m, func(op frametest.Op) error {
+			if op.Kind != frametest.Open && op.Kind != frametest.List {
+				return nil
+			}
+			if opened++; opened > left {
+				return &frame.OpError{Op: "open", Name: op.Name, Err: unix.EMFILE}
+			}
+			return nil
+		})
+		set, err := frame.Discover(t.Context(), short, w)
+		if err == nil {
+			require.LessOrEqual(t, opened, left)
+			require.NoError(t, set.Close())
+			break
+		}
+		require.ErrorIs(t, err, frame.ErrNoFiles, "after %d", left)
+	}
+	require.Greater(t, opened, 5)
+}
+
 func TestNewerReadableSlotOfTheHeadWins(t *testing.T) {
 	m := frametest.NewMem()
 	h := frame.Head{Seq: 4, Counter: 4}
