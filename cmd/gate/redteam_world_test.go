@@ -260,7 +260,11 @@ func (r *redteam) touched() (names []string) {
 	for at := 0; at < n; {
 		length := int(binary.NativeEndian.Uint32(b[at+unix.SizeofInotifyEvent-4:]))
 		end := at + unix.SizeofInotifyEvent + length
-		names = append(names, strings.TrimRight(string(b[end-length:end]), "\x00"))
+		name := strings.TrimRight(string(b[end-length:end]), "\x00")
+		if name == "" { // whoever lists the folder opens it, and that may be another program of this machine
+			name = fmt.Sprintf("the folder itself (events %#x)", binary.NativeEndian.Uint32(b[at+4:]))
+		}
+		names = append(names, name)
 		at = end
 	}
 	return slices.Compact(names)
