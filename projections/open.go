@@ -164,7 +164,7 @@ func (s *Store) pebbleOptions() *pebble.Options {
 		Logger:                      log,
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
-				s.room.failed.Store(&failedWrite{time.Now(), err})
+				s.tableFailed(err)
 				failed.Add(1)
 				if said.CompareAndSwap(false, true) {
 					s.o.Logger.Error("projections: work in the background failed and is tried again", "error", err, "times", failed.Swap(0))

@@ -40,8 +40,8 @@ type room struct {
 }
 
 type failedWrite struct {
-	at  time.Time
-	err error
+	err   error
+	again chan struct{} // closed when it may be tried again
 }
 
 // A fullVolume is closed while the volume is full. Its err is set before that.
@@ -77,7 +77,7 @@ func (s *Store) waitForRoom(size int) error {
 	if f := s.follows.Load(); f != nil {
 		ended = f.ctx.Done()
 	}
-	began, full := time.Now(), s.room.full.Load()
+	full, slow := s.room.full.Load(), time.After(slowWrites)
 	for told := false; ; {
 		m := s.db.Metrics()
 		if m.MemTable.Size < memTables*memTableSize && m.Levels[0].Sublevels < sublevels {
@@ -87,33 +87,37 @@ func (s *Store) waitForRoom(size int) error {
 			}
 			return nil
 		}
-		if !told && time.Since(began) >= slowWrites {
+		select {
+		case <-s.stopped:
+			return s.stopReason()
+		case <-ended:
+			return context.Canceled
+		case <-slow:
 			told, full.err = true, ErrFull
 			if f := s.room.failed.Load(); f != nil {
 				full.err = fmt.Errorf("%w: %w", ErrFull, f.err)
 			}
 			s.o.Logger.Error("projections: what waits for the volume fills the memory for it; statements are refused until the volume takes more", "error", full.err)
 			close(full.closed)
-		}
-		select {
-		case <-s.stopped:
-			return s.stopReason()
-		case <-ended:
-			return context.Canceled
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
+// tableFailed is told by Pebble, which holds its locks.
+func (s *Store) tableFailed(err error) {
+	f := &failedWrite{err, make(chan struct{})}
+	s.room.failed.Store(f)
+	time.AfterFunc(tryAgain, func() { close(f.again) })
+}
+
 // pause waits, where something could not be written a moment ago, until it may be tried
 // again.
 func (s *Store) pause() {
-	f := s.room.failed.Load()
-	if f == nil {
-		return
-	}
-	select {
-	case <-s.stopped:
-	case <-time.After(time.Until(f.at.Add(tryAgain))):
+	if f := s.room.failed.Load(); f != nil {
+		select {
+		case <-s.stopped:
+		case <-f.again:
+		}
 	}
 }
