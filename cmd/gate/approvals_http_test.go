@@ -19,7 +19,7 @@ const operatorHeader = "X-GATE-Operator-Token: " + operatorTestToken
 // spec/decisions.md part 5).
 var approvalFields = []string{"approval_id", "sql", "classification", "context", "status", "expires_at", "resolved_at",
 	"resolution", "note", "resolved_by", "created_at", "fingerprint", "policy_version", "reason_code", "rule_id", "max_rows",
-	"agent_id", "impact", "execution_id", "used_at"}
+	"principal", "agent_id", "impact", "execution_id", "used_at"}
 
 // post sends a JSON text as the operator.
 func (g *testGate) post(t testing.TB, path, body string) reply {
@@ -72,7 +72,7 @@ func TestAnApprovalRecordThroughItsLife(t *testing.T) {
 	require.Equal(t, sql, pending["sql"], "the exact text")
 	require.Equal(t, held.json(t)["classification"], pending["classification"])
 	require.Equal(t, map[string]any{"actor": "ana", "app": "shop", "tenant": "acme", "role": "clerk", "host": "desk-1", "env": "prod", "session_id": "s-1"}, pending["context"])
-	require.Equal(t, []any{"pending", nil, nil, nil, nil, nil, nil, nil, nil}, pick(pending, "status", "resolution", "resolved_at", "resolved_by", "note", "execution_id", "used_at", "agent_id", "impact"))
+	require.Equal(t, []any{"pending", nil, nil, nil, nil, nil, nil, nil, nil, nil}, pick(pending, "status", "resolution", "resolved_at", "resolved_by", "note", "execution_id", "used_at", "principal", "agent_id", "impact"))
 	require.Equal(t, []any{"notes_are_held", "held-notes", "notes@1.0.0", 5.0}, pick(pending, "reason_code", "rule_id", "policy_version", "max_rows"))
 	require.Equal(t, held.text(t, "fingerprint"), pending["fingerprint"])
 	require.Equal(t, held.text(t, "approval_expires_at"), pending["expires_at"])

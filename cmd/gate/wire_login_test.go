@@ -268,7 +268,9 @@ func TestWhoLoggedInIsProvenWhateverIsClaimed(t *testing.T) {
 		return c.Exec(context.Background(), sql).Close()
 	}
 	require.ErrorContains(t, send("ana", paying), "GT001")
-	id := g.approvals(t, "status=pending").Items[0]["approval_id"].(string)
+	held := g.approvals(t, "status=pending").Items[0]
+	require.Equal(t, "user=ana", held["principal"], "beside what is claimed")
+	id := held["approval_id"].(string)
 	require.Equal(t, http.StatusOK, g.resolve(t, id, "approve").status)
 	with := "/* gate.approval_id=" + id + " */ " + paying
 	require.ErrorContains(t, send("mallory", with), "GT002")

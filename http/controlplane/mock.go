@@ -178,7 +178,7 @@ func (m *mock) approvals(status string) []map[string]any {
 	var list []map[string]any
 	for i, sql := range mockSQL {
 		a := map[string]any{"approval_id": fmt.Sprintf("apr_mock-%d", i), "status": "pending", "sql": sql, "classification": mockClasses[i], "fingerprint": fmt.Sprintf("mock%d", i),
-			"context":    claims{Actor: "mock-agent", App: "mock-shop", Tenant: "mock", Role: "clerk", Host: "nowhere", Env: "staging"},
+			"principal": "user=mock", "context": claims{Actor: "mock-agent", App: "mock-shop", Tenant: "mock", Role: "clerk", Host: "nowhere", Env: "staging"},
 			"created_at": m.now().Add(-time.Duration(i+1) * 40 * time.Second), "expires_at": m.now().Add(time.Duration(4-i) * time.Minute),
 			"policy_version": mockPolicy, "reason_code": "mock", "rule_id": "mock-rule", "request_id": "req_mock"}
 		list = append(list, a)

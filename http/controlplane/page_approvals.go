@@ -12,7 +12,7 @@ import (
 
 // runsUnder finds what stands behind an approval's parameters and is none (parameters in
 // docs/openapi.yaml). A parameter is a constant, so none begins like that.
-var runsUnder = regexp.MustCompile(`^(TimeZone = |types of the parameters: |\d+ more before these in its transaction$|before it in its transaction: )`)
+var runsUnder = regexp.MustCompile(`^(TimeZone = |types of the parameters: |\d+ more before these in its transaction$|before it in its transaction[:,] )`)
 
 // inboxLimit is how many pending approvals a page of the inbox has.
 const inboxLimit = 1000

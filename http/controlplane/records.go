@@ -97,6 +97,7 @@ type approval struct {
 	ReasonCode     string         `json:"reason_code"`
 	RuleID         string         `json:"rule_id"`
 	MaxRows        int64          `json:"max_rows"`
+	Principal      string         `json:"principal"`
 	AgentID        string         `json:"agent_id"`
 	Impact         *plan          `json:"impact"`
 	ExecutionID    string         `json:"execution_id"`

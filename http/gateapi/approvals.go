@@ -35,6 +35,7 @@ type approvalBody struct {
 	ReasonCode     string          `json:"reason_code"`
 	RuleID         string          `json:"rule_id"`
 	MaxRows        *int64          `json:"max_rows"`
+	Principal      *string         `json:"principal"`
 	AgentID        *string         `json:"agent_id"`
 	Impact         json.RawMessage `json:"impact"`
 	ExecutionID    *string         `json:"execution_id"`
@@ -62,7 +63,7 @@ func (a *api) approvalBody(p *projections.Approval, label string) approvalBody {
 		Context:        claimsBody{p.Actor, p.App, p.Tenant, p.Role, p.Host, p.Env, p.SessionID},
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
 		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Profile: cmp.Or(p.Profile, sqlgate.ProfileDefault), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
-		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
+		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, Principal: optional(p.Principal), AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
 		RequestID: p.RequestID, Impact: impactOf(p, label), Withdrawn: p.Withdrawn != "",
 	}
 }
