@@ -134,7 +134,7 @@ func (w *Wire) shapeFault(s *submission) error {
 		return s.shapeFault()
 	case s.runs() && w.modes().ReadOnly && notReadOnly(c, w.modes()):
 		return fault.New(fault.UnsafeReadShape, "cannot execute %s in a read-only transaction", tagOf(c.QueryType)).With("sqlstate", "25006")
-	case c.QueryType == classify.TypeLock && s.runs() && !w.unit.explicit:
+	case c.QueryType == classify.TypeLock && s.runs() && !w.unit.explicit && w.unit.block == nil:
 		return wireErrorf("25P01", "LOCK TABLE can only be used in transaction blocks")
 	case c.Run == classify.RunAlone && s.runs() && (w.unit.explicit || w.unit.block != nil):
 		return wireErrorf("25001", "%s cannot run inside a transaction block", tagOf(c.QueryType))

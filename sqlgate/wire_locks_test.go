@@ -254,6 +254,11 @@ func TestALockDoesNotComeBehindItsSnapshot(t *testing.T) {
 	}
 	c = w.wire()
 	require.Equal(t, "25P01", state(c.executed(lock, nil)), "nor is there one between two Syncs")
+	c.sync()
+	c.ran("UPDATE t SET v = 'a' WHERE id = 1")
+	c.ran(lock) // where a transaction is open already there is
+	c.sync()
+	require.Equal(t, "a", w.value("SELECT v FROM t"))
 }
 
 // Whatever became of a lock, nothing was applied, and nobody has to look.
