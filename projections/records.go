@@ -60,7 +60,7 @@ type Approval struct {
 	PreparedSQL    string     // what an EXECUTE runs, exact; "" = SQL itself
 	Impact         string     // JSON of the plan estimate; "" = none
 	Salt           event.Salt // of the event: the digest, which is shown, covers Impact, which is not
-	Parameters     []string   // of the wire, in order, for a person; none = there were none
+	Parameters     []string   // in order, for a person, and what the statement runs under; none = there were none
 	MaxRows        *int64     // nil = no limit, 0 = no row at all
 	TTLSeconds     int
 

@@ -23,7 +23,8 @@ const sweepEvery = time.Minute
 type bound struct {
 	*prepared
 	types  []uint32
-	values [][]byte // text; nil is NULL
+	names  map[uint32]pgexec.TypeName // of those that are not built in
+	values [][]byte                   // text; nil is NULL
 }
 
 // joinSession is the part of the journey between parse and classification: it
@@ -151,11 +152,10 @@ func (g *Gate) putInPlace(ctx context.Context, s *submission, p *prepared) error
 	if err != nil {
 		return err
 	}
-	names, err := g.Database.TypeNames(ctx, b.types)
-	if err != nil {
+	if b.names, err = g.Database.TypeNames(ctx, b.types); err != nil {
 		return err
 	}
-	inner = inner.WithTypes(b.types, valuesOf(names))
+	inner = inner.WithTypes(b.types, namesOf(b.names))
 	if i, found := slices.BinarySearch(inner.Flags, classify.FlagPrepared); !found {
 		inner.Flags = slices.Insert(slices.Clone(inner.Flags), i, classify.FlagPrepared)
 	}

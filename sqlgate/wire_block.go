@@ -42,8 +42,23 @@ type wireUnit struct {
 // wireSetters are the statements of a unit that set what those behind them run under
 // (set_config): policies of rows let the same text see other rows then.
 type wireSetters struct {
-	shown  []string // as a person reads them
-	digest [32]byte // over all of them; zero without any
+	last   []wireSetter // those that are shown, for the last of them decide
+	more   int          // before these
+	digest [32]byte     // over all of them; zero without any
+}
+
+// and are the setters with one more.
+func (w wireSetters) and(s wireSetter, request [32]byte) wireSetters {
+	w.last, w.digest = append(slices.Clip(w.last), s), digestOf("gate.request.set.v1", string(w.digest[:]), string(request[:]))
+	left, first := shownParameters, len(w.last)
+	for ; first > 0; first-- {
+		s := &w.last[first-1]
+		if left -= len(s.with) + len(s.text); left < 0 {
+			break
+		}
+	}
+	w.last, w.more = w.last[first:], w.more+first
+	return w
 }
 
 // A wireWrite is a write of a block: dispatched in the log, done at the database,
@@ -446,8 +461,7 @@ func (u *wireUnit) sends(s *submission) {
 	u.used = true
 	u.snapshot = u.snapshot || !slices.Contains(withoutSnapshot, s.classification.QueryType)
 	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) {
-		u.setters.shown = append(slices.Clip(u.setters.shown), s.setter())
-		u.setters.digest = digestOf("gate.request.set.v1", string(u.setters.digest[:]), string(s.record.RequestDigest[:]))
+		u.setters = u.setters.and(s.setter(), s.record.RequestDigest)
 	}
 }
 

@@ -2,6 +2,7 @@ package sqlgate
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"slices"
 	"strconv"
@@ -11,52 +12,55 @@ import (
 	"writegate/sqlgate/pgexec"
 )
 
-// Most bytes of the parameters that an approval shows: of one, and of all.
+// Most bytes of the parameters that an approval shows: of one, and of all. The same of
+// what was set before a statement, each by a text with its parameters or their types.
 const (
 	shownParameter  = 1 << 10
 	shownParameters = 64 << 10
+	shownOfSetter   = 32 << 10
+	shownOfValue    = 200
+	leastOfValue    = 16
 )
 
-// shownParams are the parameters of a statement of the wire as the person reads
-// them who is asked to approve it: as constants of SQL, with their types where
-// those are known. The approval itself is for their bytes. Behind them stands the
-// time zone that the statement runs under, where that is not UTC, and what its
-// transaction has set before it.
-func (s *submission) shownParams() []string {
-	if s.wire == nil {
-		return nil
+// shownParams are the parameters of a statement as the person reads them who is asked
+// to approve it: as constants of SQL, with their types where those are known. The
+// approval itself is for their bytes. Behind them stands what else it is for: the time
+// zone that the statement runs under, where that is not UTC, the types of what an
+// EXECUTE runs, and what its transaction has set before it.
+func (s *submission) shownParams() (list []string) {
+	zone := ""
+	if s.wire != nil {
+		list = s.wire.params(shownParameters, shownParameter)
+		if zone = s.wire.wire.zone(); zone != "" {
+			list = append(list, "TimeZone = "+quoted([]byte(zone), shownParameter))
+		}
 	}
-	list := s.wire.params()
-	if zone := s.wire.wire.zone(); zone != "" {
-		list = append(list, "TimeZone = "+quoted([]byte(zone)))
-	}
-	if types := s.preparedTypes(); types != "" {
+	if types := s.preparedTypes(shownParameters); types != "" {
 		list = append(list, "types of the parameters: "+types)
 	}
-	left, setters := shownParameters, s.wire.wire.unit.setters.shown
-	first := len(setters) // the last of them decide
-	for first > 0 && left >= len(setters[first-1]) {
-		first--
-		left -= len(setters[first])
+	if s.wire == nil {
+		return list
 	}
-	if first > 0 {
-		list = append(list, strconv.Itoa(first)+" more before these in its transaction")
+	setters := &s.wire.wire.unit.setters
+	if setters.more > 0 {
+		list = append(list, strconv.Itoa(setters.more)+" more before these in its transaction")
 	}
-	for _, setter := range setters[first:] {
-		list = append(list, "before it in its transaction: "+setter)
+	for i := range setters.last {
+		list = append(list, setters.last[i].shown(zone))
 	}
 	return list
 }
 
-// params are the parameters of a portal as a person reads them.
-func (c *wireCall) params() (list []string) {
-	p, left := c.portal, shownParameters
+// params are the parameters of a portal as a person reads them: at most so many bytes
+// of all, and of each.
+func (c *wireCall) params(all, each int) (list []string) {
+	p := c.portal
 	if p == nil {
 		return nil
 	}
 	for i, value := range p.params {
-		text := p.statement.showParameter(i, formatAt(p.paramFormats, i), value)
-		if left -= len(text); left < 0 {
+		text := p.statement.showParameter(i, formatAt(p.paramFormats, i), value, each)
+		if all -= len(text) + len(", "); all < 0 {
 			return append(list, strconv.Itoa(len(p.params)-i)+" more")
 		}
 		list = append(list, text)
@@ -65,42 +69,74 @@ func (c *wireCall) params() (list []string) {
 }
 
 // preparedTypes are those of the parameters of what an EXECUTE runs, whose own text has
-// the values alone; "" of all else, and where the server infers them all. In quotes
-// "char" is not character(1).
-func (s *submission) preparedTypes() string {
+// the values alone; "" of all else, and where the server infers them all.
+func (s *submission) preparedTypes(most int) string {
 	if s.execute == nil || !slices.ContainsFunc(s.execute.types, func(oid uint32) bool { return oid != 0 }) {
 		return ""
 	}
-	types := make([]string, len(s.execute.types))
+	var types []string
 	for i, oid := range s.execute.types {
-		if oid == 0 {
-			types[i] = "inferred"
-			continue
-		}
-		elem, array := strings.CutSuffix(pgexec.TypeLabel(oid), "[]")
-		if types[i] = `"` + elem + `"`; array {
-			types[i] += "[]"
-		}
-	}
-	return cut(strings.Join(types, ", "), shownParameter)
-}
-
-// setter is how a statement is shown beside one that comes behind it: of an EXECUTE
-// what it runs, too.
-func (s *submission) setter() string {
-	text := cut(s.statement().SQL, shownParameter)
-	if s.execute != nil {
-		text = cut(strings.TrimSpace(s.SQL), shownParameter) + " which runs " + text
-		if types := s.preparedTypes(); types != "" {
-			text += " with parameters of the types " + types
-		}
-	}
-	for i, value := range s.wire.params() {
-		if text += " $" + strconv.Itoa(i+1) + " = " + value; len(text) > 4*shownParameter {
+		label := cmp.Or(typeLabel(oid, s.execute.names), "inferred")
+		if most -= len(label) + len(", "); most < 0 {
+			types = append(types, strconv.Itoa(len(s.execute.types)-i)+" more")
 			break
 		}
+		types = append(types, label)
 	}
-	return cut(text, 4*shownParameter)
+	return strings.Join(types, ", ")
+}
+
+// typeLabel is a type as a cast names it, "" of one that the server infers.
+func typeLabel(oid uint32, names map[uint32]pgexec.TypeName) string {
+	if t, ok := names[oid]; ok {
+		return t.Label
+	}
+	switch kind := pgexec.TypeLabel(oid); {
+	case oid == 0:
+		return ""
+	case strings.HasPrefix(kind, "char"), strings.HasPrefix(kind, "bit"): // unquoted they are character(1) and bit(1)
+		elem, array := strings.CutSuffix(kind, "[]")
+		if array {
+			return `"` + elem + `"[]`
+		}
+		return `"` + elem + `"`
+	case kind[0] <= '9': // a Describe found it
+		return "oid." + kind
+	default:
+		return kind
+	}
+}
+
+// A wireSetter is a statement as it is shown beside those that come behind it.
+type wireSetter struct {
+	zone string // that it ran under, "" for UTC
+	with string // its parameters, or the types of those of what an EXECUTE runs
+	text string // of an EXECUTE what it runs, too
+}
+
+func (s *submission) setter() wireSetter {
+	shown := wireSetter{zone: s.wire.wire.zone(), text: cut(s.statement().SQL, shownParameter)}
+	if s.execute != nil {
+		shown.text = cut(strings.TrimSpace(s.SQL), shownParameter) + " which runs " + shown.text
+		if types := s.preparedTypes(shownOfSetter); types != "" {
+			shown.with = ", with parameters of the types " + types
+		}
+	}
+	if p := s.wire.portal; p != nil && len(p.params) > 0 { // all of them, rather than much of one: any may decide
+		each := max(leastOfValue, min(shownOfValue, shownOfSetter/2/len(p.params)))
+		shown.with = ", with the parameters " + strings.Join(s.wire.params(shownOfSetter, each), ", ")
+	}
+	return shown
+}
+
+// shown is the setter beside a statement that runs under a time zone. Its text comes
+// last: nothing in it passes for what was bound.
+func (s *wireSetter) shown(zone string) string {
+	text := "before it in its transaction"
+	if s.zone != zone {
+		text += ", under TimeZone = " + quoted([]byte(cmp.Or(s.zone, "UTC")), shownParameter)
+	}
+	return text + s.with + ": " + s.text
 }
 
 // cut shortens a text to at most n bytes of whole characters.
@@ -111,34 +147,22 @@ func cut(text string, n int) string {
 	return strings.ToValidUTF8(text[:n], "") + " …"
 }
 
-// typeOf is the type of a parameter as Parse said it, or else as a Describe found it.
-func (st *wireStatement) typeOf(i int) uint32 {
+// typeOf is the type that a parameter is sent with: as Parse said it, or, of a value in
+// its binary form, as a Describe found it. A text is the server's to read: 0.
+func (st *wireStatement) typeOf(i int, format int16) uint32 {
 	if i < len(st.types) && st.types[i] != 0 {
 		return st.types[i]
 	}
-	if i < len(st.parameters) {
+	if format == 1 && i < len(st.parameters) {
 		return st.parameters[i]
 	}
 	return 0
 }
 
-func (st *wireStatement) showParameter(i int, format int16, value []byte) string {
-	oid := st.typeOf(i)
-	label, kind := "", pgexec.TypeLabel(oid)
-	switch t, named := st.typeNames[oid]; {
-	case oid == 0:
-	case named && !pgexec.PlainType(oid):
-		if label = t; strings.HasSuffix(kind, "[]") { // the name is that of its elements
-			label += "[]"
-		}
-	case strings.HasPrefix(kind, "char"), strings.HasPrefix(kind, "bit"): // unquoted they are character(1) and bit(1)
-		elem, array := strings.CutSuffix(kind, "[]")
-		if label = `"` + elem + `"`; array {
-			label += "[]"
-		}
-	default:
-		label = kind
-	}
+// showParameter is a parameter with at most so many bytes of its value.
+func (st *wireStatement) showParameter(i int, format int16, value []byte, most int) string {
+	oid := st.typeOf(i, format)
+	label, kind := typeLabel(oid, st.typeNames), pgexec.TypeLabel(oid)
 	typed := ""
 	if label != "" {
 		typed = "::" + label
@@ -148,19 +172,19 @@ func (st *wireStatement) showParameter(i int, format int16, value []byte) string
 		return "NULL" + typed
 	case format == 0:
 		if !utf8.Valid(value) || bytes.IndexByte(value, 0) >= 0 {
-			return wireBytes("text", label, value)
+			return wireBytes("text", label, value, most)
 		}
-		return quoted(value) + typed
+		return quoted(value, most) + typed
 	}
 	if oid == 0 {
-		return wireBytes("binary", label, value)
+		return wireBytes("binary", label, value, most)
 	}
 	text, whole, ok := binaryText(kind, value)
 	switch {
 	case !ok:
-		return wireBytes("binary", label, value)
+		return wireBytes("binary", label, value, most)
 	case !whole:
-		cut := text[:min(len(text), shownParameter)]
+		cut := text[:min(len(text), most)]
 		for !utf8.ValidString(cut) {
 			cut = cut[:len(cut)-1]
 		}
@@ -176,19 +200,19 @@ var bareTypes = map[string]bool{"bool": true, "int2": true, "int4": true, "int8"
 
 // wireBytes shows a value that no constant is known for, in words that nobody takes
 // for one.
-func wireBytes(form, label string, value []byte) string {
+func wireBytes(form, label string, value []byte, most int) string {
 	if label == "" {
 		label = "a type that the server infers"
 	}
-	cut := value[:min(len(value), shownParameter/2)]
+	cut := value[:min(len(value), most/2)]
 	return "no constant: the " + form + " form of " + label + ", bytes " + hex.EncodeToString(cut) + more(value, cut)
 }
 
-// quoted is a text of UTF-8 as a constant.
-func quoted(value []byte) string {
+// quoted is a text of UTF-8 as a constant, with at most so many bytes of it.
+func quoted(value []byte, most int) string {
 	cut := value
-	for len(cut) > shownParameter {
-		cut = cut[:shownParameter]
+	for len(cut) > most {
+		cut = cut[:most]
 		for len(cut) > 0 && !utf8.Valid(cut) {
 			cut = cut[:len(cut)-1]
 		}

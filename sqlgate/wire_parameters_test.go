@@ -2,6 +2,7 @@ package sqlgate
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -63,6 +64,22 @@ func TestWhatIsApprovedIsWhatRunsThoughAColumnHasAnotherType(t *testing.T) {
 	require.Equal(t, "0", w.value("SELECT count(*) FROM amounts"), "1000 is less than what was approved, and not than 1")
 }
 
+// A value in text form is the server's to read: the type that a Describe once found is
+// not said of it, for the column may have another one by then.
+func TestATextIsShownWithoutATypeThatItIsNotSentWith(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	require.NoError(t, c.Parse(t.Context(), "s", "DELETE FROM t WHERE id < $1", nil))
+	_, _, err := c.DescribeStatement(t.Context(), "s")
+	require.NoError(t, err)
+	for format, shown := range map[int16]string{0: "'10'", 1: "10::int4"} {
+		require.NoError(t, c.Bind("", "s", []int16{format}, [][]byte{map[int16][]byte{0: []byte("10"), 1: {0, 0, 0, 10}}[format]}, nil))
+		_, err = c.Execute(t.Context(), "", 0, true, &rowsSink{})
+		require.Equal(t, []string{shown}, w.asked(err))
+		c.sync()
+	}
+}
+
 func TestParametersAreShownAsConstants(t *testing.T) {
 	for want, row := range map[string]struct {
 		oid    uint32
@@ -88,7 +105,7 @@ func TestParametersAreShownAsConstants(t *testing.T) {
 		if strings.HasPrefix(want, "NULL") {
 			value = nil
 		}
-		require.Equal(t, want, (&wireStatement{types: []uint32{row.oid}}).showParameter(0, row.format, value))
+		require.Equal(t, want, (&wireStatement{types: []uint32{row.oid}}).showParameter(0, row.format, value, shownParameter))
 	}
 	s := &submission{wire: &wireCall{wire: &Wire{}, portal: &wirePortal{statement: &wireStatement{}}}}
 	for range 100 {
@@ -97,6 +114,10 @@ func TestParametersAreShownAsConstants(t *testing.T) {
 	shown := s.shownParams()
 	require.Len(t, shown, 66)
 	require.Equal(t, "35 more", shown[65])
+	s.wire.portal.params = slices.Repeat([][]byte{{}}, 40_000)
+	one := strings.Join(s.wire.params(shownOfSetter, leastOfValue), ", ")
+	require.Regexp(t, "^('', )+31808 more$", one)
+	require.Less(t, len(one), shownOfSetter+20, "or the setter that it is of would have no room, and not be shown")
 }
 
 // shownValues are texts of values of built-in types, as the server reads them.
@@ -158,7 +179,7 @@ func TestShownConstantsMeanTheBoundValues(t *testing.T) {
 				want := binary("SELECT '" + strings.ReplaceAll(text, "'", "''") + "'::pg_catalog." + cast)
 				_, err = db.Exec(t.Context(), "SET "+setting)
 				require.NoError(t, err)
-				shown := (&wireStatement{types: []uint32{oid}}).showParameter(0, 1, want)
+				shown := (&wireStatement{types: []uint32{oid}}).showParameter(0, 1, want, shownParameter)
 				require.NotContains(t, shown, "no constant", "%s %s", kind, text)
 				require.Equal(t, want, binary("SELECT "+shown), "%s %s is shown as %s", kind, text, shown)
 			}
@@ -184,7 +205,7 @@ func FuzzShownValues(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, oid uint32, format int16, value []byte) {
-		shown := (&wireStatement{types: []uint32{oid}}).showParameter(0, format, value)
+		shown := (&wireStatement{types: []uint32{oid}}).showParameter(0, format, value, shownParameter)
 		require.True(t, utf8.ValidString(shown))
 		require.NotContains(t, shown, "\x00")
 		require.LessOrEqual(t, len(shown), 3*shownParameter)

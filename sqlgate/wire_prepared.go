@@ -29,7 +29,7 @@ func doPrepare(ctx context.Context, w *Wire, s *submission, _ *wireOrder) (wireR
 	if err != nil {
 		return wireReply{}, err
 	}
-	st := &wireStatement{sql: p.sql, types: p.types, typeNames: names, classification: c.WithTypes(p.types, valuesOf(names))}
+	st := &wireStatement{sql: p.sql, types: p.types, typeNames: names, classification: c.WithTypes(p.types, namesOf(names))}
 	st.weigh()
 	w.keep(p.name, st)
 	return wireReply{}, nil

@@ -3,7 +3,10 @@ package sqlgate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -352,6 +355,68 @@ func TestAnApprovalIsForWhatItsTransactionHasSetToo(t *testing.T) {
 	}
 }
 
+// What a text with a time in it has set depends on the time zone that it ran under: a
+// person is told it where it is not the one that is shown for what they approve.
+func TestAnApprovalShowsTheTimeZoneOfWhatWasSetBeforeIt(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	const set, held, before = "SELECT set_config('app.tenant', 'a', true) WHERE now() > '2026-06-01 06:00'", "DELETE FROM t WHERE id > 0", "before it in its transaction"
+	for _, zones := range []struct {
+		setter, held string
+		shown        []string
+	}{
+		{"UTC", "UTC", []string{before + ": " + set}},
+		{"Asia/Tokyo", "Asia/Tokyo", []string{"TimeZone = 'Asia/Tokyo'", before + ": " + set}},
+		{"Asia/Tokyo", "UTC", []string{before + ", under TimeZone = 'Asia/Tokyo': " + set}},
+		{"UTC", "Asia/Tokyo", []string{"TimeZone = 'Asia/Tokyo'", before + ", under TimeZone = 'UTC': " + set}},
+	} {
+		c.query("BEGIN")
+		c.query("SET LOCAL TimeZone = '" + zones.setter + "'")
+		c.query(set)
+		c.query("SET LOCAL TimeZone = '" + zones.held + "'")
+		require.Equal(t, zones.shown, w.asked(c.refused(held)))
+		c.query("ROLLBACK")
+	}
+}
+
+// Of what was set before a statement every parameter is shown, whichever of them decides.
+func TestAnApprovalShowsEachParameterOfWhatWasSetBeforeIt(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	long := strings.Repeat("x", 1020)
+	const set = "SELECT set_config('app.tenant', $5, true), $1, $2, $3, $4"
+	c.query("BEGIN")
+	c.ran(set, long, long, long, long, "t3")
+	c.sync()
+	cut := "'" + long[:200] + "'… (1020 bytes), "
+	require.Equal(t, []string{"before it in its transaction, with the parameters " + strings.Repeat(cut, 4) + "'t3': " + set}, w.asked(c.refused("DELETE FROM t")))
+	c.query("ROLLBACK")
+
+	types := append(slices.Repeat([]uint32{25}, 499), 18)
+	require.NoError(t, c.Parse(t.Context(), "many", "SELECT set_config('app.tenant', $500::text, true)", types))
+	c.sync()
+	c.query("BEGIN")
+	c.query("EXECUTE many(" + strings.Repeat("'a', ", 499) + "'abc')")
+	require.Contains(t, w.asked(c.refused("DELETE FROM t"))[0], `, text, "char": EXECUTE many(`)
+	c.query("ROLLBACK")
+}
+
+// However much was set in a transaction, an approval shows the last of it.
+func TestAnApprovalShowsTheLastOfWhatWasSetBeforeIt(t *testing.T) {
+	w := newWireWorld(t, nil)
+	c := w.wire()
+	c.query("BEGIN")
+	for i := range 70 {
+		c.query(fmt.Sprintf("SELECT set_config('app.tenant', '%02d', true), '%s'", i, strings.Repeat("x", 2000)))
+	}
+	shown := w.asked(c.refused("DELETE FROM t"))
+	require.Equal(t, "7 more before these in its transaction", shown[0])
+	require.Len(t, shown, 64)
+	require.Contains(t, shown[1], "'07'")
+	require.Contains(t, shown[len(shown)-1], "'69'")
+	c.query("ROLLBACK")
+}
+
 func TestAnApprovalOfAnotherStatementPreparedAnewDoesNotFit(t *testing.T) {
 	w := newWireWorld(t, nil)
 	c := w.wire()
@@ -363,7 +428,7 @@ func TestAnApprovalOfAnotherStatementPreparedAnewDoesNotFit(t *testing.T) {
 	view := w.store.View()
 	a, _, err := view.Approval(refusal.Answer.ApprovalID)
 	require.NoError(t, errors.Join(err, view.Close()))
-	require.Equal(t, []string{`types of the parameters: "int4"`}, a.Parameters, "the text has the value alone")
+	require.Equal(t, []string{"types of the parameters: int4"}, a.Parameters, "the text has the value alone")
 	w.approve(refusal.Answer.ApprovalID)
 	c.query("DEALLOCATE d")
 	require.NoError(t, c.Parse(t.Context(), "d", "DELETE FROM t WHERE id <> $1", []uint32{23}))
@@ -376,7 +441,7 @@ func TestAnApprovalOfAnotherStatementPreparedAnewDoesNotFit(t *testing.T) {
 	view = w.store.View()
 	a, _, err = view.Approval(refusal.Answer.ApprovalID)
 	require.NoError(t, errors.Join(err, view.Close()))
-	require.Contains(t, a.Parameters[0], `types of the parameters: "char", "int4"`, "'abc' is 'a' under the first")
+	require.Contains(t, a.Parameters[0], `types of the parameters: "char", int4`, "'abc' is 'a' under the first")
 	require.Equal(t, "2", w.value("SELECT count(*) FROM t"))
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,11 +22,11 @@ type wireStatement struct {
 	sql            string // without the comment that names an approval
 	approval       string // that the comment names; "" = none
 	types          []uint32
-	typeNames      map[uint32]string       // of those that are not built in
-	classification classify.Classification // with the types
-	empty          bool                    // there is no statement in it
-	reading        time.Duration           // what guard, parser and classifier took, until a first execution has counted it
-	bytes          int64                   // that it takes in memory
+	typeNames      map[uint32]pgexec.TypeName // of those that are not built in
+	classification classify.Classification    // with the types
+	empty          bool                       // there is no statement in it
+	reading        time.Duration              // what guard, parser and classifier took, until a first execution has counted it
+	bytes          int64                      // that it takes in memory
 
 	described  bool
 	parameters []uint32
@@ -126,7 +125,7 @@ func (w *Wire) read(ctx context.Context, sql string, types []uint32) (*wireState
 	if st.typeNames, err = g.Database.TypeNames(ctx, types); err != nil {
 		return nil, g.refuse(ctx, s, err)
 	}
-	st.classification = st.classification.WithTypes(types, valuesOf(st.typeNames))
+	st.classification = st.classification.WithTypes(types, namesOf(st.typeNames))
 	return st, nil
 }
 
@@ -150,7 +149,12 @@ func (st *wireStatement) weigh() {
 	st.bytes = inMemory(own)
 }
 
-func valuesOf(names map[uint32]string) []string { return slices.Collect(maps.Values(names)) }
+func namesOf(types map[uint32]pgexec.TypeName) (list []string) {
+	for _, t := range types {
+		list = append(list, t.Name)
+	}
+	return list
+}
 
 // placed adds where in the client's text the parser stopped, in characters and
 // from 1, as PostgreSQL counts; skipped are the bytes in front of what it read.
@@ -219,9 +223,8 @@ func (c *wireCall) bind(st *pgexec.Statement) {
 	copy(types, c.types)
 	for i := range st.ParamFormats {
 		st.ParamFormats[i] = formatAt(p.paramFormats, i)
-		if st.ParamFormats[i] == 1 && types[i] == 0 && p.statement.typeOf(i) != 0 {
-			types[i] = p.statement.typeOf(i)
-			st.ParamOIDs = types
+		if t := p.statement.typeOf(i, st.ParamFormats[i]); types[i] == 0 && t != 0 {
+			types[i], st.ParamOIDs = t, types
 		}
 	}
 }

@@ -201,6 +201,38 @@ func TestBuiltInParameterTypesStayAsTheyWere(t *testing.T) {
 	c.sync()
 }
 
+// A type of a user's is shown as SQL says it: what stands there is a constant of the type
+// that was bound, and no name passes for more than a name.
+func TestAnApprovalShowsTypesOfUsersAsSQLSaysThem(t *testing.T) {
+	w := newTypesWorld(t, nil)
+	const odd = `"odd, text'::x` + "\n" + `TimeZone = 'UTC'"`
+	postgresExecute(w.wireWorld, "CREATE DOMAIN label AS text; CREATE DOMAIN "+odd+" AS text")
+	c := w.wire()
+	const sql = "DELETE FROM u WHERE note = to_jsonb($1)::text"
+	for kind, label := range map[string]string{
+		"label": "public.label", "label[]": "public.label[]", "mood[]": "public.mood[]", "regclass[]": "pg_catalog.regclass[]", odd: "public." + odd, odd + "[]": "public." + odd + "[]",
+		`"Shop"."Odd ""name"""`: `"Shop"."Odd ""name"""`,
+	} {
+		oid := w.oid(kind)
+		require.Equal(t, []string{"'{a,b}'::" + label}, w.asked(c.executed(sql, []uint32{oid}, []byte("{a,b}"))), kind)
+		c.sync()
+		require.NoError(t, c.Parse(t.Context(), "s", sql, []uint32{oid}))
+		c.sync()
+		require.Equal(t, []string{"types of the parameters: " + label}, w.asked(c.refused("EXECUTE s('{a,b}')")), kind)
+		c.query("DEALLOCATE s")
+	}
+	require.NoError(t, c.bound(sql, []uint32{w.oid("label[]")}, 1, []byte{0}))
+	_, err := c.Execute(t.Context(), "", 0, true, &rowsSink{})
+	require.Equal(t, []string{"no constant: the binary form of public.label[], bytes 00"}, w.asked(err))
+	c.sync()
+	require.NoError(t, c.Parse(t.Context(), "m", "DELETE FROM u WHERE m = $1", nil))
+	_, _, err = c.DescribeStatement(t.Context(), "m")
+	require.NoError(t, err)
+	require.NoError(t, c.Bind("", "m", []int16{1}, [][]byte{nil}, nil))
+	_, err = c.Execute(t.Context(), "", 0, true, &rowsSink{})
+	require.Equal(t, []string{fmt.Sprint("NULL::oid.", w.oid("mood"))}, w.asked(err), "a Describe says no name")
+}
+
 // An approval is for the statement with its types, and shows them by name.
 func TestAnApprovalShowsTypesOfMessages(t *testing.T) {
 	w := newTypesWorld(t, nil)

@@ -3,6 +3,7 @@ package sqlgate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -175,6 +176,18 @@ func (w *wireWorld) activate(document string) {
 	require.NoError(w.t, err)
 	_, err = w.ChangePolicy(context.Background(), PolicyChangeRequest{PolicyVersion: made.PolicyVersion, ExpectedHash: made.Hash, Reason: "another", By: "ops"})
 	require.NoError(w.t, err)
+}
+
+// asked are the parameters that the approval shows which a refusal asked for.
+func (w *wireWorld) asked(refusal error) []string {
+	w.t.Helper()
+	var held *WireRefusal
+	require.ErrorAs(w.t, refusal, &held)
+	view := w.store.View()
+	a, found, err := view.Approval(held.Answer.ApprovalID)
+	require.NoError(w.t, errors.Join(err, view.Close()))
+	require.True(w.t, found)
+	return a.Parameters
 }
 
 // approve answers the approval that a refusal asked for.

@@ -153,13 +153,14 @@ func TestAnApprovalOfExecuteIsForWhatWasPrepared(t *testing.T) {
 	prepare("PREPARE note (text) AS INSERT INTO held_notes VALUES ($1)")
 	id := g.approved(t, request)
 	record := g.record(t, id)
-	require.Equal(t, []any{request["sql"], "INSERT INTO held_notes VALUES ($1)"}, pick(record, "sql", "prepared_sql"))
+	require.Equal(t, []any{request["sql"], "INSERT INTO held_notes VALUES ($1)", []any{"types of the parameters: text"}}, pick(record, "sql", "prepared_sql", "parameters"))
 
 	require.Equal(t, http.StatusOK, g.query(t, in("s1", "DEALLOCATE note")).status)
 	prepare("PREPARE note (text) AS INSERT INTO held_notes VALUES ($1 || ' twice')")
 	requireFault(t, g.query(t, request.with("approval_id", id)), http.StatusConflict, "approval_mismatch")
 	require.Equal(t, http.StatusOK, g.query(t, in("s1", "DEALLOCATE note")).status)
-	prepare("PREPARE note (varchar) AS INSERT INTO held_notes VALUES ($1)")
+	prepare(`PREPARE note ("char") AS INSERT INTO held_notes VALUES ($1)`)
+	require.Equal(t, []any{`types of the parameters: "char"`}, g.record(t, g.approved(t, request))["parameters"], "'held' is 'h' then")
 	requireFault(t, g.query(t, request.with("approval_id", id)), http.StatusConflict, "approval_mismatch") // another type
 	require.Equal(t, http.StatusOK, g.query(t, in("s1", "DEALLOCATE note")).status)
 	prepare("PREPARE note (text) AS INSERT INTO held_notes VALUES ($1)")

@@ -28,7 +28,7 @@ type ApprovalCreated struct {
 	Principal      string
 	PreparedSQL    string   // what an EXECUTE runs, exact; "" = SQL itself
 	Impact         string   // JSON of the plan estimate; "" = none
-	Parameters     []string // of the wire, in order, for a person: the digest covers their bytes
+	Parameters     []string // in order, for a person, and what the statement runs under: the digest covers their bytes
 	AgentPolicyID  string   // the agent's policy that asks; "" = the gate's own
 	Profile        string   // execution profile that was asked for; "" = default
 	Salt           Salt

@@ -64,31 +64,38 @@ var plainTypes = sync.OnceValue(func() map[uint32]bool {
 // from the text, is one.
 func PlainType(oid uint32) bool { return plainTypes()[oid] }
 
+// A TypeName is how a type that is no PlainType is called.
+type TypeName struct {
+	Name  string // schema.name, as it is; an array has that of its elements
+	Label string // as SQL says it, with [] behind an array's
+}
+
 // typeNamesSQL names types; an array has the name of its elements.
-const typeNamesSQL = `SELECT p.oid, n.nspname, e.typname FROM pg_catalog.pg_type AS p
+const typeNamesSQL = `SELECT p.oid, n.nspname, e.typname,
+ pg_catalog.concat(pg_catalog.quote_ident(n.nspname), '.', pg_catalog.quote_ident(e.typname), CASE WHEN p.oid OPERATOR(pg_catalog.<>) e.oid THEN '[]' END) FROM pg_catalog.pg_type AS p
  JOIN pg_catalog.pg_type AS e ON e.oid OPERATOR(pg_catalog.=) CASE WHEN p.typsubscript OPERATOR(pg_catalog.=) 'pg_catalog.array_subscript_handler'::pg_catalog.regproc
   AND p.typlen OPERATOR(pg_catalog.=) -1 THEN p.typelem ELSE p.oid END
  JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) e.typnamespace WHERE p.oid OPERATOR(pg_catalog.=) ANY ($1)`
 
-// TypeNames gives the names, schema.name, of those types that are no PlainType;
-// an array has that of its elements, and a number that no type has is oid.N. It
-// asks the database, with a text of its own, where its own table does not say.
-func (db *DB) TypeNames(ctx context.Context, oids []uint32) (map[uint32]string, error) {
-	var names map[uint32]string
+// TypeNames gives the names of those types that are no PlainType; a number that no
+// type has is oid.N. It asks the database, with a text of its own, where its own table
+// does not say.
+func (db *DB) TypeNames(ctx context.Context, oids []uint32) (map[uint32]TypeName, error) {
+	var names map[uint32]TypeName
 	var list []string
 	for _, oid := range oids {
-		if PlainType(oid) || names[oid] != "" {
+		if PlainType(oid) || names[oid].Name != "" {
 			continue
 		}
 		if names == nil {
-			names = make(map[uint32]string)
+			names = make(map[uint32]TypeName)
 		}
 		if t, ok := builtin()[oid]; ok {
-			names[oid] = "pg_catalog." + strings.TrimSuffix(t.name, "[]")
+			names[oid] = TypeName{"pg_catalog." + strings.TrimSuffix(t.name, "[]"), "pg_catalog." + t.name}
 			continue
 		}
 		number := strconv.FormatUint(uint64(oid), 10)
-		names[oid], list = "oid."+number, append(list, number)
+		names[oid], list = TypeName{"oid." + number, "oid." + number}, append(list, number)
 	}
 	if len(list) == 0 {
 		return names, nil
@@ -108,15 +115,15 @@ func (db *DB) TypeNames(ctx context.Context, oids []uint32) (map[uint32]string, 
 }
 
 // typeNames collects the answer of typeNamesSQL.
-type typeNames map[uint32]string
+type typeNames map[uint32]TypeName
 
 func (typeNames) Fields([]Field) error { return nil }
 
 func (m typeNames) Row(v [][]byte) error {
-	if len(v) != 3 {
+	if len(v) != 4 {
 		return fmt.Errorf("%w: a row of pg_type", errProtocol)
 	}
-	m[parseOID(v[0])] = string(v[1]) + "." + string(v[2])
+	m[parseOID(v[0])] = TypeName{string(v[1]) + "." + string(v[2]), string(v[3])}
 	return nil
 }
 

@@ -54,14 +54,15 @@ func TestTheDigestOfParametersIsItsFormula(t *testing.T) {
 func TestTypesThatAreNotPlainAreNamed(t *testing.T) {
 	db, side := open(t)
 	side.run(`CREATE SCHEMA shop; CREATE TYPE shop.mood AS ENUM ('ok'); CREATE DOMAIN shop.dom AS int; CREATE DOMAIN shop.doms AS shop.dom[];
-CREATE TYPE shop.comp AS (a int); CREATE TYPE shop.span AS RANGE (subtype = int8); CREATE TYPE shop.shell`)
+CREATE TYPE shop.comp AS (a int); CREATE TYPE shop.span AS RANGE (subtype = int8); CREATE TYPE shop.shell;
+CREATE SCHEMA "Odd"; CREATE DOMAIN "Odd"."x, text'::y" AS int`)
 	results, err := side.conn.Exec(context.Background(), `SELECT t.oid, COALESCE(en.nspname, n.nspname), COALESCE(e.typname, t.typname),
- t.oid < 10000 AND COALESCE(e.typtype, t.typtype) IN ('b', 'r', 'm') AND t.typname !~ '^_?reg' OR t.typname = 'unknown'
- FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typsubscript = 'array_subscript_handler'::regproc AND t.typlen = -1
+ t.oid < 10000 AND COALESCE(e.typtype, t.typtype) IN ('b', 'r', 'm') AND t.typname !~ '^_?reg' OR t.typname = 'unknown',
+ t.oid::regtype FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typsubscript = 'array_subscript_handler'::regproc AND t.typlen = -1
  LEFT JOIN pg_namespace en ON en.oid = e.typnamespace`).ReadAll()
 	require.NoError(t, err)
 	var oids []uint32
-	want := map[uint32]string{}
+	want, labels := map[uint32]string{}, map[uint32]string{}
 	for _, row := range results[0].Rows {
 		oid := parseOID(row[0])
 		oids = append(oids, oid)
@@ -69,21 +70,27 @@ CREATE TYPE shop.comp AS (a int); CREATE TYPE shop.span AS RANGE (subtype = int8
 		if !PlainType(oid) {
 			want[oid] = string(row[1]) + "." + string(row[2])
 		}
+		if oid >= 10000 && string(row[1]) != "pg_catalog" { // as the server writes it
+			labels[oid] = string(row[4])
+		}
 	}
 	oids, want[9999], want[4294967295] = append(oids, 0, 9999, 4294967295), "oid.9999", "oid.4294967295"
 	names, err := db.TypeNames(context.Background(), append(oids, oids...))
 	require.NoError(t, err)
 	for oid, name := range want {
-		require.Equal(t, name, names[oid])
+		require.Equal(t, name, names[oid].Name)
+		if label := labels[oid]; label != "" {
+			require.Equal(t, label, names[oid].Label)
+		}
 	}
 	require.Len(t, names, len(want))
 	for _, oid := range []uint32{0, 23, 25, 705, 1007, 3802, 4451} {
 		require.True(t, PlainType(oid))
 	}
 	db.Close()
-	names, err = db.TypeNames(context.Background(), []uint32{0, 23, 2249, 2205})
+	names, err = db.TypeNames(context.Background(), []uint32{0, 23, 2249, 2205, 2210})
 	require.NoError(t, err, "its own table says so")
-	require.Equal(t, map[uint32]string{2249: "pg_catalog.record", 2205: "pg_catalog.regclass"}, names)
+	require.Equal(t, map[uint32]TypeName{2249: {"pg_catalog.record", "pg_catalog.record"}, 2205: {"pg_catalog.regclass", "pg_catalog.regclass"}, 2210: {"pg_catalog.regclass", "pg_catalog.regclass[]"}}, names)
 }
 
 // TestParsingIsHarmlessWhereItsConstantsMeetBuiltInTypes holds the reasons.
