@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"net/http"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,4 +26,12 @@ func TestTheCardOfAnApprovalSaysWhoIsProven(t *testing.T) {
 	p.login(t)
 	_, body, _ := p.do(t, http.MethodGet, "/approvals/apr_mock-1", "")
 	require.Contains(t, body, "<dt>Proven</dt><dd>user=mock ")
+}
+
+// What stands beside a statement is read whole: only a line of a list ends where there is
+// no more room.
+func TestTheCardOfAnApprovalCutsNoLine(t *testing.T) {
+	style, err := os.ReadFile("assets/style.css")
+	require.NoError(t, err)
+	require.Contains(t, string(style), "\n.facts .line { white-space: normal; overflow: visible; }\n")
 }
