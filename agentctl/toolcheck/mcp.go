@@ -3,6 +3,7 @@ package toolcheck
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"runtime/debug"
@@ -109,6 +110,9 @@ func (m *mcpCheck) look(session *mcp.ClientSession) (Result, error) {
 	return m.compare(tools[0])
 }
 
+// errMorePages: what is not read may list a second tool of the name.
+var errMorePages = errors.New("the list of tools has more pages than are read")
+
 // list reads tools/list and gives the tools of the wanted name.
 func (m *mcpCheck) list(session *mcp.ClientSession) (named []listedTool, count int, err error) {
 	cursor := ""
@@ -130,11 +134,11 @@ func (m *mcpCheck) list(session *mcp.ClientSession) (named []listedTool, count i
 			}
 		}
 		if page.NextCursor == "" {
-			break
+			return named, count, nil
 		}
 		cursor = page.NextCursor
 	}
-	return named, count, nil
+	return nil, 0, errMorePages
 }
 
 type listPage struct {
@@ -218,6 +222,9 @@ func (m *mcpCheck) failedAt(step string, err error) Result {
 	}
 	if status/100 != 2 && status != 0 {
 		return m.fail(Step{Name: step, HTTPStatus: status}, HTTPStatus, "The server answered with an HTTP status that is no success.")
+	}
+	if errors.Is(err, errMorePages) {
+		return m.fail(Step{Name: step}, egress.ProtocolError, fmt.Sprintf("The server lists its tools on more than %d pages.", maxPages))
 	}
 	var answered *jsonrpc.Error
 	unsupported := errors.As(err, &answered) && answered.Code == mcp.CodeUnsupportedProtocolVersion

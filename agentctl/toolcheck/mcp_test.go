@@ -70,15 +70,24 @@ func TestAToolOnALaterPageIsFound(t *testing.T) {
 	require.Equal(t, 31, result.Steps[3].Tools)
 }
 
-func TestTwentyPagesAreReadAndNoMore(t *testing.T) {
-	l, s := newLab(t), newMCPServer()
-	s.server.PageSize, s.more = 1, 30
-	target := mcpTarget(s.start(l))
-	result := l.verify(target) // run_sql comes after thirty other_…
-	require.Equal(t, toolcheck.ToolMissing, result.Code)
-	require.Equal(t, 20, lastStep(result).Tools)
-	lists := slices.DeleteFunc(s.methods.all(), func(m string) bool { return m != "tools/list" })
-	require.Len(t, lists, 20)
+// What is not read may list a second tool of the name.
+func TestTwentyPagesAreReadAndAListOfMoreIsRefused(t *testing.T) {
+	for _, more := range []int{19, 20} {
+		l, s := newLab(t), newMCPServer()
+		s.tool.Name, s.server.PageSize, s.more = "first_of_all", 1, more
+		target := mcpTarget(s.start(l))
+		target.ToolName = s.tool.Name
+		result := l.verify(target)
+		if more == 19 {
+			require.Equal(t, toolcheck.Passed, result.Status, "%+v", result)
+		} else {
+			require.Equal(t, egress.ProtocolError, result.Code, "%+v", result)
+			require.Equal(t, "tool_present failed", stepNames(result)[3])
+			require.Contains(t, lastStep(result).Message, "more than 20 pages")
+		}
+		lists := slices.DeleteFunc(s.methods.all(), func(m string) bool { return m != "tools/list" })
+		require.Len(t, lists, 20)
+	}
 }
 
 func TestAToolThatIsNotListedIsMissing(t *testing.T) {
