@@ -24,13 +24,15 @@ func (g *Gate) checkFolder(ctx context.Context, target sourced) error {
 		return err
 	}
 	standing, findings, err := policyfolder.Compare(g.Policies.Dir, g.Policies.Manifest, known)
+	if err == nil && (standing == policyfolder.Absent || standing == policyfolder.Behind) {
+		standing, err = policyfolder.Agrees, policyfolder.Write(g.Policies.Dir, g.Policies.Manifest, known)
+	}
 	switch {
 	case err != nil:
-		return err
+		return commands.ActivationFault("manifest_mismatch", "The policy folder could not be brought to what the event log says, so nothing was changed; details.findings says why. Free space on its volume, or see to the folder's rights, and send the request again.").
+			With("findings", []policy.Finding{unwritten(err)}).Because(err)
 	case standing == policyfolder.Agrees:
 		return nil
-	case standing == policyfolder.Absent || standing == policyfolder.Behind:
-		return policyfolder.Write(g.Policies.Dir, g.Policies.Manifest, known)
 	}
 	reason := "manifest_mismatch"
 	if onDisk, err := policyfolder.Document(g.Policies.Dir, target.version); err == nil && !bytes.Equal(onDisk, target.document) {
@@ -51,7 +53,11 @@ func (g *Gate) writePolicies() []policy.Finding {
 		return nil
 	}
 	g.Logger.Error("the policy folder could not be written; the event log holds the truth, and the next change or start writes it", "source", "gate", "cause", err.Error())
-	finding := policy.NewFinding("PV402", "the policy folder could not be written from the event log: %v", err)
+	finding := unwritten(err)
 	finding.Severity = policy.SeverityWarning
 	return []policy.Finding{finding}
+}
+
+func unwritten(err error) policy.Finding {
+	return policy.NewFinding("PV402", "the policy folder could not be written from the event log: %v", err)
 }

@@ -17,9 +17,10 @@ import (
 
 	"writegate/eventlog/frame"
 	"writegate/eventlog/frame/frametest"
+	"writegate/sqlgate/policyfolder"
 )
 
-// smallVolume gives the log a volume of its own, of 2 MiB, where the system lets
+// smallVolume is a volume of 2 MiB for the test alone, where the system lets
 // us mount one. ok says whether it did.
 func smallVolume(t *testing.T) (dir string, ok bool) {
 	t.Helper()
@@ -65,6 +66,41 @@ func TestAFullVolumeStopsStatementsUntilThereIsRoom(t *testing.T) {
 	g.stop()
 	g.stop = nil
 	require.Zero(t, <-g.ended, "%s", g.output)
+}
+
+// An operator who changes the policy in an emergency is told what keeps the folder
+// from being written, and the old version decides until it is.
+func TestAPolicyFolderThatCannotBeWrittenIsTold(t *testing.T) {
+	t.Parallel()
+	volume, real := smallVolume(t)
+	policies, obstacle := filepath.Join(volume, "policies"), filepath.Join(volume, "ballast")
+	require.NoError(t, policyfolder.Create(policies, policyfolder.DefaultManifest, []byte(notesPolicy)))
+	g := startGate(t, newNotes(t), "GATE_POLICY_DIR="+policies)
+	g.activate(t, notesVersion("1.1.0"))
+	cause := "no space left on device"
+	if real {
+		require.ErrorIs(t, os.WriteFile(obstacle, make([]byte, 4<<20), 0o600), syscall.ENOSPC)
+	} else { // an unfinished file that cannot be removed
+		obstacle, cause = filepath.Join(policies, ".tmp-x"), "directory not empty"
+		require.NoError(t, os.MkdirAll(filepath.Join(obstacle, "y"), 0o700))
+	}
+	created := g.operate(t, "/policy/candidates", map[string]any{"document": notesVersion("1.2.0")})
+	require.Equal(t, http.StatusCreated, created.status, "%s", created.body)
+	require.Contains(t, string(created.body), cause)
+	activation := map[string]any{"expected_hash": created.text(t, "hash")}
+	for path, body := range map[string]map[string]any{"/policy/activate": activation, "/policy/rollback": {}} {
+		refused := g.operate(t, path, body)
+		requireFault(t, refused, http.StatusConflict, "policy_activation_failed")
+		require.Contains(t, refused.text(t, "message"), "Free space on its volume")
+		details := refused.json(t)["details"].(map[string]any)
+		require.Equal(t, "manifest_mismatch", details["reason"])
+		require.Contains(t, details["findings"].([]any)[0].(map[string]any)["message"], cause)
+		require.NotContains(t, string(refused.body), volume)
+	}
+	require.Equal(t, "notes@1.1.0", g.get(t, "/policy/status").text(t, "policy_version"))
+	require.NoError(t, os.RemoveAll(obstacle))
+	done := g.operate(t, "/policy/activate", activation)
+	require.Equal(t, http.StatusOK, done.status, "%s", done.body)
 }
 
 // TestALogThatCannotBeSyncedEndsTheGate: after a failed sync nobody knows what is

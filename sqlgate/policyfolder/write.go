@@ -147,6 +147,9 @@ func place(root *os.Root, name string, data []byte) error {
 	if closing := file.Close(); err == nil {
 		err = closing
 	}
+	if named := (*fs.PathError)(nil); errors.As(err, &named) {
+		err = named.Err // where the folder lies on the host is not for who reads this in an answer
+	}
 	if err == nil {
 		err = root.Rename(temp, name)
 	}
