@@ -64,6 +64,7 @@ func serviceEnd(err error) error {
 // app is one run of the binary.
 type app struct {
 	streams
+	lines     lineQueue // before streams.err of a command that serves; nil of others
 	environ   []string
 	step      func(name string) // test hook at each named step of the journey; nil in production
 	ready     func(addr string) // test hook: the listener is up
@@ -88,7 +89,10 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	return a.exitCode(root.ExecuteContext(ctx))
+	err := root.ExecuteContext(ctx)
+	a.flushLines() // what ends a service finds a place behind them
+	defer a.flushLines()
+	return a.exitCode(err)
 }
 
 // exitCode says what went wrong, once, and turns it into a code.

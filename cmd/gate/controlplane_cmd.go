@@ -37,6 +37,7 @@ address or its operator token. CONTROL_PLANE_MODE=mock shows invented data witho
 
 // controlPlane serves until ctx ends.
 func (a *app) controlPlane(ctx context.Context) error {
+	a.queueLines()
 	s, err := loadControlPlane(a.environ)
 	if err != nil {
 		return exitWith(exitConfigured, err)

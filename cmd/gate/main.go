@@ -43,7 +43,9 @@ func endOnSignals(signals <-chan os.Signal, end func()) {
 		if time.Since(first) < sameSignal {
 			continue
 		}
-		fmt.Fprintln(os.Stderr, "gate: a second signal, so this ends at once, without waiting for what runs. The next start judges what is in the log")
+		lines := newLineQueue(os.Stderr)
+		fmt.Fprintln(lines, "gate: a second signal, so this ends at once, without waiting for what runs. The next start judges what is in the log")
+		lines.flush()
 		code := 128
 		if number, ok := s.(syscall.Signal); ok {
 			code += int(number) // as a shell says of what a signal ended

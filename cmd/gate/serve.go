@@ -49,6 +49,7 @@ const heapBallast = 32 << 20
 
 // serve runs the gate until ctx ends or the log or the store fails.
 func (a *app) serve(ctx context.Context) error {
+	a.queueLines()
 	ballast := make([]byte, heapBallast)
 	defer runtime.KeepAlive(ballast)
 	s, err := loadSettings(a.environ, time.Now())

@@ -182,8 +182,8 @@ const linesPerMinute = 1200
 
 // BoundLines is a slog.Handler that hands on to output what is within 1,200 lines
 // a minute of one client at one level (the attribute client), or of one message
-// without a client. The rest is counted: the next line that is handed on has
-// the number as not_written_before.
+// without a client. The rest is counted, and what output fails to write: the next
+// line that is handed on has the number as not_written_before.
 func BoundLines(output slog.Handler) slog.Handler {
 	limit, _ := NewLimiter(linesPerMinute, linesPerMinute, time.Now) // fails for rates out of range alone
 	return &boundedLines{output, limit, new(atomic.Int64)}
@@ -208,11 +208,16 @@ func (h *boundedLines) Handle(ctx context.Context, r slog.Record) error {
 		h.unwritten.Add(1)
 		return nil
 	}
-	if n := h.unwritten.Swap(0); n > 0 {
+	n := h.unwritten.Swap(0)
+	if n > 0 {
 		r = r.Clone()
 		r.AddAttrs(slog.Int64("not_written_before", n))
 	}
-	return h.Handler.Handle(ctx, r)
+	err := h.Handler.Handle(ctx, r)
+	if err != nil { // the output took neither the line nor the number
+		h.unwritten.Add(n + 1)
+	}
+	return err
 }
 
 // WithAttrs implements slog.Handler.

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"time"
+)
+
+// Bounds of what a service says on standard error.
+const (
+	linesWaiting = 1024        // lines, until they are written
+	lastLines    = time.Second // an end waits as long for them
+)
+
+var errLineLeftOut = errors.New("standard error takes no more lines")
+
+// A lineQueue stands before standard error, which may be a pipe that nobody reads:
+// whoever has a line goes on at once, and one goroutine writes them in their order. A
+// line that finds no place is an error, which has it counted. A panic and a kill lose
+// the lines that wait.
+type lineQueue chan queuedLine
+
+type queuedLine struct {
+	text    []byte
+	written chan struct{} // closed when all lines before it are; nil where nobody asks
+}
+
+func newLineQueue(out io.Writer) lineQueue {
+	q := make(lineQueue, linesWaiting)
+	go func() {
+		for line := range q {
+			if line.written != nil {
+				close(line.written)
+				continue
+			}
+			_, _ = out.Write(line.text) // there is no other place to tell it
+		}
+	}()
+	return q
+}
+
+// Write implements io.Writer.
+func (q lineQueue) Write(line []byte) (int, error) {
+	select {
+	case q <- queuedLine{text: bytes.Clone(line)}:
+		return len(line), nil
+	default:
+		return 0, errLineLeftOut
+	}
+}
+
+// flush waits until what was written before it is out, for a second at most.
+func (q lineQueue) flush() {
+	written, end := make(chan struct{}), time.After(lastLines)
+	select {
+	case q <- queuedLine{written: written}:
+	case <-end:
+		return
+	}
+	select {
+	case <-written:
+	case <-end:
+	}
+}
+
+// queueLines is for commands that serve. A writer that is no file, as tests have
+// them, waits for nobody.
+func (a *app) queueLines() {
+	if file, ok := a.err.(*os.File); ok {
+		a.lines = newLineQueue(file)
+		a.err = a.lines
+	}
+}
+
+// flushLines waits for the lines of a command that served.
+func (a *app) flushLines() {
+	if a.lines != nil {
+		a.lines.flush()
+	}
+}

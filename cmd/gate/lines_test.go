@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"writegate/http/httpd"
+)
+
+// pageOf is how many bytes the pipes of these tests hold.
+const pageOf = 4096
+
+// unreadPipe is a pipe that takes nothing more.
+func unreadPipe(t testing.TB) (read, write *os.File) {
+	t.Helper()
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = read.Close(), write.Close() })
+	_, err = unix.FcntlInt(write.Fd(), unix.F_SETPIPE_SZ, pageOf)
+	require.NoError(t, err)
+	_, err = write.Write(make([]byte, pageOf))
+	require.NoError(t, err)
+	return read, write
+}
+
+// Refused requests, a failing statement, the segments of the log and the end each
+// have their lines, and none of them waits until somebody reads these.
+func TestAStandardErrorThatNobodyReadsHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	d := newErrorDir(t)
+	_, write := unreadPipe(t)
+	g := startGateWith(t, d, func(a *app) { a.err = write }, inSegments)
+	g.client = &http.Client{Timeout: startPatience}
+	for range 20 {
+		require.Equal(t, http.StatusBadRequest, g.do(t, http.MethodPost, "/query", []byte("{")).status)
+	}
+	r := g.query(t, ask("INSERT INTO customers VALUES (1, 'x', 'x')"))
+	requireFault(t, r, http.StatusUnprocessableEntity, "db_query_failed")
+	require.Eventually(t, func() bool {
+		r := g.query(t, ask("INSERT INTO customers SELECT 1000 + count(*), 'x', 'x' FROM customers"))
+		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+		return d.sealed(t) >= 2
+	}, startPatience, time.Millisecond)
+	require.Equal(t, "ok", g.health(t).Status)
+	g.end(t)
+}
+
+// What ends a service is told with its exit code, whether or not anybody reads it.
+func TestAServiceEndsWithItsCodeAlthoughNobodyReads(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"serve", "control-plane"} {
+		_, write := unreadPipe(t)
+		cmd := &exec.Cmd{Path: os.Args[0], Args: []string{"gate", command}, Env: []string{"GATE_MODE=none", "CONTROL_PLANE_MODE=none"}, Stderr: write}
+		require.NoError(t, cmd.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		select {
+		case err := <-ended:
+			var exit *exec.ExitError
+			require.True(t, errors.As(err, &exit), "%v", err)
+			require.Equal(t, exitConfigured, exit.ExitCode(), command)
+		case <-time.After(startPatience):
+			_ = cmd.Process.Kill()
+			t.Fatalf("gate %s waits for whom reads its lines", command)
+		}
+	}
+}
+
+// Lines keep their order, those that find no place are counted by the next one, and
+// a flush waits for what is on its way.
+func TestLinesThatFindNoPlaceAreCounted(t *testing.T) {
+	t.Parallel()
+	read, write := unreadPipe(t)
+	a := &app{streams: streams{err: write}}
+	a.queueLines()
+	logger := slog.New(httpd.BoundLines(slog.NewJSONHandler(a.err, nil)))
+	const many = 2 * linesWaiting
+	for i := range many {
+		logger.Info(strconv.Itoa(i)) // a message of its own each, or they would be bounded
+	}
+	a.flushLines() // nobody reads
+	var lines []string
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for scan := bufio.NewScanner(read); scan.Scan(); {
+			lines = append(lines, strings.Trim(scan.Text(), "\x00"))
+		}
+	}()
+	a.flushLines()
+	logger.Info(strconv.Itoa(many))
+	a.flushLines()
+	require.NoError(t, write.Close())
+	<-ended
+	next, left := 0, 0
+	for _, line := range lines {
+		var entry struct {
+			Message string `json:"msg"`
+			Left    int    `json:"not_written_before"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &entry))
+		next, left = next+entry.Left, left+entry.Left
+		require.Equal(t, strconv.Itoa(next), entry.Message)
+		next++
+	}
+	require.Equal(t, many+1, next)
+	require.Positive(t, left)
+}
