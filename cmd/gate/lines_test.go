@@ -73,7 +73,7 @@ func TestAServiceEndsWithItsCodeAlthoughNobodyReads(t *testing.T) {
 			require.Equal(t, exitConfigured, exit.ExitCode(), command)
 		case <-time.After(startPatience):
 			_ = cmd.Process.Kill()
-			t.Fatalf("gate %s waits for whom reads its lines", command)
+			t.Fatalf("gate %s waits until somebody reads its lines", command)
 		}
 	}
 }

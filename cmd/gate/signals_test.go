@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"net/http"
 	"os"
@@ -19,6 +20,11 @@ import (
 // An operator's second signal ends the gate at once, whatever it waits for, and the
 // log is as whole as after any other end.
 func TestASecondSignalEndsTheGate(t *testing.T) {
+	t.Run("its line is read", func(t *testing.T) { endsOfASecondSignal(t, true) })
+	t.Run("nobody reads its line", func(t *testing.T) { endsOfASecondSignal(t, false) })
+}
+
+func endsOfASecondSignal(t *testing.T, read bool) {
 	t.Parallel()
 	d := newGateDir(t, nil)
 	d.execute(t, "CREATE TABLE held (id int)")
@@ -27,12 +33,24 @@ func TestASecondSignalEndsTheGate(t *testing.T) {
 	cmd := &exec.Cmd{Path: os.Args[0], Args: []string{"gate", "serve"}, Env: d.environ()}
 	output := &lockedBuffer{}
 	cmd.Stdout, cmd.Stderr = output, output
+	listens := regexp.MustCompile(`the gate is listening.*"address":"([^"]+)"`)
+	if !read {
+		lines, stderr, err := os.Pipe()
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = lines.Close(), stderr.Close() })
+		cmd.Stderr = stderr
+		go func() {
+			for scan := bufio.NewScanner(lines); !listens.MatchString(output.String()) && scan.Scan(); {
+				_, _ = output.Write(append(scan.Bytes(), '\n'))
+			}
+			_, _ = stderr.Write(make([]byte, 1<<20)) // more than a pipe holds, so that nothing else finds room
+		}()
+	}
 	require.NoError(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 
-	listens := regexp.MustCompile(`the gate is listening.*"address":"([^"]+)"`)
 	require.Eventually(t, func() bool { return listens.MatchString(output.String()) }, startPatience, pollEvery, "%s", output)
 	address := listens.FindStringSubmatch(output.String())[1]
 	go func() { // nobody answers it
@@ -52,7 +70,9 @@ func TestASecondSignalEndsTheGate(t *testing.T) {
 			var exit *exec.ExitError
 			require.True(t, errors.As(err, &exit), "it ended cleanly, so it waited:\n%s", output)
 			require.Equal(t, 128+int(syscall.SIGTERM), exit.ExitCode(), "%s", output)
-			require.Contains(t, output.String(), "a second signal")
+			if read {
+				require.Contains(t, output.String(), "a second signal")
+			}
 			d.judgeDead(t)
 			release()
 			startGate(t, d)
