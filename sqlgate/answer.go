@@ -183,10 +183,12 @@ func (a *Answer) message() string {
 	if a.Result.Message != "" {
 		return a.Result.Message
 	}
-	switch a.Result.Decision {
-	case policy.Block:
+	switch d := a.Result.Decision; {
+	case a.Executed && !a.Enforced && d != policy.Allow:
+		return "The policy says " + string(d) + " (" + a.Result.ReasonCode + "), and that was not enforced: the statement ran."
+	case d == policy.Block:
 		return "The statement is blocked (" + a.Result.ReasonCode + ") and never reached the database."
-	case policy.RequireApproval:
+	case d == policy.RequireApproval:
 		return "The statement needs an operator's approval (" + a.Result.ReasonCode + "). Nothing was executed."
 	default:
 		return "The statement is allowed (" + a.Result.ReasonCode + ")."
@@ -194,6 +196,9 @@ func (a *Answer) message() string {
 }
 
 func (a *Answer) remedy() string {
+	if a.Executed && !a.Enforced && a.Result.Decision != policy.Allow {
+		return "" // whoever followed it would run the statement again
+	}
 	if a.Result.Remedy == "" && a.Result.Decision == policy.RequireApproval && !a.Preview {
 		return "After the approval send the same request again with this approval_id."
 	}

@@ -190,6 +190,11 @@ func checkMode(t *testing.T, g *testGate, s *modeStatement, v *verdict, id, head
 	require.Equal(t, v.bypass, fields["bypass"] == true)
 	if v.ran {
 		require.Equal(t, "success", fields["execution_state"])
+		if v.decision != "ALLOW" { // it is not told to be sent again, nor that nothing was done
+			require.Nil(t, fields["remedy"])
+			require.NotContains(t, fields["message"], "Nothing was executed")
+			require.NotContains(t, fields["message"], "never reached")
+		}
 	} else {
 		require.Equal(t, v.reason, fields["reason_code"])
 		require.NotContains(t, fields, "execution_id")
