@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 )
 
@@ -65,9 +67,11 @@ func (q lineQueue) flush() {
 	}
 }
 
-// queueLines is for commands that serve. A writer that is no file, as tests have
-// them, waits for nobody.
+// queueLines is for commands that serve: they go on where nobody reads their lines, and
+// where the reader has ended, which by default ends who writes to it (SIGPIPE). A writer
+// that is no file, as tests have them, waits for nobody.
 func (a *app) queueLines() {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // Ignore would hold for the programs that this one starts, too
 	if file, ok := a.err.(*os.File); ok {
 		a.lines = newLineQueue(file)
 		a.err = a.lines

@@ -57,23 +57,29 @@ func TestAStandardErrorThatNobodyReadsHoldsUpNothing(t *testing.T) {
 	g.end(t)
 }
 
-// What ends a service is told with its exit code, whether or not anybody reads it.
+// What ends a service is told with its exit code, whether nobody reads or the reader has
+// ended.
 func TestAServiceEndsWithItsCodeAlthoughNobodyReads(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"serve", "control-plane"} {
-		_, write := unreadPipe(t)
-		cmd := &exec.Cmd{Path: os.Args[0], Args: []string{"gate", command}, Env: []string{"GATE_MODE=none", "CONTROL_PLANE_MODE=none"}, Stderr: write}
-		require.NoError(t, cmd.Start())
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		select {
-		case err := <-ended:
-			var exit *exec.ExitError
-			require.True(t, errors.As(err, &exit), "%v", err)
-			require.Equal(t, exitConfigured, exit.ExitCode(), command)
-		case <-time.After(startPatience):
-			_ = cmd.Process.Kill()
-			t.Fatalf("gate %s waits until somebody reads its lines", command)
+		for _, ended := range []bool{false, true} {
+			read, write := unreadPipe(t)
+			cmd := &exec.Cmd{Path: os.Args[0], Args: []string{"gate", command}, Env: []string{"GATE_MODE=none", "CONTROL_PLANE_MODE=none"}, Stderr: write}
+			if ended {
+				require.NoError(t, read.Close())
+			}
+			require.NoError(t, cmd.Start())
+			done := make(chan error, 1)
+			go func() { done <- cmd.Wait() }()
+			select {
+			case err := <-done:
+				var exit *exec.ExitError
+				require.True(t, errors.As(err, &exit), "%v", err)
+				require.Equal(t, exitConfigured, exit.ExitCode(), "%s %t: %v", command, ended, err)
+			case <-time.After(startPatience):
+				_ = cmd.Process.Kill()
+				t.Fatalf("gate %s waits until somebody reads its lines", command)
+			}
 		}
 	}
 }
