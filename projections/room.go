@@ -77,10 +77,11 @@ func (s *Store) waitForRoom(size int) error {
 	if f := s.follows.Load(); f != nil {
 		ended = f.ctx.Done()
 	}
-	full, slow := s.room.full.Load(), time.After(slowWrites)
+	full, failed, slow := s.room.full.Load(), s.room.failed.Load(), time.After(slowWrites)
 	for told := false; ; {
 		m := s.db.Metrics()
-		if m.MemTable.Size < memTables*memTableSize && m.Levels[0].Sublevels < sublevels {
+		used := m.MemTable.Size >= memTables*memTableSize
+		if !used && m.Levels[0].Sublevels < sublevels {
 			if told {
 				s.room.full.Store(newFullVolume())
 				s.o.Logger.Info("projections: the volume takes more again")
@@ -93,9 +94,14 @@ func (s *Store) waitForRoom(size int) error {
 		case <-ended:
 			return context.Canceled
 		case <-slow:
+			last := s.room.failed.Load()
+			if !used && last == failed { // compactions take their time, and go on
+				slow = time.After(slowWrites)
+				continue
+			}
 			told, full.err = true, ErrFull
-			if f := s.room.failed.Load(); f != nil {
-				full.err = fmt.Errorf("%w: %w", ErrFull, f.err)
+			if last != nil {
+				full.err = fmt.Errorf("%w: %w", ErrFull, last.err)
 			}
 			s.o.Logger.Error("projections: what waits for the volume fills the memory for it; statements are refused until the volume takes more", "error", full.err)
 			close(full.closed)
