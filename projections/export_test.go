@@ -36,3 +36,10 @@ func SlowWrites(t *testing.T, d time.Duration) {
 	t.Cleanup(func() { slowWrites = before })
 	slowWrites = d
 }
+
+// TryAgain sets the least time between two tries at a table, for the time of a test.
+func TryAgain(t *testing.T, d time.Duration) {
+	before := tryAgain
+	t.Cleanup(func() { tryAgain = before })
+	tryAgain = d
+}

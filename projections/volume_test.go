@@ -71,6 +71,7 @@ func (s *said) count(words string) int {
 // service from its end; it is said once in a while, and the next start has everything.
 func TestAStopEndsAlthoughTheVolumeIsFull(t *testing.T) {
 	projections.WritingEnd(t, 100*time.Millisecond)
+	projections.TryAgain(t, time.Millisecond)
 	full, lines := &volume{FS: vfs.NewMem()}, &said{}
 	w := &world{t: t, fs: full, log: projectionstest.NewLog(), now: time.Unix(0, 1735689600000000000).UTC()}
 	store, err := projections.Open(projections.Options{Dir: "store", FS: full, FlushEvery: time.Millisecond, Logger: slog.New(slog.NewTextHandler(lines, nil))})
@@ -82,7 +83,7 @@ func TestAStopEndsAlthoughTheVolumeIsFull(t *testing.T) {
 	w.scenario(1, 20)
 	full.full.Store(true)
 	w.scenario(2, 20)
-	require.Eventually(t, func() bool { return full.refused.Load() > 2 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return full.refused.Load() > 100 }, time.Minute, time.Millisecond)
 	require.Equal(t, 1, lines.count("work in the background failed"))
 	w.scenario(3, 20)
 	want := projectionstest.DigestOf(t, store)
@@ -143,8 +144,9 @@ func TestAFullVolumeIsToldWhenItsMemoryIsUsedUp(t *testing.T) {
 	require.Less(t, tries, int64(100), "it is tried again without a pause")
 
 	full.full.Store(false)
-	require.Eventually(t, func() bool { return store.Full() == nil }, time.Minute, time.Millisecond)
-	require.NoError(t, store.WaitApplied(t.Context(), uint64(w.log.Len())))
+	// While it catches up it may be full again for a moment, by the time that this test gives it.
+	require.Eventually(t, func() bool { return store.WaitApplied(t.Context(), uint64(w.log.Len())) == nil }, time.Minute, time.Millisecond)
+	require.NoError(t, store.Full())
 
 	full.full.Store(true)
 	fill()
