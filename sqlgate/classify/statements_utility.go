@@ -75,7 +75,16 @@ var heldSettings = map[string]bool{
 	"track_counts": true, "transaction_timeout": true, "xmloption": true,
 }
 
-func held(setting string) bool { return pinned(setting) || heldSettings[strings.ToLower(setting)] }
+// loudSettings have the server write what a statement is and does into its own log, some
+// hundred bytes for each byte of a text, whatever log_min_messages says.
+var loudSettings = map[string]bool{
+	"debug_pretty_print": true, "debug_print_parse": true, "debug_print_plan": true, "debug_print_rewritten": true, "trace_notify": true, "trace_sort": true,
+}
+
+func held(setting string) bool {
+	setting = strings.ToLower(setting)
+	return pinnedSettings[setting] || heldSettings[setting] || loudSettings[setting]
+}
 
 // firstText gives the first argument of a call if it is a string constant,
 // also one cast to text.
