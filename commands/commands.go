@@ -107,9 +107,6 @@ const behind = 256
 // commit appends the group. Every view that is opened after it shows it, so whoever
 // takes the command's lock next decides on it.
 func (c *Commands) commit(ctx context.Context, g eventlog.Group) (eventlog.Committed, error) {
-	if f := c.refused.Load(); f != nil && !g.Reserve {
-		return eventlog.Committed{}, f
-	}
 	if head := c.log.Head().Seq; head > behind && !g.Reserve {
 		err := c.store.WaitApplied(ctx, head-behind)
 		if errors.Is(err, projections.ErrFull) {
@@ -119,6 +116,14 @@ func (c *Commands) commit(ctx context.Context, g eventlog.Group) (eventlog.Commi
 			return eventlog.Committed{}, fault.New(fault.AuditUnavailable, "The service could not follow its log, so nothing was executed or recorded. Send the request again later.").
 				With("outcome", "not_written").Because(err)
 		}
+	}
+	return c.append(ctx, g)
+}
+
+// append is commit of what has happened already: it waits for no projection.
+func (c *Commands) append(ctx context.Context, g eventlog.Group) (eventlog.Committed, error) {
+	if f := c.refused.Load(); f != nil && !g.Reserve {
+		return eventlog.Committed{}, f
 	}
 	c.step("commands.append")
 	done, err := c.log.Append(ctx, g) // COMMIT POINT inside: after it the events stand, before it nothing does
@@ -146,14 +151,17 @@ func (c *Commands) commitWithin(ctx context.Context, g eventlog.Group, around fu
 	return done, err
 }
 
-// Takes is the error that a command would have now because the log takes none; nil
-// where it takes them. What is answered before its evidence is written asks it.
+// Takes is the error that a command would have now because the log takes none, or the
+// projections follow it no more; nil where it takes them. What is answered before its evidence is written asks it.
 func (c *Commands) Takes() error {
 	if f := c.refused.Load(); f != nil {
 		return f
 	}
 	if err := c.log.Refuses(); err != nil {
 		return refusal(err)
+	}
+	if err := c.store.Full(); err != nil {
+		return ViewFault(err)
 	}
 	return nil
 }

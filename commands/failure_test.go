@@ -321,4 +321,12 @@ func TestCommandsDoNotRunAheadOfTheProjections(t *testing.T) {
 	require.Equal(t, fault.AuditUnavailable, fault.CodeOf(err))
 	require.Equal(t, "not_written", fault.Of(err).Details["outcome"])
 	require.Equal(t, head, w.log.Head())
+
+	// What was answered or done already is evidence all the same.
+	_, err = w.RecordBlock(ctx, &RecordBlock{Ahead: []Answered{{Request: Request{RequestID: "req_set", WireSession: "wir_1"}, Decision: Decision{Operation: "SET"}}}})
+	require.NoError(t, err)
+	require.NoError(t, w.RecordIncident(ctx, Incident{Type: event.TypeOperatorAuthFailed, Client: "192.0.2.1", Path: "/x"}))
+	require.NoError(t, w.RecordCancelReceived(ctx, &CancelRequest{Client: "192.0.2.1"}))
+	require.NoError(t, w.CloseSessions(ctx, []ClosedSession{{SessionID: "s"}}))
+	require.Equal(t, head.Seq+5, w.log.Head().Seq)
 }

@@ -20,7 +20,7 @@ const closedChunk = 256
 func (c *Commands) CloseSessions(ctx context.Context, closed []ClosedSession) error {
 	for len(closed) > 0 {
 		n := min(len(closed), closedChunk)
-		if _, err := c.commit(ctx, eventlog.Group{Drafts: c.closedSessions(closed[:n])}); err != nil {
+		if _, err := c.append(ctx, eventlog.Group{Drafts: c.closedSessions(closed[:n])}); err != nil {
 			return err
 		}
 		closed = closed[n:]

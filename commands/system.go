@@ -45,7 +45,7 @@ func (c *Commands) RecordIncident(ctx context.Context, i Incident) error {
 	}
 	draft := floodEvent(now, i.Type, f)
 	draft.Context.RequestID, draft.Context.Project, draft.Context.AgentID = i.RequestID, i.Project, i.AgentID
-	_, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{draft}})
+	_, err := c.append(ctx, eventlog.Group{Drafts: []event.Draft{draft}})
 	return err
 }
 
@@ -70,7 +70,7 @@ func (c *Commands) RunThrottle(ctx context.Context) {
 func (c *Commands) FlushIncidents(ctx context.Context) error {
 	now := c.now()
 	for chunk := range slices.Chunk(append(c.floods.flush(now, false), c.outages.flush(now, false)...), expiryChunk) {
-		if _, err := c.commit(ctx, eventlog.Group{Drafts: chunk}); err != nil {
+		if _, err := c.append(ctx, eventlog.Group{Drafts: chunk}); err != nil {
 			return err
 		}
 	}

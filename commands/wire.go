@@ -24,7 +24,7 @@ func (c *Commands) RecordBlock(ctx context.Context, b *RecordBlock) (Recorded, e
 	if err != nil || len(drafts) == 0 {
 		return Recorded{}, err
 	}
-	done, err := c.commit(context.WithoutCancel(ctx), eventlog.Group{Drafts: drafts, Reserve: len(b.Results) > 0})
+	done, err := c.append(context.WithoutCancel(ctx), eventlog.Group{Drafts: drafts, Reserve: len(b.Results) > 0})
 	if err != nil {
 		return Recorded{}, err
 	}
@@ -90,6 +90,6 @@ func (c *Commands) RecordCancelRejected(ctx context.Context, r *CancelRequest, c
 }
 
 func (c *Commands) recordCancel(ctx context.Context, shared event.Context, p event.Typed) error {
-	_, err := c.commit(context.WithoutCancel(ctx), eventlog.Group{Drafts: []event.Draft{event.New(c.now(), shared, p)}})
+	_, err := c.append(context.WithoutCancel(ctx), eventlog.Group{Drafts: []event.Draft{event.New(c.now(), shared, p)}})
 	return err
 }

@@ -70,7 +70,7 @@ func pinned(setting string) bool { return pinnedSettings[strings.ToLower(setting
 var heldSettings = map[string]bool{
 	"array_nulls": true, "bytea_output": true, "client_connection_check_interval": true, "datestyle": true,
 	"default_transaction_deferrable": true, "default_transaction_isolation": true, "exit_on_error": true, "extra_float_digits": true,
-	"idle_in_transaction_session_timeout": true, "idle_session_timeout": true, "intervalstyle": true, "lock_timeout": true,
+	"idle_in_transaction_session_timeout": true, "idle_session_timeout": true, "intervalstyle": true, "jit": true, "lock_timeout": true,
 	"statement_timeout": true, "synchronous_commit": true, "tcp_keepalives_idle": true, "tcp_user_timeout": true, "timezone": true, "timezone_abbreviations": true,
 	"track_counts": true, "transaction_timeout": true, "xmloption": true,
 }

@@ -65,6 +65,23 @@ func TestPinsBeatRoleAndDatabaseSettings(t *testing.T) {
 	require.Zero(t, db.Stats().Quarantined)
 }
 
+// A server looks at no time limit while it compiles what a statement computes. Where it was
+// built to compile, it would here.
+func TestNothingIsCompiledForAClient(t *testing.T) {
+	url := postgres.ForTest(t)
+	setup := newSide(t, url)
+	base := setup.ask("SELECT quote_ident(current_database())")
+	setup.run("ALTER DATABASE " + base + " SET jit = on; ALTER DATABASE " + base + " SET jit_above_cost = 0")
+	const explain = "EXPLAIN (ANALYZE, FORMAT JSON) SELECT sum(i + 1) FROM generate_series(1, 10) AS i"
+	side := newSide(t, url)
+	require.Equal(t, side.ask("SELECT pg_jit_available()") == "t", strings.Contains(side.ask(explain), `"JIT"`))
+	db, _ := openURL(t, url)
+	_, rows, err := write(t, db, explain, Limits{})
+	require.NoError(t, err)
+	require.Contains(t, rows, "Aggregate")
+	require.NotContains(t, rows, "JIT")
+}
+
 func TestSynchronousCommitOffIsTurnedOn(t *testing.T) {
 	url := postgres.ForTest(t)
 	setup := newSide(t, url)
