@@ -15,9 +15,11 @@ CREATE ROLE gate_reader LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION 
 CREATE ROLE gate_writer LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 40;
 -- A default, not a wall: the wall is the grants.
 ALTER ROLE gate_reader SET default_transaction_read_only = on;
--- A read may warn for each row, and fill the log of the server with that.
-ALTER ROLE gate_reader SET log_min_messages = error;
-ALTER ROLE gate_writer SET log_min_messages = error;
+-- A read may warn for each row, and an error quotes a value whole, up to a gigabyte: both
+-- would fill the log of the server. LOG ranks above ERROR there, so what log_statement and
+-- pgaudit write stays. What failed, and with which SQLSTATE, stands in the gate's own log.
+ALTER ROLE gate_reader SET log_min_messages = log;
+ALTER ROLE gate_writer SET log_min_messages = log;
 -- What the temporary files of one of their sessions may take of the disk.
 ALTER ROLE gate_reader SET temp_file_limit = '4GB';
 ALTER ROLE gate_writer SET temp_file_limit = '4GB';

@@ -335,7 +335,7 @@ func TestTheDatabaseRolesOfThePageWork(t *testing.T) {
 	require.Equal(t, "none", g.value(t, alike), "the script leaves nobody else with the right to execute what its owner makes")
 	g.execute(t, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO w"+suffix)
 	require.Equal(t, "round(double precision,integer)", g.value(t, alike))
-	require.Equal(t, "2", g.value(t, "SELECT count(*)::text FROM pg_roles WHERE 'log_min_messages=error' = ANY(rolconfig) AND 'temp_file_limit=4GB' = ANY(rolconfig) AND rolname IN ('w"+suffix+"', 'r"+suffix+"')"))
+	require.Equal(t, "2", g.value(t, "SELECT count(*)::text FROM pg_roles WHERE 'log_min_messages=log' = ANY(rolconfig) AND 'temp_file_limit=4GB' = ANY(rolconfig) AND rolname IN ('w"+suffix+"', 'r"+suffix+"')"))
 }
 
 // rolesSuffix makes names of roles, which all databases of a server share, the

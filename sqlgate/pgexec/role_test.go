@@ -116,6 +116,7 @@ func TestEachRightTooManyIsFound(t *testing.T) {
 		{"GRANT TEMPORARY ON DATABASE app TO gate_writer", "REVOKE TEMPORARY ON DATABASE app FROM gate_writer", "writer", false, "may make TEMPORARY tables"},
 		{"ALTER TABLE items OWNER TO gate_writer", "ALTER TABLE items OWNER TO app_owner", "writer", false, "owns 1 object(s)"},
 		{"ALTER ROLE gate_writer SET work_mem = '1GB'", "ALTER ROLE gate_writer RESET work_mem", "writer", false, "has settings of its own: work_mem=1GB"},
+		{"ALTER ROLE gate_writer SET log_min_messages = error", "ALTER ROLE gate_writer SET log_min_messages = log", "writer", false, "fills the log of the server with whatever its errors quote (ALTER ROLE gate_writer SET log_min_messages = log)"},
 		{"CREATE FUNCTION note() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'; CREATE EVENT TRIGGER watch ON ddl_command_end EXECUTE FUNCTION note()", "DROP EVENT TRIGGER watch; DROP FUNCTION note", "reader", false, "the event trigger watch"},
 		{"CREATE FUNCTION lower(int) RETURNS int LANGUAGE sql AS 'SELECT 1'", "DROP FUNCTION lower(int)", "reader", false, "the function public.lower has the name of a built-in one"},
 		{"SELECT 1", "SELECT 1", "reader", false, "the extension dblink is installed"},
