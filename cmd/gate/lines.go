@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -20,8 +21,8 @@ var errLineLeftOut = errors.New("standard error takes no more lines")
 
 // A lineQueue stands before standard error, which may be a pipe that nobody reads:
 // whoever has a line goes on at once, and one goroutine writes them in their order. A
-// line that finds no place is an error, which has it counted. A panic and a kill lose
-// the lines that wait.
+// line that finds no place is an error, which has it counted; those that could not be
+// written are told before the next one that can. A panic and a kill lose the lines that wait.
 type lineQueue chan queuedLine
 
 type queuedLine struct {
@@ -32,12 +33,25 @@ type queuedLine struct {
 func newLineQueue(out io.Writer) lineQueue {
 	q := make(lineQueue, linesWaiting)
 	go func() {
+		lost, torn := 0, "" // torn ends a line that was written in part
 		for line := range q {
 			if line.written != nil {
 				close(line.written)
 				continue
 			}
-			_, _ = out.Write(line.text) // there is no other place to tell it
+			text := line.text
+			if lost > 0 {
+				told := fmt.Sprintf("%s{\"level\":\"ERROR\",\"msg\":\"lines before this one could not be written\",\"lines\":%d}\n", torn, lost)
+				text = append([]byte(told), text...)
+			}
+			switch n, err := out.Write(text); {
+			case err == nil:
+				lost, torn = 0, ""
+			case n > 0:
+				lost, torn = lost+1, "\n"
+			default:
+				lost++
+			}
 		}
 	}()
 	return q

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -123,4 +125,39 @@ func TestLinesThatFindNoPlaceAreCounted(t *testing.T) {
 	}
 	require.Equal(t, many+1, next)
 	require.Positive(t, left)
+}
+
+// fullFile takes so many bytes, and no more until it has room again.
+type fullFile struct {
+	bytes.Buffer
+	room int
+}
+
+func (f *fullFile) Write(b []byte) (int, error) {
+	n := min(len(b), f.room)
+	f.room -= n
+	f.Buffer.Write(b[:n])
+	if n < len(b) {
+		return n, syscall.ENOSPC
+	}
+	return n, nil
+}
+
+func TestLinesThatCouldNotBeWrittenAreTold(t *testing.T) {
+	t.Parallel()
+	out := &fullFile{room: 6}
+	q := newLineQueue(out)
+	for _, line := range []string{"one\n", "two\n", "three\n"} {
+		_, err := q.Write([]byte(line))
+		require.NoError(t, err)
+	}
+	q.flush()
+	out.room = 1 << 10
+	_, err := q.Write([]byte("four\n"))
+	require.NoError(t, err)
+	q.flush()
+	_, err = q.Write([]byte("five\n"))
+	require.NoError(t, err)
+	q.flush()
+	require.Equal(t, "one\ntw\n{\"level\":\"ERROR\",\"msg\":\"lines before this one could not be written\",\"lines\":2}\nfour\nfive\n", out.String())
 }

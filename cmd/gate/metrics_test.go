@@ -47,6 +47,7 @@ func TestPrometheusReadsWhatTheStatsSay(t *testing.T) {
 	require.Equal(t, stats["approvals_pending"], value("gate_approvals_pending"))
 	require.Equal(t, 1.0, value("gate_startup_chain_ok"))
 	require.Equal(t, 1.0, value("gate_log_ok"))
+	require.Equal(t, 1.0, value("gate_projections_ok"))
 	require.Equal(t, float64(g.head(t)), value("gate_log_head_seq"))
 	require.Equal(t, 1.0, value("gate_info", "version", version, "mode", "enforce", "policy_version", stats["policy_version"].(string)))
 	require.Equal(t, 12.0, value("gate_phase_seconds", "phase", "total"), "BEGIN is decided too")

@@ -197,7 +197,7 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			return exitWith(exitFatal, fmt.Errorf("the volume of the projections %s (GATE_APPROVAL_DB_PATH) is full, so they can't follow the event log; nothing is lost, free space there and start again: %w", s.ApprovalDBPath, err))
 		}
-		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		if frame.Exhausted(err) {
 			return exitWith(exitFatal, fmt.Errorf("the projections can't follow the event log, because too many files are open; raise the limit of open files (ulimit -n, LimitNOFILE): %w", err))
 		}
 		if g.damaged == nil {

@@ -192,12 +192,15 @@ func DiscoverHeld(fsys FS, w string) (Set, error) {
 // the system, has too many open: nothing is known of the log, and nothing is said of it.
 var ErrNoFiles = errors.New("the log was not judged: too many files are open; raise the limit of open files (ulimit -n, LimitNOFILE)")
 
+// Exhausted tells an error about this process, or the system, from one about a file.
+func Exhausted(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
+}
+
 // exhaustion is ErrNoFiles where err is about this process and not about a file.
 func exhaustion(err error) error {
-	for _, errno := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
-		if errors.Is(err, errno) {
-			return fmt.Errorf("%w: %w", ErrNoFiles, err)
-		}
+	if Exhausted(err) {
+		return fmt.Errorf("%w: %w", ErrNoFiles, err)
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func (a *api) verifyEvidence(c *httpd.Call) error {
 		return err
 	}
 	report, err := a.Log.Verify(c.Request.Context())
-	if errors.Is(err, frame.ErrNoFiles) {
+	if frame.Exhausted(err) {
 		return fault.New(fault.AuditUnavailable, "The log could not be looked at, because the service has too many files open. That says nothing of the log. Ask again later, and give the service a higher limit of open files.").Because(err)
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package gateapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,6 +11,7 @@ import (
 
 	"writegate/commands/checkpoints"
 	"writegate/http/httpd"
+	"writegate/projections"
 )
 
 // newMetrics makes GET /metrics: what GET /runtime/stats and GET /health say, in the
@@ -50,6 +52,7 @@ var (
 	metricWireCancels = describe("wire_cancels_total", "Requests to cancel that came to the wire listener.")
 	metricHead        = describe("log_head_seq", "Sequence number of the last durable event.")
 	metricLogOK       = describe("log_ok", "Whether the event log takes events: 1 or 0.")
+	metricFollowed    = describe("projections_ok", "Whether the volume of the projections takes what is written to it: 1 or 0.")
 	metricCheckpoint  = describe("checkpoint_size", "Events that the newest signed checkpoint vouches for.")
 	metricCheckpoints = describe("checkpoint_ok", "Whether checkpoints are signed: 1, or 0 when the last one failed.")
 	metricWitnessSize = describe("witness_cosigned_size", "Events of the largest checkpoint that a witness cosigned for this process.", "witness")
@@ -70,7 +73,7 @@ type gateMetrics struct {
 // Describe implements prometheus.Collector.
 func (m gateMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{metricInfo, metricRequests, metricStatements, metricDecisions, metricPhase, metricPending, metricUnknown,
-		metricParser, metricParserKills, metricConnections, metricWaits, metricQuarantined, metricWire, metricWireBlocks, metricWireCancels, metricHead, metricLogOK, metricChainOK,
+		metricParser, metricParserKills, metricConnections, metricWaits, metricQuarantined, metricWire, metricWireBlocks, metricWireCancels, metricHead, metricLogOK, metricFollowed, metricChainOK,
 		metricCheckpoint, metricCheckpoints, metricWitnessSize, metricWitnessOK} {
 		ch <- d
 	}
@@ -113,6 +116,7 @@ func (m gateMetrics) Collect(ch chan<- prometheus.Metric) {
 	counter(metricWireCancels, float64(wire.Cancels))
 	gauge(metricHead, float64(a.Log.Head().Seq))
 	gauge(metricLogOK, truth(a.Log.Health().OK))
+	gauge(metricFollowed, truth(a.Store.Full() == nil))
 	gauge(metricChainOK, truth(!a.Gate.Chain().Failed()))
 	if a.Checkpoints.Signs() {
 		collectCheckpoints(a.Checkpoints.Status(), gauge)
@@ -131,11 +135,15 @@ func collectCheckpoints(s checkpoints.Status, gauge func(*prometheus.Desc, float
 }
 
 // records are what the projections count. Where they can't be read the scrape
-// fails: a figure that is missing must not look like none.
+// fails: a figure that is missing must not look like none. Where their volume is full
+// these figures are left out.
 func (m gateMetrics) records(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string)) {
 	view := m.a.Store.ViewWithin(m.ctx)
 	defer view.Close()
 	pending, err := view.ApprovalsPending(m.a.Now())
+	if errors.Is(err, projections.ErrFull) {
+		return // and what else there is tells of that emergency
+	}
 	if err != nil {
 		ch <- prometheus.NewInvalidMetric(metricPending, err)
 		return
