@@ -125,13 +125,14 @@ func onFuncCall(w *walk, i int32) {
 	w.call(f, i)
 	switch f.setting {
 	case readsSetting:
-		if setting, ok := w.firstText(i); !ok || w.t.secretSetting(setting) {
+		if setting, ok := w.argumentText(i, 0); !ok || w.t.secretSetting(setting) {
 			w.raise(SignalSecretCatalogRead, f.name, i)
 		}
 	case setsSetting:
 		w.judgeSettingArgument(f, i)
 		w.callSignal(SignalSessionChange, f.name, i)
-		if setting, ok := w.firstText(i); !ok || held(setting) {
+		value, _ := w.argumentText(i, 1)
+		if setting, ok := w.argumentText(i, 0); !ok || !setsFreely(setting, value) {
 			w.raise(SignalIdentitySwitch, f.name, i)
 		}
 	}

@@ -293,7 +293,7 @@ func (w *walk) hasItem(query int32, name string) bool {
 // judgeSettingArgument judges what set_config tells of a setting: with no value
 // it goes back to its default and the answer is that default.
 func (w *walk) judgeSettingArgument(f *function, call int32) {
-	setting, ok := w.firstText(call)
+	setting, ok := w.argumentText(call, 0)
 	if ok && !w.t.secretSetting(setting) {
 		return
 	}

@@ -63,33 +63,35 @@ var pinnedSettings = map[string]bool{
 
 func pinned(setting string) bool { return pinnedSettings[strings.ToLower(setting)] }
 
-// heldSettings are the others that the gate pins its connections to, or watches: a
-// call of set_config changes them in the gate's own session. SET is never sent, and
-// what a role or a database is given the pins beat. pgexec has the values; its tests
-// compare the names.
-var heldSettings = map[string]bool{
-	"array_nulls": true, "bytea_output": true, "client_connection_check_interval": true, "datestyle": true,
-	"default_transaction_deferrable": true, "default_transaction_isolation": true, "exit_on_error": true, "extra_float_digits": true,
-	"idle_in_transaction_session_timeout": true, "idle_session_timeout": true, "intervalstyle": true, "jit": true, "lock_timeout": true,
-	"statement_timeout": true, "synchronous_commit": true, "tcp_keepalives_idle": true, "tcp_user_timeout": true, "timezone": true, "timezone_abbreviations": true,
-	"track_counts": true, "transaction_timeout": true, "xmloption": true,
+// openSettings are those of the server's own that set_config may set: they decide about
+// nothing but plans, memory and what the client is told.
+var openSettings = []string{"application_name", "client_min_messages", "work_mem"}
+
+// librarySettings are the first parts of the names that languages and extensions of the
+// server have for their settings. plpgsql.check_asserts switches off checks of triggers.
+var librarySettings = []string{
+	"auto_explain", "pg_hint_plan", "pg_stat_statements", "pgaudit", "plperl", "plpgsql", "plpython", "pltcl", "postgres_fdw", "sepgsql",
 }
 
-// loudSettings have the server write what a statement is and does into its own log, some
-// hundred bytes for each byte of a text, whatever log_min_messages says.
-var loudSettings = map[string]bool{
-	"debug_pretty_print": true, "debug_print_parse": true, "debug_print_plan": true, "debug_print_rewritten": true, "trace_notify": true, "trace_sort": true,
-}
-
-func held(setting string) bool {
+// setsFreely holds for a setting that is an application's own (app.tenant), or an open one,
+// and for jit = off, which is pinned and which asyncpg sets before it asks for types. All
+// others decide how the gate's session reads, writes, limits, logs or plans. SET is
+// never sent, and what a role or a database is given the pins beat.
+func setsFreely(setting, value string) bool {
 	setting = strings.ToLower(setting)
-	return pinnedSettings[setting] || heldSettings[setting] || loudSettings[setting]
+	if library, _, own := strings.Cut(setting, "."); own {
+		return !slices.Contains(librarySettings, library)
+	}
+	return setting == "jit" && value == "off" || slices.Contains(openSettings, setting) || strings.HasPrefix(setting, "enable_")
 }
 
-// firstText gives the first argument of a call if it is a string constant,
-// also one cast to text.
-func (w *walk) firstText(call int32) (string, bool) {
+// argumentText gives the argument of a call at a place, from 0, if it is a string
+// constant, also one cast to text.
+func (w *walk) argumentText(call int32, place int) (string, bool) {
 	for arg := range w.items(call, "args") {
+		if place--; place >= 0 {
+			continue
+		}
 		if w.is(arg, "TypeCast") && w.isTextType(w.child(arg, "typeName")) {
 			arg = w.child(arg, "arg")
 		}
