@@ -143,6 +143,9 @@ func (r *Rows) render(values [][]byte) error {
 	}
 	r.json = append(r.json, sep)
 	for i, v := range values {
+		if int64(len(r.json))+escapes(v) > r.limit { // not found out by making it
+			return errOverCap
+		}
 		r.json = append(r.json, r.keys[i]...)
 		if v == nil {
 			r.json = append(r.json, "null"...)
@@ -161,6 +164,23 @@ func (r *Rows) render(values [][]byte) error {
 		return errOverCap
 	}
 	return nil
+}
+
+// longValue is a value from which on its JSON may be much longer than it.
+const longValue = 64 << 10
+
+// escapes is how much longer than a long text its JSON is, at least: a control character
+// that has no short form takes six bytes, whatever the type.
+func escapes(text []byte) (more int64) {
+	if len(text) < longValue {
+		return 0
+	}
+	for _, c := range text {
+		if c < ' ' && c != '\n' && c != '\r' && c != '\t' {
+			more += 5
+		}
+	}
+	return more
 }
 
 // keep stores a row as it came: a length, -1 for NULL, before each value.

@@ -231,3 +231,31 @@ func FuzzJSONValues(f *testing.F) {
 		require.True(t, json.Valid(appendJSON(nil, text)))
 	})
 }
+
+// A text of control characters is six times as long in JSON. One that is too long so is
+// refused before that is made, and one that is not is answered.
+func TestATextThatIsTooLongInJSONIsNotMadeFirst(t *testing.T) {
+	const limit = 1 << 20
+	for _, c := range []struct {
+		oid  uint32
+		text string
+		fits bool
+	}{
+		{25, strings.Repeat("\x01", limit-100), false},
+		{1009, `{"` + strings.Repeat("\x01", limit-100) + `"}`, false}, // text[]
+		{25, strings.Repeat("\n", limit/2-100), true},
+		{114, "[" + strings.Repeat("\n", limit-100) + "]", true}, // json, which stays as it is
+		{25, strings.Repeat("\x01", limit/6-100), true},
+	} {
+		rows := (&DB{cfg: Config{}.withDefaults()}).NewRows(limit)
+		require.NoError(t, rows.Fields([]Field{{Label: "x", TypeOID: c.oid}}))
+		err := rows.Row([][]byte{[]byte(c.text)})
+		if c.fits {
+			require.NoError(t, err, c.oid)
+			require.True(t, json.Valid(rows.JSON()))
+			continue
+		}
+		require.ErrorIs(t, err, errOverCap)
+		require.Less(t, cap(rows.json), 1<<10)
+	}
+}
