@@ -2,6 +2,7 @@ package classify
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 )
 
@@ -15,13 +16,14 @@ type function struct {
 	forms   []form // of its calls, on all versions
 }
 
-// settingUse marks the functions whose first argument names a setting.
+// settingUse marks the functions whose first argument names a setting, or is an XPath.
 type settingUse uint8
 
 const (
 	noSetting settingUse = iota
 	readsSetting
 	setsSetting
+	takesXPath
 )
 
 // strictSignals and forbiddenSignals say what a verdict raises, by the first
@@ -57,6 +59,8 @@ func newFunction(name, verdict, reason string) *function {
 	reason, _, _ = strings.Cut(reason, ":")
 	f := &function{name: name}
 	switch {
+	case slices.Contains(xpathFunctions, name):
+		f.setting = takesXPath
 	case reason == "setting_read":
 		f.setting = readsSetting
 	case reason == "setting_change":
@@ -134,6 +138,10 @@ func onFuncCall(w *walk, i int32) {
 		value, _ := w.argumentText(i, 1)
 		if setting, ok := w.argumentText(i, 0); !ok || !setsFreely(setting, value) {
 			w.raise(SignalIdentitySwitch, f.name, i)
+		}
+	case takesXPath:
+		if path, ok := w.argumentText(i, 0); !ok || !plainXPath(path) {
+			w.callSignal(SignalDelayFunction, f.name, i)
 		}
 	}
 }

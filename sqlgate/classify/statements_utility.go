@@ -89,19 +89,23 @@ func setsFreely(setting, value string) bool {
 // constant, also one cast to text.
 func (w *walk) argumentText(call int32, place int) (string, bool) {
 	for arg := range w.items(call, "args") {
-		if place--; place >= 0 {
-			continue
+		if place--; place < 0 {
+			text, ok := w.constantText(arg)
+			return text, ok && !w.has(call, "func_variadic")
 		}
-		if w.is(arg, "TypeCast") && w.isTextType(w.child(arg, "typeName")) {
-			arg = w.child(arg, "arg")
-		}
-		value := w.child(arg, "sval")
-		if !w.is(arg, "A_Const") || value < 0 || w.has(call, "func_variadic") {
-			return "", false
-		}
-		return string(w.text(value, "sval")), true
 	}
 	return "", false
+}
+
+func (w *walk) constantText(i int32) (string, bool) {
+	if w.is(i, "TypeCast") && w.isTextType(w.child(i, "typeName")) {
+		i = w.child(i, "arg")
+	}
+	value := w.child(i, "sval")
+	if !w.is(i, "A_Const") || value < 0 {
+		return "", false
+	}
+	return string(w.text(value, "sval")), true
 }
 
 func (w *walk) isTextType(i int32) bool {
