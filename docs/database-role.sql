@@ -21,8 +21,8 @@ ALTER ROLE gate_reader SET default_transaction_read_only = on;
 ALTER ROLE gate_reader SET log_min_messages = log;
 ALTER ROLE gate_writer SET log_min_messages = log;
 -- Nor has what the server logs by itself (log_temp_files, log_lock_waits) the whole statement beside each line.
-ALTER ROLE gate_reader SET log_min_error_statement = panic;
-ALTER ROLE gate_writer SET log_min_error_statement = panic;
+ALTER ROLE gate_reader SET log_min_error_statement = fatal;
+ALTER ROLE gate_writer SET log_min_error_statement = fatal;
 -- What the temporary files of one of their sessions may take of the disk.
 ALTER ROLE gate_reader SET temp_file_limit = '4GB';
 ALTER ROLE gate_writer SET temp_file_limit = '4GB';

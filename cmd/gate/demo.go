@@ -163,7 +163,7 @@ func demoRoles(ctx context.Context, cluster *postgres.Cluster, passwordFile stri
 		{"postgres", "DROP ROLE IF EXISTS gate_reader; DROP ROLE IF EXISTS gate_writer"},
 		{"postgres", fmt.Sprintf("CREATE ROLE gate_reader %s '%s'; CREATE ROLE gate_writer %s '%s'", rights, password, rights, password)},
 		{"postgres", "ALTER ROLE gate_reader SET log_min_messages = log; ALTER ROLE gate_writer SET log_min_messages = log; " +
-			"ALTER ROLE gate_reader SET log_min_error_statement = panic; ALTER ROLE gate_writer SET log_min_error_statement = panic"}, // docs/database-role.sql
+			"ALTER ROLE gate_reader SET log_min_error_statement = fatal; ALTER ROLE gate_writer SET log_min_error_statement = fatal"}, // docs/database-role.sql
 		{"postgres", "CREATE DATABASE " + demoDatabase},
 		{demoDatabase, shopSQL},
 	} {

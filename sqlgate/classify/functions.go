@@ -16,7 +16,8 @@ type function struct {
 	forms   []form // of its calls, on all versions
 }
 
-// settingUse marks the functions whose first argument names a setting, or is an XPath.
+// settingUse marks the functions whose first argument names a setting, or is an
+// XPath, and those whose second one is a jsonpath.
 type settingUse uint8
 
 const (
@@ -24,6 +25,7 @@ const (
 	readsSetting
 	setsSetting
 	takesXPath
+	takesJSONPath
 )
 
 // strictSignals and forbiddenSignals say what a verdict raises, by the first
@@ -59,6 +61,8 @@ func newFunction(name, verdict, reason string) *function {
 	reason, _, _ = strings.Cut(reason, ":")
 	f := &function{name: name}
 	switch {
+	case strings.HasPrefix(name, "jsonb_path_"):
+		f.setting = takesJSONPath
 	case slices.Contains(xpathFunctions, name):
 		f.setting = takesXPath
 	case reason == "setting_read":
@@ -138,6 +142,18 @@ func onFuncCall(w *walk, i int32) {
 		value, _ := w.argumentText(i, 1)
 		if setting, ok := w.argumentText(i, 0); !ok || !setsFreely(setting, value) {
 			w.raise(SignalIdentitySwitch, f.name, i)
+		}
+	case takesJSONPath:
+		place, path := 0, int32(-1)
+		for arg := range w.items(i, "args") {
+			if place == 1 {
+				path = arg
+			}
+			place++
+		}
+		if !w.is(path, "TypeCast") || !w.isTypeNamed(w.child(path, "typeName"), "jsonpath") { // onTypeName judges that
+			text, ok := w.argumentText(i, 1)
+			w.judgeJSONPath(text, ok, i)
 		}
 	case takesXPath:
 		if path, ok := w.argumentText(i, 0); !ok || !plainXPath(path) {
@@ -261,12 +277,6 @@ func (w *walk) namesBuiltinOperator(node int32, fieldName string) bool {
 	return (len(schema) == 0 || string(schema) == "pg_catalog") && known[string(name)]
 }
 
-func onExpr(w *walk, i int32) {
-	if !w.isBetween(i) {
-		w.operator(i, "name")
-	}
-}
-
 // isBetween tells the expressions whose names are no operators.
 func (w *walk) isBetween(expr int32) bool {
 	return bytes.Contains(w.raw(expr, "kind"), []byte("BETWEEN"))
@@ -281,10 +291,21 @@ func (w *walk) isBuiltinType(i int32) bool {
 	return (len(schema) == 0 || string(schema) == "pg_catalog") && w.t.builtins.types[string(name)] && !w.has(i, "pct_type")
 }
 
+// isTypeNamed tells a type of the server's own by its name, arrays of it included.
+func (w *walk) isTypeNamed(i int32, want string) bool {
+	schema, name := w.qualified(i, "names")
+	return (len(schema) == 0 || string(schema) == "pg_catalog") && string(name) == want
+}
+
 // onTypeName judges a type: one that is not built in runs its own code.
 func onTypeName(w *walk, i int32) {
 	if w.typeIsWord(i) {
 		return
+	}
+	if w.isTypeNamed(i, "jsonpath") {
+		cast := w.owner(i)
+		path, constant := w.constantText(w.child(cast, "arg"))
+		w.judgeJSONPath(path, constant && w.is(cast, "TypeCast") && !w.has(i, "arrayBounds"), i)
 	}
 	schema, name := w.qualified(i, "names")
 	isSerial := len(schema) == 0 && serials[string(name)] && w.isNewColumn(w.owner(i))

@@ -66,11 +66,11 @@ WITH me AS (SELECT r.* FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_u
   UNION ALL SELECT 'warn', 'the server runs with ' || s.name || '=' || s.setting FROM pg_catalog.pg_settings AS s
    WHERE (s.name IN ('fsync', 'full_page_writes', 'track_counts', 'synchronous_commit') AND s.setting = 'off')
     OR (s.name = 'max_prepared_transactions' AND s.setting <> '0') OR (s.name = 'password_encryption' AND s.setting = 'md5')
-  UNION ALL SELECT 'warn', 'fills the log of the server with what its errors quote, and with statements (ALTER ROLE ' || pg_catalog.quote_ident(me.rolname) || ' SET log_min_messages = log, and log_min_error_statement = panic)' FROM me
+  UNION ALL SELECT 'warn', 'fills the log of the server with what its errors quote, and with statements (ALTER ROLE ' || pg_catalog.quote_ident(me.rolname) || ' SET log_min_messages = log, and log_min_error_statement = fatal)' FROM me
    WHERE $1 <> 'ddl' AND (pg_catalog.current_setting('log_min_messages') NOT IN ('log', 'fatal', 'panic') OR pg_catalog.current_setting('log_min_error_statement') NOT IN ('fatal', 'panic'))
   UNION ALL SELECT 'warn', 'has settings of its own: ' || pg_catalog.string_agg(c, ', ')
    FROM me, base, pg_catalog.pg_db_role_setting AS s, pg_catalog.unnest(s.setconfig) AS c
-   WHERE (s.setrole = me.oid OR (s.setrole = 0 AND s.setdatabase = base.oid)) AND c NOT IN ('default_transaction_read_only=on', 'log_min_messages=log', 'log_min_error_statement=panic') AND c NOT LIKE 'temp\_file\_limit=%'
+   WHERE (s.setrole = me.oid OR (s.setrole = 0 AND s.setdatabase = base.oid)) AND c NOT IN ('default_transaction_read_only=on', 'log_min_messages=log', 'log_min_error_statement=fatal') AND c NOT LIKE 'temp\_file\_limit=%'
    GROUP BY s.setrole, s.setdatabase
   UNION ALL SELECT 'warn', 'the event trigger ' || t.evtname || ' runs code at changes of the schema' FROM pg_catalog.pg_event_trigger AS t WHERE t.evtenabled <> 'D'
   UNION ALL SELECT 'warn', 'the untrusted language ' || l.lanname || ' is installed' FROM pg_catalog.pg_language AS l WHERE l.lanispl AND NOT l.lanpltrusted

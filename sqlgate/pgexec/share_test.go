@@ -99,7 +99,7 @@ func TestClientsGiveBackWhatTheyHad(t *testing.T) {
 // share until it is done.
 func TestASessionThatWasGivenUpCountsUntilItEnds(t *testing.T) {
 	db, side := open(t, func(c *Config) {
-		c.PoolMax, c.QueryTimeout, c.DeadlineSlack, c.AcquireTimeout = 8, 50*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
+		c.PoolMax, c.QueryTimeout, c.DeadlineSlack, c.AcquireTimeout = 8, 500*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
 	})
 	mustRead(t, db, "SELECT 1")
 	db.reader.own.each = 1

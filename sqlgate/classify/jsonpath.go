@@ -1,0 +1,61 @@
+package classify
+
+import (
+	"regexp"
+	"strings"
+)
+
+// plainJSONPath holds for a path (PostgreSQL "The SQL/JSON Path Language") that compares
+// with literals and variables alone and goes down through all levels once at most. A
+// comparison of two paths compares all pairs of what they find, in a loop that looks at no
+// interrupt, and each further .** multiplies what they find.
+func plainJSONPath(path string) bool {
+	path = jsonpathString.ReplaceAllString(path, `""`)
+	if len(path) > 1<<10 || strings.Contains(path, "/*") || strings.Count(path, "**") > 1 {
+		return false
+	}
+	for _, at := range jsonpathCompares.FindAllStringIndex(path, -1) {
+		if !jsonpathLiteralAhead.MatchString(path[at[1]:]) && !jsonpathLiteralBehind.MatchString(path[:at[0]]) {
+			return false
+		}
+	}
+	return true
+}
+
+var (
+	jsonpathString        = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+	jsonpathCompares      = regexp.MustCompile(`==|!=|<>|<=|>=|<|>`)
+	jsonpathLiteralAhead  = regexp.MustCompile(`^\s*(?:[-+]?[0-9.]+|""|true|false|null|\$(?:""|[\pL_][\pL\pN_]*))\s*(?:$|[)&|])`)
+	jsonpathLiteralBehind = regexp.MustCompile(`(?:^|[(!&|\s])(?:[-+]?[0-9.]+|""|true|false|null)\s*$`)
+)
+
+// judgeJSONPath raises what a path that is no plain constant may do.
+func (w *walk) judgeJSONPath(path string, constant bool, i int32) {
+	if !constant || !plainJSONPath(path) {
+		w.callSignal(SignalDelayFunction, "jsonpath", i)
+	}
+}
+
+// onExpr sees operators, and the path on the right of those that take one. @@ is that of
+// text search too, whose constants have no $.
+func onExpr(w *walk, i int32) {
+	if w.isBetween(i) {
+		return
+	}
+	w.operator(i, "name")
+	name := ""
+	for part := range w.items(i, "name") {
+		name = string(w.text(part, "sval"))
+	}
+	if name != "@@" && name != "@?" {
+		return
+	}
+	right := w.child(i, "rexpr")
+	path, constant := w.constantText(right)
+	switch {
+	case constant && strings.Contains(path, "$"):
+		w.judgeJSONPath(path, string(w.raw(i, "kind")) == "AEXPR_OP", i)
+	case !constant && name == "@?" && !w.is(right, "TypeCast") && !w.is(right, "A_Const"):
+		w.judgeJSONPath("", false, i)
+	}
+}

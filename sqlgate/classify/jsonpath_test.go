@@ -1,0 +1,44 @@
+package classify
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A comparison of two paths compares all pairs of what they find and looks at no interrupt.
+func TestAJSONPathThatMayMultiplyIsNoSafeRead(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	plain := []string{
+		"$", "$.a.b[*]", "strict $.a", `$.items[*] ? (@.price > 10 && @.name == "x < y")`, "$.** ? (@.id == 7)", `$.a ? (@ like_regex "^b.*")`, "$[*] ? (@.a >= $min)", "$.a == true", "1 == $.a",
+		`$."a b"[0 to 3]`, "exists($.a)", "$.a.size() > 3", "$[*] ? (exists(@.b ? (@ == 1)))", "$.a == null || $.b != -1.5", `$.x starts with "a"`,
+	}
+	slow := []string{
+		"$.**.** == 1", "$.** < $.**", "$[*] < $[*]", "$ ? (@.a == @.b)", "$.a < $.b", "($.a) == ($.b)", "$.**.**", "$[*] == 1 + $[*]", "$ ? (@.a <> $.b[*])", "$.** /*x*/ < $.a",
+	}
+	for _, form := range []string{
+		"SELECT jsonb_path_query(x, '%') FROM t", "SELECT jsonb_path_exists(x, '%'::jsonpath, '{}') FROM t", "SELECT 1 FROM t WHERE x @@ '%'", "SELECT 1 FROM t WHERE x @? '%'", "SELECT 1 FROM t WHERE x @? '%'::jsonpath",
+		"SELECT 1 FROM t WHERE x OPERATOR(pg_catalog.@@) '%'", "SELECT jsonpath '%'",
+	} {
+		judge := func(path string) Classification {
+			return mustClassify(t, tb, strings.Replace(form, "%", strings.ReplaceAll(path, "'", "''"), 1))
+		}
+		for _, path := range plain {
+			c := judge(path)
+			require.True(t, c.SafeRead, "%s: %s: %v", form, path, c.RiskSignals)
+		}
+		for _, path := range slow {
+			c := judge(path)
+			require.False(t, c.SafeRead, "%s: %s", form, path)
+			require.Contains(t, c.RiskSignals, SignalDelayFunction, "%s: %s", form, path)
+		}
+	}
+	for _, sql := range []string{"SELECT jsonb_path_query(x, p) FROM t", "SELECT jsonb_path_query(x, $1) FROM t", "SELECT 1 FROM t WHERE x @? p", "SELECT 1 FROM t WHERE x @@ ('$' || p)::jsonpath", "SELECT p::jsonpath FROM t",
+		"SELECT a FROM jsonb_to_record('{}') AS x(a jsonpath)", "SELECT ('{$}'::jsonpath[])[1]", "SELECT 1 FROM t WHERE x @@ ANY ('{$}')"} {
+		require.False(t, mustClassify(t, tb, sql).SafeRead, sql)
+	}
+	for _, sql := range []string{"SELECT 1 FROM t WHERE v @@ to_tsquery($1)", "SELECT 1 FROM t WHERE v @@ 'quick <-> fox & !b'", "SELECT 1 FROM t WHERE v @@ q", "SELECT 1 FROM t WHERE v @@ plainto_tsquery('english', 'a')"} {
+		require.True(t, mustClassify(t, tb, sql).SafeRead, sql)
+	}
+}
