@@ -11,9 +11,10 @@ var xpathFunctions = []string{"xmlexists", "xpath", "xpath_exists"}
 // plainXPath holds for a path (XPath 1.0) whose evaluation grows with the document and not
 // with a power of it: steps with tests of what stands beside them, and no path within a
 // test. libxml looks at no interrupt while it evaluates one, and each level of paths within
-// tests multiplies the work by the document.
+// tests multiplies the work by the document; a second // meets each node once for each of
+// those around it, and libxml looks for each of them through all that it has.
 func plainXPath(path string) bool {
-	return len(path) <= 1<<10 && strings.Count(path, "//") <= 2 && xpathPlain.MatchString(path)
+	return len(path) <= 1<<10 && strings.Count(path, "//") <= 1 && xpathPlain.MatchString(path)
 }
 
 var xpathPlain = func() *regexp.Regexp {
