@@ -10,8 +10,13 @@ import (
 // comparison of two paths compares all pairs of what they find, in a loop that looks at no
 // interrupt, and each further .** multiplies what they find.
 func plainJSONPath(path string) bool {
-	path = jsonpathString.ReplaceAllString(path, `""`)
-	if len(path) > 1<<10 || strings.Contains(path, "/*") || strings.Count(path, "**") > 1 {
+	path = jsonpathString.ReplaceAllStringFunc(path, func(found string) string {
+		if found[0] == '"' {
+			return `""`
+		}
+		return found // an escape in a name without quotes, where a quote begins no string
+	})
+	if len(path) > 1<<10 || strings.Contains(path, "/*") || strings.Contains(path, `\`) || strings.Count(path, "**") > 1 {
 		return false
 	}
 	for _, at := range jsonpathCompares.FindAllStringIndex(path, -1) {
@@ -23,7 +28,7 @@ func plainJSONPath(path string) bool {
 }
 
 var (
-	jsonpathString        = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+	jsonpathString        = regexp.MustCompile(`(?s)\\.|"(?:[^"\\]|\\.)*"`)
 	jsonpathCompares      = regexp.MustCompile(`==|!=|<>|<=|>=|<|>`)
 	jsonpathLiteralAhead  = regexp.MustCompile(`^\s*(?:[-+]?[0-9.]+|""|true|false|null|\$(?:""|[\pL_][\pL\pN_]*))\s*(?:$|[)&|])`)
 	jsonpathLiteralBehind = regexp.MustCompile(`(?:^|[(!&|\s])(?:[-+]?[0-9.]+|""|true|false|null)\s*$`)

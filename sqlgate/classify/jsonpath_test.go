@@ -12,10 +12,10 @@ func TestAJSONPathThatMayMultiplyIsNoSafeRead(t *testing.T) {
 	tb := newTestTables(t, Config{})
 	plain := []string{
 		"$", "$.a.b[*]", "strict $.a", `$.items[*] ? (@.price > 10 && @.name == "x < y")`, "$.** ? (@.id == 7)", `$.a ? (@ like_regex "^b.*")`, "$[*] ? (@.a >= $min)", "$.a == true", "1 == $.a",
-		`$."a b"[0 to 3]`, "exists($.a)", "$.a.size() > 3", "$[*] ? (exists(@.b ? (@ == 1)))", "$.a == null || $.b != -1.5", `$.x starts with "a"`,
+		`$."a b"[0 to 3]`, "exists($.a)", "$.a.size() > 3", "$[*] ? (exists(@.b ? (@ == 1)))", "$.a == null || $.b != -1.5", `$.x starts with "a"`, `$.x like_regex "^\\d+\"$"`,
 	}
 	slow := []string{
-		"$.**.** == 1", "$.** < $.**", "$[*] < $[*]", "$ ? (@.a == @.b)", "$.a < $.b", "($.a) == ($.b)", "$.**.**", "$[*] == 1 + $[*]", "$ ? (@.a <> $.b[*])", "$.** /*x*/ < $.a",
+		"$.**.** == 1", "$.** < $.**", "$[*] < $[*]", "$ ? (@.a == @.b)", "$.a < $.b", "($.a) == ($.b)", "$.**.**", "$[*] == 1 + $[*]", "$ ? (@.a <> $.b[*])", "$.** /*x*/ < $.a", `$.a\" ? (@.b < $.c) ."d"`, `$.\u0061.**.**`,
 	}
 	for _, form := range []string{
 		"SELECT jsonb_path_query(x, '%') FROM t", "SELECT jsonb_path_exists(x, '%'::jsonpath, '{}') FROM t", "SELECT 1 FROM t WHERE x @@ '%'", "SELECT 1 FROM t WHERE x @? '%'", "SELECT 1 FROM t WHERE x @? '%'::jsonpath",
