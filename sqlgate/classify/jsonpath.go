@@ -42,7 +42,7 @@ func (w *walk) judgeJSONPath(path string, constant bool, i int32) {
 }
 
 // onExpr sees operators, and the path on the right of those that take one. @@ is that of
-// text search too, whose constants have no $.
+// text search too, whose constants have no $; what a bare parameter is, the server alone knows.
 func onExpr(w *walk, i int32) {
 	if w.isBetween(i) {
 		return
@@ -60,7 +60,7 @@ func onExpr(w *walk, i int32) {
 	switch {
 	case constant && strings.Contains(path, "$"):
 		w.judgeJSONPath(path, string(w.raw(i, "kind")) == "AEXPR_OP", i)
-	case !constant && name == "@?" && !w.is(right, "TypeCast") && !w.is(right, "A_Const"):
+	case w.is(right, "ParamRef"), !constant && name == "@?" && !w.is(right, "TypeCast") && !w.is(right, "A_Const"):
 		w.judgeJSONPath("", false, i)
 	}
 }

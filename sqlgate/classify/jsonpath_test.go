@@ -34,11 +34,11 @@ func TestAJSONPathThatMayMultiplyIsNoSafeRead(t *testing.T) {
 			require.Contains(t, c.RiskSignals, SignalDelayFunction, "%s: %s", form, path)
 		}
 	}
-	for _, sql := range []string{"SELECT jsonb_path_query(x, p) FROM t", "SELECT jsonb_path_query(x, $1) FROM t", "SELECT 1 FROM t WHERE x @? p", "SELECT 1 FROM t WHERE x @@ ('$' || p)::jsonpath", "SELECT p::jsonpath FROM t",
+	for _, sql := range []string{"SELECT jsonb_path_query(x, p) FROM t", "SELECT jsonb_path_query(x, $1) FROM t", "SELECT 1 FROM t WHERE x @? p", "SELECT 1 FROM t WHERE x @? $1", "SELECT 1 FROM t WHERE x @@ $1", "SELECT 1 FROM t WHERE x @@ ANY ($1)", "SELECT 1 FROM t WHERE x @@ ('$' || p)::jsonpath", "SELECT p::jsonpath FROM t",
 		"SELECT a FROM jsonb_to_record('{}') AS x(a jsonpath)", "SELECT ('{$}'::jsonpath[])[1]", "SELECT 1 FROM t WHERE x @@ ANY ('{$}')"} {
 		require.False(t, mustClassify(t, tb, sql).SafeRead, sql)
 	}
-	for _, sql := range []string{"SELECT 1 FROM t WHERE v @@ to_tsquery($1)", "SELECT 1 FROM t WHERE v @@ 'quick <-> fox & !b'", "SELECT 1 FROM t WHERE v @@ q", "SELECT 1 FROM t WHERE v @@ plainto_tsquery('english', 'a')"} {
+	for _, sql := range []string{"SELECT 1 FROM t WHERE v @@ to_tsquery($1)", "SELECT 1 FROM t WHERE v @@ $1::tsquery", "SELECT 1 FROM t WHERE v @@ 'quick <-> fox & !b'", "SELECT 1 FROM t WHERE v @@ q", "SELECT 1 FROM t WHERE v @@ plainto_tsquery('english', 'a')"} {
 		require.True(t, mustClassify(t, tb, sql).SafeRead, sql)
 	}
 }

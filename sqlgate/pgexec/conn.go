@@ -59,6 +59,12 @@ type conn struct {
 	drift    string // the setting that changed; the connection is quarantined
 	outlives bool   // it was given up and goes on: closed when the server has ended it
 
+	// A server's process keeps to its end what statements had it look up: names of time
+	// zones, which a text makes up at 20 KB each, names of relations, plans. No DISCARD
+	// frees it, so a connection ends behind so much work.
+	worked time.Duration
+	worn   bool
+
 	notices []Notice
 
 	leaving bool      // the next exchange is the last of this use

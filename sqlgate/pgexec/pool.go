@@ -31,6 +31,8 @@ func (k poolKind) String() string {
 const (
 	definerConns = 2
 	readerUses   = 100              // a reader is cleaned and looked at after so many
+	workAtOnce   = time.Second      // of a use, and
+	workInAll    = 10 * time.Second // of all, after which a connection is closed (worn)
 	driftWindow  = time.Minute      // three connections that drift within it by themselves
 	driftMost    = 3                // stop the pool
 	stopTime     = 30 * time.Second // for so long
@@ -91,6 +93,7 @@ type lease struct {
 
 	mu        sync.Mutex
 	running   bool
+	begun     time.Time
 	cancelled bool // a CancelRequest was sent: the connection is closed afterwards
 	asked     bool // by the client or by the operator, not by the gate's deadline
 
@@ -147,7 +150,7 @@ func (p *pool) acquireAs(ctx context.Context, clean func(*conn, time.Time) error
 		if c.drift != "" {
 			p.quarantine(c, false)
 		}
-		if c.uses > 0 && (c.broken || c.drift != "" || c.outdated || p.expired(res) || c.stale()) {
+		if c.uses > 0 && (c.broken || c.drift != "" || c.outdated || c.worn || p.expired(res) || c.stale()) {
 			c.broken = c.broken || c.stale()
 			res.Destroy()
 			continue
@@ -207,7 +210,7 @@ func (l *lease) release() {
 		l.params = l.watched
 	}
 	goesOn := l.broken && l.client != "" && !l.gone(time.Now().Add(endWait)) && l.outlive()
-	if l.broken || l.cancelled || l.drift != "" || l.outdated || l.txStatus != 'I' || l.pool.expired(l.res) || l.cleanIfDue() != nil {
+	if l.broken || l.cancelled || l.drift != "" || l.outdated || l.worn || l.txStatus != 'I' || l.pool.expired(l.res) || l.cleanIfDue() != nil {
 		l.res.Destroy()
 	} else {
 		l.rest(&l.pool.cfg)
@@ -232,7 +235,7 @@ func (l *lease) cleanIfDue() error {
 // begin marks the time in which a cancel has something to cancel.
 func (l *lease) begin() {
 	l.mu.Lock()
-	l.running, l.asked = true, false
+	l.running, l.asked, l.begun = true, false, time.Now()
 	l.mu.Unlock()
 }
 
@@ -241,6 +244,9 @@ func (l *lease) finish() (asked bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running = false
+	took := time.Since(l.begun)
+	l.worked += took
+	l.worn = l.worn || took > workAtOnce || l.worked > workInAll
 	return l.asked
 }
 

@@ -310,3 +310,33 @@ func TestAnotherTimelineIsToldOf(t *testing.T) {
 	connect()
 	require.Contains(t, log.String(), "timeline_before=000000FF")
 }
+
+// A server's process keeps names of time zones, relations and plans to its end, a text
+// can have it look up some gigabytes of them, and no DISCARD frees that.
+func TestAConnectionEndsBehindMuchWork(t *testing.T) {
+	db, _ := open(t, func(c *Config) { c.PoolMax = 1 })
+	process := func() string { return mustRead(t, db, "SELECT pg_backend_pid()") }
+	first := process()
+	require.Equal(t, first, process())
+
+	mustRead(t, db, "SELECT pg_sleep(1.1)")
+	second := process()
+	require.NotEqual(t, first, second, "one long read")
+
+	l, err := db.reader.acquire(context.Background())
+	require.NoError(t, err)
+	l.worked = workInAll
+	l.release()
+	require.Equal(t, second, process())
+	require.NotEqual(t, second, process(), "many short ones")
+
+	tx, err := db.Begin(context.Background(), BeginOptions{})
+	require.NoError(t, err)
+	writer := tx.lease.upstream.BackendPID
+	tx.Rollback()
+	mustWrite(t, db, "SELECT pg_sleep(1.1)")
+	tx, err = db.Begin(context.Background(), BeginOptions{})
+	require.NoError(t, err)
+	require.NotEqual(t, writer, tx.lease.upstream.BackendPID, "a write")
+	tx.Rollback()
+}
