@@ -10,9 +10,10 @@
 -- owner, or a role that you make for it.
 
 -- The gate makes up to GATE_DB_POOL_MAX (16) connections for reads and as many for
--- writes; one role may be for both.
-CREATE ROLE gate_reader LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 40;
-CREATE ROLE gate_writer LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 40;
+-- writes; one role may be for both. Sessions that heed no cancel go on beside them, of one
+-- client up to 14 for reads and as many for writes.
+CREATE ROLE gate_reader LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 64;
+CREATE ROLE gate_writer LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 64;
 -- A default, not a wall: the wall is the grants.
 ALTER ROLE gate_reader SET default_transaction_read_only = on;
 -- A read may warn for each row, and an error quotes a value whole, up to a gigabyte: both

@@ -157,7 +157,7 @@ func demoRoles(ctx context.Context, cluster *postgres.Cluster, passwordFile stri
 		return password, err
 	}
 	password = randomText()
-	const rights = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 24 PASSWORD"
+	const rights = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 40 PASSWORD"
 	for _, step := range []struct{ database, sql string }{
 		{"postgres", "DROP DATABASE IF EXISTS " + demoDatabase + " WITH (FORCE)"},
 		{"postgres", "DROP ROLE IF EXISTS gate_reader; DROP ROLE IF EXISTS gate_writer"},

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -165,4 +167,18 @@ func TestARoleWithTooManyRightsStopsItsPool(t *testing.T) {
 		}
 		return fault.CodeOf(err) == fault.DBUnavailable
 	}, 20*time.Second, 20*time.Millisecond, "and a right that came later is found")
+}
+
+// Both pools of one role, and what one client can have the server go on with.
+func TestTheRolesOfThePageHaveRoomForWhatOneClientLeavesBehind(t *testing.T) {
+	script, err := os.ReadFile(filepath.Join("..", "..", "docs", "database-role.sql"))
+	require.NoError(t, err)
+	limits := regexp.MustCompile(`CONNECTION LIMIT (\d+)`).FindAllStringSubmatch(string(script), -1)
+	require.Len(t, limits, 2)
+	const size, reserved = 16, 2 // the defaults
+	for _, limit := range limits {
+		n, err := strconv.Atoi(limit[1])
+		require.NoError(t, err)
+		require.Greater(t, n, 2*size+2*ShareOf(size, reserved))
+	}
 }
