@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -176,7 +177,7 @@ func planCondition(d *dialect, env *cel.Env, text string, checked *cel.Ast, patt
 	if err != nil {
 		return nil, []celFault{{code: codeCELCompile, line: 1, message: "when cannot be planned: " + err.Error()}}
 	}
-	return &condition{text: text, program: program, reads: readsOf(checked), names: namesOf(checked), cost: int(most), costOfFew: int(few)}, nil
+	return &condition{text: text, program: program, reads: readsOf(checked), anyOf: anyOf(checked), names: namesOf(checked), cost: int(most), costOfFew: int(few)}, nil
 }
 
 // constantValue evaluates with every fact unknown: an answer all the same does
@@ -335,6 +336,53 @@ func readsOf(a *cel.Ast) []*variable {
 		}
 	}
 	return reads
+}
+
+// anyOf lists the lists of which the expression asks whether any value matches, and
+// query_type where it asks for that.
+func anyOf(a *cel.Ast) []*variable {
+	var asked []*variable
+	var visit func(e ast.Expr, negated bool)
+	asks := func(e ast.Expr) {
+		if e.Kind() != ast.IdentKind {
+			return
+		}
+		if v := variableByName[e.AsIdent()]; v != nil && (v.isList() || v == queryTypeVariable) && !slices.Contains(asked, v) {
+			asked = append(asked, v)
+		}
+	}
+	visit = func(e ast.Expr, negated bool) {
+		switch e.Kind() {
+		case ast.IdentKind:
+			if !negated && e.AsIdent() == queryTypeVariable.name {
+				asks(e)
+			}
+		case ast.CallKind:
+			call := e.AsCall()
+			if name := call.FunctionName(); name == operators.LogicalNot || name == operators.NotEquals {
+				negated = !negated
+			} else if name == operators.In && !negated {
+				asks(call.Args()[1])
+			}
+			if call.IsMemberFunction() {
+				visit(call.Target(), negated)
+			}
+			for _, arg := range call.Args() {
+				visit(arg, negated)
+			}
+		case ast.ComprehensionKind:
+			loop := e.AsComprehension()
+			all := loop.AccuInit().Kind() == ast.LiteralKind && loop.AccuInit().AsLiteral() == types.True
+			exists := loop.AccuInit().Kind() == ast.LiteralKind && loop.AccuInit().AsLiteral() == types.False
+			if !all && !exists || all == negated {
+				asks(loop.IterRange())
+			}
+			visit(loop.IterRange(), negated)
+			visit(loop.LoopStep(), negated)
+		}
+	}
+	visit(a.NativeRep().Expr(), false)
+	return asked
 }
 
 // namesOf are the variables of a checked expression, those of its own loops

@@ -11,6 +11,7 @@ type condition struct {
 	text    string
 	program cel.Program
 	reads   []*variable // the facts it may read, in the order of facts/v1
+	anyOf   []*variable // those of which it asks whether any value matches, or the root alone
 	names   map[string]bool
 
 	cost      int // on the largest facts, in units of CEL's cost

@@ -83,6 +83,8 @@ const (
 	codeRestsOnClaim  = "PV223"
 	codeFloorLifted   = "PV224"
 	codeExceptAny     = "PV225"
+	codeRestsOnShape  = "PV226"
+	codeConditionAny  = "PV227"
 	codeTestFailed    = "PV301"
 	codeNoTests       = "PV302"
 	codeNotCovered    = "PV303"
@@ -121,6 +123,8 @@ var catalogue = map[string]struct{ name, severity string }{
 	codeRestsOnClaim:  {"rests_on_claim", SeverityWarning},
 	codeFloorLifted:   {"floor_lifted", SeverityWarning},
 	codeExceptAny:     {"exception_quantifier", SeverityWarning},
+	codeRestsOnShape:  {"rests_on_shape", SeverityWarning},
+	codeConditionAny:  {"condition_quantifier", SeverityWarning},
 	codeTestFailed:    {"test_failed", SeverityError},
 	codeNoTests:       {"no_tests", SeverityWarning},
 	codeNotCovered:    {"rule_not_covered", SeverityWarning},

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -16,10 +17,18 @@ func (r *documentReader) semantics(u *rule, pointer string, match, unless, lifts
 			r.add(match, pointer+"/match", codeRestsOnClaim, "add class, query_types_only, tables_written_only, tls_subject or agent_id",
 				"only claims narrow this ALLOW, and any client can claim them")
 		}
+		r.restsOnShape(&u.match, u.when, match, pointer+"/match", "this ALLOW admits")
+		if u.when != nil && len(u.when.anyOf) > 0 {
+			r.add(match, pointer+"/match", codeConditionAny, "ask for all of them in match (tables_written_only), or by all(...)",
+				"the condition of this ALLOW asks whether any of %s matches; the others could be anything", joined(u.when.anyOf))
+		}
 	}
 	if u.unless != nil && restsOnClaims(u.unless, nil) {
 		r.add(unless, pointer+"/unless", codeRestsOnClaim, "ask for tls_subject or agent_id, which are verified",
 			"only claims make this exception, and any client can claim them")
+	}
+	if u.unless != nil && u.decision != Allow {
+		r.restsOnShape(u.unless, nil, unless, pointer+"/unless", "this exception lets through")
 	}
 	if u.unless != nil {
 		r.exceptionQuantifiers(u.decision, unless, pointer+"/unless")
@@ -31,6 +40,34 @@ func (r *documentReader) semantics(u *rule, pointer string, match, unless, lifts
 		r.add(approval, pointer+"/approval/ttl_seconds", codeTTLLong, "",
 			"an approval of this rule stays usable for %d seconds; over an hour the reason for it may have passed", u.ttlSeconds)
 	}
+}
+
+// restsOnShape warns of a fingerprint that admits what nothing else bounds. It leaves out
+// values, aliases and digits in names of tables (libpg_query's fingerprint), so that the
+// update of one row has that of an update of all, and a table that of another.
+func (r *documentReader) restsOnShape(m *matcher, when *condition, node *yaml.Node, pointer, admits string) {
+	asks := when != nil && slices.Contains(when.reads, shapeVariable)
+	for _, g := range m.groups() {
+		shaped, bounds := asks, map[*variable]bool{}
+		for i := range g {
+			shaped = shaped || g[i].v == shapeVariable
+			bounds[g[i].v] = bounds[g[i].v] || g[i].only
+		}
+		reads := scopeOf(g).classes == classes.bit["read"]
+		if shaped && !(reads && bounds[tablesRead]) && !(bounds[tablesWritten] && bounds[whereVariable]) {
+			r.add(node, pointer, codeRestsOnShape, "add tables_written_only and where_only, or of reads tables_read_only",
+				"%s whatever has the fingerprint: that leaves out values, aliases and digits in names of tables, so other rows and other tables have the same", admits)
+			return
+		}
+	}
+}
+
+func joined(of []*variable) string {
+	var names []string
+	for _, v := range of {
+		names = append(names, v.name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // allowQuantifiers refuses the keys that ask for any value in an ALLOW: a

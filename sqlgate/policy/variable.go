@@ -54,7 +54,7 @@ var variables = number([]*variable{
 	{name: "agent_tools_verified", kind: kindBool, verified: true, truth: func(f *Facts) bool { return f.AgentToolsVerified }},
 	{name: "mode", kind: kindEnum, words: modes, text: func(f *Facts) string { return f.Mode }},
 	{name: "approved", kind: kindBool, verified: true, truth: func(f *Facts) bool { return f.Approved }},
-	{name: "session_id", kind: kindExact, text: func(f *Facts) string { return f.SessionID }},
+	{name: "session_id", kind: kindExact, claim: true, text: func(f *Facts) string { return f.SessionID }},
 })
 
 const variableCount = 24
@@ -84,6 +84,9 @@ var (
 	tablesWritten      = variableByName["tables_written"]
 	signalsVariable    = variableByName["risk_signals"]
 	queryTypeVariable  = variableByName["query_type"]
+	tablesRead         = variableByName["tables_read"]
+	whereVariable      = variableByName["where"]
+	shapeVariable      = variableByName["fingerprint"]
 )
 
 func number(vs []*variable) []*variable {
