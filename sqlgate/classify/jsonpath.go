@@ -27,11 +27,14 @@ func plainJSONPath(path string) bool {
 	return true
 }
 
+// jsonpathOfOne are the methods that make one value of one.
+const jsonpathOfOne = `(?:\.(?:datetime|date|time_tz|time|timestamp_tz|timestamp|double|number|decimal|bigint|integer|boolean|string)\((?:""|[\d\s,-]*)\))?`
+
 var (
 	jsonpathString        = regexp.MustCompile(`(?s)\\.|"(?:[^"\\]|\\.)*"`)
 	jsonpathCompares      = regexp.MustCompile(`==|!=|<>|<=|>=|<|>`)
-	jsonpathLiteralAhead  = regexp.MustCompile(`^\s*(?:[-+]?[0-9.]+|""|true|false|null|\$(?:""|[\pL_][\pL\pN_]*))\s*(?:$|[)&|])`)
-	jsonpathLiteralBehind = regexp.MustCompile(`(?:^|[(!&|\s])(?:[-+]?[0-9.]+|""|true|false|null)\s*$`)
+	jsonpathLiteralAhead  = regexp.MustCompile(`^\s*(?:[-+]?[0-9.]+|(?:""|\$(?:""|[\pL_][\pL\pN_]*))` + jsonpathOfOne + `|true|false|null)\s*(?:$|[)&|])`)
+	jsonpathLiteralBehind = regexp.MustCompile(`(?:^|[(!&|\s])(?:[-+]?[0-9.]+|""` + jsonpathOfOne + `|true|false|null)\s*$`)
 )
 
 // judgeJSONPath raises what a path that is no plain constant may do.
@@ -42,7 +45,7 @@ func (w *walk) judgeJSONPath(path string, constant bool, i int32) {
 }
 
 // onExpr sees operators, and the path on the right of those that take one. @@ is that of
-// text search too, whose constants have no $; what a bare parameter is, the server alone knows.
+// text search too, whose constants have no $; a bare parameter there is taken for one of it.
 func onExpr(w *walk, i int32) {
 	if w.isBetween(i) {
 		return
@@ -60,7 +63,7 @@ func onExpr(w *walk, i int32) {
 	switch {
 	case constant && strings.Contains(path, "$"):
 		w.judgeJSONPath(path, string(w.raw(i, "kind")) == "AEXPR_OP", i)
-	case w.is(right, "ParamRef"), !constant && name == "@?" && !w.is(right, "TypeCast") && !w.is(right, "A_Const"):
+	case !constant && name == "@?" && !w.is(right, "TypeCast") && !w.is(right, "A_Const"):
 		w.judgeJSONPath("", false, i)
 	}
 }

