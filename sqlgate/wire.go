@@ -387,6 +387,15 @@ type WireCancel struct {
 	Cause       string // why there was nothing to cancel; "" = there was: the database was asked, unless Unsent
 }
 
+// Runs reports whether there is something that a cancel could end. It may be called by
+// any goroutine.
+func (w *Wire) Runs() bool {
+	r := &w.current
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stage != wireDone || r.id != ""
+}
+
 // Cancel ends what is under way: what waits is not sent any more, and what runs the
 // database is asked to end. It may be called by any goroutine.
 func (w *Wire) Cancel(ctx context.Context) WireCancel {

@@ -134,6 +134,12 @@ func (r *registry) remove(pid uint32) {
 func (r *registry) request(ctx context.Context, key cancelKey, from netip.Addr, withoutTLS bool) {
 	r.requests.Add(1)
 	entry, cause, quiet := r.judge(key, from, withoutTLS)
+	if cause == "" && !entry.wire.Runs() {
+		cause = sqlgate.CancelNothingRuns
+		r.mu.Lock()
+		quiet = r.flood(from, r.window(from, r.now()), cause)
+		r.mu.Unlock()
+	}
 	if quiet {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/fixtures/manualclock"
+	"writegate/sqlgate"
 )
 
 // A keyRing is a registry whose connections have no gate behind them: what a
@@ -120,6 +121,21 @@ func TestAFloodIsWrittenAsACount(t *testing.T) {
 	require.Equal(t, cancelsWritten, count["received"])
 	require.Equal(t, flood, count[CancelUnknownKey]+count[CancelRate])
 	require.Equal(t, int64(flood), k.requests.Load())
+}
+
+func TestCancelsOfWhatDoesNotRunAreWrittenAsACount(t *testing.T) {
+	k := newKeyRing(t)
+	const idle = 50
+	for range idle {
+		key := k.add(&conn{addr: home, version: version30, id: "session", wire: &sqlgate.Wire{}})
+		k.request(context.Background(), key, home, false)
+	}
+	k.close()
+	count := map[string]int{}
+	for _, what := range k.door.written() {
+		count[what]++
+	}
+	require.Equal(t, map[string]int{"received": cancelsWritten, sqlgate.CancelNothingRuns: idle}, count)
 }
 
 func TestAFloodFromEverywhereStaysWithinItsMemoryAndTheLogWithinItsOwn(t *testing.T) {

@@ -44,6 +44,9 @@ type Wire interface {
 	Unwritten() bool
 	WriteEvidence(ctx context.Context)
 
+	// Runs reports whether there is something for Cancel. Both may be called by any
+	// goroutine.
+	Runs() bool
 	Cancel(ctx context.Context) sqlgate.WireCancel
 	// Close ends what is open: the client is gone.
 	Close(ctx context.Context)
