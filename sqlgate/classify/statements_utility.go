@@ -70,7 +70,8 @@ var openSettings = []string{"application_name", "client_min_messages", "work_mem
 // librarySettings are the first parts of the names that languages and extensions of the
 // server have for their settings. plpgsql.check_asserts switches off checks of triggers.
 var librarySettings = []string{
-	"auto_explain", "pg_hint_plan", "pg_stat_statements", "pgaudit", "plperl", "plpgsql", "plpython", "pltcl", "postgres_fdw", "sepgsql",
+	"age", "anon", "auto_explain", "citus", "cron", "orafce", "pg_hint_plan", "pg_stat_statements", "pgaudit", "pgsodium", "pljava", "pllua", "plperl", "plpgsql", "plpython", "plr", "pltcl", "plv8", "postgis", "postgres_fdw",
+	"sepgsql", "timescaledb",
 }
 
 // setsFreely holds for a setting that is an application's own (app.tenant), or an open one,
