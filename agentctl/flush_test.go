@@ -123,7 +123,7 @@ func (w *world) recorded(t require.TestingT) map[string]int {
 			continue
 		}
 		var p event.UsageRecorded
-		require.NoError(t, p.Parse(e.Payload))
+		require.NoError(t, e.Parse(&p))
 		for _, u := range p.Credentials {
 			sums[fmt.Sprintf("%s %s %d", e.Context.Project, u.CredentialID, p.Minute/int64(time.Minute))] += u.Requests
 		}

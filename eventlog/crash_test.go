@@ -429,7 +429,7 @@ func tailSurvives(t *testing.T, mem *frametest.Mem, tail []byte) bool {
 		if e.Type != event.TypeLogTailRecovered {
 			continue
 		}
-		require.NoError(t, p.Parse(e.Payload))
+		require.NoError(t, e.Parse(&p))
 		for _, q := range p.Tails {
 			kept, err := mem.ReadFile(path.Join(testLog+frame.QuarantineSuffix, q.File))
 			require.NoError(t, err)

@@ -23,6 +23,7 @@ type headFile struct {
 
 	mu      sync.Mutex
 	counter uint64
+	slot    [frame.SlotSize]byte // that is written
 	dirty   bool
 	failed  bool // told once
 }
@@ -62,7 +63,8 @@ func (h *headFile) put(at Head, clean bool) error {
 		EndOff: uint64(at.Offset), Time: at.Time, Counter: h.counter,
 	}
 	h.dirty = true
-	_, err := h.file.Pwrite(slot.Encode(), frame.Slot(h.counter))
+	slot.Put(h.slot[:])
+	_, err := h.file.Pwrite(h.slot[:], frame.Slot(h.counter))
 	return err
 }
 

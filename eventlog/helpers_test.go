@@ -58,7 +58,7 @@ func draft(name string, size int) event.Draft {
 func stepOf(t testing.TB, e event.Envelope) string {
 	t.Helper()
 	var p event.HealthFail
-	require.NoError(t, p.Parse(e.Payload))
+	require.NoError(t, e.Parse(&p))
 	return p.Step
 }
 

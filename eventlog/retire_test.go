@@ -102,7 +102,7 @@ func TestARetiredLogIsKeptWholeAndNamedByTheOneThatFollows(t *testing.T) {
 	e, err := l.At(context.Background(), 1)
 	require.NoError(t, err)
 	var p event.Startup
-	require.NoError(t, p.Parse(e.Payload))
+	require.NoError(t, e.Parse(&p))
 	require.Equal(t, event.Predecessor{LogID: id, LastSeq: 30, LastEventHash: r.Hash, Reason: successor.Reason}, *p.Predecessor)
 	mustClose(t, l)
 }

@@ -69,7 +69,7 @@ func (w *chainWorld) failures(t *testing.T) (steps []string) {
 		require.NoError(t, err)
 		var p event.HealthFail
 		if e.Type == event.TypeHealthFail {
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			steps = append(steps, p.Step)
 		}
 	}

@@ -459,11 +459,11 @@ func TestTheDispatchesOfABlockShareItsIdAndTransaction(t *testing.T) {
 		switch e.Type {
 		case event.TypeExecutionDispatched:
 			var p event.ExecutionDispatched
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			sent = append(sent, p)
 		case event.TypeRequestReceived:
 			var p event.RequestReceived
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			sessions[p.WireSession] = true
 			operations = append(operations, e.Context.Operation)
 		}

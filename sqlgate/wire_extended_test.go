@@ -185,7 +185,7 @@ func TestBinaryParametersAndResultsPassThrough(t *testing.T) {
 	for _, e := range w.events() {
 		if e.Type == event.TypeExecutionDispatched {
 			var p event.ExecutionDispatched
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			require.Equal(t, 2, p.Params.Count)
 		}
 	}

@@ -33,7 +33,7 @@ func TestTheRowsOfDeferredTriggersAreInTheEvidenceOfABlock(t *testing.T) {
 	for _, e := range w.events() {
 		if e.Type == event.TypeExecutionSuccess {
 			var p event.ExecutionSuccess
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			changed = append(changed, p.RowsChanged)
 		}
 	}

@@ -116,7 +116,7 @@ func TestSettingsGoWithEachStatementAndIntoItsEvidence(t *testing.T) {
 	for _, e := range w.events() {
 		if e.Type == event.TypeExecutionDispatched {
 			var p event.ExecutionDispatched
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			require.Equal(t, 2700, p.Limits.TimeoutMS)
 			sent = append(sent, p.Settings)
 		}

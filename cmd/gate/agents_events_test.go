@@ -186,7 +186,7 @@ func TestUsageIsWhatTheLogAddsUpTo(t *testing.T) {
 		switch e.Type {
 		case event.TypeUsageRecorded:
 			var p event.UsageRecorded
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			for _, c := range p.Credentials {
 				more := sums{requests: c.Requests, errors: c.Errors}
 				if add(byCredential, c.CredentialID, more); strings.HasPrefix(c.CredentialID, "tok_") {
@@ -195,7 +195,7 @@ func TestUsageIsWhatTheLogAddsUpTo(t *testing.T) {
 			}
 		case event.TypeRequestReceived:
 			var p event.RequestReceived
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			require.Len(t, p.CredentialIDs, 1)
 			add(byCredential, p.CredentialIDs[0], sums{decisions: 1})
 			add(byAgent, e.Context.AgentID, sums{decisions: 1})

@@ -74,7 +74,7 @@ func TestDecisionsUnderPoliciesOfEarlierLogsAreRecomputed(t *testing.T) {
 	for _, e := range d.events(t) {
 		if e.Type == event.TypeDecisionRecorded {
 			allowed = event.DecisionRecorded{}
-			require.NoError(t, allowed.Parse(e.Payload))
+			require.NoError(t, e.Parse(&allowed))
 			reason = e.Context.ReasonCode
 		}
 	}
@@ -97,7 +97,7 @@ func TestDecisionsUnderPoliciesOfEarlierLogsAreRecomputed(t *testing.T) {
 					return
 				}
 				var p event.DecisionRecorded
-				require.NoError(t, p.Parse(e.Payload))
+				require.NoError(t, e.Parse(&p))
 				p.AgentLayer = layer(p.AgentLayer)
 				p.RuleID, p.Layer, p.Matched = allowed.RuleID, allowed.Layer, allowed.Matched
 				e.Payload, e.Context.Decision, e.Context.ReasonCode = p.Fields(), "ALLOW", reason

@@ -31,7 +31,7 @@ func TestAnAgentsLayerThatWasRewrittenIsNamed(t *testing.T) {
 				return
 			}
 			var p event.DecisionRecorded
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			change(p.AgentLayer)
 			e.Payload = p.Fields()
 		}
@@ -57,7 +57,7 @@ func TestAnAgentsLayerThatWasRewrittenIsNamed(t *testing.T) {
 				return
 			}
 			var p event.DecisionRecorded
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			p.AgentLayer = nil
 			e.Payload = p.Fields()
 		},
@@ -66,7 +66,7 @@ func TestAnAgentsLayerThatWasRewrittenIsNamed(t *testing.T) {
 				return
 			}
 			var p event.AgentPolicyCreated
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			if p.Policy.PolicyID == guard {
 				p.Policy.Rules[0].Action = "log"
 			}
@@ -77,7 +77,7 @@ func TestAnAgentsLayerThatWasRewrittenIsNamed(t *testing.T) {
 				return
 			}
 			var p event.AgentPolicyApplied
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			p.Application.PriorityValue = 1
 			e.Payload = p.Fields()
 		},

@@ -157,7 +157,7 @@ func TestADecisionWithAnAgentSaysAllThatItRead(t *testing.T) {
 			continue
 		}
 		var p event.DecisionRecorded
-		require.NoError(t, p.Parse(e.Payload))
+		require.NoError(t, e.Parse(&p))
 		require.Equal(t, id, e.Context.AgentID)
 		require.Equal(t, "shop", e.Context.Project)
 		require.Equal(t, "REQUIRE_APPROVAL", p.AgentLayer.Decision)
@@ -207,7 +207,7 @@ func TestAnEstimateForAStatementOfAnAgent(t *testing.T) {
 	for _, e := range w.events(t) {
 		if e.Type == event.TypeDecisionRecorded {
 			var p event.DecisionRecorded
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			runs = append(runs, p.Run)
 		}
 	}

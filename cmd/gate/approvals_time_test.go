@@ -153,7 +153,7 @@ func checkPurgeEvent(t *testing.T, all []event.Envelope, ids []string) {
 	for _, e := range all {
 		if e.Type == event.TypeApprovalsPurged {
 			p := new(event.ApprovalsPurged)
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(p))
 			require.ElementsMatch(t, ids, p.ApprovalIDs)
 			require.Equal(t, "janitor", p.By)
 		}

@@ -120,7 +120,7 @@ func TestACertificateWithoutASubjectIsAClientOfItsOwn(t *testing.T) {
 	for _, e := range g.events(t) {
 		if e.Type == event.TypeRequestReceived {
 			var p event.RequestReceived
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			asked[p.Principal]++
 		}
 	}

@@ -117,7 +117,7 @@ func TestCheckpointsAreSignedKeptNamedAndCosigned(t *testing.T) {
 			continue
 		}
 		var p event.CheckpointSigned
-		require.NoError(t, p.Parse(e.Payload))
+		require.NoError(t, e.Parse(&p))
 		named[p.Size] = p.Root
 	}
 	require.Equal(t, event.TypeShutdown, events[len(events)-1].Type, "nothing comes after it")
@@ -137,10 +137,10 @@ func TestCheckpointsAreSignedKeptNamedAndCosigned(t *testing.T) {
 		switch e.Type {
 		case event.TypeCheckpointSigned:
 			var p event.CheckpointSigned
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			named2 = named2 || p.Size == last.Size && p.Root == last.Root
 		case event.TypeStartup:
-			require.NoError(t, startup.Parse(e.Payload))
+			require.NoError(t, e.Parse(&startup))
 		}
 	}
 	require.True(t, named2, "the next start names the last one")

@@ -119,7 +119,7 @@ func TestAnEnforcedBaselineRefusesStatementsUntilTheRulesAreMended(t *testing.T)
 	for _, e := range g.events(t) {
 		if e.Type == event.TypeHealthFail {
 			var p event.HealthFail
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			failed = append(failed, p.Step)
 		}
 	}

@@ -160,7 +160,7 @@ func (b *book) checkNews(t testing.TB, s *story) {
 			continue
 		}
 		var p event.TelemetryReceived
-		require.NoError(t, p.Parse(e.Payload))
+		require.NoError(t, e.Parse(&p))
 		for j := range p.Events {
 			id := p.Events[j].ID
 			require.True(t, b.news.sent[id], "nobody sent %s", id)
@@ -205,7 +205,7 @@ func (a account) holds(t testing.TB, s *story) {
 		if e.Type != event.TypeTelemetryReceived {
 			continue
 		}
-		require.NoError(t, p.Parse(e.Payload))
+		require.NoError(t, e.Parse(&p))
 		for i := range p.Events {
 			u := &p.Events[i].Usage
 			want.Plus(&projections.UsageSums{TelemetryEvents: 1, InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, CostMicros: u.CostMicros})
@@ -241,7 +241,7 @@ func telemetrySums(t testing.TB, events iter.Seq[*event.Envelope], interval time
 			continue
 		}
 		var p event.TelemetryReceived
-		require.NoError(t, p.Parse(e.Payload))
+		require.NoError(t, e.Parse(&p))
 		for i := range p.Events {
 			r := &p.Events[i]
 			key := event.Timestamp(time.Unix(0, r.Timestamp).UTC().Truncate(interval)) + r.AgentID + r.Type

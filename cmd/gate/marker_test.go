@@ -56,11 +56,11 @@ func TestAWriteLeavesItsMarkerAndEvidenceSaysSo(t *testing.T) {
 		switch e.Type {
 		case event.TypeStartup:
 			var p event.Startup
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			require.Equal(t, "gate.execution_marker", p.Engine[replay.EngineMarkerTable])
 		case event.TypeExecutionDispatched:
 			var p event.ExecutionDispatched
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			require.Equal(t, p.Path == event.PathTx, p.Marker)
 		}
 	}

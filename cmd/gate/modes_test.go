@@ -251,12 +251,12 @@ func checkModeEvents(t *testing.T, all []event.Envelope, expected map[string]ver
 			require.Equal(t, startMode, e.Context.Mode)
 		case event.TypeDecisionRecorded:
 			p := new(event.DecisionRecorded)
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(p))
 			require.Equal(t, []any{v.decision, v.reason, mode.now, v.enforced, v.bypass},
 				[]any{e.Context.Decision, e.Context.ReasonCode, e.Context.Mode, p.Enforced, p.Bypass}, id)
 		case event.TypeEmergencyBypass:
 			p := new(event.EmergencyBypass)
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(p))
 			require.Equal(t, "the policy server burns", p.Reason)
 			require.Equal(t, "operator", p.By)
 			require.Equal(t, "GATE_EMERGENCY_BYPASS_UNTIL="+time.Unix(0, p.Until).UTC().Format(time.RFC3339), mode.settings[2])
@@ -285,11 +285,11 @@ func TestShadowAndEnforceRecordTheSameDecision(t *testing.T) {
 			switch e.Type {
 			case event.TypeRequestReceived:
 				p := new(event.RequestReceived)
-				require.NoError(t, p.Parse(e.Payload))
+				require.NoError(t, e.Parse(p))
 				digest[e.Context.RequestID] = fmt.Sprintf("%x", p.SQLDigest)
 			case event.TypeDecisionRecorded:
 				p := new(event.DecisionRecorded)
-				require.NoError(t, p.Parse(e.Payload))
+				require.NoError(t, e.Parse(p))
 				require.Equal(t, mode == "enforce", p.Enforced)
 				p.Enforced, p.Engine = false, 0
 				recorded[digest[e.Context.RequestID]+" "+e.Context.Decision+" "+e.Context.ReasonCode] = *p

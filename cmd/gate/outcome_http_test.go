@@ -67,7 +67,7 @@ func TestAnUnknownOutcomeIsSettledByACheck(t *testing.T) {
 	count := map[string]int{}
 	for _, e := range g.events(t) {
 		var p event.ExecutionOutcomeResolved
-		if e.Type == event.TypeExecutionOutcomeResolved && p.Parse(e.Payload) == nil && e.Context.ExecutionID == execution {
+		if e.Type == event.TypeExecutionOutcomeResolved && e.Parse(&p) == nil && e.Context.ExecutionID == execution {
 			count[p.Outcome+" by "+p.By]++
 		}
 	}

@@ -524,7 +524,7 @@ func TestTestsThatFailByNowEndAChange(t *testing.T) {
 	for _, e := range g.events(t)[head:] {
 		var v event.PolicyValidated
 		if e.Type == event.TypePolicyValidated {
-			require.NoError(t, v.Parse(e.Payload))
+			require.NoError(t, e.Parse(&v))
 			require.False(t, v.Valid)
 			require.Equal(t, "tests_failed", e.Context.ReasonCode)
 			causes = append(causes, v.Cause)

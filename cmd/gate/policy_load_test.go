@@ -251,7 +251,7 @@ func TestARefusedChangeLeavesTheOldVersionDeciding(t *testing.T) {
 	for _, e := range g.events(t) {
 		var p event.PolicyValidated
 		if e.Type == event.TypePolicyValidated && e.Context.ReasonCode != "" {
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			require.False(t, p.Valid)
 			require.Equal(t, "corpus_failed", e.Context.ReasonCode)
 			require.NotEqual(t, p.Corpus.Cases, p.Corpus.Passed)

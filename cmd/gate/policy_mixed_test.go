@@ -172,7 +172,7 @@ func requireMixed(t testing.TB, all []event.Envelope) {
 			continue
 		}
 		var p event.DecisionRecorded
-		require.NoError(t, p.Parse(e.Payload))
+		require.NoError(t, e.Parse(&p))
 		seen["mode "+e.Context.Mode]++
 		seen["decision "+e.Context.Decision]++
 		seen["version "+e.Context.PolicyVersion]++

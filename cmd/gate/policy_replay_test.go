@@ -162,7 +162,7 @@ func TestAReplaySaysWhatAnotherVersionWouldHaveDecided(t *testing.T) {
 		if e.Type != event.TypePolicyActivated || e.Context.PolicyVersion != "notes@2.0.0" {
 			continue
 		}
-		require.NoError(t, p.Parse(e.Payload))
+		require.NoError(t, e.Parse(&p))
 		require.Equal(t, [2]uint64{all.FromSeq, all.ToSeq}, [2]uint64{p.Impact.FromSeq, p.Impact.ToSeq})
 		require.Equal(t, *all.ImpactHash, fmt.Sprintf("%x", p.Impact.ImpactHash))
 		impacts++

@@ -96,7 +96,7 @@ func requireDispatchOf(t testing.TB, g *testGate, sql string, params int) {
 		if e.Type != event.TypeExecutionDispatched {
 			continue
 		}
-		require.NoError(t, p.Parse(e.Payload))
+		require.NoError(t, e.Parse(&p))
 		if p.SQLSHA256 == digestOfText(sql) {
 			require.NotNil(t, p.Params)
 			require.Equal(t, params, p.Params.Count)

@@ -175,7 +175,7 @@ func (d gateDir) startupKeys(t testing.TB) []string {
 	for _, e := range d.events(t) {
 		if e.Type == event.TypeStartup {
 			var s event.Startup
-			require.NoError(t, s.Parse(e.Payload))
+			require.NoError(t, e.Parse(&s))
 			keys = append(keys, s.SigningVKey)
 		}
 	}

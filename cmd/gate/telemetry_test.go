@@ -241,7 +241,7 @@ func keptBodies(t *testing.T, w *agentWorld) (bodies string) {
 			continue
 		}
 		var p event.TelemetryReceived
-		require.NoError(t, p.Parse(e.Payload))
+		require.NoError(t, e.Parse(&p))
 		if p.Origin.Idempotency != nil {
 			bodies += p.Origin.Idempotency.Body
 		}

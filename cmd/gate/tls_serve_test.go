@@ -65,11 +65,11 @@ func TestTheVerifiedSubjectIsAFactAndEvidence(t *testing.T) {
 		switch e.Type {
 		case event.TypeRequestReceived:
 			var p event.RequestReceived
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			principals = append(principals, p.Principal)
 		case event.TypeDecisionRecorded:
 			var p event.DecisionRecorded
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			subjects = append(subjects, p.Facts.TLSSubject)
 		}
 	}

@@ -340,7 +340,7 @@ func TestAStatementCanDependOnVerifiedTools(t *testing.T) {
 	for _, e := range w.events(t) {
 		if e.Type == event.TypeDecisionRecorded {
 			var p event.DecisionRecorded
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			facts = append(facts, p.Facts.AgentToolsVerified)
 		}
 	}

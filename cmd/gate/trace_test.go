@@ -43,7 +43,7 @@ func TestATraceLeadsFromTheClientToTheDatabase(t *testing.T) {
 	for _, e := range g.events(t) {
 		var p event.ExecutionDispatched
 		if e.Type == event.TypeExecutionDispatched {
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			traced = append(traced, p.Settings["application_name"])
 		}
 	}

@@ -163,7 +163,7 @@ func TestARefusedLoginOnTheWireIsAnEvent(t *testing.T) {
 	for _, e := range g.events(t) {
 		if e.Type == event.TypeWireLoginFailed {
 			var p event.WireLoginFailed
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			counted += p.Count
 		}
 	}
@@ -210,7 +210,7 @@ func TestEveryWayToBeRefusedOnTheWireHasItsCause(t *testing.T) {
 			for _, e := range g.events(t) {
 				if e.Type == event.TypeWireLoginFailed {
 					var p event.WireLoginFailed
-					require.NoError(t, p.Parse(e.Payload))
+					require.NoError(t, e.Parse(&p))
 					require.Equal(t, cause, p.Cause)
 					require.Equal(t, "127.0.0.1", p.Client)
 					return

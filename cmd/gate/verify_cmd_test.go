@@ -130,7 +130,7 @@ func TestADecisionThatWasRecordedOtherwiseIsNamed(t *testing.T) {
 		allowed(e)
 		if e.Type == event.TypeStartup {
 			var p event.Startup
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			p.Engine["classifier"] = "0.9"
 			e.Payload = p.Fields()
 		}
@@ -142,7 +142,7 @@ func TestADecisionThatWasRecordedOtherwiseIsNamed(t *testing.T) {
 	without := rewritten(t, g.gateDir, func(e *event.Envelope) {
 		if e.Type == event.TypePolicyLoaded {
 			var p event.PolicyLoaded
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			p.Document = nil
 			e.Payload = p.Fields()
 		}

@@ -214,7 +214,7 @@ func (s *storm) outcomes() map[int]string {
 	for _, e := range s.g.events(s.t) {
 		if e.Type == event.TypeExecutionDispatched {
 			var d event.ExecutionDispatched
-			require.NoError(s.t, d.Parse(e.Payload))
+			require.NoError(s.t, e.Parse(&d))
 			if row, ok := s.sent[d.SQLSHA256]; ok {
 				require.NotContains(s.t, outcomes, row, "no statement is sent twice")
 				rows[e.Context.ExecutionID], outcomes[row] = row, ""
@@ -234,7 +234,7 @@ func (s *storm) outcomes() map[int]string {
 			outcomes[row] = "unknown"
 		case event.TypeExecutionOutcomeResolved:
 			var r event.ExecutionOutcomeResolved
-			require.NoError(s.t, r.Parse(e.Payload))
+			require.NoError(s.t, e.Parse(&r))
 			outcomes[row] = r.Outcome
 		}
 	}

@@ -374,7 +374,7 @@ func (d gateDir) cancelEvidence(t testing.TB) (said []string) {
 			said = append(said, "before_dispatch")
 		case event.TypeCancelRejected:
 			var p event.CancelRejected
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			for range p.Count {
 				said = append(said, p.Cause)
 			}

@@ -395,7 +395,7 @@ func (w *limitWorld) compare() {
 		switch e.Type {
 		case event.TypeExecutionDispatched:
 			var p event.ExecutionDispatched
-			if require.NoError(w.t, p.Parse(e.Payload)); p.Path == event.PathTx {
+			if require.NoError(w.t, e.Parse(&p)); p.Path == event.PathTx {
 				require.Less(w.t, next, len(w.runs), "a write of which nobody knows")
 				r := w.runs[next]
 				if next++; sha256.Sum256([]byte(r.sql)) != p.SQLSHA256 {
@@ -407,7 +407,7 @@ func (w *limitWorld) compare() {
 			told[id] += e.Context.ReasonCode
 		case event.TypeExecutionSuccess:
 			var p event.ExecutionSuccess
-			require.NoError(w.t, p.Parse(e.Payload))
+			require.NoError(w.t, e.Parse(&p))
 			if told[id] += "success"; of[id] != nil && of[id].most > 0 {
 				told[id] += " " + strconv.Itoa(p.RowsChanged)
 			}

@@ -281,11 +281,11 @@ func TestWhoLoggedInIsProvenWhateverIsClaimed(t *testing.T) {
 		switch e.Type {
 		case event.TypeRequestReceived:
 			var p event.RequestReceived
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			principals[p.Principal]++
 		case event.TypeQueryRejected:
 			var p event.QueryRejected
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			principals[p.Principal]++
 		}
 	}

@@ -282,7 +282,7 @@ func requireLogOfTable(t *testing.T, g *testGate, writes map[[32]byte]sequenceWr
 		id := e.Context.ExecutionID
 		if e.Type == event.TypeExecutionDispatched {
 			var dispatched event.ExecutionDispatched
-			require.NoError(t, dispatched.Parse(e.Payload))
+			require.NoError(t, e.Parse(&dispatched))
 			if w, ok := writes[dispatched.SQLSHA256]; ok {
 				of[id] = w
 			}

@@ -50,7 +50,7 @@ func TestACertificateLogsInOnTheWireAndIsEvidence(t *testing.T) {
 	for _, e := range g.events(t) {
 		if e.Type == event.TypeRequestReceived {
 			var p event.RequestReceived
-			require.NoError(t, p.Parse(e.Payload))
+			require.NoError(t, e.Parse(&p))
 			require.Equal(t, "CN=ana", p.Principal)
 			require.NotEmpty(t, p.WireSession)
 			return

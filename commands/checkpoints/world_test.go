@@ -208,7 +208,7 @@ func (r *run) named() (list []event.CheckpointSigned) {
 		require.NoError(r.t, err)
 		if e.Type == event.TypeCheckpointSigned {
 			var p event.CheckpointSigned
-			require.NoError(r.t, p.Parse(e.Payload))
+			require.NoError(r.t, e.Parse(&p))
 			list = append(list, p)
 		}
 	}

@@ -198,13 +198,18 @@ func (w *writer) value(v *Value, depth int) {
 	}
 }
 
+// count begins a list.
+func (w *writer) count(n int) {
+	w.length(n)
+	w.keep(w.enc.EncodeArrayLen(n))
+}
+
 func (w *writer) items(list Payload, depth int) {
 	if depth > maxDepth {
 		w.fail("nested deeper than %d", maxDepth)
 		return
 	}
-	w.length(len(list))
-	w.keep(w.enc.EncodeArrayLen(len(list)))
+	w.count(len(list))
 	for i := range list {
 		w.value(&list[i].Value, depth)
 	}

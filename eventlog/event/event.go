@@ -13,10 +13,10 @@ type Type string
 // A Draft is an event that is not yet appended: it has no sequence number and
 // no hash.
 //
-// Who makes a draft sets Payload. Who reads one uses the methods Parse, Get and
-// Fields and never looks at Payload itself: it is nil in what a Decoder gave,
-// which keeps the bytes instead. All of this package does so; where Payload is
-// set, it counts and the bytes do not.
+// Who reads a draft uses the methods Parse, Get and Fields and never looks at
+// Payload itself: it is nil in what New made and a Decoder gave, which keep the bytes
+// instead. All of this package does so; where Payload is set, it counts and the bytes
+// do not.
 type Draft struct {
 	ID          ID
 	Type        Type
@@ -97,5 +97,10 @@ func New(at time.Time, ctx Context, p Typed) Draft {
 	if s, ok := p.(salted); ok {
 		s.draw()
 	}
-	return Draft{ID: NewID(at), Type: p.EventType(), TypeVersion: versionOf(p.EventType()), Time: at, Context: ctx, Payload: p.Fields()}
+	d := Draft{ID: NewID(at), Type: p.EventType(), TypeVersion: versionOf(p.EventType()), Time: at, Context: ctx}
+	var err error
+	if d.packed, err = pack(p); err != nil {
+		return d.With(p.Fields()) // which Encode refuses
+	}
+	return d
 }

@@ -8,8 +8,9 @@ import (
 )
 
 // A form describes a payload once for both directions: each event type walks
-// its fields in the order of their keys, and the form either writes them or
-// reads them. So what is written and what is read can't drift apart.
+// its fields in the order of their keys, and the form either writes them, into
+// bytes or into a Payload, or reads them. So what is written and what is read can't
+// drift apart.
 //
 // Reading is strict: a missing, unknown, mistyped or out-of-range field is an
 // error, and so is an optional field that is spelled out although it is zero,
@@ -17,6 +18,7 @@ import (
 // the checked bytes of one, with the same results and the same errors.
 type form struct {
 	reading bool
+	out     *writer // of the bytes that are written; nil: a Payload is
 	level
 	now    *Value // the value that was come to, of a Payload
 	packed reader // or the bytes that are read, from that value on
@@ -26,7 +28,7 @@ type form struct {
 
 // A level is what is left to read of one map or list: so many fields or items,
 // and these themselves where a Payload is read. A form that writes has there what
-// is written so far.
+// is written so far, or how many fields where it writes bytes.
 type level struct {
 	fields Payload
 	left   int
@@ -37,6 +39,42 @@ func write(n int, describe func(*form)) Payload {
 	f := form{level: level{fields: make(Payload, 0, n)}}
 	describe(&f)
 	return f.fields
+}
+
+// pack writes the bytes of a payload, as the encoder does those of its Fields.
+func pack(p Typed) (packed string, err error) {
+	w := writers.Get().(*writer)
+	w.buf = w.scratch[:0]
+	f := forms.Get().(*form)
+	f.out = w
+	f.wrap(p.form)
+	packed, err = string(w.buf), w.err
+	f.release()
+	w.keepScratch()
+	w.release()
+	return packed, err
+}
+
+// wrap writes a map of what describe puts out. How many fields it has is known behind
+// them, and almost always fits into the byte that is kept for it.
+func (f *form) wrap(describe func(*form)) {
+	outside, at := f.level, len(f.out.buf)
+	f.level, f.out.buf = level{}, append(f.out.buf, 0)
+	describe(f)
+	b := f.out.buf
+	if n := f.left; uint64(n) < maps.shortEnd() {
+		b[at] = maps.short | byte(n)
+	} else {
+		b = slices.Insert(b, at+1, byte(n>>8), byte(n))
+		b[at] = maps.long2
+	}
+	f.level, f.out.buf = outside, b
+}
+
+// name writes a key of bytes.
+func (f *form) name(key string) {
+	f.left++
+	f.out.text(key)
 }
 
 // read hands p's fields to describe and refuses what is left over.
@@ -94,7 +132,14 @@ func (f *form) fail(key, format string, args ...any) {
 	}
 }
 
-func (f *form) put(key string, v Value) { f.fields = append(f.fields, Field{Key: key, Value: v}) }
+func (f *form) put(key string, v Value) {
+	if f.out == nil {
+		f.fields = append(f.fields, Field{Key: key, Value: v})
+		return
+	}
+	f.name(key)
+	f.out.value(&v, payloadDepth)
+}
 
 // next comes to the value that must or may stand under key now.
 func (f *form) next(key string, k Kind, optional bool) bool {
@@ -297,8 +342,16 @@ func (f *form) bytes(key string, b *[]byte, optional bool) {
 
 func (f *form) strs(key string, list *[]string, optional bool) {
 	if !f.reading {
-		if !optional || len(*list) > 0 {
+		switch {
+		case optional && len(*list) == 0:
+		case f.out == nil:
 			f.put(key, Strings(*list))
+		default:
+			f.name(key)
+			f.out.count(len(*list))
+			for _, s := range *list {
+				f.out.text(s)
+			}
 		}
 		return
 	}
@@ -386,12 +439,22 @@ func textFields(m map[string]string) Payload {
 // group is a map with fields of its own; n is a guess of their number.
 func (f *form) group(key string, n int, describe func(*form)) {
 	if !f.reading {
-		f.put(key, mapOf(write(n, describe)))
+		f.within(key, n, describe)
 		return
 	}
 	if f.next(key, KindMap, need) {
 		f.inside(key, describe)
 	}
+}
+
+// within writes a map under key.
+func (f *form) within(key string, n int, describe func(*form)) {
+	if f.out == nil {
+		f.put(key, mapOf(write(n, describe)))
+		return
+	}
+	f.name(key)
+	f.wrap(describe)
 }
 
 // inside reads the fields of the map under key that was come to.
@@ -409,7 +472,7 @@ func (f *form) inside(key string, describe func(*form)) {
 func part[T any](f *form, key string, p **T, describe func(*T, *form)) {
 	if !f.reading {
 		if *p != nil {
-			f.put(key, mapOf(write(6, func(g *form) { describe(*p, g) })))
+			f.within(key, 6, func(g *form) { describe(*p, g) })
 		}
 		return
 	}
@@ -421,6 +484,14 @@ func part[T any](f *form, key string, p **T, describe func(*T, *form)) {
 
 // parts is a list of groups.
 func parts[T any](f *form, key string, list *[]T, describe func(*T, *form)) {
+	if !f.reading && f.out != nil {
+		f.name(key)
+		f.out.count(len(*list))
+		for i := range *list {
+			f.wrap(func(g *form) { describe(&(*list)[i], g) })
+		}
+		return
+	}
 	if !f.reading {
 		kids := make(Payload, len(*list))
 		for i := range *list {

@@ -44,7 +44,16 @@ func AppendJSON(dst []byte, e *Envelope) []byte {
 	dst = appendContext(dst, &e.Context)
 	dst = strconv.AppendUint(append(dst, jsonRecordVer...), RecordVersion, 10)
 	dst = strconv.AppendUint(append(dst, jsonTypeVer...), uint64(e.TypeVersion), 10)
-	dst = appendFields(append(dst, jsonPayload...), e.Fields())
+	packed := reader{record: e.bytes()}
+	if packed.record == "" {
+		w := writers.Get().(*writer)
+		w.buf = w.scratch[:0]
+		w.fields(e.Payload, payloadDepth)
+		packed.record = string(w.buf)
+		w.keepScratch()
+		w.release()
+	}
+	dst = appendPacked(append(dst, jsonPayload...), &packed)
 	dst = appendHash(append(dst, jsonPreviousHash...), &e.PreviousHash)
 	dst = appendHash(append(dst, jsonHash...), &e.Hash)
 	return append(dst, '}')
@@ -95,42 +104,45 @@ func appendText(dst []byte, s string) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-// appendFields writes a map. A key that begins with `$` gets one more, so that
-// `$i` and `$b` are free to mark what JSON itself can't hold.
-func appendFields(dst []byte, p Payload) []byte {
-	dst = append(dst, '{')
-	for i := range p {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		if key := p[i].Key; key != "" && key[0] == '$' {
-			dst = appendText(dst, "$"+key)
-		} else {
-			dst = appendText(dst, key)
-		}
-		dst = appendValue(append(dst, ':'), &p[i].Value)
-	}
-	return append(dst, '}')
-}
-
-func appendValue(dst []byte, v *Value) []byte {
-	switch v.kind {
+// appendPacked writes the value that r comes to, of bytes that were checked. A key that
+// begins with `$` gets one more, so that `$i` and `$b` are free to mark what JSON itself
+// can't hold.
+func appendPacked(dst []byte, r *reader) []byte {
+	kind, head := r.kind(), r.head()
+	switch kind {
 	case KindBool:
-		return strconv.AppendBool(dst, v.num != 0)
+		return strconv.AppendBool(dst, head == headTrue)
 	case KindInt:
-		return appendInt(dst, v.num)
+		return appendInt(dst, r.intBody(head))
 	case KindString:
-		return appendText(dst, v.text)
+		return appendText(dst, r.rawText(head))
 	case KindBytes:
 		dst = append(append(dst, jsonBytesKey...), '"')
-		dst = base64.StdEncoding.AppendEncode(dst, []byte(v.text))
+		dst = base64.StdEncoding.AppendEncode(dst, []byte(r.blob(head)))
 		return append(dst, `"}`...)
 	case KindList:
-		return appendItems(dst, v.kids)
+		dst = append(dst, '[')
+		for n := r.length(head, &arrays); n > 0; n-- {
+			if dst = appendPacked(dst, r); n > 1 {
+				dst = append(dst, ',')
+			}
+		}
+		return append(dst, ']')
 	case KindMap:
-		return appendFields(dst, v.kids)
+		dst = append(dst, '{')
+		for n := r.length(head, &maps); n > 0; n-- {
+			if key := r.rawText(r.head()); key != "" && key[0] == '$' {
+				dst = appendText(dst, "$"+key)
+			} else {
+				dst = appendText(dst, key)
+			}
+			if dst = appendPacked(append(dst, ':'), r); n > 1 {
+				dst = append(dst, ',')
+			}
+		}
+		return append(dst, '}')
 	}
-	return append(dst, "null"...) // a Value that no encoder accepts; ParseJSON refuses it too
+	return append(dst, "null"...) // of what no encoder accepts; ParseJSON refuses it too
 }
 
 func appendInt(dst []byte, n int64) []byte {
@@ -139,17 +151,6 @@ func appendInt(dst []byte, n int64) []byte {
 	}
 	dst = append(append(dst, jsonIntKey...), '"')
 	return append(strconv.AppendInt(dst, n, 10), `"}`...)
-}
-
-func appendItems(dst []byte, list Payload) []byte {
-	dst = append(dst, '[')
-	for i := range list {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendValue(dst, &list[i].Value)
-	}
-	return append(dst, ']')
 }
 
 // FormatTime is a moment as every readable form shows it: RFC 3339, UTC, nine decimals.

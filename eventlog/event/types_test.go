@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -85,6 +86,24 @@ func TestEveryTypeParsesWhatItWrites(t *testing.T) {
 	}
 }
 
+// What New writes at once is what the encoder makes of the fields, also of more than the
+// fifteen that a short map holds.
+func TestEveryTypeIsPackedAsItsFieldsAreEncoded(t *testing.T) {
+	most := 0
+	for _, s := range Types() {
+		for _, p := range []Typed{filledOf(s), s.New()} {
+			d := New(time.Unix(0, goldenTime), Context{}, p)
+			require.Nil(t, d.Payload)
+			require.Equal(t, packedOf(t, p.Fields()), d.packed, s.Type)
+			most = max(most, len(p.Fields()))
+		}
+	}
+	require.Greater(t, most, 15)
+	broken := New(time.Unix(0, goldenTime), Context{}, &HealthFail{Step: "wal", Message: "\xff"})
+	_, err := Encode(nil, &broken)
+	require.ErrorIs(t, err, ErrNotEncodable)
+}
+
 func TestEveryTypeRefusesWhatItWouldNotWrite(t *testing.T) {
 	for _, s := range Types() {
 		good := filledOf(s).Fields()
@@ -148,10 +167,10 @@ func TestNewStampsIDTypeVersionAndPayload(t *testing.T) {
 	d := New(goldenDraft().Time, Context{Actor: "system"}, &HealthFail{Step: "wal", Message: "slow"})
 	require.Equal(t, TypeHealthFail, d.Type)
 	require.Equal(t, uint16(1), d.TypeVersion)
-	step, ok := d.Payload.Get("step")
+	step, ok := d.Get("step")
 	require.True(t, ok)
 	text, _ := step.AsString()
 	require.Equal(t, "wal", text)
-	_, ok = d.Payload.Get("stepp")
+	_, ok = d.Get("stepp")
 	require.False(t, ok)
 }

@@ -41,25 +41,32 @@ type Head struct {
 func Slot(counter uint64) int64 { return int64(counter%2) * SlotSize }
 
 // Encode gives the SlotSize bytes of a slot.
+func (h Head) Encode() []byte {
+	b := make([]byte, SlotSize)
+	h.Put(b)
+	return b
+}
+
+// Put writes a slot over b, whose bytes behind what a head takes are zero.
 //
 //	 0  magic 8 | log_id 16 | seq 8 | event_hash 32
 //	64  segment 4 | flags 4 | end_off 8 | time_ns 8 | counter 8 | CRC32C 4
-func (h Head) Encode() []byte {
-	b := make([]byte, SlotSize)
+func (h Head) Put(b []byte) {
 	le := binary.LittleEndian
 	copy(b, headMagic)
 	copy(b[8:], h.LogID[:])
 	le.PutUint64(b[24:], h.Seq)
 	copy(b[32:], h.EventHash[:])
 	le.PutUint32(b[64:], h.Segment)
+	flags := uint32(0)
 	if h.Clean {
-		le.PutUint32(b[68:], headClean)
+		flags = headClean
 	}
+	le.PutUint32(b[68:], flags)
 	le.PutUint64(b[72:], h.EndOff)
 	le.PutUint64(b[80:], uint64(h.Time.UnixNano()))
 	le.PutUint64(b[88:], h.Counter)
 	le.PutUint32(b[96:], crc32.Checksum(b[:96], castagnoli))
-	return b
 }
 
 // ParseHead reads one slot. Bytes after the sum are not looked at.

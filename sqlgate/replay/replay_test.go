@@ -163,7 +163,7 @@ func TestARecordThatSaysOtherwiseIsADifference(t *testing.T) {
 			seq := s.decides(p, write("DELETE"), at)
 			request, decision := &s.events[seq-2].Draft, &s.events[seq-1].Draft
 			var recorded event.DecisionRecorded
-			require.NoError(t, recorded.Parse(decision.Payload))
+			require.NoError(t, decision.Parse(&recorded))
 			c.change(request, decision, &recorded)
 			decision.Payload = recorded.Fields()
 			result, found := verify(&s, 0, 0)
@@ -325,7 +325,7 @@ func TestOnlyWhatWasSessionControlIsRecomputedAsSuch(t *testing.T) {
 
 	var payload event.DecisionRecorded
 	last := &s.events[len(s.events)-1]
-	require.NoError(t, payload.Parse(last.Payload))
+	require.NoError(t, last.Parse(&payload))
 	payload.Run = "none"
 	last.Payload = payload.Fields()
 	_, found = verify(&s, 0, 0)
