@@ -88,6 +88,10 @@ type sqlScanner struct {
 	at     int
 	pieces []sqlPiece
 
+	escapes     bool // an E stands before the quote that comes
+	goesOn      bool // blanks with a line end are all since a string constant
+	backslashes bool // which was one of E'...'
+
 	comments, blanks int
 	marks            int
 	mixed            map[string]bool // words of several alphabets, by what is said of them
@@ -97,6 +101,9 @@ type sqlScanner struct {
 // next takes one token.
 func (s *sqlScanner) next() {
 	rest := s.text[s.at:]
+	if c := rest[0]; c != '\'' && !isBlank(c) {
+		s.goesOn = false
+	}
 	switch c := rest[0]; {
 	case strings.HasPrefix(rest, "--"):
 		s.comments++
@@ -105,14 +112,18 @@ func (s *sqlScanner) next() {
 		s.comments++
 		s.take("comment", commentEnd(rest))
 	case c == '\'':
-		s.take("string", quoteEnd(rest, '\'', s.escapes()))
+		s.constant(rest)
+		return
 	case c == '"':
 		s.take("word", quoteEnd(rest, '"', false))
 	case c == '$' && dollarTag(rest) != "":
 		s.take("string", dollarEnd(rest))
 	case isBlank(c):
 		s.blank(blankEnd(rest))
-	case c >= '0' && c <= '9':
+	case c == '$' && len(rest) > 1 && isDigit(rune(rest[1])):
+		s.take("plain", 1)
+		s.take("number", runEnd(s.text[s.at:], isDigit))
+	case isDigit(rune(c)):
 		s.take("number", runEnd(rest, func(r rune) bool { return r == '.' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }))
 	default:
 		if r, _ := utf8.DecodeRuneInString(rest); isWordStart(r) {
@@ -124,13 +135,19 @@ func (s *sqlScanner) next() {
 	}
 }
 
-// escapes reports whether the quote here is one of E'...'.
-func (s *sqlScanner) escapes() bool {
-	return s.at > 0 && (s.text[s.at-1] == 'E' || s.text[s.at-1] == 'e') && (s.at == 1 || !isWordPart(rune(s.text[s.at-2])))
+// constant takes a string constant. One that stands behind another, on a new line, goes on
+// with it, and is read as its first part is (PostgreSQL "String Constants").
+func (s *sqlScanner) constant(rest string) {
+	s.backslashes = s.escapes || s.goesOn && s.backslashes
+	s.escapes = false
+	s.take("string", quoteEnd(rest, '\'', s.backslashes))
+	between := s.text[s.at : s.at+blankEnd(s.text[s.at:])]
+	s.goesOn = strings.ContainsAny(between, "\r\n")
 }
 
 func (s *sqlScanner) word(n int) {
 	token := s.text[s.at : s.at+n]
+	s.escapes = (token == "E" || token == "e") && strings.HasPrefix(s.text[s.at+n:], "'")
 	kind := "word"
 	if _, found := slices.BinarySearch(sqlKeywords, strings.ToUpper(token)); found {
 		kind = "keyword"
@@ -315,7 +332,8 @@ func isBlank(c byte) bool {
 	return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'
 }
 func isWordStart(r rune) bool { return r == '_' || r >= 0x80 || unicode.IsLetter(r) }
-func isWordPart(r rune) bool  { return isWordStart(r) || r == '$' || (r >= '0' && r <= '9') }
+func isDigit(r rune) bool     { return r >= '0' && r <= '9' }
+func isWordPart(r rune) bool  { return isWordStart(r) || r == '$' || isDigit(r) }
 func blankEnd(text string) int {
 	return runEnd(text, func(r rune) bool { return r < 0x80 && isBlank(byte(r)) })
 }

@@ -1,11 +1,13 @@
 package controlplane
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	pg_query "github.com/pganalyze/pg_query_go/v5"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -23,22 +25,27 @@ func kindsOf(v sqlView) string {
 
 func TestSQLIsSetApartAsItWillRun(t *testing.T) {
 	for text, want := range map[string]string{
-		"SELECT a FROM t":                   "keyword:SELECT word:a keyword:FROM word:t",
-		"select 'it''s' -- no":              "keyword:select string:'it''s' comment:-- no",
-		"x /* a /* b */ c */ y":             "word:x comment:/* a /* b */ c */ word:y",
-		"$$ DROP $$ $t$ a $$ b $t$":         "string:$$ DROP $$ string:$t$ a $$ b $t$",
-		`E'a\'b' 'a\'`:                      `word:E string:'a\'b' string:'a\'`,
-		`"DROP" 12.5e3`:                     `word:"DROP" number:12.5e3`,
-		"a -- one\nDROP TABLE t":            "word:a comment:-- one keyword:DROP keyword:TABLE word:t",
-		"'open":                             "string:'open",
-		"/* open":                           "comment:/* open",
-		"$1 $2":                             "plain:$ number:1 plain:$ number:2",
-		"p\u0430id":                         "word:p mark:\u0430 word:id",
-		"'p\u0430id'":                       "string:'p mark:\u0430 string:id'",
-		"'\u0440\u0430\u0437'":              "string:'\u0440\u0430\u0437'",
-		"a\u200bb":                          "word:a mark:U+200B word:b",
-		"'\u202eabc'":                       "string:' mark:U+202E string:abc'",
-		"a" + strings.Repeat(" ", 90) + "b": "word:a blank: word:b",
+		"SELECT a FROM t":                            "keyword:SELECT word:a keyword:FROM word:t",
+		"select 'it''s' -- no":                       "keyword:select string:'it''s' comment:-- no",
+		"x /* a /* b */ c */ y":                      "word:x comment:/* a /* b */ c */ word:y",
+		"$$ DROP $$ $t$ a $$ b $t$":                  "string:$$ DROP $$ string:$t$ a $$ b $t$",
+		`E'a\'b' 'a\'`:                               `word:E string:'a\'b' string:'a\'`,
+		"E'x'\n'b\\' /*' OR id > 1 -- */ AND id = 2": `word:E string:'x' string:'b\' /*' keyword:OR word:id plain:> number:1 comment:-- */ AND id = 2`,
+		"E'x' \t\r '\\'' OR 'y'":                     `word:E string:'x' string:'\'' keyword:OR string:'y'`,
+		"E'x' '\\' OR 'y'":                           `word:E string:'x' string:'\' keyword:OR string:'y'`,
+		"'x'\n'\\' OR 'y'":                           `string:'x' string:'\' keyword:OR string:'y'`,
+		"E'x'\n, '\\' OR 'y'":                        `word:E string:'x' plain:, string:'\' keyword:OR string:'y'`,
+		`"DROP" 12.5e3`:                              `word:"DROP" number:12.5e3`,
+		"a -- one\nDROP TABLE t":                     "word:a comment:-- one keyword:DROP keyword:TABLE word:t",
+		"'open":                                      "string:'open",
+		"/* open":                                    "comment:/* open",
+		"$1 $2":                                      "plain:$ number:1 plain:$ number:2",
+		"p\u0430id":                                  "word:p mark:\u0430 word:id",
+		"'p\u0430id'":                                "string:'p mark:\u0430 string:id'",
+		"'\u0440\u0430\u0437'":                       "string:'\u0440\u0430\u0437'",
+		"a\u200bb":                                   "word:a mark:U+200B word:b",
+		"'\u202eabc'":                                "string:' mark:U+202E string:abc'",
+		"a" + strings.Repeat(" ", 90) + "b":          "word:a blank: word:b",
 	} {
 		require.Equal(t, want, kindsOf(viewSQL(text)), text)
 	}
@@ -70,6 +77,61 @@ func TestALongStatementIsFoldedWithItsLengthAndDigest(t *testing.T) {
 		size += len(p.Text)
 	}
 	require.LessOrEqual(t, size, foldedBytes)
+}
+
+// What a card shows as a constant or a comment is one to PostgreSQL's own lexer. Where a
+// comment stands between two constants that lexer and the server's part, and the gate
+// takes no such text.
+func TestConstantsAndCommentsAreThoseOfPostgreSQL(t *testing.T) {
+	fragments := []string{"'", "'", "''", "E'", "e'", "N'", "B'", "\"", "\\", "\\'", "$$", "$a$", "$", "$1", "--", "/*", "*/", "/", "*", "\n", "\n", "\r", " ", "\t", "a", "E", "1", "1e", "ü", ",", "OR ", "+", "(", ";"}
+	compared := 0
+	rapid.Check(t, func(t *rapid.T) {
+		for range 50 {
+			text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(fragments), 1, 14).Draw(t, "text"), "")
+			scanned, err := pg_query.Scan(text)
+			if err != nil {
+				continue
+			}
+			want, got := bytes.Repeat([]byte("."), len(text)), make([]byte, 0, len(text))
+			behind, parted := false, false // a constant, and a comment behind that
+			for _, token := range scanned.Tokens {
+				kind, from := byte('.'), int(token.Start)
+				switch token.Token {
+				case pg_query.Token_SCONST, pg_query.Token_BCONST:
+					kind = 's'
+					if quote := strings.IndexByte(text[from:token.End], '\''); text[from] != '$' {
+						from += quote
+					}
+					if behind && parted {
+						return
+					}
+					behind, parted = true, false
+				case pg_query.Token_SQL_COMMENT, pg_query.Token_C_COMMENT:
+					kind, parted = 'c', true
+				default:
+					behind = false
+				}
+				for i := from; i < int(token.End); i++ {
+					want[i] = kind
+				}
+			}
+			for _, p := range viewSQL(text).Pieces {
+				kind := "."
+				if p.Kind == "string" || p.Kind == "comment" {
+					kind = p.Kind[:1]
+				}
+				got = append(got, strings.Repeat(kind, len(p.Text))...)
+			}
+			for i := range want {
+				if isBlank(text[i]) {
+					want[i], got[i] = ' ', ' ' // between the parts of a constant
+				}
+			}
+			require.Equal(t, string(want), string(got), "%q", text)
+			compared++
+		}
+	})
+	require.Positive(t, compared)
 }
 
 // Nothing is lost: the pieces, with what is folded and marked put back, are the
