@@ -81,10 +81,11 @@ func grouped(rows []approvalRow) []group {
 	at := make(map[string]int)
 	var groups []group
 	for _, r := range rows {
-		i, ok := at[r.Fingerprint]
+		key := r.Fingerprint + " " + r.Effect // tables may differ in digits that a fingerprint leaves out
+		i, ok := at[key]
 		if !ok {
 			i = len(groups)
-			at[r.Fingerprint] = i
+			at[key] = i
 			groups = append(groups, group{Fingerprint: r.Fingerprint})
 		}
 		g := &groups[i]

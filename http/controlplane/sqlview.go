@@ -226,7 +226,7 @@ func (s *sqlScanner) suspicious(kind string, r rune) string {
 		return ""
 	case unicode.Is(unicode.Bidi_Control, r):
 		return named(r, "it turns the direction of the text around, so what you read is not the order that runs")
-	case unicode.In(r, unicode.Cf, unicode.Cc, unicode.Zs, unicode.Zl, unicode.Zp, unicode.Variation_Selector, unicode.Co):
+	case unseen(r), unicode.In(r, unicode.Zs, unicode.Variation_Selector, unicode.Co):
 		return named(r, "it cannot be seen")
 	case kind == "string" || kind == "comment":
 		return ""

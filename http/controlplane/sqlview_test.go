@@ -53,8 +53,9 @@ func TestSQLIsSetApartAsItWillRun(t *testing.T) {
 
 func TestWhatAReaderWouldNotSeeIsSaid(t *testing.T) {
 	for text, want := range map[string]string{
-		"DELETE FROM t -- please":                              "1 comment.",
-		"SELECT '\u202e'":                                      "1 character that",
+		"DELETE FROM t -- please":               "1 comment.",
+		"SELECT '\u202e'":                       "1 character that",
+		"DELETE FROM t WHERE a <> 'paid\u034f'": "1 character that", "SELECT 'a\u2800b\u3164c\u17b4\U000e0080'": "4 characters that",
 		"SELECT p\u0430id FROM t":                              "mixes Cyrillic and Latin",
 		"UPDATE t SET a = 1 WHERE b = 'unp\u0430id'":           "mixes Cyrillic and Latin",
 		"SELECT 1" + strings.Repeat("\n", 40) + ", drop_all()": "A long run of blanks",
@@ -83,10 +84,10 @@ func TestALongStatementIsFoldedWithItsLengthAndDigest(t *testing.T) {
 // comment stands between two constants that lexer and the server's part, and the gate
 // takes no such text.
 func TestConstantsAndCommentsAreThoseOfPostgreSQL(t *testing.T) {
-	fragments := []string{"'", "'", "''", "E'", "e'", "N'", "B'", "\"", "\\", "\\'", "$$", "$a$", "$", "$1", "--", "/*", "*/", "/", "*", "\n", "\n", "\r", " ", "\t", "a", "E", "1", "1e", "ü", ",", "OR ", "+", "(", ";"}
+	fragments := []string{"'", "'", "E'x'", "\n'", "''", "E'", "e'", "N'", "B'", "\"", "\\", "\\'", "$$", "$a$", "$", "$1", "--", "/*", "*/", "/", "*", "\n", "\n", "\r", " ", "\t", "a", "E", "1", "1e", "ü", ",", "OR ", "+", "(", ";"}
 	compared := 0
 	rapid.Check(t, func(t *rapid.T) {
-		for range 50 {
+		for range 100 {
 			text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(fragments), 1, 14).Draw(t, "text"), "")
 			scanned, err := pg_query.Scan(text)
 			if err != nil {
@@ -97,7 +98,7 @@ func TestConstantsAndCommentsAreThoseOfPostgreSQL(t *testing.T) {
 			for _, token := range scanned.Tokens {
 				kind, from := byte('.'), int(token.Start)
 				switch token.Token {
-				case pg_query.Token_SCONST, pg_query.Token_BCONST:
+				case pg_query.Token_SCONST, pg_query.Token_BCONST, pg_query.Token_XCONST:
 					kind = 's'
 					if quote := strings.IndexByte(text[from:token.End], '\''); text[from] != '$' {
 						from += quote

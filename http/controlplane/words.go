@@ -123,11 +123,24 @@ var effectVerbs = map[string]string{
 	"DELETE": "Delete from", "INSERT": "Insert into", "MERGE": "Merge into", "SELECT": "Read", "TRUNCATE": "Empty", "COMMENT": "Comment on", "LOCK": "Lock",
 }
 
-// effect says in one line what a statement does.
+func effectVerb(queryType string) string {
+	return cmp.Or(effectVerbs[queryType], capital(strings.ReplaceAll(strings.ToLower(queryType), "_", " ")))
+}
+
+// effect says in one line what a statement does: of one that writes in several parts,
+// what each of them does.
 func effect(c *classification) string {
-	verb, ok := effectVerbs[c.QueryType]
-	if !ok {
-		verb = capital(strings.ReplaceAll(strings.ToLower(c.QueryType), "_", " "))
+	verb := effectVerb(c.QueryType)
+	if len(c.TablesWritten) > 0 {
+		var verbs []string
+		for _, queryType := range append([]string{c.QueryType}, c.QueryTypes...) {
+			if verb := effectVerb(queryType); queryType != "SELECT" && !slices.Contains(verbs, verb) {
+				verbs = append(verbs, verb)
+			}
+		}
+		if len(verbs) > 0 {
+			verb = capital(strings.ToLower(strings.Join(verbs, ", ")))
+		}
 	}
 	switch {
 	case len(c.TablesWritten) > 0:

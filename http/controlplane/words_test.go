@@ -52,6 +52,12 @@ func TestWhatIsWrittenToBeMisreadIsHighRisk(t *testing.T) {
 	confusable.RiskSignals = []string{"confusable_text"}
 	require.Equal(t, "high", riskWord(&confusable))
 	require.Equal(t, "Delete from public.orders", effect(&plain))
+	written := classification{QueryType: "SELECT", QueryTypes: []string{"DELETE", "SELECT"}, TablesWritten: []string{"public.orders"}, TablesRead: []string{"public.orders"}}
+	require.Equal(t, "Delete from public.orders", effect(&written), "a CTE that writes under a SELECT")
+	written = classification{QueryType: "INSERT", QueryTypes: []string{"DELETE", "INSERT"}, TablesWritten: []string{"public.hist", "public.orders"}}
+	require.Equal(t, "Insert into, delete from public.hist, public.orders", effect(&written))
+	written = classification{QueryType: "EXPLAIN", QueryTypes: []string{"EXPLAIN", "UPDATE"}, TablesWritten: []string{"public.orders"}}
+	require.Equal(t, "Explain, update public.orders", effect(&written), "EXPLAIN ANALYZE runs it")
 	require.Equal(t, "Create table as", effect(&classification{QueryType: "CREATE_TABLE_AS"}))
 }
 
