@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -60,7 +61,7 @@ func lastArchived(versions []policyVersion) string {
 // ruleWords is a rule as somebody reads it who does not write policies.
 type ruleWords struct {
 	ID, Decision, Mode, Message, Reason string
-	When                                []string
+	When, Unless                        []string
 	Lifts                               []string
 	TTL                                 int
 	MaxRows                             int
@@ -76,6 +77,7 @@ func rulesOf(document string) []ruleWords {
 			Message    string               `yaml:"message"`
 			ReasonCode string               `yaml:"reason_code"`
 			Match      map[string]yaml.Node `yaml:"match"`
+			Unless     map[string]yaml.Node `yaml:"unless"`
 			When       string               `yaml:"when"`
 			Lifts      []string             `yaml:"lifts"`
 			Approval   struct {
@@ -90,21 +92,37 @@ func rulesOf(document string) []ruleWords {
 	var rules []ruleWords
 	for _, r := range doc.Rules {
 		w := ruleWords{ID: r.ID, Decision: r.Decision, Mode: r.Mode, Message: r.Message, Reason: r.ReasonCode, Lifts: r.Lifts, TTL: r.Approval.TTL, MaxRows: r.Approval.MaxRows}
-		for _, key := range matchOrder {
-			if node, ok := r.Match[key]; ok {
-				w.When = append(w.When, matchWords(key, &node))
-				delete(r.Match, key)
-			}
-		}
-		for key, node := range r.Match {
-			w.When = append(w.When, matchWords(key, &node))
-		}
+		w.When, w.Unless = groupWords(r.Match), groupWords(r.Unless)
 		if r.When != "" {
 			w.When = append(w.When, "the condition "+strings.TrimSpace(r.When)+" holds")
 		}
 		rules = append(rules, w)
 	}
 	return rules
+}
+
+// groupWords says what of a statement has to hold, each key for itself.
+func groupWords(match map[string]yaml.Node) (words []string) {
+	keys := slices.SortedFunc(maps.Keys(match), func(a, b string) int {
+		return cmp.Or(cmp.Compare(uint(slices.Index(matchOrder, a)), uint(slices.Index(matchOrder, b))), cmp.Compare(a, b))
+	})
+	for _, key := range keys {
+		node := match[key]
+		if key != "any_of" {
+			words = append(words, matchWords(key, &node))
+			continue
+		}
+		var groups []map[string]yaml.Node
+		if node.Decode(&groups) != nil {
+			continue // the gate has refused such a document
+		}
+		var either []string
+		for _, group := range groups {
+			either = append(either, strings.Join(groupWords(group), " and "))
+		}
+		words = append(words, "one of these holds: "+strings.Join(either, "; or "))
+	}
+	return words
 }
 
 var matchOrder = []string{"class", "query_types", "query_types_only", "tables_read", "tables_read_only", "tables_written", "tables_written_only",
@@ -130,8 +148,11 @@ func matchWords(key string, node *yaml.Node) string {
 	} else {
 		values = []string{node.Value}
 	}
-	if len(values) > 8 {
-		values = append(values[:8], "…")
+	if len(values) == 0 {
+		values = []string{"nothing"}
+	}
+	if more := len(values) - 8; more > 0 {
+		values = append(values[:8], fmt.Sprintf("%d more", more))
 	}
 	for i, v := range values {
 		if strings.HasPrefix(key, "query_types") {

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"writegate/eventlog/event"
 )
@@ -174,4 +176,52 @@ func TestEveryReasonOfAnExecutionHasWords(t *testing.T) {
 	}
 	require.Contains(t, reasons, "transaction_overtime")
 	require.ElementsMatch(t, reasons, slices.Collect(maps.Keys(reasonWords)))
+}
+
+// Whatever a rule of the policies' page asks for stands in its words: also what any_of
+// and unless hold.
+func TestEveryValueOfARuleStandsInItsWords(t *testing.T) {
+	page, err := os.ReadFile("../../docs/POLICY.md")
+	require.NoError(t, err)
+	excepted, either := 0, 0
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		var document struct {
+			Rules []struct {
+				ID            string
+				Match, Unless map[string]any
+			}
+		}
+		require.NoError(t, yaml.Unmarshal([]byte(block[1]), &document))
+		words := rulesOf(block[1])
+		require.Len(t, words, len(document.Rules))
+		for i, rule := range document.Rules {
+			requireWords(t, rule.Match, strings.Join(words[i].When, ", and "), rule.ID)
+			requireWords(t, rule.Unless, strings.Join(words[i].Unless, ", and "), rule.ID)
+			excepted += len(rule.Unless)
+			if rule.Match["any_of"] != nil {
+				either++
+			}
+		}
+	}
+	require.Positive(t, excepted)
+	require.Positive(t, either)
+}
+
+func requireWords(t *testing.T, value any, words, id string) {
+	switch value := value.(type) {
+	case map[string]any:
+		for _, v := range value {
+			requireWords(t, v, words, id)
+		}
+	case []any:
+		for _, v := range value {
+			requireWords(t, v, words, id)
+		}
+	default:
+		text := strings.TrimPrefix(fmt.Sprint(value), "$")
+		if w, ok := conditionWords[text]; ok {
+			text = w
+		}
+		require.Contains(t, strings.ReplaceAll(words, "_", " "), strings.ReplaceAll(text, "_", " "), id)
+	}
 }
