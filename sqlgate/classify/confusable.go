@@ -83,11 +83,10 @@ func isLineEnd(r rune) bool { return r == 0x0085 || r == 0x2028 || r == 0x2029 }
 // lexer takes for one: zero-width, no-break and filler characters.
 func isInvisible(r rune) bool {
 	switch r {
-	case 0x00a0, 0x00ad, 0x034f, 0x115f, 0x1160, 0x180e, 0x2007, 0x200b, 0x200c, 0x200d, 0x202f,
-		0x2060, 0x2061, 0x2062, 0x2063, 0x2064, 0x3164, 0xfeff, 0xffa0:
+	case 0x00a0, 0x2007, 0x202f, 0x2800: // of Braille, without a dot
 		return true
 	}
-	return false
+	return unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point)
 }
 
 // greekAlone are Greek letters that look like no Latin one: in names they are units

@@ -17,6 +17,8 @@ func TestTextThatReadsOtherwiseIsFound(t *testing.T) {
 		{"no-break blank in a literal", "SELECT 'a\u00a0b', $$\u200b$$, E'\u2060'", nil},
 		{"wide blank in a comment", "SELECT 1 --\u3000x", nil},
 		{"accents are Latin", "SELECT é, ñandú", nil},
+		{"emoji in a name", "SELECT 1 AS \"❤\ufe0f\"", nil},
+		{"what fonts ignore, in names", "SELECT a\u2800, b\u17b4, c\U000e0080, d\U000e0041, e\u3164", []textFinding{{8, "U+2800"}, {14, "U+17B4"}, {20, "U+E0080"}, {27, "U+E0041"}, {34, "U+3164"}}},
 		{"bidirectional control in a comment", "SELECT 1 /* \u202e */", []textFinding{{12, "U+202E"}}},
 		{"bidirectional control in a literal", "SELECT '\u2066'", []textFinding{{8, "U+2066"}}},
 		{"bidirectional control in a dollar quote", "SELECT $$\u200f$$", []textFinding{{9, "U+200F"}}},
