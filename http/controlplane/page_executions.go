@@ -91,8 +91,10 @@ func whatNext(e *execution) []string {
 	case e.ExecutionState == "unknown":
 		return []string{"The answer to its COMMIT never came. Ask the database what became of the transaction: that is safe, the statement is never sent again.",
 			"Until that is known, do not send it again: it may have been applied."}
+	case e.Outcome == "aborted" && e.ApprovalID == "":
+		return []string{"It was not applied, and may be sent again."}
 	case e.Outcome == "aborted":
-		return []string{"It was not applied. Under the same approval, within its time, it may be sent again."}
+		return []string{"It was not applied. Under the same approval, within its time, it may be sent again, unless it had run in a transaction block that failed later: then it needs a new one."}
 	case e.Outcome == "committed":
 		return []string{"It was applied. Do not send it again."}
 	}
