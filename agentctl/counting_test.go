@@ -12,6 +12,7 @@ import (
 
 	"writegate/eventlog"
 	"writegate/eventlog/event"
+	"writegate/projections"
 	"writegate/sqlgate"
 	"writegate/sqlgate/policy"
 )
@@ -153,6 +154,18 @@ func TestABatchThatWasNotWrittenIsNotCounted(t *testing.T) {
 	require.NoError(t, err)
 	w.asAfterAStart(t, agent)
 	require.EqualValues(t, 400, w.counts(t, w.Service, agent).Usage.Events1h)
+}
+
+func TestAClockThatIsSetBackGivesNoUsageAnew(t *testing.T) {
+	m, now := newMeter(), time.Unix(1_000_000, 0)
+	for range 3 {
+		m.add(minuteOf(now), &projections.AgentSums{Writes: 1, Decisions: 1})
+	}
+	for _, back := range []time.Duration{0, time.Minute, time.Hour, 48 * time.Hour} {
+		require.EqualValues(t, 3, m.usage(now.Add(-back)).SQLWrites1h, back)
+	}
+	require.EqualValues(t, 3, m.usage(now.Add(time.Hour)).SQLWrites1h)
+	require.Zero(t, m.usage(now.Add(time.Hour+time.Minute)).SQLWrites1h)
 }
 
 // Who waited for a meter while it was forgotten takes the one in its place.

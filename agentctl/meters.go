@@ -129,13 +129,12 @@ func (c *counting) done(recorded time.Time) {
 	c.end(recorded)
 }
 
-// sum adds up the running minute and the window before it.
+// sum adds up the running minute and the window before it, and what lies ahead of a
+// clock that was set back: nobody gets a bound anew by that.
 func (m *meter) sum(now time.Time, window int64) (total projections.AgentSums) {
 	to := minuteOf(now)
 	for i := len(m.minutes) - 1; i >= 0 && m.minutes[i].Minute >= to-window; i-- {
-		if m.minutes[i].Minute <= to {
-			total.Plus(&m.minutes[i].AgentSums)
-		}
+		total.Plus(&m.minutes[i].AgentSums)
 	}
 	return total
 }

@@ -152,6 +152,7 @@ func closedWords(err error) string {
 type agentView struct {
 	agentRecord
 	Policies  []agentPolicy
+	Bound     bool         // whether these are known
 	Asked     []auditEvent // decisions on its statements, and what became of it itself
 	Telemetry []agentEvent
 	Tools     []toolRecord
@@ -187,7 +188,7 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := projectList[agentPolicy](ctx, s, "/v1/policies", 100, "agent_id", id)
-		v.Policies = got.Items
+		v.Policies, v.Bound = got.Items, err == nil
 		return err
 	})
 	together(&all, ctx, func(ctx context.Context) error {
