@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"io"
+	"mime/multipart"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -198,6 +203,54 @@ func TestAKeyIsChangedByAStartWithAnother(t *testing.T) {
 	second, err := two.key.VKey(origin)
 	require.NoError(t, err)
 	require.Equal(t, []string{"", first, second}, d.startupKeys(t))
+}
+
+// Exports don't wait for the next checkpoint, and what the key before has signed is good.
+func TestEvidenceGoesOnBehindAChangeOfKeys(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, nil)
+	one, two := newSigningPair(t), newSigningPair(t)
+	seldom := "GATE_AUDIT_CHECKPOINT_EVERY_SECONDS=86400"
+	g := startGate(t, d, append(one.environ(), seldom)...)
+	first := g.post(t, "/audit/evidence", `{"start_seq":1,"end_seq":2,"reason":"before"}`)
+	require.Equal(t, http.StatusOK, first.status, "%s", first.body)
+	g.end(t)
+	g = startGate(t, d, append(two.environ(), seldom)...)
+	second := g.post(t, "/audit/evidence", `{"start_seq":1,"end_seq":2,"reason":"behind"}`)
+	require.Equal(t, http.StatusOK, second.status, "%s", second.body)
+	require.Empty(t, judgeBundle(t, second.body, two.key).Faults)
+
+	r := startTestPlane(t, g.base).reader(t)
+	for _, bundle := range []reply{first, second} {
+		page, err := r.Get(r.base + "/evidence")
+		require.NoError(t, err)
+		form, err := io.ReadAll(page.Body)
+		require.NoError(t, err)
+		require.NoError(t, page.Body.Close())
+		token := regexp.MustCompile(`name="csrf" value="([^"]+)"`).FindSubmatch(form)
+		require.NotNil(t, token)
+		var body bytes.Buffer
+		parts := multipart.NewWriter(&body)
+		require.NoError(t, parts.WriteField("csrf", string(token[1])))
+		file, err := parts.CreateFormFile("file", "b.json")
+		require.NoError(t, err)
+		_, err = file.Write(bundle.body)
+		require.NoError(t, err)
+		require.NoError(t, parts.Close())
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.base+"/evidence/check", &body)
+		require.NoError(t, err)
+		request.Header.Set("Content-Type", parts.FormDataContentType())
+		request.Header.Set("Origin", r.base)
+		request.Header.Set("Sec-Fetch-Site", "same-origin")
+		answer, err := r.Do(request)
+		require.NoError(t, err)
+		said, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		require.Contains(t, string(said), "upload-result")
+		require.NotContains(t, string(said), "Damaged")
+		require.NotContains(t, string(said), "Self-asserted")
+	}
 }
 
 func TestALogThatFollowsAnotherNamesTheKeyAtOnce(t *testing.T) {

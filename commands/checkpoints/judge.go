@@ -256,7 +256,8 @@ func (k *Keeper) each(view *projections.View, f projections.AuditFilter, take fu
 }
 
 // Begin is called when the startup event is written. It names the newest note in
-// an event if none does yet, and has a log that was empty vouched for.
+// an event if none does yet, and signs one where there is none, or none by the key at
+// hand: a bundle is signed by one key.
 //
 // An error is in Status as well; it is no reason not to serve.
 func (k *Keeper) Begin(ctx context.Context, c *commands.Commands) error {
@@ -264,20 +265,29 @@ func (k *Keeper) Begin(ctx context.Context, c *commands.Commands) error {
 	if !k.can() {
 		return nil
 	}
-	newest := k.known()
-	if newest == nil {
-		n, err := k.checkpoint(ctx)
+	if newest := k.known(); newest != nil {
+		named, err := k.isNamed(newest)
+		if err == nil && !named {
+			err = k.record(ctx, newest, [32]byte{})
+		}
 		if err != nil {
 			return err
 		}
-		view := k.store.View()
-		k.offer(ctx, view, n)
-		return view.Close()
+		opened, err := checkpoint.Open(newest.Raw, checkpoint.Keys{Log: []checkpoint.PublicKey{k.signer.Public()}})
+		if err != nil || opened.Trusted {
+			return err
+		}
 	}
-	if named, err := k.isNamed(newest); err != nil || named {
+	if err := k.store.WaitApplied(ctx, k.log.Head().Seq); err != nil { // of the newest note's size there is one
 		return err
 	}
-	return k.record(ctx, newest, [32]byte{})
+	n, err := k.checkpoint(ctx)
+	if err != nil {
+		return err
+	}
+	view := k.store.View()
+	k.offer(ctx, view, n)
+	return view.Close()
 }
 
 // isNamed looks for the event that names a note, which comes after all that the

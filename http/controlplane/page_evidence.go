@@ -3,12 +3,14 @@ package controlplane
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -287,6 +289,7 @@ func (s *Server) judge(c *httpd.Call, file *multipart.Part) (*upload, error) {
 	return u, nil
 }
 
+// keysFor are the gate's key and those that its log names.
 func (s *Server) keysFor(c *httpd.Call) (evidence.Options, bool) {
 	key, err := fetch[signingKey](c.Request.Context(), s, "/audit/evidence/signing-public-key")
 	if err != nil {
@@ -296,8 +299,25 @@ func (s *Server) keysFor(c *httpd.Call) (evidence.Options, bool) {
 	if err != nil {
 		return evidence.Options{}, false
 	}
-	return evidence.Options{Keys: []checkpoint.PublicKey{public}}, true
+	keys := []checkpoint.PublicKey{public}
+	starts, _ := read[auditEvent](c.Request.Context(), s, "/audit", mostStarts, "event_type", "startup") // without them the key of today counts
+	for _, e := range starts.Items {
+		var start struct {
+			SigningVKey string `json:"signing_vkey"`
+		}
+		if json.Unmarshal(e.Payload, &start) != nil {
+			continue
+		}
+		if _, key, err := checkpoint.ParseVKey(start.SigningVKey); err == nil && !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	return evidence.Options{Keys: keys}, true
 }
+
+// mostStarts are those whose keys are known: a key that was changed goes on vouching for
+// what it signed.
+const mostStarts = 1000
 
 type countingReader struct {
 	r io.Reader

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 
 	"writegate/http/httpd"
@@ -22,11 +23,11 @@ func (s *Server) executions(c *httpd.Call, p *page) error {
 	v := executionsView{State: query.Get("state"), States: executionStates}
 	ctx := c.Request.Context()
 	var all gather
-	var failed error
+	var unread, failed error
 	if v.State == "" {
 		together(&all, ctx, func(ctx context.Context) error {
 			got, err := read[execution](ctx, s, "/executions", 100, "execution_state", "unknown")
-			v.Unknown = got.Items
+			v.Unknown, unread = got.Items, err
 			return err
 		})
 	}
@@ -36,8 +37,8 @@ func (s *Server) executions(c *httpd.Call, p *page) error {
 		return err
 	})
 	all.wait()
-	if failed != nil {
-		return failed
+	if err := cmp.Or(failed, unread); err != nil { // that nothing is unknown must not be said for want of an answer
+		return err
 	}
 	p.Live = "execution_dispatched execution_success execution_failure execution_state_unknown execution_outcome_resolved"
 	p.Body = v
