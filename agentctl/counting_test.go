@@ -156,16 +156,30 @@ func TestABatchThatWasNotWrittenIsNotCounted(t *testing.T) {
 	require.EqualValues(t, 400, w.counts(t, w.Service, agent).Usage.Events1h)
 }
 
+// Nor does what was counted ahead stay for as long as the clock was ahead.
 func TestAClockThatIsSetBackGivesNoUsageAnew(t *testing.T) {
 	m, now := newMeter(), time.Unix(1_000_000, 0)
 	for range 3 {
 		m.add(minuteOf(now), &projections.AgentSums{Writes: 1, Decisions: 1})
 	}
-	for _, back := range []time.Duration{0, time.Minute, time.Hour, 48 * time.Hour} {
-		require.EqualValues(t, 3, m.usage(now.Add(-back)).SQLWrites1h, back)
+	m.match(throttleKey{"pol_1", "r"}, now)
+	matches := func(at time.Time) int { return len(m.within(throttleKey{"pol_1", "r"}, time.Minute, at)) }
+	l := newLimiter()
+	_, ok := l.admit([]string{"key"}, now)
+	require.True(t, ok)
+	for _, back := range []time.Duration{0, time.Second, time.Minute, time.Hour, 48 * time.Hour, 500 * 24 * time.Hour} {
+		now := now.Add(-back)
+		require.EqualValues(t, 3, m.usage(now).SQLWrites1h, back)
+		require.Equal(t, 1, matches(now), back)
+		quota := l.look("key", now)
+		require.Equal(t, RequestLimit-1, quota.Remaining, back)
+		require.LessOrEqual(t, quota.ResetSeconds, 3600+120)
 	}
+	now = now.Add(-500 * 24 * time.Hour)
 	require.EqualValues(t, 3, m.usage(now.Add(time.Hour)).SQLWrites1h)
-	require.Zero(t, m.usage(now.Add(time.Hour+time.Minute)).SQLWrites1h)
+	require.Zero(t, m.usage(now.Add(time.Hour+time.Minute)).SQLWrites1h, "they end a window later")
+	require.Zero(t, matches(now.Add(time.Minute)))
+	require.Zero(t, l.look("key", now.Add(time.Hour+time.Minute)).ResetSeconds)
 }
 
 // Who waited for a meter while it was forgotten takes the one in its place.

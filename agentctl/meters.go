@@ -129,8 +129,24 @@ func (c *counting) done(recorded time.Time) {
 	c.end(recorded)
 }
 
-// sum adds up the running minute and the window before it, and what lies ahead of a
-// clock that was set back: nobody gets a bound anew by that.
+// settle moves minutes that lie ahead of now, because the clock was set back, to now:
+// nobody gets a bound anew by that, and they end as if they were of now.
+func (m *meter) settle(now time.Time) {
+	to := minuteOf(now)
+	var ahead projections.AgentSums
+	for n := len(m.minutes); n > 0 && m.minutes[n-1].Minute > to+minuteSlack; n-- {
+		ahead.Plus(&m.minutes[n-1].AgentSums)
+		m.minutes = m.minutes[:n-1]
+	}
+	if ahead != (projections.AgentSums{}) {
+		m.add(to, &ahead)
+	}
+}
+
+// minuteSlack is what a clock may be set back by without a word.
+const minuteSlack = 1
+
+// sum adds up the running minute and the window before it.
 func (m *meter) sum(now time.Time, window int64) (total projections.AgentSums) {
 	to := minuteOf(now)
 	for i := len(m.minutes) - 1; i >= 0 && m.minutes[i].Minute >= to-window; i-- {
@@ -140,6 +156,7 @@ func (m *meter) sum(now time.Time, window int64) (total projections.AgentSums) {
 }
 
 func (m *meter) usage(now time.Time) event.AgentUsage {
+	m.settle(now)
 	hour, day := m.sum(now, hourWindow), m.sum(now, dayWindow)
 	return event.AgentUsage{Requests1h: hour.Requests, Events1h: hour.Events, Errors1h: hour.Errors, Tokens1h: hour.Tokens, Tokens24h: day.Tokens,
 		CostMicros24h: day.CostMicros, ToolCalls1h: hour.ToolCalls, SQLDecisions1h: hour.Decisions, SQLWrites1h: hour.Writes}
@@ -169,9 +186,17 @@ func (m *meter) match(key throttleKey, at time.Time) {
 	m.throttles[key] = slices.Insert(times, i, ns)
 }
 
-// within gives the matches of a rule that lie in its window.
+// within gives the matches of a rule that lie in its window. Those ahead of now it moves
+// to now, as settle does.
 func (m *meter) within(key throttleKey, window time.Duration, now time.Time) []int64 {
 	times := m.throttles[key]
+	ahead, _ := slices.BinarySearch(times, now.Add(minuteSlack*time.Minute).UnixNano()+1)
+	for i := ahead; i < len(times); i++ {
+		times[i] = now.UnixNano()
+		if ahead > 0 {
+			times[i] = max(times[i], times[ahead-1])
+		}
+	}
 	from := now.Add(-window).UnixNano()
 	i, _ := slices.BinarySearch(times, from+1)
 	return times[i:]
@@ -179,6 +204,7 @@ func (m *meter) within(key throttleKey, window time.Duration, now time.Time) []i
 
 // prune drops what has left the longest window, and what no limit can reach.
 func (m *meter) prune(now time.Time) {
+	m.settle(now)
 	oldest := minuteOf(now) - dayWindow
 	m.minutes = slices.DeleteFunc(m.minutes, func(x projections.AgentMinute) bool { return x.Minute < oldest })
 	for key := range m.throttles {

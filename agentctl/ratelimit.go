@@ -62,7 +62,8 @@ func (l *limiter) admit(ids []string, now time.Time) (quota Quota, ok bool) {
 }
 
 // of gives a credential's counters, moved on to the minute of now. A clock that
-// goes back counts into the newest minute: nobody gains by it.
+// goes back a little counts into the newest minute; one that goes back further has all
+// that was counted in the minute of now: nobody gains by it, and it ends.
 func (l *limiter) of(id string, now time.Time) *minuteCounts {
 	c := l.credentials[id]
 	if c == nil {
@@ -78,6 +79,10 @@ func (c *minuteCounts) slot(minute int64) *int {
 }
 
 func (c *minuteCounts) advance(to int64) {
+	if c.at > to+minuteSlack {
+		c.counts = [windowMinutes]int{}
+		c.at, *c.slot(to) = to, c.sum
+	}
 	for steps := 0; c.at < to && steps < windowMinutes; steps++ {
 		c.at++
 		s := c.slot(c.at)
