@@ -363,7 +363,7 @@ func (g *Gate) verdict(active *runningPolicy) commands.PolicyVerdict {
 
 // EngineRecord names the versions of everything that decides, for evidence.
 func EngineRecord() map[string]string {
-	return map[string]string{"facts": policy.FactsVersion, "classifier": classify.Version, "pg_query": classify.PgQueryVersion, "cel": policy.CELVersion}
+	return map[string]string{"facts": policy.FactsVersion, "classifier": classify.Version, "pg_query": classify.PgQueryVersion, "cel": policy.CELVersion, "rules": policy.RulesVersion}
 }
 
 // ClassifyFunc is the real classifier in the form that policy cases run through.

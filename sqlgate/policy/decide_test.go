@@ -345,12 +345,14 @@ func TestAPolicyGivesBackItsDocument(t *testing.T) {
 
 // The gate's own table is out of reach of every rule, and of what a cut list hides.
 // Tables that a statement reaches without their names are inside a rule that
-// restricts, and outside of one that allows and of an exception.
+// restricts and an exception of one that allows, and outside of one that allows and an
+// exception of one that restricts.
 func TestTablesWithoutTheirNames(t *testing.T) {
 	p := load(t, document(
 		"id: audit, decision: BLOCK, reason_code: audit_write, match: {tables_written: [audit.log]}",
 		"id: drops, decision: BLOCK, reason_code: no_drops, match: {query_types: [DROP]}, unless: {any_of: [{tables_written: [staging.*]}, {columns_written: [staging.*.*]}]}",
 		"id: app, decision: ALLOW, reason_code: app_all, match: {query_types_only: [DROP, VACUUM], tables_written_only: [app.*, staging.*], columns_written_only: [\"*.*.*\"]}",
+		"id: but, decision: ALLOW, reason_code: all_but, match: {query_types_only: [TRUNCATE], risk_signals_only: []}, unless: {any_of: [{tables_written: [audit.log]}, {columns_written: [audit.log.*]}]}",
 		"id: all, decision: ALLOW, reason_code: all_tables, match: {query_types_only: [CLUSTER], tables_written_only: [\"*.*\"]}",
 	))
 	for _, c := range []struct {
@@ -371,6 +373,9 @@ func TestTablesWithoutTheirNames(t *testing.T) {
 		{"DROP", []string{"?.*", "app.t"}, []string{"audit", "drops"}},
 		{"DROP", []string{"?.t"}, []string{"drops"}},
 		{"DROP", []string{"?.*", "staging.*"}, []string{"audit"}},
+		{"TRUNCATE", []string{"app.t", "other.*"}, []string{"but"}},
+		{"TRUNCATE", []string{"?.*", "app.t"}, []string{"audit"}},
+		{"TRUNCATE", []string{"audit.*"}, []string{"audit"}},
 	} {
 		columns := make([]string, len(c.tables))
 		for i, table := range c.tables {

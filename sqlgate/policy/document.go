@@ -142,6 +142,13 @@ func (r *documentReader) rule(n *yaml.Node, pointer string) rule {
 		{"remedy", false, func(n *yaml.Node, at string) { u.remedy = r.message(n, at, "remedy") }},
 		{"approval", false, func(n *yaml.Node, at string) { approvalNode = n; r.approval(n, at, &u) }},
 	})
+	if u.unless != nil && u.decision != Allow {
+		for _, g := range append(u.unless.anyOf, u.unless.all) {
+			for i := range g {
+				g[i].exception = true
+			}
+		}
+	}
 	u.liftBits, u.self = signals.set(u.lifts), []string{u.id}
 	r.misplaced(&u, pointer, approvalNode, liftsNode)
 	r.semantics(&u, pointer, matchNode, unlessNode, liftsNode, approvalNode)

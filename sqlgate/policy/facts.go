@@ -12,6 +12,9 @@ const (
 	SchemaVersion = "gate.policy/v1"
 	CorpusVersion = "gate.corpus/v1"
 	CELVersion    = "v0.33.2"
+	// RulesVersion is that of the meaning of rules. In 1, which records don't name, the
+	// exception of an ALLOW did not see tables without their names.
+	RulesVersion = "2"
 )
 
 // Facts is all that a decision may depend on: the classification of one

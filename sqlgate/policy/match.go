@@ -14,7 +14,8 @@ type check struct {
 	patterns *patternSet // kindText, kindNames
 	values   []string    // as written with lists expanded, for trace and hash
 
-	// exception: the check stands in unless, where what may be is not enough.
+	// exception: the check stands in the unless of a rule that restricts, where what may
+	// be is not enough.
 	exception bool
 }
 

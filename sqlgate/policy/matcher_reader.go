@@ -9,13 +9,6 @@ import (
 
 // matcher reads the content of match or unless.
 func (r *documentReader) matcher(n *yaml.Node, pointer, what string) (m matcher) {
-	defer func() {
-		for _, g := range append(m.anyOf, m.all) {
-			for i := range g {
-				g[i].exception = what == "unless"
-			}
-		}
-	}()
 	var anyOf *yaml.Node
 	m.all = r.group(n, pointer, what, func(n *yaml.Node) { anyOf = n })
 	if anyOf == nil {
