@@ -104,11 +104,11 @@ var storage = []string{"md.c", "fd.c", "smgr.c", "bufmgr.c", "buffile.c", "slru.
 
 // serverTrouble reports errors that are not the statement's fault. An internal error
 // (XX000) is: the server has it for much that any client can ask for, such as a number
-// that is no object's class, and is as well as ever; and so is a limit that the
-// operator set (53400), and what a foreign table meets at its own server or file.
+// that is no object's class, and is as well as ever; and so are a limit that the
+// operator set (53400), memory that a process did not get (53200), and what a foreign table meets at its own server or file.
 func serverTrouble(e *pgconn.PgError) bool {
 	switch code := e.Code; {
-	case raised(e), code == "53400", e.Routine == "pgfdw_report_error", e.File == "copyfrom.c", e.File == "copyfromparse.c":
+	case raised(e), code == "53400", code == "53200", e.Routine == "pgfdw_report_error", e.File == "copyfrom.c", e.File == "copyfromparse.c":
 		return false
 	case code == "XX001", code == "XX002": // data or an index is damaged
 		return true

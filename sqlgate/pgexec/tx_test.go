@@ -150,6 +150,7 @@ func TestDatabaseErrorsByClass(t *testing.T) {
 		{"XX002", fault.DBUnavailable, nil},
 		{"XX000", fault.DBQueryFailed, false}, // any client can have one
 		{"53400", fault.DBQueryFailed, false}, // a limit that the operator set
+		{"53200", fault.DBQueryFailed, false}, // the bound of a process
 		{"25006", fault.DBUnavailable, nil},
 		{"57P03", fault.DBConnectionFailed, nil},
 		{"08006", fault.DBConnectionFailed, nil},
