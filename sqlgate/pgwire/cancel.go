@@ -5,7 +5,9 @@ import (
 	"crypto/subtle"
 	"encoding/binary"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -91,9 +93,8 @@ type cancelWindow struct {
 	begin    time.Time
 	requests int
 	rejected int // written one by one
-	silent   int // rejected and not written yet
-	cause    string
-	timer    *time.Timer // writes the silent ones; nil: none is set
+	silent   map[string]int // rejected and not written yet, by cause
+	timer    *time.Timer    // writes the silent ones; nil: none is set
 }
 
 func newRegistry(now func() time.Time, evidence CancelEvidence, log *slog.Logger) *registry {
@@ -231,10 +232,10 @@ func (r *registry) flood(from netip.Addr, w *cancelWindow, cause string) bool {
 	}
 	switch {
 	case w.rejected >= cancelsWritten:
-		r.count(from.String(), w, cause, 1)
+		r.count(from.String(), w, map[string]int{cause: 1})
 		return true
 	case r.others.rejected >= cancelsWrittenAll:
-		r.count(otherAddresses, &r.others, cause, 1)
+		r.count(otherAddresses, &r.others, map[string]int{cause: 1})
 		return true
 	}
 	w.rejected++
@@ -246,9 +247,13 @@ func (r *registry) flood(from netip.Addr, w *cancelWindow, cause string) bool {
 const otherAddresses = "(others)"
 
 // count keeps rejections until a second is over.
-func (r *registry) count(from string, w *cancelWindow, cause string, n int) {
-	w.silent += n
-	w.cause = cause
+func (r *registry) count(from string, w *cancelWindow, causes map[string]int) {
+	if w.silent == nil {
+		w.silent = map[string]int{}
+	}
+	for cause, n := range causes {
+		w.silent[cause] += n
+	}
 	if w.timer == nil && !r.closed {
 		r.telling.Add(1)
 		w.timer = time.AfterFunc(time.Second, func() { defer r.telling.Done(); r.tell(from, w) })
@@ -258,11 +263,11 @@ func (r *registry) count(from string, w *cancelWindow, cause string, n int) {
 // tell writes the rejections that were only counted.
 func (r *registry) tell(from string, w *cancelWindow) {
 	r.mu.Lock()
-	n, cause := w.silent, w.cause
-	w.silent, w.timer = 0, nil
+	causes := w.silent
+	w.silent, w.timer = nil, nil
 	r.mu.Unlock()
-	if n > 0 {
-		r.note(r.evidence.Rejected(context.Background(), newCancelRequest(from), cause, n))
+	for _, cause := range slices.Sorted(maps.Keys(causes)) {
+		r.note(r.evidence.Rejected(context.Background(), newCancelRequest(from), cause, causes[cause]))
 	}
 }
 
@@ -271,7 +276,7 @@ func (r *registry) tell(from string, w *cancelWindow) {
 func (r *registry) forget(_ netip.Addr, w *cancelWindow) {
 	if w.timer != nil && w.timer.Stop() {
 		r.telling.Done()
-		r.count(otherAddresses, &r.others, w.cause, w.silent)
+		r.count(otherAddresses, &r.others, w.silent)
 	}
 }
 

@@ -138,6 +138,23 @@ func TestCancelsOfWhatDoesNotRunAreWrittenAsACount(t *testing.T) {
 	require.Equal(t, map[string]int{"received": cancelsWritten, sqlgate.CancelNothingRuns: idle}, count)
 }
 
+// Guesses at a key don't go under other rejections of the same second.
+func TestAFloodIsCountedByItsCauses(t *testing.T) {
+	k := newKeyRing(t)
+	const each = 50
+	for range each {
+		key := k.add(&conn{addr: home, version: version30, id: "session", wire: &sqlgate.Wire{}})
+		k.request(context.Background(), cancelKey{key.pid, make([]byte, secretLen32)}, home, false)
+		k.request(context.Background(), key, home, false)
+	}
+	k.close()
+	count := map[string]int{}
+	for _, what := range k.door.written() {
+		count[what]++
+	}
+	require.Equal(t, map[string]int{"received": cancelsWritten, sqlgate.CancelNothingRuns: each, CancelUnknownKey: each}, count)
+}
+
 func TestAFloodFromEverywhereStaysWithinItsMemoryAndTheLogWithinItsOwn(t *testing.T) {
 	k := newKeyRing(t)
 	const addresses = 2 * cancelAddresses
