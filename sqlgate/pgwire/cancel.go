@@ -92,7 +92,7 @@ type cancelEntry struct {
 type cancelWindow struct {
 	begin    time.Time
 	requests int
-	rejected int // written one by one
+	rejected int            // written one by one
 	silent   map[string]int // rejected and not written yet, by cause
 	timer    *time.Timer    // writes the silent ones; nil: none is set
 }
