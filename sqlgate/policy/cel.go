@@ -342,33 +342,45 @@ func readsOf(a *cel.Ast) []*variable {
 // query_type where it asks for that.
 func anyOf(a *cel.Ast) []*variable {
 	var asked []*variable
-	var visit func(e ast.Expr, negated bool)
 	asks := func(e ast.Expr) {
-		if e.Kind() != ast.IdentKind {
-			return
-		}
-		if v := variableByName[e.AsIdent()]; v != nil && (v.isList() || v == queryTypeVariable) && !slices.Contains(asked, v) {
-			asked = append(asked, v)
-		}
+		ast.PostOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {
+			if e.Kind() != ast.IdentKind {
+				return
+			}
+			if v := variableByName[e.AsIdent()]; v != nil && (v.isList() || v == queryTypeVariable) && !slices.Contains(asked, v) {
+				asked = append(asked, v)
+			}
+		}))
 	}
+	var visit func(e ast.Expr, negated bool)
 	visit = func(e ast.Expr, negated bool) {
 		switch e.Kind() {
 		case ast.IdentKind:
 			if !negated && e.AsIdent() == queryTypeVariable.name {
 				asks(e)
 			}
+		case ast.ListKind:
+			for _, item := range e.AsList().Elements() {
+				visit(item, negated)
+			}
 		case ast.CallKind:
 			call := e.AsCall()
-			if name := call.FunctionName(); name == operators.LogicalNot || name == operators.NotEquals {
-				negated = !negated
-			} else if name == operators.In && !negated {
+			name := call.FunctionName()
+			if name == operators.In && !negated {
 				asks(call.Args()[1])
 			}
+			parts := call.Args()
 			if call.IsMemberFunction() {
-				visit(call.Target(), negated)
+				parts = append([]ast.Expr{call.Target()}, parts...)
 			}
-			for _, arg := range call.Args() {
-				visit(arg, negated)
+			for _, part := range parts {
+				compared := name == operators.Equals || name == operators.NotEquals
+				if compared && part.Kind() != ast.IdentKind && part.Kind() != ast.LiteralKind { // with true, or with false
+					visit(part, false)
+					visit(part, true)
+					continue
+				}
+				visit(part, negated != (name == operators.LogicalNot || name == operators.NotEquals))
 			}
 		case ast.ComprehensionKind:
 			loop := e.AsComprehension()
