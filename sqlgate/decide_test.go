@@ -5,11 +5,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
+	"writegate/fixtures/manualclock"
 )
 
 // A statement may wait for the parser, or for its turn in a session, and meanwhile
@@ -26,6 +28,16 @@ func TestADecisionIsOfThePolicyOfItsMoment(t *testing.T) {
 	require.Same(t, g.running.Load(), s.policy)
 	require.Equal(t, g.ModeNow(), s.mode)
 	require.Equal(t, s.policy.version, s.decision.PolicyVersion)
+}
+
+func TestABypassEndsOnce(t *testing.T) {
+	clock := manualclock.At(time.Unix(1_000_000, 0))
+	g := &Gate{Options: Options{Mode: ModeEmergencyBypass, BypassUntil: clock.Now().Add(time.Hour), Now: clock.Now}}
+	require.Equal(t, ModeEmergencyBypass, g.ModeNow())
+	clock.Advance(time.Hour)
+	require.Equal(t, ModeEnforce, g.ModeNow())
+	clock.Advance(-2 * time.Hour)
+	require.Equal(t, ModeEnforce, g.ModeNow())
 }
 
 // While a decided statement waits for its connection another policy is activated:

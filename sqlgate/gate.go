@@ -90,6 +90,7 @@ type Gate struct {
 	sessions   *sessions
 	wireShares *wireShares
 	blocks     *blockCount // transactions of several statements, of all wire connections
+	bypassed   atomic.Bool // a bypass ended: a clock that is set back begins none
 }
 
 // New makes a gate without a policy: it refuses every statement until
@@ -122,7 +123,11 @@ func (g *Gate) Chain() *Chain { return g.chain }
 
 // ModeNow is the mode in force: an emergency bypass that ended is enforce.
 func (g *Gate) ModeNow() string {
-	if g.Mode == ModeEmergencyBypass && !g.Now().Before(g.BypassUntil) {
+	if g.Mode != ModeEmergencyBypass {
+		return g.Mode
+	}
+	if g.bypassed.Load() || !g.Now().Before(g.BypassUntil) {
+		g.bypassed.Store(true)
 		return ModeEnforce
 	}
 	return g.Mode
