@@ -104,7 +104,7 @@ type File struct {
 // Errors: ErrLog, ErrBusy, ErrNotEmpty, or the file system's.
 func Make(ctx context.Context, p Places, dir string, progress func(done, total int64)) (m Manifest, report frame.Report, err error) {
 	if err := mustBeEmpty(dir, ofVolume); err != nil {
-		return m, report, err
+		return m, report, fmt.Errorf("%w: a backup goes into an empty folder. One without %s is what is left of a backup that was cut short: remove what is in it", err, ManifestName)
 	}
 	known, err := p.outside(p.Log) // first: what a running gate signs later is then no surprise
 	if err != nil {
@@ -121,6 +121,11 @@ func Make(ctx context.Context, p Places, dir string, progress func(done, total i
 	if !fit(&report) {
 		return m, report, fmt.Errorf("%w: %s", ErrLog, firstFault(&report))
 	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w. %s is no backup: remove what is in it before you repeat this", err, dir)
+		}
+	}()
 	c := &copier{ctx: ctx, root: dir}
 	m = Manifest{
 		Format: format, LogID: report.LogID, LastSeq: report.End.Seq, LastEventHash: hex.EncodeToString(report.End.Hash[:]),

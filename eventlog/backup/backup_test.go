@@ -403,6 +403,35 @@ func TestNothingIsOverwritten(t *testing.T) {
 	require.ErrorIs(t, err, backup.ErrNotEmpty, "not twice")
 }
 
+// Whoever was cut short is told what to remove, and can repeat it after that.
+func TestWhatWasCutShortCanBeRepeated(t *testing.T) {
+	p := stopped(t)
+	broken := filepath.Join(p.Policies, "v2.json")
+	require.NoError(t, os.Symlink("nowhere", broken))
+	dir := t.TempDir()
+	_, _, err := backup.Make(context.Background(), p, dir, nil)
+	require.ErrorContains(t, err, dir+" is no backup: remove what is in it")
+	_, _, err = backup.Make(context.Background(), p, dir, nil)
+	require.ErrorContains(t, err, "cut short: remove what is in it")
+	require.NoError(t, os.Remove(broken))
+	dir, _ = mustMake(t, p)
+
+	to := placesIn(t.TempDir())
+	to.JSONL = filepath.Join(filepath.Dir(to.Log), "link", "gate.log")
+	require.NoError(t, os.Symlink("nowhere", filepath.Dir(to.JSONL)))
+	_, err = backup.Restore(context.Background(), dir, to, nil)
+	_, list, told := strings.Cut(fmt.Sprint(err), "may use: remove ")
+	require.True(t, told, "%v", err)
+	list, _, _ = strings.Cut(list, " before you repeat")
+	_, err = backup.Restore(context.Background(), dir, to, nil)
+	require.ErrorContains(t, err, "remove what one that was cut short left there")
+	for _, path := range append(strings.Split(list, ", "), filepath.Dir(to.JSONL)) {
+		require.NoError(t, os.RemoveAll(path))
+	}
+	_, err = backup.Restore(context.Background(), dir, to, nil)
+	require.NoError(t, err)
+}
+
 func TestARestoreKeepsGatesAway(t *testing.T) {
 	p := stopped(t)
 	dir, _ := mustMake(t, p)

@@ -56,8 +56,9 @@ func Restore(ctx context.Context, dir string, p Places, behind *Behind) (m Manif
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	if err := emptyPlaces(dir, p, &m); err != nil {
-		return m, err
+		return m, fmt.Errorf("%w. A restore overwrites nothing: remove what one that was cut short left there, and move anything else away", err)
 	}
+	places := p.ofLog()
 	if behind != nil {
 		var jsonl string
 		if p.aside, jsonl, err = behind.Place(w, &m); err != nil {
@@ -67,11 +68,13 @@ func Restore(ctx context.Context, dir string, p Places, behind *Behind) (m Manif
 			p.JSONL = jsonl
 		}
 	}
-	if err := copyBack(ctx, dir, p, &m); err != nil {
-		return m, err
+	err = copyBack(ctx, dir, p, &m)
+	if err == nil {
+		err = p.verifyCopy(ctx, p.target(logName), &m, false)
 	}
-	if err := p.verifyCopy(ctx, p.target(logName), &m, false); err != nil {
-		return m, err
+	if err != nil {
+		left := slices.DeleteFunc(places, func(path string) bool { return mustBeMissing(path) == nil })
+		return m, fmt.Errorf("%w. What was copied is no log that a gate may use: remove %s before you repeat this", err, strings.Join(left, ", "))
 	}
 	if behind == nil {
 		return m, frame.MarkHead(frame.OS{}, w+frame.HeadSuffix, true) // it is no copy any more
@@ -221,15 +224,21 @@ func (p *Places) target(name string) string {
 	return ""
 }
 
-// emptyPlaces refuses to overwrite anything.
-func emptyPlaces(dir string, p Places, m *Manifest) error {
+// ofLog are the files and folders of a log and of its JSONL file.
+func (p *Places) ofLog() (paths []string) {
 	for _, suffix := range []string{"", frame.HeadSuffix, frame.NextSuffix, frame.SegmentsSuffix, frame.QuarantineSuffix, frame.CheckpointsSuffix, frame.RetiredSuffix} {
-		if err := mustBeMissing(p.Log + suffix); err != nil {
-			return err
-		}
+		paths = append(paths, p.Log+suffix)
 	}
 	if p.JSONL != "" {
-		if err := mustBeMissing(p.JSONL); err != nil {
+		paths = append(paths, p.JSONL)
+	}
+	return paths
+}
+
+// emptyPlaces refuses to overwrite anything.
+func emptyPlaces(dir string, p Places, m *Manifest) error {
+	for _, path := range p.ofLog() {
+		if err := mustBeMissing(path); err != nil {
 			return err
 		}
 	}
