@@ -137,6 +137,12 @@ func (c *Call) Body(allowed ...string) ([]byte, error) {
 			return nil, err
 		}
 	}
+	for _, coding := range c.Request.Header["Content-Encoding"] { // whoever decodes it would read something else than this gate
+		if !strings.EqualFold(coding, "identity") {
+			c.recorder.Header().Set("Accept-Encoding", "identity") // RFC 9110 section 15.5.16
+			return nil, fault.New(fault.UnsupportedMediaType, "The body has a Content-Encoding. Send it as it is, without that header.").With("allowed", []string{"identity"})
+		}
+	}
 	body, err := c.readAll(http.MaxBytesReader(&c.recorder, c.Request.Body, limit))
 	if errors.Is(err, errBodiesFull) {
 		c.recorder.Header().Set("Connection", "close")

@@ -96,16 +96,19 @@ func TestABodyNeedsItsMediaType(t *testing.T) {
 	s := serve(t, Options{}, ServerOptions{}, echo)
 	length := "POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 	for sent, want := range map[string]string{
-		length + "Content-Length: 2\r\n\r\n{}":                                                               "415",
-		length + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n":                                    "415",
-		length + "Content-Length: 1\r\n\r\n ":                                                                "415",
-		length + "Content-Type: application/json\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}": "415",
-		length + "Content-Type:\r\nContent-Length: 2\r\n\r\n{}":                                              "415",
-		length + "Content-Length: 0\r\n\r\n":                                                                 "200",
-		length + "\r\n":                                                                                      "200",
-		length + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n":                                               "200",
-		length + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n":  "200",
-		length + "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}":                             "200",
+		length + "Content-Length: 2\r\n\r\n{}":                                                                 "415",
+		length + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n":                                      "415",
+		length + "Content-Length: 1\r\n\r\n ":                                                                  "415",
+		length + "Content-Type: application/json\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}":   "415",
+		length + "Content-Type:\r\nContent-Length: 2\r\n\r\n{}":                                                "415",
+		length + "Content-Type: application/json\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}":     "415",
+		length + "Content-Type: application/json\r\nContent-Encoding:\r\nContent-Length: 2\r\n\r\n{}":          "415",
+		length + "Content-Type: application/json\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n\r\n{}": "200",
+		length + "Content-Length: 0\r\n\r\n":                                                                   "200",
+		length + "\r\n":                                                                                        "200",
+		length + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n":                                                 "200",
+		length + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n":    "200",
+		length + "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}":                               "200",
 	} {
 		require.Contains(t, s.raw(sent), "HTTP/1.1 "+want+" ", "%q", sent)
 	}
