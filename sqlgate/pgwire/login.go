@@ -3,9 +3,12 @@ package pgwire
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
+	"encoding/asn1"
 	"encoding/binary"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -174,13 +177,24 @@ func (c *conn) enter(ctx context.Context, p packet) (*introduction, error) {
 	return in, nil
 }
 
+// commonNames are all of a certificate's subject. Software differs in which of several
+// counts, so one with several is nobody's.
+func commonNames(leaf *x509.Certificate) (names []string) {
+	for _, attribute := range leaf.Subject.Names {
+		if name, ok := attribute.Value.(string); ok && attribute.Type.Equal(asn1.ObjectIdentifier{2, 5, 4, 3}) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 func (c *conn) authenticate(ctx context.Context, user string) error {
 	switch c.server.o.Auth {
 	case AuthTrust:
 		return c.out.send(&pgproto3.AuthenticationOk{})
 	case AuthCert:
-		if leaf := c.verifiedLeaf(); leaf == nil || leaf.Subject.CommonName != user {
-			c.server.log.Warn("a login failed", "user", user, "client", c.addr.String(), "cause", "no client certificate of that name")
+		if leaf := c.verifiedLeaf(); leaf == nil || !slices.Equal(commonNames(leaf), []string{user}) {
+			c.server.log.Warn("a login failed", "user", user, "client", c.addr.String(), "cause", "no client certificate whose only common name that is")
 			return fatalf("28000", "certificate authentication failed for user %s", quote(user)).login(LoginCertificate)
 		}
 		return c.out.send(&pgproto3.AuthenticationOk{})

@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"io"
 	"net"
 	"testing"
@@ -135,6 +137,12 @@ func TestACertificateIsALogin(t *testing.T) {
 	require.Equal(t, "CN=ana", d.lastLogin().TLSSubject)
 	require.Equal(t, "28000", d.login("user=eve dbname=shop", d.client(ana)).Code)
 	require.Equal(t, "28000", d.login("user=ana dbname=shop", d.client()).Code)
+	both := d.client(d.pair("both", x509.ExtKeyUsageClientAuth, func(c *x509.Certificate) {
+		c.Subject = pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: "ana"}, {Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: "eve"}}}
+	}))
+	for _, user := range []string{"ana", "eve", "both"} {
+		require.Equal(t, "28000", d.login("user="+user+" dbname=shop", both).Code, user)
+	}
 	stranger := certs.NewAuthority(t, t.TempDir(), "stranger").Issue(t.TempDir(), "ana", x509.ExtKeyUsageClientAuth).Load()
 	config := d.client()
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &stranger, nil }
