@@ -129,8 +129,12 @@ func (r *documentReader) rule(n *yaml.Node, pointer string) rule {
 		}},
 		{"match", true, func(n *yaml.Node, at string) { matchNode = n; u.match = r.matcher(n, at, "match") }},
 		{"unless", false, func(n *yaml.Node, at string) {
+			before := len(r.findings)
 			m := r.matcher(n, at, "unless")
 			unlessNode, u.unless = n, &m
+			if n.Kind == yaml.MappingNode && len(m.all) == 0 && (!m.hasAnyOf || slices.ContainsFunc(m.anyOf, func(g group) bool { return len(g) == 0 })) && !hasErrors(r.findings[before:]) {
+				r.add(n, at, codeNeverMatches, "", "unless asks for nothing, so every statement is excepted and the rule never matches; name what is excepted, or leave unless out")
+			}
 		}},
 		{"when", false, func(n *yaml.Node, at string) { u.when = r.when(n, at) }},
 		{"mode", false, func(n *yaml.Node, at string) {
