@@ -371,24 +371,37 @@ func (r *PolicyChangeRequest) checkStatus(version, status string) error {
 // implied finds the version that a request without a name is about: the
 // candidate with the expected hash, or the version that was archived last.
 func (r *PolicyChangeRequest) implied(view *projections.View) (string, error) {
-	status := event.PolicyCandidateStatus
 	if r.Rollback {
-		status = event.PolicyArchivedStatus
+		found, err := lastArchived(view)
+		if err == nil && found == "" {
+			err = fault.New(fault.PolicyNotFound, "No version is archived, so there is nothing to go back to.")
+		}
+		return found, err
 	}
-	var found projections.PolicyVersion
-	err := eachVersion(view, projections.PolicyFilter{Status: status}, func(v *projections.PolicyVersion) error {
-		if (r.Rollback && v.ArchivedSeq > found.ArchivedSeq) || (!r.Rollback && v.Hash == decodeHash(policy.NormalHash(r.ExpectedHash))) {
-			found = *v
+	found := ""
+	err := eachVersion(view, projections.PolicyFilter{Status: event.PolicyCandidateStatus}, func(v *projections.PolicyVersion) error {
+		if v.Hash == decodeHash(policy.NormalHash(r.ExpectedHash)) {
+			found = v.PolicyVersion
 		}
 		return nil
 	})
-	switch {
-	case err != nil || found.PolicyVersion != "":
-		return found.PolicyVersion, err
-	case r.Rollback:
-		return "", fault.New(fault.PolicyNotFound, "No version is archived, so there is nothing to go back to.")
+	if err == nil && found == "" {
+		err = commands.ActivationFault("hash_mismatch", "No candidate has the hash %s. GET /policy/versions?status=candidate lists those there are.", r.ExpectedHash)
 	}
-	return "", commands.ActivationFault("hash_mismatch", "No candidate has the hash %s. GET /policy/versions?status=candidate lists those there are.", r.ExpectedHash)
+	return found, err
+}
+
+// lastArchived is the version that was archived last, by the number of the event;
+// "" where none is.
+func lastArchived(view *projections.View) (string, error) {
+	var last projections.PolicyVersion
+	err := eachVersion(view, projections.PolicyFilter{Status: event.PolicyArchivedStatus}, func(v *projections.PolicyVersion) error {
+		if v.ArchivedSeq > last.ArchivedSeq {
+			last = *v
+		}
+		return nil
+	})
+	return last.PolicyVersion, err
 }
 
 // checkImpact replays the range that the operator looked at and compares.

@@ -25,6 +25,7 @@ type PolicyStatus struct {
 	ActivatedAt         *string          `json:"activated_at"`
 	ActivatedSeq        *uint64          `json:"activated_seq"`
 	Candidates          []string         `json:"candidates"`
+	RollbackVersion     *string          `json:"rollback_version"` // what POST /policy/rollback takes that names none; nil: no version is archived
 	Manifest            ManifestStatus   `json:"manifest"`
 	Tests               caseCounts       `json:"tests"`
 	Corpus              corpusCounts     `json:"corpus"`
@@ -89,10 +90,18 @@ func (g *Gate) PolicyStatus(ctx context.Context) (*PolicyStatus, error) {
 }
 
 func (s *PolicyStatus) fromLog(view *projections.View) error {
-	return eachVersion(view, projections.PolicyFilter{Status: event.PolicyCandidateStatus}, func(v *projections.PolicyVersion) error {
+	err := eachVersion(view, projections.PolicyFilter{Status: event.PolicyCandidateStatus}, func(v *projections.PolicyVersion) error {
 		s.Candidates = append(s.Candidates, v.PolicyVersion)
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	back, err := lastArchived(view)
+	if err == nil && back != "" {
+		s.RollbackVersion = &back
+	}
+	return err
 }
 
 // fromActivation says since when the version that decides is the active one.

@@ -40,6 +40,7 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"a page drives neither gate nor dashboard":   hostilePages,
 		"logins are limited":                         limitedLogins,
 		"agents, with what binds them":               agentsShown,
+		"lists that are longer than a page":          listsGoOn,
 		"an outcome that nobody knew is settled":     unknownJourney,
 		"every page can be read":                     everyPage,
 		"what to do while the gate does not protect": whenItDoesNot,
@@ -360,7 +361,7 @@ func agentsShown(t *testing.T, b *browser.Browser) {
 	w := openTab(t, b, p)
 	w.login()
 	w.open("/agents")
-	w.sees("No agent is registered.")
+	w.sees("No agent is active.")
 	const watched = "window.looks = []; const plain = fetch; window.fetch = (to, how) => { looks.push(how.headers['X-Background']); return plain(to, how); }; ''"
 	w.value(watched)
 	id, token := g.register(t, "invoice-bot")
@@ -389,6 +390,15 @@ func agentsShown(t *testing.T, b *browser.Browser) {
 	require.Equal(t, "look", w.value("looks[0]"), "a statement of nobody is no news of this agent")
 	require.Equal(t, http.StatusForbidden, g.as(t, token, ask("UPDATE orders SET status = 'paid' WHERE id = 2")).status)
 	w.until("looks.includes('news')")
+	other, another := g.register(t, "payment-bot")
+	rules := g.rule(t, "require_approval", `sql.class == "write"`)
+	g.apply(t, rules, other)
+	asked := g.as(t, another, ask(paying))
+	require.Equal(t, http.StatusAccepted, asked.status, "%s", asked.body)
+	w.open("/approvals/" + asked.text(t, "approval_id"))
+	w.sees("of the agent's policy " + rules)
+	w.sees("Ask finance.")
+	w.until("document.querySelector('a[href=\"/agents/" + other + "\"]')")
 	require.NotContains(t, p.served.String(), token)
 	p.requireNoSecret(t, g.testGate)
 	closed := openTab(t, b, startTestPlane(t, g.base))

@@ -69,7 +69,9 @@ func projectList[T any](ctx context.Context, s *Server, path string, limit int, 
 
 type agentsView struct {
 	Closed   string // why /v1 can't be read
+	Status   string // of the agents that are listed
 	Agents   []agentRecord
+	Next     string // more of them, "" where there are none
 	Policies map[string]agentPolicy
 	Tools    []toolRecord
 	Day      day
@@ -83,8 +85,9 @@ type agentsView struct {
 func (s *Server) agents(c *httpd.Call, p *page) error {
 	ctx, seen := s.looking(c)
 	defer seen.tellAge(c)
-	v := agentsView{Policies: make(map[string]agentPolicy), Stamp: stampOf(s.now()), Look: seen}
-	got, err := projectList[agentRecord](ctx, s, "/v1/agents", 200, "status", "all")
+	query := c.Request.URL.Query()
+	v := agentsView{Status: cmp.Or(query.Get("status"), "active"), Policies: make(map[string]agentPolicy), Stamp: stampOf(s.now()), Look: seen}
+	got, err := projectList[agentRecord](ctx, s, "/v1/agents", agentsLimit, "status", v.Status, "cursor", query.Get("cursor"))
 	if closed := closedWords(err); closed != "" {
 		v.Closed = closed
 		p.Body = v
@@ -93,18 +96,18 @@ func (s *Server) agents(c *httpd.Call, p *page) error {
 	if err != nil {
 		return err
 	}
-	v.Agents = got.Items
+	v.Agents, v.Next = got.Items, got.next()
 	var all gather
 	var policies []agentPolicy
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := projectList[agentPolicy](ctx, s, "/v1/policies", 500)
 		policies = got.Items
-		return err
+		return err // of what more there are, a row shows the id for the name
 	})
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := projectList[toolRecord](ctx, s, "/v1/tools", 200)
 		v.Tools = got.Items
-		return err
+		return restOf(got, err, "tools")
 	})
 	together(&all, ctx, func(ctx context.Context) (err error) {
 		v.Day, err = s.telemetryDay(ctx, "")
@@ -115,9 +118,7 @@ func (s *Server) agents(c *httpd.Call, p *page) error {
 		return err
 	})
 	v.Missing = all.wait()
-	slices.SortStableFunc(v.Agents, func(a, b agentRecord) int { // those that work first
-		return cmp.Or(workOrder(a)-workOrder(b), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortStableFunc(v.Agents, func(a, b agentRecord) int { return cmp.Compare(a.Name, b.Name) })
 	for _, one := range policies {
 		v.Policies[one.ID] = one
 	}
@@ -126,11 +127,15 @@ func (s *Server) agents(c *httpd.Call, p *page) error {
 	return nil
 }
 
-func workOrder(a agentRecord) int {
-	if a.Status == "active" {
-		return 0
+// agentsLimit is how many agents a page has.
+const agentsLimit = 200
+
+// restOf is an error where a list that a page shows goes on behind what was read.
+func restOf[T any](got list[T], err error, what string) error {
+	if err == nil && got.next() != "" {
+		return fault.New(fault.ResultTooLarge, "Only the newest %d %s are shown here; the agent API lists all (GET /v1/%[2]s).", len(got.Items), what)
 	}
-	return 1
+	return err
 }
 
 // closedWords explain the two ways in which /v1 is not open to this page.
@@ -189,7 +194,7 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := projectList[agentPolicy](ctx, s, "/v1/policies", 100, "agent_id", id)
 		v.Policies, v.Bound = got.Items, err == nil
-		return err
+		return restOf(got, err, "policies")
 	})
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := projectList[auditEvent](ctx, s, "/v1/events", 25, append([]string{"agent_id", id}, askedTypes...)...)
@@ -208,7 +213,7 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := projectList[toolRecord](ctx, s, "/v1/tools", 100, "agent_id", id)
 		v.Tools = got.Items
-		return err
+		return restOf(got, err, "tools")
 	})
 	v.Missing = all.wait()
 	p.Title, p.Body = one.Name, v

@@ -19,8 +19,8 @@ type policiesView struct {
 	Status   *policyStatus
 	Versions []policyVersion
 	Rules    []ruleWords
+	Next     string // older versions, "" where there are none
 	Missing  []string
-	Previous string // what a rollback would bring back
 }
 
 // policies is the active version in words, and all versions.
@@ -30,8 +30,8 @@ func (s *Server) policies(c *httpd.Call, p *page) error {
 	ctx := c.Request.Context()
 	together(&all, ctx, func(ctx context.Context) error { return into(&v.Status)(fetch[policyStatus](ctx, s, "/policy/status")) })
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := read[policyVersion](ctx, s, "/policy/versions", 200)
-		v.Versions = got.Items
+		got, err := read[policyVersion](ctx, s, "/policy/versions", versionsLimit, "cursor", c.Request.URL.Query().Get("cursor"))
+		v.Versions, v.Next = got.Items, got.next()
 		return err
 	})
 	v.Missing = all.wait()
@@ -40,22 +40,27 @@ func (s *Server) policies(c *httpd.Call, p *page) error {
 			v.Rules = rulesOf(active.Document)
 		}
 	}
-	v.Previous = lastArchived(v.Versions)
 	p.Live, p.Body = "policy_candidate_created policy_candidate_rejected policy_activated policy_rollback policy_loaded", v
 	return nil
 }
 
-func lastArchived(versions []policyVersion) string {
-	var best *policyVersion
-	for i, v := range versions {
-		if v.Status == "archived" && v.ArchivedAt != nil && (best == nil || v.ArchivedAt.After(*best.ArchivedAt)) {
-			best = &versions[i]
+// versionsLimit is how many versions a page or a choice of them has.
+const versionsLimit = 200
+
+// choices are the versions that a form offers: the newest, and those that are
+// chosen already, which may be older.
+func (s *Server) choices(ctx context.Context, chosen ...string) ([]string, error) {
+	got, err := read[policyVersion](ctx, s, "/policy/versions", versionsLimit)
+	var names []string
+	for _, v := range got.Items {
+		names = append(names, v.PolicyVersion)
+	}
+	for _, name := range chosen {
+		if name != "" && name != "active" && !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
-	if best == nil {
-		return ""
-	}
-	return best.PolicyVersion
+	return names, err
 }
 
 // ruleWords is a rule as somebody reads it who does not write policies.
@@ -64,7 +69,7 @@ type ruleWords struct {
 	When, Unless                        []string
 	Lifts                               []string
 	TTL                                 int
-	MaxRows                             int
+	MaxRows                             *int
 }
 
 // rulesOf reads the rules of a document for show alone; what decides is the gate's.
@@ -81,8 +86,8 @@ func rulesOf(document string) []ruleWords {
 			When       string               `yaml:"when"`
 			Lifts      []string             `yaml:"lifts"`
 			Approval   struct {
-				TTL     int `yaml:"ttl_seconds"`
-				MaxRows int `yaml:"max_rows"`
+				TTL     int  `yaml:"ttl_seconds"`
+				MaxRows *int `yaml:"max_rows"`
 			} `yaml:"approval"`
 		} `yaml:"rules"`
 	}
@@ -92,7 +97,10 @@ func rulesOf(document string) []ruleWords {
 	var rules []ruleWords
 	for _, r := range doc.Rules {
 		w := ruleWords{ID: r.ID, Decision: r.Decision, Mode: r.Mode, Message: r.Message, Reason: r.ReasonCode, Lifts: r.Lifts, TTL: r.Approval.TTL, MaxRows: r.Approval.MaxRows}
-		w.When, w.Unless = groupWords(r.Match), groupWords(r.Unless)
+		w.When = groupWords(r.Match)
+		if w.Unless = groupWords(r.Unless); r.Unless != nil && len(w.Unless) == 0 { // of a document that is older than the error for it
+			w.Unless = []string{anyStatement}
+		}
 		if r.When != "" {
 			w.When = append(w.When, "the condition "+strings.TrimSpace(r.When)+" holds")
 		}
@@ -100,6 +108,8 @@ func rulesOf(document string) []ruleWords {
 	}
 	return rules
 }
+
+const anyStatement = "it is any statement"
 
 // groupWords says what of a statement has to hold, each key for itself.
 func groupWords(match map[string]yaml.Node) (words []string) {
@@ -118,7 +128,11 @@ func groupWords(match map[string]yaml.Node) (words []string) {
 		}
 		var either []string
 		for _, group := range groups {
-			either = append(either, strings.Join(groupWords(group), " and "))
+			words := groupWords(group)
+			if len(words) == 0 {
+				words = []string{anyStatement}
+			}
+			either = append(either, strings.Join(words, " and "))
 		}
 		words = append(words, "one of these holds: "+strings.Join(either, "; or "))
 	}
@@ -214,7 +228,7 @@ func (s *Server) policy(c *httpd.Call, p *page) error {
 }
 
 type diffView struct {
-	Versions     []policyVersion
+	Versions     []string
 	Base, Target string
 	Last         string
 	Diff         *policyDiff
@@ -326,11 +340,11 @@ var replayRanges = []string{"1h", "24h", "168h"}
 func (s *Server) diff(c *httpd.Call, p *page) error {
 	query := c.Request.URL.Query()
 	ctx := c.Request.Context()
-	got, err := read[policyVersion](ctx, s, "/policy/versions", 200)
+	versions, err := s.choices(ctx, query.Get("base"), query.Get("target"))
 	if err != nil {
 		return err
 	}
-	v := diffView{Versions: got.Items, Base: query.Get("base"), Target: query.Get("target"), Last: query.Get("last")}
+	v := diffView{Versions: versions, Base: query.Get("base"), Target: query.Get("target"), Last: query.Get("last")}
 	if v.Base == "" {
 		v.Base = "active"
 	}
@@ -392,7 +406,7 @@ func sideBySide(text string) []diffLine {
 }
 
 type dryRunView struct {
-	Versions []policyVersion
+	Versions []string
 	Form     map[string]string
 	Result   *dryRunResult
 	SQL      *sqlView
@@ -433,11 +447,11 @@ func (s *Server) dryRunPage(c *httpd.Call, p *page) error { return s.dryRun(c, p
 // is recorded.
 func (s *Server) dryRun(c *httpd.Call, p *page, form formValues) error {
 	ctx := c.Request.Context()
-	versions, err := read[policyVersion](ctx, s, "/policy/versions", 200)
+	versions, err := s.choices(ctx, c.Request.URL.Query().Get("version"), form.text("policy_version"))
 	if err != nil {
 		return err
 	}
-	v := dryRunView{Versions: versions.Items, Form: map[string]string{"policy_version": c.Request.URL.Query().Get("version")}}
+	v := dryRunView{Versions: versions, Form: map[string]string{"policy_version": c.Request.URL.Query().Get("version")}}
 	asked := make(map[string]string)
 	for _, f := range dryRunFields {
 		v.Form[f.name] = f.value

@@ -96,14 +96,18 @@ type approval struct {
 	PolicyVersion  string         `json:"policy_version"`
 	ReasonCode     string         `json:"reason_code"`
 	RuleID         string         `json:"rule_id"`
-	MaxRows        int64          `json:"max_rows"`
-	Principal      string         `json:"principal"`
-	AgentID        string         `json:"agent_id"`
-	Impact         *plan          `json:"impact"`
-	ExecutionID    string         `json:"execution_id"`
-	UsedAt         *time.Time     `json:"used_at"`
-	RequestID      string         `json:"request_id"`
-	Withdrawn      bool           `json:"withdrawn"`
+	DecidedBy      struct {
+		PolicyID string `json:"policy_id"` // the agent's policy; "": the gate's own
+	} `json:"decided_by"`
+	Message     string     `json:"message"`
+	MaxRows     *int64     `json:"max_rows"`
+	Principal   string     `json:"principal"`
+	AgentID     string     `json:"agent_id"`
+	Impact      *plan      `json:"impact"`
+	ExecutionID string     `json:"execution_id"`
+	UsedAt      *time.Time `json:"used_at"`
+	RequestID   string     `json:"request_id"`
+	Withdrawn   bool       `json:"withdrawn"`
 }
 
 // A plan is what PostgreSQL expects of a statement that it did not run.
@@ -169,6 +173,7 @@ type policyStatus struct {
 	Mode          string     `json:"mode"`
 	ActivatedAt   *time.Time `json:"activated_at"`
 	ActivatedSeq  uint64     `json:"activated_seq"`
+	RollbackTo    string     `json:"rollback_version"`
 	Tests         counted    `json:"tests"`
 	Corpus        counted    `json:"corpus"`
 	Warnings      []any      `json:"warnings"`

@@ -207,6 +207,25 @@ func TestEveryValueOfARuleStandsInItsWords(t *testing.T) {
 	require.Positive(t, either)
 }
 
+// What fits every statement, or allows no row, is said too.
+func TestWhatARuleAsksNothingOfStandsInItsWords(t *testing.T) {
+	rules := rulesOf(`rules:
+  - {id: never, decision: BLOCK, match: {query_types: [DROP]}, unless: {}}
+  - {id: any, decision: BLOCK, match: {any_of: [{query_types: [DROP]}, {}]}}
+  - {id: plain, decision: BLOCK, match: {}}
+`)
+	require.Equal(t, []string{anyStatement}, rules[0].Unless)
+	require.Equal(t, []string{"one of these holds: the statement is DROP; or " + anyStatement}, rules[1].When)
+	require.Empty(t, append(rules[2].When, rules[2].Unless...))
+	p := startPlane(t, nil)
+	for document, words := range map[string]string{"approval: {max_rows: 0}": "At most 0 rows.", "approval: {max_rows: 50}": "At most 50 rows.", "approval: {ttl_seconds: 60}": ""} {
+		var page strings.Builder
+		require.NoError(t, p.server.views.pages["policies"].ExecuteTemplate(&page, "rules", rulesOf("rules: [{id: r, decision: REQUIRE_APPROVAL, match: {}, "+document+"}]")))
+		require.Contains(t, page.String(), words)
+		require.Equal(t, words == "", !strings.Contains(page.String(), "At most"))
+	}
+}
+
 func requireWords(t *testing.T, value any, words, id string) {
 	switch value := value.(type) {
 	case map[string]any:

@@ -11,6 +11,7 @@ import (
 	"writegate/http/httpd"
 	"writegate/projections"
 	"writegate/sqlgate"
+	"writegate/sqlgate/policy"
 )
 
 // approvalBody is an approval record (spec/gate.md part 2.4 and
@@ -34,6 +35,8 @@ type approvalBody struct {
 	PolicyVersion  string          `json:"policy_version"`
 	ReasonCode     string          `json:"reason_code"`
 	RuleID         string          `json:"rule_id"`
+	DecidedBy      decidedBy       `json:"decided_by"`
+	Message        *string         `json:"message"` // of the rule
 	MaxRows        *int64          `json:"max_rows"`
 	Principal      *string         `json:"principal"`
 	AgentID        *string         `json:"agent_id"`
@@ -42,6 +45,14 @@ type approvalBody struct {
 	UsedAt         *string         `json:"used_at"`
 	RequestID      string          `json:"request_id"`
 	Withdrawn      bool            `json:"withdrawn"`
+}
+
+// decidedBy names the layer that asks and its rule (spec/v1.md part 7).
+type decidedBy struct {
+	Layer         string `json:"layer"`
+	PolicyVersion string `json:"policy_version,omitempty"`
+	PolicyID      string `json:"policy_id,omitempty"`
+	RuleID        string `json:"rule_id"`
 }
 
 // claimsBody is the request context of an approval: unverified claims.
@@ -57,13 +68,17 @@ type claimsBody struct {
 
 // approvalBody is an approval as the operator of a label sees it; "" is everybody else.
 func (a *api) approvalBody(p *projections.Approval, label string) approvalBody {
+	by := decidedBy{Layer: policy.LayerPolicy, PolicyVersion: p.PolicyVersion, RuleID: p.RuleID}
+	if p.AgentPolicyID != "" {
+		by = decidedBy{Layer: policy.LayerAgent, PolicyID: p.AgentPolicyID, RuleID: p.RuleID}
+	}
 	return approvalBody{
 		ApprovalID: p.ID, Status: p.StatusAt(a.Now()), Resolution: optional(p.Resolution), SQL: p.SQL, PreparedSQL: optional(p.PreparedSQL), Parameters: orNone(p.Parameters),
 		Classification: json.RawMessage(p.Classification),
 		Context:        claimsBody{p.Actor, p.App, p.Tenant, p.Role, p.Host, p.Env, p.SessionID},
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
 		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Profile: cmp.Or(p.Profile, sqlgate.ProfileDefault), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
-		ReasonCode: p.ReasonCode, RuleID: p.RuleID, MaxRows: p.MaxRows, Principal: optional(p.Principal), AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
+		ReasonCode: p.ReasonCode, RuleID: p.RuleID, DecidedBy: by, Message: optional(p.Message), MaxRows: p.MaxRows, Principal: optional(p.Principal), AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
 		RequestID: p.RequestID, Impact: impactOf(p, label), Withdrawn: p.Withdrawn != "",
 	}
 }
