@@ -29,21 +29,22 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 	require.NoError(t, err)
 	defer b.Close()
 	for name, part := range map[string]func(*testing.T, *browser.Browser){
-		"an approval from its asking to its story":   approvalJourney,
-		"a policy is activated and rolled back":      policyJourney,
-		"evidence is exported and verified":          evidenceJourney,
-		"the gate goes down and comes back":          downAndBack,
-		"without scripts all is shown, none changed": withoutScripts,
-		"with the keyboard alone":                    keyboardAlone,
-		"news comes under a finger":                  newsUnderAFinger,
-		"another origin changes nothing":             anotherOrigin,
-		"a page drives neither gate nor dashboard":   hostilePages,
-		"logins are limited":                         limitedLogins,
-		"agents, with what binds them":               agentsShown,
-		"lists that are longer than a page":          listsGoOn,
-		"an outcome that nobody knew is settled":     unknownJourney,
-		"every page can be read":                     everyPage,
-		"what to do while the gate does not protect": whenItDoesNot,
+		"an approval from its asking to its story":    approvalJourney,
+		"a policy is activated and rolled back":       policyJourney,
+		"a version goes with the impact it was shown": impactJourney,
+		"evidence is exported and verified":           evidenceJourney,
+		"the gate goes down and comes back":           downAndBack,
+		"without scripts all is shown, none changed":  withoutScripts,
+		"with the keyboard alone":                     keyboardAlone,
+		"news comes under a finger":                   newsUnderAFinger,
+		"another origin changes nothing":              anotherOrigin,
+		"a page drives neither gate nor dashboard":    hostilePages,
+		"logins are limited":                          limitedLogins,
+		"agents, with what binds them":                agentsShown,
+		"lists that are longer than a page":           listsGoOn,
+		"an outcome that nobody knew is settled":      unknownJourney,
+		"every page can be read":                      everyPage,
+		"what to do while the gate does not protect":  whenItDoesNot,
 	} {
 		t.Run(name, func(t *testing.T) { part(t, b) })
 	}
@@ -122,6 +123,34 @@ func policyJourney(t *testing.T, b *browser.Browser) {
 	w.do(chromedp.Click(`dialog button[value="yes"]`))
 	w.until("document.querySelector('#policies .lead')?.innerText.includes('shop-gate@1.0.0')")
 	p.requireNoSecret(t, g)
+}
+
+// impactJourney activates where a gate wants to know the impact that was looked at.
+func impactJourney(t *testing.T, b *browser.Browser) {
+	g := startShop(t, "GATE_POLICY_REQUIRE_IMPACT=true")
+	g.query(t, ask("SELECT id FROM orders WHERE id = 1"))
+	document, err := os.ReadFile(g.policyFile(t, "1.1.0", "max_rows: 100 }", "max_rows: 50 }"))
+	require.NoError(t, err)
+	hash := g.propose(t, string(document))
+	w := openTab(t, b, startTestPlane(t, g.base))
+	w.login()
+	activate := func() {
+		w.do(chromedp.Click(`form[data-policy="activate"] button`))
+		w.until("document.querySelector('dialog[open]')")
+		w.do(chromedp.SendKeys("#typed-hash", hash), chromedp.Click(`dialog button[value="yes"]`))
+	}
+	w.open("/policies/shop-gate@1.1.0")
+	activate()
+	w.sees("impact is required here")
+	w.open("/policies/shop-gate@1.1.0")
+	w.do(chromedp.Click(`a[href^="/policy-diff"]`))
+	w.sees("Impact hash")
+	w.do(chromedp.Click(`a[href*="impact_hash"]`))
+	w.sees("The activation names the impact that you looked at, over events ")
+	activate()
+	w.until("location.pathname === '/policies'")
+	w.until("document.querySelector('#policies .lead')?.innerText.includes('shop-gate@1.1.0')")
+	require.NotNil(t, g.get(t, "/audit?event_type=policy_activated").json(t)["items"].([]any)[0].(map[string]any)["payload"].(map[string]any)["impact"])
 }
 
 func evidenceJourney(t *testing.T, b *browser.Browser) {

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,11 +35,13 @@ var looks = []look{{390, false}, {390, true}, {1440, false}, {1440, true}}
 // A walk sees one page after the other.
 type walk struct {
 	*tab
-	folder string // of the pictures, "" where there are none
-	n      int
+	folder string          // of the pictures, "" where there are none
+	links  map[string]bool // of all pages to others
 }
 
-func (w *tab) walk() *walk { return &walk{tab: w, folder: os.Getenv(picturesVariable)} }
+func (w *tab) walk() *walk {
+	return &walk{tab: w, folder: os.Getenv(picturesVariable), links: make(map[string]bool)}
+}
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
@@ -44,6 +49,9 @@ var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 func (w *walk) see(name string) {
 	w.t.Helper()
 	w.until("document.querySelector('main h1')")
+	for _, link := range strings.Fields(w.value("[...document.querySelectorAll('a[href^=\"/\"]')].map(a => a.getAttribute('href').replaceAll(' ', '%20')).join(' ')")) {
+		w.links[link] = true
+	}
 	for _, l := range looks {
 		if l.width != looks[0].width && w.folder == "" {
 			continue // the narrow screen is the one that things do not fit on
@@ -106,9 +114,28 @@ func everyPage(t *testing.T, b *browser.Browser) {
 	} {
 		w.page(page[0], page[1])
 	}
+	w.followed()
 	w.deeds(s)
 	w.requireNothingKept(s.testGate)
 	p.requireNoSecret(t, s.testGate)
+}
+
+// followed holds that every link leads to what it names.
+func (w *walk) followed() {
+	w.t.Helper()
+	require.Greater(w.t, len(w.links), 20)
+	links, err := json.Marshal(slices.Sorted(maps.Keys(w.links)))
+	require.NoError(w.t, err)
+	w.value(`window.led = null; (async () => {
+		const bad = [];
+		for (const link of ` + string(links) + `) {
+			const answer = await fetch(link);
+			if (answer.status !== 200 || (await answer.text()).includes('<p class="callout bad" role="alert">')) bad.push(link + ": " + answer.status);
+		}
+		led = bad.join(" ");
+	})(); ''`)
+	w.until("led !== null")
+	require.Equal(w.t, "", w.value("led"))
 }
 
 // deeds sees what a page shows when something was done on it.

@@ -50,7 +50,6 @@ func (v *views) functions() template.FuncMap {
 		"has":         func(list []string, s string) bool { return slices.Contains(list, s) },
 		"path":        url.PathEscape,
 		"story":       storyPath,
-		"query":       url.QueryEscape,
 	}
 }
 

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -187,8 +189,32 @@ type policyView struct {
 	Version policyVersion
 	Rules   []ruleWords
 	Report  *policyReport
+	Impact  *impactClaim
 	Active  string
 	Missing []string
+}
+
+// An impactClaim is what a replay gave that somebody looked at before activating.
+type impactClaim struct {
+	FromSeq    uint64 `json:"from_seq"`
+	ToSeq      uint64 `json:"to_seq"`
+	ImpactHash string `json:"impact_hash"`
+}
+
+// String is its JSON.
+func (i *impactClaim) String() string {
+	text, _ := json.Marshal(i) // numbers and a text always can be
+	return string(text)
+}
+
+// impactOf reads what the comparison of two versions leads on with; nil: nothing.
+func impactOf(query url.Values) *impactClaim {
+	from, err1 := strconv.ParseUint(query.Get("from_seq"), 10, 64)
+	to, err2 := strconv.ParseUint(query.Get("to_seq"), 10, 64)
+	if err1 != nil || err2 != nil {
+		return nil
+	}
+	return &impactClaim{from, to, query.Get("impact_hash")}
 }
 
 type policyReport struct {
@@ -208,7 +234,7 @@ func (s *Server) policy(c *httpd.Call, p *page) error {
 	if err != nil {
 		return err
 	}
-	v := policyView{Version: version, Rules: rulesOf(version.Document)}
+	v := policyView{Version: version, Rules: rulesOf(version.Document), Impact: impactOf(c.Request.URL.Query())}
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error {
 		status, err := fetch[policyStatus](ctx, s, "/policy/status")

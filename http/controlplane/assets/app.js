@@ -200,7 +200,8 @@ function confirmed({ title, text, hash, yes, grave, work }) {
       dialog.close();
       return;
     }
-    problem.textContent = answer.value.message ?? "It was refused.";
+    const fields = Object.entries(answer.value.details?.fields ?? {}).map(([name, why]) => ` ${name} ${why}.`);
+    problem.textContent = (answer.value.message ?? "It was refused.") + fields.join("");
     problem.hidden = false;
   };
   dialog.showModal();
@@ -242,7 +243,10 @@ const actions = {
     confirmed({
       title: "Activate " + form.dataset.version + "?", hash: form.dataset.hash, yes: "Activate",
       text: "It decides about every statement from then on. Pending approvals stay and are judged by it.",
-      work: () => change("/policy/activate", { policy_version: form.dataset.version, expected_hash: form.dataset.hash, reason: form.reason.value }),
+      work: () => change("/policy/activate", {
+        policy_version: form.dataset.version, expected_hash: form.dataset.hash, reason: form.reason.value,
+        ...(form.dataset.impact && { impact: JSON.parse(form.dataset.impact) }),
+      }),
     });
   },
   rollback(button) {
