@@ -261,6 +261,47 @@ func TestAFailoverIsSeenThroughByTheMarkerAlone(t *testing.T) {
 	}
 }
 
+// TestAnOldPrimaryThatComesBackSettlesNothing: behind a failover the gate is led to the old
+// primary again. It lacks what the new one committed, so nothing is written there and no
+// marker that is missing there counts, after a restart of the gate neither.
+func TestAnOldPrimaryThatComesBackSettlesNothing(t *testing.T) {
+	t.Parallel()
+	f := formOf("write under an approval")
+	c := postgres.ClusterForTest(t, nil)
+	require.NoError(t, c.CreateDatabase(t.Context(), "outcomes"))
+	b := newBenchOn(t, c.URL("outcomes"), true)
+	b.become(calm)
+	standby := c.StandbyForTest(t)
+	var id string
+	refused := func() {
+		t.Helper()
+		r := b.gate.query(t, ask("INSERT INTO hits VALUES ('lost')"))
+		require.Equal(t, http.StatusServiceUnavailable, r.status, "%s", r.body)
+		require.Equal(t, "stale_timeline", r.json(t)["details"].(map[string]any)["reason"], "%s", r.body)
+		require.Equal(t, http.StatusServiceUnavailable, b.gate.checkOutcome(t, id).status)
+		require.Equal(t, "unknown", b.gate.get(t, "/executions/"+id).text(t, "execution_state"))
+		require.Contains(t, b.gate.requireDatabase(t, "unavailable"), "left behind by a failover")
+	}
+	b.run(t, func(b *bench) {
+		require.NoError(t, c.Crash())
+		require.NoError(t, standby.Promote(t.Context()))
+		b.proxy.Lead(t, standby.URL("outcomes"))
+		b.direct = standby.URL("outcomes")
+		_, id = b.loseCommit(t, f)
+		startAgain(t, c)
+		b.proxy.Lead(t, c.URL("outcomes"))
+		b.proxy.Drop()
+		refused()
+	})
+	b.run(t, func(b *bench) {
+		refused()
+		b.proxy.Lead(t, standby.URL("outcomes"))
+		state, outcome := b.settle(t, id)
+		require.Equal(t, []string{"success", "committed"}, []string{state, outcome})
+	})
+	require.Equal(t, "0", postgres.QueryURL(t, c.URL("outcomes"), "SELECT count(*) FROM hits"))
+}
+
 // stopReceiving cuts the standby from its primary.
 func stopReceiving(t *testing.T, standby *postgres.Cluster) {
 	t.Helper()

@@ -311,6 +311,12 @@ func (g *service) openGate(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	view := g.store.ViewWithin(ctx)
+	system, timeline, err := view.LastServer()
+	if err = errors.Join(err, view.Close()); err != nil {
+		return commands.ViewFault(err)
+	}
+	g.database.Knows(system, timeline)
 	if g.agents, err = g.newAgents(); err != nil {
 		return exitWith(exitConfigured, fmt.Errorf("the agent API cannot be made: %w", err))
 	}
@@ -340,7 +346,7 @@ func newClassifier(s *settings, parseWall time.Duration) (*classify.Classifier, 
 func (g *service) openDatabase() (*pgexec.DB, error) {
 	s := g.settings
 	return pgexec.Open(pgexec.Config{
-		URL: s.DatabaseURL, ReadURL: s.DatabaseReadURL, DDLURL: s.DatabaseDDLURL, SearchPath: s.SearchPath, PoolMax: s.DBPoolMax, PoolReserved: s.DBPoolReserved,
+		URL: s.DatabaseURL, ReadURL: s.DatabaseReadURL, DDLURL: s.DatabaseDDLURL, Timeline: s.DatabaseTimeline, SearchPath: s.SearchPath, PoolMax: s.DBPoolMax, PoolReserved: s.DBPoolReserved,
 		ConnLifetime: seconds(s.DBConnLifetime), ConnIdle: seconds(s.DBConnIdle), ConnectTimeout: millis(s.DBConnectTimeout),
 		AcquireTimeout: millis(s.DBAcquireTimeout), QueryTimeout: millis(s.DBQueryTimeout), BulkQueryTimeout: millis(s.DBBulkTimeout),
 		LockTimeout: millis(s.DBLockTimeout), IdleInTxTimeout: millis(s.DBIdleInTxTimeout), CommitTimeout: millis(s.DBCommitTimeout),

@@ -102,6 +102,8 @@ func (db *DB) checkOn(ctx context.Context, l *lease, sent Sent, deadline time.Ti
 		return Verdict{}, fault.New(fault.DBUnavailable, "The database is in recovery and cannot tell what became of the statement. The check is made again later.")
 	case row.text(1) != was.SystemIdentifier:
 		return Verdict{OutcomeNotKnowable, BasisOtherServer, row.text(1)}, nil
+	case row.text(2) < was.Timeline && db.cfg.Timeline == "": // left behind: what it lacks may stand at the server that took over
+		return Verdict{}, staleFault(row.text(2), was.Timeline)
 	case sent.XID == 0:
 		return l.checkBackend(ctx, was, deadline)
 	case sent.Marker && db.cfg.MarkerTable != "" && (was.Database == "" || was.Database == db.Name()): // another database has another table

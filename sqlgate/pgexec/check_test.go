@@ -76,7 +76,7 @@ func TestACheckIsNotBelievedUnderAnotherServerOrTimeline(t *testing.T) {
 	v := check(t, db, server)
 	require.Equal(t, OutcomeNotKnowable, v.Outcome)
 	require.Equal(t, BasisOtherServer, v.Basis)
-	timeline.Upstream.Timeline = "000000FF"
+	timeline.Upstream.Timeline = "00000000"
 	v = check(t, db, timeline)
 	require.Equal(t, OutcomeNotKnowable, v.Outcome)
 	require.Equal(t, BasisOtherTimeline, v.Basis)

@@ -75,6 +75,7 @@ type DB struct {
 	log *slog.Logger
 
 	reader, writer, definer *pool
+	timelines               *timelines
 	types                   typeCache
 	tls                     atomic.Pointer[tlsSet]
 
@@ -115,7 +116,7 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 			return nil, fmt.Errorf("%s names another database than GATE_DATABASE_URL: a statement must mean the same wherever it runs; name the same database in both", setting)
 		}
 	}
-	db := &DB{cfg: cfg, log: log, running: make(map[string]*execution)}
+	db := &DB{cfg: cfg, log: log, running: make(map[string]*execution), timelines: &timelines{least: cfg.Timeline, newest: make(map[string]string)}}
 	db.health.turn = make(chan struct{}, 1)
 	db.tls.Store(set)
 	db.ctx, db.stop = context.WithCancel(context.Background())
@@ -142,7 +143,7 @@ func (db *DB) makePools(read, write, ddl *pgconn.Config) (err error) {
 		db.definer, err = newPool(definer, db.cfg, ddl, definerConns, &db.tls, db.log)
 	}
 	for _, p := range db.pools() {
-		p.ctx, p.spawn, p.askEvery = db.ctx, db.spawn, askEvery
+		p.ctx, p.spawn, p.askEvery, p.timelines = db.ctx, db.spawn, askEvery, db.timelines
 	}
 	return err
 }

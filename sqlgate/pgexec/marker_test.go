@@ -47,7 +47,7 @@ func insert(t testing.TB, db *DB, tx *Tx) {
 
 // elsewhere is the same dispatch as seen after a failover.
 func elsewhere(s Sent) Sent {
-	s.Upstream.Timeline = "000000FF"
+	s.Upstream.Timeline = "00000000"
 	return s
 }
 
@@ -88,7 +88,7 @@ func TestAFencedWriteCannotComeLate(t *testing.T) {
 	db, _ := openMarked(t)
 	id := newExecution()
 	at := time.Now()
-	sent := Sent{ExecutionID: id, At: at, Marker: true, XID: 3, Upstream: Upstream{SystemIdentifier: systemIdentifier(t, db), Timeline: "000000FF"}}
+	sent := Sent{ExecutionID: id, At: at, Marker: true, XID: 3, Upstream: Upstream{SystemIdentifier: systemIdentifier(t, db), Timeline: "00000000"}}
 	require.Equal(t, OutcomeAborted, check(t, db, sent).Outcome)
 	_, err := db.Begin(context.Background(), BeginOptions{ExecutionID: id})
 	require.Equal(t, fault.DBUnavailable, fault.CodeOf(err))

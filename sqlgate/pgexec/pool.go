@@ -41,17 +41,18 @@ const (
 // A pool holds the connections of one use. slots bounds those in use, so that
 // waiting for a free one and logging in have their own time limits.
 type pool struct {
-	kind     poolKind
-	cfg      Config
-	login    *pgconn.Config // without run-time parameters
-	tls      *atomic.Pointer[tlsSet]
-	log      *slog.Logger
-	slots    chan struct{}
-	own      shares // of each client
-	conns    *puddle.Pool[*conn]
-	ctx      context.Context   // ends with the DB
-	askEvery time.Duration     // a constant, but for tests
-	spawn    func(func()) bool // a goroutine that the DB's Close waits for
+	kind      poolKind
+	cfg       Config
+	login     *pgconn.Config // without run-time parameters
+	tls       *atomic.Pointer[tlsSet]
+	timelines *timelines
+	log       *slog.Logger
+	slots     chan struct{}
+	own       shares // of each client
+	conns     *puddle.Pool[*conn]
+	ctx       context.Context   // ends with the DB
+	askEvery  time.Duration     // a constant, but for tests
+	spawn     func(func()) bool // a goroutine that the DB's Close waits for
 
 	major      atomic.Int32             // of the server; 0 before the first connection
 	version    atomic.Pointer[string]   // of the server, in its own words; nil likewise
@@ -150,7 +151,7 @@ func (p *pool) acquireAs(ctx context.Context, clean func(*conn, time.Time) error
 		if c.drift != "" {
 			p.quarantine(c, false)
 		}
-		if c.uses > 0 && (c.broken || c.drift != "" || c.outdated || c.worn || p.expired(res) || c.stale()) {
+		if c.uses > 0 && (c.broken || c.drift != "" || c.outdated || c.worn || p.expired(res) || p.timelines.behind(c.upstream.SystemIdentifier, c.upstream.Timeline) != "" || c.stale()) {
 			c.broken = c.broken || c.stale()
 			res.Destroy()
 			continue
@@ -309,8 +310,13 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 	if pinCommit {
 		login.RuntimeParams["synchronous_commit"] = "on"
 	}
-	if p.kind != reader {
-		login.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	login.ValidateConnect = func(ctx context.Context, pg *pgconn.PgConn) error { // of each host in turn
+		if p.kind != reader {
+			if err := pgconn.ValidateConnectTargetSessionAttrsReadWrite(ctx, pg); err != nil {
+				return err
+			}
+		}
+		return p.timelines.admit(ctx, pg)
 	}
 	pg, err := pgconn.ConnectConfig(ctx, login)
 	if err != nil {
@@ -328,6 +334,9 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 	}
 	if err != nil {
 		return closeOn(c, err), false, err
+	}
+	if p.kind != reader {
+		p.timelines.saw(c.upstream.SystemIdentifier, c.upstream.Timeline)
 	}
 	if old := p.server.Swap(&c.upstream); old != nil && (old.SystemIdentifier != c.upstream.SystemIdentifier || old.Timeline != c.upstream.Timeline) {
 		p.log.Warn("connections lead to another server, or to one that was promoted: what the server before acknowledged at the end may be missing there", "host", c.upstream.Host,

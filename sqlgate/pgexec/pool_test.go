@@ -305,10 +305,10 @@ func TestAnotherTimelineIsToldOf(t *testing.T) {
 	connect()
 	before := *connect()
 	require.NotContains(t, log.String(), "promoted")
-	before.Timeline, before.CrashMark = "000000FF", "earlier"
+	before.Timeline, before.CrashMark = "00000000", "earlier"
 	db.writer.server.Store(&before)
 	connect()
-	require.Contains(t, log.String(), "timeline_before=000000FF")
+	require.Contains(t, log.String(), "timeline_before=00000000")
 }
 
 // A server's process keeps names of time zones, relations and plans to its end, a text

@@ -329,6 +329,13 @@ func (tx *Tx) Commit(ctx context.Context) (Result, error) {
 // commit sends COMMIT on its own and says what its answer means. done is the
 // result of what is committed where the database says that it is.
 func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error) {
+	if newest := db.timelines.behind(l.upstream.SystemIdentifier, l.upstream.Timeline); newest != "" {
+		res := aborted(ReasonDBError, BasisCommitNeverSent)
+		if l.rollback(time.Now().Add(rollbackWait)) {
+			res.Basis = BasisRollbackAcknowledged
+		}
+		return res, staleFault(l.upstream.Timeline, newest)
+	}
 	commit := own("COMMIT")
 	l.leaving = true
 	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(db.cfg.CommitTimeout), segment{commit})

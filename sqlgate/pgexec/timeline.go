@@ -1,0 +1,72 @@
+package pgexec
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"writegate/commands/fault"
+)
+
+// A timelines is the newest timeline of each cluster that a connection for writes led to,
+// of all pools. A server on an older one was left behind by a failover: it takes writes
+// that the server which took over never has. A standby's timeline is not known to it
+// (PostgreSQL, "Continuous Archiving", Timelines).
+type timelines struct {
+	least string // GATE_DATABASE_TIMELINE
+
+	mu     sync.RWMutex
+	newest map[string]string // by system identifier; eight hex digits, so their order is that of texts
+}
+
+// saw notes where a connection for writes leads.
+func (t *timelines) saw(system, timeline string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.newest[system] = max(t.newest[system], timeline)
+}
+
+// behind gives the timeline that a server is behind of, "" where it is not.
+func (t *timelines) behind(system, timeline string) string {
+	t.mu.RLock()
+	newest := max(t.newest[system], t.least)
+	t.mu.RUnlock()
+	if timeline == "" || timeline >= newest {
+		return ""
+	}
+	return newest
+}
+
+const timelineSQL = `SELECT c.system_identifier, CASE WHEN pg_catalog.pg_is_in_recovery() THEN NULL
+ ELSE pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END FROM pg_catalog.pg_control_system() AS c`
+
+// admit refuses a new connection to a server that was left behind, so that the next host of
+// the URL is tried.
+func (t *timelines) admit(ctx context.Context, pg *pgconn.PgConn) error {
+	result := pg.ExecParams(ctx, timelineSQL, nil, nil, nil, nil).Read()
+	if result.Err != nil {
+		return result.Err
+	}
+	if len(result.Rows) != 1 {
+		return fmt.Errorf("%w: %d rows instead of one", errProtocol, len(result.Rows))
+	}
+	timeline := string(result.Rows[0][1])
+	if newest := t.behind(string(result.Rows[0][0]), timeline); newest != "" {
+		return staleFault(timeline, newest)
+	}
+	return nil
+}
+
+func staleFault(timeline, newest string) *fault.Fault {
+	return fault.New(fault.DBUnavailable, "The database server that answers was left behind by a failover: it is on timeline %s, and this gate knows of %s. Nothing was applied. Tell the operator: that server has to be stopped; where the database was put back to it on purpose, GATE_DATABASE_TIMELINE says so.", timeline, newest).
+		With("reason", "stale_timeline").With("timeline", timeline).With("newest_timeline", newest)
+}
+
+// Knows tells of a server that an earlier run of the gate has written to.
+func (db *DB) Knows(system, timeline string) {
+	if db.cfg.Timeline == "" && system != "" {
+		db.timelines.saw(system, timeline)
+	}
+}

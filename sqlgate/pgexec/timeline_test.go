@@ -1,0 +1,90 @@
+package pgexec
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/commands/fault"
+	"writegate/fixtures/postgres"
+)
+
+// After a failover the old primary may come back as a primary: nothing is written there
+// any more, nothing is read, and no verdict comes of it.
+func TestAServerThatWasLeftBehindIsNotUsed(t *testing.T) {
+	old := postgres.ClusterForTest(t, nil)
+	require.NoError(t, old.CreateDatabase(t.Context(), "shop"))
+	next := old.StandbyForTest(t)
+	_, behind, _ := strings.Cut(old.URL("shop"), "@")
+	before, after, _ := strings.Cut(next.URL("shop"), "@")
+	host, _, _ := strings.Cut(behind, "/")
+	both := before + "@" + host + "," + after // the old one first, as it was written down
+	db, side := openURL(t, both)
+	side.run("CREATE TABLE t (n int)")
+	write := func(db *DB, n string) (Dispatch, Result, error) {
+		tx, err := db.Begin(t.Context(), BeginOptions{ExecutionID: newExecution()})
+		if err != nil {
+			return Dispatch{}, Result{}, err
+		}
+		defer tx.Rollback()
+		_, err = tx.Exec(t.Context(), Statement{SQL: "INSERT INTO t VALUES (" + n + ")"}, nil)
+		require.NoError(t, err)
+		res, err := tx.Commit(t.Context())
+		return tx.Dispatch(), res, err
+	}
+	first, _, err := write(db, "1")
+	require.NoError(t, err)
+	require.Equal(t, "00000001", first.Upstream.Timeline)
+	require.Eventually(t, func() bool { return postgres.QueryURL(t, next.URL("shop"), "SELECT count(*) FROM t") == "1" }, 20*time.Second, 10*time.Millisecond)
+	open, err := db.Begin(t.Context(), BeginOptions{ExecutionID: newExecution()})
+	require.NoError(t, err)
+	_, err = open.Exec(t.Context(), Statement{SQL: "INSERT INTO t VALUES (2)"}, nil)
+	require.NoError(t, err)
+
+	require.NoError(t, next.Promote(t.Context())) // and the old one does not know
+	other, _ := openURL(t, next.URL("shop"))
+	sent, _, err := write(other, "3")
+	require.NoError(t, err)
+	require.Equal(t, "00000002", sent.Upstream.Timeline)
+	db.Knows(sent.Upstream.SystemIdentifier, sent.Upstream.Timeline)
+
+	res, err := open.Commit(t.Context())
+	requireStale(t, err)
+	require.Equal(t, []any{Failure, OutcomeAborted, BasisRollbackAcknowledged}, []any{res.State, res.Outcome, res.Basis})
+	went, _, err := write(db, "4")
+	require.NoError(t, err)
+	require.Equal(t, "00000002", went.Upstream.Timeline, "the next host of the URL")
+	require.Equal(t, "1", postgres.QueryURL(t, old.URL("shop"), "SELECT count(*) FROM t"))
+	require.Equal(t, "3", postgres.QueryURL(t, next.URL("shop"), "SELECT count(*) FROM t"))
+
+	require.NoError(t, next.Kill())
+	db.writer.lost()
+	_, _, err = write(db, "5")
+	requireStale(t, err)
+	_, err = db.BeginRead(t.Context(), &Statement{SQL: "SELECT 1"}, Limits{})
+	requireStale(t, err)
+	_, err = db.Check(t.Context(), Sent{XID: sent.XID, Upstream: sent.Upstream})
+	requireStale(t, err)
+	fresh, _ := openURL(t, old.URL("shop")) // knows of nothing but what the dispatch says
+	_, err = fresh.Check(t.Context(), Sent{XID: sent.XID, Upstream: sent.Upstream})
+	requireStale(t, err)
+
+	back, _ := openURL(t, both, func(c *Config) { c.Timeline = "00000001" }) // on purpose
+	back.Knows(sent.Upstream.SystemIdentifier, sent.Upstream.Timeline)
+	_, _, err = write(back, "6")
+	require.NoError(t, err)
+	verdict, err := back.Check(t.Context(), Sent{XID: sent.XID, Upstream: sent.Upstream})
+	require.NoError(t, err)
+	require.Equal(t, OutcomeNotKnowable, verdict.Outcome)
+	require.ErrorContains(t, Config{Timeline: "2"}.withDefaults().check(), "GATE_DATABASE_TIMELINE")
+}
+
+func requireStale(t *testing.T, err error) {
+	t.Helper()
+	f, ok := fault.As(err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, fault.DBUnavailable, f.Code)
+	require.Equal(t, "stale_timeline", f.Details["reason"], "%v", f.Details)
+}
