@@ -146,7 +146,7 @@ func impactJourney(t *testing.T, b *browser.Browser) {
 	w.do(chromedp.Click(`a[href^="/policy-diff"]`))
 	w.sees("Impact hash")
 	w.do(chromedp.Click(`a[href*="impact_hash"]`))
-	w.sees("The activation names the impact that you looked at, over events ")
+	w.sees("The activation will name the impact over events ")
 	activate()
 	w.until("location.pathname === '/policies'")
 	w.until("document.querySelector('#policies .lead')?.innerText.includes('shop-gate@1.1.0')")

@@ -88,8 +88,8 @@ func rulesOf(document string) []ruleWords {
 			When       string               `yaml:"when"`
 			Lifts      []string             `yaml:"lifts"`
 			Approval   struct {
-				TTL     int  `yaml:"ttl_seconds"`
-				MaxRows *int `yaml:"max_rows"`
+				TTL     yaml.Node `yaml:"ttl_seconds"`
+				MaxRows yaml.Node `yaml:"max_rows"`
 			} `yaml:"approval"`
 		} `yaml:"rules"`
 	}
@@ -98,7 +98,11 @@ func rulesOf(document string) []ruleWords {
 	}
 	var rules []ruleWords
 	for _, r := range doc.Rules {
-		w := ruleWords{ID: r.ID, Decision: r.Decision, Mode: r.Mode, Message: r.Message, Reason: r.ReasonCode, Lifts: r.Lifts, TTL: r.Approval.TTL, MaxRows: r.Approval.MaxRows}
+		w := ruleWords{ID: r.ID, Decision: r.Decision, Mode: r.Mode, Message: r.Message, Reason: r.ReasonCode, Lifts: r.Lifts}
+		w.TTL, _ = strconv.Atoi(r.Approval.TTL.Value) // in plain digits, as the gate reads them
+		if rows, err := strconv.Atoi(r.Approval.MaxRows.Value); err == nil {
+			w.MaxRows = &rows
+		}
 		w.When = groupWords(r.Match)
 		if w.Unless = groupWords(r.Unless); r.Unless != nil && len(w.Unless) == 0 { // of a document that is older than the error for it
 			w.Unless = []string{anyStatement}

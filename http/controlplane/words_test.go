@@ -218,7 +218,7 @@ func TestWhatARuleAsksNothingOfStandsInItsWords(t *testing.T) {
 	require.Equal(t, []string{"one of these holds: the statement is DROP; or " + anyStatement}, rules[1].When)
 	require.Empty(t, append(rules[2].When, rules[2].Unless...))
 	p := startPlane(t, nil)
-	for document, words := range map[string]string{"approval: {max_rows: 0}": "At most 0 rows.", "approval: {max_rows: 50}": "At most 50 rows.", "approval: {ttl_seconds: 60}": ""} {
+	for document, words := range map[string]string{"approval: {max_rows: 0}": "At most 0 rows.", "approval: {max_rows: 50}": "At most 50 rows.", "approval: {max_rows: 010}": "At most 10 rows.", "approval: {ttl_seconds: 60}": ""} {
 		var page strings.Builder
 		require.NoError(t, p.server.views.pages["policies"].ExecuteTemplate(&page, "rules", rulesOf("rules: [{id: r, decision: REQUIRE_APPROVAL, match: {}, "+document+"}]")))
 		require.Contains(t, page.String(), words)

@@ -106,6 +106,15 @@ func (db *DB) checkOn(ctx context.Context, l *lease, sent Sent, deadline time.Ti
 		return Verdict{}, staleFault(row.text(2), was.Timeline)
 	case sent.XID == 0:
 		return l.checkBackend(ctx, was, deadline)
+	case row.text(2) == was.Timeline && row.text(3) != was.CrashMark && l.upstream.Host != was.Host:
+		// Another address and another life: after a crash this may be the same server, and it may be
+		// one that was promoted beside it, to the same number. What stands here does in both.
+		if sent.Marker && db.cfg.MarkerTable != "" {
+			if v, found, err := db.readMarker(ctx, l, sent); found || err != nil {
+				return v, err
+			}
+		}
+		return Verdict{OutcomeNotKnowable, BasisOtherServer, row.text(3)}, nil
 	case sent.Marker && db.cfg.MarkerTable != "" && (was.Database == "" || was.Database == db.Name()): // another database has another table
 		return db.checkMarker(ctx, l, sent, row.text(2) == was.Timeline && row.text(3) == was.CrashMark)
 	case row.text(2) != was.Timeline:

@@ -80,6 +80,13 @@ func TestACheckIsNotBelievedUnderAnotherServerOrTimeline(t *testing.T) {
 	v = check(t, db, timeline)
 	require.Equal(t, OutcomeNotKnowable, v.Outcome)
 	require.Equal(t, BasisOtherTimeline, v.Basis)
+	beside := sent // two standbys that were promoted have the same number
+	beside.XID += 1 << 30
+	beside.Upstream.CrashMark, beside.Upstream.Host = "2001-01-01 00:00:00+00", "192.0.2.1:5432"
+	v = check(t, db, beside)
+	require.Equal(t, []string{OutcomeNotKnowable, BasisOtherServer}, []string{v.Outcome, v.Basis})
+	beside.Upstream.Host = sent.Upstream.Host // a crash
+	require.Equal(t, OutcomeAborted, check(t, db, beside).Outcome)
 }
 
 // The id of a transaction that never reached the disk is handed out again after

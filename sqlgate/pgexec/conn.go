@@ -116,7 +116,11 @@ func clip(s string) string {
 // reported takes a ParameterStatus. A value other than at the start is drift: a
 // statement changed what every later one depends on.
 func (c *conn) reported(name, value string) {
-	if want, watched := c.params[name]; watched && want != value && c.drift == "" {
+	switch want, watched := c.params[name]; {
+	case !watched || want == value:
+	case name == "in_hot_standby": // the server was promoted: a new connection knows it
+		c.outdated = true
+	case c.drift == "":
 		c.drift = name
 	}
 }

@@ -74,6 +74,15 @@ func TestAMarkerDecidesWhereTheCommitLogCannotBeBelieved(t *testing.T) {
 			require.Equal(t, Verdict{OutcomeAborted, BasisMarker, markerFence}, check(t, db, seen(gone)))
 		})
 	}
+	beside := func(s Sent) Sent { // at a server that was promoted beside this one
+		s.Upstream.Host = "192.0.2.1:5432"
+		return crashed(s)
+	}
+	require.Equal(t, Verdict{OutcomeCommitted, BasisMarker, markerExec}, check(t, db, beside(stands)))
+	missing := gone
+	missing.ExecutionID = newExecution()
+	require.Equal(t, OutcomeNotKnowable, check(t, db, beside(missing)).Outcome)
+	require.Equal(t, "2", side.ask("SELECT count(*) FROM "+markers), "and no fence is put there")
 	require.Equal(t, "1", side.ask("SELECT count(*) FROM t"))
 	other := stands
 	other.Upstream.SystemIdentifier = "1"
