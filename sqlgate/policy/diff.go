@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"maps"
 	"reflect"
@@ -18,6 +19,8 @@ type Difference struct {
 	Summary            DifferenceSummary `json:"summary"`
 	Changes            []RuleChange      `json:"changes"`
 	Text               string            `json:"text"` // unified diff of the bytes
+
+	left room
 }
 
 // A DifferenceSummary counts changes by kind. ActionChanges are those that can
@@ -88,7 +91,7 @@ func (f FieldChange) MarshalJSON() ([]byte, error) {
 func Diff(base, target *Policy) Difference {
 	d := Difference{
 		IdenticalBytes: base.hash == target.hash, IdenticalSemantics: base.semanticHash == target.semanticHash,
-		Changes: []RuleChange{}, Text: string(diff.Diff(base.Version()+".yaml", base.document, target.Version()+".yaml", target.document)),
+		Changes: []RuleChange{}, left: maxNames, Text: string(diff.Diff(base.Version()+".yaml", base.document, target.Version()+".yaml", target.document)),
 	}
 	c := comparison{base: byID(base), target: byID(target)}
 	c.findRenamed(base, target)
@@ -109,6 +112,10 @@ func Diff(base, target *Policy) Difference {
 }
 
 func (d *Difference) add(c RuleChange) {
+	for i := range c.Fields {
+		f := &c.Fields[i]
+		f.Added, f.Removed, f.From, f.To = d.left.list(f.Added), d.left.list(f.Removed), d.left.fit(f.From), d.left.fit(f.To)
+	}
 	d.Changes = append(d.Changes, c)
 	s := &d.Summary
 	*map[string]*int{ChangeAdded: &s.Added, ChangeRemoved: &s.Removed, ChangeModified: &s.Modified, ChangeRenamed: &s.Renamed, ChangeReordered: &s.Reordered}[c.Change]++
@@ -134,25 +141,34 @@ func byID(p *Policy) map[string]*rule {
 // findRenamed pairs a rule that went with one that came and means the same.
 func (c *comparison) findRenamed(base, target *Policy) {
 	c.renamedFrom, c.renamedTo = map[string]string{}, map[string]string{}
+	went := map[[32]byte][]string{} // ids by meaning, in order
+	for i := range base.rules {
+		if u := &base.rules[i]; c.target[u.id] == nil {
+			meaning := withoutID(u)
+			went[meaning] = append(went[meaning], u.id)
+		}
+	}
 	for i := range target.rules {
 		came := &target.rules[i]
 		if c.base[came.id] != nil {
 			continue
 		}
-		for j := range base.rules {
-			went := &base.rules[j]
-			if c.target[went.id] == nil && c.renamedTo[went.id] == "" && reflect.DeepEqual(withoutID(went), withoutID(came)) {
-				c.renamedFrom[came.id], c.renamedTo[went.id] = went.id, came.id
-				break
-			}
+		meaning := withoutID(came)
+		if ids := went[meaning]; len(ids) > 0 {
+			c.renamedFrom[came.id], c.renamedTo[ids[0]], went[meaning] = ids[0], came.id, ids[1:]
 		}
 	}
 }
 
-func withoutID(u *rule) map[string]any {
+// withoutID is a digest of what a rule means.
+func withoutID(u *rule) [32]byte {
 	m := u.meaning()
 	delete(m, "id")
-	return m
+	text, err := json.Marshal(m)
+	if err != nil { // texts, numbers and lists of them
+		panic(err)
+	}
+	return sha256.Sum256(text)
 }
 
 // moved are the rules of the target that changed places among those that both
@@ -335,9 +351,13 @@ func appendChanges(to []FieldChange, path string, was, is any) []FieldChange {
 
 // without is what of a list the other has not.
 func without(list, other []string) []string {
+	has := make(map[string]bool, len(other))
+	for _, s := range other {
+		has[s] = true
+	}
 	out := []string{}
 	for _, s := range list {
-		if !slices.Contains(other, s) {
+		if !has[s] {
 			out = append(out, s)
 		}
 	}

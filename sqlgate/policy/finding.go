@@ -134,11 +134,17 @@ var catalogue = map[string]struct{ name, severity string }{
 	codeCorpusChanged: {"corpus_changed", SeverityWarning},
 }
 
+// maxMessageBytes bounds what a finding says: there may be thousands.
+const maxMessageBytes = 2000
+
 // NewFinding makes a finding of the catalogue: name, severity and category
 // follow from the code.
 func NewFinding(code, format string, args ...any) Finding {
 	entry := catalogue[code]
 	f := Finding{Code: code, Name: entry.name, Severity: entry.severity, Message: fmt.Sprintf(format, args...)}
+	if len(f.Message) > maxMessageBytes {
+		f.Message = strings.ToValidUTF8(f.Message[:maxMessageBytes], "") + "..."
+	}
 	switch code[2] {
 	case '1':
 		f.Category = "structural"

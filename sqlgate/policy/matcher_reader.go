@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -253,16 +254,15 @@ func (r *documentReader) expand(n *yaml.Node, pointer, name string) []string {
 
 func (r *documentReader) unknownList(n *yaml.Node, pointer, name string) {
 	var names []string
-	for known := range r.lists.entries {
-		names = append(names, known)
+	if len(r.findings) <= maxFindings { // more are not shown
+		names = slices.Sorted(maps.Keys(r.lists.entries))
 	}
-	slices.Sort(names)
 	near, hint := nearest(name, names), "; no list is defined under lists"
 	switch {
 	case near != "":
 		near, hint = "$"+near, ""
 	case len(names) > 0:
-		hint = "; known are $" + strings.Join(names, ", $")
+		hint = "; known are $" + strings.Join(someOf(names), ", $")
 	}
 	r.add(n, pointer, codeUnknownList, near, "there is no list %s%s", clip("$"+name), hint)
 }

@@ -16,6 +16,7 @@ import (
 const (
 	maxDocumentBytes = 256 << 10
 	maxDocumentDepth = 12
+	maxKeyBytes      = 256 // a key stands in the pointer of each finding below it
 )
 
 // parseYAML reads exactly one YAML document that is plain data: no anchors,
@@ -110,6 +111,9 @@ func (r *reader) checkTree(n *yaml.Node, pointer string, depth int) {
 	}
 	if n.Kind == yaml.SequenceNode {
 		for i, item := range n.Content {
+			if len(r.findings) > maxFindings {
+				return
+			}
 			r.checkTree(item, pointer+"/"+strconv.Itoa(i), depth+1)
 		}
 		return
@@ -119,8 +123,12 @@ func (r *reader) checkTree(n *yaml.Node, pointer string, depth int) {
 
 func (r *reader) checkMapping(n *yaml.Node, pointer string, depth int) {
 	first := map[string]*yaml.Node{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
+	for i := 0; i+1 < len(n.Content) && len(r.findings) <= maxFindings; i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
+		if len(key.Value) > maxKeyBytes {
+			r.add(key, pointer, codeLimit, "", "a key has %d bytes; at most %d are allowed", len(key.Value), maxKeyBytes)
+			continue
+		}
 		here := pointer + "/" + escapePointer(key.Value)
 		switch {
 		case key.Tag == "!!merge":

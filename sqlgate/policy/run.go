@@ -199,7 +199,7 @@ func (e *Expectation) compare(r *Result, f *Facts) (expected, got string) {
 	return strings.Join(want, ", "), strings.Join(have, ", ")
 }
 
-func listed(names []string) string { return "[" + strings.Join(names, ", ") + "]" }
+func listed(names []string) string { return "[" + strings.Join(someOf(names), ", ") + "]" }
 
 // String is the expectation in words.
 func (e *Expectation) String() string {

@@ -58,6 +58,13 @@ func (p *Policy) Trace(f *Facts) []TraceEntry {
 		entries = append(entries, TraceEntry{RuleID: RuleDefault, Decision: r.Decision, Mode: "enforce", Outcome: OutcomeMatched,
 			Checks: []TraceCheck{{Key: "safe_read", Want: r.Decision == Allow, Got: e.safe, Pass: true}}})
 	}
+	left := room(maxNames)
+	for _, entry := range entries {
+		for i := range entry.Checks {
+			c := &entry.Checks[i]
+			c.Want, c.Got = left.fit(c.Want), left.fit(c.Got)
+		}
+	}
 	return entries
 }
 
