@@ -104,7 +104,7 @@ type File struct {
 // Errors: ErrLog, ErrBusy, ErrNotEmpty, or the file system's.
 func Make(ctx context.Context, p Places, dir string, progress func(done, total int64)) (m Manifest, report frame.Report, err error) {
 	if err := mustBeEmpty(dir, ofVolume); err != nil {
-		return m, report, fmt.Errorf("%w: a backup goes into an empty folder. One without %s is what is left of a backup that was cut short: remove what is in it", err, ManifestName)
+		return m, report, fmt.Errorf("%w: %s", err, besideBackup(dir))
 	}
 	known, err := p.outside(p.Log) // first: what a running gate signs later is then no surprise
 	if err != nil {
@@ -142,6 +142,16 @@ func Make(ctx context.Context, p Places, dir string, progress func(done, total i
 		return m, report, err
 	}
 	return m, report, c.finish(&m)
+}
+
+// besideBackup says what to do about a folder that has something in it.
+func besideBackup(dir string) string {
+	names, err := os.ReadDir(dir)
+	own := []string{filepath.Dir(logName), jsonlName, policiesName}
+	if err != nil || slices.ContainsFunc(names, func(e fs.DirEntry) bool { return !slices.Contains(own, e.Name()) && !ofVolume(e.Name()) }) {
+		return "a backup goes into a folder of its own: name one that is empty or missing"
+	}
+	return "it looks like what is left of a backup that was cut short, which has no " + ManifestName + ": name another folder, or look at it and remove what is in it"
 }
 
 // fit tells whether the log may be backed up: it is whole, but for an end that a

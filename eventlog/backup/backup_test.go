@@ -412,7 +412,11 @@ func TestWhatWasCutShortCanBeRepeated(t *testing.T) {
 	_, _, err := backup.Make(context.Background(), p, dir, nil)
 	require.ErrorContains(t, err, dir+" is no backup: remove what is in it")
 	_, _, err = backup.Make(context.Background(), p, dir, nil)
-	require.ErrorContains(t, err, "cut short: remove what is in it")
+	require.ErrorContains(t, err, "left of a backup that was cut short")
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "2026-11-22"), 0o700)) // a whole one, say
+	_, _, err = backup.Make(context.Background(), p, dir, nil)
+	require.ErrorContains(t, err, "name one that is empty or missing")
+	require.NotContains(t, err.Error(), "remove")
 	require.NoError(t, os.Remove(broken))
 	dir, _ = mustMake(t, p)
 
