@@ -285,5 +285,5 @@ func (n *Counters) walk(c *codec) {
 		number(c, v)
 	}
 	number(c, &n.PolicySeq)
-	text(c, &n.Active)
+	texts(c, &n.Active, &n.System, &n.Timeline, &n.PutBack)
 }

@@ -52,6 +52,9 @@ func executionDispatched(t *tx, e *event.Envelope) error {
 			t.bindKey(e, x, p)
 		}
 	})
+	if u := &p.Upstream; p.XID != 0 && u.Timeline != "" && (u.SystemIdentifier != t.counters.System || u.Timeline > t.counters.Timeline) {
+		t.count(func(c *Counters) { c.System, c.Timeline = u.SystemIdentifier, u.Timeline })
+	}
 	return nil
 }
 

@@ -202,6 +202,10 @@ type Counters struct {
 	ExecutionsOpen, ExecutionsUnknown                                        int
 	PolicySeq                                                                uint64 // position of the last event that added a version's bytes or changed a status
 	Active                                                                   string // active policy version; "" = none
+
+	// The cluster that the newest write went to, by its system identifier, the newest timeline
+	// of it, and the timeline that it was put back to on purpose in the newest run; "" = none.
+	System, Timeline, PutBack string
 }
 
 // ApprovalsResolved counts what an operator answered.

@@ -259,27 +259,6 @@ func (v *View) OpenExecutions() ([]Execution, error) {
 	return open, err
 }
 
-// LastServer is the cluster and the timeline that the newest write went to which names
-// them, of the last thousands of executions; empty where none does.
-func (v *View) LastServer() (system, timeline string, err error) {
-	page := Page{Limit: maxLimit}
-	for range 10 {
-		list, next, err := v.Executions(ExecutionFilter{}, page)
-		if err != nil {
-			return "", "", err
-		}
-		for _, x := range list {
-			if x.XID != 0 && x.Upstream.Timeline != "" {
-				return x.Upstream.SystemIdentifier, x.Upstream.Timeline, nil
-			}
-		}
-		if page.Cursor = next; next == "" {
-			break
-		}
-	}
-	return "", "", nil
-}
-
 // all takes page after page.
 func (v *View) all(page Page, take func(Page) (next string, err error)) error {
 	for {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,8 @@ import (
 // testSettings are read by the tests and by the helpers that start PostgreSQL
 // for them, never by the service; they are let through so that both can run in
 // one environment.
+var timelineForm = regexp.MustCompile(`^[0-9A-F]{8}$`)
+
 var testSettings = []string{"GATE_TEST_DATABASE_URL"}
 
 // maxBypass is how far ahead an emergency bypass may end (spec/decisions.md part 2).
@@ -218,6 +221,9 @@ func (s *settings) meaningFaults(now time.Time) []string {
 	}
 	if _, err := egress.ParseRules("", s.EgressAllowPorts); err != nil {
 		faults = append(faults, "GATE_EGRESS_ALLOW_PORTS: "+err.Error())
+	}
+	if s.DatabaseTimeline != "" && !timelineForm.MatchString(s.DatabaseTimeline) {
+		faults = append(faults, "GATE_DATABASE_TIMELINE must be eight hex digits in capitals, as details.timeline of the refusal and execution_dispatched have them")
 	}
 	if strings.ContainsAny(s.SearchPath, ",\"") || s.SearchPath == "" || strings.HasPrefix(s.SearchPath, "pg_") {
 		faults = append(faults, "GATE_SEARCH_PATH must be the plain name of one schema that is not PostgreSQL's own")

@@ -300,6 +300,23 @@ func TestAnOldPrimaryThatComesBackSettlesNothing(t *testing.T) {
 		require.Equal(t, []string{"success", "committed"}, []string{state, outcome})
 	})
 	require.Equal(t, "0", postgres.QueryURL(t, c.URL("outcomes"), "SELECT count(*) FROM hits"))
+
+	const back = "GATE_DATABASE_TIMELINE=00000001" // on purpose
+	writes := func(at *postgres.Cluster, status int, extra ...string) {
+		t.Helper()
+		b.become(append(extra, calm...))
+		b.proxy.Lead(t, at.URL("outcomes"))
+		b.run(t, func(b *bench) {
+			r := b.gate.query(t, ask("INSERT INTO hits VALUES ('kept')"))
+			require.Equal(t, status, r.status, "%s", r.body)
+		})
+	}
+	writes(c, http.StatusServiceUnavailable)
+	writes(c, http.StatusOK, back)
+	writes(standby, http.StatusOK, back)
+	writes(c, http.StatusServiceUnavailable, back) // it was left, and is said once
+	writes(c, http.StatusServiceUnavailable)
+	require.Equal(t, "1", postgres.QueryURL(t, c.URL("outcomes"), "SELECT count(*) FROM hits"))
 }
 
 // stopReceiving cuts the standby from its primary.

@@ -312,11 +312,14 @@ func (g *service) openGate(ctx context.Context) (err error) {
 		return err
 	}
 	view := g.store.ViewWithin(ctx)
-	system, timeline, err := view.LastServer()
-	if err = errors.Join(err, view.Close()); err != nil {
+	known := view.Counters()
+	if err := view.Close(); err != nil {
 		return commands.ViewFault(err)
 	}
-	g.database.Knows(system, timeline)
+	if back := s.DatabaseTimeline; back != "" && back != known.PutBack { // the startup event will say so
+		known.Timeline = back
+	}
+	g.database.Knows(known.System, known.Timeline)
 	if g.agents, err = g.newAgents(); err != nil {
 		return exitWith(exitConfigured, fmt.Errorf("the agent API cannot be made: %w", err))
 	}
@@ -346,7 +349,7 @@ func newClassifier(s *settings, parseWall time.Duration) (*classify.Classifier, 
 func (g *service) openDatabase() (*pgexec.DB, error) {
 	s := g.settings
 	return pgexec.Open(pgexec.Config{
-		URL: s.DatabaseURL, ReadURL: s.DatabaseReadURL, DDLURL: s.DatabaseDDLURL, Timeline: s.DatabaseTimeline, SearchPath: s.SearchPath, PoolMax: s.DBPoolMax, PoolReserved: s.DBPoolReserved,
+		URL: s.DatabaseURL, ReadURL: s.DatabaseReadURL, DDLURL: s.DatabaseDDLURL, SearchPath: s.SearchPath, PoolMax: s.DBPoolMax, PoolReserved: s.DBPoolReserved,
 		ConnLifetime: seconds(s.DBConnLifetime), ConnIdle: seconds(s.DBConnIdle), ConnectTimeout: millis(s.DBConnectTimeout),
 		AcquireTimeout: millis(s.DBAcquireTimeout), QueryTimeout: millis(s.DBQueryTimeout), BulkQueryTimeout: millis(s.DBBulkTimeout),
 		LockTimeout: millis(s.DBLockTimeout), IdleInTxTimeout: millis(s.DBIdleInTxTimeout), CommitTimeout: millis(s.DBCommitTimeout),
@@ -386,6 +389,9 @@ func (g *service) startup() commands.Startup {
 	engine["gate"], engine["go"] = version, runtime.Version()
 	if s.OutcomeMarkerTable != "" {
 		engine[replay.EngineMarkerTable] = s.OutcomeMarkerTable
+	}
+	if s.DatabaseTimeline != "" {
+		engine[event.EngineTimeline] = s.DatabaseTimeline
 	}
 	e := event.Startup{
 		Version: version, Profile: s.Profile, Fsync: s.AuditFsync, VerifyOnStart: s.AuditVerifyOnStart, OnTornTail: s.AuditOnTornTail,

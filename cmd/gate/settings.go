@@ -32,7 +32,7 @@ type settings struct {
 	DatabaseURL       string `env:"GATE_DATABASE_URL" secret:"true" doc:"PostgreSQL URL of the role that writes; TLS keys in it are refused"`
 	DatabaseReadURL   string `env:"GATE_DATABASE_READ_URL" empty:"refused" secret:"true" doc:"role for safe reads; default GATE_DATABASE_URL"`
 	DatabaseDDLURL    string `env:"GATE_DATABASE_DDL_URL" empty:"refused" secret:"true" doc:"role for ddl, dcl and maintenance; default GATE_DATABASE_URL"`
-	DatabaseTimeline  string `env:"GATE_DATABASE_TIMELINE" empty:"refused" doc:"oldest timeline of a server that is taken though the log knows of a newer one, eight hex digits: of a database that was put back on purpose"`
+	DatabaseTimeline  string `env:"GATE_DATABASE_TIMELINE" empty:"refused" doc:"timeline that the database was put back to on purpose, eight hex digits; it counts once, at the first start that has it"`
 	SearchPath        string `env:"GATE_SEARCH_PATH" envDefault:"public" doc:"the one schema that unqualified names mean"`
 	KeyColumns        string `env:"GATE_KEY_COLUMNS" doc:"key columns besides id, separated by commas, for the fact key_equality"`
 	DBPoolMax         int    `env:"GATE_DB_POOL_MAX" envDefault:"16" min:"1" max:"1000" doc:"connections at most, for reader and writer each"`

@@ -42,6 +42,11 @@ func (p *EvidenceExported) form(f *form) {
 	f.str("signed_by", &p.SignedBy, may)
 }
 
+// EngineTimeline is the key of Startup.Engine with the timeline that the database was put
+// back to on purpose (GATE_DATABASE_TIMELINE), eight hex digits. A run whose startup has it,
+// and the one before had not, knows of no newer one.
+const EngineTimeline = "database_timeline"
+
 // Startup says under which conditions evidence is written from here on. The
 // mode stands in the context.
 type Startup struct {

@@ -102,19 +102,19 @@ func (db *DB) checkOn(ctx context.Context, l *lease, sent Sent, deadline time.Ti
 		return Verdict{}, fault.New(fault.DBUnavailable, "The database is in recovery and cannot tell what became of the statement. The check is made again later.")
 	case row.text(1) != was.SystemIdentifier:
 		return Verdict{OutcomeNotKnowable, BasisOtherServer, row.text(1)}, nil
-	case row.text(2) < was.Timeline && db.cfg.Timeline == "": // left behind: what it lacks may stand at the server that took over
-		return Verdict{}, staleFault(row.text(2), was.Timeline)
+	case row.text(2) < was.Timeline: // the database was put back: what it lacks proves nothing of the server that took the write
+		return Verdict{OutcomeNotKnowable, BasisOtherTimeline, row.text(2)}, nil
 	case sent.XID == 0:
 		return l.checkBackend(ctx, was, deadline)
-	case row.text(2) == was.Timeline && row.text(3) != was.CrashMark && l.upstream.Host != was.Host:
-		// Another address and another life: after a crash this may be the same server, and it may be
-		// one that was promoted beside it, to the same number. What stands here does in both.
+	case row.text(2) == was.Timeline && l.upstream.Host != was.Host:
+		// This may be the same server under another address, and it may be one that was promoted beside
+		// it, to the same number, or a copy of it. A marker that stands here does in both.
 		if sent.Marker && db.cfg.MarkerTable != "" {
 			if v, found, err := db.readMarker(ctx, l, sent); found || err != nil {
 				return v, err
 			}
 		}
-		return Verdict{OutcomeNotKnowable, BasisOtherServer, row.text(3)}, nil
+		return Verdict{OutcomeNotKnowable, BasisOtherServer, l.upstream.Host}, nil
 	case sent.Marker && db.cfg.MarkerTable != "" && (was.Database == "" || was.Database == db.Name()): // another database has another table
 		return db.checkMarker(ctx, l, sent, row.text(2) == was.Timeline && row.text(3) == was.CrashMark)
 	case row.text(2) != was.Timeline:

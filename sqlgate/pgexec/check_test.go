@@ -82,10 +82,10 @@ func TestACheckIsNotBelievedUnderAnotherServerOrTimeline(t *testing.T) {
 	require.Equal(t, BasisOtherTimeline, v.Basis)
 	beside := sent // two standbys that were promoted have the same number
 	beside.XID += 1 << 30
-	beside.Upstream.CrashMark, beside.Upstream.Host = "2001-01-01 00:00:00+00", "192.0.2.1:5432"
+	beside.Upstream.Host = "192.0.2.1:5432"
 	v = check(t, db, beside)
 	require.Equal(t, []string{OutcomeNotKnowable, BasisOtherServer}, []string{v.Outcome, v.Basis})
-	beside.Upstream.Host = sent.Upstream.Host // a crash
+	beside.Upstream.Host, beside.Upstream.CrashMark = sent.Upstream.Host, "2001-01-01 00:00:00+00" // a crash
 	require.Equal(t, OutcomeAborted, check(t, db, beside).Outcome)
 }
 

@@ -22,10 +22,6 @@ type Config struct {
 	ReadURL string // GATE_DATABASE_READ_URL: role for safe reads and look-ups; empty: URL
 	DDLURL  string // GATE_DATABASE_DDL_URL: role for ddl, dcl and maintenance; empty: the writer's pool
 
-	// Timeline is GATE_DATABASE_TIMELINE: the oldest timeline of a server that is taken,
-	// whatever Knows says; empty: what Knows says.
-	Timeline string
-
 	SearchPath string // GATE_SEARCH_PATH: schemas separated by commas (public)
 
 	PoolMax int // GATE_DB_POOL_MAX: connections at most, reader and writer each (16)
@@ -74,8 +70,6 @@ type Config struct {
 	OnRole        func(RoleReport)
 }
 
-var timelineForm = regexp.MustCompile(`^[0-9A-F]{8}$`)
-
 // withDefaults fills in what is not set.
 func (c Config) withDefaults() Config {
 	c.ReadURL = cmp.Or(c.ReadURL, c.URL)
@@ -118,9 +112,6 @@ func (c Config) check() error {
 		if d.value < time.Millisecond || d.value > 24*time.Hour {
 			errs = append(errs, fmt.Errorf("%s must be from 1 ms to 24 h", d.name))
 		}
-	}
-	if c.Timeline != "" && !timelineForm.MatchString(c.Timeline) {
-		errs = append(errs, errors.New("GATE_DATABASE_TIMELINE must be eight hex digits, as details.timeline of the refusal and execution_dispatched have them"))
 	}
 	if c.PoolMax < 1 || c.PoolMax > 1000 {
 		errs = append(errs, errors.New("GATE_DB_POOL_MAX must be from 1 to 1000"))

@@ -116,7 +116,7 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 			return nil, fmt.Errorf("%s names another database than GATE_DATABASE_URL: a statement must mean the same wherever it runs; name the same database in both", setting)
 		}
 	}
-	db := &DB{cfg: cfg, log: log, running: make(map[string]*execution), timelines: &timelines{least: cfg.Timeline, newest: make(map[string]string)}}
+	db := &DB{cfg: cfg, log: log, running: make(map[string]*execution), timelines: &timelines{newest: make(map[string]string)}}
 	db.health.turn = make(chan struct{}, 1)
 	db.tls.Store(set)
 	db.ctx, db.stop = context.WithCancel(context.Background())

@@ -76,7 +76,7 @@ func TestAMarkerDecidesWhereTheCommitLogCannotBeBelieved(t *testing.T) {
 	}
 	beside := func(s Sent) Sent { // at a server that was promoted beside this one
 		s.Upstream.Host = "192.0.2.1:5432"
-		return crashed(s)
+		return s
 	}
 	require.Equal(t, Verdict{OutcomeCommitted, BasisMarker, markerExec}, check(t, db, beside(stands)))
 	missing := gone

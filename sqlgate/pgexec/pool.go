@@ -151,7 +151,8 @@ func (p *pool) acquireAs(ctx context.Context, clean func(*conn, time.Time) error
 		if c.drift != "" {
 			p.quarantine(c, false)
 		}
-		if c.uses > 0 && (c.broken || c.drift != "" || c.outdated || c.worn || p.expired(res) || p.timelines.behind(c.upstream.SystemIdentifier, c.upstream.Timeline) != "" || c.stale()) {
+		behind := p.timelines.behind(c.upstream.SystemIdentifier, c.upstream.Timeline) != "" // one that was made for somebody who went away may be, too
+		if behind || c.uses > 0 && (c.broken || c.drift != "" || c.outdated || c.worn || p.expired(res) || c.stale()) {
 			c.broken = c.broken || c.stale()
 			res.Destroy()
 			continue
@@ -318,7 +319,7 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 		}
 		return p.timelines.admit(ctx, pg)
 	}
-	pg, err := pgconn.ConnectConfig(ctx, login)
+	pg, err := dial(ctx, login)
 	if err != nil {
 		return nil, false, p.unlearn(err)
 	}
@@ -347,6 +348,22 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 		return c, true, nil
 	}
 	return c, false, nil
+}
+
+// dial tries one host of the URL after the other. pgconn ends at a host that refuses the
+// login, and an old primary may do that while the new one is well.
+func dial(ctx context.Context, login *pgconn.Config) (*pgconn.PgConn, error) {
+	var errs []error
+	for _, host := range append([]*pgconn.FallbackConfig{{Host: login.Host, Port: login.Port, TLSConfig: login.TLSConfig}}, login.Fallbacks...) {
+		one := login.Copy()
+		one.Host, one.Port, one.TLSConfig, one.Fallbacks = host.Host, host.Port, host.TLSConfig, nil
+		pg, err := pgconn.ConnectConfig(ctx, one)
+		if err == nil {
+			return pg, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
 }
 
 func closeOn(c *conn, err error) *conn {

@@ -15,8 +15,6 @@ import (
 // that the server which took over never has. A standby's timeline is not known to it
 // (PostgreSQL, "Continuous Archiving", Timelines).
 type timelines struct {
-	least string // GATE_DATABASE_TIMELINE
-
 	mu     sync.RWMutex
 	newest map[string]string // by system identifier; eight hex digits, so their order is that of texts
 }
@@ -31,7 +29,7 @@ func (t *timelines) saw(system, timeline string) {
 // behind gives the timeline that a server is behind of, "" where it is not.
 func (t *timelines) behind(system, timeline string) string {
 	t.mu.RLock()
-	newest := max(t.newest[system], t.least)
+	newest := t.newest[system]
 	t.mu.RUnlock()
 	if timeline == "" || timeline >= newest {
 		return ""
@@ -64,9 +62,5 @@ func staleFault(timeline, newest string) *fault.Fault {
 		With("reason", "stale_timeline").With("timeline", timeline).With("newest_timeline", newest)
 }
 
-// Knows tells of a server that an earlier run of the gate has written to.
-func (db *DB) Knows(system, timeline string) {
-	if db.cfg.Timeline == "" && system != "" {
-		db.timelines.saw(system, timeline)
-	}
-}
+// Knows tells of the newest server that an earlier run of the gate has written to.
+func (db *DB) Knows(system, timeline string) { db.timelines.saw(system, timeline) }

@@ -1,6 +1,8 @@
 package pgexec
 
 import (
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -68,18 +70,11 @@ func TestAServerThatWasLeftBehindIsNotUsed(t *testing.T) {
 	requireStale(t, err)
 	_, err = db.Check(t.Context(), Sent{XID: sent.XID, Upstream: sent.Upstream})
 	requireStale(t, err)
-	fresh, _ := openURL(t, old.URL("shop")) // knows of nothing but what the dispatch says
-	_, err = fresh.Check(t.Context(), Sent{XID: sent.XID, Upstream: sent.Upstream})
-	requireStale(t, err)
-
-	back, _ := openURL(t, both, func(c *Config) { c.Timeline = "00000001" }) // on purpose
-	back.Knows(sent.Upstream.SystemIdentifier, sent.Upstream.Timeline)
+	back, _ := openURL(t, both) // on purpose
+	back.Knows(sent.Upstream.SystemIdentifier, "00000001")
 	_, _, err = write(back, "6")
 	require.NoError(t, err)
-	verdict, err := back.Check(t.Context(), Sent{XID: sent.XID, Upstream: sent.Upstream})
-	require.NoError(t, err)
-	require.Equal(t, OutcomeNotKnowable, verdict.Outcome)
-	require.ErrorContains(t, Config{Timeline: "2"}.withDefaults().check(), "GATE_DATABASE_TIMELINE")
+	require.Equal(t, Verdict{OutcomeNotKnowable, BasisOtherTimeline, "00000001"}, check(t, back, Sent{XID: sent.XID, Upstream: sent.Upstream}))
 }
 
 func requireStale(t *testing.T, err error) {
@@ -109,4 +104,23 @@ func TestAPromotionIsNoDrift(t *testing.T) {
 	_, _, err := read(t, db, "SELECT 1")
 	require.NoError(t, err)
 	require.Zero(t, db.reader.quarantined.Load())
+}
+
+// A host that refuses the login does not keep the gate from the next one.
+func TestTheNextHostIsTriedWhereOneRefusesTheLogin(t *testing.T) {
+	old, next := postgres.ClusterForTest(t, nil), postgres.ClusterForTest(t, nil)
+	for password, c := range map[string]*postgres.Cluster{"rotated": old, "known": next} {
+		postgres.ExecuteURL(t, c.URL("postgres"), "CREATE ROLE g LOGIN PASSWORD '"+password+"'")
+	}
+	db, err := Open(Config{URL: fmt.Sprintf("postgres://g:known@127.0.0.1:%d,127.0.0.1:%d/postgres", old.Port, next.Port), TLS: TLSConfig{Mode: TLSDisable}}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(db.Close)
+	tx, err := db.Begin(t.Context(), BeginOptions{ExecutionID: newExecution()})
+	require.NoError(t, err)
+	require.Contains(t, tx.Dispatch().Upstream.Host, fmt.Sprint(next.Port))
+	tx.Rollback()
+	require.NoError(t, next.Kill())
+	db.writer.lost()
+	_, err = db.Begin(t.Context(), BeginOptions{ExecutionID: newExecution()})
+	require.Equal(t, "28P01", fault.Of(err).Details["sqlstate"], "%v", err)
 }

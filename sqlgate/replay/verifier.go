@@ -198,14 +198,15 @@ func (v *Verifier) policy(hash [32]byte) (*policy.Policy, string) {
 }
 
 // sameEngine compares what decides; the version of the gate around it and of
-// the language it is written in do not, and the marker table is taken from the
-// record.
+// the language it is written in do not, the marker table is taken from the
+// record, and the timeline is of the database.
 func sameEngine(a, b map[string]string) bool {
 	decides := func(m map[string]string) map[string]string {
 		m = maps.Clone(m)
 		delete(m, "gate")
 		delete(m, "go")
 		delete(m, EngineMarkerTable)
+		delete(m, event.EngineTimeline)
 		return m
 	}
 	return maps.Equal(decides(a), decides(b))

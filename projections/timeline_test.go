@@ -1,0 +1,47 @@
+package projections_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
+)
+
+// The newest timeline that was written to is kept, whatever comes behind it, until a run
+// begins that says the database was put back.
+func TestTheNewestTimelineIsKept(t *testing.T) {
+	w := newWorld(t)
+	known := func() [3]string {
+		c := w.view().Counters()
+		return [3]string{c.System, c.Timeline, c.PutBack}
+	}
+	sent := func(system, timeline string, xid uint64) {
+		p := dispatchOf(event.PathTx)
+		p.Upstream.SystemIdentifier, p.Upstream.Timeline, p.XID = system, timeline, xid
+		w.do(event.Context{ExecutionID: event.NewExecutionID(w.now)}, p)
+	}
+	start := func(back string) {
+		engine := map[string]string{}
+		if back != "" {
+			engine[event.EngineTimeline] = back
+		}
+		w.do(event.Context{}, &event.Startup{Engine: engine})
+	}
+	sent("7", "00000002", 900)
+	require.Equal(t, [3]string{"7", "00000002", ""}, known())
+	sent("7", "00000001", 901) // a block that was open
+	sent("7", "", 0)           // a read at a standby
+	sent("7", "00000003", 0)   // what was read there may never have been written there
+	require.Equal(t, [3]string{"7", "00000002", ""}, known())
+	start("00000001")
+	require.Equal(t, [3]string{"7", "00000001", "00000001"}, known())
+	sent("7", "00000002", 902)
+	start("00000001") // the setting was left
+	require.Equal(t, [3]string{"7", "00000002", "00000001"}, known())
+	start("")
+	start("00000001")
+	require.Equal(t, [3]string{"7", "00000001", "00000001"}, known())
+	sent("8", "00000001", 1) // another cluster
+	require.Equal(t, [3]string{"8", "00000001", "00000001"}, known())
+}
