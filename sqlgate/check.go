@@ -72,38 +72,54 @@ func sentOf(x *projections.Execution) pgexec.Sent {
 func (g *Gate) KeepChecking(ctx context.Context, interval time.Duration) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	asked := map[string]time.Time{} // those that are asked about slowly
+	c := checks{most: checksAtOnce, asked: make(map[string]time.Time)}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			g.checkUnknown(ctx, asked)
+			g.checkUnknown(ctx, &c)
 		}
 	}
 }
 
-// checkUnknown is one round. A database that does not answer ends it: it would
-// not answer the next question either.
-func (g *Gate) checkUnknown(ctx context.Context, asked map[string]time.Time) {
+// checks is what rounds of them know of each other.
+type checks struct {
+	most  int                  // executions of a round
+	next  string               // where the next round goes on among all
+	asked map[string]time.Time // those that are asked about slowly, and when they were
+}
+
+// checkUnknown is one round: the newest, and the next of all, since those that nobody can
+// settle stay unknown for ever. A database that does not answer ends it: it would not
+// answer the next question either.
+func (g *Gate) checkUnknown(ctx context.Context, c *checks) {
+	newest, oldest := projections.Page{Limit: c.most / 2}, projections.Page{Limit: c.most / 2, Asc: true, Cursor: c.next}
+	filter := projections.ExecutionFilter{State: projections.ExecutionUnknown}
 	view := g.Store.ViewWithin(ctx)
-	unknown, _, err := view.Executions(projections.ExecutionFilter{State: projections.ExecutionUnknown}, projections.Page{Limit: checksAtOnce, Asc: true})
+	unknown, _, err := view.Executions(filter, newest)
+	if err == nil {
+		var more []projections.Execution
+		more, c.next, err = view.Executions(filter, oldest)
+		unknown = append(unknown, more...)
+	}
 	view.Close()
 	if ctx.Err() != nil {
 		return
 	}
 	if err != nil {
+		c.next = "" // it may name what is not there any more
 		g.Logger.Error("the executions whose outcome is unknown cannot be read", "source", "gate", "cause", err.Error())
 		return
 	}
-	maps.DeleteFunc(asked, func(id string, _ time.Time) bool {
-		return !slices.ContainsFunc(unknown, func(x projections.Execution) bool { return x.ID == id })
-	})
+	maps.DeleteFunc(c.asked, func(_ string, last time.Time) bool { return g.Now().Sub(last) >= checkSlowly })
+	seen := make(map[string]bool)
 	for i := range unknown {
 		x, now := &unknown[i], g.Now()
-		if last, slow := asked[x.ID]; slow && now.Sub(last) < checkSlowly {
+		if _, slow := c.asked[x.ID]; slow || seen[x.ID] {
 			continue
 		}
+		seen[x.ID] = true
 		settled, err := g.CheckOutcome(ctx, x.ID, "")
 		if err != nil {
 			g.Logger.Debug("an outcome could not be checked", "source", "gate", "execution_id", x.ID, "cause", err.Error())
@@ -111,7 +127,7 @@ func (g *Gate) checkUnknown(ctx context.Context, asked map[string]time.Time) {
 		}
 		g.tellOutcome(x, &settled)
 		if now.Sub(x.ResultAt) >= checkSlowlyAfter {
-			asked[x.ID] = now
+			c.asked[x.ID] = now
 		}
 	}
 }

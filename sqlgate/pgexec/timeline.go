@@ -58,7 +58,7 @@ func (t *timelines) admit(ctx context.Context, pg *pgconn.PgConn) error {
 }
 
 func staleFault(timeline, newest string) *fault.Fault {
-	return fault.New(fault.DBUnavailable, "The database server that answers was left behind by a failover: it is on timeline %s, and this gate knows of %s. Nothing was applied. Tell the operator: that server has to be stopped; where the database was put back to it on purpose, GATE_DATABASE_TIMELINE says so.", timeline, newest).
+	return fault.New(fault.DBUnavailable, "The database server that answers was left behind by a failover, or another one was promoted by mistake: it is on timeline %s, and this gate has met %s. Nothing was applied. Tell the operator: one of the two has to be stopped; where the database was put back on purpose, GATE_DATABASE_TIMELINE says so.", timeline, newest).
 		With("reason", "stale_timeline").With("timeline", timeline).With("newest_timeline", newest)
 }
 
