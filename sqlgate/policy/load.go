@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"path"
 	"slices"
@@ -41,12 +43,11 @@ func Load(document []byte, o Options) (*Policy, Report) {
 		return nil, report
 	}
 	p.prepare()
-	semantic, err := CanonicalJSON(p.meaning())
-	if err != nil {
+	var err error
+	if p.semanticHash, err = p.digestOfMeaning(); err != nil {
 		report.Add(NewFinding(codeYAMLInvalid, "the document has no canonical form: %v", err))
 		return nil, report
 	}
-	p.semanticHash = Digest(semantic)
 	report.SemanticHash = p.semanticHash
 	return p, report
 }
@@ -65,15 +66,25 @@ func (r *documentReader) identity(o Options) {
 	}
 }
 
-// meaning is what the semantic hash covers: no texts, no tests, no name and no
-// version, lists expanded and sorted, rules in their order. A TTL of null is
-// the default of the service, which is no part of the document.
-func (p *Policy) meaning() map[string]any {
-	rules := make([]any, len(p.rules))
+// digestOfMeaning is the semantic hash, the SHA-256 of the canonical JSON of {facts, rules,
+// schema}: no texts, no tests, no name and no version, lists expanded and sorted, rules in
+// their order. A TTL of null is the default of the service, which is no part of the document.
+// It is made rule by rule: a few lists that hundreds of rules name are many megabytes of it.
+func (p *Policy) digestOfMeaning() (string, error) {
+	sum := sha256.New()
+	fmt.Fprintf(sum, `{"facts":%q,"rules":[`, FactsVersion)
 	for i := range p.rules {
-		rules[i] = p.rules[i].meaning()
+		text, err := CanonicalJSON(p.rules[i].meaning())
+		if err != nil {
+			return "", err
+		}
+		if i > 0 {
+			sum.Write([]byte{','})
+		}
+		sum.Write(text)
 	}
-	return map[string]any{"schema": SchemaVersion, "facts": FactsVersion, "rules": rules}
+	fmt.Fprintf(sum, `],"schema":%q}`, SchemaVersion)
+	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
 func (u *rule) meaning() map[string]any {
