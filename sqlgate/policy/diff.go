@@ -293,6 +293,8 @@ func direction(was, is *rule, fields []FieldChange) string {
 	switch {
 	case was.observe && is.observe:
 		return DirectionNone
+	case is.unless != nil && (was.decision == Allow) != (is.decision == Allow):
+		return DirectionUnknown // tables without names are in the exception of an ALLOW, and in no other
 	case was.observe:
 		return ofPresence(is)
 	case is.observe:

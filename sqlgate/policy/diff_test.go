@@ -87,7 +87,9 @@ func TestADirectionHoldsForAllFacts(t *testing.T) {
 	pool := []string{ruleDeletes, ruleMoney, ruleApp,
 		strings.Replace(ruleDeletes, "match", "mode: observe, match", 1), strings.Replace(ruleMoney, "REQUIRE_APPROVAL", "BLOCK", 1),
 		`{ id: do, decision: REQUIRE_APPROVAL, reason_code: ask, lifts: [opaque_code], match: { query_types_only: [DO] } }`,
-		`{ id: deletes, decision: REQUIRE_APPROVAL, reason_code: ask, match: { query_types: [DELETE] } }`}
+		`{ id: deletes, decision: REQUIRE_APPROVAL, reason_code: ask, match: { query_types: [DELETE] } }`,
+		`{ id: ddl, decision: ALLOW, reason_code: fine, match: { class: [ddl] }, unless: { tables_written: [audit.*] } }`,
+		`{ id: ddl, decision: REQUIRE_APPROVAL, reason_code: fine, match: { class: [ddl] }, unless: { tables_written: [audit.*] } }`}
 	for i, r := range pool {
 		if strings.Contains(r, "BLOCK") && strings.Contains(r, "approval:") {
 			pool[i] = strings.Replace(r, ", approval: { ttl_seconds: 900 }", "", 1)
@@ -104,10 +106,10 @@ func TestADirectionHoldsForAllFacts(t *testing.T) {
 			looser = looser && (c.Direction == DirectionLooser || c.Direction == DirectionNone)
 			tighter = tighter && (c.Direction == DirectionTighter || c.Direction == DirectionNone)
 		}
-		kind := rapid.SampledFrom([]string{"SELECT", "INSERT", "DELETE", "DO"}).Draw(t, "type")
-		class := map[string]string{"SELECT": "read", "INSERT": "write", "DELETE": "write", "DO": "procedural"}[kind]
+		kind := rapid.SampledFrom([]string{"SELECT", "INSERT", "DELETE", "DO", "DROP"}).Draw(t, "type")
+		class := map[string]string{"SELECT": "read", "INSERT": "write", "DELETE": "write", "DO": "procedural", "DROP": "ddl"}[kind]
 		f := &Facts{QueryType: kind, QueryTypes: []string{kind}, Class: class, Env: "prod",
-			TablesWritten: []string{rapid.SampledFrom([]string{"public.a", "billing.b", "?.x"}).Draw(t, "table")}}
+			TablesWritten: []string{rapid.SampledFrom([]string{"public.a", "billing.b", "?.x", "?.*"}).Draw(t, "table")}}
 		if kind == "DO" {
 			f.RiskSignals = []string{"opaque_code"}
 		}
