@@ -254,11 +254,14 @@ func (r *documentReader) expand(n *yaml.Node, pointer, name string) []string {
 
 func (r *documentReader) unknownList(n *yaml.Node, pointer, name string) {
 	var names []string
-	if len(r.findings) <= maxFindings { // more are not shown
+	const helped, most = 100, 1000 // findings that get a hint, and lists to find one among
+	if len(r.findings) < helped && len(r.lists.entries) <= most {
 		names = slices.Sorted(maps.Keys(r.lists.entries))
 	}
-	near, hint := nearest(name, names), "; no list is defined under lists"
+	near, hint := nearest(name, names), ""
 	switch {
+	case len(r.lists.entries) == 0:
+		hint = "; no list is defined under lists"
 	case near != "":
 		near, hint = "$"+near, ""
 	case len(names) > 0:
