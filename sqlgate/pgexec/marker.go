@@ -24,8 +24,11 @@ const (
 	markerFence = "fence"
 )
 
-// fenceLockTimeout is how long a check waits for a write that holds its marker.
-const fenceLockTimeout = "2s"
+// How long a check waits for a write that holds its marker.
+const (
+	fenceLockTimeout = "2s"
+	fenceTimeout     = "10s" // that of statements may be shorter than the wait
+)
 
 // markerName is schema.table as PostgreSQL stores names that need no quotes.
 var markerName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}$`)
@@ -190,7 +193,7 @@ func (db *DB) checkMarker(ctx context.Context, l *lease, sent Sent, sameLife boo
 	}
 	deadline := time.Now().Add(db.cfg.ConnectTimeout + db.cfg.LockTimeout)
 	fence := putMarker(db.cfg.MarkerTable, sent.ExecutionID, markerFence)
-	refused, err := l.exchange(ctx, deadline, segment{own("BEGIN"), own("SET LOCAL lock_timeout = '" + fenceLockTimeout + "'"), fence})
+	refused, err := l.exchange(ctx, deadline, segment{own("BEGIN"), own("SET LOCAL statement_timeout = '" + fenceTimeout + "'"), own("SET LOCAL lock_timeout = '" + fenceLockTimeout + "'"), fence})
 	if err != nil {
 		return Verdict{}, checkFault(nil, err)
 	}

@@ -105,6 +105,16 @@ func TestAFencedWriteCannotComeLate(t *testing.T) {
 	require.Equal(t, Verdict{OutcomeAborted, BasisMarker, markerFence}, check(t, db, sent), "asked again it says the same")
 }
 
+// A write that is under way is waited for, however short the time of statements is.
+func TestACheckWaitsForAWriteLongerThanAStatementMay(t *testing.T) {
+	db, side := openMarked(t)
+	tx, sent := begin(t, db)
+	insert(t, db, tx)
+	hasty, _ := openURL(t, side.url, func(c *Config) { c.MarkerTable, c.QueryTimeout = markers, time.Second })
+	require.Equal(t, Verdict{OutcomeInProgress, BasisMarker, "55P03"}, check(t, hasty, sent))
+	tx.Rollback()
+}
+
 func systemIdentifier(t testing.TB, db *DB) string {
 	t.Helper()
 	up := upstream(t, db)

@@ -57,9 +57,11 @@ func (t *timelines) admit(ctx context.Context, pg *pgconn.PgConn) error {
 	return nil
 }
 
+const staleReason = "stale_timeline"
+
 func staleFault(timeline, newest string) *fault.Fault {
 	return fault.New(fault.DBUnavailable, "The database server that answers was left behind by a failover, or another one was promoted by mistake: it is on timeline %s, and this gate has met %s. Nothing was applied. Tell the operator: one of the two has to be stopped; where the database was put back on purpose, GATE_DATABASE_TIMELINE says so.", timeline, newest).
-		With("reason", "stale_timeline").With("timeline", timeline).With("newest_timeline", newest)
+		With("reason", staleReason).With("timeline", timeline).With("newest_timeline", newest)
 }
 
 // Knows tells of the newest server that an earlier run of the gate has written to.

@@ -54,7 +54,8 @@ func TestAServerThatWasLeftBehindIsNotUsed(t *testing.T) {
 	db.Knows(sent.Upstream.SystemIdentifier, sent.Upstream.Timeline)
 
 	res, err := open.Commit(t.Context())
-	requireStale(t, err)
+	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), "it may be sent again at once")
+	require.Equal(t, staleReason, fault.Of(err).Details["reason"])
 	require.Equal(t, []any{Failure, OutcomeAborted, BasisRollbackAcknowledged}, []any{res.State, res.Outcome, res.Basis})
 	went, _, err := write(db, "4")
 	require.NoError(t, err)

@@ -334,7 +334,8 @@ func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error)
 		if l.rollback(time.Now().Add(rollbackWait)) {
 			res.Basis = BasisRollbackAcknowledged
 		}
-		return res, staleFault(l.upstream.Timeline, newest)
+		return res, fault.New(fault.DBQueryFailed, "The transaction was rolled back in the place of its COMMIT: the database server that it ran at was left behind by a failover. Nothing was applied; send it again, under a new idempotency key where it has one.").
+			With("reason", staleReason).With("timeline", l.upstream.Timeline).With("newest_timeline", newest).With("retryable", true)
 	}
 	commit := own("COMMIT")
 	l.leaving = true
