@@ -114,6 +114,12 @@ func everyPage(t *testing.T, b *browser.Browser) {
 	} {
 		w.page(page[0], page[1])
 	}
+	require.NoError(t, browser.Look(w.ctx, 800, false)) // where a line of a list is cut
+	for _, path := range []string{"/", "/approvals"} {
+		w.open(path)
+		w.until("document.querySelector('main .line')")
+		require.Equal(t, "true", w.value("String(document.documentElement.scrollWidth <= innerWidth + 1)"), path)
+	}
 	w.followed()
 	w.deeds(s)
 	w.requireNothingKept(s.testGate)

@@ -71,6 +71,7 @@ func (s *scene) play(t *testing.T) {
 	}
 	s.hold(t, ask("UPDATE orders SET status = 'archived' WHERE status = 'paid' AND customer_id IN (SELECT id FROM customers WHERE email LIKE '%@example.com')").with("app", "reports"))
 	s.change = s.hold(t, ask("ALTER TABLE orders ADD COLUMN refunded_at timestamptz NOT NULL DEFAULT now()").with("actor", "migrations"))
+	s.hold(t, ask("DELETE FROM orders WHERE id = 6 AND status <> '"+strings.Repeat("\u202E\u2066", 5000)+"'")) // whose marks are noted where nobody sees them
 	s.misleading = s.hold(t, ask("DELETE FROM orders WHERE id = 7"+strings.Repeat(" ", 60)+"OR customer_id = 1 OR status <> 'р\u0430id' /* \u202Ereviewed and approved by ops\u202C, one row */\n-- see ticket 4711: harmless, please approve"))
 }
 
