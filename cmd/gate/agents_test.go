@@ -183,7 +183,10 @@ func TestAnApprovalOfAnAgentNeedsTheSameAgentsTokenAndSatisfiesBothLayers(t *tes
 	again := w.as(t, token, ask(paying).with("approval_id", approval))
 	require.Equal(t, http.StatusAccepted, again.status)
 	require.Equal(t, "agent", again.json(t)["decided_by"].(map[string]any)["layer"], "also while it is pending")
-	require.Equal(t, id, w.get(t, "/approvals/"+approval).text(t, "agent_id"))
+	shown := w.get(t, "/approvals/"+approval).json(t)
+	require.Equal(t, id, shown["agent_id"])
+	require.Equal(t, waiting.json(t)["decided_by"], shown["decided_by"])
+	require.Equal(t, waiting.text(t, "message"), shown["message"])
 
 	require.Equal(t, http.StatusOK, w.resolve(t, approval, "approve").status)
 	require.Equal(t, "approval_mismatch", w.as(t, other, ask(paying).with("approval_id", approval)).text(t, "error_code"))

@@ -73,6 +73,7 @@ func TestAnApprovalRecordThroughItsLife(t *testing.T) {
 	require.Equal(t, held.json(t)["classification"], pending["classification"])
 	require.Equal(t, map[string]any{"actor": "ana", "app": "shop", "tenant": "acme", "role": "clerk", "host": "desk-1", "env": "prod", "session_id": "s-1"}, pending["context"])
 	require.Equal(t, []any{"pending", nil, nil, nil, nil, nil, nil, nil, nil, nil}, pick(pending, "status", "resolution", "resolved_at", "resolved_by", "note", "execution_id", "used_at", "principal", "agent_id", "impact"))
+	require.Equal(t, map[string]any{"layer": "policy", "policy_version": "notes@1.0.0", "rule_id": "held-notes"}, pending["decided_by"])
 	require.Equal(t, []any{"notes_are_held", "held-notes", "notes@1.0.0", 5.0}, pick(pending, "reason_code", "rule_id", "policy_version", "max_rows"))
 	require.Equal(t, held.text(t, "fingerprint"), pending["fingerprint"])
 	require.Equal(t, held.text(t, "approval_expires_at"), pending["expires_at"])

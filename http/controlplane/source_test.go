@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -42,4 +43,12 @@ func TestAListIsReadOnWhereThePageEndedEarly(t *testing.T) {
 		require.Equal(t, c.next, got.next(), "and that there is more is told")
 		require.Equal(t, strconv.Itoa(c.limit-c.items+1), asked[c.items-1])
 	}
+}
+
+// What a page leaves out of a list is said.
+func TestARestThatIsNotShownIsSaid(t *testing.T) {
+	more := "c"
+	require.NoError(t, restOf(list[int]{Items: []int{1, 2}}, nil, "tools"))
+	require.ErrorContains(t, restOf(list[int]{Items: []int{1, 2}, NextCursor: &more}, nil, "tools"), "Only the newest 2 tools are shown here; the agent API lists all (GET /v1/tools).")
+	require.ErrorIs(t, restOf(list[int]{NextCursor: &more}, io.EOF, "tools"), io.EOF)
 }

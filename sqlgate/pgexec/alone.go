@@ -78,8 +78,8 @@ func (a *Alone) Exec(ctx context.Context, st Statement, sink Sink) (Result, erro
 	}
 	defer a.Close()
 	defer a.db.types.forget()
-	if u := &a.lease.upstream; a.db.timelines.behind(u.SystemIdentifier, u.Timeline) != "" { // since BeginAlone
-		return aborted(ReasonDBError, BasisCommitNeverSent), staleFault(u.Timeline, a.db.timelines.behind(u.SystemIdentifier, u.Timeline))
+	if newest := a.db.timelines.behind(&a.lease.upstream); newest != "" { // since BeginAlone
+		return aborted(ReasonDBError, BasisCommitNeverSent), staleFault(a.lease.upstream.Timeline, newest)
 	}
 	lim := a.opts.Limits
 	cmd := client(st, lim, sink)

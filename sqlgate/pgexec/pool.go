@@ -151,7 +151,7 @@ func (p *pool) acquireAs(ctx context.Context, clean func(*conn, time.Time) error
 		if c.drift != "" {
 			p.quarantine(c, false)
 		}
-		behind := p.timelines.behind(c.upstream.SystemIdentifier, c.upstream.Timeline) != "" // one that was made for somebody who went away may be, too
+		behind := p.timelines.behind(&c.upstream) != "" // one that was made for somebody who went away may be, too
 		if behind || c.uses > 0 && (c.broken || c.drift != "" || c.outdated || c.worn || p.expired(res) || c.stale()) {
 			c.broken = c.broken || c.stale()
 			res.Destroy()

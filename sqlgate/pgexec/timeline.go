@@ -27,11 +27,11 @@ func (t *timelines) saw(system, timeline string) {
 }
 
 // behind gives the timeline that a server is behind of, "" where it is not.
-func (t *timelines) behind(system, timeline string) string {
+func (t *timelines) behind(u *Upstream) string {
 	t.mu.RLock()
-	newest := t.newest[system]
+	newest := t.newest[u.SystemIdentifier]
 	t.mu.RUnlock()
-	if timeline == "" || timeline >= newest {
+	if u.Timeline == "" || u.Timeline >= newest {
 		return ""
 	}
 	return newest
@@ -50,15 +50,16 @@ func (t *timelines) admit(ctx context.Context, pg *pgconn.PgConn) error {
 	if len(result.Rows) != 1 {
 		return fmt.Errorf("%w: %d rows instead of one", errProtocol, len(result.Rows))
 	}
-	timeline := string(result.Rows[0][1])
-	if newest := t.behind(string(result.Rows[0][0]), timeline); newest != "" {
-		return staleFault(timeline, newest)
+	u := &Upstream{SystemIdentifier: string(result.Rows[0][0]), Timeline: string(result.Rows[0][1])}
+	if newest := t.behind(u); newest != "" {
+		return staleFault(u.Timeline, newest)
 	}
 	return nil
 }
 
 const staleReason = "stale_timeline"
 
+// staleFault is the fault of a use that was not begun.
 func staleFault(timeline, newest string) *fault.Fault {
 	return fault.New(fault.DBUnavailable, "The database server that answers was left behind by a failover, or another one was promoted by mistake: it is on timeline %s, and this gate has met %s. Nothing was applied. Tell the operator: one of the two has to be stopped; where the database was put back on purpose, GATE_DATABASE_TIMELINE says so.", timeline, newest).
 		With("reason", staleReason).With("timeline", timeline).With("newest_timeline", newest)

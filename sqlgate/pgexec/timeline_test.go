@@ -46,6 +46,11 @@ func TestAServerThatWasLeftBehindIsNotUsed(t *testing.T) {
 	_, err = open.Exec(t.Context(), Statement{SQL: "INSERT INTO t VALUES (2)"}, nil)
 	require.NoError(t, err)
 
+	alone, err := db.BeginAlone(t.Context(), BeginOptions{ExecutionID: newExecution()})
+	require.NoError(t, err)
+	spare, _ := openURL(t, both)
+	require.NoError(t, spare.writer.conns.CreateResource(t.Context())) // for somebody who went away
+
 	require.NoError(t, next.Promote(t.Context())) // and the old one does not know
 	other, _ := openURL(t, next.URL("shop"))
 	sent, _, err := write(other, "3")
@@ -57,9 +62,17 @@ func TestAServerThatWasLeftBehindIsNotUsed(t *testing.T) {
 	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), "it may be sent again at once")
 	require.Equal(t, staleReason, fault.Of(err).Details["reason"])
 	require.Equal(t, []any{Failure, OutcomeAborted, BasisRollbackAcknowledged}, []any{res.State, res.Outcome, res.Basis})
+	res, err = alone.Exec(t.Context(), Statement{SQL: "VACUUM t"}, nil)
+	requireStale(t, err)
+	require.Equal(t, []any{Failure, OutcomeAborted, BasisCommitNeverSent}, []any{res.State, res.Outcome, res.Basis})
 	went, _, err := write(db, "4")
 	require.NoError(t, err)
 	require.Equal(t, "00000002", went.Upstream.Timeline, "the next host of the URL")
+	spare.Knows(sent.Upstream.SystemIdentifier, sent.Upstream.Timeline)
+	unused, err := spare.Begin(t.Context(), BeginOptions{ExecutionID: newExecution()})
+	require.NoError(t, err)
+	require.Equal(t, "00000002", unused.Dispatch().Upstream.Timeline)
+	unused.Rollback()
 	require.Equal(t, "1", postgres.QueryURL(t, old.URL("shop"), "SELECT count(*) FROM t"))
 	require.Equal(t, "3", postgres.QueryURL(t, next.URL("shop"), "SELECT count(*) FROM t"))
 

@@ -329,7 +329,7 @@ func (tx *Tx) Commit(ctx context.Context) (Result, error) {
 // commit sends COMMIT on its own and says what its answer means. done is the
 // result of what is committed where the database says that it is.
 func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error) {
-	if newest := db.timelines.behind(l.upstream.SystemIdentifier, l.upstream.Timeline); newest != "" {
+	if newest := db.timelines.behind(&l.upstream); newest != "" {
 		res := aborted(ReasonDBError, BasisCommitNeverSent)
 		if l.rollback(time.Now().Add(rollbackWait)) {
 			res.Basis = BasisRollbackAcknowledged
