@@ -374,17 +374,18 @@ func (r *wireRun) waited() bool {
 	return r.asked
 }
 
-// Why a CancelRequest had nothing to cancel.
+// Why a CancelRequest cancelled nothing.
 const (
 	CancelNothingRuns = "nothing_running"
 	CancelCommitting  = "commit_under_way"
+	CancelUndelivered = "not_delivered"
 )
 
 // A WireCancel is what became of a CancelRequest.
 type WireCancel struct {
 	ExecutionID string // that it is for; "" = none was begun
 	Unsent      bool   // nothing was sent to the database yet, and the gate ends what waits
-	Cause       string // why there was nothing to cancel; "" = there was: the database was asked, unless Unsent
+	Cause       string // why nothing was cancelled; "" = there was: the database was asked, unless Unsent
 }
 
 // Runs reports whether there is something that a cancel could end. It may be called by
@@ -418,6 +419,8 @@ func (w *Wire) Cancel(ctx context.Context) WireCancel {
 		return WireCancel{ExecutionID: id}
 	case state == pgexec.CancelUnsent || stage == wireWaits:
 		return WireCancel{ExecutionID: id, Unsent: true}
+	case state == pgexec.CancelUndelivered:
+		return WireCancel{Cause: CancelUndelivered}
 	}
 	return WireCancel{Cause: CancelNothingRuns}
 }

@@ -38,7 +38,7 @@ type Upstream struct {
 type conn struct {
 	net net.Conn
 	fe  *pgproto3.Frontend
-	pg  *pgconn.PgConn // emptied by Hijack: for CancelRequest alone
+	key *pgconn.HijackedConn // how a CancelRequest is made: backend, secret, TLS
 
 	kind     poolKind
 	upstream Upstream
@@ -141,7 +141,7 @@ func takeOver(ctx context.Context, pg *pgconn.PgConn, kind poolKind) (*conn, err
 	if err != nil {
 		return nil, errors.Join(err, pg.Close(ctx))
 	}
-	c := &conn{net: h.Conn, fe: h.Frontend, pg: pg, kind: kind, txStatus: h.TxStatus, born: time.Now(), params: make(map[string]string)}
+	c := &conn{net: h.Conn, fe: h.Frontend, key: h, kind: kind, txStatus: h.TxStatus, born: time.Now(), params: make(map[string]string)}
 	for _, name := range reportedPins {
 		if v, ok := h.ParameterStatuses[name]; ok {
 			c.params[name] = v

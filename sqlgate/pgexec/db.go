@@ -329,9 +329,10 @@ type CancelState int
 
 // States of a cancel.
 const (
-	CancelNothing   CancelState = iota // there is nothing to cancel: COMMIT is under way, or all is done
-	CancelUnsent                       // the statement was not sent yet, and will not be
-	CancelForwarded                    // the database was asked to end it
+	CancelNothing     CancelState = iota // there is nothing to cancel: COMMIT is under way, or all is done
+	CancelUnsent                         // the statement was not sent yet, and will not be
+	CancelForwarded                      // the database was asked to end it
+	CancelUndelivered                    // it could not be asked; the statement's own time limit ends it
 )
 
 // Cancel ends an execution: one that runs is ended by the database, one that Expect
@@ -348,8 +349,8 @@ func (db *DB) Cancel(ctx context.Context, executionID string) CancelState {
 	switch {
 	case unsent:
 		return CancelUnsent
-	case e != nil && e.lease.cancel(ctx, true):
-		return CancelForwarded
+	case e != nil:
+		return e.lease.cancel(ctx, true)
 	}
 	return CancelNothing
 }
@@ -381,13 +382,17 @@ func (db *DB) CancelAll(ctx context.Context) int {
 		}
 	}
 	db.mu.Unlock()
-	n := 0
+	var n atomic.Int64
+	var all sync.WaitGroup
 	for _, l := range leases {
-		if l.cancel(ctx, true) {
-			n++
-		}
+		all.Go(func() {
+			if l.cancel(ctx, true) != CancelNothing {
+				n.Add(1)
+			}
+		})
 	}
-	return n
+	all.Wait()
+	return int(n.Load())
 }
 
 // cancellable lets Cancel find the lease until Forget; false where somebody has

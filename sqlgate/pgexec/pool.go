@@ -1,6 +1,7 @@
 package pgexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -95,8 +96,9 @@ type lease struct {
 	mu        sync.Mutex
 	running   bool
 	begun     time.Time
-	cancelled bool // a CancelRequest was sent: the connection is closed afterwards
-	asked     bool // by the client or by the operator, not by the gate's deadline
+	cancelled bool        // a CancelRequest was sent: the connection is closed afterwards
+	asked     bool        // by the client or by the operator, not by the gate's deadline
+	sending   *cancelling // the CancelRequest that is under way; nil: none
 
 	ran     bool              // text of the client's was sent in this use
 	watched map[string]string // what the connection reported before settings of the caller's; nil: there were none
@@ -241,32 +243,78 @@ func (l *lease) begin() {
 	l.mu.Unlock()
 }
 
-// finish ends that time and reports whether somebody asked to cancel in it.
+// finish ends that time and reports whether somebody asked to cancel in it. It waits for
+// a CancelRequest that is under way, which would end what comes next on the connection.
 func (l *lease) finish() (asked bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.running = false
 	took := time.Since(l.begun)
 	l.worked += took
 	l.worn = l.worn || took > workAtOnce || l.worked > workInAll
-	return l.asked
+	asked, sending := l.asked, l.sending
+	l.mu.Unlock()
+	if sending != nil {
+		<-sending.done
+	}
+	return asked
 }
 
-// cancel asks the server to end the running statement. It holds the lock, so
-// that the connection cannot be given to anybody else meanwhile. asked tells a
-// person's wish from the gate's own deadline.
-func (l *lease) cancel(ctx context.Context, asked bool) bool {
+// A cancelling is a CancelRequest that is under way.
+type cancelling struct {
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// cancel asks the server to end the running statement; asked tells a person's wish from
+// the gate's own deadline. One request is under way at a time, and for cancelWait at
+// most: a host that hangs must not keep the statement from its own end.
+func (l *lease) cancel(ctx context.Context, asked bool) CancelState {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if !l.running {
-		return false
+		l.mu.Unlock()
+		return CancelNothing
 	}
 	l.asked = l.asked || asked
 	l.cancelled = true
-	if err := l.pg.CancelRequest(ctx); err != nil {
+	sending := l.sending
+	mine := sending == nil
+	if mine {
+		sending = &cancelling{done: make(chan struct{})}
+		l.sending = sending
+	}
+	l.mu.Unlock()
+	if mine {
+		sending.err = l.sendCancel(ctx)
+		l.mu.Lock()
+		l.sending = nil
+		l.mu.Unlock()
+		close(sending.done)
+	}
+	<-sending.done
+	if sending.err != nil {
+		return CancelUndelivered
+	}
+	return CancelForwarded
+}
+
+// sendCancel shows and expects the certificates of today: those of the login may have
+// been exchanged since.
+func (l *lease) sendCancel(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cancelWait)
+	defer cancel()
+	key := *l.key
+	if key.TLSConfig != nil {
+		key.TLSConfig = l.pool.tls.Load().forHost(key.TLSConfig.ServerName)
+	}
+	pg, err := pgconn.Construct(&key)
+	if err == nil {
+		// It says nothing of an answer that does not come.
+		err = cmp.Or(pg.CancelRequest(ctx), ctx.Err())
+	}
+	if err != nil {
 		l.pool.log.Warn("the cancel request did not reach the database", "error", err)
 	}
-	return true
+	return err
 }
 
 // connect is the pool's constructor: log in, prove the session, note the server.

@@ -25,9 +25,12 @@ const (
 	lostBefore lossKind = iota // both sides are cut, the message never arrives
 	lostAfter                  // the batch arrives whole, then both sides are cut
 	silent                     // the batch arrives, no answer ever comes back
+	hung                       // nor does one to connections that are made from then on
 )
 
-func (k lossKind) String() string { return [...]string{"lost before", "lost after", "silent"}[k] }
+func (k lossKind) String() string {
+	return [...]string{"lost before", "lost after", "silent", "hung"}[k]
+}
 
 // A proxy stands between pgexec and the server and breaks one conversation, or
 // all of them, at the message that has a text run: its Parse, or the Bind of what was
@@ -39,6 +42,7 @@ type proxy struct {
 	text   []byte
 	kind   lossKind
 	left   atomic.Int32 // how many conversations are still to be broken
+	hangs  atomic.Bool
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -58,6 +62,12 @@ func through(t testing.TB, raw, text string, kind lossKind, times int) string {
 			client, err := l.Accept()
 			if err != nil {
 				return
+			}
+			if p.hangs.Load() {
+				p.mu.Lock()
+				p.conns = append(p.conns, client)
+				p.mu.Unlock()
+				continue
 			}
 			server, err := net.Dial("tcp4", p.target)
 			if err != nil {
@@ -110,6 +120,8 @@ func (p *proxy) forward(client, server net.Conn, mute *atomic.Bool) {
 				return
 			case lostAfter:
 				cutAtSync = true
+			case hung:
+				p.hangs.Store(true)
 			}
 			mute.Store(true)
 		}

@@ -56,7 +56,7 @@ func (db *DB) run(ctx context.Context, l *lease, executionID string, deadline ti
 		r.timeout = true
 		db.abandon(l, false)
 	case overCap(err):
-		db.askToStop(l, false)
+		l.cancel(context.Background(), false)
 	case r.late:
 	default:
 		l.pool.lost()
@@ -67,17 +67,10 @@ func (db *DB) run(ctx context.Context, l *lease, executionID string, deadline ti
 	return r
 }
 
-// askToStop sends a CancelRequest; the connection is closed in any case.
-func (db *DB) askToStop(l *lease, asked bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), cancelWait)
-	defer cancel()
-	l.cancel(ctx, asked)
-}
-
 // abandon asks the server to end what runs and gives it a moment to do so, so
 // that the answer to the client is not ahead of the database.
 func (db *DB) abandon(l *lease, asked bool) {
-	db.askToStop(l, asked)
+	l.cancel(context.Background(), asked)
 	if l.net.SetDeadline(time.Now().Add(cancelWait)) != nil {
 		return
 	}

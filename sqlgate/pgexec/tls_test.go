@@ -176,6 +176,43 @@ func TestTLSFilesThatDoNotFitAreRefusedAtOnce(t *testing.T) {
 	}
 }
 
+// A connection lives on behind an exchange of certificates, and a cancel makes another
+// one to the same server, which shows the new certificate by then.
+func TestACancelBehindAnExchangeOfCertificates(t *testing.T) {
+	s := newTLSServer(t)
+	s.serve("on", scramRule)
+	bundle := filepath.Join(t.TempDir(), "bundle.pem")
+	old, err := os.ReadFile(s.ca.Path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(bundle, old, 0o600))
+	db := s.open(TLSConfig{CAPath: bundle})
+	tx, err := db.Begin(t.Context(), BeginOptions{ExecutionID: "exe_1"})
+	require.NoError(t, err)
+
+	next := certs.NewAuthority(t, s.Dir, "next")
+	both, err := os.ReadFile(next.Path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(bundle, append(both, old...), 0o600))
+	_, err = db.ReloadTLS()
+	require.NoError(t, err)
+	s.show(next)
+	s.serve("on", scramRule)
+
+	states := make(chan CancelState, 1)
+	go func() {
+		for {
+			if state := db.Cancel(context.Background(), "exe_1"); state != CancelNothing {
+				states <- state
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	_, err = tx.Exec(t.Context(), sql("SELECT pg_sleep(60)"), db.NewRows(0))
+	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err))
+	require.Equal(t, CancelForwarded, <-states)
+}
+
 // Taking a connection over is outside pgx's version promise: this test holds
 // the fields that are used.
 func TestWhatIsTakenOverFromPgx(t *testing.T) {
@@ -185,14 +222,14 @@ func TestWhatIsTakenOverFromPgx(t *testing.T) {
 	defer l.release()
 	require.NotNil(t, l.net)
 	require.NotNil(t, l.fe)
-	require.NotNil(t, l.pg)
+	require.NotNil(t, l.key)
 	require.Equal(t, byte('I'), l.txStatus)
 	require.Equal(t, "UTC", l.params["TimeZone"])
 	require.NotZero(t, l.upstream.BackendPID)
 	require.Equal(t, side.ask("SHOW server_encoding"), l.params["server_encoding"])
 	require.Zero(t, l.fe.ReadBufferLen())
 	require.False(t, l.stale())
-	require.NoError(t, l.pg.CancelRequest(context.Background()), "a cancel still finds the server")
+	require.NoError(t, l.sendCancel(context.Background()), "a cancel still finds the server")
 }
 
 func TestOnlyOtherHostsAreFallbacks(t *testing.T) {

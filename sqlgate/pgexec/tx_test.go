@@ -282,6 +282,30 @@ func TestAWriteIsCancelledOnRequestAlone(t *testing.T) {
 	require.Equal(t, "0", side.ask("SELECT count(*) FROM t"))
 }
 
+// The host of the database is where a cancel goes, too. The statement ends by its own
+// time limit, and the gate ends, however often it was asked.
+func TestCancelsAtAHostThatHangsKeepNothing(t *testing.T) {
+	_, side := open(t)
+	db, _ := openURL(t, through(t, side.url, "pg_sleep(0.25)", hung, 1), func(c *Config) { c.QueryTimeout = 2 * time.Second })
+	tx, err := db.Begin(t.Context(), BeginOptions{ExecutionID: "exe_1"})
+	require.NoError(t, err)
+	results := make(chan Result, 1)
+	go func() {
+		res, _ := tx.Exec(context.Background(), sql("SELECT pg_sleep(0.25)"), db.NewRows(0))
+		results <- res
+	}()
+	side.eventually("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND application_name = 'gate/writer' AND datname = current_database()", "1")
+	asked := make(chan CancelState, 8)
+	for range cap(asked) {
+		go func() { asked <- db.Cancel(context.Background(), "exe_1") }()
+	}
+	for range cap(asked) {
+		require.Equal(t, CancelUndelivered, <-asked)
+	}
+	require.Equal(t, 1, db.CancelAll(context.Background()))
+	require.Equal(t, ReasonCancelled, (<-results).ReasonCode)
+}
+
 func TestEverythingRunningCanBeCancelledAtShutdown(t *testing.T) {
 	db, side := open(t, unhurried)
 	results := make(chan Result, 2)
