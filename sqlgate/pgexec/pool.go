@@ -399,9 +399,10 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 }
 
 // dial tries one host of the URL after the other. pgconn ends at a host that refuses the
-// login, and an old primary may do that while the new one is well.
+// login, and an old primary may do that while the new one is well. That another host is a
+// standby is no cause then: whoever is told so promotes it beside a primary that lives.
 func dial(ctx context.Context, login *pgconn.Config) (*pgconn.PgConn, error) {
-	var errs []error
+	var errs, standbys []error
 	for _, host := range append([]*pgconn.FallbackConfig{{Host: login.Host, Port: login.Port, TLSConfig: login.TLSConfig}}, login.Fallbacks...) {
 		one := login.Copy()
 		one.Host, one.Port, one.TLSConfig, one.Fallbacks = host.Host, host.Port, host.TLSConfig, nil
@@ -409,7 +410,14 @@ func dial(ctx context.Context, login *pgconn.Config) (*pgconn.PgConn, error) {
 		if err == nil {
 			return pg, nil
 		}
-		errs = append(errs, err)
+		if errors.Is(err, pgconn.ErrReadOnlyConnection) {
+			standbys = append(standbys, err)
+		} else {
+			errs = append(errs, err)
+		}
+	}
+	if errs == nil {
+		return nil, errors.Join(standbys...)
 	}
 	return nil, errors.Join(errs...)
 }

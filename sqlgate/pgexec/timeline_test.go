@@ -3,6 +3,9 @@ package pgexec
 import (
 	"fmt"
 	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +100,35 @@ func requireStale(t *testing.T, err error) {
 	require.True(t, ok, "%v", err)
 	require.Equal(t, fault.DBUnavailable, f.Code)
 	require.Equal(t, "stale_timeline", f.Details["reason"], "%v", f.Details)
+}
+
+// What is wrong is said of the host that is no standby: whoever reads of a standby
+// promotes it.
+func TestAStandbyIsNotTheCauseWhereThePrimaryRefuses(t *testing.T) {
+	c := postgres.ClusterForTest(t, nil)
+	standby := c.StandbyForTest(t)
+	host := func(c *postgres.Cluster) string {
+		u, err := url.Parse(c.URL("postgres"))
+		require.NoError(t, err)
+		return u.Host
+	}
+	first, err := url.Parse(standby.URL("postgres"))
+	require.NoError(t, err)
+	says := func(hosts string) string {
+		u := *first
+		u.Host = hosts
+		db, err := Open(Config{URL: u.String(), TLS: TLSConfig{Mode: TLSDisable}, PoolMax: 1}, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		defer closeWithin(t, db)
+		_, err = db.Begin(t.Context(), BeginOptions{})
+		require.Error(t, err)
+		return err.Error()
+	}
+	require.Contains(t, says(host(standby)), "a standby")
+	require.NoError(t, os.WriteFile(filepath.Join(c.Dir, "data", "pg_hba.conf"), []byte("host all all 127.0.0.1/32 reject\n"), 0o600))
+	postgres.ExecuteURL(t, c.URL("postgres"), "SELECT pg_reload_conf()")
+	require.Eventually(t, func() bool { return strings.Contains(says(host(c)), "refused the gate's login") }, time.Minute, 10*time.Millisecond)
+	require.Contains(t, says(host(c)+","+host(standby)), "refused the gate's login")
 }
 
 // A promotion of the readers' standby costs their connections, and stops nobody.
