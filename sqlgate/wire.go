@@ -92,7 +92,7 @@ const (
 
 // Limits of one connection (design/execution-and-wire.md part 9).
 const (
-	wireStatements = 64 // prepared at once
+	wireStatements = 1024 // prepared at once; drivers keep 256 to 1,000 of them for good by default
 	wirePortals    = 64
 	wireSavepoints = 200
 	wireWrites     = 200 // in one block
