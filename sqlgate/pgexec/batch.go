@@ -96,9 +96,8 @@ func (c *conn) enqueue(batch ...segment) {
 	}
 }
 
-// exchange sends a batch in one write and reads its answers; of a connection that
-// is leaving, the cleaning goes out behind it. The first ErrorResponse is returned as refused; the batch is read to its end all the
-// same. err means that the conversation broke off: lost, past the deadline
+// exchange sends a batch in one write and reads its answers. The first ErrorResponse is
+// returned as refused; the batch is read to its end all the same. err means that the conversation broke off: lost, past the deadline
 // (os.ErrDeadlineExceeded), ended by ctx, against the protocol or over a cap.
 // After an err the connection is broken and only good for closing.
 func (c *conn) exchange(ctx context.Context, deadline time.Time, batch ...segment) (refused *pgconn.PgError, err error) {
@@ -115,12 +114,6 @@ func (c *conn) exchange(ctx context.Context, deadline time.Time, batch ...segmen
 	}
 	defer stop()
 	c.enqueue(batch...)
-	if c.leaving {
-		o := &cleaning{batch: resetting()}
-		c.enqueue(o.batch)
-		c.owes(o)
-		c.leaving = false
-	}
 	if err := c.fe.Flush(); err != nil {
 		c.broken = true
 		return nil, errors.Join(err, ctx.Err())

@@ -109,7 +109,7 @@ func (b *Block) open(ctx context.Context) error {
 	if err != nil || refused != nil {
 		return &beginError{beginFault(refused, err)}
 	}
-	if l.compare(shown.text(1)); l.drift != "" {
+	if l.compare(shown.text(lookSettings)); l.drift != "" {
 		return &beginError{driftFault(l.drift)}
 	}
 	return nil

@@ -39,13 +39,13 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 		count, counted = query(countSQL)
 		batch = append(batch, count)
 	}
-	look, shown := l.looking(false, false)
+	shows, shown := l.looking(look{pins: true})
 	if !o.NoSnapshot { // a LOCK changes no setting, and ends no transaction
-		batch = append(batch, look)
+		batch = append(batch, shows)
 	}
 	l.notices = nil
 	r := b.db.run(context.WithoutCancel(ctx), l, o.ExecutionID, b.db.deadline(o.Limits), cmd, batch)
-	if r.err == nil && !r.unsent && !b.stands(r, o, shown.text(0)) {
+	if r.err == nil && !r.unsent && !b.stands(r, o, shown.text(lookID)) {
 		return b.lostTrack(r)
 	}
 	if res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent); !ok {
@@ -53,7 +53,7 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 	}
 	b.unchecked = !last
 	if !o.NoSnapshot {
-		b.look(shown.text(1))
+		b.look(shown.text(lookSettings))
 	}
 	if l.drift != "" {
 		return b.fail(r, aborted(ReasonSettingsDrift, ""), driftFault(l.drift))

@@ -11,6 +11,7 @@ import (
 const (
 	cleanedWithin = 50 * time.Millisecond // then somebody looks whether the connection was cleaned
 	readerRest    = time.Second           // after which an idle reader is cleaned
+	pinsLook      = 100                   // uses, of which one begins with a look at the pins, though RESET ALL went before
 )
 
 var (
@@ -22,15 +23,15 @@ var (
 // setting, a session's lock, a temporary table, a prepared statement, a channel, or
 // what random() will give. What is cheap is undone each time; the rest is looked for,
 // and DISCARD ALL, which throws the server's plans away as well, is for where there
-// is some. The next use reads the answer before it sends anything, and looks, where
-// that was left to it.
+// is some. The next use reads the answer before it sends anything. Behind a COMMIT the
+// session is only reset, and the next use looks.
 type cleaning struct {
 	batch segment
-	shown *oneRow // nil: the next use looks
+	shown *oneRow
 }
 
 func (c *conn) newCleaning() *cleaning {
-	look, shown := c.looking(false, true)
+	look, shown := c.looking(look{pins: true, clean: true})
 	return &cleaning{append(resetting(), look), shown}
 }
 
@@ -48,7 +49,7 @@ func (c *conn) clean(deadline time.Time) error {
 		c.broken = true
 		return err
 	}
-	c.owes(o)
+	c.owed, c.unseen, c.dirty, c.used = o, false, false, false
 	return nil
 }
 
@@ -56,7 +57,7 @@ func (c *conn) clean(deadline time.Time) error {
 // code behind a safe read can leave past READ ONLY and the rollback is names of
 // prepared statements, advisory locks of the session and what random() gives next.
 func (c *conn) forgetting() segment {
-	look, _ := c.looking(false, true)
+	look, _ := c.looking(look{clean: true})
 	return segment{own("DEALLOCATE ALL"), look}
 }
 
@@ -68,8 +69,8 @@ func (l *lease) cleanFirst() error {
 	return l.clean(time.Now().Add(l.pool.cfg.ConnectTimeout))
 }
 
-// owes notes a cleaning that was sent.
-func (c *conn) owes(o *cleaning) { c.owed, c.unseen, c.dirty, c.used = o, false, false, false }
+// wasReset notes that the session was reset; the next use looks at the rest.
+func (c *conn) wasReset() { c.unseen, c.dirty, c.used = true, false, false }
 
 // cleaned reads the answer to a cleaning, where it was not read yet, looks where
 // nobody has since, and has the rest discarded where there is some. After an error the
@@ -78,7 +79,7 @@ func (c *conn) cleaned(deadline time.Time) error {
 	err := c.reset(deadline)
 	if err == nil && c.unseen {
 		c.unseen = false
-		look, shown := c.looking(false, true)
+		look, shown := c.looking(look{pins: true, clean: true})
 		err = c.answered(deadline, &cleaning{segment{look}, shown}, true)
 	}
 	return err
@@ -108,12 +109,8 @@ func (c *conn) answered(deadline time.Time, o *cleaning, send bool) error {
 	if err == nil && c.txStatus != 'I' {
 		err = errNotClean
 	}
-	switch {
-	case err != nil:
-	case refused != nil || o.shown != nil && !c.clear(o.shown):
+	if err == nil && (refused != nil || !c.clear(o.shown)) {
 		err = c.discard(deadline)
-	case o.shown == nil:
-		c.unseen = true
 	}
 	if err != nil {
 		c.broken = true
@@ -123,16 +120,18 @@ func (c *conn) answered(deadline time.Time, o *cleaning, send bool) error {
 }
 
 // clear tells of a look whether nothing is left in the session.
-func (c *conn) clear(shown *oneRow) bool { return shown.text(1) == c.settled && shown.text(2) == "f" }
+func (c *conn) clear(shown *oneRow) bool {
+	return c.unchanged(shown.text(lookSettings)) && shown.text(lookLeft) == "f"
+}
 
 // opening is the look with which a transaction begins: at what the use before has left
 // too, where nobody has looked since. A connection of which that is not known is cleaned
 // once more before another use.
-func (c *conn) opening(assign bool) (look *command, shown *oneRow, seen func() bool) {
+func (c *conn) opening(assign bool) (cmd *command, shown *oneRow, seen func() bool) {
 	left := c.unseen
-	look, shown = c.looking(assign, left)
+	cmd, shown = c.looking(look{assign: assign, pins: c.uses%pinsLook == 0, clean: left})
 	c.unseen, c.dirty = false, c.dirty || left
-	return look, shown, func() bool {
+	return cmd, shown, func() bool {
 		if left && !c.clear(shown) {
 			return false
 		}

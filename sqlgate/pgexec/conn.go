@@ -67,9 +67,8 @@ type conn struct {
 
 	notices []Notice
 
-	leaving bool      // the next exchange is the last of this use
-	owed    *cleaning // sent, and not answered yet
-	unseen  bool      // it was cleaned, and nobody has looked since
+	owed   *cleaning // sent, and not answered yet
+	unseen bool      // it was cleaned, and nobody has looked since
 
 	outdated bool // the server has other settings of its own now: it is closed before its next use
 	later    *time.Timer
@@ -217,7 +216,7 @@ func (c *conn) assert(ctx context.Context, cfg *pgconn.Config, pins []pin, deadl
 // protocol reaches it: under a name, a function that a client calls could put a
 // statement of its own in its place by SQL, and the gate would run that.
 func (c *conn) keep(ctx context.Context, deadline time.Time) error {
-	refused, err := c.exchange(ctx, deadline, segment{{sql: c.watch.lookSQL, oids: []uint32{16, 16}, keep: true}}) // bool
+	refused, err := c.exchange(ctx, deadline, segment{{sql: c.watch.lookSQL, oids: []uint32{16, 16, 16, 701, 25}, keep: true}}) // bool, float8, text
 	if err == nil && refused != nil {
 		err = refused
 	}
@@ -226,19 +225,32 @@ func (c *conn) keep(ctx context.Context, deadline time.Time) error {
 
 var boolText = map[bool][]byte{false: []byte("f"), true: []byte("t")}
 
-// looking is the look at a connection: the transaction's id, which assign has the
-// server give out, else "" where there is none; the settings and users; and where
-// clean is set, which gives up all of the session's advisory locks and has random()
-// begin elsewhere (DISCARD ALL does not), "t" for what only DISCARD ALL takes away:
-// temporary tables, channels, cursors, prepared statements.
-func (c *conn) looking(assign, clean bool) (*command, *oneRow) {
+// A look is what one look at a connection does besides showing what it finds.
+type look struct {
+	assign bool // has the server give the transaction an id, where it has none
+	pins   bool // shows the pinned settings too: not needed where RESET ALL went before, which puts them back
+	clean  bool // gives up all of the session's advisory locks and has random() begin elsewhere (DISCARD ALL does not)
+	commit bool // makes synchronous_commit what it was, for the rest of the transaction, and looks for servers of foreign tables
+}
+
+// The columns of a look's answer.
+const (
+	lookID       = iota // the transaction's id, "" where it has none
+	lookSettings        // and users
+	lookLeft            // of clean: "t" for what only DISCARD ALL takes away, temporary tables, channels, cursors, prepared statements
+	lookForeign         // of commit: "t" where there are any
+)
+
+func (c *conn) looking(l look) (*command, *oneRow) {
 	cmd, row := query(c.watch.lookSQL)
 	cmd.look = true
-	seed := []byte("0")
-	if clean {
-		seed = strconv.AppendFloat(nil, 2*rand.Float64()-1, 'f', -1, 64)
+	cmd.params = [][]byte{boolText[l.assign], boolText[l.pins], boolText[l.clean], nil, nil}
+	if l.clean {
+		cmd.params[3] = strconv.AppendFloat(nil, 2*rand.Float64()-1, 'f', -1, 64)
 	}
-	cmd.params = [][]byte{boolText[assign], boolText[clean], seed}
+	if l.commit {
+		cmd.params[4] = []byte(c.watch.synchronousCommit(c.settled))
+	}
 	return cmd, row
 }
 
@@ -255,7 +267,7 @@ func assertionFailed(what, got string) error {
 // look compares the session with what was asserted, and reports whether something
 // is left in it. No transaction is open.
 func (c *conn) look(ctx context.Context, deadline time.Time) (left bool, err error) {
-	q, row := c.looking(false, true)
+	q, row := c.looking(look{pins: true, clean: true})
 	refused, err := c.exchange(ctx, deadline, segment{q})
 	switch {
 	case err != nil:
@@ -264,14 +276,14 @@ func (c *conn) look(ctx context.Context, deadline time.Time) (left bool, err err
 		c.broken = true
 		return false, refused
 	}
-	c.compare(row.text(1))
-	return row.text(2) != "f", nil
+	c.compare(row.text(lookSettings))
+	return row.text(lookLeft) != "f", nil
 }
 
 // compare notes drift between a watch's answer and what was asserted. What is not
 // pinned is the server's to change, by a reload of its files: a new connection knows it.
 func (c *conn) compare(shown string) {
-	if shown != c.settled && c.drift == "" {
+	if !c.unchanged(shown) && c.drift == "" {
 		name := c.watch.difference(c.settled, shown)
 		if slices.Contains(serversOwn, name) {
 			c.outdated = true
@@ -279,6 +291,12 @@ func (c *conn) compare(shown string) {
 		}
 		c.drift = name
 	}
+}
+
+// unchanged tells of what a look showed, with the pins or without, whether it is as at
+// the start.
+func (c *conn) unchanged(shown string) bool {
+	return shown == c.settled || strings.HasSuffix(c.settled, separator+shown) && strings.Count(shown, separator) == len(watchedBeside)+1
 }
 
 // stale reports whether the server has closed an idle connection, or has said

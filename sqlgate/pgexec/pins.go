@@ -94,16 +94,12 @@ func newWatch(pins []pin) watch {
 		}
 	}
 	w.names = append(w.names, watchedBeside...)
-	var shown strings.Builder
-	shown.WriteString("pg_catalog.concat_ws(E'\\x1f'")
-	for _, name := range w.names {
-		shown.WriteString(", pg_catalog.current_setting('" + name + "')")
-	}
-	shown.WriteString(", current_user, session_user)")
-	w.lookSQL = "SELECT CASE WHEN $1 THEN pg_catalog.pg_current_xact_id() ELSE pg_catalog.pg_current_xact_id_if_assigned() END, " + shown.String() + `,
- CASE WHEN $2 THEN pg_catalog.pg_advisory_unlock_all() IS NULL OR pg_catalog.setseed($3) IS NULL OR pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+	w.lookSQL = "SELECT CASE WHEN $1 THEN pg_catalog.pg_current_xact_id() ELSE pg_catalog.pg_current_xact_id_if_assigned() END, CASE WHEN $2 THEN " +
+		showing(w.names) + " ELSE " + showing(watchedBeside) + ` END,
+ CASE WHEN $3 THEN pg_catalog.pg_advisory_unlock_all() IS NULL OR pg_catalog.setseed($4) IS NULL OR pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
  OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels()) OR EXISTS (SELECT FROM pg_catalog.pg_cursor() AS c WHERE c.is_holdable)
- OR EXISTS (SELECT FROM pg_catalog.pg_prepared_statement() AS p WHERE p.from_sql) END`
+ OR EXISTS (SELECT FROM pg_catalog.pg_prepared_statement() AS p WHERE p.from_sql) END,
+ CASE WHEN $5 IS NOT NULL THEN pg_catalog.set_config('synchronous_commit', $5, true) IS NULL OR ` + foreignSQL + " END"
 	w.assertSQL = `SELECT current_user, session_user, pg_catalog.current_database(), pg_catalog.current_setting('server_encoding'),
  pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),
  (SELECT c.system_identifier FROM pg_catalog.pg_control_system() AS c),
@@ -111,8 +107,19 @@ func newWatch(pins []pin) watch {
  (SELECT w.stats_reset FROM pg_catalog.pg_stat_wal AS w),
  (SELECT a.backend_start FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a),
  (SELECT pg_catalog.string_agg(pg_catalog.concat(s.name, '=', s.setting), E'\x1f') FROM pg_catalog.pg_settings AS s),
- ` + shown.String()
+ ` + showing(w.names)
 	return w
+}
+
+// showing is an expression for the values of settings, and for who the session's users are.
+func showing(names []string) string {
+	var shown strings.Builder
+	shown.WriteString("pg_catalog.concat_ws(E'\\x1f'")
+	for _, name := range names {
+		shown.WriteString(", pg_catalog.current_setting('" + name + "')")
+	}
+	shown.WriteString(", current_user, session_user)")
+	return shown.String()
 }
 
 // foreignSQL asks whether there are servers of foreign tables, or were. They commit by
@@ -149,13 +156,16 @@ func (w watch) difference(want, got string) string {
 	return "an unnamed setting"
 }
 
-// differenceBut leaves some settings out; "" means that the others agree.
+// differenceBut leaves some settings out; "" means that the others agree. An answer
+// without the pins is compared with the end of one that has them.
 func (w watch) differenceBut(except map[string]string, want, got string) string {
 	a, b := strings.Split(want, separator), strings.Split(got, separator)
 	names := append(slices.Clone(w.names), "current_user", "session_user")
-	if len(a) != len(names) || len(b) != len(names) {
+	pins := len(names) - len(b)
+	if len(a) != len(names) || pins != 0 && pins != len(w.names)-len(watchedBeside) {
 		return "an unnamed setting"
 	}
+	a, names = a[pins:], names[pins:]
 	for i, name := range names {
 		if _, skip := except[name]; !skip && a[i] != b[i] {
 			return name

@@ -159,10 +159,10 @@ func (tx *Tx) open(ctx context.Context) error {
 	case err != nil || refused != nil:
 		return &beginError{beginFault(refused, err)}
 	}
-	if l.compare(shown.text(1)); l.drift != "" {
+	if l.compare(shown.text(lookSettings)); l.drift != "" {
 		return &beginError{driftFault(l.drift)}
 	}
-	xid, err := strconv.ParseUint(shown.text(0), 10, 64)
+	xid, err := strconv.ParseUint(shown.text(lookID), 10, 64)
 	if err != nil {
 		return &beginError{beginFault(nil, errProtocol)}
 	}
@@ -261,7 +261,8 @@ func (tx *Tx) Exec(ctx context.Context, st Statement, sink Sink) (Result, error)
 // counted and checked; the cursor ends with the session's cleaning at the latest. Foreign tables
 // are looked for at the same time: the statement, or somebody else, may have made them.
 func (c *conn) beforeCommit() segment {
-	lasts := &command{sql: "SELECT pg_catalog.set_config('synchronous_commit', '" + c.watch.synchronousCommit(c.settled) + "', true), " + foreignSQL, sink: foreignTables{c}}
+	lasts, _ := c.looking(look{commit: true})
+	lasts.sink = foreignTables{c}
 	return segment{own("SET CONSTRAINTS ALL IMMEDIATE"), own("CLOSE ALL"), lasts}
 }
 
@@ -271,7 +272,7 @@ type foreignTables struct{ *conn }
 func (foreignTables) Fields([]Field) error { return nil }
 
 func (t foreignTables) Row(v [][]byte) error {
-	t.foreign = t.foreign || string(v[1]) == "t"
+	t.foreign = t.foreign || string(v[lookForeign]) == "t"
 	return nil
 }
 
@@ -327,7 +328,8 @@ func (tx *Tx) Commit(ctx context.Context) (Result, error) {
 }
 
 // commit sends COMMIT on its own and says what its answer means. done is the
-// result of what is committed where the database says that it is.
+// result of what is committed where the database says that it is. What resets the
+// session stands behind it, up to the same Sync, and runs in a transaction of its own.
 func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error) {
 	if newest := db.timelines.behind(&l.upstream); newest != "" {
 		res := aborted(ReasonDBError, BasisCommitNeverSent)
@@ -338,8 +340,10 @@ func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error)
 			With("reason", staleReason).With("timeline", l.upstream.Timeline).With("newest_timeline", newest).With("retryable", true)
 	}
 	commit := own("COMMIT")
-	l.leaving = true
-	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(db.cfg.CommitTimeout), segment{commit})
+	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(db.cfg.CommitTimeout), append(segment{commit}, resetting()...))
+	if refused == nil && err == nil {
+		l.wasReset()
+	}
 	switch {
 	case commit.tag == "COMMIT": // it stands, whatever became of the connection behind it
 		done.Basis = BasisCommitAcknowledged
