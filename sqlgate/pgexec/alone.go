@@ -27,7 +27,7 @@ func (db *DB) BeginAlone(ctx context.Context, opts BeginOptions) (*Alone, error)
 		return nil, notCountableFault("the statement runs outside a transaction")
 	}
 	a := &Alone{db: db, opts: opts}
-	err := db.onWriter(ctx, opts.DDL, func(l *lease) error {
+	err := db.writerFor(opts.DDL).onWriter(ctx, (*conn).reset, func(l *lease) error {
 		a.lease = l
 		return a.open(ctx)
 	})

@@ -85,7 +85,7 @@ func (db *DB) BeginBlock(ctx context.Context, opts BlockOptions) (*Block, error)
 		return nil, fault.New(fault.Internal, "The transaction's isolation level is not known.").With("isolation", opts.Isolation)
 	}
 	b := &Block{db: db, opts: opts}
-	err := db.onWriter(ctx, opts.DDL, func(l *lease) error {
+	err := db.writerFor(opts.DDL).onWriter(ctx, (*conn).reset, func(l *lease) error {
 		b.lease, l.block = l, true
 		return b.open(ctx)
 	})

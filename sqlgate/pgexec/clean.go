@@ -69,9 +69,6 @@ func (l *lease) cleanFirst() error {
 	return l.clean(time.Now().Add(l.pool.cfg.ConnectTimeout))
 }
 
-// wasReset notes that the session was reset; the next use looks at the rest.
-func (c *conn) wasReset() { c.unseen, c.dirty, c.used = true, false, false }
-
 // cleaned reads the answer to a cleaning, where it was not read yet, looks where
 // nobody has since, and has the rest discarded where there is some. After an error the
 // connection is only good for closing; a setting that still differs is drift.
@@ -87,6 +84,12 @@ func (c *conn) cleaned(deadline time.Time) error {
 
 // reset is cleaned without the look that was left to the next use.
 func (c *conn) reset(deadline time.Time) error {
+	if c.ahead != nil {
+		c.giveUpAhead(deadline)
+		if c.broken || c.clean(deadline) != nil {
+			return errNotClean
+		}
+	}
 	o := c.owed
 	if o == nil {
 		return nil
@@ -140,6 +143,31 @@ func (c *conn) opening(assign bool) (cmd *command, shown *oneRow, seen func() bo
 	}
 }
 
+// An ahead is a transaction that was begun, behind a COMMIT and in its write, for a write
+// that waited for the connection. Nobody else gets it: what came later would see an older
+// now() than its own.
+type ahead struct {
+	at    time.Time
+	shown *oneRow
+	seen  func() bool
+}
+
+// begunSince reports whether a transaction is open for whoever waits since then.
+func (c *conn) begunSince(then time.Time) bool { return c.ahead != nil && c.ahead.at.After(then) }
+
+// beginning opens the transaction of a write.
+func (c *conn) beginning() (segment, *ahead) {
+	cmd, shown, seen := c.opening(true)
+	return segment{own("BEGIN"), cmd}, &ahead{time.Now(), shown, seen}
+}
+
+// giveUpAhead ends a transaction that nobody came for. What its look has seen is not
+// relied on.
+func (c *conn) giveUpAhead(deadline time.Time) {
+	c.ahead = nil
+	c.rollback(deadline)
+}
+
 // afresh has a session that the look at its beginning found unclean discarded.
 func (l *lease) afresh() error {
 	deadline := time.Now().Add(l.pool.cfg.ConnectTimeout)
@@ -182,7 +210,7 @@ func (c *conn) rest(cfg *Config) {
 	c.taken = false
 	after := cleanedWithin
 	switch {
-	case c.owed != nil, c.unseen:
+	case c.owed != nil, c.unseen, c.ahead != nil:
 	case c.used:
 		after = readerRest
 	default:

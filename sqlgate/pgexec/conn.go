@@ -69,6 +69,7 @@ type conn struct {
 
 	owed   *cleaning // sent, and not answered yet
 	unseen bool      // it was cleaned, and nobody has looked since
+	ahead  *ahead    // a transaction that is open for a write that has waited; nil: none
 
 	outdated bool // the server has other settings of its own now: it is closed before its next use
 	later    *time.Timer

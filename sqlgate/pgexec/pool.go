@@ -62,6 +62,8 @@ type pool struct {
 	syncCommit atomic.Bool              // the role or the server says synchronous_commit=off: pin it
 
 	waits       atomic.Int64
+	waiting     atomic.Int64 // for a slot, now
+	begins      atomic.Int64 // calls of Begin that have no connection yet
 	quarantined atomic.Int64
 
 	mu      sync.Mutex
@@ -183,6 +185,8 @@ func (p *pool) takeSlot(ctx context.Context) error {
 	default:
 	}
 	p.waits.Add(1)
+	p.waiting.Add(1)
+	defer p.waiting.Add(-1)
 	var err error
 	select {
 	case p.slots <- struct{}{}:
@@ -200,6 +204,13 @@ func errAllInUse() error {
 	return fault.New(fault.DBUnavailable, "All database connections of the gate are in use. Send the request again later.")
 }
 
+// awaited reports whether a write waits that takes the connection as soon as this use of
+// it has ended. It may be wrong where others wait too: then nobody uses what was begun.
+func (l *lease) awaited() bool {
+	p := l.pool
+	return p.begins.Load() > 0 && (p.waiting.Load() > 0 || p.own.awaited(l.client))
+}
+
 func (p *pool) giveSlot(client string) {
 	<-p.slots
 	p.own.give(client)
@@ -213,8 +224,11 @@ func (l *lease) release() {
 	if l.watched != nil {
 		l.params = l.watched
 	}
+	if l.ahead != nil && !l.awaited() {
+		l.giveUpAhead(time.Now().Add(rollbackWait))
+	}
 	goesOn := l.broken && l.client != "" && !l.gone(time.Now().Add(endWait)) && l.outlive()
-	if l.broken || l.cancelled || l.drift != "" || l.outdated || l.worn || l.txStatus != 'I' || l.pool.expired(l.res) || l.cleanIfDue() != nil {
+	if l.broken || l.cancelled || l.drift != "" || l.outdated || l.worn || l.txStatus != 'I' && l.ahead == nil || l.pool.expired(l.res) || l.cleanIfDue() != nil {
 		l.res.Destroy()
 	} else {
 		l.rest(&l.pool.cfg)
@@ -230,7 +244,7 @@ func (l *lease) release() {
 // safe read, and a reader now and then.
 func (l *lease) cleanIfDue() error {
 	due := l.dirty || l.kind == reader && l.uses%readerUses == 0
-	if !due || l.owed != nil { // nothing was sent since
+	if !due || l.ahead != nil || l.owed != nil { // its look is made; nothing was sent since
 		return nil
 	}
 	return l.clean(time.Now().Add(l.pool.cfg.ConnectTimeout))

@@ -80,6 +80,14 @@ func (s *shares) take(ctx context.Context, client string, timeout <-chan time.Ti
 	return err
 }
 
+// awaited reports whether the client waits for one more connection than it may have.
+func (s *shares) awaited(client string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	own := s.of[client]
+	return own != nil && own.users > s.each
+}
+
 func (s *shares) give(client string) {
 	if client == "" {
 		return

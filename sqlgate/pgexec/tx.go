@@ -52,14 +52,34 @@ type Tx struct {
 func (db *DB) Begin(ctx context.Context, opts BeginOptions) (*Tx, error) {
 	opts.Limits = db.bound(opts.Limits)
 	tx := &Tx{db: db, opts: opts}
-	err := db.onWriter(ctx, opts.DDL, func(l *lease) error {
+	p := db.writerFor(opts.DDL)
+	since, waits := time.Now(), int64(1)
+	p.begins.Add(waits)
+	ready := func(c *conn, deadline time.Time) error { // open looks
+		p.begins.Add(-waits)
+		waits = 0
+		if c.begunSince(since) {
+			return nil
+		}
+		return c.reset(deadline)
+	}
+	err := p.onWriter(ctx, ready, func(l *lease) error {
 		tx.lease = l
 		return tx.open(ctx)
 	})
+	p.begins.Add(-waits)
 	if err != nil {
 		return nil, err
 	}
 	return tx, nil
+}
+
+// writerFor is the pool of a write.
+func (db *DB) writerFor(ddl bool) *pool {
+	if ddl {
+		return db.definer
+	}
+	return db.writer
 }
 
 // A beginError is what another connection may do better.
@@ -67,18 +87,14 @@ type beginError struct{ fault *fault.Fault }
 
 func (e *beginError) Error() string { return e.fault.Error() }
 
-// onWriter leases a connection of those that write and has open make it ready,
-// in which nothing of the client's is sent. Where that fails with a beginError it
+// onWriter leases a connection of those that write, by what ready does first, and has open
+// make it ready, in which nothing of the client's is sent. Where that fails with a beginError it
 // is tried once more on another connection; any other error is final.
-func (db *DB) onWriter(ctx context.Context, ddl bool, open func(*lease) error) error {
-	p := db.writer
-	if ddl {
-		p = db.definer
-	}
+func (p *pool) onWriter(ctx context.Context, ready func(*conn, time.Time) error, open func(*lease) error) error {
 	const attempts = 2
 	renewed := 0
 	for attempt := 1; ; attempt++ {
-		l, err := p.acquireAs(ctx, (*conn).reset) // open looks
+		l, err := p.acquireAs(ctx, ready)
 		if err != nil {
 			return err
 		}
@@ -128,41 +144,48 @@ func (tx *Tx) open(ctx context.Context) error {
 		return err
 	}
 	settings := l.settings(lim, tx.opts.Trace, tx.opts.Settings)
-	id, shown, seen := l.opening(true)
-	second := segment{own("BEGIN"), id}
+	var batch segment
+	begun := l.ahead
+	if l.ahead = nil; begun == nil {
+		batch, begun = l.beginning()
+	}
 	var marker *command
 	if tx.db.cfg.MarkerTable != "" {
 		marker = putMarker(tx.db.cfg.MarkerTable, tx.opts.ExecutionID, markerExec)
-		second = append(second, marker)
+		batch = append(batch, marker)
 	}
 	var counted *oneRow
 	if lim.MaxRows != nil { // behind the marker, which is not the client's
 		var count *command
 		count, counted = query(countSQL)
-		second = append(second, count)
+		batch = append(batch, count)
 	}
-	second = append(second, set("LOCAL", settings)...) // behind what is the gate's own: that has the gate's time
+	batch = append(batch, set("LOCAL", settings)...) // behind what is the gate's own: that has the gate's time
 	if len(tx.opts.Settings) > 0 {
 		l.expect(settings)
 	}
-	refused, err := l.exchange(ctx, time.Now().Add(tx.db.cfg.ConnectTimeout), second)
-	if err == nil && len(shown.values) > 0 && !seen() {
+	var refused *pgconn.PgError
+	var err error
+	if len(batch) > 0 {
+		refused, err = l.exchange(ctx, time.Now().Add(tx.db.cfg.ConnectTimeout), batch)
+	}
+	if err == nil && len(begun.shown.values) > 0 && !begun.seen() {
 		return errNotClean
 	}
-	if marker != nil && err == nil && len(shown.values) > 0 && !taken(marker) && (refused == nil || refused.Code != "25006") {
+	if marker != nil && err == nil && len(begun.shown.values) > 0 && !taken(marker) && (refused == nil || refused.Code != "25006") {
 		return &beginError{tx.db.markerFault(sqlStateOf(refused), errors.New("no marker was left"))}
 	}
-	prepared := len(shown.values) > 0 && (counted == nil || len(counted.values) > 0)
+	prepared := len(begun.shown.values) > 0 && (counted == nil || len(counted.values) > 0)
 	switch {
 	case err == nil && refused != nil && prepared && (marker == nil || taken(marker)):
 		return tx.db.settingFault(refused)
 	case err != nil || refused != nil:
 		return &beginError{beginFault(refused, err)}
 	}
-	if l.compare(shown.text(lookSettings)); l.drift != "" {
+	if l.compare(begun.shown.text(lookSettings)); l.drift != "" {
 		return &beginError{driftFault(l.drift)}
 	}
-	xid, err := strconv.ParseUint(shown.text(lookID), 10, 64)
+	xid, err := strconv.ParseUint(begun.shown.text(lookID), 10, 64)
 	if err != nil {
 		return &beginError{beginFault(nil, errProtocol)}
 	}
@@ -340,9 +363,21 @@ func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error)
 			With("reason", staleReason).With("timeline", l.upstream.Timeline).With("newest_timeline", newest).With("retryable", true)
 	}
 	commit := own("COMMIT")
-	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(db.cfg.CommitTimeout), append(segment{commit}, resetting()...))
-	if refused == nil && err == nil {
-		l.wasReset()
+	batch := append(segment{commit}, resetting()...)
+	var next *ahead
+	if l.awaited() {
+		var begin segment
+		l.unseen = true
+		begin, next = l.beginning()
+		batch = append(batch, begin...)
+	}
+	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(db.cfg.CommitTimeout), batch)
+	switch {
+	case refused != nil || err != nil:
+	case next != nil:
+		l.ahead, l.used = next, false
+	default:
+		l.unseen, l.dirty, l.used = true, false, false // the next use looks
 	}
 	switch {
 	case commit.tag == "COMMIT": // it stands, whatever became of the connection behind it

@@ -1,0 +1,144 @@
+package pgexec
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// An exchangeCounter counts the exchanges of a connection: each sets a deadline.
+type exchangeCounter struct {
+	net.Conn
+	n atomic.Int64
+}
+
+func (c *exchangeCounter) SetDeadline(t time.Time) error {
+	c.n.Add(1)
+	return c.Conn.SetDeadline(t)
+}
+
+// waitingWrite has a write wait for the only connection, and tells when it waits.
+func waitingWrite(t *testing.T, db *DB) (begun <-chan *Tx) {
+	t.Helper()
+	got := make(chan *Tx, 1)
+	go func() {
+		tx, err := db.Begin(context.Background(), BeginOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- tx
+	}()
+	p := db.writer
+	require.Eventually(t, func() bool { return p.begins.Load() == 1 && p.waiting.Load() == 1 }, 20*time.Second, time.Millisecond)
+	return got
+}
+
+// A write that waits while another commits has its transaction begun in the same
+// exchange. It meets nothing of the one before, and its now() is no older than it is.
+func TestAWriteThatWaitsIsBegunBehindTheCommitBefore(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 1; c.AcquireTimeout = time.Minute })
+	side.run(`CREATE TABLE t (a int); CREATE FUNCTION leave() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_lock(1), set_config('work_mem', '77kB', false);
+ EXECUTE 'PREPARE left_over AS SELECT 1; LISTEN left_over'; RETURN 1; END $$`)
+	const rest = "SELECT (SELECT count(*) FROM pg_prepared_statements WHERE from_sql) + (SELECT count(*) FROM pg_listening_channels()) + (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) AS n, current_setting('work_mem') = '77kB' AS l, now() >= '"
+	for _, text := range []string{"INSERT INTO t VALUES (1)", "INSERT INTO t SELECT leave()"} {
+		first, err := db.Begin(context.Background(), BeginOptions{})
+		require.NoError(t, err)
+		_, err = first.Exec(context.Background(), sql(text), db.NewRows(0))
+		require.NoError(t, err)
+		counter := &exchangeCounter{Conn: first.lease.net}
+		first.lease.net = counter
+		asked := side.ask("SELECT clock_timestamp()")
+		waited := waitingWrite(t, db)
+		_, err = first.Commit(context.Background())
+		require.NoError(t, err)
+		second := <-waited
+		require.NotNil(t, second)
+		if text == "INSERT INTO t VALUES (1)" {
+			require.EqualValues(t, 1, counter.n.Load(), "COMMIT and the next BEGIN are one exchange")
+		}
+		require.NotEqual(t, first.Dispatch().XID, second.Dispatch().XID)
+		rows := db.NewRows(0)
+		_, err = second.Exec(context.Background(), sql(rest+asked+"' AS young"), rows)
+		require.NoError(t, err)
+		require.Equal(t, `[{"n":0,"l":false,"young":true}]`, string(rows.JSON()))
+		second.Rollback()
+		require.Equal(t, "1", side.ask("DELETE FROM t RETURNING a"))
+	}
+	require.Zero(t, db.Stats().Quarantined)
+}
+
+// left leaves a transaction open for a write that waits, in an idle connection, and then
+// there is no such write.
+func left(t *testing.T, db *DB) {
+	t.Helper()
+	p := db.writer
+	l, err := p.acquire(context.Background())
+	require.NoError(t, err)
+	l.unseen = true
+	batch, begun := l.beginning()
+	refused, err := l.exchange(context.Background(), time.Now().Add(time.Minute), batch)
+	require.NoError(t, err)
+	require.Nil(t, refused)
+	l.ahead = begun
+	p.begins.Add(1)
+	p.waiting.Add(1)
+	l.release()
+	p.begins.Add(-1)
+	p.waiting.Add(-1)
+	require.Equal(t, int32(1), p.conns.Stat().IdleResources(), "the connection was kept")
+}
+
+// A transaction that was begun for a write which went away is ended: by the next use,
+// whatever it is, and before long without one.
+func TestATransactionThatNobodyComesForIsEnded(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 1 })
+	side.run("CREATE TABLE t (a timestamptz)")
+	for what, use := range map[string]func(){
+		"nothing": func() {},
+		"a write": func() { mustWrite(t, db, "INSERT INTO t VALUES (now())") },
+		"a block": func() {
+			b := beginBlock(t, db, BlockOptions{})
+			b.write("INSERT INTO t VALUES (now())")
+			b.commit()
+		},
+		"a statement alone": func() {
+			_, err := alone(t, db, "INSERT INTO t VALUES (now())", Limits{})
+			require.NoError(t, err)
+		},
+		"a sign of life": func() { require.NoError(t, db.writer.ping(context.Background())) },
+	} {
+		side.run("DELETE FROM t")
+		left(t, db)
+		asked := side.ask("SELECT clock_timestamp()")
+		use()
+		side.eventually("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'", "0")
+		require.Equal(t, "0", side.ask("SELECT count(*) FROM t WHERE a < '"+asked+"'"), what)
+	}
+	require.Zero(t, db.Stats().Quarantined)
+	require.Equal(t, "1", side.ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'gate/writer' AND datname = current_database()"), "the connection serves on")
+}
+
+// Where nobody waits any more when the use ends, the transaction does not even stay.
+func TestNothingStaysBegunWhereNobodyWaits(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 1; c.AcquireTimeout = time.Minute })
+	first, err := db.Begin(context.Background(), BeginOptions{})
+	require.NoError(t, err)
+	_, err = first.Exec(context.Background(), sql("SELECT 1"), db.NewRows(0))
+	require.NoError(t, err)
+	p := db.writer
+	p.begins.Add(1)
+	p.waiting.Add(1)
+	_, err = db.commit(context.Background(), first.lease, Result{})
+	require.NoError(t, err)
+	require.NotNil(t, first.lease.ahead)
+	p.begins.Add(-1)
+	p.waiting.Add(-1)
+	first.end()
+	require.Equal(t, "0", side.ask("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"))
+	mustWrite(t, db, "SELECT 1")
+	require.Equal(t, "1", side.ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'gate/writer' AND datname = current_database()"))
+}
