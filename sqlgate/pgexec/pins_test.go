@@ -23,32 +23,7 @@ func TestPinsBeatRoleAndDatabaseSettings(t *testing.T) {
 	base := setup.ask("SELECT quote_ident(current_database())")
 	for _, p := range (Config{}).withDefaults().pins(writer, 16) {
 		if p.asserted && p.name != "client_encoding" && p.name != "application_name" {
-			other := map[string]string{"on": "off", "off": "on", "0": "60000"}[p.value]
-			switch p.name {
-			case "search_path":
-				other = "pg_temp, public"
-			case "backslash_quote":
-				other = "on"
-			case "default_transaction_isolation":
-				other = "serializable"
-			case "xmloption":
-				other = "document"
-			case "DateStyle":
-				other = "German"
-			case "IntervalStyle":
-				other = "iso_8601"
-			case "TimeZone":
-				other = "Asia/Tokyo"
-			case "timezone_abbreviations":
-				other = "Australia"
-			case "extra_float_digits":
-				other = "-5"
-			case "bytea_output":
-				other = "escape"
-			}
-			if other == "" {
-				other = "77000"
-			}
+			other := otherThan(p)
 			setup.run("ALTER DATABASE " + base + " SET " + p.name + " = '" + other + "'")
 		}
 	}
@@ -63,6 +38,68 @@ func TestPinsBeatRoleAndDatabaseSettings(t *testing.T) {
 		require.Equal(t, `[{"s":"UTC\"public\", pg_temp1"}]`, rows)
 	}
 	require.Zero(t, db.Stats().Quarantined)
+}
+
+// otherThan is another value of a pinned setting.
+func otherThan(p pin) string {
+	other := map[string]string{"on": "off", "off": "on", "0": "60000"}[p.value]
+	switch p.name {
+	case "search_path":
+		other = "pg_temp, public"
+	case "backslash_quote":
+		other = "on"
+	case "default_transaction_isolation":
+		other = "serializable"
+	case "xmloption":
+		other = "document"
+	case "DateStyle":
+		other = "German"
+	case "IntervalStyle":
+		other = "iso_8601"
+	case "TimeZone":
+		other = "Asia/Tokyo"
+	case "timezone_abbreviations":
+		other = "Australia"
+	case "extra_float_digits":
+		other = "-5"
+	case "bytea_output":
+		other = "escape"
+	}
+	if other == "" {
+		other = "77000"
+	}
+	return other
+}
+
+// A write begins with a look that leaves the pins out, because RESET ALL went before: it
+// has to reach each of them.
+func TestResetAllPutsEveryPinBack(t *testing.T) {
+	db, _ := open(t)
+	l, err := db.writer.acquire(context.Background())
+	require.NoError(t, err)
+	defer l.release()
+	change := segment{}
+	for _, p := range db.cfg.pins(writer, l.major) {
+		if p.asserted && p.name != "client_encoding" {
+			change = append(change, own("SELECT set_config('"+p.name+"', '"+otherThan(p)+"', false)"))
+		}
+	}
+	l.params = map[string]string{} // what the server reports is no drift here
+	for _, reset := range []bool{false, true} {
+		batch := change
+		if reset {
+			batch = resetting()
+		}
+		looks, shown := l.looking(look{pins: true})
+		refused, err := l.exchange(context.Background(), time.Now().Add(time.Minute), append(batch, looks))
+		require.NoError(t, err)
+		require.Nil(t, refused)
+		for i, name := range l.watch.names {
+			was, is := strings.Split(l.settled, separator)[i], strings.Split(shown.text(lookSettings), separator)[i]
+			changed := !reset && name != "client_encoding" && !slices.Contains(watchedBeside, name)
+			require.Equal(t, changed, was != is, "%s: %s, then %s", name, was, is)
+		}
+	}
 }
 
 // A server looks at no time limit while it compiles what a statement computes. Where it was
