@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -72,6 +73,25 @@ func BenchmarkWrite(b *testing.B) {
 		}
 		b.ReportMetric(float64(side.backendCPU()-before)/1e3/float64(b.N), "server-us/op")
 	})
+}
+
+// More clients than connections, as a busy gate has them: a write that waits is begun
+// behind the COMMIT before it.
+func BenchmarkWriteOfManyClients(b *testing.B) {
+	url := postgres.ForTest(b)
+	db, side := openURL(b, url, func(c *Config) { c.PoolMax, c.AcquireTimeout = 16, time.Minute })
+	side.run("CREATE TABLE t (a int, b text)")
+	mustWrite(b, db, "INSERT INTO t VALUES (1, 'x')")
+	b.SetParallelism(32)
+	b.ReportAllocs()
+	b.ResetTimer()
+	before := side.backendCPU()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			mustWrite(b, db, "INSERT INTO t VALUES (1, 'x')")
+		}
+	})
+	b.ReportMetric(float64(side.backendCPU()-before)/1e3/float64(b.N), "server-us/op")
 }
 
 // backendCPU is the processor time that the other backends of the database have
