@@ -98,6 +98,11 @@ var factsOfOrders = func() map[string]Facts {
 		"SELECT setval('public.orders_id_seq', 1)":                                                  {QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", Functions: []string{"setval"}, RiskSignals: []string{"sequence_change"}},
 		"SELECT pg_is_in_recovery()":                                                                {QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", Functions: []string{"pg_is_in_recovery"}, RiskSignals: []string{"volatile_function"}},
 		"SELECT random()":                                                                           {QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", Functions: []string{"random"}, RiskSignals: []string{"volatile_function"}},
+		"SELECT pg_size_pretty(pg_database_size(current_database()))":                               {QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", Functions: []string{"pg_size_pretty", "pg_database_size", "current_database"}, RiskSignals: []string{"volatile_function"}},
+		"SELECT table_name, pg_size_pretty(pg_total_relation_size(quote_ident(table_name))) FROM information_schema.tables WHERE table_schema = 'public'": {QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", TablesRead: []string{"information_schema.tables"},
+			Functions: []string{"pg_size_pretty", "pg_total_relation_size", "quote_ident"}, RiskSignals: []string{"volatile_function"}},
+		"SELECT id, gen_random_uuid() FROM public.orders":                                                               {QueryType: "SELECT", QueryTypes: []string{"SELECT"}, Class: "write", TablesRead: []string{"public.orders"}, Functions: []string{"gen_random_uuid"}, RiskSignals: []string{"volatile_function"}},
+		"INSERT INTO public.orders (customer_id, status) SELECT customer_id, 'new' FROM public.old_orders WHERE id = 7": {QueryType: "INSERT", QueryTypes: []string{"INSERT", "SELECT"}, Class: "write", TablesRead: []string{"public.old_orders"}, TablesWritten: []string{"public.orders"}},
 	}
 }()
 
