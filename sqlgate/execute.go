@@ -337,13 +337,16 @@ func (g *Gate) alone(ctx context.Context, s *submission) (*Answer, error) {
 	return g.finish(ctx, s, recorded, result, rows, err)
 }
 
-// beginOptions picks the role: ddl, dcl and maintenance have their own.
+// beginOptions picks the role: ddl, dcl and maintenance have their own, and a REFRESH,
+// which is a write that only the view's owner may do.
 func (g *Gate) beginOptions(s *submission, l pgexec.Limits) pgexec.BeginOptions {
 	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.Trace, Settings: s.settings(), UserCode: s.callsUserCode(), Major: s.classification.Engine.ServerMajor,
 		NoSnapshot: slices.Contains(withoutSnapshot, s.classification.QueryType)}
 	switch s.classification.Class {
 	case classify.ClassDDL, classify.ClassDCL, classify.ClassMaintenance:
 		o.DDL = true
+	default:
+		o.DDL = s.classification.QueryType == classify.TypeRefresh
 	}
 	return o
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog/event"
+	"writegate/sqlgate/policy"
 )
 
 // updateDocsVariable makes the test write the tables of docs/OPERATIONS.md
@@ -366,4 +369,23 @@ func TestArchitecturePageHasEveryRoom(t *testing.T) {
 	for room := range arrows {
 		require.Contains(t, text, "\n| `"+room+"` |")
 	}
+}
+
+// Only its owner may refresh a materialized view, and the writer owns nothing.
+func TestAnApprovedRefreshRunsAsTheRoleForSchemaChanges(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, policy.Starting(""))
+	name := d.value(t, "SELECT current_database()")
+	writer := "w" + rolesSuffix(name)
+	d.execute(t, "CREATE TABLE sales (amount int); CREATE MATERIALIZED VIEW totals AS SELECT sum(amount) AS total FROM sales; INSERT INTO sales VALUES (7);"+
+		"CREATE ROLE "+writer+" LOGIN PASSWORD 'w'; GRANT SELECT ON ALL TABLES IN SCHEMA public TO "+writer)
+	defer d.execute(t, "DROP OWNED BY "+writer+"; DROP ROLE "+writer)
+	as, err := url.Parse(d.database)
+	require.NoError(t, err)
+	as.User = url.UserPassword(writer, "w")
+	g := startGate(t, d, "GATE_DATABASE_URL="+as.String(), "GATE_DATABASE_DDL_URL="+d.database)
+	refresh := ask("REFRESH MATERIALIZED VIEW totals")
+	ran := g.query(t, refresh.with("approval_id", g.approved(t, refresh)))
+	require.Equal(t, http.StatusOK, ran.status, "%s", ran.body)
+	require.Equal(t, "7", d.value(t, "SELECT total::text FROM totals"))
 }
