@@ -259,7 +259,7 @@ func (k *known) receipt(p Paper) {
 		return
 	}
 	if k.absent(r.LogID) {
-		k.warnings = append(k.warnings, fmt.Sprintf("receipt %s: it is of a log before this one, and was not compared: %v; put that folder there, or hold it against the file of its own log", p.Name, k.gap))
+		k.useless(p, "receipt", fmt.Errorf("it is of a log before this one, and was not compared: %w; put that folder there, or hold it against the file of its own log", k.gap))
 		return
 	}
 	a := frame.Anchor{Level: frame.L3, LogID: r.LogID, Seq: r.Seq, Hash: r.EventHash, Time: r.Time, Source: "receipt " + p.Name}

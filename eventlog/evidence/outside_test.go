@@ -333,6 +333,30 @@ func TestOfALogThatWasCopiedAloneNobodyCanTell(t *testing.T) {
 		assert.Equal(t, 2, strings.Count(said, "has to lie at "+alone+".retired/a1"), said)
 	}
 	both := x.judge(t, alone, slices.Concat(paper(x.logs[2].Receipts(ours)[3]), paper(x.logs[1].Receipts(ours)[3])), nil)
-	assert.Empty(t, both.Faults, "one of the log that it names is no more than a warning")
-	assert.Contains(t, strings.Join(both.Warnings, "\n"), "put that folder there")
+	assert.Equal(t, frame.Partial, both.Status, "what was asked for was not compared, whatever else was")
+	require.Len(t, both.Faults, 1)
+	assert.Contains(t, both.Faults[0].Detail, "put that folder there")
+}
+
+// A log that begins behind the loss of all that was before it is ok with receipts of its
+// own alone: those of the lost one that were asked for can't be compared.
+func TestOfALogOfWhichNothingWasSavedNobodyCanTell(t *testing.T) {
+	l := evidencetest.New(0)
+	vkey, err := ours.Public().VKey("gate.example")
+	require.NoError(t, err)
+	l.Append(evidencetest.Startup(vkey, &event.Predecessor{LogID: [16]byte{9}}))
+	own, lost := l.Receipts(ours)[0], evidencetest.New(5).ReceiptsOf(ours, [16]byte{9})[4]
+	asked := func(texts ...string) (papers []evidence.Paper) {
+		for _, text := range texts {
+			papers = append(papers, evidence.Paper{Name: "kept", Text: text, Asked: true})
+		}
+		return papers
+	}
+	o := evidence.Outside{Receipts: asked(own), Keys: keys(ours)}
+	assert.Equal(t, frame.OK, judge(t, l.WAL(), o).Status)
+	o.Receipts = asked(own, lost)
+	r := judge(t, l.WAL(), o)
+	assert.Equal(t, frame.Partial, r.Status)
+	require.Len(t, r.Faults, 1)
+	assert.Contains(t, r.Faults[0].Detail, "nothing could be saved")
 }
