@@ -73,6 +73,9 @@ func AncestorFaults(ctx context.Context, fsys frame.FS, path string, events iter
 		faults = append(faults, err)
 	}
 	for i, a := range all {
+		if a.Last == 0 {
+			faults = append(faults, fmt.Errorf("%w: of log %x, which the next one follows, nothing could be saved", ErrAncestor, a.LogID))
+		}
 		for _, err := range a.Events(ctx) {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()

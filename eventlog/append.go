@@ -82,7 +82,7 @@ func (l *Log) refusal(g *Group, bytes int) error {
 	case l.unserved != nil && (!l.writable || !g.Reserve):
 		return l.unserved
 	case l.stalled && !g.Reserve:
-		return fmt.Errorf("%w: a sync has been running for more than %v", ErrNotWritten, l.o.SlowSync)
+		return fmt.Errorf("%w: a write or sync has been running for more than %v", ErrNotWritten, l.o.SlowSync)
 	case l.full && !g.Reserve:
 		return ErrStorageFull
 	case l.full && l.filling.end()+int64(bytes) > l.allocated:

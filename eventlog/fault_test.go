@@ -214,9 +214,36 @@ func TestTheLastBatchIsMadeSureBeforeAnythingFollows(t *testing.T) {
 	require.Equal(t, uint64(2), left.LastSeq, "a power cut right after the open loses nothing that it served")
 }
 
-func TestASlowSyncRefusesCommandsAndAStuckOneEndsTheProcess(t *testing.T) {
+// A volume that was frozen for a snapshot blocks the write before the sync.
+func TestASlowWriteOrSyncRefusesCommands(t *testing.T) {
+	t.Run("write", func(t *testing.T) { slowCallRefusesCommands(t, frametest.Pwrite) })
+	t.Run("sync", func(t *testing.T) { slowCallRefusesCommands(t, frametest.Datasync) })
+}
+
+// So does one that waits for space that another thread of the process makes.
+func TestASlowWaitForSpaceRefusesCommands(t *testing.T) {
+	l, k, _ := guarded(t, func(o *Options) {
+		o.SlowSync, o.StuckSync, o.PreallocateBytes = 20*time.Millisecond, time.Hour, 1<<20
+	})
+	zeros, release := k.holdOn(frametest.Pwrite)
+	defer release()
+	l.mu.Lock()
+	l.allocated = l.filling.end() // as if it were used up
+	l.mu.Unlock()
+	first := appendLater(l, group("waits"))
+	<-zeros
+	require.Eventually(t, func() bool { return !l.Health().OK }, time.Minute, time.Millisecond)
+	_, err := l.Append(context.Background(), group("refused"))
+	require.ErrorIs(t, err, ErrNotWritten)
+	release()
+	require.NoError(t, <-first)
+	require.Eventually(t, func() bool { return l.Health().OK }, time.Minute, time.Millisecond)
+	require.Equal(t, []string{"waits"}, names(t, l))
+}
+
+func slowCallRefusesCommands(t *testing.T, call frametest.Kind) {
 	l, k, _ := guarded(t, func(o *Options) { o.SlowSync, o.StuckSync = 20*time.Millisecond, time.Hour })
-	held, release := k.holdOn(frametest.Datasync)
+	held, release := k.holdOn(call)
 	defer release()
 	first := appendLater(l, group("slow"))
 	<-held

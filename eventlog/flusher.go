@@ -41,7 +41,8 @@ func (l *Log) flush() {
 			return
 		}
 		l.o.Step("append.before_write")
-		if _, err := l.file.Pwrite(b.buf, b.start); err != nil {
+		err = l.watched(func() error { _, err := l.file.Pwrite(b.buf, b.start); return err })
+		if err != nil {
 			l.fail(fmt.Errorf("write of a batch at offset %d: %w", b.start, err))
 			return
 		}
@@ -105,6 +106,13 @@ func (l *Log) watched(call func() error) error {
 func (l *Log) take(spare *batch) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	waits := false // for the helper that makes space
+	defer func() {
+		if waits {
+			l.syncSince.Store(0)
+			l.stalled = false
+		}
+	}()
 	for {
 		switch {
 		case l.poison != nil:
@@ -120,6 +128,10 @@ func (l *Log) take(spare *batch) *batch {
 			continue
 		case l.filling.frames == 0 && l.closing:
 			return nil
+		}
+		if l.filling.frames > 0 && !waits {
+			waits = true
+			l.syncSince.Store(int64(time.Since(l.opened)) + 1)
 		}
 		l.work.Wait()
 	}

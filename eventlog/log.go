@@ -144,7 +144,7 @@ func (l *Log) Health() Health {
 	case l.unserved != nil:
 		return Health{Step: "serving", Message: l.unserved.Error()}
 	case l.stalled:
-		return Health{Step: "sync", Message: fmt.Sprintf("a sync has been running for more than %v", l.o.SlowSync)}
+		return Health{Step: "sync", Message: fmt.Sprintf("a write or sync has been running for more than %v", l.o.SlowSync)}
 	case l.full:
 		return Health{Step: "storage", Message: "storage_full: no space left to lengthen the log"}
 	}

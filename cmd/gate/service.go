@@ -179,6 +179,13 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 		return exitWith(eventlog.ExitCode(err), fmt.Errorf("the event log %s (GATE_AUDIT_WAL_PATH) cannot be opened: %w", s.AuditWALPath, err))
 	}
 	if origin := g.events.Header().Origin; origin != "" { // it is empty where damage hides the header
+		if s.AuditOrigin != "" && s.AuditOrigin != origin {
+			const differ = "the event log %s (GATE_AUDIT_WAL_PATH) is called %q, and GATE_AUDIT_ORIGIN names %q"
+			if s.WitnessURLs != "" {
+				return exitWith(exitConfigured, fmt.Errorf(differ+", so it is not the log that the witnesses know. Find out how it came there: put the right log back, or set GATE_AUDIT_ORIGIN to the name of this one", s.AuditWALPath, origin, s.AuditOrigin))
+			}
+			g.log.Warn(fmt.Sprintf(differ, s.AuditWALPath, origin, s.AuditOrigin), "source", "gate")
+		}
 		if g.signer, err = signerOf(origin, g.signingKey); err != nil {
 			return exitWith(exitConfigured, err)
 		}
