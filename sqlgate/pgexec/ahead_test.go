@@ -2,7 +2,12 @@ package pgexec
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"net"
+	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -141,4 +146,121 @@ func TestNothingStaysBegunWhereNobodyWaits(t *testing.T) {
 	require.Equal(t, "0", side.ask("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"))
 	mustWrite(t, db, "SELECT 1")
 	require.Equal(t, "1", side.ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'gate/writer' AND datname = current_database()"))
+}
+
+// Many writers at two connections, of which somebody ends one again and again, and
+// some go away while they wait: what is said of each write is what the table has, and none
+// meets what another one left.
+func TestManyWritersAtFewConnectionsThatAreKilled(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 2; c.AcquireTimeout = time.Minute }, unhurried)
+	side.run("CREATE TABLE t (a int PRIMARY KEY)")
+	var (
+		mu      sync.Mutex
+		results = map[int]Result{}
+		xids    = map[int]uint64{}
+		unclean []string
+		work    sync.WaitGroup
+		next    atomic.Int64
+	)
+	const writers, each = 12, 40
+	write := func(value int) (res Result, sent bool) {
+		ctx := context.Background()
+		if value%7 == 0 { // goes away while it waits, or just in time
+			short, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(3000))*time.Microsecond)
+			defer cancel()
+			ctx = short
+		}
+		asked := time.Now().UTC().Format("2006-01-02 15:04:05.999999Z")
+		tx, err := db.Begin(ctx, BeginOptions{})
+		if err != nil {
+			return Result{}, false
+		}
+		defer tx.Rollback()
+		mu.Lock()
+		xids[value] = tx.Dispatch().XID
+		mu.Unlock()
+		rows := db.NewRows(0)
+		res, err = tx.Exec(context.Background(), sql(fmt.Sprintf(`WITH w AS (INSERT INTO t VALUES (%[1]d) RETURNING a) SELECT current_setting('work_mem') <> '77kB' AND now() >= '%[2]s'
+ AND (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) = 0 AS clean, set_config('work_mem', '77kB', false) AS s, pg_advisory_lock(%[1]d)::text AS l FROM w`, value, asked)), rows)
+		if err != nil {
+			return res, true
+		}
+		if got := string(rows.JSON()); !strings.Contains(got, `"clean":true`) {
+			mu.Lock()
+			unclean = append(unclean, got)
+			mu.Unlock()
+		}
+		if value%5 == 0 {
+			tx.Rollback()
+			return Result{State: Failure}, true
+		}
+		res, _ = tx.Commit(context.Background())
+		return res, true
+	}
+	stop := make(chan struct{})
+	killer := newSide(t, side.url)
+	killed := make(chan int)
+	go func() {
+		n := 0
+		for last := int64(0); ; {
+			select {
+			case <-stop:
+				killed <- n
+				return
+			case <-time.After(time.Duration(rand.IntN(4)) * time.Millisecond):
+			}
+			begun := next.Load()
+			if begun < last+8 { // however slow the machine is, most are not killed
+				continue
+			}
+			last = begun
+			got, err := killer.first("SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity WHERE application_name = 'gate/writer' AND datname = current_database() ORDER BY random() LIMIT 1) x")
+			if err == nil && got == "1" {
+				n++
+			}
+		}
+	}()
+	for range writers {
+		work.Go(func() {
+			for range each {
+				value := int(next.Add(1))
+				res, sent := write(value)
+				mu.Lock()
+				if sent {
+					results[value] = res
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	close(stop)
+	require.Positive(t, <-killed)
+	require.Empty(t, unclean)
+	there := map[string]bool{}
+	for a := range strings.SplitSeq(side.ask("SELECT string_agg(a::text, ' ') FROM t"), " ") {
+		there[a] = true
+	}
+	states := map[State]int{}
+	for value := 1; value <= writers*each; value++ {
+		is := there[strconv.Itoa(value)]
+		res, sent := results[value]
+		states[res.State]++
+		switch {
+		case !sent, res.State == Failure, res.Settled != nil && res.Settled.Outcome == OutcomeAborted:
+			require.False(t, is, "%d: %+v", value, res)
+		case res.State == Success:
+			require.True(t, is, "%d: %+v", value, res)
+		default:
+			require.Equal(t, is, side.ask(fmt.Sprintf("SELECT pg_xact_status('%d')", xids[value])) == "committed", "%d: %+v", value, res)
+		}
+	}
+	require.Positive(t, states[Success], "%v", states)
+	seen := map[uint64]bool{}
+	for value, xid := range xids {
+		require.False(t, seen[xid], "%d has the transaction id of another one", value)
+		seen[xid] = true
+	}
+	givenBack(t, db)
+	side.eventually("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'", "0")
 }
