@@ -27,7 +27,7 @@ import (
 const updateDocsVariable = "DOCS_UPDATE"
 
 // docFiles are the pages that people read, from the top folder.
-var docFiles = []string{"README.md", "docs/ARCHITECTURE.md", "docs/CONTRIBUTING.md", "docs/OPERATIONS.md", "docs/POLICY.md", "docs/THREATS.md", "docs/WIRE.md",
+var docFiles = []string{"README.md", "CHANGELOG.md", "SECURITY.md", "docs/ARCHITECTURE.md", "docs/CONTRIBUTING.md", "docs/OPERATIONS.md", "docs/POLICY.md", "docs/THREATS.md", "docs/WIRE.md",
 	"docs/spec/README.md", "docs/spec/wal.md", "docs/spec/jsonl.md", "docs/spec/evidence.md", "docs/spec/papers.md"}
 
 func readDoc(t *testing.T, name string) string {
