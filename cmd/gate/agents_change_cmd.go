@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) agentsRegisterCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var kind, owner, environment string
 	var days int
 	cmd := &cobra.Command{
@@ -40,7 +40,7 @@ func (a *app) agentsRegisterCommand() *cobra.Command {
 	cmd.Flags().StringVar(&owner, "owner", "", "who answers for it")
 	cmd.Flags().StringVar(&environment, "environment", "", "where it runs, such as production")
 	cmd.Flags().IntVar(&days, "expires-in-days", 90, "days until its token ends, 1 to 365")
-	return agentFlags(cmd, &o, "print the answer as JSON")
+	return clientFlags(cmd, &o, "print the answer as JSON")
 }
 
 func printRegistered(w io.Writer, made *agentctl.RegisteredBody) error {
@@ -62,7 +62,7 @@ func printToken(w io.Writer, id, secret, until string) error {
 }
 
 func (a *app) agentsTokenCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var replaces string
 	var days, grace int
 	cmd := &cobra.Command{
@@ -87,11 +87,11 @@ meanwhile.`,
 	cmd.Flags().IntVar(&days, "expires-in-days", 90, "days until it ends, 1 to 365")
 	cmd.Flags().StringVar(&replaces, "replaces", "", "token that it takes the place of")
 	cmd.Flags().IntVar(&grace, "grace-seconds", 0, "seconds for which that one is still good, up to 86400")
-	return agentFlags(cmd, &o, "print the answer as JSON")
+	return clientFlags(cmd, &o, "print the answer as JSON")
 }
 
 func (a *app) agentsRevokeCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	cmd := &cobra.Command{
 		Use: "revoke AGENT TOKEN", Short: "Revoke a token; the next request with it fails", Args: cobra.ExactArgs(2),
 		Long: `Revoke a token by its id, tok_... as "gate agents show" lists it. The next request with it fails. A
@@ -106,11 +106,11 @@ second time changes nothing.`,
 			return written(err)
 		},
 	}
-	return agentFlags(cmd, &o, "print the answer as JSON")
+	return clientFlags(cmd, &o, "print the answer as JSON")
 }
 
 func (a *app) agentsActivateCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var days int
 	cmd := &cobra.Command{
 		Use: "activate AGENT", Short: "Take an agent back into service and print a new token, once", Args: cobra.ExactArgs(1),
@@ -122,7 +122,7 @@ meanwhile, nothing is changed.`,
 			if days < 1 || days > 365 { // the gate says so too, when the agent is back already
 				return exitWith(exitUsage, errors.New("--expires-in-days must be from 1 to 365"))
 			}
-			client, err := a.agentClient(&o)
+			client, err := a.clientFor(&o)
 			if err != nil {
 				return err
 			}
@@ -153,11 +153,11 @@ meanwhile, nothing is changed.`,
 		},
 	}
 	cmd.Flags().IntVar(&days, "expires-in-days", 90, "days until the token ends, 1 to 365")
-	return agentFlags(cmd, &o, "print the new token as JSON")
+	return clientFlags(cmd, &o, "print the new token as JSON")
 }
 
 func (a *app) agentsDeactivateCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var reason string
 	var yes bool
 	cmd := &cobra.Command{
@@ -179,5 +179,5 @@ can no longer be used. What it did stays in the log. A second time changes nothi
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	return agentFlags(cmd, &o, "print the answer as JSON")
+	return clientFlags(cmd, &o, "print the answer as JSON")
 }

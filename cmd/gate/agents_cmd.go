@@ -34,20 +34,21 @@ its project. "gate keys create" makes a key.`,
 	return cmd
 }
 
-// agentOptions are the flags that all of these commands have.
-type agentOptions struct {
-	gate gateAddress
-	json bool
+// clientOptions are the flags of every command that asks a running gate.
+type clientOptions struct {
+	gate     gateAddress
+	json     bool
+	operator bool // it shows the operator token, where there is one, and no project key
 }
 
-func agentFlags(cmd *cobra.Command, o *agentOptions, asJSON string) *cobra.Command {
+func clientFlags(cmd *cobra.Command, o *clientOptions, asJSON string) *cobra.Command {
 	gateFlag(cmd, &o.gate)
 	cmd.Flags().BoolVar(&o.json, "json", false, asJSON)
 	return cmd
 }
 
-// agentClient is a client that shows the project key.
-func (a *app) agentClient(o *agentOptions) (*gateClient, error) {
+// clientFor is a client that shows the credential of its command.
+func (a *app) clientFor(o *clientOptions) (*gateClient, error) {
 	s, err := a.settingsFor()
 	if err != nil {
 		return nil, err
@@ -55,6 +56,9 @@ func (a *app) agentClient(o *agentOptions) (*gateClient, error) {
 	client, err := a.gateClient(s, o.gate)
 	if err != nil {
 		return nil, err
+	}
+	if o.operator {
+		return client, nil
 	}
 	if s.ProjectKey == "" {
 		return nil, exitWith(exitConfigured, errors.New("GATE_PROJECT_KEY is not set; it is the project key that this command shows to the gate, and `gate keys create` makes one"))
@@ -65,7 +69,7 @@ func (a *app) agentClient(o *agentOptions) (*gateClient, error) {
 
 // showCommand asks the gate for one thing by its id, and prints it.
 func showCommand[T any](a *app, use, short, asJSON string, path func(id string) string, show func(io.Writer, *T) error) *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -77,13 +81,13 @@ func showCommand[T any](a *app, use, short, asJSON string, path func(id string) 
 			return written(show(a.out, &body))
 		},
 	}
-	return agentFlags(cmd, &o, asJSON)
+	return clientFlags(cmd, &o, asJSON)
 }
 
 // askGate sends a request of one of these commands; done means that the answer
 // is printed already, as JSON or as a refusal.
-func (a *app) askGate(ctx context.Context, o *agentOptions, method, path string, body, answer any) (done bool, err error) {
-	client, err := a.agentClient(o)
+func (a *app) askGate(ctx context.Context, o *clientOptions, method, path string, body, answer any) (done bool, err error) {
+	client, err := a.clientFor(o)
 	if err != nil {
 		return true, err
 	}
@@ -97,8 +101,8 @@ func (a *app) askGate(ctx context.Context, o *agentOptions, method, path string,
 	return false, nil
 }
 
-// An agentPage is a page of a list under /v1.
-type agentPage struct {
+// An listPage is a page of a list under /v1.
+type listPage struct {
 	Items []json.RawMessage `json:"items"`
 	Next  string            `json:"next_cursor"`
 }
@@ -107,7 +111,7 @@ type agentPage struct {
 func (g *gateClient) each(ctx context.Context, path string, query url.Values, take func(json.RawMessage) error) error {
 	query.Set("limit", "100")
 	for {
-		var page agentPage
+		var page listPage
 		if _, err := g.call(ctx, http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
 			return err
 		}
@@ -124,7 +128,7 @@ func (g *gateClient) each(ctx context.Context, path string, query url.Values, ta
 }
 
 func (a *app) agentsListCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var status, kind, name string
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the agents of the project, the newest first", Args: cobra.NoArgs,
@@ -136,10 +140,10 @@ func (a *app) agentsListCommand() *cobra.Command {
 	cmd.Flags().StringVar(&status, "status", "active", "active, inactive or all")
 	cmd.Flags().StringVar(&kind, "type", "", "only agents of this type")
 	cmd.Flags().StringVar(&name, "name", "", "only agents whose name begins so")
-	return agentFlags(cmd, &o, "print a JSON object for each agent, one a line")
+	return clientFlags(cmd, &o, "print a JSON object for each agent, one a line")
 }
 
-func (a *app) listAgents(ctx context.Context, o *agentOptions, query url.Values) error {
+func (a *app) listAgents(ctx context.Context, o *clientOptions, query url.Values) error {
 	return a.listRows(ctx, o, "/v1/agents", query, "ID\tNAME\tTYPE\tSTATUS\tPOLICIES\tLAST SEEN",
 		"There is no such agent in this project. `gate agents register NAME` makes one.", func(item json.RawMessage) (string, error) {
 			var b agentctl.AgentBody
@@ -160,12 +164,12 @@ func second(moment *string, none string) string {
 }
 
 func (a *app) agentsShowCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	cmd := &cobra.Command{
 		Use: "show AGENT", Short: "Show an agent with its policies and tokens", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error { return a.showAgent(c.Context(), &o, args[0]) },
 	}
-	return agentFlags(cmd, &o, "print the agent as JSON, with its tokens")
+	return clientFlags(cmd, &o, "print the agent as JSON, with its tokens")
 }
 
 // An agentShown is what "gate agents show --json" prints.
@@ -174,8 +178,8 @@ type agentShown struct {
 	Tokens []agentctl.TokenBody `json:"tokens"`
 }
 
-func (a *app) showAgent(ctx context.Context, o *agentOptions, id string) error {
-	client, err := a.agentClient(o)
+func (a *app) showAgent(ctx context.Context, o *clientOptions, id string) error {
+	client, err := a.clientFor(o)
 	if err != nil {
 		return err
 	}

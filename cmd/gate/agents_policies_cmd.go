@@ -30,7 +30,7 @@ decides. docs/AGENTS.md has the rules' language.`,
 func agentPolicyPath(id string) string { return "/v1/policies/" + url.PathEscape(id) }
 
 func (a *app) agentPolicyListCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var name, agent string
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the policies of the project, the newest first", Args: cobra.NoArgs,
@@ -45,7 +45,7 @@ func (a *app) agentPolicyListCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&name, "name", "", "only policies whose name begins so")
 	cmd.Flags().StringVar(&agent, "agent", "", "only what is applied to this agent")
-	return agentFlags(cmd, &o, "print a JSON object for each policy, one a line")
+	return clientFlags(cmd, &o, "print a JSON object for each policy, one a line")
 }
 
 func yesNo(yes bool) string {
@@ -55,9 +55,9 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-// listRows prints a list under /v1 as a table, or as lines of JSON.
-func (a *app) listRows(ctx context.Context, o *agentOptions, path string, query url.Values, head, none string, row func(json.RawMessage) (string, error)) error {
-	client, err := a.agentClient(o)
+// listRows prints a list of the API as a table, or as lines of JSON.
+func (a *app) listRows(ctx context.Context, o *clientOptions, path string, query url.Values, head, none string, row func(json.RawMessage) (string, error)) error {
+	client, err := a.clientFor(o)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (r *agentRule) body() any {
 }
 
 func (a *app) agentPolicyCreateCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var rule agentRule
 	cmd := &cobra.Command{
 		Use: "create [FILE]", Short: "Make a policy, of one rule or from a file", Args: cobra.MaximumNArgs(1),
@@ -150,7 +150,7 @@ It does nothing until it is applied to an agent.`,
 	cmd.Flags().StringVar(&rule.condition, "condition", "", "when, in CEL; '' is always")
 	cmd.Flags().StringVar(&rule.message, "message", "", "what the agent is told")
 	cmd.Flags().StringVar(&rule.mode, "mode", "enforce", "enforce, or observe to only say what it would do")
-	return agentFlags(cmd, &o, "print the answer as JSON")
+	return clientFlags(cmd, &o, "print the answer as JSON")
 }
 
 // policyOf is the policy of a file or of flags.
@@ -185,8 +185,8 @@ func (a *app) jsonFile(name string) (json.RawMessage, error) {
 }
 
 // writePolicy sends a policy and says what became of it.
-func (a *app) writePolicy(ctx context.Context, o *agentOptions, method, path string, body any) error {
-	client, err := a.agentClient(o)
+func (a *app) writePolicy(ctx context.Context, o *clientOptions, method, path string, body any) error {
+	client, err := a.clientFor(o)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (a *app) refusedRules(err error, asJSON bool) error {
 }
 
 func (a *app) agentPolicyUpdateCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	cmd := &cobra.Command{
 		Use: "update POLICY FILE", Short: "Replace a policy; it acts on its agents at once", Args: cobra.ExactArgs(2),
 		Long: `Replace a policy by what FILE holds as JSON; - is standard input. It acts on every agent that it is
@@ -249,11 +249,11 @@ applied to, from now on. "enabled": false in it puts the policy to sleep.`,
 			return a.writePolicy(c.Context(), &o, http.MethodPut, agentPolicyPath(args[0]), body)
 		},
 	}
-	return agentFlags(cmd, &o, "print the answer as JSON")
+	return clientFlags(cmd, &o, "print the answer as JSON")
 }
 
 func (a *app) agentPolicyApplyCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var priority string
 	var dry bool
 	cmd := &cobra.Command{
@@ -279,11 +279,11 @@ in the agent's last 24 hours.`,
 	}
 	cmd.Flags().StringVar(&priority, "priority", "normal", "low, normal, high, critical, or a number from 0 to 1000")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only tell what it would have done")
-	return agentFlags(cmd, &o, "print the answer as JSON")
+	return clientFlags(cmd, &o, "print the answer as JSON")
 }
 
 func (a *app) agentPolicyDetachCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "detach POLICY AGENT", Short: "Take a policy away from an agent", Args: cobra.ExactArgs(2),
@@ -301,5 +301,5 @@ func (a *app) agentPolicyDetachCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	return agentFlags(cmd, &o, "print the answer as JSON")
+	return clientFlags(cmd, &o, "print the answer as JSON")
 }

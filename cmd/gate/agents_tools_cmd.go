@@ -29,7 +29,7 @@ func (a *app) agentToolsCommand() *cobra.Command {
 func toolPath(id string) string { return "/v1/tools/" + url.PathEscape(id) }
 
 func (a *app) toolListCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var kind, status, agent string
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the tools of the project, the newest first", Args: cobra.NoArgs,
@@ -45,7 +45,7 @@ func (a *app) toolListCommand() *cobra.Command {
 	cmd.Flags().StringVar(&kind, "type", "", "only tools of this type: mcp, http or function")
 	cmd.Flags().StringVar(&status, "status", "", "only registered, verified, failed, drifted or disabled ones")
 	cmd.Flags().StringVar(&agent, "agent", "", "only tools that this agent may use")
-	return agentFlags(cmd, &o, "print a JSON object for each tool, one a line")
+	return clientFlags(cmd, &o, "print a JSON object for each tool, one a line")
 }
 
 // checked says when a tool was last verified.
@@ -107,7 +107,7 @@ func (f *toolFlags) body() any {
 }
 
 func (a *app) toolRegisterCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var f toolFlags
 	cmd := &cobra.Command{
 		Use: "register [FILE]", Short: "Register a tool, at a URL or from a file", Args: cobra.MaximumNArgs(1),
@@ -139,11 +139,11 @@ to GATE_TOOL_SECRET_RUNSQL_HOST alone.`,
 	cmd.Flags().StringVar(&f.url, "endpoint", "", "where it is")
 	cmd.Flags().StringVar(&f.secret, "secret", "", "name of the bearer token that it wants")
 	cmd.Flags().StringArrayVar(&f.agents, "agent", []string{}, "an agent that may use it; repeatable")
-	return agentFlags(cmd, &o, "print the answer as JSON")
+	return clientFlags(cmd, &o, "print the answer as JSON")
 }
 
 func (a *app) toolUpdateCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	cmd := &cobra.Command{
 		Use: "update TOOL FILE", Short: "Replace what is said of a tool", Args: cobra.ExactArgs(2),
 		Long: `Replace what is said of a tool by what FILE holds as JSON; - is standard input. A change of its type,
@@ -156,10 +156,10 @@ endpoint, auth or schemas puts it back to registered, and its fingerprint is no 
 			return a.writeTool(c, &o, http.MethodPut, toolPath(args[0]), body)
 		},
 	}
-	return agentFlags(cmd, &o, "print the answer as JSON")
+	return clientFlags(cmd, &o, "print the answer as JSON")
 }
 
-func (a *app) writeTool(c *cobra.Command, o *agentOptions, method, path string, body any) error {
+func (a *app) writeTool(c *cobra.Command, o *clientOptions, method, path string, body any) error {
 	var b agentctl.ChangedTool
 	done, err := a.askGate(c.Context(), o, method, path, body, &b)
 	if done {
@@ -169,7 +169,7 @@ func (a *app) writeTool(c *cobra.Command, o *agentOptions, method, path string, 
 }
 
 func (a *app) toolVerifyCommand() *cobra.Command {
-	var o agentOptions
+	var o clientOptions
 	var accept string
 	var timeout int
 	cmd := &cobra.Command{
@@ -195,7 +195,7 @@ fingerprint that this command showed.`,
 	}
 	cmd.Flags().StringVar(&accept, "accept", "", "fingerprint of the changed definition that you looked at")
 	cmd.Flags().IntVar(&timeout, "timeout-ms", 5000, "milliseconds for all of it, 500 to 10000")
-	return agentFlags(cmd, &o, "print the verification as JSON")
+	return clientFlags(cmd, &o, "print the verification as JSON")
 }
 
 func printVerification(w io.Writer, b *agentctl.VerificationBody) error {

@@ -140,8 +140,8 @@ environment variable; "gate config" lists them with their values and where those
 			return terminal.FilledIn(c, "condition", "sql", "accept-loss")
 		},
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(a.serveCommand(), a.demoCommand(), a.policyCommand(), a.logCommand(), a.evidenceCommand(), a.keysCommand(), a.agentsCommand(), a.verifyCommand(), a.markerCommand(), a.controlPlaneCommand(), a.pgwireCommand(), a.configCommand(), a.versionCommand(), a.parseWorkerCommand())
+	root.AddCommand(a.serveCommand(), a.demoCommand(), a.queryCommand(), a.approvalsCommand(), a.executionsCommand(), a.auditCommand(), a.policyCommand(), a.logCommand(), a.evidenceCommand(), a.keysCommand(), a.agentsCommand(), a.verifyCommand(), a.markerCommand(), a.controlPlaneCommand(), a.pgwireCommand(), a.configCommand(), a.versionCommand(), a.parseWorkerCommand())
+	root.InitDefaultCompletionCmd() // otherwise it comes with the first Execute, unchecked
 	terminal.CheckArguments(root, nil)
 	return root
 }

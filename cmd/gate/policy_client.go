@@ -135,16 +135,31 @@ func (r *gateRefusal) findings() []policy.Finding {
 // call sends a request, body nil for none, and decodes the answer into answer.
 // It gives the answer's bytes as well, for --json.
 func (g *gateClient) call(ctx context.Context, method, path string, body, answer any) ([]byte, error) {
+	response, read, err := g.send(ctx, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode/100 != 2 {
+		return nil, g.refusal(response.Status, read)
+	}
+	if err := json.Unmarshal(read, answer); err != nil {
+		return nil, fmt.Errorf("what answers at %s is no gate: its answer to %s %s cannot be read; look at --url", g.base, method, path)
+	}
+	return read, nil
+}
+
+// send sends a request and reads the answer, whatever its status.
+func (g *gateClient) send(ctx context.Context, method, path string, body any) (*http.Response, []byte, error) {
 	var text []byte
 	if body != nil {
 		var err error
 		if text, err = json.Marshal(body); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	request, err := http.NewRequestWithContext(ctx, method, g.base+path, bytes.NewReader(text))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
@@ -157,20 +172,14 @@ func (g *gateClient) call(ctx context.Context, method, path string, body, answer
 	}
 	response, err := g.http.Do(request)
 	if err != nil {
-		return nil, g.unreachable(err)
+		return nil, nil, g.unreachable(err)
 	}
 	defer response.Body.Close()
 	read, err := io.ReadAll(io.LimitReader(response.Body, maxGateAnswer))
 	if err != nil {
-		return nil, g.unreachable(err)
+		return nil, nil, g.unreachable(err)
 	}
-	if response.StatusCode/100 != 2 {
-		return nil, g.refusal(response.Status, read)
-	}
-	if err := json.Unmarshal(read, answer); err != nil {
-		return nil, fmt.Errorf("what answers at %s is no gate: its answer to %s %s cannot be read; look at --url", g.base, method, path)
-	}
-	return read, nil
+	return response, read, nil
 }
 
 func (g *gateClient) refusal(status string, body []byte) error {

@@ -14,9 +14,9 @@ import (
 	"writegate/sqlgate/policy"
 )
 
-// approvalBody is an approval record (spec/gate.md part 2.4 and
+// ApprovalBody is an approval record (spec/gate.md part 2.4 and
 // spec/decisions.md part 5).
-type approvalBody struct {
+type ApprovalBody struct {
 	ApprovalID     string          `json:"approval_id"`
 	Status         string          `json:"status"`
 	Resolution     *string         `json:"resolution"`
@@ -66,13 +66,13 @@ type claimsBody struct {
 	SessionID string `json:"session_id"`
 }
 
-// approvalBody is an approval as the operator of a label sees it; "" is everybody else.
-func (a *api) approvalBody(p *projections.Approval, label string) approvalBody {
+// ApprovalBody is an approval as the operator of a label sees it; "" is everybody else.
+func (a *api) approvalBody(p *projections.Approval, label string) ApprovalBody {
 	by := decidedBy{Layer: policy.LayerPolicy, PolicyVersion: p.PolicyVersion, RuleID: p.RuleID}
 	if p.AgentPolicyID != "" {
 		by = decidedBy{Layer: policy.LayerAgent, PolicyID: p.AgentPolicyID, RuleID: p.RuleID}
 	}
-	return approvalBody{
+	return ApprovalBody{
 		ApprovalID: p.ID, Status: p.StatusAt(a.Now()), Resolution: optional(p.Resolution), SQL: p.SQL, PreparedSQL: optional(p.PreparedSQL), Parameters: orNone(p.Parameters),
 		Classification: json.RawMessage(p.Classification),
 		Context:        claimsBody{p.Actor, p.App, p.Tenant, p.Role, p.Host, p.Env, p.SessionID},

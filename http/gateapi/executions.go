@@ -11,8 +11,8 @@ import (
 	"writegate/projections"
 )
 
-// executionBody is an execution (spec/decisions.md part 11).
-type executionBody struct {
+// ExecutionBody is an execution (spec/decisions.md part 11).
+type ExecutionBody struct {
 	ExecutionID    string   `json:"execution_id"`
 	RequestID      string   `json:"request_id"`
 	ApprovalID     *string  `json:"approval_id"`
@@ -41,8 +41,8 @@ type earlierEvent struct {
 	Seq   uint64 `json:"seq"`
 }
 
-func executionOf(view *projections.View, x *projections.Execution) executionBody {
-	b := executionBody{
+func executionOf(view *projections.View, x *projections.Execution) ExecutionBody {
+	b := ExecutionBody{
 		ExecutionID: x.ID, RequestID: x.RequestID, ApprovalID: optional(x.ApprovalID), ExecutionState: x.State, Outcome: optional(x.Outcome),
 		Basis: optional(x.Basis), Path: x.Path, DispatchedAt: timestamp(x.DispatchedAt), ResolvedAt: timestamp(x.ResolvedAt),
 		Fingerprint: x.Fingerprint, Operation: x.Operation, PolicyVersion: x.PolicyVersion, ReasonCode: optional(x.ReasonCode),

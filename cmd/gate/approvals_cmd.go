@@ -1,0 +1,373 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"writegate/commands/fault"
+	"writegate/http/gateapi"
+	"writegate/sqlgate/classify"
+)
+
+func (a *app) approvalsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "approvals", Short: "Look at statements that wait for a person, and decide on them", Args: cobra.NoArgs,
+		Long: `Look at statements that wait for a person, and decide on them.
+
+The commands speak to a running gate. To decide takes an operator token, in GATE_OPERATOR_TOKEN; its
+label is what evidence names.`,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	cmd.AddCommand(a.approvalsListCommand(), a.approvalsShowCommand(), a.approvalsResolveCommand("approve"), a.approvalsResolveCommand("reject"), a.approvalsWatchCommand())
+	return cmd
+}
+
+func (a *app) approvalsListCommand() *cobra.Command {
+	o := clientOptions{operator: true}
+	var f approvalFilter
+	cmd := &cobra.Command{
+		Use: "list", Short: "List approvals; those that wait, the one with the least time left first", Args: cobra.NoArgs,
+		Example: "  gate approvals list\n  gate approvals list --status rejected --actor ana --json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			found, err := a.approvals(c.Context(), &o, f)
+			if err != nil {
+				return a.refused(err, o.json, nil)
+			}
+			if o.json {
+				for _, one := range found {
+					if err := writeLine(a.out, one.raw); err != nil {
+						return written(err)
+					}
+				}
+				return nil
+			}
+			return written(printApprovals(a.out, found, f, time.Now()))
+		},
+	}
+	cmd.Flags().StringVar(&f.status, "status", "pending", "pending, approved, rejected, resolved, expired or all")
+	f.flags(cmd)
+	return clientFlags(cmd, &o, "print a JSON object for each approval, one a line")
+}
+
+// An approvalFilter says which approvals a command is about.
+type approvalFilter struct{ status, actor, app, env string }
+
+func (f *approvalFilter) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.actor, "actor", "", "only of this claimed actor")
+	cmd.Flags().StringVar(&f.app, "app", "", "only of this claimed application")
+	cmd.Flags().StringVar(&f.env, "env", "", "only of this claimed environment: shadow, staging or prod")
+}
+
+// An approvalShown is an approval with the bytes that the gate gave.
+type approvalShown struct {
+	gateapi.ApprovalBody
+	raw json.RawMessage
+}
+
+// approvals reads all that the filter means, in the order in which a person wants them.
+func (a *app) approvals(ctx context.Context, o *clientOptions, f approvalFilter) (found []approvalShown, err error) {
+	client, err := a.clientFor(o)
+	if err != nil {
+		return nil, err
+	}
+	status := f.status
+	if status == "all" {
+		status = ""
+	}
+	err = client.each(ctx, "/approvals", given(url.Values{"status": {status}, "actor": {f.actor}, "app": {f.app}, "env": {f.env}}), func(item json.RawMessage) error {
+		one := approvalShown{raw: item}
+		err := json.Unmarshal(item, &one.ApprovalBody)
+		found = append(found, one)
+		return err
+	})
+	if f.status == "pending" {
+		slices.SortStableFunc(found, func(x, y approvalShown) int { return cmp.Compare(text(x.ExpiresAt), text(y.ExpiresAt)) })
+	}
+	return found, err
+}
+
+// given leaves out the parameters that have no value.
+func given(query url.Values) url.Values {
+	for name, values := range query {
+		if len(values) == 0 || values[0] == "" {
+			delete(query, name)
+		}
+	}
+	return query
+}
+
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+func printApprovals(w io.Writer, found []approvalShown, f approvalFilter, now time.Time) error {
+	if len(found) == 0 {
+		if f.status == "pending" {
+			_, err := fmt.Fprintln(w, "Nothing waits.")
+			return err
+		}
+		_, err := fmt.Fprintln(w, "There is no such approval.")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, "ID\tSTATUS\tREQUESTER (UNVERIFIED)\tSTATEMENT")
+	for i := range found {
+		one := &found[i]
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", one.ApprovalID, standing(&one.ApprovalBody, now), visible(one.Context.Actor+" / "+one.Context.App), visible(firstLine(one.SQL, 72)))
+	}
+	return t.Flush()
+}
+
+// standing is how an approval stands, and of one that waits the time that is left.
+func standing(b *gateapi.ApprovalBody, now time.Time) string {
+	switch {
+	case b.Withdrawn:
+		return "withdrawn"
+	case b.Status == "pending":
+		until, err := time.Parse(time.RFC3339Nano, text(b.ExpiresAt))
+		if err != nil {
+			return b.Status
+		}
+		return "waits, " + max(until.Sub(now), 0).Round(time.Second).String() + " left"
+	case b.Resolution != nil && *b.Resolution == "approve" && b.UsedAt != nil:
+		return "approved, used"
+	case b.Resolution != nil:
+		return map[string]string{"approve": "approved", "reject": "rejected"}[*b.Resolution]
+	}
+	return b.Status
+}
+
+// firstLine is a text on one line, cut to a width.
+func firstLine(s string, width int) string {
+	line := strings.Join(strings.Fields(s), " ")
+	if runes := []rune(line); len(runes) > width {
+		return string(runes[:width-1]) + "…"
+	}
+	return line
+}
+
+func (a *app) approvalsShowCommand() *cobra.Command {
+	o := clientOptions{operator: true}
+	cmd := &cobra.Command{
+		Use: "show APPROVAL", Short: "Show an approval: the exact statement, who asks, which rule, and what was decided", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			var b gateapi.ApprovalBody
+			done, err := a.askGate(c.Context(), &o, http.MethodGet, approvalPath(args[0]), nil, &b)
+			if done {
+				return err
+			}
+			return written(printApproval(a.out, &b, time.Now()))
+		},
+	}
+	return clientFlags(cmd, &o, "print the approval as JSON")
+}
+
+func approvalPath(id string) string { return "/approvals/" + url.PathEscape(id) }
+
+func printApproval(w io.Writer, b *gateapi.ApprovalBody, now time.Time) error {
+	var facts classify.Classification
+	_ = json.Unmarshal(b.Classification, &facts) // one of an earlier form shows less
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	row := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(t, "%s\t%s\n", name, visible(value))
+		}
+	}
+	row("approval", b.ApprovalID)
+	row("status", standing(b, now))
+	row("writes", strings.Join(facts.TablesWritten, ", "))
+	row("reads", strings.Join(facts.TablesRead, ", "))
+	row("rows at most", atMost(b.MaxRows))
+	for _, s := range facts.Signals {
+		row("risk", strings.TrimSpace(s.Signal+" "+s.Subject))
+	}
+	row("why", text(b.Message))
+	row("rule", b.DecidedBy.RuleID+" of "+cmp.Or(b.DecidedBy.PolicyVersion, b.DecidedBy.PolicyID))
+	row("requester (unverified)", fmt.Sprintf("%s, application %s, tenant %s, role %s, host %s, environment %s", b.Context.Actor, b.Context.App, b.Context.Tenant, b.Context.Role, b.Context.Host, b.Context.Env))
+	row("verified", text(b.Principal))
+	row("agent", text(b.AgentID))
+	row("asked", second(b.CreatedAt, ""))
+	row("until", second(b.ExpiresAt, ""))
+	row("decided", strings.TrimSpace(second(b.ResolvedAt, "")+" by "+cmp.Or(text(b.ResolvedBy), "nobody")))
+	row("note", text(b.Note))
+	row("execution", text(b.ExecutionID))
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return printStatement(w, b)
+}
+
+func atMost(n *int64) string {
+	if n == nil {
+		return ""
+	}
+	return fmt.Sprint(*n)
+}
+
+// printStatement is the exact text, with what could steer a terminal written out.
+func printStatement(w io.Writer, b *gateapi.ApprovalBody) error {
+	var out strings.Builder
+	lines := func(name, sql string) {
+		fmt.Fprintf(&out, "\n%s\n", name)
+		for line := range strings.Lines(sql) {
+			fmt.Fprintf(&out, "  %s\n", visible(strings.TrimRight(line, "\n")))
+		}
+	}
+	lines("statement, as it will run:", b.SQL)
+	if b.PreparedSQL != nil {
+		lines("which runs what was prepared:", *b.PreparedSQL)
+	}
+	for i, p := range b.Parameters {
+		fmt.Fprintf(&out, "  parameter %d: %s\n", i+1, visible(p))
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// approvalsResolveCommand makes `gate approvals approve` and `gate approvals reject`.
+func (a *app) approvalsResolveCommand(decision string) *cobra.Command {
+	o := clientOptions{operator: true}
+	var note string
+	var yes bool
+	what := map[string]string{"approve": "Let a statement run once, as it was asked for", "reject": "Refuse a statement that waits"}[decision]
+	cmd := &cobra.Command{
+		Use: decision + " APPROVAL", Short: what, Args: cobra.ExactArgs(1),
+		Long: what + `.
+
+It shows the approval and asks before it decides; --yes is for where nobody can be asked. A decision
+stands: there is one for each approval. What is approved runs when its client sends it again with the
+approval_id.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.resolve(c.Context(), &o, args[0], decision, note, yes)
+		},
+	}
+	cmd.Flags().StringVar(&note, "note", "", "why; it stands in the evidence")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return clientFlags(cmd, &o, "print the approval record as JSON")
+}
+
+func (a *app) resolve(ctx context.Context, o *clientOptions, id, decision, note string, yes bool) error {
+	client, err := a.clientFor(o)
+	if err != nil {
+		return err
+	}
+	if client.secret == "" {
+		return exitWith(exitConfigured, errors.New("GATE_OPERATOR_TOKEN is not set; to decide takes an operator token"))
+	}
+	if !yes {
+		var b gateapi.ApprovalBody
+		if _, err := client.call(ctx, http.MethodGet, approvalPath(id), nil, &b); err != nil {
+			return a.refused(err, o.json, nil)
+		}
+		if err := printApproval(a.err, &b, time.Now()); err != nil {
+			return written(err)
+		}
+		if err := a.confirmed("\n"+strings.ToUpper(decision[:1])+decision[1:]+" it?", false); err != nil {
+			return err
+		}
+	}
+	var b gateapi.ApprovalBody
+	raw, err := client.call(ctx, http.MethodPost, approvalPath(id)+"/resolve", map[string]string{"decision": decision, "note": note}, &b)
+	switch {
+	case err != nil:
+		return a.refused(err, o.json, nil)
+	case o.json:
+		return written(writeLine(a.out, raw))
+	case decision == "approve":
+		_, err = fmt.Fprintf(a.out, "%s is approved, by %s, until %s. It runs once, when its client sends it again.\n", b.ApprovalID, text(b.ResolvedBy), second(b.ExpiresAt, ""))
+	default:
+		_, err = fmt.Fprintf(a.out, "%s is rejected, by %s. It does not run.\n", b.ApprovalID, text(b.ResolvedBy))
+	}
+	return written(err)
+}
+
+func (a *app) approvalsWatchCommand() *cobra.Command {
+	o := clientOptions{operator: true}
+	var f approvalFilter
+	every := time.Second
+	cmd := &cobra.Command{
+		Use: "watch", Short: "Show approvals as they are asked for and decided, until interrupted", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			f.status = "pending"
+			return a.watchApprovals(c.Context(), &o, f, every)
+		},
+	}
+	f.flags(cmd)
+	cmd.Flags().DurationVar(&every, "every", every, "time between two looks, at least 100ms")
+	return clientFlags(cmd, &o, "print a JSON object for each change, one a line")
+}
+
+// watchApprovals prints what waits, and from then on what changes.
+func (a *app) watchApprovals(ctx context.Context, o *clientOptions, f approvalFilter, every time.Duration) error {
+	if every < 100*time.Millisecond {
+		return fmt.Errorf("--every is at least 100ms")
+	}
+	if !o.json {
+		fmt.Fprintln(a.err, "Watching. Decide with `gate approvals approve` or `reject`; Ctrl-C ends this.")
+	}
+	waits := map[string]bool{}
+	show := func(one *approvalShown) error {
+		if o.json {
+			return writeLine(a.out, one.raw)
+		}
+		_, err := fmt.Fprintf(a.out, "%s  %s  %s  %s\n", one.ApprovalID, standing(&one.ApprovalBody, time.Now()), visible(one.Context.Actor+" / "+one.Context.App), visible(firstLine(one.SQL, 72)))
+		return err
+	}
+	client, err := a.clientFor(o)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		found, err := a.approvals(ctx, o, f)
+		gone := maps.Clone(waits)
+		for i := 0; err == nil && i < len(found); i++ {
+			id := found[i].ApprovalID
+			if delete(gone, id); !waits[id] {
+				waits[id] = true
+				err = show(&found[i])
+			}
+		}
+		for id := range gone {
+			var one approvalShown
+			if err == nil {
+				one.raw, err = client.call(ctx, http.MethodGet, approvalPath(id), nil, &one.ApprovalBody)
+			}
+			if r := (*gateRefusal)(nil); errors.As(err, &r) && r.Code == string(fault.ApprovalNotFound) { // expired and purged
+				delete(waits, id)
+				err = nil
+			} else if err == nil {
+				delete(waits, id)
+				err = show(&one)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return a.refused(err, o.json, nil)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}

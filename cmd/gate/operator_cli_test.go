@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/http/gateapi"
+)
+
+// What a person does in the dashboard can be done on the command line: a statement is
+// sent, waits, is looked at, decided, sent again, and found in the evidence.
+func TestADecisionOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	code, out, errs := g.cli(t, "", "query", "SELECT id, status, NULL AS gone FROM orders WHERE id = 1", "--app", "shop")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `(?m)^id +status +gone\n1 +\w+ +NULL\n$`, out)
+	require.Contains(t, errs, "SELECT 1")
+	code, out, errs = g.cli(t, "DELETE FROM orders", "query", "-", "--app", "shop")
+	require.Equal(t, exitFailed, code, errs)
+	require.Regexp(t, `(?m)^decision +BLOCK\nreason +write_without_filter\nwhy +UPDATE and DELETE need a WHERE`, out)
+	code, out, errs = g.cli(t, "", "query", "DELETE FROM orders WHERE id = 2", "--app", "shop", "--preview")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "REQUIRE_APPROVAL")
+	_, out, _ = g.cli(t, "", "approvals", "list")
+	require.Equal(t, "Nothing waits.\n", out)
+
+	const held = "DELETE FROM orders\n WHERE id = 2 -- \x1b[2J"
+	code, out, errs = g.cli(t, "", "query", held, "--app", "shop", "--actor", "ana")
+	require.Equal(t, exitPartial, code, errs)
+	id := regexp.MustCompile(`apr_\S+\b`).FindString(out)
+	require.Contains(t, out, "send it again with --approval-id "+id)
+	_, out, _ = g.cli(t, "", "approvals", "list")
+	require.Regexp(t, id+` +waits, \d+m\d+s left +ana / shop +DELETE FROM orders WHERE id = 2`, out)
+	code, out, errs = g.cli(t, "", "approvals", "show", id)
+	require.Zero(t, code, errs)
+	require.NotContains(t, out, "\x1b")
+	for _, want := range []string{`writes +public\.orders`, `rule +deletes-need-approval of shop-gate@1\.0\.0`, `requester \(unverified\) +ana, application shop`, `\n  DELETE FROM orders\n   WHERE id = 2 -- \\x1b\[2J\n`} {
+		require.Regexp(t, want, out)
+	}
+
+	code, _, errs = g.cli(t, "n\n", "approvals", "approve", id)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "WHERE id = 2")
+	require.Contains(t, errs, "nothing was changed")
+	code, out, errs = g.cli(t, "y\n", "approvals", "approve", id, "--note", "the customer asked")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, id+" is approved, by operator, until 20")
+	code, _, errs = g.cli(t, "", "approvals", "reject", id, "--yes")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "approval_already_resolved")
+	code, _, errs = g.cli(t, "", "query", held, "--app", "shop", "--actor", "ana", "--approval-id", id)
+	require.Zero(t, code, errs)
+	require.Contains(t, errs, "DELETE 1")
+	require.Equal(t, "0", g.value(t, "SELECT count(*)::text FROM orders WHERE id = 2"))
+	_, out, _ = g.cli(t, "", "approvals", "list", "--status", "approved")
+	require.Contains(t, out, "approved, used")
+
+	_, out, _ = g.cli(t, "", "executions", "list")
+	require.Equal(t, "There is no such execution.\n", out)
+	_, out, _ = g.cli(t, "", "executions", "list", "--state", "all")
+	executionID := regexp.MustCompile(`(exe_\S+) +success +20\S+ +ana / shop +DELETE +DELETE 1`).FindStringSubmatch(out)
+	require.NotNil(t, executionID, out)
+	code, out, errs = g.cli(t, "", "executions", "show", executionID[1])
+	require.Zero(t, code, errs)
+	require.Regexp(t, `approval +`+id, out)
+	code, _, errs = g.cli(t, "", "executions", "check", executionID[1])
+	require.Zero(t, code, errs)
+
+	code, out, errs = g.cli(t, "", "audit", "search", "--approval-id", id, "--since", "1h", "--event-type", "approval_resolved,approval_created")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `(?s)SEQ .*approval_resolved.*\n.*approval_created`, out)
+	_, out, errs = g.cli(t, "", "audit", "search", "--limit", "1", "--json")
+	require.Equal(t, 1, strings.Count(out, "\n"))
+	require.True(t, json.Valid([]byte(out)), out)
+	require.Contains(t, errs, "There are more")
+	code, _, errs = g.cli(t, "", "audit", "search", "--since", "yesterday")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, errs, "a time ago such as 2h")
+}
+
+// With --wait the statement runs as soon as somebody approved it, and watch tells of both.
+func TestAStatementThatWaitsForItsDecisionAndAWatcher(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	environ := g.environ("GATE_HTTP_LISTEN_ADDR=" + strings.TrimPrefix(g.base, "http://"))
+	ctx, stop := context.WithCancel(t.Context())
+	var watched lockedBuffer
+	watcher := make(chan int)
+	go func() {
+		watcher <- Run(ctx, []string{"approvals", "watch", "--every", "100ms"}, streams{strings.NewReader(""), &watched, &bytes.Buffer{}}, environ)
+	}()
+	for _, decision := range []string{"approve", "reject"} {
+		type result struct {
+			code      int
+			out, errs string
+		}
+		ran := make(chan result)
+		go func() {
+			var out, errs bytes.Buffer
+			code := Run(t.Context(), []string{"query", "DELETE FROM orders WHERE id = 3", "--app", "shop", "--wait"}, streams{strings.NewReader(""), &out, &errs}, environ)
+			ran <- result{code, out.String(), errs.String()}
+		}()
+		var id string
+		require.Eventually(t, func() bool {
+			var list struct{ Items []gateapi.ApprovalBody }
+			unmarshal(t, g.get(t, "/approvals?status=pending").body, &list)
+			if len(list.Items) == 1 {
+				id = list.Items[0].ApprovalID
+			}
+			return id != ""
+		}, time.Minute, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(watched.String(), id+"  waits, ") }, time.Minute, 5*time.Millisecond)
+		require.Equal(t, http.StatusOK, g.resolve(t, id, decision).status)
+		r := <-ran
+		if decision == "approve" {
+			require.Zero(t, r.code, r.errs)
+			require.Contains(t, r.errs, "DELETE 1")
+		} else {
+			require.Equal(t, exitFailed, r.code, r.errs)
+			require.Contains(t, r.errs, "rejected: from a test. Nothing ran")
+		}
+		require.Eventually(t, func() bool {
+			return strings.Contains(watched.String(), id+"  "+map[string]string{"approve": "approved", "reject": "rejected"}[decision])
+		}, time.Minute, 5*time.Millisecond)
+	}
+	stop()
+	require.Zero(t, <-watcher)
+}
+
+func TestToDecideTakesAnOperatorToken(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 4"))
+	environ := []string{"GATE_HTTP_LISTEN_ADDR=" + strings.TrimPrefix(g.base, "http://")}
+	code, _, errs := runCLI(t, environ, "", "approvals", "approve", id, "--yes")
+	require.Equal(t, exitConfigured, code)
+	require.Contains(t, errs, "GATE_OPERATOR_TOKEN is not set")
+	code, out, errs := runCLI(t, environ, "", "approvals", "list", "--json")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, id)
+	code, _, errs = runCLI(t, append(environ, "GATE_OPERATOR_TOKEN=a-token-that-nobody-gave-out"), "", "approvals", "approve", id, "--yes")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "unauthorized_operator")
+}
