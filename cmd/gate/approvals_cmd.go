@@ -204,7 +204,9 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, now time.Time) error {
 	row("agent", text(b.AgentID))
 	row("asked", second(b.CreatedAt, ""))
 	row("until", second(b.ExpiresAt, ""))
-	row("decided", strings.TrimSpace(second(b.ResolvedAt, "")+" by "+cmp.Or(text(b.ResolvedBy), "nobody")))
+	if b.ResolvedAt != nil {
+		row("decided", second(b.ResolvedAt, "")+" by "+text(b.ResolvedBy))
+	}
 	row("note", text(b.Note))
 	row("execution", text(b.ExecutionID))
 	if err := t.Flush(); err != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"writegate/eventlog/event"
 )
 
 func (a *app) auditCommand() *cobra.Command {
@@ -76,15 +78,25 @@ func auditValue(name, value string, now time.Time) (string, error) {
 
 // An auditEvent is what a line of the search shows.
 type auditEvent struct {
-	Seq       uint64  `json:"seq"`
-	Type      string  `json:"event_type"`
-	Time      *string `json:"timestamp"`
-	Actor     string  `json:"actor"`
-	App       string  `json:"app"`
-	Decision  string  `json:"decision"`
-	Operation string  `json:"operation"`
-	Reason    string  `json:"reason_code"`
-	Approval  string  `json:"approval_id"`
+	Seq       uint64          `json:"seq"`
+	Type      string          `json:"event_type"`
+	Time      *string         `json:"timestamp"`
+	Actor     string          `json:"actor"`
+	App       string          `json:"app"`
+	Decision  string          `json:"decision"`
+	Operation string          `json:"operation"`
+	Reason    string          `json:"reason_code"`
+	Approval  string          `json:"approval_id"`
+	Payload   json.RawMessage `json:"payload"`
+}
+
+// what is the decision of an event: of an approval's, the person's.
+func (e *auditEvent) what() string {
+	var person struct{ Resolution, By string }
+	if e.Type == string(event.TypeApprovalResolved) && json.Unmarshal(e.Payload, &person) == nil {
+		return person.Resolution + " by " + person.By
+	}
+	return e.Decision
 }
 
 // errEnough ends a search that has what was asked for.
@@ -115,7 +127,7 @@ func (a *app) searchAudit(ctx context.Context, o *clientOptions, query url.Value
 		if e.Actor != "" || e.App != "" {
 			who = e.Actor + " / " + e.App
 		}
-		_, err := fmt.Fprintln(t, strings.Join([]string{strconv.FormatUint(e.Seq, 10), second(e.Time, ""), e.Type, visible(who), e.Decision, e.Operation, visible(e.Reason), e.Approval}, "\t"))
+		_, err := fmt.Fprintln(t, strings.Join([]string{strconv.FormatUint(e.Seq, 10), second(e.Time, ""), e.Type, visible(who), visible(e.what()), e.Operation, visible(e.Reason), e.Approval}, "\t"))
 		return err
 	})
 	if err != nil && !errors.Is(err, errEnough) {

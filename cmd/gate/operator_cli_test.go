@@ -77,7 +77,7 @@ func TestADecisionOnTheCommandLine(t *testing.T) {
 
 	code, out, errs = g.cli(t, "", "audit", "search", "--approval-id", id, "--since", "1h", "--event-type", "approval_resolved,approval_created")
 	require.Zero(t, code, errs)
-	require.Regexp(t, `(?s)SEQ .*approval_resolved.*\n.*approval_created`, out)
+	require.Regexp(t, `(?s)SEQ .*approval_resolved +ana / shop +approve by operator .*\n.*approval_created`, out)
 	_, out, errs = g.cli(t, "", "audit", "search", "--limit", "1", "--json")
 	require.Equal(t, 1, strings.Count(out, "\n"))
 	require.True(t, json.Valid([]byte(out)), out)
@@ -134,6 +134,16 @@ func TestAStatementThatWaitsForItsDecisionAndAWatcher(t *testing.T) {
 	}
 	stop()
 	require.Zero(t, <-watcher)
+}
+
+func TestACommandThatIsMisspeltNamesTheOneThatIsMeant(t *testing.T) {
+	for mistake, want := range map[string]string{"approvls": "did you mean approvals?", "approvals aprove": "did you mean approve?", "log verfy": "did you mean verify?"} {
+		code, _, errs := runCLI(t, nil, "", strings.Fields(mistake)...)
+		require.Equal(t, exitUsage, code, mistake)
+		require.Contains(t, errs, want)
+	}
+	_, _, errs := runCLI(t, nil, "", "xyzzy")
+	require.NotContains(t, errs, "did you mean")
 }
 
 func TestToDecideTakesAnOperatorToken(t *testing.T) {

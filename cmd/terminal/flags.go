@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -53,8 +54,15 @@ func arguments(cmd *cobra.Command, check cobra.PositionalArgs, args []string) er
 		return nil
 	}
 	err := check(cmd, args)
-	if err != nil && !cmd.HasSubCommands() {
-		return fmt.Errorf("%d arguments do not fit; %s", len(args), usage)
+	switch {
+	case err == nil:
+	case !cmd.HasSubCommands():
+		err = fmt.Errorf("%d arguments do not fit; %s", len(args), usage)
+	case len(args) > 0:
+		cmd.SuggestionsMinimumDistance = 2
+		if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+			err = fmt.Errorf("%w; did you mean %s?", err, strings.Join(like, " or "))
+		}
 	}
 	return err
 }
