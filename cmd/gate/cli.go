@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"text/tabwriter"
 	"time"
 
@@ -148,12 +149,32 @@ environment variable; "gate config" lists them with their values and where those
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the version, and the commit that it was built from", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(c.OutOrStdout(), version)
+			built := ""
+			if info, ok := debug.ReadBuildInfo(); ok {
+				built = builtFrom(info.Settings)
+			}
+			_, err := fmt.Fprintln(c.OutOrStdout(), version+built)
 			return err
 		},
 	}
+}
+
+// builtFrom names the commit and its date, where the build knows them.
+func builtFrom(settings []debug.BuildSetting) string {
+	of := map[string]string{}
+	for _, s := range settings {
+		of[s.Key] = s.Value
+	}
+	if of["vcs.revision"] == "" {
+		return ""
+	}
+	changed := ""
+	if of["vcs.modified"] == "true" {
+		changed = ", with changes"
+	}
+	return fmt.Sprintf(" (commit %.12s of %s%s)", of["vcs.revision"], of["vcs.time"], changed)
 }
 
 func (a *app) configCommand() *cobra.Command {

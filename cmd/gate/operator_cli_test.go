@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"regexp"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -144,6 +145,15 @@ func TestACommandThatIsMisspeltNamesTheOneThatIsMeant(t *testing.T) {
 	}
 	_, _, errs := runCLI(t, nil, "", "xyzzy")
 	require.NotContains(t, errs, "did you mean")
+}
+
+func TestTheVersionNamesItsCommit(t *testing.T) {
+	code, out, errs := runCLI(t, nil, "", "version")
+	require.Zero(t, code, errs)
+	require.True(t, strings.HasPrefix(out, version), out)
+	at := []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.time", Value: "2026-01-31T10:00:00Z"}, {Key: "vcs.modified", Value: "true"}}
+	require.Equal(t, " (commit 0123456789ab of 2026-01-31T10:00:00Z, with changes)", builtFrom(at))
+	require.Empty(t, builtFrom(nil))
 }
 
 func TestToDecideTakesAnOperatorToken(t *testing.T) {
