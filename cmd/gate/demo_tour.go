@@ -6,8 +6,8 @@ const tourText = `
 The gate is up at {gate}. Open another terminal in this folder and paste:
 
   GATE={gate}
-  TOKEN=$(cat {dir}/operator-token)
-  ask() { curl -s "$GATE/query" --json "{\"actor\":\"ana\",\"app\":\"shop\",\"tenant\":\"acme\",\"role\":\"clerk\",\"host\":\"desk-1\",\"env\":\"prod\",\"sql\":\"$1\"${2:+,\"approval_id\":\"$2\"}}"; }
+  export GATE_OPERATOR_TOKEN=$(cat {dir}/operator-token)
+  ask() { bin/gate query "$@" --url "$GATE" --actor ana --app shop; }
 
 A read is allowed and returns rows:
 
@@ -23,14 +23,14 @@ A dangerous one is blocked before it reaches the database:
 
 A delete by key waits for a person, is approved, and runs when it is sent again:
 
-  ANSWER=$(ask 'DELETE FROM orders WHERE id = 2'); echo "$ANSWER"
-  APPROVAL=$(echo "$ANSWER" | grep -o 'apr_[0-9a-f-]*' | head -n 1)
-  curl -s -X POST "$GATE/approvals/$APPROVAL/resolve" -H "Authorization: Bearer $TOKEN" --json '{"decision":"approve","note":"asked for by the customer"}'
-  ask 'DELETE FROM orders WHERE id = 2' "$APPROVAL"
+  ask 'DELETE FROM orders WHERE id = 2'
+  APPROVAL=$(bin/gate approvals list --url "$GATE" --json | grep -o 'apr_[0-9a-f-]*' | head -n 1)
+  bin/gate approvals approve "$APPROVAL" --yes --note 'asked for by the customer' --url "$GATE"
+  ask 'DELETE FROM orders WHERE id = 2' --approval-id "$APPROVAL"
 
 All of it is evidence, in a hash-linked log that verifies without the service:
 
-  curl -s "$GATE/audit?limit=5"
+  bin/gate audit search --limit 5 --url "$GATE"
   curl -s "$GATE/evidence/verify"
   bin/logverify wal {dir}/audit.wal
 
