@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -144,6 +145,7 @@ environment variable; "gate config" lists them with their values and where those
 	root.AddCommand(a.serveCommand(), a.demoCommand(), a.queryCommand(), a.approvalsCommand(), a.executionsCommand(), a.auditCommand(), a.policyCommand(), a.logCommand(), a.evidenceCommand(), a.keysCommand(), a.agentsCommand(), a.verifyCommand(), a.markerCommand(), a.controlPlaneCommand(), a.pgwireCommand(), a.configCommand(), a.versionCommand(), a.parseWorkerCommand())
 	root.InitDefaultCompletionCmd() // otherwise it comes with the first Execute, unchecked
 	terminal.CheckArguments(root, nil)
+	root.SetFlagErrorFunc(terminal.LikeFlag)
 	return root
 }
 
@@ -178,7 +180,7 @@ func builtFrom(settings []debug.BuildSetting) string {
 }
 
 func (a *app) configCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, changed bool
 	cmd := &cobra.Command{
 		Use: "config", Short: "Print every setting, its value and where it came from", Args: cobra.NoArgs,
 		Long: `Print every setting of the gate, its value, its default and where the value came from.
@@ -190,10 +192,15 @@ too; giving one of them another value than its default is refused at start.`,
 			if err != nil {
 				return exitWith(exitConfigured, err)
 			}
-			return printSettings(c.OutOrStdout(), s.describe(a.environ), asJSON)
+			list := s.describe(a.environ)
+			if changed {
+				list = slices.DeleteFunc(list, func(s setting) bool { return s.Value == s.Default })
+			}
+			return printSettings(c.OutOrStdout(), list, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&changed, "changed", false, "only those that are not at their default")
 	return cmd
 }
 

@@ -138,7 +138,8 @@ func TestAStatementThatWaitsForItsDecisionAndAWatcher(t *testing.T) {
 }
 
 func TestACommandThatIsMisspeltNamesTheOneThatIsMeant(t *testing.T) {
-	for mistake, want := range map[string]string{"approvls": "did you mean approvals?", "approvals aprove": "did you mean approve?", "log verfy": "did you mean verify?"} {
+	for mistake, want := range map[string]string{"approvls": "did you mean approvals?", "approvals aprove": "did you mean approve?", "log verfy": "did you mean verify?",
+		"config --chnged": "did you mean --changed?", "audit search --actr ana": "did you mean --actor?", "query --wait": "it is called as: gate query SQL"} {
 		code, _, errs := runCLI(t, nil, "", strings.Fields(mistake)...)
 		require.Equal(t, exitUsage, code, mistake)
 		require.Contains(t, errs, want)

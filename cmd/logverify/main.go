@@ -88,7 +88,7 @@ func runWith(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 		SilenceUsage:  true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{terminal.LikeFlag(c, err)} })
 	root.AddCommand(c.walCommand(), c.jsonlCommand(), c.bundleCommand(), c.receiptCommand(), c.checkpointCommand())
 	terminal.CheckArguments(root, func(err error) error { return usageError{err} })
 	root.SetArgs(args)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -25,6 +26,25 @@ func FilledIn(cmd *cobra.Command, meaningful ...string) (err error) {
 		}
 	})
 	return err
+}
+
+// LikeFlag is a mistake in a flag, with the flag of the command that is most like one
+// that is not known.
+func LikeFlag(cmd *cobra.Command, err error) error {
+	_, name, found := strings.Cut(err.Error(), "unknown flag: --")
+	if !found {
+		return err
+	}
+	like, least := "", 3
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if d := levenshtein.ComputeDistance(name, f.Name); d < least && !f.Hidden {
+			like, least = f.Name, d
+		}
+	})
+	if like == "" {
+		return err
+	}
+	return fmt.Errorf("%w; did you mean --%s?", err, like)
 }
 
 // CheckArguments has a command and all below it say how they are called where
