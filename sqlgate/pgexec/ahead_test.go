@@ -63,7 +63,7 @@ func TestAWriteThatWaitsIsBegunBehindTheCommitBefore(t *testing.T) {
 		second := <-waited
 		require.NotNil(t, second)
 		if text == "INSERT INTO t VALUES (1)" {
-			require.EqualValues(t, 1, counter.n.Load(), "COMMIT and the next BEGIN are one exchange")
+			require.EqualValues(t, 2, counter.n.Load(), "COMMIT, and the answer to what was sent behind it: nothing was sent to begin")
 		}
 		require.NotEqual(t, first.Dispatch().XID, second.Dispatch().XID)
 		rows := db.NewRows(0)
@@ -76,6 +76,52 @@ func TestAWriteThatWaitsIsBegunBehindTheCommitBefore(t *testing.T) {
 	require.Zero(t, db.Stats().Quarantined)
 }
 
+// What a write leaves in its session, in code that no text shows, is no part of the
+// transaction that is begun behind its COMMIT: neither its beginning nor its rollback has any of it.
+func TestATransactionThatIsBegunAheadHasNothingOfTheOneBefore(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.PoolMax = 1; c.AcquireTimeout = time.Minute })
+	timeouts := ""
+	if major, err := strconv.Atoi(side.ask("SELECT current_setting('server_version_num')::int / 10000")); err == nil && major >= 17 {
+		timeouts = "PERFORM set_config('transaction_timeout', '1', false);"
+	}
+	side.run(`CREATE TABLE t (a int);
+CREATE FUNCTION leave() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+ PERFORM set_config('app.tenant', 'another', false), set_config('work_mem', '77kB', false), set_config('default_transaction_isolation', 'serializable', false),
+  set_config('default_transaction_deferrable', 'on', false), set_config('xmloption', 'document', false); ` + timeouts + `
+ RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER late AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION leave();
+CREATE TRIGGER soon AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION leave()`)
+	const shows = `SELECT coalesce(current_setting('app.tenant', true), '') || ' ' || current_setting('work_mem') || ' ' || current_setting('transaction_isolation') || ' ' || current_setting('transaction_deferrable') || ' ' || current_setting('xmloption') AS s`
+	want := side.ask(shows)
+	show := func(tx *Tx) string {
+		rows := db.NewRows(0)
+		_, err := tx.Exec(context.Background(), sql(shows), rows)
+		require.NoError(t, err)
+		return string(rows.JSON())
+	}
+	for range 5 {
+		for _, used := range []bool{true, false} {
+			first, err := db.Begin(context.Background(), BeginOptions{})
+			require.NoError(t, err)
+			_, err = first.Exec(context.Background(), sql("INSERT INTO t VALUES (1)"), db.NewRows(0))
+			require.NoError(t, err)
+			waited := waitingWrite(t, db)
+			_, err = first.Commit(context.Background())
+			require.NoError(t, err)
+			second := <-waited
+			require.NotNil(t, second)
+			if used {
+				require.Equal(t, `[{"s":"`+want+`"}]`, show(second))
+			}
+			second.Rollback() // as of one whose approval somebody else has used
+			third, err := db.Begin(context.Background(), BeginOptions{})
+			require.NoError(t, err)
+			require.Equal(t, `[{"s":"`+want+`"}]`, show(third))
+			third.Rollback()
+		}
+	}
+}
+
 // left leaves a transaction open for a write that waits, in an idle connection, and then
 // there is no such write.
 func left(t *testing.T, db *DB) {
@@ -83,14 +129,13 @@ func left(t *testing.T, db *DB) {
 	p := db.writer
 	l, err := p.acquire(context.Background())
 	require.NoError(t, err)
-	l.unseen = true
-	batch, begun := l.beginning()
-	refused, err := l.exchange(context.Background(), time.Now().Add(time.Minute), batch)
-	require.NoError(t, err)
-	require.Nil(t, refused)
-	l.ahead = begun
 	p.begins.Add(1)
 	p.waiting.Add(1)
+	l.leave()
+	refused, err := l.exchange(context.Background(), time.Now().Add(time.Minute), segment{})
+	require.NoError(t, err)
+	require.Nil(t, refused)
+	require.NotNil(t, l.owed.begun)
 	l.release()
 	p.begins.Add(-1)
 	p.waiting.Add(-1)
@@ -139,7 +184,7 @@ func TestNothingStaysBegunWhereNobodyWaits(t *testing.T) {
 	p.waiting.Add(1)
 	_, err = db.commit(context.Background(), first.lease, Result{})
 	require.NoError(t, err)
-	require.NotNil(t, first.lease.ahead)
+	require.NotNil(t, first.lease.owed.begun)
 	p.begins.Add(-1)
 	p.waiting.Add(-1)
 	first.end()

@@ -96,7 +96,8 @@ func (c *conn) enqueue(batch ...segment) {
 	}
 }
 
-// exchange sends a batch in one write and reads its answers. The first ErrorResponse is
+// exchange sends a batch in one write and reads its answers; of a connection that
+// is leaving, more goes out behind it, whose answer the next use reads. The first ErrorResponse is
 // returned as refused; the batch is read to its end all the same. err means that the conversation broke off: lost, past the deadline
 // (os.ErrDeadlineExceeded), ended by ctx, against the protocol or over a cap.
 // After an err the connection is broken and only good for closing.
@@ -114,6 +115,15 @@ func (c *conn) exchange(ctx context.Context, deadline time.Time, batch ...segmen
 	}
 	defer stop()
 	c.enqueue(batch...)
+	if o := c.leaving; o != nil {
+		c.leaving, c.owed, c.used = nil, o, false
+		c.enqueue(o.batch)
+		if o.begun != nil {
+			c.enqueue(o.begun.batch)
+		} else {
+			c.unseen, c.dirty = false, false
+		}
+	}
 	if err := c.fe.Flush(); err != nil {
 		c.broken = true
 		return nil, errors.Join(err, ctx.Err())

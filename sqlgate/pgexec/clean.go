@@ -27,12 +27,26 @@ var (
 // session is only reset, and the next use looks.
 type cleaning struct {
 	batch segment
-	shown *oneRow
+	shown *oneRow // nil: the next use looks
+	begun *ahead  // what stands behind it; nil: nothing
 }
 
 func (c *conn) newCleaning() *cleaning {
 	look, shown := c.looking(look{pins: true, clean: true})
-	return &cleaning{append(resetting(), look), shown}
+	return &cleaning{batch: append(resetting(), look), shown: shown}
+}
+
+// leave has the session reset behind the next exchange, and a transaction begun where a
+// write waits for the connection. Each stands behind a Sync of its own. Up to one Sync the
+// server has one transaction: a BEGIN there would make the reset a part of it, which its
+// rollback takes back, and would take isolation and time limits from what is not reset yet.
+func (l *lease) leave() {
+	o := &cleaning{batch: resetting()}
+	if l.awaited() {
+		l.unseen = true
+		o.begun = l.beginning()
+	}
+	l.leaving = o
 }
 
 func resetting() segment { return segment{own("RESET ALL"), own("DISCARD SEQUENCES")} }
@@ -77,19 +91,29 @@ func (c *conn) cleaned(deadline time.Time) error {
 	if err == nil && c.unseen {
 		c.unseen = false
 		look, shown := c.looking(look{pins: true, clean: true})
-		err = c.answered(deadline, &cleaning{segment{look}, shown}, true)
+		err = c.answered(deadline, &cleaning{batch: segment{look}, shown: shown}, true)
 	}
 	return err
 }
 
-// reset is cleaned without the look that was left to the next use.
+// reset is cleaned without the look that was left to the next use. A transaction that was
+// begun for another one is ended, and what its look has seen is not relied on.
 func (c *conn) reset(deadline time.Time) error {
-	if c.ahead != nil {
-		c.giveUpAhead(deadline)
-		if c.broken || c.clean(deadline) != nil {
+	err := c.heard(deadline)
+	if err == nil && c.ahead != nil {
+		c.ahead = nil
+		if !c.rollback(deadline) {
 			return errNotClean
 		}
+		if err = c.clean(deadline); err == nil {
+			err = c.heard(deadline)
+		}
 	}
+	return err
+}
+
+// heard reads the answer to a cleaning that was sent.
+func (c *conn) heard(deadline time.Time) error {
 	o := c.owed
 	if o == nil {
 		return nil
@@ -112,8 +136,15 @@ func (c *conn) answered(deadline time.Time, o *cleaning, send bool) error {
 	if err == nil && c.txStatus != 'I' {
 		err = errNotClean
 	}
-	if err == nil && (refused != nil || !c.clear(o.shown)) {
+	if err == nil && o.begun != nil {
+		err = c.answeredAhead(deadline, o.begun, refused == nil)
+	}
+	switch {
+	case err != nil:
+	case refused != nil || o.shown != nil && !c.clear(o.shown):
 		err = c.discard(deadline)
+	case o.shown == nil && c.ahead == nil:
+		c.unseen = true
 	}
 	if err != nil {
 		c.broken = true
@@ -148,6 +179,7 @@ func (c *conn) opening(assign bool) (cmd *command, shown *oneRow, seen func() bo
 // now() than its own.
 type ahead struct {
 	at    time.Time
+	batch segment
 	shown *oneRow
 	seen  func() bool
 }
@@ -156,16 +188,24 @@ type ahead struct {
 func (c *conn) begunSince(then time.Time) bool { return c.ahead != nil && c.ahead.at.After(then) }
 
 // beginning opens the transaction of a write.
-func (c *conn) beginning() (segment, *ahead) {
+func (c *conn) beginning() *ahead {
 	cmd, shown, seen := c.opening(true)
-	return segment{own("BEGIN"), cmd}, &ahead{time.Now(), shown, seen}
+	return &ahead{time.Now(), segment{own("BEGIN"), cmd}, shown, seen}
 }
 
-// giveUpAhead ends a transaction that nobody came for. What its look has seen is not
-// relied on.
-func (c *conn) giveUpAhead(deadline time.Time) {
-	c.ahead = nil
-	c.rollback(deadline)
+// answeredAhead reads the answer to what was begun. Where that, or the reset before it,
+// failed there is nothing that anybody could use.
+func (c *conn) answeredAhead(deadline time.Time, begun *ahead, reset bool) error {
+	refused, err := c.readSegment(begun.batch)
+	switch {
+	case err != nil:
+		return err
+	case reset && refused == nil && c.txStatus == 'T':
+		c.ahead = begun
+	case c.txStatus != 'I' && !c.rollback(deadline):
+		return errNotClean
+	}
+	return nil
 }
 
 // afresh has a session that the look at its beginning found unclean discarded.
@@ -210,7 +250,7 @@ func (c *conn) rest(cfg *Config) {
 	c.taken = false
 	after := cleanedWithin
 	switch {
-	case c.owed != nil, c.unseen, c.ahead != nil:
+	case c.owed != nil, c.unseen:
 	case c.used:
 		after = readerRest
 	default:

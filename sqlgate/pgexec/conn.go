@@ -67,9 +67,10 @@ type conn struct {
 
 	notices []Notice
 
-	owed   *cleaning // sent, and not answered yet
-	unseen bool      // it was cleaned, and nobody has looked since
-	ahead  *ahead    // a transaction that is open for a write that has waited; nil: none
+	owed    *cleaning // sent, and not answered yet
+	unseen  bool      // it was cleaned, and nobody has looked since
+	leaving *cleaning // goes out behind the next exchange; nil: nothing
+	ahead   *ahead    // a transaction that is open for a write that has waited; nil: none
 
 	outdated bool // the server has other settings of its own now: it is closed before its next use
 	later    *time.Timer

@@ -224,11 +224,11 @@ func (l *lease) release() {
 	if l.watched != nil {
 		l.params = l.watched
 	}
-	if l.ahead != nil && !l.awaited() {
-		l.giveUpAhead(time.Now().Add(rollbackWait))
+	if l.owed != nil && l.owed.begun != nil && !l.awaited() && l.reset(time.Now().Add(rollbackWait)) != nil {
+		l.broken = true
 	}
 	goesOn := l.broken && l.client != "" && !l.gone(time.Now().Add(endWait)) && l.outlive()
-	if l.broken || l.cancelled || l.drift != "" || l.outdated || l.worn || l.txStatus != 'I' && l.ahead == nil || l.pool.expired(l.res) || l.cleanIfDue() != nil {
+	if l.broken || l.cancelled || l.drift != "" || l.outdated || l.worn || l.txStatus != 'I' || l.pool.expired(l.res) || l.cleanIfDue() != nil {
 		l.res.Destroy()
 	} else {
 		l.rest(&l.pool.cfg)
@@ -244,7 +244,7 @@ func (l *lease) release() {
 // safe read, and a reader now and then.
 func (l *lease) cleanIfDue() error {
 	due := l.dirty || l.kind == reader && l.uses%readerUses == 0
-	if !due || l.ahead != nil || l.owed != nil { // its look is made; nothing was sent since
+	if !due || l.owed != nil { // nothing was sent since
 		return nil
 	}
 	return l.clean(time.Now().Add(l.pool.cfg.ConnectTimeout))

@@ -58,8 +58,8 @@ func (db *DB) Begin(ctx context.Context, opts BeginOptions) (*Tx, error) {
 	ready := func(c *conn, deadline time.Time) error { // open looks
 		p.begins.Add(-waits)
 		waits = 0
-		if c.begunSince(since) {
-			return nil
+		if err := c.heard(deadline); err != nil || c.begunSince(since) {
+			return err
 		}
 		return c.reset(deadline)
 	}
@@ -147,7 +147,8 @@ func (tx *Tx) open(ctx context.Context) error {
 	var batch segment
 	begun := l.ahead
 	if l.ahead = nil; begun == nil {
-		batch, begun = l.beginning()
+		begun = l.beginning()
+		batch = begun.batch
 	}
 	var marker *command
 	if tx.db.cfg.MarkerTable != "" {
@@ -351,8 +352,7 @@ func (tx *Tx) Commit(ctx context.Context) (Result, error) {
 }
 
 // commit sends COMMIT on its own and says what its answer means. done is the
-// result of what is committed where the database says that it is. What resets the
-// session stands behind it, up to the same Sync, and runs in a transaction of its own.
+// result of what is committed where the database says that it is.
 func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error) {
 	if newest := db.timelines.behind(&l.upstream); newest != "" {
 		res := aborted(ReasonDBError, BasisCommitNeverSent)
@@ -363,22 +363,8 @@ func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error)
 			With("reason", staleReason).With("timeline", l.upstream.Timeline).With("newest_timeline", newest).With("retryable", true)
 	}
 	commit := own("COMMIT")
-	batch := append(segment{commit}, resetting()...)
-	var next *ahead
-	if l.awaited() {
-		var begin segment
-		l.unseen = true
-		begin, next = l.beginning()
-		batch = append(batch, begin...)
-	}
-	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(db.cfg.CommitTimeout), batch)
-	switch {
-	case refused != nil || err != nil:
-	case next != nil:
-		l.ahead, l.used = next, false
-	default:
-		l.unseen, l.dirty, l.used = true, false, false // the next use looks
-	}
+	l.leave()
+	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(db.cfg.CommitTimeout), segment{commit})
 	switch {
 	case commit.tag == "COMMIT": // it stands, whatever became of the connection behind it
 		done.Basis = BasisCommitAcknowledged
