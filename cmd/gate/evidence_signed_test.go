@@ -303,6 +303,11 @@ func TestReceiptsOfLogsBeforeTheLogAreHeldAgainstThose(t *testing.T) {
 	require.Contains(t, verify(exitPartial, alone), alone+".retired")
 
 	old := eventlog.RetiredLog(wal, first.LogID)
+	for _, args := range [][]string{{"serve"}, {"log", "new", "--accept-loss", "a stale variable"}} {
+		code, output := runGate(t, g.environ("GATE_AUDIT_WAL_PATH="+old), args...)
+		require.NotZero(t, code, output)
+		require.Contains(t, output, "nothing is written to it any more", "%v", args)
+	}
 	require.NoError(t, os.WriteFile(old, mustRead(t, wal), 0o600))
 	require.Contains(t, verify(exitPartial, wal), "put that log's own folder there")
 }

@@ -57,7 +57,11 @@ func forge(t *testing.T, wal string, ancestor bool) {
 		id := [16]byte{0xaa}
 		old := eventlog.RetiredLog(wal, id)
 		require.NoError(t, os.MkdirAll(filepath.Dir(old), 0o700))
-		hash := write(old, id, drafts[0])
+		apart := filepath.Join(t.TempDir(), "older.wal") // nothing is written where it is to lie
+		hash := write(apart, id, drafts[0])
+		for _, suffix := range []string{"", frame.HeadSuffix} {
+			require.NoError(t, os.WriteFile(old+suffix, mustRead(t, apart+suffix), 0o600))
+		}
 		var start event.Startup
 		require.NoError(t, drafts[0].Parse(&start))
 		start.Predecessor = &event.Predecessor{LogID: id, LastSeq: 1, LastEventHash: hash}

@@ -136,7 +136,15 @@ func (f Folder) segments() ([]uint32, error) {
 	}
 	var segments []uint32
 	for _, e := range entries {
-		if n, ok := digits(e.Name(), segmentDigits); ok && e.IsDir() {
+		n, ok := digits(e.Name(), segmentDigits)
+		if !ok {
+			continue
+		}
+		info, err := os.Stat(filepath.Join(f.path, e.Name())) // where it is a link, of what it leads to
+		if err != nil {
+			return nil, err
+		}
+		if info.IsDir() {
 			segments = append(segments, uint32(n))
 		}
 	}

@@ -67,6 +67,58 @@ func (k *known) follow(ctx context.Context, set *frame.Set) error {
 	return nil
 }
 
+// followed adds what the log that follows this one says of its end, where this one lies
+// in W.retired. An error is that of ctx.
+func (k *known) followed(ctx context.Context, set *frame.Set) error {
+	path, err := frame.OS{}.RealPath(set.Path)
+	if err != nil {
+		path = set.Path
+	}
+	w, behind := frame.RetiredFrom(path)
+	if !behind || k.id == [16]byte{} {
+		return nil
+	}
+	named := map[[16]byte]bool{}
+	for at := w; ; {
+		before, err := predecessorOf(ctx, at)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil && before == nil, err == nil && named[before.LogID]:
+			err = errors.New("it is none of those that this one follows")
+		}
+		if err != nil {
+			k.warnings = append(k.warnings, fmt.Sprintf("this log was not held against the one that follows it, %s: %v", w, err))
+			return nil
+		}
+		if before.LogID == k.id {
+			if before.LastSeq > 0 {
+				k.anchors = append(k.anchors, frame.Anchor{Level: frame.L2, LogID: k.id, Seq: before.LastSeq, Hash: before.LastEventHash, Source: "the log that follows it, " + at})
+			}
+			return nil
+		}
+		named[before.LogID] = true
+		at = frame.RetiredPath(w, before.LogID)
+	}
+}
+
+// predecessorOf reads from the first event of a log which one it follows.
+func predecessorOf(ctx context.Context, path string) (before *event.Predecessor, err error) {
+	set, err := frame.Discover(ctx, frame.OS{}, path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	for f, err := range set.Frames(ctx, 1) {
+		if err != nil {
+			return nil, err
+		}
+		_, before = startupOf(&f.Frame)
+		return before, nil
+	}
+	return nil, fmt.Errorf("%s has no event", path)
+}
+
 // ofAnother tells whether a paper may be of another log than this one.
 func (k *known) ofAnother() bool {
 	for _, r := range k.receipts {

@@ -80,10 +80,13 @@ func (o *Outside) Verify(ctx context.Context, set *frame.Set, options frame.Opti
 // gather reads papers and log.
 func (o *Outside) gather(ctx context.Context, set *frame.Set) (*known, error) {
 	k := &known{given: o.Keys, keys: slices.Clone(o.Keys), sizes: map[uint64]bool{}, hashes: map[uint64][32]byte{}, receipts: map[string]*checkpoint.Receipt{}}
+	k.header(set)
+	if err := k.followed(ctx, set); err != nil {
+		return &known{}, err
+	}
 	if len(o.Receipts)+len(o.Notes) == 0 {
 		return k, nil
 	}
-	k.header(set)
 	k.note(o.Notes)
 	if err := k.read(ctx, set); err != nil {
 		return &known{}, err

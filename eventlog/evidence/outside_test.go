@@ -250,6 +250,37 @@ func (x *lineage) judge(t *testing.T, path string, receipts, notes []evidence.Pa
 	return r
 }
 
+// A log that others follow is held against what the one behind it says of its end, also
+// where nothing was kept of it.
+func TestALogThatOthersFollowIsHeldAgainstThem(t *testing.T) {
+	x := begin(t, "gate.example/0", "gate.example/1", "gate.example/2")
+	bare := func(i int) frame.Report {
+		set, err := frame.Discover(t.Context(), frame.OS{}, x.file(i))
+		require.NoError(t, err)
+		defer set.Close()
+		var o evidence.Outside
+		r, err := o.Verify(t.Context(), &set, frame.Options{Workers: 1})
+		require.NoError(t, err)
+		return r
+	}
+	for i := range 2 {
+		r := bare(i)
+		assert.Equal(t, frame.OK, r.Status, r.Faults)
+		assert.Equal(t, frame.L2, r.AnchorLevel)
+	}
+	for i := range 2 {
+		x.write(t, i, evidencetest.NewOf(x.logs[i].Header().LogID, x.logs[i].Header().Origin, 7))
+		r := bare(i)
+		assert.Equal(t, []frame.Kind{frame.HistoryRewritten}, kinds(r))
+		assert.Contains(t, r.Faults[0].Detail, "the log that follows it")
+		x.write(t, i, evidencetest.NewOf(x.logs[i].Header().LogID, x.logs[i].Header().Origin, 2))
+		assert.Equal(t, frame.Corruption, bare(i).Status, "cut off before what its successor names")
+		x.write(t, i, x.logs[i])
+	}
+	require.NoError(t, os.Remove(x.path))
+	assert.Contains(t, strings.Join(bare(0).Warnings, "\n"), "not held against the one that follows it")
+}
+
 func TestAPaperOfALogBeforeThisOneIsHeldAgainstThatLog(t *testing.T) {
 	for name, origins := range map[string][]string{
 		"origins of their own": {"gate.example/0", "gate.example/1", "gate.example/2"},
