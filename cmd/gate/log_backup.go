@@ -181,9 +181,9 @@ func unvouched(set *frame.Set, r *frame.Report, key *checkpoint.PrivateKey) []st
 	}
 	signer := "is signed by nobody"
 	if h.Signer != "" {
-		signer = "names the signer " + h.Signer
+		signer = "names the signer " + visible(h.Signer)
 	}
-	return []string{"The log of the backup, of the origin " + h.Origin + ", " + signer + ", and no checkpoint in it is signed with the key of the settings: whoever can write the backup can have written it. " +
+	return []string{"The log of the backup, of the origin " + visible(h.Origin) + ", " + signer + ", and no checkpoint in it is signed with the key of the settings: whoever can write the backup can have written it. " +
 		"Hold DIR/log/audit.wal against receipts and checkpoints that were kept elsewhere: `logverify wal`."}
 }
 

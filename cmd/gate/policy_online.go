@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"writegate/cmd/terminal"
@@ -99,21 +98,8 @@ func shown(value any) string {
 	return string(text)
 }
 
-// visible writes out what could steer a terminal: names in SQL may hold anything.
-func visible(text string) string {
-	if printable(text) {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		if printable(string(r)) {
-			b.WriteRune(r)
-			continue
-		}
-		b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-	}
-	return b.String()
-}
+// visible is terminal.Visible, which most of what is printed here goes through.
+func visible(text string) string { return terminal.Visible(text) }
 
 func writeLine(w io.Writer, text []byte) error {
 	_, err := fmt.Fprintf(w, "%s\n", strings.TrimRight(string(text), "\n"))

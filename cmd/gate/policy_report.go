@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode"
 
 	"writegate/cmd/terminal"
 	"writegate/sqlgate/policy"
@@ -66,7 +65,7 @@ const quotedColumns = 120
 func quoteLine(b *bytes.Buffer, style terminal.Style, line string, number, column int) {
 	line = strings.ReplaceAll(strings.TrimRight(line, "\r "), "\t", " ")
 	runes := []rune(line)
-	if len(runes) == 0 || len(runes) > quotedColumns || !printable(line) {
+	if len(runes) == 0 || len(runes) > quotedColumns || !terminal.Printable(line) {
 		return
 	}
 	gutter := fmt.Sprintf("%5d | ", number)
@@ -74,11 +73,6 @@ func quoteLine(b *bytes.Buffer, style terminal.Style, line string, number, colum
 	if column >= 1 && column <= len(runes) {
 		fmt.Fprintf(b, "%s%s\n", strings.Repeat(" ", len(gutter)+column-1), style.Green("^"))
 	}
-}
-
-// printable keeps what could steer a terminal out of it.
-func printable(line string) bool {
-	return !strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // printReport says what was found about a document, and then the sums.

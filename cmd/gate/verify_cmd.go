@@ -114,11 +114,11 @@ func printDifference(w io.Writer, d *replay.Difference, asJSON bool) error {
 	if asJSON {
 		return printJSON(w, d)
 	}
-	what := strings.Join(d.Fields, "\n    ")
+	what := strings.Join(each(d.Fields, visible), "\n    ")
 	if d.Problem != "" {
-		what = d.Problem
+		what = visible(d.Problem)
 	}
-	_, err := fmt.Fprintf(w, "event %d: %s, %s\n    %s\n", d.Seq, d.Kind, d.PolicyVersion, what)
+	_, err := fmt.Fprintf(w, "event %d: %s, %s\n    %s\n", d.Seq, d.Kind, visible(d.PolicyVersion), what)
 	return err
 }
 

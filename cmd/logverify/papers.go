@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"writegate/cmd/terminal"
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
 	"writegate/eventlog/evidence"
@@ -183,12 +184,12 @@ func (c *runner) tellPaper(r paperReport, asJSON bool) error {
 			return err
 		}
 	} else {
-		fmt.Fprintf(&b, "%s: %s\n", r.Path, r.Status)
+		fmt.Fprintf(&b, "%s: %s\n", terminal.Visible(r.Path), r.Status)
 		if r.Detail != "" {
-			fmt.Fprintf(&b, "  %s\n", r.Detail)
+			fmt.Fprintf(&b, "  %s\n", terminal.Visible(r.Detail))
 		}
 		for _, l := range r.lines {
-			fmt.Fprintf(&b, "  %-13s %s\n", l.label, l.text)
+			fmt.Fprintf(&b, "  %-13s %s\n", l.label, terminal.Visible(l.text))
 		}
 	}
 	_, err := c.stdout.Write(b.Bytes())

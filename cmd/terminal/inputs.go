@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,15 +95,20 @@ func (i Inputs) ReadWhole(file string, limit int64) (_ []byte, err error) {
 	return b, err
 }
 
-// Receipts reads those of a file, or of every file in a folder: one a line.
+// Receipts reads those of a file, or of every file in a folder and below: one a line. A
+// link to a file is one; what is neither file nor folder can't be read, and that is said.
 func (i Inputs) Receipts(path string) ([]evidence.Paper, error) {
 	files := []string{path}
-	if entries, err := os.ReadDir(path); err == nil {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		files = files[:0]
-		for _, e := range entries {
-			if e.Type().IsRegular() {
-				files = append(files, filepath.Join(path, e.Name()))
+		err := filepath.WalkDir(path, func(file string, e fs.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				files = append(files, file)
 			}
+			return err
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	var papers []evidence.Paper
@@ -164,18 +170,32 @@ func notesBeside(wal string) ([]string, error) {
 	if real, err := (frame.OS{}).RealPath(wal); err == nil {
 		wal = real // checkpoints lie beside the log itself, not beside a link to it
 	}
-	beside, err := filepath.Glob(escapeGlob(wal+frame.CheckpointsSuffix) + "/*/*.note")
+	var beside []string
+	root := wal + frame.CheckpointsSuffix
+	segments, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for n := 0; err == nil && n < len(segments); n++ {
+		dir := filepath.Join(root, segments[n].Name())
+		var info fs.FileInfo
+		if info, err = os.Stat(dir); err != nil || !info.IsDir() {
+			continue
+		}
+		var notes []fs.DirEntry
+		notes, err = os.ReadDir(dir)
+		for _, note := range notes {
+			if strings.HasSuffix(note.Name(), ".note") {
+				beside = append(beside, filepath.Join(dir, note.Name()))
+			}
+		}
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the checkpoints beside the log can't be read: %w", err)
 	}
 	if len(beside) > maxNoteFiles {
 		return nil, fmt.Errorf("%d checkpoints lie beside the log, more than %d", len(beside), maxNoteFiles)
 	}
 	slices.Sort(beside)
 	return beside, nil
-}
-
-// escapeGlob makes a path that is no pattern.
-func escapeGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

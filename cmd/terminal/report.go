@@ -20,7 +20,7 @@ const shownFaults = 20
 // written once, so that a broken pipe is one error.
 func PrintReport(w io.Writer, r frame.Report) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s: %s%s\n%s\n\n", r.Path, r.Status, signature(r), meaning(r))
+	fmt.Fprintf(&b, "%s\n%s\n\n", Visible(fmt.Sprintf("%s: %s%s", r.Path, r.Status, signature(r))), meaning(r))
 	if r.LogID != "" {
 		line(&b, "log", "%s (origin %q)", r.LogID, r.Origin)
 	}
@@ -80,7 +80,7 @@ func inSegment(r frame.Report, n uint32) string {
 }
 
 func line(b *bytes.Buffer, label, format string, args ...any) {
-	fmt.Fprintf(b, "  %-13s "+format+"\n", append([]any{label}, args...)...)
+	fmt.Fprintf(b, "  %-13s %s\n", label, Visible(fmt.Sprintf(format, args...)))
 }
 
 func list(b *bytes.Buffer, label string, texts []string) {
