@@ -221,7 +221,8 @@ func TestEvidenceGoesOnBehindAChangeOfKeys(t *testing.T) {
 	require.Empty(t, judgeBundle(t, second.body, two.key).Faults)
 
 	r := startTestPlane(t, g.base).reader(t)
-	for _, bundle := range []reply{first, second} {
+	readable := reply{body: mustRead(t, g.file("audit.log"))}
+	for i, bundle := range []reply{first, second, readable} {
 		page, err := r.Get(r.base + "/evidence")
 		require.NoError(t, err)
 		form, err := io.ReadAll(page.Body)
@@ -250,6 +251,7 @@ func TestEvidenceGoesOnBehindAChangeOfKeys(t *testing.T) {
 		require.Contains(t, string(said), "upload-result")
 		require.NotContains(t, string(said), "Damaged")
 		require.NotContains(t, string(said), "Self-asserted")
+		require.Contains(t, string(said), []string{"a former key of this log.", "Signed by the key that this gate shows now, ", "no key plays a part"}[i])
 	}
 }
 

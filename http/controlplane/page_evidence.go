@@ -70,7 +70,8 @@ type upload struct {
 	Kind   string
 	Bytes  int64
 	Report frame.Report
-	Keyed  bool // judged by the gate's key, not by the one that the file names
+	Key    string // whose signature a bundle has: now, former, "" for none of the gate's; unknown; none of another kind
+	Now    string // id of the gate's key of now
 }
 
 func (s *Server) evidencePage(c *httpd.Call, p *page) error {
@@ -270,8 +271,7 @@ func (s *Server) judge(c *httpd.Call, file *multipart.Part) (*upload, error) {
 	counted := &countingReader{r: file}
 	in := bufio.NewReader(counted)
 	u := &upload{Name: cutRunes(file.FileName(), 120), Kind: "bundle"}
-	options, keyed := s.keysFor(c)
-	u.Keyed = keyed
+	options, now := s.keysFor(c)
 	head, err := in.Peek(64)
 	if err != nil && len(head) == 0 && !errors.Is(err, io.EOF) {
 		return nil, err
@@ -284,20 +284,31 @@ func (s *Server) judge(c *httpd.Call, file *multipart.Part) (*upload, error) {
 	if err != nil {
 		return nil, err
 	}
-	u.Report, u.Bytes = report, counted.n
+	u.Report, u.Bytes, u.Now = report, counted.n, now
+	switch {
+	case u.Kind != "bundle":
+		u.Key = "none"
+	case now == "":
+		u.Key = "unknown"
+	case report.Signature == evidence.SignatureTrusted && report.SignedBy == now:
+		u.Key = "now"
+	case report.Signature == evidence.SignatureTrusted:
+		u.Key = "former"
+	}
 	u.Report.Path = ""
 	return u, nil
 }
 
-// keysFor are the gate's key and those that its log names.
-func (s *Server) keysFor(c *httpd.Call) (evidence.Options, bool) {
+// keysFor are the gate's key and those that its log names. now is the id of the first, ""
+// where it is not at hand.
+func (s *Server) keysFor(c *httpd.Call) (o evidence.Options, now string) {
 	key, err := fetch[signingKey](c.Request.Context(), s, "/audit/evidence/signing-public-key")
 	if err != nil {
-		return evidence.Options{}, false
+		return o, ""
 	}
 	public, err := checkpoint.ParsePublicKey([]byte(key.PublicKey))
 	if err != nil {
-		return evidence.Options{}, false
+		return o, ""
 	}
 	keys := []checkpoint.PublicKey{public}
 	starts, _ := read[auditEvent](c.Request.Context(), s, "/audit", mostStarts, "event_type", "startup") // without them the key of today counts
@@ -312,7 +323,7 @@ func (s *Server) keysFor(c *httpd.Call) (evidence.Options, bool) {
 			keys = append(keys, key)
 		}
 	}
-	return evidence.Options{Keys: keys}, true
+	return evidence.Options{Keys: keys}, public.ID()
 }
 
 // mostStarts are those whose keys are known: a key that was changed goes on vouching for
