@@ -43,7 +43,10 @@ func (a *app) auditSearchCommand() *cobra.Command {
 		Use: "search", Short: "List events that meet all filters, the newest first", Args: cobra.NoArgs,
 		Example: "  gate audit search --since 2h --decision BLOCK\n  gate audit search --approval-id apr_... --json",
 		RunE: func(c *cobra.Command, _ []string) error {
-			query := url.Values{"event_type": types}
+			query := url.Values{}
+			for _, list := range types {
+				query["event_type"] = append(query["event_type"], strings.Split(list, ",")...)
+			}
 			for name, value := range filters {
 				moment, err := auditValue(name, *value, time.Now())
 				if err != nil {
@@ -54,7 +57,7 @@ func (a *app) auditSearchCommand() *cobra.Command {
 			return a.searchAudit(c.Context(), &o, given(query), limit)
 		},
 	}
-	cmd.Flags().StringSliceVar(&types, "event-type", nil, "event types, separated by commas or given again: any of them")
+	cmd.Flags().StringArrayVar(&types, "event-type", nil, "event types, separated by commas or given again: any of them")
 	cmd.Flags().IntVar(&limit, "limit", limit, "events at most; 0 is all")
 	for _, f := range auditFlags {
 		filters[f.name] = cmd.Flags().String(f.name, "", f.doc)
