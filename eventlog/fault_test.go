@@ -241,6 +241,26 @@ func TestASlowWaitForSpaceRefusesCommands(t *testing.T) {
 	require.Equal(t, []string{"waits"}, names(t, l))
 }
 
+// A wait that ends because the volume is full is over: nothing hangs, and the log goes on
+// refusing for as long as there is no space.
+func TestAWaitForSpaceThatIsGivenUpIsNoHangingDisk(t *testing.T) {
+	l, k, _ := guarded(t, func(o *Options) {
+		o.SlowSync, o.StuckSync, o.PreallocateBytes = 20*time.Millisecond, time.Hour, 1<<20
+	})
+	zeros, release := k.holdOn(frametest.Pwrite)
+	defer release()
+	l.mu.Lock()
+	l.allocated = l.filling.end()
+	l.mu.Unlock()
+	first := appendLater(l, group("waits"))
+	<-zeros
+	require.Eventually(t, func() bool { return l.syncSince.Load() != 0 }, time.Minute, time.Millisecond)
+	l.lengthened(0, true)
+	require.ErrorIs(t, <-first, ErrStorageFull)
+	require.Eventually(t, func() bool { return l.syncSince.Load() == 0 }, 10*time.Second, time.Millisecond, "the watchdog would end the process")
+	require.Equal(t, "storage", l.Health().Step)
+}
+
 func slowCallRefusesCommands(t *testing.T, call frametest.Kind) {
 	l, k, _ := guarded(t, func(o *Options) { o.SlowSync, o.StuckSync = 20*time.Millisecond, time.Hour })
 	held, release := k.holdOn(call)

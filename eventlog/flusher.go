@@ -107,12 +107,13 @@ func (l *Log) take(spare *batch) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	waits := false // for the helper that makes space
-	defer func() {
+	stopWaiting := func() {
 		if waits {
+			waits, l.stalled = false, false
 			l.syncSince.Store(0)
-			l.stalled = false
 		}
-	}()
+	}
+	defer stopWaiting()
 	for {
 		switch {
 		case l.poison != nil:
@@ -129,7 +130,10 @@ func (l *Log) take(spare *batch) *batch {
 		case l.filling.frames == 0 && l.closing:
 			return nil
 		}
-		if l.filling.frames > 0 && !waits {
+		switch {
+		case l.filling.frames == 0: // what waited was given up: the volume is full
+			stopWaiting()
+		case !waits:
 			waits = true
 			l.syncSince.Store(int64(time.Since(l.opened)) + 1)
 		}
