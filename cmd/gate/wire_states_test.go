@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -8,9 +10,12 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -73,13 +78,29 @@ type stateRun struct {
 	first   map[string]string // what a connection shows in each channel before anything changed it
 	drawn   map[string]bool
 	history []string
+	loud    bool
 	ran     map[string]int // outcomes
+}
+
+// newStateDir is a database with all that changes sessions.
+func newStateDir(t *testing.T) gateDir {
+	d := newGateDir(t, []byte(clientPolicy))
+	d.execute(t, stateTables)
+	for i, way := range stateWays {
+		d.execute(t, fmt.Sprintf("CREATE VIEW way_%d AS SELECT change('%s') AS changed", i, strings.ReplaceAll(way, "'", "''")))
+	}
+	return d
 }
 
 // startStateRun begins anew, with connections that nobody used.
 func startStateRun(t *testing.T, d gateDir, random *rand.Rand, drawn map[string]bool, ran map[string]int) *stateRun {
-	g := startGate(t, d, append(wireSettings, "GATE_MODE=shadow", "GATE_DB_POOL_MAX=1", "GATE_AUDIT_FSYNC=off", "GATE_PGWIRE_MAX_CONNECTIONS_PER_IP=100")...)
-	s := &stateRun{testGate: g, Rand: random, t: t, first: map[string]string{}, drawn: drawn, ran: ran}
+	return startStateRunAt(t, d, 1, random, drawn, ran)
+}
+
+// startStateRunAt is startStateRun with more connections.
+func startStateRunAt(t *testing.T, d gateDir, connections int, random *rand.Rand, drawn map[string]bool, ran map[string]int) *stateRun {
+	g := startGate(t, d, append(wireSettings, "GATE_MODE=shadow", fmt.Sprintf("GATE_DB_POOL_MAX=%d", connections), "GATE_AUDIT_FSYNC=off", "GATE_PGWIRE_MAX_CONNECTIONS_PER_IP=100")...)
+	s := &stateRun{testGate: g, Rand: random, loud: connections == 1, t: t, first: map[string]string{}, drawn: drawn, ran: ran}
 	for _, channel := range stateChannels {
 		s.first[channel] = s.look(channel)
 	}
@@ -124,7 +145,7 @@ func (s *stateRun) look(channel string) string {
 				case *pgproto3.DataRow:
 					state, drawn = string(m.Values[0]), string(m.Values[1])
 				case *pgproto3.ErrorResponse:
-					if m.Code == "57P03" {
+					if m.Code == "57P03" || m.Code == "53300" {
 						require.NoError(s.t, w.Close())
 						return ""
 					}
@@ -142,7 +163,7 @@ func (s *stateRun) look(channel string) string {
 // statement draws one that changes the session: by itself, or through code.
 func (s *stateRun) statement() string {
 	way := stateWays[s.IntN(len(stateWays))]
-	if s.IntN(100) == 0 {
+	if s.loud && s.IntN(100) == 0 {
 		way = loudWays[s.IntN(len(loudWays))]
 	}
 	literal := "'" + strings.ReplaceAll(way, "'", "''") + "'"
@@ -237,11 +258,7 @@ func stateCount(t *testing.T) int {
 // as it is behind a login.
 func TestNoStatementMeetsWhatAnEarlierOneLeft(t *testing.T) {
 	t.Parallel()
-	d := newGateDir(t, []byte(clientPolicy))
-	d.execute(t, stateTables)
-	for i, way := range stateWays {
-		d.execute(t, fmt.Sprintf("CREATE VIEW way_%d AS SELECT change('%s') AS changed", i, strings.ReplaceAll(way, "'", "''")))
-	}
+	d := newStateDir(t)
 	drawn, ran := map[string]bool{}, map[string]int{}
 	random := rand.New(rand.NewPCG(16, 1))
 	s := startStateRun(t, d, random, drawn, ran)
@@ -264,6 +281,83 @@ func TestNoStatementMeetsWhatAnEarlierOneLeft(t *testing.T) {
 	require.Positive(t, ran["200"])
 	require.Positive(t, ran["done"])
 	s.end(t)
+}
+
+// As TestNoStatementMeetsWhatAnEarlierOneLeft, for many at two connections at once.
+// Some are gone before their statement ran, and some have the key of another one's:
+// both give a transaction up that was begun for them, which the next one may have.
+func TestNoStatementMeetsWhatAnyOfManyLeft(t *testing.T) {
+	t.Parallel()
+	d := newStateDir(t)
+	ran := map[string]int{}
+	s := startStateRunAt(t, d, 2, rand.New(rand.NewPCG(16, 2)), map[string]bool{}, ran)
+	var work sync.WaitGroup
+	var mu sync.Mutex
+	const many = 8
+	for i := range uint64(many) {
+		one := *s
+		one.Rand, one.drawn, one.ran = rand.New(rand.NewPCG(16, 3+i)), map[string]bool{}, map[string]int{}
+		work.Go(func() {
+			for sent, count := 0, stateCount(t)/many; sent < count; {
+				switch one.IntN(3) {
+				case 0:
+					sent += one.change()
+				case 1:
+					sent++
+					one.giveUp()
+				}
+				channel := stateChannels[one.IntN(len(stateChannels))]
+				if state := one.look(channel); state != "" && !assert.Equal(t, one.first[channel], state, "%q in %s", differences(one.first[channel], state), channel) {
+					break
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for outcome, n := range one.ran {
+				ran[outcome] += n
+			}
+		})
+	}
+	work.Wait()
+	t.Logf("statements by what became of them: %v", ran)
+	require.Positive(t, ran["200"])
+	require.Positive(t, ran["done"])
+	require.Positive(t, ran["gone"])
+	require.Positive(t, ran["409"])
+	s.end(t)
+}
+
+// giveUp sends a statement and leaves within milliseconds, or sends it twice at
+// once under one key.
+func (s *stateRun) giveUp() {
+	q, key := ask(s.statement()), fmt.Sprintf("idempotency_key=key-%d", s.Uint64())
+	body, err := json.Marshal(q)
+	require.NoError(s.t, err)
+	if s.IntN(2) == 0 {
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Duration(s.IntN(8000))*time.Microsecond)
+		defer cancel()
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+"/query?"+key, bytes.NewReader(body))
+		require.NoError(s.t, err)
+		request.Header.Set("Content-Type", "application/json")
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			s.ran["gone"]++
+			return
+		}
+		s.ran[strconv.Itoa(answer.StatusCode)]++
+		require.NoError(s.t, answer.Body.Close())
+		return
+	}
+	statuses := make(chan int, 2)
+	for range cap(statuses) {
+		go func() {
+			r, err := s.tryQuery(q, key)
+			assert.NoError(s.t, err)
+			statuses <- r.status
+		}()
+	}
+	s.ran[strconv.Itoa(<-statuses)]++
+	s.ran[strconv.Itoa(<-statuses)]++
 }
 
 // differences are the parts of a shown state that are not those of another.
