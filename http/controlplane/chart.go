@@ -52,7 +52,7 @@ func (s *Server) chart(c *httpd.Call) error {
 		p, err = decisionsChart(s.samples.hour(), t, chartWidth(c.Request))
 	case "latency.svg":
 		p, err = latencyChart(s.samples.hour(), t)
-	case "telemetry.svg", "tokens.svg", "durations.svg":
+	case "telemetry.svg", "statements.svg", "durations.svg":
 		p, err = s.telemetryChart(c, c.Params.ByName("chart"), t)
 	default:
 		return fault.New(fault.NotFound, "There is no such chart.")

@@ -61,7 +61,7 @@ func (p *plane) do(t *testing.T, method, path, body string, headers ...string) (
 	t.Helper()
 	r, err := http.NewRequestWithContext(context.Background(), method, p.URL+path, strings.NewReader(body))
 	require.NoError(t, err)
-	if method == http.MethodPost {
+	if method != http.MethodGet {
 		r.Header.Set("Origin", p.URL)
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -154,7 +154,7 @@ func TestInMockModeEveryJSONAnswerIsMarked(t *testing.T) {
 	p := startPlane(t, nil)
 	token := p.login(t)
 	for _, f := range forwards {
-		path := apiPrefix + strings.NewReplacer(":id", "apr_mock-1", ":version", "mock-policy@0.0.0").Replace(f.path)
+		path := apiPrefix + strings.NewReplacer(":id", "apr_mock-1", ":token", "tok_mock", ":version", "mock-policy@0.0.0").Replace(f.path)
 		if f.path == "/audit/stream" {
 			continue
 		}
@@ -170,7 +170,7 @@ func TestAChangeNeedsSessionTokenAndOrigin(t *testing.T) {
 		if !f.changes {
 			continue
 		}
-		path := apiPrefix + strings.NewReplacer(":id", "x", ":version", "x").Replace(f.path)
+		path := apiPrefix + strings.NewReplacer(":id", "x", ":token", "x", ":version", "x").Replace(f.path)
 		for name, refused := range map[string]struct {
 			code    string
 			headers []string

@@ -79,7 +79,7 @@ func (g *meteredGate) looks(t *testing.T, p *plane, path, header string) (used i
 }
 
 func TestAPageThatLooksByItselfSparesTheProjectKey(t *testing.T) {
-	for path, each := range map[string]int64{"/agents": 5, "/agents/agt_1": 6} {
+	for path, each := range map[string]int64{"/agents": 5, "/agents/agt_1": 7} {
 		g, p := startMetered(t)
 		used, body, age := g.looks(t, p, path, "")
 		require.Equal(t, each, used)
@@ -156,7 +156,7 @@ func TestAllSessionsShareWhatTheirPagesLookAt(t *testing.T) {
 func TestChartsOfAPageAskNothing(t *testing.T) {
 	g, p := startMetered(t)
 	g.looks(t, p, "/agents/agt_1", "")
-	for _, chart := range []string{"telemetry", "tokens", "durations"} {
+	for _, chart := range []string{"telemetry", "statements", "durations"} {
 		used, _, _ := g.looks(t, p, "/charts/"+chart+".svg?theme=light&at=1&agent_id=agt_1", "")
 		require.Zero(t, used, chart)
 	}

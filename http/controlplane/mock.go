@@ -66,8 +66,8 @@ func (q *quietStream) Close() error { return nil }
 func items[T any](list ...T) map[string]any { return map[string]any{"items": list, "next_cursor": nil} }
 
 func (m *mock) answer(r request) (any, int) {
-	if r.method == http.MethodPost {
-		return m.post(r)
+	if r.method != http.MethodGet {
+		return m.change(r)
 	}
 	switch path := r.path; {
 	case path == "/health":
@@ -114,8 +114,8 @@ func found(list []map[string]any, is func(map[string]any) bool) (any, int) {
 	return nothing()
 }
 
-// post answers what would change something: that nothing did.
-func (m *mock) post(r request) (any, int) {
+// change answers what would change something: that nothing did.
+func (m *mock) change(r request) (any, int) {
 	switch r.path {
 	case "/policy/validate":
 		return map[string]any{"valid": true, "tests": counted{4, 4}, "corpus": counted{120, 120}, "findings": []any{}, "warnings": []any{}}, http.StatusOK

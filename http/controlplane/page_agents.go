@@ -161,10 +161,22 @@ type agentView struct {
 	Asked     []auditEvent // decisions on its statements, and what became of it itself
 	Telemetry []agentEvent
 	Tools     []toolRecord
+	Tokens    []tokenRecord
 	Day       day
 	Stamp     string
 	Missing   []string
 	Look      *look
+}
+
+type tokenRecord struct {
+	TokenID    string     `json:"token_id"`
+	Hint       string     `json:"hint"`
+	Scopes     []string   `json:"scopes"`
+	Status     string     `json:"status"`
+	ExpiresAt  time.Time  `json:"expires_at"`
+	CreatedAt  time.Time  `json:"created_at"`
+	RevokedAt  *time.Time `json:"revoked_at"`
+	LastUsedAt *time.Time `json:"last_used_at"`
 }
 
 type agentEvent struct {
@@ -214,6 +226,11 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 		got, err := projectList[toolRecord](ctx, s, "/v1/tools", 100, "agent_id", id)
 		v.Tools = got.Items
 		return restOf(got, err, "tools")
+	})
+	together(&all, ctx, func(ctx context.Context) error {
+		got, err := projectList[tokenRecord](ctx, s, "/v1/agents/"+id+"/tokens", 100)
+		v.Tokens = got.Items
+		return restOf(got, err, "tokens")
 	})
 	v.Missing = all.wait()
 	p.Title, p.Body = one.Name, v

@@ -84,8 +84,7 @@ func (s *Server) telemetryToday(ctx context.Context) (map[string]measures, error
 	return today, err
 }
 
-// telemetryChart draws a day: what came, what it cost in tokens, how long it
-// took.
+// telemetryChart draws a day: what came, what was decided, how long it took.
 func (s *Server) telemetryChart(c *httpd.Call, name string, t theme) (*plot.Plot, error) {
 	ctx, seen := s.looking(c)
 	seen.demand = wantKept // the numbers of the page that it stands in
@@ -95,26 +94,30 @@ func (s *Server) telemetryChart(c *httpd.Call, name string, t theme) (*plot.Plot
 	}
 	ticks := agoTicks(dayHours, 6, "h")
 	switch name {
-	case "tokens.svg":
-		return d.bars(c.Request, t, t.approval, ticks, func(m metricItem) (float64, float64) { return float64(m.Tokens.Input), float64(m.Tokens.Output) })
+	case "statements.svg":
+		return d.bars(c.Request, t, ticks, []color.Color{t.allow, t.approval, t.block}, func(m *metricItem) []int64 { return []int64{m.SQL.Allow, m.SQL.Approval, m.SQL.Block} })
 	case "durations.svg":
 		half, most := d.durations()
 		return linesChart(t, " ms", dayHours, ticks, line{most, t.approval, dashes}, line{half, t.quiet, nil})
 	}
-	return d.bars(c.Request, t, t.block, ticks, func(m metricItem) (float64, float64) { return float64(m.Events - m.Errors), float64(m.Errors) })
+	return d.bars(c.Request, t, ticks, []color.Color{t.quiet, t.block}, func(m *metricItem) []int64 { return []int64{m.Events - m.Errors, m.Errors} })
 }
 
-// bars stacks two numbers of each hour; the second is set apart by its colour.
-func (d *day) bars(r *http.Request, t theme, apart color.Color, ticks plot.ConstantTicks, of func(metricItem) (float64, float64)) (*plot.Plot, error) {
-	first, second := make(plotter.Values, dayHours), make(plotter.Values, dayHours)
-	top := 0.0
-	for i, m := range d.Hours {
-		first[i], second[i] = of(m)
-		top = max(top, first[i]+second[i])
+// bars stacks numbers of each hour, each in its colour.
+func (d *day) bars(r *http.Request, t theme, ticks plot.ConstantTicks, colors []color.Color, of func(*metricItem) []int64) (*plot.Plot, error) {
+	parts := make([]part, len(colors))
+	top := int64(0)
+	for hour := range d.Hours {
+		sum := int64(0)
+		for i, n := range of(&d.Hours[hour]) {
+			parts[i].color, parts[i].values = colors[i], append(parts[i].values, float64(n))
+			sum += n
+		}
+		top = max(top, sum)
 	}
-	p := newPlot(t, top*1.05, "")
+	p := newPlot(t, float64(top)*1.05, "")
 	p.X.Tick.Marker = ticks
-	return p, stack(p, chartWidth(r), part{first, t.quiet}, part{second, apart})
+	return p, stack(p, chartWidth(r), parts...)
 }
 
 func (d *day) durations() (half, most plotter.XYs) {

@@ -46,7 +46,7 @@ func TestNoIDLeadsToAnotherPathOfTheGate(t *testing.T) {
 			if !strings.Contains(f.path, ":") {
 				continue
 			}
-			path := apiPrefix + strings.NewReplacer(":id", id, ":version", id).Replace(f.path)
+			path := apiPrefix + strings.NewReplacer(":id", id, ":token", id, ":version", id).Replace(f.path)
 			status, body, _ := p.do(t, f.method, path, "{}", csrfHeader, token)
 			require.Equal(t, http.StatusNotFound, status, "%s: %s", path, body)
 			require.Empty(t, asked(), path)

@@ -44,6 +44,8 @@ type forwarded struct {
 	changes bool // needs the session's token and the page's own origin
 	project bool // is sent with the project key, the others with the operator token
 	follows bool // may last as long as the session
+
+	params []httpd.Param // of the query string, where a change takes any
 }
 
 // forwards is the closed list of what a browser may reach (design/control-plane.md).
@@ -72,6 +74,8 @@ var forwards = []forwarded{
 	{method: http.MethodGet, path: "/executions"},
 	{method: http.MethodPost, path: "/executions/:id/check", changes: true},
 	{method: http.MethodGet, path: "/v1/agents", project: true},
+	{method: http.MethodDelete, path: "/v1/agents/:id", project: true, changes: true, params: []httpd.Param{{Name: "reason"}}},
+	{method: http.MethodDelete, path: "/v1/agents/:id/tokens/:token", project: true, changes: true},
 	{method: http.MethodGet, path: "/v1/policies", project: true},
 	{method: http.MethodGet, path: "/v1/tools", project: true},
 	{method: http.MethodGet, path: "/v1/metrics", project: true},

@@ -38,6 +38,6 @@ func (s *Server) register(m *httpd.Mux) {
 	m.Handle(http.MethodPost, apiPrefix+"/admin/login", s.login)
 	m.Handle(http.MethodPost, apiPrefix+"/admin/logout", s.logout)
 	for _, f := range forwards {
-		m.Handle(f.method, apiPrefix+f.path, s.forward(f))
+		m.Handle(f.method, apiPrefix+f.path, s.forward(f), f.params...)
 	}
 }

@@ -15,11 +15,11 @@ function say(text) {
 }
 
 // send calls an endpoint of the gate through this origin.
-async function send(path, body) {
+async function send(path, body, method = "POST") {
   const answer = await fetch("/api/gate" + path, {
-    method: "POST",
-    headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf() },
-    body: JSON.stringify(body),
+    method,
+    headers: { "X-CSRF-Token": csrf(), ...(body && { "Content-Type": "application/json" }) },
+    body: body && JSON.stringify(body),
   });
   const value = await answer.json().catch(() => ({ message: "The answer could not be read." }));
   if (answer.status === 401) {
@@ -257,6 +257,21 @@ const actions = {
       work: () => change("/policy/rollback", { policy_version: form.dataset.version, reason: form.reason.value }),
     });
   },
+  deactivate(button) {
+    const form = button.form;
+    confirmed({
+      title: "Deactivate " + form.dataset.name + "?", yes: "Deactivate", grave: true,
+      text: "Its tokens stop working at once, and approvals that it asked for can't be resolved or used any more. Its history stays. The agent API can put it back in service, with a new token.",
+      work: () => end("/v1/agents/" + form.dataset.id + (form.reason.value && "?reason=" + encodeURIComponent(form.reason.value))),
+    });
+  },
+  revoke(button) {
+    confirmed({
+      title: "Revoke the token " + button.dataset.name + "?", yes: "Revoke", grave: true,
+      text: "The next request with it fails. Revoking cannot be taken back; the agent API issues another token.",
+      work: () => end("/v1/agents/" + button.dataset.id + "/tokens/" + button.dataset.token),
+    });
+  },
   async validate(button) {
     const answer = await send("/policy/validate", { document: button.form.document.value });
     findings(answer.ok ? answer.value.findings : null, answer.ok && answer.value.valid ? "Valid: " + answer.value.tests.passed + " of " + answer.value.tests.cases + " own tests passed." : answer.value.message ?? "Not valid.");
@@ -275,6 +290,12 @@ const actions = {
     });
   },
 };
+
+async function end(path) {
+  const answer = await send(path, null, "DELETE");
+  if (answer.ok) location.reload(); // what a page asks for by itself may be older
+  return answer;
+}
 
 async function change(path, body) {
   if (!body.reason) delete body.reason;
