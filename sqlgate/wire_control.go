@@ -453,7 +453,7 @@ func checkDiscard(w *Wire, _ *wireOrder) error {
 }
 
 func doDiscard(_ context.Context, w *Wire, _ *submission, _ *wireOrder) (wireReply, error) {
-	clear(w.statements)
+	w.deallocateAll()
 	clear(w.portals)
 	w.settings = wireSettings{}
 	return wireReply{}, nil

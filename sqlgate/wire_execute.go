@@ -272,6 +272,10 @@ func (w *Wire) Execute(ctx context.Context, portal string, maxRows uint32, last 
 				return nil
 			}
 		}
+		if p.done.Empty { // as often as it is asked for
+			done = *p.done
+			return nil
+		}
 		if p.rows == nil {
 			return wireErrorf("55000", "portal \"%s\" cannot be run", portal)
 		}

@@ -2,6 +2,7 @@ package sqlgate
 
 import (
 	"context"
+	"maps"
 
 	"writegate/sqlgate/classify"
 )
@@ -35,6 +36,11 @@ func doPrepare(ctx context.Context, w *Wire, s *submission, _ *wireOrder) (wireR
 	return wireReply{}, nil
 }
 
+// deallocateAll ends the prepared statements that have a name.
+func (w *Wire) deallocateAll() {
+	maps.DeleteFunc(w.statements, func(name string, _ *wireStatement) bool { return name != "" })
+}
+
 // deallocation is DEALLOCATE of a name, or of all.
 func (w *Wire) deallocation(s *submission) (*wireOrder, error) {
 	if s.classification.Session == nil {
@@ -45,7 +51,7 @@ func (w *Wire) deallocation(s *submission) (*wireOrder, error) {
 	if name == "" {
 		o.Tag = "DEALLOCATE ALL"
 		o.do = func(context.Context, *Wire, *submission, *wireOrder) (wireReply, error) {
-			clear(w.statements)
+			w.deallocateAll()
 			return wireReply{}, nil
 		}
 		return o, nil
