@@ -1,6 +1,7 @@
 package checkpoints
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,24 +21,25 @@ import (
 type papers struct {
 	evidence.Outside
 	whole   bool
+	stored  []checkpoint.Stored // where whole is false: all notes, which are read as far as needed
 	accused []frame.Anchor
 	said    []string // warnings
 	doubts  []string
 }
 
-// Papers is eventlog.Options.Outside: all notes in the folder and what witnesses
-// said, or the newest note alone, which is judged without reading the log.
+// Papers is eventlog.Options.Outside: the notes in the folder and what witnesses
+// said, or the newest note that can be read alone, which is judged without reading the log.
 func (k *Keeper) Papers(whole bool) (eventlog.Outside, error) {
 	list, err := k.o.Folder.List()
 	if err != nil {
 		return nil, err
 	}
+	p := &papers{whole: whole, stored: list}
+	some := representative(list)
 	if !whole {
-		list = list[max(0, len(list)-1):]
+		some = nil
 	}
-	list = representative(list)
-	p := &papers{whole: whole}
-	for _, s := range list {
+	for _, s := range some {
 		raw, err := s.Read()
 		if err != nil {
 			p.said = append(p.said, fmt.Sprintf("checkpoint %s: %v", s.Path, err))
@@ -53,6 +55,9 @@ func (k *Keeper) Papers(whole bool) (eventlog.Outside, error) {
 	p.accused = slices.Clone(k.accused)
 	k.mu.Unlock()
 	p.doubts = k.doubts()
+	if left := len(list) - len(some); whole && left > 0 {
+		p.doubts = append(p.doubts, fmt.Sprintf("%d of the %d checkpoints in the folder were not compared, only the newest %d and the last one of each segment; `logverify wal --checkpoint` compares those that it is given", left, len(list), judgedNotes))
+	}
 	return p, nil
 }
 
@@ -61,7 +66,7 @@ const judgedNotes = 1000
 
 // representative leaves out notes of a log that has very many: all but the
 // newest ones, and the last one of each segment. Whoever signs proves each note
-// against the one before, so an older one says nothing that a newer does not.
+// against the one before, so of the notes of one gate an older one says nothing that a newer does not.
 func representative(list []checkpoint.Stored) (some []checkpoint.Stored) {
 	for i, s := range list {
 		if i >= len(list)-judgedNotes || list[i+1].Segment != s.Segment {
@@ -79,30 +84,38 @@ func (p *papers) Anchors(ctx context.Context, set *frame.Set) (anchors []frame.A
 	if p.whole {
 		anchors, warnings, err = p.Outside.Anchors(ctx, set)
 	} else {
-		anchors = p.sizes(set)
+		anchors = p.size(set)
 	}
 	return append(anchors, p.accused...), append(warnings, p.said...), err
 }
 
-// sizes are anchors that only know how long the log is at least.
-func (p *papers) sizes(set *frame.Set) (anchors []frame.Anchor) {
+// size is an anchor that only knows how long the log is at least. A note that can't be
+// read hides none before it.
+func (p *papers) size(set *frame.Set) []frame.Anchor {
 	h, err := set.Genesis()
 	if err != nil {
 		return nil // the verification names it
 	}
 	keys := checkpoint.Keys{Log: addKey(slices.Clone(p.Keys), h.Signer)}
-	for _, note := range p.Notes {
-		if n, err := checkpoint.Open([]byte(note.Text), keys); err == nil && n.Trusted && n.Origin == h.Origin {
-			anchors = append(anchors, frame.Anchor{Level: frame.L4, Seq: n.Size, NoHash: true, Source: "checkpoint " + note.Name})
+	for i, s := range slices.Backward(p.stored) {
+		n, err := s.Open(keys)
+		switch {
+		case err == nil && n.Trusted && n.Origin == h.Origin:
+			return []frame.Anchor{{Level: frame.L4, Seq: n.Size, NoHash: true, Source: "checkpoint " + s.Path}}
+		case err != nil:
+			p.said = append(p.said, fmt.Sprintf("checkpoint %s: %v", s.Path, err))
+		}
+		if len(p.stored)-i == judgedNotes {
+			break
 		}
 	}
-	return anchors
+	return nil
 }
 
 // Judge holds the newest note and the witnesses against a log that was opened,
 // before anything is appended to it. Where they contradict it the log is accused
 // and Log.Serving says so. The newest note that fits is an anchor for the
-// startup event; ok is false where there is none.
+// startup event; ok is false where there is none, or where a newer one can't be read.
 //
 // The tree that the log's own events make lies in the projections, whose last
 // event was held against the log: so the log need not be read.
@@ -113,11 +126,12 @@ func (k *Keeper) Judge(ctx context.Context) (anchor event.Anchor, ok bool) {
 	view := k.store.View()
 	defer view.Close()
 	newest, err := k.findNewest(view)
-	if err == nil && newest != nil {
-		err = fits(view, newest)
+	if newest != nil {
+		err = cmp.Or(fits(view, newest), err)
 	}
 	if err != nil {
 		_ = k.failed(err) // it is in Status, and accuses where it should
+		k.inquire(ctx, view)
 		return anchor, false
 	}
 	k.newest, k.stuck, k.failure = newest, false, nil
@@ -129,32 +143,41 @@ func (k *Keeper) Judge(ctx context.Context) (anchor event.Anchor, ok bool) {
 		return anchor, ok
 	}
 	if view.Tree().Size() == 0 {
-		k.offerEmpty(ctx, view)
+		k.inquire(ctx, view)
 		return anchor, ok
 	}
 	if n, err := k.make(view); err == nil {
 		k.offer(ctx, view, n)
+	} else {
+		k.inquire(ctx, view)
 	}
 	return anchor, ok
 }
 
-// offerEmpty asks the witnesses about a log without events: one that knows some
-// under its name says so. It is no checkpoint that anybody keeps.
-func (k *Keeper) offerEmpty(ctx context.Context, view *projections.View) {
-	if len(k.o.Witnesses) == 0 {
+// inquire asks the witnesses where no checkpoint is made that could be offered to them:
+// of a log without events, where a note can't be read that another one could
+// contradict, and where none can be kept. Each says by its answer to an empty checkpoint how many events it knows;
+// the log is held against those, and no witness comes to know of more.
+func (k *Keeper) inquire(ctx context.Context, view *projections.View) {
+	if k.signer == nil || len(k.o.Witnesses) == 0 || k.log.Serving() != nil {
 		return
 	}
-	n, err := k.signer.Sign(view.Tree(), 0, nil)
+	k.offering.Lock()
+	defer k.offering.Unlock()
+	tree := view.Tree()
+	empty, err := k.signer.Sign(tree, 0, nil)
 	if err != nil {
 		_ = k.failed(err) // it is in Status
 		return
 	}
-	_, errs := checkpoint.Offer(ctx, k.o.Witnesses, view.Tree(), n)
+	_, errs := checkpoint.Offer(ctx, k.o.Witnesses, tree, empty)
 	for i, err := range errs {
 		var conflict *checkpoint.Conflict
+		size := uint64(0)
 		if errors.As(err, &conflict) {
-			k.settle(i, 0, err)
+			size, err = conflict.Seen, k.compare(ctx, i, conflict.Seen, tree, tree.Size(), k.signer)
 		}
+		k.settle(i, size, err)
 	}
 }
 
@@ -173,38 +196,35 @@ func fits(view *projections.View, n *checkpoint.Note) error {
 	return nil
 }
 
-// findNewest gives the newest note that a key of the log has signed, nil where
-// there is none. One that can't be read stops the signer: what it says could be
-// contradicted.
+// findNewest gives the newest note that can be read and that a key of the log has signed,
+// nil where there is none. One behind it that can't be read is an error beside it, and
+// stops the signer: what it says could be contradicted. It hides no note before it.
 func (k *Keeper) findNewest(view *projections.View) (*checkpoint.Note, error) {
 	list, err := k.o.Folder.List()
-	if err != nil || len(list) == 0 {
+	if err != nil {
 		return nil, err
 	}
-	keys := k.keysAtHand()
-	n, err := k.newestBy(keys, list[len(list)-1:])
-	if err != nil || n != nil {
-		return n, err
-	}
-	// It is of an earlier key, which a startup event names. They may lie anywhere
-	// in the log, so they are not read without need.
-	if keys, err = k.keysOfStarts(view, keys); err != nil {
-		return nil, err
-	}
-	return k.newestBy(keys, list)
-}
-
-func (k *Keeper) newestBy(keys []checkpoint.PublicKey, list []checkpoint.Stored) (*checkpoint.Note, error) {
+	keys, all := k.keysAtHand(), false
 	for _, s := range slices.Backward(list) {
-		n, err := s.Open(checkpoint.Keys{Log: keys})
-		if err != nil {
-			return nil, fmt.Errorf("%w; move the file away if it is damaged, and hold a copy of it against the log with `logverify wal --checkpoint`", err)
+		n, unread := s.Open(checkpoint.Keys{Log: keys})
+		if unread == nil && !n.Trusted && !all {
+			// It is of an earlier key, which a startup event names. They may lie anywhere
+			// in the log, so they are not read without need.
+			of, failed := k.keysOfStarts(view, keys)
+			if failed != nil {
+				return nil, failed
+			}
+			keys, all = of, true
+			n, unread = s.Open(checkpoint.Keys{Log: keys})
 		}
-		if n.Trusted && n.Origin == k.log.Header().Origin {
-			return n, nil
+		switch {
+		case unread != nil:
+			err = cmp.Or(err, fmt.Errorf("%w; move the file away if it is damaged, and hold a copy of it against the log with `logverify wal --checkpoint`", unread))
+		case n.Trusted && n.Origin == k.log.Header().Origin:
+			return n, err
 		}
 	}
-	return nil, nil
+	return nil, err
 }
 
 // keysAtHand are the key that signs now and the one that the log began with.

@@ -1,11 +1,17 @@
 package checkpoints
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog/checkpoint"
+	"writegate/eventlog/frame"
 )
 
 func TestOfVeryManyNotesTheNewestAndOneOfEachSegmentAreJudged(t *testing.T) {
@@ -21,4 +27,134 @@ func TestOfVeryManyNotesTheNewestAndOneOfEachSegmentAreJudged(t *testing.T) {
 	}
 	require.Equal(t, list[:judgedNotes], representative(list[:judgedNotes]))
 	require.Empty(t, representative(nil))
+}
+
+// What can't be read in the folder of the notes.
+var unreadable = map[string]func(t *testing.T, path string, honest []byte){
+	"empty": func(t *testing.T, path string, _ []byte) { require.NoError(t, os.WriteFile(path, nil, 0o600)) },
+	"no note": func(t *testing.T, path string, _ []byte) {
+		require.NoError(t, os.WriteFile(path, []byte("damaged\n"), 0o600))
+	},
+	"a folder":     func(t *testing.T, path string, _ []byte) { require.NoError(t, os.Mkdir(path, 0o700)) },
+	"another size": func(t *testing.T, path string, honest []byte) { require.NoError(t, os.WriteFile(path, honest, 0o600)) },
+	"cut": func(t *testing.T, path string, honest []byte) {
+		require.NoError(t, os.WriteFile(path, honest[:len(honest)-9], 0o600))
+	},
+}
+
+// spoil lays something behind the newest note that can't be read.
+func (h *host) spoil(t *testing.T, how func(t *testing.T, path string, honest []byte)) {
+	t.Helper()
+	list, err := h.folder().List()
+	require.NoError(t, err)
+	newest := list[len(list)-1].Path
+	honest, err := os.ReadFile(newest)
+	require.NoError(t, err)
+	how(t, filepath.Join(filepath.Dir(newest), "00000000000000999999.note"), honest)
+}
+
+// rolledBack is a host whose log was set back; the notes are those of before or of after.
+func rolledBack(t *testing.T, notes bool) *host {
+	h := newHost(t)
+	h.witness()
+	r := h.start()
+	r.grow(5)
+	r.stop()
+	older := h.moved(all)
+	r = h.start()
+	r.grow(5)
+	r.stop()
+	if notes {
+		require.NoError(t, os.RemoveAll(older.wal()+frame.CheckpointsSuffix))
+		require.NoError(t, os.CopyFS(older.wal()+frame.CheckpointsSuffix, os.DirFS(h.wal()+frame.CheckpointsSuffix)))
+	}
+	return older
+}
+
+func TestANoteThatCantBeReadHidesNoneBeforeIt(t *testing.T) {
+	for name, how := range unreadable {
+		t.Run(name, func(t *testing.T) {
+			for _, signs := range []bool{true, false} {
+				h := rolledBack(t, true)
+				h.witnesses, h.signs = nil, signs
+				h.spoil(t, how)
+				r := h.open()
+				r.requireAccused(frame.AnchorBeyondEnd)
+				r.end()
+			}
+		})
+	}
+}
+
+func TestANoteThatCantBeReadKeepsNoWitnessFromBeingAsked(t *testing.T) {
+	for name, how := range unreadable {
+		t.Run(name, func(t *testing.T) {
+			h := rolledBack(t, false)
+			h.spoil(t, how)
+			before := h.lastSeq()
+			r := h.open()
+			r.requireAccused(frame.AnchorBeyondEnd)
+			require.True(t, r.Status().Witnesses[0].Conflict)
+			require.Equal(t, before, r.log.Head().Seq, "nothing was appended")
+			r.end()
+		})
+	}
+	t.Run("nor one that knows nothing against it", func(t *testing.T) {
+		h := newHost(t)
+		h.witness()
+		r := h.start()
+		r.grow(5)
+		r.stop()
+		h.spoil(t, unreadable["empty"])
+		r = h.start()
+		require.NoError(t, r.log.Serving())
+		require.Contains(t, r.Status().Failure, "move the file away")
+		require.Empty(t, r.Status().Witnesses[0].Message)
+		report, err := r.log.Verify(t.Context())
+		require.NoError(t, err)
+		require.NotContains(t, strings.Join(report.NotExcluded, "\n"), "witness")
+		r.stop()
+	})
+	t.Run("nor a folder that takes none", func(t *testing.T) {
+		h := rolledBack(t, false)
+		require.NoError(t, os.RemoveAll(h.wal()+frame.CheckpointsSuffix))
+		require.NoError(t, os.MkdirAll(h.wal()+frame.CheckpointsSuffix, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(h.wal()+frame.CheckpointsSuffix, "000000"), nil, 0o600))
+		r := h.open()
+		r.requireAccused(frame.AnchorBeyondEnd)
+		r.end()
+	})
+	t.Run("nor one that was out of reach at the start", func(t *testing.T) {
+		h := rolledBack(t, false)
+		h.set = func(o *Options) { o.Every = 20 * time.Millisecond }
+		h.spoil(t, unreadable["empty"])
+		w := h.witnesses[0]
+		h.witnesses = nil
+		r := h.start()
+		c, err := checkpoint.NewWitness(w.URL, []string{w.VKey}, nil)
+		require.NoError(t, err)
+		r.o.Witnesses, r.asked = []*checkpoint.Witness{c}, make([]asked, 1)
+		halt := r.running()
+		require.Eventually(t, func() bool { return r.log.Serving() != nil }, patience, time.Millisecond)
+		halt()
+		r.requireAccused(frame.AnchorBeyondEnd)
+		r.end()
+	})
+}
+
+func TestAReportSaysOfWhichNotesItDoesNotKnow(t *testing.T) {
+	h := newHost(t)
+	r := h.start()
+	r.grow(3)
+	r.stop()
+	list, err := h.folder().List()
+	require.NoError(t, err)
+	for size := range judgedNotes + 5 {
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(list[0].Path), fmt.Sprintf("%020d.note", 1000+size)), nil, 0o600))
+	}
+	r = h.open()
+	defer r.end()
+	report, err := r.log.Verify(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(report.NotExcluded, "\n"), fmt.Sprintf("%d of the %d checkpoints in the folder were not compared", len(list)+5, len(list)+5+judgedNotes))
 }

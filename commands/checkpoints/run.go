@@ -19,11 +19,13 @@ const retryAfter = 5 * time.Second
 // Run signs checkpoints when they are due and offers them to the witnesses,
 // until ctx ends. A slow witness holds no checkpoint up.
 func (k *Keeper) Run(ctx context.Context) {
-	if !k.can() {
+	if k.signer == nil {
 		return
 	}
 	var both sync.WaitGroup
-	both.Go(func() { k.keepSigning(ctx) })
+	if k.can() {
+		both.Go(func() { k.keepSigning(ctx) })
+	}
 	both.Go(func() { k.keepOffering(ctx) })
 	both.Wait()
 	k.digests.Wait()
@@ -88,7 +90,7 @@ func (k *Keeper) due(now time.Time) bool {
 }
 
 // keepOffering offers each new note, and the newest one again to those who did
-// not cosign it.
+// not cosign it. Where there is none, those who have not answered are asked again.
 func (k *Keeper) keepOffering(ctx context.Context) {
 	if len(k.o.Witnesses) == 0 {
 		return
@@ -103,11 +105,15 @@ func (k *Keeper) keepOffering(ctx context.Context) {
 		case <-again.C:
 		}
 		n := k.known()
-		if n == nil || !k.lacks(n.Size) || k.log.Serving() != nil {
+		if k.log.Serving() != nil || n != nil && !k.lacks(n.Size) || n == nil && len(k.doubts()) == 0 {
 			continue
 		}
 		view := k.store.View()
-		k.offer(ctx, view, n)
+		if n != nil {
+			k.offer(ctx, view, n)
+		} else {
+			k.inquire(ctx, view)
+		}
 		if err := view.Close(); err != nil {
 			k.o.Logger.Error("a view of the projections can't be closed", "source", "checkpoints", "cause", err.Error())
 		}

@@ -97,7 +97,7 @@ func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err er
 		if size == 0 {
 			continue
 		}
-		err := k.compare(ctx, i, size, tree, signer)
+		err := k.compare(ctx, i, size, tree, tree.Size(), signer)
 		var conflict *checkpoint.Conflict
 		if errors.As(err, &conflict) {
 			of, earlierErr := k.ofEarlier(ctx, set.Path, first, i, size, signer)
@@ -133,18 +133,18 @@ func (k *Keeper) ofEarlier(ctx context.Context, path string, first event.Envelop
 				break
 			}
 		}
-		if tree.Size() == size && k.compare(ctx, i, size, tree, signer) == nil {
+		if tree.Size() == size && k.compare(ctx, i, size, tree, size, signer) == nil {
 			return hex.EncodeToString(a.LogID[:]), nil
 		}
 	}
 	return "", ctx.Err()
 }
 
-// compare offers a witness the events that it knows, as this log has them.
-func (k *Keeper) compare(ctx context.Context, i int, size uint64, tree *checkpoint.Sparse, signer *checkpoint.Signer) error {
+// compare offers a witness the events that it knows, as this log of so many events has them.
+func (k *Keeper) compare(ctx context.Context, i int, size uint64, tree checkpoint.Reader, events uint64, signer *checkpoint.Signer) error {
 	w := k.o.Witnesses[i]
-	if size > tree.Size() {
-		return &checkpoint.Conflict{Witness: w.URL(), Offered: tree.Size(), Seen: size, Err: checkpoint.ErrBeyondEnd}
+	if size > events {
+		return &checkpoint.Conflict{Witness: w.URL(), Offered: events, Seen: size, Err: checkpoint.ErrBeyondEnd}
 	}
 	n, err := signer.Sign(tree, size, nil)
 	if err != nil {
