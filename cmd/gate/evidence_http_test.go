@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -109,6 +110,27 @@ func (g *testGate) awaitCopy(t testing.TB) {
 	}, startPatience, pollEvery)
 }
 
+// rechained is a readable copy of the log of which somebody took ana out.
+func rechained(t *testing.T, g *testGate, copied []byte) (text []byte) {
+	t.Helper()
+	set, err := frame.Discover(t.Context(), frame.OS{}, g.file("audit.wal"))
+	require.NoError(t, err)
+	h, err := set.Genesis()
+	require.NoError(t, errors.Join(err, set.Close()))
+	before := h.Hash
+	for line := range bytes.Lines(copied) {
+		e, err := event.ParseJSON(bytes.TrimSuffix(bytes.ReplaceAll(line, []byte(`"ana"`), []byte(`"eve"`)), []byte("\n")))
+		require.NoError(t, err)
+		record, err := event.Encode(nil, &e.Draft)
+		require.NoError(t, err)
+		e.PreviousHash, e.Hash = before, frame.EventHash(e.Seq, before, record)
+		before = e.Hash
+		text = append(event.AppendJSON(text, &e), '\n')
+	}
+	require.NotEqual(t, string(copied), string(text))
+	return text
+}
+
 func TestFilesOfTheServiceAreVerified(t *testing.T) {
 	t.Parallel()
 	other := t.TempDir()
@@ -126,6 +148,10 @@ func TestFilesOfTheServiceAreVerified(t *testing.T) {
 	spoiled := filepath.Join(other, "copy.log")
 	require.NoError(t, os.WriteFile(spoiled, bytes.Replace(log, []byte(`"BLOCK"`), []byte(`"ALLOW"`), 1), 0o600))
 	require.Equal(t, "corruption_detected", verify(spoiled).text(t, "status"))
+	require.NoError(t, os.WriteFile(g.file("audit.log"), rechained(t, g, log), 0o600))
+	r := verify(g.file("audit.log"))
+	require.Equal(t, "corruption_detected", r.text(t, "status"))
+	require.Contains(t, string(r.body), "history_rewritten", "its own copy was written anew, and every line follows from the one before")
 
 	// Other files may lie beside the log: what they hold is for nobody who can ask.
 	for name, text := range map[string]string{"a": "{\n\"password\": \"hunter2\",\n\"key\": \"hunter2\"\n}\n", "b": "{\"key\":\"hunter2\"}\n", "c": "{\"seq\":1,\"event_id\":\"hunter2\"}\n",

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -30,11 +31,12 @@ func (c *runner) jsonlCommand() *cobra.Command {
 					return err
 				}
 				o.Header = header
+				o.At = func(seq uint64) ([32]byte, error) { return c.hashAt(wal, seq) }
 			}
 			return c.verifyDocument(args[0], o, evidence.VerifyJSONL, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&wal, "wal", "", "log whose header the copy has to begin with")
+	cmd.Flags().StringVar(&wal, "wal", "", "log that it is a copy of")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
@@ -47,6 +49,26 @@ func (c *runner) header(wal string) (*frame.Header, error) {
 	}
 	h, err := set.Genesis()
 	return &h, errors.Join(err, set.Close())
+}
+
+// hashAt reads a log up to an event.
+func (c *runner) hashAt(wal string, seq uint64) (hash [32]byte, err error) {
+	set, err := frame.Discover(c.ctx, frame.OS{}, wal)
+	if err != nil {
+		return hash, err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	last := uint64(0)
+	for f, err := range set.Frames(c.ctx, seq) {
+		if err != nil {
+			return hash, err
+		}
+		last, hash = f.Seq, f.Hash
+	}
+	if last < seq {
+		return hash, fmt.Errorf("the log ends with event %d", last)
+	}
+	return hash, c.ctx.Err()
 }
 
 // bundleCommand is "logverify bundle FILE".

@@ -76,6 +76,10 @@ func TestEveryKindOfEvidenceIsJudged(t *testing.T) {
 	}
 	vkey, err := evidencetest.Key("ours").Public().VKey("gate.example")
 	require.NoError(t, err)
+	anew := evidencetest.New(3)
+	for seq := range uint64(4) {
+		anew.Append(evidencetest.Draft(104 + seq))
+	}
 	for _, c := range []struct {
 		name string
 		args []string
@@ -84,6 +88,10 @@ func TestEveryKindOfEvidenceIsJudged(t *testing.T) {
 	}{
 		{"copy", []string{"jsonl", l.path("audit.log")}, 0, "not compared with the header"},
 		{"copy with its log", []string{"jsonl", l.path("audit.log"), "--wal", l.path("audit.wal")}, 0, "origin \"gate.example\""},
+		{"copy written anew", []string{"jsonl", l.put(t, "anew", anew.JSONL(1))}, 0, "a file written anew as a whole, would not show"},
+		{"copy written anew, with its log", []string{"jsonl", l.path("anew"), "--wal", l.path("audit.wal")}, 1, "the log has another event 7"},
+		{"copy cut, with its log", []string{"jsonl", l.put(t, "shorter", evidencetest.New(5).JSONL(1)), "--wal", l.path("audit.wal")}, 0, "removal of lines at the end would not show"},
+		{"copy of more than its log", []string{"jsonl", l.put(t, "longer", evidencetest.New(8).JSONL(1)), "--wal", l.path("audit.wal")}, 2, "the log ends with event 7"},
 		{"copy edited", []string{"jsonl", broken("audit.log", 400)}, 1, ""},
 		{"copy torn", []string{"jsonl", l.put(t, "torn", l.log.JSONL(1)[:900])}, 2, "torn_line"},
 		{"copy of the end", []string{"jsonl", l.put(t, "end", l.log.JSONL(4))}, 2, "range_limited"},
@@ -224,6 +232,7 @@ func TestAnAnchorThatWasAskedForAndProvesNothingIsPartial(t *testing.T) {
 		{"a key and nothing that it signed", []string{"--key", l.key}, 2, ": partial", "--receipts"},
 		{"a checkpoint, the witness", []string{"checkpoint", witnessed, "--key", l.key, "--witness", witness}, 0, ": ok", "witness.example"},
 		{"a checkpoint, another witness", []string{"checkpoint", witnessed, "--key", l.key, "--witness", otherWitness}, 2, ": partial", "--witness"},
+		{"a checkpoint, one of two witnesses of one name", []string{"checkpoint", witnessed, "--key", l.key, "--witness", otherWitness, "--witness", witness}, 2, ": partial", "--witness"},
 		{"a checkpoint without its witness", []string{"checkpoint", note, "--key", l.key, "--witness", witness}, 2, ": partial", "--witness"},
 		{"a checkpoint, the witness, no key", []string{"checkpoint", witnessed, "--witness", witness}, 2, ": partial", "--key"},
 		{"a bundle, the key", []string{"bundle", l.path("bundle.json"), "--key", l.key}, 0, ": ok, signed by ed25519:134261e7eef6ebc2", ""},

@@ -74,7 +74,8 @@ The file may begin with any event, because such files get rotated. From event 1
 on the verdict can be ok, from a later one it is at best partial. A last line
 without its end is partial too: it was being written. The copy is not the
 evidence; the log is. With --wal the beginning is compared with the header of
-that log.`
+that log and the last event with the event that the log has there; "logverify wal"
+judges the log itself.`
 
 const examplesJSONL = `  logverify jsonl audit.log
   logverify jsonl audit.log --wal audit.wal

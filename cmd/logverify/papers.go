@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -162,9 +161,9 @@ func judgeNote(path string, text []byte, keys checkpoint.Keys) paperReport {
 	if !n.Trusted {
 		return r.refused(fmt.Errorf("%w; give the key of the log with --key", checkpoint.ErrUnknownKey))
 	}
-	for _, vkey := range keys.Witnesses {
+	for _, vkey := range keys.Witnesses { // each by itself: two keys may have one name
 		name, _, _ := checkpoint.ParseWitnessVKey(vkey) // parsed before
-		if !slices.ContainsFunc(n.Cosignatures, func(c checkpoint.Cosignature) bool { return c.Name == name }) {
+		if by, err := checkpoint.Open(text, checkpoint.Keys{Log: keys.Log, Witnesses: []string{vkey}}); err != nil || len(by.Cosignatures) == 0 {
 			r.Status, r.Detail = frame.Partial, fmt.Sprintf("the witness %s was asked for and has not cosigned it; give the key that it cosigns with (--witness), or a note that it has cosigned", name)
 		}
 	}

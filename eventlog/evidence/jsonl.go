@@ -155,5 +155,17 @@ func (v *jsonlJudge) conclude() {
 	case v.n > 0 && v.o.Header == nil:
 		r.NotExcluded = append(r.NotExcluded, "the beginning was not compared with the header of a log")
 	}
-	r.NotExcluded = append(r.NotExcluded, "removal of lines at the end, or a file written anew as a whole, would not show: the log itself is the evidence, this is a copy of it")
+	if v.o.At == nil || v.n == 0 || r.FaultsTotal > 0 {
+		r.NotExcluded = append(r.NotExcluded, "removal of lines at the end, or a file written anew as a whole, would not show: the log itself is the evidence, this is a copy of it")
+		return
+	}
+	// Each line's hash covers the lines before it, so the last one speaks for all.
+	r.Ran(frame.CheckAnchors)
+	switch hash, err := v.o.At(r.LastSeq); {
+	case err != nil:
+		r.AddPartial(frame.Fault{Check: frame.CheckAnchors, Kind: frame.UntrustedAnchor, Seq: r.LastSeq, Detail: fmt.Sprintf("the log could not be compared at event %d: %v", r.LastSeq, err)})
+	case hash != v.last:
+		v.faultSized(frame.CheckAnchors, frame.HistoryRewritten, r.LastSeq, v.off, 0, fmt.Sprintf("the log has another event %d: the file was written anew, from some event on", r.LastSeq))
+	}
+	r.NotExcluded = append(r.NotExcluded, "removal of lines at the end would not show: the log itself is the evidence, this is a copy of it")
 }

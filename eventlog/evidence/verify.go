@@ -54,6 +54,9 @@ type Options struct {
 	// Header is segment 0's of the log, where it is at hand: a JSONL file that
 	// begins with event 1 is compared with it.
 	Header *frame.Header
+	// At gives the event_hash of the log at an event, where that log is at hand: the
+	// last event of a JSONL file is held against it. An error says why there is none. It may be nil.
+	At func(seq uint64) ([32]byte, error)
 	// Unquoted leaves out of the faults what stands in the file: the report goes
 	// to somebody who may not read it.
 	Unquoted bool

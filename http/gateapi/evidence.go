@@ -304,6 +304,10 @@ func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) 
 		own := path == a.Files.JSONL
 		if header := a.Source.Header(); own {
 			o.Header = &header
+			o.At = func(seq uint64) ([32]byte, error) {
+				e, _, err := a.Log.AtCost(ctx, seq)
+				return e.Hash, err
+			}
 		}
 		report, err := evidence.VerifyJSONL(ctx, file, o)
 		if !own && report.EventCount == 0 { // no copy of a log: its lines are another program's
