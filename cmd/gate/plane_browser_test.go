@@ -117,6 +117,10 @@ func policyJourney(t *testing.T, b *browser.Browser) {
 
 	w.open("/policy-diff?base=shop-gate@1.0.0&target=shop-gate@1.1.0&last=1h")
 	w.sees("deletes-need-approval")
+	for _, width := range []int64{390, 1440} {
+		require.NoError(t, browser.Look(w.ctx, width, false))
+		require.Equal(t, "true", w.value("String([...document.querySelectorAll('.sides code')].every(e => e.getBoundingClientRect().right <= innerWidth) && !document.querySelector('.scroll .sides'))"), "nothing is cut at %d", width)
+	}
 	w.open("/policies")
 	w.do(chromedp.Click(`form[data-policy="rollback"] button`))
 	w.until("document.querySelector('dialog[open]')")

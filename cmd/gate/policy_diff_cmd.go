@@ -239,6 +239,7 @@ func printReplay(b *bytes.Buffer, style terminal.Style, r *replay.Report) {
 		}
 		fmt.Fprintf(b, "\n      such as event %s\n", strings.Join(seqs, ", "))
 	}
+	fmt.Fprintf(b, "  decisions alone: whether a statement would have passed max_rows or an approval's time is not tried again\n")
 	if r.RecordedDiffers > 0 {
 		fmt.Fprintf(b, "  %d were recorded otherwise than the base decides them now\n", r.RecordedDiffers)
 	}

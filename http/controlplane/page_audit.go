@@ -195,7 +195,7 @@ func (s *Server) story(c *httpd.Call, p *page) error {
 		if e.EventType == "request_received" {
 			begun++
 		}
-		one := storyEvent{Event: e, Said: commandTag(e)}
+		one := storyEvent{Event: e, Said: didWords(e)}
 		if shown += len(e.Payload); shown <= storyBytes || i == 0 {
 			one.JSON = indented(e.Payload)
 		}
@@ -225,15 +225,20 @@ func storyPath(id string) string {
 	return "/requests/" + id
 }
 
-// commandTag is PostgreSQL's word for what it did, such as DELETE 1.
-func commandTag(e auditEvent) string {
+// didWords is PostgreSQL's word for what a statement did, such as DELETE 1, and how many
+// rows changed where that was counted and the word says another number.
+func didWords(e auditEvent) string {
 	var payload struct {
-		CommandTag string `json:"command_tag"`
+		CommandTag  string `json:"command_tag"`
+		RowsChanged int    `json:"rows_changed"`
 	}
 	if json.Unmarshal(e.Payload, &payload) != nil {
 		return ""
 	}
-	return payload.CommandTag
+	if payload.RowsChanged == 0 || strings.HasSuffix(payload.CommandTag, fmt.Sprint(" ", payload.RowsChanged)) {
+		return payload.CommandTag
+	}
+	return payload.CommandTag + ": " + plural(payload.RowsChanged, "row", "rows") + " changed in all, with those of cascades and triggers"
 }
 
 // note picks what the page shows above its events.

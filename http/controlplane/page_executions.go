@@ -50,7 +50,8 @@ type executionView struct {
 	SQL    *sqlView // as the log has it
 	Advice []string
 
-	Several bool // other requests bear the id of its own, so its statement is not shown
+	Did     string // what the database did, where the log says more than its word
+	Several bool   // other requests bear the id of its own, so its statement is not shown
 	Events  []auditEvent
 }
 
@@ -63,6 +64,9 @@ func (s *Server) execution(c *httpd.Call, p *page) error {
 	v := executionView{execution: e, Advice: whatNext(&e)}
 	if got, err := read[auditEvent](ctx, s, "/audit", 50, "execution_id", e.ExecutionID, "order", "asc"); err == nil {
 		v.Events = got.Items
+		for _, e := range got.Items {
+			v.Did = cmp.Or(didWords(e), v.Did)
+		}
 	}
 	if e.RequestID != "" {
 		// A client chooses the id: where several requests bear it, which of their

@@ -263,6 +263,7 @@ type diffView struct {
 	Last         string
 	Diff         *policyDiff
 	Lines        []diffLine
+	Terms        bool // of approvals change, which a replay does not try
 	Problem      string
 }
 
@@ -398,6 +399,11 @@ func (s *Server) diff(c *httpd.Call, p *page) error {
 		return nil
 	}
 	v.Diff, v.Lines = &found, sideBySide(found.Text)
+	for _, change := range found.Changes {
+		for _, field := range change.Fields {
+			v.Terms = v.Terms || strings.HasPrefix(field.Path, "approval")
+		}
+	}
 	return nil
 }
 

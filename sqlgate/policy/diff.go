@@ -1,9 +1,11 @@
 package policy
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -282,8 +284,8 @@ func opposite(direction string) string {
 // texts of a rule that decide nothing.
 var textFields = []string{"message", "remedy", "reason_code"}
 
-// direction of a modified rule: known where nothing but the decision or the
-// mode changed.
+// direction of a modified rule: known where nothing but the decision, the mode or
+// the terms of its approval changed.
 func direction(was, is *rule, fields []FieldChange) string {
 	for _, f := range fields {
 		if f.Path != "decision" && f.Path != "mode" && !slices.Contains(textFields, f.Path) && !isTerms(f) {
@@ -303,8 +305,28 @@ func direction(was, is *rule, fields []FieldChange) string {
 		return DirectionTighter
 	case is.decision.Strictness() < was.decision.Strictness():
 		return DirectionLooser
-	case slices.ContainsFunc(fields, isTerms):
+	}
+	return ofTerms(was, is)
+}
+
+// ofTerms is the direction of an approval's terms. The smallest of all rules that match
+// holds, so more rows or seconds are never tighter. How long an approval lives without a
+// time of its own is the service's setting, which no document tells.
+func ofTerms(was, is *rule) string {
+	rows := func(r *rule) int64 {
+		if r.maxRows == nil {
+			return math.MaxInt64
+		}
+		return *r.maxRows
+	}
+	more, longer := cmp.Compare(rows(is), rows(was)), cmp.Compare(is.ttlSeconds, was.ttlSeconds)
+	switch {
+	case longer != 0 && (is.ttlSeconds == 0 || was.ttlSeconds == 0), more*longer < 0:
 		return DirectionUnknown
+	case more+longer > 0:
+		return DirectionLooser
+	case more+longer < 0:
+		return DirectionTighter
 	}
 	return DirectionNone
 }

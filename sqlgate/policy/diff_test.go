@@ -53,7 +53,7 @@ func TestWhatHappenedToARule(t *testing.T) {
 		{"another text", []string{ruleDeletes}, []string{strings.Replace(ruleDeletes, "match", "message: No., match", 1)},
 			`[{"rule_id":"deletes","change":"modified","action_changed":false,"decision":null,"direction":"none","fields":[{"path":"message","from":"","to":"No."}]}]`},
 		{"another term", []string{ruleMoney}, []string{strings.Replace(ruleMoney, "900", "60", 1)},
-			`[{"rule_id":"money","change":"modified","action_changed":false,"decision":null,"direction":"unknown","fields":[{"path":"approval.ttl_seconds","from":900,"to":60}]}]`},
+			`[{"rule_id":"money","change":"modified","action_changed":false,"decision":null,"direction":"tighter","fields":[{"path":"approval.ttl_seconds","from":900,"to":60}]}]`},
 		{"another name", []string{ruleDeletes, ruleApp}, []string{strings.Replace(ruleDeletes, "id: deletes", "id: no-deletes", 1), ruleApp},
 			`[{"rule_id":"no-deletes","change":"renamed","renamed_from":"deletes","action_changed":false,"decision":null,"direction":"none","fields":[]}]`},
 		{"another place", []string{ruleDeletes, ruleMoney, ruleApp}, []string{ruleMoney, ruleApp, ruleDeletes},
@@ -68,6 +68,25 @@ func TestWhatHappenedToARule(t *testing.T) {
 			require.False(t, d.IdenticalBytes)
 			require.Contains(t, d.Text, "-version: 1.0.0\n+version: 1.1.0\n")
 		})
+	}
+}
+
+// More rows or seconds under an approval are looser, whatever else asks for one: the
+// smallest of all holds.
+func TestTheTermsOfAnApprovalHaveADirection(t *testing.T) {
+	rule := func(terms string) *Policy {
+		return versionOf(t, "1.0.0", `{ id: money, decision: REQUIRE_APPROVAL, reason_code: money, match: { class: [write] }, approval: {`+terms+`} }`)
+	}
+	for _, c := range []struct{ was, is, want, back string }{
+		{"max_rows: 10", "max_rows: 1000", DirectionLooser, DirectionTighter},
+		{"max_rows: 10", "ttl_seconds: 60, max_rows: 10", DirectionUnknown, DirectionUnknown}, // 0 is the service's own time
+		{"ttl_seconds: 60, max_rows: 10", "ttl_seconds: 60", DirectionLooser, DirectionTighter},
+		{"ttl_seconds: 60", "ttl_seconds: 900", DirectionLooser, DirectionTighter},
+		{"ttl_seconds: 60, max_rows: 10", "ttl_seconds: 900, max_rows: 1000", DirectionLooser, DirectionTighter},
+		{"ttl_seconds: 60, max_rows: 10", "ttl_seconds: 900, max_rows: 5", DirectionUnknown, DirectionUnknown},
+	} {
+		require.Equal(t, c.want, Diff(rule(c.was), rule(c.is)).Changes[0].Direction, "%s to %s", c.was, c.is)
+		require.Equal(t, c.back, Diff(rule(c.is), rule(c.was)).Changes[0].Direction, "%s to %s", c.is, c.was)
 	}
 }
 
