@@ -216,4 +216,8 @@ type logEntry struct {
 	Message   string    `json:"message"`
 	ErrorID   string    `json:"error_id"`
 	RequestID string    `json:"request_id"`
+	TraceID   string    `json:"trace_id"`
+	Recorded  bool      `json:"recorded"` // the event log has events of the request
+
+	Attributes map[string]string `json:"attributes"`
 }

@@ -12,6 +12,7 @@ import (
 	"writegate/commands/checkpoints"
 	"writegate/eventlog/event"
 	"writegate/http/httpd"
+	"writegate/projections"
 	"writegate/sqlgate"
 	"writegate/sqlgate/classify"
 )
@@ -211,6 +212,9 @@ type entryBody struct {
 	ErrorID   string `json:"error_id"`
 	RequestID string `json:"request_id"`
 	TraceID   string `json:"trace_id"`
+	// Recorded tells that the event log holds events of the request.
+	Recorded   bool              `json:"recorded"`
+	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
 var logLevels = map[string]slog.Level{"": slog.LevelDebug, "debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
@@ -229,10 +233,18 @@ func (a *api) logs(c *httpd.Call) error {
 	if err != nil {
 		return err
 	}
+	view := a.Store.ViewWithin(c.Request.Context())
+	defer view.Close()
+	recorded := make(map[string]bool)
 	list := c.NewList()
 	for i := range entries {
 		e := &entries[i]
-		room, err := list.Add(entryBody{event.Timestamp(e.Timestamp), strings.ToLower(e.Level.String()), e.Source, e.Message, e.ErrorID, e.RequestID, e.TraceID})
+		if _, looked := recorded[e.RequestID]; !looked && e.RequestID != "" {
+			found, _, _ := view.Audit(projections.AuditFilter{RequestID: e.RequestID}, projections.Page{Limit: 1, Work: projections.PageWork}) // where events can't be found none is led to
+			recorded[e.RequestID] = len(found) > 0
+		}
+		room, err := list.Add(entryBody{event.Timestamp(e.Timestamp), strings.ToLower(e.Level.String()), e.Source, e.Message, e.ErrorID, e.RequestID, e.TraceID,
+			recorded[e.RequestID], e.Attributes})
 		if err != nil {
 			return err
 		}

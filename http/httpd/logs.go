@@ -3,6 +3,7 @@ package httpd
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -15,9 +16,12 @@ const LogCapacity = 10_000
 // maxLogText bounds one text of an entry, so that the buffer's memory is bounded too.
 const maxLogText = 1024
 
-// A LogEntry is one line of GET /logs. The attributes of a log line other than
-// these stay in the operator's own output: GET /logs is open, and they may hold
-// what is not for everybody.
+// maxAttribute bounds an attribute, of which an entry has several.
+const maxAttribute = 256
+
+// A LogEntry is one line of GET /logs. The attributes of a log line that shownAttributes
+// does not name stay in the operator's own output: GET /logs is open, and causes and
+// addresses are not for everybody.
 type LogEntry struct {
 	Timestamp time.Time
 	Level     slog.Level
@@ -26,6 +30,8 @@ type LogEntry struct {
 	ErrorID   string
 	RequestID string
 	TraceID   string // of the caller's traceparent
+	// Attributes are those of shownAttributes that the line has.
+	Attributes map[string]string
 
 	number uint64
 }
@@ -142,7 +148,22 @@ func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.output.Handle(ctx, r)
 }
 
+// shownAttributes hold ids, versions, states and numbers.
+var shownAttributes = map[string]bool{
+	"method": true, "path": true, "status": true, "execution_id": true, "execution_state": true, "outcome": true, "basis": true, "step": true, "incident": true,
+	"policy_version": true, "previous": true, "rollback": true, "by": true, "mode": true, "version": true, "side": true, "expires_at": true, "setting": true,
+	"seq": true, "last_seq": true, "statements": true, "sessions": true, "approvals": true, "agents": true, "tokens": true, "pool": true, "wire_session": true,
+	"backend_pid": true, "not_written_before": true,
+}
+
 func (e *LogEntry) pick(a slog.Attr) {
+	if shownAttributes[a.Key] {
+		e.Attributes = maps.Clone(e.Attributes) // a logger's own are shared by its lines
+		if e.Attributes == nil {
+			e.Attributes = make(map[string]string)
+		}
+		e.Attributes[a.Key] = clip(a.Value.String(), maxAttribute)
+	}
 	switch a.Key {
 	case "source":
 		e.Source = clip(a.Value.String(), maxLogText)
