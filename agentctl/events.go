@@ -1,6 +1,7 @@
 package agentctl
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -276,13 +277,18 @@ type eventItem struct {
 	index int
 	event event.Envelope
 	ids   itemIDs
+	sent  []byte // the payload of a telemetry event, as it was sent; nil: as the log has it
 }
 
 // itemsOf gives the items of an event: one, or of a telemetry batch one for each
 // accepted event that the filter wants.
 func itemsOf(e *event.Envelope, f *EventFilter) []eventItem {
 	if e.Type != event.TypeTelemetryReceived {
-		return []eventItem{{0, *e, tagged(e.Fields())}}
+		return []eventItem{{0, *e, tagged(e.Fields()), nil}}
+	}
+	var batch event.TelemetryReceived
+	if e.Parse(&batch) != nil {
+		batch.Events = nil // then an item is as the log has it
 	}
 	v, _ := e.Get("events")
 	events, _ := v.AsList()
@@ -297,10 +303,15 @@ func itemsOf(e *event.Envelope, f *EventFilter) []eventItem {
 		if !t.wanted(f) || f.PolicyID != "" && !(i < len(matched) && matched[i]) {
 			continue
 		}
-		one := *e
+		one, sent := *e, []byte(nil)
 		one.Draft = e.With(fields)
+		if i < len(batch.Events) {
+			if text, err := sentForm(&batch.Events[i]); err == nil {
+				one.Draft, sent = e.With(event.Payload{}), text
+			}
+		}
 		one.Context.AgentID, one.Context.SessionID = t.agent, t.session
-		list = append(list, eventItem{i, one, itemIDs{telemetryType: t.kind, tool: t.tool, credentials: credentialsOf(e.Fields())}})
+		list = append(list, eventItem{i, one, itemIDs{telemetryType: t.kind, tool: t.tool, credentials: credentialsOf(e.Fields())}, sent})
 	}
 	return list
 }
@@ -378,7 +389,13 @@ func credentialsOf(p event.Payload) (ids []string) {
 func (x *eventItem) appendJSON(text []byte) []byte {
 	open := x.event
 	open.Draft, _ = x.event.WithoutData()
+	begin := len(text)
 	text = event.AppendJSON(text, &open)
+	if x.sent != nil { // quotes of a client are escaped, so this is the member
+		const empty = `"payload":{}`
+		at := begin + bytes.Index(text[begin:], []byte(empty)) + len(empty) - len("{}")
+		text = slices.Replace(text, at, at+len("{}"), x.sent...)
+	}
 	text = strconv.AppendInt(append(text[:len(text)-1], `,"index":`...), int64(x.index), 10)
 	for _, f := range []struct{ name, value string }{{"telemetry_type", x.ids.telemetryType}, {"policy_id", x.ids.policy}, {"tool_id", x.ids.tool}, {"credential_id", lastOf(x.ids.credentials)}} {
 		text = append(append(append(text, `,"`...), f.name...), `":`...)
@@ -417,7 +434,7 @@ func (s *Service) Event(ctx context.Context, c *Caller, id string) ([]byte, erro
 	var found []byte
 	err = s.eachEvent(ctx, audit, func(e *event.Envelope) error {
 		if e.ID == wanted && c.seesWhole(e) {
-			found = (&eventItem{0, *e, tagged(e.Fields())}).appendJSON(nil)
+			found = (&eventItem{0, *e, tagged(e.Fields()), nil}).appendJSON(nil)
 		}
 		return nil
 	})

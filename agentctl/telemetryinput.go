@@ -34,58 +34,59 @@ const (
 	agentNotOwn         = "agent_mismatch"
 )
 
-// TelemetryInput is one event of POST /v1/telemetry.
+// TelemetryInput is one event of POST /v1/telemetry, and the payload of an item of
+// GET /v1/events: what was not sent is left out.
 type TelemetryInput struct {
-	ID           *string         `json:"id"`
+	ID           *string         `json:"id,omitempty"`
 	Type         string          `json:"type"`
-	Timestamp    *string         `json:"timestamp"`
-	AgentID      string          `json:"agent_id"`
-	SessionID    string          `json:"session_id"`
-	TraceID      string          `json:"trace_id"`
-	SpanID       string          `json:"span_id"`
-	ParentSpanID string          `json:"parent_span_id"`
-	Name         string          `json:"name"`
-	Status       *string         `json:"status"`
-	DurationMS   *int64          `json:"duration_ms"`
-	Model        ModelInput      `json:"model"`
-	Usage        ConsumedInput   `json:"usage"`
-	Tool         CalledInput     `json:"tool"`
-	SQL          StatementInput  `json:"sql"`
-	Error        FailureInput    `json:"error"`
-	Attributes   json.RawMessage `json:"attributes"`
+	Timestamp    *string         `json:"timestamp,omitempty"`
+	AgentID      string          `json:"agent_id,omitempty"`
+	SessionID    string          `json:"session_id,omitempty"`
+	TraceID      string          `json:"trace_id,omitempty"`
+	SpanID       string          `json:"span_id,omitempty"`
+	ParentSpanID string          `json:"parent_span_id,omitempty"`
+	Name         string          `json:"name,omitempty"`
+	Status       *string         `json:"status,omitempty"`
+	DurationMS   *int64          `json:"duration_ms,omitempty"`
+	Model        ModelInput      `json:"model,omitzero"`
+	Usage        ConsumedInput   `json:"usage,omitzero"`
+	Tool         CalledInput     `json:"tool,omitzero"`
+	SQL          StatementInput  `json:"sql,omitzero"`
+	Error        FailureInput    `json:"error,omitzero"`
+	Attributes   json.RawMessage `json:"attributes,omitempty"`
 }
 
 // ModelInput names the model that was called.
 type ModelInput struct {
-	Provider string `json:"provider"`
-	Name     string `json:"name"`
+	Provider string `json:"provider,omitempty"`
+	Name     string `json:"name,omitempty"`
 }
 
 // ConsumedInput is what an event consumed.
 type ConsumedInput struct {
-	InputTokens       int64  `json:"input_tokens"`
-	OutputTokens      int64  `json:"output_tokens"`
-	CachedInputTokens int64  `json:"cached_input_tokens"`
-	CostUSD           string `json:"cost_usd"`
+	InputTokens       int64  `json:"input_tokens,omitempty"`
+	OutputTokens      int64  `json:"output_tokens,omitempty"`
+	CachedInputTokens int64  `json:"cached_input_tokens,omitempty"`
+	CostUSD           string `json:"cost_usd,omitempty"`
 }
 
 // CalledInput names the tool that was called.
 type CalledInput struct {
-	ID              string `json:"id"`
-	Name            string `json:"name"`
-	CallID          string `json:"call_id"`
-	ArgumentsSHA256 string `json:"arguments_sha256"`
+	ID              string `json:"id,omitempty"`
+	Name            string `json:"name,omitempty"`
+	CallID          string `json:"call_id,omitempty"`
+	ArgumentsSHA256 string `json:"arguments_sha256,omitempty"`
 }
 
 // StatementInput leads to a statement at the gate.
 type StatementInput struct {
-	RequestID string `json:"request_id"`
+	RequestID string `json:"request_id,omitempty"`
 }
 
 // FailureInput is why something failed.
 type FailureInput struct {
-	Type    string `json:"type"`
-	Message string `json:"message"`
+	Type    string `json:"type,omitempty"`
+	Message string `json:"message,omitempty"`
 }
 
 // A SentEvent is one event of a batch as it arrived: what it says, or what kept
@@ -138,6 +139,27 @@ func (in *TelemetryInput) read() (t event.TelemetryEvent, problems fieldErrors) 
 	in.checkNumbers(f, &t)
 	t.Attributes = in.attributes(f)
 	return t, problems
+}
+
+// sentForm is an event of the log as it was sent, with the id, the time and the agent
+// that it got where it had none.
+func sentForm(t *event.TelemetryEvent) ([]byte, error) {
+	at := event.Timestamp(time.Unix(0, t.Timestamp))
+	in := TelemetryInput{ID: &t.ID, Type: t.Type, Timestamp: &at, AgentID: t.AgentID, SessionID: t.SessionID, TraceID: t.TraceID, SpanID: t.SpanID, ParentSpanID: t.ParentSpanID,
+		Name: t.Name, DurationMS: t.DurationMS, Model: ModelInput(t.Model), Tool: CalledInput(t.Tool), SQL: StatementInput{t.SQLRequestID}, Error: FailureInput{t.ErrorType, t.ErrorMessage},
+		Usage:      ConsumedInput{InputTokens: t.Usage.InputTokens, OutputTokens: t.Usage.OutputTokens, CachedInputTokens: t.Usage.CachedInputTokens},
+		Attributes: json.RawMessage(t.Attributes)}
+	if t.Status != "" {
+		in.Status = &t.Status
+	}
+	if t.Usage.CostMicros != 0 {
+		in.Usage.CostUSD = strings.TrimRight(strings.TrimRight(Dollars(t.Usage.CostMicros), "0"), ".")
+	}
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(&in)
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
 func (in *TelemetryInput) checkTexts(f *fieldErrors) {

@@ -76,7 +76,8 @@ func decideUse(id string, a *approvalState, requestDigest [32]byte, profile stri
 	case profile == bulkProfile && a.profile != bulkProfile:
 		return refuse(fault.ApprovalMismatch, "The approval was asked for without execution_profile bulk, whose statements may run for longer. Send the request that was approved, or ask for an approval with that profile.")
 	case a.use == unknown:
-		return refuse(fault.ApprovalOutcomeUnknown, "The statement was sent under this approval and its outcome is not known. Look at GET /executions/{execution_id} and at the data before anything else.")
+		_, err = refuse(fault.ApprovalOutcomeUnknown, "The statement was sent under this approval and its outcome is not known. Look at GET /executions/"+a.executionID+" and at the data before anything else.")
+		return false, fault.Of(err).With("execution_id", a.executionID)
 	case a.use == used:
 		return refuse(fault.ApprovalAlreadyUsed, "The approval was used by an earlier execution. Send the request without approval_id to ask for a new one.")
 	}

@@ -75,6 +75,6 @@ func (c *Commands) openExecutions() (open []openExecution, err error) {
 
 func openOf(e *projections.Execution) openExecution {
 	return openExecution{path: e.Path, keyed: e.KeyScope != [32]byte{},
-		shared: event.Context{Operation: e.Operation, Fingerprint: e.Fingerprint, Actor: e.Actor, App: e.App, Tenant: e.Tenant,
+		shared: event.Context{Operation: e.Operation, Fingerprint: e.Fingerprint, PolicyVersion: e.PolicyVersion, Actor: e.Actor, App: e.App, Tenant: e.Tenant,
 			Env: e.Env, SessionID: e.SessionID, AgentID: e.AgentID, Project: e.Project, ApprovalID: e.ApprovalID, RequestID: e.RequestID, ExecutionID: e.ID}}
 }

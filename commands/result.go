@@ -70,6 +70,9 @@ func decideResult(r *RecordResult, now time.Time) ([]event.Draft, error) {
 	}
 	shared := r.Request.context(r.Decision)
 	shared.ExecutionID = r.ExecutionID
+	if r.Decision != nil {
+		shared.PolicyVersion = r.Decision.PolicyVersion
+	}
 	if r.ApprovalID != "" {
 		shared.ApprovalID = r.ApprovalID
 	}

@@ -50,7 +50,8 @@ type Log struct {
 	stalled   bool  // the running sync takes longer than SlowSync
 	closing   bool
 	poison    error
-	unserved  error // why commands are refused though the disk works: corruption and its like
+	unserved  error   // why commands are refused though the disk works: corruption and its like
+	sound     *uint64 // the last event before the damage that a verification found; nil: none did
 	followers followers
 	segments  []*segment // in order; the last one is active
 	active    *segment
@@ -125,6 +126,17 @@ func (l *Log) Serving() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unserved
+}
+
+// Damaged tells whether a verification found damage, and the last event that nothing was
+// wrong with. Without damage that is the head.
+func (l *Log) Damaged() (verifiedTo uint64, damaged bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sound == nil {
+		return l.durable.Seq, false
+	}
+	return min(*l.sound, l.durable.Seq), true
 }
 
 // Fatal delivers one error when the log is poisoned: the process has to end

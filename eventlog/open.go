@@ -252,6 +252,9 @@ func (l *Log) judge(ctx context.Context, rec *Recovery) error {
 	l.writable = l.unserved == nil
 	l.header = report.Header
 	l.durable = headOf(report, l.o.Now())
+	if report.Status == frame.Corruption {
+		l.sound = &report.VerifiedTo
+	}
 	if read != nil {
 		l.addActive(read)
 	}

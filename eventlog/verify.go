@@ -111,6 +111,9 @@ func (l *Log) verifyOnce(run *verifyRun) {
 	l.verifying.run = nil
 	l.verifying.mu.Unlock()
 	if run.err == nil && run.report.Status == frame.Corruption {
+		l.mu.Lock()
+		l.sound = &run.report.VerifiedTo
+		l.mu.Unlock()
 		l.corrupt(run.report) // whoever has the report must not find commands still taken
 	}
 	if errors.Is(run.err, frame.ErrNoFiles) {

@@ -192,7 +192,7 @@ func TestAnUnknownOutcomeHoldsItsApprovalAndItsKey(t *testing.T) {
 	execution := lost.text(t, "execution_id")
 	check := func() {
 		t.Helper()
-		requireFault(t, g.query(t, retry), http.StatusConflict, "approval_outcome_unknown")
+		require.Equal(t, execution, requireFault(t, g.query(t, retry), http.StatusConflict, "approval_outcome_unknown")["execution_id"])
 		requireFault(t, g.query(t, retry, "idempotency_key=other"), http.StatusConflict, "approval_outcome_unknown")
 		requireFault(t, g.query(t, retry.with("host", "desk-2")), http.StatusConflict, "approval_mismatch") // before outcome unknown
 		replayed := g.query(t, retry, "idempotency_key=lost")

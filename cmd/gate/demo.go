@@ -116,7 +116,12 @@ func (a *app) demo(ctx context.Context, dir string) error {
 			plane, err = a.startPlane(under, addr, dir, planeKey)
 			said = tourOfPlane(plane, dir, err)
 		}
-		fmt.Fprint(a.out, demoTour(addr, dir)+said)
+		tour := demoTour(addr, dir)
+		if a.refusing != nil {
+			tour = fmt.Sprintf("\nThe gate at http://%s REFUSES EVERY STATEMENT and only answers reads: %s (%s).\nDo not remove the folder %s before you know why; docs/OPERATIONS.md has a part \"After damage or loss\".\n",
+				reachable(addr), a.refusing.Message, a.refusing.Step, dir)
+		}
+		fmt.Fprint(a.out, tour+said)
 		if tell != nil {
 			tell(addr)
 		}

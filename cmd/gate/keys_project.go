@@ -1,7 +1,9 @@
 package main
 
 import (
+	"crypto/rand"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +22,9 @@ The entry holds the SHA-256 of the key, not the key. Entries of several keys are
 commas. A key is taken back by taking its entry out and starting the gate again.`,
 		Example: "  gate keys create --project default --label ops",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if label == "" { // entries of two keys stand beside each other
+				label = "key-" + strings.ToLower(rand.Text()[:8])
+			}
 			secret := agentctl.NewSecret(agentctl.KeyPrefix)
 			entry := agentctl.Entry(secret, project, label, scopes)
 			if _, err := agentctl.ParseProjectKeys(entry); err != nil {
@@ -30,7 +35,7 @@ commas. A key is taken back by taking its entry out and starting the gate again.
 		},
 	}
 	cmd.Flags().StringVar(&project, "project", agentctl.DefaultProject, "project that the key speaks for")
-	cmd.Flags().StringVar(&label, "label", "key1", "name of the key inside the project")
+	cmd.Flags().StringVar(&label, "label", "", "name of the key inside the project (default: one of its own)")
 	cmd.Flags().StringVar(&scopes, "scopes", "", "scopes, separated by plus signs (default: all)")
 	return cmd
 }

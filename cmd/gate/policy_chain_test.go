@@ -306,6 +306,8 @@ func TestADamagedLogEndsTheChainAtItsFirstStep(t *testing.T) {
 		require.Equal(t, http.StatusOK, g.get(t, path).status, "reads go on: %s", path)
 	}
 	damaged := g.get(t, "/audit")
-	require.Equal(t, http.StatusServiceUnavailable, damaged.status, "%s", damaged.body)
-	require.Equal(t, "audit_corruption_detected", damaged.text(t, "error_code"), "what is damaged is not shown as if it were whole: %s", damaged.body)
+	require.Equal(t, http.StatusOK, damaged.status, "%s", damaged.body)
+	verified := damaged.json(t)["damaged"].(map[string]any)["verified_to"].(float64)
+	require.Less(t, verified, float64(len(events)), "what is damaged is not shown as if it were whole: %s", damaged.body)
+	require.Len(t, damaged.json(t)["items"], int(verified))
 }

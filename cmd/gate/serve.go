@@ -111,9 +111,13 @@ func (a *app) serve(ctx context.Context) error {
 		logger.Warn("emergency bypass: statements with an operator token run whatever was decided about them", "source", "gate",
 			"reason", s.BypassReason, "until", s.BypassUntil)
 	}
+	if s.Mode == sqlgate.ModeEmergencyBypass && g.gate.ModeNow() != s.Mode {
+		logger.Warn("the emergency bypass of the settings has ended, so the gate enforces; set GATE_MODE to what it is to be", "source", "gate", "until", s.BypassUntil)
+	}
 	if wire != nil && a.wireReady != nil {
 		a.wireReady(wire.Addr().String())
 	}
+	a.refusing = g.gate.Chain().Failure()
 	if a.ready != nil {
 		a.ready(server.Addr().String())
 	}

@@ -149,8 +149,15 @@ func TestAnAcceptedEventIsListedAsItWasSent(t *testing.T) {
 	require.Equal(t, []any{id, "tool_call", "tool_x", 0.0}, []any{items[0]["agent_id"], items[0]["telemetry_type"], items[0]["tool_id"], items[0]["index"]})
 	payload := items[0]["payload"].(map[string]any)
 	require.Equal(t, "ev-17", payload["id"])
-	require.Equal(t, `{"gen_ai.operation.name":"execute_tool","n":1.50}`, payload["attributes"])
-	require.Equal(t, 4100.0, payload["usage"].(map[string]any)["cost_micros"])
+	require.Equal(t, map[string]any{"gen_ai.operation.name": "execute_tool", "n": 1.5}, payload["attributes"])
+	require.Equal(t, map[string]any{"input_tokens": 812.0, "output_tokens": 90.0, "cost_usd": "0.0041"}, payload["usage"])
+	require.Equal(t, []any{map[string]any{"request_id": "req_1"}, map[string]any{"type": "timeout", "message": "m"}, 182.0, id}, []any{payload["sql"], payload["error"], payload["duration_ms"], payload["agent_id"]})
+	at, err := time.Parse(time.RFC3339Nano, payload["timestamp"].(string))
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(-time.Hour), at, time.Minute)
+	var whole map[string]any
+	unmarshal(t, w.get(t, "/audit?event_type=telemetry_received").body, &whole)
+	require.Contains(t, string(mustJSON(t, whole)), "cost_micros", "the log keeps its own form")
 	require.Len(t, w.listed(t, "&telemetry_type=heartbeat"), 1)
 }
 

@@ -113,6 +113,9 @@ func (a *api) listApprovals(c *httpd.Call) error {
 	if !slices.Contains(approvalStatuses, filter.Status) {
 		return fieldFault("status", "must be pending, expired, resolved, approved or rejected")
 	}
+	if unknown := map[string]string{}; !closedSet(unknown, "env", filter.Env, environments...) {
+		return httpd.Invalid(unknown)
+	}
 	label, err := c.OperatorLabel()
 	if err != nil {
 		return err

@@ -3,9 +3,11 @@ package gateapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"writegate/commands/fault"
@@ -41,11 +43,12 @@ func (a *api) listAudit(c *httpd.Call) error {
 	defer view.Close()
 	seqs, next, err := view.Audit(filter, page)
 	if errors.Is(err, projections.ErrNotConnected) {
-		return fault.New(fault.AuditCorruptionDetected, "The event log and its index contradict each other, so nothing is shown from them. GET /evidence/verify shows the damage.").Because(err)
+		return a.listUnindexed(c, filter, page, label)
 	}
 	if err != nil {
 		return listFault(err)
 	}
+	verified, damaged := a.Log.Damaged()
 	list := c.NewList()
 	looked := int64(0)
 	for i, seq := range seqs {
@@ -55,7 +58,11 @@ func (a *api) listAudit(c *httpd.Call) error {
 		}
 		e, read, err := a.Log.AtCost(c.Request.Context(), seq)
 		looked += read
-		if errors.Is(err, eventlog.ErrCorrupt) || errors.Is(err, eventlog.ErrNotFound) { // the index knows it, so it was there
+		lost := errors.Is(err, eventlog.ErrCorrupt) || errors.Is(err, eventlog.ErrNotFound) // the index knows it, so it was there
+		if lost && damaged && seq > verified {
+			continue
+		}
+		if lost {
 			return fault.New(fault.AuditCorruptionDetected, "Event %d cannot be read: the event log is damaged there. GET /evidence/verify shows the damage.", seq).With("seq", seq).Because(err)
 		}
 		if err != nil {
@@ -70,7 +77,68 @@ func (a *api) listAudit(c *httpd.Call) error {
 			break
 		}
 	}
-	return sendList(list, view, next, nil)
+	if err := view.Close(); err != nil {
+		return listFault(err)
+	}
+	list.Send(next, a.damage()...)
+	return nil
+}
+
+// listUnindexed is GET /audit where damage keeps the log and its index apart: the events
+// that verify are looked through one by one, as many as a page may cost.
+func (a *api) listUnindexed(c *httpd.Call, f projections.AuditFilter, page projections.Page, label string) error {
+	first, last := max(f.FromSeq, 1), f.ToSeq
+	if verified, _ := a.Log.Damaged(); last == 0 || last > verified {
+		last = verified
+	}
+	at, step := last, ^uint64(0) // one back
+	if page.Asc {
+		at, step = first, 1
+	}
+	if page.Cursor != "" {
+		n, err := strconv.ParseUint(page.Cursor, 10, 64)
+		if err != nil {
+			return httpd.BadCursor()
+		}
+		at = n
+	}
+	list, next := c.NewList(), ""
+	found, looked := 0, int64(0)
+	for ; at >= first && at <= last; at += step {
+		if found == page.Limit || looked > int64(page.Work) {
+			next = strconv.FormatUint(at, 10)
+			break
+		}
+		e, read, err := a.Log.AtCost(c.Request.Context(), at)
+		if err != nil {
+			return listFault(err)
+		}
+		looked += read + 1<<10 // what any event costs
+		if !projections.Matches(f, &e) {
+			continue
+		}
+		room, err := list.AddJSON(func(b []byte) []byte { return event.AppendJSON(b, shown(&e, label)) })
+		if err != nil {
+			return err
+		}
+		if !room {
+			next = strconv.FormatUint(at, 10)
+			break
+		}
+		found++
+	}
+	list.Send(next, a.damage()...)
+	return nil
+}
+
+// damage is the member of an answer that tells how far the log verifies; it is empty
+// where nothing is wrong with it.
+func (a *api) damage() []byte {
+	verified, damaged := a.Log.Damaged()
+	if !damaged {
+		return nil
+	}
+	return fmt.Appendf(nil, `,"damaged":{"verified_to":%d,"message":"The event log is damaged behind event %[1]d. What can be read of it is shown; nothing vouches for later events. GET /evidence/verify shows the damage."}`, verified)
 }
 
 // auditFilter reads the filters of spec/decisions.md part 7.
@@ -90,6 +158,8 @@ func auditFilter(q url.Values) (projections.AuditFilter, error) {
 			f.EventTypes = append(f.EventTypes, name)
 		}
 	}
+	closedSet(fields, "decision", f.Decision, "ALLOW", "BLOCK", "REQUIRE_APPROVAL")
+	closedSet(fields, "env", f.Env, environments...)
 	for name, dst := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
 		t, err := httpd.Moment(q.Get(name))
 		if *dst = t; err != nil {
@@ -109,6 +179,18 @@ func auditFilter(q url.Values) (projections.AuditFilter, error) {
 		return f, httpd.Invalid(fields)
 	}
 	return f, nil
+}
+
+// environments are those that a request may claim.
+var environments = []string{"shadow", "staging", "prod"}
+
+// closedSet notes a filter that nothing can ever have.
+func closedSet(fields map[string]string, name, value string, set ...string) bool {
+	if value == "" || slices.Contains(set, value) {
+		return true
+	}
+	fields[name] = "must be one of " + strings.Join(set, ", ")
+	return false
 }
 
 // shown is an event as an operator may see it, or, without a label, everybody:

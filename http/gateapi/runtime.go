@@ -27,6 +27,8 @@ type healthBody struct {
 	UptimeSeconds int64               `json:"uptime_seconds"`
 	Mode          string              `json:"mode"`
 	Bypass        bool                `json:"bypass,omitempty"`
+	BypassUntil   string              `json:"bypass_until,omitempty"`
+	BypassReason  string              `json:"bypass_reason,omitempty"`
 	StartupChain  []sqlgate.StepState `json:"startup_chain"`
 	Database      statusBody          `json:"database"`
 	Log           logBody             `json:"log"`
@@ -56,6 +58,8 @@ type logBody struct {
 	Seq       uint64 `json:"seq"`
 	EventHash string `json:"event_hash"`
 	Fsync     string `json:"fsync,omitempty"`
+	// VerifiedTo is the last event before the damage, where a verification found some.
+	VerifiedTo *uint64 `json:"verified_to,omitempty"`
 }
 
 // health is GET /health. A database out of reach shows and does not change the
@@ -67,6 +71,12 @@ func (a *api) health(c *httpd.Call) error {
 		Status: "ok", Version: a.Version, UptimeSeconds: int64(a.Now().Sub(a.Started).Seconds()), Mode: a.Gate.ModeNow(),
 		Bypass: a.Gate.ModeNow() == sqlgate.ModeEmergencyBypass, StartupChain: a.Gate.Chain().Steps(), Database: a.databaseStatus(c.Request.Context()),
 		Log: logBody{Seq: head.Seq, EventHash: hex.EncodeToString(head.Hash[:])},
+	}
+	if body.Bypass {
+		body.BypassUntil, body.BypassReason = event.Timestamp(a.Gate.BypassUntil), a.Gate.BypassReason
+	}
+	if verified, damaged := a.Log.Damaged(); damaged {
+		body.Log.VerifiedTo = &verified
 	}
 	if a.Checkpoints.Signs() {
 		body.Checkpoints = newCheckpointsBody(a.Checkpoints.Status())
