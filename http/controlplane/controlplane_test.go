@@ -136,7 +136,7 @@ func TestEveryPageIsMadeAndCarriesTheSameHeaders(t *testing.T) {
 		status, body, header := p.do(t, http.MethodGet, path, "")
 		require.Equal(t, http.StatusOK, status, "%s: %s", path, body)
 		require.Contains(t, body, "Mock mode.", path)
-		require.NotContains(t, body, "Protecting", path)
+		require.NotContains(t, body, "Enforcing", path)
 		require.NotRegexp(t, `[0-9a-f]{64}`, body, "%s: something looks like evidence", path)
 		require.Equal(t, policyHeader, header.Get("Content-Security-Policy"), path)
 		require.Equal(t, "no-store", header.Get("Cache-Control"), path)

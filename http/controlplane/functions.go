@@ -18,6 +18,7 @@ func (v *views) functions() template.FuncMap {
 		"asset":       func(name string) string { return "/assets/" + v.stamp + "/" + name },
 		"when":        when,
 		"hour":        hourOf,
+		"clock":       clockOf,
 		"rfc3339":     func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 		"ago":         ago,
 		"lasting":     func(seconds any) string { return lasting(wholeSeconds(seconds)) },
@@ -37,6 +38,7 @@ func (v *views) functions() template.FuncMap {
 		"stepWord":    func(s string) string { return wordOr(stepWords, s) },
 		"operation":   operationWords,
 		"guarding":    guarding,
+		"damaged":     (*health).damaged,
 		"capital":     capital,
 		"placeholder": func(i int) string { return "$" + strconv.Itoa(i+1) },
 		"halves":      func(version string) []string { return strings.SplitN(version, "@", 2) },
@@ -49,6 +51,8 @@ func (v *views) functions() template.FuncMap {
 		"dict":        dict,
 		"has":         func(list []string, s string) bool { return slices.Contains(list, s) },
 		"path":        url.PathEscape,
+		"lower":       strings.ToLower,
+		"query":       func(encoded string) template.URL { return template.URL(encoded) }, // of url.Values, which escapes
 		"story":       storyPath,
 	}
 }
@@ -80,6 +84,13 @@ func hourOf(t time.Time) template.HTML {
 		utc.Format(time.RFC3339Nano), utc.Format("2 Jan 2006 15:04 UTC"), utc.Format("2 Jan 15:04 UTC")))
 }
 
+// clockOf is a moment of this day; a script puts the viewer's own in its place.
+func clockOf(t *time.Time) template.HTML {
+	utc := t.UTC()
+	return template.HTML(fmt.Sprintf(` <time class="clock" datetime="%s" title="%s">%s</time>`, // nothing in it comes from outside
+		utc.Format(time.RFC3339Nano), utc.Format("2 Jan 2006 15:04 UTC"), utc.Format("15:04 UTC")))
+}
+
 // wholeSeconds takes what templates have: int and int64.
 func wholeSeconds(n any) int64 {
 	switch n := n.(type) {
@@ -101,6 +112,8 @@ func countOf(n any) string {
 		return thousands(int64(n))
 	case *int64:
 		return thousands(*n)
+	case *uint64:
+		return thousands(int64(*n))
 	}
 	return fmt.Sprint(n)
 }

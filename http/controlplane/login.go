@@ -146,6 +146,16 @@ func (s *Server) logoutForm(c *httpd.Call) error {
 	return redirect(c, "/login")
 }
 
+// timesForm is the switch between the browser's zone and UTC.
+func (s *Server) timesForm(c *httpd.Call) error {
+	_, form, err := s.signedForm(c)
+	if err != nil {
+		return s.refusedForm(c, err)
+	}
+	s.sessions.turnTimes(s.secretOf(c.Request))
+	return redirect(c, inside(form.Get("next")))
+}
+
 // readForm reads an urlencoded form.
 func readForm(c *httpd.Call) (url.Values, error) {
 	body, err := c.Body("application/x-www-form-urlencoded")

@@ -21,13 +21,17 @@ var auditFilters = []string{"event_type", "decision", "actor", "app", "tenant", 
 	"approval_id", "session_id", "execution_id", "request_id", "since", "until", "from_seq", "to_seq"}
 
 type auditView struct {
-	Events  []auditEvent
+	Rows    []auditRow
 	Filters []filterField
+	Problem string // why nothing is shown
+	Ranges  []rangeLink
+	Other   string // address of the other order
 	Types   []string
 	Chosen  []string
 	Active  bool
 	Next    string // address of the next page
-	Saved   string // address of the filtered set as a file
+	Saved   string // query of the filtered set
+	Damaged *damage
 	Asc     bool
 }
 
@@ -37,38 +41,61 @@ type filterField struct {
 	Long                     bool // what is typed there is
 }
 
-var filterLabels = map[string]string{"app": "application", "env": "environment", "from_seq": "from event", "to_seq": "to event", "since": "since (UTC)", "until": "until (UTC)"}
+// A rangeLink is a time to look back over, with the other filters as they are.
+type rangeLink struct {
+	Words, Address string
+	Chosen         bool
+}
+
+var quickRanges = []string{"last 15 min", "last 1 h", "last 24 h", "last 7 days"}
+
+var filterLabels = map[string]string{"app": "application", "env": "environment", "from_seq": "from event", "to_seq": "to event"}
 
 var filterChoices = map[string][]string{"decision": {"ALLOW", "BLOCK", "REQUIRE_APPROVAL"}, "env": {"shadow", "staging", "prod"}}
 
 var filterHints = map[string]string{
-	"since": "2026-01-31T08:00:00Z", "until": "2026-01-31T09:00:00Z", "policy_version": "name@1.2.3", "from_seq": "1", "to_seq": "1000", "fingerprint": "16 hex digits",
+	"since": "last 2 h, or 2026-01-31T08:00:00Z", "until": "1 h, or 2026-01-31T09:00:00Z", "policy_version": "name@1.2.3", "from_seq": "1", "to_seq": "1000", "fingerprint": "16 hex digits",
 }
 
 // audit is the list of events.
 func (s *Server) audit(c *httpd.Call, p *page) error {
 	query := c.Request.URL.Query()
+	ctx := c.Request.Context()
 	v := auditView{Types: typesByWord(), Chosen: query["event_type"], Asc: query.Get("order") == "asc"}
 	filter := chosenFilters(query)
 	for _, name := range auditFilters[1:] {
 		v.Filters = append(v.Filters, filterField{name, cmp.Or(filterLabels[name], strings.ReplaceAll(name, "_", " ")), query.Get(name), filterHints[name], filterChoices[name], name == "since" || name == "until" || strings.HasSuffix(name, "_id")})
 	}
 	v.Active = len(filter) > 0
-	v.Saved = "/audit/download?" + filter.Encode()
-	asked := url.Values{"limit": {"50"}}
-	for name, values := range filter {
-		asked[name] = values
+	v.Saved = filter.Encode()
+	for _, words := range quickRanges {
+		v.Ranges = append(v.Ranges, rangeLink{words, addressOf(filter, query.Get("order"), "since", words), filter.Get("since") == words})
 	}
+	v.Other = addressOf(filter, "", "order", "asc")
+	if v.Asc {
+		v.Other = addressOf(filter, "")
+	}
+	asked := s.askedOf(filter, "100")
 	for _, name := range []string{"cursor", "order"} {
 		if query.Get(name) != "" {
 			asked.Set(name, query.Get(name))
 		}
 	}
-	got, err := ask[list[auditEvent]](c.Request.Context(), s, request{path: "/audit", query: asked})
+	p.Body = &v
+	got, err := ask[list[auditEvent]](ctx, s, request{path: "/audit", query: asked})
+	if refused, ok := err.(*refusal); ok && refused.status == http.StatusBadRequest { //nolint:errorlint // ask returns it bare
+		v.Problem = refused.Message
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	v.Events = got.Items
+	v.Rows, v.Damaged = rowsOf(got.Items, v.Asc), got.Damaged
+	if v.Active {
+		if err := s.statements(ctx, v.Rows); err != nil {
+			return err
+		}
+	}
 	if next := got.next(); next != "" {
 		asked.Set("cursor", next)
 		asked.Del("limit")
@@ -77,8 +104,36 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 	if query.Get("cursor") == "" && !v.Asc {
 		p.Live = "*"
 	}
-	p.Body = v
 	return nil
+}
+
+// addressOf is the page with these filters, and one of them changed.
+func addressOf(filter url.Values, order string, changed ...string) string {
+	query := url.Values{}
+	for name, values := range filter {
+		query[name] = values
+	}
+	if order != "" {
+		query.Set("order", order)
+	}
+	for i := 0; i+1 < len(changed); i += 2 {
+		query.Set(changed[i], changed[i+1])
+	}
+	return "/audit?" + query.Encode()
+}
+
+// askedOf is what the gate is asked for these filters.
+func (s *Server) askedOf(filter url.Values, limit string) url.Values {
+	asked := url.Values{"limit": {limit}}
+	for name, values := range filter {
+		asked[name] = values
+	}
+	for _, name := range []string{"since", "until"} {
+		if asked.Has(name) {
+			asked.Set(name, momentOf(asked.Get(name), s.now()))
+		}
+	}
+	return asked
 }
 
 // typesByWord are the event types in the order of their words.
@@ -99,8 +154,9 @@ func chosenFilters(query url.Values) url.Values {
 	return filter
 }
 
-// download sends the filtered set, oldest first, a line of JSON an event. The
-// gate renders events in the log's own form, so a line here is a line of the log.
+// download sends the filtered set, oldest first, a line of JSON an event, or with
+// format=csv a table for a spreadsheet. The gate renders events in the log's own form, so
+// a line of JSON here is a line of the log.
 func (s *Server) download(c *httpd.Call) error {
 	one, err := s.signedIn(c)
 	if err != nil {
@@ -111,9 +167,12 @@ func (s *Server) download(c *httpd.Call) error {
 		return err
 	}
 	defer release()
-	query := chosenFilters(c.Request.URL.Query())
-	query.Set("limit", "1000")
+	query := s.askedOf(chosenFilters(c.Request.URL.Query()), "1000")
 	query.Set("order", "asc")
+	form, media := "jsonl", "application/jsonl"
+	if c.Request.URL.Query().Get("format") == "csv" {
+		form, media = "csv", "text/csv; charset=utf-8"
+	}
 	ctx, cancel := s.whileSignedIn(c)
 	defer cancel()
 	first, err := ask[list[json.RawMessage]](ctx, s, request{path: "/audit", query: query})
@@ -121,10 +180,20 @@ func (s *Server) download(c *httpd.Call) error {
 		return asFault(err)
 	}
 	h := c.Writer().Header()
-	h.Set("Content-Type", "application/jsonl")
-	h.Set("Content-Disposition", `attachment; filename="gate-events.jsonl"`)
+	h.Set("Content-Type", media)
+	name := "gate-events"
+	if first.Damaged != nil { // a part must not pass for the whole, in a folder either
+		name += fmt.Sprint("-of-a-damaged-log-verified-to-", first.Damaged.VerifiedTo)
+	}
+	h.Set("Content-Disposition", `attachment; filename="`+name+`.`+form+`"`)
 	c.Writer().WriteHeader(http.StatusOK)
-	for page := first; ; {
+	for page, begun := first, false; ; begun = true {
+		if form == "csv" {
+			if err := writeCSV(out, page.Items, !begun); err != nil {
+				panic(http.ErrAbortHandler) // a part must not pass for the whole
+			}
+			page.Items = nil
+		}
 		for _, line := range page.Items {
 			if _, err := out.Write(append(line, '\n')); err != nil {
 				return nil
@@ -153,6 +222,7 @@ type storyView struct {
 	RequestID string
 	Several   int  // requests that bear this id, where they are more than one; then nothing below is of one request
 	Cut       bool // there are more events
+	Damaged   *damage
 	Claims    *auditEvent
 	Events    []storyEvent
 	SQL       *sqlView
@@ -189,7 +259,7 @@ func (s *Server) story(c *httpd.Call, p *page) error {
 	if len(got.Items) == 0 {
 		return fault.New(fault.NotFound, "The log holds nothing of a request %q.", cutRunes(id, 80))
 	}
-	v := storyView{RequestID: id, Claims: &got.Items[0], Whole: true, Cut: got.next() != ""}
+	v := storyView{RequestID: id, Claims: &got.Items[0], Whole: true, Cut: got.next() != "", Damaged: got.Damaged}
 	begun, shown := 0, 0
 	for i, e := range got.Items {
 		if e.EventType == "request_received" {

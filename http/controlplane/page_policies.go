@@ -14,6 +14,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"golang.org/x/sync/errgroup"
+
 	"writegate/http/httpd"
 )
 
@@ -196,6 +198,70 @@ type policyView struct {
 	Impact  *impactClaim
 	Active  string
 	Missing []string
+	Review  *diffView // what a candidate would change
+	Waiting *waiting
+}
+
+// reviewed is how far back a candidate is tried before it can be activated.
+const reviewed = "24h"
+
+// A waiting is what a candidate would do to the approvals that wait now.
+type waiting struct {
+	Count, Blocked, Free int // all that were tried, those that would be blocked, and those that would need no approval
+	Changed              []waitingChange
+	More                 bool // there are others
+}
+
+type waitingChange struct {
+	approvalRow
+	Would string // decision of the candidate
+	Rule  string
+}
+
+// Bounds of that.
+const (
+	waitingTried  = 100
+	waitingAtOnce = 4
+)
+
+// wouldWait tries the approvals that wait now under a version. An approval that an agent's
+// own rules ask for waits under any, and of what EXECUTE runs the name alone is known here.
+func (s *Server) wouldWait(ctx context.Context, version string) (*waiting, error) {
+	got, err := read[approval](ctx, s, "/approvals", waitingTried, "status", "pending")
+	if err != nil {
+		return nil, err
+	}
+	rows := slices.DeleteFunc(s.rows(got.Items), func(r approvalRow) bool { return r.DecidedBy.PolicyID != "" || r.PreparedSQL != "" })
+	results := make([]dryRunResult, len(rows))
+	var all errgroup.Group
+	all.SetLimit(waitingAtOnce)
+	for i, r := range rows {
+		all.Go(func() error {
+			body, err := jsonBody(map[string]string{"sql": r.SQL, "policy_version": version, "actor": r.Context.Actor, "app": r.Context.App, "tenant": r.Context.Tenant,
+				"role": r.Context.Role, "host": r.Context.Host, "env": r.Context.Env})
+			if err != nil {
+				return err
+			}
+			results[i], err = ask[dryRunResult](ctx, s, request{method: http.MethodPost, path: "/policy/dry-run", body: body, media: "application/json"})
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return nil, err
+	}
+	w := &waiting{Count: len(rows), More: got.next() != "" || len(rows) < len(got.Items)}
+	for i, r := range rows {
+		switch results[i].Decision {
+		case "REQUIRE_APPROVAL":
+			continue
+		case "BLOCK":
+			w.Blocked++
+		default:
+			w.Free++
+		}
+		w.Changed = append(w.Changed, waitingChange{r, results[i].Decision, results[i].RuleID})
+	}
+	return w, nil
 }
 
 // An impactClaim is what a replay gave that somebody looked at before activating.
@@ -252,7 +318,26 @@ func (s *Server) policy(c *httpd.Call, p *page) error {
 		}
 		return into(&v.Report)(ask[policyReport](ctx, s, request{method: http.MethodPost, path: "/policy/validate", body: body, media: "application/json"}))
 	})
+	if version.Status == "candidate" && c.Request.Header.Get(backgroundHeader) == "" { // a replay is dear, and its part of the page stays as it is
+		together(&all, ctx, func(ctx context.Context) error {
+			review := &diffView{Base: "active", Target: name, Last: reviewed}
+			err := s.compare(ctx, review)
+			if err == nil {
+				v.Review = review
+			}
+			return err
+		})
+		together(&all, ctx, func(ctx context.Context) (err error) {
+			v.Waiting, err = s.wouldWait(ctx, name)
+			return err
+		})
+	}
 	v.Missing = all.wait()
+	if v.Impact == nil && v.Review != nil {
+		if r := v.Review.Diff.Replay; r != nil && r.ImpactHash != "" {
+			v.Impact = &impactClaim{r.FromSeq, r.ToSeq, r.ImpactHash}
+		}
+	}
 	p.Title, p.Body = version.PolicyVersion, v
 	return nil
 }
@@ -380,14 +465,24 @@ func (s *Server) diff(c *httpd.Call, p *page) error {
 		v.Base = "active"
 	}
 	p.Body = &v
+	if v.Last != "" && !slices.Contains(replayRanges, v.Last) {
+		v.Problem = "Last must be one of " + strings.Join(replayRanges, ", ") + "."
+		return nil
+	}
 	if v.Target == "" {
 		return nil
 	}
+	if err := s.compare(ctx, &v); err != nil {
+		v.Problem = wordsOf(err)
+	}
+	return nil
+}
+
+// compare fills in what lies between two versions.
+func (s *Server) compare(ctx context.Context, v *diffView) error {
 	asked := map[string]any{"base": v.Base, "target": v.Target}
-	for _, r := range replayRanges {
-		if v.Last == r {
-			asked["replay"] = map[string]string{"last": r}
-		}
+	if v.Last != "" {
+		asked["replay"] = map[string]string{"last": v.Last}
 	}
 	body, err := jsonBody(asked)
 	if err != nil {
@@ -395,8 +490,7 @@ func (s *Server) diff(c *httpd.Call, p *page) error {
 	}
 	found, err := ask[policyDiff](ctx, s, request{method: http.MethodPost, path: "/policy/diff", body: body, media: "application/json"})
 	if err != nil {
-		v.Problem = wordsOf(err)
-		return nil
+		return err
 	}
 	v.Diff, v.Lines = &found, sideBySide(found.Text)
 	for _, change := range found.Changes {

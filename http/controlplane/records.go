@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -15,9 +16,21 @@ type health struct {
 	StartupChain  []step `json:"startup_chain"`
 	Database      step   `json:"database"`
 	Log           struct {
-		Seq       uint64 `json:"seq"`
-		EventHash string `json:"event_hash"`
+		Seq        uint64  `json:"seq"`
+		EventHash  string  `json:"event_hash"`
+		VerifiedTo *uint64 `json:"verified_to"` // the last event before the damage; nil: none is known
 	} `json:"log"`
+	Checkpoints *struct {
+		Size uint64 `json:"size"` // events that the newest one vouches for
+	} `json:"checkpoints"`
+	BypassUntil  *time.Time `json:"bypass_until"`
+	BypassReason string     `json:"bypass_reason"`
+}
+
+// damaged reports that the evidence can't be relied on: what is not found in it may have
+// been there.
+func (h *health) damaged() bool {
+	return h != nil && slices.ContainsFunc(h.StartupChain, func(s step) bool { return s.Step == "audit_log_continuity" && s.Status == "failed" })
 }
 
 type step struct {

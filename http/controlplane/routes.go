@@ -11,6 +11,7 @@ func (s *Server) register(m *httpd.Mux) {
 	m.Handle(http.MethodGet, "/login", s.loginPage)
 	m.Handle(http.MethodPost, "/login", s.loginForm)
 	m.Handle(http.MethodPost, "/logout", s.logoutForm)
+	m.Handle(http.MethodPost, "/times", s.timesForm)
 	m.Handle(http.MethodGet, "/assets/:stamp/:file", s.asset)
 	m.Handle(http.MethodGet, "/charts/:chart", s.chart)
 
@@ -19,7 +20,7 @@ func (s *Server) register(m *httpd.Mux) {
 	m.Handle(http.MethodGet, "/approvals/:id", s.page("approval", "approvals", "Approval", s.approval))
 	m.Handle(http.MethodGet, "/audit", s.page("audit", "audit", "Decisions", s.audit))
 	m.Handle(http.MethodGet, "/audit/download", s.download)
-	m.Handle(http.MethodGet, "/requests/:id", s.page("story", "audit", "Story of a request", s.story))
+	m.Handle(http.MethodGet, "/requests/:id", s.page("story", "audit", "Timeline of a request", s.story))
 	m.Handle(http.MethodGet, "/policies", s.page("policies", "policies", "Policies", s.policies))
 	m.Handle(http.MethodGet, "/policies/:version", s.page("policy", "policies", "Policy", s.policy))
 	m.Handle(http.MethodGet, "/policy-diff", s.page("diff", "policies", "What changes", s.diff))

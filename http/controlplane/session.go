@@ -18,6 +18,7 @@ const maxSessions = 1000
 type session struct {
 	user    string
 	csrf    string
+	utc     bool // times are shown in UTC, not in the browser's zone
 	started time.Time
 	seen    time.Time
 }
@@ -93,6 +94,15 @@ func (s *sessions) find(secret string, active bool) (session, bool) {
 		one.seen = now
 	}
 	return *one, true
+}
+
+// turnTimes has the pages of a session show times the other way.
+func (s *sessions) turnTimes(secret string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one, ok := s.live[sha256.Sum256([]byte(secret))]; ok {
+		one.utc = !one.utc
+	}
 }
 
 func (s *sessions) close(secret string) {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -87,6 +89,16 @@ func ask[T any](ctx context.Context, s *Server, r request) (T, error) {
 		if err := json.Unmarshal(body, e); err != nil || e.ErrorCode == "" {
 			return value, broken(err)
 		}
+		var details struct {
+			Fields map[string]string `json:"fields"`
+		}
+		if json.Unmarshal(e.Details, &details) == nil && len(details.Fields) > 0 { // whoever reads it has no details at hand
+			e.Message = ""
+			for _, name := range slices.Sorted(maps.Keys(details.Fields)) {
+				e.Message += capital(strings.ReplaceAll(name, "_", " ")) + " " + details.Fields[name] + ". "
+			}
+			e.Message = strings.TrimSpace(e.Message)
+		}
 		return value, e
 	}
 	if err := json.Unmarshal(body, &value); err != nil {
@@ -137,7 +149,7 @@ func whole[T any](ctx context.Context, s *Server, r request, limit int) (all lis
 		if err != nil {
 			return all, err
 		}
-		all.Items, all.NextCursor = append(all.Items, page.Items...), page.NextCursor
+		all.Items, all.NextCursor, all.Damaged = append(all.Items, page.Items...), page.NextCursor, page.Damaged
 		if page.next() == "" || len(all.Items) >= limit {
 			break
 		}
@@ -169,6 +181,12 @@ func broken(cause error) error {
 type list[T any] struct {
 	Items      []T     `json:"items"`
 	NextCursor *string `json:"next_cursor"`
+	Damaged    *damage `json:"damaged"`
+}
+
+// A damage tells how far a damaged log verifies; nil: nothing is known to be wrong.
+type damage struct {
+	VerifiedTo uint64 `json:"verified_to"`
 }
 
 func (l list[T]) next() string {

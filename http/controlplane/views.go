@@ -81,6 +81,7 @@ type page struct {
 	Path  string // of this page, with its query
 	User  string
 	CSRF  string
+	UTC   bool // times in UTC
 	Mock  bool
 	Gate  *health // nil: out of reach
 	Down  string  // why the gate can't be reached, "" where it can
@@ -135,7 +136,7 @@ func (s *Server) posted(name, nav, title string, build func(c *httpd.Call, p *pa
 }
 
 func (s *Server) build(c *httpd.Call, one session, name, nav, title string, build builder) error {
-	p := &page{Title: title, Nav: nav, User: one.user, CSRF: one.csrf}
+	p := &page{Title: title, Nav: nav, User: one.user, CSRF: one.csrf, UTC: one.utc}
 	p.Gate, p.Down = s.gateHealth(c)
 	err := build(c, p)
 	if err == nil {
@@ -190,7 +191,7 @@ func (s *Server) notFound(c *httpd.Call) error {
 	if signedOut != nil {
 		return s.toLogin(c)
 	}
-	p := &page{Title: "Nothing here", User: one.user, CSRF: one.csrf}
+	p := &page{Title: "Nothing here", User: one.user, CSRF: one.csrf, UTC: one.utc}
 	p.Gate, p.Down = s.gateHealth(c)
 	return s.showProblem(c, p, err)
 }

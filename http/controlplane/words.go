@@ -182,7 +182,7 @@ var eventWords = map[string]string{
 	"execution_dispatched": "Sent to the database", "execution_success": "Ran", "execution_failure": "Failed",
 	"execution_state_unknown": "Outcome unknown", "execution_outcome_resolved": "Outcome checked",
 	"policy_loaded": "Policy loaded", "policy_validated": "Policy validated", "policy_activated": "Policy activated",
-	"policy_candidate_created": "Policy candidate handed in", "policy_candidate_rejected": "Policy candidate refused", "policy_rollback": "Policy rolled back",
+	"policy_candidate_created": "Policy version submitted", "policy_candidate_rejected": "Policy version refused", "policy_rollback": "Policy rolled back",
 	"startup": "Gate started", "shutdown": "Gate stopped", "log_tail_recovered": "Unfinished end of the log set aside",
 	"health_fail": "A check failed", "db_unavailable": "Database out of reach", "rate_limit_hit": "Too many requests",
 	"oversized_request": "Request too large", "operator_auth_failed": "Wrong operator token", "wire_login_failed": "Login at the wire refused", "evidence_exported": "Evidence exported", "audit_corruption_detected": "Evidence is damaged",
@@ -273,14 +273,16 @@ func guarding(h *health, mock bool) guardState {
 		return guardState{"Mock", "calm"}
 	case h == nil:
 		return guardState{"No answer", "bad"}
+	case h.damaged():
+		return guardState{"Refusing everything", "bad"}
 	case h.Status != "ok":
-		return guardState{"Not protecting", "bad"}
+		return guardState{"Refusing everything", "warn"} // which is safe
 	case h.Mode == "shadow":
-		return guardState{"Not enforcing", "warn"}
+		return guardState{"NOT ENFORCING", "bad"}
 	case h.Mode == "emergency_bypass":
-		return guardState{"Bypass is open", "warn"}
+		return guardState{"BYPASS until", "bad"}
 	}
-	return guardState{"Protecting", "good"}
+	return guardState{"Enforcing", "good"}
 }
 
 // modeWords explain a mode in which the gate does not simply enforce.

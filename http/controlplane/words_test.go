@@ -25,12 +25,13 @@ func TestTheStateOfTheGateIsNotPrettierThanItIs(t *testing.T) {
 		mock bool
 		want guardState
 	}{
-		{"enforcing", &health{Status: "ok", Mode: "enforce"}, false, guardState{"Protecting", "good"}},
-		{"asking about every write", &health{Status: "ok", Mode: "approval_first"}, false, guardState{"Protecting", "good"}},
-		{"shadow", &health{Status: "ok", Mode: "shadow"}, false, guardState{"Not enforcing", "warn"}},
-		{"bypass", &health{Status: "ok", Mode: "emergency_bypass"}, false, guardState{"Bypass is open", "warn"}},
-		{"a start that failed", &health{Status: "non-ok", Mode: "enforce"}, false, guardState{"Not protecting", "bad"}},
-		{"a start that failed, in shadow mode", &health{Status: "non-ok", Mode: "shadow"}, false, guardState{"Not protecting", "bad"}},
+		{"enforcing", &health{Status: "ok", Mode: "enforce"}, false, guardState{"Enforcing", "good"}},
+		{"asking about every write", &health{Status: "ok", Mode: "approval_first"}, false, guardState{"Enforcing", "good"}},
+		{"shadow", &health{Status: "ok", Mode: "shadow"}, false, guardState{"NOT ENFORCING", "bad"}},
+		{"bypass", &health{Status: "ok", Mode: "emergency_bypass"}, false, guardState{"BYPASS until", "bad"}},
+		{"a damaged log", &health{Status: "non-ok", Mode: "enforce", StartupChain: []step{{Step: "audit_log_continuity", Status: "failed"}}}, false, guardState{"Refusing everything", "bad"}},
+		{"a start that failed", &health{Status: "non-ok", Mode: "enforce"}, false, guardState{"Refusing everything", "warn"}},
+		{"a start that failed, in shadow mode", &health{Status: "non-ok", Mode: "shadow"}, false, guardState{"Refusing everything", "warn"}},
 		{"out of reach", nil, false, guardState{"No answer", "bad"}},
 		{"invented", &health{Status: "ok", Mode: "enforce"}, true, guardState{"Mock", "calm"}},
 	} {

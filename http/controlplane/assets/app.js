@@ -28,12 +28,16 @@ async function send(path, body, method = "POST") {
   return { ok: answer.ok, status: answer.status, value };
 }
 
-// Times are shown in the viewer's zone; the title keeps UTC.
-const zone = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-const zoneHour = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
+// Times are shown in the viewer's zone, or in UTC where the session says so; the title keeps UTC.
+const timeZone = document.documentElement.dataset.times === "utc" ? "UTC" : undefined;
+const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZoneName: "short", timeZone };
+const zoneClock = new Intl.DateTimeFormat(undefined, clock);
+const zoneHour = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", ...clock });
+const zone = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", second: "2-digit", ...clock });
+const zones = { hour: zoneHour, clock: zoneClock };
 function localTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
-    element.textContent = (element.className === "hour" ? zoneHour : zone).format(new Date(element.dateTime));
+    element.textContent = (zones[element.className] ?? zone).format(new Date(element.dateTime));
   }
 }
 
@@ -279,7 +283,7 @@ const actions = {
   candidate(button) {
     const form = button.form;
     confirmed({
-      title: "Hand in this version?", yes: "Hand it in",
+      title: "Submit this version?", yes: "Submit",
       text: "Its bytes are kept as they are and its number is spent. Nothing changes until somebody activates it.",
       work: async () => {
         const answer = await send("/policy/candidates", { document: form.document.value, note: form.note.value });
@@ -325,8 +329,8 @@ document.addEventListener("click", async (event) => {
   if (button.dataset.decision) actions.resolve(button);
   else if (button.dataset.check) actions.check(button);
   else if (button.dataset.step) actions[button.dataset.step](button);
-  else if (button.dataset.copy) {
-    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+  else if (button.dataset.copy || button.dataset.copyText) {
+    await navigator.clipboard.writeText(button.dataset.copyText ?? document.getElementById(button.dataset.copy).textContent);
     say("Copied.");
   } else if (button.type === "button" && button.form?.dataset.policy) actions[button.form.dataset.policy](button);
 });

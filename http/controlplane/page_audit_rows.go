@@ -1,0 +1,200 @@
+package controlplane
+
+import (
+	"cmp"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// An auditRow is a request as far as a page of the log has it, or an event of none.
+type auditRow struct {
+	Events []auditEvent // in the order of the log
+	Line   *sqlView     // its statement, as the log has it
+	Tables []string     // what it reaches; those that it writes, where it writes
+	Did    string       // what the database did
+	Note   string       // of whoever decided about an approval
+}
+
+// Lead is the event that says most about the row: the decision where there is one.
+func (r *auditRow) Lead() *auditEvent {
+	for i := range r.Events {
+		if r.Events[i].EventType == "decision_recorded" {
+			return &r.Events[i]
+		}
+	}
+	return &r.Events[len(r.Events)-1]
+}
+
+// Ended is the last event of a row of several, where it is not the one that leads.
+func (r *auditRow) Ended() *auditEvent {
+	if last := &r.Events[len(r.Events)-1]; last != r.Lead() {
+		return last
+	}
+	return nil
+}
+
+// rowsOf puts the events of a page together by request. A client chooses the id of its
+// request, so it joins nothing by itself: what was written in one append stands side by
+// side in the log, and results name the execution.
+func rowsOf(events []auditEvent, asc bool) []auditRow {
+	events = slices.Clone(events)
+	slices.SortFunc(events, func(a, b auditEvent) int { return cmp.Compare(a.Seq, b.Seq) })
+	var rows []auditRow
+	open, ran := -1, make(map[string]int) // the row that the event before belongs to, and those of executions
+	for _, e := range events {
+		at, known := ran[e.ExecutionID]
+		if e.ExecutionID == "" {
+			known = false
+		}
+		beside := open >= 0 && e.RequestID != "" && e.EventType != "request_received"
+		if beside {
+			last := rows[open].Events[len(rows[open].Events)-1]
+			beside = last.Seq+1 == e.Seq && last.RequestID == e.RequestID
+		}
+		switch {
+		case known:
+		case beside:
+			at = open
+		default:
+			rows, at = append(rows, auditRow{}), len(rows)
+		}
+		rows[at].add(e)
+		if e.ExecutionID != "" {
+			ran[e.ExecutionID] = at
+		}
+		open = at
+	}
+	if !asc {
+		slices.SortStableFunc(rows, func(a, b auditRow) int {
+			return cmp.Compare(b.Events[len(b.Events)-1].Seq, a.Events[len(a.Events)-1].Seq)
+		})
+	}
+	return rows
+}
+
+// lineBytes is how much of a statement stands in a row.
+const lineBytes = 240
+
+func (r *auditRow) add(e auditEvent) {
+	r.Events = append(r.Events, e)
+	var payload struct {
+		Text  string `json:"sql_text"`
+		By    string `json:"by"`
+		Note  string `json:"note"`
+		Facts struct {
+			Read    []string `json:"tables_read"`
+			Written []string `json:"tables_written"`
+		} `json:"facts"`
+	}
+	if json.Unmarshal(e.Payload, &payload) != nil {
+		return
+	}
+	switch e.EventType {
+	case "request_received":
+		if payload.Text != "" {
+			text := cutRunes(payload.Text, lineBytes)
+			if text != payload.Text {
+				text += " …"
+			}
+			line := viewSQL(text)
+			r.Line = &line
+		}
+	case "decision_recorded":
+		if r.Tables = payload.Facts.Written; len(r.Tables) == 0 {
+			r.Tables = payload.Facts.Read
+		}
+	case "approval_resolved":
+		r.Note = "by " + payload.By
+		if payload.Note != "" {
+			r.Note += ": " + payload.Note
+		}
+	}
+	if did := didWords(e); did != "" {
+		r.Did = did
+	}
+}
+
+// statements finds what was asked for rows whose decision a filter showed without it: it
+// is the event before.
+func (s *Server) statements(ctx context.Context, rows []auditRow) error {
+	wanted := make(map[uint64]*auditRow)
+	first, last := uint64(0), uint64(0)
+	for i := range rows {
+		if e := rows[i].Events[0]; e.EventType == "decision_recorded" && e.Seq > 1 {
+			wanted[e.Seq-1], last = &rows[i], max(last, e.Seq)
+			if first == 0 || e.Seq-1 < first {
+				first = e.Seq - 1
+			}
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	got, err := read[auditEvent](ctx, s, "/audit", 1000, "event_type", "request_received", "from_seq", strconv.FormatUint(first, 10), "to_seq", strconv.FormatUint(last, 10))
+	for _, e := range got.Items {
+		if row := wanted[e.Seq]; row != nil && row.Events[0].RequestID == e.RequestID {
+			events := row.Events
+			row.Events = nil
+			for _, one := range append([]auditEvent{e}, events...) {
+				row.add(one)
+			}
+		}
+	}
+	return err
+}
+
+var backFrom = regexp.MustCompile(`^(?:last )?(\d{1,5}) ?(s|m|min|h|d|w|hours?|minutes?|days?|weeks?)$`)
+
+// momentOf reads what a person writes for a time: RFC 3339 as the gate takes it, or how
+// far back from now ("last 2 h"). What is neither is left to the gate to refuse.
+func momentOf(text string, now time.Time) string {
+	m := backFrom.FindStringSubmatch(strings.ToLower(text))
+	if m == nil {
+		return text
+	}
+	n, _ := strconv.Atoi(m[1]) // five digits
+	unit := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour}[m[2][0]]
+	return now.Add(-time.Duration(n) * unit).UTC().Format(time.RFC3339)
+}
+
+// csvColumns are those of a set that is saved for a spreadsheet.
+var csvColumns = []string{"seq", "timestamp", "event_type", "decision", "operation", "actor", "app", "tenant", "env", "reason_code", "error_code",
+	"request_id", "approval_id", "execution_id", "fingerprint", "policy_version", "did", "event_hash"}
+
+func writeCSV(out io.Writer, events []json.RawMessage, head bool) error {
+	w := csv.NewWriter(out)
+	if head {
+		_ = w.Write(csvColumns) // Flush tells
+	}
+	for _, raw := range events {
+		var e auditEvent
+		if err := json.Unmarshal(raw, &e); err != nil {
+			return broken(err)
+		}
+		cells := []string{fmt.Sprint(e.Seq), e.Timestamp.UTC().Format(time.RFC3339Nano), e.EventType, e.Decision, e.Operation, e.Actor, e.App, e.Tenant, e.Env, e.ReasonCode, e.ErrorCode,
+			e.RequestID, e.ApprovalID, e.ExecutionID, e.Fingerprint, e.PolicyVersion, didWords(e), e.EventHash}
+		for i := range cells {
+			cells[i] = noFormula(cells[i])
+		}
+		_ = w.Write(cells)
+	}
+	w.Flush()
+	return w.Error()
+}
+
+// noFormula keeps a spreadsheet from running what a client claims to be called
+// (https://owasp.org/www-community/attacks/CSV_Injection).
+func noFormula(cell string) string {
+	if strings.IndexAny(strings.TrimLeft(cell, " "), "=+-@\t\r\n＝＋－＠") == 0 {
+		return "'" + cell
+	}
+	return cell
+}
