@@ -130,7 +130,7 @@ func everyPage(t *testing.T, b *browser.Browser) {
 	p.requireNoSecret(t, s.testGate)
 }
 
-// followed holds that every link leads to what it names.
+// followed holds that every link leads to what it names, in a page of at most 100 KiB.
 func (w *walk) followed() {
 	w.t.Helper()
 	require.Greater(w.t, len(w.links), 20)
@@ -140,7 +140,9 @@ func (w *walk) followed() {
 		const bad = [];
 		for (const link of ` + string(links) + `) {
 			const answer = await fetch(link);
-			if (answer.status !== 200 || (await answer.text()).includes('<p class="callout bad" role="alert">')) bad.push(link + ": " + answer.status);
+			const text = await answer.text();
+			if (answer.status !== 200 || text.includes('<p class="callout bad" role="alert">')) bad.push(link + ": " + answer.status);
+			else if (text.length > 100 * 1024 && answer.headers.get("Content-Type").startsWith("text/html")) bad.push(link + ": " + text.length + " bytes");
 		}
 		led = bad.join(" ");
 	})(); ''`)

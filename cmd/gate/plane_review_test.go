@@ -70,6 +70,8 @@ func TestTheLogsLeadToRequestsThatAreThere(t *testing.T) {
 	logs := plane.page(t, "/logs")
 	require.Contains(t, logs, "path <code>/approvals/apr_nobody</code>")
 	require.Contains(t, logs, "status <code>404</code>")
+	require.Contains(t, logs, "found <code>")
+	require.NotContains(t, string(g.get(t, "/logs").body), `"found"`, "what is open about the database is for operators")
 	links := storyLink.FindAllStringSubmatch(logs, -1)
 	require.NotEmpty(t, links)
 	for _, link := range links {
@@ -253,7 +255,7 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 	page := plane.page(t, "/audit?since=last+2+h")
 	require.Equal(t, 2, strings.Count(page, "Allowed, then ran"), "two requests of one id are two rows")
 	require.Contains(t, page, "public.orders · UPDATE 1")
-	require.Contains(t, page, "by operator: from a test")
+	require.Contains(t, page, "Rejected by operator: from a test")
 	require.Contains(t, page, ">Blocked")
 	blocked := plane.page(t, "/audit?decision=BLOCK&event_type=decision_recorded")
 	require.Contains(t, blocked, "public.orders")
@@ -274,4 +276,14 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 			require.NotRegexp(t, `^\s*[=+@-]`, cell)
 		}
 	}
+}
+
+func TestADatabaseOutOfReachHasABanner(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, nil)
+	d.database = "postgres://nobody@127.0.0.1:1/nowhere"
+	plane := startTestPlane(t, startGate(t, d).base).reader(t)
+	page := plane.page(t, "/")
+	require.Contains(t, page, "<strong>The database is out of reach.</strong> Decisions are made and nothing runs.")
+	require.Contains(t, page, `<span class="pill good" id="gate-state" data-region>Enforcing</span>`)
 }

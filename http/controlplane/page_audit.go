@@ -75,7 +75,11 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 	if v.Asc {
 		v.Other = addressOf(filter, "")
 	}
-	asked := s.askedOf(filter, "100")
+	limit := "100" // of which several are one request's
+	if v.Active {
+		limit = "50"
+	}
+	asked := s.askedOf(filter, limit)
 	for _, name := range []string{"cursor", "order"} {
 		if query.Get(name) != "" {
 			asked.Set(name, query.Get(name))

@@ -20,7 +20,7 @@ type auditRow struct {
 	Line   *sqlView     // its statement, as the log has it
 	Tables []string     // what it reaches; those that it writes, where it writes
 	Did    string       // what the database did
-	Note   string       // of whoever decided about an approval
+	By     string       // who decided about an approval, how, and with which note
 }
 
 // Lead is the event that says most about the row: the decision where there is one.
@@ -33,9 +33,9 @@ func (r *auditRow) Lead() *auditEvent {
 	return &r.Events[len(r.Events)-1]
 }
 
-// Ended is the last event of a row of several, where it is not the one that leads.
+// Ended is the last event of a row, where it says more than the one that leads.
 func (r *auditRow) Ended() *auditEvent {
-	if last := &r.Events[len(r.Events)-1]; last != r.Lead() {
+	if last := &r.Events[len(r.Events)-1]; last != r.Lead() && last.EventType != "approval_created" {
 		return last
 	}
 	return nil
@@ -86,10 +86,11 @@ const lineBytes = 240
 func (r *auditRow) add(e auditEvent) {
 	r.Events = append(r.Events, e)
 	var payload struct {
-		Text  string `json:"sql_text"`
-		By    string `json:"by"`
-		Note  string `json:"note"`
-		Facts struct {
+		Text       string `json:"sql_text"`
+		By         string `json:"by"`
+		Note       string `json:"note"`
+		Resolution string `json:"resolution"`
+		Facts      struct {
 			Read    []string `json:"tables_read"`
 			Written []string `json:"tables_written"`
 		} `json:"facts"`
@@ -112,9 +113,9 @@ func (r *auditRow) add(e auditEvent) {
 			r.Tables = payload.Facts.Read
 		}
 	case "approval_resolved":
-		r.Note = "by " + payload.By
+		r.By = wordOr(stateWords, payload.Resolution) + " by " + payload.By
 		if payload.Note != "" {
-			r.Note += ": " + payload.Note
+			r.By += ": " + payload.Note
 		}
 	}
 	if did := didWords(e); did != "" {

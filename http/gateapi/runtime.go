@@ -231,6 +231,10 @@ var logLevels = map[string]slog.Level{"": slog.LevelDebug, "debug": slog.LevelDe
 
 // logs is GET /logs: operational entries from memory, no evidence.
 func (a *api) logs(c *httpd.Call) error {
+	label, err := c.OperatorLabel()
+	if err != nil {
+		return err
+	}
 	query, page, err := c.List("level", "source")
 	if err != nil {
 		return err
@@ -253,8 +257,12 @@ func (a *api) logs(c *httpd.Call) error {
 			found, _, _ := view.Audit(projections.AuditFilter{RequestID: e.RequestID}, projections.Page{Limit: 1, Work: projections.PageWork}) // where events can't be found none is led to
 			recorded[e.RequestID] = len(found) > 0
 		}
+		attributes := e.Attributes
+		if label == "" {
+			attributes = e.Open()
+		}
 		room, err := list.Add(entryBody{event.Timestamp(e.Timestamp), strings.ToLower(e.Level.String()), e.Source, e.Message, e.ErrorID, e.RequestID, e.TraceID,
-			recorded[e.RequestID], e.Attributes})
+			recorded[e.RequestID], attributes})
 		if err != nil {
 			return err
 		}

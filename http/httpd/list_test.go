@@ -321,7 +321,7 @@ func TestALogEntryHasItsFieldsAndNothingElse(t *testing.T) {
 	b := NewLogBuffer(10)
 	var out strings.Builder
 	log := slog.New(b.Handler(slog.NewTextHandler(&out, nil))).With("source", "gate", "password", "hunter2")
-	log.Warn("it failed", "error_id", "err_1", "request_id", "req_1", "trace_id", "tr_1", "dsn", "postgres://secret", "status", 503, "cause", "10.0.0.7 refuses")
+	log.Warn("it failed", "error_id", "err_1", "request_id", "req_1", "trace_id", "tr_1", "dsn", "postgres://secret", "status", 503, "found", "a hole", "cause", "10.0.0.7 refuses")
 	log.WithGroup("g").Info("grouped", "request_id", "forged")
 	log.Debug("below the level")
 	log.Info(strings.Repeat("é", 5000))
@@ -331,7 +331,8 @@ func TestALogEntryHasItsFieldsAndNothingElse(t *testing.T) {
 	require.Len(t, list, 3)
 	require.WithinDuration(t, time.Now(), list[0].Timestamp, time.Hour)
 	list[0].Timestamp, list[0].number = time.Time{}, 0
-	require.Equal(t, LogEntry{Level: slog.LevelWarn, Source: "gate", Message: "it failed", ErrorID: "err_1", RequestID: "req_1", TraceID: "tr_1", Attributes: map[string]string{"status": "503"}}, list[0])
+	require.Equal(t, LogEntry{Level: slog.LevelWarn, Source: "gate", Message: "it failed", ErrorID: "err_1", RequestID: "req_1", TraceID: "tr_1", Attributes: map[string]string{"status": "503", "found": "a hole"}}, list[0])
+	require.Equal(t, map[string]string{"status": "503"}, list[0].Open())
 	require.Equal(t, "gate", list[1].Source)
 	require.Empty(t, list[1].RequestID)
 	require.Less(t, len(list[2].Message), 1100)

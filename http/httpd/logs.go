@@ -17,11 +17,10 @@ const LogCapacity = 10_000
 const maxLogText = 1024
 
 // maxAttribute bounds an attribute, of which an entry has several.
-const maxAttribute = 256
+const maxAttribute = 512
 
 // A LogEntry is one line of GET /logs. The attributes of a log line that shownAttributes
-// does not name stay in the operator's own output: GET /logs is open, and causes and
-// addresses are not for everybody.
+// does not name stay in the operator's own output: causes and addresses are in no answer.
 type LogEntry struct {
 	Timestamp time.Time
 	Level     slog.Level
@@ -148,16 +147,26 @@ func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.output.Handle(ctx, r)
 }
 
-// shownAttributes hold ids, versions, states and numbers.
+// shownAttributes are those that GET /logs shows, and whether to everybody: ids, versions,
+// states and numbers. Findings about the database and reasons are for operators.
 var shownAttributes = map[string]bool{
+	"found": false, "role": false, "limits": false, "reason": false, "until": false,
+
 	"method": true, "path": true, "status": true, "execution_id": true, "execution_state": true, "outcome": true, "basis": true, "step": true, "incident": true,
 	"policy_version": true, "previous": true, "rollback": true, "by": true, "mode": true, "version": true, "side": true, "expires_at": true, "setting": true,
 	"seq": true, "last_seq": true, "statements": true, "sessions": true, "approvals": true, "agents": true, "tokens": true, "pool": true, "wire_session": true,
 	"backend_pid": true, "not_written_before": true,
 }
 
+// Open gives the attributes that everybody may see.
+func (e *LogEntry) Open() map[string]string {
+	open := maps.Clone(e.Attributes)
+	maps.DeleteFunc(open, func(name, _ string) bool { return !shownAttributes[name] })
+	return open
+}
+
 func (e *LogEntry) pick(a slog.Attr) {
-	if shownAttributes[a.Key] {
+	if _, ok := shownAttributes[a.Key]; ok {
 		e.Attributes = maps.Clone(e.Attributes) // a logger's own are shared by its lines
 		if e.Attributes == nil {
 			e.Attributes = make(map[string]string)
