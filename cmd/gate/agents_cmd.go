@@ -105,6 +105,10 @@ func (a *app) askGate(ctx context.Context, o *clientOptions, method, path string
 type listPage struct {
 	Items []json.RawMessage `json:"items"`
 	Next  string            `json:"next_cursor"`
+
+	Damaged struct {
+		Message string `json:"message"`
+	} `json:"damaged"`
 }
 
 // each hands every item of a list to take, page by page.
@@ -115,6 +119,7 @@ func (g *gateClient) each(ctx context.Context, path string, query url.Values, ta
 		if _, err := g.call(ctx, http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
 			return err
 		}
+		g.damaged = page.Damaged.Message
 		for _, item := range page.Items {
 			if err := take(item); err != nil {
 				return err

@@ -140,6 +140,8 @@ func (a *app) searchAudit(ctx context.Context, o *clientOptions, query url.Value
 		return written(err)
 	}
 	switch {
+	case client.damaged != "": // what was printed is not all
+		return exitWith(exitFailed, errors.New(client.damaged))
 	case n == 0 && !o.json:
 		fmt.Fprintln(a.out, "No event meets these filters.")
 	case errors.Is(err, errEnough):

@@ -42,6 +42,7 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"logins are limited":                          limitedLogins,
 		"agents, with what binds them":                agentsShown,
 		"lists that are longer than a page":           listsGoOn,
+		"decisions are unfolded, copied and timed":    decisionsRead,
 		"an outcome that nobody knew is settled":      unknownJourney,
 		"every page can be read":                      everyPage,
 		"what to do while the gate does not protect":  whenItDoesNot,

@@ -16,9 +16,13 @@ import (
 	"testing"
 	"time"
 
+	cdpbrowser "github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
 	"writegate/agentctl"
+	"writegate/fixtures/browser"
 	"writegate/fixtures/certs"
 )
 
@@ -116,6 +120,11 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 	require.NotEmpty(t, newest)
 	require.True(t, slices.IsSortedFunc(newest, func(a, b uint64) int { return cmp.Compare(b, a) }))
 	require.Equal(t, slices.Sorted(slices.Values(newest)), seqsOf(allPages(t, g, url.Values{"actor": {"later"}, "limit": {"7"}, "order": {"asc"}})))
+
+	code, out, errs := g.cli(t, "", "audit", "search", "--actor", "later", "--limit", "0")
+	require.Equal(t, exitFailed, code, "a part is no whole")
+	require.Equal(t, len(newest)+1, strings.Count(out, "\n"), out)
+	require.Contains(t, errs, fmt.Sprintf("The event log is damaged behind event %d.", verified))
 
 	plane := startTestPlane(t, g.base).reader(t)
 	for path, shown := range map[string][]string{
@@ -286,4 +295,32 @@ func TestADatabaseOutOfReachHasABanner(t *testing.T) {
 	page := plane.page(t, "/")
 	require.Contains(t, page, "<strong>The database is out of reach.</strong> Decisions are made and nothing runs.")
 	require.Contains(t, page, `<span class="pill good" id="gate-state" data-region>Enforcing</span>`)
+}
+
+// decisionsRead unfolds a request, copies its id, narrows the list to a time, and sees
+// times in the zone of the browser and in UTC.
+func decisionsRead(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	ran := g.query(t, ask("UPDATE orders SET status = 'paid' WHERE id = 1"))
+	w := openTab(t, b, startTestPlane(t, g.base))
+	_, err := chromedp.Call(w.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Tokyo"})
+	require.NoError(t, err)
+	for _, name := range []string{"clipboard-read", "clipboard-write"} {
+		_, err = chromedp.CallBrowser(w.ctx, cdpbrowser.SetPermission, cdpbrowser.SetPermissionParams{Permission: &cdpbrowser.PermissionDescriptor{Name: name}, Setting: cdpbrowser.PermissionSettingGranted})
+		require.NoError(t, err)
+	}
+	w.login()
+	w.open("/audit")
+	w.do(chromedp.Click(`.ranges a[href*="last+1+h"]`))
+	w.until("location.search.includes('since=last') && document.querySelector('.requests')")
+	w.value("[...document.querySelectorAll('.requests summary')].find(e => e.innerText === 'Timeline of 4 events').click(), ''")
+	w.sees("Sent to the database")
+	w.do(chromedp.Click(`[data-copy-text="` + ran.text(t, "request_id") + `"]`))
+	w.sees("Copied.")
+	require.Equal(t, ran.text(t, "request_id"), w.await("navigator.clipboard.readText()"))
+	w.until("/GMT\\+9$/.test(document.querySelector('.requests time').innerText)")
+	w.do(chromedp.Click(`form[action="/times"] button`))
+	w.until("document.documentElement.dataset.times === 'utc' && / UTC$/.test(document.querySelector('.requests time').innerText)")
+	require.Contains(t, w.value("location.search"), "since=last", "the page is the same")
+	w.requireNothingKept(g)
 }

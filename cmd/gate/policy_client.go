@@ -31,11 +31,12 @@ const (
 // A gateClient speaks to the API of a running gate. It follows no redirect and
 // uses no proxy, so that a credential goes to that gate alone.
 type gateClient struct {
-	base   string
-	header string // of its credential
-	secret string // "" = none is shown
-	match  string // If-Match; "" = the last writer wins
-	http   *http.Client
+	damaged string // what a list said of the log that it was read from
+	base    string
+	header  string // of its credential
+	secret  string // "" = none is shown
+	match   string // If-Match; "" = the last writer wins
+	http    *http.Client
 }
 
 // A gateAddress says which running gate is meant, and how to know it.
