@@ -202,7 +202,7 @@ func TestAResultNamesThePolicyOfItsDecision(t *testing.T) {
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables)
 	g := startGate(t, d, "GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=a drill", "GATE_EMERGENCY_BYPASS_UNTIL="+time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
-	require.Contains(t, g.output.String(), "the emergency bypass of the settings has ended, so the gate enforces")
+	require.Contains(t, g.output.String(), "GATE_MODE is emergency_bypass and its time is over, so the gate enforces")
 	require.Equal(t, "enforce", g.get(t, "/health").text(t, "mode"))
 	require.Equal(t, http.StatusOK, g.query(t, ask("UPDATE orders SET status = 'paid' WHERE id = 1")).status)
 	g.query(t, ask("INSERT INTO orders (id, customer_id, status) VALUES (1, 1, 'new')")) // the key is taken

@@ -112,7 +112,7 @@ func (a *app) serve(ctx context.Context) error {
 			"reason", s.BypassReason, "until", s.BypassUntil)
 	}
 	if s.Mode == sqlgate.ModeEmergencyBypass && g.gate.ModeNow() != s.Mode {
-		logger.Warn("the emergency bypass of the settings has ended, so the gate enforces; set GATE_MODE to what it is to be", "source", "gate", "until", s.BypassUntil)
+		logger.Warn("GATE_MODE is emergency_bypass and its time is over, so the gate enforces; set GATE_MODE to what it is to be", "source", "gate", "until", s.BypassUntil)
 	}
 	if wire != nil && a.wireReady != nil {
 		a.wireReady(wire.Addr().String())
