@@ -21,13 +21,14 @@ import (
 
 // Exit codes (design/eventlog.md part 6).
 const (
-	exitOK         = 0
-	exitFailed     = 1  // corruption, a failed test, an invalid policy
-	exitPartial    = 2  // verification could not look at everything
-	exitUsage      = 64 // the command line is wrong
-	exitFatal      = 70 // a service could not be begun, or the log or the store failed while it ran
-	exitLocked     = 75 // another process holds the log
-	exitConfigured = 78 // unsafe or contradictory configuration
+	exitOK          = 0
+	exitFailed      = 1  // corruption, a failed test, an invalid policy
+	exitPartial     = 2  // verification could not look at everything
+	exitUsage       = 64 // the command line is wrong
+	exitUnavailable = 69 // another program has the address to listen on
+	exitFatal       = 70 // a service could not be begun, or the log or the store failed while it ran
+	exitLocked      = 75 // another process holds the log
+	exitConfigured  = 78 // unsafe or contradictory configuration
 )
 
 // streams are the standard streams, so that a test can hand in its own.
@@ -191,17 +192,23 @@ func (a *app) configCommand() *cobra.Command {
 		Long: `Print every setting of the gate, its value, its default and where the value came from.
 
 Secrets are never printed. Settings of parts that this version does not have yet are listed
-too; giving one of them another value than its default is refused at start.`,
+too; giving one of them another value than its default is refused at start. What "gate serve"
+would refuse is told, all of it, and the exit code is 78 then.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := loadSettings(a.environ, time.Now())
+			s, err := loadServing(a.environ, time.Now())
+			if s != nil {
+				list := s.describe(a.environ)
+				if changed {
+					list = slices.DeleteFunc(list, func(s setting) bool { return s.Value == s.Default })
+				}
+				if err := printSettings(c.OutOrStdout(), list, asJSON); err != nil {
+					return err
+				}
+			}
 			if err != nil {
 				return exitWith(exitConfigured, err)
 			}
-			list := s.describe(a.environ)
-			if changed {
-				list = slices.DeleteFunc(list, func(s setting) bool { return s.Value == s.Default })
-			}
-			return printSettings(c.OutOrStdout(), list, asJSON)
+			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

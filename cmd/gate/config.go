@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -24,6 +26,7 @@ import (
 	"writegate/http/gateapi"
 	"writegate/http/httpd"
 	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/pgwire"
 )
 
 // testSettings are read by the tests and by the helpers that start PostgreSQL
@@ -56,23 +59,72 @@ type setting struct {
 // loadSettings reads the settings from environ ("NAME=value" each). The error
 // lists every fault at once, a line each.
 func loadSettings(environ []string, now time.Time) (*settings, error) {
+	s, faults := readSettings(environ, now)
+	if len(faults) > 0 {
+		return nil, faultList("the settings", faults)
+	}
+	return s, nil
+}
+
+func readSettings(environ []string, now time.Time) (*settings, []string) {
 	values := env.ToMap(environ)
 	s := new(settings)
-	faults := unknownNames(values)
-	faults = append(faults, parseFaults(s, env.ParseWithOptions(s, env.Options{Environment: values}))...)
-	if len(faults) == 0 {
-		s.applyProfile(values)
-		faults = append(faults, s.rangeFaults()...)
-		faults = append(faults, s.meaningFaults(now)...)
-	}
+	faults := append(unknownNames(values), parseInto(s, values)...)
+	s.applyProfile(values)
+	faults = append(faults, s.rangeFaults()...)
+	faults = append(faults, s.meaningFaults(now)...)
 	faults = append(faults, emptyFaults(s, values)...)
 	if _, err := toolcheck.ParseSecrets(environ); err != nil {
 		faults = append(faults, err.Error())
 	}
-	if len(faults) > 0 {
-		return nil, fmt.Errorf("the settings have %d fault(s):\n  %s", len(faults), strings.Join(faults, "\n  "))
+	return s, faults
+}
+
+func faultList(what string, faults []string) error {
+	return fmt.Errorf("%s have %d fault(s):\n  %s", what, len(faults), strings.Join(faults, "\n  "))
+}
+
+// loadServing is loadSettings for a gate that is to serve: it also finds what is wrong
+// with the database's addresses and with the files that the settings name. Where that
+// alone is wrong, the settings come with the error.
+func loadServing(environ []string, now time.Time) (*settings, error) {
+	s, faults := readSettings(environ, now)
+	known := len(faults)
+	for _, found := range s.startFaults() {
+		setting, _, _ := strings.Cut(found, " ")
+		if !slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(f, setting+" ") }) { // else it is said already
+			faults = append(faults, found)
+		}
 	}
-	return s, nil
+	switch {
+	case len(faults) == 0:
+		return s, nil
+	case known > 0:
+		s = nil
+	}
+	return s, faultList("the settings", faults)
+}
+
+// startFaults looks at what only a gate that starts needs. Nothing is connected to.
+func (s *settings) startFaults() []string {
+	errs := []error{s.databaseConfig().Check()}
+	if s.TLSCert != "" && s.TLSKey != "" {
+		_, err := s.listenerTLS()
+		errs = append(errs, err)
+	}
+	if path := s.wireUsersPath(); path != "" {
+		if _, err := pgwire.OpenUsers(path); s.WireUsersFile != "" || !errors.Is(err, fs.ErrNotExist) { // else it is made
+			errs = append(errs, err)
+		}
+	}
+	if s.SigningPrivateKey != "" && s.SigningPublicKey != "" {
+		_, err := s.signingKey()
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return strings.Split(err.Error(), "\n")
+	}
+	return nil
 }
 
 // applyProfile sets what production has another default for.
@@ -118,9 +170,10 @@ func namesOf(t reflect.Type) []string {
 	return names
 }
 
-// parseFaults turns the library's errors, which name fields of the struct,
-// into lines that name the variable.
-func parseFaults(s any, err error) []string {
+// parseInto fills a settings struct. The faults name the variable, where the library's
+// errors name fields; what they are about has its default, so that all else is judged too.
+func parseInto(s any, values map[string]string) (faults []string) {
+	err := env.ParseWithOptions(s, env.Options{Environment: values})
 	if err == nil {
 		return nil
 	}
@@ -128,7 +181,7 @@ func parseFaults(s any, err error) []string {
 	if !errors.As(err, &all) {
 		return []string{err.Error()}
 	}
-	var faults []string
+	rest := maps.Clone(values)
 	for _, e := range all.Errors {
 		var p env.ParseError
 		if !errors.As(e, &p) {
@@ -137,7 +190,10 @@ func parseFaults(s any, err error) []string {
 		}
 		f, _ := reflect.TypeOf(s).Elem().FieldByName(p.Name)
 		faults = append(faults, fmt.Sprintf("%s must be %s: %s", f.Tag.Get("env"), kindWords(f.Type.Kind()), f.Tag.Get("doc")))
+		delete(rest, f.Tag.Get("env"))
 	}
+	reflect.ValueOf(s).Elem().SetZero()
+	_ = env.ParseWithOptions(s, env.Options{Environment: rest}) // whatever is left can be read
 	return faults
 }
 
@@ -225,11 +281,16 @@ func (s *settings) meaningFaults(now time.Time) []string {
 	if s.DatabaseTimeline != "" && !timelineForm.MatchString(s.DatabaseTimeline) {
 		faults = append(faults, "GATE_DATABASE_TIMELINE must be eight hex digits in capitals, as details.timeline of the refusal and execution_dispatched have them")
 	}
-	if strings.ContainsAny(s.SearchPath, ",\"") || s.SearchPath == "" || strings.HasPrefix(s.SearchPath, "pg_") {
-		faults = append(faults, "GATE_SEARCH_PATH must be the plain name of one schema that is not PostgreSQL's own")
+	if strings.ContainsAny(s.SearchPath, ",\"") || s.SearchPath == "" || strings.HasPrefix(s.SearchPath, "pg_") || len(s.SearchPath) > 63 {
+		faults = append(faults, "GATE_SEARCH_PATH must be the plain name of one schema, of 63 bytes at most, that is not PostgreSQL's own")
 	}
 	if problem := pgexec.MarkerTableFault(s.OutcomeMarkerTable); s.OutcomeMarkerTable != "" && problem != "" {
 		faults = append(faults, "GATE_OUTCOME_MARKER_TABLE "+problem)
+	}
+	for setting, addr := range s.listenAddrs() {
+		if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
+			faults = append(faults, fmt.Sprintf("%s is %q and must be an address with a port, such as 127.0.0.1:6543", setting, addr))
+		}
 	}
 	faults = append(faults, s.placeFaults()...)
 	faults = append(faults, s.tlsFaults()...)
@@ -393,7 +454,7 @@ func (s *settings) places() []namedPlace {
 		{setting: "GATE_POLICY_DIR", path: s.PolicyDir, written: true, folder: true},
 		{setting: "GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH", path: s.SigningPrivateKey},
 		{setting: "GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH", path: s.SigningPublicKey},
-		{setting: "GATE_PGWIRE_USERS_FILE", path: s.WireUsersFile},
+		{setting: "GATE_PGWIRE_USERS_FILE", path: s.wireUsersPath()},
 		{setting: "GATE_TLS_CERT_PATH", path: s.TLSCert},
 		{setting: "GATE_TLS_KEY_PATH", path: s.TLSKey},
 		{setting: "GATE_TLS_CLIENT_CA_BUNDLE_PATH", path: s.TLSClientCA},

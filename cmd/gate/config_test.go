@@ -38,13 +38,16 @@ func TestFaultsOfSettingsComeAllAtOnceAndSayWhatToDo(t *testing.T) {
 		want    []string
 	}{
 		"an unknown name gets the nearest known one": {[]string{"GATE_DATABSE_URL=x"}, []string{"GATE_DATABSE_URL is not a setting", "Did you mean GATE_DATABASE_URL?"}},
-		"several at once":                  {[]string{"GATE_FOO=1", "GATE_DB_POOL_MAX=many"}, []string{"GATE_FOO", "GATE_DB_POOL_MAX must be a whole number", "2 fault(s)"}},
-		"a profile that was lost":          {[]string{"GATE_PROFILE="}, []string{"GATE_PROFILE is given and empty", "1 fault(s)"}},
-		"a role that was lost":             {[]string{"GATE_DATABASE_READ_URL="}, []string{"GATE_DATABASE_READ_URL is given and empty"}},
-		"a number out of its range":        {[]string{"GATE_MAX_SQL_BYTES=600000"}, []string{"GATE_MAX_SQL_BYTES is 600000 and must be from 1 to 524288"}},
-		"a word outside its set":           {[]string{"GATE_MODE=loose"}, []string{`GATE_MODE is "loose" and must be one of shadow, approval_first, enforce, emergency_bypass`}},
-		"a part that is not there yet":     {[]string{"GATE_CATALOG_REFRESH_SECONDS=30"}, []string{"GATE_CATALOG_REFRESH_SECONDS is set", "does not have the catalogue snapshot yet"}},
-		"the wire listener by itself":      {[]string{"GATE_PGWIRE_ENABLED=true"}, []string{"GATE_PGWIRE_ENABLED needs GATE_PGWIRE_LAB_MODE=true", "must be a loopback address"}},
+		"several at once":              {[]string{"GATE_FOO=1", "GATE_DB_POOL_MAX=many"}, []string{"GATE_FOO", "GATE_DB_POOL_MAX must be a whole number", "2 fault(s)"}},
+		"a profile that was lost":      {[]string{"GATE_PROFILE="}, []string{"GATE_PROFILE is given and empty", "1 fault(s)"}},
+		"a role that was lost":         {[]string{"GATE_DATABASE_READ_URL="}, []string{"GATE_DATABASE_READ_URL is given and empty"}},
+		"a number out of its range":    {[]string{"GATE_MAX_SQL_BYTES=600000"}, []string{"GATE_MAX_SQL_BYTES is 600000 and must be from 1 to 524288"}},
+		"a word outside its set":       {[]string{"GATE_MODE=loose"}, []string{`GATE_MODE is "loose" and must be one of shadow, approval_first, enforce, emergency_bypass`}},
+		"a part that is not there yet": {[]string{"GATE_CATALOG_REFRESH_SECONDS=30"}, []string{"GATE_CATALOG_REFRESH_SECONDS is set", "does not have the catalogue snapshot yet"}},
+		"the wire listener by itself":  {[]string{"GATE_PGWIRE_ENABLED=true"}, []string{"GATE_PGWIRE_ENABLED needs GATE_PGWIRE_LAB_MODE=true", "1 fault(s)"}},
+		"an address without a port":    {[]string{"GATE_HTTP_LISTEN_ADDR=localhost"}, []string{`GATE_HTTP_LISTEN_ADDR is "localhost" and must be an address with a port`}},
+		"of every kind": {[]string{"GATE_FOO=1", "GATE_DB_POOL_MAX=many", "GATE_MODE=loose", "GATE_MAX_SQL_BYTES=600000", "GATE_TLS_KEY_PATH=/k", "GATE_AUDIT_ORIGIN=x", "GATE_DB_LOCK_TIMEOUT_MS="},
+			[]string{"GATE_FOO is not", "GATE_DB_POOL_MAX must be a whole number", "GATE_MODE is", "GATE_MAX_SQL_BYTES is", "go together", "GATE_DB_LOCK_TIMEOUT_MS is given and empty", "6 fault(s)"}},
 		"a bypass without reason and end":  {[]string{"GATE_MODE=emergency_bypass"}, []string{"GATE_EMERGENCY_BYPASS_REASON", "GATE_EMERGENCY_BYPASS_UNTIL"}},
 		"a bypass that ends too late":      {[]string{"GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=x", "GATE_EMERGENCY_BYPASS_UNTIL=2026-03-02T12:00:01Z"}, []string{"at most 24 hours"}},
 		"a certificate without its key":    {[]string{"GATE_TLS_CERT_PATH=/c"}, []string{"GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH go together"}},
@@ -101,7 +104,7 @@ func TestEverySettingIsDocumented(t *testing.T) {
 func TestConfigPrintsValuesAndOriginsAndNoSecret(t *testing.T) {
 	var out, errs bytes.Buffer
 	code := Run(context.Background(), []string{"config"}, streams{nil, &out, &errs},
-		[]string{"GATE_OPERATOR_TOKEN=correct-horse-battery-staple", "GATE_DATABASE_URL=postgres://u:hunter2@localhost/db", "GATE_MODE=shadow"})
+		[]string{"GATE_OPERATOR_TOKEN=correct-horse-battery-staple", "GATE_DATABASE_URL=postgres://u:hunter2@localhost/db", "GATE_MODE=shadow", "GATE_TLS_UPSTREAM_MODE=disable"})
 	require.Zero(t, code, errs.String())
 	require.Regexp(t, `GATE_MODE +shadow +environment`, out.String())
 	require.Regexp(t, `GATE_MAX_SQL_BYTES +262144 +default`, out.String())
@@ -206,9 +209,39 @@ func TestAStartThatFailsForItsSettingsMakesNoLog(t *testing.T) {
 		environ = append(environ, "GATE_AUDIT_WAL_PATH="+at("audit.wal"), "GATE_AUDIT_LOG_PATH="+at("audit.log"), "GATE_APPROVAL_DB_PATH="+at("approvals.db"), "GATE_POLICY_DIR="+at("policies"))
 		var out, errs bytes.Buffer
 		require.Equal(t, exitConfigured, Run(t.Context(), []string{"serve"}, streams{strings.NewReader(""), &out, &errs}, environ), name)
-		require.Contains(t, errs.String(), "database settings are not usable", name)
+		require.Contains(t, errs.String(), "the settings have 1 fault(s)", name)
 		left, err := os.ReadDir(dir)
 		require.NoError(t, err)
 		require.Empty(t, left, name)
+	}
+}
+
+// What `gate serve` refuses `gate config` tells, with the same words and all at once; the
+// settings themselves are listed all the same where they can be read.
+func TestConfigRefusesWhatServeRefuses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		environ []string
+		listed  bool
+		want    []string
+	}{
+		"nothing is set": {nil, true, []string{"GATE_DATABASE_URL is empty", "GATE_TLS_UPSTREAM_CA_BUNDLE_PATH is empty", "2 fault(s)"}},
+		"files that are not there": {[]string{"GATE_TLS_UPSTREAM_CA_BUNDLE_PATH=/nowhere/ca", "GATE_TLS_CERT_PATH=/nowhere/c", "GATE_TLS_KEY_PATH=/nowhere/k", "GATE_DATABASE_URL=x",
+			"GATE_PGWIRE_ENABLED=true", "GATE_PGWIRE_LAB_MODE=true", "GATE_PGWIRE_USERS_FILE=/nowhere/u", "GATE_EVIDENCE_SIGNING_ENABLED=true",
+			"GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH=/nowhere/s", "GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH=/nowhere/p"}, true,
+			[]string{"/nowhere/ca", "/nowhere/c", "GATE_DATABASE_URL must have the form", "/nowhere/u", "the signing key", "5 fault(s)"}},
+		"both kinds, and none twice": {[]string{"GATE_MODE=loose", "GATE_TLS_UPSTREAM_MODE=prefer"}, false, []string{"GATE_MODE is", "GATE_TLS_UPSTREAM_MODE is", "GATE_DATABASE_URL is empty", "3 fault(s)"}},
+	} {
+		var said []string
+		for _, command := range []string{"config", "serve"} {
+			var out, errs bytes.Buffer
+			require.Equal(t, exitConfigured, Run(t.Context(), []string{command}, streams{strings.NewReader(""), &out, &errs}, c.environ), name)
+			require.Equal(t, c.listed && command == "config", strings.Contains(out.String(), "GATE_AUDIT_WAL_PATH"), "%s: %s", name, command)
+			said = append(said, errs.String())
+		}
+		require.Equal(t, said[0], said[1], name)
+		for _, want := range c.want {
+			require.Contains(t, said[0], want, name)
+		}
 	}
 }

@@ -59,7 +59,7 @@ func (a *app) controlPlane(ctx context.Context) error {
 	}
 	server, err := httpd.Listen(httpd.ServerOptions{Addr: s.ListenAddr, Handler: plane, Logger: options.Logger, TLS: certificate, DrainTimeout: drainTime, Proxies: options.Proxies})
 	if err != nil {
-		return fmt.Errorf("CONTROL_PLANE_LISTEN_ADDR is %s: %w", s.ListenAddr, err)
+		return listenError("CONTROL_PLANE_LISTEN_ADDR", s.ListenAddr, err)
 	}
 	if addr, ok := server.Addr().(*net.TCPAddr); ok && !s.secure() && !addr.IP.IsLoopback() {
 		options.Logger.Warn("the dashboard is cleartext on an address that others reach: passwords can be read on the way; set CONTROL_PLANE_TLS_CERT_PATH and CONTROL_PLANE_TLS_KEY_PATH", "source", "control-plane")

@@ -42,13 +42,11 @@ func loadControlPlane(environ []string) (*controlPlaneSettings, error) {
 	values := env.ToMap(environ)
 	s := new(controlPlaneSettings)
 	faults := append(unknownNames(values), s.unknownNames(values)...)
-	faults = append(faults, parseFaults(s, env.ParseWithOptions(s, env.Options{Environment: values}))...)
-	if len(faults) == 0 {
-		faults = append(append(faults, rangeFaults(s)...), s.meaningFaults()...)
-	}
+	faults = append(faults, parseInto(s, values)...)
+	faults = append(append(faults, rangeFaults(s)...), s.meaningFaults()...)
 	faults = append(faults, emptyFaults(s, values)...)
 	if len(faults) > 0 {
-		return nil, fmt.Errorf("the settings of the control plane have %d fault(s):\n  %s", len(faults), strings.Join(faults, "\n  "))
+		return nil, faultList("the settings of the control plane", faults)
 	}
 	return s, nil
 }

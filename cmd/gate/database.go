@@ -9,8 +9,16 @@ import (
 
 // openDatabase makes the pools; it connects to nothing yet.
 func (g *service) openDatabase() (*pgexec.DB, error) {
-	s := g.settings
-	return pgexec.Open(pgexec.Config{
+	c := g.settings.databaseConfig()
+	c.RoleEvery, c.PlanTime = looksWhenFine*g.look, g.courtesy
+	c.OnRole = func(r pgexec.RoleReport) { g.work.Go(func() { g.roleSeen(r) }) }
+	c.OnServerMajor = g.learnMajor
+	c.OnPoolStopped = func(pool, reason string) { g.work.Go(func() { g.poolStopped(pool, reason) }) }
+	return pgexec.Open(c, g.log.With("source", "database"))
+}
+
+func (s *settings) databaseConfig() pgexec.Config {
+	return pgexec.Config{
 		URL: s.DatabaseURL, ReadURL: s.DatabaseReadURL, DDLURL: s.DatabaseDDLURL, SearchPath: s.SearchPath, PoolMax: s.DBPoolMax, PoolReserved: s.DBPoolReserved,
 		ConnLifetime: seconds(s.DBConnLifetime), ConnIdle: seconds(s.DBConnIdle), ConnectTimeout: millis(s.DBConnectTimeout),
 		AcquireTimeout: millis(s.DBAcquireTimeout), QueryTimeout: millis(s.DBQueryTimeout), BulkQueryTimeout: millis(s.DBBulkTimeout),
@@ -18,11 +26,8 @@ func (g *service) openDatabase() (*pgexec.DB, error) {
 		ErrorDetail: s.DBErrorDetail, MaxResultRows: s.MaxResultRows, MaxResultBytes: s.MaxResultBytes,
 		MarkerTable: s.OutcomeMarkerTable, MarkerKeep: days(s.OutcomeMarkerKeep),
 		TLS:       pgexec.TLSConfig{Mode: s.UpstreamTLSMode, CAPath: s.UpstreamTLSCA, CertPath: s.UpstreamTLSCert, KeyPath: s.UpstreamTLSKey, ServerName: s.UpstreamTLSServerName},
-		DenyRoles: s.Profile == profileProduction, RoleEvery: looksWhenFine * g.look, PlanTime: g.courtesy,
-		OnRole:        func(r pgexec.RoleReport) { g.work.Go(func() { g.roleSeen(r) }) },
-		OnServerMajor: g.learnMajor,
-		OnPoolStopped: func(pool, reason string) { g.work.Go(func() { g.poolStopped(pool, reason) }) },
-	}, g.log.With("source", "database"))
+		DenyRoles: s.Profile == profileProduction,
+	}
 }
 
 // learnMajor tells the classifier which server it is in front of, so that what

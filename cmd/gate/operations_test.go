@@ -297,7 +297,7 @@ func TestOperationsPageTellsTheStepsAndExitCodes(t *testing.T) {
 	for _, step := range steps {
 		require.Contains(t, text, fmt.Sprintf("| `%s` |", step))
 	}
-	for _, code := range []int{exitOK, exitUsage, exitFatal, exitLocked, exitConfigured} {
+	for _, code := range []int{exitOK, exitUsage, exitUnavailable, exitFatal, exitLocked, exitConfigured} {
 		require.Contains(t, text, fmt.Sprintf("\n| %d |", code))
 	}
 }
@@ -306,7 +306,7 @@ func TestOperationsPageTellsTheStepsAndExitCodes(t *testing.T) {
 // other does.
 func TestConfigListsWhatThePageLists(t *testing.T) {
 	var out, errs bytes.Buffer
-	require.Zero(t, Run(context.Background(), []string{"config"}, streams{nil, &out, &errs}, nil), errs.String())
+	require.Equal(t, exitConfigured, Run(context.Background(), []string{"config"}, streams{nil, &out, &errs}, nil), errs.String())
 	text := readDoc(t, "docs/OPERATIONS.md")
 	for _, name := range settingNames() {
 		require.Contains(t, out.String(), name)

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -52,9 +53,19 @@ func (a *app) serve(ctx context.Context) error {
 	a.queueLines()
 	ballast := make([]byte, heapBallast)
 	defer runtime.KeepAlive(ballast)
-	s, err := loadSettings(a.environ, time.Now())
+	s, err := loadServing(a.environ, time.Now())
 	if err != nil {
 		return exitWith(exitConfigured, err)
+	}
+	// A start whose address is another program's writes nothing.
+	for setting, addr := range s.listenAddrs() {
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			err = l.Close()
+		}
+		if err != nil {
+			return listenError(setting, addr, err)
+		}
 	}
 	buffer := httpd.NewLogBuffer(httpd.LogCapacity)
 	logger := slog.New(httpd.BoundLines(buffer.Handler(slog.NewJSONHandler(a.err, nil))))
@@ -62,6 +73,9 @@ func (a *app) serve(ctx context.Context) error {
 	defer keeper.close()
 	listenerTLS, err := keeper.keepListener(s)
 	if err != nil {
+		return exitWith(exitConfigured, err)
+	}
+	if err := a.makeWireUsers(s); err != nil {
 		return exitWith(exitConfigured, err)
 	}
 	users, err := keeper.keepUsers(s)
@@ -97,11 +111,11 @@ func (a *app) serve(ctx context.Context) error {
 		Overdue: g.cancelStatements, Grace: millis(s.DBCommitTimeout) + cancelMargin,
 	})
 	if err != nil {
-		return fmt.Errorf("GATE_HTTP_LISTEN_ADDR is %s: %w", s.HTTPListenAddr, err)
+		return errors.Join(listenError("GATE_HTTP_LISTEN_ADDR", s.HTTPListenAddr, err), g.shutdown(ctx, true))
 	}
 	wire, err := g.openWire(users, listenerTLS, cmp.Or(a.drain, drainTime))
 	if err != nil {
-		return errors.Join(err, server.Close())
+		return errors.Join(err, server.Close(), g.shutdown(ctx, true))
 	}
 	logger.Info("the gate is listening", "source", "gate", "address", server.Addr().String(), "mode", s.Mode, "version", version, "tls", listenerTLS != nil)
 	if addr, ok := server.Addr().(*net.TCPAddr); ok && listenerTLS == nil && !addr.IP.IsLoopback() {
@@ -122,6 +136,24 @@ func (a *app) serve(ctx context.Context) error {
 		a.ready(server.Addr().String())
 	}
 	return g.run(ctx, server, wire)
+}
+
+// listenAddrs are the addresses to listen on, by their settings.
+func (s *settings) listenAddrs() map[string]string {
+	addrs := map[string]string{"GATE_HTTP_LISTEN_ADDR": s.HTTPListenAddr}
+	if s.WireEnabled {
+		addrs["GATE_PGWIRE_LISTEN_ADDR"] = s.WireListenAddr
+	}
+	return addrs
+}
+
+// listenError says what to do where an address can't be listened on.
+func listenError(setting, addr string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		_, port, _ := net.SplitHostPort(addr)
+		return exitWith(exitUnavailable, fmt.Errorf("%s is %s, and another program listens there, such as another gate or a `make run` that was not stopped. `ss -ltnp 'sport = :%s'` shows which: stop it, or set another address", setting, addr, port))
+	}
+	return exitWith(exitConfigured, fmt.Errorf("%s is %s, where this machine can't listen: %w", setting, addr, err))
 }
 
 // connsWithin leaves half of the files that the process may open to all but the

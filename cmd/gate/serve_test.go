@@ -1,10 +1,47 @@
 package main
 
 import (
+	"net"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"writegate/eventlog/event"
 )
+
+// An address that another program has is told with what to do, and before anything is
+// written; one that is taken while the gate starts leaves a log with an end.
+func TestAnAddressInUseLeavesNoStartWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer other.Close()
+	taken, d := other.Addr().String(), newGateDir(t, nil)
+	for _, setting := range []string{"GATE_HTTP_LISTEN_ADDR", "GATE_PGWIRE_LISTEN_ADDR"} {
+		code, output := runGate(t, d.environ(append(wireSettings[:3:3], setting+"="+taken)...), "serve")
+		require.Equal(t, exitUnavailable, code, output)
+		require.Contains(t, output, setting+" is "+taken+", and another program listens there")
+		require.Contains(t, output, "ss -ltnp")
+		require.NotContains(t, output, "--help")
+		require.NoFileExists(t, d.file("audit.wal"))
+	}
+	hash, err := planeHash()
+	require.NoError(t, err)
+	code, output := runGate(t, []string{"CONTROL_PLANE_LISTEN_ADDR=" + taken, "CONTROL_PLANE_MODE=mock", "CONTROL_PLANE_ADMIN_USER=ana", "CONTROL_PLANE_ADMIN_PASSWORD_HASH=" + hash}, "control-plane")
+	require.Equal(t, exitUnavailable, code, output)
+	require.Contains(t, output, "CONTROL_PLANE_LISTEN_ADDR is "+taken)
+
+	require.NoError(t, other.Close())
+	code, output = runGate(t, d.environ(append(wireSettings[:3:3], "GATE_HTTP_LISTEN_ADDR="+taken, "GATE_PGWIRE_LISTEN_ADDR="+taken)...), "serve") // its own
+	require.Equal(t, exitUnavailable, code, output)
+	events := d.events(t)
+	require.Equal(t, event.TypeShutdown, events[len(events)-1].Type)
+	d.checkDisk(t)
+
+	code, output = runGate(t, d.environ("GATE_HTTP_LISTEN_ADDR=192.0.2.1:1"), "serve")
+	require.Equal(t, exitConfigured, code, output)
+	require.Contains(t, output, "where this machine can't listen")
+}
 
 func TestConnectionsLeaveFilesForTheRest(t *testing.T) {
 	for _, c := range []struct {

@@ -117,8 +117,8 @@ type settings struct {
 	WireEnabled     bool   `env:"GATE_PGWIRE_ENABLED" envDefault:"false" doc:"experimental listener that speaks PostgreSQL's protocol; for the lab alone"`
 	WireListenAddr  string `env:"GATE_PGWIRE_LISTEN_ADDR" envDefault:"0.0.0.0:6544" doc:"address of that listener; where nobody logs in it must be a loopback address"`
 	WireLabMode     bool   `env:"GATE_PGWIRE_LAB_MODE" envDefault:"false" doc:"must be true beside GATE_PGWIRE_ENABLED: whoever sets it knows that the listener is an experiment"`
-	WireAuth        string `env:"GATE_PGWIRE_AUTH" oneof:",scram,cert,trust" doc:"how wire clients log in: scram (a password), cert (the common name of their certificate is the user) or trust (loopback addresses alone); default scram with a users file, else trust"`
-	WireUsersFile   string `env:"GATE_PGWIRE_USERS_FILE" empty:"refused" doc:"file of users and their SCRAM verifiers, mode 0600, read anew when it changes; gate pgwire hash-password makes its lines"`
+	WireAuth        string `env:"GATE_PGWIRE_AUTH" oneof:",scram,cert,trust" doc:"how wire clients log in: scram (a password), cert (the common name of their certificate is the user) or trust (loopback addresses alone); default scram, but trust on a loopback address without a users file"`
+	WireUsersFile   string `env:"GATE_PGWIRE_USERS_FILE" empty:"refused" doc:"file of users and their SCRAM verifiers, mode 0600, read anew when it changes; gate pgwire hash-password makes its lines; where scram finds none named, pgwire_users beside the log is made, with one user and a password that is told once"`
 	WireTLS         string `env:"GATE_PGWIRE_TLS" oneof:",off,prefer,require" doc:"TLS of wire clients: off, prefer or require; default require where there is a certificate, else off"`
 	WireDefaultEnv  string `env:"GATE_PGWIRE_DEFAULT_ENV" envDefault:"prod" oneof:"shadow,staging,prod" doc:"claim env of wire clients that give no gate.env"`
 	WireMaxBatch    int    `env:"GATE_PGWIRE_MAX_BATCH_ITEMS" envDefault:"64" min:"1" max:"100000" doc:"extended messages between two Syncs at most"`

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -140,11 +138,6 @@ func TestALogThatCannotBeSyncedEndsTheGate(t *testing.T) {
 // repeat.
 func TestAStartThatFailsIsNoWrongCommandLine(t *testing.T) {
 	t.Parallel()
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer taken.Close()
-	hash, err := planeHash()
-	require.NoError(t, err)
 	d := newErrorDir(t)
 	startGate(t, d).end(t)
 	broken := frametest.Inject(frame.OS{}, func(op frametest.Op) error {
@@ -153,24 +146,9 @@ func TestAStartThatFailsIsNoWrongCommandLine(t *testing.T) {
 		}
 		return nil
 	})
-	for name, c := range map[string]struct {
-		fs       frame.FS
-		settings []string
-		command  []string
-		says     string
-	}{
-		"its first event":         {broken, nil, []string{"serve"}, "The event log failed"},
-		"its address":             {frame.OS{}, []string{"GATE_HTTP_LISTEN_ADDR=" + taken.Addr().String()}, []string{"serve"}, "GATE_HTTP_LISTEN_ADDR"},
-		"the address of the wire": {frame.OS{}, append(slices.Clone(wireSettings), "GATE_PGWIRE_LISTEN_ADDR="+taken.Addr().String()), []string{"serve"}, "GATE_PGWIRE_LISTEN_ADDR"},
-		"the address of the dashboard": {frame.OS{}, []string{"CONTROL_PLANE_LISTEN_ADDR=" + taken.Addr().String(), "CONTROL_PLANE_ADMIN_USER=ana", "CONTROL_PLANE_ADMIN_PASSWORD_HASH=" + hash,
-			"GATE_BACKEND_URL=http://127.0.0.1:1", "GATE_OPERATOR_TOKEN=" + operatorTestToken}, []string{"control-plane"}, "CONTROL_PLANE_LISTEN_ADDR"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var out lockedBuffer
-			a := &app{streams: streams{strings.NewReader(""), &out, &out}, environ: d.environ(c.settings...), logFS: c.fs, courtesy: startPatience / 2}
-			require.Equal(t, exitFatal, a.run(t.Context(), c.command), out.String())
-			require.Contains(t, out.String(), c.says)
-			require.NotContains(t, out.String(), "gate --help")
-		})
-	}
+	var out lockedBuffer
+	a := &app{streams: streams{strings.NewReader(""), &out, &out}, environ: d.environ(), logFS: broken, courtesy: startPatience / 2}
+	require.Equal(t, exitFatal, a.run(t.Context(), []string{"serve"}), out.String())
+	require.Contains(t, out.String(), "The event log failed")
+	require.NotContains(t, out.String(), "gate --help")
 }

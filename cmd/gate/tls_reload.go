@@ -69,13 +69,17 @@ func (k *tlsKeeper) keepListener(s *settings) (*httpd.TLS, error) {
 	if s.TLSCert == "" {
 		return nil, nil
 	}
-	material, err := httpd.NewTLS(httpd.TLSFiles{
-		CertPath: s.TLSCert, KeyPath: s.TLSKey, ClientCAPath: s.TLSClientCA, RequireClientCert: s.TLSRequireClientCert, MinVersion: s.TLSMinVersion,
-	}, time.Now)
+	material, err := s.listenerTLS()
 	if err != nil {
 		return nil, err
 	}
 	return material, k.keep("clients", material.Reload, s.TLSCert, s.TLSKey, s.TLSClientCA)
+}
+
+func (s *settings) listenerTLS() (*httpd.TLS, error) {
+	return httpd.NewTLS(httpd.TLSFiles{
+		CertPath: s.TLSCert, KeyPath: s.TLSKey, ClientCAPath: s.TLSClientCA, RequireClientCert: s.TLSRequireClientCert, MinVersion: s.TLSMinVersion,
+	}, time.Now)
 }
 
 func (k *tlsKeeper) keepDatabase(s *settings, db *pgexec.DB) error {
@@ -116,16 +120,17 @@ func planeNames(err error) error {
 }
 
 // keepUsers reads the users of the wire listener, which change as certificates
-// do; nil without a file.
+// do; nil where nobody logs in with a password.
 func (k *tlsKeeper) keepUsers(s *settings) (*pgwire.Users, error) {
-	if !s.WireEnabled || s.wireAuth() != pgwire.AuthScram {
+	path := s.wireUsersPath()
+	if path == "" {
 		return nil, nil
 	}
-	users, err := pgwire.OpenUsers(s.WireUsersFile)
+	users, err := pgwire.OpenUsers(path)
 	if err != nil {
 		return nil, err
 	}
-	return users, k.keep(sideUsers, func() (time.Time, error) { return time.Time{}, users.Reload() }, s.WireUsersFile)
+	return users, k.keep(sideUsers, func() (time.Time, error) { return time.Time{}, users.Reload() }, path)
 }
 
 // keep takes a side under watch; empty paths are left out.

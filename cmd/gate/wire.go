@@ -1,10 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
 	"time"
 
 	"writegate/commands"
@@ -16,16 +21,56 @@ import (
 	"writegate/sqlgate/pgwire"
 )
 
-// wireAuth is GATE_PGWIRE_AUTH with its default: passwords where there are
-// users, else none, which only a loopback address may have.
+// wireAuth is GATE_PGWIRE_AUTH with its default: none where no users are named on a
+// loopback address, which alone may have that; else passwords.
 func (s *settings) wireAuth() string {
 	switch {
 	case s.WireAuth != "":
 		return s.WireAuth
-	case s.WireUsersFile != "":
-		return pgwire.AuthScram
+	case s.WireUsersFile == "" && loopback(s.WireListenAddr):
+		return pgwire.AuthTrust
 	}
-	return pgwire.AuthTrust
+	return pgwire.AuthScram
+}
+
+// wireUsersPath is where the users lie who log in with a password; "" where nobody does.
+func (s *settings) wireUsersPath() string {
+	if !s.WireEnabled || s.wireAuth() != pgwire.AuthScram {
+		return ""
+	}
+	return cmp.Or(s.WireUsersFile, filepath.Join(filepath.Dir(s.AuditWALPath), "pgwire_users"))
+}
+
+// wireUser is who can log in where GATE_PGWIRE_USERS_FILE names no users.
+const wireUser = "gate"
+
+// makeWireUsers makes the users file that no setting names, where there is none yet.
+// Its one password is told here and kept nowhere.
+func (a *app) makeWireUsers(s *settings) error {
+	path := s.wireUsersPath()
+	if path == "" || s.WireUsersFile != "" {
+		return nil
+	}
+	password := randomText()
+	line, err := pgwire.HashPassword(wireUser, password)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("the wire listener asks for passwords, and without GATE_PGWIRE_USERS_FILE a users file can't be made: %w", err)
+	}
+	_, err = fmt.Fprintln(f, line)
+	if err = errors.Join(err, f.Close()); err == nil {
+		_, err = fmt.Fprintf(a.out, "The wire listener asks for a password: user %s, password %s. It is told this once; %s keeps what checks it. Remove that file to have another made.\n", wireUser, password, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
 }
 
 // wireTLS is GATE_PGWIRE_TLS with its default.
@@ -51,7 +96,6 @@ func (s *settings) wireFaults() []string {
 		fault  string
 	}{
 		{!s.WireLabMode, "GATE_PGWIRE_ENABLED needs GATE_PGWIRE_LAB_MODE=true: the wire listener is an experiment and not for production"},
-		{auth == pgwire.AuthScram && s.WireUsersFile == "", "GATE_PGWIRE_AUTH is scram and needs GATE_PGWIRE_USERS_FILE; `gate pgwire hash-password` makes its lines"},
 		{auth == pgwire.AuthTrust && !loopback(s.WireListenAddr), "GATE_PGWIRE_LISTEN_ADDR must be a loopback address such as 127.0.0.1:6544 where nobody logs in; else set GATE_PGWIRE_USERS_FILE, or GATE_PGWIRE_AUTH=cert"},
 		{auth == pgwire.AuthCert && s.TLSClientCA == "", "GATE_PGWIRE_AUTH is cert and needs GATE_TLS_CLIENT_CA_BUNDLE_PATH, the authorities that sign the clients' certificates"},
 		{auth == pgwire.AuthCert && mode != pgwire.TLSRequire, "GATE_PGWIRE_AUTH is cert and needs GATE_PGWIRE_TLS=require"},
@@ -100,7 +144,10 @@ func (g *service) openWire(users *pgwire.Users, material *httpd.TLS, drain time.
 	}
 	server, err := pgwire.Listen(o)
 	if err != nil {
-		return nil, fmt.Errorf("GATE_PGWIRE_LISTEN_ADDR is %s: %w", s.WireListenAddr, err)
+		return nil, listenError("GATE_PGWIRE_LISTEN_ADDR", s.WireListenAddr, err)
+	}
+	if o.TLSMode == pgwire.TLSOff && !loopback(s.WireListenAddr) {
+		g.log.Warn("the wire listener is cleartext on an address that others reach: statements and rows can be read on the way; set GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH", "source", "pgwire")
 	}
 	g.wire = server
 	g.log.Info("the wire listener is listening; it is an experiment for the lab", "source", "pgwire", "address", server.Addr().String(), "auth", o.Auth, "tls", o.TLSMode)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -317,9 +319,7 @@ func TestSettingsOfTheWireListenerThatDoNotGoTogether(t *testing.T) {
 		settings []string
 	}{
 		{"GATE_PGWIRE_LAB_MODE", []string{"GATE_PGWIRE_ENABLED=true", "GATE_PGWIRE_LISTEN_ADDR=127.0.0.1:0"}},
-		{"GATE_PGWIRE_LISTEN_ADDR", []string{"GATE_PGWIRE_ENABLED=true", "GATE_PGWIRE_LAB_MODE=true"}},
 		{"GATE_PGWIRE_LISTEN_ADDR", append(wireSettings, "GATE_PGWIRE_LISTEN_ADDR=10.0.0.1:6544", "GATE_PGWIRE_AUTH=trust")},
-		{"GATE_PGWIRE_USERS_FILE", append(wireSettings, "GATE_PGWIRE_AUTH=scram")},
 		{"GATE_PGWIRE_USERS_FILE", append(wireSettings, "GATE_PGWIRE_USERS_FILE=/nowhere/users")},
 		{"GATE_TLS_CLIENT_CA_BUNDLE_PATH", append(wireSettings, "GATE_PGWIRE_AUTH=cert")},
 		{"GATE_TLS_CERT_PATH", append(wireSettings, "GATE_PGWIRE_TLS=require")},
@@ -331,6 +331,40 @@ func TestSettingsOfTheWireListenerThatDoNotGoTogether(t *testing.T) {
 		require.Equal(t, exitConfigured, a.run(context.Background(), []string{"serve"}), out)
 		require.Contains(t, out.String(), c.want)
 	}
+}
+
+// The contract's two settings are enough: at its address passwords are asked for, of
+// a user who is made where no setting names any, and who is told once.
+func TestTheWireListenerStartsWithTheContractsSettingsAlone(t *testing.T) {
+	t.Parallel()
+	s, err := loadSettings([]string{"GATE_PGWIRE_ENABLED=true", "GATE_PGWIRE_LAB_MODE=true"}, noon)
+	require.NoError(t, err)
+	require.Equal(t, "0.0.0.0:6544", s.WireListenAddr)
+	require.Equal(t, pgwire.AuthScram, s.wireAuth())
+
+	d := newGateDir(t, nil)
+	g := startGate(t, d, append(wireSettings, "GATE_PGWIRE_AUTH=scram")...) // as at that address, but of this machine alone
+	told := regexp.MustCompile(`user gate, password (\S+)\.`).FindStringSubmatch(g.output.String())
+	require.NotNil(t, told, g.output)
+	info, err := os.Stat(d.file("pgwire_users"))
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), info.Mode().Perm())
+	login := func(password string) error {
+		c, err := pgconn.Connect(context.Background(), strings.Replace(g.wireURL(t), "ana@", "gate:"+password+"@", 1))
+		if err == nil {
+			err = c.Close(context.Background())
+		}
+		return err
+	}
+	require.NoError(t, login(told[1]))
+	require.ErrorContains(t, login("guessed"), "28P01")
+	require.NotContains(t, string(g.get(t, "/logs").body), told[1])
+	g.end(t)
+
+	g = startGate(t, d, append(wireSettings, "GATE_PGWIRE_AUTH=scram")...)
+	require.NotContains(t, g.output.String(), "password "+told[1])
+	require.NotContains(t, g.output.String(), "asks for a password")
+	require.NoError(t, login(told[1]))
 }
 
 func TestTheWireListenerIsOffByDefault(t *testing.T) {

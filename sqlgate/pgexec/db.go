@@ -90,37 +90,56 @@ type DB struct {
 	health healthCheck
 }
 
+// logins are what the addresses and the TLS files of a configuration say; ddl is nil
+// where it has no role of its own.
+type logins struct {
+	tls              *tlsSet
+	write, read, ddl *pgconn.Config
+}
+
+func (c Config) logins() (l logins, err error) {
+	var tlsErr, writeErr, readErr, ddlErr error
+	if l.tls, tlsErr = c.TLS.load(time.Now()); tlsErr != nil {
+		l.tls = new(tlsSet) // only so that the faults of the URLs are found too
+	}
+	l.write, writeErr = parseURL("GATE_DATABASE_URL", c.URL, l.tls)
+	l.read, readErr = parseURL("GATE_DATABASE_READ_URL", c.ReadURL, l.tls)
+	if c.ReadURL == c.URL {
+		readErr = nil // said once
+	}
+	if c.DDLURL != "" {
+		l.ddl, ddlErr = parseURL("GATE_DATABASE_DDL_URL", c.DDLURL, l.tls)
+	}
+	if err := errors.Join(tlsErr, writeErr, readErr, ddlErr); err != nil {
+		return l, err
+	}
+	for setting, login := range map[string]*pgconn.Config{"GATE_DATABASE_READ_URL": l.read, "GATE_DATABASE_DDL_URL": l.ddl} {
+		if login != nil && login.Database != l.write.Database {
+			return l, fmt.Errorf("%s names another database than GATE_DATABASE_URL: a statement must mean the same wherever it runs; name the same database in both", setting)
+		}
+	}
+	return l, nil
+}
+
+// Check says what Open would say of the addresses and the TLS files, all of it.
+func (c Config) Check() error {
+	_, err := c.withDefaults().logins()
+	return err
+}
+
 // Open checks the configuration, all of it, and makes the pools. A database that
 // is out of reach is no error.
 func Open(cfg Config, log *slog.Logger) (*DB, error) {
 	cfg = cfg.withDefaults()
-	set, tlsErr := cfg.TLS.load(time.Now())
-	if tlsErr != nil {
-		set = new(tlsSet) // only so that the faults of the URLs are found too
-	}
-	writeLogin, writeErr := parseURL("GATE_DATABASE_URL", cfg.URL, set)
-	readLogin, readErr := parseURL("GATE_DATABASE_READ_URL", cfg.ReadURL, set)
-	if cfg.ReadURL == cfg.URL {
-		readErr = nil // said once
-	}
-	var ddlLogin *pgconn.Config
-	var ddlErr error
-	if cfg.DDLURL != "" {
-		ddlLogin, ddlErr = parseURL("GATE_DATABASE_DDL_URL", cfg.DDLURL, set)
-	}
-	if err := errors.Join(cfg.check(), tlsErr, writeErr, readErr, ddlErr); err != nil {
+	l, err := cfg.logins()
+	if err := errors.Join(cfg.check(), err); err != nil {
 		return nil, err
-	}
-	for setting, login := range map[string]*pgconn.Config{"GATE_DATABASE_READ_URL": readLogin, "GATE_DATABASE_DDL_URL": ddlLogin} {
-		if login != nil && login.Database != writeLogin.Database {
-			return nil, fmt.Errorf("%s names another database than GATE_DATABASE_URL: a statement must mean the same wherever it runs; name the same database in both", setting)
-		}
 	}
 	db := &DB{cfg: cfg, log: log, running: make(map[string]*execution), timelines: &timelines{newest: make(map[string]string)}}
 	db.health.turn = make(chan struct{}, 1)
-	db.tls.Store(set)
+	db.tls.Store(l.tls)
 	db.ctx, db.stop = context.WithCancel(context.Background())
-	if err := db.makePools(readLogin, writeLogin, ddlLogin); err != nil {
+	if err := db.makePools(l.read, l.write, l.ddl); err != nil {
 		return nil, err
 	}
 	db.spawn(db.janitor)
