@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -71,12 +72,20 @@ func fatal(err error) *failure {
 	return f
 }
 
-// refused says BLOCK and REQUIRE_APPROVAL: DETAIL is the body that POST /query
-// would answer with.
+// refused says BLOCK and REQUIRE_APPROVAL. DETAIL is what finds the rule, the approval
+// and the evidence, by the names that POST /query has for them; a person reads it.
 func refused(r *sqlgate.WireRefusal) *failure {
 	a := r.Answer
 	f := newFailure(false, "42501", r.Error())
-	f.response.Detail, f.response.Hint = string(a.AppendJSON(nil)), a.Result.Remedy
+	var detail []string
+	for _, part := range []struct{ name, value string }{
+		{"rule_id", a.Result.RuleID}, {"reason_code", a.Result.ReasonCode}, {"approval_id", a.ApprovalID}, {"request_id", a.RequestID},
+	} {
+		if part.value != "" {
+			detail = append(detail, part.name+": "+part.value)
+		}
+	}
+	f.response.Detail, f.response.Hint = strings.Join(detail, ", "), a.Result.Remedy
 	if a.Result.Decision == policy.RequireApproval {
 		f.response.Code = stateApprovalNeeded
 		f.response.Hint = fmt.Sprintf("After approval send it again, once: after SET gate.approval_id = '%s', or with /* gate.approval_id=%s */ in front.", a.ApprovalID, a.ApprovalID)
