@@ -51,7 +51,7 @@ type setting struct {
 	Name    string `json:"name"`
 	Value   string `json:"value"`
 	Default string `json:"default"`
-	Origin  string `json:"origin"` // environment, profile or default
+	Origin  string `json:"origin"` // environment, file, profile or default
 	Doc     string `json:"doc"`
 	Later   string `json:"later,omitempty"` // the part it waits for
 }
@@ -67,9 +67,11 @@ func loadSettings(environ []string, now time.Time) (*settings, error) {
 }
 
 func readSettings(environ []string, now time.Time) (*settings, []string) {
+	environ, faults := withSecretFiles(environ)
 	values := env.ToMap(environ)
 	s := new(settings)
-	faults := append(unknownNames(values), parseInto(s, values)...)
+	faults = append(faults, unknownNames(values)...)
+	faults = append(faults, parseInto(s, values)...)
 	s.applyProfile(values)
 	faults = append(faults, s.rangeFaults()...)
 	faults = append(faults, s.meaningFaults(now)...)
@@ -138,6 +140,51 @@ func (s *settings) applyProfile(values map[string]string) {
 	if _, set := values["GATE_ENFORCE_PG_HBA_BASELINE"]; !set {
 		s.EnforceHBA = baselineEnforce
 	}
+}
+
+// fileSuffix behind the name of a secret setting names a file that holds its value, as
+// container platforms hand secrets out.
+const fileSuffix = "_FILE"
+
+// maxSecretFile is the most bytes of such a file.
+const maxSecretFile = 64 << 10
+
+// withSecretFiles puts what the files hold into the environment. A file that can't be
+// read is a fault, and its setting is left out.
+func withSecretFiles(environ []string) (resolved, faults []string) {
+	secrets := append(secretNames(reflect.TypeFor[settings]()), secretNames(reflect.TypeFor[controlPlaneSettings]())...)
+	for _, pair := range environ {
+		variable, path, _ := strings.Cut(pair, "=")
+		name, isFile := strings.CutSuffix(variable, fileSuffix)
+		ofTool := strings.HasPrefix(name, toolcheck.SecretPrefix)
+		if _, itself := lookUp(environ, variable+"_HOST"); !isFile || ofTool && itself || !ofTool && !slices.Contains(secrets, name) {
+			resolved = append(resolved, pair)
+			continue
+		}
+		text, err := readAtMost(path, maxSecretFile+1)
+		value := strings.TrimRight(string(text), "\r\n")
+		_, both := lookUp(environ, name)
+		switch {
+		case both:
+			faults = append(faults, fmt.Sprintf("%s and %s are both given: leave one out", name, variable))
+		case err != nil:
+			faults = append(faults, fmt.Sprintf("%s: %v", variable, err))
+		case value == "" || len(text) > maxSecretFile:
+			faults = append(faults, fmt.Sprintf("%s: %s must hold the value and nothing else; it is empty or larger than %d bytes", variable, path, maxSecretFile))
+		default:
+			resolved = append(resolved, name+"="+value)
+		}
+	}
+	return resolved, faults
+}
+
+func secretNames(t reflect.Type) (names []string) {
+	for i := range t.NumField() {
+		if tag := t.Field(i).Tag; tag.Get("secret") == "true" {
+			names = append(names, tag.Get("env"))
+		}
+	}
+	return names
 }
 
 // unknownNames names every GATE_* variable that no page knows, with the
@@ -571,6 +618,8 @@ func describe(s any, environ []string) []setting {
 		e := setting{Name: f.Tag.Get("env"), Value: fmt.Sprint(v.Field(i).Interface()), Default: f.Tag.Get("envDefault"), Origin: "default", Doc: f.Tag.Get("doc"), Later: f.Tag.Get("later")}
 		if _, ok := values[e.Name]; ok {
 			e.Origin = "environment"
+		} else if _, ok := values[e.Name+fileSuffix]; ok && f.Tag.Get("secret") == "true" {
+			e.Origin = "file"
 		} else if e.Value != zeroText(f) {
 			e.Origin = "profile"
 		}

@@ -245,3 +245,39 @@ func TestConfigRefusesWhatServeRefuses(t *testing.T) {
 		}
 	}
 }
+
+// Each secret can lie in a file, as container platforms hand them out.
+func TestEverySecretCanComeFromAFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range append(secretNames(reflect.TypeFor[settings]()), "CONTROL_PLANE_ADMIN_PASSWORD_HASH", "CONTROL_PLANE_PROJECT_KEY", "GATE_TOOL_SECRET_RUNSQL") {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte("kept in a file\n"), 0o400))
+		resolved, faults := withSecretFiles([]string{"A=b", name + "_FILE=" + path})
+		require.Empty(t, faults)
+		require.Equal(t, []string{"A=b", name + "=kept in a file"}, resolved)
+		for _, pair := range []string{name + "_FILE=" + path + "/", name + "_FILE=" + dir, name + "_FILE=/dev/null"} {
+			resolved, faults = withSecretFiles([]string{pair})
+			require.Empty(t, resolved)
+			require.Len(t, faults, 1)
+			require.Contains(t, faults[0], name+"_FILE: ")
+		}
+		_, faults = withSecretFiles([]string{name + "_FILE=" + path, name + "=hunter2"})
+		require.Equal(t, []string{name + " and " + name + "_FILE are both given: leave one out"}, faults)
+	}
+	own := []string{"GATE_TOOL_SECRET_MY_FILE=v", "GATE_TOOL_SECRET_MY_FILE_HOST=h"} // a secret of that name
+	resolved, faults := withSecretFiles(own)
+	require.Equal(t, own, resolved)
+	require.Empty(t, faults)
+	_, err := loadSettings([]string{"GATE_MODE_FILE=" + dir}, noon)
+	require.ErrorContains(t, err, "GATE_MODE_FILE is not a setting", "no secret")
+
+	d := newGateDir(t, nil)
+	require.NoError(t, os.WriteFile(d.file("token"), []byte(operatorTestToken+"\n"), 0o600))
+	environ := slices.DeleteFunc(d.environ("GATE_OPERATOR_TOKEN_FILE="+d.file("token")), func(pair string) bool { return strings.HasPrefix(pair, "GATE_OPERATOR_TOKEN=") })
+	code, output := runGate(t, environ, "config")
+	require.Zero(t, code, output)
+	require.Regexp(t, `GATE_OPERATOR_TOKEN +\(set, not shown\) +file`, output)
+	g := startGateWith(t, d, func(a *app) { a.environ = environ })
+	require.Equal(t, 200, g.operate(t, "/approvals/purge", map[string]any{}).status)
+}

@@ -39,9 +39,10 @@ type controlPlaneSettings struct {
 
 // loadControlPlane reads them; the error lists every fault at once.
 func loadControlPlane(environ []string) (*controlPlaneSettings, error) {
+	environ, faults := withSecretFiles(environ)
 	values := env.ToMap(environ)
 	s := new(controlPlaneSettings)
-	faults := append(unknownNames(values), s.unknownNames(values)...)
+	faults = append(append(faults, unknownNames(values)...), s.unknownNames(values)...)
 	faults = append(faults, parseInto(s, values)...)
 	faults = append(append(faults, rangeFaults(s)...), s.meaningFaults()...)
 	faults = append(faults, emptyFaults(s, values)...)

@@ -56,6 +56,10 @@ GATE_DATABASE_URL the gate stands in front of that server instead, without sampl
 
 // demo sets what is not set, starts what is missing and serves.
 func (a *app) demo(ctx context.Context, dir string) error {
+	var faults []string
+	if a.environ, faults = withSecretFiles(a.environ); len(faults) > 0 {
+		return exitWith(exitConfigured, faultList("the settings", faults))
+	}
 	if err := postgres.Folder(dir); err != nil {
 		return err
 	}

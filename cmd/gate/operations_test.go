@@ -105,6 +105,9 @@ func TestOperationsPageHasTheTableOfAllSettings(t *testing.T) {
 // Names of settings in the pages are names of settings.
 func TestPagesNameOnlySettingsThatExist(t *testing.T) {
 	known := append(settingNames(), testSettings...)
+	for _, name := range secretNames(reflect.TypeFor[settings]()) {
+		known = append(known, name+fileSuffix)
+	}
 	for _, e := range event.Types() {
 		known = append(known, string(e.Type)) // some begin like a setting
 	}

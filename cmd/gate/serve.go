@@ -86,7 +86,8 @@ func (a *app) serve(ctx context.Context) error {
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	secrets, err := toolcheck.ParseSecrets(a.environ)
+	environ, _ := withSecretFiles(a.environ) // checked at load
+	secrets, err := toolcheck.ParseSecrets(environ)
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
