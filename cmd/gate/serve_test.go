@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,6 +42,23 @@ func TestAnAddressInUseLeavesNoStartWithoutAnEnd(t *testing.T) {
 	code, output = runGate(t, d.environ("GATE_HTTP_LISTEN_ADDR=192.0.2.1:1"), "serve")
 	require.Equal(t, exitConfigured, code, output)
 	require.Contains(t, output, "where this machine can't listen")
+}
+
+// A gate that refuses on purpose is alive and not ready; one without its database protects.
+func TestProbesTellAliveFromReady(t *testing.T) {
+	t.Parallel()
+	g := startGate(t, newGateDir(t, nil), "GATE_DATABASE_URL=postgres://app@127.0.0.1:1/shop")
+	require.JSONEq(t, `{"status":"ok"}`, string(g.get(t, "/readyz").body))
+	d := newGateDir(t, nil)
+	require.NoError(t, os.RemoveAll(d.file("policies")))
+	g = startGate(t, d)
+	require.Equal(t, 503, g.get(t, "/health").status)
+	for path, status := range map[string]int{"/livez": 200, "/readyz": 503} {
+		require.Equal(t, status, g.get(t, path).status)
+		require.Equal(t, status, g.do(t, "HEAD", path, nil).status)
+	}
+	require.JSONEq(t, `{"status":"ok"}`, string(g.get(t, "/livez").body))
+	require.JSONEq(t, `{"status":"non-ok"}`, string(g.get(t, "/readyz").body))
 }
 
 func TestConnectionsLeaveFilesForTheRest(t *testing.T) {

@@ -106,6 +106,8 @@ func Register(mux *httpd.Mux, o Options) {
 	mux.Handle(http.MethodPost, "/executions/:execution_id/check", mux.Operator(a.checkExecution))
 
 	mux.HandleProbe("/health", a.health)
+	mux.HandleProbe("/livez", a.live)
+	mux.HandleProbe("/readyz", a.ready)
 	mux.Handle(http.MethodGet, "/runtime/stats", a.stats)
 	mux.Handle(http.MethodGet, "/metrics", a.metrics)
 	mux.Handle(http.MethodGet, "/logs", a.logs)

@@ -85,25 +85,59 @@ func (a *api) health(c *httpd.Call) error {
 		body.TLS = a.TLS()
 	}
 	body.Wire = a.WireHealth()
-	for _, side := range body.TLS {
-		if side.Status == TLSExpired {
-			body.Status, body.Message = "non-ok", "tls, "+side.Side+": "+side.Message
-		}
-	}
-	if f := a.Gate.Chain().Failure(); f != nil {
-		body.Status, body.Message = "non-ok", f.Step+": "+f.Message
-	}
-	if err := a.Store.Full(); err != nil {
-		body.Status, body.Message = "non-ok", "projections, storage: "+err.Error()
-	}
-	if h := a.Log.Health(); !h.OK {
-		body.Status, body.Message = "non-ok", "event log, "+h.Step+": "+h.Message
+	if body.Message = a.failure(body.TLS); body.Message != "" {
+		body.Status = "non-ok"
 	}
 	status := http.StatusOK
 	if body.Status != "ok" {
 		status = http.StatusServiceUnavailable
 	}
 	c.JSON(status, body)
+	return nil
+}
+
+// failure says why the gate does not protect; "" where it does.
+func (a *api) failure(sides []TLSState) (message string) {
+	for _, side := range sides {
+		if side.Status == TLSExpired {
+			message = "tls, " + side.Side + ": " + side.Message
+		}
+	}
+	if f := a.Gate.Chain().Failure(); f != nil {
+		message = f.Step + ": " + f.Message
+	}
+	if err := a.Store.Full(); err != nil {
+		message = "projections, storage: " + err.Error()
+	}
+	if h := a.Log.Health(); !h.OK {
+		message = "event log, " + h.Step + ": " + h.Message
+	}
+	return message
+}
+
+// probeBody is GET /livez and GET /readyz: for machines, which are told no reasons.
+type probeBody struct {
+	Status string `json:"status"` // ok or non-ok
+}
+
+// live is GET /livez: whoever answers is alive. A gate that refuses everything on purpose
+// is, and a new start would not help it.
+func (a *api) live(c *httpd.Call) error {
+	c.JSON(http.StatusOK, probeBody{"ok"})
+	return nil
+}
+
+// ready is GET /readyz: what GET /health says, without a look at the database.
+func (a *api) ready(c *httpd.Call) error {
+	var sides []TLSState
+	if a.TLS != nil {
+		sides = a.TLS()
+	}
+	if a.failure(sides) != "" {
+		c.JSON(http.StatusServiceUnavailable, probeBody{"non-ok"})
+		return nil
+	}
+	c.JSON(http.StatusOK, probeBody{"ok"})
 	return nil
 }
 
