@@ -200,7 +200,7 @@ func TestAStartThatFailsForItsSettingsMakesNoLog(t *testing.T) {
 	for name, environ := range map[string][]string{
 		"no database":       {"GATE_TLS_UPSTREAM_MODE=disable"},
 		"no authorities":    {"GATE_DATABASE_URL=postgres://app@127.0.0.1/shop"},
-		"a key in the URL":  {"GATE_TLS_UPSTREAM_MODE=disable", "GATE_DATABASE_URL=postgres://app@127.0.0.1/shop?sslmode=disable"},
+		"a key in the URL":  {"GATE_TLS_UPSTREAM_MODE=disable", "GATE_DATABASE_URL=postgres://app@127.0.0.1/shop?options=-cwork_mem%3D1GB"},
 		"no reader's URL":   {"GATE_TLS_UPSTREAM_MODE=disable", "GATE_DATABASE_URL=postgres://app@127.0.0.1/shop", "GATE_DATABASE_READ_URL=nonsense"},
 		"no such authority": {"GATE_DATABASE_URL=postgres://app@127.0.0.1/shop", "GATE_TLS_UPSTREAM_CA_BUNDLE_PATH=/nowhere/ca.pem"},
 	} {

@@ -29,7 +29,7 @@ type settings struct {
 	OperatorTokens string `env:"GATE_OPERATOR_TOKENS" secret:"true" doc:"more operator tokens: label=token, separated by commas"`
 	TrustedProxies string `env:"GATE_TRUSTED_PROXIES" doc:"CIDRs, separated by commas, of proxies whose X-Forwarded-For is believed"`
 
-	DatabaseURL       string `env:"GATE_DATABASE_URL" secret:"true" doc:"PostgreSQL URL of the role that writes; TLS keys in it are refused"`
+	DatabaseURL       string `env:"GATE_DATABASE_URL" secret:"true" doc:"PostgreSQL URL of the role that writes; sslmode, sslrootcert and connect_timeout in it mean what they mean to libpq, and are refused where they are weaker than the settings"`
 	DatabaseReadURL   string `env:"GATE_DATABASE_READ_URL" empty:"refused" secret:"true" doc:"role for safe reads; default GATE_DATABASE_URL"`
 	DatabaseDDLURL    string `env:"GATE_DATABASE_DDL_URL" empty:"refused" secret:"true" doc:"role for ddl, dcl, maintenance and REFRESH; default GATE_DATABASE_URL"`
 	DatabaseTimeline  string `env:"GATE_DATABASE_TIMELINE" empty:"refused" doc:"timeline that the database was put back to on purpose, eight hex digits; it counts once, at the first start that has it"`

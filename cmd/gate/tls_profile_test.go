@@ -56,6 +56,7 @@ func TestProductionRefusesEachUnsafeSetting(t *testing.T) {
 		"clients without certificates":     {[]string{"GATE_TLS_REQUIRE_CLIENT_CERT=false"}, "GATE_TLS_REQUIRE_CLIENT_CERT must not be false"},
 		"a database in cleartext":          {[]string{"GATE_TLS_UPSTREAM_MODE=disable"}, "GATE_TLS_UPSTREAM_MODE must be verify-full"},
 		"a database on a socket":           {[]string{"GATE_DATABASE_URL=postgres://u:p@/app?host=/var/run/postgresql"}, "GATE_DATABASE_URL must name a host"},
+		"such a one with TLS":              {[]string{"GATE_DATABASE_URL=postgres://u:p@/app?host=/var/run/postgresql&sslmode=verify-full"}, "GATE_DATABASE_URL must name a host"},
 		"reads through a socket":           {[]string{"GATE_DATABASE_READ_URL=postgres://u:p@%2Ftmp/app"}, "GATE_DATABASE_READ_URL must name a host"},
 		"no operator token":                {[]string{"GATE_OPERATOR_TOKEN="}, "GATE_OPERATOR_TOKEN or GATE_OPERATOR_TOKENS must be set"},
 		"a short operator token":           {[]string{"GATE_OPERATOR_TOKEN=only-23-characters-long"}, "24 characters"},

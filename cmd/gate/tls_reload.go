@@ -86,7 +86,7 @@ func (k *tlsKeeper) keepDatabase(s *settings, db *pgexec.DB) error {
 	if s.UpstreamTLSMode != pgexec.TLSVerifyFull {
 		return nil
 	}
-	return k.keep("database", db.ReloadTLS, s.UpstreamTLSCA, s.UpstreamTLSCert, s.UpstreamTLSKey)
+	return k.keep("database", db.ReloadTLS, db.TLSFiles()...)
 }
 
 // keepPlane keeps both sides of the control plane: its listener, whose material

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -161,37 +162,121 @@ func (c Config) schemas() []string {
 	return names
 }
 
-// urlKeys are the only things a URL may say. TLS has settings of its own, and a
-// run-time parameter in a URL would undo a pin.
+// urlKeys are what a URL may say to the driver. A run-time parameter in a URL would undo
+// a pin.
 var urlKeys = []string{"host", "port", "user", "password", "dbname", "database"}
+
+// ownKeys are libpq's words in a URL that the gate reads itself. They mean what they mean
+// to libpq, and are refused where that would be weaker than the gate's own setting.
+const (
+	keySSLMode     = "sslmode"
+	keySSLRootCert = "sslrootcert"
+	keyTimeout     = "connect_timeout"
+)
+
+var ownKeys = []string{keySSLMode, keySSLRootCert, keyTimeout}
+
+// keyAdvice says of other keys that libpq knows what is to be done instead.
+var keyAdvice = map[string]string{
+	"sslcert":          "set GATE_TLS_UPSTREAM_CERT_PATH",
+	"sslkey":           "set GATE_TLS_UPSTREAM_KEY_PATH",
+	"application_name": "leave it out: the database shows the gate as gate/reader, gate/writer and gate/ddl, so that its log tells which it was",
+}
 
 var plainKey = regexp.MustCompile(`^[a-z_]{1,40}$`)
 
+// urlAdvice is told of each URL that can't be read; most often a password is to blame.
+const urlAdvice = "must have the form postgres://user:password@host:port/database; in user and password @ is written %40, : %3A, / %2F, ? %3F, # %23 and % %25"
+
 // parseURL reads a connection URL. Its errors name the setting and what to do,
 // and nothing of the URL but the name of a key, since it holds a password.
-func parseURL(setting, raw string, set *tlsSet) (*pgconn.Config, error) {
-	const advice = "must have the form postgres://user:password@host:port/database"
+// longest is GATE_DB_CONNECT_TIMEOUT_MS.
+func parseURL(setting, raw string, set *tlsSet, longest time.Duration) (*pgconn.Config, error) {
 	if raw == "" {
-		return nil, fmt.Errorf("%s is empty: it %s", setting, advice)
+		return nil, fmt.Errorf("%s is empty: it %s", setting, urlAdvice)
 	}
 	u, err := url.Parse(raw)
-	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		return nil, fmt.Errorf("%s %s", setting, advice)
+	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") || u.Fragment != "" || strings.Contains(u.Path, "@") {
+		return nil, fmt.Errorf("%s %s", setting, urlAdvice)
 	}
-	for key := range u.Query() {
-		if !slices.Contains(urlKeys, key) {
+	var timeout time.Duration
+	for key, values := range u.Query() {
+		switch {
+		case key == keyTimeout:
+			seconds, err := strconv.Atoi(values[0])
+			if timeout = time.Duration(seconds) * time.Second; err != nil || len(values) > 1 || seconds < 1 || timeout > longest {
+				return nil, fmt.Errorf("%s: %s must be whole seconds, from 1 to GATE_DB_CONNECT_TIMEOUT_MS (%d ms): set that for a longer time", setting, keyTimeout, longest.Milliseconds())
+			}
+		case slices.Contains(urlKeys, key) || slices.Contains(ownKeys, key):
+		case keyAdvice[key] != "":
+			return nil, fmt.Errorf("%s: %s is not taken: %s", setting, key, keyAdvice[key])
+		default:
 			if !plainKey.MatchString(key) {
 				key = "a key in it"
 			}
-			return nil, fmt.Errorf("%s: %s is not taken: TLS is set by GATE_TLS_UPSTREAM_*, session settings are pinned by the gate; it %s", setting, key, advice)
+			return nil, fmt.Errorf("%s: %s is not taken: session settings are pinned by the gate; it %s", setting, key, urlAdvice)
 		}
 	}
-	cfg, err := pgconn.ParseConfigWithOptions(raw, pgconn.ParseConfigOptions{ConnStringAllowedKeys: urlKeys})
+	cfg, err := driverConfig(raw)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s", setting, advice)
+		return nil, fmt.Errorf("%s %s", setting, urlAdvice)
 	}
 	harden(cfg, set)
+	cfg.ConnectTimeout = timeout
 	return cfg, nil
+}
+
+// withURLs adds what URLs, by their settings, say of TLS.
+func (t TLSConfig) withURLs(urls [][2]string) (TLSConfig, error) {
+	var errs []error
+	for _, pair := range urls {
+		setting := pair[0]
+		u, err := url.Parse(pair[1])
+		if err != nil {
+			continue // parseURL says so
+		}
+		modes, roots := u.Query()[keySSLMode], u.Query()[keySSLRootCert]
+		for _, mode := range modes {
+			switch {
+			case mode == t.Mode:
+			case mode == TLSVerifyFull:
+				errs = append(errs, fmt.Errorf("%s: sslmode=verify-full and GATE_TLS_UPSTREAM_MODE=%s contradict each other: leave that setting out", setting, t.Mode))
+			case t.Mode == TLSDisable:
+				errs = append(errs, fmt.Errorf("%s: the gate knows sslmode=verify-full and, as GATE_TLS_UPSTREAM_MODE says here, disable: write one of them, or leave it out", setting))
+			default:
+				errs = append(errs, fmt.Errorf("%s: that sslmode is weaker than verify-full, which the gate demands: write sslmode=verify-full, and sslrootcert=FILE or GATE_TLS_UPSTREAM_CA_BUNDLE_PATH for the CA that signed the database's certificate. In development GATE_TLS_UPSTREAM_MODE=disable does without TLS", setting))
+			}
+		}
+		for _, root := range roots {
+			switch {
+			case t.Mode == TLSDisable:
+				errs = append(errs, fmt.Errorf("%s: sslrootcert is for TLS, and GATE_TLS_UPSTREAM_MODE is disable: leave one of them out", setting))
+			case root == "system":
+				errs = append(errs, fmt.Errorf("%s: sslrootcert=system is not taken: name the file of the CA that signed the database's certificate", setting))
+			case t.CAPath == "":
+				t.CAPath = root
+			case t.CAPath != root:
+				errs = append(errs, fmt.Errorf("%s: sslrootcert names another file than GATE_TLS_UPSTREAM_CA_BUNDLE_PATH or another address does, and it is one for all: leave one of them out", setting))
+			}
+		}
+	}
+	return t, errors.Join(errs...)
+}
+
+// driverConfig is a connection URL as the driver reads it, without what the gate reads.
+func driverConfig(raw string) (*pgconn.Config, error) {
+	if u, err := url.Parse(raw); err == nil {
+		query, said := u.Query(), false
+		for _, key := range ownKeys {
+			said = said || query.Has(key)
+			query.Del(key)
+		}
+		if said {
+			u.RawQuery = query.Encode()
+			raw = u.String()
+		}
+	}
+	return pgconn.ParseConfigWithOptions(raw, pgconn.ParseConfigOptions{ConnStringAllowedKeys: urlKeys})
 }
 
 // UsesSocket reports whether a connection URL, as the driver reads it, leads to a
@@ -200,7 +285,7 @@ func UsesSocket(raw string) bool {
 	if raw == "" {
 		return false
 	}
-	cfg, err := pgconn.ParseConfigWithOptions(raw, pgconn.ParseConfigOptions{ConnStringAllowedKeys: urlKeys})
+	cfg, err := driverConfig(raw)
 	if err != nil {
 		return false
 	}
@@ -213,7 +298,7 @@ func RoleOf(raw string) string {
 	if raw == "" {
 		return ""
 	}
-	cfg, err := pgconn.ParseConfigWithOptions(raw, pgconn.ParseConfigOptions{ConnStringAllowedKeys: urlKeys})
+	cfg, err := driverConfig(raw)
 	if err != nil {
 		return ""
 	}

@@ -93,24 +93,30 @@ type DB struct {
 // logins are what the addresses and the TLS files of a configuration say; ddl is nil
 // where it has no role of its own.
 type logins struct {
+	files            TLSConfig // of the settings and of the URLs
 	tls              *tlsSet
 	write, read, ddl *pgconn.Config
 }
 
 func (c Config) logins() (l logins, err error) {
-	var tlsErr, writeErr, readErr, ddlErr error
-	if l.tls, tlsErr = c.TLS.load(time.Now()); tlsErr != nil {
+	var urlErr, tlsErr, writeErr, readErr, ddlErr error
+	urls := [][2]string{{"GATE_DATABASE_URL", c.URL}, {"GATE_DATABASE_DDL_URL", c.DDLURL}}
+	if c.ReadURL != c.URL {
+		urls = append(urls, [2]string{"GATE_DATABASE_READ_URL", c.ReadURL})
+	}
+	l.files, urlErr = c.TLS.withURLs(urls)
+	if l.tls, tlsErr = l.files.load(time.Now()); tlsErr != nil {
 		l.tls = new(tlsSet) // only so that the faults of the URLs are found too
 	}
-	l.write, writeErr = parseURL("GATE_DATABASE_URL", c.URL, l.tls)
-	l.read, readErr = parseURL("GATE_DATABASE_READ_URL", c.ReadURL, l.tls)
+	l.write, writeErr = parseURL("GATE_DATABASE_URL", c.URL, l.tls, c.ConnectTimeout)
+	l.read, readErr = parseURL("GATE_DATABASE_READ_URL", c.ReadURL, l.tls, c.ConnectTimeout)
 	if c.ReadURL == c.URL {
 		readErr = nil // said once
 	}
 	if c.DDLURL != "" {
-		l.ddl, ddlErr = parseURL("GATE_DATABASE_DDL_URL", c.DDLURL, l.tls)
+		l.ddl, ddlErr = parseURL("GATE_DATABASE_DDL_URL", c.DDLURL, l.tls, c.ConnectTimeout)
 	}
-	if err := errors.Join(tlsErr, writeErr, readErr, ddlErr); err != nil {
+	if err := errors.Join(urlErr, tlsErr, writeErr, readErr, ddlErr); err != nil {
 		return l, err
 	}
 	for setting, login := range map[string]*pgconn.Config{"GATE_DATABASE_READ_URL": l.read, "GATE_DATABASE_DDL_URL": l.ddl} {
@@ -135,6 +141,7 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 	if err := errors.Join(cfg.check(), err); err != nil {
 		return nil, err
 	}
+	cfg.TLS = l.files
 	db := &DB{cfg: cfg, log: log, running: make(map[string]*execution), timelines: &timelines{newest: make(map[string]string)}}
 	db.health.turn = make(chan struct{}, 1)
 	db.tls.Store(l.tls)

@@ -364,7 +364,7 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 	pinCommit := p.syncCommit.Load()
 	login := p.login.Copy()
 	p.tls.Load().apply(login)
-	login.ConnectTimeout = p.cfg.ConnectTimeout
+	login.ConnectTimeout = cmp.Or(login.ConnectTimeout, p.cfg.ConnectTimeout) // the URL's, which is no longer
 	login.MaxProtocolMessageBodyLen = int(p.cfg.MaxResultBytes) + 64<<10
 	login.RuntimeParams = make(map[string]string, len(pins)+1)
 	for _, pin := range pins {

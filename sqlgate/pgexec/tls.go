@@ -44,7 +44,7 @@ func (t TLSConfig) load(now time.Time) (*tlsSet, error) {
 		return nil, errors.New("GATE_TLS_UPSTREAM_MODE must be verify-full or disable")
 	}
 	if t.CAPath == "" {
-		return nil, errors.New("GATE_TLS_UPSTREAM_CA_BUNDLE_PATH is empty: verify-full needs the CA that signed the database's certificate (GATE_TLS_UPSTREAM_MODE=disable is for development only)")
+		return nil, errors.New("GATE_TLS_UPSTREAM_CA_BUNDLE_PATH is empty, and no address has sslrootcert: verify-full needs the CA that signed the database's certificate (GATE_TLS_UPSTREAM_MODE=disable is for development only)")
 	}
 	roots, expires, err := tlsfiles.Authorities(t.CAPath, now)
 	if err != nil {
@@ -90,6 +90,11 @@ func (s *tlsSet) forHost(host string) *tls.Config {
 	c := s.config.Clone()
 	c.ServerName = cmp.Or(s.serverName, host)
 	return c
+}
+
+// TLSFiles are the files that ReloadTLS reads; "" is none.
+func (db *DB) TLSFiles() []string {
+	return []string{db.cfg.TLS.CAPath, db.cfg.TLS.CertPath, db.cfg.TLS.KeyPath}
 }
 
 // ReloadTLS reads the files of GATE_TLS_UPSTREAM_* anew, for connections that

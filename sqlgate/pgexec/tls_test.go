@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -104,6 +105,19 @@ func TestTLSUpstream(t *testing.T) {
 	rows, err = try(TLSConfig{Mode: TLSDisable})
 	require.NoError(t, err)
 	require.Equal(t, `[{"ssl":false,"client_dn":null}]`, rows)
+
+	// libpq's words in the URL alone
+	u, err := url.Parse(s.URL("postgres"))
+	require.NoError(t, err)
+	u.RawQuery = url.Values{"sslmode": {"verify-full"}, "sslrootcert": {s.ca.Path}, "connect_timeout": {"4"}}.Encode()
+	db, err := Open(Config{URL: u.String()}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(func() { closeWithin(t, db) })
+	rows, err = sslOf(db)
+	require.NoError(t, err)
+	require.Equal(t, `[{"ssl":true,"client_dn":null}]`, rows)
+	require.Equal(t, 4*time.Second, db.writer.login.ConnectTimeout)
+	require.Equal(t, []string{s.ca.Path, "", ""}, db.TLSFiles())
 
 	_, err = try(TLSConfig{CAPath: other.Path})
 	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err), "another CA")
@@ -234,11 +248,12 @@ func TestWhatIsTakenOverFromPgx(t *testing.T) {
 
 func TestOnlyOtherHostsAreFallbacks(t *testing.T) {
 	t.Setenv("PGSSLMODE", "prefer")
+	t.Setenv("PGCONNECT_TIMEOUT", "77")
 	t.Setenv("PGOPTIONS", "-c search_path=evil")
 	dir := t.TempDir()
 	set, err := TLSConfig{Mode: TLSVerifyFull, CAPath: certs.NewAuthority(t, dir, "ca").Path}.load(time.Now())
 	require.NoError(t, err)
-	cfg, err := parseURL("GATE_DATABASE_URL", "postgres://u:p@one:5432,two:5433/d", set)
+	cfg, err := parseURL("GATE_DATABASE_URL", "postgres://u:p@one:5432,two:5433/d", set, time.Second)
 	require.NoError(t, err)
 	require.Equal(t, "one", cfg.TLSConfig.ServerName)
 	require.Len(t, cfg.Fallbacks, 1)
@@ -248,9 +263,10 @@ func TestOnlyOtherHostsAreFallbacks(t *testing.T) {
 	require.Equal(t, "scram-sha-256", cfg.RequireAuth)
 	require.Equal(t, "require", cfg.ChannelBinding)
 
-	cfg, err = parseURL("GATE_DATABASE_URL", "postgres://u@one/d", new(tlsSet))
+	cfg, err = parseURL("GATE_DATABASE_URL", "postgres://u@one/d", new(tlsSet), time.Second)
 	require.NoError(t, err)
 	require.Nil(t, cfg.TLSConfig)
 	require.Empty(t, cfg.Fallbacks)
 	require.Equal(t, "none", cfg.RequireAuth)
+	require.Zero(t, cfg.ConnectTimeout, "PGCONNECT_TIMEOUT does not reach us")
 }
