@@ -68,17 +68,18 @@ func serviceEnd(err error) error {
 // app is one run of the binary.
 type app struct {
 	streams
-	lines     lineQueue // before streams.err of a command that serves; nil of others
-	environ   []string
-	step      func(name string)     // test hook at each named step of the journey; nil in production
-	ready     func(addr string)     // test hook: the listener is up
-	wireReady func(addr string)     // test hook: so is the wire listener
-	refusing  *sqlgate.ChainFailure // why a gate that is up runs nothing, when it is ready; nil: it does
-	drain     time.Duration         // test hook: another drainTime; 0 in production
-	look      time.Duration         // test hook: another lookEvery; 0 in production
-	parseWall time.Duration         // test hook: another bound of a parse by the clock on the wall; 0 in production
-	logFS     frame.FS              // test hook: what the event log lies on; nil in production
-	courtesy  time.Duration         // test hook: how long database and witnesses may take for what the gate goes on without; 0 in production
+	lines      lineQueue // before streams.err of a command that serves; nil of others
+	environ    []string
+	onTerminal bool                  // streams.err of a command that serves
+	step       func(name string)     // test hook at each named step of the journey; nil in production
+	ready      func(addr string)     // test hook: the listener is up
+	wireReady  func(addr string)     // test hook: so is the wire listener
+	refusing   *sqlgate.ChainFailure // why a gate that is up runs nothing, when it is ready; nil: it does
+	drain      time.Duration         // test hook: another drainTime; 0 in production
+	look       time.Duration         // test hook: another lookEvery; 0 in production
+	parseWall  time.Duration         // test hook: another bound of a parse by the clock on the wall; 0 in production
+	logFS      frame.FS              // test hook: what the event log lies on; nil in production
+	courtesy   time.Duration         // test hook: how long database and witnesses may take for what the gate goes on without; 0 in production
 
 	sessionClock func() time.Time // test hook: by which sessions idle, and logins at the control plane are limited; nil in production
 }

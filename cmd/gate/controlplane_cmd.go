@@ -46,7 +46,7 @@ func (a *app) controlPlane(ctx context.Context) error {
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	options.Logger, options.Now = slog.New(httpd.BoundLines(slog.NewJSONHandler(a.err, nil))), a.sessionClock
+	options.Logger, options.Now = slog.New(httpd.BoundLines(a.lineHandler(s.LogFormat))), a.sessionClock
 	keeper := newTLSKeeper(options.Logger, cmp.Or(a.look, lookEvery))
 	defer keeper.close()
 	certificate, err := keeper.keepPlane(s, options.Backend)

@@ -25,6 +25,7 @@ type controlPlaneSettings struct {
 	AdminUser    string `env:"CONTROL_PLANE_ADMIN_USER" doc:"name of the person who may log in"`
 	PasswordHash string `env:"CONTROL_PLANE_ADMIN_PASSWORD_HASH" secret:"true" doc:"argon2id or bcrypt; gate control-plane hash-password makes one"`
 
+	LogFormat      string `env:"GATE_LOG_FORMAT" envDefault:"auto" oneof:"auto,json,text" doc:"lines on standard error: auto is text for people on a terminal, and json elsewhere"`
 	BackendURL     string `env:"GATE_BACKEND_URL" doc:"address of the gate"`
 	OperatorToken  string `env:"GATE_OPERATOR_TOKEN" secret:"true" doc:"the gate's operator token; without it the pages only show"`
 	ProjectKey     string `env:"CONTROL_PLANE_PROJECT_KEY" secret:"true" doc:"project key that opens /v1 for the Agents pages; one of the dashboard's own"`

@@ -118,7 +118,7 @@ func (a *app) demo(ctx context.Context, dir string) error {
 		said := ""
 		if _, https := lookUp(a.environ, "GATE_TLS_CERT_PATH"); !https { // one over TLS has an operator who starts the dashboard as well
 			plane, err = a.startPlane(under, addr, dir, planeKey)
-			said = tourOfPlane(plane, dir, err)
+			said = tourOfPlane(plane, err)
 		}
 		tour := demoTour(addr, dir)
 		if a.refusing != nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -31,9 +31,10 @@ const (
 
 // A demoPlane is the dashboard of the demonstration, a process of its own.
 type demoPlane struct {
-	address string // as a browser reaches it
-	cmd     *exec.Cmd
-	ended   chan struct{}
+	address  string // as a browser reaches it
+	password string
+	cmd      *exec.Cmd
+	ended    chan struct{}
 }
 
 // startPlane starts the dashboard for the gate at addr. Its password is made
@@ -57,8 +58,12 @@ func (a *app) startPlane(ctx context.Context, addr, dir, projectKey string) (*de
 	if err != nil {
 		return nil, err
 	}
-	p := &demoPlane{cmd: exec.CommandContext(ctx, self, "control-plane"), ended: make(chan struct{})}
-	p.cmd.Env = []string{"CONTROL_PLANE_LISTEN_ADDR=" + listen, "GATE_BACKEND_URL=http://" + reachable(addr), "GATE_OPERATOR_TOKEN=" + token,
+	p := &demoPlane{password: password, cmd: exec.CommandContext(ctx, self, "control-plane"), ended: make(chan struct{})}
+	format := "auto" // of both, since the dashboard's lines come through a pipe
+	if given, ok := lookUp(a.environ, "GATE_LOG_FORMAT"); ok {
+		format = given
+	}
+	p.cmd.Env = []string{"GATE_LOG_FORMAT=" + a.logFormat(format), "CONTROL_PLANE_LISTEN_ADDR=" + listen, "GATE_BACKEND_URL=http://" + reachable(addr), "GATE_OPERATOR_TOKEN=" + token,
 		"CONTROL_PLANE_PROJECT_KEY=" + projectKey,
 		"CONTROL_PLANE_ADMIN_USER=" + planeUser, "CONTROL_PLANE_ADMIN_PASSWORD_HASH=" + hash}
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
@@ -79,18 +84,18 @@ func (a *app) startPlane(ctx context.Context, addr, dir, projectKey string) (*de
 	return p, p.await(ctx, listening)
 }
 
+// planeListens is the dashboard's line with its address, in either format.
+var planeListens = regexp.MustCompile(`the control plane is listening.*\baddress"?[=:]"?([^\s",]+)`)
+
 // relay passes on what the dashboard writes, and picks the address that it
 // listens on out of it.
 func (a *app) relay(said io.Reader, listening chan<- string) {
 	lines := bufio.NewScanner(said)
 	for lines.Scan() {
 		fmt.Fprintln(a.err, lines.Text())
-		var entry struct {
-			Source  string `json:"source"`
-			Address string `json:"address"`
-		}
-		if json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Source == "control-plane" && entry.Address != "" {
-			listening <- reachable(entry.Address)
+		if found := planeListens.FindStringSubmatch(lines.Text()); found != nil && listening != nil {
+			listening <- reachable(found[1])
+			listening = nil
 		}
 	}
 }
@@ -127,9 +132,9 @@ func reachable(addr string) string {
 }
 
 // tourOfPlane is what the tour says of the dashboard.
-func tourOfPlane(p *demoPlane, dir string, err error) string {
+func tourOfPlane(p *demoPlane, err error) string {
 	if err != nil {
 		return fmt.Sprintf("\nThe dashboard could not be started: %v\n", err)
 	}
-	return fmt.Sprintf("\nIn a browser: %s (name %s, password in %s)\n", p.address, planeUser, filepath.Join(dir, "control-plane-password"))
+	return fmt.Sprintf("\nIn a browser: %s (name %s, password %s)\n", p.address, planeUser, p.password)
 }

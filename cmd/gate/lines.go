@@ -2,13 +2,21 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
+	"unicode"
+
+	"golang.org/x/term"
 )
 
 // Bounds of what a service says on standard error.
@@ -87,6 +95,7 @@ func (q lineQueue) flush() {
 func (a *app) queueLines() {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // Ignore would hold for the programs that this one starts, too
 	if file, ok := a.err.(*os.File); ok {
+		a.onTerminal = term.IsTerminal(int(file.Fd()))
 		a.lines = newLineQueue(file)
 		a.err = a.lines
 	}
@@ -97,4 +106,63 @@ func (a *app) flushLines() {
 	if a.lines != nil {
 		a.lines.flush()
 	}
+}
+
+// logFormat is GATE_LOG_FORMAT: auto is text on a terminal, and json elsewhere.
+func (a *app) logFormat(setting string) string {
+	if setting == "auto" {
+		return map[bool]string{true: "text", false: "json"}[a.onTerminal]
+	}
+	return setting
+}
+
+// lineHandler writes the lines of a service.
+func (a *app) lineHandler(setting string) slog.Handler {
+	if a.logFormat(setting) == "json" {
+		return slog.NewJSONHandler(a.err, nil)
+	}
+	h := &textLines{out: a.err, mu: new(sync.Mutex), attributes: new(bytes.Buffer)}
+	h.Handler = slog.NewTextHandler(h.attributes, &slog.HandlerOptions{ReplaceAttr: func(groups []string, attr slog.Attr) slog.Attr {
+		if len(groups) == 0 && (attr.Key == slog.TimeKey || attr.Key == slog.LevelKey || attr.Key == slog.MessageKey) {
+			return slog.Attr{}
+		}
+		return attr
+	}})
+	return h
+}
+
+// textLines writes lines for people: moment, level and message, then the attributes as
+// slog's own text handler has them.
+type textLines struct {
+	slog.Handler // of the attributes alone
+	out          io.Writer
+	mu           *sync.Mutex // guards attributes
+	attributes   *bytes.Buffer
+}
+
+// Handle implements slog.Handler.
+func (h *textLines) Handle(ctx context.Context, r slog.Record) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.attributes.Reset()
+	if err := h.Handler.Handle(ctx, r); err != nil {
+		return err
+	}
+	message := r.Message
+	if strings.ContainsFunc(message, func(c rune) bool { return !unicode.IsPrint(c) }) { // what would steer the terminal
+		message = strconv.Quote(message)
+	}
+	line := fmt.Sprintf("%s %-5s %s  %s", r.Time.Format(time.DateTime), r.Level, message, h.attributes)
+	_, err := io.WriteString(h.out, strings.TrimRight(line, " \n")+"\n") // in one piece
+	return err
+}
+
+// WithAttrs implements slog.Handler.
+func (h *textLines) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &textLines{h.Handler.WithAttrs(attrs), h.out, h.mu, h.attributes}
+}
+
+// WithGroup implements slog.Handler.
+func (h *textLines) WithGroup(name string) slog.Handler {
+	return &textLines{h.Handler.WithGroup(name), h.out, h.mu, h.attributes}
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -160,4 +161,43 @@ func TestLinesThatCouldNotBeWrittenAreTold(t *testing.T) {
 	require.NoError(t, err)
 	q.flush()
 	require.Equal(t, "one\ntw\n{\"level\":\"ERROR\",\"msg\":\"lines before this one could not be written\",\"lines\":2}\nfour\nfive\n", out.String())
+}
+
+// On a terminal a service's lines are for people, elsewhere they are JSON, and
+// GATE_LOG_FORMAT overrides both.
+func TestLinesAreForPeopleOnATerminal(t *testing.T) {
+	t.Parallel()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = master.Close() })
+	require.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	terminal, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = terminal.Close() })
+	for _, c := range []struct {
+		err     io.Writer
+		setting string
+		want    string
+	}{{terminal, "auto", "text"}, {terminal, "json", "json"}, {new(bytes.Buffer), "auto", "json"}, {new(bytes.Buffer), "text", "text"}} {
+		a := &app{streams: streams{err: c.err}}
+		a.queueLines()
+		require.Equal(t, c.want, a.logFormat(c.setting))
+	}
+
+	out := new(bytes.Buffer)
+	logger := slog.New((&app{streams: streams{err: out}}).lineHandler("text")).With("source", "gate")
+	logger.Warn("the database is out of reach", "cause", "a\x1b[2Jb", "tries", 3)
+	require.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d WARN  the database is out of reach  source=gate cause="a\\x1b\[2Jb" tries=3\n$`, out.String())
+	out.Reset()
+	logger.Info("a\x1b[2Jb")
+	require.Contains(t, out.String(), `INFO  "a\x1b[2Jb"  source=gate`)
+	for _, handler := range []slog.Handler{(&app{streams: streams{err: out}}).lineHandler("text"), (&app{streams: streams{err: out}}).lineHandler("json")} {
+		out.Reset()
+		slog.New(handler).Info("the control plane is listening", "source", "control-plane", "address", "127.0.0.1:3000", "mode", "real")
+		require.Equal(t, "127.0.0.1:3000", planeListens.FindStringSubmatch(out.String())[1], "what the demonstration reads")
+	}
+	g := startGate(t, newGateDir(t, nil), "GATE_LOG_FORMAT=text")
+	require.Regexp(t, `(?m)^\S+ \S+ INFO  the gate is listening  source=gate address=127`, g.output.String())
 }

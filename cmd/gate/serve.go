@@ -68,7 +68,7 @@ func (a *app) serve(ctx context.Context) error {
 		}
 	}
 	buffer := httpd.NewLogBuffer(httpd.LogCapacity)
-	logger := slog.New(httpd.BoundLines(buffer.Handler(slog.NewJSONHandler(a.err, nil))))
+	logger := slog.New(httpd.BoundLines(buffer.Handler(a.lineHandler(s.LogFormat))))
 	keeper := newTLSKeeper(logger, cmp.Or(a.look, lookEvery))
 	defer keeper.close()
 	listenerTLS, err := keeper.keepListener(s)

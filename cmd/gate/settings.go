@@ -22,6 +22,7 @@ type settings struct {
 	StreamsPerClient int    `env:"GATE_MAX_STREAMS_PER_CLIENT" envDefault:"16" min:"1" max:"64" doc:"streams of GET /audit/stream at once of one client, and of GET /v1/events of one project key or agent; operators have slots of their own"`
 	Mode             string `env:"GATE_MODE" envDefault:"enforce" oneof:"shadow,approval_first,enforce,emergency_bypass" doc:"operating mode, read once at start"`
 	Profile          string `env:"GATE_PROFILE" envDefault:"development" oneof:"development,production" doc:"production refuses unsafe settings"`
+	LogFormat        string `env:"GATE_LOG_FORMAT" envDefault:"auto" oneof:"auto,json,text" doc:"lines on standard error: auto is text for people on a terminal, and json elsewhere"`
 	BypassReason     string `env:"GATE_EMERGENCY_BYPASS_REASON" doc:"why the gate is bypassed; required in mode emergency_bypass"`
 	BypassUntil      string `env:"GATE_EMERGENCY_BYPASS_UNTIL" doc:"end of the bypass, RFC 3339, at most 24 hours ahead"`
 

@@ -95,7 +95,7 @@ func startDemo(t *testing.T, root string) string {
 		require.NoError(t, demo.Process.Signal(os.Interrupt))
 		require.NoError(t, demo.Wait(), "%s", output)
 	})
-	address := regexp.MustCompile(`The gate is up at (http://\S+)\.`)
+	address := regexp.MustCompile(`(?s)The gate is up at (http://\S+)\..*In a browser: http://\S+ \(name operator, password \S{32}\)`)
 	require.Eventually(t, func() bool { return address.MatchString(output.String()) }, 2*startPatience, pollEvery, "%s", output)
 	return address.FindStringSubmatch(output.String())[1]
 }
