@@ -145,8 +145,12 @@ func standing(b *gateapi.ApprovalBody, now time.Time) string {
 			return b.Status
 		}
 		return "waits, " + max(until.Sub(now), 0).Round(time.Second).String() + " left"
-	case b.Resolution != nil && *b.Resolution == "approve" && b.UsedAt != nil:
+	case b.Resolution != nil && *b.Resolution == "approve" && b.Use == "unknown":
+		return "approved, used with an unknown outcome"
+	case b.Resolution != nil && *b.Resolution == "approve" && b.Use == "used":
 		return "approved, used"
+	case b.Resolution != nil && *b.Resolution == "approve" && b.ExecutionID != nil:
+		return "approved, tried without effect"
 	case b.Resolution != nil:
 		return map[string]string{"approve": "approved", "reject": "rejected"}[*b.Resolution]
 	}
@@ -194,6 +198,9 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, now time.Time) error {
 	row("writes", strings.Join(facts.TablesWritten, ", "))
 	row("reads", strings.Join(facts.TablesRead, ", "))
 	row("rows at most", atMost(b.MaxRows))
+	if b.OverLimit {
+		row("rows expected", "more than that: it would be rolled back")
+	}
 	for _, s := range facts.Signals {
 		row("risk", strings.TrimSpace(s.Signal+" "+s.Subject))
 	}
@@ -291,6 +298,8 @@ func (a *app) resolve(ctx context.Context, o *clientOptions, id, decision, note 
 		return a.refused(err, o.json, nil)
 	case o.json:
 		return written(writeLine(a.out, raw))
+	case decision == "approve" && b.OverLimit:
+		_, err = fmt.Fprintf(a.out, "%s is approved, by %s, until %s. PostgreSQL expects it to change more than the %s row(s) that it may: then it is rolled back.\n", b.ApprovalID, text(b.ResolvedBy), second(b.ExpiresAt, ""), atMost(b.MaxRows))
 	case decision == "approve":
 		_, err = fmt.Fprintf(a.out, "%s is approved, by %s, until %s. It runs once, when its client sends it again.\n", b.ApprovalID, text(b.ResolvedBy), second(b.ExpiresAt, ""))
 	default:

@@ -237,6 +237,7 @@ CREATE TRIGGER copy AFTER INSERT ON held_notes FOR EACH ROW WHEN (NEW.note LIKE 
 			r := g.query(t, c.request.with("approval_id", id))
 			if c.rows == 0 {
 				require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+				require.Equal(t, "used", g.record(t, id)["use"])
 				return
 			}
 			details := requireFault(t, r, http.StatusUnprocessableEntity, "row_limit_exceeded")
@@ -244,10 +245,29 @@ CREATE TRIGGER copy AFTER INSERT ON held_notes FOR EACH ROW WHEN (NEW.note LIKE 
 			require.Equal(t, "failure", r.text(t, "execution_state"))
 			require.Equal(t, before, g.value(t, "SELECT count(*) FROM held_notes"), "rolled back")
 			requireFault(t, g.query(t, c.request.with("approval_id", id)), http.StatusUnprocessableEntity, "row_limit_exceeded") // nothing was applied: it is still there
+			require.Equal(t, []any{"free", true}, []any{g.record(t, id)["use"], g.record(t, id)["execution_id"] != nil}, "the record shows the attempt")
 		})
 	}
 	require.Equal(t, "7", g.value(t, "SELECT count(*) FROM held_notes"))
 	require.Equal(t, "2", g.value(t, "SELECT count(*) FROM copies"))
+}
+
+// Who decides is told beforehand where PostgreSQL expects more rows than may change; who
+// asks is not, since an estimate tells of what is in the tables.
+func TestAnEstimateOverTheRowLimitIsToldToWhoDecides(t *testing.T) {
+	t.Parallel()
+	g := startGate(t, newNotes(t), "GATE_PLAN_ESTIMATES=true")
+	for n, over := range map[int]bool{5: false, 6: true} {
+		id := g.query(t, ask(fmt.Sprintf("INSERT INTO held_notes SELECT 'x' FROM generate_series(1, %d)", n))).text(t, "approval_id")
+		require.Equal(t, false, g.get(t, "/approvals/"+id).json(t)["estimate_exceeds_max_rows"])
+		record := g.do(t, http.MethodGet, "/approvals/"+id, nil, operatorHeader).json(t)
+		require.NotNil(t, record["impact"], "%v", record)
+		require.Equal(t, over, record["estimate_exceeds_max_rows"])
+		_, out, _ := g.cli(t, "", "approvals", "show", id)
+		require.Equal(t, over, strings.Contains(out, "rows expected"), out)
+		_, out, _ = g.cli(t, "", "approvals", "approve", id, "--yes")
+		require.Equal(t, over, strings.Contains(out, "more than the 5 row(s) that it may"), out)
+	}
 }
 
 // TestARowLimitDoesNotSetFreeWhatNoRollbackUndoes: the rows were rolled back and the

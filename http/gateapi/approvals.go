@@ -11,6 +11,7 @@ import (
 	"writegate/http/httpd"
 	"writegate/projections"
 	"writegate/sqlgate"
+	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policy"
 )
 
@@ -41,6 +42,8 @@ type ApprovalBody struct {
 	Principal      *string         `json:"principal"`
 	AgentID        *string         `json:"agent_id"`
 	Impact         json.RawMessage `json:"impact"`
+	OverLimit      bool            `json:"estimate_exceeds_max_rows"` // as Impact, for operators
+	Use            string          `json:"use"`                       // free, used or unknown
 	ExecutionID    *string         `json:"execution_id"`
 	UsedAt         *string         `json:"used_at"`
 	RequestID      string          `json:"request_id"`
@@ -79,8 +82,15 @@ func (a *api) approvalBody(p *projections.Approval, label string) ApprovalBody {
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
 		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Profile: cmp.Or(p.Profile, sqlgate.ProfileDefault), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
 		ReasonCode: p.ReasonCode, RuleID: p.RuleID, DecidedBy: by, Message: optional(p.Message), MaxRows: p.MaxRows, Principal: optional(p.Principal), AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
-		RequestID: p.RequestID, Impact: impactOf(p, label), Withdrawn: p.Withdrawn != "",
+		RequestID: p.RequestID, Impact: impactOf(p, label), OverLimit: label != "" && overLimit(p), Use: cmp.Or(string(p.Use), "free"), Withdrawn: p.Withdrawn != "",
 	}
+}
+
+// overLimit reports whether PostgreSQL expects a statement to change more rows than its
+// approval would let it: it would be rolled back.
+func overLimit(p *projections.Approval) bool {
+	var plan pgexec.Plan
+	return p.MaxRows != nil && json.Unmarshal([]byte(p.Impact), &plan) == nil && plan.Rows > *p.MaxRows
 }
 
 func orNone(list []string) []string {
