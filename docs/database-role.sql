@@ -2,8 +2,8 @@
 --
 --   psql -v db=app -v schema=public -v owner=app_owner -f docs/database-role.sql -d app
 --
--- Run it once, as a superuser, in the database that the gate is put in front of:
--- db is its name, schema the one of GATE_SEARCH_PATH, owner the role that owns
+-- Run it as a superuser, in the database that the gate is put in front of, and again after
+-- an upgrade that names it, or for another database of the server: db is its name, schema the one of GATE_SEARCH_PATH, owner the role that owns
 -- the tables. Afterwards give both roles a password (\password gate_reader,
 -- \password gate_writer) or client certificates of their names.
 -- The role for schema changes (GATE_DATABASE_DDL_URL) is the application's own
@@ -12,8 +12,12 @@
 -- The gate makes up to GATE_DB_POOL_MAX (16) connections for reads and as many for
 -- writes; one role may be for both. Sessions that heed no cancel go on beside them, of one
 -- client up to 14 for reads and as many for writes.
-CREATE ROLE gate_reader LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 64;
-CREATE ROLE gate_writer LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 64;
+DO $$ BEGIN
+  IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'gate_reader') THEN CREATE ROLE gate_reader; END IF;
+  IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'gate_writer') THEN CREATE ROLE gate_writer; END IF;
+END $$;
+ALTER ROLE gate_reader LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 64;
+ALTER ROLE gate_writer LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT CONNECTION LIMIT 64;
 -- A default, not a wall: the wall is the grants.
 ALTER ROLE gate_reader SET default_transaction_read_only = on;
 -- A read may warn for each row, and an error quotes a value whole, up to a gigabyte: both

@@ -72,6 +72,9 @@ func (a *app) agentsTokenCommand() *cobra.Command {
 With --replaces the old token ends when --grace-seconds are over: give the new one to the agent
 meanwhile.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.agentNamed(c.Context(), &o, &args[0]); err != nil {
+				return err
+			}
 			body := map[string]any{"expires_in_days": days}
 			if replaces != "" {
 				body["replaces"], body["grace_seconds"] = replaces, grace
@@ -97,6 +100,9 @@ func (a *app) agentsRevokeCommand() *cobra.Command {
 		Long: `Revoke a token by its id, tok_... as "gate agents show" lists it. The next request with it fails. A
 second time changes nothing.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.agentNamed(c.Context(), &o, &args[0]); err != nil {
+				return err
+			}
 			var revoked agentctl.TokenBody
 			done, err := a.askGate(c.Context(), &o, http.MethodDelete, agentPath(args[0])+"/tokens/"+url.PathEscape(args[1]), nil, &revoked)
 			if done {
@@ -121,6 +127,9 @@ meanwhile, nothing is changed.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if days < 1 || days > 365 { // the gate says so too, when the agent is back already
 				return exitWith(exitUsage, errors.New("--expires-in-days must be from 1 to 365"))
+			}
+			if err := a.agentNamed(c.Context(), &o, &args[0]); err != nil {
+				return err
 			}
 			client, err := a.clientFor(&o)
 			if err != nil {
@@ -165,7 +174,14 @@ func (a *app) agentsDeactivateCommand() *cobra.Command {
 		Long: `Stop an agent. All of its tokens are revoked, and its next request fails; approvals that it waits for
 can no longer be used. What it did stays in the log. A second time changes nothing.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := a.confirmed(fmt.Sprintf("Stop %s and revoke all of its tokens?", visible(args[0])), yes); err != nil {
+			called := args[0]
+			if err := a.agentNamed(c.Context(), &o, &args[0]); err != nil {
+				return err
+			}
+			if called != args[0] {
+				called += " (" + args[0] + ")"
+			}
+			if err := a.confirmed(fmt.Sprintf("Stop %s and revoke all of its tokens?", visible(called)), yes); err != nil {
 				return err
 			}
 			var b agentctl.AgentBody

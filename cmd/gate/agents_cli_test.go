@@ -25,6 +25,39 @@ func (w *agentWorld) agents(t *testing.T, stdin string, args ...string) (code in
 	return code, stdout, stderr
 }
 
+// A command takes an agent's name in the place of its id, where that can only mean one.
+func TestAnAgentIsCalledByItsNameWhereThatIsOneAlone(t *testing.T) {
+	t.Parallel()
+	w := startAgents(t)
+	id, _ := w.register(t, "invoice-bot")
+	longer, _ := w.register(t, "invoice-bot-2")
+	policyID := w.rule(t, "block", "")
+	for _, args := range [][]string{{"show", "invoice-bot"}, {"token", "invoice-bot", "--json"}, {"policies", "apply", policyID, "invoice-bot"}, {"policies", "list", "--agent", "invoice-bot", "--json"},
+		{"tools", "register", "--name", "sum", "--endpoint", "https://tools.example.com/mcp", "--agent", "invoice-bot", "--agent", longer},
+		{"policies", "detach", policyID, "invoice-bot", "--yes"}} {
+		code, out, errs := w.agents(t, "", args...)
+		require.Zero(t, code, "%s %s", args, errs)
+		require.NotEmpty(t, out, args)
+	}
+	code, out, errs := w.agents(t, "y\n", "deactivate", "invoice-bot")
+	require.Zero(t, code, errs)
+	require.Contains(t, out+errs, "Stop invoice-bot ("+id+")", "who confirms sees which it is")
+	require.Contains(t, out, id+") is inactive")
+	code, out, errs = w.agents(t, "", "activate", "invoice-bot")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, id+") is active")
+
+	code, _, errs = w.agents(t, "", "show", "invoice")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "no agent of this project is called invoice;")
+	other, _ := w.register(t, "invoice-bot")
+	code, _, errs = w.agents(t, "", "deactivate", "invoice-bot", "--yes")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "2 agents are called invoice-bot")
+	require.Contains(t, errs, id+" (active)")
+	require.Contains(t, errs, other+" (active)")
+}
+
 func TestAnOperatorRegistersShowsAndStopsAnAgentOnTheCommandLine(t *testing.T) {
 	t.Parallel()
 	w := startAgents(t)

@@ -184,6 +184,9 @@ type agentShown struct {
 }
 
 func (a *app) showAgent(ctx context.Context, o *clientOptions, id string) error {
+	if err := a.agentNamed(ctx, o, &id); err != nil {
+		return err
+	}
 	client, err := a.clientFor(o)
 	if err != nil {
 		return err
@@ -206,6 +209,37 @@ func (a *app) showAgent(ctx context.Context, o *clientOptions, id string) error 
 		return written(printJSON(a.out, &agent))
 	}
 	return written(printAgent(a.out, &agent))
+}
+
+// agentNamed puts an agent's id in the place of its name, where one agent alone of the
+// project has that name, in service or not.
+func (a *app) agentNamed(ctx context.Context, o *clientOptions, agent *string) error {
+	name := *agent
+	if name == "" || strings.HasPrefix(name, "agt_") {
+		return nil
+	}
+	client, err := a.clientFor(o)
+	if err != nil {
+		return err
+	}
+	var found []string
+	err = client.each(ctx, "/v1/agents", url.Values{"status": {"all"}, "name": {name}}, func(item json.RawMessage) error {
+		var b agentctl.AgentBody
+		err := json.Unmarshal(item, &b)
+		if b.Name == name { // the gate finds what begins so
+			*agent, found = b.ID, append(found, b.ID+" ("+b.Status+")")
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return a.refused(err, o.json, nil)
+	case len(found) == 0:
+		return exitWith(exitFailed, fmt.Errorf("no agent of this project is called %s; `gate agents list --status all` shows what there is", visible(name)))
+	case len(found) > 1:
+		return exitWith(exitFailed, fmt.Errorf("%d agents are called %s, so name one by its id: %s", len(found), visible(name), strings.Join(found, ", ")))
+	}
+	return nil
 }
 
 func agentPath(id string) string { return "/v1/agents/" + url.PathEscape(id) }

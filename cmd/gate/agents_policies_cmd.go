@@ -35,6 +35,9 @@ func (a *app) agentPolicyListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the policies of the project, the newest first", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := a.agentNamed(c.Context(), &o, &agent); err != nil {
+				return err
+			}
 			return a.listRows(c.Context(), &o, "/v1/policies", url.Values{"name": {name}, "agent_id": {agent}}, "ID\tNAME\tMODE\tENABLED\tRULES\tAPPLIED TO",
 				"There is no such policy in this project. `gate agents policies create` makes one.", func(item json.RawMessage) (string, error) {
 					var b agentctl.PolicyBody
@@ -261,6 +264,9 @@ func (a *app) agentPolicyApplyCommand() *cobra.Command {
 		Long: `Apply a policy to an agent. With --dry-run nothing is written: it tells what the policy would have done
 in the agent's last 24 hours.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.agentNamed(c.Context(), &o, &args[1]); err != nil {
+				return err
+			}
 			path := agentPolicyPath(args[0]) + "/apply"
 			if dry {
 				path += "?dry_run=true"
@@ -288,6 +294,9 @@ func (a *app) agentPolicyDetachCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "detach POLICY AGENT", Short: "Take a policy away from an agent", Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.agentNamed(c.Context(), &o, &args[1]); err != nil {
+				return err
+			}
 			if err := a.confirmed(fmt.Sprintf("Take %s away from %s?", visible(args[0]), visible(args[1])), yes); err != nil {
 				return err
 			}

@@ -34,6 +34,9 @@ func (a *app) toolListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the tools of the project, the newest first", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := a.agentNamed(c.Context(), &o, &agent); err != nil {
+				return err
+			}
 			return a.listRows(c.Context(), &o, "/v1/tools", url.Values{"type": {kind}, "status": {status}, "agent_id": {agent}}, "ID\tNAME\tTYPE\tSTATUS\tVERIFIED",
 				"There is no such tool in this project. `gate agents tools register` makes one.", func(item json.RawMessage) (string, error) {
 					var b agentctl.ToolBody
@@ -124,6 +127,11 @@ to GATE_TOOL_SECRET_RUNSQL_HOST alone.`,
 			case len(args) == 1 && f.name == "" && f.url == "":
 				body, err = a.jsonFile(args[0])
 			case len(args) == 0 && f.name != "" && f.url != "":
+				for i := range f.agents {
+					if err := a.agentNamed(c.Context(), &o, &f.agents[i]); err != nil {
+						return err
+					}
+				}
 				body = f.body()
 			default:
 				err = exitWith(exitUsage, errors.New("give a FILE, or --name and --endpoint"))

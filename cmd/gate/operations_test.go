@@ -328,6 +328,9 @@ func TestTheDatabaseRolesOfThePageWork(t *testing.T) {
 	suffix := strings.ToLower(rolesSuffix(name))
 	statements := strings.NewReplacer("gate_writer", "w"+suffix, "gate_reader", "r"+suffix, `:"db"`, `"`+name+`"`, `:"schema"`, "public", `:"owner"`, `"`+owner+`"`).Replace(script)
 	g.execute(t, statements)
+	g.execute(t, "ALTER ROLE r"+suffix+" CREATEDB CONNECTION LIMIT 3")
+	g.execute(t, statements) // again, which puts back what was changed
+	require.Equal(t, "false 64", g.value(t, "SELECT concat_ws(' ', rolcreatedb::text, rolconnlimit) FROM pg_roles WHERE rolname = 'r"+suffix+"'"))
 	defer g.execute(t, fmt.Sprintf("DROP OWNED BY w%s, r%s; DROP ROLE w%s, r%s", suffix, suffix, suffix, suffix))
 	require.Equal(t, "true", g.value(t, "SELECT has_table_privilege('w"+suffix+"', 'orders', 'DELETE')::text"))
 	require.Equal(t, "false", g.value(t, "SELECT has_table_privilege('r"+suffix+"', 'orders', 'DELETE')::text"))

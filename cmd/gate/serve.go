@@ -122,6 +122,9 @@ func (a *app) serve(ctx context.Context) error {
 	if addr, ok := server.Addr().(*net.TCPAddr); ok && listenerTLS == nil && !addr.IP.IsLoopback() {
 		logger.Warn("the API is cleartext on an address that others reach: tokens and statements can be read on the way; set GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH", "source", "gate")
 	}
+	if _, err := httpd.ParseOperators(s.OperatorToken, s.OperatorTokens, minProductionToken); err != nil {
+		logger.Warn(err.Error()+": whoever guesses it can approve anything, and production refuses it", "source", "gate")
+	}
 	if g.gate.ModeNow() == sqlgate.ModeEmergencyBypass {
 		logger.Warn("emergency bypass: statements with an operator token run whatever was decided about them", "source", "gate",
 			"reason", s.BypassReason, "until", s.BypassUntil)

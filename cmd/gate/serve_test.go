@@ -61,6 +61,15 @@ func TestProbesTellAliveFromReady(t *testing.T) {
 	require.JSONEq(t, `{"status":"non-ok"}`, string(g.get(t, "/readyz").body))
 }
 
+func TestAShortOperatorTokenIsWarnedAbout(t *testing.T) {
+	t.Parallel()
+	const said = `the operator token labelled \"night\" is shorter than 24 characters`
+	g := startGate(t, newGateDir(t, nil), "GATE_OPERATOR_TOKENS=night=hunter2")
+	require.Contains(t, g.output.String(), said)
+	require.NotContains(t, g.output.String(), "hunter2")
+	require.NotContains(t, startGate(t, newGateDir(t, nil)).output.String(), "is shorter than")
+}
+
 func TestConnectionsLeaveFilesForTheRest(t *testing.T) {
 	for _, c := range []struct {
 		files                  uint64
