@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"writegate/http/gateapi"
@@ -171,4 +175,32 @@ func TestToDecideTakesAnOperatorToken(t *testing.T) {
 	code, _, errs = runCLI(t, append(environ, "GATE_OPERATOR_TOKEN=a-token-that-nobody-gave-out"), "", "approvals", "approve", id, "--yes")
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, errs, "unauthorized_operator")
+}
+
+// Each command that a person sees has a man page, which everybody may read.
+func TestEveryCommandHasAManPage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	code, output := runGate(t, nil, "man", dir)
+	require.Zero(t, code, output)
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		path := filepath.Join(dir, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
+		if !c.IsAvailableCommand() {
+			require.NoFileExists(t, path)
+			return
+		}
+		page, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Contains(t, string(page), strings.ReplaceAll(c.CommandPath(), " ", "-")+" - ")
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, fs.FileMode(0o644), info.Mode().Perm())
+		for _, child := range c.Commands() {
+			walk(child)
+		}
+	}
+	walk((&app{}).rootCommand())
+	code, output = runGate(t, nil, "man", filepath.Join(dir, "nowhere"))
+	require.Equal(t, exitFailed, code, output)
 }
