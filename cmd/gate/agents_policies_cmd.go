@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"writegate/agentctl"
+	"writegate/cmd/terminal"
 	"writegate/sqlgate/agentrules"
 )
 
@@ -64,7 +65,7 @@ func (a *app) listRows(ctx context.Context, o *clientOptions, path string, query
 	if err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(a.out, 0, 4, 2, ' ', 0)
+	t := tabwriter.NewWriter(terminal.Fit(a.out), 0, 4, 2, ' ', 0)
 	n := 0
 	err = client.each(ctx, path, query, func(item json.RawMessage) error {
 		if o.json {

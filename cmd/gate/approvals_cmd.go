@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"writegate/cmd/terminal"
 	"writegate/commands/fault"
 	"writegate/http/gateapi"
 	"writegate/sqlgate/classify"
@@ -125,7 +126,7 @@ func printApprovals(w io.Writer, found []approvalShown, f approvalFilter, now ti
 		_, err := fmt.Fprintln(w, "There is no such approval.")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	t := tabwriter.NewWriter(terminal.Fit(w), 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, "ID\tSTATUS\tREQUESTER (UNVERIFIED)\tSTATEMENT")
 	for i := range found {
 		one := &found[i]
@@ -332,12 +333,12 @@ func (a *app) watchApprovals(ctx context.Context, o *clientOptions, f approvalFi
 	if !o.json {
 		fmt.Fprintln(a.err, "Watching. Decide with `gate approvals approve` or `reject`; Ctrl-C ends this.")
 	}
-	waits := map[string]bool{}
+	waits, out := map[string]bool{}, terminal.Fit(a.out)
 	show := func(one *approvalShown) error {
 		if o.json {
 			return writeLine(a.out, one.raw)
 		}
-		_, err := fmt.Fprintf(a.out, "%s  %s  %s  %s\n", one.ApprovalID, standing(&one.ApprovalBody, time.Now()), visible(one.Context.Actor+" / "+one.Context.App), visible(firstLine(one.SQL, 72)))
+		_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", one.ApprovalID, standing(&one.ApprovalBody, time.Now()), visible(one.Context.Actor+" / "+one.Context.App), visible(firstLine(one.SQL, 72)))
 		return err
 	}
 	client, err := a.clientFor(o)

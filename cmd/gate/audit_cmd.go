@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"writegate/cmd/terminal"
 	"writegate/eventlog/event"
 )
 
@@ -110,7 +111,7 @@ func (a *app) searchAudit(ctx context.Context, o *clientOptions, query url.Value
 	if err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(a.out, 0, 4, 2, ' ', 0)
+	t := tabwriter.NewWriter(terminal.Fit(a.out), 0, 4, 2, ' ', 0)
 	n := 0
 	err = client.each(ctx, "/audit", query, func(item json.RawMessage) error {
 		if n++; limit > 0 && n > limit {

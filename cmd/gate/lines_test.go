@@ -163,19 +163,26 @@ func TestLinesThatCouldNotBeWrittenAreTold(t *testing.T) {
 	require.Equal(t, "one\ntw\n{\"level\":\"ERROR\",\"msg\":\"lines before this one could not be written\",\"lines\":2}\nfour\nfive\n", out.String())
 }
 
+// openTerminal makes a terminal, of whose screen the other end is read.
+func openTerminal(t *testing.T) (screen, terminal *os.File) {
+	t.Helper()
+	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = screen.Close() })
+	require.NoError(t, unix.IoctlSetPointerInt(int(screen.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(screen.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	terminal, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = terminal.Close() })
+	return screen, terminal
+}
+
 // On a terminal a service's lines are for people, elsewhere they are JSON, and
 // GATE_LOG_FORMAT overrides both.
 func TestLinesAreForPeopleOnATerminal(t *testing.T) {
 	t.Parallel()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = master.Close() })
-	require.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	require.NoError(t, err)
-	terminal, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = terminal.Close() })
+	_, terminal := openTerminal(t)
 	for _, c := range []struct {
 		err     io.Writer
 		setting string

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -13,9 +14,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"writegate/http/gateapi"
 )
@@ -175,6 +178,30 @@ func TestToDecideTakesAnOperatorToken(t *testing.T) {
 	code, _, errs = runCLI(t, append(environ, "GATE_OPERATOR_TOKEN=a-token-that-nobody-gave-out"), "", "approvals", "approve", id, "--yes")
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, errs, "unauthorized_operator")
+}
+
+// A table is no wider than the terminal; what is no terminal gets all of it.
+func TestTablesFitTheTerminal(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	g.hold(t, ask("DELETE FROM orders WHERE id = 4 OR id = 5 OR id = 6"))
+	_, whole, _ := g.cli(t, "", "approvals", "list")
+	require.Contains(t, whole, "OR id = 6\n")
+	for _, command := range []string{"approvals list", "audit search --limit 1", "executions list --state all"} {
+		screen, terminal := openTerminal(t)
+		require.NoError(t, unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 70}))
+		a := &app{streams: streams{strings.NewReader(""), terminal, io.Discard}, environ: []string{"GATE_HTTP_LISTEN_ADDR=" + strings.TrimPrefix(g.base, "http://"), "GATE_OPERATOR_TOKEN=" + operatorTestToken}}
+		require.Zero(t, a.run(t.Context(), strings.Fields(command)), command)
+		shown := make([]byte, 4096)
+		n, err := screen.Read(shown)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(shown[:n])) {
+			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\r\n")), 70, line)
+		}
+		if command == "approvals list" {
+			require.Contains(t, string(shown[:n]), "…")
+		}
+	}
 }
 
 // Each command that a person sees has a man page, which everybody may read.
