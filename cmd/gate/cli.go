@@ -225,7 +225,10 @@ func printSettings(w io.Writer, list []setting, asJSON bool) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, "SETTING\tVALUE\tORIGIN\tMEANING")
-	for _, s := range list {
+	for i, s := range list {
+		if s.Group != "" && (i == 0 || s.Group != list[i-1].Group) {
+			fmt.Fprintf(t, "\t\t\t\n%s\t\t\t\n", s.Group)
+		}
 		meaning := s.Doc
 		if s.Later != "" {
 			meaning += " (not in this version: " + s.Later + ")"

@@ -48,6 +48,7 @@ const minProductionToken = 24
 
 // A setting is one variable with its documentation, for `gate config`.
 type setting struct {
+	Group   string `json:"group,omitempty"`
 	Name    string `json:"name"`
 	Value   string `json:"value"`
 	Default string `json:"default"`
@@ -613,9 +614,11 @@ func describe(s any, environ []string) []setting {
 	values := env.ToMap(environ)
 	v := reflect.ValueOf(s).Elem()
 	list := make([]setting, 0, v.NumField())
+	group := ""
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
-		e := setting{Name: f.Tag.Get("env"), Value: fmt.Sprint(v.Field(i).Interface()), Default: f.Tag.Get("envDefault"), Origin: "default", Doc: f.Tag.Get("doc"), Later: f.Tag.Get("later")}
+		group = cmp.Or(f.Tag.Get("group"), group)
+		e := setting{Group: group, Name: f.Tag.Get("env"), Value: fmt.Sprint(v.Field(i).Interface()), Default: f.Tag.Get("envDefault"), Origin: "default", Doc: f.Tag.Get("doc"), Later: f.Tag.Get("later")}
 		if _, ok := values[e.Name]; ok {
 			e.Origin = "environment"
 		} else if _, ok := values[e.Name+fileSuffix]; ok && f.Tag.Get("secret") == "true" {

@@ -107,6 +107,7 @@ func TestConfigPrintsValuesAndOriginsAndNoSecret(t *testing.T) {
 		[]string{"GATE_OPERATOR_TOKEN=correct-horse-battery-staple", "GATE_DATABASE_URL=postgres://u:hunter2@localhost/db", "GATE_MODE=shadow", "GATE_TLS_UPSTREAM_MODE=disable"})
 	require.Zero(t, code, errs.String())
 	require.Regexp(t, `GATE_MODE +shadow +environment`, out.String())
+	require.Regexp(t, `\n *\nDatabase *\nGATE_DATABASE_URL `, out.String())
 	require.Regexp(t, `GATE_MAX_SQL_BYTES +262144 +default`, out.String())
 	require.NotContains(t, out.String(), "correct-horse")
 	require.NotContains(t, out.String(), "hunter2")

@@ -13,9 +13,10 @@ package main
 //   - later: a setting of a part that this version does not have; it is known,
 //     and giving it another value than its default is refused, so that nobody
 //     believes in a protection that is not there
+//   - group: the heading of this setting and of those below it, in gate config
 //   - doc: what it does, with its unit
 type settings struct {
-	HTTPListenAddr   string `env:"GATE_HTTP_LISTEN_ADDR" envDefault:"127.0.0.1:6543" doc:"address of the HTTP API"`
+	HTTPListenAddr   string `env:"GATE_HTTP_LISTEN_ADDR" group:"Service" envDefault:"127.0.0.1:6543" doc:"address of the HTTP API"`
 	AllowedHosts     string `env:"GATE_ALLOWED_HOSTS" doc:"names, separated by commas, that the HTTP API is called by besides its addresses and localhost: gate.internal, or gate.internal:6543 for this port alone"`
 	HTTPMaxConns     int    `env:"GATE_HTTP_MAX_CONNECTIONS" envDefault:"4096" min:"1" max:"1000000" doc:"connections of the HTTP API at most"`
 	HTTPMaxPerIP     int    `env:"GATE_HTTP_MAX_CONNECTIONS_PER_IP" envDefault:"1024" min:"1" max:"1000000" doc:"connections of it at most from one address that is not in GATE_TRUSTED_PROXIES, or from one IPv6 network of 64 bits"`
@@ -26,11 +27,11 @@ type settings struct {
 	BypassReason     string `env:"GATE_EMERGENCY_BYPASS_REASON" doc:"why the gate is bypassed; required in mode emergency_bypass"`
 	BypassUntil      string `env:"GATE_EMERGENCY_BYPASS_UNTIL" doc:"end of the bypass, RFC 3339, at most 24 hours ahead"`
 
-	OperatorToken  string `env:"GATE_OPERATOR_TOKEN" secret:"true" doc:"operator token, label operator; without one the operator endpoints refuse everybody"`
+	OperatorToken  string `env:"GATE_OPERATOR_TOKEN" group:"Operators" secret:"true" doc:"operator token, label operator; without one the operator endpoints refuse everybody"`
 	OperatorTokens string `env:"GATE_OPERATOR_TOKENS" secret:"true" doc:"more operator tokens: label=token, separated by commas"`
 	TrustedProxies string `env:"GATE_TRUSTED_PROXIES" doc:"CIDRs, separated by commas, of proxies whose X-Forwarded-For is believed"`
 
-	DatabaseURL       string `env:"GATE_DATABASE_URL" secret:"true" doc:"PostgreSQL URL of the role that writes; sslmode, sslrootcert and connect_timeout in it mean what they mean to libpq, and are refused where they are weaker than the settings"`
+	DatabaseURL       string `env:"GATE_DATABASE_URL" group:"Database" secret:"true" doc:"PostgreSQL URL of the role that writes; sslmode, sslrootcert and connect_timeout in it mean what they mean to libpq, and are refused where they are weaker than the settings"`
 	DatabaseReadURL   string `env:"GATE_DATABASE_READ_URL" empty:"refused" secret:"true" doc:"role for safe reads; default GATE_DATABASE_URL"`
 	DatabaseDDLURL    string `env:"GATE_DATABASE_DDL_URL" empty:"refused" secret:"true" doc:"role for ddl, dcl, maintenance and REFRESH; default GATE_DATABASE_URL"`
 	DatabaseTimeline  string `env:"GATE_DATABASE_TIMELINE" empty:"refused" doc:"timeline that the database was put back to on purpose, eight hex digits; it counts once, at the first start that has it"`
@@ -51,25 +52,25 @@ type settings struct {
 	MaxResultRows     int    `env:"GATE_MAX_RESULT_ROWS" envDefault:"10000" min:"1" max:"10000000" doc:"rows of a result at most"`
 	MaxResultBytes    int64  `env:"GATE_MAX_RESULT_BYTES" envDefault:"16777216" min:"1024" max:"1073741824" doc:"bytes of a result at most"`
 
-	UpstreamTLSMode       string `env:"GATE_TLS_UPSTREAM_MODE" envDefault:"verify-full" oneof:"verify-full,disable" doc:"TLS to PostgreSQL; disable is for development"`
+	UpstreamTLSMode       string `env:"GATE_TLS_UPSTREAM_MODE" group:"TLS to the database" envDefault:"verify-full" oneof:"verify-full,disable" doc:"TLS to PostgreSQL; disable is for development"`
 	UpstreamTLSCA         string `env:"GATE_TLS_UPSTREAM_CA_BUNDLE_PATH" empty:"refused" doc:"PEM file of the CAs that sign PostgreSQL's certificate"`
 	UpstreamTLSCert       string `env:"GATE_TLS_UPSTREAM_CERT_PATH" empty:"refused" doc:"PEM file of the gate's client certificate for PostgreSQL"`
 	UpstreamTLSKey        string `env:"GATE_TLS_UPSTREAM_KEY_PATH" empty:"refused" doc:"PEM file of its key"`
 	UpstreamTLSServerName string `env:"GATE_TLS_UPSTREAM_SERVER_NAME" empty:"refused" doc:"name to verify when it is not the URL's host"`
 
-	MaxBodyBytes int64 `env:"GATE_MAX_BODY_BYTES" envDefault:"1048576" min:"1024" max:"16777216" doc:"bytes of a request body at most"`
+	MaxBodyBytes int64 `env:"GATE_MAX_BODY_BYTES" group:"Limits" envDefault:"1048576" min:"1024" max:"16777216" doc:"bytes of a request body at most"`
 	MaxSQLBytes  int   `env:"GATE_MAX_SQL_BYTES" envDefault:"262144" min:"1" max:"524288" doc:"bytes of SQL text at most"`
 	RatePerMin   int   `env:"GATE_RATE_LIMIT_REQUESTS_PER_MINUTE" envDefault:"120" min:"1" max:"10000000" doc:"statements a client may send per minute"`
 	RateBurst    int   `env:"GATE_RATE_LIMIT_BURST" envDefault:"30" min:"1" max:"10000000" doc:"statements a client may send at once"`
 	ApprovalTTL  int   `env:"GATE_APPROVAL_DEFAULT_TTL_SECONDS" envDefault:"300" min:"1" max:"86400" doc:"seconds an approval lives, from its creation"`
 
-	ParserMode     string `env:"GATE_PARSER_MODE" envDefault:"auto" oneof:"auto,child" doc:"child parses every text in the parser process"`
+	ParserMode     string `env:"GATE_PARSER_MODE" group:"Parser" envDefault:"auto" oneof:"auto,child" doc:"child parses every text in the parser process"`
 	ParserChildren int    `env:"GATE_PARSER_CHILDREN" envDefault:"1" min:"1" max:"8" doc:"parser processes"`
 
-	PolicyDir      string `env:"GATE_POLICY_DIR" envDefault:"./policies" doc:"folder of policy versions"`
+	PolicyDir      string `env:"GATE_POLICY_DIR" group:"Policy folder" envDefault:"./policies" doc:"folder of policy versions"`
 	PolicyManifest string `env:"GATE_POLICY_MANIFEST" envDefault:"manifest.json" doc:"manifest file, relative to the policy folder"`
 
-	AuditWALPath       string `env:"GATE_AUDIT_WAL_PATH" envDefault:"./audit.wal" doc:"canonical append-only log"`
+	AuditWALPath       string `env:"GATE_AUDIT_WAL_PATH" group:"Log" envDefault:"./audit.wal" doc:"canonical append-only log"`
 	AuditLogPath       string `env:"GATE_AUDIT_LOG_PATH" envDefault:"./audit.log" doc:"JSONL projection of the log; not canonical"`
 	AuditIndexPath     string `env:"GATE_AUDIT_INDEX_PATH" doc:"sparse index; default audit_index_v1.json beside the log"`
 	ApprovalDBPath     string `env:"GATE_APPROVAL_DB_PATH" envDefault:"./approvals.db" doc:"store of all projections"`
@@ -81,7 +82,7 @@ type settings struct {
 	AuditOrigin        string `env:"GATE_AUDIT_ORIGIN" doc:"name of the log, read at creation; default gate/<log_id>"`
 	AuditSQLText       string `env:"GATE_AUDIT_SQL_TEXT" envDefault:"normalized" oneof:"normalized,full,none" doc:"SQL text in the log; normalized replaces constants"`
 
-	AuditSegmentBytes     int64  `env:"GATE_AUDIT_SEGMENT_BYTES" envDefault:"1073741824" min:"65536" max:"1099511627776" doc:"bytes at which a segment of the log is sealed and the next one begun"`
+	AuditSegmentBytes     int64  `env:"GATE_AUDIT_SEGMENT_BYTES" group:"Segments and evidence" envDefault:"1073741824" min:"65536" max:"1099511627776" doc:"bytes at which a segment of the log is sealed and the next one begun"`
 	AuditSegmentHours     int    `env:"GATE_AUDIT_SEGMENT_HOURS" envDefault:"24" min:"0" max:"8760" doc:"age at which the same happens, with the next event; 0 = off"`
 	AuditVerifyDirs       string `env:"GATE_AUDIT_VERIFY_DIRS" doc:"more folders whose files may be verified"`
 	CheckpointEveryEvents int    `env:"GATE_AUDIT_CHECKPOINT_EVERY_EVENTS" envDefault:"10000" min:"1" max:"10000000" doc:"events after which a checkpoint is signed, where signing is enabled"`
@@ -94,12 +95,12 @@ type settings struct {
 	EvidenceMaxEvents     int    `env:"GATE_EVIDENCE_MAX_EVENTS" envDefault:"100000" min:"1" max:"100000000" doc:"events of a bundle at most"`
 	EvidenceMaxBytes      int64  `env:"GATE_EVIDENCE_MAX_BYTES" envDefault:"268435456" min:"1024" max:"1099511627776" doc:"bytes of a bundle at most"`
 
-	TLSCert              string `env:"GATE_TLS_CERT_PATH" empty:"refused" doc:"PEM file of the server certificate and its chain; with it the API is HTTPS"`
+	TLSCert              string `env:"GATE_TLS_CERT_PATH" group:"TLS of the listeners" empty:"refused" doc:"PEM file of the server certificate and its chain; with it the API is HTTPS"`
 	TLSKey               string `env:"GATE_TLS_KEY_PATH" empty:"refused" doc:"PEM file of its key"`
 	TLSClientCA          string `env:"GATE_TLS_CLIENT_CA_BUNDLE_PATH" empty:"refused" doc:"PEM file of the CAs that sign client certificates"`
 	TLSRequireClientCert bool   `env:"GATE_TLS_REQUIRE_CLIENT_CERT" envDefault:"false" doc:"refuse clients without a certificate; true in production"`
 	TLSMinVersion        string `env:"GATE_TLS_MIN_VERSION" envDefault:"1.2" oneof:"1.2,1.3" doc:"lowest TLS version that clients may speak"`
-	EnforceHBA           string `env:"GATE_ENFORCE_PG_HBA_BASELINE" envDefault:"false" oneof:"false,report,true" doc:"hold PostgreSQL's access rules against what the gate expects: report tells, true refuses statements; true in production"`
+	EnforceHBA           string `env:"GATE_ENFORCE_PG_HBA_BASELINE" group:"Checks, outcomes and plans" envDefault:"false" oneof:"false,report,true" doc:"hold PostgreSQL's access rules against what the gate expects: report tells, true refuses statements; true in production"`
 	OutcomeCheckSecs     int    `env:"GATE_OUTCOME_CHECK_INTERVAL_SECONDS" envDefault:"30" min:"0" max:"86400" doc:"seconds between checks of unknown outcomes; 0 = off"`
 	OutcomeMarkerTable   string `env:"GATE_OUTCOME_MARKER_TABLE" doc:"schema.table in which each write leaves a row, so that its outcome is certain; empty = off"`
 	OutcomeMarkerKeep    int    `env:"GATE_OUTCOME_MARKER_KEEP_DAYS" envDefault:"30" min:"1" max:"3650" doc:"days for which the owner of that table keeps its rows"`
@@ -109,13 +110,13 @@ type settings struct {
 	ReplayTimeout        int    `env:"GATE_POLICY_REPLAY_TIMEOUT_MS" envDefault:"30000" min:"1" max:"3600000" doc:"milliseconds for a replay"`
 	RequireImpact        bool   `env:"GATE_POLICY_REQUIRE_IMPACT" envDefault:"false" doc:"activation must name the impact it was reviewed with"`
 
-	ProjectKeys      string `env:"GATE_PROJECT_KEYS" secret:"true" doc:"project keys of /v1: [project/label=]value[;scope+scope], separated by commas; gate keys create makes one"`
+	ProjectKeys      string `env:"GATE_PROJECT_KEYS" group:"Agents and dashboard" secret:"true" doc:"project keys of /v1: [project/label=]value[;scope+scope], separated by commas; gate keys create makes one"`
 	ProjectKey       string `env:"GATE_PROJECT_KEY" secret:"true" doc:"project key that gate agents shows to a running gate; the gate itself does not use it"`
 	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" doc:"CIDRs, separated by commas, of networks that verification of tools may reach although they are not public, and with plain http"`
 	EgressAllowPorts string `env:"GATE_EGRESS_ALLOW_PORTS" doc:"ports, separated by commas, that verification of tools may reach besides 443"`
 	BackendURL       string `env:"GATE_BACKEND_URL" doc:"address of the gate; read by gate control-plane alone"`
 
-	WireEnabled     bool   `env:"GATE_PGWIRE_ENABLED" envDefault:"false" doc:"experimental listener that speaks PostgreSQL's protocol; for the lab alone"`
+	WireEnabled     bool   `env:"GATE_PGWIRE_ENABLED" group:"Wire listener" envDefault:"false" doc:"experimental listener that speaks PostgreSQL's protocol; for the lab alone"`
 	WireListenAddr  string `env:"GATE_PGWIRE_LISTEN_ADDR" envDefault:"0.0.0.0:6544" doc:"address of that listener; where nobody logs in it must be a loopback address"`
 	WireLabMode     bool   `env:"GATE_PGWIRE_LAB_MODE" envDefault:"false" doc:"must be true beside GATE_PGWIRE_ENABLED: whoever sets it knows that the listener is an experiment"`
 	WireAuth        string `env:"GATE_PGWIRE_AUTH" oneof:",scram,cert,trust" doc:"how wire clients log in: scram (a password), cert (the common name of their certificate is the user) or trust (loopback addresses alone); default scram, but trust on a loopback address without a users file"`
