@@ -95,7 +95,7 @@ func loadServing(environ []string, now time.Time) (*settings, error) {
 	known := len(faults)
 	for _, found := range s.startFaults() {
 		setting, _, _ := strings.Cut(found, " ")
-		if !slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(f, setting+" ") }) { // else it is said already
+		if !slices.ContainsFunc(faults[:known], func(f string) bool { return strings.HasPrefix(f, setting+" ") }) { // else it is said already
 			faults = append(faults, found)
 		}
 	}

@@ -231,6 +231,7 @@ func TestConfigRefusesWhatServeRefuses(t *testing.T) {
 			"GATE_PGWIRE_ENABLED=true", "GATE_PGWIRE_LAB_MODE=true", "GATE_PGWIRE_USERS_FILE=/nowhere/u", "GATE_EVIDENCE_SIGNING_ENABLED=true",
 			"GATE_EVIDENCE_SIGNING_PRIVATE_KEY_PATH=/nowhere/s", "GATE_EVIDENCE_SIGNING_PUBLIC_KEY_PATH=/nowhere/p"}, true,
 			[]string{"/nowhere/ca", "/nowhere/c", "GATE_DATABASE_URL must have the form", "/nowhere/u", "the signing key", "5 fault(s)"}},
+		"two of one address":         {[]string{"GATE_TLS_UPSTREAM_MODE=disable", "GATE_DATABASE_URL=postgres://u:p@h/d?sslmode=prefer&sslrootcert=/ca"}, true, []string{"write one of them", "sslrootcert is for TLS", "2 fault(s)"}},
 		"both kinds, and none twice": {[]string{"GATE_MODE=loose", "GATE_TLS_UPSTREAM_MODE=prefer"}, false, []string{"GATE_MODE is", "GATE_TLS_UPSTREAM_MODE is", "GATE_DATABASE_URL is empty", "3 fault(s)"}},
 	} {
 		var said []string

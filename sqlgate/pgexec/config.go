@@ -196,7 +196,7 @@ func parseURL(setting, raw string, set *tlsSet, longest time.Duration) (*pgconn.
 		return nil, fmt.Errorf("%s is empty: it %s", setting, urlAdvice)
 	}
 	u, err := url.Parse(raw)
-	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") || u.Fragment != "" || strings.Contains(u.Path, "@") {
+	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") || u.Fragment != "" || strings.Contains(u.EscapedPath(), "@") {
 		return nil, fmt.Errorf("%s %s", setting, urlAdvice)
 	}
 	var timeout time.Duration

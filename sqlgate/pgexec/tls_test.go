@@ -263,6 +263,9 @@ func TestOnlyOtherHostsAreFallbacks(t *testing.T) {
 	require.Equal(t, "scram-sha-256", cfg.RequireAuth)
 	require.Equal(t, "require", cfg.ChannelBinding)
 
+	cfg, err = parseURL("GATE_DATABASE_URL", "postgres://u:p%40%23@one/d%40e?sslmode=verify-full", set, time.Second)
+	require.NoError(t, err)
+	require.Equal(t, []string{"p@#", "d@e"}, []string{cfg.Password, cfg.Database})
 	cfg, err = parseURL("GATE_DATABASE_URL", "postgres://u@one/d", new(tlsSet), time.Second)
 	require.NoError(t, err)
 	require.Nil(t, cfg.TLSConfig)
