@@ -37,6 +37,8 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"without scripts all is shown, none changed":  withoutScripts,
 		"with the keyboard alone":                     keyboardAlone,
 		"news comes under a finger":                   newsUnderAFinger,
+		"a browser whose clock is wrong":              wrongClock,
+		"somebody else decides meanwhile":             decidedElsewhere,
 		"another origin changes nothing":              anotherOrigin,
 		"a page drives neither gate nor dashboard":    hostilePages,
 		"logins are limited":                          limitedLogins,

@@ -40,6 +40,8 @@ func (v *views) functions() template.FuncMap {
 		"guarding":    guarding,
 		"damaged":     (*health).damaged,
 		"capital":     capital,
+		"claim":       func(text string) []sqlPiece { return viewClaim(text).Pieces },
+		"resolved":    resolved,
 		"placeholder": func(i int) string { return "$" + strconv.Itoa(i+1) },
 		"halves":      func(version string) []string { return strings.SplitN(version, "@", 2) },
 		"columns":     columnWords,
@@ -144,6 +146,17 @@ func toneOfEvent(e auditEvent) string {
 		return "good"
 	}
 	return "calm"
+}
+
+// A resolution is what a person decided about an approval; the claims of its event are
+// those of who asked.
+type resolution struct{ Resolution, By, Note string }
+
+func resolved(e auditEvent) (r resolution) {
+	if e.EventType == "approval_resolved" {
+		_ = json.Unmarshal(e.Payload, &r) // a payload that can't be read is shown as that of an event
+	}
+	return r
 }
 
 func short(s string) string {

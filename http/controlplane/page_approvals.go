@@ -24,13 +24,22 @@ type approvalRow struct {
 	Risk   string
 	Left   int64 // seconds
 	Line   sqlView
+	Claims []string // what is wrong with the letters of its claims
+	rank   int
 }
 
 func (s *Server) rows(items []approval) []approvalRow {
 	rows := make([]approvalRow, len(items))
 	for i, a := range items {
-		rows[i] = approvalRow{approval: a, Effect: effect(&a.Classification), Risk: riskWord(&a.Classification),
-			Left: remaining(a.ExpiresAt, s.now()), Line: viewSQL(cutRunes(a.SQL, 400))}
+		r := approvalRow{approval: a, Effect: effect(&a.Classification, a.SQL), Left: remaining(a.ExpiresAt, s.now()), Line: viewSQL(cutRunes(a.SQL, 400)), rank: risk(&a.Classification)}
+		for _, claim := range []string{a.Context.Actor, a.Context.App, a.Context.Tenant, a.Context.Role, a.Context.Host, a.Context.Env, a.Context.SessionID} {
+			r.Claims = append(r.Claims, viewClaim(claim).Warnings...)
+		}
+		if len(r.Claims) > 0 {
+			r.rank = max(r.rank, misleading)
+		}
+		r.Risk = riskWord(r.rank)
+		rows[i] = r
 	}
 	return rows
 }
@@ -89,7 +98,7 @@ func grouped(rows []approvalRow) []group {
 			groups = append(groups, group{Fingerprint: r.Fingerprint})
 		}
 		g := &groups[i]
-		g.Rows, g.rank = append(g.Rows, r), max(g.rank, risk(&r.Classification))
+		g.Rows, g.rank = append(g.Rows, r), max(g.rank, r.rank)
 		if r.CreatedAt.After(g.newest) {
 			g.newest = r.CreatedAt
 		}
@@ -159,7 +168,7 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 		})
 	}
 	v.Missing = all.wait()
-	p.Title = effect(&a.Classification)
+	p.Title = v.Effect
 	p.Live, p.Body = "approval_resolved approval_expired approval_used execution_success execution_failure execution_state_unknown execution_outcome_resolved", v
 	return nil
 }

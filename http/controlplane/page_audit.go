@@ -232,6 +232,7 @@ type storyView struct {
 	SQL       *sqlView
 	Whole     bool // each event links to the one before, as far as they are neighbours
 	Approval  string
+	Decided   approval // as far as it is decided
 	Execution string
 }
 
@@ -282,6 +283,9 @@ func (s *Server) story(c *httpd.Call, p *page) error {
 	}
 	if begun > 1 { // a client names its requests, so what several of them did is not told as of one
 		v.Several, v.Claims, v.SQL, v.Approval, v.Execution = begun, nil, nil, "", ""
+	}
+	if v.Approval != "" {
+		v.Decided, _ = fetch[approval](c.Request.Context(), s, "/approvals/"+v.Approval) // an expired one may be purged
 	}
 	p.Title = "Request " + short(id)
 	p.Live, p.Body = "execution_success execution_failure execution_state_unknown execution_outcome_resolved approval_resolved", v

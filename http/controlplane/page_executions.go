@@ -50,8 +50,9 @@ type executionView struct {
 	SQL    *sqlView // as the log has it
 	Advice []string
 
-	Did     string // what the database did, where the log says more than its word
-	Several bool   // other requests bear the id of its own, so its statement is not shown
+	Did     string   // what the database did, where the log says more than its word
+	Decided approval // of the approval that it ran under
+	Several bool     // other requests bear the id of its own, so its statement is not shown
 	Events  []auditEvent
 }
 
@@ -76,6 +77,9 @@ func (s *Server) execution(c *httpd.Call, p *page) error {
 		} else if err == nil {
 			v.Several = len(got.Items) > 1
 		}
+	}
+	if e.ApprovalID != "" {
+		v.Decided, _ = fetch[approval](ctx, s, "/approvals/"+e.ApprovalID) // the page is worth showing without it
 	}
 	p.Title = "Execution " + short(e.ExecutionID)
 	p.Live, p.Body = "execution_success execution_failure execution_state_unknown execution_outcome_resolved", v

@@ -170,6 +170,9 @@ func matchWords(key string, node *yaml.Node) string {
 	} else {
 		values = []string{node.Value}
 	}
+	if only, yes := strings.CutSuffix(name, " but"); yes && len(values) == 0 {
+		return only // nothing, or no column
+	}
 	if len(values) == 0 {
 		values = []string{"nothing"}
 	}

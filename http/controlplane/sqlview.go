@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/text/unicode/norm"
 	"golang.org/x/text/unicode/runenames"
 )
 
@@ -81,6 +82,14 @@ func cutRunes(s string, n int) string {
 		n--
 	}
 	return s[:min(max(n, 0), len(s))]
+}
+
+// viewClaim is a name that a caller gives itself, with the letters marked that a reader
+// would take for others.
+func viewClaim(text string) sqlView {
+	scan := &sqlScanner{text: text, mixed: map[string]bool{}}
+	scan.take("claim", len(text))
+	return sqlView{Pieces: scan.pieces, Warnings: scan.warnings()}
 }
 
 type sqlScanner struct {
@@ -181,8 +190,8 @@ func (s *sqlScanner) take(kind string, n int) {
 	token := s.text[s.at : s.at+n]
 	s.at += n
 	var mixed [][]int
-	if kind == "string" {
-		mixed = s.mixedIn(token)
+	if kind == "string" || kind == "claim" {
+		mixed = s.mixedIn(token, kind == "claim")
 	}
 	from := 0
 	for i, r := range token {
@@ -211,6 +220,9 @@ func (s *sqlScanner) take(kind string, n int) {
 }
 
 func (s *sqlScanner) add(kind, text string) {
+	if kind == "claim" {
+		kind = "plain"
+	}
 	if text != "" {
 		s.pieces = append(s.pieces, sqlPiece{Kind: kind, Text: text})
 	}
@@ -228,7 +240,9 @@ func (s *sqlScanner) suspicious(kind string, r rune) string {
 		return named(r, "it turns the direction of the text around, so what you read is not the order that runs")
 	case unseen(r), unicode.In(r, unicode.Zs, unicode.Variation_Selector, unicode.Co):
 		return named(r, "it cannot be seen")
-	case kind == "string" || kind == "comment":
+	case kind == "claim" && len(norm.NFKC.String(string(r))) == 1: // full-width and the like
+		return named(r, fmt.Sprintf("it looks like the letter %q and is another", norm.NFKC.String(string(r))))
+	case kind == "string" || kind == "comment" || kind == "claim":
 		return ""
 	case lookAlikes[r] != 0:
 		return looksLike(r)
@@ -244,10 +258,16 @@ func looksLike(r rune) string {
 var wordPattern = regexp.MustCompile(`\pL+`)
 
 // mixedIn finds the words of a literal whose letters come from several
-// alphabets, and notes them. A word of one alphabet, whichever it is, is a word.
-func (s *sqlScanner) mixedIn(token string) (places [][]int) {
+// alphabets, and notes them. A word of one alphabet, whichever it is, is a word; but a
+// name must not be one that is all letters of another alphabet that look Latin.
+func (s *sqlScanner) mixedIn(token string, name bool) (places [][]int) {
 	for _, at := range wordPattern.FindAllStringIndex(token, -1) {
-		if mixed := mixedAlphabets(token[at[0]:at[1]]); mixed != "" {
+		word := token[at[0]:at[1]]
+		mixed := mixedAlphabets(word)
+		if mixed == "" && name && !strings.ContainsFunc(word, func(r rune) bool { return lookAlikes[r] == 0 || unicode.Is(unicode.Latin, r) }) {
+			mixed = fmt.Sprintf("The word %q looks Latin and has no Latin letter.", cutRunes(word, 60))
+		}
+		if mixed != "" {
 			places = append(places, at)
 			s.noteMixed(mixed)
 		}

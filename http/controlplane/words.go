@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -68,7 +69,7 @@ func risk(c *classification) int {
 		most = max(most, 15)
 	}
 	if slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology") || slices.Contains(c.RiskSignals, "confusable_text") {
-		most = max(most, 20) // a text that is made to be misread is no ordinary one
+		most = max(most, misleading) // no ordinary one
 	}
 	if slices.Contains(c.Where, "present") {
 		most = max(most, 10) // how many rows that is, the text does not say
@@ -76,12 +77,15 @@ func risk(c *classification) int {
 	return most + len(c.Signals)
 }
 
+// misleading is the rank of what is written to be misread.
+const misleading = 20
+
 // riskWord is what a person reads of it.
-func riskWord(c *classification) string {
-	switch r := risk(c); {
-	case r >= 20:
+func riskWord(rank int) string {
+	switch {
+	case rank >= 20:
 		return "high"
-	case r >= 10:
+	case rank >= 10:
 		return "elevated"
 	}
 	return "ordinary"
@@ -123,19 +127,48 @@ var effectVerbs = map[string]string{
 	"DELETE": "Delete from", "INSERT": "Insert into", "MERGE": "Merge into", "SELECT": "Read", "TRUNCATE": "Empty", "COMMENT": "Comment on", "LOCK": "Lock",
 }
 
+// objectKind finds what a change of the schema is about, in its text without comments.
+var objectKind = regexp.MustCompile(`(?is)^(CREATE|ALTER|DROP)(?: OR REPLACE)?(?: (?:GLOBAL|LOCAL|TEMP|TEMPORARY|TRUSTED|PROCEDURAL|RECURSIVE|DEFAULT))* ` +
+	`((?:UNLOGGED |UNIQUE |FOREIGN |EVENT |MATERIALIZED |CONSTRAINT |ACCESS |OPERATOR |USER |TEXT SEARCH )?([A-Z]+))`)
+
+// ofTable are kinds of which the classifier names the table that they stand on.
+var ofTable = []string{"TRIGGER", "POLICY", "RULE", "STATISTICS"}
+
+// bareText is the beginning of a text without its comments and with single blanks.
+func bareText(text string) string {
+	var code strings.Builder
+	for _, piece := range viewSQL(cutRunes(text, 400)).Pieces {
+		if piece.Kind != "comment" {
+			code.WriteString(piece.Text)
+		}
+		code.WriteByte(' ')
+	}
+	return strings.Join(strings.Fields(code.String()), " ")
+}
+
 func effectVerb(queryType string) string {
 	return cmp.Or(effectVerbs[queryType], capital(strings.ReplaceAll(strings.ToLower(queryType), "_", " ")))
 }
 
 // effect says in one line what a statement does: of one that writes in several parts,
-// what each of them does.
-func effect(c *classification) string {
+// what each of them does. Its text tells what a change of the schema is about.
+func effect(c *classification, text string) string {
 	verb := effectVerb(c.QueryType)
+	if words := objectKind.FindStringSubmatch(bareText(text)); words != nil && strings.EqualFold(words[1], c.QueryType) {
+		verb = capital(strings.ToLower(words[1] + " " + words[2]))
+		if kind := strings.ToUpper(words[3]); slices.Contains(ofTable, kind) || kind == "INDEX" && c.QueryType == "CREATE" {
+			verb += " on"
+		}
+	}
 	if len(c.TablesWritten) > 0 {
 		var verbs []string
 		for _, queryType := range append([]string{c.QueryType}, c.QueryTypes...) {
-			if verb := effectVerb(queryType); queryType != "SELECT" && !slices.Contains(verbs, verb) {
-				verbs = append(verbs, verb)
+			one := effectVerb(queryType)
+			if queryType == c.QueryType {
+				one = verb
+			}
+			if queryType != "SELECT" && !slices.Contains(verbs, one) {
+				verbs = append(verbs, one)
 			}
 		}
 		if len(verbs) > 0 {

@@ -50,18 +50,56 @@ func TestAnEstimateIsSaidInWords(t *testing.T) {
 
 func TestWhatIsWrittenToBeMisreadIsHighRisk(t *testing.T) {
 	plain := classification{QueryType: "DELETE", Class: "write", TablesWritten: []string{"public.orders"}, Where: []string{"key_equality"}}
-	require.Equal(t, "ordinary", riskWord(&plain))
+	require.Equal(t, "ordinary", riskWord(risk(&plain)))
 	confusable := plain
 	confusable.RiskSignals = []string{"confusable_text"}
-	require.Equal(t, "high", riskWord(&confusable))
-	require.Equal(t, "Delete from public.orders", effect(&plain))
+	require.Equal(t, "high", riskWord(risk(&confusable)))
+	require.Equal(t, "Delete from public.orders", effect(&plain, ""))
 	written := classification{QueryType: "SELECT", QueryTypes: []string{"DELETE", "SELECT"}, TablesWritten: []string{"public.orders"}, TablesRead: []string{"public.orders"}}
-	require.Equal(t, "Delete from public.orders", effect(&written), "a CTE that writes under a SELECT")
+	require.Equal(t, "Delete from public.orders", effect(&written, ""), "a CTE that writes under a SELECT")
 	written = classification{QueryType: "INSERT", QueryTypes: []string{"DELETE", "INSERT"}, TablesWritten: []string{"public.hist", "public.orders"}}
-	require.Equal(t, "Insert into, delete from public.hist, public.orders", effect(&written))
+	require.Equal(t, "Insert into, delete from public.hist, public.orders", effect(&written, ""))
 	written = classification{QueryType: "EXPLAIN", QueryTypes: []string{"EXPLAIN", "UPDATE"}, TablesWritten: []string{"public.orders"}}
-	require.Equal(t, "Explain, update public.orders", effect(&written), "EXPLAIN ANALYZE runs it")
-	require.Equal(t, "Create table as", effect(&classification{QueryType: "CREATE_TABLE_AS"}))
+	require.Equal(t, "Explain, update public.orders", effect(&written, ""), "EXPLAIN ANALYZE runs it")
+	require.Equal(t, "Create table as", effect(&classification{QueryType: "CREATE_TABLE_AS"}, ""))
+}
+
+func TestAChangeOfTheSchemaIsNamedByWhatItChanges(t *testing.T) {
+	for text, want := range map[string]string{
+		"CREATE INDEX i ON orders (status)":                                      "Create index on public.orders",
+		"/* CREATE TABLE */ create\n unique index CONCURRENTLY i ON orders (id)": "Create unique index on public.orders",
+		"CREATE TABLE orders (id int)":                                           "Create table public.orders",
+		"CREATE TEMP TABLE orders (id int)":                                      "Create table public.orders",
+		"CREATE OR REPLACE TRIGGER g AFTER DELETE ON orders":                     "Create trigger on public.orders",
+		"CREATE CONSTRAINT TRIGGER g AFTER DELETE ON orders":                     "Create constraint trigger on public.orders",
+		"CREATE POLICY p ON orders":                                              "Create policy on public.orders",
+		"ALTER TABLE orders ADD c int":                                           "Alter table public.orders",
+		"ALTER TRIGGER g ON orders RENAME TO h":                                  "Alter trigger on public.orders",
+		"DROP TABLE IF EXISTS orders":                                            "Drop table public.orders",
+		"DROP MATERIALIZED VIEW orders":                                          "Drop materialized view public.orders",
+		"DROP INDEX orders":                                                      "Drop index public.orders",
+	} {
+		c := classification{QueryType: strings.ToUpper(strings.Fields(bareText(text))[0]), Class: "ddl", TablesWritten: []string{"public.orders"}}
+		require.Equal(t, want, effect(&c, text), text)
+	}
+	require.Equal(t, "Delete from public.orders", effect(&classification{QueryType: "DELETE", TablesWritten: []string{"public.orders"}}, "CREATE INDEX i ON t"), "the classifier knows what it is")
+}
+
+func TestAClaimThatIsWrittenToBeMisreadIsMarked(t *testing.T) {
+	for text, marked := range map[string]string{
+		"support-agent": "", "Анна": "", "Zoë Müller": "", "Işıl": "", "田中": "",
+		"supp\u043ert-agent": "\u043e", "\u0430\u0440\u0435": "\u0430\u0440\u0435", "\uff41na": "\uff41", "an\u200ba": "U+200B", "\u202eana": "U+202E", "a\u00a0b": "U+00A0",
+	} {
+		var marks strings.Builder
+		v := viewClaim(text)
+		for _, p := range v.Pieces {
+			if p.Kind == "mark" {
+				marks.WriteString(p.Text)
+			}
+		}
+		require.Equal(t, marked == "", len(v.Warnings) == 0, text)
+		require.Equal(t, marked, marks.String(), text)
+	}
 }
 
 func TestChangesOfAPolicyAreSaidWithoutJSON(t *testing.T) {
@@ -214,7 +252,9 @@ func TestWhatARuleAsksNothingOfStandsInItsWords(t *testing.T) {
   - {id: never, decision: BLOCK, match: {query_types: [DROP]}, unless: {}}
   - {id: any, decision: BLOCK, match: {any_of: [{query_types: [DROP]}, {}]}}
   - {id: plain, decision: BLOCK, match: {}}
+  - {id: none, decision: ALLOW, match: {tables_written_only: [], columns_written_only: [], actor: []}}
 `)
+	require.ElementsMatch(t, []string{"it writes nothing", "it writes no column", "the actor says it is nothing"}, rules[3].When)
 	require.Equal(t, []string{anyStatement}, rules[0].Unless)
 	require.Equal(t, []string{"one of these holds: the statement is DROP; or " + anyStatement}, rules[1].When)
 	require.Empty(t, append(rules[2].When, rules[2].Unless...))

@@ -47,9 +47,16 @@ function lasting(seconds) {
   return Math.floor(seconds / 3600) + " h " + (Math.floor(seconds / 60) % 60) + " min";
 }
 
+// How long is left, the server's clock says: that of this machine may be wrong.
+let offset = 0;
+function setClock(root) {
+  const now = root.querySelector("main[data-now]")?.dataset.now;
+  if (now) offset = new Date(now) - performance.now();
+}
+
 function countdowns() {
   for (const element of document.querySelectorAll("[data-countdown]")) {
-    const left = Math.round((new Date(element.dataset.countdown) - Date.now()) / 1000);
+    const left = Math.round((new Date(element.dataset.countdown) - offset - performance.now()) / 1000);
     element.textContent = left > 0 ? lasting(left) + " left" : "time is up";
     if (left === 0) refresh();
   }
@@ -90,12 +97,27 @@ async function renew() {
   if (!answer || answer.redirected) return;
   if (answer.ok && news <= began - 1000 * Number(answer.headers.get("Age") ?? 0)) news = -Infinity;
   const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
+  setClock(fresh);
   for (const region of document.querySelectorAll("[data-region]")) {
     const next = fresh.getElementById(region.id);
-    if (next && !busy(region) && next.innerHTML !== region.dataset.served) replace(region, next);
+    const settled = next && next.dataset.state !== region.dataset.state && !pressing() && !document.querySelector("dialog [value=yes]:disabled");
+    if (settled) decidedMeanwhile(region, next);
+    if (next && (settled || !busy(region)) && next.innerHTML !== region.dataset.served) replace(region, next);
   }
   document.title = fresh.title;
   settle(document);
+}
+
+// decidedMeanwhile ends what somebody does with an approval that is settled; what was
+// typed stays to be read.
+function decidedMeanwhile(region, next) {
+  document.getElementById("confirm")?.close();
+  const note = region.querySelector("textarea")?.value;
+  if (!note) return;
+  const line = document.createElement("p");
+  line.className = "callout warn";
+  line.textContent = "This was decided meanwhile. Your note was not sent: " + note;
+  next.prepend(line);
 }
 
 // A click needs the same element at both of its ends, so nothing is replaced under
@@ -351,5 +373,6 @@ function settle(root) {
   localTimes(root);
   countdowns();
 }
+setClock(document);
 settle(document);
 follow(1 + Number(document.querySelector("main").dataset.head ?? -1));
