@@ -56,14 +56,42 @@ func (s *submission) relations() []string {
 	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.TablesRead, c.TablesWritten))))
 }
 
-// impact is the estimate that the person who approves is shown, as JSON; "" where
-// none could be had.
+// impact is what the person who approves is shown of what the statement reaches, with
+// the estimate, as JSON; "" where neither could be had.
 func (g *Gate) impact(ctx context.Context, s *submission) (string, error) {
 	plan, _, err := g.estimate(ctx, s)
-	if plan == nil || err != nil {
+	if err != nil {
 		return "", err
 	}
-	return string(appendValue(nil, plan)), nil
+	tables := g.reach(ctx, s)
+	if plan == nil && len(tables) == 0 {
+		return "", nil
+	}
+	return string(appendValue(nil, struct {
+		*pgexec.Plan
+		Tables []pgexec.Reached `json:"tables"`
+	}{plan, tables})), nil
+}
+
+// reach asks the catalogues which tables a write reaches, besides those that it names;
+// nothing of the statement but their names is sent.
+func (g *Gate) reach(ctx context.Context, s *submission) []pgexec.Reached {
+	c := &s.classification
+	if !g.PlanEstimates || len(c.TablesWritten) == 0 {
+		return nil
+	}
+	events := 0
+	for queryType, event := range map[string]int{classify.TypeInsert: pgexec.TriggersInsert, classify.TypeDelete: pgexec.TriggersDelete,
+		classify.TypeUpdate: pgexec.TriggersUpdate, classify.TypeTruncate: pgexec.TriggersTruncate} {
+		if c.QueryType == queryType || slices.Contains(c.QueryTypes, queryType) {
+			events |= event
+		}
+	}
+	reading, _ := g.Database.BeginPlan(ctx, false, c.Engine.ServerMajor)
+	if reading == nil {
+		return nil
+	}
+	return reading.Reach(ctx, c.TablesWritten, events)
 }
 
 // notPlanned says what the text alone says against a plan.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,6 +103,36 @@ func TestAPreviewShowsThePlanOfAPlainStatement(t *testing.T) {
 	impact := g.do(t, http.MethodGet, "/approvals/"+r.text(t, "approval_id"), nil, operatorHeader).json(t)["impact"].(map[string]any)
 	require.Equal(t, "Delete", impact["node"])
 	require.InDelta(t, 99, impact["rows"], 30)
+}
+
+// An approval says which tables a write reaches, with those that foreign keys and
+// triggers add, also where no plan may be asked for.
+func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
+	t.Parallel()
+	g := startPlanning(t, "approval_first")
+	g.execute(t, "CREATE TABLE noted (child_id int DEFAULT 7 REFERENCES child ON DELETE SET NULL)")
+	reached := func(sql string) string {
+		var impact struct {
+			Tables []struct {
+				Table, How, From string
+				Rows             *int64
+				Triggers         []string
+			}
+		}
+		record := g.do(t, http.MethodGet, "/approvals/"+g.hold(t, ask(sql)), nil, operatorHeader).json(t)
+		unmarshal(t, mustJSON(t, record["impact"]), &impact)
+		var said []string
+		for _, r := range impact.Tables {
+			said = append(said, fmt.Sprint(r.Table, " ", r.How, " ", r.From, " ", r.Rows != nil, " ", r.Triggers))
+		}
+		slices.Sort(said)
+		return strings.Join(said, "; ")
+	}
+	require.Equal(t, "public.child cascade public.plain false []; public.noted set_null public.child false []; public.plain named  true []", reached("DELETE FROM plain WHERE n < 100"))
+	require.Equal(t, "public.plain named  true []", reached("UPDATE plain SET note = 'x' WHERE n < 100"), "nothing is deleted")
+	require.Equal(t, "public.by_check named  false []", reached("DELETE FROM by_check WHERE n = 1"), "of which no plan may be asked for")
+	require.Equal(t, "public.by_trigger named  false [t, which calls public.audit]", reached("INSERT INTO by_trigger VALUES (1)"))
+	require.Equal(t, "public.by_trigger named  false []", reached("UPDATE by_trigger SET id = 1 WHERE id = 2"), "which does not fire it")
 }
 
 // TestAPlanIsNotAskedForWhereSomethingCouldRun goes through every kind of thing

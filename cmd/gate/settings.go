@@ -105,7 +105,7 @@ type settings struct {
 	OutcomeMarkerTable   string `env:"GATE_OUTCOME_MARKER_TABLE" doc:"schema.table in which each write leaves a row, so that its outcome is certain; empty = off"`
 	OutcomeMarkerKeep    int    `env:"GATE_OUTCOME_MARKER_KEEP_DAYS" envDefault:"30" min:"1" max:"3650" doc:"days for which the owner of that table keeps its rows"`
 	MaxSessions          int    `env:"GATE_MAX_SESSIONS" envDefault:"1000" min:"1" max:"1000000" doc:"prepared-statement sessions at most; each has up to 100 statements and ends after 15 idle minutes"`
-	PlanEstimates        bool   `env:"GATE_PLAN_ESTIMATES" envDefault:"false" doc:"ask PostgreSQL for the plan of provably plain statements, in previews and for approvals"`
+	PlanEstimates        bool   `env:"GATE_PLAN_ESTIMATES" envDefault:"false" doc:"ask PostgreSQL for the plan of provably plain statements, in previews and for approvals, and for approvals what else a write reaches"`
 	CatalogRefreshSecs   int    `env:"GATE_CATALOG_REFRESH_SECONDS" envDefault:"60" min:"0" max:"86400" later:"the catalogue snapshot" doc:"seconds between catalogue snapshots"`
 	ReplayTimeout        int    `env:"GATE_POLICY_REPLAY_TIMEOUT_MS" envDefault:"30000" min:"1" max:"3600000" doc:"milliseconds for a replay"`
 	RequireImpact        bool   `env:"GATE_POLICY_REQUIRE_IMPACT" envDefault:"false" doc:"activation must name the impact it was reviewed with"`
