@@ -39,6 +39,8 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"news comes under a finger":                   newsUnderAFinger,
 		"a browser whose clock is wrong":              wrongClock,
 		"somebody else decides meanwhile":             decidedElsewhere,
+		"what is dangerous is seen without scrolling": dangersInSight,
+		"the inbox by keys alone":                     triageByKeys,
 		"another origin changes nothing":              anotherOrigin,
 		"a page drives neither gate nor dashboard":    hostilePages,
 		"logins are limited":                          limitedLogins,

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
 	"writegate/fixtures/browser"
@@ -86,4 +89,105 @@ func TestAReasonIsSaidOnce(t *testing.T) {
 	require.Contains(t, shown, "db connection failed")
 	require.NotContains(t, shown, "db connection faileddb connection failed")
 	require.NotContains(t, shown, "db connection failed, db connection failed")
+}
+
+// triageByKeys goes through the inbox without a mouse: what could do most harm first, each
+// decision taken back or sent, the next one in its place, a set of one shape at once.
+func triageByKeys(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	var plain []string
+	for n := range 10 {
+		plain = append(plain, g.hold(t, ask(fmt.Sprint("DELETE FROM orders WHERE id = ", 50+n)).with("actor", "invoice-bot")))
+	}
+	some := g.hold(t, ask("UPDATE orders SET status = 'archived' WHERE status = 'paid'"))
+	misread := g.hold(t, ask("DELETE FROM orders WHERE id = 7 AND status <> 'p\u0430id'"))
+	w := openTab(t, b, startTestPlane(t, g.base))
+	w.login()
+	w.until("document.title.startsWith('(12) ')")
+	w.open("/approvals")
+	w.until("document.querySelector('#count-waiting').innerText.startsWith('12') && document.activeElement.id === 'main'")
+	require.Equal(t, strings.Join(append([]string{misread, some}, plain...), " "), w.value("[...document.querySelectorAll('[data-row]')].map(e => e.dataset.row).join(' ')"))
+	require.Equal(t, "50 51 52 53 54 55 56 57 58 59", w.value("[...document.querySelectorAll('.differs')].map(e => e.innerText).join(' ')"))
+
+	pressed := 0
+	press := func(keys ...string) {
+		pressed += len(keys)
+		for _, key := range keys {
+			w.do(chromedp.KeyEvent(key))
+		}
+	}
+	yes := func() {
+		w.until("document.querySelector('dialog[open]')")
+		require.Equal(t, "no", w.value("document.activeElement.value"), "the careful answer has the focus")
+		pressed++
+		w.do(chromedp.KeyEvent(kb.Tab, chromedp.KeyModifiers(chromedp.ModifierShift)))
+		require.Equal(t, "yes", w.value("document.activeElement.value"))
+		press(kb.Enter)
+	}
+	status := func(id, want string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return g.record(t, id)["resolution"] == want }, waitForPage, pollEvery, id)
+	}
+	at := func(id string) {
+		t.Helper()
+		w.until("location.pathname === '/approvals/" + id + "' && document.querySelector('.scripted .decide') && document.activeElement.id === 'main'")
+	}
+	press("?")
+	w.until("document.querySelector('#keys[open]')")
+	press(kb.Escape)
+	w.until("!document.querySelector('dialog[open]')")
+	w.do(chromedp.Focus("#main"))
+	press("j", "j", "k")
+	require.Equal(t, "/approvals/"+misread, w.value("document.activeElement.getAttribute('href')"))
+	press(kb.Enter)
+	at(misread)
+	w.do(chromedp.SendKeys("#note", "a r x not what it says"))
+	require.Equal(t, "a r x not what it says", w.value("document.getElementById('note').value"))
+	require.Equal(t, "null", w.value("String(document.querySelector('dialog[open]'))"), "who types a note decides nothing")
+	w.do(chromedp.Focus("#main"))
+	press("r")
+	yes()
+	at(some) // by itself
+	w.sees("Rejecting one statement in 5 seconds.")
+	press("u")
+	at(misread)
+	require.Equal(t, "a r x not what it says", w.value("document.getElementById('note').value"))
+	require.Equal(t, "pending", g.record(t, misread)["status"], "nothing was sent")
+	press("r")
+	yes()
+	at(some)
+	status(misread, "reject")
+	require.Equal(t, "a r x not what it says", g.record(t, misread)["note"])
+	pressed = 0
+	press("a")
+	yes()
+	at(plain[0])
+	t.Logf("from a card to its decision: %d keys", pressed)
+	status(some, "approve")
+
+	w.open("/approvals")
+	w.until("document.activeElement.id === 'main' && document.querySelectorAll('[data-select]').length === 10")
+	press("j", "x", "j", "x", "a")
+	w.until("document.querySelector('dialog[open]')")
+	require.Equal(t, "DELETE FROM orders WHERE id = 50|DELETE FROM orders WHERE id = 51", w.value("[...document.querySelectorAll('#confirm-list .line')].map(e => e.innerText).join('|')"), "the question names each")
+	yes()
+	status(plain[0], "approve")
+	status(plain[1], "approve")
+	for _, id := range plain[2:] {
+		require.Equal(t, "pending", g.record(t, id)["status"])
+	}
+	w.until("document.querySelectorAll('[data-row]').length === 8")
+	w.do(chromedp.Click("[data-all]"), chromedp.Click(`[data-together="reject"]`))
+	yes()
+	for _, id := range plain[2:] {
+		status(id, "reject")
+	}
+	w.sees("Nobody waits for you.")
+
+	for n := range 2 {
+		g.hold(t, ask(fmt.Sprintf("DELETE FROM orders WHERE id = %d AND status <> 'p\u0430id'", n)))
+	}
+	w.until("document.querySelectorAll('[data-select]').length === 2")
+	w.sees("To approve, open each.")
+	require.Equal(t, "null", w.value("String(document.querySelector('[data-together=\"approve\"]'))"))
 }

@@ -80,6 +80,18 @@ func (w *walk) picture(name string, l look) {
 	require.NoError(w.t, os.WriteFile(filepath.Join(w.folder, file), png, 0o644))
 }
 
+// pictureOfScreen keeps what stands in the first screen.
+func (w *walk) pictureOfScreen(name string, width int64) {
+	w.t.Helper()
+	if w.folder == "" {
+		return
+	}
+	png, err := chromedp.Run(w.ctx, chromedp.CaptureScreenshot())
+	require.NoError(w.t, err)
+	require.NoError(w.t, os.MkdirAll(w.folder, 0o755))
+	require.NoError(w.t, os.WriteFile(filepath.Join(w.folder, fmt.Sprintf("%s-%d-first.png", strings.Trim(notInNames.ReplaceAllString(name, "-"), "-"), width)), png, 0o644))
+}
+
 // page opens a page and sees it.
 func (w *walk) page(name, path string) {
 	w.t.Helper()

@@ -40,6 +40,8 @@ func (v *views) functions() template.FuncMap {
 		"guarding":    guarding,
 		"damaged":     (*health).damaged,
 		"capital":     capital,
+		"size":        sizeOf,
+		"cut":         func(s string) string { return cutRunes(s, shownBytes) },
 		"claim":       func(text string) []sqlPiece { return viewClaim(text).Pieces },
 		"resolved":    resolved,
 		"placeholder": func(i int) string { return "$" + strconv.Itoa(i+1) },

@@ -3,8 +3,13 @@ package controlplane
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"writegate/http/httpd"
@@ -13,6 +18,9 @@ import (
 // runsUnder finds what stands behind an approval's parameters and is none (parameters in
 // docs/openapi.yaml). A parameter is a constant, so none begins like that.
 var runsUnder = regexp.MustCompile(`^(TimeZone = |types of the parameters: |\d+ more before these in its transaction$|before it in its transaction[:,] )`)
+
+// shownBytes is how much of a statement a line of a list shows.
+const shownBytes = 400
 
 // inboxLimit is how many pending approvals a page of the inbox has.
 const inboxLimit = 1000
@@ -31,12 +39,15 @@ type approvalRow struct {
 func (s *Server) rows(items []approval) []approvalRow {
 	rows := make([]approvalRow, len(items))
 	for i, a := range items {
-		r := approvalRow{approval: a, Effect: effect(&a.Classification, a.SQL), Left: remaining(a.ExpiresAt, s.now()), Line: viewSQL(cutRunes(a.SQL, 400)), rank: risk(&a.Classification)}
+		r := approvalRow{approval: a, Effect: effect(&a.Classification, a.SQL), Left: remaining(a.ExpiresAt, s.now()), Line: viewSQL(cutRunes(a.SQL, shownBytes)), rank: risk(&a.Classification)}
 		for _, claim := range []string{a.Context.Actor, a.Context.App, a.Context.Tenant, a.Context.Role, a.Context.Host, a.Context.Env, a.Context.SessionID} {
 			r.Claims = append(r.Claims, viewClaim(claim).Warnings...)
 		}
-		if len(r.Claims) > 0 {
+		if len(r.Claims) > 0 || viewSQL(a.SQL).Misread || viewSQL(a.PreparedSQL).Misread {
 			r.rank = max(r.rank, misleading)
+		}
+		if slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.How != "named" || len(t.Triggers) > 0 }) {
+			r.rank = max(r.rank, 10) // what that comes to, the text does not say
 		}
 		r.Risk = riskWord(r.rank)
 		rows[i] = r
@@ -44,20 +55,36 @@ func (s *Server) rows(items []approval) []approvalRow {
 	return rows
 }
 
+// triage puts what could do most harm first, and of that what ends soonest.
+func triage(a, b approvalRow) int {
+	return cmp.Or(cmp.Compare(riskOrder[b.Risk], riskOrder[a.Risk]), a.ExpiresAt.Compare(b.ExpiresAt), cmp.Compare(a.ApprovalID, b.ApprovalID))
+}
+
+var riskOrder = map[string]int{"high": 2, "elevated": 1}
+
 // A group is the approvals of one shape of statement.
 type group struct {
 	Fingerprint string
 	Rows        []approvalRow
-	rank        int
-	newest      time.Time
+	// Together tells whether they may be approved by one action: each is shown whole, and
+	// there is nothing to say of it that stands on its card alone.
+	Together bool
 }
 
 type approvalsView struct {
 	Tab     string
 	Groups  []group
 	Count   int
+	Filters []filterLink
 	History []approvalRow
 	Next    string
+}
+
+// A filterLink is a part of the inbox, or all of it.
+type filterLink struct {
+	Words, Address string
+	Count          int
+	Chosen         bool
 }
 
 // approvals is the inbox, or what became of earlier ones.
@@ -78,15 +105,54 @@ func (s *Server) approvals(c *httpd.Call, p *page) error {
 		if err != nil {
 			return err
 		}
-		v.Groups, v.Count, v.Next = grouped(s.rows(got.Items)), len(got.Items), got.next()
+		rows := s.rows(got.Items)
+		v.Count, v.Next = len(rows), got.next()
+		rows, v.Filters = filtered(rows, query)
+		v.Groups = grouped(rows)
 	}
 	p.Live, p.Body = "approval_created approval_resolved approval_expired approval_used approvals_purged", v
 	return nil
 }
 
-// grouped puts statements of one shape together: those with the highest risk
-// first, and of equal risk the newest.
+// mostActors bounds how many callers the inbox has a link for.
+const mostActors = 8
+
+// filtered keeps the rows that a query asks for, and names what it could ask for.
+func filtered(rows []approvalRow, query url.Values) ([]approvalRow, []filterLink) {
+	risks, actors := make(map[string]int), make(map[string]int)
+	for _, r := range rows {
+		risks[r.Risk]++
+		actors[r.Context.Actor]++
+	}
+	chosen := query.Get("risk") + query.Get("actor")
+	links := []filterLink{{"All", "/approvals", len(rows), chosen == ""}}
+	add := func(name, value, words string, count int) {
+		links = append(links, filterLink{words, "/approvals?" + url.Values{name: {value}}.Encode(), count, query.Get(name) == value})
+	}
+	if len(risks) > 1 || query.Has("risk") {
+		for _, risk := range []string{"high", "elevated", "ordinary"} {
+			if risks[risk] > 0 || query.Get("risk") == risk {
+				add("risk", risk, riskWords[risk], risks[risk])
+			}
+		}
+	}
+	if len(actors) > 1 || query.Has("actor") {
+		names := slices.SortedFunc(maps.Keys(actors), func(a, b string) int { return cmp.Or(cmp.Compare(actors[b], actors[a]), cmp.Compare(a, b)) })
+		for _, actor := range names[:min(len(names), mostActors)] {
+			add("actor", actor, actor, actors[actor])
+		}
+	}
+	return slices.DeleteFunc(rows, func(r approvalRow) bool {
+		return query.Has("risk") && r.Risk != query.Get("risk") || query.Has("actor") && r.Context.Actor != query.Get("actor")
+	}), links
+}
+
+var riskWords = map[string]string{"high": "High risk", "elevated": "Look closely", "ordinary": "Ordinary"}
+
+// grouped puts statements of one shape together, in the order of triage of the first of
+// each, and marks in what they differ.
 func grouped(rows []approvalRow) []group {
+	slices.SortFunc(rows, triage)
 	at := make(map[string]int)
 	var groups []group
 	for _, r := range rows {
@@ -95,51 +161,109 @@ func grouped(rows []approvalRow) []group {
 		if !ok {
 			i = len(groups)
 			at[key] = i
-			groups = append(groups, group{Fingerprint: r.Fingerprint})
+			groups = append(groups, group{Fingerprint: r.Fingerprint, Together: true})
 		}
 		g := &groups[i]
-		g.Rows, g.rank = append(g.Rows, r), max(g.rank, r.rank)
-		if r.CreatedAt.After(g.newest) {
-			g.newest = r.CreatedAt
-		}
+		g.Rows = append(g.Rows, r)
+		g.Together = g.Together && r.Risk != "high" && r.whole() && len(dangers(&r, r.Line.Warnings)) == 0
 	}
 	for _, g := range groups {
-		slices.SortStableFunc(g.Rows, func(a, b approvalRow) int { return b.CreatedAt.Compare(a.CreatedAt) })
+		markDifferences(g.Rows)
 	}
-	slices.SortStableFunc(groups, func(a, b group) int { return cmp.Or(cmp.Compare(b.rank, a.rank), b.newest.Compare(a.newest)) })
 	return groups
+}
+
+// whole tells whether a line of a list shows all that an approval is for.
+func (r *approvalRow) whole() bool {
+	return len(r.SQL) <= shownBytes && r.PreparedSQL == "" && len(r.Parameters) == 0 && r.Profile != "bulk"
+}
+
+// markDifferences marks the pieces that are not the same in all rows, as far as the rows
+// have the same number of pieces.
+func markDifferences(rows []approvalRow) {
+	for _, r := range rows[1:] {
+		if len(r.Line.Pieces) != len(rows[0].Line.Pieces) {
+			return
+		}
+	}
+	for i, first := range rows[0].Line.Pieces {
+		if slices.ContainsFunc(rows, func(r approvalRow) bool { return r.Line.Pieces[i].Text != first.Text }) {
+			for _, r := range rows {
+				r.Line.Pieces[i].Differs = true
+			}
+		}
+	}
+}
+
+// nextAfter is the address of what to decide after an approval: the next in the order of
+// the inbox, or the inbox where that was the last one, or "" where nothing else waits.
+func (s *Server) nextAfter(ctx context.Context, id string) (string, error) {
+	got, err := read[approval](ctx, s, "/approvals", 200, "status", "pending")
+	var rows []approvalRow
+	for _, g := range grouped(s.rows(got.Items)) {
+		rows = append(rows, g.Rows...)
+	}
+	at := slices.IndexFunc(rows, func(r approvalRow) bool { return r.ApprovalID == id })
+	switch {
+	case at >= 0 && at+1 < len(rows):
+		return "/approvals/" + rows[at+1].ApprovalID, err
+	case len(rows) > 1:
+		return "/approvals", err
+	}
+	return "", err
 }
 
 type approvalView struct {
 	approvalRow
+	Deed      string // what it asks for, as the rest of a sentence
 	Text      sqlView
 	Prepared  *sqlView  // what an EXECUTE runs
 	Params    []sqlView // what $1, $2 and so on are
 	Under     []sqlView // what the statement runs under besides
-	Meanings  []meaning
-	Advice    []string
+	Dangers   []meaning // gravest first
 	Reach     string
 	Estimate  string
-	Similar   []auditEvent
+	Agent     *agentRecord
+	Habits    map[string]int // the last decisions about its actor, by what they were
+	Before    []precedent
+	Approved  int // of those before
+	Rejected  int
 	Execution *execution
 	Events    []auditEvent
+	Next      string // the one to decide after this
 	Missing   []string
 }
+
+// Looked tells whether the catalogues were asked what it reaches.
+func (v approvalView) Looked() bool { return len(v.Impact.tables()) > 0 }
+
+// A precedent is an approval of the same shape.
+type precedent struct {
+	resolution
+	ApprovalID, Actor string
+	At                time.Time
+	Ended             auditEvent // how its execution ended, where it had one
+}
+
+// precedents is how far back earlier decisions are counted.
+const precedents = 7 * 24 * time.Hour
 
 // approval is the card: everything that a person needs to decide, and what
 // became of it.
 func (s *Server) approval(c *httpd.Call, p *page) error {
-	ctx := c.Request.Context()
+	ctx, _ := s.looking(c)
 	a, err := fetch[approval](ctx, s, "/approvals/"+c.Params.ByName("id"))
 	if err != nil {
 		return err
 	}
-	v := approvalView{approvalRow: s.rows([]approval{a})[0], Text: s.shownSQL(a.SQL), Meanings: meanings(&a.Classification),
-		Advice: advice(&a.Classification), Reach: reach(&a.Classification), Estimate: estimate(a.Impact)}
+	v := approvalView{approvalRow: s.rows([]approval{a})[0], Text: s.shownSQL(a.SQL), Reach: reach(&a.Classification), Estimate: estimate(a.Impact)}
 	if a.PreparedSQL != "" {
 		prepared := s.shownSQL(a.PreparedSQL)
 		v.Prepared = &prepared
+		v.Text.Warnings, prepared.Warnings = append(v.Text.Warnings, prepared.Warnings...), nil
 	}
+	v.Deed, v.Dangers = deed(&v.approvalRow), dangers(&v.approvalRow, v.Text.Warnings)
+	v.Text.Warnings = nil // they stand above
 	for _, value := range a.Parameters {
 		if runsUnder.MatchString(value) {
 			v.Under = append(v.Under, viewSQL(value))
@@ -148,11 +272,13 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 		}
 	}
 	var all gather
+	together(&all, ctx, func(ctx context.Context) error { return s.precedents(ctx, &v) })
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := read[auditEvent](ctx, s, "/audit", 15, "event_type", "decision_recorded", "fingerprint", a.Fingerprint)
+		got, err := read[auditEvent](ctx, s, "/audit", 11, "event_type", "decision_recorded", "actor", a.Context.Actor, "app", a.Context.App)
+		v.Habits = make(map[string]int)
 		for _, e := range got.Items {
-			if e.RequestID != a.RequestID && e.ApprovalID != a.ApprovalID && len(v.Similar) < 10 {
-				v.Similar = append(v.Similar, e)
+			if e.RequestID != a.RequestID {
+				v.Habits[e.Decision]++
 			}
 		}
 		return err
@@ -167,8 +293,104 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 			return into(&v.Execution)(fetch[execution](ctx, s, "/executions/"+a.ExecutionID))
 		})
 	}
+	if a.AgentID != "" {
+		together(&all, ctx, func(ctx context.Context) error {
+			_ = into(&v.Agent)(ask[agentRecord](ctx, s, request{path: "/v1/agents/" + a.AgentID, project: true})) // needs a key; the id is shown without
+			return nil
+		})
+	}
+	if a.Status == "pending" {
+		together(&all, ctx, func(ctx context.Context) (err error) {
+			v.Next, err = s.nextAfter(ctx, a.ApprovalID)
+			return err
+		})
+	}
 	v.Missing = all.wait()
 	p.Title = v.Effect
 	p.Live, p.Body = "approval_resolved approval_expired approval_used execution_success execution_failure execution_state_unknown execution_outcome_resolved", v
 	return nil
+}
+
+// precedents reads what became of approvals of the same shape, of the same tables.
+func (s *Server) precedents(ctx context.Context, v *approvalView) error {
+	got, err := read[auditEvent](ctx, s, "/audit", 200, "fingerprint", v.Fingerprint, "since", s.now().Add(-precedents).UTC().Format(time.RFC3339),
+		"event_type", "approval_created", "event_type", "approval_resolved", "event_type", "execution_success", "event_type", "execution_failure", "event_type", "execution_state_unknown")
+	ends := make(map[string]auditEvent)
+	alike := make(map[string]bool)
+	for _, e := range got.Items {
+		var asked struct{ SQL, Classification string }
+		var c classification
+		switch e.EventType {
+		case "approval_created":
+			if json.Unmarshal(e.Payload, &asked) == nil && json.Unmarshal([]byte(asked.Classification), &c) == nil {
+				alike[e.ApprovalID] = effect(&c, asked.SQL) == v.Effect
+			}
+		case "approval_resolved":
+		default:
+			if _, known := ends[e.ApprovalID]; !known { // the newest first
+				ends[e.ApprovalID] = e
+			}
+		}
+	}
+	for _, e := range got.Items {
+		if r := resolved(e); r.By != "" && alike[e.ApprovalID] && e.ApprovalID != v.ApprovalID {
+			v.Before = append(v.Before, precedent{r, e.ApprovalID, e.Actor, e.Timestamp, ends[e.ApprovalID]})
+			if r.Resolution == "approve" {
+				v.Approved++
+			} else {
+				v.Rejected++
+			}
+		}
+	}
+	return err
+}
+
+// deed is what an approval asks for, as the rest of a sentence.
+func deed(r *approvalRow) string {
+	said := strings.ToLower(r.Effect[:1]) + r.Effect[1:]
+	if words := reach(&r.Classification); words != "" {
+		said += " (" + words + ")"
+	}
+	var taken []string
+	for _, t := range r.Impact.tables() {
+		if t.How == "cascade" && !slices.Contains(taken, t.Table) {
+			taken = append(taken, t.Table)
+		}
+	}
+	if len(taken) > 0 {
+		said += " and, by cascade, from " + strings.Join(taken, ", ")
+	}
+	return said
+}
+
+// dangers are what a person must not miss, gravest first.
+func dangers(r *approvalRow, warnings []string) []meaning {
+	var list []meaning
+	if r.MaxRows != nil && r.Impact != nil && r.Impact.Node != "" && r.Impact.Rows > *r.MaxRows {
+		list = append(list, meaning{"It can't succeed like this", "high", fmt.Sprintf("PostgreSQL expects %s, and over %s nothing is changed.", plural(int(r.Impact.Rows), "row", "rows"), thousands(*r.MaxRows)), ""})
+	}
+	for _, words := range r.Claims {
+		list = append(list, meaning{"A claim is written to be misread", "high", words, ""})
+	}
+	for _, words := range warnings {
+		list = append(list, meaning{"Read with care", "medium", words, ""})
+	}
+	list = append(list, meanings(&r.Classification)...)
+	if !slices.ContainsFunc(list, func(m meaning) bool { return m.Name == "write_without_where" || m.Name == "tautological_where" }) &&
+		(slices.Contains(r.Classification.Where, "none") || slices.Contains(r.Classification.Where, "tautology")) {
+		list = append(list, meaning{"Every row", "high", "A part of it touches every row.", ""})
+	}
+	for _, t := range r.Impact.tables() {
+		if words := takenWords[t.How]; words != "" {
+			list = append(list, meaning{words, "medium", fmt.Sprintf("Rows of %s (%s) that belong to those deleted from %s.", t.Table, sizeOf(t), t.From), ""})
+		}
+		for _, trigger := range t.Triggers {
+			list = append(list, meaning{"Trigger", "medium", fmt.Sprintf("A write of %s fires %s. It may write elsewhere.", t.Table, trigger), ""})
+		}
+	}
+	for _, words := range advice(&r.Classification) {
+		list = append(list, meaning{"While it runs", "medium", words, ""})
+	}
+	slices.SortStableFunc(list, func(a, b meaning) int { return cmp.Compare(severityRank[b.Severity], severityRank[a.Severity]) })
+	return list
 }

@@ -1,7 +1,6 @@
 package controlplane
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -91,15 +90,16 @@ func (v *overviewView) minutes(hour []minute) {
 // shownPending is how many of the pending approvals the overview shows.
 const shownPending = 5
 
-// worst gives the approvals with the highest risk, and when the first of all ends.
+// worst gives the approvals to decide first, and when the first of all ends.
 func (s *Server) worst(items []approval) (rows []approvalRow, first time.Time) {
 	for _, a := range items {
 		if first.IsZero() || a.ExpiresAt.Before(first) {
 			first = a.ExpiresAt
 		}
 	}
-	slices.SortStableFunc(items, func(a, b approval) int { return cmp.Compare(risk(&b.Classification), risk(&a.Classification)) })
-	return s.rows(items[:min(len(items), shownPending)]), first
+	rows = s.rows(items)
+	slices.SortFunc(rows, triage)
+	return rows[:min(len(rows), shownPending)], first
 }
 
 func into[T any](target **T) func(T, error) error {

@@ -55,7 +55,7 @@ func TestNoIDLeadsToAnotherPathOfTheGate(t *testing.T) {
 			status, _, _ := p.do(t, http.MethodGet, page+id, "")
 			require.Equal(t, http.StatusNotFound, status, page+id)
 			for _, line := range asked() { // the frame around a page asks for itself
-				require.Contains(t, []string{"GET /behind%2Fa/health", "GET /behind%2Fa/policy/status"}, line, page+id)
+				require.Contains(t, []string{"GET /behind%2Fa/health", "GET /behind%2Fa/policy/status", "GET /behind%2Fa/runtime/stats"}, line, page+id)
 			}
 		}
 	}

@@ -123,11 +123,30 @@ type approval struct {
 	Withdrawn   bool       `json:"withdrawn"`
 }
 
-// A plan is what PostgreSQL expects of a statement that it did not run.
+// A plan is what PostgreSQL expects of a statement that it did not run, where it was
+// asked, and which tables the statement reaches.
 type plan struct {
-	Node      string  `json:"node"`
-	Rows      int64   `json:"rows"`
-	TotalCost float64 `json:"total_cost"`
+	Node      string    `json:"node"`
+	Rows      int64     `json:"rows"`
+	TotalCost float64   `json:"total_cost"`
+	Tables    []reached `json:"tables"`
+}
+
+// tables is for a plan that could not be had, too.
+func (p *plan) tables() []reached {
+	if p == nil {
+		return nil
+	}
+	return p.Tables
+}
+
+type reached struct {
+	Table    string   `json:"table"`
+	How      string   `json:"how"`
+	From     string   `json:"from"`
+	Rows     *int64   `json:"rows"`
+	Bytes    int64    `json:"bytes"`
+	Triggers []string `json:"triggers"`
 }
 
 type auditEvent struct {

@@ -27,8 +27,21 @@ type sqlView struct {
 	Bytes    int
 	Digest   string // SHA-256 of the exact bytes, hex
 	Shape    bool   // values are left out: what ran is longer
-	Folded   bool   // it is long: a page shows its beginning until asked
-	Head     []sqlPiece
+	Misread  bool   // it holds letters that a reader does not see, or takes for others
+	Lines    []sqlLine
+	Parts    []sqlPart // it is long: a page shows these until asked
+}
+
+// A sqlLine is a line of a text, as an editor counts them.
+type sqlLine struct {
+	Number int
+	Pieces []sqlPiece
+}
+
+// A sqlPart is a passage of a long text.
+type sqlPart struct {
+	Lines []sqlLine
+	Cut   bool // the passage goes on
 }
 
 // A sqlPiece is a run of text of one kind.
@@ -36,16 +49,20 @@ type sqlPiece struct {
 	Kind string // keyword, word, string, number, comment, mark, blank, plain
 	Text string
 	Note string // of a mark or a folded blank: what stands there
+
+	Differs bool // from the other statements of its shape
 }
 
 // Bounds of what is shown at once.
 const (
-	foldBytes   = 4_000
-	foldedBytes = 1_200
-	longBlank   = 24 // white space beyond this is folded and said
-	longLines   = 4
-	mostMixed   = 20    // words of several alphabets that are named
-	mostNotes   = 1_000 // marks with their whole note; the others have the number of the character
+	foldBytes = 1_500
+	foldLines = 16
+	partBytes = 400 // of each passage that writes
+	mostParts = 6
+	longBlank = 24 // white space beyond this is folded and said
+	longLines = 4
+	mostMixed = 20    // words of several alphabets that are named
+	mostNotes = 1_000 // marks with their whole note; the others have the number of the character
 )
 
 func viewSQL(text string) sqlView {
@@ -55,26 +72,129 @@ func viewSQL(text string) sqlView {
 	for scan.at < len(text) {
 		scan.next()
 	}
-	v.Pieces, v.Warnings = scan.pieces, scan.warnings()
-	if len(text) > foldBytes {
-		v.Folded, v.Head = true, headOf(v.Pieces)
+	v.Pieces, v.Warnings, v.Misread = scan.pieces, scan.warnings(), scan.marks > 0 || len(scan.mixed) > 0
+	v.Lines = linesOf(v.Pieces, 1)
+	if len(text) > foldBytes || len(v.Lines) > foldLines {
+		v.fold()
 	}
 	return v
 }
 
-// headOf is the beginning of a long text.
-func headOf(pieces []sqlPiece) []sqlPiece {
-	var head []sqlPiece
-	size := 0
+// linesOf parts pieces where lines end.
+func linesOf(pieces []sqlPiece, first int) []sqlLine {
+	lines := []sqlLine{{Number: first}}
 	for _, p := range pieces {
-		if size+len(p.Text) > foldedBytes {
-			p.Text = cutRunes(p.Text, foldedBytes-size)
-			return append(head, p)
+		last := &lines[len(lines)-1]
+		if p.Kind == "blank" { // which stands for all its lines
+			last.Pieces = append(last.Pieces, p)
+			if ends := strings.Count(lineEnds.Replace(p.Text), "\n"); ends > 0 {
+				lines = append(lines, sqlLine{Number: last.Number + ends})
+			}
+			continue
 		}
-		size += len(p.Text)
-		head = append(head, p)
+		for i, text := range strings.Split(lineEnds.Replace(p.Text), "\n") {
+			if i > 0 {
+				lines = append(lines, sqlLine{Number: lines[len(lines)-1].Number + 1})
+			}
+			if last := &lines[len(lines)-1]; text != "" {
+				last.Pieces = append(last.Pieces, sqlPiece{Kind: p.Kind, Text: text, Note: p.Note})
+			}
+		}
 	}
-	return head
+	return lines
+}
+
+var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n")
+
+// fold picks what a page shows of a long text: the passages that write, or its beginning.
+func (v *sqlView) fold() {
+	starts := writingParts(v.Pieces)
+	if len(starts) > mostParts {
+		v.Warnings = append(v.Warnings, fmt.Sprintf("%d passages of it write, or look as if they did; the first %d are shown. Read the whole text.", len(starts), mostParts))
+		starts = starts[:mostParts]
+	}
+	if len(starts) == 0 {
+		starts = []partAt{{0, len(v.Pieces), 0}}
+	}
+	line, at := 1, 0
+	for _, part := range starts {
+		for ; at < part.from; at++ {
+			line += strings.Count(lineEnds.Replace(v.Pieces[at].Text), "\n")
+		}
+		var shown []sqlPiece
+		size, cut := 0, part.to < len(v.Pieces)
+		for _, p := range v.Pieces[part.from:part.to] {
+			if size+len(p.Text) > partBytes {
+				p.Text, cut = cutRunes(p.Text, partBytes-size), true
+				shown = append(shown, p)
+				break
+			}
+			size += len(p.Text)
+			shown = append(shown, p)
+		}
+		v.Parts = append(v.Parts, sqlPart{linesOf(shown, line), cut})
+	}
+}
+
+// A partAt is a passage, by its pieces, and how many parentheses it stands in.
+type partAt struct{ from, to, depth int }
+
+// writingParts finds the passages that write, by their words: each from its verb to the end
+// of its parenthesis, to the next one beside it or to the end. What is no such passage may
+// look like one; what the statement writes, the classification says.
+func writingParts(pieces []sqlPiece) (parts []partAt) {
+	var words []int // pieces that are neither blanks nor comments
+	for i, p := range pieces {
+		if p.Kind != "comment" && p.Kind != "blank" && strings.TrimSpace(p.Text) != "" {
+			words = append(words, i)
+		}
+	}
+	word := func(n int) string {
+		if n < 0 || n >= len(words) {
+			return ""
+		}
+		return strings.ToUpper(pieces[words[n]].Text)
+	}
+	depth, open := 0, []int(nil) // passages that have not ended, the outermost first
+	end := func(i, least int) {
+		for len(open) > 0 && parts[open[len(open)-1]].depth >= least {
+			parts[open[len(open)-1]].to, open = i, open[:len(open)-1]
+		}
+	}
+	for n, i := range words {
+		switch w := word(n); {
+		case w == "(":
+			depth++
+		case w == ")":
+			end(i, depth)
+			depth--
+		case pieces[i].Kind != "string" && writes(word(n-1), w, word(n+1)):
+			end(i, depth)
+			open, parts = append(open, len(parts)), append(parts, partAt{i, len(pieces), depth})
+		}
+	}
+	return parts
+}
+
+// writes tells of a word, by its neighbours, whether a write begins there.
+func writes(before, word, after string) bool {
+	switch {
+	case before == "": // of a text that is no query
+		return word != "SELECT" && word != "WITH" && word != "VALUES" && word != "TABLE" && word != "EXPLAIN"
+	case !slices.Contains([]string{"(", ")", ";", "AS", "ANALYZE", "VERBOSE", "THEN", "DO", "MATERIALIZED"}, before):
+		return false
+	case word == "DELETE":
+		return after == "FROM" || before == "THEN"
+	case word == "UPDATE":
+		return after != ")" && after != ","
+	case word == "INSERT":
+		return after == "INTO" || before == "THEN"
+	case word == "MERGE":
+		return after == "INTO"
+	case word == "INTO": // SELECT ... INTO
+		return before == ")"
+	}
+	return false
 }
 
 func cutRunes(s string, n int) string {
@@ -176,11 +296,11 @@ func (s *sqlScanner) blank(n int) {
 		return
 	}
 	s.blanks++
-	note := fmt.Sprintf("%d blank characters", n)
+	note := fmt.Sprintf("%d blanks", n)
 	if lines > 1 {
-		note = fmt.Sprintf("%d blank characters over %d lines", n, lines)
+		note = fmt.Sprintf("%d blank lines", lines)
 	}
-	s.pieces = append(s.pieces, sqlPiece{"blank", token, note})
+	s.pieces = append(s.pieces, sqlPiece{Kind: "blank", Text: token, Note: note})
 	s.at += n
 }
 
@@ -213,7 +333,7 @@ func (s *sqlScanner) take(kind string, n int) {
 		if r == utf8.RuneError {
 			_, size = utf8.DecodeRuneInString(token[i:])
 		}
-		s.pieces = append(s.pieces, sqlPiece{"mark", shown(r, token[i:i+size]), note})
+		s.pieces = append(s.pieces, sqlPiece{Kind: "mark", Text: shown(r, token[i:i+size]), Note: note})
 		from = i + size
 	}
 	s.add(kind, token[from:])

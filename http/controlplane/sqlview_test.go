@@ -69,15 +69,71 @@ func TestWhatAReaderWouldNotSeeIsSaid(t *testing.T) {
 
 func TestALongStatementIsFoldedWithItsLengthAndDigest(t *testing.T) {
 	v := viewSQL("SELECT '" + strings.Repeat("ä", 3000) + "'")
-	require.True(t, v.Folded)
 	require.Equal(t, 6009, v.Bytes)
 	require.Len(t, v.Digest, 64)
+	require.Len(t, v.Parts, 1)
+	require.True(t, v.Parts[0].Cut)
 	size := 0
-	for _, p := range v.Head {
+	for _, p := range v.Parts[0].Lines[0].Pieces {
 		require.True(t, utf8.ValidString(p.Text))
 		size += len(p.Text)
 	}
-	require.LessOrEqual(t, size, foldedBytes)
+	require.LessOrEqual(t, size, partBytes)
+}
+
+// What of a long text writes is shown first, with the numbers of its lines.
+func TestTheWritingPartsOfALongStatementAreFound(t *testing.T) {
+	long := strings.Repeat("  and status <> 'delete from x'\n", 100)
+	for text, want := range map[string][]string{
+		"WITH a AS (SELECT 1\n" + long + "), b AS (\n  DELETE FROM orders\n  WHERE id = 1)\nSELECT id FROM b": {"103:DELETE FROM orders", "104:  WHERE id = 1"},
+		"SELECT 1\n" + long: {"1:SELECT 1", "2:  and status <> 'delete from x'"},
+		"INSERT INTO a SELECT 1\n" + strings.Repeat("-- INTO\n", 60) + "ON CONFLICT (id) DO UPDATE SET n = 2": {"1:INSERT INTO a SELECT 1", "62:UPDATE SET n = 2"},
+		"MERGE INTO a USING b ON (a.id = b.id)\n" + long + "WHEN MATCHED THEN DELETE":                         {"1:MERGE INTO a USING b ON (a.id = b.id)", "102:DELETE"},
+		"DELETE FROM a WHERE b = substring(delete from 1) OR c > 1" + strings.Repeat("\n OR d > 2", 20):       {"1:DELETE FROM a WHERE b = substring(delete from 1) OR c > 1", "1:delete from 1"},
+		"EXPLAIN ANALYZE UPDATE a SET b = '" + strings.Repeat("x", 2000) + "'":                                {"1:UPDATE a SET b = '" + strings.Repeat("x", partBytes-len("UPDATE a SET b = '"))},
+		"SELECT \"update\", substring(a from 2)" + strings.Repeat("\n, update", 40) + " FROM t FOR UPDATE":    {"1:SELECT \"update\", substring(a from 2)", "2:, update"},
+		"/* DELETE FROM a */ UPDATE b SET c = 1\r\n WHERE d = 2" + strings.Repeat("\r\n OR e = 3", 20):        {"1:UPDATE b SET c = 1", "2: WHERE d = 2"},
+		"\n\nDROP TABLE a" + strings.Repeat("\n, b", 20):                                                      {"3:DROP TABLE a", "4:, b"},
+	} {
+		var lines []string
+		for _, part := range viewSQL(text).Parts {
+			for _, line := range part.Lines {
+				var said strings.Builder
+				for _, p := range line.Pieces {
+					said.WriteString(p.Text)
+				}
+				lines = append(lines, fmt.Sprintf("%d:%s", line.Number, said.String()))
+			}
+		}
+		require.Subset(t, lines, want, text)
+		require.Equal(t, want[0], lines[0], text)
+	}
+	flood := viewSQL("SELECT " + strings.Repeat("substring(delete from 1), ", 100) + "1; DELETE FROM orders")
+	require.Len(t, flood.Parts, mostParts)
+	require.Contains(t, flood.Warnings[len(flood.Warnings)-1], "101 passages of it write")
+}
+
+// Whatever the text, its lines hold all of it, in order, with the numbers of an editor.
+func TestTheLinesAreTheWholeText(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringOf(rapid.SampledFrom([]rune("ab '\n\r-/*("))).Draw(t, "text")
+		v := viewSQL(text)
+		var all, shown strings.Builder
+		for _, p := range v.Pieces {
+			all.WriteString(p.Text)
+		}
+		last := 0
+		for _, line := range v.Lines {
+			require.Greater(t, line.Number, last)
+			last = line.Number
+			for _, p := range line.Pieces {
+				shown.WriteString(p.Text)
+			}
+		}
+		bare := strings.NewReplacer("\n", "", "\r", "")
+		require.Equal(t, bare.Replace(all.String()), bare.Replace(shown.String()))
+		require.Equal(t, 1+strings.Count(lineEnds.Replace(text), "\n"), last)
+	})
 }
 
 // What a card shows as a constant or a comment is one to PostgreSQL's own lexer. Where a

@@ -86,7 +86,9 @@ type page struct {
 	Gate  *health // nil: out of reach
 	Down  string  // why the gate can't be reached, "" where it can
 	Now   time.Time
-	Live  string // event types that make this page look again
+
+	Waiting int64  // approvals that nobody has decided
+	Live    string // event types that make this page look again
 	// LiveShown are those that do so for an agent that the page shows.
 	LiveShown string
 	Body      any
@@ -138,6 +140,9 @@ func (s *Server) posted(name, nav, title string, build func(c *httpd.Call, p *pa
 func (s *Server) build(c *httpd.Call, one session, name, nav, title string, build builder) error {
 	p := &page{Title: title, Nav: nav, User: one.user, CSRF: one.csrf, UTC: one.utc}
 	p.Gate, p.Down = s.gateHealth(c)
+	if read, err := fetch[stats](c.Request.Context(), s, "/runtime/stats"); err == nil { // the page is worth showing without it
+		p.Waiting = read.ApprovalsPending
+	}
 	err := build(c, p)
 	if err == nil {
 		return s.show(c, http.StatusOK, name, p)

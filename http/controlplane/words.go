@@ -40,7 +40,7 @@ var signalWords = map[string]string{
 	"volatile_function":      "Calls a function whose effect can differ each time.",
 	"sequence_change":        "Moves a sequence, which a rollback does not undo.",
 	"delay_function":         "Waits on purpose.",
-	"cascade":                "Cascades: it also drops what depends on its target.",
+	"cascade":                "Cascades: it also drops or empties what depends on its target.",
 	"bulk_copy":              "Moves data in bulk.",
 	"confusable_text":        "Holds characters that a person reads as something else.",
 }
@@ -177,11 +177,20 @@ func effect(c *classification, text string) string {
 	}
 	switch {
 	case len(c.TablesWritten) > 0:
-		return verb + " " + strings.Join(c.TablesWritten, ", ")
+		return verb + " " + tableNames(c.TablesWritten)
 	case len(c.TablesRead) > 0:
 		return verb + " " + strings.Join(c.TablesRead, ", ")
 	}
 	return verb
+}
+
+// tableNames says which tables; one that the classifier can't name comes last.
+func tableNames(list []string) string {
+	named := slices.DeleteFunc(slices.Clone(list), func(name string) bool { return name == "?.*" })
+	if len(named) < len(list) {
+		named = append(named, "tables that it does not name")
+	}
+	return strings.Join(named, ", ")
 }
 
 // whereWords say which rows a write reaches.
@@ -201,10 +210,21 @@ func reach(c *classification) string {
 // estimate is what the database expects, "" where it was not asked. Its statistics
 // may be old, so it is no promise.
 func estimate(p *plan) string {
-	if p == nil {
+	if p == nil || p.Node == "" {
 		return ""
 	}
 	return fmt.Sprintf("PostgreSQL expects %s (%s, cost %s). It planned the statement and did not run it.", plural(int(p.Rows), "row", "rows"), p.Node, thousands(int64(math.Round(p.TotalCost))))
+}
+
+// takenWords say what a foreign key does with the rows that hang on deleted ones.
+var takenWords = map[string]string{"cascade": "Deletes elsewhere", "set_null": "Empties columns elsewhere", "set_default": "Changes columns elsewhere"}
+
+// sizeOf is how large a table is, by the server's last count.
+func sizeOf(t reached) string {
+	if t.Rows == nil {
+		return "never counted"
+	}
+	return fmt.Sprintf("about %s, %s kB", plural(int(*t.Rows), "row", "rows"), thousands((t.Bytes+1023)/1024))
 }
 
 // eventWords are the event types as a heading.

@@ -88,7 +88,8 @@ function happened() {
 
 async function renew() {
   const began = performance.now();
-  const answer = await fetch(location.href, { headers: { "X-Background": news > -Infinity ? "news" : "look" } }).catch(() => null);
+  const page = location.href;
+  const answer = await fetch(page, { headers: { "X-Background": news > -Infinity ? "news" : "look" } }).catch(() => null);
   if (answer?.status === 401) {
     say("You were logged out. Reload the page to log in.");
     stream?.close();
@@ -97,6 +98,7 @@ async function renew() {
   if (!answer || answer.redirected) return;
   if (answer.ok && news <= began - 1000 * Number(answer.headers.get("Age") ?? 0)) news = -Infinity;
   const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
+  if (location.href !== page) return; // another one was visited meanwhile
   setClock(fresh);
   for (const region of document.querySelectorAll("[data-region]")) {
     const next = fresh.getElementById(region.id);
@@ -141,8 +143,8 @@ for (const end of ["pointerup", "pointercancel"]) {
 
 function busy(region) {
   const active = document.activeElement;
-  const typing = region.contains(active) && active.matches("input, textarea, select");
-  return typing || pressing() || region.querySelector("textarea")?.value || region.querySelector("details[open]") || document.querySelector("dialog[open]");
+  const typing = region.contains(active) && active.matches("input:not([type=checkbox]), textarea, select");
+  return typing || pressing() || region.querySelector("[data-select]:checked") || region.querySelector("textarea")?.value || region.querySelector("details[open]") || document.querySelector("dialog[open]");
 }
 
 function replace(region, next) {
@@ -198,12 +200,15 @@ setInterval(() => { if (document.visibilityState === "visible" && document.query
 
 // confirm asks once more; work is done while the dialog is open, and what went
 // wrong is said in it.
-function confirmed({ title, text, hash, yes, grave, work }) {
+function confirmed({ title, text, list = [], hash, yes, grave, work }) {
   const dialog = document.getElementById("confirm");
   const problem = dialog.querySelector(".problem");
   const typed = dialog.querySelector("#typed-hash");
   dialog.querySelector("h2").textContent = title;
   dialog.querySelector("#confirm-text").textContent = text;
+  const names = dialog.querySelector("#confirm-list");
+  names.replaceChildren(...list);
+  names.hidden = list.length === 0;
   const button = dialog.querySelector("button[value=yes]");
   button.textContent = yes;
   button.className = grave ? "danger" : "main";
@@ -233,6 +238,106 @@ function confirmed({ title, text, hash, yes, grave, work }) {
   dialog.showModal();
 }
 
+// A decision waits for some seconds before it is sent, so that it can be taken back.
+const undoSeconds = 5;
+let held = null;
+function hold(ids, decision, note, back) {
+  held?.sendNow();
+  const bar = document.createElement("div");
+  bar.className = "held";
+  bar.setAttribute("role", "status");
+  const text = document.createElement("span");
+  const undo = document.createElement("button");
+  undo.type = "button";
+  undo.dataset.undo = "";
+  undo.textContent = "Undo";
+  bar.append(text, undo);
+  document.body.append(bar);
+  text.textContent = `${decision === "approve" ? "Approving" : "Rejecting"} ${ids.length === 1 ? "one statement" : ids.length + " statements"} in ${undoSeconds} seconds.`;
+  const timer = setTimeout(() => mine.sendNow(), undoSeconds * 1000);
+  const end = () => {
+    clearTimeout(timer);
+    bar.remove();
+    if (held === mine) held = null;
+  };
+  const mine = held = {
+    ids,
+    async sendNow() {
+      end();
+      for (const id of ids) {
+        const answer = await send("/approvals/" + id + "/resolve", { decision, note }).catch(() => ({ ok: false, value: { message: "This page could not reach its own server. It may not have been decided: look." } }));
+        if (!answer.ok) say(`Not done: ${answer.value.message ?? "it was refused."} (${id})`);
+      }
+      say(decision === "approve" ? "Sent. The caller may send it again now." : "Sent.");
+      refresh();
+    },
+    async takeBack() {
+      end();
+      say("Taken back. Nothing was sent.");
+      if (location.pathname !== back) await visit(back);
+      const field = document.getElementById("note");
+      if (field) field.value = note;
+      showHeld();
+    },
+  };
+  showHeld();
+}
+addEventListener("beforeunload", (event) => { if (held) event.preventDefault(); });
+
+// showHeld takes what is decided and not sent yet out of what can be decided.
+function showHeld() {
+  for (const row of document.querySelectorAll("[data-row]")) row.classList.toggle("decided", Boolean(held?.ids.includes(row.dataset.row)));
+  for (const button of document.querySelectorAll("[data-decision]")) button.disabled = Boolean(held?.ids.includes(button.form.dataset.resolve));
+}
+
+// visit goes to another page without leaving this one, so that what is held is not lost.
+async function visit(path) {
+  const answer = await fetch(path).catch(() => null);
+  if (!answer?.ok || answer.redirected) return;
+  const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
+  stream?.close();
+  history.pushState(null, "", path);
+  document.title = fresh.title;
+  document.querySelector("main").replaceWith(document.adoptNode(fresh.querySelector("main")));
+  setClock(document);
+  settle(document);
+  scrollTo(0, 0);
+  document.querySelector("main").focus();
+  follow(1 + Number(document.querySelector("main").dataset.head ?? -1));
+}
+addEventListener("popstate", () => location.reload());
+
+// Keys act while the focus is in the content and not in a field (WCAG 2.1.4).
+const rows = () => [...document.querySelectorAll("[data-row]:not(.decided) a")];
+const steps = {
+  j: () => move(1),
+  k: () => move(-1),
+  x: () => document.activeElement.closest("[data-row]")?.querySelector("[data-select]")?.click(),
+  a: () => decideBy("approve"),
+  r: () => decideBy("reject"),
+  u: () => held?.takeBack(),
+  "?": () => document.getElementById("keys")?.showModal(),
+};
+function move(by) {
+  const all = rows();
+  const at = all.indexOf(document.activeElement.closest("[data-row]")?.querySelector("a"));
+  all[Math.max(0, Math.min(all.length - 1, at < 0 ? 0 : at + by))]?.focus();
+}
+function decideBy(decision) {
+  const set = document.querySelector("[data-select]:checked")?.closest("section");
+  (set?.querySelector(`[data-together=${decision}]`) ?? document.querySelector(`[data-decision=${decision}]:enabled`))?.click();
+}
+document.addEventListener("keydown", (event) => {
+  const active = document.activeElement;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]") || !document.getElementById("keys")) return;
+  if (!active.closest("main, .held") || active.matches("textarea, select, input:not([type=checkbox])")) return;
+  const step = steps[event.key];
+  if (step) {
+    event.preventDefault();
+    step();
+  }
+});
+
 // What the database knows of a transaction (design/execution-and-wire.md).
 const outcomes = { committed: "It was applied.", aborted: "It was not applied.", in_progress: "It is still running.", not_knowable: "The database cannot tell any more." };
 
@@ -245,15 +350,43 @@ const actions = {
       text: approve
         ? "It may then run once, exactly as shown, when the caller sends it again in time. Approving cannot be taken back."
         : "It can then never run under this approval. Rejecting cannot be taken back.",
-      yes: approve ? "Approve" : "Reject", grave: !approve,
+      yes: approve ? "Approve" : "Reject", grave: !approve || form.dataset.risk === "high",
       work: async () => {
-        const answer = await send("/approvals/" + form.dataset.resolve + "/resolve", { decision: button.dataset.decision, note: form.note.value });
-        if (answer.ok) {
-          form.note.value = "";
-          say(approve ? "Approved. The caller may send it again now." : "Rejected.");
-          setTimeout(refresh);
-        }
-        return answer;
+        const next = form.closest("[data-next]")?.dataset.next;
+        hold([form.dataset.resolve], button.dataset.decision, form.note.value, location.pathname);
+        form.note.value = "";
+        if (next) setTimeout(visit, 0, next); // when the dialog is closed
+        return { ok: true };
+      },
+    });
+  },
+  all(button) {
+    const boxes = [...button.closest("section").querySelectorAll("[data-select]")];
+    const every = boxes.every((box) => box.checked);
+    for (const box of boxes) box.checked = !every;
+  },
+  // together decides a set of one shape; the question names each.
+  together(button) {
+    const chosen = [...button.closest("section").querySelectorAll("[data-row]:not(.decided)")].filter((row) => row.querySelector("[data-select]:checked"));
+    if (!chosen.length) return say("Select some first, with x or the boxes.");
+    const approve = button.dataset.together === "approve";
+    confirmed({
+      title: `${approve ? "Approve" : "Reject"} ${chosen.length === 1 ? "this statement" : `these ${chosen.length} statements`}?`,
+      text: approve ? "Each may then run once, exactly as shown, when its caller sends it again in time." : "None of them can then run under its approval.",
+      list: chosen.map((row) => {
+        const item = document.createElement("li");
+        const who = document.createElement("span");
+        who.className = "soft";
+        who.textContent = row.querySelector("a > .soft").textContent;
+        item.append(row.querySelector(".line").cloneNode(true), who);
+        return item;
+      }),
+      yes: `${approve ? "Approve" : "Reject"} ${chosen.length}`, grave: !approve,
+      work: async () => {
+        hold(chosen.map((row) => row.dataset.row), button.dataset.together, "", location.pathname);
+        for (const row of chosen) row.querySelector("[data-select]:checked").checked = false;
+        setTimeout(move, 0, 1);
+        return { ok: true };
       },
     });
   },
@@ -349,6 +482,9 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("button");
   if (!button) return;
   if (button.dataset.decision) actions.resolve(button);
+  else if (button.dataset.undo !== undefined) held?.takeBack();
+  else if (button.dataset.all !== undefined) actions.all(button);
+  else if (button.dataset.together) actions.together(button);
   else if (button.dataset.check) actions.check(button);
   else if (button.dataset.step) actions[button.dataset.step](button);
   else if (button.dataset.copy || button.dataset.copyText) {
@@ -372,7 +508,9 @@ document.addEventListener("submit", (event) => {
 function settle(root) {
   localTimes(root);
   countdowns();
+  showHeld();
 }
 setClock(document);
 settle(document);
+if (document.getElementById("keys") && document.activeElement === document.body) document.querySelector("main").focus();
 follow(1 + Number(document.querySelector("main").dataset.head ?? -1));

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"writegate/fixtures/browser"
+)
+
+// nastyTables hold what a statement's text does not show: rows that hang on others, and
+// triggers.
+const nastyTables = shopTables + `;
+CREATE TABLE parents (id bigint PRIMARY KEY, note text);
+CREATE TABLE children (id bigint PRIMARY KEY, parent_id bigint NOT NULL REFERENCES parents ON DELETE CASCADE);
+CREATE TABLE grandchildren (id bigint PRIMARY KEY, child_id bigint REFERENCES children ON DELETE SET NULL);
+INSERT INTO parents VALUES (1, 'the only one');
+INSERT INTO children SELECT n, 1 FROM generate_series(1, 5000) AS n;
+INSERT INTO grandchildren SELECT n, n FROM generate_series(1, 7000) AS n WHERE n <= 5000;
+CREATE TABLE watched (id bigint PRIMARY KEY, n int);
+CREATE FUNCTION copy_away() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;
+CREATE TRIGGER whisper AFTER UPDATE ON watched FOR EACH ROW EXECUTE FUNCTION copy_away();
+CREATE TRIGGER other AFTER INSERT ON watched FOR EACH ROW EXECUTE FUNCTION copy_away();
+ANALYZE`
+
+// firstScreen says of each text whether it stands whole, without scrolling, above the
+// place where one decides; it gives those that do not.
+const firstScreen = `((texts) => {
+  const bottom = document.querySelector('.decide').getBoundingClientRect().top;
+  const wrong = [];
+  const plain = (text) => text.replace(/\s+/g, ' ');
+  for (const text of texts) {
+    const holding = [...document.querySelectorAll('#approval *')].filter((e) => plain(e.innerText ?? '').includes(text));
+    const seen = holding.some((e) => {
+      const box = e.getBoundingClientRect(), frame = e.closest('pre')?.getBoundingClientRect() ?? { bottom };
+      return box.height > 0 && box.top >= 0 && box.bottom <= Math.min(bottom, frame.bottom);
+    });
+    if (!seen) wrong.push(text + (holding.length ? ': from ' + Math.round(holding.at(-1).getBoundingClientRect().top) + ', above ' + Math.round(bottom) + ' is seen' : ': not there'));
+  }
+  for (const button of document.querySelectorAll('[data-decision]')) {
+    const box = button.getBoundingClientRect();
+    if (box.top < 0 || box.bottom > innerHeight) wrong.push('button ' + button.innerText);
+  }
+  return wrong.join('\n');
+})`
+
+// dangersInSight: whatever a statement hides, whoever decides sees it without scrolling,
+// on a desk and on a phone.
+func dangersInSight(t *testing.T, b *browser.Browser) {
+	asking := strings.Replace(openPolicy, "match: { query_types: [DELETE, VACUUM, TRUNCATE] }", "match: { query_types: [DELETE, INSERT, UPDATE, TRUNCATE, SELECT], class: [write, ddl] }", 1)
+	d := newGateDir(t, []byte(asking))
+	d.execute(t, nastyTables)
+	g := startGate(t, d, "GATE_PLAN_ESTIMATES=true")
+	w := openTab(t, b, startTestPlane(t, g.base)).walk()
+	w.login()
+	many := "WITH old AS (\n  SELECT id FROM customers\n" + "  WHERE name <> 'delete from nothing'\n" + strings.Repeat("    AND email <> 'nobody@example.com'\n", 297) + "), gone AS (\n  DELETE FROM orders\n  WHERE customer_id IN (SELECT id FROM old))\nSELECT count(*) FROM old"
+	for _, c := range []struct {
+		name string
+		s    statement
+		sees []string
+	}{
+		{"a delete that cascades", ask("DELETE FROM parents WHERE id = 1"), []string{"asks to delete from public.parents (rows named by their key) and, by cascade, from public.children", "Deletes elsewhere", "Rows of public.children (about 5 000 rows", "Empties columns elsewhere", "public.grandchildren (about 5 000 rows"}},
+		{"a comment hides the condition", ask("DELETE FROM orders -- only the test order:\n  -- WHERE id = 7"), []string{"Has no condition: it touches every row.", "2 comments. Comments do not run", "It can't succeed like this", "expects 100 rows"}},
+		{"one delete behind 300 lines", ask(many), []string{"delete from public.orders", "DELETE FROM orders", "WHERE customer_id IN (SELECT id FROM old)", "Jump to the rest: all 304 lines", "Writes from inside a WITH clause."}},
+		{"an upsert over the whole table", ask("INSERT INTO orders (id, customer_id, status) SELECT id, customer_id, 'void' FROM orders ON CONFLICT (id) DO UPDATE SET status = excluded.status"), []string{"every row", "ON CONFLICT (id) DO UPDATE"}},
+		{"letters of another alphabet", ask("UPDATE orders SET status = 'p\u0430id' WHERE id = 1"), []string{"High risk", "mixes Cyrillic and Latin letters", "is not the word it looks like"}},
+		{"a trigger that writes elsewhere", ask("UPDATE watched SET n = 1 WHERE id = 1"), []string{"A write of public.watched fires whisper, which calls public.copy_away. It may write elsewhere."}},
+		{"a condition that is always true", ask("DELETE FROM orders WHERE id = 1 OR 1 = 1"), []string{"Has a condition that is always true: it touches every row.", "OR 1 = 1"}},
+		{"a condition out of sight", ask("DELETE FROM orders WHERE id = 1" + strings.Repeat(" ", 400) + strings.Repeat("\n", 60) + "OR status <> ''"), []string{"A long run of blanks is folded", "OR status <> ''", "asks to delete from public.orders (the rows that its condition finds)"}},
+		{"a function that does anything", ask("SELECT copy_away() FROM orders WHERE id = 1"), []string{"Calls a function, operator or type that is not built into PostgreSQL; it could do anything."}},
+		{"a name that is somebody else's", ask("DELETE FROM orders WHERE id = 4").with("actor", "supp\u043ert-agent"), []string{"High risk", "A claim is written to be misread"}},
+		{"a table is emptied", ask("TRUNCATE orders CASCADE"), []string{"asks to empty public.orders, tables that it does not name", "Drops or empties something for good.", "Cascades", "Nobody can read or write the table while it runs"}},
+	} {
+		id := g.hold(t, c.s)
+		w.open("/approvals/" + id)
+		w.until("document.querySelector('.scripted .decide')")
+		for _, screen := range []struct{ width, height int64 }{{1440, 900}, {390, 844}} {
+			_, err := chromedp.Call(w.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: screen.width, Height: screen.height, DeviceScaleFactor: 1})
+			require.NoError(t, err)
+			w.value("scrollTo(0, 0), ''")
+			assert.Equal(t, "", w.value(firstScreen+"("+string(mustJSON(t, c.sees))+")"), "%s, %d wide", c.name, screen.width)
+			assert.Equal(t, "true", w.value("String([...document.querySelectorAll('.sql pre code')].every(e => parseFloat(getComputedStyle(e).fontSize) >= 15))"), "SQL is large enough to read")
+			w.pictureOfScreen("nasty "+c.name, screen.width)
+		}
+		if strings.Contains(w.value("document.querySelector('.lead').innerText"), "High risk") {
+			require.Equal(t, "", w.value("document.querySelector('[data-decision=\"approve\"]').className"), "to approve is not the button that is filled")
+		}
+		w.see("card " + c.name)
+	}
+}
+
+// Nothing is looked up in a database for an approval where that is not switched on.
+func TestReachIsOffByDefault(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 3"))
+	require.Contains(t, startTestPlane(t, g.base).reader(t).page(t, "/approvals/"+id), "Cascades and triggers were not looked at")
+}

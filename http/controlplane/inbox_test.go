@@ -1,0 +1,59 @@
+package controlplane
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTheInboxIsSortedByRiskAndTimeLeft(t *testing.T) {
+	now := time.Date(2026, 3, 1, 9, 0, 0, 0, time.UTC)
+	s := &Server{now: func() time.Time { return now }}
+	waiting := func(id, sql, where string, minutes int, signals ...string) approval {
+		c := classification{QueryType: "DELETE", Class: "write", TablesWritten: []string{"public.orders"}, Where: []string{where}, RiskSignals: signals}
+		return approval{ApprovalID: id, SQL: sql, Classification: c, Fingerprint: where, Context: claims{Actor: id[:1]}, ExpiresAt: now.Add(time.Duration(minutes) * time.Minute)}
+	}
+	list := []approval{
+		waiting("a1", "DELETE FROM orders WHERE id = 1", "key_equality", 9), waiting("a2", "DELETE FROM orders WHERE id = 2", "key_equality", 3),
+		waiting("b1", "DELETE FROM orders WHERE n > 1", "present", 5), waiting("c1", "DELETE FROM orders", "none", 14), waiting("c2", "DELETE FROM orders", "none", 12),
+		waiting("a3", "DELETE FROM orders WHERE id = 3", "key_equality", 1),
+	}
+	order := func(rows []approvalRow) string {
+		var ids []string
+		for _, g := range grouped(rows) {
+			for _, r := range g.Rows {
+				ids = append(ids, r.ApprovalID)
+			}
+		}
+		return strings.Join(ids, " ")
+	}
+	require.Equal(t, "c2 c1 b1 a3 a2 a1", order(s.rows(list)))
+
+	groups := grouped(s.rows(list))
+	require.Equal(t, []bool{false, true, true}, []bool{groups[0].Together, groups[1].Together, groups[2].Together}, "what could do much harm is approved one by one")
+	for _, r := range groups[2].Rows {
+		var differs []string
+		for _, p := range r.Line.Pieces {
+			if p.Differs {
+				differs = append(differs, p.Text)
+			}
+		}
+		require.Equal(t, []string{r.ApprovalID[1:]}, differs, "only what differs is marked")
+	}
+	long := waiting("a4", "DELETE FROM orders WHERE id = 4 -- "+strings.Repeat("x", shownBytes), "key_equality", 2)
+	require.False(t, grouped(s.rows([]approval{list[0], long}))[0].Together, "what a line does not show whole is approved on its card")
+
+	reaching := list[0]
+	reaching.Impact = &plan{Tables: []reached{{Table: "public.items", How: "cascade", From: "public.orders"}}}
+	require.False(t, grouped(s.rows([]approval{list[1], reaching}))[0].Together, "nor what has a danger that its card names")
+
+	rows, links := filtered(s.rows(list), url.Values{"risk": {"ordinary"}})
+	require.Equal(t, "a3 a2 a1", order(rows))
+	require.Equal(t, filterLink{"Ordinary", "/approvals?risk=ordinary", 3, true}, links[3])
+	rows, links = filtered(s.rows(list), url.Values{"actor": {"c"}})
+	require.Equal(t, "c2 c1", order(rows))
+	require.Equal(t, []int{6, 2, 1, 3, 3, 2, 1}, []int{links[0].Count, links[1].Count, links[2].Count, links[3].Count, links[4].Count, links[5].Count, links[6].Count})
+}
