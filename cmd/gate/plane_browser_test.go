@@ -433,6 +433,7 @@ func agentsShown(t *testing.T, b *browser.Browser) {
 	require.Equal(t, http.StatusAccepted, asked.status, "%s", asked.body)
 	w.open("/approvals/" + asked.text(t, "approval_id"))
 	w.sees("of the agent's policy " + rules)
+	w.sees("payment-bot (its token was checked)")
 	w.sees("Ask finance.")
 	w.until("document.querySelector('a[href=\"/agents/" + other + "\"]')")
 	w.open("/agents/" + other)

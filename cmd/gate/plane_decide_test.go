@@ -42,6 +42,39 @@ func decidedElsewhere(t *testing.T, b *browser.Browser) {
 	w.sees("Your note was not sent: half a thought")
 }
 
+// requireLight holds that a page is small and takes few requests.
+func (w *tab) requireLight() {
+	w.t.Helper()
+	const loaded = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource').filter(e => e.initiatorType !== 'fetch')]"
+	require.Equal(w.t, "", w.value("(all => all.length <= 6 && all.reduce((sum, e) => sum + e.decodedBodySize, 0) <= 100 * 1024 ? '' : JSON.stringify(all.map(e => [e.name, e.decodedBodySize])))("+loaded+")"))
+}
+
+// A card counts what was decided of the same shape and of the same tables, and says how
+// that ended.
+func TestACardShowsWhatWasDecidedBefore(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	g.execute(t, "CREATE TABLE orders_2 (id bigint PRIMARY KEY)")
+	plane := startTestPlane(t, g.base).reader(t)
+	card := func(sql string) string { return plane.page(t, "/approvals/"+g.hold(t, ask(sql))) }
+	require.Contains(t, card("DELETE FROM orders WHERE id = 1"), "none of its shape was decided this week")
+	for id, decision := range map[int]string{2: "approve", 3: "approve", 4: "reject"} {
+		s := ask(fmt.Sprint("DELETE FROM orders WHERE id = ", id))
+		approval := g.hold(t, s)
+		require.Equal(t, http.StatusOK, g.resolve(t, approval, decision).status)
+		if id == 2 {
+			require.Equal(t, http.StatusOK, g.query(t, s.with("approval_id", approval)).status)
+		}
+	}
+	other := g.hold(t, ask("DELETE FROM orders_2 WHERE id = 5"))
+	require.Equal(t, http.StatusOK, g.resolve(t, other, "approve").status)
+	shown := card("DELETE FROM orders WHERE id = 6")
+	require.Contains(t, shown, "2 of its shape were approved this week, 1 rejected")
+	require.Equal(t, 1, strings.Count(shown, "; it ran"))
+	require.Contains(t, shown, "Rejected</a> by operator: “from a test”")
+	require.Contains(t, card("DELETE FROM orders_2 WHERE id = 7"), "1 of its shape was approved this week, 0 rejected")
+}
+
 // Who decided, and with which note, stands wherever an approval shows.
 func TestWhoDecidedStandsWhereverAnApprovalShows(t *testing.T) {
 	t.Parallel()
@@ -139,8 +172,10 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	w.do(chromedp.Focus("#main"))
 	press("j", "j", "k")
 	require.Equal(t, "/approvals/"+misread, w.value("document.activeElement.getAttribute('href')"))
+	w.requireLight()
 	press(kb.Enter)
 	at(misread)
+	w.requireLight()
 	w.do(chromedp.SendKeys("#note", "a r x not what it says"))
 	require.Equal(t, "a r x not what it says", w.value("document.getElementById('note').value"))
 	require.Equal(t, "null", w.value("String(document.querySelector('dialog[open]'))"), "who types a note decides nothing")
@@ -167,6 +202,7 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 
 	w.open("/approvals")
 	w.until("document.activeElement.id === 'main' && document.querySelectorAll('[data-select]').length === 10")
+	require.Equal(t, "true", w.value("String([...document.querySelectorAll('.inbox .line')].every(e => parseFloat(getComputedStyle(e).fontSize) >= 15))"))
 	press("j", "x", "j", "x", "a")
 	w.until("document.querySelector('dialog[open]')")
 	require.Equal(t, "DELETE FROM orders WHERE id = 50|DELETE FROM orders WHERE id = 51", w.value("[...document.querySelectorAll('#confirm-list .line')].map(e => e.innerText).join('|')"), "the question names each")

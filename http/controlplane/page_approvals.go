@@ -367,7 +367,7 @@ func deed(r *approvalRow) string {
 func dangers(r *approvalRow, warnings []string) []meaning {
 	var list []meaning
 	if r.MaxRows != nil && r.Impact != nil && r.Impact.Node != "" && r.Impact.Rows > *r.MaxRows {
-		list = append(list, meaning{"It can't succeed like this", "high", fmt.Sprintf("PostgreSQL expects %s, and over %s nothing is changed.", plural(int(r.Impact.Rows), "row", "rows"), thousands(*r.MaxRows)), ""})
+		list = append(list, meaning{"It will probably fail", "high", fmt.Sprintf("PostgreSQL expects %s, and over %s nothing is changed.", plural(int(r.Impact.Rows), "row", "rows"), thousands(*r.MaxRows)), ""})
 	}
 	for _, words := range r.Claims {
 		list = append(list, meaning{"A claim is written to be misread", "high", words, ""})

@@ -348,8 +348,8 @@ const actions = {
     confirmed({
       title: approve ? "Approve this statement?" : "Reject this statement?",
       text: approve
-        ? "It may then run once, exactly as shown, when the caller sends it again in time. Approving cannot be taken back."
-        : "It can then never run under this approval. Rejecting cannot be taken back.",
+        ? "It may then run once, exactly as shown, when the caller sends it again in time. You can take that back for five seconds, and not afterwards."
+        : "It can then never run under this approval. You can take that back for five seconds, and not afterwards.",
       yes: approve ? "Approve" : "Reject", grave: !approve || form.dataset.risk === "high",
       work: async () => {
         const next = form.closest("[data-next]")?.dataset.next;
