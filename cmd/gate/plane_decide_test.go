@@ -134,7 +134,7 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	}
 	some := g.hold(t, ask("UPDATE orders SET status = 'archived' WHERE status = 'paid'"))
 	misread := g.hold(t, ask("DELETE FROM orders WHERE id = 7 AND status <> 'p\u0430id'"))
-	w := openTab(t, b, startTestPlane(t, g.base))
+	w := openTab(t, b, startTestPlane(t, g.base)).walk()
 	w.login()
 	w.until("document.title.startsWith('(12) ')")
 	w.open("/approvals")
@@ -167,6 +167,7 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	}
 	press("?")
 	w.until("document.querySelector('#keys[open]')")
+	w.see("inbox keys")
 	press(kb.Escape)
 	w.until("!document.querySelector('dialog[open]')")
 	w.do(chromedp.Focus("#main"))
@@ -184,6 +185,7 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	yes()
 	at(some) // by itself
 	w.sees("Rejecting one statement in 5 seconds.")
+	w.pictureOfScreen("held", 1440)
 	press("u")
 	at(misread)
 	require.Equal(t, "a r x not what it says", w.value("document.getElementById('note').value"))
@@ -206,6 +208,7 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	press("j", "x", "j", "x", "a")
 	w.until("document.querySelector('dialog[open]')")
 	require.Equal(t, "DELETE FROM orders WHERE id = 50|DELETE FROM orders WHERE id = 51", w.value("[...document.querySelectorAll('#confirm-list .line')].map(e => e.innerText).join('|')"), "the question names each")
+	w.see("inbox together")
 	yes()
 	status(plain[0], "approve")
 	status(plain[1], "approve")

@@ -302,7 +302,7 @@ async function visit(path) {
   setClock(document);
   settle(document);
   scrollTo(0, 0);
-  document.querySelector("main").focus();
+  document.querySelector("main").focus({ preventScroll: true });
   follow(1 + Number(document.querySelector("main").dataset.head ?? -1));
 }
 addEventListener("popstate", () => location.reload());
@@ -512,5 +512,5 @@ function settle(root) {
 }
 setClock(document);
 settle(document);
-if (document.getElementById("keys") && document.activeElement === document.body) document.querySelector("main").focus();
+if (document.getElementById("keys") && document.activeElement === document.body) document.querySelector("main").focus({ preventScroll: true });
 follow(1 + Number(document.querySelector("main").dataset.head ?? -1));
