@@ -366,7 +366,7 @@ func deed(r *approvalRow) string {
 // dangers are what a person must not miss, gravest first.
 func dangers(r *approvalRow, warnings []string) []meaning {
 	var list []meaning
-	if r.MaxRows != nil && r.Impact != nil && r.Impact.Node != "" && r.Impact.Rows > *r.MaxRows {
+	if r.OverLimit && r.MaxRows != nil && r.Impact != nil {
 		list = append(list, meaning{"It will probably fail", "high", fmt.Sprintf("PostgreSQL expects %s, and over %s nothing is changed.", plural(int(r.Impact.Rows), "row", "rows"), thousands(*r.MaxRows)), ""})
 	}
 	for _, words := range r.Claims {

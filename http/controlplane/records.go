@@ -117,6 +117,7 @@ type approval struct {
 	Principal   string     `json:"principal"`
 	AgentID     string     `json:"agent_id"`
 	Impact      *plan      `json:"impact"`
+	OverLimit   bool       `json:"estimate_exceeds_max_rows"`
 	ExecutionID string     `json:"execution_id"`
 	UsedAt      *time.Time `json:"used_at"`
 	RequestID   string     `json:"request_id"`
