@@ -231,6 +231,9 @@ func TestAVerificationWithoutFilesToOpenAccusesNobody(t *testing.T) {
 	mustAppend(t, l, "c")
 	none.Store(false)
 	r, err := l.Verify(t.Context())
+	if errors.Is(err, frame.ErrNoFiles) { // shared with one of the log's own, which began before
+		r, err = l.Verify(t.Context())
+	}
 	require.NoError(t, err)
 	require.Equal(t, frame.OK, r.Status)
 }
