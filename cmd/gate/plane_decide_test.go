@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -91,6 +92,17 @@ func TestWhoDecidedStandsWhereverAnApprovalShows(t *testing.T) {
 		require.Contains(t, shown, "Approved by operator", path)
 		require.Contains(t, shown, "the customer asked for it", path)
 	}
+	require.Contains(t, plane.page(t, "/approvals?show=approved"), ">once</a>")
+
+	g.execute(t, "INSERT INTO order_items SELECT 40, 100 + n FROM generate_series(1, 200) AS n")
+	s = ask("DELETE FROM order_items WHERE order_id = 40")
+	id = g.approved(t, s)
+	failed := g.query(t, s.with("approval_id", id))
+	requireFault(t, failed, http.StatusUnprocessableEntity, "row_limit_exceeded")
+	require.Contains(t, plane.page(t, "/approvals?show=approved"), ">without effect</a>", "a statement that was rolled back may be sent again")
+	answer, err := plane.Get(plane.base + "/approvals?show=rejectet")
+	require.NoError(t, errors.Join(err, answer.Body.Close()))
+	require.Equal(t, http.StatusBadRequest, answer.StatusCode)
 }
 
 // A claim whose letters are not those that they look like is marked wherever it stands,

@@ -130,6 +130,7 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 	for path, shown := range map[string][]string{
 		"/":                {"The event log is damaged, so every statement is refused.", `<a href="/evidence">See the damage, and what to do</a>`, "not known: the log is damaged", "Refusing everything"},
 		"/executions":      {"Not known: the log is damaged."},
+		"/approvals":       {"Not known: the event log is damaged, and an approval may wait that can't be read."},
 		"/policies":        {"Nothing can be changed here while the log is damaged."},
 		"/audit?actor=ana": {fmt.Sprintf("The log is damaged behind event %d.", verified), first.text(t, "request_id")},
 		"/requests/" + first.text(t, "request_id"): {"Chain not verified", "Request received"},
@@ -138,7 +139,7 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 		for _, text := range shown {
 			require.Contains(t, page, text, path)
 		}
-		for _, text := range []string{"every outcome is known", "Every outcome is known", "No decision in the last hour", "nothing to decide", "Roll back to", "Submit a new version"} {
+		for _, text := range []string{"every outcome is known", "Every outcome is known", "No decision in the last hour", "nothing to decide", "Nobody waits", "Roll back to", "Submit a new version"} {
 			require.NotContains(t, page, text, path)
 		}
 	}

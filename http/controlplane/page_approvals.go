@@ -99,7 +99,7 @@ func (s *Server) approvals(c *httpd.Call, p *page) error {
 			return err
 		}
 		v.History, v.Next = s.rows(got.Items), got.next()
-	default:
+	case "", "pending":
 		v.Tab = "pending"
 		got, err := read[approval](ctx, s, "/approvals", inboxLimit, "status", "pending", "cursor", query.Get("cursor"))
 		if err != nil {
@@ -109,6 +109,8 @@ func (s *Server) approvals(c *httpd.Call, p *page) error {
 		v.Count, v.Next = len(rows), got.next()
 		rows, v.Filters = filtered(rows, query)
 		v.Groups = grouped(rows)
+	default:
+		return httpd.Invalid(map[string]string{"show": "must be pending, approved, rejected or expired"})
 	}
 	p.Live, p.Body = "approval_created approval_resolved approval_expired approval_used approvals_purged", v
 	return nil

@@ -103,6 +103,7 @@ type approval struct {
 	ExpiresAt      time.Time      `json:"expires_at"`
 	ResolvedAt     *time.Time     `json:"resolved_at"`
 	ResolvedBy     string         `json:"resolved_by"`
+	Use            string         `json:"use"`
 	Note           string         `json:"note"`
 	Profile        string         `json:"execution_profile"`
 	Fingerprint    string         `json:"fingerprint"`
