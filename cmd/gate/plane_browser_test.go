@@ -41,6 +41,7 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"somebody else decides meanwhile":             decidedElsewhere,
 		"what is dangerous is seen without scrolling": dangersInSight,
 		"the inbox by keys alone":                     triageByKeys,
+		"from login to ten decided, by keys alone":    tenByKeys,
 		"another origin changes nothing":              anotherOrigin,
 		"a page drives neither gate nor dashboard":    hostilePages,
 		"logins are limited":                          limitedLogins,

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
@@ -241,4 +242,65 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	w.until("document.querySelectorAll('[data-select]').length === 2")
 	w.sees("To approve, open each.")
 	require.Equal(t, "null", w.value("String(document.querySelector('[data-together=\"approve\"]'))"))
+}
+
+// tenByKeys is a night's work without a mouse: log in, find the inbox, decide ten. It tells
+// how many keys and how much time of the page one decision takes.
+func tenByKeys(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	var held []string
+	for n := range 10 {
+		held = append(held, g.hold(t, ask(fmt.Sprint("DELETE FROM orders WHERE id = ", 50+n))))
+	}
+	w := openTab(t, b, startTestPlane(t, g.base))
+	pressed := 0
+	press := func(keys ...string) {
+		pressed += len(keys)
+		for _, key := range keys {
+			w.do(chromedp.KeyEvent(key))
+		}
+	}
+	back := func() {
+		pressed++
+		w.do(chromedp.KeyEvent(kb.Tab, chromedp.KeyModifiers(chromedp.ModifierShift)))
+	}
+	tabTo := func(what string) {
+		for range 30 {
+			if w.value("String(document.activeElement.matches("+quoted(what)+"))") == "true" {
+				return
+			}
+			press(kb.Tab)
+		}
+		w.fail("the tabulator never came to " + what)
+	}
+	w.open("/login")
+	w.until("document.getElementById('username')")
+	tabTo("#username")
+	press("a", "n", "a", kb.Tab)
+	for _, key := range planePassword {
+		press(string(key))
+	}
+	press(kb.Enter)
+	w.until("document.querySelector('.who')")
+	tabTo("nav a[href='/approvals']")
+	press(kb.Enter)
+	w.until("location.pathname === '/approvals' && document.activeElement.id === 'main'")
+	press("j", kb.Enter)
+	t.Logf("from the login to the first card: %d keys", pressed)
+	pressed = 0
+	var took time.Duration
+	for i, id := range held { // the first to end is the first
+		w.until("location.pathname === '/approvals/" + id + "' && document.querySelector('.scripted .decide') && document.activeElement.id === 'main'")
+		began := time.Now()
+		press([]string{"a", "r"}[i%2])
+		w.until("document.querySelector('dialog[open]')")
+		back()
+		press(kb.Enter)
+		w.until("location.pathname !== '/approvals/" + id + "'")
+		took += time.Since(began)
+	}
+	for i, id := range held {
+		require.Eventually(t, func() bool { return g.record(t, id)["resolution"] == []any{"approve", "reject"}[i%2] }, waitForPage, pollEvery, id)
+	}
+	t.Logf("a decision, from its card to the next one: %.1f keys, %d ms", float64(pressed)/float64(len(held)), took.Milliseconds()/int64(len(held)))
 }
