@@ -264,11 +264,13 @@ function hold(ids, decision, note, back) {
     ids,
     async sendNow() {
       end();
+      let sent = false;
       for (const id of ids) {
         const answer = await send("/approvals/" + id + "/resolve", { decision, note }).catch(() => ({ ok: false, value: { message: "This page could not reach its own server. It may not have been decided: look." } }));
-        if (!answer.ok) say(`Not done: ${answer.value.message ?? "it was refused."} (${id})`);
+        if (answer.ok) sent = true;
+        else say(`Not done: ${answer.value.message ?? "it was refused."} (${id})`);
       }
-      say(decision === "approve" ? "Sent. The caller may send it again now." : "Sent.");
+      if (sent) say(decision === "approve" ? "Sent. The caller may send it again now." : "Sent.");
       refresh();
     },
     async takeBack() {
