@@ -170,7 +170,7 @@ func (k *Keeper) inquire(ctx context.Context, view *projections.View) {
 		_ = k.failed(err) // it is in Status
 		return
 	}
-	_, errs := checkpoint.Offer(ctx, k.o.Witnesses, tree, empty)
+	_, errs := checkpoint.Offer(ctx, k.o.Witnesses, tree, empty, empty)
 	for i, err := range errs {
 		var conflict *checkpoint.Conflict
 		size := uint64(0)

@@ -1,6 +1,8 @@
 package checkpoints
 
 import (
+	"bytes"
+	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -139,6 +141,67 @@ func TestANoteThatCantBeReadKeepsNoWitnessFromBeingAsked(t *testing.T) {
 		halt()
 		r.requireAccused(frame.AnchorBeyondEnd)
 		r.end()
+	})
+}
+
+// takesNone moves the notes to where no new one is laid, and makes their folder take none.
+func (h *host) takesNone(t *testing.T) {
+	t.Helper()
+	notes := h.wal() + frame.CheckpointsSuffix
+	require.NoError(t, os.Rename(filepath.Join(notes, "000000"), filepath.Join(notes, "000005")))
+	require.NoError(t, os.WriteFile(filepath.Join(notes, "000000"), nil, 0o600))
+}
+
+// A witness is asked by a checkpoint that is signed for it: the newest one at hand may be
+// of a key that it does not know, or have lines that it does not take.
+func TestAWitnessIsAskedByACheckpointThatItTakes(t *testing.T) {
+	t.Run("of another key", func(t *testing.T) {
+		h := newHost(t)
+		r := h.start()
+		r.grow(5)
+		r.stop()
+		older := h.moved(all)
+		key, err := checkpoint.NewPrivateKey()
+		require.NoError(t, err)
+		h.key = key
+		h.witness()
+		r = h.start()
+		r.grow(5)
+		r.stop()
+		older.key, older.witnesses = h.key, h.witnesses
+		older.takesNone(t)
+		r = older.open()
+		r.requireAccused(frame.AnchorBeyondEnd)
+		r.end()
+	})
+	t.Run("with lines of strangers", func(t *testing.T) {
+		for _, none := range []bool{false, true} {
+			h := rolledBack(t, false)
+			list, err := h.folder().List()
+			require.NoError(t, err)
+			newest := list[len(list)-1].Path
+			note, err := os.ReadFile(newest)
+			require.NoError(t, err)
+			const room = 700
+			for i := 0; len(note) < checkpoint.MaxNote-1; i++ {
+				n := min(room, checkpoint.MaxNote-1-len(note))
+				if rest := checkpoint.MaxNote - 1 - len(note) - n; rest > 0 && rest < 100 {
+					n += rest
+				}
+				signature := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{byte(i)}, 30))
+				name := fmt.Sprintf("— j%02d", i)
+				note = fmt.Appendf(note, "%s%s %s\n", name, strings.Repeat("x", n-len(name)-len(signature)-2), signature)
+			}
+			require.Len(t, note, checkpoint.MaxNote-1)
+			require.NoError(t, os.WriteFile(newest, note, 0o600))
+			if none {
+				h.takesNone(t)
+			}
+			r := h.open()
+			require.Empty(t, r.Status().Failure, "it can be read")
+			r.requireAccused(frame.AnchorBeyondEnd)
+			r.end()
+		}
 	})
 }
 

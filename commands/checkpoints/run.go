@@ -148,7 +148,13 @@ func (k *Keeper) offer(ctx context.Context, view *projections.View, n *checkpoin
 	if len(witnesses) == 0 {
 		return
 	}
-	cosigned, errs := checkpoint.Offer(ctx, witnesses, view.Tree(), n)
+	// Signed anew: n lies where others may have written, and may be signed by an earlier key.
+	asked, err := k.signer.Sign(view.Tree(), n.Size, nil)
+	if err != nil {
+		_ = k.failed(err) // it is in Status
+		return
+	}
+	cosigned, errs := checkpoint.Offer(ctx, witnesses, view.Tree(), asked, n)
 	k.o.Step("checkpoint.offered")
 	if err := k.keep(n, cosigned); err != nil {
 		k.o.Logger.Error("cosignatures of a checkpoint can't be kept", "source", "checkpoints", "size", n.Size, "cause", err.Error())

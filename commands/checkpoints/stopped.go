@@ -63,7 +63,7 @@ func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err er
 	}
 	// Each says by its answer to an empty checkpoint how much it knows.
 	sizes := make([]uint64, len(k.o.Witnesses))
-	_, errs := checkpoint.Offer(ctx, k.o.Witnesses, tree, empty)
+	_, errs := checkpoint.Offer(ctx, k.o.Witnesses, tree, empty, empty)
 	for i, err := range errs {
 		var conflict *checkpoint.Conflict
 		if !errors.As(err, &conflict) {

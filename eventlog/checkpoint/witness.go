@@ -258,10 +258,11 @@ func (w *Witness) accept(n *Note, lines []byte) (*Note, error) {
 }
 
 // Offer offers n to many witnesses at once, so that one that is out of reach
-// does not hold up the others, and gives n back with all cosignatures that were
-// had. The errors are in the order of the witnesses, nil where one cosigned;
+// does not hold up the others, and gives kept back, which says the same as n, with all
+// cosignatures that were had. What lies on a disk may have lines, or be signed by a key,
+// that a witness does not take; so n is one that is signed for it. The errors are in the order of the witnesses, nil where one cosigned;
 // see Witness.Cosign for what they say. r is read by many goroutines.
-func Offer(ctx context.Context, witnesses []*Witness, r Reader, n *Note) (*Note, []error) {
+func Offer(ctx context.Context, witnesses []*Witness, r Reader, n, kept *Note) (*Note, []error) {
 	cosigned, errs := make([]*Note, len(witnesses)), make([]error, len(witnesses))
 	var all sync.WaitGroup
 	for i, w := range witnesses {
@@ -272,12 +273,12 @@ func Offer(ctx context.Context, witnesses []*Witness, r Reader, n *Note) (*Note,
 		if errs[i] != nil {
 			continue
 		}
-		merged, err := n.with(c.signatureLines(), witnesses[i].vkeys)
+		merged, err := kept.with(c.signatureLines(), witnesses[i].vkeys)
 		if err != nil {
 			errs[i] = fmt.Errorf("%w: %s: %w", ErrWitness, witnesses[i].url, err)
 			continue
 		}
-		n = merged
+		kept = merged
 	}
-	return n, errs
+	return kept, errs
 }

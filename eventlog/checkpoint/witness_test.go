@@ -101,7 +101,7 @@ func TestAnOfferIsMadeToAllWitnessesAtOnce(t *testing.T) {
 	gone := serving(t, says(503, "text/plain", "later\n"))
 	ahead := serving(t, says(409, "text/x.tlog.size", "10\n"))
 
-	n, errs := checkpoint.Offer(t.Context(), []*checkpoint.Witness{client(t, near), gone, ahead, client(t, far)}, h.m, h.note(t, 9))
+	n, errs := checkpoint.Offer(t.Context(), []*checkpoint.Witness{client(t, near), gone, ahead, client(t, far)}, h.m, h.note(t, 9), h.note(t, 9))
 	require.NoError(t, errs[0])
 	requireNoAccusation(t, errs[1], "")
 	require.ErrorIs(t, errs[2], checkpoint.ErrBeyondEnd)
@@ -115,7 +115,7 @@ func TestAnOfferIsMadeToAllWitnessesAtOnce(t *testing.T) {
 	require.Equal(t, 3, strings.Count(string(n.Raw), "— "), "no signature stands there twice")
 
 	alone := h.note(t, 9)
-	n, errs = checkpoint.Offer(t.Context(), nil, h.m, alone)
+	n, errs = checkpoint.Offer(t.Context(), nil, h.m, alone, alone)
 	require.Empty(t, errs)
 	require.Equal(t, alone, n)
 }
