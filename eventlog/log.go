@@ -128,6 +128,13 @@ func (l *Log) Serving() error {
 	return l.unserved
 }
 
+// soundIn is the last event that nothing is known against: what is read of a log is, and
+// what is kept outside of it.
+func soundIn(r *frame.Report) *uint64 {
+	last := min(r.VerifiedTo, agreed(r))
+	return &last
+}
+
 // Damaged tells whether a verification found damage, and the last event that nothing was
 // wrong with. Without damage that is the head.
 func (l *Log) Damaged() (verifiedTo uint64, damaged bool) {

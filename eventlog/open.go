@@ -253,7 +253,7 @@ func (l *Log) judge(ctx context.Context, rec *Recovery) error {
 	l.header = report.Header
 	l.durable = headOf(report, l.o.Now())
 	if report.Status == frame.Corruption {
-		l.sound = &report.VerifiedTo
+		l.sound = soundIn(&report)
 	}
 	if read != nil {
 		l.addActive(read)

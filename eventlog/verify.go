@@ -112,7 +112,7 @@ func (l *Log) verifyOnce(run *verifyRun) {
 	l.verifying.mu.Unlock()
 	if run.err == nil && run.report.Status == frame.Corruption {
 		l.mu.Lock()
-		l.sound = &run.report.VerifiedTo
+		l.sound = soundIn(&run.report)
 		l.mu.Unlock()
 		l.corrupt(run.report) // whoever has the report must not find commands still taken
 	}
@@ -183,8 +183,14 @@ func (l *Log) judgeSet(ctx context.Context, set frame.Set, known Outside, skim b
 
 // Accuse stops the service of commands because of something that the log's own
 // files do not show: a witness that knows more, a checkpoint that the log does
-// not continue. Verify has to find the same through Options.Outside.
+// not continue. Verify has to find the same through Options.Outside; until it has, nobody
+// knows from which event on.
 func (l *Log) Accuse(f frame.Fault) {
+	l.mu.Lock()
+	if l.sound == nil {
+		l.sound = new(uint64)
+	}
+	l.mu.Unlock()
 	r := frame.NewReport("wal", l.o.Path)
 	r.Add(f)
 	r.Finish()

@@ -57,7 +57,7 @@ func rowsOf(events []auditEvent, asc bool) []auditRow {
 		beside := open >= 0 && e.RequestID != "" && e.EventType != "request_received"
 		if beside {
 			last := rows[open].Events[len(rows[open].Events)-1]
-			beside = last.Seq+1 == e.Seq && last.RequestID == e.RequestID
+			beside = last.Seq+1 == e.Seq && last.RequestID == e.RequestID && (!refusals[e.EventType] || last.EventType == "request_received")
 		}
 		switch {
 		case known:
@@ -79,6 +79,10 @@ func rowsOf(events []auditEvent, asc bool) []auditRow {
 	}
 	return rows
 }
+
+// refusals end a request that got no further, so behind a decision they are another one's
+// that bears the same id.
+var refusals = map[string]bool{"query_rejected": true, "rate_limit_hit": true, "oversized_request": true}
 
 // lineBytes is how much of a statement stands in a row.
 const lineBytes = 240
