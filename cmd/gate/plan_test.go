@@ -36,6 +36,8 @@ CREATE INDEX ON by_predicate (n) WHERE ran(3) > 0;
 CREATE TABLE by_statistics (n int, m int);
 CREATE STATISTICS by_statistics_of ON (ran(n)), m FROM by_statistics;
 CREATE TABLE by_partition (n int) PARTITION BY LIST (ran(n));
+CREATE TABLE below_partition PARTITION OF by_partition DEFAULT PARTITION BY LIST (n);
+CREATE TABLE far_below_partition PARTITION OF below_partition DEFAULT;
 CREATE TABLE by_children (n int);
 CREATE TABLE a_child (CHECK (ran(n) > 0)) INHERITS (by_children);
 CREATE TABLE by_rule (n int);
@@ -149,6 +151,8 @@ func TestAPlanIsNotAskedForWhereSomethingCouldRun(t *testing.T) {
 		"SELECT * FROM by_predicate WHERE n = 1":    code,
 		"SELECT * FROM by_statistics WHERE n = 1":   code,
 		"SELECT * FROM by_partition WHERE n = 1":    code,
+		"SELECT * FROM below_partition":             code,
+		"DELETE FROM far_below_partition":           code,
 		"SELECT * FROM by_children WHERE n = 1":     code,
 		"INSERT INTO by_rule VALUES (1)":            kind,
 		"SELECT * FROM by_policy":                   kind,

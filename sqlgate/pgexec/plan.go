@@ -41,12 +41,14 @@ var impliedOperators = []string{"=", "<>", "<", ">", "<=", ">=", "~", "!~", "~*"
 // part 6). Plain EXPLAIN runs code: constants are folded, and checks, defaults,
 // index expressions and the like are looked at. So nothing that the text names
 // may be anything but built in, and its relations have to be plain tables with
-// nothing of a user's behind them. Pinned objects have no entries in pg_depend,
+// nothing of a user's behind them: nor may their parents, whose partition keys bound
+// their rows, and so what else is below those. Pinned objects have no entries in pg_depend,
 // so any entry there that leads to code is a user's.
 const harmlessSQL = `WITH RECURSIVE named AS (
  SELECT c.oid FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
   WHERE pg_catalog.concat(n.nspname, '.', c.relname) OPERATOR(pg_catalog.=) ANY ($1)),
-rel AS (SELECT named.oid FROM named UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i JOIN rel ON i.inhparent OPERATOR(pg_catalog.=) rel.oid),
+rel AS (SELECT named.oid FROM named UNION SELECT CASE WHEN i.inhparent OPERATOR(pg_catalog.=) rel.oid THEN i.inhrelid ELSE i.inhparent END
+  FROM pg_catalog.pg_inherits AS i JOIN rel ON i.inhparent OPERATOR(pg_catalog.=) rel.oid OR i.inhrelid OPERATOR(pg_catalog.=) rel.oid),
 own AS (SELECT 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid AS classid, rel.oid AS objid FROM rel
  UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, x.indexrelid FROM pg_catalog.pg_index AS x JOIN rel ON x.indrelid OPERATOR(pg_catalog.=) rel.oid
  UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, x.oid FROM pg_catalog.pg_constraint AS x JOIN rel ON x.conrelid OPERATOR(pg_catalog.=) rel.oid
