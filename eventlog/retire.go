@@ -151,11 +151,44 @@ type move struct {
 	To   string `json:"to"` // inside of the folder
 }
 
-// retirement takes up the decision of an earlier attempt, or comes to one.
-func (l *Log) retirement(ctx context.Context, store string) (r retirement, err error) {
-	if r, err = l.readPlan(); err != nil || r.Begun {
+// retirement takes up the decision of an earlier attempt, or comes to one. As long as
+// the log is still in its place the decision is made again, and has to be the same:
+// whoever can put a plan there must not say by it what is carried over.
+func (l *Log) retirement(ctx context.Context, store string) (retirement, error) {
+	begun, err := l.readPlan()
+	if err != nil {
+		return begun, err
+	}
+	if begun.Begun {
+		if gone, err := l.anyGone(&begun); err != nil || gone {
+			return begun, err
+		}
+	}
+	r, err := l.decide(ctx, store)
+	if err != nil || !begun.Begun {
 		return r, err
 	}
+	if begun.LogID != r.LogID || begun.Last != r.Last || begun.Hash != r.Hash {
+		return r, fmt.Errorf("%s would carry over the events of log %x up to %d with the hash %x; judged now it is log %x up to %d with the hash %x: find out who wrote the file, then remove it and begin anew; nothing was changed",
+			l.planPath(), begun.LogID, begun.Last, begun.Hash, r.LogID, r.Last, r.Hash)
+	}
+	begun.Known, begun.Report = r.Known, r.Report
+	return begun, nil
+}
+
+// anyGone tells whether the log or its sealed segments have left their place by an earlier attempt.
+func (l *Log) anyGone(r *retirement) (bool, error) {
+	there, err := l.exists(l.w)
+	for _, m := range r.moves {
+		if m.From == l.w+frame.SegmentsSuffix && there && err == nil {
+			there, err = l.exists(m.From)
+		}
+	}
+	return !there, err
+}
+
+// decide judges the log in its place.
+func (l *Log) decide(ctx context.Context, store string) (r retirement, err error) {
 	known, err := l.outside(true)
 	if err != nil {
 		return r, err

@@ -197,6 +197,9 @@ func (l *Log) Accuse(f frame.Fault) {
 	l.corrupt(*r)
 }
 
+// Files gives the files of an open log up to its durable head, for reading. The caller closes the set.
+func (l *Log) Files() (frame.Set, error) { return l.discover() }
+
 func (l *Log) discover() (frame.Set, error) {
 	l.structure.RLock()
 	defer l.structure.RUnlock()

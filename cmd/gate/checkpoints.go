@@ -25,17 +25,20 @@ func (s *settings) witnesses() ([]*checkpoint.Witness, error) {
 }
 
 // witnessFaults are witnesses that could not be asked or would not be believed.
-func (s *settings) witnessFaults() []string {
+func (s *settings) witnessFaults() (faults []string) {
 	if s.WitnessURLs == "" && s.WitnessKeys != "" {
 		return []string{"GATE_WITNESS_KEYS needs GATE_WITNESS_URLS: a key without a witness checks nothing"}
 	}
+	if s.WitnessURLs != "" && s.AuditOrigin == "" {
+		faults = append(faults, "GATE_WITNESS_URLS needs GATE_AUDIT_ORIGIN, the name under which the witnesses know the log: about one of another name they can't be asked. Of a log that is there `logverify wal --json` shows the name (header.origin)")
+	}
 	if s.WitnessURLs != "" && s.WitnessKeys == "" {
-		return []string{"GATE_WITNESS_URLS needs GATE_WITNESS_KEYS: cosignatures are believed under known keys alone"}
+		return append(faults, "GATE_WITNESS_URLS needs GATE_WITNESS_KEYS: cosignatures are believed under known keys alone")
 	}
 	if _, err := s.witnesses(); err != nil {
-		return []string{"GATE_WITNESS_URLS or GATE_WITNESS_KEYS: " + err.Error()}
+		faults = append(faults, "GATE_WITNESS_URLS or GATE_WITNESS_KEYS: "+err.Error())
 	}
-	return nil
+	return faults
 }
 
 // newKeeper makes what keeps the checkpoints of the log. Notes that are there
@@ -71,7 +74,7 @@ func (s *settings) stoppedLog(wal string, key *checkpoint.PrivateKey, trusted ..
 	if err != nil {
 		return nil, exitWith(exitConfigured, err)
 	}
-	return checkpoints.New(checkpoints.Options{Folder: checkpoint.NewFolder(wal + frame.CheckpointsSuffix), Key: key, Trusted: trusted, Witnesses: witnesses}).Stopped, nil
+	return checkpoints.New(checkpoints.Options{Folder: checkpoint.NewFolder(wal + frame.CheckpointsSuffix), Key: key, Trusted: trusted, Witnesses: witnesses}).Papers, nil
 }
 
 // besideOf is stoppedLog without the witnesses.
@@ -96,11 +99,13 @@ func (s *settings) besideOf(wal string) (_ eventlog.Outside, err error) {
 // judgeOutside holds checkpoints and witnesses against the log, before anything
 // is appended to it.
 func (g *service) judgeOutside(ctx context.Context) {
-	anchor, ok := g.keeper.Judge(ctx)
+	anchor, ok, err := g.keeper.Judge(ctx)
 	if ok {
 		g.recovery.Anchors = append(g.recovery.Anchors, anchor)
 	}
-	g.damaged = damage(g.events.Serving())
+	if g.damaged = damage(g.events.Serving()); err != nil && g.damaged == nil {
+		g.damaged = contradict(err)
+	}
 }
 
 // keepCheckpoints signs and offers checkpoints from now on.

@@ -270,15 +270,29 @@ func TestAGateDoesNotStartWhileALogIsHalfPutAway(t *testing.T) {
 	require.Equal(t, exitPartial, code)
 	require.Contains(t, errs, "not what a retirement writes")
 
+	require.NoError(t, os.Remove(half))
+	code, out, errs := b.command(t, "log", "new", "--json")
+	require.Equal(t, exitOK, code, errs)
+	var judged retiredResult
+	unmarshal(t, []byte(out), &judged)
 	valuable := filepath.Join(t.TempDir(), "valuable")
 	require.NoError(t, os.WriteFile(valuable, []byte("key"), 0o600))
-	for _, move := range [][2]string{{valuable, "audit.wal"}, {b.file("audit.wal"), "../../elsewhere"}} {
-		plan := fmt.Sprintf(`{"format":"gate.retired.v1","log_id":"%032d","last_seq":1,"last_event_hash":"%064d","known_seq":1,"status":"ok","reason":"r","begun_at":"2026-01-01T00:00:00Z","moves":[{"from":%q,"to":%q}]}`, 1, 1, move[0], move[1])
+	for _, c := range []struct {
+		from, to string
+		last     uint64
+		says     string
+	}{
+		{valuable, "audit.wal", judged.LastSeq, "no place of this log"},
+		{b.file("audit.wal"), "../../elsewhere", judged.LastSeq, "no place of this log"},
+		{b.file("audit.wal"), "audit.wal", judged.LastSeq - 1, "judged now it is"},
+	} {
+		plan := fmt.Sprintf(`{"format":"gate.retired.v1","log_id":%q,"last_seq":%d,"last_event_hash":%q,"known_seq":1,"status":"ok","reason":"r","begun_at":"2026-01-01T00:00:00Z","moves":[{"from":%q,"to":%q}]}`,
+			judged.LogID, c.last, judged.LastEventHash, c.from, c.to)
 		require.NoError(t, os.WriteFile(half, []byte(plan), 0o600))
 		before := contents(t, b.path)
 		code, _, errs = b.command(t, "log", "new", "--accept-loss", "r")
 		require.Equal(t, exitPartial, code, errs)
-		require.Contains(t, errs, "no place of this log")
+		require.Contains(t, errs, c.says)
 		require.FileExists(t, valuable)
 		require.Equal(t, before, contents(t, b.path))
 	}

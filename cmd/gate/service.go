@@ -208,7 +208,7 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 			return exitWith(exitFatal, fmt.Errorf("the projections can't follow the event log, because too many files are open; raise the limit of open files (ulimit -n, LimitNOFILE): %w", err))
 		}
 		if g.damaged == nil {
-			g.damaged = fault.New(fault.AuditCorruptionDetected, "The projections and the event log contradict each other, so the service only answers reads. Stop it and run `gate log verify`; `gate log rebuild` makes the projections anew from a log that verifies.").Because(err)
+			g.damaged = contradict(err)
 		}
 		return g.readableStore(err)
 	}
@@ -252,6 +252,11 @@ func damage(err error) error {
 		return fault.New(fault.AuditCorruptionDetected, "Verification found corruption at the start; GET /evidence/verify shows it").Because(err)
 	}
 	return err
+}
+
+// contradict is what statements are answered with where the projections are not the log's.
+func contradict(err error) error {
+	return fault.New(fault.AuditCorruptionDetected, "The projections and the event log contradict each other, so the service only answers reads. Stop it and run `gate log verify`; `gate log rebuild` makes the projections anew from a log that verifies.").Because(err)
 }
 
 // readableStore sorts what Connect found: another log's store is a mistake of

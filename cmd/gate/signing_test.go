@@ -102,7 +102,12 @@ func TestSettingsThatWouldSignNothingAreRefused(t *testing.T) {
 	_, err := loadSettings([]string{"GATE_WITNESS_URLS=https://witness.example"}, noon)
 	require.ErrorContains(t, err, "need GATE_EVIDENCE_SIGNING_ENABLED=true")
 	d := gateDir{path: t.TempDir(), database: "postgres://u:p@127.0.0.1:1/db"}
-	code, said := runGate(t, d.environ(append(newSigningPair(t).environ(), "GATE_AUDIT_ORIGIN=two words")...), "serve")
+	signs := newSigningPair(t).environ()
+	code, said := runGate(t, d.environ(append(signs, "GATE_WITNESS_URLS=https://witness.example")...), "serve")
+	require.Equal(t, exitConfigured, code)
+	require.Contains(t, said, "GATE_WITNESS_URLS needs GATE_WITNESS_KEYS")
+	require.Contains(t, said, "GATE_WITNESS_URLS needs GATE_AUDIT_ORIGIN")
+	code, said = runGate(t, d.environ(append(signs, "GATE_AUDIT_ORIGIN=two words")...), "serve")
 	require.Equal(t, exitConfigured, code)
 	require.Contains(t, said, "no white space")
 	require.NoFileExists(t, d.file("audit.wal"), "nothing was begun")

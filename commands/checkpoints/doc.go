@@ -14,13 +14,16 @@
 // note that the next start finds, holds against the log, offers again, and
 // names in an event.
 //
-// At a start, before anything is appended, Judge holds the newest note and the
-// witnesses against the log. A note of more events than there are, or of other
+// While the log is opened the witnesses are asked how many events they know, and
+// that is held against the log's files alone: whoever puts a host back puts notes
+// and projections back as he likes. Then, before anything is appended, Judge holds the
+// newest note against the log. A note of more events than there are, or of other
 // ones, and a witness that knows more, prove that the log was cut or written
 // anew: it is accused, and serves only readers from then on. A witness that is
-// out of reach proves nothing and is named in what a report does not exclude.
+// out of reach proves nothing, is named in what a report does not exclude, and is
+// asked the same when it is there again.
 //
-// The hashes that roots and proofs are made from lie in the projections. They
+// The hashes that later roots and proofs are made from lie in the projections. They
 // are read from one view, so a checkpoint is of events that are durable and
 // applied.
 //

@@ -20,6 +20,7 @@ import (
 // they were asked for.
 type papers struct {
 	evidence.Outside
+	keeper  *Keeper
 	whole   bool
 	stored  []checkpoint.Stored // where whole is false: all notes, which are read as far as needed
 	accused []frame.Anchor
@@ -29,12 +30,14 @@ type papers struct {
 
 // Papers is eventlog.Options.Outside: the notes in the folder and what witnesses
 // said, or the newest note that can be read alone, which is judged without reading the log.
+//
+// Before Attach nobody has asked the witnesses: they are asked while the log is judged.
 func (k *Keeper) Papers(whole bool) (eventlog.Outside, error) {
 	list, err := k.o.Folder.List()
 	if err != nil {
 		return nil, err
 	}
-	p := &papers{whole: whole, stored: list}
+	p := &papers{keeper: k, whole: whole, stored: list}
 	some := representative(list)
 	if !whole {
 		some = nil
@@ -54,7 +57,6 @@ func (k *Keeper) Papers(whole bool) (eventlog.Outside, error) {
 	k.mu.Lock()
 	p.accused = slices.Clone(k.accused)
 	k.mu.Unlock()
-	p.doubts = k.doubts()
 	if left := len(list) - len(some); whole && left > 0 {
 		p.doubts = append(p.doubts, fmt.Sprintf("%d of the %d checkpoints in the folder were not compared, only the newest %d and the last one of each segment; `logverify wal --checkpoint` compares those that it is given", left, len(list), judgedNotes))
 	}
@@ -77,10 +79,18 @@ func representative(list []checkpoint.Stored) (some []checkpoint.Stored) {
 }
 
 // NotExcluded implements eventlog.Outside.
-func (p *papers) NotExcluded() []string { return p.doubts }
+func (p *papers) NotExcluded() []string { return append(p.keeper.doubts(), p.doubts...) }
 
 // Anchors implements eventlog.Outside.
 func (p *papers) Anchors(ctx context.Context, set *frame.Set) (anchors []frame.Anchor, warnings []string, err error) {
+	if k := p.keeper; k.log == nil {
+		said, err := k.ask(ctx, set)
+		if err != nil {
+			return nil, nil, err
+		}
+		p.said = slices.Concat(p.said, said, k.doubts())
+		p.accused = k.accused
+	}
 	if p.whole {
 		anchors, warnings, err = p.Outside.Anchors(ctx, set)
 	} else {
@@ -112,73 +122,44 @@ func (p *papers) size(set *frame.Set) []frame.Anchor {
 	return nil
 }
 
-// Judge holds the newest note and the witnesses against a log that was opened,
-// before anything is appended to it. Where they contradict it the log is accused
+// Judge holds the newest note against a log that was opened, and offers the witnesses
+// what it has beyond what they were asked about while it was opened, before anything is appended to it.
+// Where they contradict it the log is accused
 // and Log.Serving says so. The newest note that fits is an anchor for the
 // startup event; ok is false where there is none, or where a newer one can't be read.
 //
 // The tree that the log's own events make lies in the projections, whose last
-// event was held against the log: so the log need not be read.
-func (k *Keeper) Judge(ctx context.Context) (anchor event.Anchor, ok bool) {
+// event was held against the log: so the log need not be read. Error: ErrOtherTree,
+// where what the witnesses know shows that it is not the log's.
+func (k *Keeper) Judge(ctx context.Context) (anchor event.Anchor, ok bool, err error) {
 	if k.log.Serving() != nil {
-		return anchor, false
+		return anchor, false, nil
 	}
 	view := k.store.View()
 	defer view.Close()
+	if err := k.sameTree(view); err != nil {
+		return anchor, false, k.failed(err)
+	}
 	newest, err := k.findNewest(view)
 	if newest != nil {
 		err = cmp.Or(fits(view, newest), err)
 	}
 	if err != nil {
 		_ = k.failed(err) // it is in Status, and accuses where it should
-		k.inquire(ctx, view)
-		return anchor, false
+		return anchor, false, nil
 	}
 	k.newest, k.stuck, k.failure = newest, false, nil
 	if newest != nil {
 		k.digested = newest.Size
 		anchor, ok = event.Anchor{Level: string(frame.L4), Result: frame.AnchorMatch, Seq: newest.Size}, true
 	}
-	if k.signer == nil {
-		return anchor, ok
-	}
-	if view.Tree().Size() == 0 {
-		k.inquire(ctx, view)
-		return anchor, ok
+	if k.signer == nil || view.Tree().Size() == 0 {
+		return anchor, ok, nil
 	}
 	if n, err := k.make(view); err == nil {
 		k.offer(ctx, view, n)
-	} else {
-		k.inquire(ctx, view)
 	}
-	return anchor, ok
-}
-
-// inquire asks the witnesses where no checkpoint is made that could be offered to them:
-// of a log without events, where a note can't be read that another one could
-// contradict, and where none can be kept. Each says by its answer to an empty checkpoint how many events it knows;
-// the log is held against those, and no witness comes to know of more.
-func (k *Keeper) inquire(ctx context.Context, view *projections.View) {
-	if k.signer == nil || len(k.o.Witnesses) == 0 || k.log.Serving() != nil {
-		return
-	}
-	k.offering.Lock()
-	defer k.offering.Unlock()
-	tree := view.Tree()
-	empty, err := k.signer.Sign(tree, 0, nil)
-	if err != nil {
-		_ = k.failed(err) // it is in Status
-		return
-	}
-	_, errs := checkpoint.Offer(ctx, k.o.Witnesses, tree, empty, empty)
-	for i, err := range errs {
-		var conflict *checkpoint.Conflict
-		size := uint64(0)
-		if errors.As(err, &conflict) {
-			size, err = conflict.Seen, k.compare(ctx, i, conflict.Seen, tree, tree.Size(), k.signer)
-		}
-		k.settle(i, size, err)
-	}
+	return anchor, ok, nil
 }
 
 // fits holds a note against the tree.

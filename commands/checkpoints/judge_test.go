@@ -10,10 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/frame"
+	"writegate/projections"
 )
 
 func TestOfVeryManyNotesTheNewestAndOneOfEachSegmentAreJudged(t *testing.T) {
@@ -197,8 +200,9 @@ func TestAWitnessIsAskedByACheckpointThatItTakes(t *testing.T) {
 			if none {
 				h.takesNone(t)
 			}
+			_, err = checkpoint.Open(note, checkpoint.Keys{Log: []checkpoint.PublicKey{h.key.Public()}})
+			require.NoError(t, err, "it can be read")
 			r := h.open()
-			require.Empty(t, r.Status().Failure, "it can be read")
 			r.requireAccused(frame.AnchorBeyondEnd)
 			r.end()
 		}
@@ -220,4 +224,87 @@ func TestAReportSaysOfWhichNotesItDoesNotKnow(t *testing.T) {
 	report, err := r.log.Verify(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, strings.Join(report.NotExcluded, "\n"), fmt.Sprintf("%d of the %d checkpoints in the folder were not compared", len(list)+5, len(list)+5+judgedNotes))
+}
+
+// treeOf is a store with the tree of a host's log.
+func (h *host) treeOf(t *testing.T) *projections.Store {
+	t.Helper()
+	alone := *h
+	alone.witnesses = nil
+	r := alone.open()
+	defer r.end()
+	store, err := projections.Open(projections.Options{Dir: "of", FS: vfs.NewMem()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = store.Close() })
+	require.NoError(t, store.Connect(t.Context(), r.log))
+	return store
+}
+
+// Whoever puts a log back can put the projections beside it that he likes: a witness is
+// asked about the files.
+func TestAWitnessIsAskedAboutTheLogAndNotAboutTheProjections(t *testing.T) {
+	for name, mode := range map[string]string{"active": eventlog.VerifyActive, "full": eventlog.VerifyFull} {
+		t.Run(name, func(t *testing.T) {
+			for _, of := range []*host{rolledBack(t, false), forked(t, witnessed(t))} {
+				k := New(Options{Folder: of.folder(), Key: of.key, Witnesses: of.clients()})
+				log, _, err := eventlog.Open(t.Context(), eventlog.Options{Path: of.wal(), Origin: origin, SigningKey: of.key, VerifyOnStart: mode, Outside: k.Papers})
+				require.NoError(t, err)
+				require.ErrorIs(t, log.Serving(), eventlog.ErrCorrupt, "before there are projections")
+				require.NoError(t, log.Close(t.Context()))
+			}
+		})
+	}
+	t.Run("also one that was out of reach at the start", func(t *testing.T) {
+		h := newHost(t)
+		h.witness()
+		other := forked(t, h)
+		clients := other.clients()
+		other.witnesses, other.set = nil, func(o *Options) { o.Every = 20 * time.Millisecond }
+		r := other.start()
+		honest := r.store
+		r.o.Witnesses, r.asked = clients, make([]asked, 1)
+		r.Keeper.store = h.treeOf(t) // what the witness knows
+		r.newest = nil
+		halt := r.running()
+		require.Eventually(t, func() bool { return r.log.Serving() != nil }, patience, time.Millisecond)
+		halt()
+		r.Keeper.store = honest
+		r.requireAccused(frame.HistoryRewritten)
+		r.end()
+	})
+}
+
+// witnessed is a host with one witness.
+func witnessed(t *testing.T) *host {
+	h := newHost(t)
+	h.witness()
+	return h
+}
+
+func TestProjectionsWithATreeOfOtherEventsAreSignedNoMore(t *testing.T) {
+	h := newHost(t)
+	h.witness()
+	r := h.start()
+	r.grow(5)
+	r.stop()
+	other := h.moved(all)
+	other.witnesses = nil
+	r = other.start()
+	r.grow(50)
+	r.end()
+	r = h.start() // another history from here on, which the witness knows
+	r.grow(9)
+	r.stop()
+	notes := h.sizes()
+
+	r = h.open()
+	r.Keeper.store = other.treeOf(t)
+	_, ok, err := r.Judge(t.Context())
+	require.ErrorIs(t, err, ErrOtherTree)
+	require.False(t, ok)
+	require.NoError(t, r.log.Serving(), "the log is what the witness knows")
+	require.False(t, r.can())
+	require.Contains(t, r.Status().Failure, "other events")
+	r.end()
+	require.Equal(t, notes, h.sizes())
 }

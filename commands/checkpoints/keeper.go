@@ -100,13 +100,15 @@ type Keeper struct {
 	tried    chan struct{}    // closed at the end of the next one
 	accused  []frame.Anchor   // what witnesses know against the log
 	asked    []asked          // by witness
+	vouched  []vouched        // what witnesses knew when they were asked
 }
 
 // asked is what came of the last offer to a witness.
 type asked struct {
-	size uint64 // that it cosigned
-	at   time.Time
-	err  error
+	heard bool   // what it knows was held against the log's files
+	size  uint64 // that it cosigned
+	at    time.Time
+	err   error
 }
 
 // New makes a Keeper of a log that is about to be opened.

@@ -90,7 +90,7 @@ func (k *Keeper) due(now time.Time) bool {
 }
 
 // keepOffering offers each new note, and the newest one again to those who did
-// not cosign it. Where there is none, those who have not answered are asked again.
+// not cosign it. Who was out of reach until now is asked first what it knows.
 func (k *Keeper) keepOffering(ctx context.Context) {
 	if len(k.o.Witnesses) == 0 {
 		return
@@ -105,14 +105,15 @@ func (k *Keeper) keepOffering(ctx context.Context) {
 		case <-again.C:
 		}
 		n := k.known()
-		if k.log.Serving() != nil || n != nil && !k.lacks(n.Size) || n == nil && len(k.doubts()) == 0 {
+		if k.log.Serving() != nil || len(k.unheard()) == 0 && (n == nil || !k.lacks(n.Size)) {
 			continue
 		}
 		view := k.store.View()
-		if n != nil {
+		k.offering.Lock()
+		k.askLive(ctx, view)
+		k.offering.Unlock()
+		if n != nil && k.log.Serving() == nil {
 			k.offer(ctx, view, n)
-		} else {
-			k.inquire(ctx, view)
 		}
 		if err := view.Close(); err != nil {
 			k.o.Logger.Error("a view of the projections can't be closed", "source", "checkpoints", "cause", err.Error())
@@ -132,7 +133,8 @@ func (k *Keeper) lacks(size uint64) bool {
 }
 
 // offer asks the witnesses that have not cosigned n, keeps what they add, and
-// accuses the log where one of them contradicts it.
+// accuses the log where one of them contradicts it. One of which nobody knows what it knows
+// is not offered anything: the tree that is offered is that of the projections.
 func (k *Keeper) offer(ctx context.Context, view *projections.View, n *checkpoint.Note) {
 	k.offering.Lock()
 	defer k.offering.Unlock()
@@ -140,7 +142,7 @@ func (k *Keeper) offer(ctx context.Context, view *projections.View, n *checkpoin
 	var witnesses []*checkpoint.Witness
 	k.mu.Lock()
 	for i, a := range k.asked {
-		if a.size < n.Size {
+		if a.heard && a.size < n.Size {
 			which, witnesses = append(which, i), append(witnesses, k.o.Witnesses[i])
 		}
 	}
@@ -191,7 +193,7 @@ func (k *Keeper) settle(i int, size uint64, err error) {
 	a := &k.asked[i]
 	known := a.err != nil
 	if a.at, a.err = k.o.Now(), err; err == nil {
-		a.size = size
+		a.size, a.heard = size, true
 	}
 	if accuses {
 		// A root that is not this log's has no event_hash that could match.

@@ -54,6 +54,16 @@ func (h *host) witness() *witnesstest.Witness {
 	return w
 }
 
+// clients are new ones of its witnesses.
+func (h *host) clients() (list []*checkpoint.Witness) {
+	for _, w := range h.witnesses {
+		c, err := checkpoint.NewWitness(w.URL, []string{w.VKey}, nil)
+		require.NoError(h.t, err)
+		list = append(list, c)
+	}
+	return list
+}
+
 // moved is the host with its files in another folder: those of ours that pass
 // keep are copied there.
 func (h *host) moved(keep func(path string) bool) *host {
@@ -104,6 +114,7 @@ type run struct {
 	h      *host
 	anchor event.Anchor
 	fits   bool // an anchor was found
+	judged error
 	end    func()
 }
 
@@ -115,11 +126,7 @@ func (h *host) open() *run {
 	if h.signs {
 		o.Key = h.key
 	}
-	for _, w := range h.witnesses {
-		c, err := checkpoint.NewWitness(w.URL, []string{w.VKey}, nil)
-		require.NoError(t, err)
-		o.Witnesses = append(o.Witnesses, c)
-	}
+	o.Witnesses = h.clients()
 	h.set(&o)
 	r := &run{Keeper: New(o), t: t, h: h}
 	log, _, err := eventlog.Open(context.Background(), eventlog.Options{Path: h.wal(), Origin: origin, SigningKey: o.Key, Now: h.clock.Now, SegmentBytes: h.segments, Outside: r.Papers})
@@ -144,7 +151,7 @@ func (h *host) open() *run {
 	})
 	t.Cleanup(r.end)
 	if connected == nil {
-		r.anchor, r.fits = r.Judge(context.Background())
+		r.anchor, r.fits, r.judged = r.Judge(context.Background())
 	}
 	return r
 }
@@ -180,6 +187,7 @@ func (r *run) sign() *checkpoint.Note {
 	n, err := r.checkpoint(context.Background())
 	require.NoError(r.t, err)
 	view := r.store.View()
+	r.askLive(context.Background(), view)
 	r.offer(context.Background(), view, n)
 	require.NoError(r.t, view.Close())
 	return r.known()

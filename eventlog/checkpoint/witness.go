@@ -134,6 +134,29 @@ func (w *Witness) Cosign(ctx context.Context, r Reader, n *Note) (*Note, error) 
 	return nil, fmt.Errorf("%w: %s asked for another size %d times", ErrWitness, w.url, witnessTries)
 }
 
+// Seen asks how many events the witness knows, by its answer to the checkpoint of none, which is
+// empty: it comes to know of no event by it. An error wraps ErrWitness.
+func (w *Witness) Seen(ctx context.Context, empty *Note) (uint64, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a, err := w.post(ctx, append([]byte("old 0\n\n"), empty.Raw...))
+	switch {
+	case err != nil:
+		return 0, err
+	case a.status == http.StatusConflict:
+		size, err := sizeOf(a)
+		if err != nil {
+			return 0, fmt.Errorf("%w: %s answered a conflict without its size: %w", ErrWitness, w.url, err)
+		}
+		w.last = size
+		return size, nil
+	case a.status == http.StatusOK:
+		_, err = w.accept(empty, a.body)
+		return 0, err
+	}
+	return 0, fmt.Errorf("%w: %s answered %d %.200q", ErrWitness, w.url, a.status, a.body)
+}
+
 // addCheckpoint is the body of a request. The proof is checked first: where the
 // stored hashes do not lead from old to the checkpoint, the fault is ours, and
 // the witness must not be made to say that history was rewritten.

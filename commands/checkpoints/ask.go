@@ -1,0 +1,213 @@
+package checkpoints
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"writegate/eventlog"
+	"writegate/eventlog/checkpoint"
+	"writegate/eventlog/event"
+	"writegate/eventlog/frame"
+	"writegate/projections"
+)
+
+// A vouched is how many events a witness knows, and the root that the log's own
+// files make of so many.
+type vouched struct {
+	size uint64
+	root checkpoint.Hash
+}
+
+// ask holds the log whose files are set against each witness that this process has not
+// heard yet. It believes nothing but the files: neither checkpoints nor projections, which
+// whoever puts a host back can put there too. Each witness says by its answer to an empty
+// checkpoint how many events it knows, and is then offered the same number of this log's, so that none
+// comes to know of more. One that gives no answer is a doubt. The error is that of ctx.
+func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err error) {
+	h, err := set.Genesis()
+	if err != nil || k.o.Key == nil {
+		return nil, nil // the verification names what is wrong with a header
+	}
+	which := k.unheard()
+	if len(which) == 0 {
+		return nil, nil
+	}
+	tree := checkpoint.NewSparse()
+	signer, err := checkpoint.NewSigner(h.Origin, k.o.Key)
+	if err != nil {
+		return []string{"the witnesses can't be asked: " + err.Error()}, nil
+	}
+	empty, err := signer.Sign(tree, 0, nil)
+	if err != nil {
+		return []string{"the witnesses can't be asked: " + err.Error()}, nil
+	}
+	sizes := make([]uint64, len(k.o.Witnesses))
+	for i, err := range k.seen(ctx, which, empty, sizes) {
+		if err == nil && sizes[i] > 0 {
+			err = planRoot(tree, sizes[i])
+		} else {
+			k.settle(i, 0, err)
+		}
+		if err != nil {
+			sizes[i] = 0
+		}
+	}
+	if slices.Max(sizes) == 0 {
+		return nil, ctx.Err()
+	}
+	var first event.Envelope
+	for f, err := range set.Frames(ctx, slices.Max(sizes)) {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil || tree.Add(f.Seq, f.Hash) != nil {
+			break // damage: the verification says where and what
+		}
+		if d, err := event.Decode(f.Record); f.Seq == 1 && err == nil {
+			first.Draft = d
+		}
+	}
+	for i, size := range sizes {
+		if size == 0 {
+			continue
+		}
+		err := k.compare(ctx, i, size, tree, signer)
+		var conflict *checkpoint.Conflict
+		if errors.As(err, &conflict) {
+			of, earlierErr := k.ofEarlier(ctx, set.Path, first, i, size, signer)
+			if earlierErr != nil {
+				return nil, earlierErr
+			}
+			if of != "" {
+				said = append(said, fmt.Sprintf("the witness %s knows %d events of %q, which are those of log %s before this one: give each log an origin of its own", conflict.Witness, conflict.Seen, h.Origin, of))
+				err, size = nil, 0
+			}
+		}
+		if root, failed := checkpoint.RootAt(tree, size); err == nil && failed == nil {
+			k.mu.Lock()
+			k.vouched = append(k.vouched, vouched{size, root})
+			k.mu.Unlock()
+		}
+		k.settle(i, size, err)
+	}
+	return said, ctx.Err()
+}
+
+// unheard are the witnesses that have not told this process what they know.
+func (k *Keeper) unheard() (which []int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i, a := range k.asked {
+		if !a.heard {
+			which = append(which, i)
+		}
+	}
+	return which
+}
+
+// seen asks witnesses at once how many events they know.
+func (k *Keeper) seen(ctx context.Context, which []int, empty *checkpoint.Note, sizes []uint64) map[int]error {
+	errs := make([]error, len(which))
+	var all sync.WaitGroup
+	for n, i := range which {
+		all.Go(func() { sizes[i], errs[n] = k.o.Witnesses[i].Seen(ctx, empty) })
+	}
+	all.Wait()
+	of := make(map[int]error, len(which))
+	for n, i := range which {
+		of[i] = errs[n]
+	}
+	return of
+}
+
+// planRoot has a tree keep what its root at so many events takes.
+func planRoot(tree *checkpoint.Sparse, size uint64) error {
+	return tree.Plan(func(r checkpoint.Reader) error {
+		_, err := checkpoint.RootAt(r, size)
+		return err
+	})
+}
+
+// ofEarlier names the log before this one, whose first event is given, that has the
+// events which a witness knows; "" where none of those that can be read has. What a
+// log says of an earlier one proves nothing by itself: whoever writes a log anew can
+// invent one. An error is that of ctx.
+func (k *Keeper) ofEarlier(ctx context.Context, path string, first event.Envelope, i int, size uint64, signer *checkpoint.Signer) (string, error) {
+	all, _ := eventlog.Ancestors(ctx, frame.OS{}, path, func(yield func(event.Envelope, error) bool) { yield(first, nil) })
+	for _, a := range all {
+		tree := checkpoint.NewSparse()
+		if err := planRoot(tree, size); err != nil {
+			return "", err
+		}
+		for e, err := range a.Events(ctx) {
+			if err != nil || e.Seq > size || tree.Add(e.Seq, e.Hash) != nil {
+				break
+			}
+		}
+		if tree.Size() == size && k.compare(ctx, i, size, tree, signer) == nil {
+			return hex.EncodeToString(a.LogID[:]), nil
+		}
+	}
+	return "", ctx.Err()
+}
+
+// compare offers a witness the events that it knows, as a log has them.
+func (k *Keeper) compare(ctx context.Context, i int, size uint64, tree *checkpoint.Sparse, signer *checkpoint.Signer) error {
+	w := k.o.Witnesses[i]
+	if size > tree.Size() {
+		return &checkpoint.Conflict{Witness: w.URL(), Offered: tree.Size(), Seen: size, Err: checkpoint.ErrBeyondEnd}
+	}
+	n, err := signer.Sign(tree, size, nil)
+	if err != nil {
+		return err
+	}
+	_, err = w.Cosign(ctx, tree, n)
+	return err
+}
+
+// askLive asks the witnesses that were out of reach while the log was opened. k.offering is held.
+func (k *Keeper) askLive(ctx context.Context, view *projections.View) {
+	if k.o.Key == nil || len(k.unheard()) == 0 || k.log.Serving() != nil {
+		return
+	}
+	set, err := k.log.Files()
+	if err != nil {
+		_ = k.failed(err) // it is in Status
+		return
+	}
+	said, err := k.ask(ctx, &set)
+	for _, s := range said {
+		k.o.Logger.Warn(s, "source", "checkpoints")
+	}
+	if err = errors.Join(err, set.Close()); err == nil {
+		err = k.sameTree(view)
+	}
+	if err != nil && ctx.Err() == nil {
+		_ = k.failed(err)
+	}
+}
+
+// ErrOtherTree says that the projections' hashes of events are not the log's.
+var ErrOtherTree = errors.New("the projections hold hashes of other events than the log")
+
+// sameTree holds the tree of the projections, of which checkpoints and proofs are made,
+// against the log as it was read when the witnesses were asked. A tree of other events
+// is signed no more.
+func (k *Keeper) sameTree(view *projections.View) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, v := range k.vouched {
+		if v.size > view.Tree().Size() {
+			continue // it is folded in a moment
+		}
+		if root, err := checkpoint.RootAt(view.Tree(), v.size); err != nil || root != v.root {
+			k.stuck = true
+			return errors.Join(fmt.Errorf("%w, up to event %d", ErrOtherTree, v.size), err)
+		}
+	}
+	return nil
+}
