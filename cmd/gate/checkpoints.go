@@ -30,7 +30,7 @@ func (s *settings) witnessFaults() (faults []string) {
 		return []string{"GATE_WITNESS_KEYS needs GATE_WITNESS_URLS: a key without a witness checks nothing"}
 	}
 	if s.WitnessURLs != "" && s.AuditOrigin == "" {
-		faults = append(faults, "GATE_WITNESS_URLS needs GATE_AUDIT_ORIGIN, the name under which the witnesses know the log: about one of another name they can't be asked. Of a log that is there `logverify wal --json` shows the name (header.origin)")
+		faults = append(faults, "GATE_WITNESS_URLS needs GATE_AUDIT_ORIGIN, the name under which the witnesses know the log: about one of another name they can't be asked. Of a log that is there `logverify wal --json` shows the name (origin)")
 	}
 	if s.WitnessURLs != "" && s.WitnessKeys == "" {
 		return append(faults, "GATE_WITNESS_URLS needs GATE_WITNESS_KEYS: cosignatures are believed under known keys alone")
