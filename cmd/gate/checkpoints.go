@@ -74,7 +74,7 @@ func (s *settings) stoppedLog(wal string, key *checkpoint.PrivateKey, trusted ..
 	if err != nil {
 		return nil, exitWith(exitConfigured, err)
 	}
-	return checkpoints.New(checkpoints.Options{Folder: checkpoint.NewFolder(wal + frame.CheckpointsSuffix), Key: key, Trusted: trusted, Witnesses: witnesses}).Papers, nil
+	return checkpoints.New(checkpoints.Options{Folder: checkpoint.NewFolder(wal + frame.CheckpointsSuffix), Key: key, Trusted: trusted, Witnesses: witnesses, Stopped: true}).Papers, nil
 }
 
 // besideOf is stoppedLog without the witnesses.

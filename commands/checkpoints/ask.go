@@ -77,7 +77,7 @@ func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err er
 		}
 		err := k.compare(ctx, i, size, tree, signer)
 		var conflict *checkpoint.Conflict
-		if errors.As(err, &conflict) {
+		if errors.As(err, &conflict) && k.o.Stopped {
 			of, earlierErr := k.ofEarlier(ctx, set.Path, first, i, size, signer)
 			if earlierErr != nil {
 				return nil, earlierErr

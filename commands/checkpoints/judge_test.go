@@ -15,6 +15,7 @@ import (
 
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
+	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 	"writegate/projections"
 )
@@ -307,4 +308,35 @@ func TestProjectionsWithATreeOfOtherEventsAreSignedNoMore(t *testing.T) {
 	require.Contains(t, r.Status().Failure, "other events")
 	r.end()
 	require.Equal(t, notes, h.sizes())
+}
+
+// A log that is begun under the name of one before it has nothing that its witness knows,
+// whatever lies in its folders; a forged one may name an honest one as the log before it.
+func TestALogUnderTheNameOfTheOneBeforeItIsAccusedByItsWitness(t *testing.T) {
+	for _, longer := range []bool{false, true} {
+		h := newHost(t)
+		h.witness()
+		r := h.start()
+		r.grow(5)
+		r.stop()
+		_, err := eventlog.Retire(t.Context(), eventlog.Options{Path: h.wal(), Origin: origin, SigningKey: h.key}, eventlog.Successor{Reason: "test", Mode: "enforce", Start: event.Startup{Version: "0.6.0"}})
+		require.NoError(t, err)
+		if longer {
+			alone := *h
+			alone.witnesses = nil
+			r = alone.start()
+			r.grow(50)
+			r.end()
+		}
+		require.NoError(t, os.MkdirAll(filepath.Join(h.wal()+frame.CheckpointsSuffix, "000000"), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(h.wal()+frame.CheckpointsSuffix, "000000", "00000000000000999999.note"), nil, 0o600))
+		r = h.open()
+		require.ErrorIs(t, r.log.Serving(), eventlog.ErrCorrupt)
+		r.end()
+
+		report, err := eventlog.Verify(t.Context(), eventlog.Options{Path: h.wal(), Outside: New(Options{Folder: h.folder(), Key: h.key, Witnesses: h.clients(), Stopped: true}).Papers})
+		require.NoError(t, err)
+		require.Contains(t, strings.Join(report.Warnings, "\n"), "give each log an origin of its own", "who looks at it is told why")
+		require.NotEqual(t, frame.Corruption, report.Status)
+	}
 }

@@ -38,6 +38,9 @@ type Options struct {
 	Witnesses []*checkpoint.Witness
 	// Trusted keys vouch for notes as Key does, and sign nothing.
 	Trusted []checkpoint.PublicKey
+	// Stopped says that no gate begins by what is found: a witness that knows a log
+	// before this one under the same origin is a warning then.
+	Stopped bool
 
 	EveryEvents  uint64        // a checkpoint is due after so many events; 0 = DefaultEveryEvents
 	Every        time.Duration // or so long after the last one, if there are new events; 0 = DefaultEvery
