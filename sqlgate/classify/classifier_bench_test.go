@@ -93,3 +93,19 @@ func BenchmarkChild(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkHostileTexts is what the dearest texts of 256 KiB cost the parser child: goal Z2 is half a second.
+func BenchmarkHostileTexts(b *testing.B) {
+	c := byCPUAlone(newClassifier(b, Config{}))
+	c.children.cpu = time.Minute
+	for _, name := range []string{"values", "target list", "duplicate calls", "plus chain", "concatenation chain", "rows from"} {
+		b.Run(name, func(b *testing.B) {
+			sql := hostileShapes[name].text(256 << 10)
+			before := childCPU(b, c)
+			for b.Loop() {
+				_, _ = c.Classify(b.Context(), sql) // some are refused
+			}
+			b.ReportMetric(float64(childCPU(b, c)-before)/float64(b.N)/1e6, "ms-of-child/op")
+		})
+	}
+}

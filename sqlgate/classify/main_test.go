@@ -97,7 +97,7 @@ func playGate([]string) {
 		return
 	}
 	place, err := c.children.free.take(context.Background(), "", time.Minute)
-	if err != nil || place.child == nil {
+	if err != nil || c.children.start(place) != nil {
 		return
 	}
 	_ = json.NewEncoder(os.Stdout).Encode(place.child.process.Pid)

@@ -56,8 +56,8 @@ func newSupervisor(cfg Config) (*supervisor, error) {
 		wait:     maxQueueWait,
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	for range cfg.Children {
-		go s.fill(&slot{})
+	for range cfg.Children { // each is started by the first text that comes to it
+		s.free.give(&slot{})
 	}
 	return s, nil
 }

@@ -29,8 +29,10 @@ const (
 // childEnvironment is all that a parser child has of an environment: nothing is
 // inherited. Half of its address space is the Go runtime's; without these two
 // each of a machine's processors could start a thread, with 64 MiB of stack and
-// 64 MiB for malloc, before the first line of ours runs.
-var childEnvironment = []string{"GOMAXPROCS=1", "GLIBC_TUNABLES=glibc.malloc.arena_max=1"}
+// 64 MiB for malloc, before the first line of ours runs. What a parse has freed stays with the
+// child for the next one, since asking the kernel for it anew is half the cost of a long text
+// (BenchmarkHostileTexts) and more where memory is slow to come by.
+var childEnvironment = []string{"GOMAXPROCS=1", "GLIBC_TUNABLES=glibc.malloc.arena_max=1:glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=134217728"}
 
 // A process under the child's name is the parser child, whatever binary it is:
 // so every program with this package in it, tests included, can start its own

@@ -186,7 +186,7 @@ func TestASessionThatTheServerHasNoMoreIsNotCounted(t *testing.T) {
 	t.Cleanup(work.Wait)
 	t.Cleanup(func() { listener.Close() })
 	target.Host = listener.Addr().String()
-	db, _ := openURL(t, target.String(), func(c *Config) { c.QueryTimeout, c.DeadlineSlack = 50*time.Millisecond, 50*time.Millisecond })
+	db, _ := openURL(t, target.String(), func(c *Config) { c.QueryTimeout, c.DeadlineSlack = 2*time.Second, 50*time.Millisecond })
 	mustRead(t, db, "SELECT 1")
 	db.reader.askEvery = 0
 	forgets.Store(true)
