@@ -33,7 +33,12 @@ func TestAnAddressInUseLeavesNoStartWithoutAnEnd(t *testing.T) {
 	require.Contains(t, output, "CONTROL_PLANE_LISTEN_ADDR is "+taken)
 
 	require.NoError(t, other.Close())
-	code, output = runGate(t, d.environ(append(wireSettings[:3:3], "GATE_HTTP_LISTEN_ADDR="+taken, "GATE_PGWIRE_LISTEN_ADDR="+taken)...), "serve") // its own
+	code, output = runGate(t, d.environ(append(wireSettings[:3:3], "GATE_HTTP_LISTEN_ADDR="+taken, "GATE_PGWIRE_LISTEN_ADDR="+taken)...), "serve")
+	require.Equal(t, exitConfigured, code, output)
+	require.Contains(t, output, "each needs an address of its own")
+	_, port, err := net.SplitHostPort(taken)
+	require.NoError(t, err)
+	code, output = runGate(t, d.environ(append(wireSettings[:3:3], "GATE_HTTP_LISTEN_ADDR="+taken, "GATE_PGWIRE_LISTEN_ADDR=localhost:"+port)...), "serve") // its own, by another name
 	require.Equal(t, exitUnavailable, code, output)
 	events := d.events(t)
 	require.Equal(t, event.TypeShutdown, events[len(events)-1].Type)

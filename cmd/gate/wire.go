@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"writegate/commands"
@@ -51,20 +52,28 @@ func (a *app) makeWireUsers(s *settings) error {
 	if path == "" || s.WireUsersFile != "" {
 		return nil
 	}
+	if _, err := os.Lstat(path); err == nil {
+		return nil
+	}
 	password := randomText()
 	line, err := pgwire.HashPassword(wireUser, password)
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err == nil { // it has its name when it is whole
+		_, err = fmt.Fprintln(f, line)
+		if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+			err = os.Link(f.Name(), path)
+		}
+		err = errors.Join(err, os.Remove(f.Name()))
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil // another start was first
+	case err != nil:
 		return fmt.Errorf("the wire listener asks for passwords, and without GATE_PGWIRE_USERS_FILE a users file can't be made: %w", err)
-	}
-	_, err = fmt.Fprintln(f, line)
-	if err = errors.Join(err, f.Close()); err == nil {
+	default:
 		_, err = fmt.Fprintf(a.out, "The wire listener asks for a password: user %s, password %s. It is told this once; %s keeps what checks it. Remove that file to have another made.\n", wireUser, password, path)
 	}
 	if err != nil {
@@ -99,6 +108,7 @@ func (s *settings) wireFaults() []string {
 		{auth == pgwire.AuthTrust && !loopback(s.WireListenAddr), "GATE_PGWIRE_LISTEN_ADDR must be a loopback address such as 127.0.0.1:6544 where nobody logs in; else set GATE_PGWIRE_USERS_FILE, or GATE_PGWIRE_AUTH=cert"},
 		{auth == pgwire.AuthCert && s.TLSClientCA == "", "GATE_PGWIRE_AUTH is cert and needs GATE_TLS_CLIENT_CA_BUNDLE_PATH, the authorities that sign the clients' certificates"},
 		{auth == pgwire.AuthCert && mode != pgwire.TLSRequire, "GATE_PGWIRE_AUTH is cert and needs GATE_PGWIRE_TLS=require"},
+		{s.WireListenAddr == s.HTTPListenAddr && !strings.HasSuffix(s.WireListenAddr, ":0"), "GATE_PGWIRE_LISTEN_ADDR and GATE_HTTP_LISTEN_ADDR are both " + s.WireListenAddr + ": each needs an address of its own"},
 		{mode != pgwire.TLSOff && s.TLSCert == "", "GATE_PGWIRE_TLS is " + mode + " and needs GATE_TLS_CERT_PATH and GATE_TLS_KEY_PATH"},
 	} {
 		if rule.broken {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -349,6 +350,9 @@ func TestTheWireListenerStartsWithTheContractsSettingsAlone(t *testing.T) {
 	info, err := os.Stat(d.file("pgwire_users"))
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o600), info.Mode().Perm())
+	made, err := filepath.Glob(d.file("pgwire_users*"))
+	require.NoError(t, err)
+	require.Len(t, made, 1, "nothing is left of its making")
 	login := func(password string) error {
 		c, err := pgconn.Connect(context.Background(), strings.Replace(g.wireURL(t), "ana@", "gate:"+password+"@", 1))
 		if err == nil {

@@ -138,6 +138,9 @@ func TestSegmentsMissingRenamedOrTwice(t *testing.T) {
 		for _, k := range kinds(r)[1:] {
 			assert.Equal(t, frame.SealedSegment, k, "%s: %s", name, explain(r))
 		}
+		if name == "first missing" || name == "all missing" {
+			assert.Zero(t, r.VerifiedTo, "%s: of what comes before it nobody knows", name)
+		}
 	}
 }
 

@@ -281,7 +281,10 @@ func (v *verifier) begin(p *part, ranged bool) {
 	if !first {
 		return
 	}
-	v.rep.FirstSeq, v.rep.LastSeq, v.rep.VerifiedTo = h.FirstSeq, h.FirstSeq-1, h.FirstSeq-1
+	v.rep.FirstSeq, v.rep.LastSeq = h.FirstSeq, h.FirstSeq-1
+	if v.rep.corrupt == 0 { // else what comes before it is missing
+		v.rep.VerifiedTo = h.FirstSeq - 1
+	}
 	v.rep.Head = ReportHead{Seq: v.chain.end.Seq, EventHash: hexHash(v.chain.end.Hash), Segment: h.Segment, EndOffset: HeaderSize}
 	if p.err == nil && h.Segment == 0 && !ranged {
 		v.rep.Ran(CheckStart)

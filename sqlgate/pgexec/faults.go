@@ -13,9 +13,10 @@ import (
 )
 
 // unavailableClass reports errors of a server that works but cannot serve now:
-// shutting down or starting (57P01 to 57P05), out of resources (53xxx).
+// shutting down or starting (57P01 to 57P05), out of resources (53xxx), or too slow to
+// answer what a new connection asks (57014).
 func unavailableClass(code string) bool {
-	return strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "53")
+	return strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "53") || code == "57014"
 }
 
 // connectFault tells a client why no connection could be had, in words that

@@ -1,6 +1,7 @@
 package pgexec
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -49,4 +50,11 @@ func TestTheWordsOfAServerInTroubleAreForItsClient(t *testing.T) {
 	require.Equal(t, fault.DBUnavailable, f.Code)
 	require.Contains(t, f.Message, "7341")
 	require.NotContains(t, f.ForLogs(), "7341")
+}
+
+// A new connection's own questions have a time limit: a server that is slow is no refusal of the login.
+func TestAServerThatIsTooSlowForANewConnectionIsNotSaidToRefuseTheLogin(t *testing.T) {
+	err := connectFault(fmt.Errorf("the query that checks a new connection failed: %w", &pgconn.PgError{Code: "57014"}))
+	require.Equal(t, fault.DBUnavailable, fault.CodeOf(err))
+	require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(connectFault(&pgconn.PgError{Code: "28P01"})))
 }
