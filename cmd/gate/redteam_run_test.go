@@ -29,7 +29,7 @@ func TestRedTeamChannels(t *testing.T) {
 			r := startRedteam(t, run.role, run.policy, append(wireSettings, "GATE_PGWIRE_MAX_CONNECTIONS_PER_IP=100")...)
 			corpus := attackCorpus(t)
 			attacks := append(corpus[:len(corpus):len(corpus)], foundBypasses(t)...)
-			cases := drawCases(attacks, run.oneIn, everything)
+			cases := drawCases(attacks, run.firstIn, run.oneIn, everything)
 			settings := r.settings(t)
 			tally, outcomes, seen := r.attack(cases)
 			require.Empty(t, seen)
@@ -54,16 +54,19 @@ func TestRedTeamChannels(t *testing.T) {
 	}
 }
 
-// drawCases are all attacks through the first channel, and through each other one
-// a share of them that is drawn anew for it.
-func drawCases(attacks []attack, oneIn int, everything bool) (cases []redCase) {
+// drawCases are the attacks through each channel, a share of them that is drawn anew for it.
+func drawCases(attacks []attack, firstIn, oneIn int, everything bool) (cases []redCase) {
 	source := rand.New(rand.NewPCG(15, 0))
 	for i := range channels {
+		share := oneIn
+		if i == 0 {
+			share = firstIn
+		}
 		for _, a := range attacks {
 			if _, hidden := hiddenCode[a.ID]; hidden {
 				continue // what they do is known, and told in docs/THREATS.md
 			}
-			if i == 0 || everything || source.IntN(oneIn) == 0 {
+			if everything || source.IntN(share) == 0 {
 				cases = append(cases, redCase{a, &channels[i]})
 			}
 		}

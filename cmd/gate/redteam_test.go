@@ -457,16 +457,16 @@ func writeRedPolicy(t testing.TB, name, dir string) {
 const redteamEverything = "REDTEAM_ALL"
 
 // redteamRuns are the policies and roles, each with the share of the cases that
-// the ordinary run sends: one in so many, or none where it is 0. The first channel
-// has all attacks wherever there is a run.
+// the ordinary run sends: one in so many, through the first channel and through each
+// other one, or none where it is 0. All go through the first where each attack has an outcome of its own.
 var redteamRuns = []struct {
-	policy, role string
-	oneIn        int
+	policy, role   string
+	firstIn, oneIn int
 }{
-	{denyPolicy, asSuperuser, 8},
-	{startingPolicy, asSuperuser, 80},
-	{samplePolicy, asLeastPrivilege, 30},
-	{denyPolicy, asLeastPrivilege, 0},
-	{samplePolicy, asSuperuser, 0},
-	{startingPolicy, asLeastPrivilege, 0},
+	{denyPolicy, asSuperuser, 1, 8},
+	{startingPolicy, asSuperuser, 1, 80},
+	{samplePolicy, asLeastPrivilege, 4, 30},
+	{denyPolicy, asLeastPrivilege, 0, 0},
+	{samplePolicy, asSuperuser, 0, 0},
+	{startingPolicy, asLeastPrivilege, 0, 0},
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -42,17 +41,9 @@ the running requests and ends it cleanly.`,
 	}
 }
 
-// heapBallast is memory that is reserved and never touched, so it takes address
-// space alone. The live heap of the gate is small and its turnover is not; the
-// ballast lets the collector run a third as often, for a bounded price in
-// memory. A percentage (GOGC) would multiply the largest result as well.
-const heapBallast = 32 << 20
-
 // serve runs the gate until ctx ends or the log or the store fails.
 func (a *app) serve(ctx context.Context) error {
 	a.queueLines()
-	ballast := make([]byte, heapBallast)
-	defer runtime.KeepAlive(ballast)
 	s, err := loadServing(a.environ, time.Now())
 	if err != nil {
 		return exitWith(exitConfigured, err)
