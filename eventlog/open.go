@@ -108,8 +108,12 @@ func (l *Log) place(rec *Recovery) error {
 	if err := l.locate(rec); err != nil {
 		return err
 	}
-	if begun, err := l.exists(l.planPath()); err != nil || begun {
-		return errors.Join(err, fmt.Errorf("%w: %w at %s: `gate log new` did not come to its end; run it again", ErrUnsafe, ErrRetiring, l.w))
+	begun, err := l.exists(l.planPath())
+	if err != nil {
+		return fmt.Errorf("%w: what lies beside %s: %w", ErrUnsafe, l.w, err)
+	}
+	if begun {
+		return fmt.Errorf("%w: %w at %s: `gate log new` did not come to its end; run it again", ErrUnsafe, ErrRetiring, l.w)
 	}
 	return nil
 }

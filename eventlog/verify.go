@@ -116,8 +116,9 @@ func (l *Log) verifyOnce(run *verifyRun) {
 		l.mu.Unlock()
 		l.corrupt(run.report) // whoever has the report must not find commands still taken
 	}
-	if errors.Is(run.err, frame.ErrNoFiles) {
+	if run.err != nil && !errors.Is(run.err, context.Canceled) {
 		l.reread.Store(true) // perhaps it was to find out what happened to a file
+		l.o.Logger.Warn("the log could not be verified; it is tried again", "error", run.err)
 	}
 	close(run.done)
 }

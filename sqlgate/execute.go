@@ -225,10 +225,19 @@ func (s *submission) preparedSQL() string {
 	return s.execute.sql
 }
 
+// trace is what the database shows of the caller's trace. A statement that a person approved
+// has none: it could read it (application_name), and so do what the person was not shown.
+func (s *submission) trace() string {
+	if s.ApprovalID != "" {
+		return ""
+	}
+	return s.Trace
+}
+
 // statement is exactly the text that was judged: the bytes of the one statement,
 // and for an EXECUTE those of what was prepared, with its arguments beside it.
 func (s *submission) statement() pgexec.Statement {
-	st := pgexec.Statement{SQL: s.SQL, Trace: s.Trace, Settings: s.settings(), Major: s.classification.Engine.ServerMajor, Owner: s.owner()}
+	st := pgexec.Statement{SQL: s.SQL, Trace: s.trace(), Settings: s.settings(), Major: s.classification.Engine.ServerMajor, Owner: s.owner()}
 	if b := s.execute; b != nil {
 		st.SQL, st.ParamOIDs, st.Params = b.sql, b.types, b.values
 	}
@@ -340,7 +349,7 @@ func (g *Gate) alone(ctx context.Context, s *submission) (*Answer, error) {
 // beginOptions picks the role: ddl, dcl and maintenance have their own, and a REFRESH,
 // which is a write that only the view's owner may do.
 func (g *Gate) beginOptions(s *submission, l pgexec.Limits) pgexec.BeginOptions {
-	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.Trace, Settings: s.settings(), UserCode: s.callsUserCode(), Major: s.classification.Engine.ServerMajor,
+	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.trace(), Settings: s.settings(), UserCode: s.callsUserCode(), Major: s.classification.Engine.ServerMajor,
 		NoSnapshot: slices.Contains(withoutSnapshot, s.classification.QueryType)}
 	switch s.classification.Class {
 	case classify.ClassDDL, classify.ClassDCL, classify.ClassMaintenance:

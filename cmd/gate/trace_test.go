@@ -50,3 +50,16 @@ func TestATraceLeadsFromTheClientToTheDatabase(t *testing.T) {
 	with := "gate/writer " + id + "-" + span
 	require.Equal(t, []string{with, "", with, ""}, traced)
 }
+
+// What a client chooses and nobody was shown must not tell an approved statement what to do.
+func TestAnApprovedStatementReadsNoTrace(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	s := ask("DELETE FROM orders WHERE id = CASE current_setting('application_name') WHEN 'gate/writer' THEN 1 ELSE 2 END RETURNING id")
+	id := g.approved(t, s)
+	body, err := json.Marshal(s.with("approval_id", id))
+	require.NoError(t, err)
+	answer := g.do(t, http.MethodPost, "/query", body, "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	require.Equal(t, http.StatusOK, answer.status, "%s", answer.body)
+	require.JSONEq(t, `[{"id": 1}]`, string(answer.raw(t, "rows")))
+}

@@ -59,14 +59,10 @@ func (c *runner) hashAt(wal string, seq uint64) (hash [32]byte, err error) {
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
 	last := uint64(0)
-	for f, err := range set.Frames(c.ctx, seq) {
-		if err != nil {
-			return hash, err
-		}
-		last, hash = f.Seq, f.Hash
+	for last, hash = range set.Hashes(c.ctx, seq) {
 	}
 	if last < seq {
-		return hash, fmt.Errorf("the log ends with event %d", last)
+		return hash, fmt.Errorf("the log ends with event %d, or is damaged behind it", last)
 	}
 	return hash, c.ctx.Err()
 }

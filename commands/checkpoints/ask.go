@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
@@ -15,11 +16,14 @@ import (
 	"writegate/projections"
 )
 
-// A vouched is how many events a witness knows, and the root that the log's own
-// files make of so many.
+// A vouched is how many events a witness knows, the root that the log's own
+// files make of so many, and the hash of the last one.
 type vouched struct {
-	size uint64
-	root checkpoint.Hash
+	witness string
+	size    uint64
+	root    checkpoint.Hash
+	hash    [32]byte
+	at      time.Time
 }
 
 // ask holds the log whose files are set against each witness that this process has not
@@ -28,24 +32,39 @@ type vouched struct {
 // checkpoint how many events it knows, and is then offered the same number of this log's, so that none
 // comes to know of more. One that gives no answer is a doubt. The error is that of ctx.
 func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err error) {
+	for range asksOfWitness {
+		more, moved, err := k.askOnce(ctx, set)
+		if said = append(said, more...); err != nil || !moved {
+			return said, err
+		}
+	}
+	return said, nil
+}
+
+// asksOfWitness is how often one is asked that has come to know more events between its two answers.
+const asksOfWitness = 3
+
+var errMoved = fmt.Errorf("%w: it has come to know more events since it was asked", checkpoint.ErrWitness)
+
+func (k *Keeper) askOnce(ctx context.Context, set *frame.Set) (said []string, moved bool, err error) {
 	h, err := set.Genesis()
 	if err != nil || k.o.Key == nil {
-		return nil, nil // the verification names what is wrong with a header
+		return nil, false, nil // the verification names what is wrong with a header
 	}
 	which := k.unheard()
 	if len(which) == 0 {
-		return nil, nil
+		return nil, false, nil
 	}
 	tree := checkpoint.NewSparse()
 	signer, err := checkpoint.NewSigner(h.Origin, k.o.Key)
 	if err != nil {
-		return []string{"the witnesses can't be asked: " + err.Error()}, nil
+		return []string{"the witnesses can't be asked: " + err.Error()}, false, nil
 	}
 	empty, err := signer.Sign(tree, 0, nil)
 	if err != nil {
-		return []string{"the witnesses can't be asked: " + err.Error()}, nil
+		return []string{"the witnesses can't be asked: " + err.Error()}, false, nil
 	}
-	sizes := make([]uint64, len(k.o.Witnesses))
+	sizes, hashes := make([]uint64, len(k.o.Witnesses)), map[uint64][32]byte{}
 	for i, err := range k.seen(ctx, which, empty, sizes) {
 		if err == nil && sizes[i] > 0 {
 			err = planRoot(tree, sizes[i])
@@ -57,19 +76,18 @@ func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err er
 		}
 	}
 	if slices.Max(sizes) == 0 {
-		return nil, ctx.Err()
+		return nil, false, ctx.Err()
 	}
-	var first event.Envelope
-	for f, err := range set.Frames(ctx, slices.Max(sizes)) {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
+	for seq, hash := range set.Hashes(ctx, slices.Max(sizes)) {
+		if tree.Add(seq, hash) != nil {
+			break // the first segments are not there: the verification says so
 		}
-		if err != nil || tree.Add(f.Seq, f.Hash) != nil {
-			break // damage: the verification says where and what
+		if slices.Contains(sizes, seq) {
+			hashes[seq] = hash
 		}
-		if d, err := event.Decode(f.Record); f.Seq == 1 && err == nil {
-			first.Draft = d
-		}
+	}
+	if ctx.Err() != nil {
+		return nil, false, ctx.Err()
 	}
 	for i, size := range sizes {
 		if size == 0 {
@@ -78,23 +96,24 @@ func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err er
 		err := k.compare(ctx, i, size, tree, signer)
 		var conflict *checkpoint.Conflict
 		if errors.As(err, &conflict) && k.o.Stopped {
-			of, earlierErr := k.ofEarlier(ctx, set.Path, first, i, size, signer)
+			of, earlierErr := k.ofEarlier(ctx, set, i, size, signer)
 			if earlierErr != nil {
-				return nil, earlierErr
+				return nil, false, earlierErr
 			}
 			if of != "" {
 				said = append(said, fmt.Sprintf("the witness %s knows %d events of %q, which are those of log %s before this one: give each log an origin of its own", conflict.Witness, conflict.Seen, h.Origin, of))
 				err, size = nil, 0
 			}
 		}
-		if root, failed := checkpoint.RootAt(tree, size); err == nil && failed == nil {
+		if root, failed := checkpoint.RootAt(tree, size); err == nil && size > 0 && failed == nil {
 			k.mu.Lock()
-			k.vouched = append(k.vouched, vouched{size, root})
+			k.vouched = append(k.vouched, vouched{k.o.Witnesses[i].URL(), size, root, hashes[size], k.o.Now()})
 			k.mu.Unlock()
 		}
+		moved = moved || errors.Is(err, errMoved)
 		k.settle(i, size, err)
 	}
-	return said, ctx.Err()
+	return said, moved, ctx.Err()
 }
 
 // unheard are the witnesses that have not told this process what they know.
@@ -132,12 +151,18 @@ func planRoot(tree *checkpoint.Sparse, size uint64) error {
 	})
 }
 
-// ofEarlier names the log before this one, whose first event is given, that has the
+// ofEarlier names the log before that of set that has the
 // events which a witness knows; "" where none of those that can be read has. What a
 // log says of an earlier one proves nothing by itself: whoever writes a log anew can
 // invent one. An error is that of ctx.
-func (k *Keeper) ofEarlier(ctx context.Context, path string, first event.Envelope, i int, size uint64, signer *checkpoint.Signer) (string, error) {
-	all, _ := eventlog.Ancestors(ctx, frame.OS{}, path, func(yield func(event.Envelope, error) bool) { yield(first, nil) })
+func (k *Keeper) ofEarlier(ctx context.Context, set *frame.Set, i int, size uint64, signer *checkpoint.Signer) (string, error) {
+	var first event.Envelope
+	for f, err := range set.Frames(ctx, 1) {
+		if d, failed := event.Decode(f.Record); err == nil && failed == nil {
+			first.Draft = d
+		}
+	}
+	all, _ := eventlog.Ancestors(ctx, frame.OS{}, set.Path, func(yield func(event.Envelope, error) bool) { yield(first, nil) })
 	for _, a := range all {
 		tree := checkpoint.NewSparse()
 		if err := planRoot(tree, size); err != nil {
@@ -166,11 +191,14 @@ func (k *Keeper) compare(ctx context.Context, i int, size uint64, tree *checkpoi
 		return err
 	}
 	_, err = w.Cosign(ctx, tree, n)
+	if conflict := (*checkpoint.Conflict)(nil); errors.As(err, &conflict) && conflict.Seen > size {
+		return errMoved // whether that is more than the log has, the next answer shows
+	}
 	return err
 }
 
 // askLive asks the witnesses that were out of reach while the log was opened. k.offering is held.
-func (k *Keeper) askLive(ctx context.Context, view *projections.View) {
+func (k *Keeper) askLive(ctx context.Context) {
 	if k.o.Key == nil || len(k.unheard()) == 0 || k.log.Serving() != nil {
 		return
 	}
@@ -183,8 +211,12 @@ func (k *Keeper) askLive(ctx context.Context, view *projections.View) {
 	for _, s := range said {
 		k.o.Logger.Warn(s, "source", "checkpoints")
 	}
-	if err = errors.Join(err, set.Close()); err == nil {
-		err = k.sameTree(view)
+	if err = errors.Join(err, set.Close()); err == nil && k.log.Serving() == nil {
+		err = k.store.WaitApplied(ctx, k.log.Head().Seq)
+	}
+	if err == nil && k.log.Serving() == nil {
+		view := k.store.View()
+		err = errors.Join(k.sameTree(view), view.Close())
 	}
 	if err != nil && ctx.Err() == nil {
 		_ = k.failed(err)
@@ -201,9 +233,6 @@ func (k *Keeper) sameTree(view *projections.View) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, v := range k.vouched {
-		if v.size > view.Tree().Size() {
-			continue // it is folded in a moment
-		}
 		if root, err := checkpoint.RootAt(view.Tree(), v.size); err != nil || root != v.root {
 			k.stuck = true
 			return errors.Join(fmt.Errorf("%w, up to event %d", ErrOtherTree, v.size), err)

@@ -96,6 +96,11 @@ func (p *papers) Anchors(ctx context.Context, set *frame.Set) (anchors []frame.A
 	} else {
 		anchors = p.size(set)
 	}
+	p.keeper.mu.Lock()
+	for _, v := range p.keeper.vouched {
+		anchors = append(anchors, frame.Anchor{Level: frame.L4, Seq: v.size, Hash: v.hash, Time: v.at, Source: "witness " + v.witness})
+	}
+	p.keeper.mu.Unlock()
 	return append(anchors, p.accused...), append(warnings, p.said...), err
 }
 

@@ -340,3 +340,51 @@ func TestALogUnderTheNameOfTheOneBeforeItIsAccusedByItsWitness(t *testing.T) {
 		require.NotEqual(t, frame.Corruption, report.Status)
 	}
 }
+
+// openBatch makes what follows an event one batch without its end: whoever reads its frames meets them all
+// whole and linked, and a start discards them.
+func (h *host) openBatch(t *testing.T, keep uint64) {
+	t.Helper()
+	f, err := (frame.OS{}).Open(h.wal(), frame.ReadWrite)
+	require.NoError(t, err)
+	defer f.Close()
+	size, err := f.Size()
+	require.NoError(t, err)
+	var tail []frame.Placed
+	for p, err := range frame.Scan(t.Context(), f, frame.HeaderSize, size) {
+		require.NoError(t, err)
+		if p.Seq > keep {
+			p.Record = bytes.Clone(p.Record)
+			tail = append(tail, p)
+		}
+	}
+	require.NotEmpty(t, tail)
+	raw, err := os.ReadFile(h.wal())
+	require.NoError(t, err)
+	for i, p := range tail {
+		p.Flags, p.BatchLeft, p.DurableOff = 0, uint16(len(tail)-i), uint64(tail[0].Off)
+		b := frame.Append(nil, &p.Frame)
+		require.Len(t, b, int(p.Size))
+		copy(raw[p.Off:], b)
+	}
+	require.NoError(t, os.WriteFile(h.wal(), raw, 0o600))
+	require.NoError(t, os.Remove(h.wal()+frame.HeadSuffix))
+	require.NoError(t, os.RemoveAll(h.wal()+frame.CheckpointsSuffix))
+}
+
+// What a witness knows has to be in the log that goes on, and not behind its end.
+func TestAnUnfinishedBatchIsNothingThatAWitnessKnows(t *testing.T) {
+	for _, mode := range []string{eventlog.VerifyActive, eventlog.VerifyFull} {
+		h := witnessed(t)
+		r := h.start()
+		r.grow(20)
+		r.stop()
+		h.openBatch(t, 6)
+		k := New(Options{Folder: h.folder(), Key: h.key, Witnesses: h.clients()})
+		log, _, err := eventlog.Open(t.Context(), eventlog.Options{Path: h.wal(), Origin: origin, SigningKey: h.key, VerifyOnStart: mode, Outside: k.Papers})
+		require.NoError(t, err)
+		require.ErrorIs(t, log.Serving(), eventlog.ErrCorrupt)
+		require.True(t, k.Status().Witnesses[0].Conflict)
+		require.NoError(t, log.Close(t.Context()))
+	}
+}

@@ -108,13 +108,14 @@ func (k *Keeper) keepOffering(ctx context.Context) {
 		if k.log.Serving() != nil || len(k.unheard()) == 0 && (n == nil || !k.lacks(n.Size)) {
 			continue
 		}
-		view := k.store.View()
 		k.offering.Lock()
-		k.askLive(ctx, view)
+		k.askLive(ctx)
 		k.offering.Unlock()
-		if n != nil && k.log.Serving() == nil {
-			k.offer(ctx, view, n)
+		if n == nil || k.log.Serving() != nil {
+			continue
 		}
+		view := k.store.View()
+		k.offer(ctx, view, n)
 		if err := view.Close(); err != nil {
 			k.o.Logger.Error("a view of the projections can't be closed", "source", "checkpoints", "cause", err.Error())
 		}

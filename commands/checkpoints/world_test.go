@@ -187,7 +187,7 @@ func (r *run) sign() *checkpoint.Note {
 	n, err := r.checkpoint(context.Background())
 	require.NoError(r.t, err)
 	view := r.store.View()
-	r.askLive(context.Background(), view)
+	r.askLive(context.Background())
 	r.offer(context.Background(), view, n)
 	require.NoError(r.t, view.Close())
 	return r.known()

@@ -25,6 +25,38 @@ func (s *Set) Frames(ctx context.Context, last uint64) iter.Seq2[Placed, error] 
 	}
 }
 
+// Hashes gives the number and the hash of each event up to last, as far as nothing is wrong from
+// the beginning on: the hash is the event's, it links to the one before, and its batch is
+// complete. It is for who holds a log against what is known elsewhere before it is verified; what
+// lies behind the last complete batch is no event, though its frames can be read.
+func (s *Set) Hashes(ctx context.Context, last uint64) iter.Seq2[uint64, [32]byte] {
+	return func(yield func(uint64, [32]byte) bool) {
+		var c chain
+		for _, seg := range s.readable() {
+			c.enter(&seg.header, seg.header.Hash)
+			var batch [][32]byte
+			for f, err := range Scan(ctx, seg.File, HeaderSize, seg.limit) {
+				if err != nil || !f.Intact() {
+					return
+				}
+				if wrong, _ := c.step(&f.Frame, f.Off); wrong != "" {
+					return
+				}
+				batch = append(batch, f.Hash)
+				if !c.count(&f.Frame, f.Off, f.Off+f.Size, true) {
+					continue
+				}
+				for i, hash := range batch {
+					if seq := f.Seq - uint64(len(batch)-1-i); seq > last || !yield(seq, hash) {
+						return
+					}
+				}
+				batch = batch[:0]
+			}
+		}
+	}
+}
+
 // readable gives the segments whose header can be read.
 func (s *Set) readable() []part {
 	parts := make([]part, 0, len(s.Sealed)+1)

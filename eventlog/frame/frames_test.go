@@ -63,3 +63,43 @@ func TestFramesEndWithTheContext(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 	}
 }
+
+// Hashes go as far as nothing is wrong, and no further than the last batch that is complete.
+func TestHashesEndWhereTheLogDoes(t *testing.T) {
+	count := func(s *frame.Set) (n uint64) {
+		for seq := range s.Hashes(t.Context(), 99) {
+			require.Equal(t, n+1, seq)
+			n = seq
+		}
+		return n
+	}
+	segs := chainOf(t)
+	whole := wholeSet(segs)
+	require.EqualValues(t, 15, count(&whole))
+	for last := range uint64(15) {
+		n := uint64(0)
+		for n = range whole.Hashes(t.Context(), last) {
+		}
+		require.Equal(t, last, n)
+	}
+	for no, seg := range segs {
+		for bit := frame.HeaderSize * 8; bit < len(seg.bytes)*8; bit += 509 {
+			s := wholeSet(segs)
+			damaged := image(flip(seg.bytes, bit))
+			if no == len(segs)-1 {
+				s.Active.File = damaged
+			} else {
+				s.Sealed[no].File = damaged
+			}
+			r := verify(t, s)
+			require.LessOrEqual(t, count(&s), r.LastSeq, "segment %d, bit %d: %s", no, bit, explain(r))
+		}
+	}
+	active := segs[len(segs)-1]
+	for end := frame.HeaderSize; end <= len(active.bytes); end += 8 { // cut anywhere: batches of several frames too
+		s := wholeSet(segs)
+		s.Active.File, s.Head = image(active.bytes[:end]), nil
+		r := verify(t, s)
+		require.Equal(t, r.LastSeq, count(&s), "cut at %d: %s", end, explain(r))
+	}
+}

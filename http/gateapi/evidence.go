@@ -320,7 +320,7 @@ func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) 
 	if err != nil {
 		return frame.Report{}, err
 	}
-	report, err := frame.Verify(ctx, set, frame.Options{})
+	report, err := new(evidence.Outside).Verify(ctx, &set, frame.Options{}) // also against the log behind it
 	if err == nil && path == a.Files.WAL {
 		err = eventlog.WarnOfAncestors(ctx, frame.OS{}, &set, &report)
 	}
