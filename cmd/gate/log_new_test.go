@@ -314,3 +314,32 @@ func TestAGateDoesNotStartWhileALogIsHalfPutAway(t *testing.T) {
 	require.Contains(t, errs, "no log was begun")
 	require.NoFileExists(t, b.file("audit.wal"))
 }
+
+// A log that another one follows is held against it, whoever asks and however.
+func TestARetiredLogThatWasCutIsFoundByTheAPIToo(t *testing.T) {
+	t.Parallel()
+	d := newNotes(t)
+	startGate(t, d, undisturbed...).end(t)
+	code, out, errs := d.command(t, "log", "new", "--accept-loss", "r", "--json")
+	require.Equal(t, exitOK, code, errs)
+	var done retiredResult
+	unmarshal(t, []byte(out), &done)
+	old := filepath.Join(done.Folder, "audit.wal")
+	g := startGate(t, d, append(undisturbed[:len(undisturbed):len(undisturbed)], "GATE_AUDIT_VERIFY_DIRS="+done.Folder)...)
+	verify := func() string {
+		r := g.post(t, "/audit/verify", fmt.Sprintf(`{"audit_file":%q}`, old))
+		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+		return r.text(t, "status")
+	}
+	require.Equal(t, "ok", verify())
+	log, err := os.ReadFile(old)
+	require.NoError(t, err)
+	first, size, err := frame.ParseFrame(log[frame.HeaderSize:])
+	require.NoError(t, err)
+	require.EqualValues(t, 1, first.Seq)
+	require.NoError(t, os.WriteFile(old, log[:frame.HeaderSize+size], 0o600))
+	require.NoError(t, os.Remove(old+frame.HeadSuffix))
+	require.Equal(t, "corruption_detected", verify())
+	require.NoError(t, os.WriteFile(old, log, 0o600))
+	g.end(t)
+}

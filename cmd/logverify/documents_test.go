@@ -80,12 +80,23 @@ func TestEveryKindOfEvidenceIsJudged(t *testing.T) {
 	for seq := range uint64(4) {
 		anew.Append(evidencetest.Draft(104 + seq))
 	}
+	var fittedWAL []byte
+	for at, wal := frame.HeaderSize, l.log.WAL(); at < len(wal); {
+		f, size, err := frame.ParseFrame(wal[at:])
+		require.NoError(t, err)
+		if at += size; f.Seq == 7 {
+			f.Hash = anew.At(7).Hash // the record stays, so this is no hash of it
+			fittedWAL = frame.Append(bytes.Clone(wal[:at-size]), &f)
+		}
+	}
+	fitted := l.put(t, "fitted/audit.wal", fittedWAL)
 	for _, c := range []struct {
 		name string
 		args []string
 		code int
 		out  string
 	}{
+		{"copy written anew, with a log of which one hash was made to fit", []string{"jsonl", l.put(t, "anew2", anew.JSONL(1)), "--wal", fitted}, 2, "or is damaged behind it"},
 		{"copy", []string{"jsonl", l.path("audit.log")}, 0, "not compared with the header"},
 		{"copy with its log", []string{"jsonl", l.path("audit.log"), "--wal", l.path("audit.wal")}, 0, "origin \"gate.example\""},
 		{"copy written anew", []string{"jsonl", l.put(t, "anew", anew.JSONL(1))}, 0, "a file written anew as a whole, would not show"},
