@@ -19,7 +19,7 @@ type AuditFilter struct {
 	Fingerprint, Actor, App, Tenant, Env, Decision               string
 	ApprovalID, SessionID, PolicyVersion, ExecutionID, RequestID string
 	AgentID, Project, CredentialID, AgentPolicyID, ToolID        string
-	TelemetryType                                                string
+	TelemetryType, Table, RuleID                                 string
 	Since, Until                                                 time.Time // Since <= timestamp < Until
 	FromSeq, ToSeq                                               uint64    // both included; 0 = open
 }
@@ -32,7 +32,7 @@ func (f *AuditFilter) values() (v [fieldCount][]string) {
 		fieldApprovalID: f.ApprovalID, fieldSessionID: f.SessionID, fieldPolicyVersion: f.PolicyVersion,
 		fieldExecutionID: f.ExecutionID, fieldRequestID: f.RequestID,
 		fieldAgentID: f.AgentID, fieldProject: f.Project, fieldCredential: f.CredentialID, fieldAgentPolicy: f.AgentPolicyID,
-		fieldTool: f.ToolID, fieldTelemetryType: f.TelemetryType,
+		fieldTool: f.ToolID, fieldTelemetryType: f.TelemetryType, fieldTable: f.Table, fieldRule: f.RuleID,
 	} {
 		if s != "" {
 			v[i] = []string{s}

@@ -44,6 +44,8 @@ const (
 	fieldAgentPolicy
 	fieldTool
 	fieldTelemetryType
+	fieldTable
+	fieldRule
 	fieldCount
 )
 
@@ -58,7 +60,7 @@ func firstOf(block uint32) uint64 { return uint64(block)*blockEvents + 1 }
 // An entry is what the index knows about one event.
 type entry struct {
 	at     int64              // ns since 1970
-	values [fieldCount]string // but for the tags of its payload
+	values [fieldCount]string // but for the tags of its payload; of several tables the first
 }
 
 // A block is the last one, in the making. Entries are only ever appended, so
@@ -77,6 +79,14 @@ func (n *entry) take(e *event.Envelope) {
 	v[fieldApprovalID], v[fieldSessionID], v[fieldPolicyVersion] = c.ApprovalID, c.SessionID, c.PolicyVersion
 	v[fieldExecutionID], v[fieldRequestID] = c.ExecutionID, c.RequestID
 	v[fieldAgentID], v[fieldProject] = c.AgentID, c.Project
+	if e.Type == event.TypeDecisionRecorded {
+		rule, _ := e.Get("rule_id")
+		v[fieldRule], _ = rule.AsString()
+		var t tags
+		if t.tables(e); len(t.list) > 0 { // most statements have one, and it costs no posting of its own
+			v[fieldTable] = t.list[0].value
+		}
+	}
 }
 
 // add takes one event into the block that follows or continues b.

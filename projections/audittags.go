@@ -43,7 +43,7 @@ func (t *tags) add(f field, value string) {
 }
 
 // tagsOf are the values that a payload adds to the index: credentials, and the
-// policies, tools, agents and sessions that it names. A payload that can't be
+// tables, policies, tools, agents and sessions that it names. A payload that can't be
 // read has none; its projector says so.
 //
 // It looks for no key that the type does not have: most events have no tags, and
@@ -55,6 +55,7 @@ func tagsOf(e *event.Envelope) []tag {
 		t.key(e, fieldCredential, "credential_ids")
 	case event.TypeDecisionRecorded:
 		t.layer(e)
+		t.tables(e)
 	case event.TypeUsageRecorded:
 		t.usage(e.Fields())
 	case event.TypeTelemetryReceived:
@@ -120,6 +121,14 @@ func mapsOf(p event.Payload, key string) []event.Payload {
 		}
 	}
 	return out
+}
+
+// tables adds those that the statement of a decision reads and writes.
+func (t *tags) tables(e *event.Envelope) {
+	for _, key := range [...]string{"tables_read", "tables_written"} {
+		v, _ := e.Get("facts", key)
+		t.value(fieldTable, v)
+	}
 }
 
 func (t *tags) layer(e *event.Envelope) {

@@ -17,6 +17,7 @@ func searched(e *event.Envelope) []tag {
 	var t tags
 	p := e.Fields()
 	t.layer(e)
+	t.tables(e)
 	t.telemetry(p)
 	t.usage(p)
 	t.text(p, fieldCredential, "credential_ids")

@@ -19,7 +19,7 @@ import (
 // listParameters are the parameters of each list that may stand there once.
 var listParameters = map[string][]string{
 	"/audit": {"fingerprint", "actor", "app", "tenant", "env", "decision", "approval_id", "session_id", "policy_version",
-		"execution_id", "request_id", "since", "until", "from_seq", "to_seq", "limit", "cursor", "order"},
+		"execution_id", "request_id", "table", "rule_id", "since", "until", "from_seq", "to_seq", "limit", "cursor", "order"},
 	"/approvals":  {"status", "env", "app", "actor", "limit", "cursor", "order"},
 	"/executions": {"execution_state", "limit", "cursor", "order"},
 	"/logs":       {"level", "source", "limit", "cursor", "order"},
@@ -69,7 +69,7 @@ func TestAListNamesTheParameterWhoseValueItDoesNotTake(t *testing.T) {
 		"cursor": {"x", "====", strings.Repeat("A", 600), "AAAAAAAAAAAAAAAAAAAAAAAA"},
 	}
 	bad := map[string]map[string][]string{
-		"/audit":      {"decision": {"MAYBE", "allow"}, "env": {"dev"}, "event_type": {"starting", "startup*"}, "since": {"yesterday", "2026-01-31"}, "until": {"1"}, "from_seq": {"0", "-1", "one"}, "to_seq": {"0", "1e3"}},
+		"/audit":      {"decision": {"MAYBE", "allow"}, "env": {"dev"}, "event_type": {"starting", "startup*"}, "since": {"yesterday", "2026-01-31"}, "until": {"1"}, "table": {"orders"}, "from_seq": {"0", "-1", "one"}, "to_seq": {"0", "1e3"}},
 		"/approvals":  {"status": {"done", "Pending"}, "env": {"production"}},
 		"/executions": {"execution_state": {"running"}},
 		"/logs":       {"level": {"trace", "INFO"}},
@@ -127,7 +127,7 @@ func seqsOf(items []map[string]any) []uint64 {
 // fillAudit has different people do different things.
 func fillAudit(t testing.TB, g *testGate) {
 	t.Helper()
-	sqls := []string{"SELECT 1", "UPDATE orders SET status = 'paid' WHERE id = 3", "DELETE FROM orders", "DELETE FROM orders WHERE id = 4", "SELEC", "SELECT id FROM nowhere"}
+	sqls := []string{"SELECT 1", "UPDATE orders SET status = 'paid' WHERE id = 3", "DELETE FROM orders", "DELETE FROM orders WHERE id = 4", "SELEC", "SELECT id FROM nowhere", "SELECT o.id FROM orders o JOIN order_items i ON i.order_id = o.id WHERE o.id = 1"}
 	for i := range 36 {
 		s := ask(sqls[i%len(sqls)]).with("actor", []string{"ana", "ben", "cem"}[i%3]).with("tenant", []string{"acme", "bolt"}[i/7%2]).
 			with("env", []string{"prod", "staging", "shadow"}[i/5%3]).with("app", []string{"shop", "crm"}[i/11%2])
@@ -143,12 +143,33 @@ func fillAudit(t testing.TB, g *testGate) {
 }
 
 // auditFields are the filters that name the field of an event they look at.
-var auditFields = []string{"event_type", "fingerprint", "actor", "app", "tenant", "env", "decision", "approval_id", "session_id", "policy_version", "execution_id", "request_id"}
+var auditFields = []string{"event_type", "fingerprint", "actor", "app", "tenant", "env", "decision", "approval_id", "session_id", "policy_version", "execution_id", "request_id", "table", "rule_id"}
+
+// having are the values of a field of an event; those of a decision's tables and rule
+// stand in its payload.
+func having(e map[string]any, name string) (values []string) {
+	payload, _ := e["payload"].(map[string]any)
+	switch facts, _ := payload["facts"].(map[string]any); {
+	case name == "table":
+		for _, key := range []string{"tables_read", "tables_written"} {
+			tables, _ := facts[key].([]any)
+			for _, one := range tables {
+				values = append(values, one.(string))
+			}
+		}
+	case name == "rule_id" && e["event_type"] == "decision_recorded":
+		values = append(values, payload[name].(string))
+	case name != "rule_id":
+		text, _ := e[name].(string)
+		values = append(values, text)
+	}
+	return slices.DeleteFunc(values, func(v string) bool { return v == "" })
+}
 
 // meets is the filter in its plainest form.
 func meets(query url.Values, e map[string]any) bool {
 	for _, name := range auditFields {
-		if text, _ := e[name].(string); len(query[name]) > 0 && !slices.Contains(query[name], text) {
+		if len(query[name]) > 0 && !slices.ContainsFunc(having(e, name), func(v string) bool { return slices.Contains(query[name], v) }) {
 			return false
 		}
 	}
@@ -190,7 +211,7 @@ func TestEveryFilterOfTheAuditFindsExactlyWhatItNames(t *testing.T) {
 		for _, value := range values[name][:min(len(values[name]), 30)] {
 			check(t, url.Values{name: {value}})
 		}
-		nothing := "nothing-has-this"
+		nothing := "nothing.has-this"
 		if name == "event_type" {
 			nothing = "audit_corruption_detected"
 		}
@@ -222,7 +243,7 @@ func valuesOf(all []map[string]any) map[string][]string {
 	seen := map[string]map[string]bool{}
 	for _, e := range all {
 		for _, name := range auditFields {
-			if text, _ := e[name].(string); text != "" {
+			for _, text := range having(e, name) {
 				if seen[name] == nil {
 					seen[name] = map[string]bool{}
 				}
@@ -246,8 +267,8 @@ func drawQuestion(rt *rapid.T, values map[string][]string, all []map[string]any)
 		case 0:
 			query.Add(name, rapid.SampledFrom(values[name]).Draw(rt, name+" value"))
 		case 1, 2:
-			if text, _ := like[name].(string); text != "" {
-				query.Add(name, text)
+			if some := having(like, name); len(some) > 0 {
+				query.Add(name, some[len(some)-1])
 			}
 		}
 	}

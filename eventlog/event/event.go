@@ -61,17 +61,28 @@ func (d *Draft) Fields() Payload {
 	return r.payload()
 }
 
-// Get finds the value under a key of the payload, and reads no more than that.
-func (d *Draft) Get(key string) (v Value, ok bool) {
+// Get finds the value under a key of the payload, or of maps inside each other, and
+// reads no more than that.
+func (d *Draft) Get(key string, inside ...string) (v Value, ok bool) {
 	packed := d.bytes()
 	if packed == "" {
-		return d.Payload.Get(key)
+		v, ok = d.Payload.Get(key)
+		for _, next := range inside {
+			fields, _ := v.AsMap()
+			v, ok = fields.Get(next)
+		}
+		return v, ok
 	}
 	r := reader{record: packed}
 	for n := r.length(r.head(), &maps); n > 0 && r.err == nil; n-- {
 		at := r.rawText(r.head())
 		if at > key {
 			break // keys are sorted
+		}
+		if at == key && len(inside) > 0 {
+			key, inside = inside[0], inside[1:]
+			n = 1 + r.length(r.head(), &maps)
+			continue
 		}
 		if at == key {
 			r.value(&v, payloadDepth)

@@ -17,7 +17,7 @@ import (
 
 // auditFilters are those of GET /audit (spec/decisions.md part 7), in the order
 // of the form.
-var auditFilters = []string{"event_type", "decision", "actor", "app", "tenant", "env", "fingerprint", "policy_version",
+var auditFilters = []string{"event_type", "decision", "actor", "app", "tenant", "env", "table", "fingerprint", "rule_id", "policy_version",
 	"approval_id", "session_id", "execution_id", "request_id", "since", "until", "from_seq", "to_seq"}
 
 type auditView struct {
@@ -49,12 +49,12 @@ type rangeLink struct {
 
 var quickRanges = []string{"last 15 min", "last 1 h", "last 24 h", "last 7 days"}
 
-var filterLabels = map[string]string{"app": "application", "env": "environment", "from_seq": "from event", "to_seq": "to event"}
+var filterLabels = map[string]string{"app": "application", "env": "environment", "rule_id": "rule", "from_seq": "from event", "to_seq": "to event"}
 
 var filterChoices = map[string][]string{"decision": {"ALLOW", "BLOCK", "REQUIRE_APPROVAL"}, "env": {"shadow", "staging", "prod"}}
 
 var filterHints = map[string]string{
-	"since": "last 2 h, or 2026-01-31T08:00:00Z", "until": "1 h, or 2026-01-31T09:00:00Z", "policy_version": "name@1.2.3", "from_seq": "1", "to_seq": "1000", "fingerprint": "16 hex digits",
+	"since": "last 2 h, or 2026-01-31T08:00:00Z", "until": "1 h, or 2026-01-31T09:00:00Z", "policy_version": "name@1.2.3", "from_seq": "1", "to_seq": "1000", "fingerprint": "16 hex digits", "table": "public.orders",
 }
 
 // audit is the list of events.
@@ -64,7 +64,7 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 	v := auditView{Types: typesByWord(), Chosen: query["event_type"], Asc: query.Get("order") == "asc"}
 	filter := chosenFilters(query)
 	for _, name := range auditFilters[1:] {
-		v.Filters = append(v.Filters, filterField{name, cmp.Or(filterLabels[name], strings.ReplaceAll(name, "_", " ")), query.Get(name), filterHints[name], filterChoices[name], name == "since" || name == "until" || strings.HasSuffix(name, "_id")})
+		v.Filters = append(v.Filters, filterField{name, cmp.Or(filterLabels[name], strings.ReplaceAll(name, "_", " ")), query.Get(name), filterHints[name], filterChoices[name], name == "since" || name == "until" || strings.HasSuffix(name, "_id") || name == "table"})
 	}
 	v.Active = len(filter) > 0
 	v.Saved = filter.Encode()
