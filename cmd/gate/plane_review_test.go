@@ -265,6 +265,16 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 	page := plane.page(t, "/audit?since=last+2+h")
 	require.Equal(t, 2, strings.Count(page, "Allowed, then ran"), "two requests of one id are two rows")
 	require.Contains(t, page, `<a href="/audit?table=public.orders">public.orders</a> · UPDATE 1`)
+	for column, order := range map[string][]string{"": {"Rejected", "Blocked", "then ran"}, "decision": {"then ran", "Blocked", "Rejected"}, "reason": {"Blocked", "then ran"}} {
+		sorted, at := plane.page(t, "/audit?since=last+2+h&sort="+column), 0
+		for _, words := range order {
+			next := strings.Index(sorted[at:], words)
+			require.NotEqual(t, -1, next, "%s stands where %s has it", words, column)
+			at += next
+		}
+		require.Equal(t, 1, strings.Count(sorted, "aria-sort="), column)
+	}
+	require.Contains(t, plane.page(t, "/audit?sort=colour"), "Sort must be one of decision, table, requester, reason, or left out.")
 	ofTable := plane.page(t, "/audit?table=public.orders")
 	require.Equal(t, 4, strings.Count(ofTable, `class="dot`), "decisions about a table, whatever they were")
 	require.Contains(t, plane.page(t, "/audit?table=public.order_items"), "No event fits this filter.")

@@ -25,6 +25,8 @@ type auditView struct {
 	Filters []filterField
 	Problem string // why nothing is shown
 	Ranges  []rangeLink
+	Sorts   []rangeLink
+	Sort    string // column that the rows of this page are sorted by; "": by time, as pages are
 	Other   string // address of the other order
 	Types   []string
 	Chosen  []string
@@ -41,7 +43,7 @@ type filterField struct {
 	Long                     bool // what is typed there is
 }
 
-// A rangeLink is a time to look back over, with the other filters as they are.
+// A rangeLink is a time to look back over, or a column to sort by, with all else as it is.
 type rangeLink struct {
 	Words, Address string
 	Chosen         bool
@@ -61,19 +63,27 @@ var filterHints = map[string]string{
 func (s *Server) audit(c *httpd.Call, p *page) error {
 	query := c.Request.URL.Query()
 	ctx := c.Request.Context()
-	v := auditView{Types: typesByWord(), Chosen: query["event_type"], Asc: query.Get("order") == "asc"}
+	v := auditView{Types: typesByWord(), Chosen: query["event_type"], Asc: query.Get("order") == "asc", Sort: query.Get("sort")}
 	filter := chosenFilters(query)
+	shown := maps.Clone(filter)
+	for _, name := range []string{"order", "sort"} {
+		shown[name] = query[name]
+	}
 	for _, name := range auditFilters[1:] {
 		v.Filters = append(v.Filters, filterField{name, cmp.Or(filterLabels[name], strings.ReplaceAll(name, "_", " ")), query.Get(name), filterHints[name], filterChoices[name], name == "since" || name == "until" || strings.HasSuffix(name, "_id") || name == "table"})
 	}
 	v.Active = len(filter) > 0
 	v.Saved = filter.Encode()
 	for _, words := range quickRanges {
-		v.Ranges = append(v.Ranges, rangeLink{words, addressOf(filter, query.Get("order"), "since", words), filter.Get("since") == words})
+		v.Ranges = append(v.Ranges, rangeLink{words, addressOf(shown, "since", words, "until", ""), filter.Get("since") == words})
 	}
-	v.Other = addressOf(filter, "", "order", "asc")
+	v.Other = addressOf(shown, "order", "asc")
 	if v.Asc {
-		v.Other = addressOf(filter, "")
+		v.Other = addressOf(shown, "order", "")
+	}
+	for _, name := range sortNames {
+		at := addressOf(shown, "sort", name, "cursor", query.Get("cursor"))
+		v.Sorts = append(v.Sorts, rangeLink{cmp.Or(name, "time"), at, v.Sort == name})
 	}
 	limit := "100" // of which several are one request's
 	if v.Active {
@@ -86,6 +96,10 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 		}
 	}
 	p.Body = &v
+	if !slices.Contains(sortNames, v.Sort) {
+		v.Problem = "Sort must be one of " + strings.Join(sortNames[1:], ", ") + ", or left out."
+		return nil
+	}
 	got, err := ask[list[auditEvent]](ctx, s, request{path: "/audit", query: asked})
 	if refused, ok := err.(*refusal); ok && refused.status == http.StatusBadRequest { //nolint:errorlint // ask returns it bare
 		v.Problem = refused.Message
@@ -103,25 +117,20 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 	if next := got.next(); next != "" {
 		asked.Set("cursor", next)
 		asked.Del("limit")
-		v.Next = "/audit?" + asked.Encode()
+		v.Next = addressOf(asked, "sort", v.Sort)
 	}
+	sortRows(v.Rows, v.Sort)
 	if query.Get("cursor") == "" && !v.Asc {
 		p.Live = "*"
 	}
 	return nil
 }
 
-// addressOf is the page with these filters, and one of them changed.
-func addressOf(filter url.Values, order string, changed ...string) string {
-	query := url.Values{}
-	for name, values := range filter {
-		query[name] = values
-	}
-	if order != "" {
-		query.Set("order", order)
-	}
+// addressOf is the page that shows this, with some of it changed.
+func addressOf(shown url.Values, changed ...string) string {
+	query := maps.Clone(shown)
 	for i := 0; i+1 < len(changed); i += 2 {
-		query.Set(changed[i], changed[i+1])
+		query[changed[i]] = slices.DeleteFunc([]string{changed[i+1]}, func(value string) bool { return value == "" })
 	}
 	return "/audit?" + query.Encode()
 }

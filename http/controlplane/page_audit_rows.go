@@ -80,6 +80,22 @@ func rowsOf(events []auditEvent, asc bool) []auditRow {
 	return rows
 }
 
+// sortNames are the columns that the rows of a page can be sorted by; "" is by time.
+var sortNames = []string{"", "decision", "table", "requester", "reason"}
+
+// sortRows sorts by a column; rows that are alike in it stay in their order of time.
+func sortRows(rows []auditRow, column string) {
+	of := map[string]func(*auditRow) string{
+		"decision":  func(r *auditRow) string { return cmp.Or(r.Lead().Decision, "~"+r.Lead().EventType) }, // what is decided first
+		"table":     func(r *auditRow) string { return cmp.Or(strings.Join(r.Tables, " "), "~") },
+		"requester": func(r *auditRow) string { return r.Lead().Actor + "\x00" + r.Lead().App },
+		"reason":    func(r *auditRow) string { return cmp.Or(r.Lead().ReasonCode, r.Lead().ErrorCode, "~") },
+	}[column]
+	if of != nil {
+		slices.SortStableFunc(rows, func(a, b auditRow) int { return cmp.Compare(of(&a), of(&b)) })
+	}
+}
+
 // refusals end a request that got no further, so behind a decision they are another one's
 // that bears the same id.
 var refusals = map[string]bool{"query_rejected": true, "rate_limit_hit": true, "oversized_request": true}
