@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/csv"
 	"fmt"
+	"html"
 	"net/http"
 	"net/url"
 	"os"
@@ -18,7 +19,9 @@ import (
 
 	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
 	"writegate/agentctl"
@@ -312,6 +315,37 @@ func TestADatabaseOutOfReachHasABanner(t *testing.T) {
 	require.Contains(t, page, `<span class="pill good" id="gate-state" data-region>Enforcing</span>`)
 }
 
+// The chart counts what fits the filter over its whole span, by outcome and by rule, and a
+// form narrows it with the other filters kept.
+func TestDecisionsAreCountedOverTimeAndByRule(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	for id := range 3 {
+		g.query(t, ask(fmt.Sprint("SELECT id FROM orders WHERE id = ", id)))
+	}
+	g.query(t, ask("DELETE FROM orders"))
+	g.query(t, ask("DELETE FROM orders WHERE id = 1").with("actor", "ben"))
+	plane := startTestPlane(t, g.base).reader(t)
+	page := plane.page(t, "/audit?since=last+1+h&event_type=decision_recorded&table=public.orders")
+	require.Contains(t, page, "3 allowed, 1 asked for approval, 1 blocked")
+	require.Regexp(t, `data-steps="1[23]"`, page, "an hour in steps of 5 minutes")
+	require.Contains(t, page, "all that fit, as of when the page was opened; a bar is 5 min, the highest ")
+	require.Contains(t, page, `<input type="hidden" name="table" value="public.orders">`)
+	rule := regexp.MustCompile(`<a href="(/audit\?[^"]*rule_id=[^"]*)">[^<]+</a> <span class="soft">(\d+)</span>`)
+	most := rule.FindStringSubmatch(page)
+	require.Equal(t, "3", most[2], "the rule that decided most stands first")
+	alone := plane.page(t, html.UnescapeString(most[1]))
+	require.Contains(t, alone, "3 allowed, 0 asked for approval, 0 blocked")
+	require.Equal(t, 3, strings.Count(alone, `class="dot good`))
+	require.Contains(t, plane.page(t, "/audit?actor=ben"), "0 allowed, 1 asked for approval, 0 blocked")
+	require.NotContains(t, plane.page(t, "/audit?actor=nobody"), "Decisions over time")
+
+	ends := regexp.MustCompile(`<option value="([^"]+)" data-time`).FindAllStringSubmatch(page, -1)
+	half := len(ends) / 2
+	require.NotContains(t, plane.page(t, "/audit?since="+ends[0][1]+"&until="+ends[half-1][1]), "Decisions over time")
+	require.Contains(t, plane.page(t, "/audit?since="+ends[half-2][1]+"&until="+ends[len(ends)-1][1]), "3 allowed, 1 asked for approval, 1 blocked")
+}
+
 // decisionsRead unfolds a request, copies its id, narrows the list to a time, and sees
 // times in the zone of the browser and in UTC.
 func decisionsRead(t *testing.T, b *browser.Browser) {
@@ -337,5 +371,50 @@ func decisionsRead(t *testing.T, b *browser.Browser) {
 	w.do(chromedp.Click(`form[action="/times"] button`))
 	w.until("document.documentElement.dataset.times === 'utc' && / UTC$/.test(document.querySelector('.requests time').innerText)")
 	require.Contains(t, w.value("location.search"), "since=last", "the page is the same")
+	w.requireLight()
+	w.narrowed()
 	w.requireNothingKept(g)
+}
+
+// narrowed has a span of the chart shown: dragged over, clicked at both ends, and chosen by
+// the keyboard. What was decided stands in the last bars.
+func (w *tab) narrowed() {
+	w.t.Helper()
+	hour := w.value("location.pathname + location.search")
+	at := func(share float64) (x, y float64) {
+		w.value("document.querySelector('.spans').scrollIntoView({block: 'center'}), ''")
+		_, err := fmt.Sscan(w.value("(b => (b.x + b.width * "+fmt.Sprint(share)+") + ' ' + (b.y + b.height / 2))(document.querySelector('.spans').getBoundingClientRect())"), &x, &y)
+		require.NoError(w.t, err)
+		return x, y
+	}
+	mouse := func(kind input.DispatchMouseEventType, share float64) {
+		x, y := at(share)
+		w.do(chromedp.MouseEvent(kind, x, y, chromedp.ButtonLeft, chromedp.ClickCount(1)))
+	}
+	const narrow = "/^[?]since=20[^&]*&until=20/.test(location.search)"
+	mouse(chromedp.MousePressed, 0.5)
+	mouse(chromedp.MouseMoved, 0.3)
+	require.Equal(w.t, "true", w.value("String(Number(document.querySelector('.spans .span').getAttribute('width')) > 10)"))
+	mouse(chromedp.MouseMoved, 0.02)
+	mouse(chromedp.MouseReleased, 0.02)
+	w.until(narrow)
+	w.sees("No event fits this filter.")
+
+	w.open(hour)
+	for _, share := range []float64{0.99, 0.7} {
+		w.until("document.querySelector('.spans')")
+		mouse(chromedp.MousePressed, share)
+		mouse(chromedp.MouseReleased, share)
+	}
+	w.until(narrow)
+	w.until("document.querySelector('.requests')")
+
+	w.open(hour)
+	w.tabTo("document.activeElement.id === 'c-since'")
+	w.tabTo("document.activeElement.id === 'c-until'")
+	w.do(chromedp.KeyEvent(kb.Home))
+	w.tabTo("document.activeElement.matches('.span-form button')")
+	w.do(chromedp.KeyEvent(kb.Enter))
+	w.until(narrow)
+	w.sees("No event fits this filter.")
 }

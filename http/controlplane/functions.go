@@ -18,6 +18,7 @@ func (v *views) functions() template.FuncMap {
 		"asset":       func(name string) string { return "/assets/" + v.stamp + "/" + name },
 		"when":        when,
 		"hour":        hourOf,
+		"moment":      func(t time.Time) string { return t.UTC().Format("2 Jan 15:04:05 UTC") },
 		"clock":       clockOf,
 		"rfc3339":     func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 		"ago":         ago,

@@ -34,6 +34,7 @@ type auditView struct {
 	Next    string // address of the next page
 	Saved   string // query of the filtered set
 	Damaged *damage
+	Chart   *decisionChart
 	Asc     bool
 }
 
@@ -87,7 +88,7 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 	}
 	limit := "100" // of which several are one request's
 	if v.Active {
-		limit = "50"
+		limit = "40"
 	}
 	asked := s.askedOf(filter, limit)
 	for _, name := range []string{"cursor", "order"} {
@@ -123,7 +124,11 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 	if query.Get("cursor") == "" && !v.Asc {
 		p.Live = "*"
 	}
-	return nil
+	if c.Request.Header.Get(backgroundHeader) != "" {
+		return nil // the chart stays as it was when the page was opened: somebody may be dragging over it
+	}
+	v.Chart, err = s.decisionsChart(ctx, filter, shown)
+	return err
 }
 
 // addressOf is the page that shows this, with some of it changed.

@@ -36,8 +36,8 @@ const zoneHour = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "sh
 const zone = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", second: "2-digit", ...clock });
 const zones = { hour: zoneHour, clock: zoneClock };
 function localTimes(root) {
-  for (const element of root.querySelectorAll("time[datetime]")) {
-    element.textContent = (zones[element.className] ?? zone).format(new Date(element.dateTime));
+  for (const element of root.querySelectorAll("time[datetime], option[data-time]")) {
+    element.textContent = (zones[element.className] ?? zone).format(new Date(element.dateTime ?? element.value));
   }
 }
 
@@ -500,6 +500,49 @@ document.addEventListener("change", async (event) => {
     event.target.form.document.value = await event.target.files[0].text();
   }
 });
+
+// A span of a chart is dragged over, or its first and last bars are clicked. The fields
+// below it say which it is, and are the way by keyboard.
+let span = null;
+function markSpan(at, ends) {
+  const from = Math.min(at, ends);
+  const to = Math.max(at, ends);
+  const { elements } = span.chart.closest("form");
+  elements.since.selectedIndex = from;
+  elements.until.selectedIndex = to;
+  const mark = span.chart.querySelector(".span");
+  const width = span.chart.viewBox.baseVal.width / span.chart.dataset.steps;
+  mark.setAttribute("x", from * width);
+  mark.setAttribute("width", (to - from + 1) * width);
+}
+function stepAt(event) {
+  const box = span.chart.getBoundingClientRect();
+  const n = Number(span.chart.dataset.steps);
+  return Math.max(0, Math.min(n - 1, Math.floor((event.clientX - box.left) / box.width * n)));
+}
+document.addEventListener("pointerdown", (event) => {
+  const chart = event.target.closest(".spans");
+  if (!chart || event.button !== 0) return;
+  chart.setPointerCapture(event.pointerId);
+  const second = span?.chart === chart;
+  span ??= { chart };
+  if (!second) span.from = stepAt(event);
+  span.held = true;
+  span.done = second;
+  markSpan(span.from, stepAt(event));
+});
+document.addEventListener("pointermove", (event) => {
+  if (!span?.held) return;
+  const at = stepAt(event);
+  span.done ||= at !== span.from;
+  markSpan(span.from, at);
+});
+document.addEventListener("pointerup", () => {
+  if (!span?.held) return;
+  span.held = false;
+  if (span.done) span.chart.closest("form").requestSubmit();
+});
+document.addEventListener("pointercancel", () => { if (span) span.held = false; });
 
 // Long work shows that it runs; a form that is an action is not sent by Enter.
 document.addEventListener("submit", (event) => {
