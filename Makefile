@@ -46,7 +46,7 @@ run: build ## install what is missing, start a private PostgreSQL and the gate w
 # The vet of `go test` is a part of lint's. Packages that wait leave the processor to others.
 .PHONY: test
 test: lint ## every test that CI runs, against a private PostgreSQL
-	$(PGRUN) $(GO) test -count=1 -vet=off -timeout 30m -p 4 -parallel 6 ./...
+	$(PGRUN) $(GO) test -count=1 -vet=off -timeout 60m -p 4 -parallel 6 ./...
 
 .PHONY: race
 race: ## the same under the race detector
