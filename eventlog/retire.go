@@ -47,8 +47,6 @@ type Successor struct {
 	Start  event.Startup // the new log's first event; Retire names the predecessor in it
 	Mode   string
 	Store  string // folder of the projections, which are the old log's; "" = none
-	// Outside is Options.Outside for the old log where an earlier attempt has moved it to; nil = none.
-	Outside func(path string) (Outside, error)
 }
 
 // JudgeForRetirement says what Retire would carry over, and changes nothing. Errors:
@@ -92,11 +90,6 @@ func Retire(ctx context.Context, o Options, s Successor) (_ Retiring, err error)
 	}
 	if err := l.moveAway(&r); err != nil {
 		return r.Retiring, err
-	}
-	if r.Begun && r.Report.Status == "" {
-		if err := l.judgeMoved(ctx, &r, s.Outside); err != nil {
-			return r.Retiring, err
-		}
 	}
 	if err := l.beginSuccessor(ctx, &r, &s); err != nil {
 		return r.Retiring, err
@@ -158,9 +151,9 @@ type move struct {
 	To   string `json:"to"` // inside of the folder
 }
 
-// retirement takes up the decision of an earlier attempt, or comes to one. The decision
-// is made again, and has to be the same: here, or where the log has left its place by judgeMoved.
-// Whoever can put a plan there must not say by it what is carried over.
+// retirement takes up the decision of an earlier attempt, or comes to one. As long as
+// the log is still in its place the decision is made again, and has to be the same:
+// whoever can put a plan there should not say by it what is carried over.
 func (l *Log) retirement(ctx context.Context, store string) (retirement, error) {
 	begun, err := l.readPlan()
 	if err != nil {
@@ -175,62 +168,30 @@ func (l *Log) retirement(ctx context.Context, store string) (retirement, error) 
 	if err != nil || !begun.Begun {
 		return r, err
 	}
-	if err := l.agrees(&begun, &r); err != nil {
-		return r, fmt.Errorf("%w: find out who wrote the file, then remove it and begin anew; nothing was changed", err)
-	}
-	return begun, nil
-}
-
-// agrees takes what is known of a log over into the plan that was made for it, which has to
-// say the same of what is carried over.
-func (l *Log) agrees(begun, r *retirement) error {
 	if begun.LogID != r.LogID || begun.Last != r.Last || begun.Hash != r.Hash {
-		return fmt.Errorf("%s would carry over the events of log %x up to %d with the hash %x; judged now it is log %x up to %d with the hash %x",
+		return r, fmt.Errorf("%s would carry over the events of log %x up to %d with the hash %x; judged now it is log %x up to %d with the hash %x: find out who wrote the file, then remove it and begin anew; nothing was changed",
 			l.planPath(), begun.LogID, begun.Last, begun.Hash, r.LogID, r.Last, r.Hash)
 	}
 	begun.Known, begun.Report = max(begun.Known, r.Known), r.Report
-	return nil
+	return begun, nil
 }
 
-// judgeMoved judges the log of a plan in the folder where it lies by now.
-func (l *Log) judgeMoved(ctx context.Context, begun *retirement, outside func(path string) (Outside, error)) (err error) {
-	path := RetiredLog(l.w, begun.LogID)
-	var known Outside
-	if outside != nil {
-		if known, err = outside(path); err != nil {
-			return err
-		}
-	}
-	set, err := frame.Discover(ctx, l.o.FS, path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, set.Close()) }()
-	if err := unopened(&set); err != nil {
-		return err
-	}
-	r := retirement{Retiring: Retiring{LogID: l.idOf(&set)}}
-	if r.Report, err = l.judgeSet(ctx, set, known, false); err != nil {
-		return err
-	}
-	if err := r.judge(ctx, &set, l.o.Projection); err != nil {
-		return err
-	}
-	if err := l.agrees(begun, &r); err != nil {
-		return fmt.Errorf("%w: no log was begun. Where nobody began a retirement, move the files in %s back to their places and remove the plan", err, begun.Folder)
-	}
-	return nil
-}
-
-// anyGone tells whether the log or its sealed segments have left their place by an earlier attempt.
+// anyGone tells whether the log or its sealed segments have left their place by an earlier
+// attempt; what lies there may be the log that follows it.
 func (l *Log) anyGone(r *retirement) (bool, error) {
-	there, err := l.exists(l.w)
-	for _, m := range r.moves {
-		if m.From == l.w+frame.SegmentsSuffix && there && err == nil {
-			there, err = l.exists(m.From)
-		}
+	set, err := frame.DiscoverHeld(l.o.FS, l.w)
+	if err != nil {
+		return false, err
 	}
-	return !there, err
+	there := false
+	if set.Active.File != nil {
+		h, err := headerOf(set.Active.File)
+		there = err == nil && h.LogID == r.LogID
+	}
+	if err := set.Close(); err != nil || !there {
+		return !there, err
+	}
+	return l.exists(filepath.Join(r.Folder, frame.RetiredLog+frame.SegmentsSuffix))
 }
 
 // decide judges the log in its place.

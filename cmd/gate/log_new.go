@@ -183,15 +183,7 @@ func projectionAnchor(s *settings) (*frame.Anchor, error) {
 func successorOf(s *settings, reason string) eventlog.Successor {
 	engine := sqlgate.EngineRecord()
 	engine["gate"], engine["go"] = version, runtime.Version()
-	key, _ := s.signingKey() // checked by whoever retires
-	outside := func(wal string) (eventlog.Outside, error) {
-		known, err := s.stoppedLog(wal, key)
-		if err != nil {
-			return nil, err
-		}
-		return known(true)
-	}
-	return eventlog.Successor{Reason: reason, Mode: s.Mode, Store: s.ApprovalDBPath, Outside: outside, Start: event.Startup{
+	return eventlog.Successor{Reason: reason, Mode: s.Mode, Store: s.ApprovalDBPath, Start: event.Startup{
 		Version: version, Profile: s.Profile, Fsync: s.AuditFsync, VerifyOnStart: s.AuditVerifyOnStart, OnTornTail: s.AuditOnTornTail, Engine: engine,
 	}}
 }
@@ -237,9 +229,6 @@ func printRetired(w io.Writer, s *settings, r *eventlog.Retiring, done bool, bac
 	var b strings.Builder
 	if r.Begun {
 		fmt.Fprintf(&b, "This was begun before, with the reason %q.\n", r.Reason)
-		if r.Report.Status == "" {
-			fmt.Fprintf(&b, "Its files have left their places; to go on judges them in %s first, and begins no log where they say otherwise.\n", r.Folder)
-		}
 	} else {
 		fmt.Fprintf(&b, "%s is %s.\n", s.AuditWALPath, r.Report.Status)
 		for _, f := range r.Report.Faults[:min(len(r.Report.Faults), 3)] {

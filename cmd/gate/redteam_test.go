@@ -465,7 +465,7 @@ var redteamRuns = []struct {
 }{
 	{denyPolicy, asSuperuser, 1, 8},
 	{startingPolicy, asSuperuser, 1, 80},
-	{samplePolicy, asLeastPrivilege, 4, 30},
+	{samplePolicy, asLeastPrivilege, 2, 30},
 	{denyPolicy, asLeastPrivilege, 0, 0},
 	{samplePolicy, asSuperuser, 0, 0},
 	{startingPolicy, asLeastPrivilege, 0, 0},

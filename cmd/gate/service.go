@@ -182,7 +182,7 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 		if s.AuditOrigin != "" && s.AuditOrigin != origin {
 			const differ = "the event log %s (GATE_AUDIT_WAL_PATH) is called %q, and GATE_AUDIT_ORIGIN names %q"
 			if s.WitnessURLs != "" {
-				return exitWith(exitConfigured, fmt.Errorf(differ+", so it is not the log that the witnesses know. Find out how it came there: put the right log back, or set GATE_AUDIT_ORIGIN to the name of this one", s.AuditWALPath, origin, s.AuditOrigin))
+				return exitWith(exitConfigured, fmt.Errorf(differ+", so it is not the log that the witnesses know. Find out how it came there, and put the right log back: a log that was put away must not go on", s.AuditWALPath, origin, s.AuditOrigin))
 			}
 			g.log.Warn(fmt.Sprintf(differ, s.AuditWALPath, origin, s.AuditOrigin), "source", "gate")
 		}

@@ -20,12 +20,11 @@ import (
 // they were asked for.
 type papers struct {
 	evidence.Outside
-	keeper  *Keeper
-	whole   bool
-	stored  []checkpoint.Stored // where whole is false: all notes, which are read as far as needed
-	accused []frame.Anchor
-	said    []string // warnings
-	doubts  []string
+	keeper *Keeper
+	whole  bool
+	stored []checkpoint.Stored // where whole is false: all notes, which are read as far as needed
+	said   []string            // warnings
+	doubts []string
 }
 
 // Papers is eventlog.Options.Outside: the notes in the folder and what witnesses
@@ -54,9 +53,6 @@ func (k *Keeper) Papers(whole bool) (eventlog.Outside, error) {
 	if k.o.Key != nil {
 		p.Keys = append(p.Keys, k.o.Key.Public())
 	}
-	k.mu.Lock()
-	p.accused = slices.Clone(k.accused)
-	k.mu.Unlock()
 	if left := len(list) - len(some); whole && left > 0 {
 		p.doubts = append(p.doubts, fmt.Sprintf("%d of the %d checkpoints in the folder were not compared, only the newest %d and the last one of each segment; `logverify wal --checkpoint` compares those that it is given", left, len(list), judgedNotes))
 	}
@@ -83,25 +79,28 @@ func (p *papers) NotExcluded() []string { return append(p.keeper.doubts(), p.dou
 
 // Anchors implements eventlog.Outside.
 func (p *papers) Anchors(ctx context.Context, set *frame.Set) (anchors []frame.Anchor, warnings []string, err error) {
-	if k := p.keeper; k.log == nil {
+	k := p.keeper
+	k.mu.Lock()
+	attached := k.log != nil
+	k.mu.Unlock()
+	if !attached {
 		said, err := k.ask(ctx, set)
 		if err != nil {
 			return nil, nil, err
 		}
 		p.said = slices.Concat(p.said, said, k.doubts())
-		p.accused = k.accused
 	}
 	if p.whole {
 		anchors, warnings, err = p.Outside.Anchors(ctx, set)
 	} else {
 		anchors = p.size(set)
 	}
-	p.keeper.mu.Lock()
-	for _, v := range p.keeper.vouched {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, v := range k.vouched {
 		anchors = append(anchors, frame.Anchor{Level: frame.L4, Seq: v.size, Hash: v.hash, Time: v.at, Source: "witness " + v.witness})
 	}
-	p.keeper.mu.Unlock()
-	return append(anchors, p.accused...), append(warnings, p.said...), err
+	return append(anchors, k.accused...), append(warnings, p.said...), err
 }
 
 // size is an anchor that only knows how long the log is at least. A note that can't be

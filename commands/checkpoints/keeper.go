@@ -124,6 +124,8 @@ func New(o Options) *Keeper {
 // Attach gives the Keeper its log, the projections that have folded it, and the
 // signer of the log's origin with Options.Key; nil where signing is off.
 func (k *Keeper) Attach(log *eventlog.Log, store *projections.Store, signer *checkpoint.Signer) {
+	k.mu.Lock() // the log reads its sealed segments already, and asks for Papers
+	defer k.mu.Unlock()
 	k.log, k.store, k.signer = log, store, signer
 }
 
