@@ -273,10 +273,13 @@ func (k *Keeper) failed(err error) error {
 // accuse stops the service of commands.
 func (k *Keeper) accuse(kind frame.Kind, seq uint64, why error) {
 	k.o.Logger.Error("the event log was cut or written anew", "source", "checkpoints", "kind", string(kind), "cause", why.Error())
-	if k.log == nil {
+	k.mu.Lock()
+	log := k.log
+	k.mu.Unlock()
+	if log == nil {
 		return // of a stopped log: Papers tell it
 	}
-	k.log.Accuse(frame.Fault{Check: frame.CheckAnchors, Kind: kind, Seq: seq, Detail: why.Error()})
+	log.Accuse(frame.Fault{Check: frame.CheckAnchors, Kind: kind, Seq: seq, Detail: why.Error()})
 }
 
 // Public implements evidence.Signer.
