@@ -68,11 +68,10 @@ func (k *Keeper) askOnce(ctx context.Context, set *frame.Set) (said []string, mo
 	for i, err := range k.seen(ctx, which, empty, sizes) {
 		if err == nil && sizes[i] > 0 {
 			err = planRoot(tree, sizes[i])
-		} else {
-			k.settle(i, 0, err)
 		}
-		if err != nil {
+		if err != nil || sizes[i] == 0 {
 			sizes[i] = 0
+			k.settle(i, 0, err)
 		}
 	}
 	if slices.Max(sizes) == 0 {

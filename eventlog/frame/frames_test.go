@@ -32,18 +32,24 @@ func TestFramesRunAcrossSegmentsUpToTheLastAskedFor(t *testing.T) {
 	require.Equal(t, all, numbers(t, &s, 99), "there are no more")
 }
 
+// flipped is the whole set with one bit of a segment changed.
+func flipped(segs []*sample, no, bit int) frame.Set {
+	s := wholeSet(segs)
+	damaged := image(flip(segs[no].bytes, bit))
+	if no == len(segs)-1 {
+		s.Active.File = damaged
+	} else {
+		s.Sealed[no].File = damaged
+	}
+	return s
+}
+
 // What a verification vouches for can be read, wherever the log is damaged.
 func TestFramesUpToTheVerifiedEventMeetNoDamage(t *testing.T) {
 	segs := chainOf(t)
 	for no, seg := range segs {
 		for bit := 0; bit < len(seg.bytes)*8; bit += 509 {
-			s := wholeSet(segs)
-			damaged := image(flip(seg.bytes, bit))
-			if no == len(segs)-1 {
-				s.Active.File = damaged
-			} else {
-				s.Sealed[no].File = damaged
-			}
+			s := flipped(segs, no, bit)
 			r := verify(t, s)
 			require.Len(t, numbers(t, &s, r.VerifiedTo), int(r.VerifiedTo), "segment %d, bit %d: %s", no, bit, explain(r))
 		}
@@ -84,13 +90,7 @@ func TestHashesEndWhereTheLogDoes(t *testing.T) {
 	}
 	for no, seg := range segs {
 		for bit := frame.HeaderSize * 8; bit < len(seg.bytes)*8; bit += 509 {
-			s := wholeSet(segs)
-			damaged := image(flip(seg.bytes, bit))
-			if no == len(segs)-1 {
-				s.Active.File = damaged
-			} else {
-				s.Sealed[no].File = damaged
-			}
+			s := flipped(segs, no, bit)
 			r := verify(t, s)
 			require.LessOrEqual(t, count(&s), r.LastSeq, "segment %d, bit %d: %s", no, bit, explain(r))
 		}
