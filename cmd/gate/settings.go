@@ -65,7 +65,7 @@ type settings struct {
 	ApprovalTTL  int   `env:"GATE_APPROVAL_DEFAULT_TTL_SECONDS" envDefault:"300" min:"1" max:"86400" doc:"seconds an approval lives, from its creation"`
 
 	ParserMode     string `env:"GATE_PARSER_MODE" group:"Parser" envDefault:"auto" oneof:"auto,child" doc:"child parses every text in the parser process"`
-	ParserChildren int    `env:"GATE_PARSER_CHILDREN" envDefault:"1" min:"1" max:"8" doc:"parser processes"`
+	ParserChildren int    `env:"GATE_PARSER_CHILDREN" envDefault:"1" min:"1" max:"8" doc:"parser processes; each is started by the first text that needs one"`
 
 	PolicyDir      string `env:"GATE_POLICY_DIR" group:"Policy folder" envDefault:"./policies" doc:"folder of policy versions"`
 	PolicyManifest string `env:"GATE_POLICY_MANIFEST" envDefault:"manifest.json" doc:"manifest file, relative to the policy folder"`
