@@ -131,6 +131,18 @@ type PreviewBody struct {
 	EventsMatching int    `json:"events_matching"`
 	SQLDecisions   int    `json:"sql_decisions"`
 	SQLWouldChange int    `json:"sql_would_change"`
+
+	// The newest of those that would change, the newest first, at most previewChanges.
+	SQLChanges []PreviewChange `json:"sql_changes,omitempty"`
+}
+
+// A PreviewChange is a decision that would have been stricter.
+type PreviewChange struct {
+	RequestID string `json:"request_id"`
+	Seq       uint64 `json:"seq"`  // of its decision_recorded
+	From      string `json:"from"` // as it was recorded
+	To        string `json:"to"`
+	RuleID    string `json:"rule_id"` // of the policy that was asked
 }
 
 // moment renders an optional time: null where there is none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"writegate/eventlog/event"
@@ -13,10 +14,12 @@ import (
 	"writegate/sqlgate/replay"
 )
 
-// Bounds of a preview of an application: how far it looks back, and how long it may take.
+// Bounds of a preview of an application: how far it looks back, how long it may take,
+// and how many of the statements that would change it names.
 const (
-	previewWindow = 24 * time.Hour
-	previewTime   = 5 * time.Second
+	previewWindow  = 24 * time.Hour
+	previewTime    = 5 * time.Second
+	previewChanges = 10
 )
 
 // PreviewApply tells what an application would have done to the agent's last
@@ -143,9 +146,13 @@ func (w *past) take(e *event.Envelope) error {
 	}
 	w.body.SQLDecisions++
 	layer := agentrules.Evaluate(&agentrules.Input{Agent: d.AgentLayer.Agent, Usage: d.AgentLayer.Usage, Facts: &d.Facts, Applications: w.app, Count: w.count(e.Time)})
-	if policy.Decision(layer.Decision).Strictness() > d.Recorded.Decision.Strictness() {
-		w.body.SQLWouldChange++
+	if policy.Decision(layer.Decision).Strictness() <= d.Recorded.Decision.Strictness() {
+		return nil
 	}
+	w.body.SQLWouldChange++
+	one := PreviewChange{RequestID: e.Context.RequestID, Seq: e.Seq, From: string(d.Recorded.Decision), To: layer.Decision, RuleID: layer.RuleID}
+	w.body.SQLChanges = slices.Insert(w.body.SQLChanges, 0, one)
+	w.body.SQLChanges = w.body.SQLChanges[:min(len(w.body.SQLChanges), previewChanges)]
 	return nil
 }
 

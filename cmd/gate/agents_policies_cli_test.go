@@ -30,7 +30,8 @@ func TestAnOperatorBindsAnAgentOnTheCommandLine(t *testing.T) {
 	out := w.ok(t, "", "policies", "create", "--name", "hands-off", "--action", "block", "--condition", `"public.orders" in sql.tables_written`, "--message", "Ask finance.")
 	policy := regexp.MustCompile(`pol_\S+`).FindString(out)
 	require.Contains(t, out, "gate agents policies apply "+policy+" AGENT")
-	require.Contains(t, w.ok(t, "", "policies", "apply", policy, id, "--dry-run"), "1 of 2 statements more strictly, and matched 0 of 0 telemetry events.\nNothing was written.")
+	require.Regexp(t, `1 of 2 statements more strictly, and matched 0 of 0 telemetry events\.\n  event \d+: BLOCK, not ALLOW, by r1 \(request req_\S+\)\nNothing was written\.`,
+		w.ok(t, "", "policies", "apply", policy, id, "--dry-run"))
 	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying)).status)
 	require.Regexp(t, policy+" binds "+id+`, with priority high, since event \d+\.`, w.ok(t, "", "policies", "apply", policy, id, "--priority", "high"))
 	refused := w.as(t, token, ask(paying))

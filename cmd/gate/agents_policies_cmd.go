@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -278,8 +279,15 @@ in the agent's last 24 hours.`,
 				return err
 			}
 			if p := b.Preview; p != nil {
-				return written(a.noted(fmt.Sprintf("In the last 24 hours it would have decided %d of %d statements more strictly, and matched %d of %d telemetry events.\nNothing was written.\n",
-					p.SQLWouldChange, p.SQLDecisions, p.EventsMatching, p.Events), b.Warnings))
+				var changes strings.Builder
+				for _, one := range p.SQLChanges {
+					fmt.Fprintf(&changes, "  event %d: %s, not %s, by %s (request %s)\n", one.Seq, one.To, one.From, one.RuleID, visible(one.RequestID))
+				}
+				if more := p.SQLWouldChange - len(p.SQLChanges); more > 0 {
+					fmt.Fprintf(&changes, "  and %d before these\n", more)
+				}
+				return written(a.noted(fmt.Sprintf("In the last 24 hours it would have decided %d of %d statements more strictly, and matched %d of %d telemetry events.\n%sNothing was written.\n",
+					p.SQLWouldChange, p.SQLDecisions, p.EventsMatching, p.Events, &changes), b.Warnings))
 			}
 			return written(a.noted(fmt.Sprintf("%s binds %s, with priority %s, since event %d.\n", b.PolicyID, b.AgentID, b.Priority, b.EffectiveFromSeq), b.Warnings))
 		},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -182,7 +183,7 @@ func TestADryRunTellsWhatAPolicyWouldHaveDoneAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	w := startAgents(t)
 	id, token := w.register(t, "bot")
-	_, other := w.register(t, "other")
+	many, other := w.register(t, "other")
 	for range 3 {
 		require.Equal(t, http.StatusOK, w.as(t, token, ask(paying)).status)
 	}
@@ -202,12 +203,35 @@ func TestADryRunTellsWhatAPolicyWouldHaveDoneAndWritesNothing(t *testing.T) {
 		head := w.head(t)
 		r := w.v1(t, http.MethodPost, "/policies/"+policyID+"/apply?dry_run=true", fmt.Sprintf(`{"agent_id":%q}`, id))
 		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
-		require.Equal(t, map[string]any{"window": "24h", "events": 0.0, "events_matching": 0.0, "sql_decisions": 5.0, "sql_would_change": c.changes}, r.json(t)["preview"], "%s %s", c.action, c.condition)
+		preview := r.json(t)["preview"].(map[string]any)
+		changes, _ := preview["sql_changes"].([]any)
+		delete(preview, "sql_changes")
+		require.Equal(t, map[string]any{"window": "24h", "events": 0.0, "events_matching": 0.0, "sql_decisions": 5.0, "sql_would_change": c.changes}, preview, "%s %s", c.action, c.condition)
+		require.Len(t, changes, int(c.changes))
+		last := uint64(math.MaxUint64)
+		for _, change := range changes {
+			one := change.(map[string]any)
+			seq := uint64(one["seq"].(float64))
+			require.Less(t, seq, last, "the newest first")
+			last = seq
+			recorded := w.get(t, fmt.Sprintf("/audit?event_type=decision_recorded&from_seq=%d&to_seq=%[1]d", seq)).json(t)["items"].([]any)[0].(map[string]any)
+			require.Equal(t, []any{recorded["request_id"], recorded["decision"], "r1"}, []any{one["request_id"], one["from"], one["rule_id"]})
+			require.Equal(t, map[string]string{"block": "BLOCK", "throttle:2/1h": "BLOCK", "require_approval": "REQUIRE_APPROVAL"}[c.action], one["to"])
+		}
 		written := w.v1(t, http.MethodGet, fmt.Sprintf("/events?event_type=agent_*&from_seq=%d", head+1), "").json(t)["items"]
 		require.Empty(t, written, "nothing is written")
 	}
 	require.Empty(t, w.v1(t, http.MethodGet, "/agents/"+id, "").json(t)["applied_policies"])
 	require.Equal(t, http.StatusOK, w.as(t, token, ask(paying)).status)
+
+	var last string
+	for range 11 {
+		last = w.as(t, other, ask(paying)).text(t, "request_id")
+	}
+	preview := w.v1(t, http.MethodPost, "/policies/"+w.rule(t, "block", "")+"/apply?dry_run=true", fmt.Sprintf(`{"agent_id":%q}`, many)).json(t)["preview"].(map[string]any)
+	require.Equal(t, 12.0, preview["sql_would_change"])
+	require.Len(t, preview["sql_changes"], 10)
+	require.Equal(t, last, preview["sql_changes"].([]any)[0].(map[string]any)["request_id"])
 }
 
 // A dry run asks about past telemetry what is asked at its receipt: also who the

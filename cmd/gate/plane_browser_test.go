@@ -438,6 +438,7 @@ func agentsShown(t *testing.T, b *browser.Browser) {
 	w.sees("Ask finance.")
 	w.until("document.querySelector('a[href=\"/agents/" + other + "\"]')")
 	w.open("/agents/" + other)
+	appliedInThePage(w, g, other, another)
 	w.do(chromedp.Click(`[data-step="revoke"]`))
 	w.until("document.querySelector('dialog[open]')")
 	require.Equal(t, http.StatusOK, g.as(t, another, ask("SELECT id FROM orders WHERE id = 1")).status)
@@ -459,4 +460,35 @@ func agentsShown(t *testing.T, b *browser.Browser) {
 	closed.login()
 	closed.open("/agents")
 	closed.sees("The agent API needs a project key.")
+}
+
+// appliedInThePage tries a policy on an agent's last day, applies it, and takes it
+// away again. The agent has asked for the approval of a write before.
+func appliedInThePage(w *tab, g *agentWorld, agent, token string) {
+	w.t.Helper()
+	applied := func() string { return fmt.Sprint(g.v1(w.t, http.MethodGet, "/agents/"+agent, "").json(w.t)["applied_policies"]) }
+	before := applied()
+	rules := g.made(w.t, "/policies", `{"name":"no writes <at> all","rules":[{"id":"stop","action":"block","condition":"sql.class == \"write\""}]}`)["id"].(string)
+	w.open("/agents/" + agent)
+	w.value(`document.getElementById("t-policy").value = "` + rules + `"; document.getElementById("t-priority").value = "high"; ""`)
+	w.do(chromedp.Click(`#try form button`))
+	w.sees("It would have decided 1 of 1 statement more strictly")
+	w.sees("no writes <at> all, priority high")
+	require.Equal(w.t, "Blocked by stop in the place of Asks for approval", w.value(`document.querySelector('#trial li').innerText.split(' event ')[0]`))
+	require.Regexp(w.t, `^/requests/`, w.value(`document.querySelector('#trial li a').getAttribute('href')`))
+	require.Equal(w.t, before, applied(), "nothing is written")
+	w.do(chromedp.Click(`form[data-policy="apply"] button`))
+	w.until("document.querySelector('dialog[open]')")
+	require.Equal(w.t, before, applied())
+	w.do(chromedp.Click(`dialog button[value="yes"]`))
+	w.until("!location.search && document.querySelector('[data-rules=\"" + rules + "\"]')")
+	require.Equal(w.t, "agent_policy_blocked", g.as(w.t, token, ask(paying)).text(w.t, "reason_code"))
+	require.Contains(w.t, applied(), "high")
+	w.do(chromedp.Click(`[data-step="detach"][data-rules="` + rules + `"]`))
+	w.until("document.querySelector('dialog[open]')")
+	w.do(chromedp.Click(`dialog button[value="yes"]`))
+	w.until("!document.querySelector('[data-step=\"detach\"][data-rules=\"" + rules + "\"]')")
+	require.Equal(w.t, before, applied())
+	w.open("/agents/" + agent + "?policy=pol_01AAAAAAAAAAAAAAAAAAAAAAAA#try")
+	w.until("document.querySelector('#trial [role=alert]')")
 }

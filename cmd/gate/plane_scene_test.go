@@ -24,6 +24,7 @@ type scene struct {
 	given      string // an approval that was given, and used
 	lost       string // an execution whose answer was lost
 	agent      string
+	rules      string // of a policy for agents that is applied to none
 	request    string // of the approved statement
 	candidate  string // hash of shop-gate@1.1.0
 }
@@ -95,6 +96,7 @@ func (s *scene) playAgents(t *testing.T) {
 	gone, _ := s.register(t, "a-worker-with-a-name-that-somebody-generated-0123456789")
 	require.Equal(t, http.StatusOK, s.v1(t, http.MethodDelete, "/agents/"+gone, "").status)
 	s.apply(t, s.rule(t, "block", `sql.class == "write" && usage.sql_writes_1h > 500`), s.agent)
+	s.rules = s.rule(t, "require_approval", `"public.orders" in sql.tables_read`)
 	require.Equal(t, http.StatusOK, s.as(t, token, ask("SELECT id FROM orders WHERE id = 3")).status)
 	var events []string
 	for hour := range 24 {

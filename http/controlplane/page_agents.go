@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -29,6 +30,16 @@ type agentRecord struct {
 	CreatedAt     time.Time  `json:"created_at"`
 	LastSeenAt    *time.Time `json:"last_seen_at"`
 	DeactivatedAt *time.Time `json:"deactivated_at"`
+}
+
+// PriorityOf is the one that a policy was applied with, "" for one that is not applied.
+func (a agentRecord) PriorityOf(policy string) string {
+	for _, one := range a.Applied {
+		if one.PolicyID == policy {
+			return one.Priority
+		}
+	}
+	return ""
 }
 
 type agentPolicy struct {
@@ -157,7 +168,10 @@ func closedWords(err error) string {
 type agentView struct {
 	agentRecord
 	Policies  []agentPolicy
-	Bound     bool         // whether these are known
+	Bound     bool              // whether these are known
+	Offered   []agentPolicy     // what may be tried, and applied
+	Chosen    map[string]string // of it
+	Trial     *trial
 	Asked     []auditEvent // decisions on its statements, and what became of it itself
 	Telemetry []agentEvent
 	Tools     []toolRecord
@@ -192,6 +206,43 @@ var askedTypes = []string{"event_type", "decision_recorded", "event_type", "exec
 	"event_type", "agent_registered", "event_type", "agent_updated", "event_type", "agent_deactivated", "event_type", "agent_token_issued", "event_type", "agent_token_revoked",
 	"event_type", "agent_policy_applied", "event_type", "agent_policy_detached"}
 
+// A trial is what a policy would have done in an agent's last day.
+type trial struct {
+	Policy   agentPolicy
+	Priority string // as it was asked for
+	Preview  struct {
+		Events         int `json:"events"`
+		EventsMatching int `json:"events_matching"`
+		Decisions      int `json:"sql_decisions"`
+		WouldChange    int `json:"sql_would_change"`
+		Changes        []struct {
+			RequestID string `json:"request_id"`
+			Seq       uint64 `json:"seq"`
+			From      string `json:"from"`
+			To        string `json:"to"`
+			RuleID    string `json:"rule_id"`
+		} `json:"sql_changes"`
+	} `json:"preview"`
+	Warnings []struct {
+		Message string `json:"message"`
+	} `json:"warnings"`
+	Problem string
+}
+
+// try asks the gate what a policy would have done to an agent. Nothing is written.
+func (s *Server) try(ctx context.Context, agent, policy, priority string) (*trial, error) {
+	body, err := jsonBody(map[string]string{"agent_id": agent, "priority": priority})
+	if err != nil {
+		return nil, err
+	}
+	t, err := ask[trial](ctx, s, request{method: http.MethodPost, path: "/v1/policies/" + policy + "/apply", query: url.Values{"dry_run": {"true"}}, body: body, media: "application/json", project: true})
+	var refused *refusal
+	if errors.As(err, &refused) {
+		return &trial{Problem: wordsOf(err)}, nil
+	}
+	return &t, err
+}
+
 // agent is one of them: what it may do, and what it did.
 func (s *Server) agent(c *httpd.Call, p *page) error {
 	id := c.Params.ByName("id")
@@ -201,13 +252,28 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 	if err != nil {
 		return err
 	}
-	v := agentView{agentRecord: one, Stamp: stampOf(s.now()), Look: seen}
+	query := c.Request.URL.Query()
+	chosen, priority := query.Get("policy"), cmp.Or(query.Get("priority"), "normal")
+	v := agentView{agentRecord: one, Chosen: map[string]string{"policy": chosen, "priority": priority}, Stamp: stampOf(s.now()), Look: seen}
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := projectList[agentPolicy](ctx, s, "/v1/policies", 100, "agent_id", id)
 		v.Policies, v.Bound = got.Items, err == nil
 		return restOf(got, err, "policies")
 	})
+	if one.Status == "active" && c.Request.Header.Get(backgroundHeader) == "" { // this part of the page stays as it is
+		together(&all, ctx, func(ctx context.Context) error {
+			got, err := projectList[agentPolicy](ctx, s, "/v1/policies", 500, "enabled", "true")
+			v.Offered = got.Items
+			return restOf(got, err, "policies")
+		})
+		if chosen != "" {
+			together(&all, ctx, func(ctx context.Context) (err error) {
+				v.Trial, err = s.try(ctx, id, chosen, priority)
+				return err
+			})
+		}
+	}
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := projectList[auditEvent](ctx, s, "/v1/events", 25, append([]string{"agent_id", id}, askedTypes...)...)
 		v.Asked = got.Items
@@ -233,6 +299,13 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 		return restOf(got, err, "tokens")
 	})
 	v.Missing = all.wait()
+	slices.SortStableFunc(v.Offered, func(a, b agentPolicy) int { return cmp.Compare(a.Name, b.Name) })
+	if v.Trial != nil {
+		v.Trial.Priority, v.Trial.Policy = priority, agentPolicy{Name: chosen}
+		if i := slices.IndexFunc(v.Offered, func(p agentPolicy) bool { return p.ID == chosen }); i >= 0 {
+			v.Trial.Policy = v.Offered[i]
+		}
+	}
 	p.Title, p.Body = one.Name, v
 	p.LiveShown = "agent_updated agent_token_issued agent_token_revoked agent_deactivated agent_policy_applied agent_policy_detached telemetry_received decision_recorded"
 	return nil

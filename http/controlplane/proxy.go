@@ -77,6 +77,8 @@ var forwards = []forwarded{
 	{method: http.MethodDelete, path: "/v1/agents/:id", project: true, changes: true, params: []httpd.Param{{Name: "reason"}}},
 	{method: http.MethodDelete, path: "/v1/agents/:id/tokens/:token", project: true, changes: true},
 	{method: http.MethodGet, path: "/v1/policies", project: true},
+	{method: http.MethodPost, path: "/v1/policies/:id/apply", project: true, changes: true},
+	{method: http.MethodDelete, path: "/v1/policies/:id/apply", project: true, changes: true, params: []httpd.Param{{Name: "agent_id"}}},
 	{method: http.MethodGet, path: "/v1/tools", project: true},
 	{method: http.MethodGet, path: "/v1/metrics", project: true},
 	{method: http.MethodGet, path: "/v1/events", project: true, follows: true},

@@ -433,6 +433,26 @@ const actions = {
       work: () => end("/v1/agents/" + button.dataset.id + "/tokens/" + button.dataset.token),
     });
   },
+  apply(button) {
+    const { id, agentName, rules, name, priority } = button.form.dataset;
+    confirmed({
+      title: `Apply ${name} to ${agentName}?`, yes: "Apply",
+      text: "Its rules bind what the agent does from then on. They can only tighten what the gate's policy decides, and can be taken away again.",
+      work: async () => {
+        const answer = await send("/v1/policies/" + rules + "/apply", { agent_id: id, priority });
+        if (answer.ok) location.assign("/agents/" + id);
+        return answer;
+      },
+    });
+  },
+  detach(button) {
+    const { id, agentName, rules, name } = button.dataset;
+    confirmed({
+      title: `Take ${name} away from ${agentName}?`, yes: "Take away", grave: true,
+      text: "What its rules block or hold for approval is then left to the gate's policy and to the agent's other rules.",
+      work: () => end("/v1/policies/" + rules + "/apply?agent_id=" + id),
+    });
+  },
   async validate(button) {
     const answer = await send("/policy/validate", { document: button.form.document.value });
     findings(answer.ok ? answer.value.findings : null, answer.ok && answer.value.valid ? "Valid: " + answer.value.tests.passed + " of " + answer.value.tests.cases + " own tests passed." : answer.value.message ?? "Not valid.");
