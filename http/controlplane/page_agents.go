@@ -198,6 +198,18 @@ type agentEvent struct {
 	Seq           uint64    `json:"seq"`
 	Timestamp     time.Time `json:"timestamp"`
 	TelemetryType string    `json:"telemetry_type"`
+	Sent          struct {
+		Timestamp  time.Time `json:"timestamp"`
+		Name       string    `json:"name"`
+		Status     string    `json:"status"`
+		DurationMS int64     `json:"duration_ms"`
+		Model      struct {
+			Name string `json:"name"`
+		} `json:"model"`
+		Tool struct {
+			Name string `json:"name"`
+		} `json:"tool"`
+	} `json:"payload"`
 }
 
 // askedTypes are the events of an agent other than its telemetry, which comes by
