@@ -282,7 +282,7 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 	require.Equal(t, 4, strings.Count(ofTable, `class="dot`), "decisions about a table, whatever they were")
 	require.Contains(t, plane.page(t, "/audit?table=public.order_items"), "No event fits this filter.")
 	require.Contains(t, plane.page(t, "/audit?table=orders"), "Table must be a table with its schema, such as public.orders.")
-	require.Contains(t, page, "Rejected by operator: from a test")
+	require.Contains(t, page, "Rejected by operator: “from a test”")
 	require.Contains(t, page, ">Blocked")
 	blocked := plane.page(t, "/audit?decision=BLOCK&event_type=decision_recorded")
 	require.Contains(t, blocked, "public.orders")

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"writegate/eventlog/frame"
 )
 
 // functions are what the templates may call.
@@ -40,6 +43,7 @@ func (v *views) functions() template.FuncMap {
 		"operation":   operationWords,
 		"guarding":    guarding,
 		"damaged":     (*health).damaged,
+		"failedStep":  (*health).failedStep,
 		"capital":     capital,
 		"size":        sizeOf,
 		"cut":         func(s string) string { return cutRunes(s, shownBytes) },
@@ -59,6 +63,8 @@ func (v *views) functions() template.FuncMap {
 		"lower":       strings.ToLower,
 		"query":       func(encoded string) template.URL { return template.URL(encoded) }, // of url.Values, which escapes
 		"story":       storyPath,
+		"object":      objectOf,
+		"vouched":     vouchedTo,
 	}
 }
 
@@ -149,6 +155,31 @@ func toneOfEvent(e auditEvent) string {
 		return "good"
 	}
 	return "calm"
+}
+
+// objectOf is what an event of agents, tools or policies is about, as it names it.
+func objectOf(e auditEvent) string {
+	if !strings.HasPrefix(e.EventType, "agent_") && !strings.HasPrefix(e.EventType, "tool_") && !strings.HasPrefix(e.EventType, "policy_") {
+		return ""
+	}
+	var about struct {
+		Name    string `json:"name"`
+		Version string `json:"policy_version"`
+		Agent   string `json:"agent_id"`
+		Tool    string `json:"tool_id"`
+	}
+	_ = json.Unmarshal(e.Payload, &about) // a payload that can't be read names nothing
+	return cmp.Or(about.Name, about.Version, about.Agent, about.Tool)
+}
+
+// vouchedTo is the last event that the strongest of a report's anchors knows.
+func vouchedTo(r frame.Report) (seq uint64) {
+	for _, a := range r.Anchors {
+		if a.Level == r.AnchorLevel && a.Result == frame.AnchorMatch {
+			seq = max(seq, a.Seq)
+		}
+	}
+	return seq
 }
 
 // A resolution is what a person decided about an approval; the claims of its event are

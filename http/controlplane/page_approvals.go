@@ -231,6 +231,7 @@ type approvalView struct {
 	Approved  int // of those before
 	Rejected  int
 	Execution *execution
+	Did       string // what the database did, where it ran
 	Events    []auditEvent
 	Next      string // the one to decide after this
 	Missing   []string
@@ -288,6 +289,9 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := read[auditEvent](ctx, s, "/audit", 50, "approval_id", a.ApprovalID, "order", "asc")
 		v.Events = got.Items
+		for _, e := range got.Items {
+			v.Did = cmp.Or(didWords(e), v.Did)
+		}
 		return err
 	})
 	if a.ExecutionID != "" {

@@ -21,21 +21,23 @@ var auditFilters = []string{"event_type", "decision", "actor", "app", "tenant", 
 	"approval_id", "session_id", "execution_id", "request_id", "since", "until", "from_seq", "to_seq"}
 
 type auditView struct {
-	Rows    []auditRow
-	Filters []filterField
-	Problem string // why nothing is shown
-	Ranges  []rangeLink
-	Sorts   []rangeLink
-	Sort    string // column that the rows of this page are sorted by; "": by time, as pages are
-	Other   string // address of the other order
-	Types   []string
-	Chosen  []string
-	Active  bool
-	Next    string // address of the next page
-	Saved   string // query of the filtered set
-	Damaged *damage
-	Chart   *decisionChart
-	Asc     bool
+	Rows     []auditRow
+	Filters  []filterField
+	Problem  string // why nothing is shown
+	Ranges   []rangeLink
+	Sorts    []rangeLink
+	Sort     string // column that the rows of this page are sorted by; "": by time, as pages are
+	Other    string // address of the other order
+	Types    []string
+	Chosen   []string
+	Active   bool
+	Whole    string   // address without a choice of event types
+	Narrowed []string // the filters in words
+	Next     string   // address of the next page
+	Saved    string   // query of the filtered set
+	Damaged  *damage
+	Chart    *decisionChart
+	Asc      bool
 }
 
 type filterField struct {
@@ -74,6 +76,19 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 		v.Filters = append(v.Filters, filterField{name, cmp.Or(filterLabels[name], strings.ReplaceAll(name, "_", " ")), query.Get(name), filterHints[name], filterChoices[name], name == "since" || name == "until" || strings.HasSuffix(name, "_id") || name == "table"})
 	}
 	v.Active = len(filter) > 0
+	v.Whole = addressOf(shown, "event_type", "")
+	for _, name := range auditFilters {
+		for _, value := range filter[name] {
+			words := cmp.Or(filterLabels[name], strings.ReplaceAll(name, "_", " ")) + " " + value
+			switch name {
+			case "event_type":
+				words = eventWord(value)
+			case "decision":
+				words = wordOr(decisionWords, value)
+			}
+			v.Narrowed = append(v.Narrowed, words)
+		}
+	}
 	v.Saved = filter.Encode()
 	for _, words := range quickRanges {
 		v.Ranges = append(v.Ranges, rangeLink{words, addressOf(shown, "since", words, "until", ""), filter.Get("since") == words})

@@ -41,6 +41,16 @@ func (r *auditRow) Ended() *auditEvent {
 	return nil
 }
 
+// Tone is how the row ended, as far as it did.
+func (r *auditRow) Tone() string {
+	if last := r.Ended(); last != nil {
+		if tone := toneOfEvent(*last); tone != "calm" {
+			return tone
+		}
+	}
+	return toneOfEvent(*r.Lead())
+}
+
 // rowsOf puts the events of a page together by request. A client chooses the id of its
 // request, so it joins nothing by itself: what was written in one append stands side by
 // side in the log, and results name the execution.
@@ -135,7 +145,7 @@ func (r *auditRow) add(e auditEvent) {
 	case "approval_resolved":
 		r.By = wordOr(stateWords, payload.Resolution) + " by " + payload.By
 		if payload.Note != "" {
-			r.By += ": " + payload.Note
+			r.By += ": “" + payload.Note + "”"
 		}
 	}
 	if did := didWords(e); did != "" {

@@ -33,6 +33,11 @@ func (h *health) damaged() bool {
 	return h != nil && slices.ContainsFunc(h.StartupChain, func(s step) bool { return s.Step == "audit_log_continuity" && s.Status == "failed" })
 }
 
+// failedStep tells whether the chain of checks of a start broke off.
+func (h *health) failedStep() bool {
+	return h != nil && slices.ContainsFunc(h.StartupChain, func(s step) bool { return s.Status == "failed" })
+}
+
 type step struct {
 	Step    string `json:"step"`
 	Status  string `json:"status"`

@@ -139,10 +139,7 @@ func (s *Server) posted(name, nav, title string, build func(c *httpd.Call, p *pa
 
 func (s *Server) build(c *httpd.Call, one session, name, nav, title string, build builder) error {
 	p := &page{Title: title, Nav: nav, User: one.user, CSRF: one.csrf, UTC: one.utc}
-	p.Gate, p.Down = s.gateHealth(c)
-	if read, err := fetch[stats](c.Request.Context(), s, "/runtime/stats"); err == nil { // the page is worth showing without it
-		p.Waiting = read.ApprovalsPending
-	}
+	s.look(c, p)
 	err := build(c, p)
 	if err == nil {
 		return s.show(c, http.StatusOK, name, p)
@@ -186,6 +183,14 @@ func (s *Server) toLogin(c *httpd.Call) error {
 	return redirect(c, "/login?next="+escapeQuery(c.Request.URL.RequestURI()))
 }
 
+// look notes what every page says of the gate.
+func (s *Server) look(c *httpd.Call, p *page) {
+	p.Gate, p.Down = s.gateHealth(c)
+	if read, err := fetch[stats](c.Request.Context(), s, "/runtime/stats"); err == nil { // the page is worth showing without it
+		p.Waiting = read.ApprovalsPending
+	}
+}
+
 // notFound answers a page's path with a page, and any other with the error object.
 func (s *Server) notFound(c *httpd.Call) error {
 	err := fault.New(fault.NotFound, "There is nothing at this address.")
@@ -197,7 +202,7 @@ func (s *Server) notFound(c *httpd.Call) error {
 		return s.toLogin(c)
 	}
 	p := &page{Title: "Nothing here", User: one.user, CSRF: one.csrf, UTC: one.utc}
-	p.Gate, p.Down = s.gateHealth(c)
+	s.look(c, p)
 	return s.showProblem(c, p, err)
 }
 

@@ -342,7 +342,7 @@ func guarding(h *health, mock bool) guardState {
 var modeWords = map[string]string{
 	"shadow":           "Shadow mode: decisions are recorded and not enforced. Every statement runs.",
 	"approval_first":   "Approval-first mode: every write waits for a person.",
-	"emergency_bypass": "Emergency bypass: statements that carry an operator token run whatever was decided.",
+	"emergency_bypass": "Emergency bypass: statements that carry an operator token run even where the decision is to block them.",
 }
 
 func plural(n int, one, many string) string {

@@ -225,7 +225,7 @@ func (r *reader) unknownField(key *yaml.Node, pointer, what string, names []stri
 	if near != "" {
 		hint = ""
 	}
-	r.add(key, pointer, codeUnknownField, near, "%s has no key %s%s", what, clip(key.Value), hint)
+	r.add(key, pointer, codeUnknownField, near, "%s can't have the key %s%s", what, clip(key.Value), hint)
 }
 
 func (r *reader) mismatch(n *yaml.Node, pointer, message string) {

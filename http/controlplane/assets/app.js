@@ -352,6 +352,11 @@ const actions = {
       text: approve
         ? "It may then run once, exactly as shown, when the caller sends it again in time. You can take that back for five seconds, and not afterwards."
         : "It can then never run under this approval. You can take that back for five seconds, and not afterwards.",
+      list: [document.querySelector("#approval h1").textContent.split(";")[0], form.note.value && "Note: " + form.note.value].filter(Boolean).map((words) => {
+        const item = document.createElement("li");
+        item.textContent = words;
+        return item;
+      }),
       yes: approve ? "Approve" : "Reject", grave: !approve || form.dataset.risk === "high",
       work: async () => {
         const next = form.closest("[data-next]")?.dataset.next;
