@@ -466,7 +466,9 @@ func agentsShown(t *testing.T, b *browser.Browser) {
 // away again. The agent has asked for the approval of a write before.
 func appliedInThePage(w *tab, g *agentWorld, agent, token string) {
 	w.t.Helper()
-	applied := func() string { return fmt.Sprint(g.v1(w.t, http.MethodGet, "/agents/"+agent, "").json(w.t)["applied_policies"]) }
+	applied := func() string {
+		return fmt.Sprint(g.v1(w.t, http.MethodGet, "/agents/"+agent, "").json(w.t)["applied_policies"])
+	}
 	before := applied()
 	rules := g.made(w.t, "/policies", `{"name":"no writes <at> all","rules":[{"id":"stop","action":"block","condition":"sql.class == \"write\""}]}`)["id"].(string)
 	w.open("/agents/" + agent)
