@@ -2,6 +2,7 @@ package classify
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 )
 
@@ -304,8 +305,9 @@ func (w *walk) constraintAdvice(c int32) []string {
 	return advice
 }
 
-// columnAdvice: a new column rewrites the table when its value is not one
-// constant for all rows.
+// columnAdvice: a new column rewrites the table unless its value is one for all rows
+// (https://www.postgresql.org/docs/current/sql-altertable.html, "Notes"). Whether another
+// function than those of the time is volatile is not looked up: it is only advice.
 func (w *walk) columnAdvice(column int32) []string {
 	advice := []string{AdviceBlocksAll}
 	if _, name := w.qualified(w.child(column, "typeName"), "names"); strings.HasSuffix(string(name), "serial") || strings.HasPrefix(string(name), "serial") {
@@ -316,7 +318,13 @@ func (w *walk) columnAdvice(column int32) []string {
 		case "CONSTR_IDENTITY", "CONSTR_GENERATED":
 			advice = append(advice, AdviceRewrite)
 		case "CONSTR_DEFAULT":
-			if !w.isConstant(w.child(c, "raw_expr")) {
+			value := w.child(c, "raw_expr")
+			for w.is(value, "TypeCast") {
+				value = w.child(value, "arg")
+			}
+			_, name := w.qualified(value, "funcname")
+			oneMoment := w.is(value, "SQLValueFunction") || w.is(value, "FuncCall") && slices.Contains([]string{"now", "transaction_timestamp", "statement_timestamp"}, string(name))
+			if !oneMoment && !w.isConstant(value) {
 				advice = append(advice, AdviceRewrite)
 			}
 		default:
