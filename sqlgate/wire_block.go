@@ -35,12 +35,14 @@ type wireUnit struct {
 	savepoints []wireSavepoint
 	unrecorded bool // the log does not have what became of a write that was dispatched
 	setters    wireSetters
+	temporary  bool         // the session may have temporary relations
 	begun      bool         // before and options are set
 	before     wireSettings // as they stood when it began
 }
 
 // wireSetters are the statements of a unit that set what those behind them run under
-// (set_config): policies of rows let the same text see other rows then.
+// (set_config: policies of rows let the same text see other rows then), or that make
+// and fill temporary relations, which the same text may read.
 type wireSetters struct {
 	last   []wireSetter // those that are shown, for the last of them decide
 	more   int          // before these
@@ -456,11 +458,28 @@ func (w *Wire) writeFailed(ctx context.Context, s *submission, recorded commands
 	return a, err
 }
 
+// knowTemporary puts into a statement's facts what its names may mean in a session that
+// has temporary relations. Which they are the server says: a model of them would have
+// to know all that renames and drops one.
+func (w *Wire) knowTemporary(ctx context.Context, s *submission) error {
+	u := &w.unit
+	if !u.temporary || u.block == nil || u.failed {
+		return nil
+	}
+	relations, err := u.block.Temporary(ctx)
+	if err != nil {
+		return w.gate.refuse(ctx, s, err)
+	}
+	s.classification = s.classification.WithTemporary(w.gate.Wire.SearchPath, relations)
+	return nil
+}
+
 // sends notes that a statement goes to the server.
 func (u *wireUnit) sends(s *submission) {
 	u.used = true
 	u.snapshot = u.snapshot || !slices.Contains(withoutSnapshot, s.classification.QueryType)
-	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) {
+	u.temporary = u.temporary || s.classification.LeavesTemporary()
+	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) || s.classification.WritesTemporary() {
 		u.setters = u.setters.and(s.setter(), s.record.RequestDigest)
 	}
 }

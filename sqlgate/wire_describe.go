@@ -94,6 +94,9 @@ func (w *Wire) describe(ctx context.Context, st *wireStatement, p *wirePortal) (
 	if !slices.Contains(describable, s.classification.QueryType) || s.classification.Run == classify.RunNone {
 		return quiet, nil
 	}
+	if err := w.knowTemporary(ctx, s); err != nil {
+		return quiet, err
+	}
 	var d pgexec.Description
 	_, err = w.gate.whileInForce(ctx, s, func() (_ *Answer, err error) {
 		if err := w.decideDescription(ctx, s); err != nil {
@@ -244,6 +247,7 @@ type describedUnder struct {
 	policy             *runningPolicy
 	mode               string
 	decision, reason   string
+	fingerprint        string   // which names of temporary relations are a part of
 	prepared           [32]byte // of an EXECUTE: what it runs
 	enforced, approved bool
 }
@@ -251,7 +255,7 @@ type describedUnder struct {
 // recordDescribed puts the decision into the log, where the same one about the
 // same statement is not there yet.
 func (w *Wire) recordDescribed(ctx context.Context, st *wireStatement, s *submission) error {
-	now := describedUnder{policy: s.policy, mode: s.mode, decision: s.decision.Decision, reason: s.decision.ReasonCode,
+	now := describedUnder{policy: s.policy, mode: s.mode, decision: s.decision.Decision, reason: s.decision.ReasonCode, fingerprint: s.classification.Fingerprint,
 		enforced: s.enforced, approved: s.approved}
 	if s.execute != nil {
 		now.prepared = s.execute.digest

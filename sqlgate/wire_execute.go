@@ -74,6 +74,11 @@ func (w *Wire) journey(ctx context.Context, s *submission) (*Answer, error) {
 			return nil, w.refuseAs(ctx, s, err)
 		}
 	}
+	if order == nil {
+		if err := w.knowTemporary(ctx, s); err != nil {
+			return nil, err
+		}
+	}
 	if s.ApprovalID != "" {
 		answer, err := g.lookUpApproval(ctx, s)
 		if err != nil || answer != nil {

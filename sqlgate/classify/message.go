@@ -16,8 +16,7 @@ import (
 // Otherwise, and without names, the classification stays what it is.
 func (c Classification) WithTypes(types []uint32, names []string) Classification {
 	if slices.ContainsFunc(c.KeyParams, func(p KeyParam) bool { return !p.binds(types) }) {
-		where := slices.DeleteFunc(slices.Clone(c.Where), func(v string) bool { return v == WhereKeyEquality || v == WherePresent })
-		c.Where = slices.Sorted(slices.Values(append(where, WherePresent)))
+		c.Where = among(unkeyed(c.Where), []string{WherePresent})
 		c.Fingerprint = otherFingerprint(c.Fingerprint, "where "+WherePresent)
 	}
 	if len(names) == 0 {
@@ -43,6 +42,100 @@ func (c Classification) WithTypes(types []uint32, names []string) Classification
 	c.RiskSignals = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.RiskSignals, signals))))
 	c.Signals = firstSignals(c.Signals)
 	return c
+}
+
+// TemporarySchema is the name by which text and facts call the session's own schema.
+const TemporarySchema = "pg_temp"
+
+// WithTemporary is the classification in a session that has temporary relations of
+// these names. The schema is the one in which the facts have names without a schema:
+// such a name may mean the session's own relation there, so it stands in the facts
+// under both. Where a relation's value is set (a view, one with rules or triggers), a
+// write of it may reach any table, which tables_written says as ?.*. What is bound
+// by a key of a relation that the client made is bound by nothing it can't choose:
+// `where` says present.
+func (c Classification) WithTemporary(schema string, relations map[string]bool) Classification {
+	named, elsewhere := false, false
+	both := func(list []string, written bool) []string {
+		var more []string
+		for _, fact := range list {
+			of, name, _ := strings.Cut(fact, ".")
+			reaches, temporary := relations[name]
+			switch {
+			case strings.HasPrefix(of, TemporarySchema):
+				named = true
+			case of == schema && temporary:
+				named, more = true, append(more, TemporarySchema+"."+name)
+			default:
+				continue
+			}
+			elsewhere = elsewhere || written && reaches
+		}
+		return among(list, more)
+	}
+	c.TablesRead, c.TablesWritten = both(c.TablesRead, false), both(c.TablesWritten, true)
+	if !named {
+		return c
+	}
+	if elsewhere {
+		c.TablesWritten = among(c.TablesWritten, []string{"?.*"})
+	}
+	var columns []string
+	for _, fact := range c.ColumnsWritten {
+		for name := range relations {
+			if column, found := strings.CutPrefix(fact, schema+"."+name+"."); found {
+				columns = append(columns, TemporarySchema+"."+name+"."+column)
+			}
+		}
+	}
+	c.ColumnsWritten = among(c.ColumnsWritten, columns)
+	c.Where, c.ClassificationVersion = unkeyed(c.Where), Version
+	c.Fingerprint = otherFingerprint(c.Fingerprint, append([]string{TemporarySchema}, c.TablesWritten...)...)
+	for _, list := range []*[]string{&c.TablesRead, &c.TablesWritten, &c.ColumnsWritten} {
+		if len(*list) > maxFacts {
+			*list, c.SafeRead = (*list)[:maxFacts:maxFacts], false
+			c.RiskSignals = among(c.RiskSignals, []string{SignalOversizedFacts})
+			c.Signals = firstSignals(append(slices.Clone(c.Signals), Signal{SignalOversizedFacts, severities[SignalOversizedFacts], "", c.Start}))
+		}
+	}
+	return c
+}
+
+// among is a list of facts with more of them, in order and each once.
+func among(list, more []string) []string {
+	if len(more) == 0 {
+		return list
+	}
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(list, more))))
+}
+
+// unkeyed is a list of values of where, in which none is bound by a key.
+func unkeyed(where []string) []string {
+	if !slices.Contains(where, WhereKeyEquality) {
+		return where
+	}
+	return among(slices.DeleteFunc(slices.Clone(where), func(v string) bool { return v == WhereKeyEquality }), []string{WherePresent})
+}
+
+// namesTemporary tells whether a text names a relation of the session's own schema.
+func (c *Classification) namesTemporary() bool {
+	own := func(fact string) bool { return strings.HasPrefix(fact, TemporarySchema) }
+	return slices.ContainsFunc(c.TablesRead, own) || slices.ContainsFunc(c.TablesWritten, own)
+}
+
+// LeavesTemporary tells whether the session may have a temporary relation behind the
+// statement that it did not have before, by any name.
+func (c *Classification) LeavesTemporary() bool {
+	if c.SafeRead {
+		return false
+	}
+	return slices.Contains(c.Flags, FlagTemporary) || c.namesTemporary() || slices.Contains(c.RiskSignals, SignalUnknownFunction) ||
+		slices.Contains([]string{ClassDDL, ClassDCL, ClassMaintenance}, c.Class) || c.QueryType == TypeCall || c.QueryType == TypeDo
+}
+
+// WritesTemporary tells whether the statement makes or changes a temporary relation.
+func (c *Classification) WritesTemporary() bool {
+	return slices.Contains(c.Flags, FlagTemporary) || slices.ContainsFunc(c.TablesWritten, func(fact string) bool { return strings.HasPrefix(fact, TemporarySchema) })
 }
 
 func otherFingerprint(of string, parts ...string) string {

@@ -3,6 +3,7 @@ package pgexec
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"maps"
 	"slices"
 	"strconv"
@@ -374,6 +375,27 @@ func (b *Block) RollbackTo(ctx context.Context, s Savepoint) error {
 	return nil
 }
 
+// temporarySQL names the relations of the session's own schema. One that is no plain
+// table, or has rules or triggers, may hand a write of it on to another.
+const temporarySQL = `SELECT pg_catalog.jsonb_object_agg(c.relname, c.relkind OPERATOR(pg_catalog.<>) 'r'::pg_catalog."char" OR c.relhasrules OR c.relhastriggers)
+FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()`
+
+// Temporary asks which temporary relations the session has by now. The value tells
+// whether a write of the relation may reach others.
+func (b *Block) Temporary(ctx context.Context) (relations map[string]bool, err error) {
+	if err := b.usable(); err != nil {
+		return nil, err
+	}
+	c, row := query(temporarySQL)
+	if err := b.ask(ctx, c, true); err != nil {
+		return nil, err
+	}
+	if text := row.text(0); text != "" {
+		err = json.Unmarshal([]byte(text), &relations)
+	}
+	return relations, err
+}
+
 // Modes are those of the transaction as it is now: READ ONLY ends with the
 // savepoint behind which it began.
 func (b *Block) Modes() BlockOptions { return b.opts }
@@ -416,9 +438,14 @@ func level(isolation string) string {
 // savepoints that the gate knows: where it refuses to release one or to go back to
 // it, the block is given up. One that it did not set is never named again.
 func (b *Block) control(ctx context.Context, text string, refusable bool) error {
+	return b.ask(ctx, own(text), refusable)
+}
+
+// ask is control for a command of the gate's own.
+func (b *Block) ask(ctx context.Context, c *command, refusable bool) error {
 	l := b.lease
 	l.notices = nil
-	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(b.db.cfg.QueryTimeout+b.db.cfg.DeadlineSlack), b.settled(own(text))...)
+	refused, err := l.exchange(context.WithoutCancel(ctx), time.Now().Add(b.db.cfg.QueryTimeout+b.db.cfg.DeadlineSlack), b.settled(c)...)
 	switch {
 	case err != nil:
 		if b.brokeOff(refused, err); b.over {

@@ -107,7 +107,7 @@ func TestASessionThatWasGivenUpCountsUntilItEnds(t *testing.T) {
 		_, err := db.Read(ForClient(t.Context(), "c"), "", Statement{SQL: text}, Limits{}, db.NewRows(0))
 		return err
 	}
-	const endless = "SELECT length(translate(repeat('a', 16000), repeat('b', 16000), ''))" // a second, which nothing cancels
+	const endless = "SELECT length(translate(repeat('a', 24000), repeat('b', 24000), ''))" // two seconds, which nothing cancels
 	require.Equal(t, fault.DBQueryTimeout, fault.CodeOf(read(endless)))
 	const active = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'gate/%' AND state = 'active'"
 	require.Equal(t, "1", side.ask(active))
