@@ -30,10 +30,12 @@ type vouched struct {
 // heard yet. It believes nothing but the files: neither checkpoints nor projections, which
 // whoever puts a host back can put there too. Each witness says by its answer to an empty
 // checkpoint how many events it knows, and is then offered the same number of this log's, so that none
-// comes to know of more. One that gives no answer is a doubt. The error is that of ctx.
+// comes to know of more. One that gives no answer is a doubt. One that comes to know more
+// events again and again while this gate offers it none accuses the log: another gate goes
+// on under its name, so one of the two is a copy. The error is that of ctx.
 func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err error) {
-	for range asksOfWitness {
-		more, moved, err := k.askOnce(ctx, set)
+	for n := range asksOfWitness {
+		more, moved, err := k.askOnce(ctx, set, n == asksOfWitness-1)
 		if said = append(said, more...); err != nil || !moved {
 			return said, err
 		}
@@ -41,12 +43,23 @@ func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err er
 	return said, nil
 }
 
-// asksOfWitness is how often one is asked that has come to know more events between its two answers.
+// asksOfWitness is how often one is asked that has come to know more events between its
+// two answers. Once may be an offer of the process before this one, which came late.
 const asksOfWitness = 3
 
-var errMoved = fmt.Errorf("%w: it has come to know more events since it was asked", checkpoint.ErrWitness)
+// A movedError says that a witness has come to know more events since it was asked.
+type movedError struct{ seen uint64 }
 
-func (k *Keeper) askOnce(ctx context.Context, set *frame.Set) (said []string, moved bool, err error) {
+func (e *movedError) Error() string {
+	return fmt.Sprintf("%v: it has come to know more events since it was asked, %d", checkpoint.ErrWitness, e.seen)
+}
+
+func (e *movedError) Unwrap() error { return checkpoint.ErrWitness }
+
+var errAnotherGate = fmt.Errorf("%w: another gate goes on signing under the name of this log", checkpoint.ErrRewritten)
+
+// askOnce asks each once. At the last time, one that has moved accuses.
+func (k *Keeper) askOnce(ctx context.Context, set *frame.Set, last bool) (said []string, moved bool, err error) {
 	h, err := set.Genesis()
 	if err != nil || k.o.Key == nil {
 		return nil, false, nil // the verification names what is wrong with a header
@@ -109,7 +122,11 @@ func (k *Keeper) askOnce(ctx context.Context, set *frame.Set) (said []string, mo
 			k.vouched = append(k.vouched, vouched{k.o.Witnesses[i].URL(), size, root, hashes[size], k.o.Now()})
 			k.mu.Unlock()
 		}
-		moved = moved || errors.Is(err, errMoved)
+		if m := (*movedError)(nil); errors.As(err, &m) {
+			if moved = true; last {
+				err = &checkpoint.Conflict{Witness: k.o.Witnesses[i].URL(), Offered: size, Seen: m.seen, Err: errAnotherGate}
+			}
+		}
 		k.settle(i, size, err)
 	}
 	return said, moved, ctx.Err()
@@ -191,7 +208,7 @@ func (k *Keeper) compare(ctx context.Context, i int, size uint64, tree *checkpoi
 	}
 	_, err = w.Cosign(ctx, tree, n)
 	if conflict := (*checkpoint.Conflict)(nil); errors.As(err, &conflict) && conflict.Seen > size {
-		return errMoved // whether that is more than the log has, the next answer shows
+		return &movedError{conflict.Seen} // whether that is more than the log has, the next answer shows
 	}
 	return err
 }

@@ -3,7 +3,12 @@ package checkpoints
 import (
 	"bytes"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -387,4 +392,71 @@ func TestAnUnfinishedBatchIsNothingThatAWitnessKnows(t *testing.T) {
 		require.True(t, k.Status().Witnesses[0].Conflict)
 		require.NoError(t, log.Close(t.Context()))
 	}
+}
+
+// through has the clients of a host's witness go through a proxy that calls before each
+// request, with how many there were.
+func (h *host) through(before func(n int)) []*checkpoint.Witness {
+	target, err := url.Parse(h.witnesses[0].URL)
+	require.NoError(h.t, err)
+	on, n := httputil.NewSingleHostReverseProxy(target), 0
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n++
+		before(n)
+		on.ServeHTTP(w, r)
+	}))
+	h.t.Cleanup(proxy.Close)
+	c, err := checkpoint.NewWitness(proxy.URL, []string{h.witnesses[0].VKey}, nil)
+	require.NoError(h.t, err)
+	return []*checkpoint.Witness{c}
+}
+
+// A copy that is longer than the original, and is asked about while the original goes on
+// signing, never meets a witness that stands still: that alone says that there are two.
+func TestAWitnessThatAnotherGateMovesAccuses(t *testing.T) {
+	for _, mode := range []string{eventlog.VerifyActive, eventlog.VerifyFull} {
+		h := witnessed(t)
+		r := h.start()
+		r.grow(5)
+		r.stop()
+		other := h.moved(all)
+		other.witnesses = nil
+		r = other.start()
+		r.grow(100)
+		r.end()
+		original := h.start()
+		clients := h.through(func(int) { original.grow(1); original.sign() })
+		k := New(Options{Folder: other.folder(), Key: h.key, Witnesses: clients})
+		log, _, err := eventlog.Open(t.Context(), eventlog.Options{Path: other.wal(), Origin: origin, SigningKey: h.key, VerifyOnStart: mode, Outside: k.Papers})
+		require.NoError(t, err)
+		require.Greater(t, log.Head().Seq, original.log.Head().Seq, "the witness never knows more than the copy has")
+		require.ErrorIs(t, log.Serving(), eventlog.ErrCorrupt)
+		require.True(t, k.Status().Witnesses[0].Conflict)
+		require.ErrorIs(t, k.asked[0].err, errAnotherGate)
+		require.NoError(t, log.Close(t.Context()))
+		original.end()
+	}
+}
+
+// What the process before this one has offered may arrive late.
+func TestAnOfferThatComesLateAccusesNobody(t *testing.T) {
+	h := witnessed(t)
+	r := h.start()
+	r.grow(5)
+	r.sign()
+	r.grow(20)
+	set, err := r.log.Files()
+	require.NoError(t, err)
+	k := New(Options{Folder: h.folder(), Key: h.key, Witnesses: h.through(func(n int) {
+		if n == 2 {
+			r.sign()
+		}
+	})})
+	said, err := k.ask(t.Context(), &set)
+	require.NoError(t, errors.Join(err, set.Close()))
+	require.Empty(t, said)
+	require.True(t, k.asked[0].heard)
+	require.False(t, k.Status().Witnesses[0].Conflict)
+	require.Len(t, k.vouched, 1)
+	r.stop()
 }
