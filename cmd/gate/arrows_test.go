@@ -21,6 +21,7 @@ var arrows = map[string][]string{
 	"commands/fault":    {},
 	"docs":              {},
 	"sqlgate/tlsfiles":  {},
+	"sqlgate/lookalike": {},
 	"fixtures/postgres": {},
 	"eventlog/event":    {},
 	"eventlog/frame":    {},
@@ -35,7 +36,7 @@ var arrows = map[string][]string{
 
 	"commands/checkpoints": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands"},
 
-	"sqlgate/classify":     {"commands/fault"},
+	"sqlgate/classify":     {"commands/fault", "sqlgate/lookalike"},
 	"sqlgate/policy":       {"commands/fault"},
 	"sqlgate/agentrules":   {"eventlog/event", "sqlgate/policy"},
 	"sqlgate/policyfolder": {"commands/fault", "sqlgate/policy"},
@@ -54,7 +55,7 @@ var arrows = map[string][]string{
 	"http/gateapi": {"docs", "commands/fault", "commands/checkpoints", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
 	"http/agentapi":     {"docs", "agentctl/toolcheck", "commands/fault", "eventlog/event", "projections", "commands", "agentctl", "http/httpd"},
-	"http/controlplane": {"commands/fault", "sqlgate/tlsfiles", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "http/httpd"},
+	"http/controlplane": {"commands/fault", "sqlgate/tlsfiles", "sqlgate/lookalike", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 	"cmd/gate": {"agentctl/egress", "agentctl/toolcheck", "agentctl", "http/agentapi", "cmd/terminal", "commands/checkpoints", "commands/fault", "sqlgate/tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/agentrules", "sqlgate/replay",

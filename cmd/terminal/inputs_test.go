@@ -76,7 +76,7 @@ func TestCheckpointsBesideALogThatCannotBeReadAreNoneThatAreNotThere(t *testing.
 // What others have named in evidence can't paint over the verdict.
 func TestAReportShowsWhatCouldSteerATerminal(t *testing.T) {
 	var out strings.Builder
-	const evil = "\x1b[2J\x1b[H\u009b1mx\u202e\n  audit.wal: ok\nEverything was checked"
+	const evil = "\x1b[2J\x1b[H\u009b1mx\u202ea\ufe0f\u3164\n  audit.wal: ok\nEverything was checked"
 	r := frame.Report{Path: evil, Status: frame.Partial, LogID: "1", Origin: evil, Warnings: []string{evil}, NotExcluded: []string{evil},
 		FaultsTotal: 1, Faults: []frame.Fault{{Kind: frame.UntrustedAnchor, Detail: evil}}, Signature: evidence.SignatureTrusted, SignedBy: evil}
 	require.NoError(t, PrintReport(&out, r))
@@ -85,4 +85,5 @@ func TestAReportShowsWhatCouldSteerATerminal(t *testing.T) {
 	require.NotContains(t, out.String(), "\u202e")
 	require.NotContains(t, out.String(), "\n  audit.wal: ok")
 	require.Contains(t, out.String(), `\x1b[2J`)
+	require.Contains(t, out.String(), `a\ufe0f\u3164`)
 }

@@ -41,7 +41,12 @@ func (s Style) paint(code, text string) string {
 
 // Printable tells whether a text holds nothing but what is seen.
 func Printable(text string) bool {
-	return !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
+	return !strings.ContainsFunc(text, func(r rune) bool { return !isSeen(r) })
+}
+
+// isSeen knows of fillers and variation selectors, too, which count as letters and marks.
+func isSeen(r rune) bool {
+	return unicode.IsPrint(r) && !unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
 }
 
 // Visible writes out what could steer a terminal, or begin a line of its own: what
@@ -52,11 +57,11 @@ func Visible(text string) string {
 	}
 	var b strings.Builder
 	for _, r := range text {
-		if unicode.IsPrint(r) {
+		if isSeen(r) {
 			b.WriteRune(r)
 			continue
 		}
-		b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
 	}
 	return b.String()
 }

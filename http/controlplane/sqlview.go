@@ -10,8 +10,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"golang.org/x/text/unicode/norm"
 	"golang.org/x/text/unicode/runenames"
+
+	"writegate/sqlgate/lookalike"
 )
 
 // SQL on a card is shown as it will run, so that a text written to mislead the
@@ -68,16 +69,28 @@ const (
 func viewSQL(text string) sqlView {
 	sum := sha256.Sum256([]byte(text))
 	v := sqlView{Bytes: len(text), Digest: hex.EncodeToString(sum[:])}
-	scan := &sqlScanner{text: text, mixed: map[string]bool{}}
-	for scan.at < len(text) {
-		scan.next()
+	var names lookalike.Names
+	for _, p := range scanned(text, nil).pieces {
+		if p.Kind == "word" || p.Kind == "keyword" {
+			names.Add(p.Text)
+		}
 	}
+	scan := scanned(text, &names)
 	v.Pieces, v.Warnings, v.Misread = scan.pieces, scan.warnings(), scan.marks > 0 || len(scan.mixed) > 0
 	v.Lines = linesOf(v.Pieces, 1)
 	if len(text) > foldBytes || len(v.Lines) > foldLines {
 		v.fold()
 	}
 	return v
+}
+
+// scanned is a text that was read to its end. Without names nothing in it is marked.
+func scanned(text string, names *lookalike.Names) *sqlScanner {
+	scan := &sqlScanner{text: text, names: names, mixed: map[string]bool{}}
+	for scan.at < len(text) {
+		scan.next()
+	}
+	return scan
 }
 
 // linesOf parts pieces where lines end.
@@ -207,7 +220,7 @@ func cutRunes(s string, n int) string {
 // viewClaim is a name that a caller gives itself, with the letters marked that a reader
 // would take for others.
 func viewClaim(text string) sqlView {
-	scan := &sqlScanner{text: text, mixed: map[string]bool{}}
+	scan := &sqlScanner{text: text, names: &lookalike.Names{}, mixed: map[string]bool{}}
 	scan.take("claim", len(text))
 	return sqlView{Pieces: scan.pieces, Warnings: scan.warnings()}
 }
@@ -216,6 +229,7 @@ type sqlScanner struct {
 	text   string
 	at     int
 	pieces []sqlPiece
+	names  *lookalike.Names // of the whole text; nil while these are gathered
 
 	escapes     bool // an E stands before the quote that comes
 	goesOn      bool // blanks with a line end are all since a string constant
@@ -281,9 +295,6 @@ func (s *sqlScanner) word(n int) {
 	if _, found := slices.BinarySearch(sqlKeywords, strings.ToUpper(token)); found {
 		kind = "keyword"
 	}
-	if mixed := mixedAlphabets(token); mixed != "" {
-		s.noteMixed(mixed)
-	}
 	s.take(kind, n)
 }
 
@@ -309,9 +320,19 @@ func (s *sqlScanner) blank(n int) {
 func (s *sqlScanner) take(kind string, n int) {
 	token := s.text[s.at : s.at+n]
 	s.at += n
+	if s.names == nil {
+		s.add(kind, token)
+		return
+	}
 	var mixed [][]int
-	if kind == "string" || kind == "claim" {
+	switch kind {
+	case "string", "claim":
 		mixed = s.mixedIn(token, kind == "claim")
+	case "word", "keyword":
+		if said := s.misread(token); said != "" {
+			s.noteMixed(said)
+			mixed = [][]int{{0, len(token)}}
+		}
 	}
 	from := 0
 	for i, r := range token {
@@ -319,7 +340,7 @@ func (s *sqlScanner) take(kind string, n int) {
 		for len(mixed) > 0 && mixed[0][1] <= i {
 			mixed = mixed[1:]
 		}
-		if note == "" && lookAlikes[r] != 0 && len(mixed) > 0 && mixed[0][0] <= i {
+		if note == "" && lookalike.ASCII(r) != "" && len(mixed) > 0 && mixed[0][0] <= i {
 			note = looksLike(r)
 		}
 		if note == "" {
@@ -358,20 +379,29 @@ func (s *sqlScanner) suspicious(kind string, r rune) string {
 		return ""
 	case unicode.Is(unicode.Bidi_Control, r):
 		return named(r, "it turns the direction of the text around, so what you read is not the order that runs")
-	case unseen(r), unicode.In(r, unicode.Zs, unicode.Variation_Selector, unicode.Co):
+	case unseen(r), unicode.In(r, unicode.Zs, unicode.Co):
 		return named(r, "it cannot be seen")
-	case kind == "claim" && len(norm.NFKC.String(string(r))) == 1: // full-width and the like
-		return named(r, fmt.Sprintf("it looks like the letter %q and is another", norm.NFKC.String(string(r))))
-	case kind == "string" || kind == "comment" || kind == "claim":
-		return ""
-	case lookAlikes[r] != 0:
+	case kind == "claim" && lookalike.Styled(r) != "": // full-width and the like
 		return looksLike(r)
 	}
 	return ""
 }
 
 func looksLike(r rune) string {
-	return named(r, fmt.Sprintf("it looks like the letter %q and is another", lookAlikes[r]))
+	return named(r, fmt.Sprintf("it looks like the letter %q and is another", lookalike.ASCII(r)))
+}
+
+// misread says why a name is not what it looks like, or "".
+func (s *sqlScanner) misread(name string) string {
+	switch mixed := mixedAlphabets(name); {
+	case mixed != "":
+		return mixed
+	case lookalike.HasStyled(name):
+		return fmt.Sprintf("The word %q has letters that look like others: it is not the word it looks like.", cutRunes(name, 60))
+	case s.names.Alike(name):
+		return fmt.Sprintf("The word %q looks like another name of the statement and is not that name.", cutRunes(name, 60))
+	}
+	return ""
 }
 
 // wordPattern finds words in a literal.
@@ -384,7 +414,7 @@ func (s *sqlScanner) mixedIn(token string, name bool) (places [][]int) {
 	for _, at := range wordPattern.FindAllStringIndex(token, -1) {
 		word := token[at[0]:at[1]]
 		mixed := mixedAlphabets(word)
-		if mixed == "" && name && !strings.ContainsFunc(word, func(r rune) bool { return lookAlikes[r] == 0 || unicode.Is(unicode.Latin, r) }) {
+		if mixed == "" && name && lookalike.LooksLatin(word) {
 			mixed = fmt.Sprintf("The word %q looks Latin and has no Latin letter.", cutRunes(word, 60))
 		}
 		if mixed != "" {
@@ -408,7 +438,7 @@ func named(r rune, why string) string {
 
 // shown is what stands in the place of a character that can't be seen.
 func shown(r rune, text string) string {
-	if lookAlikes[r] != 0 {
+	if lookalike.ASCII(r) != "" {
 		return text
 	}
 	return fmt.Sprintf("U+%04X", r)
@@ -435,38 +465,12 @@ func (s *sqlScanner) warnings() []string {
 // mixedAlphabets tells of a word whose letters come from alphabets that share
 // their looks.
 func mixedAlphabets(token string) string {
-	var found []string
-	for name, table := range alphabets {
-		if strings.ContainsFunc(token, func(r rune) bool { return unicode.Is(table, r) }) {
-			found = append(found, name)
-		}
-	}
-	if len(found) < 2 {
+	found := lookalike.Mixed(token)
+	if found == nil {
 		return ""
 	}
-	slices.Sort(found)
 	return fmt.Sprintf("The word %q mixes %s letters: it is not the word it looks like.", cutRunes(token, 60), strings.Join(found, " and "))
 }
-
-var alphabets = map[string]*unicode.RangeTable{
-	"Latin": unicode.Latin, "Cyrillic": unicode.Cyrillic, "Greek": unicode.Greek, "Armenian": unicode.Armenian,
-	"Cherokee": unicode.Cherokee, "Coptic": unicode.Coptic,
-}
-
-// lookAlikes are letters of other alphabets that most fonts draw as a Latin one
-// (after Unicode Technical Standard 39), and full-width forms.
-var lookAlikes = func() map[rune]rune {
-	m := map[rune]rune{'ı': 'i', 'ɑ': 'a', 'ɡ': 'g', 'ⅼ': 'l', 'ⅰ': 'i', 'ⅽ': 'c', 'ⅾ': 'd', 'ⅿ': 'm'}
-	for pair := range strings.FieldsSeq("аa еe оo рp сc уy хx ѕs іi јj ԁd ԛq ԝw һh ӏl АA ВB ЕE КK МM НH ОO РP СC ТT ХX ЅS ІI ЈJ " +
-		"αa οo ρp νv υu ιi κk ΑA ΒB ΕE ΖZ ΗH ΙI ΚK ΜM ΝN ΟO ΡP ΤT ΥY ΧX օo ոn սu հh") {
-		r, n := utf8.DecodeRuneInString(pair)
-		m[r] = rune(pair[n])
-	}
-	for c := '!'; c <= '~'; c++ {
-		m[c-'!'+0xFF01] = c
-	}
-	return m
-}()
 
 func isBlank(c byte) bool {
 	return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'

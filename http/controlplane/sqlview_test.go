@@ -67,6 +67,25 @@ func TestWhatAReaderWouldNotSeeIsSaid(t *testing.T) {
 	require.Empty(t, viewSQL("UPDATE orders SET status = 'größer' WHERE id = 7").Warnings)
 }
 
+// An alias that looks like another is marked, and said, where it stands.
+func TestAnAliasThatLooksLikeAnotherIsMarked(t *testing.T) {
+	for alias, mark := range map[string]string{
+		"\u043e": "\u043e", "\U0001d5c8": "\U0001d5c8", "\u13ae": "\u13ae", "\ua4f3": "\ua4f3", "\u1d0f": "\u1d0f", "\u0585": "\u0585", "\u03bf": "\u03bf", "\uff4f": "\uff4f", "\"\u043e\"": "\u043e",
+		"o\ufe00": "U+FE00", "o\ufe0f": "U+FE0F", "o\U000e01ef": "U+E01EF", "o\u200b": "U+200B",
+	} {
+		v := viewSQL("DELETE FROM orders o USING (SELECT 2 AS id) AS " + alias + " WHERE " + alias + ".id = 2 AND o.status = 'new'")
+		require.True(t, v.Misread, "%+q", alias)
+		require.Equal(t, 2, strings.Count(kindsOf(v), "mark:"+mark), "%+q", alias)
+	}
+	for _, text := range []string{
+		"SELECT о.номер, с.имя FROM заказы о JOIN сотрудники с ON с.id = о.сотрудник ORDER BY \"ВУ\"", "SELECT ο.όνομα FROM παραγγελίες ο WHERE ο.σο = 1",
+		"SELECT ո.անուն_և_հասցե, ո.օր FROM պատվերներ ո", "SELECT kır AS \"Δt\", \"latency_μs\", \"売上（円）\", \"m²\" FROM größe",
+	} {
+		require.Empty(t, viewSQL(text).Warnings, text)
+		require.False(t, viewSQL(text).Misread, text)
+	}
+}
+
 func TestALongStatementIsFoldedWithItsLengthAndDigest(t *testing.T) {
 	v := viewSQL("SELECT '" + strings.Repeat("ä", 3000) + "'")
 	require.Equal(t, 6009, v.Bytes)

@@ -6,16 +6,15 @@ import (
 	"regexp"
 	"unicode"
 	"unicode/utf8"
+
+	"writegate/sqlgate/lookalike"
 )
 
 // unseen tells of a character that shows nothing itself and may change how what is
-// around it is read: marks of direction, joiners, line separators, controls, fillers,
-// and what Unicode says is ignored where a font doesn't know it.
+// around it is read: what lookalike.Invisible knows, line separators and controls.
 func unseen(r rune) bool {
-	return r >= 0x80 && (r == brailleBlank || unicode.In(r, unicode.Bidi_Control, unicode.Cf, unicode.Cc, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point))
+	return r >= 0x80 && (lookalike.Invisible(r) || unicode.In(r, unicode.Cc, unicode.Zl, unicode.Zp))
 }
-
-const brailleBlank = '\u2800' // a character of its own that looks like a blank
 
 // typed are the places of a page whose text is sent back as it is: fields of forms.
 // Data has neither < nor " there, which the templates escape.

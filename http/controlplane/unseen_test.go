@@ -11,6 +11,7 @@ func TestWhatCannotBeSeenIsWrittenOut(t *testing.T) {
 	for text, want := range map[string]string{
 		"<p>\u202eana in shop</p>":                        "<p>[U+202E]ana in shop</p>",
 		"a\u2028b\u200bc\ufeffd\u009be\u2066f\U000e0041g": "a[U+2028]b[U+200B]c[U+FEFF]d[U+009B]e[U+2066]f[U+E0041]g",
+		"o\ufe0f\U000e01ef":                               "o[U+FE0F][U+E01EF]",
 		`<a title="x` + "\u202e" + `">`:                   `<a title="x[U+202E]">`,
 		"é 漢字 👩‍ \u00a0 ok\n":                             "é 漢字 👩[U+200D] \u00a0 ok\n",
 		"\xff kept":                                       "\xff kept",

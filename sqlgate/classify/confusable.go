@@ -2,9 +2,9 @@ package classify
 
 import (
 	"fmt"
-	"strings"
 	"unicode"
-	"unicode/utf8"
+
+	"writegate/sqlgate/lookalike"
 )
 
 // A textFinding is a place where a person would read another text than
@@ -20,11 +20,12 @@ const maxTextFindings = 32
 // confusables finds bidirectional controls anywhere, but for the marks that stand in
 // strings of Hebrew or Arabic text; line ends that only a person sees, outside
 // literals; characters without width and blanks that PostgreSQL takes for letters,
-// outside literals and comments; and identifiers that mix Latin with letters that look
-// alike. It reads the tokens of a text that the guard let pass and that is not plain
+// outside literals and comments; and identifiers that are not what they look like
+// (package lookalike). It reads the tokens of a text that the guard let pass and that is not plain
 // ASCII.
 func confusables(sql string) []textFinding {
 	l := newLexer(sql)
+	names := namesOf(sql)
 	var found []textFinding
 	for behind := 0; len(found) < maxTextFindings; behind = l.pos {
 		kind := l.next()
@@ -32,9 +33,29 @@ func confusables(sql string) []textFinding {
 		if kind == tokenEnd {
 			break
 		}
-		found = tokenFindings(found, kind, sql[l.start:l.pos], l.start)
+		found = tokenFindings(found, kind, sql[l.start:l.pos], l.start, &names)
 	}
 	return found[:min(len(found), maxTextFindings)]
+}
+
+// namesOf gives the names of a text, or none where all of them are ASCII.
+func namesOf(sql string) (names lookalike.Names) {
+	l := newLexer(sql)
+	var tokens []string
+	ascii := true
+	for kind := l.next(); kind != tokenEnd; kind = l.next() {
+		if kind == tokenWord || kind == tokenQuotedName {
+			tokens = append(tokens, sql[l.start:l.pos])
+			ascii = ascii && isASCII(sql[l.start:l.pos])
+		}
+	}
+	if ascii {
+		return names
+	}
+	for _, token := range tokens {
+		names.Add(token)
+	}
+	return names
 }
 
 // gapFindings looks through comments, and white space, which is all ASCII. What is
@@ -43,7 +64,7 @@ func gapFindings(found []textFinding, sql string, from, to int) []textFinding {
 	return characterFindings(found, sql[from:to], from, func(r rune) bool { return isBidiControl(r) || isLineEnd(r) })
 }
 
-func tokenFindings(found []textFinding, kind tokenKind, token string, at int) []textFinding {
+func tokenFindings(found []textFinding, kind tokenKind, token string, at int, names *lookalike.Names) []textFinding {
 	switch {
 	case kind == tokenString:
 		return characterFindings(found, token, at, func(r rune) bool { return isBidiControl(r) && !isBidiMark(r) })
@@ -53,7 +74,7 @@ func tokenFindings(found []textFinding, kind tokenKind, token string, at int) []
 	found = characterFindings(found, token, at, func(r rune) bool {
 		return isBidiControl(r) || isInvisible(r) || isLineEnd(r) || kind == tokenWord && r > 0x7f && unicode.IsSpace(r)
 	})
-	if mixesAlphabets(token) {
+	if (kind == tokenWord || kind == tokenQuotedName) && !isASCII(token) && (lookalike.HasStyled(token) || lookalike.Mixed(token) != nil || names.Alike(token)) {
 		found = append(found, textFinding{At: at, Subject: cutAt(token, 63)})
 	}
 	return found
@@ -80,35 +101,7 @@ func isBidiMark(r rune) bool { return r == 0x200e || r == 0x200f || r == 0x061c 
 func isLineEnd(r rune) bool { return r == 0x0085 || r == 0x2028 || r == 0x2029 }
 
 // isInvisible knows characters that print nothing, or print as a blank that no
-// lexer takes for one: zero-width, no-break and filler characters.
+// lexer takes for one: no-break blanks, and what lookalike.Invisible knows.
 func isInvisible(r rune) bool {
-	switch r {
-	case 0x00a0, 0x2007, 0x202f, 0x2800: // of Braille, without a dot
-		return true
-	}
-	return unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point)
-}
-
-// greekAlone are Greek letters that look like no Latin one: in names they are units
-// and symbols (latency_μs, Δt).
-const greekAlone = "ΓΔΘΛΞΠΣΦΨΩ\u2126δζθλμξπφψ"
-
-// mixesAlphabets tells whether an identifier has Latin letters beside letters
-// of an alphabet that look like them.
-func mixesAlphabets(name string) bool {
-	latin, other := false, false
-	for i := 0; i < len(name); {
-		r, n := utf8.DecodeRuneInString(name[i:])
-		i += n
-		switch {
-		case r <= 0x7f:
-			latin = latin || classOf[byte(r)] == byteName && r != '_'
-		case unicode.Is(unicode.Latin, r):
-			latin = true
-		case strings.ContainsRune(greekAlone, r):
-		case unicode.In(r, unicode.Cyrillic, unicode.Greek, unicode.Armenian):
-			other = true
-		}
-	}
-	return latin && other
+	return r == 0x00a0 || r == 0x2007 || r == 0x202f || lookalike.Invisible(r)
 }
