@@ -123,7 +123,7 @@ type settings struct {
 	WireUsersFile   string `env:"GATE_PGWIRE_USERS_FILE" empty:"refused" doc:"file of users and their SCRAM verifiers, mode 0600, read anew when it changes; gate pgwire hash-password makes its lines; where scram finds none named, pgwire_users beside the log is made, with one user and a password that is told once"`
 	WireTLS         string `env:"GATE_PGWIRE_TLS" oneof:",off,prefer,require" doc:"TLS of wire clients: off, prefer or require; default require where there is a certificate, else off"`
 	WireDefaultEnv  string `env:"GATE_PGWIRE_DEFAULT_ENV" envDefault:"prod" oneof:"shadow,staging,prod" doc:"claim env of wire clients that give no gate.env"`
-	WireMaxBatch    int    `env:"GATE_PGWIRE_MAX_BATCH_ITEMS" envDefault:"64" min:"1" max:"100000" doc:"extended messages between two Syncs at most"`
+	WireMaxBatch    int    `env:"GATE_PGWIRE_MAX_BATCH_ITEMS" envDefault:"1000" min:"1" max:"100000" doc:"extended messages between two Syncs at most"`
 	WireMaxMessage  int    `env:"GATE_PGWIRE_MAX_MESSAGE_BYTES" envDefault:"1048576" min:"1024" max:"16777216" doc:"bytes of one message at most"`
 	WireMaxConns    int    `env:"GATE_PGWIRE_MAX_CONNECTIONS" envDefault:"100" min:"1" max:"100000" doc:"wire connections at most"`
 	WireMaxPerIP    int    `env:"GATE_PGWIRE_MAX_CONNECTIONS_PER_IP" envDefault:"50" min:"1" max:"100000" doc:"wire connections at most from one address"`

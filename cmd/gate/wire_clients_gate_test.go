@@ -12,7 +12,7 @@ import (
 // asAtTheDatabase are the settings under which clients find what they would find
 // at the database: its own detail of errors, and time.
 var asAtTheDatabase = append(wireSettings[:len(wireSettings):len(wireSettings)],
-	"GATE_DB_ERROR_DETAIL=true", "GATE_PGWIRE_MAX_BATCH_ITEMS=1000",
+	"GATE_DB_ERROR_DETAIL=true",
 	"GATE_DB_QUERY_TIMEOUT_MS=60000", "GATE_DB_LOCK_TIMEOUT_MS=60000", "GATE_DB_IDLE_IN_TX_TIMEOUT_MS=120000", "GATE_DB_ACQUIRE_TIMEOUT_MS=60000",
 	"GATE_PGWIRE_TX_MAX_MS=120000", "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=60000")
 

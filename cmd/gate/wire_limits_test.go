@@ -80,7 +80,7 @@ func startLimitWorld(t *testing.T, told map[string]int) *limitWorld {
 				w.acted.Store(&a)
 			}
 		}
-	}, append(wireSettings, "GATE_PGWIRE_MAX_BATCH_ITEMS=1000", "GATE_PGWIRE_TX_MAX_MS=600000", "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=600000", "GATE_AUDIT_FSYNC=off")...)
+	}, append(wireSettings, "GATE_PGWIRE_TX_MAX_MS=600000", "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=600000", "GATE_AUDIT_FSYNC=off")...)
 	w.client = w.connect(t)
 	return w
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -111,6 +112,20 @@ func TestOneMessageTooManyBetweenTwoSyncs(t *testing.T) {
 	seven := append(append(statementMessages("INSERT INTO orders VALUES (2002, 1, 'new')"), statementMessages("SELECT 1")...), parse("SELECT 1"), syncMessage)
 	require.Equal(t, []string{"ERROR 54000"}, errorsAmong(w.ask(seven...)))
 	require.Equal(t, "1", g.value(t, "SELECT count(*) FROM orders WHERE id > 2000"), "what came before the error is undone too")
+}
+
+// Drivers send a whole executemany before its Sync: with the defaults it may be as long
+// as a transaction may be.
+func TestABatchMayHaveAsManyWritesAsATransaction(t *testing.T) {
+	t.Parallel()
+	g := startWire(t)
+	w := g.rawWire(t)
+	var batch []pgproto3.FrontendMessage
+	for i := range 200 {
+		batch = append(batch, statementMessages(fmt.Sprintf("INSERT INTO orders VALUES (%d, 1, 'new')", 3000+i))...)
+	}
+	require.Empty(t, errorsAmong(w.ask(append(batch, syncMessage)...)))
+	require.Equal(t, "200", g.value(t, "SELECT count(*) FROM orders WHERE id >= 3000"))
 }
 
 func TestManySyncsAndFlushes(t *testing.T) {

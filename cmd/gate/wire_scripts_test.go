@@ -50,7 +50,7 @@ func TestConversationsThatOnlyAGateHas(t *testing.T) {
 	datadriven.Walk(t, filepath.FromSlash("testdata/pgwire/gate"), func(t *testing.T, path string) {
 		d := newGateDir(t, []byte(clientPolicy))
 		d.execute(t, clientTables)
-		g := startGate(t, d, wireSettings...)
+		g := startGate(t, d, append(wireSettings, "GATE_PGWIRE_MAX_BATCH_ITEMS=64")...)
 		pgscript.Run(t, path, g.endpoint(t))
 	})
 }

@@ -246,7 +246,7 @@ func TestWhateverAClientSendsLogAndTableTellTheSame(t *testing.T) {
 func compareSequences(t *testing.T, first, end int, told map[string]int) {
 	d := newGateDir(t, []byte(clientPolicy))
 	d.execute(t, sequenceTable)
-	g := startGate(t, d, append(wireSettings, "GATE_PGWIRE_MAX_BATCH_ITEMS=1000", "GATE_PGWIRE_TX_MAX_MS=600000", "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=600000",
+	g := startGate(t, d, append(wireSettings, "GATE_PGWIRE_TX_MAX_MS=600000", "GATE_PGWIRE_TX_IDLE_TIMEOUT_MS=600000",
 		"GATE_PGWIRE_MAX_TRANSACTIONS=16", "GATE_MAX_RESULT_ROWS=10", "GATE_AUDIT_FSYNC=off")...)
 	var next atomic.Int64
 	next.Store(int64(first))

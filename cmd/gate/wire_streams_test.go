@@ -173,7 +173,7 @@ func TestAnyStreamOfMessagesEndsAsItWouldAtTheDatabaseItself(t *testing.T) {
 func compareStreams(t *testing.T, draw *rapid.Generator[[]pgproto3.FrontendMessage], rounds int, normal func([]string) []string) {
 	d := newGateDir(t, []byte(clientPolicy))
 	d.execute(t, streamTable)
-	g := startGate(t, d, append(wireSettings, "GATE_PGWIRE_MAX_BATCH_ITEMS=1000")...)
+	g := startGate(t, d, wireSettings...)
 	direct := postgres.ForTest(t)
 	postgres.ExecuteURL(t, direct, streamTable)
 	for round := range rounds {
