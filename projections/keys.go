@@ -15,14 +15,14 @@ import (
 const (
 	keyApproval      = "ap/" // id -> Approval
 	keyApprovalList  = "al/" // state, be64(seq) -> id
-	keyApprovalDue   = "ad/" // be64(expires_at), id -> nothing; pending ones alone
+	keyApprovalDue   = "ad/" // dueKey of expires_at, id -> nothing; pending ones alone
 	keyExecution     = "ex/" // id -> Execution
 	keyExecutionList = "el/" // state, be64(seq) -> id
 	keyPolicy        = "po/" // policy_version -> PolicyVersion
 	keyPolicyList    = "pl/" // status, be64(seq) -> policy_version
 	keyDocument      = "pd/" // hash -> the document's bytes
 	keyIdempotency   = "jd/" // scope digest -> IdempotencyRecord
-	keyExpiry        = "je/" // be64(expires_at), scope digest -> nothing
+	keyExpiry        = "je/" // dueKey of expires_at, scope digest -> nothing
 	keyCounters      = "jc/" // -> Counters
 	keyPosting       = "ix/" // field, value, be32(block) -> positions; of a tag with be16(position) behind it
 	keyBlock         = "jt/" // be32(block) -> least and greatest time
@@ -51,7 +51,7 @@ const (
 	keyMetric  = "tm/" // be32(seconds of a bucket), project, be64(its start), dimensions -> MetricSums
 	keyFine    = "tn/" // project -> the first start of its buckets of less than an hour
 	keyUsage   = "tu/" // be32(seconds of a bucket), project, be64(its start), credential, agent -> UsageSums
-	keySentDue = "tx/" // be64(time it is forgotten), be64(seq) -> digests
+	keySentDue = "tx/" // dueKey of the time it is forgotten, be64(seq) -> digests
 
 	// keyMeta is left out of the digest: it says how the space came about. Programs
 	// of all versions find the projector version under keyApplied.
@@ -78,15 +78,19 @@ func listPrefix(prefix, state string) []byte {
 	return append(append([]byte(prefix), state...), '/')
 }
 
-// dueKey orders by time. Times before 1970 would sort last; no deadline lies there.
+// before1970 turns the sign of a time in a dueKey, so that times before 1970 sort
+// first: a clock may stand there, and what is due 24 hours earlier lies there sooner.
+const before1970 = 1 << 63
+
+// dueKey orders by time.
 func dueKey(prefix string, at time.Time, rest string) []byte {
-	k := binary.BigEndian.AppendUint64([]byte(prefix), uint64(at.UnixNano()))
+	k := binary.BigEndian.AppendUint64([]byte(prefix), uint64(at.UnixNano())^before1970)
 	return append(k, rest...)
 }
 
 // dueTime is the moment in a dueKey.
 func dueTime(key []byte, prefix string) time.Time {
-	return time.Unix(0, int64(binary.BigEndian.Uint64(key[len(prefix):]))).UTC()
+	return time.Unix(0, int64(binary.BigEndian.Uint64(key[len(prefix):])^before1970)).UTC()
 }
 
 // after is the first key behind all that begin with prefix.

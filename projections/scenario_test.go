@@ -1,6 +1,7 @@
 package projections_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -190,6 +191,44 @@ func TestALateResultDoesNotAnswerAKeyThatHasANewOwner(t *testing.T) {
 	require.Equal(t, "exe_2", r.ExecutionID)
 	require.False(t, r.Answered)
 	w.compare()
+}
+
+// What a day before the clock has passed is then before 1970.
+func TestAClockNear1970ForgetsNoKeyAndNoIDOfTelemetry(t *testing.T) {
+	for _, start := range []time.Duration{-48 * time.Hour, -12 * time.Hour, time.Hour, 23 * time.Hour, 25 * time.Hour} {
+		t.Run(start.String(), func(t *testing.T) {
+			w := newWorld(t)
+			w.now = time.Unix(0, int64(start)).UTC()
+			for i := range 10 {
+				d := dispatchOf(event.PathTx)
+				d.Idempotency = &event.Idempotency{Key: "k", ScopeDigest: [32]byte{byte(i + 1)}, ExpiresAt: w.now.Add(24 * time.Hour).UnixNano()}
+				w.do(event.Context{ExecutionID: fmt.Sprintf("exe_%d", i)}, d)
+				w.reported("agt_1", fmt.Sprintf("t-%d", i))
+				w.created(fmt.Sprintf("apr_%d", i), time.Hour)
+			}
+			for i := range 10 {
+				_, kept, err := w.view().Idempotency([32]byte{byte(i + 1)}, w.now)
+				require.NoError(t, err)
+				require.True(t, kept, "key %d", i)
+				require.True(t, w.sent(project, "agt_1", fmt.Sprintf("t-%d", i)))
+			}
+			pending, err := w.view().ApprovalsPending(w.now)
+			require.NoError(t, err)
+			require.Equal(t, 10, pending)
+
+			w.now = w.now.Add(9 * 24 * time.Hour)
+			d := dispatchOf(event.PathTx)
+			d.Idempotency = &event.Idempotency{Key: "k", ScopeDigest: [32]byte{100}, ExpiresAt: w.now.Add(24 * time.Hour).UnixNano()}
+			w.do(event.Context{ExecutionID: "exe_new"}, d)
+			_, kept, err := w.view().Idempotency([32]byte{1}, time.Unix(0, int64(start)).UTC())
+			require.NoError(t, err)
+			require.False(t, kept, "a key long past its time is gone")
+			due, _, err := w.view().DueApprovals(w.now, 20)
+			require.NoError(t, err)
+			require.Len(t, due, 10)
+			w.compare()
+		})
+	}
 }
 
 func TestKeysThatExpiredLongAgoAreSweptInOneBatchAsInMany(t *testing.T) {
