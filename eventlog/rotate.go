@@ -14,6 +14,13 @@ import (
 // on in the old one, which is only longer than was asked for.
 const rotateRetry = 10 * time.Second
 
+// sealRetry is the pause after the active segment could not be moved. An operator has
+// to see to that, and each try writes and syncs a preallocation between two batches.
+const sealRetry = 10 * time.Minute
+
+// errNotSealed says that the active segment could not be moved, and is where it was.
+var errNotSealed = errors.New("the active segment can't be moved to the sealed ones, whose folder has to be on the log's own volume and writable")
+
 // rotationDue tells whether the active segment is to be sealed before the next
 // batch: it is over its size or age, and not empty. A full volume waits, because
 // the space that is left in the old segment is the reserve.
@@ -43,7 +50,7 @@ func (l *Log) rotate() error {
 	defer l.structure.Unlock()
 	if err := l.lock.Lock(expired, frame.StructureByte, frame.Exclusive); err != nil {
 		if !errors.Is(err, frame.ErrLocked) { // else a verifier is opening the files
-			l.postponeRotation(err)
+			l.postponeRotation(rotateRetry, err)
 		}
 		return nil
 	}
@@ -53,15 +60,21 @@ func (l *Log) rotate() error {
 	}
 	n, err := l.makeNext()
 	if err != nil {
-		l.postponeRotation(err)
+		l.postponeRotation(rotateRetry, err)
 		return l.lock.Unlock(frame.StructureByte)
 	}
-	return errors.Join(l.handOver(n), l.lock.Unlock(frame.StructureByte))
+	err = l.handOver(n)
+	if errors.Is(err, errNotSealed) {
+		_ = l.o.FS.Remove(l.w + frame.NextSuffix) // the next try and an open do so too
+		l.postponeRotation(sealRetry, err)
+		err = nil
+	}
+	return errors.Join(err, l.lock.Unlock(frame.StructureByte))
 }
 
-func (l *Log) postponeRotation(cause error) {
-	l.rotateAfter = time.Now().Add(rotateRetry)
-	l.o.Logger.Error("the next segment can't be made; the log goes on in the old one", "error", cause)
+func (l *Log) postponeRotation(pause time.Duration, cause error) {
+	l.rotateAfter = time.Now().Add(pause)
+	l.o.Logger.Error("the next segment can't be begun; the log goes on in the old one", "error", cause, "tried_again_after", pause.String())
 }
 
 // next is a segment that waits under W.next for its name.
@@ -172,9 +185,21 @@ func (l *Log) openFolders() (parentDir, sealed frame.Dir, err error) {
 // sequence: each step may be the last one before a crash, and finishRotation
 // knows the state after each. The folder of sealed segments is synced between
 // the two renames, so that no order in which a disk takes them loses a name.
+//
+// The first rename comes before the cut: where the folder does not take it, the log
+// goes on in the old segment, which still has its preallocation and so the reserve of
+// a full volume. After errNotSealed nothing was changed.
 func (l *Log) handOver(n *next) error {
 	old, head := l.active, l.Head()
 	sealed := filepath.Join(l.w+frame.SegmentsSuffix, frame.SegmentName(old.number, old.first, head.Seq))
+	l.o.Step("rotate.before_seal")
+	if err := l.o.FS.Rename(l.w, sealed); err != nil {
+		if named, nerr := l.file.Named(l.w); nerr == nil && named && (CannotMove(err) || noSpace(err)) {
+			err = fmt.Errorf("%w: %w", errNotSealed, err)
+		}
+		return errors.Join(fmt.Errorf("sealing a segment: %w", err), n.close())
+	}
+	l.o.Step("rotate.after_seal")
 	if err := l.file.Cut(head.Offset); err != nil {
 		l.o.Logger.Warn("the sealed segment keeps zeros at its end", "error", err)
 	}
@@ -182,11 +207,6 @@ func (l *Log) handOver(n *next) error {
 	if err := l.watched(l.file.Sync); err != nil {
 		return errors.Join(fmt.Errorf("sync of the segment that is sealed: %w", err), n.close())
 	}
-	l.o.Step("rotate.before_seal")
-	if err := l.o.FS.Rename(l.w, sealed); err != nil {
-		return errors.Join(fmt.Errorf("sealing a segment: %w", err), n.close())
-	}
-	l.o.Step("rotate.after_seal")
 	if err := l.watched(n.sealed.Sync); err != nil {
 		return errors.Join(fmt.Errorf("sync of the sealed segment's name: %w", err), n.close())
 	}

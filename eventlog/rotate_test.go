@@ -372,6 +372,9 @@ func TestARotationThatFails(t *testing.T) {
 		{"old segment can't be cut", frametest.Cut, testLog, syscall.EPERM, false},
 		{"old segment can't be synced", frametest.Sync, testLog, syscall.EIO, true},
 		{"old segment can't be renamed", frametest.Rename, testLog, syscall.EIO, true},
+		{"folder of segments can't be written", frametest.Rename, testLog, syscall.EACCES, false},
+		{"old segment is mounted by itself", frametest.Rename, testLog, syscall.EBUSY, false},
+		{"folder of segments can't grow", frametest.Rename, testLog, syscall.ENOSPC, false},
 		{"its folder can't be synced", frametest.SyncDir, segments, syscall.EIO, true},
 		{"next segment can't be renamed", frametest.Rename, testLog + frame.NextSuffix, syscall.EIO, true},
 		{"the folder can't be synced", frametest.SyncDir, "/log", syscall.EIO, true},
@@ -416,6 +419,52 @@ func TestARotationThatFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAFolderOfSegmentsOnAnotherVolume: the log goes on in one segment, with all of
+// its preallocation, over restarts, and rotates once the folder is where it has to be.
+func TestAFolderOfSegmentsOnAnotherVolume(t *testing.T) {
+	elsewhere, err := os.MkdirTemp("/dev/shm", "segments")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(elsewhere) })
+	dir := t.TempDir()
+	var fs frame.OS
+	here, err := fs.Stat(dir)
+	require.NoError(t, err)
+	there, err := fs.Stat(elsewhere)
+	require.NoError(t, err)
+	require.NotEqual(t, here.Dev, there.Dev)
+
+	known, segments := newLedger(), dir+"/audit.wal"+frame.SegmentsSuffix
+	require.NoError(t, os.Symlink(elsewhere, segments))
+	o := rotating(fs)
+	o.Path = dir + "/audit.wal"
+	for run := range 3 {
+		l, _ := mustOpen(t, o)
+		for i := range 10 {
+			require.NoError(t, known.append(l, fmt.Sprintf("g%d.%d", run, i), 3))
+		}
+		require.NoError(t, l.Serving())
+		require.Zero(t, l.Head().Segment)
+		l.mu.Lock()
+		allocated := l.allocated
+		l.mu.Unlock()
+		info, err := os.Stat(o.Path)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, info.Size(), allocated, "the reserve of a full volume is there")
+		known.check(t, l)
+		mustClose(t, l)
+		require.False(t, l.rotateAfter.IsZero(), "a rotation was due")
+		require.NoFileExists(t, o.Path+frame.NextSuffix)
+	}
+	require.NoError(t, os.Remove(segments))
+	l, _ := mustOpen(t, o)
+	for i := 0; l.Head().Segment == 0; i++ {
+		require.NoError(t, known.append(l, fmt.Sprint("on", i), 3))
+		settled(l)
+	}
+	mustClose(t, l)
+	known.reopen(t, o)
 }
 
 // TestTheReserveOfAFullVolumeIsNotCutOff: while there is no space, results still
