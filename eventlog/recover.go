@@ -35,12 +35,12 @@ func (l *Log) recover(ctx context.Context, rec *Recovery) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(l.recoverLocked(rec), unlock())
+	return errors.Join(l.recoverLocked(ctx, rec), unlock())
 }
 
-func (l *Log) recoverLocked(rec *Recovery) error {
+func (l *Log) recoverLocked(ctx context.Context, rec *Recovery) error {
 	if rec.Report.Status != frame.OK {
-		if err := l.discardTail(rec); err != nil {
+		if err := l.discardTail(ctx, rec); err != nil {
 			return err
 		}
 	}
@@ -69,13 +69,13 @@ func (l *Log) recoverLocked(rec *Recovery) error {
 
 // discardTail keeps the bytes behind the last complete batch in quarantine and
 // zeroes them in place.
-func (l *Log) discardTail(rec *Recovery) error {
+func (l *Log) discardTail(ctx context.Context, rec *Recovery) error {
 	t := rec.Report.Tail
 	from, to := t.Offset, t.Offset+t.Length
 	if from != rec.Report.End.Offset || t.Length == 0 {
 		return fmt.Errorf("the report's tail at %d does not follow the last batch, which ends at %d", from, rec.Report.End.Offset)
 	}
-	if err := l.quarantine(from, to, t.ReadableFrames); err != nil {
+	if err := l.quarantine(ctx, from, to, t.ReadableFrames); err != nil {
 		return fmt.Errorf("quarantine: %w", err)
 	}
 	l.o.Step("recover.after_quarantine")
@@ -124,7 +124,7 @@ const quarantineFormat = "gate.quarantine.v1"
 
 // quarantine copies [from, to) of the active segment into its folder, with a
 // description, and syncs both files and the folders.
-func (l *Log) quarantine(from, to int64, readable int) error {
+func (l *Log) quarantine(ctx context.Context, from, to int64, readable int) error {
 	dir := l.w + frame.QuarantineSuffix
 	if err := l.o.FS.MkdirAll(dir); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (l *Log) quarantine(from, to int64, readable int) error {
 		return err
 	}
 	temp := filepath.Join(dir, "tail.tmp")
-	sum, err := l.copyTail(temp, from, to)
+	sum, err := l.copyTail(ctx, temp, from, to)
 	if err != nil {
 		return err
 	}
@@ -155,22 +155,25 @@ func (l *Log) quarantine(from, to int64, readable int) error {
 }
 
 // copyTail writes the tail under a temporary name, syncs it and gives its hash.
-func (l *Log) copyTail(name string, from, to int64) ([]byte, error) {
+func (l *Log) copyTail(ctx context.Context, name string, from, to int64) ([]byte, error) {
 	out, err := l.o.FS.Create(name)
 	if err != nil {
 		return nil, err
 	}
 	sum := sha256.New()
-	err = copyRange(out, sum, l.file, from, to)
+	err = copyRange(ctx, out, sum, l.file, from, to)
 	if err == nil {
 		err = out.Sync()
 	}
 	return sum.Sum(nil), errors.Join(err, out.Close())
 }
 
-func copyRange(out frame.File, sum hash.Hash, in frame.File, from, to int64) error {
+func copyRange(ctx context.Context, out frame.File, sum hash.Hash, in frame.File, from, to int64) error {
 	buf := make([]byte, min(copyChunk, to-from))
 	for off := from; off < to; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		n := min(int64(len(buf)), to-off)
 		if got, err := in.Pread(buf[:n], off); int64(got) < n {
 			return fmt.Errorf("reading the tail: %w", err)

@@ -261,7 +261,7 @@ func (l *Log) finishRotation(ctx context.Context, rec *Recovery) error {
 	if err != nil {
 		return err
 	}
-	unfinished, err := l.cutShort(&set)
+	unfinished, err := l.cutShort(ctx, &set)
 	if err = errors.Join(err, set.Close()); err != nil || !unfinished {
 		return err
 	}
@@ -275,7 +275,7 @@ func (l *Log) finishRotation(ctx context.Context, rec *Recovery) error {
 // cutShort tells whether the active segment is missing behind sealed ones. On a
 // disk that does not take a rename as one step, a power cut can leave both names;
 // where both files hold the same bytes, the old name goes.
-func (l *Log) cutShort(set *frame.Set) (bool, error) {
+func (l *Log) cutShort(ctx context.Context, set *frame.Set) (bool, error) {
 	if len(set.Sealed) == 0 || set.Active.Err != nil || set.Err != nil {
 		return false, nil
 	}
@@ -283,8 +283,8 @@ func (l *Log) cutShort(set *frame.Set) (bool, error) {
 	if set.Active.Size == 0 {
 		return true, nil
 	}
-	if last.Err != nil || !sameBytes(last, set.Active) {
-		return false, nil
+	if last.Err != nil || !sameBytes(ctx, last, set.Active) {
+		return false, ctx.Err()
 	}
 	if err := l.o.FS.SyncDir(l.w + frame.SegmentsSuffix); err != nil {
 		return false, err
@@ -294,7 +294,7 @@ func (l *Log) cutShort(set *frame.Set) (bool, error) {
 
 // sameBytes tells whether two files agree as far as the first one goes, headers
 // included, and the second has only zeros behind that.
-func sameBytes(a, b frame.Segment) bool {
+func sameBytes(ctx context.Context, a, b frame.Segment) bool {
 	if a.Size > b.Size || a.Size < frame.HeaderSize {
 		return false
 	}
@@ -302,6 +302,9 @@ func sameBytes(a, b frame.Segment) bool {
 	for off := int64(0); off < b.Size; off += copyChunk {
 		n, m := min(copyChunk, max(a.Size-off, 0)), min(copyChunk, b.Size-off)
 		clear(one)
+		if ctx.Err() != nil {
+			return false
+		}
 		if got, err := a.File.Pread(one[:n], off); int64(got) < n && err != nil {
 			return false
 		}

@@ -160,7 +160,7 @@ func (l *Log) reader(s *segment) (frame.File, error) {
 
 // sharedFile reads through a segment's handle and outlives it safely.
 type sharedFile struct {
-	frame.File // nil: only Pread is ever called
+	frame.File // nil: only what follows is ever called
 	l          *Log
 	s          *segment
 }
@@ -173,4 +173,14 @@ func (f sharedFile) Pread(b []byte, off int64) (int, error) {
 		return 0, ErrClosed
 	}
 	return f.s.file.Pread(b, off)
+}
+
+// NextData implements frame.File.
+func (f sharedFile) NextData(off int64) int64 {
+	f.l.reading.RLock()
+	defer f.l.reading.RUnlock()
+	if f.l.released {
+		return off
+	}
+	return f.s.file.NextData(off)
 }

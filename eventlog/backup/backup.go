@@ -318,7 +318,7 @@ func (c *copier) finish(m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	if err := writeSynced(filepath.Join(c.root, ManifestName), bytes.NewReader(append(b, '\n')), nil); err != nil {
+	if err := writeSynced(c.ctx, filepath.Join(c.root, ManifestName), bytes.NewReader(append(b, '\n')), nil); err != nil {
 		return err
 	}
 	return errors.Join(frame.OS{}.SyncDir(c.root), frame.OS{}.SyncDir(filepath.Dir(filepath.Clean(c.root))))

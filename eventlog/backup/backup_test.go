@@ -211,6 +211,38 @@ func TestAnEndThatACrashToreIsLeftOut(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// soon is a context that ends when it has been looked at so often.
+type soon struct {
+	context.Context
+	looks *atomic.Int64
+}
+
+func (s soon) Err() error {
+	if s.looks.Add(-1) < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A file may be lengthened to terabytes and cost nothing; to read it takes hours.
+func TestCopyingAndHashingEndWithTheirContext(t *testing.T) {
+	ends := func() context.Context {
+		s := soon{context.Background(), new(atomic.Int64)}
+		s.looks.Store(500)
+		return s
+	}
+	p := stopped(t)
+	dir, m := mustMake(t, p)
+	i := slices.IndexFunc(m.Files, func(f backup.File) bool { return strings.HasSuffix(f.Path, ".bin") })
+	require.NoError(t, os.Truncate(filepath.Join(dir, m.Files[i].Path), 4<<40))
+	_, err := backup.Check(ends(), dir)
+	require.ErrorIs(t, err, context.Canceled)
+
+	require.NoError(t, os.Truncate(p.Log+frame.QuarantineSuffix+"/5-4096-00.bin", 4<<40))
+	_, _, err = backup.Make(ends(), p, filepath.Join(t.TempDir(), "backup"), nil)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
 func TestADamagedLogIsNotBackedUp(t *testing.T) {
 	p := stopped(t)
 	segments, err := filepath.Glob(p.Log + frame.SegmentsSuffix + "/*")

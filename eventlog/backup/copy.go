@@ -49,11 +49,24 @@ func (c *copier) write(name string, from io.Reader) error {
 		return err
 	}
 	sum, counted := sha256.New(), &counter{r: from}
-	if err := writeSynced(path, counted, sum); err != nil {
+	if err := writeSynced(c.ctx, path, counted, sum); err != nil {
 		return err
 	}
 	c.files = append(c.files, File{Path: name, Bytes: counted.n, SHA256: hex.EncodeToString(sum.Sum(nil))})
 	return nil
+}
+
+// A reader ends with its context: a file may be terabytes of zeros.
+type reader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r reader) Read(b []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(b)
 }
 
 type counter struct {
@@ -68,7 +81,7 @@ func (c *counter) Read(b []byte) (int, error) {
 }
 
 // writeSynced makes a file that must not exist yet; sum may be nil.
-func writeSynced(path string, from io.Reader, sum hash.Hash) (err error) {
+func writeSynced(ctx context.Context, path string, from io.Reader, sum hash.Hash) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -78,7 +91,7 @@ func writeSynced(path string, from io.Reader, sum hash.Hash) (err error) {
 	if sum != nil {
 		to = io.MultiWriter(f, sum)
 	}
-	if _, err := io.Copy(to, from); err != nil {
+	if _, err := io.Copy(to, reader{ctx, from}); err != nil {
 		return err
 	}
 	return f.Sync()
@@ -151,7 +164,7 @@ func (c *copier) jsonl(path string, last uint64) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.write(jsonlName, &lines{r: bufio.NewReaderSize(f, 1<<16), last: last}), f.Close())
+	return errors.Join(c.write(jsonlName, &lines{r: bufio.NewReaderSize(reader{c.ctx, f}, 1<<16), last: last}), f.Close())
 }
 
 // lines reads whole lines whose events are not after last.

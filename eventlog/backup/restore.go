@@ -125,7 +125,7 @@ func (p *Places) check(ctx context.Context, dir string, older bool) (m Manifest,
 		if named[f.Path] {
 			return m, fmt.Errorf("%w: %s names %q twice", ErrBackup, ManifestName, f.Path)
 		}
-		if err := f.check(root); err != nil {
+		if err := f.check(ctx, root); err != nil {
 			return m, err
 		}
 		named[f.Path] = true
@@ -157,7 +157,7 @@ var (
 )
 
 // check holds one file against what the manifest says.
-func (f File) check(root *os.Root) error {
+func (f File) check(ctx context.Context, root *os.Root) error {
 	known := slices.Contains(fileNames, f.Path) || slices.ContainsFunc(folderNames, func(dir string) bool { return strings.HasPrefix(f.Path, dir+"/") })
 	inside, earlier := strings.CutPrefix(f.Path, logName+frame.RetiredSuffix+"/")
 	if !known || earlier && !ofEarlierLog(inside) || !filepath.IsLocal(f.Path) || path.Clean(f.Path) != f.Path {
@@ -171,7 +171,7 @@ func (f File) check(root *os.Root) error {
 		return fmt.Errorf("%w: %w", ErrBackup, err)
 	}
 	sum := sha256.New()
-	n, err := io.Copy(sum, in)
+	n, err := io.Copy(sum, reader{ctx, in})
 	if err = errors.Join(err, in.Close()); err != nil {
 		return err
 	}
@@ -336,7 +336,7 @@ func putBack(ctx context.Context, root *os.Root, from, to string) error {
 	if err != nil {
 		return err
 	}
-	if err = errors.Join(writeSynced(to, in, nil), in.Close()); err != nil {
+	if err = errors.Join(writeSynced(ctx, to, in, nil), in.Close()); err != nil {
 		return err
 	}
 	return frame.OS{}.SyncDir(filepath.Dir(to))

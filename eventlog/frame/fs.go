@@ -73,6 +73,10 @@ type File interface {
 	// Pread fills b from off. At the end of the file it gives what there was
 	// and io.EOF, as io.ReaderAt does.
 	Pread(b []byte, off int64) (int, error)
+	// NextData gives the first offset from off on where the file may hold a byte that is
+	// not zero: off itself where the file system does not tell, the end of the file where
+	// there is none. It reads nothing.
+	NextData(off int64) int64
 	// Datasync makes the bytes durable, and the length if it changed. After an
 	// error nothing is known about any byte since the last success.
 	Datasync() error

@@ -230,6 +230,18 @@ func (f *osFile) Pread(b []byte, off int64) (int, error) {
 	return got, nil
 }
 
+// NextData implements File, by lseek(2). The position that it moves is used by nobody.
+func (f *osFile) NextData(off int64) int64 {
+	next, err := unix.Seek(f.fd, off, unix.SEEK_DATA)
+	if err == unix.ENXIO {
+		next, err = f.Size()
+	}
+	if err != nil {
+		return off
+	}
+	return max(next, off)
+}
+
 // Datasync implements File. It is not repeated after an error, not even after
 // an interruption: only the first answer of a sync means anything.
 func (f *osFile) Datasync() error { return opErr("fdatasync", f.name, unix.Fdatasync(f.fd)) }

@@ -30,6 +30,7 @@ func (m image) Pread(b []byte, off int64) (int, error) {
 }
 
 func (m image) Pwrite(b []byte, off int64) (int, error) { return copy(m[off:], b), nil }
+func (image) NextData(off int64) int64                  { return off }
 func (m image) Size() (int64, error)                    { return int64(len(m)), nil }
 func (image) Datasync() error                           { return nil }
 func (image) Sync() error                               { return nil }

@@ -201,9 +201,9 @@ func (p *pipeline) block(n int) []byte {
 // gapAt looks what follows bytes that are no frame: nil where only zeros do.
 func (p *pipeline) gapAt(ctx context.Context, off int64, bad error, isIO bool) (*gap, error) {
 	if !isIO {
-		zero, err := zeroUpTo(p.f, off, p.limit)
-		if zero {
-			return nil, nil
+		zero, err := zeroUpTo(ctx, p.f, off, p.limit)
+		if zero || ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
 		if err != nil {
 			bad, isIO = err, true

@@ -55,7 +55,11 @@ func Scan(ctx context.Context, f File, from, to int64) iter.Seq2[Placed, error] 
 			}
 			fr, size, err := w.frame(off)
 			if err != nil {
-				if zero, zerr := zeroUpTo(f, off, to); !zero || zerr != nil {
+				zero, zerr := zeroUpTo(ctx, f, off, to)
+				switch {
+				case ctx.Err() != nil:
+					yield(Placed{}, ctx.Err())
+				case !zero || zerr != nil:
 					yield(Placed{}, errors.Join(&ScanError{Off: off, Err: err}, zerr))
 				}
 				return
@@ -127,12 +131,20 @@ func (w *frameWindow) cached(off int64) []byte {
 	return w.buf[off-w.off:]
 }
 
+// holesAfter is how many zeros are read before the file system is asked where the next
+// data lies. What a writer lays ahead is read in any case; a file that was lengthened to
+// terabytes without being written would be read for hours.
+const holesAfter = 64 << 20
+
 // zeroUpTo reports whether [from, to) holds zeros alone. The end of the file
 // counts as zeros: a length is not synced with every batch.
-func zeroUpTo(f File, from, to int64) (bool, error) {
+func zeroUpTo(ctx context.Context, f File, from, to int64) (bool, error) {
 	// Most gaps are told by their first page; only a real end is read through.
-	buf := make([]byte, pageSize)
+	buf, begin := make([]byte, pageSize), from
 	for ; from < to; buf = grown(buf, to-from) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
 		n, err := f.Pread(buf[:min(int64(len(buf)), to-from)], from)
 		if err != nil && err != io.EOF {
 			return false, err
@@ -143,7 +155,9 @@ func zeroUpTo(f File, from, to int64) (bool, error) {
 		if n == 0 {
 			break
 		}
-		from += int64(n)
+		if from += int64(n); from-begin >= holesAfter {
+			from = f.NextData(from)
+		}
 	}
 	return true, nil
 }
@@ -160,10 +174,13 @@ func grown(b []byte, left int64) []byte {
 // lastNonZero gives the offset after the last byte in [from, to) that is not
 // zero, or from. It reads forward, because that is what disks like, and stops
 // at nothing.
-func lastNonZero(f File, from, to int64) (int64, error) {
+func lastNonZero(ctx context.Context, f File, from, to int64) (int64, error) {
 	buf := make([]byte, min(window, max(to-from, 0)))
 	last := from
 	for off := from; off < to; {
+		if err := ctx.Err(); err != nil {
+			return last, err
+		}
 		n, err := f.Pread(buf[:min(int64(len(buf)), to-off)], off)
 		if err != nil && err != io.EOF {
 			return last, err
@@ -174,7 +191,9 @@ func lastNonZero(f File, from, to int64) (int64, error) {
 		if !allZero(buf[:n]) {
 			last = off + int64(len(bytes.TrimRight(buf[:n], "\x00")))
 		}
-		off += int64(n)
+		if off += int64(n); off-last >= holesAfter {
+			off = f.NextData(off)
+		}
 	}
 	return last, nil
 }

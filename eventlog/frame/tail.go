@@ -22,12 +22,12 @@ type Tail struct {
 // is not zero.
 func ScanTail(ctx context.Context, f File, segment uint32, off, limit int64) (Tail, error) {
 	t := Tail{Segment: segment, Offset: off}
-	last, err := lastNonZero(f, off, limit)
+	last, err := lastNonZero(ctx, f, off, limit)
 	t.Length = last - off
 	if err != nil || t.Length == 0 {
 		return t, err
 	}
-	if t.SHA256, err = hashRange(f, off, last); err != nil {
+	if t.SHA256, err = hashRange(ctx, f, off, last); err != nil {
 		return t, err
 	}
 	sync := newResync(f, limit)
@@ -44,10 +44,13 @@ func ScanTail(ctx context.Context, f File, segment uint32, off, limit int64) (Ta
 	return t, nil
 }
 
-func hashRange(f File, from, to int64) (sum [32]byte, err error) {
+func hashRange(ctx context.Context, f File, from, to int64) (sum [32]byte, err error) {
 	h := sha256.New()
 	buf := make([]byte, min(window, to-from))
 	for off := from; off < to; {
+		if err := ctx.Err(); err != nil {
+			return sum, err
+		}
 		n, err := f.Pread(buf[:min(int64(len(buf)), to-off)], off)
 		if err != nil && err != io.EOF {
 			return sum, err

@@ -71,7 +71,7 @@ func (v *verifier) seek(ctx context.Context, p *part) (int64, error) {
 			off += int64(size)
 			continue
 		}
-		if zero, zerr := zeroUpTo(p.File, off, p.limit); zero && zerr == nil {
+		if zero, zerr := zeroUpTo(ctx, p.File, off, p.limit); zero && zerr == nil {
 			return off, nil
 		}
 		if off, err = sync.find(ctx, off+Align); err != nil {

@@ -303,6 +303,9 @@ func (f *memFile) Pread(b []byte, off int64) (int, error) {
 	return f.n.readAt(b, off)
 }
 
+// NextData implements frame.File: it has no holes.
+func (f *memFile) NextData(off int64) int64 { return off }
+
 // Datasync implements frame.File.
 func (f *memFile) Datasync() error { return f.Sync() }
 
