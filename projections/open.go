@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -24,7 +25,8 @@ const damageMark = "DAMAGED"
 // read, or that another version of the projectors wrote, is renamed and an
 // empty one begun: see Aside. Nothing is applied before Connect.
 //
-// Errors: the store is in use by another process, or the file system refuses.
+// Errors: the store is in use by another process, o.Dir is no folder (ENOTDIR), or the
+// file system refuses.
 func Open(o Options) (*Store, error) {
 	o.complete()
 	reason, err := strange(&o)
@@ -281,6 +283,9 @@ func markPath(o *Options) string { return o.FS.PathJoin(o.Dir, damageMark) }
 // strange finds what no store makes, since whoever opens a pipe waits for its
 // other end; "" is that there is none.
 func strange(o *Options) (string, error) {
+	if info, err := o.FS.Stat(o.Dir); err == nil && !info.IsDir() {
+		return "", fmt.Errorf("open projections: %s is no folder: %w", o.Dir, syscall.ENOTDIR)
+	}
 	names, err := o.FS.List(o.Dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil

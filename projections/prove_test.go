@@ -13,6 +13,7 @@ import (
 
 	"writegate/eventlog/event"
 	"writegate/projections"
+	"writegate/projections/projectionstest"
 )
 
 // endedCleanly ends the run as a gate does, and gives the last event and the store,
@@ -119,6 +120,36 @@ func TestAStoreWithNothingToHoldItAgainstIsNotProven(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, proven)
 	require.NoError(t, other.Close())
+}
+
+// A pipe in the place of the store's folder is not waited for either, and is nothing of
+// the gate's that could be put aside.
+func TestAStoreThatIsNoFolderIsRefused(t *testing.T) {
+	pipe, file := filepath.Join(t.TempDir(), "pipe"), filepath.Join(t.TempDir(), "file")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("somebody's"), 0o600))
+	for _, dir := range []string{pipe, file} {
+		for name, call := range map[string]func() error{
+			"open": func() error { _, err := projections.Open(projections.Options{Dir: dir}); return err },
+			"peek": func() error { _, err := projections.Peek(dir); return err },
+			"rebuild": func() error {
+				_, err := projections.RebuildOffline(t.Context(), projections.Options{Dir: dir}, projectionstest.NewLog())
+				return err
+			},
+		} {
+			said := make(chan error, 1)
+			go func() { said <- call() }()
+			select {
+			case err := <-said:
+				require.ErrorIs(t, err, syscall.ENOTDIR, "%s %s", name, dir)
+			case <-time.After(time.Minute):
+				t.Fatalf("%s of %s waits for the other end of a pipe", name, dir)
+			}
+		}
+		entries, err := os.ReadDir(filepath.Dir(dir))
+		require.NoError(t, err)
+		require.Len(t, entries, 1)
+	}
 }
 
 // A pipe in the store's folder is not waited for: the folder is put aside.

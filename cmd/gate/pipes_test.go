@@ -54,3 +54,31 @@ func TestNoCommandWaitsForAPipe(t *testing.T) {
 		}
 	}
 }
+
+// The store of the projections is a folder. What else has its name is refused, and left.
+func TestAPipeInThePlaceOfTheProjectionsIsRefused(t *testing.T) {
+	t.Parallel()
+	d := newErrorDir(t)
+	startGate(t, d).end(t)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for _, args := range [][]string{{"serve"}, {"log", "rebuild"}} {
+		code, said := 0, make(chan string, 1)
+		go func() {
+			var errs string
+			code, _, errs = runCLI(t, d.environ("GATE_APPROVAL_DB_PATH="+pipe), "", args...)
+			said <- errs
+		}()
+		select {
+		case text := <-said:
+			require.Contains(t, text, pipe+" is no folder")
+		case <-time.After(startPatience):
+			t.Fatalf("%q waits for the other end of the pipe", args)
+		}
+		if args[0] == "serve" {
+			require.Equal(t, exitConfigured, code)
+		}
+		require.NotZero(t, code)
+	}
+	startGate(t, d).end(t)
+}

@@ -160,6 +160,8 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 		code := exitFatal
 		if errors.Is(err, syscall.EAGAIN) { // of their lock
 			code = exitLocked
+		} else if errors.Is(err, syscall.ENOTDIR) {
+			code = exitConfigured
 		}
 		return exitWith(code, fmt.Errorf("the projections in %s (GATE_APPROVAL_DB_PATH) cannot be opened: %w", s.ApprovalDBPath, err))
 	}
