@@ -6,8 +6,10 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"html"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -303,6 +305,17 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 			require.NotRegexp(t, `^\s*[=+@-]`, cell)
 		}
 	}
+
+	failed := g.query(t, ask("INSERT INTO orders (id, customer_id, status) VALUES (1, 1, 'new')").with("actor", "bob")) // the key is taken
+	require.NotEqual(t, http.StatusOK, failed.status)
+	ofBob := plane.page(t, "/audit?actor=bob")
+	require.Regexp(t, `<span class="dot bad" aria-hidden="true"></span>Allowed, then failed`, ofBob, "the tone is that of the end")
+	require.Contains(t, ofBob, "<summary>Filter: actor bob</summary>")
+	require.NotContains(t, ofBob, "Events of the chosen types alone")
+	decided := plane.page(t, "/audit?actor=bob&event_type=decision_recorded")
+	require.Contains(t, decided, "Events of the chosen types alone are shown")
+	require.Contains(t, decided, "2 of its events")
+	require.Contains(t, decided, `<a href="/audit?actor=bob">Show all types</a>`)
 }
 
 func TestADatabaseOutOfReachHasABanner(t *testing.T) {
@@ -417,4 +430,47 @@ func (w *tab) narrowed() {
 	w.do(chromedp.KeyEvent(kb.Enter))
 	w.until(narrow)
 	w.sees("No event fits this filter.")
+}
+
+// What a report's strongest anchor reaches stands in its first line: a signature of
+// the first event says nothing about the others.
+func TestAReportSaysHowFarItsAnchorReaches(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	for range 3 {
+		g.query(t, ask("SELECT id FROM orders WHERE id = 1"))
+	}
+	plane := startTestPlane(t, g.base).reader(t)
+	token := regexp.MustCompile(`name="csrf" content="([^"]*)"`).FindStringSubmatch(plane.page(t, "/evidence"))[1]
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, plane.base+"/evidence/verify", strings.NewReader(url.Values{"csrf": {token}}.Encode()))
+	require.NoError(t, err)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	request.Header.Set("Origin", plane.base)
+	request.Header.Set("Sec-Fetch-Site", "same-origin")
+	answer, err := plane.Do(request)
+	require.NoError(t, err)
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, errors.Join(err, answer.Body.Close()))
+	page := string(text)
+	require.Regexp(t, `Every check passed, for \d+ events from 1 to \d+, held against signed checkpoints up to event \d+\. <strong>What came behind event \d+ is vouched for by less\.</strong>`, page)
+	require.Less(t, strings.Index(page, "What this does not exclude"), strings.Index(page, "<caption class=\"unseen\">Checks"))
+}
+
+// How many approvals wait is not 0 where nobody knows it.
+func TestAnUnknownNumberOfApprovalsIsNotNone(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	g.hold(t, ask("DELETE FROM orders WHERE id = 7"))
+	plane := startTestPlane(t, g.base).reader(t)
+	problem := func(path string) string {
+		answer, err := plane.Get(plane.base + path)
+		require.NoError(t, err)
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(t, errors.Join(err, answer.Body.Close()))
+		require.NotEqual(t, http.StatusOK, answer.StatusCode)
+		return string(text)
+	}
+	require.Contains(t, problem("/nowhere"), `<span class="pill warn">1<span class="unseen"> waiting</span></span>`)
+	g.end(t)
+	require.Contains(t, problem("/approvals"), `<span class="pill calm">?<span class="unseen"> waiting: not known</span></span>`)
 }

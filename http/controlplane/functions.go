@@ -64,6 +64,7 @@ func (v *views) functions() template.FuncMap {
 		"query":       func(encoded string) template.URL { return template.URL(encoded) }, // of url.Values, which escapes
 		"story":       storyPath,
 		"object":      objectOf,
+		"outcome":     outcomeOf,
 		"vouched":     vouchedTo,
 	}
 }
@@ -151,7 +152,7 @@ func toneOfEvent(e auditEvent) string {
 		return "bad"
 	case e.Decision == "REQUIRE_APPROVAL" || e.EventType == "execution_state_unknown" || e.EventType == "emergency_bypass" || e.EventType == "approval_created" || e.EventType == "db_unavailable" || e.EventType == "health_fail":
 		return "warn"
-	case e.Decision == "ALLOW" || e.EventType == "execution_success":
+	case e.Decision == "ALLOW" || e.EventType == "execution_success" || outcomeOf(e) == "committed":
 		return "good"
 	}
 	return "calm"
@@ -170,6 +171,17 @@ func objectOf(e auditEvent) string {
 	}
 	_ = json.Unmarshal(e.Payload, &about) // a payload that can't be read names nothing
 	return cmp.Or(about.Name, about.Version, about.Agent, about.Tool)
+}
+
+// outcomeOf is what the database said of an execution that nobody knew the end of.
+func outcomeOf(e auditEvent) string {
+	var payload struct {
+		Outcome string `json:"outcome"`
+	}
+	if e.EventType == "execution_outcome_resolved" {
+		_ = json.Unmarshal(e.Payload, &payload) // a payload that can't be read says nothing
+	}
+	return payload.Outcome
 }
 
 // vouchedTo is the last event that the strongest of a report's anchors knows.

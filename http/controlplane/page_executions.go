@@ -3,11 +3,13 @@ package controlplane
 import (
 	"cmp"
 	"context"
+	"strconv"
 
 	"writegate/http/httpd"
 )
 
 type executionsView struct {
+	Did     map[string]string // by execution, what the database did where the log says more than its word
 	State   string
 	States  []string
 	Items   []execution
@@ -40,9 +42,32 @@ func (s *Server) executions(c *httpd.Call, p *page) error {
 	if err := cmp.Or(failed, unread); err != nil { // that nothing is unknown must not be said for want of an answer
 		return err
 	}
+	v.Did = s.didOf(ctx, v.Items)
 	p.Live = "execution_dispatched execution_success execution_failure execution_state_unknown execution_outcome_resolved"
 	p.Body = v
 	return nil
+}
+
+// didOf looks for what executions of a page changed in all, as far as their results lie
+// among the newest of that part of the log: the list is worth showing without it.
+func (s *Server) didOf(ctx context.Context, items []execution) map[string]string {
+	did, first, last := make(map[string]string), uint64(0), uint64(0)
+	for _, e := range items {
+		for _, seq := range e.EventSeqs {
+			if first == 0 || seq < first {
+				first = seq
+			}
+			last = max(last, seq)
+		}
+	}
+	if last == 0 {
+		return did
+	}
+	got, _ := read[auditEvent](ctx, s, "/audit", 1000, "event_type", "execution_success", "from_seq", strconv.FormatUint(first, 10), "to_seq", strconv.FormatUint(last, 10))
+	for _, e := range got.Items {
+		did[e.ExecutionID] = didWords(e)
+	}
+	return did
 }
 
 type executionView struct {

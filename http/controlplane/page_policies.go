@@ -348,6 +348,7 @@ func (s *Server) policy(c *httpd.Call, p *page) error {
 type diffView struct {
 	Versions     []string
 	Base, Target string
+	Active       string // version in force
 	Last         string
 	Diff         *policyDiff
 	Lines        []diffLine
@@ -477,6 +478,10 @@ func (s *Server) diff(c *httpd.Call, p *page) error {
 	}
 	if err := s.compare(ctx, &v); err != nil {
 		v.Problem = wordsOf(err)
+		return nil
+	}
+	if status, err := fetch[policyStatus](ctx, s, "/policy/status"); err == nil { // without it there is only no way on
+		v.Active = status.PolicyVersion
 	}
 	return nil
 }

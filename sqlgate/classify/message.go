@@ -59,12 +59,15 @@ func (c Classification) WithTemporary(schema string, relations map[string]bool) 
 	both := func(list []string, written bool) []string {
 		var more []string
 		for _, fact := range list {
-			of, name, _ := strings.Cut(fact, ".")
+			name, unqualified := strings.CutPrefix(fact, schema+".") // a schema's name may have a dot
+			if strings.HasPrefix(fact, TemporarySchema) {
+				_, name, _ = strings.Cut(fact, ".")
+			}
 			reaches, temporary := relations[name]
 			switch {
-			case strings.HasPrefix(of, TemporarySchema):
+			case strings.HasPrefix(fact, TemporarySchema):
 				named = true
-			case of == schema && temporary:
+			case unqualified && temporary:
 				named, more = true, append(more, TemporarySchema+"."+name)
 			default:
 				continue

@@ -352,11 +352,7 @@ const actions = {
       text: approve
         ? "It may then run once, exactly as shown, when the caller sends it again in time. You can take that back for five seconds, and not afterwards."
         : "It can then never run under this approval. You can take that back for five seconds, and not afterwards.",
-      list: [document.querySelector("#approval h1").textContent.split(";")[0], form.note.value && "Note: " + form.note.value].filter(Boolean).map((words) => {
-        const item = document.createElement("li");
-        item.textContent = words;
-        return item;
-      }),
+      list: lines(document.querySelector("#approval h1").textContent.split(";")[0], form.note.value && "Note: " + form.note.value),
       yes: approve ? "Approve" : "Reject", grave: !approve || form.dataset.risk === "high",
       work: async () => {
         const next = form.closest("[data-next]")?.dataset.next;
@@ -408,7 +404,8 @@ const actions = {
     const form = button.closest("form");
     confirmed({
       title: "Activate " + form.dataset.version + "?", hash: form.dataset.hash, yes: "Activate",
-      text: "It decides about every statement from then on. Pending approvals stay and are judged by it.",
+      text: "This version decides about every statement from then on. Pending approvals stay and are judged by it.",
+      list: lines(form.dataset.verdict, form.reason.value ? "Reason: " + form.reason.value : "No reason is given."),
       work: () => change("/policy/activate", {
         policy_version: form.dataset.version, expected_hash: form.dataset.hash, reason: form.reason.value,
         ...(form.dataset.impact && { impact: JSON.parse(form.dataset.impact) }),
@@ -476,6 +473,15 @@ const actions = {
     });
   },
 };
+
+// lines are the items of a dialog's list, of texts that are not empty.
+function lines(...texts) {
+  return texts.filter(Boolean).map((text) => {
+    const item = document.createElement("li");
+    item.textContent = text;
+    return item;
+  });
+}
 
 async function end(path) {
   const answer = await send(path, null, "DELETE");
