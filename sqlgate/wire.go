@@ -154,8 +154,9 @@ type wireCall struct {
 	control bool // the gate answers it itself
 	last    bool // its transaction ends behind it
 	out     *wireOut
-	portal  *wirePortal // parameters and formats; nil in the simple protocol
-	types   []uint32    // of the parameters, as Parse said
+	portal  *wirePortal  // parameters and formats; nil in the simple protocol
+	types   []uint32     // of the parameters, as Parse said
+	makers  *wireSetters // of the temporary relations that it names; nil without any
 }
 
 // OpenWire begins a connection that has logged in. The error is a WireError for

@@ -33,16 +33,17 @@ type wireUnit struct {
 	client     string              // whose block it is, of those that may be open
 	writes     []wireWrite         // that ran; their results come with the end
 	savepoints []wireSavepoint
-	unrecorded bool // the log does not have what became of a write that was dispatched
-	setters    wireSetters
-	temporary  bool         // the session may have temporary relations
+	unrecorded bool         // the log does not have what became of a write that was dispatched
+	setters    wireSetters  // of settings, for all that comes behind them
+	makers     wireSetters  // of temporary relations, for what names one
+	temporary  bool         // the session may have some
 	begun      bool         // before and options are set
 	before     wireSettings // as they stood when it began
 }
 
 // wireSetters are the statements of a unit that set what those behind them run under
-// (set_config: policies of rows let the same text see other rows then), or that make
-// and fill temporary relations, which the same text may read.
+// (set_config: policies of rows let the same text see other rows then), or those that
+// make and fill the temporary relations which the same text may read.
 type wireSetters struct {
 	last   []wireSetter // those that are shown, for the last of them decide
 	more   int          // before these
@@ -83,6 +84,7 @@ type wireSavepoint struct {
 	bound    int // portals before it
 	settings wireSettings
 	setters  wireSetters
+	makers   wireSetters
 }
 
 // blockID is what the dispatches of one block share; "" outside of one.
@@ -471,6 +473,10 @@ func (w *Wire) knowTemporary(ctx context.Context, s *submission) error {
 		return w.gate.refuse(ctx, s, err)
 	}
 	s.classification = s.classification.WithTemporary(w.gate.Wire.SearchPath, relations)
+	if s.classification.NamesTemporary() && u.makers.digest != [32]byte{} { // what there is in them is what these put there
+		s.wire.makers = &u.makers
+		s.record.RequestDigest = digestOf("gate.request.temporary.v1", string(s.record.RequestDigest[:]), string(u.makers.digest[:]))
+	}
 	return nil
 }
 
@@ -479,8 +485,11 @@ func (u *wireUnit) sends(s *submission) {
 	u.used = true
 	u.snapshot = u.snapshot || !slices.Contains(withoutSnapshot, s.classification.QueryType)
 	u.temporary = u.temporary || s.classification.LeavesTemporary()
-	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) || s.classification.WritesTemporary() {
+	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) {
 		u.setters = u.setters.and(s.setter(), s.record.RequestDigest)
+	}
+	if s.classification.WritesTemporary() {
+		u.makers = u.makers.and(s.setter(), s.record.RequestDigest)
 	}
 }
 

@@ -339,7 +339,7 @@ func doSavepoint(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wir
 		return wireReply{}, err
 	}
 	u.used = true
-	u.savepoints = append(u.savepoints, wireSavepoint{name: strings.Clone(o.Name), set: set, writes: len(u.writes), bound: w.bound, settings: w.settings, setters: u.setters})
+	u.savepoints = append(u.savepoints, wireSavepoint{name: strings.Clone(o.Name), set: set, writes: len(u.writes), bound: w.bound, settings: w.settings, setters: u.setters, makers: u.makers})
 	return wireReply{}, nil
 }
 
@@ -368,7 +368,7 @@ func doRollbackTo(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wi
 		u.unrecorded = true
 		return wireReply{}, err
 	}
-	u.failed, u.writes, u.savepoints, w.settings, u.setters = false, u.writes[:sp.writes], u.savepoints[:i+1], sp.settings, sp.setters
+	u.failed, u.writes, u.savepoints, w.settings, u.setters, u.makers = false, u.writes[:sp.writes], u.savepoints[:i+1], sp.settings, sp.setters, sp.makers
 	maps.DeleteFunc(w.portals, func(_ string, p *wirePortal) bool { return p.number > sp.bound })
 	return wireReply{}, nil
 }

@@ -160,6 +160,8 @@ func TestAnApprovalIsForTheTemporaryTablesBeforeIt(t *testing.T) {
 	held = heldBy(t, refusal)
 	w.approve(held)
 	c.query("ROLLBACK")
+	elsewhere := heldBy(t, c.refused("DELETE FROM t WHERE id = 60"))
+	w.approve(elsewhere)
 	c.query("BEGIN")
 	c.query("CREATE TEMP TABLE mine AS SELECT 1 AS id, g AS target FROM (VALUES (1), (2), (4)) AS v (g)")
 	c.query("SET LOCAL gate.approval_id = '" + held + "'")
@@ -170,5 +172,8 @@ func TestAnApprovalIsForTheTemporaryTablesBeforeIt(t *testing.T) {
 	c.query("SET LOCAL gate.approval_id = '" + held + "'")
 	tag, _ := c.query(deletes)
 	require.Equal(t, "DELETE 3", tag)
+	c.query("SET LOCAL gate.approval_id = '" + elsewhere + "'")
+	tag, _ = c.query("DELETE FROM t WHERE id = 60")
+	require.Equal(t, "DELETE 1", tag, "what names none of them needs nothing of them")
 	c.query("COMMIT")
 }
