@@ -480,11 +480,13 @@ func TestABatchThatFindsNoSpaceIsTakenBackWhole(t *testing.T) {
 func TestAFailedSyncOfPreallocatedSpacePoisons(t *testing.T) {
 	l, k, _ := guarded(t, func(o *Options) { o.PreallocateBytes = 16 << 10 })
 	mustAppend(t, l, "a")
+	l.lengthening.Lock() // what it is at would tell of its space behind the next lines
 	k.failOn(frametest.Datasync, syscall.EIO)
 	l.mu.Lock()
 	l.allocated = l.filling.end() // as if the helper had fallen behind
 	l.askForSpace()
 	l.mu.Unlock()
+	l.lengthening.Unlock()
 	require.ErrorIs(t, <-l.Fatal(), syscall.EIO)
 	_, err := l.Append(context.Background(), group("b"))
 	require.ErrorIs(t, err, ErrNotWritten)
