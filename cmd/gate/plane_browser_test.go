@@ -27,7 +27,7 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 	t.Parallel()
 	b, err := browser.Start(context.Background(), os.Stderr)
 	require.NoError(t, err)
-	defer b.Close()
+	t.Cleanup(b.Close)
 	for name, part := range map[string]func(*testing.T, *browser.Browser){
 		"an approval from its asking to its story":    approvalJourney,
 		"a policy is activated and rolled back":       policyJourney,
@@ -52,7 +52,13 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"every page can be read":                      everyPage,
 		"what to do while the gate does not protect":  whenItDoesNot,
 	} {
-		t.Run(name, func(t *testing.T) { part(t, b) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own, err := b.Apart()
+			require.NoError(t, err)
+			t.Cleanup(own.Close)
+			part(t, own)
+		})
 	}
 }
 
@@ -150,11 +156,11 @@ func impactJourney(t *testing.T, b *browser.Browser) {
 		w.do(chromedp.SendKeys("#typed-hash", hash), chromedp.Click(`dialog button[value="yes"]`))
 	}
 	w.open("/policies/shop-gate@1.1.0")
-	w.sees("The activation will name the impact over events ")
+	w.sees("The activation is bound to the replay above, of events ")
 	w.do(chromedp.Click(`a[href^="/policy-diff"]`))
 	w.sees("Impact hash")
 	w.do(chromedp.Click(`a[href*="impact_hash"]`))
-	w.sees("The activation will name the impact over events ")
+	w.sees("The activation is bound to the replay above, of events ")
 	activate()
 	w.until("location.pathname === '/policies'")
 	w.until("document.querySelector('#policies .lead')?.innerText.includes('shop-gate@1.1.0')")
@@ -172,7 +178,7 @@ func evidenceJourney(t *testing.T, b *browser.Browser) {
 	w.sees("Every check passed")
 
 	dir := t.TempDir()
-	_, err := chromedp.CallBrowser(w.ctx, cdpbrowser.SetDownloadBehavior, cdpbrowser.SetDownloadBehaviorParams{Behavior: "allow", DownloadPath: dir})
+	_, err := chromedp.CallBrowser(w.ctx, cdpbrowser.SetDownloadBehavior, cdpbrowser.SetDownloadBehaviorParams{Behavior: "allow", DownloadPath: dir, BrowserContextID: browser.Profile(w.ctx)})
 	require.NoError(t, err)
 	w.open("/evidence")
 	w.do(chromedp.SendKeys("#export-reason", "asked by the auditor"), chromedp.Click(`form[action="/evidence/export"] button`))

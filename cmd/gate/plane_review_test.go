@@ -242,7 +242,7 @@ func TestASubmittedVersionIsReviewedOnOnePage(t *testing.T) {
 	page := plane.page(t, "/policies/shop-gate@1.1.0")
 	places := []int{0}
 	for _, text := range []string{"Checked just now", `<span class="pill good">Tighter</span>`, "Of 2 recorded decisions", "Only decisions are replayed.", `class="sides"`,
-		"Of 2 approvals that wait <strong>1</strong> would be blocked", `href="/approvals/` + held + `"`, "The activation will name the impact", ">Activate…<"} {
+		"Of 2 approvals that wait <strong>1</strong> would be blocked", `href="/approvals/` + held + `"`, "The activation is bound to the replay above", ">Activate…<"} {
 		at := strings.Index(page, text)
 		require.Greater(t, at, places[len(places)-1], "%s stands behind what is above it", text)
 		places = append(places, at)
@@ -368,7 +368,7 @@ func decisionsRead(t *testing.T, b *browser.Browser) {
 	_, err := chromedp.Call(w.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Tokyo"})
 	require.NoError(t, err)
 	for _, name := range []string{"clipboard-read", "clipboard-write"} {
-		_, err = chromedp.CallBrowser(w.ctx, cdpbrowser.SetPermission, cdpbrowser.SetPermissionParams{Permission: &cdpbrowser.PermissionDescriptor{Name: name}, Setting: cdpbrowser.PermissionSettingGranted})
+		_, err = chromedp.CallBrowser(w.ctx, cdpbrowser.SetPermission, cdpbrowser.SetPermissionParams{Permission: &cdpbrowser.PermissionDescriptor{Name: name}, Setting: cdpbrowser.PermissionSettingGranted, BrowserContextID: browser.Profile(w.ctx)})
 		require.NoError(t, err)
 	}
 	w.login()
