@@ -34,9 +34,10 @@ type vouched struct {
 // events again and again while this gate offers it none accuses the log: another gate goes
 // on under its name, so one of the two is a copy. The error is that of ctx.
 func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err error) {
+	told := map[int]uint64{} // what those that have moved said at last
 	for n := range asksOfWitness {
-		more, moved, err := k.askOnce(ctx, set, n == asksOfWitness-1)
-		if said = append(said, more...); err != nil || !moved {
+		more, err := k.askOnce(ctx, set, told, n == asksOfWitness-1)
+		if said = append(said, more...); err != nil || len(told) == 0 {
 			return said, err
 		}
 	}
@@ -44,7 +45,8 @@ func (k *Keeper) ask(ctx context.Context, set *frame.Set) (said []string, err er
 }
 
 // asksOfWitness is how often one is asked that has come to know more events between its
-// two answers. Once may be an offer of the process before this one, which came late.
+// two answers. Once may be an offer of the process before this one, which came late, and
+// once its first answer may have been an old one.
 const asksOfWitness = 3
 
 // A movedError says that a witness has come to know more events since it was asked.
@@ -58,27 +60,31 @@ func (e *movedError) Unwrap() error { return checkpoint.ErrWitness }
 
 var errAnotherGate = fmt.Errorf("%w: another gate goes on signing under the name of this log", checkpoint.ErrRewritten)
 
-// askOnce asks each once. At the last time, one that has moved accuses.
-func (k *Keeper) askOnce(ctx context.Context, set *frame.Set, last bool) (said []string, moved bool, err error) {
+// askOnce asks each once: one that has moved is offered what it told by that, and not
+// asked anew. At the last time it accuses.
+func (k *Keeper) askOnce(ctx context.Context, set *frame.Set, told map[int]uint64, last bool) (said []string, err error) {
 	h, err := set.Genesis()
 	if err != nil || k.o.Key == nil {
-		return nil, false, nil // the verification names what is wrong with a header
+		return nil, nil // the verification names what is wrong with a header
 	}
 	which := k.unheard()
+	if len(told) > 0 {
+		which = slices.DeleteFunc(which, func(i int) bool { return told[i] == 0 })
+	}
 	if len(which) == 0 {
-		return nil, false, nil
+		return nil, nil
 	}
 	tree := checkpoint.NewSparse()
 	signer, err := checkpoint.NewSigner(h.Origin, k.o.Key)
 	if err != nil {
-		return []string{"the witnesses can't be asked: " + err.Error()}, false, nil
+		return []string{"the witnesses can't be asked: " + err.Error()}, nil
 	}
 	empty, err := signer.Sign(tree, 0, nil)
 	if err != nil {
-		return []string{"the witnesses can't be asked: " + err.Error()}, false, nil
+		return []string{"the witnesses can't be asked: " + err.Error()}, nil
 	}
 	sizes, hashes := make([]uint64, len(k.o.Witnesses)), map[uint64][32]byte{}
-	for i, err := range k.seen(ctx, which, empty, sizes) {
+	for i, err := range k.seen(ctx, which, empty, sizes, told) {
 		if err == nil && sizes[i] > 0 {
 			err = planRoot(tree, sizes[i])
 		}
@@ -87,8 +93,9 @@ func (k *Keeper) askOnce(ctx context.Context, set *frame.Set, last bool) (said [
 			k.settle(i, 0, err)
 		}
 	}
+	clear(told)
 	if slices.Max(sizes) == 0 {
-		return nil, false, ctx.Err()
+		return nil, ctx.Err()
 	}
 	for seq, hash := range set.Hashes(ctx, slices.Max(sizes)) {
 		if tree.Add(seq, hash) != nil {
@@ -99,7 +106,7 @@ func (k *Keeper) askOnce(ctx context.Context, set *frame.Set, last bool) (said [
 		}
 	}
 	if ctx.Err() != nil {
-		return nil, false, ctx.Err()
+		return nil, ctx.Err()
 	}
 	for i, size := range sizes {
 		if size == 0 {
@@ -110,7 +117,7 @@ func (k *Keeper) askOnce(ctx context.Context, set *frame.Set, last bool) (said [
 		if errors.As(err, &conflict) && k.o.Stopped {
 			of, earlierErr := k.ofEarlier(ctx, set, i, size, signer)
 			if earlierErr != nil {
-				return nil, false, earlierErr
+				return nil, earlierErr
 			}
 			if of != "" {
 				said = append(said, fmt.Sprintf("the witness %s knows %d events of %q, which are those of log %s before this one: give each log an origin of its own", conflict.Witness, conflict.Seen, h.Origin, of))
@@ -123,13 +130,13 @@ func (k *Keeper) askOnce(ctx context.Context, set *frame.Set, last bool) (said [
 			k.mu.Unlock()
 		}
 		if m := (*movedError)(nil); errors.As(err, &m) {
-			if moved = true; last {
+			if told[i] = m.seen; last {
 				err = &checkpoint.Conflict{Witness: k.o.Witnesses[i].URL(), Offered: size, Seen: m.seen, Err: errAnotherGate}
 			}
 		}
 		k.settle(i, size, err)
 	}
-	return said, moved, ctx.Err()
+	return said, ctx.Err()
 }
 
 // unheard are the witnesses that have not told this process what they know.
@@ -144,11 +151,14 @@ func (k *Keeper) unheard() (which []int) {
 	return which
 }
 
-// seen asks witnesses at once how many events they know.
-func (k *Keeper) seen(ctx context.Context, which []int, empty *checkpoint.Note, sizes []uint64) map[int]error {
+// seen asks witnesses at once how many events they know, but those that have told it.
+func (k *Keeper) seen(ctx context.Context, which []int, empty *checkpoint.Note, sizes []uint64, told map[int]uint64) map[int]error {
 	errs := make([]error, len(which))
 	var all sync.WaitGroup
 	for n, i := range which {
+		if sizes[i] = told[i]; sizes[i] > 0 {
+			continue
+		}
 		all.Go(func() { sizes[i], errs[n] = k.o.Witnesses[i].Seen(ctx, empty) })
 	}
 	all.Wait()
@@ -250,7 +260,7 @@ func (k *Keeper) sameTree(view *projections.View) error {
 	defer k.mu.Unlock()
 	for _, v := range k.vouched {
 		if root, err := checkpoint.RootAt(view.Tree(), v.size); err != nil || root != v.root {
-			k.stuck = true
+			k.stuck, k.otherTree = true, true
 			return errors.Join(fmt.Errorf("%w, up to event %d", ErrOtherTree, v.size), err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -311,6 +312,10 @@ func TestProjectionsWithATreeOfOtherEventsAreSignedNoMore(t *testing.T) {
 	require.NoError(t, r.log.Serving(), "the log is what the witness knows")
 	require.False(t, r.can())
 	require.Contains(t, r.Status().Failure, "other events")
+	view := r.Keeper.store.View()
+	r.newest = nil
+	_, err = r.make(view)
+	require.ErrorIs(t, errors.Join(err, view.Close()), ErrOtherTree, "nor is it signed by who asks while the gate runs")
 	r.end()
 	require.Equal(t, notes, h.sizes())
 }
@@ -457,6 +462,41 @@ func TestAnOfferThatComesLateAccusesNobody(t *testing.T) {
 	require.Empty(t, said)
 	require.True(t, k.asked[0].heard)
 	require.False(t, k.Status().Witnesses[0].Conflict)
+	require.Len(t, k.vouched, 1)
+	r.stop()
+}
+
+// A witness may tell an old size, and know better where it compares.
+func TestAWitnessThatTellsAnOldSizeAccusesNobody(t *testing.T) {
+	h := witnessed(t)
+	r := h.start()
+	r.grow(5)
+	r.sign()
+	r.grow(20)
+	r.sign()
+	set, err := r.log.Files()
+	require.NoError(t, err)
+	target, err := url.Parse(h.witnesses[0].URL)
+	require.NoError(t, err)
+	on, first := httputil.NewSingleHostReverseProxy(target), true
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !first {
+			on.ServeHTTP(w, r)
+			return
+		}
+		first = false
+		w.Header().Set("Content-Type", "text/x.tlog.size")
+		w.WriteHeader(http.StatusConflict)
+		_, _ = io.WriteString(w, "3\n")
+	}))
+	defer proxy.Close()
+	c, err := checkpoint.NewWitness(proxy.URL, []string{h.witnesses[0].VKey}, nil)
+	require.NoError(t, err)
+	k := New(Options{Folder: h.folder(), Key: h.key, Witnesses: []*checkpoint.Witness{c}})
+	said, err := k.ask(t.Context(), &set)
+	require.NoError(t, errors.Join(err, set.Close()))
+	require.Empty(t, said)
+	require.True(t, k.asked[0].heard, "%v", k.asked[0].err)
 	require.Len(t, k.vouched, 1)
 	r.stop()
 }

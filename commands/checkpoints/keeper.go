@@ -90,20 +90,21 @@ type Keeper struct {
 	news     chan struct{} // capacity 1: there is a new one
 	digests  sync.WaitGroup
 
-	mu       sync.Mutex
-	newest   *checkpoint.Note // trusted; nil where there is none
-	signedAt time.Time        // when this process last signed one, or began
-	ours     bool             // newest was signed by this process
-	named    []uint64         // checkpoint_signed events after newest
-	digested uint64           // size up to which digests were due
-	failure  error            // why the last checkpoint failed
-	stuck    bool             // no checkpoint can be made at all
-	want     uint64           // largest size that somebody waited for
-	tries    int              // to make one
-	tried    chan struct{}    // closed at the end of the next one
-	accused  []frame.Anchor   // what witnesses know against the log
-	asked    []asked          // by witness
-	vouched  []vouched        // what witnesses knew when they were asked
+	mu        sync.Mutex
+	newest    *checkpoint.Note // trusted; nil where there is none
+	signedAt  time.Time        // when this process last signed one, or began
+	ours      bool             // newest was signed by this process
+	named     []uint64         // checkpoint_signed events after newest
+	digested  uint64           // size up to which digests were due
+	failure   error            // why the last checkpoint failed
+	stuck     bool             // no checkpoint can be made at all
+	otherTree bool             // the projections' tree is of other events than the log's, so nothing of it is signed
+	want      uint64           // largest size that somebody waited for
+	tries     int              // to make one
+	tried     chan struct{}    // closed at the end of the next one
+	accused   []frame.Anchor   // what witnesses know against the log
+	asked     []asked          // by witness
+	vouched   []vouched        // what witnesses knew when they were asked
 }
 
 // asked is what came of the last offer to a witness.
@@ -149,6 +150,12 @@ func (k *Keeper) known() *checkpoint.Note {
 // when it covers the view already. An error that accuses the log has done so
 // when make returns. k.signing is held.
 func (k *Keeper) make(view *projections.View) (*checkpoint.Note, error) {
+	k.mu.Lock()
+	other := k.otherTree
+	k.mu.Unlock()
+	if other {
+		return nil, k.failed(ErrOtherTree)
+	}
 	size, newest := view.Tree().Size(), k.known()
 	var before *checkpoint.Checkpoint
 	if newest != nil {

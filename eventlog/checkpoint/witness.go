@@ -240,6 +240,7 @@ func (w *Witness) conflict(a answer, old, size uint64) (next uint64, err error) 
 	seen, err := sizeOf(a)
 	switch {
 	case err == nil && seen > size:
+		w.last = seen
 		return 0, &Conflict{Witness: w.url, Offered: size, Seen: seen, Err: ErrBeyondEnd}
 	case old == size && (err != nil || seen == size): // no size has to be told here
 		return 0, &Conflict{Witness: w.url, Offered: size, Seen: size, Err: ErrRewritten}
