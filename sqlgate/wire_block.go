@@ -484,12 +484,11 @@ func (w *Wire) knowTemporary(ctx context.Context, s *submission) error {
 func (u *wireUnit) sends(s *submission) {
 	u.used = true
 	u.snapshot = u.snapshot || !slices.Contains(withoutSnapshot, s.classification.QueryType)
-	u.temporary = u.temporary || s.classification.LeavesTemporary()
 	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) {
 		u.setters = u.setters.and(s.setter(), s.record.RequestDigest)
 	}
-	if s.classification.WritesTemporary() {
-		u.makers = u.makers.and(s.setter(), s.record.RequestDigest)
+	if s.classification.LeavesTemporary() {
+		u.temporary, u.makers = true, u.makers.and(s.setter(), s.record.RequestDigest)
 	}
 }
 

@@ -160,6 +160,23 @@ func TestAnApprovalIsForTheTemporaryTablesBeforeIt(t *testing.T) {
 	held = heldBy(t, refusal)
 	w.approve(held)
 	c.query("ROLLBACK")
+	for _, also := range []string{"CREATE VIEW mine AS SELECT target FROM (VALUES (%d)) AS v (target), base", "CREATE OR REPLACE VIEW mine AS SELECT x + %d AS target FROM base"} { // temporary, for base is
+		view := func(n int) {
+			c.query("BEGIN")
+			c.query("CREATE TEMP TABLE base AS SELECT 0 AS x")
+			c.query(fmt.Sprintf(also, n))
+		}
+		view(1)
+		refusal := c.refused(deletes)
+		require.Contains(t, fmt.Sprint(w.asked(refusal)), "VIEW mine")
+		approved := heldBy(t, refusal)
+		w.approve(approved)
+		c.query("ROLLBACK")
+		view(2)
+		c.query("SET LOCAL gate.approval_id = '" + approved + "'")
+		require.Equal(t, "approval_mismatch", state(c.refused(deletes)), also)
+		c.query("ROLLBACK")
+	}
 	elsewhere := heldBy(t, c.refused("DELETE FROM t WHERE id = 60"))
 	w.approve(elsewhere)
 	c.query("BEGIN")

@@ -127,18 +127,14 @@ func (c *Classification) NamesTemporary() bool {
 }
 
 // LeavesTemporary tells whether the session may have a temporary relation behind the
-// statement that it did not have before, by any name.
+// statement that it did not have before, by any name, or another one or other rows in one:
+// a view over a temporary table is temporary without the word.
 func (c *Classification) LeavesTemporary() bool {
 	if c.SafeRead {
 		return false
 	}
 	return slices.Contains(c.Flags, FlagTemporary) || c.NamesTemporary() || slices.Contains(c.RiskSignals, SignalUnknownFunction) ||
 		slices.Contains([]string{ClassDDL, ClassDCL, ClassMaintenance}, c.Class) || c.QueryType == TypeCall || c.QueryType == TypeDo
-}
-
-// WritesTemporary tells whether the statement makes or changes a temporary relation.
-func (c *Classification) WritesTemporary() bool {
-	return slices.Contains(c.Flags, FlagTemporary) || slices.ContainsFunc(c.TablesWritten, func(fact string) bool { return strings.HasPrefix(fact, TemporarySchema) })
 }
 
 func otherFingerprint(of string, parts ...string) string {
