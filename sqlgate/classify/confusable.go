@@ -81,10 +81,12 @@ func tokenFindings(found []textFinding, kind tokenKind, token string, at int, na
 }
 
 func characterFindings(found []textFinding, text string, at int, wrong func(rune) bool) []textFinding {
+	before := rune(0)
 	for i, r := range text {
-		if r > 0x7f && wrong(r) && len(found) < maxTextFindings {
+		if r > 0x7f && wrong(r) && len(found) < maxTextFindings && !lookalike.Chooses(before, r) {
 			found = append(found, textFinding{At: at + i, Subject: fmt.Sprintf("U+%04X", r)})
 		}
+		before = r
 	}
 	return found
 }

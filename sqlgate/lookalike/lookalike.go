@@ -15,10 +15,33 @@ import (
 // joiners, fillers, variation selectors and what else Unicode says is ignored where a
 // font does not know it.
 func Invisible(r rune) bool {
-	return r > unicode.MaxASCII && (r == brailleBlank || unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point))
+	return r > unicode.MaxASCII && (slices.Contains(blanks, r) || unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point))
 }
 
-const brailleBlank = '\u2800' // a character of its own that looks like a blank
+// blanks are characters of their own that look like one: of Braille, of the scripts of
+// Egypt and of the Khitan, and a note without a head.
+var blanks = []rune{0x2800, 0x13441, 0x13442, 0x16fe4, 0x1d159}
+
+// Chooses tells of a variation selector behind a sign, whose picture it chooses (✔️).
+// Behind a letter it cannot be seen.
+func Chooses(before, r rune) bool {
+	return (r == 0xfe0e || r == 0xfe0f) && unicode.In(before, unicode.So, unicode.Sm, unicode.Po)
+}
+
+// nameBytes are those of a name that a server looks at, with its quotes.
+const nameBytes = 63 + 2
+
+// asRead is as much of a name as a server looks at.
+func asRead(name string) string {
+	if len(name) <= nameBytes {
+		return name
+	}
+	end := nameBytes
+	for end > 0 && name[end]&0xc0 == 0x80 {
+		end--
+	}
+	return name[:end]
+}
 
 // ASCII is the text that a character of no ASCII looks like, or "".
 func ASCII(r rune) string {
@@ -59,12 +82,17 @@ var apart = &unicode.RangeTable{
 }
 
 // HasStyled tells whether a name, with its quotes if it has them, holds other forms of
-// ASCII. Between quotes punctuation may have one.
+// ASCII. Between quotes punctuation may have one, and beside letters of East Asia
+// full-width letters and the numbers of Rome are what people write there.
 func HasStyled(name string) bool {
+	name = asRead(name)
 	quoted := strings.Contains(name, `"`)
+	eastern := strings.ContainsFunc(name, func(r rune) bool {
+		return unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Hangul, unicode.Bopomofo)
+	})
 	return strings.ContainsFunc(name, func(r rune) bool {
 		form := Styled(r)
-		return form != "" && !(quoted && strings.ContainsFunc(form, isPunctuation))
+		return form != "" && !(quoted && strings.ContainsFunc(form, isPunctuation)) && !(eastern && (r >= 0xff01 && r <= 0xff5e || r >= 0x2160 && r <= 0x217f))
 	})
 }
 
@@ -100,7 +128,7 @@ func isPhonetic(r rune) bool {
 // share their looks stand in it.
 func Mixed(name string) []string {
 	var found []string
-	for _, r := range name {
+	for _, r := range asRead(name) {
 		if !unicode.IsLetter(r) {
 			continue
 		}
@@ -184,17 +212,21 @@ func isOfGrammar(before, token string) bool {
 }
 
 // look is what a reader sees of a name, plain what it is; neither tells apart what ASCII
-// has alike (1, l and I, 0 and O) nor capitals, by which alone no name is found.
+// has alike (1, l and I, 0 and O) nor capitals, by which alone no name is found. The
+// compatible forms of letters that are no ASCII are left: some are sentences.
 func look(name string) string {
 	return strings.Map(func(r rune) rune {
 		if form := ASCII(r); form != "" {
 			r = rune(form[0])
 		}
+		if r == 0xb5 { // micro
+			r = 0x3bc
+		}
 		return twin(r)
-	}, norm.NFKC.String(strings.Trim(name, `"`)))
+	}, norm.NFC.String(strings.Trim(asRead(name), `"`)))
 }
 
-func plain(name string) string { return strings.Map(twin, strings.Trim(name, `"`)) }
+func plain(name string) string { return strings.Map(twin, strings.Trim(asRead(name), `"`)) }
 
 func twin(r rune) rune {
 	switch r = lower(r); r {

@@ -77,3 +77,26 @@ func TestAWordOfAnotherAlphabetMayLookLatin(t *testing.T) {
 		require.Equal(t, want, LooksLatin(word), word)
 	}
 }
+
+// Names of East Asia have full-width letters and Rome's numbers in them, and signs the
+// selector of their picture.
+func TestWhatPeopleWriteInEastAsiaIsNotStyled(t *testing.T) {
+	for _, name := range []string{"顧客ＩＤ", "テーブル１", "２０２４年", "商品Ⅱ", `"顧客ＩＤ"`} {
+		require.False(t, HasStyled(name), name)
+	}
+	for _, name := range []string{"ｏｒｄｅｒｓ", "Ⅱ", "𝗈", "２０２４"} {
+		require.True(t, HasStyled(name), name)
+	}
+	require.True(t, Chooses('✔', 0xfe0f))
+	require.False(t, Chooses('o', 0xfe0f))
+	require.False(t, Chooses('字', 0xfe0f))
+}
+
+// What a server does not look at of a name, and the sentences that some letters stand
+// for, cost nothing.
+func TestALongNameIsReadAsFarAsAServerDoes(t *testing.T) {
+	long := strings.Repeat("\ufdfa", 85000)
+	require.Len(t, asRead(long), 63)
+	require.LessOrEqual(t, len(look(long)), 63)
+	require.LessOrEqual(t, testing.AllocsPerRun(10, func() { var n Names; n.Add(long); n.Alike(long); HasStyled(long); Mixed(long) }), 200.0)
+}
