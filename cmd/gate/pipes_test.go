@@ -55,6 +55,35 @@ func TestNoCommandWaitsForAPipe(t *testing.T) {
 	}
 }
 
+// So is the folder of policies.
+func TestAPipeInThePlaceOfThePolicyFolderIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	d := newErrorDir(t)
+	startGate(t, d).end(t)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for _, args := range [][]string{{"policy", "test"}, {"policy", "manifest"}, {"policy", "rebuild"}} {
+		said := make(chan string, 1)
+		go func() {
+			code, out, errs := runCLI(t, d.environ("GATE_POLICY_DIR="+pipe), "", args...)
+			if code == 0 {
+				errs = "ended with 0"
+			}
+			said <- out + errs
+		}()
+		select {
+		case text := <-said:
+			require.NotContains(t, text, "ended with 0", "%q", args)
+			require.Contains(t, text, "not a directory", "%q", args)
+		case <-time.After(startPatience):
+			t.Fatalf("%q waits for the other end of the pipe", args)
+		}
+	}
+	g := startGate(t, d, "GATE_POLICY_DIR="+pipe) // which refuses every statement
+	require.Equal(t, "non-ok", g.get(t, "/health").text(t, "status"))
+	g.end(t)
+}
+
 // The store of the projections is a folder. What else has its name is refused, and left.
 func TestAPipeInThePlaceOfTheProjectionsIsRefused(t *testing.T) {
 	t.Parallel()

@@ -115,7 +115,7 @@ func (p *Places) check(ctx context.Context, dir string, older bool) (m Manifest,
 	if m.Format != format {
 		return m, fmt.Errorf("%w: %s has the format %.40q, not %q", ErrBackup, ManifestName, m.Format, format)
 	}
-	root, err := os.OpenRoot(dir) // no link in it leads out of it
+	root, err := os.OpenRoot(dir + "/") // no link in it leads out of it, and a pipe is not waited for
 	if err != nil {
 		return m, fmt.Errorf("%w: %w", ErrBackup, err)
 	}
@@ -281,7 +281,7 @@ func mustBeMissing(path string) error {
 
 // copyBack puts all files in place, the log's own last.
 func copyBack(ctx context.Context, dir string, p Places, m *Manifest) (err error) {
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir + "/") // a pipe in its place is no folder, and is not waited for
 	if err != nil {
 		return err
 	}

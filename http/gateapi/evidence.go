@@ -248,7 +248,7 @@ func (a *api) judgeable(name string) (string, error) {
 
 func regular(dir, name string) error {
 	missing := fault.New(fault.NotFound, "There is no such file.")
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir + "/") // a pipe in its place is no folder, and is not waited for
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return missing

@@ -76,7 +76,7 @@ func isEmpty(dir string) (bool, error) {
 // compareFiles is Behind when all the policy files there are known to the log
 // with these bytes, whatever the manifest lists.
 func compareFiles(dir, manifest string, state State, findings ...policy.Finding) (Standing, []policy.Finding, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir + "/") // a pipe in its place is no folder, and is not waited for
 	if err != nil {
 		return Differs, findings, err
 	}

@@ -119,7 +119,7 @@ func Path(policyVersion string) string { return policyVersion + ".yaml" }
 
 // openRoot opens the folder; an absent one is ErrNoManifest.
 func openRoot(dir string) (*os.Root, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir + "/") // a pipe in its place is no folder, and is not waited for
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w (the folder %s does not exist)", ErrNoManifest, dir)
 	}

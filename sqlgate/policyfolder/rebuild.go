@@ -201,7 +201,7 @@ func moveAside(dir, aside string, changes []Change) error {
 		}
 	}
 	for _, name := range []string{aside, filepath.Dir(aside), dir} {
-		root, err := os.OpenRoot(name)
+		root, err := os.OpenRoot(name + "/") // a pipe in its place is no folder, and is not waited for
 		if err != nil {
 			return fmt.Errorf("opening %s: %w", name, err)
 		}

@@ -49,7 +49,7 @@ func Write(dir, manifest string, state State) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("creating the policy folder: %w", err)
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir + "/") // a pipe in its place is no folder, and is not waited for
 	if err != nil {
 		return fmt.Errorf("opening the policy folder: %w", err)
 	}
@@ -235,7 +235,7 @@ func BuildManifest(dir, manifest string) (Manifest, error) {
 	if err := checkManifestName(manifest); err != nil {
 		return m, err
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir + "/") // a pipe in its place is no folder, and is not waited for
 	if err != nil {
 		return m, fmt.Errorf("opening the policy folder: %w", err)
 	}
@@ -311,7 +311,7 @@ func WriteManifest(dir, manifest string, m Manifest) error {
 	if err := checkManifestName(manifest); err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir + "/") // a pipe in its place is no folder, and is not waited for
 	if err != nil {
 		return fmt.Errorf("opening the policy folder: %w", err)
 	}
