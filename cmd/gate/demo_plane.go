@@ -20,8 +20,8 @@ import (
 // planeUser is who logs in to the dashboard of the demonstration.
 const planeUser = "operator"
 
-// planeScopes are what the Agents pages of the dashboard read.
-const planeScopes = "agents:read+policies:read+tools:read+metrics:read+events:read"
+// planeScopes are what the Agents pages of the dashboard read, and what can be done there.
+const planeScopes = "agents:read+policies:read+tools:read+metrics:read+events:read+agents:write+tokens:write+policies:apply"
 
 // Bounds of the dashboard's start and end.
 const (

@@ -311,9 +311,10 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 	ofBob := plane.page(t, "/audit?actor=bob")
 	require.Regexp(t, `<span class="dot bad" aria-hidden="true"></span>Allowed, then failed`, ofBob, "the tone is that of the end")
 	require.Contains(t, ofBob, "<summary>Filter: actor bob</summary>")
-	require.NotContains(t, ofBob, "Events of the chosen types alone")
+	require.NotContains(t, ofBob, "Only events that fit the filter are shown")
 	decided := plane.page(t, "/audit?actor=bob&event_type=decision_recorded")
-	require.Contains(t, decided, "Events of the chosen types alone are shown")
+	require.Contains(t, decided, "Only events that fit the filter are shown")
+	require.Contains(t, plane.page(t, "/audit?table=public.orders"), "Only events that fit the filter are shown")
 	require.Contains(t, decided, "2 of its events")
 	require.Contains(t, decided, `<a href="/audit?actor=bob">Show all types</a>`)
 }

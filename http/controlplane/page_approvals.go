@@ -39,7 +39,7 @@ type approvalRow struct {
 func (s *Server) rows(items []approval) []approvalRow {
 	rows := make([]approvalRow, len(items))
 	for i, a := range items {
-		r := approvalRow{approval: a, Effect: effect(&a.Classification, a.SQL), Left: remaining(a.ExpiresAt, s.now()), Line: viewSQL(cutRunes(a.SQL, shownBytes)), rank: risk(&a.Classification)}
+		r := approvalRow{approval: a, Effect: effect(&a.Classification, a.SQL), Left: remaining(a.ExpiresAt, s.now()), Line: lineOf(a.SQL), rank: risk(&a.Classification)}
 		for _, claim := range []string{a.Context.Actor, a.Context.App, a.Context.Tenant, a.Context.Role, a.Context.Host, a.Context.Env, a.Context.SessionID} {
 			r.Claims = append(r.Claims, viewClaim(claim).Warnings...)
 		}
@@ -53,6 +53,15 @@ func (s *Server) rows(items []approval) []approvalRow {
 		rows[i] = r
 	}
 	return rows
+}
+
+// lineOf is what a list shows of a statement.
+func lineOf(sql string) sqlView {
+	v := viewSQL(cutRunes(sql, shownBytes))
+	if more := len(sql) - v.Bytes; more > 0 {
+		v.Pieces = append(v.Pieces, sqlPiece{Kind: "blank", Note: "cut: " + plural(more, "more byte", "more bytes")})
+	}
+	return v
 }
 
 // triage puts what could do most harm first, and of that what ends soonest.

@@ -33,6 +33,7 @@ type auditView struct {
 	Active   bool
 	Whole    string   // address without a choice of event types
 	Narrowed []string // the filters in words
+	Partial  bool     // they leave out events of requests that they find
 	Next     string   // address of the next page
 	Saved    string   // query of the filtered set
 	Damaged  *damage
@@ -77,6 +78,9 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 	}
 	v.Active = len(filter) > 0
 	v.Whole = addressOf(shown, "event_type", "")
+	for _, name := range []string{"event_type", "decision", "rule_id", "table"} {
+		v.Partial = v.Partial || filter.Get(name) != ""
+	}
 	for _, name := range auditFilters {
 		for _, value := range filter[name] {
 			words := cmp.Or(filterLabels[name], strings.ReplaceAll(name, "_", " ")) + " " + value

@@ -62,6 +62,8 @@ const (
 	mostParts = 6
 	longBlank = 24 // white space beyond this is folded and said
 	longLines = 4
+	tailBytes = partBytes / 3
+	longPiece = 160   // of a comment or a string in an excerpt
 	mostMixed = 20    // words of several alphabets that are named
 	mostNotes = 1_000 // marks with their whole note; the others have the number of the character
 )
@@ -134,19 +136,83 @@ func (v *sqlView) fold() {
 		for ; at < part.from; at++ {
 			line += strings.Count(lineEnds.Replace(v.Pieces[at].Text), "\n")
 		}
-		var shown []sqlPiece
-		size, cut := 0, part.to < len(v.Pieces)
-		for _, p := range v.Pieces[part.from:part.to] {
-			if size+len(p.Text) > partBytes {
-				p.Text, cut = cutRunes(p.Text, partBytes-size), true
-				shown = append(shown, p)
-				break
-			}
-			size += len(p.Text)
-			shown = append(shown, p)
+		shown := contracted(v.Pieces[part.from:part.to])
+		cut := part.to < len(v.Pieces)
+		head, size := 0, 0
+		for head < len(shown) && size+shown[head].width() <= partBytes-tailBytes {
+			size += shown[head].width()
+			head++
 		}
-		v.Parts = append(v.Parts, sqlPart{linesOf(shown, line), cut})
+		tail, size := len(shown), 0
+		for tail > head && size+shown[tail-1].width() <= tailBytes {
+			tail--
+			size += shown[tail].width()
+		}
+		if tail == head { // it fits
+			v.Parts = append(v.Parts, sqlPart{linesOf(shown, line), cut})
+			continue
+		}
+		behind := line
+		for _, p := range shown[:tail] {
+			behind += strings.Count(lineEnds.Replace(p.Text), "\n")
+		}
+		// What bounds a write stands at its end, so that is shown as well as its beginning.
+		v.Parts = append(v.Parts, sqlPart{linesOf(shown[:head], line), true}, sqlPart{linesOf(shown[tail:], behind), cut})
 	}
+}
+
+// width is how much of a page a piece takes.
+func (p *sqlPiece) width() int {
+	if p.Kind == "blank" {
+		return len(p.Note)
+	}
+	return len(p.Text)
+}
+
+// contracted are pieces as an excerpt has them: of comments that follow each other the
+// first, and of what is long its ends, so that nothing that runs is out of sight behind
+// what does not, or behind a value.
+func contracted(pieces []sqlPiece) (shown []sqlPiece) {
+	var skipped sqlPiece
+	comments, behind := 0, false
+	flush := func() {
+		if comments > 0 {
+			skipped.Kind, skipped.Note = "blank", plural(comments, "more comment", "more comments")
+			shown = append(shown, skipped)
+		}
+		skipped, comments = sqlPiece{}, 0
+	}
+	for _, p := range pieces {
+		switch {
+		case p.Kind == "comment" && behind:
+			skipped.Text += p.Text
+			comments++
+			continue
+		case behind && strings.TrimSpace(p.Text) == "":
+			skipped.Text += p.Text
+			if comments == 0 {
+				shown, skipped.Text = append(shown, p), ""
+			}
+			continue
+		}
+		flush()
+		behind = p.Kind == "comment"
+		if (p.Kind == "comment" || p.Kind == "string") && len(p.Text) > longPiece {
+			p.Text = cutRunes(p.Text, longPiece/2) + " … " + tailOf(p.Text, longPiece/4)
+		}
+		shown = append(shown, p)
+	}
+	flush()
+	return shown
+}
+
+// tailOf is the end of a text, of at most n bytes.
+func tailOf(s string, n int) string {
+	at := max(len(s)-n, 0)
+	for at < len(s) && !utf8.RuneStart(s[at]) {
+		at++
+	}
+	return s[at:]
 }
 
 // A partAt is a passage, by its pieces, and how many parentheses it stands in.

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -179,14 +180,22 @@ func effect(c *classification, text string) string {
 	case len(c.TablesWritten) > 0:
 		return verb + " " + tableNames(c.TablesWritten)
 	case len(c.TablesRead) > 0:
-		return verb + " " + strings.Join(c.TablesRead, ", ")
+		return verb + " " + tableNames(c.TablesRead)
 	}
 	return verb
 }
 
+// plainInNames are what a name of most tables has.
+const plainInNames = "abcdefghijklmnopqrstuvwxyz0123456789_$.*"
+
 // tableNames says which tables; one that the classifier can't name comes last.
 func tableNames(list []string) string {
 	named := slices.DeleteFunc(slices.Clone(list), func(name string) bool { return name == "?.*" })
+	for i, name := range named {
+		if strings.Trim(name, plainInNames) != "" { // it may be written to be read as our words
+			named[i] = strconv.Quote(name)
+		}
+	}
 	if len(named) < len(list) {
 		named = append(named, "tables that it does not name")
 	}

@@ -240,9 +240,9 @@ function confirmed({ title, text, list = [], hash, yes, grave, work }) {
 
 // A decision waits for some seconds before it is sent, so that it can be taken back.
 const undoSeconds = 5;
-let held = null;
+let held = null; // the newest that can be taken back; those before it wait for their own time
+const waitingToBeSent = new Set();
 function hold(ids, decision, note, back) {
-  held?.sendNow();
   const bar = document.createElement("div");
   bar.className = "held";
   bar.setAttribute("role", "status");
@@ -258,10 +258,11 @@ function hold(ids, decision, note, back) {
   const end = () => {
     clearTimeout(timer);
     bar.remove();
-    if (held === mine) held = null;
+    waitingToBeSent.delete(mine);
+    if (held === mine) held = [...waitingToBeSent].at(-1) ?? null;
   };
   const mine = held = {
-    ids,
+    ids, bar,
     async sendNow() {
       end();
       let sent = false;
@@ -282,14 +283,17 @@ function hold(ids, decision, note, back) {
       showHeld();
     },
   };
+  waitingToBeSent.add(mine);
   showHeld();
 }
-addEventListener("beforeunload", (event) => { if (held) event.preventDefault(); });
+addEventListener("beforeunload", (event) => { if (waitingToBeSent.size) event.preventDefault(); });
 
 // showHeld takes what is decided and not sent yet out of what can be decided.
 function showHeld() {
-  for (const row of document.querySelectorAll("[data-row]")) row.classList.toggle("decided", Boolean(held?.ids.includes(row.dataset.row)));
-  for (const button of document.querySelectorAll("[data-decision]")) button.disabled = Boolean(held?.ids.includes(button.form.dataset.resolve));
+  const ids = new Set([...waitingToBeSent].flatMap((one) => one.ids));
+  for (const row of document.querySelectorAll("[data-row]")) row.classList.toggle("decided", ids.has(row.dataset.row));
+  for (const button of document.querySelectorAll("[data-decision]")) button.disabled = ids.has(button.form.dataset.resolve);
+  [...waitingToBeSent].forEach((one, n) => { one.bar.style.top = `${0.5 + 3.6 * n}rem`; });
 }
 
 // visit goes to another page without leaving this one, so that what is held is not lost.
@@ -515,7 +519,7 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("button");
   if (!button) return;
   if (button.dataset.decision) actions.resolve(button);
-  else if (button.dataset.undo !== undefined) held?.takeBack();
+  else if (button.dataset.undo !== undefined) [...waitingToBeSent].find((one) => one.bar.contains(button))?.takeBack();
   else if (button.dataset.all !== undefined) actions.all(button);
   else if (button.dataset.together) actions.together(button);
   else if (button.dataset.check) actions.check(button);
