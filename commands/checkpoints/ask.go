@@ -225,19 +225,28 @@ func (k *Keeper) compare(ctx context.Context, i int, size uint64, tree *checkpoi
 
 // askLive asks the witnesses that were out of reach while the log was opened. k.offering is held.
 func (k *Keeper) askLive(ctx context.Context) {
-	if k.o.Key == nil || len(k.unheard()) == 0 || k.log.Serving() != nil {
+	k.mu.Lock()
+	compared := k.compared == len(k.vouched)
+	k.mu.Unlock()
+	asks := len(k.unheard()) > 0
+	if k.o.Key == nil || !asks && compared || k.log.Serving() != nil {
 		return
 	}
-	set, err := k.log.Files()
-	if err != nil {
-		_ = k.failed(err) // it is in Status
-		return
+	var err error
+	if asks {
+		set, failed := k.log.Files()
+		if failed != nil {
+			_ = k.failed(failed) // it is in Status
+			return
+		}
+		var said []string
+		said, err = k.ask(ctx, &set)
+		for _, s := range said {
+			k.o.Logger.Warn(s, "source", "checkpoints")
+		}
+		err = errors.Join(err, set.Close())
 	}
-	said, err := k.ask(ctx, &set)
-	for _, s := range said {
-		k.o.Logger.Warn(s, "source", "checkpoints")
-	}
-	if err = errors.Join(err, set.Close()); err == nil && k.log.Serving() == nil {
+	if err == nil && k.log.Serving() == nil {
 		err = k.store.WaitApplied(ctx, k.log.Head().Seq)
 	}
 	if err == nil && k.log.Serving() == nil {
@@ -264,5 +273,6 @@ func (k *Keeper) sameTree(view *projections.View) error {
 			return errors.Join(fmt.Errorf("%w, up to event %d", ErrOtherTree, v.size), err)
 		}
 	}
+	k.compared = len(k.vouched)
 	return nil
 }

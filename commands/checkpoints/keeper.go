@@ -98,6 +98,7 @@ type Keeper struct {
 	digested  uint64           // size up to which digests were due
 	failure   error            // why the last checkpoint failed
 	stuck     bool             // no checkpoint can be made at all
+	compared  int              // of vouched, those that the projections' tree was held against
 	otherTree bool             // the projections' tree is of other events than the log's, so nothing of it is signed
 	want      uint64           // largest size that somebody waited for
 	tries     int              // to make one

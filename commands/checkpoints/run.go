@@ -143,7 +143,7 @@ func (k *Keeper) offer(ctx context.Context, view *projections.View, n *checkpoin
 	var witnesses []*checkpoint.Witness
 	k.mu.Lock()
 	for i, a := range k.asked {
-		if a.heard && a.size < n.Size {
+		if a.heard && a.size < n.Size && !k.otherTree {
 			which, witnesses = append(which, i), append(witnesses, k.o.Witnesses[i])
 		}
 	}
