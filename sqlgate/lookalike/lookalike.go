@@ -25,7 +25,7 @@ var blanks = []rune{0x2800, 0x13441, 0x13442, 0x16fe4, 0x1d159}
 // Chooses tells of a variation selector behind a sign, whose picture it chooses (✔️).
 // Behind a letter it cannot be seen.
 func Chooses(before, r rune) bool {
-	return (r == 0xfe0e || r == 0xfe0f) && unicode.In(before, unicode.So, unicode.Sm, unicode.Po)
+	return (r == 0xfe0e || r == 0xfe0f) && before > unicode.MaxASCII && unicode.In(before, unicode.So, unicode.Sm, unicode.Po)
 }
 
 // nameBytes are those of a name that a server looks at, with its quotes.
@@ -215,15 +215,20 @@ func isOfGrammar(before, token string) bool {
 // has alike (1, l and I, 0 and O) nor capitals, by which alone no name is found. The
 // compatible forms of letters that are no ASCII are left: some are sentences.
 func look(name string) string {
-	return strings.Map(func(r rune) rune {
-		if form := ASCII(r); form != "" {
-			r = rune(form[0])
+	var seen strings.Builder
+	for _, r := range norm.NFC.String(strings.Trim(asRead(name), `"`)) {
+		form := ASCII(r)
+		switch {
+		case r == 0xb5: // micro
+			form = "\u03bc"
+		case form == "":
+			form = string(r)
 		}
-		if r == 0xb5 { // micro
-			r = 0x3bc
+		for _, c := range form {
+			seen.WriteRune(twin(c))
 		}
-		return twin(r)
-	}, norm.NFC.String(strings.Trim(asRead(name), `"`)))
+	}
+	return seen.String()
 }
 
 func plain(name string) string { return strings.Map(twin, strings.Trim(asRead(name), `"`)) }

@@ -89,6 +89,13 @@ func TestWhatPeopleWriteInEastAsiaIsNotStyled(t *testing.T) {
 	}
 	require.True(t, Chooses('✔', 0xfe0f))
 	require.False(t, Chooses('o', 0xfe0f))
+	require.False(t, Chooses('"', 0xfe0f))
+	var names Names
+	names.Add("商品Ⅰ")
+	names.Add("商品Ⅱ")
+	require.False(t, names.Alike("商品Ⅱ"))
+	names.Add("商品II")
+	require.True(t, names.Alike("商品Ⅱ"))
 	require.False(t, Chooses('字', 0xfe0f))
 }
 
