@@ -156,7 +156,7 @@ type wireCall struct {
 	out     *wireOut
 	portal  *wirePortal  // parameters and formats; nil in the simple protocol
 	types   []uint32     // of the parameters, as Parse said
-	makers  *wireSetters // of the temporary relations that it names; nil without any
+	makers  *wireSetters // of what is temporary in its session; nil without any
 }
 
 // OpenWire begins a connection that has logged in. The error is a WireError for

@@ -35,7 +35,7 @@ type wireUnit struct {
 	savepoints []wireSavepoint
 	unrecorded bool         // the log does not have what became of a write that was dispatched
 	setters    wireSetters  // of settings, for all that comes behind them
-	makers     wireSetters  // of temporary relations, for what names one
+	makers     wireSetters  // of what is temporary, for all that comes behind them while there is any
 	temporary  bool         // the session may have some
 	begun      bool         // before and options are set
 	before     wireSettings // as they stood when it began
@@ -468,12 +468,12 @@ func (w *Wire) knowTemporary(ctx context.Context, s *submission) error {
 	if !u.temporary || u.block == nil || u.failed {
 		return nil
 	}
-	relations, err := u.block.Temporary(ctx)
+	relations, has, err := u.block.Temporary(ctx)
 	if err != nil {
 		return w.gate.refuse(ctx, s, err)
 	}
 	s.classification = s.classification.WithTemporary(w.gate.Wire.SearchPath, relations)
-	if s.classification.NamesTemporary() && u.makers.digest != [32]byte{} { // what there is in them is what these put there
+	if has { // a statement may reach it by a text or a type as well ('mine'::regclass), which shows in no fact
 		s.wire.makers = &u.makers
 		s.record.RequestDigest = digestOf("gate.request.temporary.v1", string(s.record.RequestDigest[:]), string(u.makers.digest[:]))
 	}

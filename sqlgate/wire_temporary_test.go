@@ -190,7 +190,22 @@ func TestAnApprovalIsForTheTemporaryTablesBeforeIt(t *testing.T) {
 	tag, _ := c.query(deletes)
 	require.Equal(t, "DELETE 3", tag)
 	c.query("SET LOCAL gate.approval_id = '" + elsewhere + "'")
+	require.Equal(t, "approval_mismatch", state(c.refused("DELETE FROM t WHERE id = 60")), "what it reaches by a text does not show")
+	c.query("ROLLBACK")
+	c.query("BEGIN")
+	c.query("CREATE TEMP TABLE mine (id int)")
+	c.query("DROP TABLE pg_temp.mine")
+	c.query("SET LOCAL gate.approval_id = '" + elsewhere + "'")
 	tag, _ = c.query("DELETE FROM t WHERE id = 60")
-	require.Equal(t, "DELETE 1", tag, "what names none of them needs nothing of them")
+	require.Equal(t, "DELETE 1", tag, "there is nothing temporary any more")
 	c.query("COMMIT")
+
+	byText := "DELETE FROM t WHERE id > (SELECT substr(attname, 2)::int FROM pg_attribute WHERE attrelid = 'mine'::regclass AND attnum = 1)"
+	elsewhere = heldBy(t, c.refused(byText))
+	w.approve(elsewhere)
+	c.query("BEGIN")
+	c.query("CREATE TEMP TABLE mine (c1 int)")
+	c.query("SET LOCAL gate.approval_id = '" + elsewhere + "'")
+	require.Equal(t, "approval_mismatch", state(c.refused(byText)))
+	c.query("ROLLBACK")
 }

@@ -289,7 +289,7 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 	blocked := plane.page(t, "/audit?decision=BLOCK&event_type=decision_recorded")
 	require.Contains(t, blocked, "public.orders")
 	require.Regexp(t, `(?s)DELETE.*FROM.*orders`, blocked, "the statement is found where the filter leaves it out")
-	require.Contains(t, plane.page(t, "/audit?since=last+0+s"), "No event fits this filter.")
+	require.Contains(t, plane.page(t, "/audit?since=2100-01-01T00:00:00Z"), "No event fits this filter.")
 	require.Contains(t, plane.page(t, "/audit?decision=MAYBE"), "Decision must be one of ALLOW, BLOCK, REQUIRE_APPROVAL.")
 	require.Contains(t, plane.page(t, "/audit?since=yesterday"), "Since must be a moment like")
 	require.Contains(t, page, `/audit?since=last&#43;24&#43;h`)

@@ -33,13 +33,14 @@ type limitWorld struct {
 	meanwhile    atomic.Pointer[string]
 	acted        atomic.Pointer[limitAnswer] // what was done meanwhile
 
-	sequence int
-	block    bool
-	writes   []*limitRun // that stand in it
-	points   []limitOp   // savepoints; most is how many writes stood before
-	runs     []*limitRun // all that the log has, in its order
-	told     map[string]int
-	fault    string
+	sequence  int
+	block     bool
+	temporary bool        // a temporary table was made in the sequence, so approvals from before may be for something else
+	writes    []*limitRun // that stand in it
+	points    []limitOp   // savepoints; most is how many writes stood before
+	runs      []*limitRun // all that the log has, in its order
+	told      map[string]int
+	fault     string
 }
 
 // A limitRun is one execution of a write.
@@ -148,7 +149,7 @@ func (w *limitWorld) other(sql string, a limitAnswer) {
 
 // run lets a sequence happen. In the end both databases hold the same.
 func (w *limitWorld) run(number int, ops []*limitOp) {
-	w.sequence = number
+	w.sequence, w.temporary = number, false
 	require.Empty(w.t, limitExec(w.aside, limitRows).code)
 	require.Empty(w.t, limitExec(w.beside, limitRows).code)
 	for i, op := range ops {
@@ -279,6 +280,7 @@ var limitTag = regexp.MustCompile(`^(?:INSERT 0|UPDATE|DELETE|MERGE) (\d+)$`)
 
 // write holds the answer to one write against what it does at the twin.
 func (w *limitWorld) write(op *limitOp, a limitAnswer, alone bool) {
+	w.temporary = w.temporary || strings.Contains(op.sql, "TEMPORARY")
 	before, uncounted := w.look(op.sql)
 	if acted := w.acted.Swap(nil); acted != nil {
 		w.other(op.meanwhile, *acted)
@@ -289,6 +291,9 @@ func (w *limitWorld) write(op *limitOp, a limitAnswer, alone bool) {
 		return
 	case !failed && op.used && a.code == "GT002":
 		w.told["used"]++
+		limitExec(w.twin, "SELECT 1/0")
+		return
+	case !failed && w.temporary && a.code == "GT002": // it was asked for where nothing temporary was
 		limitExec(w.twin, "SELECT 1/0")
 		return
 	case failed || op.used || a.code == "GT002":

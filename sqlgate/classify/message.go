@@ -120,8 +120,8 @@ func unkeyed(where []string) []string {
 	return among(slices.DeleteFunc(slices.Clone(where), func(v string) bool { return v == WhereKeyEquality }), []string{WherePresent})
 }
 
-// NamesTemporary tells whether the facts have a relation of the session's own schema.
-func (c *Classification) NamesTemporary() bool {
+// namesTemporary tells whether the facts have a relation of the session's own schema.
+func (c *Classification) namesTemporary() bool {
 	own := func(fact string) bool { return strings.HasPrefix(fact, TemporarySchema) }
 	return slices.ContainsFunc(c.TablesRead, own) || slices.ContainsFunc(c.TablesWritten, own)
 }
@@ -133,7 +133,7 @@ func (c *Classification) LeavesTemporary() bool {
 	if c.SafeRead {
 		return false
 	}
-	return slices.Contains(c.Flags, FlagTemporary) || c.NamesTemporary() || slices.Contains(c.RiskSignals, SignalUnknownFunction) ||
+	return slices.Contains(c.Flags, FlagTemporary) || c.namesTemporary() || slices.Contains(c.RiskSignals, SignalUnknownFunction) ||
 		slices.Contains([]string{ClassDDL, ClassDCL, ClassMaintenance}, c.Class) || c.QueryType == TypeCall || c.QueryType == TypeDo
 }
 

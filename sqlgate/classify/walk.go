@@ -280,7 +280,7 @@ func (w *walk) finish(sql, fingerprint string) Classification {
 			w.raise(SignalOversizedFacts, "", -1)
 		}
 	}
-	if c.NamesTemporary() && slices.Contains(c.Where, WhereKeyEquality) { // the keys there are the client's to choose
+	if c.namesTemporary() && slices.Contains(c.Where, WhereKeyEquality) { // the keys there are the client's to choose
 		c.Where, c.ClassificationVersion = unkeyed(c.Where), Version
 	}
 	if c.SafeRead = c.Class == ClassRead && len(c.RiskSignals) == 0; c.SafeRead {

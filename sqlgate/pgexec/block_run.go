@@ -377,23 +377,26 @@ func (b *Block) RollbackTo(ctx context.Context, s Savepoint) error {
 
 // temporarySQL names the relations of the session's own schema. One that is no plain
 // table, or has rules or triggers, may hand a write of it on to another.
-const temporarySQL = `SELECT pg_catalog.jsonb_object_agg(c.relname, c.relkind OPERATOR(pg_catalog.<>) 'r'::pg_catalog."char" OR c.relhasrules OR c.relhastriggers)
+const temporarySQL = `SELECT pg_catalog.jsonb_object_agg(c.relname, c.relkind OPERATOR(pg_catalog.<>) 'r'::pg_catalog."char" OR c.relhasrules OR c.relhastriggers),
+EXISTS (SELECT FROM pg_catalog.pg_type WHERE typnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
+OR EXISTS (SELECT FROM pg_catalog.pg_proc WHERE pronamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
+OR EXISTS (SELECT FROM pg_catalog.pg_operator WHERE oprnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
 FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()`
 
-// Temporary asks which temporary relations the session has by now. The value tells
-// whether a write of the relation may reach others.
-func (b *Block) Temporary(ctx context.Context) (relations map[string]bool, err error) {
+// Temporary asks which temporary relations the session has by now, and whether it has
+// anything temporary. The value tells whether a write of the relation may reach others.
+func (b *Block) Temporary(ctx context.Context) (relations map[string]bool, has bool, err error) {
 	if err := b.usable(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	c, row := query(temporarySQL)
 	if err := b.ask(ctx, c, true); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if text := row.text(0); text != "" {
 		err = json.Unmarshal([]byte(text), &relations)
 	}
-	return relations, err
+	return relations, len(relations) > 0 || row.text(1) == "t", err
 }
 
 // Modes are those of the transaction as it is now: READ ONLY ends with the
