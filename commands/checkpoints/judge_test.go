@@ -2,6 +2,7 @@ package checkpoints
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -499,4 +500,52 @@ func TestAWitnessThatTellsAnOldSizeAccusesNobody(t *testing.T) {
 	require.True(t, k.asked[0].heard, "%v", k.asked[0].err)
 	require.Len(t, k.vouched, 1)
 	r.stop()
+}
+
+// A tree of other events that is found while the gate runs is offered to nobody: the
+// witness would accuse the log, which is honest. Where the projections can't be waited for
+// the first time, they are held against the log the next time.
+func TestATreeOfOtherEventsIsOfferedToNobody(t *testing.T) {
+	h := witnessed(t)
+	r := h.start()
+	r.grow(5)
+	r.stop()
+	other := h.moved(all)
+	other.witnesses = nil
+	r = other.start()
+	r.grow(10)
+	r.end()
+	short := other.treeOf(t)
+	r = other.start()
+	r.grow(200)
+	r.end()
+	long := other.treeOf(t)
+	r = h.start()
+	r.grow(9)
+	r.stop()
+
+	clients := h.clients()
+	h.witnesses = nil
+	r = h.start()
+	honest := r.store
+	r.grow(60)
+	r.o.Witnesses, r.asked = clients, make([]asked, 1)
+	r.Keeper.store = short
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	r.askLive(ctx)
+	cancel()
+	require.Empty(t, r.unheard())
+	require.False(t, r.otherTree, "it ends before the log")
+	r.Keeper.store = long
+	r.askLive(t.Context())
+	require.True(t, r.otherTree)
+	view := long.View()
+	n, err := r.signer.Sign(view.Tree(), view.Tree().Size(), nil)
+	require.NoError(t, err)
+	r.offer(t.Context(), view, n)
+	require.NoError(t, view.Close())
+	require.NoError(t, r.log.Serving())
+	require.False(t, r.Status().Witnesses[0].Conflict)
+	r.Keeper.store = honest
+	r.end()
 }
