@@ -242,6 +242,23 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	w.until("document.querySelectorAll('[data-select]').length === 2")
 	w.sees("To approve, open each.")
 	require.Equal(t, "null", w.value("String(document.querySelector('[data-together=\"approve\"]'))"))
+
+	// Each decision has its own five seconds: the second one takes nothing from the first.
+	w.open("/approvals")
+	w.until("document.activeElement.id === 'main' && document.querySelectorAll('[data-row]').length === 2")
+	ids := strings.Fields(w.value("[...document.querySelectorAll('[data-row]')].map(e => e.dataset.row).join(' ')"))
+	w.open("/approvals/" + ids[0])
+	at(ids[0])
+	press("r")
+	yes()
+	at(ids[1])
+	press("r")
+	yes()
+	w.until("document.querySelectorAll('.held').length === 2")
+	w.do(chromedp.Click(".held:last-of-type button"))
+	w.sees("Taken back. Nothing was sent.")
+	status(ids[0], "reject")
+	require.Equal(t, "pending", g.record(t, ids[1])["status"])
 }
 
 // tenByKeys is a night's work without a mouse: log in, find the inbox, decide ten. It tells
