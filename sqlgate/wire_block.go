@@ -487,7 +487,7 @@ func (u *wireUnit) sends(s *submission) {
 	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) {
 		u.setters = u.setters.and(s.setter(), s.record.RequestDigest)
 	}
-	if s.classification.LeavesTemporary() {
+	if s.classification.LeavesTemporary() || u.temporary && !s.classification.SafeRead { // as nextval of a temporary sequence
 		u.temporary, u.makers = true, u.makers.and(s.setter(), s.record.RequestDigest)
 	}
 }

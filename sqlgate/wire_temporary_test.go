@@ -24,6 +24,10 @@ rules:
     decision: REQUIRE_APPROVAL
     reason_code: delete_needs_approval
     match: { query_types: [DELETE] }
+  - id: numbers
+    decision: ALLOW
+    reason_code: numbers
+    match: { query_types_only: [SELECT], functions_only: [nextval], tables_read_only: [], tables_written_only: [] }
   - id: by-key
     decision: ALLOW
     reason_code: by_key
@@ -199,6 +203,19 @@ func TestAnApprovalIsForTheTemporaryTablesBeforeIt(t *testing.T) {
 	tag, _ = c.query("DELETE FROM t WHERE id = 60")
 	require.Equal(t, "DELETE 1", tag, "there is nothing temporary any more")
 	c.query("COMMIT")
+
+	numbered := "DELETE FROM t WHERE id > nextval('s')"
+	c.query("BEGIN")
+	c.query("CREATE TEMP SEQUENCE s START 58")
+	numbers := heldBy(t, c.refused(numbered))
+	w.approve(numbers)
+	c.query("ROLLBACK")
+	c.query("BEGIN")
+	c.query("CREATE TEMP SEQUENCE s START 58")
+	c.query("SELECT nextval('s')")
+	c.query("SET LOCAL gate.approval_id = '" + numbers + "'")
+	require.Equal(t, "approval_mismatch", state(c.refused(numbered)), "the sequence has gone on")
+	c.query("ROLLBACK")
 
 	byText := "DELETE FROM t WHERE id > (SELECT substr(attname, 2)::int FROM pg_attribute WHERE attrelid = 'mine'::regclass AND attnum = 1)"
 	elsewhere = heldBy(t, c.refused(byText))
