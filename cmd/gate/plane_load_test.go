@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,7 +29,7 @@ const planeEventsVariable = "PLANE_EVENTS"
 // with hundreds of approvals waiting, and prints when the browser painted it.
 func TestTheOverviewOverALongLog(t *testing.T) {
 	t.Parallel()
-	events, waiting := 400, 25
+	events, waiting := 400, 50
 	if text := os.Getenv(planeEventsVariable); text != "" {
 		var err error
 		events, err = strconv.Atoi(text)
@@ -52,10 +53,28 @@ func TestTheOverviewOverALongLog(t *testing.T) {
 		t.Logf("overview: %s", timing)
 	}
 	w.open("/approvals")
-	require.Equal(t, strconv.Itoa(waiting), w.value("String(document.querySelectorAll('.inbox li').length)"))
+	require.Equal(t, "40", w.value("String(document.querySelectorAll('.inbox li').length)"))
+	w.requireLight()
 	count, err := chromedp.Run(w.ctx, chromedp.Evaluate[float64]("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"))
 	require.NoError(t, err)
 	t.Logf("inbox of %d: first paint after %.0f ms", waiting, count)
+	shown := make(map[string]bool)
+	for from := 1; from <= waiting; from += 40 {
+		if from > 1 {
+			w.do(chromedp.Click(`[aria-label="Pages"] a:last-child`))
+		}
+		w.sees(fmt.Sprintf("%d to %d of %d, the riskiest first", from, min(from+39, waiting), waiting))
+		for _, id := range strings.Fields(w.value("[...document.querySelectorAll('[data-row]')].map(e => e.dataset.row).join(' ')")) {
+			shown[id] = true
+		}
+	}
+	require.Equal(t, "false", w.value("String(document.body.innerText.includes('Further ones'))"))
+	require.Len(t, shown, waiting, "each stands on one of the pages")
+	w.do(chromedp.Click(`[aria-label="Pages"] a:first-child`))
+	w.sees(fmt.Sprintf("%d to %d of", (waiting-1)/40*40-39, (waiting-1)/40*40))
+	w.open("/approvals?from=100000")
+	w.sees(fmt.Sprintf("of %d, the riskiest first", waiting))
+	require.NotEqual(t, "0", w.value("String(document.querySelectorAll('.inbox li').length)"), "the last page stands for what is behind it")
 	p.requireNoSecret(t, g)
 }
 

@@ -57,3 +57,19 @@ func TestTheInboxIsSortedByRiskAndTimeLeft(t *testing.T) {
 	require.Equal(t, "c2 c1", order(rows))
 	require.Equal(t, []int{6, 2, 1, 3, 3, 2, 1}, []int{links[0].Count, links[1].Count, links[2].Count, links[3].Count, links[4].Count, links[5].Count, links[6].Count})
 }
+
+func TestAPageOfTheInboxCountsThroughItsGroups(t *testing.T) {
+	groups := []group{{Fingerprint: "a", Rows: make([]approvalRow, 3), Of: 3}, {Fingerprint: "b", Rows: make([]approvalRow, 1), Of: 1}, {Fingerprint: "c", Rows: make([]approvalRow, 4), Of: 4}}
+	at := func(from, to int) map[string]int {
+		shown := make(map[string]int)
+		for _, g := range window(groups, from, to) {
+			shown[g.Fingerprint] = len(g.Rows)
+		}
+		return shown
+	}
+	require.Equal(t, map[string]int{"a": 3, "b": 1, "c": 4}, at(0, 8))
+	require.Equal(t, map[string]int{"a": 2}, at(0, 2))
+	require.Equal(t, map[string]int{"a": 1, "b": 1, "c": 1}, at(2, 5))
+	require.Equal(t, map[string]int{"c": 1}, at(7, 20))
+	require.Empty(t, at(0, 0))
+}

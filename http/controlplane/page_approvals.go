@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,8 +23,11 @@ var runsUnder = regexp.MustCompile(`^(TimeZone = |types of the parameters: |\d+ 
 // shownBytes is how much of a statement a line of a list shows.
 const shownBytes = 400
 
-// inboxLimit is how many pending approvals a page of the inbox has.
+// inboxLimit is how many pending approvals are read for the inbox, and put in order.
 const inboxLimit = 1000
+
+// inboxPage is how many of them a page shows: the worst first, and the page under 100 KB.
+const inboxPage = 40
 
 // An approvalRow is an approval in a list.
 type approvalRow struct {
@@ -74,19 +78,22 @@ var riskOrder = map[string]int{"high": 2, "elevated": 1}
 // A group is the approvals of one shape of statement.
 type group struct {
 	Fingerprint string
-	Rows        []approvalRow
+	Rows        []approvalRow // those on this page
+	Of          int           // those on all pages
 	// Together tells whether they may be approved by one action: each is shown whole, and
 	// there is nothing to say of it that stands on its card alone.
 	Together bool
 }
 
 type approvalsView struct {
-	Tab     string
-	Groups  []group
-	Count   int
-	Filters []filterLink
-	History []approvalRow
-	Next    string
+	Tab            string
+	Groups         []group
+	Count          int // of all that wait, filtered or not
+	From, To, Of   int // the part of the filtered ones on this page; From counts from 1
+	Earlier, Later string
+	Filters        []filterLink
+	History        []approvalRow
+	Next           string
 }
 
 // A filterLink is a part of the inbox, or all of it.
@@ -117,7 +124,24 @@ func (s *Server) approvals(c *httpd.Call, p *page) error {
 		rows := s.rows(got.Items)
 		v.Count, v.Next = len(rows), got.next()
 		rows, v.Filters = filtered(rows, query)
-		v.Groups = grouped(rows)
+		from, err := strconv.Atoi(cmp.Or(query.Get("from"), "1"))
+		if err != nil || from < 1 {
+			return httpd.Invalid(map[string]string{"from": "must be the number of a row, from 1"})
+		}
+		v.Of = len(rows)
+		v.From = min(from-1, max(v.Of-1, 0))/inboxPage*inboxPage + 1 // decided ones move the rest up
+		v.To = min(v.From-1+inboxPage, v.Of)
+		v.Groups = window(grouped(rows), v.From-1, v.To)
+		at := func(from int) string {
+			query.Set("from", strconv.Itoa(from))
+			return "/approvals?" + query.Encode()
+		}
+		if v.From > 1 {
+			v.Earlier = at(v.From - inboxPage)
+		}
+		if v.To < v.Of {
+			v.Later = at(v.To + 1)
+		}
 	default:
 		return httpd.Invalid(map[string]string{"show": "must be pending, approved, rejected or expired"})
 	}
@@ -178,10 +202,25 @@ func grouped(rows []approvalRow) []group {
 		g.Rows = append(g.Rows, r)
 		g.Together = g.Together && r.Risk != "high" && r.whole() && len(dangers(&r, r.Line.Warnings)) == 0
 	}
-	for _, g := range groups {
-		markDifferences(g.Rows)
+	for i := range groups {
+		markDifferences(groups[i].Rows)
+		groups[i].Of = len(groups[i].Rows)
 	}
 	return groups
+}
+
+// window keeps the rows of a page, as they are counted through all groups.
+func window(groups []group, from, to int) []group {
+	var shown []group
+	before := 0
+	for _, g := range groups {
+		if first, last := max(from-before, 0), min(to-before, g.Of); first < last {
+			g.Rows = g.Rows[first:last]
+			shown = append(shown, g)
+		}
+		before += g.Of
+	}
+	return shown
 }
 
 // whole tells whether a line of a list shows all that an approval is for.
