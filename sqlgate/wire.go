@@ -154,9 +154,8 @@ type wireCall struct {
 	control bool // the gate answers it itself
 	last    bool // its transaction ends behind it
 	out     *wireOut
-	portal  *wirePortal  // parameters and formats; nil in the simple protocol
-	types   []uint32     // of the parameters, as Parse said
-	makers  *wireSetters // of what is temporary in its session; nil without any
+	portal  *wirePortal // parameters and formats; nil in the simple protocol
+	types   []uint32    // of the parameters, as Parse said
 }
 
 // OpenWire begins a connection that has logged in. The error is a WireError for

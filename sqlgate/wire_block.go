@@ -35,15 +35,14 @@ type wireUnit struct {
 	savepoints []wireSavepoint
 	unrecorded bool         // the log does not have what became of a write that was dispatched
 	setters    wireSetters  // of settings, for all that comes behind them
-	makers     wireSetters  // of what is temporary, for all that comes behind them while there is any
-	temporary  bool         // the session may have some
+	mayHave    bool         // the session may have something temporary
+	temporary  bool         // it had, when that was last asked or before
 	begun      bool         // before and options are set
 	before     wireSettings // as they stood when it began
 }
 
 // wireSetters are the statements of a unit that set what those behind them run under
-// (set_config: policies of rows let the same text see other rows then), or those that
-// make and fill the temporary relations which the same text may read.
+// (set_config: policies of rows let the same text see other rows then).
 type wireSetters struct {
 	last   []wireSetter // those that are shown, for the last of them decide
 	more   int          // before these
@@ -84,7 +83,6 @@ type wireSavepoint struct {
 	bound    int // portals before it
 	settings wireSettings
 	setters  wireSetters
-	makers   wireSetters
 }
 
 // blockID is what the dispatches of one block share; "" outside of one.
@@ -465,19 +463,26 @@ func (w *Wire) writeFailed(ctx context.Context, s *submission, recorded commands
 // to know all that renames and drops one.
 func (w *Wire) knowTemporary(ctx context.Context, s *submission) error {
 	u := &w.unit
-	if !u.temporary || u.block == nil || u.failed {
+	if !u.mayHave || u.block == nil || u.failed {
 		return nil
 	}
-	relations, has, err := u.block.Temporary(ctx)
+	has, err := u.block.Temporary(ctx)
 	if err != nil {
 		return w.gate.refuse(ctx, s, err)
 	}
-	s.classification = s.classification.WithTemporary(w.gate.Wire.SearchPath, relations)
-	if has { // a statement may reach it by a text or a type as well ('mine'::regclass), which shows in no fact
-		s.wire.makers = &u.makers
-		s.record.RequestDigest = digestOf("gate.request.temporary.v1", string(s.record.RequestDigest[:]), string(u.makers.digest[:]))
-	}
+	s.classification = s.classification.WithTemporary(w.gate.Wire.SearchPath, has.Relations, has.Inherits)
+	u.temporary = u.temporary || has.Any
 	return nil
+}
+
+// errUnseen refuses to ask a person, or to use what one approved, in a transaction that
+// had anything temporary. What that held may decide what the text comes to, the text need
+// not name it ('mine'::regclass, a text search configuration), neither DROP nor a rollback
+// undoes all that it did (sequences, set_config in a CHECK), and no card could show it.
+func errUnseen() *WireError {
+	e := wireErrorf("0A000", "a statement that needs an approval can't run in a transaction that has or had anything temporary")
+	e.Hint = "Nobody could see what it comes to. Keep the rows in a table of the database, or run it in a transaction of its own."
+	return e
 }
 
 // sends notes that a statement goes to the server.
@@ -487,9 +492,7 @@ func (u *wireUnit) sends(s *submission) {
 	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) {
 		u.setters = u.setters.and(s.setter(), s.record.RequestDigest)
 	}
-	if s.classification.LeavesTemporary() || u.temporary && !s.classification.SafeRead { // as nextval of a temporary sequence
-		u.temporary, u.makers = true, u.makers.and(s.setter(), s.record.RequestDigest)
-	}
+	u.mayHave = u.mayHave || s.classification.LeavesTemporary()
 }
 
 // withoutSnapshot are the statements of a block that a server runs without a snapshot

@@ -3,6 +3,7 @@ package sqlgate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -339,7 +340,7 @@ func doSavepoint(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wir
 		return wireReply{}, err
 	}
 	u.used = true
-	u.savepoints = append(u.savepoints, wireSavepoint{name: strings.Clone(o.Name), set: set, writes: len(u.writes), bound: w.bound, settings: w.settings, setters: u.setters, makers: u.makers})
+	u.savepoints = append(u.savepoints, wireSavepoint{name: strings.Clone(o.Name), set: set, writes: len(u.writes), bound: w.bound, settings: w.settings, setters: u.setters})
 	return wireReply{}, nil
 }
 
@@ -368,7 +369,11 @@ func doRollbackTo(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wi
 		u.unrecorded = true
 		return wireReply{}, err
 	}
-	u.failed, u.writes, u.savepoints, w.settings, u.setters, u.makers = false, u.writes[:sp.writes], u.savepoints[:i+1], sp.settings, sp.setters, sp.makers
+	if was := &sp.setters; u.setters.digest != was.digest { // it takes their settings back, and leaves a seed or a lock
+		text := fmt.Sprintf("ROLLBACK TO %s, which was set behind %d of these", cut(o.Name, shownOfValue), was.more+len(was.last))
+		u.setters = u.setters.and(wireSetter{zone: w.zone(), text: text}, was.digest)
+	}
+	u.failed, u.writes, u.savepoints, w.settings = false, u.writes[:sp.writes], u.savepoints[:i+1], sp.settings
 	maps.DeleteFunc(w.portals, func(_ string, p *wirePortal) bool { return p.number > sp.bound })
 	return wireReply{}, nil
 }

@@ -41,16 +41,12 @@ func (s *submission) shownParams() (list []string) {
 	if s.wire == nil {
 		return list
 	}
-	for _, before := range []*wireSetters{&s.wire.wire.unit.setters, s.wire.makers} {
-		if before == nil {
-			continue
-		}
-		if before.more > 0 {
-			list = append(list, strconv.Itoa(before.more)+" more before these in its transaction")
-		}
-		for i := range before.last {
-			list = append(list, before.last[i].shown(zone))
-		}
+	before := &s.wire.wire.unit.setters
+	if before.more > 0 {
+		list = append(list, strconv.Itoa(before.more)+" more before these in its transaction")
+	}
+	for i := range before.last {
+		list = append(list, before.last[i].shown(zone))
 	}
 	return list
 }

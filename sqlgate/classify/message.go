@@ -48,14 +48,14 @@ func (c Classification) WithTypes(types []uint32, names []string) Classification
 const TemporarySchema = "pg_temp"
 
 // WithTemporary is the classification in a session that has temporary relations of
-// these names. The schema is the one in which the facts have names without a schema:
+// these names; inherits says that rows of one are among those of another table. The schema is the one in which the facts have names without a schema:
 // such a name may mean the session's own relation there, so it stands in the facts
 // under both. Where a relation's value is set (a view, one with rules or triggers), a
-// write of it may reach any table, which tables_written says as ?.*. What is bound
-// by a key of a relation that the client made is bound by nothing it can't choose:
-// `where` says present.
-func (c Classification) WithTemporary(schema string, relations map[string]bool) Classification {
-	named, elsewhere := false, false
+// write of it may reach any table, which tables_written says as ?.* and columns_written
+// as ?.*.*. What is bound by a key of a relation that the client made is
+// bound by nothing it can't choose: `where` says present.
+func (c Classification) WithTemporary(schema string, relations map[string]bool, inherits bool) Classification {
+	named, elsewhere := inherits, false
 	both := func(list []string, written bool) []string {
 		var more []string
 		for _, fact := range list {
@@ -80,10 +80,10 @@ func (c Classification) WithTemporary(schema string, relations map[string]bool) 
 	if !named {
 		return c
 	}
-	if elsewhere {
-		c.TablesWritten = among(c.TablesWritten, []string{"?.*"})
-	}
 	var columns []string
+	if elsewhere {
+		c.TablesWritten, columns = among(c.TablesWritten, []string{"?.*"}), []string{"?.*.*"}
+	}
 	for _, fact := range c.ColumnsWritten {
 		for name := range relations {
 			if column, found := strings.CutPrefix(fact, schema+"."+name+"."); found {

@@ -50,9 +50,9 @@ func TestTypesOfAMessageCountAsThoseOfTheText(t *testing.T) {
 // Facts have no quotes, and the schema of the search path may have a dot in its name.
 func TestATemporaryNameIsFoundBesideASchemaWithADot(t *testing.T) {
 	c := Classification{TablesRead: []string{"a.b.mine", "a.mine"}, TablesWritten: []string{"a.b.t"}, ColumnsWritten: []string{"a.b.t.v"}, Where: []string{WhereKeyEquality}}
-	with := c.WithTemporary("a.b", map[string]bool{"mine": false})
+	with := c.WithTemporary("a.b", map[string]bool{"mine": false}, false)
 	require.Equal(t, []string{"a.b.mine", "a.mine", "pg_temp.mine"}, with.TablesRead)
 	require.Equal(t, []string{WherePresent}, with.Where)
 	require.Equal(t, []string{"a.b.t"}, with.TablesWritten)
-	require.Equal(t, c, c.WithTemporary("a", map[string]bool{"others": true}))
+	require.Equal(t, c, c.WithTemporary("a", map[string]bool{"others": true}, false))
 }

@@ -376,27 +376,34 @@ func (b *Block) RollbackTo(ctx context.Context, s Savepoint) error {
 }
 
 // temporarySQL names the relations of the session's own schema. One that is no plain
-// table, or has rules or triggers, may hand a write of it on to another.
+// table, or has rules or triggers, may hand a write of it on to another. Whatever stands
+// in a schema (2615: pg_namespace) depends on it (https://www.postgresql.org/docs/current/catalog-pg-depend.html).
 const temporarySQL = `SELECT pg_catalog.jsonb_object_agg(c.relname, c.relkind OPERATOR(pg_catalog.<>) 'r'::pg_catalog."char" OR c.relhasrules OR c.relhastriggers),
-EXISTS (SELECT FROM pg_catalog.pg_type WHERE typnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
-OR EXISTS (SELECT FROM pg_catalog.pg_proc WHERE pronamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
-OR EXISTS (SELECT FROM pg_catalog.pg_operator WHERE oprnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
+pg_catalog.bool_or(EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid OPERATOR(pg_catalog.=) c.oid)),
+EXISTS (SELECT FROM pg_catalog.pg_depend WHERE refclassid OPERATOR(pg_catalog.=) 2615 AND refobjid OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
 FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()`
 
-// Temporary asks which temporary relations the session has by now, and whether it has
-// anything temporary. The value tells whether a write of the relation may reach others.
-func (b *Block) Temporary(ctx context.Context) (relations map[string]bool, has bool, err error) {
+// Temporary is what a session has in its own schema.
+type Temporary struct {
+	Relations map[string]bool // by name; set where a write of it may reach others
+	Inherits  bool            // one is a child of another table, whose rows are among that one's
+	Any       bool            // there is anything at all, a type or a text search configuration too
+}
+
+// Temporary asks what the session has in its own schema by now.
+func (b *Block) Temporary(ctx context.Context) (t Temporary, err error) {
 	if err := b.usable(); err != nil {
-		return nil, false, err
+		return t, err
 	}
 	c, row := query(temporarySQL)
 	if err := b.ask(ctx, c, true); err != nil {
-		return nil, false, err
+		return t, err
 	}
 	if text := row.text(0); text != "" {
-		err = json.Unmarshal([]byte(text), &relations)
+		err = json.Unmarshal([]byte(text), &t.Relations)
 	}
-	return relations, len(relations) > 0 || row.text(1) == "t", err
+	t.Inherits, t.Any = row.text(1) == "t", row.text(2) == "t"
+	return t, err
 }
 
 // Modes are those of the transaction as it is now: READ ONLY ends with the
