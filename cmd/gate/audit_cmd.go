@@ -31,7 +31,7 @@ var auditFlags = []struct{ name, doc string }{
 	{"actor", "claimed actor"}, {"app", "claimed application"}, {"tenant", "claimed tenant"}, {"env", "claimed environment"},
 	{"decision", "ALLOW, BLOCK or REQUIRE_APPROVAL"}, {"fingerprint", "shape of the statement"}, {"approval-id", "approval"}, {"execution-id", "execution"},
 	{"request-id", "request"}, {"session-id", "session"}, {"policy-version", "policy version, as name@1.0.0"},
-	{"table", "table that the statement reads or writes, as public.orders"}, {"rule-id", "rule that decided"},
+	{"agent-id", "registered agent, whose token was checked"}, {"table", "table that the statement reads or writes, as public.orders"}, {"rule-id", "rule that decided"},
 	{"since", "from this moment on: RFC 3339, or how long ago, as 2h"}, {"until", "before this moment, likewise"},
 	{"from-seq", "from this event on"}, {"to-seq", "up to this event"},
 }

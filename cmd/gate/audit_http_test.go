@@ -14,12 +14,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"writegate/agentctl"
 )
 
 // listParameters are the parameters of each list that may stand there once.
 var listParameters = map[string][]string{
 	"/audit": {"fingerprint", "actor", "app", "tenant", "env", "decision", "approval_id", "session_id", "policy_version",
-		"execution_id", "request_id", "table", "rule_id", "since", "until", "from_seq", "to_seq", "limit", "cursor", "order"},
+		"execution_id", "request_id", "agent_id", "table", "rule_id", "since", "until", "from_seq", "to_seq", "limit", "cursor", "order"},
 	"/approvals":  {"status", "env", "app", "actor", "limit", "cursor", "order"},
 	"/executions": {"execution_state", "limit", "cursor", "order"},
 	"/logs":       {"level", "source", "limit", "cursor", "order"},
@@ -143,7 +145,7 @@ func fillAudit(t testing.TB, g *testGate) {
 }
 
 // auditFields are the filters that name the field of an event they look at.
-var auditFields = []string{"event_type", "fingerprint", "actor", "app", "tenant", "env", "decision", "approval_id", "session_id", "policy_version", "execution_id", "request_id", "table", "rule_id"}
+var auditFields = []string{"event_type", "fingerprint", "actor", "app", "tenant", "env", "decision", "approval_id", "session_id", "policy_version", "execution_id", "request_id", "agent_id", "table", "rule_id"}
 
 // having are the values of a field of an event; those of a decision's tables and rule
 // stand in its payload.
@@ -181,8 +183,14 @@ func meets(query url.Values, e map[string]any) bool {
 
 func TestEveryFilterOfTheAuditFindsExactlyWhatItNames(t *testing.T) {
 	t.Parallel()
-	g := startShop(t)
+	key := agentctl.NewSecret(agentctl.KeyPrefix)
+	w := &agentWorld{key: key, testGate: startShop(t, "GATE_PROJECT_KEYS=shop/ops="+key)}
+	g := w.testGate
 	fillAudit(t, g)
+	for _, name := range []string{"bot", "other"} {
+		_, token := w.register(t, name)
+		require.Equal(t, http.StatusOK, w.as(t, token, ask("SELECT 1")).status)
+	}
 	all := allPages(t, g, url.Values{"order": {"asc"}, "limit": {"1000"}})
 	require.Greater(t, len(all), 100)
 	for i, seq := range seqsOf(all) {

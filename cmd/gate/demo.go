@@ -247,6 +247,7 @@ func demoEnvironment(environ []string, dir, token string) []string {
 		"GATE_AUDIT_WAL_PATH=" + filepath.Join(dir, "audit.wal"),
 		"GATE_AUDIT_LOG_PATH=" + filepath.Join(dir, "audit.log"),
 		"GATE_APPROVAL_DB_PATH=" + filepath.Join(dir, "approvals.db"),
+		"GATE_PLAN_ESTIMATES=true", // a card shows what cascades
 	}
 	for _, d := range defaults {
 		environ = withDefault(environ, d)

@@ -306,6 +306,12 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 		}
 	}
 
+	require.Equal(t, []string{"agent_id", "tables", "statement"}, records[0][len(records[0])-3:])
+	require.Contains(t, fmt.Sprint(records[1:]), "public.orders")
+	received, err := csv.NewReader(strings.NewReader(plane.page(t, "/audit/download?format=csv&event_type=request_received"))).ReadAll()
+	require.NoError(t, err)
+	require.Regexp(t, `DELETE FROM orders`, received[len(received)-1][len(records[0])-1])
+
 	failed := g.query(t, ask("INSERT INTO orders (id, customer_id, status) VALUES (1, 1, 'new')").with("actor", "bob")) // the key is taken
 	require.NotEqual(t, http.StatusOK, failed.status)
 	ofBob := plane.page(t, "/audit?actor=bob")
@@ -317,6 +323,25 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 	require.Contains(t, plane.page(t, "/audit?table=public.orders"), "Only events that fit the filter are shown")
 	require.Contains(t, decided, "2 of its events")
 	require.Contains(t, decided, `<a href="/audit?actor=bob">Show all types</a>`)
+}
+
+// Whose token was checked stands beside what a client claims, and finds what it did.
+func TestDecisionsNameTheAgentWhoseTokenWasChecked(t *testing.T) {
+	t.Parallel()
+	w := startAgents(t)
+	id, token := w.register(t, "bot")
+	require.Equal(t, http.StatusOK, w.as(t, token, ask("SELECT 1").with("actor", "of the agent")).status)
+	require.Equal(t, http.StatusOK, w.query(t, ask("SELECT 2").with("actor", "of nobody")).status)
+	plane := startTestPlane(t, w.base).reader(t)
+	page := plane.page(t, "/audit?event_type=decision_recorded")
+	require.Equal(t, 1, strings.Count(page, ", its token checked"))
+	require.Contains(t, page, `href="/audit?agent_id=`+id)
+	page = plane.page(t, "/audit?event_type=decision_recorded&agent_id="+id)
+	require.Contains(t, page, "of the agent")
+	require.NotContains(t, page, "of nobody")
+	file := plane.page(t, "/audit/download?format=csv&event_type=decision_recorded&agent_id="+id)
+	require.Equal(t, 2, strings.Count(file, "\n"))
+	require.Contains(t, file, ","+id+",")
 }
 
 func TestADatabaseOutOfReachHasABanner(t *testing.T) {

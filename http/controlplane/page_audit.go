@@ -18,7 +18,7 @@ import (
 // auditFilters are those of GET /audit (spec/decisions.md part 7), in the order
 // of the form.
 var auditFilters = []string{"event_type", "decision", "actor", "app", "tenant", "env", "table", "fingerprint", "rule_id", "policy_version",
-	"approval_id", "session_id", "execution_id", "request_id", "since", "until", "from_seq", "to_seq"}
+	"approval_id", "session_id", "execution_id", "request_id", "agent_id", "since", "until", "from_seq", "to_seq"}
 
 type auditView struct {
 	Rows     []auditRow

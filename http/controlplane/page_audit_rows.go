@@ -17,7 +17,8 @@ import (
 // An auditRow is a request as far as a page of the log has it, or an event of none.
 type auditRow struct {
 	Events []auditEvent // in the order of the log
-	Line   *sqlView     // its statement, as the log has it
+	Text   string       // its statement, as the log has it
+	Line   *sqlView     // as much of that as a row shows
 	Tables []string     // what it reaches; those that it writes, where it writes
 	Did    string       // what the database did
 	By     string       // who decided about an approval, how, and with which note
@@ -130,7 +131,7 @@ func (r *auditRow) add(e auditEvent) {
 	}
 	switch e.EventType {
 	case "request_received":
-		if payload.Text != "" {
+		if r.Text = payload.Text; r.Text != "" {
 			text := cutRunes(payload.Text, lineBytes)
 			if text != payload.Text {
 				text += " …"
@@ -198,7 +199,7 @@ func momentOf(text string, now time.Time) string {
 
 // csvColumns are those of a set that is saved for a spreadsheet.
 var csvColumns = []string{"seq", "timestamp", "event_type", "decision", "operation", "actor", "app", "tenant", "env", "reason_code", "error_code",
-	"request_id", "approval_id", "execution_id", "fingerprint", "policy_version", "did", "event_hash"}
+	"request_id", "approval_id", "execution_id", "fingerprint", "policy_version", "did", "event_hash", "agent_id", "tables", "statement"}
 
 func writeCSV(out io.Writer, events []json.RawMessage, head bool) error {
 	w := csv.NewWriter(out)
@@ -210,8 +211,10 @@ func writeCSV(out io.Writer, events []json.RawMessage, head bool) error {
 		if err := json.Unmarshal(raw, &e); err != nil {
 			return broken(err)
 		}
+		var row auditRow
+		row.add(e)
 		cells := []string{fmt.Sprint(e.Seq), e.Timestamp.UTC().Format(time.RFC3339Nano), e.EventType, e.Decision, e.Operation, e.Actor, e.App, e.Tenant, e.Env, e.ReasonCode, e.ErrorCode,
-			e.RequestID, e.ApprovalID, e.ExecutionID, e.Fingerprint, e.PolicyVersion, didWords(e), e.EventHash}
+			e.RequestID, e.ApprovalID, e.ExecutionID, e.Fingerprint, e.PolicyVersion, row.Did, e.EventHash, e.AgentID, strings.Join(row.Tables, " "), row.Text}
 		for i := range cells {
 			cells[i] = noFormula(cells[i])
 		}

@@ -173,6 +173,7 @@ type auditEvent struct {
 	ApprovalID    string          `json:"approval_id"`
 	RequestID     string          `json:"request_id"`
 	ExecutionID   string          `json:"execution_id"`
+	AgentID       string          `json:"agent_id"`
 	ReasonCode    string          `json:"reason_code"`
 	ErrorCode     string          `json:"error_code"`
 	Mode          string          `json:"mode"`

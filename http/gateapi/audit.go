@@ -20,7 +20,7 @@ import (
 // auditFilters are the filters that stand there once at most; event_type may be
 // repeated.
 var auditFilters = []string{"fingerprint", "actor", "app", "tenant", "env", "decision", "approval_id", "session_id",
-	"policy_version", "execution_id", "request_id", "table", "rule_id", "since", "until", "from_seq", "to_seq"}
+	"policy_version", "execution_id", "request_id", "agent_id", "table", "rule_id", "since", "until", "from_seq", "to_seq"}
 
 // listAudit is GET /audit: the index finds the events, the log tells them.
 func (a *api) listAudit(c *httpd.Call) error {
@@ -148,7 +148,7 @@ func auditFilter(q url.Values) (projections.AuditFilter, error) {
 		Fingerprint: q.Get("fingerprint"), Actor: q.Get("actor"), App: q.Get("app"), Tenant: q.Get("tenant"),
 		Env: q.Get("env"), Decision: q.Get("decision"), ApprovalID: q.Get("approval_id"), SessionID: q.Get("session_id"),
 		PolicyVersion: q.Get("policy_version"), ExecutionID: q.Get("execution_id"), RequestID: q.Get("request_id"),
-		Table: q.Get("table"), RuleID: q.Get("rule_id"),
+		AgentID: q.Get("agent_id"), Table: q.Get("table"), RuleID: q.Get("rule_id"),
 	}
 	for _, name := range q["event_type"] {
 		switch _, known := event.Lookup(event.Type(name)); {
