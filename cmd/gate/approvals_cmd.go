@@ -19,6 +19,7 @@ import (
 
 	"writegate/cmd/terminal"
 	"writegate/commands/fault"
+	"writegate/http/controlplane"
 	"writegate/http/gateapi"
 	"writegate/sqlgate/classify"
 )
@@ -130,9 +131,14 @@ func printApprovals(w io.Writer, found []approvalShown, f approvalFilter, now ti
 	fmt.Fprintln(t, "ID\tSTATUS\tREQUESTER (UNVERIFIED)\tSTATEMENT")
 	for i := range found {
 		one := &found[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", one.ApprovalID, standing(&one.ApprovalBody, now), visible(one.Context.Actor+" / "+one.Context.App), visible(firstLine(one.SQL, 72)))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", one.ApprovalID, standing(&one.ApprovalBody, now), visible(requester(&one.ApprovalBody)), visible(firstLine(one.SQL, 72)))
 	}
 	return t.Flush()
+}
+
+// requester is who asks, as they say; the statement beside it has the rest of the line.
+func requester(b *gateapi.ApprovalBody) string {
+	return firstLine(b.Context.Actor, 20) + " / " + firstLine(b.Context.App, 20)
 }
 
 // standing is how an approval stands, and of one that waits the time that is left.
@@ -172,12 +178,11 @@ func (a *app) approvalsShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show APPROVAL", Short: "Show an approval: the exact statement, who asks, which rule, and what was decided", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			var b gateapi.ApprovalBody
-			done, err := a.askGate(c.Context(), &o, http.MethodGet, approvalPath(args[0]), nil, &b)
-			if done {
+			client, err := a.clientFor(&o)
+			if err != nil {
 				return err
 			}
-			return written(printApproval(a.out, &b, time.Now()))
+			return a.showApproval(c.Context(), client, &o, args[0], a.out)
 		},
 	}
 	return clientFlags(cmd, &o, "print the approval as JSON")
@@ -185,7 +190,29 @@ func (a *app) approvalsShowCommand() *cobra.Command {
 
 func approvalPath(id string) string { return "/approvals/" + url.PathEscape(id) }
 
-func printApproval(w io.Writer, b *gateapi.ApprovalBody, now time.Time) error {
+// showApproval prints what the dashboard's card says of an approval, or its record.
+func (a *app) showApproval(ctx context.Context, client *gateClient, o *clientOptions, id string, w io.Writer) error {
+	var b gateapi.ApprovalBody
+	raw, err := client.call(ctx, http.MethodGet, approvalPath(id), nil, &b)
+	if err != nil {
+		return a.refused(err, o.json, nil)
+	}
+	if o.json && w == a.out {
+		return written(writeLine(w, raw))
+	}
+	var events listPage
+	now := time.Now()
+	if _, err := client.call(ctx, http.MethodGet, "/audit?"+controlplane.PrecedentsOf(b.Fingerprint, now).Encode(), nil, &events); err != nil {
+		return a.refused(err, o.json, nil)
+	}
+	card, err := controlplane.CardOf(raw, events.Items, now)
+	if err != nil {
+		return err
+	}
+	return written(printApproval(w, &b, &card, now))
+}
+
+func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card, now time.Time) error {
 	var facts classify.Classification
 	_ = json.Unmarshal(b.Classification, &facts) // one of an earlier form shows less
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
@@ -196,15 +223,15 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, now time.Time) error {
 	}
 	row("approval", b.ApprovalID)
 	row("status", standing(b, now))
+	row("asks to", card.Asks)
+	for _, words := range card.Dangers {
+		row("beware", words)
+	}
 	row("writes", strings.Join(facts.TablesWritten, ", "))
 	row("reads", strings.Join(facts.TablesRead, ", "))
 	row("rows at most", atMost(b.MaxRows))
-	if b.OverLimit {
-		row("rows expected", "more than that: it would be rolled back")
-	}
-	for _, s := range facts.Signals {
-		row("risk", strings.TrimSpace(s.Signal+" "+s.Subject))
-	}
+	row("expected", card.Expected)
+	row("before", card.Before)
 	row("why", text(b.Message))
 	row("rule", b.DecidedBy.RuleID+" of "+cmp.Or(b.DecidedBy.PolicyVersion, b.DecidedBy.PolicyID))
 	row("requester (unverified)", fmt.Sprintf("%s, application %s, tenant %s, role %s, host %s, environment %s", b.Context.Actor, b.Context.App, b.Context.Tenant, b.Context.Role, b.Context.Host, b.Context.Env))
@@ -281,12 +308,8 @@ func (a *app) resolve(ctx context.Context, o *clientOptions, id, decision, note 
 		return exitWith(exitConfigured, errors.New("GATE_OPERATOR_TOKEN is not set; to decide takes an operator token"))
 	}
 	if !yes {
-		var b gateapi.ApprovalBody
-		if _, err := client.call(ctx, http.MethodGet, approvalPath(id), nil, &b); err != nil {
-			return a.refused(err, o.json, nil)
-		}
-		if err := printApproval(a.err, &b, time.Now()); err != nil {
-			return written(err)
+		if err := a.showApproval(ctx, client, o, id, a.err); err != nil {
+			return err
 		}
 		if err := a.confirmed("\n"+strings.ToUpper(decision[:1])+decision[1:]+" it?", false); err != nil {
 			return err
@@ -338,7 +361,7 @@ func (a *app) watchApprovals(ctx context.Context, o *clientOptions, f approvalFi
 		if o.json {
 			return writeLine(a.out, one.raw)
 		}
-		_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", one.ApprovalID, standing(&one.ApprovalBody, time.Now()), visible(one.Context.Actor+" / "+one.Context.App), visible(firstLine(one.SQL, 72)))
+		_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", one.ApprovalID, standing(&one.ApprovalBody, time.Now()), visible(requester(&one.ApprovalBody)), visible(firstLine(one.SQL, 72)))
 		return err
 	}
 	client, err := a.clientFor(o)

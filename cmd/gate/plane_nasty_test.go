@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -91,6 +92,38 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 		}
 		w.see("card " + c.name)
 	}
+}
+
+// Who decides on the command line is told what the card tells.
+func TestTheCommandLineSaysOfAnApprovalWhatItsCardSays(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, []byte(strings.Replace(openPolicy, "match: { query_types: [DELETE, VACUUM, TRUNCATE] }", "match: { query_types: [DELETE, UPDATE] }", 1)))
+	d.execute(t, nastyTables)
+	g := startGate(t, d, "GATE_PLAN_ESTIMATES=true")
+	show := func(s statement) string {
+		_, out, errs := g.cli(t, "", "approvals", "show", g.hold(t, s))
+		require.Empty(t, errs)
+		return regexp.MustCompile(" +").ReplaceAllString(out, " ")
+	}
+	out := show(ask("DELETE FROM parents WHERE id = 1"))
+	for _, said := range []string{"asks to delete from public.parents (rows named by their key) and, by cascade, from public.children\n", "beware Deletes elsewhere: Rows of public.children (about 5 000 rows", "Empties columns elsewhere", "expected PostgreSQL expects"} {
+		require.Contains(t, out, said)
+	}
+	require.NotContains(t, out, "\nbefore ")
+	require.Contains(t, show(ask("UPDATE watched SET n = 1 WHERE id = 1")), "fires whisper, which calls public.copy_away. It may write elsewhere.")
+	require.Contains(t, show(ask("UPDATE orders SET status = 'p\u0430id' WHERE id = 1")), "is not the word it looks like")
+	require.Contains(t, show(ask("DELETE FROM orders")), "Has no condition: it touches every row.")
+	require.Contains(t, show(ask("DELETE FROM orders WHERE id = 4").with("actor", "supp\u043ert-agent")), "beware A claim is written to be misread: ")
+
+	g.resolve(t, g.hold(t, ask("DELETE FROM orders WHERE id = 5")), "approve")
+	g.resolve(t, g.hold(t, ask("DELETE FROM orders WHERE id = 6")), "reject")
+	g.resolve(t, g.hold(t, ask("DELETE FROM parents WHERE id = 6")), "reject")
+	require.Contains(t, show(ask("DELETE FROM orders WHERE id = 7")), "before 1 approved and 1 rejected in the last 7 days")
+
+	g.hold(t, ask("DELETE FROM orders WHERE id = 8").with("actor", strings.Repeat("long ", 50)))
+	_, list, _ := g.cli(t, "", "approvals", "list")
+	require.Contains(t, list, "DELETE FROM orders WHERE id = 8")
+	require.NotContains(t, list, strings.Repeat("long ", 5), "a claim leaves room for the statement")
 }
 
 // Nothing is looked up in a database for an approval where that is not switched on.

@@ -367,11 +367,22 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 
 // precedents reads what became of approvals of the same shape, of the same tables.
 func (s *Server) precedents(ctx context.Context, v *approvalView) error {
-	got, err := read[auditEvent](ctx, s, "/audit", 200, "fingerprint", v.Fingerprint, "since", s.now().Add(-precedents).UTC().Format(time.RFC3339),
-		"event_type", "approval_created", "event_type", "approval_resolved", "event_type", "execution_success", "event_type", "execution_failure", "event_type", "execution_state_unknown")
+	got, err := ask[list[auditEvent]](ctx, s, request{path: "/audit", query: PrecedentsOf(v.Fingerprint, s.now())})
+	v.weigh(got.Items)
+	return err
+}
+
+// PrecedentsOf is the query of GET /audit for what became of approvals of a shape.
+func PrecedentsOf(fingerprint string, now time.Time) url.Values {
+	return url.Values{"fingerprint": {fingerprint}, "since": {now.Add(-precedents).UTC().Format(time.RFC3339)}, "limit": {"200"},
+		"event_type": {"approval_created", "approval_resolved", "execution_success", "execution_failure", "execution_state_unknown"}}
+}
+
+// weigh takes those of the same tables, too.
+func (v *approvalView) weigh(events []auditEvent) {
 	ends := make(map[string]auditEvent)
 	alike := make(map[string]bool)
-	for _, e := range got.Items {
+	for _, e := range events {
 		var asked struct{ SQL, Classification string }
 		var c classification
 		switch e.EventType {
@@ -386,7 +397,7 @@ func (s *Server) precedents(ctx context.Context, v *approvalView) error {
 			}
 		}
 	}
-	for _, e := range got.Items {
+	for _, e := range events {
 		if r := resolved(e); r.By != "" && alike[e.ApprovalID] && e.ApprovalID != v.ApprovalID {
 			v.Before = append(v.Before, precedent{r, e.ApprovalID, e.Actor, e.Timestamp, ends[e.ApprovalID]})
 			if r.Resolution == "approve" {
@@ -396,7 +407,45 @@ func (s *Server) precedents(ctx context.Context, v *approvalView) error {
 			}
 		}
 	}
-	return err
+}
+
+// A Card is what the page of an approval says first, for who decides elsewhere.
+type Card struct {
+	Asks     string   // what for, as the rest of a sentence
+	Dangers  []string // what a person must not miss, gravest first
+	Expected string   // what the database expects; "" where it was not asked
+	Before   string   // what was decided of the same shape; "" where nothing was
+}
+
+// CardOf is the card of a record of GET /approvals/{id}, with the events that PrecedentsOf
+// asks for.
+func CardOf(record json.RawMessage, events []json.RawMessage, now time.Time) (Card, error) {
+	var a approval
+	if err := json.Unmarshal(record, &a); err != nil {
+		return Card{}, broken(err)
+	}
+	s := &Server{now: func() time.Time { return now }}
+	v := approvalView{approvalRow: s.rows([]approval{a})[0]}
+	card := Card{Asks: deed(&v.approvalRow), Expected: estimate(a.Impact)}
+	for _, m := range dangers(&v.approvalRow, slices.Concat(viewSQL(a.SQL).Warnings, viewSQL(a.PreparedSQL).Warnings)) {
+		words := m.Name + ": " + m.Words
+		if m.Subjects != "" {
+			words += " (" + m.Subjects + ")"
+		}
+		card.Dangers = append(card.Dangers, words)
+	}
+	var earlier []auditEvent
+	for _, raw := range events {
+		var e auditEvent
+		if err := json.Unmarshal(raw, &e); err != nil {
+			return Card{}, broken(err)
+		}
+		earlier = append(earlier, e)
+	}
+	if v.weigh(earlier); len(v.Before) > 0 {
+		card.Before = fmt.Sprintf("%d approved and %d rejected in the last 7 days, of this shape and these tables", v.Approved, v.Rejected)
+	}
+	return card, nil
 }
 
 // deed is what an approval asks for, as the rest of a sentence.
