@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -64,27 +65,38 @@ func begunAnew(o Options, reason string) (*Store, error) {
 // errVersion says that another version of the projectors wrote the store.
 var errVersion = errors.New("written by another version of the projectors")
 
-// unusable tells errors that a rebuild cures from those that it doesn't.
+// unusable tells errors that a rebuild cures from those that it doesn't. Pebble marks a
+// table of another size than it wrote by its words alone.
 func unusable(err error) bool {
-	return pebble.IsCorruptionError(err) || errors.Is(err, errRecord) || errors.Is(err, errVersion) || errors.Is(err, os.ErrNotExist)
+	return strings.Contains(err.Error(), "object size mismatch") || pebble.IsCorruptionError(err) || errors.Is(err, errRecord) || errors.Is(err, errVersion) || errors.Is(err, os.ErrNotExist)
 }
 
-// open does not wait for a Pebble that has given up: its goroutine stays in Fatalf.
-func open(o Options) (*Store, error) {
+// newStore is a store that nothing is open of.
+func newStore(o Options) *Store {
 	s := &Store{o: o, limits: replayLimits, stopped: make(chan struct{}), fatal: make(chan error, 1), gaveUp: make(chan error, 1)}
 	s.stop = sync.OnceFunc(func() { close(s.stopped) })
 	s.room.full.Store(newFullVolume())
-	opened := make(chan error, 1)
-	go func() { opened <- s.open() }()
+	return s
+}
+
+// whilePebble does not wait for a Pebble that has given up: its goroutine stays in Fatalf.
+func (s *Store) whilePebble(do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
 	select {
-	case err := <-opened:
-		if err != nil {
-			return nil, err
-		}
-		return s, nil
+	case err := <-done:
+		return err
 	case err := <-s.gaveUp:
-		return nil, fmt.Errorf("open projections: %w", err)
+		return fmt.Errorf("open projections: %w", err)
 	}
+}
+
+func open(o Options) (*Store, error) {
+	s := newStore(o)
+	if err := s.whilePebble(s.open); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func (s *Store) open() error {
@@ -120,8 +132,9 @@ func Peek(dir string) (Applied, error) {
 	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !eventlog.StaysInside(e.Name()) }) {
 		return Applied{}, nil
 	}
-	quiet := &Store{o: Options{Dir: dir}}
-	quiet.o.complete()
+	o := Options{Dir: dir}
+	o.complete()
+	quiet := newStore(o)
 	reason, err := strange(&quiet.o)
 	if err == nil && reason != "" {
 		err = fmt.Errorf("open projections: %s", reason)
@@ -129,15 +142,22 @@ func Peek(dir string) (Applied, error) {
 	if err != nil {
 		return Applied{}, err
 	}
-	db, err := pebble.Open(dir, &pebble.Options{FS: unlocked{quiet.o.FS}, ReadOnly: true, Logger: &logger{store: quiet}})
-	if err != nil {
-		return Applied{}, fmt.Errorf("open projections: %w", err)
-	}
 	sp := new(space)
-	if id, idErr := get(db, spaceKey); idErr != nil || id != nil { // else nothing was ever applied
-		sp, err = currentSpace(db)
-	}
-	if err = errors.Join(err, db.Close()); err != nil {
+	err = quiet.whilePebble(func() error {
+		db, err := pebble.Open(dir, &pebble.Options{FS: unlocked{quiet.o.FS}, ReadOnly: true, Logger: &logger{store: quiet}})
+		if err != nil {
+			return fmt.Errorf("open projections: %w", err)
+		}
+		found := sp
+		if id, idErr := get(db, spaceKey); idErr != nil || id != nil { // else nothing was ever applied
+			found, err = currentSpace(db)
+		}
+		if err = errors.Join(err, db.Close()); err == nil {
+			sp = found
+		}
+		return err
+	})
+	if err != nil {
 		return Applied{}, err
 	}
 	return sp.applied, nil
