@@ -20,7 +20,7 @@ rules:
   - id: scratch
     decision: ALLOW
     reason_code: scratch
-    match: { tables_written_only: [pg_temp.*, public.mine, public.plain], query_types_only: [CREATE, CREATE_TABLE_AS, ALTER, DROP, SELECT, INSERT, UPDATE] }
+    match: { tables_written_only: [pg_temp.*, public.mine, public.plain, public.v], query_types_only: [CREATE, CREATE_TABLE_AS, ALTER, DROP, SELECT, INSERT, UPDATE] }
   - id: deletes
     decision: REQUIRE_APPROVAL
     reason_code: delete_needs_approval
@@ -143,6 +143,34 @@ func TestAWriteOfATemporaryViewMayReachAnyTable(t *testing.T) {
 		require.Contains(t, w.facts().ColumnsWritten, "?.*.*")
 	}
 	require.Equal(t, "60", w.value("SELECT count(*) FROM t WHERE v = 'old'"))
+}
+
+// What defines or takes away something temporary hands no row on, and an INSERT may name as
+// many columns of it as of any table.
+func TestTemporaryThingsAreMadeAndDroppedLikeOthers(t *testing.T) {
+	w := temporaryWorld(t)
+	c := w.wire()
+	c.query("BEGIN")
+	for _, sql := range []string{
+		"CREATE TEMP VIEW v AS SELECT * FROM t", "CREATE OR REPLACE TEMP VIEW v AS SELECT * FROM t", "DROP VIEW pg_temp.v", "CREATE TEMP SEQUENCE s", "DROP SEQUENCE pg_temp.s",
+		"CREATE TEMP TABLE mine (" + strings.Join(numbered("c%d int", 250), ", ") + ")", "CREATE INDEX i ON pg_temp.mine (c0)", "DROP INDEX pg_temp.i",
+	} {
+		c.query(sql)
+		require.NotContains(t, w.facts().TablesWritten, "?.*", sql)
+	}
+	for _, n := range []int{127, 128, 129, 250} {
+		c.query("INSERT INTO mine (" + strings.Join(numbered("c%d", n), ", ") + ") VALUES (" + strings.Join(numbered("%d", n), ", ") + ")")
+		require.LessOrEqual(t, len(w.facts().ColumnsWritten), 256)
+		require.Contains(t, w.facts().ColumnsWritten, map[bool]string{true: "pg_temp.mine.c1", false: "pg_temp.mine.*"}[n < 128])
+	}
+	c.query("COMMIT")
+}
+
+func numbered(form string, n int) (list []string) {
+	for i := range n {
+		list = append(list, fmt.Sprintf(form, i))
+	}
+	return list
 }
 
 // Rows of a temporary child are among those of its parent, whose keys do not bind them.

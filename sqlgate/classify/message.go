@@ -56,6 +56,8 @@ const TemporarySchema = "pg_temp"
 // bound by nothing it can't choose: `where` says present.
 func (c Classification) WithTemporary(schema string, relations map[string]bool, inherits bool) Classification {
 	named, elsewhere := inherits, false
+	definitions := []string{TypeCreate, TypeAlter, TypeDrop} // which hand no row on
+	defines := slices.Contains(definitions, c.QueryType) && !slices.ContainsFunc(c.QueryTypes, func(t string) bool { return t != TypeSelect && !slices.Contains(definitions, t) })
 	both := func(list []string, written bool) []string {
 		var more []string
 		for _, fact := range list {
@@ -72,7 +74,7 @@ func (c Classification) WithTemporary(schema string, relations map[string]bool, 
 			default:
 				continue
 			}
-			elsewhere = elsewhere || written && reaches
+			elsewhere = elsewhere || written && reaches && !defines
 		}
 		return among(list, more)
 	}
@@ -80,20 +82,23 @@ func (c Classification) WithTemporary(schema string, relations map[string]bool, 
 	if !named {
 		return c
 	}
-	var columns []string
-	if elsewhere {
-		c.TablesWritten, columns = among(c.TablesWritten, []string{"?.*"}), []string{"?.*.*"}
-	}
+	var columns, whole []string // of the same tables
 	for _, fact := range c.ColumnsWritten {
 		for name := range relations {
 			if column, found := strings.CutPrefix(fact, schema+"."+name+"."); found {
-				columns = append(columns, TemporarySchema+"."+name+"."+column)
+				columns, whole = append(columns, TemporarySchema+"."+name+"."+column), append(whole, TemporarySchema+"."+name+".*")
 			}
 		}
 	}
+	if len(c.ColumnsWritten)+len(columns) >= maxFacts {
+		columns = whole
+	}
+	if elsewhere {
+		c.TablesWritten, columns = among(c.TablesWritten, []string{"?.*"}), append(columns, "?.*.*")
+	}
 	c.ColumnsWritten = among(c.ColumnsWritten, columns)
 	c.Where, c.ClassificationVersion = unkeyed(c.Where), Version
-	c.Fingerprint = otherFingerprint(c.Fingerprint, append([]string{TemporarySchema}, c.TablesWritten...)...)
+	c.Fingerprint = otherFingerprint(c.Fingerprint, slices.Concat([]string{TemporarySchema}, c.TablesRead, c.TablesWritten)...)
 	for _, list := range []*[]string{&c.TablesRead, &c.TablesWritten, &c.ColumnsWritten} {
 		if len(*list) > maxFacts {
 			*list, c.SafeRead = (*list)[:maxFacts:maxFacts], false
