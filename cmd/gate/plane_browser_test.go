@@ -134,8 +134,11 @@ func policyJourney(t *testing.T, b *browser.Browser) {
 		require.Equal(t, "true", w.value("String([...document.querySelectorAll('.sides code')].every(e => e.getBoundingClientRect().right <= innerWidth) && !document.querySelector('.scroll .sides'))"), "nothing is cut at %d", width)
 	}
 	w.open("/policies")
+	w.do(chromedp.Click(`#policies a.danger`))
+	w.sees("Before you go back to it: what that changes")
 	w.do(chromedp.Click(`form[data-policy="rollback"] button`))
 	w.until("document.querySelector('dialog[open]')")
+	w.sees("would have been decided differently.")
 	w.do(chromedp.Click(`dialog button[value="yes"]`))
 	w.until("document.querySelector('#policies .lead')?.innerText.includes('shop-gate@1.0.0')")
 	p.requireNoSecret(t, g)

@@ -201,7 +201,7 @@ type policyView struct {
 	Impact  *impactClaim
 	Active  string
 	Missing []string
-	Review  *diffView // what a candidate would change
+	Review  *diffView // what it would change, where it can come into force
 	Waiting *waiting
 }
 
@@ -321,7 +321,7 @@ func (s *Server) policy(c *httpd.Call, p *page) error {
 		}
 		return into(&v.Report)(ask[policyReport](ctx, s, request{method: http.MethodPost, path: "/policy/validate", body: body, media: "application/json"}))
 	})
-	if version.Status == "candidate" && c.Request.Header.Get(backgroundHeader) == "" { // a replay is dear, and its part of the page stays as it is
+	if (version.Status == "candidate" || version.Status == "archived") && c.Request.Header.Get(backgroundHeader) == "" { // a replay is dear, and its part of the page stays as it is
 		together(&all, ctx, func(ctx context.Context) error {
 			review := &diffView{Base: "active", Target: name, Last: reviewed}
 			err := s.compare(ctx, review)

@@ -419,8 +419,9 @@ const actions = {
   rollback(button) {
     const form = button.closest("form");
     confirmed({
-      title: "Roll back to " + form.dataset.version + "?", yes: "Roll back", grave: true,
-      text: "It decides about every statement from then on.",
+      title: "Put " + form.dataset.version + " back in force?", yes: "Put it back", grave: true,
+      text: "It decides about every statement from then on. Pending approvals stay and are judged by it.",
+      list: lines(form.dataset.verdict, form.reason.value ? "Reason: " + form.reason.value : "No reason is given."),
       work: () => change("/policy/rollback", { policy_version: form.dataset.version, reason: form.reason.value }),
     });
   },
