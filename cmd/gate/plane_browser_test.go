@@ -39,6 +39,7 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"news comes under a finger":                   newsUnderAFinger,
 		"a browser whose clock is wrong":              wrongClock,
 		"somebody else decides meanwhile":             decidedElsewhere,
+		"a session ends before a decision is sent":    loggedOutMeanwhile,
 		"what is dangerous is seen without scrolling": dangersInSight,
 		"the inbox by keys alone":                     triageByKeys,
 		"from login to ten decided, by keys alone":    tenByKeys,

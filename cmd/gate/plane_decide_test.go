@@ -44,6 +44,24 @@ func decidedElsewhere(t *testing.T, b *browser.Browser) {
 	w.sees("Your note was not sent: half a thought")
 }
 
+// loggedOutMeanwhile: a decision that was not sent says so, and what was typed stays.
+func loggedOutMeanwhile(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 2"))
+	w := openTab(t, b, startTestPlane(t, g.base))
+	w.login()
+	w.open("/approvals/" + id)
+	w.await("fetch('/logout', { method: 'POST', redirect: 'manual', body: new URLSearchParams({ csrf: document.querySelector('meta[name=csrf]').content }) }).then(() => '')")
+	w.do(chromedp.SendKeys("#note", "half a thought"), chromedp.Click(`[data-decision="reject"]`))
+	w.until("document.querySelector('dialog[open]')")
+	w.do(chromedp.Click(`dialog button[value="yes"]`))
+	w.sees("Not done: You were logged out, and this was not sent. Reload the page to log in.")
+	w.sees("Your note was: half a thought")
+	require.Equal(t, "pending", g.get(t, "/approvals/"+id).text(t, "status"))
+	w.do(chromedp.Reload())
+	w.until("location.pathname === '/login'")
+}
+
 // requireLight holds that a page is small and takes few requests.
 func (w *tab) requireLight() {
 	w.t.Helper()

@@ -5,13 +5,14 @@ document.documentElement.classList.add("scripted");
 const csrf = () => document.querySelector("meta[name=csrf]")?.content ?? "";
 const policy = self.trustedTypes?.createPolicy("gate", { createHTML: (text) => text }) ?? { createHTML: (text) => text };
 
-// say tells something in the corner, to eyes and to screen readers.
-function say(text) {
+// say tells something in the corner, to eyes and to screen readers; what must not be
+// missed stays.
+function say(text, stays) {
   const box = document.getElementById("said");
   const line = document.createElement("p");
   line.textContent = text;
   box.append(line);
-  setTimeout(() => line.remove(), 8000);
+  if (!stays) setTimeout(() => line.remove(), 8000);
 }
 
 // send calls an endpoint of the gate through this origin.
@@ -22,9 +23,7 @@ async function send(path, body, method = "POST") {
     body: body && JSON.stringify(body),
   });
   const value = await answer.json().catch(() => ({ message: "The answer could not be read." }));
-  if (answer.status === 401) {
-    location.assign("/login?next=" + encodeURIComponent(location.pathname + location.search));
-  }
+  if (answer.status === 401) value.message = "You were logged out, and this was not sent. Reload the page to log in."; // what was typed stays
   return { ok: answer.ok, status: answer.status, value };
 }
 
@@ -269,7 +268,7 @@ function hold(ids, decision, note, back) {
       for (const id of ids) {
         const answer = await send("/approvals/" + id + "/resolve", { decision, note }).catch(() => ({ ok: false, value: { message: "This page could not reach its own server. It may not have been decided: look." } }));
         if (answer.ok) sent = true;
-        else say(`Not done: ${answer.value.message ?? "it was refused."} (${id})`);
+        else say(`Not done: ${answer.value.message ?? "it was refused."} (${id})${note && ` Your note was: ${note}`}`, true);
       }
       if (sent) say(decision === "approve" ? "Sent. The caller may send it again now." : "Sent.");
       refresh();
