@@ -35,8 +35,6 @@ type wireUnit struct {
 	savepoints []wireSavepoint
 	unrecorded bool         // the log does not have what became of a write that was dispatched
 	setters    wireSetters  // of settings, for all that comes behind them
-	mayHave    bool         // the session may have something temporary
-	temporary  bool         // it had, when that was last asked or before
 	begun      bool         // before and options are set
 	before     wireSettings // as they stood when it began
 }
@@ -462,18 +460,18 @@ func (w *Wire) writeFailed(ctx context.Context, s *submission, recorded commands
 // has temporary relations. Which they are the server says: a model of them would have
 // to know all that renames and drops one.
 func (w *Wire) knowTemporary(ctx context.Context, s *submission) error {
-	u := &w.unit
-	if !u.mayHave || u.block == nil || u.failed {
+	if w.unit.failed || !w.unit.hadTemporary() {
 		return nil
 	}
-	has, err := u.block.Temporary(ctx)
+	relations, inherits, err := w.unit.block.Temporary(ctx)
 	if err != nil {
 		return w.gate.refuse(ctx, s, err)
 	}
-	s.classification = s.classification.WithTemporary(w.gate.Wire.SearchPath, has.Relations, has.Inherits)
-	u.temporary = u.temporary || has.Any
+	s.classification = s.classification.WithTemporary(w.gate.Wire.SearchPath, relations, inherits)
 	return nil
 }
+
+func (u *wireUnit) hadTemporary() bool { return u.block != nil && u.block.HadTemporary() }
 
 // errUnseen refuses to ask a person, or to use what one approved, in a transaction that
 // had anything temporary. What that held may decide what the text comes to, the text need
@@ -492,7 +490,6 @@ func (u *wireUnit) sends(s *submission) {
 	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) {
 		u.setters = u.setters.and(s.setter(), s.record.RequestDigest)
 	}
-	u.mayHave = u.mayHave || s.classification.LeavesTemporary()
 }
 
 // withoutSnapshot are the statements of a block that a server runs without a snapshot

@@ -104,7 +104,7 @@ func (w *Wire) decide(ctx context.Context, s *submission) error {
 	if err := g.decide(ctx, s); err != nil {
 		return g.refuse(ctx, s, err)
 	}
-	if w.unit.temporary && s.enforced && (s.approved || s.result.Decision == policy.RequireApproval) {
+	if w.unit.hadTemporary() && s.enforced && (s.approved || s.result.Decision == policy.RequireApproval) {
 		return w.refuseAs(ctx, s, errUnseen())
 	}
 	if s.result.Decision == policy.RequireApproval && s.enforced && w.approval() != "" && s.ApprovalID == "" {

@@ -173,6 +173,24 @@ func numbered(form string, n int) (list []string) {
 	return list
 }
 
+// Code behind a write makes temporary tables too.
+func TestWhatATriggerMakesTemporaryIsKnown(t *testing.T) {
+	w := temporaryWorld(t)
+	postgresExecute(w, `CREATE FUNCTION stash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN CREATE TEMP TABLE IF NOT EXISTS mine (id int, target int); INSERT INTO pg_temp.mine VALUES (1, NEW.id); RETURN NEW; END $$`)
+	postgresExecute(w, "CREATE TABLE plain (id int)")
+	postgresExecute(w, "CREATE TRIGGER stash BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION stash()")
+	c := w.wire()
+	c.query("BEGIN")
+	c.query("INSERT INTO plain VALUES (2)")
+	require.Equal(t, "BLOCK", state(c.refused(fmt.Sprintf(fromMine, "mine"))))
+	require.Contains(t, w.facts().TablesRead, "pg_temp.mine")
+	c.query("ROLLBACK")
+	c.query("BEGIN")
+	c.query("INSERT INTO plain VALUES (2)")
+	require.Equal(t, "0A000", state(c.refused("DELETE FROM t WHERE id IN (SELECT target FROM mine)")))
+	c.query("ROLLBACK")
+}
+
 // Rows of a temporary child are among those of its parent, whose keys do not bind them.
 func TestRowsOfATemporaryChildAreBoundByNoKeyOfItsParent(t *testing.T) {
 	w := temporaryWorld(t)

@@ -131,17 +131,6 @@ func (c *Classification) namesTemporary() bool {
 	return slices.ContainsFunc(c.TablesRead, own) || slices.ContainsFunc(c.TablesWritten, own)
 }
 
-// LeavesTemporary tells whether the session may have a temporary relation behind the
-// statement that it did not have before, by any name, or another one or other rows in one:
-// a view over a temporary table is temporary without the word.
-func (c *Classification) LeavesTemporary() bool {
-	if c.SafeRead {
-		return false
-	}
-	return slices.Contains(c.Flags, FlagTemporary) || c.namesTemporary() || slices.Contains(c.RiskSignals, SignalUnknownFunction) ||
-		slices.Contains([]string{ClassDDL, ClassDCL, ClassMaintenance}, c.Class) || c.QueryType == TypeCall || c.QueryType == TypeDo
-}
-
 func otherFingerprint(of string, parts ...string) string {
 	sum := sha256.Sum256([]byte(of + "\x00" + strings.Join(parts, "\x00")))
 	return "x" + hex.EncodeToString(sum[:8])

@@ -46,6 +46,7 @@ type Block struct {
 	settings  map[string]string // of the last write, for the checks that are deferred to the end
 	unchecked bool              // a write ran behind which deferred checks were not made yet
 	ddl       bool              // a statement of class ddl, dcl or maintenance ran
+	temporary bool              // there was something temporary behind a write
 
 	over   bool // the server ended it for its time
 	failed bool

@@ -55,6 +55,7 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 	b.unchecked = !last
 	if !o.NoSnapshot {
 		b.look(shown.text(lookSettings))
+		b.temporary = b.temporary || shown.text(lookTemporary) == "t"
 	}
 	if l.drift != "" {
 		return b.fail(r, aborted(ReasonSettingsDrift, ""), driftFault(l.drift))
@@ -376,34 +377,33 @@ func (b *Block) RollbackTo(ctx context.Context, s Savepoint) error {
 }
 
 // temporarySQL names the relations of the session's own schema. One that is no plain
-// table, or has rules or triggers, may hand a write of it on to another. Whatever stands
-// in a schema (2615: pg_namespace) depends on it (https://www.postgresql.org/docs/current/catalog-pg-depend.html).
+// table, or has rules or triggers, may hand a write of it on to another.
 const temporarySQL = `SELECT pg_catalog.jsonb_object_agg(c.relname, c.relkind OPERATOR(pg_catalog.<>) 'r'::pg_catalog."char" OR c.relhasrules OR c.relhastriggers),
-pg_catalog.bool_or(EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid OPERATOR(pg_catalog.=) c.oid)),
-EXISTS (SELECT FROM pg_catalog.pg_depend WHERE refclassid OPERATOR(pg_catalog.=) 2615 AND refobjid OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
+pg_catalog.bool_or(EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid OPERATOR(pg_catalog.=) c.oid))
 FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()`
 
-// Temporary is what a session has in its own schema.
-type Temporary struct {
-	Relations map[string]bool // by name; set where a write of it may reach others
-	Inherits  bool            // one is a child of another table, whose rows are among that one's
-	Any       bool            // there is anything at all, a type or a text search configuration too
-}
+// HadTemporary tells whether there was anything temporary behind one of the writes so
+// far, whoever made it: the statement, or a trigger.
+func (b *Block) HadTemporary() bool { return b.temporary }
 
-// Temporary asks what the session has in its own schema by now.
-func (b *Block) Temporary(ctx context.Context) (t Temporary, err error) {
+// Temporary asks which temporary relations there are by now, where there was anything
+// temporary. The value tells whether a write of the relation may reach others; inherits,
+// whether rows of one are among those of another table.
+func (b *Block) Temporary(ctx context.Context) (relations map[string]bool, inherits bool, err error) {
+	if !b.temporary {
+		return nil, false, nil
+	}
 	if err := b.usable(); err != nil {
-		return t, err
+		return nil, false, err
 	}
 	c, row := query(temporarySQL)
 	if err := b.ask(ctx, c, true); err != nil {
-		return t, err
+		return nil, false, err
 	}
 	if text := row.text(0); text != "" {
-		err = json.Unmarshal([]byte(text), &t.Relations)
+		err = json.Unmarshal([]byte(text), &relations)
 	}
-	t.Inherits, t.Any = row.text(1) == "t", row.text(2) == "t"
-	return t, err
+	return relations, row.text(1) == "t", err
 }
 
 // Modes are those of the transaction as it is now: READ ONLY ends with the

@@ -237,10 +237,11 @@ type look struct {
 
 // The columns of a look's answer.
 const (
-	lookID       = iota // the transaction's id, "" where it has none
-	lookSettings        // and users
-	lookLeft            // of clean: "t" for what only DISCARD ALL takes away, temporary tables, channels, cursors, prepared statements
-	lookForeign         // of commit: "t" where there are any
+	lookID        = iota // the transaction's id, "" where it has none
+	lookSettings         // and users
+	lookLeft             // of clean: "t" for what only DISCARD ALL takes away, temporary tables, channels, cursors, prepared statements
+	lookForeign          // of commit: "t" where there are any
+	lookTemporary        // "t" where the session has made something temporary: no connection with any is used again
 )
 
 func (c *conn) looking(l look) (*command, *oneRow) {

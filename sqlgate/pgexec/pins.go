@@ -99,7 +99,8 @@ func newWatch(pins []pin) watch {
  CASE WHEN $3 THEN pg_catalog.pg_advisory_unlock_all() IS NULL OR pg_catalog.setseed($4) IS NULL OR pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
  OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels()) OR EXISTS (SELECT FROM pg_catalog.pg_cursor() AS c WHERE c.is_holdable)
  OR EXISTS (SELECT FROM pg_catalog.pg_prepared_statement() AS p WHERE p.from_sql) END,
- CASE WHEN $5 IS NOT NULL THEN pg_catalog.set_config('synchronous_commit', $5, true) IS NULL OR ` + foreignSQL + " END"
+ CASE WHEN $5 IS NOT NULL THEN pg_catalog.set_config('synchronous_commit', $5, true) IS NULL OR ` + foreignSQL + ` END,
+ pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid`
 	w.assertSQL = `SELECT current_user, session_user, pg_catalog.current_database(), pg_catalog.current_setting('server_encoding'),
  pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),
  (SELECT c.system_identifier FROM pg_catalog.pg_control_system() AS c),
