@@ -11,6 +11,7 @@ import (
 	"writegate/eventlog/event"
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/policy"
 )
 
 // Reasons of writes that were undone with what stood around them.
@@ -35,6 +36,7 @@ type wireUnit struct {
 	savepoints []wireSavepoint
 	unrecorded bool         // the log does not have what became of a write that was dispatched
 	setters    wireSetters  // of settings, for all that comes behind them
+	seeded     bool         // what random() gives was set
 	begun      bool         // before and options are set
 	before     wireSettings // as they stood when it began
 }
@@ -460,7 +462,7 @@ func (w *Wire) writeFailed(ctx context.Context, s *submission, recorded commands
 // has temporary relations. Which they are the server says: a model of them would have
 // to know all that renames and drops one.
 func (w *Wire) knowTemporary(ctx context.Context, s *submission) error {
-	if w.unit.failed || !w.unit.hadTemporary() {
+	if w.unit.failed || w.unit.block == nil {
 		return nil
 	}
 	relations, inherits, err := w.unit.block.Temporary(ctx)
@@ -471,15 +473,24 @@ func (w *Wire) knowTemporary(ctx context.Context, s *submission) error {
 	return nil
 }
 
-func (u *wireUnit) hadTemporary() bool { return u.block != nil && u.block.HadTemporary() }
-
-// errUnseen refuses to ask a person, or to use what one approved, in a transaction that
-// had anything temporary. What that held may decide what the text comes to, the text need
-// not name it ('mine'::regclass, a text search configuration), neither DROP nor a rollback
-// undoes all that it did (sequences, set_config in a CHECK), and no card could show it.
-func errUnseen() *WireError {
-	e := wireErrorf("0A000", "a statement that needs an approval can't run in a transaction that has or had anything temporary")
-	e.Hint = "Nobody could see what it comes to. Keep the rows in a table of the database, or run it in a transaction of its own."
+// unseen refuses to ask a person, or to use what one approved, where what decides on the
+// rows can't be shown: in a transaction that had anything temporary, or set a seed. The text
+// need not name what is temporary ('mine'::regclass, a text search configuration), and
+// neither DROP nor a rollback undoes all that it did (sequences, set_config in a CHECK).
+func (w *Wire) unseen(s *submission) error {
+	u, had := &w.unit, ""
+	switch {
+	case !s.enforced || !s.approved && s.result.Decision != policy.RequireApproval:
+		return nil
+	case u.block != nil && u.block.HadTemporary():
+		had = "has or had anything temporary"
+	case u.seeded:
+		had = "has set a seed"
+	default:
+		return nil
+	}
+	e := wireErrorf("0A000", "a statement that needs an approval can't run in a transaction that %s", had)
+	e.Hint = "Nobody could see what it comes to. Run it in a transaction of its own, with the rows that it needs in tables of the database."
 	return e
 }
 
@@ -490,6 +501,7 @@ func (u *wireUnit) sends(s *submission) {
 	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) {
 		u.setters = u.setters.and(s.setter(), s.record.RequestDigest)
 	}
+	u.seeded = u.seeded || slices.Contains(s.classification.Functions, "setseed")
 }
 
 // withoutSnapshot are the statements of a block that a server runs without a snapshot

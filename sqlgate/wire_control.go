@@ -3,7 +3,6 @@ package sqlgate
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -369,11 +368,7 @@ func doRollbackTo(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wi
 		u.unrecorded = true
 		return wireReply{}, err
 	}
-	if was := &sp.setters; u.setters.digest != was.digest { // it takes their settings back, and leaves a seed or a lock
-		text := fmt.Sprintf("ROLLBACK TO %s, which was set behind %d of these", cut(o.Name, shownOfValue), was.more+len(was.last))
-		u.setters = u.setters.and(wireSetter{zone: w.zone(), text: text}, was.digest)
-	}
-	u.failed, u.writes, u.savepoints, w.settings = false, u.writes[:sp.writes], u.savepoints[:i+1], sp.settings
+	u.failed, u.writes, u.savepoints, w.settings, u.setters = false, u.writes[:sp.writes], u.savepoints[:i+1], sp.settings, sp.setters
 	maps.DeleteFunc(w.portals, func(_ string, p *wirePortal) bool { return p.number > sp.bound })
 	return wireReply{}, nil
 }

@@ -135,6 +135,9 @@ func (w *Wire) decideDescription(ctx context.Context, s *submission) error {
 	if s.result.Decision == policy.Block && s.enforced {
 		return w.stopDescription(ctx, s)
 	}
+	if err := w.unseen(s); err != nil {
+		return w.refuseAs(ctx, s, err)
+	}
 	return nil
 }
 

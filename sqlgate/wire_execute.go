@@ -104,8 +104,8 @@ func (w *Wire) decide(ctx context.Context, s *submission) error {
 	if err := g.decide(ctx, s); err != nil {
 		return g.refuse(ctx, s, err)
 	}
-	if w.unit.hadTemporary() && s.enforced && (s.approved || s.result.Decision == policy.RequireApproval) {
-		return w.refuseAs(ctx, s, errUnseen())
+	if err := w.unseen(s); err != nil {
+		return w.refuseAs(ctx, s, err)
 	}
 	if s.result.Decision == policy.RequireApproval && s.enforced && w.approval() != "" && s.ApprovalID == "" {
 		s.ApprovalID, s.record.ApprovalID = w.approval(), w.approval()

@@ -243,7 +243,15 @@ func TestNobodyIsAskedWhileAnythingIsTemporary(t *testing.T) {
 	}
 	require.Equal(t, "60", w.value("SELECT count(*) FROM t"))
 
-	c := w.wire()
+	c := w.wire() // nor by a description, of which a person is asked where the constants of a text may meet a type of somebody's
+	c.query("BEGIN")
+	c.query(makesMine)
+	require.NoError(t, c.Parse(t.Context(), "", `DELETE FROM U&"t" WHERE U&"v" = 'x' AND id IN (SELECT target FROM mine)`, nil))
+	require.NoError(t, c.Bind("", "", nil, nil, nil))
+	_, err := c.DescribePortal(t.Context(), "")
+	require.Equal(t, "0A000", state(err))
+
+	c = w.wire()
 	held := heldBy(t, c.refused(byKey))
 	w.approve(held)
 	for _, undone := range []string{"DROP TABLE pg_temp.mine", "ROLLBACK TO s"} {

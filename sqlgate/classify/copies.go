@@ -33,11 +33,13 @@ const (
 
 // What grows with the square of a number in one query is bounded too.
 const (
-	maxJoined       = 300 // relations, with those of subqueries that are put into it
-	maxWindows      = 400 // different ones of a text
-	maxLookups      = 20_000_000
-	maxSorted       = 400  // aggregates of a query with DISTINCT or ORDER BY
-	maxGroupingSets = 4096 // of a text: the server looks at its bound for a query when all are made
+	maxJoined           = 300 // relations, with those of subqueries that are put into it
+	maxWindows          = 400 // different ones of a text
+	maxLookups          = 20_000_000
+	maxAlternatives     = 500_000
+	maxAlternativePairs = 20_000
+	maxSorted           = 400  // aggregates of a query with DISTINCT or ORDER BY
+	maxGroupingSets     = 4096 // of a text: the server looks at its bound for a query when all are made
 )
 
 // A sight is what the names of a query may stand for.
@@ -50,6 +52,7 @@ type sight struct {
 	least   int  // and at least
 	merged  bool // a join puts its merged columns first
 	arms    int  // queries of set operations that are put into it
+	clauses clauses
 	outside *sight
 }
 
@@ -182,7 +185,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 			for target := i + 1; target < z.e[i].next; target = z.e[target].next {
 				r.total = capped(r.total + z.target(r, target, sees).stays)
 			}
-		case field == "whereClause", field == "havingClause":
+		case field == "whereClause", field == "havingClause", field == "joinCondition":
 			r.total = capped(r.total + z.condition(i, sees))
 		case field == "valuesLists":
 			z.values(r, i, sees)
@@ -201,7 +204,8 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	}
 	z.bound(limitJoined, sees.joined, maxJoined)
 	z.bound(limitSorted, sees.sorted, maxSorted)
-	r.joined = max(sees.joined, 1)
+	z.boundClauses(sees.clauses, sees.arms)
+	r.joined, r.clauses = max(sees.joined, 1), r.clauses.plus(sees.clauses)
 	if !z.is(stmt, "SelectStmt") || z.child(stmt, "limitCount") >= 0 || z.child(stmt, "limitOffset") >= 0 {
 		return r.kept()
 	}
@@ -366,6 +370,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		s = z.query(z.child(i, "subquery"), around)
 		total = s.total
 		sees.joined += s.joined
+		sees.clauses = sees.clauses.plus(s.clauses)
 		sees.width += s.width
 		sees.least += max(s.count, 1)
 		sees.arms += s.arms
@@ -394,6 +399,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		if sees.joined++; z.inlined(cte) {
 			total = s.total
 			sees.joined += s.joined - 1
+			sees.clauses = sees.clauses.plus(s.clauses)
 			sees.arms += s.arms
 		}
 	case z.is(i, "JoinExpr"):

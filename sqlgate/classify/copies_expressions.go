@@ -42,6 +42,7 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		q := z.query(z.child(i, "subselect"), sees)
 		if string(z.raw(i, "subLinkType")) != "EXPR_SUBLINK" && sees != nil {
 			sees.joined += q.joined
+			sees.clauses = sees.clauses.plus(q.clauses)
 		}
 		times := 1
 		if string(z.raw(i, "subLinkType")) == "EXISTS_SUBLINK" && !z.becomesJoin(i) { // planned as a subplan and as a hashed one
@@ -107,6 +108,9 @@ func (z *sizing) below(i int32, sees *sight) nodes {
 
 // condition is what a condition comes to: each query of a set operation has it too.
 func (z *sizing) condition(i int32, sees *sight) int {
+	if i >= 0 {
+		sees.clauses = sees.clauses.plus(z.clausesOf(i, false, true, 0))
+	}
 	return capped(z.size(i, sees).pushed * (1 + sees.arms))
 }
 

@@ -26,6 +26,7 @@ type sized struct {
 	count   int // of its columns, at least
 	width   int // of its columns, about
 	arms    int // of a set operation, its queries
+	clauses clauses
 }
 
 type sizedColumn struct {
@@ -116,6 +117,7 @@ func (z *sizing) united(l, r *sized) *sized {
 	}
 	l.byName = nil
 	l.arms = max(l.arms, 1) + max(r.arms, 1)
+	l.clauses = l.clauses.most(r.clauses)
 	return l
 }
 
@@ -124,7 +126,7 @@ func (z *sizing) resized(s *sized, node int32, list string) *sized {
 	if !z.has(node, list) {
 		return s
 	}
-	r := &sized{rest: s.rest, total: s.total, joined: s.joined, width: s.width, arms: s.arms, count: s.count}
+	r := &sized{rest: s.rest, total: s.total, joined: s.joined, width: s.width, arms: s.arms, count: s.count, clauses: s.clauses}
 	most := z.most(s)
 	for name := range z.items(node, list) {
 		n := most

@@ -82,6 +82,13 @@ func boundedCopies() map[string]string {
 		"long lists":              "SELECT 1 FROM t WHERE lower(trim(name)) IN ('a'" + strings.Repeat(", 'a'", 20_000) + ")",
 		"many rows":               "INSERT INTO t VALUES (1, 2, 3)" + strings.Repeat(", (1, 2, 3)", 20_000),
 		"many ranges":             "SELECT 1 FROM t WHERE id BETWEEN 1 AND 2" + strings.Repeat(" OR id BETWEEN 1 AND 2", 3000),
+		"keys of two columns":     "SELECT 1 FROM t WHERE (id = 1 AND n = 2)" + strings.Repeat(" OR (id = 1 AND n = 2)", 10_000),
+		"rows as keys":            "SELECT 1 FROM t WHERE (id, n) IN ((1, 2)" + strings.Repeat(", (1, 2)", 20_000) + ")",
+		"no such rows":            "SELECT 1 FROM t WHERE (id, n) NOT IN ((1, 2)" + strings.Repeat(", (1, 2)", 400) + ")",
+		"a search of many words":  "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR n = 2 OR name LIKE 'a%' OR name LIKE 'b%' OR name LIKE 'c%')", 60),
+		"pages by a key":          "SELECT 1 FROM t WHERE id > 1 OR (id = 1 AND (n > 2 OR (n = 2 AND name > 'a')))",
+		"ORs in each arm":         "SELECT 1 FROM t WHERE (id = 1 AND (n = 1 OR n = 2))" + strings.Repeat(" OR (id = 1 AND (n = 1 OR n = 2))", 3_000),
+		"many conditions":         "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id <> 1 AND n BETWEEN 1 AND 2", 5_000),
 		"other relations":         layered(20, "SELECT id AS x FROM t", "SELECT t.id + t.n AS x FROM t JOIN (%s) s ON s.x = t.id"),
 	}
 }
@@ -263,6 +270,35 @@ func (r *copyWriter) layer(inside string) string {
 
 // The plans of what is taken are no larger than was estimated. EXPLAIN writes an expression
 // again at each node that passes it on, and so for what a LIMIT keeps apart too, which
+// A server compares each arm of an OR with all else that is asked for, and looks at no
+// interrupt meanwhile: 6,000 ORs joined by AND keep it planning for half a minute and take
+// gigabytes.
+func TestORsThatStandBesideEachOtherAreRefused(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for name, sql := range map[string]string{
+		"some ORs in ANDs":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 120),
+		"long ORs in ANDs":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1"+strings.Repeat(" OR id = 2", 30)+")", 40),
+		"ORs in ANDs":          "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 1_000),
+		"negated ANDs":         "SELECT 1 FROM t WHERE NOT (false" + strings.Repeat(" OR (id = 1 AND id = 2)", 1_000) + ")",
+		"rows that differ":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id, n) <> (1, 2)", 1_000),
+		"ranges around":        "DELETE FROM t WHERE true" + strings.Repeat(" AND id NOT BETWEEN 1 AND 2", 1_000),
+		"symmetric ranges":     "UPDATE t SET n = 1 WHERE true" + strings.Repeat(" AND id BETWEEN SYMMETRIC 1 AND 2", 1_000),
+		"rows that are not in": "SELECT 1 FROM t WHERE (id, n) NOT IN ((1, 2)" + strings.Repeat(", (1, 2)", 1_000) + ")",
+		"lists of columns":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id IN (n, n + 1)", 1_000),
+		"ORs in an OR":         "SELECT 1 FROM t WHERE id = 1 OR (true" + strings.Repeat(" AND (id = 1 OR id = 2)", 1_000) + ")",
+		"ORs of a join":        "SELECT 1 FROM t JOIN t u ON true" + strings.Repeat(" AND (u.id = 1 OR u.id = t.id)", 1_000),
+		"ORs of subqueries":    layered(10, "SELECT * FROM t", "SELECT * FROM (%s) s WHERE true"+strings.Repeat(" AND (id = 1 OR id = 2)", 100)),
+		"ORs of a CTE":         "WITH c AS (SELECT * FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 300) + ") SELECT 1 FROM c WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 300),
+		"ORs of an EXISTS":     "SELECT 1 FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.id = t.id" + strings.Repeat(" AND (id = 1 OR id = 2)", 600) + ")",
+		"ORs on a UNION":       "SELECT 1 FROM (SELECT * FROM t" + strings.Repeat(" UNION ALL SELECT * FROM t", 200) + ") s WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 100),
+		"ORs of a MERGE":       "MERGE INTO t USING t u ON t.id = u.id" + strings.Repeat(" AND (t.id = 1 OR u.id = 2)", 1_000) + " WHEN MATCHED THEN DELETE",
+	} {
+		_, f := classifyText(tb, sql)
+		require.NotNil(t, f, name)
+		require.Contains(t, []any{limitAlternatives, limitAlternativePairs}, f.Details["limit"], "%s: %v", name, f)
+	}
+}
+
 // is looked at by itself.
 func TestAServersPlansAreNoLargerThanEstimated(t *testing.T) {
 	cfg, err := pgconn.ParseConfig(postgres.ForTest(t))
