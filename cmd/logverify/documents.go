@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -31,7 +30,7 @@ func (c *runner) jsonlCommand() *cobra.Command {
 					return err
 				}
 				o.Header = header
-				o.At = func(seq uint64) ([32]byte, error) { return c.hashAt(wal, seq) }
+				o.At = func(upTo uint64) (uint64, [32]byte, error) { return c.hashAt(wal, upTo) }
 			}
 			return c.verifyDocument(args[0], o, evidence.VerifyJSONL, asJSON)
 		},
@@ -51,20 +50,15 @@ func (c *runner) header(wal string) (*frame.Header, error) {
 	return &h, errors.Join(err, set.Close())
 }
 
-// hashAt reads a log up to an event.
-func (c *runner) hashAt(wal string, seq uint64) (hash [32]byte, err error) {
+// hashAt reads a log up to an event, as far as nothing is wrong with it.
+func (c *runner) hashAt(wal string, upTo uint64) (seq uint64, hash [32]byte, err error) {
 	set, err := frame.Discover(c.ctx, frame.OS{}, wal)
 	if err != nil {
-		return hash, err
+		return 0, hash, err
 	}
-	defer func() { err = errors.Join(err, set.Close()) }()
-	last := uint64(0)
-	for last, hash = range set.Hashes(c.ctx, seq) {
+	for seq, hash = range set.Hashes(c.ctx, upTo) {
 	}
-	if last < seq {
-		return hash, fmt.Errorf("the log ends with event %d, or is damaged behind it", last)
-	}
-	return hash, c.ctx.Err()
+	return seq, hash, errors.Join(c.ctx.Err(), set.Close())
 }
 
 // bundleCommand is "logverify bundle FILE".

@@ -80,6 +80,10 @@ func TestEveryKindOfEvidenceIsJudged(t *testing.T) {
 	for seq := range uint64(4) {
 		anew.Append(evidencetest.Draft(104 + seq))
 	}
+	longer := evidencetest.New(3)
+	for seq := range uint64(5) {
+		longer.Append(evidencetest.Draft(104 + seq))
+	}
 	var fittedWAL []byte
 	for at, wal := frame.HeaderSize, l.log.WAL(); at < len(wal); {
 		f, size, err := frame.ParseFrame(wal[at:])
@@ -96,13 +100,18 @@ func TestEveryKindOfEvidenceIsJudged(t *testing.T) {
 		code int
 		out  string
 	}{
-		{"copy written anew, with a log of which one hash was made to fit", []string{"jsonl", l.put(t, "anew2", anew.JSONL(1)), "--wal", fitted}, 2, "or is damaged behind it"},
+		{"copy written anew, with a log of which one hash was made to fit", []string{"jsonl", l.put(t, "anew2", anew.JSONL(1)), "--wal", fitted}, 1, "the log has another event 6"},
+		{"copy, with a log that is damaged in the middle", []string{"jsonl", l.path("audit.log"), "--wal", fitted}, 2, "the log ends with event 6, or is damaged behind it"},
 		{"copy", []string{"jsonl", l.path("audit.log")}, 0, "not compared with the header"},
 		{"copy with its log", []string{"jsonl", l.path("audit.log"), "--wal", l.path("audit.wal")}, 0, "origin \"gate.example\""},
 		{"copy written anew", []string{"jsonl", l.put(t, "anew", anew.JSONL(1))}, 0, "a file written anew as a whole, would not show"},
 		{"copy written anew, with its log", []string{"jsonl", l.path("anew"), "--wal", l.path("audit.wal")}, 1, "the log has another event 7"},
 		{"copy cut, with its log", []string{"jsonl", l.put(t, "shorter", evidencetest.New(5).JSONL(1)), "--wal", l.path("audit.wal")}, 0, "removal of lines at the end would not show"},
 		{"copy of more than its log", []string{"jsonl", l.put(t, "longer", evidencetest.New(8).JSONL(1)), "--wal", l.path("audit.wal")}, 2, "the log ends with event 7"},
+		{"copy written anew and longer than its log", []string{"jsonl", l.put(t, "anew3", longer.JSONL(1)), "--wal", l.path("audit.wal")}, 1, "the log has another event 7"},
+		{"copy written anew, from a later event on", []string{"jsonl", l.put(t, "anew4", anew.JSONL(5)), "--wal", l.path("audit.wal")}, 1, "the log has another event 7"},
+		{"copy written anew, with half a line", []string{"jsonl", l.put(t, "anew5", append(anew.JSONL(1), '{')), "--wal", l.path("audit.wal")}, 1, "the log has another event 7"},
+		{"copy of what is behind its log", []string{"jsonl", l.put(t, "behind", evidencetest.New(9).JSONL(8)), "--wal", l.path("audit.wal")}, 2, "the log ends with event 7"},
 		{"copy edited", []string{"jsonl", broken("audit.log", 400)}, 1, ""},
 		{"copy torn", []string{"jsonl", l.put(t, "torn", l.log.JSONL(1)[:900])}, 2, "torn_line"},
 		{"copy of the end", []string{"jsonl", l.put(t, "end", l.log.JSONL(4))}, 2, "range_limited"},

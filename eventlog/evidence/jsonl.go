@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"math"
 
 	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
@@ -23,6 +24,9 @@ func VerifyJSONL(ctx context.Context, r io.Reader, o Options) (frame.Report, err
 	v := &jsonlJudge{judge: judge{rep: frame.NewReport("jsonl", o.Path)}, o: o,
 		in: bufio.NewReaderSize(withContext(ctx, r), buffer)}
 	v.rep.Ran(CheckForm)
+	if o.At != nil { // before the copy, which is written behind the log
+		v.end.seq, v.end.hash, v.end.err = o.At(math.MaxUint64)
+	}
 	for {
 		line, whole, err := v.line()
 		if err != nil {
@@ -53,6 +57,15 @@ type jsonlJudge struct {
 	size   int64 // of the line with its end
 	number uint64
 	last   [32]byte
+	end    logEnd
+}
+
+// logEnd is the last event of the log that the copy is held against.
+type logEnd struct {
+	seq  uint64
+	hash [32]byte
+	err  error     // why it is not known
+	copy *[32]byte // event_hash of that event in the copy; nil where the copy has none
 }
 
 // line takes one line without its newline; whole says that it had one. Of a line
@@ -103,6 +116,10 @@ func (v *jsonlJudge) judgeLine(line []byte, whole bool) {
 	}
 	v.frame(&f, v.off, v.size)
 	v.last = f.Hash
+	if v.end.seq > 0 && f.Seq == v.end.seq {
+		hash := f.Hash
+		v.end.copy = &hash
+	}
 	v.holds(f.Seq)
 }
 
@@ -155,17 +172,38 @@ func (v *jsonlJudge) conclude() {
 	case v.n > 0 && v.o.Header == nil:
 		r.NotExcluded = append(r.NotExcluded, "the beginning was not compared with the header of a log")
 	}
-	if v.o.At == nil || v.n == 0 || r.FaultsTotal > 0 {
+	if v.o.At == nil || v.n == 0 || r.Status == frame.Corruption {
 		r.NotExcluded = append(r.NotExcluded, "removal of lines at the end, or a file written anew as a whole, would not show: the log itself is the evidence, this is a copy of it")
 		return
 	}
-	// Each line's hash covers the lines before it, so the last one speaks for all.
 	r.Ran(frame.CheckAnchors)
-	switch hash, err := v.o.At(r.LastSeq); {
+	v.compare()
+	r.NotExcluded = append(r.NotExcluded, "removal of lines at the end would not show: the log itself is the evidence, this is a copy of it")
+}
+
+// compare holds the copy against the log at the last event that both have: its hash
+// covers the events before it, so it speaks for all.
+func (v *jsonlJudge) compare() {
+	r, end := v.rep, &v.end
+	seq, hash, err := end.seq, end.hash, end.err
+	if err == nil && end.copy != nil && *end.copy != hash {
+		v.rewritten(seq)
+		return
+	}
+	if err == nil && seq != r.LastSeq { // one that goes on may have got there meanwhile
+		seq, hash, err = v.o.At(r.LastSeq)
+	}
+	if err == nil && seq < r.LastSeq {
+		err = fmt.Errorf("the log ends with event %d, or is damaged behind it", seq)
+	}
+	switch {
 	case err != nil:
 		r.AddPartial(frame.Fault{Check: frame.CheckAnchors, Kind: frame.UntrustedAnchor, Seq: r.LastSeq, Detail: fmt.Sprintf("the log could not be compared at event %d: %v", r.LastSeq, err)})
 	case hash != v.last:
-		v.faultSized(frame.CheckAnchors, frame.HistoryRewritten, r.LastSeq, v.off, 0, fmt.Sprintf("the log has another event %d: the file was written anew, from some event on", r.LastSeq))
+		v.rewritten(seq)
 	}
-	r.NotExcluded = append(r.NotExcluded, "removal of lines at the end would not show: the log itself is the evidence, this is a copy of it")
+}
+
+func (v *jsonlJudge) rewritten(seq uint64) {
+	v.faultSized(frame.CheckAnchors, frame.HistoryRewritten, seq, v.off, 0, fmt.Sprintf("the log has another event %d: the file was written anew, from some event on", seq))
 }

@@ -54,9 +54,10 @@ type Options struct {
 	// Header is segment 0's of the log, where it is at hand: a JSONL file that
 	// begins with event 1 is compared with it.
 	Header *frame.Header
-	// At gives the event_hash of the log at an event, where that log is at hand: the
-	// last event of a JSONL file is held against it. An error says why there is none. It may be nil.
-	At func(seq uint64) ([32]byte, error)
+	// At gives the last event of the log up to one, and its event_hash, where that log is
+	// at hand: a JSONL file is held against it. Nothing is wrong with the log up to there;
+	// 0 is no event. An error says why it can't be told. It may be nil.
+	At func(upTo uint64) (seq uint64, hash [32]byte, err error)
 	// Unquoted leaves out of the faults what stands in the file: the report goes
 	// to somebody who may not read it.
 	Unquoted bool

@@ -304,9 +304,13 @@ func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) 
 		own := path == a.Files.JSONL
 		if header := a.Source.Header(); own {
 			o.Header = &header
-			o.At = func(seq uint64) ([32]byte, error) {
+			o.At = func(upTo uint64) (uint64, [32]byte, error) {
+				seq := min(upTo, a.Log.Head().Seq)
+				if seq == 0 {
+					return 0, [32]byte{}, nil
+				}
 				e, _, err := a.Log.AtCost(ctx, seq)
-				return e.Hash, err
+				return seq, e.Hash, err
 			}
 		}
 		report, err := evidence.VerifyJSONL(ctx, file, o)
