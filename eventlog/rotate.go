@@ -104,6 +104,9 @@ func (n *next) close() error {
 // preallocation, synced and locked. On an error there is nothing left of it, and
 // the active segment is as it was.
 func (l *Log) makeNext() (_ *next, err error) {
+	if l.active.number > frame.MaxSealed {
+		return nil, fmt.Errorf("segment %d can't be sealed: names of segments go up to %d", l.active.number, frame.MaxSealed)
+	}
 	n := &next{header: headerAfter(l.header, l.Head())}
 	temp := l.w + frame.NextSuffix
 	if err := l.noOtherLog(temp); err != nil {

@@ -94,6 +94,20 @@ func TestTheChainRunsThroughSegments(t *testing.T) {
 	known.reopen(t, rotating(mem))
 }
 
+// A seventh digit would make a name that is no segment's, and so a gap in the log.
+func TestNoSegmentIsBegunBehindTheLastOneThatHasAName(t *testing.T) {
+	mem, known := newMem(t), newLedger()
+	l, _ := mustOpen(t, memOptions(mem))
+	require.NoError(t, known.append(l, "g", 1))
+	number := l.active.number
+	l.active.number = frame.MaxSealed + 1
+	_, err := l.makeNext()
+	require.ErrorContains(t, err, "segment 1000000 can't be sealed")
+	l.active.number = number
+	mustClose(t, l)
+	known.reopen(t, memOptions(mem))
+}
+
 func TestAnEmptySegmentIsNotSealedAndALogGoesOnFromOne(t *testing.T) {
 	mem, known := newMem(t), newLedger()
 	o := rotating(mem)

@@ -1,6 +1,7 @@
 package frame_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -197,7 +198,9 @@ func TestSegmentNames(t *testing.T) {
 	no, first, last, ok := frame.ParseSegmentName(name)
 	assert.True(t, ok)
 	assert.Equal(t, []uint64{7, 12, 345}, []uint64{uint64(no), first, last})
-	for _, bad := range []string{"", "7-12-345.wal", name + "x", "x" + name, "+00007-00000000000000000012-00000000000000000345.wal", name[:len(name)-4]} {
+	_, _, _, ok = frame.ParseSegmentName(frame.SegmentName(frame.MaxSealed, 1, math.MaxUint64))
+	assert.True(t, ok)
+	for _, bad := range []string{"", "7-12-345.wal", frame.SegmentName(frame.MaxSealed+1, 12, 345), "000000-99999999999999999999-00000000000000000105.wal", name + "x", "x" + name, "+00007-00000000000000000012-00000000000000000345.wal", name[:len(name)-4]} {
 		_, _, _, ok := frame.ParseSegmentName(bad)
 		assert.False(t, ok, bad)
 	}

@@ -286,12 +286,16 @@ func openSegment(fsys FS, name string) Segment {
 	return s
 }
 
-// SegmentName is the file name of a sealed segment.
+// MaxSealed is the highest number of a segment that can be sealed: names have six digits.
+const MaxSealed = 999_999
+
+// SegmentName is the file name of a sealed segment, up to MaxSealed.
 func SegmentName(number uint32, first, last uint64) string {
 	return fmt.Sprintf("%06d-%020d-%020d.wal", number, first, last)
 }
 
-// ParseSegmentName reads what SegmentName made, and nothing else.
+// ParseSegmentName reads what SegmentName made, and nothing else: a file of another name
+// is no segment.
 func ParseSegmentName(name string) (number uint32, first, last uint64, ok bool) {
 	fields := strings.Split(strings.TrimSuffix(name, ".wal"), "-")
 	if len(fields) != 3 {
@@ -300,7 +304,7 @@ func ParseSegmentName(name string) (number uint32, first, last uint64, ok bool) 
 	n, err1 := strconv.ParseUint(fields[0], 10, 32)
 	first, err2 := strconv.ParseUint(fields[1], 10, 64)
 	last, err3 := strconv.ParseUint(fields[2], 10, 64)
-	if err := errors.Join(err1, err2, err3); err != nil || SegmentName(uint32(n), first, last) != name {
+	if err := errors.Join(err1, err2, err3); err != nil || n > MaxSealed || SegmentName(uint32(n), first, last) != name {
 		return 0, 0, 0, false
 	}
 	return uint32(n), first, last, true
