@@ -216,6 +216,7 @@ func TestFilesThatCanNotBeOpened(t *testing.T) {
 	}{
 		"active, no permission": {"audit.wal", unix.EACCES, frame.Unreadable, frame.Partial},
 		"sealed, no permission": {sealed, unix.EACCES, frame.Unreadable, frame.Partial},
+		"sealed, loop of links": {sealed, unix.ELOOP, frame.Unreadable, frame.Partial},
 		"sealed, medium":        {sealed, unix.EIO, frame.CommittedUnreadable, frame.Corruption},
 		"folder, no permission": {"audit.wal.segments", unix.EACCES, frame.Unreadable, frame.Partial},
 	} {

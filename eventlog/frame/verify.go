@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"runtime"
 	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options say what to verify and how.
@@ -254,7 +256,7 @@ func (v *verifier) enter(p *part, ranged bool) bool {
 func (v *verifier) unreadableFile(p *part) {
 	f := Fault{Check: CheckExistence, Kind: Unreadable, Detail: p.Name + ": " + p.err.Error()}
 	switch {
-	case errors.Is(p.err, fs.ErrPermission) || errors.Is(p.err, ErrNotRegular):
+	case errors.Is(p.err, fs.ErrPermission) || errors.Is(p.err, ErrNotRegular) || errors.Is(p.err, unix.ELOOP): // what a name leads to, and no medium
 		v.blind = true
 	case errors.Is(p.err, fs.ErrNotExist):
 		f.Kind = SealedSegment
