@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -86,12 +87,35 @@ func ParsePublicKey(b []byte) (PublicKey, error) {
 		if !ok {
 			return PublicKey{}, fmt.Errorf("%w: not 32 bytes in base64", ErrKey)
 		}
-		return PublicKey(raw), nil
+		return usable(PublicKey(raw))
 	case strings.Contains(text, "+"):
 		_, p, err := ParseVKey(text)
 		return p, err
 	}
 	return PublicKey{}, fmt.Errorf("%w: neither a PEM public key, nor a vkey, nor 32 bytes in base64", ErrKey)
+}
+
+// smallOrder are the y of the eight points whose order divides 8, as they stand in a
+// key without the sign of x: 0, 1, -1, and the two of the points of order 8.
+var smallOrder = []string{
+	"0000000000000000000000000000000000000000000000000000000000000000",
+	"0100000000000000000000000000000000000000000000000000000000000000",
+	"ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+	"26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+	"c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+}
+
+// usable refuses a key that anybody can sign with: a point of small order, whose
+// signatures need no secret, also as another encoding than its own. One of y not below
+// p, which RFC 8032 does not decode and crypto/ed25519 does, is refused for all points.
+func usable(p PublicKey) (PublicKey, error) {
+	y := p
+	y[31] &= 0x7f // the rest is the sign of x
+	above := y[0] >= 0xed && y[31] == 0x7f && bytes.Count(y[1:31], []byte{0xff}) == 30
+	if above || slices.Contains(smallOrder, hex.EncodeToString(y[:])) {
+		return PublicKey{}, fmt.Errorf("%w: anybody can sign with it, or it is not encoded as RFC 8032 says", ErrKey)
+	}
+	return p, nil
 }
 
 // decodeBase64 decodes padded base64 of n bytes in its one form; the decoder
@@ -117,7 +141,7 @@ func parsePublicPEM(text []byte) (PublicKey, error) {
 	if !ok {
 		return PublicKey{}, fmt.Errorf("%w: a %T, not Ed25519", ErrKey, parsed)
 	}
-	return PublicKey(key), nil
+	return usable(PublicKey(key))
 }
 
 // onePEM gives the content of the one block that text has to be.
@@ -163,7 +187,10 @@ func parseVKey(vkey string, kind byte) (name string, key PublicKey, err error) {
 	if sum != fmt.Sprintf("%08x", keyHash(name, raw)) {
 		return "", key, fmt.Errorf("%w: the vkey %s has a wrong hash", ErrKey, name)
 	}
-	return name, PublicKey(raw[1:]), nil
+	if key, err = usable(PublicKey(raw[1:])); err != nil {
+		return "", key, fmt.Errorf("the vkey %s: %w", name, err)
+	}
+	return name, key, nil
 }
 
 // validName is the rule of signed notes for names of keys. A control character

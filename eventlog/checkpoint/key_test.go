@@ -198,3 +198,37 @@ func TestKeyFilesThatCanNotServe(t *testing.T) {
 	_, err = checkpoint.LoadPublicKey(other)
 	require.ErrorIs(t, err, checkpoint.ErrKey, "a large file")
 }
+
+// Anybody can sign with a point of small order: R = A and S = 0 fit one message in eight.
+func TestKeysThatAnybodyCanSignWithAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	for _, y := range []string{
+		"0000000000000000000000000000000000000000000000000000000000000000",
+		"0100000000000000000000000000000000000000000000000000000000000000",
+		"ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+		"edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+		"eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+		"f0ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+		"26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+		"c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+	} {
+		for _, sign := range []byte{0, 0x80} {
+			raw, err := hex.DecodeString(y)
+			require.NoError(t, err)
+			raw[31] |= sign
+			weak := checkpoint.PublicKey(raw)
+			pem, err := weak.PEM()
+			require.NoError(t, err)
+			vkey, err := weak.VKey("gate.example")
+			require.NoError(t, err)
+			for _, text := range []string{weak.Base64(), string(pem), vkey} {
+				_, err := checkpoint.ParsePublicKey([]byte(text))
+				require.ErrorIs(t, err, checkpoint.ErrKey, "%s", text)
+			}
+			file := filepath.Join(dir, "raw")
+			require.NoError(t, os.WriteFile(file, raw, 0o600))
+			_, err = checkpoint.LoadPublicKey(file)
+			require.ErrorIs(t, err, checkpoint.ErrKey)
+		}
+	}
+}

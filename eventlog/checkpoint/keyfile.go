@@ -41,10 +41,11 @@ func LoadPublicKey(path string) (PublicKey, error) {
 	if err != nil {
 		return PublicKey{}, err
 	}
+	parse := ParsePublicKey
 	if len(text) == ed25519.PublicKeySize {
-		return PublicKey(text), nil
+		parse = func(raw []byte) (PublicKey, error) { return usable(PublicKey(raw)) }
 	}
-	key, err := ParsePublicKey(text)
+	key, err := parse(text)
 	if err != nil {
 		return PublicKey{}, fmt.Errorf("%s: %w", path, err)
 	}
