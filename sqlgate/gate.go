@@ -5,6 +5,8 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,7 +213,7 @@ func (g *Gate) Submit(ctx context.Context, r *Request) (*Answer, error) {
 // then record and run.
 func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error) {
 	begin := time.Now()
-	classification, err := g.Classifier.Classify(ctx, s.SQL)
+	classification, err := g.classify(ctx, s.SQL)
 	s.watch.time(phaseClassify, begin)
 	if err != nil {
 		return nil, g.refuse(ctx, s, err)
@@ -243,6 +245,36 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 	})
 	g.meters.decided(s.classification.QueryType, string(s.result.Decision), &s.watch)
 	return answer, err
+}
+
+// classify reads a text, with what it calls like a column.
+func (g *Gate) classify(ctx context.Context, sql string) (classify.Classification, error) {
+	c, err := g.Classifier.Classify(ctx, sql)
+	if err != nil {
+		return c, err
+	}
+	return g.withCalls(ctx, c, sql), nil
+}
+
+// withCalls adds what a text calls like a column (t.f for f(t)), which nothing in it
+// tells: functions that the database has, where one of its words behind a dot is their
+// name. While the database was not reached nothing runs either.
+func (g *Gate) withCalls(ctx context.Context, c classify.Classification, sql string) classify.Classification {
+	calls, _ := g.Database.ColumnCalls(ctx)
+	if len(calls) == 0 || len(sql) > g.MaxSQLBytes {
+		return c
+	}
+	var called []string
+	names := classify.NamesOf(sql)
+	if names.Unsure { // it has names that are not read here
+		called = slices.Collect(maps.Values(calls))
+	}
+	for _, word := range names.Dotted {
+		if name := calls[word]; name != "" {
+			called = append(called, name)
+		}
+	}
+	return c.WithCalls(called)
 }
 
 // ErrPolicyChanged says that another policy was activated, a bypass ended, or the
@@ -422,7 +454,7 @@ func (s *submission) answer() *Answer {
 // preview classifies and decides alone: nothing is written, nothing executes.
 // What needs a session is refused before its decision, as on the journey.
 func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
-	classification, err := g.Classifier.Classify(ctx, s.SQL)
+	classification, err := g.classify(ctx, s.SQL)
 	if err != nil {
 		return nil, err
 	}

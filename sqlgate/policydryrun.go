@@ -84,7 +84,7 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 	}
 	a := &DryRunAnswer{PolicyVersion: found.version, PolicyHash: found.hexHash()}
 	if r.SQL != nil {
-		if a.DryRunDecision, err = Explain(ctx, g.Classifier, *r.SQL, r.Context, g.MarkerTable, p, other); err != nil {
+		if a.DryRunDecision, err = Explain(ctx, g.classify, *r.SQL, r.Context, g.MarkerTable, p, other); err != nil {
 			return nil, err
 		}
 	}
@@ -103,8 +103,8 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 // Explain is what a policy makes of one statement, and with other (nil: none)
 // what another one would. It needs no gate that runs. An error is a refusal of
 // the text, or a failure of the classifier.
-func Explain(ctx context.Context, c *classify.Classifier, sql string, claims policy.CaseContext, markerTable string, p, other *policy.Policy) (*DryRunDecision, error) {
-	seen, err := c.Classify(ctx, sql)
+func Explain(ctx context.Context, read func(ctx context.Context, sql string) (classify.Classification, error), sql string, claims policy.CaseContext, markerTable string, p, other *policy.Policy) (*DryRunDecision, error) {
+	seen, err := read(ctx, sql)
 	if err == nil {
 		err = needsSession(&seen, claims.SessionID)
 	}

@@ -77,7 +77,7 @@ func (w *Wire) describe(ctx context.Context, st *wireStatement, p *wirePortal) (
 	if st.empty {
 		return quiet, nil
 	}
-	s := w.submission(st, &wireCall{wire: w, portal: p})
+	s := w.submission(ctx, st, &wireCall{wire: w, portal: p})
 	order, err := w.controlOf(ctx, s)
 	switch {
 	case err != nil:

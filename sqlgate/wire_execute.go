@@ -32,7 +32,7 @@ func (w *Wire) run(ctx context.Context, st *wireStatement, c *wireCall) (WireDon
 		return WireDone{Empty: true}, nil
 	}
 	g.meters.requests.Add(1)
-	s := w.submission(st, c)
+	s := w.submission(ctx, st, c)
 	st.reading = 0
 	if s.policy == nil || g.chain.Failed() {
 		return WireDone{}, g.chain.fault()

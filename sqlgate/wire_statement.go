@@ -104,7 +104,7 @@ func (w *Wire) read(ctx context.Context, sql string, types []uint32) (*wireState
 	g := w.gate
 	st := &wireStatement{types: types}
 	st.approval, st.sql = cutApproval(sql)
-	s := w.submission(st, &wireCall{wire: w})
+	s := w.submission(ctx, st, &wireCall{wire: w})
 	if len(st.sql) > g.MaxSQLBytes {
 		return nil, g.refuse(ctx, s, OversizedSQL(len(st.sql), g.MaxSQLBytes))
 	}
@@ -168,7 +168,7 @@ func placed(err error, sql string, skipped int) error {
 }
 
 // submission puts a statement at the beginning of the journey.
-func (w *Wire) submission(st *wireStatement, c *wireCall) *submission {
+func (w *Wire) submission(ctx context.Context, st *wireStatement, c *wireCall) *submission {
 	g, now := w.gate, w.gate.Now()
 	s := &submission{
 		Request: &Request{
@@ -180,6 +180,7 @@ func (w *Wire) submission(st *wireStatement, c *wireCall) *submission {
 	}
 	s.watch.spent[phaseClassify] = st.reading
 	c.types = st.types
+	s.classification = g.withCalls(ctx, s.classification, st.sql)
 	s.record = g.recordOf(s.Request)
 	s.record.SQLText = g.sqlText(s)
 	if zone := w.zone(); zone != "" { // what the text's times mean

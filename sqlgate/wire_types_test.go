@@ -627,3 +627,51 @@ func TestTypesOfMessagesBelongToTheirStatement(t *testing.T) {
 	c.query("EXECUTE q(1, 'a', '5')")
 	require.False(t, w.ran())
 }
+
+// PostgreSQL reads t.f as f(t) where the table has no such column, and no text tells: the
+// gate knows which functions of the database that can be.
+func TestACallWrittenLikeAColumnIsACall(t *testing.T) {
+	w := newWireWorld(t, nil)
+	postgresExecute(w, `CREATE FUNCTION peek(t) RETURNS text LANGUAGE sql STABLE AS 'SELECT $1.v';
+		CREATE FUNCTION fire(t, n int DEFAULT 1) RETURNS int LANGUAGE sql AS 'INSERT INTO t VALUES (99, $1.v) RETURNING 1';
+		CREATE FUNCTION "Odd"(record) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE FUNCTION each(anyelement) RETURNS int LANGUAGE sql AS 'SELECT 1';
+		CREATE DOMAIN td AS t; CREATE FUNCTION ofdomain(td) RETURNS int LANGUAGE sql AS 'SELECT 1';
+		CREATE FUNCTION manyof(VARIADIC t[]) RETURNS int LANGUAGE sql AS 'SELECT 1';
+		CREATE FUNCTION astext(text) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION t_text(t) RETURNS text LANGUAGE sql AS 'SELECT $1.v'; CREATE CAST (t AS text) WITH FUNCTION t_text(t) AS IMPLICIT;
+		CREATE FUNCTION v(int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION id(t, int) RETURNS int LANGUAGE sql AS 'SELECT 1';
+		CREATE SCHEMA other; CREATE FUNCTION other.elsewhere(t) RETURNS int LANGUAGE sql AS 'SELECT 1'`)
+	require.NotEmpty(t, w.value("INSERT INTO t VALUES (1, 'x') RETURNING id"))
+	w.activate(`schema: gate.policy/v1
+name: wire
+version: 1.0.1
+facts: facts/v1
+rules:
+  - id: writes
+    decision: ALLOW
+    reason_code: writes
+    match: { query_types_only: [SELECT, UPDATE], tables_written_only: [public.t], tables_read_only: [public.t], functions_only: [] }
+`)
+	for sql, called := range map[string]string{
+		"SELECT t.peek FROM t": "public.peek", "SELECT (t).peek FROM t": "public.peek", `SELECT x . /* a */ "peek" FROM t x`: "public.peek", "SELECT public.t.PEEK FROM public.t": "public.peek",
+		`SELECT t.U&"p\0065ek" FROM t`: "public.peek", "SELECT (ROW(1, 'x')::t).peek": "public.peek", `SELECT t."Odd" FROM t`: "public.Odd", "SELECT t.each FROM t": "public.each",
+		"SELECT (t.*::td).ofdomain FROM t": "public.ofdomain", "SELECT t.manyof FROM t": "public.manyof", "SELECT t.astext FROM t": "public.astext",
+		"UPDATE t SET v = 'y' WHERE id = 1 RETURNING t.fire": "public.fire", "SELECT 1 FROM t ORDER BY t.peek": "public.peek", "SELECT 1 FROM t WHERE t.peek = 'x'": "public.peek",
+	} {
+		c := w.wire()
+		require.Equal(t, "BLOCK", state(c.refused(sql)), sql)
+		require.Contains(t, w.facts().Functions, called, sql)
+		require.NoError(t, c.Parse(t.Context(), "", sql, nil))
+		require.NoError(t, c.Bind("", "", nil, nil, nil))
+		_, err := c.DescribePortal(t.Context(), "")
+		require.Equal(t, "BLOCK", state(err), sql)
+		c = w.wire()
+		c.query("PREPARE q AS " + sql)
+		require.Equal(t, "BLOCK", state(c.refused("EXECUTE q")), sql)
+	}
+	require.Equal(t, "1", w.value("SELECT count(*) FROM t"))
+	c := w.wire()
+	for _, sql := range []string{"SELECT t.v FROM t", "SELECT t.id FROM t", "SELECT peek FROM (SELECT 1 AS peek) s", "SELECT other FROM (SELECT 1 AS other) s", "UPDATE t SET v = 'y' WHERE t.id = 1 RETURNING t.v, t.id"} {
+		c.query(sql)
+		require.Empty(t, w.facts().Functions, sql)
+	}
+}

@@ -147,7 +147,7 @@ func (a *app) dryRunOffline(ctx context.Context, s *settings, name string, o dry
 		return nil, nil, err
 	}
 	defer classifier.Close()
-	decision, err := sqlgate.Explain(ctx, classifier, o.sql, o.claims, s.OutcomeMarkerTable, p, other)
+	decision, err := sqlgate.Explain(ctx, classifier.Classify, o.sql, o.claims, s.OutcomeMarkerTable, p, other)
 	if err != nil {
 		return nil, nil, fmt.Errorf("the statement is refused before any rule is asked: %s", describeError(err))
 	}

@@ -106,6 +106,23 @@ func (s statement) without(key string) statement {
 
 // TestADryRunTakesAnyContext covers what no request can prove today: an agent's
 // token, a certificate, an approval, a session; and what it compares with.
+// A call that is written like a column is one for every way to ask.
+func TestACallLikeAColumnIsSeenOverHTTP(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	d.execute(t, "CREATE FUNCTION fire(orders) RETURNS int LANGUAGE sql AS 'DELETE FROM customers RETURNING 1'")
+	g := startGate(t, d)
+	const sql = "UPDATE public.orders SET status = 'paid' WHERE id = 7 RETURNING orders.fire"
+	r := g.query(t, ask(sql).with("app", "shop"))
+	require.Equal(t, "BLOCK", r.text(t, "decision"), "%s", r.body)
+	require.Contains(t, string(r.body), `"public.fire"`)
+	require.Equal(t, "BLOCK", g.query(t, ask("SELECT orders.fire FROM orders").with("app", "shop")).text(t, "decision"))
+	require.Equal(t, "BLOCK", g.query(t, ask("SELECT orders.fire FROM orders").with("app", "shop"), "mode=preview").text(t, "decision"))
+	require.Equal(t, "BLOCK", g.operate(t, "/policy/dry-run", map[string]any{"sql": sql, "context": map[string]any{"app": "shop"}}).text(t, "decision"))
+	require.Equal(t, "ALLOW", g.query(t, ask("SELECT orders.status FROM orders").with("app", "shop")).text(t, "decision"))
+}
+
 func TestADryRunTakesAnyContext(t *testing.T) {
 	t.Parallel()
 	document := strings.NewReplacer("version: 1.0.0", "version: 2.0.0", "match: { tables_written: [public.held_notes] }",

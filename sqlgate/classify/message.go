@@ -22,9 +22,20 @@ func (c Classification) WithTypes(types []uint32, names []string) Classification
 	if len(names) == 0 {
 		return c
 	}
+	c = c.WithCalls(names)
+	c.UserTypes = true
+	return c
+}
+
+// WithCalls is the classification of a statement that calls functions, schema.name, of
+// which its text alone does not tell.
+func (c Classification) WithCalls(names []string) Classification {
+	if len(names) == 0 {
+		return c
+	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	c.Fingerprint = otherFingerprint(c.Fingerprint, names...)
-	c.UserTypes, c.SafeRead, c.Class = true, false, stricter(c.Class, ClassWrite)
+	c.SafeRead, c.Class = false, stricter(c.Class, ClassWrite)
 	if c.Run == RunReadFence {
 		c.Run = RunTransaction
 	}

@@ -9,8 +9,9 @@ import (
 type Names struct {
 	Words     []string // as the server reads them: folded, or as they are quoted
 	Operators []string
-	Strings   bool // it has a string constant, whose type its place gives
-	Unsure    bool // one of them is written in a way that is not read here
+	Dotted    []string // words behind a dot: of columns, fields and functions
+	Strings   bool     // it has a string constant, whose type its place gives
+	Unsure    bool     // one of them is written in a way that is not read here
 }
 
 // longestName is what the server keeps of a name, in bytes.
@@ -22,12 +23,13 @@ const longestName = 63
 func NamesOf(sql string) Names {
 	var n Names
 	l := newLexer(sql)
-	for {
+	for dot := false; ; {
 		kind := l.next()
 		text := l.src[l.start:l.pos]
+		words := len(n.Words)
 		switch kind {
 		case tokenEnd:
-			for _, list := range []*[]string{&n.Words, &n.Operators} {
+			for _, list := range []*[]string{&n.Words, &n.Operators, &n.Dotted} {
 				slices.Sort(*list)
 				*list = slices.Compact(*list)
 			}
@@ -45,6 +47,10 @@ func NamesOf(sql string) Names {
 		case tokenString, tokenDollar:
 			n.Strings = true
 		}
+		if dot {
+			n.Dotted = append(n.Dotted, n.Words[words:]...)
+		}
+		dot = text == "."
 	}
 }
 

@@ -168,8 +168,12 @@ func (db *DB) makePools(read, write, ddl *pgconn.Config) (err error) {
 	if ddl != nil {
 		db.definer, err = newPool(definer, db.cfg, ddl, definerConns, &db.tls, db.log)
 	}
+	var roles []string
 	for _, p := range db.pools() {
-		p.ctx, p.spawn, p.askEvery, p.timelines = db.ctx, db.spawn, askEvery, db.timelines
+		roles = append(roles, p.login.User)
+	}
+	for _, p := range db.pools() {
+		p.ctx, p.spawn, p.askEvery, p.timelines, p.roles = db.ctx, db.spawn, askEvery, db.timelines, roles
 	}
 	return err
 }

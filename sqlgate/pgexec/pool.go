@@ -69,6 +69,7 @@ type pool struct {
 	mu      sync.Mutex
 	drifts  []time.Time
 	stopped time.Time   // until when
+	roles   []string    // of all pools
 	role    *RoleReport // nil: not looked at yet
 	roleAt  time.Time
 }

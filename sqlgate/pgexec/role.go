@@ -24,6 +24,10 @@ type RoleReport struct {
 	Role string
 	Deny []string // in production the pool is stopped
 	Warn []string
+
+	// ColumnCalls are functions that a text may call like a column (t.f for f(t)), by
+	// name, with their schema. Any of the gate's roles may execute them.
+	ColumnCalls map[string]string
 }
 
 func (r RoleReport) equal(o RoleReport) bool {
@@ -31,7 +35,7 @@ func (r RoleReport) equal(o RoleReport) bool {
 }
 
 // roleSQL lists what a role should not be able to do: $1 is the pool, $2 the
-// schemas. One row each, with the word deny or warn in front. Everything is
+// schemas, $3 the roles of all pools. One row each, with the word deny or warn in front. Everything is
 // asked about the role itself, of the server's own functions, so that it costs
 // no rights. A superuser may do everything, so only that is said of one.
 const roleSQL = `
@@ -77,8 +81,17 @@ WITH me AS (SELECT r.* FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_u
   UNION ALL SELECT 'warn', 'the extension ' || e.extname || ' is installed' FROM pg_catalog.pg_extension AS e WHERE e.extname IN ('dblink', 'file_fdw', 'postgres_fdw', 'adminpack')
   UNION ALL SELECT DISTINCT 'warn', 'the function ' || s.nspname || '.' || p.proname || ' has the name of a built-in one'
    FROM spaces AS s JOIN pg_catalog.pg_proc AS p ON p.pronamespace = s.oid
-   WHERE EXISTS (SELECT FROM pg_catalog.pg_proc AS b WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::pg_catalog.regnamespace))
-SELECT pg_catalog.string_agg(f.level || ' ' || f.what, E'\x1f' ORDER BY f.level, f.what) FROM found AS f`
+   WHERE EXISTS (SELECT FROM pg_catalog.pg_proc AS b WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::pg_catalog.regnamespace)),
+ calls(name, called) AS (
+  SELECT p.proname, pg_catalog.min(s.nspname || '.' || p.proname)
+  FROM spaces AS s JOIN pg_catalog.pg_proc AS p ON p.pronamespace = s.oid JOIN pg_catalog.pg_type AS t ON t.oid = p.proargtypes[0]
+   LEFT JOIN pg_catalog.pg_type AS v ON v.oid = CASE WHEN p.provariadic <> 0 THEN p.provariadic WHEN t.typtype = 'd' THEN t.typbasetype END
+  WHERE (p.pronargs - p.pronargdefaults <= 1 OR p.provariadic <> 0 AND p.pronargs = 1) AND (t.typtype IN ('c', 'p') OR v.typtype IN ('c', 'p', 'd')
+   OR EXISTS (SELECT FROM pg_catalog.pg_cast AS k JOIN pg_catalog.pg_type AS x ON x.oid = k.castsource WHERE k.casttarget = t.oid AND k.castcontext = 'i' AND x.typtype = 'c'))
+   AND EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = ANY ($3::pg_catalog.text[]) AND pg_catalog.has_function_privilege(r.oid, p.oid, 'EXECUTE'))
+  GROUP BY p.proname)
+SELECT pg_catalog.string_agg(f.level || ' ' || f.what, E'\x1f' ORDER BY f.level, f.what),
+ (SELECT pg_catalog.string_agg(c.name || E'\x1e' || c.called, E'\x1f') FROM calls AS c) FROM found AS f`
 
 // maxRoleFindings bounds what is kept of one role: a schema may hold thousands
 // of functions.
@@ -114,8 +127,8 @@ const stepRole = "database_role"
 func (p *pool) askRole(ctx context.Context, c *conn) (RoleReport, error) {
 	report := RoleReport{Pool: p.kind.String(), Role: p.login.User}
 	ask, row := query(roleSQL)
-	ask.oids = []uint32{25, 1009}
-	ask.params = [][]byte{[]byte(report.Pool), []byte(textArray(p.cfg.schemas()))}
+	ask.oids = []uint32{25, 1009, 1009}
+	ask.params = [][]byte{[]byte(report.Pool), []byte(textArray(p.cfg.schemas())), []byte(textArray(p.roles))}
 	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{ask})
 	switch {
 	case err != nil:
@@ -132,7 +145,42 @@ func (p *pool) askRole(ctx context.Context, c *conn) (RoleReport, error) {
 			report.Warn = append(report.Warn, clip(what))
 		}
 	}
+	for call := range strings.SplitSeq(row.text(1), separator) {
+		if name, called, found := strings.Cut(call, "\x1e"); found {
+			if report.ColumnCalls == nil {
+				report.ColumnCalls = make(map[string]string)
+			}
+			report.ColumnCalls[name] = called
+		}
+	}
 	return report, nil
+}
+
+// ColumnCalls are the functions of the database that a text may call like a column (t.f
+// for f(t)), by name, with their schema: as they were when a role was last looked at. No
+// text tells such a call from a column. The error is that of a connection, where none
+// was made yet.
+func (db *DB) ColumnCalls(ctx context.Context) (map[string]string, error) {
+	newest := func() (calls map[string]string, seen time.Time) {
+		for _, p := range db.pools() {
+			p.mu.Lock()
+			if p.role != nil && p.roleAt.After(seen) {
+				calls, seen = p.role.ColumnCalls, p.roleAt
+			}
+			p.mu.Unlock()
+		}
+		return calls, seen
+	}
+	calls, seen := newest()
+	if seen.IsZero() {
+		l, err := db.reader.acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		l.release()
+		calls, _ = newest()
+	}
+	return calls, nil
 }
 
 // textArray writes names as an array of PostgreSQL.
