@@ -37,6 +37,7 @@ const (
 	maxWindows          = 400 // different ones of a text
 	maxLookups          = 20_000_000
 	maxAlternatives     = 500_000
+	maxKeys             = 3_000
 	maxAlternativePairs = 20_000
 	maxSorted           = 400  // aggregates of a query with DISTINCT or ORDER BY
 	maxGroupingSets     = 4096 // of a text: the server looks at its bound for a query when all are made
@@ -48,6 +49,7 @@ type sight struct {
 	plain   int // a column of what is no query
 	joined  int // relations
 	sorted  int
+	keys    int  // that it is grouped, sorted and cut into windows by
 	width   int  // columns of the items, about
 	least   int  // and at least
 	merged  bool // a join puts its merged columns first
@@ -195,7 +197,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 		}
 	}
 	for cte := range z.items(z.child(stmt, "withClause"), "ctes") {
-		if !z.inlined(cte) {
+		if !z.inlined(cte) || z.references[cte] == 0 { // one that nobody reads is analysed, too
 			r.total = capped(r.total + z.cte(cte).total)
 		}
 	}
@@ -204,6 +206,10 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	}
 	z.bound(limitJoined, sees.joined, maxJoined)
 	z.bound(limitSorted, sees.sorted, maxSorted)
+	for _, field := range []string{"groupClause", "sortClause", "distinctClause"} {
+		sees.keys += z.keys(stmt, field)
+	}
+	z.bound(limitKeys, sees.keys, maxKeys)
 	z.boundClauses(sees.clauses, sees.arms)
 	r.joined, r.clauses = max(sees.joined, 1), r.clauses.plus(sees.clauses)
 	if !z.is(stmt, "SelectStmt") || z.child(stmt, "limitCount") >= 0 || z.child(stmt, "limitOffset") >= 0 {

@@ -50,6 +50,9 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		}
 		return z.size(z.child(i, "testexpr"), sees).times(2).plus(each(capped(1 + times*q.total)))
 	case z.is(i, "WindowDef") && (z.fieldName(i) != "over" || !z.has(i, "name")): // OVER w is none of its own
+		if sees != nil {
+			sees.keys += z.keys(i, "partitionClause") + z.keys(i, "orderClause")
+		}
 		z.windows[z.written(i)] = true
 		z.bound(limitWindows, len(z.windows), maxWindows)
 	}
@@ -180,6 +183,22 @@ func (z *sizing) groupings(i int32) int {
 		return n
 	}
 	return 1
+}
+
+// keys counts what a clause groups or sorts by: the server looks for each among all
+// before it, and at no interrupt (findTargetlistEntrySQL99).
+func (z *sizing) keys(node int32, list string) (n int) {
+	for item := range z.items(node, list) {
+		switch {
+		case z.is(item, "GroupingSet"):
+			n += z.keys(item, "content")
+		case z.is(item, "RowExpr"):
+			n += z.keys(item, "args")
+		default:
+			n++
+		}
+	}
+	return n
 }
 
 // columnsOf tells how many columns (x).* stands for.

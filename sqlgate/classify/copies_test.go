@@ -150,6 +150,7 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"a view":                    layered(13, "SELECT data_type AS x FROM information_schema.columns", "SELECT x || x AS x FROM (%s) s"),
 		"before IN (SELECT":         "SELECT " + layered(18, "true", "(%s IN (SELECT true))"),
 		"wide lists":                "SELECT ARRAY[x" + strings.Repeat(", x", 600) + "] FROM (SELECT ARRAY[id" + strings.Repeat(", id", 600) + "] AS x FROM t) s",
+		"a CTE that nobody reads":   "WITH c AS (SELECT " + layered(18, "1", "(%s BETWEEN 0 AND 1)::int") + ") SELECT 1",
 		"BETWEEN":                   "SELECT " + layered(18, "1", "(%s BETWEEN 0 AND 1)::int"),
 		"BETWEEN SYMMETRIC":         "SELECT " + layered(9, "1", "(%s NOT BETWEEN SYMMETRIC 0 AND 1)::int"),
 		"its bounds":                "SELECT " + layered(18, "1", "(id BETWEEN SYMMETRIC %s AND 1)::int") + " FROM t",
@@ -297,6 +298,32 @@ func TestORsThatStandBesideEachOtherAreRefused(t *testing.T) {
 		require.NotNil(t, f, name)
 		require.Contains(t, []any{limitAlternatives, limitAlternativePairs}, f.Details["limit"], "%s: %v", name, f)
 	}
+}
+
+// A server looks for each key among all before it, and at no interrupt: 12,000 take half a
+// minute.
+func TestQueriesOfManyKeysAreRefused(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	keys := func(from, to int) string {
+		var list []string
+		for k := from; k < to; k++ {
+			list = append(list, fmt.Sprintf("id + %d", k))
+		}
+		return strings.Join(list, ", ")
+	}
+	for _, sql := range []string{
+		"SELECT 1 FROM t GROUP BY " + keys(0, 3001), "SELECT 1 FROM t ORDER BY " + keys(0, 3001), "SELECT DISTINCT ON (" + keys(0, 3001) + ") 1 FROM t",
+		"SELECT count(*) OVER (PARTITION BY " + keys(0, 3001) + ") FROM t", "SELECT count(*) OVER (PARTITION BY " + keys(0, 1501) + "), count(*) OVER (ORDER BY " + keys(1501, 3001) + ") FROM t",
+		"SELECT count(*) OVER w FROM t WINDOW w AS (ORDER BY " + keys(0, 3001) + ")", "SELECT 1 FROM t GROUP BY GROUPING SETS ((" + keys(0, 1501) + "), (" + keys(1501, 3001) + "))",
+		"SELECT 1 FROM t GROUP BY (" + keys(0, 1501) + ") ORDER BY " + keys(1501, 3001), "(SELECT 1 FROM t) UNION ALL SELECT 1 FROM t ORDER BY " + keys(0, 3001),
+		"WITH c AS (SELECT 1 FROM t GROUP BY " + keys(0, 3001) + ") SELECT 1", "UPDATE t SET n = (SELECT 1 FROM t GROUP BY " + keys(0, 3001) + ")",
+	} {
+		_, f := classifyText(tb, sql)
+		require.NotNil(t, f, "%.80s", sql)
+		require.Equal(t, limitKeys, f.Details["limit"], "%.80s: %v", sql, f)
+	}
+	_, f := classifyText(tb, "SELECT 1 FROM t GROUP BY "+keys(0, 1500)+" ORDER BY "+keys(0, 1500))
+	require.Nil(t, f)
 }
 
 // is looked at by itself.

@@ -21,6 +21,7 @@ const (
 	limitJoined           = "joined_relations"
 	limitWindows          = "windows"
 	limitGroupingSets     = "grouping_sets"
+	limitKeys             = "sort_keys"
 	limitSorted           = "sorted_aggregates"
 	limitAlternatives     = "alternatives"
 	limitAlternativePairs = "alternative_pairs"
