@@ -635,7 +635,7 @@ func TestACallWrittenLikeAColumnIsACall(t *testing.T) {
 	postgresExecute(w, `CREATE FUNCTION peek(t) RETURNS text LANGUAGE sql STABLE AS 'SELECT $1.v';
 		CREATE FUNCTION fire(t, n int DEFAULT 1) RETURNS int LANGUAGE sql AS 'INSERT INTO t VALUES (99, $1.v) RETURNING 1';
 		CREATE FUNCTION "Odd"(record) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE FUNCTION each(anyelement) RETURNS int LANGUAGE sql AS 'SELECT 1';
-		CREATE DOMAIN td AS t; CREATE FUNCTION ofdomain(td) RETURNS int LANGUAGE sql AS 'SELECT 1';
+		CREATE DOMAIN td AS t; CREATE DOMAIN tdd AS td CHECK ((value).id > 0); CREATE FUNCTION ofdomain(td) RETURNS int LANGUAGE sql AS 'SELECT 1';
 		CREATE FUNCTION manyof(VARIADIC t[]) RETURNS int LANGUAGE sql AS 'SELECT 1';
 		CREATE FUNCTION astext(text) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION t_text(t) RETURNS text LANGUAGE sql AS 'SELECT $1.v'; CREATE CAST (t AS text) WITH FUNCTION t_text(t) AS IMPLICIT;
 		CREATE FUNCTION v(int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION id(t, int) RETURNS int LANGUAGE sql AS 'SELECT 1';
@@ -655,6 +655,7 @@ rules:
 		"SELECT t.peek FROM t": "public.peek", "SELECT (t).peek FROM t": "public.peek", `SELECT x . /* a */ "peek" FROM t x`: "public.peek", "SELECT public.t.PEEK FROM public.t": "public.peek",
 		`SELECT t.U&"p\0065ek" FROM t`: "public.peek", "SELECT (ROW(1, 'x')::t).peek": "public.peek", `SELECT t."Odd" FROM t`: "public.Odd", "SELECT t.each FROM t": "public.each",
 		"SELECT (t.*::td).ofdomain FROM t": "public.ofdomain", "SELECT t.manyof FROM t": "public.manyof", "SELECT t.astext FROM t": "public.astext",
+		"SELECT t.td FROM t": "public.td", "UPDATE t SET v = 'y' WHERE id = 1 RETURNING t.tdd": "public.tdd",
 		"UPDATE t SET v = 'y' WHERE id = 1 RETURNING t.fire": "public.fire", "SELECT 1 FROM t ORDER BY t.peek": "public.peek", "SELECT 1 FROM t WHERE t.peek = 'x'": "public.peek",
 	} {
 		c := w.wire()

@@ -393,3 +393,29 @@ func TestHowLongEventsAreIsForOperators(t *testing.T) {
 	require.False(t, told(g.get(t, "/evidence/verify")))
 	require.True(t, told(g.do(t, http.MethodGet, "/evidence/verify", nil, operatorTestHeader)))
 }
+
+// A log that is damaged in one segment vouches for nothing in those behind it, which can
+// still be read.
+func TestACopyIsHeldAgainstNothingBehindTheDamage(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	g := startGate(t, d, inSegments)
+	for len(sealed(t, d)) < 3 {
+		g.query(t, ask("SELECT id FROM orders WHERE id = 1"))
+	}
+	g.awaitCopy(t)
+	g.end(t)
+	flipByte(t, sealed(t, d)[1])
+	g = startGate(t, d, inSegments)
+	defer g.endDamaged(t)
+	copied := g.post(t, "/audit/verify", `{"audit_file":`+strconv.Quote(g.file("audit.log"))+`}`)
+	require.Equal(t, "partial", copied.text(t, "status"), "%s", copied.body)
+}
+
+// sealed are the files of the sealed segments, in order.
+func sealed(t *testing.T, d gateDir) []string {
+	names, err := filepath.Glob(d.file("audit.wal.segments") + "/*.wal")
+	require.NoError(t, err)
+	return names
+}

@@ -306,6 +306,9 @@ func (a *api) verifyOne(ctx context.Context, path string) (frame.Report, error) 
 			o.Header = &header
 			o.At = func(upTo uint64) (uint64, [32]byte, error) {
 				seq := min(upTo, a.Log.Head().Seq)
+				if verified, damaged := a.Log.Damaged(); damaged {
+					seq = min(seq, verified) // nothing vouches for later ones
+				}
 				if seq == 0 {
 					return 0, [32]byte{}, nil
 				}

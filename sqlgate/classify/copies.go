@@ -37,6 +37,8 @@ const (
 	maxWindows          = 400 // different ones of a text
 	maxLookups          = 20_000_000
 	maxAlternatives     = 500_000
+	maxAggregates       = 3_000
+	maxConditions       = 5_000
 	maxKeys             = 3_000
 	maxAlternativePairs = 20_000
 	maxSorted           = 400  // aggregates of a query with DISTINCT or ORDER BY
@@ -49,6 +51,7 @@ type sight struct {
 	plain   int // a column of what is no query
 	joined  int // relations
 	sorted  int
+	calls   int  // of aggregates and window functions
 	keys    int  // that it is grouped, sorted and cut into windows by
 	width   int  // columns of the items, about
 	least   int  // and at least
@@ -73,6 +76,7 @@ type sizing struct {
 	grouped    int              // grouping sets
 	windows    map[string]bool  // that differ
 	lookups    int              // columns that bare names are compared with
+	negated    int              // nodes below each NOT
 	refused    *fault.Fault     // by another bound than the size
 }
 
@@ -210,6 +214,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 		sees.keys += z.keys(stmt, field)
 	}
 	z.bound(limitKeys, sees.keys, maxKeys)
+	z.bound(limitAggregates, sees.calls, maxAggregates)
 	z.boundClauses(sees.clauses, sees.arms)
 	r.joined, r.clauses = max(sees.joined, 1), r.clauses.plus(sees.clauses)
 	if !z.is(stmt, "SelectStmt") || z.child(stmt, "limitCount") >= 0 || z.child(stmt, "limitOffset") >= 0 {

@@ -27,6 +27,7 @@ func (c clauses) most(d clauses) clauses {
 // that stands around a set operation, in each of its queries.
 func (z *sizing) boundClauses(c clauses, queries int) {
 	queries = max(queries, 1)
+	z.bound(limitConditions, c.parts, maxConditions)
 	z.bound(limitAlternatives, capped(capped(c.within+capped(c.arms*c.parts))*queries), maxAlternatives)
 	z.bound(limitAlternativePairs, capped(c.together()*queries), maxAlternativePairs)
 }

@@ -20,7 +20,15 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		return z.size(arg, sees).times(z.columnsOf(arg)).plus(each(1))
 	case z.is(i, "A_Expr"):
 		return z.operation(i, sees)
+	case z.is(i, "BoolExpr") && string(z.raw(i, "boolop")) == "NOT_EXPR": // what is below is made anew (negate_clause)
+		n := z.below(i, sees)
+		z.negated = capped(z.negated + n.stays)
+		z.bound(limitCopiedNodes, z.negated, maxCopiedNodes)
+		return n
 	case z.is(i, "FuncCall") && z.aggregateKind(i) != 0: // a condition that is pushed to it ends there
+		if sees != nil {
+			sees.calls++
+		}
 		if sees != nil && (z.has(i, "agg_distinct") || z.has(i, "agg_order")) {
 			sees.sorted++
 		}

@@ -88,7 +88,8 @@ func boundedCopies() map[string]string {
 		"a search of many words":  "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR n = 2 OR name LIKE 'a%' OR name LIKE 'b%' OR name LIKE 'c%')", 60),
 		"pages by a key":          "SELECT 1 FROM t WHERE id > 1 OR (id = 1 AND (n > 2 OR (n = 2 AND name > 'a')))",
 		"ORs in each arm":         "SELECT 1 FROM t WHERE (id = 1 AND (n = 1 OR n = 2))" + strings.Repeat(" OR (id = 1 AND (n = 1 OR n = 2))", 3_000),
-		"many conditions":         "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id <> 1 AND n BETWEEN 1 AND 2", 5_000),
+		"a NOT of many":           "SELECT 1 FROM t WHERE NOT (NOT (NOT (id = 1" + strings.Repeat(" OR n = 2", 4_000) + ")))",
+		"many conditions":         "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id <> 1 AND n BETWEEN 1 AND 2", 1_600),
 		"other relations":         layered(20, "SELECT id AS x FROM t", "SELECT t.id + t.n AS x FROM t JOIN (%s) s ON s.x = t.id"),
 	}
 }
@@ -151,6 +152,7 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"before IN (SELECT":         "SELECT " + layered(18, "true", "(%s IN (SELECT true))"),
 		"wide lists":                "SELECT ARRAY[x" + strings.Repeat(", x", 600) + "] FROM (SELECT ARRAY[id" + strings.Repeat(", id", 600) + "] AS x FROM t) s",
 		"a CTE that nobody reads":   "WITH c AS (SELECT " + layered(18, "1", "(%s BETWEEN 0 AND 1)::int") + ") SELECT 1",
+		"NOTs in NOTs":              "SELECT " + strings.Repeat("NOT (id = 0 AND ", 200) + "(id > 0" + strings.Repeat(" OR id > 1", 2_000) + ")" + strings.Repeat(")", 200) + " FROM t",
 		"BETWEEN":                   "SELECT " + layered(18, "1", "(%s BETWEEN 0 AND 1)::int"),
 		"BETWEEN SYMMETRIC":         "SELECT " + layered(9, "1", "(%s NOT BETWEEN SYMMETRIC 0 AND 1)::int"),
 		"its bounds":                "SELECT " + layered(18, "1", "(id BETWEEN SYMMETRIC %s AND 1)::int") + " FROM t",
@@ -283,6 +285,8 @@ func TestORsThatStandBesideEachOtherAreRefused(t *testing.T) {
 		"negated ANDs":         "SELECT 1 FROM t WHERE NOT (false" + strings.Repeat(" OR (id = 1 AND id = 2)", 1_000) + ")",
 		"rows that differ":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id, n) <> (1, 2)", 1_000),
 		"ranges around":        "DELETE FROM t WHERE true" + strings.Repeat(" AND id NOT BETWEEN 1 AND 2", 1_000),
+		"more conditions":      "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id = n", 5_000),
+		"conditions of a join": "SELECT 1 FROM t JOIN t u ON true" + strings.Repeat(" AND t.id = u.n", 2_500) + " WHERE true" + strings.Repeat(" AND t.id = u.n", 2_500),
 		"symmetric ranges":     "UPDATE t SET n = 1 WHERE true" + strings.Repeat(" AND id BETWEEN SYMMETRIC 1 AND 2", 1_000),
 		"rows that are not in": "SELECT 1 FROM t WHERE (id, n) NOT IN ((1, 2)" + strings.Repeat(", (1, 2)", 1_000) + ")",
 		"lists of columns":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id IN (n, n + 1)", 1_000),
@@ -296,7 +300,7 @@ func TestORsThatStandBesideEachOtherAreRefused(t *testing.T) {
 	} {
 		_, f := classifyText(tb, sql)
 		require.NotNil(t, f, name)
-		require.Contains(t, []any{limitAlternatives, limitAlternativePairs}, f.Details["limit"], "%s: %v", name, f)
+		require.Contains(t, []any{limitAlternatives, limitAlternativePairs, limitConditions}, f.Details["limit"], "%s: %v", name, f)
 	}
 }
 
@@ -321,6 +325,11 @@ func TestQueriesOfManyKeysAreRefused(t *testing.T) {
 		_, f := classifyText(tb, sql)
 		require.NotNil(t, f, "%.80s", sql)
 		require.Equal(t, limitKeys, f.Details["limit"], "%.80s: %v", sql, f)
+	}
+	for _, each := range []string{", sum(id)", ", sum(id) OVER ()", ", row_number() OVER ()"} {
+		_, f := classifyText(tb, "SELECT ARRAY[1"+strings.Repeat(each, 3_001)+"] FROM t")
+		require.NotNil(t, f, each)
+		require.Equal(t, limitAggregates, f.Details["limit"], "%s: %v", each, f)
 	}
 	_, f := classifyText(tb, "SELECT 1 FROM t GROUP BY "+keys(0, 1500)+" ORDER BY "+keys(0, 1500))
 	require.Nil(t, f)

@@ -21,6 +21,8 @@ const (
 	limitJoined           = "joined_relations"
 	limitWindows          = "windows"
 	limitGroupingSets     = "grouping_sets"
+	limitAggregates       = "aggregates"
+	limitConditions       = "conditions"
 	limitKeys             = "sort_keys"
 	limitSorted           = "sorted_aggregates"
 	limitAlternatives     = "alternatives"

@@ -25,8 +25,9 @@ type RoleReport struct {
 	Deny []string // in production the pool is stopped
 	Warn []string
 
-	// ColumnCalls are functions that a text may call like a column (t.f for f(t)), by
-	// name, with their schema. Any of the gate's roles may execute them.
+	// ColumnCalls are functions that a text may call like a column (t.f for f(t)), and types
+	// that it may cast a row to so, by name, with their schema. Any of the gate's roles may
+	// execute such a function.
 	ColumnCalls map[string]string
 }
 
@@ -89,7 +90,12 @@ WITH me AS (SELECT r.* FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_u
   WHERE (p.pronargs - p.pronargdefaults <= 1 OR p.provariadic <> 0 AND p.pronargs = 1) AND (t.typtype IN ('c', 'p') OR v.typtype IN ('c', 'p', 'd')
    OR EXISTS (SELECT FROM pg_catalog.pg_cast AS k JOIN pg_catalog.pg_type AS x ON x.oid = k.castsource WHERE k.casttarget = t.oid AND k.castcontext = 'i' AND x.typtype = 'c'))
    AND EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = ANY ($3::pg_catalog.text[]) AND pg_catalog.has_function_privilege(r.oid, p.oid, 'EXECUTE'))
-  GROUP BY p.proname)
+  GROUP BY p.proname
+  UNION ALL SELECT t.typname, pg_catalog.min(s.nspname || '.' || t.typname)
+   FROM spaces AS s JOIN pg_catalog.pg_type AS t ON t.typnamespace = s.oid LEFT JOIN pg_catalog.pg_type AS v ON t.typtype = 'd' AND v.oid = t.typbasetype
+   WHERE v.typtype IN ('c', 'p', 'd')
+    OR EXISTS (SELECT FROM pg_catalog.pg_cast AS k JOIN pg_catalog.pg_type AS x ON x.oid = k.castsource WHERE k.casttarget = t.oid AND x.typtype IN ('c', 'p'))
+   GROUP BY t.typname)
 SELECT pg_catalog.string_agg(f.level || ' ' || f.what, E'\x1f' ORDER BY f.level, f.what),
  (SELECT pg_catalog.string_agg(c.name || E'\x1e' || c.called, E'\x1f') FROM calls AS c) FROM found AS f`
 
@@ -156,8 +162,8 @@ func (p *pool) askRole(ctx context.Context, c *conn) (RoleReport, error) {
 	return report, nil
 }
 
-// ColumnCalls are the functions of the database that a text may call like a column (t.f
-// for f(t)), by name, with their schema: as they were when a role was last looked at. No
+// ColumnCalls are the functions and types of the database that a text may call like a
+// column (t.f for f(t) and t::f), by name, with their schema: as they were when a role was last looked at. No
 // text tells such a call from a column. The error is that of a connection, where none
 // was made yet.
 func (db *DB) ColumnCalls(ctx context.Context) (map[string]string, error) {
