@@ -266,7 +266,7 @@ func (g *Gate) withCalls(ctx context.Context, c classify.Classification, sql str
 	}
 	var called []string
 	names := classify.NamesOf(sql)
-	if names.Unsure { // it has names that are not read here
+	if names.DotUnsure { // one is written in a way that is not read
 		called = slices.Collect(maps.Values(calls))
 	}
 	for _, word := range names.Dotted {

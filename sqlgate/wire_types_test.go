@@ -632,6 +632,8 @@ func TestTypesOfMessagesBelongToTheirStatement(t *testing.T) {
 // gate knows which functions of the database that can be.
 func TestACallWrittenLikeAColumnIsACall(t *testing.T) {
 	w := newWireWorld(t, nil)
+	longName := strings.Repeat("x", 63)
+	postgresExecute(w, "CREATE FUNCTION "+longName+"(t) RETURNS int LANGUAGE sql AS 'SELECT 1'")
 	postgresExecute(w, `CREATE FUNCTION peek(t) RETURNS text LANGUAGE sql STABLE AS 'SELECT $1.v';
 		CREATE FUNCTION fire(t, n int DEFAULT 1) RETURNS int LANGUAGE sql AS 'INSERT INTO t VALUES (99, $1.v) RETURNING 1';
 		CREATE FUNCTION "Odd"(record) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE FUNCTION each(anyelement) RETURNS int LANGUAGE sql AS 'SELECT 1';
@@ -655,7 +657,7 @@ rules:
 		"SELECT t.peek FROM t": "public.peek", "SELECT (t).peek FROM t": "public.peek", `SELECT x . /* a */ "peek" FROM t x`: "public.peek", "SELECT public.t.PEEK FROM public.t": "public.peek",
 		`SELECT t.U&"p\0065ek" FROM t`: "public.peek", "SELECT (ROW(1, 'x')::t).peek": "public.peek", `SELECT t."Odd" FROM t`: "public.Odd", "SELECT t.each FROM t": "public.each",
 		"SELECT (t.*::td).ofdomain FROM t": "public.ofdomain", "SELECT t.manyof FROM t": "public.manyof", "SELECT t.astext FROM t": "public.astext",
-		"SELECT t.td FROM t": "public.td", "UPDATE t SET v = 'y' WHERE id = 1 RETURNING t.tdd": "public.tdd",
+		"SELECT t." + longName + "and_more FROM t": "public." + longName, "SELECT t.td FROM t": "public.td", "UPDATE t SET v = 'y' WHERE id = 1 RETURNING t.tdd": "public.tdd",
 		"UPDATE t SET v = 'y' WHERE id = 1 RETURNING t.fire": "public.fire", "SELECT 1 FROM t ORDER BY t.peek": "public.peek", "SELECT 1 FROM t WHERE t.peek = 'x'": "public.peek",
 	} {
 		c := w.wire()
@@ -671,7 +673,7 @@ rules:
 	}
 	require.Equal(t, "1", w.value("SELECT count(*) FROM t"))
 	c := w.wire()
-	for _, sql := range []string{"SELECT t.v FROM t", "SELECT t.id FROM t", "SELECT peek FROM (SELECT 1 AS peek) s", "SELECT other FROM (SELECT 1 AS other) s", "UPDATE t SET v = 'y' WHERE t.id = 1 RETURNING t.v, t.id"} {
+	for _, sql := range []string{"SELECT t.v FROM t", "SELECT t.id FROM t", "SELECT peek FROM (SELECT 1 AS peek) s", `SELECT id AS U&"x" FROM t`, "SELECT t.id AS " + strings.Repeat("long_", 20) + " FROM t", "SELECT other FROM (SELECT 1 AS other) s", "UPDATE t SET v = 'y' WHERE t.id = 1 RETURNING t.v, t.id"} {
 		c.query(sql)
 		require.Empty(t, w.facts().Functions, sql)
 	}

@@ -39,6 +39,7 @@ const (
 	maxAlternatives     = 500_000
 	maxAggregates       = 3_000
 	maxConditions       = 5_000
+	maxGroupingKeys     = 500_000_000 // sets, times keys, times keys, times keys
 	maxKeys             = 3_000
 	maxAlternativePairs = 20_000
 	maxSorted           = 400  // aggregates of a query with DISTINCT or ORDER BY
@@ -52,6 +53,7 @@ type sight struct {
 	joined  int // relations
 	sorted  int
 	calls   int  // of aggregates and window functions
+	sets    int  // grouping sets
 	keys    int  // that it is grouped, sorted and cut into windows by
 	width   int  // columns of the items, about
 	least   int  // and at least
@@ -210,10 +212,10 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	}
 	z.bound(limitJoined, sees.joined, maxJoined)
 	z.bound(limitSorted, sees.sorted, maxSorted)
-	for _, field := range []string{"groupClause", "sortClause", "distinctClause"} {
-		sees.keys += z.keys(stmt, field)
-	}
+	grouped := z.keys(stmt, "groupClause")
+	sees.keys += grouped + z.keys(stmt, "sortClause") + z.keys(stmt, "distinctClause")
 	z.bound(limitKeys, sees.keys, maxKeys)
+	z.bound(limitGroupingKeys, capped(capped(capped(grouped*grouped)*grouped)*sees.sets), maxGroupingKeys)
 	z.bound(limitAggregates, sees.calls, maxAggregates)
 	z.boundClauses(sees.clauses, sees.arms)
 	r.joined, r.clauses = max(sees.joined, 1), r.clauses.plus(sees.clauses)

@@ -13,14 +13,15 @@ type clauses struct {
 	arms   int // of ORs, at any depth
 	within int // clauses that arms are tried with and that stand inside of an OR
 	pairs  int // of ORs and arms that stand beside each other inside of an OR
+	same   int // of arms with those of their own OR, of ors
 }
 
 func (c clauses) plus(d clauses) clauses {
-	return clauses{capped(c.parts + d.parts), capped(c.ors + d.ors), capped(c.arms + d.arms), capped(c.within + d.within), capped(c.pairs + d.pairs)}
+	return clauses{capped(c.parts + d.parts), capped(c.ors + d.ors), capped(c.arms + d.arms), capped(c.within + d.within), capped(c.pairs + d.pairs), min(c.same+d.same, nodesUnbounded<<30)}
 }
 
 func (c clauses) most(d clauses) clauses {
-	return clauses{max(c.parts, d.parts), max(c.ors, d.ors), max(c.arms, d.arms), max(c.within, d.within), max(c.pairs, d.pairs)}
+	return clauses{max(c.parts, d.parts), max(c.ors, d.ors), max(c.arms, d.arms), max(c.within, d.within), max(c.pairs, d.pairs), min(c.same, d.same)}
 }
 
 // boundClauses holds what the conditions of a query come to against the bounds: of one
@@ -32,17 +33,20 @@ func (z *sizing) boundClauses(c clauses, queries int) {
 	z.bound(limitAlternativePairs, capped(c.together()*queries), maxAlternativePairs)
 }
 
+// armsOfPair is how many arms are compared with arms in the time of an OR with an arm.
+const armsOfPair = 50
+
 // together are the pairs with those of the ORs on top, where there are several.
 func (c clauses) together() int {
 	if c.ors < 2 {
 		return c.pairs
 	}
-	return capped(c.pairs + capped(c.ors*c.arms))
+	return capped(c.pairs + max(capped(c.ors*c.arms), capped((c.arms*c.arms-c.same)/2/armsOfPair)))
 }
 
 // alternatives are n arms of parts each, around which stand others.
 func alternatives(n, parts, around int) clauses {
-	return clauses{parts: 1, ors: 1, arms: n, within: capped(n * (around + parts))}
+	return clauses{parts: 1, ors: 1, arms: n, within: capped(n * (around + parts)), same: n * n}
 }
 
 // clausesOf takes a condition apart as the server does (negate_clause, canonicalize_qual):
@@ -75,8 +79,10 @@ func (z *sizing) clausesOf(i int32, not, top bool, around int) clauses {
 	}
 	for arg := range z.items(i, "args") {
 		c := z.clausesOf(arg, not, false, around)
-		all = clauses{1, 1, capped(all.arms + 1 + c.arms), capped(all.within + around + c.parts + c.within), capped(all.pairs + c.together())}
+		z.bound(limitConditions, c.parts, maxConditions) // what stands in all arms is looked for
+		all = clauses{1, 1, capped(all.arms + 1 + c.arms), capped(all.within + around + c.parts + c.within), capped(all.pairs + c.together()), 0}
 	}
+	all.same = all.arms * all.arms
 	return all
 }
 

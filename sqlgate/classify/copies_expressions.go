@@ -28,6 +28,7 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 	case z.is(i, "FuncCall") && z.aggregateKind(i) != 0: // a condition that is pushed to it ends there
 		if sees != nil {
 			sees.calls++
+			sees.keys += z.keys(i, "agg_order")
 		}
 		if sees != nil && (z.has(i, "agg_distinct") || z.has(i, "agg_order")) {
 			sees.sorted++
@@ -44,7 +45,11 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		}
 		return z.below(i, sees).plus(each(whens * nodesOfAmplified))
 	case z.is(i, "GroupingSet") && !z.is(z.owner(i), "GroupingSet"):
-		z.grouped = capped(z.grouped + z.groupings(i))
+		sets := z.groupings(i)
+		if sees != nil {
+			sees.sets = capped(sees.sets + sets)
+		}
+		z.grouped = capped(z.grouped + sets)
 		z.bound(limitGroupingSets, z.grouped, maxGroupingSets)
 	case z.is(i, "SubLink"): // what stands before IN is hashed and compared; EXISTS and IN become joins
 		q := z.query(z.child(i, "subselect"), sees)
@@ -194,7 +199,8 @@ func (z *sizing) groupings(i int32) int {
 }
 
 // keys counts what a clause groups or sorts by: the server looks for each among all
-// before it, and at no interrupt (findTargetlistEntrySQL99).
+// before it, and at no interrupt (findTargetlistEntrySQL99). For each grouping set it holds
+// each against each other, by all that it knows to be equal (estimate_num_groups).
 func (z *sizing) keys(node int32, list string) (n int) {
 	for item := range z.items(node, list) {
 		switch {

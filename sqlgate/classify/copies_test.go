@@ -89,6 +89,7 @@ func boundedCopies() map[string]string {
 		"pages by a key":          "SELECT 1 FROM t WHERE id > 1 OR (id = 1 AND (n > 2 OR (n = 2 AND name > 'a')))",
 		"ORs in each arm":         "SELECT 1 FROM t WHERE (id = 1 AND (n = 1 OR n = 2))" + strings.Repeat(" OR (id = 1 AND (n = 1 OR n = 2))", 3_000),
 		"a NOT of many":           "SELECT 1 FROM t WHERE NOT (NOT (NOT (id = 1" + strings.Repeat(" OR n = 2", 4_000) + ")))",
+		"keys and a choice":       "SELECT 1 FROM t WHERE (id = 1 AND n = 2" + strings.Repeat(" OR id = 1 AND n = 2", 4_000) + ") AND (n = 1 OR n = 2) AND name = 'a'",
 		"many conditions":         "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id <> 1 AND n BETWEEN 1 AND 2", 1_600),
 		"other relations":         layered(20, "SELECT id AS x FROM t", "SELECT t.id + t.n AS x FROM t JOIN (%s) s ON s.x = t.id"),
 	}
@@ -281,6 +282,7 @@ func TestORsThatStandBesideEachOtherAreRefused(t *testing.T) {
 	for name, sql := range map[string]string{
 		"some ORs in ANDs":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 120),
 		"long ORs in ANDs":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1"+strings.Repeat(" OR id = 2", 30)+")", 40),
+		"three long ORs":       "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1"+strings.Repeat(" OR id = 2", 1_600)+")", 3),
 		"ORs in ANDs":          "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 1_000),
 		"negated ANDs":         "SELECT 1 FROM t WHERE NOT (false" + strings.Repeat(" OR (id = 1 AND id = 2)", 1_000) + ")",
 		"rows that differ":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id, n) <> (1, 2)", 1_000),
@@ -331,7 +333,18 @@ func TestQueriesOfManyKeysAreRefused(t *testing.T) {
 		require.NotNil(t, f, each)
 		require.Equal(t, limitAggregates, f.Details["limit"], "%s: %v", each, f)
 	}
-	_, f := classifyText(tb, "SELECT 1 FROM t GROUP BY "+keys(0, 1500)+" ORDER BY "+keys(0, 1500))
+	for sql, limit := range map[string]string{
+		"SELECT 1 FROM t GROUP BY CUBE (" + strings.Repeat("("+keys(0, 20)+"), ", 11) + "(" + keys(0, 20) + "))": limitGroupingKeys,
+		"SELECT string_agg(name, '' ORDER BY " + keys(0, 3_001) + ") FROM t":                                     limitKeys,
+		"SELECT 1 FROM t WHERE n = 1 OR (true" + strings.Repeat(" AND id = 1", 5_001) + ")":                      limitConditions,
+	} {
+		_, f := classifyText(tb, sql)
+		require.NotNil(t, f, "%.80s", sql)
+		require.Equal(t, limit, f.Details["limit"], "%.80s: %v", sql, f)
+	}
+	_, f := classifyText(tb, "SELECT 1 FROM t GROUP BY CUBE (id, n, name, 4, 5, 6, 7, 8, 9, 10, 11)")
+	require.Nil(t, f)
+	_, f = classifyText(tb, "SELECT 1 FROM t GROUP BY "+keys(0, 1500)+" ORDER BY "+keys(0, 1500))
 	require.Nil(t, f)
 }
 

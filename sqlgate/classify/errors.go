@@ -23,6 +23,7 @@ const (
 	limitGroupingSets     = "grouping_sets"
 	limitAggregates       = "aggregates"
 	limitConditions       = "conditions"
+	limitGroupingKeys     = "grouping_keys"
 	limitKeys             = "sort_keys"
 	limitSorted           = "sorted_aggregates"
 	limitAlternatives     = "alternatives"

@@ -3,15 +3,17 @@ package classify
 import (
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Names are the words and operators of a text, whatever they stand for.
 type Names struct {
 	Words     []string // as the server reads them: folded, or as they are quoted
 	Operators []string
-	Dotted    []string // words behind a dot: of columns, fields and functions
+	Dotted    []string // words behind a dot, as long as the server reads them: of columns, fields and functions
 	Strings   bool     // it has a string constant, whose type its place gives
 	Unsure    bool     // one of them is written in a way that is not read here
+	DotUnsure bool     // one of Dotted is
 }
 
 // longestName is what the server keeps of a name, in bytes.
@@ -38,7 +40,7 @@ func NamesOf(sql string) Names {
 			n.word(asciiLower(text))
 		case tokenQuotedName:
 			if text[0] != '"' { // U&"..."
-				n.Unsure = true
+				n.Unsure, n.DotUnsure, dot = true, n.DotUnsure || dot, false
 				continue
 			}
 			n.word(strings.ReplaceAll(text[1:len(text)-1], `""`, `"`))
@@ -47,8 +49,10 @@ func NamesOf(sql string) Names {
 		case tokenString, tokenDollar:
 			n.Strings = true
 		}
-		if dot {
-			n.Dotted = append(n.Dotted, n.Words[words:]...)
+		for _, word := range n.Words[words:] {
+			if dot {
+				n.Dotted = append(n.Dotted, clipped(word))
+			}
 		}
 		dot = text == "."
 	}
@@ -57,6 +61,18 @@ func NamesOf(sql string) Names {
 func (n *Names) word(w string) {
 	n.Unsure = n.Unsure || len(w) > longestName
 	n.Words = append(n.Words, w)
+}
+
+// clipped is what the server keeps of a name: whole characters.
+func clipped(w string) string {
+	if len(w) <= longestName {
+		return w
+	}
+	end := longestName
+	for end > 0 && !utf8.RuneStart(w[end]) {
+		end--
+	}
+	return w[:end]
 }
 
 // asciiLower folds a name as the server does where the encoding is UTF-8.
