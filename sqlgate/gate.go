@@ -5,8 +5,6 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -163,7 +161,8 @@ type submission struct {
 	record         commands.Request
 	decision       commands.Decision
 	watch          stopwatch
-	unrecorded     bool // what became of it could not be written
+	unrecorded     bool  // what became of it could not be written
+	unknownCalls   error // why it is not known which of its words call something
 
 	session *session  // the one that the request names, where it exists
 	prepare *prepared // of a PREPARE
@@ -213,12 +212,12 @@ func (g *Gate) Submit(ctx context.Context, r *Request) (*Answer, error) {
 // then record and run.
 func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error) {
 	begin := time.Now()
-	classification, err := g.classify(ctx, s.SQL)
+	classification, err := g.Classifier.Classify(ctx, s.SQL)
 	s.watch.time(phaseClassify, begin)
 	if err != nil {
 		return nil, g.refuse(ctx, s, err)
 	}
-	s.classification = classification
+	s.classification = g.withCalls(ctx, s, classification)
 	s.record.SQLText = g.sqlText(s)
 	leave, err := g.joinSession(ctx, s)
 	defer leave()
@@ -247,29 +246,21 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 	return answer, err
 }
 
-// classify reads a text, with what it calls like a column.
-func (g *Gate) classify(ctx context.Context, sql string) (classify.Classification, error) {
-	c, err := g.Classifier.Classify(ctx, sql)
-	if err != nil {
-		return c, err
-	}
-	return g.withCalls(ctx, c, sql), nil
-}
-
 // withCalls adds what a text calls like a column (t.f for f(t)), which nothing in it
-// tells: functions that the database has, where one of its words behind a dot is their
-// name. While the database was not reached nothing runs either.
-func (g *Gate) withCalls(ctx context.Context, c classify.Classification, sql string) classify.Classification {
-	calls, _ := g.Database.ColumnCalls(ctx)
-	if len(calls) == 0 || len(sql) > g.MaxSQLBytes {
+// tells: functions and types that the database has, where a word behind a dot is one's
+// name. Where they are not known nothing but BLOCK may come of it: decide sees to that.
+func (g *Gate) withCalls(ctx context.Context, s *submission, c classify.Classification) classify.Classification {
+	s.unknownCalls = nil
+	if len(c.Attributes) == 0 {
+		return c
+	}
+	calls, err := g.Database.ColumnCalls(ctx)
+	if err != nil {
+		s.unknownCalls = err
 		return c
 	}
 	var called []string
-	names := classify.NamesOf(sql)
-	if names.DotUnsure { // one is written in a way that is not read
-		called = slices.Collect(maps.Values(calls))
-	}
-	for _, word := range names.Dotted {
+	for _, word := range c.Attributes {
 		if name := calls[word]; name != "" {
 			called = append(called, name)
 		}
@@ -327,6 +318,9 @@ func (g *Gate) decide(ctx context.Context, s *submission) error {
 	s.enforced, s.bypass = s.mode != ModeShadow, false
 	if s.mode == ModeEmergencyBypass && s.Operator != "" {
 		s.enforced, s.bypass = false, true
+	}
+	if s.unknownCalls != nil && (s.result.Decision != policy.Block || !s.enforced) {
+		return s.unknownCalls
 	}
 	s.decision = s.decisionRecord(&f)
 	return nil
@@ -454,11 +448,11 @@ func (s *submission) answer() *Answer {
 // preview classifies and decides alone: nothing is written, nothing executes.
 // What needs a session is refused before its decision, as on the journey.
 func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
-	classification, err := g.classify(ctx, s.SQL)
+	classification, err := g.Classifier.Classify(ctx, s.SQL)
 	if err != nil {
 		return nil, err
 	}
-	s.classification = classification
+	s.classification = g.withCalls(ctx, s, classification)
 	if _, err := g.joinSession(ctx, s); err != nil {
 		return nil, err
 	}

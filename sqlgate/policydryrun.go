@@ -100,6 +100,15 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 	return a, err
 }
 
+// classify reads a text, with what it calls like a column as far as that is known.
+func (g *Gate) classify(ctx context.Context, sql string) (classify.Classification, error) {
+	c, err := g.Classifier.Classify(ctx, sql)
+	if err != nil {
+		return c, err
+	}
+	return g.withCalls(ctx, &submission{}, c), nil
+}
+
 // Explain is what a policy makes of one statement, and with other (nil: none)
 // what another one would. It needs no gate that runs. An error is a refusal of
 // the text, or a failure of the classifier.

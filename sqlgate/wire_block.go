@@ -501,7 +501,7 @@ func (u *wireUnit) sends(s *submission) {
 	if slices.Contains(s.classification.RiskSignals, classify.SignalSessionChange) {
 		u.setters = u.setters.and(s.setter(), s.record.RequestDigest)
 	}
-	u.seeded = u.seeded || slices.Contains(s.classification.Functions, "setseed")
+	u.seeded = u.seeded || slices.Contains(s.classification.Functions, "setseed") || slices.Contains(s.classification.RiskSignals, classify.SignalOversizedFacts)
 }
 
 // withoutSnapshot are the statements of a block that a server runs without a snapshot

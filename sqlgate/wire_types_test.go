@@ -641,6 +641,8 @@ func TestACallWrittenLikeAColumnIsACall(t *testing.T) {
 		CREATE FUNCTION manyof(VARIADIC t[]) RETURNS int LANGUAGE sql AS 'SELECT 1';
 		CREATE FUNCTION astext(text) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION t_text(t) RETURNS text LANGUAGE sql AS 'SELECT $1.v'; CREATE CAST (t AS text) WITH FUNCTION t_text(t) AS IMPLICIT;
 		CREATE FUNCTION v(int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION id(t, int) RETURNS int LANGUAGE sql AS 'SELECT 1';
+		CREATE TABLE items (id int, v text); CREATE FUNCTION items(t) RETURNS SETOF items LANGUAGE sql AS 'SELECT * FROM items';
+		CREATE DOMAIN base_text AS text; CREATE DOMAIN v AS base_text; CREATE FUNCTION id(anyarray) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION v(t) RETURNS int LANGUAGE sql AS 'SELECT 1';
 		CREATE SCHEMA other; CREATE FUNCTION other.elsewhere(t) RETURNS int LANGUAGE sql AS 'SELECT 1'`)
 	require.NotEmpty(t, w.value("INSERT INTO t VALUES (1, 'x') RETURNING id"))
 	w.activate(`schema: gate.policy/v1
@@ -657,7 +659,7 @@ rules:
 		"SELECT t.peek FROM t": "public.peek", "SELECT (t).peek FROM t": "public.peek", `SELECT x . /* a */ "peek" FROM t x`: "public.peek", "SELECT public.t.PEEK FROM public.t": "public.peek",
 		`SELECT t.U&"p\0065ek" FROM t`: "public.peek", "SELECT (ROW(1, 'x')::t).peek": "public.peek", `SELECT t."Odd" FROM t`: "public.Odd", "SELECT t.each FROM t": "public.each",
 		"SELECT (t.*::td).ofdomain FROM t": "public.ofdomain", "SELECT t.manyof FROM t": "public.manyof", "SELECT t.astext FROM t": "public.astext",
-		"SELECT t." + longName + "and_more FROM t": "public." + longName, "SELECT t.td FROM t": "public.td", "UPDATE t SET v = 'y' WHERE id = 1 RETURNING t.tdd": "public.tdd",
+		"SELECT t." + longName + "and_more FROM t": "public." + longName, "SELECT t.items FROM t, public.items": "public.items", "SELECT t.td FROM t": "public.td", "UPDATE t SET v = 'y' WHERE id = 1 RETURNING t.tdd": "public.tdd",
 		"UPDATE t SET v = 'y' WHERE id = 1 RETURNING t.fire": "public.fire", "SELECT 1 FROM t ORDER BY t.peek": "public.peek", "SELECT 1 FROM t WHERE t.peek = 'x'": "public.peek",
 	} {
 		c := w.wire()
@@ -673,7 +675,11 @@ rules:
 	}
 	require.Equal(t, "1", w.value("SELECT count(*) FROM t"))
 	c := w.wire()
-	for _, sql := range []string{"SELECT t.v FROM t", "SELECT t.id FROM t", "SELECT peek FROM (SELECT 1 AS peek) s", `SELECT id AS U&"x" FROM t`, "SELECT t.id AS " + strings.Repeat("long_", 20) + " FROM t", "SELECT other FROM (SELECT 1 AS other) s", "UPDATE t SET v = 'y' WHERE t.id = 1 RETURNING t.v, t.id"} {
+	before := len(w.events())
+	c.refused(`SELECT "`)
+	require.Greater(t, len(w.events()), before, "a text that is no statement is told in the log")
+	c = w.wire()
+	for _, sql := range []string{"SELECT t.v FROM t", "SELECT t.id FROM t", "SELECT peek FROM (SELECT 1 AS peek) s", "SELECT v FROM public.items", `SELECT id AS U&"x" FROM t`, "SELECT t.id AS " + strings.Repeat("long_", 20) + " FROM t", "SELECT other FROM (SELECT 1 AS other) s", "UPDATE t SET v = 'y' WHERE t.id = 1 RETURNING t.v, t.id"} {
 		c.query(sql)
 		require.Empty(t, w.facts().Functions, sql)
 	}

@@ -264,7 +264,7 @@ func TestAnEstimateOverTheRowLimitIsToldToWhoDecides(t *testing.T) {
 		require.NotNil(t, record["impact"], "%v", record)
 		require.Equal(t, over, record["estimate_exceeds_max_rows"])
 		_, out, _ := g.cli(t, "", "approvals", "show", id)
-		require.Equal(t, over, strings.Contains(out, "rows expected"), out)
+		require.Equal(t, over, strings.Contains(out, "It will probably fail"), out)
 		_, out, _ = g.cli(t, "", "approvals", "approve", id, "--yes")
 		require.Equal(t, over, strings.Contains(out, "more than the 5 row(s) that it may"), out)
 	}

@@ -56,6 +56,10 @@ type Classification struct {
 	// as their types let it: WithTypes says.
 	KeyParams []KeyParam `json:"-"`
 
+	// Attributes are the words behind a dot that may be a call of a function of the
+	// database's, or a cast to a type of it, written like a column: WithCalls.
+	Attributes []string `json:"-"`
+
 	// UserTypes says that the text names a type that is not built in: parsing it
 	// at the server runs that type's own code.
 	UserTypes bool `json:"-"`

@@ -36,7 +36,7 @@ const (
 	maxJoined           = 300 // relations, with those of subqueries that are put into it
 	maxWindows          = 400 // different ones of a text
 	maxLookups          = 20_000_000
-	maxAlternatives     = 500_000
+	maxAlternatives     = 1_500_000
 	maxAggregates       = 3_000
 	maxConditions       = 5_000
 	maxGroupingKeys     = 500_000_000 // sets, times keys, times keys, times keys
@@ -79,6 +79,7 @@ type sizing struct {
 	windows    map[string]bool  // that differ
 	lookups    int              // columns that bare names are compared with
 	negated    int              // nodes below each NOT
+	orsOf      map[string]int   // ORs, by the column of their first arm
 	refused    *fault.Fault     // by another bound than the size
 }
 
@@ -101,7 +102,7 @@ func (w *walk) refuseCopies() *fault.Fault {
 }
 
 func (w *walk) copiedNodes() (int, *fault.Fault) {
-	z := &sizing{walk: w, references: map[int32]int{}, recursive: map[int32]bool{}, ctes: map[int32]*sized{}, around: map[int32]*sight{}, windows: map[string]bool{}}
+	z := &sizing{walk: w, references: map[int32]int{}, recursive: map[int32]bool{}, ctes: map[int32]*sized{}, around: map[int32]*sight{}, windows: map[string]bool{}, orsOf: map[string]int{}}
 	for i := int32(0); i < int32(len(w.e)) && len(w.withs) > 0; i++ {
 		if cte := z.cteAt(i); cte >= 0 && z.isRead(i) {
 			z.references[cte]++

@@ -1,5 +1,10 @@
 package classify
 
+import (
+	"maps"
+	"slices"
+)
+
 // The server looks for an index for each arm of each OR, and tries all that the query asks
 // for besides with it each time (generate_bitmap_or_paths, build_paths_for_OR). Each OR that
 // has one is compared with each other, arm by arm (choose_bitmap_and, predicate_implied_by;
@@ -8,20 +13,21 @@ package classify
 
 // clauses are what the conditions of a query come to.
 type clauses struct {
-	parts  int // joined by AND, on top
-	ors    int // of those
-	arms   int // of ORs, at any depth
-	within int // clauses that arms are tried with and that stand inside of an OR
-	pairs  int // of ORs and arms that stand beside each other inside of an OR
-	same   int // of arms with those of their own OR, of ors
+	parts  int  // joined by AND, on top
+	ors    int  // of those
+	arms   int  // of ORs, at any depth
+	within int  // clauses that arms are tried with and that stand inside of an OR
+	pairs  int  // of ORs and arms that stand beside each other inside of an OR
+	same   int  // of arms with those of their own OR, of ors
+	blind  bool // one comparison that no index serves (<>): as an arm it is tried with nothing
 }
 
 func (c clauses) plus(d clauses) clauses {
-	return clauses{capped(c.parts + d.parts), capped(c.ors + d.ors), capped(c.arms + d.arms), capped(c.within + d.within), capped(c.pairs + d.pairs), min(c.same+d.same, nodesUnbounded<<30)}
+	return clauses{capped(c.parts + d.parts), capped(c.ors + d.ors), capped(c.arms + d.arms), capped(c.within + d.within), capped(c.pairs + d.pairs), min(c.same+d.same, nodesUnbounded<<30), false}
 }
 
 func (c clauses) most(d clauses) clauses {
-	return clauses{max(c.parts, d.parts), max(c.ors, d.ors), max(c.arms, d.arms), max(c.within, d.within), max(c.pairs, d.pairs), min(c.same, d.same)}
+	return clauses{max(c.parts, d.parts), max(c.ors, d.ors), max(c.arms, d.arms), max(c.within, d.within), max(c.pairs, d.pairs), min(c.same, d.same), false}
 }
 
 // boundClauses holds what the conditions of a query come to against the bounds: of one
@@ -29,8 +35,53 @@ func (c clauses) most(d clauses) clauses {
 func (z *sizing) boundClauses(c clauses, queries int) {
 	queries = max(queries, 1)
 	z.bound(limitConditions, c.parts, maxConditions)
+	c = z.indexed(c)
 	z.bound(limitAlternatives, capped(capped(c.within+capped(c.arms*c.parts))*queries), maxAlternatives)
 	z.bound(limitAlternativePairs, capped(c.together()*queries), maxAlternativePairs)
+}
+
+// indexedColumns is how many columns of a query have an index, at the most that is
+// reckoned with: ORs over others are tried with nothing.
+const indexedColumns = 16
+
+// indexed leaves the ORs over the columns that have most of them.
+func (z *sizing) indexed(c clauses) clauses {
+	if len(z.orsOf) <= indexedColumns {
+		return c
+	}
+	counts, all, most := slices.Sorted(maps.Values(z.orsOf)), 0, 0
+	for i, n := range counts {
+		if all += n; i >= len(counts)-indexedColumns {
+			most += n
+		}
+	}
+	share := func(n int) int { return int(int64(n) * int64(most) / int64(all)) }
+	c.ors, c.arms, c.within = share(c.ors), share(c.arms), share(c.within)
+	c.same = int(float64(c.same) * float64(most) / float64(all) * float64(most) / float64(all))
+	return c
+}
+
+// columnOf is the column that a comparison begins with; "" of anything else.
+func (z *sizing) columnOf(i int32) string {
+	for z.is(i, "BoolExpr") {
+		next := int32(-1)
+		for arg := range z.items(i, "args") {
+			next = arg
+			break
+		}
+		i = next
+	}
+	ref := z.child(i, "lexpr")
+	if z.is(i, "NullTest") {
+		ref = z.child(i, "arg")
+	}
+	name := ""
+	if z.is(ref, "ColumnRef") {
+		for f := range z.items(ref, "fields") {
+			name = string(z.scalar(f))
+		}
+	}
+	return name
 }
 
 // armsOfPair is how many arms are compared with arms in the time of an OR with an arm.
@@ -77,12 +128,20 @@ func (z *sizing) clausesOf(i int32, not, top bool, around int) clauses {
 		}
 		return all
 	}
+	z.orsOf[z.columnOf(i)]++
 	for arg := range z.items(i, "args") {
 		c := z.clausesOf(arg, not, false, around)
 		z.bound(limitConditions, c.parts, maxConditions) // what stands in all arms is looked for
-		all = clauses{1, 1, capped(all.arms + 1 + c.arms), capped(all.within + around + c.parts + c.within), capped(all.pairs + c.together()), 0}
+		if c.blind {
+			all.blind = true
+			continue
+		}
+		all.arms, all.within, all.pairs = capped(all.arms+1+c.arms), capped(all.within+around+c.parts+c.within), capped(all.pairs+c.together())
 	}
-	all.same = all.arms * all.arms
+	if all.parts = 1; !all.blind { // else it comes to no path
+		all.ors, all.same = 1, all.arms*all.arms
+	}
+	all.blind = false
 	return all
 }
 
@@ -94,12 +153,19 @@ func (z *sizing) comparison(i int32, not bool, around int) clauses {
 			columns++
 		}
 	}
+	equal := false
 	for name := range z.items(i, "name") {
-		if text := string(z.text(name, "sval")); text == "<>" || text == "!=" { // that of NOT IN, too
-			not = !not
+		switch string(z.text(name, "sval")) {
+		case "<>", "!=": // that of NOT IN, too
+			not, equal = !not, true
+		case "=":
+			equal = true
 		}
 	}
 	kind := string(z.raw(i, "kind"))
+	if kind != "AEXPR_OP" {
+		z.orsOf[z.columnOf(i)]++
+	}
 	switch kind {
 	case "AEXPR_BETWEEN_SYM", "AEXPR_NOT_BETWEEN_SYM":
 		return alternatives(2, 2, around).plus(alternatives(2, 2, around)) // the most of both
@@ -119,12 +185,12 @@ func (z *sizing) comparison(i int32, not bool, around int) clauses {
 		case n == 0:
 			return clauses{parts: 1}
 		case not:
-			return clauses{parts: n + 1, arms: n * columns, within: capped(n * columns * (around + 1))} // no index is for what differs
+			return clauses{parts: n + 1}
 		}
 		return alternatives(n+1, max(columns, 1), around)
 	}
-	if columns > 0 && not {
-		return clauses{parts: 1, arms: columns, within: capped(columns * (around + 1))}
+	if not && (columns > 0 || equal) {
+		return clauses{parts: 1, blind: columns == 0}
 	}
 	return clauses{parts: max(columns, 1)}
 }

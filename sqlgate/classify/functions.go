@@ -247,6 +247,7 @@ func onIndirection(w *walk, i int32) {
 
 // attribute judges a column's name that could be a call.
 func (w *walk) attribute(name []byte, i int32) {
+	w.attributes = append(w.attributes, string(unescape(name)))
 	if f := w.t.builtins.attributes[string(name)]; f != nil {
 		w.call(f, i)
 		if f.setting != noSetting {

@@ -3,17 +3,14 @@ package classify
 import (
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 // Names are the words and operators of a text, whatever they stand for.
 type Names struct {
 	Words     []string // as the server reads them: folded, or as they are quoted
 	Operators []string
-	Dotted    []string // words behind a dot, as long as the server reads them: of columns, fields and functions
-	Strings   bool     // it has a string constant, whose type its place gives
-	Unsure    bool     // one of them is written in a way that is not read here
-	DotUnsure bool     // one of Dotted is
+	Strings   bool // it has a string constant, whose type its place gives
+	Unsure    bool // one of them is written in a way that is not read here
 }
 
 // longestName is what the server keeps of a name, in bytes.
@@ -25,13 +22,12 @@ const longestName = 63
 func NamesOf(sql string) Names {
 	var n Names
 	l := newLexer(sql)
-	for dot := false; ; {
+	for {
 		kind := l.next()
 		text := l.src[l.start:l.pos]
-		words := len(n.Words)
 		switch kind {
 		case tokenEnd:
-			for _, list := range []*[]string{&n.Words, &n.Operators, &n.Dotted} {
+			for _, list := range []*[]string{&n.Words, &n.Operators} {
 				slices.Sort(*list)
 				*list = slices.Compact(*list)
 			}
@@ -40,7 +36,7 @@ func NamesOf(sql string) Names {
 			n.word(asciiLower(text))
 		case tokenQuotedName:
 			if text[0] != '"' { // U&"..."
-				n.Unsure, n.DotUnsure, dot = true, n.DotUnsure || dot, false
+				n.Unsure = true
 				continue
 			}
 			n.word(strings.ReplaceAll(text[1:len(text)-1], `""`, `"`))
@@ -49,30 +45,12 @@ func NamesOf(sql string) Names {
 		case tokenString, tokenDollar:
 			n.Strings = true
 		}
-		for _, word := range n.Words[words:] {
-			if dot {
-				n.Dotted = append(n.Dotted, clipped(word))
-			}
-		}
-		dot = text == "."
 	}
 }
 
 func (n *Names) word(w string) {
 	n.Unsure = n.Unsure || len(w) > longestName
 	n.Words = append(n.Words, w)
-}
-
-// clipped is what the server keeps of a name: whole characters.
-func clipped(w string) string {
-	if len(w) <= longestName {
-		return w
-	}
-	end := longestName
-	for end > 0 && !utf8.RuneStart(w[end]) {
-		end--
-	}
-	return w[:end]
 }
 
 // asciiLower folds a name as the server does where the encoding is UTF-8.

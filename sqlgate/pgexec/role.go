@@ -24,11 +24,6 @@ type RoleReport struct {
 	Role string
 	Deny []string // in production the pool is stopped
 	Warn []string
-
-	// ColumnCalls are functions that a text may call like a column (t.f for f(t)), and types
-	// that it may cast a row to so, by name, with their schema. Any of the gate's roles may
-	// execute such a function.
-	ColumnCalls map[string]string
 }
 
 func (r RoleReport) equal(o RoleReport) bool {
@@ -36,7 +31,7 @@ func (r RoleReport) equal(o RoleReport) bool {
 }
 
 // roleSQL lists what a role should not be able to do: $1 is the pool, $2 the
-// schemas, $3 the roles of all pools. One row each, with the word deny or warn in front. Everything is
+// schemas. One row each, with the word deny or warn in front. Everything is
 // asked about the role itself, of the server's own functions, so that it costs
 // no rights. A superuser may do everything, so only that is said of one.
 const roleSQL = `
@@ -82,22 +77,29 @@ WITH me AS (SELECT r.* FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_u
   UNION ALL SELECT 'warn', 'the extension ' || e.extname || ' is installed' FROM pg_catalog.pg_extension AS e WHERE e.extname IN ('dblink', 'file_fdw', 'postgres_fdw', 'adminpack')
   UNION ALL SELECT DISTINCT 'warn', 'the function ' || s.nspname || '.' || p.proname || ' has the name of a built-in one'
    FROM spaces AS s JOIN pg_catalog.pg_proc AS p ON p.pronamespace = s.oid
-   WHERE EXISTS (SELECT FROM pg_catalog.pg_proc AS b WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::pg_catalog.regnamespace)),
+   WHERE EXISTS (SELECT FROM pg_catalog.pg_proc AS b WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::pg_catalog.regnamespace))
+SELECT pg_catalog.string_agg(f.level || ' ' || f.what, E'\x1f' ORDER BY f.level, f.what) FROM found AS f`
+
+// callsSQL lists what a text may call like a column (ParseFuncOrColumn): functions that take
+// a row, and domains over one, in the schemas $1, by their names. $2 are the roles of all
+// pools. A function that has a column's name on its own table is that column there.
+const callsSQL = `
+WITH RECURSIVE spaces AS (SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace AS n WHERE n.nspname = ANY ($1::pg_catalog.text[])),
+ based(oid, base) AS (SELECT t.oid, t.typbasetype FROM pg_catalog.pg_type AS t WHERE t.typtype = 'd'
+  UNION SELECT b.oid, t.typbasetype FROM based AS b JOIN pg_catalog.pg_type AS t ON t.oid = b.base WHERE t.typtype = 'd'),
+ overrow(oid) AS (SELECT b.oid FROM based AS b JOIN pg_catalog.pg_type AS t ON t.oid = b.base WHERE t.typtype = 'c' OR t.oid = 'pg_catalog.record'::pg_catalog.regtype),
+ takes(oid) AS (SELECT t.oid FROM pg_catalog.pg_type AS t WHERE t.typtype = 'c' OR t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
+   AND t.typname IN ('record', 'any', 'anyelement', 'anynonarray', 'anycompatible', 'anycompatiblenonarray')
+  UNION SELECT o.oid FROM overrow AS o
+  UNION SELECT k.casttarget FROM pg_catalog.pg_cast AS k JOIN pg_catalog.pg_type AS t ON t.oid = k.castsource WHERE k.castcontext = 'i' AND t.typtype = 'c'),
  calls(name, called) AS (
-  SELECT p.proname, pg_catalog.min(s.nspname || '.' || p.proname)
-  FROM spaces AS s JOIN pg_catalog.pg_proc AS p ON p.pronamespace = s.oid JOIN pg_catalog.pg_type AS t ON t.oid = p.proargtypes[0]
-   LEFT JOIN pg_catalog.pg_type AS v ON v.oid = CASE WHEN p.provariadic <> 0 THEN p.provariadic WHEN t.typtype = 'd' THEN t.typbasetype END
-  WHERE (p.pronargs - p.pronargdefaults <= 1 OR p.provariadic <> 0 AND p.pronargs = 1) AND (t.typtype IN ('c', 'p') OR v.typtype IN ('c', 'p', 'd')
-   OR EXISTS (SELECT FROM pg_catalog.pg_cast AS k JOIN pg_catalog.pg_type AS x ON x.oid = k.castsource WHERE k.casttarget = t.oid AND k.castcontext = 'i' AND x.typtype = 'c'))
-   AND EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = ANY ($3::pg_catalog.text[]) AND pg_catalog.has_function_privilege(r.oid, p.oid, 'EXECUTE'))
-  GROUP BY p.proname
-  UNION ALL SELECT t.typname, pg_catalog.min(s.nspname || '.' || t.typname)
-   FROM spaces AS s JOIN pg_catalog.pg_type AS t ON t.typnamespace = s.oid LEFT JOIN pg_catalog.pg_type AS v ON t.typtype = 'd' AND v.oid = t.typbasetype
-   WHERE v.typtype IN ('c', 'p', 'd')
-    OR EXISTS (SELECT FROM pg_catalog.pg_cast AS k JOIN pg_catalog.pg_type AS x ON x.oid = k.castsource WHERE k.casttarget = t.oid AND x.typtype IN ('c', 'p'))
-   GROUP BY t.typname)
-SELECT pg_catalog.string_agg(f.level || ' ' || f.what, E'\x1f' ORDER BY f.level, f.what),
- (SELECT pg_catalog.string_agg(c.name || E'\x1e' || c.called, E'\x1f') FROM calls AS c) FROM found AS f`
+  SELECT p.proname, s.nspname || '.' || p.proname FROM spaces AS s JOIN pg_catalog.pg_proc AS p ON p.pronamespace = s.oid
+  WHERE (p.pronargs >= 1 AND p.pronargs - p.pronargdefaults <= 1 AND p.proargtypes[0] IN (SELECT oid FROM takes) OR p.pronargs = 1 AND p.provariadic IN (SELECT oid FROM takes))
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_attribute AS a ON a.attrelid = t.typrelid
+    WHERE t.oid = p.proargtypes[0] AND t.typtype = 'c' AND a.attname = p.proname AND a.attnum > 0 AND NOT a.attisdropped)
+   AND EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = ANY ($2::pg_catalog.text[]) AND pg_catalog.has_function_privilege(r.oid, p.oid, 'EXECUTE'))
+  UNION SELECT t.typname, s.nspname || '.' || t.typname FROM spaces AS s JOIN pg_catalog.pg_type AS t ON t.typnamespace = s.oid JOIN overrow AS o ON o.oid = t.oid)
+SELECT pg_catalog.string_agg(c.name || E'\x1e' || c.called, E'\x1f') FROM calls AS c`
 
 // maxRoleFindings bounds what is kept of one role: a schema may hold thousands
 // of functions.
@@ -106,6 +108,13 @@ const maxRoleFindings = 50
 // judgeRole looks at the role of a fresh connection, keeps what it found and
 // tells it on where it changed. The error is that of a pool that must not be used.
 func (p *pool) judgeRole(ctx context.Context, c *conn) error {
+	if calls, err := p.askCalls(ctx, c); err != nil {
+		p.log.Warn("what a text may call like a column could not be looked up", "error", err)
+	} else {
+		p.mu.Lock()
+		p.calls, p.callsAt = calls, time.Now()
+		p.mu.Unlock()
+	}
 	report, err := p.askRole(ctx, c)
 	if err != nil {
 		if p.cfg.DenyRoles {
@@ -133,8 +142,8 @@ const stepRole = "database_role"
 func (p *pool) askRole(ctx context.Context, c *conn) (RoleReport, error) {
 	report := RoleReport{Pool: p.kind.String(), Role: p.login.User}
 	ask, row := query(roleSQL)
-	ask.oids = []uint32{25, 1009, 1009}
-	ask.params = [][]byte{[]byte(report.Pool), []byte(textArray(p.cfg.schemas())), []byte(textArray(p.roles))}
+	ask.oids = []uint32{25, 1009}
+	ask.params = [][]byte{[]byte(report.Pool), []byte(textArray(p.cfg.schemas()))}
 	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{ask})
 	switch {
 	case err != nil:
@@ -151,40 +160,65 @@ func (p *pool) askRole(ctx context.Context, c *conn) (RoleReport, error) {
 			report.Warn = append(report.Warn, clip(what))
 		}
 	}
-	for call := range strings.SplitSeq(row.text(1), separator) {
-		if name, called, found := strings.Cut(call, "\x1e"); found {
-			if report.ColumnCalls == nil {
-				report.ColumnCalls = make(map[string]string)
-			}
-			report.ColumnCalls[name] = called
-		}
-	}
 	return report, nil
 }
 
+// askCalls asks what a text may call like a column.
+func (p *pool) askCalls(ctx context.Context, c *conn) (map[string]string, error) {
+	ask, row := query(callsSQL)
+	ask.oids = []uint32{1009, 1009}
+	ask.params = [][]byte{[]byte(textArray(p.cfg.schemas())), []byte(textArray(p.roles))}
+	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{ask})
+	switch {
+	case err != nil:
+		return nil, err
+	case refused != nil:
+		return nil, fmt.Errorf("the query was refused: %w", refused)
+	}
+	calls := make(map[string]string)
+	for call := range strings.SplitSeq(row.text(0), separator) {
+		if name, called, found := strings.Cut(call, "\x1e"); found {
+			calls[name] = called
+		}
+	}
+	return calls, nil
+}
+
 // ColumnCalls are the functions and types of the database that a text may call like a
-// column (t.f for f(t) and t::f), by name, with their schema: as they were when a role was last looked at. No
-// text tells such a call from a column. The error is that of a connection, where none
-// was made yet.
+// column (t.f for f(t) and t::f), by name, with their schema: as they were when a role was
+// last looked at. No text tells such a call from a column. The error says why they are not
+// known: no connection was made yet, or none could be asked.
 func (db *DB) ColumnCalls(ctx context.Context) (map[string]string, error) {
-	newest := func() (calls map[string]string, seen time.Time) {
+	newest := func() (calls map[string]string) {
+		var seen time.Time
 		for _, p := range db.pools() {
 			p.mu.Lock()
-			if p.role != nil && p.roleAt.After(seen) {
-				calls, seen = p.role.ColumnCalls, p.roleAt
+			if p.calls != nil && p.callsAt.After(seen) {
+				calls, seen = p.calls, p.callsAt
 			}
 			p.mu.Unlock()
 		}
-		return calls, seen
+		return calls
 	}
-	calls, seen := newest()
-	if seen.IsZero() {
-		l, err := db.reader.acquire(ctx)
-		if err != nil {
-			return nil, err
+	calls := newest()
+	var first error
+	for _, p := range db.pools() {
+		if calls != nil {
+			break
 		}
-		l.release()
-		calls, _ = newest()
+		l, err := p.acquire(ctx)
+		if err == nil {
+			l.release()
+			calls = newest()
+		} else if first == nil {
+			first = err
+		}
+	}
+	if calls == nil && first == nil {
+		first = fault.New(fault.DBUnavailable, "Which functions of the database a text may call like a column could not be looked up, so a text with a word behind a dot does not run. Tell the operator; the log says why.").With("step", stepRole)
+	}
+	if calls == nil {
+		return nil, first
 	}
 	return calls, nil
 }

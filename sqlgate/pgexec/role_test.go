@@ -182,3 +182,25 @@ func TestTheRolesOfThePageHaveRoomForWhatOneClientLeavesBehind(t *testing.T) {
 		require.Greater(t, n, 2*size+2*ShareOf(size, reserved))
 	}
 }
+
+// What a text may call like a column is asked of whichever pool can be reached, and not
+// taken for nothing where nobody could tell.
+func TestWhatATextMayCallLikeAColumnIsKnownOrNothingRuns(t *testing.T) {
+	s := newRoleServer(t)
+	s.in("CREATE FUNCTION fire(items) RETURNS int LANGUAGE sql AS 'SELECT 1'; GRANT EXECUTE ON FUNCTION fire(items) TO gate_writer; CREATE FUNCTION idle(items) RETURNS int LANGUAGE sql AS 'SELECT 1'; REVOKE EXECUTE ON FUNCTION idle(items) FROM PUBLIC")
+	want := map[string]string{"fire": "public.fire"}
+	db, _ := s.open(false)
+	calls, err := db.ColumnCalls(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, calls)
+
+	db, _ = s.open(false, func(c *Config) { c.ReadURL = s.URLFor("gate_reader", "another", "app") })
+	calls, err = db.ColumnCalls(t.Context())
+	require.NoError(t, err, "the writer's pool can tell")
+	require.Equal(t, want, calls)
+
+	s.in("REVOKE SELECT ON pg_catalog.pg_cast FROM PUBLIC")
+	db, _ = s.open(false)
+	_, err = db.ColumnCalls(t.Context())
+	require.ErrorContains(t, err, "like a column")
+}
