@@ -60,6 +60,8 @@ type sight struct {
 	merged  bool // a join puts its merged columns first
 	arms    int  // queries of set operations that are put into it
 	clauses clauses
+	orsOf   map[string]orCount // by the column of their first arm
+	others  bool               // there are clauses of other queries among its own
 	outside *sight
 }
 
@@ -74,13 +76,13 @@ type sizing struct {
 	references map[int32]int  // to a CTE
 	recursive  map[int32]bool // a CTE that names itself
 	ctes       map[int32]*sized
-	around     map[int32]*sight // a CTE
-	grouped    int              // grouping sets
-	windows    map[string]bool  // that differ
-	lookups    int              // columns that bare names are compared with
-	negated    int              // nodes below each NOT
-	orsOf      map[string]int   // ORs, by the column of their first arm
-	refused    *fault.Fault     // by another bound than the size
+	around     map[int32]*sight   // a CTE
+	grouped    int                // grouping sets
+	windows    map[string]bool    // that differ
+	lookups    int                // columns that bare names are compared with
+	negated    int                // nodes below each NOT
+	orsOf      map[string]orCount // of the query whose condition is taken apart
+	refused    *fault.Fault       // by another bound than the size
 }
 
 func (z *sizing) bound(limit string, got, most int) {
@@ -102,7 +104,7 @@ func (w *walk) refuseCopies() *fault.Fault {
 }
 
 func (w *walk) copiedNodes() (int, *fault.Fault) {
-	z := &sizing{walk: w, references: map[int32]int{}, recursive: map[int32]bool{}, ctes: map[int32]*sized{}, around: map[int32]*sight{}, windows: map[string]bool{}, orsOf: map[string]int{}}
+	z := &sizing{walk: w, references: map[int32]int{}, recursive: map[int32]bool{}, ctes: map[int32]*sized{}, around: map[int32]*sight{}, windows: map[string]bool{}}
 	for i := int32(0); i < int32(len(w.e)) && len(w.withs) > 0; i++ {
 		if cte := z.cteAt(i); cte >= 0 && z.isRead(i) {
 			z.references[cte]++
@@ -218,7 +220,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	z.bound(limitKeys, sees.keys, maxKeys)
 	z.bound(limitGroupingKeys, capped(capped(capped(grouped*grouped)*grouped)*sees.sets), maxGroupingKeys)
 	z.bound(limitAggregates, sees.calls, maxAggregates)
-	z.boundClauses(sees.clauses, sees.arms)
+	z.boundClauses(sees)
 	r.joined, r.clauses = max(sees.joined, 1), r.clauses.plus(sees.clauses)
 	if !z.is(stmt, "SelectStmt") || z.child(stmt, "limitCount") >= 0 || z.child(stmt, "limitOffset") >= 0 {
 		return r.kept()

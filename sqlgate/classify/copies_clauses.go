@@ -1,9 +1,6 @@
 package classify
 
-import (
-	"maps"
-	"slices"
-)
+import "slices"
 
 // The server looks for an index for each arm of each OR, and tries all that the query asks
 // for besides with it each time (generate_bitmap_or_paths, build_paths_for_OR). Each OR that
@@ -32,32 +29,51 @@ func (c clauses) most(d clauses) clauses {
 
 // boundClauses holds what the conditions of a query come to against the bounds: of one
 // that stands around a set operation, in each of its queries.
-func (z *sizing) boundClauses(c clauses, queries int) {
-	queries = max(queries, 1)
-	z.bound(limitConditions, c.parts, maxConditions)
-	c = z.indexed(c)
+func (z *sizing) boundClauses(sees *sight) {
+	queries := max(sees.arms, 1)
+	z.bound(limitConditions, sees.clauses.parts, maxConditions)
+	c := sees.indexed()
 	z.bound(limitAlternatives, capped(capped(c.within+capped(c.arms*c.parts))*queries), maxAlternatives)
 	z.bound(limitAlternativePairs, capped(c.together()*queries), maxAlternativePairs)
 }
 
-// indexedColumns is how many columns of a query have an index, at the most that is
-// reckoned with: ORs over others are tried with nothing.
+// An orCount is how many ORs begin with a column, and what arms they have.
+type orCount struct{ ors, arms int }
+
+func (z *sizing) countOR(i int32, arms int) {
+	column := z.columnOf(i)
+	n := z.orsOf[column]
+	z.orsOf[column] = orCount{n.ors + 1, capped(n.arms + arms)}
+}
+
+// indexedColumns is how many columns of a query's tables have an index, at the most that
+// is reckoned with: ORs over others are tried with nothing.
 const indexedColumns = 16
 
-// indexed leaves the ORs over the columns that have most of them.
-func (z *sizing) indexed(c clauses) clauses {
-	if len(z.orsOf) <= indexedColumns {
+// indexed leaves the ORs over the columns that have most of them, and most arms, where
+// all are columns of tables: those of a query may be one column under many names.
+func (s *sight) indexed() clauses {
+	c := s.clauses
+	if len(s.orsOf) <= indexedColumns || len(s.items) > 0 || s.others {
 		return c
 	}
-	counts, all, most := slices.Sorted(maps.Values(z.orsOf)), 0, 0
-	for i, n := range counts {
-		if all += n; i >= len(counts)-indexedColumns {
-			most += n
-		}
+	var ors, arms []int
+	for _, n := range s.orsOf {
+		ors, arms = append(ors, n.ors), append(arms, n.arms)
 	}
-	share := func(n int) int { return int(int64(n) * int64(most) / int64(all)) }
-	c.ors, c.arms, c.within = share(c.ors), share(c.arms), share(c.within)
-	c.same = int(float64(c.same) * float64(most) / float64(all) * float64(most) / float64(all))
+	share := func(counts []int) float64 {
+		slices.Sort(counts)
+		most, all := 0, 1
+		for i, n := range counts {
+			if all += n; i >= len(counts)-indexedColumns {
+				most += n
+			}
+		}
+		return min(1, float64(most+1)/float64(all))
+	}
+	ofORs, ofArms := share(ors), share(arms)
+	c.ors, c.arms = int(float64(c.ors)*ofORs)+1, int(float64(c.arms)*ofArms)+1
+	c.within, c.same = int(float64(c.within)*ofArms)+1, int(float64(c.same)*ofArms*ofArms)
 	return c
 }
 
@@ -128,7 +144,6 @@ func (z *sizing) clausesOf(i int32, not, top bool, around int) clauses {
 		}
 		return all
 	}
-	z.orsOf[z.columnOf(i)]++
 	for arg := range z.items(i, "args") {
 		c := z.clausesOf(arg, not, false, around)
 		z.bound(limitConditions, c.parts, maxConditions) // what stands in all arms is looked for
@@ -142,11 +157,12 @@ func (z *sizing) clausesOf(i int32, not, top bool, around int) clauses {
 		all.ors, all.same = 1, all.arms*all.arms
 	}
 	all.blind = false
+	z.countOR(i, all.arms)
 	return all
 }
 
 // comparison is clausesOf an operator: BETWEEN, IN and rows are several.
-func (z *sizing) comparison(i int32, not bool, around int) clauses {
+func (z *sizing) comparison(i int32, not bool, around int) (c clauses) {
 	columns := 0
 	if left := z.child(i, "lexpr"); z.is(left, "RowExpr") {
 		for range z.items(left, "args") {
@@ -163,9 +179,11 @@ func (z *sizing) comparison(i int32, not bool, around int) clauses {
 		}
 	}
 	kind := string(z.raw(i, "kind"))
-	if kind != "AEXPR_OP" {
-		z.orsOf[z.columnOf(i)]++
-	}
+	defer func() {
+		if c.ors > 0 {
+			z.countOR(i, c.arms)
+		}
+	}()
 	switch kind {
 	case "AEXPR_BETWEEN_SYM", "AEXPR_NOT_BETWEEN_SYM":
 		return alternatives(2, 2, around).plus(alternatives(2, 2, around)) // the most of both

@@ -55,7 +55,7 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		q := z.query(z.child(i, "subselect"), sees)
 		if string(z.raw(i, "subLinkType")) != "EXPR_SUBLINK" && sees != nil {
 			sees.joined += q.joined
-			sees.clauses = sees.clauses.plus(q.clauses)
+			sees.clauses, sees.others = sees.clauses.plus(q.clauses), true
 		}
 		times := 1
 		if string(z.raw(i, "subLinkType")) == "EXISTS_SUBLINK" && !z.becomesJoin(i) { // planned as a subplan and as a hashed one
@@ -125,6 +125,10 @@ func (z *sizing) below(i int32, sees *sight) nodes {
 // condition is what a condition comes to: each query of a set operation has it too.
 func (z *sizing) condition(i int32, sees *sight) int {
 	if i >= 0 {
+		if sees.orsOf == nil {
+			sees.orsOf = make(map[string]orCount)
+		}
+		z.orsOf = sees.orsOf
 		sees.clauses = sees.clauses.plus(z.clausesOf(i, false, true, 0))
 	}
 	return capped(z.size(i, sees).pushed * (1 + sees.arms))

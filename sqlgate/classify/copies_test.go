@@ -279,24 +279,36 @@ func (r *copyWriter) layer(inside string) string {
 // gigabytes.
 func TestORsThatStandBesideEachOtherAreRefused(t *testing.T) {
 	tb := newTestTables(t, Config{})
+	join := func(between, each string, n int) string {
+		var list []string
+		for k := range n {
+			list = append(list, strings.ReplaceAll(each, "#", strconv.Itoa(k)))
+		}
+		return strings.Join(list, between)
+	}
+	list := func(each string, n int) string { return join(", ", each, n) }
 	for name, sql := range map[string]string{
-		"some ORs in ANDs":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 120),
-		"long ORs in ANDs":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1"+strings.Repeat(" OR id = 2", 30)+")", 40),
-		"three long ORs":       "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1"+strings.Repeat(" OR id = 2", 1_600)+")", 3),
-		"ORs in ANDs":          "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 1_000),
-		"negated ANDs":         "SELECT 1 FROM t WHERE NOT (false" + strings.Repeat(" OR (id <> 1 AND id <> 2)", 1_000) + ")",
-		"ranges around":        "DELETE FROM t WHERE true" + strings.Repeat(" AND id NOT BETWEEN 1 AND 2", 1_000),
-		"more conditions":      "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id = n", 5_000),
-		"conditions of a join": "SELECT 1 FROM t JOIN t u ON true" + strings.Repeat(" AND t.id = u.n", 2_500) + " WHERE true" + strings.Repeat(" AND t.id = u.n", 2_500),
-		"symmetric ranges":     "UPDATE t SET n = 1 WHERE true" + strings.Repeat(" AND id BETWEEN SYMMETRIC 1 AND 2", 1_000),
-		"lists of columns":     "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id IN (n, n + 1)", 1_000),
-		"ORs in an OR":         "SELECT 1 FROM t WHERE id = 1 OR (true" + strings.Repeat(" AND (id = 1 OR id = 2)", 1_000) + ")",
-		"ORs of a join":        "SELECT 1 FROM t JOIN t u ON true" + strings.Repeat(" AND (u.id = 1 OR u.id = t.id)", 1_000),
-		"ORs of subqueries":    layered(10, "SELECT * FROM t", "SELECT * FROM (%s) s WHERE true"+strings.Repeat(" AND (id = 1 OR id = 2)", 100)),
-		"ORs of a CTE":         "WITH c AS (SELECT * FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 300) + ") SELECT 1 FROM c WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 300),
-		"ORs of an EXISTS":     "SELECT 1 FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.id = t.id" + strings.Repeat(" AND (id = 1 OR id = 2)", 600) + ")",
-		"ORs on a UNION":       "SELECT 1 FROM (SELECT * FROM t" + strings.Repeat(" UNION ALL SELECT * FROM t", 200) + ") s WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 100),
-		"ORs of a MERGE":       "MERGE INTO t USING t u ON t.id = u.id" + strings.Repeat(" AND (t.id = 1 OR u.id = 2)", 1_000) + " WHEN MATCHED THEN DELETE",
+		"some ORs in ANDs":           "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 120),
+		"long ORs in ANDs":           "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1"+strings.Repeat(" OR id = 2", 30)+")", 40),
+		"three long ORs":             "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1"+strings.Repeat(" OR id = 2", 1_600)+")", 3),
+		"one column by many names":   "SELECT 1 FROM (SELECT " + list("id AS c#", 400) + " FROM t) s WHERE " + join(" AND ", "(c# = 1 OR c# = 2)", 400),
+		"among ORs of other columns": "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1"+strings.Repeat(" OR id = 2", 1_600)+")", 3) + " AND " + join(" AND ", "(c# = 1 OR c# = 2)", 1_000),
+		"beside those of a subquery": "SELECT 1 FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.id = t.id" + strings.Repeat(" AND (id = 1 OR id = 2)", 300) + ") AND " + join(" AND ", "(c# = 1 OR c# = 2)", 1_000),
+		"beside those of a column":   "SELECT (SELECT 1 FROM t WHERE " + join(" AND ", "(c# = 1 OR c# = 2)", 1_000) + ") FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 300),
+		"ORs in ANDs":                "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 1_000),
+		"negated ANDs":               "SELECT 1 FROM t WHERE NOT (false" + strings.Repeat(" OR (id <> 1 AND id <> 2)", 1_000) + ")",
+		"ranges around":              "DELETE FROM t WHERE true" + strings.Repeat(" AND id NOT BETWEEN 1 AND 2", 1_000),
+		"more conditions":            "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id = n", 5_000),
+		"conditions of a join":       "SELECT 1 FROM t JOIN t u ON true" + strings.Repeat(" AND t.id = u.n", 2_500) + " WHERE true" + strings.Repeat(" AND t.id = u.n", 2_500),
+		"symmetric ranges":           "UPDATE t SET n = 1 WHERE true" + strings.Repeat(" AND id BETWEEN SYMMETRIC 1 AND 2", 1_000),
+		"lists of columns":           "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id IN (n, n + 1)", 1_000),
+		"ORs in an OR":               "SELECT 1 FROM t WHERE id = 1 OR (true" + strings.Repeat(" AND (id = 1 OR id = 2)", 1_000) + ")",
+		"ORs of a join":              "SELECT 1 FROM t JOIN t u ON true" + strings.Repeat(" AND (u.id = 1 OR u.id = t.id)", 1_000),
+		"ORs of subqueries":          layered(10, "SELECT * FROM t", "SELECT * FROM (%s) s WHERE true"+strings.Repeat(" AND (id = 1 OR id = 2)", 100)),
+		"ORs of a CTE":               "WITH c AS (SELECT * FROM t WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 300) + ") SELECT 1 FROM c WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 300),
+		"ORs of an EXISTS":           "SELECT 1 FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.id = t.id" + strings.Repeat(" AND (id = 1 OR id = 2)", 600) + ")",
+		"ORs on a UNION":             "SELECT 1 FROM (SELECT * FROM t" + strings.Repeat(" UNION ALL SELECT * FROM t", 200) + ") s WHERE true" + strings.Repeat(" AND (id = 1 OR id = 2)", 100),
+		"ORs of a MERGE":             "MERGE INTO t USING t u ON t.id = u.id" + strings.Repeat(" AND (t.id = 1 OR u.id = 2)", 1_000) + " WHEN MATCHED THEN DELETE",
 	} {
 		_, f := classifyText(tb, sql)
 		require.NotNil(t, f, name)

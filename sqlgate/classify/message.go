@@ -59,12 +59,13 @@ func (c Classification) WithCalls(names []string) Classification {
 const TemporarySchema = "pg_temp"
 
 // WithTemporary is the classification in a session that has temporary relations of
-// these names; inherits says that rows of one are among those of another table. The schema is the one in which the facts have names without a schema:
-// such a name may mean the session's own relation there, so it stands in the facts
-// under both. Where a relation's value is set (a view, one with rules or triggers), a
-// write of it may reach any table, which tables_written says as ?.* and columns_written
-// as ?.*.*. What is bound by a key of a relation that the client made is
-// bound by nothing it can't choose: `where` says present.
+// these names; inherits says that rows of one are among those of another table. The
+// schema is the one in which the facts have names without a schema: such a name may mean
+// the session's own relation there, so it stands in the facts under both. Where a
+// relation's value is set (a view, one with rules or triggers), a write of it may reach
+// any table, which tables_written says as ?.* and columns_written as ?.*.*. What is bound
+// by a key of a relation that the client made is bound by nothing it can't choose:
+// `where` says present.
 func (c Classification) WithTemporary(schema string, relations map[string]bool, inherits bool) Classification {
 	named, elsewhere := inherits, false
 	definitions := []string{TypeCreate, TypeAlter, TypeDrop} // which hand no row on
