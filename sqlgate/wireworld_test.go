@@ -103,7 +103,7 @@ func newWireWorldAt(t testing.TB, url, through string, set func(*Options)) *wire
 	require.NoError(t, err)
 	classifier, err := classify.New(classify.Config{SearchPath: "public", MaxSQLBytes: 1 << 19})
 	require.NoError(t, err)
-	database, err := pgexec.Open(pgexec.Config{URL: cmp.Or(through, url), SearchPath: "public", PoolMax: 4, TLS: pgexec.TLSConfig{Mode: "disable"},
+	database, err := pgexec.Open(pgexec.Config{URL: cmp.Or(through, url), SearchPath: "public", PoolMax: 4, TLS: pgexec.TLSConfig{Mode: "disable"}, PlanTime: time.Minute,
 		OnServerMajor: func(major int) { _ = classifier.SetServerMajor(major) }}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	dir := filepath.Join(t.TempDir(), "policies")
