@@ -205,7 +205,7 @@ func (a *app) showApproval(ctx context.Context, client *gateClient, o *clientOpt
 	if _, err := client.call(ctx, http.MethodGet, "/audit?"+controlplane.PrecedentsOf(b.Fingerprint, now).Encode(), nil, &events); err != nil {
 		return a.refused(err, o.json, nil)
 	}
-	card, err := controlplane.CardOf(raw, events.Items, now)
+	card, err := controlplane.CardOf(raw, events.Items, events.Next != "" || events.Damaged.Message != "", now)
 	if err != nil {
 		return err
 	}

@@ -150,6 +150,51 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 	}
 }
 
+// A card says that another policy decides by now. Over a damaged log it offers no
+// decision, and takes what can be read of earlier ones for no more than that.
+func TestACardKnowsWhatChangedSinceItWasAsked(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	g := startGate(t, d)
+	card := "/approvals/" + g.query(t, ask("DELETE FROM orders WHERE id = 2")).text(t, "approval_id")
+	plane := startTestPlane(t, g.base).reader(t)
+	page := plane.page(t, card)
+	require.NotContains(t, page, "has become the active policy")
+	require.Contains(t, page, "none of its shape was decided this week")
+	require.Contains(t, page, "Approve…")
+	g.activate(t, sampleVersion(t, "1.1.0", "max_rows: 100 }", "max_rows: 50 }"))
+	require.Contains(t, plane.page(t, card), "shop-gate@1.1.0</a> has become the active policy.")
+	for id := range 20 {
+		g.query(t, ask(fmt.Sprintf("SELECT id FROM orders WHERE id = %d", id)))
+	}
+	g.end(t)
+	content, events := mustRead(t, d.file("audit.wal")), d.events(t)
+	at := bytes.Index(content, events[len(events)-10].ID[:])
+	require.Positive(t, at)
+	content[at] ^= 1
+	require.NoError(t, os.WriteFile(d.file("audit.wal"), content, 0o600))
+
+	g = startGate(t, d)
+	defer g.endDamaged(t)
+	plane = startTestPlane(t, g.base).reader(t)
+	for path, shown := range map[string][]string{
+		"/approvals": {"Delete from public.orders"},
+		card:         {"Nothing can be decided here while the log is damaged.", "what was decided of its shape is not known", "Not known.", "As far as the damaged log can be read."},
+	} {
+		page := plane.page(t, path)
+		for _, text := range shown {
+			require.Contains(t, page, text, path)
+		}
+		for _, text := range []string{"Approve…", "Reject…", "Select all", "none of its shape", "No approval of this shape"} {
+			require.NotContains(t, page, text, path)
+		}
+	}
+	code, out, errs := g.cli(t, "", "approvals", "show", strings.TrimPrefix(card, "/approvals/"))
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "not all that was decided could be read")
+}
+
 func TestTheDemonstrationDoesNotCallARefusingGateUp(t *testing.T) {
 	t.Parallel()
 	d := newGateDir(t, nil)

@@ -278,6 +278,7 @@ type approvalView struct {
 	Before    []precedent
 	Approved  int // of those before
 	Rejected  int
+	Partly    bool // those before are not all that there were
 	Execution *execution
 	Did       string // what the database did, where it ran
 	Events    []auditEvent
@@ -369,6 +370,7 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 func (s *Server) precedents(ctx context.Context, v *approvalView) error {
 	got, err := ask[list[auditEvent]](ctx, s, request{path: "/audit", query: PrecedentsOf(v.Fingerprint, s.now())})
 	v.weigh(got.Items)
+	v.Partly = err != nil || got.Damaged != nil || got.next() != ""
 	return err
 }
 
@@ -418,8 +420,8 @@ type Card struct {
 }
 
 // CardOf is the card of a record of GET /approvals/{id}, with the events that PrecedentsOf
-// asks for.
-func CardOf(record json.RawMessage, events []json.RawMessage, now time.Time) (Card, error) {
+// asks for; partly says that there may have been more of them.
+func CardOf(record json.RawMessage, events []json.RawMessage, partly bool, now time.Time) (Card, error) {
 	var a approval
 	if err := json.Unmarshal(record, &a); err != nil {
 		return Card{}, broken(err)
@@ -444,6 +446,9 @@ func CardOf(record json.RawMessage, events []json.RawMessage, now time.Time) (Ca
 	}
 	if v.weigh(earlier); len(v.Before) > 0 {
 		card.Before = fmt.Sprintf("%d approved and %d rejected in the last 7 days, of this shape and these tables", v.Approved, v.Rejected)
+	}
+	if partly {
+		card.Before = strings.TrimPrefix(card.Before+"; not all that was decided could be read", "; ")
 	}
 	return card, nil
 }

@@ -88,6 +88,7 @@ type page struct {
 	Now   time.Time
 
 	Waiting int64  // approvals that nobody has decided
+	Policy  string // the version that is active; "": not known
 	Live    string // event types that make this page look again
 	// LiveShown are those that do so for an agent that the page shows.
 	LiveShown string
@@ -187,7 +188,7 @@ func (s *Server) toLogin(c *httpd.Call) error {
 func (s *Server) look(c *httpd.Call, p *page) {
 	p.Gate, p.Down = s.gateHealth(c)
 	if read, err := fetch[stats](c.Request.Context(), s, "/runtime/stats"); err == nil { // the page is worth showing without it
-		p.Waiting = read.ApprovalsPending
+		p.Waiting, p.Policy = read.ApprovalsPending, read.PolicyVersion
 	}
 }
 
