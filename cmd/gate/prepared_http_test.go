@@ -320,6 +320,9 @@ func TestShadowAndApprovalFirstWithSessions(t *testing.T) {
 	require.Equal(t, []any{200, "BLOCK", false}, []any{r.status, r.text(t, "decision"), r.json(t)["enforced"]}, "%s", r.body)
 	r = g.query(t, in("s", "EXECUTE wipe"))
 	require.Equal(t, []any{200, "BLOCK", false, "DELETE 100"}, []any{r.status, r.text(t, "decision"), r.json(t)["enforced"], r.text(t, "command_tag")}, "%s", r.body)
+	code, _, errs := g.cli(t, "", "query", "DELETE FROM orders ")
+	require.Zero(t, code)
+	require.Contains(t, errs, "NOT ENFORCED: the policy says BLOCK (")
 }
 
 // A key answers for its EXECUTE also when the session is long gone.

@@ -92,6 +92,7 @@ type queryAnswer struct {
 	Expires       *string          `json:"approval_expires_at"`
 	CommandTag    string           `json:"command_tag"`
 	WouldExecute  *bool            `json:"would_execute"`
+	Enforced      *bool            `json:"enforced"`
 	RowsOmitted   bool             `json:"rows_omitted"`
 	PolicyVersion string           `json:"policy_version"`
 	Columns       []queryColumn    `json:"columns"`
@@ -234,6 +235,9 @@ func (a *app) printRows(answer *queryAnswer) error {
 	}
 	if answer.RowsOmitted {
 		fmt.Fprintln(a.err, "The first answer's rows were too many to be kept.")
+	}
+	if answer.Decision != "ALLOW" && answer.Enforced != nil && !*answer.Enforced {
+		fmt.Fprintf(a.err, "NOT ENFORCED: the policy says %s (%s), and it ran all the same.\n", answer.Decision, visible(answer.ReasonCode))
 	}
 	_, err := fmt.Fprintln(a.err, visible(answer.CommandTag))
 	return err
