@@ -62,10 +62,12 @@ func loggedOutMeanwhile(t *testing.T, b *browser.Browser) {
 	w.until("location.pathname === '/login'")
 }
 
+// loaded are the document and what it takes besides.
+const loaded = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource').filter(e => e.initiatorType !== 'fetch')]"
+
 // requireLight holds that a page is small and takes few requests.
 func (w *tab) requireLight() {
 	w.t.Helper()
-	const loaded = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource').filter(e => e.initiatorType !== 'fetch')]"
 	require.Equal(w.t, "", w.value("(all => all.length <= 6 && all.reduce((sum, e) => sum + e.decodedBodySize, 0) <= 100 * 1024 ? '' : JSON.stringify(all.map(e => [e.name, e.decodedBodySize])))("+loaded+")"))
 }
 

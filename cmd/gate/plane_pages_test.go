@@ -92,10 +92,11 @@ func (w *walk) pictureOfScreen(name string, width int64) {
 	require.NoError(w.t, os.WriteFile(filepath.Join(w.folder, fmt.Sprintf("%s-%d-first.png", strings.Trim(notInNames.ReplaceAllString(name, "-"), "-"), width)), png, 0o644))
 }
 
-// page opens a page and sees it.
+// page opens a page, which takes few requests, and sees it.
 func (w *walk) page(name, path string) {
 	w.t.Helper()
 	w.open(path)
+	require.Equal(w.t, "", w.value("(all => all.length <= 6 ? '' : all.map(e => e.name).join())("+loaded+")"), name)
 	w.see(name)
 }
 
