@@ -126,7 +126,7 @@ func TestAWaitForTheLockOfAReadEndsInTime(t *testing.T) {
 		for _, begin := range []string{"ROLLBACK", "BEGIN; SELECT 1"} {
 			c.query("ROLLBACK")
 			c.query("RESET ALL")
-			for sql := range strings.SplitSeq("SET "+setting+" = '30ms'; "+begin, "; ") {
+			for sql := range strings.SplitSeq(begin+"; SET "+setting+" = '30ms'", "; ") {
 				c.query(sql)
 			}
 			require.NoError(t, c.Parse(t.Context(), "", "SELECT * FROM t", nil))
