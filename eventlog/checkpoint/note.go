@@ -206,11 +206,10 @@ func Open(raw []byte, keys Keys) (*Note, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := c.signedBy(opened)
-	if err != nil {
+	n := &Note{Checkpoint: c, Raw: raw, keys: keys}
+	if err := n.signedBy(opened); err != nil {
 		return nil, err
 	}
-	n.Raw, n.keys = raw, keys
 	return n, nil
 }
 
@@ -247,37 +246,29 @@ func (k Keys) verifiers(origin string) (note.Verifiers, error) {
 	return note.VerifierList(list...), nil
 }
 
-// signedBy sorts the signatures that note.Open has checked.
-func (c Checkpoint) signedBy(opened *note.Note) (*Note, error) {
-	n := &Note{Checkpoint: c}
-	for _, sig := range opened.Sigs {
-		body, err := signatureBody(sig)
-		if err != nil {
-			return nil, err
+// signedBy sorts the signatures that note.Open has checked. That package lets the free
+// bits of base64 pass, and keeps no second signature of a key; here a note has one form.
+func (n *Note) signedBy(opened *note.Note) error {
+	for _, line := range n.signatureLines() {
+		if _, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSuffix(line[strings.LastIndexByte(line, ' ')+1:], "\n")); err != nil {
+			return fmt.Errorf("%w: a signature is not base64 in its one form", ErrMalformed)
 		}
-		if at, cosigned := cosignedAt(body); cosigned {
+	}
+	for _, sig := range opened.Sigs {
+		signed, err := base64.StdEncoding.DecodeString(sig.Base64)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrMalformed, err)
+		}
+		if at, cosigned := cosignedAt(signed[4:]); cosigned {
 			n.Cosignatures = append(n.Cosignatures, Cosignature{Name: sig.Name, Time: at})
 		} else {
 			n.Trusted = true // the only plain keys that were known are the log's
 		}
 	}
 	for _, sig := range opened.UnverifiedSigs {
-		if _, err := signatureBody(sig); err != nil {
-			return nil, err
-		}
 		n.Unknown = append(n.Unknown, fmt.Sprintf("%s+%08x", sig.Name, sig.Hash))
 	}
-	return n, nil
-}
-
-// signatureBody decodes a signature without the key's hash in front. The note
-// package lets the free bits of base64 pass; here a note has one form.
-func signatureBody(sig note.Signature) ([]byte, error) {
-	raw, err := base64.StdEncoding.Strict().DecodeString(sig.Base64)
-	if err != nil || len(raw) < 4 {
-		return nil, fmt.Errorf("%w: a signature by %.40q is not base64 in its one form", ErrMalformed, sig.Name)
-	}
-	return raw[4:], nil
+	return nil
 }
 
 // with gives the note with more signature lines, each of them once, opened with

@@ -130,6 +130,7 @@ func TestWhatIsNoCheckpointIsRefused(t *testing.T) {
 		"a huge note":      goldenNote + "— else.example " + strings.Repeat("A", 80<<10) + "\n",
 		"many signatures":  goldenNote + strings.Repeat(goldenCosignature, 120),
 		"free bits":        strings.Replace(goldenNote, "RHTVAw=\n", "RHTVAx=\n", 1),
+		"twice, free bits": goldenNote + strings.Replace(goldenNote[strings.Index(goldenNote, "—"):], "RHTVAw=\n", "RHTVAx=\n", 1),
 	} {
 		for _, keys := range []checkpoint.Keys{logKeys(goldenKey(t)), {}} {
 			_, err := checkpoint.Open([]byte(raw), keys)
