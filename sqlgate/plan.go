@@ -91,7 +91,7 @@ func (g *Gate) reach(ctx context.Context, s *submission) []pgexec.Reached {
 	if reading == nil {
 		return nil
 	}
-	return reading.Reach(ctx, c.TablesWritten, events)
+	return reading.Reach(ctx, c.TablesWritten, c.ColumnsWritten, events)
 }
 
 // notPlanned says what the text alone says against a plan.

@@ -112,7 +112,21 @@ func TestAPreviewShowsThePlanOfAPlainStatement(t *testing.T) {
 func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
 	t.Parallel()
 	g := startPlanning(t, "approval_first")
-	g.execute(t, "CREATE TABLE noted (child_id int DEFAULT 7 REFERENCES child ON DELETE SET NULL)")
+	g.execute(t, `CREATE TABLE noted (child_id int DEFAULT 7 REFERENCES child ON DELETE SET NULL);
+		CREATE TABLE parted (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);
+		CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (100);
+		CREATE TABLE parted_items (parted_id int REFERENCES parted ON DELETE CASCADE ON UPDATE CASCADE) PARTITION BY RANGE (parted_id);
+		CREATE TABLE parted_items_1 PARTITION OF parted_items DEFAULT;
+		CREATE TRIGGER above AFTER DELETE ON parted FOR EACH ROW EXECUTE FUNCTION audit();
+		CREATE TRIGGER own AFTER DELETE ON parted_1 FOR EACH ROW EXECUTE FUNCTION audit();
+		CREATE TRIGGER statement AFTER DELETE ON parted_1 EXECUTE FUNCTION audit();
+		CREATE VIEW parted_view AS SELECT id FROM parted;
+		CREATE TABLE ruled (id int);
+		CREATE RULE kept AS ON DELETE TO ruled DO ALSO INSERT INTO plain VALUES (1);
+		CREATE TABLE older (id int PRIMARY KEY);
+		CREATE TABLE younger (PRIMARY KEY (id)) INHERITS (older);
+		CREATE TABLE younger_items (id int REFERENCES younger ON DELETE CASCADE);
+		CREATE TRIGGER own BEFORE DELETE ON younger FOR EACH ROW EXECUTE FUNCTION audit()`)
 	reached := func(sql string) string {
 		var impact struct {
 			Tables []struct {
@@ -135,6 +149,20 @@ func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
 	require.Equal(t, "public.by_check named  false []", reached("DELETE FROM by_check WHERE n = 1"), "of which no plan may be asked for")
 	require.Equal(t, "public.by_trigger named  false [t, which calls public.audit]", reached("INSERT INTO by_trigger VALUES (1)"))
 	require.Equal(t, "public.by_trigger named  false []", reached("UPDATE by_trigger SET id = 1 WHERE id = 2"), "which does not fire it")
+	for sql, want := range map[string]string{
+		"DELETE FROM parted WHERE id = 1":        "public.parted named  false [above, which calls public.audit]; public.parted_1 partition public.parted false [own, which calls public.audit]; public.parted_items cascade public.parted false []",
+		"DELETE FROM parted_1 WHERE id = 1":      "public.parted_1 named  false [above, which calls public.audit own, which calls public.audit statement, which calls public.audit]; public.parted_items cascade public.parted_1 false []",
+		"UPDATE parted SET id = 2 WHERE id = 1":  "public.parted named  false []; public.parted_items key_changed public.parted false []",
+		"UPDATE parted SET n = 2 WHERE id = 1":   "public.parted named  false []",
+		"DELETE FROM ruled WHERE id = 1":         "public.ruled named  false [the rule kept, which has statements of its own]",
+		"INSERT INTO ruled VALUES (1)":           "public.ruled named  false []",
+		"DELETE FROM parted_view WHERE id = 1":   "public.parted view public.parted_view false [above, which calls public.audit]; public.parted_1 partition public.parted false [own, which calls public.audit]; public.parted_items cascade public.parted false []; public.parted_view named  false []",
+		"DELETE FROM older WHERE id = 1":         "public.older named  false []; public.younger partition public.older false [own, which calls public.audit]; public.younger_items cascade public.younger false []",
+		"UPDATE older SET id = id WHERE id = 10": "public.older named  false []",
+		"UPDATE parted_view SET id = 2":          "public.parted view public.parted_view false []; public.parted_items key_changed public.parted false []; public.parted_view named  false []",
+	} {
+		require.Equal(t, want, reached(sql), sql)
+	}
 }
 
 // TestAPlanIsNotAskedForWhereSomethingCouldRun goes through every kind of thing

@@ -476,6 +476,9 @@ func dangers(r *approvalRow, warnings []string) []meaning {
 	var list []meaning
 	if r.OverLimit && r.MaxRows != nil && r.Impact != nil {
 		list = append(list, meaning{"It will probably fail", "high", fmt.Sprintf("PostgreSQL expects %s, and over %s nothing is changed.", plural(int(r.Impact.Rows), "row", "rows"), thousands(*r.MaxRows)), ""})
+	} else if more := r.Impact.taken(); r.MaxRows != nil && more > 0 && float64(r.Impact.Rows)+more > float64(*r.MaxRows) {
+		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("PostgreSQL expects %s, on which about %s more hang by foreign keys, if they are no different from others. Those count, and over %s nothing is changed.",
+			plural(int(r.Impact.Rows), "row", "rows"), thousands(int64(more)), thousands(*r.MaxRows)), ""})
 	}
 	for _, words := range r.Claims {
 		list = append(list, meaning{"A claim is written to be misread", "high", words, ""})
@@ -489,8 +492,8 @@ func dangers(r *approvalRow, warnings []string) []meaning {
 		list = append(list, meaning{"Every row", "high", "A part of it touches every row.", ""})
 	}
 	for _, t := range r.Impact.tables() {
-		if words := takenWords[t.How]; words != "" {
-			list = append(list, meaning{words, "medium", fmt.Sprintf("Rows of %s (%s) that belong to those deleted from %s.", t.Table, sizeOf(t), t.From), ""})
+		if words := takenWords[t.How]; words[0] != "" {
+			list = append(list, meaning{words[0], "medium", fmt.Sprintf("Rows of %s (%s%s) %s %s.", t.Table, sizeOf(t), perRow(r.Impact.each(t)), words[1], t.From), ""})
 		}
 		for _, trigger := range t.Triggers {
 			list = append(list, meaning{"Trigger", "medium", fmt.Sprintf("A write of %s fires %s. It may write elsewhere.", t.Table, trigger), ""})

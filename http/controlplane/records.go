@@ -147,6 +147,27 @@ func (p *plan) tables() []reached {
 	return p.Tables
 }
 
+// each is how many rows of a table hang on a row of the one that it is reached from, on
+// average; 0: not known.
+func (p *plan) each(t reached) float64 {
+	for _, from := range p.tables() {
+		if from.Table == t.From && t.Rows != nil && from.Rows != nil && *from.Rows > 0 && t.How != "view" && t.How != "partition" {
+			return float64(*t.Rows) / float64(*from.Rows)
+		}
+	}
+	return 0
+}
+
+// taken is how many rows hang, on average, on as many as PostgreSQL expects; 0: not known.
+func (p *plan) taken() (rows float64) {
+	for _, t := range p.tables() {
+		if p.Node != "" && slices.ContainsFunc(p.Tables, func(from reached) bool { return from.Table == t.From && from.How == "named" }) {
+			rows += p.each(t) * float64(p.Rows)
+		}
+	}
+	return rows
+}
+
 type reached struct {
 	Table    string   `json:"table"`
 	How      string   `json:"how"`

@@ -225,15 +225,31 @@ func estimate(p *plan) string {
 	return fmt.Sprintf("PostgreSQL expects %s (%s, cost %s). It planned the statement and did not run it.", plural(int(p.Rows), "row", "rows"), p.Node, thousands(int64(math.Round(p.TotalCost))))
 }
 
-// takenWords say what a foreign key does with the rows that hang on deleted ones.
-var takenWords = map[string]string{"cascade": "Deletes elsewhere", "set_null": "Empties columns elsewhere", "set_default": "Changes columns elsewhere"}
+// takenWords say what a foreign key does with the rows that hang on others, and what a
+// view's name hides.
+var takenWords = map[string][2]string{
+	"cascade": {"Deletes elsewhere", "that belong to those deleted from"}, "set_null": {"Empties columns elsewhere", "that belong to those deleted from"},
+	"set_default": {"Changes columns elsewhere", "that belong to those deleted from"}, "key_changed": {"Changes elsewhere", "that belong to those whose key is changed in"},
+	"view": {"Writes through a view", "that show in"},
+}
 
 // sizeOf is how large a table is, by the server's last count.
 func sizeOf(t reached) string {
-	if t.Rows == nil {
+	if t.Rows == nil || *t.Rows < 0 {
 		return "never counted"
 	}
 	return fmt.Sprintf("about %s, %s kB", plural(int(*t.Rows), "row", "rows"), thousands((t.Bytes+1023)/1024))
+}
+
+// perRow says how many rows hang on each of another table.
+func perRow(rows float64) string {
+	switch {
+	case rows == 0:
+		return ""
+	case rows < 10:
+		return fmt.Sprintf(", on average %.1f for each", rows)
+	}
+	return fmt.Sprintf(", on average %s for each", thousands(int64(rows)))
 }
 
 // eventWords are the event types as a heading.
