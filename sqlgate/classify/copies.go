@@ -33,7 +33,8 @@ const (
 
 // What grows with the square of a number in one query is bounded too.
 const (
-	maxJoined           = 300 // relations, with those of subqueries that are put into it
+	maxJoined           = 150 // relations, with those of subqueries that are put into it
+	joinsOfNode         = 16  // of the cube of those: what a join's paths take, all of which stay while a text is planned
 	maxWindows          = 400 // different ones of a text
 	maxLookups          = 20_000_000
 	maxAlternatives     = 1_500_000
@@ -214,6 +215,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 		r.arms = sees.arms
 	}
 	z.bound(limitJoined, sees.joined, maxJoined)
+	r.total = capped(r.total + ways(sees.joined))
 	z.bound(limitSorted, sees.sorted, maxSorted)
 	grouped := z.keys(stmt, "groupClause")
 	sees.keys += grouped + z.keys(stmt, "sortClause") + z.keys(stmt, "distinctClause")
@@ -233,6 +235,9 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	}
 	return r
 }
+
+// ways is what the ways to join relations come to.
+func ways(joined int) int { return capped(capped(joined*joined)*joined) / joinsOfNode }
 
 // stays tells a query that stays one in the query around (is_simple_subquery), whose
 // conditions are pushed into it.
@@ -384,7 +389,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 			around = sees
 		}
 		s = z.query(z.child(i, "subquery"), around)
-		total = s.total
+		total = s.total - ways(s.joined) // its relations are joined with those around
 		sees.joined += s.joined
 		sees.clauses = sees.clauses.plus(s.clauses)
 		sees.width += s.width
@@ -413,7 +418,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		sees.width += s.width
 		sees.least += max(s.count, 1)
 		if sees.joined++; z.inlined(cte) {
-			total = s.total
+			total = s.total - ways(s.joined)
 			sees.joined += s.joined - 1
 			sees.clauses = sees.clauses.plus(s.clauses)
 			sees.arms += s.arms

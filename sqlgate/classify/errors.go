@@ -62,7 +62,7 @@ func refuseAmbiguous(at int) *fault.Fault {
 func refuseLimit(limit string, at, got, limitValue int) *fault.Fault {
 	advice := "Simplify the statement."
 	if limit == limitCopiedNodes {
-		advice = "The database would write its expressions into each other that often: columns of subqueries, and what stands before BETWEEN and IN. Where columns of a subquery are used several times, write AS MATERIALIZED behind the name of the CTE, or OFFSET 0 behind the subquery."
+		advice = "The database would write its expressions into each other that often, or keep that many ways to join: columns of subqueries, what stands before BETWEEN and IN, and many relations of a query. Where columns of a subquery are used several times, write AS MATERIALIZED behind the name of the CTE, or OFFSET 0 behind the subquery."
 	}
 	f := fault.New(fault.ParserUnsupportedSyntax, "The SQL text passes the parser's limit %s: %d, at most %d are taken. %s", limit, got, limitValue, advice).
 		With("limit", limit).With("got", got).With("max", limitValue)

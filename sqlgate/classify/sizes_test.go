@@ -114,7 +114,7 @@ func TestLargeOrdinaryStatementsTakeFewSteps(t *testing.T) {
 		"aggregates of one CTE":     "WITH w AS (SELECT " + listOf(300, ", ", "o.c#") + " FROM t o) SELECT w.c0, " + listOf(299, ", ", "sum(w.c#) FILTER (WHERE w.c0 > #)") + " FROM w GROUP BY w.c0",
 		"bare aggregates of a CTE":  "WITH w AS (SELECT " + listOf(300, ", ", "c#") + " FROM t) SELECT c0, " + listOf(299, ", ", "sum(c#) OVER (PARTITION BY c0 ORDER BY c1)") + " FROM w",
 		"subqueries in the results": "WITH w AS (SELECT o.id, o.v FROM t o) SELECT " + listOf(200, ", ", "(SELECT w.v FROM w WHERE w.id = o.a#) AS v#") + " FROM orders o",
-		"EXISTS of many":            "DELETE FROM t WHERE " + listOf(200, " AND ", "EXISTS (SELECT 1 FROM u# o WHERE o.id = t.id AND o.a = #)"),
+		"EXISTS of many":            "DELETE FROM t WHERE " + listOf(145, " AND ", "EXISTS (SELECT 1 FROM u# o WHERE o.id = t.id AND o.a = #)"),
 	} {
 		steps, most, f := stepsOf(tb, sql)
 		assert.Nil(t, f, name)
