@@ -45,8 +45,8 @@ func TestAChildThatFailsInARequestIsReplacedAndTheTextRefused(t *testing.T) {
 			if strings.HasPrefix(name, "spinning") {
 				limit = limitParserCPU
 				got := fault.Of(err).Details["got"].(int)
-				require.GreaterOrEqual(t, got, 400)
-				require.Equal(t, 400, fault.Of(err).Details["max"])
+				require.GreaterOrEqual(t, got, 1000)
+				require.Equal(t, 1000, fault.Of(err).Details["max"])
 			}
 			requireFault(t, err, fault.ParserUnsupportedSyntax, limit)
 
