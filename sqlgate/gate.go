@@ -261,8 +261,8 @@ func (g *Gate) withCalls(ctx context.Context, s *submission, c classify.Classifi
 	}
 	var called []string
 	for _, word := range c.Attributes {
-		if name := calls[word]; name != "" {
-			called = append(called, name)
+		if call, found := calls[word]; found && (c.Derived || !call.Hidden) {
+			called = append(called, call.Name)
 		}
 	}
 	return c.WithCalls(called)

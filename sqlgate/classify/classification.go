@@ -60,6 +60,11 @@ type Classification struct {
 	// database's, or a cast to a type of it, written like a column: WithCalls.
 	Attributes []string `json:"-"`
 
+	// Derived says that what stands in front of such a dot may be something else than a
+	// table of the users' with its columns as they are: a word that is the name of a
+	// column there may be a call all the same.
+	Derived bool `json:"-"`
+
 	// UserTypes says that the text names a type that is not built in: parsing it
 	// at the server runs that type's own code.
 	UserTypes bool `json:"-"`

@@ -79,6 +79,7 @@ type walk struct {
 	dotted     []dotted // judged after the walk, with the next two
 	selections []int32  // every A_Indirection with a name in it
 	defines    bool     // the text or the server gives columns to something in FROM
+	relabels   bool     // the text gives columns of a relation other names
 	rows       map[int32]*row
 	scopes     map[scope]*seen
 	calledAt   []int32 // the ColumnRefs that are calls
@@ -126,7 +127,7 @@ func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, 
 		c.Params = 0 // they are those of what the statement holds
 	}
 	c.KeyParams, c.UserTypes = append([]KeyParam(nil), w.keyParams...), w.userTypes
-	c.Attributes = slices.Compact(slices.Sorted(slices.Values(w.attributes)))
+	c.Attributes, c.Derived = slices.Compact(slices.Sorted(slices.Values(w.attributes))), w.defines || w.relabels || len(w.selections) > 0
 	c.Session, c.Control = w.session(c.Start, c.End), w.control()
 	return c, nil
 }

@@ -40,6 +40,9 @@ func (w *walk) relation(i int32) (schema, name []byte) {
 // onRangeVar records a relation as the field it stands in says.
 func onRangeVar(w *walk, i int32) {
 	schema, name := w.relation(i)
+	if alias := w.child(i, "alias"); alias >= 0 && w.has(alias, "colnames") {
+		w.relabels = true
+	}
 	switch w.t.schema.fields[w.e[i].field].act {
 	case actAlias, actHandled:
 	case actTarget:

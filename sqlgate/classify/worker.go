@@ -43,6 +43,7 @@ type reply struct {
 	Params         int             `json:"params,omitempty"`
 	KeyParams      []KeyParam      `json:"key_params,omitempty"`
 	Attributes     []string        `json:"attributes,omitempty"`
+	Derived        bool            `json:"derived,omitempty"`
 	UserTypes      bool            `json:"user_types,omitempty"`
 	Session        *Session        `json:"session,omitempty"`
 	Control        *Control        `json:"control,omitempty"`
@@ -62,7 +63,7 @@ func newReply(c Classification, err error) reply {
 		}
 		return r
 	}
-	return reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL, Params: c.Params, KeyParams: c.KeyParams, Attributes: c.Attributes, UserTypes: c.UserTypes, Session: c.Session, Control: c.Control}
+	return reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL, Params: c.Params, KeyParams: c.KeyParams, Attributes: c.Attributes, Derived: c.Derived, UserTypes: c.UserTypes, Session: c.Session, Control: c.Control}
 }
 
 // result gives back what newReply was given.
@@ -78,7 +79,7 @@ func (r *reply) result() (Classification, error) {
 		return Classification{}, f
 	}
 	c := *r.Classification
-	c.Start, c.End, c.Depth, c.NormalizedSQL, c.Params, c.KeyParams, c.Attributes, c.UserTypes, c.Session, c.Control = r.Start, r.End, r.Depth, r.NormalizedSQL, r.Params, r.KeyParams, r.Attributes, r.UserTypes, r.Session, r.Control
+	c.Start, c.End, c.Depth, c.NormalizedSQL, c.Params, c.KeyParams, c.Attributes, c.Derived, c.UserTypes, c.Session, c.Control = r.Start, r.End, r.Depth, r.NormalizedSQL, r.Params, r.KeyParams, r.Attributes, r.Derived, r.UserTypes, r.Session, r.Control
 	return c, nil
 }
 

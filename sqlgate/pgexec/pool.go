@@ -68,9 +68,9 @@ type pool struct {
 
 	mu      sync.Mutex
 	drifts  []time.Time
-	stopped time.Time         // until when
-	roles   []string          // of all pools
-	calls   map[string]string // what a text may call like a column; nil: not known yet
+	stopped time.Time             // until when
+	roles   []string              // of all pools
+	calls   map[string]ColumnCall // what a text may call like a column; nil: not known yet
 	callsAt time.Time
 	role    *RoleReport // nil: not looked at yet
 	roleAt  time.Time

@@ -82,7 +82,8 @@ SELECT pg_catalog.string_agg(f.level || ' ' || f.what, E'\x1f' ORDER BY f.level,
 
 // callsSQL lists what a text may call like a column (ParseFuncOrColumn): functions that take
 // a row, and domains over one, in the schemas $1, by their names. $2 are the roles of all
-// pools. A function that has a column's name on its own table is that column there.
+// pools. One that has a column's name on the only table that it takes is that column, where
+// the table stands there as it is; a row of a query, too, is taken for one of the table's.
 const callsSQL = `
 WITH RECURSIVE spaces AS (SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace AS n WHERE n.nspname = ANY ($1::pg_catalog.text[])),
  based(oid, base) AS (SELECT t.oid, t.typbasetype FROM pg_catalog.pg_type AS t WHERE t.typtype = 'd'
@@ -92,14 +93,15 @@ WITH RECURSIVE spaces AS (SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace A
    AND t.typname IN ('record', 'any', 'anyelement', 'anynonarray', 'anycompatible', 'anycompatiblenonarray')
   UNION SELECT o.oid FROM overrow AS o
   UNION SELECT k.casttarget FROM pg_catalog.pg_cast AS k JOIN pg_catalog.pg_type AS t ON t.oid = k.castsource WHERE k.castcontext = 'i' AND t.typtype = 'c'),
- calls(name, called) AS (
-  SELECT p.proname, s.nspname || '.' || p.proname FROM spaces AS s JOIN pg_catalog.pg_proc AS p ON p.pronamespace = s.oid
-  WHERE (p.pronargs >= 1 AND p.pronargs - p.pronargdefaults <= 1 AND p.proargtypes[0] IN (SELECT oid FROM takes) OR p.pronargs = 1 AND p.provariadic IN (SELECT oid FROM takes))
-   AND NOT EXISTS (SELECT FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_attribute AS a ON a.attrelid = t.typrelid
+ calls(name, called, hidden) AS (
+  SELECT p.proname, s.nspname || '.' || p.proname, EXISTS (SELECT FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_attribute AS a ON a.attrelid = t.typrelid
     WHERE t.oid = p.proargtypes[0] AND t.typtype = 'c' AND a.attname = p.proname AND a.attnum > 0 AND NOT a.attisdropped)
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_cast AS k WHERE k.casttarget = p.proargtypes[0] AND k.castcontext = 'i')
+  FROM spaces AS s JOIN pg_catalog.pg_proc AS p ON p.pronamespace = s.oid
+  WHERE (p.pronargs >= 1 AND p.pronargs - p.pronargdefaults <= 1 AND p.proargtypes[0] IN (SELECT oid FROM takes) OR p.pronargs = 1 AND p.provariadic IN (SELECT oid FROM takes))
    AND EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = ANY ($2::pg_catalog.text[]) AND pg_catalog.has_function_privilege(r.oid, p.oid, 'EXECUTE'))
-  UNION SELECT t.typname, s.nspname || '.' || t.typname FROM spaces AS s JOIN pg_catalog.pg_type AS t ON t.typnamespace = s.oid JOIN overrow AS o ON o.oid = t.oid)
-SELECT pg_catalog.string_agg(c.name || E'\x1e' || c.called, E'\x1f') FROM calls AS c`
+  UNION SELECT t.typname, s.nspname || '.' || t.typname, false FROM spaces AS s JOIN pg_catalog.pg_type AS t ON t.typnamespace = s.oid JOIN overrow AS o ON o.oid = t.oid)
+SELECT pg_catalog.string_agg(c.name || E'\x1e' || c.called || E'\x1e' || c.hidden::pg_catalog.text, E'\x1f') FROM calls AS c`
 
 // maxRoleFindings bounds what is kept of one role: a schema may hold thousands
 // of functions.
@@ -164,7 +166,7 @@ func (p *pool) askRole(ctx context.Context, c *conn) (RoleReport, error) {
 }
 
 // askCalls asks what a text may call like a column.
-func (p *pool) askCalls(ctx context.Context, c *conn) (map[string]string, error) {
+func (p *pool) askCalls(ctx context.Context, c *conn) (map[string]ColumnCall, error) {
 	ask, row := query(callsSQL)
 	ask.oids = []uint32{1009, 1009}
 	ask.params = [][]byte{[]byte(textArray(p.cfg.schemas())), []byte(textArray(p.roles))}
@@ -175,21 +177,31 @@ func (p *pool) askCalls(ctx context.Context, c *conn) (map[string]string, error)
 	case refused != nil:
 		return nil, fmt.Errorf("the query was refused: %w", refused)
 	}
-	calls := make(map[string]string)
+	calls := make(map[string]ColumnCall)
 	for call := range strings.SplitSeq(row.text(0), separator) {
-		if name, called, found := strings.Cut(call, "\x1e"); found {
-			calls[name] = called
+		parts := strings.Split(call, "\x1e")
+		if len(parts) != 3 {
+			continue
+		}
+		if known, found := calls[parts[0]]; !found || known.Hidden {
+			calls[parts[0]] = ColumnCall{parts[1], parts[2] == "true"}
 		}
 	}
 	return calls, nil
+}
+
+// A ColumnCall is a function or a type that a text may call like a column.
+type ColumnCall struct {
+	Name   string // schema.name
+	Hidden bool   // behind a column of its name, where the table that it takes stands as it is
 }
 
 // ColumnCalls are the functions and types of the database that a text may call like a
 // column (t.f for f(t) and t::f), by name, with their schema: as they were when a role was
 // last looked at. No text tells such a call from a column. The error says why they are not
 // known: no connection was made yet, or none could be asked.
-func (db *DB) ColumnCalls(ctx context.Context) (map[string]string, error) {
-	newest := func() (calls map[string]string) {
+func (db *DB) ColumnCalls(ctx context.Context) (map[string]ColumnCall, error) {
+	newest := func() (calls map[string]ColumnCall) {
 		var seen time.Time
 		for _, p := range db.pools() {
 			p.mu.Lock()

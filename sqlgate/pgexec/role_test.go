@@ -188,7 +188,7 @@ func TestTheRolesOfThePageHaveRoomForWhatOneClientLeavesBehind(t *testing.T) {
 func TestWhatATextMayCallLikeAColumnIsKnownOrNothingRuns(t *testing.T) {
 	s := newRoleServer(t)
 	s.in("CREATE FUNCTION fire(items) RETURNS int LANGUAGE sql AS 'SELECT 1'; GRANT EXECUTE ON FUNCTION fire(items) TO gate_writer; CREATE FUNCTION idle(items) RETURNS int LANGUAGE sql AS 'SELECT 1'; REVOKE EXECUTE ON FUNCTION idle(items) FROM PUBLIC")
-	want := map[string]string{"fire": "public.fire"}
+	want := map[string]ColumnCall{"fire": {Name: "public.fire"}}
 	db, _ := s.open(false)
 	calls, err := db.ColumnCalls(t.Context())
 	require.NoError(t, err)
