@@ -34,7 +34,8 @@ const (
 // What grows with the square of a number in one query is bounded too.
 const (
 	maxJoined           = 150 // relations, with those of subqueries that are put into it
-	joinsOfNode         = 16  // of the cube of those: what a join's paths take, all of which stay while a text is planned
+	mostSearched        = 11  // relations that are joined in every order (geqo_threshold)
+	collapsed           = 8   // of those that JOIN names (join_collapse_limit)
 	maxWindows          = 400 // different ones of a text
 	maxLookups          = 20_000_000
 	maxAlternatives     = 1_500_000
@@ -236,8 +237,20 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	return r
 }
 
-// ways is what the ways to join relations come to.
-func ways(joined int) int { return capped(capped(joined*joined)*joined) / joinsOfNode }
+// ways is what the ways to join relations come to, all of which stay while a text is
+// planned. Every order is tried of a few: where one column of each equals the others, on
+// two indexes, 3^n pairs take 4 kB each, and most joins far less. Of many there are fewer
+// orders, and what is known of each grows with their number: a 16th of a kB for the cube.
+func ways(joined int) int {
+	pairs := 1
+	for range min(joined, mostSearched) {
+		pairs *= 3
+	}
+	if joined <= mostSearched {
+		return pairs / 2
+	}
+	return capped(max(joined*joined*joined/16, joined/collapsed*6561/2))
+}
 
 // stays tells a query that stays one in the query around (is_simple_subquery), whose
 // conditions are pushed into it.

@@ -202,6 +202,8 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"a schema's views":    {"SELECT 1 FROM information_schema.columns" + strings.Repeat(", information_schema.columns", 30), limitJoined},
 		"two large joins":     {"SELECT (SELECT 1 FROM " + relations(130, ", t") + "), (SELECT 1 FROM " + relations(130, ", t") + ")", limitCopiedNodes},
 		"many joins":          {"SELECT 1" + strings.Repeat(", (SELECT 1 FROM "+relations(50, " LEFT JOIN t ON true")+" LIMIT 1)", 40), limitCopiedNodes},
+		"joins of eight":      {"SELECT 1" + strings.Repeat(", (SELECT 1 FROM "+relations(8, ", t")+" LIMIT 1)", 80), limitCopiedNodes},
+		"joins of eleven":     {"SELECT 1" + strings.Repeat(", (SELECT 1 FROM "+relations(11, ", t")+" LIMIT 1)", 3), limitCopiedNodes},
 		"a CTE read often":    {"WITH c AS NOT MATERIALIZED (SELECT 1 FROM " + relations(50, ", t") + " LIMIT 1) SELECT 1 FROM c" + strings.Repeat(", c", 40), limitCopiedNodes},
 		"large joins beside":  {"SELECT 1 FROM (SELECT 1 FROM " + relations(130, ", t") + " OFFSET 0) a, (SELECT 1 FROM " + relations(130, ", t") + " OFFSET 0) b", limitCopiedNodes},
 		"distinct counts":     {"SELECT 1" + strings.Repeat(", count(DISTINCT id)", 401) + " FROM t", limitSorted},
