@@ -47,8 +47,13 @@ func Open(o Options) (*Store, error) {
 	return begunAnew(o, reason)
 }
 
-// begunAnew puts the store's folder aside and begins an empty one.
+// maxReason bounds why a store was put aside, in bytes: a start says it in an event.
+const maxReason = 1024
+
+// begunAnew puts the store's folder aside and begins an empty one. The reason may hold
+// what was found there, and an event holds text.
 func begunAnew(o Options, reason string) (*Store, error) {
+	reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "?")
 	path, err := moveAside(&o, reason)
 	if err != nil {
 		return nil, err
@@ -65,10 +70,15 @@ func begunAnew(o Options, reason string) (*Store, error) {
 // errVersion says that another version of the projectors wrote the store.
 var errVersion = errors.New("written by another version of the projectors")
 
-// unusable tells errors that a rebuild cures from those that it doesn't. Pebble marks a
-// table of another size than it wrote by its words alone.
+// unreadable are errors of Pebble about what is in the folder, which it marks by words
+// alone: a table of another size than it wrote, the format of another Pebble, names and
+// options that no store of ours has.
+var unreadable = []string{"object size mismatch", "format major version", "invalid marker filename", "comparer name from file"}
+
+// unusable tells errors that a rebuild cures from those that it doesn't.
 func unusable(err error) bool {
-	return strings.Contains(err.Error(), "object size mismatch") || pebble.IsCorruptionError(err) || errors.Is(err, errRecord) || errors.Is(err, errVersion) || errors.Is(err, os.ErrNotExist)
+	return slices.ContainsFunc(unreadable, func(words string) bool { return strings.Contains(err.Error(), words) }) || pebble.IsCorruptionError(err) ||
+		slices.ContainsFunc([]error{errRecord, errVersion, os.ErrNotExist, syscall.EISDIR, pebble.ErrDBNotPristine}, func(cause error) bool { return errors.Is(err, cause) })
 }
 
 // newStore is a store that nothing is open of.
@@ -322,16 +332,24 @@ func strange(o *Options) (string, error) {
 	return "", nil
 }
 
-// damageOf reads the mark of the run before; "" is none.
+// damageOf reads the mark of the run before; "" is none. Whatever has its name marks the
+// store, and of a long one only the beginning is read.
 func damageOf(o *Options) (string, error) {
-	f, err := o.FS.Open(markPath(o))
+	info, err := o.FS.Stat(markPath(o))
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("open projections: %w", err)
 	}
-	reason, err := io.ReadAll(f)
+	if !info.Mode().IsRegular() {
+		return damageMark + " is no regular file", nil
+	}
+	f, err := o.FS.Open(markPath(o))
+	if err != nil {
+		return "", fmt.Errorf("open projections: %w", err)
+	}
+	reason, err := io.ReadAll(io.LimitReader(f, maxReason))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return "", fmt.Errorf("open projections: %w", err)
 	}

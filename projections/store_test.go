@@ -1,10 +1,13 @@
 package projections_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -437,5 +440,53 @@ func (l *gapLog) From(ctx context.Context, seq uint64) iter.Seq2[event.Envelope,
 				return
 			}
 		}
+	}
+}
+
+// The mark of damage, and files that no store of this program has, put the store aside. The
+// reason is text that an event can hold, however much there stood.
+func TestWhateverMarksAStoreOrMakesItUnreadablePutsItAside(t *testing.T) {
+	for name, content := range map[string][]byte{
+		"DAMAGED":                           []byte("junk \xff\xfe\x00\x1b[2J"),
+		"DAMAGED in the middle of a letter": append(bytes.Repeat([]byte("x"), 1023), "é"...),
+		"DAMAGED and large":                 make([]byte, 8<<20),
+		"marker.format-version.000099.099":  {}, // of a newer Pebble
+		"marker.format-version.000099.001":  {}, // of an older one
+		"marker.format-version.000099.x":    {},
+		"marker.format-version.000099.":     {},
+		"marker.x":                          {},
+		"OPTIONS-999999":                    []byte("[Version]\n[Options]\n comparer=x\n"),
+	} {
+		w := newWorld(t)
+		w.scenario(1, 20)
+		w.stop()
+		file, _, _ := strings.Cut(name, " ")
+		f, err := w.fs.Create(w.fs.PathJoin("store", file), "")
+		require.NoError(t, err)
+		_, err = f.Write(content)
+		require.NoError(t, errors.Join(err, f.Close()))
+
+		store, err := projections.Open(projections.Options{Dir: "store", FS: w.fs})
+		require.NoError(t, err, name)
+		aside, ok := store.Aside()
+		require.True(t, ok, name)
+		require.Less(t, len(aside.Reason), 2048, name)
+		startup := event.New(w.now, event.Context{}, &event.Startup{Warnings: []string{aside.Reason}})
+		_, err = event.Encode(nil, &startup)
+		require.NoError(t, err, name)
+		require.NoError(t, store.Connect(t.Context(), w.log))
+		projectionstest.RebuildAndCompare(t, w.log, store)
+		require.NoError(t, store.Close())
+	}
+	for _, name := range []string{"DAMAGED", "OPTIONS-999999"} { // a folder in the place of a file
+		w := newWorld(t)
+		dir := filepath.Join(t.TempDir(), "store")
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o700))
+		store, err := projections.Open(projections.Options{Dir: dir})
+		require.NoError(t, err, name)
+		_, ok := store.Aside()
+		require.True(t, ok, name)
+		require.NoError(t, store.Connect(t.Context(), w.log))
+		require.NoError(t, store.Close())
 	}
 }
