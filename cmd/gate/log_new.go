@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -131,17 +132,44 @@ func (a *app) takenBack(ctx context.Context, s *settings, warning string) (*take
 	return tookBack(&found), warning
 }
 
+// countedSuffix and a number are behind the name of the projections in that of a store
+// that is folded beside them, to be counted in.
+const countedSuffix = ".counted-"
+
+// dropCounted removes such stores that commands left which were killed: each holds exact
+// SQL, and nothing reads it again. One that is held is in use.
+func dropCounted(store string) {
+	entries, _ := os.ReadDir(filepath.Dir(store))
+	for _, e := range entries {
+		number, found := strings.CutPrefix(e.Name(), filepath.Base(store)+countedSuffix)
+		if _, err := strconv.ParseUint(number, 10, 64); !found || err != nil {
+			continue
+		}
+		dir := filepath.Join(filepath.Dir(store), e.Name())
+		if held, err := holdFolder(dir); err == nil {
+			_ = os.RemoveAll(dir) // the next start tries again
+			_ = held.Close()
+		}
+	}
+}
+
 func (a *app) inherited(ctx context.Context, s *settings) (found projections.Inherited, err error) {
 	l, err := a.openLog(ctx, s)
 	if err != nil {
 		return found, err
 	}
 	defer func() { err = errors.Join(err, l.Close(context.WithoutCancel(ctx))) }()
-	dir, err := os.MkdirTemp(filepath.Dir(s.ApprovalDBPath), filepath.Base(s.ApprovalDBPath)+".counted-*")
+	dropCounted(s.ApprovalDBPath)
+	dir, err := os.MkdirTemp(filepath.Dir(s.ApprovalDBPath), filepath.Base(s.ApprovalDBPath)+countedSuffix+"*")
 	if err != nil {
 		return found, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	held, err := holdFolder(dir)
+	if err != nil {
+		return found, err
+	}
+	defer func() { err = errors.Join(err, held.Close()) }()
 	store, err := projections.Open(projections.Options{Dir: dir})
 	if err != nil {
 		return found, err

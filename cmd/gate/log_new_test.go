@@ -14,6 +14,7 @@ import (
 
 	"writegate/eventlog/frame"
 	"writegate/fixtures/postgres"
+	"writegate/projections"
 )
 
 // A brokenLife is a gate's folder whose log is damaged in its middle, as a copy
@@ -337,4 +338,39 @@ func TestARetiredLogThatWasCutIsFoundByTheAPIToo(t *testing.T) {
 	require.Equal(t, "corruption_detected", verify())
 	require.NoError(t, os.WriteFile(old, log, 0o600))
 	g.end(t)
+}
+
+// What a killed command left of the store that it counted in is removed by the next such
+// command and by the next start; one that is in use, and what others named alike, is not.
+func TestTheStoreThatAKilledCommandCountedInIsRemoved(t *testing.T) {
+	t.Parallel()
+	d := newNotes(t)
+	startGate(t, d).end(t)
+	left := func() (names []string) {
+		names, err := filepath.Glob(d.file("approvals.db.counted*"))
+		require.NoError(t, err)
+		return names
+	}
+	used, mine := d.file("approvals.db.counted-17"), d.file("approvals.db.counted-in-may")
+	for _, dir := range []string{used, mine} {
+		require.NoError(t, os.Mkdir(dir, 0o700))
+	}
+	held, err := holdFolder(used)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, held.Close()) }()
+	kill := func() {
+		t.Helper()
+		store, err := projections.Open(projections.Options{Dir: d.file("approvals.db.counted-4242")})
+		require.NoError(t, err)
+		require.NoError(t, store.Close())
+		require.Len(t, left(), 3)
+	}
+
+	kill()
+	code, _, errs := d.command(t, "log", "new", "--accept-loss", "a test")
+	require.Zero(t, code, errs)
+	require.Equal(t, []string{used, mine}, left())
+	kill()
+	startGate(t, d).end(t)
+	require.Equal(t, []string{used, mine}, left())
 }

@@ -180,6 +180,7 @@ func (g *service) openLog(ctx, background context.Context) (err error) {
 	if err != nil {
 		return exitWith(eventlog.ExitCode(err), fmt.Errorf("the event log %s (GATE_AUDIT_WAL_PATH) cannot be opened: %w", s.AuditWALPath, err))
 	}
+	dropCounted(s.ApprovalDBPath)
 	if origin := g.events.Header().Origin; origin != "" { // it is empty where damage hides the header
 		if s.AuditOrigin != "" && s.AuditOrigin != origin {
 			const differ = "the event log %s (GATE_AUDIT_WAL_PATH) is called %q, and GATE_AUDIT_ORIGIN names %q"
