@@ -200,14 +200,13 @@ func (a *app) showApproval(ctx context.Context, client *gateClient, o *clientOpt
 	if o.json && w == a.out {
 		return written(writeLine(w, raw))
 	}
-	var events listPage
 	now := time.Now()
-	if _, err := client.call(ctx, http.MethodGet, "/audit?"+controlplane.PrecedentsOf(b.Fingerprint, now).Encode(), nil, &events); err != nil {
-		return a.refused(err, o.json, nil)
-	}
-	card, err := controlplane.CardOf(raw, events.Items, events.Next != "" || events.Damaged.Message != "", now)
-	if err != nil {
+	card, err := controlplane.CardOf(raw, func(path string, query url.Values, answer any) error {
+		_, err := client.call(ctx, http.MethodGet, path+"?"+query.Encode(), nil, answer)
 		return err
+	}, now)
+	if err != nil {
+		return a.refused(err, o.json, nil)
 	}
 	return written(printApproval(w, &b, &card, now))
 }

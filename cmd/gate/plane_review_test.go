@@ -195,6 +195,43 @@ func TestACardKnowsWhatChangedSinceItWasAsked(t *testing.T) {
 	require.Contains(t, out, "not all that was decided could be read")
 }
 
+// However many requests of a shape only wait, what was decided of it is on the card and on
+// the command line, and where not all could be read, both say so.
+func TestWaitingRequestsHideNoDecision(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	next := 0
+	hold := func() string {
+		next++
+		return g.hold(t, ask(fmt.Sprintf("DELETE FROM orders WHERE id = %d", next)))
+	}
+	for range 20 {
+		require.Equal(t, http.StatusOK, g.resolve(t, hold(), "reject").status)
+	}
+	eldest := hold()
+	var card string
+	for range 200 {
+		card = hold()
+	}
+	plane := startTestPlane(t, g.base).reader(t)
+	said := func() (page, out string) {
+		t.Helper()
+		code, out, errs := g.cli(t, "", "approvals", "show", card)
+		require.Zero(t, code, errs)
+		return plane.page(t, "/approvals/"+card), out
+	}
+	page, out := said()
+	require.Contains(t, page, "; 0 of its shape were approved this week, 20 rejected")
+	require.NotContains(t, page, "not all could be read")
+	require.Regexp(t, `before +0 approved and 20 rejected in the last 7 days, of this shape and these tables\n`, out)
+
+	require.Equal(t, http.StatusOK, g.resolve(t, eldest, "reject").status)
+	page, out = said()
+	require.Contains(t, page, "; at least 0 of its shape were approved this week, 20 rejected")
+	require.Contains(t, page, "not all could be read")
+	require.Regexp(t, `before +at least 0 approved and 20 rejected .*; not all that was decided could be read\n`, out)
+}
+
 func TestTheDemonstrationDoesNotCallARefusingGateUp(t *testing.T) {
 	t.Parallel()
 	d := newGateDir(t, nil)

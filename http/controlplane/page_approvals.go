@@ -366,50 +366,94 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	return nil
 }
 
+// shownBefore is how many earlier decisions the card shows, with how each ended.
+const shownBefore = 3
+
 // precedents reads what became of approvals of the same shape, of the same tables.
 func (s *Server) precedents(ctx context.Context, v *approvalView) error {
-	got, err := ask[list[auditEvent]](ctx, s, request{path: "/audit", query: PrecedentsOf(v.Fingerprint, s.now())})
-	v.weigh(got.Items)
-	v.Partly = err != nil || got.Damaged != nil || got.next() != ""
-	return err
+	get := func(path string, query url.Values, answer any) error {
+		raw, err := ask[json.RawMessage](ctx, s, request{path: path, query: query})
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(raw, answer); err != nil {
+			return broken(err)
+		}
+		return nil
+	}
+	if err := v.weigh(get, s.now()); err != nil {
+		return err
+	}
+	for i := range v.Before[:min(len(v.Before), shownBefore)] {
+		var ended list[auditEvent]
+		err := get("/audit", url.Values{"approval_id": {v.Before[i].ApprovalID}, "limit": {"1"}, "event_type": {"execution_success", "execution_failure", "execution_state_unknown"}}, &ended)
+		if err != nil {
+			return err
+		}
+		if len(ended.Items) > 0 {
+			v.Before[i].Ended = ended.Items[0]
+		}
+	}
+	return nil
 }
 
-// PrecedentsOf is the query of GET /audit for what became of approvals of a shape.
-func PrecedentsOf(fingerprint string, now time.Time) url.Values {
-	return url.Values{"fingerprint": {fingerprint}, "since": {now.Add(-precedents).UTC().Format(time.RFC3339)}, "limit": {"200"},
-		"event_type": {"approval_created", "approval_resolved", "execution_success", "execution_failure", "execution_state_unknown"}}
-}
+// A Get asks the gate for one thing and reads the answer.
+type Get func(path string, query url.Values, answer any) error
 
-// weigh takes those of the same tables, too.
-func (v *approvalView) weigh(events []auditEvent) {
-	ends := make(map[string]auditEvent)
+// weigh reads what was decided of approvals of the same shape and the same tables.
+// Decisions are asked for by themselves: no number of requests that only wait hides one.
+func (v *approvalView) weigh(get Get, now time.Time) error {
+	since := now.Add(-precedents).UTC().Format(time.RFC3339)
+	events := func(eventType string) (got list[auditEvent], err error) {
+		return got, get("/audit", url.Values{"fingerprint": {v.Fingerprint}, "since": {since}, "limit": {"200"}, "event_type": {eventType}}, &got)
+	}
+	v.Partly = true // until all is read
+	decided, err := events("approval_resolved")
+	if err != nil {
+		return err
+	}
+	asked, err := events("approval_created")
+	if err != nil {
+		return err
+	}
 	alike := make(map[string]bool)
-	for _, e := range events {
+	for _, e := range asked.Items {
 		var asked struct{ SQL, Classification string }
 		var c classification
-		switch e.EventType {
-		case "approval_created":
-			if json.Unmarshal(e.Payload, &asked) == nil && json.Unmarshal([]byte(asked.Classification), &c) == nil {
-				alike[e.ApprovalID] = effect(&c, asked.SQL) == v.Effect
-			}
-		case "approval_resolved":
-		default:
-			if _, known := ends[e.ApprovalID]; !known { // the newest first
-				ends[e.ApprovalID] = e
-			}
+		if json.Unmarshal(e.Payload, &asked) == nil && json.Unmarshal([]byte(asked.Classification), &c) == nil {
+			alike[e.ApprovalID] = effect(&c, asked.SQL) == v.Effect
 		}
 	}
-	for _, e := range events {
-		if r := resolved(e); r.By != "" && alike[e.ApprovalID] && e.ApprovalID != v.ApprovalID {
-			v.Before = append(v.Before, precedent{r, e.ApprovalID, e.Actor, e.Timestamp, ends[e.ApprovalID]})
-			if r.Resolution == "approve" {
-				v.Approved++
-			} else {
-				v.Rejected++
+	v.Partly = decided.Damaged != nil || decided.next() != ""
+	lookups := 0
+	for _, e := range decided.Items {
+		r := resolved(e)
+		if r.By == "" || e.ApprovalID == v.ApprovalID {
+			continue
+		}
+		if _, known := alike[e.ApprovalID]; !known { // it was asked for before the requests that were read
+			var a approval
+			if lookups++; lookups > mostLookups || get("/approvals/"+url.PathEscape(e.ApprovalID), nil, &a) != nil {
+				v.Partly = true
+				continue
 			}
+			alike[e.ApprovalID] = effect(&a.Classification, a.SQL) == v.Effect
+		}
+		if !alike[e.ApprovalID] {
+			continue
+		}
+		v.Before = append(v.Before, precedent{r, e.ApprovalID, e.Actor, e.Timestamp, auditEvent{}})
+		if r.Resolution == "approve" {
+			v.Approved++
+		} else {
+			v.Rejected++
 		}
 	}
+	return nil
 }
+
+// mostLookups bounds how many approvals are looked up by themselves for a card.
+const mostLookups = 20
 
 // A Card is what the page of an approval says first, for who decides elsewhere.
 type Card struct {
@@ -419,9 +463,8 @@ type Card struct {
 	Before   string   // what was decided of the same shape; "" where nothing was
 }
 
-// CardOf is the card of a record of GET /approvals/{id}, with the events that PrecedentsOf
-// asks for; partly says that there may have been more of them.
-func CardOf(record json.RawMessage, events []json.RawMessage, partly bool, now time.Time) (Card, error) {
+// CardOf is the card of a record of GET /approvals/{id}.
+func CardOf(record json.RawMessage, get Get, now time.Time) (Card, error) {
 	var a approval
 	if err := json.Unmarshal(record, &a); err != nil {
 		return Card{}, broken(err)
@@ -436,20 +479,20 @@ func CardOf(record json.RawMessage, events []json.RawMessage, partly bool, now t
 		}
 		card.Dangers = append(card.Dangers, words)
 	}
-	var earlier []auditEvent
-	for _, raw := range events {
-		var e auditEvent
-		if err := json.Unmarshal(raw, &e); err != nil {
-			return Card{}, broken(err)
+	if err := v.weigh(get, now); err != nil {
+		return Card{}, err
+	}
+	var before []string
+	if len(v.Before) > 0 {
+		before = append(before, fmt.Sprintf("%d approved and %d rejected in the last 7 days, of this shape and these tables", v.Approved, v.Rejected))
+		if v.Partly {
+			before[0] = "at least " + before[0]
 		}
-		earlier = append(earlier, e)
 	}
-	if v.weigh(earlier); len(v.Before) > 0 {
-		card.Before = fmt.Sprintf("%d approved and %d rejected in the last 7 days, of this shape and these tables", v.Approved, v.Rejected)
+	if v.Partly {
+		before = append(before, "not all that was decided could be read")
 	}
-	if partly {
-		card.Before = strings.TrimPrefix(card.Before+"; not all that was decided could be read", "; ")
-	}
+	card.Before = strings.Join(before, "; ")
 	return card, nil
 }
 
