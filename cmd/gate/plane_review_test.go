@@ -232,6 +232,18 @@ func TestWaitingRequestsHideNoDecision(t *testing.T) {
 	require.Regexp(t, `before +at least 0 approved and 20 rejected .*; not all that was decided could be read\n`, out)
 }
 
+// A caller that is called like a part of the inbox is not taken for it.
+func TestTheNameOfACallerIsNoPartOfTheInbox(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	g.hold(t, ask("DELETE FROM orders WHERE id = 1"))
+	g.hold(t, ask("DELETE FROM orders WHERE id = 2").with("actor", "High risk"))
+	page := startTestPlane(t, g.base).reader(t).page(t, "/approvals")
+	require.Contains(t, page, ">All 2</a>")
+	require.Contains(t, page, ">“High risk” 1</a>")
+	require.NotContains(t, page, ">High risk 1</a>")
+}
+
 func TestTheDemonstrationDoesNotCallARefusingGateUp(t *testing.T) {
 	t.Parallel()
 	d := newGateDir(t, nil)

@@ -52,7 +52,7 @@ func TestTheInboxIsSortedByRiskAndTimeLeft(t *testing.T) {
 
 	rows, links := filtered(s.rows(list), url.Values{"risk": {"ordinary"}})
 	require.Equal(t, "a3 a2 a1", order(rows))
-	require.Equal(t, filterLink{"Ordinary", "/approvals?risk=ordinary", 3, true}, links[3])
+	require.Equal(t, filterLink{"Ordinary", "/approvals?risk=ordinary", 3, true, false}, links[3])
 	rows, links = filtered(s.rows(list), url.Values{"actor": {"c"}})
 	require.Equal(t, "c2 c1", order(rows))
 	require.Equal(t, []int{6, 2, 1, 3, 3, 2, 1}, []int{links[0].Count, links[1].Count, links[2].Count, links[3].Count, links[4].Count, links[5].Count, links[6].Count})

@@ -101,6 +101,7 @@ type filterLink struct {
 	Words, Address string
 	Count          int
 	Chosen         bool
+	Claim          bool // the words are what callers say of themselves
 }
 
 // approvals is the inbox, or what became of earlier ones.
@@ -160,9 +161,9 @@ func filtered(rows []approvalRow, query url.Values) ([]approvalRow, []filterLink
 		actors[r.Context.Actor]++
 	}
 	chosen := query.Get("risk") + query.Get("actor")
-	links := []filterLink{{"All", "/approvals", len(rows), chosen == ""}}
+	links := []filterLink{{"All", "/approvals", len(rows), chosen == "", false}}
 	add := func(name, value, words string, count int) {
-		links = append(links, filterLink{words, "/approvals?" + url.Values{name: {value}}.Encode(), count, query.Get(name) == value})
+		links = append(links, filterLink{words, "/approvals?" + url.Values{name: {value}}.Encode(), count, query.Get(name) == value, name == "actor"})
 	}
 	if len(risks) > 1 || query.Has("risk") {
 		for _, risk := range []string{"high", "elevated", "ordinary"} {
