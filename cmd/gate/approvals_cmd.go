@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -164,9 +165,30 @@ func standing(b *gateapi.ApprovalBody, now time.Time) string {
 	return b.Status
 }
 
-// firstLine is a text on one line, cut to a width.
+const blanks = " \t\n\v\f\r"
+
+var blankRuns = regexp.MustCompile("[" + blanks + "]+")
+
+// firstLine is a text on one line, cut to a width. The end of a line is written out where
+// it may be that of a comment: what stands behind it runs.
 func firstLine(s string, width int) string {
-	line := strings.Join(strings.Fields(s), " ")
+	s = strings.Trim(s, blanks)
+	var b strings.Builder
+	from, comment := 0, false
+	for _, at := range blankRuns.FindAllStringIndex(s, -1) {
+		text, run := s[from:at[0]], s[at[0]:at[1]]
+		b.WriteString(text + " ")
+		comment = comment || strings.Contains(text, "--")
+		if end := strings.IndexAny(run, "\r\n"); end >= 0 {
+			if comment {
+				b.WriteString(visible(run[end:end+1]) + " ")
+			}
+			comment = false
+		}
+		from = at[1]
+	}
+	b.WriteString(s[from:])
+	line := b.String()
 	if runes := []rune(line); len(runes) > width {
 		return string(runes[:width-1]) + "…"
 	}
@@ -233,7 +255,7 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card
 	row("before", card.Before)
 	row("why", text(b.Message))
 	row("rule", b.DecidedBy.RuleID+" of "+cmp.Or(b.DecidedBy.PolicyVersion, b.DecidedBy.PolicyID))
-	row("requester (unverified)", fmt.Sprintf("%s, application %s, tenant %s, role %s, host %s, environment %s", b.Context.Actor, b.Context.App, b.Context.Tenant, b.Context.Role, b.Context.Host, b.Context.Env))
+	row("requester (unverified)", claimed(b))
 	row("verified", text(b.Principal))
 	row("agent", text(b.AgentID))
 	row("asked", second(b.CreatedAt, ""))
@@ -249,6 +271,18 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card
 	return printStatement(w, b)
 }
 
+// claimed is all that a requester says of itself, each claim in quotes: none is read as two.
+func claimed(b *gateapi.ApprovalBody) string {
+	c := &b.Context
+	said := controlplane.MarkedClaim(c.Actor)
+	for _, claim := range [][2]string{{"application", c.App}, {"tenant", c.Tenant}, {"role", c.Role}, {"host", c.Host}, {"environment", c.Env}, {"session", c.SessionID}} {
+		if claim[1] != "" {
+			said += ", " + claim[0] + " " + controlplane.MarkedClaim(claim[1])
+		}
+	}
+	return said
+}
+
 func atMost(n *int64) string {
 	if n == nil {
 		return ""
@@ -256,12 +290,13 @@ func atMost(n *int64) string {
 	return fmt.Sprint(*n)
 }
 
-// printStatement is the exact text, with what could steer a terminal written out.
+// printStatement is the exact text, with what could steer a terminal, or is not what it
+// looks like, written out.
 func printStatement(w io.Writer, b *gateapi.ApprovalBody) error {
 	var out strings.Builder
 	lines := func(name, sql string) {
 		fmt.Fprintf(&out, "\n%s\n", name)
-		for line := range strings.Lines(sql) {
+		for line := range strings.Lines(controlplane.Marked(sql)) {
 			fmt.Fprintf(&out, "  %s\n", visible(strings.TrimRight(line, "\n")))
 		}
 	}
@@ -270,7 +305,7 @@ func printStatement(w io.Writer, b *gateapi.ApprovalBody) error {
 		lines("which runs what was prepared:", *b.PreparedSQL)
 	}
 	for i, p := range b.Parameters {
-		fmt.Fprintf(&out, "  parameter %d: %s\n", i+1, visible(p))
+		fmt.Fprintf(&out, "  parameter %d: %s\n", i+1, visible(controlplane.Marked(p)))
 	}
 	_, err := io.WriteString(w, out.String())
 	return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"writegate/http/controlplane"
 	"writegate/http/gateapi"
 )
 
@@ -99,7 +100,7 @@ func printExecution(w io.Writer, b *gateapi.ExecutionBody) error {
 	row("operation", b.Operation)
 	row("tag", text(b.CommandTag))
 	row("reason", strings.TrimSpace(text(b.ReasonCode)+" "+text(b.ErrorCode)))
-	row("requester (unverified)", b.Actor+" / "+b.App)
+	row("requester (unverified)", controlplane.MarkedClaim(b.Actor)+", application "+controlplane.MarkedClaim(b.App))
 	row("approval", text(b.ApprovalID))
 	row("sent", second(b.DispatchedAt, "never"))
 	row("known since", second(b.ResolvedAt, ""))

@@ -51,7 +51,7 @@ func TestADecisionOnTheCommandLine(t *testing.T) {
 	code, out, errs = g.cli(t, "", "approvals", "show", id)
 	require.Zero(t, code, errs)
 	require.NotContains(t, out, "\x1b")
-	for _, want := range []string{`writes +public\.orders`, `rule +deletes-need-approval of shop-gate@1\.0\.0`, `requester \(unverified\) +ana, application shop`, `\n  DELETE FROM orders\n   WHERE id = 2 -- \\x1b\[2J\n`} {
+	for _, want := range []string{`writes +public\.orders`, `rule +deletes-need-approval of shop-gate@1\.0\.0`, `requester \(unverified\) +"ana", application "shop", tenant`, `\n  DELETE FROM orders\n   WHERE id = 2 -- \\x1b\[2J\n`} {
 		require.Regexp(t, want, out)
 	}
 
@@ -93,6 +93,23 @@ func TestADecisionOnTheCommandLine(t *testing.T) {
 	code, _, errs = g.cli(t, "", "audit", "search", "--since", "yesterday")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, errs, "a time ago such as 2h")
+}
+
+// On the command line, too, no claim is read as several, what a reader takes for another
+// letter stands written out, and what stands behind a comment's line is not read as a part of it.
+func TestNothingOnTheCommandLineIsReadForAnother(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	id := g.hold(t, ask("DELETE FROM orders\nWHERE id = 2 AND status <> 'p\u0430id\u2800' -- x\r AND id < 9").
+		with("actor", "ana, application payroll, tenant acme").with("app", `x", role "dba`).with("session_id", "\u0430na"))
+	code, out, errs := g.cli(t, "", "approvals", "show", id)
+	require.Zero(t, code, errs)
+	require.Regexp(t, `requester \(unverified\) +"ana, application payroll, tenant acme", application "x\\", role \\"dba", tenant "acme", role "clerk", .*, session "\\u0430na"\n`, out)
+	require.Contains(t, out, "Each is marked where it stands.")
+	require.Contains(t, out, `'p\u0430id\u2800' -- x\r AND id < 9`)
+	_, out, _ = g.cli(t, "", "approvals", "list")
+	require.Contains(t, out, ` -- x \r AND id < 9`)
+	require.Contains(t, out, "DELETE FROM orders WHERE id = 2")
 }
 
 // With --wait the statement runs as soon as somebody approved it, and watch tells of both.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -289,6 +290,33 @@ func viewClaim(text string) sqlView {
 	scan := &sqlScanner{text: text, names: &lookalike.Names{}, mixed: map[string]bool{}}
 	scan.take("claim", len(text))
 	return sqlView{Pieces: scan.pieces, Warnings: scan.warnings()}
+}
+
+// Marked is a statement for a terminal: what its page marks is written out by its number.
+func Marked(sql string) string {
+	return writtenOut(viewSQL(sql).Pieces, func(text string) string { return text })
+}
+
+// MarkedClaim is Marked of a name that a caller gives itself, in quotes that nothing in it
+// ends.
+func MarkedClaim(text string) string {
+	return `"` + writtenOut(viewClaim(text).Pieces, func(text string) string {
+		quoted := strconv.Quote(text)
+		return quoted[1 : len(quoted)-1]
+	}) + `"`
+}
+
+func writtenOut(pieces []sqlPiece, plain func(string) string) string {
+	var b strings.Builder
+	for _, p := range pieces {
+		var marked rune
+		if _, err := fmt.Sscanf(p.Note, "U+%X", &marked); p.Kind != "mark" || err != nil {
+			b.WriteString(plain(p.Text))
+			continue
+		}
+		b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(marked), "'"))
+	}
+	return b.String()
 }
 
 type sqlScanner struct {
