@@ -38,6 +38,9 @@ func VerifyJSONL(ctx context.Context, r io.Reader, o Options) (frame.Report, err
 		v.number++
 		v.judgeLine(line, whole)
 		v.off += v.size
+		if !whole {
+			break
+		}
 		if o.Progress != nil && v.number%1024 == 0 {
 			o.Progress(v.off)
 		}
@@ -68,8 +71,9 @@ type logEnd struct {
 	copy *[32]byte // event_hash of that event in the copy; nil where the copy has none
 }
 
-// line takes one line without its newline; whole says that it had one. Of a line
-// longer than any event only the beginning is kept.
+// line takes one line without its newline; whole says that it had one, in its first
+// MaxSkipped bytes: a device and a file full of zeros have none. Of a line longer than
+// any event only the beginning is kept.
 func (v *jsonlJudge) line() (line []byte, whole bool, err error) {
 	v.buf, v.size = v.buf[:0], 0
 	for {
@@ -80,10 +84,13 @@ func (v *jsonlJudge) line() (line []byte, whole bool, err error) {
 		}
 		switch err {
 		case nil:
-			return bytes.TrimSuffix(v.buf, []byte("\n")), true, nil
+			return bytes.TrimSuffix(v.buf, []byte("\n")), v.size <= MaxSkipped, nil
 		case io.EOF:
 			return v.buf, false, nil
 		case bufio.ErrBufferFull:
+			if v.size >= MaxSkipped {
+				return v.buf, false, nil
+			}
 		default:
 			return nil, false, err
 		}
@@ -92,8 +99,11 @@ func (v *jsonlJudge) line() (line []byte, whole bool, err error) {
 
 func (v *jsonlJudge) judgeLine(line []byte, whole bool) {
 	if !whole {
-		v.rep.AddPartial(frame.Fault{Check: CheckForm, Kind: TornLine, Offset: v.off, Length: v.size,
-			Detail: fmt.Sprintf("line %d has no end: it was being written, or the file was cut", v.number)})
+		detail := fmt.Sprintf("line %d has no end: it was being written, or the file was cut", v.number)
+		if v.size >= MaxSkipped {
+			detail = fmt.Sprintf("line %d has no end in its first %d bytes: what follows was not looked at", v.number, MaxSkipped)
+		}
+		v.rep.AddPartial(frame.Fault{Check: CheckForm, Kind: TornLine, Offset: v.off, Length: v.size, Detail: detail})
 		return
 	}
 	e, err := v.parse(line)

@@ -120,6 +120,29 @@ func TestALineLongerThanAnyEventIsAFaultAndNoMemory(t *testing.T) {
 	assert.EqualValues(t, 2, r.EventCount)
 }
 
+// A line whose end does not come is given up, and what was found before it stands.
+func TestALineWithoutEndIsGivenUp(t *testing.T) {
+	l := evidencetest.New(3)
+	last := l.JSONL(3)
+	first := bytes.TrimSuffix(l.JSONL(1), last)
+	for _, c := range []struct {
+		before  string
+		letters int64
+		kinds   []frame.Kind
+		count   uint64
+	}{
+		{"", evidence.MaxSkipped - 1, []frame.Kind{evidence.BadForm}, 3},
+		{"", evidence.MaxSkipped, []frame.Kind{evidence.TornLine}, 2},
+		{"no event\n", 3 * evidence.MaxSkipped, []frame.Kind{evidence.BadForm, evidence.TornLine}, 2},
+	} {
+		in := io.MultiReader(strings.NewReader(c.before), bytes.NewReader(first), io.LimitReader(letters{}, c.letters), strings.NewReader("\n"), bytes.NewReader(last))
+		r, err := evidence.VerifyJSONL(context.Background(), in, evidence.Options{})
+		require.NoError(t, err)
+		require.Equal(t, c.kinds, kinds(r))
+		require.EqualValues(t, c.count, r.EventCount)
+	}
+}
+
 // letters is an endless line.
 type letters struct{}
 

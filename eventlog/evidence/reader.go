@@ -17,9 +17,11 @@ import (
 const (
 	MaxReason = 4 << 10  // bytes of a bundle's reason
 	MaxLine   = 16 << 20 // bytes of one readable event: a record of 1 MiB never needs as much
-	maxProof  = 64       // hashes of a proof: a tree of 2^64 leaves is not deeper
-	maxNumber = 20       // digits of the largest 64-bit number
-	buffer    = 64 << 10
+
+	MaxSkipped = 256 << 20 // bytes of a line of a JSONL file in which its end is looked for
+	maxProof   = 64        // hashes of a proof: a tree of 2^64 leaves is not deeper
+	maxNumber  = 20        // digits of the largest 64-bit number
+	buffer     = 64 << 10
 )
 
 // errCut is the end of the input in the middle of a document.

@@ -26,7 +26,7 @@ const (
 const (
 	BadForm       frame.Kind = "form"              // not the canonical form; nothing after it was judged in a bundle
 	CutShort      frame.Kind = "cut_short"         // a bundle ends before it is complete
-	TornLine      frame.Kind = "torn_line"         // the last line of a JSONL file has no end
+	TornLine      frame.Kind = "torn_line"         // the last line of a JSONL file has no end, or one none in MaxSkipped bytes
 	BadRecord     frame.Kind = "record"            // the record is not canonical
 	BadText       frame.Kind = "event_text"        // the readable event is not that of the record
 	BadCount      frame.Kind = "count"             // not as many events as the numbers say
