@@ -22,6 +22,11 @@ CREATE TABLE grandchildren (id bigint PRIMARY KEY, child_id bigint REFERENCES ch
 INSERT INTO parents VALUES (1, 'the only one');
 INSERT INTO children SELECT n, 1 FROM generate_series(1, 5000) AS n;
 INSERT INTO grandchildren SELECT n, n FROM generate_series(1, 7000) AS n WHERE n <= 5000;
+CREATE TABLE logs (id bigint, line text);
+INSERT INTO logs SELECT 1 + n / 90, 'x' FROM generate_series(0, 99) AS n;
+CREATE TABLE heaps (id bigint, n int) PARTITION BY LIST (n);
+CREATE TABLE heaps_1 PARTITION OF heaps DEFAULT;
+INSERT INTO heaps SELECT n, n FROM generate_series(1, 40) AS n;
 CREATE TABLE watched (id bigint PRIMARY KEY, n int);
 CREATE FUNCTION copy_away() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;
 CREATE TRIGGER whisper AFTER UPDATE ON watched FOR EACH ROW EXECUTE FUNCTION copy_away();
@@ -64,7 +69,7 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 		s    statement
 		sees []string
 	}{
-		{"a delete that cascades", ask("DELETE FROM parents WHERE id = 1"), []string{"asks to delete from public.parents (rows named by their key) and, by cascade, from public.children", "It may fail", "Deletes elsewhere", "Rows of public.children (about 5 000 rows", "on average", "Empties columns elsewhere", "public.grandchildren (about 5 000 rows"}},
+		{"a delete that cascades", ask("DELETE FROM parents WHERE id = 1"), []string{"asks to delete from public.parents (rows whose id, or other key column, has a given value) and, by cascade, from public.children", "It may fail", "Deletes elsewhere", "Rows of public.children (about 5 000 rows", "on average", "Empties columns elsewhere", "public.grandchildren (about 5 000 rows"}},
 		{"a comment hides the condition", ask("DELETE FROM orders -- only the test order:\n  -- WHERE id = 7"), []string{"Has no condition: it touches every row.", "2 comments. Comments do not run", "It will probably fail", "expects 100 rows"}},
 		{"one delete behind 300 lines", ask(many), []string{"delete from public.orders", "DELETE FROM orders", "WHERE customer_id IN (SELECT id FROM old)", "Jump to the rest: all 304 lines", "Writes from inside a WITH clause."}},
 		{"an upsert over the whole table", ask("INSERT INTO orders (id, customer_id, status) SELECT id, customer_id, 'void' FROM orders ON CONFLICT (id) DO UPDATE SET status = excluded.status"), []string{"every row", "ON CONFLICT (id) DO UPDATE"}},
@@ -72,6 +77,8 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 		{"a trigger that writes elsewhere", ask("UPDATE watched SET n = 1 WHERE id = 1"), []string{"A write of public.watched fires whisper, which calls public.copy_away. It may write elsewhere."}},
 		{"a condition that is always true", ask("DELETE FROM orders WHERE id = 1 OR 1 = 1"), []string{"Has a condition that is always true: it touches every row.", "OR 1 = 1"}},
 		{"a condition out of sight", ask("DELETE FROM orders WHERE id = 1" + strings.Repeat(" ", 400) + strings.Repeat("\n", 60) + "OR status <> ''"), []string{"A long run of blanks is folded", "OR status <> ''", "asks to delete from public.orders (the rows that its condition finds)"}},
+		{"a key that is none", ask("DELETE FROM logs WHERE id = 1"), []string{"High risk", "More than one row", "PostgreSQL expects 90 rows, though the condition gives one value"}},
+		{"a condition that every row meets", ask("DELETE FROM orders WHERE id > 0"), []string{"High risk", "It will probably fail: PostgreSQL expects 100 rows, all of public.orders, and over 2 nothing is changed."}},
 		{"a function that does anything", ask("SELECT copy_away() FROM orders WHERE id = 1"), []string{"Calls a function, operator or type that is not built into PostgreSQL; it could do anything."}},
 		{"a name that is somebody else's", ask("DELETE FROM orders WHERE id = 4").with("actor", "supp\u043ert-agent"), []string{"High risk", "A claim is written to be misread"}},
 		{"a table is emptied", ask("TRUNCATE orders CASCADE"), []string{"asks to empty public.orders, tables that it does not name", "Drops or empties something for good.", "Cascades", "Nobody can read or write the table while it runs"}},
@@ -105,8 +112,11 @@ func TestTheCommandLineSaysOfAnApprovalWhatItsCardSays(t *testing.T) {
 		require.Empty(t, errs)
 		return regexp.MustCompile(" +").ReplaceAllString(out, " ")
 	}
+	require.Contains(t, show(ask("DELETE FROM logs WHERE id = 1")), "beware More than one row: PostgreSQL expects 90 rows, though the condition gives one value")
+	require.NotContains(t, show(ask("DELETE FROM logs WHERE id = 2 AND line = 'y'")), "More than one row")
+	require.Contains(t, show(ask("DELETE FROM heaps WHERE id > 0")), "beware It will probably fail: PostgreSQL expects 40 rows, all of public.heaps, and over 2 nothing is changed.\n")
 	out := show(ask("DELETE FROM parents WHERE id = 1"))
-	for _, said := range []string{"asks to delete from public.parents (rows named by their key) and, by cascade, from public.children\n", "beware Deletes elsewhere: Rows of public.children (about 5 000 rows", "Empties columns elsewhere", "expected PostgreSQL expects"} {
+	for _, said := range []string{"asks to delete from public.parents (rows whose id, or other key column, has a given value) and, by cascade, from public.children\n", "beware Deletes elsewhere: Rows of public.children (about 5 000 rows", "Empties columns elsewhere", "expected PostgreSQL expects"} {
 		require.Contains(t, out, said)
 	}
 	require.NotContains(t, out, "\nbefore ")

@@ -53,6 +53,9 @@ func (s *Server) rows(items []approval) []approvalRow {
 		if slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.How != "named" || len(t.Triggers) > 0 }) {
 			r.rank = max(r.rank, 10) // what that comes to, the text does not say
 		}
+		if r.manyByKey() || r.all() != nil {
+			r.rank = max(r.rank, misleading) // its text says less than it is expected to do
+		}
 		r.Risk = riskWord(r.rank)
 		rows[i] = r
 	}
@@ -517,13 +520,7 @@ func deed(r *approvalRow) string {
 
 // dangers are what a person must not miss, gravest first.
 func dangers(r *approvalRow, warnings []string) []meaning {
-	var list []meaning
-	if r.OverLimit && r.MaxRows != nil && r.Impact != nil {
-		list = append(list, meaning{"It will probably fail", "high", fmt.Sprintf("PostgreSQL expects %s, and over %s nothing is changed.", plural(int(r.Impact.Rows), "row", "rows"), thousands(*r.MaxRows)), ""})
-	} else if more := r.Impact.taken(); r.MaxRows != nil && more > 0 && float64(r.Impact.Rows)+more > float64(*r.MaxRows) {
-		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("PostgreSQL expects %s, on which about %s more hang by foreign keys, if they are no different from others. Those count, and over %s nothing is changed.",
-			plural(int(r.Impact.Rows), "row", "rows"), thousands(int64(more)), thousands(*r.MaxRows)), ""})
-	}
+	list := expected(r)
 	for _, words := range r.Claims {
 		list = append(list, meaning{"A claim is written to be misread", "high", words, ""})
 	}

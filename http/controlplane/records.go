@@ -137,6 +137,7 @@ type plan struct {
 	Rows      int64     `json:"rows"`
 	TotalCost float64   `json:"total_cost"`
 	Tables    []reached `json:"tables"`
+	Omitted   string    `json:"tables_omitted"` // why those could not be asked for
 }
 
 // tables is for a plan that could not be had, too.

@@ -205,7 +205,7 @@ func tableNames(list []string) string {
 // whereWords say which rows a write reaches.
 var whereWords = map[string]string{
 	"none": "every row: there is no condition", "tautology": "every row: its condition is always true",
-	"key_equality": "rows named by their key", "present": "the rows that its condition finds",
+	"key_equality": "rows whose id, or other key column, has a given value", "present": "the rows that its condition finds",
 }
 
 func reach(c *classification) string {
@@ -237,6 +237,9 @@ var takenWords = map[string][2]string{
 func sizeOf(t reached) string {
 	if t.Rows == nil || *t.Rows < 0 {
 		return "never counted"
+	}
+	if t.Bytes <= 0 { // of a partitioned table
+		return "about " + plural(int(*t.Rows), "row", "rows")
 	}
 	return fmt.Sprintf("about %s, %s kB", plural(int(*t.Rows), "row", "rows"), thousands((t.Bytes+1023)/1024))
 }

@@ -53,7 +53,7 @@ reached AS (
 SELECT COALESCE(pg_catalog.json_agg(r.one), '[]'::pg_catalog.json)::pg_catalog.text FROM (
  SELECT pg_catalog.json_build_object('table', r.said, 'how', r.how, 'from', r.source,
   'rows', CASE WHEN name.reltuples OPERATOR(pg_catalog.>=) 0::pg_catalog.float4 THEN name.reltuples::pg_catalog.int8 END,
-  'bytes', name.relpages::pg_catalog.int8 OPERATOR(pg_catalog.*) pg_catalog.current_setting('block_size')::pg_catalog.int8,
+  'bytes', GREATEST(name.relpages, 0)::pg_catalog.int8 OPERATOR(pg_catalog.*) pg_catalog.current_setting('block_size')::pg_catalog.int8,
   'triggers', COALESCE(fired.list, '[]'::pg_catalog.json)) AS one
  FROM reached AS r JOIN name ON name.oid OPERATOR(pg_catalog.=) r.oid CROSS JOIN LATERAL (SELECT pg_catalog.json_agg(x.said) AS list FROM (
   SELECT pg_catalog.concat(t.tgname, ', which calls ', n.nspname, '.', p.proname) AS said

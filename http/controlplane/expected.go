@@ -1,0 +1,51 @@
+package controlplane
+
+import (
+	"fmt"
+	"slices"
+)
+
+// expected is what the database's estimate says that a person must not miss.
+func expected(r *approvalRow) (list []meaning) {
+	p := r.Impact
+	if p == nil || p.Node == "" {
+		return nil
+	}
+	rows, all := "PostgreSQL expects "+plural(int(p.Rows), "row", "rows"), r.all()
+	if all != nil {
+		rows += ", all of " + all.Table
+	}
+	if more := p.taken(); r.OverLimit && r.MaxRows != nil {
+		list = append(list, meaning{"It will probably fail", "high", fmt.Sprintf("%s, and over %s nothing is changed.", rows, thousands(*r.MaxRows)), ""})
+	} else if r.MaxRows != nil && more > 0 && float64(p.Rows)+more > float64(*r.MaxRows) {
+		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("%s, on which about %s more hang by foreign keys, if they are no different from others. Those count, and over %s nothing is changed.",
+			rows, thousands(int64(more)), thousands(*r.MaxRows)), ""})
+	}
+	if r.manyByKey() {
+		list = append(list, meaning{"More than one row", "high", rows + ", though the condition gives one value: the column is called like a key, and may be none.", ""})
+	}
+	if all != nil && len(list) == 0 {
+		list = append(list, meaning{"Every row", "high", rows + ".", ""})
+	}
+	return list
+}
+
+// manyByKey tells whether several rows are expected where the text says one. Of rows that
+// are written out each has a key of its own.
+func (r *approvalRow) manyByKey() bool {
+	c := &r.Classification
+	return (c.QueryType == "UPDATE" || c.QueryType == "DELETE") && slices.Equal(c.Where, []string{"key_equality"}) && r.Impact != nil && r.Impact.Rows > 1
+}
+
+// all is the table of which a change with a condition is expected to reach every row.
+func (r *approvalRow) all() *reached {
+	if c := &r.Classification; c.QueryType != "UPDATE" && c.QueryType != "DELETE" || len(c.TablesWritten) != 1 || slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology") {
+		return nil
+	}
+	for i, t := range r.Impact.tables() {
+		if t.How == "named" && t.Table == r.Classification.TablesWritten[0] && t.Rows != nil && *t.Rows > 1 && r.Impact.Rows >= *t.Rows {
+			return &r.Impact.Tables[i]
+		}
+	}
+	return nil
+}
