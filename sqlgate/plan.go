@@ -63,22 +63,24 @@ func (g *Gate) impact(ctx context.Context, s *submission) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	tables := g.reach(ctx, s)
-	if plan == nil && len(tables) == 0 {
+	tables, omitted := g.reach(ctx, s)
+	if plan == nil && len(tables) == 0 && omitted == "" {
 		return "", nil
 	}
 	return string(appendValue(nil, struct {
 		*pgexec.Plan
-		Tables []pgexec.Reached `json:"tables"`
-	}{plan, tables})), nil
+		Tables        []pgexec.Reached `json:"tables"`
+		TablesOmitted string           `json:"tables_omitted,omitempty"`
+	}{plan, tables, omitted})), nil
 }
 
 // reach asks the catalogues which tables a write reaches, besides those that it names;
-// nothing of the statement but their names is sent.
-func (g *Gate) reach(ctx context.Context, s *submission) []pgexec.Reached {
+// nothing of the statement but their names is sent. omitted says why they could not be
+// asked; both are empty where there is nothing to ask, or it is switched off.
+func (g *Gate) reach(ctx context.Context, s *submission) (tables []pgexec.Reached, omitted string) {
 	c := &s.classification
 	if !g.PlanEstimates || len(c.TablesWritten) == 0 {
-		return nil
+		return nil, ""
 	}
 	events := 0
 	for queryType, event := range map[string]int{classify.TypeInsert: pgexec.TriggersInsert, classify.TypeDelete: pgexec.TriggersDelete,
@@ -87,11 +89,14 @@ func (g *Gate) reach(ctx context.Context, s *submission) []pgexec.Reached {
 			events |= event
 		}
 	}
-	reading, _ := g.Database.BeginPlan(ctx, false, c.Engine.ServerMajor)
+	reading, omitted := g.Database.BeginPlan(ctx, false, c.Engine.ServerMajor)
 	if reading == nil {
-		return nil
+		return nil, omitted
 	}
-	return reading.Reach(ctx, c.TablesWritten, c.ColumnsWritten, events)
+	if tables = reading.Reach(ctx, c.TablesWritten, c.ColumnsWritten, events); tables == nil {
+		return nil, "the database did not say in time"
+	}
+	return tables, ""
 }
 
 // notPlanned says what the text alone says against a plan.

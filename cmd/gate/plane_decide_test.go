@@ -130,9 +130,9 @@ func TestWhoDecidedStandsWhereverAnApprovalShows(t *testing.T) {
 // and its card is no ordinary one.
 func TestAMisleadingClaimIsNotOrdinary(t *testing.T) {
 	t.Parallel()
-	g := startShop(t)
+	g := startShop(t, "GATE_PLAN_ESTIMATES=true")
 	plane := startTestPlane(t, g.base).reader(t)
-	honest := g.hold(t, ask("DELETE FROM orders WHERE id = 3").with("actor", "Анна"))
+	honest := g.hold(t, ask("DELETE FROM customers WHERE id = 3").with("actor", "Анна"))
 	require.Contains(t, plane.page(t, "/approvals/"+honest), "Ordinary")
 	id := g.hold(t, ask("DELETE FROM orders WHERE id = 4").with("actor", "supp\u043ert"))
 	for _, path := range []string{"/approvals/" + id, "/approvals", "/audit", "/"} {
@@ -160,10 +160,11 @@ func TestAReasonIsSaidOnce(t *testing.T) {
 // triageByKeys goes through the inbox without a mouse: what could do most harm first, each
 // decision taken back or sent, the next one in its place, a set of one shape at once.
 func triageByKeys(t *testing.T, b *browser.Browser) {
-	g := startShop(t)
+	g := startShop(t, "GATE_PLAN_ESTIMATES=true")
+	g.execute(t, "CREATE TABLE carts (id bigint PRIMARY KEY)")
 	var plain []string
 	for n := range 10 {
-		plain = append(plain, g.hold(t, ask(fmt.Sprint("DELETE FROM orders WHERE id = ", 50+n)).with("actor", "invoice-bot")))
+		plain = append(plain, g.hold(t, ask(fmt.Sprint("DELETE FROM carts WHERE id = ", 50+n)).with("actor", "invoice-bot")))
 	}
 	some := g.hold(t, ask("UPDATE orders SET status = 'archived' WHERE status = 'paid'"))
 	misread := g.hold(t, ask("DELETE FROM orders WHERE id = 7 AND status <> 'p\u0430id'"))
@@ -240,7 +241,7 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	require.Equal(t, "true", w.value("String([...document.querySelectorAll('.inbox .line')].every(e => parseFloat(getComputedStyle(e).fontSize) >= 15))"))
 	press("j", "x", "j", "x", "a")
 	w.until("document.querySelector('dialog[open]')")
-	require.Equal(t, "DELETE FROM orders WHERE id = 50|DELETE FROM orders WHERE id = 51", w.value("[...document.querySelectorAll('#confirm-list .line')].map(e => e.innerText).join('|')"), "the question names each")
+	require.Equal(t, "DELETE FROM carts WHERE id = 50|DELETE FROM carts WHERE id = 51", w.value("[...document.querySelectorAll('#confirm-list .line')].map(e => e.innerText).join('|')"), "the question names each")
 	w.see("inbox together")
 	yes()
 	status(plain[0], "approve")

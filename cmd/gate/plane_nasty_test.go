@@ -136,10 +136,42 @@ func TestTheCommandLineSaysOfAnApprovalWhatItsCardSays(t *testing.T) {
 	require.NotContains(t, list, strings.Repeat("long ", 5), "a claim leaves room for the statement")
 }
 
-// Nothing is looked up in a database for an approval where that is not switched on.
-func TestReachIsOffByDefault(t *testing.T) {
+// What nobody could look at is no ordinary write, and says why: where looking is off, and
+// where the database did not answer.
+func TestWhatNobodyLookedAtIsNotOrdinary(t *testing.T) {
 	t.Parallel()
-	g := startShop(t)
-	id := g.hold(t, ask("DELETE FROM orders WHERE id = 3"))
-	require.Contains(t, startTestPlane(t, g.base).reader(t).page(t, "/approvals/"+id), "Cascades and triggers were not looked at")
+	for why, start := range map[string]func() *testGate{
+		"GATE_PLAN_ESTIMATES is off, or an operator alone is told": func() *testGate { return startShop(t) },
+		"the database gave no connection in time": func() *testGate {
+			d := newGateDir(t, nil)
+			d.database = "postgres://gate:gate@127.0.0.1:1/shop"
+			return startGate(t, d, "GATE_PLAN_ESTIMATES=true")
+		},
+	} {
+		g := start()
+		id := g.hold(t, ask("DELETE FROM customers WHERE id = 3"))
+		g.hold(t, ask("DELETE FROM customers WHERE id = 4"))
+		plane := startTestPlane(t, g.base).reader(t)
+		card := plane.page(t, "/approvals/"+id)
+		require.Contains(t, card, "<strong>Not looked at</strong>: Whether it cascades, or fires triggers, is not known: "+why)
+		require.NotContains(t, card, "Ordinary")
+		inbox := plane.page(t, "/approvals")
+		require.NotContains(t, inbox, "Ordinary")
+		require.NotContains(t, inbox, "Approve the selected")
+		_, out, errs := g.cli(t, "", "approvals", "show", id)
+		require.Empty(t, errs)
+		require.Contains(t, out, "Not looked at: Whether it cascades, or fires triggers, is not known: "+why)
+		require.NotContains(t, plane.page(t, "/approvals/"+g.hold(t, ask("ALTER TABLE orders ADD COLUMN n int"))), "Not looked at", "which fires none")
+	}
+}
+
+// What is to be looked at closely says why.
+func TestACardSaysWhyItIsToBeLookedAt(t *testing.T) {
+	t.Parallel()
+	g := startShop(t, "GATE_PLAN_ESTIMATES=true")
+	g.execute(t, "ANALYZE")
+	plane := startTestPlane(t, g.base).reader(t)
+	card := plane.page(t, "/approvals/"+g.hold(t, ask("UPDATE orders SET status = 'paid' WHERE id > 90")))
+	require.Contains(t, card, "Look closely: how many rows its condition finds, the text does not say. No risk signal, no cascade and no trigger.")
+	require.Contains(t, plane.page(t, "/approvals/"+g.hold(t, ask("COMMENT ON TABLE orders IS 'x'"))), "Look closely: it changes what others find in the database.")
 }

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -48,4 +49,31 @@ func (r *approvalRow) all() *reached {
 		}
 	}
 	return nil
+}
+
+// unlooked says why it is not known which tables a write reaches besides; "": it is, or it
+// has run.
+func (r *approvalRow) unlooked() string {
+	c := &r.Classification
+	switch {
+	case c.Class != "write" && c.QueryType != "TRUNCATE", len(c.TablesWritten) == 0, len(r.Impact.tables()) > 0, r.ExecutionID != "":
+		return ""
+	case r.Impact == nil:
+		return "GATE_PLAN_ESTIMATES is off, or an operator alone is told"
+	}
+	return cmp.Or(r.Impact.Omitted, "the catalogues name none of its tables")
+}
+
+// closely says why a statement is to be looked at of which there is nothing else to say.
+func (r *approvalRow) closely() string {
+	c := &r.Classification
+	switch {
+	case r.Risk != "elevated":
+		return ""
+	case c.Class == "dcl":
+		return "it changes who may do what"
+	case c.Class == "ddl":
+		return "it changes what others find in the database"
+	}
+	return "how many rows its condition finds, the text does not say"
 }

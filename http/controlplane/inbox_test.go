@@ -14,7 +14,8 @@ func TestTheInboxIsSortedByRiskAndTimeLeft(t *testing.T) {
 	s := &Server{now: func() time.Time { return now }}
 	waiting := func(id, sql, where string, minutes int, signals ...string) approval {
 		c := classification{QueryType: "DELETE", Class: "write", TablesWritten: []string{"public.orders"}, Where: []string{where}, RiskSignals: signals}
-		return approval{ApprovalID: id, SQL: sql, Classification: c, Fingerprint: where, Context: claims{Actor: id[:1]}, ExpiresAt: now.Add(time.Duration(minutes) * time.Minute)}
+		return approval{ApprovalID: id, SQL: sql, Classification: c, Fingerprint: where, Context: claims{Actor: id[:1]}, ExpiresAt: now.Add(time.Duration(minutes) * time.Minute),
+			Impact: &plan{Tables: []reached{{Table: "public.orders", How: "named"}}}}
 	}
 	list := []approval{
 		waiting("a1", "DELETE FROM orders WHERE id = 1", "key_equality", 9), waiting("a2", "DELETE FROM orders WHERE id = 2", "key_equality", 3),
@@ -49,6 +50,10 @@ func TestTheInboxIsSortedByRiskAndTimeLeft(t *testing.T) {
 	reaching := list[0]
 	reaching.Impact = &plan{Tables: []reached{{Table: "public.items", How: "cascade", From: "public.orders"}}}
 	require.False(t, grouped(s.rows([]approval{list[1], reaching}))[0].Together, "nor what has a danger that its card names")
+
+	reaching.Impact = nil
+	require.False(t, grouped(s.rows([]approval{list[1], reaching}))[0].Together, "nor what nobody looked at")
+	require.Equal(t, "elevated", s.rows([]approval{reaching})[0].Risk)
 
 	rows, links := filtered(s.rows(list), url.Values{"risk": {"ordinary"}})
 	require.Equal(t, "a3 a2 a1", order(rows))

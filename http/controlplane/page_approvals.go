@@ -50,7 +50,7 @@ func (s *Server) rows(items []approval) []approvalRow {
 		if len(r.Claims) > 0 || viewSQL(a.SQL).Misread || viewSQL(a.PreparedSQL).Misread {
 			r.rank = max(r.rank, misleading)
 		}
-		if slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.How != "named" || len(t.Triggers) > 0 }) {
+		if slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.How != "named" || len(t.Triggers) > 0 }) || r.unlooked() != "" {
 			r.rank = max(r.rank, 10) // what that comes to, the text does not say
 		}
 		if r.manyByKey() || r.all() != nil {
@@ -277,6 +277,7 @@ type approvalView struct {
 	Dangers   []meaning // gravest first
 	Reach     string
 	Estimate  string
+	Closely   string // why to look, where nothing of the above says it
 	Agent     *agentRecord
 	Habits    map[string]int // the last decisions about its actor, by what they were
 	Before    []precedent
@@ -320,6 +321,7 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	}
 	v.Deed, v.Dangers = deed(&v.approvalRow), dangers(&v.approvalRow, v.Text.Warnings)
 	v.Text.Warnings = nil // they stand above
+	v.Closely = v.closely()
 	for _, value := range a.Parameters {
 		if runsUnder.MatchString(value) {
 			v.Under = append(v.Under, viewSQL(value))
@@ -521,6 +523,9 @@ func deed(r *approvalRow) string {
 // dangers are what a person must not miss, gravest first.
 func dangers(r *approvalRow, warnings []string) []meaning {
 	list := expected(r)
+	if why := r.unlooked(); why != "" {
+		list = append(list, meaning{"Not looked at", "medium", "Whether it cascades, or fires triggers, is not known: " + why + ".", ""})
+	}
 	for _, words := range r.Claims {
 		list = append(list, meaning{"A claim is written to be misread", "high", words, ""})
 	}
