@@ -142,25 +142,27 @@ func requester(b *gateapi.ApprovalBody) string {
 	return firstLine(b.Context.Actor, 20) + " / " + firstLine(b.Context.App, 20)
 }
 
-// standing is how an approval stands, and of one that waits the time that is left.
+// standing is how an approval stands, and of one that waits or can be used the time that is left.
 func standing(b *gateapi.ApprovalBody, now time.Time) string {
+	until, _ := time.Parse(time.RFC3339Nano, text(b.ExpiresAt)) // as the gate writes it
+	left := max(until.Sub(now), 0).Round(time.Second).String()
 	switch {
 	case b.Withdrawn:
 		return "withdrawn"
 	case b.Status == "pending":
-		until, err := time.Parse(time.RFC3339Nano, text(b.ExpiresAt))
-		if err != nil {
-			return b.Status
-		}
-		return "waits, " + max(until.Sub(now), 0).Round(time.Second).String() + " left"
+		return "waits, " + left + " left"
 	case b.Resolution != nil && *b.Resolution == "approve" && b.Use == "unknown":
 		return "approved, used with an unknown outcome"
 	case b.Resolution != nil && *b.Resolution == "approve" && b.Use == "used":
 		return "approved, used"
+	case b.Resolution != nil && *b.Resolution == "approve" && !until.After(now):
+		return "approved, not used in time"
 	case b.Resolution != nil && *b.Resolution == "approve" && b.ExecutionID != nil:
-		return "approved, tried without effect"
+		return "approved, tried without effect, " + left + " left"
+	case b.Resolution != nil && *b.Resolution == "approve":
+		return "approved, " + left + " left"
 	case b.Resolution != nil:
-		return map[string]string{"approve": "approved", "reject": "rejected"}[*b.Resolution]
+		return "rejected"
 	}
 	return b.Status
 }

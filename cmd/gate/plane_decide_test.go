@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
+	"writegate/agentctl"
 	"writegate/fixtures/browser"
 )
 
@@ -124,6 +126,55 @@ func TestWhoDecidedStandsWhereverAnApprovalShows(t *testing.T) {
 	answer, err := plane.Get(plane.base + "/approvals?show=rejectet")
 	require.NoError(t, errors.Join(err, answer.Body.Close()))
 	require.Equal(t, http.StatusBadRequest, answer.StatusCode)
+}
+
+// Pages and the command line tell what was approved and can be sent from what can't any
+// more: its time is over, it was taken back, or it ran.
+func TestAnApprovalThatIsOverIsNotCalledGood(t *testing.T) {
+	t.Parallel()
+	w := &agentWorld{key: agentctl.NewSecret(agentctl.KeyPrefix)}
+	w.testGate = startShop(t, "GATE_PROJECT_KEYS=shop/ops="+w.key, "GATE_APPROVAL_DEFAULT_TTL_SECONDS=12", "GATE_MODE=approval_first")
+	plane := startTestPlane(t, w.base).reader(t)
+	said := func(id string) string {
+		_, out, errs := w.cli(t, "", "approvals", "show", id)
+		require.Empty(t, errs)
+		return regexp.MustCompile(`(?m)^status +(.*)$`).FindStringSubmatch(out)[1]
+	}
+	late := ask("INSERT INTO orders (id, customer_id, status) VALUES (901, 1, 'new')")
+	id := w.approved(t, late)
+	require.Regexp(t, `^approved, \d+s left$`, said(id))
+	require.Regexp(t, `(?s)<dt>Usable</dt><dd>until .*not sent again yet</dd>`, plane.page(t, "/approvals/"+id))
+	require.Eventually(t, func() bool { return said(id) == "approved, not used in time" }, startPatience, pollEvery)
+	requireFault(t, w.query(t, late.with("approval_id", id)), http.StatusGone, "approval_expired")
+	page := plane.page(t, "/approvals/"+id)
+	require.Contains(t, page, `<span class="pill calm">Approved, not used in time</span>`)
+	require.Contains(t, page, "it never ran: it was not sent again in its time, and can't be used any more")
+	require.NotContains(t, page, "not sent again yet")
+	require.Contains(t, plane.page(t, "/approvals?show=approved"), "Approved, not used in time")
+
+	agent, token := w.register(t, "bot")
+	held := w.as(t, token, ask("DELETE FROM customers WHERE id = 7"))
+	require.Equal(t, http.StatusAccepted, held.status, "%s", held.body)
+	id = held.text(t, "approval_id")
+	require.Equal(t, http.StatusOK, w.resolve(t, id, "approve").status)
+	require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+agent, "").status)
+	require.Equal(t, "withdrawn", said(id))
+	for _, path := range []string{"/approvals/" + id, "/approvals?show=approved"} {
+		page := plane.page(t, path)
+		require.Contains(t, page, `<span class="pill warn">Withdrawn</span>`, path)
+		require.NotContains(t, page, "not sent again yet", path)
+	}
+
+	w.execute(t, "INSERT INTO order_items SELECT 40, 100 + n FROM generate_series(1, 200) AS n")
+	over := ask("DELETE FROM order_items WHERE order_id = 40")
+	id = w.approved(t, over)
+	requireFault(t, w.query(t, over.with("approval_id", id)), http.StatusUnprocessableEntity, "row_limit_exceeded")
+	require.Regexp(t, `^approved, tried without effect, \d+m\d+s left$`, said(id))
+	page = plane.page(t, "/approvals/"+id)
+	require.Regexp(t, `(?s)<dt>Usable</dt><dd>until .*: nothing of that was applied, and it may be sent again</dd>`, page)
+	require.Regexp(t, `(?s)<p class="lead">.*data-countdown="[^"]+">1\d min left`, page)
+	require.Contains(t, page, "it would have changed more rows than it may")
+	require.Regexp(t, `>without effect</a>; <span data-countdown="[^"]+">1\d min left`, plane.page(t, "/approvals?show=approved"))
 }
 
 // A claim whose letters are not those that they look like is marked wherever it stands,

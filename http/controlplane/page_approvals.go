@@ -62,6 +62,16 @@ func (s *Server) rows(items []approval) []approvalRow {
 	return rows
 }
 
+// Usable tells whether what was approved can be sent: nothing of it was applied yet.
+func (r approvalRow) Usable() bool { return r.unused() && r.Left > 0 }
+
+// Lapsed tells whether that was not done in its time.
+func (r approvalRow) Lapsed() bool { return r.unused() && r.Left == 0 }
+
+func (r approvalRow) unused() bool {
+	return r.Resolution == "approve" && r.Use == "free" && !r.Withdrawn
+}
+
 // lineOf is what a list shows of a statement.
 func lineOf(sql string) sqlView {
 	v := viewSQL(cutRunes(sql, shownBytes))
