@@ -232,7 +232,37 @@ func (a *app) showApproval(ctx context.Context, client *gateClient, o *clientOpt
 	if err != nil {
 		return a.refused(err, o.json, nil)
 	}
+	since, err := policySince(ctx, client, raw, &b)
+	if err != nil {
+		return a.refused(err, o.json, nil)
+	}
+	if events.Damaged.Message != "" {
+		card.Dangers = append([]string{events.Damaged.Message + " What ended this approval may be lost, and nothing can be decided."}, card.Dangers...)
+	}
+	if since != "" {
+		card.Dangers = append([]string{since}, card.Dangers...)
+	}
 	return written(printApproval(w, &b, &card, now))
+}
+
+// policySince says what the policy that is active by now makes of an approval that can be
+// given or used; "": it is the one that asked, or nothing can be made of it any more.
+func policySince(ctx context.Context, client *gateClient, raw json.RawMessage, b *gateapi.ApprovalBody) (string, error) {
+	if b.Withdrawn || b.Use != "free" || b.Status != "pending" && text(b.Resolution) != "approve" {
+		return "", nil
+	}
+	var active struct {
+		PolicyVersion string `json:"policy_version"`
+	}
+	if _, err := client.call(ctx, http.MethodGet, "/policy/status", nil, &active); err != nil || active.PolicyVersion == "" || active.PolicyVersion == b.PolicyVersion {
+		return "", err
+	}
+	answer, err := client.call(ctx, http.MethodPost, "/policy/dry-run", map[string]string{"sql": b.SQL, "policy_version": active.PolicyVersion, "actor": b.Context.Actor, "app": b.Context.App,
+		"tenant": b.Context.Tenant, "role": b.Context.Role, "host": b.Context.Host, "env": b.Context.Env}, &struct{}{})
+	if err != nil {
+		answer = nil // that another one is active is worth saying without it
+	}
+	return controlplane.SinceOf(raw, active.PolicyVersion, answer)
 }
 
 func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card, now time.Time) error {
@@ -361,7 +391,11 @@ func (a *app) resolve(ctx context.Context, o *clientOptions, id, decision, note 
 	case decision == "approve" && b.OverLimit:
 		_, err = fmt.Fprintf(a.out, "%s is approved, by %s, until %s. PostgreSQL expects it to change more than the %s row(s) that it may: then it is rolled back.\n", b.ApprovalID, text(b.ResolvedBy), second(b.ExpiresAt, ""), atMost(b.MaxRows))
 	case decision == "approve":
-		_, err = fmt.Fprintf(a.out, "%s is approved, by %s, until %s. It runs once, when its client sends it again.\n", b.ApprovalID, text(b.ResolvedBy), second(b.ExpiresAt, ""))
+		runs, sinceErr := policySince(ctx, client, raw, &b)
+		if runs == "" || sinceErr != nil {
+			runs = "It runs once, when its client sends it again."
+		}
+		_, err = fmt.Fprintf(a.out, "%s is approved, by %s, until %s. %s\n", b.ApprovalID, text(b.ResolvedBy), second(b.ExpiresAt, ""), runs)
 	default:
 		_, err = fmt.Fprintf(a.out, "%s is rejected, by %s. It does not run.\n", b.ApprovalID, text(b.ResolvedBy))
 	}

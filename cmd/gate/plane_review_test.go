@@ -193,6 +193,44 @@ func TestACardKnowsWhatChangedSinceItWasAsked(t *testing.T) {
 	code, out, errs := g.cli(t, "", "approvals", "show", strings.TrimPrefix(card, "/approvals/"))
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "not all that was decided could be read")
+	require.Contains(t, out, "What ended this approval may be lost, and nothing can be decided.")
+}
+
+// What another policy makes of an approval, which became active behind it, stands first:
+// on the card, in the question whether to approve, and on the command line.
+func TestACardSaysWhatThePolicyOfNowMakesOfIt(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 2").with("actor", "frozen-bot"))
+	other := g.hold(t, ask("DELETE FROM orders WHERE id = 3").with("actor", "frozen-bot"))
+	plane := startTestPlane(t, g.base).reader(t)
+	frozen := []string{"rules:\n", "rules:\n  - { id: frozen, decision: BLOCK, reason_code: frozen, match: { class: [write], actor: [frozen-bot] } }\n"}
+	for _, c := range []struct {
+		version string
+		change  []string
+		says    string
+		filled  bool
+	}{
+		{"1.1.0", []string{"max_rows: 100 }", "max_rows: 1 }"}, "It may then run once and change 1 row at most: shop-gate@1.1.0 is active now and has that limit.", false},
+		{"1.2.0", []string{"max_rows: 100 }", "max_rows: 200 }"}, "exactly as shown, when the caller sends it again in time: shop-gate@1.2.0 is active now and asks for that, too.", true},
+		{"1.3.0", frozen, "It does not run, approved or not: shop-gate@1.3.0 is active now and blocks it (frozen).", false},
+	} {
+		g.activate(t, sampleVersion(t, c.version, c.change...))
+		page := plane.page(t, "/approvals/"+id)
+		require.Contains(t, page, "</a> has become the active policy. "+map[bool]string{true: "It may then run once, "}[c.filled]+c.says)
+		require.Regexp(t, `data-since="[^"]*`+regexp.QuoteMeta(c.says)+`"`, page, "the question says it, too")
+		require.Equal(t, c.filled, strings.Contains(page, `class="main" data-decision="approve"`), c.version)
+		require.Equal(t, c.version == "1.1.0", strings.Contains(page, "<dd>1 row; over that nothing is changed</dd>"), c.version)
+		require.NotContains(t, plane.page(t, "/approvals"), "Approve the selected")
+		_, out, errs := g.cli(t, "", "approvals", "show", id)
+		require.Empty(t, errs)
+		require.Contains(t, out, c.says)
+	}
+	code, out, errs := g.cli(t, "", "approvals", "approve", other, "--yes")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "is approved, by operator")
+	require.Contains(t, out, "It does not run, approved or not: shop-gate@1.3.0")
+	require.Contains(t, plane.page(t, "/approvals/"+other), "It does not run, approved or not")
 }
 
 // However many requests of a shape only wait, what was decided of it is on the card and on

@@ -37,6 +37,7 @@ type approvalRow struct {
 	Left   int64 // seconds
 	Line   sqlView
 	Claims []string // what is wrong with the letters of its claims
+	Behind bool     // another policy became active since
 	rank   int
 }
 
@@ -136,6 +137,9 @@ func (s *Server) approvals(c *httpd.Call, p *page) error {
 			return err
 		}
 		rows := s.rows(got.Items)
+		for i := range rows {
+			rows[i].Behind = p.Policy != "" && p.Policy != rows[i].PolicyVersion
+		}
 		v.Count, v.Next = len(rows), got.next()
 		rows, v.Filters = filtered(rows, query)
 		from, err := strconv.Atoi(cmp.Or(query.Get("from"), "1"))
@@ -214,7 +218,7 @@ func grouped(rows []approvalRow) []group {
 		}
 		g := &groups[i]
 		g.Rows = append(g.Rows, r)
-		g.Together = g.Together && r.Risk != "high" && r.whole() && len(dangers(&r, r.Line.Warnings)) == 0
+		g.Together = g.Together && r.Risk != "high" && !r.Behind && r.whole() && len(dangers(&r, r.Line.Warnings)) == 0
 	}
 	for i := range groups {
 		markDifferences(groups[i].Rows)
@@ -299,6 +303,8 @@ type approvalView struct {
 	Events    []auditEvent
 	Next      string // the one to decide after this
 	Missing   []string
+	Kept      string // the filter of the inbox that it was opened from
+	Since     *since // what another policy says that is active by now
 }
 
 // Looked tells whether the catalogues were asked what it reaches.
@@ -324,6 +330,10 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 		return err
 	}
 	v := approvalView{approvalRow: s.rows([]approval{a})[0], Text: s.shownSQL(a.SQL), Reach: reach(&a.Classification), Estimate: estimate(a.Impact)}
+	if v.Since = s.sinceOf(ctx, &v.approvalRow, p.Policy); v.Since != nil && v.Since.MaxRows != nil {
+		v.MaxRows = v.Since.MaxRows
+		v.OverLimit = a.Impact != nil && a.Impact.Rows > *v.MaxRows
+	}
 	if a.PreparedSQL != "" {
 		prepared := s.shownSQL(a.PreparedSQL)
 		v.Prepared = &prepared
@@ -378,7 +388,7 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	}
 	v.Missing = all.wait()
 	p.Title = v.Effect
-	p.Live, p.Body = "approval_resolved approval_expired approval_used execution_success execution_failure execution_state_unknown execution_outcome_resolved", v
+	p.Live, p.Body = "policy_activated policy_rollback approval_resolved approval_expired approval_used execution_success execution_failure execution_state_unknown execution_outcome_resolved", v
 	return nil
 }
 

@@ -240,12 +240,8 @@ func (s *Server) wouldWait(ctx context.Context, version string) (*waiting, error
 	all.SetLimit(waitingAtOnce)
 	for i, r := range rows {
 		all.Go(func() error {
-			body, err := jsonBody(map[string]string{"sql": r.SQL, "policy_version": version, "actor": r.Context.Actor, "app": r.Context.App, "tenant": r.Context.Tenant,
-				"role": r.Context.Role, "host": r.Context.Host, "env": r.Context.Env})
-			if err != nil {
-				return err
-			}
-			results[i], err = ask[dryRunResult](ctx, s, request{method: http.MethodPost, path: "/policy/dry-run", body: body, media: "application/json"})
+			var err error
+			results[i], err = s.decidedNow(ctx, &r.approval, version)
 			return err
 		})
 	}
@@ -265,6 +261,16 @@ func (s *Server) wouldWait(ctx context.Context, version string) (*waiting, error
 		w.Changed = append(w.Changed, waitingChange{r, results[i].Decision, results[i].RuleID})
 	}
 	return w, nil
+}
+
+// decidedNow is what a version decides about the statement of an approval.
+func (s *Server) decidedNow(ctx context.Context, a *approval, version string) (result dryRunResult, err error) {
+	body, err := jsonBody(map[string]string{"sql": a.SQL, "policy_version": version, "actor": a.Context.Actor, "app": a.Context.App, "tenant": a.Context.Tenant,
+		"role": a.Context.Role, "host": a.Context.Host, "env": a.Context.Env})
+	if err != nil {
+		return result, err
+	}
+	return ask[dryRunResult](ctx, s, request{method: http.MethodPost, path: "/policy/dry-run", body: body, media: "application/json"})
 }
 
 // An impactClaim is what a replay gave that somebody looked at before activating.
@@ -560,7 +566,10 @@ type dryRunResult struct {
 	Fingerprint    string         `json:"fingerprint"`
 	Classification classification `json:"classification"`
 	PolicyVersion  string         `json:"policy_version"`
-	RuleTrace      []struct {
+	Approval       *struct {
+		MaxRows *int64 `json:"max_rows"`
+	} `json:"approval"` // nil: it needs none
+	RuleTrace []struct {
 		RuleID   string `json:"rule_id"`
 		Decision string `json:"decision"`
 		Mode     string `json:"mode"`

@@ -353,10 +353,10 @@ const actions = {
     confirmed({
       title: approve ? "Approve this statement?" : "Reject this statement?",
       text: approve
-        ? "It may then run once, exactly as shown, when the caller sends it again in time. You can take that back for five seconds, and not afterwards."
+        ? (form.dataset.since ?? "It may then run once, exactly as shown, when the caller sends it again in time.") + " You can take that back for five seconds, and not afterwards."
         : "It can then never run under this approval. You can take that back for five seconds, and not afterwards.",
       list: lines(document.querySelector("#approval h1").textContent.split(";")[0], form.note.value && "Note: " + form.note.value),
-      yes: approve ? "Approve" : "Reject", grave: !approve || form.dataset.risk === "high",
+      yes: approve ? "Approve" : "Reject", grave: !approve || !button.classList.contains("main"),
       work: async () => {
         const next = form.closest("[data-next]")?.dataset.next;
         hold([form.dataset.resolve], button.dataset.decision, form.note.value, location.pathname);
