@@ -457,6 +457,61 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 	require.Contains(t, decided, `<a href="/audit?actor=bob">Show all types</a>`)
 }
 
+// What the gate asks the server about a statement before it waits is evidence, and neither a
+// second request nor a decision about a run.
+func TestWhatIsPlannedIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	w := &agentWorld{key: agentctl.NewSecret(agentctl.KeyPrefix)}
+	w.testGate = startGate(t, d, "GATE_PROJECT_KEYS=shop/ops="+w.key, "GATE_PLAN_ESTIMATES=true")
+	agent, token := w.register(t, "bot")
+	one := ask("DELETE FROM customers WHERE id = 7").with("actor", "bea")
+	held := w.as(t, token, one)
+	require.Equal(t, http.StatusAccepted, held.status, "%s", held.body)
+	request, id := held.text(t, "request_id"), held.text(t, "approval_id")
+	seen, _ := auditEvents(t, w.testGate, url.Values{"request_id": {request}, "event_type": {"decision_recorded"}})
+	require.Len(t, seen, 2, "it was planned")
+
+	plane := startTestPlane(t, w.base).reader(t)
+	page := plane.page(t, "/audit?actor=bea")
+	require.Equal(t, 1, strings.Count(page, `class="dot`), "a row a request")
+	require.Contains(t, page, "Timeline of 5 events")
+	require.Equal(t, 1, strings.Count(plane.page(t, "/audit?actor=bea&event_type=decision_recorded"), `class="dot`))
+	require.Contains(t, page, "0 allowed, 1 asked for approval, 0 blocked")
+	require.Contains(t, plane.page(t, "/"), "0 allowed, 1 asked for approval, 0 blocked")
+	require.NotContains(t, plane.page(t, "/requests/"+request), "requests bear this id")
+	require.Contains(t, plane.page(t, "/approvals/"+w.hold(t, ask("DELETE FROM customers WHERE id = 8").with("actor", "bea"))), "<dd>1 asked, <a")
+	require.Contains(t, plane.page(t, "/audit?from_seq="+fmt.Sprint(seen[1]["seq"])+"&to_seq="+fmt.Sprint(seen[1]["seq"])), "Described or planned, nothing ran")
+
+	require.Equal(t, http.StatusOK, w.resolve(t, id, "approve").status)
+	ran := w.do(t, http.MethodPost, "/query", mustJSON(t, one.with("approval_id", id)), "Authorization: Bearer "+token, "X-Request-Id: "+request)
+	require.Equal(t, http.StatusOK, ran.status, "%s", ran.body)
+	w.propose(t, sampleVersion(t, "1.1.0", "max_rows: 100 }", "max_rows: 50 }"))
+	replayed := w.testGate.post(t, "/policy/diff", `{"base":"active","target":"shop-gate@1.1.0","replay":{"last":"1h"}}`).json(t)
+	require.Equal(t, 3.0, replayed["replay"].(map[string]any)["evaluated"], "two asked, and one ran")
+	totals := w.v1(t, http.MethodGet, "/metrics?agent_id="+agent, "").json(t)["totals"].(map[string]any)
+	require.Equal(t, 1.0, totals["sql"].(map[string]any)["require_approval"], totals)
+}
+
+// What ran against a decision is not called good, and says why it ran.
+func TestWhatABypassLetThroughIsNamed(t *testing.T) {
+	t.Parallel()
+	for said, settings := range map[string][]string{
+		"Asks for approval (bypass: not enforced), then ran": {"GATE_MODE=emergency_bypass", "GATE_EMERGENCY_BYPASS_REASON=a drill", "GATE_EMERGENCY_BYPASS_UNTIL=" + time.Now().Add(time.Hour).UTC().Format(time.RFC3339)},
+		"Asks for approval (not enforced), then ran":         {"GATE_MODE=shadow"},
+	} {
+		g := startShop(t, settings...)
+		ran := g.do(t, http.MethodPost, "/query", mustJSON(t, ask("DELETE FROM customers WHERE id = 7")), operatorHeader)
+		require.Equal(t, http.StatusOK, ran.status, "%s", ran.body)
+		plane := startTestPlane(t, g.base).reader(t)
+		require.Contains(t, plane.page(t, "/audit"), `<span class="dot warn" aria-hidden="true"></span>`+said)
+		for _, path := range []string{"/", "/requests/" + ran.text(t, "request_id")} {
+			require.Contains(t, plane.page(t, path), "Asks for approval"+strings.TrimSuffix(strings.TrimPrefix(said, "Asks for approval"), ", then ran"), path)
+		}
+	}
+}
+
 // Whose token was checked stands beside what a client claims, and finds what it did.
 func TestDecisionsNameTheAgentWhoseTokenWasChecked(t *testing.T) {
 	t.Parallel()

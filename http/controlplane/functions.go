@@ -49,6 +49,8 @@ func (v *views) functions() template.FuncMap {
 		"cut":         func(s string) string { return cutRunes(s, shownBytes) },
 		"claim":       func(text string) []sqlPiece { return viewClaim(text).Pieces },
 		"resolved":    resolved,
+		"describes":   describes,
+		"unenforced":  unenforced,
 		"placeholder": func(i int) string { return "$" + strconv.Itoa(i+1) },
 		"halves":      func(version string) []string { return strings.SplitN(version, "@", 2) },
 		"columns":     columnWords,

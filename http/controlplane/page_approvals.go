@@ -352,12 +352,11 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error { return s.precedents(ctx, &v) })
 	together(&all, ctx, func(ctx context.Context) error {
-		got, err := read[auditEvent](ctx, s, "/audit", 11, "event_type", "decision_recorded", "actor", a.Context.Actor, "app", a.Context.App)
+		got, err := read[auditEvent](ctx, s, "/audit", 40, "event_type", "decision_recorded", "actor", a.Context.Actor, "app", a.Context.App)
 		v.Habits = make(map[string]int)
-		for _, e := range got.Items {
-			if e.RequestID != a.RequestID {
-				v.Habits[e.Decision]++
-			}
+		last := slices.DeleteFunc(got.Items, func(e auditEvent) bool { return e.RequestID == a.RequestID || describes(e) })
+		for _, e := range last[:min(len(last), 10)] {
+			v.Habits[e.Decision]++
 		}
 		return err
 	})

@@ -303,7 +303,7 @@ func (s *Server) story(c *httpd.Call, p *page) error {
 	v := storyView{RequestID: id, Claims: &got.Items[0], Whole: true, Cut: got.next() != "", Damaged: got.Damaged}
 	begun, shown := 0, 0
 	for i, e := range got.Items {
-		if e.EventType == "request_received" {
+		if e.EventType == "request_received" && !describes(e) {
 			begun++
 		}
 		one := storyEvent{Event: e, Said: didWords(e)}

@@ -59,6 +59,7 @@ type decided struct {
 	Payload   struct {
 		RuleID string `json:"rule_id"`
 		Layer  string `json:"layer"`
+		Run    string `json:"run"`
 	} `json:"payload"`
 }
 
@@ -74,7 +75,7 @@ func (s *Server) decisionsChart(ctx context.Context, filter, shown url.Values) (
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, page.Items...)
+		all = append(all, slices.DeleteFunc(page.Items, func(d decided) bool { return d.Payload.Run == "describe" })...) // see describes
 		if asked.Set("cursor", page.next()); page.next() == "" {
 			more = false
 			break

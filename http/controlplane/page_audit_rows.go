@@ -24,15 +24,49 @@ type auditRow struct {
 	By     string       // who decided about an approval, how, and with which note
 }
 
-// Lead is the event that says most about the row: the decision where there is one.
+// describes tells whether an event says only that the server was to describe a statement, or
+// to plan it for who approves: nothing runs under it, and a run has a decision of its own.
+func describes(e auditEvent) bool {
+	var payload struct {
+		Purpose string `json:"purpose"`
+		Run     string `json:"run"`
+	}
+	if json.Unmarshal(e.Payload, &payload) != nil {
+		return false
+	}
+	return e.EventType == "request_received" && payload.Purpose == "describe" || e.EventType == "decision_recorded" && payload.Run == "describe"
+}
+
+// unenforced says of a decision that the statement ran all the same why it did.
+func unenforced(e auditEvent) string {
+	var payload struct {
+		Enforced *bool `json:"enforced"`
+		Bypass   bool  `json:"bypass"`
+	}
+	switch {
+	case e.EventType != "decision_recorded" || e.Decision == "ALLOW" || describes(e) || json.Unmarshal(e.Payload, &payload) != nil || payload.Enforced == nil || *payload.Enforced:
+		return ""
+	case payload.Bypass:
+		return " (bypass: not enforced)"
+	}
+	return " (not enforced)"
+}
+
+// Lead is the event that says most about the row: the decision about its run where there is one.
 func (r *auditRow) Lead() *auditEvent {
+	lead := &r.Events[len(r.Events)-1]
 	for i := range r.Events {
 		if r.Events[i].EventType == "decision_recorded" {
-			return &r.Events[i]
+			if lead = &r.Events[i]; !describes(*lead) {
+				break
+			}
 		}
 	}
-	return &r.Events[len(r.Events)-1]
+	return lead
 }
+
+// Described tells whether nothing was to run.
+func (r *auditRow) Described() bool { return describes(*r.Lead()) }
 
 // Ended is the last event of a row, where it says more than the one that leads.
 func (r *auditRow) Ended() *auditEvent {
@@ -44,22 +78,27 @@ func (r *auditRow) Ended() *auditEvent {
 
 // Tone is how the row ended, as far as it did.
 func (r *auditRow) Tone() string {
-	if last := r.Ended(); last != nil {
+	if last := r.Ended(); last != nil && unenforced(*r.Lead()) == "" {
 		if tone := toneOfEvent(*last); tone != "calm" {
 			return tone
 		}
+	}
+	if r.Described() {
+		return "calm"
 	}
 	return toneOfEvent(*r.Lead())
 }
 
 // rowsOf puts the events of a page together by request. A client chooses the id of its
 // request, so it joins nothing by itself: what was written in one append stands side by
-// side in the log, and results name the execution.
+// side in the log, and results name the execution. What the server was asked about a
+// statement before belongs to the request with its id and its words that comes next.
 func rowsOf(events []auditEvent, asc bool) []auditRow {
 	events = slices.Clone(events)
 	slices.SortFunc(events, func(a, b auditEvent) int { return cmp.Compare(a.Seq, b.Seq) })
 	var rows []auditRow
 	open, ran := -1, make(map[string]int) // the row that the event before belongs to, and those of executions
+	described := make(map[string]int)     // rows in which nothing was to run so far, by their request
 	for _, e := range events {
 		at, known := ran[e.ExecutionID]
 		if e.ExecutionID == "" {
@@ -75,9 +114,15 @@ func rowsOf(events []auditEvent, asc bool) []auditRow {
 		case beside:
 			at = open
 		default:
-			rows, at = append(rows, auditRow{}), len(rows)
+			var before bool
+			if at, before = described[e.RequestID]; !before || describes(e) || !rows[at].sameWords(e) {
+				rows, at = append(rows, auditRow{}), len(rows)
+			}
 		}
 		rows[at].add(e)
+		if delete(described, e.RequestID); e.RequestID != "" && describes(e) {
+			described[e.RequestID] = at
+		}
 		if e.ExecutionID != "" {
 			ran[e.ExecutionID] = at
 		}
@@ -89,6 +134,13 @@ func rowsOf(events []auditEvent, asc bool) []auditRow {
 		})
 	}
 	return rows
+}
+
+// sameWords tells whether an event begins a request for the statement of a row.
+func (r *auditRow) sameWords(e auditEvent) bool {
+	var one auditRow
+	one.add(e)
+	return e.EventType == "request_received" && one.Text == r.Text || e.EventType == "decision_recorded" && e.Fingerprint == r.Lead().Fingerprint
 }
 
 // sortNames are the columns that the rows of a page can be sorted by; "" is by time.

@@ -3,6 +3,7 @@ package controlplane
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strconv"
 
 	"writegate/http/httpd"
@@ -97,10 +98,11 @@ func (s *Server) execution(c *httpd.Call, p *page) error {
 	if e.RequestID != "" {
 		// A client chooses the id: where several requests bear it, which of their
 		// statements this one ran is not known by it.
-		if got, err := read[auditEvent](ctx, s, "/audit", 2, "request_id", e.RequestID, "event_type", "request_received"); err == nil && len(got.Items) == 1 {
-			v.SQL = loggedSQL(got.Items[0])
-		} else if err == nil {
-			v.Several = len(got.Items) > 1
+		if got, err := read[auditEvent](ctx, s, "/audit", 10, "request_id", e.RequestID, "event_type", "request_received"); err == nil {
+			runs := slices.DeleteFunc(got.Items, describes)
+			if v.Several = len(runs) > 1; len(runs) == 1 {
+				v.SQL = loggedSQL(runs[0])
+			}
 		}
 	}
 	if e.ApprovalID != "" {

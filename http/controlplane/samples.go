@@ -90,6 +90,9 @@ func (s *samples) keep(read stats, began time.Time) {
 }
 
 func (s *samples) count(e auditEvent) {
+	if describes(e) { // the gate's own counters leave it out, too
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.at(e.Timestamp)
