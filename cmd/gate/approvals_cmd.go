@@ -57,12 +57,28 @@ func (a *app) approvalsListCommand() *cobra.Command {
 				}
 				return nil
 			}
-			return written(printApprovals(a.out, found, f, time.Now()))
+			damaged := a.wholeLog(c.Context(), &o)
+			if damaged != nil && len(found) == 0 { // which says nothing
+				return damaged
+			}
+			return cmp.Or(written(printApprovals(a.out, found, f, time.Now())), damaged)
 		},
 	}
 	cmd.Flags().StringVar(&f.status, "status", "pending", "pending, approved, rejected, resolved, expired or all")
 	f.flags(cmd)
 	return clientFlags(cmd, &o, "print a JSON object for each approval, one a line")
+}
+
+// wholeLog ends a list that may not be all: the log that it is made from is damaged.
+func (a *app) wholeLog(ctx context.Context, o *clientOptions) error {
+	client, err := a.clientFor(o)
+	if err != nil {
+		return err
+	}
+	if damage := client.damage(ctx); damage != "" {
+		return exitWith(exitFailed, errors.New(damage))
+	}
+	return nil
 }
 
 // An approvalFilter says which approvals a command is about.
@@ -125,14 +141,18 @@ func printApprovals(w io.Writer, found []approvalShown, f approvalFilter, now ti
 			_, err := fmt.Fprintln(w, "Nothing waits.")
 			return err
 		}
-		_, err := fmt.Fprintln(w, "There is no such approval.")
+		_, err := fmt.Fprintln(w, "No approval fits.")
 		return err
 	}
 	t := tabwriter.NewWriter(terminal.Fit(w), 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "ID\tSTATUS\tREQUESTER (UNVERIFIED)\tSTATEMENT")
+	between := "\t"
+	if width := terminal.Width(w); width > 0 && width < 130 {
+		between = "\n    " // beside all that, nothing could be read of it
+	}
+	fmt.Fprintf(t, "ID\tSTATUS\tREQUESTER (UNVERIFIED)%sSTATEMENT\n", between)
 	for i := range found {
 		one := &found[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", one.ApprovalID, standing(&one.ApprovalBody, now), visible(requester(&one.ApprovalBody)), visible(firstLine(one.SQL, 72)))
+		fmt.Fprintf(t, "%s\t%s\t%s%s%s%s\n", one.ApprovalID, standing(&one.ApprovalBody, now), visible(requester(&one.ApprovalBody)), between, visible(firstLine(one.SQL, 72)), visible(decider(&one.ApprovalBody)))
 	}
 	return t.Flush()
 }
@@ -140,6 +160,18 @@ func printApprovals(w io.Writer, found []approvalShown, f approvalFilter, now ti
 // requester is who asks, as they say; the statement beside it has the rest of the line.
 func requester(b *gateapi.ApprovalBody) string {
 	return firstLine(b.Context.Actor, 20) + " / " + firstLine(b.Context.App, 20)
+}
+
+// decider is who decided, and with which note, behind a statement; "": nobody yet.
+func decider(b *gateapi.ApprovalBody) string {
+	by := text(b.ResolvedBy)
+	if note := firstLine(text(b.Note), 72); by != "" && note != "" {
+		by += ": “" + note + "”"
+	}
+	if by == "" {
+		return ""
+	}
+	return "  by " + by
 }
 
 // standing is how an approval stands, and of one that waits or can be used the time that is left.
@@ -236,8 +268,8 @@ func (a *app) showApproval(ctx context.Context, client *gateClient, o *clientOpt
 	if err != nil {
 		return a.refused(err, o.json, nil)
 	}
-	if events.Damaged.Message != "" {
-		card.Dangers = append([]string{events.Damaged.Message + " What ended this approval may be lost, and nothing can be decided."}, card.Dangers...)
+	if damage := client.damage(ctx); damage != "" {
+		card.Dangers = append([]string{damage + " What ended this approval may be lost, and nothing can be decided."}, card.Dangers...)
 	}
 	if since != "" {
 		card.Dangers = append([]string{since}, card.Dangers...)
@@ -431,7 +463,7 @@ func (a *app) watchApprovals(ctx context.Context, o *clientOptions, f approvalFi
 		if o.json {
 			return writeLine(a.out, one.raw)
 		}
-		_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", one.ApprovalID, standing(&one.ApprovalBody, time.Now()), visible(requester(&one.ApprovalBody)), visible(firstLine(one.SQL, 72)))
+		_, err := fmt.Fprintf(out, "%s  %s  %s  %s%s\n", one.ApprovalID, standing(&one.ApprovalBody, time.Now()), visible(requester(&one.ApprovalBody)), visible(firstLine(one.SQL, 72)), visible(decider(&one.ApprovalBody)))
 		return err
 	}
 	client, err := a.clientFor(o)

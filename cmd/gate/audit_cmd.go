@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 
 	"writegate/cmd/terminal"
 	"writegate/eventlog/event"
+	"writegate/http/controlplane"
 )
 
 func (a *app) auditCommand() *cobra.Command {
@@ -97,11 +99,28 @@ type auditEvent struct {
 
 // what is the decision of an event: of an approval's, the person's.
 func (e *auditEvent) what() string {
-	var person struct{ Resolution, By string }
+	var person struct{ Resolution, By, Note string }
 	if e.Type == string(event.TypeApprovalResolved) && json.Unmarshal(e.Payload, &person) == nil {
+		if person.Note != "" {
+			person.By += ": “" + firstLine(person.Note, 72) + "”"
+		}
 		return person.Resolution + " by " + person.By
 	}
 	return e.Decision
+}
+
+// about is what an event has of a statement: its text, its tables, or what it did.
+func (e *auditEvent) about(item json.RawMessage) string {
+	var p struct {
+		Text  string `json:"sql_text"`
+		Facts struct {
+			Read    []string `json:"tables_read"`
+			Written []string `json:"tables_written"`
+		} `json:"facts"`
+	}
+	_ = json.Unmarshal(e.Payload, &p) // one that can't be read is about nothing
+	_, did := controlplane.DidOf(item)
+	return cmp.Or(did, firstLine(p.Text, 72), strings.Join(p.Facts.Written, ", "), strings.Join(p.Facts.Read, ", "))
 }
 
 // errEnough ends a search that has what was asked for.
@@ -122,7 +141,7 @@ func (a *app) searchAudit(ctx context.Context, o *clientOptions, query url.Value
 			return writeLine(a.out, item)
 		}
 		if n == 1 {
-			fmt.Fprintln(t, "SEQ\tTIME\tEVENT\tREQUESTER (UNVERIFIED)\tDECISION\tOPERATION\tREASON\tAPPROVAL")
+			fmt.Fprintln(t, "SEQ\tTIME\tEVENT\tREQUESTER (UNVERIFIED)\tDECISION\tOPERATION\tREASON\tABOUT\tAPPROVAL")
 		}
 		var e auditEvent
 		if err := json.Unmarshal(item, &e); err != nil {
@@ -132,7 +151,7 @@ func (a *app) searchAudit(ctx context.Context, o *clientOptions, query url.Value
 		if e.Actor != "" || e.App != "" {
 			who = e.Actor + " / " + e.App
 		}
-		_, err := fmt.Fprintln(t, strings.Join([]string{strconv.FormatUint(e.Seq, 10), second(e.Time, ""), e.Type, visible(who), visible(e.what()), e.Operation, visible(e.Reason), e.Approval}, "\t"))
+		_, err := fmt.Fprintln(t, strings.Join([]string{strconv.FormatUint(e.Seq, 10), second(e.Time, ""), e.Type, visible(who), visible(e.what()), e.Operation, visible(e.Reason), visible(e.about(item)), e.Approval}, "\t"))
 		return err
 	})
 	if err != nil && !errors.Is(err, errEnough) {

@@ -67,25 +67,39 @@ func TestADecisionOnTheCommandLine(t *testing.T) {
 	require.Contains(t, errs, "approval_already_resolved")
 	code, _, errs = g.cli(t, "", "query", held, "--app", "shop", "--actor", "ana", "--approval-id", id)
 	require.Zero(t, code, errs)
-	require.Contains(t, errs, "DELETE 1")
+	require.Contains(t, errs, "DELETE 1: 2 rows changed in all, with those of cascades and triggers")
 	require.Equal(t, "0", g.value(t, "SELECT count(*)::text FROM orders WHERE id = 2"))
 	_, out, _ = g.cli(t, "", "approvals", "list", "--status", "approved")
 	require.Contains(t, out, "approved, used")
+	require.Contains(t, out, "  by operator: “the customer asked”")
 
+	_, out, _ = g.cli(t, "", "executions", "list", "--state", "unknown")
+	require.Equal(t, "No execution is in state unknown.\n", out)
+	code, _, errs = g.cli(t, "", "executions", "list", "--state", "lost")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, errs, "--state must be one of unknown, ")
+	_, out, errs = g.cli(t, "", "executions", "list", "--limit", "1")
+	require.Equal(t, 2, strings.Count(out, "\n"), out)
+	require.Contains(t, errs, "There are more")
 	_, out, _ = g.cli(t, "", "executions", "list")
-	require.Equal(t, "There is no such execution.\n", out)
-	_, out, _ = g.cli(t, "", "executions", "list", "--state", "all")
-	executionID := regexp.MustCompile(`(exe_\S+) +success +20\S+ +ana / shop +DELETE +DELETE 1`).FindStringSubmatch(out)
+	executionID := regexp.MustCompile(`(exe_\S+) +success +20\S+ +ana / shop +DELETE +DELETE 1: 2 rows changed in all`).FindStringSubmatch(out)
 	require.NotNil(t, executionID, out)
 	code, out, errs = g.cli(t, "", "executions", "show", executionID[1])
 	require.Zero(t, code, errs)
 	require.Regexp(t, `approval +`+id, out)
-	code, _, errs = g.cli(t, "", "executions", "check", executionID[1])
+	require.Regexp(t, `tag +DELETE 1: 2 rows changed in all`, out)
+	code, out, errs = g.cli(t, "", "executions", "check", executionID[1])
 	require.Zero(t, code, errs)
+	require.Regexp(t, `tag +DELETE 1: 2 rows changed in all`, out)
 
 	code, out, errs = g.cli(t, "", "audit", "search", "--approval-id", id, "--since", "1h", "--event-type", "approval_resolved,approval_created")
 	require.Zero(t, code, errs)
-	require.Regexp(t, `(?s)SEQ .*approval_resolved +ana / shop +approve by operator .*\n.*approval_created`, out)
+	require.Regexp(t, `(?s)SEQ .*approval_resolved +ana / shop +approve by operator: “the customer asked” .*\n.*approval_created`, out)
+	_, out, _ = g.cli(t, "", "audit", "search", "--execution-id", executionID[1])
+	require.Regexp(t, `execution_success .* DELETE 1: 2 rows changed in all`, out)
+	_, out, _ = g.cli(t, "", "audit", "search", "--event-type", "decision_recorded,request_received", "--actor", "ana")
+	require.Regexp(t, `decision_recorded .* public\.orders`, out)
+	require.Regexp(t, `request_received .* DELETE FROM orders WHERE id = `, out)
 	_, out, errs = g.cli(t, "", "audit", "search", "--limit", "1", "--json")
 	require.Equal(t, 1, strings.Count(out, "\n"))
 	require.True(t, json.Valid([]byte(out)), out)
@@ -154,7 +168,7 @@ func TestAStatementThatWaitsForItsDecisionAndAWatcher(t *testing.T) {
 			require.Contains(t, r.errs, "rejected: from a test. Nothing ran")
 		}
 		require.Eventually(t, func() bool {
-			return strings.Contains(watched.String(), id+"  "+map[string]string{"approve": "approved", "reject": "rejected"}[decision])
+			return regexp.MustCompile(id + "  " + map[string]string{"approve": "approved", "reject": "rejected"}[decision] + ".*  by operator: “from a test”").MatchString(watched.String())
 		}, time.Minute, 5*time.Millisecond)
 	}
 	stop()
@@ -216,6 +230,7 @@ func TestTablesFitTheTerminal(t *testing.T) {
 			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\r\n")), 70, line)
 		}
 		if command == "approvals list" {
+			require.Contains(t, string(shown[:n]), "\r\n    DELETE FROM orders WHERE id = 4 OR id = 5 OR id = 6\r\n", "the statement has a line of its own")
 			require.Contains(t, string(shown[:n]), "…")
 		}
 	}

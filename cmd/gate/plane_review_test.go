@@ -130,6 +130,12 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 	require.Equal(t, exitFailed, code, "a part is no whole")
 	require.Equal(t, len(newest)+1, strings.Count(out, "\n"), out)
 	require.Contains(t, errs, fmt.Sprintf("The event log is damaged behind event %d.", verified))
+	for _, list := range []string{"executions list", "executions list --state unknown", "approvals list"} {
+		code, out, errs := g.cli(t, "", strings.Fields(list)...)
+		require.Equal(t, exitFailed, code, list)
+		require.Contains(t, errs, fmt.Sprintf("The event log is damaged behind event %d.", verified), list)
+		require.NotRegexp(t, "No execution|Nothing waits", out, list)
+	}
 
 	plane := startTestPlane(t, g.base).reader(t)
 	for path, shown := range map[string][]string{

@@ -146,6 +146,9 @@ func (a *app) ask(ctx context.Context, o *queryOptions, sql string) error {
 		if o.client.json {
 			err = writeLine(a.out, raw)
 		} else {
+			if answer.ExecutionID != "" && len(answer.Columns) == 0 {
+				answer.CommandTag = cmp.Or(client.did(ctx, url.Values{"execution_id": {answer.ExecutionID}})[answer.ExecutionID], answer.CommandTag)
+			}
 			err = a.printAnswer(&answer, response.StatusCode)
 		}
 		if code := queryExit(&answer, response.StatusCode); err == nil && code != exitOK {

@@ -66,7 +66,7 @@ func TestTheTourDoesWhatItSays(t *testing.T) {
 		"decision  BLOCK\nreason    write_without_filter\n",
 		"decision  REQUIRE_APPROVAL\nreason    delete_needs_approval\n",
 		" is approved, by operator, until 20",
-		"DELETE 1\n",
+		"DELETE 1: 3 rows changed in all, with those of cascades and triggers\n",
 		"execution_success",
 		`{"status":"ok","source":"wal"`,
 		"audit.wal: ok\nEverything was checked and nothing is wrong.",

@@ -12,15 +12,24 @@ import (
 // Fit cuts the lines of a table to the width of the terminal that w is, with … at the
 // cut, since lines that wrap can't be read as a table. What is no terminal gets all.
 func Fit(w io.Writer) io.Writer {
-	f, ok := w.(*os.File)
-	if !ok {
-		return w
-	}
-	width, _, err := term.GetSize(int(f.Fd()))
-	if err != nil || width < 2 {
+	width := Width(w)
+	if width < 2 {
 		return w
 	}
 	return &fitted{w: w, width: width}
+}
+
+// Width is that of the terminal that w is, in characters; 0: it is none.
+func Width(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
 }
 
 type fitted struct {

@@ -355,6 +355,15 @@ func didWords(e auditEvent) string {
 	return payload.CommandTag + ": " + plural(payload.RowsChanged, "row", "rows") + " changed in all, with those of cascades and triggers"
 }
 
+// DidOf is that of an event of GET /audit, with the execution that it ended.
+func DidOf(raw json.RawMessage) (executionID, words string) {
+	var e auditEvent
+	if json.Unmarshal(raw, &e) != nil {
+		return "", ""
+	}
+	return e.ExecutionID, didWords(e)
+}
+
 // note picks what the page shows above its events.
 func (v *storyView) note(e auditEvent) {
 	if e.ApprovalID != "" {
