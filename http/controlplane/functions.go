@@ -124,6 +124,8 @@ func countOf(n any) string {
 		return thousands(n)
 	case uint64:
 		return thousands(int64(n))
+	case *int:
+		return thousands(int64(*n))
 	case *int64:
 		return thousands(*n)
 	case *uint64:
@@ -220,7 +222,7 @@ func columnWords(list []string) string {
 	for i, name := range list {
 		words[i] = name
 		if table, all := strings.CutSuffix(name, ".*"); all {
-			words[i] = "all of " + table
+			words[i] = "all of " + tableNames([]string{table})
 		}
 	}
 	return strings.Join(words, ", ")

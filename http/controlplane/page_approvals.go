@@ -567,6 +567,9 @@ func dangers(r *approvalRow, warnings []string) []meaning {
 	for _, words := range advice(&r.Classification) {
 		list = append(list, meaning{"While it runs", "medium", words, ""})
 	}
+	for i := range list {
+		list[i].Name = capital(signalNames.Replace(list[i].Name))
+	}
 	slices.SortStableFunc(list, func(a, b meaning) int { return cmp.Compare(severityRank[b.Severity], severityRank[a.Severity]) })
 	return list
 }

@@ -46,6 +46,9 @@ var signalWords = map[string]string{
 	"confusable_text":        "Holds characters that a person reads as something else.",
 }
 
+// signalNames writes the name of a signal as people do.
+var signalNames = strings.NewReplacer("data_modifying_cte", "data-modifying CTE", "_ddl", " DDL", "_sql", " SQL", "sql_", "SQL-", "_", " ")
+
 // adviceWords say what a change of the schema does to others meanwhile
 // (https://www.postgresql.org/docs/current/explicit-locking.html).
 var adviceWords = map[string]string{
@@ -108,7 +111,7 @@ func meanings(c *classification) []meaning {
 	}
 	var list []meaning
 	for _, name := range c.RiskSignals {
-		list = append(list, meaning{name, cmp.Or(severity[name], "medium"), cmp.Or(signalWords[name], name), strings.Join(subjects[name], ", ")})
+		list = append(list, meaning{name, cmp.Or(severity[name], "medium"), cmp.Or(signalWords[name], name), strings.ReplaceAll(strings.Join(subjects[name], ", "), "?.*", "what it does not name")})
 	}
 	slices.SortStableFunc(list, func(a, b meaning) int { return cmp.Compare(severityRank[b.Severity], severityRank[a.Severity]) })
 	return list

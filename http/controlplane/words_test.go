@@ -285,3 +285,17 @@ func requireWords(t *testing.T, value any, words, id string) {
 		require.Contains(t, strings.ReplaceAll(words, "_", " "), strings.ReplaceAll(text, "_", " "), id)
 	}
 }
+
+// Names of the gate's own are written as people write them.
+func TestNamesOfTheGateAreWrittenAsPeopleDo(t *testing.T) {
+	row := approvalRow{approval: approval{Classification: classification{QueryType: "SELECT", RiskSignals: []string{"data_modifying_cte", "destructive_ddl", "sql_executing_function"},
+		Signals: []signal{{"destructive_ddl", "high", "?.*"}}}}}
+	var names []string
+	for _, m := range dangers(&row, nil) {
+		names = append(names, m.Name+" "+m.Subjects)
+	}
+	require.Equal(t, []string{"Destructive DDL what it does not name", "Data-modifying CTE ", "SQL-executing function "}, names)
+	require.Equal(t, "all of tables that it does not name, public.orders.id", columnWords([]string{"?.*.*", "public.orders.id"}))
+	one := 1
+	require.Equal(t, "1", countOf(&one))
+}
