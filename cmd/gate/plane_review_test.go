@@ -139,10 +139,14 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 
 	plane := startTestPlane(t, g.base).reader(t)
 	for path, shown := range map[string][]string{
-		"/":                {"The event log is damaged, so every statement is refused.", `<a href="/evidence">See the damage, and what to do</a>`, "not known: the log is damaged", "Refusing everything"},
-		"/executions":      {"Not known: the log is damaged."},
-		"/approvals":       {"Not known: the event log is damaged, and an approval may wait that can't be read."},
-		"/policies":        {"Nothing can be changed here while the log is damaged."},
+		"/":                         {"The event log is damaged, so every statement is refused.", `<a href="/evidence">See the damage, and what to do</a>`, "not known: the log is damaged", "Refusing everything"},
+		"/executions":               {"Not known: the log is damaged."},
+		"/approvals":                {"Not known: the event log is damaged, and an approval may wait that can't be read."},
+		"/policies":                 {"Nothing can be changed here while the log is damaged."},
+		"/evidence":                 {fmt.Sprintf("It verifies up to event %d; nothing vouches for what came later. The gate found: ", verified), "“After damage or loss” in <code>docs/OPERATIONS.md</code>"},
+		"/policies/shop-gate@1.0.0": {"what this version would change is not tried"},
+		"/policy-diff?target=shop-gate@1.0.0&last=24h": {"What was decided is not tried again: the log is damaged."},
+		"/audit":           {"all that can be read and fit"},
 		"/audit?actor=ana": {fmt.Sprintf("The log is damaged behind event %d.", verified), first.text(t, "request_id")},
 		"/requests/" + first.text(t, "request_id"): {"Chain not verified", "Request received"},
 	} {
@@ -150,7 +154,7 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 		for _, text := range shown {
 			require.Contains(t, page, text, path)
 		}
-		for _, text := range []string{"every outcome is known", "Every outcome is known", "No decision in the last hour", "nothing to decide", "Nobody waits", "Roll back to", "Submit a new version"} {
+		for _, text := range []string{"every outcome is known", "Every outcome is known", "No decision in the last hour", "nothing to decide", "Nobody waits", "all that fit", "No statement was timed", "The service failed", "Roll back to", "Submit a new version"} {
 			require.NotContains(t, page, text, path)
 		}
 	}

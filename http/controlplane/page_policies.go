@@ -327,7 +327,7 @@ func (s *Server) policy(c *httpd.Call, p *page) error {
 		}
 		return into(&v.Report)(ask[policyReport](ctx, s, request{method: http.MethodPost, path: "/policy/validate", body: body, media: "application/json"}))
 	})
-	if (version.Status == "candidate" || version.Status == "archived") && c.Request.Header.Get(backgroundHeader) == "" { // a replay is dear, and its part of the page stays as it is
+	if (version.Status == "candidate" || version.Status == "archived") && c.Request.Header.Get(backgroundHeader) == "" && !p.Gate.damaged() { // a replay is dear, and its part of the page stays as it is
 		together(&all, ctx, func(ctx context.Context) error {
 			review := &diffView{Base: "active", Target: name, Last: reviewed}
 			err := s.compare(ctx, review)
@@ -358,6 +358,7 @@ type diffView struct {
 	Last         string
 	Diff         *policyDiff
 	Lines        []diffLine
+	Unreplayed   bool // for the log is damaged
 	Terms        bool // of approvals change, which a replay does not try
 	Problem      string
 }
@@ -481,6 +482,9 @@ func (s *Server) diff(c *httpd.Call, p *page) error {
 	}
 	if v.Target == "" {
 		return nil
+	}
+	if v.Last != "" && p.Gate.damaged() {
+		v.Last, v.Unreplayed = "", true
 	}
 	if err := s.compare(ctx, &v); err != nil {
 		v.Problem = wordsOf(err)
