@@ -262,6 +262,8 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	press(kb.Enter)
 	at(misread)
 	w.requireLight()
+	press("j")
+	w.until("document.getElementById('said').innerText.includes('There is no list here to go through.')")
 	w.do(chromedp.SendKeys("#note", "a r x not what it says"))
 	require.Equal(t, "a r x not what it says", w.value("document.getElementById('note').value"))
 	require.Equal(t, "null", w.value("String(document.querySelector('dialog[open]'))"), "who types a note decides nothing")
@@ -269,7 +271,7 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	press("r")
 	yes()
 	at(some) // by itself
-	w.sees("Rejecting one statement in 5 seconds.")
+	w.sees("Rejecting one statement in 5 seconds: DELETE FROM orders WHERE id = 7 AND ")
 	w.pictureOfScreen("held", 1440)
 	press("u")
 	at(misread)
@@ -290,6 +292,8 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	w.open("/approvals")
 	w.until("document.activeElement.id === 'main' && document.querySelectorAll('[data-select]').length === 10")
 	require.Equal(t, "true", w.value("String([...document.querySelectorAll('.inbox .line')].every(e => parseFloat(getComputedStyle(e).fontSize) >= 15))"))
+	press("a")
+	w.until("document.getElementById('said').innerText.includes('Nothing is selected. Select with x, or open one with Enter.')")
 	press("j", "x", "j", "x", "a")
 	w.until("document.querySelector('dialog[open]')")
 	require.Equal(t, "DELETE FROM carts WHERE id = 50|DELETE FROM carts WHERE id = 51", w.value("[...document.querySelectorAll('#confirm-list .line')].map(e => e.innerText).join('|')"), "the question names each")
@@ -314,6 +318,10 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	w.until("document.querySelectorAll('[data-select]').length === 2")
 	w.sees("To approve, open each.")
 	require.Equal(t, "null", w.value("String(document.querySelector('[data-together=\"approve\"]'))"))
+	w.do(chromedp.Focus("#main"))
+	press("j", "x", "a")
+	w.until("document.getElementById('said').innerText.includes('These are not approved together. Open each.')")
+	press("x")
 
 	// Each decision has its own five seconds: the second one takes nothing from the first.
 	w.open("/approvals")
@@ -327,10 +335,31 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	press("r")
 	yes()
 	w.until("document.querySelectorAll('.held').length === 2")
+	require.Equal(t, "2", w.value("String(new Set([...document.querySelectorAll('.held span')].map(e => e.innerText)).size)"), "each names its statement")
 	w.do(chromedp.Click(".held:last-of-type button"))
 	w.sees("Taken back. Nothing was sent.")
 	status(ids[0], "reject")
 	require.Equal(t, "pending", g.record(t, ids[1])["status"])
+}
+
+// A part of the inbox stays the same part from card to card, and one that there is not is
+// refused.
+func TestTheInboxKeepsItsFilter(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	first := g.hold(t, ask("DELETE FROM orders WHERE id = 3").with("actor", "ana"))
+	g.hold(t, ask("DELETE FROM orders WHERE id = 4").with("actor", "ben"))
+	last := g.hold(t, ask("DELETE FROM orders WHERE id = 5").with("actor", "ana"))
+	plane := startTestPlane(t, g.base).reader(t)
+	require.Contains(t, plane.page(t, "/approvals?actor=ana"), `href="/approvals/`+first+`?actor=ana"`)
+	require.Contains(t, plane.page(t, "/approvals/"+first+"?actor=ana"), `data-next="/approvals/`+last+`?actor=ana"`)
+	card := plane.page(t, "/approvals/"+last+"?actor=ana")
+	require.Contains(t, card, `data-next="/approvals?actor=ana"`)
+	require.Contains(t, card, `<a href="/approvals?actor=ana">Approvals</a>`)
+	require.Contains(t, plane.page(t, "/approvals"), `href="/approvals/`+first+`"`)
+	answer, err := plane.Get(plane.base + "/approvals?risk=foo")
+	require.NoError(t, errors.Join(err, answer.Body.Close()))
+	require.Equal(t, http.StatusBadRequest, answer.StatusCode)
 }
 
 // tenByKeys is a night's work without a mouse: log in, find the inbox, decide ten. It tells

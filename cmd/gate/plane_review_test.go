@@ -465,6 +465,11 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 	require.Contains(t, plane.page(t, "/audit?table=public.orders"), "Only events that fit the filter are shown")
 	require.Contains(t, decided, "2 of its events")
 	require.Contains(t, decided, `<a href="/audit?actor=bob">Show all types</a>`)
+
+	g.query(t, ask("SELECT id"+strings.Repeat(", status", 60)+" FROM orders WHERE id = 1").with("actor", "longwinded"))
+	cut := plane.page(t, "/audit?actor=longwinded")
+	require.Contains(t, cut, "⟨cut: ")
+	require.NotContains(t, cut, "looks like", "what the page cuts off is none of the statement's letters")
 }
 
 // What the gate asks the server about a statement before it waits is evidence, and neither a

@@ -44,7 +44,7 @@ type approvalRow struct {
 func (s *Server) rows(items []approval) []approvalRow {
 	rows := make([]approvalRow, len(items))
 	for i, a := range items {
-		r := approvalRow{approval: a, Effect: effect(&a.Classification, a.SQL), Left: remaining(a.ExpiresAt, s.now()), Line: lineOf(a.SQL), rank: risk(&a.Classification)}
+		r := approvalRow{approval: a, Effect: effect(&a.Classification, a.SQL), Left: remaining(a.ExpiresAt, s.now()), Line: lineOf(a.SQL, shownBytes), rank: risk(&a.Classification)}
 		for _, claim := range []string{a.Context.Actor, a.Context.App, a.Context.Tenant, a.Context.Role, a.Context.Host, a.Context.Env, a.Context.SessionID} {
 			r.Claims = append(r.Claims, viewClaim(claim).Warnings...)
 		}
@@ -74,8 +74,8 @@ func (r approvalRow) unused() bool {
 }
 
 // lineOf is what a list shows of a statement.
-func lineOf(sql string) sqlView {
-	v := viewSQL(cutRunes(sql, shownBytes))
+func lineOf(sql string, most int) sqlView {
+	v := viewSQL(cutRunes(sql, most))
 	if more := len(sql) - v.Bytes; more > 0 {
 		v.Pieces = append(v.Pieces, sqlPiece{Kind: "blank", Note: "cut: " + plural(more, "more byte", "more bytes")})
 	}
@@ -106,6 +106,7 @@ type approvalsView struct {
 	From, To, Of   int // the part of the filtered ones on this page; From counts from 1
 	Earlier, Later string
 	Filters        []filterLink
+	Kept           string // the filter, behind the address of a card
 	History        []approvalRow
 	Next           string
 }
@@ -141,7 +142,11 @@ func (s *Server) approvals(c *httpd.Call, p *page) error {
 			rows[i].Behind = p.Policy != "" && p.Policy != rows[i].PolicyVersion
 		}
 		v.Count, v.Next = len(rows), got.next()
+		if risk := query.Get("risk"); query.Has("risk") && riskWords[risk] == "" {
+			return httpd.Invalid(map[string]string{"risk": "must be high, elevated or ordinary"})
+		}
 		rows, v.Filters = filtered(rows, query)
+		v.Kept = keptFilter(query)
 		from, err := strconv.Atoi(cmp.Or(query.Get("from"), "1"))
 		if err != nil || from < 1 {
 			return httpd.Invalid(map[string]string{"from": "must be the number of a row, from 1"})
@@ -264,21 +269,38 @@ func markDifferences(rows []approvalRow) {
 }
 
 // nextAfter is the address of what to decide after an approval: the next in the order of
-// the inbox, or the inbox where that was the last one, or "" where nothing else waits.
-func (s *Server) nextAfter(ctx context.Context, id string) (string, error) {
+// the inbox, or the inbox where that was the last one, or "" where nothing else waits. With
+// a filter it is of those that the filter shows.
+func (s *Server) nextAfter(ctx context.Context, id string, query url.Values) (string, error) {
 	got, err := read[approval](ctx, s, "/approvals", 200, "status", "pending")
 	var rows []approvalRow
-	for _, g := range grouped(s.rows(got.Items)) {
+	shown, _ := filtered(s.rows(got.Items), query)
+	kept := keptFilter(query)
+	for _, g := range grouped(shown) {
 		rows = append(rows, g.Rows...)
 	}
 	at := slices.IndexFunc(rows, func(r approvalRow) bool { return r.ApprovalID == id })
 	switch {
 	case at >= 0 && at+1 < len(rows):
-		return "/approvals/" + rows[at+1].ApprovalID, err
-	case len(rows) > 1:
-		return "/approvals", err
+		return "/approvals/" + rows[at+1].ApprovalID + kept, err
+	case len(rows) > 1 || kept != "":
+		return "/approvals" + kept, err
 	}
 	return "", err
+}
+
+// keptFilter is the filter of an inbox, for the addresses of its cards; "": there is none.
+func keptFilter(query url.Values) string {
+	kept := make(url.Values)
+	for _, name := range []string{"risk", "actor"} {
+		if query.Has(name) {
+			kept.Set(name, query.Get(name))
+		}
+	}
+	if len(kept) == 0 {
+		return ""
+	}
+	return "?" + kept.Encode()
 }
 
 type approvalView struct {
@@ -381,11 +403,11 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	}
 	if a.Status == "pending" {
 		together(&all, ctx, func(ctx context.Context) (err error) {
-			v.Next, err = s.nextAfter(ctx, a.ApprovalID)
+			v.Next, err = s.nextAfter(ctx, a.ApprovalID, c.Request.URL.Query())
 			return err
 		})
 	}
-	v.Missing = all.wait()
+	v.Missing, v.Kept = all.wait(), keptFilter(c.Request.URL.Query())
 	p.Title = v.Effect
 	p.Live, p.Body = "policy_activated policy_rollback approval_resolved approval_expired approval_used execution_success execution_failure execution_state_unknown execution_outcome_resolved", v
 	return nil

@@ -184,11 +184,7 @@ func (r *auditRow) add(e auditEvent) {
 	switch e.EventType {
 	case "request_received":
 		if r.Text = payload.Text; r.Text != "" {
-			text := cutRunes(payload.Text, lineBytes)
-			if text != payload.Text {
-				text += " …"
-			}
-			line := viewSQL(text)
+			line := lineOf(r.Text, lineBytes)
 			r.Line = &line
 		}
 	case "decision_recorded":

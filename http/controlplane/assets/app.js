@@ -241,7 +241,8 @@ function confirmed({ title, text, list = [], hash, yes, grave, work }) {
 const undoSeconds = 5;
 let held = null; // the newest that can be taken back; those before it wait for their own time
 const waitingToBeSent = new Set();
-function hold(ids, decision, note, back) {
+function hold(ids, decision, note, what) {
+  const back = location.pathname + location.search;
   const bar = document.createElement("div");
   bar.className = "held";
   bar.setAttribute("role", "status");
@@ -252,7 +253,7 @@ function hold(ids, decision, note, back) {
   undo.textContent = "Undo";
   bar.append(text, undo);
   document.body.append(bar);
-  text.textContent = `${decision === "approve" ? "Approving" : "Rejecting"} ${ids.length === 1 ? "one statement" : ids.length + " statements"} in ${undoSeconds} seconds.`;
+  text.textContent = `${decision === "approve" ? "Approving" : "Rejecting"} ${ids.length === 1 ? "one statement" : ids.length + " statements"} in ${undoSeconds} seconds: ${what}`;
   const timer = setTimeout(() => mine.sendNow(), undoSeconds * 1000);
   const end = () => {
     clearTimeout(timer);
@@ -268,7 +269,7 @@ function hold(ids, decision, note, back) {
       for (const id of ids) {
         const answer = await send("/approvals/" + id + "/resolve", { decision, note }).catch(() => ({ ok: false, value: { message: "This page could not reach its own server. It may not have been decided: look." } }));
         if (answer.ok) sent = true;
-        else say(`Not done: ${answer.value.message ?? "it was refused."} (${id})${note && ` Your note was: ${note}`}`, true);
+        else say(`Not done: ${answer.value.message ?? "it was refused."} (${id}: ${what})${note && ` Your note was: ${note}`}`, true);
       }
       if (sent) say(decision === "approve" ? "Sent. The caller may send it again now." : "Sent.");
       refresh();
@@ -276,7 +277,7 @@ function hold(ids, decision, note, back) {
     async takeBack() {
       end();
       say("Taken back. Nothing was sent.");
-      if (location.pathname !== back) await visit(back);
+      if (location.pathname + location.search !== back) await visit(back);
       const field = document.getElementById("note");
       if (field) field.value = note;
       showHeld();
@@ -284,6 +285,11 @@ function hold(ids, decision, note, back) {
   };
   waitingToBeSent.add(mine);
   showHeld();
+}
+// beginning is as much of a statement as tells it from others.
+function beginning(code) {
+  const text = code.innerText.replace(/\s+/g, " ").trim();
+  return text.length > 70 ? text.slice(0, 70) + "…" : text;
 }
 addEventListener("beforeunload", (event) => { if (waitingToBeSent.size) event.preventDefault(); });
 
@@ -317,20 +323,31 @@ const rows = () => [...document.querySelectorAll("[data-row]:not(.decided) a")];
 const steps = {
   j: () => move(1),
   k: () => move(-1),
-  x: () => document.activeElement.closest("[data-row]")?.querySelector("[data-select]")?.click(),
+  x: () => (document.activeElement.closest("[data-row]")?.querySelector("[data-select]") ?? nothing("Only one of several of a shape is selected: go to it with j and k."))?.click(),
   a: () => decideBy("approve"),
   r: () => decideBy("reject"),
-  u: () => held?.takeBack(),
+  u: () => (held ?? nothing("Nothing waits to be sent."))?.takeBack(),
   "?": () => document.getElementById("keys")?.showModal(),
 };
+// nothing says why a key does nothing.
+function nothing(why) {
+  say(why);
+  return null;
+}
 function move(by) {
   const all = rows();
+  if (!all.length) return nothing("There is no list here to go through.");
   const at = all.indexOf(document.activeElement.closest("[data-row]")?.querySelector("a"));
   all[Math.max(0, Math.min(all.length - 1, at < 0 ? 0 : at + by))]?.focus();
 }
 function decideBy(decision) {
   const set = document.querySelector("[data-select]:checked")?.closest("section");
-  (set?.querySelector(`[data-together=${decision}]`) ?? document.querySelector(`[data-decision=${decision}]:enabled`))?.click();
+  const button = set ? set.querySelector(`[data-together=${decision}]`) : document.querySelector(`[data-decision=${decision}]`);
+  if (button?.disabled) nothing("It is decided, and about to be sent.");
+  else if (button) button.click();
+  else if (set) nothing("These are not approved together. Open each.");
+  else if (document.querySelector("[data-row]")) nothing("Nothing is selected. Select with x, or open one with Enter.");
+  else nothing("There is nothing here to decide.");
 }
 document.addEventListener("keydown", (event) => {
   const active = document.activeElement;
@@ -359,7 +376,7 @@ const actions = {
       yes: approve ? "Approve" : "Reject", grave: !approve || !button.classList.contains("main"),
       work: async () => {
         const next = form.closest("[data-next]")?.dataset.next;
-        hold([form.dataset.resolve], button.dataset.decision, form.note.value, location.pathname);
+        hold([form.dataset.resolve], button.dataset.decision, form.note.value, beginning(document.querySelector("#approval .sql code")));
         form.note.value = "";
         if (next) setTimeout(visit, 0, next); // when the dialog is closed
         return { ok: true };
@@ -389,7 +406,7 @@ const actions = {
       }),
       yes: `${approve ? "Approve" : "Reject"} ${chosen.length}`, grave: !approve,
       work: async () => {
-        hold(chosen.map((row) => row.dataset.row), button.dataset.together, "", location.pathname);
+        hold(chosen.map((row) => row.dataset.row), button.dataset.together, "", beginning(chosen[0].querySelector(".line")));
         for (const row of chosen) row.querySelector("[data-select]:checked").checked = false;
         setTimeout(move, 0, 1);
         return { ok: true };
