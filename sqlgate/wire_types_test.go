@@ -643,6 +643,8 @@ func TestACallWrittenLikeAColumnIsACall(t *testing.T) {
 		CREATE FUNCTION v(int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION id(t, int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 		CREATE TABLE items (id int, v text); CREATE FUNCTION items(t) RETURNS SETOF items LANGUAGE sql AS 'SELECT * FROM items';
 		CREATE DOMAIN base_text AS text; CREATE DOMAIN v AS base_text; CREATE FUNCTION id(anyarray) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION v(t) RETURNS int LANGUAGE sql AS 'SELECT 1';
+		CREATE DOMAIN tx AS text; CREATE FUNCTION sneaky(tx) RETURNS int LANGUAGE sql AS 'SELECT 1';
+		CREATE TABLE tp (a int, b int); CREATE CAST (tp AS point) WITH INOUT; CREATE DOMAIN dp AS point CHECK (value IS NOT NULL);
 		CREATE TABLE three (a int, b text); CREATE TABLE castee (w int); CREATE FUNCTION w(castee) RETURNS int LANGUAGE sql AS 'SELECT 1';
 		CREATE FUNCTION three_castee(three) RETURNS castee LANGUAGE sql AS 'SELECT ROW(1)::castee'; CREATE CAST (three AS castee) WITH FUNCTION three_castee(three) AS IMPLICIT;
 		CREATE SCHEMA other; CREATE FUNCTION other.elsewhere(t) RETURNS int LANGUAGE sql AS 'SELECT 1'`)
@@ -665,6 +667,7 @@ rules:
 		"UPDATE t SET v = 'y' WHERE id = 1 RETURNING t.fire": "public.fire", "SELECT 1 FROM t ORDER BY t.peek": "public.peek", "SELECT 1 FROM t WHERE t.peek = 'x'": "public.peek",
 		"SELECT x.v FROM t x(a, b)": "public.v", "UPDATE t SET v = 'y' FROM t x(a, b) WHERE t.id = 1 AND x.v > 0": "public.v", "SELECT s.v FROM (SELECT * FROM t) s(a, b)": "public.v", "SELECT s.v FROM (SELECT * FROM three) s": "public.v",
 		"WITH s(a, b) AS (SELECT * FROM t) SELECT s.v FROM s": "public.v", "SELECT ((x.*).v) FROM t x(a, b)": "public.v", "SELECT s.v FROM (t CROSS JOIN items) s(a, b, c)": "public.v", "SELECT three.w FROM three": "public.w",
+		"SELECT t.sneaky FROM t": "public.sneaky", "SELECT tp.dp FROM tp": "public.dp",
 	} {
 		c := w.wire()
 		require.Equal(t, "BLOCK", state(c.refused(sql)), sql)

@@ -81,7 +81,7 @@ WITH me AS (SELECT r.* FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_u
 SELECT pg_catalog.string_agg(f.level || ' ' || f.what, E'\x1f' ORDER BY f.level, f.what) FROM found AS f`
 
 // callsSQL lists what a text may call like a column (ParseFuncOrColumn): functions that take
-// a row, and domains over one, in the schemas $1, by their names. $2 are the roles of all
+// a row, and types that a row is cast to without a function, in the schemas $1, by their names. $2 are the roles of all
 // pools. One that has a column's name on the only table that it takes is that column, where
 // the table stands there as it is; a row of a query, too, is taken for one of the table's.
 const callsSQL = `
@@ -89,10 +89,12 @@ WITH RECURSIVE spaces AS (SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace A
  based(oid, base) AS (SELECT t.oid, t.typbasetype FROM pg_catalog.pg_type AS t WHERE t.typtype = 'd'
   UNION SELECT b.oid, t.typbasetype FROM based AS b JOIN pg_catalog.pg_type AS t ON t.oid = b.base WHERE t.typtype = 'd'),
  overrow(oid) AS (SELECT b.oid FROM based AS b JOIN pg_catalog.pg_type AS t ON t.oid = b.base WHERE t.typtype = 'c' OR t.oid = 'pg_catalog.record'::pg_catalog.regtype),
- takes(oid) AS (SELECT t.oid FROM pg_catalog.pg_type AS t WHERE t.typtype = 'c' OR t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
+ cast_to(oid) AS (SELECT k.casttarget FROM pg_catalog.pg_cast AS k JOIN pg_catalog.pg_type AS t ON t.oid = k.castsource WHERE k.castmethod IN ('i', 'b') AND (t.typtype = 'c' OR t.oid IN (SELECT oid FROM overrow))),
+ rows(oid) AS (SELECT t.oid FROM pg_catalog.pg_type AS t WHERE t.typtype = 'c' OR t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
    AND t.typname IN ('record', 'any', 'anyelement', 'anynonarray', 'anycompatible', 'anycompatiblenonarray')
   UNION SELECT o.oid FROM overrow AS o
   UNION SELECT k.casttarget FROM pg_catalog.pg_cast AS k JOIN pg_catalog.pg_type AS t ON t.oid = k.castsource WHERE k.castcontext = 'i' AND t.typtype = 'c'),
+ takes(oid) AS (SELECT r.oid FROM rows AS r UNION SELECT b.oid FROM based AS b JOIN rows AS r ON r.oid = b.base),
  calls(name, called, hidden) AS (
   SELECT p.proname, s.nspname || '.' || p.proname, EXISTS (SELECT FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_attribute AS a ON a.attrelid = t.typrelid
     WHERE t.oid = p.proargtypes[0] AND t.typtype = 'c' AND a.attname = p.proname AND a.attnum > 0 AND NOT a.attisdropped)
@@ -100,7 +102,8 @@ WITH RECURSIVE spaces AS (SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace A
   FROM spaces AS s JOIN pg_catalog.pg_proc AS p ON p.pronamespace = s.oid
   WHERE (p.pronargs >= 1 AND p.pronargs - p.pronargdefaults <= 1 AND p.proargtypes[0] IN (SELECT oid FROM takes) OR p.pronargs = 1 AND p.provariadic IN (SELECT oid FROM takes))
    AND EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = ANY ($2::pg_catalog.text[]) AND pg_catalog.has_function_privilege(r.oid, p.oid, 'EXECUTE'))
-  UNION SELECT t.typname, s.nspname || '.' || t.typname, false FROM spaces AS s JOIN pg_catalog.pg_type AS t ON t.typnamespace = s.oid JOIN overrow AS o ON o.oid = t.oid)
+  UNION SELECT t.typname, s.nspname || '.' || t.typname, false FROM spaces AS s JOIN pg_catalog.pg_type AS t ON t.typnamespace = s.oid
+  WHERE t.oid IN (SELECT oid FROM overrow UNION SELECT oid FROM cast_to UNION SELECT b.oid FROM based AS b JOIN cast_to AS c ON c.oid = b.base))
 SELECT pg_catalog.string_agg(c.name || E'\x1e' || c.called || E'\x1e' || c.hidden::pg_catalog.text, E'\x1f') FROM calls AS c`
 
 // maxRoleFindings bounds what is kept of one role: a schema may hold thousands
