@@ -3,6 +3,7 @@ package classify
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"writegate/commands/fault"
 )
@@ -22,7 +23,8 @@ const (
 	columnsOfUnknown = 100    // that (x).* stands for where the text doesn't tell
 	columnsOfTable   = 33     // of which a join makes two in its turn
 	nodesOfAmplified = 10_000 // of what becomes a constant of any size
-	nodesOfView      = 1_000  // of such a view
+	nodesOfView      = 3_000  // of a view of the server's own, but for
+	nodesOfTypes     = 15_000 // two of information_schema
 	viewsOfSchema    = 13     // relations of a view of information_schema
 	nodesOfCatalog   = 50     // of a column of one of the server's own views
 	bytesOfNode      = 100    // of a constant count as one
@@ -295,7 +297,13 @@ func (z *sizing) target(r *sized, target int32, sees *sight) nodes {
 		if len(qualifier) == 0 {
 			r.width += sees.width
 		} else {
-			r.width += columnsOfTable
+			wide := columnsOfTable
+			for _, it := range sees.items {
+				if z.steps++; it.name == string(qualifier) {
+					wide = max(wide, it.width)
+				}
+			}
+			r.width += wide
 		}
 		if len(qualifier) == 0 && !sees.merged {
 			r.count += sees.least - 1
@@ -418,11 +426,19 @@ func (z *sizing) from(i int32, sees *sight) int {
 			sees.joined++
 			sees.width += columnsOfTable
 			sees.least++
-			if z.catalogOf(z.text(i, "schemaname"), z.text(i, "relname")) != nil {
-				sees.plain = nodesOfCatalog
+			r := z.catalogOf(z.text(i, "schemaname"), z.text(i, "relname"))
+			if r == nil {
+				return 1
 			}
-			if string(z.text(i, "schemaname")) == "information_schema" {
+			sees.plain = nodesOfCatalog
+			switch schema, name, _ := strings.Cut(r.name, "."); {
+			case name == "element_types", name == "data_type_privileges":
 				sees.joined += viewsOfSchema - 1
+				return nodesOfTypes
+			case schema == "information_schema":
+				sees.joined += viewsOfSchema - 1
+				return nodesOfView
+			case strings.HasPrefix(name, "pg_stat"), slices.Contains(catalogViews, name):
 				return nodesOfView
 			}
 			return 1
@@ -448,15 +464,22 @@ func (z *sizing) from(i int32, sees *sight) int {
 		}
 		sees.merged = sees.merged || z.has(i, "isNatural") || z.has(i, "usingClause")
 		s = z.join(i, sees, start, middle)
+		s.width = sees.width - before
 		if total = capped(total + s.total); z.child(i, "alias") < 0 && string(z.raw(i, "jointype")) != "JOIN_FULL" {
 			return total
 		}
 	default:
 		sees.plain = max(sees.plain, 1)
 		sees.joined++
-		sees.width++
+		given := z.columnsGiven(i)
+		sees.width += max(given, 1)
+		sees.least += given
+		size := 1
 		if z.amplifies(i) { // pull_up_constant_function
-			sees.items = append(sees.items, sizedItem{string(z.nameOf(i)), &sized{rest: each(nodesOfAmplified)}})
+			size = nodesOfAmplified
+		}
+		if size > 1 || given > 0 {
+			sees.items = append(sees.items, sizedItem{string(z.nameOf(i)), &sized{rest: each(size), width: given, count: given}})
 		}
 		return z.below(i, sees).stays
 	}
@@ -466,6 +489,21 @@ func (z *sizing) from(i int32, sees *sight) int {
 	}
 	sees.items = append(sees.items, sizedItem{string(z.nameOf(i)), s})
 	return total
+}
+
+// catalogViews are views of pg_catalog that read several relations, beside pg_stat_….
+var catalogViews = []string{"pg_seclabels", "pg_tables", "pg_views", "pg_matviews", "pg_indexes", "pg_sequences", "pg_rules", "pg_policies", "pg_publication_tables",
+	"pg_roles", "pg_user", "pg_user_mappings", "pg_shadow", "pg_group", "pg_locks", "pg_prepared_xacts", "pg_replication_slots"}
+
+// columnsGiven is how many columns the text gives to what is neither a relation nor a query.
+func (z *sizing) columnsGiven(i int32) (n int) {
+	for j := i + 1; j < z.e[i].next; j++ {
+		z.steps++
+		if z.is(j, "ColumnDef") || z.is(j, "RangeTableFuncCol") || z.is(j, "JsonTableColumn") {
+			n++
+		}
+	}
+	return n
 }
 
 // join is what the alias of a join stands for, and the columns that a FULL JOIN merges;

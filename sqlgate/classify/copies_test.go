@@ -100,6 +100,10 @@ func boundedCopies() map[string]string {
 // PostgreSQL copies what a column stands for wherever it is named, so the statements that
 // are refused here would keep a backend planning, and growing, past every time limit.
 func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
+	wide := "c0 int"
+	for i := range 1_500 {
+		wide += fmt.Sprintf(", c%d int", i+1)
+	}
 	tb := newTestTables(t, Config{})
 	side := func(n int, each string) string { // FROM, from the left to the right
 		from := "(SELECT g AS x0 FROM generate_series(1, 1) g) s0"
@@ -147,6 +151,12 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"a function's constant":     "SELECT ARRAY[a" + strings.Repeat(", a", 100) + "] FROM repeat('x', 2000000) a",
 		"CASE of a constant":        "SELECT CASE repeat('x', 2000000)" + strings.Repeat(" WHEN name THEN 1", 100) + " END FROM t",
 		"copies of joins":           "WITH a AS NOT MATERIALIZED (SELECT 1 FROM t" + strings.Repeat(" JOIN t ON true", 140) + ") SELECT 1" + strings.Repeat(", (SELECT 1 FROM a)", 20),
+		"rows of a wide function":   "SELECT ROW(x.*) = ROW(x.*)" + strings.Repeat(", ROW(x.*) = ROW(x.*)", 100) + " FROM json_to_record('{}') AS x(" + wide + ")",
+		"rows of a wide subquery":   "SELECT ROW(y.*) IN (ROW(y.*)" + strings.Repeat(", ROW(y.*)", 200) + ") FROM (SELECT * FROM json_to_record('{}') AS x(" + wide + ") OFFSET 0) y",
+		"stars of a wide join":      "SELECT j.*" + strings.Repeat(", j.*", 100) + " FROM (json_to_record('{}') AS x(" + wide + ") CROSS JOIN json_to_record('{}') AS z(" + wide + ")) AS j",
+		"rows of XMLTABLE":          "SELECT ROW(x.*)" + strings.Repeat(", ROW(x.*)", 200) + " FROM XMLTABLE('/a' PASSING '<a/>' COLUMNS " + wide + ") x",
+		"views of the catalogue":    "SELECT ARRAY[(SELECT 1 FROM pg_seclabels)" + strings.Repeat(", (SELECT 1 FROM pg_catalog.pg_seclabels)", 100) + "]",
+		"types of a schema":         "SELECT 1 FROM information_schema.element_types" + strings.Repeat(" UNION ALL SELECT 1 FROM information_schema.element_types", 20),
 		"joins of wide rows":        "WITH w AS (SELECT *, *, * FROM pg_class) SELECT 1 FROM w" + strings.Repeat(" JOIN w ON true", 140),
 		"subqueries as value":       layered(18, "SELECT (SELECT max(id) FROM t) AS x", "SELECT x + x AS x FROM (%s) s"),
 		"values":                    layered(18, copyBase, "SELECT (SELECT x + x) AS x FROM (%s) s"),
