@@ -36,8 +36,8 @@ const (
 // What grows with the square of a number in one query is bounded too.
 const (
 	maxJoined           = 150 // relations, with those of subqueries that are put into it
-	mostSearched        = 11  // relations that are joined in every order (geqo_threshold)
-	collapsed           = 8   // of those that JOIN names (join_collapse_limit)
+	mostSearched        = 11  // parts of a list that are joined in every order (geqo_threshold)
+	collapsed           = 8   // of relations that are put into one (from_collapse_limit, join_collapse_limit)
 	maxWindows          = 400 // different ones of a text
 	maxLookups          = 20_000_000
 	maxAlternatives     = 1_500_000
@@ -55,6 +55,7 @@ type sight struct {
 	items   []sizedItem
 	plain   int // a column of what is no query
 	joined  int // relations
+	listed  int // parts of its list
 	sorted  int
 	calls   int  // of aggregates and window functions
 	sets    int  // grouping sets
@@ -191,6 +192,11 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	for _, field := range fromFields {
 		if i := z.child(stmt, field); i >= 0 {
 			r.total = capped(r.total + z.from(i, sees))
+			parts := 0
+			for range z.items(stmt, field) {
+				parts++
+			}
+			sees.listed += max(parts, 1)
 		}
 	}
 	for i := stmt + 1; i < z.e[stmt].next; i = z.e[i].next {
@@ -218,7 +224,8 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 		r.arms = sees.arms
 	}
 	z.bound(limitJoined, sees.joined, maxJoined)
-	r.total = capped(r.total + ways(sees.joined))
+	r.listed, r.ways = sees.listed, ways(sees.listed, sees.joined)
+	r.total = capped(r.total + r.ways)
 	z.bound(limitSorted, sees.sorted, maxSorted)
 	grouped := z.keys(stmt, "groupClause")
 	sees.keys += grouped + z.keys(stmt, "sortClause") + z.keys(stmt, "distinctClause")
@@ -234,24 +241,38 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 		for i := range r.columns {
 			r.columns[i].size.stays = 1
 		}
-		r.rest.stays, r.joined = min(r.rest.stays, 1), 1
+		r.rest.stays, r.joined, r.ways = min(r.rest.stays, 1), 1, 0
 	}
 	return r
 }
 
 // ways is what the ways to join relations come to, all of which stay while a text is
-// planned. Every order is tried of a few: where one column of each equals the others, on
-// two indexes, 3^n pairs take 4 kB each, and most joins far less. Of many there are fewer
-// orders, and what is known of each grows with their number: a 16th of a kB for the cube.
-func ways(joined int) int {
-	pairs := 1
-	for range min(joined, mostSearched) {
-		pairs *= 3
-	}
-	if joined <= mostSearched {
+// planned. Every order is tried of a few, which are the parts of a list, or groups of those
+// that JOIN names: where one column of each equals the others, on two indexes, 3^n pairs
+// take 4 kB each, and most joins far less. Of many there are fewer orders, and what is known
+// of each grows with their number: a 16th of a kB for the cube.
+func ways(listed, joined int) int {
+	group := func(n int) int {
+		pairs := 1
+		for range n {
+			pairs *= 3
+		}
 		return pairs / 2
 	}
-	return capped(max(joined*joined*joined/16, joined/collapsed*6561/2))
+	together := max(listed, min(joined, collapsed))
+	if together > mostSearched {
+		together = collapsed
+	}
+	return capped(max(group(together)+joined/collapsed*group(collapsed), joined*joined*joined/16))
+}
+
+// around is what a query comes to in the one that it is put into, which joins its relations
+// with others. One of a longer list is joined by itself.
+func (s *sized) around() int {
+	if s.listed > collapsed {
+		return s.total
+	}
+	return max(s.total-s.ways, 0)
 }
 
 // stays tells a query that stays one in the query around (is_simple_subquery), whose
@@ -410,7 +431,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 			around = sees
 		}
 		s = z.query(z.child(i, "subquery"), around)
-		total = s.total - ways(s.joined) // its relations are joined with those around
+		total = s.around() // its relations are joined with those around
 		sees.joined += s.joined
 		sees.clauses = sees.clauses.plus(s.clauses)
 		sees.width += s.width
@@ -447,7 +468,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		sees.width += s.width
 		sees.least += max(s.count, 1)
 		if sees.joined++; z.inlined(cte) {
-			total = s.total - ways(s.joined)
+			total = s.around()
 			sees.joined += s.joined - 1
 			sees.clauses = sees.clauses.plus(s.clauses)
 			sees.arms += s.arms
@@ -499,8 +520,13 @@ var catalogViews = []string{"pg_seclabels", "pg_tables", "pg_views", "pg_matview
 func (z *sizing) columnsGiven(i int32) (n int) {
 	for j := i + 1; j < z.e[i].next; j++ {
 		z.steps++
-		if z.is(j, "ColumnDef") || z.is(j, "RangeTableFuncCol") || z.is(j, "JsonTableColumn") {
+		switch {
+		case z.is(j, "ColumnDef"), z.is(j, "RangeTableFuncCol"), z.is(j, "JsonTableColumn"):
 			n++
+		case z.is(j, "FuncCall"): // each of ROWS FROM has a column, and unnest one for each array
+			for range z.items(j, "args") {
+				n++
+			}
 		}
 	}
 	return n

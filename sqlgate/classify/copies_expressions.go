@@ -55,7 +55,7 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		q := z.query(z.child(i, "subselect"), sees)
 		if string(z.raw(i, "subLinkType")) != "EXPR_SUBLINK" && sees != nil {
 			sees.joined += q.joined
-			q.total -= ways(q.joined)
+			q.total = q.around()
 			sees.clauses, sees.others = sees.clauses.plus(q.clauses), true
 		}
 		times := 1

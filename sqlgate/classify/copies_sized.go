@@ -23,6 +23,8 @@ type sized struct {
 	rest    nodes            // of a column of another name; 0 where all are known
 	total   int
 	joined  int // relations that it brings into a query around
+	listed  int // parts of its list
+	ways    int // of the total, what joining those comes to
 	count   int // of its columns, at least
 	width   int // of its columns, about
 	arms    int // of a set operation, its queries
@@ -126,7 +128,7 @@ func (z *sizing) resized(s *sized, node int32, list string) *sized {
 	if !z.has(node, list) {
 		return s
 	}
-	r := &sized{rest: s.rest, total: s.total, joined: s.joined, width: s.width, arms: s.arms, count: s.count, clauses: s.clauses}
+	r := &sized{rest: s.rest, total: s.total, joined: s.joined, listed: s.listed, ways: s.ways, width: s.width, arms: s.arms, count: s.count, clauses: s.clauses}
 	most := z.most(s)
 	for name := range z.items(node, list) {
 		n := most

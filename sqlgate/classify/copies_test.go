@@ -214,6 +214,10 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"many joins":          {"SELECT 1" + strings.Repeat(", (SELECT 1 FROM "+relations(50, " LEFT JOIN t ON true")+" LIMIT 1)", 40), limitCopiedNodes},
 		"joins of eight":      {"SELECT 1" + strings.Repeat(", (SELECT 1 FROM "+relations(8, ", t")+" LIMIT 1)", 80), limitCopiedNodes},
 		"joins of eleven":     {"SELECT 1" + strings.Repeat(", (SELECT 1 FROM "+relations(11, ", t")+" LIMIT 1)", 3), limitCopiedNodes},
+		"a list of twelve":    {"SELECT 1" + strings.Repeat(", (SELECT 1 FROM "+relations(10, ", t")+", (t a JOIN t b ON true) LIMIT 1)", 3), limitCopiedNodes},
+		"lists of eleven":     {"SELECT 1 FROM " + strings.TrimSuffix(strings.Repeat("(SELECT 1 FROM "+relations(11, ", t")+") s, ", 4), ", "), limitCopiedNodes},
+		"arrays of eleven":    {"SELECT ARRAY(SELECT 1 FROM " + relations(11, ", t") + ")" + strings.Repeat(", ARRAY(SELECT 1 FROM "+relations(11, ", t")+")", 4), limitCopiedNodes},
+		"nothing joined":      {"SELECT " + strings.Repeat("(", 12) + "EXISTS (SELECT FROM (SELECT) a" + strings.Repeat(", (SELECT) a", 20) + ")" + strings.Repeat(" BETWEEN SYMMETRIC false AND true)", 12), limitCopiedNodes},
 		"a CTE read often":    {"WITH c AS NOT MATERIALIZED (SELECT 1 FROM " + relations(50, ", t") + " LIMIT 1) SELECT 1 FROM c" + strings.Repeat(", c", 40), limitCopiedNodes},
 		"large joins beside":  {"SELECT 1 FROM (SELECT 1 FROM " + relations(130, ", t") + " OFFSET 0) a, (SELECT 1 FROM " + relations(130, ", t") + " OFFSET 0) b", limitCopiedNodes},
 		"distinct counts":     {"SELECT 1" + strings.Repeat(", count(DISTINCT id)", 401) + " FROM t", limitSorted},
@@ -223,6 +227,15 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		_, f := classifyText(tb, c.sql)
 		require.NotNil(t, f, name)
 		require.Equal(t, c.limit, f.Details["limit"], "%s: %v", name, f)
+	}
+	for name, sql := range map[string]string{
+		"reports of eleven": "SELECT 1 FROM " + relations(11, " JOIN t ON true") + strings.Repeat(" UNION ALL SELECT 1 FROM "+relations(11, " JOIN t ON true"), 20),
+		"a list of eleven":  "SELECT 1 FROM " + relations(11, ", t"),
+		"arms of six":       "SELECT 1 FROM " + relations(6, ", t") + strings.Repeat(" UNION ALL SELECT 1 FROM "+relations(6, ", t"), 50),
+		"a hundred":         "SELECT 1 FROM " + relations(100, " LEFT JOIN t ON true"),
+	} {
+		_, f := classifyText(tb, sql)
+		require.Nil(t, f, "%s: %v", name, f)
 	}
 	for name, sql := range boundedCopies() {
 		_, f := classifyText(tb, sql)
