@@ -18,7 +18,7 @@ func expected(r *approvalRow) (list []meaning) {
 	}
 	if more := p.taken(); r.OverLimit && r.MaxRows != nil {
 		list = append(list, meaning{"It will probably fail", "high", fmt.Sprintf("%s, and over %s nothing is changed.", rows, thousands(*r.MaxRows)), ""})
-	} else if r.MaxRows != nil && more > 0 && float64(p.Rows)+more > float64(*r.MaxRows) {
+	} else if r.MaxRows != nil && more >= 1 && float64(p.Rows)+more > float64(*r.MaxRows) {
 		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("%s, on which about %s more hang by foreign keys, if they are no different from others. Those count, and over %s nothing is changed.",
 			rows, thousands(int64(more)), thousands(*r.MaxRows)), ""})
 	}

@@ -45,10 +45,10 @@ func SinceOf(record json.RawMessage, version string, answer json.RawMessage) (st
 func sinceUnder(a *approval, version string, result *dryRunResult) *since {
 	n := &since{Version: version, Grave: true}
 	switch { // what EXECUTE runs is not known to a dry run, and the rules of an agent ask under any policy
-	case result != nil && result.Decision == "BLOCK":
-		n.Words = fmt.Sprintf("It does not run, approved or not: %s is active now and blocks it (%s).", version, result.RuleID)
-	case result == nil, a.PreparedSQL != "":
+	case result == nil, a.PreparedSQL != "", a.Principal != "", a.AgentID != "": // nor has it what was proven of who asks
 		n.Words = version + " is active now and decides when it is sent again. What, is not known here."
+	case result.Decision == "BLOCK":
+		n.Words = fmt.Sprintf("It does not run, approved or not: %s is active now and blocks it (%s).", version, result.RuleID)
 	case result.Approval != nil && result.Approval.MaxRows != nil && (a.MaxRows == nil || *result.Approval.MaxRows < *a.MaxRows):
 		n.MaxRows = result.Approval.MaxRows
 		n.Words = fmt.Sprintf("It may then run once and change %s at most: %s is active now and has that limit.", plural(int(*n.MaxRows), "row", "rows"), version)

@@ -43,8 +43,8 @@ reached AS (
   UNION ALL SELECT f.conrelid, 'key_changed', 16
    FROM pg_catalog.pg_constraint AS f JOIN pg_catalog.pg_attribute AS a ON a.attrelid OPERATOR(pg_catalog.=) f.confrelid AND a.attnum OPERATOR(pg_catalog.=) ANY (f.confkey) WHERE f.confrelid OPERATOR(pg_catalog.=) reached.oid
    AND f.contype OPERATOR(pg_catalog.=) 'f'::"char" AND f.confupdtype OPERATOR(pg_catalog.=) ANY ('{c,n,d}'::"char"[]) AND (reached.events OPERATOR(pg_catalog.&) 16) OPERATOR(pg_catalog.<>) 0
-   AND (pg_catalog.concat(reached.said, '.', a.attname) OPERATOR(pg_catalog.=) ANY ($3) OR pg_catalog.concat(reached.said, '.*') OPERATOR(pg_catalog.=) ANY ($3) OR reached.how OPERATOR(pg_catalog.=) 'view')
-   AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint AS above WHERE above.oid OPERATOR(pg_catalog.=) f.conparentid AND above.confrelid OPERATOR(pg_catalog.=) f.confrelid)
+   AND (pg_catalog.concat(reached.said, '.', a.attname) OPERATOR(pg_catalog.=) ANY ($3) OR pg_catalog.concat(reached.said, '.*') OPERATOR(pg_catalog.=) ANY ($3) OR reached.how OPERATOR(pg_catalog.=) ANY ('{view,partition,key_changed,set_null,set_default}'::pg_catalog.text[]))
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint AS above WHERE above.oid OPERATOR(pg_catalog.=) f.conparentid AND (above.confrelid OPERATOR(pg_catalog.=) f.confrelid OR reached.how OPERATOR(pg_catalog.=) 'partition'))
   UNION ALL SELECT i.inhrelid, 'partition', reached.events FROM pg_catalog.pg_inherits AS i WHERE i.inhparent OPERATOR(pg_catalog.=) reached.oid
   UNION ALL SELECT d.refobjid, 'view', reached.events FROM pg_catalog.pg_rewrite AS w JOIN pg_catalog.pg_depend AS d ON d.objid OPERATOR(pg_catalog.=) w.oid
    WHERE w.ev_class OPERATOR(pg_catalog.=) reached.oid AND w.ev_type OPERATOR(pg_catalog.=) '1'::"char" AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_rewrite'::pg_catalog.regclass::pg_catalog.oid

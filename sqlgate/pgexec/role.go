@@ -183,8 +183,10 @@ func (p *pool) askCalls(ctx context.Context, c *conn) (map[string]ColumnCall, er
 	calls := make(map[string]ColumnCall)
 	for call := range strings.SplitSeq(row.text(0), separator) {
 		parts := strings.Split(call, "\x1e")
-		if len(parts) != 3 {
+		if call == "" {
 			continue
+		} else if len(parts) != 3 {
+			return nil, fmt.Errorf("the database has a name with a separator in it: %q", call)
 		}
 		if known, found := calls[parts[0]]; !found || known.Hidden {
 			calls[parts[0]] = ColumnCall{parts[1], parts[2] == "true"}
