@@ -32,6 +32,11 @@ const demoDatabase = "shop"
 // demoStartTimeout bounds initdb and the start of PostgreSQL.
 const demoStartTimeout = 2 * time.Minute
 
+// demoMemory bounds each process of the demonstration's server, as OPERATIONS.md
+// ("A statement that does not end") advises for every server: what a text takes beyond
+// it costs that statement alone.
+const demoMemory = 1 << 30
+
 func (a *app) demoCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
@@ -141,7 +146,7 @@ func (a *app) demoDatabase(ctx context.Context, dir string) (*postgres.Cluster, 
 	if _, err := postgres.Install(ctx, a.err); err != nil {
 		return nil, err
 	}
-	cluster, err := postgres.Start(ctx, postgres.Options{Dir: filepath.Join(dir, "postgres")})
+	cluster, err := postgres.Start(ctx, postgres.Options{Dir: filepath.Join(dir, "postgres"), Memory: demoMemory})
 	if err != nil {
 		return nil, err
 	}

@@ -73,6 +73,11 @@ func TestTheTourDoesWhatItSays(t *testing.T) {
 	} {
 		require.Contains(t, said, want)
 	}
+	// What would take more memory than a process of its server may have fails by itself.
+	large := exec.Command(filepath.Join(root, "bin", "gate"), "query", "--url", demo, "SELECT length(repeat('x', 1000000000))")
+	out, err = large.CombinedOutput()
+	require.Error(t, err, "%s", out)
+	require.Contains(t, string(out), "53200")
 	// The server of the demonstration has an account of its own where root starts it,
 	// which walks through these two folders and lists neither.
 	way := []string{"var", filepath.Join("var", "demo"), filepath.Join("var", "demo", "postgres")}
