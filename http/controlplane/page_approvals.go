@@ -73,12 +73,37 @@ func (r approvalRow) unused() bool {
 	return r.Resolution == "approve" && r.Use == "free" && !r.Withdrawn
 }
 
-// lineOf is what a list shows of a statement.
+// lineOf is what a list shows of a statement: its beginning, and of a longer one the first
+// passage that writes behind that, too.
 func lineOf(sql string, most int) sqlView {
-	v := viewSQL(cutRunes(sql, most))
-	if more := len(sql) - v.Bytes; more > 0 {
-		v.Pieces = append(v.Pieces, sqlPiece{Kind: "blank", Note: "cut: " + plural(more, "more byte", "more bytes")})
+	if len(sql) <= most {
+		return viewSQL(sql)
 	}
+	cut := func(bytes int, rest string) sqlPiece {
+		return sqlPiece{Kind: "blank", Note: "cut: " + plural(bytes, "byte", "bytes") + rest}
+	}
+	from, passages := writeBehind(cutRunes(sql, searchedBytes), most)
+	if from == 0 {
+		v := viewSQL(cutRunes(sql, most))
+		v.Pieces = append(v.Pieces, cut(len(sql)-v.Bytes, " more"))
+		return v
+	}
+	v := viewSQL(cutRunes(sql, min(from, most)))
+	if v.Bytes < from {
+		v.Pieces = append(v.Pieces, cut(from-v.Bytes, ""))
+	}
+	size := 0
+	for _, p := range contracted(viewSQL(cutRunes(sql[from:], foldBytes)).Pieces) {
+		if size += p.width(); size > most {
+			break
+		}
+		v.Pieces = append(v.Pieces, p)
+	}
+	rest := " in all"
+	if passages > 1 {
+		rest += ", with " + plural(passages-1, "more passage that writes", "more passages that write")
+	}
+	v.Pieces = append(v.Pieces, cut(len(sql), rest))
 	return v
 }
 

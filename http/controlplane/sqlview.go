@@ -64,9 +64,12 @@ const (
 	longBlank = 24 // white space beyond this is folded and said
 	longLines = 4
 	tailBytes = partBytes / 3
-	longPiece = 160   // of a comment or a string in an excerpt
-	mostMixed = 20    // words of several alphabets that are named
-	mostNotes = 1_000 // marks with their whole note; the others have the number of the character
+	longPiece = 160 // of a comment or a string in an excerpt
+	nearBytes = 80  // before the cut of a list's row, where a verb shows and its table may not
+
+	searchedBytes = 64 << 10 // in which a row of a list looks for what writes
+	mostMixed     = 20       // words of several alphabets that are named
+	mostNotes     = 1_000    // marks with their whole note; the others have the number of the character
 )
 
 func viewSQL(text string) sqlView {
@@ -254,6 +257,23 @@ func writingParts(pieces []sqlPiece) (parts []partAt) {
 		}
 	}
 	return parts
+}
+
+// writeBehind is where the first passage that writes begins behind so many bytes of a text,
+// or so near to them that its table is behind them, and how many do; 0 where none does.
+func writeBehind(text string, bytes int) (first, passages int) {
+	pieces := scanned(text, nil).pieces
+	at, next := 0, 0
+	parts := writingParts(pieces)
+	for i, part := range parts {
+		for ; next < part.from; next++ {
+			at += len(pieces[next].Text)
+		}
+		if at > bytes-nearBytes {
+			return at, len(parts) - i
+		}
+	}
+	return 0, 0
 }
 
 // writes tells of a word, by its neighbours, whether a write begins there.

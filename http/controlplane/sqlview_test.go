@@ -135,6 +135,28 @@ func TestTheWritingPartsOfALongStatementAreFound(t *testing.T) {
 	require.Contains(t, flood.Warnings[len(flood.Warnings)-1], "101 passages of it write")
 }
 
+// A row of a list shows the first write that stands behind what it shows of the beginning.
+func TestARowShowsTheWriteBehindItsCut(t *testing.T) {
+	long := "WITH a AS (SELECT 1 WHERE " + strings.Repeat("b <> 'delete from x' AND ", 40) + "true), "
+	for text, want := range map[string]string{
+		"DELETE FROM a WHERE b IN (" + strings.Repeat("1, ", 100) + "2)":                                                          " 1, 1[cut: 88 bytes more]",
+		long + "b AS (DELETE FROM orders WHERE id > 0 RETURNING id) SELECT 1":                                                     " bytes]DELETE FROM orders WHERE id > 0 RETURNING id) SELECT 1[cut: ",
+		long + "b AS (DELETE /* " + strings.Repeat("none ", 60) + "*/ FROM orders) SELECT 1":                                      "none */ FROM orders) SELECT 1[cut: ",
+		long + "b AS (SELECT substring(delete from 1)), c AS (DELETE FROM orders) UPDATE z SET y = 1":                             " bytes in all, with 2 more passages that write]",
+		"/* " + strings.Repeat("harmless ", 60) + "*/ DELETE FROM orders":                                                         " bytes]DELETE FROM orders[cut: ",
+		"SELECT " + strings.Repeat("1, ", 75) + "(2); DELETE FROM orders WHERE " + strings.Repeat("a = 1 OR ", 10) + "true LIMIT": "DELETE FROM orders WHERE",
+	} {
+		var said strings.Builder
+		for _, p := range lineOf(text, lineBytes).Pieces {
+			if said.WriteString(p.Text); p.Kind == "blank" && p.Text == "" {
+				said.WriteString("[" + p.Note + "]")
+			}
+		}
+		require.Contains(t, said.String(), want, text)
+		require.LessOrEqual(t, said.Len(), 2*lineBytes+150)
+	}
+}
+
 // Whatever the text, its lines hold all of it, in order, with the numbers of an editor.
 func TestTheLinesAreTheWholeText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
