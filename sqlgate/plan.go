@@ -89,6 +89,9 @@ func (g *Gate) reach(ctx context.Context, s *submission) (tables []pgexec.Reache
 			events |= event
 		}
 	}
+	if events&pgexec.TriggersTruncate != 0 && slices.Contains(c.Flags, classify.FlagCascade) {
+		events |= pgexec.TruncateCascades
+	}
 	reading, omitted := g.Database.BeginPlan(ctx, false, c.Engine.ServerMajor)
 	if reading == nil {
 		return nil, omitted

@@ -121,6 +121,8 @@ func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
 		CREATE TRIGGER own AFTER DELETE ON parted_1 FOR EACH ROW EXECUTE FUNCTION audit();
 		CREATE TRIGGER statement AFTER DELETE ON parted_1 EXECUTE FUNCTION audit();
 		CREATE VIEW parted_view AS SELECT id FROM parted;
+		CREATE TRIGGER emptied AFTER TRUNCATE ON parted_items_1 EXECUTE FUNCTION audit();
+		CREATE TABLE notes (id int PRIMARY KEY, above int REFERENCES notes, parted_id int REFERENCES parted);
 		CREATE TABLE ruled (id int);
 		CREATE RULE kept AS ON DELETE TO ruled DO ALSO INSERT INTO plain VALUES (1);
 		CREATE TABLE older (id int PRIMARY KEY);
@@ -160,8 +162,16 @@ func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
 		"DELETE FROM older WHERE id = 1":         "public.older named  false []; public.younger partition public.older false [own, which calls public.audit]; public.younger_items cascade public.younger false []",
 		"UPDATE older SET id = id WHERE id = 10": "public.older named  false []",
 		"UPDATE parted_view SET id = 2":          "public.parted view public.parted_view false []; public.parted_items key_changed public.parted false []; public.parted_view named  false []",
+		"TRUNCATE parted CASCADE":                "public.notes emptied public.parted false []; public.parted named  false []; public.parted_items emptied public.parted false []; public.parted_items_1 partition public.parted_items false [emptied, which calls public.audit]",
+		"TRUNCATE parted_1 CASCADE":              "public.notes emptied public.parted_1 false []; public.parted_1 named  false []; public.parted_items emptied public.parted_1 false []; public.parted_items_1 partition public.parted_items false [emptied, which calls public.audit]",
+		"TRUNCATE child, plain":                  "public.child named  false []; public.plain named  true []",
 	} {
 		require.Equal(t, want, reached(sql), sql)
+	}
+	for _, table := range []string{"parted", "parted_1"} { // the server does as is said
+		g.execute(t, "INSERT INTO parted VALUES (1); INSERT INTO notes VALUES (1, NULL, NULL); INSERT INTO parted_items VALUES (1)")
+		g.execute(t, "DROP TRIGGER emptied ON parted_items_1; TRUNCATE "+table+" CASCADE; CREATE TRIGGER emptied AFTER TRUNCATE ON parted_items_1 EXECUTE FUNCTION audit()")
+		require.Equal(t, "0 0", g.value(t, "SELECT (SELECT count(*) FROM notes) || ' ' || (SELECT count(*) FROM parted_items)"))
 	}
 }
 

@@ -81,6 +81,7 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 		{"a condition that every row meets", ask("DELETE FROM orders WHERE id > 0"), []string{"High risk", "It will probably fail: PostgreSQL expects 100 rows, all of public.orders, and over 2 nothing is changed."}},
 		{"a function that does anything", ask("SELECT copy_away() FROM orders WHERE id = 1"), []string{"Calls a function, operator or type that is not built into PostgreSQL; it could do anything."}},
 		{"a name that is somebody else's", ask("DELETE FROM orders WHERE id = 4").with("actor", "supp\u043ert-agent"), []string{"High risk", "A claim is written to be misread"}},
+		{"a table is emptied, and others with it", ask("TRUNCATE parents CASCADE"), []string{"asks to empty public.parents, tables that it does not name and, by cascade, from public.children, public.grandchildren", "Empties another table", "Rows of public.children (about 5 000 rows", "go, every one, with those of public.parents"}},
 		{"a table is emptied", ask("TRUNCATE orders CASCADE"), []string{"asks to empty public.orders, tables that it does not name", "Drops or empties something for good.", "Cascades", "Nobody can read or write the table while it runs"}},
 	} {
 		id := g.hold(t, c.s)

@@ -576,7 +576,7 @@ func deed(r *approvalRow) string {
 	}
 	var taken []string
 	for _, t := range r.Impact.tables() {
-		if t.How == "cascade" && !slices.Contains(taken, t.Table) {
+		if (t.How == "cascade" || t.How == "emptied") && !slices.Contains(taken, t.Table) {
 			taken = append(taken, t.Table)
 		}
 	}
@@ -605,7 +605,11 @@ func dangers(r *approvalRow, warnings []string) []meaning {
 	}
 	for _, t := range r.Impact.tables() {
 		if words := takenWords[t.How]; words[0] != "" {
-			list = append(list, meaning{words[0], "medium", fmt.Sprintf("Rows of %s (%s%s) %s %s.", t.Table, sizeOf(t), perRow(r.Impact.each(t)), words[1], t.From), ""})
+			severity := "medium"
+			if t.How == "emptied" {
+				severity = "high"
+			}
+			list = append(list, meaning{words[0], severity, fmt.Sprintf("Rows of %s (%s%s) %s %s.", t.Table, sizeOf(t), perRow(r.Impact.each(t)), words[1], t.From), ""})
 		}
 		for _, trigger := range t.Triggers {
 			list = append(list, meaning{"Trigger", "medium", fmt.Sprintf("A write of %s fires %s. It may write elsewhere.", t.Table, trigger), ""})

@@ -152,7 +152,7 @@ func (p *plan) tables() []reached {
 // average; 0: not known.
 func (p *plan) each(t reached) float64 {
 	for _, from := range p.tables() {
-		if from.Table == t.From && t.Rows != nil && from.Rows != nil && *from.Rows > 0 && t.How != "view" && t.How != "partition" {
+		if from.Table == t.From && t.Rows != nil && from.Rows != nil && *from.Rows > 0 && t.How != "view" && t.How != "partition" && t.How != "emptied" {
 			return float64(*t.Rows) / float64(*from.Rows)
 		}
 	}

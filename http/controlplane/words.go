@@ -233,7 +233,7 @@ func estimate(p *plan) string {
 var takenWords = map[string][2]string{
 	"cascade": {"Deletes elsewhere", "that belong to those deleted from"}, "set_null": {"Empties columns elsewhere", "that belong to those deleted from"},
 	"set_default": {"Changes columns elsewhere", "that belong to those deleted from"}, "key_changed": {"Changes elsewhere", "that belong to those whose key is changed in"},
-	"view": {"Writes through a view", "that show in"},
+	"view": {"Writes through a view", "that show in"}, "emptied": {"Empties another table", "go, every one, with those of"},
 }
 
 // sizeOf is how large a table is, by the server's last count.

@@ -11,7 +11,7 @@ import (
 // those by a foreign key that takes them along, one behind a view, or a partition.
 type Reached struct {
 	Table    string   `json:"table"`    // schema.table
-	How      string   `json:"how"`      // named; cascade, set_null, set_default: with rows deleted; key_changed: with keys; view: behind one; partition: of one, with triggers of its own
+	How      string   `json:"how"`      // named; cascade, set_null, set_default: with rows deleted; key_changed: with keys; emptied: by TRUNCATE ... CASCADE; view: behind one; partition: of one, with triggers of its own
 	From     string   `json:"from"`     // the table, or the view, that it is reached from; "" = named
 	Rows     *int64   `json:"rows"`     // in all, by the server's last count; nil = never counted
 	Bytes    int64    `json:"bytes"`    // of its rows, by the same count
@@ -25,6 +25,9 @@ const (
 	TriggersUpdate   = 1 << 4
 	TriggersTruncate = 1 << 5
 )
+
+// TruncateCascades says, beside TriggersTruncate, that what refers to the tables is emptied too.
+const TruncateCascades = 1 << 16 // no bit of pg_trigger.tgtype, which is an int2
 
 // reachSQL looks at catalogues alone, so nothing of a user's runs and no table is locked.
 // Rows of partitions and of tables below go with those of the table above, whose keys and
@@ -45,6 +48,9 @@ reached AS (
    AND f.contype OPERATOR(pg_catalog.=) 'f'::"char" AND f.confupdtype OPERATOR(pg_catalog.=) ANY ('{c,n,d}'::"char"[]) AND (reached.events OPERATOR(pg_catalog.&) 16) OPERATOR(pg_catalog.<>) 0
    AND (pg_catalog.concat(reached.said, '.', a.attname) OPERATOR(pg_catalog.=) ANY ($3) OR pg_catalog.concat(reached.said, '.*') OPERATOR(pg_catalog.=) ANY ($3) OR reached.how OPERATOR(pg_catalog.=) ANY ('{view,partition,key_changed,set_null,set_default}'::pg_catalog.text[]))
    AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint AS above WHERE above.oid OPERATOR(pg_catalog.=) f.conparentid AND (above.confrelid OPERATOR(pg_catalog.=) f.confrelid OR reached.how OPERATOR(pg_catalog.=) 'partition'))
+  UNION ALL SELECT f.conrelid, 'emptied', reached.events FROM pg_catalog.pg_constraint AS f WHERE f.confrelid OPERATOR(pg_catalog.=) reached.oid AND f.conrelid OPERATOR(pg_catalog.<>) reached.oid
+   AND f.contype OPERATOR(pg_catalog.=) 'f'::"char" AND (reached.events OPERATOR(pg_catalog.&) 65536) OPERATOR(pg_catalog.<>) 0
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint AS above WHERE above.oid OPERATOR(pg_catalog.=) f.conparentid AND (above.confrelid OPERATOR(pg_catalog.=) f.confrelid OR reached.how OPERATOR(pg_catalog.=) 'partition'))
   UNION ALL SELECT i.inhrelid, 'partition', reached.events FROM pg_catalog.pg_inherits AS i WHERE i.inhparent OPERATOR(pg_catalog.=) reached.oid
   UNION ALL SELECT d.refobjid, 'view', reached.events FROM pg_catalog.pg_rewrite AS w JOIN pg_catalog.pg_depend AS d ON d.objid OPERATOR(pg_catalog.=) w.oid
    WHERE w.ev_class OPERATOR(pg_catalog.=) reached.oid AND w.ev_type OPERATOR(pg_catalog.=) '1'::"char" AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_rewrite'::pg_catalog.regclass::pg_catalog.oid
@@ -60,7 +66,7 @@ SELECT COALESCE(pg_catalog.json_agg(r.one), '[]'::pg_catalog.json)::pg_catalog.t
    FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_proc AS p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
    WHERE t.tgrelid OPERATOR(pg_catalog.=) r.oid AND NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) 'D'::"char"
    AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) r.events) OPERATOR(pg_catalog.<>) 0
-   AND (r.how OPERATOR(pg_catalog.<>) 'partition' OR t.tgparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 1) OPERATOR(pg_catalog.=) 1)
+   AND (r.how OPERATOR(pg_catalog.<>) 'partition' OR t.tgparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 33) OPERATOR(pg_catalog.<>) 0)
   UNION ALL SELECT pg_catalog.concat('the rule ', w.rulename, ', which has statements of its own')
    FROM pg_catalog.pg_rewrite AS w WHERE w.ev_class OPERATOR(pg_catalog.=) r.oid AND w.ev_enabled OPERATOR(pg_catalog.<>) 'D'::"char" AND r.how OPERATOR(pg_catalog.<>) 'partition'
    AND (r.events OPERATOR(pg_catalog.&) CASE w.ev_type WHEN '2'::"char" THEN 16 WHEN '3'::"char" THEN 4 WHEN '4'::"char" THEN 8 ELSE 0 END) OPERATOR(pg_catalog.<>) 0) AS x) AS fired
