@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -94,9 +95,13 @@ func (a *app) printExecutions(ctx context.Context, client *gateClient, found []g
 	for _, b := range found {
 		seqs = append(seqs, b.EventSeqs...)
 	}
+	slices.Sort(seqs)
 	did := map[string]string{}
-	if len(seqs) > 0 {
-		did = client.did(ctx, url.Values{"from_seq": {fmt.Sprint(slices.Min(seqs))}, "to_seq": {fmt.Sprint(slices.Max(seqs))}})
+	for from, i := 0, 0; i < len(seqs); i++ { // an old one that was settled lately has months between its events
+		if i+1 == len(seqs) || seqs[i+1]-seqs[i] > 1000 {
+			maps.Copy(did, client.did(ctx, url.Values{"from_seq": {fmt.Sprint(seqs[from])}, "to_seq": {fmt.Sprint(seqs[i])}}))
+			from = i + 1
+		}
 	}
 	var err error
 	switch {
