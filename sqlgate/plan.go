@@ -59,25 +59,31 @@ func (s *submission) relations() []string {
 // impact is what the person who approves is shown of what the statement reaches, with
 // the estimate, as JSON; "" where neither could be had.
 func (g *Gate) impact(ctx context.Context, s *submission) (string, error) {
-	plan, _, err := g.estimate(ctx, s)
+	plan, unplanned, err := g.estimate(ctx, s)
 	if err != nil {
 		return "", err
 	}
-	tables, omitted := g.reach(ctx, s)
-	if plan == nil && len(tables) == 0 && omitted == "" {
+	reach, omitted := g.reach(ctx, s)
+	if plan == nil && reach == nil && unplanned == "" && omitted == "" {
 		return "", nil
 	}
-	return string(appendValue(nil, struct {
+	said := struct {
 		*pgexec.Plan
+		PlanOmitted   string           `json:"plan_omitted,omitempty"`
 		Tables        []pgexec.Reached `json:"tables"`
+		TablesMore    int              `json:"tables_more,omitempty"`
 		TablesOmitted string           `json:"tables_omitted,omitempty"`
-	}{plan, tables, omitted})), nil
+	}{plan, unplanned, nil, 0, omitted}
+	if reach != nil {
+		said.Tables, said.TablesMore = reach.Tables, reach.More
+	}
+	return string(appendValue(nil, said)), nil
 }
 
 // reach asks the catalogues which tables a write reaches, besides those that it names;
 // nothing of the statement but their names is sent. omitted says why they could not be
 // asked; both are empty where there is nothing to ask, or it is switched off.
-func (g *Gate) reach(ctx context.Context, s *submission) (tables []pgexec.Reached, omitted string) {
+func (g *Gate) reach(ctx context.Context, s *submission) (reach *pgexec.Reach, omitted string) {
 	c := &s.classification
 	if !g.PlanEstimates || len(c.TablesWritten) == 0 {
 		return nil, ""
@@ -96,10 +102,10 @@ func (g *Gate) reach(ctx context.Context, s *submission) (tables []pgexec.Reache
 	if reading == nil {
 		return nil, omitted
 	}
-	if tables = reading.Reach(ctx, c.TablesWritten, c.ColumnsWritten, events); tables == nil {
+	if reach = reading.Reach(ctx, c.TablesWritten, c.ColumnsWritten, events); reach == nil {
 		return nil, "the database did not say in time"
 	}
-	return tables, ""
+	return reach, ""
 }
 
 // notPlanned says what the text alone says against a plan.

@@ -123,6 +123,9 @@ func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
 		CREATE VIEW parted_view AS SELECT id FROM parted;
 		CREATE TRIGGER emptied AFTER TRUNCATE ON parted_items_1 EXECUTE FUNCTION audit();
 		CREATE TABLE notes (id int PRIMARY KEY, above int REFERENCES notes, parted_id int REFERENCES parted);
+		CREATE TABLE made (base int, id int GENERATED ALWAYS AS (base * 2) STORED UNIQUE);
+		CREATE TABLE made_items (id int REFERENCES made (id) ON UPDATE CASCADE);
+		CREATE TABLE by_list (n positive[]);
 		CREATE TABLE ruled (id int);
 		CREATE RULE kept AS ON DELETE TO ruled DO ALSO INSERT INTO plain VALUES (1);
 		CREATE TABLE older (id int PRIMARY KEY);
@@ -135,13 +138,18 @@ func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
 				Table, How, From string
 				Rows             *int64
 				Triggers         []string
+				Moves            bool
 			}
 		}
 		record := g.do(t, http.MethodGet, "/approvals/"+g.hold(t, ask(sql)), nil, operatorHeader).json(t)
 		unmarshal(t, mustJSON(t, record["impact"]), &impact)
 		var said []string
 		for _, r := range impact.Tables {
-			said = append(said, fmt.Sprint(r.Table, " ", r.How, " ", r.From, " ", r.Rows != nil, " ", r.Triggers))
+			how := r.How
+			if r.Moves {
+				how += " (moves)"
+			}
+			said = append(said, fmt.Sprint(r.Table, " ", how, " ", r.From, " ", r.Rows != nil, " ", r.Triggers))
 		}
 		slices.Sort(said)
 		return strings.Join(said, "; ")
@@ -152,22 +160,40 @@ func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
 	require.Equal(t, "public.by_trigger named  false [t, which calls public.audit]", reached("INSERT INTO by_trigger VALUES (1)"))
 	require.Equal(t, "public.by_trigger named  false []", reached("UPDATE by_trigger SET id = 1 WHERE id = 2"), "which does not fire it")
 	for sql, want := range map[string]string{
-		"DELETE FROM parted WHERE id = 1":        "public.parted named  false [above, which calls public.audit]; public.parted_1 partition public.parted false [own, which calls public.audit]; public.parted_items cascade public.parted false []",
-		"DELETE FROM parted_1 WHERE id = 1":      "public.parted_1 named  false [above, which calls public.audit own, which calls public.audit statement, which calls public.audit]; public.parted_items cascade public.parted_1 false []",
-		"UPDATE parted SET id = 2 WHERE id = 1":  "public.parted named  false []; public.parted_items key_changed public.parted false []",
-		"UPDATE parted SET n = 2 WHERE id = 1":   "public.parted named  false []",
-		"DELETE FROM ruled WHERE id = 1":         "public.ruled named  false [the rule kept, which has statements of its own]",
-		"INSERT INTO ruled VALUES (1)":           "public.ruled named  false []",
-		"DELETE FROM parted_view WHERE id = 1":   "public.parted view public.parted_view false [above, which calls public.audit]; public.parted_1 partition public.parted false [own, which calls public.audit]; public.parted_items cascade public.parted false []; public.parted_view named  false []",
-		"DELETE FROM older WHERE id = 1":         "public.older named  false []; public.younger partition public.older false [own, which calls public.audit]; public.younger_items cascade public.younger false []",
-		"UPDATE older SET id = id WHERE id = 10": "public.older named  false []",
-		"UPDATE parted_view SET id = 2":          "public.parted view public.parted_view false []; public.parted_items key_changed public.parted false []; public.parted_view named  false []",
-		"TRUNCATE parted CASCADE":                "public.notes emptied public.parted false []; public.parted named  false []; public.parted_items emptied public.parted false []; public.parted_items_1 partition public.parted_items false [emptied, which calls public.audit]",
-		"TRUNCATE parted_1 CASCADE":              "public.notes emptied public.parted_1 false []; public.parted_1 named  false []; public.parted_items emptied public.parted_1 false []; public.parted_items_1 partition public.parted_items false [emptied, which calls public.audit]",
-		"TRUNCATE child, plain":                  "public.child named  false []; public.plain named  true []",
+		"DELETE FROM parted WHERE id = 1":           "public.parted named  false [above, which calls public.audit]; public.parted_1 partition public.parted false [own, which calls public.audit]; public.parted_items cascade public.parted false []",
+		"DELETE FROM parted_1 WHERE id = 1":         "public.parted_1 named  false [above, which calls public.audit own, which calls public.audit statement, which calls public.audit]; public.parted_items cascade public.parted_1 false []",
+		"UPDATE parted SET id = 2 WHERE id = 1":     "public.parted named (moves)  false [above, which calls public.audit]; public.parted_1 partition (moves) public.parted false [own, which calls public.audit]; public.parted_items key_changed (moves) public.parted false []",
+		"UPDATE made SET base = 2 WHERE base = 1":   "public.made named  false []; public.made_items key_changed public.made false []",
+		"INSERT INTO by_default (m) VALUES (1)":     "public.by_default named  false [the default of n, which calls public.ran]",
+		"UPDATE by_default SET m = 1 WHERE n = 1":   "public.by_default named  false []",
+		"INSERT INTO by_check VALUES (1)":           "public.by_check named  false [the check by_check_n_check, which calls public.ran]",
+		"UPDATE by_generated SET n = 1 WHERE n = 2": "public.by_generated named  false [the default of m, which calls public.ran]",
+		"INSERT INTO by_index VALUES (1)":           "public.by_index named  false [the index by_index_ran_idx, which calls public.ran]",
+		"INSERT INTO by_domain VALUES (1)":          "public.by_domain named  false [the domain of n, which calls public.ran]",
+		"INSERT INTO by_list VALUES ('{1}')":        "public.by_list named  false [the domain of n, which calls public.ran]",
+		"INSERT INTO by_partition VALUES (1)":       "public.by_partition named  false [the partition key, which calls public.ran]",
+		"DELETE FROM by_policy WHERE n = 1":         "public.by_policy named  false [the policy p, which calls public.ran]",
+		"UPDATE parted SET n = 2 WHERE id = 1":      "public.parted named  false []",
+		"DELETE FROM ruled WHERE id = 1":            "public.ruled named  false [the rule kept, which has statements of its own]",
+		"INSERT INTO ruled VALUES (1)":              "public.ruled named  false []",
+		"DELETE FROM parted_view WHERE id = 1":      "public.parted view public.parted_view false [above, which calls public.audit]; public.parted_1 partition public.parted false [own, which calls public.audit]; public.parted_items cascade public.parted false []; public.parted_view named  false []",
+		"DELETE FROM older WHERE id = 1":            "public.older named  false []; public.younger partition public.older false [own, which calls public.audit]; public.younger_items cascade public.younger false []",
+		"UPDATE older SET id = id WHERE id = 10":    "public.older named  false []",
+		"UPDATE parted_view SET id = 2":             "public.parted view (moves) public.parted_view false [above, which calls public.audit]; public.parted_1 partition (moves) public.parted false [own, which calls public.audit]; public.parted_items key_changed (moves) public.parted false []; public.parted_view named  false []",
+		"TRUNCATE parted CASCADE":                   "public.notes emptied public.parted false []; public.parted named  false []; public.parted_items emptied public.parted false []; public.parted_items_1 partition public.parted_items false [emptied, which calls public.audit]",
+		"TRUNCATE parted_1 CASCADE":                 "public.notes emptied public.parted_1 false []; public.parted_1 named  false []; public.parted_items emptied public.parted_1 false []; public.parted_items_1 partition public.parted_items false [emptied, which calls public.audit]",
+		"TRUNCATE child, plain":                     "public.child named  false []; public.plain named  true []",
 	} {
 		require.Equal(t, want, reached(sql), sql)
 	}
+	g.execute(t, `CREATE TABLE hub (id int PRIMARY KEY);
+		DO $$ BEGIN FOR n IN 1 .. 60 LOOP EXECUTE format('CREATE TABLE hub_%s (id int REFERENCES hub ON DELETE CASCADE)', n); END LOOP; END $$;
+		CREATE TABLE last_of_hub (id int REFERENCES hub ON DELETE CASCADE);
+		CREATE TRIGGER own AFTER DELETE ON last_of_hub FOR EACH ROW EXECUTE FUNCTION audit()`)
+	impact := g.do(t, http.MethodGet, "/approvals/"+g.hold(t, ask("DELETE FROM hub WHERE id = 1")), nil, operatorHeader).json(t)["impact"].(map[string]any)
+	require.Len(t, impact["tables"], 50)
+	require.Equal(t, 12.0, impact["tables_more"], "60 and the last, of which what has triggers comes first")
+	require.Contains(t, string(mustJSON(t, impact["tables"])), "own, which calls public.audit")
 	for _, table := range []string{"parted", "parted_1"} { // the server does as is said
 		g.execute(t, "INSERT INTO parted VALUES (1); INSERT INTO notes VALUES (1, NULL, NULL); INSERT INTO parted_items VALUES (1)")
 		g.execute(t, "DROP TRIGGER emptied ON parted_items_1; TRUNCATE "+table+" CASCADE; CREATE TRIGGER emptied AFTER TRUNCATE ON parted_items_1 EXECUTE FUNCTION audit()")

@@ -81,6 +81,7 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 		{"a condition that every row meets", ask("DELETE FROM orders WHERE id > 0"), []string{"High risk", "It will probably fail: PostgreSQL expects 100 rows, all of public.orders, and over 2 nothing is changed."}},
 		{"a function that does anything", ask("SELECT copy_away() FROM orders WHERE id = 1"), []string{"Calls a function, operator or type that is not built into PostgreSQL; it could do anything."}},
 		{"a name that is somebody else's", ask("DELETE FROM orders WHERE id = 4").with("actor", "supp\u043ert-agent"), []string{"High risk", "A claim is written to be misread"}},
+		{"rows that move to another partition", ask("UPDATE heaps SET n = n + 1 WHERE id IN (7, 8)"), []string{"It may fail: PostgreSQL expects 2 rows. A row that moves to another partition counts twice, and over 2 nothing is changed."}},
 		{"a table is emptied, and others with it", ask("TRUNCATE parents CASCADE"), []string{"asks to empty public.parents, tables that it does not name and, by cascade, from public.children, public.grandchildren", "Empties another table", "Rows of public.children (about 5 000 rows", "go, every one, with those of public.parents"}},
 		{"a table is emptied", ask("TRUNCATE orders CASCADE"), []string{"asks to empty public.orders, tables that it does not name", "Drops or empties something for good.", "Cascades", "Nobody can read or write the table while it runs"}},
 	} {
@@ -174,5 +175,11 @@ func TestACardSaysWhyItIsToBeLookedAt(t *testing.T) {
 	plane := startTestPlane(t, g.base).reader(t)
 	card := plane.page(t, "/approvals/"+g.hold(t, ask("UPDATE orders SET status = 'paid' WHERE id > 90")))
 	require.Contains(t, card, "Look closely: how many rows its condition finds, the text does not say. No risk signal, no cascade and no trigger.")
+	require.Contains(t, plane.page(t, "/approvals/"+g.hold(t, ask("DELETE FROM nowhere WHERE id = 1"))), "is not known: the database had no table of that name when it was asked for.")
+	g.execute(t, `CREATE FUNCTION sneaky() RETURNS int LANGUAGE sql AS 'DELETE FROM orders WHERE id = 4; SELECT 1';
+		CREATE VIEW peeking AS SELECT sneaky() AS n; CREATE TABLE plain (id int, n int DEFAULT sneaky()); ANALYZE`)
+	require.Contains(t, plane.page(t, "/approvals/"+g.hold(t, ask("UPDATE orders SET status = 'x' WHERE id IN (SELECT n FROM peeking)"))), "no cascade and no trigger; whether code of users runs behind it is not known, since a relation is no plain table.")
+	card = plane.page(t, "/approvals/"+g.hold(t, ask("DELETE FROM plain WHERE id = 1")))
+	require.Contains(t, card, "<dd>none: a relation uses code that is not built in.</dd>")
 	require.Contains(t, plane.page(t, "/approvals/"+g.hold(t, ask("COMMENT ON TABLE orders IS 'x'"))), "Look closely: it changes what others find in the database.")
 }

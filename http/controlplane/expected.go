@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // expected is what the database's estimate says that a person must not miss.
@@ -21,6 +22,9 @@ func expected(r *approvalRow) (list []meaning) {
 	} else if r.MaxRows != nil && more >= 1 && float64(p.Rows)+more > float64(*r.MaxRows) {
 		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("%s, on which about %s more hang by foreign keys, if they are no different from others. Those count, and over %s nothing is changed.",
 			rows, thousands(int64(more)), thousands(*r.MaxRows)), ""})
+	}
+	if r.MaxRows != nil && !r.OverLimit && 2*p.Rows > *r.MaxRows && slices.ContainsFunc(p.Tables, func(t reached) bool { return t.Moves }) {
+		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("%s. A row that moves to another partition counts twice, and over %s nothing is changed.", rows, thousands(*r.MaxRows)), ""})
 	}
 	if r.manyByKey() {
 		list = append(list, meaning{"More than one row", "high", rows + ", though the condition gives one value: the column is called like a key, and may be none.", ""})
@@ -61,7 +65,16 @@ func (r *approvalRow) unlooked() string {
 	case r.Impact == nil:
 		return "GATE_PLAN_ESTIMATES is off, or an operator alone is told"
 	}
-	return cmp.Or(r.Impact.Omitted, "the catalogues name none of its tables")
+	return cmp.Or(r.Impact.Omitted, "the database had no table of that name when it was asked for")
+}
+
+// unseen says why code of users may run behind it that nothing tells of: it kept the gate
+// from having it planned, too.
+func (r *approvalRow) unseen() string {
+	if p := r.Impact; p != nil && (strings.HasSuffix(p.Unplanned, "not built in") || strings.HasSuffix(p.Unplanned, "no plain table")) {
+		return p.Unplanned
+	}
+	return ""
 }
 
 // closely says why a statement is to be looked at of which there is nothing else to say.

@@ -354,6 +354,9 @@ type approvalView struct {
 	Since     *since // what another policy says that is active by now
 }
 
+// Unseen is unseen, for its page.
+func (v approvalView) Unseen() string { return v.unseen() }
+
 // Looked tells whether the catalogues were asked what it reaches.
 func (v approvalView) Looked() bool { return len(v.Impact.tables()) > 0 }
 
@@ -614,6 +617,9 @@ func dangers(r *approvalRow, warnings []string) []meaning {
 		for _, trigger := range t.Triggers {
 			list = append(list, meaning{"Trigger", "medium", fmt.Sprintf("A write of %s fires %s. It may write elsewhere.", t.Table, trigger), ""})
 		}
+	}
+	if p := r.Impact; p != nil && p.More > 0 {
+		list = append(list, meaning{"More than is listed", "high", fmt.Sprintf("It reaches %s besides, which are not listed.", plural(p.More, "more table", "more tables")), ""})
 	}
 	for _, words := range advice(&r.Classification) {
 		list = append(list, meaning{"While it runs", "medium", words, ""})

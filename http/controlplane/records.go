@@ -137,6 +137,8 @@ type plan struct {
 	Rows      int64     `json:"rows"`
 	TotalCost float64   `json:"total_cost"`
 	Tables    []reached `json:"tables"`
+	More      int       `json:"tables_more"`    // beyond those that are listed
+	Unplanned string    `json:"plan_omitted"`   // why it was not asked
 	Omitted   string    `json:"tables_omitted"` // why those could not be asked for
 }
 
@@ -176,6 +178,7 @@ type reached struct {
 	Rows     *int64   `json:"rows"`
 	Bytes    int64    `json:"bytes"`
 	Triggers []string `json:"triggers"`
+	Moves    bool     `json:"moves"`
 }
 
 type auditEvent struct {

@@ -219,11 +219,14 @@ func reach(c *classification) string {
 	return strings.Join(list, "; ")
 }
 
-// estimate is what the database expects, "" where it was not asked. Its statistics
+// estimate is what the database expects, or why it was not asked. Its statistics
 // may be old, so it is no promise.
 func estimate(p *plan) string {
-	if p == nil || p.Node == "" {
+	switch {
+	case p == nil || p.Node == "" && p.Unplanned == "":
 		return ""
+	case p.Node == "":
+		return "none: " + p.Unplanned + "."
 	}
 	return fmt.Sprintf("PostgreSQL expects %s (%s, cost %s). It planned the statement and did not run it.", plural(int(p.Rows), "row", "rows"), p.Node, thousands(int64(math.Round(p.TotalCost))))
 }

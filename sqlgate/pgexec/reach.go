@@ -10,12 +10,19 @@ import (
 // A Reached is a table that a write reaches: one that it names, one whose rows hang on
 // those by a foreign key that takes them along, one behind a view, or a partition.
 type Reached struct {
-	Table    string   `json:"table"`    // schema.table
-	How      string   `json:"how"`      // named; cascade, set_null, set_default: with rows deleted; key_changed: with keys; emptied: by TRUNCATE ... CASCADE; view: behind one; partition: of one, with triggers of its own
-	From     string   `json:"from"`     // the table, or the view, that it is reached from; "" = named
-	Rows     *int64   `json:"rows"`     // in all, by the server's last count; nil = never counted
-	Bytes    int64    `json:"bytes"`    // of its rows, by the same count
-	Triggers []string `json:"triggers"` // that fire, with the function that each calls
+	Table    string   `json:"table"`           // schema.table
+	How      string   `json:"how"`             // named; cascade, set_null, set_default: with rows deleted; key_changed: with keys; emptied: by TRUNCATE ... CASCADE; view: behind one; partition: of one, with triggers of its own
+	From     string   `json:"from"`            // the table, or the view, that it is reached from; "" = named
+	Rows     *int64   `json:"rows"`            // in all, by the server's last count; nil = never counted
+	Bytes    int64    `json:"bytes"`           // of its rows, by the same count
+	Triggers []string `json:"triggers"`        // what runs with it: triggers, rules, and functions of users' in defaults, checks, indexes and policies
+	Moves    bool     `json:"moves,omitempty"` // rows may go to another partition: each that does is deleted and inserted
+}
+
+// A Reach is what a write reaches, by the catalogues.
+type Reach struct {
+	Tables []Reached `json:"tables"`
+	More   int       `json:"more"` // tables beyond those that are listed
 }
 
 // Events of triggers (pg_trigger.tgtype).
@@ -29,15 +36,25 @@ const (
 // TruncateCascades says, beside TriggersTruncate, that what refers to the tables is emptied too.
 const TruncateCascades = 1 << 16 // no bit of pg_trigger.tgtype, which is an int2
 
+// mostReached is how many tables are listed.
+const mostReached = 50
+
 // reachSQL looks at catalogues alone, so nothing of a user's runs and no table is locked.
 // Rows of partitions and of tables below go with those of the table above, whose keys and
 // row triggers they have too: what is theirs alone is looked for there. A rule counts as
-// a trigger, and behind a view stands each table that it reads.
-const reachSQL = `WITH RECURSIVE name AS (SELECT c.oid, pg_catalog.concat(n.nspname, '.', c.relname) AS said, c.reltuples, c.relpages
+// a trigger, and so does a function of a user's that a default, a check, an index, a partition
+// key or a policy calls, unless an extension brought it. Behind a view stands each table that
+// it reads. An UPDATE of a partition key (131072) moves rows, so that row triggers of DELETE
+// and INSERT fire; a generated column may change with any other. What is not named and has no
+// trigger comes last, where the list is cut.
+const reachSQL = `WITH RECURSIVE name AS (SELECT c.oid, pg_catalog.concat(n.nspname, '.', c.relname) AS said, c.reltuples, c.relpages, c.relkind OPERATOR(pg_catalog.=) 'p'::"char" AS parted
   FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.relkind OPERATOR(pg_catalog.=) ANY ('{r,p,v,m,f}'::"char"[])),
 reached AS (
- SELECT name.oid, name.said, 'named'::pg_catalog.text AS how, ''::pg_catalog.text COLLATE pg_catalog."C" AS source, $2::pg_catalog.int4 AS events FROM name WHERE name.said OPERATOR(pg_catalog.=) ANY ($1)
- UNION SELECT name.oid, name.said, next.how, reached.said, next.events FROM reached CROSS JOIN LATERAL (
+ SELECT name.oid, name.said, 'named'::pg_catalog.text AS how, ''::pg_catalog.text COLLATE pg_catalog."C" AS source, $2::pg_catalog.int4 OPERATOR(pg_catalog.|) CASE WHEN name.parted AND ($2 OPERATOR(pg_catalog.&) 16) OPERATOR(pg_catalog.<>) 0 AND EXISTS (
+   SELECT FROM pg_catalog.pg_partitioned_table AS p LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid OPERATOR(pg_catalog.=) p.partrelid AND a.attnum OPERATOR(pg_catalog.=) ANY (p.partattrs)
+   WHERE pg_catalog.pg_partition_root(p.partrelid::pg_catalog.regclass)::pg_catalog.oid OPERATOR(pg_catalog.=) pg_catalog.pg_partition_root(name.oid::pg_catalog.regclass)::pg_catalog.oid AND (0::pg_catalog.int2 OPERATOR(pg_catalog.=) ANY (p.partattrs)
+   OR pg_catalog.concat(name.said, '.', a.attname) OPERATOR(pg_catalog.=) ANY ($3) OR pg_catalog.concat(name.said, '.*') OPERATOR(pg_catalog.=) ANY ($3))) THEN 131072 ELSE 0 END AS events FROM name WHERE name.said OPERATOR(pg_catalog.=) ANY ($1)
+ UNION SELECT name.oid, name.said, next.how, reached.said, next.events OPERATOR(pg_catalog.|) CASE WHEN name.parted AND next.how OPERATOR(pg_catalog.<>) 'partition' AND (next.events OPERATOR(pg_catalog.&) 16) OPERATOR(pg_catalog.<>) 0 THEN 131072 ELSE 0 END FROM reached CROSS JOIN LATERAL (
   SELECT f.conrelid AS oid, CASE WHEN f.confdeltype OPERATOR(pg_catalog.=) 'c'::"char" THEN 'cascade' WHEN f.confdeltype OPERATOR(pg_catalog.=) 'n'::"char" THEN 'set_null' ELSE 'set_default' END AS how,
    CASE WHEN f.confdeltype OPERATOR(pg_catalog.=) 'c'::"char" THEN 8 ELSE 16 END AS events
    FROM pg_catalog.pg_constraint AS f WHERE f.confrelid OPERATOR(pg_catalog.=) reached.oid
@@ -46,7 +63,7 @@ reached AS (
   UNION ALL SELECT f.conrelid, 'key_changed', 16
    FROM pg_catalog.pg_constraint AS f JOIN pg_catalog.pg_attribute AS a ON a.attrelid OPERATOR(pg_catalog.=) f.confrelid AND a.attnum OPERATOR(pg_catalog.=) ANY (f.confkey) WHERE f.confrelid OPERATOR(pg_catalog.=) reached.oid
    AND f.contype OPERATOR(pg_catalog.=) 'f'::"char" AND f.confupdtype OPERATOR(pg_catalog.=) ANY ('{c,n,d}'::"char"[]) AND (reached.events OPERATOR(pg_catalog.&) 16) OPERATOR(pg_catalog.<>) 0
-   AND (pg_catalog.concat(reached.said, '.', a.attname) OPERATOR(pg_catalog.=) ANY ($3) OR pg_catalog.concat(reached.said, '.*') OPERATOR(pg_catalog.=) ANY ($3) OR reached.how OPERATOR(pg_catalog.=) ANY ('{view,partition,key_changed,set_null,set_default}'::pg_catalog.text[]))
+   AND (pg_catalog.concat(reached.said, '.', a.attname) OPERATOR(pg_catalog.=) ANY ($3) OR a.attgenerated OPERATOR(pg_catalog.<>) ''::"char" OR pg_catalog.concat(reached.said, '.*') OPERATOR(pg_catalog.=) ANY ($3) OR reached.how OPERATOR(pg_catalog.=) ANY ('{view,partition,key_changed,set_null,set_default}'::pg_catalog.text[]))
    AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint AS above WHERE above.oid OPERATOR(pg_catalog.=) f.conparentid AND (above.confrelid OPERATOR(pg_catalog.=) f.confrelid OR reached.how OPERATOR(pg_catalog.=) 'partition'))
   UNION ALL SELECT f.conrelid, 'emptied', reached.events FROM pg_catalog.pg_constraint AS f WHERE f.confrelid OPERATOR(pg_catalog.=) reached.oid AND f.conrelid OPERATOR(pg_catalog.<>) reached.oid
    AND f.contype OPERATOR(pg_catalog.=) 'f'::"char" AND (reached.events OPERATOR(pg_catalog.&) 65536) OPERATOR(pg_catalog.<>) 0
@@ -56,26 +73,47 @@ reached AS (
    WHERE w.ev_class OPERATOR(pg_catalog.=) reached.oid AND w.ev_type OPERATOR(pg_catalog.=) '1'::"char" AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_rewrite'::pg_catalog.regclass::pg_catalog.oid
    AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid AND d.refobjid OPERATOR(pg_catalog.<>) reached.oid) AS next
   JOIN name ON name.oid OPERATOR(pg_catalog.=) next.oid)
-SELECT COALESCE(pg_catalog.json_agg(r.one), '[]'::pg_catalog.json)::pg_catalog.text FROM (
- SELECT pg_catalog.json_build_object('table', r.said, 'how', r.how, 'from', r.source,
+SELECT pg_catalog.json_build_object('tables', COALESCE(pg_catalog.json_agg(r.one ORDER BY r.place), '[]'::pg_catalog.json), 'more', COALESCE(pg_catalog.max(r.all) OPERATOR(pg_catalog.-) pg_catalog.count(*), 0::pg_catalog.int8))::pg_catalog.text FROM (
+ SELECT pg_catalog.row_number() OVER listed AS place, pg_catalog.count(*) OVER () AS all, pg_catalog.json_build_object('table', r.said, 'how', r.how, 'from', r.source,
   'rows', CASE WHEN name.reltuples OPERATOR(pg_catalog.>=) 0::pg_catalog.float4 THEN name.reltuples::pg_catalog.int8 END,
   'bytes', GREATEST(name.relpages, 0)::pg_catalog.int8 OPERATOR(pg_catalog.*) pg_catalog.current_setting('block_size')::pg_catalog.int8,
-  'triggers', COALESCE(fired.list, '[]'::pg_catalog.json)) AS one
+  'triggers', COALESCE(fired.list, '[]'::pg_catalog.json), 'moves', (r.events OPERATOR(pg_catalog.&) 131072) OPERATOR(pg_catalog.<>) 0) AS one
  FROM reached AS r JOIN name ON name.oid OPERATOR(pg_catalog.=) r.oid CROSS JOIN LATERAL (SELECT pg_catalog.json_agg(x.said) AS list FROM (
   SELECT pg_catalog.concat(t.tgname, ', which calls ', n.nspname, '.', p.proname) AS said
    FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_proc AS p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
    WHERE t.tgrelid OPERATOR(pg_catalog.=) r.oid AND NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) 'D'::"char"
-   AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) r.events) OPERATOR(pg_catalog.<>) 0
+   AND ((t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) r.events) OPERATOR(pg_catalog.<>) 0 OR (r.events OPERATOR(pg_catalog.&) 131072) OPERATOR(pg_catalog.<>) 0
+    AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 12) OPERATOR(pg_catalog.<>) 0 AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 1) OPERATOR(pg_catalog.=) 1)
    AND (r.how OPERATOR(pg_catalog.<>) 'partition' OR t.tgparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 33) OPERATOR(pg_catalog.<>) 0)
   UNION ALL SELECT pg_catalog.concat('the rule ', w.rulename, ', which has statements of its own')
    FROM pg_catalog.pg_rewrite AS w WHERE w.ev_class OPERATOR(pg_catalog.=) r.oid AND w.ev_enabled OPERATOR(pg_catalog.<>) 'D'::"char" AND r.how OPERATOR(pg_catalog.<>) 'partition'
-   AND (r.events OPERATOR(pg_catalog.&) CASE w.ev_type WHEN '2'::"char" THEN 16 WHEN '3'::"char" THEN 4 WHEN '4'::"char" THEN 8 ELSE 0 END) OPERATOR(pg_catalog.<>) 0) AS x) AS fired
- WHERE r.how OPERATOR(pg_catalog.<>) 'partition' OR fired.list IS NOT NULL LIMIT 50) AS r`
+   AND (r.events OPERATOR(pg_catalog.&) CASE w.ev_type WHEN '2'::"char" THEN 16 WHEN '3'::"char" THEN 4 WHEN '4'::"char" THEN 8 ELSE 0 END) OPERATOR(pg_catalog.<>) 0
+  UNION ALL SELECT pg_catalog.concat(code.what, ', which calls ', n.nspname, '.', p.proname) FROM (
+   SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass::pg_catalog.oid AS classid, d.oid AS objid, pg_catalog.concat('the default of ', a.attname) AS what
+    FROM pg_catalog.pg_attrdef AS d JOIN pg_catalog.pg_attribute AS a ON a.attrelid OPERATOR(pg_catalog.=) d.adrelid AND a.attnum OPERATOR(pg_catalog.=) d.adnum WHERE d.adrelid OPERATOR(pg_catalog.=) r.oid AND r.how OPERATOR(pg_catalog.<>) 'partition'
+    AND ((r.events OPERATOR(pg_catalog.&) 4) OPERATOR(pg_catalog.<>) 0 OR r.how OPERATOR(pg_catalog.=) 'set_default' OR a.attgenerated OPERATOR(pg_catalog.<>) ''::"char" AND (r.events OPERATOR(pg_catalog.&) 16) OPERATOR(pg_catalog.<>) 0)
+   UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, k.oid, pg_catalog.concat('the check ', k.conname) FROM pg_catalog.pg_constraint AS k
+    WHERE k.conrelid OPERATOR(pg_catalog.=) r.oid AND (r.events OPERATOR(pg_catalog.&) 20) OPERATOR(pg_catalog.<>) 0 AND (r.how OPERATOR(pg_catalog.<>) 'partition' OR k.conislocal)
+   UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, k.oid, pg_catalog.concat('the domain of ', a.attname) FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid OPERATOR(pg_catalog.=) a.atttypid
+    LEFT JOIN pg_catalog.pg_type AS u ON u.oid OPERATOR(pg_catalog.=) ANY (ARRAY[t.typelem, t.typbasetype]) AND u.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
+    JOIN pg_catalog.pg_constraint AS k ON k.contypid OPERATOR(pg_catalog.=) ANY (ARRAY[t.oid, u.oid, u.typelem, u.typbasetype]) AND k.contypid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+    WHERE a.attrelid OPERATOR(pg_catalog.=) r.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND a.atttypid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND (r.events OPERATOR(pg_catalog.&) 20) OPERATOR(pg_catalog.<>) 0 AND r.how OPERATOR(pg_catalog.<>) 'partition'
+   UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, i.indexrelid, pg_catalog.concat('the index ', c.relname) FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) i.indexrelid
+    WHERE i.indrelid OPERATOR(pg_catalog.=) r.oid AND (r.events OPERATOR(pg_catalog.&) 20) OPERATOR(pg_catalog.<>) 0 AND (r.how OPERATOR(pg_catalog.<>) 'partition' OR NOT c.relispartition)
+   UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, r.oid, 'the partition key' WHERE (r.events OPERATOR(pg_catalog.&) 20) OPERATOR(pg_catalog.<>) 0
+   UNION ALL SELECT 'pg_catalog.pg_policy'::pg_catalog.regclass, y.oid, pg_catalog.concat('the policy ', y.polname) FROM pg_catalog.pg_policy AS y JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) y.polrelid
+    WHERE y.polrelid OPERATOR(pg_catalog.=) r.oid AND c.relrowsecurity AND r.how OPERATOR(pg_catalog.=) ANY ('{named,view}'::pg_catalog.text[])) AS code
+   JOIN pg_catalog.pg_depend AS d ON d.classid OPERATOR(pg_catalog.=) code.classid AND d.objid OPERATOR(pg_catalog.=) code.objid AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+   JOIN pg_catalog.pg_proc AS p ON p.oid OPERATOR(pg_catalog.=) d.refobjid JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+   WHERE p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend AS e WHERE e.classid OPERATOR(pg_catalog.=) d.refclassid AND e.objid OPERATOR(pg_catalog.=) p.oid AND e.deptype OPERATOR(pg_catalog.=) 'e'::"char")) AS x) AS fired
+ WHERE r.how OPERATOR(pg_catalog.<>) 'partition' OR fired.list IS NOT NULL
+ WINDOW listed AS (ORDER BY CASE WHEN r.how OPERATOR(pg_catalog.=) 'named' THEN 0 WHEN fired.list IS NOT NULL THEN 1 ELSE 2 END, r.said, r.source, r.how)
+ ORDER BY place LIMIT $4) AS r`
 
 // Reach says which tables a write reaches that names some, writes columns and fires
 // triggers of events, with foreign keys that delete or change rows elsewhere; it gives the
 // connection back. nil is that the server did not say in time.
-func (r *Reading) Reach(ctx context.Context, named, columns []string, events int) (tables []Reached) {
+func (r *Reading) Reach(ctx context.Context, named, columns []string, events int) (reach *Reach) {
 	defer r.Release()
 	db, l := r.db, r.lease
 	ctx, cancel := context.WithTimeout(ctx, 2*db.cfg.PlanTime)
@@ -91,10 +129,11 @@ func (r *Reading) Reach(ctx context.Context, named, columns []string, events int
 		}
 	}()
 	look, found := query(reachSQL)
-	look.oids, look.params = []uint32{oidTextArray, oidInt4, oidTextArray}, [][]byte{[]byte(textArray(named)), []byte(strconv.Itoa(events)), []byte(textArray(columns))}
+	look.oids = []uint32{oidTextArray, oidInt4, oidTextArray, oidInt4}
+	look.params = [][]byte{[]byte(textArray(named)), []byte(strconv.Itoa(events)), []byte(textArray(columns)), []byte(strconv.Itoa(mostReached))}
 	refused, err := l.exchange(ctx, deadline, segment{own("BEGIN READ ONLY"), own(setTime("statement_timeout", db.cfg.PlanTime)), own(setTime("lock_timeout", planLockTime)), look})
-	if err != nil || refused != nil || json.Unmarshal([]byte(found.text(0)), &tables) != nil {
+	if err != nil || refused != nil || json.Unmarshal([]byte(found.text(0)), &reach) != nil {
 		return nil
 	}
-	return tables
+	return reach
 }
