@@ -681,7 +681,37 @@ rules:
 		require.Equal(t, "BLOCK", state(c.refused("EXECUTE q")), sql)
 	}
 	require.Equal(t, "1", w.value("SELECT count(*) FROM t"))
+	postgresExecute(w, `CREATE FUNCTION evil(int) RETURNS int LANGUAGE sql AS $$INSERT INTO t VALUES (98, 'x') RETURNING 1$$; CREATE TYPE mood AS ENUM ('a'); CREATE FUNCTION two(t) RETURNS SETOF int LANGUAGE sql AS 'VALUES (1), (2)'`)
+	w.activate(`schema: gate.policy/v1
+name: wire
+version: 1.0.2
+facts: facts/v1
+rules:
+  - id: known
+    decision: ALLOW
+    reason_code: known
+    match: { class: [read, write], tables_written_only: [public.t], tables_read_only: [public.t], functions_only: [public.peek, public.mood], where_only: [key_equality] }
+  - id: explained
+    decision: ALLOW
+    reason_code: known
+    match: { query_types_only: [SELECT, EXPLAIN], tables_written_only: [], tables_read_only: [public.t], functions_only: [public.peek, public.mood] }
+`)
 	c := w.wire()
+	for _, sql := range []string{"SELECT t.peek, (t.id).evil FROM t", "SELECT (t.id).evil, ('a'::text).mood FROM t", "EXPLAIN ANALYZE SELECT (t.id).evil FROM t"} {
+		require.Equal(t, "BLOCK", state(c.refused(sql)), sql)
+		require.Contains(t, w.facts().Functions, "public.evil", sql)
+	}
+	mood, err := strconv.ParseUint(w.value("SELECT 'mood'::regtype::oid"), 10, 32)
+	require.NoError(t, err)
+	require.NoError(t, c.Parse(t.Context(), "", "SELECT (t.id).evil FROM t WHERE $1 IS NOT NULL", []uint32{uint32(mood)}))
+	require.NoError(t, c.Bind("", "", nil, [][]byte{[]byte("a")}, nil))
+	_, err = c.Execute(t.Context(), "", 0, true, &rowsSink{})
+	require.Equal(t, "BLOCK", state(err))
+	c.sync()
+	c.query("SELECT t.peek FROM t")
+	require.ErrorContains(t, c.refused("SELECT (t.id).evil FROM t"), "something behind it writes")
+	require.Equal(t, "1", w.value("SELECT count(*) FROM t"), "what no text tells, the fence of reads holds")
+	c = w.wire()
 	before := len(w.events())
 	c.refused(`SELECT "`)
 	require.Greater(t, len(w.events()), before, "a text that is no statement is told in the log")

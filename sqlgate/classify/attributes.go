@@ -225,10 +225,10 @@ func (w *walk) inferColumn(i int32, depth int) *row {
 			open = open || r.open
 		}
 		switch {
-		case open && (isSystemColumn(name) || w.class != ClassRead):
+		case open && (isSystemColumn(name) || w.unfenced):
 			return nil
 		case open:
-			maybe = true
+			maybe, w.lax = true, true
 		}
 	}
 	switch {
@@ -246,7 +246,8 @@ func (w *walk) columnRow(r *row, name []byte, depth int) *row {
 	switch {
 	case ok:
 		return w.infer(value, depth)
-	case r.open && !r.plain && !isSystemColumn(name) && w.class == ClassRead:
+	case r.open && !r.plain && !isSystemColumn(name) && !w.unfenced:
+		w.lax = true
 		return openRow
 	}
 	return nil

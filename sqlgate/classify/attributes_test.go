@@ -2,6 +2,7 @@ package classify
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,6 +99,54 @@ func TestANameBehindADotThatMayBeAColumnIsNone(t *testing.T) {
 		for _, sql := range attributeColumns {
 			require.True(t, mustClassify(t, tb, sql).SafeRead, "%d: %s: %v", major, sql, mustClassify(t, tb, sql).Signals)
 		}
+	}
+}
+
+// What is a column in a read is a call in everything else, also where the text, the message
+// or the database tells behind it that it is no safe read.
+func TestAColumnOfAReadIsACallWhereItIsNoReadAfterAll(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	for _, sql := range []string{
+		"SELECT (o.status).evil, ('a'::text).mood FROM orders o", "SELECT (o.status).evil FROM orders o, LATERAL (SELECT ('a'::text).mood) z", "EXPLAIN ANALYZE SELECT (o.status).evil FROM orders o",
+		"SELECT (o.status).evil, a.rolpassword FROM orders o, pg_authid a", "SELECT (status).evil, 'x' AS \"p\u0430ypal\" FROM orders", "SELECT (o.status).evil, public.mine(1) FROM orders o", "SELECT (SELECT (status).evil) FROM orders FOR UPDATE",
+	} {
+		c := mustClassify(t, tb, sql)
+		require.False(t, c.SafeRead, sql)
+		require.Contains(t, c.Functions, "public.evil", sql)
+		require.Contains(t, c.RiskSignals, SignalUnknownFunction, sql)
+	}
+	for _, sql := range []string{"SELECT o.order_total, (o.status).evil FROM orders o WHERE $1 IS NOT NULL", "SELECT o.order_total FROM orders o WHERE (status).evil = '' AND $1 IS NOT NULL"} {
+		c := mustClassify(t, tb, sql)
+		require.True(t, c.SafeRead, sql)
+		require.Empty(t, c.Functions, sql)
+		for how, more := range map[string]Classification{"a call": c.WithCalls([]string{"public.order_total"}), "a type": c.WithTypes([]uint32{99999}, []string{"public.order_total"}), "both": c.WithTypes([]uint32{99999}, []string{"public.order_total"}).WithCalls([]string{"public.order_total"})} {
+			require.Equal(t, []string{"public.evil", "public.order_total"}, more.Functions, "%s: %s", how, sql)
+			require.False(t, more.SafeRead, sql)
+			require.Equal(t, RunTransaction, more.Run, sql)
+			require.NotEqual(t, c.Fingerprint, more.Fingerprint, sql)
+		}
+		require.Equal(t, c, c.WithTypes([]uint32{25}, nil), sql)
+	}
+}
+
+// A key bounds the rows of an upsert only where nothing else gives more: what the message or
+// the database tells of may.
+func TestAKeyOfAnUpsertIsJudgedByAllCalls(t *testing.T) {
+	tb := newTestTables(t, Config{})
+	names := []string{"public.related"}
+	for sql, want := range map[string]string{
+		"INSERT INTO orders (id, status) SELECT o.related, 'x' FROM orders o WHERE id = 1 ON CONFLICT (id) DO UPDATE SET status = excluded.status":     WherePresent,
+		"INSERT INTO orders (id, status) SELECT u, 'x' FROM unnest($1) u ON CONFLICT (id) DO UPDATE SET status = excluded.status":                      WhereNone,
+		"INSERT INTO orders (id, status) SELECT u, 'x' FROM (SELECT v FROM unnest($1) v) s(u) ON CONFLICT (id) DO UPDATE SET status = excluded.status": WhereNone,
+		"INSERT INTO orders (id, mood) VALUES ($1, lower($2)) ON CONFLICT (id) DO UPDATE SET mood = excluded.mood":                                     WhereKeyEquality,
+		"INSERT INTO orders (id, mood) SELECT $1, $2 ON CONFLICT (id) DO UPDATE SET mood = excluded.mood":                                              WhereKeyEquality,
+		"UPDATE orders o SET status = o.related WHERE o.id = 1":                                                                                        WhereKeyEquality,
+	} {
+		c := mustClassify(t, tb, sql)
+		require.Equal(t, []string{WhereKeyEquality}, c.Where, sql)
+		require.Equal(t, []string{want}, c.WithCalls(names).Where, sql)
+		require.Equal(t, []string{want}, c.WithTypes([]uint32{23, 99999}, names).Where, sql)
+		require.Equal(t, want == WhereNone, slices.Contains(c.WithCalls(names).RiskSignals, SignalWriteWithoutWhere), sql)
 	}
 }
 

@@ -65,6 +65,10 @@ type Classification struct {
 	// column there may be a call all the same.
 	Derived bool `json:"-"`
 
+	// Beyond is the statement as it is judged where it calls more than its text tells of,
+	// nil where that makes no other difference than the calls: WithCalls.
+	Beyond *Classification `json:"-"`
+
 	// UserTypes says that the text names a type that is not built in: parsing it
 	// at the server runs that type's own code.
 	UserTypes bool `json:"-"`

@@ -19,6 +19,10 @@ func (c Classification) WithTypes(types []uint32, names []string) Classification
 		c.Where = among(unkeyed(c.Where), []string{WherePresent})
 		c.Fingerprint = otherFingerprint(c.Fingerprint, "where "+WherePresent)
 	}
+	if c.Beyond != nil {
+		more := c.Beyond.WithTypes(types, nil)
+		c.Beyond = &more
+	}
 	if len(names) == 0 {
 		return c
 	}
@@ -28,10 +32,16 @@ func (c Classification) WithTypes(types []uint32, names []string) Classification
 }
 
 // WithCalls is the classification of a statement that calls functions, schema.name, of
-// which its text alone does not tell.
+// which its text alone does not tell. It is no read any more, and what calls more than
+// its text tells of may give more rows, so it is what Beyond says, with these.
 func (c Classification) WithCalls(names []string) Classification {
 	if len(names) == 0 {
 		return c
+	}
+	if c.Beyond != nil {
+		normalized := c.NormalizedSQL
+		c = *c.Beyond
+		c.NormalizedSQL = normalized
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	c.Fingerprint = otherFingerprint(c.Fingerprint, names...)

@@ -83,6 +83,10 @@ type walk struct {
 	rows       map[int32]*row
 	scopes     map[scope]*seen
 	calledAt   []int32 // the ColumnRefs that are calls
+	unfenced   bool    // what only a read may do without, is a call: (o.col).f where col may be no row
+	lax        bool    // which would have made a difference
+	beyond     bool    // calls and types are to be expected of which the text does not tell
+	byText     bool    // which would have made a difference to where
 	params     []int32 // every ParamRef
 	keyParams  []KeyParam
 	attributes []string
@@ -93,10 +97,29 @@ type walk struct {
 
 // facts turns a parsed text into its classification. It is pure: the same
 // bytes under the same tables give the same answer.
+//
+// Two judgements need the end of the walk, and it is made again for them. What is a column
+// in a read, which runs READ ONLY and is rolled back, is a call in everything else. And where
+// a message or the database tells of more calls, WithCalls needs what the statement is then.
 func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fault) {
-	w := t.walks.Get().(*walk)
-	defer w.release()
-	return w.facts(t, p, sql, s)
+	judge := func(unfenced, beyond bool) (c Classification, lax, byText bool, f *fault.Fault) {
+		w := t.walks.Get().(*walk)
+		defer w.release()
+		w.unfenced, w.beyond = unfenced, beyond
+		c, f = w.facts(t, p, sql, s)
+		return c, w.lax, w.byText, f
+	}
+	c, lax, byText, f := judge(false, false)
+	if f == nil && lax && !c.SafeRead {
+		c, lax, byText, f = judge(true, false)
+	}
+	if f == nil && (lax || byText) {
+		var more Classification
+		if more, _, _, f = judge(true, true); f == nil {
+			c.Beyond = &more
+		}
+	}
+	return c, f
 }
 
 func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, *fault.Fault) {
@@ -116,7 +139,6 @@ func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, 
 	}
 	w.visit()
 	clear(w.scopes)
-	clear(w.rows) // made while the class was not known
 	w.judgeAttributes()
 	w.judgeWheres()
 	w.judgeCatalogReads()

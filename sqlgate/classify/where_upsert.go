@@ -90,7 +90,11 @@ func (w *walk) hasWrittenRows(source int32) bool {
 	case w.is(from, "RangeSubselect"):
 		return w.boundOf(w.child(from, "subquery")).written
 	case w.is(from, "RangeFunction"):
-		return !w.userTypes && w.unnestsWritten(from)
+		if w.userTypes || w.beyond || !w.unnestsWritten(from) {
+			return false
+		}
+		w.byText = true
+		return true
 	}
 	return false
 }
@@ -181,8 +185,11 @@ func (w *walk) isSingle(source int32) bool {
 				return false
 			}
 		case "ColumnRef": // a.b may call b
-			if schema, name := w.qualified(i, "fields"); len(schema) != 0 && (w.t.builtins.sets[string(name)] || slices.Contains(w.calledAt, i)) {
-				return false
+			if schema, name := w.qualified(i, "fields"); len(schema) != 0 {
+				if w.t.builtins.sets[string(name)] || slices.Contains(w.calledAt, i) || w.beyond {
+					return false
+				}
+				w.byText = true
 			}
 		case "A_Indirection":
 			for part := range w.items(i, "indirection") {

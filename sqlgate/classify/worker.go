@@ -43,6 +43,7 @@ type reply struct {
 	Params         int             `json:"params,omitempty"`
 	KeyParams      []KeyParam      `json:"key_params,omitempty"`
 	Attributes     []string        `json:"attributes,omitempty"`
+	Beyond         *reply          `json:"beyond,omitempty"`
 	Derived        bool            `json:"derived,omitempty"`
 	UserTypes      bool            `json:"user_types,omitempty"`
 	Session        *Session        `json:"session,omitempty"`
@@ -63,7 +64,12 @@ func newReply(c Classification, err error) reply {
 		}
 		return r
 	}
-	return reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL, Params: c.Params, KeyParams: c.KeyParams, Attributes: c.Attributes, Derived: c.Derived, UserTypes: c.UserTypes, Session: c.Session, Control: c.Control}
+	r := reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL, Params: c.Params, KeyParams: c.KeyParams, Attributes: c.Attributes, Derived: c.Derived, UserTypes: c.UserTypes, Session: c.Session, Control: c.Control}
+	if c.Beyond != nil {
+		more := newReply(*c.Beyond, nil)
+		r.Beyond = &more
+	}
+	return r
 }
 
 // result gives back what newReply was given.
@@ -80,6 +86,13 @@ func (r *reply) result() (Classification, error) {
 	}
 	c := *r.Classification
 	c.Start, c.End, c.Depth, c.NormalizedSQL, c.Params, c.KeyParams, c.Attributes, c.Derived, c.UserTypes, c.Session, c.Control = r.Start, r.End, r.Depth, r.NormalizedSQL, r.Params, r.KeyParams, r.Attributes, r.Derived, r.UserTypes, r.Session, r.Control
+	if r.Beyond != nil {
+		more, err := r.Beyond.result()
+		if err != nil {
+			return Classification{}, err
+		}
+		c.Beyond = &more
+	}
 	return c, nil
 }
 

@@ -2,6 +2,7 @@ package pgexec
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 const (
 	roleEvery = 10 * time.Minute
 	roleAgain = 30 * time.Second
+	callsLast = 2 // looks that may fail before what a text may call like a column is not known
 )
 
 // A RoleReport is what a pool's database role may do that it should not
@@ -78,7 +80,7 @@ WITH me AS (SELECT r.* FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_u
   UNION ALL SELECT DISTINCT 'warn', 'the function ' || s.nspname || '.' || p.proname || ' has the name of a built-in one'
    FROM spaces AS s JOIN pg_catalog.pg_proc AS p ON p.pronamespace = s.oid
    WHERE EXISTS (SELECT FROM pg_catalog.pg_proc AS b WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::pg_catalog.regnamespace))
-SELECT pg_catalog.string_agg(f.level || ' ' || f.what, E'\x1f' ORDER BY f.level, f.what) FROM found AS f`
+SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_array(f.level, f.what) ORDER BY f.level, f.what), '[]')::pg_catalog.text FROM found AS f`
 
 // callsSQL lists what a text may call like a column (ParseFuncOrColumn): functions that take
 // a row, and types that a row is cast to without a function, in the schemas $1, by their names. $2 are the roles of all
@@ -104,7 +106,21 @@ WITH RECURSIVE spaces AS (SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace A
    AND EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = ANY ($2::pg_catalog.text[]) AND pg_catalog.has_function_privilege(r.oid, p.oid, 'EXECUTE'))
   UNION SELECT t.typname, s.nspname || '.' || t.typname, false FROM spaces AS s JOIN pg_catalog.pg_type AS t ON t.typnamespace = s.oid
   WHERE t.oid IN (SELECT oid FROM overrow UNION SELECT oid FROM cast_to UNION SELECT b.oid FROM based AS b JOIN cast_to AS c ON c.oid = b.base))
-SELECT pg_catalog.string_agg(c.name || E'\x1e' || c.called || E'\x1e' || c.hidden::pg_catalog.text, E'\x1f') FROM calls AS c`
+SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_object('word', c.name, 'name', c.called, 'hidden', c.hidden)), '[]')::pg_catalog.text FROM calls AS c`
+
+// asked sends one of the two. Their operators are those of PostgreSQL where nothing but its
+// schema is looked through, whatever somebody has made in another: name || unknown is
+// anybody's. What is asked writes nothing.
+func (p *pool) asked(ctx context.Context, c *conn, look *command, row *oneRow, into any) error {
+	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{own("BEGIN READ ONLY"), own("SET LOCAL search_path TO pg_catalog, pg_temp"), look, own("ROLLBACK")})
+	switch {
+	case err != nil:
+		return err
+	case refused != nil:
+		return fmt.Errorf("the query was refused: %w", refused)
+	}
+	return json.Unmarshal([]byte(row.text(0)), into)
+}
 
 // maxRoleFindings bounds what is kept of one role: a schema may hold thousands
 // of functions.
@@ -113,7 +129,7 @@ const maxRoleFindings = 50
 // judgeRole looks at the role of a fresh connection, keeps what it found and
 // tells it on where it changed. The error is that of a pool that must not be used.
 func (p *pool) judgeRole(ctx context.Context, c *conn) error {
-	if calls, err := p.askCalls(ctx, c); err != nil {
+	if calls, err := p.askCalls(ctx, c); err != nil { // what was known goes on for a while: ColumnCalls
 		p.log.Warn("what a text may call like a column could not be looked up", "error", err)
 	} else {
 		p.mu.Lock()
@@ -149,15 +165,12 @@ func (p *pool) askRole(ctx context.Context, c *conn) (RoleReport, error) {
 	ask, row := query(roleSQL)
 	ask.oids = []uint32{25, 1009}
 	ask.params = [][]byte{[]byte(report.Pool), []byte(textArray(p.cfg.schemas()))}
-	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{ask})
-	switch {
-	case err != nil:
+	var found [][2]string
+	if err := p.asked(ctx, c, ask, row, &found); err != nil {
 		return report, err
-	case refused != nil:
-		return report, fmt.Errorf("the query was refused: %w", refused)
 	}
-	for finding := range strings.SplitSeq(row.text(0), separator) {
-		level, what, _ := strings.Cut(finding, " ")
+	for _, finding := range found {
+		level, what := finding[0], finding[1]
 		switch {
 		case level == "deny" && len(report.Deny) < maxRoleFindings:
 			report.Deny = append(report.Deny, clip(what))
@@ -173,23 +186,17 @@ func (p *pool) askCalls(ctx context.Context, c *conn) (map[string]ColumnCall, er
 	ask, row := query(callsSQL)
 	ask.oids = []uint32{1009, 1009}
 	ask.params = [][]byte{[]byte(textArray(p.cfg.schemas())), []byte(textArray(p.roles))}
-	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{ask})
-	switch {
-	case err != nil:
+	var found []struct {
+		Word string `json:"word"`
+		ColumnCall
+	}
+	if err := p.asked(ctx, c, ask, row, &found); err != nil {
 		return nil, err
-	case refused != nil:
-		return nil, fmt.Errorf("the query was refused: %w", refused)
 	}
 	calls := make(map[string]ColumnCall)
-	for call := range strings.SplitSeq(row.text(0), separator) {
-		parts := strings.Split(call, "\x1e")
-		if call == "" {
-			continue
-		} else if len(parts) != 3 {
-			return nil, fmt.Errorf("the database has a name with a separator in it: %q", call)
-		}
-		if known, found := calls[parts[0]]; !found || known.Hidden {
-			calls[parts[0]] = ColumnCall{parts[1], parts[2] == "true"}
+	for _, f := range found {
+		if known, twice := calls[f.Word]; !twice || known.Hidden {
+			calls[f.Word] = f.ColumnCall
 		}
 	}
 	return calls, nil
@@ -197,20 +204,20 @@ func (p *pool) askCalls(ctx context.Context, c *conn) (map[string]ColumnCall, er
 
 // A ColumnCall is a function or a type that a text may call like a column.
 type ColumnCall struct {
-	Name   string // schema.name
-	Hidden bool   // behind a column of its name, where the table that it takes stands as it is
+	Name   string `json:"name"`   // schema.name
+	Hidden bool   `json:"hidden"` // behind a column of its name, where the table that it takes stands as it is
 }
 
 // ColumnCalls are the functions and types of the database that a text may call like a
 // column (t.f for f(t) and t::f), by name, with their schema: as they were when a role was
-// last looked at. No text tells such a call from a column. The error says why they are not
-// known: no connection was made yet, or none could be asked.
+// last looked at, which must not be long ago. No text tells such a call from a column. The
+// error says why they are not known: no connection was made yet, or none could be asked.
 func (db *DB) ColumnCalls(ctx context.Context) (map[string]ColumnCall, error) {
 	newest := func() (calls map[string]ColumnCall) {
 		var seen time.Time
 		for _, p := range db.pools() {
 			p.mu.Lock()
-			if p.calls != nil && p.callsAt.After(seen) {
+			if p.calls != nil && p.callsAt.After(seen) && time.Since(p.callsAt) < callsLast*p.cfg.RoleEvery {
 				calls, seen = p.calls, p.callsAt
 			}
 			p.mu.Unlock()
@@ -271,7 +278,7 @@ func (p *pool) roleDue() (due, seen bool) {
 	if p.cfg.DenyRoles && len(p.role.Deny) > 0 {
 		every = min(every, roleAgain)
 	}
-	return time.Since(p.roleAt) >= every, true
+	return time.Since(p.roleAt) >= every || time.Since(p.callsAt) >= every, true
 }
 
 // watchRoles looks again, on a connection of its own, at the roles that were
