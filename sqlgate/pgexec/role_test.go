@@ -204,3 +204,41 @@ func TestWhatATextMayCallLikeAColumnIsKnownOrNothingRuns(t *testing.T) {
 	_, err = db.ColumnCalls(t.Context())
 	require.ErrorContains(t, err, "like a column")
 }
+
+// An operator that somebody has made for types of PostgreSQL's, in a schema that is looked
+// through, is better than its own for name || unknown: the gate's looks must not call it. Nor
+// must a name break what they answer.
+func TestLooksAtRolesCallNoOperatorOfUsers(t *testing.T) {
+	raw := postgres.ForTest(t)
+	_, side := openURL(t, raw)
+	side.run(`CREATE FUNCTION spoilt(name, name) RETURNS text LANGUAGE plpgsql AS 'BEGIN RAISE ''an operator of users was called''; END'`)
+	for _, op := range []string{"||", "~~", "!~~", "~", "+", "-"} {
+		side.run("CREATE OPERATOR public." + op + " (LEFTARG = name, RIGHTARG = name, FUNCTION = spoilt)")
+	}
+	side.run("CREATE TABLE t (a int); CREATE FUNCTION fire(t) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION \"a\x1eb\x1fdeny c\"(t) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION round(\"\x1f\" t) RETURNS int LANGUAGE sql AS 'SELECT 1'")
+	reports := make(chan RoleReport, 10)
+	db, _ := openURL(t, raw, func(c *Config) { c.OnRole = func(r RoleReport) { reports <- r } })
+	calls, err := db.ColumnCalls(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, ColumnCall{"public.fire", false}, calls["fire"])
+	require.Contains(t, calls, "a\x1eb\x1fdeny c")
+	r := <-reports
+	require.Contains(t, r.Deny, "is SUPERUSER")
+	require.NotContains(t, r.Deny, "c")
+	require.Contains(t, r.Warn, "the function public.round has the name of a built-in one")
+}
+
+// What a text may call like a column is known for a while where it can't be looked up again,
+// and not for ever.
+func TestWhatATextMayCallLikeAColumnGrowsOld(t *testing.T) {
+	db, side := open(t, func(c *Config) { c.RoleEvery = 50 * time.Millisecond })
+	side.run("CREATE TABLE t (a int); CREATE FUNCTION fire(t) RETURNS int LANGUAGE sql AS 'SELECT 1'")
+	require.Eventually(t, func() bool {
+		calls, err := db.ColumnCalls(t.Context())
+		return err == nil && calls["fire"].Name == "public.fire"
+	}, time.Minute, 10*time.Millisecond, "it is looked up again")
+	side.run("ALTER FUNCTION pg_catalog.has_function_privilege(oid, oid, text) RENAME TO gone")
+	require.Eventually(t, func() bool { _, err := db.ColumnCalls(t.Context()); return fault.CodeOf(err) == fault.DBUnavailable }, time.Minute, 10*time.Millisecond)
+	side.run("ALTER FUNCTION pg_catalog.gone(oid, oid, text) RENAME TO has_function_privilege")
+	require.Eventually(t, func() bool { _, err := db.ColumnCalls(t.Context()); return err == nil }, time.Minute, 10*time.Millisecond)
+}
