@@ -98,7 +98,7 @@ func (s *side) eventually(sql, want string) {
 	defer retry.Stop()
 	var got string
 	var err error
-	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); <-retry.C {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); <-retry.C {
 		if got, err = s.first(sql); err == nil && got == want {
 			return
 		}
