@@ -332,6 +332,7 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card
 	}
 	row("note", text(b.Note))
 	row("execution", text(b.ExecutionID))
+	row("sent again", card.Tried)
 	if err := t.Flush(); err != nil {
 		return err
 	}

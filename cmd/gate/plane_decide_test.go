@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"html"
 	"net/http"
 	"regexp"
 	"strings"
@@ -148,7 +149,7 @@ func TestAnApprovalThatIsOverIsNotCalledGood(t *testing.T) {
 	requireFault(t, w.query(t, late.with("approval_id", id)), http.StatusGone, "approval_expired")
 	page := plane.page(t, "/approvals/"+id)
 	require.Contains(t, page, `<span class="pill calm">Approved, not used in time</span>`)
-	require.Contains(t, page, "it never ran: it was not sent again in its time, and can't be used any more")
+	require.Contains(t, page, "it never ran: it was not used in its time, and can't be used any more")
 	require.NotContains(t, page, "not sent again yet")
 	require.Contains(t, plane.page(t, "/approvals?show=approved"), "Approved, not used in time")
 
@@ -175,6 +176,38 @@ func TestAnApprovalThatIsOverIsNotCalledGood(t *testing.T) {
 	require.Regexp(t, `(?s)<p class="lead">.*data-countdown="[^"]+">1\d min left`, page)
 	require.Contains(t, page, "it would have changed more rows than it may")
 	require.Regexp(t, `>without effect</a>; <span data-countdown="[^"]+">1\d min left`, plane.page(t, "/approvals?show=approved"))
+}
+
+// Who approved learns that it was sent again, and why it did not run, where it ended before
+// it counted as an execution.
+func TestAnApprovalSaysThatItWasSentAgainAndDidNotRun(t *testing.T) {
+	t.Parallel()
+	gone := "postgres://gate:gate@127.0.0.1:1/shop"
+	for code, c := range map[string]struct{ sql, database, why string }{
+		"row_limit_exceeded":   {"TRUNCATE order_items", "", "the gate can&#39;t count the rows that it changes, and the approval limits them"},
+		"db_connection_failed": {"DELETE FROM orders WHERE id = 3", gone, "the database was out of reach"},
+	} {
+		d := newGateDir(t, []byte(openPolicy))
+		d.execute(t, shopTables)
+		if c.database != "" {
+			d.database = c.database
+		}
+		g := startGate(t, d)
+		plane := startTestPlane(t, g.base).reader(t)
+		s := ask(c.sql)
+		id := g.hold(t, s)
+		require.Equal(t, http.StatusAccepted, g.query(t, s.with("approval_id", id)).status, "too early")
+		require.Equal(t, http.StatusOK, g.resolve(t, id, "approve").status)
+		require.Contains(t, plane.page(t, "/approvals/"+id), "not sent again yet")
+		require.Equal(t, code, g.query(t, s.with("approval_id", id)).text(t, "error_code"))
+		card := plane.page(t, "/approvals/"+id)
+		require.NotContains(t, card, "not sent again yet")
+		require.Regexp(t, `<dt>Sent again</dt><dd><time [^>]*>[^<]*</time>, and did not run: `+regexp.QuoteMeta(c.why)+`</dd>`, card)
+		require.Regexp(t, `<dt>Usable</dt><dd>until .*: nothing of that was applied, and it may be sent again</dd>`, card)
+		_, out, errs := g.cli(t, "", "approvals", "show", id)
+		require.Empty(t, errs)
+		require.Regexp(t, `(?m)^sent again +\d.* UTC, and did not run: `+regexp.QuoteMeta(html.UnescapeString(c.why))+`\. The approval may still be used\.$`, out)
+	}
 }
 
 // A claim whose letters are not those that they look like is marked wherever it stands,

@@ -34,6 +34,7 @@ func (v *views) functions() template.FuncMap {
 		"modeWords":   func(m string) string { return modeWords[m] },
 		"state":       func(s string) string { return wordOr(stateWords, s) },
 		"words":       func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+		"whyNot":      whyNot,
 		"reason":      func(s string) string { return wordOr(reasonWords, s) },
 		"check":       func(s string) string { return wordOr(checkWords, s) },
 		"anchor":      func(s string) string { return wordOr(anchorWords, s) },

@@ -346,7 +346,8 @@ type approvalView struct {
 	Rejected  int
 	Partly    bool // those before are not all that there were
 	Execution *execution
-	Did       string // what the database did, where it ran
+	Tried     *auditEvent // when it was sent again last and ended before it was an execution
+	Did       string      // what the database did, where it ran
 	Events    []auditEvent
 	Next      string // the one to decide after this
 	Missing   []string
@@ -400,7 +401,18 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 		}
 	}
 	var all gather
-	together(&all, ctx, func(ctx context.Context) error { return s.precedents(ctx, &v) })
+	get := func(path string, query url.Values, answer any) error {
+		raw, err := ask[json.RawMessage](ctx, s, request{path: path, query: query})
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(raw, answer); err != nil {
+			return broken(err)
+		}
+		return nil
+	}
+	together(&all, ctx, func(context.Context) error { return s.precedents(get, &v) })
+	together(&all, ctx, func(context.Context) error { return v.tried(get) })
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := read[auditEvent](ctx, s, "/audit", 40, "event_type", "decision_recorded", "actor", a.Context.Actor, "app", a.Context.App)
 		v.Habits = make(map[string]int)
@@ -445,17 +457,7 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 const shownBefore = 3
 
 // precedents reads what became of approvals of the same shape, of the same tables.
-func (s *Server) precedents(ctx context.Context, v *approvalView) error {
-	get := func(path string, query url.Values, answer any) error {
-		raw, err := ask[json.RawMessage](ctx, s, request{path: path, query: query})
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal(raw, answer); err != nil {
-			return broken(err)
-		}
-		return nil
-	}
+func (s *Server) precedents(get Get, v *approvalView) error {
 	if err := v.weigh(get, s.now()); err != nil {
 		return err
 	}
@@ -527,6 +529,23 @@ func (v *approvalView) weigh(get Get, now time.Time) error {
 	return nil
 }
 
+// tried finds the newest attempt to use what can be used, where it ended before its dispatch:
+// the record of an approval does not know of it.
+func (v *approvalView) tried(get Get) error {
+	since := cmp.Or(v.UsedAt, v.ResolvedAt)
+	if !v.unused() || since == nil {
+		return nil
+	}
+	var got list[auditEvent]
+	err := get("/audit", url.Values{"approval_id": {v.ApprovalID}, "since": {since.UTC().Format(time.RFC3339Nano)}, "limit": {"20"}, "event_type": {"query_rejected", "decision_recorded", "execution_failure"}}, &got)
+	if i := slices.IndexFunc(got.Items, func(e auditEvent) bool {
+		return e.EventType == "query_rejected" && e.ReasonCode != "approval_pending" || e.Decision == "BLOCK" && !describes(e) || e.EventType == "execution_failure" && (e.ExecutionID == "" || e.ExecutionID != v.ExecutionID)
+	}); i >= 0 {
+		v.Tried = &got.Items[i]
+	}
+	return err
+}
+
 // mostLookups bounds how many approvals are looked up by themselves for a card.
 const mostLookups = 20
 
@@ -536,6 +555,7 @@ type Card struct {
 	Dangers  []string // what a person must not miss, gravest first
 	Expected string   // what the database expects; "" where it was not asked
 	Before   string   // what was decided of the same shape; "" where nothing was
+	Tried    string   // when it was sent again and did not run, and why; "" where it was not
 }
 
 // CardOf is the card of a record of GET /approvals/{id}.
@@ -568,6 +588,15 @@ func CardOf(record json.RawMessage, get Get, now time.Time) (Card, error) {
 		before = append(before, "not all that was decided could be read")
 	}
 	card.Before = strings.Join(before, "; ")
+	if err := v.tried(get); err != nil {
+		return Card{}, err
+	}
+	if e := v.Tried; e != nil {
+		card.Tried = e.Timestamp.UTC().Format("2006-01-02 15:04:05 UTC") + ", and did not run: " + whyNot(*e) + "."
+		if v.Usable() {
+			card.Tried += " The approval may still be used."
+		}
+	}
 	return card, nil
 }
 

@@ -306,6 +306,23 @@ var reasonWords = map[string]string{
 	"read_fence_violation": "a read tried to write",
 }
 
+// refusalWords say why a statement that was approved was not even dispatched.
+var refusalWords = map[string]string{
+	"row_limit_exceeded": "the gate can't count the rows that it changes, and the approval limits them", "db_connection_failed": "the database was out of reach",
+	"approval_mismatch": "it was not the request that was approved, or not from who asked", "approval_expired": "its time was over",
+}
+
+// whyNot is that of the event that ended it.
+func whyNot(e auditEvent) string {
+	if e.Decision == "BLOCK" {
+		return "the policy blocks it now (" + strings.ReplaceAll(e.ReasonCode, "_", " ") + ")"
+	}
+	if words := refusalWords[e.ErrorCode]; words != "" {
+		return words
+	}
+	return wordOr(reasonWords, cmp.Or(e.ReasonCode, e.ErrorCode))
+}
+
 // decisionWords are the decisions as people say them.
 var decisionWords = map[string]string{"ALLOW": "Allowed", "BLOCK": "Blocked", "REQUIRE_APPROVAL": "Asks for approval"}
 
