@@ -69,19 +69,30 @@ func (s *submission) maxRows() *int64 {
 // countable refuses a row limit where changed rows cannot be counted
 // (design/execution-and-wire.md part 2).
 func (s *submission) countable() error {
-	c, limit := &s.classification, s.maxRows()
-	counted := c.Run == classify.RunTransaction && (c.Class == classify.ClassWrite || c.Class == classify.ClassProcedural)
-	what := "those of a " + c.QueryType
-	switch statement := s.statement(); {
-	case limit == nil, c.Run == classify.RunReadFence, slices.Contains(withoutSnapshot, c.QueryType):
+	limit := s.maxRows()
+	if limit == nil {
 		return nil
-	case slices.Contains(c.Functions, "set_config"), strings.Contains(strings.ToLower(statement.SQL), "track_counts"):
-		what = "those of a statement that changes settings" // track_counts switches the count off
-	case counted:
+	}
+	what := Uncounted(&s.classification, s.statement().SQL)
+	if what == "" {
 		return nil
 	}
 	return fault.New(fault.RowLimitExceeded, "The approval limits the number of changed rows, and %s cannot be counted. Ask for an approval under a rule without max_rows.", what).
 		With("reason", "not_countable").With("max_rows", *limit)
+}
+
+// Uncounted names the changed rows of a statement that cannot be counted: it never runs under
+// a limit of them. "": they can be, as far as its text tells, or there are none.
+func Uncounted(c *classify.Classification, text string) string {
+	switch {
+	case c.Run == classify.RunReadFence, slices.Contains(withoutSnapshot, c.QueryType):
+		return ""
+	case slices.Contains(c.Functions, "set_config"), strings.Contains(strings.ToLower(text), "track_counts"):
+		return "those of a statement that changes settings" // track_counts switches the count off
+	case c.Run == classify.RunTransaction && (c.Class == classify.ClassWrite || c.Class == classify.ClassProcedural):
+		return ""
+	}
+	return "those of a " + c.QueryType
 }
 
 // callsUserCode reports whether the statement calls code that is not built in, as

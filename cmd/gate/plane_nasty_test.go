@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -83,7 +84,7 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 		{"a name that is somebody else's", ask("DELETE FROM orders WHERE id = 4").with("actor", "supp\u043ert-agent"), []string{"High risk", "A claim is written to be misread"}},
 		{"rows that move to another partition", ask("UPDATE heaps SET n = n + 1 WHERE id IN (7, 8)"), []string{"It may fail: PostgreSQL expects 2 rows. A row that moves to another partition counts twice, and over 2 nothing is changed."}},
 		{"a table is emptied, and others with it", ask("TRUNCATE parents CASCADE"), []string{"asks to empty public.parents, tables that it does not name and, by cascade, from public.children, public.grandchildren", "Empties another table", "Rows of public.children (about 5 000 rows", "go, every one, with those of public.parents"}},
-		{"a table is emptied", ask("TRUNCATE orders CASCADE"), []string{"asks to empty public.orders, tables that it does not name", "Drops or empties something for good.", "Cascades", "Nobody can read or write the table while it runs"}},
+		{"a table is emptied", ask("TRUNCATE orders CASCADE"), []string{"It will fail: The rule lets it change 2 rows at most, and those of a TRUNCATE can't be counted. It needs an approval under a rule without max_rows.", "asks to empty public.orders, tables that it does not name", "Drops or empties something for good.", "Cascades", "Nobody can read or write the table while it runs"}},
 	} {
 		id := g.hold(t, c.s)
 		w.open("/approvals/" + id)
@@ -136,6 +137,36 @@ func TestTheCommandLineSaysOfAnApprovalWhatItsCardSays(t *testing.T) {
 	_, list, _ := g.cli(t, "", "approvals", "list")
 	require.Contains(t, list, "DELETE FROM orders WHERE id = 8")
 	require.NotContains(t, list, strings.Repeat("long ", 5), "a claim leaves room for the statement")
+}
+
+// What can't run under its limit says so before it is approved, by the fact by which it is
+// refused afterwards.
+func TestWhatCannotBeCountedSaysThatItWillFail(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, []byte(strings.Replace(openPolicy, "match: { query_types: [DELETE, VACUUM, TRUNCATE] }", "match: { class: [write, ddl, read] }", 1)))
+	d.execute(t, shopTables)
+	g := startGate(t, d)
+	for _, c := range []struct {
+		sql, what string
+		fails     bool
+	}{
+		{"TRUNCATE order_items", "TRUNCATE", true},
+		{"DROP TABLE order_items", "DROP", true},
+		{"CREATE INDEX ON orders (status)", "CREATE", true},
+		{"CREATE TABLE stolen AS SELECT * FROM customers", "CREATE_TABLE_AS", true},
+		{"SELECT * INTO stolen FROM customers", "CREATE_TABLE_AS", true},
+		{"DELETE FROM order_items WHERE order_id = 3", "DELETE", false},
+		{"SELECT id FROM orders WHERE id = 3", "SELECT", false},
+	} {
+		s := ask(c.sql)
+		id := g.hold(t, s)
+		_, out, errs := g.cli(t, "", "approvals", "show", id)
+		require.Empty(t, errs)
+		require.Equal(t, c.fails, regexp.MustCompile(`beware +It will fail: The rule lets it change 2 rows at most, and those of a `+c.what+` can't be counted`).MatchString(out), "%s", out)
+		require.Equal(t, http.StatusOK, g.resolve(t, id, "approve").status)
+		ran := g.query(t, s.with("approval_id", id))
+		require.Equal(t, c.fails, ran.status != http.StatusOK, "%s: %s", c.sql, ran.body)
+	}
 }
 
 // What nobody could look at is no ordinary write, and says why: where looking is off, and

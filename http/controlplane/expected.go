@@ -7,9 +7,14 @@ import (
 	"strings"
 )
 
-// expected is what the database's estimate says that a person must not miss.
+// expected is what a person must not miss of how it will go: by its limit and by the
+// database's estimate.
 func expected(r *approvalRow) (list []meaning) {
 	p := r.Impact
+	if r.MaxRows != nil && r.Uncounted != "" {
+		return []meaning{{"It will fail", "floor", fmt.Sprintf("The rule lets it change %s at most, and %s can't be counted. It needs an approval under a rule without max_rows.",
+			plural(int(*r.MaxRows), "row", "rows"), r.Uncounted), ""}}
+	}
 	if p == nil || p.Node == "" {
 		return nil
 	}

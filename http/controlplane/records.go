@@ -124,6 +124,7 @@ type approval struct {
 	AgentID     string     `json:"agent_id"`
 	Impact      *plan      `json:"impact"`
 	OverLimit   bool       `json:"estimate_exceeds_max_rows"`
+	Uncounted   string     `json:"not_countable"`
 	ExecutionID string     `json:"execution_id"`
 	UsedAt      *time.Time `json:"used_at"`
 	RequestID   string     `json:"request_id"`

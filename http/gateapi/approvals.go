@@ -11,6 +11,7 @@ import (
 	"writegate/http/httpd"
 	"writegate/projections"
 	"writegate/sqlgate"
+	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policy"
 )
@@ -43,7 +44,8 @@ type ApprovalBody struct {
 	AgentID        *string         `json:"agent_id"`
 	Impact         json.RawMessage `json:"impact"`
 	OverLimit      bool            `json:"estimate_exceeds_max_rows"` // as Impact, for operators
-	Use            string          `json:"use"`                       // free, used or unknown
+	NotCountable   string          `json:"not_countable,omitempty"`
+	Use            string          `json:"use"` // free, used or unknown
 	ExecutionID    *string         `json:"execution_id"`
 	UsedAt         *string         `json:"used_at"`
 	RequestID      string          `json:"request_id"`
@@ -82,7 +84,7 @@ func (a *api) approvalBody(p *projections.Approval, label string) ApprovalBody {
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
 		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Profile: cmp.Or(p.Profile, sqlgate.ProfileDefault), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
 		ReasonCode: p.ReasonCode, RuleID: p.RuleID, DecidedBy: by, Message: optional(p.Message), MaxRows: p.MaxRows, Principal: optional(p.Principal), AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
-		RequestID: p.RequestID, Impact: impactOf(p, label), OverLimit: label != "" && overLimit(p), Use: cmp.Or(string(p.Use), "free"), Withdrawn: p.Withdrawn != "",
+		RequestID: p.RequestID, Impact: impactOf(p, label), OverLimit: label != "" && overLimit(p), NotCountable: notCountable(p), Use: cmp.Or(string(p.Use), "free"), Withdrawn: p.Withdrawn != "",
 	}
 }
 
@@ -91,6 +93,16 @@ func (a *api) approvalBody(p *projections.Approval, label string) ApprovalBody {
 func overLimit(p *projections.Approval) bool {
 	var plan pgexec.Plan
 	return p.MaxRows != nil && json.Unmarshal([]byte(p.Impact), &plan) == nil && plan.Rows > *p.MaxRows
+}
+
+// notCountable is sqlgate.Uncounted of an approval's statement, whatever its limit: that of
+// a policy that becomes active later binds it, too.
+func notCountable(p *projections.Approval) string {
+	var c classify.Classification
+	if json.Unmarshal([]byte(p.Classification), &c) != nil || c.Run == "" || c.Run == classify.RunNone || policy.SessionControl(c.QueryType) {
+		return "" // of an earlier form, or nothing that is sent as it is
+	}
+	return sqlgate.Uncounted(&c, cmp.Or(p.PreparedSQL, p.SQL))
 }
 
 func orNone(list []string) []string {
