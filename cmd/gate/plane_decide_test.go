@@ -157,6 +157,12 @@ func TestAnApprovalThatIsOverIsNotCalledGood(t *testing.T) {
 	held := w.as(t, token, ask("DELETE FROM customers WHERE id = 7"))
 	require.Equal(t, http.StatusAccepted, held.status, "%s", held.body)
 	id = held.text(t, "approval_id")
+	named := startTestPlane(t, w.base, "CONTROL_PLANE_PROJECT_KEY="+w.key).reader(t)
+	require.Contains(t, named.page(t, "/approvals/"+id), `<h1>Agent <span class="claim">“bot”</span>, whose token was checked, asks to delete from`)
+	for _, path := range []string{"/", "/approvals"} {
+		require.Contains(t, named.page(t, path), `agent “bot” (its token was checked) in shop, prod (unverified)`, path)
+		require.Contains(t, plane.page(t, path), `agent “`+agent+`” (its token was checked) in shop, prod (unverified)`, path)
+	}
 	require.Equal(t, http.StatusOK, w.resolve(t, id, "approve").status)
 	require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+agent, "").status)
 	require.Equal(t, "withdrawn", said(id))
@@ -349,12 +355,37 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 		g.hold(t, ask(fmt.Sprintf("DELETE FROM orders WHERE id = %d AND status <> 'p\u0430id'", n)))
 	}
 	w.until("document.querySelectorAll('[data-select]').length === 2")
-	w.sees("To approve, open each.")
+	w.sees("To approve, open each: read with care, deletes elsewhere.")
 	require.Equal(t, "null", w.value("String(document.querySelector('[data-together=\"approve\"]'))"))
 	w.do(chromedp.Focus("#main"))
 	press("j", "x", "a")
-	w.until("document.getElementById('said').innerText.includes('These are not approved together. Open each.')")
+	w.until("document.getElementById('said').innerText.includes('These are not approved together. To approve, open each: read with care, deletes elsewhere.')")
 	press("x")
+
+	// What is alike but for a claim says so, in the list and in the question; and a list that
+	// is left alone says what it does not show.
+	alike := ask("DELETE FROM carts WHERE id = 70")
+	first, second := g.hold(t, alike.with("tenant", "acme")), g.hold(t, alike.with("tenant", "globex").with("role", "admin"))
+	w.until("document.querySelectorAll('[data-select]').length === 4")
+	require.Equal(t, "acme clerk globex admin", w.value("[...document.querySelectorAll('[data-row] .soft .differs')].map(e => e.innerText).join(' ')"))
+	w.value("document.querySelector('[data-select=\"" + first + "\"]').click(), ''") // wherever it moves to meanwhile
+	w.value("document.querySelector('[data-select=\"" + second + "\"]').click(), ''")
+	w.do(chromedp.Click(`section:has([data-row="` + first + `"]) [data-together="approve"]`))
+	w.until("document.querySelector('dialog[open]')")
+	w.pictureOfScreen("together", 1440)
+	require.Equal(t, "acme clerk globex admin", w.value("[...document.querySelectorAll('#confirm-list .differs')].map(e => e.innerText).join(' ')"))
+	require.Equal(t, http.StatusOK, g.resolve(t, first, "reject").status)
+	w.until("document.querySelector('#confirm-list [data-of=\"" + first + "\"]').innerText.includes('Decided or over meanwhile')")
+	yes()
+	status(second, "approve")
+	require.Equal(t, "reject", g.record(t, first)["resolution"])
+	w.until("document.querySelectorAll('[data-row]').length === 2")
+	w.value("document.querySelector('[data-select]').click(), ''")
+	g.hold(t, alike)
+	w.sees("The list has changed: 1 new.")
+	w.do(chromedp.Click("[data-show]"))
+	w.until("document.querySelectorAll('[data-row]').length === 3 && !document.querySelector('.changed')")
+	require.Equal(t, http.StatusOK, g.resolve(t, w.value("[...document.querySelectorAll('[data-row]')].at(-1).dataset.row"), "reject").status)
 
 	// Each decision has its own five seconds: the second one takes nothing from the first.
 	w.open("/approvals")

@@ -59,6 +59,7 @@ func (v *views) functions() template.FuncMap {
 		"plural64":    func(n int64, one, many string) string { return plural(int(n), one, many) },
 		"short":       short,
 		"join":        func(list []string) string { return strings.Join(list, ", ") },
+		"few":         few,
 		"list":        func(items ...any) []any { return items },
 		"dict":        dict,
 		"has":         func(list []string, s string) bool { return slices.Contains(list, s) },

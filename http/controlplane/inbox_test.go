@@ -34,7 +34,7 @@ func TestTheInboxIsSortedByRiskAndTimeLeft(t *testing.T) {
 	require.Equal(t, "c2 c1 b1 a3 a2 a1", order(s.rows(list)))
 
 	groups := grouped(s.rows(list))
-	require.Equal(t, []bool{false, true, true}, []bool{groups[0].Together, groups[1].Together, groups[2].Together}, "what could do much harm is approved one by one")
+	require.Equal(t, []bool{false, true, true}, []bool{groups[0].Alone == nil, groups[1].Alone == nil, groups[2].Alone == nil}, "what could do much harm is approved one by one")
 	for _, r := range groups[2].Rows {
 		var differs []string
 		for _, p := range r.Line.Pieces {
@@ -45,14 +45,26 @@ func TestTheInboxIsSortedByRiskAndTimeLeft(t *testing.T) {
 		require.Equal(t, []string{r.ApprovalID[1:]}, differs, "only what differs is marked")
 	}
 	long := waiting("a4", "DELETE FROM orders WHERE id = 4 -- "+strings.Repeat("x", shownBytes), "key_equality", 2)
-	require.False(t, grouped(s.rows([]approval{list[0], long}))[0].Together, "what a line does not show whole is approved on its card")
+	require.NotEmpty(t, grouped(s.rows([]approval{list[0], long}))[0].Alone, "what a line does not show whole is approved on its card")
+
+	alike := []approval{waiting("d1", "DELETE FROM carts WHERE id = 1", "key_equality", 9), waiting("d2", "DELETE FROM carts WHERE id = 1", "key_equality", 8), waiting("d3", "DELETE FROM carts WHERE id = 1", "key_equality", 7)}
+	alike[1].Context.Role, alike[2].Context.Host, alike[2].Principal = "admin", "evil", "user=eve"
+	for i, r := range grouped(s.rows(alike))[0].Rows {
+		said := ""
+		for _, c := range append(r.Proven, r.Who...) {
+			if c.Differs {
+				said += " " + c.Name + "=" + c.Value
+			}
+		}
+		require.Equal(t, []string{" =user=eve role= host=evil", " role=admin host=", " role= host="}[i], said, "what differs besides the text is shown, and marked")
+	}
 
 	reaching := list[0]
 	reaching.Impact = &plan{Tables: []reached{{Table: "public.items", How: "cascade", From: "public.orders"}}}
-	require.False(t, grouped(s.rows([]approval{list[1], reaching}))[0].Together, "nor what has a danger that its card names")
+	require.NotEmpty(t, grouped(s.rows([]approval{list[1], reaching}))[0].Alone, "nor what has a danger that its card names")
 
 	reaching.Impact = nil
-	require.False(t, grouped(s.rows([]approval{list[1], reaching}))[0].Together, "nor what nobody looked at")
+	require.NotEmpty(t, grouped(s.rows([]approval{list[1], reaching}))[0].Alone, "nor what nobody looked at")
 	require.Equal(t, "elevated", s.rows([]approval{reaching})[0].Risk)
 
 	rows, links := filtered(s.rows(list), url.Values{"risk": {"ordinary"}})

@@ -37,9 +37,28 @@ type approvalRow struct {
 	Left   int64 // seconds
 	Line   sqlView
 	Claims []string // what is wrong with the letters of its claims
+	Proven []claim  // what was checked of who asks
+	Who    []claim  // what nobody checked
 	Behind bool     // another policy became active since
 	rank   int
 }
+
+// A claim is what a list says of who asks.
+type claim struct {
+	Name, Value, Checked string
+	Differs              bool // from those of its group
+}
+
+// asker is all that is known of who asks: what was checked, and the claims, of which a list
+// shows the first three and those that differ.
+func (r *approvalRow) asker() (proven, claims []claim) {
+	c := &r.Context
+	return []claim{{"agent", r.AgentID, "its token was checked", false}, {"", r.Principal, "its password or certificate was checked", false}},
+		[]claim{{Value: c.Actor}, {Name: "in", Value: c.App}, {Value: c.Env}, {Name: "tenant", Value: c.Tenant}, {Name: "role", Value: c.Role}, {Name: "host", Value: c.Host}, {Name: "session", Value: c.SessionID}}
+}
+
+// shownClaims is how many of the claims a list shows in any case.
+const shownClaims = 3
 
 func (s *Server) rows(items []approval) []approvalRow {
 	rows := make([]approvalRow, len(items))
@@ -59,6 +78,7 @@ func (s *Server) rows(items []approval) []approvalRow {
 		}
 		r.Risk = riskWord(r.rank)
 		rows[i] = r
+		markClaims(rows[i : i+1])
 	}
 	return rows
 }
@@ -119,9 +139,26 @@ type group struct {
 	Fingerprint string
 	Rows        []approvalRow // those on this page
 	Of          int           // those on all pages
-	// Together tells whether they may be approved by one action: each is shown whole, and
-	// there is nothing to say of it that stands on its card alone.
-	Together bool
+	// Alone is why they are not approved by one action: not each is shown whole, or there is
+	// something to say of it that stands on its card alone.
+	Alone []string
+}
+
+// alone is why an approval is given on its card, and not in the inbox.
+func (r *approvalRow) alone() (why []string) {
+	if r.Behind {
+		why = append(why, "another policy is active by now")
+	}
+	if !r.whole() {
+		why = append(why, "not all that runs is shown here")
+	}
+	for _, m := range dangers(r, r.Line.Warnings) {
+		why = append(why, strings.ToLower(m.Name[:1])+m.Name[1:])
+	}
+	if len(why) == 0 && r.Risk == "high" {
+		why = []string{"high risk"}
+	}
+	return why
 }
 
 type approvalsView struct {
@@ -148,7 +185,7 @@ type filterLink struct {
 func (s *Server) approvals(c *httpd.Call, p *page) error {
 	query := c.Request.URL.Query()
 	v := approvalsView{Tab: query.Get("show")}
-	ctx := c.Request.Context()
+	ctx, _ := s.looking(c)
 	switch v.Tab {
 	case "approved", "rejected", "expired":
 		got, err := read[approval](ctx, s, "/approvals", 50, "status", v.Tab, "cursor", query.Get("cursor"))
@@ -180,6 +217,9 @@ func (s *Server) approvals(c *httpd.Call, p *page) error {
 		v.From = min(from-1, max(v.Of-1, 0))/inboxPage*inboxPage + 1 // decided ones move the rest up
 		v.To = min(v.From-1+inboxPage, v.Of)
 		v.Groups = window(grouped(rows), v.From-1, v.To)
+		for _, g := range v.Groups {
+			s.nameAgents(ctx, g.Rows)
+		}
 		at := func(from int) string {
 			query.Set("from", strconv.Itoa(from))
 			return "/approvals?" + query.Encode()
@@ -244,14 +284,19 @@ func grouped(rows []approvalRow) []group {
 		if !ok {
 			i = len(groups)
 			at[key] = i
-			groups = append(groups, group{Fingerprint: r.Fingerprint, Together: true})
+			groups = append(groups, group{Fingerprint: r.Fingerprint})
 		}
 		g := &groups[i]
 		g.Rows = append(g.Rows, r)
-		g.Together = g.Together && r.Risk != "high" && !r.Behind && r.whole() && len(dangers(&r, r.Line.Warnings)) == 0
+		for _, why := range r.alone() {
+			if !slices.Contains(g.Alone, why) {
+				g.Alone = append(g.Alone, why)
+			}
+		}
 	}
 	for i := range groups {
 		markDifferences(groups[i].Rows)
+		markClaims(groups[i].Rows)
 		groups[i].Of = len(groups[i].Rows)
 	}
 	return groups
@@ -274,6 +319,61 @@ func window(groups []group, from, to int) []group {
 // whole tells whether a line of a list shows all that an approval is for.
 func (r *approvalRow) whole() bool {
 	return len(r.SQL) <= shownBytes && r.PreparedSQL == "" && len(r.Parameters) == 0 && r.Profile != "bulk"
+}
+
+// markClaims gives rows what a list says of who asks, and marks what is not the same in all.
+func markClaims(rows []approvalRow) {
+	firstProven, firstClaims := rows[0].asker()
+	differ := make(map[int]bool) // those proven count on from -1 downwards
+	for _, r := range rows[1:] {
+		proven, claims := r.asker()
+		for i := range proven {
+			differ[-1-i] = differ[-1-i] || proven[i] != firstProven[i]
+		}
+		for i := range claims {
+			differ[i] = differ[i] || claims[i] != firstClaims[i]
+		}
+	}
+	for at := range rows {
+		r := &rows[at]
+		proven, claims := r.asker()
+		r.Proven, r.Who = nil, nil
+		for i, c := range proven {
+			if c.Differs = differ[-1-i]; c.Value != "" {
+				r.Proven = append(r.Proven, c)
+			}
+		}
+		for i, c := range claims {
+			c.Differs = differ[i]
+			if c.Differs || i < shownClaims && (i > 0 || r.AgentID == "") { // a name of one's own says nothing beside that of a token
+				r.Who = append(r.Who, c)
+			}
+		}
+	}
+}
+
+// mostNames bounds how many agents are asked for only to name them.
+const mostNames = 5
+
+// nameAgents puts names in the place of the ids of agents, where the dashboard has a key.
+func (s *Server) nameAgents(ctx context.Context, rows []approvalRow) {
+	names := make(map[string]string)
+	for _, r := range rows {
+		for i, c := range r.Proven {
+			if c.Name != "agent" {
+				continue
+			}
+			name, known := names[c.Value]
+			if !known && len(names) < mostNames {
+				agent, err := ask[agentRecord](ctx, s, request{path: "/v1/agents/" + c.Value, project: true})
+				if err == nil {
+					name = agent.Name
+				}
+				names[c.Value] = name
+			}
+			r.Proven[i].Value = cmp.Or(name, c.Value)
+		}
+	}
 }
 
 // markDifferences marks the pieces that are not the same in all rows, as far as the rows

@@ -51,13 +51,14 @@ type overviewView struct {
 
 func (s *Server) overview(c *httpd.Call, p *page) error {
 	v := overviewView{Checked: s.reports.last(), Stamp: stampOf(s.now())}
-	ctx := c.Request.Context()
+	ctx, _ := s.looking(c)
 	var all gather
 	together(&all, ctx, func(ctx context.Context) error { return into(&v.Stats)(s.sample(ctx)) })
 	together(&all, ctx, func(ctx context.Context) error { return into(&v.Policy)(fetch[policyStatus](ctx, s, "/policy/status")) })
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := read[approval](ctx, s, "/approvals", inboxLimit, "status", "pending")
 		v.Pending, v.FirstEnds = s.worst(got.Items)
+		s.nameAgents(ctx, v.Pending)
 		v.Waiting = min(len(got.Items), shownPending) < len(got.Items)
 		return err
 	})

@@ -188,6 +188,14 @@ func effect(c *classification, text string) string {
 	return verb
 }
 
+// few names at most three things of a list.
+func few(list []string) string {
+	if len(list) <= 3 {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(list[:3], ", "), len(list)-3)
+}
+
 // plainInNames are what a name of most tables has.
 const plainInNames = "abcdefghijklmnopqrstuvwxyz0123456789_$.*"
 

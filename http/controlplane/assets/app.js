@@ -103,7 +103,9 @@ async function renew() {
     const next = fresh.getElementById(region.id);
     const settled = next && next.dataset.state !== region.dataset.state && !pressing() && !document.querySelector("dialog [value=yes]:disabled");
     if (settled) decidedMeanwhile(region, next);
-    if (next && (settled || !busy(region)) && next.innerHTML !== region.dataset.served) replace(region, next);
+    const kept = !settled && busy(region);
+    if (next && !kept && next.innerHTML !== region.dataset.served) replace(region, next);
+    else if (next && kept) changedMeanwhile(region, next);
   }
   document.title = fresh.title;
   settle(document);
@@ -119,6 +121,34 @@ function decidedMeanwhile(region, next) {
   line.className = "callout warn";
   line.textContent = "This was decided meanwhile. Your note was not sent: " + note;
   next.prepend(line);
+}
+
+// changedMeanwhile says in a list that is left alone what it does not show: what was decided
+// or is over is marked and selected no more, and what came is offered.
+function changedMeanwhile(region, next) {
+  const ids = (of) => new Set([...of.querySelectorAll("[data-row]")].map((row) => row.dataset.row));
+  const [before, now] = [ids(region), ids(next)];
+  const over = [...before].filter((id) => !now.has(id));
+  const came = [...now].filter((id) => !before.has(id)).length;
+  for (const id of over) {
+    for (const row of document.querySelectorAll(`[data-row="${CSS.escape(id)}"]:not(.over), [data-of="${CSS.escape(id)}"]:not(.over)`)) {
+      row.classList.add("over");
+      row.append(Object.assign(document.createElement("strong"), { className: "pill warn", textContent: "Decided or over meanwhile" }));
+      const box = row.querySelector("[data-select]");
+      if (box) box.checked = !(box.disabled = true);
+    }
+  }
+  if (!over.length && !came) return;
+  let line = region.querySelector(".changed");
+  if (!line) {
+    line = Object.assign(document.createElement("p"), { className: "callout warn changed" });
+    line.setAttribute("role", "status");
+    line.append(document.createElement("span"), " ", Object.assign(document.createElement("button"), { type: "button", textContent: "Show it" }));
+    line.querySelector("button").dataset.show = "";
+    region.prepend(line);
+  }
+  const words = `The list has changed: ${[over.length && `${over.length} decided or over`, came && `${came} new`].filter(Boolean).join(", ")}.`;
+  if (line.firstChild.textContent !== words) line.firstChild.textContent = words;
 }
 
 // A click needs the same element at both of its ends, so nothing is replaced under
@@ -265,13 +295,14 @@ function hold(ids, decision, note, what) {
     ids, bar,
     async sendNow() {
       end();
-      let sent = false;
+      let sent = 0;
       for (const id of ids) {
         const answer = await send("/approvals/" + id + "/resolve", { decision, note }).catch(() => ({ ok: false, value: { message: "This page could not reach its own server. It may not have been decided: look." } }));
-        if (answer.ok) sent = true;
+        if (answer.ok) sent++;
         else say(`Not done: ${answer.value.message ?? "it was refused."} (${id}: ${what})${note && ` Your note was: ${note}`}`, true);
       }
-      if (sent) say(decision === "approve" ? "Sent. The caller may send it again now." : "Sent.");
+      const which = sent === 1 && ids.length === 1 ? what : `${sent} of ${ids.length} statements, as ${what}`;
+      if (sent) say(decision === "approve" ? `Approved, and the caller may send it again now: ${which}` : "Rejected: " + which);
       refresh();
     },
     async takeBack() {
@@ -319,7 +350,7 @@ async function visit(path) {
 addEventListener("popstate", () => location.reload());
 
 // Keys act while the focus is in the content and not in a field (WCAG 2.1.4).
-const rows = () => [...document.querySelectorAll("[data-row]:not(.decided) a")];
+const rows = () => [...document.querySelectorAll("[data-row]:not(.decided, .over) a")];
 const steps = {
   j: () => move(1),
   k: () => move(-1),
@@ -345,7 +376,7 @@ function decideBy(decision) {
   const button = set ? set.querySelector(`[data-together=${decision}]`) : document.querySelector(`[data-decision=${decision}]`);
   if (button?.disabled) nothing("It is decided, and about to be sent.");
   else if (button) button.click();
-  else if (set) nothing("These are not approved together. Open each.");
+  else if (set) nothing("These are not approved together. " + set.querySelector("[data-alone]").textContent);
   else if (document.querySelector("[data-row]")) nothing("Nothing is selected. Select with x, or open one with Enter.");
   else nothing("There is nothing here to decide.");
 }
@@ -384,13 +415,13 @@ const actions = {
     });
   },
   all(button) {
-    const boxes = [...button.closest("section").querySelectorAll("[data-select]")];
+    const boxes = [...button.closest("section").querySelectorAll("[data-select]:enabled")];
     const every = boxes.every((box) => box.checked);
     for (const box of boxes) box.checked = !every;
   },
   // together decides a set of one shape; the question names each.
   together(button) {
-    const chosen = [...button.closest("section").querySelectorAll("[data-row]:not(.decided)")].filter((row) => row.querySelector("[data-select]:checked"));
+    const chosen = [...button.closest("section").querySelectorAll("[data-row]:not(.decided, .over)")].filter((row) => row.querySelector("[data-select]:checked"));
     if (!chosen.length) return say("Select some first, with x or the boxes.");
     const approve = button.dataset.together === "approve";
     confirmed({
@@ -398,16 +429,16 @@ const actions = {
       text: approve ? "Each may then run once, exactly as shown, when its caller sends it again in time." : "None of them can then run under its approval.",
       list: chosen.map((row) => {
         const item = document.createElement("li");
-        const who = document.createElement("span");
-        who.className = "soft";
-        who.textContent = row.querySelector("a > .soft").textContent;
-        item.append(row.querySelector(".line").cloneNode(true), who);
+        item.dataset.of = row.dataset.row;
+        item.append(row.querySelector(".line").cloneNode(true), row.querySelector("a > .soft").cloneNode(true));
         return item;
       }),
       yes: `${approve ? "Approve" : "Reject"} ${chosen.length}`, grave: !approve,
       work: async () => {
-        hold(chosen.map((row) => row.dataset.row), button.dataset.together, "", beginning(chosen[0].querySelector(".line")));
-        for (const row of chosen) row.querySelector("[data-select]:checked").checked = false;
+        const left = chosen.filter((row) => !row.matches(".over"));
+        if (left.length) hold(left.map((row) => row.dataset.row), button.dataset.together, "", beginning(left[0].querySelector(".line")));
+        else say("All of these were decided, or over, meanwhile. Nothing was sent.");
+        for (const row of left) row.querySelector("[data-select]").checked = false;
         setTimeout(move, 0, 1);
         return { ok: true };
       },
@@ -537,7 +568,10 @@ document.addEventListener("click", async (event) => {
   if (!button) return;
   if (button.dataset.decision) actions.resolve(button);
   else if (button.dataset.undo !== undefined) [...waitingToBeSent].find((one) => one.bar.contains(button))?.takeBack();
-  else if (button.dataset.all !== undefined) actions.all(button);
+  else if (button.dataset.show !== undefined) {
+    for (const box of document.querySelectorAll("[data-select]:checked")) box.checked = false;
+    refresh();
+  } else if (button.dataset.all !== undefined) actions.all(button);
   else if (button.dataset.together) actions.together(button);
   else if (button.dataset.check) actions.check(button);
   else if (button.dataset.step) actions[button.dataset.step](button);
