@@ -32,6 +32,8 @@ CREATE TABLE watched (id bigint PRIMARY KEY, n int);
 CREATE FUNCTION copy_away() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;
 CREATE TRIGGER whisper AFTER UPDATE ON watched FOR EACH ROW EXECUTE FUNCTION copy_away();
 CREATE TRIGGER other AFTER INSERT ON watched FOR EACH ROW EXECUTE FUNCTION copy_away();
+CREATE TABLE hub (id bigint PRIMARY KEY);
+DO $$ BEGIN FOR n IN 10..39 LOOP EXECUTE format('CREATE TABLE spoke_%s (id bigint PRIMARY KEY, hub bigint REFERENCES hub ON DELETE CASCADE)', n); END LOOP; END $$;
 ANALYZE`
 
 // firstScreen says of each text whether it stands whole, without scrolling, above the
@@ -80,11 +82,14 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 		{"a condition out of sight", ask("DELETE FROM orders WHERE id = 1" + strings.Repeat(" ", 400) + strings.Repeat("\n", 60) + "OR status <> ''"), []string{"A long run of blanks is folded", "OR status <> ''", "asks to delete from public.orders (the rows that its condition finds)"}},
 		{"a key that is none", ask("DELETE FROM logs WHERE id = 1"), []string{"High risk", "More than one row", "PostgreSQL expects 90 rows, though the condition gives one value"}},
 		{"a condition that every row meets", ask("DELETE FROM orders WHERE id > 0"), []string{"High risk", "It will probably fail: PostgreSQL expects 100 rows, all of public.orders, and over 2 nothing is changed."}},
+		{"a write that reads elsewhere", ask("UPDATE customers SET name = (SELECT string_agg(line, ',') FROM logs) WHERE id = 1"), []string{"asks to update public.customers (rows whose id, or other key column, has a given value), reading public.logs", "FROM logs"}},
+		{"a delete that cascades into thirty tables", ask("DELETE FROM hub WHERE id = 1"), []string{"and, by cascade, from public.spoke_10, public.spoke_11, public.spoke_12 and 27 more", "and 27 more that belong to those deleted from public.hub", "DELETE FROM hub WHERE id = 1"}},
+		{"one part without a condition", ask("WITH gone AS (DELETE FROM order_items) UPDATE orders SET status = 'void' WHERE id = 1"), []string{"(at least one part touches every row)", "DELETE FROM order_items", "Writes from inside a WITH clause."}},
 		{"a function that does anything", ask("SELECT copy_away() FROM orders WHERE id = 1"), []string{"Calls a function, operator or type that is not built into PostgreSQL; it could do anything."}},
 		{"a name that is somebody else's", ask("DELETE FROM orders WHERE id = 4").with("actor", "supp\u043ert-agent"), []string{"High risk", "A claim is written to be misread"}},
 		{"rows that move to another partition", ask("UPDATE heaps SET n = n + 1 WHERE id IN (7, 8)"), []string{"It may fail: PostgreSQL expects 2 rows. A row that moves to another partition counts twice, and over 2 nothing is changed."}},
 		{"a table is emptied, and others with it", ask("TRUNCATE parents CASCADE"), []string{"asks to empty public.parents, tables that it does not name and, by cascade, from public.children, public.grandchildren", "Empties another table", "Rows of public.children (about 5 000 rows", "go, every one, with those of public.parents"}},
-		{"a table is emptied", ask("TRUNCATE orders CASCADE"), []string{"It will fail: The rule lets it change 2 rows at most, and those of a TRUNCATE can't be counted. It needs an approval under a rule without max_rows.", "asks to empty public.orders, tables that it does not name", "Drops or empties something for good.", "Cascades", "Nobody can read or write the table while it runs"}},
+		{"a table is emptied", ask("TRUNCATE orders CASCADE"), []string{"It will fail: The rule lets it change 2 rows at most, and those of a TRUNCATE can't be counted. It needs an approval under a rule without max_rows.", "asks to empty public.orders, tables that it does not name", "Drops or empties something for good.", "Cascades", "Nobody can read or write the table while it runs", "TRUNCATE orders CASCADE"}},
 	} {
 		id := g.hold(t, c.s)
 		w.open("/approvals/" + id)
@@ -123,6 +128,7 @@ func TestTheCommandLineSaysOfAnApprovalWhatItsCardSays(t *testing.T) {
 		require.Contains(t, out, said)
 	}
 	require.NotContains(t, out, "\nbefore ")
+	require.Contains(t, show(ask("WITH gone AS (DELETE FROM order_items WHERE order_id = 1) UPDATE orders SET status = 'void' WHERE id = 1")), "\nexpected None: the gate asks PostgreSQL only where planning can run nothing")
 	require.Contains(t, show(ask("UPDATE watched SET n = 1 WHERE id = 1")), "fires whisper, which calls public.copy_away. It may write elsewhere.")
 	require.Contains(t, show(ask("UPDATE orders SET status = 'p\u0430id' WHERE id = 1")), "is not the word it looks like")
 	require.Contains(t, show(ask("DELETE FROM orders")), "Has no condition: it touches every row.")
@@ -211,6 +217,6 @@ func TestACardSaysWhyItIsToBeLookedAt(t *testing.T) {
 		CREATE VIEW peeking AS SELECT sneaky() AS n; CREATE TABLE plain (id int, n int DEFAULT sneaky()); ANALYZE`)
 	require.Contains(t, plane.page(t, "/approvals/"+g.hold(t, ask("UPDATE orders SET status = 'x' WHERE id IN (SELECT n FROM peeking)"))), "no cascade and no trigger; whether code of users runs behind it is not known, since a relation is no plain table.")
 	card = plane.page(t, "/approvals/"+g.hold(t, ask("DELETE FROM plain WHERE id = 1")))
-	require.Contains(t, card, "<dd>none: a relation uses code that is not built in.</dd>")
+	require.Contains(t, card, "<dd>None: a relation uses code that is not built in.</dd>")
 	require.Contains(t, plane.page(t, "/approvals/"+g.hold(t, ask("COMMENT ON TABLE orders IS 'x'"))), "Look closely: it changes what others find in the database.")
 }

@@ -706,16 +706,61 @@ func deed(r *approvalRow) string {
 	if words := reach(&r.Classification); words != "" {
 		said += " (" + words + ")"
 	}
-	var taken []string
-	for _, t := range r.Impact.tables() {
-		if (t.How == "cascade" || t.How == "emptied") && !slices.Contains(taken, t.Table) {
-			taken = append(taken, t.Table)
-		}
+	if taken := r.besides("cascade", "emptied"); len(taken) > 0 {
+		said += " and, by cascade, from " + few(taken)
 	}
-	if len(taken) > 0 {
-		said += " and, by cascade, from " + strings.Join(taken, ", ")
+	if read := r.Reads(); len(read) > 0 {
+		said += ", reading " + few(read)
 	}
 	return said
+}
+
+// Reads are the tables that a statement reads besides those that it writes.
+func (r approvalRow) Reads() []string {
+	if len(r.Classification.TablesWritten) == 0 {
+		return nil // then its effect names them
+	}
+	var names []string
+	for _, t := range r.Classification.TablesRead {
+		if !slices.Contains(r.Classification.TablesWritten, t) {
+			names = append(names, tableNames([]string{t}))
+		}
+	}
+	return names
+}
+
+// besides are the tables that a statement reaches in some ways without their names, or in
+// any but by them.
+func (r *approvalRow) besides(how ...string) (names []string) {
+	for _, t := range r.Impact.tables() {
+		if (slices.Contains(how, t.How) || len(how) == 0 && t.How != "named") && !slices.Contains(names, t.Table) {
+			names = append(names, t.Table)
+		}
+	}
+	return names
+}
+
+// Reaches are those tables, each with its size, and all triggers, where the dangers name a
+// few of many.
+func (v approvalView) Reaches() (all []string) {
+	folded := false
+	number := make(map[string]int)
+	for _, t := range v.Impact.tables() {
+		if t.How != "named" {
+			all = append(all, t.Table+" ("+sizeOf(t)+")")
+			number[t.How]++
+			folded = folded || number[t.How] > 3
+		}
+		for _, trigger := range t.Triggers {
+			all = append(all, t.Table+" fires "+trigger)
+			number["trigger"]++
+			folded = folded || number["trigger"] > 3
+		}
+	}
+	if !folded {
+		return nil
+	}
+	return all
 }
 
 // dangers are what a person must not miss, gravest first.
@@ -735,17 +780,38 @@ func dangers(r *approvalRow, warnings []string) []meaning {
 		(slices.Contains(r.Classification.Where, "none") || slices.Contains(r.Classification.Where, "tautology")) {
 		list = append(list, meaning{"Every row", "high", "A part of it touches every row.", ""})
 	}
+	var ways, triggers []string
+	taken, from := make(map[string][]string), make(map[string][]string)
 	for _, t := range r.Impact.tables() {
-		if words := takenWords[t.How]; words[0] != "" {
-			severity := "medium"
-			if t.How == "emptied" {
-				severity = "high"
+		if takenWords[t.How][0] != "" && !(t.How == "view" && r.Classification.Class == "ddl") { // which changes the view, and nothing behind it
+			if len(taken[t.How]) == 0 {
+				ways = append(ways, t.How)
 			}
-			list = append(list, meaning{words[0], severity, fmt.Sprintf("Rows of %s (%s%s) %s %s.", t.Table, sizeOf(t), perRow(r.Impact.each(t)), words[1], t.From), ""})
+			taken[t.How] = append(taken[t.How], fmt.Sprintf("%s (%s%s)", t.Table, sizeOf(t), perRow(r.Impact.each(t))))
+			if !slices.Contains(from[t.How], t.From) {
+				from[t.How] = append(from[t.How], t.From)
+			}
 		}
 		for _, trigger := range t.Triggers {
-			list = append(list, meaning{"Trigger", "medium", fmt.Sprintf("A write of %s fires %s. It may write elsewhere.", t.Table, trigger), ""})
+			triggers = append(triggers, fmt.Sprintf("A write of %s fires %s.", t.Table, trigger))
 		}
+	}
+	for _, how := range ways { // one line for each, however many tables there are
+		severity := "medium"
+		if how == "emptied" {
+			severity = "high"
+		}
+		list = append(list, meaning{takenWords[how][0], severity, fmt.Sprintf("Rows of %s %s %s.", few(taken[how]), takenWords[how][1], few(from[how])), ""})
+	}
+	switch n := len(triggers); {
+	case n == 1:
+		list = append(list, meaning{"Trigger", "medium", triggers[0] + " It may write elsewhere.", ""})
+	case n > 1:
+		words := strings.Join(triggers[:min(n, 3)], " ")
+		if n > 3 {
+			words += " " + plural(n-3, "more fires.", "more fire.")
+		}
+		list = append(list, meaning{"Triggers", "medium", words + " They may write elsewhere.", ""})
 	}
 	if p := r.Impact; p != nil && p.More > 0 {
 		list = append(list, meaning{"More than is listed", "high", fmt.Sprintf("It reaches %s besides, which are not listed.", plural(p.More, "more table", "more tables")), ""})

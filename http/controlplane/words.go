@@ -128,7 +128,7 @@ func advice(c *classification) []string {
 // effectVerbs are kinds of statements whose bare name would say something else:
 // "delete orders" sounds as if the table went.
 var effectVerbs = map[string]string{
-	"DELETE": "Delete from", "INSERT": "Insert into", "MERGE": "Merge into", "SELECT": "Read", "TRUNCATE": "Empty", "COMMENT": "Comment on", "LOCK": "Lock",
+	"DELETE": "Delete from", "INSERT": "Insert into", "MERGE": "Merge into", "SELECT": "Read", "TRUNCATE": "Empty", "CREATE_TABLE_AS": "Create table", "COMMENT": "Comment on", "LOCK": "Lock",
 }
 
 // objectKind finds what a change of the schema is about, in its text without comments.
@@ -158,7 +158,7 @@ func effectVerb(queryType string) string {
 // what each of them does. Its text tells what a change of the schema is about.
 func effect(c *classification, text string) string {
 	verb := effectVerb(c.QueryType)
-	if words := objectKind.FindStringSubmatch(bareText(text)); words != nil && strings.EqualFold(words[1], c.QueryType) {
+	if words := objectKind.FindStringSubmatch(bareText(text)); words != nil && strings.EqualFold(words[1], strings.TrimSuffix(c.QueryType, "_TABLE_AS")) {
 		verb = capital(strings.ToLower(words[1] + " " + words[2]))
 		if kind := strings.ToUpper(words[3]); slices.Contains(ofTable, kind) || kind == "INDEX" && c.QueryType == "CREATE" {
 			verb += " on"
@@ -219,7 +219,16 @@ var whereWords = map[string]string{
 	"key_equality": "rows whose id, or other key column, has a given value", "present": "the rows that its condition finds",
 }
 
+// reach says which rows a statement touches. Of one with several parts the facts do not say
+// which condition is that of which part.
 func reach(c *classification) string {
+	every := slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology")
+	switch {
+	case every && (len(c.Where) > 1 || len(c.TablesWritten) > 1):
+		return "at least one part touches every row"
+	case len(c.Where) > 1:
+		return "at least one part touches all rows that its condition finds"
+	}
 	var list []string
 	for _, w := range c.Where {
 		list = append(list, cmp.Or(whereWords[w], w))
@@ -227,14 +236,14 @@ func reach(c *classification) string {
 	return strings.Join(list, "; ")
 }
 
-// estimate is what the database expects, or why it was not asked. Its statistics
-// may be old, so it is no promise.
+// estimate is what the database expects, or why it was not asked. Its statistics may be
+// old, so it is no promise.
 func estimate(p *plan) string {
 	switch {
 	case p == nil || p.Node == "" && p.Unplanned == "":
 		return ""
 	case p.Node == "":
-		return "none: " + p.Unplanned + "."
+		return "None: " + p.Unplanned + "."
 	}
 	return fmt.Sprintf("PostgreSQL expects %s (%s, cost %s). It planned the statement and did not run it.", plural(int(p.Rows), "row", "rows"), p.Node, thousands(int64(math.Round(p.TotalCost))))
 }

@@ -46,6 +46,32 @@ func TestAnEstimateIsSaidInWords(t *testing.T) {
 	require.Contains(t, estimate(&plan{Node: "Update", Rows: 1, TotalCost: 8}), "expects 1 row (Update, cost 8)")
 	require.NoError(t, json.Unmarshal([]byte(`{"impact":null}`), &a))
 	require.Empty(t, estimate(a.Impact))
+	require.Equal(t, "None: the statement has parameters.", estimate(&plan{Unplanned: "the statement has parameters"}))
+}
+
+// The sentence says of a statement with several parts, or that reaches many tables, what
+// its facts tell, and no more.
+func TestTheSentenceSaysNoMoreThanTheFactsTell(t *testing.T) {
+	r := approvalRow{Effect: "Delete from, update public.customers, public.orders"}
+	r.Classification = classification{Class: "write", Where: []string{"key_equality", "none"}, TablesWritten: []string{"public.customers", "public.orders"}, TablesRead: []string{"public.customers", "hr.salaries"}}
+	require.Equal(t, "delete from, update public.customers, public.orders (at least one part touches every row), reading hr.salaries", deed(&r))
+	r.Classification.Where = []string{"key_equality", "present"}
+	require.Contains(t, deed(&r), "(at least one part touches all rows that its condition finds)")
+	r.Classification.Where = []string{"key_equality"}
+	require.Contains(t, deed(&r), "(rows whose id, or other key column, has a given value)")
+
+	r.Impact = &plan{}
+	for n := range 30 {
+		r.Impact.Tables = append(r.Impact.Tables, reached{Table: fmt.Sprint("t", n), How: "cascade", From: "public.orders", Triggers: []string{"g, which calls f"}})
+	}
+	require.Contains(t, deed(&r), " and, by cascade, from t0, t1, t2 and 27 more, reading")
+	list := dangers(&r, nil)
+	require.Contains(t, fmt.Sprint(list), "Rows of t0 (never counted), t1 (never counted), t2 (never counted) and 27 more that belong to those deleted from public.orders.")
+	require.Contains(t, fmt.Sprint(list), "A write of t2 fires g, which calls f. 27 more fire. They may write elsewhere.")
+	require.Len(t, approvalView{approvalRow: r}.Reaches(), 60, "all of them stand further down")
+
+	r = approvalRow{approval: approval{Classification: classification{Class: "ddl", QueryType: "DROP"}, Impact: &plan{Tables: []reached{{Table: "public.orders", How: "view", From: "public.v"}}}}, Effect: "Drop view public.v"}
+	require.NotContains(t, fmt.Sprint(dangers(&r, nil)), "Writes through a view", "which does not write what is behind it")
 }
 
 func TestWhatIsWrittenToBeMisreadIsHighRisk(t *testing.T) {
@@ -61,7 +87,9 @@ func TestWhatIsWrittenToBeMisreadIsHighRisk(t *testing.T) {
 	require.Equal(t, "Insert into, delete from public.hist, public.orders", effect(&written, ""))
 	written = classification{QueryType: "EXPLAIN", QueryTypes: []string{"EXPLAIN", "UPDATE"}, TablesWritten: []string{"public.orders"}}
 	require.Equal(t, "Explain, update public.orders", effect(&written, ""), "EXPLAIN ANALYZE runs it")
-	require.Equal(t, "Create table as", effect(&classification{QueryType: "CREATE_TABLE_AS"}, ""))
+	taken := classification{QueryType: "CREATE_TABLE_AS", TablesWritten: []string{"public.stolen"}}
+	require.Equal(t, "Create table public.stolen", effect(&taken, "SELECT * INTO stolen FROM t"))
+	require.Equal(t, "Create materialized view public.stolen", effect(&taken, "CREATE MATERIALIZED VIEW stolen AS SELECT 1"))
 }
 
 func TestAChangeOfTheSchemaIsNamedByWhatItChanges(t *testing.T) {
