@@ -189,6 +189,7 @@ func TestACardKnowsWhatChangedSinceItWasAsked(t *testing.T) {
 	defer g.endDamaged(t)
 	plane = startTestPlane(t, g.base).reader(t)
 	for path, shown := range map[string][]string{
+		"/":          {"Waiting, and not to be decided while the gate refuses everything"},
 		"/approvals": {"Delete from public.orders"},
 		card:         {"Nothing can be decided here while the log is damaged.", "what was decided of its shape is not known", "Not known.", "As far as the damaged log can be read."},
 	} {
@@ -196,7 +197,7 @@ func TestACardKnowsWhatChangedSinceItWasAsked(t *testing.T) {
 		for _, text := range shown {
 			require.Contains(t, page, text, path)
 		}
-		for _, text := range []string{"Approve…", "Reject…", "Select all", "none of its shape", "No approval of this shape"} {
+		for _, text := range []string{"Approve…", "Reject…", "Select all", "Next to decide", "none of its shape", "No approval of this shape"} {
 			require.NotContains(t, page, text, path)
 		}
 	}
