@@ -128,7 +128,7 @@ func TestTheCommandLineSaysOfAnApprovalWhatItsCardSays(t *testing.T) {
 		require.Contains(t, out, said)
 	}
 	require.NotContains(t, out, "\nbefore ")
-	require.Contains(t, show(ask("WITH gone AS (DELETE FROM order_items WHERE order_id = 1) UPDATE orders SET status = 'void' WHERE id = 1")), "\nexpected None: the gate asks PostgreSQL only where planning can run nothing")
+	require.Contains(t, show(ask("WITH gone AS (DELETE FROM order_items WHERE order_id = 1) UPDATE orders SET status = 'void' WHERE id = 1")), "\nexpected None: the statement has the risk signal data_modifying_cte.")
 	require.Contains(t, show(ask("UPDATE watched SET n = 1 WHERE id = 1")), "fires whisper, which calls public.copy_away. It may write elsewhere.")
 	require.Contains(t, show(ask("UPDATE orders SET status = 'p\u0430id' WHERE id = 1")), "is not the word it looks like")
 	require.Contains(t, show(ask("DELETE FROM orders")), "Has no condition: it touches every row.")
