@@ -140,7 +140,7 @@ meanwhile, nothing is changed.`,
 				return a.refused(err, o.json, nil)
 			}
 			if b.Status == "active" {
-				return exitWith(exitFailed, fmt.Errorf("%s is in service already; `gate agents token %s` issues a token", visible(b.Name), b.ID))
+				return exitWith(exitFailed, fmt.Errorf("%s is in service already; `gate agents token %s` issues a token", marked(b.Name), b.ID))
 			}
 			client.match = strconv.Quote(strconv.Itoa(b.Revision)) // what is written back is what was read
 			back := map[string]any{"name": b.Name, "type": b.Type, "config": b.Config, "metadata": b.Metadata, "status": "active"}
@@ -150,12 +150,12 @@ meanwhile, nothing is changed.`,
 			var issued agentctl.TokenBody
 			done, err := a.askGate(c.Context(), &o, http.MethodPost, agentPath(args[0])+"/tokens", map[string]any{"expires_in_days": days}, &issued)
 			if err != nil {
-				fmt.Fprintf(a.err, "%s (%s) is %s, and has no new token; `gate agents token %s` issues one.\n", visible(b.Name), b.ID, b.Status, b.ID)
+				fmt.Fprintf(a.err, "%s (%s) is %s, and has no new token; `gate agents token %s` issues one.\n", marked(b.Name), b.ID, b.Status, b.ID)
 			}
 			if done || issued.Token == nil {
 				return err
 			}
-			if _, err := fmt.Fprintf(a.out, "%s (%s) is %s.\n", visible(b.Name), b.ID, b.Status); err != nil {
+			if _, err := fmt.Fprintf(a.out, "%s (%s) is %s.\n", marked(b.Name), b.ID, b.Status); err != nil {
 				return written(err)
 			}
 			return written(printToken(a.out, issued.TokenID, *issued.Token, issued.ExpiresAt))
@@ -181,7 +181,7 @@ can no longer be used. What it did stays in the log. A second time changes nothi
 			if called != args[0] {
 				called += " (" + args[0] + ")"
 			}
-			if err := a.confirmed(fmt.Sprintf("Stop %s and revoke all of its tokens?", visible(called)), yes); err != nil {
+			if err := a.confirmed(fmt.Sprintf("Stop %s and revoke all of its tokens?", marked(called)), yes); err != nil {
 				return err
 			}
 			var b agentctl.AgentBody
@@ -189,7 +189,7 @@ can no longer be used. What it did stays in the log. A second time changes nothi
 			if done {
 				return err
 			}
-			_, err = fmt.Fprintf(a.out, "%s (%s) is %s; its tokens are revoked.\n", visible(b.Name), b.ID, b.Status)
+			_, err = fmt.Fprintf(a.out, "%s (%s) is %s; its tokens are revoked.\n", marked(b.Name), b.ID, b.Status)
 			return written(err)
 		},
 	}

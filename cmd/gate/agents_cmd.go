@@ -153,7 +153,7 @@ func (a *app) listAgents(ctx context.Context, o *clientOptions, query url.Values
 		"There is no such agent in this project. `gate agents register NAME` makes one.", func(item json.RawMessage) (string, error) {
 			var b agentctl.AgentBody
 			err := json.Unmarshal(item, &b)
-			return fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%s", b.ID, visible(b.Name), visible(b.Type), b.Status, len(b.AppliedPolicies), second(b.LastSeenAt, "never")), err
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%s", b.ID, marked(b.Name), visible(b.Type), b.Status, len(b.AppliedPolicies), second(b.LastSeenAt, "never")), err
 		})
 }
 
@@ -235,9 +235,9 @@ func (a *app) agentNamed(ctx context.Context, o *clientOptions, agent *string) e
 	case err != nil:
 		return a.refused(err, o.json, nil)
 	case len(found) == 0:
-		return exitWith(exitFailed, fmt.Errorf("no agent of this project is called %s; `gate agents list --status all` shows what there is", visible(name)))
+		return exitWith(exitFailed, fmt.Errorf("no agent of this project is called %s; `gate agents list --status all` shows what there is", marked(name)))
 	case len(found) > 1:
-		return exitWith(exitFailed, fmt.Errorf("%d agents are called %s, so name one by its id: %s", len(found), visible(name), strings.Join(found, ", ")))
+		return exitWith(exitFailed, fmt.Errorf("%d agents are called %s, so name one by its id: %s", len(found), marked(name), strings.Join(found, ", ")))
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func printAgent(w io.Writer, agent *agentShown) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	row := func(name, text string) { fmt.Fprintf(t, "%s\t%s\n", name, visible(text)) }
 	row("agent", agent.ID)
-	row("name", agent.Name)
+	row("name", marked(agent.Name))
 	row("type", agent.Type)
 	row("status", agent.Status)
 	row("model", cmp.Or(agent.Config.Model, "not said"))

@@ -281,7 +281,7 @@ in the agent's last 24 hours.`,
 			if p := b.Preview; p != nil {
 				var changes strings.Builder
 				for _, one := range p.SQLChanges {
-					fmt.Fprintf(&changes, "  event %d: %s, not %s, by %s (request %s)\n", one.Seq, one.To, one.From, one.RuleID, visible(one.RequestID))
+					fmt.Fprintf(&changes, "  event %d: %s, not %s, by %s (request %s)\n", one.Seq, one.To, one.From, one.RuleID, marked(one.RequestID))
 				}
 				if more := p.SQLWouldChange - len(p.SQLChanges); more > 0 {
 					fmt.Fprintf(&changes, "  and %d before these\n", more)

@@ -42,7 +42,7 @@ func (a *app) approvalsListCommand() *cobra.Command {
 	o := clientOptions{operator: true}
 	var f approvalFilter
 	cmd := &cobra.Command{
-		Use: "list", Short: "List approvals; those that wait, the one with the least time left first", Args: cobra.NoArgs,
+		Use: "list", Short: "List approvals; those that wait in the order of the inbox: the riskiest first, then the one with the least time left", Args: cobra.NoArgs,
 		Example: "  gate approvals list\n  gate approvals list --status rejected --actor ana --json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			found, err := a.approvals(c.Context(), &o, f)
@@ -93,7 +93,18 @@ func (f *approvalFilter) flags(cmd *cobra.Command) {
 // An approvalShown is an approval with the bytes that the gate gave.
 type approvalShown struct {
 	gateapi.ApprovalBody
-	raw json.RawMessage
+	raw   json.RawMessage
+	risk  string // as the inbox marks it
+	order int    // in the inbox: the highest first
+}
+
+func readApproval(raw json.RawMessage) (one approvalShown, err error) {
+	one.raw = raw
+	if err := json.Unmarshal(raw, &one.ApprovalBody); err != nil {
+		return one, err
+	}
+	one.risk, one.order, err = controlplane.RiskOf(raw)
+	return one, err
 }
 
 // approvals reads all that the filter means, in the order in which a person wants them.
@@ -107,13 +118,14 @@ func (a *app) approvals(ctx context.Context, o *clientOptions, f approvalFilter)
 		status = ""
 	}
 	err = client.each(ctx, "/approvals", given(url.Values{"status": {status}, "actor": {f.actor}, "app": {f.app}, "env": {f.env}}), func(item json.RawMessage) error {
-		one := approvalShown{raw: item}
-		err := json.Unmarshal(item, &one.ApprovalBody)
+		one, err := readApproval(item)
 		found = append(found, one)
 		return err
 	})
 	if f.status == "pending" {
-		slices.SortStableFunc(found, func(x, y approvalShown) int { return cmp.Compare(text(x.ExpiresAt), text(y.ExpiresAt)) })
+		slices.SortStableFunc(found, func(x, y approvalShown) int {
+			return cmp.Or(cmp.Compare(y.order, x.order), cmp.Compare(text(x.ExpiresAt), text(y.ExpiresAt)))
+		})
 	}
 	return found, err
 }
@@ -149,18 +161,23 @@ func printApprovals(w io.Writer, found []approvalShown, f approvalFilter, now ti
 	if width := terminal.Width(w); width > 0 && width < 130 {
 		between = "\n    " // beside all that, nothing could be read of it
 	}
-	fmt.Fprintf(t, "ID\tSTATUS\tREQUESTER (UNVERIFIED)%sSTATEMENT\n", between)
+	fmt.Fprintf(t, "ID\tSTATUS\tRISK\tREQUESTER (UNVERIFIED)%sSTATEMENT\n", between)
 	for i := range found {
 		one := &found[i]
-		fmt.Fprintf(t, "%s\t%s\t%s%s%s%s\n", one.ApprovalID, standing(&one.ApprovalBody, now), visible(requester(&one.ApprovalBody)), between, visible(firstLine(one.SQL, 72)), visible(decider(&one.ApprovalBody)))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s%s%s%s\n", one.ApprovalID, standing(&one.ApprovalBody, now), one.risk, requester(one.Context.Actor, one.Context.App), between, oneStatement(one.SQL), decider(&one.ApprovalBody))
 	}
 	return t.Flush()
 }
 
-// requester is who asks, as they say; the statement beside it has the rest of the line.
-func requester(b *gateapi.ApprovalBody) string {
-	return firstLine(b.Context.Actor, 20) + " / " + firstLine(b.Context.App, 20)
+// requester is who asks, as they say: each claim in quotes, so that none is read as two, and
+// cut, since what is beside it has the rest of the line.
+func requester(actor, app string) string {
+	return firstLine(controlplane.MarkedClaim(actor), 24) + " / " + firstLine(controlplane.MarkedClaim(app), 24)
 }
+
+// oneStatement is a statement in a line of a list. What a reader takes for another letter is
+// written out before it is cut: what it looks like may stand behind the cut.
+func oneStatement(sql string) string { return visible(firstLine(controlplane.Marked(sql), 72)) }
 
 // decider is who decided, and with which note, behind a statement; "": nobody yet.
 func decider(b *gateapi.ApprovalBody) string {
@@ -171,7 +188,7 @@ func decider(b *gateapi.ApprovalBody) string {
 	if by == "" {
 		return ""
 	}
-	return "  by " + by
+	return "  by " + visible(by)
 }
 
 // standing is how an approval stands, and of one that waits or can be used the time that is left.
@@ -186,6 +203,9 @@ func standing(b *gateapi.ApprovalBody, now time.Time) string {
 	case b.Resolution != nil && *b.Resolution == "approve" && b.Use == "unknown":
 		return "approved, used with an unknown outcome"
 	case b.Resolution != nil && *b.Resolution == "approve" && b.Use == "used":
+		if b.ExecutionState != nil {
+			return "approved, used: " + strings.ToLower(controlplane.ExecutionWords(*b.ExecutionState, ""))
+		}
 		return "approved, used"
 	case b.Resolution != nil && *b.Resolution == "approve" && !until.After(now):
 		return "approved, not used in time"
@@ -274,7 +294,7 @@ func (a *app) showApproval(ctx context.Context, client *gateClient, o *clientOpt
 	if since != "" {
 		card.Dangers = append([]string{since}, card.Dangers...)
 	}
-	return written(printApproval(w, &b, &card, now))
+	return written(printApproval(w, &b, &card, endedAs(ctx, client, &b), now))
 }
 
 // policySince says what the policy that is active by now makes of an approval that can be
@@ -297,7 +317,21 @@ func policySince(ctx context.Context, client *gateClient, raw json.RawMessage, b
 	return controlplane.SinceOf(raw, active.PolicyVersion, answer)
 }
 
-func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card, now time.Time) error {
+// endedAs names the newest execution of an approval, and says how it stands and why; "":
+// there is none.
+func endedAs(ctx context.Context, client *gateClient, b *gateapi.ApprovalBody) string {
+	var x gateapi.ExecutionBody
+	if b.ExecutionID == nil {
+		return ""
+	}
+	if _, err := client.call(ctx, http.MethodGet, executionPath(*b.ExecutionID), nil, &x); err != nil {
+		return *b.ExecutionID // how it ended is in the status, too
+	}
+	words := controlplane.ExecutionWords(x.ExecutionState, text(x.ReasonCode))
+	return x.ExecutionID + ": " + strings.ToLower(words[:1]) + words[1:]
+}
+
+func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card, ended string, now time.Time) error {
 	var facts classify.Classification
 	_ = json.Unmarshal(b.Classification, &facts) // one of an earlier form shows less
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
@@ -308,12 +342,12 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card
 	}
 	row("approval", b.ApprovalID)
 	row("status", standing(b, now))
-	row("asks to", card.Asks)
+	row("asks to", controlplane.Marked(card.Asks))
 	for _, words := range card.Dangers {
-		row("beware", words)
+		row("beware", controlplane.Marked(words))
 	}
 	tables := func(list []string) string {
-		return strings.ReplaceAll(strings.Join(list, ", "), "?.*", "tables that it does not name")
+		return controlplane.Marked(strings.ReplaceAll(strings.Join(list, ", "), "?.*", "tables that it does not name"))
 	}
 	row("writes", tables(facts.TablesWritten))
 	row("reads", tables(facts.TablesRead))
@@ -323,7 +357,7 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card
 	row("why", text(b.Message))
 	row("rule", b.DecidedBy.RuleID+" of "+cmp.Or(b.DecidedBy.PolicyVersion, b.DecidedBy.PolicyID))
 	row("requester (unverified)", claimed(b))
-	row("verified", text(b.Principal))
+	row("verified", controlplane.Marked(text(b.Principal)))
 	row("agent", text(b.AgentID))
 	row("asked", second(b.CreatedAt, ""))
 	row("until", second(b.ExpiresAt, ""))
@@ -331,7 +365,7 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card
 		row("decided", second(b.ResolvedAt, "")+" by "+text(b.ResolvedBy))
 	}
 	row("note", text(b.Note))
-	row("execution", text(b.ExecutionID))
+	row("execution", ended)
 	row("sent again", card.Tried)
 	if err := t.Flush(); err != nil {
 		return err
@@ -373,7 +407,7 @@ func printStatement(w io.Writer, b *gateapi.ApprovalBody) error {
 		lines("which runs what was prepared:", *b.PreparedSQL)
 	}
 	for i, p := range b.Parameters {
-		fmt.Fprintf(&out, "  parameter %d: %s\n", i+1, visible(controlplane.Marked(p)))
+		fmt.Fprintf(&out, "  parameter %d: %s\n", i+1, marked(p))
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
@@ -467,7 +501,7 @@ func (a *app) watchApprovals(ctx context.Context, o *clientOptions, f approvalFi
 		if o.json {
 			return writeLine(a.out, one.raw)
 		}
-		_, err := fmt.Fprintf(out, "%s  %s  %s  %s%s\n", one.ApprovalID, standing(&one.ApprovalBody, time.Now()), visible(requester(&one.ApprovalBody)), visible(firstLine(one.SQL, 72)), visible(decider(&one.ApprovalBody)))
+		_, err := fmt.Fprintf(out, "%s  %s  %s  %s  %s%s\n", one.ApprovalID, standing(&one.ApprovalBody, time.Now()), one.risk, requester(one.Context.Actor, one.Context.App), oneStatement(one.SQL), decider(&one.ApprovalBody))
 		return err
 	}
 	client, err := a.clientFor(o)
@@ -489,7 +523,10 @@ func (a *app) watchApprovals(ctx context.Context, o *clientOptions, f approvalFi
 		for id := range gone {
 			var one approvalShown
 			if err == nil {
-				one.raw, err = client.call(ctx, http.MethodGet, approvalPath(id), nil, &one.ApprovalBody)
+				var raw json.RawMessage
+				if raw, err = client.call(ctx, http.MethodGet, approvalPath(id), nil, &one.ApprovalBody); err == nil {
+					one, err = readApproval(raw)
+				}
 			}
 			if r := (*gateRefusal)(nil); errors.As(err, &r) && r.Code == string(fault.ApprovalNotFound) { // expired and purged
 				delete(waits, id)

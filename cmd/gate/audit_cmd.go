@@ -120,7 +120,7 @@ func (e *auditEvent) about(item json.RawMessage) string {
 	}
 	_ = json.Unmarshal(e.Payload, &p) // one that can't be read is about nothing
 	_, did := controlplane.DidOf(item)
-	return cmp.Or(did, firstLine(p.Text, 72), strings.Join(p.Facts.Written, ", "), strings.Join(p.Facts.Read, ", "))
+	return cmp.Or(did, oneStatement(p.Text), strings.Join(each(p.Facts.Written, marked), ", "), strings.Join(each(p.Facts.Read, marked), ", "))
 }
 
 // errEnough ends a search that has what was asked for.
@@ -149,9 +149,9 @@ func (a *app) searchAudit(ctx context.Context, o *clientOptions, query url.Value
 		}
 		who := ""
 		if e.Actor != "" || e.App != "" {
-			who = e.Actor + " / " + e.App
+			who = requester(e.Actor, e.App)
 		}
-		_, err := fmt.Fprintln(t, strings.Join([]string{strconv.FormatUint(e.Seq, 10), second(e.Time, ""), e.Type, visible(who), visible(e.what()), e.Operation, visible(e.Reason), visible(e.about(item)), e.Approval}, "\t"))
+		_, err := fmt.Fprintln(t, strings.Join([]string{strconv.FormatUint(e.Seq, 10), second(e.Time, ""), e.Type, who, visible(e.what()), e.Operation, visible(e.Reason), visible(e.about(item)), e.Approval}, "\t"))
 		return err
 	})
 	if err != nil && !errors.Is(err, errEnough) {

@@ -116,7 +116,7 @@ func (a *app) printExecutions(ctx context.Context, client *gateClient, found []g
 		if i == 0 {
 			fmt.Fprintln(t, "ID\tSTATE\tSENT\tREQUESTER (UNVERIFIED)\tOPERATION\tTAG")
 		}
-		fmt.Fprintln(t, strings.Join([]string{b.ExecutionID, b.ExecutionState, second(b.DispatchedAt, "never"), visible(b.Actor + " / " + b.App), b.Operation, visible(cmp.Or(did[b.ExecutionID], text(b.CommandTag)))}, "\t"))
+		fmt.Fprintln(t, strings.Join([]string{b.ExecutionID, b.ExecutionState, second(b.DispatchedAt, "never"), requester(b.Actor, b.App), b.Operation, visible(cmp.Or(did[b.ExecutionID], text(b.CommandTag)))}, "\t"))
 	}
 	return errors.Join(err, t.Flush())
 }

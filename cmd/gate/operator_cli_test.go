@@ -47,7 +47,7 @@ func TestADecisionOnTheCommandLine(t *testing.T) {
 	id := regexp.MustCompile(`apr_\S+\b`).FindString(out)
 	require.Contains(t, out, "send it again with --approval-id "+id)
 	_, out, _ = g.cli(t, "", "approvals", "list")
-	require.Regexp(t, id+` +waits, \d+m\d+s left +ana / shop +DELETE FROM orders WHERE id = 2`, out)
+	require.Regexp(t, id+` +waits, \d+m\d+s left +High risk +"ana" / "shop" +DELETE FROM orders WHERE id = 2`, out)
 	code, out, errs = g.cli(t, "", "approvals", "show", id)
 	require.Zero(t, code, errs)
 	require.NotContains(t, out, "\x1b")
@@ -70,7 +70,7 @@ func TestADecisionOnTheCommandLine(t *testing.T) {
 	require.Contains(t, errs, "DELETE 1: 2 rows changed in all, with those of cascades and triggers")
 	require.Equal(t, "0", g.value(t, "SELECT count(*)::text FROM orders WHERE id = 2"))
 	_, out, _ = g.cli(t, "", "approvals", "list", "--status", "approved")
-	require.Contains(t, out, "approved, used")
+	require.Contains(t, out, "approved, used: ran ")
 	require.Contains(t, out, "  by operator: “the customer asked”")
 
 	_, out, _ = g.cli(t, "", "executions", "list", "--state", "unknown")
@@ -82,7 +82,7 @@ func TestADecisionOnTheCommandLine(t *testing.T) {
 	require.Equal(t, 2, strings.Count(out, "\n"), out)
 	require.Contains(t, errs, "There are more")
 	_, out, _ = g.cli(t, "", "executions", "list")
-	executionID := regexp.MustCompile(`(exe_\S+) +success +20\S+ +ana / shop +DELETE +DELETE 1: 2 rows changed in all`).FindStringSubmatch(out)
+	executionID := regexp.MustCompile(`(exe_\S+) +success +20\S+ +"ana" / "shop" +DELETE +DELETE 1: 2 rows changed in all`).FindStringSubmatch(out)
 	require.NotNil(t, executionID, out)
 	code, out, errs = g.cli(t, "", "executions", "show", executionID[1])
 	require.Zero(t, code, errs)
@@ -94,7 +94,7 @@ func TestADecisionOnTheCommandLine(t *testing.T) {
 
 	code, out, errs = g.cli(t, "", "audit", "search", "--approval-id", id, "--since", "1h", "--event-type", "approval_resolved,approval_created")
 	require.Zero(t, code, errs)
-	require.Regexp(t, `(?s)SEQ .*approval_resolved +ana / shop +approve by operator: “the customer asked” .*\n.*approval_created`, out)
+	require.Regexp(t, `(?s)SEQ .*approval_resolved +"ana" / "shop" +approve by operator: “the customer asked” .*\n.*approval_created`, out)
 	_, out, _ = g.cli(t, "", "audit", "search", "--execution-id", executionID[1])
 	require.Regexp(t, `execution_success .* DELETE 1: 2 rows changed in all`, out)
 	_, out, _ = g.cli(t, "", "audit", "search", "--event-type", "decision_recorded,request_received", "--actor", "ana")
@@ -122,8 +122,32 @@ func TestNothingOnTheCommandLineIsReadForAnother(t *testing.T) {
 	require.Contains(t, out, "Each is marked where it stands.")
 	require.Contains(t, out, `'p\u0430id\u2800' -- x\r AND id < 9`)
 	_, out, _ = g.cli(t, "", "approvals", "list")
-	require.Contains(t, out, ` -- x \r AND id < 9`)
-	require.Contains(t, out, "DELETE FROM orders WHERE id = 2")
+	require.Contains(t, out, `"ana, application payro… / "x\", role \"dba"  DELETE FROM orders WHERE id = 2 AND status <> 'p\u0430id\u2800' -- x \r…`)
+
+	fails := ask("DELETE FROM orders WHERE id = 2 AND status <> 'p\u0430id' AND 1 / (id - id) = 2").with("actor", "supp\u043ert-agent").with("app", "shop\u200b")
+	held := g.hold(t, fails)
+	require.Equal(t, http.StatusOK, g.resolve(t, held, "approve").status)
+	require.Equal(t, http.StatusUnprocessableEntity, g.query(t, fails.with("approval_id", held)).status)
+	_, out, _ = g.cli(t, "", "approvals", "list", "--status", "approved")
+	require.Regexp(t, held+` +approved, used: failed +High risk +"supp\\u043ert-agent" / "shop\\u200b" +DELETE .*'p\\u0430id'`, out)
+	_, out, _ = g.cli(t, "", "approvals", "show", held)
+	require.Regexp(t, `status +approved, used: failed\n`, out)
+	require.Regexp(t, `execution +exe_\S+: failed: the database refused it\n`, out)
+	_, out, _ = g.cli(t, "", "executions", "list")
+	require.Contains(t, out, `"supp\u043ert-agent" / "shop\u200b"`)
+	_, out, _ = g.cli(t, "", "audit", "search", "--approval-id", held)
+	require.Contains(t, out, `"supp\u043ert-agent" / "shop\u200b"`)
+	require.NotContains(t, out, "\u043e")
+}
+
+// On the command line those that wait stand in the order of the inbox, with its marks.
+func TestTheRiskiestStandsFirstOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	plain := g.hold(t, ask("DELETE FROM orders WHERE id = 4"))
+	risky := g.hold(t, ask("DELETE FROM orders WHERE id = 5").with("actor", "\u0430na"))
+	_, out, errs := g.cli(t, "", "approvals", "list")
+	require.Regexp(t, `(?s)`+risky+` .* High risk .*`+plain+` .* (Look closely|Ordinary) `, out+errs)
 }
 
 // With --wait the statement runs as soon as somebody approved it, and watch tells of both.

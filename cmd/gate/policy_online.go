@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"writegate/cmd/terminal"
+	"writegate/http/controlplane"
 )
 
 // refused tells what a gate refused, with its details, and makes the exit code
@@ -62,9 +63,9 @@ func shown(value any) string {
 	case nil:
 		return "none"
 	case string:
-		return visible(v)
+		return marked(v)
 	case []string:
-		return visible("[" + strings.Join(v, ", ") + "]")
+		return marked("[" + strings.Join(v, ", ") + "]")
 	case []any:
 		texts := make([]string, len(v))
 		for i := range v {
@@ -100,6 +101,10 @@ func shown(value any) string {
 
 // visible is terminal.Visible, which most of what is printed here goes through.
 func visible(text string) string { return terminal.Visible(text) }
+
+// marked is visible of what callers write, where letters are written out, too, that a reader
+// takes for others.
+func marked(text string) string { return visible(controlplane.Marked(text)) }
 
 func writeLine(w io.Writer, text []byte) error {
 	_, err := fmt.Fprintf(w, "%s\n", strings.TrimRight(string(text), "\n"))

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/url"
@@ -93,6 +94,27 @@ func riskWord(rank int) string {
 		return "elevated"
 	}
 	return "ordinary"
+}
+
+// RiskOf is the mark that the inbox gives a record of GET /approvals/{id}, and its place in
+// the order of the inbox: what could do most harm has the highest.
+func RiskOf(record json.RawMessage) (words string, order int, err error) {
+	var a approval
+	if err := json.Unmarshal(record, &a); err != nil {
+		return "", 0, broken(err)
+	}
+	s := &Server{now: time.Now} // the time that is left is no part of it
+	risk := s.rows([]approval{a})[0].Risk
+	return riskWords[risk], riskOrder[risk], nil
+}
+
+// ExecutionWords say how an execution stands, and why.
+func ExecutionWords(state, reasonCode string) string {
+	words := wordOr(stateWords, state)
+	if reasonCode != "" {
+		words += ": " + wordOr(reasonWords, reasonCode)
+	}
+	return words
 }
 
 // A meaning is a signal with its words.

@@ -47,6 +47,7 @@ type ApprovalBody struct {
 	NotCountable   string          `json:"not_countable,omitempty"`
 	Use            string          `json:"use"` // free, used or unknown
 	ExecutionID    *string         `json:"execution_id"`
+	ExecutionState *string         `json:"execution_state,omitempty"` // of that execution, where it is still known
 	UsedAt         *string         `json:"used_at"`
 	RequestID      string          `json:"request_id"`
 	Withdrawn      bool            `json:"withdrawn"`
@@ -86,6 +87,19 @@ func (a *api) approvalBody(p *projections.Approval, label string) ApprovalBody {
 		ReasonCode: p.ReasonCode, RuleID: p.RuleID, DecidedBy: by, Message: optional(p.Message), MaxRows: p.MaxRows, Principal: optional(p.Principal), AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
 		RequestID: p.RequestID, Impact: impactOf(p, label), OverLimit: label != "" && overLimit(p), NotCountable: notCountable(p), Use: cmp.Or(string(p.Use), "free"), Withdrawn: p.Withdrawn != "",
 	}
+}
+
+// approvalAnswer is approvalBody with how its execution stands.
+func (a *api) approvalAnswer(view *projections.View, p *projections.Approval, label string) (ApprovalBody, error) {
+	b := a.approvalBody(p, label)
+	if p.ExecutionID == "" {
+		return b, nil
+	}
+	x, found, err := view.Execution(p.ExecutionID)
+	if found {
+		b.ExecutionState = &x.State
+	}
+	return b, err
 }
 
 // overLimit reports whether PostgreSQL expects a statement to change more rows than its
@@ -145,7 +159,13 @@ func (a *api) listApprovals(c *httpd.Call) error {
 	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()
 	list := c.NewList()
-	next, err := view.EachApproval(filter, page, func(p *projections.Approval) (bool, error) { return list.Add(a.approvalBody(p, label)) })
+	next, err := view.EachApproval(filter, page, func(p *projections.Approval) (bool, error) {
+		b, err := a.approvalAnswer(view, p, label)
+		if err != nil {
+			return false, err
+		}
+		return list.Add(b)
+	})
 	return sendList(list, view, next, err)
 }
 
@@ -165,7 +185,11 @@ func (a *api) getApproval(c *httpd.Call) error {
 	case !found:
 		return fault.New(fault.ApprovalNotFound, "There is no approval with this id; an expired one may have been purged. GET /approvals lists those that there are.").With("approval_id", id)
 	}
-	c.JSON(http.StatusOK, a.approvalBody(&p, label))
+	b, err := a.approvalAnswer(view, &p, label)
+	if err != nil {
+		return commands.ViewFault(err)
+	}
+	c.JSON(http.StatusOK, b)
 	return nil
 }
 
