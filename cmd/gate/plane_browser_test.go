@@ -139,7 +139,7 @@ func policyJourney(t *testing.T, b *browser.Browser) {
 	w.sees("Before you go back to it: what that changes")
 	w.do(chromedp.Click(`form[data-policy="rollback"] button`))
 	w.until("document.querySelector('dialog[open]')")
-	w.sees("would have been decided differently.")
+	w.sees("otherwise than shop-gate@1.1.0.")
 	w.do(chromedp.Click(`dialog button[value="yes"]`))
 	w.until("document.querySelector('#policies .lead')?.innerText.includes('shop-gate@1.0.0')")
 	p.requireNoSecret(t, g)

@@ -73,8 +73,8 @@ func TestAVersionGoesFromAFileToActiveAndBackOnTheCommandLine(t *testing.T) {
 
 	code, out, errs = g.cli(t, "y\n", "policy", "activate", file, "--replay", "24h", "--reason", "reviewed")
 	require.Zero(t, code, errs)
-	require.Contains(t, errs, "1 would change")
-	require.Contains(t, errs, "BLOCK -> REQUIRE_APPROVAL: 1, 1 by filter-required")
+	require.Contains(t, errs, "shop-gate@1.1.0 decides 1 of them otherwise than shop-gate@1.0.0")
+	require.Contains(t, errs, "BLOCK by shop-gate@1.0.0 -> REQUIRE_APPROVAL by shop-gate@1.1.0: 1, 1 by filter-required")
 	require.Contains(t, out, "shop-gate@1.1.0 is active since ")
 	require.Contains(t, out, "shop-gate@1.0.0 is archived; `gate policy rollback` goes back to it.")
 	require.Equal(t, "shop-gate@1.1.0", g.get(t, "/policy/status").text(t, "policy_version"))
@@ -83,6 +83,15 @@ func TestAVersionGoesFromAFileToActiveAndBackOnTheCommandLine(t *testing.T) {
 	require.Zero(t, code, errs)
 	require.Contains(t, errs, "shop-gate@1.1.0 -> shop-gate@1.0.0")
 	require.Contains(t, out, "shop-gate@1.0.0 is active since ")
+
+	// What was recorded under 1.0.0 is not what 1.1.0, active for a while, would have said.
+	page := startTestPlane(t, g.base).reader(t).page(t, "/policy-diff?base=shop-gate@1.1.0&target=shop-gate@1.0.0&last=24h")
+	require.Contains(t, page, "shop-gate@1.0.0 makes <strong>1</strong> otherwise than shop-gate@1.1.0.")
+	require.Contains(t, page, "Against what was recorded, under the policy of that time: shop-gate@1.1.0 makes 1 otherwise, shop-gate@1.0.0 0; 0 of these neither makes as recorded.")
+	require.Contains(t, page, " (recorded: Blocked)")
+	_, out, errs = g.cli(t, "", "policy", "diff", "shop-gate@1.1.0", "shop-gate@1.0.0", "--replay", "24h")
+	require.Contains(t, out, "against what was recorded: shop-gate@1.1.0 decides 1 otherwise, shop-gate@1.0.0 0, and 0 were recorded as neither decides", errs)
+	require.Regexp(t, `such as event \d+ \(recorded as BLOCK\)`, out)
 
 	code, out, errs = g.cli(t, "", "policy", "rollback", "shop-gate@1.1.0", "--yes", "--json")
 	require.Zero(t, code, errs)

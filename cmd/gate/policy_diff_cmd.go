@@ -141,7 +141,7 @@ func printDiff(w io.Writer, style terminal.Style, d *sqlgate.DiffAnswer, text bo
 		printChange(&b, style, &d.Changes[i])
 	}
 	if d.Replay != nil {
-		printReplay(&b, style, d.Replay)
+		printReplay(&b, style, d.Base.PolicyVersion, d.Target.PolicyVersion, d.Replay)
 	}
 	if text && d.Text != "" {
 		fmt.Fprintf(&b, "\n%s", d.Text)
@@ -224,24 +224,28 @@ func fieldChange(f *policy.FieldChange) string {
 	return strings.Join(parts, ", ")
 }
 
-// printReplay says what recorded decisions become.
-func printReplay(b *bytes.Buffer, style terminal.Style, r *replay.Report) {
-	fmt.Fprintf(b, "replay of events %d to %d: %s decided again, %s\n", r.FromSeq, r.ToSeq, counted(r.Evaluated, "decision"),
-		style.Bold(fmt.Sprintf("%d would change", r.Changed)))
+// printReplay says what two versions make of recorded decisions.
+func printReplay(b *bytes.Buffer, style terminal.Style, base, target string, r *replay.Report) {
+	fmt.Fprintf(b, "replay of events %d to %d: %s decided again under both; %s\n", r.FromSeq, r.ToSeq, counted(r.Evaluated, "decision"),
+		style.Bold(fmt.Sprintf("%s decides %d of them otherwise than %s", target, r.Changed, base)))
 	for _, t := range r.Transitions {
-		fmt.Fprintf(b, "  %s -> %s: %d", t.From, t.To, t.Count)
+		fmt.Fprintf(b, "  %s by %s -> %s by %s: %d", t.From, base, t.To, target, t.Count)
 		for _, rule := range slices.Sorted(maps.Keys(t.ByRule)) {
 			fmt.Fprintf(b, ", %d by %s", t.ByRule[rule], rule)
 		}
 		var seqs []string
 		for _, sample := range t.Samples {
-			seqs = append(seqs, fmt.Sprint(sample.Seq))
+			seq := fmt.Sprint(sample.Seq)
+			if sample.Recorded != "" && sample.Recorded != t.From { // older gates do not say
+				seq += " (recorded as " + string(sample.Recorded) + ")"
+			}
+			seqs = append(seqs, seq)
 		}
 		fmt.Fprintf(b, "\n      such as event %s\n", strings.Join(seqs, ", "))
 	}
 	fmt.Fprintf(b, "  decisions alone: whether a statement would have passed max_rows or an approval's time is not tried again\n")
-	if r.RecordedDiffers > 0 {
-		fmt.Fprintf(b, "  %d were recorded otherwise than the base decides them now\n", r.RecordedDiffers)
+	if r.RecordedDiffers+r.TargetDiffers > 0 {
+		fmt.Fprintf(b, "  against what was recorded: %s decides %d otherwise, %s %d, and %d were recorded as neither decides\n", base, r.RecordedDiffers, target, r.TargetDiffers, r.BothDiffer)
 	}
 	if r.Unreplayable > 0 {
 		fmt.Fprintf(b, "  %d could not be decided again: their facts have another version\n", r.Unreplayable)

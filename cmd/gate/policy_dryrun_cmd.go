@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,7 +92,7 @@ func (a *app) dryRun(ctx context.Context, name string, o dryRunOptions) error {
 	if o.json {
 		return written(writeLine(a.out, raw))
 	}
-	return written(printDryRun(a.out, terminal.StyleFor(a.out, a.environ), answer))
+	return written(printDryRun(a.out, terminal.StyleFor(a.out, a.environ), answer, cmp.Or(o.compareTo, "active")))
 }
 
 // complete fills in what follows from the settings and refuses what no request
@@ -190,8 +191,9 @@ func (a *app) dryRunAtGate(ctx context.Context, s *settings, name string, o dryR
 	return &answer, raw, err
 }
 
-// printDryRun says the decision, what the statement is, and why.
-func printDryRun(w io.Writer, style terminal.Style, answer *sqlgate.DryRunAnswer) error {
+// printDryRun says the decision, what the statement is, and why; base is what a replay is
+// held against.
+func printDryRun(w io.Writer, style terminal.Style, answer *sqlgate.DryRunAnswer, base string) error {
 	var b bytes.Buffer
 	if d := answer.DryRunDecision; d != nil {
 		printDecision(&b, style, answer)
@@ -207,7 +209,7 @@ func printDryRun(w io.Writer, style terminal.Style, answer *sqlgate.DryRunAnswer
 		}
 	}
 	if answer.Replay != nil {
-		printReplay(&b, style, answer.Replay)
+		printReplay(&b, style, base, answer.PolicyVersion, answer.Replay)
 	}
 	_, err := w.Write(b.Bytes())
 	return err

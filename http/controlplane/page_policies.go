@@ -396,13 +396,16 @@ type policyDiff struct {
 		} `json:"fields"`
 	} `json:"changes"`
 	Replay *struct {
-		FromSeq     uint64 `json:"from_seq"`
-		ToSeq       uint64 `json:"to_seq"`
-		Evaluated   int    `json:"evaluated"`
-		Changed     int    `json:"changed"`
-		Complete    bool   `json:"complete"`
-		ImpactHash  string `json:"impact_hash"`
-		Transitions []struct {
+		FromSeq       uint64 `json:"from_seq"`
+		ToSeq         uint64 `json:"to_seq"`
+		Evaluated     int    `json:"evaluated"`
+		Changed       int    `json:"changed"`
+		BaseDiffers   int    `json:"recorded_differs"`
+		TargetDiffers int    `json:"recorded_differs_from_target"`
+		BothDiffer    int    `json:"recorded_differs_from_both"`
+		Complete      bool   `json:"complete"`
+		ImpactHash    string `json:"impact_hash"`
+		Transitions   []struct {
 			From    string `json:"from"`
 			To      string `json:"to"`
 			Count   int    `json:"count"`
@@ -410,6 +413,7 @@ type policyDiff struct {
 				EventID     string `json:"event_id"`
 				Seq         uint64 `json:"seq"`
 				Fingerprint string `json:"fingerprint"`
+				Recorded    string `json:"recorded"`
 			} `json:"samples"`
 		} `json:"transitions"`
 	} `json:"replay"`

@@ -28,7 +28,9 @@ type Report struct {
 	Evaluated       int          `json:"evaluated"`
 	Unreplayable    int          `json:"unreplayable"`
 	RecordedDiffers int          `json:"recorded_differs"` // the base decides otherwise than the record says
-	Changed         int          `json:"changed"`
+	TargetDiffers   int          `json:"recorded_differs_from_target"`
+	BothDiffer      int          `json:"recorded_differs_from_both"`
+	Changed         int          `json:"changed"` // the two decide differently, whatever was recorded
 	Complete        bool         `json:"complete"`
 	Transitions     []Transition `json:"transitions"`
 	ImpactHash      *string      `json:"impact_hash"` // null when it is not complete
@@ -43,11 +45,12 @@ type Transition struct {
 	Samples []Sample        `json:"samples"` // the first ones
 }
 
-// A Sample is a decision that would change.
+// A Sample is a decision that the two make differently, with what was recorded.
 type Sample struct {
-	EventID     string `json:"event_id"`
-	Seq         uint64 `json:"seq"`
-	Fingerprint string `json:"fingerprint"`
+	EventID     string          `json:"event_id"`
+	Seq         uint64          `json:"seq"`
+	Fingerprint string          `json:"fingerprint"`
+	Recorded    policy.Decision `json:"recorded"`
 }
 
 // NewComparison compares two versions over a range of the log.
@@ -71,8 +74,15 @@ func (c *Comparison) Add(d *Decision) {
 	if d.AgentLayer != nil { // the rules of an agent stay what they were
 		base, target = agentrules.Tighten(base, d.AgentLayer), agentrules.Tighten(target, d.AgentLayer)
 	}
-	if base.Decision != d.Recorded.Decision {
+	recorded := d.Recorded.Decision // by what was in force then, which may be neither
+	if base.Decision != recorded {
 		c.report.RecordedDiffers++
+	}
+	if target.Decision != recorded {
+		c.report.TargetDiffers++
+	}
+	if base.Decision != recorded && target.Decision != recorded {
+		c.report.BothDiffer++
 	}
 	if base.Decision == target.Decision {
 		return
@@ -88,7 +98,7 @@ func (c *Comparison) Add(d *Decision) {
 	t.Count++
 	t.ByRule[target.RuleID]++
 	if len(t.Samples) < maxSamples {
-		t.Samples = append(t.Samples, Sample{EventID: d.EventID, Seq: d.Seq, Fingerprint: d.Facts.Fingerprint})
+		t.Samples = append(t.Samples, Sample{EventID: d.EventID, Seq: d.Seq, Fingerprint: d.Facts.Fingerprint, Recorded: recorded})
 	}
 }
 

@@ -252,12 +252,16 @@ func TestAComparisonCountsWhatWouldChange(t *testing.T) {
 	require.Equal(t, 5, report.Evaluated)
 	require.Equal(t, 4, report.Changed)
 	require.Equal(t, 1, report.RecordedDiffers, "the last one was decided under the target")
+	require.Equal(t, 3, report.TargetDiffers)
+	require.Zero(t, report.BothDiffer)
 	require.Len(t, report.Transitions, 2)
 	asks, blocks := report.Transitions[0], report.Transitions[1]
 	require.Equal(t, Transition{From: policy.Allow, To: policy.RequireApproval, Count: 1, ByRule: map[string]int{"updates": 1}, Samples: asks.Samples}, asks)
 	require.Equal(t, 3, blocks.Count)
 	require.Equal(t, map[string]int{"deletes": 3}, blocks.ByRule)
 	require.Equal(t, other, blocks.Samples[2].Seq)
+	require.Equal(t, policy.Block, blocks.Samples[2].Recorded)
+	require.Equal(t, policy.Allow, blocks.Samples[0].Recorded)
 	require.Len(t, *report.ImpactHash, 64)
 
 	again := compare(t, &s, base, target)
