@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,7 +115,7 @@ func (a *app) printExecutions(ctx context.Context, client *gateClient, found []g
 		if i == 0 {
 			fmt.Fprintln(t, "ID\tSTATE\tSENT\tREQUESTER (UNVERIFIED)\tOPERATION\tTAG")
 		}
-		fmt.Fprintln(t, strings.Join([]string{b.ExecutionID, b.ExecutionState, second(b.DispatchedAt, "never"), requester(b.Actor, b.App), b.Operation, visible(cmp.Or(did[b.ExecutionID], text(b.CommandTag)))}, "\t"))
+		fmt.Fprintln(t, strings.Join([]string{b.ExecutionID, b.ExecutionState, second(b.DispatchedAt, "never"), requester(b.Actor, b.App), b.Operation, visible(controlplane.InAll(did[b.ExecutionID], text(b.CommandTag), b.Path))}, "\t"))
 	}
 	return errors.Join(err, t.Flush())
 }
@@ -190,9 +189,8 @@ func (a *app) showExecution(ctx context.Context, o *clientOptions, b *gateapi.Ex
 	if err != nil {
 		return err
 	}
-	if did := client.did(ctx, url.Values{"execution_id": {b.ExecutionID}})[b.ExecutionID]; did != "" {
-		b.CommandTag = &did
-	}
+	did := controlplane.InAll(client.did(ctx, url.Values{"execution_id": {b.ExecutionID}})[b.ExecutionID], text(b.CommandTag), b.Path)
+	b.CommandTag = &did
 	return written(printExecution(a.out, b))
 }
 

@@ -95,7 +95,10 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 	t.Parallel()
 	d := newGateDir(t, nil)
 	d.execute(t, shopTables)
-	g := startGate(t, d)
+	w := &agentWorld{key: agentctl.NewSecret(agentctl.KeyPrefix)}
+	w.testGate = startGate(t, d, "GATE_PROJECT_KEYS=shop/ops="+w.key)
+	g := w.testGate
+	agent, token := w.register(t, "bot")
 	first := g.query(t, ask("SELECT id FROM orders WHERE id = 1"))
 	g.activate(t, sampleVersion(t, "1.1.0", "max_rows: 100 }", "max_rows: 50 }")) // so that there is a version to go back to
 	var marked uint64
@@ -105,6 +108,9 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 			marked = uint64(g.get(t, "/health").json(t)["log"].(map[string]any)["seq"].(float64))
 		}
 	}
+	require.Equal(t, http.StatusOK, w.as(t, token, ask("SELECT id FROM orders WHERE id = 1")).status)
+	deletes := ask("DELETE FROM orders WHERE id = 2") // and what hangs on it
+	require.Equal(t, http.StatusOK, g.query(t, deletes.with("approval_id", g.approved(t, deletes))).status)
 	g.end(t)
 	content := mustRead(t, d.file("audit.wal"))
 	events := d.events(t)
@@ -113,7 +119,7 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 	content[at] ^= 1
 	require.NoError(t, os.WriteFile(d.file("audit.wal"), content, 0o600))
 
-	g = startGate(t, d)
+	g = startGate(t, d, "GATE_PROJECT_KEYS=shop/ops="+w.key)
 	defer g.endDamaged(t)
 	all := g.get(t, "/audit?limit=1000&order=asc").json(t)
 	verified := uint64(all["damaged"].(map[string]any)["verified_to"].(float64))
@@ -137,12 +143,16 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 		require.NotRegexp(t, "No execution|Nothing waits", out, list)
 	}
 
-	plane := startTestPlane(t, g.base).reader(t)
+	_, out, _ = g.cli(t, "", "executions", "list")
+	require.Contains(t, out, "DELETE 1; how many rows changed in all is not known")
+
+	plane := startTestPlane(t, g.base, "CONTROL_PLANE_PROJECT_KEY="+w.key).reader(t)
 	for path, shown := range map[string][]string{
 		"/":                         {"The event log is damaged, so every statement is refused.", `<a href="/evidence">See the damage, and what to do</a>`, "not known: the log is damaged", "Refusing everything"},
-		"/executions":               {"Not known: the log is damaged."},
+		"/executions":               {"Not known: the log is damaged.", "DELETE 1; how many rows changed in all is not known"},
+		"/agents/" + agent:          {"Its statements, and changes of it</h2><p class=\"empty\">Not known: the log is damaged.", "Newest telemetry</h2><p class=\"empty\">Not known"},
 		"/approvals":                {"Not known: the event log is damaged, and an approval may wait that can't be read."},
-		"/policies":                 {"Nothing can be changed here while the log is damaged."},
+		"/policies":                 {"Nothing can be changed here while the log is damaged.", "Not known: the log is damaged. The rules are read from the document of the active version"},
 		"/evidence":                 {fmt.Sprintf("It verifies up to event %d; nothing vouches for what came later. The gate found: ", verified), "“After damage or loss” in <code>docs/OPERATIONS.md</code>"},
 		"/policies/shop-gate@1.0.0": {"what this version would change is not tried"},
 		"/policy-diff?target=shop-gate@1.0.0&last=24h": {"What was decided is not tried again: the log is damaged."},
@@ -154,7 +164,7 @@ func TestADamagedLogIsReadAsFarAsItVerifies(t *testing.T) {
 		for _, text := range shown {
 			require.Contains(t, page, text, path)
 		}
-		for _, text := range []string{"every outcome is known", "Every outcome is known", "No decision in the last hour", "nothing to decide", "Nobody waits", "all that fit", "No statement was timed", "The service failed", "Roll back to", "Submit a new version"} {
+		for _, text := range []string{"every outcome is known", "Every outcome is known", "No decision in the last hour", "nothing to decide", "Nobody waits", "all that fit", "No statement was timed", "The service failed", "Roll back to", "Submit a new version", "None yet"} {
 			require.NotContains(t, page, text, path)
 		}
 	}

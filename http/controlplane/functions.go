@@ -51,6 +51,7 @@ func (v *views) functions() template.FuncMap {
 		"claim":       func(text string) []sqlPiece { return viewClaim(text).Pieces },
 		"resolved":    resolved,
 		"describes":   describes,
+		"inAll":       InAll,
 		"unenforced":  unenforced,
 		"placeholder": func(i int) string { return "$" + strconv.Itoa(i+1) },
 		"halves":      func(version string) []string { return strings.SplitN(version, "@", 2) },

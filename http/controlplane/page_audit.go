@@ -364,6 +364,16 @@ func DidOf(raw json.RawMessage) (executionID, words string) {
 	return e.ExecutionID, didWords(e)
 }
 
+// InAll is what a list or a page says that an execution did: what its result in the log
+// says, or the word of PostgreSQL, which leaves out what cascades and triggers changed.
+func InAll(did, tag, path string) string {
+	kind, rows, _ := strings.Cut(tag, " ")
+	if did != "" || rows == "" || path == "read" || !slices.Contains([]string{"INSERT", "UPDATE", "DELETE", "MERGE", "SELECT", "COPY"}, kind) {
+		return cmp.Or(did, tag)
+	}
+	return tag + "; how many rows changed in all is not known, for its result could not be read in the log"
+}
+
 // note picks what the page shows above its events.
 func (v *storyView) note(e auditEvent) {
 	if e.ApprovalID != "" {
