@@ -94,6 +94,7 @@ async function renew() {
     stream?.close();
     return;
   }
+  outdated(!answer?.ok);
   if (!answer || answer.redirected) return;
   if (answer.ok && news <= began - 1000 * Number(answer.headers.get("Age") ?? 0)) news = -Infinity;
   const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
@@ -109,6 +110,24 @@ async function renew() {
   }
   document.title = fresh.title;
   settle(document);
+}
+
+// outdated says of a page that could not be read again how old it is: under the banner of a
+// gate that is gone, "Every outcome is known" would be said of now.
+let readAt = performance.now();
+function outdated(is) {
+  const line = document.getElementById("outdated");
+  if (!is) {
+    readAt = performance.now();
+    line?.remove();
+  } else if (!line && document.querySelector("main [data-region]")) {
+    const added = document.createElement("p");
+    added.id = "outdated";
+    added.className = "callout warn";
+    added.setAttribute("role", "status");
+    added.textContent = "This page could not be read again. What stands here is as of " + new Date(offset + readAt).toISOString().slice(11, 19) + " UTC, and may not hold any more.";
+    document.querySelector("main").prepend(added);
+  }
 }
 
 // decidedMeanwhile ends what somebody does with an approval that is settled; what was
