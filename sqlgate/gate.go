@@ -242,7 +242,7 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 		}
 		return g.carryOut(ctx, s)
 	})
-	g.meters.decided(s.classification.QueryType, string(s.result.Decision), &s.watch)
+	g.meters.decided(s)
 	return answer, err
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"writegate/sqlgate/policy"
 )
 
 // Phases of a statement whose time is kept for GET /runtime/stats.
@@ -29,6 +31,7 @@ type Stats struct {
 	Requests    int64                  `json:"requests_total"`
 	ByQueryType map[string]int64       `json:"requests_by_query_type"`
 	Decisions   map[string]int64       `json:"decisions"`
+	Unenforced  int64                  `json:"unenforced"` // decisions to block or to ask that the mode did not enforce
 	Latency     map[string]Percentiles `json:"latency_ms"`
 }
 
@@ -50,6 +53,7 @@ type meters struct {
 	mu         sync.Mutex // guards what follows
 	queryTypes map[string]int64
 	decisions  map[string]int64
+	unenforced int64
 	times      [phases]*hdrhistogram.Histogram
 }
 
@@ -71,13 +75,16 @@ type stopwatch struct {
 func (w *stopwatch) time(phase int, begin time.Time) { w.spent[phase] += time.Since(begin) }
 
 // decided counts a statement that got a decision.
-func (m *meters) decided(queryType, decision string, w *stopwatch) {
-	w.spent[phaseTotal] = time.Since(w.begin)
+func (m *meters) decided(s *submission) {
+	s.watch.spent[phaseTotal] = time.Since(s.watch.begin)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.queryTypes[queryType]++
-	m.decisions[decision]++
-	for i, d := range w.spent {
+	m.queryTypes[s.classification.QueryType]++
+	m.decisions[string(s.result.Decision)]++
+	if s.runs() && s.result.Decision != policy.Allow {
+		m.unenforced++
+	}
+	for i, d := range s.watch.spent {
 		if d > 0 {
 			_ = m.times[i].RecordValue(min(max(d.Microseconds(), 1), highestMicros)) // in range by construction
 		}
@@ -87,7 +94,7 @@ func (m *meters) decided(queryType, decision string, w *stopwatch) {
 func (m *meters) snapshot() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := Stats{Requests: m.requests.Load(), ByQueryType: maps.Clone(m.queryTypes), Decisions: maps.Clone(m.decisions), Latency: map[string]Percentiles{}}
+	s := Stats{Requests: m.requests.Load(), ByQueryType: maps.Clone(m.queryTypes), Decisions: maps.Clone(m.decisions), Unenforced: m.unenforced, Latency: map[string]Percentiles{}}
 	for i, h := range m.times {
 		at := func(q float64) float64 { return float64(h.ValueAtQuantile(q)) / 1000 }
 		s.Latency[phaseNames[i]] = Percentiles{P50: at(50), P95: at(95), P99: at(99),

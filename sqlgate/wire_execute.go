@@ -91,7 +91,7 @@ func (w *Wire) journey(ctx context.Context, s *submission) (*Answer, error) {
 		}
 		return w.carryOut(ctx, s, order)
 	})
-	g.meters.decided(s.classification.QueryType, string(s.result.Decision), &s.watch)
+	g.meters.decided(s)
 	return answer, err
 }
 

@@ -532,6 +532,9 @@ func TestWhatABypassLetThroughIsNamed(t *testing.T) {
 		require.Equal(t, http.StatusOK, ran.status, "%s", ran.body)
 		plane := startTestPlane(t, g.base).reader(t)
 		require.Contains(t, plane.page(t, "/audit"), `<span class="dot warn" aria-hidden="true"></span>`+said)
+		require.Contains(t, plane.page(t, "/"), "Of those asked or blocked 1 was not enforced", "from the log")
+		require.Equal(t, http.StatusOK, g.do(t, http.MethodPost, "/query", mustJSON(t, ask("DELETE FROM customers WHERE id = 8")), operatorHeader).status)
+		require.Contains(t, plane.page(t, "/"), "Of those asked or blocked 2 were not enforced", "and from the counters")
 		for _, path := range []string{"/", "/requests/" + ran.text(t, "request_id")} {
 			require.Contains(t, plane.page(t, path), "Asks for approval"+strings.TrimSuffix(strings.TrimPrefix(said, "Asks for approval"), ", then ran"), path)
 		}

@@ -83,6 +83,7 @@ func (v *overviewView) minutes(hour []minute) {
 	v.Hour = hour
 	for _, m := range hour {
 		v.Totals.Allow, v.Totals.Block, v.Totals.Approval = v.Totals.Allow+m.Allow, v.Totals.Block+m.Block, v.Totals.Approval+m.Approval
+		v.Totals.Unenforced += m.Unenforced
 		v.Timed = v.Timed || m.GateP95 > 0 || m.DatabaseP95 > 0
 	}
 	v.Decided = v.Totals.Allow+v.Totals.Block+v.Totals.Approval > 0

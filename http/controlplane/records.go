@@ -55,6 +55,7 @@ type stats struct {
 	RequestsTotal     int64                `json:"requests_total"`
 	RequestsByType    map[string]int64     `json:"requests_by_query_type"`
 	Decisions         map[string]int64     `json:"decisions"`
+	Unenforced        int64                `json:"unenforced"`
 	LatencyMS         map[string]quantiles `json:"latency_ms"`
 	PolicyVersion     string               `json:"policy_version"`
 	ApprovalsPending  int64                `json:"approvals_pending"`

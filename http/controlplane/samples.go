@@ -19,6 +19,7 @@ const (
 type minute struct {
 	Start                  time.Time
 	Allow, Block, Approval int64
+	Unenforced             int64   // of Block and Approval: the statement ran all the same
 	GateP95, DatabaseP95   float64 // milliseconds; the newest reading of the minute
 	Known                  bool
 }
@@ -28,6 +29,7 @@ type samples struct {
 	mu      sync.Mutex
 	minutes map[time.Time]*minute
 	last    map[string]int64 // decisions, as last read
+	ran     int64            // decisions that were not enforced, as last read
 	total   int64            // requests, as last read
 	uptime  int64            // seconds, as last read
 	began   time.Time        // when the gate that was last read started, to the second
@@ -70,7 +72,7 @@ func (s *samples) add(read stats) {
 	switch {
 	case s.last == nil:
 	case began.Sub(s.began) > restarted && (read.RequestsTotal < s.total || read.UptimeSeconds < s.uptime):
-		s.last = map[string]int64{}
+		s.last, s.ran = map[string]int64{}, 0
 	case read.RequestsTotal < s.total:
 		return
 	}
@@ -78,6 +80,7 @@ func (s *samples) add(read stats) {
 		m.Allow += max(0, read.Decisions["ALLOW"]-s.last["ALLOW"])
 		m.Block += max(0, read.Decisions["BLOCK"]-s.last["BLOCK"])
 		m.Approval += max(0, read.Decisions["REQUIRE_APPROVAL"]-s.last["REQUIRE_APPROVAL"])
+		m.Unenforced += max(0, read.Unenforced-s.ran)
 	}
 	s.keep(read, began)
 	m.GateP95 = max(0, read.LatencyMS["total"].P95-read.LatencyMS["database"].P95)
@@ -86,7 +89,7 @@ func (s *samples) add(read stats) {
 
 // keep remembers a reading; the caller holds mu.
 func (s *samples) keep(read stats, began time.Time) {
-	s.last, s.total, s.uptime, s.began = read.Decisions, read.RequestsTotal, read.UptimeSeconds, began
+	s.last, s.ran, s.total, s.uptime, s.began = read.Decisions, read.Unenforced, read.RequestsTotal, read.UptimeSeconds, began
 }
 
 func (s *samples) count(e auditEvent) {
@@ -96,6 +99,9 @@ func (s *samples) count(e auditEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.at(e.Timestamp)
+	if unenforced(e) != "" {
+		m.Unenforced++
+	}
 	switch e.Decision {
 	case "ALLOW":
 		m.Allow++
