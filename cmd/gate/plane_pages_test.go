@@ -135,6 +135,7 @@ func everyPage(t *testing.T, b *browser.Browser) {
 		require.Equal(t, "true", w.value("String(document.documentElement.scrollWidth <= innerWidth + 1)"), path)
 	}
 	w.open("/policies/shop-gate@1.1.0")
+	w.sees("Looser or tighter: it depends on the statement") // the longest there is, on a page that was judged
 	w.do(chromedp.Click(`a[href^="/policy-dry-run"]`))
 	w.until("document.getElementById('d-version')?.value === 'shop-gate@1.1.0'")
 	w.followed()

@@ -120,7 +120,7 @@ func (s *scene) playAgents(t *testing.T) {
 // playPolicy hands in a version that is not active.
 func (s *scene) playPolicy(t *testing.T) {
 	t.Helper()
-	body := mustJSON(t, map[string]string{"document": sampleVersion(t, "1.1.0", append(looserDeletes, "max_rows: 100 }", "max_rows: 50 }")...), "note": "asked for by finance"})
+	body := mustJSON(t, map[string]string{"document": sampleVersion(t, "1.1.0", append(looserDeletes, "ttl_seconds: 900, max_rows: 100 }", "ttl_seconds: 1800, max_rows: 50 }")...), "note": "asked for by finance"})
 	r := s.do(t, http.MethodPost, "/policy/candidates", body, operatorHeader)
 	require.Equal(t, http.StatusCreated, r.status, "%s", r.body)
 	s.candidate = r.text(t, "hash")
