@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -14,6 +16,11 @@ func (a *app) manCommand() *cobra.Command {
 		Use: "man DIR", Short: "Write a man page of each command into a folder", Args: cobra.ExactArgs(1),
 		Example: "  gate man /usr/local/share/man/man1",
 		RunE: func(c *cobra.Command, args []string) error {
+			if _, err := os.Stat(args[0]); errors.Is(err, fs.ErrNotExist) {
+				if err := errors.Join(os.MkdirAll(args[0], 0o755), os.Chmod(args[0], 0o755)); err != nil {
+					return exitWith(exitFailed, err)
+				}
+			}
 			root := c.Root()
 			root.DisableAutoGenTag = true
 			if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "gate " + version, Manual: "Gate"}, args[0]); err != nil {

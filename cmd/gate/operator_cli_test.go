@@ -235,6 +235,21 @@ func TestToDecideTakesAnOperatorToken(t *testing.T) {
 	require.Contains(t, errs, "unauthorized_operator")
 }
 
+// GATE_URL is the gate that every command asks which is told of no other, and stops none.
+func TestTheGateToAskStandsInTheEnvironment(t *testing.T) {
+	t.Parallel()
+	g := startShop(t, "GATE_URL=http://127.0.0.1:1") // of which serve has no use
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 4"))
+	environ := []string{"GATE_URL=" + g.base}
+	_, out, errs := runCLI(t, environ, "", "approvals", "list")
+	require.Contains(t, out, id, errs)
+	code, _, errs := runCLI(t, environ, "", "approvals", "list", "--url", "http://127.0.0.1:1")
+	require.Equal(t, exitFailed, code, errs)
+	code, _, errs = runCLI(t, []string{"GATE_URL=127.0.0.1:6543"}, "", "approvals", "list")
+	require.NotZero(t, code)
+	require.Contains(t, errs, "GATE_URL must be http://host:port")
+}
+
 // A table is no wider than the terminal; what is no terminal gets all of it.
 func TestTablesFitTheTerminal(t *testing.T) {
 	t.Parallel()
@@ -263,7 +278,7 @@ func TestTablesFitTheTerminal(t *testing.T) {
 // Each command that a person sees has a man page, which everybody may read.
 func TestEveryCommandHasAManPage(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "not", "there")
 	code, output := runGate(t, nil, "man", dir)
 	require.Zero(t, code, output)
 	var walk func(c *cobra.Command)
@@ -284,6 +299,6 @@ func TestEveryCommandHasAManPage(t *testing.T) {
 		}
 	}
 	walk((&app{}).rootCommand())
-	code, output = runGate(t, nil, "man", filepath.Join(dir, "nowhere"))
+	code, output = runGate(t, nil, "man", filepath.Join(dir, "gate.1", "nowhere"))
 	require.Equal(t, exitFailed, code, output)
 }

@@ -48,7 +48,7 @@ type gateAddress struct {
 
 // gateFlag is the flags of every command that can speak to a running gate.
 func gateFlag(cmd *cobra.Command, to *gateAddress) {
-	cmd.Flags().StringVar(&to.url, "url", "", "URL of the running gate, such as http://127.0.0.1:6543; default from GATE_HTTP_LISTEN_ADDR")
+	cmd.Flags().StringVar(&to.url, "url", "", "URL of the running gate, such as http://127.0.0.1:6543; default GATE_URL, or else the gate of GATE_HTTP_LISTEN_ADDR")
 	cmd.Flags().StringVar(&to.ca, "cacert", "", "PEM file of the authority that signed the gate's certificate")
 	cmd.Flags().StringVar(&to.cert, "cert", "", "PEM file of a client certificate to show to the gate")
 	cmd.Flags().StringVar(&to.key, "key", "", "PEM file of its key")
@@ -84,7 +84,10 @@ func (a *app) gateClient(s *settings, at gateAddress) (*gateClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	address := at.url
+	address, name := at.url, "--url"
+	if address == "" {
+		address, name = s.ClientURL, "GATE_URL"
+	}
 	if address == "" {
 		host, port, err := net.SplitHostPort(s.HTTPListenAddr)
 		if err != nil {
@@ -101,7 +104,7 @@ func (a *app) gateClient(s *settings, at gateAddress) (*gateClient, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || u.RawQuery != "" {
-		return nil, fmt.Errorf("--url must be http://host:port or https://host:port, without user, password or query")
+		return nil, fmt.Errorf("%s must be http://host:port or https://host:port, without user, password or query", name)
 	}
 	return &gateClient{
 		base: strings.TrimRight(u.String(), "/"), header: "X-GATE-Operator-Token", secret: s.OperatorToken,

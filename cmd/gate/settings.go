@@ -111,6 +111,7 @@ type settings struct {
 	RequireImpact        bool   `env:"GATE_POLICY_REQUIRE_IMPACT" envDefault:"false" doc:"activation must name the impact it was reviewed with"`
 
 	ProjectKeys      string `env:"GATE_PROJECT_KEYS" group:"Agents and dashboard" secret:"true" doc:"project keys of /v1: [project/label=]value[;scope+scope], separated by commas; gate keys create makes one"`
+	ClientURL        string `env:"GATE_URL" empty:"refused" doc:"URL of the running gate that commands ask which have no --url, such as http://127.0.0.1:6543; the gate itself does not use it"`
 	ProjectKey       string `env:"GATE_PROJECT_KEY" secret:"true" doc:"project key that gate agents shows to a running gate; the gate itself does not use it"`
 	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" doc:"CIDRs, separated by commas, of networks that verification of tools may reach although they are not public, and with plain http"`
 	EgressAllowPorts string `env:"GATE_EGRESS_ALLOW_PORTS" doc:"ports, separated by commas, that verification of tools may reach besides 443"`
