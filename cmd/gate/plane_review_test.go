@@ -560,6 +560,25 @@ func TestDecisionsNameTheAgentWhoseTokenWasChecked(t *testing.T) {
 	require.Contains(t, file, ","+id+",")
 }
 
+// A filter that there is not says which there are, be it the page's or the gate's.
+func TestAFilterThatThereIsNotNamesThoseThatThereAre(t *testing.T) {
+	t.Parallel()
+	w := startAgents(t)
+	plane := startTestPlane(t, w.base, "CONTROL_PLANE_PROJECT_KEY="+w.key).reader(t)
+	for path, says := range map[string]string{
+		"/approvals?show=foo": "Show must be pending, approved, rejected or expired.",
+		"/approvals?risk=foo": "Risk must be high, elevated or ordinary.",
+		"/agents?status=foo":  "Status must be one of active, inactive, all.",
+	} {
+		answer, err := plane.Get(plane.base + path)
+		require.NoError(t, err)
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(t, errors.Join(err, answer.Body.Close()))
+		require.Equal(t, http.StatusBadRequest, answer.StatusCode)
+		require.Contains(t, string(text), says, path)
+	}
+}
+
 func TestADatabaseOutOfReachHasABanner(t *testing.T) {
 	t.Parallel()
 	d := newGateDir(t, nil)
@@ -568,6 +587,8 @@ func TestADatabaseOutOfReachHasABanner(t *testing.T) {
 	page := plane.page(t, "/")
 	require.Contains(t, page, "<strong>The database is out of reach.</strong> Decisions are made and nothing runs.")
 	require.Contains(t, page, `<span class="pill good" id="gate-state" data-region>Enforcing</span>`)
+	require.Contains(t, page, "if it stays, look at the database server")
+	require.NotContains(t, page, "tell the operator")
 }
 
 // The chart counts what fits the filter over its whole span, by outcome and by rule, and a

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -89,16 +90,7 @@ func ask[T any](ctx context.Context, s *Server, r request) (T, error) {
 		if err := json.Unmarshal(body, e); err != nil || e.ErrorCode == "" {
 			return value, broken(err)
 		}
-		var details struct {
-			Fields map[string]string `json:"fields"`
-		}
-		if json.Unmarshal(e.Details, &details) == nil && len(details.Fields) > 0 { // whoever reads it has no details at hand
-			e.Message = ""
-			for _, name := range slices.Sorted(maps.Keys(details.Fields)) {
-				e.Message += capital(strings.ReplaceAll(name, "_", " ")) + " " + details.Fields[name] + ". "
-			}
-			e.Message = strings.TrimSpace(e.Message)
-		}
+		e.Message = cmp.Or(fieldWords(fieldsOf(e.Details)), toOperator.Replace(e.Message))
 		return value, e
 	}
 	if err := json.Unmarshal(body, &value); err != nil {
@@ -106,6 +98,43 @@ func ask[T any](ctx context.Context, s *Server, r request) (T, error) {
 	}
 	return value, nil
 }
+
+// fieldsOf are the fields that details name as wrong, as the API of operators and that of
+// agents write them.
+func fieldsOf(details json.RawMessage) map[string]string {
+	var byName struct {
+		Fields map[string]string `json:"fields"`
+	}
+	if json.Unmarshal(details, &byName) == nil {
+		return byName.Fields
+	}
+	var listed struct {
+		Fields []struct{ Pointer, Message string } `json:"fields"`
+	}
+	_ = json.Unmarshal(details, &listed) // what has another form names none
+	fields := make(map[string]string)
+	for _, f := range listed.Fields {
+		fields[strings.TrimPrefix(f.Pointer, "/")] = f.Message
+	}
+	return fields
+}
+
+// fieldWords say what is wrong with fields: whoever reads it has no details at hand.
+func fieldWords(fields map[string]string) string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		list = append(list, capital(strings.ReplaceAll(name, "_", " "))+" "+fields[name]+".")
+	}
+	return strings.Join(list, " ")
+}
+
+// toOperator turns what messages of the gate tell whoever sends statements into what the
+// operator does, who reads them here.
+var toOperator = strings.NewReplacer(
+	", and tell the operator the error_id if it stays", "; the error_id finds the cause in the gate's own log",
+	"; send the request again later, and tell the operator if it stays", "; if it stays, look at the database server, the way to it and GATE_DATABASE_URL",
+	", and tell the operator if it stays", "; if it stays, look at the log of the database server",
+)
 
 // answered gives an answer whole, one of /v1 as new as the look of ctx needs it.
 func (s *Server) answered(ctx context.Context, r request) (status int, body []byte, err error) {

@@ -165,7 +165,11 @@ func (s *Server) showProblem(c *httpd.Call, p *page, err error) error {
 	if f.Code == fault.Internal {
 		s.log.Error("a page could not be made", "source", logSource, "request_id", c.RequestID, "page", p.Nav, "cause", err.Error())
 	}
-	p.Body = problem{string(f.Code), f.Message, c.RequestID}
+	message := toOperator.Replace(f.Message)
+	if fields, ok := f.Details["fields"].(map[string]string); ok {
+		message = fieldWords(fields)
+	}
+	p.Body = problem{string(f.Code), message, c.RequestID}
 	return s.show(c, httpd.Status(f.Code), "problem", p)
 }
 
