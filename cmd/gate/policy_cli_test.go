@@ -85,7 +85,8 @@ func TestAVersionGoesFromAFileToActiveAndBackOnTheCommandLine(t *testing.T) {
 	require.Contains(t, out, "shop-gate@1.0.0 is active since ")
 
 	// What was recorded under 1.0.0 is not what 1.1.0, active for a while, would have said.
-	page := startTestPlane(t, g.base).reader(t).page(t, "/policy-diff?base=shop-gate@1.1.0&target=shop-gate@1.0.0&last=24h")
+	plane := startTestPlane(t, g.base).reader(t)
+	page := plane.page(t, "/policy-diff?base=shop-gate@1.1.0&target=shop-gate@1.0.0&last=24h")
 	require.Contains(t, page, "shop-gate@1.0.0 makes <strong>1</strong> otherwise than shop-gate@1.1.0.")
 	require.Contains(t, page, "Against what was recorded, under the policy of that time: shop-gate@1.1.0 makes 1 otherwise, shop-gate@1.0.0 0; 0 of these neither makes as recorded.")
 	require.Contains(t, page, " (recorded: Blocked)")
@@ -98,6 +99,8 @@ func TestAVersionGoesFromAFileToActiveAndBackOnTheCommandLine(t *testing.T) {
 	var answer map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &answer))
 	require.Equal(t, "shop-gate@1.0.0", answer["rolled_back_from"])
+	require.NotContains(t, plane.page(t, "/policies/shop-gate@1.1.0"), "<dt>Archived</dt>", "it was, and is active again")
+	require.Contains(t, plane.page(t, "/policies/shop-gate@1.0.0"), "<dt>Archived</dt>")
 }
 
 func TestWhatTheGateRefusesIsReadable(t *testing.T) {
