@@ -119,17 +119,18 @@ type approval struct {
 	DecidedBy      struct {
 		PolicyID string `json:"policy_id"` // the agent's policy; "": the gate's own
 	} `json:"decided_by"`
-	Message     string     `json:"message"`
-	MaxRows     *int64     `json:"max_rows"`
-	Principal   string     `json:"principal"`
-	AgentID     string     `json:"agent_id"`
-	Impact      *plan      `json:"impact"`
-	OverLimit   bool       `json:"estimate_exceeds_max_rows"`
-	Uncounted   string     `json:"not_countable"`
-	ExecutionID string     `json:"execution_id"`
-	UsedAt      *time.Time `json:"used_at"`
-	RequestID   string     `json:"request_id"`
-	Withdrawn   bool       `json:"withdrawn"`
+	Message        string     `json:"message"`
+	MaxRows        *int64     `json:"max_rows"`
+	Principal      string     `json:"principal"`
+	AgentID        string     `json:"agent_id"`
+	Impact         *plan      `json:"impact"`
+	OverLimit      bool       `json:"estimate_exceeds_max_rows"`
+	Uncounted      string     `json:"not_countable"`
+	ExecutionID    string     `json:"execution_id"`
+	ExecutionState string     `json:"execution_state"`
+	UsedAt         *time.Time `json:"used_at"`
+	RequestID      string     `json:"request_id"`
+	Withdrawn      bool       `json:"withdrawn"`
 }
 
 // A plan is what PostgreSQL expects of a statement that it did not run, where it was
