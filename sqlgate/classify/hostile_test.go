@@ -116,6 +116,11 @@ func TestNoProductOfListsStallsAProcess(t *testing.T) {
 		}
 	}
 	requireBearable(t, c, most, "UPDATE t SET a = 1 FROM "+half("(SELECT 1) y,")+"u WHERE "+half("u.a = 1 AND ")+"true")
+	for _, n := range []int{20, 140} { // one name that many share, where the text is judged more than once
+		from := "1 FROM orders o" + strings.Repeat(", f(1) x(b)", n)
+		requireBearable(t, c, most, "SELECT (o.p).q, "+strings.Repeat("x.a,", 60_000)+from)
+		requireBearable(t, c, most, "INSERT INTO t SELECT (o.p).q, "+strings.Repeat("x.a,", 60_000)+from+" ON CONFLICT (id) DO UPDATE SET a = 1")
+	}
 	_, err := c.Classify(t.Context(), "SELECT "+strings.Repeat("(SELECT ", 4)+half("x.a,")+"1"+strings.Repeat(" FROM "+strings.Repeat("b,", 70)+"b)", 4)+" FROM pg_user x")
 	require.Equal(t, fault.ParserUnsupportedSyntax, fault.CodeOf(err))
 	require.Equal(t, "walk_steps", fault.Of(err).Details["limit"])

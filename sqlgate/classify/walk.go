@@ -102,11 +102,13 @@ type walk struct {
 // in a read, which runs READ ONLY and is rolled back, is a call in everything else. And where
 // a message or the database tells of more calls, WithCalls needs what the statement is then.
 func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fault) {
+	steps := 0 // of all together: the text is one
 	judge := func(unfenced, beyond bool) (c Classification, lax, byText bool, f *fault.Fault) {
 		w := t.walks.Get().(*walk)
 		defer w.release()
-		w.unfenced, w.beyond = unfenced, beyond
+		w.unfenced, w.beyond, w.steps = unfenced, beyond, steps
 		c, f = w.facts(t, p, sql, s)
+		steps = w.steps
 		return c, w.lax, w.byText, f
 	}
 	c, lax, byText, f := judge(false, false)

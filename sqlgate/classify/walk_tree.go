@@ -406,7 +406,7 @@ func (w *walk) child(node int32, name string) int32 {
 // meets (a column, a signal) may take as many as there are names.
 const (
 	stepsAtLeast  = 1 << 20
-	stepsForEntry = 100
+	stepsForEntry = 40
 	raiseSteps    = 100 // of one signal, for its share in keeping the first ones
 )
 
