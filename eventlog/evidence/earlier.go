@@ -43,7 +43,10 @@ func (k *known) follow(ctx context.Context, set *frame.Set) error {
 	for _, p := range k.receipts {
 		seqs[p.Seq] = true
 	}
-	for before := k.before; before != nil && k.gap == nil; {
+	if !k.first.known {
+		k.gap = errors.New("its first event, which would name a log that it follows, was not there to read")
+	}
+	for before := k.first.before; before != nil && k.gap == nil; {
 		e := earlierLog{id: before.LogID, last: before.LastSeq}
 		if e.id == k.id || slices.ContainsFunc(k.earlier, func(o earlierLog) bool { return o.id == e.id }) {
 			k.gap = fmt.Errorf("log %x is named as the one before itself", e.id)
@@ -55,12 +58,15 @@ func (k *known) follow(ctx context.Context, set *frame.Set) error {
 			return nil
 		}
 		file := frame.RetiredPath(w, e.id)
-		before, e.err = k.readEarlier(ctx, file, &e, before.LastEventHash, seqs)
+		first, err := k.readEarlier(ctx, file, &e, before.LastEventHash, seqs)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if e.err != nil {
-			k.gap = fmt.Errorf("log %x, which it follows, can't be read, and has to lie at %s: %w", e.id, file, e.err)
+		switch before, e.err = first.before, err; {
+		case err != nil:
+			k.gap = fmt.Errorf("log %x, which it follows, can't be read, and has to lie at %s: %w", e.id, file, err)
+		case !first.known:
+			k.gap = fmt.Errorf("the first event of log %x, which it follows, does not say whether there is one before", e.id)
 		}
 		k.earlier = append(k.earlier, e)
 	}
@@ -113,8 +119,7 @@ func predecessorOf(ctx context.Context, path string) (before *event.Predecessor,
 		if err != nil {
 			return nil, err
 		}
-		_, before = startupOf(&f.Frame)
-		return before, nil
+		return startupOf(&f.Frame).before, nil
 	}
 	return nil, fmt.Errorf("%s has no event", path)
 }
@@ -138,11 +143,11 @@ func (k *known) holds(n *checkpoint.Note) bool {
 	return n.Origin == k.origin && read && root == n.Root
 }
 
-// readEarlier reads one of the logs and gives the one that it follows.
-func (k *known) readEarlier(ctx context.Context, path string, e *earlierLog, hash [32]byte, seqs map[uint64]bool) (before *event.Predecessor, err error) {
+// readEarlier reads one of the logs and gives what its first event says.
+func (k *known) readEarlier(ctx context.Context, path string, e *earlierLog, hash [32]byte, seqs map[uint64]bool) (first startup, err error) {
 	set, err := frame.Discover(ctx, frame.OS{}, path)
 	if err != nil {
-		return nil, err
+		return first, err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
 	e.hashes, e.roots = map[uint64][32]byte{}, k.newRoots()
@@ -152,15 +157,15 @@ func (k *known) readEarlier(ctx context.Context, path string, e *earlierLog, has
 			err = e.roots.Add(f.Seq, f.Hash)
 		}
 		if err != nil {
-			return nil, err
+			return first, err
 		}
 		if seqs[f.Seq] {
 			e.hashes[f.Seq] = f.Hash
 		}
-		key, begun := startupOf(&f.Frame)
-		keys = append(keys, key)
+		s := startupOf(&f.Frame)
+		keys = append(keys, s.key)
 		if f.Seq == 1 {
-			before = begun
+			first = s
 		}
 	}
 	h, err := set.Genesis()
@@ -168,21 +173,40 @@ func (k *known) readEarlier(ctx context.Context, path string, e *earlierLog, has
 	for _, key := range append(keys, h.Signer) {
 		k.vkey(key)
 	}
-	return before, err
+	return first, err
 }
 
-// startupOf reads which key a startup event names, and which log that of the beginning
-// follows. One of an unknown version names nothing that is known here.
-func startupOf(f *frame.Frame) (key string, before *event.Predecessor) {
+// A startup is what a startup event says of keys and of the log before: papers.md, which
+// asks for no other field. Where it is not known, nobody can tell.
+type startup struct {
+	known  bool
+	key    string
+	before *event.Predecessor // nil where it follows none
+}
+
+// startupOf reads an event that may be one. What is of another type or version is not known.
+func startupOf(f *frame.Frame) (s startup) {
 	if f.Seq > 1 && !bytes.Contains(f.Record, []byte(event.TypeStartup)) {
-		return "", nil
+		return s
 	}
-	var s event.Startup
 	d, err := event.Decode(f.Record)
-	if err != nil || d.Type != event.TypeStartup || d.Parse(&s) != nil {
-		return "", nil
+	if err != nil || d.Type != event.TypeStartup || d.TypeVersion != 1 {
+		return s
 	}
-	return s.SigningVKey, s.Predecessor
+	vkey, _ := d.Get("signing_vkey")
+	s.key, _ = vkey.AsString()
+	named, follows := d.Get("predecessor")
+	fields, _ := named.AsMap()
+	id, _ := fields.Get("log_id")
+	seq, _ := fields.Get("last_seq")
+	hash, _ := fields.Get("last_event_hash")
+	idBytes, _ := id.AsBytes()
+	last, isInt := seq.AsInt()
+	hashBytes, _ := hash.AsBytes()
+	if s.known = !follows; len(idBytes) == 16 && isInt && last >= 0 && len(hashBytes) == 32 {
+		s.known, s.before = true, &event.Predecessor{LogID: [16]byte(idBytes), LastSeq: uint64(last), LastEventHash: [32]byte(hashBytes)}
+	}
+	return s
 }
 
 // absent tells whether a log is one before this one that is not there to be read.

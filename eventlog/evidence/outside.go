@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"writegate/eventlog/checkpoint"
-	"writegate/eventlog/event"
 	"writegate/eventlog/frame"
 )
 
@@ -120,11 +119,11 @@ type known struct {
 	anchors  []frame.Anchor
 	warnings []string
 	origin   string
-	id       [16]byte           // of the log; zero where no header can be read
-	before   *event.Predecessor // the log that it follows
-	earlier  []earlierLog       // those before it, where some paper may be of one, the newest first
-	gap      error              // why there may be more of them
-	retired  bool               // the log lies where those lie that another one follows
+	id       [16]byte     // of the log; zero where no header can be read
+	first    startup      // what its first event says; not known where that was not there to read
+	earlier  []earlierLog // those before it, where some paper may be of one, the newest first
+	gap      error        // why there may be more of them
+	retired  bool         // the log lies where those lie that another one follows
 
 	doubts  []string // about papers that became no anchor
 	asked   int      // papers that were asked for
@@ -222,23 +221,26 @@ func (k *known) newRoots() *checkpoint.Roots {
 	return checkpoint.NewRoots(slices.Collect(maps.Keys(k.sizes))...)
 }
 
-// read walks along the log as far as its frames can be read in order. Whether
+// read walks along the frames of each segment as far as they can be read. Whether
 // they are right is not judged here: frame.Verify holds the hashes against them.
+// Roots need every event from the first one on; a key counts wherever it is named.
 func (k *known) read(ctx context.Context, set *frame.Set) error {
+	whole, begun := true, false
 	for f, err := range set.Frames(ctx, math.MaxUint64) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err != nil || k.roots.Add(f.Seq, f.Hash) != nil {
-			return nil // damage: Verify says where and what
+		if err != nil { // damage: Verify says where and what
+			whole = false
+			continue
 		}
-		if k.sizes[f.Seq] {
+		if whole = whole && k.roots.Add(f.Seq, f.Hash) == nil; whole && k.sizes[f.Seq] {
 			k.hashes[f.Seq] = f.Hash
 		}
-		key, before := startupOf(&f.Frame)
-		k.vkey(key)
-		if f.Seq == 1 {
-			k.before = before
+		s := startupOf(&f.Frame)
+		k.vkey(s.key)
+		if f.Seq == 1 && !begun {
+			k.first, begun = s, true
 		}
 	}
 	return nil

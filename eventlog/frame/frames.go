@@ -8,8 +8,8 @@ import (
 // Frames reads the frames of all segments in order, up to the event numbered
 // last and none where there is none up to it. It checks sums alone: last is what
 // a Verify of the same set vouched for (Report.VerifiedTo), so that nothing that
-// is damaged or was never acknowledged is met. A record is valid until the next
-// step of the loop.
+// is damaged or was never acknowledged is met. An error ends its segment: who goes on
+// gets the frames of the next one. A record is valid until the next step of the loop.
 func (s *Set) Frames(ctx context.Context, last uint64) iter.Seq2[Placed, error] {
 	return func(yield func(Placed, error) bool) {
 		for _, seg := range s.readable() {
@@ -17,7 +17,7 @@ func (s *Set) Frames(ctx context.Context, last uint64) iter.Seq2[Placed, error] 
 				return
 			}
 			for f, err := range Scan(ctx, seg.File, HeaderSize, seg.limit) {
-				if !yield(f, err) || err != nil || f.Seq >= last {
+				if !yield(f, err) || err == nil && f.Seq >= last {
 					return
 				}
 			}
