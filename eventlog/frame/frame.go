@@ -224,17 +224,24 @@ func (f *Frame) decodeHead(b []byte) {
 // ParseFrame reads the frame at the beginning of b and gives its size with
 // padding. The record aliases b. It judges bytes only: whether the hash is
 // right says Intact. The error is one of this package's and tells which part is
-// wrong; nothing is allocated and no length is believed that b does not hold.
+// wrong; with ErrRule frame and size are given too. Nothing is allocated and no length is believed that b does not hold.
 func ParseFrame(b []byte) (f Frame, size int, err error) {
 	size, err = wholeHead(b)
 	if err != nil {
 		return Frame{}, 0, err
 	}
-	if err := bodyError(b[:size]); err != nil {
+	switch err := bodyError(b[:size]); err {
+	case nil, ErrRule:
+		return decode(b), size, err
+	default:
 		return Frame{}, 0, err
 	}
-	return decode(b), size, nil
 }
+
+// whole tells of ParseFrame's error whether the bytes are a frame. One of unknown kind or
+// flags is no event, but nothing that a crash can make: what it says of bytes before it
+// counts, and its length is that of its bytes.
+func whole(err error) bool { return err == nil || err == ErrRule }
 
 var zeroPage [4096]byte
 

@@ -249,7 +249,7 @@ func (r *resync) genuine(off int64) bool {
 		return false
 	}
 	f, size, err := r.w.frame(off)
-	if err == nil && plausible(&f, off) && f.Intact() {
+	if whole(err) && plausible(&f, off) && f.Intact() {
 		return true
 	}
 	r.budget -= int64(max(size, need))

@@ -32,7 +32,7 @@ func ScanTail(ctx context.Context, f File, segment uint32, off, limit int64) (Ta
 	}
 	sync := newResync(f, limit)
 	for at := off; at < last; {
-		if _, size, err := sync.w.frame(at); err == nil {
+		if _, size, err := sync.w.frame(at); whole(err) {
 			t.ReadableFrames++
 			at += int64(size)
 			continue
@@ -112,7 +112,7 @@ func (a *lookAhead) vouches(ctx context.Context, g gap) (bool, error) {
 	}
 	for a.bound <= g.off && a.cursor < a.limit {
 		f, size, err := a.w.frame(a.cursor)
-		if err == nil {
+		if whole(err) {
 			if plausible(&f, a.cursor) && f.Intact() {
 				a.bound = max(a.bound, int64(f.DurableOff))
 			}

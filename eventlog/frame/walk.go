@@ -65,9 +65,9 @@ func (v *verifier) seek(ctx context.Context, p *part) (int64, error) {
 	for off < p.limit {
 		f, size, err := w.frame(off)
 		switch {
-		case err == nil && f.Seq >= v.o.From:
+		case whole(err) && f.Seq >= v.o.From:
 			return off, nil
-		case err == nil:
+		case whole(err):
 			off += int64(size)
 			continue
 		}
@@ -268,7 +268,7 @@ func (s *segmentWalk) unreadable(g gap) {
 // changed reports whether there is a frame now where none was a moment ago.
 func (s *segmentWalk) changed(g gap) bool {
 	_, _, err := ReadFrameAt(s.p.File, g.off, s.p.limit)
-	return err == nil
+	return whole(err)
 }
 
 // expected is the seq that should come next, 0 where nothing tells.
