@@ -132,7 +132,7 @@ func lines(file string, b []byte) []evidence.Paper {
 	n := 0
 	for line := range strings.Lines(string(b)) {
 		n++
-		if text := strings.TrimSpace(line); text != "" {
+		if text := strings.Trim(line, "\t\n\v\f\r "); text != "" {
 			papers = append(papers, evidence.Paper{Name: fmt.Sprintf("%s:%d", file, n), Text: text})
 		}
 	}
