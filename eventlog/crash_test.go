@@ -3,17 +3,21 @@ package eventlog
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
@@ -415,6 +419,33 @@ func TestRecoveryMayDieAnywhere(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What lies behind holes is put aside and taken away without the holes being written.
+func TestATornTailBehindATerabyteOfHoles(t *testing.T) {
+	o := memOptions(frame.OS{})
+	o.Path = filepath.Join(t.TempDir(), "audit.wal")
+	l, _ := mustOpen(t, o)
+	_, err := l.Append(t.Context(), group("a"))
+	require.NoError(t, err)
+	require.NoError(t, l.Close(t.Context()))
+	f, err := os.OpenFile(o.Path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("x"), 1<<40-1)
+	require.NoError(t, errors.Join(err, f.Close()))
+	l, rec := mustOpen(t, o)
+	require.Len(t, rec.Tails, 1)
+	require.EqualValues(t, 1<<40, rec.Tails[0].Offset+rec.Tails[0].Length)
+	kept := filepath.Join(o.Path+frame.QuarantineSuffix, rec.Tails[0].File)
+	for name, size := range map[string]int64{o.Path: 1 << 40, kept: rec.Tails[0].Length} {
+		var stat unix.Stat_t
+		require.NoError(t, unix.Stat(name, &stat))
+		require.Equal(t, size, stat.Size, name)
+		require.Less(t, stat.Blocks*512, int64(64<<20), name)
+	}
+	require.Contains(t, rec.Tails[0].File, hex.EncodeToString(rec.Tails[0].SHA256[:8]))
+	_, err = l.Append(t.Context(), group("b"))
+	require.NoError(t, err)
 }
 
 // tailSurvives looks for the torn bytes among the quarantined tails that an

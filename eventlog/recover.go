@@ -2,12 +2,10 @@ package eventlog
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io/fs"
 	"path/filepath"
 	"strconv"
@@ -79,8 +77,18 @@ func (l *Log) discardTail(ctx context.Context, rec *Recovery) error {
 		return fmt.Errorf("quarantine: %w", err)
 	}
 	l.o.Step("recover.after_quarantine")
-	if _, err := writeZeros(l.file, from, to); err != nil {
-		return err
+	for from < to {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if from = l.file.NextData(from); from >= to { // what is no data is zeros already
+			break
+		}
+		end := min((from/copyChunk+1)*copyChunk, to) // in the middle of a block all of it would become data
+		if _, err := writeZeros(l.file, from, end); err != nil {
+			return err
+		}
+		from = end
 	}
 	l.o.Step("recover.after_zero")
 	return l.file.Datasync()
@@ -118,6 +126,7 @@ type quarantined struct {
 	LastSeq        uint64 `json:"last_seq"`
 	LastEventHash  string `json:"last_event_hash"`
 	FoundAt        string `json:"found_at"`
+	SHA256Bytes    int64  `json:"sha256_bytes,omitempty"` // as in the report
 }
 
 const quarantineFormat = "gate.quarantine.v1"
@@ -133,16 +142,20 @@ func (l *Log) quarantine(ctx context.Context, from, to int64, readable int) erro
 		return err
 	}
 	temp := filepath.Join(dir, "tail.tmp")
-	sum, err := l.copyTail(ctx, temp, from, to)
+	kept, err := l.copyTail(ctx, temp, from, to)
 	if err != nil {
 		return err
 	}
+	sum := hex.EncodeToString(kept.SHA256[:])
 	q := quarantined{
 		Format: quarantineFormat, LogID: hex.EncodeToString(l.header.LogID[:]),
-		File:    fmt.Sprintf("%d-%d-%s.bin", l.durable.Seq+1, from, hex.EncodeToString(sum)[:16]),
-		Segment: l.durable.Segment, Offset: from, Length: to - from, SHA256: hex.EncodeToString(sum), ReadableFrames: readable,
+		File:    fmt.Sprintf("%d-%d-%s.bin", l.durable.Seq+1, from, sum[:16]),
+		Segment: l.durable.Segment, Offset: from, Length: to - from, SHA256: sum, ReadableFrames: readable,
 		LastSeq: l.durable.Seq, LastEventHash: hex.EncodeToString(l.durable.Hash[:]),
 		FoundAt: l.o.Now().UTC().Format(time.RFC3339Nano),
+	}
+	if q.Length > frame.MaxHashed {
+		q.SHA256Bytes = frame.MaxHashed
 	}
 	about, err := json.Marshal(q)
 	if err != nil {
@@ -154,31 +167,40 @@ func (l *Log) quarantine(ctx context.Context, from, to int64, readable int) erro
 	return replaceFile(l.o.FS, filepath.Join(dir, strings.TrimSuffix(q.File, ".bin")+".json"), append(about, '\n'), true)
 }
 
-// copyTail writes the tail under a temporary name, syncs it and gives its hash.
-func (l *Log) copyTail(ctx context.Context, name string, from, to int64) ([]byte, error) {
+// copyTail writes the tail under a temporary name, syncs it and tells what is in it.
+func (l *Log) copyTail(ctx context.Context, name string, from, to int64) (t frame.Tail, err error) {
 	out, err := l.o.FS.Create(name)
 	if err != nil {
-		return nil, err
+		return t, err
 	}
-	sum := sha256.New()
-	err = copyRange(ctx, out, sum, l.file, from, to)
-	if err == nil {
-		err = out.Sync()
+	defer func() { err = errors.Join(err, out.Close()) }()
+	if err = copyRange(ctx, out, l.file, from, to); err != nil {
+		return t, err
 	}
-	return sum.Sum(nil), errors.Join(err, out.Close())
+	if err = out.Sync(); err != nil {
+		return t, err
+	}
+	t, err = frame.ScanTail(ctx, out, l.durable.Segment, 0, to-from)
+	if err == nil && t.Length != to-from {
+		err = fmt.Errorf("%s: the copy of the tail has %d bytes, not %d", name, t.Length, to-from)
+	}
+	return t, err
 }
 
-func copyRange(ctx context.Context, out frame.File, sum hash.Hash, in frame.File, from, to int64) error {
+// copyRange copies the data and leaves holes as holes: a tail ends with data.
+func copyRange(ctx context.Context, out, in frame.File, from, to int64) error {
 	buf := make([]byte, min(copyChunk, to-from))
 	for off := from; off < to; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if off = in.NextData(off); off >= to {
+			return nil
+		}
 		n := min(int64(len(buf)), to-off)
 		if got, err := in.Pread(buf[:n], off); int64(got) < n {
 			return fmt.Errorf("reading the tail: %w", err)
 		}
-		sum.Write(buf[:n])
 		if _, err := out.Pwrite(buf[:n], off-from); err != nil {
 			return err
 		}

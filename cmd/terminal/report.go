@@ -36,7 +36,11 @@ func PrintReport(w io.Writer, r frame.Report) error {
 	printFaults(&b, r)
 	if r.Tail.Length > 0 {
 		line(&b, "tail", "%d bytes from byte %d of segment %d, %d readable frames, never acknowledged", r.Tail.Length, r.Tail.Offset, r.Tail.Segment, r.Tail.ReadableFrames)
-		line(&b, "", "sha256 %s", r.Tail.SHA256)
+		of := ""
+		if r.Tail.SHA256Bytes > 0 {
+			of = fmt.Sprintf(", of its first %d bytes", r.Tail.SHA256Bytes)
+		}
+		line(&b, "", "sha256 %s%s", r.Tail.SHA256, of)
 	}
 	list(&b, "warnings", r.Warnings)
 	list(&b, "not excluded", r.NotExcluded)

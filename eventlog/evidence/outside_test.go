@@ -24,11 +24,13 @@ import (
 
 // image is a log's file in memory, to be read alone.
 type image struct {
-	frame.File // nil: only Pread is ever called
+	frame.File // nil: only Pread and NextData are ever called
 	b          []byte
 }
 
 func (m image) Pread(b []byte, off int64) (int, error) { return bytes.NewReader(m.b).ReadAt(b, off) }
+
+func (image) NextData(off int64) int64 { return off }
 
 func setOf(b []byte) frame.Set {
 	return frame.Set{Path: "audit.wal", Active: frame.Segment{Name: "audit.wal", File: image{b: b}, Size: int64(len(b))}}

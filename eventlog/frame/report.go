@@ -146,6 +146,7 @@ type TailReport struct {
 	Offset         int64  `json:"offset"`
 	Length         int64  `json:"length"`
 	SHA256         string `json:"sha256"`
+	SHA256Bytes    int64  `json:"sha256_bytes,omitempty"` // where the sum is not of all: of the first so many bytes
 	ReadableFrames int    `json:"readable_frames"`
 }
 

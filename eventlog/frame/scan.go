@@ -176,12 +176,12 @@ func grown(b []byte, left int64) []byte {
 // at nothing.
 func lastNonZero(ctx context.Context, f File, from, to int64) (int64, error) {
 	buf := make([]byte, min(window, max(to-from, 0)))
-	last := from
+	last, ask := from, len(buf)
 	for off := from; off < to; {
 		if err := ctx.Err(); err != nil {
 			return last, err
 		}
-		n, err := f.Pread(buf[:min(int64(len(buf)), to-off)], off)
+		n, err := f.Pread(buf[:min(int64(ask), to-off)], off)
 		if err != nil && err != io.EOF {
 			return last, err
 		}
@@ -191,8 +191,9 @@ func lastNonZero(ctx context.Context, f File, from, to int64) (int64, error) {
 		if !allZero(buf[:n]) {
 			last = off + int64(len(bytes.TrimRight(buf[:n], "\x00")))
 		}
-		if off += int64(n); off-last >= holesAfter {
-			off = f.NextData(off)
+		off, ask = off+int64(n), min(2*ask, len(buf))
+		if next := f.NextData(off); off > last && next > off {
+			off, ask = next, min(pageSize, len(buf))
 		}
 	}
 	return last, nil
@@ -220,7 +221,16 @@ func (r *resync) find(ctx context.Context, from int64) (int64, error) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
+		if len(r.w.cached(off)) < HeadSize { // no frame begins in a hole
+			if next := r.w.f.NextData(off) &^ (Align - 1); next > off {
+				off, r.w.ask = next, pageSize
+				continue
+			}
+		}
 		b, err := r.w.bytes(off, HeadSize)
+		if err == nil && len(b) < HeadSize {
+			break
+		}
 		if err != nil {
 			off = (off + pageSize) &^ (pageSize - 1)
 			continue

@@ -2,10 +2,13 @@ package frame_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -79,6 +82,36 @@ func TestAHoleOfTerabytesIsNotRead(t *testing.T) {
 		n++
 	}
 	require.Len(t, s.frames, n)
+}
+
+// A few bytes far apart cost what they are, not what lies between them: of a longer tail
+// the sum is of its beginning.
+func TestWhatLiesBetweenHolesIsNotRead(t *testing.T) {
+	s := threeBatches(t)
+	end := int64(len(s.bytes))
+	var scattered []int64
+	for i := range int64(2000) {
+		scattered = append(scattered, 4<<30-1-i<<21)
+	}
+	slices.Reverse(scattered)
+	for name, c := range map[string]struct {
+		size  int64
+		marks []int64
+	}{
+		"one byte behind a terabyte": {1 << 40, []int64{1<<40 - 1}},
+		"2000 bytes in 4 gigabytes":  {4 << 30, scattered},
+	} {
+		f := bounded{File: sparse(t, s.bytes, c.size, c.marks...), left: new(atomic.Int64)}
+		f.left.Store(1 << 30)
+		r := verify(t, sparseSet(f, c.size))
+		require.Equal(t, []frame.Kind{frame.TornTail}, kinds(r), "%s: %s", name, explain(r))
+		require.Equal(t, []int64{end, c.size - end}, []int64{r.Tail.Offset, r.Tail.Length}, name)
+		require.EqualValues(t, frame.MaxHashed, r.Tail.SHA256Bytes, name)
+		begin := make([]byte, frame.MaxHashed)
+		_, err := f.File.Pread(begin, end)
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprintf("%x", sha256.Sum256(begin)), r.Tail.SHA256, name)
+	}
 }
 
 // Where the last byte lies behind holes, it is found as by reading.

@@ -13,9 +13,13 @@ type Tail struct {
 	Segment        uint32
 	Offset         int64    // where it begins: the end of the last complete batch
 	Length         int64    // 0: nothing but zeros follow
-	SHA256         [32]byte // of its bytes; zero where Length is 0
+	SHA256         [32]byte // of its bytes, the first MaxHashed; zero where Length is 0
 	ReadableFrames int      // whole frames in it, by sums
 }
+
+// MaxHashed is how many bytes of a tail its sum is of: an unfinished write is shorter, and
+// a file that was lengthened to terabytes would be hashed for hours.
+const MaxHashed = 256 << 20
 
 // ScanTail reads the tail of a segment that begins at off; limit is where the
 // segment ends. A tail that can't be read whole is an error: what is not known
@@ -27,7 +31,7 @@ func ScanTail(ctx context.Context, f File, segment uint32, off, limit int64) (Ta
 	if err != nil || t.Length == 0 {
 		return t, err
 	}
-	if t.SHA256, err = hashRange(ctx, f, off, last); err != nil {
+	if t.SHA256, err = hashRange(ctx, f, off, min(last, off+MaxHashed)); err != nil {
 		return t, err
 	}
 	sync := newResync(f, limit)
@@ -68,6 +72,9 @@ func (t Tail) report() TailReport {
 	r := TailReport{Segment: t.Segment, Offset: t.Offset, Length: t.Length, ReadableFrames: t.ReadableFrames}
 	if t.Length > 0 {
 		r.SHA256 = hexHash(t.SHA256)
+	}
+	if t.Length > MaxHashed {
+		r.SHA256Bytes = MaxHashed
 	}
 	return r
 }
