@@ -37,6 +37,14 @@ func SlowWrites(t *testing.T, d time.Duration) {
 	slowWrites = d
 }
 
+// OpeningTakes sets how long an opening waits for a volume that takes nothing, for the time
+// of a test.
+func OpeningTakes(t *testing.T, d time.Duration) {
+	before := openingTakes
+	t.Cleanup(func() { openingTakes = before })
+	openingTakes = d
+}
+
 // TryAgain sets the least time between two tries at a table, for the time of a test.
 func TryAgain(t *testing.T, d time.Duration) {
 	before := tryAgain

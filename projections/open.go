@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -89,16 +90,41 @@ func newStore(o Options) *Store {
 	return s
 }
 
+// openingTakes is how long an opening waits for a volume that takes nothing: Pebble tries
+// again for ever.
+var openingTakes = 10 * time.Second
+
 // whilePebble does not wait for a Pebble that has given up: its goroutine stays in Fatalf.
+// Nor for one that waits for a volume which takes nothing, or longer than it is allowed to.
 func (s *Store) whilePebble(do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
-	select {
-	case err := <-done:
-		return err
-	case err := <-s.gaveUp:
-		return fmt.Errorf("open projections: %w", err)
+	look := time.NewTicker(openingTakes / 10)
+	defer look.Stop()
+	var err error
+	for since := (time.Time{}); err == nil; { // a look found that something could not be written
+		select {
+		case err := <-done:
+			return err
+		case err = <-s.gaveUp:
+		case <-s.o.Context.Done():
+			err = context.Cause(s.o.Context)
+		case <-look.C:
+			switch failed := s.room.failed.Load(); {
+			case failed == nil:
+			case since.IsZero():
+				since = time.Now()
+			case time.Since(since) >= openingTakes:
+				err = fmt.Errorf("%w: %w", ErrFull, failed.err)
+			}
+		}
 	}
+	go func() { // where there is room later, what was opened is not left open
+		if <-done == nil && s.db != nil {
+			_ = s.db.Close() // nobody has it
+		}
+	}()
+	return fmt.Errorf("open projections: %w", err)
 }
 
 func open(o Options) (*Store, error) {

@@ -84,6 +84,7 @@ type Rebuilt struct {
 // RebuildOffline rebuilds the projections of a log that no gate has open, as
 // `gate log rebuild` does.
 func RebuildOffline(ctx context.Context, o Options, src Source) (Rebuilt, error) {
+	o.Context = ctx
 	s, err := Open(o)
 	if err != nil {
 		return Rebuilt{}, err

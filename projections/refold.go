@@ -56,6 +56,7 @@ func Refold(ctx context.Context, o Options, src Source) (out Refolded, err error
 	if err != nil {
 		return out, err
 	}
+	o.Context = ctx
 	s, err := Open(o)
 	if err != nil {
 		return out, err

@@ -33,6 +33,8 @@ type Options struct {
 	FS         vfs.FS        // nil = the operating system's
 	Logger     *slog.Logger  // nil = nothing is logged
 	FlushEvery time.Duration // 0 = 10 s; how much replay a crash may cost
+	// Context ends an opening that waits for the volume. nil = none does.
+	Context context.Context
 	// Progress is told, while events are replayed, up to which one. It may be nil.
 	Progress func(seq uint64)
 }
@@ -40,6 +42,9 @@ type Options struct {
 func (o *Options) complete() {
 	if o.FS == nil {
 		o.FS = privateFS{vfs.Default}
+	}
+	if o.Context == nil {
+		o.Context = context.Background()
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -157,6 +157,41 @@ func TestAFullVolumeIsToldWhenItsMemoryIsUsedUp(t *testing.T) {
 	require.ErrorIs(t, store.Close(), projections.ErrUnwritten)
 }
 
+// A volume that takes nothing does not keep an opening for ever, nor one from its end.
+func TestAnOpeningEndsWhereTheVolumeIsFull(t *testing.T) {
+	projections.TryAgain(t, time.Millisecond)
+	for name, c := range map[string]struct {
+		patience time.Duration
+		want     error
+	}{"it is given up": {10 * time.Millisecond, projections.ErrFull}, "it is told to end": {time.Hour, context.Canceled}} {
+		projections.OpeningTakes(t, c.patience)
+		full := &volume{FS: vfs.NewMem()}
+		full.full.Store(true)
+		ctx, cancel := context.WithCancel(t.Context())
+		opened := make(chan error, 1)
+		go func() {
+			_, err := projections.Open(projections.Options{Dir: "store", FS: full, Context: ctx})
+			opened <- err
+		}()
+		require.Eventually(t, func() bool { return full.refused.Load() > 2 }, time.Minute, time.Millisecond)
+		if c.want == context.Canceled {
+			cancel()
+		}
+		select {
+		case err := <-opened:
+			require.ErrorIs(t, err, c.want, name)
+		case <-time.After(time.Minute):
+			t.Fatalf("%s: the store is opened for ever", name)
+		}
+		cancel()
+		full.full.Store(false)
+		require.Eventually(t, func() bool { // what was given up ends here
+			s, err := projections.Open(projections.Options{Dir: "store", FS: full})
+			return err == nil && s.Close() == nil
+		}, time.Minute, time.Millisecond)
+	}
+}
+
 // A disk that takes no manifest any more ends the opening: Pebble calls that fatal.
 func TestAnOpeningEndsWhereTheDiskFails(t *testing.T) {
 	mem := vfs.NewCrashableMem()

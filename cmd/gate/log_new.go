@@ -170,7 +170,7 @@ func (a *app) inherited(ctx context.Context, s *settings) (found projections.Inh
 		return found, err
 	}
 	defer func() { err = errors.Join(err, held.Close()) }()
-	store, err := projections.Open(projections.Options{Dir: dir})
+	store, err := projections.Open(projections.Options{Dir: dir, Context: ctx})
 	if err != nil {
 		return found, err
 	}

@@ -155,7 +155,7 @@ func (g *service) firstLook(ctx context.Context) {
 // openLog opens store and log, compares them and replays what the store has not seen.
 func (g *service) openLog(ctx, background context.Context) (err error) {
 	s := g.settings
-	g.store, err = projections.Open(projections.Options{Dir: s.ApprovalDBPath, Logger: g.log.With("source", "projections")})
+	g.store, err = projections.Open(projections.Options{Dir: s.ApprovalDBPath, Context: ctx, Logger: g.log.With("source", "projections")})
 	if err != nil {
 		code := exitFatal
 		if errors.Is(err, syscall.EAGAIN) { // of their lock
