@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"runtime/debug"
 	"slices"
 	"text/tabwriter"
@@ -27,6 +29,7 @@ const (
 	exitUsage       = 64 // the command line is wrong
 	exitUnavailable = 69 // another program has the address to listen on
 	exitFatal       = 70 // a service could not be begun, or the log or the store failed while it ran
+	exitUntold      = 74 // it is done, and the output that tells of it could not be written
 	exitLocked      = 75 // another process holds the log
 	exitConfigured  = 78 // unsafe or contradictory configuration
 )
@@ -104,9 +107,14 @@ func (a *app) run(ctx context.Context, args []string) int {
 // exitCode says what went wrong, once, and turns it into a code.
 func (a *app) exitCode(err error) int {
 	var e *exitError
+	var written *fs.PathError
+	out, toFile := a.out.(*os.File)
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &written) && toFile && written.Path == out.Name() && !errors.As(err, &e):
+		fmt.Fprintf(a.err, "gate: the output could not be written; what the command changes was changed before: %v\n", err)
+		return exitUntold
 	case errors.As(err, &e):
 		if e.err != nil {
 			fmt.Fprintln(a.err, "gate: "+describeError(e.err))

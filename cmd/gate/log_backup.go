@@ -33,7 +33,8 @@ last, names every file with its SHA-256; the log in it can be verified on its ow
 "logverify wal DIR/log/audit.wal".
 
 The projections are left out: the first start on the restored log folds the same ones anew. Exit code 0: the backup is whole and verified; 1: the log,
-or one before it in GATE_AUDIT_WAL_PATH.retired, does not verify, or the checkpoints beside it or its projections contradict it: there is no backup; 2: anything else.`,
+or one before it in GATE_AUDIT_WAL_PATH.retired, does not verify, or the checkpoints beside it or its projections contradict it: there is no backup; 74: it is whole, and this could not
+be written; 2: anything else.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			p, err := a.placesBeside(args[0])
 			if err != nil {

@@ -41,7 +41,7 @@ with their tokens, until "gate agents activate". The old files are needed from t
 carries them.
 
 A command that was cut short is completed by the same command, and until then no gate starts. Exit
-code 0: done, or told; 2: there is no log here, it could not be read, or a log that it follows is missing
+code 0: done, or told; 74: done, and this could not be written; 2: there is no log here, it could not be read, or a log that it follows is missing
 or damaged (put that back first: the next start needs it), or the projections are another log's; 75: a gate is running, or
 has the projections or the readable copy of the settings.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.newLog(c, reason, asJSON) },

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -190,6 +191,29 @@ func (b *brokenLife) rebuildNeedsTheOldFiles(t *testing.T, folder string) {
 	require.NoError(t, os.Rename(b.file("elsewhere"), folder))
 	g := startGate(t, b.gateDir, undisturbed...)
 	require.Equal(t, true, g.record(t, b.waiting)["withdrawn"])
+	g.end(t)
+}
+
+// What is done and can't be told was no mistake of the command line.
+func TestAnOutputThatCanNotBeWrittenIsNoMistakeOfTheCaller(t *testing.T) {
+	t.Parallel()
+	b := breakLog(t)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer full.Close()
+	copied := filepath.Join(t.TempDir(), "backup")
+	for _, args := range [][]string{{"version"}, {"log", "new"}, {"log", "new", "--accept-loss", "a bad disk"}, {"log", "backup", copied}, {"log", "backup", copied + "2", "--json"}, {"log", "rebuild"}} {
+		var errs bytes.Buffer
+		a := &app{streams: streams{strings.NewReader(""), full, &errs}, environ: b.environ()}
+		require.Equal(t, exitUntold, a.run(t.Context(), args), "%q: %s", args, errs.String())
+		require.Contains(t, errs.String(), "output could not be written", args)
+		require.NotContains(t, errs.String(), "--help", args)
+	}
+	for _, folder := range []string{copied, copied + "2"} {
+		_, err := os.Stat(filepath.Join(folder, "backup.json"))
+		require.NoError(t, err)
+	}
+	g := startGate(t, b.gateDir, undisturbed...)
 	g.end(t)
 }
 

@@ -300,7 +300,7 @@ func TestOperationsPageTellsTheStepsAndExitCodes(t *testing.T) {
 	for _, step := range steps {
 		require.Contains(t, text, fmt.Sprintf("| `%s` |", step))
 	}
-	for _, code := range []int{exitOK, exitUsage, exitUnavailable, exitFatal, exitLocked, exitConfigured} {
+	for _, code := range []int{exitOK, exitUsage, exitUnavailable, exitFatal, exitUntold, exitLocked, exitConfigured} {
 		require.Contains(t, text, fmt.Sprintf("\n| %d |", code))
 	}
 }
