@@ -102,7 +102,7 @@ func (s *Store) whilePebble(do func() error) error {
 	look := time.NewTicker(openingTakes / 10)
 	defer look.Stop()
 	var err error
-	for since := (time.Time{}); err == nil; { // a look found that something could not be written
+	for late := (<-chan time.Time)(nil); err == nil; { // behind a look that found that something could not be written
 		select {
 		case err := <-done:
 			return err
@@ -110,13 +110,11 @@ func (s *Store) whilePebble(do func() error) error {
 		case <-s.o.Context.Done():
 			err = context.Cause(s.o.Context)
 		case <-look.C:
-			switch failed := s.room.failed.Load(); {
-			case failed == nil:
-			case since.IsZero():
-				since = time.Now()
-			case time.Since(since) >= openingTakes:
-				err = fmt.Errorf("%w: %w", ErrFull, failed.err)
+			if late == nil && s.room.failed.Load() != nil {
+				late = time.After(openingTakes)
 			}
+		case <-late:
+			err = fmt.Errorf("%w: %w", ErrFull, s.room.failed.Load().err)
 		}
 	}
 	go func() { // where there is room later, what was opened is not left open
