@@ -459,7 +459,7 @@ func (a *app) resolve(ctx context.Context, o *clientOptions, id, decision, note 
 	case o.json:
 		return written(writeLine(a.out, raw))
 	case decision == "approve" && b.OverLimit:
-		_, err = fmt.Fprintf(a.out, "%s is approved, by %s, until %s. PostgreSQL expects it to change more than the %s row(s) that it may: then it is rolled back.\n", b.ApprovalID, text(b.ResolvedBy), second(b.ExpiresAt, ""), atMost(b.MaxRows))
+		_, err = fmt.Fprintf(a.out, "%s is approved, by %s, until %s. PostgreSQL expects more than the %s row(s) that it may change: if it changes more, it is rolled back.\n", b.ApprovalID, text(b.ResolvedBy), second(b.ExpiresAt, ""), atMost(b.MaxRows))
 	case decision == "approve":
 		runs, sinceErr := policySince(ctx, client, raw, &b)
 		if runs == "" || sinceErr != nil {

@@ -737,3 +737,18 @@ func TestAnUnknownNumberOfApprovalsIsNotNone(t *testing.T) {
 	g.end(t)
 	require.Contains(t, problem("/approvals"), `<span class="pill calm">?<span class="unseen"> waiting: not known</span></span>`)
 }
+
+// What a gate decided before the dashboard could reach it is counted from the log.
+func TestADashboardThatIsThereFirstCountsWhatCameBeforeItsFirstReading(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables)
+	g := startGate(t, d, "GATE_HTTP_LISTEN_ADDR=127.0.0.6:0") // where nobody takes its port while it is down
+	base := g.base
+	g.end(t)
+	plane := startTestPlane(t, base).reader(t)
+	require.Contains(t, plane.page(t, "/"), "Not known while the gate cannot be reached.")
+	g = startGate(t, d, "GATE_HTTP_LISTEN_ADDR="+strings.TrimPrefix(base, "http://"), "GATE_MODE=shadow")
+	g.query(t, ask("DELETE FROM orders WHERE id = 3"))
+	require.Contains(t, plane.page(t, "/"), "Of those asked or blocked 1 was not enforced")
+}

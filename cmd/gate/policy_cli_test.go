@@ -163,7 +163,7 @@ func TestDiffAndDryRunAnswerTheSameWithAndWithoutAGate(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, g.query(t, ask("DELETE FROM orders")).status)
 	code, out, errs = g.cli(t, "", "policy", "dry-run", file, "--replay", "24h")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "BLOCK -> REQUIRE_APPROVAL: 1, 1 by filter-required")
+	require.Contains(t, out, "BLOCK by active -> REQUIRE_APPROVAL by shop-gate@1.1.0: 1, 1 by filter-required")
 }
 
 func TestAnAddressWithoutAGateIsExplained(t *testing.T) {

@@ -223,6 +223,7 @@ func TestNoCodeMakesFilesForOtherAccounts(t *testing.T) {
 		"cmd/gate/main.go 0o077":               "the umask",
 		"cmd/gate/private.go 0o077":            "a mask",
 		"cmd/gate/man_cmd.go 0o644":            "pages of the manual",
+		"cmd/gate/man_cmd.go 0o755":            "the folder of those, where it is made",
 		"eventlog/checkpoint/keyfile.go 0o077": "a mask",
 		"sqlgate/pgwire/users.go 0o077":        "a mask",
 		"fixtures/postgres/user.go 0o010":      "a mask",

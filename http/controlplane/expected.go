@@ -18,15 +18,24 @@ func expected(r *approvalRow) (list []meaning) {
 	if p == nil || p.Node == "" {
 		return nil
 	}
-	rows, all := "PostgreSQL expects "+plural(int(p.Rows), "row", "rows"), r.all()
-	if all != nil {
+	rows, all, joins := "PostgreSQL expects "+plural(int(p.Rows), "row", "rows"), r.all(), r.joins()
+	every, fails := "Every row", "It will probably fail"
+	switch {
+	case all != nil && (joins || r.Classification.QueryType == "INSERT"):
+		rows, every = rows+", as many as "+all.Table+" has", "Perhaps every row"
+	case all != nil:
 		rows += ", all of " + all.Table
 	}
+	if joins {
+		rows, fails = rows+", counting what it is joined with, so that fewer may change", "It may fail"
+	}
 	if more := p.taken(); r.OverLimit && r.MaxRows != nil {
-		list = append(list, meaning{"It will probably fail", "high", fmt.Sprintf("%s, and over %s nothing is changed.", rows, thousands(*r.MaxRows)), ""})
+		list = append(list, meaning{fails, "high", fmt.Sprintf("%s, and over %s nothing is changed.", rows, thousands(*r.MaxRows)), ""})
 	} else if r.MaxRows != nil && more >= 1 && float64(p.Rows)+more > float64(*r.MaxRows) {
 		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("%s, on which about %s more hang by foreign keys, if they are no different from others. Those count, and over %s nothing is changed.",
 			rows, thousands(int64(more)), thousands(*r.MaxRows)), ""})
+	} else if table := p.ofItself(); r.MaxRows != nil && table != "" {
+		list = append(list, meaning{"It may fail", "medium", fmt.Sprintf("Rows of %s belong to others of it, those to others, and so on: how many go in all is not known. Those count, and over %s nothing is changed.", table, thousands(*r.MaxRows)), ""})
 	}
 	if r.MaxRows != nil && !r.OverLimit && 2*p.Rows > *r.MaxRows && slices.ContainsFunc(p.Tables, func(t reached) bool { return t.Moves }) {
 		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("%s. A row that moves to another partition counts twice, and over %s nothing is changed.", rows, thousands(*r.MaxRows)), ""})
@@ -35,21 +44,33 @@ func expected(r *approvalRow) (list []meaning) {
 		list = append(list, meaning{"More than one row", "high", rows + ", though the condition gives one value: the column is called like a key, and may be none.", ""})
 	}
 	if all != nil && len(list) == 0 {
-		list = append(list, meaning{"Every row", "high", rows + ".", ""})
+		list = append(list, meaning{every, "high", rows + ".", ""})
+	}
+	if p.Rows >= manyRows && len(list) == 0 {
+		list = append(list, meaning{"Many rows", "high", rows + ".", ""})
 	}
 	return list
+}
+
+// manyRows is how many are told by themselves.
+const manyRows = 10_000
+
+// joins tells whether what PostgreSQL expects may count a row more than once: its number is
+// of the rows of a join.
+func (r *approvalRow) joins() bool {
+	return r.Classification.QueryType != "INSERT" && len(r.Reads()) > 0
 }
 
 // manyByKey tells whether several rows are expected where the text says one. Of rows that
 // are written out each has a key of its own.
 func (r *approvalRow) manyByKey() bool {
 	c := &r.Classification
-	return (c.QueryType == "UPDATE" || c.QueryType == "DELETE") && slices.Equal(c.Where, []string{"key_equality"}) && r.Impact != nil && r.Impact.Rows > 1
+	return (c.QueryType == "UPDATE" || c.QueryType == "DELETE") && slices.Equal(c.Where, []string{"key_equality"}) && !r.joins() && r.Impact != nil && r.Impact.Rows > 1
 }
 
 // all is the table of which a change with a condition is expected to reach every row.
 func (r *approvalRow) all() *reached {
-	if c := &r.Classification; c.QueryType != "UPDATE" && c.QueryType != "DELETE" || len(c.TablesWritten) != 1 || slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology") {
+	if c := &r.Classification; !slices.Contains(c.QueryTypes, "UPDATE") && !slices.Contains(c.QueryTypes, "DELETE") || len(c.TablesWritten) != 1 || slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology") {
 		return nil
 	}
 	for i, t := range r.Impact.tables() {

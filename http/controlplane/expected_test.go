@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ func TestWhatIsExpectedIsSaidWhereTheTextSaysLess(t *testing.T) {
 		{"UPDATE", "present", 100, "Every row"},
 		{"DELETE", "none", 100, ""}, // which its signal says
 	} {
-		a := approval{Classification: classification{QueryType: c.queryType, Class: "write", Where: []string{c.where}, TablesWritten: []string{"public.t"}},
+		a := approval{Classification: classification{QueryType: c.queryType, QueryTypes: []string{c.queryType}, Class: "write", Where: []string{c.where}, TablesWritten: []string{"public.t"}},
 			Impact: &plan{Node: "Delete", Rows: c.rows, Tables: []reached{{Table: "public.t", How: "named", Rows: &rows}}}}
 		row := (&Server{now: time.Now}).rows([]approval{a})
 		said := ""
@@ -32,5 +33,48 @@ func TestWhatIsExpectedIsSaidWhereTheTextSaysLess(t *testing.T) {
 		require.Equal(t, c.want, said, c)
 		require.True(t, said == "" || row[0].Risk == "high", c)
 	}
+	for _, c := range []struct {
+		types []string
+		read  []string
+		rows  int64
+		want  string
+	}{
+		{[]string{"INSERT", "UPDATE"}, nil, 100, "Perhaps every row: PostgreSQL expects 100 rows, as many as public.t has."},
+		{[]string{"INSERT"}, nil, 100, ""},
+		{[]string{"INSERT"}, []string{"public.u"}, 20_000, "Many rows: PostgreSQL expects " + thousands(20_000) + " rows."},
+		{[]string{"UPDATE"}, []string{"public.u"}, 100, "Perhaps every row: PostgreSQL expects 100 rows, as many as public.t has, counting what it is joined with, so that fewer may change."},
+		{[]string{"MERGE", "DELETE"}, []string{"public.u"}, 60, ""},
+	} {
+		a := approval{Classification: classification{QueryType: c.types[0], QueryTypes: c.types, Class: "write", Where: []string{"key_equality"}, TablesWritten: []string{"public.t"}, TablesRead: append([]string{"public.t"}, c.read...)},
+			Impact: &plan{Node: "Update", Rows: c.rows, Tables: []reached{{Table: "public.t", How: "named", Rows: &rows}}}}
+		row := (&Server{now: time.Now}).rows([]approval{a})
+		said := ""
+		for _, m := range expected(&row[0]) {
+			said += m.Name + ": " + m.Words
+		}
+		require.Equal(t, c.want, said, c)
+		require.True(t, said == "" || row[0].Risk == "high", c)
+	}
 	require.Equal(t, "about 100 rows", sizeOf(reached{Rows: &rows, Bytes: -8192}))
+}
+
+// Averages count over all levels of foreign keys, and say nothing of rows that hang on
+// others of their own table.
+func TestRowsOfAllLevelsCount(t *testing.T) {
+	n := func(n int64) *int64 { return &n }
+	p := &plan{Node: "Delete", Rows: 2, Tables: []reached{{Table: "l1", How: "named", Rows: n(10)}, {Table: "l3", How: "cascade", From: "l2", Rows: n(2000)}, {Table: "l2", How: "cascade", From: "l1", Rows: n(10)},
+		{Table: "l2", How: "cascade", From: "l2", Rows: n(10)}, {Table: "l1", How: "set_null", From: "l3", Rows: n(10)}}}
+	require.Equal(t, 402.0, p.taken())
+	require.Zero(t, p.each(p.Tables[3]))
+	require.Equal(t, "l2", p.ofItself())
+	most := int64(500)
+	row := (&Server{now: time.Now}).rows([]approval{{Classification: classification{QueryType: "DELETE", QueryTypes: []string{"DELETE"}, Class: "write", Where: []string{"key_equality"}, TablesWritten: []string{"l1"}}, MaxRows: &most, Impact: p}})
+	require.Contains(t, fmt.Sprint(dangers(&row[0], nil)), "how many go in all is not known")
+}
+
+func TestAPrecedentHasAsManyValues(t *testing.T) {
+	c := classification{QueryType: "DELETE", QueryTypes: []string{"DELETE"}, Class: "write", TablesWritten: []string{"public.t"}}
+	v := approvalView{approvalRow: approvalRow{approval: approval{Classification: c, SQL: "DELETE FROM t WHERE id IN (1, 2, 3)"}, Effect: effect(&c, "")}}
+	require.True(t, v.like(&c, "DELETE FROM t WHERE id IN (4, 5, 'x')"))
+	require.False(t, v.like(&c, "DELETE FROM t WHERE id = 4"))
 }

@@ -101,7 +101,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serve
 
 // Run collects what the charts show until ctx ends.
 func (s *Server) Run(ctx context.Context) {
-	s.backfill(ctx)
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {

@@ -73,7 +73,7 @@ func (s *Server) rows(items []approval) []approvalRow {
 		if slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.How != "named" || len(t.Triggers) > 0 }) || r.unlooked() != "" {
 			r.rank = max(r.rank, 10) // what that comes to, the text does not say
 		}
-		if r.manyByKey() || r.all() != nil {
+		if r.manyByKey() || r.all() != nil || r.Impact != nil && r.Impact.Rows >= manyRows {
 			r.rank = max(r.rank, misleading) // its text says less than it is expected to do
 		}
 		r.Risk = riskWord(r.rank)
@@ -598,7 +598,7 @@ func (v *approvalView) weigh(get Get, now time.Time) error {
 		var asked struct{ SQL, Classification string }
 		var c classification
 		if json.Unmarshal(e.Payload, &asked) == nil && json.Unmarshal([]byte(asked.Classification), &c) == nil {
-			alike[e.ApprovalID] = effect(&c, asked.SQL) == v.Effect
+			alike[e.ApprovalID] = v.like(&c, asked.SQL)
 		}
 	}
 	v.Partly = decided.Damaged != nil || decided.next() != ""
@@ -614,7 +614,7 @@ func (v *approvalView) weigh(get Get, now time.Time) error {
 				v.Partly = true
 				continue
 			}
-			alike[e.ApprovalID] = effect(&a.Classification, a.SQL) == v.Effect
+			alike[e.ApprovalID] = v.like(&a.Classification, a.SQL)
 		}
 		if !alike[e.ApprovalID] {
 			continue
@@ -627,6 +627,32 @@ func (v *approvalView) weigh(get Get, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// like tells whether a statement of the same fingerprint does the same with as many values:
+// a fingerprint leaves out how many a list has.
+func (v *approvalView) like(c *classification, sql string) bool {
+	return effect(c, sql) == v.Effect && constants(sql) == constants(v.SQL)
+}
+
+// constants counts the strings and numbers of a text.
+func constants(sql string) (n int) {
+	for _, p := range scanned(sql, nil).pieces {
+		if p.Kind == "string" || p.Kind == "number" {
+			n++
+		}
+	}
+	return n
+}
+
+// Failed is how many of those approved that a card shows did not do what they were for.
+func (v approvalView) Failed() (n int) {
+	for _, one := range v.Before {
+		if one.Ended.EventType == "execution_failure" {
+			n++
+		}
+	}
+	return n
 }
 
 // tried finds the newest attempt to use what can be used, where it ended before its dispatch:
@@ -787,7 +813,11 @@ func dangers(r *approvalRow, warnings []string) []meaning {
 			if len(taken[t.How]) == 0 {
 				ways = append(ways, t.How)
 			}
-			taken[t.How] = append(taken[t.How], fmt.Sprintf("%s (%s%s)", t.Table, sizeOf(t), perRow(r.Impact.each(t))))
+			more := perRow(r.Impact.each(t))
+			if t.Table == t.From {
+				more = ", and those that belong to them, and so on"
+			}
+			taken[t.How] = append(taken[t.How], fmt.Sprintf("%s (%s%s)", t.Table, sizeOf(t), more))
 			if !slices.Contains(from[t.How], t.From) {
 				from[t.How] = append(from[t.How], t.From)
 			}

@@ -154,24 +154,48 @@ func (p *plan) tables() []reached {
 }
 
 // each is how many rows of a table hang on a row of the one that it is reached from, on
-// average; 0: not known.
+// average; 0: not known, as of rows that hang on others of their own table.
 func (p *plan) each(t reached) float64 {
 	for _, from := range p.tables() {
-		if from.Table == t.From && t.Rows != nil && from.Rows != nil && *from.Rows > 0 && t.How != "view" && t.How != "partition" && t.How != "emptied" {
+		if from.Table == t.From && t.Table != t.From && t.Rows != nil && from.Rows != nil && *from.Rows > 0 && t.How != "view" && t.How != "partition" && t.How != "emptied" {
 			return float64(*t.Rows) / float64(*from.Rows)
 		}
 	}
 	return 0
 }
 
-// taken is how many rows hang, on average, on as many as PostgreSQL expects; 0: not known.
+// taken is how many rows hang, on average and over all levels, on as many as PostgreSQL
+// expects; 0: not known.
 func (p *plan) taken() (rows float64) {
-	for _, t := range p.tables() {
-		if p.Node != "" && slices.ContainsFunc(p.Tables, func(from reached) bool { return from.Table == t.From && from.How == "named" }) {
-			rows += p.each(t) * float64(p.Rows)
+	if p == nil || p.Node == "" {
+		return 0
+	}
+	expected := make(map[string]float64) // of each table
+	for _, t := range p.Tables {
+		if t.How == "named" {
+			expected[t.Table] = float64(p.Rows)
+		}
+	}
+	for found := true; found; { // a level
+		found = false
+		for _, t := range p.Tables {
+			if _, known := expected[t.Table]; !known && expected[t.From] > 0 && p.each(t) > 0 {
+				expected[t.Table] = expected[t.From] * p.each(t)
+				rows, found = rows+expected[t.Table], true
+			}
 		}
 	}
 	return rows
+}
+
+// ofItself is a table whose rows go with others of it.
+func (p *plan) ofItself() string {
+	for _, t := range p.tables() {
+		if t.Table == t.From && t.How == "cascade" {
+			return t.Table
+		}
+	}
+	return ""
 }
 
 type reached struct {

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -33,6 +34,8 @@ type samples struct {
 	total   int64            // requests, as last read
 	uptime  int64            // seconds, as last read
 	began   time.Time        // when the gate that was last read started, to the second
+	filling sync.Mutex
+	filled  bool // what came before was read from the log, as far as it can be
 }
 
 // restarted is how much later a start must be to be another one: uptimes are
@@ -76,7 +79,7 @@ func (s *samples) add(read stats) {
 	case read.RequestsTotal < s.total:
 		return
 	}
-	if s.last != nil {
+	if s.last != nil && s.filled {
 		m.Allow += max(0, read.Decisions["ALLOW"]-s.last["ALLOW"])
 		m.Block += max(0, read.Decisions["BLOCK"]-s.last["BLOCK"])
 		m.Approval += max(0, read.Decisions["REQUIRE_APPROVAL"]-s.last["REQUIRE_APPROVAL"])
@@ -85,6 +88,13 @@ func (s *samples) add(read stats) {
 	s.keep(read, began)
 	m.GateP95 = max(0, read.LatencyMS["total"].P95-read.LatencyMS["database"].P95)
 	m.DatabaseP95 = read.LatencyMS["database"].P95
+}
+
+// known tells whether what was decided before the first reading was looked for.
+func (s *samples) known() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.filled
 }
 
 // keep remembers a reading; the caller holds mu.
@@ -132,33 +142,43 @@ func (s *samples) hour() []minute {
 func (s *Server) sample(ctx context.Context) (stats, error) {
 	read, err := fetch[stats](ctx, s, "/runtime/stats")
 	if err == nil {
+		s.backfill(ctx, read)
 		s.samples.add(read)
 	}
 	return read, err
 }
 
-// backfill reads the decisions of the last hour from the log. The counters are
-// read first: a decision between the two is counted once, by the log.
-func (s *Server) backfill(ctx context.Context) {
-	read, err := fetch[stats](ctx, s, "/runtime/stats")
-	if err != nil {
+// backfill reads the decisions of the last hour from the log, once, as soon as the gate can
+// be reached. The counters were read before: a decision between the two is counted once, by
+// the log.
+func (s *Server) backfill(ctx context.Context, read stats) {
+	if !s.samples.filling.TryLock() {
 		return
 	}
+	defer s.samples.filling.Unlock()
+	if s.samples.known() {
+		return
+	}
+	var decided []auditEvent
 	since := s.now().Add(-chartMinutes * time.Minute).UTC().Format(time.RFC3339)
 	cursor := ""
 	for range backfillPages {
 		page, err := ask[list[auditEvent]](ctx, s, request{path: "/audit", query: pairsOf([]string{"event_type", "decision_recorded", "since", since, "limit", "1000", "cursor", cursor})})
-		if err != nil {
+		if refused := new(refusal); errors.As(err, &refused) {
+			break // of a log that can't be read
+		} else if err != nil {
 			return
 		}
-		for _, e := range page.Items {
-			s.samples.count(e)
-		}
+		decided = append(decided, page.Items...)
 		if cursor = page.next(); cursor == "" {
 			break
 		}
 	}
+	for _, e := range decided {
+		s.samples.count(e)
+	}
 	s.samples.mu.Lock()
 	defer s.samples.mu.Unlock()
+	s.samples.filled = true
 	s.samples.keep(read, s.now().Add(-time.Duration(read.UptimeSeconds)*time.Second))
 }

@@ -154,6 +154,7 @@ func TestSideBySideLeavesOutTheNamesOfTheFilesAndNothingElse(t *testing.T) {
 func TestDecisionsAreCountedOnceWhoeverReads(t *testing.T) {
 	now := time.Date(2026, 3, 1, 9, 0, 30, 0, time.UTC)
 	s := newSamples(func() time.Time { return now })
+	s.filled = true
 	read := func(uptime, total int64) {
 		s.add(stats{UptimeSeconds: uptime, RequestsTotal: total, Decisions: map[string]int64{"ALLOW": total}})
 	}
