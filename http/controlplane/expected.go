@@ -15,7 +15,10 @@ func expected(r *approvalRow) (list []meaning) {
 		return []meaning{{"It will fail", "floor", fmt.Sprintf("The rule lets it change %s at most, and %s can't be counted. It needs an approval under a rule without max_rows.",
 			plural(int(*r.MaxRows), "row", "rows"), r.Uncounted), ""}}
 	}
-	if p == nil || p.Node == "" {
+	switch {
+	case p != nil && strings.HasPrefix(p.Unplanned, "the database refused to plan"):
+		return []meaning{{"It will probably fail", "high", capital(p.Unplanned) + ".", ""}}
+	case p == nil || p.Node == "":
 		return nil
 	}
 	rows, all, joins := "PostgreSQL expects "+plural(int(p.Rows), "row", "rows"), r.all(), r.joins()

@@ -129,13 +129,17 @@ func (r *Reading) EstimatePlan(ctx context.Context, p PlanRequest) (plan *Plan, 
 	case err != nil:
 		return nil, "the database did not plan the statement in time"
 	case refused != nil:
-		return nil, "the database refused to plan the statement"
+		return nil, planRefused + " (SQLSTATE " + refused.Code + ")"
 	}
 	if plan, err = parsePlan(found.text(0)); err != nil {
 		return nil, "the database's plan could not be read"
 	}
 	return plan, ""
 }
+
+// planRefused begins the reason of EstimatePlan where the server would not plan the statement,
+// and so would hardly run it.
+const planRefused = "the database refused to plan the statement"
 
 const oidTextArray = 1009
 
