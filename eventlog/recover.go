@@ -73,7 +73,7 @@ func (l *Log) discardTail(ctx context.Context, rec *Recovery) error {
 	if from != rec.Report.End.Offset || t.Length == 0 {
 		return fmt.Errorf("the report's tail at %d does not follow the last batch, which ends at %d", from, rec.Report.End.Offset)
 	}
-	if err := l.quarantine(ctx, from, to, t.ReadableFrames); err != nil {
+	if err := l.quarantine(ctx, t); err != nil {
 		return fmt.Errorf("quarantine: %w", err)
 	}
 	l.o.Step("recover.after_quarantine")
@@ -133,7 +133,8 @@ const quarantineFormat = "gate.quarantine.v1"
 
 // quarantine copies [from, to) of the active segment into its folder, with a
 // description, and syncs both files and the folders.
-func (l *Log) quarantine(ctx context.Context, from, to int64, readable int) error {
+func (l *Log) quarantine(ctx context.Context, t frame.TailReport) error {
+	from, to := t.Offset, t.Offset+t.Length
 	dir := l.w + frame.QuarantineSuffix
 	if err := l.o.FS.MkdirAll(dir); err != nil {
 		return err
@@ -147,10 +148,13 @@ func (l *Log) quarantine(ctx context.Context, from, to int64, readable int) erro
 		return err
 	}
 	sum := hex.EncodeToString(kept.SHA256[:])
+	if sum != t.SHA256 { // the file system has said of data that there is none
+		return fmt.Errorf("%s: the copy of the tail is not what was read of it", temp)
+	}
 	q := quarantined{
 		Format: quarantineFormat, LogID: hex.EncodeToString(l.header.LogID[:]),
 		File:    fmt.Sprintf("%d-%d-%s.bin", l.durable.Seq+1, from, sum[:16]),
-		Segment: l.durable.Segment, Offset: from, Length: to - from, SHA256: sum, ReadableFrames: readable,
+		Segment: l.durable.Segment, Offset: from, Length: to - from, SHA256: sum, ReadableFrames: t.ReadableFrames,
 		LastSeq: l.durable.Seq, LastEventHash: hex.EncodeToString(l.durable.Hash[:]),
 		FoundAt: l.o.Now().UTC().Format(time.RFC3339Nano),
 	}

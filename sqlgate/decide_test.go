@@ -1,6 +1,7 @@
 package sqlgate
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
 	"writegate/fixtures/manualclock"
+	"writegate/sqlgate/policy"
 )
 
 // A statement may wait for the parser, or for its turn in a session, and meanwhile
@@ -119,4 +121,15 @@ func TestARequestIsNotSentForWhoDoesNotStandAnyMore(t *testing.T) {
 	require.Equal(t, "0", w.value("SELECT count(*) FROM t"))
 	require.Empty(t, w.trail(), "nothing was dispatched")
 	require.Len(t, slices.DeleteFunc(w.events(), func(e event.Envelope) bool { return e.Type != event.TypeQueryRejected }), 3)
+}
+
+// What was refused before anybody decided was not let through.
+func TestARefusalIsNoDecisionThatWasNotEnforced(t *testing.T) {
+	m := newMeters()
+	for _, s := range []submission{{}, {enforced: true, result: policy.Result{Decision: policy.Block}}, {unknownCalls: errors.New("not known"), result: policy.Result{Decision: policy.Block}}} {
+		m.decided(&s)
+	}
+	require.Zero(t, m.snapshot().Unenforced)
+	m.decided(&submission{result: policy.Result{Decision: policy.Block}})
+	require.EqualValues(t, 1, m.snapshot().Unenforced)
 }

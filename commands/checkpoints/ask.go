@@ -184,7 +184,10 @@ func planRoot(tree *checkpoint.Sparse, size uint64) error {
 func (k *Keeper) ofEarlier(ctx context.Context, set *frame.Set, i int, size uint64, signer *checkpoint.Signer) (string, error) {
 	var first event.Envelope
 	for f, err := range set.Frames(ctx, 1) {
-		if d, failed := event.Decode(f.Record); err == nil && failed == nil {
+		if err != nil {
+			break
+		}
+		if d, failed := event.Decode(f.Record); failed == nil {
 			first.Draft = d
 		}
 	}

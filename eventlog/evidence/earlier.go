@@ -119,6 +119,9 @@ func predecessorOf(ctx context.Context, path string) (before *event.Predecessor,
 		if err != nil {
 			return nil, err
 		}
+		if !f.Intact() {
+			return nil, fmt.Errorf("the first event of %s is not what its hash says", path)
+		}
 		return startupOf(&f.Frame).before, nil
 	}
 	return nil, fmt.Errorf("%s has no event", path)

@@ -279,6 +279,14 @@ func TestALogThatOthersFollowIsHeldAgainstThem(t *testing.T) {
 		assert.Equal(t, frame.Corruption, bare(i).Status, "cut off before what its successor names")
 		x.write(t, i, x.logs[i])
 	}
+	forged := evidencetest.NewOf([16]byte{0xee}, "gate.example/2", 0)
+	forged.Append(evidencetest.Startup("", &event.Predecessor{LogID: x.logs[1].Header().LogID, LastSeq: 6, LastEventHash: [32]byte{1}}))
+	f, size, err := frame.ParseFrame(forged.WAL()[frame.HeaderSize:])
+	require.NoError(t, err)
+	f.Hash[0] ^= 1
+	require.NoError(t, os.WriteFile(x.path, append(append(forged.WAL()[:frame.HeaderSize:frame.HeaderSize], frame.Append(nil, &f)...), forged.WAL()[frame.HeaderSize+size:]...), 0o600))
+	assert.Equal(t, frame.OK, bare(1).Status, "one that is not what its hash says accuses nobody")
+	assert.Contains(t, strings.Join(bare(1).Warnings, "\n"), "is not what its hash says")
 	require.NoError(t, os.Remove(x.path))
 	assert.Contains(t, strings.Join(bare(0).Warnings, "\n"), "not held against the one that follows it")
 }

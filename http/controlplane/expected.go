@@ -68,7 +68,7 @@ func (r *approvalRow) joins() bool {
 // are written out each has a key of its own.
 func (r *approvalRow) manyByKey() bool {
 	c := &r.Classification
-	return (c.QueryType == "UPDATE" || c.QueryType == "DELETE") && slices.Equal(c.Where, []string{"key_equality"}) && !r.joins() && r.Impact != nil && r.Impact.Rows > 1
+	return (c.QueryType == "UPDATE" || c.QueryType == "DELETE") && slices.Equal(c.Where, []string{"key_equality"}) && r.Impact != nil && r.Impact.Rows > 1
 }
 
 // all is the table of which a change with a condition is expected to reach every row.
@@ -89,18 +89,23 @@ func (r *approvalRow) all() *reached {
 func (r *approvalRow) unlooked() string {
 	c := &r.Classification
 	switch {
-	case c.Class != "write" && c.QueryType != "TRUNCATE", len(c.TablesWritten) == 0, len(r.Impact.tables()) > 0, r.ExecutionID != "":
+	case c.Class != "write" && c.QueryType != "TRUNCATE", r.ExecutionID != "":
 		return ""
-	case r.Impact == nil:
+	case r.Impact == nil && len(c.TablesWritten) > 0:
 		return "GATE_PLAN_ESTIMATES is off, or an operator alone is told"
 	}
-	return cmp.Or(r.Impact.Omitted, "the database had no table of that name when it was asked for")
+	for _, name := range c.TablesWritten { // what its own transaction made is seen by no other
+		if !strings.Contains(name, "*") && !slices.ContainsFunc(r.Impact.Tables, func(t reached) bool { return t.Table == name }) && r.Impact.More == 0 {
+			return cmp.Or(r.Impact.Omitted, "the database had no table "+name+" when it was asked for")
+		}
+	}
+	return ""
 }
 
 // unseen says why code of users may run behind it that nothing tells of: it kept the gate
 // from having it planned, too.
 func (r *approvalRow) unseen() string {
-	if p := r.Impact; p != nil && (strings.HasSuffix(p.Unplanned, "not built in") || strings.HasSuffix(p.Unplanned, "no plain table")) {
+	if p := r.Impact; p != nil && (strings.Contains(p.Unplanned, "not built in") || strings.HasSuffix(p.Unplanned, "no plain table")) {
 		return p.Unplanned
 	}
 	return ""

@@ -42,7 +42,7 @@ func TestWhatIsExpectedIsSaidWhereTheTextSaysLess(t *testing.T) {
 		{[]string{"INSERT", "UPDATE"}, nil, 100, "Perhaps every row: PostgreSQL expects 100 rows, as many as public.t has."},
 		{[]string{"INSERT"}, nil, 100, ""},
 		{[]string{"INSERT"}, []string{"public.u"}, 20_000, "Many rows: PostgreSQL expects " + thousands(20_000) + " rows."},
-		{[]string{"UPDATE"}, []string{"public.u"}, 100, "Perhaps every row: PostgreSQL expects 100 rows, as many as public.t has, counting what it is joined with, so that fewer may change."},
+		{[]string{"UPDATE"}, []string{"public.u"}, 100, "More than one row: PostgreSQL expects 100 rows, as many as public.t has, counting what it is joined with, so that fewer may change, though the condition gives one value: the column is called like a key, and may be none."},
 		{[]string{"MERGE", "DELETE"}, []string{"public.u"}, 60, ""},
 	} {
 		a := approval{Classification: classification{QueryType: c.types[0], QueryTypes: c.types, Class: "write", Where: []string{"key_equality"}, TablesWritten: []string{"public.t"}, TablesRead: append([]string{"public.t"}, c.read...)},

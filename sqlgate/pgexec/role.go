@@ -112,7 +112,7 @@ SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_object('word', c.name,
 // schema is looked through, whatever somebody has made in another: name || unknown is
 // anybody's. What is asked writes nothing.
 func (p *pool) asked(ctx context.Context, c *conn, look *command, row *oneRow, into any) error {
-	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{own("BEGIN READ ONLY"), own("SET LOCAL search_path TO pg_catalog, pg_temp"), look, own("END")})
+	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{own("BEGIN READ ONLY"), own("SET LOCAL search_path TO pg_catalog, pg_temp"), look}, segment{own("END")}) // by itself, since a look that is refused fails the transaction
 	switch {
 	case err != nil:
 		return err
