@@ -262,15 +262,15 @@ func TestTablesFitTheTerminal(t *testing.T) {
 		require.NoError(t, unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 70}))
 		a := &app{streams: streams{strings.NewReader(""), terminal, io.Discard}, environ: []string{"GATE_HTTP_LISTEN_ADDR=" + strings.TrimPrefix(g.base, "http://"), "GATE_OPERATOR_TOKEN=" + operatorTestToken}}
 		require.Zero(t, a.run(t.Context(), strings.Fields(command)), command)
-		shown := make([]byte, 4096)
-		n, err := screen.Read(shown)
-		require.NoError(t, err)
-		for line := range strings.Lines(string(shown[:n])) {
+		require.NoError(t, terminal.Close())
+		var shown strings.Builder
+		_, _ = io.Copy(&shown, screen) // to its end, which a terminal tells by an error
+		for line := range strings.Lines(shown.String()) {
 			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\r\n")), 70, line)
 		}
 		if command == "approvals list" {
-			require.Contains(t, string(shown[:n]), "\r\n    DELETE FROM orders WHERE id = 4 OR id = 5 OR id = 6\r\n", "the statement has a line of its own")
-			require.Contains(t, string(shown[:n]), "…")
+			require.Contains(t, shown.String(), "\r\n    DELETE FROM orders WHERE id = 4 OR id = 5 OR id = 6\r\n", "the statement has a line of its own")
+			require.Contains(t, shown.String(), "…")
 		}
 	}
 }

@@ -151,6 +151,8 @@ func exportFault(err error) error {
 			With("events", large.Events).With("bytes", large.Bytes).With("max_events", large.MaxEvents).With("max_bytes", large.MaxBytes).With("suggested_end_seq", large.SuggestedEnd)
 	case errors.Is(err, evidence.ErrCorrupt), errors.Is(err, eventlog.ErrCorrupt):
 		return fault.New(fault.AuditCorruptionDetected, "The range is damaged, so there is no bundle of it. GET /evidence/verify shows the damage.").Because(err)
+	case errors.Is(err, eventlog.ErrClosed):
+		return fault.New(fault.AuditUnavailable, "The service is stopping, so there is no bundle. Ask again when it is back.").Because(err)
 	case errors.Is(err, evidence.ErrSign):
 		return fault.New(fault.AuditUnavailable, "The bundle cannot be signed now, so there is none. The operator finds the reason in GET /logs.").Because(err)
 	}
