@@ -99,6 +99,9 @@ func (r *approvalRow) unlooked() string {
 			return cmp.Or(r.Impact.Omitted, "the database had no table "+name+" when it was asked for")
 		}
 	}
+	if len(c.TablesWritten) > 0 && len(r.Impact.tables()) == 0 {
+		return cmp.Or(r.Impact.Omitted, "it names none of the tables that it writes")
+	}
 	return ""
 }
 

@@ -78,3 +78,11 @@ func TestAPrecedentHasAsManyValues(t *testing.T) {
 	require.True(t, v.like(&c, "DELETE FROM t WHERE id IN (4, 5, 'x')"))
 	require.False(t, v.like(&c, "DELETE FROM t WHERE id = 4"))
 }
+
+// What names no table was looked at by nobody.
+func TestAWriteOfTablesWithoutNamesWasNotLookedAt(t *testing.T) {
+	for omitted, want := range map[string]string{"": "it names none of the tables that it writes", "the database did not say in time": "the database did not say in time"} {
+		r := approvalRow{approval: approval{Classification: classification{Class: "write", TablesWritten: []string{"?.*"}}, Impact: &plan{Omitted: omitted}}}
+		require.Equal(t, want, r.unlooked())
+	}
+}
