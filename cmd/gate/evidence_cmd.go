@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -74,6 +75,10 @@ func (a *app) exportEvidence(ctx context.Context, s *settings, file string, r ev
 	switch {
 	case report.Status == frame.Corruption:
 		return exitAfter(report, errors.New("the log is damaged, so there is no bundle of it (gate log verify says more)"))
+	case slices.ContainsFunc(report.Anchors, func(a frame.AnchorResult) bool {
+		return a.Result == frame.AnchorMismatch || a.Result == frame.AnchorBeyond
+	}):
+		return exitAfter(report, fmt.Errorf("the log is not what is known of it from elsewhere, so there is no bundle of it: %s", report.Faults[0].Detail))
 	case report.VerifiedTo == 0:
 		return exitWith(exitPartial, fmt.Errorf("there are no events to export: %s (GATE_AUDIT_WAL_PATH) is no log, or an empty one (gate log verify says more)", s.AuditWALPath))
 	case r.First == 0 || r.First > r.Last || r.Last > report.VerifiedTo:

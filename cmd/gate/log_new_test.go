@@ -359,8 +359,15 @@ func TestARetiredLogThatWasCutIsFoundByTheAPIToo(t *testing.T) {
 	require.EqualValues(t, 1, first.Seq)
 	require.NoError(t, os.WriteFile(old, log[:frame.HeaderSize+size], 0o600))
 	require.NoError(t, os.Remove(old+frame.HeadSuffix))
-	require.Equal(t, "corruption_detected", verify())
+	require.Equal(t, "partial", verify(), "of what nobody has signed, either of the two may have been changed")
+	bundle := filepath.Join(t.TempDir(), "bundle.json")
+	var said bytes.Buffer
+	require.NoError(t, os.RemoveAll(old+frame.CheckpointsSuffix)) // one of them accuses
+	require.Equal(t, exitPartial, Run(t.Context(), []string{"evidence", "export", bundle}, streams{strings.NewReader(""), &said, &said}, d.environ("GATE_AUDIT_WAL_PATH="+old)), said.String())
+	require.Contains(t, said.String(), "the log that follows it")
+	require.NoFileExists(t, bundle)
 	require.NoError(t, os.WriteFile(old, log, 0o600))
+	require.Zero(t, Run(t.Context(), []string{"evidence", "export", bundle}, streams{strings.NewReader(""), &said, &said}, d.environ("GATE_AUDIT_WAL_PATH="+old)), said.String())
 	g.end(t)
 }
 

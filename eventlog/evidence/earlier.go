@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"slices"
 
@@ -74,7 +75,7 @@ func (k *known) follow(ctx context.Context, set *frame.Set) error {
 }
 
 // followed adds what the log that follows this one says of its end, where this one lies
-// in W.retired. An error is that of ctx.
+// in W.retired: papers.md, "Of the log behind this one". An error is that of ctx.
 func (k *known) followed(ctx context.Context, set *frame.Set) error {
 	path, err := frame.OS{}.RealPath(set.Path)
 	if err != nil {
@@ -99,7 +100,7 @@ func (k *known) followed(ctx context.Context, set *frame.Set) error {
 		}
 		if before.LogID == k.id {
 			if before.LastSeq > 0 {
-				k.anchors = append(k.anchors, frame.Anchor{Level: frame.L2, LogID: k.id, Seq: before.LastSeq, Hash: before.LastEventHash, Source: "the log that follows it, " + at})
+				k.anchors = append(k.anchors, frame.Anchor{Level: frame.L2, LogID: k.id, Seq: before.LastSeq, Hash: before.LastEventHash, Unsigned: true, Source: "the log that follows it, " + at})
 			}
 			return nil
 		}
@@ -115,16 +116,22 @@ func predecessorOf(ctx context.Context, path string) (before *event.Predecessor,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	for f, err := range set.Frames(ctx, 1) {
-		if err != nil {
-			return nil, err
-		}
-		if !f.Intact() {
+	for f, err := range set.Frames(ctx, math.MaxUint64) {
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil || f.Seq != 1:
+			continue
+		case !f.Intact():
 			return nil, fmt.Errorf("the first event of %s is not what its hash says", path)
 		}
-		return startupOf(&f.Frame).before, nil
+		s := startupOf(&f.Frame)
+		if !s.known {
+			return nil, fmt.Errorf("the first event of %s does not say which log it follows", path)
+		}
+		return s.before, nil
 	}
-	return nil, fmt.Errorf("%s has no event", path)
+	return nil, fmt.Errorf("%s has no first event that can be read", path)
 }
 
 // ofAnother tells whether a paper may be of another log than this one.

@@ -223,9 +223,11 @@ func (k *known) newRoots() *checkpoint.Roots {
 
 // read walks along the frames of each segment as far as they can be read. Whether
 // they are right is not judged here: frame.Verify holds the hashes against them.
-// Roots need every event from the first one on; a key counts wherever it is named.
+// Roots need every event from the first one on, and a batch that is not complete holds
+// none; a key counts wherever it is named.
 func (k *known) read(ctx context.Context, set *frame.Set) error {
 	whole, begun := true, false
+	var batch []frame.Frame // without their records
 	for f, err := range set.Frames(ctx, math.MaxUint64) {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -234,8 +236,16 @@ func (k *known) read(ctx context.Context, set *frame.Set) error {
 			whole = false
 			continue
 		}
-		if whole = whole && k.roots.Add(f.Seq, f.Hash) == nil; whole && k.sizes[f.Seq] {
-			k.hashes[f.Seq] = f.Hash
+		if f.Off == frame.HeaderSize {
+			batch = batch[:0]
+		}
+		if batch = append(batch, frame.Frame{Seq: f.Seq, Hash: f.Hash}); f.BatchLeft == 0 {
+			for _, e := range batch {
+				if whole = whole && k.roots.Add(e.Seq, e.Hash) == nil; whole && k.sizes[e.Seq] {
+					k.hashes[e.Seq] = e.Hash
+				}
+			}
+			batch = batch[:0]
 		}
 		s := startupOf(&f.Frame)
 		k.vkey(s.key)

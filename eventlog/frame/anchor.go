@@ -44,6 +44,9 @@ type Anchor struct {
 	// change that. It makes the report partial; what contradicts the log still
 	// accuses it, unless Untrusted.
 	Doubt string
+	// Unsigned anchors are the word of another log, for which nobody vouches: where it
+	// and this log do not agree either may have been changed, and neither is accused.
+	Unsigned bool
 	// Contradicted says what was found wrong with the log by it, in a place that this
 	// package does not look at: a log before this one. It accuses, unless Untrusted.
 	Contradicted string
@@ -203,7 +206,7 @@ func (b *anchorBook) compare(r *Report, i int, logID [16]byte, blind, older bool
 		if older {
 			r.Warn(f.Detail + ": this copy is older, or was cut")
 		} else {
-			r.Add(f)
+			r.Add(a.judged(f))
 		}
 		return AnchorBeyond
 	case !s.found || a.NoHash:
@@ -214,8 +217,16 @@ func (b *anchorBook) compare(r *Report, i int, logID [16]byte, blind, older bool
 		f.Kind, f.Segment, f.Offset = HistoryRewritten, s.segment, s.offset
 		f.Detail = fmt.Sprintf("anchor %s%s has another event_hash at %d: the events up to there were written anew", a.Level, a.from(), a.Seq)
 	}
-	r.Add(f)
+	r.Add(a.judged(f))
 	return AnchorMismatch
+}
+
+// judged is a fault that an anchor shows, as far as somebody vouches for it.
+func (a *Anchor) judged(f Fault) Fault {
+	if a.Unsigned {
+		f.Kind, f.Detail = UntrustedAnchor, f.Detail+". That is nobody's signed word, so either of the two logs may have been changed: receipts and checkpoints of this one tell"
+	}
+	return f
 }
 
 func (a *Anchor) from() string {
