@@ -72,6 +72,8 @@ type pool struct {
 	roles   []string              // of all pools
 	calls   map[string]ColumnCall // what a text may call like a column; nil: not known yet
 	callsAt time.Time
+	// judgedAt is when a look at role and calls was last begun.
+	judgedAt time.Time
 	role    *RoleReport // nil: not looked at yet
 	roleAt  time.Time
 }
@@ -351,6 +353,10 @@ func (p *pool) connect(ctx context.Context) (*conn, error) {
 					c.close()
 					return nil, err
 				}
+			}
+			if c.broken {
+				c.close()
+				return nil, fault.New(fault.DBConnectionFailed, "The connection to the database was lost while the gate asked about its own role. Send the request again later, and tell the operator if it stays.")
 			}
 			return c, nil
 		}

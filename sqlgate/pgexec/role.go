@@ -85,12 +85,14 @@ SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_array(f.level, f.what)
 // callsSQL lists what a text may call like a column (ParseFuncOrColumn): functions that take
 // a row, and types that a row is cast to without a function, in the schemas $1, by their names. $2 are the roles of all
 // pools. One that has a column's name on the only table that it takes is that column, where
-// the table stands there as it is; a row of a query, too, is taken for one of the table's.
+// the table stands there as it is; a row of a query, too, is taken for one of the table's. A
+// domain over sixteen others is taken for one over a row: what a chain of n costs would grow with n².
 const callsSQL = `
 WITH RECURSIVE spaces AS (SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace AS n WHERE n.nspname = ANY ($1::pg_catalog.text[])),
- based(oid, base) AS (SELECT t.oid, t.typbasetype FROM pg_catalog.pg_type AS t WHERE t.typtype = 'd'
-  UNION SELECT b.oid, t.typbasetype FROM based AS b JOIN pg_catalog.pg_type AS t ON t.oid = b.base WHERE t.typtype = 'd'),
- overrow(oid) AS (SELECT b.oid FROM based AS b JOIN pg_catalog.pg_type AS t ON t.oid = b.base WHERE t.typtype = 'c' OR t.oid = 'pg_catalog.record'::pg_catalog.regtype),
+ based(oid, base, depth) AS (SELECT t.oid, t.typbasetype, 1 FROM pg_catalog.pg_type AS t WHERE t.typtype = 'd'
+  UNION ALL SELECT b.oid, t.typbasetype, b.depth + 1 FROM based AS b JOIN pg_catalog.pg_type AS t ON t.oid = b.base WHERE t.typtype = 'd' AND b.depth < 16),
+ overrow(oid) AS (SELECT b.oid FROM based AS b JOIN pg_catalog.pg_type AS t ON t.oid = b.base
+  WHERE t.typtype = 'c' OR t.oid = 'pg_catalog.record'::pg_catalog.regtype OR t.typtype = 'd' AND b.depth = 16),
  cast_to(oid) AS (SELECT k.casttarget FROM pg_catalog.pg_cast AS k JOIN pg_catalog.pg_type AS t ON t.oid = k.castsource WHERE k.castmethod IN ('i', 'b') AND (t.typtype = 'c' OR t.oid IN (SELECT oid FROM overrow))),
  rows(oid) AS (SELECT t.oid FROM pg_catalog.pg_type AS t WHERE t.typtype = 'c' OR t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
    AND t.typname IN ('record', 'any', 'anyelement', 'anynonarray', 'anycompatible', 'anycompatiblenonarray')
@@ -110,9 +112,10 @@ SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_object('word', c.name,
 
 // asked sends one of the two. Their operators are those of PostgreSQL where nothing but its
 // schema is looked through, whatever somebody has made in another: name || unknown is
-// anybody's. What is asked writes nothing.
+// anybody's. What is asked writes nothing, and the server gives it up before the connection
+// would be: a catalogue that somebody has filled takes no connection away.
 func (p *pool) asked(ctx context.Context, c *conn, look *command, row *oneRow, into any) error {
-	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{own("BEGIN READ ONLY"), own("SET LOCAL search_path TO pg_catalog, pg_temp"), look}, segment{own("END")}) // by itself, since a look that is refused fails the transaction
+	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{own("BEGIN READ ONLY"), own("SET LOCAL search_path TO pg_catalog, pg_temp"), own(setTime("statement_timeout", p.cfg.ConnectTimeout/3)), look}, segment{own("END")}) // by itself, since a look that is refused fails the transaction
 	switch {
 	case err != nil:
 		return err
@@ -129,6 +132,9 @@ const maxRoleFindings = 50
 // judgeRole looks at the role of a fresh connection, keeps what it found and
 // tells it on where it changed. The error is that of a pool that must not be used.
 func (p *pool) judgeRole(ctx context.Context, c *conn) error {
+	p.mu.Lock()
+	p.judgedAt = time.Now()
+	p.mu.Unlock()
 	if calls, err := p.askCalls(ctx, c); err != nil { // what was known goes on for a while: ColumnCalls
 		p.log.Warn("what a text may call like a column could not be looked up", "error", err)
 	} else {
@@ -273,6 +279,9 @@ func (p *pool) roleDue() (due, seen bool) {
 	defer p.mu.Unlock()
 	if p.role == nil {
 		return true, false
+	}
+	if time.Since(p.judgedAt) < min(p.cfg.RoleEvery, roleAgain) {
+		return false, true // a look that failed is not repeated by each connection
 	}
 	every := p.cfg.RoleEvery
 	if p.cfg.DenyRoles && len(p.role.Deny) > 0 {

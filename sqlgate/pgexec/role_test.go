@@ -242,3 +242,34 @@ func TestWhatATextMayCallLikeAColumnGrowsOld(t *testing.T) {
 	side.run("ALTER FUNCTION pg_catalog.gone(oid, oid, text) RENAME TO has_function_privilege")
 	require.Eventually(t, func() bool { _, err := db.ColumnCalls(t.Context()); return err == nil }, time.Minute, 10*time.Millisecond)
 }
+
+// A chain of domains costs what its length is, not its square; and one that is longer than
+// is looked through may be over a row.
+func TestAChainOfDomainsTakesNoConnectionAway(t *testing.T) {
+	raw := postgres.ForTest(t)
+	_, side := openURL(t, raw)
+	side.run(`CREATE TABLE t (a int); CREATE DOMAIN d0 AS int; CREATE DOMAIN r0 AS t; CREATE FUNCTION over_ints(d0) RETURNS int LANGUAGE sql AS 'SELECT 1'`)
+	side.run(`DO 'BEGIN FOR i IN 1..6000 LOOP EXECUTE format($f$CREATE DOMAIN d%s AS d%s$f$, i, i-1); IF i % 500 = 0 THEN COMMIT; END IF; END LOOP; END'`)
+	side.run(`DO 'BEGIN FOR i IN 1..40 LOOP EXECUTE format($f$CREATE DOMAIN r%s AS r%s$f$, i, i-1); END LOOP; END'`)
+	side.run(`CREATE FUNCTION over_rows(r40) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION near_rows(r3) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION far_ints(d17) RETURNS int LANGUAGE sql AS 'SELECT 1'`)
+	db, _ := openURL(t, raw)
+	calls, err := db.ColumnCalls(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, calls, "over_rows")
+	require.Contains(t, calls, "near_rows")
+	require.Contains(t, calls, "r40")
+	require.NotContains(t, calls, "over_ints")
+	require.Contains(t, calls, "far_ints", "nobody has looked whether it is over a row")
+}
+
+// A look that the server takes too long for is given up by the server: the connection
+// serves, and the next ones do not wait again.
+func TestALookThatLastsTakesNoConnectionAway(t *testing.T) {
+	raw := postgres.ForTest(t)
+	_, side := openURL(t, raw)
+	side.run("BEGIN; LOCK TABLE pg_catalog.pg_extension IN ACCESS EXCLUSIVE MODE")
+	db, _ := openURL(t, raw, func(c *Config) { c.ConnectTimeout = 3 * time.Second })
+	mustRead(t, db, "SELECT 1")
+	side.run("ROLLBACK")
+	mustRead(t, db, "SELECT 1")
+}
