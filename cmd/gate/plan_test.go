@@ -77,14 +77,20 @@ func TestAPreviewShowsThePlanOfAPlainStatement(t *testing.T) {
 		least float64
 		most  float64
 	}{
-		"SELECT * FROM plain WHERE n > 0":                                                {"Seq Scan", 900, 1000},
-		"SELECT note FROM plain WHERE id = 7":                                            {"", 1, 1},
-		"UPDATE plain SET note = 'x' WHERE n <= 500":                                     {"Update", 400, 600},
-		"DELETE FROM plain":                                                              {"Delete", 1000, 1000},
-		"INSERT INTO child (plain_id, doc) VALUES (1, '{}'), (2, NULL)":                  {"Insert", 2, 2},
-		"INSERT INTO by_trigger VALUES (1)":                                              {"Insert", 1, 1},
-		"MERGE INTO plain p USING child c ON p.id = c.plain_id WHEN MATCHED THEN DELETE": {"Merge", 0, 10_000},
-		`SELECT "n" FROM public.plain AS "p" ORDER BY id DESC LIMIT 5`:                   {"Limit", 5, 5},
+		"SELECT * FROM plain WHERE n > 0":                                                               {"Seq Scan", 900, 1000},
+		"SELECT note FROM plain WHERE id = 7":                                                           {"", 1, 1},
+		"UPDATE plain SET note = 'x' WHERE n <= 500":                                                    {"Update", 400, 600},
+		"DELETE FROM plain":                                                                             {"Delete", 1000, 1000},
+		"INSERT INTO child (plain_id, doc) VALUES (1, '{}'), (2, NULL)":                                 {"Insert", 2, 2},
+		"INSERT INTO by_trigger VALUES (1)":                                                             {"Insert", 1, 1},
+		"MERGE INTO plain p USING child c ON p.id = c.plain_id WHEN MATCHED THEN DELETE":                {"Merge", 0, 10_000},
+		"DELETE FROM plain WHERE id > (SELECT min(id) FROM child)":                                      {"Delete", 200, 1000}, // of whose parts the subquery comes first
+		"DELETE FROM plain WHERE EXISTS (SELECT FROM child)":                                            {"Delete", 1000, 1000},
+		"UPDATE plain SET n = (SELECT max(n) FROM plain) WHERE n <= 500":                                {"Update", 400, 600},
+		"INSERT INTO by_trigger SELECT n FROM plain WHERE n > (SELECT 0 FROM child)":                    {"Insert", 200, 1000},
+		"WITH few AS MATERIALIZED (SELECT 1 AS id) DELETE FROM plain USING few WHERE plain.id > few.id": {"Delete", 200, 1000},
+		"DELETE FROM plain RETURNING (SELECT count(*) FROM child)":                                      {"Delete", 1000, 1000},
+		`SELECT "n" FROM public.plain AS "p" ORDER BY id DESC LIMIT 5`:                                  {"Limit", 5, 5},
 	} {
 		r := g.previewed(t, sql)
 		plan, ok := r["plan"].(map[string]any)
@@ -131,7 +137,17 @@ func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
 		CREATE TABLE older (id int PRIMARY KEY);
 		CREATE TABLE younger (PRIMARY KEY (id)) INHERITS (older);
 		CREATE TABLE younger_items (id int REFERENCES younger ON DELETE CASCADE);
-		CREATE TRIGGER own BEFORE DELETE ON younger FOR EACH ROW EXECUTE FUNCTION audit()`)
+		CREATE TRIGGER own BEFORE DELETE ON younger FOR EACH ROW EXECUTE FUNCTION audit();
+		CREATE TABLE some_columns (id int, n int, m int, g int GENERATED ALWAYS AS (m * 2) STORED);
+		CREATE TRIGGER of_n AFTER UPDATE OF n ON some_columns FOR EACH ROW EXECUTE FUNCTION audit();
+		CREATE TRIGGER of_n_or_gone AFTER UPDATE OF n OR DELETE ON some_columns FOR EACH ROW EXECUTE FUNCTION audit();
+		CREATE TRIGGER of_made AFTER UPDATE OF g ON some_columns FOR EACH ROW EXECUTE FUNCTION audit();
+		CREATE TRIGGER under_when AFTER DELETE ON some_columns FOR EACH ROW WHEN (OLD.n = 1) EXECUTE FUNCTION audit();
+		CREATE VIEW shown AS SELECT id FROM some_columns;
+		CREATE RULE elsewhere AS ON DELETE TO shown DO INSTEAD DELETE FROM plain;
+		CREATE RULE nothing AS ON UPDATE TO shown DO INSTEAD NOTHING;
+		CREATE VIEW by_instead AS SELECT id FROM some_columns;
+		CREATE TRIGGER instead INSTEAD OF DELETE ON by_instead FOR EACH ROW EXECUTE FUNCTION audit()`)
 	reached := func(sql string) string {
 		var impact struct {
 			Tables []struct {
@@ -174,11 +190,20 @@ func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
 		"INSERT INTO by_partition VALUES (1)":       "public.by_partition named  false [the partition key, which calls public.ran]",
 		"DELETE FROM by_policy WHERE n = 1":         "public.by_policy named  false [the policy p, which calls public.ran]",
 		"UPDATE parted SET n = 2 WHERE id = 1":      "public.parted named  false []",
-		"DELETE FROM ruled WHERE id = 1":            "public.ruled named  false [the rule kept, which has statements of its own]",
+		"DELETE FROM ruled WHERE id = 1":            "public.plain rule public.ruled true []; public.ruled named  false [the rule kept, which has statements of its own]",
 		"INSERT INTO ruled VALUES (1)":              "public.ruled named  false []",
 		"DELETE FROM parted_view WHERE id = 1":      "public.parted view public.parted_view false [above, which calls public.audit]; public.parted_1 partition public.parted false [own, which calls public.audit]; public.parted_items cascade public.parted false []; public.parted_view named  false []",
-		"DELETE FROM older WHERE id = 1":            "public.older named  false []; public.younger partition public.older false [own, which calls public.audit]; public.younger_items cascade public.younger false []",
-		"UPDATE older SET id = id WHERE id = 10":    "public.older named  false []",
+		"DELETE FROM older WHERE id = 1":            "public.older named  false []; public.younger child public.older false [own, which calls public.audit]; public.younger_items cascade public.younger false []",
+		"UPDATE older SET id = id WHERE id = 10":    "public.older named  false []; public.younger child public.older false []",
+		"INSERT INTO older VALUES (1)":              "public.older named  false []",
+		"UPDATE some_columns SET id = 1":            "public.some_columns named  false [of_made, which calls public.audit]",
+		"UPDATE some_columns SET n = 1":             "public.some_columns named  false [of_made, which calls public.audit of_n, which calls public.audit of_n_or_gone, which calls public.audit]",
+		"DELETE FROM some_columns WHERE id = 1":     "public.some_columns named  false [of_n_or_gone, which calls public.audit under_when (where its WHEN holds), which calls public.audit]",
+		"DELETE FROM shown WHERE id = 1":            "public.child cascade public.plain false []; public.noted set_null public.child false []; public.plain rule public.shown true []; public.shown named  false [the rule elsewhere, whose statements run instead]",
+		"UPDATE shown SET id = 1":                   "public.shown named  false [the rule nothing, which does nothing instead]",
+		"INSERT INTO shown VALUES (1)":              "public.shown named  false []; public.some_columns view public.shown false []",
+		"DELETE FROM by_instead WHERE id = 1":       "public.by_instead named  false [instead, which calls public.audit]",
+		"UPDATE by_instead SET id = 1":              "public.by_instead named  false []; public.some_columns view public.by_instead false [of_made, which calls public.audit of_n, which calls public.audit of_n_or_gone, which calls public.audit]",
 		"UPDATE parted_view SET id = 2":             "public.parted view (moves) public.parted_view false [above, which calls public.audit]; public.parted_1 partition (moves) public.parted false [own, which calls public.audit]; public.parted_items key_changed (moves) public.parted false []; public.parted_view named  false []",
 		"TRUNCATE parted CASCADE":                   "public.notes emptied public.parted false []; public.parted named  false []; public.parted_items emptied public.parted false []; public.parted_items_1 partition public.parted_items false [emptied, which calls public.audit]",
 		"TRUNCATE parted_1 CASCADE":                 "public.notes emptied public.parted_1 false []; public.parted_1 named  false []; public.parted_items emptied public.parted_1 false []; public.parted_items_1 partition public.parted_items false [emptied, which calls public.audit]",

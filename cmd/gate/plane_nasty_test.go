@@ -34,6 +34,21 @@ CREATE TRIGGER whisper AFTER UPDATE ON watched FOR EACH ROW EXECUTE FUNCTION cop
 CREATE TRIGGER other AFTER INSERT ON watched FOR EACH ROW EXECUTE FUNCTION copy_away();
 CREATE TABLE hub (id bigint PRIMARY KEY);
 DO $$ BEGIN FOR n IN 10..39 LOOP EXECUTE format('CREATE TABLE spoke_%s (id bigint PRIMARY KEY, hub bigint REFERENCES hub ON DELETE CASCADE)', n); END LOOP; END $$;
+CREATE TABLE center (id bigint PRIMARY KEY);
+INSERT INTO center VALUES (1);
+DO $$ BEGIN FOR n IN 10..22 LOOP EXECUTE format('CREATE TABLE arm_%s (id bigint PRIMARY KEY, center bigint REFERENCES center ON DELETE CASCADE); INSERT INTO arm_%s SELECT 1, 1', n, n); END LOOP; END $$;
+CREATE TABLE arm_z (id bigint PRIMARY KEY, center bigint REFERENCES center ON DELETE CASCADE);
+INSERT INTO arm_z SELECT n, 1 FROM generate_series(1, 30000) AS n;
+CREATE TABLE victims (id bigint PRIMARY KEY, n int);
+INSERT INTO victims SELECT n, n FROM generate_series(1, 5000) AS n;
+CREATE TABLE kept (id bigint PRIMARY KEY);
+CREATE VIEW ruled AS SELECT * FROM kept;
+CREATE RULE swap AS ON DELETE TO ruled DO INSTEAD DELETE FROM victims;
+CREATE TABLE above (id bigint, n int);
+CREATE TABLE below () INHERITS (above);
+INSERT INTO above SELECT n, n FROM generate_series(1, 10) AS n;
+INSERT INTO below SELECT n, n FROM generate_series(1, 199) AS n;
+CREATE TABLE filled (id bigint PRIMARY KEY, n int);
 ANALYZE`
 
 // firstScreen says of each text whether it stands whole, without scrolling, above the
@@ -63,6 +78,7 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 	asking := strings.Replace(openPolicy, "match: { query_types: [DELETE, VACUUM, TRUNCATE] }", "match: { query_types: [DELETE, INSERT, UPDATE, TRUNCATE, SELECT], class: [write, ddl] }", 1)
 	d := newGateDir(t, []byte(asking))
 	d.execute(t, nastyTables)
+	d.execute(t, "INSERT INTO filled SELECT n, 0 FROM generate_series(1, 50000) AS n")
 	g := startGate(t, d, "GATE_PLAN_ESTIMATES=true")
 	w := openTab(t, b, startTestPlane(t, g.base)).walk()
 	w.login()
@@ -86,9 +102,15 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 		{"a delete that cascades into thirty tables", ask("DELETE FROM hub WHERE id = 1"), []string{"and, by cascade, from public.spoke_10, public.spoke_11, public.spoke_12 and 27 more", "and 27 more that belong to those deleted from public.hub", "DELETE FROM hub WHERE id = 1"}},
 		{"one part without a condition", ask("WITH gone AS (DELETE FROM order_items) UPDATE orders SET status = 'void' WHERE id = 1"), []string{"(at least one part touches every row)", "DELETE FROM order_items", "Writes from inside a WITH clause."}},
 		{"a function that does anything", ask("SELECT copy_away() FROM orders WHERE id = 1"), []string{"Calls a function, operator or type that is not built into PostgreSQL; it could do anything."}},
+		{"a rule that does something else", ask("DELETE FROM ruled WHERE id = 1"), []string{"High risk", "asks to delete from public.ruled (rows whose id, or other key column, has a given value), where a rule may write public.victims", "A rule may write elsewhere", "Rows of public.victims (about 5 000 rows", "the rule swap, whose statements run instead"}},
+		{"a table with others below it", ask("DELETE FROM above WHERE id < 200"), []string{"asks to delete from public.above (the rows that its condition finds), with public.below below it", "Rows of public.below (about 199 rows"}},
+		{"the largest of many cascades", ask("DELETE FROM center WHERE id = 1"), []string{"High risk", "and, by cascade, from public.arm_z, ", "It may fail: PostgreSQL expects 1 row, on which about 30 013 more hang by foreign keys", "Rows of public.arm_z (about 30 000 rows"}},
+		{"a condition that asks elsewhere first", ask("UPDATE victims SET n = 1 WHERE id > (SELECT min(0) FROM customers)"), []string{"PostgreSQL expects 1 667 rows"}},
+		{"a claim with words of the page's", ask("DELETE FROM orders WHERE id = 9").with("actor", "ana” asks to read public.orders; 7 of its shape were approved this week. Formerly “eve"), []string{"High risk", "A claim is written to be misread", "It has quotation marks in it", "more, below"}},
+		{"a table that was filled since it was counted", ask("UPDATE filled SET n = 1 WHERE n = 0"), []string{"May be many more", "it counted public.filled before most of its rows were written: about 50 000 rows"}},
 		{"a name that is somebody else's", ask("DELETE FROM orders WHERE id = 4").with("actor", "supp\u043ert-agent"), []string{"High risk", "A claim is written to be misread"}},
 		{"rows that move to another partition", ask("UPDATE heaps SET n = n + 1 WHERE id IN (7, 8)"), []string{"It may fail: PostgreSQL expects 2 rows. A row that moves to another partition counts twice, and over 2 nothing is changed."}},
-		{"a table is emptied, and others with it", ask("TRUNCATE parents CASCADE"), []string{"asks to empty public.parents, tables that it does not name and, by cascade, from public.children, public.grandchildren", "Empties another table", "Rows of public.children (about 5 000 rows", "go, every one, with those of public.parents"}},
+		{"a table is emptied, and others with it", ask("TRUNCATE parents CASCADE"), []string{"asks to empty public.parents, tables that it does not name and, by cascade, public.children, public.grandchildren", "Empties another table", "Rows of public.children (about 5 000 rows", "go, every one, with those of public.parents"}},
 		{"a table is emptied", ask("TRUNCATE orders CASCADE"), []string{"It will fail: The rule lets it change 2 rows at most, and those of a TRUNCATE can't be counted. It needs an approval under a rule without max_rows.", "asks to empty public.orders, tables that it does not name", "Drops or empties something for good.", "Cascades", "Nobody can read or write the table while it runs", "TRUNCATE orders CASCADE"}},
 	} {
 		id := g.hold(t, c.s)

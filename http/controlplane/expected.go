@@ -49,8 +49,18 @@ func expected(r *approvalRow) (list []meaning) {
 	if all != nil && len(list) == 0 {
 		list = append(list, meaning{every, "high", rows + ".", ""})
 	}
-	if p.Rows >= manyRows && len(list) == 0 {
+	switch more := p.taken(); {
+	case len(list) > 0:
+	case p.Rows >= manyRows:
 		list = append(list, meaning{"Many rows", "high", rows + ".", ""})
+	case float64(p.Rows)+more >= manyRows:
+		list = append(list, meaning{"Many rows", "high", fmt.Sprintf("%s, on which about %s more hang by foreign keys, if they are no different from others.", rows, thousands(int64(more))), ""})
+	}
+	for _, t := range p.Tables {
+		if t.Old && t.How == "named" {
+			list = append(list, meaning{"May be many more", "medium", fmt.Sprintf("%s, but it counted %s before most of its rows were written: %s by now.", rows, t.Table, sizeOf(t)), ""})
+			break
+		}
 	}
 	return list
 }
@@ -76,10 +86,19 @@ func (r *approvalRow) all() *reached {
 	if c := &r.Classification; !slices.Contains(c.QueryTypes, "UPDATE") && !slices.Contains(c.QueryTypes, "DELETE") || len(c.TablesWritten) != 1 || slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology") {
 		return nil
 	}
+	var found *reached
+	in := int64(0)
 	for i, t := range r.Impact.tables() {
 		if t.How == "named" && t.Table == r.Classification.TablesWritten[0] && t.Rows != nil && *t.Rows > 1 && r.Impact.Rows >= *t.Rows {
-			return &r.Impact.Tables[i]
+			found = &r.Impact.Tables[i]
+			in += *t.Rows
 		}
+		if t.How == "child" && t.Rows != nil { // its rows are a part of the other's
+			in += *t.Rows
+		}
+	}
+	if found != nil && r.Impact.Rows >= in {
+		return found
 	}
 	return nil
 }

@@ -49,6 +49,8 @@ func (v *views) functions() template.FuncMap {
 		"size":        sizeOf,
 		"cut":         func(s string) string { return cutRunes(s, shownBytes) },
 		"claim":       func(text string) []sqlPiece { return viewClaim(text).Pieces },
+		"headclaim":   headClaim,
+		"said":        func(text string) []sqlPiece { return viewSaid(text).Pieces },
 		"resolved":    resolved,
 		"describes":   describes,
 		"inAll":       InAll,

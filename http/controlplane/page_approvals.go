@@ -70,10 +70,10 @@ func (s *Server) rows(items []approval) []approvalRow {
 		if len(r.Claims) > 0 || viewSQL(a.SQL).Misread || viewSQL(a.PreparedSQL).Misread {
 			r.rank = max(r.rank, misleading)
 		}
-		if slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.How != "named" || len(t.Triggers) > 0 }) || r.unlooked() != "" {
+		if slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.How != "named" || len(t.Triggers) > 0 }) || r.unlooked() != "" || r.unseen() != "" {
 			r.rank = max(r.rank, 10) // what that comes to, the text does not say
 		}
-		if r.manyByKey() || r.all() != nil || r.Impact != nil && r.Impact.Rows >= manyRows {
+		if r.manyByKey() || r.all() != nil || r.Impact != nil && float64(r.Impact.Rows)+r.Impact.taken() >= manyRows || len(r.besides("rule")) > 0 {
 			r.rank = max(r.rank, misleading) // its text says less than it is expected to do
 		}
 		r.Risk = riskWord(r.rank)
@@ -732,7 +732,16 @@ func deed(r *approvalRow) string {
 	if words := reach(&r.Classification); words != "" {
 		said += " (" + words + ")"
 	}
-	if taken := r.besides("cascade", "emptied"); len(taken) > 0 {
+	if ruled := r.besides("rule"); len(ruled) > 0 {
+		said += ", where a rule may write " + few(ruled)
+	}
+	if below := r.besides("child"); len(below) > 0 {
+		said += ", with " + few(below) + " below it"
+	}
+	if emptied := r.besides("emptied"); len(emptied) > 0 {
+		said += " and, by cascade, " + few(emptied)
+	}
+	if taken := r.besides("cascade"); len(taken) > 0 {
 		said += " and, by cascade, from " + few(taken)
 	}
 	if read := r.Reads(); len(read) > 0 {
@@ -828,7 +837,7 @@ func dangers(r *approvalRow, warnings []string) []meaning {
 	}
 	for _, how := range ways { // one line for each, however many tables there are
 		severity := "medium"
-		if how == "emptied" {
+		if how == "emptied" || how == "rule" { // of which the text says nothing
 			severity = "high"
 		}
 		list = append(list, meaning{takenWords[how][0], severity, fmt.Sprintf("Rows of %s %s %s.", few(taken[how]), takenWords[how][1], few(from[how])), ""})

@@ -157,7 +157,7 @@ func (p *plan) tables() []reached {
 // average; 0: not known, as of rows that hang on others of their own table.
 func (p *plan) each(t reached) float64 {
 	for _, from := range p.tables() {
-		if from.Table == t.From && t.Table != t.From && t.Rows != nil && from.Rows != nil && *from.Rows > 0 && t.How != "view" && t.How != "partition" && t.How != "emptied" {
+		if from.Table == t.From && t.Table != t.From && t.Rows != nil && from.Rows != nil && *from.Rows > 0 && !slices.Contains([]string{"view", "rule", "partition", "child", "emptied"}, t.How) {
 			return float64(*t.Rows) / float64(*from.Rows)
 		}
 	}
@@ -206,6 +206,7 @@ type reached struct {
 	Bytes    int64    `json:"bytes"`
 	Triggers []string `json:"triggers"`
 	Moves    bool     `json:"moves"`
+	Old      bool     `json:"old"`
 }
 
 type auditEvent struct {

@@ -307,10 +307,44 @@ func cutRunes(s string, n int) string {
 // viewClaim is a name that a caller gives itself, with the letters marked that a reader
 // would take for others.
 func viewClaim(text string) sqlView {
+	said := viewSaid(text)
+	v := sqlView{Warnings: said.Warnings}
+	for _, p := range said.Pieces { // what would end the quotes that a page puts around it is no word of the page's
+		for p.Kind != "mark" && strings.ContainsAny(p.Text, quotes) {
+			at := strings.IndexAny(p.Text, quotes)
+			_, size := utf8.DecodeRuneInString(p.Text[at:])
+			v.Pieces = append(v.Pieces, sqlPiece{Kind: p.Kind, Text: p.Text[:at]}, sqlPiece{Kind: "mark", Text: p.Text[at : at+size], Note: "a quotation mark in it"})
+			p.Text = p.Text[at+size:]
+		}
+		v.Pieces = append(v.Pieces, p)
+	}
+	if strings.ContainsAny(text, quotes) {
+		v.Warnings = append(v.Warnings, "It has quotation marks in it: what stands behind them is the claim's own words, and not this page's.")
+	}
+	return v
+}
+
+// viewSaid is a sentence of a page with names in it, of which those letters are marked, too.
+func viewSaid(text string) sqlView {
 	scan := &sqlScanner{text: text, names: &lookalike.Names{}, mixed: map[string]bool{}}
 	scan.take("claim", len(text))
 	return sqlView{Pieces: scan.pieces, Warnings: scan.warnings()}
 }
+
+// headClaim is a claim as the first sentence of a page has it, of which much may follow.
+func headClaim(text string) []sqlPiece {
+	head := cutRunes(text, headBytes)
+	pieces := viewClaim(head).Pieces
+	if cut := len(text) - len(head); cut > 0 {
+		pieces = append(pieces, sqlPiece{Kind: "blank", Note: "cut: " + plural(cut, "byte", "bytes") + " more, below"})
+	}
+	return pieces
+}
+
+const headBytes = 80
+
+// quotes are the characters that may be taken for the end of a name in quotes.
+const quotes = "\"“”„‟«»″"
 
 // Marked is a statement for a terminal: what its page marks is written out by its number.
 func Marked(sql string) string {

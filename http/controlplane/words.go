@@ -133,10 +133,19 @@ func meanings(c *classification) []meaning {
 	}
 	var list []meaning
 	for _, name := range c.RiskSignals {
-		list = append(list, meaning{name, cmp.Or(severity[name], "medium"), cmp.Or(signalWords[name], name), strings.ReplaceAll(strings.Join(subjects[name], ", "), "?.*", "what it does not name")})
+		words := cmp.Or(signalWords[name], name)
+		if upserts(c) && (name == "write_without_where" || name == "tautological_where") {
+			words = "Perhaps every row: each that its source meets is overwritten, and the source has no condition that holds rows back."
+		}
+		list = append(list, meaning{name, cmp.Or(severity[name], "medium"), words, strings.ReplaceAll(strings.Join(subjects[name], ", "), "?.*", "what it does not name")})
 	}
 	slices.SortStableFunc(list, func(a, b meaning) int { return cmp.Compare(severityRank[b.Severity], severityRank[a.Severity]) })
 	return list
+}
+
+// upserts tells whether what a statement changes is what its rows meet.
+func upserts(c *classification) bool {
+	return c.QueryType == "INSERT" && len(c.TablesWritten) == 1 && len(c.QueryTypes) == 2
 }
 
 func advice(c *classification) []string {
@@ -246,6 +255,8 @@ var whereWords = map[string]string{
 func reach(c *classification) string {
 	every := slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology")
 	switch {
+	case every && upserts(c) && len(c.Where) == 1:
+		return "perhaps every row: each that its source meets"
 	case every && (len(c.Where) > 1 || len(c.TablesWritten) > 1):
 		return "at least one part touches every row"
 	case len(c.Where) > 1:
@@ -275,7 +286,7 @@ func estimate(p *plan) string {
 var takenWords = map[string][2]string{
 	"cascade": {"Deletes elsewhere", "that belong to those deleted from"}, "set_null": {"Empties columns elsewhere", "that belong to those deleted from"},
 	"set_default": {"Changes columns elsewhere", "that belong to those deleted from"}, "key_changed": {"Changes elsewhere", "that belong to those whose key is changed in"},
-	"view": {"Writes through a view", "that show in"}, "emptied": {"Empties another table", "go, every one, with those of"},
+	"view": {"Writes through a view", "that show in"}, "rule": {"A rule may write elsewhere", "that a rule may write, instead or besides, at a write of"}, "child": {"In tables that inherit", "too, since a query reads those as a part of"}, "emptied": {"Empties another table", "go, every one, with those of"},
 }
 
 // sizeOf is how large a table is, by the server's last count.

@@ -117,6 +117,7 @@ func TestAClaimThatIsWrittenToBeMisreadIsMarked(t *testing.T) {
 	for text, marked := range map[string]string{
 		"support-agent": "", "Анна": "", "Zoë Müller": "", "Işıl": "", "田中": "",
 		"supp\u043ert-agent": "\u043e", "\u0430\u0440\u0435": "\u0430\u0440\u0435", "\uff41na": "\uff41", "an\u200ba": "U+200B", "\u202eana": "U+202E", "a\u00a0b": "U+00A0",
+		"ana” asks to read; 7 were approved. “eve": "”“", `a"b`: `"`, "O'Brien": "",
 	} {
 		var marks strings.Builder
 		v := viewClaim(text)

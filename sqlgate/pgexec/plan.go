@@ -155,12 +155,13 @@ func setTime(name string, d time.Duration) string {
 	return "SET LOCAL " + name + " = " + millis(d)
 }
 
-// parsePlan reads the top of a plan. What a write changes is what the plan below
-// it gives.
+// parsePlan reads a plan. What its writes change, those of WITH too, is what the plans
+// below them give.
 func parsePlan(text string) (*Plan, error) {
 	type node struct {
 		Type    string  `json:"Node Type"`
 		Kind    string  `json:"Operation"`
+		Parent  string  `json:"Parent Relationship"`
 		Rows    float64 `json:"Plan Rows"`
 		Startup float64 `json:"Startup Cost"`
 		Total   float64 `json:"Total Cost"`
@@ -172,11 +173,22 @@ func parsePlan(text string) (*Plan, error) {
 	}
 	top := plans[0].Plan
 	p := &Plan{Node: top.Type, Rows: int64(top.Rows), StartupCost: top.Startup, TotalCost: top.Total}
+	var changed float64
+	writes := false
+	var walk func(node)
+	walk = func(n node) {
+		for _, below := range n.Plans {
+			if n.Type == "ModifyTable" && below.Parent == "Outer" { // others are subqueries, which come first
+				changed, writes = changed+below.Rows, true
+			}
+			walk(below)
+		}
+	}
+	if walk(top); writes {
+		p.Rows = int64(changed)
+	}
 	if top.Type == "ModifyTable" {
 		p.Node = top.Kind
-		if len(top.Plans) > 0 {
-			p.Rows = int64(top.Plans[0].Rows)
-		}
 	}
 	return p, nil
 }

@@ -74,8 +74,8 @@ type pool struct {
 	callsAt time.Time
 	// judgedAt is when a look at role and calls was last begun.
 	judgedAt time.Time
-	role    *RoleReport // nil: not looked at yet
-	roleAt  time.Time
+	role     *RoleReport // nil: not looked at yet
+	roleAt   time.Time
 }
 
 func newPool(kind poolKind, cfg Config, login *pgconn.Config, size int, set *atomic.Pointer[tlsSet], log *slog.Logger) (*pool, error) {
