@@ -71,6 +71,18 @@ func (s *sample) batch(t testing.TB, sizes ...int) *sample {
 	return s
 }
 
+// record appends a batch of one event with a record of the test's own.
+func (s *sample) record(t testing.TB, record []byte) {
+	f, off := s.next(1), int64(len(s.bytes))
+	f.Record = record
+	f.Hash = frame.EventHash(f.Seq, f.PreviousHash, f.Record)
+	b := frame.Append(nil, &f)
+	require.NoError(t, frame.SealBatch(b, uint64(off)))
+	s.frames, s.starts = append(s.frames, frame.Placed{Off: off, Size: int64(len(b)), Frame: f}), append(s.starts, off)
+	s.bytes = append(s.bytes, b...)
+	s.ends, s.last = append(s.ends, int64(len(s.bytes))), append(s.last, f.Hash)
+}
+
 // encode gives the next batch and notes its frames, without appending it.
 func (s *sample) encode(t testing.TB, sizes ...int) []byte {
 	start := int64(len(s.bytes))

@@ -176,6 +176,32 @@ func TestFileOfHeadsAloneIsJudgedInAFewPasses(t *testing.T) {
 	assert.Less(t, reads.Load(), int64(100*len(b)), "bytes read")
 }
 
+// Text that is made of heads, each of which claims as much as there is, hides nothing that
+// stands behind it: a record of one event holds it, and the head of that one is damaged.
+func TestHeadsInARecordHideNothingBehindThem(t *testing.T) {
+	for _, claims := range []int{1, 8, 84, 2000, 20_000} {
+		s := newSample(t, "x")
+		s.batch(t, 40)
+		text := make([]byte, 0, 40*claims)
+		for i := range claims {
+			head := make([]byte, 40)
+			copy(head, "GATE")
+			binary.LittleEndian.PutUint32(head[4:], uint32(1<<20>>(i%20)))
+			put64(head[16:], frame.HeaderSize)
+			fixHead(head)
+			text = append(text, head...)
+		}
+		s.record(t, text)
+		for range 60 {
+			s.batch(t, 100_000)
+		}
+		b := clone(s.bytes)
+		b[s.frames[1].Off+8] ^= 1
+		r := verify(t, set(b))
+		assert.Equal(t, []frame.Kind{frame.DurablePromise}, kinds(r), "%d: %s", claims, explain(r))
+	}
+}
+
 // counting adds up what is read.
 type counting struct {
 	image

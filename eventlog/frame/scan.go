@@ -3,8 +3,10 @@ package frame
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"iter"
 )
@@ -201,14 +203,45 @@ func lastNonZero(ctx context.Context, f File, from, to int64) (int64, error) {
 
 // resync finds where reading can go on after bytes that are no frame.
 type resync struct {
-	w *frameWindow
-	// budget bounds the bytes spent on candidates that turn out to be none, so
-	// that a file made of nothing but heads costs no more than a few passes.
-	budget int64
+	f     File
+	limit int64
+	off   int64  // of buf in the file, aligned
+	buf   []byte // a stretch of it
+	end   bool   // what lies behind the stretch can't be read with it
+	ask   int    // bytes to read next
+	sums  []uint32
 }
 
-func newResync(f File, limit int64) *resync {
-	return &resync{w: &frameWindow{f: f, limit: limit}, budget: 64<<20 + 16*limit}
+// longestStretch is read at once in the end: frames within three quarters of it lie in it whole.
+const longestStretch = 4 << 20
+
+func newResync(f File, limit int64) *resync { return &resync{f: f, limit: limit, ask: pageSize} }
+
+// bytes gives the stretch from off, with at least n bytes unless it ends where no more can
+// be read.
+func (r *resync) bytes(off int64, n int) ([]byte, error) {
+	if have := r.cached(off); len(have) >= n || r.end && len(have) >= HeadSize {
+		return have, nil
+	}
+	size := min(int64(max(r.ask, n)), max(r.limit-off, 0))
+	r.ask = min(2*r.ask, longestStretch)
+	if int64(cap(r.buf)) < size {
+		r.buf = make([]byte, size)
+	}
+	got, err := r.f.Pread(r.buf[:size], off)
+	r.off, r.buf, r.sums = off, r.buf[:got], r.sums[:0]
+	r.end = int64(got) < size || off+size >= r.limit
+	if err != nil && err != io.EOF && got < n {
+		return r.buf, err
+	}
+	return r.buf, nil
+}
+
+func (r *resync) cached(off int64) []byte {
+	if off < r.off || off > r.off+int64(len(r.buf)) {
+		return nil
+	}
+	return r.buf[off-r.off:]
 }
 
 // find gives the first offset at or after from, 8-byte aligned, where a whole
@@ -216,18 +249,21 @@ func newResync(f File, limit int64) *resync {
 // could have. The hash is asked for because a client's text inside a lost frame
 // may look like a frame; nothing that only looks like one may hide or accuse
 // what follows. It gives the limit when there is none.
+//
+// Text may be made of heads alone, so none may cost more than another: a body's sum is
+// that of two stretches, and what is whole but not genuine is passed over with all its bytes.
 func (r *resync) find(ctx context.Context, from int64) (int64, error) {
-	for off := (from + Align - 1) &^ (Align - 1); off < r.w.limit; {
+	for off := (from + Align - 1) &^ (Align - 1); off < r.limit; {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		if len(r.w.cached(off)) < HeadSize { // no frame begins in a hole
-			if next := r.w.f.NextData(off) &^ (Align - 1); next > off {
-				off, r.w.ask = next, pageSize
+		if len(r.cached(off)) < HeadSize { // no frame begins in a hole
+			if next := r.f.NextData(off) &^ (Align - 1); next > off {
+				off, r.ask = next, pageSize
 				continue
 			}
 		}
-		b, err := r.w.bytes(off, HeadSize)
+		b, err := r.bytes(off, HeadSize)
 		if err == nil && len(b) < HeadSize {
 			break
 		}
@@ -241,29 +277,77 @@ func (r *resync) find(ctx context.Context, from int64) (int64, error) {
 			continue
 		}
 		at := off + int64(i)
-		if at%Align == 0 && r.genuine(at) {
-			return at, nil
+		if off = (at + Align) &^ (Align - 1); at%Align > 0 {
+			continue
 		}
-		off = (at + Align) &^ (Align - 1)
+		f, size := r.whole(at)
+		switch {
+		case size == 0:
+		case plausible(&f, at) && f.Intact():
+			return at, nil
+		default:
+			off = at + size
+		}
 	}
-	return r.w.limit, nil
+	return r.limit, nil
 }
 
-func (r *resync) genuine(off int64) bool {
-	b, err := r.w.bytes(off, HeadSize)
+// whole gives the frame at off and its size; 0: there is none with right sums.
+func (r *resync) whole(off int64) (Frame, int64) {
+	b, err := r.bytes(off, HeadSize)
 	if err != nil {
-		return false
+		return Frame{}, 0
 	}
 	need, err := wholeHead(b)
-	if (err != nil && err != ErrTruncated) || need == 0 || r.budget < int64(need) {
-		return false
+	if err == ErrTruncated && need > 0 {
+		b, _ = r.bytes(off, need)
+		need, err = wholeHead(b)
 	}
-	f, size, err := r.w.frame(off)
-	if whole(err) && plausible(&f, off) && f.Intact() {
-		return true
+	if err != nil {
+		return Frame{}, 0
 	}
-	r.budget -= int64(max(size, need))
-	return false
+	end := Overhead + int(binary.LittleEndian.Uint32(b[offRecLen:]))
+	if at := int(off - r.off); r.sum(at+HeadSize, at+end) != binary.LittleEndian.Uint32(b[offBodyCRC:]) || !allZero(b[end:need]) {
+		return Frame{}, 0
+	}
+	return decode(b), int64(need)
+}
+
+// sum is the CRC-32C of buf[from:to]: that of all before to, less that of all before from.
+// from is aligned.
+func (r *resync) sum(from, to int) uint32 {
+	if len(r.sums) == 0 {
+		r.sums = append(r.sums, 0)
+		for rest, sum := r.buf, uint32(0); len(rest) >= Align; rest = rest[Align:] {
+			sum = crc32.Update(sum, castagnoli, rest[:Align])
+			r.sums = append(r.sums, sum)
+		}
+	}
+	upTo := crc32.Update(r.sums[to/Align], castagnoli, r.buf[to&^(Align-1):to])
+	return upTo ^ behind(r.sums[from/Align], to-from)
+}
+
+// behind is what a CRC-32C adds to that of n more bytes: it times x to the power 8n, modulo
+// the polynomial.
+func behind(sum uint32, n int) uint32 {
+	for power := eightBits; n > 0; n, power = n>>1, times(power, power) {
+		if n&1 > 0 {
+			sum = times(power, sum)
+		}
+	}
+	return sum
+}
+
+// eightBits is x to the power 8, the bit of the lowest power first as in all of a CRC-32C.
+const eightBits uint32 = 1 << (31 - 8)
+
+// times multiplies polynomials modulo the one of CRC-32C.
+func times(a, b uint32) (product uint32) {
+	for ; a > 0; a <<= 1 {
+		product ^= b & -(a >> 31)
+		b = b>>1 ^ crc32.Castagnoli&-(b&1)
+	}
+	return product
 }
 
 // plausible reports whether a frame's durable_off can be true where it lies.

@@ -34,9 +34,9 @@ func ScanTail(ctx context.Context, f File, segment uint32, off, limit int64) (Ta
 	if t.SHA256, err = hashRange(ctx, f, off, min(last, off+MaxHashed)); err != nil {
 		return t, err
 	}
-	sync := newResync(f, limit)
+	sync, w := newResync(f, limit), &frameWindow{f: f, limit: limit}
 	for at := off; at < last; {
-		if _, size, err := sync.w.frame(at); whole(err) {
+		if _, size, err := w.frame(at); whole(err) {
 			t.ReadableFrames++
 			at += int64(size)
 			continue
