@@ -275,10 +275,11 @@ const (
 
 // Advice for the person who approves.
 const (
-	AdviceRewrite       = "rewrite"
-	AdviceScan          = "scan"
-	AdviceBlocksWrites  = "blocks_writes"
-	AdviceBlocksAll     = "blocks_all"
-	AdviceBreaksClients = "breaks_clients"
-	AdviceNoTransaction = "no_transaction"
+	AdviceRewrite         = "rewrite"
+	AdviceScan            = "scan"
+	AdviceBlocksWrites    = "blocks_writes"    // nobody can write a table that it names
+	AdviceBlocksAll       = "blocks_all"       // nor read it
+	AdviceBlocksPartition = "blocks_partition" // of a partition alone
+	AdviceBreaksClients   = "breaks_clients"
+	AdviceNoTransaction   = "no_transaction"
 )

@@ -111,10 +111,10 @@ var statements = map[string]statement{
 	"AlterDatabaseSetStmt":         {TypeAlter, ClassDDL, inTx, sig(SignalSessionChange), nil},
 
 	"DropStmt":           {TypeDrop, ClassDDL, inTx, sig(SignalDestructiveDDL), drop},
-	"DropdbStmt":         {TypeDrop, ClassDDL, alone, sig(SignalDestructiveDDL), dropAll},
-	"DropTableSpaceStmt": {TypeDrop, ClassDDL, alone, sig(SignalDestructiveDDL), blocksAll},
-	"DropOwnedStmt":      {TypeDrop, ClassDDL, inTx, sig(SignalDestructiveDDL, SignalPrivilegeChange), dropAll},
-	"TruncateStmt":       {TypeTruncate, ClassDDL, inTx, sig(SignalDestructiveDDL), blocksAll},
+	"DropdbStmt":         {TypeDrop, ClassDDL, alone, sig(SignalDestructiveDDL), everyTable},
+	"DropTableSpaceStmt": {TypeDrop, ClassDDL, alone, sig(SignalDestructiveDDL), nil},
+	"DropOwnedStmt":      {TypeDrop, ClassDDL, inTx, sig(SignalDestructiveDDL, SignalPrivilegeChange), everyTable},
+	"TruncateStmt":       {TypeTruncate, ClassDDL, inTx, sig(SignalDestructiveDDL), nil},
 	"CommentStmt":        {TypeComment, ClassDDL, inTx, nil, aboutObject},
 
 	"GrantStmt":                  {TypeGrant, ClassDCL, inTx, sig(SignalPrivilegeChange), grant},
@@ -167,6 +167,13 @@ func onStatement(w *walk, i int32) {
 	}
 	if s.more != nil {
 		s.more(w, i, &s)
+	}
+	if s.class != ClassRead && s.class != ClassWrite || s.query == TypeRefresh {
+		if lock := statementLocks[w.t.schema.messages[w.e[i].msg].name]; lock != nil {
+			if advice := lock(w, i); advice != "" {
+				w.advice.addWord(advice)
+			}
+		}
 	}
 	for _, signal := range s.signals {
 		w.raise(signal, "", i)

@@ -9,12 +9,8 @@ import (
 func createIndex(w *walk, i int32, s *statement) {
 	if w.has(i, "concurrent") {
 		s.run = RunAlone
-		return
 	}
-	w.advice.addWord(AdviceBlocksWrites)
 }
-
-func blocksAll(w *walk, _ int32, _ *statement) { w.advice.addWord(AdviceBlocksAll) }
 
 // createFunction judges the language; a body written as statements is SQL.
 func createFunction(w *walk, i int32, _ *statement) {
@@ -182,8 +178,6 @@ func grant(w *walk, i int32, s *statement) {
 func drop(w *walk, i int32, s *statement) {
 	if w.has(i, "concurrent") {
 		s.run = RunAlone
-	} else {
-		w.advice.addWord(AdviceBlocksAll)
 	}
 	kind := string(w.raw(i, "removeType"))
 	switch kind {
@@ -271,8 +265,12 @@ func onAlterTableCmd(w *walk, i int32) {
 	for _, a := range w.commandAdvice(i, subtype) {
 		w.advice.addWord(a)
 	}
+	if lock := w.lockOf(i, subtype); lock != "" {
+		w.advice.addWord(lock)
+	}
 }
 
+// commandAdvice is what a command does besides the lock that it takes.
 func (w *walk) commandAdvice(i int32, subtype string) []string {
 	def := w.child(i, "def")
 	switch subtype {
@@ -281,35 +279,29 @@ func (w *walk) commandAdvice(i int32, subtype string) []string {
 	case "AddColumn":
 		return w.columnAdvice(def)
 	case "AddConstraint":
-		if a := w.constraintAdvice(def); len(a) != 0 {
-			return a
-		}
+		return w.constraintAdvice(def)
 	case "SetNotNull", "ValidateConstraint", "AttachPartition":
 		return []string{AdviceScan}
 	case "DropColumn":
-		return []string{AdviceBreaksClients, AdviceBlocksAll}
+		return []string{AdviceBreaksClients}
 	}
-	return []string{AdviceBlocksAll}
+	return nil
 }
 
 // constraintAdvice: CHECK and FOREIGN KEY read the table unless NOT VALID.
 func (w *walk) constraintAdvice(c int32) []string {
-	var advice []string
 	kind := string(w.raw(c, "contype"))
 	if (kind == "CONSTR_CHECK" || kind == "CONSTR_FOREIGN") && !w.has(c, "skip_validation") {
-		advice = append(advice, AdviceScan)
+		return []string{AdviceScan}
 	}
-	if kind == "CONSTR_FOREIGN" {
-		advice = append(advice, AdviceBlocksWrites)
-	}
-	return advice
+	return nil
 }
 
 // columnAdvice: a new column rewrites the table unless its value is one for all rows
 // (https://www.postgresql.org/docs/current/sql-altertable.html, "Notes"). Whether another
 // function than those of the time is volatile is not looked up: it is only advice.
 func (w *walk) columnAdvice(column int32) []string {
-	advice := []string{AdviceBlocksAll}
+	var advice []string
 	if _, name := w.qualified(w.child(column, "typeName"), "names"); strings.HasSuffix(string(name), "serial") || strings.HasPrefix(string(name), "serial") {
 		advice = append(advice, AdviceRewrite)
 	}

@@ -240,8 +240,6 @@ func reindex(w *walk, i int32, s *statement) {
 	if concurrently >= 0 && !w.isOff(concurrently) {
 		s.run = RunAlone
 		w.flags.addWord(FlagConcurrently)
-	} else {
-		w.advice.addWord(AdviceBlocksWrites)
 	}
 	switch string(w.raw(i, "kind")) {
 	case "REINDEX_OBJECT_INDEX", "REINDEX_OBJECT_TABLE":
@@ -263,9 +261,6 @@ func cluster(w *walk, i int32, s *statement) {
 }
 
 func refresh(w *walk, i int32, _ *statement) {
-	if !w.has(i, "concurrent") {
-		w.advice.addWord(AdviceBlocksAll)
-	}
 	if w.has(i, "skipData") { // WITH NO DATA
 		w.raiseMore(SignalDestructiveDDL, i)
 	}

@@ -25,12 +25,6 @@ func (w *walk) writesAll(schema []byte, i int32) {
 
 func everyTable(w *walk, i int32, _ *statement) { w.writesAll(nil, i) }
 
-// dropAll is DROP OWNED and DROP DATABASE.
-func dropAll(w *walk, i int32, _ *statement) {
-	w.advice.addWord(AdviceBlocksAll)
-	w.writesAll(nil, i)
-}
-
 // reachesBeyond sees CASCADE: what hangs on an object is changed with it, such
 // as a column of its type, a view, a foreign key, the rows of TRUNCATE. That of
 // REVOKE is about the same objects and other roles.
@@ -161,8 +155,12 @@ func sequence(w *walk, i int32, s *statement) {
 	}
 }
 
-// onConstraint records the sequence that a column's IDENTITY names.
+// onConstraint records the sequence that a column's IDENTITY names, and what the lock of a
+// foreign key keeps out.
 func onConstraint(w *walk, i int32) {
+	if string(w.raw(i, "contype")) == "CONSTR_FOREIGN" { // the table that it refers to gets triggers
+		w.advice.addWord(AdviceBlocksWrites)
+	}
 	name := w.child(w.child(w.option(i, "options", "sequence_name"), "arg"), "items")
 	if name >= 0 {
 		w.extended = true
