@@ -855,7 +855,7 @@ func dangers(r *approvalRow, warnings []string) []meaning {
 	if p := r.Impact; p != nil && p.More > 0 {
 		list = append(list, meaning{"More than is listed", "high", fmt.Sprintf("It reaches %s besides, which are not listed.", plural(p.More, "more table", "more tables")), ""})
 	}
-	for _, words := range advice(&r.Classification) {
+	for _, words := range advice(&r.Classification, r.SQL) {
 		list = append(list, meaning{"While it runs", "medium", words, ""})
 	}
 	for i := range list {

@@ -54,9 +54,7 @@ var signalNames = strings.NewReplacer("data_modifying_cte", "data-modifying CTE"
 // (https://www.postgresql.org/docs/current/explicit-locking.html).
 var adviceWords = map[string]string{
 	"rewrite":        "Rewrites the whole table: the longer the table, the longer it is locked.",
-	"scan":           "Reads the whole table to check it, under a lock.",
-	"blocks_writes":  "Nobody can write the table while it runs.",
-	"blocks_all":     "Nobody can read or write the table while it runs, and it queues behind whoever uses it now.",
+	"scan":           "Reads the whole table to check it: the longer the table, the longer it runs.",
 	"breaks_clients": "Programs that use the old name or column fail from then on.",
 	"no_transaction": "Runs outside a transaction: if it fails half way, a part of it can stay.",
 }
@@ -75,6 +73,9 @@ func risk(c *classification) int {
 	}
 	if slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology") || slices.Contains(c.RiskSignals, "confusable_text") {
 		most = max(most, misleading) // no ordinary one
+	}
+	if slices.ContainsFunc(c.Advice, func(a string) bool { return a == "rewrite" || strings.HasPrefix(a, "blocks_") }) {
+		most = max(most, 10) // others wait for it
 	}
 	if slices.Contains(c.Where, "present") {
 		most = max(most, 10) // how many rows that is, the text does not say
@@ -148,12 +149,39 @@ func upserts(c *classification) bool {
 	return c.QueryType == "INSERT" && len(c.TablesWritten) == 1 && len(c.QueryTypes) == 2
 }
 
-func advice(c *classification) []string {
+func advice(c *classification, text string) []string {
 	var list []string
 	for _, name := range c.Advice {
-		list = append(list, cmp.Or(adviceWords[name], name))
+		if !strings.HasPrefix(name, "blocks_") {
+			list = append(list, cmp.Or(adviceWords[name], name))
+		}
+	}
+	if words := keptOut(c, text); words != "" {
+		list = append(list, words)
 	}
 	return list
+}
+
+// keptOut says who can't use what meanwhile: what is kept from readers is kept from writers,
+// too.
+func keptOut(c *classification, text string) string {
+	tables, kind := cmp.Or(few(tableList(c.TablesWritten)), "the table"), objectKind.FindStringSubmatch(bareText(text))
+	all, writes := slices.Contains(c.Advice, "blocks_all"), slices.Contains(c.Advice, "blocks_writes")
+	switch {
+	case all && writes && len(c.TablesWritten) > 1:
+		return "Nobody can read or write at least one of " + tables + " while it runs, nor write the others, and it queues behind whoever uses them now."
+	case all:
+		return "Nobody can read or write " + tables + " while it runs, and it queues behind whoever uses it now."
+	case writes && kind != nil && strings.EqualFold(kind[3], "DOMAIN"):
+		return "Nobody can write the tables that have columns of " + tables + " while it runs; reads go on."
+	case writes && kind != nil && strings.EqualFold(kind[1], "ALTER") && strings.EqualFold(kind[3], "SEQUENCE"):
+		return "Nobody can take numbers from " + tables + " while it runs."
+	case writes:
+		return "Nobody can write " + tables + " while it runs; reads go on."
+	case slices.Contains(c.Advice, "blocks_partition"):
+		return "Nobody can read or write the partition while it runs; the table that it belongs to stays in use."
+	}
+	return ""
 }
 
 // effectVerbs are kinds of statements whose bare name would say something else:
@@ -231,7 +259,9 @@ func few(list []string) string {
 const plainInNames = "abcdefghijklmnopqrstuvwxyz0123456789_$.*"
 
 // tableNames says which tables; one that the classifier can't name comes last.
-func tableNames(list []string) string {
+func tableNames(list []string) string { return strings.Join(tableList(list), ", ") }
+
+func tableList(list []string) []string {
 	named := slices.DeleteFunc(slices.Clone(list), func(name string) bool { return name == "?.*" })
 	for i, name := range named {
 		if strings.Trim(name, plainInNames) != "" { // it may be written to be read as our words
@@ -241,7 +271,7 @@ func tableNames(list []string) string {
 	if len(named) < len(list) {
 		named = append(named, "tables that it does not name")
 	}
-	return strings.Join(named, ", ")
+	return named
 }
 
 // whereWords say which rows a write reaches.

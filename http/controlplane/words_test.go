@@ -113,6 +113,30 @@ func TestAChangeOfTheSchemaIsNamedByWhatItChanges(t *testing.T) {
 	require.Equal(t, "Delete from public.orders", effect(&classification{QueryType: "DELETE", TablesWritten: []string{"public.orders"}}, "CREATE INDEX i ON t"), "the classifier knows what it is")
 }
 
+// A card says whom a change keeps out of which tables, and one that others wait for is not
+// ordinary.
+func TestACardSaysWhomAChangeKeepsOut(t *testing.T) {
+	for _, c := range []struct {
+		sql            string
+		tables, advice []string
+		want           []string
+	}{
+		{"VACUUM FULL orders", []string{"public.orders"}, []string{"blocks_all", "rewrite"}, []string{adviceWords["rewrite"], "Nobody can read or write public.orders while it runs, and it queues behind whoever uses it now."}},
+		{"ALTER TABLE orders DISABLE TRIGGER ALL", []string{"public.orders"}, []string{"blocks_writes"}, []string{"Nobody can write public.orders while it runs; reads go on."}},
+		{"ALTER TABLE a ADD FOREIGN KEY (b) REFERENCES b", []string{"public.a", "public.b"}, []string{"blocks_writes", "scan"}, []string{adviceWords["scan"], "Nobody can write public.a, public.b while it runs; reads go on."}},
+		{"ALTER TABLE a ADD b int REFERENCES b", []string{"public.a", "public.b"}, []string{"blocks_all", "blocks_writes"}, []string{"Nobody can read or write at least one of public.a, public.b while it runs, nor write the others, and it queues behind whoever uses them now."}},
+		{"ALTER TABLE a ADD b int REFERENCES a", []string{"public.a"}, []string{"blocks_all", "blocks_writes"}, []string{"Nobody can read or write public.a while it runs, and it queues behind whoever uses it now."}},
+		{"ALTER TABLE a ATTACH PARTITION b DEFAULT", []string{"public.a", "public.b"}, []string{"blocks_partition"}, []string{"Nobody can read or write the partition while it runs; the table that it belongs to stays in use."}},
+		{"ALTER DOMAIN d SET NOT NULL", []string{"public.d"}, []string{"blocks_writes"}, []string{"Nobody can write the tables that have columns of public.d while it runs; reads go on."}},
+		{"ALTER SEQUENCE s RESTART", []string{"public.s"}, []string{"blocks_writes"}, []string{"Nobody can take numbers from public.s while it runs."}},
+		{"VACUUM orders", []string{"public.orders"}, nil, nil},
+	} {
+		of := classification{Class: "maintenance", TablesWritten: c.tables, Advice: c.advice}
+		require.Equal(t, c.want, advice(&of, c.sql), c.sql)
+		require.Equal(t, c.want == nil, riskWord(risk(&of)) == "ordinary", c.sql)
+	}
+}
+
 func TestAClaimThatIsWrittenToBeMisreadIsMarked(t *testing.T) {
 	for text, marked := range map[string]string{
 		"support-agent": "", "Анна": "", "Zoë Müller": "", "Işıl": "", "田中": "",
