@@ -74,6 +74,7 @@ type classification struct {
 	ColumnsWritten []string `json:"columns_written"`
 	Functions      []string `json:"functions"`
 	RiskSignals    []string `json:"risk_signals"`
+	Flags          []string `json:"flags"`
 	Where          []string `json:"where"`
 	Run            string   `json:"run"`
 	Signals        []signal `json:"signals"`

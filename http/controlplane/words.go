@@ -68,6 +68,9 @@ func risk(c *classification) int {
 	for _, s := range c.Signals {
 		most = max(most, 10*severityRank[s.Severity])
 	}
+	if len(c.unlisted()) > 0 {
+		most = max(most, misleading)
+	}
 	if c.Class == "ddl" || c.Class == "dcl" {
 		most = max(most, 15)
 	}
@@ -123,6 +126,19 @@ type meaning struct {
 	Name, Severity, Words, Subjects string
 }
 
+// unlisted are risk signals of which a full list has no place and no severity.
+func (c *classification) unlisted() (names []string) {
+	if len(c.Signals) < mostSignals {
+		return nil
+	}
+	for _, name := range c.RiskSignals {
+		if !slices.ContainsFunc(c.Signals, func(s signal) bool { return s.Signal == name }) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 func meanings(c *classification) []meaning {
 	subjects := make(map[string][]string)
 	severity := make(map[string]string)
@@ -133,6 +149,9 @@ func meanings(c *classification) []meaning {
 		}
 	}
 	var list []meaning
+	for _, name := range c.unlisted() {
+		severity[name] = "high"
+	}
 	for _, name := range c.RiskSignals {
 		words := cmp.Or(signalWords[name], name)
 		if upserts(c) && (name == "write_without_where" || name == "tautological_where") {
@@ -187,7 +206,7 @@ func keptOut(c *classification, text string) string {
 // effectVerbs are kinds of statements whose bare name would say something else:
 // "delete orders" sounds as if the table went.
 var effectVerbs = map[string]string{
-	"DELETE": "Delete from", "INSERT": "Insert into", "MERGE": "Merge into", "SELECT": "Read", "TRUNCATE": "Empty", "CREATE_TABLE_AS": "Create table", "COMMENT": "Comment on", "LOCK": "Lock",
+	"DELETE": "Delete from", "INSERT": "Insert into", "MERGE": "Merge into", "SELECT": "Read", "TRUNCATE": "Empty", "CREATE_TABLE_AS": "Create table", "COMMENT": "Comment on", "LOCK": "Lock", "DO": "Run a block of code",
 }
 
 // objectKind finds what a change of the schema is about, in its text without comments.
@@ -238,13 +257,33 @@ func effect(c *classification, text string) string {
 			verb = capital(strings.ToLower(strings.Join(verbs, ", ")))
 		}
 	}
+	called := calls(c)
+	switch {
+	case called == "" || len(c.TablesWritten) > 0 && c.QueryType != "SELECT": // a write of its own says more, and its dangers name the calls
+		called = ""
+	case len(c.TablesWritten) == 0 && (c.QueryType == "SELECT" || c.QueryType == "CALL"):
+		if verb = "Call " + called; len(c.TablesRead) > 0 {
+			verb += ", and read"
+		}
+		called = ""
+	case slices.Contains(c.Flags, "explain") && !slices.Contains(c.Flags, "explain_analyze"): // planning runs some
+		called = ", perhaps calling " + called
+	default:
+		called = ", calling " + called
+	}
+	if verb == "Read" && slices.Contains(c.RiskSignals, "row_locking") {
+		verb = "Lock and read"
+	}
+	if verb == "Read" && slices.Contains(c.RiskSignals, "unknown_node") {
+		verb = "Do what the gate does not know, and read"
+	}
 	switch {
 	case len(c.TablesWritten) > 0:
-		return verb + " " + tableNames(c.TablesWritten)
+		return verb + " " + tableNames(c.TablesWritten) + called
 	case len(c.TablesRead) > 0:
-		return verb + " " + tableNames(c.TablesRead)
+		return verb + " " + tableNames(c.TablesRead) + called
 	}
-	return verb
+	return verb + called
 }
 
 // few names at most three things of a list.

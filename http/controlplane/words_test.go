@@ -113,6 +113,55 @@ func TestAChangeOfTheSchemaIsNamedByWhatItChanges(t *testing.T) {
 	require.Equal(t, "Delete from public.orders", effect(&classification{QueryType: "DELETE", TablesWritten: []string{"public.orders"}}, "CREATE INDEX i ON t"), "the classifier knows what it is")
 }
 
+// A query that is held for what it calls is none of which it is known that it only reads.
+func TestAQueryThatCallsIsNoRead(t *testing.T) {
+	raised := func(signals ...string) (list []signal) {
+		for i := 0; i < len(signals); i += 2 {
+			list = append(list, signal{Signal: signals[i], Subject: signals[i+1]})
+		}
+		return list
+	}
+	for want, c := range map[string]classification{
+		"Call app.purge, which may change anything":                                       {QueryType: "SELECT", Class: "write", Signals: raised("unknown_function", "app.purge")},
+		"Call app.a, app.b, which may change anything, and read public.t":                 {QueryType: "SELECT", Class: "write", TablesRead: []string{"public.t"}, Signals: raised("unknown_function", "app.a", "unknown_function", "app.b", "unknown_function", "app.a")},
+		"Call nextval, which moves a sequence, and read public.t":                         {QueryType: "SELECT", Class: "write", TablesRead: []string{"public.t"}, Signals: raised("sequence_change", "nextval")},
+		"Call public.dblink, which may change anything":                                   {QueryType: "SELECT", Class: "write", Signals: raised("remote_access", "public.dblink", "unknown_function", "public.dblink")},
+		"Call app.f, which may change anything, and setval, which moves a sequence":       {QueryType: "SELECT", Class: "write", Signals: raised("sequence_change", "setval", "unknown_function", "app.f")},
+		"Call lo_unlink, which reads or changes large objects":                            {QueryType: "SELECT", Class: "write", Signals: raised("server_file_access", "lo_unlink")},
+		"Call lo_export, which reads or writes files of the database server":              {QueryType: "SELECT", Class: "write", Signals: raised("server_file_access", "lo_export")},
+		"Call pg_advisory_lock, which takes or gives back a lock of its own":              {QueryType: "SELECT", Class: "write", Signals: raised("advisory_lock", "pg_advisory_lock")},
+		"Call query_to_xml, which runs SQL given to it as text":                           {QueryType: "SELECT", Class: "write", Signals: raised("sql_executing_function", "query_to_xml")},
+		`Call "app.safe, read", which may change anything`:                                {QueryType: "SELECT", Class: "write", Signals: raised("unknown_function", "app.safe, read")},
+		"Call app.purge, which may change anything, and pg_sleep, which waits on purpose": {QueryType: "CALL", Class: "procedural", Signals: raised("opaque_code", "", "unknown_function", "app.purge", "delay_function", "pg_sleep")},
+		"Explain, calling app.purge, which may change anything":                           {QueryType: "EXPLAIN", Class: "write", Flags: []string{"explain", "explain_analyze"}, Signals: raised("explain_analyze", "", "unknown_function", "app.purge")},
+		"Explain public.t, perhaps calling app.purge, which may change anything":          {QueryType: "EXPLAIN", Class: "write", Flags: []string{"explain"}, TablesRead: []string{"public.t"}, Signals: raised("unknown_function", "app.purge")},
+		"Copy to, calling app.purge, which may change anything":                           {QueryType: "COPY_TO", Class: "write", Signals: raised("bulk_copy", "", "unknown_function", "app.purge")},
+		"Delete from public.t, calling app.purge, which may change anything":              {QueryType: "SELECT", QueryTypes: []string{"DELETE", "SELECT"}, TablesWritten: []string{"public.t"}, Class: "write", Signals: raised("data_modifying_cte", "", "unknown_function", "app.purge")},
+		"Update public.t":        {QueryType: "UPDATE", QueryTypes: []string{"UPDATE"}, TablesWritten: []string{"public.t"}, Class: "write", Signals: raised("unknown_function", "app.f")},
+		"Lock and read public.t": {QueryType: "SELECT", Class: "write", TablesRead: []string{"public.t"}, Signals: raised("row_locking", "")},
+		"Do what the gate does not know, and read public.t": {QueryType: "SELECT", Class: "unknown", TablesRead: []string{"public.t"}, Signals: raised("unknown_node", "X")},
+		"Read public.t":       {QueryType: "SELECT", Class: "read", TablesRead: []string{"public.t"}, Functions: []string{"lower"}},
+		"Run a block of code": {QueryType: "DO", Class: "procedural", Signals: raised("opaque_code", "")},
+	} {
+		for _, s := range c.Signals {
+			c.RiskSignals = append(c.RiskSignals, s.Signal)
+			if s.Subject != "" {
+				c.Functions = append(c.Functions, s.Subject)
+			}
+		}
+		require.Equal(t, want, effect(&c, ""))
+	}
+}
+
+// A list of signals that is full hides none that changes what a statement is.
+func TestACallBehindAFullListOfSignalsIsSaid(t *testing.T) {
+	c := classification{QueryType: "SELECT", Class: "write", Functions: []string{"app.purge", "nextval"}, RiskSignals: []string{"sequence_change", "unknown_function"},
+		Signals: slices.Repeat([]signal{{Signal: "sequence_change", Subject: "nextval"}}, mostSignals)}
+	require.Equal(t, "Call what is not listed, which may change anything, and nextval, which moves a sequence", effect(&c, ""))
+	require.Equal(t, "high", riskWord(risk(&c)))
+	require.Equal(t, "unknown_function high", meanings(&c)[0].Name+" "+meanings(&c)[0].Severity)
+}
+
 // A card says whom a change keeps out of which tables, and one that others wait for is not
 // ordinary.
 func TestACardSaysWhomAChangeKeepsOut(t *testing.T) {
