@@ -235,7 +235,7 @@ func TestWhatIsKnownOutsideBoundsWhatIsCarriedOver(t *testing.T) {
 	id := l.LogID()
 	mustClose(t, l)
 	at := func(level frame.Level, seq uint64) frame.Anchor {
-		return frame.Anchor{Level: level, Seq: seq, Hash: hashes[seq]}
+		return frame.Anchor{Level: level, LogID: id, Seq: seq, Hash: hashes[seq]}
 	}
 	agrees, own := at(frame.L4, 5), at(frame.L4, 9)
 	own.SelfAsserted = true

@@ -31,7 +31,7 @@ type earlierLog struct {
 // each first event which log it follows, and whether its files, in W.retired, are what
 // that says of them. An error is that of ctx.
 func (k *known) follow(ctx context.Context, set *frame.Set) error {
-	if k.id == [16]byte{} || !k.ofAnother() {
+	if k.headless || !k.ofAnother() {
 		return nil
 	}
 	path, err := frame.OS{}.RealPath(set.Path)
@@ -82,7 +82,7 @@ func (k *known) followed(ctx context.Context, set *frame.Set) error {
 		path = set.Path
 	}
 	w, behind := frame.RetiredFrom(path)
-	if !behind || k.id == [16]byte{} {
+	if !behind || k.headless {
 		return nil
 	}
 	named := map[[16]byte]bool{}

@@ -119,7 +119,8 @@ type known struct {
 	anchors  []frame.Anchor
 	warnings []string
 	origin   string
-	id       [16]byte     // of the log; zero where no header can be read
+	id       [16]byte     // of the log
+	headless bool         // no header can be read: the id is not known
 	first    startup      // what its first event says; not known where that was not there to read
 	earlier  []earlierLog // those before it, where some paper may be of one, the newest first
 	gap      error        // why there may be more of them
@@ -196,6 +197,7 @@ func (k *known) header(set *frame.Set) {
 			return
 		}
 	}
+	k.headless = true
 }
 
 // note finds out the sizes at which roots are needed, whoever signed.
@@ -287,7 +289,7 @@ func (k *known) receipt(p Paper) {
 	}
 	_, byGiven := r.Check(k.given...)
 	k.signed(&a, p, r.KeyID, byGiven == nil, err == nil)
-	if !a.Untrusted && k.id != [16]byte{} && a.LogID != k.id {
+	if !a.Untrusted && !k.headless && a.LogID != k.id {
 		k.receiptOfAnother(p, a, max(a.Seq, vouched.Last))
 		return
 	}

@@ -22,7 +22,8 @@ const (
 // event_hash was Hash.
 type Anchor struct {
 	Level Level
-	// LogID is compared where it is set: an anchor of another log accuses.
+	// LogID is compared: an anchor of another log accuses. A checkpoint (L4) does not know
+	// it, and for that level alone zeros are no id.
 	LogID [16]byte
 	Seq   uint64   // 0 stands for the beginning: Hash is segment 0's header_hash
 	Hash  [32]byte // event_hash at Seq
@@ -125,8 +126,9 @@ func (b *anchorBook) knowsBeyond(seq uint64) bool {
 }
 
 // judge settles every anchor against what was seen. Where the end of the log
-// could not be looked at (blind), nothing is beyond it.
-func (b *anchorBook) judge(r *Report, logID [16]byte, o *Options, blind bool) {
+// could not be looked at (blind), nothing is beyond it; base is nil where no header could
+// be read.
+func (b *anchorBook) judge(r *Report, base *Header, o *Options, blind bool) {
 	best := -1
 	for i, a := range b.anchors {
 		if a.Doubt != "" {
@@ -140,7 +142,7 @@ func (b *anchorBook) judge(r *Report, logID [16]byte, o *Options, blind bool) {
 			r.Warn(fmt.Sprintf("anchor %s at seq %d lies outside the range asked for and was not compared", a.Level, a.Seq))
 			continue
 		}
-		res := b.compare(r, i, logID, blind, o.Copy)
+		res := b.compare(r, i, base, blind, o.Copy)
 		if a.NoHash && res == AnchorMissing {
 			continue
 		}
@@ -189,13 +191,13 @@ func (a *Anchor) result(res string) AnchorResult {
 	return AnchorResult{Level: a.Level, Seq: a.Seq, Time: stamp(a.Time), Result: res, SelfAsserted: a.SelfAsserted}
 }
 
-func (b *anchorBook) compare(r *Report, i int, logID [16]byte, blind, older bool) string {
+func (b *anchorBook) compare(r *Report, i int, base *Header, blind, older bool) string {
 	a, s := &b.anchors[i], b.seen[i]
 	f := Fault{Check: CheckAnchors, Segment: r.Head.Segment, Offset: r.Head.EndOffset, Seq: a.Seq}
 	switch {
 	case a.Contradicted != "":
 		f.Kind, f.Detail = HistoryRewritten, a.Contradicted
-	case a.LogID != [16]byte{} && logID != [16]byte{} && a.LogID != logID:
+	case base != nil && a.LogID != base.LogID && (a.Level != L4 || a.LogID != [16]byte{}):
 		f.Kind = HistoryRewritten
 		f.Detail = fmt.Sprintf("anchor %s%s is of log %x: this is another log", a.Level, a.from(), a.LogID)
 	case a.Seq > r.LastSeq && blind:

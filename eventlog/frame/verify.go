@@ -87,7 +87,6 @@ type verifier struct {
 	rep   *Report
 	book  *anchorBook
 	chain chain
-	logID [16]byte
 	base  *Header // the first header that could be read: all others agree with it
 	parts []part
 	wantN uint32 // number of the segment that should come next
@@ -200,7 +199,7 @@ func (v *verifier) collect() {
 		p := &v.parts[i]
 		p.header, p.err = readHeader(p)
 		if p.err == nil && v.base == nil {
-			v.base, v.logID = &p.header, p.header.LogID
+			v.base = &p.header
 			v.rep.Header, v.rep.LogID, v.rep.Origin = p.header, fmt.Sprintf("%x", p.header.LogID), p.header.Origin
 		}
 		v.total += max(p.limit-HeaderSize, 0)
@@ -317,7 +316,7 @@ func (v *verifier) conclude() {
 		r.Head.EventHash = hexHash(v.chain.counted.hash)
 	}
 	r.End = v.chain.end
-	v.book.judge(r, v.logID, &v.o, v.blind)
+	v.book.judge(r, v.base, &v.o, v.blind)
 	if r.FirstSeq > 0 && r.LastSeq-r.FirstSeq+1 != r.EventCount {
 		r.Check(CheckCount).Status = Fail
 	}
