@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -126,8 +127,12 @@ func (c *runner) checkpointCommand() *cobra.Command {
 					return usageError{fmt.Errorf("--witness: %w", err)}
 				}
 			}
-			text, err := c.inputs().ReadWhole(args[0], checkpoint.MaxNote)
+			in, _, err := c.inputs().Open(args[0])
 			if err != nil {
+				return err
+			}
+			text, err := io.ReadAll(io.LimitReader(in, checkpoint.MaxNote+1)) // one more is no note
+			if err = errors.Join(err, in.Close()); err != nil {
 				return err
 			}
 			return c.tellPaper(judgeNote(args[0], text, checkpoint.Keys{Log: trusted, Witnesses: witnesses}), asJSON)

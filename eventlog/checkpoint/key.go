@@ -75,10 +75,10 @@ func (p PublicKey) Verify(message, sig []byte) bool {
 }
 
 // ParsePublicKey reads a public key in any form that people write: a PEM
-// "PUBLIC KEY" block, a vkey, or the 32 raw bytes in base64. White space around it is
-// no part of it. Anything else, and anything more, is ErrKey.
+// "PUBLIC KEY" block, a vkey, or the 32 raw bytes in base64. White space of ASCII around
+// it is no part of it. Anything else, and anything more, is ErrKey.
 func ParsePublicKey(b []byte) (PublicKey, error) {
-	text := strings.TrimSpace(string(b))
+	text := strings.Trim(string(b), "\t\n\v\f\r ")
 	switch {
 	case strings.HasPrefix(text, "-----BEGIN"):
 		return parsePublicPEM([]byte(text))
@@ -140,6 +140,10 @@ func parsePublicPEM(text []byte) (PublicKey, error) {
 	key, ok := parsed.(ed25519.PublicKey)
 	if !ok {
 		return PublicKey{}, fmt.Errorf("%w: a %T, not Ed25519", ErrKey, parsed)
+	}
+	again, err := PublicKey(key).PEM()
+	if err != nil || !bytes.Equal(bytes.Join(bytes.Fields(again), nil), bytes.Join(bytes.Fields(text), nil)) { // the decoders let more pass
+		return PublicKey{}, fmt.Errorf("%w: not the one form of a PEM block with an Ed25519 key", ErrKey)
 	}
 	return usable(PublicKey(key))
 }
