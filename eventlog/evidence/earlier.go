@@ -143,14 +143,14 @@ func (k *known) ofAnother() bool {
 	}
 	return slices.ContainsFunc(k.notes, func(p Paper) bool {
 		n, err := checkpoint.Open([]byte(p.Text), checkpoint.Keys{})
-		return err == nil && p.Asked && !k.holds(n)
+		return err == nil && !k.holds(n)
 	})
 }
 
 // holds tells whether a checkpoint is of this log and its events make its root.
 func (k *known) holds(n *checkpoint.Note) bool {
 	root, read := k.roots.At(n.Size)
-	return n.Origin == k.origin && read && root == n.Root
+	return n.Origin == k.origin && (n.Size == 0 || read && root == n.Root)
 }
 
 // readEarlier reads one of the logs and gives what its first event says.
@@ -249,7 +249,8 @@ func (k *known) receiptOfAnother(p Paper, a frame.Anchor, last uint64) {
 }
 
 // noteOfEarlier holds a checkpoint that is none of this log's events against the logs
-// before it; false: it can be of none of them.
+// before it; false: it can be of none of them. One that nobody named accuses this log
+// unless events of theirs make it.
 func (k *known) noteOfEarlier(p Paper, a frame.Anchor, n *checkpoint.Note) bool {
 	named, lost := false, false
 	for _, e := range k.earlier {
@@ -262,9 +263,14 @@ func (k *known) noteOfEarlier(p Paper, a frame.Anchor, n *checkpoint.Note) bool 
 		}
 		named, lost = true, lost || n.Size > e.last
 	}
+	if !p.Asked {
+		return false
+	}
 	switch {
 	case k.gap != nil:
 		k.unproven(p, a, "it is of none of the events that were read, and nobody can tell whether it is of a log before this one: %w", k.gap)
+	case k.retired:
+		k.unproven(p, a, "it is of none of the events of this log, nor of one before it: others followed this one, under its name too; hold it against the file of its own log")
 	case lost:
 		k.unproven(p, a, "it knows %d events of %q, and so may be of a log before this one whose end was lost", n.Size, n.Origin)
 	case named && n.Origin != k.origin:

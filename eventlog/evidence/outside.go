@@ -238,8 +238,8 @@ func (k *known) read(ctx context.Context, set *frame.Set) error {
 			whole = false
 			continue
 		}
-		if f.Off == frame.HeaderSize {
-			batch = batch[:0]
+		if f.Off == frame.HeaderSize || len(batch) == frame.MaxBatch {
+			batch, whole = batch[:0], whole && len(batch) == 0
 		}
 		if batch = append(batch, frame.Frame{Seq: f.Seq, Hash: f.Hash}); f.BatchLeft == 0 {
 			for _, e := range batch {
@@ -319,7 +319,7 @@ func (k *known) anchor(p Paper) {
 		return
 	}
 	k.signed(&a, p, strings.Join(byGiven.Unknown, ", "), byGiven.Trusted, n.Trusted)
-	if p.Asked && !a.Untrusted && !k.holds(n) && k.noteOfEarlier(p, a, n) {
+	if !a.Untrusted && !k.holds(n) && k.noteOfEarlier(p, a, n) {
 		return
 	}
 	if n.Origin != k.origin {
