@@ -213,10 +213,24 @@ func Open(raw []byte, keys Keys) (*Note, error) {
 	return n, nil
 }
 
-// verifiers gives the known keys as the note package asks for them, each once:
-// a key that it had twice would be ambiguous.
+// verifiers gives the known keys as the note package asks for them: those of one name and
+// hash as one. A hash has 32 bits, and whoever writes a log can make it name a key of any.
 func (k Keys) verifiers(origin string) (note.Verifiers, error) {
 	var list []note.Verifier
+	type nameHash struct {
+		name string
+		hash uint32
+	}
+	at := make(map[nameHash]int)
+	add := func(v note.Verifier) {
+		id := nameHash{v.Name(), v.KeyHash()}
+		if i, ok := at[id]; ok {
+			list[i] = either{list[i], v}
+			return
+		}
+		at[id] = len(list)
+		list = append(list, v)
+	}
 	seen := make(map[PublicKey]bool)
 	for _, key := range k.Log {
 		vkey, err := key.VKey(origin)
@@ -229,21 +243,29 @@ func (k Keys) verifiers(origin string) (note.Verifiers, error) {
 		}
 		if !seen[key] {
 			seen[key] = true
-			list = append(list, v)
+			add(v)
 		}
 	}
-	named := make(map[string]bool)
-	for _, vkey := range k.Witnesses {
+	for i, vkey := range k.Witnesses {
 		name, key, err := ParseWitnessVKey(vkey)
 		if err != nil {
 			return nil, err
 		}
-		if !named[vkey] {
-			named[vkey] = true
-			list = append(list, newCosigner(name, key))
+		if !slices.Contains(k.Witnesses[:i], vkey) {
+			add(newCosigner(name, key))
 		}
 	}
 	return note.VerifierList(list...), nil
+}
+
+// either is two keys of one name and hash.
+type either struct {
+	note.Verifier
+	other note.Verifier
+}
+
+func (e either) Verify(text, sig []byte) bool {
+	return e.Verifier.Verify(text, sig) || e.other.Verify(text, sig)
 }
 
 // signedBy sorts the signatures that note.Open has checked. That package lets the free
