@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -83,6 +84,11 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 	w := openTab(t, b, startTestPlane(t, g.base)).walk()
 	w.login()
 	many := "WITH old AS (\n  SELECT id FROM customers\n" + "  WHERE name <> 'delete from nothing'\n" + strings.Repeat("    AND email <> 'nobody@example.com'\n", 297) + "), gone AS (\n  DELETE FROM orders\n  WHERE customer_id IN (SELECT id FROM old))\nSELECT count(*) FROM old"
+	var list []string
+	for n := 10000; n < 10600; n++ {
+		list = append(list, strconv.Itoa(n))
+	}
+	numbers, texts := strings.Join(list, ", "), strings.TrimSuffix(strings.Repeat("'"+strings.Repeat("long ", 20)+"', ", 20), ", ")
 	for _, c := range []struct {
 		name string
 		s    statement
@@ -96,6 +102,8 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 		{"a trigger that writes elsewhere", ask("UPDATE watched SET n = 1 WHERE id = 1"), []string{"A write of public.watched fires whisper, which calls public.copy_away. It may write elsewhere."}},
 		{"a condition that is always true", ask("DELETE FROM orders WHERE id = 1 OR 1 = 1"), []string{"Has a condition that is always true: it touches every row.", "OR 1 = 1"}},
 		{"a condition out of sight", ask("DELETE FROM orders WHERE id = 1" + strings.Repeat(" ", 400) + strings.Repeat("\n", 60) + "OR status <> ''"), []string{"A long run of blanks is folded", "OR status <> ''", "asks to delete from public.orders (the rows that its condition finds)"}},
+		{"a condition between two long lists", ask("UPDATE orders SET status = 'void' WHERE id IN (" + numbers + ") OR id > (SELECT min(0) FROM customers) OR id IN (" + numbers + ")"), []string{"600 numbers from 10000 to 10599", "OR id > (SELECT min(0) FROM customers) OR id IN ("}},
+		{"a condition between two long texts", ask("UPDATE orders SET status = 'void' WHERE id = 7 AND status NOT IN (" + texts + ") OR id > (SELECT min(0) FROM customers) OR status IN (" + texts + ")"), []string{"Left out below: OR ×2, a subquery", "UPDATE orders SET status = 'void' WHERE id = 7"}},
 		{"a key that is none", ask("DELETE FROM logs WHERE id = 1"), []string{"High risk", "More than one row", "PostgreSQL expects 90 rows, though the condition gives one value"}},
 		{"a condition that every row meets", ask("DELETE FROM orders WHERE id > 0"), []string{"High risk", "It will probably fail: PostgreSQL expects 100 rows, all of public.orders, and over 2 nothing is changed."}},
 		{"a write that reads elsewhere", ask("UPDATE customers SET name = (SELECT string_agg(line, ',') FROM logs) WHERE id = 1"), []string{"asks to update public.customers (rows whose id, or other key column, has a given value), reading public.logs", "FROM logs"}},

@@ -47,7 +47,7 @@ func (v *views) functions() template.FuncMap {
 		"failedStep":  (*health).failedStep,
 		"capital":     capital,
 		"size":        sizeOf,
-		"cut":         func(s string) string { return cutRunes(s, shownBytes) },
+		"cut":         cutText,
 		"claim":       func(text string) []sqlPiece { return viewClaim(text).Pieces },
 		"headclaim":   headClaim,
 		"said":        func(text string) []sqlPiece { return viewSaid(text).Pieces },
@@ -258,4 +258,12 @@ func indented(value any) string {
 		return ""
 	}
 	return strings.TrimSuffix(out.String(), "\n")
+}
+
+// cutText is the beginning of a text for who hears it, and says that it is cut.
+func cutText(s string) string {
+	if len(s) <= shownBytes {
+		return s
+	}
+	return fmt.Sprintf("%s … cut, of %s", cutRunes(s, shownBytes), plural(len(s), "byte", "bytes"))
 }

@@ -94,37 +94,90 @@ func (r approvalRow) unused() bool {
 }
 
 // lineOf is what a list shows of a statement: its beginning, and of a longer one the first
-// passage that writes behind that, too.
+// passage that writes behind that, too. It says how much it cuts, and what kinds of parts.
 func lineOf(sql string, most int) sqlView {
 	if len(sql) <= most {
 		return viewSQL(sql)
 	}
-	cut := func(bytes int, rest string) sqlPiece {
-		return sqlPiece{Kind: "blank", Note: "cut: " + plural(bytes, "byte", "bytes") + rest}
+	v := piecesOf(cutRunes(sql, searchedBytes))
+	all := contracted(v.Pieces)
+	v.Pieces = nil
+	cut := func(hidden []sqlPiece, rest string, bytes int) {
+		note := "cut: " + plural(bytes, "byte", "bytes") + rest
+		if words := leftOut(hidden); words != "" {
+			note += ", with " + words
+		}
+		v.Pieces = append(v.Pieces, sqlPiece{Kind: "blank", Note: note})
 	}
-	from, passages := writeBehind(cutRunes(sql, searchedBytes), most)
-	if from == 0 {
-		v := viewSQL(cutRunes(sql, most))
-		v.Pieces = append(v.Pieces, cut(len(sql)-v.Bytes, " more"))
+	from, to, passages := writeBehind(all, most)
+	head, shown := begin(all[:from], most)
+	v.Pieces = append(v.Pieces, shown...)
+	if from == len(all) { // no passage writes behind it
+		lost := 0
+		for _, p := range shown {
+			if p.Kind == "string" {
+				lost += p.Lost
+			}
+		}
+		if head < len(all) || len(sql) > v.Bytes {
+			cut(all[head:], " more", len(sql)-bytesOf(shown)+lost)
+		} else if lost > 0 {
+			cut(nil, " of a long string", lost)
+		}
 		return v
 	}
-	v := viewSQL(cutRunes(sql, min(from, most)))
-	if v.Bytes < from {
-		v.Pieces = append(v.Pieces, cut(from-v.Bytes, ""))
+	if head < from {
+		cut(all[head:from], "", bytesOf(all[head:from]))
 	}
-	size := 0
-	for _, p := range contracted(viewSQL(cutRunes(sql[from:], foldBytes)).Pieces) {
-		if size += p.width(); size > most {
-			break
-		}
-		v.Pieces = append(v.Pieces, p)
-	}
+	n, shown := begin(all[from:to], most)
+	v.Pieces = append(v.Pieces, shown...)
 	rest := " in all"
 	if passages > 1 {
 		rest += ", with " + plural(passages-1, "more passage that writes", "more passages that write")
 	}
-	v.Pieces = append(v.Pieces, cut(len(sql), rest))
+	cut(all[from+n:], rest, len(sql))
 	return v
+}
+
+// begin gives the first pieces that are so wide, with what of the next there is room for, and
+// how many are whole.
+func begin(pieces []sqlPiece, most int) (whole int, shown []sqlPiece) {
+	for i, p := range pieces {
+		if p.width() > most {
+			if p.Kind != "blank" && most > 0 {
+				p.Text = cutRunes(p.Text, most)
+				shown = append(shown, p)
+			}
+			return i, shown
+		}
+		most -= p.width()
+		shown = append(shown, p)
+	}
+	return len(pieces), shown
+}
+
+// bytesOf is how long the text of pieces is.
+func bytesOf(pieces []sqlPiece) (n int) {
+	for _, p := range pieces {
+		n += len(p.Text) + p.Lost
+	}
+	return n
+}
+
+// writeBehind is the first passage that writes and begins behind so much of a text, or so
+// near to that that its table is behind it, and how many do; from the end where none does.
+func writeBehind(pieces []sqlPiece, most int) (from, to, passages int) {
+	at, next := 0, 0
+	parts := writingParts(pieces)
+	for i, part := range parts {
+		for ; next < part.from; next++ {
+			at += pieces[next].width()
+		}
+		if at > most-nearBytes {
+			return part.from, len(pieces), len(parts) - i
+		}
+	}
+	return len(pieces), len(pieces), 0
 }
 
 // triage puts what could do most harm first, and of that what ends soonest.

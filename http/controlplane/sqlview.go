@@ -53,6 +53,7 @@ type sqlPiece struct {
 	Note string // of a mark or a folded blank: what stands there
 
 	Differs bool // from the other statements of its shape
+	Lost    int  // bytes of a long one that an excerpt leaves out
 }
 
 // Bounds of what is shown at once.
@@ -73,6 +74,16 @@ const (
 )
 
 func viewSQL(text string) sqlView {
+	v := piecesOf(text)
+	v.Lines = linesOf(v.Pieces, 1)
+	if len(text) > foldBytes || len(v.Lines) > foldLines {
+		v.fold()
+	}
+	return v
+}
+
+// piecesOf is a text with what is said of it, before a page is made of it.
+func piecesOf(text string) sqlView {
 	sum := sha256.Sum256([]byte(text))
 	v := sqlView{Bytes: len(text), Digest: hex.EncodeToString(sum[:])}
 	var names lookalike.Names
@@ -83,10 +94,6 @@ func viewSQL(text string) sqlView {
 	}
 	scan := scanned(text, &names)
 	v.Pieces, v.Warnings, v.Misread = scan.pieces, scan.warnings(), scan.marks > 0 || len(scan.mixed) > 0
-	v.Lines = linesOf(v.Pieces, 1)
-	if len(text) > foldBytes || len(v.Lines) > foldLines {
-		v.fold()
-	}
 	return v
 }
 
@@ -125,43 +132,87 @@ func linesOf(pieces []sqlPiece, first int) []sqlLine {
 
 var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 
-// fold picks what a page shows of a long text: the passages that write, or its beginning.
+// fold picks what a page shows of a long text: all of it without the constants of its lists,
+// where that is short, or the passages that write, or its beginning. What kinds of parts are
+// left out then is said above.
 func (v *sqlView) fold() {
-	starts := writingParts(v.Pieces)
+	all := contracted(v.Pieces)
+	seen := make([]bool, len(all))
+	show := func(from, to, line int, cut bool) {
+		for i := from; i < to; i++ {
+			seen[i] = true
+		}
+		v.Parts = append(v.Parts, sqlPart{linesOf(all[from:to], line), cut})
+	}
+	if fits(all) {
+		show(0, len(all), 1, false)
+	} else {
+		v.showPassages(all, show)
+	}
+	var hidden []sqlPiece
+	strs := 0
+	for i, p := range all {
+		if !seen[i] {
+			hidden = append(hidden, p)
+		} else if p.Kind == "string" && p.Lost > 0 {
+			strs++
+		}
+	}
+	words := leftOut(hidden)
+	if strs > 0 {
+		words = strings.TrimPrefix(words+", the middle of "+plural(strs, "long string", "long strings"), ", ")
+	}
+	if words != "" {
+		v.Warnings = slices.Insert(v.Warnings, 0, "Left out below: "+words+".")
+	}
+}
+
+// fits tells whether pieces are shown at once.
+func fits(pieces []sqlPiece) bool {
+	size := 0
+	for _, p := range pieces {
+		size += p.width()
+	}
+	return size <= foldBytes && len(linesOf(pieces, 1)) <= foldLines
+}
+
+// showPassages shows the beginning and the end of each passage that writes.
+func (v *sqlView) showPassages(all []sqlPiece, show func(from, to, line int, cut bool)) {
+	starts := writingParts(all)
 	if len(starts) > mostParts {
 		v.Warnings = append(v.Warnings, fmt.Sprintf("%d passages of it write, or look as if they did; the first %d are shown. Read the whole text.", len(starts), mostParts))
 		starts = starts[:mostParts]
 	}
 	if len(starts) == 0 {
-		starts = []partAt{{0, len(v.Pieces), 0}}
+		starts = []partAt{{0, len(all), 0}}
 	}
 	line, at := 1, 0
 	for _, part := range starts {
 		for ; at < part.from; at++ {
-			line += strings.Count(lineEnds.Replace(v.Pieces[at].Text), "\n")
+			line += strings.Count(lineEnds.Replace(all[at].Text), "\n")
 		}
-		shown := contracted(v.Pieces[part.from:part.to])
-		cut := part.to < len(v.Pieces)
-		head, size := 0, 0
-		for head < len(shown) && size+shown[head].width() <= partBytes-tailBytes {
-			size += shown[head].width()
+		cut := part.to < len(all)
+		head, size := part.from, 0
+		for head < part.to && size+all[head].width() <= partBytes-tailBytes {
+			size += all[head].width()
 			head++
 		}
-		tail, size := len(shown), 0
-		for tail > head && size+shown[tail-1].width() <= tailBytes {
+		tail, size := part.to, 0
+		for tail > head && size+all[tail-1].width() <= tailBytes {
 			tail--
-			size += shown[tail].width()
+			size += all[tail].width()
 		}
 		if tail == head { // it fits
-			v.Parts = append(v.Parts, sqlPart{linesOf(shown, line), cut})
+			show(part.from, part.to, line, cut)
 			continue
 		}
 		behind := line
-		for _, p := range shown[:tail] {
+		for _, p := range all[part.from:tail] {
 			behind += strings.Count(lineEnds.Replace(p.Text), "\n")
 		}
 		// What bounds a write stands at its end, so that is shown as well as its beginning.
-		v.Parts = append(v.Parts, sqlPart{linesOf(shown[:head], line), true}, sqlPart{linesOf(shown[tail:], behind), cut})
+		show(part.from, head, line, true)
+		show(tail, part.to, behind, cut)
 	}
 }
 
@@ -174,8 +225,8 @@ func (p *sqlPiece) width() int {
 }
 
 // contracted are pieces as an excerpt has them: of comments that follow each other the
-// first, and of what is long its ends, so that nothing that runs is out of sight behind
-// what does not, or behind a value.
+// first, of lists of constants what they hold, and of what is long its ends, so that nothing
+// that runs is out of sight behind what does not, or behind a value.
 func contracted(pieces []sqlPiece) (shown []sqlPiece) {
 	var skipped sqlPiece
 	comments, behind := 0, false
@@ -186,7 +237,7 @@ func contracted(pieces []sqlPiece) (shown []sqlPiece) {
 		}
 		skipped, comments = sqlPiece{}, 0
 	}
-	for _, p := range pieces {
+	for _, p := range foldLists(pieces) {
 		switch {
 		case p.Kind == "comment" && behind:
 			skipped.Text += p.Text
@@ -202,7 +253,8 @@ func contracted(pieces []sqlPiece) (shown []sqlPiece) {
 		flush()
 		behind = p.Kind == "comment"
 		if (p.Kind == "comment" || p.Kind == "string") && len(p.Text) > longPiece {
-			p.Text = cutRunes(p.Text, longPiece/2) + " … " + tailOf(p.Text, longPiece/4)
+			head, tail := cutRunes(p.Text, longPiece/2), tailOf(p.Text, longPiece/4)
+			p.Text, p.Lost = head+" … "+tail, len(p.Text)-len(head)-len(tail)
 		}
 		shown = append(shown, p)
 	}
@@ -257,23 +309,6 @@ func writingParts(pieces []sqlPiece) (parts []partAt) {
 		}
 	}
 	return parts
-}
-
-// writeBehind is where the first passage that writes begins behind so many bytes of a text,
-// or so near to them that its table is behind them, and how many do; 0 where none does.
-func writeBehind(text string, bytes int) (first, passages int) {
-	pieces := scanned(text, nil).pieces
-	at, next := 0, 0
-	parts := writingParts(pieces)
-	for i, part := range parts {
-		for ; next < part.from; next++ {
-			at += len(pieces[next].Text)
-		}
-		if at > bytes-nearBytes {
-			return at, len(parts) - i
-		}
-	}
-	return 0, 0
 }
 
 // writes tells of a word, by its neighbours, whether a write begins there.
