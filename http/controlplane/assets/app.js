@@ -62,6 +62,23 @@ function countdowns() {
 }
 setInterval(countdowns, 1000);
 
+// restOfTexts says above a statement that is longer than its box what of it is out of sight
+// until somebody scrolls there.
+function restOfTexts(root) {
+  for (const pre of root.querySelectorAll(".sheet-sql .sql > pre")) {
+    if (pre.previousElementSibling?.matches(".below")) pre.previousElementSibling.remove();
+    const bottom = pre.getBoundingClientRect().top + pre.clientHeight;
+    if (pre.scrollHeight <= pre.clientHeight + 4) continue;
+    const words = [...pre.querySelectorAll(".q-keyword")].filter((word) => word.getBoundingClientRect().bottom + pre.scrollTop > bottom).map((word) => word.textContent.toUpperCase());
+    const line = document.createElement("p");
+    line.className = "below";
+    const first = [...new Set(words)].sort((a, b) => (b === "OR") - (a === "OR")).slice(0, 4);
+    line.textContent = "Scroll in it for the rest" + (first.length ? ": " + first.join(", ") : "");
+    pre.before(line);
+  }
+}
+addEventListener("resize", () => restOfTexts(document));
+
 // refresh fetches this page again and puts its regions in the place of the old
 // ones. Where somebody types, presses or reads an opened part, the region is left alone.
 // One fetch follows another: a page that is dear to make is not asked for twice at once.
@@ -657,6 +674,7 @@ document.addEventListener("submit", (event) => {
 
 function settle(root) {
   localTimes(root);
+  restOfTexts(root);
   countdowns();
   showHeld();
 }
