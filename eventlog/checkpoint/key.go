@@ -105,6 +105,12 @@ var smallOrder = []string{
 	"c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
 }
 
+// Usable refuses a key that ParsePublicKey would, with ErrKey: one that was read as raw bytes.
+func (p PublicKey) Usable() error {
+	_, err := usable(p)
+	return err
+}
+
 // usable refuses a key that anybody can sign with: a point of small order, whose
 // signatures need no secret, also as another encoding than its own. One of y not below
 // p, which RFC 8032 does not decode and crypto/ed25519 does, is refused for all points.

@@ -150,8 +150,12 @@ func (v *bundleJudge) judgeSigning() {
 		return
 	}
 	v.rep.Ran(CheckSignature, CheckCheckpoint, CheckProofs)
-	keys := v.keys
+	keys, unusable := v.keys, h.public.Usable()
+	if unusable != nil {
+		v.fault(CheckSignature, BadSignature, 0, "public_key: "+unusable.Error())
+	}
 	switch {
+	case len(keys) == 0 && unusable != nil: // nobody is known
 	case len(keys) == 0:
 		keys = []checkpoint.PublicKey{h.public}
 		v.rep.NotExcluded = append(v.rep.NotExcluded, "signature: self-asserted, by "+h.public.ID()+": without a key from elsewhere anyone could have signed; give the operator's key with --key")
@@ -163,7 +167,7 @@ func (v *bundleJudge) judgeSigning() {
 	}
 	if !h.public.Verify(h.message(), h.signature[:]) {
 		v.fault(CheckSignature, BadSignature, 0, "the signature is not that of the key over this bundle")
-	} else {
+	} else if unusable == nil {
 		v.rep.Signature, v.rep.SignedBy = SignatureSelfAsserted, h.public.ID()
 		if slices.Contains(v.keys, h.public) {
 			v.rep.Signature = SignatureTrusted
