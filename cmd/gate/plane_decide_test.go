@@ -328,6 +328,20 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	t.Logf("from a card to its decision: %d keys", pressed)
 	status(some, "approve")
 
+	late := g.hold(t, ask("DELETE FROM orders WHERE id = 8").with("actor", "late; one"))
+	w.open("/approvals/" + late)
+	w.until("document.querySelector('.scripted .decide')")
+	said := w.value(`(() => {
+		document.querySelector('.lead [data-countdown]').dataset.countdown = new Date(+new Date(document.querySelector('main[data-now]').dataset.now) + 900).toISOString();
+		document.querySelector('[data-decision=approve]').click();
+		const said = document.querySelector('dialog[open]').innerText;
+		document.querySelector('dialog[open] [value=yes]').click();
+		return said;
+	})()`)
+	require.Contains(t, said, "Its time is nearly over, so that is sent at once and can't be taken back.")
+	require.Contains(t, said, "“late; one” asks to delete from public.orders", "a claim ends no sentence")
+	status(late, "approve")
+
 	w.open("/approvals")
 	w.until("document.activeElement.id === 'main' && document.querySelectorAll('[data-select]').length === 10")
 	require.Equal(t, "true", w.value("String([...document.querySelectorAll('.inbox .line')].every(e => parseFloat(getComputedStyle(e).fontSize) >= 15))"))

@@ -93,7 +93,7 @@ SELECT pg_catalog.json_build_object('tables', COALESCE(pg_catalog.json_agg(r.one
   'bytes', GREATEST(name.relpages, 0)::pg_catalog.int8 OPERATOR(pg_catalog.*) pg_catalog.current_setting('block_size')::pg_catalog.int8,
   'triggers', COALESCE(fired.list, '[]'::pg_catalog.json), 'moves', (r.events OPERATOR(pg_catalog.&) 131072) OPERATOR(pg_catalog.<>) 0) AS one
  FROM reached AS r JOIN name ON name.oid OPERATOR(pg_catalog.=) r.oid
- CROSS JOIN LATERAL (SELECT pg_catalog.pg_stat_get_live_tuples(r.oid) AS live, pg_catalog.pg_stat_get_mod_since_analyze(r.oid)::pg_catalog.float8 OPERATOR(pg_catalog.>) (50::pg_catalog.float8 OPERATOR(pg_catalog.+) (GREATEST(name.reltuples, 0::pg_catalog.float4)::pg_catalog.float8 OPERATOR(pg_catalog.*) 1.1::pg_catalog.float8)) AS old) AS now
+ CROSS JOIN LATERAL (SELECT pg_catalog.pg_stat_get_live_tuples(r.oid) AS live, name.reltuples OPERATOR(pg_catalog.>=) 0::pg_catalog.float4 AND pg_catalog.pg_stat_get_mod_since_analyze(r.oid)::pg_catalog.float8 OPERATOR(pg_catalog.>) (50::pg_catalog.float8 OPERATOR(pg_catalog.+) (name.reltuples::pg_catalog.float8 OPERATOR(pg_catalog.*) 1.1::pg_catalog.float8)) AS old) AS now
  CROSS JOIN LATERAL (SELECT CASE WHEN now.old AND now.live OPERATOR(pg_catalog.>) 0::pg_catalog.int8 THEN now.live WHEN name.reltuples OPERATOR(pg_catalog.>=) 0::pg_catalog.float4 THEN name.reltuples::pg_catalog.int8 END AS rows, now.old) AS counted
  CROSS JOIN LATERAL (SELECT pg_catalog.json_agg(x.said) AS list FROM (
   SELECT pg_catalog.concat(t.tgname, CASE WHEN t.tgqual IS NOT NULL THEN ' (where its WHEN holds)' END, ', which calls ', n.nspname, '.', p.proname) AS said

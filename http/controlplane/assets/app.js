@@ -304,10 +304,21 @@ function confirmed({ title, text, list = [], hash, yes, grave, work }) {
 }
 
 // A decision waits for some seconds before it is sent, so that it can be taken back.
-const undoSeconds = 5;
+const undoSeconds = 5; // at most
 let held = null; // the newest that can be taken back; those before it wait for their own time
 const waitingToBeSent = new Set();
-function hold(ids, decision, note, what) {
+// undoFor is how many of them there are: a decision has to arrive before the time of its approvals is over.
+function undoFor(countdowns) {
+  const left = [...countdowns].map((element) => (new Date(element.dataset.countdown) - offset - performance.now()) / 1000);
+  return Math.max(0, Math.min(undoSeconds, Math.floor(Math.min(...left, Infinity)) - 2));
+}
+function takenBack(seconds) {
+  return seconds ? ` You can take that back for ${inWords(seconds)}, and not afterwards.` : " Its time is nearly over, so that is sent at once and can't be taken back.";
+}
+function inWords(seconds) {
+  return seconds === 1 ? "1 second" : seconds + " seconds";
+}
+function hold(ids, decision, note, what, seconds) {
   const back = location.pathname + location.search;
   const bar = document.createElement("div");
   bar.className = "held";
@@ -319,8 +330,8 @@ function hold(ids, decision, note, what) {
   undo.textContent = "Undo";
   bar.append(text, undo);
   document.body.append(bar);
-  text.textContent = `${decision === "approve" ? "Approving" : "Rejecting"} ${ids.length === 1 ? "one statement" : ids.length + " statements"} in ${undoSeconds} seconds: ${what}`;
-  const timer = setTimeout(() => mine.sendNow(), undoSeconds * 1000);
+  text.textContent = `${decision === "approve" ? "Approving" : "Rejecting"} ${ids.length === 1 ? "one statement" : ids.length + " statements"} ${seconds ? "in " + inWords(seconds) : "at once"}: ${what}`;
+  const timer = setTimeout(() => mine.sendNow(), seconds * 1000);
   const end = () => {
     clearTimeout(timer);
     bar.remove();
@@ -434,16 +445,17 @@ const actions = {
   resolve(button) {
     const form = button.closest("form");
     const approve = button.dataset.decision === "approve";
+    const left = () => undoFor(document.querySelectorAll("#approval .lead [data-countdown]"));
     confirmed({
       title: approve ? "Approve this statement?" : "Reject this statement?",
       text: approve
-        ? (form.dataset.since ?? "It may then run once, exactly as shown, when the caller sends it again in time.") + " You can take that back for five seconds, and not afterwards."
-        : "It can then never run under this approval. You can take that back for five seconds, and not afterwards.",
-      list: lines(document.querySelector("#approval h1").textContent.split(";")[0], form.note.value && "Note: " + form.note.value),
+        ? (form.dataset.since ?? "It may then run once, exactly as shown, when the caller sends it again in time.") + takenBack(left())
+        : "It can then never run under this approval." + takenBack(left()),
+      list: lines(document.querySelector("#approval h1 .asked").textContent, form.note.value && "Note: " + form.note.value),
       yes: approve ? "Approve" : "Reject", grave: !approve || !button.classList.contains("main"),
       work: async () => {
         const next = form.closest("[data-next]")?.dataset.next;
-        hold([form.dataset.resolve], button.dataset.decision, form.note.value, beginning(document.querySelector("#approval .sql code")));
+        hold([form.dataset.resolve], button.dataset.decision, form.note.value, beginning(document.querySelector("#approval .sql code")), left());
         form.note.value = "";
         if (next) setTimeout(visit, 0, next); // when the dialog is closed
         return { ok: true };
@@ -472,7 +484,7 @@ const actions = {
       yes: `${approve ? "Approve" : "Reject"} ${chosen.length}`, grave: !approve,
       work: async () => {
         const left = chosen.filter((row) => !row.matches(".over"));
-        if (left.length) hold(left.map((row) => row.dataset.row), button.dataset.together, "", beginning(left[0].querySelector(".line")));
+        if (left.length) hold(left.map((row) => row.dataset.row), button.dataset.together, "", beginning(left[0].querySelector(".line")), undoFor(left.map((row) => row.querySelector("[data-countdown]"))));
         else say("All of these were decided, or over, meanwhile. Nothing was sent.");
         for (const row of left) row.querySelector("[data-select]").checked = false;
         setTimeout(move, 0, 1);
