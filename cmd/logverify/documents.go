@@ -25,12 +25,17 @@ func (c *runner) jsonlCommand() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			var o evidence.Options
 			if wal != "" {
-				header, err := c.header(wal)
+				header, damage, err := c.header(wal)
 				if err != nil {
 					return err
 				}
 				o.Header = header
-				o.At = func(upTo uint64) (uint64, [32]byte, error) { return c.hashAt(wal, upTo) }
+				o.At = func(upTo uint64) (uint64, [32]byte, error) {
+					if damage != nil {
+						return 0, [32]byte{}, damage
+					}
+					return c.hashAt(wal, upTo)
+				}
 			}
 			return c.verifyDocument(args[0], o, evidence.VerifyJSONL, asJSON)
 		},
@@ -40,14 +45,17 @@ func (c *runner) jsonlCommand() *cobra.Command {
 	return cmd
 }
 
-// header reads segment 0's header of a log.
-func (c *runner) header(wal string) (*frame.Header, error) {
+// header reads segment 0's header of a log; damage says why there is none.
+func (c *runner) header(wal string) (header *frame.Header, damage, err error) {
 	set, err := frame.Discover(c.ctx, frame.OS{}, wal)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	h, err := set.Genesis()
-	return &h, errors.Join(err, set.Close())
+	h, damage := set.Genesis()
+	if damage == nil {
+		header = &h
+	}
+	return header, damage, set.Close()
 }
 
 // hashAt reads a log up to an event, as far as nothing is wrong with it.

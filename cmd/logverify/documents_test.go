@@ -292,7 +292,6 @@ func TestWhatCanNotBeReadIsPartialAndWrongCallsAreSixtyFour(t *testing.T) {
 		{[]string{"bundle", l.dir}, 2},
 		{[]string{"receipt", t.TempDir()}, 2},
 		{[]string{"checkpoint", l.path("none")}, 2},
-		{[]string{"jsonl", l.path("audit.log"), "--wal", l.path("audit.log")}, 2},
 		{[]string{"bundle", l.path("bundle.json"), "--key", l.path("none")}, 64},
 		{[]string{"bundle", l.path("bundle.json"), "--key", l.path("audit.log")}, 64},
 		{[]string{"checkpoint", l.path("newest.note"), "--witness", "nonsense"}, 64},

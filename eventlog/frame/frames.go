@@ -3,6 +3,7 @@ package frame
 import (
 	"context"
 	"iter"
+	"math"
 )
 
 // Frames reads the frames of all segments in order, up to the event numbered
@@ -12,12 +13,12 @@ import (
 // gets the frames of the next one. A record is valid until the next step of the loop.
 func (s *Set) Frames(ctx context.Context, last uint64) iter.Seq2[Placed, error] {
 	return func(yield func(Placed, error) bool) {
-		for _, seg := range s.readable() {
-			if seg.header.FirstSeq > last {
+		for i, seg := range s.readable() {
+			if i == 0 && seg.header.FirstSeq > last {
 				return
 			}
 			for f, err := range Scan(ctx, seg.File, HeaderSize, seg.limit) {
-				if !yield(f, err) || err == nil && f.Seq >= last {
+				if err == nil && f.Seq > last || !yield(f, err) || err == nil && f.Seq >= last {
 					return
 				}
 			}
@@ -26,32 +27,25 @@ func (s *Set) Frames(ctx context.Context, last uint64) iter.Seq2[Placed, error] 
 }
 
 // Hashes gives the number and the hash of each event up to last, as far as nothing is wrong from
-// the beginning on: the hash is the event's, it links to the one before, and its batch is
-// complete. It is for who holds a log against what is known elsewhere before it is verified; what
-// lies behind the last complete batch is no event, though its frames can be read.
+// the beginning on, be it in an event, a header, or what lies between: Report.RightTo. It is for
+// who holds a log against what is known elsewhere; what lies behind the last complete batch is no
+// event, though its frames can be read.
 func (s *Set) Hashes(ctx context.Context, last uint64) iter.Seq2[uint64, [32]byte] {
 	return func(yield func(uint64, [32]byte) bool) {
-		var c chain
-		for _, seg := range s.readable() {
-			c.enter(&seg.header, seg.header.Hash)
-			var batch [][32]byte
-			for f, err := range Scan(ctx, seg.File, HeaderSize, seg.limit) {
-				if err != nil || !f.Intact() {
-					return
-				}
-				if wrong, _ := c.step(&f.Frame, f.Off); wrong != "" {
-					return
-				}
-				batch = append(batch, f.Hash)
-				if !c.count(&f.Frame, f.Off, f.Off+f.Size, true) {
-					continue
-				}
-				for i, hash := range batch {
-					if seq := f.Seq - uint64(len(batch)-1-i); seq > last || !yield(seq, hash) {
-						return
-					}
-				}
-				batch = batch[:0]
+		if last == 0 {
+			return
+		}
+		o := Options{To: last}
+		if last == math.MaxUint64 {
+			o.To = 0
+		}
+		r, err := verify(ctx, *s, o)
+		if err != nil {
+			return
+		}
+		for f, err := range s.Frames(ctx, r.RightTo) {
+			if err != nil || !yield(f.Seq, f.Hash) {
+				return
 			}
 		}
 	}

@@ -98,6 +98,9 @@ type Report struct {
 	StartedAt   string     `json:"started_at"`
 	DurationMS  int64      `json:"duration_ms"`
 
+	// RightTo is the last event of a complete batch up to which, from event 1 on, no fault
+	// of any kind was met; 0 where there is none.
+	RightTo uint64 `json:"-"`
 	// End is the last complete batch, for whoever wants to write after it.
 	End End `json:"-"`
 	// Header is segment 0's, or the first that could be read.

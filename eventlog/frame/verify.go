@@ -91,6 +91,8 @@ type verifier struct {
 	parts []part
 	wantN uint32 // number of the segment that should come next
 	blind bool   // the end of the log could not be looked at
+	hole  bool   // some header's word was taken for what came before
+	known int    // faults that are not of a segment
 	done  int64
 	total int64
 
@@ -163,6 +165,7 @@ func (v *verifier) trace() string {
 func (v *verifier) segments(ctx context.Context) error {
 	v.rep.Ran(CheckHeader, CheckCount, CheckHash, CheckLink, CheckSequence, CheckPadding, CheckAnchors)
 	v.collect()
+	v.known = v.rep.FaultsTotal
 	first := v.firstPart()
 	for i := range v.parts {
 		p := &v.parts[i]
@@ -276,6 +279,7 @@ func (v *verifier) begin(p *part, ranged bool) {
 		h = Header{Segment: v.wantN, FirstSeq: v.chain.seq + 1}
 	}
 	first := v.chain.counted.n == 0 && !v.chain.started
+	v.hole = v.hole || !v.chain.known && h.Segment > 0
 	v.chain.enter(&h, h.Hash)
 	v.chain.known = v.chain.known && p.err == nil && !ranged
 	v.wantN++

@@ -191,6 +191,9 @@ func (s *segmentWalk) committed(seq uint64) {
 		if v.rep.corrupt == 0 && v.skimmed == 0 {
 			v.rep.VerifiedTo = last.seq
 		}
+		if v.rep.FaultsTotal == v.known && !v.hole && v.skimmed == 0 {
+			v.rep.RightTo = last.seq
+		}
 	}
 	if v.o.To > 0 && seq >= v.o.To {
 		s.end(rangeDone)
