@@ -295,7 +295,7 @@ func (k *known) receipt(p Paper) {
 	}
 	k.anchors = append(k.anchors, a)
 	if err == nil && vouched.Last > a.Seq {
-		a.Seq, a.Hash, a.NoHash, a.Doubt = vouched.Last, [32]byte{}, true, ""
+		a.Seq, a.Hash, a.NoHash, a.Doubt, a.Asked = vouched.Last, [32]byte{}, true, "", false
 		k.anchors = append(k.anchors, a)
 	}
 }

@@ -28,7 +28,7 @@ type Anchor struct {
 	Seq   uint64   // 0 stands for the beginning: Hash is segment 0's header_hash
 	Hash  [32]byte // event_hash at Seq
 	// NoHash says that only reaching Seq is known: such an anchor is listed where
-	// the log ends before it, and says nothing otherwise.
+	// the log ends before it or where it was asked for, and says nothing otherwise.
 	NoHash bool
 	Time   time.Time
 	// Source names the place for the person who reads the report.
@@ -143,12 +143,12 @@ func (b *anchorBook) judge(r *Report, base *Header, o *Options, blind bool) {
 			continue
 		}
 		res := b.compare(r, i, base, blind, o.Copy)
-		if a.NoHash && res == AnchorMissing {
+		if a.NoHash && res == AnchorMissing && !a.Asked {
 			continue
 		}
 		r.Anchors = append(r.Anchors, a.result(res))
 		if res == AnchorMissing && a.Asked {
-			r.Add(Fault{Check: CheckAnchors, Kind: UntrustedAnchor, Seq: a.Seq, Detail: fmt.Sprintf("anchor %s%s could not be compared: event %d was not there to read", a.Level, a.from(), a.Seq)})
+			r.Add(Fault{Check: CheckAnchors, Kind: UntrustedAnchor, Seq: a.Seq, Detail: fmt.Sprintf("anchor %s%s could not be compared: not all that it knows of the events up to %d was there to read", a.Level, a.from(), a.Seq)})
 		}
 		if res == AnchorMatch && a.Doubt == "" && (best < 0 || a.Level > b.anchors[best].Level) {
 			best = i
