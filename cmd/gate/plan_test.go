@@ -271,6 +271,7 @@ func TestAPlanIsNotAskedForWhereSomethingCouldRun(t *testing.T) {
 		{"CREATE OPERATOR + (LEFTARG = text, RIGHTARG = text, FUNCTION = textcat)", "DROP OPERATOR + (text, text)", "an operator that is not built in bears a name of the text"},
 		{"CREATE DOMAIN note AS text CHECK (ran(VALUE) <> '')", "DROP DOMAIN note", "a type that is not built in bears a name of the text"},
 		{"CREATE FUNCTION note(plain) RETURNS text LANGUAGE sql AS 'SELECT 1'", "DROP FUNCTION note", "a function that is not built in bears a name of the text"},
+		{"CREATE SCHEMA other CREATE TABLE plain (note positive)", "DROP SCHEMA other CASCADE", ""},
 		{"CREATE CAST (date AS int) WITHOUT FUNCTION", "DROP CAST (date AS int)", "the database has casts that are not built in"},
 		{"SELECT 1", "SELECT 1", ""},
 	} {

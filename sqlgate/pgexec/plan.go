@@ -43,7 +43,8 @@ var impliedOperators = []string{"=", "<>", "<", ">", "<=", ">=", "~", "!~", "~*"
 // may be anything but built in, and its relations have to be plain tables with
 // nothing of a user's behind them: nor may their parents, whose partition keys bound
 // their rows, and so what else is below those. Pinned objects have no entries in pg_depend,
-// so any entry there that leads to code is a user's.
+// so any entry there that leads to code is a user's. Row types may bear names of the text, as
+// each table of another schema does: a text that means one by it has a signal.
 const harmlessSQL = `WITH RECURSIVE named AS (
  SELECT c.oid FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
   WHERE pg_catalog.concat(n.nspname, '.', c.relname) OPERATOR(pg_catalog.=) ANY ($1)),
@@ -65,8 +66,7 @@ SELECT CASE
   THEN 'a relation uses code that is not built in'
  WHEN EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND p.proname::pg_catalog.text OPERATOR(pg_catalog.=) ANY ($2)) THEN 'a function that is not built in bears a name of the text'
  WHEN EXISTS (SELECT FROM pg_catalog.pg_operator AS o WHERE o.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND o.oprname::pg_catalog.text OPERATOR(pg_catalog.=) ANY ($3)) THEN 'an operator that is not built in bears a name of the text'
- WHEN EXISTS (SELECT FROM pg_catalog.pg_type AS t WHERE t.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND t.typname::pg_catalog.text OPERATOR(pg_catalog.=) ANY ($2)
-  AND NOT EXISTS (SELECT FROM rel WHERE rel.oid OPERATOR(pg_catalog.=) t.typrelid)) THEN 'a type that is not built in bears a name of the text'
+ WHEN EXISTS (SELECT FROM pg_catalog.pg_type AS t WHERE t.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND t.typname::pg_catalog.text OPERATOR(pg_catalog.=) ANY ($2) AND t.typtype OPERATOR(pg_catalog.<>) 'c'::"char") THEN 'a type that is not built in bears a name of the text'
  WHEN EXISTS (SELECT FROM pg_catalog.pg_cast AS c WHERE c.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid) THEN 'the database has casts that are not built in'
  ELSE '' END`
 
