@@ -20,6 +20,7 @@ import (
 // Bounds of what is read whole.
 const (
 	maxPapers    = 64 << 20 // bytes of one file of receipts
+	maxReceipts  = 1 << 18  // in one file: more than right ones have room for
 	maxNoteFiles = 1 << 20  // checkpoints beside a log
 )
 
@@ -117,7 +118,11 @@ func (i Inputs) Receipts(path string) ([]evidence.Paper, error) {
 		if err != nil {
 			return nil, err
 		}
-		papers = append(papers, lines(file, b)...)
+		found, err := lines(file, b)
+		if err != nil {
+			return nil, err
+		}
+		papers = append(papers, found...)
 	}
 	if len(papers) == 0 {
 		return nil, fmt.Errorf("%s holds no receipt", path)
@@ -127,16 +132,18 @@ func (i Inputs) Receipts(path string) ([]evidence.Paper, error) {
 
 // lines gives the lines of a file that hold something. White space around them
 // is what mail and terminals add, and no part of a receipt.
-func lines(file string, b []byte) []evidence.Paper {
-	var papers []evidence.Paper
+func lines(file string, b []byte) (papers []evidence.Paper, err error) {
 	n := 0
 	for line := range strings.Lines(string(b)) {
 		n++
 		if text := strings.Trim(line, "\t\n\v\f\r "); text != "" {
+			if len(papers) == maxReceipts {
+				return nil, fmt.Errorf("%s has more than %d lines that hold something", file, maxReceipts)
+			}
 			papers = append(papers, evidence.Paper{Name: fmt.Sprintf("%s:%d", file, n), Text: text})
 		}
 	}
-	return papers
+	return papers, nil
 }
 
 // Kept reads what a log is to be held against: receipts (files, or folders of
@@ -155,8 +162,8 @@ func (i Inputs) Kept(wal string, receipts, notes []string, keys []checkpoint.Pub
 		}
 	}
 	beside, err := notesBeside(wal)
-	if err != nil {
-		return o, err
+	if err != nil { // the log can be judged without them, and something was not
+		o.Notes = append(o.Notes, evidence.Paper{Name: wal + frame.CheckpointsSuffix, Err: err})
 	}
 	for n, file := range append(beside, notes...) {
 		b, err := i.ReadWhole(file, checkpoint.MaxNote)
@@ -165,25 +172,27 @@ func (i Inputs) Kept(wal string, receipts, notes []string, keys []checkpoint.Pub
 	return o, nil
 }
 
-// notesBeside names the checkpoints that lie beside a log.
-func notesBeside(wal string) ([]string, error) {
-	if real, err := (frame.OS{}).RealPath(wal); err == nil {
-		wal = real // checkpoints lie beside the log itself, not beside a link to it
+// notesBeside names the checkpoints that lie beside a log, those that it finds where an
+// error says that it could not look everywhere.
+func notesBeside(wal string) (beside []string, err error) {
+	real, err := frame.OS{}.RealPath(wal)
+	if err != nil {
+		return nil, nil // nobody knows what lies beside it, and Discover says why
 	}
-	var beside []string
-	root := wal + frame.CheckpointsSuffix
+	root := real + frame.CheckpointsSuffix // they lie beside the log itself, not beside a link to it
 	segments, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	for n := 0; err == nil && n < len(segments); n++ {
-		dir := filepath.Join(root, segments[n].Name())
-		var info fs.FileInfo
-		if info, err = os.Stat(dir); err != nil || !info.IsDir() {
+	for _, segment := range segments {
+		dir := filepath.Join(root, segment.Name())
+		info, statErr := os.Stat(dir)
+		if statErr != nil || !info.IsDir() {
+			err = errors.Join(err, statErr)
 			continue
 		}
-		var notes []fs.DirEntry
-		notes, err = os.ReadDir(dir)
+		notes, listErr := os.ReadDir(dir)
+		err = errors.Join(err, listErr)
 		for _, note := range notes {
 			if strings.HasSuffix(note.Name(), ".note") {
 				beside = append(beside, filepath.Join(dir, note.Name()))
@@ -191,11 +200,11 @@ func notesBeside(wal string) ([]string, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the checkpoints beside the log can't be read: %w", err)
-	}
-	if len(beside) > maxNoteFiles {
-		return nil, fmt.Errorf("%d checkpoints lie beside the log, more than %d", len(beside), maxNoteFiles)
+		err = fmt.Errorf("the checkpoints beside the log can't all be read: %w", err)
 	}
 	slices.Sort(beside)
-	return beside, nil
+	if len(beside) > maxNoteFiles {
+		return beside[:maxNoteFiles], errors.Join(err, fmt.Errorf("%d checkpoints lie beside the log, more than %d", len(beside), maxNoteFiles))
+	}
+	return beside, err
 }

@@ -62,7 +62,7 @@ func TestCheckpointsBesideALogThatCannotBeReadAreNoneThatAreNotThere(t *testing.
 	root := wal + frame.CheckpointsSuffix
 	require.NoError(t, os.WriteFile(root, nil, 0o600))
 	_, err = notesBeside(wal)
-	require.ErrorContains(t, err, "can't be read")
+	require.ErrorContains(t, err, "can't all be read")
 	require.NoError(t, os.Remove(root))
 	elsewhere := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "7.note"), nil, 0o600))

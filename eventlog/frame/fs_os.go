@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -119,15 +120,22 @@ func (o OS) SyncDir(dir string) error {
 
 // RealPath implements FS.
 func (o OS) RealPath(name string) (string, error) {
-	abs, err := filepath.Abs(name)
-	if err != nil {
-		return "", err
+	abs := name
+	if !filepath.IsAbs(name) {
+		dir, err := os.Getwd()
+		if err != nil {
+			return "", err
+		}
+		abs = dir + "/" + name
 	}
+	abs = "/" + strings.Trim(abs, "/")
+	// The text is not cleaned: ".." behind a link leads to where the link's target lies.
 	real, err := filepath.EvalSymlinks(abs)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return real, err
 	}
-	dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
+	above, base := filepath.Split(abs)
+	dir, err := filepath.EvalSymlinks(above)
 	if err != nil {
 		return "", err
 	}
@@ -135,11 +143,11 @@ func (o OS) RealPath(name string) (string, error) {
 	// rotation there is no active segment.
 	if target, err := os.Readlink(abs); err == nil {
 		if !filepath.IsAbs(target) {
-			target = filepath.Join(dir, target)
+			target = dir + "/" + target
 		}
 		return o.RealPath(target)
 	}
-	return filepath.Join(dir, filepath.Base(abs)), nil
+	return filepath.Join(dir, base), nil
 }
 
 // Magic numbers of statfs(2) that x/sys has no name for.
