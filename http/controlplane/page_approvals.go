@@ -860,8 +860,8 @@ func dangers(r *approvalRow, warnings []string) []meaning {
 	for _, words := range r.Claims {
 		list = append(list, meaning{"A claim is written to be misread", "high", words, ""})
 	}
-	for _, words := range warnings {
-		list = append(list, meaning{"Read with care", "medium", words, ""})
+	if len(warnings) > 0 { // one line, for the statement stands below them
+		list = append(list, meaning{"Read with care", "medium", strings.Join(warnings, " "), ""})
 	}
 	list = append(list, meanings(&r.Classification)...)
 	if !slices.ContainsFunc(list, func(m meaning) bool { return m.Name == "write_without_where" || m.Name == "tautological_where" }) &&
