@@ -14,7 +14,7 @@ import (
 
 // jsonlCommand is "logverify jsonl FILE".
 func (c *runner) jsonlCommand() *cobra.Command {
-	var wal string
+	var wals []string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "jsonl FILE",
@@ -24,7 +24,10 @@ func (c *runner) jsonlCommand() *cobra.Command {
 		Args:    asUsage(cobra.ExactArgs(1)),
 		RunE: func(_ *cobra.Command, args []string) error {
 			var o evidence.Options
-			if wal != "" {
+			if len(wals) > 1 {
+				return usageError{errors.New("--wal is given twice: a copy is of one log")}
+			}
+			for _, wal := range wals {
 				header, damage, err := c.header(wal)
 				if err != nil {
 					return err
@@ -40,7 +43,7 @@ func (c *runner) jsonlCommand() *cobra.Command {
 			return c.verifyDocument(args[0], o, evidence.VerifyJSONL, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&wal, "wal", "", "log that it is a copy of")
+	cmd.Flags().StringArrayVar(&wals, "wal", nil, "log that it is a copy of")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
