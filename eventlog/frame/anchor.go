@@ -115,10 +115,10 @@ func (b *anchorBook) awaits(seq uint64) bool {
 	return b.next < len(b.anchors) && b.anchors[b.next].Seq <= seq
 }
 
-// knowsBeyond reports whether a trusted anchor speaks of events after seq.
+// knowsBeyond reports whether an anchor that somebody vouches for speaks of events after seq.
 func (b *anchorBook) knowsBeyond(seq uint64) bool {
 	for _, a := range b.anchors {
-		if !a.Untrusted && a.Seq > seq {
+		if !a.Untrusted && !a.Unsigned && a.Seq > seq {
 			return true
 		}
 	}
