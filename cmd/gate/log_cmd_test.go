@@ -3,14 +3,18 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"writegate/eventlog/event"
+	"writegate/eventlog/evidence/evidencetest"
 	"writegate/eventlog/frame"
 )
 
@@ -143,4 +147,33 @@ func TestADumpEndsWhereTheLogIsDamaged(t *testing.T) {
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, errs, "gate log verify")
 	require.NoDirExists(t, d.file("approvals.db"), "nothing is built on a damaged log")
+}
+
+// A log is judged whatever its first event lacks, and what was found is the exit code
+// also where it can't be told.
+func TestALogIsJudgedWhateverItsFirstEventLacks(t *testing.T) {
+	t.Parallel()
+	l := evidencetest.New(0)
+	begun := evidencetest.Startup("", nil)
+	begun.Payload = event.NewPayload(event.Field{Key: "predecessor", Value: event.Map()})
+	l.Append(begun)
+	for seq := uint64(2); seq <= 9; seq++ {
+		l.Append(evidencetest.Draft(seq))
+	}
+	first, size, err := frame.ParseFrame(l.WAL()[frame.HeaderSize:])
+	require.NoError(t, err)
+	_, second, err := frame.ParseFrame(l.WAL()[frame.HeaderSize+size:])
+	require.NoError(t, err)
+	require.EqualValues(t, 1, first.Seq)
+	d := newNotes(t)
+	path := d.file("odd.wal")
+	require.NoError(t, os.WriteFile(path, slices.Concat(l.WAL()[:frame.HeaderSize+size], l.WAL()[frame.HeaderSize+size+second:]), 0o600))
+	code, out, errs := d.command(t, "log", "verify", path)
+	require.Equal(t, exitFailed, code, errs)
+	require.Contains(t, out, "corruption_detected")
+	require.Contains(t, out, "nobody can tell which logs came before this one")
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer full.Close()
+	require.Equal(t, exitFailed, Run(t.Context(), []string{"log", "verify", path}, streams{strings.NewReader(""), full, io.Discard}, d.environ()))
 }

@@ -54,7 +54,11 @@ func (a *app) verifyLog(c *cobra.Command, path string, f verifyFlags) error {
 	}
 	set, report, err := a.judgeWith(c.Context(), path, papers)
 	if err == nil {
-		err = eventlog.WarnOfAncestors(c.Context(), frame.OS{}, &set, &report)
+		if unread := eventlog.WarnOfAncestors(c.Context(), frame.OS{}, &set, &report); c.Context().Err() != nil {
+			err = unread
+		} else if unread != nil { // the log itself was judged
+			report.Warn("nobody can tell which logs came before this one: " + unread.Error())
+		}
 	}
 	if err = errors.Join(err, set.Close()); err != nil {
 		return exitWith(exitPartial, err)
@@ -63,7 +67,10 @@ func (a *app) verifyLog(c *cobra.Command, path string, f verifyFlags) error {
 	if f.json {
 		print = terminal.PrintReportJSON
 	}
-	if err := print(c.OutOrStdout(), report); err != nil {
+	switch err := print(c.OutOrStdout(), report); {
+	case err != nil && report.Status == frame.Corruption: // it was found, and only the telling failed
+		return exitWith(exitFailed, err)
+	case err != nil:
 		return exitWith(exitPartial, err)
 	}
 	return exitAfter(report, nil)
