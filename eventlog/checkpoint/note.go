@@ -213,49 +213,63 @@ func Open(raw []byte, keys Keys) (*Note, error) {
 	return n, nil
 }
 
-// verifiers gives the known keys as the note package asks for them: those of one name and
-// hash as one. A hash has 32 bits, and whoever writes a log can make it name a key of any.
+// verifiers gives the known keys as the note package asks for them.
 func (k Keys) verifiers(origin string) (note.Verifiers, error) {
-	var list []note.Verifier
-	type nameHash struct {
-		name string
-		hash uint32
-	}
-	at := make(map[nameHash]int)
-	add := func(v note.Verifier) {
-		id := nameHash{v.Name(), v.KeyHash()}
-		if i, ok := at[id]; ok {
-			list[i] = either{list[i], v}
-			return
-		}
-		at[id] = len(list)
-		list = append(list, v)
-	}
-	seen := make(map[PublicKey]bool)
-	for _, key := range k.Log {
-		vkey, err := key.VKey(origin)
-		if err != nil {
+	v := knownKeys{origin: origin, log: k.Log}
+	if len(k.Log) > 0 {
+		if _, err := k.Log[0].VKey(origin); err != nil {
 			return nil, fmt.Errorf("%w: %.40q is no origin", ErrMalformed, origin)
 		}
-		v, err := note.NewVerifier(vkey)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrKey, err)
-		}
-		if !seen[key] {
-			seen[key] = true
-			add(v)
-		}
 	}
-	for i, vkey := range k.Witnesses {
+	for _, vkey := range k.Witnesses {
 		name, key, err := ParseWitnessVKey(vkey)
 		if err != nil {
 			return nil, err
 		}
-		if !slices.Contains(k.Witnesses[:i], vkey) {
-			add(newCosigner(name, key))
+		v.witnesses = append(v.witnesses, newCosigner(name, key))
+	}
+	return v, nil
+}
+
+// knownKeys finds keys by name and hash. A hash has 32 bits, and whoever writes a log can
+// make it name a key of any, so all of one hash are tried.
+type knownKeys struct {
+	origin    string
+	log       []PublicKey
+	witnesses []note.Verifier
+}
+
+// Verifier implements note.Verifiers.
+func (k knownKeys) Verifier(name string, hash uint32) (note.Verifier, error) {
+	var found note.Verifier
+	add := func(v note.Verifier) {
+		if found != nil {
+			v = either{found, v}
+		}
+		found = v
+	}
+	for i := 0; i < len(k.log) && name == k.origin; i++ {
+		if key := k.log[i]; keyHash(name, append([]byte{vkeyEd25519}, key[:]...)) == hash {
+			vkey, err := key.VKey(name)
+			if err != nil {
+				return nil, err
+			}
+			v, err := note.NewVerifier(vkey)
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrKey, err)
+			}
+			add(v)
 		}
 	}
-	return note.VerifierList(list...), nil
+	for _, w := range k.witnesses {
+		if w.Name() == name && w.KeyHash() == hash {
+			add(w)
+		}
+	}
+	if found == nil {
+		return nil, &note.UnknownVerifierError{Name: name, KeyHash: hash}
+	}
+	return found, nil
 }
 
 // either is two keys of one name and hash.

@@ -180,8 +180,9 @@ func (k *known) readEarlier(ctx context.Context, path string, e *earlierLog, has
 	}
 	h, err := set.Genesis()
 	e.origin = h.Origin
-	for _, key := range append(keys, h.Signer) {
-		k.vkey(key)
+	k.named = map[string]bool{}
+	for _, key := range append([]string{h.Signer}, keys...) {
+		k.name(key)
 	}
 	return first, err
 }

@@ -78,7 +78,7 @@ func (o *Outside) Verify(ctx context.Context, set *frame.Set, options frame.Opti
 
 // gather reads papers and log.
 func (o *Outside) gather(ctx context.Context, set *frame.Set) (*known, error) {
-	k := &known{given: o.Keys, keys: slices.Clone(o.Keys), sizes: map[uint64]bool{}, hashes: map[uint64][32]byte{}, receipts: map[string]*checkpoint.Receipt{}}
+	k := &known{named: map[string]bool{}, given: o.Keys, keys: slices.Clone(o.Keys), sizes: map[uint64]bool{}, hashes: map[uint64][32]byte{}, receipts: map[string]*checkpoint.Receipt{}}
 	k.header(set)
 	if err := k.followed(ctx, set); err != nil {
 		return &known{}, err
@@ -111,6 +111,7 @@ func (o *Outside) gather(ctx context.Context, set *frame.Set) (*known, error) {
 type known struct {
 	given    []checkpoint.PublicKey // by the caller
 	keys     []checkpoint.PublicKey // given, and named by the log
+	named    map[string]bool        // vkeys, by the log that is read
 	notes    []Paper
 	receipts map[string]*checkpoint.Receipt // by their text, those that are one
 	sizes    map[uint64]bool                // of the notes
@@ -193,7 +194,7 @@ func (k *known) header(set *frame.Set) {
 		}
 		if h, err := frame.ParseHeader(b[:n]); err == nil {
 			k.origin, k.id = h.Origin, h.LogID
-			k.vkey(h.Signer)
+			k.name(h.Signer)
 			return
 		}
 	}
@@ -250,7 +251,7 @@ func (k *known) read(ctx context.Context, set *frame.Set) error {
 			batch = batch[:0]
 		}
 		s := startupOf(&f.Frame)
-		k.vkey(s.key)
+		k.name(s.key)
 		if f.Seq == 1 && !begun {
 			k.first, begun = s, true
 		}
@@ -258,8 +259,16 @@ func (k *known) read(ctx context.Context, set *frame.Set) error {
 	return nil
 }
 
-func (k *known) vkey(text string) {
-	if _, key, err := checkpoint.ParseVKey(text); err == nil && !slices.Contains(k.keys, key) {
+// mostNamed is how many different keys a log can name: each is tried for each paper.
+const mostNamed = 1000
+
+// name takes a key that a log names.
+func (k *known) name(vkey string) {
+	if vkey == "" || k.named[vkey] || len(k.named) == mostNamed {
+		return
+	}
+	k.named[vkey] = true
+	if _, key, err := checkpoint.ParseVKey(vkey); err == nil && !slices.Contains(k.keys, key) {
 		k.keys = append(k.keys, key)
 	}
 }

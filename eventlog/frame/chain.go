@@ -84,7 +84,7 @@ func (c *chain) place(f *Frame) (Kind, string) {
 		return BadSequence, fmt.Sprintf("event %d follows event %d", f.Seq, c.seq)
 	case !c.known:
 		return "", ""
-	case f.Seq != c.seq+1:
+	case f.Seq != c.seq+1 || f.Seq == 0:
 		return BadSequence, fmt.Sprintf("event %d stands where event %d belongs", f.Seq, c.seq+1)
 	case f.PreviousHash == c.hash:
 		return "", ""

@@ -37,7 +37,7 @@ func (s *stretch) add(b []byte, off int64) {
 	before := s.head.Seq
 	s.head.decodeHead(b)
 	if s.some {
-		follows := s.head.Seq == before+1 && bytes.Equal(b[HeadSize:recordAt], s.hash)
+		follows := s.head.Seq == before+1 && s.head.Seq > 0 && bytes.Equal(b[HeadSize:recordAt], s.hash)
 		if !follows || s.rule(&s.head, off) != "" {
 			s.broken = true
 			return
