@@ -73,6 +73,9 @@ func (s *Server) rows(items []approval) []approvalRow {
 		if slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.How != "named" || len(t.Triggers) > 0 }) || r.unlooked() != "" || r.unseen() != "" {
 			r.rank = max(r.rank, 10) // what that comes to, the text does not say
 		}
+		if changed, _ := changeDangers(&a.Classification, a.SQL); len(changed) > 0 || r.cascades() != "" {
+			r.rank = max(r.rank, misleading) // more goes than its text names
+		}
 		if r.manyByKey() || r.all() != nil || r.Impact != nil && float64(r.Impact.Rows)+r.Impact.taken() >= manyRows || len(r.besides("rule")) > 0 {
 			r.rank = max(r.rank, misleading) // its text says less than it is expected to do
 		}
@@ -792,7 +795,7 @@ func deed(r *approvalRow) string {
 		said += ", with " + few(below) + " below it"
 	}
 	if emptied := r.besides("emptied"); len(emptied) > 0 {
-		said += " and, by cascade, " + few(emptied)
+		said += ": " + few(emptied)
 	}
 	if taken := r.besides("cascade"); len(taken) > 0 {
 		said += " and, by cascade, from " + few(taken)
@@ -863,7 +866,17 @@ func dangers(r *approvalRow, warnings []string) []meaning {
 	if len(warnings) > 0 { // one line, for the statement stands below them
 		list = append(list, meaning{"Read with care", "medium", strings.Join(warnings, " "), ""})
 	}
-	list = append(list, meanings(&r.Classification)...)
+	changed, noRights := changeDangers(&r.Classification, r.SQL)
+	list = append(list, changed...)
+	for _, m := range meanings(&r.Classification) {
+		if m.Name == "privilege_change" && noRights {
+			continue
+		}
+		if words := r.cascades(); m.Name == "cascade" && words != "" {
+			m.Severity, m.Words = "high", words
+		}
+		list = append(list, m)
+	}
 	if !slices.ContainsFunc(list, func(m meaning) bool { return m.Name == "write_without_where" || m.Name == "tautological_where" }) &&
 		(slices.Contains(r.Classification.Where, "none") || slices.Contains(r.Classification.Where, "tautology")) {
 		list = append(list, meaning{"Every row", "high", "A part of it touches every row.", ""})

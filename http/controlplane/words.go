@@ -184,7 +184,11 @@ func advice(c *classification, text string) []string {
 // keptOut says who can't use what meanwhile: what is kept from readers is kept from writers,
 // too.
 func keptOut(c *classification, text string) string {
-	tables, kind := cmp.Or(few(tableList(c.TablesWritten)), "the table"), objectKind.FindStringSubmatch(bareText(text))
+	tables, kind := few(tableList(c.TablesWritten)), objectKind.FindStringSubmatch(bareText(text))
+	if slices.Contains(c.Flags, "cascade") {
+		tables = written(c)
+	}
+	tables = cmp.Or(tables, "the table")
 	all, writes := slices.Contains(c.Advice, "blocks_all"), slices.Contains(c.Advice, "blocks_writes")
 	switch {
 	case all && writes && len(c.TablesWritten) > 1:
@@ -235,6 +239,9 @@ func effectVerb(queryType string) string {
 // effect says in one line what a statement does: of one that writes in several parts,
 // what each of them does. Its text tells what a change of the schema is about.
 func effect(c *classification, text string) string {
+	if words := changes(c, text); words != "" {
+		return words
+	}
 	verb := effectVerb(c.QueryType)
 	if words := objectKind.FindStringSubmatch(bareText(text)); words != nil && strings.EqualFold(words[1], strings.TrimSuffix(c.QueryType, "_TABLE_AS")) {
 		verb = capital(strings.ToLower(words[1] + " " + words[2]))
@@ -279,9 +286,11 @@ func effect(c *classification, text string) string {
 	}
 	switch {
 	case len(c.TablesWritten) > 0:
-		return verb + " " + tableNames(c.TablesWritten) + called
+		return verb + " " + written(c) + called
 	case len(c.TablesRead) > 0:
 		return verb + " " + tableNames(c.TablesRead) + called
+	case c.Class == "ddl" || c.Class == "dcl":
+		return verb + " (which, its text says, and this sentence can't tell)"
 	}
 	return verb + called
 }
@@ -294,6 +303,22 @@ func few(list []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(list[:3], ", "), len(list)-3)
 }
 
+// written names the tables that a statement writes, and says of a cascade that others hang
+// on them.
+func written(c *classification) string {
+	if list := withoutUnnamed(c.TablesWritten); slices.Contains(c.Flags, "cascade") && len(list) < len(c.TablesWritten) {
+		if len(list) == 0 {
+			return "what hangs on it"
+		}
+		return few(tableList(list)) + hanging(len(list))
+	}
+	return tableNames(c.TablesWritten)
+}
+
+func withoutUnnamed(list []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(name string) bool { return name == "?.*" })
+}
+
 // plainInNames are what a name of most tables has.
 const plainInNames = "abcdefghijklmnopqrstuvwxyz0123456789_$.*"
 
@@ -301,7 +326,7 @@ const plainInNames = "abcdefghijklmnopqrstuvwxyz0123456789_$.*"
 func tableNames(list []string) string { return strings.Join(tableList(list), ", ") }
 
 func tableList(list []string) []string {
-	named := slices.DeleteFunc(slices.Clone(list), func(name string) bool { return name == "?.*" })
+	named := withoutUnnamed(list)
 	for i, name := range named {
 		if strings.Trim(name, plainInNames) != "" { // it may be written to be read as our words
 			named[i] = strconv.Quote(name)

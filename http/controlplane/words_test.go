@@ -94,15 +94,15 @@ func TestWhatIsWrittenToBeMisreadIsHighRisk(t *testing.T) {
 
 func TestAChangeOfTheSchemaIsNamedByWhatItChanges(t *testing.T) {
 	for text, want := range map[string]string{
-		"CREATE INDEX i ON orders (status)":                                      "Create index on public.orders",
-		"/* CREATE TABLE */ create\n unique index CONCURRENTLY i ON orders (id)": "Create unique index on public.orders",
+		"CREATE INDEX i ON orders (status)":                                      "Create index i on public.orders",
+		"/* CREATE TABLE */ create\n unique index CONCURRENTLY i ON orders (id)": "Create unique index i on public.orders",
 		"CREATE TABLE orders (id int)":                                           "Create table public.orders",
 		"CREATE TEMP TABLE orders (id int)":                                      "Create table public.orders",
-		"CREATE OR REPLACE TRIGGER g AFTER DELETE ON orders":                     "Create trigger on public.orders",
-		"CREATE CONSTRAINT TRIGGER g AFTER DELETE ON orders":                     "Create constraint trigger on public.orders",
-		"CREATE POLICY p ON orders":                                              "Create policy on public.orders",
-		"ALTER TABLE orders ADD c int":                                           "Alter table public.orders",
-		"ALTER TRIGGER g ON orders RENAME TO h":                                  "Alter trigger on public.orders",
+		"CREATE OR REPLACE TRIGGER g AFTER DELETE ON orders":                     "Create trigger g on public.orders",
+		"CREATE CONSTRAINT TRIGGER g AFTER DELETE ON orders":                     "Create constraint trigger g on public.orders",
+		"CREATE POLICY p ON orders":                                              "Create policy p on public.orders",
+		"ALTER TABLE orders ADD c int":                                           "Alter table public.orders: add c int",
+		"ALTER TRIGGER g ON orders RENAME TO h":                                  "Rename trigger g on public.orders to h",
 		"DROP TABLE IF EXISTS orders":                                            "Drop table public.orders",
 		"DROP MATERIALIZED VIEW orders":                                          "Drop materialized view public.orders",
 		"DROP INDEX orders":                                                      "Drop index public.orders",
