@@ -95,7 +95,7 @@ func dangersInSight(t *testing.T, b *browser.Browser) {
 		sees []string
 	}{
 		{"a delete that cascades", ask("DELETE FROM parents WHERE id = 1"), []string{"asks to delete from public.parents (rows whose id, or other key column, has a given value) and, by cascade, from public.children", "It may fail", "Deletes elsewhere", "Rows of public.children (about 5 000 rows", "on average", "Empties columns elsewhere", "public.grandchildren (about 5 000 rows"}},
-		{"a comment hides the condition", ask("DELETE FROM orders -- only the test order:\n  -- WHERE id = 7"), []string{"Has no condition: it touches every row.", "2 comments. Comments do not run", "It will probably fail", "expects 100 rows"}},
+		{"a comment hides the condition", ask("DELETE FROM orders -- only the test order:\n  -- WHERE id = 7"), []string{"Has no condition: it touches every row.", "2 comments. Comments do not run", "It will probably fail", "It changes every row of public.orders, about 100, and over 2 nothing is changed."}},
 		{"one delete behind 300 lines", ask(many), []string{"delete from public.orders", "DELETE FROM orders", "WHERE customer_id IN (SELECT id FROM old)", "Jump to the rest: all 304 lines", "Writes from inside a WITH clause."}},
 		{"an upsert over the whole table", ask("INSERT INTO orders (id, customer_id, status) SELECT id, customer_id, 'void' FROM orders ON CONFLICT (id) DO UPDATE SET status = excluded.status"), []string{"every row", "ON CONFLICT (id) DO UPDATE"}},
 		{"letters of another alphabet", ask("UPDATE orders SET status = 'p\u0430id' WHERE id = 1"), []string{"High risk", "mixes Cyrillic and Latin letters", "is not the word it looks like"}},

@@ -21,9 +21,15 @@ func expected(r *approvalRow) (list []meaning) {
 	case p == nil || p.Node == "":
 		return nil
 	}
-	rows, all, joins := "PostgreSQL expects "+plural(int(p.Rows), "row", "rows"), r.all(), r.joins()
+	rows, joins := "PostgreSQL expects "+plural(int(p.Rows), "row", "rows"), r.joins()
+	all, nearly := r.all()
 	every, fails := "Every row", "It will probably fail"
+	table, number := r.everyRow()
 	switch {
+	case table != "": // which the text says, and no estimate is to say otherwise
+		rows, joins = everyOf(table, number), false
+	case nearly:
+		every, rows = "Nearly every row", rows+" of the "+sizeOf(reached{Rows: all.Rows})+" of "+all.Table
 	case all != nil && (joins || r.Classification.QueryType == "INSERT"):
 		rows, every = rows+", as many as "+all.Table+" has", "Perhaps every row"
 	case all != nil:
@@ -37,8 +43,8 @@ func expected(r *approvalRow) (list []meaning) {
 	} else if r.MaxRows != nil && more >= 1 && float64(p.Rows)+more > float64(*r.MaxRows) {
 		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("%s, on which about %s more hang by foreign keys, if they are no different from others. Those count, and over %s nothing is changed.",
 			rows, thousands(int64(more)), thousands(*r.MaxRows)), ""})
-	} else if table := p.ofItself(); r.MaxRows != nil && table != "" {
-		list = append(list, meaning{"It may fail", "medium", fmt.Sprintf("Rows of %s belong to others of it, those to others, and so on: how many go in all is not known. Those count, and over %s nothing is changed.", table, thousands(*r.MaxRows)), ""})
+	} else if own := p.ofItself(); r.MaxRows != nil && own != "" {
+		list = append(list, meaning{"It may fail", "medium", fmt.Sprintf("Rows of %s belong to others of it, those to others, and so on: how many go in all is not known. Those count, and over %s nothing is changed.", own, thousands(*r.MaxRows)), ""})
 	}
 	if r.MaxRows != nil && !r.OverLimit && 2*p.Rows > *r.MaxRows && slices.ContainsFunc(p.Tables, func(t reached) bool { return t.Moves }) {
 		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("%s. A row that moves to another partition counts twice, and over %s nothing is changed.", rows, thousands(*r.MaxRows)), ""})
@@ -81,15 +87,41 @@ func (r *approvalRow) manyByKey() bool {
 	return (c.QueryType == "UPDATE" || c.QueryType == "DELETE") && slices.Equal(c.Where, []string{"key_equality"}) && r.Impact != nil && r.Impact.Rows > 1
 }
 
-// all is the table of which a change with a condition is expected to reach every row.
-func (r *approvalRow) all() *reached {
+// everyRow is the table of which the text of a change says that it reaches every row, and
+// how many those are; "": it says no such thing, or their number is not known.
+func (r *approvalRow) everyRow() (table string, rows int64) {
+	c, p := &r.Classification, r.Impact
+	every := len(c.Where) == 1 && (c.Where[0] == "none" || c.Where[0] == "tautology")
+	if p == nil || p.Node == "" || !every || len(c.TablesWritten) != 1 || c.QueryType != "UPDATE" && c.QueryType != "DELETE" {
+		return "", 0
+	}
+	named := slices.IndexFunc(p.Tables, func(t reached) bool { return t.How == "named" && t.Table == c.TablesWritten[0] })
+	switch counted := named >= 0 && p.Tables[named].Rows != nil && *p.Tables[named].Rows >= 0; {
+	case c.Where[0] == "none" && !r.joins(): // it is estimated by the size that the table has now
+		return c.TablesWritten[0], p.Rows
+	case !counted:
+		return "", 0
+	case r.joins():
+		return c.TablesWritten[0], *p.Tables[named].Rows
+	default: // that a condition is always true, PostgreSQL may not see
+		return c.TablesWritten[0], max(p.Rows, *p.Tables[named].Rows)
+	}
+}
+
+func everyOf(table string, rows int64) string {
+	return "It changes every row of " + table + ", about " + thousands(rows)
+}
+
+// all is the table of which a change with a condition is expected to reach every row, or
+// nearly: more than nine of ten.
+func (r *approvalRow) all() (table *reached, nearly bool) {
 	if c := &r.Classification; !slices.Contains(c.QueryTypes, "UPDATE") && !slices.Contains(c.QueryTypes, "DELETE") || len(c.TablesWritten) != 1 || slices.Contains(c.Where, "none") || slices.Contains(c.Where, "tautology") {
-		return nil
+		return nil, false
 	}
 	var found *reached
 	in := int64(0)
 	for i, t := range r.Impact.tables() {
-		if t.How == "named" && t.Table == r.Classification.TablesWritten[0] && t.Rows != nil && *t.Rows > 1 && r.Impact.Rows >= *t.Rows {
+		if t.How == "named" && t.Table == r.Classification.TablesWritten[0] && t.Rows != nil && *t.Rows > 1 && 10*r.Impact.Rows > 9**t.Rows {
 			found = &r.Impact.Tables[i]
 			in += *t.Rows
 		}
@@ -97,10 +129,13 @@ func (r *approvalRow) all() *reached {
 			in += *t.Rows
 		}
 	}
-	if found != nil && r.Impact.Rows >= in {
-		return found
+	switch {
+	case found != nil && r.Impact.Rows >= in:
+		return found, false
+	case found != nil && 10*r.Impact.Rows > 9*in && !r.joins() && r.Classification.QueryType != "INSERT":
+		return found, true
 	}
-	return nil
+	return nil, false
 }
 
 // unlooked says why it is not known which tables a write reaches besides; "": it is, or it

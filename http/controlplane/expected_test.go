@@ -19,7 +19,8 @@ func TestWhatIsExpectedIsSaidWhereTheTextSaysLess(t *testing.T) {
 		{"DELETE", "key_equality", 1, ""},
 		{"DELETE", "key_equality", 90, "More than one row"},
 		{"INSERT", "key_equality", 90, ""},
-		{"UPDATE", "present", 99, ""},
+		{"UPDATE", "present", 90, ""},
+		{"UPDATE", "present", 91, "Nearly every row"},
 		{"UPDATE", "present", 100, "Every row"},
 		{"DELETE", "none", 100, ""}, // which its signal says
 	} {
@@ -84,5 +85,17 @@ func TestAWriteOfTablesWithoutNamesWasNotLookedAt(t *testing.T) {
 	for omitted, want := range map[string]string{"": "it names none of the tables that it writes", "the database did not say in time": "the database did not say in time"} {
 		r := approvalRow{approval: approval{Classification: classification{Class: "write", TablesWritten: []string{"?.*"}}, Impact: &plan{Omitted: omitted}}}
 		require.Equal(t, want, r.unlooked())
+	}
+}
+
+// Of a change that reaches every row there is one number on its card, with one word.
+func TestEveryRowHasOneNumber(t *testing.T) {
+	counted, most := int64(200), int64(20)
+	for where, want := range map[string]string{"none": "150", "tautology": "200"} {
+		a := approval{Classification: classification{QueryType: "DELETE", QueryTypes: []string{"DELETE"}, Class: "write", Where: []string{where}, TablesWritten: []string{"public.t"}}, MaxRows: &most, OverLimit: true,
+			Impact: &plan{Node: "Delete", Rows: 150, Tables: []reached{{Table: "public.t", How: "named", Rows: &counted}}}}
+		row := (&Server{now: time.Now}).rows([]approval{a})[0]
+		require.Contains(t, row.estimated(), "Every row, about "+want+" (Delete")
+		require.Equal(t, "It changes every row of public.t, about "+want+", and over 20 nothing is changed.", expected(&row)[0].Words)
 	}
 }

@@ -76,7 +76,7 @@ func (s *Server) rows(items []approval) []approvalRow {
 		if changed, _ := changeDangers(&a.Classification, a.SQL); len(changed) > 0 || r.cascades() != "" {
 			r.rank = max(r.rank, misleading) // more goes than its text names
 		}
-		if r.manyByKey() || r.all() != nil || r.Impact != nil && float64(r.Impact.Rows)+r.Impact.taken() >= manyRows || len(r.besides("rule")) > 0 {
+		if all, _ := r.all(); r.manyByKey() || all != nil || r.Impact != nil && float64(r.Impact.Rows)+r.Impact.taken() >= manyRows || len(r.besides("rule")) > 0 {
 			r.rank = max(r.rank, misleading) // its text says less than it is expected to do
 		}
 		r.Risk = riskWord(r.rank)
@@ -536,7 +536,8 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	if err != nil {
 		return err
 	}
-	v := approvalView{approvalRow: s.rows([]approval{a})[0], Text: s.shownSQL(a.SQL), Reach: reach(&a.Classification), Estimate: estimate(a.Impact)}
+	v := approvalView{approvalRow: s.rows([]approval{a})[0], Text: s.shownSQL(a.SQL), Reach: reach(&a.Classification)}
+	v.Estimate = v.estimated()
 	if v.Since = s.sinceOf(ctx, &v.approvalRow, p.Policy); v.Since != nil && v.Since.MaxRows != nil {
 		v.MaxRows = v.Since.MaxRows
 		v.OverLimit = a.Impact != nil && a.Impact.Rows > *v.MaxRows
@@ -748,7 +749,7 @@ func CardOf(record json.RawMessage, get Get, now time.Time) (Card, error) {
 	}
 	s := &Server{now: func() time.Time { return now }}
 	v := approvalView{approvalRow: s.rows([]approval{a})[0]}
-	card := Card{Asks: deed(&v.approvalRow), Expected: estimate(a.Impact)}
+	card := Card{Asks: deed(&v.approvalRow), Expected: v.estimated()}
 	for _, m := range dangers(&v.approvalRow, slices.Concat(viewSQL(a.SQL).Warnings, viewSQL(a.PreparedSQL).Warnings)) {
 		words := m.Name + ": " + m.Words
 		if m.Subjects != "" {

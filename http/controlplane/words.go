@@ -375,6 +375,16 @@ func estimate(p *plan) string {
 	return fmt.Sprintf("PostgreSQL expects %s (%s, cost %s). It planned the statement and did not run it.", plural(int(p.Rows), "row", "rows"), p.Node, thousands(int64(math.Round(p.TotalCost))))
 }
 
+// estimated is estimate of an approval: where its text says that it reaches every row, that
+// is the number.
+func (r *approvalRow) estimated() string {
+	table, rows := r.everyRow()
+	if table == "" {
+		return estimate(r.Impact)
+	}
+	return fmt.Sprintf("Every row, about %s (%s, cost %s). PostgreSQL planned the statement and did not run it.", thousands(rows), r.Impact.Node, thousands(int64(math.Round(r.Impact.TotalCost))))
+}
+
 // takenWords say what a foreign key does with the rows that hang on others, and what a
 // view's name hides.
 var takenWords = map[string][2]string{
