@@ -258,7 +258,8 @@ func (a *app) approvalsShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.showApproval(c.Context(), client, &o, args[0], a.out)
+			_, err = a.showApproval(c.Context(), client, &o, args[0], a.out)
+			return err
 		},
 	}
 	return clientFlags(cmd, &o, "print the approval as JSON")
@@ -266,15 +267,16 @@ func (a *app) approvalsShowCommand() *cobra.Command {
 
 func approvalPath(id string) string { return "/approvals/" + url.PathEscape(id) }
 
-// showApproval prints what the dashboard's card says of an approval, or its record.
-func (a *app) showApproval(ctx context.Context, client *gateClient, o *clientOptions, id string, w io.Writer) error {
+// showApproval prints what the dashboard's card says of an approval, or its record, and gives
+// its risk in words.
+func (a *app) showApproval(ctx context.Context, client *gateClient, o *clientOptions, id string, w io.Writer) (risk string, err error) {
 	var b gateapi.ApprovalBody
 	raw, err := client.call(ctx, http.MethodGet, approvalPath(id), nil, &b)
 	if err != nil {
-		return a.refused(err, o.json, nil)
+		return "", a.refused(err, o.json, nil)
 	}
 	if o.json && w == a.out {
-		return written(writeLine(w, raw))
+		return "", written(writeLine(w, raw))
 	}
 	now := time.Now()
 	card, err := controlplane.CardOf(raw, func(path string, query url.Values, answer any) error {
@@ -282,32 +284,33 @@ func (a *app) showApproval(ctx context.Context, client *gateClient, o *clientOpt
 		return err
 	}, now)
 	if err != nil {
-		return a.refused(err, o.json, nil)
+		return "", a.refused(err, o.json, nil)
 	}
-	since, err := policySince(ctx, client, raw, &b)
+	since, grave, err := policySince(ctx, client, raw, &b)
 	if err != nil {
-		return a.refused(err, o.json, nil)
+		return "", a.refused(err, o.json, nil)
 	}
 	if damage := client.damage(ctx); damage != "" {
-		card.Dangers = append([]string{damage + " What ended this approval may be lost, and nothing can be decided."}, card.Dangers...)
+		card.Dangers = append([]controlplane.Danger{{Words: damage + " What ended this approval may be lost, and nothing can be decided.", Grave: true}}, card.Dangers...)
 	}
-	if since != "" {
-		card.Dangers = append([]string{since}, card.Dangers...)
+	if since != "" && grave {
+		card.Dangers = append([]controlplane.Danger{{Words: since, Grave: true}}, card.Dangers...)
+		since = ""
 	}
-	return written(printApproval(w, &b, &card, endedAs(ctx, client, &b), now))
+	return card.Risk, written(printApproval(w, &b, &card, since, endedAs(ctx, client, &b), now))
 }
 
 // policySince says what the policy that is active by now makes of an approval that can be
-// given or used; "": it is the one that asked, or nothing can be made of it any more.
-func policySince(ctx context.Context, client *gateClient, raw json.RawMessage, b *gateapi.ApprovalBody) (string, error) {
+// given or used, and whether that is grave; "": it is the one that asked, or nothing can be made of it any more.
+func policySince(ctx context.Context, client *gateClient, raw json.RawMessage, b *gateapi.ApprovalBody) (words string, grave bool, err error) {
 	if b.Withdrawn || b.Use != "free" || b.Status != "pending" && text(b.Resolution) != "approve" {
-		return "", nil
+		return "", false, nil
 	}
 	var active struct {
 		PolicyVersion string `json:"policy_version"`
 	}
 	if _, err := client.call(ctx, http.MethodGet, "/policy/status", nil, &active); err != nil || active.PolicyVersion == "" || active.PolicyVersion == b.PolicyVersion {
-		return "", err
+		return "", false, err
 	}
 	answer, err := client.call(ctx, http.MethodPost, "/policy/dry-run", map[string]string{"sql": b.SQL, "policy_version": active.PolicyVersion, "actor": b.Context.Actor, "app": b.Context.App,
 		"tenant": b.Context.Tenant, "role": b.Context.Role, "host": b.Context.Host, "env": b.Context.Env}, &struct{}{})
@@ -331,7 +334,7 @@ func endedAs(ctx context.Context, client *gateClient, b *gateapi.ApprovalBody) s
 	return x.ExecutionID + ": " + strings.ToLower(words[:1]) + words[1:]
 }
 
-func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card, ended string, now time.Time) error {
+func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card, since, ended string, now time.Time) error {
 	var facts classify.Classification
 	_ = json.Unmarshal(b.Classification, &facts) // one of an earlier form shows less
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
@@ -343,9 +346,15 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card
 	row("approval", b.ApprovalID)
 	row("status", standing(b, now))
 	row("asks to", controlplane.Marked(card.Asks))
-	for _, words := range card.Dangers {
-		row("beware", controlplane.Marked(words))
+	row("risk", card.Risk)
+	for _, d := range card.Dangers {
+		name := "look at"
+		if d.Grave {
+			name = "beware"
+		}
+		row(name, controlplane.Marked(d.Words))
 	}
+	row("policy since", since)
 	tables := func(list []string) string {
 		return controlplane.Marked(strings.ReplaceAll(strings.Join(list, ", "), "?.*", "tables that it does not name"))
 	}
@@ -353,6 +362,9 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card
 	row("reads", tables(facts.TablesRead))
 	row("rows at most", atMost(b.MaxRows))
 	row("expected", card.Expected)
+	for _, table := range card.Besides {
+		row("besides", controlplane.Marked(table))
+	}
 	row("before", card.Before)
 	row("why", text(b.Message))
 	row("rule", b.DecidedBy.RuleID+" of "+cmp.Or(b.DecidedBy.PolicyVersion, b.DecidedBy.PolicyID))
@@ -444,10 +456,11 @@ func (a *app) resolve(ctx context.Context, o *clientOptions, id, decision, note 
 		return exitWith(exitConfigured, errors.New("GATE_OPERATOR_TOKEN is not set; to decide takes an operator token"))
 	}
 	if !yes {
-		if err := a.showApproval(ctx, client, o, id, a.err); err != nil {
+		risk, err := a.showApproval(ctx, client, o, id, a.err)
+		if err != nil {
 			return err
 		}
-		if err := a.confirmed("\n"+strings.ToUpper(decision[:1])+decision[1:]+" it?", false); err != nil {
+		if err := a.confirmed(fmt.Sprintf("\n%s it? (%s)", strings.ToUpper(decision[:1])+decision[1:], strings.ToLower(risk)), false); err != nil {
 			return err
 		}
 	}
@@ -459,9 +472,9 @@ func (a *app) resolve(ctx context.Context, o *clientOptions, id, decision, note 
 	case o.json:
 		return written(writeLine(a.out, raw))
 	case decision == "approve" && b.OverLimit:
-		_, err = fmt.Fprintf(a.out, "%s is approved, by %s, until %s. PostgreSQL expects more than the %s row(s) that it may change: if it changes more, it is rolled back.\n", b.ApprovalID, text(b.ResolvedBy), second(b.ExpiresAt, ""), atMost(b.MaxRows))
+		_, err = fmt.Fprintf(a.out, "%s is approved, by %s, until %s. PostgreSQL expects more than the %s that it may change: if it changes more, it is rolled back.\n", b.ApprovalID, text(b.ResolvedBy), second(b.ExpiresAt, ""), controlplane.Rows(*b.MaxRows))
 	case decision == "approve":
-		runs, sinceErr := policySince(ctx, client, raw, &b)
+		runs, _, sinceErr := policySince(ctx, client, raw, &b)
 		if runs == "" || sinceErr != nil {
 			runs = "It runs once, when its client sends it again."
 		}
@@ -510,6 +523,10 @@ func (a *app) watchApprovals(ctx context.Context, o *clientOptions, f approvalFi
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	newest, err := newestApproval(ctx, client, f)
+	if err != nil {
+		return a.refused(err, o.json, nil)
+	}
 	for {
 		found, err := a.approvals(ctx, o, f)
 		gone := maps.Clone(waits)
@@ -536,6 +553,20 @@ func (a *app) watchApprovals(ctx context.Context, o *clientOptions, f approvalFi
 				err = show(&one)
 			}
 		}
+		var asked []approvalShown
+		if err == nil {
+			asked, err = approvalsSince(ctx, client, f, newest)
+		}
+		for i := 0; err == nil && i < len(asked); i++ { // the eldest first
+			one := &asked[i]
+			if newest = one; waits[one.ApprovalID] || gone[one.ApprovalID] || slices.ContainsFunc(found, func(p approvalShown) bool { return p.ApprovalID == one.ApprovalID }) {
+				continue
+			}
+			if one.Status == "pending" {
+				waits[one.ApprovalID] = true
+			}
+			err = show(one)
+		}
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -548,4 +579,46 @@ func (a *app) watchApprovals(ctx context.Context, o *clientOptions, f approvalFi
 		case <-tick.C:
 		}
 	}
+}
+
+// newestApproval is the one that was asked for last; nil: none was.
+func newestApproval(ctx context.Context, client *gateClient, f approvalFilter) (newest *approvalShown, err error) {
+	err = client.each(ctx, "/approvals", f.anyStatus(), func(item json.RawMessage) error {
+		one, err := readApproval(item)
+		newest = &one
+		return cmp.Or(err, errEnough)
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return newest, err
+}
+
+// approvalsSince are those that were asked for after one, whatever became of them, the eldest
+// first: some are decided between two looks.
+func approvalsSince(ctx context.Context, client *gateClient, f approvalFilter, last *approvalShown) (found []approvalShown, err error) {
+	err = client.each(ctx, "/approvals", f.anyStatus(), func(item json.RawMessage) error {
+		one, err := readApproval(item)
+		if err == nil && last != nil && (one.ApprovalID == last.ApprovalID || created(&one).Before(created(last))) {
+			return errEnough
+		}
+		found = append(found, one)
+		return err
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	slices.Reverse(found)
+	return found, err
+}
+
+// created is when an approval was asked for, as the gate writes it.
+func created(one *approvalShown) (t time.Time) {
+	t, _ = time.Parse(time.RFC3339Nano, text(one.CreatedAt))
+	return t
+}
+
+// anyStatus is the query for approvals that fit a filter, whatever became of them.
+func (f *approvalFilter) anyStatus() url.Values {
+	return given(url.Values{"actor": {f.actor}, "app": {f.app}, "env": {f.env}})
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -195,6 +196,37 @@ func TestAStatementThatWaitsForItsDecisionAndAWatcher(t *testing.T) {
 			return regexp.MustCompile(id + "  " + map[string]string{"approve": "approved", "reject": "rejected"}[decision] + ".*  by operator: “from a test”").MatchString(watched.String())
 		}, time.Minute, 5*time.Millisecond)
 	}
+	stop()
+	require.Zero(t, <-watcher)
+}
+
+// What is asked for and decided between two looks is shown all the same.
+func TestWatchingMissesNoDecision(t *testing.T) {
+	t.Parallel()
+	g := startShop(t)
+	before := g.hold(t, ask("DELETE FROM orders WHERE id = 1"))
+	require.Equal(t, http.StatusOK, g.resolve(t, before, "reject").status)
+	environ := g.environ("GATE_HTTP_LISTEN_ADDR=" + strings.TrimPrefix(g.base, "http://"))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var watched lockedBuffer
+	watcher := make(chan int)
+	go func() {
+		watcher <- Run(ctx, []string{"approvals", "watch", "--every", "3s"}, streams{strings.NewReader(""), &watched, &bytes.Buffer{}}, environ)
+	}()
+	waits := g.hold(t, ask("DELETE FROM orders WHERE id = 2"))
+	require.Eventually(t, func() bool { return strings.Contains(watched.String(), waits+"  waits") }, time.Minute, 5*time.Millisecond)
+	var decided []string
+	for n := range 3 {
+		id := g.hold(t, ask(fmt.Sprint("DELETE FROM orders WHERE id = ", 3+n)))
+		require.Equal(t, http.StatusOK, g.resolve(t, id, "reject").status)
+		decided = append(decided, id)
+	}
+	for _, id := range decided {
+		require.Eventually(t, func() bool { return strings.Contains(watched.String(), id+"  rejected") }, time.Minute, 5*time.Millisecond)
+		require.Equal(t, 1, strings.Count(watched.String(), id+"  rejected"))
+	}
+	require.NotContains(t, watched.String(), before, "which was decided before anybody watched")
 	stop()
 	require.Zero(t, <-watcher)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -159,10 +160,16 @@ func TestTheCommandLineSaysOfAnApprovalWhatItsCardSays(t *testing.T) {
 	require.NotContains(t, show(ask("DELETE FROM logs WHERE id = 2 AND line = 'y'")), "More than one row")
 	require.Contains(t, show(ask("DELETE FROM heaps WHERE id > 0")), "beware It will probably fail: PostgreSQL expects 40 rows, all of public.heaps, and over 2 nothing is changed.\n")
 	out := show(ask("DELETE FROM parents WHERE id = 1"))
-	for _, said := range []string{"asks to delete from public.parents (rows whose id, or other key column, has a given value) and, by cascade, from public.children\n", "beware Deletes elsewhere: Rows of public.children (about 5 000 rows", "Empties columns elsewhere", "expected PostgreSQL expects"} {
+	for _, said := range []string{"asks to delete from public.parents (rows whose id, or other key column, has a given value) and, by cascade, from public.children\n", "look at Deletes elsewhere: Rows of public.children (about 5 000 rows", "Empties columns elsewhere", "expected PostgreSQL expects"} {
 		require.Contains(t, out, said)
 	}
 	require.NotContains(t, out, "\nbefore ")
+	require.Contains(t, out, "\nrisk High risk\n")
+	wide := show(ask("DELETE FROM hub WHERE id = 1"))
+	require.Contains(t, wide, "and 27 more")
+	for n := 10; n < 40; n++ {
+		require.Contains(t, wide, fmt.Sprintf("\nbesides public.spoke_%d (", n))
+	}
 	require.Contains(t, show(ask("WITH gone AS (DELETE FROM order_items WHERE order_id = 1) UPDATE orders SET status = 'void' WHERE id = 1")), "\nexpected None: the statement has the risk signal data_modifying_cte.")
 	require.Contains(t, show(ask("UPDATE watched SET n = 1 WHERE id = 1")), "fires whisper, which calls public.copy_away. It may write elsewhere.")
 	require.Contains(t, show(ask("UPDATE orders SET status = 'p\u0430id' WHERE id = 1")), "is not the word it looks like")

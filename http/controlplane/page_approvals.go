@@ -735,10 +735,18 @@ const mostLookups = 20
 // A Card is what the page of an approval says first, for who decides elsewhere.
 type Card struct {
 	Asks     string   // what for, as the rest of a sentence
-	Dangers  []string // what a person must not miss, gravest first
+	Risk     string   // as the inbox marks it
+	Dangers  []Danger // what a person must not miss, gravest first
+	Besides  []string // all tables and triggers that it reaches besides, where the dangers cut their list
 	Expected string   // what the database expects; "" where it was not asked
 	Before   string   // what was decided of the same shape; "" where nothing was
 	Tried    string   // when it was sent again and did not run, and why; "" where it was not
+}
+
+// A Danger is what a person must not miss of an approval.
+type Danger struct {
+	Words string
+	Grave bool // high risk, or it will not run as it stands; else it is to be looked at
 }
 
 // CardOf is the card of a record of GET /approvals/{id}.
@@ -749,13 +757,13 @@ func CardOf(record json.RawMessage, get Get, now time.Time) (Card, error) {
 	}
 	s := &Server{now: func() time.Time { return now }}
 	v := approvalView{approvalRow: s.rows([]approval{a})[0]}
-	card := Card{Asks: deed(&v.approvalRow), Expected: v.estimated()}
+	card := Card{Asks: deed(&v.approvalRow), Risk: riskWords[v.Risk], Besides: v.Reaches(), Expected: v.estimated()}
 	for _, m := range dangers(&v.approvalRow, slices.Concat(viewSQL(a.SQL).Warnings, viewSQL(a.PreparedSQL).Warnings)) {
 		words := m.Name + ": " + m.Words
 		if m.Subjects != "" {
 			words += " (" + m.Subjects + ")"
 		}
-		card.Dangers = append(card.Dangers, words)
+		card.Dangers = append(card.Dangers, Danger{words, m.Severity != "medium"})
 	}
 	if err := v.weigh(get, now); err != nil {
 		return Card{}, err

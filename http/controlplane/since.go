@@ -28,18 +28,19 @@ func (s *Server) sinceOf(ctx context.Context, r *approvalRow, active string) *si
 	return sinceUnder(&r.approval, active, &result)
 }
 
-// SinceOf is that in words, for who decides elsewhere, by a record of GET
+// SinceOf is that in words, and whether it is grave, for who decides elsewhere, by a record of GET
 // /approvals/{id} and what POST /policy/dry-run answers under the version; nil: it was not to be had.
-func SinceOf(record json.RawMessage, version string, answer json.RawMessage) (string, error) {
+func SinceOf(record json.RawMessage, version string, answer json.RawMessage) (words string, grave bool, err error) {
 	var a approval
 	if err := json.Unmarshal(record, &a); err != nil {
-		return "", broken(err)
+		return "", false, broken(err)
 	}
 	var result *dryRunResult
 	if err := json.Unmarshal(answer, &result); answer != nil && err != nil {
-		return "", broken(err)
+		return "", false, broken(err)
 	}
-	return sinceUnder(&a, version, result).Words, nil
+	n := sinceUnder(&a, version, result)
+	return n.Words, n.Grave, nil
 }
 
 func sinceUnder(a *approval, version string, result *dryRunResult) *since {

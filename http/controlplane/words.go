@@ -557,6 +557,9 @@ func plural(n int, one, many string) string {
 	return fmt.Sprintf("%s %s", thousands(int64(n)), many)
 }
 
+// Rows is a number of rows in words.
+func Rows(n int64) string { return plural(int(n), "row", "rows") }
+
 func thousands(n int64) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
