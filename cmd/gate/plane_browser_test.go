@@ -39,6 +39,8 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"news comes under a finger":                   newsUnderAFinger,
 		"a browser whose clock is wrong":              wrongClock,
 		"somebody else decides meanwhile":             decidedElsewhere,
+		"what is said covers no button":               saidBeside,
+		"a group that can't be approved is named":     groupsNamed,
 		"a session ends before a decision is sent":    loggedOutMeanwhile,
 		"what is dangerous is seen without scrolling": dangersInSight,
 		"the inbox by keys alone":                     triageByKeys,

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -45,6 +46,59 @@ func decidedElsewhere(t *testing.T, b *browser.Browser) {
 	w.until("document.querySelector('#approval .lead')?.innerText.includes('Rejected')")
 	w.until("!document.querySelector('dialog[open], [data-decision]')")
 	w.sees("Your note was not sent: half a thought")
+}
+
+// saidBeside: what is said of a conflict covers no button of the card that follows, on a desk
+// and on a phone, and goes when it was read.
+func saidBeside(t *testing.T, b *browser.Browser) {
+	g := startShop(t)
+	first := g.hold(t, ask("DELETE FROM orders WHERE id = 2"))
+	g.hold(t, ask("DELETE FROM orders WHERE id = 3"))
+	w := openTab(t, b, startTestPlane(t, g.base)).walk()
+	w.login()
+	w.open("/approvals/" + first)
+	w.do(chromedp.Click(`[data-decision="approve"]`))
+	w.until("document.querySelector('dialog[open]')")
+	w.do(chromedp.Click(`dialog button[value="yes"]`))
+	require.Equal(t, http.StatusOK, g.resolve(t, first, "reject").status)
+	w.until("document.querySelector('#said button') && document.querySelector('[data-decision]') && !location.pathname.endsWith('" + first + "')")
+	w.sees("Not done: ")
+	for _, screen := range []struct{ width, height int64 }{{1440, 900}, {390, 844}} {
+		_, err := chromedp.Call(w.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: screen.width, Height: screen.height, DeviceScaleFactor: 1})
+		require.NoError(t, err)
+		w.value("scrollTo(0, 0), ''")
+		require.Equal(t, "", w.value(`(() => {
+			const said = document.querySelector('#said p').getBoundingClientRect();
+			return [...document.querySelectorAll('[data-decision]')].filter((button) => {
+				const box = button.getBoundingClientRect();
+				return box.left < said.right && said.left < box.right && box.top < said.bottom && said.top < box.bottom;
+			}).map((button) => button.innerText).join();
+		})()`), "%d wide", screen.width)
+	}
+	w.do(chromedp.Click("#said button"))
+	w.until("!document.querySelector('#said p')")
+}
+
+// groupsNamed: an inbox row says why it is of high risk, and what can't be decided together
+// is named.
+func groupsNamed(t *testing.T, b *browser.Browser) {
+	g := startGate(t, newGateDir(t, []byte(openPolicy)))
+	for n := range 2 {
+		g.hold(t, ask("DELETE FROM orders").with("actor", fmt.Sprint("ana", n)))
+		g.hold(t, ask(fmt.Sprint("DELETE FROM order_items WHERE order_id = ", n)))
+	}
+	w := openTab(t, b, startTestPlane(t, g.base))
+	w.login()
+	w.open("/approvals")
+	w.until("document.querySelectorAll('[data-select]').length === 4")
+	require.Contains(t, w.value("document.querySelector('.inbox .soft').innerText"), "Write without where · ana")
+	for _, name := range []string{"orders", "order_items"} {
+		w.value(`document.querySelector('.group[data-name="Delete from public.` + name + `"] [data-select]').click(), ''`)
+	}
+	w.do(chromedp.Focus("#main"), chromedp.KeyEvent("a"))
+	w.until("document.getElementById('said').innerText.includes('“Delete from public.orders” is not approved together. To approve, open each: write without where')")
+	w.do(chromedp.Focus("#main"), chromedp.KeyEvent("r"))
+	w.until("document.getElementById('said').innerText.includes('One group is decided at a time, and some are selected in 2: “Delete from public.orders”, “Delete from public.order_items”.')")
 }
 
 // loggedOutMeanwhile: a decision that was not sent says so, and what was typed stays.
@@ -373,7 +427,7 @@ func triageByKeys(t *testing.T, b *browser.Browser) {
 	require.Equal(t, "null", w.value("String(document.querySelector('[data-together=\"approve\"]'))"))
 	w.do(chromedp.Focus("#main"))
 	press("j", "x", "a")
-	w.until("document.getElementById('said').innerText.includes('These are not approved together. To approve, open each: read with care, deletes elsewhere.')")
+	w.until("document.getElementById('said').innerText.includes('“Delete from public.orders” is not approved together. To approve, open each: read with care, deletes elsewhere.')")
 	press("x")
 
 	// What is alike but for a claim says so, in the list and in the question; and a list that

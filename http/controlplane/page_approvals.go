@@ -89,6 +89,30 @@ func (s *Server) rows(items []approval) []approvalRow {
 // Usable tells whether what was approved can be sent: nothing of it was applied yet.
 func (r approvalRow) Usable() bool { return r.unused() && r.Left > 0 }
 
+// First names the gravest of what a person must not miss; "": there is nothing.
+func (r approvalRow) First() string {
+	if list := dangers(&r, r.Line.Warnings); len(list) > 0 {
+		return list[0].Name
+	}
+	return ""
+}
+
+// Expects is the number that PostgreSQL expects, where no danger of the card says it; "": it
+// was not asked.
+func (v approvalView) Expects() string {
+	switch p := v.Impact; {
+	case p == nil || p.Node == "" && p.Unplanned == "" || len(expected(&v.approvalRow)) > 0:
+		return ""
+	case p.Node == "":
+		return "not estimated"
+	default:
+		if table, rows := v.everyRow(); table != "" {
+			return "every row, about " + thousands(rows)
+		}
+		return "about " + plural(int(p.Rows), "row", "rows")
+	}
+}
+
 // Lapsed tells whether that was not done in its time.
 func (r approvalRow) Lapsed() bool { return r.unused() && r.Left == 0 }
 

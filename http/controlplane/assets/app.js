@@ -12,7 +12,10 @@ function say(text, stays) {
   const line = document.createElement("p");
   line.textContent = text;
   box.append(line);
-  if (!stays) setTimeout(() => line.remove(), 8000);
+  if (!stays) return setTimeout(() => line.remove(), 8000);
+  const read = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: "Read" });
+  read.onclick = () => line.remove();
+  line.append(" ", read);
 }
 
 // send calls an endpoint of the gate through this origin.
@@ -419,11 +422,14 @@ function move(by) {
   all[Math.max(0, Math.min(all.length - 1, at < 0 ? 0 : at + by))]?.focus();
 }
 function decideBy(decision) {
-  const set = document.querySelector("[data-select]:checked")?.closest("section");
+  const sets = [...new Set([...document.querySelectorAll("[data-select]:checked")].map((box) => box.closest("section")))];
+  const set = sets[0];
+  const alone = sets.filter((one) => decision === "approve" && !one.querySelector("[data-together=approve]"));
+  if (alone.length) return nothing(alone.map((one) => `“${one.dataset.name}” is not approved together. ${one.querySelector("[data-alone]").textContent}`).join(" "));
+  if (sets.length > 1) return nothing(`One group is decided at a time, and some are selected in ${sets.length}: ${sets.map((one) => `“${one.dataset.name}”`).join(", ")}.`);
   const button = set ? set.querySelector(`[data-together=${decision}]`) : document.querySelector(`[data-decision=${decision}]`);
   if (button?.disabled) nothing("It is decided, and about to be sent.");
   else if (button) button.click();
-  else if (set) nothing("These are not approved together. " + set.querySelector("[data-alone]").textContent);
   else if (document.querySelector("[data-row]")) nothing("Nothing is selected. Select with x, or open one with Enter.");
   else nothing("There is nothing here to decide.");
 }
