@@ -134,7 +134,11 @@ func (g *Gate) loadPolicy(ctx context.Context, chain *Chain) *ChainFailure {
 		}
 		return failure
 	}
-	chain.pass(StepManifest, fmt.Sprintf("The manifest lists %d file(s), all as they are on disk.", len(folder.Manifest.Files)))
+	listed := "1 file, as it is on disk"
+	if n := len(folder.Manifest.Files); n != 1 {
+		listed = fmt.Sprintf("%d files, all as they are on disk", n)
+	}
+	chain.pass(StepManifest, "The manifest lists "+listed+".")
 	active, failure := g.activeVersion(folder, known)
 	if failure != nil {
 		return failure

@@ -108,12 +108,20 @@ func (g *Gate) reach(ctx context.Context, s *submission) (reach *pgexec.Reach, o
 	return reach, ""
 }
 
+func article(queryType string) string {
+	switch queryType[0] {
+	case 'A', 'E', 'I', 'O', 'U':
+		return "an"
+	}
+	return "a"
+}
+
 // notPlanned says what the text alone says against a plan.
 func notPlanned(s *submission) string {
 	c := &s.classification
 	switch {
 	case !slices.Contains(planned, c.QueryType) || slices.ContainsFunc(c.QueryTypes, func(t string) bool { return !slices.Contains(planned, t) }):
-		return "a " + c.QueryType + " has no plan that could be asked for"
+		return article(c.QueryType) + " " + c.QueryType + " has no plan that could be asked for"
 	case slices.Contains(c.Flags, classify.FlagParameters) || s.execute != nil:
 		return "the statement has parameters"
 	}

@@ -200,6 +200,13 @@ func TestAStatementThatWaitsForItsDecisionAndAWatcher(t *testing.T) {
 	require.Zero(t, <-watcher)
 }
 
+func TestWhatWasRejectedWithoutANoteHasNone(t *testing.T) {
+	reject, note := "reject", "not now"
+	require.Equal(t, "rejected. Nothing ran", nothingRan(&gateapi.ApprovalBody{Status: "resolved", Resolution: &reject}, time.Now()))
+	require.Equal(t, "rejected: not now. Nothing ran", nothingRan(&gateapi.ApprovalBody{Status: "resolved", Resolution: &reject, Note: &note}, time.Now()))
+	require.Equal(t, "expired. Nothing ran", nothingRan(&gateapi.ApprovalBody{Status: "expired"}, time.Now()))
+}
+
 // What is asked for and decided between two looks is shown all the same.
 func TestWatchingMissesNoDecision(t *testing.T) {
 	t.Parallel()

@@ -260,7 +260,7 @@ func TestAPlanIsNotAskedForWhereSomethingCouldRun(t *testing.T) {
 		"SELECT pg_sleep(1)":                        "the statement has the risk signal delay_function",
 		"SELECT n FROM plain WHERE n = $1":          "the statement has parameters",
 		"CREATE TABLE x (n int)":                    "a CREATE has no plan that could be asked for",
-		"EXPLAIN SELECT 1":                          "a EXPLAIN has no plan that could be asked for",
+		"EXPLAIN SELECT 1":                          "an EXPLAIN has no plan that could be asked for",
 		"SELECT n FROM plain WHERE nope = 1":        "the database refused to plan the statement (SQLSTATE 42703)",
 		"SELECT pg_input_is_valid('5', 'positive')": "the statement has the risk signal unknown_function",
 	} {

@@ -99,6 +99,8 @@ func groupsNamed(t *testing.T, b *browser.Browser) {
 	w.until("document.getElementById('said').innerText.includes('“Delete from public.orders” is not approved together. To approve, open each: write without where')")
 	w.do(chromedp.Focus("#main"), chromedp.KeyEvent("r"))
 	w.until("document.getElementById('said').innerText.includes('One group is decided at a time, and some are selected in 2: “Delete from public.orders”, “Delete from public.order_items”.')")
+	asked := w.value("document.querySelector('[data-ago]').innerText")
+	w.until("document.querySelector('[data-ago]').innerText !== " + quoted(asked)) // though the list is left alone
 }
 
 // loggedOutMeanwhile: a decision that was not sent says so, and what was typed stays.

@@ -444,7 +444,7 @@ func TestTheDecisionsPageShowsARowARequest(t *testing.T) {
 	require.Regexp(t, `(?s)DELETE.*FROM.*orders`, blocked, "the statement is found where the filter leaves it out")
 	require.Contains(t, plane.page(t, "/audit?since=2100-01-01T00:00:00Z"), "No event fits this filter.")
 	require.Contains(t, plane.page(t, "/audit?decision=MAYBE"), "Decision must be one of ALLOW, BLOCK, REQUIRE_APPROVAL.")
-	require.Contains(t, plane.page(t, "/audit?since=yesterday"), "Since must be a moment like")
+	require.Contains(t, plane.page(t, "/audit?since=yesterday"), "Since must be a moment like 2026-01-31T18:00:00Z, or how far back from now: last 15 min, last 2 h, last 7 days.")
 	require.Contains(t, page, `/audit?since=last&#43;24&#43;h`)
 
 	file := plane.page(t, "/audit/download?format=csv&event_type=decision_recorded")

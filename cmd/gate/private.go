@@ -27,11 +27,11 @@ func (g *service) makePrivate() {
 		mended, left = append(mended, m...), append(left, l...)
 	}
 	if len(mended) > 0 {
-		g.loose = fmt.Sprintf("%d file(s) or folder(s) of the gate could be used by other accounts of this host; their rights were taken away: %s", len(mended), namedPaths(mended))
+		g.loose = fmt.Sprintf("%d of the gate's files and folders could be used by other accounts of this host; their rights were taken away: %s", len(mended), namedPaths(mended))
 		g.log.Warn(g.loose+". Whoever could read them may have", "source", "gate")
 	}
 	if len(left) > 0 {
-		g.log.Warn(fmt.Sprintf("%d file(s) or folder(s) of the gate can be used by other accounts of this host, and this one may not change that: %s", len(left), namedPaths(left)), "source", "gate")
+		g.log.Warn(fmt.Sprintf("%d of the gate's files and folders can be used by other accounts of this host, and this one may not change that: %s", len(left), namedPaths(left)), "source", "gate")
 	}
 }
 

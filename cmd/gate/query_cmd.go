@@ -169,6 +169,15 @@ func queryExit(answer *queryAnswer, status int) int {
 	return exitOK
 }
 
+// nothingRan says of an approval that was not given why nothing ran.
+func nothingRan(b *gateapi.ApprovalBody, now time.Time) string {
+	why := standing(b, now)
+	if note := text(b.Note); note != "" {
+		why += ": " + note
+	}
+	return why + ". Nothing ran"
+}
+
 // untilDecided waits until an approval waits no more.
 func (a *app) untilDecided(ctx context.Context, client *gateClient, id string) error {
 	for {
@@ -180,7 +189,7 @@ func (a *app) untilDecided(ctx context.Context, client *gateClient, id string) e
 			if text(b.Resolution) == "approve" {
 				return nil
 			}
-			return exitWith(exitFailed, fmt.Errorf("%s: %s. Nothing ran", standing(&b, time.Now()), cmp.Or(text(b.Note), "without a note")))
+			return exitWith(exitFailed, errors.New(nothingRan(&b, time.Now())))
 		}
 		select {
 		case <-ctx.Done():

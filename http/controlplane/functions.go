@@ -58,6 +58,7 @@ func (v *views) functions() template.FuncMap {
 		"placeholder": func(i int) string { return "$" + strconv.Itoa(i+1) },
 		"halves":      func(version string) []string { return strings.SplitN(version, "@", 2) },
 		"columns":     columnWords,
+		"tables":      tableNames,
 		"plural":      plural,
 		"plural64":    func(n int64, one, many string) string { return plural(int(n), one, many) },
 		"short":       short,

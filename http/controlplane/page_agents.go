@@ -144,7 +144,7 @@ const agentsLimit = 200
 // restOf is an error where a list that a page shows goes on behind what was read.
 func restOf[T any](got list[T], err error, what string) error {
 	if err == nil && got.next() != "" {
-		return fault.New(fault.ResultTooLarge, "Only the newest %d %s are shown here; the agent API lists all (GET /v1/%[2]s).", len(got.Items), what)
+		return fault.New(fault.ResultTooLarge, "Only the newest %d %s are shown here; the agent API lists all.", len(got.Items), what)
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"writegate/commands/fault"
 	"writegate/http/httpd"
@@ -119,6 +120,12 @@ func (s *Server) audit(c *httpd.Call, p *page) error {
 	if !slices.Contains(sortNames, v.Sort) {
 		v.Problem = "Sort must be one of " + strings.Join(sortNames[1:], ", ") + ", or left out."
 		return nil
+	}
+	for _, name := range []string{"since", "until"} {
+		if _, err := time.Parse(time.RFC3339Nano, asked.Get(name)); asked.Has(name) && err != nil {
+			v.Problem = capital(name) + " must be a moment like 2026-01-31T18:00:00Z, or how far back from now: last 15 min, last 2 h, last 7 days."
+			return nil
+		}
 	}
 	got, err := ask[list[auditEvent]](ctx, s, request{path: "/audit", query: asked})
 	if refused, ok := err.(*refusal); ok && refused.status == http.StatusBadRequest { //nolint:errorlint // ask returns it bare

@@ -3,6 +3,8 @@ package controlplane
 import (
 	"cmp"
 	"context"
+	"maps"
+	"net/url"
 	"slices"
 	"strconv"
 
@@ -10,7 +12,8 @@ import (
 )
 
 type executionsView struct {
-	Did     map[string]string // by execution, what the database did where the log says more than its word
+	Did     map[string]string    // by execution, what the database did where the log says more than its word
+	Ran     map[string]*auditRow // by execution, its request
 	State   string
 	States  []string
 	Items   []execution
@@ -43,7 +46,8 @@ func (s *Server) executions(c *httpd.Call, p *page) error {
 	if err := cmp.Or(failed, unread); err != nil { // that nothing is unknown must not be said for want of an answer
 		return err
 	}
-	v.Did = s.didOf(ctx, v.Items)
+	v.Did, v.Ran = s.didOf(ctx, v.Items), s.requestsOf(ctx, v.Items)
+	maps.Copy(v.Ran, s.requestsOf(ctx, v.Unknown))
 	p.Live = "execution_dispatched execution_success execution_failure execution_state_unknown execution_outcome_resolved"
 	p.Body = v
 	return nil
@@ -52,15 +56,8 @@ func (s *Server) executions(c *httpd.Call, p *page) error {
 // didOf looks for what executions of a page changed in all, as far as their results lie
 // among the newest of that part of the log: the list is worth showing without it.
 func (s *Server) didOf(ctx context.Context, items []execution) map[string]string {
-	did, first, last := make(map[string]string), uint64(0), uint64(0)
-	for _, e := range items {
-		for _, seq := range e.EventSeqs {
-			if first == 0 || seq < first {
-				first = seq
-			}
-			last = max(last, seq)
-		}
-	}
+	did := make(map[string]string)
+	first, last := partOf(items)
 	if last == 0 {
 		return did
 	}
@@ -69,6 +66,41 @@ func (s *Server) didOf(ctx context.Context, items []execution) map[string]string
 		did[e.ExecutionID] = didWords(e)
 	}
 	return did
+}
+
+// partOf is the part of the log with the events of executions.
+func partOf(items []execution) (first, last uint64) {
+	for _, e := range items {
+		for _, seq := range e.EventSeqs {
+			if first == 0 || seq < first {
+				first = seq
+			}
+			last = max(last, seq)
+		}
+	}
+	return first, last
+}
+
+// requestsOf looks in the log for the requests of executions, as far as they lie among the
+// newest of its part: the list is worth showing without them.
+func (s *Server) requestsOf(ctx context.Context, items []execution) map[string]*auditRow {
+	requests := make(map[string]*auditRow)
+	first, last := partOf(items)
+	if last == 0 {
+		return requests
+	}
+	begun := max(first, 4) - 3 // what was asked and decided stands before what was sent
+	got, _ := ask[list[auditEvent]](ctx, s, request{path: "/audit", query: url.Values{"limit": {"1000"}, "from_seq": {strconv.FormatUint(begun, 10)}, "to_seq": {strconv.FormatUint(last, 10)},
+		"event_type": {"request_received", "decision_recorded", "approval_used", "execution_dispatched"}}})
+	rows := rowsOf(got.Items, true)
+	for i := range rows {
+		for _, e := range rows[i].Events {
+			if e.ExecutionID != "" {
+				requests[e.ExecutionID] = &rows[i]
+			}
+		}
+	}
+	return requests
 }
 
 type executionView struct {

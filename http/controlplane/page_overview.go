@@ -18,7 +18,7 @@ func (s *Server) gateHealth(c *httpd.Call) (h *health, down string) {
 	if err != nil {
 		return nil, wordsOf(err)
 	}
-	read.Database.Message = toOperator.Replace(read.Database.Message)
+	read.Database.Message = forPerson(read.Database.Message)
 	return &read, ""
 }
 
@@ -28,7 +28,7 @@ func wordsOf(err error) string {
 	if errors.As(err, &refused) {
 		return refused.Message
 	}
-	return toOperator.Replace(fault.Of(err).Message)
+	return forPerson(fault.Of(err).Message)
 }
 
 // overviewView is the first page. Each part that could not be had is nil, and

@@ -304,6 +304,9 @@ type policyReport struct {
 	Corpus   counted   `json:"corpus"`
 }
 
+// All are errors and warnings.
+func (r policyReport) All() []finding { return slices.Concat(r.Findings, r.Warnings) }
+
 // policy is one version: its rules in words, its text, what validation says now,
 // and the way to make it the active one.
 func (s *Server) policy(c *httpd.Call, p *page) error {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,7 +91,7 @@ func ask[T any](ctx context.Context, s *Server, r request) (T, error) {
 		if err := json.Unmarshal(body, e); err != nil || e.ErrorCode == "" {
 			return value, broken(err)
 		}
-		e.Message = cmp.Or(fieldWords(fieldsOf(e.Details)), toOperator.Replace(e.Message))
+		e.Message = cmp.Or(fieldWords(fieldsOf(e.Details)), forPerson(e.Message))
 		return value, e
 	}
 	if err := json.Unmarshal(body, &value); err != nil {
@@ -135,6 +136,36 @@ var toOperator = strings.NewReplacer(
 	"; send the request again later, and tell the operator if it stays", "; if it stays, look at the database server, the way to it and GATE_DATABASE_URL",
 	", and tell the operator if it stays", "; if it stays, look at the log of the database server",
 )
+
+// endpoint finds in a message a path of the gate's API, which a person at a page does not
+// ask for.
+var endpoint = regexp.MustCompile(`\b(?:GET|POST) (/[a-z][a-z0-9/_.{}?=:@-]*[a-z0-9}])`)
+
+// pagesOf are the pages that show what a path answers, by its beginning.
+var pagesOf = [][2]string{{"/approvals", "the Approvals page"}, {"/executions", "the Executions page"}, {"/evidence", "the Evidence page"}, {"/policy", "the Policies page"},
+	{"/logs", "the Logs page"}, {"/health", "the Overview"}, {"/v1/events", "the Decisions page"}, {"/v1", "the Agents page"}, {"/audit", "the Decisions page"}}
+
+// forPerson is what a person reads of a message of the gate's.
+func forPerson(message string) string {
+	message = toOperator.Replace(message)
+	var b strings.Builder
+	from := 0
+	for _, at := range endpoint.FindAllStringSubmatchIndex(message, -1) {
+		for _, page := range pagesOf {
+			if !strings.HasPrefix(message[at[2]:at[3]], page[0]) {
+				continue
+			}
+			words := page[1]
+			if before := strings.TrimRight(message[:at[0]], " "); before == "" || strings.HasSuffix(before, ".") {
+				words = capital(words)
+			}
+			b.WriteString(message[from:at[0]] + words)
+			from = at[1]
+			break
+		}
+	}
+	return b.String() + message[from:]
+}
 
 // answered gives an answer whole, one of /v1 as new as the look of ctx needs it.
 func (s *Server) answered(ctx context.Context, r request) (status int, body []byte, err error) {

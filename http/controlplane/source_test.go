@@ -49,6 +49,19 @@ func TestAListIsReadOnWhereThePageEndedEarly(t *testing.T) {
 func TestARestThatIsNotShownIsSaid(t *testing.T) {
 	more := "c"
 	require.NoError(t, restOf(list[int]{Items: []int{1, 2}}, nil, "tools"))
-	require.ErrorContains(t, restOf(list[int]{Items: []int{1, 2}, NextCursor: &more}, nil, "tools"), "Only the newest 2 tools are shown here; the agent API lists all (GET /v1/tools).")
+	require.ErrorContains(t, restOf(list[int]{Items: []int{1, 2}, NextCursor: &more}, nil, "tools"), "Only the newest 2 tools are shown here; the agent API lists all.")
 	require.ErrorIs(t, restOf(list[int]{NextCursor: &more}, io.EOF, "tools"), io.EOF)
+}
+
+// What the gate says to whoever calls its API names the page for who reads it on one.
+func TestAnEndpointIsSaidAsItsPage(t *testing.T) {
+	for message, want := range map[string]string{
+		"There is no approval with this id. GET /approvals lists those that there are.":    "There is no approval with this id. The Approvals page lists those that there are.",
+		"Look at the version that is there (GET /policy/versions/shop@1.0.0) and activate": "Look at the version that is there (the Policies page) and activate",
+		"The operator finds the reason in GET /logs.":                                      "The operator finds the reason in the Logs page.",
+		"Tell the operator: GET /evidence/verify shows the damage.":                        "Tell the operator: the Evidence page shows the damage.",
+		"A COMMIT cannot be carried by POST /query: each request":                          "A COMMIT cannot be carried by POST /query: each request",
+	} {
+		require.Equal(t, want, forPerson(message))
+	}
 }

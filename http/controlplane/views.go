@@ -165,7 +165,7 @@ func (s *Server) showProblem(c *httpd.Call, p *page, err error) error {
 	if f.Code == fault.Internal {
 		s.log.Error("a page could not be made", "source", logSource, "request_id", c.RequestID, "page", p.Nav, "cause", err.Error())
 	}
-	message := toOperator.Replace(f.Message)
+	message := forPerson(f.Message)
 	if fields, ok := f.Details["fields"].(map[string]string); ok {
 		message = fieldWords(fields)
 	}

@@ -56,7 +56,19 @@ function setClock(root) {
   if (now) offset = new Date(now) - performance.now();
 }
 
+// How long ago something was, in the words of the server (ago in words.go).
+function agoWords(seconds) {
+  if (seconds < 2) return "just now";
+  if (seconds < 120) return seconds + " s ago";
+  if (seconds < 7200) return Math.floor(seconds / 60) + " min ago";
+  if (seconds < 172800) return Math.floor(seconds / 3600) + " h ago";
+  return Math.floor(seconds / 86400) + " days ago";
+}
+
 function countdowns() {
+  for (const element of document.querySelectorAll("[data-ago]")) {
+    element.textContent = agoWords(Math.floor((offset + performance.now() - new Date(element.dataset.ago)) / 1000));
+  }
   for (const element of document.querySelectorAll("[data-countdown]")) {
     const left = Math.round((new Date(element.dataset.countdown) - offset - performance.now()) / 1000);
     element.textContent = left > 0 ? lasting(left) + " left" : "time is up";
@@ -563,7 +575,8 @@ const actions = {
   },
   async validate(button) {
     const answer = await send("/policy/validate", { document: button.form.document.value });
-    findings(answer.ok ? answer.value.findings : null, answer.ok && answer.value.valid ? "Valid: " + answer.value.tests.passed + " of " + answer.value.tests.cases + " own tests passed." : answer.value.message ?? "Not valid.");
+    const warned = answer.ok ? (answer.value.warnings ?? []).length : 0;
+    findings(answer.ok ? [...(answer.value.findings ?? []), ...(answer.value.warnings ?? [])] : null, answer.ok && answer.value.valid ? `Valid${warned ? `, with ${warned === 1 ? "1 warning" : warned + " warnings"}` : ""}: ` + answer.value.tests.passed + " of " + answer.value.tests.cases + " own tests passed." : answer.value.message ?? "Not valid.");
   },
   candidate(button) {
     const form = button.form;
