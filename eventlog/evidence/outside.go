@@ -260,7 +260,7 @@ func (k *known) read(ctx context.Context, set *frame.Set) error {
 }
 
 // mostNamed is how many different keys a log can name: each is tried for each paper.
-const mostNamed = 1000
+const mostNamed = 100
 
 // name takes a key that a log names.
 func (k *known) name(vkey string) {
