@@ -266,7 +266,7 @@ func TestAnEstimateOverTheRowLimitIsToldToWhoDecides(t *testing.T) {
 		_, out, _ := g.cli(t, "", "approvals", "show", id)
 		require.Equal(t, over, strings.Contains(out, "It will probably fail"), out)
 		_, out, _ = g.cli(t, "", "approvals", "approve", id, "--yes")
-		require.Equal(t, over, strings.Contains(out, "more than the 5 row(s) that it may"), out)
+		require.Equal(t, over, strings.Contains(out, "more than the 5 rows that it may"), out)
 	}
 }
 
