@@ -50,7 +50,7 @@ CREATE TABLE above (id bigint, n int);
 CREATE TABLE below () INHERITS (above);
 INSERT INTO above SELECT n, n FROM generate_series(1, 10) AS n;
 INSERT INTO below SELECT n, n FROM generate_series(1, 199) AS n;
-CREATE TABLE filled (id bigint PRIMARY KEY, n int);
+CREATE TABLE filled (id bigint PRIMARY KEY, n int) WITH (autovacuum_enabled = false);
 ANALYZE`
 
 // firstScreen says of each text whether it stands whole, without scrolling, above the
