@@ -214,7 +214,7 @@ func TestAnApprovalThatIsOverIsNotCalledGood(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, held.status, "%s", held.body)
 	id = held.text(t, "approval_id")
 	named := startTestPlane(t, w.base, "CONTROL_PLANE_PROJECT_KEY="+w.key).reader(t)
-	require.Contains(t, named.page(t, "/approvals/"+id), `<h1>Agent <span class="claim">“bot”</span>, whose token was checked, asks to delete from`)
+	require.Contains(t, named.page(t, "/approvals/"+id), `<h1><span class="asked">Agent <span class="claim">“bot”</span>, whose token was checked, asks to delete from`)
 	for _, path := range []string{"/", "/approvals"} {
 		require.Contains(t, named.page(t, path), `agent “bot” (its token was checked) in shop, prod (unverified)`, path)
 		require.Contains(t, plane.page(t, path), `agent “`+agent+`” (its token was checked) in shop, prod (unverified)`, path)
