@@ -22,6 +22,9 @@ const (
 	maxPapers    = 64 << 20 // bytes of one file of receipts
 	maxReceipts  = 1 << 18  // in one file: more than right ones have room for
 	maxNoteFiles = 1 << 20  // checkpoints beside a log
+	// All of those are held at once: small ones in any number, and of large ones a few.
+	noteBytes     = 16 << 20
+	noteBytesEach = 2 << 10
 )
 
 // KeyUsage describes the flag whose values Keys reads.
@@ -165,8 +168,19 @@ func (i Inputs) Kept(wal string, receipts, notes []string, keys []checkpoint.Pub
 	if err != nil { // the log can be judged without them, and something was not
 		o.Notes = append(o.Notes, evidence.Paper{Name: wal + frame.CheckpointsSuffix, Err: err})
 	}
+	left := noteBytes + noteBytesEach*int64(len(beside))
 	for n, file := range append(beside, notes...) {
-		b, err := i.ReadWhole(file, checkpoint.MaxNote)
+		limit := int64(checkpoint.MaxNote)
+		if n < len(beside) {
+			limit = min(limit, left)
+		}
+		b, err := i.ReadWhole(file, limit)
+		if n < len(beside) {
+			left -= min(int64(len(b)), left)
+		}
+		if err != nil {
+			b = nil
+		}
 		o.Notes = append(o.Notes, evidence.Paper{Name: file, Text: string(b), Asked: n >= len(beside), Err: err})
 	}
 	return o, nil

@@ -252,7 +252,7 @@ func (r *reader) base64(dst []byte, limit int) []byte {
 		return dst
 	}
 	b, err := base64.StdEncoding.Strict().AppendDecode(dst, s)
-	if err != nil || len(b)-len(dst) > limit {
+	if err != nil || len(b)-len(dst) > limit || base64.StdEncoding.EncodedLen(len(b)-len(dst)) != len(s) { // the decoder passes line ends over
 		r.fail("not base64 of at most %d bytes, as it is written", limit)
 		return dst
 	}

@@ -257,7 +257,7 @@ func (j *judge) frame(f *frame.Frame, off, size int64) {
 		j.faultSized(frame.CheckHash, frame.BadEventHash, f.Seq, off, size, fmt.Sprintf("event %d: event_hash is not the hash of the record", f.Seq))
 	}
 	switch {
-	case j.known && f.Seq != j.seq+1:
+	case j.known && (f.Seq != j.seq+1 || f.Seq == 0):
 		j.faultSized(frame.CheckSequence, frame.BadSequence, f.Seq, off, size, fmt.Sprintf("event %d stands where event %d belongs", f.Seq, j.seq+1))
 	case !j.known && j.n > 0 && f.Seq <= j.seq:
 		j.faultSized(frame.CheckSequence, frame.BadSequence, f.Seq, off, size, fmt.Sprintf("event %d follows event %d", f.Seq, j.seq))
