@@ -16,13 +16,13 @@ import (
 func TestABlockThatCannotBeginIsTriedOnceMore(t *testing.T) {
 	for _, kind := range []lossKind{lostBefore, lostAfter} {
 		t.Run(kind.String(), func(t *testing.T) {
-			db, side := lossy(t, "BEGIN", kind, 1)
+			db, side := lossy(t, "BEGIN\x00", kind, 1)
 			b := beginBlock(t, db, BlockOptions{})
 			b.write("INSERT INTO t VALUES (1)")
 			b.commit()
 			require.Equal(t, "1", side.ask("SELECT count(*) FROM t"))
 
-			db, _ = lossy(t, "BEGIN", kind, 2)
+			db, _ = lossy(t, "BEGIN\x00", kind, 2)
 			_, err := db.BeginBlock(context.Background(), BlockOptions{})
 			require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
 			givenBack(t, db)

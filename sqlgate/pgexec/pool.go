@@ -354,11 +354,9 @@ func (p *pool) connect(ctx context.Context) (*conn, error) {
 					return nil, err
 				}
 			}
-			if c.broken {
-				c.close()
-				return nil, fault.New(fault.DBConnectionFailed, "The connection to the database was lost while the gate asked about its own role. Send the request again later, and tell the operator if it stays.")
+			if !c.broken { // by that look, which the next attempt does not repeat
+				return c, nil
 			}
-			return c, nil
 		}
 		c.close()
 	}

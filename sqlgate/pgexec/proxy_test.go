@@ -187,11 +187,11 @@ const settled = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 
 func TestALossBeforeTheStatementIsMadeGoodOnce(t *testing.T) {
 	for _, kind := range []lossKind{lostBefore, lostAfter} {
 		t.Run(kind.String(), func(t *testing.T) {
-			db, side := lossy(t, "BEGIN", kind, 1)
+			db, side := lossy(t, "BEGIN\x00", kind, 1)
 			mustWrite(t, db, "INSERT INTO t VALUES (1)")
 			require.Equal(t, "1", side.ask("SELECT count(*) FROM t"))
 
-			db, _ = lossy(t, "BEGIN", kind, 2)
+			db, _ = lossy(t, "BEGIN\x00", kind, 2)
 			_, err := db.Begin(context.Background(), BeginOptions{})
 			require.Equal(t, fault.DBConnectionFailed, fault.CodeOf(err))
 			givenBack(t, db)
