@@ -197,9 +197,8 @@ func (k *Keeper) settle(i int, size uint64, err error) {
 		a.size, a.heard = size, true
 	}
 	if accuses {
-		// A root that is not this log's has no event_hash that could match.
-		k.accused = append(k.accused, frame.Anchor{Level: frame.L4, Seq: conflict.Seen, Time: a.at,
-			NoHash: errors.Is(err, checkpoint.ErrBeyondEnd), Source: "witness " + conflict.Witness})
+		beyond := errors.Is(err, checkpoint.ErrBeyondEnd)
+		k.accused = append(k.accused, frame.Anchor{Level: frame.L4, Seq: conflict.Seen, Time: a.at, NoHash: beyond, OtherRoot: !beyond, Source: "witness " + conflict.Witness})
 	}
 	k.mu.Unlock()
 	switch {

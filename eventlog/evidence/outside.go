@@ -310,8 +310,7 @@ func (k *known) receipt(p Paper) {
 }
 
 // anchor adds what a checkpoint vouches for: the event at its size, if the tree
-// up to there has its root. A root of other events becomes an anchor that no
-// event_hash matches.
+// up to there has its root. A root of other events becomes an anchor that nothing matches.
 func (k *known) anchor(p Paper) {
 	n, err := checkpoint.Open([]byte(p.Text), checkpoint.Keys{Log: k.keys})
 	if err != nil {
@@ -341,6 +340,8 @@ func (k *known) anchor(p Paper) {
 		a.NoHash = true
 	case root == n.Root:
 		a.Hash = k.hashes[n.Size]
+	default:
+		a.OtherRoot = true
 	}
 	k.anchors = append(k.anchors, a)
 }

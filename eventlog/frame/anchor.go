@@ -27,6 +27,9 @@ type Anchor struct {
 	LogID [16]byte
 	Seq   uint64   // 0 stands for the beginning: Hash is segment 0's header_hash
 	Hash  [32]byte // event_hash at Seq
+	// OtherRoot says that the root over the events up to Seq is another than the one that is
+	// known: no event_hash matches.
+	OtherRoot bool
 	// NoHash says that only reaching Seq is known: such an anchor is listed where
 	// the log ends before it or where it was asked for, and says nothing otherwise.
 	NoHash bool
@@ -213,7 +216,7 @@ func (b *anchorBook) compare(r *Report, i int, base *Header, blind, older bool) 
 		return AnchorBeyond
 	case !s.found || a.NoHash:
 		return AnchorMissing
-	case s.hash == a.Hash:
+	case s.hash == a.Hash && !a.OtherRoot:
 		return AnchorMatch
 	default:
 		f.Kind, f.Segment, f.Offset = HistoryRewritten, s.segment, s.offset
