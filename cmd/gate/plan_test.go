@@ -142,6 +142,12 @@ func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
 		CREATE TRIGGER of_n AFTER UPDATE OF n ON some_columns FOR EACH ROW EXECUTE FUNCTION audit();
 		CREATE TRIGGER of_n_or_gone AFTER UPDATE OF n OR DELETE ON some_columns FOR EACH ROW EXECUTE FUNCTION audit();
 		CREATE TRIGGER of_made AFTER UPDATE OF g ON some_columns FOR EACH ROW EXECUTE FUNCTION audit();
+		CREATE TABLE owners (id int PRIMARY KEY);
+		CREATE TABLE owned (owner int REFERENCES owners ON DELETE SET NULL, n int);
+		CREATE TRIGGER of_other AFTER UPDATE OF n ON owned FOR EACH ROW EXECUTE FUNCTION audit();
+		CREATE TRIGGER of_key AFTER UPDATE OF owner ON owned FOR EACH ROW EXECUTE FUNCTION audit();
+		CREATE TRIGGER on_replicas AFTER DELETE ON owners FOR EACH ROW EXECUTE FUNCTION audit();
+		ALTER TABLE owners ENABLE REPLICA TRIGGER on_replicas;
 		CREATE TRIGGER under_when AFTER DELETE ON some_columns FOR EACH ROW WHEN (OLD.n = 1) EXECUTE FUNCTION audit();
 		CREATE VIEW shown AS SELECT id FROM some_columns;
 		CREATE RULE elsewhere AS ON DELETE TO shown DO INSTEAD DELETE FROM plain;
@@ -195,6 +201,7 @@ func TestAnApprovalSaysWhatAWriteReaches(t *testing.T) {
 		"DELETE FROM parted_view WHERE id = 1":      "public.parted view public.parted_view false [above, which calls public.audit]; public.parted_1 partition public.parted false [own, which calls public.audit]; public.parted_items cascade public.parted false []; public.parted_view named  false []",
 		"DELETE FROM older WHERE id = 1":            "public.older named  false []; public.younger child public.older false [own, which calls public.audit]; public.younger_items cascade public.younger false []",
 		"UPDATE older SET id = id WHERE id = 10":    "public.older named  false []; public.younger child public.older false []",
+		"DELETE FROM owners WHERE id = 1":           "public.owned set_null public.owners false [of_key, which calls public.audit]; public.owners named  false []",
 		"INSERT INTO older VALUES (1)":              "public.older named  false []",
 		"UPDATE some_columns SET id = 1":            "public.some_columns named  false [of_made, which calls public.audit]",
 		"UPDATE some_columns SET n = 1":             "public.some_columns named  false [of_made, which calls public.audit of_n, which calls public.audit of_n_or_gone, which calls public.audit]",

@@ -166,7 +166,7 @@ func repeated(words []string) string {
 			word, _ = identifier(word)
 			word = quotedName([]string{word})
 		case c == '\'' || c == '$' && len(word) > 1:
-			word = "'…'"
+			word = "'...'"
 		default:
 			word = lowered(word)
 		}
@@ -178,7 +178,7 @@ func repeated(words []string) string {
 			b.WriteByte(' ')
 		}
 		if b.Len()+len(word) > mostSaid {
-			b.WriteString("…")
+			b.WriteString("...")
 			break
 		}
 		b.WriteString(word)
@@ -209,6 +209,7 @@ var shortKinds = strings.Fields("AGGREGATE COLLATION CONVERSION DATABASE DOMAIN 
 // A schemaChange is what CREATE, ALTER or DROP says of its object.
 type schemaChange struct {
 	verb, kind string // in upper case
+	replaces   bool   // CREATE OR REPLACE
 	names      []string
 	on         string     // the table of a trigger, policy or rule
 	commands   [][]string // of ALTER, and of CREATE ROLE its options
@@ -225,7 +226,7 @@ func (t *changeText) schemaChange() *schemaChange {
 	if s.verb == "" {
 		return nil
 	}
-	t.skip("OR", "REPLACE")
+	s.replaces = t.skip("OR", "REPLACE")
 	for t.skip("GLOBAL") || t.skip("LOCAL") || t.skip("TEMP") || t.skip("TEMPORARY") || t.skip("TRUSTED") || t.skip("PROCEDURAL") || t.skip("RECURSIVE") || t.is(t.at, "DEFAULT", "CONVERSION") && t.skip("DEFAULT") {
 		continue
 	}
@@ -441,6 +442,9 @@ func changeDangers(c *classification, text string) (list []meaning, noRights boo
 		return nil, false
 	}
 	s := t.schemaChange()
+	if s != nil && s.replaces {
+		return []meaning{{"Replaces what is there", "high", "If there is one of this name, it is gone, and whatever uses it finds the new one.", ""}}, false
+	}
 	if s == nil || s.verb != "ALTER" || !strings.HasSuffix(s.kind, "TABLE") {
 		return nil, false
 	}
@@ -458,6 +462,9 @@ func changeDangers(c *classification, text string) (list []meaning, noRights boo
 		case command.skip("DISABLE", "TRIGGER", "USER"):
 			off++
 			list = append(list, meaning{"Triggers off", "high", "No trigger of users runs at a write of " + table + " until it is enabled again: what they check or write elsewhere does not happen. Foreign keys are still checked.", ""})
+		case command.skip("ENABLE", "REPLICA", "TRIGGER"):
+			off++
+			list = append(list, meaning{"Trigger off", "high", "The trigger " + cmp.Or(command.name(), "that it names") + " runs no more at writes of " + table + " by clients, and only at those of replication.", ""})
 		case command.skip("DISABLE", "TRIGGER"):
 			off++
 			list = append(list, meaning{"Trigger off", "high", "The trigger " + cmp.Or(command.name(), "that it names") + " does not run at a write of " + table + " until it is enabled again: what it checks or writes elsewhere does not happen.", ""})

@@ -26,8 +26,8 @@ func TestTheSentenceOfAChangeNamesItsObject(t *testing.T) {
 		{"GRANT", "dcl", "GRANT SELECT ON a, b, c, d, e TO bob", "Grant select on a, b, c and 2 more to bob", nil, nil},
 		{"REVOKE", "dcl", "REVOKE GRANT OPTION FOR SELECT ON t FROM bob CASCADE", "Revoke grant option for select on t from bob, and from whom they gave it", []string{"public.t"}, []string{"cascade"}},
 		{"REVOKE", "dcl", "REVOKE ADMIN OPTION FOR ops FROM bob", "Revoke admin option for ops from bob", nil, nil},
-		{"ALTER_ROLE", "dcl", "ALTER ROLE bob SUPERUSER PASSWORD 'x'", "Alter role bob: superuser password '…'", nil, nil},
-		{"ALTER_ROLE", "dcl", "ALTER ROLE ALL SET work_mem = '1GB'", "Alter role all set work_mem = '…'", nil, nil},
+		{"ALTER_ROLE", "dcl", "ALTER ROLE bob SUPERUSER PASSWORD 'x'", "Alter role bob: superuser password '...'", nil, nil},
+		{"ALTER_ROLE", "dcl", "ALTER ROLE ALL SET work_mem = '1GB'", "Alter role all set work_mem = '...'", nil, nil},
 		{"CREATE_ROLE", "dcl", "CREATE ROLE eve LOGIN", "Create role eve: login", nil, nil},
 		{"DROP_ROLE", "dcl", "DROP ROLE IF EXISTS bob, eve", "Drop role bob, eve", nil, nil},
 		{"CREATE_FUNCTION", "ddl", "CREATE OR REPLACE FUNCTION app.f(a int DEFAULT 1, b text) RETURNS int LANGUAGE sql AS $$ SELECT 1; $$", "Create function app.f(a int default 1, b text)", nil, nil},
@@ -37,7 +37,7 @@ func TestTheSentenceOfAChangeNamesItsObject(t *testing.T) {
 		{"CREATE", "ddl", "CREATE INDEX CONCURRENTLY i ON orders (id)", "Create index i on public.orders", []string{"public.orders"}, nil},
 		{"CREATE", "ddl", "CREATE TRIGGER g AFTER UPDATE OF a OR DELETE ON orders EXECUTE FUNCTION f()", "Create trigger g on public.orders", []string{"public.orders"}, nil},
 		{"CREATE", "ddl", "CREATE RULE r AS ON DELETE TO ruled DO INSTEAD DELETE FROM victims", "Create rule r on public.ruled", []string{"public.ruled", "public.victims"}, nil},
-		{"CREATE", "ddl", "CREATE USER MAPPING FOR bob SERVER s OPTIONS (password 'x')", "Create user mapping for bob server s options(password '…')", nil, nil},
+		{"CREATE", "ddl", "CREATE USER MAPPING FOR bob SERVER s OPTIONS (password 'x')", "Create user mapping for bob server s options(password '...')", nil, nil},
 		{"CREATE", "ddl", `CREATE SCHEMA U&"d\0061t"`, "Create schema (which, its text says, and this sentence can't tell)", nil, nil},
 		{"DROP", "ddl", "DROP FUNCTION app.f(int), g CASCADE", "Drop function app.f(int), g and what hangs on them", []string{"?.*"}, []string{"cascade"}},
 		{"DROP", "ddl", "DROP SCHEMA app CASCADE", "Drop schema app and what hangs on it", []string{"?.*", "app.*"}, []string{"cascade"}},
@@ -103,4 +103,19 @@ func TestWhatGoesWithAChangeIsSaid(t *testing.T) {
 	row.Effect = effect(&row.Classification, row.SQL)
 	require.Empty(t, row.cascades(), "the catalogues named it")
 	require.Equal(t, "empty public.t and what hangs on it: public.u", deed(&row))
+}
+
+// What replaces something, or silences a trigger, says so.
+func TestWhatIsReplacedOrSilencedIsSaid(t *testing.T) {
+	for text, want := range map[string]string{
+		"CREATE OR REPLACE VIEW v AS SELECT 1": "Replaces what is there", "CREATE VIEW v AS SELECT 1": "",
+		"ALTER TABLE t ENABLE REPLICA TRIGGER x": "Trigger off", "ALTER TABLE t ENABLE TRIGGER x": "",
+	} {
+		list, _ := changeDangers(&classification{Class: "ddl", TablesWritten: []string{"public.t"}}, text)
+		said := ""
+		for _, m := range list {
+			said += m.Name
+		}
+		require.Equal(t, want, said, text)
+	}
 }

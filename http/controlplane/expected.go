@@ -44,7 +44,7 @@ func expected(r *approvalRow) (list []meaning) {
 		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("%s, on which about %s more hang by foreign keys, if they are no different from others. Those count, and over %s nothing is changed.",
 			rows, thousands(int64(more)), thousands(*r.MaxRows)), ""})
 	} else if own := p.ofItself(); r.MaxRows != nil && own != "" {
-		list = append(list, meaning{"It may fail", "medium", fmt.Sprintf("Rows of %s belong to others of it, those to others, and so on: how many go in all is not known. Those count, and over %s nothing is changed.", own, thousands(*r.MaxRows)), ""})
+		list = append(list, meaning{"It may fail", "medium", fmt.Sprintf("Rows of %s belong to others of it, directly or by other tables, those to others, and so on: how many go in all is not known. Those count, and over %s nothing is changed.", own, thousands(*r.MaxRows)), ""})
 	}
 	if r.MaxRows != nil && !r.OverLimit && 2*p.Rows > *r.MaxRows && slices.ContainsFunc(p.Tables, func(t reached) bool { return t.Moves }) {
 		list = append(list, meaning{"It may fail", "high", fmt.Sprintf("%s. A row that moves to another partition counts twice, and over %s nothing is changed.", rows, thousands(*r.MaxRows)), ""})
@@ -55,6 +55,12 @@ func expected(r *approvalRow) (list []meaning) {
 	if all != nil && len(list) == 0 {
 		list = append(list, meaning{every, "high", rows + ".", ""})
 	}
+	if own := p.ofItself(); own != "" && len(list) == 0 {
+		list = append(list, meaning{"May be many more", "high", fmt.Sprintf("%s, but rows of %s belong to others of it, directly or by other tables, those to others, and so on: how many go in all is not known.", rows, own), ""})
+	}
+	if why := r.guess(); why != "" && len(list) == 0 {
+		list = append(list, meaning{"May be many more", "medium", rows + ", but " + why, ""})
+	}
 	switch more := p.taken(); {
 	case len(list) > 0:
 	case p.Rows >= manyRows:
@@ -63,12 +69,40 @@ func expected(r *approvalRow) (list []meaning) {
 		list = append(list, meaning{"Many rows", "high", fmt.Sprintf("%s, on which about %s more hang by foreign keys, if they are no different from others.", rows, thousands(int64(more))), ""})
 	}
 	for _, t := range p.Tables {
-		if t.Old && t.How == "named" {
+		if t.Old && t.How == "named" && !slices.Equal(r.Classification.Where, []string{"key_equality"}) {
 			list = append(list, meaning{"May be many more", "medium", fmt.Sprintf("%s, but it counted %s before most of its rows were written: %s by now.", rows, t.Table, sizeOf(t)), ""})
 			break
 		}
 	}
 	return list
+}
+
+// makers are functions that make rows of one value, or of few.
+var makers = []string{"GENERATE_SERIES", "GENERATE_SUBSCRIPTS", "UNNEST", "STRING_TO_TABLE", "REGEXP_SPLIT_TO_TABLE", "REGEXP_MATCHES", "JSON_ARRAY_ELEMENTS", "JSONB_ARRAY_ELEMENTS", "JSON_EACH", "JSONB_EACH", "JSON_TABLE", "XMLTABLE"}
+
+// guess says why what PostgreSQL expects may be far off, by the text: its statistics know
+// columns, and neither what a condition calculates nor how many rows are made.
+func (r *approvalRow) guess() string {
+	var words []sqlPiece
+	for _, p := range scanned(r.SQL, nil).pieces {
+		if p.Kind != "comment" && p.Kind != "string" && strings.TrimSpace(p.Text) != "" {
+			words = append(words, p)
+		}
+	}
+	conditions := false
+	for i, p := range words {
+		word, call := strings.ToUpper(p.Text), p.Kind == "word" && i+1 < len(words) && strings.HasPrefix(words[i+1].Text, "(") && (i+2 == len(words) || !strings.HasPrefix(words[i+2].Text, ")")) // now() is a constant
+		switch {
+		case word == "RECURSIVE", call && slices.Contains(makers, word):
+			return "it makes rows by " + strings.ToLower(word) + ", and PostgreSQL only guesses how many."
+		case word == "WHERE", word == "ON":
+			conditions = true
+		case !conditions || r.Classification.QueryType == "INSERT" || !slices.Contains(r.Classification.Where, "present"):
+		case call, word == "CASE", word == "CTID", word == "ARRAY", p.Kind != "word" && p.Kind != "number" && strings.ContainsAny(word, "+-*/%|#&~^@"):
+			return "its condition calculates, and PostgreSQL only guesses for how many rows it holds: it may be all."
+		}
+	}
+	return ""
 }
 
 // manyRows is how many are told by themselves.
@@ -84,7 +118,7 @@ func (r *approvalRow) joins() bool {
 // are written out each has a key of its own.
 func (r *approvalRow) manyByKey() bool {
 	c := &r.Classification
-	return (c.QueryType == "UPDATE" || c.QueryType == "DELETE") && slices.Equal(c.Where, []string{"key_equality"}) && r.Impact != nil && r.Impact.Rows > 1
+	return (c.QueryType == "UPDATE" || c.QueryType == "DELETE") && slices.Equal(c.Where, []string{"key_equality"}) && r.Impact != nil && r.Impact.Rows > max(1, r.Impact.Parts)
 }
 
 // everyRow is the table of which the text of a change says that it reaches every row, and

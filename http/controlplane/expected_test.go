@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,5 +98,45 @@ func TestEveryRowHasOneNumber(t *testing.T) {
 		row := (&Server{now: time.Now}).rows([]approval{a})[0]
 		require.Contains(t, row.estimated(), "Every row, about "+want+" (Delete")
 		require.Equal(t, "It changes every row of public.t, about "+want+", and over 20 nothing is changed.", expected(&row)[0].Words)
+	}
+}
+
+// What statistics can't know is said to be a guess.
+func TestWhatPostgreSQLOnlyGuessesIsSaid(t *testing.T) {
+	for sql, guessed := range map[string]bool{
+		"DELETE FROM t WHERE d->>'s' = 'open'": true, "DELETE FROM t WHERE lower(email) LIKE 'x%'": true, "DELETE FROM t WHERE a - b = 10": true, "DELETE FROM t WHERE CASE WHEN id = 5 THEN 1 ELSE 0 END = 0": true,
+		"DELETE FROM t WHERE ctid = ANY (ARRAY(SELECT ctid FROM t))": true, "DELETE FROM t WHERE id IN (SELECT g FROM generate_series(1, 9) AS g)": true, "DELETE FROM t WHERE status = 'paid' AND n IN (1, 2, 3)": false,
+		"DELETE FROM t WHERE at < now() AND n BETWEEN 1 AND 5 -- lower(x)": false, "UPDATE t SET n = n + 1 WHERE status = 'a-b'": false,
+	} {
+		r := approvalRow{approval: approval{SQL: sql, Classification: classification{QueryType: "DELETE", QueryTypes: []string{"DELETE"}, Class: "write", Where: []string{"present"}, TablesWritten: []string{"public.t"}},
+			Impact: &plan{Node: "Delete", Rows: 5, Tables: []reached{{Table: "public.t", How: "named"}}}}}
+		require.Equal(t, guessed, r.guess() != "", sql)
+		require.Equal(t, guessed, strings.Contains(fmt.Sprint(expected(&r)), "only guesses"), sql)
+	}
+	for sql, guessed := range map[string]bool{
+		"INSERT INTO t SELECT generate_series(1, 100)": true, "INSERT INTO t SELECT * FROM unnest(ARRAY[1])": true, "INSERT INTO t SELECT lower(a) FROM u WHERE b = 1": false,
+		"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) INSERT INTO t SELECT i FROM n": true,
+	} {
+		r := approvalRow{approval: approval{SQL: sql, Classification: classification{QueryType: "INSERT", QueryTypes: []string{"INSERT"}, Class: "write", TablesWritten: []string{"public.t"}}}}
+		require.Equal(t, guessed, r.guess() != "", sql)
+	}
+}
+
+// Rows that go with others may take rows of the first table along.
+func TestACascadeThatComesBack(t *testing.T) {
+	n := func(n int64) *int64 { return &n }
+	p := &plan{Node: "Delete", Rows: 1, Tables: []reached{{Table: "a", How: "named", Rows: n(400)}, {Table: "b", How: "cascade", From: "a", Rows: n(400)}, {Table: "c", How: "cascade", From: "b", Rows: n(1)}, {Table: "a", How: "cascade", From: "c", Rows: n(400)}}}
+	require.NotEmpty(t, p.ofItself())
+	row := (&Server{now: time.Now}).rows([]approval{{Classification: classification{QueryType: "DELETE", QueryTypes: []string{"DELETE"}, Class: "write", Where: []string{"key_equality"}, TablesWritten: []string{"a"}}, Impact: p}})
+	require.Contains(t, fmt.Sprint(expected(&row[0])), "how many go in all is not known")
+	p.Tables = p.Tables[:3]
+	require.Empty(t, p.ofItself())
+}
+
+// A row that is found by its key lies in one partition, of which PostgreSQL counts each.
+func TestAKeyOfAPartitionedTableIsOneRow(t *testing.T) {
+	for parts, many := range map[int64]bool{0: true, 12: false, 11: true} {
+		r := approvalRow{approval: approval{Classification: classification{QueryType: "UPDATE", Where: []string{"key_equality"}}, Impact: &plan{Node: "Update", Rows: 12, Parts: parts}}}
+		require.Equal(t, many, r.manyByKey(), parts)
 	}
 }

@@ -70,7 +70,7 @@ func (s *Server) rows(items []approval) []approvalRow {
 		if len(r.Claims) > 0 || viewSQL(a.SQL).Misread || viewSQL(a.PreparedSQL).Misread {
 			r.rank = max(r.rank, misleading)
 		}
-		if slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.How != "named" || len(t.Triggers) > 0 }) || r.unlooked() != "" || r.unseen() != "" {
+		if slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.How != "named" || len(t.Triggers) > 0 }) || r.unlooked() != "" || r.unseen() != "" || r.guess() != "" {
 			r.rank = max(r.rank, 10) // what that comes to, the text does not say
 		}
 		if changed, _ := changeDangers(&a.Classification, a.SQL); len(changed) > 0 || r.cascades() != "" {
@@ -821,9 +821,6 @@ func deed(r *approvalRow) string {
 	if words := reach(&r.Classification); words != "" {
 		said += " (" + words + ")"
 	}
-	if ruled := r.besides("rule"); len(ruled) > 0 {
-		said += ", where a rule may write " + few(ruled)
-	}
 	if below := r.besides("child"); len(below) > 0 {
 		said += ", with " + few(below) + " below it"
 	}
@@ -832,6 +829,9 @@ func deed(r *approvalRow) string {
 	}
 	if taken := r.besides("cascade"); len(taken) > 0 {
 		said += " and, by cascade, from " + few(taken)
+	}
+	if ruled := r.besides("rule"); len(ruled) > 0 {
+		said += ", where a rule may write " + few(ruled)
 	}
 	if read := r.Reads(); len(read) > 0 {
 		said += ", reading " + few(read)

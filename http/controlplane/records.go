@@ -140,6 +140,7 @@ type plan struct {
 	Node      string    `json:"node"`
 	Rows      int64     `json:"rows"`
 	TotalCost float64   `json:"total_cost"`
+	Parts     int64     `json:"parts"` // partitions that are looked at, each counted for a row at least
 	Tables    []reached `json:"tables"`
 	More      int       `json:"tables_more"`    // beyond those that are listed
 	Unplanned string    `json:"plan_omitted"`   // why it was not asked
@@ -189,14 +190,28 @@ func (p *plan) taken() (rows float64) {
 	return rows
 }
 
-// ofItself is a table whose rows go with others of it.
+// ofItself is a table whose rows go with others of it, also by way of other tables.
 func (p *plan) ofItself() string {
 	for _, t := range p.tables() {
-		if t.Table == t.From && t.How == "cascade" {
+		if t.How == "cascade" && p.comesBack(t) {
 			return t.Table
 		}
 	}
 	return ""
+}
+
+// comesBack tells whether rows that go with those of a table take others of that one along.
+func (p *plan) comesBack(t reached) bool {
+	seen := map[string]bool{t.Table: true}
+	for found := true; found && !seen[t.From]; {
+		found = false
+		for _, next := range p.Tables {
+			if next.How == "cascade" && seen[next.From] && !seen[next.Table] {
+				seen[next.Table], found = true, true
+			}
+		}
+	}
+	return seen[t.From]
 }
 
 type reached struct {

@@ -183,6 +183,8 @@ func advice(c *classification, text string) []string {
 
 // keptOut says who can't use what meanwhile: what is kept from readers is kept from writers,
 // too.
+var dropsOrRetypes = regexp.MustCompile(`(?i)\b(DROP|TYPE)\b`)
+
 func keptOut(c *classification, text string) string {
 	tables, kind := few(tableList(c.TablesWritten)), objectKind.FindStringSubmatch(bareText(text))
 	if slices.Contains(c.Flags, "cascade") {
@@ -194,7 +196,13 @@ func keptOut(c *classification, text string) string {
 	case all && writes && len(c.TablesWritten) > 1:
 		return "Nobody can read or write at least one of " + tables + " while it runs, nor write the others, and it queues behind whoever uses them now."
 	case all:
-		return "Nobody can read or write " + tables + " while it runs, and it queues behind whoever uses it now."
+		others := ""
+		if kind != nil && strings.EqualFold(kind[1], "DROP") && strings.EqualFold(kind[3], "INDEX") {
+			tables = "the table of " + tables
+		} else if kind != nil && strings.EqualFold(kind[3], "TABLE") && dropsOrRetypes.MatchString(bareText(text)) {
+			others = " So it may be for tables that its foreign keys refer to, or that it is a part of."
+		}
+		return "Nobody can read or write " + tables + " while it runs, and it queues behind whoever uses it now." + others
 	case writes && kind != nil && strings.EqualFold(kind[3], "DOMAIN"):
 		return "Nobody can write the tables that have columns of " + tables + " while it runs; reads go on."
 	case writes && kind != nil && strings.EqualFold(kind[1], "ALTER") && strings.EqualFold(kind[3], "SEQUENCE"):
@@ -210,7 +218,7 @@ func keptOut(c *classification, text string) string {
 // effectVerbs are kinds of statements whose bare name would say something else:
 // "delete orders" sounds as if the table went.
 var effectVerbs = map[string]string{
-	"DELETE": "Delete from", "INSERT": "Insert into", "MERGE": "Merge into", "SELECT": "Read", "TRUNCATE": "Empty", "CREATE_TABLE_AS": "Create table", "COMMENT": "Comment on", "LOCK": "Lock", "DO": "Run a block of code",
+	"DELETE": "Delete from", "INSERT": "Insert into", "MERGE": "Merge into", "SELECT": "Read", "TRUNCATE": "Empty", "CREATE_TABLE_AS": "Create table", "COMMENT": "Comment on", "LOCK": "Lock", "DO": "Run a block of code", "COPY_TO": "Copy out of", "COPY_FROM": "Copy into",
 }
 
 // objectKind finds what a change of the schema is about, in its text without comments.

@@ -135,7 +135,7 @@ func TestAQueryThatCallsIsNoRead(t *testing.T) {
 		"Call app.purge, which may change anything, and pg_sleep, which waits on purpose": {QueryType: "CALL", Class: "procedural", Signals: raised("opaque_code", "", "unknown_function", "app.purge", "delay_function", "pg_sleep")},
 		"Explain, calling app.purge, which may change anything":                           {QueryType: "EXPLAIN", Class: "write", Flags: []string{"explain", "explain_analyze"}, Signals: raised("explain_analyze", "", "unknown_function", "app.purge")},
 		"Explain public.t, perhaps calling app.purge, which may change anything":          {QueryType: "EXPLAIN", Class: "write", Flags: []string{"explain"}, TablesRead: []string{"public.t"}, Signals: raised("unknown_function", "app.purge")},
-		"Copy to, calling app.purge, which may change anything":                           {QueryType: "COPY_TO", Class: "write", Signals: raised("bulk_copy", "", "unknown_function", "app.purge")},
+		"Copy out of, calling app.purge, which may change anything":                       {QueryType: "COPY_TO", Class: "write", Signals: raised("bulk_copy", "", "unknown_function", "app.purge")},
 		"Delete from public.t, calling app.purge, which may change anything":              {QueryType: "SELECT", QueryTypes: []string{"DELETE", "SELECT"}, TablesWritten: []string{"public.t"}, Class: "write", Signals: raised("data_modifying_cte", "", "unknown_function", "app.purge")},
 		"Update public.t":        {QueryType: "UPDATE", QueryTypes: []string{"UPDATE"}, TablesWritten: []string{"public.t"}, Class: "write", Signals: raised("unknown_function", "app.f")},
 		"Lock and read public.t": {QueryType: "SELECT", Class: "write", TablesRead: []string{"public.t"}, Signals: raised("row_locking", "")},

@@ -30,6 +30,7 @@ type Plan struct {
 	Rows        int64   `json:"rows"`
 	StartupCost float64 `json:"startup_cost"`
 	TotalCost   float64 `json:"total_cost"`
+	Parts       int     `json:"parts,omitempty"` // partitions that a write looks for its rows in, of which each counts for one at least
 }
 
 // impliedOperators are those that the grammar writes for a client: comparisons of
@@ -180,6 +181,9 @@ func parsePlan(text string) (*Plan, error) {
 		for _, below := range n.Plans {
 			if n.Type == "ModifyTable" && below.Parent == "Outer" { // others are subqueries, which come first
 				changed, writes = changed+below.Rows, true
+				if below.Type == "Append" {
+					p.Parts += len(below.Plans)
+				}
 			}
 			walk(below)
 		}

@@ -49,7 +49,7 @@ const mostReached = 50
 // be written. What a rule does, its stored form says (CmdType of nodes.h, the same in 15 to 18). An UPDATE of a partition key (131072) moves rows, so that row triggers of DELETE
 // and INSERT fire; a generated column may change with any other. What is not named and has no
 // trigger comes last, where the list is cut. Counts are old where more rows were changed since
-// than there were; a load that its own session counts at once is counted twice by the server.
+// than there were, and no fewer are there; a load that its own session counts at once is counted twice by the server.
 const reachSQL = `WITH RECURSIVE name AS (SELECT c.oid, pg_catalog.concat(n.nspname, '.', c.relname) AS said, c.reltuples, c.relpages, c.relkind OPERATOR(pg_catalog.=) 'p'::"char" AS parted
   FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.relkind OPERATOR(pg_catalog.=) ANY ('{r,p,v,m,f}'::"char"[])),
 reached AS (
@@ -75,15 +75,15 @@ reached AS (
    FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) i.inhrelid WHERE i.inhparent OPERATOR(pg_catalog.=) reached.oid AND (c.relispartition OR (reached.events OPERATOR(pg_catalog.&) 56) OPERATOR(pg_catalog.<>) 0)
   UNION ALL SELECT d.refobjid, 'rule', does.events FROM pg_catalog.pg_rewrite AS w JOIN pg_catalog.pg_depend AS d ON d.objid OPERATOR(pg_catalog.=) w.oid
    CROSS JOIN LATERAL (SELECT CASE WHEN pg_catalog.strpos(w.ev_action::pg_catalog.text, '{QUERY :commandType 2 ') OPERATOR(pg_catalog.>) 0 THEN 16 ELSE 0 END OPERATOR(pg_catalog.|) CASE WHEN pg_catalog.strpos(w.ev_action::pg_catalog.text, '{QUERY :commandType 3 ') OPERATOR(pg_catalog.>) 0 THEN 4 ELSE 0 END OPERATOR(pg_catalog.|) CASE WHEN pg_catalog.strpos(w.ev_action::pg_catalog.text, '{QUERY :commandType 4 ') OPERATOR(pg_catalog.>) 0 THEN 8 ELSE 0 END OPERATOR(pg_catalog.|) CASE WHEN pg_catalog.strpos(w.ev_action::pg_catalog.text, '{QUERY :commandType 5 ') OPERATOR(pg_catalog.>) 0 THEN 28 ELSE 0 END OPERATOR(pg_catalog.|) CASE WHEN pg_catalog.strpos(w.ev_action::pg_catalog.text, '{ONCONFLICTEXPR :action 2 ') OPERATOR(pg_catalog.>) 0 THEN 16 ELSE 0 END AS events) AS does
-   WHERE w.ev_class OPERATOR(pg_catalog.=) reached.oid AND w.ev_enabled OPERATOR(pg_catalog.<>) 'D'::"char" AND (reached.events OPERATOR(pg_catalog.&) CASE w.ev_type WHEN '2'::"char" THEN 16 WHEN '3'::"char" THEN 4 WHEN '4'::"char" THEN 8 ELSE 0 END) OPERATOR(pg_catalog.<>) 0
+   WHERE w.ev_class OPERATOR(pg_catalog.=) reached.oid AND w.ev_enabled OPERATOR(pg_catalog.<>) ALL ('{D,R}'::"char"[]) AND (reached.events OPERATOR(pg_catalog.&) CASE w.ev_type WHEN '2'::"char" THEN 16 WHEN '3'::"char" THEN 4 WHEN '4'::"char" THEN 8 ELSE 0 END) OPERATOR(pg_catalog.<>) 0
    AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_rewrite'::pg_catalog.regclass::pg_catalog.oid AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid
    AND d.refobjid OPERATOR(pg_catalog.<>) reached.oid AND reached.how OPERATOR(pg_catalog.<>) ALL ('{partition,child}'::pg_catalog.text[]) AND does.events OPERATOR(pg_catalog.<>) 0
   UNION ALL SELECT d.refobjid, 'view', through.events FROM pg_catalog.pg_rewrite AS w JOIN pg_catalog.pg_depend AS d ON d.objid OPERATOR(pg_catalog.=) w.oid
    JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) w.ev_class AND c.relkind OPERATOR(pg_catalog.=) 'v'::"char"
    CROSS JOIN LATERAL (SELECT reached.events OPERATOR(pg_catalog.#) (reached.events OPERATOR(pg_catalog.&) COALESCE((SELECT pg_catalog.bit_or(instead.events) FROM (
      SELECT CASE u.ev_type WHEN '2'::"char" THEN 16 WHEN '3'::"char" THEN 4 WHEN '4'::"char" THEN 8 ELSE 0 END AS events FROM pg_catalog.pg_rewrite AS u
-      WHERE u.ev_class OPERATOR(pg_catalog.=) c.oid AND u.is_instead AND u.ev_enabled OPERATOR(pg_catalog.<>) 'D'::"char"
-     UNION ALL SELECT t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 28 FROM pg_catalog.pg_trigger AS t WHERE t.tgrelid OPERATOR(pg_catalog.=) c.oid AND t.tgenabled OPERATOR(pg_catalog.<>) 'D'::"char") AS instead), 0)) AS events) AS through
+      WHERE u.ev_class OPERATOR(pg_catalog.=) c.oid AND u.is_instead AND u.ev_enabled OPERATOR(pg_catalog.<>) ALL ('{D,R}'::"char"[])
+     UNION ALL SELECT t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 28 FROM pg_catalog.pg_trigger AS t WHERE t.tgrelid OPERATOR(pg_catalog.=) c.oid AND t.tgenabled OPERATOR(pg_catalog.<>) ALL ('{D,R}'::"char"[])) AS instead), 0)) AS events) AS through
    WHERE (through.events OPERATOR(pg_catalog.&) 28) OPERATOR(pg_catalog.<>) 0 AND w.ev_class OPERATOR(pg_catalog.=) reached.oid AND w.ev_type OPERATOR(pg_catalog.=) '1'::"char" AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_rewrite'::pg_catalog.regclass::pg_catalog.oid
    AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid AND d.refobjid OPERATOR(pg_catalog.<>) reached.oid) AS next
   JOIN name ON name.oid OPERATOR(pg_catalog.=) next.oid)
@@ -93,19 +93,21 @@ SELECT pg_catalog.json_build_object('tables', COALESCE(pg_catalog.json_agg(r.one
   'bytes', GREATEST(name.relpages, 0)::pg_catalog.int8 OPERATOR(pg_catalog.*) pg_catalog.current_setting('block_size')::pg_catalog.int8,
   'triggers', COALESCE(fired.list, '[]'::pg_catalog.json), 'moves', (r.events OPERATOR(pg_catalog.&) 131072) OPERATOR(pg_catalog.<>) 0) AS one
  FROM reached AS r JOIN name ON name.oid OPERATOR(pg_catalog.=) r.oid
- CROSS JOIN LATERAL (SELECT pg_catalog.pg_stat_get_live_tuples(r.oid) AS live, name.reltuples OPERATOR(pg_catalog.>=) 0::pg_catalog.float4 AND pg_catalog.pg_stat_get_mod_since_analyze(r.oid)::pg_catalog.float8 OPERATOR(pg_catalog.>) (50::pg_catalog.float8 OPERATOR(pg_catalog.+) (name.reltuples::pg_catalog.float8 OPERATOR(pg_catalog.*) 1.1::pg_catalog.float8)) AS old) AS now
+ CROSS JOIN LATERAL (SELECT pg_catalog.pg_stat_get_live_tuples(r.oid) AS live, name.reltuples OPERATOR(pg_catalog.>=) 0::pg_catalog.float4 AND pg_catalog.pg_stat_get_live_tuples(r.oid)::pg_catalog.float8 OPERATOR(pg_catalog.>=) name.reltuples::pg_catalog.float8 AND pg_catalog.pg_stat_get_mod_since_analyze(r.oid)::pg_catalog.float8 OPERATOR(pg_catalog.>) (50::pg_catalog.float8 OPERATOR(pg_catalog.+) (name.reltuples::pg_catalog.float8 OPERATOR(pg_catalog.*) 1.1::pg_catalog.float8)) AS old) AS now
  CROSS JOIN LATERAL (SELECT CASE WHEN now.old AND now.live OPERATOR(pg_catalog.>) 0::pg_catalog.int8 THEN now.live WHEN name.reltuples OPERATOR(pg_catalog.>=) 0::pg_catalog.float4 THEN name.reltuples::pg_catalog.int8 END AS rows, now.old) AS counted
  CROSS JOIN LATERAL (SELECT pg_catalog.json_agg(x.said) AS list FROM (
   SELECT pg_catalog.concat(t.tgname, CASE WHEN t.tgqual IS NOT NULL THEN ' (where its WHEN holds)' END, ', which calls ', n.nspname, '.', p.proname) AS said
    FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_proc AS p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
-   WHERE t.tgrelid OPERATOR(pg_catalog.=) r.oid AND NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) 'D'::"char"
+   WHERE t.tgrelid OPERATOR(pg_catalog.=) r.oid AND NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) ALL ('{D,R}'::"char"[])
    AND ((t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) r.events) OPERATOR(pg_catalog.<>) 0 OR (r.events OPERATOR(pg_catalog.&) 131072) OPERATOR(pg_catalog.<>) 0
     AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 12) OPERATOR(pg_catalog.<>) 0 AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 1) OPERATOR(pg_catalog.=) 1)
-   AND (r.how OPERATOR(pg_catalog.<>) 'named' OR pg_catalog.cardinality(t.tgattr::pg_catalog.int2[]) OPERATOR(pg_catalog.=) 0 OR (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) r.events OPERATOR(pg_catalog.&) 12) OPERATOR(pg_catalog.<>) 0 OR pg_catalog.concat(r.said, '.*') OPERATOR(pg_catalog.=) ANY ($3)
-    OR EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid OPERATOR(pg_catalog.=) r.oid AND a.attnum OPERATOR(pg_catalog.=) ANY (t.tgattr) AND (a.attgenerated OPERATOR(pg_catalog.<>) ''::"char" OR pg_catalog.concat(r.said, '.', a.attname) OPERATOR(pg_catalog.=) ANY ($3))))
+   AND (r.how OPERATOR(pg_catalog.<>) ALL ('{named,key_changed,set_null,set_default}'::pg_catalog.text[]) OR pg_catalog.cardinality(t.tgattr::pg_catalog.int2[]) OPERATOR(pg_catalog.=) 0 OR (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) r.events OPERATOR(pg_catalog.&) 12) OPERATOR(pg_catalog.<>) 0 OR pg_catalog.concat(r.said, '.*') OPERATOR(pg_catalog.=) ANY ($3)
+    OR EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid OPERATOR(pg_catalog.=) r.oid AND a.attnum OPERATOR(pg_catalog.=) ANY (t.tgattr) AND (a.attgenerated OPERATOR(pg_catalog.<>) ''::"char"
+     OR r.how OPERATOR(pg_catalog.=) 'named' AND pg_catalog.concat(r.said, '.', a.attname) OPERATOR(pg_catalog.=) ANY ($3)
+     OR r.how OPERATOR(pg_catalog.<>) 'named' AND EXISTS (SELECT FROM pg_catalog.pg_constraint AS f WHERE f.conrelid OPERATOR(pg_catalog.=) r.oid AND f.contype OPERATOR(pg_catalog.=) 'f'::"char" AND a.attnum OPERATOR(pg_catalog.=) ANY (f.conkey)))))
    AND (r.how OPERATOR(pg_catalog.<>) ALL ('{partition,child}'::pg_catalog.text[]) OR t.tgparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 33) OPERATOR(pg_catalog.<>) 0)
   UNION ALL SELECT pg_catalog.concat('the rule ', w.rulename, CASE WHEN NOT w.is_instead THEN ', which has statements of its own' WHEN pg_catalog.starts_with(w.ev_action::pg_catalog.text, '({QUERY :commandType 7 ') THEN ', which does nothing instead' ELSE ', whose statements run instead' END)
-   FROM pg_catalog.pg_rewrite AS w WHERE w.ev_class OPERATOR(pg_catalog.=) r.oid AND w.ev_enabled OPERATOR(pg_catalog.<>) 'D'::"char" AND r.how OPERATOR(pg_catalog.<>) ALL ('{partition,child}'::pg_catalog.text[])
+   FROM pg_catalog.pg_rewrite AS w WHERE w.ev_class OPERATOR(pg_catalog.=) r.oid AND w.ev_enabled OPERATOR(pg_catalog.<>) ALL ('{D,R}'::"char"[]) AND r.how OPERATOR(pg_catalog.<>) ALL ('{partition,child}'::pg_catalog.text[])
    AND (r.events OPERATOR(pg_catalog.&) CASE w.ev_type WHEN '2'::"char" THEN 16 WHEN '3'::"char" THEN 4 WHEN '4'::"char" THEN 8 ELSE 0 END) OPERATOR(pg_catalog.<>) 0
   UNION ALL SELECT pg_catalog.concat(code.what, ', which calls ', n.nspname, '.', p.proname) FROM (
    SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass::pg_catalog.oid AS classid, d.oid AS objid, pg_catalog.concat('the default of ', a.attname) AS what
