@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"regexp"
 	"strings"
 	"time"
 
@@ -23,6 +24,9 @@ const logSource = "control-plane"
 
 //go:embed pages/*.html
 var pageFiles embed.FS
+
+// lineComments are the lines of a script that hold a comment alone; it has no string of several lines.
+var lineComments = regexp.MustCompile(`(?m)^[ \t]*//[^\n]*\n`)
 
 //go:embed assets/*
 var assetFiles embed.FS
@@ -69,6 +73,9 @@ func (v *views) readAssets() error {
 		content, err := assetFiles.ReadFile(name)
 		fmt.Fprintf(sum, "%s %d\n", name, len(content))
 		sum.Write(content)
+		if path.Ext(name) == ".js" {
+			content = lineComments.ReplaceAll(content, nil) // which every page would carry
+		}
 		v.assets[path.Base(name)] = content
 		return err
 	}), func() error { v.stamp = hex.EncodeToString(sum.Sum(nil)[:8]); return nil }())
