@@ -408,3 +408,21 @@ func TestOfALogOfWhichNothingWasSavedNobodyCanTell(t *testing.T) {
 	require.Len(t, r.Faults, 1)
 	assert.Contains(t, r.Faults[0].Detail, "nothing could be saved")
 }
+
+// No batch has more frames than fit: what goes on beyond that is not gathered, and no
+// checkpoint can be compared with it.
+func TestABatchThatDoesNotEndIsNotGathered(t *testing.T) {
+	for frames, compared := range map[int]bool{frame.MaxBatch: true, frame.MaxBatch + 1: false} {
+		l := evidencetest.New(frames)
+		wal := slices.Clone(l.WAL()[:frame.HeaderSize])
+		for seq := uint64(1); seq <= uint64(frames); seq++ {
+			f := *l.At(seq)
+			f.DurableOff, f.Flags, f.BatchLeft = frame.HeaderSize, 0, uint16(min(uint64(frames)-seq, 1))
+			wal = frame.Append(wal, &f)
+		}
+		p := paper(noteOf(t, l, 5))
+		p[0].Asked = true
+		r := judge(t, wal, evidence.Outside{Notes: p, Keys: keys(ours)})
+		assert.Equal(t, compared, r.Check(frame.CheckAnchors).Faults == 0, "%d frames", frames) // more faults are counted than are listed
+	}
+}
