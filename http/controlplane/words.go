@@ -181,10 +181,11 @@ func advice(c *classification, text string) []string {
 	return list
 }
 
-// keptOut says who can't use what meanwhile: what is kept from readers is kept from writers,
-// too.
+// dropsOrRetypes finds what locks tables besides, which foreign keys or partitions lead to.
 var dropsOrRetypes = regexp.MustCompile(`(?i)\b(DROP|TYPE)\b`)
 
+// keptOut says who can't use what meanwhile: what is kept from readers is kept from writers,
+// too.
 func keptOut(c *classification, text string) string {
 	tables, kind := few(tableList(c.TablesWritten)), objectKind.FindStringSubmatch(bareText(text))
 	if slices.Contains(c.Flags, "cascade") {
