@@ -95,7 +95,7 @@ SELECT pg_catalog.json_build_object('tables', COALESCE(pg_catalog.json_agg(r.one
  FROM reached AS r JOIN name ON name.oid OPERATOR(pg_catalog.=) r.oid
  CROSS JOIN LATERAL (SELECT pg_catalog.pg_stat_get_live_tuples(r.oid) AS live, name.reltuples OPERATOR(pg_catalog.>=) 0::pg_catalog.float4 AND pg_catalog.pg_stat_get_live_tuples(r.oid)::pg_catalog.float8 OPERATOR(pg_catalog.>=) name.reltuples::pg_catalog.float8 AND pg_catalog.pg_stat_get_mod_since_analyze(r.oid)::pg_catalog.float8 OPERATOR(pg_catalog.>) (50::pg_catalog.float8 OPERATOR(pg_catalog.+) (name.reltuples::pg_catalog.float8 OPERATOR(pg_catalog.*) 1.1::pg_catalog.float8)) AS old) AS now
  CROSS JOIN LATERAL (SELECT CASE WHEN now.old AND now.live OPERATOR(pg_catalog.>) 0::pg_catalog.int8 THEN now.live WHEN name.reltuples OPERATOR(pg_catalog.>=) 0::pg_catalog.float4 THEN name.reltuples::pg_catalog.int8 END AS rows, now.old) AS counted
- CROSS JOIN LATERAL (SELECT pg_catalog.json_agg(x.said) AS list FROM (
+ CROSS JOIN LATERAL (SELECT pg_catalog.json_agg(x.said ORDER BY x.said COLLATE pg_catalog."C") AS list FROM (
   SELECT pg_catalog.concat(t.tgname, CASE WHEN t.tgqual IS NOT NULL THEN ' (where its WHEN holds)' END, ', which calls ', n.nspname, '.', p.proname) AS said
    FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_proc AS p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
    WHERE t.tgrelid OPERATOR(pg_catalog.=) r.oid AND NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) ALL ('{D,R}'::"char"[])
