@@ -98,7 +98,7 @@ func BenchmarkChild(b *testing.B) {
 func BenchmarkHostileTexts(b *testing.B) {
 	c := byCPUAlone(newClassifier(b, Config{}))
 	c.children.cpu = time.Minute
-	for _, name := range []string{"values", "target list", "duplicate calls", "plus chain", "concatenation chain", "rows from"} {
+	for _, name := range []string{"values", "target list", "duplicate calls", "plus chain", "concatenation chain", "rows from", "judged again", "compared truths"} {
 		b.Run(name, func(b *testing.B) {
 			sql := hostileShapes[name].text(256 << 10)
 			before := childCPU(b, c)

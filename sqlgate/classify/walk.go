@@ -141,6 +141,7 @@ func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, 
 	}
 	w.visit()
 	clear(w.scopes)
+	w.unfenced = w.unfenced || w.class != ClassRead || len(w.risk.list) > 0 // no read already: a second walk would find no more
 	w.judgeAttributes()
 	w.judgeWheres()
 	w.judgeCatalogReads()
