@@ -64,7 +64,7 @@ func (i Inputs) Open(file string) (in io.ReadCloser, size int64, err error) {
 
 // OpenFile opens a file that a person named, for reading. A named pipe is
 // refused, since whoever opens one may wait for ever for its other end; what a
-// shell puts in the place of a command's output, below /dev, is read. size is 0
+// shell puts in the place of a command's output, such as /dev/fd/63, is read. size is 0
 // where it is not known.
 func OpenFile(file string) (f *os.File, size int64, err error) {
 	f, err = os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe is not waited for
@@ -76,7 +76,7 @@ func OpenFile(file string) (f *os.File, size int64, err error) {
 	case err != nil:
 	case info.IsDir():
 		err = fmt.Errorf("%s is a folder", file)
-	case !info.Mode().IsRegular() && !strings.HasPrefix(file, "/dev/"):
+	case !info.Mode().IsRegular() && file != "/dev/stdin" && filepath.Dir(file) != "/dev/fd" && filepath.Dir(file) != "/proc/self/fd":
 		err = fmt.Errorf("%s is not a regular file", file)
 	}
 	if err != nil {

@@ -1,13 +1,16 @@
 package terminal
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/evidence"
@@ -31,6 +34,22 @@ func TestAKeyIsReadFromAFileOfAnyName(t *testing.T) {
 		_, err = Keys([]string{strings.Repeat("x", n)})
 		require.ErrorContains(t, err, "no such file", "it was misspelt")
 	}
+}
+
+// A pipe that lies in memory, below /dev, is one like any other.
+func TestAPipeIsNotReadWhereverItLies(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "pipe")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	pipe := filepath.Join(dir, "1.note")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	_, _, err = OpenFile(pipe)
+	require.ErrorContains(t, err, "is not a regular file")
+
+	from, to, err := os.Pipe()
+	require.NoError(t, err)
+	f, _, err := OpenFile("/dev/fd/" + strconv.Itoa(int(from.Fd()))) // what a shell names
+	require.NoError(t, errors.Join(err, f.Close(), from.Close(), to.Close()))
 }
 
 // A receipt that convicts a log is read wherever it lies below the folder that was named.

@@ -128,6 +128,10 @@ func (o OS) RealPath(name string) (string, error) {
 		}
 		abs = dir + "/" + name
 	}
+	// What the system can't open is no log, whatever its links could be followed to.
+	if _, err := os.Stat(abs); err != nil && (!errors.Is(err, fs.ErrNotExist) || strings.HasSuffix(abs, "/")) {
+		return "", err
+	}
 	abs = "/" + strings.Trim(abs, "/")
 	// The text is not cleaned: ".." behind a link leads to where the link's target lies.
 	real, err := filepath.EvalSymlinks(abs)

@@ -65,6 +65,8 @@ type Set struct {
 	LockErr error
 	// Err is another reason why the set may be incomplete.
 	Err error
+	// Lost is true where nobody can tell where the path leads: no file of the log was looked for.
+	Lost bool
 	// Traces names files that only a log leaves behind.
 	Traces []string
 
@@ -115,7 +117,7 @@ func (s *Set) Close() error {
 func Discover(ctx context.Context, fsys FS, w string) (Set, error) {
 	real, err := fsys.RealPath(w)
 	if err != nil {
-		return Set{Path: w, Err: err}, exhaustion(err)
+		return Set{Path: w, Err: err, Lost: true}, exhaustion(err)
 	}
 	lock, err := fsys.OpenLock(real+LockSuffix, ReadOnly)
 	switch {
@@ -183,7 +185,7 @@ func promised(s Segment) int64 {
 func DiscoverHeld(fsys FS, w string) (Set, error) {
 	real, err := fsys.RealPath(w)
 	if err != nil {
-		return Set{Path: w, Err: err}, exhaustion(err)
+		return Set{Path: w, Err: err, Lost: true}, exhaustion(err)
 	}
 	return open(fsys, w, real)
 }

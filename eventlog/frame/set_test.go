@@ -217,7 +217,8 @@ func TestFilesThatCanNotBeOpened(t *testing.T) {
 		"active, no permission": {"audit.wal", unix.EACCES, frame.Unreadable, frame.Partial},
 		"sealed, no permission": {sealed, unix.EACCES, frame.Unreadable, frame.Partial},
 		"sealed, loop of links": {sealed, unix.ELOOP, frame.Unreadable, frame.Partial},
-		"sealed, medium":        {sealed, unix.EIO, frame.CommittedUnreadable, frame.Corruption},
+		"sealed, medium":        {sealed, unix.EIO, frame.Unreadable, frame.Partial},
+		"sealed, a part a file": {sealed, unix.ENOTDIR, frame.Unreadable, frame.Partial},
 		"folder, no permission": {"audit.wal.segments", unix.EACCES, frame.Unreadable, frame.Partial},
 	} {
 		r := verify(t, discover(t, denied(c.part, c.errs)))

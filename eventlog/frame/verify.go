@@ -8,8 +8,6 @@ import (
 	"io/fs"
 	"runtime"
 	"slices"
-
-	"golang.org/x/sys/unix"
 )
 
 // Options say what to verify and how.
@@ -133,6 +131,7 @@ func (v *verifier) existence() {
 	}
 	if v.set.Err != nil {
 		v.rep.Add(Fault{Check: CheckExistence, Kind: Unreadable, Detail: v.set.Err.Error()})
+		v.blind = v.set.Lost
 	}
 	switch {
 	case v.set.Active.present() || v.set.Active.unreadable():
@@ -141,10 +140,10 @@ func (v *verifier) existence() {
 	default:
 		trace := v.trace()
 		detail := "there is no log here"
-		if trace != "" {
+		if trace != "" && !v.set.Lost {
 			detail = "the log is missing, but " + trace + " shows that there was one"
 		}
-		v.rep.add(Fault{Check: CheckExistence, Kind: MissingLog, Detail: detail}, trace == "")
+		v.rep.add(Fault{Check: CheckExistence, Kind: MissingLog, Detail: detail}, trace == "" || v.set.Lost)
 	}
 }
 
@@ -254,17 +253,12 @@ func (v *verifier) enter(p *part, ranged bool) bool {
 	return true
 }
 
-// unreadableFile is a segment that can't be opened or read at its beginning.
+// unreadableFile is a segment that can't be opened or read at its beginning: nobody knows what it holds.
 func (v *verifier) unreadableFile(p *part) {
 	f := Fault{Check: CheckExistence, Kind: Unreadable, Detail: p.Name + ": " + p.err.Error()}
-	switch {
-	case errors.Is(p.err, fs.ErrPermission) || errors.Is(p.err, ErrNotRegular) || errors.Is(p.err, unix.ELOOP): // what a name leads to, and no medium
-		v.blind = true
-	case errors.Is(p.err, fs.ErrNotExist):
+	if errors.Is(p.err, fs.ErrNotExist) {
 		f.Kind = SealedSegment
-	case v.book.knowsBeyond(v.chain.end.Seq):
-		f.Kind = CommittedUnreadable
-	default:
+	} else {
 		v.blind = true
 	}
 	v.fault(p, f)
