@@ -166,6 +166,12 @@ redteam: compiler servers ## every attack through every channel, under every pol
 	  echo "== $$bin"; PATH="$$bin:$$PATH" REDTEAM_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run RedTeam ./cmd/gate; \
 	done
 
+.PHONY: majors
+majors: compiler servers ## the tests of all that talks to PostgreSQL on each of 15 to 18
+	@set -e; for bin in $(SERVERS); do \
+	  echo "== $$bin"; PATH="$$bin:$$PATH" $(PGRUN) $(GO) test -count=1 -timeout 60m -p 1 -parallel 6 ./sqlgate/... ./cmd/gate; \
+	done
+
 .PHONY: servers
 servers: ## servers of PostgreSQL 15 to 18 from the npm registry, under var/postgresql (node and npm are installed)
 	fixtures/pgservers/install.sh

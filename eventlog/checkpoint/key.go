@@ -148,11 +148,14 @@ func parsePublicPEM(text []byte) (PublicKey, error) {
 		return PublicKey{}, fmt.Errorf("%w: a %T, not Ed25519", ErrKey, parsed)
 	}
 	again, err := PublicKey(key).PEM()
-	if err != nil || !bytes.Equal(bytes.Join(bytes.Fields(again), nil), bytes.Join(bytes.Fields(text), nil)) { // the decoders let more pass
+	bare := func(pem []byte) []byte { return bytes.Join(bytes.FieldsFunc(pem, isSpace), nil) }
+	if err != nil || !bytes.Equal(bare(again), bare(text)) { // the decoders let more pass
 		return PublicKey{}, fmt.Errorf("%w: not the one form of a PEM block with an Ed25519 key", ErrKey)
 	}
 	return usable(PublicKey(key))
 }
+
+func isSpace(r rune) bool { return strings.ContainsRune("\t\n\v\f\r ", r) } // of ASCII
 
 // onePEM gives the content of the one block that text has to be.
 func onePEM(text []byte, kind string) ([]byte, error) {
@@ -164,7 +167,7 @@ func onePEM(text []byte, kind string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: a PEM block of type %q, not %q", ErrKey, block.Type, kind)
 	case len(block.Headers) > 0:
 		return nil, fmt.Errorf("%w: the PEM block has headers; encrypted keys are not read", ErrKey)
-	case len(bytes.TrimSpace(rest)) > 0:
+	case len(bytes.TrimFunc(rest, isSpace)) > 0:
 		return nil, fmt.Errorf("%w: more than one PEM block", ErrKey)
 	}
 	return block.Bytes, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -115,6 +116,10 @@ SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_object('word', c.name,
 // anybody's. What is asked writes nothing, and the server gives it up before the connection
 // would be: a catalogue that somebody has filled takes no connection away.
 func (p *pool) asked(ctx context.Context, c *conn, look *command, row *oneRow, into any) error {
+	watched := c.params
+	c.params = maps.Clone(watched)
+	delete(c.params, "search_path") // reported from 18 on, also this one, and the pinned one again at the end
+	defer func() { c.params = watched }()
 	refused, err := c.exchange(ctx, time.Now().Add(p.cfg.ConnectTimeout), segment{own("BEGIN READ ONLY"), own("SET LOCAL search_path TO pg_catalog, pg_temp"), own(setTime("statement_timeout", p.cfg.ConnectTimeout/3)), look}, segment{own("END")}) // by itself, since a look that is refused fails the transaction
 	switch {
 	case err != nil:
