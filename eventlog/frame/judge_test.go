@@ -102,6 +102,36 @@ func TestRangeIsVerifiedFromAnyHint(t *testing.T) {
 	}
 }
 
+// What happened to the first event of a range is of the range, though no frame in it says so.
+func TestTheFirstEventOfARangeIsJudged(t *testing.T) {
+	s := newSample(t, "gate.example")
+	for range 6 {
+		s.batch(t, 40)
+	}
+	s.batch(t, 30, 40)
+	for at := uint64(1); at <= 6; at++ {
+		f := s.frames[at-1]
+		without := append(clone(s.bytes[:f.Off]), s.bytes[s.frames[at].Off:]...)
+		for what, damaged := range map[string][]byte{"changed": flip(s.bytes, 8*(int(f.Off)+75)), "removed": without} {
+			for _, to := range []uint64{0, at, at + 1} {
+				r, err := frame.Verify(context.Background(), set(damaged), frame.Options{From: at, To: to, Workers: 1})
+				require.NoError(t, err)
+				require.Equal(t, frame.Corruption, r.Status, "event %d is %s, to %d: %s", at, what, to, explain(r))
+			}
+			if what == "changed" && at < 6 {
+				r, err := frame.Verify(context.Background(), set(damaged), frame.Options{From: at + 1, Workers: 1})
+				require.NoError(t, err)
+				require.Equal(t, []frame.Kind{frame.RangeLimited}, kinds(r), "event %d is %s, and not of the range: %s", at, what, explain(r))
+			}
+		}
+	}
+	require.Contains(t, func() string {
+		r, err := frame.Verify(context.Background(), set(s.bytes), frame.Options{From: 7, To: 20})
+		require.NoError(t, err)
+		return explain(r)
+	}(), "only events 7 to 20 were asked for")
+}
+
 func TestRangeAcrossSegmentsSeesOnlyItsOwnDamage(t *testing.T) {
 	segs := chainOf(t)
 	whole := wholeSet(segs)

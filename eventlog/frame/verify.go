@@ -308,7 +308,11 @@ func (p *part) number() uint32 {
 func (v *verifier) conclude() {
 	r := v.rep
 	if v.o.From > 1 || v.o.To > 0 {
-		r.Add(Fault{Check: CheckCount, Kind: RangeLimited, Seq: v.o.From, Detail: fmt.Sprintf("only events %d to %d were asked for", max(v.o.From, 1), r.LastSeq)})
+		asked := fmt.Sprintf("only events from %d on were asked for", v.o.From)
+		if v.o.To > 0 {
+			asked = fmt.Sprintf("only events %d to %d were asked for", max(v.o.From, 1), v.o.To)
+		}
+		r.Add(Fault{Check: CheckCount, Kind: RangeLimited, Seq: v.o.From, Detail: asked})
 	}
 	if r.EventCount = v.chain.counted.n; r.EventCount > 0 {
 		r.Head.EventHash = hexHash(v.chain.counted.hash)

@@ -13,6 +13,7 @@ func (v *verifier) walk(ctx context.Context, p *part) (stop bool, err error) {
 		if from, err = v.seek(ctx, p); err != nil {
 			return false, err
 		}
+		v.chain.known = v.chain.known || from == HeaderSize && p.err == nil
 		v.done += from - HeaderSize
 		v.chain.end.Offset, v.chain.end.BatchOff = from, from
 	}
@@ -52,7 +53,8 @@ func (v *verifier) progress(pc *piece) {
 	}
 }
 
-// seek finds the first frame with seq >= From by the heads alone.
+// seek finds the frame From by the heads alone: where it is not there to be found, the
+// last frame before it, so that what stands in its place is judged.
 func (v *verifier) seek(ctx context.Context, p *part) (int64, error) {
 	w := &frameWindow{f: p.File, limit: p.limit}
 	sync := newResync(p.File, p.limit)
@@ -62,12 +64,16 @@ func (v *verifier) seek(ctx context.Context, p *part) (int64, error) {
 			off = h.Offset
 		}
 	}
+	before := off
 	for off < p.limit {
 		f, size, err := w.frame(off)
 		switch {
-		case whole(err) && f.Seq >= v.o.From:
+		case whole(err) && f.Seq == v.o.From:
 			return off, nil
+		case whole(err) && f.Seq > v.o.From:
+			return before, nil
 		case whole(err):
+			before = off
 			off += int64(size)
 			continue
 		}
@@ -78,7 +84,7 @@ func (v *verifier) seek(ctx context.Context, p *part) (int64, error) {
 			return 0, err
 		}
 	}
-	return off, nil
+	return before, nil
 }
 
 // ending says why a walk stopped before the end of the segment.

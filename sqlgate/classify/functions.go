@@ -16,8 +16,8 @@ type function struct {
 	forms   []form // of its calls, on all versions
 }
 
-// settingUse marks the functions whose first argument names a setting, or is an
-// XPath, and those whose second one is a jsonpath.
+// settingUse marks the functions whose first argument names a setting, is an XPath, or
+// gives the row whose columns' types read values, and those whose second one is a jsonpath.
 type settingUse uint8
 
 const (
@@ -26,6 +26,7 @@ const (
 	setsSetting
 	takesXPath
 	takesJSONPath
+	takesRow
 )
 
 // strictSignals and forbiddenSignals say what a verdict raises, by the first
@@ -69,6 +70,8 @@ func newFunction(name, verdict, reason string) *function {
 		f.setting = readsSetting
 	case reason == "setting_change":
 		f.setting = setsSetting
+	case reason == "row_type" && strings.Contains(name, "_populate_"): // the others have a list of columns with types
+		f.setting = takesRow
 	}
 	switch verdict {
 	case "safe":
@@ -158,6 +161,18 @@ func onFuncCall(w *walk, i int32) {
 	case takesXPath:
 		if path, ok := w.argumentText(i, 0); !ok || !plainXPath(path) {
 			w.callSignal(SignalDelayFunction, f.name, i)
+		}
+	case takesRow:
+		row := int32(-1)
+		for arg := range w.items(i, "args") {
+			row = arg
+			break
+		}
+		// Only of a constant does the text name the type, which onTypeName judges. A row of a
+		// table has fields of any, and what reads them runs the checks of domains, as record_in does.
+		if !w.is(row, "TypeCast") || !w.is(w.child(row, "arg"), "A_Const") {
+			w.call(w.t.builtins.functions["record_in"], i)
+			w.userTypes = true
 		}
 	}
 }

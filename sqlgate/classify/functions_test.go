@@ -81,7 +81,8 @@ func TestOperatorsTypesAndSamplesThatAreNotBuiltInAreUnknownFunctions(t *testing
 		"SELECT * FROM json_to_record('{}') AS (a mood)": "public.mood", "SELECT '{}'::app.t[]": "app.t",
 		"SELECT JSON_OBJECT('a': 1 RETURNING mood)": "public.mood", "SELECT * FROM XMLTABLE('/a' PASSING x COLUMNS a mood)": "public.mood",
 		"SELECT 1 FROM t TABLESAMPLE app.system (1)": "app.system", "SELECT 1 FROM t TABLESAMPLE system_time (1)": "public.system_time",
-		"SELECT ''::hstore": "public.hstore",
+		"SELECT ''::hstore": "public.hstore", "SELECT json_populate_record(o, '{}') FROM o": "record_in", "SELECT * FROM jsonb_populate_recordset($1, '[]')": "record_in",
+		"SELECT json_populate_record(NULL::o, '{}')": "public.o",
 	} {
 		c := mustClassify(t, tb, sql)
 		require.Contains(t, c.Functions, name, sql)
@@ -91,6 +92,7 @@ func TestOperatorsTypesAndSamplesThatAreNotBuiltInAreUnknownFunctions(t *testing
 	for _, sql := range []string{
 		"SELECT 1::int, '1'::pg_catalog.int4, 'a'::text[], '{}'::_text, 'x'::\"char\", 1::bigint, ''::jsonb, 'pg_class'::regclass, 'x'::varchar(3), '1 day'::interval day, 'a'::name",
 		"SELECT 1 OPERATOR(pg_catalog.+) 2, 1 + 2, a || b, a @> b, a -> 'x', a @@ b, NOT a, a !~~ b, a <-> b FROM t TABLESAMPLE pg_catalog.system (1)",
+		"SELECT * FROM json_populate_recordset(NULL::pg_am, '[]')", "SELECT * FROM jsonb_populate_record(NULL::record, '{}') AS x(a int)",
 	} {
 		require.True(t, mustClassify(t, tb, sql).SafeRead, sql)
 	}

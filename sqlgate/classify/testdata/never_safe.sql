@@ -401,3 +401,9 @@ SELECT c.evil FROM pg_am c
 SELECT (x.*).evil FROM generate_series(1, 2) x(evil)
 # a table that is no fact, and the operator class of its key
 SELECT satisfies_hash_partition('hp'::regclass, 2, 0, 5)
+# a row of a table, whose columns' types read what the text gives
+SELECT json_populate_record(o, '{"d": "evil"}') FROM o
+SELECT * FROM o, jsonb_populate_recordset(o, '[{"d": "evil"}]')
+SELECT json_populate_record(from_json := '{"d": "evil"}', base := o) FROM o
+SELECT jsonb_populate_record(o::record, '{"d": "evil"}') FROM o
+SELECT jsonb_populate_record((SELECT o FROM o), '{"d": "evil"}')
