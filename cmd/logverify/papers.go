@@ -83,6 +83,10 @@ func (c *runner) receiptCommand() *cobra.Command {
 
 func judgeReceipt(p evidence.Paper, keys []checkpoint.PublicKey) paperReport {
 	r := paperReport{Status: frame.OK, Source: "receipt", Path: p.Name}
+	if p.Err != nil {
+		r.Status, r.Detail = frame.Partial, p.Err.Error()
+		return r
+	}
 	receipt, err := checkpoint.ParseReceipt(p.Text)
 	if err != nil {
 		return r.refused(err)

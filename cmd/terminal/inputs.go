@@ -19,8 +19,8 @@ import (
 
 // Bounds of what is read whole.
 const (
-	maxPapers    = 64 << 20 // bytes of one file of receipts
-	maxReceipts  = 1 << 18  // in one file: more than right ones have room for
+	maxPapers    = 64 << 20 // bytes of one file of receipts, or of all in one folder
+	maxReceipts  = 1 << 18  // in them: more than right ones have room for
 	maxNoteFiles = 1 << 20  // checkpoints beside a log
 	// All of those are held at once: small ones in any number, and of large ones a few.
 	noteBytes     = 16 << 20
@@ -99,33 +99,15 @@ func (i Inputs) ReadWhole(file string, limit int64) (_ []byte, err error) {
 	return b, err
 }
 
-// Receipts reads those of a file, or of every file in a folder and below: one a line. A
-// link to a file is one; what is neither file nor folder can't be read, and that is said.
-func (i Inputs) Receipts(path string) ([]evidence.Paper, error) {
-	files := []string{path}
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		files = files[:0]
-		err := filepath.WalkDir(path, func(file string, e fs.DirEntry, err error) error {
-			if err == nil && !e.IsDir() {
-				files = append(files, file)
-			}
-			return err
-		})
-		if err != nil {
+// Receipts reads those of a file, or of every file in a folder and below: one a line. What
+// can't be read in a folder is a paper of which that is known, and hides no other one.
+func (i Inputs) Receipts(path string) (papers []evidence.Paper, err error) {
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		if papers, _, err = i.receiptsOf(path, maxPapers, maxReceipts); err != nil {
 			return nil, err
 		}
-	}
-	var papers []evidence.Paper
-	for _, file := range files {
-		b, err := i.ReadWhole(file, maxPapers)
-		if err != nil {
-			return nil, err
-		}
-		found, err := lines(file, b)
-		if err != nil {
-			return nil, err
-		}
-		papers = append(papers, found...)
+	} else if papers, err = i.receiptsBelow(path); err != nil {
+		return nil, err
 	}
 	if len(papers) == 0 {
 		return nil, fmt.Errorf("%s holds no receipt", path)
@@ -133,20 +115,51 @@ func (i Inputs) Receipts(path string) ([]evidence.Paper, error) {
 	return papers, nil
 }
 
-// lines gives the lines of a file that hold something. White space around them
-// is what mail and terminals add, and no part of a receipt.
-func lines(file string, b []byte) (papers []evidence.Paper, err error) {
+// receiptsBelow reads those of a folder, in the order of the bytes of their paths. A link
+// counts as what it leads to, and none is followed to a folder.
+func (i Inputs) receiptsBelow(folder string) (papers []evidence.Paper, err error) {
+	var files []string
+	err = filepath.WalkDir(folder+"/", func(file string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			papers = append(papers, evidence.Paper{Name: file, Err: err})
+		case !e.IsDir():
+			files = append(files, file)
+		}
+		return nil
+	})
+	slices.Sort(files)
+	bytesLeft, linesLeft := int64(maxPapers), maxReceipts
+	for _, file := range files {
+		found, size, err := i.receiptsOf(file, bytesLeft, linesLeft)
+		if err != nil {
+			papers = append(papers, evidence.Paper{Name: file, Err: err})
+			continue
+		}
+		bytesLeft, linesLeft = bytesLeft-size, linesLeft-len(found)
+		papers = append(papers, found...)
+	}
+	return papers, err
+}
+
+// receiptsOf gives the lines of a file that hold something, and its size. White space around
+// them is what mail and terminals add, and no part of a receipt.
+func (i Inputs) receiptsOf(file string, bytes int64, lines int) (papers []evidence.Paper, size int64, err error) {
+	b, err := i.ReadWhole(file, bytes)
+	if err != nil {
+		return nil, 0, err
+	}
 	n := 0
 	for line := range strings.Lines(string(b)) {
 		n++
 		if text := strings.Trim(line, "\t\n\v\f\r "); text != "" {
-			if len(papers) == maxReceipts {
-				return nil, fmt.Errorf("%s has more than %d lines that hold something", file, maxReceipts)
+			if len(papers) == lines {
+				return nil, 0, fmt.Errorf("%s has more than %d lines that hold something", file, lines)
 			}
 			papers = append(papers, evidence.Paper{Name: fmt.Sprintf("%s:%d", file, n), Text: text})
 		}
 	}
-	return papers, nil
+	return papers, int64(len(b)), nil
 }
 
 // Kept reads what a log is to be held against: receipts (files, or folders of

@@ -69,8 +69,13 @@ func TestReceiptsOfAFolderAreAllRead(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"one", "two", "three"}, texts)
 	require.NoError(t, os.Symlink(filepath.Join(dir, "gone.txt"), filepath.Join(kept, "dangling.txt")))
-	_, err = Inputs{}.Receipts(kept)
-	require.ErrorIs(t, err, fs.ErrNotExist, "what was named and can't be read is said")
+	require.NoError(t, os.Symlink(kept, filepath.Join(dir, "linked")))
+	for _, folder := range []string{kept, filepath.Join(dir, "linked")} {
+		papers, err = Inputs{}.Receipts(folder)
+		require.NoError(t, err)
+		require.Len(t, papers, 4, "what can't be read hides nothing")
+		require.ErrorIs(t, papers[2].Err, fs.ErrNotExist, "and is said")
+	}
 }
 
 func TestCheckpointsBesideALogThatCannotBeReadAreNoneThatAreNotThere(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"path/filepath"
 	"slices"
 
 	"writegate/eventlog/checkpoint"
@@ -34,12 +33,8 @@ func (k *known) follow(ctx context.Context, set *frame.Set) error {
 	if k.headless || !k.ofAnother() {
 		return nil
 	}
-	path, err := frame.OS{}.RealPath(set.Path)
-	if err != nil {
-		path = set.Path
-	}
-	w, in := frame.RetiredFrom(path)
-	k.retired = in && filepath.Base(filepath.Dir(path)) == hex.EncodeToString(k.id[:])
+	w, name, _ := retiredFrom(set.Path)
+	k.retired = name == hex.EncodeToString(k.id[:])
 	seqs := map[uint64]bool{}
 	for _, p := range k.receipts {
 		seqs[p.Seq] = true
@@ -77,11 +72,7 @@ func (k *known) follow(ctx context.Context, set *frame.Set) error {
 // followed adds what the log that follows this one says of its end, where this one lies
 // in W.retired: papers.md, "Of the log behind this one". An error is that of ctx.
 func (k *known) followed(ctx context.Context, set *frame.Set) error {
-	path, err := frame.OS{}.RealPath(set.Path)
-	if err != nil {
-		path = set.Path
-	}
-	w, behind := frame.RetiredFrom(path)
+	w, _, behind := retiredFrom(set.Path)
 	if !behind || k.headless {
 		return nil
 	}
@@ -107,6 +98,19 @@ func (k *known) followed(ctx context.Context, set *frame.Set) error {
 		named[before.LogID] = true
 		at = frame.RetiredPath(w, before.LogID)
 	}
+}
+
+// retiredFrom is frame.RetiredFrom of the path as it was given, since a link may stand in the
+// place of W.retired, or else of where it leads.
+func retiredFrom(given string) (w, name string, ok bool) {
+	if w, name, ok = frame.RetiredFrom(given); ok {
+		return w, name, ok
+	}
+	path, err := frame.OS{}.RealPath(given)
+	if err != nil {
+		path = given
+	}
+	return frame.RetiredFrom(path)
 }
 
 // predecessorOf reads from the first event of a log which one it follows.
