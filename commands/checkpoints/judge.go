@@ -56,6 +56,9 @@ func (k *Keeper) Papers(whole bool) (eventlog.Outside, error) {
 	if left := len(list) - len(some); whole && left > 0 {
 		p.doubts = append(p.doubts, fmt.Sprintf("%d of the %d checkpoints in the folder were not compared, only the newest %d and the last one of each segment; `logverify wal --checkpoint` compares those that it is given", left, len(list), judgedNotes))
 	}
+	if others := k.o.Folder.Others(list); whole && others > 0 {
+		p.doubts = append(p.doubts, fmt.Sprintf("%d of the notes in the folder had names that no gate gives, and were not compared; `logverify wal` compares them", others))
+	}
 	return p, nil
 }
 

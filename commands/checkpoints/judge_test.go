@@ -19,6 +19,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
@@ -227,11 +228,13 @@ func TestAReportSaysOfWhichNotesItDoesNotKnow(t *testing.T) {
 	for size := range judgedNotes + 5 {
 		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(list[0].Path), fmt.Sprintf("%020d.note", 1000+size)), nil, 0o600))
 	}
+	require.NoError(t, unix.Mkfifo(filepath.Join(filepath.Dir(list[0].Path), "1.note"), 0o600))
 	r = h.open()
 	defer r.end()
 	report, err := r.log.Verify(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, strings.Join(report.NotExcluded, "\n"), fmt.Sprintf("%d of the %d checkpoints in the folder were not compared", len(list)+5, len(list)+5+judgedNotes))
+	require.Contains(t, strings.Join(report.NotExcluded, "\n"), "1 of the notes in the folder had names that no gate gives")
 }
 
 // treeOf is a store with the tree of a host's log.

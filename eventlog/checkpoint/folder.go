@@ -115,6 +115,12 @@ func (f Folder) List() ([]Stored, error) {
 	return list, nil
 }
 
+// Others counts the notes that lie there besides those of List, under names that no gate gives.
+func (f Folder) Others(listed []Stored) int {
+	all, _ := fs.Glob(os.DirFS(f.path), "*/*"+noteSuffix) // the pattern is right
+	return len(all) - len(listed)
+}
+
 func bySize(a, b Stored) int {
 	switch {
 	case a.Size != b.Size && a.Size < b.Size:
