@@ -160,6 +160,11 @@ streams: ## STREAMS random streams (default 5000) to the gate and to PostgreSQL 
 watch: ## run all that is judged a safe read on a PostgreSQL that lets it write, WATCHROUNDS times (default 40), and watch; 20,000 conditions and the constants of keys by what they reach; every product of lists
 	CLASSIFY_WATCH_ROUNDS=$(WATCHROUNDS) CLASSIFY_WHERE=20000 CLASSIFY_KEY=1500 $(GO) test -count=1 -timeout 60m -v -run 'OnlyAnswer|TheWatcher|NoConditionReaches|AKeyIsEqual|NoProduct' ./sqlgate/classify
 
+.PHONY: oracle
+oracle: compiler servers ## PostgreSQL's own regression SQL, statement by statement, on PostgreSQL 15 to 18: no safe read may do more than answer
+	fixtures/oracle/install.sh
+	$(GO) run ./fixtures/oracle -out var/oracle/statements $(SERVERS)
+
 .PHONY: redteam
 redteam: compiler servers ## every attack through every channel, under every policy and role, on PostgreSQL 15 to 18, with the server watched and the log compared
 	@set -e; for bin in $(SERVERS); do \
