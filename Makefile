@@ -161,9 +161,10 @@ watch: ## run all that is judged a safe read on a PostgreSQL that lets it write,
 	CLASSIFY_WATCH_ROUNDS=$(WATCHROUNDS) CLASSIFY_WHERE=20000 CLASSIFY_KEY=1500 $(GO) test -count=1 -timeout 60m -v -run 'OnlyAnswer|TheWatcher|NoConditionReaches|AKeyIsEqual|NoProduct' ./sqlgate/classify
 
 .PHONY: oracle
-oracle: compiler servers ## PostgreSQL's own regression SQL, statement by statement, on PostgreSQL 15 to 18: no safe read may do more than answer
+oracle: compiler servers ## run PostgreSQL's own regression SQL on PostgreSQL 15 to 18 and watch each read: no safe one may do more than answer; then every statement in other ways, which must keep the facts
 	fixtures/oracle/install.sh
 	$(GO) run ./fixtures/oracle -out var/oracle/statements $(SERVERS)
+	CLASSIFY_MUTATE=$(CURDIR)/var/oracle/statements $(GO) test -count=1 -timeout 60m -v -run AMutationKeeps ./sqlgate/classify
 
 .PHONY: redteam
 redteam: compiler servers ## every attack through every channel, under every policy and role, on PostgreSQL 15 to 18, with the server watched and the log compared
