@@ -75,8 +75,9 @@ var mutations = []mutation{
 	{name: "brackets around all", rewrite: ofSelect("(", ")")},
 	{name: "subquery", rewrite: ofSelect("SELECT * FROM (", ") AS mutation_wrap")},
 	{name: "CTE around", rewrite: ofSelect("WITH mutation_wrap AS (", ") SELECT * FROM mutation_wrap")},
-	{name: "CTE in front", rewrite: inFront("WITH mutation_wrap AS (SELECT 1) ", TypeSelect, TypeInsert, TypeUpdate, TypeDelete, TypeMerge)},
-	{name: "EXPLAIN", rewrite: inFront("EXPLAIN ", TypeSelect, TypeInsert, TypeUpdate, TypeDelete, TypeMerge)},
+	{name: "CTE in front", rewrite: inFront("WITH mutation_wrap AS (SELECT 1) ")},
+	{name: "parameters", rewrite: parameterized},
+	{name: "EXPLAIN", rewrite: inFront("EXPLAIN ")},
 }
 
 // A difference is what a mutation may change of one fact, of all where none is
@@ -105,6 +106,14 @@ var mayDiffer = []difference{
 	{mutation: "EXPLAIN", fact: "query_type", any: true, why: "the root is the EXPLAIN"},
 	{mutation: "EXPLAIN", fact: "query_types", adds: []string{TypeExplain}, why: "the root is the EXPLAIN"},
 	{mutation: "EXPLAIN", fact: "advice", any: true, why: "nothing is executed"},
+	{mutation: "parameters", fact: "flags", adds: []string{"parameters"}, why: "there are parameters"},
+	{mutation: "parameters", fact: "key_params", any: true, why: "there are parameters"},
+	{mutation: "parameters", fact: "fingerprint", any: true, why: "a number behind a sign is one constant with it, and a parameter is not"},
+	{mutation: "parameters", fact: "risk_signals", adds: []string{SignalDelayFunction}, why: "a jsonpath or an XPath that the text does not show may take any time"},
+	{mutation: "parameters", fact: "signals", any: true, why: "as risk_signals"},
+	{mutation: "parameters", fact: "class", any: true, why: "as risk_signals"},
+	{mutation: "parameters", fact: "safe_read", any: true, why: "as risk_signals"},
+	{mutation: "parameters", fact: "run", any: true, why: "as risk_signals"},
 	{mutation: "a cast of a number", fact: "fingerprint", any: true, why: "the cast is a node of its own"},
 	{mutation: "gaps", any: true, confusable: true, why: "what cannot be seen in a comment goes with the comment"},
 	{mutation: "names in Unicode escapes", any: true, confusable: true, why: "a letter that is spelled out is taken for no other one"},
@@ -272,14 +281,37 @@ func ofSelect(before, after string) func(string, *Classification) string {
 	}
 }
 
-// inFront puts a text in front of a statement of some types.
-func inFront(text string, types ...string) func(string, *Classification) string {
+// queries are the types of statements that take parameters, WITH and EXPLAIN.
+var queries = []string{TypeSelect, TypeInsert, TypeUpdate, TypeDelete, TypeMerge}
+
+// inFront puts a text in front of a query.
+func inFront(text string) func(string, *Classification) string {
 	return func(sql string, c *Classification) string {
-		if !slices.Contains(types, c.QueryType) || strings.HasPrefix(text, "WITH") && slices.Contains(c.Flags, "cte") {
+		if !slices.Contains(queries, c.QueryType) || strings.HasPrefix(text, "WITH") && slices.Contains(c.Flags, "cte") {
 			return ""
 		}
 		return text + bare(sql)
 	}
+}
+
+// parameterized puts parameters in the place of constants that are operands, in what
+// a server takes with parameters.
+func parameterized(sql string, c *Classification) string {
+	if !slices.Contains(queries, c.QueryType) {
+		return ""
+	}
+	all := cutPieces(sql)
+	n := c.Params
+	for i := 1; i < len(all); i++ {
+		if all[i].kind.isLiteral() && all[i-1].kind == tokenOperator && all[i].kind != tokenParam {
+			n++
+			all[i].word = fmt.Sprintf(" $%d", n)
+		}
+	}
+	if n == c.Params {
+		return ""
+	}
+	return join(all)
 }
 
 var treePlace = regexp.MustCompile(`,?"(location|stmt_location|stmt_len)":-?[0-9]+`)
@@ -363,6 +395,9 @@ func unlike(t *testing.T, name string, before, after *Classification) (wrong []s
 			continue
 		}
 		wrong = append(wrong, fmt.Sprintf("%s was %v and is %v", fact, a[fact], b[fact]))
+	}
+	if after.SafeRead && !before.SafeRead && !slices.Contains(before.RiskSignals, SignalConfusableText) {
+		wrong = append(wrong, "safe_read came of it") // whatever the table says
 	}
 	return wrong
 }
