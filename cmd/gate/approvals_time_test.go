@@ -251,3 +251,51 @@ func (g *testGate) askAll(t testing.TB, questions []question) map[string]string 
 	}
 	return answers
 }
+
+// Whoever waits for a person is told when it is decided, when it ends by itself, and when
+// the gate ends; and takes nothing from others meanwhile.
+func TestAnApprovalIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	g := startGate(t, newNotes(t), shortTTL...)
+	for _, wrong := range []string{"61", "-1", "x", "1.5", "1&wait=2"} {
+		details := requireFault(t, g.get(t, "/approvals/apr_x?wait="+wrong), http.StatusBadRequest, "validation_failed")
+		require.Contains(t, details["fields"], "wait", wrong)
+	}
+	requireFault(t, g.get(t, "/approvals/apr_x?wait=60"), http.StatusNotFound, "approval_not_found")
+	require.Equal(t, "expired", g.get(t, "/approvals/"+g.hold(t, insertOpen("late"))+"?wait=60").json(t)["status"])
+
+	id := g.hold(t, ask("INSERT INTO held_notes VALUES ('waited for')")) // for ten minutes
+	require.Equal(t, "pending", g.get(t, "/approvals/"+id+"?wait=1").json(t)["status"])
+	before := g.get(t, "/audit?limit=1&order=desc").json(t)["items"].([]any)[0].(map[string]any)["seq"].(float64)
+	const each = 64 // of one client
+	wait := func(id string) <-chan reply {
+		answers := make(chan reply, each)
+		for range each {
+			go func() {
+				r, _ := g.try(http.MethodGet, "/approvals/"+id+"?wait=60", nil) // none is answered where this fails
+				answers <- r
+			}()
+		}
+		full := func() bool { return g.get(t, "/approvals/"+id+"?wait=0").status == http.StatusTooManyRequests }
+		require.Eventually(t, full, startPatience, pollEvery)
+		return answers
+	}
+	answers := wait(id)
+	require.Equal(t, http.StatusOK, g.get(t, "/approvals/"+id).status, "one that does not wait needs no room")
+	require.Equal(t, http.StatusOK, g.resolve(t, id, "approve").status)
+	for range each {
+		r := <-answers
+		require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+		require.Equal(t, []any{"resolved", "approve"}, pick(r.json(t), "status", "resolution"))
+	}
+	after := g.get(t, "/audit?limit=1&order=desc").json(t)["items"].([]any)[0].(map[string]any)["seq"].(float64)
+	require.Equal(t, before+1, after, "that it was approved, and nothing of the waiting")
+	require.Equal(t, "resolved", g.get(t, "/approvals/"+id+"?wait=60").json(t)["status"], "there is nothing to wait for")
+
+	last := g.hold(t, ask("INSERT INTO held_notes VALUES ('at the end')"))
+	answers = wait(last)
+	g.end(t)
+	for range each {
+		require.Equal(t, "pending", (<-answers).json(t)["status"], "the end of a gate waits for none")
+	}
+}

@@ -66,13 +66,14 @@ type api struct {
 	exports      httpd.Shares // bundles that are written
 	files        httpd.Shares // files beside the log that are verified
 	streams      httpd.Shares // clients that follow the log
+	waits        httpd.Shares // requests that wait for an approval
 	compiles     httpd.Shares // policies and statements that are tried
 	replays      httpd.Shares // of decisions, under another policy
 }
 
 // Register adds the endpoints of the gate to a mux.
 func Register(mux *httpd.Mux, o Options) {
-	a := &api{Options: o, exports: httpd.NewShares(maxExports, 1), files: httpd.NewShares(maxFiles, 1), streams: httpd.NewShares(maxStreams, o.StreamsPerClient),
+	a := &api{Options: o, exports: httpd.NewShares(maxExports, 1), files: httpd.NewShares(maxFiles, 1), streams: httpd.NewShares(maxStreams, o.StreamsPerClient), waits: httpd.NewShares(maxWaits, waitsPerClient),
 		compiles: httpd.NewShares(maxCompiles, maxCompiles/2), replays: httpd.NewShares(sqlgate.ReplaysAtOnce, 1)}
 	a.scrape = a.newMetrics()
 	mux.Handle(http.MethodPost, "/query", a.query,

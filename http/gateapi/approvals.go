@@ -2,9 +2,13 @@ package gateapi
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
+	"time"
 
 	"writegate/commands"
 	"writegate/commands/fault"
@@ -169,11 +173,66 @@ func (a *api) listApprovals(c *httpd.Call) error {
 	return sendList(list, view, next, err)
 }
 
-// getApproval is GET /approvals/:approval_id.
+// longestWait is the most of ?wait, in seconds: what proxies in between bear with.
+const longestWait = 60
+
+// maxWaits is how many requests wait for approvals at once, and waitsPerClient how many of one client.
+const maxWaits, waitsPerClient = 256, 64
+
+// waitPause is the least time between two looks at an approval that is waited for,
+// however much else happens.
+const waitPause = 200 * time.Millisecond
+
+// awaitResolution returns when an approval is pending no more, when the time is over, or
+// when the service is told to stop. What it can't look at the caller's own look tells.
+func (a *api) awaitResolution(ctx context.Context, id string, seconds int) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+	defer cancel()
+	defer context.AfterFunc(a.Stopping, cancel)()
+	for ctx.Err() == nil {
+		view := a.Store.ViewWithin(ctx)
+		p, found, err := view.Approval(id)
+		applied := view.Applied()
+		view.Close()
+		if err != nil || !found || p.StatusAt(a.Now()) != projections.StatusPending {
+			return
+		}
+		left, end := context.WithTimeout(ctx, p.ExpiresAt.Sub(a.Now()))
+		if err := a.Store.WaitApplied(left, applied.Seq+1); err != nil && left.Err() == nil {
+			cancel() // nothing is applied any more
+		}
+		end()
+		select {
+		case <-ctx.Done():
+		case <-time.After(waitPause):
+		}
+	}
+}
+
+// getApproval is GET /approvals/:approval_id. With ?wait=SECONDS the answer of one that is
+// pending comes when it is no more, or when so much time is over.
 func (a *api) getApproval(c *httpd.Call) error {
 	label, err := c.OperatorLabel()
 	if err != nil {
 		return err
+	}
+	query, err := c.Query("wait")
+	if err != nil {
+		return err
+	}
+	if text := query.Get("wait"); text != "" {
+		seconds, err := strconv.Atoi(text)
+		if err != nil || seconds < 0 || seconds > longestWait {
+			return fieldFault("wait", fmt.Sprintf("must be a number of seconds from 0 to %d", longestWait))
+		}
+		release, err := a.waits.Take(c, "requests that wait for an approval", 1)
+		if err != nil {
+			return err
+		}
+		c.Await(func(ctx context.Context) {
+			defer release()
+			a.awaitResolution(ctx, c.Params.ByName("approval_id"), seconds)
+		})
 	}
 	view := a.Store.ViewWithin(c.Request.Context())
 	defer view.Close()

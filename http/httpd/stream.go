@@ -64,6 +64,18 @@ func (c *Call) BeginStream() (out io.Writer) {
 	return patient{w: &c.recorder, control: http.NewResponseController(c.recorder.ResponseWriter), lasts: true}
 }
 
+// Await holds the answer of a GET back until run returns. That has no turn meanwhile, so it
+// needs bounds of its own; the time in which the answer has to leave begins behind it.
+func (c *Call) Await(run func(ctx context.Context)) {
+	if c.endRead != nil {
+		c.endRead()
+	}
+	run(c.Request.Context())
+	if err := http.NewResponseController(c.recorder.ResponseWriter).SetWriteDeadline(time.Now().Add(writePatience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		c.mux.log.Debug("no deadline for an answer that was waited for", "source", logSource, "request_id", c.RequestID, "error", err)
+	}
+}
+
 // Events answers with server-sent events until run ends. A comment every beat
 // keeps proxies from taking a quiet stream for a dead one. An error of run ends
 // the stream; the client comes back with the last id it saw. A HEAD has the headers alone.
