@@ -139,7 +139,7 @@ func TestACardShowsWhatWasDecidedBefore(t *testing.T) {
 	plane := startTestPlane(t, g.base).reader(t)
 	card := func(sql string) string { return plane.page(t, "/approvals/"+g.hold(t, ask(sql))) }
 	require.Contains(t, card("DELETE FROM orders WHERE id = 1"), "none of its shape was decided this week")
-	for id, decision := range map[int]string{2: "approve", 3: "approve", 4: "reject"} {
+	for id, decision := range map[int]string{2: "approve", 3: "approve", 4: "reject"} { // the values are others
 		s := ask(fmt.Sprint("DELETE FROM orders WHERE id = ", id))
 		approval := g.hold(t, s)
 		require.Equal(t, http.StatusOK, g.resolve(t, approval, decision).status)
@@ -150,10 +150,12 @@ func TestACardShowsWhatWasDecidedBefore(t *testing.T) {
 	other := g.hold(t, ask("DELETE FROM orders_2 WHERE id = 5"))
 	require.Equal(t, http.StatusOK, g.resolve(t, other, "approve").status)
 	shown := card("DELETE FROM orders WHERE id = 6")
-	require.Contains(t, shown, "2 of its shape were approved this week, 1 rejected")
+	require.Contains(t, shown, "2 of its shape were approved this week, 1 rejected, 3 of these with other values")
+	require.Equal(t, 3, strings.Count(shown, "; its values were others"))
 	require.Equal(t, 1, strings.Count(shown, "; it ran"))
 	require.Contains(t, shown, "Rejected</a> by operator: “from a test”")
-	require.Contains(t, card("DELETE FROM orders_2 WHERE id = 7"), "1 of its shape was approved this week, 0 rejected")
+	require.Contains(t, card("DELETE FROM orders_2 WHERE id = 7"), "1 of its shape was approved this week, 0 rejected, 1 of these with other values")
+	require.Contains(t, card("delete from orders_2 where id = 5"), "1 of its shape was approved this week, 0 rejected</h1>")
 }
 
 // Who decided, and with which note, stands wherever an approval shows.

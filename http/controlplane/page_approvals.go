@@ -546,6 +546,7 @@ type precedent struct {
 	resolution
 	ApprovalID, Actor string
 	At                time.Time
+	Same              bool       // its values are these, too
 	Ended             auditEvent // how its execution ended, where it had one
 }
 
@@ -674,12 +675,19 @@ func (v *approvalView) weigh(get Get, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	alike := make(map[string]bool)
+	alike, same := make(map[string]bool), make(map[string]bool)
+	look := func(id string, c *classification, sql string, parameters []string) {
+		alike[id] = v.like(c, sql)
+		same[id] = slices.Equal(constants(sql), constants(v.SQL)) && slices.Equal(parameters, v.Parameters)
+	}
 	for _, e := range asked.Items {
-		var asked struct{ SQL, Classification string }
+		var asked struct {
+			SQL, Classification string
+			Parameters          []string
+		}
 		var c classification
 		if json.Unmarshal(e.Payload, &asked) == nil && json.Unmarshal([]byte(asked.Classification), &c) == nil {
-			alike[e.ApprovalID] = v.like(&c, asked.SQL)
+			look(e.ApprovalID, &c, asked.SQL, asked.Parameters)
 		}
 	}
 	v.Partly = decided.Damaged != nil || decided.next() != ""
@@ -695,12 +703,12 @@ func (v *approvalView) weigh(get Get, now time.Time) error {
 				v.Partly = true
 				continue
 			}
-			alike[e.ApprovalID] = v.like(&a.Classification, a.SQL)
+			look(e.ApprovalID, &a.Classification, a.SQL, a.Parameters)
 		}
 		if !alike[e.ApprovalID] {
 			continue
 		}
-		v.Before = append(v.Before, precedent{r, e.ApprovalID, e.Actor, e.Timestamp, auditEvent{}})
+		v.Before = append(v.Before, precedent{r, e.ApprovalID, e.Actor, e.Timestamp, same[e.ApprovalID], auditEvent{}})
 		if r.Resolution == "approve" {
 			v.Approved++
 		} else {
@@ -713,13 +721,23 @@ func (v *approvalView) weigh(get Get, now time.Time) error {
 // like tells whether a statement of the same fingerprint does the same with as many values:
 // a fingerprint leaves out how many a list has.
 func (v *approvalView) like(c *classification, sql string) bool {
-	return effect(c, sql) == v.Effect && constants(sql) == constants(v.SQL)
+	return effect(c, sql) == v.Effect && len(constants(sql)) == len(constants(v.SQL))
 }
 
-// constants counts the strings and numbers of a text.
-func constants(sql string) (n int) {
+// constants are the strings and numbers of a text.
+func constants(sql string) (all []string) {
 	for _, p := range scanned(sql, nil).pieces {
 		if p.Kind == "string" || p.Kind == "number" {
+			all = append(all, p.Text)
+		}
+	}
+	return all
+}
+
+// Other is how many of those before had other values.
+func (v approvalView) Other() (n int) {
+	for _, one := range v.Before {
+		if !one.Same {
 			n++
 		}
 	}
@@ -797,6 +815,9 @@ func CardOf(record json.RawMessage, get Get, now time.Time) (Card, error) {
 		before = append(before, fmt.Sprintf("%d approved and %d rejected in the last 7 days, of this shape and these tables", v.Approved, v.Rejected))
 		if v.Partly {
 			before[0] = "at least " + before[0]
+		}
+		if other := v.Other(); other > 0 {
+			before = append(before, fmt.Sprintf("%d of these with other values", other))
 		}
 	}
 	if v.Partly {
