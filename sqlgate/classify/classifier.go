@@ -170,7 +170,7 @@ func (c *Classifier) classify(ctx context.Context, st *state, sql string) (Class
 		c.refused.Add(1)
 		return Classification{}, f
 	}
-	if c.childOnly || len(sql) > inProcessBytes || s.Depth > inProcessDepth {
+	if c.childOnly || max(len(sql), s.Written) > inProcessBytes || s.Depth > inProcessDepth {
 		return c.children.classify(ctx, c.cfg.ClientOf(ctx), st.major, sql)
 	}
 	token, err := c.parses.take(ctx, c.cfg.ClientOf(ctx), maxQueueWait)

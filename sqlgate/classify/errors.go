@@ -14,6 +14,7 @@ const (
 	limitLexerWork        = "lexer_work"
 	limitOperatorLength   = "operator_length"
 	limitBracketDepth     = "bracket_depth"
+	limitSharedSource     = "shared_source"
 	limitTreeDepth        = "tree_depth"
 	limitQueryLevels      = "query_levels"
 	limitQueriesCopied    = "queries_copied"
@@ -63,6 +64,9 @@ func refuseLimit(limit string, at, got, limitValue int) *fault.Fault {
 	advice := "Simplify the statement."
 	if limit == limitCopiedNodes {
 		advice = "The database would write its expressions into each other that often, or keep that many ways to join: columns of subqueries, what stands before BETWEEN and IN, and many relations of a query. Where columns of a subquery are used several times, write AS MATERIALIZED behind the name of the CTE, or OFFSET 0 behind the subquery."
+	}
+	if limit == limitSharedSource {
+		advice = "SET (a, b, ...) = source counts its source once for each column, since the parser repeats it for each. Set fewer columns at once, or take a shorter source."
 	}
 	f := fault.New(fault.ParserUnsupportedSyntax, "The SQL text passes the parser's limit %s: %d, at most %d are taken. %s", limit, got, limitValue, advice).
 		With("limit", limit).With("got", got).With("max", limitValue)

@@ -19,6 +19,7 @@ const (
 
 // A scan is what the guard learnt about a text that it let pass.
 type scan struct {
+	Written      int  // upper bound of the tokens that the parser's answer holds, in bytes
 	Start, End   int  // from the first token to the end of the last that is no semicolon
 	Depth        int  // upper bound of the tree's depth, in units of eight JSON objects
 	HighestParam int  // largest n of $n
@@ -39,10 +40,14 @@ func guard(sql string, maxBytes int) (scan, *fault.Fault) {
 	}
 	l := newLexer(sql)
 	d := depthMeter{brackets: mark{at: -1}}
+	m := newSharedMeter()
 	s := scan{Start: -1, Clean: true}
-	s.read(&l, &d)
+	s.read(&l, &d, &m)
 	if f := judge(&l, &d, s.Start); f != nil {
 		return scan{}, f
+	}
+	if s.Written = m.total; s.Written > maxBytes {
+		return scan{}, refuseLimit(limitSharedSource, -1, s.Written, maxBytes)
 	}
 	s.Depth = d.total()
 	if !ascii {
@@ -52,11 +57,14 @@ func guard(sql string, maxBytes int) (scan, *fault.Fault) {
 }
 
 // read takes all tokens of the text.
-func (s *scan) read(l *lexer, d *depthMeter) {
+func (s *scan) read(l *lexer, d *depthMeter, m *sharedMeter) {
 	last := tokenEnd
 	var set setting
 	for {
 		kind := l.next()
+		if kind != tokenEnd {
+			m.take(kind, l.src[l.start:l.pos])
+		}
 		switch kind {
 		case tokenEnd:
 			return
