@@ -63,28 +63,46 @@ func (g *Gate) impact(ctx context.Context, s *submission) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	reach, omitted := g.reach(ctx, s)
+	reach, omitted := g.reach(ctx, &s.classification)
 	if plan == nil && reach == nil && unplanned == "" && omitted == "" {
 		return "", nil
 	}
 	said := struct {
 		*pgexec.Plan
-		PlanOmitted   string           `json:"plan_omitted,omitempty"`
-		Tables        []pgexec.Reached `json:"tables"`
-		TablesMore    int              `json:"tables_more,omitempty"`
-		TablesOmitted string           `json:"tables_omitted,omitempty"`
-	}{plan, unplanned, nil, 0, omitted}
-	if reach != nil {
-		said.Tables, said.TablesMore = reach.Tables, reach.More
-	}
+		PlanOmitted string `json:"plan_omitted,omitempty"`
+		reached
+	}{plan, unplanned, reachedOf(reach, omitted)}
 	return string(appendValue(nil, said)), nil
+}
+
+// reached is how what a write reaches is told.
+type reached struct {
+	Tables        []pgexec.Reached `json:"tables"`
+	TablesMore    int              `json:"tables_more,omitempty"`
+	TablesOmitted string           `json:"tables_omitted,omitempty"`
+}
+
+func reachedOf(reach *pgexec.Reach, omitted string) reached {
+	if reach == nil {
+		return reached{TablesOmitted: omitted}
+	}
+	return reached{Tables: reach.Tables, TablesMore: reach.More}
+}
+
+// ReachedNow is what a write reaches as the catalogues say now, in the form of the tables in
+// an approval's impact; nil where there is nothing to ask, or it is switched off.
+func (g *Gate) ReachedNow(ctx context.Context, c *classify.Classification) []byte {
+	reach, omitted := g.reach(ctx, c)
+	if reach == nil && omitted == "" {
+		return nil
+	}
+	return appendValue(nil, reachedOf(reach, omitted))
 }
 
 // reach asks the catalogues which tables a write reaches, besides those that it names;
 // nothing of the statement but their names is sent. omitted says why they could not be
 // asked; both are empty where there is nothing to ask, or it is switched off.
-func (g *Gate) reach(ctx context.Context, s *submission) (reach *pgexec.Reach, omitted string) {
-	c := &s.classification
+func (g *Gate) reach(ctx context.Context, c *classify.Classification) (reach *pgexec.Reach, omitted string) {
 	if !g.PlanEstimates || len(c.TablesWritten) == 0 {
 		return nil, ""
 	}

@@ -271,7 +271,7 @@ func approvalPath(id string) string { return "/approvals/" + url.PathEscape(id) 
 // its risk in words.
 func (a *app) showApproval(ctx context.Context, client *gateClient, o *clientOptions, id string, w io.Writer) (risk string, err error) {
 	var b gateapi.ApprovalBody
-	raw, err := client.call(ctx, http.MethodGet, approvalPath(id), nil, &b)
+	raw, err := client.call(ctx, http.MethodGet, approvalPath(id)+"?reach=now", nil, &b)
 	if err != nil {
 		return "", a.refused(err, o.json, nil)
 	}

@@ -558,3 +558,37 @@ func tenByKeys(t *testing.T, b *browser.Browser) {
 	}
 	t.Logf("a decision, from its card to the next one: %.1f keys, %d ms", float64(pressed)/float64(len(held)), took.Milliseconds()/int64(len(held)))
 }
+
+// What a write reaches is looked at again when its card is opened: hours may lie between,
+// and somebody who makes a trigger meanwhile is not heard of otherwise.
+func TestACardShowsWhatAWriteReachesByNow(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, nil)
+	d.execute(t, shopTables+`; CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER was_there AFTER DELETE ON orders FOR EACH ROW EXECUTE FUNCTION audit()`)
+	g := startGate(t, d, "GATE_PLAN_ESTIMATES=true")
+	plane := startTestPlane(t, g.base).reader(t)
+	id := g.hold(t, ask("DELETE FROM orders WHERE id = 1"))
+	card := func() string { return plane.page(t, "/approvals/"+id) }
+	require.NotContains(t, card(), "Changed since it was asked for")
+	now := func(headers ...string) any {
+		return g.do(t, http.MethodGet, "/approvals/"+id+"?reach=now", nil, headers...).json(t)["reached_now"]
+	}
+	require.Nil(t, now(), "it is for operators")
+	require.NotNil(t, now(operatorHeader))
+	require.Nil(t, g.do(t, http.MethodGet, "/approvals/"+id, nil, operatorHeader).json(t)["reached_now"], "nobody asked for it")
+	requireFault(t, g.get(t, "/approvals/"+id+"?reach=then"), http.StatusBadRequest, "validation_failed")
+
+	g.execute(t, `CREATE TABLE invoices (order_id bigint REFERENCES orders ON DELETE CASCADE);
+		CREATE TRIGGER came_later AFTER DELETE ON orders FOR EACH ROW EXECUTE FUNCTION audit();
+		DROP TRIGGER was_there ON orders; ALTER TABLE order_items DROP CONSTRAINT order_items_order_id_fkey`)
+	shown := card()
+	for _, words := range []string{"High risk", "Changed since it was asked for", "It reaches public.invoices too.", "A write of public.orders fires came_later, which calls public.audit.",
+		"A write of public.orders does not fire was_there, which calls public.audit any more.", "It does not reach public.order_items any more.", "by cascade, from public.invoices"} {
+		require.Contains(t, shown, words)
+	}
+	_, out, _ := g.cli(t, "", "approvals", "show", id)
+	require.Contains(t, out, "It reaches public.invoices too.")
+	require.Equal(t, http.StatusOK, g.resolve(t, id, "approve").status)
+	require.Nil(t, now(operatorHeader), "it is decided")
+}

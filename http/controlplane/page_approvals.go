@@ -73,8 +73,8 @@ func (s *Server) rows(items []approval) []approvalRow {
 		if slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.How != "named" || len(t.Triggers) > 0 }) || r.unlooked() != "" || r.unseen() != "" || r.guess() != "" {
 			r.rank = max(r.rank, 10) // what that comes to, the text does not say
 		}
-		if changed, _ := changeDangers(&a.Classification, a.SQL); len(changed) > 0 || r.cascades() != "" {
-			r.rank = max(r.rank, misleading) // more goes than its text names
+		if changed, _ := changeDangers(&a.Classification, a.SQL); len(changed) > 0 || r.cascades() != "" || a.Renewed != nil && len(a.Renewed.Changed) > 0 {
+			r.rank = max(r.rank, misleading) // more goes than its text names, or than it asked for
 		}
 		if all, _ := r.all(); r.manyByKey() || all != nil || r.Impact != nil && float64(r.Impact.Rows)+r.Impact.taken() >= manyRows || len(r.besides("rule")) > 0 {
 			r.rank = max(r.rank, misleading) // its text says less than it is expected to do
@@ -557,10 +557,11 @@ const precedents = 7 * 24 * time.Hour
 // became of it.
 func (s *Server) approval(c *httpd.Call, p *page) error {
 	ctx, _ := s.looking(c)
-	a, err := fetch[approval](ctx, s, "/approvals/"+c.Params.ByName("id"))
+	a, err := fetch[approval](ctx, s, "/approvals/"+c.Params.ByName("id"), "reach", "now")
 	if err != nil {
 		return err
 	}
+	a.renew()
 	v := approvalView{approvalRow: s.rows([]approval{a})[0], Text: s.shownSQL(a.SQL), Reach: reach(&a.Classification)}
 	v.Estimate = v.estimated()
 	if v.Since = s.sinceOf(ctx, &v.approvalRow, p.Policy); v.Since != nil && v.Since.MaxRows != nil {
@@ -791,12 +792,13 @@ type Danger struct {
 	Grave bool // high risk, or it will not run as it stands; else it is to be looked at
 }
 
-// CardOf is the card of a record of GET /approvals/{id}.
+// CardOf is the card of a record of GET /approvals/{id}?reach=now.
 func CardOf(record json.RawMessage, get Get, now time.Time) (Card, error) {
 	var a approval
 	if err := json.Unmarshal(record, &a); err != nil {
 		return Card{}, broken(err)
 	}
+	a.renew()
 	s := &Server{now: func() time.Time { return now }}
 	v := approvalView{approvalRow: s.rows([]approval{a})[0]}
 	card := Card{Asks: deed(&v.approvalRow), Risk: riskWords[v.Risk], Besides: v.Reaches(), Expected: v.estimated()}
@@ -911,6 +913,11 @@ func (v approvalView) Reaches() (all []string) {
 // dangers are what a person must not miss, gravest first.
 func dangers(r *approvalRow, warnings []string) []meaning {
 	list := expected(r)
+	if n := r.Renewed; n != nil && len(n.Changed) > 0 {
+		list = append(list, meaning{"Changed since it was asked for", "high", strings.Join(n.Changed, " "), ""})
+	} else if n != nil && n.Failed != "" && len(r.Impact.tables()) > 0 {
+		list = append(list, meaning{"Not looked at again", "medium", "What it reaches is as it was when it was asked for: " + n.Failed + ".", ""})
+	}
 	if why := r.unlooked(); why != "" {
 		list = append(list, meaning{"Not looked at", "medium", "Whether it cascades, or fires triggers, is not known: " + why + ".", ""})
 	}

@@ -125,6 +125,8 @@ type approval struct {
 	Principal      string     `json:"principal"`
 	AgentID        string     `json:"agent_id"`
 	Impact         *plan      `json:"impact"`
+	ReachedNow     *plan      `json:"reached_now"` // its tables alone
+	Renewed        *renewal   `json:"-"`
 	OverLimit      bool       `json:"estimate_exceeds_max_rows"`
 	Uncounted      string     `json:"not_countable"`
 	ExecutionID    string     `json:"execution_id"`

@@ -47,6 +47,7 @@ type ApprovalBody struct {
 	Principal      *string         `json:"principal"`
 	AgentID        *string         `json:"agent_id"`
 	Impact         json.RawMessage `json:"impact"`
+	ReachedNow     json.RawMessage `json:"reached_now,omitempty"`     // for operators who ask for it
 	OverLimit      bool            `json:"estimate_exceeds_max_rows"` // as Impact, for operators
 	NotCountable   string          `json:"not_countable,omitempty"`
 	Use            string          `json:"use"` // free, used or unknown
@@ -210,15 +211,19 @@ func (a *api) awaitResolution(ctx context.Context, id string, seconds int) {
 }
 
 // getApproval is GET /approvals/:approval_id. With ?wait=SECONDS the answer of one that is
-// pending comes when it is no more, or when so much time is over.
+// pending comes when it is no more, or when so much time is over. With ?reach=now an operator
+// learns what one that is pending reaches now: impact is of the moment when it was asked for.
 func (a *api) getApproval(c *httpd.Call) error {
 	label, err := c.OperatorLabel()
 	if err != nil {
 		return err
 	}
-	query, err := c.Query("wait")
+	query, err := c.Query("wait", "reach")
 	if err != nil {
 		return err
+	}
+	if unknown := map[string]string{}; !closedSet(unknown, "reach", query.Get("reach"), "now") {
+		return httpd.Invalid(unknown)
 	}
 	if text := query.Get("wait"); text != "" {
 		seconds, err := strconv.Atoi(text)
@@ -247,6 +252,11 @@ func (a *api) getApproval(c *httpd.Call) error {
 	b, err := a.approvalAnswer(view, &p, label)
 	if err != nil {
 		return commands.ViewFault(err)
+	}
+	var of classify.Classification
+	if label != "" && query.Get("reach") == "now" && b.Status == projections.StatusPending && json.Unmarshal(b.Classification, &of) == nil {
+		view.Close()
+		c.Await(func(ctx context.Context) { b.ReachedNow = a.Gate.ReachedNow(ctx, &of) })
 	}
 	c.JSON(http.StatusOK, b)
 	return nil
