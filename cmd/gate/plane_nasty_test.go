@@ -253,7 +253,7 @@ func TestACardSaysWhyItIsToBeLookedAt(t *testing.T) {
 	g.execute(t, "ANALYZE")
 	plane := startTestPlane(t, g.base).reader(t)
 	card := plane.page(t, "/approvals/"+g.hold(t, ask("UPDATE orders SET status = 'paid' WHERE id > 90")))
-	require.Contains(t, card, "Look closely: how many rows its condition finds, the text does not say. No risk signal, no cascade and no trigger when it was asked for.")
+	require.Contains(t, card, "Look closely: how many rows its condition finds, the text does not say. No risk signal, no cascade and no trigger.")
 	require.Contains(t, plane.page(t, "/approvals/"+g.hold(t, ask("DELETE FROM nowhere WHERE id = 1"))), "is not known: the database had no table public.nowhere when it was asked for.")
 	g.execute(t, `CREATE FUNCTION sneaky() RETURNS int LANGUAGE sql AS 'DELETE FROM orders WHERE id = 4; SELECT 1';
 		CREATE VIEW peeking AS SELECT sneaky() AS n; CREATE TABLE plain (id int, n int DEFAULT sneaky()); ANALYZE`)
