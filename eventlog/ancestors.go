@@ -42,7 +42,7 @@ func Ancestors(ctx context.Context, fsys frame.FS, path string, events iter.Seq2
 	if err != nil {
 		return nil, err
 	}
-	w, _, _ = frame.RetiredFrom(w)
+	w, _ = frame.RetiredFrom(w)
 	var found []Ancestor
 	p, err := predecessor(events)
 	for err == nil && p != nil {

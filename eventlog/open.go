@@ -126,7 +126,7 @@ func (l *Log) locate(rec *Recovery) (err error) {
 	if l.w, err = l.o.FS.RealPath(l.o.Path); err != nil {
 		return err
 	}
-	if w, _, behind := frame.RetiredFrom(l.w); behind {
+	if w, behind := frame.RetiredFrom(l.w); behind {
 		return fmt.Errorf("%w: %s is a log that another one follows, %s: nothing is written to it any more; name that one", ErrUnsafe, l.w, w)
 	}
 	v, err := l.o.FS.Volume(parent(l.w))

@@ -3,7 +3,6 @@ package evidence
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,8 +32,8 @@ func (k *known) follow(ctx context.Context, set *frame.Set) error {
 	if k.headless || !k.ofAnother() {
 		return nil
 	}
-	w, name, _ := retiredFrom(set.Path)
-	k.retired = name == hex.EncodeToString(k.id[:])
+	w, retired := retiredFrom(set.Path)
+	k.retired = retired
 	seqs := map[uint64]bool{}
 	for _, p := range k.receipts {
 		seqs[p.Seq] = true
@@ -72,7 +71,7 @@ func (k *known) follow(ctx context.Context, set *frame.Set) error {
 // followed adds what the log that follows this one says of its end, where this one lies
 // in W.retired: papers.md, "Of the log behind this one". An error is that of ctx.
 func (k *known) followed(ctx context.Context, set *frame.Set) error {
-	w, _, behind := retiredFrom(set.Path)
+	w, behind := retiredFrom(set.Path)
 	if !behind || k.headless {
 		return nil
 	}
@@ -102,9 +101,9 @@ func (k *known) followed(ctx context.Context, set *frame.Set) error {
 
 // retiredFrom is frame.RetiredFrom of the path as it was given, since a link may stand in the
 // place of W.retired, or else of where it leads.
-func retiredFrom(given string) (w, name string, ok bool) {
-	if w, name, ok = frame.RetiredFrom(given); ok {
-		return w, name, ok
+func retiredFrom(given string) (w string, ok bool) {
+	if w, ok = frame.RetiredFrom(given); ok {
+		return w, ok
 	}
 	path, err := frame.OS{}.RealPath(given)
 	if err != nil {

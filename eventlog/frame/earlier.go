@@ -21,16 +21,16 @@ func RetiredPath(w string, id [16]byte) string {
 }
 
 // RetiredFrom is the W in whose W.retired the log at a path lies, beside those before
-// it, and the name of its own folder there; ok is false, and w the path itself, where it
-// lies in no such folder. It tells that from the text of the path.
-func RetiredFrom(path string) (w, name string, ok bool) {
+// it; ok is false, and w the path itself, where it lies in no such folder. It tells that
+// from the text of the path, whatever the log's own folder there is called.
+func RetiredFrom(path string) (w string, ok bool) {
 	parts := strings.Split(path, "/")
 	if n := len(parts); n >= 3 && parts[n-1] == RetiredLog && !slices.Contains([]string{"", ".", ".."}, parts[n-2]) {
 		if w, ok = strings.CutSuffix(strings.Join(parts[:n-2], "/"), RetiredSuffix); ok {
-			return w, parts[n-2], true
+			return w, true
 		}
 	}
-	return path, "", false
+	return path, false
 }
 
 // UpTo reads the events 1 to last of the log with an id, each checked against its hash
