@@ -45,6 +45,7 @@ const (
 	maxConditions       = 5_000
 	maxGroupingKeys     = 500_000_000 // sets, times keys, times keys, times keys
 	maxKeys             = 3_000
+	maxKeyNodes         = 12_000 // which are held against each other: three seconds
 	maxAlternativePairs = 20_000
 	maxSorted           = 400  // aggregates of a query with DISTINCT or ORDER BY
 	maxGroupingSets     = 4096 // of a text: the server looks at its bound for a query when all are made
@@ -60,6 +61,7 @@ type sight struct {
 	calls   int  // of aggregates and window functions
 	sets    int  // grouping sets
 	keys    int  // that it is grouped, sorted and cut into windows by
+	keyed   int  // nodes of those, but for what it is sorted by
 	width   int  // columns of the items, about
 	least   int  // and at least
 	merged  bool // a join puts its merged columns first
@@ -199,13 +201,18 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 			sees.listed += max(parts, 1)
 		}
 	}
+	targets := 0
 	for i := stmt + 1; i < z.e[stmt].next; i = z.e[i].next {
 		switch field := z.fieldName(i); {
 		case field == "withClause" || field == "larg" || field == "rarg" || slices.Contains(fromFields, field):
 		case field == "targetList" && z.is(stmt, "SelectStmt"), field == "returningList":
 			for target := i + 1; target < z.e[i].next; target = z.e[target].next {
-				r.total = capped(r.total + z.target(r, target, sees).stays)
+				n := z.target(r, target, sees).stays
+				r.total, targets = capped(r.total+n), capped(targets+n)
 			}
+		case field == "groupClause":
+			n := z.size(i, sees).stays
+			r.total, sees.keyed = capped(r.total+n), capped(sees.keyed+n)
 		case field == "whereClause", field == "havingClause", field == "joinCondition":
 			r.total = capped(r.total + z.condition(i, sees))
 		case field == "valuesLists":
@@ -230,6 +237,10 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	grouped := z.keys(stmt, "groupClause")
 	sees.keys += grouped + z.keys(stmt, "sortClause") + z.keys(stmt, "distinctClause")
 	z.bound(limitKeys, sees.keys, maxKeys)
+	if z.has(stmt, "distinctClause") {
+		sees.keyed = capped(sees.keyed + targets)
+	}
+	z.bound(limitKeyNodes, sees.keyed, maxKeyNodes)
 	z.bound(limitGroupingKeys, capped(capped(capped(grouped*grouped)*grouped)*sees.sets), maxGroupingKeys)
 	z.bound(limitAggregates, sees.calls, maxAggregates)
 	z.boundClauses(sees)

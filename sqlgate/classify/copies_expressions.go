@@ -69,6 +69,11 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		}
 		z.windows[z.written(i)] = true
 		z.bound(limitWindows, len(z.windows), maxWindows)
+		n := z.below(i, sees)
+		if sees != nil {
+			sees.keyed = capped(sees.keyed + n.stays)
+		}
+		return n
 	}
 	return z.below(i, sees)
 }

@@ -356,6 +356,13 @@ func TestQueriesOfManyKeysAreRefused(t *testing.T) {
 		}
 		return strings.Join(list, ", ")
 	}
+	merged := func(joins int) string { // whose id is that of the first that has one
+		from := "t a0"
+		for k := range joins {
+			from += fmt.Sprintf(" FULL JOIN t a%d USING (id)", k+1)
+		}
+		return from
+	}
 	for _, sql := range []string{
 		"SELECT 1 FROM t GROUP BY " + keys(0, 3001), "SELECT 1 FROM t ORDER BY " + keys(0, 3001), "SELECT DISTINCT ON (" + keys(0, 3001) + ") 1 FROM t",
 		"SELECT count(*) OVER (PARTITION BY " + keys(0, 3001) + ") FROM t", "SELECT count(*) OVER (PARTITION BY " + keys(0, 1501) + "), count(*) OVER (ORDER BY " + keys(1501, 3001) + ") FROM t",
@@ -375,6 +382,10 @@ func TestQueriesOfManyKeysAreRefused(t *testing.T) {
 	for sql, limit := range map[string]string{
 		"SELECT 1 FROM t GROUP BY CUBE (" + strings.Repeat("("+keys(0, 20)+"), ", 11) + "(" + keys(0, 20) + "))": limitGroupingKeys,
 		"SELECT string_agg(name, '' ORDER BY " + keys(0, 3_001) + ") FROM t":                                     limitKeys,
+		"SELECT 1 FROM " + merged(110) + " GROUP BY " + keys(0, 260):                                             limitKeyNodes,
+		"SELECT DISTINCT " + keys(0, 260) + " FROM " + merged(110):                                               limitKeyNodes,
+		"SELECT count(*) OVER (ORDER BY " + keys(0, 960) + ") FROM " + merged(60):                                limitKeyNodes,
+		"SELECT count(*) OVER w FROM " + merged(30) + " WINDOW w AS (PARTITION BY " + keys(0, 1600) + ")":        limitKeyNodes,
 		"SELECT 1 FROM t WHERE n = 1 OR (true" + strings.Repeat(" AND id = 1", 5_001) + ")":                      limitConditions,
 	} {
 		_, f := classifyText(tb, sql)
@@ -384,6 +395,8 @@ func TestQueriesOfManyKeysAreRefused(t *testing.T) {
 	_, f := classifyText(tb, "SELECT 1 FROM t GROUP BY CUBE (id, n, name, 4, 5, 6, 7, 8, 9, 10, 11)")
 	require.Nil(t, f)
 	_, f = classifyText(tb, "SELECT 1 FROM t GROUP BY "+keys(0, 1500)+" ORDER BY "+keys(0, 1500))
+	require.Nil(t, f)
+	_, f = classifyText(tb, "SELECT DISTINCT id, count(*) OVER (ORDER BY "+keys(0, 20)+") FROM "+merged(20)+" GROUP BY "+keys(0, 20))
 	require.Nil(t, f)
 }
 

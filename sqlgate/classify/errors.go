@@ -26,6 +26,7 @@ const (
 	limitConditions       = "conditions"
 	limitGroupingKeys     = "grouping_keys"
 	limitKeys             = "sort_keys"
+	limitKeyNodes         = "key_nodes"
 	limitSorted           = "sorted_aggregates"
 	limitAlternatives     = "alternatives"
 	limitAlternativePairs = "alternative_pairs"
