@@ -45,7 +45,7 @@ const (
 	maxConditions       = 5_000
 	maxGroupingKeys     = 500_000_000 // sets, times keys, times keys, times keys
 	maxKeys             = 3_000
-	maxKeyNodes         = 12_000 // which are held against each other: three seconds
+	maxKeyNodes         = 144_000_000 // nodes of keys, times themselves, times sets: each is held against each, in three seconds
 	maxAlternativePairs = 20_000
 	maxSorted           = 400  // aggregates of a query with DISTINCT or ORDER BY
 	maxGroupingSets     = 4096 // of a text: the server looks at its bound for a query when all are made
@@ -237,11 +237,11 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	grouped := z.keys(stmt, "groupClause")
 	sees.keys += grouped + z.keys(stmt, "sortClause") + z.keys(stmt, "distinctClause")
 	z.bound(limitKeys, sees.keys, maxKeys)
+	z.bound(limitGroupingKeys, capped(capped(capped(grouped*grouped)*grouped)*sees.sets), maxGroupingKeys)
 	if z.has(stmt, "distinctClause") {
 		sees.keyed = capped(sees.keyed + targets)
 	}
-	z.bound(limitKeyNodes, sees.keyed, maxKeyNodes)
-	z.bound(limitGroupingKeys, capped(capped(capped(grouped*grouped)*grouped)*sees.sets), maxGroupingKeys)
+	z.bound(limitKeyNodes, capped(capped(sees.keyed*sees.keyed)*max(sees.sets, 1)), maxKeyNodes)
 	z.bound(limitAggregates, sees.calls, maxAggregates)
 	z.boundClauses(sees)
 	r.joined, r.clauses = max(sees.joined, 1), r.clauses.plus(sees.clauses)

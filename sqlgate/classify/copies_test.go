@@ -383,6 +383,7 @@ func TestQueriesOfManyKeysAreRefused(t *testing.T) {
 		"SELECT 1 FROM t GROUP BY CUBE (" + strings.Repeat("("+keys(0, 20)+"), ", 11) + "(" + keys(0, 20) + "))": limitGroupingKeys,
 		"SELECT string_agg(name, '' ORDER BY " + keys(0, 3_001) + ") FROM t":                                     limitKeys,
 		"SELECT 1 FROM " + merged(110) + " GROUP BY " + keys(0, 260):                                             limitKeyNodes,
+		"SELECT 1 FROM " + merged(100) + " GROUP BY CUBE (" + keys(0, 12) + ")":                                  limitKeyNodes,
 		"SELECT DISTINCT " + keys(0, 260) + " FROM " + merged(110):                                               limitKeyNodes,
 		"SELECT count(*) OVER (ORDER BY " + keys(0, 960) + ") FROM " + merged(60):                                limitKeyNodes,
 		"SELECT count(*) OVER w FROM " + merged(30) + " WINDOW w AS (PARTITION BY " + keys(0, 1600) + ")":        limitKeyNodes,
@@ -395,6 +396,8 @@ func TestQueriesOfManyKeysAreRefused(t *testing.T) {
 	_, f := classifyText(tb, "SELECT 1 FROM t GROUP BY CUBE (id, n, name, 4, 5, 6, 7, 8, 9, 10, 11)")
 	require.Nil(t, f)
 	_, f = classifyText(tb, "SELECT 1 FROM t GROUP BY "+keys(0, 1500)+" ORDER BY "+keys(0, 1500))
+	require.Nil(t, f)
+	_, f = classifyText(tb, "SELECT count(*) FROM t JOIN u USING (id) GROUP BY CUBE (date_trunc('day', a), date_trunc('day', b), lower(c), lower(d), e, f, g, h, i, j, k, l)")
 	require.Nil(t, f)
 	_, f = classifyText(tb, "SELECT DISTINCT id, count(*) OVER (ORDER BY "+keys(0, 20)+") FROM "+merged(20)+" GROUP BY "+keys(0, 20))
 	require.Nil(t, f)
