@@ -257,7 +257,7 @@ func TestACardSaysWhyItIsToBeLookedAt(t *testing.T) {
 	require.Contains(t, plane.page(t, "/approvals/"+g.hold(t, ask("DELETE FROM nowhere WHERE id = 1"))), "is not known: the database had no table public.nowhere when it was asked for.")
 	g.execute(t, `CREATE FUNCTION sneaky() RETURNS int LANGUAGE sql AS 'DELETE FROM orders WHERE id = 4; SELECT 1';
 		CREATE VIEW peeking AS SELECT sneaky() AS n; CREATE TABLE plain (id int, n int DEFAULT sneaky()); ANALYZE`)
-	require.Contains(t, plane.page(t, "/approvals/"+g.hold(t, ask("UPDATE orders SET status = 'x' WHERE id IN (SELECT n FROM peeking)"))), "no cascade and no trigger when it was asked for; whether code of users runs behind it is not known, since a relation is no plain table.")
+	require.Contains(t, plane.page(t, "/approvals/"+g.hold(t, ask("UPDATE orders SET status = 'x' WHERE id IN (SELECT n FROM peeking)"))), "no cascade and no trigger; whether code of users runs behind it is not known, since a relation is no plain table.")
 	require.Contains(t, plane.page(t, "/approvals/"+g.hold(t, ask("DELETE FROM orders WHERE nope = 1"))), "It will probably fail</strong>: The database refused to plan the statement (SQLSTATE 42703).")
 	card = plane.page(t, "/approvals/"+g.hold(t, ask("DELETE FROM plain WHERE id = 1")))
 	require.Contains(t, card, "<dd>None: a relation uses code that is not built in.</dd>")

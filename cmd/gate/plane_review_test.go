@@ -282,7 +282,7 @@ func TestWaitingRequestsHideNoDecision(t *testing.T) {
 	page, out := said()
 	require.Contains(t, page, "; 0 of its shape were approved this week, 20 rejected")
 	require.NotContains(t, page, "not all could be read")
-	require.Regexp(t, `before +0 approved and 20 rejected in the last 7 days, of this shape and these tables\n`, out)
+	require.Regexp(t, `before +0 approved and 20 rejected in the last 7 days, of this shape and these tables; 20 of these with other values\n`, out)
 
 	require.Equal(t, http.StatusOK, g.resolve(t, eldest, "reject").status)
 	page, out = said()
