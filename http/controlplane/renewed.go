@@ -56,8 +56,8 @@ func changedReach(before, now *plan) (changed []string) {
 		}
 	}
 	for _, t := range before.Tables {
-		new, is := in(now.Tables, t)
-		switch gone := missing(t.Triggers, new.Triggers); {
+		later, is := in(now.Tables, t)
+		switch gone := missing(t.Triggers, later.Triggers); {
 		case !is && now.More == 0:
 			changed = append(changed, fmt.Sprintf("It does not reach %s any more.", t.Table))
 		case is && gone != "":
