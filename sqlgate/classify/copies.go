@@ -45,7 +45,7 @@ const (
 	maxConditions       = 5_000
 	maxGroupingKeys     = 500_000_000 // sets, times keys, times keys, times keys
 	maxKeys             = 3_000
-	maxKeyNodes         = 144_000_000 // nodes of keys, times themselves, times sets: each is held against each, in three seconds
+	maxKeyNodes         = 144_000_000 // nodes of keys, times themselves, times sets: each is held against each, in seconds
 	maxAlternativePairs = 20_000
 	maxSorted           = 400  // aggregates of a query with DISTINCT or ORDER BY
 	maxGroupingSets     = 4096 // of a text: the server looks at its bound for a query when all are made
