@@ -46,6 +46,10 @@ const (
 	maxGroupingKeys     = 500_000_000 // sets, times keys, times keys, times keys
 	maxKeys             = 3_000
 	maxKeyNodes         = 144_000_000 // nodes of keys, times themselves, times sets: each is held against each, in seconds
+	maxEqualNodes       = 144_000_000 // sides of equalities, times the nodes of their conditions: the same
+	copiesOfArm         = 30          // arms of UNION ALL, times themselves, times columns, that take what a node does
+	copiesOfQuery       = 8           // nodes of a query that are copied for one that is put into it, of which the same holds
+	copiesOfWhole       = 2           // nodes of a query that is planned as a copy
 	maxAlternativePairs = 20_000
 	maxSorted           = 400  // aggregates of a query with DISTINCT or ORDER BY
 	maxGroupingSets     = 4096 // of a text: the server looks at its bound for a query when all are made
@@ -55,6 +59,9 @@ const (
 type sight struct {
 	items   []sizedItem
 	plain   int // a column of what is no query
+	put     int // queries that may be put into it
+	quals   int // nodes of the conditions of what stands in FROM
+	whole   int // and of all of that
 	joined  int // relations
 	listed  int // parts of its list
 	sorted  int
@@ -88,6 +95,7 @@ type sizing struct {
 	windows    map[string]bool    // that differ
 	lookups    int                // columns that bare names are compared with
 	negated    int                // nodes below each NOT
+	insql      int                // nodes of arguments of what the server writes in SQL
 	orsOf      map[string]orCount // of the query whose condition is taken apart
 	refused    *fault.Fault       // by another bound than the size
 }
@@ -190,6 +198,9 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	if left := z.child(stmt, "larg"); left >= 0 {
 		r = z.united(z.query(left, sees), z.query(z.child(stmt, "rarg"), sees))
 		sees.joined = 1
+		if z.child(z.owner(stmt), "larg") != stmt && z.child(z.owner(stmt), "rarg") != stmt { // each arm has the columns of all
+			r.total = capped(r.total + capped(r.arms*r.arms)*max(r.width, 1)/copiesOfArm)
+		}
 	}
 	for _, field := range fromFields {
 		if i := z.child(stmt, field); i >= 0 {
@@ -201,7 +212,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 			sees.listed += max(parts, 1)
 		}
 	}
-	targets := 0
+	targets, wheres, read := 0, 0, r.total // so far
 	for i := stmt + 1; i < z.e[stmt].next; i = z.e[i].next {
 		switch field := z.fieldName(i); {
 		case field == "withClause" || field == "larg" || field == "rarg" || slices.Contains(fromFields, field):
@@ -214,7 +225,8 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 			n := z.size(i, sees).stays
 			r.total, sees.keyed = capped(r.total+n), capped(sees.keyed+n)
 		case field == "whereClause", field == "havingClause", field == "joinCondition":
-			r.total = capped(r.total + z.condition(i, sees))
+			n := z.condition(i, sees)
+			r.total, wheres = capped(r.total+n), capped(wheres+n)
 		case field == "valuesLists":
 			z.values(r, i, sees)
 			r.count = len(r.columns)
@@ -222,6 +234,9 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 			r.total = capped(r.total + z.size(i, sees).stays)
 		}
 	}
+	own := capped(r.total - read)
+	r.total = capped(r.total + capped(sees.put*(own+sees.quals))/copiesOfQuery)
+	r.whole, r.quals = capped(r.whole+own+sees.whole), capped(sees.quals+wheres)
 	for cte := range z.items(z.child(stmt, "withClause"), "ctes") {
 		if !z.inlined(cte) || z.references[cte] == 0 { // one that nobody reads is analysed, too
 			r.total = capped(r.total + z.cte(cte).total)
@@ -248,7 +263,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 	if !z.is(stmt, "SelectStmt") || z.child(stmt, "limitCount") >= 0 || z.child(stmt, "limitOffset") >= 0 {
 		return r.kept()
 	}
-	if z.stays(stmt) {
+	if r.alone = z.stays(stmt); r.alone {
 		for i := range r.columns {
 			r.columns[i].size.stays = 1
 		}
@@ -275,6 +290,19 @@ func ways(listed, joined int) int {
 		together = collapsed
 	}
 	return capped(max(group(together)+joined/collapsed*group(collapsed), joined*joined*joined/16))
+}
+
+// within is what a query in FROM comes to: its relations are joined with those around. One
+// that stays is copied as a whole to be planned (set_subquery_pathlist), and for one that does
+// not, all of the query around (pull_up_simple_subquery).
+func (z *sizing) within(s *sized, sees *sight) int {
+	sees.whole = capped(sees.whole + s.whole)
+	if s.alone {
+		return capped(s.around() + s.whole/copiesOfWhole)
+	}
+	sees.put++
+	sees.quals = capped(sees.quals + s.quals)
+	return s.around()
 }
 
 // around is what a query comes to in the one that it is put into, which joins its relations
@@ -442,7 +470,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 			around = sees
 		}
 		s = z.query(z.child(i, "subquery"), around)
-		total = s.around() // its relations are joined with those around
+		total = z.within(s, sees)
 		sees.joined += s.joined
 		sees.clauses = sees.clauses.plus(s.clauses)
 		sees.width += s.width
@@ -479,7 +507,7 @@ func (z *sizing) from(i int32, sees *sight) int {
 		sees.width += s.width
 		sees.least += max(s.count, 1)
 		if sees.joined++; z.inlined(cte) {
-			total = s.around()
+			total = z.within(s, sees)
 			sees.joined += s.joined - 1
 			sees.clauses = sees.clauses.plus(s.clauses)
 			sees.arms += s.arms
@@ -489,7 +517,8 @@ func (z *sizing) from(i int32, sees *sight) int {
 		total = z.from(z.child(i, "larg"), sees)
 		middle := len(sees.items)
 		total = capped(total + z.from(z.child(i, "rarg"), sees))
-		total = capped(total + z.condition(z.child(i, "quals"), sees))
+		quals := z.condition(z.child(i, "quals"), sees)
+		total, sees.whole, sees.quals = capped(total+quals), capped(sees.whole+quals), capped(sees.quals+quals)
 		total = capped(total + (sees.width-before)/2) // it has all their columns, half a node each
 		if z.has(i, "isNatural") {                    // and compares their names
 			total = capped(total + (sees.width-before)*columnsOfTable/8)
@@ -569,6 +598,14 @@ func (z *sizing) join(i int32, sees *sight, start, middle int) *sized {
 		for _, it := range items {
 			j.total = capped(j.total + z.row(it.sized).pushed)
 		}
+		sides := clauses{equal: 2, equalNodes: capped(j.total + 2)}
+		if sees.plain > 0 {
+			sides = clauses{equal: 2 * columnsOfTable, equalNodes: capped(j.total + 2*columnsOfTable)}
+		}
+		for _, it := range items {
+			sides.equal += len(it.columns)
+		}
+		sees.clauses = sees.clauses.plus(sides)
 		if full {
 			j.rest = z.mostOf(left, (*sizing).most).plus(z.mostOf(right, (*sizing).most)).plus(each(1))
 		}
@@ -577,6 +614,7 @@ func (z *sizing) join(i int32, sees *sight, start, middle int) *sized {
 		merged := string(z.scalar(name))
 		named := func(z *sizing, s *sized) nodes { return z.of(s, merged) }
 		both := z.mostOf(left, named).plus(z.mostOf(right, named)).plus(each(1))
+		sees.clauses = sees.clauses.plus(clauses{equal: 2, equalNodes: both.pushed})
 		if j.total = capped(j.total + both.pushed); full { // COALESCE of the two
 			j.add(sizedColumn{merged, both})
 		}

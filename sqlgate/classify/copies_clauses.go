@@ -10,21 +10,23 @@ import "slices"
 
 // clauses are what the conditions of a query come to.
 type clauses struct {
-	parts  int  // joined by AND, on top
-	ors    int  // of those
-	arms   int  // of ORs, at any depth
-	within int  // clauses that arms are tried with and that stand inside of an OR
-	pairs  int  // of ORs and arms that stand beside each other inside of an OR
-	same   int  // of arms with those of their own OR, of ors
-	blind  bool // one comparison that no index serves (<>): as an arm it is tried with nothing
+	parts      int  // joined by AND, on top
+	ors        int  // of those
+	arms       int  // of ORs, at any depth
+	within     int  // clauses that arms are tried with and that stand inside of an OR
+	pairs      int  // of ORs and arms that stand beside each other inside of an OR
+	same       int  // of arms with those of their own OR, of ors
+	equal      int  // sides of equalities on top: each is held against all that it may equal
+	equalNodes int  // of the conditions that have them
+	blind      bool // one comparison that no index serves (<>): as an arm it is tried with nothing
 }
 
 func (c clauses) plus(d clauses) clauses {
-	return clauses{capped(c.parts + d.parts), capped(c.ors + d.ors), capped(c.arms + d.arms), capped(c.within + d.within), capped(c.pairs + d.pairs), min(c.same+d.same, nodesUnbounded<<30), false}
+	return clauses{capped(c.parts + d.parts), capped(c.ors + d.ors), capped(c.arms + d.arms), capped(c.within + d.within), capped(c.pairs + d.pairs), min(c.same+d.same, nodesUnbounded<<30), capped(c.equal + d.equal), capped(c.equalNodes + d.equalNodes), false}
 }
 
 func (c clauses) most(d clauses) clauses {
-	return clauses{max(c.parts, d.parts), max(c.ors, d.ors), max(c.arms, d.arms), max(c.within, d.within), max(c.pairs, d.pairs), min(c.same, d.same), false}
+	return clauses{max(c.parts, d.parts), max(c.ors, d.ors), max(c.arms, d.arms), max(c.within, d.within), max(c.pairs, d.pairs), min(c.same, d.same), max(c.equal, d.equal), max(c.equalNodes, d.equalNodes), false}
 }
 
 // boundClauses holds what the conditions of a query come to against the bounds: of one
@@ -32,6 +34,7 @@ func (c clauses) most(d clauses) clauses {
 func (z *sizing) boundClauses(sees *sight) {
 	queries := max(sees.arms, 1)
 	z.bound(limitConditions, sees.clauses.parts, maxConditions)
+	z.bound(limitEqualNodes, capped(capped(sees.clauses.equal*sees.clauses.equalNodes)*queries), maxEqualNodes)
 	c := sees.indexed()
 	z.bound(limitAlternatives, capped(capped(c.within+capped(c.arms*c.parts))*queries), maxAlternatives)
 	z.bound(limitAlternativePairs, capped(c.together()*queries), maxAlternativePairs)
@@ -121,7 +124,7 @@ func alternatives(n, parts, around int) clauses {
 // clauses stand beside it inside of ORs.
 func (z *sizing) clausesOf(i int32, not, top bool, around int) clauses {
 	if z.steps++; z.is(i, "A_Expr") {
-		return z.comparison(i, not, around)
+		return z.comparison(i, not, top, around)
 	}
 	if !z.is(i, "BoolExpr") {
 		return clauses{parts: 1}
@@ -162,7 +165,7 @@ func (z *sizing) clausesOf(i int32, not, top bool, around int) clauses {
 }
 
 // comparison is clausesOf an operator: BETWEEN, IN and rows are several.
-func (z *sizing) comparison(i int32, not bool, around int) (c clauses) {
+func (z *sizing) comparison(i int32, not, top bool, around int) (c clauses) {
 	columns := 0
 	if left := z.child(i, "lexpr"); z.is(left, "RowExpr") {
 		for range z.items(left, "args") {
@@ -200,6 +203,8 @@ func (z *sizing) comparison(i int32, not bool, around int) (c clauses) {
 			}
 		}
 		switch {
+		case n == 0 && !not && top: // of one constant
+			return clauses{parts: 1, equal: 2 * max(columns, 1)}
 		case n == 0:
 			return clauses{parts: 1}
 		case not:
@@ -209,6 +214,9 @@ func (z *sizing) comparison(i int32, not bool, around int) (c clauses) {
 	}
 	if not && (columns > 0 || equal) {
 		return clauses{parts: 1, blind: columns == 0}
+	}
+	if top && equal && !not {
+		return clauses{parts: max(columns, 1), equal: 2 * max(columns, 1)}
 	}
 	return clauses{parts: max(columns, 1)}
 }

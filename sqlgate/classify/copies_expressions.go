@@ -34,6 +34,10 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 			sees.sorted++
 		}
 		return each(z.below(i, sees).stays)
+	case z.is(i, "FuncCall") && inlinedFunctions[z.calls(i)]:
+		n := z.below(i, sees)
+		z.inline(n)
+		return n
 	case z.is(i, "JsonValueExpr") && string(z.raw(z.child(i, "format"), "format_type")) == "JS_FORMAT_JSON": // as it is and with its format
 		return z.below(i, sees).times(2)
 	case z.is(i, "JsonArrayQueryConstructor"): // its query is analysed to see whether it has one column, and again
@@ -55,7 +59,14 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		q := z.query(z.child(i, "subselect"), sees)
 		if string(z.raw(i, "subLinkType")) != "EXPR_SUBLINK" && sees != nil {
 			sees.joined += q.joined
+			sees.put++
 			q.total = q.around()
+		}
+		if sees != nil {
+			sees.whole = capped(sees.whole + q.whole)
+		}
+		q.total = capped(q.total + q.whole/copiesOfWhole)
+		if string(z.raw(i, "subLinkType")) != "EXPR_SUBLINK" && sees != nil {
 			sees.clauses, sees.others = sees.clauses.plus(q.clauses), true
 		}
 		times := 1
@@ -134,10 +145,17 @@ func (z *sizing) condition(i int32, sees *sight) int {
 		if sees.orsOf == nil {
 			sees.orsOf = make(map[string]orCount)
 		}
-		z.orsOf = sees.orsOf
-		sees.clauses = sees.clauses.plus(z.clausesOf(i, false, true, 0))
 	}
-	return capped(z.size(i, sees).pushed * (1 + sees.arms))
+	n := z.size(i, sees).pushed
+	if i >= 0 {
+		z.orsOf = sees.orsOf
+		c := z.clausesOf(i, false, true, 0)
+		if c.equal > 0 {
+			c.equalNodes = n
+		}
+		sees.clauses = sees.clauses.plus(c)
+	}
+	return capped(n * (1 + sees.arms))
 }
 
 // operation knows the operators whose sides are written several times (parse_expr.c).
@@ -160,8 +178,38 @@ func (z *sizing) operation(i int32, sees *sight) nodes {
 		}
 		l = max(compared+array, 1)
 	}
-	return z.size(left, sees).times(l).plus(z.size(right, sees).times(r)).plus(each(1))
+	n := z.size(left, sees).times(l).plus(z.size(right, sees).times(r))
+	for name := range z.items(i, "name") {
+		if inlinedOperators[string(z.text(name, "sval"))] {
+			z.inline(n)
+		}
+	}
+	return n.plus(each(1))
 }
+
+// inline counts the arguments of what may be one of the built-ins that PostgreSQL writes in
+// SQL: it puts their text in the place of the call and simplifies the arguments once more,
+// those of a chain at each of its calls (inline_function), and keeps all of it. Which of an
+// operator it is, only the types tell.
+func (z *sizing) inline(arguments nodes) {
+	z.insql = capped(z.insql + arguments.stays)
+	z.bound(limitCopiedNodes, z.insql, maxCopiedNodes)
+}
+
+// calls is the name of the function that is called, without its schema.
+func (z *sizing) calls(i int32) string {
+	_, name := z.qualified(i, "funcname")
+	return string(name)
+}
+
+var (
+	inlinedOperators = map[string]bool{"||": true, "+": true, "@>": true}
+	inlinedFunctions = map[string]bool{"age": true, "bit_length": true, "col_description": true, "date_part": true, "log": true, "log10": true, "lpad": true, "obj_description": true, "overlaps": true,
+		"path_contain_pt": true, "pg_relation_size": true, "pg_sleep_for": true, "pg_sleep_until": true, "polygon": true, "quote_literal": true, "quote_nullable": true, "round": true, "rpad": true,
+		"shobj_description": true, "substring": true, "timestamptz": true, "trunc": true, "ts_debug": true, "xpath": true, "xpath_exists": true,
+		"anytextcat": true, "textanycat": true, "int8pl_inet": true, "integer_pl_date": true, "interval_pl_date": true, "interval_pl_time": true, "interval_pl_timestamp": true,
+		"interval_pl_timestamptz": true, "interval_pl_timetz": true, "numeric_pl_pg_lsn": true, "timedate_pl": true, "timetzdate_pl": true}
+)
 
 func capped(n int) int { return min(n, nodesUnbounded) }
 

@@ -22,12 +22,15 @@ type sized struct {
 	byName  map[string]nodes // once more than a few were looked through
 	rest    nodes            // of a column of another name; 0 where all are known
 	total   int
-	joined  int // relations that it brings into a query around
-	listed  int // parts of its list
-	ways    int // of the total, what joining those comes to
-	count   int // of its columns, at least
-	width   int // of its columns, about
-	arms    int // of a set operation, its queries
+	whole   int  // nodes of the query, with those that it reads
+	quals   int  // and of its conditions
+	alone   bool // it stays a query
+	joined  int  // relations that it brings into a query around
+	listed  int  // parts of its list
+	ways    int  // of the total, what joining those comes to
+	count   int  // of its columns, at least
+	width   int  // of its columns, about
+	arms    int  // of a set operation, its queries
 	clauses clauses
 }
 
@@ -96,7 +99,7 @@ func (s *sized) add(columns ...sizedColumn) {
 // kept is a query that stays one and takes no conditions in: its columns are names for
 // the query around. LIMIT and OFFSET do that, of whatever value.
 func (s *sized) kept() *sized {
-	k := &sized{columns: slices.Clone(s.columns), rest: nodes{min(s.rest.stays, 1), min(s.rest.pushed, 1)}, total: s.total, joined: 1, width: s.width, count: s.count}
+	k := &sized{columns: slices.Clone(s.columns), rest: nodes{min(s.rest.stays, 1), min(s.rest.pushed, 1)}, total: s.total, whole: s.whole, alone: true, joined: 1, width: s.width, count: s.count}
 	for i := range k.columns {
 		k.columns[i].size = each(1)
 	}
@@ -105,7 +108,7 @@ func (s *sized) kept() *sized {
 
 // united is a set operation. What is asked of it is asked of each of its queries.
 func (z *sizing) united(l, r *sized) *sized {
-	l.total = capped(l.total + r.total)
+	l.total, l.whole = capped(l.total+r.total), capped(l.whole+r.whole)
 	known := l.rest == (nodes{}) && r.rest == (nodes{}) && len(l.columns) == len(r.columns)
 	most := z.most(r)
 	for k := range l.columns {
@@ -128,7 +131,7 @@ func (z *sizing) resized(s *sized, node int32, list string) *sized {
 	if !z.has(node, list) {
 		return s
 	}
-	r := &sized{rest: s.rest, total: s.total, joined: s.joined, listed: s.listed, ways: s.ways, width: s.width, arms: s.arms, count: s.count, clauses: s.clauses}
+	r := &sized{rest: s.rest, total: s.total, whole: s.whole, quals: s.quals, alone: s.alone, joined: s.joined, listed: s.listed, ways: s.ways, width: s.width, arms: s.arms, count: s.count, clauses: s.clauses}
 	most := z.most(s)
 	for name := range z.items(node, list) {
 		n := most

@@ -93,6 +93,13 @@ func boundedCopies() map[string]string {
 		"a NOT of many":           "SELECT 1 FROM t WHERE NOT (NOT (NOT (id = 1" + strings.Repeat(" OR n = 2", 4_000) + ")))",
 		"keys and a choice":       "SELECT 1 FROM t WHERE (id = 1 AND n = 2" + strings.Repeat(" OR id = 1 AND n = 2", 4_000) + ") AND (n = 1 OR n = 2) AND name = 'a'",
 		"many conditions":         "SELECT 1 FROM t WHERE true" + strings.Repeat(" AND id <> 1 AND n BETWEEN 1 AND 2", 1_600),
+		"a long text":             "SELECT ''" + strings.Repeat(" || name", 400) + " FROM t",
+		"a sum of many":           "SELECT n" + strings.Repeat(" + n", 400) + " FROM t",
+		"rounded columns":         "SELECT 1" + strings.Repeat(", round(n::numeric / 3 + 1, 2), substring(name FROM 1 FOR 3) || ' ' || name", 400) + " FROM t",
+		"arms of a report":        "SELECT 1, 2, 3, 4, 5, 6, 7, 8" + strings.Repeat(" UNION ALL SELECT 1, 2, 3, 4, 5, 6, 7, 8", 400),
+		"subqueries with a list":  "SELECT 1 FROM t" + numbered(30, " JOIN (SELECT id FROM t) s%[1]d ON s%[1]d.id = t.id") + " WHERE t.id IN (1" + strings.Repeat(", 1", 5_000) + ")",
+		"pages of pages":          layered(20, "SELECT n AS c"+numbered(60, ", n AS c%d")+" FROM t", "SELECT * FROM (%s) s LIMIT 10"),
+		"equal in all":            "SELECT 1 FROM t WHERE id = 1" + strings.Repeat(" AND id = 1", 3_000),
 		"other relations":         layered(20, "SELECT id AS x FROM t", "SELECT t.id + t.n AS x FROM t JOIN (%s) s ON s.x = t.id"),
 	}
 }
@@ -140,6 +147,17 @@ func TestExpressionsThatCopyEachOtherAreRefused(t *testing.T) {
 		"a star of them":            layered(18, copyBase, "SELECT 1 AS x, a + a AS y FROM (SELECT * FROM (%s) s NATURAL JOIN (SELECT 1 AS y) b) AS j(a, c)"),
 		"a CTE named like a target": "WITH o AS (SELECT ARRAY[n" + strings.Repeat(", n", 1000) + "] AS x FROM t) INSERT INTO o (id) SELECT cardinality(ARRAY[x" + strings.Repeat(", x", 1000) + "]) FROM o",
 		"like what is locked":       "WITH a AS (SELECT ARRAY[n" + strings.Repeat(", n", 1000) + "] AS x FROM t) SELECT ARRAY[q.x" + strings.Repeat(", q.x", 1000) + "] FROM a q, t a FOR UPDATE OF a",
+		"a chain of ||":             "SELECT ''" + strings.Repeat(" || n", 1_000) + " FROM t",
+		"many chains of ||":         "SELECT ''" + strings.Repeat(strings.Repeat(" || n", 100)+", ''", 60) + " FROM t",
+		"sums of a date":            "SELECT " + strings.Repeat("1 + (", 900) + "current_date" + strings.Repeat(")", 900),
+		"paddings":                  "SELECT " + strings.Repeat("lpad(", 900) + "name" + strings.Repeat(", 5)", 900) + " FROM t",
+		"a padding of much":         "SELECT " + strings.Repeat("lpad(", 400) + "name" + strings.Repeat(" || name", 400) + strings.Repeat(", 5)", 400) + " FROM t",
+		"many arms":                 "SELECT 1" + strings.Repeat(", 1", 99) + strings.Repeat(" UNION ALL SELECT 1"+strings.Repeat(", 1", 99), 500),
+		"much around subqueries":    "SELECT ARRAY[-n" + strings.Repeat(", -n", 20_000) + "] FROM t" + numbered(140, ", (SELECT 1) s%d"),
+		"much around CTEs":          "WITH s AS (SELECT 1)" + numbered(140, ", s%d AS (SELECT 1)") + " SELECT ARRAY[-n" + strings.Repeat(", -n", 20_000) + "] FROM t" + numbered(140, ", s%d"),
+		"a condition around them":   "SELECT 1 FROM t JOIN u ON t.id = ANY (ARRAY[-n" + strings.Repeat(", -n", 20_000) + "])" + numbered(140, ", (SELECT 1) s%d"),
+		"much behind LIMITs":        layered(95, "SELECT -n AS c"+numbered(800, ", -n AS c%d")+" FROM t", "SELECT * FROM (%s) s LIMIT 1"),
+		"much behind subqueries":    layered(45, "SELECT -n"+strings.Repeat(", -n", 2_000)+" FROM t", "SELECT 1 FROM t WHERE EXISTS (SELECT count(*) FROM (%s) s)"),
 		"EXISTS in EXISTS":          layered(18, "SELECT 1", "SELECT 1 FROM t WHERE id = 1 OR EXISTS (%s)"),
 		"JSON_ARRAY of queries":     layered(18, "SELECT 1", "SELECT JSON_ARRAY(%s)"),
 		"natural joins":             "SELECT 1 FROM t" + strings.Repeat(" NATURAL JOIN t", 100),
@@ -380,14 +398,18 @@ func TestQueriesOfManyKeysAreRefused(t *testing.T) {
 		require.Equal(t, limitAggregates, f.Details["limit"], "%s: %v", each, f)
 	}
 	for sql, limit := range map[string]string{
-		"SELECT 1 FROM t GROUP BY CUBE (" + strings.Repeat("("+keys(0, 20)+"), ", 11) + "(" + keys(0, 20) + "))": limitGroupingKeys,
-		"SELECT string_agg(name, '' ORDER BY " + keys(0, 3_001) + ") FROM t":                                     limitKeys,
-		"SELECT 1 FROM " + merged(110) + " GROUP BY " + keys(0, 260):                                             limitKeyNodes,
-		"SELECT 1 FROM " + merged(100) + " GROUP BY CUBE (" + keys(0, 12) + ")":                                  limitKeyNodes,
-		"SELECT DISTINCT " + keys(0, 260) + " FROM " + merged(110):                                               limitKeyNodes,
-		"SELECT count(*) OVER (ORDER BY " + keys(0, 960) + ") FROM " + merged(60):                                limitKeyNodes,
-		"SELECT count(*) OVER w FROM " + merged(30) + " WINDOW w AS (PARTITION BY " + keys(0, 1600) + ")":        limitKeyNodes,
-		"SELECT 1 FROM t WHERE n = 1 OR (true" + strings.Repeat(" AND id = 1", 5_001) + ")":                      limitConditions,
+		"SELECT 1 FROM t GROUP BY CUBE (" + strings.Repeat("("+keys(0, 20)+"), ", 11) + "(" + keys(0, 20) + "))":                                      limitGroupingKeys,
+		"SELECT string_agg(name, '' ORDER BY " + keys(0, 3_001) + ") FROM t":                                                                          limitKeys,
+		"SELECT 1 FROM " + merged(110) + " GROUP BY " + keys(0, 260):                                                                                  limitKeyNodes,
+		"SELECT 1 FROM " + merged(100) + " GROUP BY CUBE (" + keys(0, 12) + ")":                                                                       limitKeyNodes,
+		"SELECT DISTINCT " + keys(0, 260) + " FROM " + merged(110):                                                                                    limitKeyNodes,
+		"SELECT count(*) OVER (ORDER BY " + keys(0, 960) + ") FROM " + merged(60):                                                                     limitKeyNodes,
+		"SELECT count(*) OVER w FROM " + merged(30) + " WINDOW w AS (PARTITION BY " + keys(0, 1600) + ")":                                             limitKeyNodes,
+		"SELECT 1 FROM t WHERE id + 1 = id - 1" + strings.Repeat(" AND id + 1 = id - 1", 4_000):                                                       limitEqualNodes,
+		"SELECT 1 FROM t JOIN u ON t.a" + strings.Repeat(" - a", 9) + " = u.a" + strings.Repeat(" AND t.a"+strings.Repeat(" - a", 9)+" = u.a", 2_000): limitEqualNodes,
+		"SELECT 1 FROM t WHERE NOT (id + 1 <> id - 1" + strings.Repeat(" OR id + 1 <> id - 1", 4_000) + ")":                                           limitEqualNodes,
+		"SELECT 1 FROM (SELECT n - n - n - n - n - n AS x FROM t) s WHERE x = 1" + strings.Repeat(" AND x = 1", 3_000):                                limitEqualNodes,
+		"SELECT 1 FROM t WHERE n = 1 OR (true" + strings.Repeat(" AND id = 1", 5_001) + ")":                                                           limitConditions,
 	} {
 		_, f := classifyText(tb, sql)
 		require.NotNil(t, f, "%.80s", sql)
@@ -458,4 +480,31 @@ func TestAServersPlansAreNoLargerThanEstimated(t *testing.T) {
 	}
 	require.Greater(t, planned, turns/3)
 	require.Greater(t, grown, turns/10)
+}
+
+// numbered is a part n times, each with its number.
+func numbered(n int, part string) string {
+	var s strings.Builder
+	for i := range n {
+		fmt.Fprintf(&s, part, i)
+	}
+	return s.String()
+}
+
+// What the server may write in SQL in the place of a call is known by its name.
+func TestWhatAServerWritesInSQLIsKnown(t *testing.T) {
+	cfg, err := pgconn.ParseConfig(postgres.ForTest(t))
+	require.NoError(t, err)
+	conn := connect(t, cfg)
+	for query, known := range map[string]map[string]bool{
+		"SELECT DISTINCT o.oprname FROM pg_operator AS o JOIN pg_proc AS p ON p.oid = o.oprcode JOIN pg_language AS l ON l.oid = p.prolang WHERE l.lanname = 'sql'":                          inlinedOperators,
+		"SELECT DISTINCT p.proname FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang WHERE l.lanname = 'sql' AND p.prokind = 'f' AND p.pronamespace = 'pg_catalog'::regnamespace": inlinedFunctions,
+	} {
+		results, err := conn.Exec(t.Context(), query).ReadAll()
+		require.NoError(t, err)
+		require.NotEmpty(t, results[0].Rows)
+		for _, row := range results[0].Rows {
+			require.True(t, known[string(row[0])], "%s", row[0])
+		}
+	}
 }

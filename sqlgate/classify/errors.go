@@ -27,6 +27,7 @@ const (
 	limitGroupingKeys     = "grouping_keys"
 	limitKeys             = "sort_keys"
 	limitKeyNodes         = "key_nodes"
+	limitEqualNodes       = "equal_nodes"
 	limitSorted           = "sorted_aggregates"
 	limitAlternatives     = "alternatives"
 	limitAlternativePairs = "alternative_pairs"
