@@ -95,6 +95,8 @@ type sizing struct {
 	windows    map[string]bool    // that differ
 	lookups    int                // columns that bare names are compared with
 	negated    int                // nodes below each NOT
+	asked      int                // nodes of queries in expressions
+	varying    int                // what has been met that is no constant
 	insql      int                // nodes of arguments of what the server writes in SQL
 	orsOf      map[string]orCount // of the query whose condition is taken apart
 	refused    *fault.Fault       // by another bound than the size
@@ -212,7 +214,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 			sees.listed += max(parts, 1)
 		}
 	}
-	targets, wheres, read := 0, 0, r.total // so far
+	targets, wheres, read, asked := 0, 0, r.total, z.asked // so far
 	for i := stmt + 1; i < z.e[stmt].next; i = z.e[i].next {
 		switch field := z.fieldName(i); {
 		case field == "withClause" || field == "larg" || field == "rarg" || slices.Contains(fromFields, field):
@@ -234,7 +236,7 @@ func (z *sizing) query(stmt int32, outside *sight) *sized {
 			r.total = capped(r.total + z.size(i, sees).stays)
 		}
 	}
-	own := capped(r.total - read)
+	own := max(r.total-read-(z.asked-asked), 0)
 	r.total = capped(r.total + capped(sees.put*(own+sees.quals))/copiesOfQuery)
 	r.whole, r.quals = capped(r.whole+own+sees.whole), capped(sees.quals+wheres)
 	for cte := range z.items(z.child(stmt, "withClause"), "ctes") {

@@ -8,6 +8,9 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		return nodes{}
 	}
 	z.steps++
+	if z.is(i, "ColumnRef") || z.is(i, "ParamRef") || z.is(i, "FuncCall") || z.is(i, "SubLink") || z.is(i, "SQLValueFunction") {
+		z.varying++
+	}
 	switch e := &z.e[i]; {
 	case e.msg == 0: // a constant is copied with its bytes
 		return each(int(e.b-e.a) / bytesOfNode)
@@ -73,7 +76,9 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		if string(z.raw(i, "subLinkType")) == "EXISTS_SUBLINK" && !z.becomesJoin(i) { // planned as a subplan and as a hashed one
 			times = 2
 		}
-		return z.size(z.child(i, "testexpr"), sees).times(2).plus(each(capped(1 + times*q.total)))
+		n := capped(1 + times*q.total)
+		z.asked += n
+		return z.size(z.child(i, "testexpr"), sees).times(2).plus(each(n))
 	case z.is(i, "WindowDef") && (z.fieldName(i) != "over" || !z.has(i, "name")): // OVER w is none of its own
 		if sees != nil {
 			sees.keys += z.keys(i, "partitionClause") + z.keys(i, "orderClause")
@@ -146,12 +151,13 @@ func (z *sizing) condition(i int32, sees *sight) int {
 			sees.orsOf = make(map[string]orCount)
 		}
 	}
+	asked := z.asked
 	n := z.size(i, sees).pushed
 	if i >= 0 {
 		z.orsOf = sees.orsOf
 		c := z.clausesOf(i, false, true, 0)
 		if c.equal > 0 {
-			c.equalNodes = n
+			c.equalNodes = max(n-(z.asked-asked), 0)
 		}
 		sees.clauses = sees.clauses.plus(c)
 	}
@@ -178,9 +184,10 @@ func (z *sizing) operation(i int32, sees *sight) nodes {
 		}
 		l = max(compared+array, 1)
 	}
+	before := z.varying
 	n := z.size(left, sees).times(l).plus(z.size(right, sees).times(r))
 	for name := range z.items(i, "name") {
-		if inlinedOperators[string(z.text(name, "sval"))] {
+		if z.varying > before && inlinedOperators[string(z.text(name, "sval"))] {
 			z.inline(n)
 		}
 	}
@@ -189,8 +196,8 @@ func (z *sizing) operation(i int32, sees *sight) nodes {
 
 // inline counts the arguments of what may be one of the built-ins that PostgreSQL writes in
 // SQL: it puts their text in the place of the call and simplifies the arguments once more,
-// those of a chain at each of its calls (inline_function), and keeps all of it. Which of an
-// operator it is, only the types tell.
+// those of a chain at each of its calls (inline_function), and keeps all of it. Constants are
+// folded first. Which of an operator it is, only the types tell.
 func (z *sizing) inline(arguments nodes) {
 	z.insql = capped(z.insql + arguments.stays)
 	z.bound(limitCopiedNodes, z.insql, maxCopiedNodes)
