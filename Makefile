@@ -180,6 +180,11 @@ majors: compiler servers ## the tests of all that talks to PostgreSQL on each of
 	    -skip 'TestConversationsWithARealServerAreWrittenDown/settings|TestPsqlShowsTables' ./sqlgate/... ./cmd/gate; \
 	done
 
+.PHONY: traffic
+traffic: compiler ## record anew what mappers, drivers and tools send to PostgreSQL (installs them under var/traffic); then look at the difference and run the tests of fixtures/traffic
+	fixtures/traffic/install.sh
+	$(GO) run ./fixtures/traffic/record
+
 .PHONY: servers
 servers: ## servers of PostgreSQL 15 to 18 from the npm registry, under var/postgresql (node and npm are installed)
 	fixtures/pgservers/install.sh
