@@ -1,6 +1,7 @@
 package classify
 
 import (
+	"fmt"
 	"strings"
 	"unicode/utf8"
 
@@ -91,14 +92,20 @@ func parserFault(message string, cursor int, sql string) *fault.Fault {
 	}
 	reason, _, _ := strings.Cut(message, " at or near ")
 	reason = cutAt(reason, 200)
-	if cursor <= 0 {
-		return fault.New(code, "The parser of PostgreSQL 16 refuses the statement: %s. Correct it.", reason)
+	at, advice := len(sql), "Correct it."
+	if cursor > 0 {
+		at = byteOffset(sql, cursor)
 	}
-	at := byteOffset(sql, cursor)
-	if strings.HasSuffix(reason, " at end of input") {
-		return fault.New(code, "The parser of PostgreSQL 16 refuses the statement: %s. Correct it.", reason).With("position", at)
+	if newer := newerAt(sql, at); newer != nil {
+		advice = fmt.Sprintf("This looks like %s, which came with PostgreSQL %s; the gate reads the grammar of 16, whatever the server's. %s", newer.name, newer.since, newer.instead)
 	}
-	return fault.New(code, "The parser of PostgreSQL 16 refuses the statement: %s near %s (byte %d). Correct it.", reason, nearText(sql, at), at).With("position", at)
+	switch {
+	case cursor <= 0:
+		return fault.New(code, "The parser of PostgreSQL 16 refuses the statement: %s. %s", reason, advice)
+	case strings.HasSuffix(reason, " at end of input"):
+		return fault.New(code, "The parser of PostgreSQL 16 refuses the statement: %s. %s", reason, advice).With("position", at)
+	}
+	return fault.New(code, "The parser of PostgreSQL 16 refuses the statement: %s near %s (byte %d). %s", reason, nearText(sql, at), at, advice).With("position", at)
 }
 
 // isUnsupported knows the errors that tell of the parser's limits and not of

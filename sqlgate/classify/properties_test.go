@@ -85,13 +85,6 @@ func respell(t *rapid.T, sql string) string {
 	return out.String()
 }
 
-func upperASCII(r rune) rune {
-	if r >= 'a' && r <= 'z' {
-		return r - 'a' + 'A'
-	}
-	return r
-}
-
 func TestSpellingChangesNoFact(t *testing.T) {
 	tb := newTestTables(t, Config{})
 	good := slices.DeleteFunc(goodTexts(t, tb), func(sql string) bool {
