@@ -108,6 +108,7 @@ pg-tables: ## read the tables of built-in objects anew from the servers in PG_BI
 .PHONY: grammars
 grammars: compiler servers ## make the table of what the grammars of PostgreSQL 15 to 18 do not share, and hold the classifier against all four parsers and servers
 	fixtures/pggrammars/install.sh
+	fixtures/oracle/install.sh
 	$(GO) run ./fixtures/pggrammars $(SERVERS)
 	@set -e; for bin in $(SERVERS); do \
 	  CLASSIFY_ALL_NAMES=1 PATH="$$bin:$$PATH" $(GO) test -count=1 -timeout 60m -v -run 'OtherMajors|NoNameIn|EveryTypeName|EveryFormOf|BehindADot' ./sqlgate/classify; \
