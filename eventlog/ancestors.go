@@ -61,40 +61,49 @@ func Ancestors(ctx context.Context, fsys frame.FS, path string, events iter.Seq2
 
 // AncestorFaults reads the logs before one whole, and says of each that is missing, is
 // damaged, or does not end as the log behind it names it, what is wrong; all of these
-// are ErrAncestor. What came before a log whose first event can't be read is unknown. err
-// is that of ctx, or of the events of the log itself.
-func AncestorFaults(ctx context.Context, fsys frame.FS, path string, events iter.Seq2[event.Envelope, error]) (faults []error, err error) {
-	all, err := Ancestors(ctx, fsys, path, events)
+// are ErrAncestor. What came before a log whose first event can't be read is unknown; one
+// of which nothing could be saved is no fault, since no start reads it. err is that of
+// ctx, or of the events of the log itself.
+func AncestorFaults(ctx context.Context, fsys frame.FS, path string, events iter.Seq2[event.Envelope, error]) ([]error, error) {
+	_, faults, err := readAncestors(ctx, fsys, path, events)
+	return faults, err
+}
+
+// readAncestors gives the logs before one, as far as they are named, with what is wrong with them.
+func readAncestors(ctx context.Context, fsys frame.FS, path string, events iter.Seq2[event.Envelope, error]) (all []Ancestor, faults []error, err error) {
+	all, err = Ancestors(ctx, fsys, path, events)
 	if err != nil && (!errors.Is(err, ErrAncestor) || ctx.Err() != nil) {
-		return nil, errors.Join(err, ctx.Err())
+		return nil, nil, errors.Join(err, ctx.Err())
 	}
 	named := err != nil // of the oldest that was found: its first event was asked for
 	if named {
 		faults = append(faults, err)
 	}
 	for i, a := range all {
-		if a.Last == 0 {
-			faults = append(faults, fmt.Errorf("%w: of log %x, which the next one follows, nothing could be saved", ErrAncestor, a.LogID))
-		}
 		for _, err := range a.Events(ctx) {
 			if ctx.Err() != nil {
-				return nil, ctx.Err()
+				return nil, nil, ctx.Err()
 			}
 			if err != nil && (i > 0 || !named) {
 				faults = append(faults, err)
 			}
 		}
 	}
-	return faults, nil
+	return all, faults, nil
 }
 
 // WarnOfAncestors says in the report of a log, whose files are set, what AncestorFaults
-// finds. The status speaks of the log alone.
+// finds, and of which log nothing could be saved. The status speaks of the log alone.
 func WarnOfAncestors(ctx context.Context, fsys frame.FS, set *frame.Set, r *frame.Report) error {
 	if r.VerifiedTo == 0 {
 		return nil
 	}
-	faults, err := AncestorFaults(ctx, fsys, set.Path, Vouched(ctx, set, r, 1))
+	all, faults, err := readAncestors(ctx, fsys, set.Path, Vouched(ctx, set, r, 1))
+	for _, a := range all {
+		if a.Last == 0 {
+			r.Warn(fmt.Sprintf("of log %x, which the next one follows, nothing could be saved: no start needs it, and what it and those before it knew is not in the projections", a.LogID))
+		}
+	}
 	for _, fault := range faults {
 		r.Warn(fault.Error() + "; a start that has to fold the log needs it")
 	}

@@ -399,7 +399,7 @@ func TestALogDoesNotGoOnWithoutTheFilesOfTheOneBefore(t *testing.T) {
 	require.Empty(t, verified(outside))
 	fails := func(says string) {
 		t.Helper()
-		_, err := readAncestors(t, l)
+		_, err := eventsBefore(t, l)
 		require.ErrorIs(t, err, ErrAncestor)
 		require.ErrorContains(t, err, says)
 		require.ErrorContains(t, err, hex.EncodeToString(id[:]))
@@ -414,7 +414,7 @@ func TestALogDoesNotGoOnWithoutTheFilesOfTheOneBefore(t *testing.T) {
 		b[at] ^= 1
 		require.NoError(t, os.WriteFile(path, b, 0o600))
 	}
-	n, err := readAncestors(t, l)
+	n, err := eventsBefore(t, l)
 	require.NoError(t, err)
 	require.Equal(t, 8, n)
 	changed(frame.HeaderSize + 60)
@@ -440,7 +440,7 @@ func TestALogDoesNotGoOnWithoutTheFilesOfTheOneBefore(t *testing.T) {
 
 // ofAncestors are the warnings of a report that tell of logs before its own.
 func ofAncestors(r frame.Report) []string {
-	return slices.DeleteFunc(r.Warnings, func(w string) bool { return !strings.HasPrefix(w, ErrAncestor.Error()) })
+	return slices.DeleteFunc(slices.Clone(r.Warnings), func(w string) bool { return !strings.HasPrefix(w, ErrAncestor.Error()) })
 }
 
 // TestEachLogBeforeALogIsLookedAt: one that is at fault hides no other, as far as the
@@ -499,8 +499,41 @@ func TestEachLogBeforeALogIsLookedAt(t *testing.T) {
 	require.Equal(t, []int{1, 2}, named(), "nothing tells what came before it")
 }
 
-// readAncestors reads all events of all logs before l.
-func readAncestors(t *testing.T, l *Log) (n int, err error) {
+// Of a log of which nothing could be saved no start reads anything, whatever became of
+// its files. So it keeps nobody from the next new log, and a verification says what is true.
+func TestALogOfWhichNothingCouldBeSavedIsNotNeeded(t *testing.T) {
+	mem := newMem(t)
+	o := retireOptions(mem)
+	id := aLog(t, o)
+	flip(t, mem, sealedPath(t, mem, 0), 20)
+	r, err := Retire(t.Context(), o, successor)
+	require.NoError(t, err)
+	require.Zero(t, r.Last)
+	l, _ := mustOpen(t, o)
+	mustAppend(t, l, "on")
+	says := func(verify func() (frame.Report, error)) {
+		t.Helper()
+		report, err := verify()
+		require.NoError(t, err)
+		require.Equal(t, frame.OK, report.Status)
+		require.Empty(t, ofAncestors(report))
+		require.Contains(t, report.Warnings, fmt.Sprintf("of log %x, which the next one follows, nothing could be saved: no start needs it, and what it and those before it knew is not in the projections", id))
+	}
+	says(func() (frame.Report, error) { return l.Verify(t.Context()) })
+	mustClose(t, l)
+	says(func() (frame.Report, error) { return Verify(t.Context(), o) })
+
+	second, err := Retire(t.Context(), o, successor)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, second.Last)
+	all, names := ancestorsOf(t, o)
+	require.Equal(t, [][16]byte{id, second.LogID}, [][16]byte{all[0].LogID, all[1].LogID})
+	require.Equal(t, [][]string{nil, {"on"}}, names)
+	says(func() (frame.Report, error) { return Verify(t.Context(), o) })
+}
+
+// eventsBefore reads all events of all logs before l.
+func eventsBefore(t *testing.T, l *Log) (n int, err error) {
 	t.Helper()
 	all, err := l.Ancestors(t.Context())
 	for _, a := range all {

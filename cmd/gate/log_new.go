@@ -270,6 +270,9 @@ func printRetired(w io.Writer, s *settings, r *eventlog.Retiring, done bool, bac
 	if done {
 		kept, lost = carried(r.Last, "was", "were"), "no event is known that was lost"
 		gone = fmt.Sprintf("The old files are in %s; a start needs them.\nThe new log is %x. Start the gate: it folds the old events first.", r.Folder, r.NewLogID)
+		if r.Last == 0 {
+			gone = fmt.Sprintf("The old files are in %s; no start needs them.\nThe new log is %x. Start the gate: it knows of nothing before.", r.Folder, r.NewLogID)
+		}
 		if back != nil {
 			gone += "\n" + back.String()
 		}

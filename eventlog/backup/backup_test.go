@@ -597,6 +597,29 @@ func TestALogIsNotBackedUpOrRestoredWithoutThoseBeforeIt(t *testing.T) {
 	}
 }
 
+// No start reads a log of which nothing could be saved, so a backup goes on without it too.
+func TestALogBehindOneOfWhichNothingCouldBeSavedIsBackedUpAndRestored(t *testing.T) {
+	p := stopped(t)
+	sealed, err := filepath.Glob(filepath.Join(p.Log+frame.SegmentsSuffix, "*"))
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(sealed[0]))
+	r, err := eventlog.Retire(context.Background(), eventlog.Options{Path: p.Log, JSONLPath: p.JSONL}, eventlog.Successor{
+		Reason: "r", Store: p.Store, Mode: "enforce", Start: event.Startup{Version: "1", Profile: "local", Fsync: "batch", VerifyOnStart: "active", OnTornTail: "truncate"},
+	})
+	require.NoError(t, err)
+	require.Zero(t, r.Last)
+	l := open(t, p)
+	fill(t, l, 3)
+	require.NoError(t, l.Close(context.Background()))
+	for range 2 {
+		dir, _ := mustMake(t, p)
+		to := placesIn(t.TempDir())
+		_, err = backup.Restore(context.Background(), dir, to, nil)
+		require.NoError(t, err)
+		require.NoError(t, os.RemoveAll(r.Folder)) // for the second round
+	}
+}
+
 // TestABackupOfAnOlderVersionIsRestored: in it the copy's head file says that the log was closed.
 func TestABackupOfAnOlderVersionIsRestored(t *testing.T) {
 	dir, m := mustMake(t, stopped(t))
