@@ -111,7 +111,7 @@ func (s *Set) Close() error {
 
 // Discover finds and opens the files of the log at w (symbolic links resolved)
 // under the shared structure lock, so that no rotation runs between two names.
-// It creates nothing: where there is no lock file there is no writer. Whatever
+// It creates nothing: where there is no lock file that a gate could take there is no writer. Whatever
 // can't be opened is noted in the set and judged by Verify; the error is not nil
 // only where this process has no files left, or ctx has ended.
 func Discover(ctx context.Context, fsys FS, w string) (Set, error) {
@@ -121,7 +121,7 @@ func Discover(ctx context.Context, fsys FS, w string) (Set, error) {
 	}
 	lock, err := fsys.OpenLock(real+LockSuffix, ReadOnly)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case noLock(err):
 		return open(fsys, w, real)
 	case err != nil:
 		s, openErr := open(fsys, w, real)
@@ -148,6 +148,17 @@ func Discover(ctx context.Context, fsys FS, w string) (Set, error) {
 		s.stirred = func() bool { return stirred(fsys, real, s.Head) }
 	}
 	return s, nil
+}
+
+// noLock tells, by why a lock file could not be opened, that no writer can hold it: there
+// is none, or what has its name is no regular file. Another error leaves it open.
+func noLock(err error) bool {
+	for _, none := range []error{fs.ErrNotExist, ErrNotRegular, unix.ELOOP, unix.ENOTDIR, unix.ENAMETOOLONG, unix.ENXIO} {
+		if errors.Is(err, none) {
+			return true
+		}
+	}
+	return false
 }
 
 // stirred tells whether a writer is there, or has been there since the head was
