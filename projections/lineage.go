@@ -57,7 +57,7 @@ func (v *View) OwnSeq(position uint64) uint64 {
 // Inherited is what a log that follows another one knows from before the loss, and what
 // the lost events may have ended.
 type Inherited struct {
-	Approvals int     // that could still be resolved or used, and are withdrawn
+	Approvals int     // that could still be resolved or used, and are withdrawn; without those of an earlier loss
 	Agents    []Agent // that are active
 	Tokens    int     // of those agents, that are not revoked
 	Policy    string  // the gate's, name@version; "" = none is active
@@ -69,8 +69,9 @@ func (v *View) Inherited(now time.Time) (found Inherited, err error) {
 		return found, err
 	}
 	found.Policy = v.counters.Active
+	since := position(v.served(), 0)
 	err = scan(v, keyApproval, func(a *Approval) error {
-		if !v.Place(a.Seq).Own && a.Use == UseFree && (a.State == ApprovalPending || a.State == ApprovalApproved) && !a.ElapsedAt(now) {
+		if a.Seq >= since && !v.Place(a.Seq).Own && a.Use == UseFree && (a.State == ApprovalPending || a.State == ApprovalApproved) && !a.ElapsedAt(now) {
 			found.Approvals++
 		}
 		return nil
@@ -92,6 +93,16 @@ func (v *View) Inherited(now time.Time) (found Inherited, err error) {
 		return err
 	})
 	return found, err
+}
+
+// served is which of the logs before this one is the last that a gate served, by what
+// counts of it. Its first event is that of the command that began it.
+func (v *View) served() int {
+	n := len(v.lineage) - 1
+	for n > 0 && v.lineage[n].Seq <= 1 {
+		n--
+	}
+	return n
 }
 
 // scan hands over every record of a kind.

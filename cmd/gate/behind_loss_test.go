@@ -141,9 +141,15 @@ func TestALogBehindALossTakesBackWhatTheLostEventsMayHaveEnded(t *testing.T) {
 	code, out, errs := l.command(t, "log", "new")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "all agents deactivated")
-	code, out, errs = l.command(t, "log", "new", "--accept-loss", "a bad disk")
-	require.Zero(t, code, errs)
+	for _, reason := range []string{"a bad disk", "no gate started since, so none took back anything"} {
+		code, out, errs = l.command(t, "log", "new", "--accept-loss", reason)
+		require.Zero(t, code, errs)
+	}
 	l.takenBack(t, out)
+	code, out, errs = l.command(t, "log", "new", "--accept-loss", "another disk")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "0 approvals that nobody had used", "the first loss ended them")
+	require.Contains(t, out, "1 agent (deactivated)", "the one that was taken back since")
 }
 
 // A gate that died while it took back goes on with the rest.
