@@ -106,6 +106,32 @@ func TestFindingsNameThePlaceAndAreAllThereAtOnce(t *testing.T) {
 	}, got)
 }
 
+// What is to be tried is a variable of this language, or how a text is written.
+func TestAnUnknownNameIsToldWhatIsThere(t *testing.T) {
+	for condition, want := range map[string]string{
+		`usage.nope > 1`:     "'usage.nope' (try: usage has cost_micros_24h, errors_1h, ",
+		`sql.nope == 1`:      "'sql.nope' (try: sql has ",
+		`sql == "x"`:         "'sql' (try: sql has ",
+		`agent.nam == "x"`:   "'agent.nam' (try: agent.name)",
+		`agent.idd == "x"`:   "'agent.idd' (try: agent.id)",
+		`usage.tokens_1 > 1`: "'usage.tokens_1' (try: usage.tokens_1h)",
+		`sql.class == "x" && "x" in sql.table_read`:   "'sql.table_read' (try: sql.tables_read)",
+		`class == "write"`:                            "'class' (try: sql.class)",
+		`id == "x"`:                                   "'id' (try: agent.id or tool.id)",
+		`sql.env == "prod"`:                           "'sql.env' (try: request.env)",
+		`AGENT.name == "x"`:                           "'AGENT.name' (try: agent.name or event.name or tool.name)",
+		`requst.env == "prod"`:                        "'requst.env' (try: request.env)",
+		`foo.bar == 1`:                                "'foo.bar' (try: one of the roots agent, event, request, sql, tool, usage)",
+		`sql.class == write`:                          `'write' (try: "write": a text needs quotes; a variable has a root, as in agent.`,
+		`"x" in sql.tables_read && request.role == b`: `'b' (try: "b": a text needs quotes`,
+		`tools.destructive`:                           "'tools.destructive' (try: tool.destructive)",
+	} {
+		_, findings := Compile([]event.AgentRule{rule("block", condition)})
+		require.Len(t, findings, 1, condition)
+		require.Contains(t, findings[0].Message, "the condition: undeclared reference to "+want)
+	}
+}
+
 func TestAConditionIsBoundedAsThoseOfADocumentAre(t *testing.T) {
 	for condition, code := range map[string]string{
 		`1 / usage.requests_1h > 2`:      "cel_may_error",

@@ -117,7 +117,7 @@ func compileIn(d *dialect, text string) (c *condition, steps int, faults []celFa
 	}
 	parsed, issues := env.Parse(text)
 	if err := issues.Err(); err != nil {
-		return nil, 0, faultsOf(text, issues)
+		return nil, 0, d.faultsOf(text, issues)
 	}
 	programs, steps := patternsOf(parsed)
 	if steps > maxPatternSteps {
@@ -126,7 +126,7 @@ func compileIn(d *dialect, text string) (c *condition, steps int, faults []celFa
 	faults = forbiddenCalls(parsed, d.dotted)
 	checked, issues := env.Check(parsed)
 	if err := issues.Err(); err != nil {
-		return nil, steps, append(faults, withoutRepeats(faultsOf(text, issues), faults)...)
+		return nil, steps, append(faults, withoutRepeats(d.faultsOf(text, issues), faults)...)
 	}
 	faults = append(faults, forbiddenTypes(checked)...)
 	if len(faults) > 0 {
@@ -288,14 +288,14 @@ func placer(a *cel.Ast) func(ast.Expr, string, string) celFault {
 	}
 }
 
-func faultsOf(text string, issues *cel.Issues) []celFault {
+func (d *dialect) faultsOf(text string, issues *cel.Issues) []celFault {
 	var faults []celFault
 	for _, e := range issues.Errors() {
 		f := celFault{code: codeCELCompile, line: max(e.Location.Line(), 1), column: max(e.Location.Column(), 0)}
 		if strings.Contains(e.Message, "nesting limit") || strings.Contains(e.Message, "program size") {
 			f.code = codeCELCost
 		}
-		plain, suggestion := celHint(text, e.Message, f.line, f.column)
+		plain, suggestion := d.celHint(text, e.Message, f.line, f.column)
 		f.message, f.suggestion = "when: "+plain, suggestion
 		faults = append(faults, f)
 	}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -57,18 +58,19 @@ var (
 
 // celHint says in words of the document what the compiler of expressions found
 // at a place (line from 1, column from 0), and what to try.
-func celHint(text, message string, line, column int) (plain, suggestion string) {
+func (d *dialect) celHint(text, message string, line, column int) (plain, suggestion string) {
 	if m := noOverload.FindStringSubmatch(message); m != nil {
 		return overloadHint(operandTypes.Replace(m[1]), m[2])
 	}
 	before, after := aroundPlace(text, line, column)
 	switch {
 	case strings.Contains(message, "undeclared reference to"):
-		name := quoted(message)
-		if near := nearest(name, factNames()); near != "" {
-			return message, near
+		name := quoted(message) // of a dotted one it may be the root alone
+		if d.dotted {
+			name = dottedBefore.FindString(before) + dottedAfter.FindString(after)
 		}
-		return message, `"` + name + `": a text needs quotes; a name without is a fact`
+		// What the compiler itself takes for near may be a type, or a function.
+		return "undeclared reference to '" + name + "'", d.undeclared(name)
 	case strings.HasPrefix(message, "Syntax error"):
 		for _, word := range []string{wordHere.FindString(after), lastWord(before)} {
 			if operator := otherWords[strings.ToLower(word)]; operator != "" {
@@ -80,6 +82,49 @@ func celHint(text, message string, line, column int) (plain, suggestion string) 
 		}
 	}
 	return message, ""
+}
+
+var dottedBefore, dottedAfter = regexp.MustCompile(`[A-Za-z0-9_.]*$`), regexp.MustCompile(`^[A-Za-z0-9_.]*`)
+
+// undeclared is what to try for a name that is no variable.
+func (d *dialect) undeclared(name string) string {
+	if !d.dotted {
+		if near := nearest(name, d.names); near != "" {
+			return near
+		}
+		return `"` + name + `": a text needs quotes; a name without is a fact`
+	}
+	root, field, dot := strings.Cut(name, ".")
+	if !dot {
+		field = name
+	}
+	var same, fields, roots []string // variables of that field, the fields of that root, all roots
+	for _, v := range d.names {
+		r, f, _ := strings.Cut(v, ".")
+		if strings.EqualFold(f, field) {
+			same = append(same, v)
+		}
+		if r == root {
+			fields = append(fields, f)
+		}
+		if !slices.Contains(roots, r) {
+			roots = append(roots, r)
+		}
+	}
+	switch near := nearest(field, fields); {
+	case len(fields) > 0 && dot && near != "":
+		return root + "." + near
+	case len(same) > 0:
+		return strings.Join(same, " or ")
+	case len(fields) > 0:
+		return root + " has " + strings.Join(fields, ", ")
+	case !dot:
+		return `"` + name + `": a text needs quotes; a variable has a root, as in ` + d.names[0]
+	}
+	if near := nearest(name, d.names); near != "" {
+		return near
+	}
+	return "one of the roots " + strings.Join(roots, ", ")
 }
 
 // overloadHint explains an operator between types that it does not take.

@@ -53,7 +53,7 @@ func TestHintsTakeAnyPlace(t *testing.T) {
 		require.NotPanics(t, func() {
 			yamlHint([]string{"a", "\tb"}, line, "x")
 			yamlHint(nil, line, "did not find expected key")
-			celHint("a and b", "Syntax error", line, line*7)
+			factsDialect.celHint("a and b", "Syntax error", line, line*7)
 		})
 	}
 }
