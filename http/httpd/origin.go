@@ -83,8 +83,13 @@ func authority(scheme, host string) string {
 	return joined(name, cmp.Or(port, map[string]string{"http": "80", "https": "443"}[scheme]))
 }
 
-// known reports whether a Host is one of the names. A request without one
-// (HTTP/1.0) comes from no browser; load balancers send such.
+// called reports whether a request calls the listener by one of its names. One of HTTP/1.0
+// that names no host comes from no browser; load balancers send such.
+func (n *Names) called(r *http.Request) bool {
+	return n.known(r.Host) || r.Host == "" && !r.ProtoAtLeast(1, 1) && (n == nil || n.Public == nil)
+}
+
+// known reports whether a Host is one of the names.
 func (n *Names) known(host string) bool {
 	if n != nil && n.Public != nil {
 		return authority(n.Public.Scheme, host) == authority(n.Public.Scheme, n.Public.Host)
@@ -93,7 +98,7 @@ func (n *Names) known(host string) bool {
 	if !ok {
 		return false
 	}
-	if name == "" || name == "localhost" || n.listed(name, port) {
+	if name == "localhost" || n.listed(name, port) {
 		return true
 	}
 	_, err := netip.ParseAddr(name)
@@ -132,7 +137,7 @@ func (n *Names) own(origin string, r *http.Request) bool {
 // origin and no site.
 func (c *Call) admit() error {
 	r, names := c.Request, c.mux.names
-	if !names.known(r.Host) {
+	if !names.called(r) {
 		setting := "GATE_ALLOWED_HOSTS"
 		if names != nil && names.Setting != "" {
 			setting = names.Setting

@@ -17,7 +17,7 @@ func TestNamesAreReadStrictly(t *testing.T) {
 	require.NoError(t, err)
 	for host, known := range map[string]bool{
 		"gate.example": true, "GATE.EXAMPLE.:1": true, "gate-2:6543": true, "gate-2": false, "gate-2:6544": false, "xn--bcher-kva.example": true, "my_service:80": true,
-		"": true, "localhost": true, "LOCALHOST.:6543": true, "localhost.example": false, "a.localhost": false, "notlocalhost": false, "localhost..": false, "localhost:": true,
+		"": false, ":": false, ":6543": false, ".": false, "[]": false, "localhost": true, "LOCALHOST.:6543": true, "localhost.example": false, "a.localhost": false, "notlocalhost": false, "localhost..": false, "localhost:": true,
 		"localhost:65x": false, "localhost:80:80": false, "localhost@evil.example": false, "127.0.0.1": true, "127.0.0.1:6543": true, "127.0.0.1.": true, "127.0.0.1.evil.example": false,
 		"127.1": false, "2130706433": false, "0x7f000001": false, "0177.0.0.1": false, "[::1]": true, "[::1]:6543": true, "::1": true, "[::1": false, "[::1]6543": false,
 		"[::ffff:127.0.0.1]:1": true, "[fe80::1%25eth0]": true, "evil.example": false, "evil.example:6543": false, "gate.example.evil.example": false, "evil-gate.example": false,
@@ -28,6 +28,23 @@ func TestNamesAreReadStrictly(t *testing.T) {
 	for _, bad := range []string{"https://gate.example", "gate.example/", "gate.example:x", "gate example", "*.example", "bücher.example", "[gate", ":6543", "a@b"} {
 		_, err := ParseNames("good.example," + bad)
 		require.ErrorContains(t, err, bad)
+	}
+}
+
+// A Host that is there and empty names nobody (RFC 9110 part 7.2); one that is not there is HTTP/1.0's alone.
+func TestAnEmptyHostIsNoName(t *testing.T) {
+	s := serve(t, Options{}, ServerOptions{}, echo)
+	for head, want := range map[string]string{
+		"HTTP/1.0\r\n":                    "200",
+		"HTTP/1.1\r\n":                    "400",
+		"HTTP/1.1\r\nHost:\r\n":           "421",
+		"HTTP/1.1\r\nHost: \r\n":          "421",
+		"HTTP/1.1\r\nHost: :6543\r\n":     "421",
+		"HTTP/1.0\r\nHost: :6543\r\n":     "421",
+		"HTTP/1.1\r\nHost: .\r\n":         "421",
+		"HTTP/1.1\r\nHost: localhost\r\n": "200",
+	} {
+		require.Contains(t, s.raw("GET /thing " + head + "Connection: close\r\n\r\n")[len("HTTP/1.x"):], " "+want+" ", "%q", head)
 	}
 }
 

@@ -95,7 +95,21 @@ func Listen(o ServerOptions) (*Server, error) {
 		s.listener = o.TLS.listen(listener)
 		s.http.Handler, s.http.ConnContext = o.TLS.guard(o.Handler, o.Logger), o.TLS.remember
 	}
+	s.http.Handler = endsInDoubt(s.http.Handler)
 	return s, nil
+}
+
+// endsInDoubt closes the connection behind a request that others on its way may have seen
+// end elsewhere: one in chunks beside which a length stood, or chunks in HTTP/1.0 (RFC
+// 9112 part 6.1). net/http takes the header away that would tell, so each request in
+// chunks, and each of HTTP/1.0, is its connection's last one.
+func endsInDoubt(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // serverLines takes what net/http says by itself, such as of handshakes that

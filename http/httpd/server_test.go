@@ -273,6 +273,23 @@ func TestHostileClientsLeaveTheServerAnswering(t *testing.T) {
 	}
 }
 
+// What a length beside chunks was meant to bound, whoever stands in front may see otherwise: what follows such a
+// request is not read (RFC 9112 part 6.1).
+func TestNothingIsReadBehindARequestWhoseEndIsInDoubt(t *testing.T) {
+	s := serve(t, Options{}, ServerOptions{}, echo)
+	const head, chunks = "Host: localhost\r\nContent-Type: application/json\r\n", "2\r\n{}\r\n0\r\n\r\n"
+	for name, send := range map[string]string{
+		"a length and chunks": "POST /echo HTTP/1.1\r\n" + head + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks,
+		"the other way round": "POST /echo HTTP/1.1\r\n" + head + "Transfer-Encoding: chunked\r\nContent-Length: 12\r\n\r\n" + chunks,
+		"chunks in HTTP/1.0":  "POST /echo HTTP/1.0\r\nConnection: keep-alive\r\n" + head + "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}",
+		"a name that is none": "POST /echo HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks,
+	} {
+		answers := s.raw(send + "GET /thing HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		require.Equal(t, 1, strings.Count(answers, "HTTP/1."), "%s: %s", name, answers)
+		require.Contains(t, answers, "Connection: close\r\n", name)
+	}
+}
+
 func TestASlowClientLosesItsConnection(t *testing.T) {
 	s := serve(t, Options{}, ServerOptions{HeaderTimeout: 20 * time.Millisecond, BodyTimeout: 40 * time.Millisecond}, echo)
 	for _, begun := range []string{"POST /echo HTTP/1.1\r\nHo", "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"} {
