@@ -80,6 +80,7 @@ type anchorBook struct {
 	anchors []Anchor
 	seen    []sighting // by anchor
 	next    int        // first anchor whose seq has not been passed
+	kept    int        // first anchor whose sighting a batch has yet to complete
 }
 
 type sighting struct {
@@ -103,7 +104,8 @@ func newAnchorBook(anchors []Anchor) *anchorBook {
 	return b
 }
 
-// see notes the hash at a seq. It is on the path of every frame.
+// see notes the hash at a seq, until drop: keep follows where its batch is complete. What has
+// a seq that was passed is no event. It is on the path of every frame.
 func (b *anchorBook) see(seq uint64, hash [32]byte, segment uint32, offset int64) {
 	for b.next < len(b.anchors) && b.anchors[b.next].Seq <= seq {
 		if b.anchors[b.next].Seq == seq {
@@ -111,6 +113,22 @@ func (b *anchorBook) see(seq uint64, hash [32]byte, segment uint32, offset int64
 		}
 		b.next++
 	}
+}
+
+// keep makes what was seen count: its batch is complete.
+func (b *anchorBook) keep() { b.kept = b.next }
+
+// drop forgets what was seen in a batch that did not come to its end.
+func (b *anchorBook) drop() {
+	clear(b.seen[b.kept:b.next])
+	b.keep()
+}
+
+// know is see for what is in no batch that may still fail.
+func (b *anchorBook) know(seq uint64, hash [32]byte, segment uint32, offset int64) {
+	b.drop()
+	b.see(seq, hash, segment, offset)
+	b.keep()
 }
 
 // awaits reports whether an anchor speaks of an event not yet seen, up to seq.
@@ -132,6 +150,7 @@ func (b *anchorBook) knowsBeyond(seq uint64) bool {
 // could not be looked at (blind), nothing is beyond it; base is nil where no header could
 // be read.
 func (b *anchorBook) judge(r *Report, base *Header, o *Options, blind bool) {
+	b.drop()
 	best := -1
 	for i, a := range b.anchors {
 		if a.Doubt != "" {

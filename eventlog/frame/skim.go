@@ -23,7 +23,7 @@ func (v *verifier) skim(p *part) bool {
 	c.epoch, c.durable, c.open = f.Epoch, f.DurableOff, false
 	c.counted = run{n: c.counted.n + f.Seq - h.FirstSeq + 1, seq: f.Seq, hash: f.Hash, end: p.limit}
 	c.end = End{Segment: h.Segment, Seq: f.Seq, Hash: f.Hash, Offset: p.limit, BatchOff: off, DurableOff: f.DurableOff, Epoch: f.Epoch}
-	v.book.see(f.Seq, f.Hash, h.Segment, off)
+	v.book.know(f.Seq, f.Hash, h.Segment, off)
 	v.rep.EventCount, v.rep.LastSeq = c.counted.n, f.Seq
 	v.rep.Head.Seq, v.rep.Head.Segment, v.rep.Head.EndOffset = f.Seq, h.Segment, p.limit
 	v.done += max(p.limit-HeaderSize, 0)

@@ -287,7 +287,7 @@ func (v *verifier) begin(p *part, ranged bool) {
 	v.rep.Head = ReportHead{Seq: v.chain.end.Seq, EventHash: hexHash(v.chain.end.Hash), Segment: h.Segment, EndOffset: HeaderSize}
 	if p.err == nil && h.Segment == 0 && !ranged {
 		v.rep.Ran(CheckStart)
-		v.book.see(0, h.Hash, 0, 0)
+		v.book.know(0, h.Hash, 0, 0)
 	}
 }
 

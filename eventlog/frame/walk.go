@@ -138,6 +138,7 @@ func (s *segmentWalk) jump(pc *piece) bool {
 		return false
 	}
 	if v.chain.jump(&pc.run) {
+		v.book.keep()
 		s.committed(v.chain.end.Seq)
 	}
 	s.pos = pc.off + int64(len(pc.data))
@@ -160,6 +161,9 @@ func (s *segmentWalk) one(ctx context.Context, b []byte, off int64, m mark) erro
 // frame judges one frame whose bytes are right.
 func (s *segmentWalk) frame(f *Frame, off, size int64, m mark) {
 	v, c := s.v, &s.v.chain
+	if !c.open {
+		v.book.drop()
+	}
 	kind, detail := c.step(f, off)
 	if m.err != nil {
 		kind, detail = BadFrameRule, "the frame's kind or flags are not known"
@@ -173,6 +177,7 @@ func (s *segmentWalk) frame(f *Frame, off, size int64, m mark) {
 	v.book.see(f.Seq, f.Hash, c.segment, off)
 	counts := f.Seq >= v.o.From && (v.o.To == 0 || f.Seq <= v.o.To)
 	if c.count(f, off, off+size, counts) {
+		v.book.keep()
 		s.committed(f.Seq)
 	}
 }
