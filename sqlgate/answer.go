@@ -40,6 +40,7 @@ type Answer struct {
 	Trace          []policy.TraceEntry // preview alone
 	Plan           *pgexec.Plan        // of a preview, where it could be had
 	PlanOmitted    string              // why not; "" where estimates are off
+	Behind         []string            // of a preview: what stands in the database behind the names, a sentence each
 	PolicyVersion  string
 	RequestID      string
 
@@ -121,6 +122,9 @@ func (a *Answer) appendBody(dst, rows, columns []byte, omitted bool) []byte {
 		dst = appendValue(dst, a.Trace)
 		if a.Plan != nil {
 			dst = appendValue(append(dst, `,"plan":`...), a.Plan)
+		}
+		if len(a.Behind) > 0 {
+			dst = appendValue(append(dst, `,"behind":`...), a.Behind)
 		}
 		if a.PlanOmitted != "" {
 			dst = appendString(append(dst, `,"plan_omitted":`...), a.PlanOmitted)

@@ -126,7 +126,7 @@ func TestARequestIsNotSentForWhoDoesNotStandAnyMore(t *testing.T) {
 // What was refused before anybody decided was not let through.
 func TestARefusalIsNoDecisionThatWasNotEnforced(t *testing.T) {
 	m := newMeters()
-	for _, s := range []submission{{}, {enforced: true, result: policy.Result{Decision: policy.Block}}, {unknownCalls: errors.New("not known"), result: policy.Result{Decision: policy.Block}}} {
+	for _, s := range []submission{{}, {enforced: true, result: policy.Result{Decision: policy.Block}}, {unknown: errors.New("not known"), result: policy.Result{Decision: policy.Block}}} {
 		m.decided(&s)
 	}
 	require.Zero(t, m.snapshot().Unenforced)

@@ -62,6 +62,10 @@ type Options struct {
 
 	Wire WireOptions // of the wire listener
 
+	// CatalogRefresh is how old what is known of the database's catalogue may be before it is
+	// read again; 0: it is not read, and a statement is what its text says.
+	CatalogRefresh time.Duration
+
 	PlanEstimates bool // ask the database for plans in previews and for approvals, where that is provably harmless
 
 	MaxSessions  int              // prepared-statement sessions at most
@@ -90,6 +94,7 @@ type Gate struct {
 	sessions   *sessions
 	wireShares *wireShares
 	blocks     *blockCount // transactions of several statements, of all wire connections
+	catalogue  catalogue
 	bypassed   atomic.Bool // a bypass ended: a clock that is set back begins none
 }
 
@@ -161,8 +166,9 @@ type submission struct {
 	record         commands.Request
 	decision       commands.Decision
 	watch          stopwatch
-	unrecorded     bool  // what became of it could not be written
-	unknownCalls   error // why it is not known which of its words call something
+	unrecorded     bool     // what became of it could not be written
+	unknown        error    // why it is not known what the database tells of it
+	behind         []string // what stands in the database behind its names, for people
 
 	session *session  // the one that the request names, where it exists
 	prepare *prepared // of a PREPARE
@@ -217,7 +223,7 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 	if err != nil {
 		return nil, g.refuse(ctx, s, err)
 	}
-	s.classification = g.withCalls(ctx, s, classification)
+	s.classification = g.withDatabase(ctx, s, classification, s.SQL)
 	s.record.SQLText = g.sqlText(s)
 	leave, err := g.joinSession(ctx, s)
 	defer leave()
@@ -246,17 +252,23 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 	return answer, err
 }
 
+// withDatabase adds what the database tells of a statement besides its text. Where it does
+// not tell, nothing but BLOCK may come of the statement: decide sees to that.
+func (g *Gate) withDatabase(ctx context.Context, s *submission, c classify.Classification, text string) classify.Classification {
+	return g.withCatalogue(ctx, s, g.withCalls(ctx, s, c), text)
+}
+
 // withCalls adds what a text calls like a column (t.f for f(t)), which nothing in it
 // tells: functions and types that the database has, where a word behind a dot is one's
-// name. Where they are not known nothing but BLOCK may come of it: decide sees to that.
+// name.
 func (g *Gate) withCalls(ctx context.Context, s *submission, c classify.Classification) classify.Classification {
-	s.unknownCalls = nil
+	s.unknown = nil
 	if len(c.Attributes) == 0 {
 		return c
 	}
 	calls, err := g.Database.ColumnCalls(ctx)
 	if err != nil {
-		s.unknownCalls = err
+		s.unknown = err
 		return c
 	}
 	var called []string
@@ -319,8 +331,8 @@ func (g *Gate) decide(ctx context.Context, s *submission) error {
 	if s.mode == ModeEmergencyBypass && s.Operator != "" {
 		s.enforced, s.bypass = false, true
 	}
-	if s.unknownCalls != nil && (s.result.Decision != policy.Block || !s.enforced) {
-		return s.unknownCalls
+	if s.unknown != nil && (s.result.Decision != policy.Block || !s.enforced) {
+		return s.unknown
 	}
 	s.decision = s.decisionRecord(&f)
 	return nil
@@ -452,7 +464,7 @@ func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.classification = g.withCalls(ctx, s, classification)
+	s.classification = g.withDatabase(ctx, s, classification, s.SQL)
 	if _, err := g.joinSession(ctx, s); err != nil {
 		return nil, err
 	}
@@ -462,6 +474,7 @@ func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
 	a := s.answer()
 	f := s.facts()
 	a.Preview, a.Trace = true, append(s.policy.policy.Trace(&f), s.layerTrace()...)
+	a.Behind = s.behind
 	a.Plan, a.PlanOmitted, err = g.estimate(ctx, s)
 	return a, err
 }

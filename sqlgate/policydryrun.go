@@ -100,13 +100,13 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 	return a, err
 }
 
-// classify reads a text, with what it calls like a column as far as that is known.
+// classify reads a text, with what the database tells of it as far as that is known.
 func (g *Gate) classify(ctx context.Context, sql string) (classify.Classification, error) {
 	c, err := g.Classifier.Classify(ctx, sql)
 	if err != nil {
 		return c, err
 	}
-	return g.withCalls(ctx, &submission{}, c), nil
+	return g.withDatabase(ctx, &submission{}, c, sql), nil
 }
 
 // Explain is what a policy makes of one statement, and with other (nil: none)

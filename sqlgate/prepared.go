@@ -155,7 +155,7 @@ func (g *Gate) putInPlace(ctx context.Context, s *submission, p *prepared) error
 	if b.names, err = g.Database.TypeNames(ctx, b.types); err != nil {
 		return err
 	}
-	inner = g.withCalls(ctx, s, inner.WithTypes(b.types, namesOf(b.names)))
+	inner = g.withDatabase(ctx, s, inner.WithTypes(b.types, namesOf(b.names)), p.sql)
 	if i, found := slices.BinarySearch(inner.Flags, classify.FlagPrepared); !found {
 		inner.Flags = slices.Insert(slices.Clone(inner.Flags), i, classify.FlagPrepared)
 	}

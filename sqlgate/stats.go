@@ -81,7 +81,7 @@ func (m *meters) decided(s *submission) {
 	defer m.mu.Unlock()
 	m.queryTypes[s.classification.QueryType]++
 	m.decisions[string(s.result.Decision)]++
-	if d := s.result.Decision; (d == policy.Block || d == policy.RequireApproval) && !s.enforced && s.unknownCalls == nil { // none was made where it was refused before
+	if d := s.result.Decision; (d == policy.Block || d == policy.RequireApproval) && !s.enforced && s.unknown == nil { // none was made where it was refused before
 		m.unenforced++
 	}
 	for i, d := range s.watch.spent {

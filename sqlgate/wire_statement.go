@@ -180,7 +180,7 @@ func (w *Wire) submission(ctx context.Context, st *wireStatement, c *wireCall) *
 	}
 	s.watch.spent[phaseClassify] = st.reading
 	c.types = st.types
-	s.classification = g.withCalls(ctx, s, s.classification)
+	s.classification = g.withDatabase(ctx, s, s.classification, st.sql)
 	s.record = g.recordOf(s.Request)
 	s.record.SQLText = g.sqlText(s)
 	if zone := w.zone(); zone != "" { // what the text's times mean

@@ -37,12 +37,13 @@ var arrows = map[string][]string{
 	"commands/checkpoints": {"commands/fault", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands"},
 
 	"sqlgate/classify":     {"commands/fault", "sqlgate/lookalike"},
+	"sqlgate/catalog":      {"sqlgate/classify"},
 	"sqlgate/policy":       {"commands/fault"},
 	"sqlgate/agentrules":   {"eventlog/event", "sqlgate/policy"},
 	"sqlgate/policyfolder": {"commands/fault", "sqlgate/policy"},
 	"sqlgate/replay":       {"eventlog/event", "sqlgate/policy", "sqlgate/agentrules"},
 	"sqlgate/pgexec":       {"commands/fault", "sqlgate/tlsfiles"},
-	"sqlgate":              {"sqlgate/agentrules", "commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec"},
+	"sqlgate":              {"sqlgate/agentrules", "commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/catalog", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec"},
 
 	"sqlgate/pgwire": {"commands/fault", "sqlgate/tlsfiles", "sqlgate/policy", "sqlgate/pgexec", "sqlgate"},
 

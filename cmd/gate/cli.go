@@ -238,9 +238,6 @@ func printSettings(w io.Writer, list []setting, asJSON bool) error {
 			fmt.Fprintf(t, "\t\t\t\n%s\t\t\t\n", s.Group)
 		}
 		meaning := s.Doc
-		if s.Later != "" {
-			meaning += " (not in this version: " + s.Later + ")"
-		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Name, s.Value, s.Origin, meaning)
 	}
 	return t.Flush()

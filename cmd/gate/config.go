@@ -54,7 +54,6 @@ type setting struct {
 	Default string `json:"default"`
 	Origin  string `json:"origin"` // environment, file, profile or default
 	Doc     string `json:"doc"`
-	Later   string `json:"later,omitempty"` // the part it waits for
 }
 
 // loadSettings reads the settings from environ ("NAME=value" each). The error
@@ -267,8 +266,7 @@ func kindWords(k reflect.Kind) string {
 	return "a whole number"
 }
 
-// rangeFaults checks what the tags say: ranges, closed sets, and settings of
-// parts that this version does not have.
+// rangeFaults checks what the tags say: ranges and closed sets.
 func (s *settings) rangeFaults() []string { return rangeFaults(s) }
 
 // rangeFaults is that for any struct with such tags; it takes a pointer to one.
@@ -283,9 +281,6 @@ func rangeFaults(s any) []string {
 		}
 		if set, ok := f.Tag.Lookup("oneof"); ok && !slices.Contains(strings.Split(set, ","), text) {
 			faults = append(faults, fmt.Sprintf("%s is %q and must be one of %s", name, text, strings.ReplaceAll(strings.TrimPrefix(set, ","), ",", ", ")))
-		}
-		if later := f.Tag.Get("later"); later != "" && text != zeroText(f) {
-			faults = append(faults, fmt.Sprintf("%s is set, and this version (%s) does not have %s yet: leave it out", name, version, later))
 		}
 	}
 	return faults
@@ -618,7 +613,7 @@ func describe(s any, environ []string) []setting {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		group = cmp.Or(f.Tag.Get("group"), group)
-		e := setting{Group: group, Name: f.Tag.Get("env"), Value: fmt.Sprint(v.Field(i).Interface()), Default: f.Tag.Get("envDefault"), Origin: "default", Doc: f.Tag.Get("doc"), Later: f.Tag.Get("later")}
+		e := setting{Group: group, Name: f.Tag.Get("env"), Value: fmt.Sprint(v.Field(i).Interface()), Default: f.Tag.Get("envDefault"), Origin: "default", Doc: f.Tag.Get("doc")}
 		if _, ok := values[e.Name]; ok {
 			e.Origin = "environment"
 		} else if _, ok := values[e.Name+fileSuffix]; ok && f.Tag.Get("secret") == "true" {

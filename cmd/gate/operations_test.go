@@ -37,23 +37,12 @@ func readDoc(t *testing.T, name string) string {
 	return string(text)
 }
 
-// settingsTable is the table of the settings that wait for a later part, or of
-// all others.
-func settingsTable(of reflect.Type, later bool) string {
+// settingsTable is the table of settings.
+func settingsTable(of reflect.Type) string {
 	var b strings.Builder
-	if later {
-		b.WriteString("| setting | waits for | meaning |\n| --- | --- | --- |\n")
-	} else {
-		b.WriteString("| setting | values | default | meaning |\n| --- | --- | --- | --- |\n")
-	}
+	b.WriteString("| setting | values | default | meaning |\n| --- | --- | --- | --- |\n")
 	for _, f := range reflect.VisibleFields(of) {
-		name, doc, waits := f.Tag.Get("env"), f.Tag.Get("doc"), f.Tag.Get("later")
-		switch {
-		case later && waits != "":
-			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, waits, doc)
-		case !later && waits == "":
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, settingValues(f), settingDefault(f), doc)
-		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Tag.Get("env"), settingValues(f), settingDefault(f), f.Tag.Get("doc"))
 	}
 	return b.String()
 }
@@ -84,9 +73,8 @@ func TestOperationsPageHasTheTableOfAllSettings(t *testing.T) {
 	text := readDoc(t, page)
 	want := text
 	for title, table := range map[string]string{
-		"settings in effect":            settingsTable(reflect.TypeFor[settings](), false),
-		"settings refused":              settingsTable(reflect.TypeFor[settings](), true),
-		"settings of the control plane": settingsTable(reflect.TypeFor[controlPlaneSettings](), false),
+		"settings in effect":            settingsTable(reflect.TypeFor[settings]()),
+		"settings of the control plane": settingsTable(reflect.TypeFor[controlPlaneSettings]()),
 	} {
 		begin, end := "<!-- "+title+": written by a test, see docs/CONTRIBUTING.md -->\n", "<!-- end of settings -->"
 		head, rest, ok := strings.Cut(want, begin)

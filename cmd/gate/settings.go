@@ -10,9 +10,6 @@ package main
 //   - empty: "refused" is a setting without a default whose absence protects less;
 //     given and empty it stops the start, as each setting with a default does
 //   - secret: the value is never printed
-//   - later: a setting of a part that this version does not have; it is known,
-//     and giving it another value than its default is refused, so that nobody
-//     believes in a protection that is not there
 //   - group: the heading of this setting and of those below it, in gate config
 //   - doc: what it does, with its unit
 type settings struct {
@@ -106,7 +103,7 @@ type settings struct {
 	OutcomeMarkerKeep    int    `env:"GATE_OUTCOME_MARKER_KEEP_DAYS" envDefault:"30" min:"1" max:"3650" doc:"days for which the owner of that table keeps its rows"`
 	MaxSessions          int    `env:"GATE_MAX_SESSIONS" envDefault:"1000" min:"1" max:"1000000" doc:"prepared-statement sessions at most; each has up to 100 statements and ends after 15 idle minutes"`
 	PlanEstimates        bool   `env:"GATE_PLAN_ESTIMATES" envDefault:"false" doc:"ask PostgreSQL for the plan of provably plain statements, in previews and for approvals, and for approvals what else a write reaches"`
-	CatalogRefreshSecs   int    `env:"GATE_CATALOG_REFRESH_SECONDS" envDefault:"60" min:"0" max:"86400" later:"the catalogue snapshot" doc:"seconds between catalogue snapshots"`
+	CatalogRefreshSecs   int    `env:"GATE_CATALOG_REFRESH_SECONDS" envDefault:"0" min:"0" max:"86400" doc:"how old, in seconds, what the gate knows of the database's catalogue may be, with which statements are judged by what stands behind their names; 0 = by their text alone"`
 	ReplayTimeout        int    `env:"GATE_POLICY_REPLAY_TIMEOUT_MS" envDefault:"30000" min:"1" max:"3600000" doc:"milliseconds for a replay"`
 	RequireImpact        bool   `env:"GATE_POLICY_REQUIRE_IMPACT" envDefault:"false" doc:"activation must name the impact it was reviewed with"`
 

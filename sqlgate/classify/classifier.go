@@ -213,6 +213,12 @@ func refuseBroken(reason any) *fault.Fault {
 		Because(fmt.Errorf("classify: %v", reason))
 }
 
+// ServerMajor is the major that was told last; 0 = not known.
+func (c *Classifier) ServerMajor() int { return c.state.Load().major }
+
+// Keys are the columns that count as keys: id, and those of Config.KeyColumns.
+func (c *Classifier) Keys() []string { return append([]string{"id"}, c.cfg.KeyColumns...) }
+
 // Stats gives the counters of GET /runtime/stats.
 func (c *Classifier) Stats() ParserStats {
 	return ParserStats{

@@ -65,6 +65,60 @@ func (c Classification) WithCalls(names []string) Classification {
 	return c
 }
 
+// Beside are facts of a statement that its text does not tell: of what stands in the
+// database behind the names in it.
+type Beside struct {
+	TablesRead     []string
+	TablesWritten  []string
+	ColumnsWritten []string
+	Functions      []string
+	Signals        []Signal // without severity and place
+	Classes        []string // the statement's is as strict as each
+	Unkeyed        bool     // no key binds the rows
+	Catalog        string   // Engine.Catalog
+}
+
+// WithBeside is the classification with these facts too. A statement that calls what its text
+// does not tell of is what Beyond says, as for WithCalls.
+func (c Classification) WithBeside(b Beside) Classification {
+	if len(b.Signals) > 0 && c.Beyond != nil {
+		normalized := c.NormalizedSQL
+		c = *c.Beyond
+		c.NormalizedSQL = normalized
+	}
+	var subjects []string
+	c.Signals = slices.Clone(c.Signals)
+	for _, s := range b.Signals {
+		c.RiskSignals = among(c.RiskSignals, []string{s.Signal})
+		c.Signals = append(c.Signals, Signal{s.Signal, severities[s.Signal], s.Subject, c.Start})
+		subjects = append(subjects, s.Signal, s.Subject)
+		if s.Signal == SignalUnknownFunction {
+			c.Class = stricter(c.Class, ClassWrite)
+		}
+	}
+	c.TablesRead, c.TablesWritten, c.ColumnsWritten, c.Functions = among(c.TablesRead, b.TablesRead), among(c.TablesWritten, b.TablesWritten), among(c.ColumnsWritten, b.ColumnsWritten), among(c.Functions, b.Functions)
+	for _, list := range []*[]string{&c.TablesRead, &c.TablesWritten, &c.ColumnsWritten, &c.Functions} {
+		if len(*list) > maxFacts {
+			*list = (*list)[:maxFacts:maxFacts]
+			c.RiskSignals = among(c.RiskSignals, []string{SignalOversizedFacts})
+			c.Signals = append(c.Signals, Signal{SignalOversizedFacts, severities[SignalOversizedFacts], "", c.Start})
+		}
+	}
+	c.Signals = firstSignals(c.Signals)
+	for _, class := range b.Classes {
+		c.Class = stricter(c.Class, class)
+	}
+	if c.SafeRead = c.Class == ClassRead && len(c.RiskSignals) == 0; !c.SafeRead && c.Run == RunReadFence {
+		c.Run = RunTransaction
+	}
+	if b.Unkeyed {
+		c.Where = unkeyed(c.Where)
+	}
+	c.ClassificationVersion, c.Engine.Catalog = Version, b.Catalog
+	c.Fingerprint = otherFingerprint(c.Fingerprint, slices.Concat(subjects, b.TablesRead, b.TablesWritten, b.ColumnsWritten, b.Functions, c.Where)...)
+	return c
+}
+
 // TemporarySchema is the name by which text and facts call the session's own schema.
 const TemporarySchema = "pg_temp"
 

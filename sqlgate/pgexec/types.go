@@ -101,6 +101,9 @@ func (c *typeCache) forget() {
 	c.age++
 }
 
+// Changes counts what the gate itself may have changed of the definitions in the database.
+func (db *DB) Changes() uint64 { return db.types.generation() }
+
 func (c *typeCache) generation() uint64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

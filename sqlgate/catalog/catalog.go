@@ -1,0 +1,194 @@
+// Package catalog says of a statement what its text cannot: what stands in the database
+// behind the names in it. A view reads tables and calls functions that no statement names; a
+// write fires triggers, and foreign keys and rules take it to other tables.
+//
+// A Snapshot is made of what package pgexec reads of the system catalogues and is a plain
+// value: pure, read-only, for any number of goroutines (design/classification.md part 10).
+// It adds facts and signals to a classification, and takes none away.
+package catalog
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"writegate/sqlgate/classify"
+)
+
+// An Entry is one line of what the server says: a relation, or the name of a function or an
+// operator of the users' that a text may call when it means one of PostgreSQL's.
+type Entry struct {
+	Relation string `json:"relation,omitempty"` // schema.table
+	Kind     string `json:"kind,omitempty"`     // pg_class.relkind
+
+	View     string    `json:"view,omitempty"`     // the query of a view, with all names qualified
+	Code     []Code    `json:"code,omitempty"`     // functions of the users' that are called for it
+	Triggers []Trigger `json:"triggers,omitempty"` // that fire, but for those of a partition that are its parent's
+	Rules    []Rule    `json:"rules,omitempty"`    // on writes
+	Keys     []string  `json:"keys,omitempty"`     // columns that are unique by themselves
+	Columns  []string  `json:"columns,omitempty"`  // those of all columns whose name may be that of a key
+	Refers   []Refers  `json:"refers,omitempty"`   // foreign keys that carry a change here
+	Parents  []string  `json:"parents,omitempty"`  // whose rows those of this are
+	Part     bool      `json:"part,omitempty"`     // it is a partition
+
+	Call     string `json:"call,omitempty"`     // schema.name of a function with the name of a built-in
+	Operator string `json:"operator,omitempty"` // schema.name of an operator with the name of a built-in
+}
+
+// Events of a relation (pg_trigger.tgtype, and one more).
+const (
+	Read     = 1
+	Insert   = 1 << 2
+	Delete   = 1 << 3
+	Update   = 1 << 4
+	Truncate = 1 << 5
+	Refresh  = 1 << 6 // of a materialized view
+)
+
+// Code is a call that an event makes.
+type Code struct {
+	On   int    `json:"on"`
+	By   string `json:"by"`   // default, check, domain, index, partition key, policy, view
+	Call string `json:"call"` // schema.name
+}
+
+// A Trigger fires with an event.
+type Trigger struct {
+	On      int      `json:"on"`
+	Call    string   `json:"call"`
+	Of      []string `json:"of,omitempty"` // columns of UPDATE OF; none: any
+	Instead bool     `json:"instead,omitempty"`
+}
+
+// A Rule rewrites a write.
+type Rule struct {
+	On      int      `json:"on"`
+	Instead bool     `json:"instead,omitempty"`
+	Names   []string `json:"names,omitempty"` // relations, of which it may write any
+}
+
+// Refers is a foreign key by which a change of another table's rows changes this one's.
+type Refers struct {
+	To       string   `json:"to"`
+	Key      []string `json:"key"`                 // the columns that are referred to
+	OnDelete int      `json:"on_delete,omitempty"` // Delete or Update: what becomes of the rows here
+	OnUpdate int      `json:"on_update,omitempty"` // Update
+}
+
+// A Snapshot is the catalogue as it was read at one moment.
+type Snapshot struct {
+	hash      string
+	relations map[string]*relation
+	calls     map[string]string // by the name alone
+	operators map[string]string
+}
+
+type relation struct {
+	Entry
+	view     *classify.Classification // of a view; nil: it could not be classified
+	children []*relation
+	referred []reference // by others
+	plain    bool        // nothing stands behind it
+}
+
+type reference struct {
+	from *relation
+	Refers
+}
+
+// New makes a snapshot of what was read. definition classifies the query of a view; one that
+// it refuses counts as a call of something unknown.
+func New(entries []Entry, definition func(sql string) (classify.Classification, error)) (*Snapshot, error) {
+	s := &Snapshot{relations: make(map[string]*relation, len(entries)), calls: map[string]string{}, operators: map[string]string{}}
+	slices.SortFunc(entries, func(a, b Entry) int {
+		return strings.Compare(a.Relation+"\x00"+a.Call+"\x00"+a.Operator, b.Relation+"\x00"+b.Call+"\x00"+b.Operator)
+	})
+	sum := sha256.New()
+	for i := range entries {
+		e := &entries[i]
+		line, err := json.Marshal(e)
+		if err != nil {
+			return nil, fmt.Errorf("catalog: %w", err)
+		}
+		sum.Write(append(line, '\n'))
+		switch {
+		case e.Call != "":
+			s.calls[bare(e.Call)] = e.Call
+		case e.Operator != "":
+			s.operators[bare(e.Operator)] = e.Operator
+		case s.relations[e.Relation] != nil: // "a.b".c and a."b.c" are one name in the facts
+			s.relations[e.Relation].add(e)
+		default:
+			s.relations[e.Relation] = &relation{Entry: *e}
+		}
+	}
+	s.hash = hex.EncodeToString(sum.Sum(nil))
+	for _, r := range s.relations {
+		if r.View != "" {
+			if c, err := definition(r.View); err == nil {
+				r.view = &c
+			}
+		}
+		for _, parent := range r.Parents {
+			if above := s.relations[parent]; above != nil {
+				above.children = append(above.children, r)
+			}
+		}
+		for _, to := range r.Refers {
+			if referred := s.relations[to.To]; referred != nil {
+				referred.referred = append(referred.referred, reference{r, to})
+			}
+		}
+	}
+	for _, r := range s.relations {
+		r.prune(0)
+	}
+	return s, nil
+}
+
+// prune forgets partitions behind which nothing stands, and tells of a relation whether
+// anything does.
+func (r *relation) prune(depth int) {
+	if depth < deepestTree {
+		r.children = slices.DeleteFunc(r.children, func(c *relation) bool {
+			c.prune(depth + 1)
+			return c.Part && c.plain
+		})
+	}
+	r.plain = r.View == "" && len(r.Code)+len(r.Triggers)+len(r.Rules)+len(r.children)+len(r.referred) == 0
+}
+
+// deepestTree bounds how deep partitions are looked for in partitions: two relations of one
+// name may seem to lie in each other.
+const deepestTree = 32
+
+// add puts another relation of the same name to it.
+func (r *relation) add(e *Entry) {
+	if r.View == "" {
+		r.View = e.View
+	} else if e.View != "" {
+		r.View += ";" + e.View // no one statement: it counts as unknown
+	}
+	if e.Kind == "v" {
+		r.Kind = "v"
+	}
+	r.Code, r.Triggers, r.Rules = append(r.Code, e.Code...), append(r.Triggers, e.Triggers...), append(r.Rules, e.Rules...)
+	r.Refers, r.Parents, r.Part = append(r.Refers, e.Refers...), append(r.Parents, e.Parents...), r.Part && e.Part
+	r.Keys = slices.DeleteFunc(r.Keys, func(k string) bool { return !slices.Contains(e.Keys, k) })
+	r.Columns = append(r.Columns, e.Columns...)
+}
+
+// bare is the last part of schema.name, where the name has no dot of its own.
+func bare(qualified string) string {
+	_, name, _ := strings.Cut(qualified, ".")
+	return name
+}
+
+// Hash is the SHA-256 of all entries in their order, a line of JSON each; hex.
+func (s *Snapshot) Hash() string { return s.hash }
+
+// Relations is how many relations there are.
+func (s *Snapshot) Relations() int { return len(s.relations) }

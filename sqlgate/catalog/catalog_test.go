@@ -1,0 +1,321 @@
+package catalog_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"writegate/fixtures/postgres"
+	"writegate/sqlgate/catalog"
+	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
+)
+
+// A server has a database of the test's own, and what reads its catalogue.
+type server struct {
+	t          testing.TB
+	db         *pgexec.DB
+	side       *pgconn.PgConn
+	classifier *classify.Classifier
+}
+
+func newServer(t testing.TB, schema string) *server {
+	t.Helper()
+	url := postgres.ForTest(t)
+	s := &server{t: t}
+	var err error
+	s.classifier, err = classify.New(classify.Config{})
+	require.NoError(t, err)
+	t.Cleanup(s.classifier.Close)
+	s.db, err = pgexec.Open(pgexec.Config{URL: url, TLS: pgexec.TLSConfig{Mode: pgexec.TLSDisable}, OnServerMajor: func(major int) { require.NoError(t, s.classifier.SetServerMajor(major)) }}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(s.db.Close)
+	s.side, err = pgconn.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.side.Close(t.Context()) })
+	s.run(schema)
+	return s
+}
+
+func (s *server) run(sql string) {
+	s.t.Helper()
+	_, err := s.side.Exec(s.t.Context(), sql).ReadAll()
+	require.NoError(s.t, err, sql)
+}
+
+func (s *server) snapshot() *catalog.Snapshot {
+	s.t.Helper()
+	var entries []catalog.Entry
+	require.NoError(s.t, s.db.Catalogue(s.t.Context(), s.classifier.Keys(), func(row []byte) error {
+		var e catalog.Entry
+		entries = append(entries, e)
+		return json.Unmarshal(row, &entries[len(entries)-1])
+	}))
+	snapshot, err := catalog.New(entries, func(sql string) (classify.Classification, error) { return s.classifier.Classify(s.t.Context(), sql) })
+	require.NoError(s.t, err)
+	return snapshot
+}
+
+// judged is a statement as it is with a snapshot.
+func (s *server) judged(snapshot *catalog.Snapshot, sql string) (classify.Classification, []string) {
+	s.t.Helper()
+	c, err := s.classifier.Classify(s.t.Context(), sql)
+	require.NoError(s.t, err, sql)
+	found := snapshot.Resolve(&c, classify.NamesOf(sql).Operators, s.classifier.Keys())
+	if found == nil {
+		return c, nil
+	}
+	return c.WithBeside(found.Beside), found.Lines
+}
+
+const shop = `
+CREATE TABLE customers (id int PRIMARY KEY, email text);
+CREATE TABLE orders (id int PRIMARY KEY, customer_id int REFERENCES customers ON DELETE CASCADE ON UPDATE CASCADE, note text);
+CREATE TABLE lines (order_id int REFERENCES orders ON DELETE CASCADE, at int CHECK (at > 0));
+CREATE TABLE seen (order_id int REFERENCES orders ON DELETE SET NULL);
+CREATE TABLE plain (id int PRIMARY KEY, note text DEFAULT lower('X'));
+CREATE TABLE odd (id int, note text);
+CREATE FUNCTION total(o orders) RETURNS int LANGUAGE sql STABLE AS 'SELECT 1';
+CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE FUNCTION allowed(text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+CREATE FUNCTION next_note() RETURNS text LANGUAGE sql AS 'SELECT ''n''';
+CREATE VIEW order_emails AS SELECT o.id, c.email FROM orders AS o JOIN customers AS c ON c.id = o.customer_id;
+CREATE VIEW behind AS SELECT email FROM order_emails;
+CREATE VIEW totals AS SELECT id, o.total FROM orders AS o;
+CREATE VIEW sleeper AS SELECT pg_sleep(0) IS NULL AS slept FROM plain;
+CREATE VIEW hashes AS SELECT rolpassword FROM pg_authid;
+CREATE VIEW mine AS SELECT id, note FROM plain WHERE id > 0;
+CREATE TABLE held (id int PRIMARY KEY, note text);
+CREATE TRIGGER changed AFTER UPDATE OF note ON held FOR EACH ROW EXECUTE FUNCTION audit();
+CREATE TRIGGER removed AFTER DELETE ON held FOR EACH ROW EXECUTE FUNCTION audit();
+CREATE TABLE secret (id int PRIMARY KEY, owner text);
+ALTER TABLE secret ENABLE ROW LEVEL SECURITY;
+CREATE POLICY p ON secret USING (allowed(owner));
+CREATE TABLE filled (id int PRIMARY KEY, note text DEFAULT next_note());
+CREATE DOMAIN note AS text CHECK (allowed(VALUE));
+CREATE TABLE domained (id int PRIMARY KEY, notes note[]);
+CREATE TABLE ruled (id int PRIMARY KEY);
+CREATE RULE copy AS ON INSERT TO ruled DO ALSO INSERT INTO plain VALUES (NEW.id);
+CREATE TABLE parent (id int PRIMARY KEY);
+CREATE TABLE child () INHERITS (parent);
+CREATE TABLE split (id int, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+CREATE TABLE split_1 PARTITION OF split FOR VALUES FROM (0) TO (10);
+CREATE TABLE split_2 PARTITION OF split FOR VALUES FROM (10) TO (20);
+CREATE TRIGGER only_there BEFORE INSERT ON split_2 FOR EACH ROW EXECUTE FUNCTION audit();
+CREATE MATERIALIZED VIEW kept AS SELECT o.total FROM orders AS o;
+CREATE FUNCTION upper(int) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION differs(int, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+CREATE OPERATOR <> (FUNCTION = differs, LEFTARG = int, RIGHTARG = text);
+`
+
+// What stands behind a name is among the facts of a statement that names it, and nothing else
+// is.
+func TestASnapshotTellsWhatStandsBehindNames(t *testing.T) {
+	s := newServer(t, shop)
+	s.run("SET track_functions = 'all'")
+	snapshot := s.snapshot()
+	for _, test := range []struct {
+		sql  string
+		want string // facts that are more, or others: read, written, columns, functions, signals
+	}{
+		{"SELECT * FROM plain", ""},
+		{"SELECT id FROM orders WHERE id = 1", ""},
+		{"SELECT * FROM pg_class", ""},
+		{"SELECT * FROM order_emails", "read public.customers public.orders"},
+		{"SELECT * FROM behind", "read public.customers public.order_emails public.orders"},
+		{"SELECT * FROM totals", "read public.orders; functions public.total; signals unknown_function; not safe"},
+		{"SELECT * FROM sleeper", "read public.plain; functions pg_sleep; signals delay_function; not safe"},
+		{"SELECT * FROM hashes", "read pg_catalog.pg_authid; signals secret_catalog_read; not safe"},
+		{"SELECT * FROM secret", "functions public.allowed; signals unknown_function; not safe"},
+		{"SELECT * FROM parent", "read public.child"},
+		{"SELECT * FROM split", ""},
+		{"SELECT * FROM kept", ""},
+		{"REFRESH MATERIALIZED VIEW kept", "read public.orders; functions public.total; signals unknown_function"},
+		{"SELECT upper('x')", "functions public.upper; signals unknown_function; not safe"},
+		{"SELECT lower('x')", ""},
+		{"SELECT id FROM plain WHERE id <> 1", "functions public.<>; signals unknown_function; not safe"},
+		{"INSERT INTO plain VALUES (1)", ""},
+		{"UPDATE plain SET note = 'x' WHERE id = 1", ""},
+		{"UPDATE odd SET note = 'x' WHERE id = 1", "where present"},
+		{"UPDATE mine SET note = 'x' WHERE id = 1", "read public.plain; written public.plain; columns public.plain.*; where present"},
+		{"DELETE FROM mine WHERE id = 1", "read public.plain; written public.plain; where present"},
+		{"UPDATE held SET note = 'x' WHERE id = 1", "functions public.audit; signals unknown_function"},
+		{"UPDATE held SET id = 2 WHERE id = 1", ""},
+		{"INSERT INTO held VALUES (1)", ""},
+		{"DELETE FROM held WHERE id = 1", "functions public.audit; signals unknown_function"},
+		{"DELETE FROM orders WHERE id = 1", "written public.lines public.seen; columns public.seen.*"},
+		{"DELETE FROM customers WHERE id = 1", "written public.lines public.orders public.seen; columns public.seen.*"},
+		{"UPDATE customers SET email = 'x' WHERE id = 1", ""},
+		{"UPDATE customers SET id = 2 WHERE id = 1", "written public.orders; columns public.orders.*"},
+		{"TRUNCATE orders", ""},
+		{"TRUNCATE orders CASCADE", "written public.lines public.seen"},
+		{"INSERT INTO filled (id) VALUES (1)", "functions public.next_note; signals unknown_function"},
+		{"UPDATE filled SET id = 1 WHERE id = 2", ""},
+		{"INSERT INTO domained VALUES (1)", "functions public.allowed; signals unknown_function"},
+		{"DELETE FROM domained WHERE id = 1", ""},
+		{"INSERT INTO ruled VALUES (1)", "written public.plain; columns public.plain.*"},
+		{"DELETE FROM ruled WHERE id = 1", ""},
+		{"DELETE FROM parent WHERE id = 1", "read public.child; written public.child; where present"},
+		{"INSERT INTO split VALUES (11)", "functions public.audit; signals unknown_function"},
+		{"UPDATE split SET id = 3 WHERE id = 1", ""},
+		{"INSERT INTO secret VALUES (1)", "functions public.allowed; signals unknown_function"},
+		{"INSERT INTO plain VALUES (1, 'x') ON CONFLICT (id) DO UPDATE SET note = 'y'", ""},
+		{"ALTER TABLE orders ADD COLUMN x int", ""},
+	} {
+		before, err := s.classifier.Classify(t.Context(), test.sql)
+		require.NoError(t, err, test.sql)
+		after, lines := s.judged(snapshot, test.sql)
+		assert.Equal(t, test.want, difference(&before, &after), test.sql)
+		assert.Equal(t, test.want == "", lines == nil, "%s: %v", test.sql, lines)
+		s.run("SELECT pg_stat_force_next_flush()")
+		s.run("BEGIN")
+		if _, err := s.side.Exec(t.Context(), test.sql).ReadAll(); err == nil { // what the server called, as far as it counts
+			called := s.ask("SELECT string_agg(schemaname || '.' || funcname, ' ') FROM pg_stat_xact_user_functions")
+			for _, name := range strings.Fields(called) {
+				assert.True(t, slices.Contains(after.Functions, name) || slices.Contains(after.Functions, "public.<>") && name == "public.differs", "%s calls %s", test.sql, called)
+			}
+		}
+		s.run("ROLLBACK")
+		if test.want != "" {
+			assert.NotEqual(t, before.Fingerprint, after.Fingerprint, test.sql)
+			require.Equal(t, classify.Version, after.ClassificationVersion)
+		}
+	}
+}
+
+// difference names the facts that one classification has and another has not.
+func difference(before, after *classify.Classification) string {
+	var said []string
+	for _, f := range []struct {
+		name   string
+		of, is []string
+	}{{"read", before.TablesRead, after.TablesRead}, {"written", before.TablesWritten, after.TablesWritten}, {"columns", before.ColumnsWritten, after.ColumnsWritten},
+		{"functions", before.Functions, after.Functions}, {"signals", before.RiskSignals, after.RiskSignals}, {"where", before.Where, after.Where}} {
+		known := map[string]bool{}
+		for _, name := range f.of {
+			known[name] = true
+		}
+		var more []string
+		for _, name := range f.is {
+			if !known[name] {
+				more = append(more, name)
+			}
+		}
+		if len(more) > 0 {
+			said = append(said, fmt.Sprint(f.name, " ", strings.Join(more, " ")))
+		}
+	}
+	if before.SafeRead && !after.SafeRead {
+		said = append(said, "not safe")
+	}
+	return strings.Join(said, "; ")
+}
+
+// Whatever the rows of a table that a random statement changes, by whatever way, stands in
+// tables_written, over random views, foreign keys, inheritance and rules: the server counts
+// what it changed.
+func TestWhatAWriteChangesIsAmongItsFacts(t *testing.T) {
+	s := newServer(t, "")
+	random := rand.New(rand.NewPCG(20261130, 1))
+	changed, beyond := 0, 0
+	for round := range 12 {
+		var schema strings.Builder
+		schema.WriteString("DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public;")
+		tables := 4 + random.IntN(5)
+		for i := range tables {
+			fmt.Fprintf(&schema, "CREATE TABLE t%d (id int PRIMARY KEY, up int, note text) ", i)
+			switch {
+			case i > 0 && random.IntN(4) == 0:
+				fmt.Fprintf(&schema, "INHERITS (t%d);", random.IntN(i))
+			default:
+				schema.WriteString(";")
+			}
+			if i > 0 {
+				actions := []string{"CASCADE", "SET NULL", "NO ACTION", "SET DEFAULT"}
+				fmt.Fprintf(&schema, "ALTER TABLE t%d ADD FOREIGN KEY (up) REFERENCES t%d ON DELETE %s ON UPDATE %s;", i, random.IntN(i), actions[random.IntN(4)], actions[random.IntN(4)])
+			}
+		}
+		for i := range 3 {
+			from := fmt.Sprint("t", random.IntN(tables))
+			if i > 0 && random.IntN(2) == 0 {
+				from = fmt.Sprint("v", i-1)
+			}
+			fmt.Fprintf(&schema, "CREATE VIEW v%d AS SELECT id, up, note FROM %s WHERE id > 0;", i, from)
+		}
+		events := []string{"INSERT", "DELETE", "UPDATE"}
+		for i := range 2 {
+			a, b := random.IntN(tables), random.IntN(tables)
+			if a < b { // a circle of rules is refused
+				fmt.Fprintf(&schema, "CREATE RULE r%d AS ON %s TO t%d DO ALSO UPDATE t%d SET note = 'r';", i, events[random.IntN(3)], a, b)
+			}
+		}
+		for i := range tables {
+			fmt.Fprintf(&schema, "INSERT INTO t%d (id) SELECT %d + n FROM generate_series(1, 3) AS n;", i, 10*i)
+		}
+		text := schema.String()
+		s.run(text)
+		for i := 1; i < tables; i++ {
+			to := s.ask(fmt.Sprintf("SELECT confrelid::regclass::text FROM pg_constraint WHERE conrelid = 't%d'::regclass AND contype = 'f'", i))
+			s.run(fmt.Sprintf("UPDATE ONLY t%d SET up = (SELECT min(id) FROM ONLY %s)", i, to))
+		}
+		snapshot := s.snapshot()
+		for range 25 {
+			on := fmt.Sprint("t", random.IntN(tables))
+			if random.IntN(3) == 0 {
+				on = fmt.Sprint("v", random.IntN(3))
+			}
+			sql := []string{
+				"DELETE FROM " + on,
+				"DELETE FROM " + on + " WHERE id % 10 = 1",
+				"UPDATE " + on + " SET id = id + 1000",
+				"UPDATE " + on + " SET note = 'x'",
+				"UPDATE " + on + " SET up = NULL",
+				fmt.Sprintf("INSERT INTO %s (id, note) VALUES (%d, 'x')", on, 500+random.IntN(100)),
+				"TRUNCATE " + strings.Replace(on, "v", "t", 1) + " CASCADE",
+			}[random.IntN(7)]
+			before, err := s.classifier.Classify(t.Context(), sql)
+			require.NoError(t, err)
+			after, _ := s.judged(snapshot, sql)
+			s.run("SELECT pg_stat_force_next_flush()") // else the counters have the rows of before
+			s.run("BEGIN")
+			if _, err := s.side.Exec(t.Context(), sql).ReadAll(); err == nil {
+				for _, table := range strings.Fields(s.ask("SELECT string_agg(relname, ' ') FROM pg_stat_xact_user_tables WHERE n_tup_ins + n_tup_upd + n_tup_del > 0 OR " + emptied(sql))) {
+					changed++
+					if !slices.Contains(before.TablesWritten, "public."+table) {
+						beyond++
+					}
+					require.Contains(t, after.TablesWritten, "public."+table, "round %d: %s\n%s", round, sql, text)
+				}
+			}
+			s.run("ROLLBACK")
+		}
+	}
+	t.Logf("%d tables changed, %d of them beyond the text", changed, beyond)
+	require.Greater(t, beyond, 50)
+}
+
+// emptied is the condition of the tables that a TRUNCATE has emptied.
+func emptied(sql string) string {
+	if strings.HasPrefix(sql, "TRUNCATE") {
+		return "pg_relation_size(relid) = 0"
+	}
+	return "false"
+}
+
+func (s *server) ask(sql string) string {
+	s.t.Helper()
+	results, err := s.side.Exec(s.t.Context(), sql).ReadAll()
+	require.NoError(s.t, err, sql)
+	if len(results[0].Rows) == 0 {
+		return ""
+	}
+	return string(results[0].Rows[0][0])
+}

@@ -1,0 +1,304 @@
+package catalog
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"writegate/sqlgate/classify"
+)
+
+// Found is what stands behind the names of a statement.
+type Found struct {
+	classify.Beside
+	Lines []string // the same for people
+}
+
+// Resolve finds what stands behind the names in a classification, nil where that is nothing.
+// operators are all that the text writes; nil is none. keys are the columns that count as
+// keys.
+func (s *Snapshot) Resolve(c *classify.Classification, operators, keys []string) *Found {
+	w := resolution{s: s, columns: c.ColumnsWritten}
+	for _, name := range c.TablesRead {
+		if r := s.relations[name]; r != nil && !r.plain {
+			w.visit(r, Read)
+		}
+	}
+	on := events(c)
+	for _, name := range c.TablesWritten {
+		r := s.relations[name]
+		if r == nil {
+			continue
+		}
+		if !r.plain {
+			w.visit(r, on)
+		}
+		if slices.Contains(c.Where, classify.WhereKeyEquality) && !upserts(c) && !r.keyed(keys) {
+			w.found.Unkeyed = true
+			w.line("%s has a column that counts as a key and is not unique", r.Relation)
+		}
+	}
+	if len(s.calls) > 0 {
+		for _, name := range c.Functions {
+			if call, shadows := s.calls[name]; shadows {
+				w.call(call, call, "bears the name of a built-in function")
+			}
+		}
+	}
+	for _, name := range operators {
+		if o, shadows := s.operators[name]; shadows {
+			w.call(o, o, "bears the name of a built-in operator")
+		}
+	}
+	return w.result(c)
+}
+
+// Operators tells whether Resolve needs the operators of a text.
+func (s *Snapshot) Operators() bool { return len(s.operators) > 0 }
+
+// events are those of the tables that a statement writes.
+func events(c *classify.Classification) (on int) {
+	for _, queryType := range c.QueryTypes {
+		on |= eventOf[queryType]
+	}
+	if on&Truncate != 0 && slices.Contains(c.Flags, classify.FlagCascade) {
+		on |= emptied
+	}
+	return on
+}
+
+var eventOf = map[string]int{classify.TypeInsert: Insert, classify.TypeCopyFrom: Insert, classify.TypeDelete: Delete, classify.TypeUpdate: Update,
+	classify.TypeTruncate: Truncate, classify.TypeRefresh: Refresh}
+
+// upserts tells whether the rows that a statement updates are bound by the conflict of each
+// that it inserts, which takes a unique index to be found.
+func upserts(c *classify.Classification) bool {
+	return slices.Contains(c.Flags, classify.FlagOnConflict) && !slices.ContainsFunc(c.QueryTypes, func(t string) bool {
+		return t != classify.TypeInsert && t != classify.TypeUpdate && t != classify.TypeSelect
+	})
+}
+
+// emptied is an event too: TRUNCATE with CASCADE.
+const emptied = 1 << 16
+
+// keyed tells whether a column of the relation that counts as a key is one: unique by
+// itself, also among the rows of tables below.
+func (r *relation) keyed(keys []string) bool {
+	if r.Kind != "r" && r.Kind != "p" || slices.ContainsFunc(r.children, func(c *relation) bool { return !c.Part }) {
+		return false
+	}
+	for _, k := range keys {
+		if slices.Contains(r.Columns, k) && !slices.Contains(r.Keys, k) {
+			return false
+		}
+	}
+	return true
+}
+
+type visit struct {
+	r  *relation
+	on int
+}
+
+// A resolution walks what stands behind relations. Each is visited once for each event, so a
+// circle ends.
+type resolution struct {
+	s       *Snapshot
+	columns []string // written by the statement itself
+	seen    map[visit]bool
+	found   Found
+	depth   int
+}
+
+// line keeps a sentence for people.
+func (w *resolution) line(format string, args ...any) {
+	w.found.Lines = append(w.found.Lines, fmt.Sprintf(format, args...))
+}
+
+// call keeps that a function runs of which the text does not tell.
+func (w *resolution) call(name, subject, why string) {
+	w.found.Functions = append(w.found.Functions, name)
+	w.found.Signals = append(w.found.Signals, classify.Signal{Signal: classify.SignalUnknownFunction, Subject: name})
+	w.line("%s %s", subject, why)
+}
+
+func (w *resolution) visit(r *relation, on int) {
+	fresh := 0
+	for bit := 1; bit <= on; bit <<= 1 {
+		if v := (visit{r, bit}); on&bit != 0 && !w.seen[v] {
+			if w.seen == nil {
+				w.seen = map[visit]bool{}
+			}
+			w.seen[v], fresh = true, fresh|bit
+		}
+	}
+	if fresh == 0 {
+		return
+	}
+	w.depth++
+	defer func() { w.depth-- }()
+	for _, code := range r.Code {
+		if code.On&fresh != 0 {
+			w.call(code.Call, r.Relation, "calls "+code.Call+" (its "+code.By+")")
+		}
+	}
+	instead := 0
+	for _, t := range r.Triggers {
+		if t.On&fresh == 0 {
+			continue
+		}
+		if t.Instead {
+			instead |= t.On
+		}
+		if t.On&fresh == Update && w.depth == 1 && len(t.Of) > 0 && !w.writes(r, t.Of) {
+			continue
+		}
+		w.call(t.Call, r.Relation, "fires "+t.Call)
+	}
+	for _, rule := range r.Rules {
+		if rule.On&fresh == 0 {
+			continue
+		}
+		if rule.Instead {
+			instead |= rule.On
+		}
+		w.line("%s has a rule that may write %s", r.Relation, cmp.Or(strings.Join(rule.Names, ", "), "nothing"))
+		for _, name := range rule.Names {
+			w.write(name, Insert|Update|Delete, true)
+		}
+	}
+	switch {
+	case r.Kind == "v":
+		w.through(r, fresh&^instead)
+	case fresh&Refresh != 0:
+		w.through(r, Read)
+	}
+	for _, child := range r.children {
+		if fresh == Refresh {
+			break
+		}
+		if !child.Part {
+			w.line("%s has the rows of %s too", r.Relation, child.Relation)
+			if fresh&Read != 0 {
+				w.found.TablesRead = append(w.found.TablesRead, child.Relation)
+			}
+			if fresh&(Update|Delete|Truncate) != 0 {
+				w.found.TablesWritten = append(w.found.TablesWritten, child.Relation)
+			}
+			if fresh&Update != 0 {
+				w.found.ColumnsWritten = append(w.found.ColumnsWritten, child.Relation+".*")
+			}
+		}
+		if child.Part {
+			w.visit(child, fresh)
+		} else {
+			w.visit(child, fresh&^Insert)
+		}
+	}
+	w.referred(r, fresh)
+}
+
+// writes tells whether the statement writes one of these columns of a relation.
+func (w *resolution) writes(r *relation, columns []string) bool {
+	return slices.ContainsFunc(w.columns, func(fact string) bool {
+		column, of := strings.CutPrefix(fact, r.Relation+".")
+		return of && (column == "*" || slices.Contains(columns, column))
+	})
+}
+
+// through adds what a view is made of.
+func (w *resolution) through(r *relation, on int) {
+	if on == 0 {
+		return
+	}
+	if r.view == nil {
+		w.call(r.Relation, r.Relation, "is a view that could not be judged")
+		w.found.TablesRead = append(w.found.TablesRead, "?.*")
+		return
+	}
+	w.found.Classes = append(w.found.Classes, r.view.Class)
+	w.found.TablesRead = append(w.found.TablesRead, r.view.TablesRead...)
+	for _, f := range r.view.Functions {
+		if strings.Contains(f, ".") {
+			w.found.Functions = append(w.found.Functions, f)
+		}
+	}
+	for _, signal := range r.view.Signals {
+		if signal.Signal == classify.SignalConfusableText {
+			continue // of its words, which nobody is shown here
+		}
+		w.found.Signals = append(w.found.Signals, signal)
+		if signal.Subject != "" && slices.Contains(r.view.Functions, signal.Subject) {
+			w.found.Functions = append(w.found.Functions, signal.Subject)
+		}
+	}
+	if len(r.view.TablesRead) > 0 {
+		w.line("%s reads %s", r.Relation, strings.Join(r.view.TablesRead, ", "))
+	}
+	for _, name := range r.view.TablesRead {
+		if behind := w.s.relations[name]; behind != nil && !behind.plain {
+			w.visit(behind, Read)
+		}
+		if writes := on &^ Read; writes != 0 {
+			w.write(name, writes, true)
+		}
+	}
+}
+
+// write adds a table that is written by what stands behind another, of which any column may be.
+func (w *resolution) write(name string, on int, columns bool) {
+	w.found.TablesWritten = append(w.found.TablesWritten, name)
+	if columns && on&(Insert|Update) != 0 {
+		w.found.ColumnsWritten = append(w.found.ColumnsWritten, name+".*")
+	}
+	if r := w.s.relations[name]; r != nil && !r.plain {
+		w.visit(r, on)
+	}
+}
+
+// referred follows the foreign keys that lead to a relation.
+func (w *resolution) referred(r *relation, on int) {
+	for _, f := range r.referred {
+		next := 0
+		if on&Delete != 0 {
+			next |= f.OnDelete
+		}
+		if on&Update != 0 && f.OnUpdate != 0 && (w.depth > 1 || w.writes(r, f.Key)) {
+			next |= f.OnUpdate
+		}
+		if on&emptied != 0 && f.from != r {
+			next |= Truncate | emptied
+		}
+		if next == 0 || f.from == r && w.depth == 1 && w.seen[visit{r, next}] {
+			continue
+		}
+		w.line("%s changes with %s, which it refers to", f.from.Relation, r.Relation)
+		w.write(f.from.Relation, next, true)
+	}
+}
+
+// result is what was found beyond the facts of the text, nil for nothing.
+func (w *resolution) result(c *classify.Classification) *Found {
+	f := &w.found
+	f.TablesRead, f.TablesWritten = beyond(f.TablesRead, c.TablesRead), beyond(f.TablesWritten, c.TablesWritten)
+	f.ColumnsWritten, f.Functions = beyond(f.ColumnsWritten, c.ColumnsWritten), beyond(f.Functions, c.Functions)
+	f.Lines = beyond(f.Lines, nil)
+	slices.SortFunc(f.Signals, func(a, b classify.Signal) int {
+		return cmp.Or(cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.Subject, b.Subject))
+	})
+	f.Signals = slices.CompactFunc(f.Signals, func(a, b classify.Signal) bool { return a.Signal == b.Signal && a.Subject == b.Subject })
+	if len(f.TablesRead)+len(f.TablesWritten)+len(f.ColumnsWritten)+len(f.Functions)+len(f.Signals) == 0 && !f.Unkeyed {
+		return nil
+	}
+	return f
+}
+
+// beyond are the names of a list that another one does not have, in order and each once.
+func beyond(list, known []string) []string {
+	list = slices.Compact(slices.Sorted(slices.Values(list)))
+	return slices.DeleteFunc(list, func(name string) bool {
+		_, found := slices.BinarySearch(known, name)
+		return found
+	})
+}

@@ -1,0 +1,118 @@
+package pgexec
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Bounds of one reading of the catalogues: the server gives each of its two queries up behind
+// the first, and a lock that somebody holds on a view's tables behind the second.
+const (
+	catalogueTime = 30 * time.Second
+	catalogueLock = 2 * time.Second
+)
+
+// relationsSQL has a row of JSON for each relation of the users', as package catalog reads it
+// (catalog.Entry). Only catalogues are read, and PostgreSQL's own functions print them, so
+// nothing of a user's runs; pg_get_viewdef locks what a view reads, shared. Pinned objects
+// have no entries in pg_depend, so each call that stands there is one of somebody's; what an extension brought
+// is not told of. The types of columns are followed through sixteen others, and what lies deeper counts as a call of ?.?.
+// A read of a table with row security may call what any policy on it calls, and so may a write.
+const relationsSQL = `
+WITH RECURSIVE rel AS (
+ SELECT c.oid, n.nspname || '.' || c.relname AS name, c.relkind, c.relrowsecurity, c.relispartition FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\_%'),
+brought AS (SELECT d.classid, d.objid FROM pg_depend AS d WHERE d.deptype = 'e' AND d.classid IN ('pg_proc'::regclass, 'pg_operator'::regclass)),
+fn AS (SELECT p.oid, n.nspname || '.' || p.proname AS name FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE p.oid >= 16384),
+ours AS (SELECT 'pg_proc'::regclass::oid AS classid, fn.oid AS objid, fn.name FROM fn WHERE NOT EXISTS (SELECT FROM brought AS b WHERE b.classid = 'pg_proc'::regclass AND b.objid = fn.oid)
+ UNION ALL SELECT 'pg_operator'::regclass, o.oid, fn.name FROM pg_operator AS o JOIN fn ON fn.oid = o.oprcode WHERE NOT EXISTS (SELECT FROM brought AS b WHERE b.classid = 'pg_operator'::regclass AND b.objid = o.oid)),
+of_columns AS (SELECT DISTINCT a.attrelid AS rel, a.atttypid AS type FROM pg_attribute AS a JOIN rel ON rel.oid = a.attrelid WHERE a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384),
+parts(type, part, depth) AS (SELECT DISTINCT type, type, 1 FROM of_columns
+ UNION SELECT p.type, next.oid, p.depth + 1 FROM parts AS p JOIN pg_type AS t ON t.oid = p.part CROSS JOIN LATERAL (
+  SELECT t.typelem AS oid UNION ALL SELECT t.typbasetype UNION ALL SELECT r.rngsubtype FROM pg_range AS r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+  UNION ALL SELECT a.atttypid FROM pg_attribute AS a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) AS next
+ WHERE next.oid >= 16384 AND p.depth < 16),
+said(rel, events, what, classid, objid) AS (
+ SELECT d.adrelid, CASE WHEN a.attgenerated = '' THEN 4 ELSE 20 END, 'default', 'pg_attrdef'::regclass::oid, d.oid FROM pg_attrdef AS d JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+ UNION ALL SELECT k.conrelid, 20, 'check', 'pg_constraint'::regclass, k.oid FROM pg_constraint AS k WHERE k.conrelid <> 0
+ UNION ALL SELECT o.rel, 20, 'domain', 'pg_constraint'::regclass, k.oid FROM of_columns AS o JOIN parts AS p ON p.type = o.type JOIN pg_constraint AS k ON k.contypid = p.part
+ UNION ALL SELECT i.indrelid, 20, 'index', 'pg_class'::regclass, i.indexrelid FROM pg_index AS i
+ UNION ALL SELECT p.partrelid, 20, 'partition key', 'pg_class'::regclass, p.partrelid FROM pg_partitioned_table AS p
+ UNION ALL SELECT y.polrelid, 29, 'policy', 'pg_policy'::regclass, y.oid FROM pg_policy AS y JOIN rel ON rel.oid = y.polrelid WHERE rel.relrowsecurity
+ UNION ALL SELECT w.ev_class, CASE w.ev_type WHEN '2' THEN 16 WHEN '3' THEN 4 WHEN '4' THEN 8 ELSE CASE rel.relkind WHEN 'v' THEN 29 ELSE 64 END END, CASE w.ev_type WHEN '1' THEN 'query' ELSE 'rule' END, 'pg_rewrite'::regclass, w.oid
+  FROM pg_rewrite AS w JOIN rel ON rel.oid = w.ev_class WHERE w.ev_enabled NOT IN ('D', 'R')),
+code AS (SELECT x.rel, json_agg(json_build_object('on', x.events, 'by', x.what, 'call', x.name) ORDER BY x.what COLLATE "C", x.name COLLATE "C", x.events) AS list FROM (
+  SELECT DISTINCT s.rel, s.events, s.what, o.name FROM said AS s JOIN pg_depend AS d ON d.classid = s.classid AND d.objid = s.objid JOIN ours AS o ON o.classid = d.refclassid AND o.objid = d.refobjid
+  UNION SELECT o.rel, 20, 'domain', '?.?' FROM of_columns AS o JOIN parts AS p ON p.type = o.type WHERE p.depth = 16) AS x GROUP BY x.rel),
+triggers AS (SELECT t.tgrelid AS rel, json_agg(json_build_object('on', t.tgtype::int4 & 60, 'call', fn.name, 'instead', t.tgtype::int4 & 64 <> 0,
+   'of', (SELECT json_agg(a.attname ORDER BY a.attname COLLATE "C") FROM pg_attribute AS a WHERE a.attrelid = t.tgrelid AND a.attnum = ANY (t.tgattr))) ORDER BY fn.name COLLATE "C", t.tgtype, t.tgname COLLATE "C") AS list
+  FROM pg_trigger AS t JOIN fn ON fn.oid = t.tgfoid WHERE NOT t.tgisinternal AND t.tgenabled NOT IN ('D', 'R') AND t.tgparentid = 0 GROUP BY t.tgrelid),
+rules AS (SELECT w.ev_class AS rel, json_agg(json_build_object('on', CASE w.ev_type WHEN '2' THEN 16 WHEN '3' THEN 4 ELSE 8 END, 'instead', w.is_instead,
+   'names', (SELECT json_agg(DISTINCT n.name) FROM (SELECT r.name COLLATE "C" AS name FROM pg_depend AS d JOIN rel AS r ON r.oid = d.refobjid WHERE d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> w.ev_class) AS n)) ORDER BY w.rulename COLLATE "C") AS list
+  FROM pg_rewrite AS w WHERE w.ev_type <> '1' AND w.ev_enabled NOT IN ('D', 'R') GROUP BY w.ev_class),
+keys AS (SELECT i.indrelid AS rel, json_agg(DISTINCT a.attname::text COLLATE "C") AS list FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+  WHERE i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnum > 0 GROUP BY i.indrelid),
+named AS (SELECT a.attrelid AS rel, json_agg(a.attname::text ORDER BY a.attname COLLATE "C") AS list FROM pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY ($1) GROUP BY a.attrelid),
+refers AS (SELECT k.conrelid AS rel, json_agg(json_build_object('to', rel.name, 'key', (SELECT json_agg(a.attname ORDER BY a.attname COLLATE "C") FROM pg_attribute AS a WHERE a.attrelid = k.confrelid AND a.attnum = ANY (k.confkey)),
+   'on_delete', CASE k.confdeltype WHEN 'c' THEN 8 WHEN 'n' THEN 16 WHEN 'd' THEN 16 ELSE 0 END, 'on_update', CASE WHEN k.confupdtype IN ('c', 'n', 'd') THEN 16 ELSE 0 END) ORDER BY k.conname COLLATE "C", k.oid) AS list
+  FROM pg_constraint AS k JOIN rel ON rel.oid = k.confrelid WHERE k.contype = 'f' AND k.conparentid = 0 GROUP BY k.conrelid),
+parents AS (SELECT i.inhrelid AS rel, json_agg(rel.name ORDER BY i.inhseqno) AS list FROM pg_inherits AS i JOIN rel ON rel.oid = i.inhparent GROUP BY i.inhrelid)
+SELECT json_build_object('relation', rel.name, 'kind', rel.relkind, 'view', CASE WHEN rel.relkind IN ('v', 'm') THEN pg_get_viewdef(rel.oid) END, 'code', code.list, 'triggers', triggers.list,
+ 'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition)::text
+FROM rel LEFT JOIN code ON code.rel = rel.oid LEFT JOIN triggers ON triggers.rel = rel.oid LEFT JOIN rules ON rules.rel = rel.oid LEFT JOIN keys ON keys.rel = rel.oid
+ LEFT JOIN named ON named.rel = rel.oid LEFT JOIN refers ON refers.rel = rel.oid LEFT JOIN parents ON parents.rel = rel.oid`
+
+// shadowsSQL has the functions and operators of the schemas $1 that bear the name of one of
+// PostgreSQL's: a text that names no schema may mean them. Of operators those that take
+// types of PostgreSQL's alone; those of other types need a column of such a type.
+const shadowsSQL = `
+WITH spaces AS (SELECT n.oid, n.nspname FROM pg_namespace AS n WHERE n.nspname = ANY ($1))
+SELECT DISTINCT json_build_object('call', s.nspname || '.' || p.proname)::text FROM spaces AS s JOIN pg_proc AS p ON p.pronamespace = s.oid
+ WHERE EXISTS (SELECT FROM pg_proc AS b WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::regnamespace)
+  AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+UNION ALL SELECT DISTINCT json_build_object('operator', s.nspname || '.' || o.oprname)::text FROM spaces AS s JOIN pg_operator AS o ON o.oprnamespace = s.oid
+ WHERE EXISTS (SELECT FROM pg_operator AS b WHERE b.oprname = o.oprname AND b.oprnamespace = 'pg_catalog'::regnamespace) AND o.oprleft < 16384 AND o.oprright < 16384
+  AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_operator'::regclass AND d.objid = o.oid AND d.deptype = 'e')`
+
+// Catalogue reads what package catalog makes a snapshot of, and hands each row on, as JSON; of
+// columns it tells which of keys there are. It has a connection of its own, as the role that
+// reads, and sees one moment.
+func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*catalogueTime)
+	defer cancel()
+	defer context.AfterFunc(db.ctx, cancel)()
+	p := db.reader
+	c, again, err := p.connectOnce(ctx)
+	if again { // its major is known now
+		c.close()
+		c, again, err = p.connectOnce(ctx)
+	}
+	switch {
+	case err != nil:
+		return err
+	case again:
+		c.close()
+		return fmt.Errorf("the major of the server changed between two connections")
+	}
+	defer c.close()
+	delete(c.params, "search_path") // reported from 18 on, also this one
+	rows := jsonRows(each)
+	relations := &command{sql: relationsSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(keys))}, sink: rows}
+	shadows := &command{sql: shadowsSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(p.cfg.schemas()))}, sink: rows}
+	refused, err := c.exchange(ctx, time.Now().Add(2*catalogueTime), segment{own("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"), own("SET LOCAL search_path TO pg_catalog, pg_temp"),
+		own(setTime("statement_timeout", catalogueTime)), own(setTime("lock_timeout", catalogueLock)), relations, shadows, own("COMMIT")})
+	switch {
+	case err != nil:
+		return err
+	case refused != nil:
+		return fmt.Errorf("the query was refused: %w", refused)
+	}
+	return nil
+}
+
+type jsonRows func(row []byte) error
+
+func (jsonRows) Fields([]Field) error { return nil }
+
+func (each jsonRows) Row(values [][]byte) error { return each(values[0]) }
