@@ -143,9 +143,9 @@ func (w *walk) sidesOf(i int32) uint8 {
 
 func (c *cover) compare(i int32, sides uint8, negated bool) bool {
 	w := c.w
-	left, right := w.child(i, "lexpr"), w.child(i, "rexpr")
+	kind, left, right := w.sides(i)
 	l, r := w.reduce(left), w.reduce(right)
-	kind := strings.Replace(string(w.raw(i, "kind")), "_NOT_", "_", 1)
+	kind = strings.Replace(kind, "_NOT_", "_", 1)
 	switch kind {
 	case "AEXPR_OP":
 		for n, side := range [...]int32{left, right} {

@@ -36,7 +36,7 @@ func (w *walk) bindsKeyByText(of keyOf, cond int32) bool {
 	if !w.isEquality(cond) {
 		return false
 	}
-	left, right := w.child(cond, "lexpr"), w.child(cond, "rexpr")
+	_, left, right := w.sides(cond)
 	if !w.isKey(of, left) {
 		left, right = right, left
 	}
@@ -59,7 +59,11 @@ func (w *walk) bindsKeyByText(of keyOf, cond int32) bool {
 }
 
 func (w *walk) isEquality(i int32) bool {
-	return w.is(i, "A_Expr") && string(w.raw(i, "kind")) == "AEXPR_OP" && w.comparison(i) == "="
+	if !w.is(i, "A_Expr") || w.comparison(i) != "=" {
+		return false
+	}
+	kind, _, _ := w.sides(i)
+	return kind == "AEXPR_OP"
 }
 
 // exactTypes are the built-in types by their number. A key of a usual type (integers,
@@ -120,13 +124,13 @@ func (w *walk) isInferredByKey(param int32) bool {
 // isComparedWithKey reports whether a parameter stands beside the key of the one table of
 // its query.
 func (w *walk) isComparedWithKey(param int32) bool {
-	owner := w.owner(param)
+	owner := w.operatorOf(param)
 	if !w.isEquality(owner) {
 		return false
 	}
-	other := w.child(owner, "lexpr")
+	_, other, right := w.sides(owner)
 	if other == param {
-		other = w.child(owner, "rexpr")
+		other = right
 	}
 	switch query := w.query(param); {
 	case w.is(query, "SelectStmt"):
@@ -156,7 +160,7 @@ var analysedInOrder = map[string]bool{
 }
 
 func (w *walk) isAnalysedInOrder(param int32) bool {
-	equality := w.owner(param)
+	equality := w.operatorOf(param)
 	for i := w.e[param].parent; i > 0; i = w.e[i].parent {
 		w.steps++
 		switch m := w.e[i].msg; {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"writegate/fixtures/postgres"
@@ -32,6 +33,13 @@ var keyValues = map[string]string{
 	"bytea":       `SELECT decode(lpad(to_hex(g), 4, '0'), 'hex') FROM generate_series(0, 40) g`,
 	"inet":        "SELECT ('10.0.0.' || g || '/' || m)::inet FROM generate_series(0, 9) g, unnest(ARRAY[8, 24, 32]) m",
 	"boolean":     "VALUES (true), (false)",
+
+	// Keys of types that somebody made, and of a collation that folds.
+	"public.folded_text":  "SELECT repeat(c, n) || repeat('_', g) FROM unnest(ARRAY['a', 'b', '1']) c, generate_series(0, 3) g, generate_series(1, 3) n",
+	"text COLLATE folded": "SELECT repeat(c, n) || repeat('_', g) FROM unnest(ARRAY['a', 'b', '1']) c, generate_series(0, 3) g, generate_series(1, 3) n",
+	"public.coarse":       "SELECT g / 3.0 FROM generate_series(-9, 9) g UNION SELECT 1e18 + 1024 * g FROM generate_series(0, 9) g",
+	"public.price":        "SELECT g / 4.0 FROM generate_series(-9, 9) g",
+	"public.mood":         "SELECT unnest(enum_range(NULL::mood))",
 }
 
 // What a constant is written as: a literal of each value, cast to any of these, alone or
@@ -51,7 +59,8 @@ func TestAKeyIsEqualToAConstantInOneRowAtMost(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, `SET TIME ZONE 'UTC'; CREATE COLLATION folded (provider = icu, locale = 'und-u-ks-level1', deterministic = false);
-		CREATE DOMAIN coarse AS float8; CREATE DOMAIN folded_text AS text COLLATE folded`)
+		CREATE DOMAIN coarse AS float8; CREATE DOMAIN folded_text AS text COLLATE folded;
+		CREATE DOMAIN price AS numeric(12,2); CREATE TYPE mood AS ENUM ('a', 'b', '1', 'true')`)
 	require.NoError(t, err)
 	tb := newTestTables(t, Config{ServerMajor: cluster.Major})
 	total := 120
@@ -67,7 +76,7 @@ func TestAKeyIsEqualToAConstantInOneRowAtMost(t *testing.T) {
 	for key, values := range keyValues {
 		_, err := conn.Exec(ctx, "DROP TABLE IF EXISTS t; CREATE TABLE t (id "+key+" PRIMARY KEY, n int); INSERT INTO t (id) "+values)
 		require.NoError(t, err, key)
-		rows, err := conn.Query(ctx, "SELECT id::text FROM t")
+		rows, err := conn.Query(ctx, "SELECT id::text FROM t", pgx.QueryExecModeExec)
 		require.NoError(t, err)
 		literals, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
@@ -96,10 +105,20 @@ func TestAKeyIsEqualToAConstantInOneRowAtMost(t *testing.T) {
 			if fault != nil {
 				continue
 			}
-			tx, err := conn.Begin(ctx)
-			require.NoError(t, err)
-			tag, failed := tx.Exec(ctx, sql)
-			require.NoError(t, tx.Rollback(ctx))
+			run := func(sql string) (pgconn.CommandTag, error) {
+				tx, err := conn.Begin(ctx)
+				require.NoError(t, err)
+				defer tx.Rollback(ctx)
+				return tx.Exec(ctx, sql)
+			}
+			tag, failed := run(sql)
+			if strings.HasPrefix(sql, "UPDATE") { // IN of one constant reaches the same rows, and is the same fact
+				list := "UPDATE t SET n = 1 WHERE " + column + " IN (" + constant + ")"
+				require.Equal(t, c.Where, mustClassify(t, tb, list).Where, list)
+				listed, refused := run(list)
+				require.Equal(t, failed == nil, refused == nil, "%s of %s: %v, %v", list, key, failed, refused)
+				require.Equal(t, tag.RowsAffected(), listed.RowsAffected(), "%s of %s", list, key)
+			}
 			switch {
 			case failed != nil:
 			case c.Where[0] == WhereKeyEquality:
@@ -111,14 +130,21 @@ func TestAKeyIsEqualToAConstantInOneRowAtMost(t *testing.T) {
 		}
 		for range total { // a parameter, with the number of its type
 			oid, value := oids[r.IntN(len(oids))], pick(literals)
-			sql := "UPDATE t SET n = 1 WHERE id = $1"
+			param := "$1"
 			for range max(0, r.IntN(4)-1) {
-				sql += "::" + pick(constantTypes)
+				param += "::" + pick(constantTypes)
 			}
-			tx, err := conn.Begin(ctx)
-			require.NoError(t, err)
-			result := conn.PgConn().ExecParams(ctx, sql, [][]byte{[]byte(value)}, []uint32{oid}, nil, nil).Read()
-			require.NoError(t, tx.Rollback(ctx))
+			run := func(sql string) *pgconn.Result {
+				tx, err := conn.Begin(ctx)
+				require.NoError(t, err)
+				defer tx.Rollback(ctx)
+				return conn.PgConn().ExecParams(ctx, sql, [][]byte{[]byte(value)}, []uint32{oid}, nil, nil).Read()
+			}
+			sql, list := "UPDATE t SET n = 1 WHERE id = "+param, "UPDATE t SET n = 1 WHERE id IN ("+param+")"
+			result, listed := run(sql), run(list)
+			require.Equal(t, result.Err == nil, listed.Err == nil, "%s of %s, type %d, %q: %v, %v", list, key, oid, value, result.Err, listed.Err)
+			require.Equal(t, result.CommandTag, listed.CommandTag, "%s of %s, type %d, %q", list, key, oid, value)
+			require.Equal(t, mustClassify(t, tb, sql).WithTypes([]uint32{oid}, nil).Where, mustClassify(t, tb, list).WithTypes([]uint32{oid}, nil).Where, list)
 			switch n := result.CommandTag.RowsAffected(); {
 			case result.Err != nil:
 			case mustClassify(t, tb, sql).WithTypes([]uint32{oid}, nil).Where[0] == WhereKeyEquality:
@@ -160,13 +186,13 @@ func TestTheServerInfersTheTypeOfAParameterFromTheKey(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(3, 3))
 	term := func() string {
-		return []string{"id = $1", "$1 = t.id", "f = $1", "$1::int8 > 0", "$1::float8 > 0", "f > $1", "n = 1", "EXISTS (SELECT 1 FROM u WHERE u.id = $1)", "EXISTS (SELECT 1 FROM u WHERE id = $1 AND f = $1)", "n IN (SELECT n FROM u WHERE f = $1)",
+		return []string{"id = $1", "id IN ($1)", "f IN ($1)", "id IN ($1, f)", "(id IN ($1)) = (f IN ($1))", "$1 = t.id", "f = $1", "$1::int8 > 0", "$1::float8 > 0", "f > $1", "n = 1", "EXISTS (SELECT 1 FROM u WHERE u.id = $1)", "EXISTS (SELECT 1 FROM u WHERE id = $1 AND f = $1)", "n IN (SELECT n FROM u WHERE f = $1)",
 			"(t.id = $1) IN (SELECT f = $1 FROM u)", "EXISTS (SELECT id = $1 FROM (SELECT * FROM u WHERE f = $1) x)", "n = CASE WHEN f = $1 THEN 1 END", "EXISTS (SELECT 1 FROM (SELECT 1::float8 AS id) t WHERE id = $1)", "(SELECT count(*) FROM u WHERE id = $1) = 1",
-			"EXISTS (SELECT 1 FROM (SELECT 1::float8 AS id) s WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_am WHERE id = $1))", "EXISTS (SELECT 1 FROM (SELECT 1::float8 AS id) s, LATERAL (SELECT 1 FROM pg_catalog.pg_am WHERE id = $1) y)"}[r.IntN(17)]
+			"EXISTS (SELECT 1 FROM (SELECT 1::float8 AS id) s WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_am WHERE id = $1))", "EXISTS (SELECT 1 FROM (SELECT 1::float8 AS id) s, LATERAL (SELECT 1 FROM pg_catalog.pg_am WHERE id = $1) y)"}[r.IntN(21)]
 	}
 	seen, wrongToo := 0, 0
 	for range 600 {
-		where := term() + " AND " + term() + " AND " + []string{"t.id = $1", "(" + term() + " OR " + term() + ") AND t.id = $1", term()}[r.IntN(3)]
+		where := term() + " AND " + term() + " AND " + []string{"t.id = $1", "t.id IN ($1)", "(" + term() + " OR " + term() + ") AND t.id = $1", term()}[r.IntN(4)]
 		sql := []string{
 			"UPDATE t SET n = 1 WHERE " + where, "UPDATE t SET f = $1 WHERE " + where, "DELETE FROM t WHERE " + where, "DELETE FROM t USING (SELECT f FROM u WHERE " + strings.ReplaceAll(term(), "t.", "u.") + ") x WHERE " + strings.ReplaceAll(where, " id ", " t.id "),
 			"DELETE FROM t WHERE " + where + " RETURNING f = $1", "UPDATE t SET n = (SELECT n FROM u WHERE id = $1) WHERE " + where, "WITH x AS (SELECT * FROM u t WHERE " + term() + ") UPDATE t SET n = 1 WHERE " + where,

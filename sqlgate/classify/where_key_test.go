@@ -10,6 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// inList gives "id = x" as "id IN (x)", which the server makes the same of; "" for what
+// is not of that form.
+func inList(cond string) string {
+	column, value, ok := strings.Cut(cond, " = ")
+	if !ok || !strings.HasSuffix(column, "id") || strings.Contains(value, " ") && !strings.HasPrefix(value, "CAST(") {
+		return ""
+	}
+	return column + " IN (" + value + ")"
+}
+
 // A constant that may be equal to several values of a key binds none of them.
 func TestAConstantOfATypeThatIsNotExactBindsNoKey(t *testing.T) {
 	tb := newTestTables(t, Config{})
@@ -24,6 +34,14 @@ func TestAConstantOfATypeThatIsNotExactBindsNoKey(t *testing.T) {
 			"id = 'x'::varchar(36)", "id = '2026-01-01'::date", "id = '2026-01-01'::timestamp", "id = '2026-01-01'::timestamptz", "id = '2026-01-01'::timestamp with time zone", "id = $1::uuid", "id = $1::pg_catalog.int8", "id = 'x'::bytea", "id = 1::float8::int8", "id = 1::float8 AND id = 1", "id = $1 AND id = 2",
 		},
 	} {
+		lists := 0
+		for _, cond := range conditions {
+			if list := inList(cond); list != "" {
+				conditions = append(conditions, list)
+				lists++
+			}
+		}
+		require.Greater(t, lists, 15)
 		for _, cond := range conditions {
 			for _, form := range []string{"UPDATE t SET n = 1 WHERE ", "DELETE FROM t WHERE ", "INSERT INTO t SELECT * FROM u WHERE "} {
 				sql := form + cond
@@ -33,6 +51,45 @@ func TestAConstantOfATypeThatIsNotExactBindsNoKey(t *testing.T) {
 				assert.Equal(t, []string{value}, mustClassify(t, tb, sql).Where, sql)
 			}
 		}
+	}
+}
+
+// IN of one constant or parameter is what = is, in all that is told of a condition. Of
+// anything else it is none.
+func TestAListOfOneConstantIsAnEquality(t *testing.T) {
+	tb := newTestTables(t, Config{KeyColumns: []string{"uuid"}})
+	for value, conditions := range map[string][]string{
+		WhereKeyEquality: {
+			"id IN (1)", "id IN ((1))", "id IN (-1)", "id IN (0)", "t.id IN (5)", "public.t.id IN ($1)", "uuid IN ('a')", "id IN (CAST($1 AS uuid))", "n = 1 AND (a = 2 AND id IN ($1))", "id IN (1) AND id IN (1, 2)", "id IN (1) AND $1",
+		},
+		WherePresent: {
+			"id IN (1, 2)", "id IN (1, 1)", "id IN ($1, $1)", "id IN ($1, 1)", "id NOT IN (1)", "NOT id IN (1)", "NOT id NOT IN (1)", "id NOT IN ($1)", "(id) NOT IN (1)", "id IN (n)", "id IN ((SELECT 1))", "id IN (SELECT 1)", "id IN (VALUES (1))", "id IN ((VALUES (1)))",
+			"(id) IN (ROW(1))", "ROW(id) IN (ROW(1))", "(id, n) IN ((1, 2))", "id IN (1 + 1)", "id IN (- $1)", "id IN (lower('a'))", "id IN (coalesce(1))", "id IN (now())", "id IN (current_date)", "id IN ('a' COLLATE \"C\")", "id IN (ARRAY[1])", "id IN (NULL)", "id IN (NULL::int)",
+			"id + 0 IN (1)", "n IN (1)", "x.id IN (1)", "id IN (1) OR id IN (2)", "id IN (1) AND id <> 1", "id = ANY (ARRAY[1])", "id = ANY ($1)", "1 IN (2)", "1 IN (id)",
+		},
+		WhereTautology: {
+			"1 IN (1)", "'1' IN (1)", "id IN (id)", "t.id IN (id)", "$1 IN ($1)", "$1 IN (1)", "id IN (1) OR id <> 1", "id IN (1) OR id NOT IN (1)", "id = 1 OR id NOT IN (1)", "v IN ('a') OR v <> 'a'", "id > 1 OR id < 1 OR id IN (1)", "NOT (id IN (1) AND id IN (2))", "true IN (true)", "B'1' IN (B'1')", "id = 1 OR 1 NOT IN (2)",
+		},
+	} {
+		for _, cond := range conditions {
+			for _, form := range []string{"UPDATE t SET n = 1 WHERE ", "DELETE FROM t WHERE "} {
+				if strings.Contains(cond, "x.id") {
+					form += "EXISTS (SELECT FROM x WHERE x.a = t.a) AND "
+				}
+				assert.Equal(t, []string{value}, mustClassify(t, tb, form+cond).Where, form+cond)
+			}
+		}
+	}
+	for sql, value := range map[string]string{
+		"UPDATE t SET n = 1 FROM u WHERE id IN (1)":                                               WherePresent,
+		"UPDATE t SET n = 1 FROM u WHERE t.id IN (1)":                                             WhereKeyEquality,
+		"DELETE FROM t USING u WHERE u.id IN (1) AND u.a = t.a":                                   WherePresent,
+		"MERGE INTO t USING s ON t.id IN ($1) WHEN MATCHED THEN DELETE":                           WhereKeyEquality,
+		"INSERT INTO t SELECT * FROM u ON CONFLICT (id) DO UPDATE SET n = 1 WHERE t.id IN (1)":    WhereKeyEquality,
+		"INSERT INTO t SELECT * FROM u WHERE u.id IN (1, 2) ON CONFLICT (id) DO UPDATE SET n = 1": WherePresent,
+		"WITH d AS (DELETE FROM t WHERE id IN (1) RETURNING *) INSERT INTO u SELECT * FROM d":     WhereKeyEquality,
+	} {
+		require.Equal(t, []string{value}, mustClassify(t, tb, sql).Where, sql)
 	}
 }
 
@@ -53,9 +110,12 @@ func TestTheTypeOfAParameterSaysWhetherItBindsAKey(t *testing.T) {
 		}
 		for _, oid := range []uint32{0, 705, 16, 17, 20, 21, 23, 25, 869, 1043, 1082, 1114, 1184, 1700, 2950} {
 			require.Equal(t, WhereKeyEquality, where("UPDATE t SET n = $2 WHERE id = $1", oid, 701), oid)
+			require.Equal(t, WhereKeyEquality, where("UPDATE t SET n = $2 WHERE id IN ($1)", oid, 701), oid)
 		}
 		for _, oid := range []uint32{700, 701, 790, 1042, 18, 19, 26, 1186, 1266, 1007, 16384} {
 			require.Equal(t, WherePresent, where("UPDATE t SET n = $2 WHERE id = $1", oid), oid)
+			require.Equal(t, WherePresent, where("UPDATE t SET n = $2 WHERE id IN ($1)", oid), oid)
+			require.Equal(t, oid < 16384, where("DELETE FROM t WHERE id IN ($1::text)", oid) == WhereKeyEquality, oid)
 			require.Equal(t, WherePresent, where("DELETE FROM t WHERE n = $2 AND $1 = t.id", oid), oid)
 			require.Equal(t, WherePresent, where("MERGE INTO t USING s ON t.id = $1 WHEN MATCHED THEN DELETE", oid), oid)
 			require.Equal(t, WherePresent, where("INSERT INTO t SELECT * FROM u WHERE id = $1 ON CONFLICT (id) DO UPDATE SET n = 1", oid), oid)
@@ -88,10 +148,18 @@ var usedTwice = []string{
 	"WITH d AS (DELETE FROM t WHERE id = $1 RETURNING id) INSERT INTO u (f) VALUES ($1)",
 	"DELETE FROM t WHERE id = $1 RETURNING $1::text",
 	"EXPLAIN DELETE FROM t WHERE id = $1 AND f = $1",
+	"UPDATE t SET n = 1 WHERE id IN ($1) AND f = $1",
+	"UPDATE t SET n = 1 WHERE id = $1 AND f IN ($1)",
+	"WITH d AS (DELETE FROM u WHERE id IN ($1) RETURNING id) UPDATE t SET n = 1 FROM d WHERE t.id IN ($1)",
+	"WITH old AS (SELECT * FROM t WHERE id IN ($1) FOR UPDATE) DELETE FROM t WHERE id = $1 AND f = $1",
 }
 
 var typedElsewhere = []string{
 	"UPDATE t SET n = 1 WHERE f = $1 AND id = $1",
+	"UPDATE t SET n = 1 WHERE f IN ($1) AND id IN ($1)",
+	"UPDATE t SET n = 1 WHERE id IN ($1, 1::float8) AND id IN ($1)",
+	"UPDATE t SET n = 1 WHERE (id IN ($1)) IN (SELECT true FROM u WHERE f = $1) AND id IN ($1)",
+	"UPDATE t SET n = 1 WHERE (t.id IN ($1)) = (f IN ($1)) AND t.id = $1",
 	"UPDATE t SET n = 1 WHERE $1 <> 1::float8 AND id = $1",
 	"UPDATE t SET n = 1 WHERE $1::float8 > 0 AND id = $1",
 	"UPDATE t SET n = 1 WHERE EXISTS (SELECT 1 FROM (SELECT 1::float8 AS id) s WHERE s.id = $1) AND id = $1",

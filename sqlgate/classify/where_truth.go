@@ -170,8 +170,8 @@ func truthOf(b bool) truth {
 
 // foldExpr folds comparisons of constants and of an expression with itself.
 func (w *walk) foldExpr(i int32) truth {
-	kind, op := string(w.raw(i, "kind")), w.comparison(i)
-	left, right := w.child(i, "lexpr"), w.child(i, "rexpr")
+	op := w.comparison(i)
+	kind, left, right := w.sides(i)
 	if left < 0 || right < 0 {
 		return w.opaque(i)
 	}
@@ -204,6 +204,47 @@ func (w *walk) foldExpr(i int32) truth {
 		return isNull
 	}
 	return w.opaque(i)
+}
+
+// sides gives the kind of an operator and what stands on its two sides. IN and NOT IN of
+// one constant or parameter are = and <>, which is what the server makes of them
+// (transformAExprIn in PostgreSQL's parse_expr.c).
+func (w *walk) sides(i int32) (kind string, left, right int32) {
+	kind, left, right = string(w.raw(i, "kind")), w.child(i, "lexpr"), w.child(i, "rexpr")
+	if kind == "AEXPR_IN" {
+		if only := w.onlyConstant(right); only >= 0 {
+			return "AEXPR_OP", left, only
+		}
+	}
+	return kind, left, right
+}
+
+// onlyConstant gives the one constant or parameter, with its casts, that a list holds, or -1.
+func (w *walk) onlyConstant(list int32) int32 {
+	only := int32(-1)
+	for item := range w.items(list, "items") {
+		if only >= 0 {
+			return -1
+		}
+		only = item
+	}
+	bare := only
+	for w.is(bare, "TypeCast") {
+		bare = w.child(bare, "arg")
+	}
+	if w.is(bare, "A_Const") || w.is(bare, "ParamRef") {
+		return only
+	}
+	return -1
+}
+
+// operatorOf gives what an operand belongs to: its owner, above the list of IN.
+func (w *walk) operatorOf(operand int32) int32 {
+	i := w.owner(operand)
+	if w.is(i, "List") {
+		return w.owner(i)
+	}
+	return i
 }
 
 // foldPair folds the comparison of an expression with the same, or with one that is
