@@ -132,6 +132,18 @@ func (s *secretServer) testEveryColumn(t *testing.T) {
 			require.Equal(t, open, s.safe(sql), sql)
 		}
 	}
+	settings, err := tsv(settingsTSV, 4)
+	require.NoError(t, err)
+	absent := 0
+	for _, r := range settings {
+		if r[3] == "" { // nobody can give it a value: a name that nothing defines needs a dot
+			absent++
+			require.Equal(t, [][]string{{"true"}}, s.rows("SELECT (current_setting('"+r[0]+"', true) IS NULL)::text"), r[0])
+			_, err := s.conn.Exec(context.Background(), "SET "+r[0]+" = 'x'").ReadAll()
+			require.ErrorContains(t, err, "42704", r[0])
+		}
+	}
+	require.Positive(t, absent)
 }
 
 // openToAll are relations that the server keeps from ordinary roles, for no
