@@ -91,6 +91,8 @@ CREATE VIEW order_emails AS SELECT o.id, c.email FROM orders AS o JOIN customers
 CREATE VIEW behind AS SELECT email FROM order_emails;
 CREATE VIEW totals AS SELECT id, o.total FROM orders AS o;
 CREATE VIEW sleeper AS SELECT pg_sleep(0) IS NULL AS slept FROM plain;
+CREATE VIEW napper AS SELECT pg_sleep(0) IS NULL AS slept;
+CREATE VIEW today AS SELECT now();
 CREATE VIEW hashes AS SELECT rolpassword FROM pg_authid;
 CREATE VIEW mine AS SELECT id, note FROM plain WHERE id > 0;
 CREATE TABLE held (id int PRIMARY KEY, note text);
@@ -133,6 +135,8 @@ func TestASnapshotTellsWhatStandsBehindNames(t *testing.T) {
 		{"SELECT * FROM behind", "read public.customers public.order_emails public.orders"},
 		{"SELECT * FROM totals", "read public.orders; functions public.total; signals unknown_function; not safe"},
 		{"SELECT * FROM sleeper", "read public.plain; functions pg_sleep; signals delay_function; not safe"},
+		{"SELECT * FROM napper", "functions pg_sleep; signals delay_function; not safe"},
+		{"SELECT * FROM today", ""},
 		{"SELECT * FROM hashes", "read pg_catalog.pg_authid; signals secret_catalog_read; not safe"},
 		{"SELECT * FROM secret", "functions public.allowed; signals unknown_function; not safe"},
 		{"SELECT * FROM parent", "read public.child"},

@@ -233,9 +233,7 @@ func (w *resolution) through(r *relation, on int) {
 			w.found.Functions = append(w.found.Functions, signal.Subject)
 		}
 	}
-	if len(r.view.TablesRead) > 0 {
-		w.line("%s reads %s", r.Relation, strings.Join(r.view.TablesRead, ", "))
-	}
+	w.line("%s reads %s", r.Relation, cmp.Or(strings.Join(r.view.TablesRead, ", "), "no table"))
 	for _, name := range r.view.TablesRead {
 		if behind := w.s.relations[name]; behind != nil && !behind.plain {
 			w.visit(behind, Read)
@@ -281,6 +279,9 @@ func (w *resolution) referred(r *relation, on int) {
 // result is what was found beyond the facts of the text, nil for nothing.
 func (w *resolution) result(c *classify.Classification) *Found {
 	f := &w.found
+	if len(f.Lines) == 0 { // all that is found has one
+		return nil
+	}
 	f.TablesRead, f.TablesWritten = beyond(f.TablesRead, c.TablesRead), beyond(f.TablesWritten, c.TablesWritten)
 	f.ColumnsWritten, f.Functions = beyond(f.ColumnsWritten, c.ColumnsWritten), beyond(f.Functions, c.Functions)
 	f.Lines = beyond(f.Lines, nil)
