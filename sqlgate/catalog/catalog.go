@@ -26,13 +26,14 @@ type Entry struct {
 
 	View     string    `json:"view,omitempty"`     // the query of a view, with all names qualified
 	Code     []Code    `json:"code,omitempty"`     // functions of the users' that are called for it
-	Triggers []Trigger `json:"triggers,omitempty"` // that fire, but for those of a partition that are its parent's
+	Triggers []Trigger `json:"triggers,omitempty"` // that fire
 	Rules    []Rule    `json:"rules,omitempty"`    // on writes
 	Keys     []string  `json:"keys,omitempty"`     // columns that are unique by themselves
 	Columns  []string  `json:"columns,omitempty"`  // those of all columns whose name may be that of a key
 	Refers   []Refers  `json:"refers,omitempty"`   // foreign keys that carry a change here
 	Parents  []string  `json:"parents,omitempty"`  // whose rows those of this are
 	Part     bool      `json:"part,omitempty"`     // it is a partition
+	Split    []string  `json:"split,omitempty"`    // columns that say in which partition of it a row is; * = an expression
 
 	Call     string `json:"call,omitempty"`     // schema.name of a function with the name of a built-in
 	Operator string `json:"operator,omitempty"` // schema.name of an operator with the name of a built-in
@@ -61,6 +62,7 @@ type Trigger struct {
 	Call    string   `json:"call"`
 	Of      []string `json:"of,omitempty"` // columns of UPDATE OF; none: any
 	Instead bool     `json:"instead,omitempty"`
+	Above   bool     `json:"above,omitempty"` // of a partition: it is its parent's, too
 }
 
 // A Rule rewrites a write.
@@ -91,7 +93,10 @@ type relation struct {
 	view     *classify.Classification // of a view; nil: it could not be classified
 	children []*relation
 	referred []reference // by others
-	plain    bool        // nothing stands behind it
+	parents  []*relation // of a partition
+	pruned   bool
+	plain    bool // nothing stands behind it
+	bare     bool // but for what stands behind its parent, too
 }
 
 type reference struct {
@@ -135,6 +140,9 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 		for _, parent := range r.Parents {
 			if above := s.relations[parent]; above != nil {
 				above.children = append(above.children, r)
+				if r.Part {
+					r.parents = append(r.parents, above)
+				}
 			}
 		}
 		for _, to := range r.Refers {
@@ -144,26 +152,26 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 		}
 	}
 	for _, r := range s.relations {
-		r.prune(0)
+		r.prune()
 	}
 	return s, nil
 }
 
 // prune forgets partitions behind which nothing stands, and tells of a relation whether
 // anything does.
-func (r *relation) prune(depth int) {
-	if depth < deepestTree {
-		r.children = slices.DeleteFunc(r.children, func(c *relation) bool {
-			c.prune(depth + 1)
-			return c.Part && c.plain
-		})
+func (r *relation) prune() {
+	if r.pruned {
+		return
 	}
-	r.plain = r.View == "" && len(r.Code)+len(r.Triggers)+len(r.Rules)+len(r.children)+len(r.referred) == 0
+	r.pruned = true
+	r.children = slices.DeleteFunc(r.children, func(c *relation) bool {
+		c.prune()
+		return c.Part && c.bare
+	})
+	own := slices.ContainsFunc(r.Triggers, func(t Trigger) bool { return !t.Above })
+	r.bare = r.View == "" && !own && len(r.Code)+len(r.Rules)+len(r.children)+len(r.referred) == 0
+	r.plain = r.bare && len(r.Triggers) == 0 && len(r.parents) == 0
 }
-
-// deepestTree bounds how deep partitions are looked for in partitions: two relations of one
-// name may seem to lie in each other.
-const deepestTree = 32
 
 // add puts another relation of the same name to it.
 func (r *relation) add(e *Entry) {
@@ -176,6 +184,7 @@ func (r *relation) add(e *Entry) {
 		r.Kind = "v"
 	}
 	r.Code, r.Triggers, r.Rules = append(r.Code, e.Code...), append(r.Triggers, e.Triggers...), append(r.Rules, e.Rules...)
+	r.Split = append(r.Split, e.Split...)
 	r.Refers, r.Parents, r.Part = append(r.Refers, e.Refers...), append(r.Parents, e.Parents...), r.Part && e.Part
 	r.Keys = slices.DeleteFunc(r.Keys, func(k string) bool { return !slices.Contains(e.Keys, k) })
 	r.Columns = append(r.Columns, e.Columns...)

@@ -47,6 +47,9 @@ func (s *Snapshot) Resolve(c *classify.Classification, operators, keys []string)
 		}
 	}
 	for _, name := range operators {
+		if name == "!=" {
+			name = "<>"
+		}
 		if o, shadows := s.operators[name]; shadows {
 			w.call(o, o, "bears the name of a built-in operator")
 		}
@@ -138,6 +141,12 @@ func (w *resolution) visit(r *relation, on int) {
 	}
 	w.depth++
 	defer func() { w.depth-- }()
+	if fresh&Update != 0 && len(r.Split) > 0 && (w.depth > 1 || w.writes(r, r.Split)) { // rows may move, each deleted and inserted
+		fresh |= Insert | Delete
+	}
+	if w.depth == 1 && fresh&(Insert|Update) != 0 {
+		w.bounds(r, 0)
+	}
 	for _, code := range r.Code {
 		if code.On&fresh != 0 {
 			w.call(code.Call, r.Relation, "calls "+code.Call+" (its "+code.By+")")
@@ -145,7 +154,7 @@ func (w *resolution) visit(r *relation, on int) {
 	}
 	instead := 0
 	for _, t := range r.Triggers {
-		if t.On&fresh == 0 {
+		if t.On&fresh == 0 || t.Above && w.depth > 1 {
 			continue
 		}
 		if t.Instead {
@@ -199,11 +208,29 @@ func (w *resolution) visit(r *relation, on int) {
 	w.referred(r, fresh)
 }
 
+// bounds adds what the keys call that say whether a row may be in a partition.
+func (w *resolution) bounds(r *relation, depth int) {
+	for _, above := range r.parents {
+		for _, code := range above.Code {
+			if code.By == "partition key" {
+				w.call(code.Call, above.Relation, "calls "+code.Call+" (its partition key)")
+			}
+		}
+		if depth < deepestTree {
+			w.bounds(above, depth+1)
+		}
+	}
+}
+
+// deepestTree bounds how deep partitions lie in partitions: two relations of one name may
+// seem to lie in each other.
+const deepestTree = 32
+
 // writes tells whether the statement writes one of these columns of a relation.
 func (w *resolution) writes(r *relation, columns []string) bool {
 	return slices.ContainsFunc(w.columns, func(fact string) bool {
 		column, of := strings.CutPrefix(fact, r.Relation+".")
-		return of && (column == "*" || slices.Contains(columns, column))
+		return of && (column == "*" || slices.Contains(columns, column) || slices.Contains(columns, "*"))
 	})
 }
 
@@ -219,8 +246,13 @@ func (w *resolution) through(r *relation, on int) {
 	}
 	w.found.Classes = append(w.found.Classes, r.view.Class)
 	w.found.TablesRead = append(w.found.TablesRead, r.view.TablesRead...)
+	for _, name := range r.view.RiskSignals { // Signals has the first of them alone
+		if name != classify.SignalConfusableText && !slices.ContainsFunc(r.view.Signals, func(s classify.Signal) bool { return s.Signal == name }) {
+			w.found.Signals = append(w.found.Signals, classify.Signal{Signal: name, Subject: r.Relation})
+		}
+	}
 	for _, f := range r.view.Functions {
-		if strings.Contains(f, ".") {
+		if strings.Contains(f, ".") || len(r.view.Signals) >= mostSignals {
 			w.found.Functions = append(w.found.Functions, f)
 		}
 	}
@@ -243,6 +275,9 @@ func (w *resolution) through(r *relation, on int) {
 		}
 	}
 }
+
+// mostSignals is how many signals a classification lists.
+const mostSignals = 32
 
 // write adds a table that is written by what stands behind another, of which any column may be.
 func (w *resolution) write(name string, on int, columns bool) {

@@ -18,6 +18,7 @@ const (
 // nothing of a user's runs; pg_get_viewdef locks what a view reads, shared. Pinned objects
 // have no entries in pg_depend, so each call that stands there is one of somebody's; what an extension brought
 // is not told of. The types of columns are followed through sixteen others, and what lies deeper counts as a call of ?.?.
+// A view of megabytes is not printed, and counts as one that could not be judged.
 // A read of a table with row security may call what any policy on it calls, and so may a write.
 const relationsSQL = `
 WITH RECURSIVE rel AS (
@@ -37,6 +38,8 @@ said(rel, events, what, classid, objid) AS (
  SELECT d.adrelid, CASE WHEN a.attgenerated = '' THEN 4 ELSE 20 END, 'default', 'pg_attrdef'::regclass::oid, d.oid FROM pg_attrdef AS d JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
  UNION ALL SELECT k.conrelid, 20, 'check', 'pg_constraint'::regclass, k.oid FROM pg_constraint AS k WHERE k.conrelid <> 0
  UNION ALL SELECT o.rel, 20, 'domain', 'pg_constraint'::regclass, k.oid FROM of_columns AS o JOIN parts AS p ON p.type = o.type JOIN pg_constraint AS k ON k.contypid = p.part
+ UNION ALL SELECT o.rel, 4, 'domain', 'pg_type'::regclass, p.part FROM of_columns AS o JOIN parts AS p ON p.type = o.type
+ UNION ALL SELECT t.tgrelid, t.tgtype::int4 & 60, 'trigger', 'pg_trigger'::regclass, t.oid FROM pg_trigger AS t WHERE t.tgqual IS NOT NULL AND NOT t.tgisinternal AND t.tgenabled NOT IN ('D', 'R')
  UNION ALL SELECT i.indrelid, 20, 'index', 'pg_class'::regclass, i.indexrelid FROM pg_index AS i
  UNION ALL SELECT p.partrelid, 20, 'partition key', 'pg_class'::regclass, p.partrelid FROM pg_partitioned_table AS p
  UNION ALL SELECT y.polrelid, 29, 'policy', 'pg_policy'::regclass, y.oid FROM pg_policy AS y JOIN rel ON rel.oid = y.polrelid WHERE rel.relrowsecurity
@@ -45,9 +48,9 @@ said(rel, events, what, classid, objid) AS (
 code AS (SELECT x.rel, json_agg(json_build_object('on', x.events, 'by', x.what, 'call', x.name) ORDER BY x.what COLLATE "C", x.name COLLATE "C", x.events) AS list FROM (
   SELECT DISTINCT s.rel, s.events, s.what, o.name FROM said AS s JOIN pg_depend AS d ON d.classid = s.classid AND d.objid = s.objid JOIN ours AS o ON o.classid = d.refclassid AND o.objid = d.refobjid
   UNION SELECT o.rel, 20, 'domain', '?.?' FROM of_columns AS o JOIN parts AS p ON p.type = o.type WHERE p.depth = 16) AS x GROUP BY x.rel),
-triggers AS (SELECT t.tgrelid AS rel, json_agg(json_build_object('on', t.tgtype::int4 & 60, 'call', fn.name, 'instead', t.tgtype::int4 & 64 <> 0,
+triggers AS (SELECT t.tgrelid AS rel, json_agg(json_build_object('on', t.tgtype::int4 & 60, 'call', fn.name, 'instead', t.tgtype::int4 & 64 <> 0, 'above', t.tgparentid <> 0,
    'of', (SELECT json_agg(a.attname ORDER BY a.attname COLLATE "C") FROM pg_attribute AS a WHERE a.attrelid = t.tgrelid AND a.attnum = ANY (t.tgattr))) ORDER BY fn.name COLLATE "C", t.tgtype, t.tgname COLLATE "C") AS list
-  FROM pg_trigger AS t JOIN fn ON fn.oid = t.tgfoid WHERE NOT t.tgisinternal AND t.tgenabled NOT IN ('D', 'R') AND t.tgparentid = 0 GROUP BY t.tgrelid),
+  FROM pg_trigger AS t JOIN fn ON fn.oid = t.tgfoid WHERE NOT t.tgisinternal AND t.tgenabled NOT IN ('D', 'R') GROUP BY t.tgrelid),
 rules AS (SELECT w.ev_class AS rel, json_agg(json_build_object('on', CASE w.ev_type WHEN '2' THEN 16 WHEN '3' THEN 4 ELSE 8 END, 'instead', w.is_instead,
    'names', (SELECT json_agg(DISTINCT n.name) FROM (SELECT r.name COLLATE "C" AS name FROM pg_depend AS d JOIN rel AS r ON r.oid = d.refobjid WHERE d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> w.ev_class) AS n)) ORDER BY w.rulename COLLATE "C") AS list
   FROM pg_rewrite AS w WHERE w.ev_type <> '1' AND w.ev_enabled NOT IN ('D', 'R') GROUP BY w.ev_class),
@@ -55,13 +58,15 @@ keys AS (SELECT i.indrelid AS rel, json_agg(DISTINCT a.attname::text COLLATE "C"
   WHERE i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnum > 0 GROUP BY i.indrelid),
 named AS (SELECT a.attrelid AS rel, json_agg(a.attname::text ORDER BY a.attname COLLATE "C") AS list FROM pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY ($1) GROUP BY a.attrelid),
 refers AS (SELECT k.conrelid AS rel, json_agg(json_build_object('to', rel.name, 'key', (SELECT json_agg(a.attname ORDER BY a.attname COLLATE "C") FROM pg_attribute AS a WHERE a.attrelid = k.confrelid AND a.attnum = ANY (k.confkey)),
-   'on_delete', CASE k.confdeltype WHEN 'c' THEN 8 WHEN 'n' THEN 16 WHEN 'd' THEN 16 ELSE 0 END, 'on_update', CASE WHEN k.confupdtype IN ('c', 'n', 'd') THEN 16 ELSE 0 END) ORDER BY k.conname COLLATE "C", k.oid) AS list
+   'on_delete', CASE k.confdeltype WHEN 'c' THEN 8 WHEN 'n' THEN 16 WHEN 'd' THEN 20 ELSE 0 END, 'on_update', CASE WHEN k.confupdtype IN ('c', 'n') THEN 16 WHEN k.confupdtype = 'd' THEN 20 ELSE 0 END) ORDER BY k.conname COLLATE "C", k.oid) AS list
   FROM pg_constraint AS k JOIN rel ON rel.oid = k.confrelid WHERE k.contype = 'f' AND k.conparentid = 0 GROUP BY k.conrelid),
+split AS (SELECT p.partrelid AS rel, json_agg(COALESCE(a.attname, '*') ORDER BY k.at) AS list FROM pg_partitioned_table AS p CROSS JOIN LATERAL unnest(p.partattrs::int2[]) WITH ORDINALITY AS k(attnum, at)
+  LEFT JOIN pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = k.attnum GROUP BY p.partrelid),
 parents AS (SELECT i.inhrelid AS rel, json_agg(rel.name ORDER BY i.inhseqno) AS list FROM pg_inherits AS i JOIN rel ON rel.oid = i.inhparent GROUP BY i.inhrelid)
-SELECT json_build_object('relation', rel.name, 'kind', rel.relkind, 'view', CASE WHEN rel.relkind IN ('v', 'm') THEN pg_get_viewdef(rel.oid) END, 'code', code.list, 'triggers', triggers.list,
- 'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition)::text
+SELECT json_build_object('relation', rel.name, 'kind', rel.relkind, 'view', CASE WHEN rel.relkind IN ('v', 'm') THEN CASE WHEN EXISTS (SELECT FROM pg_rewrite AS w WHERE w.ev_class = rel.oid AND w.ev_type = '1' AND pg_column_size(w.ev_action) > 200000) THEN ';' ELSE pg_get_viewdef(rel.oid) END END, 'code', code.list, 'triggers', triggers.list,
+ 'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition, 'split', split.list)::text
 FROM rel LEFT JOIN code ON code.rel = rel.oid LEFT JOIN triggers ON triggers.rel = rel.oid LEFT JOIN rules ON rules.rel = rel.oid LEFT JOIN keys ON keys.rel = rel.oid
- LEFT JOIN named ON named.rel = rel.oid LEFT JOIN refers ON refers.rel = rel.oid LEFT JOIN parents ON parents.rel = rel.oid`
+ LEFT JOIN named ON named.rel = rel.oid LEFT JOIN refers ON refers.rel = rel.oid LEFT JOIN parents ON parents.rel = rel.oid LEFT JOIN split ON split.rel = rel.oid`
 
 // shadowsSQL has the functions and operators of the schemas $1 that bear the name of one of
 // PostgreSQL's: a text that names no schema may mean them. Of operators those that take
