@@ -49,6 +49,7 @@ const (
 	maxEqualNodes       = 144_000_000 // sides of equalities, times the nodes of their conditions: the same
 	copiesOfArm         = 30          // arms of UNION ALL, times themselves, times columns, that take what a node does
 	copiesOfQuery       = 8           // nodes of a query that are copied for one that is put into it, of which the same holds
+	nodesOfPlan         = 100         // of a query in an expression, which is planned wherever that is copied to
 	copiesOfWhole       = 2           // nodes of a query that is planned as a copy
 	maxAlternativePairs = 20_000
 	maxSorted           = 400  // aggregates of a query with DISTINCT or ORDER BY

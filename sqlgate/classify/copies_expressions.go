@@ -76,7 +76,7 @@ func (z *sizing) size(i int32, sees *sight) nodes {
 		if string(z.raw(i, "subLinkType")) == "EXISTS_SUBLINK" && !z.becomesJoin(i) { // planned as a subplan and as a hashed one
 			times = 2
 		}
-		n := capped(1 + times*q.total)
+		n := capped(1 + times*(q.total+nodesOfPlan))
 		z.asked += n
 		return z.size(z.child(i, "testexpr"), sees).times(2).plus(each(n))
 	case z.is(i, "WindowDef") && (z.fieldName(i) != "over" || !z.has(i, "name")): // OVER w is none of its own
