@@ -126,6 +126,9 @@ CREATE TRIGGER arrived AFTER INSERT ON moved FOR EACH ROW EXECUTE FUNCTION audit
 CREATE TABLE watched (id int PRIMARY KEY);
 CREATE TRIGGER gone AFTER DELETE ON watched FOR EACH ROW WHEN (allowed(OLD.id::text)) EXECUTE FUNCTION audit();
 CREATE TABLE far (id int REFERENCES watched ON DELETE SET DEFAULT DEFAULT mark(1));
+CREATE VIEW first_moved AS SELECT id, at FROM moved_1;
+CREATE TABLE called (id int PRIMARY KEY, up int REFERENCES customers ON UPDATE CASCADE);
+CREATE TRIGGER carried AFTER UPDATE OF up ON called FOR EACH ROW EXECUTE FUNCTION audit();
 CREATE FUNCTION upper(int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION differs(int, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
 CREATE OPERATOR <> (FUNCTION = differs, LEFTARG = int, RIGHTARG = text);
@@ -180,7 +183,10 @@ func TestASnapshotTellsWhatStandsBehindNames(t *testing.T) {
 		{"DELETE FROM orders WHERE id = 1", "written public.lines public.seen; columns public.seen.*"},
 		{"DELETE FROM customers WHERE id = 1", "written public.lines public.orders public.seen; columns public.seen.*"},
 		{"UPDATE customers SET email = 'x' WHERE id = 1", ""},
-		{"UPDATE customers SET id = 2 WHERE id = 1", "written public.orders; columns public.orders.*"},
+		{"UPDATE customers SET id = 2 WHERE id = 1", "written public.called public.orders; columns public.called.* public.orders.*; functions public.audit; signals unknown_function"},
+		{"WITH c AS (UPDATE called SET id = 3 WHERE id = 9 RETURNING id) UPDATE customers SET id = 2 WHERE id = 1", "written public.orders; columns public.called.* public.orders.*; functions public.audit; signals unknown_function"},
+		{"UPDATE called SET id = 3 WHERE id = 9", ""},
+		{"INSERT INTO first_moved VALUES (1, 1)", "read public.moved_1; written public.moved_1; columns public.moved_1.*; functions public.audit; signals unknown_function"},
 		{"TRUNCATE orders", ""},
 		{"TRUNCATE orders CASCADE", "written public.lines public.seen"},
 		{"INSERT INTO filled (id) VALUES (1)", "functions public.next_note; signals unknown_function"},

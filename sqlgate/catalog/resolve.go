@@ -100,18 +100,20 @@ func (r *relation) keyed(keys []string) bool {
 }
 
 type visit struct {
-	r  *relation
-	on int
+	r    *relation
+	on   int
+	deep bool // it is not named
 }
 
-// A resolution walks what stands behind relations. Each is visited once for each event, so a
-// circle ends.
+// A resolution walks what stands behind relations. Each is visited once for each event as it is
+// named, and once as others lead to it, so a circle ends.
 type resolution struct {
 	s       *Snapshot
 	columns []string // written by the statement itself
 	seen    map[visit]bool
 	found   Found
 	depth   int
+	below   bool // what is visited next is a partition of what was
 }
 
 // line keeps a sentence for people.
@@ -127,9 +129,10 @@ func (w *resolution) call(name, subject, why string) {
 }
 
 func (w *resolution) visit(r *relation, on int) {
-	fresh := 0
+	fresh, below := 0, w.below
+	w.below = false
 	for bit := 1; bit <= on; bit <<= 1 {
-		if v := (visit{r, bit}); on&bit != 0 && !w.seen[v] {
+		if v := (visit{r, bit, w.depth > 0}); on&bit != 0 && !w.seen[v] {
 			if w.seen == nil {
 				w.seen = map[visit]bool{}
 			}
@@ -144,7 +147,7 @@ func (w *resolution) visit(r *relation, on int) {
 	if fresh&Update != 0 && len(r.Split) > 0 && (w.depth > 1 || w.writes(r, r.Split)) { // rows may move, each deleted and inserted
 		fresh |= Insert | Delete
 	}
-	if w.depth == 1 && fresh&(Insert|Update) != 0 {
+	if !below && fresh&(Insert|Update) != 0 {
 		w.bounds(r, 0)
 	}
 	for _, code := range r.Code {
@@ -154,7 +157,7 @@ func (w *resolution) visit(r *relation, on int) {
 	}
 	instead := 0
 	for _, t := range r.Triggers {
-		if t.On&fresh == 0 || t.Above && w.depth > 1 {
+		if t.On&fresh == 0 || t.Above && below {
 			continue
 		}
 		if t.Instead {
@@ -199,7 +202,7 @@ func (w *resolution) visit(r *relation, on int) {
 				w.found.ColumnsWritten = append(w.found.ColumnsWritten, child.Relation+".*")
 			}
 		}
-		if child.Part {
+		if w.below = child.Part; child.Part {
 			w.visit(child, fresh)
 		} else {
 			w.visit(child, fresh&^Insert)
@@ -303,7 +306,7 @@ func (w *resolution) referred(r *relation, on int) {
 		if on&emptied != 0 && f.from != r {
 			next |= Truncate | emptied
 		}
-		if next == 0 || f.from == r && w.depth == 1 && w.seen[visit{r, next}] {
+		if next == 0 {
 			continue
 		}
 		w.line("%s changes with %s, which it refers to", f.from.Relation, r.Relation)
