@@ -6,6 +6,7 @@ PGRUN     := $(GO) run ./fixtures/pgrun --install --
 FUZZTIME  ?= 30s
 CRASHES   ?= 200
 CHANGES   ?= 1000
+CATALOG_CHANGES ?= 1000
 SOAK_MINUTES ?= 30
 WATCHROUNDS ?= 40
 DAMAGED   ?= 3000
@@ -80,6 +81,10 @@ outcomes: ## break every form of execution at every message with every fault, an
 .PHONY: soak
 soak: ## 24 mixed clients for SOAK_MINUTES (default 30), with gates and databases killed and connections broken meanwhile
 	SOAK_MINUTES=$(SOAK_MINUTES) $(PGRUN) $(GO) test -count=1 -timeout $$(($(SOAK_MINUTES) + 60))m -v -run ManyClientsForALongTime ./cmd/gate
+
+.PHONY: schemas
+schemas: ## a trigger that comes and goes CATALOG_CHANGES times (default 1000) under a running gate: it never fires for a statement that was judged without it
+	CATALOG_CHANGES=$(CATALOG_CHANGES) $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run JudgedUnderAnotherSchema ./cmd/gate
 
 .PHONY: policies
 policies: ## change the active policy under load, forwards and back, CHANGES times (default 1000), and recompute every decision

@@ -9,6 +9,7 @@ import (
 	"writegate/commands/fault"
 	"writegate/sqlgate/catalog"
 	"writegate/sqlgate/classify"
+	"writegate/sqlgate/pgexec"
 )
 
 // catalogueWait is how long a statement waits for a reading of the catalogue that a change
@@ -40,7 +41,7 @@ type catalogue struct {
 
 // withCatalogue adds what stands behind the names in a statement.
 func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Classification, text string) classify.Classification {
-	s.behind = nil
+	s.behind, s.definitions = nil, nil
 	if g.CatalogRefresh == 0 || s.unknown != nil || c.Class == classify.ClassSession || c.Class == classify.ClassTCL {
 		return c
 	}
@@ -57,7 +58,8 @@ func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Clas
 			operators = append(operators, impliedOperators[word]...)
 		}
 	}
-	found := snapshot.Resolve(&c, operators, g.Classifier.Keys())
+	found, definitions := snapshot.Resolve(&c, operators, g.Classifier.Keys())
+	s.definitions = (*pgexec.Definitions)(definitions)
 	if found == nil {
 		c.Engine.Catalog = snapshot.Hash()
 		return c

@@ -237,7 +237,7 @@ func (s *submission) trace() string {
 // statement is exactly the text that was judged: the bytes of the one statement,
 // and for an EXECUTE those of what was prepared, with its arguments beside it.
 func (s *submission) statement() pgexec.Statement {
-	st := pgexec.Statement{SQL: s.SQL, Trace: s.trace(), Settings: s.settings(), Major: s.classification.Engine.ServerMajor, Owner: s.owner()}
+	st := pgexec.Statement{SQL: s.SQL, Trace: s.trace(), Settings: s.settings(), Major: s.classification.Engine.ServerMajor, Owner: s.owner(), Definitions: s.definitions}
 	if b := s.execute; b != nil {
 		st.SQL, st.ParamOIDs, st.Params = b.sql, b.types, b.values
 	}

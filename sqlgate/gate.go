@@ -166,9 +166,10 @@ type submission struct {
 	record         commands.Request
 	decision       commands.Decision
 	watch          stopwatch
-	unrecorded     bool     // what became of it could not be written
-	unknown        error    // why it is not known what the database tells of it
-	behind         []string // what stands in the database behind its names, for people
+	unrecorded     bool                // what became of it could not be written
+	unknown        error               // why it is not known what the database tells of it
+	behind         []string            // what stands in the database behind its names, for people
+	definitions    *pgexec.Definitions // by which that was found; nil: none
 
 	session *session  // the one that the request names, where it exists
 	prepare *prepared // of a PREPARE

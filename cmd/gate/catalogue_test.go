@@ -1,12 +1,21 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
+	"os"
 	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"writegate/eventlog/event"
@@ -115,4 +124,97 @@ func TestTheCatalogueIsReadAgain(t *testing.T) {
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT * FROM names")).status)
 	d.execute(t, "CREATE OR REPLACE VIEW names AS SELECT id, name FROM people WHERE id IN (SELECT person FROM salaries)")
 	require.Eventually(t, func() bool { return g.query(t, ask("SELECT * FROM names")).status == http.StatusForbidden }, startPatience, 50*time.Millisecond)
+}
+
+// A trigger that comes and goes under a running gate never fires for a statement that was
+// judged without it, over HTTP, the wire and its blocks. CATALOG_CHANGES is how often it does.
+func TestNoStatementRunsThatWasJudgedUnderAnotherSchema(t *testing.T) {
+	t.Parallel()
+	changes, err := strconv.Atoi(cmp.Or(os.Getenv("CATALOG_CHANGES"), "40"))
+	require.NoError(t, err)
+	d := newGateDir(t, []byte(cataloguePolicy))
+	d.execute(t, catalogueTables+`; CREATE TABLE fired (at timestamptz DEFAULT now());
+		CREATE FUNCTION fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO fired DEFAULT VALUES; RETURN NEW; END'`)
+	g := startGate(t, d, "GATE_CATALOG_REFRESH_SECONDS=1", "GATE_PGWIRE_ENABLED=true", "GATE_PGWIRE_LAB_MODE=true", "GATE_PGWIRE_LISTEN_ADDR=127.0.0.1:0",
+		"GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1000000", "GATE_RATE_LIMIT_BURST=100000")
+	var ran, again, blocked atomic.Int64
+	var id atomic.Int64
+	count := func(state, what string) {
+		switch state {
+		case "":
+			ran.Add(1)
+		case "40001":
+			again.Add(1)
+		case "42501":
+			blocked.Add(1)
+		default:
+			assert.Fail(t, "a statement failed", "%s: %s", state, what)
+		}
+	}
+	over := make(chan struct{})
+	var clients sync.WaitGroup
+	each := func(send func() (state, what string)) {
+		clients.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					count(send())
+				}
+			}
+		})
+	}
+	insert := func() string { return fmt.Sprintf("INSERT INTO visits VALUES (%d, 'x')", id.Add(1)) }
+	each(func() (string, string) {
+		r, err := g.tryQuery(ask(insert()))
+		if !assert.NoError(t, err) {
+			return "", ""
+		}
+		body := r.json(t)
+		details, _ := body["details"].(map[string]any)
+		switch {
+		case r.status == http.StatusOK:
+			return "", ""
+		case body["reason_code"] == "default_deny":
+			return "42501", ""
+		}
+		return fmt.Sprint(details["sqlstate"]), fmt.Sprint(body)
+	})
+	for _, begin := range []string{"", "BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ"} {
+		conn := g.connect(t)
+		each(func() (string, string) {
+			texts := []string{insert()}
+			if begin != "" {
+				texts = []string{begin, insert(), insert(), "COMMIT"}
+			}
+			for _, text := range texts {
+				if _, err := conn.Exec(t.Context(), text).ReadAll(); err != nil {
+					if begin != "" {
+						_, _ = conn.Exec(t.Context(), "ROLLBACK").ReadAll()
+					}
+					var refused *pgconn.PgError
+					if !errors.As(err, &refused) {
+						return "lost", err.Error()
+					}
+					return refused.Code, err.Error()
+				}
+			}
+			return "", ""
+		})
+	}
+	begun := time.Now()
+	for n := 0; n < changes || (ran.Load() == 0 || again.Load() == 0 || blocked.Load() == 0) && time.Since(begun) < startPatience; n++ {
+		d.execute(t, "CREATE TRIGGER fires BEFORE INSERT ON visits FOR EACH ROW EXECUTE FUNCTION fires()")
+		time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+		d.execute(t, "DROP TRIGGER fires ON visits")
+		time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)
+	}
+	close(over)
+	clients.Wait()
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM fired"))
+	t.Logf("%d ran, %d were told to come again, %d were blocked", ran.Load(), again.Load(), blocked.Load())
+	require.Positive(t, ran.Load())
+	require.Positive(t, again.Load())
+	require.Positive(t, blocked.Load())
 }

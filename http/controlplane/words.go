@@ -466,7 +466,7 @@ var reasonWords = map[string]string{
 	"db_error": "the database refused it", "row_limit_exceeded": "it would have changed more rows than it may", "result_too_large": "its result was too large",
 	"commit_never_sent": "its COMMIT was never sent", "rolled_back": "it was rolled back", "cancelled": "it was cancelled",
 	"transaction_overtime": "its transaction was open for longer than it may be", "settings_drift": "a setting that the gate relies on had changed",
-	"read_fence_violation": "a read tried to write",
+	"read_fence_violation": "a read tried to write", "catalog_changed": "what stands behind its names in the database had changed",
 }
 
 // refusalWords say why a statement that was approved was not even dispatched.

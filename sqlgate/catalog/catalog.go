@@ -37,6 +37,10 @@ type Entry struct {
 
 	Call     string `json:"call,omitempty"`     // schema.name of a function with the name of a built-in
 	Operator string `json:"operator,omitempty"` // schema.name of an operator with the name of a built-in
+
+	// Of a relation, which of two servers, or moments, may differ where all else is the same.
+	OID    uint32   `json:"oid,omitempty"`
+	Hashes []string `json:"hashes,omitempty"` // of the rows of the catalogues that define it, by kind; "" = none of that kind
 }
 
 // Events of a relation (pg_trigger.tgtype, and one more).
@@ -91,12 +95,20 @@ type Snapshot struct {
 type relation struct {
 	Entry
 	view     *classify.Classification // of a view; nil: it could not be classified
+	defined  []defined                // more than one where relations share the name
 	children []*relation
+	below    []*relation // children that have children
+	parted   bool        // it has children, which are locked only where rows are
 	referred []reference // by others
 	parents  []*relation // of a partition
 	pruned   bool
 	plain    bool // nothing stands behind it
 	bare     bool // but for what stands behind its parent, too
+}
+
+type defined struct {
+	oid    uint32
+	hashes []string
 }
 
 type reference struct {
@@ -114,6 +126,8 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 	sum := sha256.New()
 	for i := range entries {
 		e := &entries[i]
+		d := defined{e.OID, e.Hashes}
+		e.OID, e.Hashes = 0, nil
 		line, err := json.Marshal(e)
 		if err != nil {
 			return nil, fmt.Errorf("catalog: %w", err)
@@ -126,8 +140,9 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 			s.operators[bare(e.Operator)] = e.Operator
 		case s.relations[e.Relation] != nil: // "a.b".c and a."b.c" are one name in the facts
 			s.relations[e.Relation].add(e)
+			s.relations[e.Relation].defined = append(s.relations[e.Relation].defined, d)
 		default:
-			s.relations[e.Relation] = &relation{Entry: *e}
+			s.relations[e.Relation] = &relation{Entry: *e, defined: []defined{d}}
 		}
 	}
 	s.hash = hex.EncodeToString(sum.Sum(nil))
@@ -148,6 +163,14 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 		for _, to := range r.Refers {
 			if referred := s.relations[to.To]; referred != nil {
 				referred.referred = append(referred.referred, reference{r, to})
+			}
+		}
+	}
+	for _, r := range s.relations {
+		r.parted = len(r.children) > 0
+		for _, c := range r.children {
+			if len(c.children) > 0 {
+				r.below = append(r.below, c)
 			}
 		}
 	}

@@ -15,10 +15,10 @@ type Found struct {
 	Lines []string // the same for people
 }
 
-// Resolve finds what stands behind the names in a classification, nil where that is nothing.
-// operators are all that the text writes; nil is none. keys are the columns that count as
-// keys.
-func (s *Snapshot) Resolve(c *classify.Classification, operators, keys []string) *Found {
+// Resolve finds what stands behind the names in a classification, nil where that is nothing,
+// and by which definitions. operators are all that the text writes; nil is none. keys are the
+// columns that count as keys.
+func (s *Snapshot) Resolve(c *classify.Classification, operators, keys []string) (*Found, *Definitions) {
 	w := resolution{s: s, columns: c.ColumnsWritten}
 	for _, name := range c.TablesRead {
 		if r := s.relations[name]; r != nil && !r.plain {
@@ -54,7 +54,7 @@ func (s *Snapshot) Resolve(c *classify.Classification, operators, keys []string)
 			w.call(o, o, "bears the name of a built-in operator")
 		}
 	}
-	return w.result(c)
+	return w.result(c), w.definitions(c)
 }
 
 // Operators tells whether Resolve needs the operators of a text.
@@ -111,6 +111,7 @@ type resolution struct {
 	s       *Snapshot
 	columns []string // written by the statement itself
 	seen    map[visit]bool
+	reached []*relation // that others lead to
 	found   Found
 	depth   int
 	below   bool // what is visited next is a partition of what was
@@ -270,8 +271,11 @@ func (w *resolution) through(r *relation, on int) {
 	}
 	w.line("%s reads %s", r.Relation, cmp.Or(strings.Join(r.view.TablesRead, ", "), "no table"))
 	for _, name := range r.view.TablesRead {
-		if behind := w.s.relations[name]; behind != nil && !behind.plain {
-			w.visit(behind, Read)
+		if behind := w.s.relations[name]; behind != nil {
+			w.reached = append(w.reached, behind)
+			if !behind.plain {
+				w.visit(behind, Read)
+			}
 		}
 		if writes := on &^ Read; writes != 0 {
 			w.write(name, writes, true)
@@ -288,8 +292,11 @@ func (w *resolution) write(name string, on int, columns bool) {
 	if columns && on&(Insert|Update) != 0 {
 		w.found.ColumnsWritten = append(w.found.ColumnsWritten, name+".*")
 	}
-	if r := w.s.relations[name]; r != nil && !r.plain {
-		w.visit(r, on)
+	if r := w.s.relations[name]; r != nil {
+		w.reached = append(w.reached, r)
+		if !r.plain {
+			w.visit(r, on)
+		}
 	}
 }
 

@@ -82,7 +82,7 @@ func (a *Alone) Exec(ctx context.Context, st Statement, sink Sink) (Result, erro
 		return aborted(ReasonDBError, BasisCommitNeverSent), staleFault(a.lease.upstream.Timeline, newest)
 	}
 	lim := a.opts.Limits
-	cmd := client(st, lim, sink)
+	cmd := client(st, lim, sink) // with no comparison: that would begin a transaction
 	a.lease.notices = nil
 	r := a.db.run(context.WithoutCancel(ctx), a.lease, a.opts.ExecutionID, a.db.deadline(lim), cmd, segment{cmd})
 	res, f := a.outcome(r)

@@ -1,6 +1,7 @@
 package pgexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 
 // A command is one statement of a batch: Parse, Bind, Describe where a sink
 // wants the columns, Execute. One that is only to be described is Parse and
-// Describe; the look, which the connection keeps prepared, is Bind and Execute.
+// Describe; the look and what else the connection keeps prepared are Bind and Execute.
 type command struct {
 	sql           string
 	oids          []uint32
@@ -25,6 +26,9 @@ type command struct {
 	only          *description // nil: the statement runs
 	keep          bool         // it is only prepared, without a name
 	look          bool         // it is what was prepared so
+	name          string       // of the statement that it is prepared as; "" = passing
+	prepare       bool         // it is only prepared, under its name
+	prepared      bool         // it is what was prepared under its name
 	sink          Sink         // nil: rows are dropped
 
 	rowCap  int64 // rows after which reading stops; 0 is no limit
@@ -36,6 +40,10 @@ type command struct {
 	rows      int64
 	bytes     int64 // of values
 	lengths   int64 // bytes of what stands around them
+	failed    bool  // the error of its segment came in its place
+
+	definitions     *Definitions // of a client's, to be compared; nil: none
+	compared, again *command     // the comparisons before and behind it; nil: none
 }
 
 // Bytes that a row and a value take besides what the values are.
@@ -66,16 +74,20 @@ var errProtocol = errors.New("unexpected message from the database")
 func (c *conn) enqueue(batch ...segment) {
 	for _, seg := range batch {
 		for _, cmd := range seg {
-			name := passing
+			name := cmp.Or(cmd.name, passing)
 			switch {
 			case cmd.keep:
 				c.fe.SendParse(&pgproto3.Parse{Query: cmd.sql, ParameterOIDs: cmd.oids})
 				continue
 			case cmd.look:
 				name = ""
+			case cmd.prepared:
 			default:
 				c.fe.SendClose(&pgproto3.Close{ObjectType: 'S', Name: name})
 				c.fe.SendParse(&pgproto3.Parse{Name: name, Query: cmd.sql, ParameterOIDs: cmd.oids})
+			}
+			if cmd.prepare {
+				continue
 			}
 			if cmd.only != nil {
 				c.fe.SendDescribe(&pgproto3.Describe{ObjectType: 'S', Name: name})
@@ -229,6 +241,9 @@ type segmentReader struct {
 func (r *segmentReader) fail(m *pgproto3.ErrorResponse) {
 	if r.refused == nil {
 		r.refused = pgconn.ErrorResponseToPgError(m)
+		if r.at < len(r.seg) {
+			r.seg[r.at].failed = true
+		}
 	}
 }
 
@@ -245,9 +260,9 @@ func (r *segmentReader) take(msg pgproto3.BackendMessage) error {
 	}
 	cmd := r.seg[r.at]
 	if _, ok := msg.(*pgproto3.CloseComplete); ok {
-		return r.once(&r.closed, !cmd.look, msg)
+		return r.once(&r.closed, !cmd.look && !cmd.prepared, msg)
 	}
-	if _, ok := msg.(*pgproto3.ParseComplete); ok && cmd.keep {
+	if _, ok := msg.(*pgproto3.ParseComplete); ok && (cmd.keep || cmd.prepare && r.closed) {
 		r.next()
 		return nil
 	}
@@ -258,7 +273,7 @@ func (r *segmentReader) take(msg pgproto3.BackendMessage) error {
 	case *pgproto3.ParseComplete:
 		return r.once(&r.parsed, r.closed, msg)
 	case *pgproto3.BindComplete:
-		return r.once(&r.bound, r.parsed || cmd.look, msg)
+		return r.once(&r.bound, r.parsed || cmd.look || cmd.prepared, msg)
 	case *pgproto3.RowDescription:
 		if err := r.once(&r.known, r.bound && cmd.describe, msg); err != nil {
 			return err

@@ -3,6 +3,7 @@ package pgexec
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -20,7 +21,7 @@ const (
 // is not told of. The types of columns are followed through sixteen others, and what lies deeper counts as a call of ?.?.
 // A view of megabytes is not printed, and counts as one that could not be judged.
 // A read of a table with row security may call what any policy on it calls, and so may a write.
-const relationsSQL = `
+var relationsSQL = `
 WITH RECURSIVE rel AS (
  SELECT c.oid, n.nspname || '.' || c.relname AS name, c.relkind, c.relrowsecurity, c.relispartition FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\_%'),
@@ -64,9 +65,13 @@ split AS (SELECT p.partrelid AS rel, json_agg(COALESCE(a.attname, '*') ORDER BY 
   LEFT JOIN pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = k.attnum GROUP BY p.partrelid),
 parents AS (SELECT i.inhrelid AS rel, json_agg(rel.name ORDER BY i.inhseqno) AS list FROM pg_inherits AS i JOIN rel ON rel.oid = i.inhparent GROUP BY i.inhrelid)
 SELECT json_build_object('relation', rel.name, 'kind', rel.relkind, 'view', CASE WHEN rel.relkind IN ('v', 'm') THEN CASE WHEN EXISTS (SELECT FROM pg_rewrite AS w WHERE w.ev_class = rel.oid AND w.ev_type = '1' AND pg_column_size(w.ev_action) > 200000) THEN ';' ELSE pg_get_viewdef(rel.oid) END END, 'code', code.list, 'triggers', triggers.list,
- 'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition, 'split', split.list)::text
-FROM rel LEFT JOIN code ON code.rel = rel.oid LEFT JOIN triggers ON triggers.rel = rel.oid LEFT JOIN rules ON rules.rel = rel.oid LEFT JOIN keys ON keys.rel = rel.oid
+ 'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition, 'split', split.list, 'oid', c.oid::int8, 'hashes', json_build_array(` + asTexts(definedBy) + `))::text
+FROM rel JOIN pg_class AS c ON c.oid = rel.oid LEFT JOIN code ON code.rel = rel.oid LEFT JOIN triggers ON triggers.rel = rel.oid LEFT JOIN rules ON rules.rel = rel.oid LEFT JOIN keys ON keys.rel = rel.oid
  LEFT JOIN named ON named.rel = rel.oid LEFT JOIN refers ON refers.rel = rel.oid LEFT JOIN parents ON parents.rel = rel.oid LEFT JOIN split ON split.rel = rel.oid`
+
+func asTexts(expressions []string) string {
+	return "(" + strings.Join(expressions, ")::text, (") + ")::text"
+}
 
 // shadowsSQL has the functions and operators of the schemas $1 that bear the name of one of
 // PostgreSQL's: a text that names no schema may mean them. Of operators those that take

@@ -21,14 +21,15 @@ import (
 // A Statement is the client's: its text is sent byte for byte as it was judged.
 type Statement struct {
 	SQL           string
-	ParamOIDs     []uint32 // types; 0 or absent: the server infers
-	Params        [][]byte // values; nil is NULL
-	ParamFormats  []int16  // 0 text, 1 binary; none: all text
-	ResultFormats []int16  // the same for columns; a Rows sink needs text
-	Trace         string   // trace id and span id of a read's caller, shown as a part of application_name; "" = none
-	Settings      Settings // of a read's caller; what differs from the pins
-	Major         int      // of a read: as in BeginOptions
-	Owner         string   // whose a read is: it meets nothing that one of another owner left in the session
+	ParamOIDs     []uint32     // types; 0 or absent: the server infers
+	Params        [][]byte     // values; nil is NULL
+	ParamFormats  []int16      // 0 text, 1 binary; none: all text
+	ResultFormats []int16      // the same for columns; a Rows sink needs text
+	Trace         string       // trace id and span id of a read's caller, shown as a part of application_name; "" = none
+	Settings      Settings     // of a read's caller; what differs from the pins
+	Major         int          // of a read: as in BeginOptions
+	Owner         string       // whose a read is: it meets nothing that one of another owner left in the session
+	Definitions   *Definitions // that it was judged by; nil: by its text alone. What runs alone is not compared
 }
 
 // Settings are what a caller's session may set for its statements, by name:
@@ -528,7 +529,7 @@ func tracedName(kind poolKind, trace string) string {
 func client(st Statement, lim Limits, sink Sink) *command {
 	cmd := &command{
 		sql: st.SQL, oids: st.ParamOIDs, params: st.Params, paramFormats: st.ParamFormats, resultFormats: st.ResultFormats,
-		describe: true, sink: sink, byteCap: lim.Bytes,
+		describe: true, sink: sink, byteCap: lim.Bytes, definitions: st.Definitions,
 	}
 	if lim.Bulk {
 		cmd.rowCap = int64(lim.Rows)

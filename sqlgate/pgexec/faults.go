@@ -88,6 +88,11 @@ func driftFault(setting string) *fault.Fault {
 		With("reason", ReasonSettingsDrift)
 }
 
+func catalogFault() *fault.Fault {
+	return fault.New(fault.DBQueryFailed, "What stands in the database behind the names in the statement was changed after the statement had been judged. Nothing was applied; send it again, under a new idempotency key where it has one, and it is judged as it is now.").
+		With("sqlstate", "40001").With("reason", ReasonCatalogChanged).With("retryable", true)
+}
+
 // lostCode reports errors after which the server closes the connection, or has
 // given up the transaction while it waited for us.
 func lostCode(code string) bool {

@@ -40,6 +40,7 @@ const (
 	ReasonOvertime        = "transaction_overtime" // open for longer than a transaction may be
 	ReasonSettingsDrift   = "settings_drift"
 	ReasonReadFence       = "read_fence_violation"
+	ReasonCatalogChanged  = "catalog_changed" // what it was judged by is defined otherwise by now
 	WarningNotReplicated  = "not_replicated"
 	StepStatement         = "statement"
 	StepCommit            = "commit"

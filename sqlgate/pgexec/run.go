@@ -23,6 +23,7 @@ type ran struct {
 	unsent  bool            // before anything of it was sent
 	timeout bool            // it broke off at the gate's own deadline
 	late    bool            // the server ended the block for its time
+	moved   bool            // what the statement was judged by is defined otherwise by now
 	took    time.Duration
 }
 
@@ -47,6 +48,7 @@ func (db *DB) run(ctx context.Context, l *lease, executionID string, deadline ti
 	l.ran = true
 	refused, err := l.exchange(ctx, deadline, batch...)
 	r := &ran{cmd: cmd, refused: lastError(refused, err), err: err}
+	r.moved = l.found(cmd, r.refused)
 	r.late = err != nil && l.block && overtime(r.refused)
 	switch hungUp := ctx.Err() != nil; {
 	case err == nil:
@@ -95,6 +97,9 @@ func (db *DB) outcomeOf(r *ran, basis string) (res Result, f error, ok bool) {
 		return timedOut(basis, ""), timeoutFault().With("outcome", OutcomeAborted), false
 	case r.over():
 		return aborted(ReasonResultTooLarge, basis), tooLargeFault(), false
+	case r.moved:
+		db.types.forget()
+		return aborted(ReasonCatalogChanged, basis), catalogFault(), false
 	case r.late:
 		return aborted(ReasonOvertime, basis).withServer(r.refused), overtimeFault(), false
 	case r.err != nil:

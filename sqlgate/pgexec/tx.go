@@ -3,6 +3,7 @@ package pgexec
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -247,7 +248,8 @@ func (tx *Tx) Exec(ctx context.Context, st Statement, sink Sink) (Result, error)
 	}
 	l, lim := tx.lease, tx.opts.Limits
 	cmd := client(st, lim, sink)
-	batch := append(segment{cmd}, l.beforeCommit()...)
+	before, behind := l.comparing(cmd)
+	batch := slices.Concat(before, segment{cmd}, l.beforeCommit(), behind)
 	var counted *oneRow
 	if lim.MaxRows != nil {
 		var count *command

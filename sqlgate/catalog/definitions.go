@@ -1,0 +1,90 @@
+package catalog
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"writegate/sqlgate/classify"
+)
+
+// Definitions are how the relations that a statement was judged by are defined in a snapshot.
+type Definitions struct {
+	OIDs   []uint32
+	Parts  uint8       // a bit for each of the hashes that are meant; the first is always
+	Hashes string      // a line for each relation, as the server writes them
+	Absent [][2]string // schema and name of relations that are not in the snapshot
+	Hidden bool        // the statement does not name all of them
+}
+
+// definitions are those of what the statement names and of what was visited behind it; nil
+// where it names nothing of the users'.
+func (w *resolution) definitions(c *classify.Classification) *Definitions {
+	var d Definitions
+	relations := make(map[*relation]bool)
+	for _, name := range slices.Concat(c.TablesRead, c.TablesWritten) {
+		if r := w.s.relations[name]; r != nil {
+			relations[r] = true
+		} else {
+			d.absent(name)
+		}
+	}
+	named := len(relations)
+	for v := range w.seen {
+		relations[v.r] = true
+	}
+	for _, r := range w.reached {
+		relations[r] = true
+	}
+	for next := slices.Collect(maps.Keys(relations)); len(next) > 0; {
+		r := next[0]
+		next = next[1:]
+		for _, tree := range r.below {
+			if !relations[tree] {
+				relations[tree] = true
+				next = append(next, tree)
+			}
+		}
+	}
+	d.Hidden = len(relations) > named
+	var all []defined
+	for r := range relations {
+		all = append(all, r.defined...)
+		d.Hidden = d.Hidden || r.parted
+	}
+	if len(all) == 0 && len(d.Absent) == 0 {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b defined) int { return cmp.Compare(a.oid, b.oid) })
+	for _, one := range all {
+		d.OIDs = append(d.OIDs, one.oid)
+		for i, hash := range one.hashes {
+			if hash != "" {
+				d.Parts |= 1 << i
+			}
+		}
+	}
+	var lines []string
+	for _, one := range all {
+		lines = append(lines, strings.Join(slices.DeleteFunc(slices.Clone(one.hashes), func(hash string) bool { return hash == "" }), " "))
+	}
+	if len(d.Absent) > 0 {
+		lines = append(lines, "0")
+	}
+	d.Hashes = strings.Join(lines, "\n")
+	return &d
+}
+
+// absent adds a relation that is not known, under each schema and name that its name in the
+// facts may mean. The server's own are as they are.
+func (d *Definitions) absent(name string) {
+	if strings.HasPrefix(name, "pg_") || strings.HasPrefix(name, "information_schema.") || strings.HasPrefix(name, "?") || strings.HasSuffix(name, ".*") {
+		return
+	}
+	for at, c := range name {
+		if pair := [2]string{name[:at], name[min(at+1, len(name)):]}; c == '.' && !slices.Contains(d.Absent, pair) {
+			d.Absent = append(d.Absent, pair)
+		}
+	}
+}
