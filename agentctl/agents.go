@@ -304,13 +304,13 @@ func (s *Service) EndInherited(ctx context.Context, agents []projections.Agent) 
 	return nil
 }
 
-// mostRevoked is how many tokens a deactivation revokes besides live ones: they are
-// written in one group, and few agents ever have as many.
+// mostRevoked is how many tokens a deactivation revokes by events of their own: they are
+// written in one group, and few agents ever have as many. The others end with the agent.
 const mostRevoked = 512
 
 // deactivation are the events that end an agent: its tokens that are not revoked yet,
 // then itself. Expired ones are revoked too, as the clock that says so may be ahead: those
-// that expired last, as far as there is room for them. a is changed to what it is after
+// that expire last, as far as there is room for them. a is changed to what it is after
 // all of it.
 func deactivation(view *projections.View, a *projections.Agent, end *event.AgentDeactivated, now time.Time, room int) (events []pending, err error) {
 	tokens, err := view.AllTokens(a.AgentID)
@@ -319,10 +319,7 @@ func deactivation(view *projections.View, a *projections.Agent, end *event.Agent
 	}
 	tokens = slices.DeleteFunc(tokens, func(k projections.AgentToken) bool { return !k.RevokedAt.IsZero() })
 	slices.SortStableFunc(tokens, func(a, b projections.AgentToken) int { return b.ExpiresAt.Compare(a.ExpiresAt) })
-	for i := range tokens {
-		if i >= room && tokens[i].StatusAt(now) != projections.TokenLive {
-			break
-		}
+	for i := range tokens[:min(len(tokens), max(room, 0))] {
 		events = append(events, pending{a.AgentID, "deactivate_agent", &event.AgentTokenRevoked{TokenID: tokens[i].ID, AgentID: a.AgentID, Cause: event.CauseAgentDeactivated}})
 	}
 	a.Status, a.Revision, a.UpdatedAt, a.DeactivatedAt = event.AgentInactive, a.Revision+1, now, now

@@ -177,9 +177,13 @@ func (s *Service) agentBody(view *projections.View, a *projections.Agent) (Agent
 	return b, err
 }
 
-func (s *Service) tokenBody(k *projections.AgentToken, now time.Time) TokenBody {
-	return TokenBody{TokenID: k.ID, Hint: k.Hint, Scopes: k.Scopes, Status: k.StatusAt(now), ExpiresAt: event.Timestamp(k.ExpiresAt),
-		CreatedAt: event.Timestamp(k.CreatedAt), RevokedAt: moment(k.RevokedAt), LastUsedAt: moment(s.uses.seen(k.ID, k.UsedAt)), Replaces: optional(k.Replaces)}
+func (s *Service) tokenBody(a *projections.Agent, k *projections.AgentToken, now time.Time) TokenBody {
+	status, revoked := a.TokenStatus(k, now), k.RevokedAt
+	if status == projections.TokenRevoked && revoked.IsZero() {
+		revoked = a.EndedAt
+	}
+	return TokenBody{TokenID: k.ID, Hint: k.Hint, Scopes: k.Scopes, Status: status, ExpiresAt: event.Timestamp(k.ExpiresAt),
+		CreatedAt: event.Timestamp(k.CreatedAt), RevokedAt: moment(revoked), LastUsedAt: moment(s.uses.seen(k.ID, k.UsedAt)), Replaces: optional(k.Replaces)}
 }
 
 func policyBody(p *projections.AgentPolicy) PolicyBody {

@@ -178,12 +178,12 @@ func (c *Caller) stands(view *projections.View, now time.Time) error {
 }
 
 func tokenFault(t *projections.AgentToken, a *projections.Agent, now time.Time) error {
-	switch {
+	switch status := a.TokenStatus(t, now); {
 	case a.Status != event.AgentActive:
 		return fault.New(fault.TokenRevoked, "The agent is deactivated, and its tokens with it. Ask whoever runs it for a new one.").With("agent_status", a.Status)
-	case t.StatusAt(now) == projections.TokenRevoked:
+	case status == projections.TokenRevoked:
 		return fault.New(fault.TokenRevoked, "The token was revoked. Ask for a new one.").With("agent_status", a.Status)
-	case t.StatusAt(now) == projections.TokenExpired:
+	case status == projections.TokenExpired:
 		return fault.New(fault.TokenExpired, "The token's time is over. Ask for a new one.").With("expires_at", event.Timestamp(t.ExpiresAt))
 	}
 	return nil

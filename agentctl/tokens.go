@@ -84,7 +84,7 @@ func (s *Service) IssueToken(ctx context.Context, by *Asker, id string, in *Toke
 		if a.Status != event.AgentActive {
 			return plan{}, agentInactive(id)
 		}
-		if err := roomForToken(view, id, now); err != nil {
+		if err := roomForToken(view, &a, now); err != nil {
 			return plan{}, err
 		}
 		secret, issued := newToken(id, scopes, now.AddDate(0, 0, days), now)
@@ -95,7 +95,7 @@ func (s *Service) IssueToken(ctx context.Context, by *Asker, id string, in *Toke
 		}
 		k := projections.AgentToken{ID: issued.TokenID, AgentID: id, Hint: issued.Hint, Scopes: issued.Scopes, CreatedAt: now,
 			ExpiresAt: time.Unix(0, issued.ExpiresAt).UTC(), Replaces: issued.Replaces}
-		kept := IssuedBody{TokenBody: s.tokenBody(&k, now)}
+		kept := IssuedBody{TokenBody: s.tokenBody(&a, &k, now)}
 		shown := kept
 		shown.Token = &secret
 		return plan{answer: Answer{Status: http.StatusCreated, Body: shown, Location: "/v1/agents/" + id + "/tokens/" + k.ID}, kept: kept,
@@ -103,11 +103,11 @@ func (s *Service) IssueToken(ctx context.Context, by *Asker, id string, in *Toke
 	})
 }
 
-func roomForToken(view *projections.View, id string, now time.Time) error {
-	tokens, err := view.AllTokens(id)
+func roomForToken(view *projections.View, a *projections.Agent, now time.Time) error {
+	tokens, err := view.AllTokens(a.AgentID)
 	live := 0
 	for i := range tokens {
-		if tokens[i].StatusAt(now) == projections.TokenLive {
+		if a.TokenStatus(&tokens[i], now) == projections.TokenLive {
 			live++
 		}
 	}
@@ -142,11 +142,11 @@ func findToken(view *projections.View, agentID, id string) (projections.AgentTok
 // Tokens is GET /v1/agents/:id/tokens, by take as Agents.
 func (s *Service) Tokens(ctx context.Context, c *Caller, id string, page projections.Page, take func(TokenBody) (room bool, err error)) (next string, err error) {
 	err = s.view(ctx, func(view *projections.View) error {
-		_, err := findAgent(view, c, id)
+		a, err := findAgent(view, c, id)
 		if err != nil {
 			return err
 		}
-		next, err = view.EachAgentToken(id, page, func(k *projections.AgentToken) (bool, error) { return take(s.tokenBody(k, s.Now())) })
+		next, err = view.EachAgentToken(id, page, func(k *projections.AgentToken) (bool, error) { return take(s.tokenBody(&a, k, s.Now())) })
 		return err
 	})
 	return next, err
@@ -155,7 +155,8 @@ func (s *Service) Tokens(ctx context.Context, c *Caller, id string, page project
 // RevokeToken ends a token for good. A second time it changes nothing.
 func (s *Service) RevokeToken(ctx context.Context, by *Asker, agentID, id string) (Answer, error) {
 	return s.write(ctx, by, []string{commands.AgentKey(by.Project, agentID)}, func(view *projections.View, now time.Time) (plan, error) {
-		if _, err := findAgent(view, &by.Caller, agentID); err != nil {
+		a, err := findAgent(view, &by.Caller, agentID)
+		if err != nil {
 			return plan{}, err
 		}
 		k, err := findToken(view, agentID, id)
@@ -167,7 +168,7 @@ func (s *Service) RevokeToken(ctx context.Context, by *Asker, agentID, id string
 			k.RevokedAt = now
 			p.events = []pending{{agentID, "revoke_token", &event.AgentTokenRevoked{TokenID: id, AgentID: agentID, Cause: event.CauseRequest}}}
 		}
-		p.answer = Answer{Status: http.StatusOK, Body: s.tokenBody(&k, now)}
+		p.answer = Answer{Status: http.StatusOK, Body: s.tokenBody(&a, &k, now)}
 		return p, nil
 	})
 }

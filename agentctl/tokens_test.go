@@ -36,7 +36,7 @@ func TestADeactivationRevokesTokensThatMayNotBeExpired(t *testing.T) {
 			require.NoError(t, w.view(t.Context(), func(view *projections.View) error {
 				tokens, err := view.AllTokens(agent)
 				require.Len(t, tokens, 2)
-				for i := range tokens {
+				for i := range tokens { // by an event of its own
 					require.Equal(t, projections.TokenRevoked, tokens[i].StatusAt(w.Now()))
 				}
 				return err
@@ -45,24 +45,69 @@ func TestADeactivationRevokesTokensThatMayNotBeExpired(t *testing.T) {
 	}
 }
 
-// A deactivation fits into the log however many tokens the agent had.
+// A deactivation fits into the log however many tokens the agent had, also where a clock that
+// was set back makes what had expired live again. None of them is good any more once the agent
+// is back, whatever the clock says then.
 func TestADeactivationOfAnAgentWithManyTokensIsWritten(t *testing.T) {
+	for name, back := range map[string]time.Duration{"the clock is right": 0, "the clock was set back": 4000 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			w := begin(t)
+			agent := w.agent(t, "default")
+			day := 1
+			for range 1100 {
+				w.now.Add(int64(3 * time.Hour))
+				_, err := w.IssueToken(t.Context(), key("default"), agent, &TokenInput{ExpiryDays: &day})
+				require.NoError(t, err)
+			}
+			w.now.Add(-int64(back))
+			_, err := w.Deactivate(t.Context(), key("default"), agent, "")
+			require.NoError(t, err)
+			require.Equal(t, mostRevoked, w.ended(t, agent, 1100))
+			active := event.AgentActive
+			_, err = w.Update(t.Context(), key("default"), agent, &UpdateInput{AgentInput: AgentInput{Name: "bot", Type: "worker"}, Status: &active})
+			require.NoError(t, err)
+			w.now.Add(-int64(4000 * time.Hour))
+			require.Equal(t, mostRevoked, w.ended(t, agent, 1100))
+			_, err = w.IssueToken(t.Context(), key("default"), agent, &TokenInput{ExpiryDays: &day})
+			require.NoError(t, err)
+		})
+	}
+}
+
+// ended tells how many tokens of an agent are revoked by events of their own, all being revoked.
+func (w *world) ended(t *testing.T, agent string, all int) (revoked int) {
+	t.Helper()
+	require.NoError(t, w.view(t.Context(), func(view *projections.View) error {
+		a, _, err := view.Agent("default", agent)
+		require.NoError(t, err)
+		tokens, err := view.AllTokens(agent)
+		require.Len(t, tokens, all)
+		for i := range tokens {
+			require.Equal(t, projections.TokenRevoked, a.TokenStatus(&tokens[i], w.Now()))
+			if !tokens[i].RevokedAt.IsZero() {
+				revoked++
+			}
+			require.NotNil(t, w.tokenBody(&a, &tokens[i], w.Now()).RevokedAt)
+		}
+		return err
+	}))
+	return revoked
+}
+
+// A token that was replaced without a grace stays ended, whatever the clock says later.
+func TestAReplacedTokenStaysEndedWhereTheClockIsSetBack(t *testing.T) {
 	w := begin(t)
 	agent := w.agent(t, "default")
 	day := 1
-	for range 2 * mostRevoked {
-		w.now.Add(int64(3 * time.Hour))
-		_, err := w.IssueToken(t.Context(), key("default"), agent, &TokenInput{ExpiryDays: &day})
-		require.NoError(t, err)
-	}
-	_, err := w.Deactivate(t.Context(), key("default"), agent, "")
+	old, err := w.IssueToken(t.Context(), key("default"), agent, &TokenInput{ExpiryDays: &day})
 	require.NoError(t, err)
+	id := old.Body.(IssuedBody).TokenID
+	_, err = w.IssueToken(t.Context(), key("default"), agent, &TokenInput{ExpiryDays: &day, Replaces: &id})
+	require.NoError(t, err)
+	w.now.Add(-int64(time.Hour))
 	require.NoError(t, w.view(t.Context(), func(view *projections.View) error {
-		tokens, err := view.AllTokens(agent)
-		require.Len(t, tokens, 2*mostRevoked)
-		for i := range tokens {
-			require.Equal(t, tokens[i].CreatedAt.After(tokens[mostRevoked-1].CreatedAt), !tokens[i].RevokedAt.IsZero(), i)
-		}
+		k, _, err := view.AgentToken(id)
+		require.Equal(t, projections.TokenExpired, k.StatusAt(w.Now()))
 		return err
 	}))
 }

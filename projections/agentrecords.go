@@ -19,6 +19,7 @@ type Agent struct {
 	// DeactivatedSeq is of the last agent_deactivated, also where the agent is back in
 	// service: approvals that were asked for before it are withdrawn. 0 = never.
 	DeactivatedSeq uint64
+	EndedAt        time.Time // when that was; DeactivatedAt is that of an inactive agent
 }
 
 // An AgentToken is a token without its secret.
@@ -34,6 +35,7 @@ type AgentToken struct {
 	ExpiresAt time.Time
 	RevokedAt time.Time // zero = not revoked
 	Replaces  string
+	Ended     bool      // it was replaced without a grace: it is expired for good, also where the clock is set back
 	UsedAt    time.Time // start of the last minute with recorded usage or a statement; zero = never
 }
 
@@ -44,15 +46,25 @@ const (
 	TokenRevoked = "revoked"
 )
 
-// StatusAt is the token's status at a moment.
+// StatusAt is the token's status at a moment, as far as it goes by the token alone.
 func (k *AgentToken) StatusAt(now time.Time) string {
 	switch {
 	case !k.RevokedAt.IsZero():
 		return TokenRevoked
-	case !now.Before(k.ExpiresAt):
+	case k.Ended, !now.Before(k.ExpiresAt):
 		return TokenExpired
 	}
 	return TokenLive
+}
+
+// TokenStatus is the status of one of the agent's tokens at a moment. Those from before its
+// deactivation ended with it, whatever the clock said and however many they were; events tell
+// of a part of them.
+func (a *Agent) TokenStatus(k *AgentToken, now time.Time) string {
+	if k.Seq != 0 && k.Seq < a.DeactivatedSeq { // 0: it is only being issued
+		return TokenRevoked
+	}
+	return k.StatusAt(now)
 }
 
 // An AgentPolicy is a policy for agents as it is now.
@@ -100,7 +112,7 @@ func (a *Agent) walk(c *codec) {
 	number(c, &a.Revision)
 	text(c, &a.Project)
 	number(c, &a.Seq)
-	c.moments(&a.CreatedAt, &a.UpdatedAt, &a.DeactivatedAt, &a.SeenAt)
+	c.moments(&a.CreatedAt, &a.UpdatedAt, &a.DeactivatedAt, &a.EndedAt, &a.SeenAt)
 	number(c, &a.DeactivatedSeq)
 }
 
@@ -110,6 +122,7 @@ func (k *AgentToken) walk(c *codec) {
 	c.strings(&k.Scopes)
 	number(c, &k.Seq)
 	c.moments(&k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.UsedAt)
+	c.flag(&k.Ended)
 }
 
 func (p *AgentPolicy) walk(c *codec) {

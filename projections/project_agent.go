@@ -82,7 +82,7 @@ func agentUpdated(t *tx, e *event.Envelope, p *event.AgentUpdated) {
 
 func agentDeactivated(t *tx, e *event.Envelope, p *event.AgentDeactivated) {
 	t.agent(p.AgentID, func(a *Agent) {
-		a.Status, a.Revision, a.UpdatedAt, a.DeactivatedAt, a.DeactivatedSeq = event.AgentInactive, p.Revision, e.Time, e.Time, e.Seq
+		a.Status, a.Revision, a.UpdatedAt, a.DeactivatedAt, a.EndedAt, a.DeactivatedSeq = event.AgentInactive, p.Revision, e.Time, e.Time, e.Time, e.Seq
 	})
 }
 
@@ -93,7 +93,10 @@ func agentTokenIssued(t *tx, e *event.Envelope, p *event.AgentTokenIssued) {
 	t.put(tokenDigestKey(k.Digest), ptr(name(k.ID)))
 	t.keep(listKey(keyTokenList, k.AgentID, k.Seq), []byte(k.ID))
 	if p.Replaces != "" {
-		t.token(p.Replaces, func(old *AgentToken) { old.ExpiresAt = time.Unix(0, p.ReplacedExpiresAt).UTC() })
+		t.token(p.Replaces, func(old *AgentToken) {
+			old.ExpiresAt = time.Unix(0, p.ReplacedExpiresAt).UTC()
+			old.Ended = old.Ended || !old.ExpiresAt.After(e.Time)
+		})
 	}
 }
 
