@@ -365,7 +365,7 @@ func (c *Commands) RecordRejection(ctx context.Context, r *Rejection) error {
 	shared.ErrorCode, shared.ReasonCode, shared.Operation = string(r.ErrorCode), r.ReasonCode, r.Operation
 	draft := event.New(c.now(), shared, &event.QueryRejected{SQLDigest: r.Request.SQLDigest, SQLBytes: r.Request.SQLBytes,
 		Limit: r.Limit, Position: r.Position, Principal: r.Request.Principal, ExecutionProfile: r.Request.Profile,
-		CredentialIDs: r.Request.CredentialIDs, WireSession: r.Request.WireSession})
+		CredentialIDs: r.Request.CredentialIDs, WireSession: r.Request.WireSession, Channel: r.Request.Channel, Client: r.Request.Client})
 	_, err := c.commit(ctx, eventlog.Group{Drafts: []event.Draft{draft}})
 	return err
 }

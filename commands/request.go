@@ -20,7 +20,9 @@ type Request struct {
 	At                                  time.Time // when it came in
 	AgentID, Project                    string    // of the agent whose token came with it; "" = none
 	CredentialIDs                       []string
-	WireSession                         string // the connection of the wire listener; "" = POST /query
+	WireSession                         string // the connection of the wire listener; "" = another channel
+	Channel                             string // http, wire or mcp
+	Client, Reason                      string // of an MCP client, claims; "" = it said none
 }
 
 // A Decision is what the policy decided and everything that explains it.
@@ -56,7 +58,7 @@ func (r *Request) received(now time.Time, d *Decision) event.Draft {
 	}
 	return event.New(now, ctx, &event.RequestReceived{SQLDigest: r.SQLDigest, SQLBytes: r.SQLBytes, SQLText: r.SQLText,
 		ExecutionProfile: r.profile(), IdempotencyKey: r.IdempotencyKey, RequestDigest: r.RequestDigest, Principal: r.Principal,
-		CredentialIDs: r.CredentialIDs, WireSession: r.WireSession, Purpose: purpose})
+		CredentialIDs: r.CredentialIDs, WireSession: r.WireSession, Purpose: purpose, Client: r.Client, Reason: r.Reason})
 }
 
 // Execution profiles: the one that evidence leaves out, and the one under which a

@@ -384,6 +384,7 @@ func (g *Gate) recordOf(r *Request) commands.Request {
 		SessionID: r.SessionID, ApprovalID: r.ApprovalID, SQLDigest: r.sqlDigest(), RequestDigest: g.approvalDigest(r),
 		SQLBytes: len(r.SQL), Profile: r.ExecutionProfile, IdempotencyKey: r.IdempotencyKey, Principal: principal(r.TLSSubject, r.WireUser), At: r.ReceivedAt,
 		AgentID: r.Agent.ID, Project: r.Agent.Project, CredentialIDs: r.Agent.credentials(), WireSession: r.WireSession,
+		Channel: r.channel(), Client: r.Client, Reason: r.Reason,
 	}
 }
 
@@ -413,7 +414,7 @@ func (s *submission) facts() policy.Facts {
 		TablesRead: c.TablesRead, TablesWritten: c.TablesWritten, ColumnsWritten: c.ColumnsWritten,
 		Functions: c.Functions, RiskSignals: c.RiskSignals, Flags: c.Flags, Where: c.Where, Fingerprint: c.Fingerprint,
 		Actor: s.Actor, App: s.App, Tenant: s.Tenant, Role: s.Role, Host: s.Host, Env: s.Env,
-		TLSSubject: s.TLSSubject, AgentID: s.Agent.ID, AgentToolsVerified: s.Agent.ToolsVerified, Mode: factMode(s.mode), Approved: s.approved, SessionID: s.SessionID,
+		TLSSubject: s.TLSSubject, AgentID: s.Agent.ID, AgentToolsVerified: s.Agent.ToolsVerified, Mode: factMode(s.mode), Approved: s.approved, SessionID: s.SessionID, Channel: s.channel(),
 		MarkerTable: s.markerTable,
 	}
 }
@@ -429,7 +430,7 @@ func (s *submission) decisionRecord(f *policy.Facts) commands.Decision {
 		Facts: event.DecisionFacts{
 			QueryTypes: f.QueryTypes, Class: f.Class, SafeRead: f.SafeRead, TablesRead: f.TablesRead, TablesWritten: f.TablesWritten,
 			ColumnsWritten: f.ColumnsWritten, Functions: f.Functions, RiskSignals: f.RiskSignals, Flags: f.Flags, Where: f.Where,
-			TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified, Approved: f.Approved,
+			TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified, Approved: f.Approved, Channel: f.Channel,
 		},
 	}
 	if r.Decision == policy.RequireApproval && r.Approval != nil {

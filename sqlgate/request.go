@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"writegate/commands/fault"
+	"writegate/sqlgate/policy"
 )
 
 // Limits of a request (spec/decisions.md part 3).
@@ -47,6 +48,9 @@ type Request struct {
 	Agent            Agent  // of that token; Submit fills it in
 	Operator         string // label of a valid operator token that came with the request, or ""
 	WireSession      string // the connection of the wire listener that it came on, or ""
+	MCP              bool   // it came to POST /mcp
+	Client           string // name and version of the MCP client, a claim, or ""
+	Reason           string // why the MCP client wants it, a claim, or ""
 	Trace            string // the caller's trace id and span id, "" where it has none
 	ReceivedAt       time.Time
 
@@ -76,6 +80,11 @@ func (r *Request) Validate(maxSQLBytes int) error {
 	case "", ProfileDefault, ProfileLatency, ProfileBulk:
 	default:
 		fields["execution_profile"] = "must be default, latency or bulk"
+	}
+	for name, value := range map[string]string{"client": r.Client, "reason": r.Reason} {
+		if problem := claimProblem(value); value != "" && problem != "" {
+			fields[name] = problem
+		}
 	}
 	if r.SessionID != "" && claimProblem(r.SessionID) != "" {
 		fields["session_id"] = claimProblem(r.SessionID)
@@ -129,6 +138,17 @@ func claimProblem(value string) string {
 
 func visibleASCII(s string, most int) bool {
 	return s != "" && len(s) <= most && !strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' })
+}
+
+// channel is how the request came in, as a policy sees it.
+func (r *Request) channel() string {
+	switch {
+	case r.WireSession != "":
+		return policy.ChannelWire
+	case r.MCP:
+		return policy.ChannelMCP
+	}
+	return policy.ChannelHTTP
 }
 
 // sqlDigest is the SHA-256 of the exact text.

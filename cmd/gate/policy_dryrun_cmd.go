@@ -67,6 +67,7 @@ func claimFlags(cmd *cobra.Command, c *policy.CaseContext) {
 	f.BoolVar(&c.AgentToolsVerified, "agent-tools-verified", false, "every tool bound to the agent is verified")
 	f.BoolVar(&c.Approved, "approved", false, "the request carries a valid approval for this statement")
 	f.StringVar(&c.SessionID, "session-id", "", "prepared-statement session")
+	f.StringVar(&c.Channel, "channel", policy.ChannelHTTP, "http, wire or mcp: how the statement comes in")
 	f.StringVar(&c.Mode, "mode", "", "enforce or approval_first; default from GATE_MODE")
 }
 
@@ -107,6 +108,8 @@ func (o *dryRunOptions) complete(s *settings) error {
 	switch {
 	case !slices.Contains([]string{"", "shadow", "staging", "prod"}, o.claims.Env):
 		return fmt.Errorf("--env is %q; it must be shadow, staging or prod", o.claims.Env)
+	case !slices.Contains([]string{policy.ChannelHTTP, policy.ChannelWire, policy.ChannelMCP}, o.claims.Channel):
+		return fmt.Errorf("--channel is %q; it must be http, wire or mcp", o.claims.Channel)
 	case o.claims.Mode != policy.ModeEnforce && o.claims.Mode != policy.ModeApprovalFirst:
 		return fmt.Errorf("--mode is %q; it must be enforce or approval_first (shadow and emergency_bypass decide as enforce does)", o.claims.Mode)
 	}
@@ -166,7 +169,7 @@ func (a *app) dryRunAtGate(ctx context.Context, s *settings, name string, o dryR
 	body := map[string]any{
 		"actor": o.claims.Actor, "app": o.claims.App, "tenant": o.claims.Tenant, "role": o.claims.Role, "host": o.claims.Host, "env": o.claims.Env,
 		"tls_subject": o.claims.TLSSubject, "agent_id": o.claims.AgentID, "agent_tools_verified": o.claims.AgentToolsVerified,
-		"approved": o.claims.Approved, "mode": o.claims.Mode, "session_id": o.claims.SessionID,
+		"approved": o.claims.Approved, "mode": o.claims.Mode, "session_id": o.claims.SessionID, "channel": o.claims.Channel,
 	}
 	if o.sql != "" {
 		body["sql"] = o.sql

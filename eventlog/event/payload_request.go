@@ -21,6 +21,8 @@ type RequestReceived struct {
 	CredentialIDs    []string // of the agent's token; none = the request had none
 	WireSession      string   // the connection of the wire listener that it came on; "" = POST /query
 	Purpose          string   // PurposeDescribe; "" = it was to be carried out
+	Client           string   // name and version of an MCP client, a claim; "" = it said none
+	Reason           string   // why an MCP client wants it, a claim; "" = it said none
 	Salt             Salt     // of the key
 }
 
@@ -30,15 +32,17 @@ type RequestReceived struct {
 const PurposeDescribe = "describe"
 
 func (*RequestReceived) EventType() Type         { return TypeRequestReceived }
-func (p *RequestReceived) Fields() Payload       { return write(8, p.form) }
+func (p *RequestReceived) Fields() Payload       { return write(10, p.form) }
 func (p *RequestReceived) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *RequestReceived) form(f *form) {
+	f.str("client", &p.Client, may)
 	f.strs("credential_ids", &p.CredentialIDs, may)
 	f.str("execution_profile", &p.ExecutionProfile, may)
 	f.str("idempotency_key", &p.IdempotencyKey, may)
 	f.str("principal", &p.Principal, may)
 	f.str("purpose", &p.Purpose, may)
+	f.str("reason", &p.Reason, may)
 	f.hash("request_digest", &p.RequestDigest, need)
 	f.salt(&p.Salt)
 	num(f, "sql_bytes", &p.SQLBytes, need)
@@ -58,13 +62,17 @@ type QueryRejected struct {
 	ExecutionProfile string
 	CredentialIDs    []string // of the agent's token; none = the request had none
 	WireSession      string   // as in RequestReceived
+	Channel          string   // as in DecisionFacts
+	Client           string   // as in RequestReceived
 }
 
 func (*QueryRejected) EventType() Type         { return TypeQueryRejected }
-func (p *QueryRejected) Fields() Payload       { return write(6, p.form) }
+func (p *QueryRejected) Fields() Payload       { return write(8, p.form) }
 func (p *QueryRejected) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *QueryRejected) form(f *form) {
+	f.str("channel", &p.Channel, may)
+	f.str("client", &p.Client, may)
 	f.strs("credential_ids", &p.CredentialIDs, may)
 	f.str("execution_profile", &p.ExecutionProfile, may)
 	f.str("limit", &p.Limit, may)
@@ -128,6 +136,7 @@ type DecisionFacts struct {
 	AgentID            string
 	AgentToolsVerified bool
 	Approved           bool
+	Channel            string // how the statement came in; "" = an older record: wire where its request has a wire_session, else http
 }
 
 func (*DecisionRecorded) EventType() Type         { return TypeDecisionRecorded }
@@ -141,7 +150,7 @@ func (p *DecisionRecorded) form(f *form) {
 	f.flag("enforced", &p.Enforced, need)
 	num(f, "engine", &p.Engine, need)
 	f.strs("errors", &p.Errors, may)
-	f.group("facts", 14, p.Facts.form)
+	f.group("facts", 15, p.Facts.form)
 	f.strs("floor", &p.Floor, may)
 	f.str("layer", &p.Layer, need)
 	f.strs("lifted", &p.Lifted, may)
@@ -161,6 +170,7 @@ func (d *DecisionFacts) form(f *form) {
 	f.str("agent_id", &d.AgentID, may)
 	f.flag("agent_tools_verified", &d.AgentToolsVerified, may)
 	f.flag("approved", &d.Approved, may)
+	f.str("channel", &d.Channel, may)
 	f.str("class", &d.Class, may)
 	f.strs("columns_written", &d.ColumnsWritten, may)
 	f.strs("flags", &d.Flags, may)

@@ -371,6 +371,7 @@ type contextBody struct {
 	Approved           *bool   `json:"approved"`
 	Mode               *string `json:"mode"`
 	SessionID          *string `json:"session_id"`
+	Channel            *string `json:"channel"`
 }
 
 // into fills a context with what is there.
@@ -380,7 +381,7 @@ func (b *contextBody) into(c *policy.CaseContext) {
 		to   *string
 	}{
 		{b.Actor, &c.Actor}, {b.App, &c.App}, {b.Tenant, &c.Tenant}, {b.Role, &c.Role}, {b.Host, &c.Host}, {b.Env, &c.Env},
-		{b.TLSSubject, &c.TLSSubject}, {b.AgentID, &c.AgentID}, {b.Mode, &c.Mode}, {b.SessionID, &c.SessionID},
+		{b.TLSSubject, &c.TLSSubject}, {b.AgentID, &c.AgentID}, {b.Mode, &c.Mode}, {b.SessionID, &c.SessionID}, {b.Channel, &c.Channel},
 	} {
 		if f.from != nil {
 			*f.to = *f.from
@@ -415,7 +416,7 @@ func (a *api) dryRunPolicy(c *httpd.Call) error {
 		return err
 	}
 	r := sqlgate.DryRunRequest{SQL: body.SQL, Policy: body.source(), Replay: replay,
-		Context: policy.CaseContext{Env: "prod", Mode: a.Gate.FactMode()}}
+		Context: policy.CaseContext{Env: "prod", Mode: a.Gate.FactMode(), Channel: policy.ChannelHTTP}}
 	if body.PolicyVersion == nil && body.Document == nil {
 		r.Policy = sqlgate.Source{PolicyVersion: sqlgate.ActiveVersion}
 	}
@@ -452,6 +453,9 @@ func checkContext(c *policy.CaseContext, sql *string, maxSQL int) error {
 	}
 	if c.Mode != policy.ModeEnforce && c.Mode != policy.ModeApprovalFirst {
 		fields["mode"] = "must be enforce or approval_first: shadow and emergency_bypass decide as enforce does"
+	}
+	if !slices.Contains([]string{policy.ChannelHTTP, policy.ChannelWire, policy.ChannelMCP}, c.Channel) {
+		fields["channel"] = "must be http, wire or mcp"
 	}
 	sqlgate.CheckContext(c, fields)
 	if len(fields) > 0 {

@@ -133,7 +133,7 @@ var language = sync.OnceValues(func() (*policy.Language, error) {
 })
 
 // requestFacts are the facts of the root request: the context of a statement.
-var requestFacts = []string{"actor", "app", "tenant", "role", "host", "env", "tls_subject", "agent_id", "agent_tools_verified", "mode", "approved", "session_id"}
+var requestFacts = []string{"actor", "app", "tenant", "role", "host", "env", "tls_subject", "agent_id", "agent_tools_verified", "mode", "approved", "session_id", "channel"}
 
 var (
 	// stringVariables have the characters that their fields may have.

@@ -21,14 +21,14 @@ type place struct {
 }
 
 // CaseContext holds the context variables of facts/v1; what a case leaves out
-// is "" or false, env is prod and mode enforce.
+// is "" or false, env is prod, mode enforce and channel http.
 type CaseContext struct {
 	Actor, App, Tenant, Role, Host, Env string
 	TLSSubject, AgentID                 string
 	AgentToolsVerified                  bool
 	Mode                                string
 	Approved                            bool
-	SessionID                           string
+	SessionID, Channel                  string
 }
 
 // Facts joins a classification with the context.
@@ -36,7 +36,7 @@ func (c CaseContext) Facts(classification Facts) Facts {
 	f := classification
 	f.Actor, f.App, f.Tenant, f.Role, f.Host, f.Env = c.Actor, c.App, c.Tenant, c.Role, c.Host, c.Env
 	f.TLSSubject, f.AgentID, f.AgentToolsVerified = c.TLSSubject, c.AgentID, c.AgentToolsVerified
-	f.Mode, f.Approved, f.SessionID = c.Mode, c.Approved, c.SessionID
+	f.Mode, f.Approved, f.SessionID, f.Channel = c.Mode, c.Approved, c.SessionID, c.Channel
 	return f
 }
 
@@ -88,7 +88,7 @@ func (r *reader) cases(n *yaml.Node, pointer, what string) []Case {
 
 func (r *reader) oneCase(n *yaml.Node, pointer string) Case {
 	c := Case{place: place{pointer, n.Line, n.Column}}
-	c.Context.Env, c.Context.Mode = "prod", ModeEnforce
+	c.Context.Env, c.Context.Mode, c.Context.Channel = "prod", ModeEnforce, ChannelHTTP
 	r.object(n, pointer, "a case", []field{
 		{"name", true, func(n *yaml.Node, at string) { c.Name, _ = r.text(n, at, "name", maxText) }},
 		{"sql", true, func(n *yaml.Node, at string) { c.SQL, _ = r.text(n, at, "sql", maxDocumentBytes) }},
@@ -112,7 +112,7 @@ func (r *reader) context(n *yaml.Node, pointer string, c *CaseContext) {
 		text("actor", &c.Actor), text("app", &c.App), text("tenant", &c.Tenant), text("role", &c.Role), text("host", &c.Host),
 		word("env", envs, &c.Env), text("tls_subject", &c.TLSSubject), text("agent_id", &c.AgentID),
 		truth("agent_tools_verified", &c.AgentToolsVerified), word("mode", modes, &c.Mode),
-		truth("approved", &c.Approved), text("session_id", &c.SessionID),
+		truth("approved", &c.Approved), text("session_id", &c.SessionID), word("channel", channels, &c.Channel),
 	})
 }
 

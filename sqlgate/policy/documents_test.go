@@ -13,7 +13,7 @@ func TestTheBaselineIsReadable(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range cases {
 		require.Equal(t, Allow, c.Expect.Not, c.Name)
-		require.Equal(t, CaseContext{Env: "prod", Mode: ModeEnforce}, c.Context, c.Name)
+		require.Equal(t, CaseContext{Env: "prod", Mode: ModeEnforce, Channel: ChannelHTTP}, c.Context, c.Name)
 		require.False(t, seen[c.Name] || seen[c.SQL], c.Name)
 		seen[c.Name], seen[c.SQL] = true, true
 	}

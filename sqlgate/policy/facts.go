@@ -58,6 +58,8 @@ type Facts struct {
 	// this statement and context.
 	Approved  bool   `json:"approved,omitempty"`
 	SessionID string `json:"session_id,omitempty"`
+	// Channel is how the statement came in: ChannelHTTP, ChannelWire or ChannelMCP.
+	Channel string `json:"channel,omitempty"`
 
 	// MarkerTable is the gate's own table in the database, schema.table, empty
 	// where there is none. It is no fact that a rule could see: a statement that
@@ -84,6 +86,13 @@ func (f *Facts) namesMarkerTable() bool {
 const (
 	ModeEnforce       = "enforce"
 	ModeApprovalFirst = "approval_first"
+)
+
+// Values of Facts.Channel.
+const (
+	ChannelHTTP = "http" // POST /query
+	ChannelWire = "wire" // the listener that speaks PostgreSQL's protocol
+	ChannelMCP  = "mcp"  // POST /mcp
 )
 
 // maxListFacts is the number of entries a list of facts may have; past it the
@@ -199,6 +208,8 @@ var (
 	wheres = newVocabulary("none", "tautology", "key_equality", "present")
 	envs   = newVocabulary("shadow", "staging", "prod")
 	modes  = newVocabulary(ModeEnforce, ModeApprovalFirst)
+
+	channels = newVocabulary(ChannelHTTP, ChannelWire, ChannelMCP)
 
 	floorMask = signals.set(floorSignals)
 )

@@ -322,7 +322,7 @@ func drawnFacts(t *rapid.T) *Facts {
 		RiskSignals:    words(signals), Flags: words(flags), Where: words(wheres), Fingerprint: text("f1", "sieve", "f3"),
 		Actor: text("ana", "bob", ""), App: text("agent-1", "shop"), Tenant: text("x", "y"), Role: text("dba", "dev"), Host: text("h.x", "x.h"),
 		Env: text(envs.names...), TLSSubject: text("", "CN=a,O=b"), AgentID: text("", "agt_1"), AgentToolsVerified: rapid.Bool().Draw(t, "tools"),
-		Mode: text(modes.names...), Approved: rapid.Bool().Draw(t, "approved"), SessionID: text("", "s1"),
+		Mode: text(modes.names...), Approved: rapid.Bool().Draw(t, "approved"), SessionID: text("", "s1"), Channel: text(append([]string{""}, channels.names...)...),
 	}
 	f.SafeRead = f.Class == "read" && len(f.RiskSignals) == 0
 	return f

@@ -79,7 +79,7 @@ func TestCases(t *testing.T) {
 func TestTheContextOfACaseReachesTheFacts(t *testing.T) {
 	for key, value := range map[string]string{
 		"actor": "ana", "app": "shop", "tenant": "t1", "role": "dba", "host": "h", "env": "staging", "tls_subject": "CN=x", "agent_id": "agt_1",
-		"agent_tools_verified": "true", "mode": "approval_first", "approved": "true", "session_id": "s1",
+		"agent_tools_verified": "true", "mode": "approval_first", "approved": "true", "session_id": "s1", "channel": "mcp",
 	} {
 		t.Run(key, func(t *testing.T) {
 			want := "[" + value + "]"

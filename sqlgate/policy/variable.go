@@ -55,9 +55,10 @@ var variables = number([]*variable{
 	{name: "mode", kind: kindEnum, words: modes, text: func(f *Facts) string { return f.Mode }},
 	{name: "approved", kind: kindBool, verified: true, truth: func(f *Facts) bool { return f.Approved }},
 	{name: "session_id", kind: kindExact, claim: true, text: func(f *Facts) string { return f.SessionID }},
+	{name: "channel", kind: kindEnum, words: channels, text: func(f *Facts) string { return f.Channel }},
 })
 
-const variableCount = 24
+const variableCount = 25
 
 var variableByName = func() map[string]*variable {
 	m := make(map[string]*variable, len(variables))

@@ -72,10 +72,14 @@ func (r *Reader) join(e *event.Envelope) (*Decision, error) {
 	if err := e.Parse(&p); err != nil {
 		return nil, fmt.Errorf("event %d: %w", e.Seq, err)
 	}
+	channel, err := channelOf(request, &p.Facts)
+	if err != nil {
+		return nil, fmt.Errorf("event %d: %w", request.Seq, err)
+	}
 	return &Decision{
 		Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion, PolicyHash: p.PolicyHash, Engine: p.Engine,
 		session:    p.Run == event.RunSession,
-		Facts:      factsOf(&request.Context, &e.Context, &p.Facts),
+		Facts:      factsOf(&request.Context, &e.Context, &p.Facts, channel),
 		AgentLayer: p.AgentLayer, Describes: p.Run == event.RunDescribe,
 		Recorded: policy.Result{
 			Decision: policy.Decision(e.Context.Decision), ReasonCode: e.Context.ReasonCode, RuleID: p.RuleID, Layer: p.Layer,
@@ -85,7 +89,7 @@ func (r *Reader) join(e *event.Envelope) (*Decision, error) {
 }
 
 // factsOf gathers facts/v1 from where the record keeps them.
-func factsOf(request, decision *event.Context, f *event.DecisionFacts) policy.Facts {
+func factsOf(request, decision *event.Context, f *event.DecisionFacts, channel string) policy.Facts {
 	mode := policy.ModeEnforce
 	if decision.Mode == policy.ModeApprovalFirst {
 		mode = policy.ModeApprovalFirst
@@ -96,6 +100,22 @@ func factsOf(request, decision *event.Context, f *event.DecisionFacts) policy.Fa
 		RiskSignals: f.RiskSignals, Flags: f.Flags, Where: f.Where, Fingerprint: decision.Fingerprint,
 		Actor: request.Actor, App: request.App, Tenant: request.Tenant, Role: request.Role, Host: request.Host, Env: request.Env,
 		TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified,
-		Mode: mode, Approved: f.Approved, SessionID: request.SessionID,
+		Mode: mode, Approved: f.Approved, SessionID: request.SessionID, Channel: channel,
 	}
+}
+
+// channelOf is how the statement came in, also where the record is from before the
+// channel was a fact: no rule of that time could read it.
+func channelOf(received *event.Envelope, f *event.DecisionFacts) (string, error) {
+	if f.Channel != "" {
+		return f.Channel, nil
+	}
+	var p event.RequestReceived
+	if err := received.Parse(&p); err != nil {
+		return "", err
+	}
+	if p.WireSession != "" {
+		return policy.ChannelWire, nil
+	}
+	return policy.ChannelHTTP, nil
 }

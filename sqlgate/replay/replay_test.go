@@ -77,7 +77,7 @@ func (s *story) decides(p *policy.Policy, f policy.Facts, engine uint64) uint64 
 		PolicyHash: sha256.Sum256(p.Document()), Engine: engine, Run: run,
 		Facts: event.DecisionFacts{QueryTypes: f.QueryTypes, Class: f.Class, SafeRead: f.SafeRead, TablesRead: f.TablesRead, TablesWritten: f.TablesWritten,
 			ColumnsWritten: f.ColumnsWritten, Functions: f.Functions, RiskSignals: f.RiskSignals, Flags: f.Flags, Where: f.Where,
-			TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified, Approved: f.Approved},
+			TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified, Approved: f.Approved, Channel: f.Channel},
 	}))
 }
 
@@ -341,4 +341,22 @@ func TestOnlyWhatWasSessionControlIsRecomputedAsSuch(t *testing.T) {
 	last.Payload = payload.Fields()
 	_, found = verify(&s, 0, 0)
 	require.Empty(t, found)
+}
+
+// What was recorded before the channel was a fact is decided under a later policy by
+// what its request says of it.
+func TestAnOlderRecordTellsItsChannelByItsRequest(t *testing.T) {
+	for want, request := range map[string]*event.RequestReceived{policy.ChannelHTTP: {}, policy.ChannelWire: {WireSession: "wire_1"}} {
+		for recorded, is := range map[string]string{"": want, policy.ChannelMCP: policy.ChannelMCP} {
+			var s story
+			s.add(event.New(moment, event.Context{RequestID: "req"}, request),
+				event.New(moment, event.Context{RequestID: "req", Decision: "ALLOW"}, &event.DecisionRecorded{Facts: event.DecisionFacts{Channel: recorded}}))
+			var r Reader
+			_, err := r.Take(&s.events[0])
+			require.NoError(t, err)
+			d, err := r.Take(&s.events[1])
+			require.NoError(t, err)
+			require.Equal(t, is, d.Facts.Channel)
+		}
+	}
 }
