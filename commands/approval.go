@@ -199,3 +199,32 @@ func findApproval(view *projections.View, id string) (projections.Approval, *app
 	}
 	return a, stateOf(&a), nil
 }
+
+// waitPause is the least time between two looks at an approval that is waited for,
+// however much else happens.
+const waitPause = 200 * time.Millisecond
+
+// AwaitResolution returns when an approval is pending no more, or when ctx ends. What it
+// can't look at the caller's own look tells.
+func (c *Commands) AwaitResolution(ctx context.Context, id string) {
+	for ctx.Err() == nil {
+		view := c.store.ViewWithin(ctx)
+		p, found, err := view.Approval(id)
+		applied := view.Applied()
+		view.Close()
+		if err != nil || !found || p.StatusAt(c.now()) != projections.StatusPending {
+			return
+		}
+		left, end := context.WithTimeout(ctx, p.ExpiresAt.Sub(c.now()))
+		err = c.store.WaitApplied(left, applied.Seq+1)
+		stopped := err != nil && left.Err() == nil
+		end()
+		if stopped {
+			return // nothing is applied any more
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(waitPause):
+		}
+	}
+}

@@ -180,36 +180,6 @@ const longestWait = 60
 // maxWaits is how many requests wait for approvals at once, and waitsPerClient how many of one client.
 const maxWaits, waitsPerClient = 256, 64
 
-// waitPause is the least time between two looks at an approval that is waited for,
-// however much else happens.
-const waitPause = 200 * time.Millisecond
-
-// awaitResolution returns when an approval is pending no more, when the time is over, or
-// when the service is told to stop. What it can't look at the caller's own look tells.
-func (a *api) awaitResolution(ctx context.Context, id string, seconds int) {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
-	defer cancel()
-	defer context.AfterFunc(a.Stopping, cancel)()
-	for ctx.Err() == nil {
-		view := a.Store.ViewWithin(ctx)
-		p, found, err := view.Approval(id)
-		applied := view.Applied()
-		view.Close()
-		if err != nil || !found || p.StatusAt(a.Now()) != projections.StatusPending {
-			return
-		}
-		left, end := context.WithTimeout(ctx, p.ExpiresAt.Sub(a.Now()))
-		if err := a.Store.WaitApplied(left, applied.Seq+1); err != nil && left.Err() == nil {
-			cancel() // nothing is applied any more
-		}
-		end()
-		select {
-		case <-ctx.Done():
-		case <-time.After(waitPause):
-		}
-	}
-}
-
 // getApproval is GET /approvals/:approval_id. With ?wait=SECONDS the answer of one that is
 // pending comes when it is no more, or when so much time is over. With ?reach=now an operator
 // learns what one that is pending reaches now: impact is of the moment when it was asked for.
@@ -236,7 +206,10 @@ func (a *api) getApproval(c *httpd.Call) error {
 		}
 		c.Await(func(ctx context.Context) {
 			defer release()
-			a.awaitResolution(ctx, c.Params.ByName("approval_id"), seconds)
+			ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+			defer cancel()
+			defer context.AfterFunc(a.Stopping, cancel)() // the service is told to stop
+			a.Commands.AwaitResolution(ctx, c.Params.ByName("approval_id"))
 		})
 	}
 	view := a.Store.ViewWithin(c.Request.Context())
