@@ -26,6 +26,12 @@ func WithReceipts(ctx context.Context) (context.Context, *Receipts) {
 	return context.WithValue(ctx, receiptsKey{}, r), r
 }
 
+// ReceiptsOf are those that a context hands in to; nil where nobody keeps them.
+func ReceiptsOf(ctx context.Context) *Receipts {
+	r, _ := ctx.Value(receiptsKey{}).(*Receipts)
+	return r
+}
+
 // Text is the receipt as it stands in a header; "" where nothing that has one
 // was made durable.
 func (r *Receipts) Text() (string, error) {
@@ -36,8 +42,8 @@ func (r *Receipts) Text() (string, error) {
 }
 
 func handIn(ctx context.Context, done eventlog.Committed) {
-	r, ok := ctx.Value(receiptsKey{}).(*Receipts)
-	if !ok || !done.HasReceipt() {
+	r := ReceiptsOf(ctx)
+	if r == nil || !done.HasReceipt() {
 		return
 	}
 	r.mu.Lock()

@@ -67,6 +67,14 @@ func (g *Gate) PolicyVersion() string {
 	return ""
 }
 
+// PolicyTexts are the rules of the version that decides, in words; none where none is loaded.
+func (g *Gate) PolicyTexts() (version string, rules []policy.RuleText) {
+	if p := g.running.Load(); p != nil {
+		return p.version, p.policy.RuleTexts()
+	}
+	return "", nil
+}
+
 // PolicyStatus says which policy decides, and what keeps it from doing so.
 func (g *Gate) PolicyStatus(ctx context.Context) (*PolicyStatus, error) {
 	s := &PolicyStatus{

@@ -6,6 +6,7 @@ import (
 
 	"writegate/agentctl"
 	"writegate/http/agentapi"
+	"writegate/http/mcpapi"
 )
 
 // projectKeys are the keys of the projects under /v1.
@@ -27,12 +28,24 @@ func (g *service) newAgents() (*agentctl.Service, error) {
 	return agentctl.New(agentctl.Options{Commands: g.commands, Store: g.store, Log: g.events, Keys: keys, Tools: tools, Logger: g.log})
 }
 
-// registerAgents adds the endpoints under /v1.
+// registerAgents adds the endpoints under /v1, and the tools for agents.
 func (g *service) registerAgents(stopping context.Context) error {
-	return agentapi.Register(g.handler, agentapi.Options{
+	guard, err := agentapi.Register(g.handler, agentapi.Options{
 		Agents: g.agents, Commands: g.commands, Store: g.store, Log: g.events, Health: g.agentHealth, Now: time.Now,
 		Follower: g.events, Head: func() uint64 { return g.events.Head().Seq }, Reaches: g.events.Reaches, Stopping: stopping, StreamsPerClient: g.settings.StreamsPerClient,
 	})
+	if err != nil || !g.settings.MCPEnabled {
+		return err
+	}
+	claims, err := mcpapi.ParseClaims(g.settings.MCPClaims)
+	if err != nil {
+		return err
+	}
+	mcpapi.Register(g.handler, mcpapi.Options{
+		Gate: g.gate, Agents: g.agents, Commands: g.commands, Store: g.store, Guard: guard, Claims: claims, MaxSQLBytes: g.settings.MaxSQLBytes,
+		Version: version, Logger: g.log, Now: time.Now, Stopping: stopping,
+	})
+	return nil
 }
 
 // agentHealth is GET /v1/health (spec/v1.md part 11): /v1 works while the log is

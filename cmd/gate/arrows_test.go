@@ -56,11 +56,12 @@ var arrows = map[string][]string{
 	"http/gateapi": {"docs", "commands/fault", "commands/checkpoints", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/replay", "sqlgate/pgexec", "sqlgate", "http/httpd"},
 
 	"http/agentapi":     {"docs", "agentctl/toolcheck", "commands/fault", "eventlog/event", "projections", "commands", "agentctl", "http/httpd"},
+	"http/mcpapi":       {"commands/fault", "eventlog/event", "projections", "commands", "sqlgate/policy", "sqlgate/pgexec", "sqlgate", "agentctl", "http/httpd"},
 	"http/controlplane": {"commands/fault", "sqlgate/tlsfiles", "sqlgate/lookalike", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 	"cmd/gate": {"agentctl/egress", "agentctl/toolcheck", "agentctl", "http/agentapi", "cmd/terminal", "commands/checkpoints", "commands/fault", "sqlgate/tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/agentrules", "sqlgate/replay",
-		"sqlgate/pgexec", "sqlgate/pgwire", "sqlgate", "http/httpd", "http/gateapi", "http/controlplane"},
+		"sqlgate/pgexec", "sqlgate/pgwire", "sqlgate", "http/httpd", "http/gateapi", "http/mcpapi", "http/controlplane"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }
 
@@ -75,7 +76,7 @@ var onlyImporters = []struct {
 	{"github.com/jackc/pgx/v5/pgconn", []string{"sqlgate/pgexec", "fixtures/postgres"}, "only pgexec sends SQL upstream; the listener knows messages alone"},
 	{"github.com/jackc/puddle", []string{"sqlgate/pgexec"}, "only pgexec holds connections"},
 	{"github.com/prometheus", []string{"http/gateapi"}, "figures are counted by their rooms and told by the API"},
-	{"github.com/modelcontextprotocol/go-sdk", []string{"agentctl/toolcheck"}, "one room speaks with tools"},
+	{"github.com/modelcontextprotocol/go-sdk", []string{"agentctl/toolcheck", "http/mcpapi"}, "one room speaks with tools, and one is tools"},
 	{"code.dny.dev/ssrf", []string{"agentctl/egress"}, "one room judges where the gate may go"},
 	{"database/sql", nil, "only pgexec sends SQL upstream"},
 	{"github.com/cockroachdb/pebble", []string{"projections"}, "only projections reads and writes the store"},

@@ -25,6 +25,7 @@ import (
 	"writegate/eventlog/frame"
 	"writegate/http/gateapi"
 	"writegate/http/httpd"
+	"writegate/http/mcpapi"
 	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/pgwire"
 )
@@ -314,6 +315,9 @@ func (s *settings) meaningFaults(now time.Time) []string {
 	}
 	if _, err := s.projectKeys(); err != nil {
 		faults = append(faults, "GATE_PROJECT_KEYS: "+err.Error())
+	}
+	if _, err := mcpapi.ParseClaims(s.MCPClaims); err != nil {
+		faults = append(faults, "GATE_MCP_CLAIMS: "+err.Error())
 	}
 	if _, err := egress.ParseRules(s.EgressAllowCIDRs, ""); err != nil {
 		faults = append(faults, "GATE_EGRESS_ALLOW_CIDRS: "+err.Error())

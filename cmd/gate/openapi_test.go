@@ -27,6 +27,7 @@ import (
 	"writegate/http/agentapi"
 	"writegate/http/gateapi"
 	"writegate/http/httpd"
+	"writegate/http/mcpapi"
 )
 
 // openAPIPath is the document from the folder of this test.
@@ -342,9 +343,11 @@ func (d *contractDoc) documented() []string {
 func registered() []string {
 	mux := httpd.NewMux(httpd.Options{})
 	gateapi.Register(mux, gateapi.Options{})
-	if err := agentapi.Register(mux, agentapi.Options{Now: time.Now}); err != nil {
+	guard, err := agentapi.Register(mux, agentapi.Options{Now: time.Now})
+	if err != nil {
 		panic(err)
 	}
+	mcpapi.Register(mux, mcpapi.Options{Guard: guard})
 	var list []string
 	for _, r := range mux.Routes() {
 		parts := strings.Split(r.Path, "/")

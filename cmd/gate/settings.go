@@ -110,6 +110,9 @@ type settings struct {
 	ProjectKeys      string `env:"GATE_PROJECT_KEYS" group:"Agents and dashboard" secret:"true" doc:"project keys of /v1: [project/label=]value[;scope+scope], separated by commas; gate keys create makes one"`
 	ClientURL        string `env:"GATE_URL" empty:"refused" doc:"URL of the running gate that commands ask which have no --url, such as http://127.0.0.1:6543; the gate itself does not use it"`
 	ProjectKey       string `env:"GATE_PROJECT_KEY" secret:"true" doc:"project key that gate agents shows to a running gate; the gate itself does not use it"`
+	MCPEnabled       bool   `env:"GATE_MCP_ENABLED" envDefault:"false" doc:"serve POST /mcp, the tools for agents that speak the Model Context Protocol"`
+	MCPClaims        string `env:"GATE_MCP_CLAIMS" empty:"refused" doc:"claims of statements that come by it, name=value separated by commas, that an agent's record does not say; those not given are app=mcp, tenant=default, role=agent, host=mcp and env=prod"`
+	AgentToken       string `env:"GATE_AGENT_TOKEN" empty:"refused" secret:"true" doc:"agent's token that gate mcp shows to a running gate; the gate itself does not use it"`
 	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" doc:"CIDRs, separated by commas, of networks that verification of tools may reach although they are not public, and with plain http"`
 	EgressAllowPorts string `env:"GATE_EGRESS_ALLOW_PORTS" doc:"ports, separated by commas, that verification of tools may reach besides 443"`
 	BackendURL       string `env:"GATE_BACKEND_URL" doc:"address of the gate; read by gate control-plane alone"`

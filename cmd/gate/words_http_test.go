@@ -95,7 +95,8 @@ func TestOnlyAGetPassesOverUnknownParameters(t *testing.T) {
 	w := startAgents(t)
 	mux := httpd.NewMux(httpd.Options{})
 	gateapi.Register(mux, gateapi.Options{StreamsPerClient: 1})
-	require.NoError(t, agentapi.Register(mux, agentapi.Options{Now: time.Now, StreamsPerClient: 1}))
+	_, err := agentapi.Register(mux, agentapi.Options{Now: time.Now, StreamsPerClient: 1})
+	require.NoError(t, err)
 	ids := strings.NewReplacer(":approval_id", "purge", ":execution_id", "exe_none", ":token_id", "tok_none", ":event_id", "evt_none", ":version", "none@1.0.0", ":id", "none_none")
 	checked := 0
 	for _, route := range mux.Routes() {

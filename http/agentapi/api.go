@@ -50,11 +50,15 @@ type api struct {
 // failuresPerMinute is how many failed authentications an address has.
 const failuresPerMinute = 60
 
-// Register adds the endpoints under /v1 to a mux.
-func Register(mux *httpd.Mux, o Options) error {
+// A Guard puts an endpoint behind what all under /v1 are behind: a credential, whose
+// failures count against their address, and the rate limit with its headers.
+type Guard func(serve func(c *httpd.Call, caller *agentctl.Caller) error) httpd.Handler
+
+// Register adds the endpoints under /v1 to a mux, and gives their guard for others.
+func Register(mux *httpd.Mux, o Options) (Guard, error) {
 	failures, err := httpd.NewLimiter(failuresPerMinute, failuresPerMinute, o.Now)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	a := &api{Options: o, failures: failures, streams: httpd.NewSlots(maxStreams, o.StreamsPerClient),
 		projectStreams: httpd.NewSlots(maxStreams, maxProjectStreams)}
@@ -63,7 +67,7 @@ func Register(mux *httpd.Mux, o Options) error {
 		mux.HandleUnchecked(r.method, r.path, a.guarded(r))
 	}
 	mux.Handle(http.MethodGet, "/v1/openapi.json", httpd.Document(docs.OpenAPIV1)) // how to get in is no secret
-	return nil
+	return a.guard, nil
 }
 
 // A route is one endpoint and the scope that it needs; "" is any credential.
@@ -133,8 +137,7 @@ type call struct {
 	caller agentctl.Caller
 }
 
-// guarded puts an endpoint behind its credential, the rate limit and its scope.
-func (a *api) guarded(r route) httpd.Handler {
+func (a *api) guard(serve func(c *httpd.Call, caller *agentctl.Caller) error) httpd.Handler {
 	return func(c *httpd.Call) (err error) {
 		if err := oneOfEach(c.Request.Header); err != nil {
 			return a.refused(c, err)
@@ -157,12 +160,19 @@ func (a *api) guarded(r route) httpd.Handler {
 				a.Agents.NoteError(&caller)
 			}
 		}()
+		return serve(c, &caller)
+	}
+}
+
+// guarded puts an endpoint behind the guard and its scope.
+func (a *api) guarded(r route) httpd.Handler {
+	return a.guard(func(c *httpd.Call, caller *agentctl.Caller) error {
 		if r.scope != "" {
 			used, err := caller.Use(r.scope)
 			if err != nil {
 				return err
 			}
-			caller = used
+			caller = &used
 		}
 		if r.method != http.MethodGet {
 			if err := c.CheckWords(honoured(r), queryParams[r.method+" "+r.path]...); err != nil {
@@ -174,8 +184,8 @@ func (a *api) guarded(r route) httpd.Handler {
 				return err
 			}
 		}
-		return r.serve(&call{c, caller})
-	}
+		return r.serve(&call{c, *caller})
+	})
 }
 
 // oneOfEach refuses a credential that is there twice, and one whose value was

@@ -44,6 +44,18 @@ func DecodeJSON(body []byte, dst any) error {
 	return nil
 }
 
+// DecodeKnown is DecodeJSON for a message of a protocol that others extend: members
+// that dst does not name are left alone, and an empty body is refused.
+func DecodeKnown(body []byte, dst any) error {
+	if err := checkShape(body); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, dst); err != nil {
+		return unreadable(err)
+	}
+	return nil
+}
+
 // checkShape looks at what no option of the library bounds: that the body is an
 // object, and its depth. The whole of it is read, so a body that is no JSON is
 // told from one that means nothing to us.

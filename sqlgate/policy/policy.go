@@ -70,3 +70,22 @@ func (p *Policy) prepare() {
 	}
 	p.index = newIndex(matchers)
 }
+
+// A RuleText is what a rule says in words to those whom it binds.
+type RuleText struct {
+	ID       string
+	Decision Decision
+	Observe  bool // it only says what it would do
+	Message  string
+	Remedy   string
+}
+
+// RuleTexts are the rules in words, in their order.
+func (p *Policy) RuleTexts() []RuleText {
+	texts := make([]RuleText, len(p.rules))
+	for i := range p.rules {
+		r := &p.rules[i]
+		texts[i] = RuleText{r.id, r.decision, r.observe, r.message, r.remedy}
+	}
+	return texts
+}
