@@ -128,7 +128,10 @@ func (s *Service) Register(ctx context.Context, by *Asker, in *RegisterInput) (A
 		kept := answer
 		p := plan{events: []pending{{a.AgentID, "register_agent", &event.AgentRegistered{Agent: a.Agent}}}}
 		if issue {
-			secret, issued := newToken(a.AgentID, defaultTokenScopes, now.AddDate(0, 0, days), now)
+			secret, issued, err := newToken(view, a.AgentID, defaultTokenScopes, now.AddDate(0, 0, days), now)
+			if err != nil {
+				return plan{}, err
+			}
 			p.events = append(p.events, pending{a.AgentID, "issue_token", issued})
 			c := CredentialsBody{TokenID: issued.TokenID, ExpiresAt: event.Timestamp(time.Unix(0, issued.ExpiresAt))}
 			kept.Credentials = &c

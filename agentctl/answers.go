@@ -2,6 +2,7 @@ package agentctl
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	"writegate/eventlog/event"
@@ -77,6 +78,7 @@ type TokenBody struct {
 	RevokedAt  *string  `json:"revoked_at"`
 	LastUsedAt *string  `json:"last_used_at"`
 	Replaces   *string  `json:"replaces"`
+	WireLogin  bool     `json:"wire_login"` // it is good as the agent's password at the wire listener
 }
 
 // IssuedBody is the answer of an issue: Token is null where it is given again.
@@ -177,13 +179,16 @@ func (s *Service) agentBody(view *projections.View, a *projections.Agent) (Agent
 	return b, err
 }
 
-func (s *Service) tokenBody(a *projections.Agent, k *projections.AgentToken, now time.Time) TokenBody {
+// tokenBody renders a token of an agent; verifiers are those of its agent.
+func (s *Service) tokenBody(a *projections.Agent, k *projections.AgentToken, verifiers []projections.TokenVerifier, now time.Time) TokenBody {
 	status, revoked := a.TokenStatus(k, now), k.RevokedAt
 	if status == projections.TokenRevoked && revoked.IsZero() {
 		revoked = a.EndedAt
 	}
+	wire := slices.Contains(k.Scopes, string(ScopeQuery)) && status == projections.TokenLive &&
+		slices.ContainsFunc(verifiers, func(v projections.TokenVerifier) bool { return v.TokenID == k.ID })
 	return TokenBody{TokenID: k.ID, Hint: k.Hint, Scopes: k.Scopes, Status: status, ExpiresAt: event.Timestamp(k.ExpiresAt),
-		CreatedAt: event.Timestamp(k.CreatedAt), RevokedAt: moment(revoked), LastUsedAt: moment(s.uses.seen(k.ID, k.UsedAt)), Replaces: optional(k.Replaces)}
+		CreatedAt: event.Timestamp(k.CreatedAt), RevokedAt: moment(revoked), LastUsedAt: moment(s.uses.seen(k.ID, k.UsedAt)), Replaces: optional(k.Replaces), WireLogin: wire}
 }
 
 func policyBody(p *projections.AgentPolicy) PolicyBody {

@@ -14,6 +14,7 @@ import (
 	"writegate/sqlgate"
 	"writegate/sqlgate/agentrules"
 	"writegate/sqlgate/policy"
+	"writegate/sqlgate/scram"
 )
 
 // AgentOf finds the agent of a token that came with a statement; the token has to
@@ -26,13 +27,55 @@ func (s *Service) AgentOf(ctx context.Context, token string) (sqlgate.Agent, err
 	if err != nil {
 		return sqlgate.Agent{}, err
 	}
+	return s.agentWith(ctx, &t)
+}
+
+// AgentNow is AgentOf for a token that was proven before. It implements sqlgate.Overlay.
+func (s *Service) AgentNow(ctx context.Context, a sqlgate.Agent) (sqlgate.Agent, error) {
+	var t projections.AgentToken
+	err := s.view(ctx, func(view *projections.View) (err error) {
+		c := Caller{Project: a.Project, TokenID: a.CredentialID, AgentID: a.ID}
+		if err := c.stands(view, s.Now()); err != nil {
+			return err
+		}
+		t, _, err = view.AgentToken(a.CredentialID)
+		return err
+	})
+	if err != nil {
+		return sqlgate.Agent{}, err
+	}
+	return s.agentWith(ctx, &t)
+}
+
+// Verifiers check the tokens of an agent as passwords of the wire listener, whatever
+// became of them since: AgentNow says which are good. All have one salt, since a client is
+// told one before it shows which of them it has.
+func (s *Service) Verifiers(ctx context.Context, agentID string) (list []sqlgate.AgentVerifier, err error) {
+	err = s.view(ctx, func(view *projections.View) error {
+		kept, err := view.TokenVerifiers(agentID)
+		for i := 0; err == nil && i < len(kept); i++ {
+			var v sqlgate.AgentVerifier
+			var t projections.AgentToken
+			if v.Verifier, err = scram.Parse(kept[i].Verifier); err == nil {
+				t, _, err = view.AgentToken(kept[i].TokenID)
+			}
+			v.Agent = sqlgate.Agent{ID: agentID, Project: t.Project, CredentialID: t.ID}
+			list = append(list, v)
+		}
+		return err
+	})
+	return list, err
+}
+
+// agentWith is the agent of a token that is good.
+func (s *Service) agentWith(ctx context.Context, t *projections.AgentToken) (sqlgate.Agent, error) {
 	c := Caller{Project: t.Project, TokenID: t.ID, AgentID: t.AgentID, tokenScopes: scopesOf(t.Scopes)}
 	if err := c.Require(ScopeQuery); err != nil {
 		return sqlgate.Agent{}, err
 	}
 	s.uses.saw(&c, s.Now())
 	a := sqlgate.Agent{ID: t.AgentID, Project: t.Project, CredentialID: t.ID}
-	err = s.view(ctx, func(view *projections.View) (err error) {
+	err := s.view(ctx, func(view *projections.View) (err error) {
 		a.ToolsVerified, err = view.ToolsVerified(a.ID, s.Now())
 		return err
 	})

@@ -11,6 +11,7 @@ import (
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
 	"writegate/projections"
+	"writegate/sqlgate/scram"
 )
 
 // Lives of a token in days, and how many live ones an agent has at most.
@@ -47,12 +48,29 @@ func (in *TokenInput) check(f *fieldErrors) {
 	f.add(in.Scopes != nil && len(in.Scopes) == 0, "/scopes", "must name at least one scope, or be left out")
 }
 
-// newToken makes a token and the event that brings it.
-func newToken(agentID string, scopes []string, expires, now time.Time) (secret string, issued *event.AgentTokenIssued) {
+// newToken makes a token and the event that brings it. Its verifier has the salt of those
+// before it.
+func newToken(view *projections.View, agentID string, scopes []string, expires, now time.Time) (secret string, issued *event.AgentTokenIssued, err error) {
+	salt := scram.NewSalt()
+	before, err := view.TokenVerifiers(agentID)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(before) > 0 {
+		v, err := scram.Parse(before[0].Verifier)
+		if err != nil {
+			return "", nil, err
+		}
+		salt = v.Salt
+	}
 	secret = NewSecret(TokenPrefix)
+	verifier, err := scram.New(secret, salt, scram.Iterations)
+	if err != nil {
+		return "", nil, err
+	}
 	scopes = slices.Compact(slices.Sorted(slices.Values(scopes)))
 	return secret, &event.AgentTokenIssued{TokenID: event.NewIDOf(event.TokenIDKind, now), AgentID: agentID, TokenSHA256: digestOf(secret),
-		Hint: hintOf(secret), Scopes: scopes, ExpiresAt: expires.UnixNano()}
+		Hint: hintOf(secret), Scopes: scopes, ExpiresAt: expires.UnixNano(), Verifier: verifier.String()}, nil
 }
 
 // IssueToken makes a token, possibly in place of another one, which then ends
@@ -87,7 +105,10 @@ func (s *Service) IssueToken(ctx context.Context, by *Asker, id string, in *Toke
 		if err := roomForToken(view, &a, now); err != nil {
 			return plan{}, err
 		}
-		secret, issued := newToken(id, scopes, now.AddDate(0, 0, days), now)
+		secret, issued, err := newToken(view, id, scopes, now.AddDate(0, 0, days), now)
+		if err != nil {
+			return plan{}, err
+		}
 		if in.Replaces != nil {
 			if err := replace(view, issued, in, now); err != nil {
 				return plan{}, err
@@ -95,7 +116,7 @@ func (s *Service) IssueToken(ctx context.Context, by *Asker, id string, in *Toke
 		}
 		k := projections.AgentToken{ID: issued.TokenID, AgentID: id, Hint: issued.Hint, Scopes: issued.Scopes, CreatedAt: now,
 			ExpiresAt: time.Unix(0, issued.ExpiresAt).UTC(), Replaces: issued.Replaces}
-		kept := IssuedBody{TokenBody: s.tokenBody(&a, &k, now)}
+		kept := IssuedBody{TokenBody: s.tokenBody(&a, &k, []projections.TokenVerifier{{TokenID: k.ID}}, now)}
 		shown := kept
 		shown.Token = &secret
 		return plan{answer: Answer{Status: http.StatusCreated, Body: shown, Location: "/v1/agents/" + id + "/tokens/" + k.ID}, kept: kept,
@@ -146,7 +167,11 @@ func (s *Service) Tokens(ctx context.Context, c *Caller, id string, page project
 		if err != nil {
 			return err
 		}
-		next, err = view.EachAgentToken(id, page, func(k *projections.AgentToken) (bool, error) { return take(s.tokenBody(&a, k, s.Now())) })
+		verifiers, err := view.TokenVerifiers(id)
+		if err != nil {
+			return err
+		}
+		next, err = view.EachAgentToken(id, page, func(k *projections.AgentToken) (bool, error) { return take(s.tokenBody(&a, k, verifiers, s.Now())) })
 		return err
 	})
 	return next, err
@@ -168,7 +193,7 @@ func (s *Service) RevokeToken(ctx context.Context, by *Asker, agentID, id string
 			k.RevokedAt = now
 			p.events = []pending{{agentID, "revoke_token", &event.AgentTokenRevoked{TokenID: id, AgentID: agentID, Cause: event.CauseRequest}}}
 		}
-		p.answer = Answer{Status: http.StatusOK, Body: s.tokenBody(&a, &k, now)}
+		p.answer = Answer{Status: http.StatusOK, Body: s.tokenBody(&a, &k, nil, now)}
 		return p, nil
 	})
 }

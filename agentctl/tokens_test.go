@@ -6,8 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"writegate/commands"
+	"writegate/commands/fault"
 	"writegate/eventlog/event"
 	"writegate/projections"
+	"writegate/sqlgate"
+	"writegate/sqlgate/scram"
 )
 
 // A token that is expired by a clock that is ahead is revoked with its agent: it would be
@@ -87,7 +91,7 @@ func (w *world) ended(t *testing.T, agent string, all int) (revoked int) {
 			if !tokens[i].RevokedAt.IsZero() {
 				revoked++
 			}
-			require.NotNil(t, w.tokenBody(&a, &tokens[i], w.Now()).RevokedAt)
+			require.NotNil(t, w.tokenBody(&a, &tokens[i], nil, w.Now()).RevokedAt)
 		}
 		return err
 	}))
@@ -110,4 +114,56 @@ func TestAReplacedTokenStaysEndedWhereTheClockIsSetBack(t *testing.T) {
 		require.Equal(t, projections.TokenExpired, k.StatusAt(w.Now()))
 		return err
 	}))
+}
+
+// A token of a release that kept no verifier is none for the wire listener, which is said of
+// it; the next one of its agent is.
+func TestATokenWithoutAVerifierIsNoPasswordOfTheWire(t *testing.T) {
+	w := begin(t)
+	agent := w.agent(t, "default")
+	old := &event.AgentTokenIssued{TokenID: event.NewIDOf(event.TokenIDKind, w.Now()), AgentID: agent, TokenSHA256: [32]byte{1}, Hint: "h", Scopes: defaultTokenScopes,
+		ExpiresAt: w.Now().Add(time.Hour).UnixNano()}
+	_, err := w.Commands.Change(t.Context(), commands.Change{Decide: func(*projections.View, time.Time) ([]event.Draft, error) {
+		return []event.Draft{event.New(w.Now(), event.Context{Project: "default", AgentID: agent}, old)}, nil
+	}})
+	require.NoError(t, err)
+	wire := func() (list []bool) {
+		_, err := w.Tokens(t.Context(), &key("default").Caller, agent, projections.Page{Asc: true}, func(b TokenBody) (bool, error) {
+			list = append(list, b.WireLogin)
+			return true, nil
+		})
+		require.NoError(t, err)
+		return list
+	}
+	verifiers := func() []sqlgate.AgentVerifier {
+		list, err := w.Verifiers(t.Context(), agent)
+		require.NoError(t, err)
+		return list
+	}
+	require.Equal(t, []bool{false}, wire())
+	require.Empty(t, verifiers())
+
+	narrow, err := w.IssueToken(t.Context(), key("default"), agent, &TokenInput{Scopes: []string{"events:read"}})
+	require.NoError(t, err)
+	issued, err := w.IssueToken(t.Context(), key("default"), agent, &TokenInput{})
+	require.NoError(t, err)
+	body := issued.Body.(IssuedBody)
+	require.True(t, body.WireLogin)
+	require.False(t, narrow.Body.(IssuedBody).WireLogin, "it has no scope for statements")
+	require.Equal(t, []bool{false, false, true}, wire())
+	list := verifiers()
+	require.Len(t, list, 2)
+	require.Equal(t, list[0].Verifier.Salt, list[1].Verifier.Salt)
+	require.Equal(t, sqlgate.Agent{ID: agent, Project: "default", CredentialID: body.TokenID}, list[1].Agent)
+	again, err := scram.New(*body.Token, list[1].Verifier.Salt, scram.Iterations)
+	require.NoError(t, err)
+	require.Equal(t, again, list[1].Verifier)
+
+	w.now.Add(int64(91 * 24 * time.Hour))
+	_, err = w.AgentNow(t.Context(), list[1].Agent)
+	require.Equal(t, fault.TokenExpired, fault.CodeOf(err))
+	require.Equal(t, []bool{false, false, false}, wire())
+	_, err = w.IssueToken(t.Context(), key("default"), agent, &TokenInput{})
+	require.NoError(t, err)
+	require.Len(t, verifiers(), 1, "those that ended make room")
 }

@@ -204,27 +204,32 @@ func findApproval(view *projections.View, id string) (projections.Approval, *app
 // however much else happens.
 const waitPause = 200 * time.Millisecond
 
-// AwaitResolution returns when an approval is pending no more, or when ctx ends. What it
-// can't look at the caller's own look tells.
-func (c *Commands) AwaitResolution(ctx context.Context, id string) {
+// AwaitResolution returns when an approval is pending no more, which it reports, or when ctx
+// ends. What it can't look at is as what is not pending: the caller's own look tells. It
+// writes nothing and holds nothing meanwhile.
+func (c *Commands) AwaitResolution(ctx context.Context, id string) (decided bool) {
 	for ctx.Err() == nil {
 		view := c.store.ViewWithin(ctx)
 		p, found, err := view.Approval(id)
 		applied := view.Applied()
 		view.Close()
-		if err != nil || !found || p.StatusAt(c.now()) != projections.StatusPending {
-			return
+		if err != nil {
+			return ctx.Err() == nil
+		}
+		if !found || p.StatusAt(c.now()) != projections.StatusPending {
+			return true
 		}
 		left, end := context.WithTimeout(ctx, p.ExpiresAt.Sub(c.now()))
 		err = c.store.WaitApplied(left, applied.Seq+1)
-		stopped := err != nil && left.Err() == nil
+		nothing := err != nil && left.Err() == nil // is applied any more
 		end()
-		if stopped {
-			return // nothing is applied any more
+		if nothing {
+			return false
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(waitPause):
 		}
 	}
+	return false
 }

@@ -39,6 +39,16 @@ type AgentToken struct {
 	UsedAt    time.Time // start of the last minute with recorded usage or a statement; zero = never
 }
 
+// A TokenVerifier checks a token as a password of the wire listener.
+type TokenVerifier struct {
+	TokenID  string
+	Verifier string // SCRAM-SHA-256, in PostgreSQL's form
+}
+
+// tokenVerifiers are those of an agent's tokens, the oldest first, but for tokens that were
+// not live any more when a later one was issued.
+type tokenVerifiers []TokenVerifier
+
 // Statuses of a token.
 const (
 	TokenLive    = "live"
@@ -123,6 +133,16 @@ func (k *AgentToken) walk(c *codec) {
 	number(c, &k.Seq)
 	c.moments(&k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.UsedAt)
 	c.flag(&k.Ended)
+}
+
+func (l *tokenVerifiers) walk(c *codec) {
+	n := c.length(len(*l))
+	if c.reading {
+		*l = make(tokenVerifiers, n)
+	}
+	for i := range *l {
+		texts(c, &(*l)[i].TokenID, &(*l)[i].Verifier)
+	}
 }
 
 func (p *AgentPolicy) walk(c *codec) {

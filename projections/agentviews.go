@@ -31,6 +31,12 @@ func (v *View) TokenByDigest(digest [32]byte) (k AgentToken, ok bool, err error)
 	return v.AgentToken(string(id))
 }
 
+// TokenVerifiers are those of an agent's tokens, whatever became of these since.
+func (v *View) TokenVerifiers(agent string) (list []TokenVerifier, err error) {
+	_, err = v.read(verifiersKey(agent), (*tokenVerifiers)(&list))
+	return list, err
+}
+
 // AgentPolicy finds a policy of a project.
 func (v *View) AgentPolicy(project, id string) (p AgentPolicy, ok bool, err error) {
 	ok, err = v.read(agentPolicyKey(id), &p)

@@ -34,6 +34,7 @@ const (
 	keyToken           = "gt/" // id -> AgentToken
 	keyTokenDigest     = "gs/" // SHA-256 of the secret -> id
 	keyTokenList       = "gu/" // agent, be64(seq) -> id
+	keyVerifiers       = "gx/" // agent -> tokenVerifiers
 	keyAgentPolicy     = "gp/" // id -> AgentPolicy
 	keyAgentPolicyHead = "gh/" // id -> AgentPolicyHead
 	keyAgentPolicyList = "gq/" // project, be64(seq) -> id

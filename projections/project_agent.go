@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,8 @@ func agentKey(id string) []byte { return []byte(keyAgent + id) }
 func tokenKey(id string) []byte { return []byte(keyToken + id) }
 
 func tokenDigestKey(digest [32]byte) []byte { return append([]byte(keyTokenDigest), digest[:]...) }
+
+func verifiersKey(agent string) []byte { return []byte(keyVerifiers + agent) }
 
 func agentPolicyKey(id string) []byte { return []byte(keyAgentPolicy + id) }
 
@@ -98,6 +101,17 @@ func agentTokenIssued(t *tx, e *event.Envelope, p *event.AgentTokenIssued) {
 			old.Ended = old.Ended || !old.ExpiresAt.After(e.Time)
 		})
 	}
+	if p.Verifier == "" {
+		return
+	}
+	var list tokenVerifiers
+	t.get(verifiersKey(k.AgentID), &list)
+	list = slices.DeleteFunc(list, func(v TokenVerifier) bool {
+		var old AgentToken
+		return !t.get(tokenKey(v.TokenID), &old) || old.StatusAt(e.Time) != TokenLive
+	})
+	list = append(list, TokenVerifier{k.ID, p.Verifier})
+	t.put(verifiersKey(k.AgentID), &list)
 }
 
 func ptr[T any](v T) *T { return &v }

@@ -161,7 +161,7 @@ func (s *submission) cancelled(err error) bool {
 func isRefusal(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.ApprovalNotFound, fault.ApprovalRejected, fault.ApprovalExpired, fault.ApprovalMismatch, fault.ApprovalOutcomeUnknown,
-		fault.ApprovalAlreadyUsed, fault.IdempotencyConflict, fault.IdempotencyInProgress, fault.TokenRevoked, fault.CredentialsInvalid,
+		fault.ApprovalAlreadyUsed, fault.IdempotencyConflict, fault.IdempotencyInProgress, fault.TokenRevoked, fault.TokenExpired, fault.CredentialsInvalid,
 		fault.OversizedRequest:
 		return true
 	}

@@ -9,6 +9,7 @@ import (
 	"writegate/projections"
 	"writegate/sqlgate/agentrules"
 	"writegate/sqlgate/policy"
+	"writegate/sqlgate/scram"
 )
 
 // An Overlay lets the rules of an agent tighten decisions about the statements
@@ -17,6 +18,9 @@ type Overlay interface {
 	// AgentOf finds the agent of a token, at this moment. Its error is the 401 or
 	// 403 that the request is refused with.
 	AgentOf(ctx context.Context, token string) (Agent, error)
+	// AgentNow finds the same of an agent whose token, that of CredentialID, was proven
+	// before: by the password of a wire connection.
+	AgentNow(ctx context.Context, a Agent) (Agent, error)
 	// Decide asks the agent's rules about a statement. With count set the
 	// statement counts towards usage and throttles, in the same atomic step, until
 	// Counted of the decision says that it is not recorded.
@@ -37,6 +41,12 @@ type Agent struct {
 	ToolsVerified bool // every tool that it may use is verified, and there is one
 }
 
+// An AgentVerifier checks one token of an agent as a password of the wire listener.
+type AgentVerifier struct {
+	Agent    Agent
+	Verifier scram.Verifier
+}
+
 // A LayerDecision is what the rules of an agent say to a statement.
 type LayerDecision struct {
 	Layer             *event.AgentLayer
@@ -47,16 +57,26 @@ type LayerDecision struct {
 	Counted func(recorded time.Time)
 }
 
-// findAgent resolves the token of a request. One that is not good is refused,
-// never taken for absent.
-func (g *Gate) findAgent(ctx context.Context, s *submission) (err error) {
-	if s.AgentToken == "" {
+// findAgent resolves the token of a request, or of the connection that it came on. One
+// that is not good is refused, never taken for absent.
+func (g *Gate) findAgent(ctx context.Context, s *submission) error {
+	proven := s.wire != nil && s.Agent.ID != ""
+	switch {
+	case s.AgentToken == "" && !proven:
 		return nil
-	}
-	if g.Overlay == nil {
+	case g.Overlay == nil:
 		return fault.New(fault.CredentialsInvalid, "This gate knows no agents. Send the statement without an agent's token.")
 	}
-	s.Agent, err = g.Overlay.AgentOf(ctx, s.AgentToken)
+	var a Agent
+	var err error
+	if proven {
+		a, err = g.Overlay.AgentNow(ctx, s.Agent)
+	} else {
+		a, err = g.Overlay.AgentOf(ctx, s.AgentToken)
+	}
+	if err == nil {
+		s.Agent = a
+	}
 	return err
 }
 

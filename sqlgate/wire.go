@@ -19,6 +19,7 @@ type WireLogin struct {
 	Claims
 	TLSSubject   string // name of the verified client certificate, "" without one
 	User         string // who proved by a password to be it, "" without one
+	Agent        Agent  // whose token was the password, the zero Agent without one
 	ConnectionID string // wire_session of the evidence
 	Client       string // whose share of memory it takes
 	// Settings are the startup parameters that are settings of the session
@@ -28,6 +29,9 @@ type WireLogin struct {
 	// as long as it could; the connection ends with it. nil: nothing was proven. The
 	// goroutine of the connection calls it, and nobody else.
 	Stands func() *WireError
+	// Stopping ends when the listener is told to stop: nobody waits for a person then.
+	// May be nil.
+	Stopping context.Context
 }
 
 // Principal is who is verified, as evidence names it: the name of a certificate, the
@@ -64,6 +68,7 @@ type WireDone struct {
 // REQUIRE_APPROVAL, which is an ERROR on the wire.
 type WireRefusal struct {
 	Answer *Answer
+	Hint   string // besides what there is to do; "" = nothing
 }
 
 func (e *WireRefusal) Error() string { return e.Answer.message() }
@@ -120,6 +125,9 @@ type WireOptions struct {
 	BlockIdle      time.Duration // how long one may wait for its next statement
 	SearchPath     string        // the one schema, as the database has it
 	LockTimeout    time.Duration // a connection may set less, not more
+	// TakeWait lets one more statement of a client wait for an approval, until release is
+	// called; ok is false where no more may. nil: there is no bound.
+	TakeWait func(client string) (release func(), ok bool)
 }
 
 // A Wire is one connection of the wire listener behind its protocol: its
@@ -145,6 +153,7 @@ type Wire struct {
 	ahead    []commands.Answered // session control whose evidence waits for the next append
 	weight   int                 // of that, in bytes
 	skipping bool                // up to Sync
+	waited   time.Duration       // for approvals, that Waited has not told yet
 	current  wireRun
 }
 
@@ -181,6 +190,25 @@ func (w *Wire) stands() error {
 		}
 	}
 	return nil
+}
+
+// agentStands is the refusal of a client whose agent's token is not good any more.
+func (w *Wire) agentStands(ctx context.Context) error {
+	if w.login.Agent.ID == "" {
+		return nil
+	}
+	_, err := w.gate.Overlay.AgentNow(context.WithoutCancel(ctx), w.login.Agent)
+	return err
+}
+
+// agentGone ends a connection with the fault of an agent's token that is not good any more.
+// Any other error is given as it is.
+func agentGone(err error) error {
+	switch fault.CodeOf(err) {
+	case fault.TokenRevoked, fault.TokenExpired, fault.InsufficientScope:
+		return &WireError{SQLState: "28P01", Message: fault.Of(err).Message, Fatal: true}
+	}
+	return err
 }
 
 // ends reports whether the connection ends with an error.

@@ -189,6 +189,7 @@ func (w *Wire) endUnit(ctx context.Context) error {
 // may one be committed that holds a write whose fate is not in the log: its
 // transaction id would say that it was committed.
 func (w *Wire) failed(ctx context.Context, cause error) error {
+	cause = agentGone(cause)
 	var refusal *WireRefusal
 	undo := w.rollback
 	switch stopped := errors.As(cause, &refusal) || ends(cause); {
@@ -325,6 +326,9 @@ func (w *Wire) commit(ctx context.Context) ([]pgexec.Notice, error) {
 		}
 	}
 	stop := w.stands()
+	if stop == nil {
+		stop = w.agentStands(ctx)
+	}
 	if stop == nil && !w.current.commits() { // as at a server: what a COMMIT would have ended is rolled back
 		stop = errCancelled()
 	}

@@ -160,9 +160,12 @@ func (w *Wire) note(ctx context.Context, s *submission, o *wireOrder) error {
 	overWrites := o.Kind == classify.ControlCommit && len(w.unit.writes) > 0
 	if !overWrites && len(w.ahead) < wireAhead && w.weight+weight <= wireAheadBytes {
 		w.ahead, w.weight = append(w.ahead, one), w.weight+weight
+		s.counted(w.gate.Now()) // it is about to be recorded
 		return nil
 	}
-	err = w.writeAhead(ctx, append(w.ahead[:len(w.ahead):len(w.ahead)], one))
+	if err = w.writeAhead(ctx, append(w.ahead[:len(w.ahead):len(w.ahead)], one)); err == nil {
+		s.counted(w.gate.Now())
+	}
 	if isRefusal(err) {
 		return w.gate.refuse(ctx, s, err)
 	}

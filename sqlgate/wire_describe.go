@@ -3,6 +3,7 @@ package sqlgate
 import (
 	"context"
 	"slices"
+	"time"
 
 	"writegate/commands"
 	"writegate/commands/fault"
@@ -77,7 +78,11 @@ func (w *Wire) describe(ctx context.Context, st *wireStatement, p *wirePortal) (
 	if st.empty {
 		return quiet, nil
 	}
-	s := w.submission(ctx, st, &wireCall{wire: w, portal: p})
+	s, err := w.submission(ctx, st, &wireCall{wire: w, portal: p})
+	if err != nil {
+		return quiet, err
+	}
+	defer s.counted(time.Time{}) // a description counts nothing, unless it is refused by a decision
 	order, err := w.controlOf(ctx, s)
 	switch {
 	case err != nil:

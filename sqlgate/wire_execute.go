@@ -24,15 +24,19 @@ const (
 	reasonShape       = "result_shape_changed"
 )
 
-// run takes one statement through the journey. A decision that stops it is an
+// once takes one statement through the journey. A decision that stops it is an
 // error here, a WireRefusal.
-func (w *Wire) run(ctx context.Context, st *wireStatement, c *wireCall) (WireDone, error) {
+func (w *Wire) once(ctx context.Context, st *wireStatement, c *wireCall) (WireDone, error) {
 	g := w.gate
 	if st.empty {
 		return WireDone{Empty: true}, nil
 	}
 	g.meters.requests.Add(1)
-	s := w.submission(ctx, st, c)
+	s, err := w.submission(ctx, st, c)
+	if err != nil {
+		return WireDone{}, err
+	}
+	defer s.counted(time.Time{}) // unless a decision was recorded
 	st.reading = 0
 	if s.policy == nil || g.chain.Failed() {
 		return WireDone{}, g.chain.fault()

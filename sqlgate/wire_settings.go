@@ -84,17 +84,18 @@ type wireSetting struct {
 
 // Names that are settled by more than their value.
 const (
-	settingApproval    = "gate.approval_id"
-	settingIsolation   = "default_transaction_isolation"
-	settingReadOnly    = "default_transaction_read_only"
-	settingDeferrable  = "default_transaction_deferrable"
-	settingStatement   = "statement_timeout"
-	settingLock        = "lock_timeout"
-	settingTimeZone    = "timezone"
-	settingApplication = "application_name"
-	settingNowReadOnly = "transaction_read_only"
-	settingNowLevel    = "transaction_isolation"
-	settingNowDefers   = "transaction_deferrable"
+	settingApproval     = "gate.approval_id"
+	settingApprovalWait = "gate.approval_wait_ms"
+	settingIsolation    = "default_transaction_isolation"
+	settingReadOnly     = "default_transaction_read_only"
+	settingDeferrable   = "default_transaction_deferrable"
+	settingStatement    = "statement_timeout"
+	settingLock         = "lock_timeout"
+	settingTimeZone     = "timezone"
+	settingApplication  = "application_name"
+	settingNowReadOnly  = "transaction_read_only"
+	settingNowLevel     = "transaction_isolation"
+	settingNowDefers    = "transaction_deferrable"
 )
 
 var wireSettingTable = map[string]wireSetting{
@@ -111,6 +112,7 @@ var wireSettingTable = map[string]wireSetting{
 	settingDeferrable:             {settingDeferrable, false, is("off"), takeBool},
 	settingIsolation:              {settingIsolation, false, is("read committed"), takeIsolation},
 	settingApproval:               {settingApproval, false, is(""), takeApproval},
+	settingApprovalWait:           {settingApprovalWait, false, is("0"), takeApprovalWait},
 }
 
 func is(value string) func(*Wire) string { return func(*Wire) string { return value } }
@@ -362,6 +364,14 @@ func takeApproval(_ *Wire, _ context.Context, value string) (string, error) {
 		return "", invalid(settingApproval, value)
 	}
 	return value, nil
+}
+
+func takeApprovalWait(_ *Wire, _ context.Context, value string) (string, error) {
+	ms, err := strconv.Atoi(strings.TrimSpace(value))
+	if most := LongestApprovalWait.Milliseconds(); err != nil || ms < 0 || int64(ms) > most {
+		return "", wireErrorf("22023", "%s is a number of milliseconds from 0, which is not to wait, to %d", settingApprovalWait, most)
+	}
+	return strconv.Itoa(ms), nil
 }
 
 func onOff(on bool) string {

@@ -94,8 +94,13 @@ func cutApproval(sql string) (approval, rest string) {
 }
 
 // approvalID reports whether a text has the form of an approval's id.
-func approvalID(id string) bool {
-	uuid, found := strings.CutPrefix(id, "apr_")
+func approvalID(id string) bool { return idOf("apr_", id) }
+
+// AgentID reports whether a text has the form of an agent's id.
+func AgentID(id string) bool { return idOf("agt_", id) }
+
+func idOf(prefix, id string) bool {
+	uuid, found := strings.CutPrefix(id, prefix)
 	return found && len(uuid) == 36 && strings.Trim(uuid, "0123456789abcdef-") == ""
 }
 
@@ -104,12 +109,14 @@ func (w *Wire) read(ctx context.Context, sql string, types []uint32) (*wireState
 	g := w.gate
 	st := &wireStatement{types: types}
 	st.approval, st.sql = cutApproval(sql)
-	s := w.submission(ctx, st, &wireCall{wire: w})
+	s, err := w.submission(ctx, st, &wireCall{wire: w})
+	if err != nil {
+		return nil, err
+	}
 	if len(st.sql) > g.MaxSQLBytes {
 		return nil, g.refuse(ctx, s, OversizedSQL(len(st.sql), g.MaxSQLBytes))
 	}
 	begin := time.Now()
-	var err error
 	st.classification, err = g.Classifier.Classify(ctx, st.sql)
 	st.reading = time.Since(begin)
 	if fault.CodeOf(err) == fault.EmptySQL {
@@ -167,19 +174,24 @@ func placed(err error, sql string, skipped int) error {
 	return f.With("character", utf8.RuneCountInString(sql[:skipped+at])+1)
 }
 
-// submission puts a statement at the beginning of the journey.
-func (w *Wire) submission(ctx context.Context, st *wireStatement, c *wireCall) *submission {
+// submission puts a statement at the beginning of the journey. The error is that of an agent
+// whose token is not good any more; it is in the log.
+func (w *Wire) submission(ctx context.Context, st *wireStatement, c *wireCall) (*submission, error) {
 	g, now := w.gate, w.gate.Now()
 	s := &submission{
 		Request: &Request{
 			RequestID: event.NewRequestID(now), Claims: w.login.Claims, SQL: st.sql, ApprovalID: st.approval,
-			TLSSubject: w.login.TLSSubject, WireUser: w.login.User, WireSession: w.login.ConnectionID, ReceivedAt: now,
+			TLSSubject: w.login.TLSSubject, WireUser: w.login.User, Agent: w.login.Agent, WireSession: w.login.ConnectionID, ReceivedAt: now,
 		},
 		classification: st.classification, mode: g.ModeNow(), markerTable: g.MarkerTable, policy: g.running.Load(),
 		watch: stopwatch{begin: now.Add(-st.reading)}, wire: c,
 	}
 	s.watch.spent[phaseClassify] = st.reading
 	c.types = st.types
+	if err := g.findAgent(ctx, s); err != nil {
+		s.record = g.recordOf(s.Request)
+		return nil, g.refuse(ctx, s, err)
+	}
 	s.classification = g.withDatabase(ctx, s, s.classification, st.sql)
 	s.record = g.recordOf(s.Request)
 	s.record.SQLText = g.sqlText(s)
@@ -192,7 +204,7 @@ func (w *Wire) submission(ctx context.Context, st *wireStatement, c *wireCall) *
 	if c.portal != nil && (st.params() > 0 || len(c.portal.params) > 0) {
 		s.record.RequestDigest = s.wireDigest()
 	}
-	return s
+	return s, nil
 }
 
 // wireDigest binds an approval to the parameters besides the text: their types

@@ -43,7 +43,7 @@ func (g *service) registerAgents(stopping context.Context) error {
 	}
 	mcpapi.Register(g.handler, mcpapi.Options{
 		Gate: g.gate, Agents: g.agents, Commands: g.commands, Store: g.store, Guard: guard, Claims: claims, MaxSQLBytes: g.settings.MaxSQLBytes,
-		Version: version, Logger: g.log, Now: time.Now, Stopping: stopping,
+		Version: version, Logger: g.log, Now: time.Now, Waits: g.waits, Stopping: stopping,
 	})
 	return nil
 }

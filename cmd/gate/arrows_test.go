@@ -22,6 +22,7 @@ var arrows = map[string][]string{
 	"docs":              {},
 	"sqlgate/tlsfiles":  {},
 	"sqlgate/lookalike": {},
+	"sqlgate/scram":     {},
 	"fixtures/postgres": {},
 	"eventlog/event":    {},
 	"eventlog/frame":    {},
@@ -43,11 +44,11 @@ var arrows = map[string][]string{
 	"sqlgate/policyfolder": {"commands/fault", "sqlgate/policy"},
 	"sqlgate/replay":       {"eventlog/event", "sqlgate/policy", "sqlgate/agentrules"},
 	"sqlgate/pgexec":       {"commands/fault", "sqlgate/tlsfiles"},
-	"sqlgate":              {"sqlgate/agentrules", "commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/catalog", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec"},
+	"sqlgate":              {"sqlgate/agentrules", "commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/catalog", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec", "sqlgate/scram"},
 
-	"sqlgate/pgwire": {"commands/fault", "sqlgate/tlsfiles", "sqlgate/policy", "sqlgate/pgexec", "sqlgate"},
+	"sqlgate/pgwire": {"commands/fault", "sqlgate/tlsfiles", "sqlgate/scram", "sqlgate/policy", "sqlgate/pgexec", "sqlgate"},
 
-	"agentctl": {"agentctl/egress", "agentctl/toolcheck", "commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate"},
+	"agentctl": {"agentctl/egress", "agentctl/toolcheck", "commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate/scram", "sqlgate"},
 
 	"agentctl/egress":    {},
 	"agentctl/toolcheck": {"agentctl/egress", "sqlgate/classify", "sqlgate/policy"},

@@ -65,6 +65,7 @@ type service struct {
 	classifier *classify.Classifier
 	database   *pgexec.DB
 	agents     *agentctl.Service
+	waits      httpd.Shares // for approvals
 	gate       *sqlgate.Gate
 	limiter    *httpd.Limiter // of statements, whichever way they come
 	handler    *httpd.Mux
@@ -338,13 +339,14 @@ func (g *service) openGate(ctx context.Context) (err error) {
 	if g.agents, err = g.newAgents(); err != nil {
 		return exitWith(exitConfigured, fmt.Errorf("the agent API cannot be made: %w", err))
 	}
+	g.waits = gateapi.NewWaits()
 	g.gate, err = sqlgate.New(sqlgate.Options{
 		Classifier: g.classifier, Database: g.database, Commands: g.commands, Store: g.store,
 		Mode: s.Mode, BypassReason: s.BypassReason, BypassUntil: s.bypassUntil(), SQLText: s.AuditSQLText, MaxSQLBytes: s.MaxSQLBytes,
 		QueryTimeout: millis(s.DBQueryTimeout), BulkTimeout: millis(s.DBBulkTimeout), ResultRows: s.MaxResultRows, ResultBytes: s.MaxResultBytes, MarkerTable: s.OutcomeMarkerTable,
 		Policies: sqlgate.PolicySource{Dir: s.PolicyDir, Manifest: s.PolicyManifest, DefaultTTL: s.ApprovalTTL},
 		Events:   g.events.From, ReplayTimeout: millis(s.ReplayTimeout), RequireImpact: s.RequireImpact,
-		Wire:          sqlgate.WireOptions{MaxBlocks: s.WireMaxTx, BlocksReserved: s.DBPoolReserved, BlockTime: millis(s.WireTxMax), BlockIdle: millis(s.WireTxIdle), SearchPath: s.SearchPath, LockTimeout: millis(s.DBLockTimeout)},
+		Wire:          sqlgate.WireOptions{MaxBlocks: s.WireMaxTx, BlocksReserved: s.DBPoolReserved, BlockTime: millis(s.WireTxMax), BlockIdle: millis(s.WireTxIdle), SearchPath: s.SearchPath, LockTimeout: millis(s.DBLockTimeout), TakeWait: g.waits.TakeFor},
 		PlanEstimates: s.PlanEstimates, CatalogRefresh: time.Duration(s.CatalogRefreshSecs) * time.Second, MaxSessions: s.MaxSessions, SessionClock: g.sessionClock,
 		Overlay: g.agents, StatusOf: httpd.Status, Logger: g.log, Step: g.step,
 	})
@@ -449,7 +451,7 @@ func (g *service) openAPI(ctx context.Context) (err error) {
 	gateapi.Register(g.handler, gateapi.Options{
 		Gate: g.gate, Commands: g.commands, Store: g.store, Log: g.events, Database: g.database, Classifier: g.classifier,
 		Operators: operators, Logs: g.buffer, Version: version, Started: g.started, MaxSQLBytes: s.MaxSQLBytes, Now: time.Now,
-		Source: g.events, MaxEvidenceEvents: uint64(s.EvidenceMaxEvents), MaxEvidenceBytes: s.EvidenceMaxBytes, Files: files, StreamsPerClient: s.StreamsPerClient, Stopping: ctx, Checkpoints: g.keeper,
+		Source: g.events, MaxEvidenceEvents: uint64(s.EvidenceMaxEvents), MaxEvidenceBytes: s.EvidenceMaxBytes, Files: files, StreamsPerClient: s.StreamsPerClient, Waits: g.waits, Stopping: ctx, Checkpoints: g.keeper,
 		TLS: g.tls.states, Wire: g.wireStats, WireHealth: g.wireHealth,
 	})
 	return g.registerAgents(ctx)

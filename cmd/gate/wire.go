@@ -141,6 +141,7 @@ func (g *service) openWire(users *pgwire.Users, material *httpd.TLS, drain time.
 	}
 	o := pgwire.Options{
 		Addr: s.WireListenAddr, Logger: g.log, Holder: httpd.HolderOf, Open: g.newWire, ServerVersion: g.database.ServerVersion, Database: g.database.Name(), DefaultEnv: s.WireDefaultEnv,
+		AgentVerifiers: g.agents.Verifiers, AgentNow: g.agents.AgentNow,
 		Auth: s.wireAuth(), Users: users, TLSMode: s.wireTLS(),
 		MaxConnections: s.WireMaxConns, MaxPerAddress: s.WireMaxPerIP, MaxUnauthenticated: s.WireMaxUnauth,
 		MaxBatchItems: s.WireMaxBatch, MaxMessageBytes: s.WireMaxMessage,

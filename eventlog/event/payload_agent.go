@@ -126,7 +126,8 @@ func (p *AgentDeactivated) form(f *form) {
 	f.str("rule_id", &p.RuleID, may)
 }
 
-// AgentTokenIssued brings a token; only its digest is kept.
+// AgentTokenIssued brings a token; only its digest is kept, and what checks it as a
+// password of the wire listener.
 type AgentTokenIssued struct {
 	Origin            Origin
 	TokenID           string
@@ -137,11 +138,13 @@ type AgentTokenIssued struct {
 	ExpiresAt         int64  // ns since 1970
 	Replaces          string // a token's id; "" = none
 	ReplacedExpiresAt int64  // ns since 1970, when the replaced token ends
+	Verifier          string // SCRAM-SHA-256, in PostgreSQL's form; "" = of a token that is older than these
+	Salt              Salt
 }
 
 func (*AgentTokenIssued) EventType() Type         { return TypeAgentTokenIssued }
 func (p *AgentTokenIssued) From() *Origin         { return &p.Origin }
-func (p *AgentTokenIssued) Fields() Payload       { return write(9, p.form) }
+func (p *AgentTokenIssued) Fields() Payload       { return write(11, p.form) }
 func (p *AgentTokenIssued) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *AgentTokenIssued) form(f *form) {
@@ -151,7 +154,9 @@ func (p *AgentTokenIssued) form(f *form) {
 	f.origin(&p.Origin)
 	num(f, "replaced_expires_at", &p.ReplacedExpiresAt, may)
 	f.str("replaces", &p.Replaces, may)
+	f.salt(&p.Salt)
 	f.strs("scopes", &p.Scopes, need)
+	f.str(keyVerifier, &p.Verifier, may)
 	f.str("token_id", &p.TokenID, need)
 	f.hash("token_sha256", &p.TokenSHA256, need)
 }

@@ -8,7 +8,7 @@ const TypeWireLoginFailed Type = "wire_login_failed"
 // and minute, as a Flood is. It does not tell an unknown user from a wrong
 // password: the log is open to read.
 type WireLoginFailed struct {
-	Cause    string // of the last one: password, certificate, tls_required, tls_handshake or startup
+	Cause    string // of the last one: password, agent_token, certificate, tls_required, tls_handshake or startup
 	Client   string // its address
 	Count    int    // how many it stands for
 	SQLState string // what the client was told last; "" = nothing could be said to it

@@ -14,6 +14,9 @@ type Salt [16]byte
 
 const keySalt = "salt"
 
+// keyVerifier is that of a token; it sorts behind its scopes.
+const keyVerifier = "scram_verifier"
+
 func (f *form) salt(s *Salt) { fixed(f, keySalt, s[:], may) }
 
 // A salted payload draws its salt where it holds what is withheld and has none yet.
@@ -30,14 +33,15 @@ func (p *ApprovalCreated) draw()       { p.Salt.drawFor(p.Impact != "") }
 func (p *ExecutionDispatched) draw()   { p.Salt.drawFor(p.Idempotency != nil) }
 func (p *ExecutionSuccess) draw()      { p.Salt.drawFor(p.Answer != nil) }
 func (p *ExecutionFailure) draw()      { p.Salt.drawFor(p.Answer != nil || p.Message != "") }
+func (p *AgentTokenIssued) draw()      { p.Salt.drawFor(p.Verifier != "") }
 func (p *ExecutionStateUnknown) draw() { p.Salt.drawFor(p.Answer != nil) }
 
 // WithoutData gives d as everybody may see it: without the body of a kept answer
 // that holds rows of the database, or a text of the database's, which quotes
 // values; without the idempotency key that such an answer is given for, and its
 // digest; without such a text of a failure; without the plan estimate of an
-// approval, which tells what is in the tables; and, where one of these is left out,
-// without the salt. ok is false where d holds none and is given as it is. Only d as
+// approval, which tells what is in the tables; without the verifier of a token; and,
+// where one of these is left out, without the salt. ok is false where d holds none and is given as it is. Only d as
 // it was is what its hash covers.
 func (d *Draft) WithoutData() (open Draft, ok bool) {
 	left, marks := []string{keySalt}, Payload(nil) // what is left out, and what stands in its place
@@ -49,7 +53,7 @@ func (d *Draft) WithoutData() (open Draft, ok bool) {
 		key string
 	}{
 		{TypeApprovalCreated, "impact"}, {TypeExecutionFailure, "message"},
-		{TypeRequestReceived, "idempotency_key"}, {TypeExecutionDispatched, "idempotency"},
+		{TypeRequestReceived, "idempotency_key"}, {TypeExecutionDispatched, "idempotency"}, {TypeAgentTokenIssued, keyVerifier},
 	} {
 		if d.Type != field.of {
 			continue

@@ -129,9 +129,9 @@ func TestWhatIsWithheldIsSalted(t *testing.T) {
 		third, _ := anew.Get(keySalt)
 		require.NotEqual(t, first, third, s.Type)
 	}
-	require.Equal(t, []Type{TypeRequestReceived, TypeApprovalCreated, TypeExecutionDispatched, TypeExecutionSuccess, TypeExecutionFailure, TypeExecutionStateUnknown}, salted)
+	require.Equal(t, []Type{TypeRequestReceived, TypeApprovalCreated, TypeExecutionDispatched, TypeExecutionSuccess, TypeExecutionFailure, TypeExecutionStateUnknown, TypeAgentTokenIssued}, salted)
 
-	for _, p := range []Typed{new(RequestReceived), new(ApprovalCreated), new(ExecutionDispatched), new(ExecutionSuccess), new(ExecutionFailure), new(ExecutionStateUnknown)} {
+	for _, p := range []Typed{new(RequestReceived), new(ApprovalCreated), new(ExecutionDispatched), new(ExecutionSuccess), new(ExecutionFailure), new(ExecutionStateUnknown), new(AgentTokenIssued)} {
 		d := New(time.Unix(0, goldenTime), Context{}, p)
 		_, there := d.Get(keySalt)
 		require.False(t, there, "%s without anything to withhold", p.EventType())

@@ -85,7 +85,7 @@ type Request struct {
 type DataError struct{ Seq uint64 }
 
 func (e *DataError) Error() string {
-	return fmt.Sprintf("event %d holds an idempotency key, or rows, a text or an estimate of the database", e.Seq)
+	return fmt.Sprintf("event %d holds an idempotency key, the verifier of a token, or rows, a text or an estimate of the database", e.Seq)
 }
 
 // A Bundle is a range that was checked and signed, and has yet to be written.

@@ -55,6 +55,7 @@ type Options struct {
 	MaxEvidenceBytes  int64
 	Files             AuditFiles
 	StreamsPerClient  int             // of GET /audit/stream at once
+	Waits             httpd.Shares    // NewWaits, shared with the wire listener
 	Stopping          context.Context // ends when the service is told to stop: streams must not hold it up
 }
 
@@ -66,14 +67,13 @@ type api struct {
 	exports      httpd.Shares // bundles that are written
 	files        httpd.Shares // files beside the log that are verified
 	streams      httpd.Shares // clients that follow the log
-	waits        httpd.Shares // requests that wait for an approval
 	compiles     httpd.Shares // policies and statements that are tried
 	replays      httpd.Shares // of decisions, under another policy
 }
 
 // Register adds the endpoints of the gate to a mux.
 func Register(mux *httpd.Mux, o Options) {
-	a := &api{Options: o, exports: httpd.NewShares(maxExports, 1), files: httpd.NewShares(maxFiles, 1), streams: httpd.NewShares(maxStreams, o.StreamsPerClient), waits: httpd.NewShares(maxWaits, waitsPerClient),
+	a := &api{Options: o, exports: httpd.NewShares(maxExports, 1), files: httpd.NewShares(maxFiles, 1), streams: httpd.NewShares(maxStreams, o.StreamsPerClient),
 		compiles: httpd.NewShares(maxCompiles, maxCompiles/2), replays: httpd.NewShares(sqlgate.ReplaysAtOnce, 1)}
 	a.scrape = a.newMetrics()
 	mux.Handle(http.MethodPost, "/query", a.query,

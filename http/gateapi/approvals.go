@@ -174,11 +174,12 @@ func (a *api) listApprovals(c *httpd.Call) error {
 	return sendList(list, view, next, err)
 }
 
-// longestWait is the most of ?wait, in seconds: what proxies in between bear with.
-const longestWait = 60
+// longestWait is the most of ?wait, in seconds.
+const longestWait = int(sqlgate.LongestApprovalWait / time.Second)
 
-// maxWaits is how many requests wait for approvals at once, and waitsPerClient how many of one client.
-const maxWaits, waitsPerClient = 256, 64
+// NewWaits bounds how many requests and statements wait for approvals at once, and how many
+// of one client.
+func NewWaits() httpd.Shares { return httpd.NewShares(256, 64) }
 
 // getApproval is GET /approvals/:approval_id. With ?wait=SECONDS the answer of one that is
 // pending comes when it is no more, or when so much time is over. With ?reach=now an operator
@@ -200,7 +201,7 @@ func (a *api) getApproval(c *httpd.Call) error {
 		if err != nil || seconds < 0 || seconds > longestWait {
 			return fieldFault("wait", fmt.Sprintf("must be a number of seconds from 0 to %d", longestWait))
 		}
-		release, err := a.waits.Take(c, "requests that wait for an approval", 1)
+		release, err := a.Waits.Take(c, "requests that wait for an approval", 1)
 		if err != nil {
 			return err
 		}
@@ -208,7 +209,7 @@ func (a *api) getApproval(c *httpd.Call) error {
 			defer release()
 			ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 			defer cancel()
-			defer context.AfterFunc(a.Stopping, cancel)() // the service is told to stop
+			defer context.AfterFunc(a.Stopping, cancel)()
 			a.Commands.AwaitResolution(ctx, c.Params.ByName("approval_id"))
 		})
 	}

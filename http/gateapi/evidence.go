@@ -145,7 +145,7 @@ func exportFault(err error) error {
 	case errors.Is(err, evidence.ErrReason):
 		return fieldFault("reason", "must be UTF-8 of at most 4096 bytes")
 	case errors.As(err, &data):
-		return fault.New(fault.UnauthorizedOperator, "Event %d of the range keeps what is shown to operators alone: an idempotency key, rows that a statement under it gave, what the database said of it, or the plan estimate of an approval. A bundle has its events whole, so this one needs the operator token; without it ask for a range that leaves the event out.", data.Seq).With("seq", data.Seq)
+		return fault.New(fault.UnauthorizedOperator, "Event %d of the range keeps what is shown to operators alone: an idempotency key, rows that a statement under it gave, the verifier of an agent's token, what the database said of it, or the plan estimate of an approval. A bundle has its events whole, so this one needs the operator token; without it ask for a range that leaves the event out.", data.Seq).With("seq", data.Seq)
 	case errors.As(err, &large):
 		return fault.New(fault.ResultTooLarge, "The bundle would be over a limit. Ask for events up to %d, or let the operator export it: `gate evidence export` has no limit.", large.SuggestedEnd).
 			With("events", large.Events).With("bytes", large.Bytes).With("max_events", large.MaxEvents).With("max_bytes", large.MaxBytes).With("suggested_end_seq", large.SuggestedEnd)

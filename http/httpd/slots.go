@@ -123,6 +123,12 @@ func (s Shares) Take(c *Call, what string, retryAfterSeconds int) (release func(
 	return nil, fault.Of(err).With(retryAfter, retryAfterSeconds)
 }
 
+// TakeFor gives a slot to a holder of whom no token is known.
+func (s Shares) TakeFor(holder string) (release func(), ok bool) {
+	release, _, ok = s.all.Take(holder)
+	return release, ok
+}
+
 // Holder is the client as one who holds slots: of an IPv6 address the network of
 // 64 bits, in which a host has as many addresses as it wants (RFC 4291 part 2.5.4).
 func (c *Call) Holder() string {

@@ -46,25 +46,22 @@ type Options struct {
 	Version     string
 	Logger      *slog.Logger
 	Now         func() time.Time
+	Waits       httpd.Shares    // of those who wait for a person, by any way
 	Stopping    context.Context // ends when the service is told to stop: waiting must not hold it up
 }
 
 // Path is where the endpoint is.
 const Path = "/mcp"
 
-// Bounds on those who wait for a person: of all, and of one agent.
-const maxWaits, maxWaitsEach = 256, 16
-
 // door is the endpoint.
 type door struct {
 	Options
 	plain, stream *mcp.StreamableHTTPHandler // answers of one JSON text, and of server-sent events
-	waits         httpd.Shares
 }
 
 // Register adds the endpoint to a mux.
 func Register(mux *httpd.Mux, o Options) {
-	d := &door{Options: o, waits: httpd.NewShares(maxWaits, maxWaitsEach)}
+	d := &door{Options: o}
 	server := d.newServer()
 	serverOf := func(*http.Request) *mcp.Server { return server }
 	// The mux has checked Host and Origin, by the names that the gate has.

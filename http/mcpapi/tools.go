@@ -192,7 +192,7 @@ func (d *door) awaited(ctx context.Context, v *visit, r *mcp.CallToolRequest) (*
 		return nil, err
 	}
 	if a.StatusAt(d.Now()) == projections.StatusPending && in.Seconds > 0 {
-		release, err := d.waits.Take(v.Call, "calls that wait for an approval", 1)
+		release, err := d.Waits.Take(v.Call, "calls that wait for an approval", 1)
 		if err != nil {
 			return nil, err
 		}

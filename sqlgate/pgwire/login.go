@@ -16,6 +16,7 @@ import (
 
 	"writegate/sqlgate"
 	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/scram"
 )
 
 // failureDelay stands before the answer to a login that failed, whatever the reason.
@@ -188,18 +189,25 @@ func commonNames(leaf *x509.Certificate) (names []string) {
 	return names
 }
 
+// authenticate has the client prove who it is. An agent shows its token whatever all others
+// have to show: without it its rules would not bind it.
 func (c *conn) authenticate(ctx context.Context, user string) error {
+	agent := c.server.o.AgentVerifiers != nil && sqlgate.AgentID(user)
 	switch c.server.o.Auth {
 	case AuthTrust:
-		return c.out.send(&pgproto3.AuthenticationOk{})
+		if !agent {
+			return c.out.send(&pgproto3.AuthenticationOk{})
+		}
 	case AuthCert:
 		if leaf := c.verifiedLeaf(); leaf == nil || !slices.Equal(commonNames(leaf), []string{user}) {
 			c.server.log.Warn("a login failed", "user", user, "client", c.addr.String(), "cause", "no client certificate whose only common name that is")
 			return fatalf("28000", "certificate authentication failed for user %s", quote(user)).login(LoginCertificate)
 		}
-		return c.out.send(&pgproto3.AuthenticationOk{})
+		if !agent {
+			return c.out.send(&pgproto3.AuthenticationOk{})
+		}
 	}
-	err := c.scram(user)
+	err := c.scram(ctx, user, agent)
 	if !errors.Is(err, errScram) {
 		return err
 	}
@@ -210,18 +218,43 @@ func (c *conn) authenticate(ctx context.Context, user string) error {
 	c.server.log.Warn("a login failed", "user", user, "client", c.addr.String(), "cause", err.Error())
 	f := fatalf("28P01", "password authentication failed for user %s", quote(user)).login(LoginPassword)
 	f.cause = err
+	if agent { // whichever of these it was: whether there is such an agent is not told
+		f.response.Hint = agentHint
+	}
 	return f
 }
 
+// agentHint is what everybody is told who fails to log in by the id of an agent.
+const agentHint = "The password of an agent is one of its live tokens that have the scope gate:query. Where GET /v1/agents/{id}/tokens says wire_login false of such a one, it is older than logins by tokens: make a new one."
+
 // scram is the exchange of RFC 5802 inside of PostgreSQL's messages.
-func (c *conn) scram(user string) error {
-	users := c.server.o.Users.current.Load()
-	v, known := users.find(user)
+func (c *conn) scram(ctx context.Context, user string, agent bool) error {
+	var users *userList // nil where passwords are asked of agents alone
+	if c.server.o.Users != nil {
+		users = c.server.o.Users.current.Load()
+	}
 	var binding []byte
 	if c.tls != nil {
 		binding = endPoint(c.leaf)
 	}
+	var v scram.Verifier
+	var known bool
+	var tokens []sqlgate.AgentVerifier // of an agent, of which any may be the password
+	if !agent {
+		v, known = users.find(user)
+	} else {
+		var err error
+		if tokens, err = c.server.o.AgentVerifiers(ctx, user); err != nil {
+			return fatal(err)
+		}
+		if v, known = c.nobody(users, user), len(tokens) > 0; known {
+			v = tokens[0].Verifier
+		}
+	}
 	x := newScram(v, known, binding)
+	for i := 1; i < len(tokens); i++ {
+		x.others = append(x.others, tokens[i].Verifier)
+	}
 	body, err := c.ask(&pgproto3.AuthenticationSASL{AuthMechanisms: x.mechanisms()})
 	if err != nil {
 		return err
@@ -241,11 +274,30 @@ func (c *conn) scram(user string) error {
 	if err != nil {
 		return err
 	}
-	c.users, c.storedKey = users, v.storedKey
+	if agent {
+		if c.agent, err = c.server.o.AgentNow(ctx, tokens[x.fits].Agent); err != nil {
+			f := fatal(err)
+			if f.response.Code == stateToken {
+				f.refused = LoginToken
+			}
+			return f
+		}
+	} else {
+		c.users, c.storedKey = users, x.verifier.StoredKey
+	}
 	if err := c.out.send(&pgproto3.AuthenticationSASLFinal{Data: proof}); err != nil {
 		return err
 	}
 	return c.out.send(&pgproto3.AuthenticationOk{})
+}
+
+// nobody is what the id of an agent without a verifier looks like: as that of one that has.
+func (c *conn) nobody(users *userList, agentID string) scram.Verifier {
+	salt := scram.MAC(c.server.secret, agentID)
+	if users != nil {
+		_, salt = users.stranger(agentID)
+	}
+	return scram.Verifier{Iterations: scram.Iterations, Salt: salt[:scram.SaltLen]}
 }
 
 // maxAnswer is the longest answer to a challenge that is read.
@@ -291,7 +343,7 @@ func (c *conn) open(ctx context.Context, in *introduction) error {
 		Client:     c.server.o.Holder(c.client),
 		Claims:     in.sqlClaims(c.addr.String(), c.server.o.DefaultEnv),
 		TLSSubject: c.tlsSubject(), ConnectionID: c.id, Settings: in.settings,
-		Stands: c.stands,
+		Stands: c.stands, Agent: c.agent, Stopping: c.server.told,
 	}
 	if c.users != nil {
 		c.login.User = in.user

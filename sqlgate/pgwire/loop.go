@@ -512,5 +512,9 @@ func (c *conn) run(ctx context.Context, f func(context.Context) error) error {
 		_ = c.net.SetReadDeadline(time.Unix(1, 0)) // ends the look; each read sets its own
 		<-done
 	}()
-	return f(ctx)
+	err := f(ctx)
+	if waited := c.wire.Waited(); !c.session.since.IsZero() { // what a person took is no time in which something was open
+		c.session.since = c.session.since.Add(waited)
+	}
+	return err
 }

@@ -7,7 +7,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+
+	"writegate/sqlgate/scram"
 )
 
 // Mechanisms of SASL as PostgreSQL names them.
@@ -30,10 +33,12 @@ func scramError(what string) error { return fmt.Errorf("%w: %s", errScram, what)
 // user is the greeting's: PostgreSQL's clients leave the name in the exchange
 // empty, and what stands there is not read.
 type scramExchange struct {
-	verifier verifier
-	known    bool   // there is such a user; else every proof is wrong
-	binding  []byte // of the TLS channel; nil: -PLUS is not offered
-	plus     bool   // the client chose -PLUS
+	verifier scram.Verifier
+	others   []scram.Verifier // with the same salt: another password fits, too
+	known    bool             // there is such a user; else every proof is wrong
+	binding  []byte           // of the TLS channel; nil: -PLUS is not offered
+	plus     bool             // the client chose -PLUS
+	fits     int              // which of the verifiers the proof fits: 0 is the first, then the others
 
 	gs2   string // header of the client's first message
 	bare  string // the rest of it
@@ -41,7 +46,7 @@ type scramExchange struct {
 	first string // the server's first message
 }
 
-func newScram(v verifier, known bool, binding []byte) *scramExchange {
+func newScram(v scram.Verifier, known bool, binding []byte) *scramExchange {
 	return &scramExchange{verifier: v, known: known, binding: binding, nonce: base64.StdEncoding.EncodeToString(randomBytes(nonceLen))}
 }
 
@@ -74,7 +79,7 @@ func (x *scramExchange) begin(chosen string, message []byte) ([]byte, error) {
 		return nil, scramError("the nonce")
 	}
 	x.nonce = theirs + x.nonce
-	x.first = fmt.Sprintf("r=%s,s=%s,i=%d", x.nonce, base64.StdEncoding.EncodeToString(x.verifier.salt), x.verifier.iterations)
+	x.first = fmt.Sprintf("r=%s,s=%s,i=%d", x.nonce, base64.StdEncoding.EncodeToString(x.verifier.Salt), x.verifier.Iterations)
 	return []byte(x.first), nil
 }
 
@@ -108,13 +113,17 @@ func (x *scramExchange) finish(message []byte) ([]byte, error) {
 		return nil, scramError("the channel or the nonce")
 	}
 	said := []string{x.bare, ",", x.first, ",", withoutProof}
-	key := mac(x.verifier.storedKey[:], said...)
-	subtle.XORBytes(key, key, proof)
-	stored := sha256.Sum256(key)
-	if right := hmac.Equal(stored[:], x.verifier.storedKey[:]); !right || !x.known {
+	all := slices.Concat([]scram.Verifier{x.verifier}, x.others)
+	x.fits = slices.IndexFunc(all, func(v scram.Verifier) bool {
+		key := scram.MAC(v.StoredKey[:], said...)
+		subtle.XORBytes(key, key, proof)
+		stored := sha256.Sum256(key)
+		return hmac.Equal(stored[:], v.StoredKey[:])
+	})
+	if x.fits < 0 || !x.known {
 		return nil, scramError("a wrong password or an unknown user")
 	}
-	signature := mac(x.verifier.serverKey[:], said...)
+	signature := scram.MAC(all[x.fits].ServerKey[:], said...)
 	return []byte("v=" + base64.StdEncoding.EncodeToString(signature)), nil
 }
 

@@ -12,13 +12,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"writegate/sqlgate/scram"
 )
 
 // The exchange of RFC 7677 part 3.
 func TestTheExchangeOfTheRFC(t *testing.T) {
 	salt, err := base64.StdEncoding.DecodeString("W22ZaJ0SNY7soEsUEjb6gQ==")
 	require.NoError(t, err)
-	v, err := newVerifier("pencil", salt, 4096)
+	v, err := scram.New("pencil", salt, 4096)
 	require.NoError(t, err)
 	x := newScram(v, true, nil)
 	x.nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
@@ -33,7 +35,7 @@ func TestTheExchangeOfTheRFC(t *testing.T) {
 func TestProofsThatDoNotFitFail(t *testing.T) {
 	salt, err := base64.StdEncoding.DecodeString("W22ZaJ0SNY7soEsUEjb6gQ==")
 	require.NoError(t, err)
-	v, err := newVerifier("pencil", salt, 4096)
+	v, err := scram.New("pencil", salt, 4096)
 	require.NoError(t, err)
 	const nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
 	const right = "c=biws,r=" + nonce + ",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
@@ -61,7 +63,7 @@ func TestProofsThatDoNotFitFail(t *testing.T) {
 }
 
 func TestFirstMessagesThatAreRefused(t *testing.T) {
-	v, err := newVerifier("pencil", []byte("salt"), 1)
+	v, err := scram.New("pencil", []byte("salt"), 1)
 	require.NoError(t, err)
 	binding := []byte("a channel")
 	for _, c := range []struct {
@@ -127,9 +129,9 @@ func TestAnUnknownUserIsShownTheSameSaltEachTime(t *testing.T) {
 	again, _ := users.current.Load().find("eve")
 	require.Equal(t, eve, again)
 	other, _ := users.current.Load().find("eva")
-	require.NotEqual(t, eve.salt, other.salt)
-	require.Len(t, eve.salt, len(ana.salt))
-	require.Equal(t, ana.iterations, eve.iterations)
+	require.NotEqual(t, eve.Salt, other.Salt)
+	require.Len(t, eve.Salt, len(ana.Salt))
+	require.Equal(t, ana.Iterations, eve.Iterations)
 }
 
 func TestOnlyAnAnswerIsReadBeforeTheLogin(t *testing.T) {
@@ -199,7 +201,7 @@ func TestPasswordsThatAreNotHashed(t *testing.T) {
 func FuzzScram(f *testing.F) {
 	f.Add(mechanism, "n,,n=user,r=abc", "c=biws,r=abc,p=AAAA")
 	f.Add(mechanismPlus, "p=tls-server-end-point,,n=,r=abc", "c=cD10bHMtc2VydmVyLWVuZC1wb2ludCws,r=abc,p=")
-	v, err := newVerifier("pencil", []byte("a salt"), 16)
+	v, err := scram.New("pencil", []byte("a salt"), 16)
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, chosen, first, second string) {
 		for _, binding := range [][]byte{nil, []byte("channel")} {
@@ -222,8 +224,8 @@ func FuzzUsers(f *testing.F) {
 			return
 		}
 		for name, v := range users.verifiers {
-			require.Contains(t, text, name+":"+scramPrefix)
-			again, err := parseVerifier(v.String())
+			require.Contains(t, text, name+":"+scram.Prefix)
+			again, err := scram.Parse(v.String())
 			require.NoError(t, err)
 			require.Equal(t, v, again)
 		}
@@ -235,11 +237,11 @@ func FuzzUsers(f *testing.F) {
 func TestWhoIsNotThereLooksTheSameAfterAStart(t *testing.T) {
 	var lines []string
 	for i := range 20 {
-		v, err := newVerifier("secret", bytes.Repeat([]byte{byte(i)}, scramSaltLen), 1+i%2)
+		v, err := scram.New("secret", bytes.Repeat([]byte{byte(i)}, scram.SaltLen), 1+i%2)
 		require.NoError(t, err)
 		lines = append(lines, fmt.Sprintf("user%d:%s", i, v))
 	}
-	seen := func(lines []string) (list []verifier) {
+	seen := func(lines []string) (list []scram.Verifier) {
 		users, err := OpenUsers(usersFile(t, lines...))
 		require.NoError(t, err)
 		for i := range 100 {
@@ -255,15 +257,15 @@ func TestWhoIsNotThereLooksTheSameAfterAStart(t *testing.T) {
 	require.Equal(t, before, seen(lines[:len(lines)-1]), "the order of the file says nothing")
 	same := 0
 	for i, v := range seen(lines) {
-		if slices.Equal(v.salt, before[i].salt) {
+		if slices.Equal(v.Salt, before[i].Salt) {
 			same++
 		}
 	}
 	require.Greater(t, same, 50, "of 100, with one user more")
 	iterations := map[int]int{}
 	for _, v := range before {
-		require.Len(t, v.salt, scramSaltLen)
-		iterations[v.iterations]++
+		require.Len(t, v.Salt, scram.SaltLen)
+		iterations[v.Iterations]++
 	}
 	require.Greater(t, iterations[1], 10)
 	require.Greater(t, iterations[2], 10)

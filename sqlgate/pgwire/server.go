@@ -43,6 +43,7 @@ type Incident struct {
 // Causes of a login that failed.
 const (
 	LoginPassword    = "password"      // or a user that nobody knows: which of them is not told
+	LoginToken       = "agent_token"   // it is an agent's, and revoked, expired or without the scope for statements
 	LoginCertificate = "certificate"   // none that names the user
 	LoginCleartext   = "tls_required"  // a connection without TLS where it is demanded
 	LoginHandshake   = "tls_handshake" // TLS did not come about, as with a certificate that no authority of ours signed
@@ -60,8 +61,8 @@ type LoginFailure struct {
 // maxClaimed bounds what is kept of the name that a stranger claims, in bytes.
 const maxClaimed = 256
 
-// Options are what a Server stands on. All but Overdue and Now are required,
-// Users with AuthScram alone and TLS with another mode than off.
+// Options are what a Server stands on. All but Overdue, Now and those of agents are
+// required, Users with AuthScram alone and TLS with another mode than off.
 type Options struct {
 	Addr   string
 	Logger *slog.Logger
@@ -76,6 +77,11 @@ type Options struct {
 	ServerVersion func(context.Context) (string, error)
 	Database      string // the one that clients may name
 	DefaultEnv    string // claim env of a client that gives none
+
+	// AgentVerifiers check the tokens of an agent, by its id, as passwords; none for an id
+	// that is nobody's. AgentNow refuses one whose token is not good. nil: no agent logs in.
+	AgentVerifiers func(ctx context.Context, agentID string) ([]sqlgate.AgentVerifier, error)
+	AgentNow       func(ctx context.Context, a sqlgate.Agent) (sqlgate.Agent, error)
 
 	Auth    string
 	Users   *Users
@@ -120,10 +126,13 @@ type Server struct {
 	listener net.Listener
 	cancels  *registry
 	log      *slog.Logger
+	secret   []byte // of this server alone
 
 	ctx  context.Context // of all statements; ends when the rest is cut off
 	cut  context.CancelFunc
 	work sync.WaitGroup
+	told context.Context // ends when the server is told to stop
+	tell context.CancelFunc
 
 	lingering atomic.Int32
 
@@ -144,9 +153,10 @@ func Listen(o Options) (*Server, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Server{o: o, listener: listener, log: o.Logger.With("source", "pgwire"), conns: map[*conn]struct{}{}, seats: newSeats(&o)}
+	s := &Server{o: o, listener: listener, secret: randomBytes(secretLen32), log: o.Logger.With("source", "pgwire"), conns: map[*conn]struct{}{}, seats: newSeats(&o)}
 	s.cancels = newRegistry(o.Now, o.Cancels, s.log)
 	s.ctx, s.cut = context.WithCancel(context.Background())
+	s.told, s.tell = context.WithCancel(s.ctx)
 	return s, nil
 }
 
@@ -312,6 +322,7 @@ func (s *Server) leave(c *conn) {
 // stop ends the connections that wait for their clients; the others see it when
 // they wait next.
 func (s *Server) stop() {
+	s.tell()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopping = true
@@ -362,6 +373,7 @@ type conn struct {
 	until     time.Time            // how long that holds
 	users     *userList            // what the password was last compared with; nil without one
 	storedKey [sha256.Size]byte    // stored key of that password
+	agent     sqlgate.Agent        // whose token the password was, the zero Agent without one
 	version   uint32               // of the protocol
 
 	out        messageWriter

@@ -22,6 +22,9 @@ const (
 	stateRowLimit       = "GT003"
 )
 
+// stateToken is invalid_password, of an agent's token that is not good any more.
+const stateToken = "28P01"
+
 // states are the SQLSTATEs of faults (design/execution-and-wire.md part 9). What
 // is not here cannot come by this road; it is 58000.
 var states = map[fault.Code]string{
@@ -38,6 +41,7 @@ var states = map[fault.Code]string{
 	fault.DBQueryFailed:             "XX000", // the server's own, where it is known
 	fault.PreparedStatementNotFound: "26000",
 	fault.ValidationFailed:          "22023",
+	fault.TokenRevoked:              stateToken, fault.TokenExpired: stateToken, fault.InsufficientScope: stateToken,
 }
 
 // Outcomes that a timeout can have (spec/decisions.md part 4).
@@ -89,6 +93,9 @@ func refused(r *sqlgate.WireRefusal) *failure {
 	if a.Result.Decision == policy.RequireApproval {
 		f.response.Code = stateApprovalNeeded
 		f.response.Hint = fmt.Sprintf("After approval send it again, once: after SET gate.approval_id = '%s', or with /* gate.approval_id=%s */ in front.", a.ApprovalID, a.ApprovalID)
+	}
+	if r.Hint != "" {
+		f.response.Hint += " " + r.Hint
 	}
 	return f
 }

@@ -86,7 +86,7 @@ func (c *conn) verifiedLeaf() *x509.Certificate {
 func (c *conn) trusted() *failure {
 	if c.users != nil {
 		if now := c.server.o.Users.current.Load(); now != c.users {
-			if v, known := now.verifiers[c.claimed]; !known || v.storedKey != c.storedKey {
+			if v, known := now.verifiers[c.claimed]; !known || v.StoredKey != c.storedKey {
 				return fatalf("28P01", "the password that user %s logged in with is not valid any more", quote(c.claimed))
 			}
 			c.users = now

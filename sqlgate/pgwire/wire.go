@@ -2,6 +2,7 @@ package pgwire
 
 import (
 	"context"
+	"time"
 
 	"writegate/sqlgate"
 	"writegate/sqlgate/pgexec"
@@ -38,6 +39,9 @@ type Wire interface {
 	// Unread tells how many bytes of answers wait for the client to read them. An error
 	// says that there is no room for them.
 	Unread(bytes int64) error
+
+	// Waited is how long statements waited for a person since the last time.
+	Waited() time.Duration
 
 	// Unwritten reports whether evidence waits for the next append, and
 	// WriteEvidence writes it.
