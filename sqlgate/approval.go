@@ -28,6 +28,9 @@ func (g *Gate) lookUpApproval(ctx context.Context, s *submission) (*Answer, erro
 	case pending:
 		return g.stillPending(ctx, s, &a)
 	}
+	if a.Fingerprint != s.classification.Fingerprint {
+		return nil, g.refuse(ctx, s, fault.New(fault.ApprovalMismatch, "What stands in the database behind the names in the statement is other than what was approved. Ask for an approval again."))
+	}
 	s.approved, s.approvalRows = true, a.MaxRows
 	return nil, nil
 }

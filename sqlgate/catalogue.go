@@ -140,4 +140,7 @@ func (g *Gate) readCatalogue(done chan struct{}) {
 		return
 	}
 	k.snapshot, k.began, k.changes, k.major = snapshot, began, changes, major
+	if took := time.Since(began); took > catalogueWait { // clients whose statements change definitions would have it read all the time
+		k.again = time.Now().Add(took)
+	}
 }

@@ -218,3 +218,34 @@ func TestNoStatementRunsThatWasJudgedUnderAnotherSchema(t *testing.T) {
 	require.Positive(t, again.Load())
 	require.Positive(t, blocked.Load())
 }
+
+// An approval is for what stood behind the names when it was asked for.
+func TestAnApprovalIsForWhatStoodBehindTheNames(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, []byte(cataloguePolicy+`  - id: deletes
+    decision: REQUIRE_APPROVAL
+    reason_code: asked
+    match: { query_types_only: [DELETE] }
+    approval: { ttl_seconds: 3600 }
+`))
+	d.execute(t, catalogueTables+`; CREATE TABLE drafts (id int PRIMARY KEY); CREATE VIEW listed AS SELECT id FROM drafts; INSERT INTO drafts VALUES (1);
+		CREATE FUNCTION kept() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'; CREATE TRIGGER kept BEFORE DELETE ON drafts FOR EACH ROW EXECUTE FUNCTION kept();
+		CREATE TRIGGER kept BEFORE DELETE ON visits FOR EACH ROW EXECUTE FUNCTION kept(); INSERT INTO visits VALUES (1)`)
+	g := startGate(t, d, "GATE_CATALOG_REFRESH_SECONDS=1")
+	const sql = "DELETE FROM listed WHERE id = 1"
+	r := g.query(t, ask(sql))
+	require.Equal(t, http.StatusAccepted, r.status, string(r.body))
+	id := r.json(t)["approval_id"].(string)
+	require.Equal(t, http.StatusOK, g.resolve(t, id, "approve").status)
+	d.execute(t, "CREATE OR REPLACE VIEW listed AS SELECT id FROM visits")
+	var last reply
+	require.Eventually(t, func() bool { // until the new reading is there
+		last = g.query(t, ask(sql).with("approval_id", id))
+		require.NotEqual(t, http.StatusOK, last.status)
+		return last.json(t)["error_code"] == "approval_mismatch"
+	}, startPatience, 50*time.Millisecond)
+	require.Equal(t, "1", g.value(t, "SELECT count(*) FROM visits"))
+	d.execute(t, "CREATE OR REPLACE VIEW listed AS SELECT id FROM drafts")
+	require.Eventually(t, func() bool { return g.query(t, ask(sql).with("approval_id", id)).status == http.StatusOK }, startPatience, 50*time.Millisecond, "it is as it was approved")
+	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM drafts"))
+}

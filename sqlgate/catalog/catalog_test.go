@@ -26,13 +26,14 @@ type server struct {
 	db         *pgexec.DB
 	side       *pgconn.PgConn
 	now        time.Time
+	url        string
 	classifier *classify.Classifier
 }
 
 func newServer(t testing.TB, schema string) *server {
 	t.Helper()
 	url := postgres.ForTest(t)
-	s := &server{t: t, now: time.Now()}
+	s := &server{t: t, now: time.Now(), url: url}
 	var err error
 	s.classifier, err = classify.New(classify.Config{})
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ type Definitions struct {
 	Parts  uint8       // a bit for each of the hashes that are meant; the first is always
 	Hashes string      // a line for each relation, as the server writes them
 	Absent [][2]string // schema and name of relations that are not in the snapshot
-	Hidden bool        // the statement does not name all of them
+	Behind bool        // some are locked only as the statement runs
 }
 
 // definitions are those of what the statement names and of what was visited behind it; nil
@@ -47,14 +47,22 @@ func (w *resolution) definitions(c *classify.Classification) *Definitions {
 			}
 		}
 	}
-	d.Hidden = len(relations) > named
+	d.Behind = len(relations) > named
 	var all []defined
 	for r := range relations {
 		all = append(all, r.defined...)
-		d.Hidden = d.Hidden || r.parted
+		d.Behind = d.Behind || r.parted
 	}
 	if len(all) == 0 && len(d.Absent) == 0 {
 		return nil
+	}
+	switch {
+	case slices.ContainsFunc(c.QueryTypes, func(t string) bool { return unplanned[t] }):
+		d.Behind = true
+	case c.Class == classify.ClassRead: // all is locked as it is planned
+		d.Behind = false
+	case c.Class != classify.ClassWrite: // what is compared may be what it changes
+		d.Behind = false
 	}
 	slices.SortFunc(all, func(a, b defined) int { return cmp.Compare(a.oid, b.oid) })
 	for _, one := range all {
@@ -69,12 +77,12 @@ func (w *resolution) definitions(c *classify.Classification) *Definitions {
 	for _, one := range all {
 		lines = append(lines, strings.Join(slices.DeleteFunc(slices.Clone(one.hashes), func(hash string) bool { return hash == "" }), " "))
 	}
-	if len(d.Absent) > 0 {
-		lines = append(lines, "0")
-	}
 	d.Hashes = strings.Join(lines, "\n")
 	return &d
 }
+
+// unplanned are statements that lock what they name only as they run, and define nothing.
+var unplanned = map[string]bool{classify.TypeTruncate: true, classify.TypeRefresh: true, classify.TypeCopyFrom: true, classify.TypeExplain: true}
 
 // absent adds a relation that is not known, under each schema and name that its name in the
 // facts may mean. The server's own are as they are.

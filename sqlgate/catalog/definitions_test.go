@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -104,7 +106,8 @@ func TestADefinitionThatStandsEndsNoStatement(t *testing.T) {
 // by whatever way it goes, it does not run, and its client is told to send it again.
 func TestADefinitionThatChangedEndsTheStatement(t *testing.T) {
 	s := newServer(t, shop+`CREATE TABLE trunk (id int) PARTITION BY RANGE (id); CREATE TABLE branch PARTITION OF trunk FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);
-CREATE TABLE leaf PARTITION OF branch FOR VALUES FROM (0) TO (5); CREATE TABLE spare (id int, note text); CREATE POLICY own ON secret USING (true);`)
+CREATE TABLE leaf PARTITION OF branch FOR VALUES FROM (0) TO (5); CREATE TABLE spare (id int, note text); CREATE POLICY own ON secret USING (true);
+ALTER TABLE moved_1 ADD CONSTRAINT small CHECK (at < 100); CREATE SCHEMA blue; CREATE SCHEMA green; CREATE TABLE blue.visits (id int); CREATE TABLE green.visits (id int);`)
 	for _, test := range []struct{ change, back, sql string }{
 		{"CREATE TRIGGER t BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION audit()", "DROP TRIGGER t ON plain", "INSERT INTO plain VALUES (77)"},
 		{"CREATE TRIGGER t AFTER DELETE ON lines FOR EACH ROW EXECUTE FUNCTION audit()", "DROP TRIGGER t ON lines", "DELETE FROM orders WHERE id = 1"},
@@ -126,6 +129,9 @@ CREATE TABLE leaf PARTITION OF branch FOR VALUES FROM (0) TO (5); CREATE TABLE s
 		{"CREATE TABLE late (id int)", "DROP TABLE late", "INSERT INTO late VALUES (1)"},
 		{"CREATE SCHEMA odd; CREATE VIEW odd.late AS SELECT 1", "DROP SCHEMA odd CASCADE", "SELECT * FROM odd.late"},
 		{"CREATE TABLE referring (id int REFERENCES plain ON DELETE CASCADE)", "DROP TABLE referring", "DELETE FROM plain WHERE id = 1"},
+		{"CREATE INDEX i ON leaf (mark(id))", "DROP INDEX i", "INSERT INTO trunk VALUES (2)"},
+		{"ALTER TABLE moved_1 DROP CONSTRAINT small, ADD CONSTRAINT small CHECK (mark(at) > 0)", "ALTER TABLE moved_1 DROP CONSTRAINT small, ADD CONSTRAINT small CHECK (at < 100)", "INSERT INTO moved VALUES (1, 1)"},
+		{"ALTER SCHEMA blue RENAME TO aside; ALTER SCHEMA green RENAME TO blue", "ALTER SCHEMA blue RENAME TO green; ALTER SCHEMA aside RENAME TO blue", "INSERT INTO blue.visits VALUES (1)"},
 		{"ALTER TABLE plain ADD COLUMN extra text DEFAULT next_note()", "ALTER TABLE plain DROP COLUMN extra", "INSERT INTO plain VALUES (82)"},
 	} {
 		c, st := s.definedBy(s.snapshot(), test.sql)
@@ -173,4 +179,79 @@ func TestADefinitionThatChangesWithinABlockEndsIt(t *testing.T) {
 		s.run("DROP TRIGGER t ON plain")
 	}
 	require.Equal(t, "0", s.ask(fmt.Sprint("SELECT count(*) FROM (SELECT id FROM plain UNION ALL SELECT id FROM orders) AS x WHERE id > 900")))
+}
+
+// A statement that waits for a lock, while what it was judged by changes under it, ends.
+func TestAStatementThatWaitedForALockIsComparedBehindIt(t *testing.T) {
+	s := newServer(t, shop+`CREATE TABLE heir () INHERITS (parent); CREATE TABLE aside (id int);`)
+	looks, err := pgconn.Connect(t.Context(), s.url)
+	require.NoError(t, err)
+	t.Cleanup(func() { looks.Close(t.Context()) })
+	for _, test := range []struct{ change, sql string }{
+		{"CREATE TRIGGER t BEFORE TRUNCATE ON plain FOR EACH STATEMENT EXECUTE FUNCTION audit()", "TRUNCATE plain"},
+		{"CREATE TRIGGER t BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION audit()", "INSERT INTO plain VALUES (701)"},
+		{"CREATE TRIGGER t BEFORE DELETE ON lines FOR EACH ROW EXECUTE FUNCTION audit(); LOCK TABLE lines", "DELETE FROM orders WHERE id = 1"},
+		{"CREATE TRIGGER t BEFORE INSERT ON moved_1 FOR EACH ROW EXECUTE FUNCTION audit(); LOCK TABLE moved_1", "INSERT INTO moved VALUES (1, 1)"},
+		{"CREATE OR REPLACE VIEW order_emails AS SELECT o.id, h.note AS email FROM orders AS o JOIN held AS h ON h.id = o.id", "SELECT * FROM order_emails"},
+		{"LOCK TABLE heir; CREATE TABLE secrets () INHERITS (heir)", "SELECT * FROM parent"},
+	} {
+		s.run("INSERT INTO orders VALUES (1) ON CONFLICT DO NOTHING; INSERT INTO lines (order_id) SELECT 1 WHERE NOT EXISTS (SELECT FROM lines WHERE order_id = 1)")
+		for name, run := range ways {
+			c, st := s.definedBy(s.snapshot(), test.sql)
+			if name == "read" && !c.SafeRead || name == "write" && c.SafeRead {
+				continue
+			}
+			s.run("BEGIN; " + test.change)
+			type answer struct {
+				ended string
+				err   error
+			}
+			answers := make(chan answer, 1)
+			go func() {
+				ended, err := run(s, &c, st)
+				answers <- answer{ended, err}
+			}()
+			waits := func() bool {
+				rows, err := looks.Exec(t.Context(), "SELECT FROM pg_locks WHERE NOT granted").ReadAll()
+				return err == nil && len(rows[0].Rows) > 0
+			}
+			require.Eventually(t, waits, time.Minute, 5*time.Millisecond, "%s: %s", name, test.sql)
+			s.run("COMMIT")
+			a := <-answers
+			assert.Equal(t, pgexec.ReasonCatalogChanged, a.ended, "%s: %s; %s: %v", name, test.change, test.sql, a.err)
+			s.run("DROP TRIGGER IF EXISTS t ON plain; DROP TRIGGER IF EXISTS t ON lines; DROP TRIGGER IF EXISTS t ON moved_1; DROP TABLE IF EXISTS secrets; CREATE OR REPLACE VIEW order_emails AS SELECT o.id, c.email FROM orders AS o JOIN customers AS c ON c.id = o.customer_id")
+		}
+	}
+}
+
+// What a transaction has defined itself is not what its later statements were judged by,
+// whatever its isolation.
+func TestWhatABlockDefinedItselfEndsWhatComesBehind(t *testing.T) {
+	s := newServer(t, shop+`CREATE VIEW aside AS SELECT id, note FROM held; CREATE VIEW shown AS SELECT id, note FROM plain;`)
+	for _, isolation := range []string{"", "repeatable read", "serializable"} {
+		snapshot := s.snapshot()
+		b, err := s.db.BeginBlock(t.Context(), pgexec.BlockOptions{Isolation: isolation})
+		require.NoError(t, err)
+		defer b.Rollback()
+		o := pgexec.BeginOptions{ExecutionID: event.NewExecutionID(s.now)}
+		var res pgexec.Result
+		for _, sql := range []string{"ALTER VIEW shown RENAME TO away", "ALTER VIEW aside RENAME TO shown", "SELECT * FROM shown"} {
+			c, st := s.definedBy(snapshot, sql)
+			if c.SafeRead {
+				_, err = b.DispatchRead(o)
+				require.NoError(t, err)
+				res, err = b.Read(t.Context(), o, st, s.db.NewRows(1<<20))
+			} else {
+				_, err = b.DispatchWrite(t.Context(), o)
+				require.NoError(t, err)
+				res, err = b.Write(t.Context(), st, false, s.db.NewRows(1<<20))
+			}
+			if err != nil {
+				break
+			}
+		}
+		require.Error(t, err)
+		require.Equal(t, pgexec.ReasonCatalogChanged, res.ReasonCode, "%s: %v", isolation, err)
+		b.Rollback()
+	}
 }

@@ -29,6 +29,9 @@ type command struct {
 	name          string       // of the statement that it is prepared as; "" = passing
 	prepare       bool         // it is only prepared, under its name
 	prepared      bool         // it is what was prepared under its name
+	opens         bool         // it is parsed and bound, as the portal opened
+	opened        bool         // it is what was bound so
+	closes        bool         // the portal opened is closed
 	sink          Sink         // nil: rows are dropped
 
 	rowCap  int64 // rows after which reading stops; 0 is no limit
@@ -60,6 +63,9 @@ func own(sql string) *command { return &command{sql: sql} }
 // is not the unnamed one, which the connection keeps for its look.
 const passing = "statement"
 
+// opened is the portal of a client's statement that is bound before something is compared.
+const opened = "statement"
+
 // A segment is the commands up to one Sync.
 type segment []*command
 
@@ -81,7 +87,10 @@ func (c *conn) enqueue(batch ...segment) {
 				continue
 			case cmd.look:
 				name = ""
-			case cmd.prepared:
+			case cmd.prepared, cmd.opened:
+			case cmd.closes:
+				c.fe.SendClose(&pgproto3.Close{ObjectType: 'P', Name: opened})
+				continue
 			default:
 				c.fe.SendClose(&pgproto3.Close{ObjectType: 'S', Name: name})
 				c.fe.SendParse(&pgproto3.Parse{Name: name, Query: cmd.sql, ParameterOIDs: cmd.oids})
@@ -93,16 +102,26 @@ func (c *conn) enqueue(batch ...segment) {
 				c.fe.SendDescribe(&pgproto3.Describe{ObjectType: 'S', Name: name})
 				continue
 			}
-			c.fe.SendBind(&pgproto3.Bind{
-				PreparedStatement:    name,
-				ParameterFormatCodes: cmd.paramFormats,
-				Parameters:           cmd.params,
-				ResultFormatCodes:    cmd.resultFormats,
-			})
-			if cmd.describe {
-				c.fe.SendDescribe(&pgproto3.Describe{ObjectType: 'P'})
+			portal := ""
+			if cmd.opens || cmd.opened {
+				portal = opened
 			}
-			c.fe.SendExecute(&pgproto3.Execute{MaxRows: cmd.maxRows})
+			if !cmd.opened {
+				c.fe.SendBind(&pgproto3.Bind{
+					DestinationPortal:    portal,
+					PreparedStatement:    name,
+					ParameterFormatCodes: cmd.paramFormats,
+					Parameters:           cmd.params,
+					ResultFormatCodes:    cmd.resultFormats,
+				})
+			}
+			if cmd.opens {
+				continue
+			}
+			if cmd.describe {
+				c.fe.SendDescribe(&pgproto3.Describe{ObjectType: 'P', Name: portal})
+			}
+			c.fe.SendExecute(&pgproto3.Execute{Portal: portal, MaxRows: cmd.maxRows})
 		}
 		c.fe.SendSync(&pgproto3.Sync{})
 	}
@@ -260,7 +279,11 @@ func (r *segmentReader) take(msg pgproto3.BackendMessage) error {
 	}
 	cmd := r.seg[r.at]
 	if _, ok := msg.(*pgproto3.CloseComplete); ok {
-		return r.once(&r.closed, !cmd.look && !cmd.prepared, msg)
+		if cmd.closes {
+			r.next()
+			return nil
+		}
+		return r.once(&r.closed, !cmd.look && !cmd.prepared && !cmd.opened, msg)
 	}
 	if _, ok := msg.(*pgproto3.ParseComplete); ok && (cmd.keep || cmd.prepare && r.closed) {
 		r.next()
@@ -273,18 +296,22 @@ func (r *segmentReader) take(msg pgproto3.BackendMessage) error {
 	case *pgproto3.ParseComplete:
 		return r.once(&r.parsed, r.closed, msg)
 	case *pgproto3.BindComplete:
-		return r.once(&r.bound, r.parsed || cmd.look || cmd.prepared, msg)
+		err := r.once(&r.bound, r.parsed || cmd.look || cmd.prepared, msg)
+		if err == nil && cmd.opens {
+			r.next()
+		}
+		return err
 	case *pgproto3.RowDescription:
-		if err := r.once(&r.known, r.bound && cmd.describe, msg); err != nil {
+		if err := r.once(&r.known, r.open() && cmd.describe, msg); err != nil {
 			return err
 		}
 		r.columns = len(m.Fields)
 		return cmd.describeTo(m.Fields)
 	case *pgproto3.NoData:
 		r.columns = -1
-		return r.once(&r.known, r.bound && cmd.describe, msg)
+		return r.once(&r.known, r.open() && cmd.describe, msg)
 	case *pgproto3.DataRow:
-		if !r.bound || (cmd.describe && r.columns != len(m.Values)) {
+		if !r.open() || (cmd.describe && r.columns != len(m.Values)) {
 			return fmt.Errorf("%w: a row of %d columns", errProtocol, len(m.Values))
 		}
 		return cmd.row(m.Values)
@@ -299,6 +326,9 @@ func (r *segmentReader) take(msg pgproto3.BackendMessage) error {
 	}
 }
 
+// open tells whether the portal of the command is there.
+func (r *segmentReader) open() bool { return r.bound || r.seg[r.at].opened }
+
 func (r *segmentReader) once(flag *bool, allowed bool, msg pgproto3.BackendMessage) error {
 	if *flag || !allowed {
 		return fmt.Errorf("%w: %T out of turn", errProtocol, msg)
@@ -309,7 +339,7 @@ func (r *segmentReader) once(flag *bool, allowed bool, msg pgproto3.BackendMessa
 
 func (r *segmentReader) finish(note func(), msg pgproto3.BackendMessage) error {
 	cmd := r.seg[r.at]
-	if !r.bound || cmd.describe && !r.known {
+	if !r.open() || cmd.describe && !r.known {
 		return fmt.Errorf("%w: %T out of turn", errProtocol, msg)
 	}
 	note()

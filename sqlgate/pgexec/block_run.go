@@ -29,14 +29,9 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 	b.next, b.settings = nil, b.each(o.Limits, o)
 	b.unchecked, b.ddl = true, b.ddl || o.DDL
 	cmd := client(st, o.Limits, sink)
-	apart := b.beside(cmd)
-	if reason, f := b.db.differ(context.WithoutCancel(ctx), apart); f != nil {
-		return b.fail(&ran{cmd: cmd}, aborted(reason, ""), f)
-	}
-	before, behind := l.comparing(cmd)
-	batch := slices.Concat(set("LOCAL", b.settings), before, segment{cmd}, behind)
+	var batch segment
 	if last {
-		batch = append(batch, l.beforeCommit()...)
+		batch = l.beforeCommit()
 	}
 	batch = append(batch, b.unset(b.settings)...)
 	var counted *oneRow
@@ -50,8 +45,8 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 		batch = append(batch, shows)
 	}
 	l.notices = nil
-	r := b.db.run(context.WithoutCancel(ctx), l, o.ExecutionID, b.db.deadline(o.Limits), cmd, batch)
-	if r.err == nil && !r.unsent && !b.stands(r, o, shown.text(lookID)) {
+	r := b.perform(context.WithoutCancel(ctx), o, cmd, set("LOCAL", b.settings), batch)
+	if r.err == nil && !r.unsent && r.fault == nil && !b.stands(r, o, shown.text(lookID)) {
 		return b.lostTrack(r)
 	}
 	if res, f, ok := b.db.outcomeOf(r, BasisCommitNeverSent); !ok {
@@ -64,9 +59,6 @@ func (b *Block) Write(ctx context.Context, st Statement, last bool, sink Sink) (
 	}
 	if l.drift != "" {
 		return b.fail(r, aborted(ReasonSettingsDrift, ""), driftFault(l.drift))
-	}
-	if reason, f := b.db.differ(context.WithoutCancel(ctx), apart); f != nil {
-		return b.fail(r, aborted(reason, ""), f)
 	}
 	res := Result{State: Success, CommandTag: cmd.tag, RowCount: rowCount(cmd)}
 	if counted != nil {
@@ -222,13 +214,9 @@ func (b *Block) Read(ctx context.Context, o BeginOptions, st Statement, sink Sin
 	o.Limits = b.db.bound(o.Limits)
 	l, lim := b.lease, o.Limits
 	cmd := client(st, lim, sink)
-	if reason, f := b.db.differ(ctx, b.beside(cmd)); f != nil {
-		return b.fail(&ran{cmd: cmd}, aborted(reason, BasisReadOnly), f)
-	}
-	before, _ := l.comparing(cmd)
 	fence := b.newFence(o)
 	l.notices = nil
-	r := b.db.run(ctx, l, o.ExecutionID, b.db.deadline(lim), cmd, fence.around(append(before, cmd)...))
+	r := b.perform(ctx, o, cmd, fence.before, fence.behind)
 	b.unfence(r, fence)
 	res, f, ok := b.db.outcomeOf(r, BasisReadOnly)
 	if !ok {
@@ -315,8 +303,8 @@ func (f *fence) undo() segment {
 	return segment{own(rollbackTo + f.name), f.gone}
 }
 
-func (f *fence) around(cmds ...*command) segment {
-	return slices.Concat(f.before, cmds, f.behind)
+func (f *fence) around(cmd *command) segment {
+	return slices.Concat(f.before, segment{cmd}, f.behind)
 }
 
 // unfence sees to it that the fence is gone, whatever became of the read: after an

@@ -72,7 +72,7 @@ func (c *conn) clean(deadline time.Time) error {
 // prepared statements, advisory locks of the session and what random() gives next.
 func (c *conn) forgetting() segment {
 	look, _ := c.looking(look{clean: true})
-	c.comparisons = 0
+	c.comparisons = nil
 	return segment{own("DEALLOCATE ALL"), look}
 }
 
@@ -222,7 +222,7 @@ func (l *lease) afresh() error {
 // prepared in it too. The schema of temporary tables stays to the session's end, empty
 // but in the search path, so a session that has one is not clean.
 func (c *conn) discard(deadline time.Time) error {
-	c.comparisons = 0
+	c.comparisons = nil
 	refused, err := c.exchange(context.Background(), deadline, segment{own("DISCARD ALL")})
 	if err == nil && refused != nil {
 		err = refused

@@ -51,14 +51,14 @@ type conn struct {
 	txStatus    byte // of the last ReadyForQuery: I, T or E
 	uses        int
 	born        time.Time
-	dirty       bool   // a statement ran that may have left something in the session
-	used        bool   // a safe read ran since it was cleaned
-	owner       string // whose it was
-	comparisons uint64 // of definitions, that the session has prepared: a bit for each kind
-	foreign     bool   // there were servers of foreign tables before COMMIT
-	broken      bool   // the conversation broke off: only good for closing
-	drift       string // the setting that changed; the connection is quarantined
-	outlives    bool   // it was given up and goes on: closed when the server has ended it
+	dirty       bool            // a statement ran that may have left something in the session
+	used        bool            // a safe read ran since it was cleaned
+	owner       string          // whose it was
+	comparisons map[string]bool // of definitions, by the names under which the session has them prepared
+	foreign     bool            // there were servers of foreign tables before COMMIT
+	broken      bool            // the conversation broke off: only good for closing
+	drift       string          // the setting that changed; the connection is quarantined
+	outlives    bool            // it was given up and goes on: closed when the server has ended it
 
 	// A server's process keeps to its end what statements had it look up: names of time
 	// zones, which a text makes up at 20 KB each, names of relations, plans. No DISCARD

@@ -2,6 +2,7 @@ package pgexec
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,115 +13,109 @@ import (
 
 // Definitions are how the relations that a statement was judged by were defined then: those
 // that it names, and those behind them. They are compared in the transaction that runs it,
-// behind its Parse, which locks what it names, and before its Bind; so what comes between the
-// reading of the catalogue and the statement ends the statement before it runs.
+// between its Bind, whose plan has locked what it reads and names, and its Execute; so what
+// comes between the reading of the catalogue and the statement ends the statement before it runs.
 type Definitions struct {
 	OIDs   []uint32
 	Parts  uint8       // a bit for each of definedBy that is compared; the first always is
 	Hashes string      // what comparingSQL shows of them
 	Absent [][2]string // schema and name of relations that were not there
-	Hidden bool        // the statement does not name all of them: some are locked only as it runs
+	Behind bool        // some are locked only as the statement runs: they are compared behind it, too
 }
 
-// definedBy hashes the rows of the catalogues that define the relation c, in parts; all but
-// the first are NULL for relations that have nothing of their kind. A row that was changed, or
-// put in the place of another, has another xmin. What columns and keys there are is in the
+// definedBy hashes the rows of the catalogues that define a relation c, in parts; all but the
+// first are NULL for relations that have nothing of their kind. A row that was changed, or
+// put in the place of another, has another xmin. Its names, columns and keys are in the
 // first; the others are triggers (those of foreign keys on both sides, too), rules, checks,
-// policies, and the tables whose rows are among the relation's, with their triggers.
-var definedBy = []string{
-	hashed(`c.relname, c.relnamespace, c.relkind, c.relrowsecurity, c.relispartition, c.relchecks, c.relhastriggers, c.relhasrules, c.relhassubclass, ` +
-		rowsOf("pg_attribute", "attrelid", "attnum") + ", " + rowsOf("pg_index", "indrelid", "indexrelid")),
-	"CASE WHEN c.relhastriggers THEN " + hashed(rowsOf("pg_trigger", "tgrelid", "oid")) + " END",
-	"CASE WHEN c.relhasrules THEN " + hashed(rowsOf("pg_rewrite", "ev_class", "oid")) + " END",
-	"CASE WHEN c.relchecks OPERATOR(pg_catalog.>) 0::pg_catalog.int2 THEN " + hashed(rowsOf("pg_constraint", "conrelid", "oid")) + " END",
-	"CASE WHEN c.relrowsecurity THEN " + hashed(rowsOf("pg_policy", "polrelid", "oid")) + " END",
-	"CASE WHEN c.relhassubclass THEN " + hashed(`ARRAY(SELECT pg_catalog.concat_ws(' ', k.oid, k.relrowsecurity, k.relchecks, k.relhasrules,
- ARRAY(SELECT x.xmin FROM pg_catalog.pg_trigger AS x WHERE x.tgrelid OPERATOR(pg_catalog.=) k.oid ORDER BY x.oid))
- FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS k ON k.oid OPERATOR(pg_catalog.=) i.inhrelid WHERE i.inhparent OPERATOR(pg_catalog.=) c.oid ORDER BY k.oid)`) + " END",
+// policies, and all of that of the tables right below.
+var definedBy = append(definedAs("c"), "CASE WHEN c.relhassubclass THEN "+hashed("ARRAY(SELECT pg_catalog.concat_ws(' ', k.oid, "+strings.Join(definedAs("k"), ", ")+
+	") FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS k ON k.oid OPERATOR(pg_catalog.=) i.inhrelid WHERE i.inhparent OPERATOR(pg_catalog.=) c.oid ORDER BY k.oid)")+" END")
+
+func definedAs(c string) []string {
+	rows := func(catalogue, relation, order string) string {
+		more := ""
+		if catalogue == "pg_attribute" {
+			more = " AND x.attnum OPERATOR(pg_catalog.>) 0::pg_catalog.int2"
+		}
+		return "ARRAY(SELECT x.xmin FROM pg_catalog." + catalogue + " AS x WHERE x." + relation + " OPERATOR(pg_catalog.=) " + c + ".oid" + more + " ORDER BY x." + order + ")"
+	}
+	where := func(condition, rows string) string {
+		return "CASE WHEN " + c + "." + condition + " THEN " + hashed(rows) + " END"
+	}
+	fields := "relname, relkind, relrowsecurity, relispartition, relchecks, relhastriggers, relhasrules, relhassubclass"
+	return []string{
+		hashed("(SELECT n.nspname FROM pg_catalog.pg_namespace AS n WHERE n.oid OPERATOR(pg_catalog.=) " + c + ".relnamespace), " +
+			c + "." + strings.ReplaceAll(fields, ", ", ", "+c+".") + ", " + rows("pg_attribute", "attrelid", "attnum") + ", " + rows("pg_index", "indrelid", "indexrelid")),
+		where("relhastriggers", rows("pg_trigger", "tgrelid", "oid")),
+		where("relhasrules", rows("pg_rewrite", "ev_class", "oid")),
+		where("relchecks OPERATOR(pg_catalog.>) 0::pg_catalog.int2", rows("pg_constraint", "conrelid", "oid")),
+		where("relrowsecurity", rows("pg_policy", "polrelid", "oid")),
+	}
 }
 
 func hashed(what string) string {
 	return `pg_catalog.hashtextextended(pg_catalog.concat_ws(' ', ` + what + `) COLLATE pg_catalog."C", 0)`
 }
 
-func rowsOf(catalogue, relation, order string) string {
-	positive := ""
-	if catalogue == "pg_attribute" {
-		positive = " AND x.attnum OPERATOR(pg_catalog.>) 0::pg_catalog.int2"
-	}
-	return "ARRAY(SELECT x.xmin FROM pg_catalog." + catalogue + " AS x WHERE x." + relation + " OPERATOR(pg_catalog.=) c.oid" + positive + " ORDER BY x." + order + ")"
-}
-
-// comparingSQL fails with 22P02 where relations $1 are not defined as $2 says, or a relation
-// of the schemas and names $3 and $4 is there by now.
-func (d *Definitions) comparingSQL() string {
-	var compared []string
+// comparingSQL fails with 22P02 where relations are not defined as $1 says, or one that was
+// absent is there by now. Each has a parameter of its own, $2 and following: over an array of
+// them the server would expect another number each time, and plan anew.
+func (d *Definitions) comparingSQL() (sql string, types []uint32, params [][]byte) {
+	var parts []string
 	for i, part := range definedBy {
 		if i == 0 || d.Parts&(1<<i) != 0 {
-			compared = append(compared, part)
+			parts = append(parts, part)
 		}
 	}
-	now := `(SELECT pg_catalog.string_agg((SELECT pg_catalog.concat_ws(' ', ` + strings.Join(compared, ", ") + `) FROM pg_catalog.pg_class AS c WHERE c.oid OPERATOR(pg_catalog.=) o.oid), '
-' ORDER BY o.at) FROM pg_catalog.unnest($1) WITH ORDINALITY AS o(oid, at))`
-	if len(d.Absent) > 0 {
-		now = `pg_catalog.concat_ws('
-', ` + now + `, (SELECT pg_catalog.count(*) FROM ROWS FROM (pg_catalog.unnest($3), pg_catalog.unnest($4)) AS a(schema, name) JOIN pg_catalog.pg_namespace AS s ON s.nspname OPERATOR(pg_catalog.=) a.schema
- JOIN pg_catalog.pg_class AS k ON k.relnamespace OPERATOR(pg_catalog.=) s.oid AND k.relname OPERATOR(pg_catalog.=) a.name WHERE k.relkind OPERATOR(pg_catalog.=) ANY ('{r,p,v,m,f}'::pg_catalog."char"[])))`
+	one := "(SELECT pg_catalog.concat_ws(' ', " + strings.Join(parts, ", ") + ") FROM pg_catalog.pg_class AS c WHERE c.oid OPERATOR(pg_catalog.=) $"
+	types, params = append(types, oidText), append(params, []byte(d.Hashes))
+	var now []string
+	for _, oid := range d.OIDs {
+		types, params = append(types, oidOID), append(params, strconv.AppendUint(nil, uint64(oid), 10))
+		now = append(now, one+strconv.Itoa(len(types))+")")
 	}
-	return "SELECT CASE WHEN d.now OPERATOR(pg_catalog.=) $2 THEN 0 ELSE pg_catalog.concat('changed: ', d.now)::pg_catalog.int4 END FROM (SELECT " + now + " AS now OFFSET 0) AS d"
+	for _, a := range d.Absent {
+		types, params = append(types, oidText, oidText), append(params, []byte(a[0]), []byte(a[1]))
+		now = append(now, `(SELECT 'there' FROM pg_catalog.pg_class AS k JOIN pg_catalog.pg_namespace AS s ON s.oid OPERATOR(pg_catalog.=) k.relnamespace
+ WHERE s.nspname OPERATOR(pg_catalog.=) $`+strconv.Itoa(len(types)-1)+` AND k.relname OPERATOR(pg_catalog.=) $`+strconv.Itoa(len(types))+` AND k.relkind OPERATOR(pg_catalog.=) ANY ('{r,p,v,m,f}'::pg_catalog."char"[]))`)
+	}
+	sql = "SELECT CASE WHEN d.now OPERATOR(pg_catalog.=) $1 THEN 0 ELSE pg_catalog.concat('changed: ', d.now)::pg_catalog.int4 END FROM (SELECT pg_catalog.concat_ws('\n', " +
+		strings.Join(now, ", ") + ") AS now OFFSET 0) AS d"
+	return sql, types, params
 }
 
-// comparison is the name under which a connection keeps comparingSQL of some parts prepared.
+// comparison is how the names begin under which a connection keeps comparingSQL prepared.
 // A function that a statement calls could put one of its own in its place, by SQL: it runs in
 // that transaction anyway, and none that was made so outlasts it.
-const comparison = "definitions_"
+const comparison = "definitions"
 
-var comparedTypes = []uint32{oidOIDArray, oidText, oidTextArray, oidTextArray}
+// mostComparisons is how many of them a connection keeps.
+const mostComparisons = 32
 
-// comparing is what goes before a client's command, and behind it where a relation is locked
-// only as it runs: its own Parse, and the comparison. The command is then not parsed again.
+// comparing is what goes before a client's command, its own Parse and Bind and the comparison;
+// and what goes behind it.
 func (c *conn) comparing(cmd *command) (before, behind segment) {
 	d := cmd.definitions
 	if d == nil {
 		return nil, nil
 	}
-	cmd.prepared = true
-	before = segment{{sql: cmd.sql, oids: cmd.oids, prepare: true}}
-	name := comparison + strconv.Itoa(d.kind())
-	if c.comparisons&(1<<d.kind()) == 0 {
-		before = append(before, &command{name: name, sql: d.comparingSQL(), oids: comparedTypes, prepare: true})
+	opens := *cmd
+	opens.opens, cmd.opened = true, true
+	before, behind = segment{&opens}, segment{{closes: true}}
+	sql, types, params := d.comparingSQL()
+	name := fmt.Sprint(comparison, "_", d.Parts, "_", len(d.OIDs), "_", len(d.Absent))
+	if !c.comparisons[name] {
+		if len(c.comparisons) >= mostComparisons {
+			name = comparison
+		}
+		before = append(before, &command{name: name, sql: sql, oids: types, prepare: true})
 	}
-	cmd.compared = d.command(name)
-	if d.Hidden {
-		cmd.again = d.command(name)
-		behind = segment{cmd.again}
+	cmd.compared = &command{name: name, prepared: true, params: params}
+	if d.Behind {
+		cmd.again = &command{name: name, prepared: true, params: params}
+		behind = append(behind, cmd.again)
 	}
 	return append(before, cmd.compared), behind
-}
-
-// kind numbers the texts of comparingSQL, of which there are 64.
-func (d *Definitions) kind() int {
-	kind := int(d.Parts >> 1)
-	if len(d.Absent) > 0 {
-		kind |= 1 << (len(definedBy) - 1)
-	}
-	return kind
-}
-
-func (d *Definitions) command(name string) *command {
-	return &command{name: name, prepared: true, params: d.params()}
-}
-
-func (d *Definitions) params() [][]byte {
-	oids := make([]string, len(d.OIDs))
-	for i, oid := range d.OIDs {
-		oids[i] = strconv.FormatUint(uint64(oid), 10)
-	}
-	schemas, names := make([]string, len(d.Absent)), make([]string, len(d.Absent))
-	for i, a := range d.Absent {
-		schemas[i], names[i] = a[0], a[1]
-	}
-	return [][]byte{[]byte("{" + strings.Join(oids, ",") + "}"), []byte(d.Hashes), []byte(textArray(schemas)), []byte(textArray(names))}
 }
 
 // found tells whether a comparison around a client's command has found a difference, and keeps
@@ -129,14 +124,17 @@ func (c *conn) found(cmd *command, refused *pgconn.PgError) (moved bool) {
 	if cmd.compared == nil {
 		return false
 	}
-	if cmd.compared.tag != "" {
-		c.comparisons |= 1 << cmd.definitions.kind()
+	if name := cmd.compared.name; cmd.compared.tag != "" && name != comparison {
+		if c.comparisons == nil {
+			c.comparisons = map[string]bool{}
+		}
+		c.comparisons[name] = true
 	}
 	if failed := cmd.compared.failed || cmd.again != nil && cmd.again.failed; !failed || refused == nil {
 		return false
 	}
 	if refused.Code != invalidText {
-		c.comparisons = 0
+		c.comparisons = nil
 		return false
 	}
 	return true
@@ -157,7 +155,8 @@ func (db *DB) differ(ctx context.Context, d *Definitions) (reason string, f erro
 		return ReasonDBError, err
 	}
 	defer l.release()
-	refused, err := l.exchange(ctx, time.Now().Add(db.cfg.QueryTimeout), segment{{sql: d.comparingSQL(), oids: comparedTypes, params: d.params()}})
+	sql, types, params := d.comparingSQL()
+	refused, err := l.exchange(ctx, time.Now().Add(db.cfg.QueryTimeout), segment{{sql: sql, oids: types, params: params}})
 	switch {
 	case err != nil:
 		return ReasonDBError, lostFault(refused, err)
@@ -170,12 +169,30 @@ func (db *DB) differ(ctx context.Context, d *Definitions) (reason string, f erro
 	return ReasonDBError, db.cfg.statementFault(refused)
 }
 
-// beside takes the definitions from a command that is to run where the transaction keeps its
-// first snapshot: it sees the catalogues by that too, and so they are compared beside it,
-// before a statement and again behind a write, whose locks stand then.
-func (b *Block) beside(cmd *command) (d *Definitions) {
-	if slices.Contains([]string{"repeatable read", "serializable"}, b.opts.Isolation) {
-		d, cmd.definitions = cmd.definitions, nil
+// perform runs a client's command in the block, between what goes before it and behind. A
+// transaction that keeps its first snapshot sees what others have defined since by that too,
+// though it runs by what is; so there they are compared on another connection as well, while
+// the command is bound and its locks stand, and again behind a write.
+func (b *Block) perform(ctx context.Context, o BeginOptions, cmd *command, before, behind segment) *ran {
+	l, d := b.lease, cmd.definitions
+	first, last := l.comparing(cmd)
+	run := func(batch ...segment) *ran {
+		return b.db.run(ctx, l, o.ExecutionID, b.db.deadline(o.Limits), cmd, slices.Concat(batch...))
 	}
-	return d
+	if d == nil || !slices.Contains([]string{"repeatable read", "serializable"}, b.opts.Isolation) {
+		return run(before, first, segment{cmd}, last, behind)
+	}
+	r := run(before, first)
+	for _, batch := range []segment{slices.Concat(segment{cmd}, last, behind), nil} {
+		if r.err != nil || r.refused != nil || r.unsent || r.fault != nil {
+			return r
+		}
+		if r.reason, r.fault = b.db.differ(ctx, d); r.fault == nil && batch != nil {
+			r = run(batch)
+		}
+		if !d.Behind {
+			break
+		}
+	}
+	return r
 }

@@ -89,7 +89,7 @@ func driftFault(setting string) *fault.Fault {
 }
 
 func catalogFault() *fault.Fault {
-	return fault.New(fault.DBQueryFailed, "What stands in the database behind the names in the statement was changed after the statement had been judged. Nothing was applied; send it again, under a new idempotency key where it has one, and it is judged as it is now.").
+	return fault.New(fault.DBQueryFailed, "What stands in the database behind the names in the statement was changed after the statement had been judged. Nothing was applied; send it again, under a new idempotency key where it has one, and it is judged as it is now. Where its own transaction made the change, COMMIT that first.").
 		With("sqlstate", "40001").With("reason", ReasonCatalogChanged).With("retryable", true)
 }
 

@@ -2,6 +2,7 @@ package pgexec
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"writegate/commands/fault"
@@ -72,8 +73,8 @@ func (db *DB) readOn(ctx context.Context, l *lease, executionID string, st State
 	}
 	l.owner = owner
 	batch = append(batch, set("LOCAL", l.settings(lim, st.Trace, st.Settings))...)
-	before, _ := l.comparing(cmd) // what a read reaches is locked by its Parse
-	batch = append(append(batch, before...), cmd, rollback)
+	before, behind := l.comparing(cmd)
+	batch = slices.Concat(batch, before, segment{cmd}, behind, segment{rollback})
 	r := db.run(ctx, l, executionID, db.deadline(lim), cmd, batch)
 	if r.refused != nil && r.err == nil {
 		// The server skipped our ROLLBACK with the rest of the batch.

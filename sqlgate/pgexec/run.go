@@ -23,7 +23,8 @@ type ran struct {
 	unsent  bool            // before anything of it was sent
 	timeout bool            // it broke off at the gate's own deadline
 	late    bool            // the server ended the block for its time
-	moved   bool            // what the statement was judged by is defined otherwise by now
+	reason  string          // why the gate lets it not run, or not stand, with fault
+	fault   error
 	took    time.Duration
 }
 
@@ -48,7 +49,10 @@ func (db *DB) run(ctx context.Context, l *lease, executionID string, deadline ti
 	l.ran = true
 	refused, err := l.exchange(ctx, deadline, batch...)
 	r := &ran{cmd: cmd, refused: lastError(refused, err), err: err}
-	r.moved = l.found(cmd, r.refused)
+	if l.found(cmd, r.refused) {
+		db.types.forget()
+		r.reason, r.fault = ReasonCatalogChanged, catalogFault()
+	}
 	r.late = err != nil && l.block && overtime(r.refused)
 	switch hungUp := ctx.Err() != nil; {
 	case err == nil:
@@ -97,9 +101,8 @@ func (db *DB) outcomeOf(r *ran, basis string) (res Result, f error, ok bool) {
 		return timedOut(basis, ""), timeoutFault().With("outcome", OutcomeAborted), false
 	case r.over():
 		return aborted(ReasonResultTooLarge, basis), tooLargeFault(), false
-	case r.moved:
-		db.types.forget()
-		return aborted(ReasonCatalogChanged, basis), catalogFault(), false
+	case r.fault != nil:
+		return aborted(r.reason, basis), r.fault, false
 	case r.late:
 		return aborted(ReasonOvertime, basis).withServer(r.refused), overtimeFault(), false
 	case r.err != nil:
