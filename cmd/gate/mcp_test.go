@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -451,6 +452,65 @@ func TestTheToolsAreForAgentsWithATokenAlone(t *testing.T) {
 
 	off := startAgents(t)
 	require.Equal(t, http.StatusNotFound, off.do(t, http.MethodPost, "/mcp", ping, bearer).status, "it is off unless it is asked for")
+}
+
+// Whatever a message holds, it is answered, and the gate goes on.
+func TestOddMessagesAreAnswered(t *testing.T) {
+	t.Parallel()
+	w := startDoor(t)
+	_, token := w.register(t, "invoice-bot")
+	odd := []string{`null`, `true`, `-1`, `1e999`, `9223372036854775808`, `"x"`, `"\u0000"`, `[]`, `[null]`, `{}`, `{"":{}}`, `{"name":null}`, strings.Repeat(`[`, 40) + strings.Repeat(`]`, 40)}
+	var bodies []string
+	for _, o := range odd {
+		bodies = append(bodies, o, `{"jsonrpc":`+o+`,"id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":`+o+`,"method":"ping"}`, `{"jsonrpc":"2.0","id":1,"method":`+o+`}`,
+			`{"jsonrpc":"2.0","id":1,"result":`+o+`}`, `{"jsonrpc":"2.0","id":1,"error":`+o+`}`, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+o+`}}`)
+		for _, method := range []string{"initialize", "tools/call", "tools/list", "resources/read", "resources/list", "ping", "completion/complete", "logging/setLevel", "server/discover", "notifications/progress"} {
+			bodies = append(bodies, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+o+`}`, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{"_meta":`+o+`}}`,
+				`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{"name":`+o+`,"uri":`+o+`,"cursor":`+o+`,"clientInfo":`+o+`,"protocolVersion":`+o+`}}`)
+		}
+		for _, tool := range []string{"sql", "approval_wait", "sql_preview", "schema_search", "execution"} {
+			bodies = append(bodies, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`","arguments":`+o+`}}`)
+			for _, argument := range []string{"sql", "approval_id", "words", "execution_id", "seconds", "reason", "idempotency_key"} {
+				bodies = append(bodies, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`","arguments":{"`+argument+`":`+o+`}}}`)
+			}
+		}
+	}
+	tokens := 0
+	for i, body := range bodies {
+		if i%900 == 0 { // a token has so many requests an hour
+			_, token = w.register(t, fmt.Sprintf("bot-%d", i))
+			tokens++
+		}
+		headers := []string{"Authorization: Bearer " + token}
+		if i%2 == 1 {
+			headers = append(headers, "Mcp-Protocol-Version: 2025-11-25", "Mcp-Session-Id: \xff")
+		}
+		r, err := send(w.base+"/mcp", body, headers...)
+		require.NoError(t, err, "%s", body)
+		require.Less(t, r.status, 500, "%s: %s", body, r.body)
+		require.NotContains(t, string(r.body), "-32603", "%s", body)
+	}
+	require.Greater(t, tokens, 1)
+}
+
+// send sends a body that need not be one of the description's.
+func send(url, body string, headers ...string) (reply, error) {
+	request, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return reply{}, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		request.Header.Set(name, value)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return reply{}, err
+	}
+	defer response.Body.Close()
+	read, err := io.ReadAll(response.Body)
+	return reply{response.StatusCode, response.Header, read}, err
 }
 
 // Nobody sees what others asked for, and an approval whose time is over says so.

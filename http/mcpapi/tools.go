@@ -14,6 +14,7 @@ import (
 	"writegate/http/httpd"
 	"writegate/projections"
 	"writegate/sqlgate"
+	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policy"
 )
 
@@ -319,7 +320,7 @@ func (d *door) lookedUp(ctx context.Context, v *visit, r *mcp.CallToolRequest) (
 func (d *door) decisionOf(ctx context.Context, v *visit, sql string) (policy.Decision, error) {
 	request := d.request(v, sql)
 	request.Preview = true
-	answer, err := d.Gate.Submit(ctx, request)
+	answer, err := d.Gate.Submit(pgexec.ForClient(ctx, v.Holder()), request)
 	if err != nil {
 		return "", err
 	}
