@@ -39,17 +39,24 @@ func clientPrograms() map[string]clientRun {
 // for them.
 func nodeClient(name string) clientRun {
 	return func(t *testing.T, c *clientNotes) {
-		dir := t.TempDir()
-		modules, err := filepath.Abs(filepath.Join(clientModules, "node_modules"))
-		require.NoError(t, err)
-		require.NoError(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
-		for _, file := range []string{name, "common.mjs"} {
-			source, err := os.ReadFile(filepath.Join(clientSources, file))
-			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(filepath.Join(dir, file), source, 0o600))
-		}
+		dir := nodeFolder(t, clientModules, clientSources, name, "common.mjs")
 		programClient("node", filepath.Join(dir, name))(t, c)
 	}
+}
+
+// nodeFolder is a folder with programs beside their modules.
+func nodeFolder(t *testing.T, installed, sources string, files ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	modules, err := filepath.Abs(filepath.Join(installed, "node_modules"))
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
+	for _, file := range files {
+		source, err := os.ReadFile(filepath.Join(sources, file))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), source, 0o600))
+	}
+	return dir
 }
 
 // programClient runs a program that says what it saw as lines of JSON.
