@@ -33,6 +33,7 @@ func (v *views) functions() template.FuncMap {
 		"decision":    func(d string) string { return wordOr(decisionWords, d) },
 		"modeWords":   func(m string) string { return modeWords[m] },
 		"state":       func(s string) string { return wordOr(stateWords, s) },
+		"channels":    channels,
 		"words":       func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 		"whyNot":      whyNot,
 		"reason":      func(s string) string { return wordOr(reasonWords, s) },

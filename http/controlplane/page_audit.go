@@ -274,6 +274,7 @@ type storyView struct {
 	Events    []storyEvent
 	SQL       *sqlView
 	Whole     bool // each event links to the one before, as far as they are neighbours
+	Came      came
 	Approval  string
 	Decided   approval // as far as it is decided
 	Execution string
@@ -392,6 +393,50 @@ func (v *storyView) note(e auditEvent) {
 	if v.SQL == nil {
 		v.SQL = loggedSQL(e)
 	}
+	c := cameBy(e)
+	v.Came = came{cmp.Or(v.Came.Channel, c.Channel), cmp.Or(v.Came.Client, c.Client), cmp.Or(v.Came.Reason, c.Reason)}
+}
+
+// came is how a statement came in, and what an MCP client says of itself and of why.
+type came struct{ Channel, Client, Reason string }
+
+func cameBy(e auditEvent) came {
+	var payload struct {
+		Client  string `json:"client"`
+		Reason  string `json:"reason"`
+		Channel string `json:"channel"`
+		Facts   struct {
+			Channel string `json:"channel"`
+		} `json:"facts"`
+	}
+	switch e.EventType {
+	case "request_received", "query_rejected", "decision_recorded":
+	default:
+		return came{} // theirs are other words
+	}
+	if json.Unmarshal(e.Payload, &payload) != nil {
+		return came{}
+	}
+	return came{channelWords[cmp.Or(payload.Channel, payload.Facts.Channel)], payload.Client, payload.Reason}
+}
+
+// channelWords say how statements come in.
+var channelWords = map[string]string{"http": "POST /query", "wire": "the wire listener", "mcp": "an agent’s tools (MCP)"}
+
+// channels counts the decisions among events by how their statements came in; "" where no
+// record says.
+func channels(events []auditEvent) string {
+	counts := map[string]int{}
+	for _, e := range events {
+		if c := cameBy(e); e.EventType == "decision_recorded" && c.Channel != "" {
+			counts[c.Channel]++
+		}
+	}
+	var parts []string
+	for _, words := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d by %s", counts[words], words))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // loggedSQL is the statement of a received request as the log has it: its shape,
