@@ -98,6 +98,7 @@ type outcome struct {
 	Truncated   bool             `json:"truncated"`
 	Replayed    bool             `json:"replayed"`
 	Receipt     string           `json:"receipt"`
+	RequestID   string           `json:"request_id"`
 	Next        string           `json:"next"`
 	text        string
 	isError     bool
@@ -550,11 +551,14 @@ func TestAPolicyMatchesTheChannel(t *testing.T) {
 	d.execute(t, shopTables)
 	w := &agentWorld{key: agentctl.NewSecret(agentctl.KeyPrefix)}
 	w.testGate = startGate(t, d, slices.Concat(toolsOn, []string{"GATE_PROJECT_KEYS=shop/ops=" + w.key})...)
-	_, token := w.register(t, "invoice-bot")
+	id, token := w.register(t, "invoice-bot")
 	const insert = "INSERT INTO customers VALUES (7, 'x', 'y')"
 	o := use(t, toolsOver(t, w, token), "sql", calling(insert))
 	require.Equal(t, "people_only", o.ReasonCode, "%s", o.raw)
 	require.Equal(t, http.StatusOK, w.as(t, token, ask(insert)).status)
+	plane := startTestPlane(t, w.base, "CONTROL_PLANE_PROJECT_KEY="+w.key).reader(t)
+	require.Contains(t, plane.page(t, "/agents/"+id), "1 by POST /query, 1 by an agent’s tools (MCP)")
+	require.Contains(t, plane.page(t, "/requests/"+o.RequestID), "test-client/7.1")
 }
 
 // The bridge says what is wrong where a client reads it.
