@@ -160,6 +160,10 @@ telemetry: ## a day of TELEMETRY telemetry events (default 1,000,000): memory, m
 	TELEMETRY_EVENTS=$(TELEMETRY) $(PGRUN) $(GO) test -count=1 -timeout 60m -v -run ManyTelemetryEvents ./cmd/gate
 	TELEMETRY_EVENTS=$(TELEMETRY) $(GO) test -count=1 -timeout 60m -run '^$$' -bench OfADay -benchtime 10x ./agentctl
 
+.PHONY: approval-wait
+approval-wait: ## what a minute of 64 requests that wait for an approval costs, beside nothing else and beside ten writes a second (three minutes)
+	$(PGRUN) $(GO) test -count=1 -timeout 20m -run '^$$' -bench WaitForAnApproval -benchtime 1x ./cmd/gate
+
 .PHONY: streams
 streams: ## STREAMS random streams (default 5000) to the gate and to PostgreSQL itself, which must agree, SEQUENCES (default 100,000) whose log and table must, LIMITS (default 10,000) of writes with row limits, which none may pass, and STATES statements (default 100,000) that change their session, of which the next must not see any
 	WIRE_STREAMS=$(STREAMS) $(PGRUN) $(GO) test -count=1 -timeout 120m -v -run AnyStreamOfMessages ./cmd/gate
