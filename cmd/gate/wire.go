@@ -212,7 +212,7 @@ func (w wireCancels) record(r pgwire.CancelRequest) *commands.CancelRequest {
 	l := &r.Login
 	return &commands.CancelRequest{Client: r.Address, Request: commands.Request{
 		RequestID: requestPrefix + r.ID, Actor: l.Actor, App: l.App, Tenant: l.Tenant, Role: l.Role, Host: l.Host, Env: l.Env,
-		Principal: l.Principal(), WireSession: l.ConnectionID,
+		Principal: l.Principal(), WireSession: l.ConnectionID, AgentID: l.Agent.ID, Project: l.Agent.Project,
 	}}
 }
 

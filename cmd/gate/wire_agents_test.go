@@ -372,3 +372,43 @@ func TestAUsersFileNamesNoAgent(t *testing.T) {
 	_, err = pgwire.OpenUsers(path)
 	require.ErrorContains(t, err, "logs in with its token")
 }
+
+// A statement that a rule of the agent asks a person about waits for that, too, and a cancel
+// of it is the agent's in the log.
+func TestAnAgentWaitsOnTheWireForTheApprovalThatItsRulesAskFor(t *testing.T) {
+	t.Parallel()
+	w := startAgents(t, wireAgents()...)
+	id, token := w.register(t, "bot")
+	w.apply(t, w.rule(t, "require_approval", `!sql.safe_read && !(sql.class in ["session", "tcl"])`), id)
+	c, err := w.login(t, id, token)
+	require.NoError(t, err)
+	require.NoError(t, says(c, "SET gate.approval_wait_ms = 60000"))
+	require.NoError(t, says(c, "BEGIN"))
+	sent := func(sql string) (told chan error, approval string) {
+		told = make(chan error, 1)
+		go func() { told <- says(c, sql) }()
+		return told, w.awaited(t)
+	}
+	told, approval := sent(paying)
+	require.Equal(t, id, w.record(t, approval)["agent_id"])
+	require.Equal(t, http.StatusOK, w.resolve(t, approval, "approve").status)
+	require.NoError(t, <-told)
+	require.NoError(t, says(c, "COMMIT"))
+	require.Equal(t, "1", w.value(t, "SELECT count(*) FROM orders WHERE status = 'paid'"))
+
+	told, approval = sent(insertOrder)
+	require.NoError(t, c.CancelRequest(context.Background()))
+	require.Contains(t, requireState(t, <-told, "ERROR 57014").Detail, approval)
+	require.Equal(t, "pending", w.record(t, approval)["status"], "somebody may still answer it")
+	cancels := w.eventsOf(t, event.TypeCancelUnsent)
+	require.Len(t, cancels, 1)
+	require.Equal(t, id, cancels[0]["agent_id"])
+	require.Equal(t, http.StatusOK, w.v1(t, http.MethodGet, "/events?limit=1000", "").status)
+
+	// Its end takes back what it asked for, and ends the wait with it.
+	require.Equal(t, http.StatusOK, w.resolve(t, approval, "reject").status)
+	told, _ = sent(insertOrder)
+	require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+id, "").status)
+	require.Contains(t, requireState(t, <-told, "FATAL 28P01").Message, "deactivated")
+	require.Equal(t, "0", w.value(t, "SELECT count(*) FROM orders WHERE id > 100"))
+}
