@@ -89,15 +89,15 @@ func executionFailure(t *tx, e *event.Envelope, p *event.ExecutionFailure) {
 
 // UseAfterFailure is what an approval stands at once the execution under it has failed.
 func UseAfterFailure(outcome, reasonCode string) ApprovalUse {
-	if outcome == event.OutcomeNotExecuted || outcome == event.OutcomeAborted && reasonCode == reasonRowLimit {
+	if outcome == event.OutcomeNotExecuted || outcome == event.OutcomeAborted && (reasonCode == reasonRowLimit || reasonCode == reasonCatalogChanged) {
 		return UseFree // it never ran, or the gate itself rolled it back
 	}
 	return UseTaken
 }
 
 // reasonRowLimit is the reason of a write that changed more rows than its approval
-// allows.
-const reasonRowLimit = "row_limit_exceeded"
+// allows, and that of a statement which met other definitions than it was judged by.
+const reasonRowLimit, reasonCatalogChanged = "row_limit_exceeded", "catalog_changed"
 
 func executionStateUnknown(t *tx, e *event.Envelope, p *event.ExecutionStateUnknown) {
 	t.execution(e, func(x *Execution) {

@@ -117,6 +117,10 @@ func (g *Gate) readCatalogue(done chan struct{}) {
 	began, changes := time.Now(), g.Database.Changes()
 	var entries []catalog.Entry
 	err := g.Database.Catalogue(context.Background(), g.Classifier.Keys(), func(row []byte) error {
+		if row == nil {
+			entries = nil
+			return nil
+		}
 		var e catalog.Entry
 		err := json.Unmarshal(row, &e)
 		entries = append(entries, e)

@@ -173,6 +173,7 @@ const sessionHeader = "Mcp-Session-Id"
 // serve is POST /mcp, behind the guard.
 func (d *door) serve(c *httpd.Call, caller *agentctl.Caller) error {
 	ctx := c.Request.Context()
+	c.HoldAs("") // its statements hold what those of POST /query from the same address do
 	if caller.TokenID == "" {
 		return fault.New(fault.CredentialsMissing, "This endpoint is for agents. Send an agent's token as Authorization: Bearer.")
 	}

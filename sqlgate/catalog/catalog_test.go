@@ -58,6 +58,10 @@ func (s *server) snapshot() *catalog.Snapshot {
 	s.t.Helper()
 	var entries []catalog.Entry
 	require.NoError(s.t, s.db.Catalogue(s.t.Context(), s.classifier.Keys(), func(row []byte) error {
+		if row == nil {
+			entries = nil
+			return nil
+		}
 		var e catalog.Entry
 		entries = append(entries, e)
 		return json.Unmarshal(row, &entries[len(entries)-1])
@@ -370,4 +374,22 @@ func TestDiamondsOfTablesAreReadInBearableTime(t *testing.T) {
 	require.NoError(t, err)
 	found, _ := snapshot.Resolve(&classify.Classification{QueryTypes: []string{classify.TypeDelete}, TablesRead: []string{"public.t000"}, TablesWritten: []string{"public.t000", "public.a"}}, nil, nil)
 	require.Len(t, found.TablesWritten, 198)
+}
+
+// A view that the server can't print keeps nobody from reading the rest.
+func TestAViewThatCannotBePrintedIsNotJudged(t *testing.T) {
+	s := newServer(t, shop)
+	for depth := 500; ; depth += 500 { // as deep as the server takes it
+		text := "CREATE OR REPLACE VIEW deep AS SELECT note" + strings.Repeat(` COLLATE "C"`, depth) + " AS x FROM plain"
+		if _, err := s.side.Exec(t.Context(), text).ReadAll(); err != nil {
+			break
+		}
+	}
+	_, err := s.side.Exec(t.Context(), "SELECT pg_get_viewdef('deep')").ReadAll()
+	require.ErrorContains(t, err, "54001")
+	snapshot := s.snapshot()
+	c, lines := s.judged(snapshot, "SELECT * FROM deep")
+	require.False(t, c.SafeRead, "%v", lines)
+	c, _ = s.judged(snapshot, "SELECT * FROM order_emails")
+	require.Contains(t, c.TablesRead, "public.customers")
 }

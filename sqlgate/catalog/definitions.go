@@ -85,13 +85,17 @@ func (w *resolution) definitions(c *classify.Classification) *Definitions {
 var unplanned = map[string]bool{classify.TypeTruncate: true, classify.TypeRefresh: true, classify.TypeCopyFrom: true, classify.TypeExplain: true}
 
 // absent adds a relation that is not known, under each schema and name that its name in the
-// facts may mean. The server's own are as they are.
+// facts may mean. The server's own are as they are, and ?.* is the name of any.
 func (d *Definitions) absent(name string) {
-	if strings.HasPrefix(name, "pg_") || strings.HasPrefix(name, "information_schema.") || strings.HasPrefix(name, "?") || strings.HasSuffix(name, ".*") {
+	if name == "?.*" {
 		return
 	}
 	for at, c := range name {
-		if pair := [2]string{name[:at], name[min(at+1, len(name)):]}; c == '.' && !slices.Contains(d.Absent, pair) {
+		if c != '.' {
+			continue
+		}
+		pair := [2]string{name[:at], name[at+1:]}
+		if own := strings.HasPrefix(pair[0], "pg_") || pair[0] == "information_schema"; !own && !slices.Contains(d.Absent, pair) {
 			d.Absent = append(d.Absent, pair)
 		}
 	}

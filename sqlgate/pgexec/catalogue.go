@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Bounds of one reading of the catalogues: the server gives each of its two queries up behind
@@ -19,7 +21,7 @@ const (
 // nothing of a user's runs; pg_get_viewdef locks what a view reads, shared. Pinned objects
 // have no entries in pg_depend, so each call that stands there is one of somebody's; what an extension brought
 // is not told of. The types of columns are followed through sixteen others, and what lies deeper counts as a call of ?.?.
-// A view of megabytes is not printed, and counts as one that could not be judged.
+// A view whose stored query takes more than $2 bytes is not printed, and counts as one that could not be judged.
 // A read of a table with row security may call what any policy on it calls, and so may a write.
 var relationsSQL = `
 WITH RECURSIVE rel AS (
@@ -64,7 +66,7 @@ refers AS (SELECT k.conrelid AS rel, json_agg(json_build_object('to', rel.name, 
 split AS (SELECT p.partrelid AS rel, json_agg(COALESCE(a.attname, '*') ORDER BY k.at) AS list FROM pg_partitioned_table AS p CROSS JOIN LATERAL unnest(p.partattrs::int2[]) WITH ORDINALITY AS k(attnum, at)
   LEFT JOIN pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = k.attnum GROUP BY p.partrelid),
 parents AS (SELECT i.inhrelid AS rel, json_agg(rel.name ORDER BY i.inhseqno) AS list FROM pg_inherits AS i JOIN rel ON rel.oid = i.inhparent GROUP BY i.inhrelid)
-SELECT json_build_object('relation', rel.name, 'kind', rel.relkind, 'view', CASE WHEN rel.relkind IN ('v', 'm') THEN CASE WHEN EXISTS (SELECT FROM pg_rewrite AS w WHERE w.ev_class = rel.oid AND w.ev_type = '1' AND pg_column_size(w.ev_action) > 200000) THEN ';' ELSE pg_get_viewdef(rel.oid) END END, 'code', code.list, 'triggers', triggers.list,
+SELECT json_build_object('relation', rel.name, 'kind', rel.relkind, 'view', CASE WHEN rel.relkind IN ('v', 'm') THEN CASE WHEN EXISTS (SELECT FROM pg_rewrite AS w WHERE w.ev_class = rel.oid AND w.ev_type = '1' AND pg_column_size(w.ev_action) > $2) THEN ';' ELSE pg_get_viewdef(rel.oid) END END, 'code', code.list, 'triggers', triggers.list,
  'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition, 'split', split.list, 'oid', c.oid::int8, 'hashes', json_build_array(` + asTexts(definedBy) + `))::text
 FROM rel JOIN pg_class AS c ON c.oid = rel.oid LEFT JOIN code ON code.rel = rel.oid LEFT JOIN triggers ON triggers.rel = rel.oid LEFT JOIN rules ON rules.rel = rel.oid LEFT JOIN keys ON keys.rel = rel.oid
  LEFT JOIN named ON named.rel = rel.oid LEFT JOIN refers ON refers.rel = rel.oid LEFT JOIN parents ON parents.rel = rel.oid LEFT JOIN split ON split.rel = rel.oid`
@@ -85,8 +87,12 @@ UNION ALL SELECT DISTINCT json_build_object('operator', s.nspname || '.' || o.op
  WHERE EXISTS (SELECT FROM pg_operator AS b WHERE b.oprname = o.oprname AND b.oprnamespace = 'pg_catalog'::regnamespace) AND o.oprleft < 16384 AND o.oprright < 16384
   AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_operator'::regclass AND d.objid = o.oid AND d.deptype = 'e')`
 
-// Catalogue reads what package catalog makes a snapshot of, and hands each row on, as JSON; of
-// columns it tells which of keys there are. It has a connection of its own, as the role that
+// viewSizes are the bytes up to which views are printed: fewer where the server could not
+// print one of them, being too deep for its stack.
+var viewSizes = []string{"200000", "20000", "2000", "0"}
+
+// Catalogue reads what package catalog makes a snapshot of, and hands each row on, as JSON, or
+// nil where all begins anew; of columns it tells which of keys there are. It has a connection of its own, as the role that
 // reads, and sees one moment.
 func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*catalogueTime)
@@ -108,10 +114,21 @@ func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte
 	defer c.close()
 	delete(c.params, "search_path") // reported from 18 on, also this one
 	rows := jsonRows(each)
-	relations := &command{sql: relationsSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(keys))}, sink: rows}
-	shadows := &command{sql: shadowsSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(p.cfg.schemas()))}, sink: rows}
-	refused, err := c.exchange(ctx, time.Now().Add(2*catalogueTime), segment{own("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"), own("SET LOCAL search_path TO pg_catalog, pg_temp"),
-		own(setTime("statement_timeout", catalogueTime)), own(setTime("lock_timeout", catalogueLock)), relations, shadows, own("COMMIT")})
+	var refused *pgconn.PgError
+	for i, size := range viewSizes {
+		if i > 0 {
+			if refused == nil || err != nil || !strings.HasPrefix(refused.Code, "54") || !c.rollback(time.Now().Add(rollbackWait)) { // program_limit_exceeded
+				break
+			}
+			if err = each(nil); err != nil {
+				return err
+			}
+		}
+		relations := &command{sql: relationsSQL, oids: []uint32{oidTextArray, oidInt4}, params: [][]byte{[]byte(textArray(keys)), []byte(size)}, sink: rows}
+		shadows := &command{sql: shadowsSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(p.cfg.schemas()))}, sink: rows}
+		refused, err = c.exchange(ctx, time.Now().Add(2*catalogueTime), segment{own("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"), own("SET LOCAL search_path TO pg_catalog, pg_temp"),
+			own(setTime("statement_timeout", catalogueTime)), own(setTime("lock_timeout", catalogueLock)), relations, shadows, own("COMMIT")})
+	}
 	switch {
 	case err != nil:
 		return err
