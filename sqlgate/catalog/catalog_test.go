@@ -136,6 +136,12 @@ CREATE TABLE far (id int REFERENCES watched ON DELETE SET DEFAULT DEFAULT mark(1
 CREATE VIEW first_moved AS SELECT id, at FROM moved_1;
 CREATE TABLE called (id int PRIMARY KEY, up int REFERENCES customers ON UPDATE CASCADE);
 CREATE TRIGGER carried AFTER UPDATE OF up ON called FOR EACH ROW EXECUTE FUNCTION audit();
+CREATE COLLATION alike (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+CREATE TABLE lettered (id text COLLATE alike);
+CREATE UNIQUE INDEX ON lettered (id COLLATE "C");
+CREATE TABLE spelled (id text);
+CREATE UNIQUE INDEX ON spelled (id text_pattern_ops);
+CREATE TABLE worded (id text COLLATE alike UNIQUE);
 CREATE FUNCTION upper(int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION differs(int, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
 CREATE OPERATOR <> (FUNCTION = differs, LEFTARG = int, RIGHTARG = text);
@@ -208,6 +214,11 @@ func TestASnapshotTellsWhatStandsBehindNames(t *testing.T) {
 		{"INSERT INTO secret VALUES (1)", "functions public.allowed; signals unknown_function"},
 		{"INSERT INTO plain VALUES (1, 'x') ON CONFLICT (id) DO UPDATE SET note = 'y'", ""},
 		{"ALTER TABLE orders ADD COLUMN x int", ""},
+		{"ALTER TABLE domained ALTER id TYPE bigint", "functions public.allowed; signals unknown_function"},
+		{"DROP TABLE domained", ""},
+		{"DELETE FROM lettered WHERE id = 'A'", "where present"},
+		{"DELETE FROM spelled WHERE id = 'A'", "where present"},
+		{"DELETE FROM worded WHERE id = 'A'", ""},
 	} {
 		before, err := s.classifier.Classify(t.Context(), test.sql)
 		require.NoError(t, err, test.sql)

@@ -65,6 +65,9 @@ func events(c *classify.Classification) (on int) {
 	for _, queryType := range c.QueryTypes {
 		on |= eventOf[queryType]
 	}
+	if on == 0 && (c.Class == classify.ClassDDL || c.Class == classify.ClassMaintenance) && c.QueryType != classify.TypeDrop {
+		on = rewritten
+	}
 	if on&Truncate != 0 && slices.Contains(c.Flags, classify.FlagCascade) {
 		on |= emptied
 	}
@@ -82,8 +85,12 @@ func upserts(c *classify.Classification) bool {
 	})
 }
 
-// emptied is an event too: TRUNCATE with CASCADE.
-const emptied = 1 << 16
+// Two more events: TRUNCATE with CASCADE; and what is done to a table as a whole, such as ALTER
+// or REINDEX, which may ask its checks, indexes and partition keys of all rows, and fires nothing.
+const (
+	emptied   = 1 << 16
+	rewritten = 1 << 17
+)
 
 // keyed tells whether a column of the relation that counts as a key is one: unique by
 // itself, also among the rows of tables below.
@@ -152,7 +159,7 @@ func (w *resolution) visit(r *relation, on int) {
 		w.bounds(r, 0)
 	}
 	for _, code := range r.Code {
-		if code.On&fresh != 0 {
+		if code.On&fresh != 0 || fresh&rewritten != 0 && code.On&(Insert|Update) != 0 {
 			w.call(code.Call, r.Relation, "calls "+code.Call+" (its "+code.By+")")
 		}
 	}
@@ -183,7 +190,7 @@ func (w *resolution) visit(r *relation, on int) {
 	}
 	switch {
 	case r.Kind == "v":
-		w.through(r, fresh&^instead)
+		w.through(r, fresh&^(instead|rewritten))
 	case fresh&Refresh != 0:
 		w.through(r, Read)
 	}

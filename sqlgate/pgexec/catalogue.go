@@ -58,7 +58,8 @@ rules AS (SELECT w.ev_class AS rel, json_agg(json_build_object('on', CASE w.ev_t
    'names', (SELECT json_agg(DISTINCT n.name) FROM (SELECT r.name COLLATE "C" AS name FROM pg_depend AS d JOIN rel AS r ON r.oid = d.refobjid WHERE d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> w.ev_class) AS n)) ORDER BY w.rulename COLLATE "C") AS list
   FROM pg_rewrite AS w WHERE w.ev_type <> '1' AND w.ev_enabled NOT IN ('D', 'R') GROUP BY w.ev_class),
 keys AS (SELECT i.indrelid AS rel, json_agg(DISTINCT a.attname::text COLLATE "C") AS list FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-  WHERE i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnum > 0 GROUP BY i.indrelid),
+  WHERE i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnum > 0
+   AND i.indcollation[0] = a.attcollation AND EXISTS (SELECT FROM pg_opclass AS o WHERE o.oid = i.indclass[0] AND o.opcdefault) GROUP BY i.indrelid),
 named AS (SELECT a.attrelid AS rel, json_agg(a.attname::text ORDER BY a.attname COLLATE "C") AS list FROM pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY ($1) GROUP BY a.attrelid),
 refers AS (SELECT k.conrelid AS rel, json_agg(json_build_object('to', rel.name, 'key', (SELECT json_agg(a.attname ORDER BY a.attname COLLATE "C") FROM pg_attribute AS a WHERE a.attrelid = k.confrelid AND a.attnum = ANY (k.confkey)),
    'on_delete', CASE k.confdeltype WHEN 'c' THEN 8 WHEN 'n' THEN 16 WHEN 'd' THEN 20 ELSE 0 END, 'on_update', CASE WHEN k.confupdtype IN ('c', 'n') THEN 16 WHEN k.confupdtype = 'd' THEN 20 ELSE 0 END) ORDER BY k.conname COLLATE "C", k.oid) AS list
@@ -87,18 +88,21 @@ UNION ALL SELECT DISTINCT json_build_object('operator', s.nspname || '.' || o.op
  WHERE EXISTS (SELECT FROM pg_operator AS b WHERE b.oprname = o.oprname AND b.oprnamespace = 'pg_catalog'::regnamespace) AND o.oprleft < 16384 AND o.oprright < 16384
   AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_operator'::regclass AND d.objid = o.oid AND d.deptype = 'e')`
 
+// catalogueAttempts is how often one reading is begun.
+const catalogueAttempts = 8
+
 // viewSizes are the bytes up to which views are printed: fewer where the server could not
 // print one of them, being too deep for its stack.
 var viewSizes = []string{"200000", "20000", "2000", "0"}
 
 // Catalogue reads what package catalog makes a snapshot of, and hands each row on, as JSON, or
 // nil where all begins anew; of columns it tells which of keys there are. It has a connection of its own, as the role that
-// reads, and sees one moment.
+// writes, and sees one moment.
 func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*catalogueTime)
 	defer cancel()
 	defer context.AfterFunc(db.ctx, cancel)()
-	p := db.reader
+	p := db.writer // a server for reads alone may be behind
 	c, again, err := p.connectOnce(ctx)
 	if again { // its major is known now
 		c.close()
@@ -115,16 +119,23 @@ func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte
 	delete(c.params, "search_path") // reported from 18 on, also this one
 	rows := jsonRows(each)
 	var refused *pgconn.PgError
-	for i, size := range viewSizes {
-		if i > 0 {
-			if refused == nil || err != nil || !strings.HasPrefix(refused.Code, "54") || !c.rollback(time.Now().Add(rollbackWait)) { // program_limit_exceeded
+	size := 0
+	for attempt := 0; attempt < catalogueAttempts; attempt++ {
+		if attempt > 0 {
+			if refused == nil || err != nil || !c.rollback(time.Now().Add(rollbackWait)) {
 				break
+			}
+			switch {
+			case strings.HasPrefix(refused.Code, "54") && size < len(viewSizes)-1: // program_limit_exceeded
+				size++
+			case refused.Code != "XX000": // a view was dropped meanwhile
+				return fmt.Errorf("the query was refused: %w", refused)
 			}
 			if err = each(nil); err != nil {
 				return err
 			}
 		}
-		relations := &command{sql: relationsSQL, oids: []uint32{oidTextArray, oidInt4}, params: [][]byte{[]byte(textArray(keys)), []byte(size)}, sink: rows}
+		relations := &command{sql: relationsSQL, oids: []uint32{oidTextArray, oidInt4}, params: [][]byte{[]byte(textArray(keys)), []byte(viewSizes[size])}, sink: rows}
 		shadows := &command{sql: shadowsSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(p.cfg.schemas()))}, sink: rows}
 		refused, err = c.exchange(ctx, time.Now().Add(2*catalogueTime), segment{own("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"), own("SET LOCAL search_path TO pg_catalog, pg_temp"),
 			own(setTime("statement_timeout", catalogueTime)), own(setTime("lock_timeout", catalogueLock)), relations, shadows, own("COMMIT")})

@@ -144,29 +144,28 @@ func (c *conn) found(cmd *command, refused *pgconn.PgError) (moved bool) {
 // (invalid_text_representation).
 const invalidText = "22P02"
 
-// differ compares definitions on a connection of its own, as they are by now, and says why the
+// differ compares definitions on another connection to the same server, as they are by now, and says why the
 // statement must not run, or must not stand.
-func (db *DB) differ(ctx context.Context, d *Definitions) (reason string, f error) {
+func (p *pool) differ(ctx context.Context, d *Definitions) (reason string, f error) {
 	if d == nil {
 		return "", nil
 	}
-	l, err := db.reader.acquire(ctx)
+	l, err := p.acquire(ctx)
 	if err != nil {
 		return ReasonDBError, err
 	}
 	defer l.release()
 	sql, types, params := d.comparingSQL()
-	refused, err := l.exchange(ctx, time.Now().Add(db.cfg.QueryTimeout), segment{{sql: sql, oids: types, params: params}})
+	refused, err := l.exchange(ctx, time.Now().Add(p.cfg.QueryTimeout), segment{{sql: sql, oids: types, params: params}})
 	switch {
 	case err != nil:
 		return ReasonDBError, lostFault(refused, err)
 	case refused == nil:
 		return "", nil
 	case refused.Code == invalidText:
-		db.types.forget()
 		return ReasonCatalogChanged, catalogFault()
 	}
-	return ReasonDBError, db.cfg.statementFault(refused)
+	return ReasonDBError, p.cfg.statementFault(refused)
 }
 
 // perform runs a client's command in the block, between what goes before it and behind. A
@@ -187,8 +186,10 @@ func (b *Block) perform(ctx context.Context, o BeginOptions, cmd *command, befor
 		if r.err != nil || r.refused != nil || r.unsent || r.fault != nil {
 			return r
 		}
-		if r.reason, r.fault = b.db.differ(ctx, d); r.fault == nil && batch != nil {
+		if r.reason, r.fault = l.pool.differ(ctx, d); r.fault == nil && batch != nil {
 			r = run(batch)
+		} else if r.reason == ReasonCatalogChanged {
+			b.db.types.forget()
 		}
 		if !d.Behind {
 			break
