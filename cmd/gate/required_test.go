@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"writegate/http/mcpapi"
 )
 
 // A sent is a request with a body that is taken.
@@ -92,6 +94,9 @@ func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
 	}
 	for _, operation := range contract.documented() {
 		method, path, _ := strings.Cut(operation, " ")
+		if path == mcpapi.Path { // JSON-RPC: see TestOddMessagesAreAnswered
+			continue
+		}
 		if len(contract.object("paths", path, strings.ToLower(method), "requestBody", "content", jsonType, "schema", "properties")) > 0 && path != "/audit/verify" {
 			require.Contains(t, seen, operation)
 		}

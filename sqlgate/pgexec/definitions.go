@@ -133,7 +133,7 @@ func (c *conn) found(cmd *command, refused *pgconn.PgError) (moved bool) {
 	if failed := cmd.compared.failed || cmd.again != nil && cmd.again.failed; !failed || refused == nil {
 		return false
 	}
-	if refused.Code != invalidText {
+	if refused.Code != invalidText && refused.Code != twoRows {
 		c.comparisons = nil
 		return false
 	}
@@ -143,6 +143,11 @@ func (c *conn) found(cmd *command, refused *pgconn.PgError) (moved bool) {
 // invalidText is the SQLSTATE by which a comparison says that there is a difference
 // (invalid_text_representation).
 const invalidText = "22P02"
+
+// twoRows (cardinality_violation) says so, too: a transaction that keeps its first snapshot
+// sees a relation twice where another one has changed it since, and then it itself (a
+// TRUNCATE changes its row of pg_class).
+const twoRows = "21000"
 
 // differ compares definitions on another connection to the same server, as they are by now, and says why the
 // statement must not run, or must not stand.
