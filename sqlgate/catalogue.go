@@ -45,7 +45,7 @@ func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Clas
 	if g.CatalogRefresh == 0 || s.unknown != nil || c.Class == classify.ClassSession || c.Class == classify.ClassTCL {
 		return c
 	}
-	snapshot, err := g.catalogueNow(ctx)
+	snapshot, err := g.catalogueFor(ctx, s)
 	if err != nil {
 		s.unknown = err
 		return c
@@ -69,7 +69,27 @@ func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Clas
 	return c.WithBeside(found.Beside)
 }
 
-// catalogueNow is the snapshot to judge by: the newest, which is read again beside the
+// catalogueFor is the snapshot to judge a statement by: in a block that has defined
+// something itself, one that shows it.
+func (g *Gate) catalogueFor(ctx context.Context, s *submission) (*catalog.Snapshot, error) {
+	if s.wire == nil {
+		return g.catalogueNow(ctx)
+	}
+	u := &s.wire.wire.unit
+	if !u.defines || u.block == nil || u.failed {
+		return g.catalogueNow(ctx)
+	}
+	if now := time.Now(); u.catalogue == nil || now.Sub(u.read) >= g.CatalogRefresh {
+		snapshot, err := g.snapshotOf(func(each func([]byte) error) error { return u.block.Catalogue(ctx, g.Classifier.Keys(), each) })
+		if err != nil {
+			return nil, err
+		}
+		u.catalogue, u.read = snapshot, now
+	}
+	return u.catalogue, nil
+}
+
+// catalogueNow is the snapshot of what is committed: the newest, which is read again beside the
 // statement where it is old, and before it where the gate itself has changed definitions. An
 // error is that none was ever read.
 func (g *Gate) catalogueNow(ctx context.Context) (*catalog.Snapshot, error) {
@@ -114,25 +134,12 @@ func (g *Gate) catalogueNow(ctx context.Context) (*catalog.Snapshot, error) {
 
 // readCatalogue reads the catalogue once. What was known stays where that fails.
 func (g *Gate) readCatalogue(done chan struct{}) {
-	began, changes := time.Now(), g.Database.Changes()
-	var entries []catalog.Entry
-	err := g.Database.Catalogue(context.Background(), g.Classifier.Keys(), func(row []byte) error {
-		if row == nil {
-			entries = nil
-			return nil
-		}
-		var e catalog.Entry
-		err := json.Unmarshal(row, &e)
-		entries = append(entries, e)
+	began, changes, major := time.Now(), g.Database.Changes(), 0
+	snapshot, err := g.snapshotOf(func(each func([]byte) error) error {
+		err := g.Database.Catalogue(context.Background(), g.Classifier.Keys(), each)
+		major = g.Classifier.ServerMajor() // that connection may have been the first
 		return err
 	})
-	major := g.Classifier.ServerMajor() // that connection may have been the first
-	var snapshot *catalog.Snapshot
-	if err == nil {
-		snapshot, err = catalog.New(entries, func(sql string) (classify.Classification, error) {
-			return g.Classifier.Classify(context.Background(), sql)
-		})
-	}
 	k := &g.catalogue
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -147,4 +154,25 @@ func (g *Gate) readCatalogue(done chan struct{}) {
 	if took := time.Since(began); took > catalogueWait { // clients whose statements change definitions would have it read all the time
 		k.again = time.Now().Add(took)
 	}
+}
+
+// snapshotOf is the snapshot of what one reading hands on.
+func (g *Gate) snapshotOf(read func(each func(row []byte) error) error) (*catalog.Snapshot, error) {
+	var entries []catalog.Entry
+	err := read(func(row []byte) error {
+		if row == nil {
+			entries = nil
+			return nil
+		}
+		var e catalog.Entry
+		err := json.Unmarshal(row, &e)
+		entries = append(entries, e)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return catalog.New(entries, func(sql string) (classify.Classification, error) {
+		return g.Classifier.Classify(context.Background(), sql)
+	})
 }

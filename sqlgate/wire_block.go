@@ -5,10 +5,12 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
+	"writegate/sqlgate/catalog"
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policy"
@@ -34,11 +36,14 @@ type wireUnit struct {
 	client     string              // whose block it is, of those that may be open
 	writes     []wireWrite         // that ran; their results come with the end
 	savepoints []wireSavepoint
-	unrecorded bool         // the log does not have what became of a write that was dispatched
-	setters    wireSetters  // of settings, for all that comes behind them
-	seeded     bool         // what random() gives was set
-	begun      bool         // before and options are set
-	before     wireSettings // as they stood when it began
+	unrecorded bool              // the log does not have what became of a write that was dispatched
+	setters    wireSetters       // of settings, for all that comes behind them
+	seeded     bool              // what random() gives was set
+	begun      bool              // before and options are set
+	before     wireSettings      // as they stood when it began
+	defines    bool              // a statement that may have changed definitions ran in block
+	catalogue  *catalog.Snapshot // that shows them; nil: to be read
+	read       time.Time         // when that was
 }
 
 // wireSetters are the statements of a unit that set what those behind them run under
@@ -431,6 +436,9 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 		return nil, err
 	}
 	u.sends(s)
+	if slices.Contains(defining, s.classification.Class) {
+		u.defines, u.catalogue = true, nil
+	}
 	g.Step("block.dispatched")
 	result, err := u.block.Write(ctx, s.statement(), s.wire.last && !u.explicit, s.wire.out)
 	g.Step("block.written")
@@ -507,6 +515,9 @@ func (u *wireUnit) sends(s *submission) {
 	}
 	u.seeded = u.seeded || slices.Contains(s.classification.Functions, "setseed") || slices.Contains(s.classification.RiskSignals, classify.SignalOversizedFacts)
 }
+
+// defining are the classes of statements behind which other definitions may stand.
+var defining = []string{classify.ClassDDL, classify.ClassDCL, classify.ClassMaintenance, classify.ClassProcedural}
 
 // withoutSnapshot are the statements of a block that a server runs without a snapshot
 // (PlannedStmtRequiresSnapshot), and that need no transaction id: they apply nothing.

@@ -371,6 +371,7 @@ func doRollbackTo(ctx context.Context, w *Wire, _ *submission, o *wireOrder) (wi
 		u.unrecorded = true
 		return wireReply{}, err
 	}
+	u.catalogue = nil
 	u.failed, u.writes, u.savepoints, w.settings, u.setters = false, u.writes[:sp.writes], u.savepoints[:i+1], sp.settings, sp.setters
 	maps.DeleteFunc(w.portals, func(_ string, p *wirePortal) bool { return p.number > sp.bound })
 	return wireReply{}, nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -255,4 +256,64 @@ func TestAnApprovalIsForWhatStoodBehindTheNames(t *testing.T) {
 	d.execute(t, "CREATE OR REPLACE VIEW listed AS SELECT id FROM drafts")
 	use("200 <nil>")
 	require.Equal(t, "0", g.value(t, "SELECT count(*) FROM drafts"))
+}
+
+// A block is judged by what it has defined itself, which nobody else sees before its COMMIT,
+// and by that alone while it stands: a migration in one transaction runs, and what it puts
+// behind a name is seen.
+func TestABlockIsJudgedByWhatItHasDefined(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, []byte(cataloguePolicy))
+	d.execute(t, catalogueTables+`; CREATE TABLE watched (id int PRIMARY KEY, note text); CREATE TRIGGER counted BEFORE INSERT ON watched FOR EACH ROW EXECUTE FUNCTION counted()`)
+	g := startGate(t, d, "GATE_CATALOG_REFRESH_SECONDS=3600", "GATE_PGWIRE_ENABLED=true", "GATE_PGWIRE_LAB_MODE=true", "GATE_PGWIRE_LISTEN_ADDR=127.0.0.1:0")
+	const guarded, unknown = "42501 guarded", "42501 default_deny"
+	for name, test := range map[string]struct{ begin, texts, ends string }{
+		"what it made is there": {"BEGIN", `CREATE TABLE made (id int PRIMARY KEY, note text); INSERT INTO made VALUES (1, 'a'); ALTER TABLE made ADD COLUMN more int; UPDATE made SET more = 2 WHERE id = 1;
+			CREATE VIEW shown AS SELECT id FROM made; SELECT * FROM shown; ALTER TABLE made RENAME TO kept; SELECT more FROM kept; INSERT INTO people VALUES (7, 'g')`, ""},
+		"a view of its own":      {"BEGIN", "ALTER VIEW earnings RENAME TO mine; SELECT * FROM mine", guarded},
+		"a view of before":       {"BEGIN", "ALTER TABLE visits ADD COLUMN x int; SELECT * FROM earnings", guarded},
+		"a trigger of another":   {"BEGIN", "ALTER TABLE visits RENAME TO aside; ALTER TABLE watched RENAME TO visits; INSERT INTO visits VALUES (9, 'x')", unknown},
+		"a name that it took":    {"BEGIN", "ALTER VIEW names RENAME TO aside; ALTER VIEW earnings RENAME TO names; SELECT * FROM aside; SELECT * FROM names", guarded},
+		"what it gave away":      {"BEGIN", "ALTER VIEW earnings RENAME TO aside; CREATE VIEW earnings AS SELECT id FROM people; SELECT * FROM earnings; SELECT * FROM aside", guarded},
+		"undone, and not there":  {"BEGIN", "SAVEPOINT a; ALTER VIEW earnings RENAME TO mine; ROLLBACK TO a; CREATE VIEW mine AS SELECT id FROM people; SELECT * FROM mine", ""},
+		"undone, and as before":  {"BEGIN", "SAVEPOINT a; ALTER VIEW names RENAME TO aside; ROLLBACK TO a; SELECT * FROM names", ""},
+		"undone, and seen again": {"BEGIN", "SAVEPOINT a; ALTER VIEW earnings RENAME TO aside; CREATE VIEW earnings AS SELECT id FROM people; SELECT * FROM earnings; ROLLBACK TO a; SELECT * FROM earnings", guarded},
+		"released, and kept":     {"BEGIN", "SAVEPOINT a; ALTER VIEW earnings RENAME TO mine; RELEASE a; SELECT * FROM mine", guarded},
+		"a snapshot that stays":  {"BEGIN ISOLATION LEVEL REPEATABLE READ", "CREATE TABLE made (id int); SELECT * FROM names; SELECT * FROM earnings", guarded},
+		"and what it made there": {"BEGIN ISOLATION LEVEL SERIALIZABLE", "CREATE TABLE made (id int); INSERT INTO made VALUES (1)", "40001 catalog_changed"},
+	} {
+		conn := g.connect(t)
+		run := func(sql string) string {
+			_, err := conn.Exec(t.Context(), sql).ReadAll()
+			var refused *pgconn.PgError
+			if !errors.As(err, &refused) {
+				require.NoError(t, err, "%s: %s", name, sql)
+				return ""
+			}
+			return refused.Code + " " + refused.Message + " " + refused.Detail
+		}
+		require.Empty(t, run(test.begin))
+		texts := strings.Split(test.texts, ";")
+		for i, sql := range texts {
+			ended := run(strings.TrimSpace(sql))
+			if i < len(texts)-1 || test.ends == "" {
+				require.Empty(t, ended, "%s: %s", name, sql)
+				continue
+			}
+			state, reason, _ := strings.Cut(test.ends, " ")
+			require.Contains(t, ended, state, "%s: %s", name, sql)
+			require.Contains(t, ended, reason, "%s: %s", name, sql)
+		}
+		require.Empty(t, run("ROLLBACK"))
+	}
+
+	// What was committed is known to all; what was not, to nobody.
+	conn := g.connect(t)
+	for _, sql := range []string{"BEGIN", "CREATE TABLE made (id int PRIMARY KEY, note text)", "ALTER VIEW earnings RENAME TO told", "INSERT INTO made VALUES (1, 'a')", "COMMIT"} {
+		_, err := conn.Exec(t.Context(), sql).ReadAll()
+		require.NoError(t, err, sql)
+	}
+	require.Equal(t, "1", g.value(t, "SELECT count(*) FROM made"))
+	require.Equal(t, http.StatusForbidden, g.query(t, ask("SELECT * FROM told")).status)
+	require.Equal(t, http.StatusOK, g.query(t, ask("INSERT INTO made VALUES (2, 'b')")).status)
 }

@@ -3,10 +3,9 @@ package pgexec
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Bounds of one reading of the catalogues: the server gives each of its two queries up behind
@@ -117,36 +116,77 @@ func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte
 	}
 	defer c.close()
 	delete(c.params, "search_path") // reported from 18 on, also this one
-	rows := jsonRows(each)
-	var refused *pgconn.PgError
-	size := 0
-	for attempt := 0; attempt < catalogueAttempts; attempt++ {
-		if attempt > 0 {
-			if refused == nil || err != nil || !c.rollback(time.Now().Add(rollbackWait)) {
-				break
-			}
-			switch {
-			case strings.HasPrefix(refused.Code, "54") && size < len(viewSizes)-1: // program_limit_exceeded
-				size++
-			case refused.Code != "XX000": // a view was dropped meanwhile
-				return fmt.Errorf("the query was refused: %w", refused)
-			}
-			if err = each(nil); err != nil {
-				return err
-			}
+	return c.catalogue(ctx, keys, p.cfg.schemas(), "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", []string{"COMMIT"}, func() error {
+		if !c.rollback(time.Now().Add(rollbackWait)) {
+			return errOutOfStep
 		}
-		relations := &command{sql: relationsSQL, oids: []uint32{oidTextArray, oidInt4}, params: [][]byte{[]byte(textArray(keys)), []byte(viewSizes[size])}, sink: rows}
-		shadows := &command{sql: shadowsSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(p.cfg.schemas()))}, sink: rows}
-		refused, err = c.exchange(ctx, time.Now().Add(2*catalogueTime), segment{own("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"), own("SET LOCAL search_path TO pg_catalog, pg_temp"),
-			own(setTime("statement_timeout", catalogueTime)), own(setTime("lock_timeout", catalogueLock)), relations, shadows, own("COMMIT")})
-	}
-	switch {
-	case err != nil:
+		return nil
+	}, each)
+}
+
+// Catalogue is that of DB as the block sees it, with what it has defined itself and nobody
+// else sees before COMMIT. It leaves nothing behind in the block, which goes on where the
+// server refuses it; the end of ctx does not end it.
+func (b *Block) Catalogue(ctx context.Context, keys []string, each func(row []byte) error) error {
+	if err := b.usable(); err != nil {
 		return err
-	case refused != nil:
-		return fmt.Errorf("the query was refused: %w", refused)
 	}
-	return nil
+	l, name := b.lease, b.newName()
+	if path, watched := l.params["search_path"]; watched {
+		delete(l.params, "search_path")
+		defer func() { l.params["search_path"] = path }()
+	}
+	l.notices = nil
+	end := []string{rollbackTo + name, release + name}
+	err := l.catalogue(context.WithoutCancel(ctx), keys, b.db.cfg.schemas(), setSavepoint+name, end, func() error {
+		refused, err := l.exchange(context.Background(), time.Now().Add(rollbackWait), b.settled(owns(end)...)...)
+		if err == nil && (refused != nil || l.txStatus != 'T') {
+			err = errOutOfStep
+		}
+		return err
+	}, each)
+	switch {
+	case l.broken:
+		b.brokeOff(nil, err)
+	case l.txStatus != 'T':
+		b.quit()
+	}
+	return err
+}
+
+// catalogue reads it in a transaction or a savepoint that begins and ends so; undo
+// makes good an attempt that the server refused.
+func (c *conn) catalogue(ctx context.Context, keys, schemas []string, begin string, end []string, undo func() error, each func(row []byte) error) error {
+	size := 0
+	for attempt := 1; ; attempt++ {
+		relations := &command{sql: relationsSQL, oids: []uint32{oidTextArray, oidInt4}, params: [][]byte{[]byte(textArray(keys)), []byte(viewSizes[size])}, sink: jsonRows(each)}
+		shadows := &command{sql: shadowsSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(schemas))}, sink: jsonRows(each)}
+		refused, err := c.exchange(ctx, time.Now().Add(2*catalogueTime), slices.Concat(segment{own(begin), own("SET LOCAL search_path TO pg_catalog, pg_temp"),
+			own(setTime("statement_timeout", catalogueTime)), own(setTime("lock_timeout", catalogueLock)), relations, shadows}, owns(end)))
+		if err != nil || refused == nil {
+			return err
+		}
+		if err := undo(); err != nil {
+			return err
+		}
+		switch {
+		case attempt < catalogueAttempts && strings.HasPrefix(refused.Code, "54") && size < len(viewSizes)-1: // program_limit_exceeded
+			size++
+		case attempt < catalogueAttempts && refused.Code == "XX000": // a view was dropped meanwhile
+		default:
+			return fmt.Errorf("the query was refused: %w", refused)
+		}
+		if err := each(nil); err != nil {
+			return err
+		}
+	}
+}
+
+func owns(texts []string) (list segment) {
+	for _, sql := range texts {
+		list = append(list, own(sql))
+	}
+	return list
 }
 
 type jsonRows func(row []byte) error
