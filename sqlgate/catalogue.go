@@ -3,6 +3,8 @@ package sqlgate
 import (
 	"context"
 	"encoding/json"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,7 +60,8 @@ func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Clas
 			operators = append(operators, impliedOperators[word]...)
 		}
 	}
-	found, definitions := snapshot.Resolve(&c, operators, g.Classifier.Keys())
+	defaults := slices.Contains(c.QueryTypes, classify.TypeUpdate) && strings.Contains(strings.ToLower(text), "default")
+	found, definitions := snapshot.Resolve(&c, operators, defaults, g.Classifier.Keys())
 	s.definitions = (*pgexec.Definitions)(definitions)
 	if found == nil {
 		c.Engine.Catalog = snapshot.Hash()

@@ -27,7 +27,7 @@ func BenchmarkResolve(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				snapshot.Resolve(&c, nil, []string{"id"})
+				snapshot.Resolve(&c, nil, false, []string{"id"})
 			}
 		})
 		b.Run(name+"/classify", func(b *testing.B) {
@@ -61,6 +61,6 @@ func BenchmarkSnapshotOfALargeSchema(b *testing.B) {
 	runtime.ReadMemStats(&after)
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "MB-kept")
 	b.ReportMetric(float64(snapshot.Relations()), "relations")
-	found, _ := snapshot.Resolve(&classify.Classification{TablesRead: []string{"public.v3"}}, nil, nil)
+	found, _ := snapshot.Resolve(&classify.Classification{TablesRead: []string{"public.v3"}}, nil, false, nil)
 	require.NotNil(b, found)
 }

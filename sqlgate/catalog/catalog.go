@@ -19,7 +19,7 @@ import (
 )
 
 // An Entry is one line of what the server says: a relation, or the name of a function or an
-// operator of the users' that a text may call when it means one of PostgreSQL's.
+// operator of the users' that a text may call when it means one of PostgreSQL's, or names none.
 type Entry struct {
 	Relation string `json:"relation,omitempty"` // schema.table
 	Kind     string `json:"kind,omitempty"`     // pg_class.relkind
@@ -34,9 +34,11 @@ type Entry struct {
 	Parents  []string  `json:"parents,omitempty"`  // whose rows those of this are
 	Part     bool      `json:"part,omitempty"`     // it is a partition
 	Split    []string  `json:"split,omitempty"`    // columns that say in which partition of it a row is; * = an expression
+	Derived  []string  `json:"derived,omitempty"`  // generated columns
 
 	Call     string `json:"call,omitempty"`     // schema.name of a function with the name of a built-in
 	Operator string `json:"operator,omitempty"` // schema.name of an operator with the name of a built-in
+	Always   string `json:"always,omitempty"`   // schema.name of a function that any text may call
 
 	// Of a relation, which of two servers, or moments, may differ where all else is the same.
 	OID    uint32   `json:"oid,omitempty"`
@@ -56,7 +58,7 @@ const (
 // Code is a call that an event makes.
 type Code struct {
 	On   int    `json:"on"`
-	By   string `json:"by"`   // default, check, domain, index, partition key, policy, view
+	By   string `json:"by"`   // default, check, domain, index, partition key, policy, type, view
 	Call string `json:"call"` // schema.name
 }
 
@@ -90,6 +92,7 @@ type Snapshot struct {
 	relations map[string]*relation
 	calls     map[string]string // by the name alone
 	operators map[string]string
+	always    []string
 }
 
 type relation struct {
@@ -121,7 +124,7 @@ type reference struct {
 func New(entries []Entry, definition func(sql string) (classify.Classification, error)) (*Snapshot, error) {
 	s := &Snapshot{relations: make(map[string]*relation, len(entries)), calls: map[string]string{}, operators: map[string]string{}}
 	slices.SortFunc(entries, func(a, b Entry) int {
-		return strings.Compare(a.Relation+"\x00"+a.Call+"\x00"+a.Operator, b.Relation+"\x00"+b.Call+"\x00"+b.Operator)
+		return strings.Compare(a.Relation+"\x00"+a.Call+"\x00"+a.Operator+"\x00"+a.Always, b.Relation+"\x00"+b.Call+"\x00"+b.Operator+"\x00"+b.Always)
 	})
 	sum := sha256.New()
 	for i := range entries {
@@ -138,6 +141,8 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 			s.calls[bare(e.Call)] = e.Call
 		case e.Operator != "":
 			s.operators[bare(e.Operator)] = e.Operator
+		case e.Always != "":
+			s.always = append(s.always, e.Always)
 		case s.relations[e.Relation] != nil: // "a.b".c and a."b.c" are one name in the facts
 			s.relations[e.Relation].add(e)
 			s.relations[e.Relation].defined = append(s.relations[e.Relation].defined, d)
@@ -207,7 +212,7 @@ func (r *relation) add(e *Entry) {
 		r.Kind = "v"
 	}
 	r.Code, r.Triggers, r.Rules = append(r.Code, e.Code...), append(r.Triggers, e.Triggers...), append(r.Rules, e.Rules...)
-	r.Split = append(r.Split, e.Split...)
+	r.Split, r.Derived = append(r.Split, e.Split...), append(r.Derived, e.Derived...)
 	r.Refers, r.Parents, r.Part = append(r.Refers, e.Refers...), append(r.Parents, e.Parents...), r.Part && e.Part
 	r.Keys = slices.DeleteFunc(r.Keys, func(k string) bool { return !slices.Contains(e.Keys, k) })
 	r.Columns = append(r.Columns, e.Columns...)

@@ -76,7 +76,7 @@ func (s *server) judged(snapshot *catalog.Snapshot, sql string) (classify.Classi
 	s.t.Helper()
 	c, err := s.classifier.Classify(s.t.Context(), sql)
 	require.NoError(s.t, err, sql)
-	found, _ := snapshot.Resolve(&c, classify.NamesOf(sql).Operators, s.classifier.Keys())
+	found, _ := snapshot.Resolve(&c, classify.NamesOf(sql).Operators, strings.Contains(sql, "DEFAULT"), s.classifier.Keys())
 	if found == nil {
 		return c, nil
 	}
@@ -142,6 +142,25 @@ CREATE UNIQUE INDEX ON lettered (id COLLATE "C");
 CREATE TABLE spelled (id text);
 CREATE UNIQUE INDEX ON spelled (id text_pattern_ops);
 CREATE TABLE worded (id text COLLATE alike UNIQUE);
+CREATE TYPE mood AS ENUM ('calm', 'loud');
+CREATE TABLE felt (id int PRIMARY KEY, m mood);
+CREATE TYPE shade AS ENUM ('light', 'dark');
+CREATE FUNCTION alike(shade, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+CREATE OPERATOR === (FUNCTION = alike, LEFTARG = shade, RIGHTARG = text);
+CREATE TABLE painted (id int PRIMARY KEY, s shade[]);
+CREATE TYPE pair AS (a int, b int);
+CREATE FUNCTION paired(pair) RETURNS text LANGUAGE sql AS 'SELECT null::text';
+CREATE CAST (pair AS text) WITH FUNCTION paired(pair) AS ASSIGNMENT;
+CREATE DOMAIN twice AS pair;
+CREATE TABLE coupled (id int PRIMARY KEY, p twice);
+CREATE VIEW couples AS SELECT p FROM coupled;
+CREATE TABLE summed (id int PRIMARY KEY, a int, g int GENERATED ALWAYS AS (a + 1) STORED UNIQUE, note text);
+CREATE TRIGGER of_g AFTER UPDATE OF g ON summed FOR EACH ROW EXECUTE FUNCTION audit();
+CREATE TABLE of_summed (g int REFERENCES summed (g) ON UPDATE CASCADE);
+CREATE TABLE stem (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE bough PARTITION OF stem FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);
+CREATE TABLE twig PARTITION OF bough FOR VALUES FROM (0) TO (5);
+CREATE TABLE of_stem (id int REFERENCES stem ON DELETE CASCADE);
 CREATE FUNCTION upper(int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION differs(int, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
 CREATE OPERATOR <> (FUNCTION = differs, LEFTARG = int, RIGHTARG = text);
@@ -219,6 +238,18 @@ func TestASnapshotTellsWhatStandsBehindNames(t *testing.T) {
 		{"DELETE FROM lettered WHERE id = 'A'", "where present"},
 		{"DELETE FROM spelled WHERE id = 'A'", "where present"},
 		{"DELETE FROM worded WHERE id = 'A'", ""},
+		{"SELECT id FROM felt", ""},
+		{"SELECT id FROM painted", "functions public.alike; signals unknown_function; not safe"},
+		{"DELETE FROM painted WHERE id = 1", "functions public.alike; signals unknown_function"},
+		{"SELECT p FROM coupled", "functions public.paired; signals unknown_function; not safe"},
+		{"INSERT INTO coupled (id) VALUES (1)", "functions public.paired; signals unknown_function"},
+		{"SELECT p FROM couples", "read public.coupled; functions public.paired; signals unknown_function; not safe"},
+		{"UPDATE summed SET a = 2 WHERE id = 1", "written public.of_summed; columns public.of_summed.*; functions public.audit; signals unknown_function"},
+		{"DELETE FROM twig WHERE id = 1", "written public.of_stem"},
+		{"DELETE FROM bough WHERE id = 1", "written public.of_stem"},
+		{"UPDATE filled SET note = DEFAULT WHERE id = 1", "functions public.next_note; signals unknown_function"},
+		{"UPDATE defaulted SET note = DEFAULT WHERE id = 1", "functions public.next_note; signals unknown_function"},
+		{"INSERT INTO filled VALUES (1, 'x') ON CONFLICT (id) DO UPDATE SET note = DEFAULT", "functions public.next_note; signals unknown_function"},
 	} {
 		before, err := s.classifier.Classify(t.Context(), test.sql)
 		require.NoError(t, err, test.sql)
@@ -383,7 +414,7 @@ func TestDiamondsOfTablesAreReadInBearableTime(t *testing.T) {
 	entries = append(entries, catalog.Entry{Relation: "public.a", Kind: "r", Part: true, Parents: []string{"public.b"}}, catalog.Entry{Relation: "public.b", Kind: "r", Part: true, Parents: []string{"public.a"}})
 	snapshot, err := catalog.New(entries, nil)
 	require.NoError(t, err)
-	found, _ := snapshot.Resolve(&classify.Classification{QueryTypes: []string{classify.TypeDelete}, TablesRead: []string{"public.t000"}, TablesWritten: []string{"public.t000", "public.a"}}, nil, nil)
+	found, _ := snapshot.Resolve(&classify.Classification{QueryTypes: []string{classify.TypeDelete}, TablesRead: []string{"public.t000"}, TablesWritten: []string{"public.t000", "public.a"}}, nil, false, nil)
 	require.Len(t, found.TablesWritten, 198)
 }
 
@@ -403,4 +434,28 @@ func TestAViewThatCannotBePrintedIsNotJudged(t *testing.T) {
 	require.False(t, c.SafeRead, "%v", lines)
 	c, _ = s.judged(snapshot, "SELECT * FROM order_emails")
 	require.Contains(t, c.TablesRead, "public.customers")
+}
+
+// A function of the users' that works with types of PostgreSQL's own, as a cast does or an
+// operator class, may be called by any text.
+func TestWhatWorksWithBuiltInTypesMayBeCalledByAnyText(t *testing.T) {
+	s := newServer(t, `CREATE TABLE plain (id int PRIMARY KEY, at point);
+CREATE FUNCTION far(point) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'`)
+	const sql = "SELECT id FROM plain"
+	c, _ := s.judged(s.snapshot(), sql)
+	require.True(t, c.SafeRead)
+	for _, test := range []struct{ change, back, calls string }{
+		{"CREATE CAST (point AS int) WITH FUNCTION far(point) AS IMPLICIT", "DROP CAST (point AS int)", "public.far"},
+		{`CREATE FUNCTION nearer(point, point) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 0'; CREATE FUNCTION before(point, point) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT false';
+			CREATE SCHEMA aside; CREATE OPERATOR aside.<<< (FUNCTION = before, LEFTARG = point, RIGHTARG = point);
+			CREATE OPERATOR CLASS points DEFAULT FOR TYPE point USING btree AS OPERATOR 1 aside.<<<, FUNCTION 1 nearer(point, point)`, "DROP SCHEMA aside CASCADE; DROP OPERATOR FAMILY points USING btree CASCADE", "public.before public.nearer"},
+	} {
+		s.run(test.change)
+		c, lines := s.judged(s.snapshot(), sql)
+		require.Equal(t, test.calls, strings.Join(c.Functions, " "), "%v", lines)
+		require.False(t, c.SafeRead)
+		s.run(test.back)
+		c, _ = s.judged(s.snapshot(), sql)
+		require.True(t, c.SafeRead, test.back)
+	}
 }

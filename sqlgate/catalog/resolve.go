@@ -16,10 +16,13 @@ type Found struct {
 }
 
 // Resolve finds what stands behind the names in a classification, nil where that is nothing,
-// and by which definitions. operators are all that the text writes; nil is none. keys are the
-// columns that count as keys.
-func (s *Snapshot) Resolve(c *classify.Classification, operators, keys []string) (*Found, *Definitions) {
-	w := resolution{s: s, columns: c.ColumnsWritten}
+// and by which definitions. operators are all that the text writes; nil is none. defaults
+// says that an UPDATE of it may name DEFAULT. keys are the columns that count as keys.
+func (s *Snapshot) Resolve(c *classify.Classification, operators []string, defaults bool, keys []string) (*Found, *Definitions) {
+	w := resolution{s: s, columns: c.ColumnsWritten, defaults: defaults}
+	for _, name := range s.always {
+		w.call(name, name, "works with types of PostgreSQL's own, as a cast or in an operator class")
+	}
 	for _, name := range c.TablesRead {
 		if r := s.relations[name]; r != nil && !r.plain {
 			w.visit(r, Read)
@@ -115,13 +118,14 @@ type visit struct {
 // A resolution walks what stands behind relations. Each is visited once for each event as it is
 // named, and once as others lead to it, so a circle ends.
 type resolution struct {
-	s       *Snapshot
-	columns []string // written by the statement itself
-	seen    map[visit]bool
-	reached []*relation // that others lead to
-	found   Found
-	depth   int
-	below   bool // what is visited next is a partition of what was
+	s        *Snapshot
+	columns  []string // written by the statement itself
+	defaults bool
+	seen     map[visit]bool
+	reached  []*relation // that others lead to
+	found    Found
+	depth    int
+	below    bool // what is visited next is a partition of what was
 }
 
 // line keeps a sentence for people.
@@ -158,8 +162,12 @@ func (w *resolution) visit(r *relation, on int) {
 	if !below && fresh&(Insert|Update) != 0 {
 		w.bounds(r, 0)
 	}
+	filled := fresh
+	if fresh&Update != 0 && w.defaults {
+		filled |= Insert
+	}
 	for _, code := range r.Code {
-		if code.On&fresh != 0 || fresh&rewritten != 0 && code.On&(Insert|Update) != 0 {
+		if code.On&filled != 0 || fresh&rewritten != 0 && code.On&(Insert|Update) != 0 {
 			w.call(code.Call, r.Relation, "calls "+code.Call+" (its "+code.By+")")
 		}
 	}
@@ -237,11 +245,13 @@ func (w *resolution) bounds(r *relation, depth int) {
 // seem to lie in each other.
 const deepestTree = 32
 
-// writes tells whether the statement writes one of these columns of a relation.
+// writes tells whether the statement writes one of these columns of a relation. A generated
+// one is written with any.
 func (w *resolution) writes(r *relation, columns []string) bool {
+	all := slices.Contains(columns, "*") || slices.ContainsFunc(r.Derived, func(column string) bool { return slices.Contains(columns, column) })
 	return slices.ContainsFunc(w.columns, func(fact string) bool {
 		column, of := strings.CutPrefix(fact, r.Relation+".")
-		return of && (column == "*" || slices.Contains(columns, column) || slices.Contains(columns, "*"))
+		return of && (all || column == "*" || slices.Contains(columns, column))
 	})
 }
 
@@ -307,9 +317,17 @@ func (w *resolution) write(name string, on int, columns bool) {
 	}
 }
 
-// referred follows the foreign keys that lead to a relation.
+// referred follows the foreign keys that lead to a relation, and to what it is a partition of.
 func (w *resolution) referred(r *relation, on int) {
-	for _, f := range r.referred {
+	referred := r.referred
+	for above, depth := r.parents, 0; len(above) > 0 && depth < deepestTree; depth++ {
+		var next []*relation
+		for _, parent := range above {
+			referred, next = append(slices.Clip(referred), parent.referred...), append(next, parent.parents...)
+		}
+		above = next
+	}
+	for _, f := range referred {
 		next := 0
 		if on&Delete != 0 {
 			next |= f.OnDelete

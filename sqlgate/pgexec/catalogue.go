@@ -22,6 +22,8 @@ const (
 // is not told of. The types of columns are followed through sixteen others, and what lies deeper counts as a call of ?.?.
 // A view whose stored query takes more than $2 bytes is not printed, and counts as one that could not be judged.
 // A read of a table with row security may call what any policy on it calls, and so may a write.
+// So does a read of a column call what works with its type: operators, casts, support of
+// operator classes, input and output. Which of them a text means its words do not tell.
 var relationsSQL = `
 WITH RECURSIVE rel AS (
  SELECT c.oid, n.nspname || '.' || c.relname AS name, c.relkind, c.relrowsecurity, c.relispartition FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -36,6 +38,12 @@ parts(type, part, depth) AS (SELECT DISTINCT type, type, 1 FROM of_columns
   SELECT t.typelem AS oid UNION ALL SELECT t.typbasetype UNION ALL SELECT r.rngsubtype FROM pg_range AS r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
   UNION ALL SELECT a.atttypid FROM pg_attribute AS a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) AS next
  WHERE next.oid >= 16384 AND p.depth < 16),
+works(part, name) AS (SELECT x.part, o.name FROM ours AS o JOIN pg_operator AS p ON o.classid = 'pg_operator'::regclass AND p.oid = o.objid CROSS JOIN LATERAL (VALUES (p.oprleft), (p.oprright)) AS x(part)
+ UNION SELECT x.part, o.name FROM ours AS o JOIN (SELECT k.castsource AS part, k.castfunc::oid AS fn FROM pg_cast AS k UNION SELECT k.casttarget, k.castfunc FROM pg_cast AS k
+   UNION SELECT a.amproclefttype, a.amproc FROM pg_amproc AS a UNION SELECT a.amprocrighttype, a.amproc FROM pg_amproc AS a
+   UNION SELECT r.rngtypid, f.fn FROM pg_range AS r CROSS JOIN LATERAL (VALUES (r.rngcanonical::oid), (r.rngsubdiff)) AS f(fn)
+   UNION SELECT t.oid, f.fn FROM pg_type AS t CROSS JOIN LATERAL (VALUES (t.typinput::oid), (t.typoutput), (t.typreceive), (t.typsend), (t.typmodin), (t.typmodout), (t.typsubscript)) AS f(fn) WHERE t.oid >= 16384) AS x
+  ON o.classid = 'pg_proc'::regclass AND o.objid = x.fn),
 said(rel, events, what, classid, objid) AS (
  SELECT d.adrelid, CASE WHEN a.attgenerated = '' THEN 4 ELSE 20 END, 'default', 'pg_attrdef'::regclass::oid, d.oid FROM pg_attrdef AS d JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
  UNION ALL SELECT k.conrelid, 20, 'check', 'pg_constraint'::regclass, k.oid FROM pg_constraint AS k WHERE k.conrelid <> 0
@@ -49,6 +57,7 @@ said(rel, events, what, classid, objid) AS (
   FROM pg_rewrite AS w JOIN rel ON rel.oid = w.ev_class WHERE w.ev_enabled NOT IN ('D', 'R')),
 code AS (SELECT x.rel, json_agg(json_build_object('on', x.events, 'by', x.what, 'call', x.name) ORDER BY x.what COLLATE "C", x.name COLLATE "C", x.events) AS list FROM (
   SELECT DISTINCT s.rel, s.events, s.what, o.name FROM said AS s JOIN pg_depend AS d ON d.classid = s.classid AND d.objid = s.objid JOIN ours AS o ON o.classid = d.refclassid AND o.objid = d.refobjid
+  UNION SELECT o.rel, 29, 'type', w.name FROM of_columns AS o JOIN parts AS p ON p.type = o.type JOIN works AS w ON w.part = p.part
   UNION SELECT o.rel, 20, 'domain', '?.?' FROM of_columns AS o JOIN parts AS p ON p.type = o.type WHERE p.depth = 16) AS x GROUP BY x.rel),
 triggers AS (SELECT t.tgrelid AS rel, json_agg(json_build_object('on', t.tgtype::int4 & 60, 'call', fn.name, 'instead', t.tgtype::int4 & 64 <> 0, 'above', t.tgparentid <> 0,
    'of', (SELECT json_agg(a.attname ORDER BY a.attname COLLATE "C") FROM pg_attribute AS a WHERE a.attrelid = t.tgrelid AND a.attnum = ANY (t.tgattr))) ORDER BY fn.name COLLATE "C", t.tgtype, t.tgname COLLATE "C") AS list
@@ -59,6 +68,7 @@ rules AS (SELECT w.ev_class AS rel, json_agg(json_build_object('on', CASE w.ev_t
 keys AS (SELECT i.indrelid AS rel, json_agg(DISTINCT a.attname::text COLLATE "C") AS list FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
   WHERE i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnum > 0
    AND i.indcollation[0] = a.attcollation AND EXISTS (SELECT FROM pg_opclass AS o WHERE o.oid = i.indclass[0] AND o.opcdefault) GROUP BY i.indrelid),
+derived AS (SELECT a.attrelid AS rel, json_agg(a.attname::text ORDER BY a.attname COLLATE "C") AS list FROM pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> '' GROUP BY a.attrelid),
 named AS (SELECT a.attrelid AS rel, json_agg(a.attname::text ORDER BY a.attname COLLATE "C") AS list FROM pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY ($1) GROUP BY a.attrelid),
 refers AS (SELECT k.conrelid AS rel, json_agg(json_build_object('to', rel.name, 'key', (SELECT json_agg(a.attname ORDER BY a.attname COLLATE "C") FROM pg_attribute AS a WHERE a.attrelid = k.confrelid AND a.attnum = ANY (k.confkey)),
    'on_delete', CASE k.confdeltype WHEN 'c' THEN 8 WHEN 'n' THEN 16 WHEN 'd' THEN 20 ELSE 0 END, 'on_update', CASE WHEN k.confupdtype IN ('c', 'n') THEN 16 WHEN k.confupdtype = 'd' THEN 20 ELSE 0 END) ORDER BY k.conname COLLATE "C", k.oid) AS list
@@ -67,9 +77,9 @@ split AS (SELECT p.partrelid AS rel, json_agg(COALESCE(a.attname, '*') ORDER BY 
   LEFT JOIN pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = k.attnum GROUP BY p.partrelid),
 parents AS (SELECT i.inhrelid AS rel, json_agg(rel.name ORDER BY i.inhseqno) AS list FROM pg_inherits AS i JOIN rel ON rel.oid = i.inhparent GROUP BY i.inhrelid)
 SELECT json_build_object('relation', rel.name, 'kind', rel.relkind, 'view', CASE WHEN rel.relkind IN ('v', 'm') THEN CASE WHEN EXISTS (SELECT FROM pg_rewrite AS w WHERE w.ev_class = rel.oid AND w.ev_type = '1' AND pg_column_size(w.ev_action) > $2) THEN ';' ELSE pg_get_viewdef(rel.oid) END END, 'code', code.list, 'triggers', triggers.list,
- 'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition, 'split', split.list, 'oid', c.oid::int8, 'hashes', json_build_array(` + asTexts(definedBy) + `))::text
+ 'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition, 'split', split.list, 'derived', derived.list, 'oid', c.oid::int8, 'hashes', json_build_array(` + asTexts(definedBy) + `))::text
 FROM rel JOIN pg_class AS c ON c.oid = rel.oid LEFT JOIN code ON code.rel = rel.oid LEFT JOIN triggers ON triggers.rel = rel.oid LEFT JOIN rules ON rules.rel = rel.oid LEFT JOIN keys ON keys.rel = rel.oid
- LEFT JOIN named ON named.rel = rel.oid LEFT JOIN refers ON refers.rel = rel.oid LEFT JOIN parents ON parents.rel = rel.oid LEFT JOIN split ON split.rel = rel.oid`
+ LEFT JOIN named ON named.rel = rel.oid LEFT JOIN refers ON refers.rel = rel.oid LEFT JOIN parents ON parents.rel = rel.oid LEFT JOIN split ON split.rel = rel.oid LEFT JOIN derived ON derived.rel = rel.oid`
 
 func asTexts(expressions []string) string {
 	return "(" + strings.Join(expressions, ")::text, (") + ")::text"
@@ -77,7 +87,8 @@ func asTexts(expressions []string) string {
 
 // shadowsSQL has the functions and operators of the schemas $1 that bear the name of one of
 // PostgreSQL's: a text that names no schema may mean them. Of operators those that take
-// types of PostgreSQL's alone; those of other types need a column of such a type.
+// types of PostgreSQL's alone; those of other types need a column of such a type. Any text
+// may mean a cast from one type of PostgreSQL's to another, or what sorts and compares one.
 const shadowsSQL = `
 WITH spaces AS (SELECT n.oid, n.nspname FROM pg_namespace AS n WHERE n.nspname = ANY ($1))
 SELECT DISTINCT json_build_object('call', s.nspname || '.' || p.proname)::text FROM spaces AS s JOIN pg_proc AS p ON p.pronamespace = s.oid
@@ -85,7 +96,13 @@ SELECT DISTINCT json_build_object('call', s.nspname || '.' || p.proname)::text F
   AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
 UNION ALL SELECT DISTINCT json_build_object('operator', s.nspname || '.' || o.oprname)::text FROM spaces AS s JOIN pg_operator AS o ON o.oprnamespace = s.oid
  WHERE EXISTS (SELECT FROM pg_operator AS b WHERE b.oprname = o.oprname AND b.oprnamespace = 'pg_catalog'::regnamespace) AND o.oprleft < 16384 AND o.oprright < 16384
-  AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_operator'::regclass AND d.objid = o.oid AND d.deptype = 'e')`
+  AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_operator'::regclass AND d.objid = o.oid AND d.deptype = 'e')
+UNION ALL SELECT DISTINCT json_build_object('always', n.nspname || '.' || p.proname)::text FROM (
+  SELECT k.castfunc AS fn FROM pg_cast AS k WHERE k.castsource < 16384 AND k.casttarget < 16384
+  UNION SELECT a.amproc FROM pg_amproc AS a WHERE a.amproclefttype < 16384 AND a.amprocrighttype < 16384
+  UNION SELECT o.oprcode FROM pg_amop AS a JOIN pg_operator AS o ON o.oid = a.amopopr WHERE a.amoplefttype < 16384 AND a.amoprighttype < 16384) AS x
+ JOIN pg_proc AS p ON p.oid = x.fn AND p.oid >= 16384 JOIN pg_namespace AS n ON n.oid = p.pronamespace
+ WHERE NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')`
 
 // catalogueAttempts is how often one reading is begun.
 const catalogueAttempts = 8
