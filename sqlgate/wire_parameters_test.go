@@ -2,12 +2,15 @@ package sqlgate
 
 import (
 	"errors"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"writegate/fixtures/postgres"
@@ -98,6 +101,8 @@ func TestParametersAreShownAsConstants(t *testing.T) {
 		"no constant: the text form of text, bytes ff":                                     {25, 0, "\xff"},
 		"no constant: the binary form of text, bytes 6100":                                 {25, 1, "a\x00"},
 		"no constant: the binary form of money, bytes 0000000000000001":                    {790, 1, "\x00\x00\x00\x00\x00\x00\x00\x01"},
+		"no constant: the binary form of float8, bytes 7ff8000000000001":                   {701, 1, "\x7f\xf8\x00\x00\x00\x00\x00\x01"},
+		"no constant: the binary form of float4, bytes ffc00000":                           {700, 1, "\xff\xc0\x00\x00"},
 		`no constant: the binary form of "char", bytes 80`:                                 {18, 1, "\x80"},
 		"no constant: the binary form of interval, bytes 7fffffffffffffff7fffffff7fffffff": {1186, 1, "\x7f\xff\xff\xff\xff\xff\xff\xff\x7f\xff\xff\xff\x7f\xff\xff\xff"},
 	} {
@@ -185,6 +190,55 @@ func TestShownConstantsMeanTheBoundValues(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Whatever bytes a driver sends: where the server takes them, what an approver is shown means
+// the same bytes, or says that it is no constant.
+func TestAShownConstantMeansWhateverBytesWereBound(t *testing.T) {
+	conn, err := pgconn.Connect(t.Context(), postgres.ForTest(t))
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	read := func(sql string, formats []int16, oids []uint32, params ...[]byte) ([]byte, error) {
+		r := conn.ExecParams(t.Context(), sql, params, oids, formats, []int16{1}).Read()
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		return r.Rows[0][0], nil
+	}
+	random := rand.New(rand.NewPCG(20261201, 1))
+	taken, constants := 0, 0
+	for _, kind := range slices.Sorted(maps.Keys(shownValues)) {
+		elem, array := strings.CutSuffix(kind, "[]")
+		oid, _ := pgexec.BuiltinType(elem, array)
+		cast := strings.Replace(`"`+kind+`"`, `[]"`, `"[]`, 1)
+		for _, text := range shownValues[kind] {
+			whole, err := read("SELECT $1::pg_catalog."+cast, []int16{0}, []uint32{oid}, []byte(text))
+			require.NoError(t, err, "%s %s", kind, text)
+			for range 12 {
+				value := slices.Clone(whole)
+				for range 1 + random.IntN(3) {
+					if len(value) > 0 {
+						value[random.IntN(len(value))] = []byte{0, 1, 0x7f, 0x80, 0xff, byte(random.IntN(256))}[random.IntN(6)]
+					}
+				}
+				bound, err := read("SELECT $1", []int16{1}, []uint32{oid}, value)
+				if err != nil {
+					continue
+				}
+				taken++
+				shown := (&wireStatement{types: []uint32{oid}}).showParameter(0, 1, value, shownParameter)
+				if strings.Contains(shown, "no constant") || strings.Contains(shown, "… (") { // or cut, and says so
+					continue
+				}
+				constants++
+				meant, err := read("SELECT "+shown, nil, nil)
+				require.NoError(t, err, "%s, bytes %x are shown as %s", kind, value, shown)
+				require.Equal(t, bound, meant, "%s, bytes %x are shown as %s", kind, value, shown)
+			}
+		}
+	}
+	t.Logf("of %d values that the server took %d are shown as constants", taken, constants)
+	require.Greater(t, constants, 1000)
 }
 
 // A value that is no value of its type, or a huge one, does no harm.

@@ -152,9 +152,10 @@ func (r *valueReader) value(kind string) error {
 		if err != nil {
 			return err
 		}
-		return r.write(floatText(float64(math.Float32frombits(uint32(n))), 32))
+		f := math.Float32frombits(uint32(n))
+		return r.float(float64(f), 32, f != f && uint32(n) != 0x7FC00000)
 	case "float8":
-		return r.float()
+		return r.float8()
 	case "numeric":
 		return r.numeric()
 	case "date":
@@ -232,24 +233,29 @@ func (r *valueReader) text() error {
 	return r.write(string(b))
 }
 
-func floatText(f float64, bits int) string {
+// float writes one. No constant means a NaN of other bits than those of 'NaN', which a server
+// keeps, and shows to float8send and its like.
+func (r *valueReader) float(f float64, bits int, otherNaN bool) error {
 	switch {
+	case otherNaN:
+		return errNotRead
 	case math.IsNaN(f):
-		return "NaN"
+		return r.write("NaN")
 	case math.IsInf(f, 1):
-		return "Infinity"
+		return r.write("Infinity")
 	case math.IsInf(f, -1):
-		return "-Infinity"
+		return r.write("-Infinity")
 	}
-	return strconv.FormatFloat(f, 'g', -1, bits)
+	return r.write(strconv.FormatFloat(f, 'g', -1, bits))
 }
 
-func (r *valueReader) float() error {
+func (r *valueReader) float8() error {
 	n, err := r.int64()
 	if err != nil {
 		return err
 	}
-	return r.write(floatText(math.Float64frombits(uint64(n)), 64))
+	f := math.Float64frombits(uint64(n))
+	return r.float(f, 64, f != f && n != 0x7FF8_0000_0000_0000)
 }
 
 // numeric: how many groups of four digits, the weight of the first, sign and scale.
@@ -470,7 +476,7 @@ func (r *valueReader) numbers(form string) error {
 	for _, c := range form {
 		err := error(nil)
 		if c == '#' {
-			err = r.float()
+			err = r.float8()
 		} else {
 			err = r.write(string(c))
 		}
