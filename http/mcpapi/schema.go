@@ -96,9 +96,9 @@ func (d *door) schema(ctx context.Context, v *visit, r *mcp.CallToolRequest) (*m
 	answer := found{Status: e.Status, Message: e.Message, ErrorCode: e.ErrorCode, RuleID: e.RuleID, Truncated: e.Truncated, Tables: orEmpty(tables)}
 	words := e.text()
 	if e.Status == statusCompleted {
-		answer.Message = fmt.Sprintf("%d tables were found.", len(tables))
+		answer.Message = fmt.Sprintf("Tables found: %d.", len(tables))
 		if e.Truncated {
-			answer.Message = fmt.Sprintf("%d tables were found and there are more: give more words.", len(tables))
+			answer.Message = fmt.Sprintf("Tables found: %d, and there are more: give more words.", len(tables))
 		}
 		words = answer.Message + " They are in the structured result."
 	}
