@@ -154,8 +154,8 @@ func TestNamesDoNotSteerTheTerminal(t *testing.T) {
 	w.made(t, "/agents", `{"name":"\u202etob\u2028\u200bx\u009b é 漢字","type":"a\u2066b"}`)
 	code, out, errs := w.agents(t, "", "list")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, `\u202etob\u2028\u200bx\u009b é 漢字`)
-	require.Contains(t, out, `a\u2066b`)
+	require.Contains(t, out, `⟨U+202E⟩tob⟨U+2028⟩⟨U+200B⟩x⟨U+009B⟩ é 漢字`)
+	require.Contains(t, out, `a⟨U+2066⟩b`)
 	require.NotContains(t, out, "\u202e")
 }
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
 
 	"writegate/http/gateapi"
 )
@@ -52,7 +54,7 @@ func TestADecisionOnTheCommandLine(t *testing.T) {
 	code, out, errs = g.cli(t, "", "approvals", "show", id)
 	require.Zero(t, code, errs)
 	require.NotContains(t, out, "\x1b")
-	for _, want := range []string{`writes +public\.orders`, `rule +deletes-need-approval of shop-gate@1\.0\.0`, `requester \(unverified\) +"ana", application "shop", tenant`, `\n  DELETE FROM orders\n   WHERE id = 2 -- \\x1b\[2J\n`} {
+	for _, want := range []string{`writes +public\.orders`, `rule +deletes-need-approval of shop-gate@1\.0\.0`, `requester \(unverified\) +"ana", application "shop", tenant`, `\n  DELETE FROM orders\n   WHERE id = 2 -- ⟨U\+001B⟩\[2J\n`} {
 		require.Regexp(t, want, out)
 	}
 
@@ -340,4 +342,18 @@ func TestEveryCommandHasAManPage(t *testing.T) {
 	walk((&app{}).rootCommand())
 	code, output = runGate(t, nil, "man", filepath.Join(dir, "gate.1", "nowhere"))
 	require.Equal(t, exitFailed, code, output)
+}
+
+// What is shown of a statement or a value can be read back, so no two are shown alike.
+func TestNoTwoTextsAreShownAlike(t *testing.T) {
+	number := regexp.MustCompile(`⟨U\+([0-9A-F]+)⟩`)
+	rapid.Check(t, func(rt *rapid.T) {
+		text := rapid.StringOf(rapid.SampledFrom([]rune("aE '\"$/*-\\\n\t\r\x1b\u0430\u202e\u200b\u00a0\ufe0f⟨⟩U+027E8n"))).Draw(rt, "text")
+		back := number.ReplaceAllStringFunc(marked(text), func(form string) string {
+			n, err := strconv.ParseUint(number.FindStringSubmatch(form)[1], 16, 32)
+			require.NoError(rt, err)
+			return string(rune(n))
+		})
+		require.Equal(rt, text, back)
+	})
 }

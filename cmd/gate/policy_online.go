@@ -71,7 +71,7 @@ func shown(value any) string {
 		for i := range v {
 			texts[i] = shown(v[i])
 		}
-		return shown(texts)
+		return "[" + strings.Join(texts, ", ") + "]"
 	case map[string]any:
 		var pairs []string
 		for _, key := range slices.Sorted(maps.Keys(v)) {

@@ -54,8 +54,8 @@ func TestLinesThatAPersonShouldNotSeeAreLeftOut(t *testing.T) {
 	for _, place := range [][2]int{{99, 1}, {1, 99}, {1, 0}, {-1, -1}} {
 		require.Contains(t, printed(t, "a: b", at(place[0], place[1], "PV110", "m", "\x1b[2J")), "PV110")
 	}
-	require.Equal(t, `x\x1b[2Jy`, shown("x\x1b[2Jy"))
-	require.Equal(t, `[a\nb]`, shown([]any{"a\nb"}))
+	require.Equal(t, `x⟨U+001B⟩[2Jy`, shown("x\x1b[2Jy"))
+	require.Equal(t, `[a⟨U+000A⟩b]`, shown([]any{"a\nb"}))
 }
 
 func TestValuesAreShownAsAPersonReadsThem(t *testing.T) {

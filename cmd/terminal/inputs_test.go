@@ -108,6 +108,6 @@ func TestAReportShowsWhatCouldSteerATerminal(t *testing.T) {
 	require.NotContains(t, out.String(), "\u009b")
 	require.NotContains(t, out.String(), "\u202e")
 	require.NotContains(t, out.String(), "\n  audit.wal: ok")
-	require.Contains(t, out.String(), `\x1b[2J`)
-	require.Contains(t, out.String(), `a\ufe0f\u3164`)
+	require.Contains(t, out.String(), `⟨U+001B⟩[2J`)
+	require.Contains(t, out.String(), `a⟨U+FE0F⟩⟨U+3164⟩`)
 }

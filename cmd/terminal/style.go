@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -49,8 +48,8 @@ func isSeen(r rune) bool {
 	return unicode.IsPrint(r) && !unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
 }
 
-// Visible writes out what could steer a terminal, or begin a line of its own: what
-// others have named may hold anything.
+// Visible writes out by its number, as in ⟨U+001B⟩, what could steer a terminal, or begin a
+// line of its own: what others have named may hold anything.
 func Visible(text string) string {
 	if Printable(text) {
 		return text
@@ -61,7 +60,7 @@ func Visible(text string) string {
 			b.WriteRune(r)
 			continue
 		}
-		b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		fmt.Fprintf(&b, "⟨U+%04X⟩", r)
 	}
 	return b.String()
 }

@@ -381,7 +381,8 @@ const headBytes = 80
 // quotes are the characters that may be taken for the end of a name in quotes.
 const quotes = "\"“”„‟«»″"
 
-// Marked is a statement for a terminal: what its page marks is written out by its number.
+// Marked is a statement for a terminal: what its page marks is written out by its number, as
+// in ⟨U+202E⟩, which nothing in a text can seem to be: its own ⟨ is written out, too.
 func Marked(sql string) string {
 	return writtenOut(viewSQL(sql).Pieces, func(text string) string { return text })
 }
@@ -400,10 +401,10 @@ func writtenOut(pieces []sqlPiece, plain func(string) string) string {
 	for _, p := range pieces {
 		var marked rune
 		if _, err := fmt.Sscanf(p.Note, "U+%X", &marked); p.Kind != "mark" || err != nil {
-			b.WriteString(plain(p.Text))
+			b.WriteString(strings.ReplaceAll(plain(p.Text), "⟨", "⟨U+27E8⟩"))
 			continue
 		}
-		b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(marked), "'"))
+		fmt.Fprintf(&b, "⟨U+%04X⟩", marked)
 	}
 	return b.String()
 }
