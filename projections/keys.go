@@ -21,6 +21,7 @@ const (
 	keyPolicy        = "po/" // policy_version -> PolicyVersion
 	keyPolicyList    = "pl/" // status, be64(seq) -> policy_version
 	keyDocument      = "pd/" // hash -> the document's bytes
+	keyCatalog       = "cs/" // hash -> CatalogSnapshot
 	keyIdempotency   = "jd/" // scope digest -> IdempotencyRecord
 	keyExpiry        = "je/" // dueKey of expires_at, scope digest -> nothing
 	keyCounters      = "jc/" // -> Counters

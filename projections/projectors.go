@@ -26,6 +26,7 @@ var projectors = map[event.Type]projector{
 	event.TypeOperatorAuthFailed:      indexed,
 	event.TypeWireLoginFailed:         indexed,
 	event.TypeEvidenceExported:        indexed,
+	event.TypeCatalogRecorded:         {1, fold(catalogRecorded)},
 	event.TypeRequestReceived:         {1, requestReceived},
 	event.TypeQueryRejected:           {1, fold(queryRejected)},
 	event.TypeDecisionRecorded:        {1, agentDecided},

@@ -103,6 +103,7 @@ type DecisionRecorded struct {
 	Run        string // how the statement runs (design/execution-and-wire.md part 2), RunSession or RunDescribe
 	Facts      DecisionFacts
 	AgentLayer *AgentLayer // nil = no agent's token was shown
+	Catalog    *CatalogUse // nil = by its text alone
 }
 
 // RunSession is the run of a statement that the gate answers itself: its
@@ -140,13 +141,14 @@ type DecisionFacts struct {
 }
 
 func (*DecisionRecorded) EventType() Type         { return TypeDecisionRecorded }
-func (p *DecisionRecorded) Fields() Payload       { return write(14, p.form) }
+func (p *DecisionRecorded) Fields() Payload       { return write(15, p.form) }
 func (p *DecisionRecorded) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *DecisionRecorded) form(f *form) {
 	part(f, "agent_layer", &p.AgentLayer, (*AgentLayer).form)
 	part(f, "approval", &p.Approval, (*ApprovalTerms).form)
 	f.flag("bypass", &p.Bypass, may)
+	part(f, "catalog", &p.Catalog, (*CatalogUse).form)
 	f.flag("enforced", &p.Enforced, need)
 	num(f, "engine", &p.Engine, need)
 	f.strs("errors", &p.Errors, may)

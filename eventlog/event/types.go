@@ -57,6 +57,7 @@ var specs = []Spec{
 	{TypePolicyCandidateCreated, 1, func() Typed { return new(PolicyCandidateCreated) }},
 	{TypePolicyCandidateRejected, 1, func() Typed { return new(PolicyCandidateRejected) }},
 
+	{TypeCatalogRecorded, 1, func() Typed { return new(CatalogRecorded) }},
 	{TypeRequestReceived, 1, func() Typed { return new(RequestReceived) }},
 	{TypeQueryRejected, 1, func() Typed { return new(QueryRejected) }},
 	{TypeDecisionRecorded, 1, func() Typed { return new(DecisionRecorded) }},

@@ -34,14 +34,15 @@ func (p *ExecutionDispatched) draw()   { p.Salt.drawFor(p.Idempotency != nil) }
 func (p *ExecutionSuccess) draw()      { p.Salt.drawFor(p.Answer != nil) }
 func (p *ExecutionFailure) draw()      { p.Salt.drawFor(p.Answer != nil || p.Message != "") }
 func (p *AgentTokenIssued) draw()      { p.Salt.drawFor(p.Verifier != "") }
+func (p *CatalogRecorded) draw()       { p.Salt.drawFor(len(p.Content) > 0) }
 func (p *ExecutionStateUnknown) draw() { p.Salt.drawFor(p.Answer != nil) }
 
 // WithoutData gives d as everybody may see it: without the body of a kept answer
 // that holds rows of the database, or a text of the database's, which quotes
 // values; without the idempotency key that such an answer is given for, and its
 // digest; without such a text of a failure; without the plan estimate of an
-// approval, which tells what is in the tables; without the verifier of a token; and,
-// where one of these is left out, without the salt. ok is false where d holds none and is given as it is. Only d as
+// approval, which tells what is in the tables; without the verifier of a token; without what was read of
+// the database's catalogues, which has the texts of views; and, where one of these is left out, without the salt. ok is false where d holds none and is given as it is. Only d as
 // it was is what its hash covers.
 func (d *Draft) WithoutData() (open Draft, ok bool) {
 	left, marks := []string{keySalt}, Payload(nil) // what is left out, and what stands in its place
@@ -53,7 +54,7 @@ func (d *Draft) WithoutData() (open Draft, ok bool) {
 		key string
 	}{
 		{TypeApprovalCreated, "impact"}, {TypeExecutionFailure, "message"},
-		{TypeRequestReceived, "idempotency_key"}, {TypeExecutionDispatched, "idempotency"}, {TypeAgentTokenIssued, keyVerifier},
+		{TypeRequestReceived, "idempotency_key"}, {TypeExecutionDispatched, "idempotency"}, {TypeAgentTokenIssued, keyVerifier}, {TypeCatalogRecorded, "content"},
 	} {
 		if d.Type != field.of {
 			continue

@@ -60,6 +60,12 @@ func TestAWithheldValueIsNotFoundByTryingIt(t *testing.T) {
 		"rows":               {func(n int) Typed { return &ExecutionSuccess{Answer: answer(n)} }, inAnswer},
 		"rows of a failure":  {func(n int) Typed { return &ExecutionFailure{Outcome: OutcomeAborted, Answer: answer(n)} }, inAnswer},
 		"rows of an unknown": {func(n int) Typed { return &ExecutionStateUnknown{Cause: "timeout", Answer: answer(n)} }, inAnswer},
+		"the view of a small database": {
+			func(n int) Typed {
+				return &CatalogRecorded{Content: fmt.Appendf(nil, "{\"view\":\"SELECT %d\"}", n), Part: 1, Parts: 1}
+			},
+			func(n int) Field { return Field{"content", Bytes(fmt.Appendf(nil, "{\"view\":\"SELECT %d\"}", n))} },
+		},
 		"a key": {
 			func(n int) Typed { return &RequestReceived{IdempotencyKey: fmt.Sprintf("order-%d", n)} },
 			func(n int) Field { return Field{"idempotency_key", String(fmt.Sprintf("order-%d", n))} },
@@ -129,9 +135,9 @@ func TestWhatIsWithheldIsSalted(t *testing.T) {
 		third, _ := anew.Get(keySalt)
 		require.NotEqual(t, first, third, s.Type)
 	}
-	require.Equal(t, []Type{TypeRequestReceived, TypeApprovalCreated, TypeExecutionDispatched, TypeExecutionSuccess, TypeExecutionFailure, TypeExecutionStateUnknown, TypeAgentTokenIssued}, salted)
+	require.Equal(t, []Type{TypeCatalogRecorded, TypeRequestReceived, TypeApprovalCreated, TypeExecutionDispatched, TypeExecutionSuccess, TypeExecutionFailure, TypeExecutionStateUnknown, TypeAgentTokenIssued}, salted)
 
-	for _, p := range []Typed{new(RequestReceived), new(ApprovalCreated), new(ExecutionDispatched), new(ExecutionSuccess), new(ExecutionFailure), new(ExecutionStateUnknown), new(AgentTokenIssued)} {
+	for _, p := range []Typed{new(CatalogRecorded), new(RequestReceived), new(ApprovalCreated), new(ExecutionDispatched), new(ExecutionSuccess), new(ExecutionFailure), new(ExecutionStateUnknown), new(AgentTokenIssued)} {
 		d := New(time.Unix(0, goldenTime), Context{}, p)
 		_, there := d.Get(keySalt)
 		require.False(t, there, "%s without anything to withhold", p.EventType())

@@ -436,6 +436,7 @@ var eventWords = map[string]string{
 	"startup": "Gate started", "shutdown": "Gate stopped", "log_tail_recovered": "Unfinished end of the log set aside",
 	"health_fail": "A check failed", "db_unavailable": "Database out of reach", "rate_limit_hit": "Too many requests",
 	"oversized_request": "Request too large", "operator_auth_failed": "Wrong operator token", "wire_login_failed": "Login at the wire refused", "evidence_exported": "Evidence exported", "audit_corruption_detected": "Evidence is damaged",
+	"catalog_recorded": "Database's catalogue recorded",
 	"emergency_bypass": "Emergency bypass", "read_fence_violation": "A read tried to write", "checkpoint_signed": "Checkpoint signed",
 	"session_opened": "Session opened", "session_closed": "Session closed",
 	"GATE_CANCEL_REQUEST_RECEIVED": "Cancel request received", "GATE_CANCEL_FORWARDED_TO_BACKEND": "Cancel request forwarded", "GATE_CANCEL_REJECTED": "Cancel request rejected",
