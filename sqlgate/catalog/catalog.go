@@ -8,6 +8,8 @@
 package catalog
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -89,6 +91,8 @@ type Refers struct {
 // A Snapshot is the catalogue as it was read at one moment.
 type Snapshot struct {
 	hash      string
+	sum       [32]byte
+	packed    []byte
 	relations map[string]*relation
 	calls     map[string]string // by the name alone
 	operators map[string]string
@@ -123,19 +127,31 @@ type reference struct {
 // it refuses counts as a call of something unknown.
 func New(entries []Entry, definition func(sql string) (classify.Classification, error)) (*Snapshot, error) {
 	s := &Snapshot{relations: make(map[string]*relation, len(entries)), calls: map[string]string{}, operators: map[string]string{}}
-	slices.SortFunc(entries, func(a, b Entry) int {
-		return strings.Compare(a.Relation+"\x00"+a.Call+"\x00"+a.Operator+"\x00"+a.Always, b.Relation+"\x00"+b.Call+"\x00"+b.Operator+"\x00"+b.Always)
-	})
-	sum := sha256.New()
+	type entry struct {
+		*Entry
+		defined
+		line []byte
+	}
+	all := make([]entry, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		d := defined{e.OID, e.Hashes}
+		all[i] = entry{Entry: e, defined: defined{e.OID, e.Hashes}}
 		e.OID, e.Hashes = 0, nil
 		line, err := json.Marshal(e)
 		if err != nil {
 			return nil, fmt.Errorf("catalog: %w", err)
 		}
-		sum.Write(append(line, '\n'))
+		all[i].line = append(line, '\n')
+	}
+	slices.SortFunc(all, func(a, b entry) int { // what shares a name, too, has one order
+		return cmp.Or(strings.Compare(a.Relation+"\x00"+a.Call+"\x00"+a.Operator+"\x00"+a.Always, b.Relation+"\x00"+b.Call+"\x00"+b.Operator+"\x00"+b.Always), bytes.Compare(a.line, b.line))
+	})
+	sum, packing := sha256.New(), packer{}
+	var order []*relation // of one content all is found in one order
+	for i := range all {
+		e, d := all[i].Entry, all[i].defined
+		sum.Write(all[i].line)
+		packing.write(all[i].line)
 		switch {
 		case e.Call != "":
 			s.calls[bare(e.Call)] = e.Call
@@ -147,11 +163,17 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 			s.relations[e.Relation].add(e)
 			s.relations[e.Relation].defined = append(s.relations[e.Relation].defined, d)
 		default:
-			s.relations[e.Relation] = &relation{Entry: *e, defined: []defined{d}}
+			r := &relation{Entry: *e, defined: []defined{d}}
+			s.relations[e.Relation], order = r, append(order, r)
 		}
 	}
-	s.hash = hex.EncodeToString(sum.Sum(nil))
-	for _, r := range s.relations {
+	var err error
+	if s.packed, err = packing.packed(); err != nil {
+		return nil, fmt.Errorf("catalog: %w", err)
+	}
+	sum.Sum(s.sum[:0])
+	s.hash = hex.EncodeToString(s.sum[:])
+	for _, r := range order {
 		if r.View != "" {
 			if c, err := definition(r.View); err == nil {
 				r.view = &c
@@ -171,7 +193,7 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 			}
 		}
 	}
-	for _, r := range s.relations {
+	for _, r := range order {
 		r.parted = len(r.children) > 0
 		for _, c := range r.children {
 			if len(c.children) > 0 {
@@ -179,7 +201,7 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 			}
 		}
 	}
-	for _, r := range s.relations {
+	for _, r := range order {
 		r.prune()
 	}
 	return s, nil
@@ -226,6 +248,9 @@ func bare(qualified string) string {
 
 // Hash is the SHA-256 of all entries in their order, a line of JSON each; hex.
 func (s *Snapshot) Hash() string { return s.hash }
+
+// Sum is Hash as bytes.
+func (s *Snapshot) Sum() [32]byte { return s.sum }
 
 // Relations is how many relations there are.
 func (s *Snapshot) Relations() int { return len(s.relations) }
