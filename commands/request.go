@@ -36,6 +36,7 @@ type Decision struct {
 	Terms                                      *event.ApprovalTerms
 	Facts                                      event.DecisionFacts
 	AgentLayer                                 *event.AgentLayer // nil = no agent's token came with the request
+	Catalog                                    *event.CatalogUse // nil = judged by its text alone
 }
 
 // context gives what every event of a request shares.
@@ -100,5 +101,5 @@ func (d *Decision) fallback() string {
 func (d *Decision) payload(engine uint64) *event.DecisionRecorded {
 	return &event.DecisionRecorded{Enforced: d.Enforced, Bypass: d.Bypass, RuleID: d.RuleID, Layer: d.Layer,
 		Matched: d.Matched, Observed: d.Observed, Errors: d.Errors, Floor: d.Floor, Lifted: d.Lifted, Approval: d.Terms,
-		PolicyHash: d.PolicyHash, Engine: engine, Run: d.Run, Facts: d.Facts, AgentLayer: d.AgentLayer}
+		PolicyHash: d.PolicyHash, Engine: engine, Run: d.Run, Facts: d.Facts, AgentLayer: d.AgentLayer, Catalog: d.Catalog}
 }

@@ -6,12 +6,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"writegate/commands/fault"
 	"writegate/sqlgate/catalog"
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
+	"writegate/sqlgate/replay"
 )
 
 // catalogueWait is how long a statement waits for a reading of the catalogue that a change
@@ -39,15 +41,67 @@ type catalogue struct {
 	reading  chan struct{}     // closed when the reading under way ends; nil: none
 	failed   error             // of the last reading
 	again    time.Time         // no other reading before
+
+	keeping sync.Mutex
+	kept    atomic.Pointer[keptCatalogue]
+}
+
+// A keptCatalogue is the snapshot that this gate looked for in the log, or wrote there, last.
+type keptCatalogue struct {
+	hash   [32]byte
+	packed []byte
+	bases  int
+}
+
+// mostBases bounds how many other snapshots one that is kept as a difference is put together from.
+const mostBases = 16
+
+// keepCatalogue has the log keep a snapshot, where it does not yet: whole, or as the difference to
+// another one where that is much smaller. Nothing of it is looked for in the log but where the
+// snapshot is another one than last time.
+func (g *Gate) keepCatalogue(ctx context.Context, s *catalog.Snapshot) error {
+	k, hash := &g.catalogue, s.Sum()
+	if kept := k.kept.Load(); kept != nil && kept.hash == hash {
+		return nil
+	}
+	k.keeping.Lock()
+	defer k.keeping.Unlock()
+	last := k.kept.Load()
+	if last != nil && last.hash == hash {
+		return nil
+	}
+	ctx = context.WithoutCancel(ctx) // others wait for it too
+	found, known, err := g.Commands.KeptCatalog(ctx, hash)
+	if err != nil {
+		return err
+	}
+	now := &keptCatalogue{hash, s.Packed(), found.Bases}
+	if !known {
+		packed, base := now.packed, [32]byte{}
+		if last != nil && last.bases < mostBases {
+			difference, err := catalog.Difference(last.packed, now.packed)
+			if err != nil {
+				return err
+			}
+			if len(difference) < len(packed)/2 {
+				packed, base, now.bases = difference, last.hash, last.bases+1
+			}
+		}
+		if err := g.Commands.RecordCatalog(ctx, hash, base, packed); err != nil {
+			return err
+		}
+	}
+	k.kept.Store(now)
+	return nil
 }
 
 // withCatalogue adds what stands behind the names in a statement.
 func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Classification, text string) classify.Classification {
-	s.behind, s.definitions = nil, nil
+	s.judged, s.definitions = nil, nil
 	if g.CatalogRefresh == 0 || s.unknown != nil || c.Class == classify.ClassSession || c.Class == classify.ClassTCL {
 		return c
 	}
-	snapshot, err := g.catalogueFor(ctx, s)
+	snapshot, major, err := g.catalogueFor(ctx, s)
 	if err != nil {
 		s.unknown = err
 		return c
@@ -63,18 +117,26 @@ func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Clas
 	defaults := slices.Contains(c.QueryTypes, classify.TypeUpdate) && strings.Contains(strings.ToLower(text), "default")
 	found, definitions := snapshot.Resolve(&c, operators, defaults, g.Classifier.Keys())
 	s.definitions = (*pgexec.Definitions)(definitions)
+	s.judged = &replay.Judged{Snapshot: snapshot, ServerMajor: major, Text: c, Operators: operators, Defaults: defaults, Found: found}
 	if found == nil {
 		c.Engine.Catalog = snapshot.Hash()
 		return c
 	}
-	s.behind = found.Lines
 	found.Catalog = snapshot.Hash()
 	return c.WithBeside(found.Beside)
 }
 
+// behind is what stands in the database behind the names of the statement, for people.
+func (s *submission) behind() []string {
+	if s.judged == nil || s.judged.Found == nil {
+		return nil
+	}
+	return s.judged.Found.Lines
+}
+
 // catalogueFor is the snapshot to judge a statement by: in a block that has defined
-// something itself, one that shows it.
-func (g *Gate) catalogueFor(ctx context.Context, s *submission) (*catalog.Snapshot, error) {
+// something itself, one that shows it; and the server's major that its views were judged for.
+func (g *Gate) catalogueFor(ctx context.Context, s *submission) (*catalog.Snapshot, int, error) {
 	if s.wire == nil {
 		return g.catalogueNow(ctx)
 	}
@@ -83,24 +145,26 @@ func (g *Gate) catalogueFor(ctx context.Context, s *submission) (*catalog.Snapsh
 		return g.catalogueNow(ctx)
 	}
 	if now := time.Now(); u.catalogue == nil || now.Sub(u.read) >= g.CatalogRefresh {
+		major := g.Classifier.ServerMajor()
 		snapshot, err := g.snapshotOf(func(each func([]byte) error) error { return u.block.Catalogue(ctx, g.Classifier.Keys(), each) })
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		u.catalogue, u.read = snapshot, now
+		u.catalogue, u.read, u.major = snapshot, now, major
 	}
-	return u.catalogue, nil
+	return u.catalogue, u.major, nil
 }
 
 // catalogueNow is the snapshot of what is committed: the newest, which is read again beside the
-// statement where it is old, and before it where the gate itself has changed definitions. An
-// error is that none was ever read.
-func (g *Gate) catalogueNow(ctx context.Context) (*catalog.Snapshot, error) {
+// statement where it is old, and before it where the gate itself has changed definitions; and
+// the server's major that its views were judged for. An error is that none was ever read.
+func (g *Gate) catalogueNow(ctx context.Context) (*catalog.Snapshot, int, error) {
 	k, changes := &g.catalogue, g.Database.Changes()
 	patience, cancel := context.WithTimeout(ctx, catalogueWait)
 	defer cancel()
 	var snapshot *catalog.Snapshot
 	var failed error
+	var judgedFor int
 	for {
 		major := g.Classifier.ServerMajor()
 		k.mu.Lock()
@@ -110,7 +174,7 @@ func (g *Gate) catalogueNow(ctx context.Context) (*catalog.Snapshot, error) {
 		}
 		reading := k.reading
 		wait := reading != nil && (k.snapshot == nil || k.changes < changes)
-		snapshot, failed = k.snapshot, k.failed
+		snapshot, judgedFor, failed = k.snapshot, k.major, k.failed
 		k.mu.Unlock()
 		if !wait {
 			break
@@ -125,14 +189,14 @@ func (g *Gate) catalogueNow(ctx context.Context) (*catalog.Snapshot, error) {
 		case <-until:
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return nil, 0, ctx.Err()
 		}
 		break
 	}
 	if snapshot == nil {
-		return nil, fault.New(fault.DBUnavailable, "The catalogue of the database could not be read, so it is not known what stands behind the names in the statement. Send it again later; the operator finds the reason in the log.").Because(failed)
+		return nil, 0, fault.New(fault.DBUnavailable, "The catalogue of the database could not be read, so it is not known what stands behind the names in the statement. Send it again later; the operator finds the reason in the log.").Because(failed)
 	}
-	return snapshot, nil
+	return snapshot, judgedFor, nil
 }
 
 // readCatalogue reads the catalogue once. What was known stays where that fails.

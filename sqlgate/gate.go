@@ -16,6 +16,7 @@ import (
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policy"
+	"writegate/sqlgate/replay"
 )
 
 // Operating modes (spec/decisions.md part 2).
@@ -168,7 +169,7 @@ type submission struct {
 	watch          stopwatch
 	unrecorded     bool                // what became of it could not be written
 	unknown        error               // why it is not known what the database tells of it
-	behind         []string            // what stands in the database behind its names, for people
+	judged         *replay.Judged      // by which snapshot of the catalogues, and what it was found to add; nil: by its text alone
 	definitions    *pgexec.Definitions // by which that was found; nil: none
 
 	session *session  // the one that the request names, where it exists
@@ -336,7 +337,11 @@ func (g *Gate) decide(ctx context.Context, s *submission) error {
 		return s.unknown
 	}
 	s.decision = s.decisionRecord(&f)
-	return nil
+	if s.judged == nil || s.Preview {
+		return nil
+	}
+	s.decision.Catalog = s.judged.Use(&f)
+	return g.keepCatalogue(ctx, s.judged.Snapshot) // before the decision that names it
 }
 
 // runs reports whether the statement is sent to the database.
@@ -476,7 +481,7 @@ func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
 	a := s.answer()
 	f := s.facts()
 	a.Preview, a.Trace = true, append(s.policy.policy.Trace(&f), s.layerTrace()...)
-	a.Behind = s.behind
+	a.Behind = s.behind()
 	a.Plan, a.PlanOmitted, err = g.estimate(ctx, s)
 	return a, err
 }

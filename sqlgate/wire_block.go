@@ -44,6 +44,7 @@ type wireUnit struct {
 	defines    bool              // a statement that may have changed definitions ran in block
 	catalogue  *catalog.Snapshot // that shows them; nil: to be read
 	read       time.Time         // when that was
+	major      int               // of the server, that its views were judged for
 }
 
 // wireSetters are the statements of a unit that set what those behind them run under

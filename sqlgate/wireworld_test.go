@@ -140,7 +140,7 @@ func newWireWorldAt(t testing.TB, url, through string, set func(*Options)) *wire
 func (w *wireWorld) check() {
 	w.t.Helper()
 	projectionstest.RebuildAndCompare(w.t, w.log, w.store)
-	v := replay.NewVerifier(EngineRecord(), 0, 0, func(d replay.Difference) {
+	v := replay.NewVerifier(EngineRecord(), nil, 0, 0, func(d replay.Difference) {
 		w.t.Errorf("a decision is recomputed otherwise: %+v", d)
 	})
 	for _, e := range w.events() {

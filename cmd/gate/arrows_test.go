@@ -42,7 +42,7 @@ var arrows = map[string][]string{
 	"sqlgate/policy":       {"commands/fault"},
 	"sqlgate/agentrules":   {"eventlog/event", "sqlgate/policy"},
 	"sqlgate/policyfolder": {"commands/fault", "sqlgate/policy"},
-	"sqlgate/replay":       {"eventlog/event", "sqlgate/policy", "sqlgate/agentrules"},
+	"sqlgate/replay":       {"eventlog/event", "sqlgate/classify", "sqlgate/catalog", "sqlgate/policy", "sqlgate/agentrules"},
 	"sqlgate/pgexec":       {"commands/fault", "sqlgate/tlsfiles"},
 	"sqlgate":              {"sqlgate/agentrules", "commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/catalog", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec", "sqlgate/scram"},
 

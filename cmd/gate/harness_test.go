@@ -220,7 +220,9 @@ func (d gateDir) checkDisk(t testing.TB) {
 // Only what was recorded under another version of the facts cannot be.
 func requireDecisionsEqual(t testing.TB, log *eventlog.Log) {
 	t.Helper()
-	v := replay.NewVerifier(sqlgate.EngineRecord(), 0, 0, func(d replay.Difference) {
+	views, end := judgeViews(&settings{})
+	defer end()
+	v := replay.NewVerifier(sqlgate.EngineRecord(), views, 0, 0, func(d replay.Difference) {
 		require.Contains(t, d.Problem, "its facts are", "recomputed otherwise: %+v", d)
 	})
 	ancestors, err := log.Ancestors(context.WithoutCancel(t.Context()))

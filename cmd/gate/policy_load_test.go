@@ -422,7 +422,7 @@ func TestNoRequestIsDecidedByAMixture(t *testing.T) {
 // the version that it names. It gives the number of decisions.
 func recompute(t testing.TB, events []event.Envelope) int {
 	t.Helper()
-	v := replay.NewVerifier(sqlgate.EngineRecord(), 0, 0, func(d replay.Difference) { t.Errorf("%+v", d) })
+	v := replay.NewVerifier(sqlgate.EngineRecord(), nil, 0, 0, func(d replay.Difference) { t.Errorf("%+v", d) })
 	for i := range events {
 		require.NoError(t, v.Take(&events[i]))
 	}

@@ -357,10 +357,16 @@ func (g *service) openGate(ctx context.Context) (err error) {
 // child is this very binary; parseWall bounds what a text may take of it by the
 // clock, 0 is the classifier's own bound.
 func newClassifier(s *settings, parseWall time.Duration) (*classify.Classifier, error) {
-	return classify.New(classify.Config{
+	cfg := classifierConfig(s)
+	cfg.RequestWall = parseWall
+	return classify.New(cfg)
+}
+
+func classifierConfig(s *settings) classify.Config {
+	return classify.Config{
 		SearchPath: s.SearchPath, KeyColumns: splitList(s.KeyColumns), MaxSQLBytes: s.MaxSQLBytes,
-		ParserMode: s.ParserMode, Children: s.ParserChildren, RequestWall: parseWall, ClientOf: pgexec.ClientOf,
-	})
+		ParserMode: s.ParserMode, Children: s.ParserChildren, ClientOf: pgexec.ClientOf,
+	}
 }
 
 // startup is what the startup event says.
@@ -370,6 +376,9 @@ func (g *service) startup() commands.Startup {
 	engine["gate"], engine["go"] = version, runtime.Version()
 	if s.OutcomeMarkerTable != "" {
 		engine[replay.EngineMarkerTable] = s.OutcomeMarkerTable
+	}
+	if s.CatalogRefreshSecs != 0 {
+		replay.RecordClassifier(engine, classifierConfig(s))
 	}
 	if s.DatabaseTimeline != "" {
 		engine[event.EngineTimeline] = s.DatabaseTimeline

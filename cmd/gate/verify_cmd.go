@@ -13,6 +13,7 @@ import (
 	"writegate/eventlog"
 	"writegate/eventlog/frame"
 	"writegate/sqlgate"
+	"writegate/sqlgate/classify"
 	"writegate/sqlgate/replay"
 )
 
@@ -34,7 +35,9 @@ func (a *app) verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "verify", Short: "Recompute every recorded decision from the log alone; a running gate may go on", Args: cobra.NoArgs,
 		Long: `Verify the hash chain of GATE_AUDIT_WAL_PATH, then decide every recorded decision again: under
-the policy bytes that the log holds for it, from the facts that stand beside it, and compare.
+the policy bytes that the log holds for it, from the facts that stand beside it, and compare. Where
+the gate read the database's catalogues, what stood behind the names of the statement is found again
+in what the log holds of them, and compared with the facts.
 
 Nothing is written and no lock of the gate is taken. Each difference is printed with the number of
 its event; it is called engine_drift where another version of the classifier or of the expression
@@ -51,7 +54,7 @@ could not be checked.`,
 			if err != nil {
 				return err
 			}
-			return a.verifyDecisions(c.Context(), s.AuditWALPath, from, to, asJSON)
+			return a.verifyDecisions(c.Context(), s, from, to, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&decisions, "decisions", false, "recompute every recorded decision")
@@ -61,14 +64,15 @@ could not be checked.`,
 	return cmd
 }
 
-func (a *app) verifyDecisions(ctx context.Context, path string, from, to uint64, asJSON bool) error {
+func (a *app) verifyDecisions(ctx context.Context, s *settings, from, to uint64, asJSON bool) error {
+	path := s.AuditWALPath
 	set, report, err := a.judgeLog(ctx, path)
 	verdict := decisionsVerdict{Status: report.Status, Path: path, LogID: report.LogID, VerifiedTo: report.VerifiedTo, FromSeq: max(from, 1), ToSeq: to}
 	if to == 0 {
 		verdict.ToSeq = report.VerifiedTo
 	}
 	if err == nil {
-		verdict.Result, err = a.recompute(ctx, &set, &report, from, to, asJSON)
+		verdict.Result, err = a.recompute(ctx, s, &set, &report, from, to, asJSON)
 	}
 	if err = errors.Join(err, set.Close()); err != nil {
 		return exitWith(exitPartial, err)
@@ -82,9 +86,11 @@ func (a *app) verifyDecisions(ctx context.Context, path string, from, to uint64,
 
 // recompute decides all of the range again, as far as the chain vouches for it,
 // and prints each difference when it is found.
-func (a *app) recompute(ctx context.Context, set *frame.Set, report *frame.Report, from, to uint64, asJSON bool) (replay.Result, error) {
+func (a *app) recompute(ctx context.Context, s *settings, set *frame.Set, report *frame.Report, from, to uint64, asJSON bool) (replay.Result, error) {
 	var printing error
-	v := replay.NewVerifier(sqlgate.EngineRecord(), from, to, func(d replay.Difference) {
+	views, end := judgeViews(s)
+	defer end()
+	v := replay.NewVerifier(sqlgate.EngineRecord(), views, from, to, func(d replay.Difference) {
 		printing = errors.Join(printing, printDifference(a.out, &d, asJSON))
 	})
 	progress := terminal.NewProgress(a.err, "deciding", false)
@@ -108,6 +114,30 @@ func (a *app) recompute(ctx context.Context, set *frame.Set, report *frame.Repor
 		progress.Step(int64(e.Seq), int64(last))
 	}
 	return v.Result(), progress.Done()
+}
+
+// judgeViews makes what judges the texts of views as a gate did that recorded them; end ends it.
+func judgeViews(s *settings) (views replay.Views, end func()) {
+	made := map[string]*classify.Classifier{}
+	views = func(cfg classify.Config) (func(string) (classify.Classification, error), error) {
+		name := fmt.Sprintf("%+v", cfg)
+		if made[name] == nil {
+			cfg.ParserMode, cfg.Children = s.ParserMode, s.ParserChildren
+			c, err := classify.New(cfg)
+			if err != nil {
+				return nil, err
+			}
+			made[name] = c
+		}
+		return func(sql string) (classify.Classification, error) {
+			return made[name].Classify(context.Background(), sql)
+		}, nil
+	}
+	return views, func() {
+		for _, c := range made {
+			c.Close()
+		}
+	}
 }
 
 func printDifference(w io.Writer, d *replay.Difference, asJSON bool) error {

@@ -35,6 +35,7 @@ func (p *CatalogRecorded) form(f *form) {
 type CatalogUse struct {
 	Added       *CatalogAdded // nil = nothing
 	Class       string        // "" = that of the facts
+	Defaults    bool          // an UPDATE in the text may name DEFAULT
 	Hash        [32]byte
 	Operators   []string // of the text, where one of the snapshot may be meant
 	ServerMajor int      // that its views were read for; 0 = it was not known
@@ -54,6 +55,7 @@ type CatalogAdded struct {
 func (u *CatalogUse) form(f *form) {
 	part(f, "added", &u.Added, (*CatalogAdded).form)
 	f.str("class", &u.Class, may)
+	f.flag("defaults", &u.Defaults, may)
 	f.hash("hash", &u.Hash, need)
 	f.strs("operators", &u.Operators, may)
 	num(f, "server_major", &u.ServerMajor, may)

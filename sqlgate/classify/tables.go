@@ -124,6 +124,9 @@ func newTables(cfg Config) (*tables, error) {
 	return t, nil
 }
 
+// Tables names the embedded tables as Engine.Tables does.
+func Tables() string { return tablesHash() }
+
 // tablesHash names the embedded tables by the first 12 digits of their SHA-256.
 var tablesHash = sync.OnceValue(func() string {
 	h := sha256.New()

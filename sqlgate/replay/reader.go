@@ -16,6 +16,7 @@ type Decision struct {
 	Engine        uint64 // seq of the startup event that names the engine
 	Facts         policy.Facts
 	AgentLayer    *event.AgentLayer // nil = no agent asked
+	Catalog       *event.CatalogUse // nil = judged by its text alone
 	Describes     bool              // the statement was only to be described
 	Recorded      policy.Result     // what the record says; texts are not in it
 	session       bool              // it was decided as session control
@@ -80,7 +81,7 @@ func (r *Reader) join(e *event.Envelope) (*Decision, error) {
 		Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion, PolicyHash: p.PolicyHash, Engine: p.Engine,
 		session:    p.Run == event.RunSession,
 		Facts:      factsOf(&request.Context, &e.Context, &p.Facts, channel),
-		AgentLayer: p.AgentLayer, Describes: p.Run == event.RunDescribe,
+		AgentLayer: p.AgentLayer, Catalog: p.Catalog, Describes: p.Run == event.RunDescribe,
 		Recorded: policy.Result{
 			Decision: policy.Decision(e.Context.Decision), ReasonCode: e.Context.ReasonCode, RuleID: p.RuleID, Layer: p.Layer,
 			Matched: p.Matched, Observed: p.Observed, Errors: p.Errors, Floor: p.Floor, Lifted: p.Lifted,

@@ -105,7 +105,7 @@ func facts(t *rapid.T) policy.Facts {
 
 func verify(s *story, from, to uint64) (Result, []Difference) {
 	var found []Difference
-	v := NewVerifier(engine, from, to, func(d Difference) { found = append(found, d) })
+	v := NewVerifier(engine, nil, from, to, func(d Difference) { found = append(found, d) })
 	for i := range s.events {
 		if err := v.Take(&s.events[i]); err != nil {
 			panic(err)

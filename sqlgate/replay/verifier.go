@@ -8,6 +8,8 @@ import (
 
 	"writegate/eventlog/event"
 	"writegate/sqlgate/agentrules"
+	"writegate/sqlgate/catalog"
+	"writegate/sqlgate/classify"
 	"writegate/sqlgate/policy"
 )
 
@@ -15,6 +17,7 @@ import (
 // names, from the log alone (design/policy.md part 9).
 type Verifier struct {
 	agents    *agents
+	catalogs  catalogs
 	engine    map[string]string // of this program
 	reader    Reader
 	documents map[[32]byte][]byte
@@ -54,9 +57,10 @@ type Difference struct {
 // NewVerifier verifies the decisions with from <= seq <= to (0: no bound) and
 // hands each difference to found. It must see the log from its first event on,
 // and before that the logs that it follows (Earlier): the bytes of a version
-// stand where it was brought.
-func NewVerifier(engine map[string]string, from, to uint64, found func(Difference)) *Verifier {
-	return &Verifier{engine: engine, from: from, to: to, found: found, documents: map[[32]byte][]byte{},
+// stand where it was brought. views may be nil: then what a snapshot of the database's
+// catalogues told of a statement can't be checked.
+func NewVerifier(engine map[string]string, views Views, from, to uint64, found func(Difference)) *Verifier {
+	return &Verifier{catalogs: catalogs{views: views, kept: map[[32]byte]*keptCatalog{}, read: map[string]*catalog.Snapshot{}}, engine: engine, from: from, to: to, found: found, documents: map[[32]byte][]byte{},
 		policies: map[[32]byte]*policy.Policy{}, engines: map[uint64]map[string]string{}, agents: newAgents()}
 }
 
@@ -72,6 +76,8 @@ func (v *Verifier) Take(e *event.Envelope) error {
 		return nil
 	case event.TypePolicyCandidateCreated, event.TypePolicyLoaded:
 		return v.Earlier(e)
+	case event.TypeCatalogRecorded: // of an earlier log they are not asked for: each has its own
+		return v.catalogs.take(e)
 	}
 	if tellsOfAgents(e.Type) {
 		return v.agents.take(e, e.Seq)
@@ -160,11 +166,19 @@ func (v *Verifier) check(d *Decision) {
 	if p.Version() != d.PolicyVersion {
 		fields = append(fields, fmt.Sprintf("policy_version: recorded %s, the bytes say %s", d.PolicyVersion, p.Version()))
 	}
+	if d.Catalog != nil {
+		more, err := v.catalogs.recompute(d, engine)
+		if err != nil && len(fields) == 0 {
+			v.unchecked(d, err.Error())
+			return
+		}
+		fields = append(fields, more...)
+	}
 	if len(fields) == 0 {
 		return
 	}
 	kind := KindDifference
-	if !sameEngine(engine, v.engine) {
+	if !sameEngine(engine, v.engine) || d.Catalog != nil && engine[engineTables] != classify.Tables() {
 		kind, v.result.EngineDrift = KindEngineDrift, true
 	}
 	v.result.Differences++
@@ -199,7 +213,7 @@ func (v *Verifier) policy(hash [32]byte) (*policy.Policy, string) {
 
 // sameEngine compares what decides; the version of the gate around it and of
 // the language it is written in do not, the marker table is taken from the
-// record, and the timeline is of the database.
+// record, as is what the texts of views were judged with, and the timeline is of the database.
 func sameEngine(a, b map[string]string) bool {
 	decides := func(m map[string]string) map[string]string {
 		m = maps.Clone(m)
@@ -207,6 +221,7 @@ func sameEngine(a, b map[string]string) bool {
 		delete(m, "go")
 		delete(m, EngineMarkerTable)
 		delete(m, event.EngineTimeline)
+		catalogEngine(m)
 		return m
 	}
 	return maps.Equal(decides(a), decides(b))
