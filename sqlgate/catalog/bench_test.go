@@ -61,6 +61,7 @@ func BenchmarkSnapshotOfALargeSchema(b *testing.B) {
 	runtime.ReadMemStats(&after)
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "MB-kept")
 	b.ReportMetric(float64(snapshot.Relations()), "relations")
+	b.ReportMetric(float64(len(snapshot.Packed()))/1e6, "MB-packed")
 	found, _ := snapshot.Resolve(&classify.Classification{TablesRead: []string{"public.v3"}}, nil, false, nil)
 	require.NotNil(b, found)
 }

@@ -8,6 +8,9 @@
 // recomputes each decision under the version that it names and says where the
 // record and the recomputation differ (part 9).
 //
+// Where a decision names what was read of the database's catalogues, the Verifier also finds
+// again, in what the log keeps of it, what stood behind the names of the statement.
+//
 // The package is pure: events in, findings out. It reads no log, no clock and
 // no file, so that an operator's answer and an auditor's are computed by the
 // same lines.
