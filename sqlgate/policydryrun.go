@@ -1,7 +1,9 @@
 package sqlgate
 
 import (
+	"cmp"
 	"context"
+	"math"
 
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/policy"
@@ -45,6 +47,7 @@ type DryRunDecision struct {
 	Approval       *policy.ApprovalTerms    `json:"approval"`
 	RuleTrace      []policy.TraceEntry      `json:"rule_trace"`
 	Compared       *Compared                `json:"compared"`
+	Behind         []string                 `json:"behind,omitempty"` // what stands in the database behind its names, for people
 }
 
 // Compared is what another version decides on the same statement.
@@ -100,33 +103,52 @@ func (g *Gate) DryRun(ctx context.Context, r DryRunRequest) (*DryRunAnswer, erro
 	return a, err
 }
 
+// A Statement is one as a text and perhaps a database tell of it.
+type Statement struct {
+	classify.Classification
+	Behind  []string // what stands in the database behind its names, for people
+	unknown error    // why the database did not tell
+}
+
 // classify reads a text, with what the database tells of it as far as that is known.
-func (g *Gate) classify(ctx context.Context, sql string) (classify.Classification, error) {
+func (g *Gate) classify(ctx context.Context, sql string) (Statement, error) {
 	c, err := g.Classifier.Classify(ctx, sql)
 	if err != nil {
-		return c, err
+		return Statement{}, err
 	}
-	return g.withDatabase(ctx, &submission{}, c, sql), nil
+	var s submission
+	c = g.withDatabase(ctx, &s, c, sql)
+	return Statement{c, s.behind(), s.unknown}, nil
+}
+
+// InDatabase reads texts as a gate does in front of a database whose catalogues it reads. It fails where
+// the database can't be asked.
+func InDatabase(o Options) func(ctx context.Context, sql string) (Statement, error) {
+	g := &Gate{Options: Options{Classifier: o.Classifier, Database: o.Database, Logger: o.Logger, CatalogRefresh: math.MaxInt64}}
+	return func(ctx context.Context, sql string) (Statement, error) {
+		s, err := g.classify(ctx, sql)
+		return s, cmp.Or(err, s.unknown)
+	}
 }
 
 // Explain is what a policy makes of one statement, and with other (nil: none)
 // what another one would. It needs no gate that runs. An error is a refusal of
 // the text, or a failure of the classifier.
-func Explain(ctx context.Context, read func(ctx context.Context, sql string) (classify.Classification, error), sql string, claims policy.CaseContext, markerTable string, p, other *policy.Policy) (*DryRunDecision, error) {
+func Explain(ctx context.Context, read func(ctx context.Context, sql string) (Statement, error), sql string, claims policy.CaseContext, markerTable string, p, other *policy.Policy) (*DryRunDecision, error) {
 	seen, err := read(ctx, sql)
 	if err == nil {
-		err = needsSession(&seen, claims.SessionID)
+		err = needsSession(&seen.Classification, claims.SessionID)
 	}
 	if err != nil {
 		return nil, err
 	}
-	s := submission{Request: &Request{}, classification: seen, markerTable: markerTable}
+	s := submission{Request: &Request{}, classification: seen.Classification, markerTable: markerTable}
 	f := claims.Facts(s.facts())
 	result := p.DecideStatement(&f)
 	d := &DryRunDecision{
 		Decision: result.Decision, ReasonCode: result.ReasonCode, Reason: result.Message, RuleID: result.RuleID, Fingerprint: seen.Fingerprint,
-		QueryType: seen.QueryType, RiskSignals: orEmpty(seen.RiskSignals), Classification: &seen, Matched: orEmpty(result.Matched), Observed: orEmpty(result.Observed),
-		Approval: result.Approval, RuleTrace: p.Trace(&f),
+		QueryType: seen.QueryType, RiskSignals: orEmpty(seen.RiskSignals), Classification: &seen.Classification, Matched: orEmpty(result.Matched), Observed: orEmpty(result.Observed),
+		Approval: result.Approval, RuleTrace: p.Trace(&f), Behind: seen.Behind,
 	}
 	if d.Reason == "" {
 		d.Reason = (&Answer{Result: result, Preview: true}).message()

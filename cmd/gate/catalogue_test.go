@@ -93,6 +93,18 @@ func TestWhatStandsBehindNamesIsDecidedUpon(t *testing.T) {
 
 	require.Equal(t, []any{"public.earnings reads public.people, public.salaries"}, g.previewed(t, "SELECT * FROM earnings")["behind"])
 	require.NotContains(t, g.previewed(t, "SELECT * FROM people"), "behind")
+	dry := g.operate(t, "/policy/dry-run", map[string]any{"sql": "SELECT * FROM earnings"}).json(t)
+	require.Equal(t, []any{"public.earnings reads public.people, public.salaries"}, dry["behind"])
+	require.Equal(t, "BLOCK", dry["decision"])
+	dry = g.operate(t, "/policy/dry-run", map[string]any{"sql": "SELECT * FROM people"}).json(t)
+	require.NotContains(t, dry, "behind")
+	code, out, errs := d.command(t, "policy", "dry-run", "--catalog", "--sql", "SELECT * FROM earnings")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "BLOCK guarded")
+	require.Contains(t, out, "  public.earnings reads public.people, public.salaries\n")
+	code, out, errs = d.command(t, "policy", "dry-run", "--sql", "SELECT * FROM earnings")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "ALLOW plain", "by its text alone")
 
 	conn := g.connect(t)
 	_, err := conn.Exec(t.Context(), "SELECT * FROM earnings").ReadAll()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,13 +16,14 @@ import (
 
 	"writegate/cmd/terminal"
 	"writegate/sqlgate"
+	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policy"
 )
 
 type dryRunOptions struct {
 	gate                   gateAddress
 	sql, replay, compareTo string
-	json                   bool
+	json, catalog          bool
 	claims                 policy.CaseContext
 }
 
@@ -34,7 +36,9 @@ func (a *app) policyDryRunCommand() *cobra.Command {
 The statement is that of --sql, or standard input. Without a file or version the active one decides.
 Without --url and --replay no gate is asked: versions are those of GATE_POLICY_DIR. --replay 24h asks
 a running gate to decide what it recorded in the last 24 hours again, under the active version or
-that of --compare-to, and under this one.`,
+that of --compare-to, and under this one. --catalog reads the catalogues of GATE_DATABASE_URL first
+and says what stands behind the names in the statement; a gate that is asked does so where
+GATE_CATALOG_REFRESH_SECONDS is set.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			name := sqlgate.ActiveVersion
 			if len(args) > 0 {
@@ -48,6 +52,7 @@ that of --compare-to, and under this one.`,
 	f.StringVar(&o.sql, "sql", "", "the statement; standard input where it is not given")
 	f.StringVar(&o.compareTo, "compare-to", "", "say what this version decides too")
 	f.StringVar(&o.replay, "replay", "", "decide recorded decisions of this time again, such as 24h (asks a running gate)")
+	f.BoolVar(&o.catalog, "catalog", false, "judge the statement by what stands in the database behind its names too")
 	f.BoolVar(&o.json, "json", false, "print the answer as JSON")
 	claimFlags(cmd, &o.claims)
 	return cmd
@@ -84,6 +89,9 @@ func (a *app) dryRun(ctx context.Context, name string, o dryRunOptions) error {
 	}
 	run := a.dryRunOffline
 	if o.gate.url != "" || o.replay != "" {
+		if o.catalog {
+			return errors.New("--catalog is for a dry run without a gate: a gate reads the catalogues where GATE_CATALOG_REFRESH_SECONDS is set")
+		}
 		run = a.dryRunAtGate
 	}
 	answer, raw, err := run(ctx, s, name, o)
@@ -151,7 +159,26 @@ func (a *app) dryRunOffline(ctx context.Context, s *settings, name string, o dry
 		return nil, nil, err
 	}
 	defer classifier.Close()
-	decision, err := sqlgate.Explain(ctx, classifier.Classify, o.sql, o.claims, s.OutcomeMarkerTable, p, other)
+	read := func(ctx context.Context, sql string) (sqlgate.Statement, error) {
+		c, err := classifier.Classify(ctx, sql)
+		return sqlgate.Statement{Classification: c}, err
+	}
+	switch {
+	case !o.catalog:
+	case s.DatabaseURL == "":
+		return nil, nil, errors.New("--catalog reads the database's catalogues: set GATE_DATABASE_URL")
+	default:
+		c := s.databaseConfig()
+		c.OnServerMajor = func(major int) { _ = classifier.SetServerMajor(major) } // of one that it does not know only what all known ones have counts
+		logger := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		database, err := pgexec.Open(c, logger)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer database.Close()
+		read = sqlgate.InDatabase(sqlgate.Options{Classifier: classifier, Database: database, Logger: logger})
+	}
+	decision, err := sqlgate.Explain(ctx, read, o.sql, o.claims, s.OutcomeMarkerTable, p, other)
 	if err != nil {
 		return nil, nil, fmt.Errorf("the statement is refused before any rule is asked: %s", describeError(err))
 	}
@@ -246,6 +273,9 @@ func printDecision(b *bytes.Buffer, style terminal.Style, answer *sqlgate.DryRun
 		}
 	}
 	fmt.Fprintf(b, "  %s\n", style.Faint(strings.Join(facts, "; ")))
+	for _, line := range d.Behind {
+		fmt.Fprintf(b, "  %s\n", style.Faint(visible(line)))
+	}
 }
 
 func decisionIn(style terminal.Style, d policy.Decision) string {
