@@ -1,6 +1,7 @@
 package sqlgate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -113,6 +114,7 @@ func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Clas
 		for _, word := range names.Words {
 			operators = append(operators, impliedOperators[word]...)
 		}
+		operators = slices.Compact(slices.Sorted(slices.Values(operators)))
 	}
 	defaults := slices.Contains(c.QueryTypes, classify.TypeUpdate) && strings.Contains(strings.ToLower(text), "default")
 	found, definitions := snapshot.Resolve(&c, operators, defaults, g.Classifier.Keys())
@@ -239,7 +241,13 @@ func (g *Gate) snapshotOf(read func(each func(row []byte) error) error) (*catalo
 	if err != nil {
 		return nil, err
 	}
-	return catalog.New(entries, func(sql string) (classify.Classification, error) {
-		return g.Classifier.Classify(context.Background(), sql)
+	var busy error // a view that found no parser free would be judged otherwise the next time, and from the log
+	snapshot, err := catalog.New(entries, func(sql string) (classify.Classification, error) {
+		c, err := g.Classifier.Classify(context.Background(), sql)
+		if fault.CodeOf(err) == fault.RateLimitExceeded {
+			busy = err
+		}
+		return c, err
 	})
+	return snapshot, cmp.Or(err, busy)
 }

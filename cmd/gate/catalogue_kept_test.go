@@ -21,7 +21,7 @@ import (
 
 // keptCatalogues gives the snapshots that a log keeps, in their order, and holds every decision
 // against it: what decided it is in the log before it.
-func keptCatalogues(t testing.TB, d gateDir) (kept []event.CatalogRecorded, named int) {
+func keptCatalogues(t testing.TB, d gateDir) (kept []event.CatalogRecorded, uses []event.CatalogUse) {
 	t.Helper()
 	for _, e := range d.events(t) {
 		switch e.Type {
@@ -34,12 +34,12 @@ func keptCatalogues(t testing.TB, d gateDir) (kept []event.CatalogRecorded, name
 			var p event.DecisionRecorded
 			require.NoError(t, e.Parse(&p))
 			if p.Catalog != nil {
-				named++
+				uses = append(uses, *p.Catalog)
 				require.True(t, slices.ContainsFunc(kept, func(k event.CatalogRecorded) bool { return k.Hash == p.Catalog.Hash }), "event %d names what the log does not have", e.Seq)
 			}
 		}
 	}
-	return kept, named
+	return kept, uses
 }
 
 // The log has what was read of the catalogues before the first decision by it, once, later ones
@@ -51,9 +51,9 @@ func TestTheCatalogueThatDecidedIsInTheLog(t *testing.T) {
 	g := startGate(t, d)
 	require.Equal(t, http.StatusOK, g.query(t, ask("SELECT * FROM earnings")).status)
 	g.end(t)
-	kept, named := keptCatalogues(t, d)
+	kept, uses := keptCatalogues(t, d)
 	require.Empty(t, kept)
-	require.Zero(t, named)
+	require.Empty(t, uses)
 
 	settings := []string{"GATE_CATALOG_REFRESH_SECONDS=3600", "GATE_PGWIRE_ENABLED=true", "GATE_PGWIRE_LAB_MODE=true", "GATE_PGWIRE_LISTEN_ADDR=127.0.0.1:0"}
 	d.execute(t, `CREATE FUNCTION odd(int, text) RETURNS bool LANGUAGE sql AS 'SELECT true'; CREATE OPERATOR <> (LEFTARG = int, RIGHTARG = text, FUNCTION = odd);
@@ -93,9 +93,12 @@ func TestTheCatalogueThatDecidedIsInTheLog(t *testing.T) {
 	require.Equal(t, frame.OK, report.Status)
 	g.end(t)
 
-	kept, named = keptCatalogues(t, d)
+	kept, uses = keptCatalogues(t, d)
 	require.Len(t, kept, 2)
-	require.GreaterOrEqual(t, named, 14)
+	require.GreaterOrEqual(t, len(uses), 14)
+	require.True(t, slices.ContainsFunc(uses, func(u event.CatalogUse) bool { return u.Wider }), "of the statement that names a temporary table")
+	require.True(t, slices.ContainsFunc(uses, func(u event.CatalogUse) bool { return len(u.Operators) > 0 }))
+	require.True(t, slices.ContainsFunc(uses, func(u event.CatalogUse) bool { return u.Added == nil }))
 	require.Zero(t, kept[0].Base)
 	require.Equal(t, kept[0].Hash, kept[1].Base)
 	require.Less(t, len(kept[1].Content), len(kept[0].Content)/2)
@@ -175,4 +178,55 @@ func TestTheCatalogueThatDecidedIsInTheLog(t *testing.T) {
 		}
 	}), exitFailed)
 	require.Contains(t, fmt.Sprint(found), "public.harmless")
+}
+
+// Whatever a statement is, what the record says of its facts is found again; the end of the gate
+// holds every decision against that.
+func TestWhatTheCatalogueToldOfAnyStatementIsFoundAgain(t *testing.T) {
+	t.Parallel()
+	statements := vectorCorpus(t)
+	for _, a := range attackCorpus(t) {
+		statements = append(statements, a.SQL)
+	}
+	statements = append(statements, "SELECT (o.note).f FROM t AS o", "SELECT (t.x).f, (t.note).g FROM t JOIN u ON u.id = t.id", "SELECT (users.note).f.g FROM users WHERE (users.x).h = 1")
+	d := newGateDir(t, []byte(`schema: gate.policy/v1
+name: reads
+version: 1.0.0
+facts: facts/v1
+rules:
+  - id: none
+    decision: BLOCK
+    reason_code: none
+    match: { query_types: [UPDATE] }
+`))
+	d.execute(t, catalogueTables+`; CREATE FUNCTION fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE FUNCTION odd(int, text) RETURNS bool LANGUAGE sql AS 'SELECT true'; CREATE OPERATOR = (LEFTARG = int, RIGHTARG = text, FUNCTION = odd);
+		CREATE FUNCTION public.lower(int) RETURNS text LANGUAGE sql AS 'SELECT $1::text'; CREATE FUNCTION public.now(int) RETURNS text LANGUAGE sql AS 'SELECT $1::text'`)
+	for i, name := range []string{"t", "u", "users", "orders", "accounts", "a"} {
+		d.execute(t, fmt.Sprintf(`CREATE TABLE of_%[1]s (id int PRIMARY KEY, x int); CREATE TRIGGER fires BEFORE INSERT OR DELETE ON of_%[1]s FOR EACH ROW EXECUTE FUNCTION fires();
+			CREATE TABLE below_%[1]s (of int REFERENCES of_%[1]s ON DELETE CASCADE)`, name))
+		if i%2 == 0 {
+			d.execute(t, fmt.Sprintf("CREATE VIEW %[1]s AS SELECT id, x, lower(x) AS note FROM of_%[1]s", name))
+		} else {
+			d.execute(t, fmt.Sprintf("ALTER TABLE of_%[1]s RENAME TO %[1]s; ALTER TABLE %[1]s DROP CONSTRAINT of_%[1]s_pkey CASCADE", name))
+		}
+	}
+	g := startGate(t, d, append([]string{"GATE_CATALOG_REFRESH_SECONDS=3600", "GATE_RATE_LIMIT_REQUESTS_PER_MINUTE=1000000", "GATE_RATE_LIMIT_BURST=100000"}, patience...)...)
+	for _, sql := range statements {
+		g.query(t, ask(sql))
+	}
+	g.end(t)
+	_, uses := keptCatalogues(t, d)
+	added, wider := 0, 0
+	for _, u := range uses {
+		if u.Added != nil {
+			added++
+		}
+		if u.Wider {
+			wider++
+		}
+	}
+	t.Logf("%d decisions by the catalogue, which added facts to %d; %d have more", len(uses), added, wider)
+	require.Greater(t, len(uses), len(statements)/2)
+	require.Greater(t, added, 50)
 }
