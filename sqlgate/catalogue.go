@@ -125,7 +125,8 @@ func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Clas
 		return c
 	}
 	found.Catalog = snapshot.Hash()
-	return c.WithBeside(found.Beside)
+	s.judged.With = c.WithBeside(found.Beside)
+	return s.judged.With
 }
 
 // behind is what stands in the database behind the names of the statement, for people.

@@ -48,6 +48,7 @@ type Judged struct {
 	Operators   []string // of the text
 	Defaults    bool     // an UPDATE in it may name DEFAULT
 	Found       *catalog.Found
+	With        classify.Classification // the text's with what was found; unset where that is nothing
 }
 
 // Use is what the record of the decision says of it; decided are the facts that decided.
@@ -67,7 +68,15 @@ func (j *Judged) Use(decided *policy.Facts) *event.CatalogUse {
 	if !slices.Equal(text.Where, decided.Where) {
 		u.Where = text.Where
 	}
-	u.Wider = len(compareFacts(decided, behind(j.Text, j.Found))) > 0
+	alone := text // what text and snapshot tell alone
+	switch {
+	case j.Found == nil:
+	case j.Text.Beyond == nil: // which costs nothing more
+		alone = textFacts(&j.With)
+	default:
+		alone = behind(j.Text, j.Found)
+	}
+	u.Wider = len(compareFacts(decided, alone)) > 0
 	return u
 }
 
