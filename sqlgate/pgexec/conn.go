@@ -175,25 +175,6 @@ const (
 	newestMajor = 18
 )
 
-// deepest fails with "stack depth limit exceeded" under all but unusual limits.
-const deepest = "pg_catalog.repeat('[', 200000)::pg_catalog.json"
-
-// growStack has the session's process take its stack to max_stack_depth once, since it never
-// shrinks. A bound of the process's memory (RLIMIT_AS) holds for its stack, too: a statement that
-// had all the rest and then went deep would end the whole server by SIGSEGV, as nothing
-// there can refuse a stack its next page.
-func (c *conn) growStack(ctx context.Context, deadline time.Time) error {
-	for _, sql := range []string{
-		"DO $$BEGIN PERFORM " + deepest + "; EXCEPTION WHEN OTHERS THEN NULL; END$$", // of which the server's log has no error
-		"SELECT " + deepest, // without plpgsql
-	} {
-		if refused, err := c.exchange(ctx, deadline, segment{own(sql)}); err != nil || refused == nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // assert proves, once per connection, that the session is what was asked for
 // and reads the server's incarnation.
 func (c *conn) assert(ctx context.Context, cfg *pgconn.Config, pins []pin, deadline time.Time) error {

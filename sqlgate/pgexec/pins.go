@@ -42,8 +42,7 @@ func (c Config) pins(kind poolKind, major int) []pin {
 		{"TimeZone", "UTC", true},
 		{"timezone_abbreviations", "Default", true}, // EST is another zone under Australia
 		{"exit_on_error", "off", true},
-		{"jit", "off", true},                           // what compiles looks at no time limit and no cancel, and takes memory by the text
-		{"max_parallel_workers_per_gather", "0", true}, // workers take memory of their own, and have not grown their stacks
+		{"jit", "off", true}, // what compiles looks at no time limit and no cancel, and takes memory by the text
 		{"extra_float_digits", "1", true},
 		{"bytea_output", "hex", true},
 		{"statement_timeout", millis(c.QueryTimeout), true},

@@ -64,8 +64,6 @@ func otherThan(p pin) string {
 		other = "-5"
 	case "bytea_output":
 		other = "escape"
-	case "max_parallel_workers_per_gather":
-		other = "4"
 	}
 	if other == "" {
 		other = "77000"

@@ -398,10 +398,7 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 	if again, err := p.learnMajor(c, major); again || err != nil {
 		return closeOn(c, err), again, err
 	}
-	err = c.growStack(ctx, time.Now().Add(p.cfg.ConnectTimeout))
-	if err == nil {
-		err = c.assert(ctx, login, pins, time.Now().Add(p.cfg.ConnectTimeout))
-	}
+	err = c.assert(ctx, login, pins, time.Now().Add(p.cfg.ConnectTimeout))
 	if err == nil {
 		err = c.keep(ctx, time.Now().Add(p.cfg.ConnectTimeout))
 	}
