@@ -173,13 +173,17 @@ func (p *Policy) strictest(e *evaluation) (winner, strictness int) {
 	}
 	for _, i := range e.matched {
 		s := p.rules[i].decision.Strictness()
-		if e.facts.Approved && p.rules[i].decision == RequireApproval {
+		if p.rules[i].decision == RequireApproval && (e.facts.Approved || p.rules[i].takesGrant(e.facts.GrantSeconds)) {
 			s = satisfied
 		}
 		consider(i, s)
 	}
 	return winner, strictness
 }
+
+// takesGrant reports whether a grant of so many seconds stands for the approval that the
+// rule asks for.
+func (u *rule) takesGrant(seconds int) bool { return seconds > 0 && seconds <= u.grantSeconds }
 
 func (p *Policy) decideByRule(e *evaluation, r *Result, place, strictness int) {
 	winner := &p.rules[place]

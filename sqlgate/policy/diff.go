@@ -319,13 +319,14 @@ func ofTerms(was, is *rule) string {
 		}
 		return *r.maxRows
 	}
-	more, longer := cmp.Compare(rows(is), rows(was)), cmp.Compare(is.ttlSeconds, was.ttlSeconds)
+	directions := []int{cmp.Compare(rows(is), rows(was)), cmp.Compare(is.ttlSeconds, was.ttlSeconds), cmp.Compare(is.grantSeconds, was.grantSeconds)}
+	looser, tighter := slices.Contains(directions, 1), slices.Contains(directions, -1)
 	switch {
-	case longer != 0 && (is.ttlSeconds == 0 || was.ttlSeconds == 0), more*longer < 0:
+	case directions[1] != 0 && (is.ttlSeconds == 0 || was.ttlSeconds == 0), looser && tighter:
 		return DirectionUnknown
-	case more+longer > 0:
+	case looser:
 		return DirectionLooser
-	case more+longer < 0:
+	case tighter:
 		return DirectionTighter
 	}
 	return DirectionNone

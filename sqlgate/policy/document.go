@@ -10,11 +10,15 @@ import (
 
 // Bounds of the parts of a document.
 const (
-	maxRules        = 500
-	maxText         = 1000 // description, owner and other single texts
-	maxMessage      = 500
-	maxTTLSeconds   = 86_400
-	longTTLSeconds  = 3600
+	maxRules       = 500
+	maxText        = 1000 // description, owner and other single texts
+	maxMessage     = 500
+	maxTTLSeconds  = 86_400
+	longTTLSeconds = 3600
+
+	maxGrantSeconds     = 30 * 86_400
+	defaultGrantSeconds = 86_400 // of a rule that takes grants and says no more
+
 	maxPatterns     = 1000    // of one key, lists expanded
 	maxAllPatterns  = 100_000 // of all rules together, lists expanded
 	maxPatternChars = 512
@@ -167,6 +171,9 @@ func (r *documentReader) misplaced(u *rule, pointer string, approval, lifts *yam
 	if lifts != nil && u.decision == Block {
 		r.add(lifts, pointer+"/lifts", codeApprovalBlock, "", "lifts stands in a BLOCK rule; only ALLOW and REQUIRE_APPROVAL rules can lift a floor signal")
 	}
+	if lifts != nil && u.grantSeconds > 0 {
+		r.add(lifts, pointer+"/lifts", codeApprovalBlock, "", "lifts stands in a rule that takes grants; nothing passes the floor without a person who looks at the statement")
+	}
 }
 
 func scalarOf(n *yaml.Node, key string) string {
@@ -222,6 +229,8 @@ func (r *documentReader) liftedSignals(n *yaml.Node, pointer string) []string {
 }
 
 func (r *documentReader) approval(n *yaml.Node, pointer string, u *rule) {
+	var mostNode *yaml.Node
+	most := 0
 	r.object(n, pointer, "approval", []field{
 		{"ttl_seconds", false, func(n *yaml.Node, at string) {
 			ttl, _ := r.integer(n, at, "ttl_seconds", 1, maxTTLSeconds)
@@ -232,7 +241,23 @@ func (r *documentReader) approval(n *yaml.Node, pointer string, u *rule) {
 				u.maxRows = &rows
 			}
 		}},
+		{"grants", false, func(n *yaml.Node, at string) {
+			if takes, _ := r.boolean(n, at, "grants"); takes {
+				u.grantSeconds = defaultGrantSeconds
+			}
+		}},
+		{"max_grant_seconds", false, func(n *yaml.Node, at string) {
+			mostNode = n
+			seconds, _ := r.integer(n, at, "max_grant_seconds", 1, maxGrantSeconds)
+			most = int(seconds)
+		}},
 	})
+	switch {
+	case u.grantSeconds > 0 && most > 0:
+		u.grantSeconds = most
+	case mostNode != nil && u.grantSeconds == 0:
+		r.add(mostNode, pointer+"/max_grant_seconds", codeApprovalBlock, "grants: true", "max_grant_seconds bounds grants, and the rule takes none")
+	}
 }
 
 // when compiles the condition and maps its faults into the file.

@@ -56,8 +56,12 @@ type Facts struct {
 	Mode string `json:"mode,omitempty"`
 	// Approved says that the request carries a valid approval for exactly
 	// this statement and context.
-	Approved  bool   `json:"approved,omitempty"`
-	SessionID string `json:"session_id,omitempty"`
+	Approved bool `json:"approved,omitempty"`
+	// GrantSeconds is how long the grant is for that an operator gave the agent and whose
+	// condition these facts meet; 0 = there is none. It is no fact that a rule could see:
+	// it stands for the approval that a rule asks for, where the rule takes grants.
+	GrantSeconds int    `json:"grant_seconds,omitempty"`
+	SessionID    string `json:"session_id,omitempty"`
 	// Channel is how the statement came in: ChannelHTTP, ChannelWire or ChannelMCP.
 	Channel string `json:"channel,omitempty"`
 

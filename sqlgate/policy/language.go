@@ -103,14 +103,7 @@ const (
 func (l *Language) Compile(text string) (e *Expression, steps int, faulty []ExpressionFault) {
 	c, steps, faults := compileIn(&l.dialect, text)
 	if len(faults) > 0 {
-		out := make([]ExpressionFault, len(faults))
-		for i, f := range faults {
-			out[i] = ExpressionFault{Code: catalogue[f.code].name, Message: ofCondition(f.message), Line: f.line, Column: f.column + 1}
-			if f.suggestion != "" {
-				out[i].Message += " (try: " + f.suggestion + ")"
-			}
-		}
-		return nil, steps, out
+		return nil, steps, expressionFaults(faults)
 	}
 	e = &Expression{condition: c}
 	for _, name := range l.dialect.names {
@@ -119,6 +112,17 @@ func (l *Language) Compile(text string) (e *Expression, steps int, faulty []Expr
 		}
 	}
 	return e, steps, nil
+}
+
+func expressionFaults(faults []celFault) []ExpressionFault {
+	out := make([]ExpressionFault, len(faults))
+	for i, f := range faults {
+		out[i] = ExpressionFault{Code: catalogue[f.code].name, Message: ofCondition(f.message), Line: f.line, Column: f.column + 1}
+		if f.suggestion != "" {
+			out[i].Message += " (try: " + f.suggestion + ")"
+		}
+	}
+	return out
 }
 
 // ofCondition says condition where a document's key is when.

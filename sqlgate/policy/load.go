@@ -116,6 +116,9 @@ func (u *rule) approvalMeaning() map[string]any {
 	if u.maxRows != nil {
 		terms["max_rows"] = *u.maxRows
 	}
+	if u.grantSeconds > 0 { // what takes none means what it meant before there were any
+		terms["grants"], terms["max_grant_seconds"] = true, u.grantSeconds
+	}
 	return terms
 }
 

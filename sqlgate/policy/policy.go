@@ -22,7 +22,9 @@ type rule struct {
 	remedy     string
 	ttlSeconds int // 0: the default of the service
 	maxRows    *int64
-	self       []string // the id alone, shared by results that name only this rule
+	// grantSeconds is the longest time of a grant that the rule takes in place of an approval; 0: it takes none.
+	grantSeconds int
+	self         []string // the id alone, shared by results that name only this rule
 }
 
 // A Policy is a document without errors, compiled and immutable; any number of
