@@ -46,6 +46,7 @@ type Commands struct {
 	floods   *throttle
 	outages  outages
 	earlier  earlierDecisions
+	grants   provenGrants
 	wake     chan struct{} // tells RunExpiry that an approval was created, or an agent deactivated
 
 	deactivated atomic.Bool // an agent may have been, and approvals that it asked for are not written down as expired

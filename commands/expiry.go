@@ -17,9 +17,16 @@ const expiryChunk = 256
 // ExpireDue writes approval_expired for every pending approval whose time is
 // over, or whose agent was deactivated. next is when the next pending one will be
 // due, zero when none is.
+//
+// The same is done for grants, with grant_expired.
 func (c *Commands) ExpireDue(ctx context.Context) (n int, next time.Time, err error) {
 	now := c.now() // one moment for the whole round: with a clock that goes back it would not end
 	for c.deactivated.Swap(false) {
+		ended, _, err := c.expireGrants(ctx, now, true)
+		if n += ended; err != nil {
+			c.deactivated.Store(true)
+			return n, time.Time{}, err
+		}
 		ids, err := c.withdrawnApprovals()
 		if err == nil && len(ids) > 0 {
 			var expired int
@@ -32,9 +39,16 @@ func (c *Commands) ExpireDue(ctx context.Context) (n int, next time.Time, err er
 			return n, time.Time{}, err
 		}
 	}
+	ended, nextGrant, err := c.expireGrants(ctx, now, false)
+	if n += ended; err != nil {
+		return n, time.Time{}, err
+	}
 	for {
 		ids, next, err := c.dueApprovals(now)
 		if err != nil || len(ids) == 0 {
+			if next.IsZero() || !nextGrant.IsZero() && nextGrant.Before(next) {
+				next = nextGrant
+			}
 			return n, next, err
 		}
 		expired, err := c.expire(ctx, ids, now)

@@ -87,6 +87,8 @@ func (l *keyedLocks) forget(key string) {
 // Keys of the aggregates. The prefix keeps the kinds apart.
 func approvalKey(id string) string { return "approval/" + id }
 
+func grantLock(id string) string { return "grant/" + id }
+
 func idempotencyKey(scope [32]byte) string { return "key/" + string(scope[:]) }
 
 // policyKey is one aggregate for all names, because one version is active.

@@ -57,8 +57,7 @@ func (c *Commands) fromLog(ctx context.Context, view *projections.View, a *proje
 	if l.execution == "" {
 		return l, nil
 	}
-	results := []string{string(event.TypeExecutionSuccess), string(event.TypeExecutionFailure), string(event.TypeExecutionStateUnknown), string(event.TypeExecutionOutcomeResolved)}
-	return l, c.read(ctx, view, projections.AuditFilter{ExecutionID: l.execution, EventTypes: results}, projections.Page{Limit: 100, Asc: true}, l.take)
+	return l, c.read(ctx, view, projections.AuditFilter{ExecutionID: l.execution, EventTypes: executionResults}, projections.Page{Limit: 100, Asc: true}, l.take)
 }
 
 // read hands on the events of a page that the index finds.
@@ -67,6 +66,10 @@ func (c *Commands) read(ctx context.Context, view *projections.View, f projectio
 	if err != nil {
 		return err
 	}
+	return c.readSeqs(ctx, seqs, take)
+}
+
+func (c *Commands) readSeqs(ctx context.Context, seqs []uint64, take func(*event.Envelope) error) error {
 	for _, seq := range seqs {
 		e, err := c.log.At(ctx, seq)
 		if err == nil {

@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -33,6 +34,9 @@ type RecordDecision struct {
 	// again under its lock and used up by the dispatch, or by being answered;
 	// with NotDispatched it stays usable.
 	UseApproval string
+	// UseGrant is the grant that stands for the approval. It is checked again under its
+	// lock, and used by the dispatch. ErrGrantLost: the statement has to be decided again.
+	UseGrant *GrantUse
 	// OpenSession binds the session in the request's context to its identity.
 	OpenSession *event.SessionOpened
 	// Ahead are statements of session control that the gate answered on the same
@@ -134,7 +138,7 @@ func (c *Commands) RecordDecision(ctx context.Context, r *RecordDecision) (Recor
 
 // stateful reports whether the state of an approval or of a key decides too.
 func (r *RecordDecision) stateful() bool {
-	return (r.Dispatch != nil || r.Answered) && (r.UseApproval != "" || r.Idempotency != nil)
+	return (r.Dispatch != nil || r.Answered) && (r.UseApproval != "" || r.Idempotency != nil || r.UseGrant != nil)
 }
 
 // aggregates are the keys this command has to hold; a plain decision has none.
@@ -145,6 +149,9 @@ func (r *RecordDecision) aggregates() []string {
 	keys := append([]string(nil), r.Keys...)
 	if r.UseApproval != "" {
 		keys = append(keys, approvalKey(r.UseApproval))
+	}
+	if r.UseGrant != nil {
+		keys = append(keys, grantLock(r.UseGrant.ID))
 	}
 	if r.Idempotency != nil {
 		keys = append(keys, idempotencyKey(r.Idempotency.ScopeDigest))
@@ -157,6 +164,7 @@ type decisionFacts struct {
 	engine   uint64
 	approval *approvalState // nil = nobody knows it
 	key      *keyState      // nil = free
+	grantUse int            // the how many-eth use of the grant this is
 	extra    []event.Draft
 }
 
@@ -166,6 +174,7 @@ func (c *Commands) decisionFacts(ctx context.Context, r *RecordDecision, now tim
 	if !bound && r.Extra == nil {
 		return facts, nil
 	}
+	lost := false
 	err := c.look(ctx, func(view *projections.View) (err error) {
 		if bound && r.UseApproval != "" {
 			var a projections.Approval
@@ -177,11 +186,20 @@ func (c *Commands) decisionFacts(ctx context.Context, r *RecordDecision, now tim
 		if bound && r.Idempotency != nil && err == nil {
 			_, facts.key, err = findKey(view, r.Idempotency.ScopeDigest, now)
 		}
+		if bound && r.UseGrant != nil && err == nil {
+			if facts.grantUse, err = c.useGrant(ctx, view, r.UseGrant, r.Request.AgentID, now); errors.Is(err, ErrGrantLost) {
+				lost = true
+				return nil
+			}
+		}
 		if r.Extra != nil && err == nil {
 			facts.extra, err = r.Extra(view, now)
 		}
 		return err
 	})
+	if lost {
+		return facts, ErrGrantLost
+	}
 	return facts, err
 }
 
@@ -231,6 +249,9 @@ func decideRecord(r *RecordDecision, facts decisionFacts, defaultTTL time.Durati
 		if r.UseApproval != "" {
 			drafts = append(drafts, event.New(now, shared, &event.ApprovalUsed{}))
 		}
+		if r.UseGrant != nil {
+			drafts = append(drafts, event.New(now, shared, &event.GrantUsed{GrantID: r.UseGrant.ID, Use: facts.grantUse, Rows: r.UseGrant.Rows}))
+		}
 		drafts = append(drafts, r.dispatched(now, shared))
 	case r.NotDispatched != nil:
 		drafts = append(drafts, failed(now, shared, r.NotDispatched))
@@ -247,6 +268,9 @@ func (r *RecordDecision) events() int {
 		n++
 	}
 	if r.OpenSession != nil {
+		n++
+	}
+	if r.UseGrant != nil {
 		n++
 	}
 	if r.NewApproval != nil || r.Dispatch != nil || r.NotDispatched != nil || r.Answered {
@@ -270,6 +294,10 @@ func (r *RecordDecision) check() error {
 		return misuse("something follows the decision that a statement may be described")
 	case r.UseApproval != "" && r.Dispatch == nil && r.NotDispatched == nil && !r.Answered:
 		return misuse("an approval is used without a dispatch")
+	case r.UseGrant != nil && (r.Dispatch == nil || r.UseApproval != "" || r.Decision.GrantID != r.UseGrant.ID || r.UseGrant.Rows < 0):
+		return misuse("a grant is used without a dispatch that was decided under it")
+	case r.Dispatch != nil && (r.Decision.GrantID != "") != (r.UseGrant != nil):
+		return misuse("what was decided under a grant is dispatched without it")
 	case r.OpenSession != nil && (!r.Answered || r.Request.SessionID == ""):
 		return misuse("a session is opened by something else than session control")
 	case r.Idempotency != nil && r.Dispatch == nil:

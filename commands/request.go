@@ -37,6 +37,7 @@ type Decision struct {
 	Facts                                      event.DecisionFacts
 	AgentLayer                                 *event.AgentLayer // nil = no agent's token came with the request
 	Catalog                                    *event.CatalogUse // nil = judged by its text alone
+	GrantID                                    string            // the grant that stands for the approval; "" = none
 }
 
 // context gives what every event of a request shares.
@@ -101,5 +102,5 @@ func (d *Decision) fallback() string {
 func (d *Decision) payload(engine uint64) *event.DecisionRecorded {
 	return &event.DecisionRecorded{Enforced: d.Enforced, Bypass: d.Bypass, RuleID: d.RuleID, Layer: d.Layer,
 		Matched: d.Matched, Observed: d.Observed, Errors: d.Errors, Floor: d.Floor, Lifted: d.Lifted, Approval: d.Terms,
-		PolicyHash: d.PolicyHash, Engine: engine, Run: d.Run, Facts: d.Facts, AgentLayer: d.AgentLayer, Catalog: d.Catalog}
+		PolicyHash: d.PolicyHash, Engine: engine, Run: d.Run, Facts: d.Facts, AgentLayer: d.AgentLayer, Catalog: d.Catalog, GrantID: d.GrantID}
 }

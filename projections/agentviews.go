@@ -16,6 +16,12 @@ func (v *View) Agent(project, id string) (a Agent, ok bool, err error) {
 	return a, ok, err
 }
 
+// AnyAgent finds an agent by its id, of whichever project it is.
+func (v *View) AnyAgent(id string) (a Agent, ok bool, err error) {
+	ok, err = v.read(agentKey(id), &a)
+	return a, ok, err
+}
+
 // AgentToken finds a token by its id.
 func (v *View) AgentToken(id string) (k AgentToken, ok bool, err error) {
 	ok, err = v.read(tokenKey(id), &k)

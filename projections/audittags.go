@@ -61,7 +61,7 @@ func tagsOf(e *event.Envelope) []tag {
 	case event.TypeTelemetryReceived:
 		t.telemetry(e.Fields())
 		t.origin(e)
-	case event.TypeAgentRegistered, event.TypeAgentUpdated, event.TypeAgentTokenIssued, event.TypeAgentTokenRevoked:
+	case event.TypeAgentRegistered, event.TypeAgentUpdated, event.TypeAgentTokenIssued, event.TypeAgentTokenRevoked, event.TypeGrantCreated:
 		t.origin(e)
 	case event.TypeAgentDeactivated,
 		event.TypeAgentPolicyCreated, event.TypeAgentPolicyUpdated, event.TypeAgentPolicyApplied, event.TypeAgentPolicyDetached:

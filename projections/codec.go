@@ -235,14 +235,27 @@ func (e *Execution) walk(c *codec) {
 	texts(c, &e.Outcome, &e.Basis, &e.ReasonCode, &e.ErrorCode, &e.SQLState, &e.CommandTag)
 	number(c, &e.RowCount)
 	number(c, &e.DurationUS)
-	texts(c, &e.Step, &e.Cause, &e.AgentID, &e.Project)
+	texts(c, &e.Step, &e.Cause, &e.AgentID, &e.Project, &e.GrantID, &e.GrantUse)
+	number(c, &e.GrantRows)
+}
+
+func (g *Grant) walk(c *codec) {
+	texts(c, &g.ID, &g.State, &g.AgentID, &g.Project, &g.Condition, &g.Reason, &g.CreatedBy, &g.IdempotencyKey, &g.RevokedBy, &g.Note)
+	number(c, &g.Seq)
+	c.moments(&g.CreatedAt, &g.Until, &g.UsedAt, &g.RevokedAt)
+	for _, n := range []*int{&g.Uses, &g.Used, &g.Running} {
+		number(c, n)
+	}
+	for _, n := range []*int64{&g.Rows, &g.Changed, &g.Reserved} {
+		number(c, n)
+	}
 }
 
 // room is how many bytes the record takes, or more.
 func (e *Execution) room() int {
 	n := 512 + 10*len(e.Events)
 	for _, s := range []string{e.ID, e.RequestID, e.ApprovalID, e.Actor, e.App, e.Tenant, e.Env, e.SessionID, e.Operation, e.Fingerprint, e.PolicyVersion,
-		e.BlockID, e.Upstream.Database, e.Upstream.Host, e.Upstream.Role, e.CommandTag, e.Basis, e.Step, e.Cause, e.AgentID, e.Project} {
+		e.BlockID, e.Upstream.Database, e.Upstream.Host, e.Upstream.Role, e.CommandTag, e.Basis, e.Step, e.Cause, e.AgentID, e.Project, e.GrantID} {
 		n += len(s)
 	}
 	return n

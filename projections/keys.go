@@ -16,6 +16,10 @@ const (
 	keyApproval      = "ap/" // id -> Approval
 	keyApprovalList  = "al/" // state, be64(seq) -> id
 	keyApprovalDue   = "ad/" // dueKey of expires_at, id -> nothing; pending ones alone
+	keyGrant         = "gn/" // id -> Grant
+	keyGrantList     = "gl/" // state, be64(seq) -> id
+	keyGrantDue      = "gd/" // dueKey of until, id -> nothing; active ones alone
+	keyGrantOf       = "gk/" // agent, be64(seq) -> id; active ones alone
 	keyExecution     = "ex/" // id -> Execution
 	keyExecutionList = "el/" // state, be64(seq) -> id
 	keyPolicy        = "po/" // policy_version -> PolicyVersion

@@ -69,6 +69,7 @@ func executionSuccess(t *tx, e *event.Envelope) error {
 		x.result(e)
 		x.ResolvedAt = e.Time
 		t.useOf(x, UseTaken)
+		t.grantOf(x, event.GrantedAfter(p))
 		t.answerKey(x, p.Answer, p.Salt)
 	})
 	return nil
@@ -83,6 +84,7 @@ func executionFailure(t *tx, e *event.Envelope, p *event.ExecutionFailure) {
 		x.result(e)
 		x.ResolvedAt = e.Time
 		t.useOf(x, UseAfterFailure(p.Outcome, e.Context.ReasonCode))
+		t.grantOf(x, event.GrantedAfter(p))
 		t.answerKey(x, p.Answer, p.Salt)
 	})
 }
@@ -104,6 +106,7 @@ func executionStateUnknown(t *tx, e *event.Envelope, p *event.ExecutionStateUnkn
 		x.State, x.Step, x.Cause = ExecutionUnknown, p.Step, p.Cause
 		x.result(e)
 		t.useOf(x, UseUnknown)
+		t.grantOf(x, event.GrantedAfter(p))
 		t.answerKey(x, p.Answer, p.Salt)
 	})
 }
@@ -131,6 +134,7 @@ func executionOutcomeResolved(t *tx, e *event.Envelope, p *event.ExecutionOutcom
 		}
 		x.Outcome, x.Basis = p.Outcome, p.Basis
 		t.useOf(x, UseAfterOutcome(p.Outcome))
+		t.grantOf(x, event.GrantedAfter(p))
 		t.settleKey(x)
 	})
 }

@@ -52,6 +52,11 @@ var projectors = map[event.Type]projector{
 	event.TypeApprovalUsed:     {1, fold(approvalUsed)},
 	event.TypeApprovalsPurged:  {1, fold(approvalsPurged)},
 
+	event.TypeGrantCreated: {1, fold(kept(grantCreated))},
+	event.TypeGrantUsed:    {1, fold(grantUsed)},
+	event.TypeGrantRevoked: {1, fold(grantRevoked)},
+	event.TypeGrantExpired: {1, fold(grantExpired)},
+
 	event.TypeExecutionDispatched:      {1, executionDispatched},
 	event.TypeExecutionSuccess:         {1, executionSuccess},
 	event.TypeExecutionFailure:         {1, fold(executionFailure)},

@@ -102,6 +102,78 @@ func (a *Approval) StatusAt(now time.Time) string {
 // ElapsedAt tells whether the approval's time is over, resolved or not.
 func (a *Approval) ElapsedAt(now time.Time) bool { return !now.Before(a.ExpiresAt) }
 
+// States of a grant, as events made them. Whether an active one has passed its time is for
+// the reader's moment to tell: see Grant.StatusAt.
+const (
+	GrantActive  = "active"
+	GrantExpired = "expired"
+	GrantRevoked = "revoked"
+)
+
+// GrantUsedUp is the status of a grant whose uses are over before its time is.
+const GrantUsedUp = "used_up"
+
+// A Grant is an operator's answer to questions that one agent has not asked yet.
+type Grant struct {
+	ID             string
+	State          string // GrantActive and so on
+	Seq            uint64 // position of grant_created
+	AgentID        string
+	Project        string // of the agent
+	Condition      string
+	CreatedAt      time.Time
+	Until          time.Time
+	Uses           int   // statements that may run under it
+	Rows           int64 // that these may change together
+	Reason         string
+	CreatedBy      string
+	IdempotencyKey string // of the request that made it; "" = none
+
+	Used     int       // statements that were dispatched under it
+	UsedAt   time.Time // when the last one was; zero = none
+	Changed  int64     // rows that they are known to have changed, or may have
+	Reserved int64     // rows kept for those whose outcome is not known
+	Running  int       // of those, the ones that have no result yet
+
+	RevokedAt time.Time // zero = not revoked
+	RevokedBy string
+	Note      string // of the revocation
+
+	// Withdrawn is as that of an Approval.
+	Withdrawn Withdrawal
+}
+
+// What an execution under a grant still keeps of it.
+const (
+	GrantUseRuns    = "runs"    // its rows are kept: it has no result yet
+	GrantUseOpen    = "open"    // they are kept still: the outcome is not known
+	GrantUseSettled = "settled" // nothing more than what it changed
+)
+
+// Seconds is how long the grant is for, in full seconds.
+func (g *Grant) Seconds() int { return event.GrantSeconds(g.CreatedAt, g.Until) }
+
+// UsesLeft is how many statements may still run under it, as far as its budget goes.
+func (g *Grant) UsesLeft() int { return max(0, g.Uses-g.Used) }
+
+// RowsLeft is how many rows these may change, while those that are kept for others are not
+// given back.
+func (g *Grant) RowsLeft() int64 { return max(0, g.Rows-g.Changed-g.Reserved) }
+
+// StatusAt is the grant's status at a moment: an elapsed or withdrawn one is never active,
+// even when no event has said so yet.
+func (g *Grant) StatusAt(now time.Time) string {
+	switch {
+	case g.State != GrantActive:
+		return g.State
+	case g.Withdrawn != "" || !now.Before(g.Until):
+		return GrantExpired
+	case g.UsesLeft() == 0:
+		return GrantUsedUp
+	}
+	return GrantActive
+}
+
 // States of an execution (spec/decisions.md part 3).
 const (
 	ExecutionNotExecuted = "not_executed"
@@ -124,6 +196,9 @@ type Execution struct {
 	Operation, Fingerprint, PolicyVersion string
 	AgentID, Project                      string // of the agent whose token asked; "" = none
 
+	GrantID   string // the grant that it was dispatched under; "" = none
+	GrantRows int64  // rows of it that were kept for this execution
+	GrantUse  string // GrantUseRuns and so on; "" = it ran under none
 	Path      string
 	SQLDigest [32]byte
 	XID       uint64

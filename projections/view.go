@@ -211,6 +211,63 @@ func (v *View) Execution(id string) (x Execution, ok bool, err error) {
 	return x, ok, err
 }
 
+// Grant finds a grant.
+func (v *View) Grant(id string) (g Grant, ok bool, err error) {
+	if ok, err = v.read(grantKey(id), &g); err == nil && ok {
+		err = v.withdrawnGrant(&g)
+	}
+	return g, ok, err
+}
+
+// withdrawnGrant fills in Withdrawn. A grant of a log before this one may have been revoked
+// or used in what was lost.
+func (v *View) withdrawnGrant(g *Grant) error {
+	if !v.Place(g.Seq).Own {
+		g.Withdrawn = WithdrawnLoss
+		return nil
+	}
+	agent, _, err := v.Agent(g.Project, g.AgentID)
+	if agent.Status != event.AgentActive || g.Seq < agent.DeactivatedSeq {
+		g.Withdrawn = WithdrawnAgent
+	}
+	return err
+}
+
+// GrantsOf lists the grants of an agent that no event has ended, the oldest first.
+func (v *View) GrantsOf(agentID string) (list []Grant, err error) {
+	prefix := listPrefix(keyGrantOf, agentID)
+	it, err := v.iter(prefix, after(prefix))
+	if err != nil {
+		return nil, err
+	}
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		var g Grant
+		var found bool
+		if g, found, err = v.Grant(string(it.Value())); found {
+			list = append(list, g)
+		}
+	}
+	return list, v.closeIter(it, err)
+}
+
+// DueGrants is DueApprovals of grants: those that no event has ended, whose time is over.
+func (v *View) DueGrants(now time.Time, limit int) (due []string, next time.Time, err error) {
+	return v.due(keyGrantDue, now, limit)
+}
+
+// WithdrawnGrants gives the ids of the first grants that are withdrawn and that no event has ended.
+func (v *View) WithdrawnGrants(limit int) (ids []string, err error) {
+	var failed error
+	_, err = each(v, listing{keyGrantList, keyGrant, []string{GrantActive}, nil}, Page{Limit: limit}, func(g *Grant) bool {
+		failed = cmp.Or(failed, v.withdrawnGrant(g))
+		return g.Withdrawn != ""
+	}, func(g *Grant) (bool, error) {
+		ids = append(ids, g.ID)
+		return true, nil
+	})
+	return ids, cmp.Or(failed, err)
+}
+
 // PolicyVersion finds a version by its name@version.
 func (v *View) PolicyVersion(version string) (p PolicyVersion, ok bool, err error) {
 	ok, err = v.read(policyKey(version), &p)
@@ -274,27 +331,25 @@ func (v *View) all(page Page, take func(Page) (next string, err error)) error {
 // longest overdue first, and the moment at which the next one is due; zero when
 // none is pending beyond the list.
 func (v *View) DueApprovals(now time.Time, limit int) (due []string, next time.Time, err error) {
-	it, err := v.iter([]byte(keyApprovalDue), after([]byte(keyApprovalDue)))
+	return v.due(keyApprovalDue, now, limit)
+}
+
+// due lists the ids behind the first keys of an index by time.
+func (v *View) due(prefix string, now time.Time, limit int) (due []string, next time.Time, err error) {
+	it, err := v.iter([]byte(prefix), after([]byte(prefix)))
 	if err != nil {
 		return nil, next, err
 	}
 	for ok := it.First(); ok; ok = it.Next() {
 		key := it.Key()[1:]
-		at := dueTime(key, keyApprovalDue)
+		at := dueTime(key, prefix)
 		if at.After(now) || len(due) == limit {
 			next = at
 			break
 		}
-		var a Approval
-		var found bool
-		if a, found, err = v.Approval(string(key[len(keyApprovalDue)+8:])); err != nil {
-			break
-		}
-		if found {
-			due = append(due, a.ID)
-		}
+		due = append(due, string(key[len(prefix)+8:]))
 	}
-	return due, next, v.closeIter(it, err)
+	return due, next, v.closeIter(it, nil)
 }
 
 // ApprovalsPending counts the approvals that are pending at now.
@@ -351,6 +406,25 @@ func (v *View) EachApproval(f ApprovalFilter, page Page, take func(*Approval) (r
 		failed = cmp.Or(failed, v.withdrawn(a))
 		return matches(f.Env, a.Env) && matches(f.App, a.App) && matches(f.Actor, a.Actor) &&
 			(f.Status != StatusPending && f.Status != StatusExpired || a.StatusAt(f.Now) == f.Status)
+	}, take)
+	return next, cmp.Or(failed, err)
+}
+
+// A GrantFilter selects grants; an empty field selects all.
+type GrantFilter struct {
+	Status  string    // active, used_up, expired, revoked, at Now
+	Now     time.Time // the moment at which Status is meant
+	AgentID string
+}
+
+var grantStates = []string{GrantActive, GrantExpired, GrantRevoked}
+
+// EachGrant lists grants by the time of their creation, one by one, as EachApproval.
+func (v *View) EachGrant(f GrantFilter, page Page, take func(*Grant) (room bool, err error)) (next string, err error) {
+	var failed error
+	next, err = each(v, listing{keyGrantList, keyGrant, grantStates, []string{f.Status, f.AgentID}}, page, func(g *Grant) bool {
+		failed = cmp.Or(failed, v.withdrawnGrant(g))
+		return matches(f.AgentID, g.AgentID) && (f.Status == "" || g.StatusAt(f.Now) == f.Status)
 	}, take)
 	return next, cmp.Or(failed, err)
 }

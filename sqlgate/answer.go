@@ -47,6 +47,7 @@ type Answer struct {
 	AgentPolicyID     string // the agent's policy that decided; "" = the gate's own
 	RetryAfterSeconds int    // a throttle stopped it; 0 = none did
 
+	GrantID           string // that stood for the approval; "" = none
 	ApprovalID        string // of a REQUIRE_APPROVAL
 	ApprovalExpiresAt time.Time
 
@@ -145,6 +146,9 @@ func (a *Answer) appendBody(dst, rows, columns []byte, omitted bool) []byte {
 			dst = appendString(append(dst, `,"approval_id":`...), a.ApprovalID)
 			dst = appendString(append(dst, `,"approval_expires_at":`...), event.Timestamp(a.ApprovalExpiresAt))
 		}
+	}
+	if a.GrantID != "" {
+		dst = appendString(append(dst, `,"grant_id":`...), a.GrantID)
 	}
 	dst = appendString(append(dst, `,"fingerprint":`...), a.Classification.Fingerprint)
 	dst = appendString(append(dst, `,"policy_version":`...), a.PolicyVersion)

@@ -58,13 +58,16 @@ func (g *Gate) stillPending(ctx context.Context, s *submission, a *projections.A
 	return answer, nil
 }
 
-// maxRows is the row limit that binds the execution: the smaller of what was
-// approved and what the policy of this moment says. nil is no limit.
+// maxRows is the row limit that binds the execution: the smallest of what was
+// approved, what is left of a grant and what the policy of this moment says. nil is no limit.
 func (s *submission) maxRows() *int64 {
 	limit := s.approvalRows
 	now := s.result.Approval
 	if s.result.Decision == policy.Allow && now != nil && now.MaxRows != nil && (limit == nil || *now.MaxRows < *limit) {
 		limit = now.MaxRows
+	}
+	if s.grant != nil && (limit == nil || s.grant.rows < *limit) {
+		limit = &s.grant.rows
 	}
 	return limit
 }

@@ -121,6 +121,8 @@ func (g *Gate) record(ctx context.Context, s *submission, command *commands.Reco
 	recorded, err := g.Commands.RecordDecision(context.WithoutCancel(ctx), command)
 	s.watch.time(phaseLog, begin)
 	switch {
+	case errors.Is(err, commands.ErrGrantLost):
+		err = ErrPolicyChanged // it is decided anew, in the same way
 	case err == nil:
 		s.recordedAhead()
 	case ends(err):
@@ -181,6 +183,7 @@ func (s *submission) dispatch(path string, d pgexec.Dispatch) *commands.RecordDe
 	if s.approved {
 		command.UseApproval = s.ApprovalID
 	}
+	command.UseGrant = s.useOf(d.Limits)
 	return command
 }
 

@@ -86,17 +86,19 @@ type Options struct {
 // may be called from any goroutine.
 type Gate struct {
 	Options
-	running    atomic.Pointer[runningPolicy] // nil while no policy is loaded
-	inForce    sync.RWMutex                  // held shared around the append of a dispatch, from the look at policy and mode on, and by an activation around its own; nobody waits for anything else under it
-	chain      *Chain
-	policyWork turns         // one change of the policy, or walk of the chain, at a time
-	replays    chan struct{} // a token for each replay that runs
-	meters     *meters
-	sessions   *sessions
-	wireShares *wireShares
-	blocks     *blockCount // transactions of several statements, of all wire connections
-	catalogue  catalogue
-	bypassed   atomic.Bool // a bypass ended: a clock that is set back begins none
+	running         atomic.Pointer[runningPolicy] // nil while no policy is loaded
+	inForce         sync.RWMutex                  // held shared around the append of a dispatch, from the look at policy and mode on, and by an activation around its own; nobody waits for anything else under it
+	chain           *Chain
+	policyWork      turns         // one change of the policy, or walk of the chain, at a time
+	replays         chan struct{} // a token for each replay that runs
+	meters          *meters
+	sessions        *sessions
+	wireShares      *wireShares
+	blocks          *blockCount // transactions of several statements, of all wire connections
+	catalogue       catalogue
+	overBudget      overBudgets
+	grantConditions grantConditions
+	bypassed        atomic.Bool // a bypass ended: a clock that is set back begins none
 }
 
 // New makes a gate without a policy: it refuses every statement until
@@ -162,6 +164,8 @@ type submission struct {
 	bypass         bool
 	approved       bool          // the request carries a valid approval
 	approvalRows   *int64        // the limit of the approval that was given
+	grant          *grantUse     // that stands for the approval; nil: none
+	describes      bool          // the server is only to describe it
 	executionID    string        // set when the statement is about to run
 	layer          LayerDecision // what the agent's rules say, where an agent asks
 	record         commands.Request
@@ -320,19 +324,25 @@ func (g *Gate) decide(ctx context.Context, s *submission) error {
 		return g.chain.fault()
 	}
 	s.mode = g.ModeNow()
+	s.enforced, s.bypass = s.mode != ModeShadow, false
+	if s.mode == ModeEmergencyBypass && s.Operator != "" {
+		s.enforced, s.bypass = false, true
+	}
+	s.grant = nil
 	f := s.facts()
 	if s.isControl() {
 		s.result = s.policy.policy.DecideSessionControl(&f)
 	} else {
 		s.result = s.policy.policy.Decide(&f)
 	}
+	without, err := s.result, error(nil)
+	if s.result, err = g.underGrant(ctx, s, &f, without); err != nil {
+		return err
+	}
 	if err := g.askAgent(ctx, s, &f); err != nil {
 		return err
 	}
-	s.enforced, s.bypass = s.mode != ModeShadow, false
-	if s.mode == ModeEmergencyBypass && s.Operator != "" {
-		s.enforced, s.bypass = false, true
-	}
+	s.withoutGrant(&f, without)
 	if s.unknown != nil && (s.result.Decision != policy.Block || !s.enforced) {
 		return s.unknown
 	}
@@ -414,7 +424,7 @@ func (g *Gate) sqlText(s *submission) string {
 // facts are what the policy sees (design/policy.md part 3).
 func (s *submission) facts() policy.Facts {
 	c := &s.classification
-	return policy.Facts{
+	f := policy.Facts{
 		QueryType: c.QueryType, QueryTypes: c.QueryTypes, Class: c.Class, SafeRead: c.SafeRead,
 		TablesRead: c.TablesRead, TablesWritten: c.TablesWritten, ColumnsWritten: c.ColumnsWritten,
 		Functions: c.Functions, RiskSignals: c.RiskSignals, Flags: c.Flags, Where: c.Where, Fingerprint: c.Fingerprint,
@@ -422,6 +432,10 @@ func (s *submission) facts() policy.Facts {
 		TLSSubject: s.TLSSubject, AgentID: s.Agent.ID, AgentToolsVerified: s.Agent.ToolsVerified, Mode: factMode(s.mode), Approved: s.approved, SessionID: s.SessionID, Channel: s.channel(),
 		MarkerTable: s.markerTable,
 	}
+	if s.grant != nil {
+		f.GrantSeconds = s.grant.seconds
+	}
+	return f
 }
 
 // decisionRecord is the decision as evidence keeps it (design/policy.md part 9).
@@ -431,11 +445,11 @@ func (s *submission) decisionRecord(f *policy.Facts) commands.Decision {
 		Decision: string(r.Decision), ReasonCode: r.ReasonCode, RuleID: r.RuleID, Layer: r.Layer, Mode: s.mode,
 		PolicyVersion: s.policy.version, Operation: f.QueryType, Fingerprint: f.Fingerprint, Run: s.run(),
 		PolicyHash: s.policy.hash, Enforced: s.enforced, Bypass: s.bypass,
-		Matched: r.Matched, Observed: r.Observed, Errors: r.Errors, Floor: r.Floor, Lifted: r.Lifted, AgentLayer: s.layer.Layer,
+		Matched: r.Matched, Observed: r.Observed, Errors: r.Errors, Floor: r.Floor, Lifted: r.Lifted, AgentLayer: s.layer.Layer, GrantID: s.grantID(),
 		Facts: event.DecisionFacts{
 			QueryTypes: f.QueryTypes, Class: f.Class, SafeRead: f.SafeRead, TablesRead: f.TablesRead, TablesWritten: f.TablesWritten,
 			ColumnsWritten: f.ColumnsWritten, Functions: f.Functions, RiskSignals: f.RiskSignals, Flags: f.Flags, Where: f.Where,
-			TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified, Approved: f.Approved, Channel: f.Channel,
+			TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified, Approved: f.Approved, Channel: f.Channel, GrantSeconds: f.GrantSeconds,
 		},
 	}
 	if r.Decision == policy.RequireApproval && r.Approval != nil {
@@ -456,7 +470,7 @@ func (s *submission) run() string {
 func (s *submission) answer() *Answer {
 	a := &Answer{
 		Result: s.result, Classification: &s.classification, Mode: s.mode, Enforced: s.enforced, Bypass: s.bypass,
-		PolicyVersion: s.policy.version, RequestID: s.RequestID,
+		PolicyVersion: s.policy.version, RequestID: s.RequestID, GrantID: s.grantID(),
 	}
 	if s.result.Layer == policy.LayerAgent {
 		a.AgentPolicyID, a.RetryAfterSeconds = s.layer.Layer.PolicyID, s.layer.RetryAfterSeconds

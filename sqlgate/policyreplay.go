@@ -50,26 +50,44 @@ func (g *Gate) Replay(ctx context.Context, r ReplayRequest) (*replay.Report, err
 }
 
 func (g *Gate) replayBetween(ctx context.Context, base, target *policy.Policy, r ReplayRequest) (*replay.Report, error) {
+	var comparison *replay.Comparison
+	complete, err := g.replayOver(ctx, r, func(from, to uint64) replayed {
+		comparison = replay.NewComparison(base, target, from, to)
+		return comparison
+	})
+	if err != nil {
+		return nil, err
+	}
+	report, err := comparison.Report(complete, EngineRecord())
+	return &report, err
+}
+
+// A replayed takes recorded decisions, in their order.
+type replayed interface {
+	Add(d *replay.Decision)
+	Unreplayable()
+}
+
+// replayOver hands the decisions of a range to what begin makes for it. complete is false where
+// the time that a replay may take was over first.
+func (g *Gate) replayOver(ctx context.Context, r ReplayRequest, begin func(from, to uint64) replayed) (complete bool, err error) {
 	select {
 	case g.replays <- struct{}{}:
 		defer func() { <-g.replays }()
 	default:
-		return nil, fault.New(fault.RateLimitExceeded, "%d replays run already, and no more may at once. Try again when one has ended.", maxReplays).With("retry_after_seconds", 1)
+		return false, fault.New(fault.RateLimitExceeded, "%d replays run already, and no more may at once. Try again when one has ended.", maxReplays).With("retry_after_seconds", 1)
 	}
 	first, from, to, err := g.replayRange(ctx, r)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	limited, cancel := context.WithTimeout(ctx, g.ReplayTimeout)
 	defer cancel()
-	comparison := replay.NewComparison(base, target, from, to)
-	err = g.replayInto(limited, comparison, first, to)
-	timedOut := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
-	if err != nil && !timedOut {
-		return nil, err
+	err = g.replayInto(limited, begin(from, to), first, to)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return false, nil
 	}
-	report, err := comparison.Report(!timedOut, EngineRecord())
-	return &report, err
+	return err == nil, err
 }
 
 // replayRange turns a request into a range: first is the first decision to look
@@ -118,7 +136,7 @@ func (g *Gate) replayRange(ctx context.Context, r ReplayRequest) (first, from, t
 
 // replayInto feeds the decisions from first on. The event before a decision is
 // its request.
-func (g *Gate) replayInto(ctx context.Context, c *replay.Comparison, first, to uint64) error {
+func (g *Gate) replayInto(ctx context.Context, c replayed, first, to uint64) error {
 	if first == 0 {
 		return nil
 	}

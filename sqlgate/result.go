@@ -34,7 +34,7 @@ func (g *Gate) finish(ctx context.Context, s *submission, recorded commands.Reco
 		command.Success.Answer = s.keepAnswer(a)
 		return g.answerRecorded(ctx, s, a, command)
 	}
-	f := s.refusedBySink(&result, fault.Of(cause))
+	f := g.overGrant(s, s.refusedBySink(&result, fault.Of(cause)))
 	if result.ReasonCode == pgexec.ReasonReadFence {
 		return g.fenceViolation(ctx, s, a, command, &result)
 	}

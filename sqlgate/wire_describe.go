@@ -131,6 +131,7 @@ func (w *Wire) decideDescription(ctx context.Context, s *submission) error {
 	if s.policy == nil || g.chain.Failed() {
 		return g.chain.fault()
 	}
+	s.describes = true
 	if err := g.decide(ctx, s); err != nil {
 		return g.refuse(ctx, s, err)
 	}

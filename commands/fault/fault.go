@@ -69,6 +69,9 @@ const (
 	Internal                Code = "internal"
 	ForbiddenOrigin         Code = "forbidden_origin"
 	MisdirectedRequest      Code = "misdirected_request"
+	GrantNotFound           Code = "grant_not_found"
+	GrantEnded              Code = "grant_ended"
+	GrantLimitExceeded      Code = "grant_limit_exceeded"
 )
 
 // Codes of the control plane, which is a process of its own.

@@ -18,6 +18,7 @@ const (
 	prefixAgent     = "agt_"
 	prefixBlock     = "blk_"
 	prefixWire      = "wir_"
+	prefixGrant     = "gra_"
 )
 
 const (
@@ -43,6 +44,9 @@ func NewBlockID(t time.Time) string { return newText(prefixBlock, t) }
 
 // NewWireID makes a `wir_` id for a connection of the wire listener.
 func NewWireID(t time.Time) string { return newText(prefixWire, t) }
+
+// NewGrantID makes a `gra_` id.
+func NewGrantID(t time.Time) string { return newText(prefixGrant, t) }
 
 // NewErrorID makes an `err_` id, the one that an answer and the operational log share.
 func NewErrorID(t time.Time) string { return newText(prefixError, t) }

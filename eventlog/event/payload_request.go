@@ -104,6 +104,7 @@ type DecisionRecorded struct {
 	Facts      DecisionFacts
 	AgentLayer *AgentLayer // nil = no agent's token was shown
 	Catalog    *CatalogUse // nil = by its text alone
+	GrantID    string      // the grant that stands for the approval; "" = none
 }
 
 // RunSession is the run of a statement that the gate answers itself: its
@@ -137,11 +138,12 @@ type DecisionFacts struct {
 	AgentID            string
 	AgentToolsVerified bool
 	Approved           bool
+	GrantSeconds       int    // how long the grant under which it was decided is for; 0 = under none
 	Channel            string // how the statement came in; "" = an older record: wire where its request has a wire_session, else http
 }
 
 func (*DecisionRecorded) EventType() Type         { return TypeDecisionRecorded }
-func (p *DecisionRecorded) Fields() Payload       { return write(15, p.form) }
+func (p *DecisionRecorded) Fields() Payload       { return write(17, p.form) }
 func (p *DecisionRecorded) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *DecisionRecorded) form(f *form) {
@@ -152,8 +154,9 @@ func (p *DecisionRecorded) form(f *form) {
 	f.flag("enforced", &p.Enforced, need)
 	num(f, "engine", &p.Engine, need)
 	f.strs("errors", &p.Errors, may)
-	f.group("facts", 15, p.Facts.form)
+	f.group("facts", 16, p.Facts.form)
 	f.strs("floor", &p.Floor, may)
+	f.str("grant_id", &p.GrantID, may)
 	f.str("layer", &p.Layer, need)
 	f.strs("lifted", &p.Lifted, may)
 	f.strs("matched", &p.Matched, may)
@@ -177,6 +180,7 @@ func (d *DecisionFacts) form(f *form) {
 	f.strs("columns_written", &d.ColumnsWritten, may)
 	f.strs("flags", &d.Flags, may)
 	f.strs("functions", &d.Functions, may)
+	num(f, "grant_seconds", &d.GrantSeconds, may)
 	f.strs("query_types", &d.QueryTypes, may)
 	f.strs("risk_signals", &d.RiskSignals, may)
 	f.flag("safe_read", &d.SafeRead, may)

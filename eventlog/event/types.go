@@ -69,6 +69,11 @@ var specs = []Spec{
 	{TypeApprovalUsed, 1, func() Typed { return new(ApprovalUsed) }},
 	{TypeApprovalsPurged, 1, func() Typed { return new(ApprovalsPurged) }},
 
+	{TypeGrantCreated, 1, func() Typed { return new(GrantCreated) }},
+	{TypeGrantUsed, 1, func() Typed { return new(GrantUsed) }},
+	{TypeGrantRevoked, 1, func() Typed { return new(GrantRevoked) }},
+	{TypeGrantExpired, 1, func() Typed { return new(GrantExpired) }},
+
 	{TypeExecutionDispatched, 1, func() Typed { return new(ExecutionDispatched) }},
 	{TypeExecutionSuccess, 1, func() Typed { return new(ExecutionSuccess) }},
 	{TypeExecutionFailure, 1, func() Typed { return new(ExecutionFailure) }},

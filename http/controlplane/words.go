@@ -429,6 +429,7 @@ var eventWords = map[string]string{
 	"request_received": "Request received", "query_rejected": "Refused before a decision", "decision_recorded": "Decided",
 	"approval_created": "Approval asked for", "approval_resolved": "Approval resolved", "approval_expired": "Approval expired",
 	"approval_used": "Approval used", "approvals_purged": "Expired approvals removed",
+	"grant_created": "Grant given", "grant_used": "Grant used", "grant_revoked": "Grant revoked", "grant_expired": "Grant expired",
 	"execution_dispatched": "Sent to the database", "execution_success": "Ran", "execution_failure": "Failed",
 	"execution_state_unknown": "Outcome unknown", "execution_outcome_resolved": "Outcome checked",
 	"policy_loaded": "Policy loaded", "policy_validated": "Policy validated", "policy_activated": "Policy activated",

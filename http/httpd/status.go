@@ -53,6 +53,9 @@ var statuses = map[fault.Code]int{
 	fault.Internal:                http.StatusInternalServerError,
 	fault.ForbiddenOrigin:         http.StatusForbidden,
 	fault.MisdirectedRequest:      http.StatusMisdirectedRequest,
+	fault.GrantNotFound:           http.StatusNotFound,
+	fault.GrantEnded:              http.StatusConflict,
+	fault.GrantLimitExceeded:      http.StatusConflict,
 
 	fault.LoginRequired:       http.StatusUnauthorized,
 	fault.LoginFailed:         http.StatusUnauthorized,

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"time"
 
 	"writegate/eventlog/event"
 	"writegate/sqlgate/policy"
@@ -17,9 +18,13 @@ type Decision struct {
 	Facts         policy.Facts
 	AgentLayer    *event.AgentLayer // nil = no agent asked
 	Catalog       *event.CatalogUse // nil = judged by its text alone
-	Describes     bool              // the statement was only to be described
-	Recorded      policy.Result     // what the record says; texts are not in it
-	session       bool              // it was decided as session control
+	RequestID     string
+	At            time.Time
+	GrantID       string        // the grant that stood for the approval; "" = none
+	Run           string        // how the statement runs
+	Describes     bool          // the statement was only to be described
+	Recorded      policy.Result // what the record says; texts are not in it
+	session       bool          // it was decided as session control
 }
 
 // under decides it once more.
@@ -81,7 +86,7 @@ func (r *Reader) join(e *event.Envelope) (*Decision, error) {
 		Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion, PolicyHash: p.PolicyHash, Engine: p.Engine,
 		session:    p.Run == event.RunSession,
 		Facts:      factsOf(&request.Context, &e.Context, &p.Facts, channel),
-		AgentLayer: p.AgentLayer, Catalog: p.Catalog, Describes: p.Run == event.RunDescribe,
+		AgentLayer: p.AgentLayer, Catalog: p.Catalog, Describes: p.Run == event.RunDescribe, RequestID: e.Context.RequestID, At: e.Time, GrantID: p.GrantID, Run: p.Run,
 		Recorded: policy.Result{
 			Decision: policy.Decision(e.Context.Decision), ReasonCode: e.Context.ReasonCode, RuleID: p.RuleID, Layer: p.Layer,
 			Matched: p.Matched, Observed: p.Observed, Errors: p.Errors, Floor: p.Floor, Lifted: p.Lifted,
@@ -101,7 +106,7 @@ func factsOf(request, decision *event.Context, f *event.DecisionFacts, channel s
 		RiskSignals: f.RiskSignals, Flags: f.Flags, Where: f.Where, Fingerprint: decision.Fingerprint,
 		Actor: request.Actor, App: request.App, Tenant: request.Tenant, Role: request.Role, Host: request.Host, Env: request.Env,
 		TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified,
-		Mode: mode, Approved: f.Approved, SessionID: request.SessionID, Channel: channel,
+		Mode: mode, Approved: f.Approved, SessionID: request.SessionID, Channel: channel, GrantSeconds: f.GrantSeconds,
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 type Verifier struct {
 	agents    *agents
 	catalogs  catalogs
+	grants    *grants
 	engine    map[string]string // of this program
 	reader    Reader
 	documents map[[32]byte][]byte
@@ -61,7 +62,7 @@ type Difference struct {
 // catalogues told of a statement can't be checked.
 func NewVerifier(engine map[string]string, views Views, from, to uint64, found func(Difference)) *Verifier {
 	return &Verifier{catalogs: catalogs{views: views, kept: map[[32]byte]*keptCatalog{}, read: map[string]*catalog.Snapshot{}}, engine: engine, from: from, to: to, found: found, documents: map[[32]byte][]byte{},
-		policies: map[[32]byte]*policy.Policy{}, engines: map[uint64]map[string]string{}, agents: newAgents()}
+		policies: map[[32]byte]*policy.Policy{}, engines: map[uint64]map[string]string{}, agents: newAgents(), grants: newGrants()}
 }
 
 // Take looks at the next event of the log.
@@ -83,12 +84,22 @@ func (v *Verifier) Take(e *event.Envelope) error {
 		return v.agents.take(e, e.Seq)
 	}
 	d, err := v.reader.Take(e)
+	var granted []string
+	if d != nil {
+		granted = v.grants.decision(d)
+	}
+	used, broken := v.grants.take(e)
 	switch {
+	case broken != nil:
+		return broken
 	case e.Seq < v.from || (v.to != 0 && e.Seq > v.to):
+	case len(used) > 0:
+		v.result.Differences++
+		v.found(Difference{Kind: KindDifference, Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion, Fields: used})
 	case err != nil:
 		v.unchecked(&Decision{Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion}, err.Error())
 	case d != nil:
-		v.check(d)
+		v.check(d, granted)
 	}
 	return nil
 }
@@ -131,7 +142,7 @@ func (v *Verifier) unchecked(d *Decision, problem string) {
 	v.found(Difference{Kind: KindUnchecked, Seq: d.Seq, EventID: d.EventID, PolicyVersion: d.PolicyVersion, Problem: problem})
 }
 
-func (v *Verifier) check(d *Decision) {
+func (v *Verifier) check(d *Decision, fields []string) {
 	engine, known := v.engines[d.Engine]
 	if !known {
 		v.unchecked(d, fmt.Sprintf("event %d, which names the engine, is no startup event", d.Engine))
@@ -148,7 +159,6 @@ func (v *Verifier) check(d *Decision) {
 	}
 	v.result.Decisions++
 	again := d.under(p)
-	var fields []string
 	if asked := layerAgent(d.AgentLayer); asked != d.Facts.AgentID { // every statement of an agent is asked about
 		fields = append(fields, fmt.Sprintf("agent_layer.agent_id: recorded %q, the facts name %q", asked, d.Facts.AgentID))
 	}
