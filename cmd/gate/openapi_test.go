@@ -358,6 +358,9 @@ func registered() []string {
 		}
 		list = append(list, r.Method+" "+strings.Join(parts, "/"))
 	}
+	for id, word := range map[string]string{"/approvals/{approval_id}": "/approvals/purge", "/grants/{grant_id}": "/grants/replay"} { // the router knows no static sibling of a parameter
+		list[slices.Index(list, "POST "+id)] = "POST " + word
+	}
 	return list
 }
 
@@ -382,19 +385,13 @@ func TestThePageSaysOfEachRequestWhatBoundsIt(t *testing.T) {
 		}
 		return route == "GET /v1/events" && twice > 1
 	})
-	routes := registered()
-	routes[slices.Index(routes, "POST /approvals/{approval_id}")] = "POST /approvals/purge"
-	require.ElementsMatch(t, routes, told)
+	require.ElementsMatch(t, registered(), told)
 }
 
 func TestOpenAPIHasTheRoutesThatAreRegisteredAndNoOther(t *testing.T) {
 	d, err := openAPI()
 	require.NoError(t, err)
-	routes := registered()
-	purge := slices.Index(routes, "POST /approvals/{approval_id}") // the router knows no static sibling of a parameter
-	require.GreaterOrEqual(t, purge, 0)
-	routes[purge] = "POST /approvals/purge"
-	require.ElementsMatch(t, routes, d.documented())
+	require.ElementsMatch(t, registered(), d.documented())
 }
 
 func TestOpenAPIIsAValidDocumentWithValidExamples(t *testing.T) {

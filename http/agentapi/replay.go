@@ -2,8 +2,6 @@ package agentapi
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,6 +10,7 @@ import (
 	"writegate/agentctl"
 	"writegate/commands"
 	"writegate/commands/fault"
+	"writegate/http/httpd"
 	"writegate/projections"
 )
 
@@ -21,12 +20,12 @@ func (a *api) beginKey(c *call, by *agentctl.Asker, body []byte) (lease *command
 	if len(keys) == 0 {
 		return nil, false, nil
 	}
-	if len(keys) > 1 || !visibleASCII(keys[0]) {
+	if len(keys) > 1 || !httpd.VisibleASCII(keys[0], 255) {
 		return nil, false, agentctl.InvalidFields(agentctl.FieldError{Pointer: "/Idempotency-Key", Message: "must be one header of 1 to 255 visible ASCII characters"})
 	}
 	// The caller is part of it: without an agent_id a body means another thing for each token.
-	key := &agentctl.Key{Text: keys[0], Scope: digestOf("gate.v1.key", c.caller.Project, c.Request.Method, c.Request.URL.Path, keys[0], c.caller.KeyID, c.caller.AgentID),
-		Request: digestOf("gate.v1.request", c.Request.URL.RawQuery, string(body))}
+	key := &agentctl.Key{Text: keys[0], Scope: httpd.DigestOf("gate.v1.key", c.caller.Project, c.Request.Method, c.Request.URL.Path, keys[0], c.caller.KeyID, c.caller.AgentID),
+		Request: httpd.DigestOf("gate.v1.request", c.Request.URL.RawQuery, string(body))}
 	lease, first, err := a.Commands.BeginKey(c.Request.Context(), key.Scope, key.Request, a.Now())
 	if f, ok := fault.As(err); ok && f.Code == fault.IdempotencyInProgress {
 		return nil, false, f.With("retry_after_seconds", 1)
@@ -114,17 +113,4 @@ func (a *api) replayed(c *call, seq uint64) error {
 	}
 	setEvent(h, last.Seq, last.Hash)
 	return nil
-}
-
-// digestOf hashes texts with their lengths, so that no two lists share a digest.
-func digestOf(parts ...string) [32]byte {
-	var b []byte
-	for _, p := range parts {
-		b = append(binary.BigEndian.AppendUint64(b, uint64(len(p))), p...)
-	}
-	return sha256.Sum256(b)
-}
-
-func visibleASCII(s string) bool {
-	return s != "" && len(s) <= 255 && !strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' })
 }

@@ -82,8 +82,14 @@ func Register(mux *httpd.Mux, o Options) {
 
 	mux.Handle(http.MethodGet, "/approvals", a.listApprovals)
 	mux.Handle(http.MethodGet, "/approvals/:approval_id", a.getApproval)
-	mux.Handle(http.MethodPost, "/approvals/:approval_id", onlyPurge(mux.Operator(a.purgeApprovals)))
+	mux.Handle(http.MethodPost, "/approvals/:approval_id", onlyOf("approval_id", "purge", mux.Operator(a.purgeApprovals)))
 	mux.Handle(http.MethodPost, "/approvals/:approval_id/resolve", mux.Operator(a.resolveApproval))
+
+	mux.Handle(http.MethodPost, "/grants", mux.Operator(a.createGrant), httpd.Param{Name: "idempotency_key"})
+	mux.Handle(http.MethodGet, "/grants", a.listGrants)
+	mux.Handle(http.MethodGet, "/grants/:grant_id", a.getGrant)
+	mux.Handle(http.MethodPost, "/grants/:grant_id", onlyOf("grant_id", "replay", mux.Operator(a.replayGrant)))
+	mux.Handle(http.MethodPost, "/grants/:grant_id/revoke", mux.Operator(a.revokeGrant))
 
 	mux.Handle(http.MethodGet, "/policy/status", a.policyStatus)
 	mux.Handle(http.MethodGet, "/policy/versions", a.listVersions)

@@ -258,14 +258,15 @@ func (a *api) resolveApproval(c *httpd.Call) error {
 	return nil
 }
 
-// onlyPurge serves POST /approvals/purge, which httprouter cannot tell from the
-// id of an approval, and refuses the method for every other id.
-func onlyPurge(purge httpd.Handler) httpd.Handler {
+// onlyOf serves a POST to the one word that stands where an id does, such as POST
+// /approvals/purge, which httprouter cannot tell from the id of an approval, and refuses the
+// method for every id.
+func onlyOf(param, word string, serve httpd.Handler) httpd.Handler {
 	return func(c *httpd.Call) error {
-		if c.Params.ByName("approval_id") != "purge" {
+		if c.Params.ByName(param) != word {
 			return httpd.NotAllowed(c, http.MethodGet, http.MethodHead)
 		}
-		return purge(c)
+		return serve(c)
 	}
 }
 

@@ -2,6 +2,8 @@ package httpd
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"maps"
@@ -240,7 +242,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.Request, c.recorder.earned = r.WithContext(ctx), add
 	}
 	c.RequestID = r.Header.Get("X-Request-Id")
-	if !visibleASCII(c.RequestID, 128) {
+	if !VisibleASCII(c.RequestID, 128) {
 		c.RequestID = event.NewRequestID(c.Start)
 	}
 	c.Trace = traceOf(r.Header)
@@ -326,8 +328,8 @@ func (m *Mux) report(c *Call, incident Incident, limit, got int64) {
 // its limit.
 func (c *Call) Report(incident Incident, limit, got int64) { c.mux.report(c, incident, limit, got) }
 
-// visibleASCII reports whether s has 1 to n characters between ! and ~.
-func visibleASCII(s string, n int) bool {
+// VisibleASCII reports whether s has 1 to n characters between ! and ~.
+func VisibleASCII(s string, n int) bool {
 	if s == "" || len(s) > n {
 		return false
 	}
@@ -348,4 +350,13 @@ func clip(s string, n int) string {
 		n--
 	}
 	return s[:n] + "..."
+}
+
+// DigestOf hashes texts with their lengths, so that no two lists share a digest.
+func DigestOf(parts ...string) [32]byte {
+	var b []byte
+	for _, p := range parts {
+		b = append(binary.BigEndian.AppendUint64(b, uint64(len(p))), p...)
+	}
+	return sha256.Sum256(b)
 }

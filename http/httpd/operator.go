@@ -52,7 +52,7 @@ func (o *Operators) addPairs(list string, minLength int) error {
 	}
 	for i, pair := range strings.Split(list, ",") {
 		label, token, ok := strings.Cut(strings.TrimSpace(pair), "=")
-		if !ok || token == "" || !visibleASCII(label, 64) {
+		if !ok || token == "" || !VisibleASCII(label, 64) {
 			return fmt.Errorf("operator token %d is not of the form label=token", i+1)
 		}
 		if err := o.add(label, token, minLength); err != nil {
@@ -69,7 +69,7 @@ func (o *Operators) add(label, token string, minLength int) error {
 	if strings.HasPrefix(token, AgentTokenPrefix) {
 		return fmt.Errorf("the operator token labelled %q begins with %s, as tokens of agents do", label, AgentTokenPrefix)
 	}
-	if !visibleASCII(token, 4096) {
+	if !VisibleASCII(token, 4096) {
 		return fmt.Errorf("the operator token labelled %q holds a character that a header can't carry", label)
 	}
 	t := operatorToken{label: label, digest: sha256.Sum256([]byte(token))}
