@@ -151,7 +151,7 @@ func (g *Gate) overGrant(s *submission, f *fault.Fault) *fault.Fault {
 	}
 	g.overBudget.add(s.grant.id, s.record.RequestDigest)
 	told := fault.New(fault.RowLimitExceeded, "The statement ran under a grant, within a limit of changed rows that it would have passed, or they could not be counted. Nothing was applied. Send it again to ask for an approval of its own.").
-		With("grant_id", s.grant.id).Because(f)
+		With("grant_id", s.grant.id)
 	for key, value := range f.Details {
 		told = told.With(key, value)
 	}

@@ -672,3 +672,20 @@ func TestGrantsAreListed(t *testing.T) {
 	require.Len(t, rest["items"], 1)
 	require.Nil(t, rest["next_cursor"])
 }
+
+func TestAGrantCoversWhatComesByTheTools(t *testing.T) {
+	t.Parallel()
+	w := startGranted(t, toolsOn...)
+	id, token := w.register(t, "bot")
+	tools := toolsOver(t, w, token)
+	sql := bumpUpTo(2)["sql"].(string)
+	require.Equal(t, "pending_approval", use(t, tools, "sql", calling(sql)).Status)
+	grant := w.grant(t, id, onHeld, 2, 3)
+	ran := use(t, tools, "sql", calling(sql))
+	require.Equal(t, "completed", ran.Status, "%s", ran.raw)
+	require.Contains(t, string(ran.raw), grant)
+	over := use(t, tools, "sql", calling(sql))
+	require.Equal(t, []any{"failed", "row_limit_exceeded"}, []any{over.Status, over.ErrorCode}, "%s", over.raw)
+	require.Equal(t, "pending_approval", use(t, tools, "sql", calling(sql)).Status)
+	require.Equal(t, "2", w.value(t, "SELECT sum(n) FROM held_notes"))
+}

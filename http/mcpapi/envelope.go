@@ -53,6 +53,7 @@ type envelope struct {
 	Details    map[string]any `json:"details,omitempty"`
 	RetryAfter int            `json:"retry_after_seconds,omitempty"`
 
+	GrantID           string  `json:"grant_id,omitempty"` // that stood for the approval
 	ApprovalID        string  `json:"approval_id,omitempty"`
 	ApprovalExpiresAt string  `json:"approval_expires_at,omitempty"`
 	Note              *string `json:"note,omitempty"` // of the person who decided
