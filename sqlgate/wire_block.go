@@ -438,7 +438,10 @@ func (w *Wire) writeInBlock(ctx context.Context, s *submission) (*Answer, error)
 	}
 	u.sends(s)
 	if slices.Contains(defining, s.classification.Class) {
-		u.defines, u.catalogue = true, nil
+		u.defines = true
+	}
+	if u.defines && (s.callsUserCode() || slices.Contains(defining, s.classification.Class)) {
+		u.catalogue = nil
 	}
 	g.Step("block.dispatched")
 	result, err := u.block.Write(ctx, s.statement(), s.wire.last && !u.explicit, s.wire.out)

@@ -44,6 +44,10 @@ rules:
     decision: ALLOW
     reason_code: definitions
     match: { query_types_only: [CREATE, ALTER, SELECT] }
+  - id: firing
+    decision: ALLOW
+    reason_code: firing
+    match: { query_types_only: [INSERT], tables_written_only: [public.firing] }
 `
 
 const catalogueTables = `
@@ -276,23 +280,28 @@ func TestAnApprovalIsForWhatStoodBehindTheNames(t *testing.T) {
 func TestABlockIsJudgedByWhatItHasDefined(t *testing.T) {
 	t.Parallel()
 	d := newGateDir(t, []byte(cataloguePolicy))
-	d.execute(t, catalogueTables+`; CREATE TABLE watched (id int PRIMARY KEY, note text); CREATE TRIGGER counted BEFORE INSERT ON watched FOR EACH ROW EXECUTE FUNCTION counted()`)
+	d.execute(t, catalogueTables+`; CREATE TABLE watched (id int PRIMARY KEY, note text); CREATE TRIGGER counted BEFORE INSERT ON watched FOR EACH ROW EXECUTE FUNCTION counted();
+		CREATE FUNCTION swap() RETURNS int LANGUAGE plpgsql AS 'BEGIN CREATE OR REPLACE VIEW fresh AS SELECT amount AS id FROM salaries; RETURN 1; END';
+		CREATE FUNCTION swaps() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM swap(); RETURN NEW; END';
+		CREATE TABLE firing (id int); CREATE TRIGGER swaps BEFORE INSERT ON firing FOR EACH ROW EXECUTE FUNCTION swaps()`)
 	g := startGate(t, d, "GATE_CATALOG_REFRESH_SECONDS=3600", "GATE_PGWIRE_ENABLED=true", "GATE_PGWIRE_LAB_MODE=true", "GATE_PGWIRE_LISTEN_ADDR=127.0.0.1:0")
 	const guarded, unknown = "42501 guarded", "42501 default_deny"
 	for name, test := range map[string]struct{ begin, texts, ends string }{
 		"what it made is there": {"BEGIN", `CREATE TABLE made (id int PRIMARY KEY, note text); INSERT INTO made VALUES (1, 'a'); ALTER TABLE made ADD COLUMN more int; UPDATE made SET more = 2 WHERE id = 1;
 			CREATE VIEW shown AS SELECT id FROM made; SELECT * FROM shown; ALTER TABLE made RENAME TO kept; SELECT more FROM kept; INSERT INTO people VALUES (7, 'g')`, ""},
-		"a view of its own":      {"BEGIN", "ALTER VIEW earnings RENAME TO mine; SELECT * FROM mine", guarded},
-		"a view of before":       {"BEGIN", "ALTER TABLE visits ADD COLUMN x int; SELECT * FROM earnings", guarded},
-		"a trigger of another":   {"BEGIN", "ALTER TABLE visits RENAME TO aside; ALTER TABLE watched RENAME TO visits; INSERT INTO visits VALUES (9, 'x')", unknown},
-		"a name that it took":    {"BEGIN", "ALTER VIEW names RENAME TO aside; ALTER VIEW earnings RENAME TO names; SELECT * FROM aside; SELECT * FROM names", guarded},
-		"what it gave away":      {"BEGIN", "ALTER VIEW earnings RENAME TO aside; CREATE VIEW earnings AS SELECT id FROM people; SELECT * FROM earnings; SELECT * FROM aside", guarded},
-		"undone, and not there":  {"BEGIN", "SAVEPOINT a; ALTER VIEW earnings RENAME TO mine; ROLLBACK TO a; CREATE VIEW mine AS SELECT id FROM people; SELECT * FROM mine", ""},
-		"undone, and as before":  {"BEGIN", "SAVEPOINT a; ALTER VIEW names RENAME TO aside; ROLLBACK TO a; SELECT * FROM names", ""},
-		"undone, and seen again": {"BEGIN", "SAVEPOINT a; ALTER VIEW earnings RENAME TO aside; CREATE VIEW earnings AS SELECT id FROM people; SELECT * FROM earnings; ROLLBACK TO a; SELECT * FROM earnings", guarded},
-		"released, and kept":     {"BEGIN", "SAVEPOINT a; ALTER VIEW earnings RENAME TO mine; RELEASE a; SELECT * FROM mine", guarded},
-		"a snapshot that stays":  {"BEGIN ISOLATION LEVEL REPEATABLE READ", "CREATE TABLE made (id int); SELECT * FROM names; SELECT * FROM earnings", guarded},
-		"and what it made there": {"BEGIN ISOLATION LEVEL SERIALIZABLE", "CREATE TABLE made (id int); INSERT INTO made VALUES (1)", "40001 catalog_changed"},
+		"a view of its own":       {"BEGIN", "ALTER VIEW earnings RENAME TO mine; SELECT * FROM mine", guarded},
+		"a view of before":        {"BEGIN", "ALTER TABLE visits ADD COLUMN x int; SELECT * FROM earnings", guarded},
+		"a trigger of another":    {"BEGIN", "ALTER TABLE visits RENAME TO aside; ALTER TABLE watched RENAME TO visits; INSERT INTO visits VALUES (9, 'x')", unknown},
+		"a name that it took":     {"BEGIN", "ALTER VIEW names RENAME TO aside; ALTER VIEW earnings RENAME TO names; SELECT * FROM aside; SELECT * FROM names", guarded},
+		"what it gave away":       {"BEGIN", "ALTER VIEW earnings RENAME TO aside; CREATE VIEW earnings AS SELECT id FROM people; SELECT * FROM earnings; SELECT * FROM aside", guarded},
+		"undone, and not there":   {"BEGIN", "SAVEPOINT a; ALTER VIEW earnings RENAME TO mine; ROLLBACK TO a; CREATE VIEW mine AS SELECT id FROM people; SELECT * FROM mine", ""},
+		"undone, and as before":   {"BEGIN", "SAVEPOINT a; ALTER VIEW names RENAME TO aside; ROLLBACK TO a; SELECT * FROM names", ""},
+		"undone, and seen again":  {"BEGIN", "SAVEPOINT a; ALTER VIEW earnings RENAME TO aside; CREATE VIEW earnings AS SELECT id FROM people; SELECT * FROM earnings; ROLLBACK TO a; SELECT * FROM earnings", guarded},
+		"released, and kept":      {"BEGIN", "SAVEPOINT a; ALTER VIEW earnings RENAME TO mine; RELEASE a; SELECT * FROM mine", guarded},
+		"what a function defined": {"BEGIN", "CREATE VIEW fresh AS SELECT id FROM people; SELECT * FROM fresh; SELECT swap(); SELECT * FROM fresh", guarded},
+		"what a trigger defined":  {"BEGIN", "CREATE VIEW fresh AS SELECT id FROM people; SELECT * FROM fresh; INSERT INTO firing VALUES (1); SELECT * FROM fresh", guarded},
+		"a snapshot that stays":   {"BEGIN ISOLATION LEVEL REPEATABLE READ", "CREATE TABLE made (id int); SELECT * FROM names; SELECT * FROM earnings", guarded},
+		"and what it made there":  {"BEGIN ISOLATION LEVEL SERIALIZABLE", "CREATE TABLE made (id int); INSERT INTO made VALUES (1)", "40001 catalog_changed"},
 	} {
 		conn := g.connect(t)
 		run := func(sql string) string {

@@ -16,6 +16,7 @@ import (
 	"writegate/agentctl"
 	"writegate/eventlog/event"
 	"writegate/fixtures/postgres"
+	"writegate/sqlgate/classify"
 )
 
 // These tests hold what a grant lets run: statements of its agent that meet its condition, in
@@ -526,6 +527,15 @@ func TestAGrantThatWasRewrittenIsNamed(t *testing.T) {
 			}
 		}
 	}
+	succeeded := func(change func(p *event.ExecutionSuccess)) func(*event.Envelope) {
+		return func(e *event.Envelope) {
+			var p event.ExecutionSuccess
+			if e.Type == event.TypeExecutionSuccess && e.Parse(&p) == nil {
+				change(&p)
+				e.Payload = p.Fields()
+			}
+		}
+	}
 	decided := func(change func(p *event.DecisionRecorded)) func(*event.Envelope) {
 		return func(e *event.Envelope) {
 			var p event.DecisionRecorded
@@ -551,6 +561,15 @@ func TestAGrantThatWasRewrittenIsNamed(t *testing.T) {
 		"another grant":       decided(func(p *event.DecisionRecorded) { p.GrantID = other }),
 		"less seconds":        decided(func(p *event.DecisionRecorded) { p.Facts.GrantSeconds-- }),
 		"that it was revoked": revokes(grant),
+		"more rows changed":   succeeded(func(p *event.ExecutionSuccess) { p.RowsChanged = 5000 }),
+		"less than no rows":   succeeded(func(p *event.ExecutionSuccess) { p.RowsChanged = -5000 }),
+		"not enforced":        decided(func(p *event.DecisionRecorded) { p.Enforced = false }),
+		"a run of its own":    decided(func(p *event.DecisionRecorded) { p.Run = classify.RunAlone }),
+		"an agent that ended": func(e *event.Envelope) {
+			if e.Type == event.TypeGrantRevoked {
+				e.Draft = event.New(e.Time, e.Context, &event.AgentDeactivated{AgentID: id, Cause: event.CauseRequest})
+			}
+		},
 		"whose it is": func(e *event.Envelope) {
 			if e.Type == event.TypeGrantCreated {
 				e.Context.AgentID += "x"

@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -56,8 +57,14 @@ func (s *server) run(sql string) {
 
 func (s *server) snapshot() *catalog.Snapshot {
 	s.t.Helper()
+	return s.snapshotOf(s.db.Catalogue)
+}
+
+// snapshotOf is that of what one reading hands on.
+func (s *server) snapshotOf(read func(ctx context.Context, keys []string, each func(row []byte) error) error) *catalog.Snapshot {
+	s.t.Helper()
 	var entries []catalog.Entry
-	require.NoError(s.t, s.db.Catalogue(s.t.Context(), s.classifier.Keys(), func(row []byte) error {
+	require.NoError(s.t, read(s.t.Context(), s.classifier.Keys(), func(row []byte) error {
 		if row == nil {
 			entries = nil
 			return nil

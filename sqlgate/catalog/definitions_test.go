@@ -102,6 +102,38 @@ func TestADefinitionThatStandsEndsNoStatement(t *testing.T) {
 	require.Greater(t, compared, 20)
 }
 
+// A transaction that has defined something may define it anew, by a function that it calls:
+// then the same one has changed what stands there.
+func TestADefinitionThatChangedInItsOwnTransactionEndsTheStatement(t *testing.T) {
+	s := newServer(t, shop)
+	b, err := s.db.BeginBlock(t.Context(), pgexec.BlockOptions{})
+	require.NoError(t, err)
+	defer b.Rollback()
+	o := pgexec.BeginOptions{ExecutionID: event.NewExecutionID(s.now), DDL: true}
+	define := func(sql string) {
+		_, err := b.DispatchWrite(t.Context(), o)
+		require.NoError(t, err)
+		_, err = b.Write(t.Context(), pgexec.Statement{SQL: sql}, false, s.db.NewRows(1<<20))
+		require.NoError(t, err, sql)
+	}
+	read := func(st pgexec.Statement) string {
+		_, err := b.DispatchRead(o)
+		require.NoError(t, err)
+		res, err := b.Read(t.Context(), o, st, s.db.NewRows(1<<20))
+		if res.ReasonCode == "" {
+			require.NoError(t, err)
+		}
+		return res.ReasonCode
+	}
+	define("CREATE VIEW fresh AS SELECT id FROM plain")
+	_, st := s.definedBy(s.snapshotOf(b.Catalogue), "SELECT * FROM fresh")
+	require.Empty(t, read(st))
+	define("CREATE TABLE beside (id int)")
+	require.Empty(t, read(st))
+	define("CREATE OR REPLACE VIEW fresh AS SELECT id FROM orders")
+	require.Equal(t, pgexec.ReasonCatalogChanged, read(st))
+}
+
 // Whatever changes behind the names of a statement between its judgement and its execution,
 // by whatever way it goes, it does not run, and its client is told to send it again.
 func TestADefinitionThatChangedEndsTheStatement(t *testing.T) {

@@ -25,7 +25,7 @@ type Definitions struct {
 
 // definedBy hashes the rows of the catalogues that define a relation c, in parts; all but the
 // first are NULL for relations that have nothing of their kind. A row that was changed, or
-// put in the place of another, has another xmin. Its names, columns and keys are in the
+// put in the place of another, has another xmin, or ctid where one transaction did both. Its names, columns and keys are in the
 // first; the others are triggers (those of foreign keys on both sides, too), rules, checks,
 // policies, and all of that of the tables right below.
 var definedBy = append(definedAs("c"), "CASE WHEN c.relhassubclass THEN "+hashed("ARRAY(SELECT pg_catalog.concat_ws(' ', k.oid, "+strings.Join(definedAs("k"), ", ")+
@@ -37,7 +37,7 @@ func definedAs(c string) []string {
 		if catalogue == "pg_attribute" {
 			more = " AND x.attnum OPERATOR(pg_catalog.>) 0::pg_catalog.int2"
 		}
-		return "ARRAY(SELECT x.xmin FROM pg_catalog." + catalogue + " AS x WHERE x." + relation + " OPERATOR(pg_catalog.=) " + c + ".oid" + more + " ORDER BY x." + order + ")"
+		return "ARRAY(SELECT pg_catalog.concat(x.xmin, x.ctid) FROM pg_catalog." + catalogue + " AS x WHERE x." + relation + " OPERATOR(pg_catalog.=) " + c + ".oid" + more + " ORDER BY x." + order + ")"
 	}
 	where := func(condition, rows string) string {
 		return "CASE WHEN " + c + "." + condition + " THEN " + hashed(rows) + " END"

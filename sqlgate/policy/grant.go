@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"maps"
+
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
@@ -53,7 +55,7 @@ func CompileGrant(text string) (*GrantCondition, []ExpressionFault) {
 	if issues.Err() != nil { // it was read a moment ago
 		return refuse(codeCELCompile, "when can't be read", "")
 	}
-	if holdsWithoutStatement(parsed.NativeRep().Expr(), true) {
+	if holdsWithoutStatement(parsed.NativeRep().Expr(), true, ofStatement) {
 		return refuse(codeRestsOnClaim, "when can hold whatever the statement does: only who asks narrows it, or nothing", "query_types, class, tables_written_only or another fact of the statement in each alternative")
 	}
 	return &GrantCondition{condition: c, ofRisks: c.names["risk_signals"]}, nil
@@ -85,8 +87,9 @@ func (p *Policy) TakesGrants() int {
 
 // holdsWithoutStatement reports whether an expression could be as wanted, true or false,
 // whatever the facts of the statement are: by what a client claims, or by nothing at all.
-// Where it can't be told from its form it could.
-func holdsWithoutStatement(e ast.Expr, wanted bool) bool {
+// Where it can't be told from its form it could. told are the names that tell of the statement.
+func holdsWithoutStatement(e ast.Expr, wanted bool, told map[string]bool) bool {
+	holds := func(e ast.Expr, wanted bool) bool { return holdsWithoutStatement(e, wanted, told) }
 	if e.Kind() == ast.LiteralKind {
 		return e.AsLiteral() == types.Bool(wanted)
 	}
@@ -94,28 +97,40 @@ func holdsWithoutStatement(e ast.Expr, wanted bool) bool {
 		args := e.AsCall().Args()
 		switch e.AsCall().FunctionName() {
 		case operators.LogicalNot:
-			return holdsWithoutStatement(args[0], !wanted)
+			return holds(args[0], !wanted)
 		case operators.LogicalAnd, operators.LogicalOr:
-			left, right := holdsWithoutStatement(args[0], wanted), holdsWithoutStatement(args[1], wanted)
+			left, right := holds(args[0], wanted), holds(args[1], wanted)
 			if (e.AsCall().FunctionName() == operators.LogicalAnd) == wanted {
 				return left && right
 			}
 			return left || right
 		case operators.Conditional:
-			return holdsWithoutStatement(args[0], true) && holdsWithoutStatement(args[1], wanted) ||
-				holdsWithoutStatement(args[0], false) && holdsWithoutStatement(args[2], wanted) ||
-				holdsWithoutStatement(args[1], wanted) && holdsWithoutStatement(args[2], wanted)
+			return holds(args[0], true) && holds(args[1], wanted) ||
+				holds(args[0], false) && holds(args[2], wanted) ||
+				holds(args[1], wanted) && holds(args[2], wanted)
 		case operators.Equals, operators.NotEquals:
 			if isTruth(args[0]) || isTruth(args[1]) { // two conditions compared: each may be made what the other is
 				return true
 			}
 		}
 	}
-	asks := false
+	if e.Kind() == ast.ComprehensionKind { // of all(): what each value has to meet, which tells of the statement as its list does
+		c := e.AsComprehension()
+		if step := c.LoopStep(); asks(c.IterRange(), told) && step.Kind() == ast.CallKind && step.AsCall().FunctionName() == operators.LogicalAnd {
+			told = maps.Clone(told)
+			told[c.IterVar()] = true
+			return holdsWithoutStatement(step.AsCall().Args()[1], wanted, told)
+		}
+	}
+	return !asks(e, told)
+}
+
+// asks reports whether any of names stands in an expression.
+func asks(e ast.Expr, names map[string]bool) (found bool) {
 	ast.PostOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {
-		asks = asks || e.Kind() == ast.IdentKind && ofStatement[e.AsIdent()]
+		found = found || e.Kind() == ast.IdentKind && names[e.AsIdent()]
 	}))
-	return !asks
+	return found
 }
 
 // isTruth reports an expression that is a condition of its own and no plain fact or literal.

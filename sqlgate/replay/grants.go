@@ -2,9 +2,11 @@ package replay
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"writegate/eventlog/event"
+	"writegate/sqlgate/classify"
 	"writegate/sqlgate/policy"
 )
 
@@ -41,7 +43,7 @@ func newGrants() *grants {
 // before it is withdrawn. It answers what is wrong with a use.
 func (g *grants) take(e *event.Envelope) (fields []string, err error) {
 	switch e.Type {
-	case event.TypeGrantCreated, event.TypeGrantUsed, event.TypeGrantRevoked, event.TypeGrantExpired, event.TypeExecutionDispatched:
+	case event.TypeGrantCreated, event.TypeGrantUsed, event.TypeGrantRevoked, event.TypeGrantExpired, event.TypeExecutionDispatched, event.TypeAgentDeactivated:
 	case event.TypeExecutionSuccess, event.TypeExecutionFailure, event.TypeExecutionStateUnknown, event.TypeExecutionOutcomeResolved:
 		if g.running[e.Context.ExecutionID] == nil {
 			return nil, nil
@@ -63,14 +65,23 @@ func (g *grants) take(e *event.Envelope) (fields []string, err error) {
 		g.end(p.GrantID)
 	case *event.GrantExpired:
 		g.end(p.GrantID)
+	case *event.AgentDeactivated:
+		for _, known := range g.given {
+			known.ended = known.ended || known.agent == p.AgentID
+		}
 	case *event.ExecutionDispatched:
 		return g.dispatched(e, p), nil
 	default:
 		if drawn := event.GrantedAfter(p); drawn.Settled {
 			x := g.running[e.Context.ExecutionID]
+			changed := drawn.Of(x.rows)
+			if changed < 0 || changed > x.rows {
+				fields = append(fields, fmt.Sprintf("grant: the execution changed %d rows, and %d of %s were kept for it", changed, x.rows, x.grant.id))
+			}
 			x.grant.kept -= x.rows
-			x.grant.changed += drawn.Of(x.rows)
+			x.grant.changed += max(changed, 0)
 			delete(g.running, e.Context.ExecutionID)
+			return fields, nil
 		}
 	}
 	return nil, nil
@@ -150,6 +161,12 @@ func (g *grants) decision(d *Decision) (fields []string) {
 		}
 		if !known.condition.Covers(&d.Facts) {
 			wrong("the facts do not meet the condition of %s", d.GrantID)
+		}
+		if !d.Enforced {
+			wrong("%s stands in a decision that was not enforced", d.GrantID)
+		}
+		if slices.Contains([]string{classify.RunNone, classify.RunAlone, event.RunSession, event.RunDescribe}, d.Run) {
+			wrong("%s stands in the decision of what no grant covers (run %s)", d.GrantID, d.Run)
 		}
 		if d.Recorded.Decision != policy.Allow {
 			wrong("%s stands in a decision that allows nothing", d.GrantID)

@@ -20,7 +20,8 @@ type Decision struct {
 	Catalog       *event.CatalogUse // nil = judged by its text alone
 	RequestID     string
 	At            time.Time
-	GrantID       string        // the grant that stood for the approval; "" = none
+	GrantID       string // the grant that stood for the approval; "" = none
+	Enforced      bool
 	Run           string        // how the statement runs
 	Describes     bool          // the statement was only to be described
 	Recorded      policy.Result // what the record says; texts are not in it
@@ -86,7 +87,7 @@ func (r *Reader) join(e *event.Envelope) (*Decision, error) {
 		Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion, PolicyHash: p.PolicyHash, Engine: p.Engine,
 		session:    p.Run == event.RunSession,
 		Facts:      factsOf(&request.Context, &e.Context, &p.Facts, channel),
-		AgentLayer: p.AgentLayer, Catalog: p.Catalog, Describes: p.Run == event.RunDescribe, RequestID: e.Context.RequestID, At: e.Time, GrantID: p.GrantID, Run: p.Run,
+		AgentLayer: p.AgentLayer, Catalog: p.Catalog, Describes: p.Run == event.RunDescribe, RequestID: e.Context.RequestID, At: e.Time, GrantID: p.GrantID, Enforced: p.Enforced, Run: p.Run,
 		Recorded: policy.Result{
 			Decision: policy.Decision(e.Context.Decision), ReasonCode: e.Context.ReasonCode, RuleID: p.RuleID, Layer: p.Layer,
 			Matched: p.Matched, Observed: p.Observed, Errors: p.Errors, Floor: p.Floor, Lifted: p.Lifted,
