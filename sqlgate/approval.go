@@ -95,7 +95,7 @@ func Uncounted(c *classify.Classification, text string) string {
 		return ""
 	case slices.Contains(c.Functions, "set_config"), strings.Contains(strings.ToLower(text), "track_counts"):
 		return "those of a statement that changes settings" // track_counts switches the count off
-	case c.Run == classify.RunTransaction && (c.Class == classify.ClassWrite || c.Class == classify.ClassProcedural):
+	case c.Run == classify.RunTransaction && c.QueryType != classify.TypeRefresh && (c.Class == classify.ClassWrite || c.Class == classify.ClassProcedural):
 		return ""
 	}
 	return "those of a " + c.QueryType

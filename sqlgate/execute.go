@@ -366,7 +366,7 @@ func (g *Gate) beginOptions(s *submission, l pgexec.Limits) pgexec.BeginOptions 
 // notDispatched records a decision whose statement could not even be begun:
 // the approval and the key stay usable.
 func (g *Gate) notDispatched(ctx context.Context, s *submission, cause error) error {
-	f := fault.Of(cause)
+	f := g.overGrant(s, fault.Of(cause))
 	reason := string(f.Code)
 	if s.wire != nil && s.wire.wire.current.waited() {
 		f, reason = errCancelled(), pgexec.ReasonCancelled

@@ -35,7 +35,7 @@ const demoStartTimeout = 2 * time.Minute
 // demoMemory bounds each process of the demonstration's server, as OPERATIONS.md
 // ("A statement that does not end") advises for every server: what a text takes beyond
 // it costs that statement alone.
-const demoMemory = 1 << 30
+const demoMemory = 768 << 20
 
 func (a *app) demoCommand() *cobra.Command {
 	var dir string

@@ -35,6 +35,8 @@ type raise struct {
 var notRaised = map[fault.Code]string{
 	fault.PolicyActivationFailed: "the tests of policy_http_test.go raise it",
 	fault.PolicyVersionExists:    "likewise",
+	fault.GrantEnded:             "the tests of grants_test.go raise it",
+	fault.GrantLimitExceeded:     "likewise",
 	fault.UnsafeReadShape:        "POST /query answers what the read fence caught as 403 BLOCK, read_fence_violation (spec/decisions.md part 3)",
 
 	fault.LoginRequired:      "an answer of the control plane, which is another process (http/controlplane tests it)",
@@ -221,6 +223,8 @@ func approvalErrors(g *testGate) []raise {
 		return s
 	}
 	return []raise{
+		{fault.GrantNotFound, 404, "GET", calls(g, "GET", "/grants/gra_none", "")},
+		{fault.GrantNotFound, 404, "revoke", calls(g, "POST", "/grants/gra_none/revoke", `{}`, "X-GATE-Operator-Token: "+operatorTestToken)},
 		{fault.ApprovalNotFound, 404, "GET", calls(g, "GET", "/approvals/apr_none", "")},
 		{fault.ApprovalNotFound, 404, "retry", sends(g, ask(one(1)).with("approval_id", "apr_none"))},
 		{fault.ApprovalNotFound, 404, "resolve", func(t *testing.T) reply { return g.resolve(t, "apr_none", "approve") }},

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -32,7 +33,7 @@ func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
 	old := w.made(t, "/agents/"+agent+"/tokens", `{}`)["token_id"].(string)
 	made := w.made(t, "/tools", `{"name":"sum","type":"function","input_schema":{"type":"object"}}`)["id"].(string)
 	held := w.query(t, ask("DELETE FROM orders WHERE id = 1")).text(t, "approval_id")
-	next := strings.Replace(openPolicy, "version: 1.0.0", "version: 1.1.0", 1)
+	next := strings.Replace(openPolicy, "version: 1.0.0", "version: 1.1.0", 1) + "  - { id: takes, decision: REQUIRE_APPROVAL, reason_code: takes_grants, match: { query_types: [MERGE] }, approval: { grants: true } }\n"
 	candidate := w.operate(t, "/policy/candidates", map[string]any{"document": next}).json(t)
 	active := w.get(t, "/policy/status").text(t, "hash")
 
@@ -40,7 +41,7 @@ func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
 		"endpoint":{"url":"https://tools.example.com/t","probe":{"method":"HEAD","path":"/up","expect_status":[204]}},"auth":{"type":"header","header":"X-Token","secret":"S"},
 		"annotations":{"read_only":true},"agents":[],"metadata":{"owner":"o"}}`
 	rules := `{"name":"p","enabled":true,"mode":"observe","rules":[{"id":"a","action":"block","condition":"sql.class == \"write\"","message":"m","reason_code":"r"}]}`
-	seen := []string{}
+	seen, grant := []string{}, ""
 	for _, s := range []sent{
 		{"POST", "/query", "", `{"actor":"a","app":"b","tenant":"c","role":"d","host":"e","env":"prod","sql":"SELECT 1","execution_profile":"default"}`},
 		{"POST", "/approvals/" + held + "/resolve", operatorHeader, `{"decision":"reject","note":"n"}`},
@@ -49,6 +50,9 @@ func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
 		{"POST", "/policy/dry-run", operatorHeader, `{"sql":"SELECT 1","mode":"enforce","policy_version":"active","compare_to":"open@1.1.0"}`},
 		{"POST", "/policy/candidates", operatorHeader, fmt.Sprintf(`{"document":%q,"note":"n"}`, next)},
 		{"POST", "/policy/activate", operatorHeader, fmt.Sprintf(`{"policy_version":"open@1.1.0","expected_hash":%q,"expected_active_hash":%q,"reason":"r"}`, candidate["hash"], active)},
+		{"POST", "/grants", operatorHeader, fmt.Sprintf(`{"agent_id":%q,"condition":"class == \"write\"","until":%q,"uses":1,"rows":1,"reason":"r"}`, agent, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))},
+		{"POST", "/grants/replay", operatorHeader, fmt.Sprintf(`{"agent_id":%q,"condition":"class == \"write\"","seconds":1,"replay":{"last":"1h","limit":10}}`, agent)},
+		{"POST", "/grants/GRANT/revoke", operatorHeader, `{"note":"n"}`},
 		{"POST", "/policy/rollback", operatorHeader, fmt.Sprintf(`{"policy_version":"open@1.0.0","expected_active_hash":%q,"reason":"r"}`, candidate["hash"])},
 		{"POST", "/audit/evidence", operatorHeader, `{"start_seq":1,"end_seq":2,"reason":"r"}`},
 		{"POST", "/v1/agents", key, `{"name":"n","type":"t","config":{"model":"m","max_tokens":1,"temperature":1},"metadata":{"a":"b"},"issue_token":true,"token_expires_in_days":1}`},
@@ -63,6 +67,7 @@ func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
 		{"POST", "/v1/telemetry", key, fmt.Sprintf(`{"events":[{"id":"e","type":"tool_call","agent_id":%q,"session_id":"s","name":"n","status":"ok","duration_ms":1,
 			"model":{"provider":"p","name":"m"},"usage":{"input_tokens":1,"cost_usd":"0.1"},"tool":{"id":"t","arguments_sha256":%q},"sql":{"request_id":"r"},"error":{"type":"t","message":"m"},"attributes":{"a":1}}]}`, agent, strings.Repeat("0", 64))},
 	} {
+		s.path = strings.Replace(s.path, "GRANT", grant, 1)
 		template, found := contract.route(strings.ToLower(s.method), s.path)
 		require.True(t, found, s.path)
 		seen = append(seen, s.method+" "+template)
@@ -91,6 +96,9 @@ func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
 		}
 		r := w.do(t, s.method, s.path, []byte(s.body), headers(s.header)...)
 		require.Equal(t, 2, r.status/100, "%s %s: %d %s", s.method, s.path, r.status, r.body)
+		if template == "/grants" {
+			grant = r.text(t, "grant_id")
+		}
 	}
 	for _, operation := range contract.documented() {
 		method, path, _ := strings.Cut(operation, " ")

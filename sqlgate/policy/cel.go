@@ -373,8 +373,8 @@ func anyOf(a *cel.Ast) []*variable {
 			if call.IsMemberFunction() {
 				parts = append([]ast.Expr{call.Target()}, parts...)
 			}
-			for _, part := range parts {
-				compared := name == operators.Equals || name == operators.NotEquals
+			for i, part := range parts {
+				compared := name == operators.Equals || name == operators.NotEquals || name == operators.In || name == operators.Conditional && i == 0
 				if compared && part.Kind() != ast.IdentKind && part.Kind() != ast.LiteralKind { // with true, or with false
 					visit(part, false)
 					visit(part, true)

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"maps"
+	"slices"
 
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/operators"
@@ -108,29 +109,31 @@ func holdsWithoutStatement(e ast.Expr, wanted bool, told map[string]bool) bool {
 			return holds(args[0], true) && holds(args[1], wanted) ||
 				holds(args[0], false) && holds(args[2], wanted) ||
 				holds(args[1], wanted) && holds(args[2], wanted)
-		case operators.Equals, operators.NotEquals:
-			if isTruth(args[0]) || isTruth(args[1]) { // two conditions compared: each may be made what the other is
-				return true
-			}
 		}
 	}
-	if e.Kind() == ast.ComprehensionKind { // of all(): what each value has to meet, which tells of the statement as its list does
+	if e.Kind() == ast.ComprehensionKind { // of all() and exists(): what each value has to meet, which tells of the statement as its list does
 		c := e.AsComprehension()
-		if step := c.LoopStep(); asks(c.IterRange(), told) && step.Kind() == ast.CallKind && step.AsCall().FunctionName() == operators.LogicalAnd {
-			told = maps.Clone(told)
-			told[c.IterVar()] = true
-			return holdsWithoutStatement(step.AsCall().Args()[1], wanted, told)
+		step := c.LoopStep()
+		if c.IterRange().Kind() != ast.IdentKind || !told[c.IterRange().AsIdent()] || step.Kind() != ast.CallKind ||
+			!slices.Contains([]string{operators.LogicalAnd, operators.LogicalOr}, step.AsCall().FunctionName()) {
+			return true
 		}
+		told = maps.Clone(told)
+		told[c.IterVar()] = true
+		return holdsWithoutStatement(step.AsCall().Args()[1], wanted, told)
 	}
-	return !asks(e, told)
-}
-
-// asks reports whether any of names stands in an expression.
-func asks(e ast.Expr, names map[string]bool) (found bool) {
-	ast.PostOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {
-		found = found || e.Kind() == ast.IdentKind && names[e.AsIdent()]
+	// A comparison: one with a claim is the client's to meet, and one of conditions is one of whatever they are.
+	names, claimed, nested := false, false, false
+	ast.PostOrderVisit(e, ast.NewExprVisitor(func(part ast.Expr) {
+		switch {
+		case part.Kind() == ast.IdentKind:
+			names = names || told[part.AsIdent()]
+			claimed = claimed || !told[part.AsIdent()]
+		case part.ID() != e.ID():
+			nested = nested || isTruth(part)
+		}
 	}))
-	return found
+	return !names || claimed || nested
 }
 
 // isTruth reports an expression that is a condition of its own and no plain fact or literal.
