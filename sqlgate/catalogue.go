@@ -151,7 +151,8 @@ func (g *Gate) catalogueFor(ctx context.Context, s *submission) (*catalog.Snapsh
 		major := g.Classifier.ServerMajor()
 		snapshot, err := g.snapshotOf(func(each func([]byte) error) error { return u.block.Catalogue(ctx, g.Classifier.Keys(), each) })
 		if err != nil {
-			return nil, 0, err
+			g.Logger.Warn("the catalogue of the database could not be read in a transaction that has defined something", "source", "gate", "error", err)
+			return nil, 0, unread(err)
 		}
 		u.catalogue, u.read, u.major = snapshot, now, major
 	}
@@ -197,9 +198,14 @@ func (g *Gate) catalogueNow(ctx context.Context) (*catalog.Snapshot, int, error)
 		break
 	}
 	if snapshot == nil {
-		return nil, 0, fault.New(fault.DBUnavailable, "The catalogue of the database could not be read, so it is not known what stands behind the names in the statement. Send it again later; the operator finds the reason in the log.").Because(failed)
+		return nil, 0, unread(failed)
 	}
 	return snapshot, judgedFor, nil
+}
+
+// unread is the fault of a statement of which the catalogue can't tell.
+func unread(cause error) error {
+	return fault.New(fault.DBUnavailable, "The catalogue of the database could not be read, so it is not known what stands behind the names in the statement. Send it again later; the operator finds the reason in the log.").Because(cause)
 }
 
 // readCatalogue reads the catalogue once. What was known stays where that fails.
