@@ -85,7 +85,7 @@ var attributeColumns = []string{
 	"SELECT x.a, x.b FROM ((SELECT 1 AS a) p CROSS JOIN (SELECT 2 AS b) q) x", "SELECT p.id, q.b FROM (SELECT 1 AS id) p JOIN (SELECT 1 AS id, 2 AS b) q USING (id)",
 	"SELECT (r.k).x, (r.k).n FROM (SELECT information_schema._pg_expandarray(i.indkey) AS k FROM pg_index i) r", "SELECT x.fire FROM (SELECT 1 AS a) y, LATERAL (SELECT y.a AS fire) x",
 	"SELECT (SELECT x.fire FROM o x) FROM (SELECT 1) x", "SELECT (SELECT 1 FROM o x JOIN o y ON x.fire = y.fire) FROM (SELECT 1) x", "SELECT x.a, x.b FROM json_to_recordset('[]') x(a int, b text)",
-	"SELECT x.a FROM XMLTABLE('/a' PASSING ('<a/>'::xml) COLUMNS a int PATH '.') x", "SELECT s.coalesce, s.case, s.text, s.exists, s.array, s.row, s.int4 FROM (SELECT coalesce(1, 2), CASE WHEN true THEN 1 END, 'x'::text, EXISTS (SELECT 1), ARRAY[1], ROW(1), 1::int) s",
+	"SELECT s.coalesce, s.case, s.text, s.exists, s.array, s.row, s.int4 FROM (SELECT coalesce(1, 2), CASE WHEN true THEN 1 END, 'x'::text, EXISTS (SELECT 1), ARRAY[1], ROW(1), 1::int) s",
 	"SELECT (x.a).b FROM o, LATERAL (SELECT o.*) x", "SELECT (x.a).b, (y.a).b FROM o JOIN LATERAL (SELECT i.*, 1 AS n FROM i WHERE i.id = o.id) x ON true, LATERAL (SELECT o.a) y", "SELECT (z.a).b FROM (SELECT * FROM o UNION ALL SELECT * FROM i) z", "SELECT (k.a).b FROM (SELECT * FROM o) k(id, a)",
 	"SELECT k.id, k.n, (k.id).b FROM (SELECT 1 AS x, o.* FROM o) k(n, id)", "WITH RECURSIVE q AS (SELECT o.*, 1 AS n FROM o UNION ALL SELECT o.*, q.n + 1 FROM o JOIN q ON o.up = q.id) SELECT q.n, q.name FROM q", "SELECT (SELECT (o).b FROM i) FROM o", "SELECT 1 FROM (SELECT 1 AS id) s, LATERAL (SELECT (a).b FROM o WHERE o.id = s.id) z", "SELECT (SELECT (a).b FROM o) FROM (SELECT a FROM i) y",
 	"SELECT 1 FROM o, (SELECT 1 AS a) k, LATERAL (SELECT (k).a, k.a, (k.*).a) z", "SELECT 1 FROM o, (SELECT 1 AS id) s, LATERAL (SELECT (address).city) z", "SELECT 1 FROM (SELECT (address).city FROM o) z JOIN (SELECT 1 AS id) address ON true", "SELECT 1 FROM o address, (SELECT 1 AS id) s, LATERAL (SELECT (address).city, (address.a).b, address.c) z",
@@ -99,6 +99,7 @@ func TestANameBehindADotThatMayBeAColumnIsNone(t *testing.T) {
 		for _, sql := range attributeColumns {
 			require.True(t, mustClassify(t, tb, sql).SafeRead, "%d: %s: %v", major, sql, mustClassify(t, tb, sql).Signals)
 		}
+		require.Equal(t, []string{SignalDelayFunction}, mustClassify(t, tb, "SELECT x.a FROM XMLTABLE('/a' PASSING ('<a/>'::xml) COLUMNS a int PATH '.') x").RiskSignals)
 	}
 }
 

@@ -2,7 +2,6 @@ package classify
 
 import (
 	"bytes"
-	"slices"
 	"strings"
 )
 
@@ -16,7 +15,7 @@ type function struct {
 	forms   []form // of its calls, on all versions
 }
 
-// settingUse marks the functions whose first argument names a setting, is an XPath, or
+// settingUse marks the functions whose first argument names a setting, or
 // gives the row whose columns' types read values, and those whose second one is a jsonpath.
 type settingUse uint8
 
@@ -24,7 +23,6 @@ const (
 	noSetting settingUse = iota
 	readsSetting
 	setsSetting
-	takesXPath
 	takesJSONPath
 	takesRow
 )
@@ -32,7 +30,7 @@ const (
 // strictSignals and forbiddenSignals say what a verdict raises, by the first
 // word of its reason (design/classification.md part 8).
 var strictSignals = map[string]string{
-	"sequence_write": SignalSequenceChange, "advisory_lock": SignalAdvisoryLock, "sleep_dos": SignalDelayFunction,
+	"sequence_write": SignalSequenceChange, "advisory_lock": SignalAdvisoryLock, "sleep_dos": SignalDelayFunction, "xpath": SignalDelayFunction,
 	"notify": SignalSessionChange, "session_state": SignalSessionChange, "snapshot_export": SignalSessionChange,
 	"info_exposure": SignalSecretCatalogRead, "type_input_user_code": SignalUnknownFunction,
 }
@@ -64,8 +62,6 @@ func newFunction(name, verdict, reason string) *function {
 	switch {
 	case strings.HasPrefix(name, "jsonb_path_"):
 		f.setting = takesJSONPath
-	case slices.Contains(xpathFunctions, name):
-		f.setting = takesXPath
 	case reason == "setting_read":
 		f.setting = readsSetting
 	case reason == "setting_change":
@@ -158,10 +154,6 @@ func onFuncCall(w *walk, i int32) {
 			text, ok := w.argumentText(i, 1)
 			w.judgeJSONPath(text, ok, i)
 		}
-	case takesXPath:
-		if path, ok := w.argumentText(i, 0); !ok || !plainXPath(path) {
-			w.callSignal(SignalDelayFunction, f.name, i)
-		}
 	case takesRow:
 		row := int32(-1)
 		for arg := range w.items(i, "args") {
@@ -226,6 +218,12 @@ func (w *walk) callSignal(signal, subject string, i int32) {
 	if signal != SignalSecretCatalogRead {
 		w.class = stricter(w.class, ClassWrite)
 	}
+}
+
+// onXMLTable sees a call whose argument is an XPath, as that of xpath.
+func onXMLTable(w *walk, i int32) {
+	onRangeItem(w, i)
+	w.callSignal(SignalDelayFunction, "xmltable", i)
 }
 
 // onColumnRef sees the call in a.b where b is a function of one argument. A
