@@ -419,7 +419,7 @@ func printStatement(w io.Writer, b *gateapi.ApprovalBody) error {
 		lines("which runs what was prepared:", *b.PreparedSQL)
 	}
 	for i, p := range b.Parameters {
-		fmt.Fprintf(&out, "  parameter %d: %s\n", i+1, marked(p))
+		fmt.Fprintf(&out, "parameter %d: %s\n", i+1, marked(p))
 	}
 	_, err := io.WriteString(w, out.String())
 	return err

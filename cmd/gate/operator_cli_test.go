@@ -344,6 +344,19 @@ func TestEveryCommandHasAManPage(t *testing.T) {
 	require.Equal(t, exitFailed, code, output)
 }
 
+// A statement is indented, and what stands beside it is not, so no comment passes for a parameter.
+func TestACommentIsNotShownAsAParameter(t *testing.T) {
+	var out strings.Builder
+	require.NoError(t, printStatement(&out, &gateapi.ApprovalBody{SQL: "DELETE FROM o WHERE id = $1 /*\nparameter 1: 7\n\nparameter 2: 8\r\nparameter 3: 9 */", Parameters: []string{"4", "5\nparameter 6: 7"}}))
+	var parameters []string
+	for line := range strings.SplitSeq(out.String(), "\n") {
+		if strings.HasPrefix(strings.TrimLeft(line, "\r"), "parameter ") {
+			parameters = append(parameters, line)
+		}
+	}
+	require.Equal(t, []string{"parameter 1: 4", "parameter 2: 5⟨U+000A⟩parameter 6: 7"}, parameters)
+}
+
 // What is shown of a statement or a value can be read back, so no two are shown alike.
 func TestNoTwoTextsAreShownAlike(t *testing.T) {
 	number := regexp.MustCompile(`⟨U\+([0-9A-F]+)⟩`)
