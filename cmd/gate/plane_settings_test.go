@@ -24,7 +24,7 @@ import (
 // planeEnvironment is what a control plane needs at least.
 func planeEnvironment(t *testing.T) map[string]string {
 	t.Helper()
-	hash, err := controlplane.HashPassword(planePassword)
+	hash, err := planeHash()
 	require.NoError(t, err)
 	return map[string]string{"CONTROL_PLANE_ADMIN_USER": "ana", "CONTROL_PLANE_ADMIN_PASSWORD_HASH": hash, "GATE_BACKEND_URL": "http://127.0.0.1:6543"}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alexedwards/argon2id"
 	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/cdp"
 	cdplog "github.com/chromedp/cdproto/log"
@@ -21,14 +22,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/fixtures/browser"
-	"writegate/http/controlplane"
 )
 
 // planePassword opens the dashboards of the tests.
 const planePassword = "a password for the dashboards of tests"
 
-// planeHash is made once: it takes a quarter of a second on purpose.
-var planeHash = sync.OnceValues(func() (string, error) { return controlplane.HashPassword(planePassword) })
+// planeHash is as cheap as a dashboard takes: each login of a test pays for it.
+var planeHash = sync.OnceValues(func() (string, error) {
+	return argon2id.CreateHash(planePassword, &argon2id.Params{Memory: 19 << 10, Iterations: 1, Parallelism: 1, SaltLength: 16, KeyLength: 32})
+})
 
 // A testPlane is `gate control-plane` in this process, with a listener in front
 // that writes down everything a browser is served.

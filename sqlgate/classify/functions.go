@@ -226,6 +226,14 @@ func onXMLTable(w *walk, i int32) {
 	w.callSignal(SignalDelayFunction, "xmltable", i)
 }
 
+// onCollate sees a collation of ICU by its name, as initdb makes them. ICU, as libxml, does
+// not look everywhere whether it got memory.
+func onCollate(w *walk, i int32) {
+	if _, name := w.qualified(i, "collname"); w.child(i, "arg") >= 0 && (string(name) == "unicode" || bytes.HasSuffix(name, []byte("-x-icu"))) {
+		w.callSignal(SignalDelayFunction, string(name), i)
+	}
+}
+
 // onColumnRef sees the call in a.b where b is a function of one argument. A
 // name alone is never a call, nor is a star.
 func onColumnRef(w *walk, i int32) {

@@ -25,7 +25,7 @@ func init() {
 		"FuncCall": onFuncCall, "ColumnRef": onColumnRef, "A_Indirection": onIndirection, "A_Expr": onExpr,
 		"SubLink": onSubLink, "SortBy": onSortBy, "TypeName": onTypeName, "RangeTableSample": onSample,
 		"RangeVar": onRangeVar, "CommonTableExpr": onCTE, "IntoClause": onInto,
-		"LockingClause": onLocking, "ParamRef": onParam, "CurrentOfExpr": onCurrentOf,
+		"LockingClause": onLocking, "CollateClause": onCollate, "ParamRef": onParam, "CurrentOfExpr": onCurrentOf,
 		"RangeSubselect": onRangeItem, "RangeFunction": onRangeItem, "RangeTableFunc": onXMLTable, "JoinExpr": onRangeItem,
 		"ObjectWithArgs": onObjectWithArgs, "AlterTableCmd": onAlterTableCmd, "Constraint": onConstraint,
 		"IndexElem": onIndexElem, "PartitionElem": onIndexElem,
