@@ -45,6 +45,7 @@ type DryRunDecision struct {
 	Matched        []string                 `json:"matched"`
 	Observed       []string                 `json:"observed"`
 	Approval       *policy.ApprovalTerms    `json:"approval"`
+	DryRun         *policy.DryRunTerms      `json:"dry_run"` // null: no dry run
 	RuleTrace      []policy.TraceEntry      `json:"rule_trace"`
 	Compared       *Compared                `json:"compared"`
 	Behind         []string                 `json:"behind,omitempty"` // what stands in the database behind its names, for people
@@ -148,7 +149,7 @@ func Explain(ctx context.Context, read func(ctx context.Context, sql string) (St
 	d := &DryRunDecision{
 		Decision: result.Decision, ReasonCode: result.ReasonCode, Reason: result.Message, RuleID: result.RuleID, Fingerprint: seen.Fingerprint,
 		QueryType: seen.QueryType, RiskSignals: orEmpty(seen.RiskSignals), Classification: &seen.Classification, Matched: orEmpty(result.Matched), Observed: orEmpty(result.Observed),
-		Approval: result.Approval, RuleTrace: p.Trace(&f), Behind: seen.Behind,
+		Approval: result.Approval, DryRun: result.DryRun, RuleTrace: p.Trace(&f), Behind: seen.Behind,
 	}
 	if d.Reason == "" {
 		d.Reason = (&Answer{Result: result, Preview: true}).message()

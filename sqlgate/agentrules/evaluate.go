@@ -216,7 +216,7 @@ func Tighten(base policy.Result, l *event.AgentLayer) policy.Result {
 		return r
 	}
 	r.Decision, r.ReasonCode, r.RuleID, r.Layer, r.Message, r.Remedy = layer, l.ReasonCode, l.RuleID, policy.LayerAgent, l.Message, ""
-	r.Approval = nil
+	r.Approval, r.DryRun = nil, nil // the rules of agents have no say in dry runs
 	if layer == policy.RequireApproval {
 		r.Approval = withTTL(base.Approval, l.TTLSeconds)
 	}

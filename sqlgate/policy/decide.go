@@ -61,6 +61,9 @@ func (p *Policy) decide(e *evaluation) Result {
 		r.Message, r.Remedy = textDefaultDeny, remedyDefaultDeny
 	}
 	p.approvalFirst(e, &r)
+	if r.Decision != Block {
+		r.DryRun = p.dryRun(e)
+	}
 	p.report(e, &r)
 	return r
 }
@@ -226,6 +229,28 @@ func (p *Policy) terms(e *evaluation) *ApprovalTerms {
 		}
 	}
 	return t
+}
+
+// dryRun is what all matched rules take that have a say: those that ask for an approval, or
+// the ALLOW rules where none does. One that does not say so is enough for none, as the
+// strictest wins and their order has no say. Without a rule, as of a safe read, it is nil.
+func (p *Policy) dryRun(e *evaluation) *DryRunTerms {
+	say := Allow
+	if slices.ContainsFunc(e.matched, func(i int) bool { return p.rules[i].decision == RequireApproval }) {
+		say = RequireApproval
+	}
+	var terms *DryRunTerms
+	for _, i := range e.matched {
+		r := &p.rules[i]
+		switch {
+		case r.decision != say:
+		case r.dryRun == nil:
+			return nil
+		case terms == nil || !r.dryRun.Rows:
+			terms = r.dryRun
+		}
+	}
+	return terms
 }
 
 // approvalFirst turns an ALLOW into a wish for an approval in that mode, unless

@@ -55,6 +55,12 @@ type ApprovalTerms struct {
 	MaxRows *int64 `json:"max_rows,omitempty"`
 }
 
+// DryRunTerms say what a dry run of a statement may show: how many rows of which tables it
+// would change, and with Rows some of these rows to whoever approves.
+type DryRunTerms struct {
+	Rows bool `json:"rows"`
+}
+
 // A Result is a decision with all that led to it. Its slices are shared with
 // the policy and must not be changed.
 type Result struct {
@@ -80,4 +86,6 @@ type Result struct {
 	// Approval is set where the decision is REQUIRE_APPROVAL, and where it is
 	// ALLOW because the approval was given: the row limit still binds then.
 	Approval *ApprovalTerms `json:"approval,omitempty"`
+	// DryRun is set where the statement may run to be rolled back, as far as rules say.
+	DryRun *DryRunTerms `json:"dry_run,omitempty"`
 }

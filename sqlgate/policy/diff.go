@@ -319,7 +319,16 @@ func ofTerms(was, is *rule) string {
 		}
 		return *r.maxRows
 	}
-	directions := []int{cmp.Compare(rows(is), rows(was)), cmp.Compare(is.ttlSeconds, was.ttlSeconds), cmp.Compare(is.grantSeconds, was.grantSeconds)}
+	shows := func(r *rule) int {
+		switch {
+		case r.dryRun == nil:
+			return 0
+		case r.dryRun.Rows:
+			return 2
+		}
+		return 1
+	}
+	directions := []int{cmp.Compare(rows(is), rows(was)), cmp.Compare(is.ttlSeconds, was.ttlSeconds), cmp.Compare(is.grantSeconds, was.grantSeconds), cmp.Compare(shows(is), shows(was))}
 	looser, tighter := slices.Contains(directions, 1), slices.Contains(directions, -1)
 	switch {
 	case directions[1] != 0 && (is.ttlSeconds == 0 || was.ttlSeconds == 0), looser && tighter:
@@ -332,14 +341,21 @@ func ofTerms(was, is *rule) string {
 	return DirectionNone
 }
 
-// isTerms reports a change of an approval's terms.
-func isTerms(f FieldChange) bool { return strings.HasPrefix(f.Path, "approval") }
+// isTerms reports a change of an approval's terms, or of those of dry runs.
+func isTerms(f FieldChange) bool {
+	return strings.HasPrefix(f.Path, "approval") || strings.HasPrefix(f.Path, "dry_run")
+}
 
 // fieldChanges compares two rules of one id, field by field.
 func fieldChanges(was, is *rule) []FieldChange {
 	a, b := was.meaning(), is.meaning()
 	a["message"], b["message"] = was.message, is.message
 	a["remedy"], b["remedy"] = was.remedy, is.remedy
+	for key := range b { // not every rule has all
+		if _, both := a[key]; !both {
+			a[key] = nil
+		}
+	}
 	changes := []FieldChange{}
 	for _, key := range slices.Sorted(maps.Keys(a)) {
 		changes = appendChanges(changes, key, a[key], b[key])

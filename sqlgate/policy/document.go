@@ -121,7 +121,7 @@ func (r *documentReader) rule(n *yaml.Node, pointer string) rule {
 	r.ruleID = scalarOf(n, "id")
 	defer func() { r.ruleID = "" }()
 	matchNode, unlessNode := n, n
-	var approvalNode, liftsNode *yaml.Node
+	var approvalNode, liftsNode, dryRunNode *yaml.Node
 	r.object(n, pointer, "a rule", []field{
 		{"id", true, func(n *yaml.Node, at string) { u.id = r.ruleName(n, at) }},
 		{"decision", true, func(n *yaml.Node, at string) {
@@ -149,6 +149,7 @@ func (r *documentReader) rule(n *yaml.Node, pointer string) rule {
 		{"message", false, func(n *yaml.Node, at string) { u.message = r.message(n, at, "message") }},
 		{"remedy", false, func(n *yaml.Node, at string) { u.remedy = r.message(n, at, "remedy") }},
 		{"approval", false, func(n *yaml.Node, at string) { approvalNode = n; r.approval(n, at, &u) }},
+		{"dry_run", false, func(n *yaml.Node, at string) { dryRunNode = n; u.dryRun = r.dryRun(n, at) }},
 	})
 	if u.unless != nil && u.decision != Allow {
 		for _, g := range append(u.unless.anyOf, u.unless.all) {
@@ -158,18 +159,21 @@ func (r *documentReader) rule(n *yaml.Node, pointer string) rule {
 		}
 	}
 	u.liftBits, u.self = signals.set(u.lifts), []string{u.id}
-	r.misplaced(&u, pointer, approvalNode, liftsNode)
+	r.misplaced(&u, pointer, approvalNode, liftsNode, dryRunNode)
 	r.semantics(&u, pointer, matchNode, unlessNode, liftsNode, approvalNode)
 	return u
 }
 
-// misplaced reports approval and lifts where they cannot stand.
-func (r *documentReader) misplaced(u *rule, pointer string, approval, lifts *yaml.Node) {
+// misplaced reports approval, lifts and dry_run where they cannot stand.
+func (r *documentReader) misplaced(u *rule, pointer string, approval, lifts, dryRun *yaml.Node) {
 	if approval != nil && u.decision != "" && u.decision != RequireApproval {
 		r.add(approval, pointer+"/approval", codeApprovalBlock, "", "approval stands in a rule of decision %s; only REQUIRE_APPROVAL rules have one", u.decision)
 	}
 	if lifts != nil && u.decision == Block {
 		r.add(lifts, pointer+"/lifts", codeApprovalBlock, "", "lifts stands in a BLOCK rule; only ALLOW and REQUIRE_APPROVAL rules can lift a floor signal")
+	}
+	if dryRun != nil && u.decision == Block {
+		r.add(dryRun, pointer+"/dry_run", codeApprovalBlock, "", "dry_run stands in a BLOCK rule; what is blocked never reaches the database, not even to be rolled back")
 	}
 	if lifts != nil && u.grantSeconds > 0 {
 		r.add(lifts, pointer+"/lifts", codeApprovalBlock, "", "lifts stands in a rule that takes grants; nothing passes the floor without a person who looks at the statement")
@@ -258,6 +262,21 @@ func (r *documentReader) approval(n *yaml.Node, pointer string, u *rule) {
 	case mostNode != nil && u.grantSeconds == 0:
 		r.add(mostNode, pointer+"/max_grant_seconds", codeApprovalBlock, "grants: true", "max_grant_seconds bounds grants, and the rule takes none")
 	}
+}
+
+// dryRun reads "allow", or a mapping that says what else is shown.
+func (r *documentReader) dryRun(n *yaml.Node, pointer string) *DryRunTerms {
+	if n.Kind == yaml.ScalarNode {
+		if word, _ := r.enum(n, pointer, "dry_run", []string{"allow"}); word == "" {
+			return nil
+		}
+		return &DryRunTerms{}
+	}
+	terms := new(DryRunTerms)
+	r.object(n, pointer, "dry_run, where it is not the word allow,", []field{
+		{"rows", true, func(n *yaml.Node, at string) { terms.Rows, _ = r.boolean(n, at, "rows") }},
+	})
+	return terms
 }
 
 // when compiles the condition and maps its faults into the file.

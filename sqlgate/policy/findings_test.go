@@ -102,6 +102,7 @@ var findingCases = []struct {
 	{codeUnknownList, "near", rulesOf("  - { id: r, decision: BLOCK, reason_code: r_r, match: { tables_written: [$mony] } }\n") + "lists: { money: [a.b] }\n", rulesOf("  - { id: r, decision: BLOCK, reason_code: r_r, match: { tables_written: [$money] } }\n") + "lists: { money: [a.b] }\n", "$mony] } }", "/rules/0/match/tables_written/0", "$money"},
 	{codeUnknownList, "itself", rulesOf(plainRule) + "lists: { a: [$b], b: [$a] }\n", rulesOf(plainRule) + "lists: { a: [$b], b: [c.d] }\n", "$a] }", "/lists/b/0", "holds itself"},
 	{codeApprovalBlock, "approval", ruleWith("BLOCK", "match: {}, approval: { ttl_seconds: 60 }"), ruleWith("REQUIRE_APPROVAL", "match: {}, approval: { ttl_seconds: 60 }"), "{ ttl_second", "/rules/0/approval", "only REQUIRE_APPROVAL"},
+	{codeApprovalBlock, "dry_run", ruleWith("BLOCK", "match: {}, dry_run: allow"), ruleWith("REQUIRE_APPROVAL", "match: {}, dry_run: allow"), "allow }", "/rules/0/dry_run", "dry_run stands in a BLOCK rule"},
 	{codeApprovalBlock, "lifts", ruleWith("BLOCK", "match: {}, lifts: [opaque_code]"), ruleWith("REQUIRE_APPROVAL", "match: {}, lifts: [opaque_code]"), "[opaque_code", "/rules/0/lifts", "only ALLOW and REQUIRE_APPROVAL"},
 	{codeFactsVersion, "newer", strings.Replace(rulesOf(plainRule), "facts/v1", "facts/v2", 1), rulesOf(plainRule), "facts/v2", "/facts", "facts/v1"},
 

@@ -105,6 +105,13 @@ func (u *rule) meaning() map[string]any {
 	if u.decision == RequireApproval {
 		m["approval"] = u.approvalMeaning()
 	}
+	switch { // a rule without means what it meant before there were dry runs
+	case u.dryRun == nil:
+	case u.dryRun.Rows:
+		m["dry_run"] = map[string]any{"rows": true}
+	default:
+		m["dry_run"] = "allow"
+	}
 	return m
 }
 

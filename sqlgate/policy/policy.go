@@ -24,7 +24,8 @@ type rule struct {
 	maxRows    *int64
 	// grantSeconds is the longest time of a grant that the rule takes in place of an approval; 0: it takes none.
 	grantSeconds int
-	self         []string // the id alone, shared by results that name only this rule
+	dryRun       *DryRunTerms // nil: no dry run
+	self         []string     // the id alone, shared by results that name only this rule
 }
 
 // A Policy is a document without errors, compiled and immutable; any number of
