@@ -79,8 +79,12 @@ type openExecution struct {
 	keyed  bool // a client's idempotency key waits for an answer
 }
 
+// settledBy tells by its path why an execution has changed nothing, whatever became of it: a
+// dry run is never followed by COMMIT.
+var settledBy = map[string]string{event.PathRead: "read_only", event.PathDryRun: "commit_never_sent"}
+
 // decideStopped says of each execution that its outcome is unknown because the
-// gate died. A read is settled at once: whatever happened, it changed nothing.
+// gate died. A read and a dry run are settled at once.
 func decideStopped(open []openExecution, now time.Time) ([]event.Draft, error) {
 	drafts := make([]event.Draft, 0, len(open)+1)
 	for i := range open {
@@ -96,8 +100,8 @@ func decideStopped(open []openExecution, now time.Time) ([]event.Draft, error) {
 			p.Answer = answer
 		}
 		drafts = append(drafts, event.New(now, told, p))
-		if e.path == event.PathRead {
-			drafts = append(drafts, event.New(now, e.shared, &event.ExecutionOutcomeResolved{Outcome: event.OutcomeAborted, Basis: "read_only"}))
+		if basis := settledBy[e.path]; basis != "" {
+			drafts = append(drafts, event.New(now, e.shared, &event.ExecutionOutcomeResolved{Outcome: event.OutcomeAborted, Basis: basis}))
 		}
 	}
 	return drafts, nil

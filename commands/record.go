@@ -292,6 +292,11 @@ func (r *RecordDecision) check() error {
 		return misuse("a decision is followed by more than one thing")
 	case ways > 0 && r.Decision.Run == event.RunDescribe:
 		return misuse("something follows the decision that a statement may be described")
+	case r.Dispatch != nil && (r.Dispatch.Path == event.PathDryRun) != (r.Decision.Run == event.RunDryRun),
+		r.Decision.Run == event.RunDryRun && (r.NewApproval != nil || r.Answered):
+		return misuse("a dry run is followed by what is none")
+	case r.Dispatch != nil && r.Decision.Run == event.RunDryRun && (r.Decision.DryRun == nil || r.Decision.Decision == decisionBlock || r.UseApproval != "" || r.UseGrant != nil || r.Idempotency != nil):
+		return misuse("a dry run that no rule takes, or that uses something up")
 	case r.UseApproval != "" && r.Dispatch == nil && r.NotDispatched == nil && !r.Answered:
 		return misuse("an approval is used without a dispatch")
 	case r.UseGrant != nil && (r.Dispatch == nil || r.UseApproval != "" || r.Decision.GrantID != r.UseGrant.ID || r.UseGrant.Rows < 0):

@@ -35,9 +35,10 @@ type Decision struct {
 	Matched, Observed, Errors, Floor, Lifted   []string
 	Terms                                      *event.ApprovalTerms
 	Facts                                      event.DecisionFacts
-	AgentLayer                                 *event.AgentLayer // nil = no agent's token came with the request
-	Catalog                                    *event.CatalogUse // nil = judged by its text alone
-	GrantID                                    string            // the grant that stands for the approval; "" = none
+	AgentLayer                                 *event.AgentLayer  // nil = no agent's token came with the request
+	Catalog                                    *event.CatalogUse  // nil = judged by its text alone
+	GrantID                                    string             // the grant that stands for the approval; "" = none
+	DryRun                                     *event.DryRunTerms // of a dry run, what the rules take of it; nil = none
 }
 
 // context gives what every event of a request shares.
@@ -54,10 +55,7 @@ func (r *Request) context(d *Decision) event.Context {
 func (r *Request) received(now time.Time, d *Decision) event.Draft {
 	ctx := r.context(d)
 	ctx.Role, ctx.Host = r.Role, r.Host
-	purpose := ""
-	if d.Run == event.RunDescribe {
-		purpose = event.PurposeDescribe
-	}
+	purpose := map[string]string{event.RunDescribe: event.PurposeDescribe, event.RunDryRun: event.PurposeDryRun}[d.Run]
 	return event.New(now, ctx, &event.RequestReceived{SQLDigest: r.SQLDigest, SQLBytes: r.SQLBytes, SQLText: r.SQLText,
 		ExecutionProfile: r.profile(), IdempotencyKey: r.IdempotencyKey, RequestDigest: r.RequestDigest, Principal: r.Principal,
 		CredentialIDs: r.CredentialIDs, WireSession: r.WireSession, Purpose: purpose, Client: r.Client, Reason: r.Reason})
@@ -86,6 +84,9 @@ const (
 	fallbackApprovalFirst = "approval_first_mode"
 )
 
+// decisionBlock is the decision of a statement that never reaches the database.
+const decisionBlock = "BLOCK"
+
 // fallback says why a decision is not what the rules alone make of the statement;
 // "" where it is.
 func (d *Decision) fallback() string {
@@ -102,5 +103,5 @@ func (d *Decision) fallback() string {
 func (d *Decision) payload(engine uint64) *event.DecisionRecorded {
 	return &event.DecisionRecorded{Enforced: d.Enforced, Bypass: d.Bypass, RuleID: d.RuleID, Layer: d.Layer,
 		Matched: d.Matched, Observed: d.Observed, Errors: d.Errors, Floor: d.Floor, Lifted: d.Lifted, Approval: d.Terms,
-		PolicyHash: d.PolicyHash, Engine: engine, Run: d.Run, Facts: d.Facts, AgentLayer: d.AgentLayer, Catalog: d.Catalog, GrantID: d.GrantID}
+		PolicyHash: d.PolicyHash, Engine: engine, Run: d.Run, Facts: d.Facts, AgentLayer: d.AgentLayer, Catalog: d.Catalog, GrantID: d.GrantID, DryRun: d.DryRun}
 }

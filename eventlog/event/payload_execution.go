@@ -19,7 +19,7 @@ const (
 
 // ExecutionDispatched is durable before the client's text leaves for the database.
 type ExecutionDispatched struct {
-	Path        string // PathRead, PathTx or PathAlone
+	Path        string // PathRead, PathTx, PathAlone or PathDryRun
 	SQLSHA256   [32]byte
 	Params      *Params // nil = no parameters
 	Limits      Limits
@@ -127,21 +127,24 @@ func (a *Answer) form(f *form) {
 	num(f, "status", &a.Status, need)
 }
 
-// ExecutionSuccess says that the statement took effect, or that a read was read.
+// ExecutionSuccess says that the statement took effect, that a read was read, or, with
+// RolledBack, that a dry run ran to its end and was rolled back.
 type ExecutionSuccess struct {
 	CommandTag  string // as PostgreSQL sent it
 	RowCount    int
 	RowsChanged int
 	Bytes       int
 	DurationUS  int
-	Basis       string // what it is known by: commit_acknowledged, read_rolled_back, alone_completed
+	Basis       string // what it is known by: commit_acknowledged, read_rolled_back, alone_completed; of a dry run rollback_acknowledged, commit_never_sent
 	Warnings    []string
-	Answer      *Answer // of a keyed request
+	RolledBack  bool
+	DryRun      *DryRunResult // with RolledBack
+	Answer      *Answer       // of a keyed request
 	Salt        Salt
 }
 
 func (*ExecutionSuccess) EventType() Type         { return TypeExecutionSuccess }
-func (p *ExecutionSuccess) Fields() Payload       { return write(9, p.form) }
+func (p *ExecutionSuccess) Fields() Payload       { return write(11, p.form) }
 func (p *ExecutionSuccess) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *ExecutionSuccess) form(f *form) {
@@ -149,7 +152,9 @@ func (p *ExecutionSuccess) form(f *form) {
 	f.str("basis", &p.Basis, need)
 	num(f, "bytes", &p.Bytes, need)
 	f.str("command_tag", &p.CommandTag, need)
+	part(f, "dry_run", &p.DryRun, (*DryRunResult).form)
 	num(f, "duration_us", &p.DurationUS, need)
+	f.flag("rolled_back", &p.RolledBack, may)
 	num(f, "row_count", &p.RowCount, need)
 	num(f, "rows_changed", &p.RowsChanged, may)
 	f.salt(&p.Salt)

@@ -20,7 +20,7 @@ type RequestReceived struct {
 	Principal        string   // the verified identity; "" = none
 	CredentialIDs    []string // of the agent's token; none = the request had none
 	WireSession      string   // the connection of the wire listener that it came on; "" = POST /query
-	Purpose          string   // PurposeDescribe; "" = it was to be carried out
+	Purpose          string   // PurposeDescribe or PurposeDryRun; "" = it was to be carried out
 	Client           string   // name and version of an MCP client, a claim; "" = it said none
 	Reason           string   // why an MCP client wants it, a claim; "" = it said none
 	Salt             Salt     // of the key
@@ -100,11 +100,12 @@ type DecisionRecorded struct {
 	Approval   *ApprovalTerms // with REQUIRE_APPROVAL, else nil
 	PolicyHash [32]byte
 	Engine     uint64 // seq of the startup event that names the engine's versions
-	Run        string // how the statement runs (design/execution-and-wire.md part 2), RunSession or RunDescribe
+	Run        string // how the statement runs (design/execution-and-wire.md part 2), RunSession, RunDescribe or RunDryRun
 	Facts      DecisionFacts
-	AgentLayer *AgentLayer // nil = no agent's token was shown
-	Catalog    *CatalogUse // nil = by its text alone
-	GrantID    string      // the grant that stands for the approval; "" = none
+	AgentLayer *AgentLayer  // nil = no agent's token was shown
+	Catalog    *CatalogUse  // nil = by its text alone
+	GrantID    string       // the grant that stands for the approval; "" = none
+	DryRun     *DryRunTerms // with RunDryRun: what the rules take of it; nil = no dry run
 }
 
 // RunSession is the run of a statement that the gate answers itself: its
@@ -143,7 +144,7 @@ type DecisionFacts struct {
 }
 
 func (*DecisionRecorded) EventType() Type         { return TypeDecisionRecorded }
-func (p *DecisionRecorded) Fields() Payload       { return write(17, p.form) }
+func (p *DecisionRecorded) Fields() Payload       { return write(18, p.form) }
 func (p *DecisionRecorded) Parse(l Payload) error { return read(l, p.form) }
 
 func (p *DecisionRecorded) form(f *form) {
@@ -151,6 +152,7 @@ func (p *DecisionRecorded) form(f *form) {
 	part(f, "approval", &p.Approval, (*ApprovalTerms).form)
 	f.flag("bypass", &p.Bypass, may)
 	part(f, "catalog", &p.Catalog, (*CatalogUse).form)
+	part(f, "dry_run", &p.DryRun, (*DryRunTerms).form)
 	f.flag("enforced", &p.Enforced, need)
 	num(f, "engine", &p.Engine, need)
 	f.strs("errors", &p.Errors, may)

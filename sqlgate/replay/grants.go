@@ -165,7 +165,7 @@ func (g *grants) decision(d *Decision) (fields []string) {
 		if !d.Enforced {
 			wrong("%s stands in a decision that was not enforced", d.GrantID)
 		}
-		if slices.Contains([]string{classify.RunNone, classify.RunAlone, event.RunSession, event.RunDescribe}, d.Run) {
+		if slices.Contains([]string{classify.RunNone, classify.RunAlone, event.RunSession, event.RunDescribe, event.RunDryRun}, d.Run) {
 			wrong("%s stands in the decision of what no grant covers (run %s)", d.GrantID, d.Run)
 		}
 		if d.Recorded.Decision != policy.Allow {

@@ -90,7 +90,7 @@ func (r *Reader) join(e *event.Envelope) (*Decision, error) {
 		AgentLayer: p.AgentLayer, Catalog: p.Catalog, Describes: p.Run == event.RunDescribe, RequestID: e.Context.RequestID, At: e.Time, GrantID: p.GrantID, Enforced: p.Enforced, Run: p.Run,
 		Recorded: policy.Result{
 			Decision: policy.Decision(e.Context.Decision), ReasonCode: e.Context.ReasonCode, RuleID: p.RuleID, Layer: p.Layer,
-			Matched: p.Matched, Observed: p.Observed, Errors: p.Errors, Floor: p.Floor, Lifted: p.Lifted,
+			Matched: p.Matched, Observed: p.Observed, Errors: p.Errors, Floor: p.Floor, Lifted: p.Lifted, DryRun: (*policy.DryRunTerms)(p.DryRun),
 		},
 	}, nil
 }

@@ -173,6 +173,9 @@ func (v *Verifier) check(d *Decision, fields []string) {
 		again = agentrules.Tighten(again, d.AgentLayer)
 	}
 	fields = append(fields, differences(&d.Recorded, again)...)
+	if was, is := dryRunWords(d.Recorded.DryRun), dryRunWords(again.DryRun); d.Run == event.RunDryRun && was != is { // other decisions do not name it
+		fields = append(fields, fmt.Sprintf("dry_run: recorded %s, recomputed %s", was, is))
+	}
 	if p.Version() != d.PolicyVersion {
 		fields = append(fields, fmt.Sprintf("policy_version: recorded %s, the bytes say %s", d.PolicyVersion, p.Version()))
 	}
@@ -193,6 +196,17 @@ func (v *Verifier) check(d *Decision, fields []string) {
 	}
 	v.result.Differences++
 	v.found(Difference{Kind: kind, Seq: d.Seq, EventID: d.EventID, PolicyVersion: d.PolicyVersion, Fields: fields})
+}
+
+// dryRunWords are the terms of dry runs in words.
+func dryRunWords(terms *policy.DryRunTerms) string {
+	switch {
+	case terms == nil:
+		return "none"
+	case terms.Rows:
+		return "with rows"
+	}
+	return "allow"
 }
 
 // layerAgent is the agent whose policies a layer says were asked; "" = none.
