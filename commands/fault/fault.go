@@ -72,6 +72,7 @@ const (
 	GrantNotFound           Code = "grant_not_found"
 	GrantEnded              Code = "grant_ended"
 	GrantLimitExceeded      Code = "grant_limit_exceeded"
+	DryRunRefused           Code = "dry_run_refused"
 )
 
 // Codes of the control plane, which is a process of its own.

@@ -56,6 +56,7 @@ var statuses = map[fault.Code]int{
 	fault.GrantNotFound:           http.StatusNotFound,
 	fault.GrantEnded:              http.StatusConflict,
 	fault.GrantLimitExceeded:      http.StatusConflict,
+	fault.DryRunRefused:           http.StatusUnprocessableEntity,
 
 	fault.LoginRequired:       http.StatusUnauthorized,
 	fault.LoginFailed:         http.StatusUnauthorized,

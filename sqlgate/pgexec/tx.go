@@ -23,6 +23,7 @@ type BeginOptions struct {
 	Relations   []string // schema.table, all that the statement names
 	NoSnapshot  bool     // a LOCK or SHOW: it applies nothing, and takes no snapshot
 	Major       int      // of the server for which the statement was classified; 0 = for every one
+	dryRun      bool     // it is never committed, so no marker is left
 }
 
 // A Dispatch is what execution_dispatched records about where a statement goes.
@@ -152,7 +153,7 @@ func (tx *Tx) open(ctx context.Context) error {
 		batch = begun.batch
 	}
 	var marker *command
-	if tx.db.cfg.MarkerTable != "" {
+	if tx.db.cfg.MarkerTable != "" && !tx.opts.dryRun {
 		marker = putMarker(tx.db.cfg.MarkerTable, tx.opts.ExecutionID, markerExec)
 		batch = append(batch, marker)
 	}
