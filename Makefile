@@ -13,6 +13,7 @@ DAMAGED   ?= 3000
 LARGE     ?= 5368709120
 TELEMETRY ?= 1000000
 STREAMS   ?= 5000
+DRYRUNS   ?= 10000
 SEQUENCES ?= 100000
 LIMITS    ?= 10000
 STATES    ?= 100000
@@ -163,6 +164,10 @@ telemetry: ## a day of TELEMETRY telemetry events (default 1,000,000): memory, m
 .PHONY: approval-wait
 approval-wait: ## what a minute of 64 requests that wait for an approval costs, beside nothing else and beside ten writes a second (three minutes)
 	$(PGRUN) $(GO) test -count=1 -timeout 20m -run '^$$' -bench WaitForAnApproval -benchtime 1x ./cmd/gate
+
+.PHONY: dryruns
+dryruns: ## DRYRUNS random plain writes (default 10,000), each run dry and then for good: the counts must be the same, and the dry run must leave nothing
+	DRYRUNS=$(DRYRUNS) $(PGRUN) $(GO) test -count=1 -timeout 240m -v -run RandomDryRuns ./cmd/gate
 
 .PHONY: streams
 streams: ## STREAMS random streams (default 5000) to the gate and to PostgreSQL itself, which must agree, SEQUENCES (default 100,000) whose log and table must, LIMITS (default 10,000) of writes with row limits, which none may pass, and STATES statements (default 100,000) that change their session, of which the next must not see any

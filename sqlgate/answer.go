@@ -55,8 +55,9 @@ type Answer struct {
 	Session        bool // the gate answered it itself: there is no execution
 	ExecutionID    string
 	ExecutionState string
-	Rows           []byte // JSON array of objects
-	Columns        []byte // JSON array of columns
+	DryRun         *DryRunOutcome // it was rolled back; nil: it was no dry run
+	Rows           []byte         // JSON array of objects
+	Columns        []byte         // JSON array of columns
 	RowCount       int64
 	CommandTag     string
 	Warnings       []string
@@ -137,6 +138,9 @@ func (a *Answer) appendBody(dst, rows, columns []byte, omitted bool) []byte {
 		}
 		if a.Result.Decision != policy.Allow || a.Session {
 			dst = a.appendReason(dst)
+		}
+		if a.DryRun != nil {
+			dst = appendValue(append(dst, `,"rolled_back":true,"dry_run":`...), a.DryRun)
 		}
 		dst = a.appendExecution(dst, rows, columns, omitted)
 	default:

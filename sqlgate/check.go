@@ -34,7 +34,11 @@ func (g *Gate) CheckOutcome(ctx context.Context, id, by string) (projections.Exe
 		return x, err
 	}
 	verdict := commands.ResolveOutcome{ExecutionID: id, By: by}
-	if found && x.State == projections.ExecutionUnknown {
+	switch {
+	case !found || x.State != projections.ExecutionUnknown:
+	case x.Path == event.PathDryRun: // no COMMIT ever follows it
+		verdict.Outcome, verdict.Basis = pgexec.OutcomeAborted, pgexec.BasisCommitNeverSent
+	default:
 		v, err := g.Database.Check(ctx, sentOf(&x))
 		if err != nil {
 			return x, err

@@ -67,6 +67,10 @@ type Options struct {
 	// read again; 0: it is not read, and a statement is what its text says.
 	CatalogRefresh time.Duration
 
+	// DryRunTimeout and DryRunLockTimeout bound a dry run: each answer of the database, and the
+	// wait for a lock.
+	DryRunTimeout, DryRunLockTimeout time.Duration
+
 	PlanEstimates bool // ask the database for plans in previews and for approvals, where that is provably harmless
 
 	MaxSessions  int              // prepared-statement sessions at most
@@ -98,6 +102,7 @@ type Gate struct {
 	catalogue       catalogue
 	overBudget      overBudgets
 	grantConditions grantConditions
+	dryRuns         dryRuns
 	bypassed        atomic.Bool // a bypass ended: a clock that is set back begins none
 }
 
@@ -176,7 +181,11 @@ type submission struct {
 	judged         *replay.Judged      // by which snapshot of the catalogues, and what it was found to add; nil: by its text alone
 	definitions    *pgexec.Definitions // by which that was found; nil: none
 
-	session *session  // the one that the request names, where it exists
+	session     *session       // the one that the request names, where it exists
+	tried       *DryRunOutcome // of a dry run that ran
+	shown       int            // rows of it that are kept
+	shownDigest [32]byte       // of these
+
 	prepare *prepared // of a PREPARE
 	execute *bound    // of an EXECUTE, whose inner statement is classified in its place
 
@@ -231,6 +240,9 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 	}
 	s.classification = g.withDatabase(ctx, s, classification, s.SQL)
 	s.record.SQLText = g.sqlText(s)
+	if s.DryRun && policy.SessionControl(s.classification.QueryType) {
+		return nil, g.refuse(ctx, s, pgexec.NotPlain("%s is no write", s.classification.QueryType))
+	}
 	leave, err := g.joinSession(ctx, s)
 	defer leave()
 	if err != nil {
@@ -248,6 +260,9 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 		s.watch.time(phaseDecide, begin)
 		if err != nil {
 			return nil, g.refuse(ctx, s, err)
+		}
+		if s.DryRun {
+			return g.dryRun(ctx, s)
 		}
 		if err := s.shapeFault(); err != nil {
 			return nil, g.refuse(ctx, s, err)
@@ -325,7 +340,10 @@ func (g *Gate) decide(ctx context.Context, s *submission) error {
 	}
 	s.mode = g.ModeNow()
 	s.enforced, s.bypass = s.mode != ModeShadow, false
-	if s.mode == ModeEmergencyBypass && s.Operator != "" {
+	switch {
+	case s.DryRun: // in every mode: it is to tell what enforcing comes to
+		s.enforced = true
+	case s.mode == ModeEmergencyBypass && s.Operator != "":
 		s.enforced, s.bypass = false, true
 	}
 	s.grant = nil
@@ -455,13 +473,19 @@ func (s *submission) decisionRecord(f *policy.Facts) commands.Decision {
 	if r.Decision == policy.RequireApproval && r.Approval != nil {
 		d.Terms = &event.ApprovalTerms{TTLSeconds: r.Approval.TTLSeconds, MaxRows: r.Approval.MaxRows}
 	}
+	if s.DryRun {
+		d.DryRun = (*event.DryRunTerms)(r.DryRun)
+	}
 	return d
 }
 
 // run is how the statement runs, as evidence names it.
 func (s *submission) run() string {
-	if s.isControl() {
+	switch {
+	case s.isControl():
 		return event.RunSession
+	case s.DryRun:
+		return event.RunDryRun
 	}
 	return s.classification.Run
 }

@@ -11,6 +11,7 @@ import (
 
 	"writegate/commands"
 	"writegate/commands/fault"
+	"writegate/eventlog/event"
 	"writegate/projections"
 	"writegate/sqlgate/agentrules"
 	"writegate/sqlgate/classify"
@@ -45,7 +46,7 @@ func (s *submission) grantID() string {
 // What is not enforced needs no grant, and uses none. Nothing but an execution does: what is
 // only described, and what the gate answers itself, is decided without.
 func (g *Gate) underGrant(ctx context.Context, s *submission, f *policy.Facts, without policy.Result) (policy.Result, error) {
-	if s.Agent.ID == "" || !s.enforced || s.approved || s.describes || s.isControl() || without.Decision != policy.RequireApproval || s.policy.policy.TakesGrants() == 0 ||
+	if s.Agent.ID == "" || !s.enforced || s.approved || s.describes || s.DryRun || s.isControl() || without.Decision != policy.RequireApproval || s.policy.policy.TakesGrants() == 0 ||
 		!g.grantable(s) {
 		return without, nil
 	}
@@ -240,7 +241,7 @@ func (g *Gate) ReplayGrant(ctx context.Context, agentID string, condition *polic
 	complete, err := g.replayOver(ctx, r, func(from, to uint64) replayed {
 		coverage = replay.NewCoverage(p.policy, condition, agentID, seconds, from, to, func(d *replay.Decision) bool {
 			c := classify.Classification{Run: d.Run, QueryType: d.Facts.QueryType, Class: d.Facts.Class, Functions: d.Facts.Functions}
-			return d.Run != classify.RunNone && d.Run != classify.RunAlone && Uncounted(&c, "") == ""
+			return d.Run != classify.RunNone && d.Run != classify.RunAlone && d.Run != event.RunDryRun && Uncounted(&c, "") == ""
 		})
 		return coverage
 	})

@@ -3,6 +3,7 @@ package sqlgate
 import (
 	"context"
 	"slices"
+	"time"
 
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
@@ -64,14 +65,19 @@ func (g *Gate) impact(ctx context.Context, s *submission) (string, error) {
 		return "", err
 	}
 	reach, omitted := g.reach(ctx, &s.classification)
-	if plan == nil && reach == nil && unplanned == "" && omitted == "" {
+	tried := g.dryRuns.of(s.record.RequestDigest, g.Now(), time.Time{})
+	if plan == nil && reach == nil && unplanned == "" && omitted == "" && tried == nil {
 		return "", nil
+	}
+	if tried != nil {
+		tried.Shown = nil // rows are in no log
 	}
 	said := struct {
 		*pgexec.Plan
 		PlanOmitted string `json:"plan_omitted,omitempty"`
 		reached
-	}{plan, unplanned, reachedOf(reach, omitted)}
+		DryRun *DryRunOutcome `json:"dry_run,omitempty"`
+	}{plan, unplanned, reachedOf(reach, omitted), tried}
 	return string(appendValue(nil, said)), nil
 }
 

@@ -42,6 +42,7 @@ type Request struct {
 	ExecutionProfile string // "" is default
 	IdempotencyKey   string // "" is none
 	Preview          bool   // classify and decide alone; nothing is written, nothing executes
+	DryRun           bool   // run it and roll it back
 	TLSSubject       string // name of the verified client certificate, its subject as a rule, "" without one
 	WireUser         string // who proved by a password to be it, "" without one
 	AgentToken       string // secret of an agent's token that came with the request, or ""
@@ -95,11 +96,13 @@ func (r *Request) Validate(maxSQLBytes int) error {
 	if r.IdempotencyKey != "" && !visibleASCII(r.IdempotencyKey, maxIdempotencyKey) {
 		fields["idempotency_key"] = "must be 1 to 255 visible ASCII characters"
 	}
-	if r.Preview && r.ApprovalID != "" {
-		fields["approval_id"] = "cannot be given in preview mode: nothing executes there"
-	}
-	if r.Preview && r.IdempotencyKey != "" {
-		fields["idempotency_key"] = "cannot be given in preview mode: nothing executes there"
+	for mode, asked := range map[string]bool{"preview mode: nothing executes there": r.Preview, "a dry run: nothing of it stays": r.DryRun} {
+		if asked && r.ApprovalID != "" {
+			fields["approval_id"] = "cannot be given in " + mode
+		}
+		if asked && r.IdempotencyKey != "" {
+			fields["idempotency_key"] = "cannot be given in " + mode
+		}
 	}
 	if len(fields) > 0 {
 		return FieldsFault(fields)

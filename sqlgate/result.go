@@ -31,6 +31,10 @@ func (g *Gate) finish(ctx context.Context, s *submission, recorded commands.Reco
 		a.RowCount, a.CommandTag = result.RowCount, result.CommandTag
 		a.Warnings, a.Duration = result.Warnings, time.Since(s.watch.begin)
 		command.Success = successRecord(&result)
+		if s.tried != nil {
+			a.DryRun = s.tried
+			command.Success.RolledBack, command.Success.DryRun = true, s.dryRunRecord()
+		}
 		command.Success.Answer = s.keepAnswer(a)
 		return g.answerRecorded(ctx, s, a, command)
 	}

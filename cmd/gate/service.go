@@ -347,6 +347,7 @@ func (g *service) openGate(ctx context.Context) (err error) {
 		Policies: sqlgate.PolicySource{Dir: s.PolicyDir, Manifest: s.PolicyManifest, DefaultTTL: s.ApprovalTTL},
 		Events:   g.events.From, ReplayTimeout: millis(s.ReplayTimeout), RequireImpact: s.RequireImpact,
 		Wire:          sqlgate.WireOptions{MaxBlocks: s.WireMaxTx, BlocksReserved: s.DBPoolReserved, BlockTime: millis(s.WireTxMax), BlockIdle: millis(s.WireTxIdle), SearchPath: s.SearchPath, LockTimeout: millis(s.DBLockTimeout), TakeWait: g.waits.TakeFor},
+		DryRunTimeout: millis(s.DryRunTimeout), DryRunLockTimeout: millis(s.DryRunLockTimeout),
 		PlanEstimates: s.PlanEstimates, CatalogRefresh: time.Duration(s.CatalogRefreshSecs) * time.Second, MaxSessions: s.MaxSessions, SessionClock: g.sessionClock,
 		Overlay: g.agents, StatusOf: httpd.Status, Logger: g.log, Step: g.step,
 	})

@@ -103,6 +103,8 @@ type settings struct {
 	OutcomeMarkerKeep    int    `env:"GATE_OUTCOME_MARKER_KEEP_DAYS" envDefault:"30" min:"1" max:"3650" doc:"days for which the owner of that table keeps its rows"`
 	MaxSessions          int    `env:"GATE_MAX_SESSIONS" envDefault:"1000" min:"1" max:"1000000" doc:"prepared-statement sessions at most; each has up to 100 statements and ends after 15 idle minutes"`
 	PlanEstimates        bool   `env:"GATE_PLAN_ESTIMATES" envDefault:"false" doc:"ask PostgreSQL for the plan of provably plain statements, in previews and for approvals, and for approvals what else a write reaches"`
+	DryRunTimeout        int    `env:"GATE_DRY_RUN_TIMEOUT_MS" envDefault:"1000" min:"1" max:"60000" doc:"milliseconds that the database may take for each step of a dry run, which holds its locks so long"`
+	DryRunLockTimeout    int    `env:"GATE_DRY_RUN_LOCK_TIMEOUT_MS" envDefault:"100" min:"1" max:"60000" doc:"milliseconds that a dry run waits for a lock"`
 	CatalogRefreshSecs   int    `env:"GATE_CATALOG_REFRESH_SECONDS" envDefault:"0" min:"0" max:"86400" doc:"how old, in seconds, what the gate knows of the database's catalogue may be, with which statements are judged by what stands behind their names; 0 = by their text alone"`
 	ReplayTimeout        int    `env:"GATE_POLICY_REPLAY_TIMEOUT_MS" envDefault:"30000" min:"1" max:"3600000" doc:"milliseconds for a replay"`
 	RequireImpact        bool   `env:"GATE_POLICY_REQUIRE_IMPACT" envDefault:"false" doc:"activation must name the impact it was reviewed with"`

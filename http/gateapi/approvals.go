@@ -83,6 +83,7 @@ func (a *api) approvalBody(p *projections.Approval, label string) ApprovalBody {
 	if p.AgentPolicyID != "" {
 		by = decidedBy{Layer: policy.LayerAgent, PolicyID: p.AgentPolicyID, RuleID: p.RuleID}
 	}
+	impact, over := a.impactOf(p, label, false)
 	return ApprovalBody{
 		ApprovalID: p.ID, Status: p.StatusAt(a.Now()), Resolution: optional(p.Resolution), SQL: p.SQL, PreparedSQL: optional(p.PreparedSQL), Parameters: orNone(p.Parameters),
 		Classification: json.RawMessage(p.Classification),
@@ -90,7 +91,7 @@ func (a *api) approvalBody(p *projections.Approval, label string) ApprovalBody {
 		CreatedAt:      timestamp(p.CreatedAt), ExpiresAt: timestamp(p.ExpiresAt), ResolvedAt: timestamp(p.ResolvedAt),
 		ResolvedBy: optional(p.ResolvedBy), Note: optional(p.Note), Profile: cmp.Or(p.Profile, sqlgate.ProfileDefault), Fingerprint: p.Fingerprint, PolicyVersion: p.PolicyVersion,
 		ReasonCode: p.ReasonCode, RuleID: p.RuleID, DecidedBy: by, Message: optional(p.Message), MaxRows: p.MaxRows, Principal: optional(p.Principal), AgentID: optional(p.AgentID), ExecutionID: optional(p.ExecutionID), UsedAt: timestamp(p.UsedAt),
-		RequestID: p.RequestID, Impact: impactOf(p, label), OverLimit: label != "" && overLimit(p), NotCountable: notCountable(p), Use: cmp.Or(string(p.Use), "free"), Withdrawn: p.Withdrawn != "",
+		RequestID: p.RequestID, Impact: impact, OverLimit: over, NotCountable: notCountable(p), Use: cmp.Or(string(p.Use), "free"), Withdrawn: p.Withdrawn != "",
 	}
 }
 
@@ -105,13 +106,6 @@ func (a *api) approvalAnswer(view *projections.View, p *projections.Approval, la
 		b.ExecutionState = &x.State
 	}
 	return b, err
-}
-
-// overLimit reports whether PostgreSQL expects a statement to change more rows than its
-// approval would let it: it would be rolled back.
-func overLimit(p *projections.Approval) bool {
-	var plan pgexec.Plan
-	return p.MaxRows != nil && json.Unmarshal([]byte(p.Impact), &plan) == nil && plan.Rows > *p.MaxRows
 }
 
 // notCountable is sqlgate.Uncounted of an approval's statement, whatever its limit: that of
@@ -131,13 +125,45 @@ func orNone(list []string) []string {
 	return list
 }
 
-// impactOf is the plan estimate that an operator is shown, since it tells what is in
-// the tables; null for others, and where none could be had.
-func impactOf(p *projections.Approval, label string) json.RawMessage {
-	if p.Impact == "" || label == "" {
-		return json.RawMessage("null")
+// impactOf is what an operator is shown of what a statement would do, since it tells what is in
+// the tables; null for others, and where nothing is known. While it is pending that is what its
+// last dry run has found, too, and with rows the rows of it. over reports whether a dry run, or
+// else PostgreSQL's estimate, has more rows than the approval lets change: it would be rolled back.
+func (a *api) impactOf(p *projections.Approval, label string, rows bool) (impact json.RawMessage, over bool) {
+	null := json.RawMessage("null")
+	if label == "" {
+		return null, false
 	}
-	return json.RawMessage(p.Impact)
+	fields := map[string]json.RawMessage{"tables": null}
+	known := p.Impact != "" && json.Unmarshal([]byte(p.Impact), &fields) == nil
+	impact = json.RawMessage(p.Impact)
+	if p.StatusAt(a.Now()) == projections.StatusPending {
+		if o := a.Gate.DryRunOf(p.RequestDigest, p.ExpiresAt); o != nil {
+			if !rows {
+				o.Shown = nil
+			}
+			if text, err := json.Marshal(o); err == nil {
+				fields["dry_run"] = text
+			}
+			if text, err := json.Marshal(fields); err == nil {
+				impact, known = text, true
+			}
+		}
+	}
+	if !known {
+		return null, false
+	}
+	var of struct {
+		pgexec.Plan
+		DryRun *sqlgate.DryRunOutcome `json:"dry_run"`
+	}
+	if p.MaxRows == nil || json.Unmarshal(impact, &of) != nil {
+		return impact, false
+	}
+	if of.DryRun != nil {
+		return impact, of.DryRun.RowsChanged > *p.MaxRows
+	}
+	return impact, of.Rows > *p.MaxRows
 }
 
 var approvalStatuses = []string{"", "pending", "expired", "resolved", "approved", "rejected"}
@@ -227,6 +253,7 @@ func (a *api) getApproval(c *httpd.Call) error {
 	if err != nil {
 		return commands.ViewFault(err)
 	}
+	b.Impact, _ = a.impactOf(&p, label, true)
 	var of classify.Classification
 	if label != "" && query.Get("reach") == "now" && b.Status == projections.StatusPending && json.Unmarshal(b.Classification, &of) == nil {
 		view.Close()

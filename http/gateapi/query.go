@@ -138,8 +138,10 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 	switch mode := query.Get("mode"); {
 	case mode == "preview":
 		r.Preview = true
+	case mode == "dry_run":
+		r.DryRun = true
 	case query.Has("mode") && mode != "live": // empty is no mode either
-		fields["mode"] = "must be live or preview"
+		fields["mode"] = "must be live, preview or dry_run"
 	}
 	switch {
 	case body.SQL == nil && !query.Has("sql"):
