@@ -376,6 +376,9 @@ func DidOf(raw json.RawMessage) (executionID, words string) {
 // says, or the word of PostgreSQL, which leaves out what cascades and triggers changed.
 func InAll(did, tag, path string) string {
 	kind, rows, _ := strings.Cut(tag, " ")
+	if path == "dry_run" {
+		return cmp.Or(did, tag) + ", and was rolled back"
+	}
 	if did != "" || rows == "" || path == "read" || !slices.Contains([]string{"INSERT", "UPDATE", "DELETE", "MERGE", "SELECT", "COPY"}, kind) {
 		return cmp.Or(did, tag)
 	}

@@ -2,7 +2,9 @@ package controlplane
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -125,6 +127,7 @@ type approval struct {
 	Principal      string     `json:"principal"`
 	AgentID        string     `json:"agent_id"`
 	Impact         *plan      `json:"impact"`
+	DryRun         *dryRun    `json:"-"`           // of impact
 	ReachedNow     *plan      `json:"reached_now"` // its tables alone
 	Renewed        *renewal   `json:"-"`
 	OverLimit      bool       `json:"estimate_exceeds_max_rows"`
@@ -134,6 +137,68 @@ type approval struct {
 	UsedAt         *time.Time `json:"used_at"`
 	RequestID      string     `json:"request_id"`
 	Withdrawn      bool       `json:"withdrawn"`
+}
+
+// UnmarshalJSON tells apart what PostgreSQL says of a statement and what a dry run of it has
+// found: where there is the second alone, nothing is known of the first.
+func (a *approval) UnmarshalJSON(text []byte) error {
+	type record approval
+	if err := json.Unmarshal(text, (*record)(a)); err != nil || a.Impact == nil {
+		return err
+	}
+	if a.DryRun = a.Impact.DryRun; a.DryRun != nil && a.Impact.Node == "" && a.Impact.Tables == nil && a.Impact.Unplanned == "" && a.Impact.Omitted == "" {
+		a.Impact = nil
+	}
+	return nil
+}
+
+// A dryRun is what the statement would have changed when it was tried.
+type dryRun struct {
+	At          time.Time `json:"at"`
+	ExecutionID string    `json:"execution_id"`
+	RowsChanged int64     `json:"rows_changed"`
+	MaxRows     int64     `json:"max_rows"`
+	Tables      []struct {
+		Table    string `json:"table"`
+		Inserted int64  `json:"inserted"`
+		Updated  int64  `json:"updated"`
+		Deleted  int64  `json:"deleted"`
+		Cascade  bool   `json:"cascade"`
+	} `json:"tables"`
+	Shown struct {
+		Tables []struct {
+			Table  string            `json:"table"`
+			Before []json.RawMessage `json:"before"`
+			After  []json.RawMessage `json:"after"`
+		} `json:"tables"`
+	} `json:"shown"`
+	RowsOmitted string `json:"rows_omitted"`
+}
+
+// Words say it in one line, with the time at which it was so.
+func (d *dryRun) Words() string {
+	return fmt.Sprintf("would change %s in %s, at %s", plural(int(d.RowsChanged), "row", "rows"), plural(len(d.Tables), "table", "tables"), d.At.UTC().Format(time.TimeOnly))
+}
+
+// Counts are the tables, a line each.
+func (d *dryRun) Counts() (lines []string) {
+	for _, t := range d.Tables {
+		var parts []string
+		for _, p := range []struct {
+			n    int64
+			word string
+		}{{t.Inserted, "inserted"}, {t.Updated, "updated"}, {t.Deleted, "deleted"}} {
+			if p.n > 0 {
+				parts = append(parts, thousands(p.n)+" "+p.word)
+			}
+		}
+		line := t.Table + ": " + strings.Join(parts, ", ")
+		if t.Cascade {
+			line += ", by a foreign key"
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 // A plan is what PostgreSQL expects of a statement that it did not run, where it was
@@ -147,6 +212,7 @@ type plan struct {
 	More      int       `json:"tables_more"`    // beyond those that are listed
 	Unplanned string    `json:"plan_omitted"`   // why it was not asked
 	Omitted   string    `json:"tables_omitted"` // why those could not be asked for
+	DryRun    *dryRun   `json:"dry_run"`
 }
 
 // tables is for a plan that could not be had, too.

@@ -509,7 +509,7 @@ var anchorWords = map[string]string{
 
 // pathWords and basisWords say how a statement ran, and how its outcome is known
 // (design/execution-and-wire.md).
-var pathWords = map[string]string{"tx": "in a transaction", "alone": "outside a transaction", "read": "as a read, in a transaction that can't write"}
+var pathWords = map[string]string{"dry_run": "dry, in a transaction that was rolled back", "tx": "in a transaction", "alone": "outside a transaction", "read": "as a read, in a transaction that can't write"}
 
 var basisWords = map[string]string{
 	"pg_xact_status": "the database's own record of transactions", "marker": "a row that the transaction left behind", "commit_acknowledged": "the answer to its COMMIT",
