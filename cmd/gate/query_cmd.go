@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"writegate/http/gateapi"
+	"writegate/sqlgate"
 )
 
 // A queryOptions is what `gate query` sends beside the statement.
@@ -31,7 +32,7 @@ type queryOptions struct {
 func (a *app) queryCommand() *cobra.Command {
 	o := queryOptions{claims: map[string]*string{}, client: clientOptions{operator: true}}
 	var key string
-	var preview bool
+	var preview, dryRun bool
 	cmd := &cobra.Command{
 		Use: "query SQL", Short: "Send a statement through a running gate, and show what became of it", Args: cobra.ExactArgs(1),
 		Long: `Send a statement through a running gate, and show what became of it. SQL may be "-", which reads
@@ -49,8 +50,13 @@ Who asks is what the flags claim: nobody verifies it. No operator token is sent.
 				args[0] = string(read)
 			}
 			o.params = given(url.Values{"idempotency_key": {key}})
-			if preview {
+			switch {
+			case preview && dryRun:
+				return exitWith(exitUsage, errors.New("--preview runs nothing, and --dry-run runs the statement: give one of them"))
+			case preview:
 				o.params.Set("mode", "preview")
+			case dryRun:
+				o.params.Set("mode", "dry_run")
 			}
 			return a.ask(c.Context(), &o, args[0])
 		},
@@ -76,6 +82,7 @@ Who asks is what the flags claim: nobody verifies it. No operator token is sent.
 	claim("execution-profile", "", "default, latency or bulk")
 	cmd.Flags().StringVar(&key, "idempotency-key", "", "the statement runs once under it, however often it is sent")
 	cmd.Flags().BoolVar(&preview, "preview", false, "classify and decide alone: nothing runs and nothing is recorded")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "run it, count what it changes, and roll it back, where the policy takes that")
 	cmd.Flags().BoolVar(&o.wait, "wait", false, "where a person has to decide, wait for that, and run it then")
 	return clientFlags(cmd, &o.client, "print the gate's answer as it came")
 }
@@ -83,20 +90,21 @@ Who asks is what the flags claim: nobody verifies it. No operator token is sent.
 // A queryAnswer is an answer to POST /query, whatever it says.
 type queryAnswer struct {
 	gateRefusal
-	Decision      string           `json:"decision"`
-	ReasonCode    string           `json:"reason_code"`
-	Remedy        string           `json:"remedy"`
-	State         string           `json:"execution_state"`
-	ExecutionID   string           `json:"execution_id"`
-	ApprovalID    string           `json:"approval_id"`
-	Expires       *string          `json:"approval_expires_at"`
-	CommandTag    string           `json:"command_tag"`
-	WouldExecute  *bool            `json:"would_execute"`
-	Enforced      *bool            `json:"enforced"`
-	RowsOmitted   bool             `json:"rows_omitted"`
-	PolicyVersion string           `json:"policy_version"`
-	Columns       []queryColumn    `json:"columns"`
-	Rows          []map[string]any `json:"rows"`
+	Decision      string                 `json:"decision"`
+	ReasonCode    string                 `json:"reason_code"`
+	Remedy        string                 `json:"remedy"`
+	State         string                 `json:"execution_state"`
+	ExecutionID   string                 `json:"execution_id"`
+	ApprovalID    string                 `json:"approval_id"`
+	Expires       *string                `json:"approval_expires_at"`
+	CommandTag    string                 `json:"command_tag"`
+	WouldExecute  *bool                  `json:"would_execute"`
+	Enforced      *bool                  `json:"enforced"`
+	RowsOmitted   bool                   `json:"rows_omitted"`
+	PolicyVersion string                 `json:"policy_version"`
+	DryRun        *sqlgate.DryRunOutcome `json:"dry_run"`
+	Columns       []queryColumn          `json:"columns"`
+	Rows          []map[string]any       `json:"rows"`
 }
 
 type queryColumn struct {
@@ -146,7 +154,7 @@ func (a *app) ask(ctx context.Context, o *queryOptions, sql string) error {
 		if o.client.json {
 			err = writeLine(a.out, raw)
 		} else {
-			if answer.ExecutionID != "" && len(answer.Columns) == 0 {
+			if answer.ExecutionID != "" && len(answer.Columns) == 0 && answer.DryRun == nil {
 				answer.CommandTag = cmp.Or(client.did(ctx, url.Values{"execution_id": {answer.ExecutionID}})[answer.ExecutionID], answer.CommandTag)
 			}
 			err = a.printAnswer(&answer, response.StatusCode)
@@ -201,6 +209,9 @@ func (a *app) untilDecided(ctx context.Context, client *gateClient, id string) e
 
 // printAnswer shows rows as a table, and of what did not run why, and what to do.
 func (a *app) printAnswer(answer *queryAnswer, status int) error {
+	if status == http.StatusOK && answer.DryRun != nil {
+		return a.printDryRun(answer)
+	}
 	if status == http.StatusOK && answer.WouldExecute == nil {
 		return a.printRows(answer)
 	}
@@ -223,6 +234,22 @@ func (a *app) printAnswer(answer *queryAnswer, status int) error {
 	}
 	out.WriteString(detailLines(answer.Details))
 	_, err := io.WriteString(a.out, out.String())
+	return err
+}
+
+// printDryRun says what would change, table by table.
+func (a *app) printDryRun(answer *queryAnswer) error {
+	t := tabwriter.NewWriter(a.out, 0, 4, 2, ' ', 0)
+	if len(answer.DryRun.Tables) > 0 {
+		fmt.Fprintln(t, "TABLE\tINSERTED\tUPDATED\tDELETED")
+	}
+	for _, one := range answer.DryRun.Tables {
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\n", visible(one.Table), one.Inserted, one.Updated, one.Deleted)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(a.err, "Rolled back: it %s. That is no promise. The policy says %s.\n", answer.DryRun.Words(), answer.Decision)
 	return err
 }
 
