@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"writegate/agentctl"
@@ -82,6 +84,7 @@ INSERT INTO other SELECT n FROM generate_series(1, 10) AS n`
 const allThere = `SELECT md5(string_agg(concat(t.relname, query_to_xml(CASE t.relkind WHEN 'S' THEN format('SELECT last_value, is_called FROM %I', t.relname)
  ELSE format('SELECT ctid, xmin, * FROM %I ORDER BY ctid', t.relname) END, true, true, '')::text, t.reltuples, t.relpages), '' ORDER BY t.relname)) FROM pg_class AS t WHERE t.relkind IN ('r', 'S') AND t.relnamespace = 'public'::regnamespace`
 
+// locksHeld are those of others.
 const locksHeld = `SELECT count(*) FROM pg_locks WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid <> pg_backend_pid()`
 
 func newRehearsed(t *testing.T) *agentWorld {
@@ -275,6 +278,65 @@ func TestADryRunIsRefusedWithTheReason(t *testing.T) {
 	require.Equal(t, "0", w.value(t, locksHeld))
 }
 
+// One that takes too long is ended, and it is known at once that nothing was applied.
+func TestADryRunThatTakesTooLong(t *testing.T) {
+	t.Parallel()
+	w := newRehearsed(t)
+	w.testGate = startGate(t, w.gateDir, "GATE_DRY_RUN_TIMEOUT_MS=2000", "GATE_DRY_RUN_LOCK_TIMEOUT_MS=60000")
+	before := w.value(t, allThere)
+	r := w.dry(t, "UPDATE leaf SET note = 'x' WHERE (SELECT count(*) FROM generate_series(1, 100000000000)) > 0")
+	require.Equal(t, http.StatusGatewayTimeout, r.status, "%s", r.body)
+	require.Equal(t, "unknown", r.text(t, "execution_state"))
+	require.Equal(t, "aborted", r.json(t)["details"].(map[string]any)["outcome"])
+	require.Equal(t, "failure", w.get(t, "/executions/"+r.text(t, "execution_id")).text(t, "execution_state"))
+	require.Equal(t, before, w.value(t, allThere))
+}
+
+func TestDryRunsOfATableGoOneByOne(t *testing.T) {
+	t.Parallel()
+	w := newRehearsed(t)
+	w.testGate = startGate(t, w.gateDir, "GATE_DRY_RUN_TIMEOUT_MS=60000", "GATE_DRY_RUN_LOCK_TIMEOUT_MS=60000")
+	side, err := pgconn.Connect(t.Context(), w.database)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = side.Close(context.Background()) })
+	require.NoError(t, says(side, "BEGIN; UPDATE spoke SET n = 0 WHERE id = 1"))
+	first := make(chan reply, 1)
+	go func() {
+		r, err := w.try(http.MethodPost, "/query?mode=dry_run", mustJSON(t, ask("UPDATE spoke SET n = 1 WHERE id = 1")))
+		if err != nil {
+			r.body = []byte(err.Error())
+		}
+		first <- r
+	}()
+	require.Eventually(t, func() bool {
+		return w.value(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == "1"
+	}, startPatience, pollEvery)
+	for _, sql := range []string{"UPDATE spoke SET n = 2 WHERE id = 7", "DELETE FROM hub WHERE id = 5"} { // the second would take rows of it along
+		r := w.dry(t, sql)
+		require.Equal(t, http.StatusUnprocessableEntity, r.status, "%s", r.body)
+		require.Equal(t, "busy", r.json(t)["details"].(map[string]any)["reason"])
+	}
+	require.NoError(t, says(side, "ROLLBACK"))
+	require.Equal(t, http.StatusOK, (<-first).status)
+	require.Equal(t, http.StatusOK, w.dry(t, "UPDATE spoke SET n = 2 WHERE id = 7").status)
+}
+
+// With the catalogue at hand the decision reads what stands behind the statement, and it is
+// dry-run all the same, against the same definitions.
+func TestADryRunBesideTheCatalogue(t *testing.T) {
+	t.Parallel()
+	w := startRehearsed(t, "GATE_CATALOG_REFRESH_SECONDS=3600")
+	before := w.value(t, allThere)
+	r := w.dry(t, "DELETE FROM hub WHERE id = 3")
+	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+	require.Equal(t, "hub 0/0/1, leaf 0/8/0 cascade, spoke 0/0/4 cascade", dryTables(t, r.json(t)["dry_run"]))
+	require.Equal(t, "bin 0/3/0", dryTables(t, w.dry(t, "UPDATE bin SET v = 'x' WHERE k < 9").json(t)["dry_run"]))
+	require.Equal(t, before, w.value(t, allThere))
+	w.execute(t, "CREATE FUNCTION fired() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; CREATE TRIGGER t BEFORE UPDATE ON bin FOR EACH ROW EXECUTE FUNCTION fired()")
+	r = w.dry(t, "UPDATE bin SET v = 'x' WHERE k < 9") // the catalogue is that of before
+	require.Equal(t, "dry_run_refused", r.text(t, "error_code"), "%s", r.body)
+}
+
 func TestADryRunTakesNothingOfAShadow(t *testing.T) {
 	t.Parallel()
 	w := startRehearsed(t, "GATE_MODE=shadow")
@@ -356,6 +418,14 @@ func TestRandomDryRuns(t *testing.T) {
 	w := startRehearsed(t)
 	w.activate(t, strings.NewReplacer("REQUIRE_APPROVAL", "ALLOW", "approval: { max_rows: 5 }", "", "version: 1.0.0", "version: 1.1.0", "match: { tables_written: [public.hub", "match: { class: [write], query_types_only: [INSERT, UPDATE, DELETE, SELECT], tables_written_only: [public.hub",
 		"match: { tables_written: [public.tree]", "match: { class: [write], query_types_only: [INSERT, UPDATE, DELETE, SELECT], tables_written_only: [public.tree]", "match: { tables_written: [public.silent]", "match: { class: [write], query_types_only: [INSERT], tables_written_only: [public.silent]").Replace(dryRunPolicy))
+	side, err := pgconn.Connect(t.Context(), w.database)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = side.Close(context.Background()) })
+	value := func(sql string) string {
+		results, err := side.Exec(t.Context(), sql).ReadAll()
+		require.NoError(t, err)
+		return string(results[0].Rows[0][0])
+	}
 	r := rand.New(rand.NewPCG(seed, 7))
 	id := func() int { return 1 + r.IntN(60) }
 	fresh := 1000
@@ -399,7 +469,7 @@ func TestRandomDryRuns(t *testing.T) {
 	}
 	look := func(xid string) map[string][2]int {
 		found := map[string][2]int{}
-		for _, line := range strings.Split(w.value(t, fmt.Sprintf(counts, strings.ReplaceAll(strings.Join(of, " UNION ALL "), "%[1]s", xid))), ",") {
+		for _, line := range strings.Split(value(fmt.Sprintf(counts, strings.ReplaceAll(strings.Join(of, " UNION ALL "), "%[1]s", xid))), ",") {
 			var name string
 			var pair [2]int
 			_, err := fmt.Sscan(line, &name, &pair[0], &pair[1])
@@ -411,10 +481,10 @@ func TestRandomDryRuns(t *testing.T) {
 	changed := 0
 	for i := range n {
 		sql := next()
-		before, stood := look("0"), w.value(t, allThere)
+		before, stood := look("0"), value(allThere)
 		told := w.dry(t, sql)
-		require.Equal(t, stood, w.value(t, allThere), "%d: %s", i, sql)
-		require.Equal(t, "0", w.value(t, locksHeld), "%d: %s", i, sql)
+		require.Equal(t, stood, value(allThere), "%d: %s", i, sql)
+		require.Equal(t, "0", value(locksHeld), "%d: %s", i, sql)
 		real := w.query(t, ask(sql))
 		require.Equal(t, real.status, told.status, "%d: %s: %s, then %s", i, sql, told.body, real.body)
 		if real.status != http.StatusOK {

@@ -354,3 +354,12 @@ func TestWhatRulesSayTakesNoMoreThanIsCounted(t *testing.T) {
 		}
 	}
 }
+
+func TestRulesOfAgentsTakeNoDryRunWhereTheyDecide(t *testing.T) {
+	base := policy.Result{Decision: policy.Allow, DryRun: &policy.DryRunTerms{}}
+	require.NotNil(t, Tighten(base, &event.AgentLayer{Decision: "ALLOW"}).DryRun)
+	require.Nil(t, Tighten(base, &event.AgentLayer{Decision: "REQUIRE_APPROVAL", TTLSeconds: 60}).DryRun)
+	require.Nil(t, Tighten(base, &event.AgentLayer{Decision: "BLOCK"}).DryRun)
+	base.Decision = policy.RequireApproval
+	require.NotNil(t, Tighten(base, &event.AgentLayer{Decision: "REQUIRE_APPROVAL", TTLSeconds: 60}).DryRun, "the gate's own rules ask as well, and take it")
+}

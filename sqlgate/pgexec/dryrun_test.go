@@ -256,7 +256,9 @@ func TestWhatChangesBehindADryRunDoesNotComeBetween(t *testing.T) {
 func TestADryRunThatFailsSaysWhatTheDatabaseSaid(t *testing.T) {
 	db, side := open(t, patient)
 	side.run(dryWorld)
+	side.run("INSERT INTO other VALUES (1, 1); CREATE PUBLICATION told FOR TABLE other")
 	for sql, state := range map[string]string{
+		"UPDATE other SET n = 5":           "55000", // it publishes updates, and has no identity of rows to do so by
 		"INSERT INTO hub (id) VALUES (1)":  "23505",
 		"INSERT INTO late VALUES (1, 999)": "23503", // a deferred check is made
 		"UPDATE hub SET id = 1 / (id - 1)": "22012",
@@ -269,6 +271,34 @@ func TestADryRunThatFailsSaysWhatTheDatabaseSaid(t *testing.T) {
 		require.Equal(t, state, result.SQLState, sql)
 		require.Equal(t, OutcomeAborted, result.Outcome)
 	}
+	givenBack(t, db)
+}
+
+// A role can be kept from what it may not lock: then somebody could put a trigger there meanwhile.
+func TestADryRunNeedsTheRightsOfItsRole(t *testing.T) {
+	s := newRoleServer(t)
+	s.in("SET ROLE app_owner; CREATE TABLE hub (id int PRIMARY KEY); CREATE TABLE spoke (id int PRIMARY KEY, hub int REFERENCES hub ON DELETE CASCADE); CREATE TABLE part (k int) PARTITION BY RANGE (k); CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10); INSERT INTO hub VALUES (1); INSERT INTO spoke VALUES (1, 1)")
+	s.in("CREATE ROLE hand LOGIN PASSWORD 'hand'; GRANT CONNECT ON DATABASE app TO hand; GRANT USAGE ON SCHEMA public TO hand; GRANT INSERT, DELETE, SELECT (id) ON hub TO hand; GRANT INSERT ON part TO hand")
+	db, _ := openURL(t, s.URLFor("hand", "hand", "app"), patient)
+	refused := func(sql, table, says string) {
+		_, _, err := dry(t, db, sql, table, "")
+		f, _ := fault.As(err)
+		require.NotNil(t, f, sql)
+		require.Equal(t, fault.DryRunRefused, f.Code, f.Message)
+		require.Contains(t, f.Message, says)
+	}
+	refused("DELETE FROM hub WHERE id = 1", "public.hub", "may not lock every table")
+	refused("INSERT INTO part VALUES (1)", "public.part", "may not lock every table")
+	_, report, err := dry(t, db, "INSERT INTO hub VALUES (2)", "public.hub", "")
+	require.NoError(t, err)
+	require.Equal(t, "public.hub 1/0/0", report.words())
+	require.Equal(t, "the gate's database role may not read all tables", report.RowsOmitted)
+	s.in("GRANT UPDATE ON spoke TO hand; GRANT UPDATE ON part TO hand")
+	_, report, err = dry(t, db, "DELETE FROM hub WHERE id = 1", "public.hub", "")
+	require.NoError(t, err)
+	require.Equal(t, "public.hub 0/0/1, public.spoke 0/0/1 cascade", report.words())
+	_, _, err = dry(t, db, "INSERT INTO part VALUES (1)", "public.part", "")
+	require.NoError(t, err)
 	givenBack(t, db)
 }
 

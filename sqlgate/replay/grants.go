@@ -123,11 +123,15 @@ func (g *grants) use(e *event.Envelope, p *event.GrantUsed) (fields []string) {
 }
 
 // dispatched holds a dispatch against the use that it needs: none runs under a grant without.
+// And what is dispatched to be rolled back was decided as a dry run, and nothing else was.
 func (g *grants) dispatched(e *event.Envelope, p *event.ExecutionDispatched) []string {
 	d, used := g.decided, g.used == e.Context.ExecutionID
 	g.used = ""
 	if d == nil || d.RequestID != e.Context.RequestID {
 		return nil
+	}
+	if dry := p.Path == event.PathDryRun; dry != (d.Run == event.RunDryRun) || dry && (d.Recorded.DryRun == nil || d.Recorded.Decision == policy.Block) {
+		return []string{fmt.Sprintf("dry_run: the statement was dispatched by the path %s, and its decision says %s, run %s, dry run %s", p.Path, d.Recorded.Decision, d.Run, dryRunWords(d.Recorded.DryRun))}
 	}
 	if (d.GrantID != "") != used {
 		return []string{fmt.Sprintf("grant: recorded %q, the dispatch of the statement used it: %t", d.GrantID, used)}
