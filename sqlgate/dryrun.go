@@ -176,8 +176,9 @@ func (g *Gate) dryRunRequest(s *submission) pgexec.DryRunRequest {
 	r := pgexec.DryRunRequest{
 		Written: c.TablesWritten, Read: c.TablesRead, Columns: c.ColumnsWritten, Words: names.Words, Operators: names.Operators,
 		Time: g.DryRunTimeout, LockTime: g.DryRunLockTimeout, Safe: g.safeFunctions,
-		// Which columns an INSERT names can't be told from those that its conflict updates.
-		Defaults: slices.Contains(names.Words, "default") || slices.Contains(c.Flags, classify.FlagOnConflict),
+		// OVERRIDING USER VALUE takes the sequence of a column that is named. Which columns an INSERT
+		// names can't be told from those that its conflict updates.
+		Defaults: slices.Contains(names.Words, "default") || slices.Contains(names.Words, "overriding") || slices.Contains(c.Flags, classify.FlagOnConflict),
 	}
 	for queryType, bit := range map[string]int{classify.TypeInsert: pgexec.TriggersInsert, classify.TypeUpdate: pgexec.TriggersUpdate, classify.TypeDelete: pgexec.TriggersDelete} {
 		if c.QueryType == queryType || slices.Contains(c.QueryTypes, queryType) {

@@ -465,7 +465,11 @@ var dryCountSQL = inCatalog(`SELECT COALESCE(string_agg(concat(c.oid, '=', c.i, 
 // reach is what changes: what is written by name, what foreign keys take along, and what lies
 // below these; of an event 4 is INSERT, 8 DELETE, 16 UPDATE, 32 that all defaults are taken. rel is
 // that, what is read, and all that is of one tree with it, since bounds of partitions are asked
-// too; w tells that its rows may change. near are the tables beside it that foreign keys look at.
+// too; w tells that its rows may change. strange are base types of users', such as extensions bring:
+// no expression is of one, since columns of them are refused, their names in the text too, and casts
+// that the server makes by itself. So an operator of two of them, or of one and text, is apart: constants
+// without a type alone could mean it. Where one of the same name is built in for text that one leads, and
+// they mean that; where one is built in at all, and its types are of another category, they mean neither, and the server refuses the text. near are the tables beside it that foreign keys look at.
 var plainSQL = inCatalog(`WITH RECURSIVE named AS (
  SELECT c.oid, n.said, n.w, c.relkind FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS s ON s.oid = c.relnamespace
   JOIN (SELECT w.said, true AS w FROM unnest($1::text[]) AS w(said) UNION ALL SELECT r.said, false FROM unnest($2::text[]) AS r(said)) AS n ON n.said = concat(s.nspname, '.', c.relname)
@@ -489,6 +493,11 @@ own AS (SELECT 'pg_catalog.pg_class'::regclass::oid AS classid, near.oid AS obji
  UNION ALL SELECT 'pg_catalog.pg_attrdef'::regclass::oid, x.oid, near.oid FROM pg_catalog.pg_attrdef AS x JOIN near ON x.adrelid = near.oid
  UNION ALL SELECT 'pg_catalog.pg_statistic_ext'::regclass::oid, x.oid, near.oid FROM pg_catalog.pg_statistic_ext AS x JOIN near ON x.stxrelid = near.oid
  UNION ALL SELECT 'pg_catalog.pg_policy'::regclass::oid, x.oid, near.oid FROM pg_catalog.pg_policy AS x JOIN near ON x.polrelid = near.oid),
+strange AS (SELECT t.oid, t.typcategory FROM pg_catalog.pg_type AS t WHERE t.oid >= 16384::oid AND t.typtype = 'b'::"char" AND t.typelem = 0::oid AND NOT t.typispreferred),
+apart AS (SELECT o.oid FROM pg_catalog.pg_operator AS o LEFT JOIN strange AS l ON l.oid = o.oprleft LEFT JOIN strange AS r ON r.oid = o.oprright
+ WHERE l.oid IS NOT NULL AND (r.oid IS NOT NULL OR o.oprright = 25::oid) OR r.oid IS NOT NULL AND o.oprleft = 25::oid),
+leads AS (SELECT a.oid FROM apart AS a JOIN pg_catalog.pg_operator AS o ON o.oid = a.oid WHERE EXISTS (SELECT FROM pg_catalog.pg_operator AS b WHERE b.oid < 16384::oid AND b.oprname = o.oprname AND b.oprleft <> 0::oid
+  AND (b.oprleft = 25::oid AND b.oprright = 25::oid OR NOT EXISTS (SELECT FROM pg_catalog.pg_type AS t WHERE (t.oid = o.oprleft OR t.oid = o.oprright) AND t.typcategory <> 'U'::"char")))),
 enums AS (SELECT t.oid FROM pg_catalog.pg_type AS t WHERE t.typtype = 'e'::"char" UNION ALL SELECT t.typarray FROM pg_catalog.pg_type AS t WHERE t.typtype = 'e'::"char"),
 taken AS (SELECT a.attrelid, a.attnum, concat(c.said, '.', a.attname) AS said, a.attidentity FROM pg_catalog.pg_attribute AS a JOIN called AS c ON c.oid = a.attrelid
  WHERE a.attnum > 0::int2 AND NOT a.attisdropped AND a.attgenerated = ''::"char" AND (a.atthasdef OR a.attidentity <> ''::"char")
@@ -513,9 +522,10 @@ refused(place, why) AS (
  UNION ALL SELECT 9, concat(f.what, ' calls ', f.name, CASE WHEN f.name = ANY ('{nextval,setval}'::text[]) THEN ', and a sequence does not go back' ELSE ', which is volatile' END) FROM calls AS f WHERE f.provolatile = 'v'::"char"
  UNION ALL SELECT 10, concat(s.what, ' reads other tables') FROM stored AS s WHERE strpos(s.form, '{SUBLINK ') > 0
  UNION ALL SELECT 11, concat('a function that is not built in bears the name ', p.proname, ', which the text has') FROM pg_catalog.pg_proc AS p WHERE p.oid >= 16384::oid AND p.proname::text = ANY ($4)
- UNION ALL SELECT 12, concat('an operator that is not built in bears the name ', o.oprname, ', which the text has or implies') FROM pg_catalog.pg_operator AS o WHERE o.oid >= 16384::oid AND o.oprname::text = ANY ($5)
+ UNION ALL SELECT 12, concat('an operator that is not built in bears the name ', o.oprname, ', which the text has or implies') FROM pg_catalog.pg_operator AS o WHERE o.oid >= 16384::oid AND o.oprname::text = ANY ($5) AND NOT EXISTS (SELECT FROM leads WHERE leads.oid = o.oid)
  UNION ALL SELECT 13, concat('a type that is not built in bears the name ', t.typname, ', which the text has') FROM pg_catalog.pg_type AS t WHERE t.oid >= 16384::oid AND t.typname::text = ANY ($4) AND t.typtype <> 'c'::"char" AND t.typelem = 0::oid
- UNION ALL SELECT 14, 'the database has casts that are not built in' FROM pg_catalog.pg_cast AS k WHERE k.oid >= 16384::oid
+ UNION ALL SELECT 14, concat('the database has a cast that is not built in, from ', k.castsource::regtype, ' to ', k.casttarget::regtype) FROM pg_catalog.pg_cast AS k WHERE k.oid >= 16384::oid
+  AND NOT EXISTS (SELECT FROM strange AS s WHERE s.oid = k.castsource OR s.oid = k.casttarget AND k.castcontext <> 'i'::"char")
  UNION ALL SELECT 15, 'it reaches more tables than are looked at' FROM (SELECT count(*) AS n FROM near) AS x WHERE x.n > ` + strconv.Itoa(mostDryTables) + `::int8)
 SELECT json_build_object('refused', COALESCE((SELECT r.why FROM refused AS r ORDER BY r.place, r.why COLLATE "C" LIMIT 1), ''),
  'locks', (SELECT COALESCE(json_agg(c.quoted ORDER BY c.oid), '[]'::json) FROM called AS c WHERE EXISTS (SELECT FROM reach AS r WHERE r.oid = c.oid AND NOT r.below)),

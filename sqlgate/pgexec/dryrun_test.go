@@ -41,6 +41,11 @@ func beginDry(t testing.TB, db *DB, sql, written, read string, change ...func(*D
 	if strings.Contains(sql, "ON CONFLICT") {
 		r.Events, r.Defaults = TriggersInsert|TriggersUpdate, true
 	}
+	for _, operator := range []string{"<@@>"} {
+		if strings.Contains(sql, operator) {
+			r.Operators = append(r.Operators, operator)
+		}
+	}
 	for _, c := range change {
 		c(&r)
 	}
@@ -112,7 +117,7 @@ func TestADryRunCountsWhatTheStatementChangesAndUndoesIt(t *testing.T) {
 		require.Empty(t, report.RowsOmitted, c.sql)
 	}
 	require.Equal(t, before, side.ask(contents))
-	require.Equal(t, "0", side.ask("SELECT count(*) FROM pg_locks WHERE pid <> pg_backend_pid() AND locktype IN ('relation', 'tuple') AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"))
+	require.Equal(t, "0", side.ask("SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE a.backend_type = 'client backend' AND pid <> pg_backend_pid() AND l.locktype IN ('relation', 'tuple') AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"))
 	givenBack(t, db)
 
 	side.run("DELETE FROM part WHERE k = 100") // a row that moves is deleted here and inserted there
@@ -178,7 +183,11 @@ func TestADryRunRefusesWhatIsNotPlain(t *testing.T) {
 		{"ALTER TABLE other ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON other USING (pg_try_advisory_lock(n))", "DROP POLICY p ON other; ALTER TABLE other DISABLE ROW LEVEL SECURITY", "DELETE FROM other", "public.other", "", "pg_try_advisory_lock, which is volatile"},
 		{"CREATE FUNCTION code.length(text) RETURNS int LANGUAGE sql AS 'SELECT 1'", "DROP FUNCTION code.length", "UPDATE hub SET name = 'x' WHERE length(name) > 1", "public.hub", "", "bears the name length"},
 		{"CREATE FUNCTION code.plus(hub, int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE OPERATOR code.+ (LEFTARG = hub, RIGHTARG = int, FUNCTION = code.plus)", "DROP FUNCTION code.plus CASCADE", "UPDATE other SET n = n + 1", "public.other", "", "bears the name +"},
-		{"CREATE CAST (code.pair AS text) WITH INOUT AS ASSIGNMENT", "DROP CAST (code.pair AS text)", "UPDATE other SET n = 1", "public.other", "", "casts"},
+		{"CREATE CAST (code.pair AS text) WITH INOUT AS ASSIGNMENT", "DROP CAST (code.pair AS text)", "UPDATE other SET n = 1", "public.other", "", "a cast that is not built in, from code.pair to text"},
+		{"CREATE EXTENSION citext; CREATE CAST (bigint AS citext) WITH INOUT AS IMPLICIT", "DROP EXTENSION citext CASCADE", "UPDATE other SET n = 1", "public.other", "", "a cast that is not built in, from bigint to citext"},
+		{"CREATE DOMAIN code.n AS int; CREATE FUNCTION code.plus(code.n, code.n) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE OPERATOR code.+ (LEFTARG = code.n, RIGHTARG = code.n, FUNCTION = code.plus)", "DROP DOMAIN code.n CASCADE", "UPDATE other SET n = n + 1", "public.other", "", "bears the name +"},
+		{"CREATE FUNCTION code.same(hub, hub) RETURNS bool LANGUAGE sql AS 'SELECT true'; CREATE OPERATOR code.= (LEFTARG = hub, RIGHTARG = hub, FUNCTION = code.same)", "DROP FUNCTION code.same CASCADE", "UPDATE hub SET name = 'x' WHERE hub = hub", "public.hub", "", "bears the name ="},
+		{"CREATE EXTENSION citext; CREATE FUNCTION code.both(citext, citext) RETURNS bool LANGUAGE sql AS 'SELECT true'; CREATE OPERATOR code.<@@> (LEFTARG = citext, RIGHTARG = citext, FUNCTION = code.both)", "DROP EXTENSION citext CASCADE", "UPDATE other SET n = 1 WHERE 'a' <@@> 'b'", "public.other", "", "bears the name <@@>"},
 		{"ALTER TABLE leaf ALTER spoke SET DEFAULT nextval('counter'); ALTER TABLE leaf DROP CONSTRAINT leaf_spoke_fkey; ALTER TABLE leaf ADD FOREIGN KEY (spoke) REFERENCES spoke ON DELETE SET DEFAULT NOT VALID",
 			"ALTER TABLE leaf ALTER spoke DROP DEFAULT", "DELETE FROM spoke", "public.spoke", "", "nextval"},
 		{"", "", "DELETE FROM pg_catalog.pg_class", "pg_catalog.pg_class", "", "a table of the server"},
@@ -200,7 +209,11 @@ func TestADryRunRefusesWhatIsNotPlain(t *testing.T) {
 	}
 	require.Equal(t, "f", side.ask("SELECT is_called FROM counter"))
 	require.Equal(t, "0", side.ask(advisoryLocks))
-	require.NoError(t, func() error { _, _, err := dry(t, db, "UPDATE other SET n = 1", "public.other", ""); return err }(), "all of it is undone")
+	side.run("CREATE EXTENSION citext; CREATE EXTENSION pg_trgm")
+	require.NoError(t, func() error {
+		_, _, err := dry(t, db, "UPDATE other SET n = n + 1 WHERE 'a' = 'b'", "public.other", "")
+		return err
+	}(), "all of it is undone, and types that no table of it has are no harm")
 	side.run("ALTER TABLE other ADD s serial; ALTER TABLE other ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON other USING (n > 1)")
 	_, report, err := dry(t, db, "INSERT INTO other (id, n, s) VALUES (1, 2, 3)", "public.other", "", func(r *DryRunRequest) { r.Columns = []string{"public.other.id", "public.other.n", "public.other.s"} })
 	require.NoError(t, err, "a default that is not taken is no harm, nor is a policy that computes")
