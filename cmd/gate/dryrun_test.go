@@ -83,8 +83,8 @@ DO $$ DECLARE t regclass; BEGIN FOR t IN SELECT oid FROM pg_class WHERE relkind 
 
 // allThere is all that the tables and sequences hold, with where each row lies and which
 // transaction left it there.
-const allThere = `SELECT md5(string_agg(concat(t.relname, query_to_xml(CASE t.relkind WHEN 'S' THEN format('SELECT last_value, is_called FROM %I', t.relname)
- ELSE format('SELECT ctid, xmin, * FROM %I ORDER BY ctid', t.relname) END, true, true, '')::text, t.reltuples, t.relpages), '' ORDER BY t.relname)) FROM pg_class AS t WHERE t.relkind IN ('r', 'S') AND t.relnamespace = 'public'::regnamespace`
+const allThere = `SELECT string_agg(concat(t.relname, ' ', md5(query_to_xml(CASE t.relkind WHEN 'S' THEN format('SELECT last_value, is_called FROM %I', t.relname)
+ ELSE format('SELECT ctid, xmin, * FROM %I ORDER BY ctid', t.relname) END, true, true, '')::text), ' ', t.reltuples, ' ', t.relpages), E'\n' ORDER BY t.relname) FROM pg_class AS t WHERE t.relkind IN ('r', 'S') AND t.relnamespace = 'public'::regnamespace`
 
 // locksHeld are those of others.
 const locksHeld = `SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid <> pg_backend_pid() AND a.backend_type = 'client backend'`
