@@ -1,5 +1,6 @@
-// Package docs carries the description of the HTTP API inside the binary, so
-// that a running gate answers with exactly the document of its version.
+// Package docs carries what of these pages the binary needs: the description of the HTTP API, so
+// that a running gate answers with exactly the document of its version, and the script of the
+// database's roles.
 //
 // openapi.yaml is what people read and change. Programs get it as JSON, as it
 // is, and once more with the paths under /v1 alone and nothing that those do
@@ -19,6 +20,11 @@ import (
 
 //go:embed openapi.yaml
 var page []byte
+
+// DatabaseRole is database-role.sql, which makes the roles of the gate.
+//
+//go:embed database-role.sql
+var DatabaseRole string
 
 // OpenAPI is openapi.yaml as JSON.
 var OpenAPI = sync.OnceValues(func() ([]byte, error) {

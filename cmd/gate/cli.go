@@ -143,8 +143,8 @@ func (a *app) rootCommand() *cobra.Command {
 It classifies each statement, evaluates a versioned policy (ALLOW, BLOCK, REQUIRE_APPROVAL),
 enforces the decision, and leaves hash-linked evidence of it that anyone can verify.
 
-Start with "gate demo": it needs no configuration and prints what to try. Every setting is an
-environment variable; "gate config" lists them with their values and where those come from.`,
+Start with "gate demo": it needs no configuration and prints what to try. "gate quickstart" puts a gate
+in front of a database of yours. Every setting is an environment variable; "gate config" lists them with their values and where those come from.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -154,7 +154,7 @@ environment variable; "gate config" lists them with their values and where those
 			return terminal.FilledIn(c, "condition", "sql", "accept-loss")
 		},
 	}
-	root.AddCommand(a.serveCommand(), a.demoCommand(), a.queryCommand(), a.approvalsCommand(), a.grantsCommand(), a.executionsCommand(), a.auditCommand(), a.policyCommand(), a.logCommand(), a.evidenceCommand(), a.keysCommand(), a.agentsCommand(), a.mcpCommand(), a.verifyCommand(), a.markerCommand(), a.controlPlaneCommand(), a.pgwireCommand(), a.configCommand(), a.versionCommand(), a.manCommand(), a.parseWorkerCommand())
+	root.AddCommand(a.serveCommand(), a.demoCommand(), a.quickstartCommand(), a.queryCommand(), a.approvalsCommand(), a.grantsCommand(), a.executionsCommand(), a.auditCommand(), a.policyCommand(), a.logCommand(), a.evidenceCommand(), a.keysCommand(), a.agentsCommand(), a.mcpCommand(), a.verifyCommand(), a.markerCommand(), a.controlPlaneCommand(), a.pgwireCommand(), a.configCommand(), a.versionCommand(), a.manCommand(), a.parseWorkerCommand())
 	root.InitDefaultCompletionCmd() // otherwise it comes with the first Execute, unchecked
 	if completion, _, err := root.Find([]string{"completion"}); err == nil {
 		completion.RunE = func(c *cobra.Command, _ []string) error { return c.Help() } // arguments of what can't run are not looked at

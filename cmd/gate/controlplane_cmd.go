@@ -114,9 +114,12 @@ hash. Put the line into CONTROL_PLANE_ADMIN_PASSWORD_HASH; in a shell, in single
 	}
 }
 
-func (a *app) readPassword() (string, error) {
+func (a *app) readPassword() (string, error) { return a.readSecret("Password: ") }
+
+// readSecret reads a line, from a terminal without showing it.
+func (a *app) readSecret(prompt string) (string, error) {
 	if f, ok := a.in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		fmt.Fprint(a.err, "Password: ")
+		fmt.Fprint(a.err, prompt)
 		typed, err := term.ReadPassword(int(f.Fd()))
 		fmt.Fprintln(a.err)
 		return string(typed), err

@@ -48,15 +48,8 @@ func (a *app) serve(ctx context.Context) error {
 	if err != nil {
 		return exitWith(exitConfigured, err)
 	}
-	// A start whose address is another program's writes nothing.
-	for setting, addr := range s.listenAddrs() {
-		l, err := net.Listen("tcp", addr)
-		if err == nil {
-			err = l.Close()
-		}
-		if err != nil {
-			return listenError(setting, addr, err)
-		}
+	if err := addressesFree(s.listenAddrs()); err != nil { // a start whose address is another program's writes nothing
+		return err
 	}
 	buffer := httpd.NewLogBuffer(httpd.LogCapacity)
 	logger := slog.New(httpd.BoundLines(buffer.Handler(a.lineHandler(s.LogFormat))))
@@ -140,6 +133,20 @@ func (s *settings) listenAddrs() map[string]string {
 		addrs["GATE_PGWIRE_LISTEN_ADDR"] = s.WireListenAddr
 	}
 	return addrs
+}
+
+// addressesFree looks whether this process could listen on addresses, by their settings.
+func addressesFree(addrs map[string]string) error {
+	for setting, addr := range addrs {
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			err = l.Close()
+		}
+		if err != nil {
+			return listenError(setting, addr, err)
+		}
+	}
+	return nil
 }
 
 // listenError says what to do where an address can't be listened on.

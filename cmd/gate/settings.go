@@ -31,6 +31,7 @@ type settings struct {
 	DatabaseURL       string `env:"GATE_DATABASE_URL" group:"Database" secret:"true" doc:"PostgreSQL URL of the role that writes; sslmode, sslrootcert and connect_timeout in it mean what they mean to libpq, and are refused where they are weaker than the settings"`
 	DatabaseReadURL   string `env:"GATE_DATABASE_READ_URL" empty:"refused" secret:"true" doc:"role for safe reads; default GATE_DATABASE_URL"`
 	DatabaseDDLURL    string `env:"GATE_DATABASE_DDL_URL" empty:"refused" secret:"true" doc:"role for ddl, dcl, maintenance and REFRESH; default GATE_DATABASE_URL"`
+	DatabaseOwnerURL  string `env:"GATE_DATABASE_OWNER_URL" empty:"refused" secret:"true" doc:"URL of the database's owner or of a superuser, by which gate quickstart makes the roles; the gate itself does not use it"`
 	DatabaseTimeline  string `env:"GATE_DATABASE_TIMELINE" empty:"refused" doc:"timeline that the database was put back to on purpose, eight hex digits; it counts once, at the first start that has it"`
 	SearchPath        string `env:"GATE_SEARCH_PATH" envDefault:"public" doc:"the one schema that unqualified names mean"`
 	KeyColumns        string `env:"GATE_KEY_COLUMNS" doc:"key columns besides id, separated by commas, for the fact key_equality"`

@@ -25,3 +25,6 @@ var startingDocument string
 
 //go:embed documents/sample.yaml
 var sampleDocument []byte
+
+//go:embed documents/tables.yaml
+var tablesDocument string
