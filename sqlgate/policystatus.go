@@ -24,6 +24,7 @@ type PolicyStatus struct {
 	Mode                string           `json:"mode"`
 	ActivatedAt         *string          `json:"activated_at"`
 	ActivatedSeq        *uint64          `json:"activated_seq"`
+	MaxGrantSeconds     int              `json:"max_grant_seconds"` // of a grant that a rule takes; 0: none takes any
 	Candidates          []string         `json:"candidates"`
 	RollbackVersion     *string          `json:"rollback_version"` // what POST /policy/rollback takes that names none; nil: no version is archived
 	Manifest            ManifestStatus   `json:"manifest"`
@@ -127,6 +128,7 @@ func (s *PolicyStatus) fromRunning(p *runningPolicy) {
 	hash, semantic := hex.EncodeToString(p.hash[:]), p.policy.SemanticHash()
 	s.Loaded, s.PolicyVersion, s.Path = true, &p.version, &p.path
 	s.RuleCount, s.Hash, s.SemanticHash = p.policy.RuleCount(), &hash, &semantic
+	s.MaxGrantSeconds = p.policy.TakesGrants()
 	s.Tests = caseCounts{p.report.Tests.Cases, p.report.Tests.Passed}
 	s.Corpus = corpusCounts{p.report.Corpus.Cases, p.report.Corpus.Passed, p.report.Corpus.Hash}
 	s.Warnings = append(s.Warnings, p.report.Warnings...)

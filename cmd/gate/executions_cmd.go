@@ -212,6 +212,7 @@ func printExecution(w io.Writer, b *gateapi.ExecutionBody) error {
 	}
 	row("requester (unverified)", controlplane.MarkedClaim(b.Actor)+", application "+controlplane.MarkedClaim(b.App))
 	row("approval", text(b.ApprovalID))
+	row("grant", text(b.GrantID))
 	row("sent", second(b.DispatchedAt, "never"))
 	row("known since", second(b.ResolvedAt, ""))
 	row("policy", b.PolicyVersion)

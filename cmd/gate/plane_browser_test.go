@@ -49,6 +49,7 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"a page drives neither gate nor dashboard":    hostilePages,
 		"logins are limited":                          limitedLogins,
 		"agents, with what binds them":                agentsShown,
+		"a grant is offered, given, used and revoked": grantsGiven,
 		"lists that are longer than a page":           listsGoOn,
 		"decisions are unfolded, copied and timed":    decisionsRead,
 		"an outcome that nobody knew is settled":      unknownJourney,
@@ -243,7 +244,7 @@ func withoutScripts(t *testing.T, b *browser.Browser) {
 	_, err := chromedp.Call(w.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 	require.NoError(t, err)
 	w.login()
-	for _, path := range []string{"/", "/approvals", "/approvals/" + id, "/audit", "/policies", "/evidence", "/executions", "/agents", "/logs"} {
+	for _, path := range []string{"/", "/approvals", "/approvals/" + id, "/audit", "/policies", "/evidence", "/executions", "/grants", "/agents", "/logs"} {
 		w.open(path)
 		w.sees("Scripts are off")
 		require.Equal(t, "0", w.value("String([...document.querySelectorAll('[data-decision], [data-policy] button, [data-step], [data-check]')].filter(e => e.offsetParent).length)"), path)

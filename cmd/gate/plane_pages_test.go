@@ -124,7 +124,7 @@ func everyPage(t *testing.T, b *browser.Browser) {
 		{"policies", "/policies"}, {"policy active", "/policies/shop-gate@1.0.0"}, {"policy candidate", "/policies/shop-gate@1.1.0"},
 		{"policy diff", "/policy-diff?base=shop-gate@1.0.0&target=shop-gate@1.1.0&last=1h"}, {"dry run", "/policy-dry-run"},
 		{"evidence", "/evidence"}, {"executions", "/executions"}, {"execution unknown", "/executions/" + s.lost},
-		{"agents", "/agents"}, {"agent", "/agents/" + s.agent}, {"agent tried", "/agents/" + s.agent + "?policy=" + s.rules + "&priority=high#try"}, {"logs", "/logs"}, {"nothing here", "/nowhere"},
+		{"grants", "/grants"}, {"grant new", "/grant-new"}, {"agents", "/agents"}, {"agent", "/agents/" + s.agent}, {"agent tried", "/agents/" + s.agent + "?policy=" + s.rules + "&priority=high#try"}, {"logs", "/logs"}, {"nothing here", "/nowhere"},
 	} {
 		w.page(page[0], page[1])
 	}

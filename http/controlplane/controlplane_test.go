@@ -132,7 +132,7 @@ func TestEveryPageIsMadeAndCarriesTheSameHeaders(t *testing.T) {
 	p := startPlane(t, nil)
 	p.login(t)
 	for _, path := range []string{"/", "/approvals", "/approvals?show=rejected", "/approvals/apr_mock-1", "/audit", "/audit?decision=ALLOW", "/requests/req_mock", "/policies",
-		"/policies/mock-policy@0.0.0", "/policy-diff", "/policy-dry-run", "/evidence", "/executions", "/executions?state=unknown", "/executions/exe_mock", "/agents", "/agents/agt_mock", "/logs"} {
+		"/policies/mock-policy@0.0.0", "/policy-diff", "/policy-dry-run", "/evidence", "/executions", "/executions?state=unknown", "/executions/exe_mock", "/grants", "/grant-new", "/agents", "/agents/agt_mock", "/logs"} {
 		status, body, header := p.do(t, http.MethodGet, path, "")
 		require.Equal(t, http.StatusOK, status, "%s: %s", path, body)
 		require.Contains(t, body, "Mock mode.", path)

@@ -63,18 +63,27 @@ func (v *views) functions() template.FuncMap {
 		"plural":      plural,
 		"plural64":    func(n int64, one, many string) string { return plural(int(n), one, many) },
 		"short":       short,
-		"join":        func(list []string) string { return strings.Join(list, ", ") },
-		"few":         few,
-		"list":        func(items ...any) []any { return items },
-		"dict":        dict,
-		"has":         func(list []string, s string) bool { return slices.Contains(list, s) },
-		"path":        url.PathEscape,
-		"lower":       strings.ToLower,
-		"query":       func(encoded string) template.URL { return template.URL(encoded) }, // of url.Values, which escapes
-		"story":       storyPath,
-		"object":      objectOf,
-		"outcome":     outcomeOf,
-		"vouched":     vouchedTo,
+		"minutes": func(n int) string {
+			switch {
+			case n%1440 == 0:
+				return plural(n/1440, "day", "days")
+			case n%60 == 0:
+				return plural(n/60, "hour", "hours")
+			}
+			return plural(n, "minute", "minutes")
+		},
+		"join":    func(list []string) string { return strings.Join(list, ", ") },
+		"few":     few,
+		"list":    func(items ...any) []any { return items },
+		"dict":    dict,
+		"has":     func(list []string, s string) bool { return slices.Contains(list, s) },
+		"path":    url.PathEscape,
+		"lower":   strings.ToLower,
+		"query":   func(encoded string) template.URL { return template.URL(encoded) }, // of url.Values, which escapes
+		"story":   storyPath,
+		"object":  objectOf,
+		"outcome": outcomeOf,
+		"vouched": vouchedTo,
 	}
 }
 

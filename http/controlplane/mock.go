@@ -82,6 +82,8 @@ func (m *mock) answer(r request) (any, int) {
 		return items(m.executions(r.query.Get("execution_state"))...), http.StatusOK
 	case strings.HasPrefix(path, "/executions/"):
 		return found(m.executions(""), func(e map[string]any) bool { return path == "/executions/"+e["execution_id"].(string) })
+	case path == "/grants":
+		return items[any](), http.StatusOK
 	case path == "/audit":
 		return items(m.events(r)...), http.StatusOK
 	case path == "/policy/status":

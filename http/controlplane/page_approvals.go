@@ -435,23 +435,30 @@ func markClaims(rows []approvalRow) {
 // mostNames bounds how many agents are asked for only to name them.
 const mostNames = 5
 
-// nameAgents puts names in the place of the ids of agents, where the dashboard has a key.
-func (s *Server) nameAgents(ctx context.Context, rows []approvalRow) {
+// agentNames names agents by their ids, each asked for once, where the dashboard has a key; the id is
+// the name of one that it can't name.
+func (s *Server) agentNames(ctx context.Context) func(id string) string {
 	names := make(map[string]string)
+	return func(id string) string {
+		name, known := names[id]
+		if !known && len(names) < mostNames {
+			if agent, err := ask[agentRecord](ctx, s, request{path: "/v1/agents/" + id, project: true}); err == nil {
+				name = agent.Name
+			}
+			names[id] = name
+		}
+		return cmp.Or(name, id)
+	}
+}
+
+// nameAgents puts names in the place of the ids of agents.
+func (s *Server) nameAgents(ctx context.Context, rows []approvalRow) {
+	named := s.agentNames(ctx)
 	for _, r := range rows {
 		for i, c := range r.Proven {
-			if c.Name != "agent" {
-				continue
+			if c.Name == "agent" {
+				r.Proven[i].Value = named(c.Value)
 			}
-			name, known := names[c.Value]
-			if !known && len(names) < mostNames {
-				agent, err := ask[agentRecord](ctx, s, request{path: "/v1/agents/" + c.Value, project: true})
-				if err == nil {
-					name = agent.Name
-				}
-				names[c.Value] = name
-			}
-			r.Proven[i].Value = cmp.Or(name, c.Value)
 		}
 	}
 }
@@ -533,6 +540,7 @@ type approvalView struct {
 	Missing   []string
 	Kept      string // the filter of the inbox that it was opened from
 	Since     *since // what another policy says that is active by now
+	Offer     int    // equal approvals of its agent within an hour, where a grant is offered; 0: none is
 }
 
 // Unseen is unseen, for its page.
@@ -625,6 +633,10 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 		})
 	}
 	if a.Status == "pending" {
+		together(&all, ctx, func(ctx context.Context) (err error) {
+			v.Offer, err = s.offered(ctx, &a)
+			return err
+		})
 		together(&all, ctx, func(ctx context.Context) (err error) {
 			v.Next, err = s.nextAfter(ctx, a.ApprovalID, c.Request.URL.Query())
 			return err

@@ -323,6 +323,7 @@ type execution struct {
 	ExecutionID    string     `json:"execution_id"`
 	RequestID      string     `json:"request_id"`
 	ApprovalID     string     `json:"approval_id"`
+	GrantID        string     `json:"grant_id"`
 	ExecutionState string     `json:"execution_state"`
 	Outcome        string     `json:"outcome"`
 	Basis          string     `json:"basis"`
@@ -350,6 +351,7 @@ type policyStatus struct {
 	Mode          string     `json:"mode"`
 	ActivatedAt   *time.Time `json:"activated_at"`
 	ActivatedSeq  uint64     `json:"activated_seq"`
+	GrantSeconds  int        `json:"max_grant_seconds"` // 0: no rule takes grants
 	RollbackTo    string     `json:"rollback_version"`
 	Tests         counted    `json:"tests"`
 	Corpus        counted    `json:"corpus"`

@@ -142,7 +142,7 @@ var toOperator = strings.NewReplacer(
 var endpoint = regexp.MustCompile(`\b(?:GET|POST) (/[a-z][a-z0-9/_.{}?=:@-]*[a-z0-9}])`)
 
 // pagesOf are the pages that show what a path answers, by its beginning.
-var pagesOf = [][2]string{{"/approvals", "the Approvals page"}, {"/executions", "the Executions page"}, {"/evidence", "the Evidence page"}, {"/policy", "the Policies page"},
+var pagesOf = [][2]string{{"/approvals", "the Approvals page"}, {"/executions", "the Executions page"}, {"/grants", "the Grants page"}, {"/evidence", "the Evidence page"}, {"/policy", "the Policies page"},
 	{"/logs", "the Logs page"}, {"/health", "the Overview"}, {"/v1/events", "the Decisions page"}, {"/v1", "the Agents page"}, {"/audit", "the Decisions page"}}
 
 // forPerson is what a person reads of a message of the gate's.

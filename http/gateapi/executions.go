@@ -16,6 +16,7 @@ type ExecutionBody struct {
 	ExecutionID    string   `json:"execution_id"`
 	RequestID      string   `json:"request_id"`
 	ApprovalID     *string  `json:"approval_id"`
+	GrantID        *string  `json:"grant_id"` // that it ran under; null: under none
 	ExecutionState string   `json:"execution_state"`
 	Outcome        *string  `json:"outcome"`
 	Basis          *string  `json:"basis"`
@@ -43,7 +44,7 @@ type earlierEvent struct {
 
 func executionOf(view *projections.View, x *projections.Execution) ExecutionBody {
 	b := ExecutionBody{
-		ExecutionID: x.ID, RequestID: x.RequestID, ApprovalID: optional(x.ApprovalID), ExecutionState: x.State, Outcome: optional(x.Outcome),
+		ExecutionID: x.ID, RequestID: x.RequestID, ApprovalID: optional(x.ApprovalID), GrantID: optional(x.GrantID), ExecutionState: x.State, Outcome: optional(x.Outcome),
 		Basis: optional(x.Basis), Path: x.Path, DispatchedAt: timestamp(x.DispatchedAt), ResolvedAt: timestamp(x.ResolvedAt),
 		Fingerprint: x.Fingerprint, Operation: x.Operation, PolicyVersion: x.PolicyVersion, ReasonCode: optional(x.ReasonCode),
 		ErrorCode: optional(x.ErrorCode), CommandTag: optional(x.CommandTag), Actor: x.Actor, App: x.App, EventSeqs: []uint64{},

@@ -566,6 +566,32 @@ const actions = {
       },
     });
   },
+  giveGrant(button) {
+    const { agent, name, condition, minutes, uses, rows, reason, covered } = button.form.dataset;
+    confirmed({
+      title: `Give ${name} this grant?`, yes: "Give it",
+      text: `Up to ${uses} statements that meet the condition then run without an approval, changing ${rows} rows together at most, for ${minutes} minutes. It can be revoked.`,
+      list: lines(condition, `It would have covered ${covered} of the last day.`, "Reason: " + reason),
+      work: async () => {
+        const until = new Date(offset + performance.now() + minutes * 60000).toISOString();
+        const answer = await send("/grants", { agent_id: agent, condition, until, uses: Number(uses), rows: Number(rows), reason });
+        if (answer.ok) location.assign("/grants/" + answer.value.grant_id);
+        return answer;
+      },
+    });
+  },
+  revokeGrant(button) {
+    const form = button.form;
+    confirmed({
+      title: "Revoke this grant?", yes: "Revoke", grave: true,
+      text: "Statements that ran under it stay as they are, and those that are under way end by themselves. The next one asks for an approval.",
+      work: async () => {
+        const answer = await send("/grants/" + form.dataset.id + "/revoke", form.note.value ? { note: form.note.value } : {});
+        if (answer.ok) location.reload();
+        return answer;
+      },
+    });
+  },
   detach(button) {
     const { id, agentName, rules, name } = button.dataset;
     confirmed({
