@@ -22,7 +22,7 @@ type Request struct {
 	CredentialIDs                       []string
 	WireSession                         string // the connection of the wire listener; "" = another channel
 	Channel                             string // http, wire or mcp
-	Client, Reason                      string // of an MCP client, claims; "" = it said none
+	Client, Reason                      string // the client's name of itself over MCP, and why it asks: claims; "" = it said none
 }
 
 // A Decision is what the policy decided and everything that explains it.

@@ -447,7 +447,7 @@ func (s *submission) facts() policy.Facts {
 		TablesRead: c.TablesRead, TablesWritten: c.TablesWritten, ColumnsWritten: c.ColumnsWritten,
 		Functions: c.Functions, RiskSignals: c.RiskSignals, Flags: c.Flags, Where: c.Where, Fingerprint: c.Fingerprint,
 		Actor: s.Actor, App: s.App, Tenant: s.Tenant, Role: s.Role, Host: s.Host, Env: s.Env,
-		TLSSubject: s.TLSSubject, AgentID: s.Agent.ID, AgentToolsVerified: s.Agent.ToolsVerified, Mode: factMode(s.mode), Approved: s.approved, SessionID: s.SessionID, Channel: s.channel(),
+		TLSSubject: s.TLSSubject, AgentID: s.Agent.ID, AgentToolsVerified: s.Agent.ToolsVerified, Mode: factMode(s.mode), Approved: s.approved, SessionID: s.SessionID, Channel: s.channel(), ReasonGiven: s.Reason != "",
 		MarkerTable: s.markerTable,
 	}
 	if s.grant != nil {

@@ -82,10 +82,11 @@ func (r *Request) Validate(maxSQLBytes int) error {
 	default:
 		fields["execution_profile"] = "must be default, latency or bulk"
 	}
-	for name, value := range map[string]string{"client": r.Client, "reason": r.Reason} {
-		if problem := claimProblem(value); value != "" && problem != "" {
-			fields[name] = problem
-		}
+	if problem := claimProblem(r.Client); r.Client != "" && problem != "" {
+		fields["client"] = problem
+	}
+	if problem := reasonProblem(r.Reason); r.Reason != "" && problem != "" {
+		fields["reason"] = problem
 	}
 	if r.SessionID != "" && claimProblem(r.SessionID) != "" {
 		fields["session_id"] = claimProblem(r.SessionID)
@@ -135,6 +136,17 @@ func claimProblem(value string) string {
 		return "must have at most 256 characters"
 	case strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		return "must not hold control characters"
+	}
+	return ""
+}
+
+// reasonProblem is claimProblem for what has to say something.
+func reasonProblem(value string) string {
+	if problem := claimProblem(value); problem != "" {
+		return problem
+	}
+	if strings.TrimSpace(value) == "" {
+		return "must say why"
 	}
 	return ""
 }

@@ -86,6 +86,7 @@ type wireSetting struct {
 const (
 	settingApproval     = "gate.approval_id"
 	settingApprovalWait = "gate.approval_wait_ms"
+	settingReason       = "gate.reason"
 	settingIsolation    = "default_transaction_isolation"
 	settingReadOnly     = "default_transaction_read_only"
 	settingDeferrable   = "default_transaction_deferrable"
@@ -113,6 +114,7 @@ var wireSettingTable = map[string]wireSetting{
 	settingIsolation:              {settingIsolation, false, is("read committed"), takeIsolation},
 	settingApproval:               {settingApproval, false, is(""), takeApproval},
 	settingApprovalWait:           {settingApprovalWait, false, is("0"), takeApprovalWait},
+	settingReason:                 {settingReason, false, is(""), takeReason},
 }
 
 func is(value string) func(*Wire) string { return func(*Wire) string { return value } }
@@ -372,6 +374,14 @@ func takeApprovalWait(_ *Wire, _ context.Context, value string) (string, error) 
 		return "", wireErrorf("22023", "%s is a number of milliseconds from 0, which is not to wait, to %d", settingApprovalWait, most)
 	}
 	return strconv.Itoa(ms), nil
+}
+
+// takeReason is why a statement is sent, which goes into its evidence.
+func takeReason(_ *Wire, _ context.Context, value string) (string, error) {
+	if problem := reasonProblem(value); value != "" && problem != "" {
+		return "", wireErrorf("22023", "%s %s", settingReason, problem)
+	}
+	return value, nil
 }
 
 func onOff(on bool) string {

@@ -180,7 +180,7 @@ func (w *Wire) submission(ctx context.Context, st *wireStatement, c *wireCall) (
 	g, now := w.gate, w.gate.Now()
 	s := &submission{
 		Request: &Request{
-			RequestID: event.NewRequestID(now), Claims: w.login.Claims, SQL: st.sql, ApprovalID: st.approval,
+			RequestID: event.NewRequestID(now), Claims: w.login.Claims, SQL: st.sql, ApprovalID: st.approval, Reason: w.show(settingReason),
 			TLSSubject: w.login.TLSSubject, WireUser: w.login.User, Agent: w.login.Agent, WireSession: w.login.ConnectionID, ReceivedAt: now,
 		},
 		classification: st.classification, mode: g.ModeNow(), markerTable: g.MarkerTable, policy: g.running.Load(),

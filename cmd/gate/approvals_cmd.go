@@ -347,6 +347,9 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card
 	row("status", standing(b, now))
 	row("asks to", controlplane.Marked(card.Asks))
 	row("risk", card.Risk)
+	if card.Why != "" {
+		row("says why (unverified)", controlplane.MarkedClaim(card.Why))
+	}
 	for _, d := range card.Dangers {
 		name := "look at"
 		if d.Grave {

@@ -22,7 +22,7 @@ type RequestReceived struct {
 	WireSession      string   // the connection of the wire listener that it came on; "" = POST /query
 	Purpose          string   // PurposeDescribe or PurposeDryRun; "" = it was to be carried out
 	Client           string   // name and version of an MCP client, a claim; "" = it said none
-	Reason           string   // why an MCP client wants it, a claim; "" = it said none
+	Reason           string   // why the client wants it, a claim; "" = it said none
 	Salt             Salt     // of the key
 }
 

@@ -541,6 +541,7 @@ type approvalView struct {
 	Kept      string // the filter of the inbox that it was opened from
 	Since     *since // what another policy says that is active by now
 	Offer     int    // equal approvals of its agent within an hour, where a grant is offered; 0: none is
+	Why       string // as the request says; "": it does not
 }
 
 // Unseen is unseen, for its page.
@@ -604,6 +605,7 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	}
 	together(&all, ctx, func(context.Context) error { return s.precedents(get, &v) })
 	together(&all, ctx, func(context.Context) error { return v.tried(get) })
+	together(&all, ctx, func(context.Context) error { return v.told(get) })
 	together(&all, ctx, func(ctx context.Context) error {
 		got, err := read[auditEvent](ctx, s, "/audit", 40, "event_type", "decision_recorded", "actor", a.Context.Actor, "app", a.Context.App)
 		v.Habits = make(map[string]int)
@@ -645,6 +647,26 @@ func (s *Server) approval(c *httpd.Call, p *page) error {
 	v.Missing, v.Kept = all.wait(), keptFilter(c.Request.URL.Query())
 	p.Title = v.Effect
 	p.Live, p.Body = "policy_activated policy_rollback approval_resolved approval_expired approval_used execution_success execution_failure execution_state_unknown execution_outcome_resolved", v
+	return nil
+}
+
+// told finds why the request was sent. The request stands two events before its approval, in the
+// same append: by its id alone it might be another's, since clients choose those.
+func (v *approvalView) told(get Get) error {
+	var created, received list[auditEvent]
+	err := get("/audit", url.Values{"approval_id": {v.ApprovalID}, "event_type": {"approval_created"}, "limit": {"1"}}, &created)
+	if err != nil || len(created.Items) == 0 || created.Items[0].Seq < 3 {
+		return err
+	}
+	at := strconv.FormatUint(created.Items[0].Seq-2, 10)
+	if err := get("/audit", url.Values{"from_seq": {at}, "to_seq": {at}, "event_type": {"request_received"}, "limit": {"1"}}, &received); err != nil {
+		return err
+	}
+	for _, e := range received.Items {
+		if e.RequestID == v.RequestID {
+			v.Why = cameBy(e).Reason
+		}
+	}
 	return nil
 }
 
@@ -795,6 +817,7 @@ type Card struct {
 	Besides  []string // all tables and triggers that it reaches besides, where the dangers cut their list
 	Expected string   // what the database expects; "" where it was not asked
 	Before   string   // what was decided of the same shape; "" where nothing was
+	Why      string   // as the request says; "": it does not
 	Tried    string   // when it was sent again and did not run, and why; "" where it was not
 }
 
@@ -841,6 +864,10 @@ func CardOf(record json.RawMessage, get Get, now time.Time) (Card, error) {
 	if err := v.tried(get); err != nil {
 		return Card{}, err
 	}
+	if err := v.told(get); err != nil {
+		return Card{}, err
+	}
+	card.Why = v.Why
 	if e := v.Tried; e != nil {
 		card.Tried = e.Timestamp.UTC().Format("2006-01-02 15:04:05 UTC") + ", and did not run: " + whyNot(*e) + "."
 		if v.Usable() {

@@ -369,6 +369,7 @@ type contextBody struct {
 	AgentID            *string `json:"agent_id"`
 	AgentToolsVerified *bool   `json:"agent_tools_verified"`
 	Approved           *bool   `json:"approved"`
+	ReasonGiven        *bool   `json:"reason_given"`
 	Mode               *string `json:"mode"`
 	SessionID          *string `json:"session_id"`
 	Channel            *string `json:"channel"`
@@ -392,6 +393,9 @@ func (b *contextBody) into(c *policy.CaseContext) {
 	}
 	if b.Approved != nil {
 		c.Approved = *b.Approved
+	}
+	if b.ReasonGiven != nil {
+		c.ReasonGiven = *b.ReasonGiven
 	}
 }
 

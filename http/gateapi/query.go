@@ -31,6 +31,7 @@ type queryBody struct {
 	SessionID        *string `json:"session_id"`
 	ApprovalID       *string `json:"approval_id"`
 	ExecutionProfile *string `json:"execution_profile"`
+	Reason           *string `json:"reason"` // why, where a rule asks for it
 }
 
 // query is POST /query. The order of the checks is that of spec/decisions.md
@@ -118,6 +119,7 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 	}{
 		{"session_id", body.SessionID, &r.SessionID, "must have 1 to 256 characters, or be left out"},
 		{"approval_id", body.ApprovalID, &r.ApprovalID, "must be the id of an approval, or be left out"},
+		{"reason", body.Reason, &r.Reason, "must have 1 to 256 characters, or be left out"},
 		{"execution_profile", body.ExecutionProfile, &r.ExecutionProfile, "must be default, latency or bulk, or be left out"},
 	} {
 		if f.from == nil {

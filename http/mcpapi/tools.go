@@ -54,7 +54,7 @@ func (d *door) addTools(s *mcp.Server) {
 	}
 	add(toolSQL, "Run SQL", aboutSQL, &mcp.ToolAnnotations{DestructiveHint: &yes, OpenWorldHint: &no}, `{"type":"object","additionalProperties":false,"required":["sql"],"properties":{
 		"sql":{"type":"string","description":"One statement."},
-		"reason":{"type":"string","maxLength":256,"description":"Why you want this, in one sentence. It is kept with the evidence."},
+		"reason":{"type":"string","maxLength":256,"description":"Why you want this, in one sentence. It is kept with the evidence, and shown to whoever approves. The policy may demand it."},
 		"idempotency_key":{"type":"string","minLength":1,"maxLength":255,"description":"Under one key a statement runs once, however often it is sent. Use a new one for each write."},
 		"approval_id":{"type":"string","minLength":1,"description":"Of an answer pending_approval, once it is approved; with exactly the same sql."}}}`, envelopeSchema, d.sql)
 	add(toolWait, "Wait for an approval", aboutWait, look, `{"type":"object","additionalProperties":false,"required":["approval_id"],"properties":{
@@ -341,7 +341,7 @@ func (d *door) lookedUp(ctx context.Context, v *visit, r *mcp.CallToolRequest) (
 // decisionOf previews a statement of the gate's own making.
 func (d *door) decisionOf(ctx context.Context, v *visit, sql string) (policy.Decision, error) {
 	request := d.request(v, sql)
-	request.Preview = true
+	request.Preview, request.Reason = true, "to tell what may be written" // whoever writes gives their own
 	answer, err := d.Gate.Submit(pgexec.ForClient(ctx, v.Holder()), request)
 	if err != nil {
 		return "", err

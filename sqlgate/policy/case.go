@@ -27,7 +27,7 @@ type CaseContext struct {
 	TLSSubject, AgentID                 string
 	AgentToolsVerified                  bool
 	Mode                                string
-	Approved                            bool
+	Approved, ReasonGiven               bool
 	SessionID, Channel                  string
 }
 
@@ -36,7 +36,7 @@ func (c CaseContext) Facts(classification Facts) Facts {
 	f := classification
 	f.Actor, f.App, f.Tenant, f.Role, f.Host, f.Env = c.Actor, c.App, c.Tenant, c.Role, c.Host, c.Env
 	f.TLSSubject, f.AgentID, f.AgentToolsVerified = c.TLSSubject, c.AgentID, c.AgentToolsVerified
-	f.Mode, f.Approved, f.SessionID, f.Channel = c.Mode, c.Approved, c.SessionID, c.Channel
+	f.Mode, f.Approved, f.ReasonGiven, f.SessionID, f.Channel = c.Mode, c.Approved, c.ReasonGiven, c.SessionID, c.Channel
 	return f
 }
 
@@ -112,7 +112,7 @@ func (r *reader) context(n *yaml.Node, pointer string, c *CaseContext) {
 		text("actor", &c.Actor), text("app", &c.App), text("tenant", &c.Tenant), text("role", &c.Role), text("host", &c.Host),
 		word("env", envs, &c.Env), text("tls_subject", &c.TLSSubject), text("agent_id", &c.AgentID),
 		truth("agent_tools_verified", &c.AgentToolsVerified), word("mode", modes, &c.Mode),
-		truth("approved", &c.Approved), text("session_id", &c.SessionID), word("channel", channels, &c.Channel),
+		truth("approved", &c.Approved), truth("reason_given", &c.ReasonGiven), text("session_id", &c.SessionID), word("channel", channels, &c.Channel),
 	})
 }
 

@@ -60,12 +60,27 @@ func (p *Policy) decide(e *evaluation) Result {
 		r.Decision, r.ReasonCode, r.RuleID = Block, ReasonDefaultDeny, RuleDefault
 		r.Message, r.Remedy = textDefaultDeny, remedyDefaultDeny
 	}
+	p.demandReason(e, &r)
 	p.approvalFirst(e, &r)
 	if r.Decision != Block {
 		r.DryRun = p.dryRun(e)
 	}
 	p.report(e, &r)
 	return r
+}
+
+// demandReason blocks what would pass, or wait, where a rule that matches asks for a reason and
+// the request gives none. Whoever approves, or gave a grant, is to know why.
+func (p *Policy) demandReason(e *evaluation, r *Result) {
+	if e.facts.ReasonGiven || r.Decision == Block {
+		return
+	}
+	for _, i := range e.matched {
+		if u := &p.rules[i]; u.needsReason {
+			*r = Result{Decision: Block, ReasonCode: ReasonRequired, RuleID: u.id, Message: textReasonRequired, Remedy: remedyReasonRequired, Layer: r.Layer, Floor: r.Floor, Lifted: r.Lifted}
+			return
+		}
+	}
 }
 
 // DecideSessionControl decides on a statement that the gate answers itself
@@ -91,6 +106,7 @@ func (p *Policy) decideSessionControl(e *evaluation) Result {
 	default:
 		r.Decision, r.ReasonCode, r.Layer = Allow, ReasonSessionControl, LayerSession
 	}
+	p.demandReason(e, &r)
 	p.report(e, &r)
 	return r
 }

@@ -40,6 +40,7 @@ const (
 	ReasonApprovalFirst  = "approval_first_mode"
 	ReasonSessionControl = "session_control"
 	ReasonMarkerTable    = "marker_table"
+	ReasonRequired       = "reason_required"
 
 	LayerPolicy  = "policy"
 	LayerSession = "session"

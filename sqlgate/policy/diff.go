@@ -328,7 +328,13 @@ func ofTerms(was, is *rule) string {
 		}
 		return 1
 	}
-	directions := []int{cmp.Compare(rows(is), rows(was)), cmp.Compare(is.ttlSeconds, was.ttlSeconds), cmp.Compare(is.grantSeconds, was.grantSeconds), cmp.Compare(shows(is), shows(was))}
+	asks := func(r *rule) int { // for a reason
+		if r.needsReason {
+			return 1
+		}
+		return 0
+	}
+	directions := []int{cmp.Compare(rows(is), rows(was)), cmp.Compare(is.ttlSeconds, was.ttlSeconds), cmp.Compare(is.grantSeconds, was.grantSeconds), cmp.Compare(shows(is), shows(was)), asks(was) - asks(is)}
 	looser, tighter := slices.Contains(directions, 1), slices.Contains(directions, -1)
 	switch {
 	case directions[1] != 0 && (is.ttlSeconds == 0 || was.ttlSeconds == 0), looser && tighter:
@@ -341,9 +347,9 @@ func ofTerms(was, is *rule) string {
 	return DirectionNone
 }
 
-// isTerms reports a change of an approval's terms, or of those of dry runs.
+// isTerms reports a change of an approval's terms, of those of dry runs, or of what a request has to tell.
 func isTerms(f FieldChange) bool {
-	return strings.HasPrefix(f.Path, "approval") || strings.HasPrefix(f.Path, "dry_run")
+	return strings.HasPrefix(f.Path, "approval") || strings.HasPrefix(f.Path, "dry_run") || f.Path == "reason"
 }
 
 // fieldChanges compares two rules of one id, field by field.

@@ -121,7 +121,7 @@ func (r *documentReader) rule(n *yaml.Node, pointer string) rule {
 	r.ruleID = scalarOf(n, "id")
 	defer func() { r.ruleID = "" }()
 	matchNode, unlessNode := n, n
-	var approvalNode, liftsNode, dryRunNode *yaml.Node
+	var approvalNode, liftsNode, dryRunNode, reasonNode *yaml.Node
 	r.object(n, pointer, "a rule", []field{
 		{"id", true, func(n *yaml.Node, at string) { u.id = r.ruleName(n, at) }},
 		{"decision", true, func(n *yaml.Node, at string) {
@@ -145,6 +145,10 @@ func (r *documentReader) rule(n *yaml.Node, pointer string) rule {
 			mode, _ := r.enum(n, at, "mode", []string{"enforce", "observe"})
 			u.observe = mode == "observe"
 		}},
+		{"reason", false, func(n *yaml.Node, at string) {
+			_, u.needsReason = r.enum(n, at, "reason", []string{"required"})
+			reasonNode = n
+		}},
 		{"lifts", false, func(n *yaml.Node, at string) { liftsNode = n; u.lifts = r.liftedSignals(n, at) }},
 		{"message", false, func(n *yaml.Node, at string) { u.message = r.message(n, at, "message") }},
 		{"remedy", false, func(n *yaml.Node, at string) { u.remedy = r.message(n, at, "remedy") }},
@@ -160,6 +164,9 @@ func (r *documentReader) rule(n *yaml.Node, pointer string) rule {
 	}
 	u.liftBits, u.self = signals.set(u.lifts), []string{u.id}
 	r.misplaced(&u, pointer, approvalNode, liftsNode, dryRunNode)
+	if reasonNode != nil && u.decision == Block {
+		r.add(reasonNode, pointer+"/reason", codeApprovalBlock, "", "reason stands in a BLOCK rule; no reason lets pass what it blocks")
+	}
 	r.semantics(&u, pointer, matchNode, unlessNode, liftsNode, approvalNode)
 	return u
 }

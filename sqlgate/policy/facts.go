@@ -60,8 +60,11 @@ type Facts struct {
 	// GrantSeconds is how long the grant is for that an operator gave the agent and whose
 	// condition these facts meet; 0 = there is none. It is no fact that a rule could see:
 	// it stands for the approval that a rule asks for, where the rule takes grants.
-	GrantSeconds int    `json:"grant_seconds,omitempty"`
-	SessionID    string `json:"session_id,omitempty"`
+	GrantSeconds int `json:"grant_seconds,omitempty"`
+	// ReasonGiven says that the request tells why. It is no fact that a rule could see: it
+	// is what a rule with reason: required asks for.
+	ReasonGiven bool   `json:"reason_given,omitempty"`
+	SessionID   string `json:"session_id,omitempty"`
 	// Channel is how the statement came in: ChannelHTTP, ChannelWire or ChannelMCP.
 	Channel string `json:"channel,omitempty"`
 

@@ -52,7 +52,7 @@ var findingCases = []struct {
 	{codeDuplicateKey, "top", rulesOf(plainRule) + "owner: a\nowner: b\n", rulesOf(plainRule) + "owner: a\n", "owner: b", "/owner", "the first is in line 7"},
 	{codeDuplicateKey, "match", ruleWith("BLOCK", "match: { class: [ddl], class: [dcl] }"), ruleWith("BLOCK", "match: { class: [ddl, dcl] }"), "class: [dcl]", "/rules/0/match/class", "second time"},
 	{codeUnknownField, "top", rulesOf(plainRule) + "descripton: x\n", rulesOf(plainRule) + "description: x\n", "descripton: ", "/descripton", "description"},
-	{codeUnknownField, "rule", ruleWith("BLOCK", "match: {}, reason: x"), ruleWith("BLOCK", "match: {}, message: x"), "reason: x }", "/rules/0/reason", "remedy"},
+	{codeUnknownField, "rule", ruleWith("BLOCK", "match: {}, remdy: x"), ruleWith("BLOCK", "match: {}, message: x"), "remdy: x }", "/rules/0/remdy", "remedy"},
 	{codeUnknownField, "match", ruleWith("BLOCK", "match: { table_written: [a.b] }"), ruleWith("BLOCK", "match: { tables_written: [a.b] }"), "table_writte", "/rules/0/match/table_written", "tables_written"},
 	{codeUnknownField, "only on a scalar", ruleWith("BLOCK", "match: { class_only: [ddl] }"), ruleWith("BLOCK", "match: { where_only: [none] }"), "class_only: ", "/rules/0/match/class_only", "class"},
 	{codeUnknownField, "any_of inside any_of", ruleWith("BLOCK", "match: { any_of: [ { any_of: [ {} ] } ] }"), ruleWith("BLOCK", "match: { any_of: [ {} ] }"), "any_of: [ {}", "/rules/0/match/any_of/0/any_of", "one level"},

@@ -112,6 +112,9 @@ func (u *rule) meaning() map[string]any {
 	default:
 		m["dry_run"] = "allow"
 	}
+	if u.needsReason { // without it a rule means what it meant before
+		m["reason"] = "required"
+	}
 	return m
 }
 

@@ -25,6 +25,7 @@ type rule struct {
 	// grantSeconds is the longest time of a grant that the rule takes in place of an approval; 0: it takes none.
 	grantSeconds int
 	dryRun       *DryRunTerms // nil: no dry run
+	needsReason  bool         // what it matches passes with a reason alone
 	self         []string     // the id alone, shared by results that name only this rule
 }
 

@@ -14,6 +14,9 @@ const (
 	textMarkerTable   = "The statement names the gate's own table of execution markers, which proves what was applied."
 	remedyMarkerTable = "Leave that table out. Its owner tidies it up at the database itself; no rule can let a statement at it pass."
 
+	textReasonRequired   = "A rule of the policy lets this statement pass with a reason alone, and the request has none."
+	remedyReasonRequired = "Say why, and send it again: in the field reason of POST /query, the argument reason of the tool sql, or by SET gate.reason = '...' on a connection of the wire listener."
+
 	textBlockedByRule  = "A rule of the policy blocks this statement."
 	textApprovalByRule = "A rule of the policy asks for an approval of this statement."
 

@@ -86,7 +86,7 @@ func (r *Reader) join(e *event.Envelope) (*Decision, error) {
 	return &Decision{
 		Seq: e.Seq, EventID: e.ID.String(), PolicyVersion: e.Context.PolicyVersion, PolicyHash: p.PolicyHash, Engine: p.Engine,
 		session:    p.Run == event.RunSession,
-		Facts:      factsOf(&request.Context, &e.Context, &p.Facts, channel),
+		Facts:      factsOf(request, &e.Context, &p.Facts, channel),
 		AgentLayer: p.AgentLayer, Catalog: p.Catalog, Describes: p.Run == event.RunDescribe, RequestID: e.Context.RequestID, At: e.Time, GrantID: p.GrantID, Enforced: p.Enforced, Run: p.Run,
 		Recorded: policy.Result{
 			Decision: policy.Decision(e.Context.Decision), ReasonCode: e.Context.ReasonCode, RuleID: p.RuleID, Layer: p.Layer,
@@ -96,7 +96,9 @@ func (r *Reader) join(e *event.Envelope) (*Decision, error) {
 }
 
 // factsOf gathers facts/v1 from where the record keeps them.
-func factsOf(request, decision *event.Context, f *event.DecisionFacts, channel string) policy.Facts {
+func factsOf(received *event.Envelope, decision *event.Context, f *event.DecisionFacts, channel string) policy.Facts {
+	request := &received.Context
+	_, reasoned := received.Fields().Get("reason") // a field that is empty is not there
 	mode := policy.ModeEnforce
 	if decision.Mode == policy.ModeApprovalFirst {
 		mode = policy.ModeApprovalFirst
@@ -107,7 +109,7 @@ func factsOf(request, decision *event.Context, f *event.DecisionFacts, channel s
 		RiskSignals: f.RiskSignals, Flags: f.Flags, Where: f.Where, Fingerprint: decision.Fingerprint,
 		Actor: request.Actor, App: request.App, Tenant: request.Tenant, Role: request.Role, Host: request.Host, Env: request.Env,
 		TLSSubject: f.TLSSubject, AgentID: f.AgentID, AgentToolsVerified: f.AgentToolsVerified,
-		Mode: mode, Approved: f.Approved, SessionID: request.SessionID, Channel: channel, GrantSeconds: f.GrantSeconds,
+		Mode: mode, Approved: f.Approved, SessionID: request.SessionID, Channel: channel, GrantSeconds: f.GrantSeconds, ReasonGiven: reasoned,
 	}
 }
 
