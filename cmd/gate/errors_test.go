@@ -171,6 +171,7 @@ func requestErrors(g *testGate) []raise {
 		{fault.ValidationFailed, 400, "resolution", calls(g, "POST", "/approvals/apr_x/resolve", `{"decision":"maybe"}`, operator)},
 		{fault.UnsupportedMediaType, 415, "text", calls(g, "POST", "/query", `{}`, "Content-Type: text/plain")},
 		{fault.UnsupportedMediaType, 415, "none", calls(g, "POST", "/query", `{}`, "Content-Type: ")},
+		{fault.DryRunRefused, 422, "no rule takes it", sends(g, ask("UPDATE orders SET status = 'tried' WHERE id = 1"), "mode=dry_run")},
 		{fault.ForbiddenOrigin, 403, "a page", calls(g, "GET", "/health", "", "Origin: http://elsewhere.example")},
 		{fault.ForbiddenOrigin, 403, "another port", calls(g, "POST", "/query", `{}`, "Sec-Fetch-Site: same-site")},
 		{fault.MisdirectedRequest, 421, "a name", calls(g, "GET", "/health", "", "Host: elsewhere.example")},

@@ -214,7 +214,7 @@ func TestAnAgentFindsItsWayByTheToolsAlone(t *testing.T) {
 
 			require.Equal(t, "approval_not_found", use(t, s, "approval_wait", map[string]any{"approval_id": "apr_unknown"}).ErrorCode)
 			require.Equal(t, "not_found", use(t, s, "execution", map[string]any{"execution_id": "exe_unknown"}).ErrorCode)
-			require.Equal(t, "invalid_json", use(t, s, "sql_preview", map[string]any{"sql": "SELECT 1", "dry_run": true}).ErrorCode)
+			require.Equal(t, "dry_run_refused", use(t, s, "sql_preview", map[string]any{"sql": "SELECT 1", "dry_run": true}).ErrorCode)
 			require.Equal(t, "validation_failed", use(t, s, "sql", map[string]any{"sql": "SELECT 1", "approval_id": ""}).ErrorCode)
 
 			keyed := map[string]any{"sql": "UPDATE orders SET status = 'paid' WHERE id = 5 RETURNING id", "idempotency_key": "k-1"}
