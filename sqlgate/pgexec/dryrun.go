@@ -341,9 +341,10 @@ func (d *DryRun) watchRows() (batch segment) {
 // xid is the transaction's id as rows bear it.
 func (d *DryRun) xid() string { return strconv.FormatUint(d.tx.dispatch.XID&0xffffffff, 10) }
 
-// readRows fills in rows. What the server refuses or is too slow for is left out.
+// readRows fills in rows. What the server refuses or is too slow for is left out: the locks of
+// the write stay meanwhile, so no table is begun behind the time of one statement.
 func (d *DryRun) readRows(report *DryReport) {
-	left := [2]int{d.request.Rows, d.request.Rows}
+	left, end := [2]int{d.request.Rows, d.request.Rows}, time.Now().Add(d.tx.opts.Limits.Timeout)
 	for i, t := range d.found.Tables {
 		if left[0] <= 0 && left[1] <= 0 || d.request.Rows == 0 {
 			return
@@ -358,13 +359,20 @@ func (d *DryRun) readRows(report *DryReport) {
 			}
 			continue
 		}
+		if time.Now().After(end) {
+			report.RowsOmitted = "the database did not give them in time"
+			return
+		}
 		rows := DryRows{Table: t.Counts, Before: []json.RawMessage{}, After: []json.RawMessage{}}
 		var before, after, still manyRows
-		limit := strconv.Itoa(2 * d.request.Rows)
-		refused, err := d.tx.lease.exchange(context.Background(), d.tx.db.deadline(d.tx.opts.Limits), segment{
-			{sql: "FETCH " + limit + " FROM " + cursor(i), sink: &before, byteCap: 1 << 20},
-			{sql: rowsOf(t.Readable, "%s.xmin = '"+d.xid()+"'::xid") + " LIMIT " + strconv.Itoa(max(left[1], 0)), sink: &after, byteCap: 1 << 20},
-		})
+		var batch segment
+		if left[0] > 0 {
+			batch = append(batch, &command{sql: "FETCH " + strconv.Itoa(2*d.request.Rows) + " FROM " + cursor(i), sink: &before, byteCap: 1 << 20})
+		}
+		if left[1] > 0 {
+			batch = append(batch, &command{sql: rowsOf(t.Readable, "%s.xmin = '"+d.xid()+"'::xid") + " LIMIT " + strconv.Itoa(left[1]), sink: &after, byteCap: 1 << 20})
+		}
+		refused, err := d.tx.lease.exchange(context.Background(), d.tx.db.deadline(d.tx.opts.Limits), batch)
 		if err == nil && refused == nil && len(before) > 0 { // one that is only locked, by a key that refers to it, stays where it is
 			var places []string
 			for _, row := range before {
