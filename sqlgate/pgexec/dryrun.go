@@ -349,9 +349,9 @@ func (d *DryRun) readRows(report *DryReport) {
 		if left[0] <= 0 && left[1] <= 0 || d.request.Rows == 0 {
 			return
 		}
-		changed := slices.ContainsFunc(report.Tables, func(c DryTable) bool { return c.Table == t.Counts })
+		changed := slices.IndexFunc(report.Tables, func(c DryTable) bool { return c.Table == t.Counts })
 		switch {
-		case !changed || slices.ContainsFunc(report.Rows, func(r DryRows) bool { return r.Table == t.Counts }):
+		case changed < 0 || slices.ContainsFunc(report.Rows, func(r DryRows) bool { return r.Table == t.Counts }):
 			continue
 		case t.Readable == "":
 			if !slices.ContainsFunc(d.found.Tables, func(o dryTable) bool { return o.Counts == t.Counts && o.Readable != "" }) {
@@ -366,11 +366,14 @@ func (d *DryRun) readRows(report *DryReport) {
 		rows := DryRows{Table: t.Counts, Before: []json.RawMessage{}, After: []json.RawMessage{}}
 		var before, after, still manyRows
 		var batch segment
-		if left[0] > 0 {
+		if c := &report.Tables[changed]; left[0] > 0 && c.Updated+c.Deleted > 0 {
 			batch = append(batch, &command{sql: "FETCH " + strconv.Itoa(2*d.request.Rows) + " FROM " + cursor(i), sink: &before, byteCap: 1 << 20})
 		}
-		if left[1] > 0 {
+		if c := &report.Tables[changed]; left[1] > 0 && c.Inserted+c.Updated > 0 {
 			batch = append(batch, &command{sql: rowsOf(t.Readable, "%s.xmin = '"+d.xid()+"'::xid") + " LIMIT " + strconv.Itoa(left[1]), sink: &after, byteCap: 1 << 20})
+		}
+		if batch == nil {
+			continue
 		}
 		refused, err := d.tx.lease.exchange(context.Background(), d.tx.db.deadline(d.tx.opts.Limits), batch)
 		if err == nil && refused == nil && len(before) > 0 { // one that is only locked, by a key that refers to it, stays where it is
