@@ -318,7 +318,7 @@ const mostRowBytes = 4096
 // rowsOf selects rows of a table by a condition on them.
 func rowsOf(table, condition string) string {
 	const row = "gate_dry_run_row"
-	return inCatalog(fmt.Sprintf(`SELECT %[1]s.tableoid::int8, %[1]s.ctid::text, CASE WHEN octet_length(row_to_json(%[1]s)::text) <= %[2]d THEN row_to_json(%[1]s)::text END FROM `, row, mostRowBytes)) +
+	return inCatalog(fmt.Sprintf(`SELECT %[1]s.tableoid::int8, %[1]s.ctid::text, CASE WHEN octet_length(row_to_json(%[1]s.*)::text) <= %[2]d THEN row_to_json(%[1]s.*)::text END FROM `, row, mostRowBytes)) +
 		table + " AS " + row + " WHERE " + inCatalog(fmt.Sprintf(condition, row))
 }
 

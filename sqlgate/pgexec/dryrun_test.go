@@ -147,6 +147,8 @@ func TestADryRunShowsRowsBeforeAndBehind(t *testing.T) {
 	require.Len(t, report.Rows[0].Before, 20)
 	side.run("UPDATE part SET v = repeat('x', 5000) WHERE k = 1")
 	require.JSONEq(t, `[{"table": "public.part", "before": [null], "after": []}]`, shown("DELETE FROM part WHERE k = 1", "public.part"))
+	side.run("CREATE TABLE odd (gate_dry_run_row int, x int); INSERT INTO odd VALUES (1, 2)")
+	require.JSONEq(t, `[{"table": "public.odd", "before": [{"gate_dry_run_row": 1, "x": 2}], "after": [{"gate_dry_run_row": 1, "x": 3}]}]`, shown("UPDATE odd SET x = 3", "public.odd"))
 }
 
 func TestADryRunRefusesWhatIsNotPlain(t *testing.T) {
