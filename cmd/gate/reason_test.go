@@ -97,6 +97,8 @@ func TestAWriteSaysWhyWhereThePolicyAsksForIt(t *testing.T) {
 	require.Equal(t, []string{"blocked", "reason_required"}, []string{blocked.Status, blocked.ReasonCode}, "%s", blocked.raw)
 	require.Contains(t, blocked.text, "the argument reason of the tool sql")
 	require.Equal(t, "completed", use(t, s, "sql", map[string]any{"sql": paysOne, "reason": "again"}).Status)
+	require.Equal(t, "reason_required", use(t, s, "sql_preview", map[string]any{"sql": paysOne}).ReasonCode)
+	require.Contains(t, string(use(t, s, "sql_preview", map[string]any{"sql": paysOne, "reason": "again"}).raw), `"decision":"ALLOW"`)
 	found := use(t, s, "schema_search", map[string]any{"words": "public.orders"})
 	require.Contains(t, string(found.raw), `"update_by_key":"ALLOW"`)
 

@@ -61,6 +61,7 @@ func (d *door) addTools(s *mcp.Server) {
 		"approval_id":{"type":"string","minLength":1},
 		"seconds":{"type":"integer","minimum":0,"maximum":60,"default":30,"description":"How long to wait."}}}`, envelopeSchema, d.wait)
 	add(toolPreview, "Preview SQL", aboutPreview, look, `{"type":"object","additionalProperties":false,"required":["sql"],"properties":{"sql":{"type":"string","description":"One statement."},
+		"reason":{"type":"string","maxLength":256,"description":"As sql takes it. The policy may demand it."},
 		"dry_run":{"type":"boolean","default":false,"description":"Run it, count what it changes, and roll it back. It leaves evidence."}}}`, previewSchema, d.preview)
 	add(toolSchema, "Search the schema", aboutSchema, look, `{"type":"object","additionalProperties":false,"required":["words"],"properties":{
 		"words":{"type":"string","minLength":1,"maxLength":200,"description":"Words that all have to be found, or the name of a table."}}}`, schemaSchema, d.schema)
@@ -142,6 +143,7 @@ func (d *door) run(ctx context.Context, v *visit, r *mcp.CallToolRequest) (*enve
 func (d *door) preview(ctx context.Context, v *visit, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	var in struct {
 		SQL    *string `json:"sql"`
+		Reason string  `json:"reason"`
 		DryRun bool    `json:"dry_run"`
 	}
 	err := arguments(r, &in)
@@ -152,7 +154,7 @@ func (d *door) preview(ctx context.Context, v *visit, r *mcp.CallToolRequest) (*
 		return d.noPreview(v, err)
 	}
 	request := d.request(v, *in.SQL)
-	request.Preview, request.DryRun = !in.DryRun, in.DryRun
+	request.Preview, request.DryRun, request.Reason = !in.DryRun, in.DryRun, in.Reason
 	answer, err := d.submit(ctx, v, request)
 	if err != nil {
 		return d.noPreview(v, err)
