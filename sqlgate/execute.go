@@ -229,9 +229,9 @@ func (s *submission) preparedSQL() string {
 }
 
 // trace is what the database shows of the caller's trace. A statement that a person approved
-// has none: it could read it (application_name), and so do what the person was not shown.
+// has none, nor one whose dry run a person may be shown: it could read it (application_name), and so do what the person was not shown.
 func (s *submission) trace() string {
-	if s.ApprovalID != "" {
+	if s.ApprovalID != "" || s.DryRun {
 		return ""
 	}
 	return s.Trace
@@ -240,7 +240,7 @@ func (s *submission) trace() string {
 // statement is exactly the text that was judged: the bytes of the one statement,
 // and for an EXECUTE those of what was prepared, with its arguments beside it.
 func (s *submission) statement() pgexec.Statement {
-	st := pgexec.Statement{SQL: s.SQL, Trace: s.trace(), Settings: s.settings(), Major: s.classification.Engine.ServerMajor, Owner: s.owner(), Definitions: s.definitions}
+	st := pgexec.Statement{SQL: s.SQL, Trace: s.trace(), Settings: s.settings(), Meaning: s.meaning(), Owner: s.owner(), Definitions: s.definitions}
 	if b := s.execute; b != nil {
 		st.SQL, st.ParamOIDs, st.Params = b.sql, b.types, b.values
 	}
@@ -253,6 +253,18 @@ func (s *submission) statement() pgexec.Statement {
 		st.ResultFormats = s.wire.portal.resultFormats
 	}
 	return st
+}
+
+// meaning is what the database said of the statement when it was judged.
+func (s *submission) meaning() pgexec.Meaning {
+	m := pgexec.Meaning{Major: s.classification.Engine.ServerMajor, Words: s.classification.Attributes, Calls: s.calls}
+	switch {
+	case s.execute != nil:
+		m.Types = s.execute.names
+	case s.wire != nil:
+		m.Types = s.wire.names
+	}
+	return m
 }
 
 // owner is whose a statement is, of what the gate knows and of what is claimed.
@@ -352,7 +364,7 @@ func (g *Gate) alone(ctx context.Context, s *submission) (*Answer, error) {
 // beginOptions picks the role: ddl, dcl and maintenance have their own, and a REFRESH,
 // which is a write that only the view's owner may do.
 func (g *Gate) beginOptions(s *submission, l pgexec.Limits) pgexec.BeginOptions {
-	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.trace(), Settings: s.settings(), UserCode: s.callsUserCode(), Major: s.classification.Engine.ServerMajor,
+	o := pgexec.BeginOptions{ExecutionID: s.executionID, Limits: l, Trace: s.trace(), Settings: s.settings(), UserCode: s.callsUserCode(), Meaning: s.meaning(),
 		NoSnapshot: slices.Contains(withoutSnapshot, s.classification.QueryType)}
 	switch s.classification.Class {
 	case classify.ClassDDL, classify.ClassDCL, classify.ClassMaintenance:

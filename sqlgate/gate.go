@@ -176,8 +176,9 @@ type submission struct {
 	record         commands.Request
 	decision       commands.Decision
 	watch          stopwatch
-	unrecorded     bool                // what became of it could not be written
-	unknown        error               // why it is not known what the database tells of it
+	unrecorded     bool  // what became of it could not be written
+	unknown        error // why it is not known what the database tells of it
+	calls          map[string]pgexec.ColumnCall
 	judged         *replay.Judged      // by which snapshot of the catalogues, and what it was found to add; nil: by its text alone
 	definitions    *pgexec.Definitions // by which that was found; nil: none
 
@@ -283,7 +284,7 @@ func (g *Gate) withDatabase(ctx context.Context, s *submission, c classify.Class
 // tells: functions and types that the database has, where a word behind a dot is one's
 // name.
 func (g *Gate) withCalls(ctx context.Context, s *submission, c classify.Classification) classify.Classification {
-	s.unknown = nil
+	s.unknown, s.calls = nil, nil
 	if len(c.Attributes) == 0 {
 		return c
 	}
@@ -292,6 +293,7 @@ func (g *Gate) withCalls(ctx context.Context, s *submission, c classify.Classifi
 		s.unknown = err
 		return c
 	}
+	s.calls = calls
 	var called []string
 	for _, word := range c.Attributes {
 		if call, found := calls[word]; found && (c.Derived || !call.Hidden) {

@@ -23,8 +23,8 @@ const sweepEvery = time.Minute
 type bound struct {
 	*prepared
 	types  []uint32
-	names  map[uint32]pgexec.TypeName // of those that are not built in
-	values [][]byte                   // text; nil is NULL
+	names  pgexec.Types // of those that are not built in
+	values [][]byte     // text; nil is NULL
 }
 
 // joinSession is the part of the journey between parse and classification: it

@@ -165,6 +165,7 @@ type wireCall struct {
 	out     *wireOut
 	portal  *wirePortal // parameters and formats; nil in the simple protocol
 	types   []uint32    // of the parameters, as Parse said
+	names   pgexec.Types
 }
 
 // OpenWire begins a connection that has logged in. The error is a WireError for

@@ -386,7 +386,7 @@ func (w *Wire) readInBlock(ctx context.Context, s *submission) (*Answer, error) 
 		return nil, w.notBegun(ctx, s, err)
 	}
 	o := g.fenceOptions(s)
-	d, err := w.unit.block.DispatchRead(o)
+	d, err := w.unit.block.DispatchRead(ctx, o)
 	if err != nil {
 		return nil, g.notDispatched(ctx, s, err)
 	}

@@ -35,6 +35,9 @@ func (w *Wire) DescribeStatement(ctx context.Context, name string) (params []uin
 		}
 		described := *st
 		described.described, described.parameters, described.columns = true, d.Params, d.Fields
+		if d.Types.Names != nil {
+			described.typeNames = d.Types
+		}
 		described.weigh()
 		if all := w.prepared() - st.bytes + described.bytes; name != "" && all > wireStatementBytes {
 			return statementsFull("session_bytes", all, wireStatementBytes)
@@ -171,7 +174,7 @@ func (w *Wire) askServer(ctx context.Context, st *wireStatement, s *submission) 
 	}
 	if w.unit.block != nil {
 		o := w.gate.fenceOptions(s)
-		if _, err := w.unit.block.DispatchRead(o); err != nil {
+		if _, err := w.unit.block.DispatchRead(ctx, o); err != nil {
 			return pgexec.Description{}, w.gate.refuse(ctx, s, err)
 		}
 		if err := w.recordDescribed(ctx, st, s); err != nil {

@@ -76,7 +76,7 @@ func (s *submission) preparedTypes(most int) string {
 	}
 	var types []string
 	for i, oid := range s.execute.types {
-		label := cmp.Or(typeLabel(oid, s.execute.names), "inferred")
+		label := cmp.Or(typeLabel(oid, s.execute.names.Names), "inferred")
 		if most -= len(label) + len(", "); most < 0 {
 			types = append(types, strconv.Itoa(len(s.execute.types)-i)+" more")
 			break
@@ -162,7 +162,7 @@ func (st *wireStatement) typeOf(i int, format int16) uint32 {
 // showParameter is a parameter with at most so many bytes of its value.
 func (st *wireStatement) showParameter(i int, format int16, value []byte, most int) string {
 	oid := st.typeOf(i, format)
-	label, kind := typeLabel(oid, st.typeNames), pgexec.TypeLabel(oid)
+	label, kind := typeLabel(oid, st.typeNames.Names), pgexec.TypeLabel(oid)
 	typed := ""
 	if label != "" {
 		typed = "::" + label

@@ -22,11 +22,11 @@ type wireStatement struct {
 	sql            string // without the comment that names an approval
 	approval       string // that the comment names; "" = none
 	types          []uint32
-	typeNames      map[uint32]pgexec.TypeName // of those that are not built in
-	classification classify.Classification    // with the types
-	empty          bool                       // there is no statement in it
-	reading        time.Duration              // what guard, parser and classifier took, until a first execution has counted it
-	bytes          int64                      // that it takes in memory
+	typeNames      pgexec.Types            // of those that are not built in, behind a Describe also of what it told
+	classification classify.Classification // with the types
+	empty          bool                    // there is no statement in it
+	reading        time.Duration           // what guard, parser and classifier took, until a first execution has counted it
+	bytes          int64                   // that it takes in memory
 
 	described  bool
 	parameters []uint32
@@ -156,8 +156,8 @@ func (st *wireStatement) weigh() {
 	st.bytes = inMemory(own)
 }
 
-func namesOf(types map[uint32]pgexec.TypeName) (list []string) {
-	for _, t := range types {
+func namesOf(types pgexec.Types) (list []string) {
+	for _, t := range types.Names {
 		list = append(list, t.Name)
 	}
 	return list
@@ -187,7 +187,7 @@ func (w *Wire) submission(ctx context.Context, st *wireStatement, c *wireCall) (
 		watch: stopwatch{begin: now.Add(-st.reading)}, wire: c,
 	}
 	s.watch.spent[phaseClassify] = st.reading
-	c.types = st.types
+	c.types, c.names = st.types, st.typeNames
 	if err := g.findAgent(ctx, s); err != nil {
 		s.record = g.recordOf(s.Request)
 		return nil, g.refuse(ctx, s, err)

@@ -230,7 +230,7 @@ func TestAnApprovalShowsTypesOfUsersAsSQLSaysThem(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.Bind("", "m", []int16{1}, [][]byte{nil}, nil))
 	_, err = c.Execute(t.Context(), "", 0, true, &rowsSink{})
-	require.Equal(t, []string{fmt.Sprint("NULL::oid.", w.oid("mood"))}, w.asked(err), "a Describe says no name")
+	require.Equal(t, []string{"NULL::public.mood"}, w.asked(err), "a Describe says the name, too")
 }
 
 // An approval is for the statement with its types, and shows them by name.

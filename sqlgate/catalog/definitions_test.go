@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -51,7 +52,7 @@ func init() {
 			o := pgexec.BeginOptions{ExecutionID: event.NewExecutionID(s.now)}
 			var res pgexec.Result
 			if c.SafeRead {
-				if _, err = b.DispatchRead(o); err == nil {
+				if _, err = b.DispatchRead(context.Background(), o); err == nil {
 					res, err = b.Read(s.t.Context(), o, st, s.db.NewRows(1<<20))
 				}
 			} else if _, err = b.DispatchWrite(s.t.Context(), o); err == nil {
@@ -117,7 +118,7 @@ func TestADefinitionThatChangedInItsOwnTransactionEndsTheStatement(t *testing.T)
 		require.NoError(t, err, sql)
 	}
 	read := func(st pgexec.Statement) string {
-		_, err := b.DispatchRead(o)
+		_, err := b.DispatchRead(context.Background(), o)
 		require.NoError(t, err)
 		res, err := b.Read(t.Context(), o, st, s.db.NewRows(1<<20))
 		if res.ReasonCode == "" {
@@ -273,7 +274,7 @@ func TestWhatABlockDefinedItselfEndsWhatComesBehind(t *testing.T) {
 		for _, sql := range []string{"ALTER VIEW shown RENAME TO away", "ALTER VIEW aside RENAME TO shown", "SELECT * FROM shown"} {
 			c, st := s.definedBy(snapshot, sql)
 			if c.SafeRead {
-				_, err = b.DispatchRead(o)
+				_, err = b.DispatchRead(context.Background(), o)
 				require.NoError(t, err)
 				res, err = b.Read(t.Context(), o, st, s.db.NewRows(1<<20))
 			} else {

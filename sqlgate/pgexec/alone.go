@@ -41,8 +41,8 @@ func (db *DB) BeginAlone(ctx context.Context, opts BeginOptions) (*Alone, error)
 // behind it undoes them: there is no transaction to hold them.
 func (a *Alone) open(ctx context.Context) error {
 	deadline := time.Now().Add(a.db.cfg.ConnectTimeout)
-	if err := a.lease.reads(a.opts.Major); err != nil {
-		return err
+	if err := a.lease.reads(ctx, a.opts.Meaning); err != nil {
+		return a.lease.retried(err)
 	}
 	if a.lease.cleaned(deadline) != nil {
 		return errNotClean

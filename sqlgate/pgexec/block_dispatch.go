@@ -14,15 +14,13 @@ import (
 
 // DispatchRead is what evidence records before a safe read in the block is
 // sent. It sends nothing.
-func (b *Block) DispatchRead(o BeginOptions) (Dispatch, error) {
+func (b *Block) DispatchRead(ctx context.Context, o BeginOptions) (Dispatch, error) {
 	err := b.usable()
 	if err == nil && b.db.definer != b.db.writer && b.opts.DDL {
 		b.failed, err = true, errOneRole()
 	}
 	if err == nil {
-		if err = b.lease.reads(o.Major); err != nil {
-			b.failed = true
-		}
+		err = b.reads(ctx, o.Meaning)
 	}
 	if err != nil {
 		return Dispatch{}, err
@@ -38,7 +36,7 @@ func (b *Block) DispatchRead(o BeginOptions) (Dispatch, error) {
 // which applies nothing, there is no round trip. DB.Cancel ends the wait for it. On an error nothing of the statement
 // was sent, and the block has failed.
 func (b *Block) DispatchWrite(ctx context.Context, o BeginOptions) (Dispatch, error) {
-	if err := b.takesWrite(o); err != nil {
+	if err := b.takesWrite(ctx, o); err != nil {
 		b.failed = true
 		return Dispatch{}, err
 	}
@@ -74,14 +72,32 @@ func (b *Block) DispatchWrite(ctx context.Context, o BeginOptions) (Dispatch, er
 func (b *Block) NotSent() { b.next = nil }
 
 // takesWrite says whether the block can run a write.
-func (b *Block) takesWrite(o BeginOptions) error {
+func (b *Block) takesWrite(ctx context.Context, o BeginOptions) error {
 	switch err := b.usable(); {
 	case err != nil:
 		return err
 	case b.db.definer != b.db.writer && o.DDL != b.opts.DDL:
 		return errOneRole()
 	}
-	return b.lease.reads(o.Major)
+	return b.reads(ctx, o.Meaning)
+}
+
+// reads is that of the lease; an error fails the block.
+func (b *Block) reads(ctx context.Context, m Meaning) error {
+	return b.asked(b.lease.reads(context.WithoutCancel(ctx), m))
+}
+
+// asked is the error of a question of the gate's own. It fails the block.
+func (b *Block) asked(err error) error {
+	if err == nil {
+		return nil
+	}
+	b.failed = true
+	if b.lease.broken {
+		b.brokeOff(nil, err)
+		return b.gone()
+	}
+	return err
 }
 
 func errOneRole() error {

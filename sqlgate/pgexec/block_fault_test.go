@@ -178,7 +178,7 @@ func TestAStatementOfABlockIsCancelledOnRequest(t *testing.T) {
 	const asleep = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND state = 'active' AND application_name = 'gate/writer' AND datname = current_database()"
 	b := beginBlock(t, db, BlockOptions{})
 	b.write("INSERT INTO t VALUES (1)")
-	d, err := b.DispatchRead(BeginOptions{})
+	d, err := b.DispatchRead(context.Background(), BeginOptions{})
 	require.NoError(t, err)
 	b.savepoint("s")
 	for i, run := range []func(o BeginOptions) (Result, string, error){
@@ -200,7 +200,7 @@ func TestAStatementOfABlockIsCancelledOnRequest(t *testing.T) {
 	b.commit()
 	require.Equal(t, "1", side.ask("SELECT count(*) FROM t"))
 	next := beginBlock(t, db, BlockOptions{})
-	after, err := next.DispatchRead(BeginOptions{})
+	after, err := next.DispatchRead(context.Background(), BeginOptions{})
 	require.NoError(t, err)
 	require.NotEqual(t, d.Upstream.BackendPID, after.Upstream.BackendPID, "the connection is not used for anybody else")
 }
@@ -400,7 +400,7 @@ func TestABlockRunsUnderOneRole(t *testing.T) {
 	require.NoError(t, err)
 	_, err = b.DispatchWrite(context.Background(), BeginOptions{})
 	require.Equal(t, fault.UnsupportedSQLShape, fault.CodeOf(err))
-	_, err = beginBlock(t, db, BlockOptions{DDL: true}).DispatchRead(BeginOptions{})
+	_, err = beginBlock(t, db, BlockOptions{DDL: true}).DispatchRead(context.Background(), BeginOptions{})
 	require.Equal(t, fault.UnsupportedSQLShape, fault.CodeOf(err))
 }
 

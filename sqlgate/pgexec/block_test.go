@@ -199,7 +199,7 @@ func TestABlockOfReadsTakesNoTransactionID(t *testing.T) {
 	db, _ := open(t)
 	b := beginBlock(t, db, BlockOptions{})
 	require.Equal(t, `[{"x":null}]`, b.read("SELECT pg_current_xact_id_if_assigned() AS x"))
-	d, err := b.DispatchRead(BeginOptions{Limits: Limits{Rows: 5}})
+	d, err := b.DispatchRead(context.Background(), BeginOptions{Limits: Limits{Rows: 5}})
 	require.NoError(t, err)
 	require.Zero(t, d.XID)
 	require.Equal(t, 5, d.Limits.Rows)

@@ -42,6 +42,7 @@ type conn struct {
 
 	kind     poolKind
 	upstream Upstream
+	life     string // cluster, database and start of the server: under another, numbers and names may mean something else
 	major    int
 	version  string // server_version, as the server says it
 	watch    watch
@@ -187,8 +188,8 @@ func (c *conn) assert(ctx context.Context, cfg *pgconn.Config, pins []pin, deadl
 	if refused != nil {
 		return fmt.Errorf("the query that checks a new connection failed: %w", refused)
 	}
-	if len(row.values) != 12 {
-		return fmt.Errorf("%w: %d columns instead of 12", errProtocol, len(row.values))
+	if len(row.values) != 13 {
+		return fmt.Errorf("%w: %d columns instead of 13", errProtocol, len(row.values))
 	}
 	for _, a := range []struct {
 		what, want, got string
@@ -212,6 +213,7 @@ func (c *conn) assert(ctx context.Context, cfg *pgconn.Config, pins []pin, deadl
 	c.upstream.CrashMark = row.text(8)
 	c.upstream.BackendStart = row.text(9)
 	c.settled = row.text(11)
+	c.life = row.text(12)
 	return nil
 }
 

@@ -27,7 +27,7 @@ type Statement struct {
 	ResultFormats []int16      // the same for columns; a Rows sink needs text
 	Trace         string       // trace id and span id of a read's caller, shown as a part of application_name; "" = none
 	Settings      Settings     // of a read's caller; what differs from the pins
-	Major         int          // of a read: as in BeginOptions
+	Meaning       Meaning      // of a read: by which it was judged
 	Owner         string       // whose a read is: it meets nothing that one of another owner left in the session
 	Definitions   *Definitions // that it was judged by; nil: by its text alone. What runs alone is not compared
 }
@@ -174,7 +174,7 @@ func (db *DB) makePools(read, write, ddl *pgconn.Config) (err error) {
 		roles = append(roles, p.login.User)
 	}
 	for _, p := range db.pools() {
-		p.ctx, p.spawn, p.askEvery, p.timelines, p.roles = db.ctx, db.spawn, askEvery, db.timelines, roles
+		p.ctx, p.spawn, p.askEvery, p.timelines, p.types, p.roles, p.pools = db.ctx, db.spawn, askEvery, db.timelines, &db.types, roles, db.pools()
 	}
 	return err
 }

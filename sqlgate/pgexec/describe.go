@@ -14,6 +14,7 @@ import (
 // A Description is what the server knows of a statement that it has parsed.
 type Description struct {
 	Params []uint32 // types of its parameters
+	Types  Types    // what those of them are called that are no PlainType
 	Fields []Field  // nil: it returns no rows
 }
 
@@ -30,12 +31,17 @@ func (r *Reading) Describe(ctx context.Context, sql string, types []uint32) (Des
 		return Description{}, connectFault(err)
 	}
 	cmd := describing(sql, types)
-	ran := db.run(ctx, l, "", db.deadline(db.bound(r.d.Limits)), cmd, slices.Concat(r.beginning(), segment{cmd, own("ROLLBACK")}))
+	deadline := db.deadline(db.bound(r.d.Limits))
+	ran := db.run(ctx, l, "", deadline, cmd, slices.Concat(r.beginning(), segment{cmd, own("ROLLBACK")}))
 	l.dirty = true
 	if ran.refused != nil && ran.err == nil { // the server skipped our ROLLBACK with the rest
 		l.rollback(time.Now().Add(rollbackWait))
 	}
-	return db.describedAs(ran)
+	d, err := db.describedAs(ran)
+	if err == nil {
+		d.Types, err = l.typesNamed(ctx, deadline, d.Params)
+	}
+	return d, err
 }
 
 // beginning opens a transaction under what the connection of its client has set.
@@ -93,9 +99,11 @@ func (r *Reading) DescribeHarmless(ctx context.Context, p ParseRequest) (d Descr
 	cmd := describing(p.SQL, p.Types)
 	if ok && len(found.values) == 1 && found.text(0) == "" {
 		ran = db.run(ctx, l, "", deadline, cmd, segment{cmd})
-		d, f = db.describedAs(ran)
+		if d, f = db.describedAs(ran); f == nil {
+			d.Types, f = l.typesNamed(ctx, deadline, d.Params)
+		}
 	}
-	if ran.err == nil {
+	if ran.err == nil && !l.broken {
 		l.rollback(time.Now().Add(rollbackWait))
 	}
 	return d, found.text(0), f
@@ -112,6 +120,10 @@ func (b *Block) Describe(ctx context.Context, o BeginOptions, sql string, types 
 	r := b.db.run(ctx, l, "", b.db.deadline(o.Limits), cmd, fence.around(cmd))
 	b.unfence(r, fence)
 	d, err := b.db.describedAs(r)
+	if err == nil {
+		d.Types, err = l.typesNamed(context.WithoutCancel(ctx), time.Now().Add(b.db.cfg.ConnectTimeout), d.Params)
+		err = b.asked(err)
+	}
 	if err == nil && l.drift != "" {
 		err = driftFault(l.drift)
 	}

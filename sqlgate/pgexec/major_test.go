@@ -25,25 +25,25 @@ func TestAStatementClassifiedForAnotherMajorIsNotSent(t *testing.T) {
 		send func(major int) error
 	}{
 		{"a read", func(major int) error {
-			_, err := db.Read(ctx, "e", Statement{SQL: "SELECT a FROM t", Major: major}, Limits{}, db.NewRows(0))
+			_, err := db.Read(ctx, "e", Statement{SQL: "SELECT a FROM t", Meaning: Meaning{Major: major}}, Limits{}, db.NewRows(0))
 			return err
 		}},
 		{"a description", func(major int) error {
-			r, err := db.BeginRead(ctx, &Statement{Major: major}, Limits{})
+			r, err := db.BeginRead(ctx, &Statement{Meaning: Meaning{Major: major}}, Limits{})
 			if err == nil {
 				_, err = r.Describe(ctx, "SELECT a FROM t", nil)
 			}
 			return err
 		}},
 		{"a write", func(major int) error {
-			tx, err := db.Begin(ctx, BeginOptions{Major: major})
+			tx, err := db.Begin(ctx, BeginOptions{Meaning: Meaning{Major: major}})
 			if err == nil {
 				tx.Rollback()
 			}
 			return err
 		}},
 		{"a statement that runs alone", func(major int) error {
-			a, err := db.BeginAlone(ctx, BeginOptions{Major: major})
+			a, err := db.BeginAlone(ctx, BeginOptions{Meaning: Meaning{Major: major}})
 			if err == nil {
 				a.Close()
 			}
@@ -52,13 +52,13 @@ func TestAStatementClassifiedForAnotherMajorIsNotSent(t *testing.T) {
 		{"a read in a block", func(major int) error {
 			b := beginBlock(t, db, BlockOptions{})
 			defer b.Rollback()
-			_, err := b.DispatchRead(BeginOptions{Major: major})
+			_, err := b.DispatchRead(ctx, BeginOptions{Meaning: Meaning{Major: major}})
 			return err
 		}},
 		{"a write in a block", func(major int) error {
 			b := beginBlock(t, db, BlockOptions{})
 			defer b.Rollback()
-			_, err := b.DispatchWrite(ctx, BeginOptions{Major: major})
+			_, err := b.DispatchWrite(ctx, BeginOptions{Meaning: Meaning{Major: major}})
 			return err
 		}},
 	} {

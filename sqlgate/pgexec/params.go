@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
+
+	"writegate/commands/fault"
 )
 
 // unbindable are the types below 10000 that no parameter can have: pseudo-types
@@ -77,12 +80,48 @@ const typeNamesSQL = `SELECT p.oid, n.nspname, e.typname,
   AND p.typlen OPERATOR(pg_catalog.=) -1 THEN p.typelem ELSE p.oid END
  JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) e.typnamespace WHERE p.oid OPERATOR(pg_catalog.=) ANY ($1)`
 
+// Types are the names of types that are no PlainType.
+type Types struct {
+	Server string // whose numbers they are: which server, since its last start; "" = every server's
+	Names  map[uint32]TypeName
+}
+
 // TypeNames gives the names of those types that are no PlainType; a number that no
 // type has is oid.N. It asks the database, with a text of its own, where its own table
 // does not say.
-func (db *DB) TypeNames(ctx context.Context, oids []uint32) (map[uint32]TypeName, error) {
-	var names map[uint32]TypeName
-	var list []string
+func (db *DB) TypeNames(ctx context.Context, oids []uint32) (Types, error) {
+	if names, list := knownTypes(oids); len(list) == 0 {
+		return Types{Names: names}, nil
+	}
+	l, err := db.reader.acquire(ctx)
+	if err != nil {
+		return Types{}, err
+	}
+	defer l.release()
+	return l.typesNamed(ctx, db.deadline(db.bound(Limits{})), oids)
+}
+
+// typesNamed is TypeNames as the server of one connection says. What is no answer is a fault.
+func (l *lease) typesNamed(ctx context.Context, deadline time.Time, oids []uint32) (Types, error) {
+	names, list := knownTypes(oids)
+	if len(list) == 0 {
+		return Types{Names: names}, nil
+	}
+	q := &command{sql: typeNamesSQL, oids: []uint32{oidOIDArray}, params: [][]byte{[]byte("{" + strings.Join(list, ",") + "}")}, sink: typeNames(names)}
+	refused, err := l.exchange(ctx, deadline, segment{q})
+	switch {
+	case err != nil:
+		return Types{}, connectFault(err)
+	case refused != nil:
+		l.broken = true
+		return Types{}, fault.New(fault.DBUnavailable, "What types the parameters have could not be looked up, so nothing was executed. Send the request again later, and tell the operator if it stays.").
+			With("sqlstate", refused.Code).Because(refused)
+	}
+	return Types{Server: l.life, Names: names}, nil
+}
+
+// knownTypes are the names that need no server, and the numbers of the types that do.
+func knownTypes(oids []uint32) (names map[uint32]TypeName, list []string) {
 	for _, oid := range oids {
 		if PlainType(oid) || names[oid].Name != "" {
 			continue
@@ -97,21 +136,7 @@ func (db *DB) TypeNames(ctx context.Context, oids []uint32) (map[uint32]TypeName
 		number := strconv.FormatUint(uint64(oid), 10)
 		names[oid], list = TypeName{"oid." + number, "oid." + number}, append(list, number)
 	}
-	if len(list) == 0 {
-		return names, nil
-	}
-	l, err := db.reader.acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer l.release()
-	q := &command{sql: typeNamesSQL, oids: []uint32{oidOIDArray}, params: [][]byte{[]byte("{" + strings.Join(list, ",") + "}")}, sink: typeNames(names)}
-	r := db.run(ctx, l, "", db.deadline(db.bound(Limits{})), q, segment{own("BEGIN READ ONLY"), q, own("ROLLBACK")})
-	if _, f, ok := db.outcomeOf(r, BasisReadOnly); !ok {
-		l.broken = true
-		return nil, f
-	}
-	return names, nil
+	return names, list
 }
 
 // typeNames collects the answer of typeNamesSQL.

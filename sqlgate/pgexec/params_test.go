@@ -75,22 +75,22 @@ CREATE SCHEMA "Odd"; CREATE DOMAIN "Odd"."x, text'::y" AS int`)
 		}
 	}
 	oids, want[9999], want[4294967295] = append(oids, 0, 9999, 4294967295), "oid.9999", "oid.4294967295"
-	names, err := db.TypeNames(context.Background(), append(oids, oids...))
+	types, err := db.TypeNames(context.Background(), append(oids, oids...))
 	require.NoError(t, err)
 	for oid, name := range want {
-		require.Equal(t, name, names[oid].Name)
+		require.Equal(t, name, types.Names[oid].Name)
 		if label := labels[oid]; label != "" {
-			require.Equal(t, label, names[oid].Label)
+			require.Equal(t, label, types.Names[oid].Label)
 		}
 	}
-	require.Len(t, names, len(want))
+	require.Len(t, types.Names, len(want))
 	for _, oid := range []uint32{0, 23, 25, 705, 1007, 3802, 4451} {
 		require.True(t, PlainType(oid))
 	}
 	db.Close()
-	names, err = db.TypeNames(context.Background(), []uint32{0, 23, 2249, 2205, 2210})
+	types, err = db.TypeNames(context.Background(), []uint32{0, 23, 2249, 2205, 2210})
 	require.NoError(t, err, "its own table says so")
-	require.Equal(t, map[uint32]TypeName{2249: {"pg_catalog.record", "pg_catalog.record"}, 2205: {"pg_catalog.regclass", "pg_catalog.regclass"}, 2210: {"pg_catalog.regclass", "pg_catalog.regclass[]"}}, names)
+	require.Equal(t, map[uint32]TypeName{2249: {"pg_catalog.record", "pg_catalog.record"}, 2205: {"pg_catalog.regclass", "pg_catalog.regclass"}, 2210: {"pg_catalog.regclass", "pg_catalog.regclass[]"}}, types.Names)
 }
 
 // TestParsingIsHarmlessWhereItsConstantsMeetBuiltInTypes holds the reasons.

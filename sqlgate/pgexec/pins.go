@@ -108,7 +108,9 @@ func newWatch(pins []pin) watch {
  (SELECT w.stats_reset FROM pg_catalog.pg_stat_wal AS w),
  (SELECT a.backend_start FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a),
  (SELECT pg_catalog.string_agg(pg_catalog.concat(s.name, '=', s.setting), E'\x1f') FROM pg_catalog.pg_settings AS s),
- ` + showing(w.names)
+ ` + showing(w.names) + `,
+ (SELECT pg_catalog.concat_ws(' ', c.system_identifier, d.oid, pg_catalog.pg_postmaster_start_time()) FROM pg_catalog.pg_control_system() AS c, pg_catalog.pg_database AS d
+   WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())`
 	return w
 }
 

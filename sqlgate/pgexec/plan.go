@@ -85,7 +85,7 @@ func (db *DB) BeginPlan(ctx context.Context, write bool, major int) (r *Reading,
 	if err != nil {
 		return nil, "the database gave no connection in time"
 	}
-	if l.reads(major) != nil {
+	if l.reads(ctx, Meaning{Major: major}) != nil {
 		l.release()
 		return nil, "the database is of another major than the statement was read for"
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,7 @@ type pool struct {
 	login     *pgconn.Config // without run-time parameters
 	tls       *atomic.Pointer[tlsSet]
 	timelines *timelines
+	types     *typeCache // of all pools
 	log       *slog.Logger
 	slots     chan struct{}
 	own       shares // of each client
@@ -58,6 +60,7 @@ type pool struct {
 	major      atomic.Int32             // of the server; 0 before the first connection
 	version    atomic.Pointer[string]   // of the server, in its own words; nil likewise
 	server     atomic.Pointer[Upstream] // that the last connection was made to
+	life       atomic.Pointer[string]   // and that server's
 	outliving  atomic.Int64             // sessions that were given up and go on
 	syncCommit atomic.Bool              // the role or the server says synchronous_commit=off: pin it
 
@@ -68,12 +71,15 @@ type pool struct {
 
 	mu      sync.Mutex
 	drifts  []time.Time
-	stopped time.Time             // until when
-	roles   []string              // of all pools
+	stopped time.Time // until when
+	roles   []string  // of all pools
+	pools   []*pool
 	calls   map[string]ColumnCall // what a text may call like a column; nil: not known yet
 	callsAt time.Time
+	callsOf string // the server's life that the calls are of
 	// judgedAt is when a look at role and calls was last begun.
 	judgedAt time.Time
+	judged   string      // the server's life that it was begun in
 	role     *RoleReport // nil: not looked at yet
 	roleAt   time.Time
 }
@@ -123,14 +129,50 @@ func (l *lease) expect(settings map[string]string) {
 	}
 }
 
-// reads refuses a statement that was classified for a server of another major: the
-// same text may be another statement here.
-func (l *lease) reads(classified int) error {
-	if classified == 0 || classified == l.major {
+// A Meaning is what a server said of a text that was judged by it. Another server, or this
+// one put back to an earlier day, may say something else.
+type Meaning struct {
+	Major int                   // that it was classified for; 0 = any
+	Types Types                 // of its parameters
+	Words []string              // of the text that may call something like a column
+	Calls map[string]ColumnCall // what those words call, as ColumnCalls said
+}
+
+// reads refuses a statement that means something else on this connection's server than on
+// that by which it was judged. It sends nothing of the client's, and nothing at all but
+// where types were named by another server, or before this one was started. Where the
+// connection breaks meanwhile, the lease is broken.
+func (l *lease) reads(ctx context.Context, m Meaning) error {
+	if m.Major != 0 && m.Major != l.major {
+		return fault.New(fault.DBUnavailable, "The database is PostgreSQL %d now, and the statement was read as PostgreSQL %d would read it. Nothing was executed; send it again, a prepared one from its PREPARE on.", l.major, m.Major).
+			With("reason", "server_major").With("server_major", l.major)
+	}
+	if len(m.Words) > 0 && !l.pool.callsAlike(l.life, m.Words, m.Calls) {
+		return replacedFault("what a word behind a dot calls is not known to be the same there")
+	}
+	if m.Types.Server == "" || m.Types.Server == l.life {
 		return nil
 	}
-	return fault.New(fault.DBUnavailable, "The database is PostgreSQL %d now, and the statement was read as PostgreSQL %d would read it. Nothing was executed; send it again, a prepared one from its PREPARE on.", l.major, classified).
-		With("reason", "server_major").With("server_major", l.major)
+	now, err := l.typesNamed(ctx, time.Now().Add(l.pool.cfg.ConnectTimeout), slices.Collect(maps.Keys(m.Types.Names)))
+	switch {
+	case err != nil:
+		return err
+	case !maps.Equal(now.Names, m.Types.Names):
+		return replacedFault("the types of its parameters are others there")
+	}
+	return nil
+}
+
+func replacedFault(why string) error {
+	return fault.New(fault.DBUnavailable, "The database server is another one now than that by which the statement was judged, or was started again: %s. Nothing was executed; send it again, a prepared one from its PREPARE on.", why).
+		With("reason", "server_replaced")
+}
+
+// callsAlike tells whether words that stand behind a dot call the same at a server, as it
+// was last looked at.
+func (p *pool) callsAlike(life string, words []string, judged map[string]ColumnCall) bool {
+	calls := p.newestCalls(func(of string) bool { return of == life })
+	return calls != nil && !slices.ContainsFunc(words, func(word string) bool { return calls[word] != judged[word] })
 }
 
 // acquire leases a connection that is alive, clean, and that nothing is known against.
@@ -348,7 +390,7 @@ func (p *pool) connect(ctx context.Context) (*conn, error) {
 			return nil, err
 		}
 		if !again {
-			if due, _ := p.roleDue(); due {
+			if p.roleDueAt(c) {
 				if err := p.judgeRole(ctx, c); err != nil {
 					c.close()
 					return nil, err
@@ -411,6 +453,9 @@ func (p *pool) connectOnce(ctx context.Context) (c *conn, again bool, err error)
 	if old := p.server.Swap(&c.upstream); old != nil && (old.SystemIdentifier != c.upstream.SystemIdentifier || old.Timeline != c.upstream.Timeline) {
 		p.log.Warn("connections lead to another server, or to one that was promoted: what the server before acknowledged at the end may be missing there", "host", c.upstream.Host,
 			"system_identifier", c.upstream.SystemIdentifier, "timeline", c.upstream.Timeline, "timeline_before", old.Timeline)
+	}
+	if old := p.life.Swap(&c.life); old != nil && *old != c.life {
+		p.types.forget()
 	}
 	if c.watch.synchronousCommit(c.settled) == "off" && !pinCommit && p.kind != reader {
 		p.syncCommit.Store(true)

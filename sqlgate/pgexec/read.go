@@ -18,14 +18,14 @@ type Reading struct {
 
 // BeginRead takes a connection for a safe read, or for Describe. It sends nothing of
 // the client's, and nothing at all where the pool has a live connection already. What
-// comes of it is run or released. A server of another major than the statement was
-// classified for is an error.
+// comes of it is run or released. A server on which the statement means something else than
+// it was judged by is an error.
 func (db *DB) BeginRead(ctx context.Context, st *Statement, lim Limits) (*Reading, error) {
 	l, err := db.reader.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.reads(st.Major); err != nil {
+	if err := l.reads(ctx, st.Meaning); err != nil {
 		l.release()
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (r *Reading) Run(ctx context.Context, executionID string, st Statement, sin
 }
 
 func (db *DB) readOn(ctx context.Context, l *lease, executionID string, st Statement, lim Limits, sink Sink) (Result, error) {
-	if err := l.reads(st.Major); err != nil {
+	if err := l.reads(ctx, st.Meaning); err != nil {
 		return aborted(ReasonDBError, BasisReadOnly), err
 	}
 	cmd := client(st, lim, sink)

@@ -138,14 +138,18 @@ const maxRoleFindings = 50
 // tells it on where it changed. The error is that of a pool that must not be used.
 func (p *pool) judgeRole(ctx context.Context, c *conn) error {
 	p.mu.Lock()
-	p.judgedAt = time.Now()
+	p.judgedAt, p.judged = time.Now(), c.life
 	p.mu.Unlock()
-	if calls, err := p.askCalls(ctx, c); err != nil { // what was known goes on for a while: ColumnCalls
+	calls, err := p.askCalls(ctx, c)
+	p.mu.Lock()
+	if err == nil {
+		p.calls, p.callsAt, p.callsOf = calls, time.Now(), c.life
+	} else if p.callsOf != c.life { // what was known of the same server goes on for a while: ColumnCalls
+		p.calls = nil
+	}
+	p.mu.Unlock()
+	if err != nil {
 		p.log.Warn("what a text may call like a column could not be looked up", "error", err)
-	} else {
-		p.mu.Lock()
-		p.calls, p.callsAt = calls, time.Now()
-		p.mu.Unlock()
 	}
 	report, err := p.askRole(ctx, c)
 	if err != nil {
@@ -224,17 +228,7 @@ type ColumnCall struct {
 // last looked at, which must not be long ago. No text tells such a call from a column. The
 // error says why they are not known: no connection was made yet, or none could be asked.
 func (db *DB) ColumnCalls(ctx context.Context) (map[string]ColumnCall, error) {
-	newest := func() (calls map[string]ColumnCall) {
-		var seen time.Time
-		for _, p := range db.pools() {
-			p.mu.Lock()
-			if p.calls != nil && p.callsAt.After(seen) && time.Since(p.callsAt) < callsLast*p.cfg.RoleEvery {
-				calls, seen = p.calls, p.callsAt
-			}
-			p.mu.Unlock()
-		}
-		return calls
-	}
+	newest := func() map[string]ColumnCall { return db.reader.newestCalls(func(string) bool { return true }) }
 	calls := newest()
 	var first error
 	for _, p := range db.pools() {
@@ -256,6 +250,20 @@ func (db *DB) ColumnCalls(ctx context.Context) (map[string]ColumnCall, error) {
 		return nil, first
 	}
 	return calls, nil
+}
+
+// newestCalls are those that a server of the pools said last, of those that are asked for; nil:
+// none did, or it is long ago.
+func (p *pool) newestCalls(of func(life string) bool) (calls map[string]ColumnCall) {
+	var seen time.Time
+	for _, p := range p.pools {
+		p.mu.Lock()
+		if p.calls != nil && of(p.callsOf) && p.callsAt.After(seen) && time.Since(p.callsAt) < callsLast*p.cfg.RoleEvery {
+			calls, seen = p.calls, p.callsAt
+		}
+		p.mu.Unlock()
+	}
+	return calls
 }
 
 // textArray writes names as an array of PostgreSQL.
@@ -293,6 +301,14 @@ func (p *pool) roleDue() (due, seen bool) {
 		every = min(every, roleAgain)
 	}
 	return time.Since(p.roleAt) >= every || time.Since(p.callsAt) >= every, true
+}
+
+// roleDueAt is roleDue for a new connection, which may lead to a server of which nothing is known.
+func (p *pool) roleDueAt(c *conn) bool {
+	due, _ := p.roleDue()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return due || p.judged != c.life
 }
 
 // watchRoles looks again, on a connection of its own, at the roles that were

@@ -22,7 +22,7 @@ type BeginOptions struct {
 	Settings    Settings
 	Relations   []string // schema.table, all that the statement names
 	NoSnapshot  bool     // a LOCK or SHOW: it applies nothing, and takes no snapshot
-	Major       int      // of the server for which the statement was classified; 0 = for every one
+	Meaning     Meaning  // by which the statement was judged
 	dryRun      bool     // it is never committed, so no marker is left
 }
 
@@ -74,6 +74,14 @@ func (db *DB) Begin(ctx context.Context, opts BeginOptions) (*Tx, error) {
 		return nil, err
 	}
 	return tx, nil
+}
+
+// retried is an error of reads, which another connection may do better where this one broke.
+func (l *lease) retried(err error) error {
+	if l.broken {
+		return &beginError{fault.Of(err)}
+	}
+	return err
 }
 
 // writerFor is the pool of a write.
@@ -142,8 +150,8 @@ func (p *pool) onWriter(ctx context.Context, ready func(*conn, time.Time) error,
 // open is step W1.
 func (tx *Tx) open(ctx context.Context) error {
 	l, lim := tx.lease, tx.opts.Limits
-	if err := l.reads(tx.opts.Major); err != nil {
-		return err
+	if err := l.reads(ctx, tx.opts.Meaning); err != nil {
+		return l.retried(err)
 	}
 	settings := l.settings(lim, tx.opts.Trace, tx.opts.Settings)
 	var batch segment

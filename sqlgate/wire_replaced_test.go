@@ -1,0 +1,149 @@
+package sqlgate
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"writegate/commands/fault"
+	"writegate/fixtures/faultproxy"
+	"writegate/fixtures/postgres"
+	"writegate/sqlgate/policyfolder"
+)
+
+// A replacedWorld is a gate whose database another one takes the place of, at the same
+// address: of the same cluster even, as one that was put back from a copy is. What is an enum
+// on the first is a domain there that runs a user's code.
+type replacedWorld struct {
+	*wireWorld
+	proxy  *faultproxy.Proxy
+	first  *postgres.Cluster
+	second string // URL
+	mood   uint32
+}
+
+func newReplacedWorld(t *testing.T) *replacedWorld {
+	t.Helper()
+	r := &replacedWorld{first: postgres.ClusterForTest(t, nil)}
+	second := postgres.ClusterForTest(t, nil)
+	url := r.first.URL("postgres")
+	r.second = second.URL("postgres")
+	r.proxy = faultproxy.Start(t, url)
+	r.wireWorld = newWireWorldAt(t, url, r.proxy.URL(), func(o *Options) {
+		o.Policies.Dir = filepath.Join(t.TempDir(), "types")
+		require.NoError(t, policyfolder.Create(o.Policies.Dir, policyfolder.DefaultManifest, []byte(typesPolicy)))
+	})
+	var enums, domains strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&enums, "CREATE TYPE mood%d AS ENUM ('ok');", i)
+		fmt.Fprintf(&domains, "CREATE DOMAIN dom%d AS text CHECK (canary(VALUE));", i)
+	}
+	postgres.ExecuteURL(t, url, enums.String())
+	postgres.ExecuteURL(t, r.second, "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE SEQUENCE fired; CREATE FUNCTION canary(text) RETURNS bool LANGUAGE sql AS $$ SELECT nextval('fired') > 0 $$;"+domains.String())
+	oids := func(url, kind string) []string {
+		return strings.Fields(postgres.QueryURL(t, url, "SELECT string_agg(oid::text, ' ') FROM pg_type WHERE oid >= 16384 AND typtype = '"+kind+"'"))
+	}
+	others := oids(r.second, "d")
+	for _, oid := range oids(url, "e") {
+		if n, err := strconv.ParseUint(oid, 10, 32); err == nil && slices.Contains(others, oid) {
+			r.mood = uint32(n)
+		}
+	}
+	require.NotZero(t, r.mood, "a number that is an enum at the one and a domain at the other")
+	postgres.ExecuteURL(t, url, fmt.Sprintf("DO $$ BEGIN EXECUTE 'ALTER TYPE ' || %d::regtype || ' RENAME TO mood'; END $$; CREATE TABLE felt (id int PRIMARY KEY, v text, m mood)", r.mood))
+	postgres.ExecuteURL(t, r.second, "CREATE TABLE felt (id int PRIMARY KEY, v text, m text); CREATE FUNCTION fire(felt) RETURNS text LANGUAGE sql AS $$ SELECT nextval('fired')::text $$; INSERT INTO felt VALUES (0)")
+	postgres.ExecuteURL(t, url, "INSERT INTO felt VALUES (0)")
+	return r
+}
+
+// replace has the gate meet the other server from here on.
+func (r *replacedWorld) replace() {
+	r.proxy.Lead(r.t, r.second)
+	r.proxy.Drop()
+}
+
+// requireReplaced holds that a statement was refused for the server that is another one.
+func requireReplaced(t *testing.T, err error) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, "server_replaced", fault.Of(err).Details["reason"], "%v", err)
+}
+
+// The number of a type that a client named means another type on another server: what was
+// judged by the first is not sent there, on any way.
+func TestANumberOfATypeIsOfTheServerThatNamedIt(t *testing.T) {
+	r := newReplacedWorld(t)
+	ctx := t.Context()
+	run := func(c *wireClient, name string, id int, format int16) error {
+		err := c.Bind("", name, []int16{0, format}, [][]byte{[]byte(strconv.Itoa(id)), []byte("ok")}, nil)
+		if err == nil {
+			_, err = c.Execute(ctx, "", 0, true, &rowsSink{})
+		}
+		return err
+	}
+	prepared := func() *wireClient {
+		c := r.wire()
+		require.NoError(t, c.Parse(ctx, "declared", "INSERT INTO felt (id, v) VALUES ($1::int, $2::text)", []uint32{0, r.mood}))
+		require.NoError(t, c.Parse(ctx, "told", "INSERT INTO felt (id, m) VALUES ($1::text::int, $2)", nil))
+		_, _, err := c.DescribeStatement(ctx, "told")
+		require.NoError(t, err)
+		require.NoError(t, c.Parse(ctx, "read", "SELECT $1::text, $2::text", []uint32{0, r.mood}))
+		c.sync()
+		return c
+	}
+	clients := []*wireClient{prepared(), prepared(), prepared(), prepared()}
+	id := 0
+	all := func(c *wireClient, check func(error)) {
+		for name, format := range map[string]int16{"declared": 0, "told": 1, "read": 0} {
+			id++
+			check(run(c, name, id, format))
+			c.sync()
+		}
+	}
+	all(clients[0], func(err error) { require.NoError(t, err) })
+
+	require.NoError(t, r.first.Stop())
+	require.NoError(t, r.first.Restart(ctx))
+	r.proxy.Drop()
+	all(clients[0], func(err error) { require.NoError(t, err, "the same server, started again, has the same types") })
+	require.Equal(t, "4", r.value("SELECT count(*) FROM felt WHERE id > 0"))
+
+	r.replace()
+	all(clients[0], func(err error) { requireReplaced(t, err) })
+	for i, c := range clients[1:3] { // in a block, after a read and after a write
+		for name, format := range map[string]int16{"declared": 0, "told": 1, "read": 0} {
+			c.query("BEGIN")
+			c.query([]string{"SELECT 1", "INSERT INTO t VALUES (1)"}[i])
+			requireReplaced(t, run(c, name, 100, format))
+			c.sync()
+			c.query("ROLLBACK")
+		}
+	}
+	_, _, err := clients[3].DescribeStatement(ctx, "declared")
+	require.Error(t, err)
+	clients[3].sync()
+	c := r.wire()
+	require.Equal(t, "BLOCK", state(c.executed("INSERT INTO felt (id, v) VALUES (99, $1::text)", []uint32{r.mood}, []byte("ok"))), "who names it anew is judged by what it is now")
+	c.sync()
+	require.Equal(t, "0", postgres.QueryURL(t, r.second, "SELECT count(*) FROM felt WHERE id > 0"))
+	require.Equal(t, "f", postgres.QueryURL(t, r.second, "SELECT is_called FROM fired"))
+}
+
+// What a text may call like a column is asked of each server that is met, before anything runs there.
+func TestWhatAWordCallsIsOfTheServerThatRunsIt(t *testing.T) {
+	r := newReplacedWorld(t)
+	c := r.wire()
+	const text = "INSERT INTO felt (id, v) SELECT 7, f.fire FROM felt f"
+	require.Equal(t, "42703", state(c.refused(text)), "here the word calls nothing")
+	c.query("INSERT INTO felt (id, v) SELECT 1, f.v FROM felt f")
+	r.replace()
+	require.Error(t, c.refused(text))
+	require.Equal(t, "BLOCK", state(c.refused(text)))
+	c.query("INSERT INTO felt (id, v) SELECT 1, f.v FROM felt f") // a word that calls nothing there either
+	require.Equal(t, "f", postgres.QueryURL(t, r.second, "SELECT is_called FROM fired"))
+}
