@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -158,8 +159,17 @@ func (s *submission) notDryRun() string {
 	if classify.NamesOf(s.statement().SQL).Unsure {
 		return "a name in the text is written in an unusual way"
 	}
+	for _, name := range s.ofText().Functions {
+		if tellsSessions.MatchString(name) {
+			return "it calls " + name + ", by which it could tell its dry run from its run, and do something else in that"
+		}
+	}
 	return ""
 }
+
+// tellsSessions are the functions that tell of the session, such as its time limits: those of a
+// dry run are its own.
+var tellsSessions = regexp.MustCompile(`^(pg_catalog\.)?(pg_|txid_|inet_|current_setting$|current_query$)`)
 
 // ofText is what the text alone tells, without what stands in the database behind its names.
 func (s *submission) ofText() *classify.Classification {
@@ -230,14 +240,24 @@ func (g *Gate) dryRun(ctx context.Context, s *submission) (*Answer, error) {
 	if why := s.notDryRun(); why != "" {
 		return nil, g.refuse(ctx, s, pgexec.NotPlain("%s", why))
 	}
-	release, err := g.dryRunAlone(s.ofText().TablesWritten, nil)
+	had := s.ofText().TablesWritten
+	release, err := g.dryRunAlone(had, nil)
 	if err != nil {
 		return nil, g.refuse(ctx, s, err)
 	}
 	defer release()
+	request, more := g.dryRunRequest(s), func() {}
+	request.Alone = func(tables []string) error {
+		free, err := g.dryRunAlone(tables, had)
+		if err == nil {
+			more = free
+		}
+		return err
+	}
+	defer func() { more() }()
 	s.executionID = event.NewExecutionID(g.Now())
 	begin := time.Now()
-	d, err := g.Database.BeginDryRun(s.waits(ctx), g.beginOptions(s, g.limits(s)), g.dryRunRequest(s)) // nothing of the client's is sent but names of tables
+	d, err := g.Database.BeginDryRun(s.waits(ctx), g.beginOptions(s, g.limits(s)), request) // nothing of the client's is sent but names of tables
 	s.watch.time(phaseDatabase, begin)
 	switch {
 	case fault.CodeOf(err) == fault.DryRunRefused:
@@ -245,12 +265,7 @@ func (g *Gate) dryRun(ctx context.Context, s *submission) (*Answer, error) {
 	case err != nil:
 		return nil, g.notDispatched(ctx, s, err)
 	}
-	defer d.Rollback() // does nothing once it has ended
-	more, err := g.dryRunAlone(d.Tables(), s.ofText().TablesWritten)
-	if err != nil {
-		return nil, g.refuse(ctx, s, err)
-	}
-	defer more()
+	defer d.Rollback()                                                                    // does nothing once it has ended
 	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathDryRun, d.Dispatch())) // COMMIT POINT of the log
 	if err != nil {
 		return nil, err

@@ -21,11 +21,13 @@ import (
 // all that it reaches. That is looked up in the transaction that runs it, three times:
 //
 //   - before anything is locked, for the names of what has to be;
-//   - under the locks, which keep triggers, rules, keys, defaults, checks, policies, indexes and
-//     partitions as they are, before the evidence of the dispatch;
-//   - between the statement's Bind, whose plan has locked all that it reads, and its Execute.
+//   - under the locks, which keep triggers, rules, keys, defaults, checks, policies, indexes,
+//     extended statistics and partitions as they are, before the evidence of the dispatch;
+//   - between the statement's Bind and its Execute.
 //
-// Each time it must be the same. Types are not locked by anything, so that a domain's checks
+// Each time it must be the same. What is locked is all of which a plan is made: what changes, what
+// is read, and what foreign keys lead to, since the plan for a key is made as the statement ends. A
+// plan evaluates what an index or a statistics object of a table computes of constants. Types are not locked by anything, so that a domain's checks
 // could change between: columns of domains are not plain.
 
 // Bits of what becomes of a relation, beside those of triggers.
@@ -45,6 +47,10 @@ type DryRunRequest struct {
 	Words, Operators []string // of the text, as in PlanRequest
 	Rows             int      // how many rows are kept, of those before and of those behind; 0 = none
 	Time, LockTime   time.Duration
+
+	// Alone has tables, as SQL writes their names, for this dry run until it has ended: those that
+	// it is about to lock. An error keeps it from that.
+	Alone func(tables []string) error
 
 	// Safe names the first of built-in functions that may do more than compute a value, "" for
 	// none. They are what checks, defaults and policies of the tables call.
@@ -81,8 +87,7 @@ type DryRun struct {
 // dryLook is what plainSQL finds.
 type dryLook struct {
 	Refused   string      `json:"refused"`
-	Locks     []string    `json:"locks"`  // as SQL writes their names
-	Parted    []string    `json:"parted"` // of those and of what lies below, the partitioned ones
+	Locks     []string    `json:"locks"` // as SQL writes their names
 	Functions [][2]string `json:"functions"`
 	Tables    []dryTable  `json:"tables"`
 }
@@ -92,6 +97,7 @@ type dryTable struct {
 	Counts   string `json:"counts"`   // schema.table that its rows count for
 	Cascade  bool   `json:"cascade"`  // no name of the statement leads there
 	Readable string `json:"readable"` // as SQL writes it: rows of it may be read by that name; "" = not, or by another
+	Shown    string `json:"shown"`    // how its columns are read
 }
 
 // DryRows are rows of one table that a statement would change, as JSON.
@@ -145,12 +151,12 @@ func (d *DryRun) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var locks segment
-	for _, name := range first.Parted { // keeps partitions from coming and going
-		locks = append(locks, own("LOCK TABLE ONLY "+name+" IN SHARE UPDATE EXCLUSIVE MODE"))
+	if err := d.request.Alone(first.Locks); err != nil {
+		return err
 	}
-	for _, name := range first.Locks { // and those below it
-		locks = append(locks, own("LOCK TABLE "+name+" IN ROW EXCLUSIVE MODE"))
+	var locks segment
+	for _, name := range first.Locks { // and what is below it
+		locks = append(locks, own("LOCK TABLE "+name+" IN SHARE UPDATE EXCLUSIVE MODE"))
 	}
 	if d.found, d.known, err = d.look(ctx, locks); err != nil {
 		return err
@@ -184,7 +190,7 @@ func (d *DryRun) look(ctx context.Context, locks segment) (found dryLook, text s
 	case refused != nil && refused.Code == "57014":
 		return found, "", Busy("the database did not say in time what stands behind it")
 	case refused != nil && refused.Code == "42501":
-		return found, "", NotPlain("the gate's database role may not lock every table that it reaches, and so cannot keep triggers and partitions from coming between")
+		return found, "", NotPlain("the gate's database role may not lock every table that it reaches, reads or refers to (UPDATE or DELETE on it would let it), and so cannot keep triggers, indexes and partitions from coming between")
 	case refused != nil:
 		return found, "", d.tx.db.cfg.statementFault(refused)
 	}
@@ -199,15 +205,6 @@ func (d *DryRun) look(ctx context.Context, locks segment) (found dryLook, text s
 		err = NotPlain("the server does not count changed rows (track_counts is off)")
 	}
 	return found, row.text(0), err
-}
-
-// Tables are those whose rows may change, partitions as what they are partitions of.
-func (d *DryRun) Tables() []string {
-	var names []string
-	for _, t := range d.found.Tables {
-		names = append(names, t.Counts)
-	}
-	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
 // Dispatch is what evidence records before the statement is sent.
@@ -315,11 +312,12 @@ func (d *DryRun) report(row *oneRow) (*DryReport, error) {
 // mostRowBytes is how long a row may be, as JSON, that is shown.
 const mostRowBytes = 4096
 
-// rowsOf selects rows of a table by a condition on them.
-func rowsOf(table, condition string) string {
+// rowsOf selects rows of a table by a condition on them. JSON is made of built-in types alone:
+// of others the server makes it by a cast, which somebody may make at any time.
+func rowsOf(t *dryTable, condition string) string {
 	const row = "gate_dry_run_row"
-	return inCatalog(fmt.Sprintf(`SELECT %[1]s.tableoid::int8, %[1]s.ctid::text, CASE WHEN octet_length(row_to_json(%[1]s.*)::text) <= %[2]d THEN row_to_json(%[1]s.*)::text END FROM `, row, mostRowBytes)) +
-		table + " AS " + row + " WHERE " + inCatalog(fmt.Sprintf(condition, row))
+	return inCatalog(fmt.Sprintf(`SELECT %[1]s.tableoid::int8, %[1]s.ctid::text, CASE WHEN octet_length(row_to_json(shown.*)::text) <= %[2]d THEN row_to_json(shown.*)::text END FROM `, row, mostRowBytes)) +
+		t.Readable + " AS " + row + " CROSS JOIN LATERAL (SELECT " + t.Shown + ") AS shown WHERE " + inCatalog(fmt.Sprintf(condition, row))
 }
 
 func cursor(i int) string { return fmt.Sprintf("gate_dry_run_%d", i) }
@@ -332,7 +330,7 @@ func (d *DryRun) watchRows() (batch segment) {
 	}
 	for i, t := range d.found.Tables {
 		if t.Readable != "" {
-			batch = append(batch, own("DECLARE "+cursor(i)+" NO SCROLL CURSOR FOR "+rowsOf(t.Readable, "%s.xmax = '"+d.xid()+"'::xid")))
+			batch = append(batch, own("DECLARE "+cursor(i)+" NO SCROLL CURSOR FOR "+rowsOf(&t, "%s.xmax = '"+d.xid()+"'::xid")))
 		}
 	}
 	return batch
@@ -370,7 +368,7 @@ func (d *DryRun) readRows(report *DryReport) {
 			batch = append(batch, &command{sql: "FETCH " + strconv.Itoa(2*d.request.Rows) + " FROM " + cursor(i), sink: &before, byteCap: 1 << 20})
 		}
 		if c := &report.Tables[changed]; left[1] > 0 && c.Inserted+c.Updated > 0 {
-			batch = append(batch, &command{sql: rowsOf(t.Readable, "%s.xmin = '"+d.xid()+"'::xid") + " LIMIT " + strconv.Itoa(left[1]), sink: &after, byteCap: 1 << 20})
+			batch = append(batch, &command{sql: rowsOf(&t, "%s.xmin = '"+d.xid()+"'::xid") + " LIMIT " + strconv.Itoa(left[1]), sink: &after, byteCap: 1 << 20})
 		}
 		if batch == nil {
 			continue
@@ -382,16 +380,22 @@ func (d *DryRun) readRows(report *DryReport) {
 				places = append(places, row[1])
 			}
 			refused, err = d.tx.lease.exchange(context.Background(), d.tx.db.deadline(d.tx.opts.Limits), segment{
-				{sql: rowsOf(t.Readable, "%s.ctid = ANY ($1)"), oids: []uint32{oidTIDArray}, params: [][]byte{[]byte(textArray(places))}, sink: &still, byteCap: 1 << 20}})
+				{sql: rowsOf(&t, "%s.ctid = ANY ($1)"), oids: []uint32{oidTIDArray}, params: [][]byte{[]byte(textArray(places))}, sink: &still, byteCap: 1 << 20}})
 		}
 		if err != nil || refused != nil {
 			report.RowsOmitted = "the database did not give them in time"
 			return
 		}
+		changes := report.Tables[changed].Updated + report.Tables[changed].Deleted
+		wanted := min(int64(left[0]), changes)
 		for _, row := range before {
 			if left[0] > 0 && !slices.ContainsFunc(still, func(s [3]string) bool { return s[0] == row[0] && s[1] == row[1] }) {
 				rows.Before, left[0] = append(rows.Before, shownRow(row)), left[0]-1
 			}
+		}
+		// A row that somebody else has locked by a key that refers to it bears another id, of both.
+		if int64(len(rows.Before)) < wanted {
+			report.RowsOmitted = fmt.Sprintf("of %s before the change not all could be told from rows that are only locked", t.Counts)
 		}
 		for _, row := range after {
 			rows.After, left[1] = append(rows.After, shownRow(row)), left[1]-1
@@ -480,7 +484,8 @@ var dryCountSQL = inCatalog(`SELECT COALESCE(string_agg(concat(c.oid, '=', c.i, 
 // no expression is of one, since columns of them are refused, their names in the text too, and casts
 // that the server makes by itself. So an operator of two of them, or of one and text, is apart: constants
 // without a type alone could mean it. Where one of the same name is built in for text that one leads, and
-// they mean that; where one is built in at all, and its types are of another category, they mean neither, and the server refuses the text. near are the tables beside it that foreign keys look at.
+// they mean that; where one is built in at all, and its types are of another category, they mean neither, and the server refuses the text. near are the tables beside it that foreign keys look at: those
+// that are referred to, and, where rows go or change, those that refer.
 var plainSQL = inCatalog(`WITH RECURSIVE named AS (
  SELECT c.oid, n.said, n.w, c.relkind FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS s ON s.oid = c.relnamespace
   JOIN (SELECT w.said, true AS w FROM unnest($1::text[]) AS w(said) UNION ALL SELECT r.said, false FROM unnest($2::text[]) AS r(said)) AS n ON n.said = concat(s.nspname, '.', c.relname)
@@ -495,7 +500,7 @@ reach(oid, ev, casc, below) AS (
    WHERE k.confrelid = reach.oid AND k.contype = 'f'::"char" AND (reach.ev & 16) <> 0 AND k.confupdtype = ANY ('{c,n,d}'::"char"[])) AS next),
 rel(oid, w) AS (SELECT r.oid, true FROM reach AS r UNION SELECT n.oid, n.w FROM named AS n
  UNION SELECT CASE WHEN i.inhparent = rel.oid THEN i.inhrelid ELSE i.inhparent END, rel.w FROM pg_catalog.pg_inherits AS i JOIN rel ON i.inhparent = rel.oid OR i.inhrelid = rel.oid),
-near AS (SELECT rel.oid FROM rel UNION SELECT CASE WHEN k.conrelid = rel.oid THEN k.confrelid ELSE k.conrelid END FROM pg_catalog.pg_constraint AS k JOIN rel ON rel.w AND (k.conrelid = rel.oid OR k.confrelid = rel.oid) WHERE k.contype = 'f'::"char"),
+near AS (SELECT rel.oid FROM rel UNION SELECT CASE WHEN k.conrelid = rel.oid THEN k.confrelid ELSE k.conrelid END FROM pg_catalog.pg_constraint AS k JOIN rel ON rel.w AND (k.conrelid = rel.oid OR k.confrelid = rel.oid AND EXISTS (SELECT FROM reach AS r WHERE r.oid = rel.oid AND (r.ev & 24) <> 0)) WHERE k.contype = 'f'::"char"),
 called AS (SELECT c.oid, concat(s.nspname, '.', c.relname) AS said, concat(quote_ident(s.nspname::text), '.', quote_ident(c.relname::text)) AS quoted, c.relkind, c.relpersistence, c.relrowsecurity, s.nspname
  FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS s ON s.oid = c.relnamespace JOIN near ON near.oid = c.oid),
 own AS (SELECT 'pg_catalog.pg_class'::regclass::oid AS classid, near.oid AS objid, near.oid AS rel FROM near
@@ -539,11 +544,13 @@ refused(place, why) AS (
   AND NOT EXISTS (SELECT FROM strange AS s WHERE s.oid = k.castsource OR s.oid = k.casttarget AND k.castcontext <> 'i'::"char")
  UNION ALL SELECT 15, 'it reaches more tables than are looked at' FROM (SELECT count(*) AS n FROM near) AS x WHERE x.n > ` + strconv.Itoa(mostDryTables) + `::int8)
 SELECT json_build_object('refused', COALESCE((SELECT r.why FROM refused AS r ORDER BY r.place, r.why COLLATE "C" LIMIT 1), ''),
- 'locks', (SELECT COALESCE(json_agg(c.quoted ORDER BY c.oid), '[]'::json) FROM called AS c WHERE EXISTS (SELECT FROM reach AS r WHERE r.oid = c.oid AND NOT r.below)),
- 'parted', (SELECT COALESCE(json_agg(c.quoted ORDER BY c.oid), '[]'::json) FROM called AS c WHERE c.relkind = 'p'::"char" AND EXISTS (SELECT FROM reach AS r WHERE r.oid = c.oid)),
+ 'locks', (SELECT COALESCE(json_agg(c.quoted ORDER BY c.oid), '[]'::json) FROM called AS c WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS i JOIN called AS p ON p.oid = i.inhparent WHERE i.inhrelid = c.oid)),
  'functions', (SELECT COALESCE(json_agg(json_build_array(f.name, f.what) ORDER BY f.name COLLATE "C", f.what COLLATE "C"), '[]'::json) FROM calls AS f),
  'tables', (SELECT COALESCE(json_agg(json_build_object('oid', c.oid::text, 'counts', COALESCE(top.said, c.said), 'cascade', NOT EXISTS (SELECT FROM reach AS r WHERE r.oid = c.oid AND NOT r.casc),
-   'readable', CASE WHEN EXISTS (SELECT FROM reach AS r WHERE r.oid = c.oid AND NOT r.below) AND has_table_privilege(c.oid, 'SELECT') THEN c.quoted ELSE '' END) ORDER BY c.oid), '[]'::json)
+   'readable', CASE WHEN EXISTS (SELECT FROM reach AS r WHERE r.oid = c.oid AND NOT r.below) AND has_table_privilege(c.oid, 'SELECT') THEN c.quoted ELSE '' END,
+   'shown', (SELECT COALESCE(string_agg(CASE WHEN a.atttypid < 16384::oid THEN a.place ELSE concat('CASE WHEN ', a.place, ' IS NOT NULL THEN pg_catalog.concat(', a.place, ') END AS ', a.name) END, ', ' ORDER BY a.attnum), '')
+    FROM (SELECT a.attnum, a.atttypid, quote_ident(a.attname::text) AS name, concat('gate_dry_run_row.', quote_ident(a.attname::text)) AS place FROM pg_catalog.pg_attribute AS a
+     WHERE a.attrelid = c.oid AND a.attnum > 0::int2 AND NOT a.attisdropped) AS a)) ORDER BY c.oid), '[]'::json)
   FROM called AS c LEFT JOIN called AS top ON top.oid = pg_partition_root(c.oid::regclass)::oid WHERE EXISTS (SELECT FROM reach AS r WHERE r.oid = c.oid)))::text`)
 
 // samePlainSQL fails with 22P02 where plainSQL does not give $7 any more.
