@@ -19,7 +19,7 @@ type Found struct {
 // and by which definitions. operators are all that the text writes; nil is none. defaults
 // says that an UPDATE of it may name DEFAULT. keys are the columns that count as keys.
 func (s *Snapshot) Resolve(c *classify.Classification, operators []string, defaults bool, keys []string) (*Found, *Definitions) {
-	w := resolution{s: s, columns: c.ColumnsWritten, defaults: defaults}
+	w := resolution{s: s, columns: c.ColumnsWritten, defaults: defaults, conflicts: slices.Contains(c.Flags, classify.FlagOnConflict)}
 	for _, name := range s.always {
 		w.call(name, name, "works with types of PostgreSQL's own, as a cast or in an operator class")
 	}
@@ -121,11 +121,13 @@ type resolution struct {
 	s        *Snapshot
 	columns  []string // written by the statement itself
 	defaults bool
-	seen     map[visit]bool
-	reached  []*relation // that others lead to
-	found    Found
-	depth    int
-	below    bool // what is visited next is a partition of what was
+
+	conflicts bool // it has an ON CONFLICT
+	seen      map[visit]bool
+	reached   []*relation // that others lead to
+	found     Found
+	depth     int
+	below     bool // what is visited next is a partition of what was
 }
 
 // line keeps a sentence for people.
@@ -178,6 +180,9 @@ func (w *resolution) visit(r *relation, on int) {
 		}
 		if t.Instead {
 			instead |= t.On
+		}
+		if t.Instead && (w.conflicts || w.depth > 1) { // the UPDATE of an ON CONFLICT goes by it, as may that of a rule
+			instead &^= Update
 		}
 		if t.On&fresh == Update && w.depth == 1 && len(t.Of) > 0 && !w.writes(r, t.Of) {
 			continue

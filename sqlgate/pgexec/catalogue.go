@@ -63,7 +63,8 @@ triggers AS (SELECT t.tgrelid AS rel, json_agg(json_build_object('on', t.tgtype:
    'of', (SELECT json_agg(a.attname ORDER BY a.attname COLLATE "C") FROM pg_attribute AS a WHERE a.attrelid = t.tgrelid AND a.attnum = ANY (t.tgattr))) ORDER BY fn.name COLLATE "C", t.tgtype, t.tgname COLLATE "C") AS list
   FROM pg_trigger AS t JOIN fn ON fn.oid = t.tgfoid WHERE NOT t.tgisinternal AND t.tgenabled NOT IN ('D', 'R') GROUP BY t.tgrelid),
 rules AS (SELECT w.ev_class AS rel, json_agg(json_build_object('on', CASE w.ev_type WHEN '2' THEN 16 WHEN '3' THEN 4 ELSE 8 END, 'instead', w.is_instead,
-   'names', (SELECT json_agg(DISTINCT n.name) FROM (SELECT r.name COLLATE "C" AS name FROM pg_depend AS d JOIN rel AS r ON r.oid = d.refobjid WHERE d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> w.ev_class) AS n)) ORDER BY w.rulename COLLATE "C") AS list
+   'names', (SELECT json_agg(DISTINCT n.name) FROM (SELECT r.name COLLATE "C" AS name FROM pg_depend AS d JOIN rel AS r ON r.oid = d.refobjid WHERE d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid AND d.refclassid = 'pg_class'::regclass
+    AND (d.refobjid <> w.ev_class OR (SELECT count(*) FROM regexp_matches(w.ev_action::text, concat(':rtekind 0 :relid ', w.ev_class, ' '), 'g')) > 2)) AS n)) ORDER BY w.rulename COLLATE "C") AS list
   FROM pg_rewrite AS w WHERE w.ev_type <> '1' AND w.ev_enabled NOT IN ('D', 'R') GROUP BY w.ev_class),
 keys AS (SELECT i.indrelid AS rel, json_agg(DISTINCT a.attname::text COLLATE "C") AS list FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
   WHERE i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnum > 0
