@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -72,15 +73,22 @@ func (a *app) startPlane(ctx context.Context, addr, dir, projectKey string) (*de
 	if err != nil {
 		return nil, err
 	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	listening := make(chan string, 1)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // else it keeps its address where this process is killed
+	listening, started := make(chan string, 1), make(chan error, 1)
 	go func() {
+		runtime.LockOSThread() // the signal comes when the thread ends that started it
+		defer runtime.UnlockOSThread()
 		defer close(p.ended)
+		err := p.cmd.Start()
+		if started <- err; err != nil {
+			return
+		}
 		a.relay(said, listening)
 		_ = p.cmd.Wait() // how it ended stands in its own output
 	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
 	return p, p.await(ctx, listening)
 }
 

@@ -83,12 +83,14 @@ type quickRun struct {
 	base   string
 	output *lockedBuffer
 	stop   func()
+	kill   func() // -9
 }
 
 var (
-	quickLine    = regexp.MustCompile(`(?m)^  (\{"mcpServers".*\})$`)
-	quickAddress = regexp.MustCompile(`(?m)^Gate +listens at (\S+)$`)
-	quickEnd     = "the same command starts it again."
+	quickLine      = regexp.MustCompile(`(?m)^  (\{"mcpServers".*\})$`)
+	quickAddress   = regexp.MustCompile(`(?m)^Gate +listens at (\S+)$`)
+	quickDashboard = regexp.MustCompile(`(?m)^Dashboard +http://([^;]+);`)
+	quickEnd       = "the same command starts it again."
 )
 
 // start runs the command until it has said all, and takes the line for a client from it.
@@ -101,6 +103,11 @@ func (w *quickWorld) start(t *testing.T, args []string, environ ...string) *quic
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	stopped := false
+	r.kill = func() {
+		stopped = true
+		require.NoError(t, cmd.Process.Kill())
+		<-ended
+	}
 	r.stop = func() {
 		if !stopped {
 			stopped = true
@@ -232,7 +239,16 @@ func TestQuickstartFromADatabaseToTheFirstApprovedWrite(t *testing.T) {
 	s = connected(t, run.server, "", make(chan any, 100))
 	require.Equal(t, "result_too_large", use(t, s, "sql", calling("SELECT title FROM books")).ErrorCode, "its settings are those of the file")
 	require.NoError(t, s.Close())
-	run.stop()
+	plane := quickDashboard.FindStringSubmatch(run.output.String())
+	require.NotNil(t, plane, "%s", run.output)
+	run.kill()
+	require.Eventually(t, func() bool {
+		c, err := net.Dial("tcp", plane[1])
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	}, startPatience, pollEvery, "its dashboard ends with it, and leaves the address to the next")
 
 	// What is missing is made, and nothing else.
 	require.NoError(t, os.Remove(w.file(quickAgent)))

@@ -65,8 +65,9 @@ func OpenSetup(ctx context.Context, setting, raw string, files TLSConfig) (*Setu
 		s.Close()
 		return nil, fmt.Errorf("%s leads to PostgreSQL %s, and the gate works with PostgreSQL %d to %d", setting, s.Version, oldestMajor, newestMajor)
 	}
-	// What somebody has made in another schema is not called by its plain name.
-	if err := s.run(ctx, "SET search_path TO pg_catalog, pg_temp"); err != nil {
+	// What somebody has made in another schema is not called by its plain name, and what the
+	// database's owner may have set for every session (ALTER DATABASE ... SET role) does not hold.
+	if err := s.run(ctx, "SET search_path TO pg_catalog, pg_temp; SET ROLE NONE; SET standard_conforming_strings TO on; SET password_encryption TO 'scram-sha-256'"); err != nil {
 		s.Close()
 		return nil, err
 	}
