@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"writegate/commands/fault"
+	"writegate/sqlgate/lookalike"
 	"writegate/sqlgate/policy"
 )
 
@@ -145,7 +147,7 @@ func reasonProblem(value string) string {
 	if problem := claimProblem(value); problem != "" {
 		return problem
 	}
-	if strings.TrimSpace(value) == "" {
+	if strings.IndexFunc(value, func(c rune) bool { return !unicode.IsSpace(c) && !lookalike.Invisible(c) }) < 0 {
 		return "must say why"
 	}
 	return ""

@@ -127,8 +127,10 @@ func TestAConnectionSaysWhyByASetting(t *testing.T) {
 	_, err = c.Exec(t.Context(), paysOne)
 	require.ErrorContains(t, err, "lets this statement pass with a reason alone")
 	require.Equal(t, "new", g.value(t, "SELECT status FROM orders WHERE id = 1"))
-	_, err = c.Exec(t.Context(), "SET gate.reason = '   '")
-	require.ErrorContains(t, err, "must say why")
+	for _, nothing := range []string{"   ", "\u200b", "\u3164 \u2800", "\u202e\ufeff\u115f\u00ad"} {
+		_, err = c.Exec(t.Context(), "SET gate.reason = '"+nothing+"'")
+		require.ErrorContains(t, err, "must say why", "%q", nothing)
+	}
 	_, err = c.Exec(t.Context(), "SET gate.reason = 'ticket 7'")
 	require.NoError(t, err)
 	_, err = c.Exec(t.Context(), paysOne)
