@@ -27,7 +27,7 @@ type Entry struct {
 	Kind     string `json:"kind,omitempty"`     // pg_class.relkind
 
 	View     string    `json:"view,omitempty"`     // the query of a view, with all names qualified
-	Code     []Code    `json:"code,omitempty"`     // functions of the users' that are called for it
+	Code     []Code    `json:"code,omitempty"`     // functions that are called for it: of the users', and of PostgreSQL's own that may do more than answer
 	Triggers []Trigger `json:"triggers,omitempty"` // that fire
 	Rules    []Rule    `json:"rules,omitempty"`    // on writes
 	Keys     []string  `json:"keys,omitempty"`     // columns that are unique by themselves
@@ -37,6 +37,7 @@ type Entry struct {
 	Part     bool      `json:"part,omitempty"`     // it is a partition
 	Split    []string  `json:"split,omitempty"`    // columns that say in which partition of it a row is; * = an expression
 	Derived  []string  `json:"derived,omitempty"`  // generated columns
+	Reads    []string  `json:"reads,omitempty"`    // relations that its policies read
 
 	Call     string `json:"call,omitempty"`     // schema.name of a function with the name of a built-in
 	Operator string `json:"operator,omitempty"` // schema.name of an operator with the name of a built-in
@@ -60,8 +61,9 @@ const (
 // Code is a call that an event makes.
 type Code struct {
 	On   int    `json:"on"`
-	By   string `json:"by"`   // default, check, domain, index, partition key, policy, type, view
-	Call string `json:"call"` // schema.name
+	By   string `json:"by"`             // default, check, domain, index, partition key, policy, type, view
+	Call string `json:"call"`           // schema.name
+	Args int    `json:"args,omitempty"` // of one of PostgreSQL's own
 }
 
 // A Trigger fires with an event.
@@ -97,6 +99,7 @@ type Snapshot struct {
 	calls     map[string]string // by the name alone
 	operators map[string]string
 	always    []string
+	builtins  map[string]*classify.Classification // of calls of PostgreSQL's own functions; nil: it only answers
 }
 
 type relation struct {
@@ -126,7 +129,7 @@ type reference struct {
 // New makes a snapshot of what was read. definition classifies the query of a view; one that
 // it refuses counts as a call of something unknown.
 func New(entries []Entry, definition func(sql string) (classify.Classification, error)) (*Snapshot, error) {
-	s := &Snapshot{relations: make(map[string]*relation, len(entries)), calls: map[string]string{}, operators: map[string]string{}}
+	s := &Snapshot{relations: make(map[string]*relation, len(entries)), calls: map[string]string{}, operators: map[string]string{}, builtins: map[string]*classify.Classification{}}
 	type entry struct {
 		*Entry
 		defined
@@ -179,6 +182,7 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 				r.view = &c
 			}
 		}
+		r.Code = slices.DeleteFunc(r.Code, func(c Code) bool { return s.onlyAnswers(&c, definition) })
 		for _, parent := range r.Parents {
 			if above := s.relations[parent]; above != nil {
 				above.children = append(above.children, r)
@@ -207,6 +211,29 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 	return s, nil
 }
 
+// ofServer is what the name of a function of PostgreSQL's own begins with.
+const ofServer = "pg_catalog."
+
+// onlyAnswers tells of a function of PostgreSQL's own that it does nothing but give a value, be it
+// another each time.
+func (s *Snapshot) onlyAnswers(code *Code, definition func(sql string) (classify.Classification, error)) bool {
+	if !strings.HasPrefix(code.Call, ofServer) {
+		return false
+	}
+	call := classify.BuiltinCall(strings.TrimPrefix(code.Call, ofServer), code.Args)
+	judged, known := s.builtins[call]
+	if !known {
+		c, err := definition("SELECT " + call)
+		if err != nil || slices.ContainsFunc(c.RiskSignals, func(signal string) bool {
+			return signal != classify.SignalVolatileFunction && signal != classify.SignalSequenceChange
+		}) {
+			judged = &c
+		}
+		s.builtins[call] = judged
+	}
+	return judged == nil
+}
+
 // prune forgets partitions behind which nothing stands, and tells of a relation whether
 // anything does.
 func (r *relation) prune() {
@@ -219,7 +246,7 @@ func (r *relation) prune() {
 		return c.Part && c.bare
 	})
 	own := slices.ContainsFunc(r.Triggers, func(t Trigger) bool { return !t.Above })
-	r.bare = r.View == "" && !own && len(r.Code)+len(r.Rules)+len(r.children)+len(r.referred) == 0
+	r.bare = r.View == "" && !own && len(r.Code)+len(r.Reads)+len(r.Rules)+len(r.children)+len(r.referred) == 0
 	r.plain = r.bare && len(r.Triggers) == 0 && len(r.parents) == 0
 }
 
@@ -235,6 +262,7 @@ func (r *relation) add(e *Entry) {
 	}
 	r.Code, r.Triggers, r.Rules = append(r.Code, e.Code...), append(r.Triggers, e.Triggers...), append(r.Rules, e.Rules...)
 	r.Split, r.Derived = append(r.Split, e.Split...), append(r.Derived, e.Derived...)
+	r.Reads = append(r.Reads, e.Reads...)
 	r.Refers, r.Parents, r.Part = append(r.Refers, e.Refers...), append(r.Parents, e.Parents...), r.Part && e.Part
 	r.Keys = slices.DeleteFunc(r.Keys, func(k string) bool { return !slices.Contains(e.Keys, k) })
 	r.Columns = append(r.Columns, e.Columns...)

@@ -124,6 +124,9 @@ CREATE TABLE pruned (id int PRIMARY KEY, note text); CREATE TABLE leaves (id int
 CREATE RULE thins AS ON UPDATE TO pruned DO ALSO DELETE FROM pruned WHERE id = 3;
 CREATE FUNCTION shown() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 CREATE VIEW mirror AS SELECT id, note FROM held; CREATE TRIGGER shown INSTEAD OF UPDATE ON mirror FOR EACH ROW EXECUTE FUNCTION shown();
+CREATE TABLE asking (id int PRIMARY KEY, note text CHECK (query_to_xml('SELECT 1', true, true, '') IS NOT NULL), at timestamptz DEFAULT now());
+CREATE TABLE shown_to (id int PRIMARY KEY, made timestamptz CHECK (made < 'tomorrow'), n int DEFAULT nextval('pg_class_oid_index'::regclass)); ALTER TABLE shown_to ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON shown_to USING (id IN (SELECT id FROM order_emails) AND current_user <> current_setting('a.b', true));
+CREATE TABLE told (id int PRIMARY KEY); CREATE TRIGGER told BEFORE UPDATE ON told FOR EACH ROW WHEN (pg_notify('a', 'b') IS NULL) EXECUTE FUNCTION suppress_redundant_updates_trigger();
 CREATE TABLE parent (id int PRIMARY KEY);
 CREATE TABLE child () INHERITS (parent);
 CREATE TABLE split (id int, PRIMARY KEY (id)) PARTITION BY RANGE (id);
@@ -199,6 +202,11 @@ func TestASnapshotTellsWhatStandsBehindNames(t *testing.T) {
 		{"SELECT * FROM hashes", "read pg_catalog.pg_authid; signals secret_catalog_read; not safe"},
 		{"SELECT * FROM secret", "functions public.allowed; signals unknown_function; not safe"},
 		{"SELECT * FROM parent", "read public.child"},
+		{"UPDATE asking SET note = 'x' WHERE id = 1", "functions query_to_xml; signals sql_executing_function"},
+		{"SELECT * FROM asking", ""},
+		{"SELECT * FROM shown_to", "read public.customers public.order_emails public.orders"},
+		{"INSERT INTO shown_to VALUES (1)", "read public.customers public.order_emails public.orders"},
+		{"UPDATE told SET id = 2 WHERE id = 1", "functions pg_notify; signals session_change"},
 		{"UPDATE pruned SET note = 'x' WHERE id = 5", "written public.leaves; columns public.pruned.*"},
 		{"UPDATE mirror SET note = 'x' WHERE id = 5", "read public.held; functions public.shown; signals unknown_function; where present"},
 		{"INSERT INTO mirror VALUES (5, 'x') ON CONFLICT (id) DO UPDATE SET note = 'y'", "read public.held; written public.held; columns public.held.*; functions public.audit public.shown; signals unknown_function"},

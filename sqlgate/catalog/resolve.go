@@ -137,9 +137,26 @@ func (w *resolution) line(format string, args ...any) {
 
 // call keeps that a function runs of which the text does not tell.
 func (w *resolution) call(name, subject, why string) {
+	w.calls(name, []string{classify.SignalUnknownFunction}, subject, why)
+}
+
+func (w *resolution) calls(name string, signals []string, subject, why string) {
 	w.found.Functions = append(w.found.Functions, name)
-	w.found.Signals = append(w.found.Signals, classify.Signal{Signal: classify.SignalUnknownFunction, Subject: name})
+	for _, signal := range signals {
+		w.found.Signals = append(w.found.Signals, classify.Signal{Signal: signal, Subject: name})
+	}
 	w.line("%s %s", subject, why)
+}
+
+// code is a call of what a relation is made of.
+func (w *resolution) code(r *relation, c *Code) {
+	why := "calls " + c.Call + " (its " + c.By + ")"
+	name := strings.TrimPrefix(c.Call, ofServer)
+	if judged := w.s.builtins[classify.BuiltinCall(name, c.Args)]; name != c.Call && judged != nil {
+		w.calls(name, judged.RiskSignals, r.Relation, why)
+		return
+	}
+	w.call(c.Call, r.Relation, why)
 }
 
 func (w *resolution) visit(r *relation, on int) {
@@ -170,7 +187,13 @@ func (w *resolution) visit(r *relation, on int) {
 	}
 	for _, code := range r.Code {
 		if code.On&filled != 0 || fresh&rewritten != 0 && code.On&(Insert|Update) != 0 {
-			w.call(code.Call, r.Relation, "calls "+code.Call+" (its "+code.By+")")
+			w.code(r, &code)
+		}
+	}
+	if fresh&(Read|Insert|Delete|Update) != 0 {
+		for _, name := range r.Reads {
+			w.line("%s has a policy that reads %s", r.Relation, name)
+			w.read(name)
 		}
 	}
 	instead := 0
@@ -237,7 +260,7 @@ func (w *resolution) bounds(r *relation, depth int) {
 	for _, above := range r.parents {
 		for _, code := range above.Code {
 			if code.By == "partition key" {
-				w.call(code.Call, above.Relation, "calls "+code.Call+" (its partition key)")
+				w.code(above, &code)
 			}
 		}
 		if depth < deepestTree {
@@ -271,7 +294,6 @@ func (w *resolution) through(r *relation, on int) {
 		return
 	}
 	w.found.Classes = append(w.found.Classes, r.view.Class)
-	w.found.TablesRead = append(w.found.TablesRead, r.view.TablesRead...)
 	for _, name := range r.view.RiskSignals { // Signals has the first of them alone
 		if name != classify.SignalConfusableText && !slices.ContainsFunc(r.view.Signals, func(s classify.Signal) bool { return s.Signal == name }) {
 			w.found.Signals = append(w.found.Signals, classify.Signal{Signal: name, Subject: r.Relation})
@@ -293,14 +315,20 @@ func (w *resolution) through(r *relation, on int) {
 	}
 	w.line("%s reads %s", r.Relation, cmp.Or(strings.Join(r.view.TablesRead, ", "), "no table"))
 	for _, name := range r.view.TablesRead {
-		if behind := w.s.relations[name]; behind != nil {
-			w.reached = append(w.reached, behind)
-			if !behind.plain {
-				w.visit(behind, Read)
-			}
-		}
+		w.read(name)
 		if writes := on &^ Read; writes != 0 {
 			w.write(name, writes, true)
+		}
+	}
+}
+
+// read adds a table that is read by what stands behind another.
+func (w *resolution) read(name string) {
+	w.found.TablesRead = append(w.found.TablesRead, name)
+	if r := w.s.relations[name]; r != nil {
+		w.reached = append(w.reached, r)
+		if !r.plain {
+			w.visit(r, Read)
 		}
 	}
 }

@@ -372,3 +372,9 @@ func (w *walk) qualified(node int32, fieldName string) (schema, name []byte) {
 	}
 	return schema, name
 }
+
+// BuiltinCall is a call of a function of PostgreSQL's own, of which only the name and the
+// number of arguments is known, as text that can be classified.
+func BuiltinCall(name string, args int) string {
+	return `pg_catalog."` + strings.ReplaceAll(name, `"`, `""`) + `"(` + strings.TrimSuffix(strings.Repeat("NULL, ", args), ", ") + ")"
+}

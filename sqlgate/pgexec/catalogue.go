@@ -19,7 +19,8 @@ const (
 // (catalog.Entry). Only catalogues are read, and PostgreSQL's own functions print them, so
 // nothing of a user's runs; pg_get_viewdef locks what a view reads, shared. Pinned objects
 // have no entries in pg_depend, so each call that stands there is one of somebody's; what an extension brought
-// is not told of. The types of columns are followed through sixteen others, and what lies deeper counts as a call of ?.?.
+// is not told of. Of PostgreSQL's own functions those that are not immutable are told of, as the server keeps an
+// expression (funcid of primnodes.h, the same in 15 to 18), but for the plain ones of defaults. The types of columns are followed through sixteen others, and what lies deeper counts as a call of ?.?.
 // A view whose stored query takes more than $2 bytes is not printed, and counts as one that could not be judged.
 // A read of a table with row security may call what any policy on it calls, and so may a write.
 // So does a read of a column call what works with its type: operators, casts, support of
@@ -55,10 +56,22 @@ said(rel, events, what, classid, objid) AS (
  UNION ALL SELECT y.polrelid, 29, 'policy', 'pg_policy'::regclass, y.oid FROM pg_policy AS y JOIN rel ON rel.oid = y.polrelid WHERE rel.relrowsecurity
  UNION ALL SELECT w.ev_class, CASE w.ev_type WHEN '2' THEN 16 WHEN '3' THEN 4 WHEN '4' THEN 8 ELSE CASE rel.relkind WHEN 'v' THEN 29 ELSE 64 END END, CASE w.ev_type WHEN '1' THEN 'query' ELSE 'rule' END, 'pg_rewrite'::regclass, w.oid
   FROM pg_rewrite AS w JOIN rel ON rel.oid = w.ev_class WHERE w.ev_enabled NOT IN ('D', 'R')),
-code AS (SELECT x.rel, json_agg(json_build_object('on', x.events, 'by', x.what, 'call', x.name) ORDER BY x.what COLLATE "C", x.name COLLATE "C", x.events) AS list FROM (
-  SELECT DISTINCT s.rel, s.events, s.what, o.name FROM said AS s JOIN pg_depend AS d ON d.classid = s.classid AND d.objid = s.objid JOIN ours AS o ON o.classid = d.refclassid AND o.objid = d.refobjid
-  UNION SELECT o.rel, 29, 'type', w.name FROM of_columns AS o JOIN parts AS p ON p.type = o.type JOIN works AS w ON w.part = p.part
-  UNION SELECT o.rel, 20, 'domain', '?.?' FROM of_columns AS o JOIN parts AS p ON p.type = o.type WHERE p.depth = 16) AS x GROUP BY x.rel),
+forms(rel, events, what, form) AS (
+ SELECT s.rel, s.events, s.what, d.adbin::text FROM said AS s JOIN pg_attrdef AS d ON s.classid = 'pg_attrdef'::regclass AND d.oid = s.objid
+ UNION ALL SELECT s.rel, s.events, s.what, k.conbin::text FROM said AS s JOIN pg_constraint AS k ON s.classid = 'pg_constraint'::regclass AND k.oid = s.objid
+ UNION ALL SELECT s.rel, s.events, s.what, t.tgqual::text FROM said AS s JOIN pg_trigger AS t ON s.classid = 'pg_trigger'::regclass AND t.oid = s.objid
+ UNION ALL SELECT s.rel, s.events, s.what, concat(i.indexprs::text, i.indpred::text) FROM said AS s JOIN pg_index AS i ON s.classid = 'pg_class'::regclass AND i.indexrelid = s.objid
+ UNION ALL SELECT s.rel, s.events, s.what, p.partexprs::text FROM said AS s JOIN pg_partitioned_table AS p ON s.classid = 'pg_class'::regclass AND p.partrelid = s.objid
+ UNION ALL SELECT s.rel, s.events, s.what, concat(y.polqual::text, y.polwithcheck::text) FROM said AS s JOIN pg_policy AS y ON s.classid = 'pg_policy'::regclass AND y.oid = s.objid
+ UNION ALL SELECT s.rel, s.events, s.what, concat(w.ev_qual::text, w.ev_action::text) FROM said AS s JOIN pg_rewrite AS w ON s.classid = 'pg_rewrite'::regclass AND w.oid = s.objid WHERE s.what = 'rule'),
+code AS (SELECT x.rel, json_agg(json_build_object('on', x.events, 'by', x.what, 'call', x.name, 'args', x.args) ORDER BY x.what COLLATE "C", x.name COLLATE "C", x.events, x.args) AS list FROM (
+  SELECT DISTINCT s.rel, s.events, s.what, o.name, NULL::int AS args FROM said AS s JOIN pg_depend AS d ON d.classid = s.classid AND d.objid = s.objid JOIN ours AS o ON o.classid = d.refclassid AND o.objid = d.refobjid
+  UNION SELECT o.rel, 29, 'type', w.name, NULL FROM of_columns AS o JOIN parts AS p ON p.type = o.type JOIN works AS w ON w.part = p.part
+  UNION SELECT o.rel, 20, 'domain', '?.?', NULL FROM of_columns AS o JOIN parts AS p ON p.type = o.type WHERE p.depth = 16
+  UNION SELECT f.rel, f.events, f.what, 'pg_catalog.' || p.proname, p.pronargs FROM forms AS f CROSS JOIN LATERAL regexp_matches(f.form, ':(?:funcid|aggfnoid|winfnoid) ([0-9]+)', 'g') AS m(found) JOIN pg_proc AS p ON p.oid = m.found[1]::oid
+   WHERE p.oid < 16384 AND p.provolatile <> 'i' AND p.proname NOT IN ('nextval', 'now', 'clock_timestamp', 'statement_timestamp', 'transaction_timestamp', 'timezone', 'random', 'gen_random_uuid', 'current_setting')) AS x GROUP BY x.rel),
+reads AS (SELECT y.polrelid AS rel, json_agg(DISTINCT r.name COLLATE "C") AS list FROM pg_policy AS y JOIN rel ON rel.oid = y.polrelid JOIN pg_depend AS d ON d.classid = 'pg_policy'::regclass AND d.objid = y.oid AND d.refclassid = 'pg_class'::regclass
+  JOIN rel AS r ON r.oid = d.refobjid WHERE rel.relrowsecurity AND d.refobjid <> y.polrelid GROUP BY y.polrelid),
 triggers AS (SELECT t.tgrelid AS rel, json_agg(json_build_object('on', t.tgtype::int4 & 60, 'call', fn.name, 'instead', t.tgtype::int4 & 64 <> 0, 'above', t.tgparentid <> 0,
    'of', (SELECT json_agg(a.attname ORDER BY a.attname COLLATE "C") FROM pg_attribute AS a WHERE a.attrelid = t.tgrelid AND a.attnum = ANY (t.tgattr))) ORDER BY fn.name COLLATE "C", t.tgtype, t.tgname COLLATE "C") AS list
   FROM pg_trigger AS t JOIN fn ON fn.oid = t.tgfoid WHERE NOT t.tgisinternal AND t.tgenabled NOT IN ('D', 'R') GROUP BY t.tgrelid),
@@ -78,9 +91,9 @@ split AS (SELECT p.partrelid AS rel, json_agg(COALESCE(a.attname, '*') ORDER BY 
   LEFT JOIN pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = k.attnum GROUP BY p.partrelid),
 parents AS (SELECT i.inhrelid AS rel, json_agg(rel.name ORDER BY i.inhseqno) AS list FROM pg_inherits AS i JOIN rel ON rel.oid = i.inhparent GROUP BY i.inhrelid)
 SELECT json_build_object('relation', rel.name, 'kind', rel.relkind, 'view', CASE WHEN rel.relkind IN ('v', 'm') THEN CASE WHEN EXISTS (SELECT FROM pg_rewrite AS w WHERE w.ev_class = rel.oid AND w.ev_type = '1' AND pg_column_size(w.ev_action) > $2) THEN ';' ELSE pg_get_viewdef(rel.oid) END END, 'code', code.list, 'triggers', triggers.list,
- 'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition, 'split', split.list, 'derived', derived.list, 'oid', c.oid::int8, 'hashes', json_build_array(` + asTexts(definedBy) + `))::text
+ 'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition, 'split', split.list, 'derived', derived.list, 'reads', reads.list, 'oid', c.oid::int8, 'hashes', json_build_array(` + asTexts(definedBy) + `))::text
 FROM rel JOIN pg_class AS c ON c.oid = rel.oid LEFT JOIN code ON code.rel = rel.oid LEFT JOIN triggers ON triggers.rel = rel.oid LEFT JOIN rules ON rules.rel = rel.oid LEFT JOIN keys ON keys.rel = rel.oid
- LEFT JOIN named ON named.rel = rel.oid LEFT JOIN refers ON refers.rel = rel.oid LEFT JOIN parents ON parents.rel = rel.oid LEFT JOIN split ON split.rel = rel.oid LEFT JOIN derived ON derived.rel = rel.oid`
+ LEFT JOIN named ON named.rel = rel.oid LEFT JOIN refers ON refers.rel = rel.oid LEFT JOIN parents ON parents.rel = rel.oid LEFT JOIN split ON split.rel = rel.oid LEFT JOIN derived ON derived.rel = rel.oid LEFT JOIN reads ON reads.rel = rel.oid`
 
 func asTexts(expressions []string) string {
 	return "(" + strings.Join(expressions, ")::text, (") + ")::text"
