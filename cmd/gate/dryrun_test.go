@@ -276,12 +276,18 @@ func TestADryRunIsRefusedWithTheReason(t *testing.T) {
 	require.Equal(t, "validation_failed", w.query(t, ask("UPDATE other SET n = 1"), "mode=dryrun").text(t, "error_code"))
 	require.Equal(t, before, w.value(t, allThere))
 
+	quotes := w.dry(t, "UPDATE other SET n = (SELECT string_agg(concat('secret ', id), ',') FROM hub)::int WHERE id = 1")
+	require.Equal(t, "db_query_failed", quotes.text(t, "error_code"), "%s", quotes.body)
+	require.Contains(t, quotes.text(t, "message"), "SQLSTATE 22P02")
+	require.NotContains(t, string(quotes.body), "secret", "what the server says of a refusal quotes rows")
 	failed := w.dry(t, "UPDATE other SET n = 1 / (id - 1)")
 	require.Equal(t, "db_query_failed", failed.text(t, "error_code"))
 	require.Equal(t, "failure", failed.text(t, "execution_state"))
 	require.Equal(t, "23505", w.dry(t, "INSERT INTO other (id, kept) VALUES (1, 1)").json(t)["details"].(map[string]any)["sqlstate"])
 	require.Equal(t, http.StatusOK, w.dry(t, "INSERT INTO other (id, kept) VALUES (99, 1)").status, "a default that is not taken is no harm")
 	require.Equal(t, before, w.value(t, allThere))
+	w.execute(t, "ALTER TABLE other ADD CHECK (length(concat(id, n)) < 100), ADD CHECK (current_setting('app.tenant', true) IS NULL)")
+	require.Equal(t, http.StatusOK, w.dry(t, "UPDATE other SET n = 1").status, "a check that computes is plain")
 	require.Equal(t, "0", w.value(t, locksHeld))
 }
 

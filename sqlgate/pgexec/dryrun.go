@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"writegate/commands/fault"
 )
 
@@ -54,7 +56,7 @@ type DryRunRequest struct {
 
 	// Safe names the first of built-in functions that may do more than compute a value, "" for
 	// none. They are what checks, defaults and policies of the tables call.
-	Safe func(ctx context.Context, functions []string) (unsafe string, err error)
+	Safe func(ctx context.Context, calls []BuiltinCall) (unsafe string, err error)
 }
 
 // Reasons of a refused dry run, in details.reason.
@@ -84,12 +86,21 @@ type DryRun struct {
 	before  map[string][3]int64
 }
 
+// A BuiltinCall is a call of a function of PostgreSQL's own that an expression of the server's has.
+type BuiltinCall struct {
+	Name string `json:"name"`
+	Args int    `json:"args"`
+}
+
 // dryLook is what plainSQL finds.
 type dryLook struct {
-	Refused   string      `json:"refused"`
-	Locks     []string    `json:"locks"` // as SQL writes their names
-	Functions [][2]string `json:"functions"`
-	Tables    []dryTable  `json:"tables"`
+	Refused   string   `json:"refused"`
+	Locks     []string `json:"locks"` // as SQL writes their names
+	Functions []struct {
+		BuiltinCall
+		What string `json:"what"` // calls it
+	} `json:"functions"`
+	Tables []dryTable `json:"tables"`
 }
 
 type dryTable struct {
@@ -164,16 +175,17 @@ func (d *DryRun) prepare(ctx context.Context) error {
 	if d.known != text {
 		return Busy("what stands behind the statement was changed while it was looked at")
 	}
-	var names []string
+	var calls []BuiltinCall
+	callers := map[string]string{}
 	for _, f := range d.found.Functions {
-		names = append(names, f[0])
+		calls = append(calls, f.BuiltinCall)
+		callers[f.Name] = f.What
 	}
-	unsafe, err := d.request.Safe(ctx, names)
+	unsafe, err := d.request.Safe(ctx, calls)
 	if err != nil || unsafe == "" {
 		return err
 	}
-	at := slices.IndexFunc(d.found.Functions, func(f [2]string) bool { return f[0] == unsafe })
-	return NotPlain("%s calls %s, which may do more than compute a value", d.found.Functions[max(at, 0)][1], unsafe)
+	return NotPlain("%s calls %s, which may do more than compute a value", callers[unsafe], unsafe)
 }
 
 // look finds what stands behind the statement, behind locks that are taken first.
@@ -251,6 +263,9 @@ func (d *DryRun) Run(ctx context.Context, st Statement) (Result, *DryReport, err
 		res = Result{State: Success, CommandTag: cmd.tag, RowCount: rowCount(cmd)}
 	}
 	if !ok {
+		if r.refused != nil && r.fault == nil && fault.CodeOf(f) == fault.DBQueryFailed {
+			f = d.refusedFault(r.refused)
+		}
 		res, f = tx.fail(res, f)
 		return res, nil, f
 	}
@@ -274,6 +289,19 @@ func (d *DryRun) Run(ctx context.Context, st Statement) (Result, *DryReport, err
 	res = r.stamp(res, l)
 	tx.end()
 	return res, report, nil
+}
+
+// refusedFault says of a refusal what its client may know: the server's words quote values, so a
+// cast of what somebody else's rows hold would tell them.
+func (d *DryRun) refusedFault(e *pgconn.PgError) *fault.Fault {
+	f := fault.New(fault.DBQueryFailed, "The database refused the statement (SQLSTATE %s), as it would now if it were sent. What it says of it may quote rows, which a dry run shows to no client.", e.Code).
+		With("sqlstate", e.Code).With("retryable", Retryable(e.Code)).Because(quiet{e})
+	for key, value := range map[string]string{"constraint": e.ConstraintName, "table": e.TableName, "column": e.ColumnName} {
+		if value != "" {
+			f = f.With(key, clip(value))
+		}
+	}
+	return f
 }
 
 // report counts by table.
@@ -523,7 +551,7 @@ stored AS (SELECT concat('the default of ', t.said) AS what, d.adbin::text AS fo
  UNION ALL SELECT concat('the generated column ', c.said, '.', a.attname), d.adbin::text FROM pg_catalog.pg_attrdef AS d JOIN pg_catalog.pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum AND a.attgenerated <> ''::"char" JOIN called AS c ON c.oid = d.adrelid
  UNION ALL SELECT concat('the constraint ', k.conname, ' of ', c.said), k.conbin::text FROM pg_catalog.pg_constraint AS k JOIN called AS c ON c.oid = k.conrelid WHERE k.conbin IS NOT NULL
  UNION ALL SELECT concat('the policy ', y.polname, ' of ', c.said), concat(y.polqual::text, ' ', y.polwithcheck::text) FROM pg_catalog.pg_policy AS y JOIN called AS c ON c.oid = y.polrelid AND c.relrowsecurity),
-calls AS (SELECT DISTINCT p.proname::text AS name, p.provolatile, s.what FROM stored AS s CROSS JOIN LATERAL regexp_matches(s.form, ':(?:funcid|aggfnoid|winfnoid) ([0-9]+)', 'g') AS m(found) JOIN pg_catalog.pg_proc AS p ON p.oid = m.found[1]::oid),
+calls AS (SELECT DISTINCT p.proname::text AS name, p.pronargs, p.provolatile, s.what FROM stored AS s CROSS JOIN LATERAL regexp_matches(s.form, ':(?:funcid|aggfnoid|winfnoid) ([0-9]+)', 'g') AS m(found) JOIN pg_catalog.pg_proc AS p ON p.oid = m.found[1]::oid),
 refused(place, why) AS (
  SELECT 1, concat('there is no table ', n.said) FROM (SELECT unnest($1::text[]) UNION SELECT unnest($2::text[])) AS n(said) WHERE NOT EXISTS (SELECT FROM named WHERE named.said = n.said)
  UNION ALL SELECT 2, concat(c.said, ' is no plain table') FROM called AS c WHERE c.relkind <> ALL ('{r,p}'::"char"[]) OR c.relpersistence = 't'::"char"
@@ -545,7 +573,7 @@ refused(place, why) AS (
  UNION ALL SELECT 15, 'it reaches more tables than are looked at' FROM (SELECT count(*) AS n FROM near) AS x WHERE x.n > ` + strconv.Itoa(mostDryTables) + `::int8)
 SELECT json_build_object('refused', COALESCE((SELECT r.why FROM refused AS r ORDER BY r.place, r.why COLLATE "C" LIMIT 1), ''),
  'locks', (SELECT COALESCE(json_agg(c.quoted ORDER BY c.oid), '[]'::json) FROM called AS c WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS i JOIN called AS p ON p.oid = i.inhparent WHERE i.inhrelid = c.oid)),
- 'functions', (SELECT COALESCE(json_agg(json_build_array(f.name, f.what) ORDER BY f.name COLLATE "C", f.what COLLATE "C"), '[]'::json) FROM calls AS f),
+ 'functions', (SELECT COALESCE(json_agg(json_build_object('name', f.name, 'args', f.pronargs, 'what', f.what) ORDER BY f.name COLLATE "C", f.pronargs, f.what COLLATE "C"), '[]'::json) FROM calls AS f),
  'tables', (SELECT COALESCE(json_agg(json_build_object('oid', c.oid::text, 'counts', COALESCE(top.said, c.said), 'cascade', NOT EXISTS (SELECT FROM reach AS r WHERE r.oid = c.oid AND NOT r.casc),
    'readable', CASE WHEN EXISTS (SELECT FROM reach AS r WHERE r.oid = c.oid AND NOT r.below) AND has_table_privilege(c.oid, 'SELECT') THEN c.quoted ELSE '' END,
    'shown', (SELECT COALESCE(string_agg(CASE WHEN a.atttypid < 16384::oid THEN a.place ELSE concat('CASE WHEN ', a.place, ' IS NOT NULL THEN pg_catalog.concat(', a.place, ') END AS ', a.name) END, ', ' ORDER BY a.attnum), '')

@@ -28,9 +28,9 @@ func beginDry(t testing.TB, db *DB, sql, written, read string, change ...func(*D
 	t.Helper()
 	r := DryRunRequest{Written: []string{written}, Columns: []string{written + ".*"}, Time: time.Minute, LockTime: 200 * time.Millisecond, Rows: 20, Alone: func([]string) error { return nil },
 		Words: strings.FieldsFunc(strings.ToLower(sql), func(c rune) bool { return c < 'a' && c != '_' || c > 'z' }),
-		Safe: func(_ context.Context, names []string) (string, error) {
-			if i := slices.Index(names, "query_to_xml"); i >= 0 {
-				return names[i], nil
+		Safe: func(_ context.Context, calls []BuiltinCall) (string, error) {
+			if slices.Contains(calls, BuiltinCall{"query_to_xml", 4}) {
+				return "query_to_xml", nil
 			}
 			return "", nil
 		}}
