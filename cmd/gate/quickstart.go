@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -168,6 +169,9 @@ func (q *quickstart) openFolder() (*os.File, error) {
 		return nil, exitWith(exitConfigured, fmt.Errorf("%s holds %s and is no folder of a quick start: name an empty one, or one that is to be made, with --dir", q.dir, counted(len(entries), "file")))
 	default:
 		takeFromOthers(q.dir)
+		if err := q.isOurs(); err != nil {
+			return nil, exitWith(exitConfigured, err)
+		}
 		q.say("Folder", "%s is there; what it holds stays", q.dir)
 	}
 	held, err := holdFolder(q.dir)
@@ -175,6 +179,27 @@ func (q *quickstart) openFolder() (*os.File, error) {
 		return nil, exitWith(exitLocked, fmt.Errorf("a gate that `gate quickstart` started is running in this folder: stop it, or name another with --dir: %w", err))
 	}
 	return held, err
+}
+
+// isOurs refuses a folder that another account has prepared: it would know the token of the
+// operator, and could put other settings in its place.
+func (q *quickstart) isOurs() error {
+	return filepath.WalkDir(q.dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if st, known := info.Sys().(*syscall.Stat_t); known && int(st.Uid) != os.Geteuid() {
+			return fmt.Errorf("%s belongs to another account, who may know what is in it and change it: name a folder of your own with --dir", path)
+		}
+		return nil
+	})
 }
 
 // settingLine is a line of the file of settings, which a shell reads too.

@@ -324,6 +324,16 @@ func TestQuickstartSaysWhatIsWrong(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "mine", string(text))
 
+	if os.Geteuid() == 0 { // nobody else can give a file away
+		one := &quickWorld{gateDir: gateDir{path: t.TempDir()}, roles: w.roles}
+		require.NoError(t, os.WriteFile(one.file(quickOperator), []byte("a-token-that-somebody-else-knows-too\n"), 0o600))
+		require.NoError(t, os.Chown(one.file(quickOperator), 65534, 65534))
+		out, err := one.command([]string{"--yes", w.database}).CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), "belongs to another account")
+		require.NoFileExists(t, one.file(quickSettings))
+	}
+
 	// Roles that are somebody's are not changed, and those that may do more are not taken.
 	w.execute(t, fmt.Sprintf("CREATE ROLE %[1]s_reader LOGIN PASSWORD 'theirs'; CREATE ROLE %[1]s_writer LOGIN PASSWORD 'theirs'; GRANT SELECT, INSERT ON ALL TABLES IN SCHEMA public TO %[1]s_reader, %[1]s_writer", w.roles))
 	out, err := w.command([]string{"--yes", w.database}).CombinedOutput()
