@@ -3,6 +3,7 @@ package pgexec
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -22,12 +23,10 @@ func appendValue(dst []byte, t *typeInfo, text []byte) []byte {
 			return append(dst, "true"...)
 		}
 		return append(dst, "false"...)
-	case asNumber:
-		return append(dst, text...)
+	case asNumber, asFloat: // the server's digits, which are the shortest that give the same number
+		return appendNumber(dst, text)
 	case asInt8:
 		return appendInt8(dst, text)
-	case asFloat:
-		return appendFloat(dst, text)
 	case asJSON:
 		return appendJSON(dst, text)
 	case asArray:
@@ -42,13 +41,23 @@ func appendInt8(dst, text []byte) []byte {
 	if err != nil || n > maxSafeInt || n < -maxSafeInt {
 		return appendString(dst, text)
 	}
-	return append(dst, text...)
+	return appendNumber(dst, text)
 }
 
-// appendFloat keeps the server's digits, which are the shortest that give the
-// same number. NaN and the infinities are no JSON numbers.
-func appendFloat(dst, text []byte) []byte {
-	if len(text) == 0 || text[0] == 'N' || text[0] == 'I' || text[0] == '-' && len(text) > 1 && text[1] == 'I' {
+// appendNumber writes a number as it is, and what is none, as NaN and the infinities are not, or
+// whatever its type says, as a string: a value stands in an answer as a value and nothing else.
+func appendNumber(dst, text []byte) []byte {
+	whole := len(text) > 0 && (text[0] != '0' || len(text) == 1) // as nearly all are
+	for _, c := range text {
+		switch {
+		case c >= '0' && c <= '9':
+		case strings.IndexByte("+-.eE", c) >= 0:
+			whole = false
+		default:
+			return appendString(dst, text)
+		}
+	}
+	if !whole && !json.Valid(text) {
 		return appendString(dst, text)
 	}
 	return append(dst, text...)

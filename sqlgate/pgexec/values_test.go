@@ -259,3 +259,17 @@ func TestATextThatIsTooLongInJSONIsNotMadeFirst(t *testing.T) {
 		require.Less(t, cap(rows.json), 1<<10)
 	}
 }
+
+// Whatever a type's name promises, a value stands in an answer as one value.
+func TestAValueIsNothingButAValue(t *testing.T) {
+	for text, want := range map[string]string{
+		"0": "0", "7": "7", "-12": "-12", "1.50": "1.50", "1e+300": "1e+300", "-2.5e-07": "-2.5e-07", "007": `"007"`, "1-2": `"1-2"`, "": `""`, "-": `"-"`, "NaN": `"NaN"`, "-Infinity": `"-Infinity"`,
+		"abc": `"abc"`, `1],"decision":"FORGED","y":[2`: `"1],\"decision\":\"FORGED\",\"y\":[2"`, "1 ": `"1 "`, "1,2": `"1,2"`,
+	} {
+		for _, kind := range []valueKind{asNumber, asFloat} {
+			require.Equal(t, want, string(appendValue(nil, &typeInfo{kind: kind}, []byte(text))))
+		}
+		array := &typeInfo{kind: asArray, elem: &typeInfo{kind: asNumber}, delim: ','}
+		require.True(t, json.Valid(appendValue(nil, array, []byte("{"+strconv.Quote(text)+"}"))), text)
+	}
+}
