@@ -76,9 +76,9 @@ clients: compiler ## every client of docs/WIRE.md goes through one list at a dat
 	WIRE_CLIENTS_ALL=1 $(PGRUN) $(GO) test -count=1 -timeout 30m -v -run EveryClient ./cmd/gate
 
 .PHONY: mcp
-mcp: compiler ## the official TypeScript client of MCP and the inspector's command line find their way by the tools of a gate (installs them under var/mcpclients)
+mcp: compiler ## the official TypeScript client of MCP, the inspector's command line and the Go client go through one list at a gate, over HTTP and gate mcp (installs them under var/mcpclients)
 	fixtures/mcpclients/install.sh
-	MCP_CLIENTS=../../var/mcpclients $(PGRUN) $(GO) test -count=1 -timeout 10m -v -run ClientsOfOthersFindTheirWay ./cmd/gate
+	MCP_CLIENTS=../../var/mcpclients $(PGRUN) $(GO) test -count=1 -timeout 20m -v -run EveryClientOfTheTools ./cmd/gate
 
 .PHONY: outcomes
 outcomes: ## break every form of execution at every message with every fault, and compare what is recorded with the database
