@@ -137,10 +137,19 @@ func (e *envelope) pend() {
 	e.Next = "A person has to decide. Call approval_wait with this approval_id; when it is approved, call sql again with exactly the same sql and this approval_id."
 }
 
-// fail says whether it is known what became of the statement.
+// fail says whether it is known what became of the statement. An answer that it was not known
+// stays one, also where it is given again behind a check that settled it.
 func (e *envelope) fail() {
-	if e.Status = statusFailed; e.ExecutionState == sqlgate.StateUnknown {
-		e.Status = statusUnknown
+	if e.Status = statusFailed; e.ExecutionState != sqlgate.StateUnknown {
+		return
+	}
+	e.Status = statusUnknown
+	switch e.Details["outcome"] {
+	case event.OutcomeCommitted:
+		e.Next = "It is known by now: it took effect. Do not send it again."
+	case event.OutcomeAborted:
+		e.Next = "It is known by now: nothing of it took effect. If it is still wanted, send it again, under another idempotency_key."
+	default:
 		e.Next = "It is not known whether the statement took effect. Do not send it again; ask execution with this execution_id, later."
 	}
 }
