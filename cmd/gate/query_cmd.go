@@ -19,6 +19,7 @@ import (
 
 	"writegate/http/gateapi"
 	"writegate/sqlgate"
+	"writegate/sqlgate/policy"
 )
 
 // A queryOptions is what `gate query` sends beside the statement.
@@ -77,6 +78,7 @@ Who asks is what the flags claim: nobody verifies it. No operator token is sent.
 	claim("role", "operator", "claim: in which role")
 	claim("host", host, "claim: from which host")
 	claim("env", "prod", "claim: shadow, staging or prod")
+	claim("reason", "", "why, in one sentence: kept as evidence, shown to whoever approves; a rule may demand it")
 	claim("session-id", "", "session of prepared statements")
 	claim("approval-id", "", "approval under which it may run")
 	claim("execution-profile", "", "default, latency or bulk")
@@ -231,6 +233,9 @@ func (a *app) printAnswer(answer *queryAnswer, status int) error {
 	if answer.ApprovalID != "" {
 		line("approval", answer.ApprovalID+", until "+second(answer.Expires, ""))
 		line("then", "send it again with --approval-id "+answer.ApprovalID)
+	}
+	if answer.ReasonCode == policy.ReasonRequired {
+		line("then", "send it again with --reason 'why, in one sentence'")
 	}
 	out.WriteString(detailLines(answer.Details))
 	_, err := io.WriteString(a.out, out.String())

@@ -124,6 +124,42 @@ func (d gateDir) reasonsGiven(t *testing.T) map[string]int {
 	return reasons
 }
 
+func TestAPersonSaysWhyOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	g := startReasons(t)
+	code, out, errs := g.cli(t, "", "query", paysOne)
+	require.Equal(t, exitFailed, code, errs)
+	require.Regexp(t, `(?m)^reason +reason_required$`, out)
+	require.Contains(t, out, "send it again with --reason")
+	require.Equal(t, "new", g.value(t, "SELECT status FROM orders WHERE id = 1"))
+	code, _, errs = g.cli(t, "", "query", paysOne, "--reason", "ticket 12")
+	require.Zero(t, code, errs)
+	require.Equal(t, "paid", g.value(t, "SELECT status FROM orders WHERE id = 1"))
+	code, out, errs = g.cli(t, "", "query", paysOne, "--preview", "--reason", "would it pass?")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "ALLOW")
+
+	// What waits for a person is sent again with its reason.
+	approved := make(chan int, 1)
+	go func() {
+		var id string
+		require.Eventually(t, func() bool {
+			items, _ := g.get(t, "/approvals?status=pending").json(t)["items"].([]any)
+			for _, one := range items {
+				id = one.(map[string]any)["approval_id"].(string)
+			}
+			return id != ""
+		}, startPatience, pollEvery)
+		approved <- g.resolve(t, id, "approve").status
+	}()
+	code, _, errs = g.cli(t, "", "query", deletesTwo, "--reason", "Ada left", "--wait")
+	require.Zero(t, code, errs)
+	require.Equal(t, http.StatusOK, <-approved)
+	require.Equal(t, "99", g.value(t, "SELECT count(*) FROM orders"))
+	g.end(t)
+	require.Equal(t, map[string]int{"ticket 12": 1, "Ada left": 2}, g.reasonsGiven(t))
+}
+
 func TestAConnectionSaysWhyByASetting(t *testing.T) {
 	t.Parallel()
 	g := startReasons(t, wireAgents()...)
