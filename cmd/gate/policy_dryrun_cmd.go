@@ -259,6 +259,9 @@ func printDecision(b *bytes.Buffer, style terminal.Style, answer *sqlgate.DryRun
 		}
 		fmt.Fprintln(b)
 	}
+	if d.DryRun != nil {
+		fmt.Fprintf(b, "  the rules take a dry run of it%s\n", map[bool]string{true: ", and whoever approves may see rows of that"}[d.DryRun.Rows])
+	}
 	c := d.Classification
 	if c == nil {
 		return

@@ -50,6 +50,7 @@ type Expectation struct {
 	Matched     *[]string // exact set
 	Observed    *[]string // exact set
 	RiskSignals []string  // contained
+	DryRun      string    // none, allow or rows: what rules take of one
 }
 
 // maxCases bounds one file of cases.
@@ -147,6 +148,7 @@ func (r *reader) expectation(n *yaml.Node, pointer string, e *Expectation) {
 				}
 			})
 		}},
+		{"dry_run", false, func(n *yaml.Node, at string) { e.DryRun, _ = r.enum(n, at, "dry_run", dryRuns.names) }},
 	})
 	has := func(key string) bool { return valueOf(n, key) != nil }
 	switch {

@@ -62,6 +62,19 @@ type DryRunTerms struct {
 	Rows bool `json:"rows"`
 }
 
+var dryRuns = newVocabulary("none", "allow", "rows")
+
+// word is one of dryRuns, as a test expects it.
+func (d *DryRunTerms) word() string {
+	switch {
+	case d == nil:
+		return "none"
+	case d.Rows:
+		return "rows"
+	}
+	return "allow"
+}
+
 // A Result is a decision with all that led to it. Its slices are shared with
 // the policy and must not be changed.
 type Result struct {

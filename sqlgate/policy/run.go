@@ -158,7 +158,7 @@ func (run *caseRun) coverage() Coverage {
 // acceptsRefusal: a refused statement was not allowed, and nothing more can be
 // said of it.
 func (e *Expectation) acceptsRefusal() bool {
-	return e.Not == Allow && e.ReasonCode == "" && e.RuleID == "" && e.Matched == nil && e.Observed == nil && len(e.RiskSignals) == 0
+	return e.Not == Allow && e.ReasonCode == "" && e.RuleID == "" && e.Matched == nil && e.Observed == nil && len(e.RiskSignals) == 0 && e.DryRun == ""
 }
 
 // compare returns what was expected and what came, both "" where all holds.
@@ -189,6 +189,9 @@ func (e *Expectation) compare(r *Result, f *Facts) (expected, got string) {
 		if !slices.Contains(f.RiskSignals, signal) {
 			differ("risk_signals", "with "+signal, listed(f.RiskSignals))
 		}
+	}
+	if got := r.DryRun.word(); e.DryRun != "" && got != e.DryRun {
+		differ("dry_run", e.DryRun, got)
 	}
 	if len(want) == 0 {
 		return "", ""

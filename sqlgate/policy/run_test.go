@@ -56,6 +56,8 @@ func TestCases(t *testing.T) {
 		{"matched", "{ decision: BLOCK, matched: [r], observed: [] }", "", ""},
 		{"wrong matched", "{ decision: BLOCK, matched: [] }", "matched []", "matched [r]"},
 		{"wrong observed", "{ decision: BLOCK, observed: [r] }", "observed [r]", "observed []"},
+		{"dry run", "{ decision: BLOCK, dry_run: none }", "", ""},
+		{"wrong dry run", "{ decision: BLOCK, dry_run: allow }", "dry_run allow", "dry_run none"},
 		{"missing signal", "{ decision: BLOCK, risk_signals: [cascade] }", "risk_signals with cascade", "risk_signals []"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
