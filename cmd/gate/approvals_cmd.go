@@ -365,6 +365,9 @@ func printApproval(w io.Writer, b *gateapi.ApprovalBody, card *controlplane.Card
 	row("reads", tables(facts.TablesRead))
 	row("rows at most", atMost(b.MaxRows))
 	row("expected", card.Expected)
+	for _, line := range card.DryRun {
+		row("dry run", controlplane.Marked(line))
+	}
 	for _, table := range card.Besides {
 		row("besides", controlplane.Marked(table))
 	}

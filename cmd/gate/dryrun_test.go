@@ -14,11 +14,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/chromedp"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"writegate/agentctl"
 	"writegate/eventlog/event"
+	"writegate/fixtures/browser"
 )
 
 // These tests hold what a dry run tells, that nothing of it stays, and where there is none.
@@ -80,6 +82,13 @@ INSERT INTO part SELECT n, 'p' FROM generate_series(0, 199) AS n;
 INSERT INTO bin SELECT n * 3, 'p' FROM generate_series(0, 60) AS n;
 INSERT INTO other SELECT n FROM generate_series(1, 10) AS n;
 DO $$ DECLARE t regclass; BEGIN FOR t IN SELECT oid FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace LOOP EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = false)', t); END LOOP; END $$`
+
+// liveRows are what the server believes of how many rows there are, and tried whether it has heard
+// of what was undone: a backend tells of its counters a moment later.
+const (
+	liveRows = `SELECT string_agg(concat(relname, ' ', n_live_tup, ' ', (SELECT count(*) FROM pg_stats WHERE tablename = relname)), ',' ORDER BY relname) FROM pg_stat_user_tables`
+	tried    = `SELECT count(*) FROM pg_stat_user_tables WHERE (relname, n_tup_del) IN (('hub', 1), ('spoke', 4)) OR (relname, n_tup_upd) IN (('leaf', 8))`
+)
 
 // allThere is all that the tables and sequences hold, with where each row lies and which
 // transaction left it there.
@@ -230,6 +239,62 @@ func TestWhoeverApprovesSeesWhatADryRunHasFound(t *testing.T) {
 	require.NotContains(t, string(text), "hub 3", "rows are in no log")
 }
 
+// dryRunShown: whoever decides sees on the card what a dry run has found: how many rows of
+// which tables, some of them as they were and as they would be, and how much that is worth.
+func dryRunShown(t *testing.T, b *browser.Browser) {
+	g := startRehearsed(t)
+	g.execute(t, `UPDATE hub SET name = E'<b>bold</b>\u202Egnol' WHERE id = 3`)
+	p := startTestPlane(t, g.base)
+	w := openTab(t, b, p).walk()
+	w.login()
+	sql := "DELETE FROM hub WHERE id = 3"
+	w.open("/approvals/" + g.hold(t, ask(sql)))
+	w.sees("What will run")
+	require.NotContains(t, w.value("document.body.innerText"), "ran and was rolled back")
+	require.Equal(t, http.StatusOK, g.dry(t, sql).status)
+	w.until("document.querySelector('#approval').innerText.includes('ran and was rolled back')") // by itself
+	for _, said := range []string{"it would change 13 rows in 3 tables, at ", "That is no promise: the rows may be others when it runs.", "With max_rows 13 it would just run.",
+		"public.hub: 1 deleted", "public.leaf: 8 updated, by a foreign key", "public.spoke: 4 deleted, by a foreign key", "It will probably fail", "it changed 13 rows, and over 5 nothing is changed."} {
+		w.sees(said)
+	}
+	require.NotContains(t, w.value("document.querySelector('#approval').innerText"), "bold", "rows are shown to those who ask")
+	w.do(chromedp.Click("#approval dd details summary"))
+	w.sees(`before: {"id":3,"name":"<b>bold</b>U+202E`)
+	require.Equal(t, "true", w.value("String(!document.querySelector('#approval b'))"), "a row is text")
+	w.see("card dry run")
+	w.do(chromedp.Click(`#approval dd a[href^="/executions/"]`))
+	w.sees("dry, in a transaction that was rolled back")
+
+	// One that was tried before it was asked for, and keeps to its limit.
+	sql = "UPDATE part SET v = 'q' WHERE k < 2"
+	require.Equal(t, http.StatusOK, g.dry(t, sql).status)
+	id := g.hold(t, ask(sql))
+	w.open("/approvals/" + id)
+	w.sees("it would change 2 rows in 1 table, at ")
+	w.sees("With max_rows 2 it would just run.")
+	w.do(chromedp.Click("#approval dd details summary"))
+	for _, row := range []string{`before: {"k":0,"v":"p"}`, `before: {"k":1,"v":"p"}`, `behind: {"k":0,"v":"q"}`, `behind: {"k":1,"v":"q"}`} {
+		w.sees(row)
+	}
+	require.NotContains(t, w.value("document.body.innerText"), "probably fail")
+	code, out, errs := g.cli(t, "", "approvals", "show", id)
+	require.Zero(t, code, errs)
+	require.Regexp(t, `dry run +it would change 2 rows in 1 table, at [0-9:]+; that is no promise\. With max_rows 2 it would just run\n`, out)
+	require.Regexp(t, `dry run +public\.part: 2 updated\n`, out)
+	require.Regexp(t, `dry run +public\.part before: \{"k":0,"v":"p"\}\n`, out)
+	require.Regexp(t, `dry run +public\.part behind: \{"k":1,"v":"q"\}\n`, out)
+	require.Equal(t, "p", g.value(t, "SELECT v FROM part WHERE k = 1"))
+	w.do(chromedp.Click(`[data-decision="approve"]`))
+	w.until("document.querySelector('dialog[open]')")
+	w.do(chromedp.Click(`dialog button[value="yes"]`))
+	require.Eventually(t, func() bool { return g.record(t, id)["resolution"] == "approve" }, startPatience, pollEvery)
+	w.open("/approvals/" + id)
+	w.sees("What was asked")
+	require.NotContains(t, w.value("document.body.innerText"), "before: ", "rows are kept no longer than it waits")
+	require.Equal(t, http.StatusOK, g.query(t, ask(sql).with("approval_id", id)).status)
+	p.requireNoSecret(t, g.testGate)
+}
+
 func TestADryRunIsRefusedWithTheReason(t *testing.T) {
 	t.Parallel()
 	w := startRehearsed(t)
@@ -348,6 +413,28 @@ func TestADryRunBesideTheCatalogue(t *testing.T) {
 	w.execute(t, "CREATE FUNCTION fired() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; CREATE TRIGGER t BEFORE UPDATE ON bin FOR EACH ROW EXECUTE FUNCTION fired()")
 	r = w.dry(t, "UPDATE bin SET v = 'x' WHERE k < 9") // the catalogue is that of before
 	require.Equal(t, "dry_run_refused", r.text(t, "error_code"), "%s", r.body)
+}
+
+// What the server believes of the tables' rows stays, by its counters and by ANALYZE, though it
+// counts what was tried; and no lock stays behind, of any kind.
+func TestADryRunLeavesNoStatisticOfRows(t *testing.T) {
+	t.Parallel()
+	w := newRehearsed(t)
+	w.execute(t, "ANALYZE")
+	w.execute(t, "SELECT pg_stat_reset()")
+	w.execute(t, "ANALYZE") // which sets the number of live rows
+	w.testGate = startGate(t, w.gateDir, unhurriedRuns...)
+	var before string
+	require.Eventually(t, func() bool {
+		before = w.value(t, liveRows)
+		return strings.Contains(before, "hub 10 ") && strings.Contains(before, "spoke 40 ") && strings.Contains(before, "leaf 80 ")
+	}, startPatience, pollEvery, "%s", &before)
+	sizes := w.value(t, allThere)
+	require.Equal(t, http.StatusOK, w.dry(t, "DELETE FROM hub WHERE id = 3").status)
+	require.Equal(t, "0", w.value(t, locksHeld))
+	require.Eventually(t, func() bool { return w.value(t, tried) == "3" }, startPatience, pollEvery)
+	require.Equal(t, before, w.value(t, liveRows))
+	require.Equal(t, sizes, w.value(t, allThere))
 }
 
 func TestADryRunTakesNothingOfAShadow(t *testing.T) {

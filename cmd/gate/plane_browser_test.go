@@ -50,6 +50,7 @@ func TestTheControlPlaneInABrowser(t *testing.T) {
 		"logins are limited":                          limitedLogins,
 		"agents, with what binds them":                agentsShown,
 		"a grant is offered, given, used and revoked": grantsGiven,
+		"what a dry run has found is on the card":     dryRunShown,
 		"lists that are longer than a page":           listsGoOn,
 		"decisions are unfolded, copied and timed":    decisionsRead,
 		"an outcome that nobody knew is settled":      unknownJourney,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // expected is what a person must not miss of how it will go: by its limit and by the
@@ -14,6 +15,10 @@ func expected(r *approvalRow) (list []meaning) {
 	if r.MaxRows != nil && r.Uncounted != "" {
 		return []meaning{{"It will fail", "floor", fmt.Sprintf("The rule lets it change %s at most, and %s can't be counted. It needs an approval under a rule without max_rows.",
 			plural(int(*r.MaxRows), "row", "rows"), r.Uncounted), ""}}
+	}
+	if d := r.DryRun; d != nil && r.MaxRows != nil && d.MaxRows > *r.MaxRows { // which knows more than an estimate
+		return []meaning{{"It will probably fail", "high", fmt.Sprintf("When it was tried, at %s, it changed %s, and over %s nothing is changed.",
+			d.At.UTC().Format(time.TimeOnly), plural(int(d.MaxRows), "row", "rows"), thousands(*r.MaxRows)), ""}}
 	}
 	switch {
 	case p != nil && strings.HasPrefix(p.Unplanned, "the database refused to plan"):

@@ -51,6 +51,7 @@ func (v *views) functions() template.FuncMap {
 		"cut":         cutText,
 		"claim":       func(text string) []sqlPiece { return viewClaim(text).Pieces },
 		"headclaim":   headClaim,
+		"triedrow":    triedRow,
 		"said":        func(text string) []sqlPiece { return viewSaid(text).Pieces },
 		"resolved":    resolved,
 		"describes":   describes,

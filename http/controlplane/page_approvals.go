@@ -816,6 +816,7 @@ type Card struct {
 	Dangers  []Danger // what a person must not miss, gravest first
 	Besides  []string // all tables and triggers that it reaches besides, where the dangers cut their list
 	Expected string   // what the database expects; "" where it was not asked
+	DryRun   []string // what it changed when it was tried, a line each; none: it was not
 	Before   string   // what was decided of the same shape; "" where nothing was
 	Why      string   // as the request says; "": it does not
 	Tried    string   // when it was sent again and did not run, and why; "" where it was not
@@ -843,6 +844,18 @@ func CardOf(record json.RawMessage, get Get, now time.Time) (Card, error) {
 			words += " (" + m.Subjects + ")"
 		}
 		card.Dangers = append(card.Dangers, Danger{words, m.Severity != "medium"})
+	}
+	if d := a.DryRun; d != nil {
+		card.DryRun = append(card.DryRun, fmt.Sprintf("it %s; that is no promise. With max_rows %d it would just run", d.Words(), d.MaxRows))
+		card.DryRun = append(card.DryRun, d.Counts()...)
+		for _, t := range d.Shown.Tables {
+			for _, row := range t.Before {
+				card.DryRun = append(card.DryRun, t.Table+" before: "+triedRow(row))
+			}
+			for _, row := range t.After {
+				card.DryRun = append(card.DryRun, t.Table+" behind: "+triedRow(row))
+			}
+		}
 	}
 	if err := v.weigh(get, now); err != nil {
 		return Card{}, err

@@ -1,8 +1,10 @@
 package controlplane
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -200,6 +202,19 @@ func (d *dryRun) Counts() (lines []string) {
 	}
 	return lines
 }
+
+// triedRow is a row of a dry run as a person reads it: its JSON, without the escapes that make
+// JSON safe in a page, and that this page does not need.
+func triedRow(row json.RawMessage) string {
+	if string(row) == "null" {
+		return "a row that is too long to be shown"
+	}
+	return jsonEscape.ReplaceAllStringFunc(string(row), func(escape string) string {
+		return cmp.Or(map[string]string{`\u003c`: "<", `\u003e`: ">", `\u0026`: "&"}[escape], escape)
+	})
+}
+
+var jsonEscape = regexp.MustCompile(`\\(?:u003[ce]|u0026|.)`)
 
 // A plan is what PostgreSQL expects of a statement that it did not run, where it was
 // asked, and which tables the statement reaches.
