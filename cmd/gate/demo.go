@@ -230,8 +230,19 @@ func demoKey(environ []string, dir string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := checkpoint.WriteKeyPair(private, public, key); err != nil {
+		// The private one comes last, so that a run that is interrupted leaves both, or makes both anew.
+		unfinished, err := os.MkdirTemp(dir, "keys-")
+		if err != nil {
 			return nil, err
+		}
+		defer os.RemoveAll(unfinished)
+		if err := checkpoint.WriteKeyPair(filepath.Join(unfinished, privateKeyFile), filepath.Join(unfinished, publicKeyFile), key); err != nil {
+			return nil, err
+		}
+		for _, name := range []string{publicKeyFile, privateKeyFile} {
+			if err := os.Rename(filepath.Join(unfinished, name), filepath.Join(dir, name)); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return append(environ, "GATE_EVIDENCE_SIGNING_ENABLED=true",

@@ -102,9 +102,10 @@ func (q *quickstart) say(what, format string, args ...any) {
 
 func (q *quickstart) file(name string) string { return filepath.Join(q.dir, name) }
 
+// has tells whether a file is there. One that is empty was begun by a run that was interrupted.
 func (q *quickstart) has(name string) bool {
-	_, err := os.Lstat(q.file(name))
-	return err == nil
+	st, err := os.Lstat(q.file(name))
+	return err == nil && st.Size() > 0
 }
 
 // run makes what is missing, step by step, and serves.
@@ -165,7 +166,7 @@ func (q *quickstart) openFolder() (*os.File, error) {
 		q.say("Folder", "%s is made, for your account alone", q.dir)
 	case err != nil:
 		return nil, err
-	case len(entries) > 0 && !q.has(quickOperator):
+	case len(entries) > 0 && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == quickOperator }):
 		return nil, exitWith(exitConfigured, fmt.Errorf("%s holds %s and is no folder of a quick start: name an empty one, or one that is to be made, with --dir", q.dir, counted(len(entries), "file")))
 	default:
 		takeFromOthers(q.dir)
@@ -413,6 +414,9 @@ func (q *quickstart) reached(tables []pgexec.Table) (reached []pgexec.Table, err
 			return nil, exitWith(exitUsage, fmt.Errorf("--schema: the schema %q has no tables; there are %s", s, strings.Join(found, ", ")))
 		}
 	}
+	if strings.ContainsAny(q.schemas[0], ",\"'\n\r") {
+		return nil, exitWith(exitUsage, fmt.Errorf("--schema: plain names can't mean the schema %q, since a comma, a quote or a line break can't stand in GATE_SEARCH_PATH: rename it, or name another one first", q.schemas[0]))
+	}
 	for _, t := range tables {
 		if slices.Contains(q.schemas, t.Schema) {
 			reached = append(reached, t)
@@ -553,8 +557,15 @@ func (q *quickstart) writePolicy(ctx context.Context, environ []string, tables [
 	if !report.Valid {
 		return fmt.Errorf("the first policy for these tables is not valid; nothing was written: %w", report.Err())
 	}
-	if err := policyfolder.Create(dir, policyfolder.DefaultManifest, document); err != nil {
+	unfinished := dir + ".new" // a run that is interrupted leaves no half of a policy in its place
+	if err := os.RemoveAll(unfinished); err != nil {
 		return err
+	}
+	if err := policyfolder.Create(unfinished, policyfolder.DefaultManifest, document); err != nil {
+		return err
+	}
+	if err := os.Rename(unfinished, dir); err != nil {
+		return fmt.Errorf("the first policy could not be put in its place, where no other file may be: %w", err)
 	}
 	q.say("Policy", "%s: reads pass, writes of %s ask a person, the rest is blocked; look into %s", report.PolicyVersion, counted(count, "table"), dir)
 	if left := len(tables) - count; left > 0 {

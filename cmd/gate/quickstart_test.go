@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -48,11 +49,18 @@ func newQuickWorld(t *testing.T) *quickWorld {
 	postgres.ExecuteURL(t, template, libraryTables)
 	u, err := url.Parse(template)
 	require.NoError(t, err)
-	from := strings.TrimPrefix(u.Path, "/")
-	name := "from_" + from[max(len(from)-40, 0):]
+	return newQuickDatabase(t, "from_", "TEMPLATE "+strings.TrimPrefix(u.Path, "/"))
+}
+
+// newQuickDatabase makes a database as options of CREATE DATABASE say, of a name that begins so.
+func newQuickDatabase(t *testing.T, name, options string) *quickWorld {
+	t.Helper()
+	u, err := url.Parse(postgres.ForTest(t))
+	require.NoError(t, err)
+	name += u.Path[max(len(u.Path)-30, 1):]
 	u.Path = "/postgres"
 	server := u.String()
-	postgres.ExecuteURL(t, server, fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, from))
+	postgres.ExecuteURL(t, server, fmt.Sprintf(`CREATE DATABASE "%s" %s`, strings.ReplaceAll(name, `"`, `""`), options))
 	u.Path = "/" + name
 	w := &quickWorld{gateDir: gateDir{path: filepath.Join(t.TempDir(), "its gate"), database: u.String()}, roles: "q" + strings.ToLower(rolesSuffix(name))}
 	u.User = nil
@@ -344,6 +352,109 @@ func TestQuickstartSaysWhatIsWrong(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, string(out), "and is the role for reads. A gate with such a role holds less than it says")
 	require.NoFileExists(t, w.file(quickSettings))
+}
+
+// Names that need quotes, and hold what would end a line or a statement, are names.
+func TestQuickstartWithOddNames(t *testing.T) {
+	t.Parallel()
+	w := newQuickDatabase(t, "odd\n\"'; name ", "TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'")
+	w.execute(t, `CREATE TABLE plain (id int PRIMARY KEY); INSERT INTO plain VALUES (1); CREATE TABLE "two
+lines;" (id int PRIMARY KEY); CREATE SCHEMA "line
+break;"; CREATE TABLE "line
+break;".inner_one (id int PRIMARY KEY); INSERT INTO "line
+break;".inner_one VALUES (7); CREATE ROLE "`+w.roles+`_weak
+owner;"; ALTER TABLE "two
+lines;" OWNER TO "`+w.roles+`_weak
+owner;"`)
+	t.Cleanup(func() {
+		owner := `"` + w.roles + "_weak\nowner;\""
+		require.NoError(t, postgres.TryURL(context.WithoutCancel(t.Context()), w.database, "DROP OWNED BY "+owner+" CASCADE; DROP ROLE "+owner))
+	})
+	out, err := w.command([]string{"--yes", "--schema", "line\nbreak;,public", w.database}).CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "can't stand in GATE_SEARCH_PATH")
+	require.Equal(t, "0", w.value(t, "SELECT count(*) FROM pg_roles WHERE rolname = '"+w.roles+"_reader'"), "before anything is made")
+
+	run := w.start(t, []string{"--yes", "--schema", "public,line\nbreak;"}, ownerURLSetting+"="+w.database)
+	require.NotContains(t, run.output.String(), "two\nlines", "%s", run.output)
+	require.Contains(t, run.output.String(), "writes of 1 table ask a person")
+	require.Contains(t, run.output.String(), "the names of 2 more can't stand in it")
+	require.Equal(t, "true", w.value(t, `SELECT bool_and(has_table_privilege('`+w.roles+`_writer', c.oid, 'UPDATE'))::text FROM pg_class AS c WHERE relname IN ('plain', E'two\nlines;', 'inner_one')`))
+	s := connected(t, run.server, "", make(chan any, 100))
+	require.Equal(t, "completed", use(t, s, "sql", calling("SELECT id FROM plain")).Status)
+	require.Equal(t, "completed", use(t, s, "sql", calling("SELECT id FROM \"line\nbreak;\".inner_one")).Status)
+	require.Equal(t, "blocked", use(t, s, "sql", calling("DELETE FROM \"line\nbreak;\".inner_one WHERE id = 7")).Status)
+}
+
+// What a database is made of is looked at before anything is made in it.
+func TestQuickstartOfDatabasesOfOtherTemplates(t *testing.T) {
+	t.Parallel()
+	for encoding, says := range map[string]string{
+		"SQL_ASCII": "has the encoding SQL_ASCII, and the gate works with UTF8 alone",
+		"LATIN1":    "has the encoding LATIN1, and the gate works with UTF8 alone",
+		"UTF8":      "",
+	} {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			w := newQuickDatabase(t, strings.ToLower(encoding)+"_", "TEMPLATE template0 ENCODING '"+encoding+"' LOCALE 'C'")
+			w.execute(t, libraryTables)
+			if says == "" { // and what it sets for its clients is no harm
+				w.execute(t, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_encoding = LATIN1', current_database()); END $$; CREATE TABLE \"Bücher\" (id int PRIMARY KEY)")
+				run := w.start(t, []string{"--yes"}, ownerURLSetting+"="+w.database)
+				s := connected(t, run.server, "", make(chan any, 100))
+				require.Equal(t, "completed", use(t, s, "sql", calling(`SELECT * FROM "Bücher"`)).Status)
+				return
+			}
+			out, err := w.command([]string{"--yes", w.database}).CombinedOutput()
+			require.Error(t, err)
+			require.Contains(t, string(out), says)
+			require.Equal(t, "0", w.value(t, "SELECT count(*) FROM pg_roles WHERE rolname LIKE '"+w.roles+"%'"))
+			require.NoFileExists(t, w.file(quickSettings))
+		})
+	}
+}
+
+// One that is killed, at whatever it says that it is at, is run again and goes on, in the same
+// folder and with the same roles.
+func TestQuickstartThatIsInterrupted(t *testing.T) {
+	t.Parallel()
+	w := newQuickWorld(t)
+	for _, at := range []string{"Folder ", "Database ", "Roles ", "  made; ", "Policy ", "Keys ", "Settings ", "Gate ", "Agent ", "Dashboard "} {
+		cmd := w.command([]string{"--yes", "--schema", "public,billing"}, ownerURLSetting+"="+w.database)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		errs := &lockedBuffer{}
+		cmd.Stderr = errs
+		require.NoError(t, cmd.Start())
+		said, lines := "", bufio.NewScanner(out)
+		for lines.Scan() {
+			if said += lines.Text() + "\n"; strings.HasPrefix(lines.Text(), strings.TrimLeft(at, " ")) || strings.HasPrefix(at, " ") && strings.Contains(lines.Text(), at) {
+				break
+			}
+		}
+		require.NoError(t, cmd.Process.Kill(), "%q never came: %s%s", at, said, errs)
+		_ = cmd.Wait()
+	}
+	for _, name := range []string{quickOperator, "database-password", quickWriter, quickReader, quickSettings, "project-key", quickAgent, "control-plane-password"} { // as a kill between the making of a file and its writing leaves them
+		require.FileExists(t, w.file(name))
+	}
+	run := w.start(t, []string{"--yes", "--schema", "public,billing"}, ownerURLSetting+"="+w.database)
+	s := connected(t, run.server, "", make(chan any, 100))
+	require.Equal(t, "completed", use(t, s, "sql", calling("SELECT title FROM books")).Status)
+	require.Equal(t, "pending_approval", use(t, s, "sql", calling("DELETE FROM billing.fines WHERE fine_id = 1")).Status)
+	require.NoError(t, s.Close())
+	run.stop()
+
+	// What a run leaves that is killed while it writes a file.
+	require.NoError(t, os.WriteFile(w.file(quickAgent), nil, 0o600))
+	require.NoError(t, os.WriteFile(w.file(quickSettings), nil, 0o600))
+	require.NoError(t, os.RemoveAll(w.file("policies")))
+	require.NoError(t, os.Mkdir(w.file("policies.new"), 0o700))
+	require.NoError(t, os.WriteFile(w.file("policies.new/half.yaml"), []byte("name"), 0o600))
+	run = w.start(t, []string{"--schema", "public,billing"})
+	s = connected(t, run.server, "", make(chan any, 100))
+	require.Equal(t, "completed", use(t, s, "sql", calling("SELECT title FROM books")).Status)
+	require.NoDirExists(t, w.file("policies.new"))
 }
 
 // Somebody who owns the tables and may make roles needs no superuser.

@@ -65,9 +65,13 @@ func OpenSetup(ctx context.Context, setting, raw string, files TLSConfig) (*Setu
 		s.Close()
 		return nil, fmt.Errorf("%s leads to PostgreSQL %s, and the gate works with PostgreSQL %d to %d", setting, s.Version, oldestMajor, newestMajor)
 	}
+	if encoding := pg.ParameterStatus("server_encoding"); encoding != "UTF8" {
+		s.Close()
+		return nil, fmt.Errorf("the database %s has the encoding %s, and the gate works with UTF8 alone: make one with CREATE DATABASE ... TEMPLATE template0 ENCODING 'UTF8', and bring the tables there with pg_dump", s.Database, encoding)
+	}
 	// What somebody has made in another schema is not called by its plain name, and what the
 	// database's owner may have set for every session (ALTER DATABASE ... SET role) does not hold.
-	if err := s.run(ctx, "SET search_path TO pg_catalog, pg_temp; SET ROLE NONE; SET standard_conforming_strings TO on; SET password_encryption TO 'scram-sha-256'"); err != nil {
+	if err := s.run(ctx, "SET client_encoding TO 'UTF8'; SET search_path TO pg_catalog, pg_temp; SET ROLE NONE; SET standard_conforming_strings TO on; SET password_encryption TO 'scram-sha-256'"); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -220,14 +224,16 @@ func (s *Setup) MakeRoles(ctx context.Context, r NewRoles) (refused []string, er
 			owners = []string{s.Role}
 		}
 		for _, owner := range owners {
-			script := strings.NewReplacer("gate_reader", r.Reader, "gate_writer", r.Writer,
-				`:"db"`, quoteName(s.Database), `:"schema"`, quoteName(schema), `:"owner"`, quoteName(owner)).Replace(r.Script)
-			for _, statement := range scriptStatements(script) {
-				denied, err := s.attempt(ctx, statement)
+			names := strings.NewReplacer("gate_reader", r.Reader, "gate_writer", r.Writer,
+				`:"db"`, quoteName(s.Database), `:"schema"`, quoteName(schema), `:"owner"`, quoteName(owner))
+			for _, statement := range scriptStatements(r.Script) { // first, since a name may have line breaks in it
+				line, _, _ := strings.Cut(statement, "\n")
+				line = names.Replace(line)
+				denied, err := s.attempt(ctx, line, names.Replace(statement))
 				if err != nil {
 					return nil, err
 				}
-				if line, _, _ := strings.Cut(statement, "\n"); denied && !slices.Contains(refused, line) {
+				if denied && !slices.Contains(refused, line) {
 					if strings.HasPrefix(line, "DO ") {
 						return nil, fmt.Errorf("%w: %s may make no roles", ErrNotPermitted, s.Role)
 					}
@@ -237,7 +243,7 @@ func (s *Setup) MakeRoles(ctx context.Context, r NewRoles) (refused []string, er
 		}
 	}
 	for _, name := range []string{r.Reader, r.Writer} {
-		denied, err := s.attempt(ctx, "ALTER ROLE "+name+" LOGIN PASSWORD '"+verifier.String()+"'")
+		denied, err := s.attempt(ctx, "ALTER ROLE ... PASSWORD", "ALTER ROLE "+name+" LOGIN PASSWORD '"+verifier.String()+"'")
 		if err != nil {
 			return nil, err
 		}
@@ -249,7 +255,8 @@ func (s *Setup) MakeRoles(ctx context.Context, r NewRoles) (refused []string, er
 }
 
 // attempt runs a statement, and reports one that the login may not run, of which nothing is left.
-func (s *Setup) attempt(ctx context.Context, statement string) (denied bool, err error) {
+// Errors call it what shown says.
+func (s *Setup) attempt(ctx context.Context, shown, statement string) (denied bool, err error) {
 	err = s.run(ctx, "SAVEPOINT one")
 	if err != nil {
 		return false, err
@@ -264,11 +271,7 @@ func (s *Setup) attempt(ctx context.Context, statement string) (denied bool, err
 	case errors.As(err, &e) && e.Code == stateReadOnly:
 		return false, errors.New("the server takes no writes: it is a standby or read-only, and roles are made at the primary")
 	}
-	line, _, _ := strings.Cut(statement, "\n")
-	if strings.HasPrefix(line, "ALTER ROLE") && strings.Contains(line, "PASSWORD") {
-		line = "ALTER ROLE ... PASSWORD"
-	}
-	return false, fmt.Errorf("%s: %w", line, err)
+	return false, fmt.Errorf("%s: %w", shown, err)
 }
 
 // scriptStatements are those of a script in which each begins at the first column, and its
