@@ -570,7 +570,9 @@ refused(place, why) AS (
  UNION ALL SELECT 13, concat('a type that is not built in bears the name ', t.typname, ', which the text has') FROM pg_catalog.pg_type AS t WHERE t.oid >= 16384::oid AND t.typname::text = ANY ($4) AND t.typtype <> 'c'::"char" AND t.typelem = 0::oid
  UNION ALL SELECT 14, concat('the database has a cast that is not built in, from ', k.castsource::regtype, ' to ', k.casttarget::regtype) FROM pg_catalog.pg_cast AS k WHERE k.oid >= 16384::oid
   AND NOT EXISTS (SELECT FROM strange AS s WHERE s.oid = k.castsource OR s.oid = k.casttarget AND k.castcontext <> 'i'::"char")
- UNION ALL SELECT 15, 'it reaches more tables than are looked at' FROM (SELECT count(*) AS n FROM near) AS x WHERE x.n > ` + strconv.Itoa(mostDryTables) + `::int8)
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_range AS g WHERE g.rngtypid = k.castsource AND g.rngmultitypid = k.casttarget)
+ UNION ALL SELECT 15, concat('the operator class ', o.opcname, ', which is not built in, sorts or hashes a type that is') FROM pg_catalog.pg_opclass AS o WHERE o.oid >= 16384::oid AND o.opcdefault AND o.opcintype < 16384::oid AND o.opcmethod = ANY ('{403,405}'::oid[])
+ UNION ALL SELECT 16, 'it reaches more tables than are looked at' FROM (SELECT count(*) AS n FROM near) AS x WHERE x.n > ` + strconv.Itoa(mostDryTables) + `::int8)
 SELECT json_build_object('refused', COALESCE((SELECT r.why FROM refused AS r ORDER BY r.place, r.why COLLATE "C" LIMIT 1), ''),
  'locks', (SELECT COALESCE(json_agg(c.quoted ORDER BY c.oid), '[]'::json) FROM called AS c WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS i JOIN called AS p ON p.oid = i.inhparent WHERE i.inhrelid = c.oid)),
  'functions', (SELECT COALESCE(json_agg(json_build_object('name', f.name, 'args', f.pronargs, 'what', f.what) ORDER BY f.name COLLATE "C", f.pronargs, f.what COLLATE "C"), '[]'::json) FROM calls AS f),

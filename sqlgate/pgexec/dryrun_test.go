@@ -210,6 +210,8 @@ func TestADryRunRefusesWhatIsNotPlain(t *testing.T) {
 		{"CREATE EXTENSION citext; CREATE FUNCTION code.both(citext, citext) RETURNS bool LANGUAGE sql AS 'SELECT true'; CREATE OPERATOR code.<@@> (LEFTARG = citext, RIGHTARG = citext, FUNCTION = code.both)", "DROP EXTENSION citext CASCADE", "UPDATE other SET n = 1 WHERE 'a' <@@> 'b'", "public.other", "", "bears the name <@@>"},
 		{"ALTER TABLE leaf ALTER spoke SET DEFAULT nextval('counter'); ALTER TABLE leaf DROP CONSTRAINT leaf_spoke_fkey; ALTER TABLE leaf ADD FOREIGN KEY (spoke) REFERENCES spoke ON DELETE SET DEFAULT NOT VALID",
 			"ALTER TABLE leaf ALTER spoke DROP DEFAULT", "DELETE FROM spoke", "public.spoke", "", "nextval"},
+		{"CREATE FUNCTION code.ordered(box, box) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 0'; CREATE OPERATOR CLASS code.boxes DEFAULT FOR TYPE box USING btree AS OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 code.ordered(box, box)", "DROP FUNCTION code.ordered CASCADE",
+			"UPDATE other SET n = 1", "public.other", "", "the operator class boxes"},
 		{"", "", "DELETE FROM pg_catalog.pg_class", "pg_catalog.pg_class", "", "a table of the server"},
 	} {
 		if c.setup != "" {
@@ -229,7 +231,7 @@ func TestADryRunRefusesWhatIsNotPlain(t *testing.T) {
 	}
 	require.Equal(t, "f", side.ask("SELECT is_called FROM counter"))
 	require.Equal(t, "0", side.ask(advisoryLocks))
-	side.run("CREATE EXTENSION citext; CREATE EXTENSION pg_trgm")
+	side.run("CREATE EXTENSION citext; CREATE EXTENSION pg_trgm; CREATE TYPE code.span AS RANGE (subtype = int4)")
 	require.NoError(t, func() error {
 		_, _, err := dry(t, db, "UPDATE other SET n = n + 1 WHERE 'a' = 'b'", "public.other", "")
 		return err
