@@ -403,6 +403,7 @@ func TestQuickstartOfDatabasesOfOtherTemplates(t *testing.T) {
 				run := w.start(t, []string{"--yes"}, ownerURLSetting+"="+w.database)
 				s := connected(t, run.server, "", make(chan any, 100))
 				require.Equal(t, "completed", use(t, s, "sql", calling(`SELECT * FROM "Bücher"`)).Status)
+				require.Equal(t, "pending_approval", use(t, s, "sql", calling(`DELETE FROM "Bücher" WHERE id = 1`)).Status, "its name was read")
 				return
 			}
 			out, err := w.command([]string{"--yes", w.database}).CombinedOutput()
