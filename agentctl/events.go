@@ -25,7 +25,7 @@ import (
 // visibleTypes are the event types of the agent view (spec/v1.md part 9). Of the
 // last ones a project sees those of requests made with an agent's token.
 var visibleTypes = []event.Type{
-	event.TypeAgentRegistered, event.TypeAgentUpdated, event.TypeAgentDeactivated, event.TypeAgentTokenIssued, event.TypeAgentTokenRevoked,
+	event.TypeAgentRegistered, event.TypeAgentUpdated, event.TypeAgentDeactivated, event.TypeAgentTokenIssued, event.TypeAgentTokenRevoked, event.TypeAgentSubjectBound, event.TypeAgentSubjectUnbound,
 	event.TypeAgentPolicyCreated, event.TypeAgentPolicyUpdated, event.TypeAgentPolicyApplied, event.TypeAgentPolicyDetached,
 	event.TypeToolRegistered, event.TypeToolUpdated, event.TypeToolVerified, event.TypeTelemetryReceived, event.TypeUsageRecorded, event.TypeRateLimitHit,
 	event.TypeRequestReceived, event.TypeDecisionRecorded, event.TypeQueryRejected,

@@ -142,7 +142,7 @@ func (u *usageWalk) take(start time.Time, credential, agent string, sums *projec
 	group := credential
 	if u.byAgent {
 		group = agent
-		if !projections.IsToken(credential) { // a request with both credentials is one of its agent's
+		if !projections.OfAgent(credential) { // a request with both credentials is one of its agent's
 			sums.Requests, sums.Throttled, sums.Errors = 0, 0, 0
 		}
 	}

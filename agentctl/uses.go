@@ -90,7 +90,7 @@ func (u *uses) pendingOf(agentID string, take func(minute int64, requests int)) 
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for key, use := range u.minutes {
-		if key.agent == agentID && projections.IsToken(key.credential) {
+		if key.agent == agentID && projections.OfAgent(key.credential) {
 			take(key.minute, use.Requests)
 		}
 	}

@@ -40,6 +40,9 @@ const (
 	keyTokenDigest     = "gs/" // SHA-256 of the secret -> id
 	keyTokenList       = "gu/" // agent, be64(seq) -> id
 	keyVerifiers       = "gx/" // agent -> tokenVerifiers
+	keySubject         = "gy/" // id -> AgentSubject
+	keySubjectOf       = "gz/" // SHA-256 of issuer and subject -> id of the last binding
+	keySubjectList     = "gj/" // nothing, be64(seq) -> id
 	keyAgentPolicy     = "gp/" // id -> AgentPolicy
 	keyAgentPolicyHead = "gh/" // id -> AgentPolicyHead
 	keyAgentPolicyList = "gq/" // project, be64(seq) -> id

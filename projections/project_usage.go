@@ -53,9 +53,15 @@ func (t *tx) use(project string, at time.Time, credential, agent string, sums *U
 	}
 }
 
-// IsToken tells an agent's token from the key beside it: a request with both is
-// one request of its agent.
-func IsToken(credential string) bool { return strings.HasPrefix(credential, "tok_") }
+// OfAgent tells an agent's credential, a token or a bound subject, from the key beside
+// it: a request with both is one request of its agent.
+func OfAgent(credential string) bool {
+	return strings.HasPrefix(credential, "tok_") || ofSubject(credential)
+}
+
+func ofSubject(credential string) bool {
+	return strings.HasPrefix(credential, string(event.SubjectIDKind)+"_")
+}
 
 // usedBy is the credential under which a request is counted: its token, where
 // it has one; the last, as keys are named first.
@@ -76,20 +82,29 @@ func usageRecorded(t *tx, e *event.Envelope, p *event.UsageRecorded) {
 			continue
 		}
 		t.saw(u.CredentialID, u.AgentID, at)
-		if u.AgentID != "" && IsToken(u.CredentialID) {
+		if u.AgentID != "" && OfAgent(u.CredentialID) {
 			t.did(e, u.AgentID, minuteOf(at), &AgentSums{Requests: int64(u.Requests)})
 		}
 	}
 }
 
-// saw notes that a token was used in a minute, and its agent seen.
-func (t *tx) saw(token, agent string, minute time.Time) {
+// saw notes that an agent's credential was used in a minute, and its agent seen.
+func (t *tx) saw(credential, agent string, minute time.Time) {
 	var k AgentToken
-	if !IsToken(token) || !t.get(tokenKey(token), &k) || !minute.After(k.UsedAt) {
-		return // most statements come in a minute that is noted
+	var s AgentSubject
+	switch { // most statements come in a minute that is noted
+	case ofSubject(credential):
+		if !t.get(subjectKey(credential), &s) || !minute.After(s.UsedAt) {
+			return
+		}
+		s.UsedAt = minute
+		t.put(subjectKey(credential), &s)
+	case !OfAgent(credential) || !t.get(tokenKey(credential), &k) || !minute.After(k.UsedAt):
+		return
+	default:
+		k.UsedAt = minute
+		t.put(tokenKey(credential), &k)
 	}
-	k.UsedAt = minute
-	t.put(tokenKey(token), &k)
 	t.agent(agent, func(a *Agent) {
 		if minute.After(a.SeenAt) {
 			a.SeenAt = minute
@@ -136,12 +151,13 @@ func (t *tx) useTelemetry(e *event.Envelope, p *event.TelemetryReceived) {
 	}
 }
 
-// useVerification counts a verification, for the token's agent where a token
-// asked for it.
+// useVerification counts a verification, for the agent whose credential asked for it.
 func (t *tx) useVerification(e *event.Envelope, p *event.ToolVerified) {
 	credential := usedBy(p.Origin.CredentialIDs)
 	var k AgentToken
-	if IsToken(credential) {
+	if s := (AgentSubject{}); ofSubject(credential) && t.get(subjectKey(credential), &s) {
+		k.AgentID = s.AgentID
+	} else if OfAgent(credential) {
 		t.get(tokenKey(credential), &k)
 	}
 	t.use(e.Context.Project, e.Time, credential, k.AgentID, &UsageSums{Verifications: 1})

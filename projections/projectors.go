@@ -68,6 +68,8 @@ var projectors = map[event.Type]projector{
 	event.TypeAgentDeactivated:    {1, fold(kept(agentDeactivated))},
 	event.TypeAgentTokenIssued:    {1, fold(kept(agentTokenIssued))},
 	event.TypeAgentTokenRevoked:   {1, fold(kept(agentTokenRevoked))},
+	event.TypeAgentSubjectBound:   {1, fold(agentSubjectBound)},
+	event.TypeAgentSubjectUnbound: {1, fold(agentSubjectUnbound)},
 	event.TypeAgentPolicyCreated:  {1, fold(kept(agentPolicyCreated))},
 	event.TypeAgentPolicyUpdated:  {1, fold(kept(agentPolicyUpdated))},
 	event.TypeAgentPolicyApplied:  {1, fold(kept(agentPolicyApplied))},

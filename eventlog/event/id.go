@@ -60,6 +60,7 @@ const (
 	AgentPolicyIDKind  IDKind = "pol"
 	ApplicationIDKind  IDKind = "apl"
 	TokenIDKind        IDKind = "tok"
+	SubjectIDKind      IDKind = "sub"
 	ToolIDKind         IDKind = "tool"
 	VerificationIDKind IDKind = "ver"
 	BatchIDKind        IDKind = "bat"

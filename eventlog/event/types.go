@@ -94,6 +94,8 @@ var specs = []Spec{
 	{TypeAgentDeactivated, 1, func() Typed { return new(AgentDeactivated) }},
 	{TypeAgentTokenIssued, 1, func() Typed { return new(AgentTokenIssued) }},
 	{TypeAgentTokenRevoked, 1, func() Typed { return new(AgentTokenRevoked) }},
+	{TypeAgentSubjectBound, 1, func() Typed { return new(AgentSubjectBound) }},
+	{TypeAgentSubjectUnbound, 1, func() Typed { return new(AgentSubjectUnbound) }},
 	{TypeAgentPolicyCreated, 1, func() Typed { return new(AgentPolicyCreated) }},
 	{TypeAgentPolicyUpdated, 1, func() Typed { return new(AgentPolicyUpdated) }},
 	{TypeAgentPolicyApplied, 1, func() Typed { return new(AgentPolicyApplied) }},

@@ -17,6 +17,9 @@ const keySalt = "salt"
 // keyVerifier is that of a token; it sorts behind its scopes.
 const keyVerifier = "scram_verifier"
 
+// keySubject is that of a bound subject of the issuer of agents' tokens.
+const keySubject = "subject"
+
 func (f *form) salt(s *Salt) { fixed(f, keySalt, s[:], may) }
 
 // A salted payload draws its salt where it holds what is withheld and has none yet.
@@ -34,6 +37,7 @@ func (p *ExecutionDispatched) draw()   { p.Salt.drawFor(p.Idempotency != nil) }
 func (p *ExecutionSuccess) draw()      { p.Salt.drawFor(p.Answer != nil) }
 func (p *ExecutionFailure) draw()      { p.Salt.drawFor(p.Answer != nil || p.Message != "") }
 func (p *AgentTokenIssued) draw()      { p.Salt.drawFor(p.Verifier != "") }
+func (p *AgentSubjectBound) draw()     { p.Salt.drawFor(p.Subject != "") }
 func (p *CatalogRecorded) draw()       { p.Salt.drawFor(len(p.Content) > 0) }
 func (p *ExecutionStateUnknown) draw() { p.Salt.drawFor(p.Answer != nil) }
 
@@ -41,7 +45,8 @@ func (p *ExecutionStateUnknown) draw() { p.Salt.drawFor(p.Answer != nil) }
 // that holds rows of the database, or a text of the database's, which quotes
 // values; without the idempotency key that such an answer is given for, and its
 // digest; without such a text of a failure; without the plan estimate of an
-// approval, which tells what is in the tables; without the verifier of a token; without what was read of
+// approval, which tells what is in the tables; without the verifier of a token, and the name that an
+// issuer has for an agent, which may be a person's; without what was read of
 // the database's catalogues, which has the texts of views; and, where one of these is left out, without the salt. ok is false where d holds none and is given as it is. Only d as
 // it was is what its hash covers.
 func (d *Draft) WithoutData() (open Draft, ok bool) {
@@ -54,7 +59,7 @@ func (d *Draft) WithoutData() (open Draft, ok bool) {
 		key string
 	}{
 		{TypeApprovalCreated, "impact"}, {TypeExecutionFailure, "message"},
-		{TypeRequestReceived, "idempotency_key"}, {TypeExecutionDispatched, "idempotency"}, {TypeAgentTokenIssued, keyVerifier}, {TypeCatalogRecorded, "content"},
+		{TypeRequestReceived, "idempotency_key"}, {TypeExecutionDispatched, "idempotency"}, {TypeAgentTokenIssued, keyVerifier}, {TypeAgentSubjectBound, keySubject}, {TypeCatalogRecorded, "content"},
 	} {
 		if d.Type != field.of {
 			continue

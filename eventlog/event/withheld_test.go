@@ -57,6 +57,10 @@ func TestAWithheldValueIsNotFoundByTryingIt(t *testing.T) {
 			func(n int) Typed { return &ApprovalCreated{SQL: "DELETE", Impact: fmt.Sprintf(`{"rows":%d}`, n)} },
 			func(n int) Field { return Field{"impact", String(fmt.Sprintf(`{"rows":%d}`, n))} },
 		},
+		"a bound subject": {
+			func(n int) Typed { return &AgentSubjectBound{SubjectID: "sub_1", Subject: fmt.Sprintf("auth0|%d", n)} },
+			func(n int) Field { return Field{keySubject, String(fmt.Sprintf("auth0|%d", n))} },
+		},
 		"rows":               {func(n int) Typed { return &ExecutionSuccess{Answer: answer(n)} }, inAnswer},
 		"rows of a failure":  {func(n int) Typed { return &ExecutionFailure{Outcome: OutcomeAborted, Answer: answer(n)} }, inAnswer},
 		"rows of an unknown": {func(n int) Typed { return &ExecutionStateUnknown{Cause: "timeout", Answer: answer(n)} }, inAnswer},
@@ -135,9 +139,9 @@ func TestWhatIsWithheldIsSalted(t *testing.T) {
 		third, _ := anew.Get(keySalt)
 		require.NotEqual(t, first, third, s.Type)
 	}
-	require.Equal(t, []Type{TypeCatalogRecorded, TypeRequestReceived, TypeApprovalCreated, TypeExecutionDispatched, TypeExecutionSuccess, TypeExecutionFailure, TypeExecutionStateUnknown, TypeAgentTokenIssued}, salted)
+	require.Equal(t, []Type{TypeCatalogRecorded, TypeRequestReceived, TypeApprovalCreated, TypeExecutionDispatched, TypeExecutionSuccess, TypeExecutionFailure, TypeExecutionStateUnknown, TypeAgentTokenIssued, TypeAgentSubjectBound}, salted)
 
-	for _, p := range []Typed{new(CatalogRecorded), new(RequestReceived), new(ApprovalCreated), new(ExecutionDispatched), new(ExecutionSuccess), new(ExecutionFailure), new(ExecutionStateUnknown), new(AgentTokenIssued)} {
+	for _, p := range []Typed{new(CatalogRecorded), new(RequestReceived), new(ApprovalCreated), new(ExecutionDispatched), new(ExecutionSuccess), new(ExecutionFailure), new(ExecutionStateUnknown), new(AgentTokenIssued), new(AgentSubjectBound)} {
 		d := New(time.Unix(0, goldenTime), Context{}, p)
 		_, there := d.Get(keySalt)
 		require.False(t, there, "%s without anything to withhold", p.EventType())

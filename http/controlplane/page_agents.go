@@ -215,7 +215,7 @@ type agentEvent struct {
 // askedTypes are the events of an agent other than its telemetry, which comes by
 // the thousand and would leave no room for them.
 var askedTypes = []string{"event_type", "decision_recorded", "event_type", "execution_state_unknown", "event_type", "execution_failure",
-	"event_type", "agent_registered", "event_type", "agent_updated", "event_type", "agent_deactivated", "event_type", "agent_token_issued", "event_type", "agent_token_revoked",
+	"event_type", "agent_registered", "event_type", "agent_updated", "event_type", "agent_deactivated", "event_type", "agent_token_issued", "event_type", "agent_token_revoked", "event_type", "agent_subject_bound", "event_type", "agent_subject_unbound",
 	"event_type", "agent_policy_applied", "event_type", "agent_policy_detached"}
 
 // A trial is what a policy would have done in an agent's last day.
@@ -319,6 +319,6 @@ func (s *Server) agent(c *httpd.Call, p *page) error {
 		}
 	}
 	p.Title, p.Body = one.Name, v
-	p.LiveShown = "agent_updated agent_token_issued agent_token_revoked agent_deactivated agent_policy_applied agent_policy_detached telemetry_received decision_recorded"
+	p.LiveShown = "agent_updated agent_token_issued agent_token_revoked agent_subject_bound agent_subject_unbound agent_deactivated agent_policy_applied agent_policy_detached telemetry_received decision_recorded"
 	return nil
 }

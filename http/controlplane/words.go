@@ -443,7 +443,7 @@ var eventWords = map[string]string{
 	"GATE_CANCEL_REQUEST_RECEIVED": "Cancel request received", "GATE_CANCEL_FORWARDED_TO_BACKEND": "Cancel request forwarded", "GATE_CANCEL_REJECTED": "Cancel request rejected",
 	"GATE_CANCEL_BEFORE_DISPATCH": "Cancel request before dispatch",
 	"agent_registered":            "Agent registered", "agent_updated": "Agent changed", "agent_deactivated": "Agent deactivated",
-	"agent_token_issued": "Agent token issued", "agent_token_revoked": "Agent token revoked", "agent_policy_created": "Agent rules made",
+	"agent_token_issued": "Agent token issued", "agent_token_revoked": "Agent token revoked", "agent_subject_bound": "Agent subject bound", "agent_subject_unbound": "Agent subject unbound", "agent_policy_created": "Agent rules made",
 	"agent_policy_updated": "Agent rules changed", "agent_policy_applied": "Agent rules applied", "agent_policy_detached": "Agent rules detached",
 	"telemetry_received": "Telemetry received", "tool_registered": "Tool registered", "tool_updated": "Tool changed", "tool_verified": "Tool verified",
 	"usage_recorded": "Usage recorded",

@@ -250,7 +250,7 @@ const kinds = ["request_received", "query_rejected", "decision_recorded", "appro
   "policy_activated", "policy_candidate_created", "policy_candidate_rejected", "policy_rollback", "startup", "shutdown", "log_tail_recovered", "health_fail", "db_unavailable",
   "rate_limit_hit", "oversized_request", "operator_auth_failed", "wire_login_failed", "evidence_exported", "audit_corruption_detected", "emergency_bypass", "checkpoint_signed", "catalog_recorded",
   "session_opened", "session_closed", "GATE_CANCEL_REQUEST_RECEIVED", "GATE_CANCEL_FORWARDED_TO_BACKEND", "GATE_CANCEL_REJECTED", "GATE_CANCEL_BEFORE_DISPATCH",
-  "agent_registered", "agent_updated", "agent_deactivated", "agent_token_issued", "agent_token_revoked", "agent_policy_created", "agent_policy_updated", "agent_policy_applied",
+  "agent_registered", "agent_updated", "agent_deactivated", "agent_token_issued", "agent_token_revoked", "agent_subject_bound", "agent_subject_unbound", "agent_policy_created", "agent_policy_updated", "agent_policy_applied",
   "agent_policy_detached", "telemetry_received", "usage_recorded", "tool_registered", "tool_updated", "tool_verified"];
 const words = (text) => text.split(" ").filter(Boolean);
 
