@@ -19,6 +19,7 @@ type Verifier struct {
 	agents    *agents
 	catalogs  catalogs
 	grants    *grants
+	subjects  subjects
 	engine    map[string]string // of this program
 	reader    Reader
 	documents map[[32]byte][]byte
@@ -62,7 +63,7 @@ type Difference struct {
 // catalogues told of a statement can't be checked.
 func NewVerifier(engine map[string]string, views Views, from, to uint64, found func(Difference)) *Verifier {
 	return &Verifier{catalogs: catalogs{views: views, kept: map[[32]byte]*keptCatalog{}, read: map[string]*catalog.Snapshot{}}, engine: engine, from: from, to: to, found: found, documents: map[[32]byte][]byte{},
-		policies: map[[32]byte]*policy.Policy{}, engines: map[uint64]map[string]string{}, agents: newAgents(), grants: newGrants()}
+		policies: map[[32]byte]*policy.Policy{}, engines: map[uint64]map[string]string{}, agents: newAgents(), grants: newGrants(), subjects: subjects{}}
 }
 
 // Take looks at the next event of the log.
@@ -83,12 +84,20 @@ func (v *Verifier) Take(e *event.Envelope) error {
 	if tellsOfAgents(e.Type) {
 		return v.agents.take(e, e.Seq)
 	}
+	if err := v.subjects.take(e); err != nil {
+		return err
+	}
+	under, err := v.subjects.asked(e)
+	if err != nil {
+		return err
+	}
 	d, err := v.reader.Take(e)
 	var granted []string
 	if d != nil {
 		granted = v.grants.decision(d)
 	}
 	used, broken := v.grants.take(e)
+	used = append(used, under...)
 	switch {
 	case broken != nil:
 		return broken
@@ -110,6 +119,9 @@ func (v *Verifier) Take(e *event.Envelope) error {
 func (v *Verifier) Earlier(e *event.Envelope) (err error) {
 	if tellsOfAgents(e.Type) {
 		return v.agents.take(e, 0)
+	}
+	if err := v.subjects.take(e); err != nil {
+		return err
 	}
 	switch e.Type {
 	case event.TypePolicyCandidateCreated:
