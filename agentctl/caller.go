@@ -3,8 +3,10 @@ package agentctl
 import (
 	"cmp"
 	"context"
+	"strings"
 	"time"
 
+	"writegate/agentctl/issuer"
 	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
@@ -15,12 +17,16 @@ import (
 type Caller struct {
 	Project string
 	KeyID   string // "" = no project key
-	TokenID string // "" = no agent's token
+	TokenID string // of the agent's token, or of the bound subject whose JWT it is; "" = none
 	AgentID string // of the token
 
+	until                  time.Time // end of a JWT; of a token its record says it
 	keyScopes, tokenScopes scopeSet
 	whole                  bool // the right in use is the project key's: it reaches the whole project
 }
+
+// Until is the end of the caller's JWT; zero where it has none.
+func (c *Caller) Until() time.Time { return c.until }
 
 // CredentialIDs names the credentials, the key first.
 func (c *Caller) CredentialIDs() (ids []string) {
@@ -114,14 +120,14 @@ func (s *Service) Authenticate(ctx context.Context, token, key string) (Caller, 
 	if token == "" {
 		return caller, nil
 	}
-	t, err := s.token(ctx, token)
+	t, err := s.prove(ctx, token)
 	if err != nil {
 		return Caller{}, err
 	}
-	if key != "" && t.Project != caller.Project {
+	if key != "" && t.project != caller.Project {
 		return Caller{}, fault.New(fault.CredentialMismatch, "The agent of the token belongs to another project than the key. Send credentials of one project.")
 	}
-	caller.Project, caller.TokenID, caller.AgentID, caller.tokenScopes = t.Project, t.ID, t.AgentID, scopesOf(t.Scopes)
+	caller.Project, caller.TokenID, caller.AgentID, caller.tokenScopes, caller.until = t.project, t.id, t.agentID, scopesOf(t.scopes), t.until
 	return caller, nil
 }
 
@@ -139,26 +145,68 @@ func (s *Service) projectKey(key string) (*ProjectKey, error) {
 	return nil, invalidCredential("project key in x-api-key")
 }
 
-// token finds a token that is good at this moment. A wrong form or checksum is
-// refused without a look into the store.
-func (s *Service) token(ctx context.Context, secret string) (t projections.AgentToken, err error) {
-	if !WellFormed(TokenPrefix, secret) {
-		return t, invalidCredential("bearer token")
+// A proven credential is one of an agent that is good at this moment: a token, or a JWT
+// whose subject is bound to the agent.
+type proven struct {
+	id      string // tok_ or sub_, by which evidence names it
+	agentID string
+	project string
+	scopes  []string
+	until   time.Time // end of a JWT; of a token its record says it
+}
+
+// prove is the one place where what came as a bearer becomes an agent. A wrong form or
+// checksum of a token, and a JWT that the issuer did not sign, are refused without a look
+// into the store.
+func (s *Service) prove(ctx context.Context, secret string) (proven, error) {
+	var jwt issuer.Identity
+	if s.takesJWT(secret) {
+		var err error
+		if jwt, err = s.Issuer.Verify(ctx, secret); err != nil {
+			return proven{}, err
+		}
+	} else if !WellFormed(TokenPrefix, secret) {
+		return proven{}, invalidCredential("bearer token")
 	}
 	view := s.Store.ViewWithin(ctx)
 	defer view.Close()
-	t, known, err := view.TokenByDigest(digestOf(secret))
+	var p proven
+	var known bool
+	var err error
+	if jwt.Subject != "" {
+		var b projections.AgentSubject
+		b, known, err = view.SubjectOf(s.Issuer.URL, jwt.Subject)
+		p = proven{b.ID, b.AgentID, b.Project, b.Scopes, jwt.Until}
+		switch {
+		case err == nil && !known:
+			return p, fault.New(fault.CredentialsInvalid, "The token is good, but its subject is bound to no agent. Ask an operator of the gate to bind it, with `gate agents bind-subject`.")
+		case jwt.IssuedAt.Before(b.TokensFrom):
+			err = fault.New(fault.TokenRevoked, "The token was issued before its subject was unbound the last time. Get a new one from the issuer.")
+		}
+	} else {
+		var t projections.AgentToken
+		t, known, err = view.TokenByDigest(digestOf(secret))
+		p = proven{id: t.ID, agentID: t.AgentID, project: t.Project, scopes: t.Scopes}
+		if err == nil && !known {
+			return p, invalidCredential("bearer token")
+		}
+	}
+	var agent projections.Agent
+	if err == nil {
+		agent, _, err = view.Agent(p.project, p.agentID)
+	}
+	if err == nil {
+		err = credentialFault(view, p.id, p.until, &agent, s.Now())
+	}
 	if err != nil {
-		return t, commands.ViewFault(err)
+		return p, commands.ViewFault(err)
 	}
-	if !known {
-		return t, invalidCredential("bearer token")
-	}
-	agent, _, err := view.Agent(t.Project, t.AgentID)
-	if err != nil {
-		return t, commands.ViewFault(err)
-	}
-	return t, tokenFault(&t, &agent, s.Now())
+	return p, nil
+}
+
+// takesJWT tells whether a bearer is for the issuer of agents' tokens to judge.
+func (s *Service) takesJWT(secret string) bool {
+	return s.Issuer != nil && strings.Count(secret, ".") == 2 && !strings.HasPrefix(secret, TokenPrefix)
 }
 
 // stands refuses a caller whose token is not good any more.
@@ -166,15 +214,34 @@ func (c *Caller) stands(view *projections.View, now time.Time) error {
 	if c.TokenID == "" {
 		return nil // of a project key: those are settings
 	}
-	token, _, err := view.AgentToken(c.TokenID)
-	if err != nil {
-		return err
-	}
 	agent, _, err := view.Agent(c.Project, c.AgentID)
 	if err != nil {
 		return err
 	}
-	return tokenFault(&token, &agent, now)
+	return credentialFault(view, c.TokenID, c.until, &agent, now)
+}
+
+// credentialFault refuses a credential that was proven, and is not good any more.
+func credentialFault(view *projections.View, id string, until time.Time, a *projections.Agent, now time.Time) error {
+	if !strings.HasPrefix(id, string(event.SubjectIDKind)+"_") {
+		token, _, err := view.AgentToken(id)
+		if err != nil {
+			return err
+		}
+		return tokenFault(&token, a, now)
+	}
+	b, _, err := view.AgentSubject(id)
+	switch {
+	case err != nil:
+		return err
+	case a.Status != event.AgentActive:
+		return tokenFault(&projections.AgentToken{}, a, now)
+	case !a.BoundSubject(&b):
+		return fault.New(fault.TokenRevoked, "The subject of the token was unbound from its agent. Ask an operator of the gate.").With("agent_status", a.Status)
+	case !now.Before(until):
+		return fault.New(fault.TokenExpired, "The token's time is over. Get a new one from the issuer.").With("expires_at", event.Timestamp(until.Add(-issuer.Leeway)))
+	}
+	return nil
 }
 
 func tokenFault(t *projections.AgentToken, a *projections.Agent, now time.Time) error {

@@ -17,17 +17,17 @@ import (
 	"writegate/sqlgate/scram"
 )
 
-// AgentOf finds the agent of a token that came with a statement; the token has to
+// AgentOf finds the agent of a token, or of a JWT, that came with a statement; it has to
 // have the scope gate:query. It implements sqlgate.Overlay.
 func (s *Service) AgentOf(ctx context.Context, token string) (sqlgate.Agent, error) {
-	if !WellFormed(TokenPrefix, token) {
+	if !s.takesJWT(token) && !WellFormed(TokenPrefix, token) {
 		return sqlgate.Agent{}, fault.New(fault.CredentialsInvalid, "The credential of the request is neither an agent's token nor an operator's. Send an agent's token as Authorization: Bearer, exactly as it was given out, or send none.")
 	}
-	t, err := s.token(ctx, token)
+	p, err := s.prove(ctx, token)
 	if err != nil {
 		return sqlgate.Agent{}, err
 	}
-	return s.agentWith(ctx, &t)
+	return s.agentWith(ctx, &p)
 }
 
 // AgentNow is AgentOf for a token that was proven before. It implements sqlgate.Overlay.
@@ -44,7 +44,7 @@ func (s *Service) AgentNow(ctx context.Context, a sqlgate.Agent) (sqlgate.Agent,
 	if err != nil {
 		return sqlgate.Agent{}, err
 	}
-	return s.agentWith(ctx, &t)
+	return s.agentWith(ctx, &proven{id: t.ID, agentID: t.AgentID, project: t.Project, scopes: t.Scopes})
 }
 
 // Verifiers check the tokens of an agent as passwords of the wire listener, whatever
@@ -67,14 +67,14 @@ func (s *Service) Verifiers(ctx context.Context, agentID string) (list []sqlgate
 	return list, err
 }
 
-// agentWith is the agent of a token that is good.
-func (s *Service) agentWith(ctx context.Context, t *projections.AgentToken) (sqlgate.Agent, error) {
-	c := Caller{Project: t.Project, TokenID: t.ID, AgentID: t.AgentID, tokenScopes: scopesOf(t.Scopes)}
+// agentWith is the agent of a credential that is good.
+func (s *Service) agentWith(ctx context.Context, p *proven) (sqlgate.Agent, error) {
+	c := Caller{Project: p.project, TokenID: p.id, AgentID: p.agentID, tokenScopes: scopesOf(p.scopes)}
 	if err := c.Require(ScopeQuery); err != nil {
 		return sqlgate.Agent{}, err
 	}
 	s.uses.saw(&c, s.Now())
-	a := sqlgate.Agent{ID: t.AgentID, Project: t.Project, CredentialID: t.ID}
+	a := sqlgate.Agent{ID: p.agentID, Project: p.project, CredentialID: p.id, Until: p.until}
 	err := s.view(ctx, func(view *projections.View) (err error) {
 		a.ToolsVerified, err = view.ToolsVerified(a.ID, s.Now())
 		return err
@@ -241,7 +241,7 @@ func (s *Service) Aggregates(a sqlgate.Agent) []string {
 }
 
 // Settle is what happens with a decision, under the agent's lock: an agent that
-// was deactivated meanwhile runs nothing more, nor does a token that was revoked; what
+// was deactivated meanwhile runs nothing more, nor does a credential that ended; what
 // was decided by other rules, or about another state of the agent, is decided anew; and
 // a rule that suspends deactivates the agent in the same append.
 func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID string, enforced bool) (extra func(*projections.View, time.Time) ([]event.Draft, error), around func(write func() error) error) {
@@ -255,11 +255,7 @@ func (s *Service) Settle(a sqlgate.Agent, d sqlgate.LayerDecision, requestID str
 		if !known || agent.Status != event.AgentActive {
 			return nil, fault.New(fault.TokenRevoked, "The agent was deactivated while its statement was on its way. Nothing was executed.").With("agent_status", agent.Status)
 		}
-		token, _, err := view.AgentToken(a.CredentialID)
-		if err == nil {
-			err = tokenFault(&token, &agent, now)
-		}
-		if err == nil {
+		if err = credentialFault(view, a.CredentialID, a.Until, &agent, now); err == nil {
 			err = unchanged(view, &agent, d.Layer, now)
 		}
 		if err != nil || !d.Suspends || !enforced {

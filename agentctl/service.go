@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"writegate/agentctl/issuer"
 	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
@@ -29,6 +30,7 @@ type Options struct {
 	Log      Log
 	Keys     *ProjectKeys
 	Tools    *ToolGuard
+	Issuer   *issuer.Issuer   // of JWTs that agents may show; nil = none are taken
 	Now      func() time.Time // time.Now
 	Logger   *slog.Logger     // discards
 }

@@ -89,6 +89,8 @@ func approvalKey(id string) string { return "approval/" + id }
 
 func grantLock(id string) string { return "grant/" + id }
 
+func subjectLock(issuer, subject string) string { return "subject/" + issuer + "\x00" + subject }
+
 func idempotencyKey(scope [32]byte) string { return "key/" + string(scope[:]) }
 
 // policyKey is one aggregate for all names, because one version is active.

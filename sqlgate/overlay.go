@@ -33,12 +33,13 @@ type Overlay interface {
 	Settle(a Agent, d LayerDecision, requestID string, enforced bool) (extra func(*projections.View, time.Time) ([]event.Draft, error), around func(write func() error) error)
 }
 
-// An Agent is the one whose token came with a request; the zero Agent is none.
+// An Agent is the one whose token, or JWT, came with a request; the zero Agent is none.
 type Agent struct {
 	ID            string
 	Project       string
 	CredentialID  string
-	ToolsVerified bool // every tool that it may use is verified, and there is one
+	Until         time.Time // end of the JWT that it came with; zero = it came with a token, whose record says it
+	ToolsVerified bool      // every tool that it may use is verified, and there is one
 }
 
 // An AgentVerifier checks one token of an agent as a password of the wire listener.

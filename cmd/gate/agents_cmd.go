@@ -30,7 +30,7 @@ its project. "gate keys create" makes a key.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	cmd.AddCommand(a.agentsListCommand(), a.agentsShowCommand(), a.agentsRegisterCommand(), a.agentsTokenCommand(), a.agentsRevokeCommand(), a.agentsDeactivateCommand(), a.agentsActivateCommand(),
-		a.agentPoliciesCommand(), a.agentToolsCommand())
+		a.agentsBindSubjectCommand(), a.agentsUnbindSubjectCommand(), a.agentsSubjectsCommand(), a.agentPoliciesCommand(), a.agentToolsCommand())
 	return cmd
 }
 

@@ -17,7 +17,7 @@ func agentErrors(t *testing.T) []raise {
 	w := startAgents(t)
 	foreign := agentctl.NewSecret(agentctl.KeyPrefix)
 	w.end(t)
-	w.testGate = startGate(t, w.gateDir, "GATE_PROJECT_KEYS=shop/ops="+w.key+",other/ops="+foreign)
+	w.testGate = startGate(t, w.gateDir, append([]string{"GATE_PROJECT_KEYS=shop/ops=" + w.key + ",other/ops=" + foreign}, nobodysIssuer...)...)
 	id, token := w.register(t, "bot")
 	other, _ := w.register(t, "other")
 	gone, revoked := w.register(t, "gone")
@@ -30,6 +30,8 @@ func agentErrors(t *testing.T) []raise {
 	w.made(t, "/agents/"+id+"/tokens", fmt.Sprintf(`{"replaces":%q}`, old["token_id"]))
 	policyID := w.rule(t, "block", "")
 	asleep := w.made(t, "/policies", `{"name":"off","enabled":false,"rules":[{"action":"block","condition":""}]}`)["id"].(string)
+
+	w.bind(t, id, "client-7")
 
 	key, bearer := "X-Api-Key: "+w.key, "Authorization: Bearer "
 	body := `{"name":"n","type":"t"}`
@@ -53,6 +55,12 @@ func agentErrors(t *testing.T) []raise {
 		{fault.AgentInactive, 409, "apply", calls(w.testGate, "POST", "/v1/policies/"+policyID+"/apply", fmt.Sprintf(`{"agent_id":%q}`, gone), key)},
 		{fault.PolicyDisabled, 409, "", calls(w.testGate, "POST", "/v1/policies/"+asleep+"/apply", fmt.Sprintf(`{"agent_id":%q}`, id), key)},
 		{fault.TokenLimitExceeded, 409, "", calls(w.testGate, "POST", "/v1/agents/"+full+"/tokens", "", key)},
+		{fault.SubjectNotFound, 404, "", calls(w.testGate, "GET", "/subjects/sub_x", "", operatorHeader)},
+		{fault.SubjectNotFound, 404, "unbind", calls(w.testGate, "POST", "/subjects/sub_x/unbind", `{"reason":"r"}`, operatorHeader)},
+		{fault.SubjectBound, 409, "", calls(w.testGate, "POST", "/subjects", fmt.Sprintf(`{"agent_id":%q,"subject":"client-7","reason":"r"}`, other), operatorHeader)},
+		{fault.AgentNotFound, 404, "of a subject", calls(w.testGate, "POST", "/subjects", `{"agent_id":"agt_x","subject":"client-8","reason":"r"}`, operatorHeader)},
+		{fault.AgentInactive, 409, "of a subject", calls(w.testGate, "POST", "/subjects", fmt.Sprintf(`{"agent_id":%q,"subject":"client-8","reason":"r"}`, gone), operatorHeader)},
+		{fault.IssuerUnavailable, 503, "", calls(w.testGate, "GET", "/v1/agents", "", bearer+"eyJhbGciOiJFUzI1NiIsImtpZCI6IngifQ.e30.AAAA")},
 		{fault.PolicyInvalid, 422, "of agents", calls(w.testGate, "POST", "/v1/policies", `{"name":"n","rules":[{"action":"explode"}]}`, key)},
 		{fault.PolicyInvalid, 422, "without a condition", calls(w.testGate, "POST", "/v1/policies", `{"name":"n","rules":[{"action":"block"}]}`, key)},
 		{fault.CursorInvalid, 400, "", calls(w.testGate, "GET", "/v1/agents?cursor=AAAA", "", key)},

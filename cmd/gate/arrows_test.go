@@ -48,9 +48,10 @@ var arrows = map[string][]string{
 
 	"sqlgate/pgwire": {"commands/fault", "sqlgate/tlsfiles", "sqlgate/scram", "sqlgate/policy", "sqlgate/pgexec", "sqlgate"},
 
-	"agentctl": {"agentctl/egress", "agentctl/toolcheck", "commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate/scram", "sqlgate"},
+	"agentctl": {"agentctl/egress", "agentctl/issuer", "agentctl/toolcheck", "commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate/scram", "sqlgate"},
 
 	"agentctl/egress":    {},
+	"agentctl/issuer":    {"agentctl/egress", "commands/fault", "eventlog/event"},
 	"agentctl/toolcheck": {"agentctl/egress", "sqlgate/classify", "sqlgate/policy"},
 
 	"http/httpd":   {"commands/fault", "sqlgate/tlsfiles", "eventlog/event"},
@@ -61,7 +62,7 @@ var arrows = map[string][]string{
 	"http/controlplane": {"commands/fault", "sqlgate/tlsfiles", "sqlgate/lookalike", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
-	"cmd/gate": {"docs", "agentctl/egress", "agentctl/toolcheck", "agentctl", "http/agentapi", "cmd/terminal", "commands/checkpoints", "commands/fault", "sqlgate/tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/agentrules", "sqlgate/replay",
+	"cmd/gate": {"docs", "agentctl/egress", "agentctl/issuer", "agentctl/toolcheck", "agentctl", "http/agentapi", "cmd/terminal", "commands/checkpoints", "commands/fault", "sqlgate/tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/agentrules", "sqlgate/replay",
 		"sqlgate/pgexec", "sqlgate/pgwire", "sqlgate", "http/httpd", "http/gateapi", "http/mcpapi", "http/controlplane"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }
@@ -78,6 +79,8 @@ var onlyImporters = []struct {
 	{"github.com/jackc/puddle", []string{"sqlgate/pgexec"}, "only pgexec holds connections"},
 	{"github.com/prometheus", []string{"http/gateapi"}, "figures are counted by their rooms and told by the API"},
 	{"github.com/modelcontextprotocol/go-sdk", []string{"agentctl/toolcheck", "http/mcpapi"}, "one room speaks with tools, and one is tools"},
+	{"github.com/coreos/go-oidc", []string{"agentctl/issuer"}, "one room judges tokens of an issuer"},
+	{"github.com/go-jose/go-jose", []string{"agentctl/issuer"}, "one room judges tokens of an issuer"},
 	{"code.dny.dev/ssrf", []string{"agentctl/egress"}, "one room judges where the gate may go"},
 	{"database/sql", nil, "only pgexec sends SQL upstream"},
 	{"github.com/cockroachdb/pebble", []string{"projections"}, "only projections reads and writes the store"},

@@ -319,6 +319,7 @@ func (s *settings) meaningFaults(now time.Time) []string {
 	if _, err := mcpapi.ParseClaims(s.MCPClaims); err != nil {
 		faults = append(faults, "GATE_MCP_CLAIMS: "+err.Error())
 	}
+	faults = append(faults, s.agentIssuerFaults()...)
 	if _, err := egress.ParseRules(s.EgressAllowCIDRs, ""); err != nil {
 		faults = append(faults, "GATE_EGRESS_ALLOW_CIDRS: "+err.Error())
 	}
@@ -505,6 +506,7 @@ func (s *settings) places() []namedPlace {
 		{setting: "GATE_TLS_CERT_PATH", path: s.TLSCert},
 		{setting: "GATE_TLS_KEY_PATH", path: s.TLSKey},
 		{setting: "GATE_TLS_CLIENT_CA_BUNDLE_PATH", path: s.TLSClientCA},
+		{setting: "GATE_AGENT_OIDC_CA_BUNDLE_PATH", path: s.AgentOIDCCA},
 		{setting: "GATE_TLS_UPSTREAM_CA_BUNDLE_PATH", path: s.UpstreamTLSCA},
 		{setting: "GATE_TLS_UPSTREAM_CERT_PATH", path: s.UpstreamTLSCert},
 		{setting: "GATE_TLS_UPSTREAM_KEY_PATH", path: s.UpstreamTLSKey},

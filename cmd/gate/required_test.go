@@ -24,7 +24,7 @@ type sent struct{ method, path, header, body string }
 // of another type. All are refused and change nothing; the body as it is is taken.
 func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
 	t.Parallel()
-	w := startAgents(t)
+	w := startAgents(t, nobodysIssuer...)
 	contract, err := openAPI()
 	require.NoError(t, err)
 	key := "X-Api-Key: " + w.key
@@ -41,7 +41,7 @@ func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
 		"endpoint":{"url":"https://tools.example.com/t","probe":{"method":"HEAD","path":"/up","expect_status":[204]}},"auth":{"type":"header","header":"X-Token","secret":"S"},
 		"annotations":{"read_only":true},"agents":[],"metadata":{"owner":"o"}}`
 	rules := `{"name":"p","enabled":true,"mode":"observe","rules":[{"id":"a","action":"block","condition":"sql.class == \"write\"","message":"m","reason_code":"r"}]}`
-	seen, grant := []string{}, ""
+	seen, grant, subject := []string{}, "", ""
 	for _, s := range []sent{
 		{"POST", "/query", "", `{"actor":"a","app":"b","tenant":"c","role":"d","host":"e","env":"prod","sql":"SELECT 1","execution_profile":"default"}`},
 		{"POST", "/approvals/" + held + "/resolve", operatorHeader, `{"decision":"reject","note":"n"}`},
@@ -53,6 +53,8 @@ func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
 		{"POST", "/grants", operatorHeader, fmt.Sprintf(`{"agent_id":%q,"condition":"class == \"write\"","until":%q,"uses":1,"rows":1,"reason":"r"}`, agent, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))},
 		{"POST", "/grants/replay", operatorHeader, fmt.Sprintf(`{"agent_id":%q,"condition":"class == \"write\"","seconds":1,"replay":{"last":"1h","limit":10}}`, agent)},
 		{"POST", "/grants/GRANT/revoke", operatorHeader, `{"note":"n"}`},
+		{"POST", "/subjects", operatorHeader, fmt.Sprintf(`{"agent_id":%q,"subject":"client-7","scopes":["gate:query"],"reason":"r"}`, agent)},
+		{"POST", "/subjects/SUBJECT/unbind", operatorHeader, `{"reason":"r"}`},
 		{"POST", "/policy/rollback", operatorHeader, fmt.Sprintf(`{"policy_version":"open@1.0.0","expected_active_hash":%q,"reason":"r"}`, candidate["hash"])},
 		{"POST", "/audit/evidence", operatorHeader, `{"start_seq":1,"end_seq":2,"reason":"r"}`},
 		{"POST", "/v1/agents", key, `{"name":"n","type":"t","config":{"model":"m","max_tokens":1,"temperature":1},"metadata":{"a":"b"},"issue_token":true,"token_expires_in_days":1}`},
@@ -67,7 +69,7 @@ func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
 		{"POST", "/v1/telemetry", key, fmt.Sprintf(`{"events":[{"id":"e","type":"tool_call","agent_id":%q,"session_id":"s","name":"n","status":"ok","duration_ms":1,
 			"model":{"provider":"p","name":"m"},"usage":{"input_tokens":1,"cost_usd":"0.1"},"tool":{"id":"t","arguments_sha256":%q},"sql":{"request_id":"r"},"error":{"type":"t","message":"m"},"attributes":{"a":1}}]}`, agent, strings.Repeat("0", 64))},
 	} {
-		s.path = strings.Replace(s.path, "GRANT", grant, 1)
+		s.path = strings.NewReplacer("GRANT", grant, "SUBJECT", subject).Replace(s.path)
 		template, found := contract.route(strings.ToLower(s.method), s.path)
 		require.True(t, found, s.path)
 		seen = append(seen, s.method+" "+template)
@@ -98,6 +100,9 @@ func TestNoFieldOfAnyBodyDefaultsSilently(t *testing.T) {
 		require.Equal(t, 2, r.status/100, "%s %s: %d %s", s.method, s.path, r.status, r.body)
 		if template == "/grants" {
 			grant = r.text(t, "grant_id")
+		}
+		if template == "/subjects" {
+			subject = r.text(t, "subject_id")
 		}
 	}
 	for _, operation := range contract.documented() {

@@ -121,6 +121,9 @@ func (g *service) open(ctx context.Context) error {
 		}
 		g.work.Go(func() { g.agents.Run(background) })
 	}
+	if g.agents.Issuer != nil {
+		g.work.Go(func() { g.agents.Issuer.Run(background) }) // one that is down does not keep the gate from starting
+	}
 	g.expectRoles(ctx)
 	g.firstLook(ctx)
 	if g.settings.OutcomeMarkerTable != "" {
@@ -448,6 +451,7 @@ func (g *service) openAPI(ctx context.Context) (err error) {
 	}
 	conventions := httpd.Options{
 		Logger: g.log, MaxBodyBytes: s.MaxBodyBytes, Operators: operators, Limiter: g.limiter, Proxies: proxies, Names: names,
+		AgentJWTs:  g.agents.Issuer != nil,
 		OnIncident: gateapi.OnIncident(g.commands, g.log),
 	}
 	if g.signer != nil {
@@ -462,7 +466,7 @@ func (g *service) openAPI(ctx context.Context) (err error) {
 		Gate: g.gate, Commands: g.commands, Store: g.store, Log: g.events, Database: g.database, Classifier: g.classifier,
 		Operators: operators, Logs: g.buffer, Version: version, Started: g.started, MaxSQLBytes: s.MaxSQLBytes, Now: time.Now,
 		Source: g.events, MaxEvidenceEvents: uint64(s.EvidenceMaxEvents), MaxEvidenceBytes: s.EvidenceMaxBytes, Files: files, StreamsPerClient: s.StreamsPerClient, Waits: g.waits, Stopping: ctx, Checkpoints: g.keeper,
-		TLS: g.tls.states, Wire: g.wireStats, WireHealth: g.wireHealth,
+		TLS: g.tls.states, Wire: g.wireStats, WireHealth: g.wireHealth, Issuer: g.issuerState,
 	})
 	return g.registerAgents(ctx)
 }

@@ -115,8 +115,12 @@ type settings struct {
 	ProjectKey       string `env:"GATE_PROJECT_KEY" secret:"true" doc:"project key that gate agents shows to a running gate; the gate itself does not use it"`
 	MCPEnabled       bool   `env:"GATE_MCP_ENABLED" envDefault:"false" doc:"serve POST /mcp, the tools for agents that speak the Model Context Protocol"`
 	MCPClaims        string `env:"GATE_MCP_CLAIMS" empty:"refused" doc:"claims of statements that come by it, name=value separated by commas, that an agent's record does not say; those not given are app=mcp, tenant=default, role=agent, host=mcp and env=prod"`
-	AgentToken       string `env:"GATE_AGENT_TOKEN" empty:"refused" secret:"true" doc:"agent's token that gate mcp shows to a running gate; the gate itself does not use it"`
-	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" doc:"CIDRs, separated by commas, of networks that verification of tools may reach although they are not public, and with plain http"`
+	MCPPublicURL     string `env:"GATE_MCP_PUBLIC_URL" empty:"refused" doc:"URL by which agents call POST /mcp, such as https://gate.example.com/mcp, as it is told to those who ask where to get a token; default by the Host of their requests"`
+	AgentOIDCIssuer  string `env:"GATE_AGENT_OIDC_ISSUER" empty:"refused" doc:"URL of the OpenID Connect issuer whose JWTs agents may show, exactly as iss has it; gate agents bind-subject says whose they are"`
+	AgentOIDCAud     string `env:"GATE_AGENT_OIDC_AUDIENCE" empty:"refused" doc:"what aud of these JWTs has to hold, exactly; required with GATE_AGENT_OIDC_ISSUER"`
+	AgentOIDCCA      string `env:"GATE_AGENT_OIDC_CA_BUNDLE_PATH" empty:"refused" doc:"PEM file of the CAs that sign the issuer's certificate; default those of the system"`
+	AgentToken       string `env:"GATE_AGENT_TOKEN" empty:"refused" secret:"true" doc:"agent's token, or JWT, that gate mcp shows to a running gate; the gate itself does not use it"`
+	EgressAllowCIDRs string `env:"GATE_EGRESS_ALLOW_CIDRS" doc:"CIDRs, separated by commas, of networks that verification of tools may reach although they are not public, and with plain http; and keys of GATE_AGENT_OIDC_ISSUER that lie on another host"`
 	EgressAllowPorts string `env:"GATE_EGRESS_ALLOW_PORTS" doc:"ports, separated by commas, that verification of tools may reach besides 443"`
 	BackendURL       string `env:"GATE_BACKEND_URL" doc:"address of the gate; read by gate control-plane alone"`
 

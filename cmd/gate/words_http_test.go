@@ -97,7 +97,7 @@ func TestOnlyAGetPassesOverUnknownParameters(t *testing.T) {
 	gateapi.Register(mux, gateapi.Options{StreamsPerClient: 1})
 	_, err := agentapi.Register(mux, agentapi.Options{Now: time.Now, StreamsPerClient: 1})
 	require.NoError(t, err)
-	ids := strings.NewReplacer(":approval_id", "purge", ":grant_id", "replay", ":execution_id", "exe_none", ":token_id", "tok_none", ":event_id", "evt_none", ":version", "none@1.0.0", ":id", "none_none")
+	ids := strings.NewReplacer(":approval_id", "purge", ":grant_id", "replay", ":subject_id", "sub_none", ":execution_id", "exe_none", ":token_id", "tok_none", ":event_id", "evt_none", ":version", "none@1.0.0", ":id", "none_none")
 	checked := 0
 	for _, route := range mux.Routes() {
 		path := ids.Replace(route.Path)

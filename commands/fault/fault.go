@@ -100,6 +100,9 @@ const (
 	AgentInactive       Code = "agent_inactive"
 	PolicyDisabled      Code = "policy_disabled"
 	TokenLimitExceeded  Code = "token_limit_exceeded"
+	SubjectBound        Code = "subject_bound"
+	SubjectNotFound     Code = "subject_not_found"
+	IssuerUnavailable   Code = "issuer_unavailable"
 	CursorInvalid       Code = "cursor_invalid"
 
 	ToolNotFound           Code = "tool_not_found"

@@ -1,5 +1,6 @@
 // Package agentapi is the HTTP API for agents, under /v1 (spec/v1.md): each
-// endpoint a few lines between JSON and package agentctl. What all of them
+// endpoint a few lines between JSON and package agentctl; and, beside these, the
+// endpoints of operators that bind subjects to agents. What all under /v1
 // share stands here once: credentials, the rate limit and its headers, scopes,
 // revisions, idempotency keys, and the headers that lead to the evidence.
 package agentapi
@@ -66,6 +67,7 @@ func Register(mux *httpd.Mux, o Options) (Guard, error) {
 	for _, r := range a.routes() {
 		mux.HandleUnchecked(r.method, r.path, a.guarded(r))
 	}
+	a.registerSubjects(mux)
 	mux.Handle(http.MethodGet, "/v1/openapi.json", httpd.Document(docs.OpenAPIV1)) // how to get in is no secret
 	return a.guard, nil
 }

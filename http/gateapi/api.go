@@ -25,7 +25,7 @@ import (
 	"writegate/sqlgate/pgexec"
 )
 
-// Options are what the endpoints stand on. All but TLS are required.
+// Options are what the endpoints stand on. All but TLS and Issuer are required.
 type Options struct {
 	Gate       *sqlgate.Gate
 	Commands   *commands.Commands
@@ -43,6 +43,9 @@ type Options struct {
 	// nil where it is off.
 	Wire       func() WireStats
 	WireHealth func() *WireHealth
+
+	// Issuer tells of the issuer of agents' tokens; nil, or what gives nil: there is none.
+	Issuer func() *IssuerState
 
 	Version     string
 	Started     time.Time

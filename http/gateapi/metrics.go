@@ -57,6 +57,8 @@ var (
 	metricCheckpoints = describe("checkpoint_ok", "Whether checkpoints are signed: 1, or 0 when the last one failed.")
 	metricWitnessSize = describe("witness_cosigned_size", "Events of the largest checkpoint that a witness cosigned for this process.", "witness")
 	metricWitnessOK   = describe("witness_ok", "Whether the witness cosigned when it was last asked: 1 or 0.", "witness")
+	metricIssuerOK    = describe("agent_oidc_ok", "Whether the keys of the issuer of agents' tokens could be read the last time: 1 or 0.")
+	metricIssuerAge   = describe("agent_oidc_keys_age_seconds", "How long ago the keys of the issuer of agents' tokens were read; they are good for a day.")
 	metricChainOK     = describe("startup_chain_ok", "Whether every step of the startup chain passed: 1 or 0. With 0 no statement is accepted.")
 )
 
@@ -74,7 +76,7 @@ type gateMetrics struct {
 func (m gateMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{metricInfo, metricRequests, metricStatements, metricDecisions, metricPhase, metricPending, metricUnknown,
 		metricParser, metricParserKills, metricConnections, metricWaits, metricQuarantined, metricWire, metricWireBlocks, metricWireCancels, metricHead, metricLogOK, metricFollowed, metricChainOK,
-		metricCheckpoint, metricCheckpoints, metricWitnessSize, metricWitnessOK} {
+		metricCheckpoint, metricCheckpoints, metricWitnessSize, metricWitnessOK, metricIssuerOK, metricIssuerAge} {
 		ch <- d
 	}
 }
@@ -118,6 +120,14 @@ func (m gateMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(metricLogOK, truth(a.Log.Health().OK))
 	gauge(metricFollowed, truth(a.Store.Full() == nil))
 	gauge(metricChainOK, truth(!a.Gate.Chain().Failed()))
+	if a.Issuer != nil {
+		if s := a.Issuer(); s != nil {
+			gauge(metricIssuerOK, truth(s.Status == "ok"))
+			if s.KeysAge >= 0 {
+				gauge(metricIssuerAge, s.KeysAge.Seconds())
+			}
+		}
+	}
 	if a.Checkpoints.Signs() {
 		collectCheckpoints(a.Checkpoints.Status(), gauge)
 	}

@@ -129,8 +129,8 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 			fields[f.name] = f.problem
 		}
 	}
-	if token := c.Bearer(); strings.HasPrefix(token, httpd.AgentTokenPrefix) {
-		r.AgentToken = token
+	if !c.BearerIsOperators() {
+		r.AgentToken = c.AgentCredential()
 	}
 	if misplacedToken(c.Request.Header, r.AgentToken != "", c.BearerIsOperators()) {
 		r.AgentToken = httpd.AgentTokenPrefix // none that is good: it is refused with evidence

@@ -35,7 +35,20 @@ type healthBody struct {
 	Checkpoints   *checkpointsBody    `json:"checkpoints,omitempty"`
 	TLS           []TLSState          `json:"tls,omitempty"`
 	Wire          *WireHealth         `json:"wire,omitempty"`
+	AgentOIDC     *IssuerState        `json:"agent_oidc,omitempty"`
 	Message       string              `json:"message,omitempty"`
+}
+
+// An IssuerState is how the issuer of agents' tokens stands. One that is down takes nothing
+// from other agents, so it does not change the status of the gate.
+type IssuerState struct {
+	Status     string  `json:"status"` // ok, degraded
+	Message    string  `json:"message"`
+	Issuer     string  `json:"issuer"`
+	Keys       int     `json:"keys"`
+	KeysReadAt *string `json:"keys_read_at"`
+
+	KeysAge time.Duration `json:"-"` // since then; negative = they were never read
 }
 
 // A TLSState is the certificates of one side of the gate.
@@ -85,6 +98,9 @@ func (a *api) health(c *httpd.Call) error {
 		body.TLS = a.TLS()
 	}
 	body.Wire = a.WireHealth()
+	if a.Issuer != nil {
+		body.AgentOIDC = a.Issuer()
+	}
 	if body.Message = a.failure(body.TLS); body.Message != "" {
 		body.Status = "non-ok"
 	}

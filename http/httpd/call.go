@@ -393,7 +393,7 @@ func (c *Call) Fail(err error) {
 	if seconds, ok := f.Details[retryAfter].(int); ok {
 		h.Set("Retry-After", strconv.Itoa(seconds))
 	}
-	if status == http.StatusUnauthorized {
+	if status == http.StatusUnauthorized && h.Get("WWW-Authenticate") == "" {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
 	c.Raw(status, body)

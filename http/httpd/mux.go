@@ -54,6 +54,7 @@ type Options struct {
 	MaxBodyBytes int64            // DefaultMaxBody
 	Operators    *Operators       // nil: every operator endpoint answers 401
 	Limiter      *Limiter         // nil: failed operator logins are not counted
+	AgentJWTs    bool             // agents show JWTs, which are no operator tokens
 	Proxies      *Proxies         // nil: no forwarded address is believed
 	Now          func() time.Time // time.Now
 	NotFound     Handler          // what answers a path without a route; nil: the error object
@@ -80,6 +81,7 @@ type Mux struct {
 	maxBody    int64
 	operators  *Operators
 	limiter    *Limiter
+	agentJWTs  bool
 	proxies    *Proxies
 	now        func() time.Time
 	names      *Names
@@ -115,7 +117,7 @@ type Handler func(c *Call) error
 
 // NewMux makes a Mux without routes.
 func NewMux(o Options) *Mux {
-	m := &Mux{log: o.Logger, maxBody: o.MaxBodyBytes, operators: o.Operators, limiter: o.Limiter,
+	m := &Mux{log: o.Logger, maxBody: o.MaxBodyBytes, operators: o.Operators, limiter: o.Limiter, agentJWTs: o.AgentJWTs,
 		proxies: o.Proxies, names: o.Names, pages: o.Pages, headers: map[string][]string{"X-Content-Type-Options": {"nosniff"}},
 		now: o.Now, onIncident: o.OnIncident, earned: o.Earned, router: httprouter.New(), large: NewShares(maxLarge, maxLargeEach), unread: NewSlots(maxUnread, maxUnreadEach)}
 	if o.Headers == nil {

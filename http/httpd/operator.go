@@ -18,6 +18,7 @@ const DefaultOperatorLabel = "operator"
 // whatever the length of what was sent. A nil *Operators accepts no token.
 type Operators struct {
 	tokens []operatorToken
+	jwts   bool // one of them has the form of a JWT
 }
 
 type operatorToken struct {
@@ -79,8 +80,13 @@ func (o *Operators) add(label, token string, minLength int) error {
 		}
 	}
 	o.tokens = append(o.tokens, t)
+	o.jwts = o.jwts || isJWT(token)
 	return nil
 }
+
+// LikeJWT tells whether an operator token has the form of a JWT. Where agents show JWTs
+// there must be none: a wrong one could be taken for an agent's, and nobody see it guessed.
+func (o *Operators) LikeJWT() bool { return o != nil && o.jwts }
 
 // Enabled reports whether any token is configured.
 func (o *Operators) Enabled() bool { return o != nil && len(o.tokens) > 0 }
@@ -107,6 +113,21 @@ func (o *Operators) Label(r *http.Request) (label string, presented bool) {
 
 // AgentTokenPrefix tells an agent's token from an operator's (spec/v1.md part 7).
 const AgentTokenPrefix = "wga_"
+
+// isJWT tells a JWT by its form: three parts, of which the first is the base64url of a JSON
+// object (RFC 7515 section 7.1).
+func isJWT(token string) bool {
+	return strings.HasPrefix(token, "eyJ") && strings.Count(token, ".") == 2
+}
+
+// AgentCredential is the bearer token of a request where it is one of an agent: a token, or
+// a JWT where the gate takes those; "" where it is none.
+func (c *Call) AgentCredential() string {
+	if token := c.Bearer(); strings.HasPrefix(token, AgentTokenPrefix) || c.mux.agentJWTs && isJWT(token) {
+		return token
+	}
+	return ""
+}
 
 // match compares with every token, so that the time tells nothing about which
 // one came close.
@@ -139,7 +160,7 @@ func (c *Call) Bearer() string { return bearer(c.Request.Header.Get("Authorizati
 // evidence and counts against the client's rate; over that it is a 429.
 func (m *Mux) Operator(h Handler) Handler {
 	return func(c *Call) error {
-		label, presented := m.operators.Label(c.Request)
+		label, presented := m.label(c)
 		if label == "" {
 			return m.refuseOperator(c, presented)
 		}
@@ -148,12 +169,21 @@ func (m *Mux) Operator(h Handler) Handler {
 	}
 }
 
+// label is Operators.Label, to which an agent's JWT is no operator token that is wrong.
+func (m *Mux) label(c *Call) (label string, presented bool) {
+	h := c.Request.Header
+	if label, presented = m.operators.Label(c.Request); label == "" && h.Get("X-Gate-Operator-Token") == "" && len(h["Authorization"]) == 1 && c.AgentCredential() != "" {
+		return "", false
+	}
+	return label, presented
+}
+
 // OperatorLabel is the label of the operator token that a request to an open
 // endpoint carries, "" without one: an endpoint asks it for what a token adds. A
 // wrong one is refused, recorded and counted as at the operator endpoints: else
 // tokens could be guessed where nobody sees it.
 func (c *Call) OperatorLabel() (label string, err error) {
-	label, presented := c.mux.operators.Label(c.Request)
+	label, presented := c.mux.label(c)
 	if presented && label == "" {
 		return "", c.mux.refuseOperator(c, presented)
 	}

@@ -77,6 +77,9 @@ var statuses = map[fault.Code]int{
 	fault.AgentInactive:       http.StatusConflict,
 	fault.PolicyDisabled:      http.StatusConflict,
 	fault.TokenLimitExceeded:  http.StatusConflict,
+	fault.SubjectBound:        http.StatusConflict,
+	fault.SubjectNotFound:     http.StatusNotFound,
+	fault.IssuerUnavailable:   http.StatusServiceUnavailable,
 	fault.CursorInvalid:       http.StatusBadRequest,
 
 	fault.ToolNotFound:           http.StatusNotFound,

@@ -1,6 +1,7 @@
 // Package mcpapi is the gate as tools of a model (design/mcp.md): one endpoint,
 // POST /mcp, that speaks the Model Context Protocol over streamable HTTP without
-// sessions. Whoever calls it shows an agent's token. Each tool is a few lines around
+// sessions. Whoever calls it shows an agent's token, or a JWT of the issuer that agents
+// have. Each tool is a few lines around
 // what POST /query does: every statement goes through Gate.Submit, with the same
 // decision, the same evidence and the same limits.
 package mcpapi
@@ -32,7 +33,7 @@ import (
 	"writegate/sqlgate/pgexec"
 )
 
-// Options are what the endpoint stands on; all are required.
+// Options are what the endpoint stands on. All but Issuer and PublicURL are required.
 type Options struct {
 	Gate     *sqlgate.Gate
 	Agents   *agentctl.Service
@@ -40,6 +41,10 @@ type Options struct {
 	Store    *projections.Store
 	// Guard puts the endpoint behind what requests under /v1 are behind.
 	Guard func(serve func(c *httpd.Call, caller *agentctl.Caller) error) httpd.Handler
+
+	// Issuer is whose JWTs agents may show, "" where none are taken; PublicURL is how clients
+	// call the endpoint, "" = by the Host of their requests.
+	Issuer, PublicURL string
 
 	Claims      sqlgate.Claims // what an agent's record does not say
 	MaxSQLBytes int
@@ -69,7 +74,9 @@ func Register(mux *httpd.Mux, o Options) {
 	d.stream = mcp.NewStreamableHTTPHandler(serverOf, &options)
 	options.JSONResponse = true
 	d.plain = mcp.NewStreamableHTTPHandler(serverOf, &options)
-	mux.HandleUnchecked(http.MethodPost, Path, o.Guard(d.serve))
+	mux.HandleUnchecked(http.MethodPost, Path, d.challenged(o.Guard(d.serve)))
+	mux.Handle(http.MethodGet, metadataPath, d.metadata(""))
+	mux.Handle(http.MethodGet, metadataPath+Path, d.metadata(Path))
 }
 
 // newServer describes the gate to clients. It offers nothing that would need a

@@ -220,6 +220,9 @@ func (d *door) awaited(ctx context.Context, v *visit, r *mcp.CallToolRequest) (*
 		}
 		d.awaitOne(ctx, v, r, &a, in.Seconds)
 		release()
+		if _, err := d.Agents.AgentOf(ctx, v.Bearer()); err != nil { // it may have ended meanwhile
+			return nil, err
+		}
 		if a, err = d.approval(ctx, v, in.ApprovalID); err != nil {
 			return nil, err
 		}
@@ -231,6 +234,11 @@ func (d *door) awaited(ctx context.Context, v *visit, r *mcp.CallToolRequest) (*
 func (d *door) awaitOne(ctx context.Context, v *visit, r *mcp.CallToolRequest, a *projections.Approval, seconds int) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 	defer cancel()
+	if end := v.caller.Until(); !end.IsZero() { // of a JWT, which ends the wait
+		var ended context.CancelFunc
+		ctx, ended = context.WithTimeout(ctx, end.Sub(d.Now()))
+		defer ended()
+	}
 	defer context.AfterFunc(d.Stopping, cancel)()
 	if !v.stream {
 		d.Commands.AwaitResolution(ctx, a.ID)
