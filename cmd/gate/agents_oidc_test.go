@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"github.com/stretchr/testify/require"
 
@@ -303,4 +305,26 @@ func TestSubjectsAreBoundOnTheCommandLine(t *testing.T) {
 	require.Contains(t, run("subjects", "--status", "all", "--json"), `"unbound_reason":"gone"`)
 	require.Equal(t, "token_revoked", w.refused(t, i.Token("client-7")))
 	require.Contains(t, run("bind-subject", id, "client-7", "--reason", "back"), "are not good")
+}
+
+// What brings tokens of an hour writes the next one into the file of the last.
+func TestTheBridgeShowsTheTokenThatItsFileHasNow(t *testing.T) {
+	t.Parallel()
+	i := issuer.New(t)
+	w := startDoor(t, trusting(t, i)...)
+	id, _ := w.register(t, "invoice-bot")
+	w.bind(t, id, "client-7")
+	file := w.file("agent-token")
+	write := func(token string) { require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600)) }
+	write(i.Token("client-7"))
+	cmd := exec.Command("gate", "mcp", "--url", w.base)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GATE_AGENT_TOKEN_FILE=" + file}
+	s := connected(t, &mcp.CommandTransport{Command: cmd}, "", make(chan any, 100))
+	read := map[string]any{"sql": "SELECT 1"}
+	require.Equal(t, "completed", use(t, s, "sql", read).Status)
+	write(i.Token("client-7", map[string]any{"exp": time.Now().Add(-time.Hour).Unix()}))
+	_, err := tryUse(t.Context(), s, "sql", read)
+	require.ErrorContains(t, err, "token_expired")
+	write(i.Token("client-7"))
+	require.Equal(t, "completed", use(t, s, "sql", read).Status)
 }

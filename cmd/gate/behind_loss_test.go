@@ -17,6 +17,7 @@ import (
 	"writegate/eventlog"
 	"writegate/eventlog/backup"
 	"writegate/eventlog/event"
+	"writegate/fixtures/issuer"
 )
 
 // A loss is a gate's folder where something is known in a backup, or before a place in
@@ -31,19 +32,24 @@ type loss struct {
 	approved, waiting   string    // approvals; the first was used after last
 	agents, tokens      [3]string // the first token was revoked after last, the second agent deactivated, the third one bound by a policy
 	newToken, newPolicy string
+	jwt                 string // of a subject that was bound to the third agent, and unbound after last
 }
 
 // beforeLoss makes such a folder; no gate runs in it.
 func beforeLoss(t *testing.T) *loss {
 	t.Helper()
 	l := &loss{key: agentctl.NewSecret(agentctl.KeyPrefix), copied: filepath.Join(t.TempDir(), "backup"), held: insertHeld("once")}
-	l.settings = append([]string{"GATE_PROJECT_KEYS=shop/ops=" + l.key}, patience...)
+	i := issuer.New(t)
+	l.settings = append(append([]string{"GATE_PROJECT_KEYS=shop/ops=" + l.key}, trusting(t, i)...), patience...)
+	l.jwt = i.Token("client-7")
 	l.gateDir = newNotes(t)
 	w := l.start(t)
 	for i := range l.agents {
 		l.agents[i], l.tokens[i] = w.register(t, fmt.Sprint("bot ", i))
 		require.Equal(t, http.StatusOK, w.as(t, l.tokens[i], insertOpen("before")).status)
 	}
+	subject := w.bind(t, l.agents[2], "client-7")
+	require.Equal(t, http.StatusOK, w.as(t, l.jwt, insertOpen("before")).status)
 	l.waiting, l.approved = w.hold(t, insertHeld("waits")), w.approved(t, l.held)
 	used := w.approved(t, insertHeld("used"))
 	require.Equal(t, http.StatusOK, w.query(t, insertHeld("used").with("approval_id", used)).status)
@@ -61,6 +67,7 @@ func beforeLoss(t *testing.T) *loss {
 	require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+l.agents[0]+"/tokens/"+list.Items[0].TokenID, "").status)
 	require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+l.agents[1], "").status)
 	w.apply(t, w.rule(t, "block", ""), l.agents[2])
+	w.unbind(t, subject)
 	for i, status := range []int{http.StatusUnauthorized, http.StatusUnauthorized, http.StatusForbidden} {
 		require.Equal(t, status, w.as(t, l.tokens[i], insertOpen("ended")).status)
 	}
@@ -92,6 +99,7 @@ func (l *loss) takenBack(t *testing.T, said string) {
 		requireFault(t, w.as(t, token, insertOpen("ended")), http.StatusUnauthorized, "token_revoked")
 		require.Equal(t, "inactive", w.v1(t, http.MethodGet, "/agents/"+l.agents[i], "").text(t, "status"))
 	}
+	requireFault(t, w.as(t, l.jwt, insertOpen("ended")), http.StatusUnauthorized, "token_revoked")
 	require.Equal(t, "0", l.rowsOf(t, "open_notes", "ended"))
 	ended := w.get(t, "/audit?event_type=agent_deactivated").json(t)["items"].([]any)
 	require.Len(t, ended, len(l.agents))
@@ -102,6 +110,9 @@ func (l *loss) takenBack(t *testing.T, said string) {
 	l.newToken = regexp.MustCompile(`wga_\S+`).FindString(out)
 	require.Equal(t, http.StatusOK, w.as(t, l.newToken, insertOpen("taken back")).status)
 	requireFault(t, w.as(t, l.tokens[2], insertOpen("ended")), http.StatusUnauthorized, "token_revoked")
+	requireFault(t, w.as(t, l.jwt, insertOpen("ended")), http.StatusUnauthorized, "token_revoked")
+	w.bind(t, l.agents[2], "client-7")
+	requireFault(t, w.as(t, l.jwt, insertOpen("ended")), http.StatusUnauthorized, "token_revoked")
 	w.end(t)
 
 	w = l.start(t) // what was taken back since stays so

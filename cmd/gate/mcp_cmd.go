@@ -32,7 +32,8 @@ func (a *app) mcpCommand() *cobra.Command {
 		Long: `Hand the tools of a running gate to an agent that speaks over standard input and output.
 
 The gate must serve POST /mcp (GATE_MCP_ENABLED). The agent's token is read from GATE_AGENT_TOKEN, or from
-the file that GATE_AGENT_TOKEN_FILE names; it is never taken from the command line, which others can read.`,
+the file that GATE_AGENT_TOKEN_FILE names, anew for each message; it is never taken from the command line,
+which others can read.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.bridge(c.Context(), at) },
 	}
 	gateFlag(cmd, &at)
@@ -43,8 +44,9 @@ the file that GATE_AGENT_TOKEN_FILE names; it is never taken from the command li
 // gate's endpoint, each in a request of its own. It understands of them only what their
 // headers have to say.
 type bridge struct {
-	gate *gateClient
-	ctx  context.Context // of all calls
+	gate   *gateClient
+	bearer func() string   // the agent's token, as it is at this moment
+	ctx    context.Context // of all calls
 
 	mu       sync.Mutex
 	out      io.Writer
@@ -68,10 +70,16 @@ func (a *app) bridge(ctx context.Context, at gateAddress) error {
 	if err != nil {
 		return err
 	}
-	client.header, client.secret = "Authorization", "Bearer "+s.AgentToken
 	client.http.Timeout = 0 // each call ends by the gate's own limits, or with its client
 	ctx, cancel := context.WithCancel(ctx)
-	b := &bridge{gate: client, ctx: ctx, out: a.out, running: map[string]context.CancelFunc{}, slots: make(chan struct{}, maxBridgedCalls)}
+	// What issues tokens for an hour writes the next one into the file of the last.
+	bearer := func() string {
+		if now, err := a.settingsFor(); err == nil && now.AgentToken != "" {
+			return now.AgentToken
+		}
+		return s.AgentToken
+	}
+	b := &bridge{gate: client, bearer: bearer, ctx: ctx, out: a.out, running: map[string]context.CancelFunc{}, slots: make(chan struct{}, maxBridgedCalls)}
 	defer b.calls.Wait()
 	defer cancel() // nobody reads the answers any more
 	lines := make(chan []byte)
@@ -169,7 +177,7 @@ func (b *bridge) carry(ctx context.Context, m *bridged, line []byte) {
 		return
 	}
 	h := request.Header
-	h.Set(b.gate.header, b.gate.secret)
+	h.Set("Authorization", "Bearer "+b.bearer())
 	h.Set("Content-Type", "application/json")
 	h.Set("Accept", "application/json, text/event-stream")
 	h.Set("Mcp-Method", m.Method)
