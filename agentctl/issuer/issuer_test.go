@@ -262,7 +262,7 @@ func long() map[string]any { return map[string]any{"exp": time.Now().Add(72 * ti
 func TestAnIssuerThatFailsLeavesItsKeysForADay(t *testing.T) {
 	huge := func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"keys":[`))
-		for range 64 {
+		for { // who reads to the end of it never comes there
 			if _, err := w.Write(bytes.Repeat([]byte(" "), 1<<20)); err != nil {
 				return
 			}
