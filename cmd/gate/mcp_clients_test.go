@@ -22,6 +22,7 @@ import (
 	"writegate/agentctl"
 	"writegate/fixtures/browser"
 	"writegate/fixtures/faultproxy"
+	"writegate/fixtures/issuer"
 )
 
 // Every client goes through one list of what an agent meets, over HTTP and by `gate mcp`. A
@@ -437,4 +438,23 @@ func startToolJourney(t *testing.T, b *browser.Browser) *toolJourney {
 	j.tab = openTab(t, b, startTestPlane(t, j.base))
 	j.tab.login()
 	return j
+}
+
+// The TypeScript client comes with a JWT of an issuer in the place of a token. `make mcp` installs it.
+func TestTheTypeScriptClientComesWithAJWT(t *testing.T) {
+	t.Parallel()
+	installed := os.Getenv(othersClients)
+	for _, way := range []string{"http", "stdio"} {
+		i := issuer.New(t)
+		w := startDoor(t, trusting(t, i)...)
+		id, _ := w.register(t, "invoice-bot")
+		w.bind(t, id, "client-7")
+		if installed == "" {
+			continue
+		}
+		call := typeScriptCaller(t, w, i.Token("client-7"), installed, way, make(chan any, 100))
+		result, err := call(t.Context(), "tools/call", map[string]any{"name": "sql", "arguments": map[string]any{"sql": "SELECT 1 AS one"}})
+		require.NoError(t, err)
+		require.Contains(t, string(result), `"one":1`)
+	}
 }
