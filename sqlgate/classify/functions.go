@@ -226,6 +226,13 @@ func onXMLTable(w *walk, i int32) {
 	w.callSignal(SignalDelayFunction, "xmltable", i)
 }
 
+// onXMLSerialize sees the INDENT of 16 and later: libxml writes out a buffer then that it could not make larger.
+func onXMLSerialize(w *walk, i int32) {
+	if w.has(i, "indent") {
+		w.callSignal(SignalDelayFunction, "xmlserialize", i)
+	}
+}
+
 // onCollate sees a collation of ICU by its name, as initdb makes them. ICU, as libxml, does
 // not look everywhere whether it got memory.
 func onCollate(w *walk, i int32) {

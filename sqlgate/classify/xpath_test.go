@@ -8,7 +8,8 @@ import (
 
 // libxml looks at no interrupt while it evaluates a path, and version 2.9.14 (of Debian 12)
 // reads at address 0 where one of its small allocations fails, which ends the whole server:
-// no path is a safe read, however plain. What it parses and writes has no such place.
+// no path is a safe read, however plain. What it parses and writes has no such place, but where it writes
+// with INDENT (16 and later).
 func TestNoXPathIsASafeRead(t *testing.T) {
 	tb := newTestTables(t, Config{})
 	for _, path := range []string{"'/'", "'/a'", "'//a'::text", "'//b[count(//b)>0]'", "$1", "p", "'//b' || '[//b]'"} {
@@ -21,6 +22,15 @@ func TestNoXPathIsASafeRead(t *testing.T) {
 			require.Contains(t, c.RiskSignals, SignalDelayFunction, sql)
 			require.Equal(t, ClassWrite, c.Class, sql)
 		}
+	}
+	indented := newTestTables(t, Config{ServerMajor: 16})
+	for _, sql := range []string{"SELECT xmlserialize(CONTENT a AS text INDENT) FROM t", "SELECT length(xmlserialize(DOCUMENT a::xml AS varchar(9) INDENT))", "SELECT 1 WHERE EXISTS (SELECT FROM t ORDER BY xmlserialize(CONTENT a AS text INDENT))"} {
+		c := mustClassify(t, indented, sql)
+		require.False(t, c.SafeRead, sql)
+		require.Contains(t, c.RiskSignals, SignalDelayFunction, sql)
+	}
+	for _, sql := range []string{"SELECT xmlserialize(CONTENT a AS text NO INDENT), xmlserialize(DOCUMENT a AS text) FROM t", "SELECT indent FROM t AS indent"} {
+		require.True(t, mustClassify(t, indented, sql).SafeRead, sql)
 	}
 	for _, sql := range []string{"SELECT '<a/>'::xml IS DOCUMENT, xmlparse(CONTENT 'a'), xml_is_well_formed(a), xmlelement(NAME a, b) FROM t", "SELECT doc FROM t"} {
 		require.True(t, mustClassify(t, tb, sql).SafeRead, sql)
