@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"writegate/commands/fault"
@@ -33,7 +34,7 @@ type BindSubject struct {
 
 // BindSubject records a binding before it returns it. A subject speaks for one agent of one
 // project at a time. One that spoke for an agent before is bound anew for tokens alone that
-// were issued since that ended: a token that was given away, or that was meant for another
+// were issued since that ended, and in a log that follows another for those issued since it was begun: a token that was given away, or that was meant for another
 // agent, does not come back into force. What the scopes may be is the caller's to check.
 //
 // Errors: validation_failed, agent_not_found, agent_inactive, subject_bound,
@@ -52,6 +53,10 @@ func (c *Commands) BindSubject(ctx context.Context, r *BindSubject) (projections
 	}
 	defer unlock()
 	now := c.now()
+	since, err := c.begunBehindALog(ctx)
+	if err != nil {
+		return projections.AgentSubject{}, err
+	}
 	p := event.AgentSubjectBound{SubjectID: event.NewIDOf(event.SubjectIDKind, now), Issuer: r.Issuer, Subject: r.Subject, Scopes: r.Scopes, Reason: r.Reason, By: r.By}
 	err = c.look(ctx, func(view *projections.View) error {
 		agent, _, err := view.AnyAgent(r.AgentID)
@@ -77,6 +82,9 @@ func (c *Commands) BindSubject(ctx context.Context, r *BindSubject) (projections
 			}
 			p.TokensFrom = end.UnixNano()
 		}
+		if !since.IsZero() {
+			p.TokensFrom = max(p.TokensFrom, since.UnixNano())
+		}
 		bound, err := view.BoundSubjects(agent.AgentID)
 		if err == nil && bound >= MaxSubjects {
 			err = fault.New(fault.TokenLimitExceeded, "The agent has %d bound subjects, which is the most. Unbind one first.", bound).With("limit", MaxSubjects)
@@ -93,6 +101,22 @@ func (c *Commands) BindSubject(ctx context.Context, r *BindSubject) (projections
 	}
 	s, _, err := c.subject(context.WithoutCancel(ctx), p.SubjectID)
 	return s, err
+}
+
+// begunBehindALog is when this log was begun, where it follows another, whose last events may be lost: among them
+// what ended a binding. It is zero where there was none.
+func (c *Commands) begunBehindALog(ctx context.Context) (time.Time, error) {
+	for e, err := range c.log.From(ctx, 1) {
+		if err != nil {
+			return time.Time{}, err
+		}
+		var p event.Startup
+		if e.Parse(&p) == nil && p.Predecessor == nil {
+			break
+		}
+		return e.Time, nil
+	}
+	return time.Time{}, nil
 }
 
 func (r *BindSubject) check() error {

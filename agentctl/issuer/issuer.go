@@ -1,14 +1,17 @@
 package issuer
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -121,37 +124,82 @@ func (i *Issuer) Verify(ctx context.Context, token string) (Identity, error) {
 	case err != nil:
 		return Identity{}, refused("it is for somebody else, or its claims can't be read: aud has to hold %s", i.Audience)
 	}
-	return i.identity(t)
+	var text json.RawMessage
+	if err := t.Claims(&text); err != nil {
+		return Identity{}, refused("its claims can't be read")
+	}
+	return i.identity(text)
 }
 
-// identity holds the times of a token, and its subject, against the clock.
-func (i *Issuer) identity(t *oidc.IDToken) (Identity, error) {
-	var claims struct {
-		Expires  *float64 `json:"exp"`
-		Issued   *float64 `json:"iat"`
-		NotUntil *float64 `json:"nbf"`
+// exactly reads the members of a JSON object by their names as they are. A reader that takes SUB or
+// ſub for sub, or the last of two, lets whoever has a claim of a name of his choice be somebody else.
+func exactly(text []byte) (members map[string]json.RawMessage, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return nil, refused("its claims are no JSON object")
 	}
-	if err := t.Claims(&claims); err != nil {
-		return Identity{}, refused("its times are no numbers")
+	members = map[string]json.RawMessage{}
+	for d.More() {
+		name, err := d.Token()
+		key, isText := name.(string)
+		var value json.RawMessage
+		if err != nil || !isText || d.Decode(&value) != nil {
+			return nil, refused("its claims can't be read")
+		}
+		if _, twice := members[key]; twice {
+			return nil, refused("it has a claim twice")
+		}
+		members[key] = value
 	}
-	for _, of := range []struct {
-		name string
-		at   *float64
-	}{{"exp", claims.Expires}, {"iat", claims.Issued}} {
-		if of.at == nil {
-			return Identity{}, refused("it does not say %s", of.name)
+	return members, nil
+}
+
+// identity holds the claims of a token that the issuer signed against what they have to be.
+func (i *Issuer) identity(text []byte) (Identity, error) {
+	claims, err := exactly(text)
+	if err != nil {
+		return Identity{}, err
+	}
+	var issuer, subject, audience string
+	var audiences []string
+	if json.Unmarshal(claims["iss"], &issuer) != nil || issuer != i.URL {
+		return Identity{}, refused("it is of another issuer: iss has to be %s, byte by byte", i.URL)
+	}
+	if json.Unmarshal(claims["aud"], &audience) == nil {
+		audiences = []string{audience}
+	} else if json.Unmarshal(claims["aud"], &audiences) != nil {
+		audiences = nil
+	}
+	if !slices.Contains(audiences, i.Audience) {
+		return Identity{}, refused("it is for somebody else: aud has to hold %s", i.Audience)
+	}
+	if json.Unmarshal(claims["sub"], &subject) != nil || subject == "" {
+		return Identity{}, refused("it does not say sub")
+	}
+	times := map[string]*float64{"exp": nil, "iat": nil, "nbf": nil}
+	for name := range times {
+		value, there := claims[name]
+		if !there || string(value) == "null" {
+			continue
+		}
+		times[name] = new(float64)
+		if json.Unmarshal(value, times[name]) != nil {
+			return Identity{}, refused("its times are no numbers")
+		}
+	}
+	for _, name := range []string{"exp", "iat"} {
+		if times[name] == nil {
+			return Identity{}, refused("it does not say %s", name)
 		}
 	}
 	now := i.Now()
-	id := Identity{Subject: t.Subject, IssuedAt: moment(*claims.Issued), Until: moment(*claims.Expires).Add(Leeway)}
+	id := Identity{Subject: subject, IssuedAt: moment(*times["iat"]), Until: moment(*times["exp"]).Add(Leeway)}
 	switch {
-	case id.Subject == "":
-		return Identity{}, refused("it does not say sub")
 	case !now.Before(id.Until):
-		return Identity{}, fault.New(fault.TokenExpired, "The token's time is over. Get a new one from the issuer.").With("expires_at", event.Timestamp(moment(*claims.Expires)))
+		return Identity{}, fault.New(fault.TokenExpired, "The token's time is over. Get a new one from the issuer.").With("expires_at", event.Timestamp(moment(*times["exp"])))
 	case now.Add(Leeway).Before(id.IssuedAt):
 		return Identity{}, refused("it was issued in the future (iat); compare the clocks of issuer and gate")
-	case claims.NotUntil != nil && now.Add(Leeway).Before(moment(*claims.NotUntil)):
+	case times["nbf"] != nil && now.Add(Leeway).Before(moment(*times["nbf"])):
 		return Identity{}, refused("it is not good yet (nbf)")
 	}
 	return id, nil

@@ -127,6 +127,23 @@ func TestATokenThatSaysTheWrongThingIsRefused(t *testing.T) {
 		}
 		r.refuses(t, code, r.Token("client-7", c.claims), c.words)
 	}
+	// Names are what they are, and stand once: encoding/json would take the last of those that look alike.
+	for words, changed := range map[string]map[string]any{
+		"does not say sub": {"sub": nil, "Sub": "client-8"}, "does not say exp": {"exp": nil, "EXP": at.Add(time.Hour).Unix()}, "does not say iat": {"iat": nil, "Iat": at.Unix()},
+	} {
+		r.refuses(t, fault.CredentialsInvalid, r.Token("client-7", changed), words)
+	}
+	for _, c := range []map[string]any{{"aud": "https://other.example.com", "AUD": fixture.Audience}, {"iss": "https://other.example.com", "ISS": r.URL}, {"iss": nil, "Iſs": r.URL}} {
+		_, err := r.checks.Verify(context.Background(), r.Token("client-7", c))
+		require.Equal(t, fault.CredentialsInvalid, fault.CodeOf(err), "%v", c)
+	}
+	id, err := r.checks.Verify(context.Background(), r.Token("client-7", map[string]any{"SUB": "client-8", "ſub": "client-9", "EXP": 1, "IAT": 1, "Nbf": 1e12}))
+	require.NoError(t, err)
+	require.Equal(t, "client-7", id.Subject)
+	claims, err := json.Marshal(r.Claims("client-7"))
+	require.NoError(t, err)
+	twice := json.RawMessage(strings.Replace(string(claims), "{", `{"sub":"client-8",`, 1))
+	r.refuses(t, fault.CredentialsInvalid, fixture.Sign(t, r.Key(), twice, nil), "a claim twice")
 	require.NotContains(t, r.said.String(), "eyJ", "tokens are not logged")
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -271,6 +272,12 @@ func TestAJWTIsNoOperatorTokenAndAnIssuerThatIsDownStopsNobodyElse(t *testing.T)
 	require.Equal(t, http.StatusUnauthorized, w.do(t, http.MethodGet, "/subjects", nil).status, "anybody sees the subjects")
 	require.Equal(t, http.StatusUnauthorized, w.do(t, http.MethodGet, "/subjects", nil, "X-Api-Key: "+w.key).status, "a project's key sees the subjects of all")
 	require.Equal(t, http.StatusOK, w.query(t, ask("SELECT 1")).status)
+	for _, header := range []string{"X-Authorization: Bearer ", "Proxy-Authorization: Bearer ", "X-Agent-Token: ", "X-GATE-Operator-Token: ", "Cookie: token="} { // it is not taken for absent
+		require.Equal(t, http.StatusUnauthorized, w.do(t, http.MethodPost, "/query", mustJSON(t, ask("SELECT 1")), header+token).status, header)
+	}
+	require.Equal(t, http.StatusOK, w.do(t, http.MethodPost, "/query", mustJSON(t, ask("SELECT 1")), "X-Assertion: "+i.Token("client-7", map[string]any{"iss": "https://proxy.example.com"})).status, "one of somebody else's issuer is none of ours")
+	spaced := strings.Replace(token, token[:strings.Index(token, ".")], base64.RawURLEncoding.EncodeToString([]byte(`{ "alg":"ES256"}`)), 1)
+	require.Equal(t, "issuer_unavailable", w.as(t, spaced, ask("SELECT 1")).text(t, "error_code"), "a JWT begins with a brace, and with white space behind it")
 
 	for _, bad := range [][]string{{"GATE_AGENT_OIDC_ISSUER=https://login.example.com"}, {"GATE_AGENT_OIDC_AUDIENCE=x"}, {"GATE_AGENT_OIDC_AUDIENCE=x", "GATE_AGENT_OIDC_ISSUER=http://login.example.com"},
 		{"GATE_MCP_PUBLIC_URL=https://gate.example.com/other"}, {"GATE_AGENT_OIDC_CA_BUNDLE_PATH=/nowhere"},

@@ -44,7 +44,7 @@ var arrows = map[string][]string{
 	"sqlgate/policyfolder": {"commands/fault", "sqlgate/policy"},
 	"sqlgate/replay":       {"eventlog/event", "sqlgate/classify", "sqlgate/catalog", "sqlgate/policy", "sqlgate/agentrules"},
 	"sqlgate/pgexec":       {"commands/fault", "sqlgate/tlsfiles", "sqlgate/scram"},
-	"sqlgate":              {"sqlgate/agentrules", "commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/catalog", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec", "sqlgate/scram"},
+	"sqlgate":              {"sqlgate/agentrules", "commands/fault", "eventlog/event", "projections", "commands", "sqlgate/classify", "sqlgate/catalog", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/replay", "sqlgate/pgexec", "sqlgate/scram", "sqlgate/lookalike"},
 
 	"sqlgate/pgwire": {"commands/fault", "sqlgate/tlsfiles", "sqlgate/scram", "sqlgate/policy", "sqlgate/pgexec", "sqlgate"},
 

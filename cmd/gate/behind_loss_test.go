@@ -33,6 +33,7 @@ type loss struct {
 	agents, tokens      [3]string // the first token was revoked after last, the second agent deactivated, the third one bound by a policy
 	newToken, newPolicy string
 	jwt                 string // of a subject that was bound to the third agent, and unbound after last
+	lost                string // a JWT whose binding and its end were lost
 }
 
 // beforeLoss makes such a folder; no gate runs in it.
@@ -41,7 +42,7 @@ func beforeLoss(t *testing.T) *loss {
 	l := &loss{key: agentctl.NewSecret(agentctl.KeyPrefix), copied: filepath.Join(t.TempDir(), "backup"), held: insertHeld("once")}
 	i := issuer.New(t)
 	l.settings = append(append([]string{"GATE_PROJECT_KEYS=shop/ops=" + l.key}, trusting(t, i)...), patience...)
-	l.jwt = i.Token("client-7")
+	l.jwt, l.lost = i.Token("client-7"), i.Token("client-8")
 	l.gateDir = newNotes(t)
 	w := l.start(t)
 	for i := range l.agents {
@@ -67,6 +68,9 @@ func beforeLoss(t *testing.T) *loss {
 	require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+l.agents[0]+"/tokens/"+list.Items[0].TokenID, "").status)
 	require.Equal(t, http.StatusOK, w.v1(t, http.MethodDelete, "/agents/"+l.agents[1], "").status)
 	w.apply(t, w.rule(t, "block", ""), l.agents[2])
+	w.unbind(t, subject)
+	subject = w.bind(t, l.agents[2], "client-8") // of which the backup knows nothing
+	require.Equal(t, http.StatusForbidden, w.as(t, l.lost, insertOpen("ended")).status)
 	w.unbind(t, subject)
 	for i, status := range []int{http.StatusUnauthorized, http.StatusUnauthorized, http.StatusForbidden} {
 		require.Equal(t, status, w.as(t, l.tokens[i], insertOpen("ended")).status)
@@ -113,6 +117,8 @@ func (l *loss) takenBack(t *testing.T, said string) {
 	requireFault(t, w.as(t, l.jwt, insertOpen("ended")), http.StatusUnauthorized, "token_revoked")
 	w.bind(t, l.agents[2], "client-7")
 	requireFault(t, w.as(t, l.jwt, insertOpen("ended")), http.StatusUnauthorized, "token_revoked")
+	w.bind(t, l.agents[2], "client-8")
+	requireFault(t, w.as(t, l.lost, insertOpen("ended")), http.StatusUnauthorized, "token_revoked")
 	w.end(t)
 
 	w = l.start(t) // what was taken back since stays so

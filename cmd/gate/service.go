@@ -451,8 +451,10 @@ func (g *service) openAPI(ctx context.Context) (err error) {
 	}
 	conventions := httpd.Options{
 		Logger: g.log, MaxBodyBytes: s.MaxBodyBytes, Operators: operators, Limiter: g.limiter, Proxies: proxies, Names: names,
-		AgentJWTs:  g.agents.Issuer != nil,
 		OnIncident: gateapi.OnIncident(g.commands, g.log),
+	}
+	if g.agents.Issuer != nil {
+		conventions.AgentIssuer = g.agents.Issuer.URL
 	}
 	if g.signer != nil {
 		conventions.Earned = gateapi.Receipts(g.log)

@@ -81,13 +81,14 @@ var agentToken = regexp.MustCompile(httpd.AgentTokenPrefix + "[0-9A-Za-z]{36}")
 // whatever its scheme and also when it is empty; a key that stands in for it; a
 // token in another header or in a second one. Who sends it relies on the agent's
 // rules, so it is not taken for absent.
-func misplacedToken(h http.Header, read, operators bool) bool {
+func misplacedToken(c *httpd.Call, read bool) bool {
+	h, operators := c.Request.Header, c.BearerIsOperators()
 	if len(h["Authorization"]) > 1 || len(h["Authorization"]) == 1 && !read && !operators || len(h["X-Api-Key"]) > 0 && !read {
 		return true
 	}
 	for name, values := range h {
 		for _, value := range values {
-			if (name != "Authorization" || !read) && agentToken.MatchString(value) || name != "Authorization" && strings.HasSuffix(name, "Authorization") && strings.Contains(value, httpd.AgentTokenPrefix) {
+			if (name != "Authorization" || !read) && (agentToken.MatchString(value) || c.HoldsAgentJWT(value)) || name != "Authorization" && strings.HasSuffix(name, "Authorization") && strings.Contains(value, httpd.AgentTokenPrefix) {
 				return true
 			}
 		}
@@ -132,7 +133,7 @@ func (a *api) queryRequest(c *httpd.Call, body *queryBody) (*sqlgate.Request, er
 	if !c.BearerIsOperators() {
 		r.AgentToken = c.AgentCredential()
 	}
-	if misplacedToken(c.Request.Header, r.AgentToken != "", c.BearerIsOperators()) {
+	if misplacedToken(c, r.AgentToken != "") {
 		r.AgentToken = httpd.AgentTokenPrefix // none that is good: it is refused with evidence
 	} else if r.Operator, err = c.OperatorLabel(); err != nil && fault.CodeOf(err) != fault.UnauthorizedOperator {
 		return nil, err // a wrong operator token is recorded and counted, and the statement is anybody's (spec/decisions.md part 2)

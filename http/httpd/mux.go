@@ -54,7 +54,7 @@ type Options struct {
 	MaxBodyBytes int64            // DefaultMaxBody
 	Operators    *Operators       // nil: every operator endpoint answers 401
 	Limiter      *Limiter         // nil: failed operator logins are not counted
-	AgentJWTs    bool             // agents show JWTs, which are no operator tokens
+	AgentIssuer  string           // URL of the issuer whose JWTs agents show, which are no operator tokens; "" = they show none
 	Proxies      *Proxies         // nil: no forwarded address is believed
 	Now          func() time.Time // time.Now
 	NotFound     Handler          // what answers a path without a route; nil: the error object
@@ -76,25 +76,25 @@ type Options struct {
 
 // A Mux routes requests to handlers and keeps the conventions around them.
 type Mux struct {
-	router     *httprouter.Router
-	log        *slog.Logger
-	maxBody    int64
-	operators  *Operators
-	limiter    *Limiter
-	agentJWTs  bool
-	proxies    *Proxies
-	now        func() time.Time
-	names      *Names
-	pages      bool
-	headers    map[string][]string
-	onIncident func(context.Context, Report)
-	earned     func(context.Context) (context.Context, func(http.Header))
-	large      Shares // answers to GET that are larger than a socket takes
-	unread     *Slots // bytes of such answers to other requests
-	bodies     *Slots // bytes of request bodies
-	reads      *turns // of clients whose GETs are worked on
-	routes     []Route
-	stamps     []stamp
+	router      *httprouter.Router
+	log         *slog.Logger
+	maxBody     int64
+	operators   *Operators
+	limiter     *Limiter
+	agentIssuer string
+	proxies     *Proxies
+	now         func() time.Time
+	names       *Names
+	pages       bool
+	headers     map[string][]string
+	onIncident  func(context.Context, Report)
+	earned      func(context.Context) (context.Context, func(http.Header))
+	large       Shares // answers to GET that are larger than a socket takes
+	unread      *Slots // bytes of such answers to other requests
+	bodies      *Slots // bytes of request bodies
+	reads       *turns // of clients whose GETs are worked on
+	routes      []Route
+	stamps      []stamp
 }
 
 // A stamp is a header that every answer under a prefix carries.
@@ -117,7 +117,7 @@ type Handler func(c *Call) error
 
 // NewMux makes a Mux without routes.
 func NewMux(o Options) *Mux {
-	m := &Mux{log: o.Logger, maxBody: o.MaxBodyBytes, operators: o.Operators, limiter: o.Limiter, agentJWTs: o.AgentJWTs,
+	m := &Mux{log: o.Logger, maxBody: o.MaxBodyBytes, operators: o.Operators, limiter: o.Limiter, agentIssuer: o.AgentIssuer,
 		proxies: o.Proxies, names: o.Names, pages: o.Pages, headers: map[string][]string{"X-Content-Type-Options": {"nosniff"}},
 		now: o.Now, onIncident: o.OnIncident, earned: o.Earned, router: httprouter.New(), large: NewShares(maxLarge, maxLargeEach), unread: NewSlots(maxUnread, maxUnreadEach)}
 	if o.Headers == nil {

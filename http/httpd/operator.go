@@ -3,8 +3,11 @@ package httpd
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"writegate/commands/fault"
@@ -117,13 +120,33 @@ const AgentTokenPrefix = "wga_"
 // isJWT tells a JWT by its form: three parts, of which the first is the base64url of a JSON
 // object (RFC 7515 section 7.1).
 func isJWT(token string) bool {
-	return strings.HasPrefix(token, "eyJ") && strings.Count(token, ".") == 2
+	return (strings.HasPrefix(token, "ey") || strings.HasPrefix(token, "ew")) && strings.Count(token, ".") == 2 // {" or { and white space
+}
+
+var jwtWithin = regexp.MustCompile(`e[yw][\w-]+\.([\w-]+)\.[\w-]+`)
+
+// HoldsAgentJWT tells whether a text holds a JWT that says that the issuer of agents' tokens made it,
+// whoever did. JWTs of others stand in headers of proxies.
+func (c *Call) HoldsAgentJWT(text string) bool {
+	if c.mux.agentIssuer == "" {
+		return false
+	}
+	for _, found := range jwtWithin.FindAllStringSubmatch(text, 8) {
+		claims, err := base64.RawURLEncoding.DecodeString(found[1])
+		var said struct {
+			Issuer string `json:"iss"`
+		}
+		if err == nil && json.Unmarshal(claims, &said) == nil && said.Issuer == c.mux.agentIssuer {
+			return true
+		}
+	}
+	return false
 }
 
 // AgentCredential is the bearer token of a request where it is one of an agent: a token, or
 // a JWT where the gate takes those; "" where it is none.
 func (c *Call) AgentCredential() string {
-	if token := c.Bearer(); strings.HasPrefix(token, AgentTokenPrefix) || c.mux.agentJWTs && isJWT(token) {
+	if token := c.Bearer(); strings.HasPrefix(token, AgentTokenPrefix) || c.mux.agentIssuer != "" && isJWT(token) {
 		return token
 	}
 	return ""
