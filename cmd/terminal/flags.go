@@ -19,7 +19,7 @@ func FilledIn(cmd *cobra.Command, meaningful ...string) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		empty := f.Value.Type() == "string" && f.Value.String() == ""
 		if list, ok := f.Value.(pflag.SliceValue); ok {
-			empty = slices.Contains(list.GetSlice(), "")
+			empty = len(list.GetSlice()) == 0 || slices.Contains(list.GetSlice(), "")
 		}
 		if empty && err == nil && !slices.Contains(meaningful, f.Name) {
 			err = fmt.Errorf("--%s is given without a value; give one, or leave the flag out", f.Name)
