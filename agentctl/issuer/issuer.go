@@ -35,6 +35,7 @@ const (
 	maxKeys      = 64
 	maxToken     = 16 << 10 // bytes
 	leastRSA     = 2048     // bits
+	mostRSA      = 8192     // bits: what a check costs grows with their square, and anybody may ask for one
 )
 
 // algorithms are those that a token may be signed with.

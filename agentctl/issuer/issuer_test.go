@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"net/http"
 	"strings"
 	"sync"
@@ -218,7 +219,8 @@ func TestKeysThatAreUnfitAreIgnored(t *testing.T) {
 	require.NoError(t, err)
 	oct := jose.JSONWebKey{Key: []byte("a secret that everybody can read"), KeyID: "oct", Algorithm: "HS256", Use: "sig"}
 	key := r.Key()
-	set := []any{jose.JSONWebKey{Key: weak.Public(), KeyID: "weak", Algorithm: "RS256"}, jose.JSONWebKey{Key: forEncryption.Public(), KeyID: "enc", Use: "enc"}, oct,
+	huge := &rsa.PublicKey{N: new(big.Int).SetBit(big.NewInt(1), 9000, 1), E: 65537}
+	set := []any{jose.JSONWebKey{Key: weak.Public(), KeyID: "weak", Algorithm: "RS256"}, jose.JSONWebKey{Key: huge, KeyID: "huge", Algorithm: "RS256"}, jose.JSONWebKey{Key: forEncryption.Public(), KeyID: "enc", Use: "enc"}, oct,
 		map[string]any{"kty": "later", "kid": "x"}, key.Public()}
 	r.Answer("/keys", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"keys": set})

@@ -125,7 +125,7 @@ func usable(k *jose.JSONWebKey) bool {
 		return false
 	}
 	public, isRSA := k.Key.(*rsa.PublicKey)
-	return !isRSA || public.N.BitLen() >= leastRSA
+	return !isRSA || public.N.BitLen() >= leastRSA && public.N.BitLen() <= mostRSA
 }
 
 // get reads a JSON document. A redirect is refused: an issuer's documents are where it says.

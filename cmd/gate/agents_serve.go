@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"time"
 
 	"writegate/agentctl"
@@ -84,7 +85,7 @@ func (s *settings) agentIssuerFaults() (faults []string) {
 	}
 	if s.MCPPublicURL != "" {
 		u, err := url.Parse(s.MCPPublicURL)
-		if err != nil || u.Scheme != "https" && (u.Scheme != "http" || s.Profile == profileProduction) || u.Host == "" || u.User != nil || u.Path != mcpapi.Path || s.MCPPublicURL != u.Scheme+"://"+u.Host+u.Path {
+		if err != nil || u.Scheme != "https" && (u.Scheme != "http" || s.Profile == profileProduction) || u.Host == "" || strings.ContainsAny(u.Host, `"\'<> `) || u.User != nil || u.Path != mcpapi.Path || s.MCPPublicURL != u.Scheme+"://"+u.Host+u.Path {
 			faults = append(faults, "GATE_MCP_PUBLIC_URL must be the https URL by which agents call POST /mcp, such as https://gate.example.com/mcp")
 		}
 	}

@@ -144,9 +144,12 @@ func ofAnotherLog(pointer string, most, last uint64) error {
 	return fault.Of(agentctl.InvalidFields(agentctl.FieldError{Pointer: pointer, Message: httpd.OfAnotherLog(most)})).With("last_seq", last)
 }
 
-// good refuses a call whose credential ended meanwhile.
+// good refuses a call whose credential ended meanwhile, or speaks for somebody else by now.
 func (a *api) good(c *call) error {
-	_, err := a.Agents.Authenticate(c.Request.Context(), c.Bearer(), c.Request.Header.Get("X-Api-Key"))
+	caller, err := a.Agents.Authenticate(c.Request.Context(), c.Bearer(), c.Request.Header.Get("X-Api-Key"))
+	if err == nil && (caller.AgentID != c.caller.AgentID || caller.Project != c.caller.Project) {
+		err = fault.New(fault.TokenRevoked, "The credential speaks for another agent now. Connect again.")
+	}
 	return err
 }
 
