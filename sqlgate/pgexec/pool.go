@@ -141,14 +141,18 @@ type Meaning struct {
 // reads refuses a statement that means something else on this connection's server than on
 // that by which it was judged. It sends nothing of the client's, and nothing at all but
 // where types were named by another server, or before this one was started. Where the
-// connection breaks meanwhile, the lease is broken.
+// connection breaks meanwhile, the lease is broken; where another connection may do better, it is outdated.
 func (l *lease) reads(ctx context.Context, m Meaning) error {
 	if m.Major != 0 && m.Major != l.major {
 		return fault.New(fault.DBUnavailable, "The database is PostgreSQL %d now, and the statement was read as PostgreSQL %d would read it. Nothing was executed; send it again, a prepared one from its PREPARE on.", l.major, m.Major).
 			With("reason", "server_major").With("server_major", l.major)
 	}
-	if len(m.Words) > 0 && !l.pool.callsAlike(l.life, m.Words, m.Calls) {
-		return replacedFault("what a word behind a dot calls is not known to be the same there")
+	if len(m.Words) > 0 {
+		calls := l.pool.newestCalls(func(of string) bool { return of == l.life })
+		l.outdated = l.outdated || calls == nil // of a server that has not been looked at since others were: a new connection looks
+		if calls == nil || slices.ContainsFunc(m.Words, func(word string) bool { return calls[word] != m.Calls[word] }) {
+			return replacedFault("what a word behind a dot calls is not known to be the same there")
+		}
 	}
 	if m.Types.Server == "" || m.Types.Server == l.life {
 		return nil
@@ -166,13 +170,6 @@ func (l *lease) reads(ctx context.Context, m Meaning) error {
 func replacedFault(why string) error {
 	return fault.New(fault.DBUnavailable, "The database server is another one now than that by which the statement was judged, or was started again: %s. Nothing was executed; send it again, a prepared one from its PREPARE on.", why).
 		With("reason", "server_replaced")
-}
-
-// callsAlike tells whether words that stand behind a dot call the same at a server, as it
-// was last looked at.
-func (p *pool) callsAlike(life string, words []string, judged map[string]ColumnCall) bool {
-	calls := p.newestCalls(func(of string) bool { return of == life })
-	return calls != nil && !slices.ContainsFunc(words, func(word string) bool { return calls[word] != judged[word] })
 }
 
 // acquire leases a connection that is alive, clean, and that nothing is known against.

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"writegate/commands/fault"
+	"writegate/fixtures/faultproxy"
 	"writegate/fixtures/postgres"
 )
 
@@ -351,4 +352,38 @@ func TestAConnectionEndsBehindMuchWork(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, writer, tx.lease.upstream.BackendPID, "a write")
 	tx.Rollback()
+}
+
+// Two servers may be well, a primary and its standby, and connections to both be in one pool: what
+// was learnt of the one keeps nothing from the other.
+func TestConnectionsToTwoServersServeSideBySide(t *testing.T) {
+	one, other := postgres.ClusterForTest(t, nil), postgres.ClusterForTest(t, nil)
+	proxy := faultproxy.Start(t, one.URL("postgres"))
+	db, err := Open(Config{URL: proxy.URL(), TLS: TLSConfig{Mode: TLSDisable}, PoolMax: 2, AcquireTimeout: time.Minute}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	defer closeWithin(t, db)
+	st := &Statement{SQL: "SELECT t.a FROM (SELECT 1 AS a) AS t", Meaning: Meaning{Words: []string{"a"}}}
+	for _, to := range []*postgres.Cluster{other, one} {
+		first, err := db.reader.acquire(t.Context())
+		require.NoError(t, err)
+		proxy.Lead(t, to.URL("postgres"))
+		second, err := db.reader.acquire(t.Context()) // one that is there, or a new one
+		require.NoError(t, err)
+		second.broken = true
+		second.release()
+		second, err = db.reader.acquire(t.Context())
+		require.NoError(t, err)
+		require.NotEqual(t, first.life, second.life)
+		second.release()
+		first.release()
+		for range 4 {
+			r, err := db.BeginRead(t.Context(), st, Limits{})
+			require.NoError(t, err)
+			_, err = r.Run(t.Context(), "e", *st, db.NewRows(0))
+			require.NoError(t, err)
+			tx, err := db.Begin(t.Context(), BeginOptions{Meaning: st.Meaning})
+			require.NoError(t, err)
+			tx.Rollback()
+		}
+	}
 }

@@ -21,13 +21,20 @@ type Reading struct {
 // comes of it is run or released. A server on which the statement means something else than
 // it was judged by is an error.
 func (db *DB) BeginRead(ctx context.Context, st *Statement, lim Limits) (*Reading, error) {
-	l, err := db.reader.acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := l.reads(ctx, st.Meaning); err != nil {
+	var l *lease
+	for renewed := 0; ; renewed++ {
+		var err error
+		if l, err = db.reader.acquire(ctx); err != nil {
+			return nil, err
+		}
+		if err = l.reads(ctx, st.Meaning); err == nil {
+			break
+		}
+		outdated := l.outdated
 		l.release()
-		return nil, err
+		if !outdated || renewed == cap(db.reader.slots) {
+			return nil, err
+		}
 	}
 	return &Reading{db, l, Dispatch{Upstream: l.upstream, Limits: lim, Settings: l.settings(db.bound(lim), st.Trace, st.Settings)}}, nil
 }
