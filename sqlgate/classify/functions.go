@@ -130,6 +130,9 @@ func onFuncCall(w *walk, i int32) {
 		return
 	}
 	w.call(f, i)
+	if parsesXML[f.name] {
+		w.callSignal(SignalDelayFunction, f.name, i)
+	}
 	switch f.setting {
 	case readsSetting:
 		if setting, ok := w.argumentText(i, 0); !ok || w.t.secretSetting(setting) {
@@ -226,11 +229,14 @@ func onXMLTable(w *walk, i int32) {
 	w.callSignal(SignalDelayFunction, "xmltable", i)
 }
 
-// onXMLSerialize sees the INDENT of 16 and later: libxml writes out a buffer then that it could not make larger.
-func onXMLSerialize(w *walk, i int32) {
-	if w.has(i, "indent") {
-		w.callSignal(SignalDelayFunction, "xmlserialize", i)
-	}
+// parsesXML are the functions that have libxml parse. It does not look everywhere whether it got
+// memory: 2.9.4, which builds of 16 to 18 bring, ends the server where it does not.
+var parsesXML = map[string]bool{"xml": true, "xml_in": true, "xml_is_well_formed": true, "xml_is_well_formed_content": true, "xml_is_well_formed_document": true,
+	"xmlagg": true, "xmlcomment": true, "xmlconcat2": true, "xmltext": true, "xmlvalidate": true}
+
+// onXML sees what else has libxml parse, or write: XMLPARSE, XMLELEMENT and the like, IS DOCUMENT, XMLSERIALIZE.
+func onXML(w *walk, i int32) {
+	w.callSignal(SignalDelayFunction, "xml", i)
 }
 
 // onCollate sees a collation of ICU by its name, as initdb makes them. ICU, as libxml, does
@@ -335,6 +341,9 @@ func onTypeName(w *walk, i int32) {
 		cast := w.owner(i)
 		path, constant := w.constantText(w.child(cast, "arg"))
 		w.judgeJSONPath(path, constant && w.is(cast, "TypeCast") && !w.has(i, "arrayBounds"), i)
+	}
+	if w.isTypeNamed(i, "xml") && !w.isNewColumn(w.owner(i)) {
+		w.callSignal(SignalDelayFunction, "xml", i)
 	}
 	schema, name := w.qualified(i, "names")
 	isSerial := len(schema) == 0 && serials[string(name)] && w.isNewColumn(w.owner(i))

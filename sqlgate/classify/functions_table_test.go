@@ -98,7 +98,7 @@ func TestEveryNameOfTheTableIsCalledAsItsVerdictSays(t *testing.T) {
 				names = []string{"information_schema." + name}
 			}
 			quoted := names[0]
-			want := r[1] == "safe" && v.in(major) && !strings.HasPrefix(r[2], "setting_") && !strings.HasPrefix(r[0], "jsonb_path_") && !strings.Contains(r[0], "_populate_")
+			want := r[1] == "safe" && v.in(major) && !strings.HasPrefix(r[2], "setting_") && !strings.HasPrefix(r[0], "jsonb_path_") && !strings.Contains(r[0], "_populate_") && !parsesXML[r[0]]
 			forms, err := parseForms(r[6], v)
 			require.NoError(t, err)
 			require.NotEmpty(t, forms, r[0])

@@ -295,6 +295,7 @@ func sampleTexts(t testing.TB) []string {
 	}
 	all = append(all, neverSafe(t)...)
 	all = append(all, grammarTexts(t)...)
+	all = append(all, `SELECT XMLELEMENT(NAME a, XMLATTRIBUTES (1 AS b), XMLFOREST (2 AS c)), XMLSERIALIZE(CONTENT '<a/>'::xml AS text), '<a/>'::xml IS DOCUMENT FROM t`)
 	return slices.Concat(all, ordinaryReads, readsOf16)
 }
 

@@ -26,7 +26,7 @@ func init() {
 		"SubLink": onSubLink, "SortBy": onSortBy, "TypeName": onTypeName, "RangeTableSample": onSample,
 		"RangeVar": onRangeVar, "CommonTableExpr": onCTE, "IntoClause": onInto,
 		"LockingClause": onLocking, "CollateClause": onCollate, "ParamRef": onParam, "CurrentOfExpr": onCurrentOf,
-		"RangeSubselect": onRangeItem, "RangeFunction": onRangeItem, "RangeTableFunc": onXMLTable, "XmlSerialize": onXMLSerialize, "JoinExpr": onRangeItem,
+		"RangeSubselect": onRangeItem, "RangeFunction": onRangeItem, "RangeTableFunc": onXMLTable, "XmlSerialize": onXML, "XmlExpr": onXML, "JoinExpr": onRangeItem,
 		"ObjectWithArgs": onObjectWithArgs, "AlterTableCmd": onAlterTableCmd, "Constraint": onConstraint,
 		"IndexElem": onIndexElem, "PartitionElem": onIndexElem,
 	}
