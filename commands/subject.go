@@ -135,7 +135,7 @@ func (r *BindSubject) check() error {
 }
 
 func validSubject(s string) bool {
-	return s != "" && len(s) <= MaxSubjectBytes && utf8.ValidString(s) && strings.TrimSpace(s) == s &&
+	return s != "" && len(s) <= MaxSubjectBytes && utf8.ValidString(s) && !strings.ContainsRune(s, utf8.RuneError) && strings.TrimSpace(s) == s &&
 		!strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f })
 }
 

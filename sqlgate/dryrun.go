@@ -267,7 +267,8 @@ func (g *Gate) dryRun(ctx context.Context, s *submission) (*Answer, error) {
 	case err != nil:
 		return nil, g.notDispatched(ctx, s, err)
 	}
-	defer d.Rollback()                                                                    // does nothing once it has ended
+	defer d.Rollback() // does nothing once it has ended
+
 	recorded, err := g.recordDecision(ctx, s, s.dispatch(event.PathDryRun, d.Dispatch())) // COMMIT POINT of the log
 	if err != nil {
 		return nil, err

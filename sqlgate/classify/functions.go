@@ -30,7 +30,7 @@ const (
 // strictSignals and forbiddenSignals say what a verdict raises, by the first
 // word of its reason (design/classification.md part 8).
 var strictSignals = map[string]string{
-	"sequence_write": SignalSequenceChange, "advisory_lock": SignalAdvisoryLock, "sleep_dos": SignalDelayFunction, "xpath": SignalDelayFunction,
+	"sequence_write": SignalSequenceChange, "advisory_lock": SignalAdvisoryLock, "sleep_dos": SignalDelayFunction, "xpath": SignalDelayFunction, "xml": SignalDelayFunction,
 	"notify": SignalSessionChange, "session_state": SignalSessionChange, "snapshot_export": SignalSessionChange,
 	"info_exposure": SignalSecretCatalogRead, "type_input_user_code": SignalUnknownFunction,
 }
@@ -130,9 +130,6 @@ func onFuncCall(w *walk, i int32) {
 		return
 	}
 	w.call(f, i)
-	if parsesXML[f.name] {
-		w.callSignal(SignalDelayFunction, f.name, i)
-	}
 	switch f.setting {
 	case readsSetting:
 		if setting, ok := w.argumentText(i, 0); !ok || w.t.secretSetting(setting) {
@@ -229,12 +226,9 @@ func onXMLTable(w *walk, i int32) {
 	w.callSignal(SignalDelayFunction, "xmltable", i)
 }
 
-// parsesXML are the functions that have libxml parse. It does not look everywhere whether it got
-// memory: 2.9.4, which builds of 16 to 18 bring, ends the server where it does not.
-var parsesXML = map[string]bool{"xml": true, "xml_in": true, "xml_is_well_formed": true, "xml_is_well_formed_content": true, "xml_is_well_formed_document": true,
-	"xmlagg": true, "xmlcomment": true, "xmlconcat2": true, "xmltext": true, "xmlvalidate": true}
-
-// onXML sees what else has libxml parse, or write: XMLPARSE, XMLELEMENT and the like, IS DOCUMENT, XMLSERIALIZE.
+// onXML sees what has libxml parse, or write, besides functions: XMLPARSE, XMLELEMENT and the like, IS DOCUMENT,
+// XMLSERIALIZE. It does not look everywhere whether it got memory: 2.9.4, which builds of 16 to 18 bring, ends
+// the server where it did not.
 func onXML(w *walk, i int32) {
 	w.callSignal(SignalDelayFunction, "xml", i)
 }

@@ -264,7 +264,7 @@ func (d *DryRun) Run(ctx context.Context, st Statement) (Result, *DryReport, err
 	}
 	if !ok {
 		if r.refused != nil && r.fault == nil && fault.CodeOf(f) == fault.DBQueryFailed {
-			f = d.refusedFault(r.refused)
+			f = dryRefusedFault(r.refused)
 		}
 		res, f = tx.fail(res, f)
 		return res, nil, f
@@ -291,9 +291,9 @@ func (d *DryRun) Run(ctx context.Context, st Statement) (Result, *DryReport, err
 	return res, report, nil
 }
 
-// refusedFault says of a refusal what its client may know: the server's words quote values, so a
+// dryRefusedFault says of a refusal what its client may know: the server's words quote values, so a
 // cast of what somebody else's rows hold would tell them.
-func (d *DryRun) refusedFault(e *pgconn.PgError) *fault.Fault {
+func dryRefusedFault(e *pgconn.PgError) *fault.Fault {
 	f := fault.New(fault.DBQueryFailed, "The database refused the statement (SQLSTATE %s), as it would now if it were sent. What it says of it may quote rows, which a dry run shows to no client.", e.Code).
 		With("sqlstate", e.Code).With("retryable", Retryable(e.Code)).Because(quiet{e})
 	for key, value := range map[string]string{"constraint": e.ConstraintName, "table": e.TableName, "column": e.ColumnName} {
