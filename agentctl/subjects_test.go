@@ -1,6 +1,7 @@
 package agentctl
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -63,4 +64,18 @@ func TestABearerIsTheIssuersOnlyWhereThereIsOne(t *testing.T) {
 	_, err := w.AgentOf(t.Context(), "eyJhbGciOiJFUzI1NiJ9.e30.AAAA")
 	require.Equal(t, fault.CredentialsInvalid, fault.CodeOf(err))
 	require.False(t, w.takesJWT("eyJhbGciOiJFUzI1NiJ9.e30.AAAA"))
+}
+
+// What could be read as another subject, or can't be written as it is, is none that could be bound.
+func TestASubjectIsBoundAsItsTokensHaveIt(t *testing.T) {
+	w := begin(t)
+	agent := w.agent(t, "default")
+	bind := func(subject string) error {
+		_, err := w.Commands.BindSubject(t.Context(), &commands.BindSubject{AgentID: agent, Issuer: "https://login.example.com", Subject: subject, Scopes: defaultTokenScopes, Reason: "its workload", By: "ada"})
+		return err
+	}
+	for _, subject := range []string{"", " client", "client\n", "a\x00b", "\xff", "client \ufffd", strings.Repeat("x", commands.MaxSubjectBytes+1)} {
+		require.Equal(t, fault.ValidationFailed, fault.CodeOf(bind(subject)), "%q", subject)
+	}
+	require.NoError(t, bind("клиент 7 ſ"))
 }
