@@ -58,14 +58,15 @@ func TestTheEmbeddedTablesSayWhatWasReviewed(t *testing.T) {
 // PostgreSQL 15.
 var newAttributes = map[string]string{
 	"array_shuffle": "16", "random_normal": "16", "pg_stat_get_backend_subxact": "16", "pg_stat_get_xact_tuples_newpage_updated": "16",
-	"binary_upgrade_logical_slot_has_caught_up": "17",
+	"binary_upgrade_logical_slot_has_caught_up": "17", "xmltext": "17",
 	"uuidv7": "18", "pg_get_sequence_data": "18", "pg_restore_relation_stats": "18", "pg_restore_attribute_stats": "18",
 	"pg_stat_get_backend_io": "18", "pg_stat_get_backend_wal": "18", "pg_stat_reset_backend_stats": "18",
 }
 
 // The reviewed list is a lower bound: the servers know more, and
 // current_setting is safe by its argument, which a column hides.
-var moreAttributes = []string{"current_setting", "pg_get_function_sqlbody", "pg_get_functiondef", "pg_replication_origin_oid", "pg_tablespace_location", "plpgsql_inline_handler"}
+var moreAttributes = []string{"current_setting", "pg_get_function_sqlbody", "pg_get_functiondef", "pg_replication_origin_oid", "pg_tablespace_location", "plpgsql_inline_handler",
+	"xml_in", "xml_is_well_formed", "xml_is_well_formed_content", "xml_is_well_formed_document", "xmlagg", "xmlcomment"}
 
 func TestTheAttributeTableIsTheReviewedList(t *testing.T) {
 	rows, err := tsv(functionsTSV, 7)
