@@ -12,8 +12,9 @@ import (
 // for one that the server infers, as is one without a number; and the names,
 // schema.name, of such as are not built in. Each of these is a call of what the type
 // runs, as a cast in the text is. A key that is compared with a parameter of a type
-// that may be equal to several of its values binds no row: `where` says present.
-// Otherwise, and without names, the classification stays what it is.
+// that may be equal to several of its values binds no row: `where` says present. One of
+// type xml is parsed by libxml, as a cast has it (onXML). Otherwise, and without names,
+// the classification stays what it is.
 func (c Classification) WithTypes(types []uint32, names []string) Classification {
 	if slices.ContainsFunc(c.KeyParams, func(p KeyParam) bool { return !p.binds(types) }) {
 		c.Where = among(unkeyed(c.Where), []string{WherePresent})
@@ -22,6 +23,11 @@ func (c Classification) WithTypes(types []uint32, names []string) Classification
 	if c.Beyond != nil {
 		more := c.Beyond.WithTypes(types, nil)
 		c.Beyond = &more
+	}
+	if slices.ContainsFunc(types, func(t uint32) bool { return t == 142 || t == 143 }) { // XMLOID, and of its arrays
+		c.Fingerprint = otherFingerprint(c.Fingerprint, SignalDelayFunction, "xml")
+		c = c.withCallSignals(SignalDelayFunction, []string{"xml"})
+		c.Signals = firstSignals(c.Signals)
 	}
 	if len(names) == 0 {
 		return c
@@ -45,23 +51,28 @@ func (c Classification) WithCalls(names []string) Classification {
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	c.Fingerprint = otherFingerprint(c.Fingerprint, names...)
+	c = c.withCallSignals(SignalUnknownFunction, names[:min(len(names), maxFacts)])
+	c.Functions = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Functions, names))))
+	if len(c.Functions) > maxFacts {
+		c.Functions = c.Functions[:maxFacts:maxFacts]
+		c.RiskSignals = among(c.RiskSignals, []string{SignalOversizedFacts})
+		c.Signals = append(c.Signals, Signal{SignalOversizedFacts, severities[SignalOversizedFacts], "", c.Start})
+	}
+	c.Signals = firstSignals(c.Signals)
+	return c
+}
+
+// withCallSignals is what callSignal makes of a classification, but for the order of Signals.
+func (c Classification) withCallSignals(signal string, subjects []string) Classification {
 	c.SafeRead, c.Class = false, stricter(c.Class, ClassWrite)
 	if c.Run == RunReadFence {
 		c.Run = RunTransaction
 	}
-	signals := []string{SignalUnknownFunction}
-	c.Functions = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Functions, names))))
+	c.RiskSignals = among(c.RiskSignals, []string{signal})
 	c.Signals = slices.Clone(c.Signals)
-	for _, name := range names[:min(len(names), maxFacts)] {
-		c.Signals = append(c.Signals, Signal{SignalUnknownFunction, severities[SignalUnknownFunction], name, c.Start})
+	for _, subject := range subjects {
+		c.Signals = append(c.Signals, Signal{signal, severities[signal], subject, c.Start})
 	}
-	if len(c.Functions) > maxFacts {
-		c.Functions = c.Functions[:maxFacts:maxFacts]
-		signals = append(signals, SignalOversizedFacts)
-		c.Signals = append(c.Signals, Signal{SignalOversizedFacts, severities[SignalOversizedFacts], "", c.Start})
-	}
-	c.RiskSignals = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.RiskSignals, signals))))
-	c.Signals = firstSignals(c.Signals)
 	return c
 }
 

@@ -37,6 +37,20 @@ func TestTypesOfAMessageCountAsThoseOfTheText(t *testing.T) {
 		require.Equal(t, plain, plain.WithTypes(nil, nil))
 		require.Equal(t, got.Fingerprint, plain.WithTypes(nil, []string{"public.dom", "public.dom"}).Fingerprint)
 	}
+	for _, oid := range []uint32{142, 143} {
+		for _, pair := range [][2]string{{"SELECT $1", "SELECT $1::xml"}, {"UPDATE t SET a = $1 WHERE id = 7", "UPDATE t SET a = $1::xml WHERE id = 7"}, {"INSERT INTO t (id, a) VALUES (7, $1) ON CONFLICT (id) DO UPDATE SET a = excluded.a", "INSERT INTO t (id, a) VALUES (7, $1::xml) ON CONFLICT (id) DO UPDATE SET a = excluded.a"}} {
+			plain := classify(pair[0])
+			got, want := plain.WithTypes([]uint32{oid}, nil), classify(pair[1])
+			require.Equal(t, []string{SignalDelayFunction}, got.RiskSignals)
+			require.Equal(t, want.RiskSignals, got.RiskSignals)
+			require.Equal(t, []any{want.Class, want.Run, want.SafeRead, want.Where, want.Functions}, []any{got.Class, got.Run, got.SafeRead, got.Where, got.Functions})
+			require.Equal(t, [2]string{want.Signals[0].Signal, want.Signals[0].Subject}, [2]string{got.Signals[0].Signal, got.Signals[0].Subject})
+			require.NotEqual(t, plain.Fingerprint, got.Fingerprint)
+			require.Equal(t, plain, classify(pair[0]), "one that may be shared stays as it was")
+			more := plain.WithTypes([]uint32{oid}, []string{"public.dom"})
+			require.Equal(t, []string{SignalDelayFunction, SignalUnknownFunction}, more.RiskSignals)
+		}
+	}
 	many := make([]string, 300)
 	for i := range many {
 		many[i] = fmt.Sprintf("public.t%03d", i)
