@@ -233,10 +233,10 @@ func onXML(w *walk, i int32) {
 	w.callSignal(SignalDelayFunction, "xml", i)
 }
 
-// onCollate sees a collation of ICU by its name, as initdb makes them. ICU, as libxml, does
-// not look everywhere whether it got memory.
+// onCollate sees a collation of ICU by its name, as initdb makes them: of an expression, or of a
+// column that a call in FROM defines. ICU, as libxml, does not look everywhere whether it got memory.
 func onCollate(w *walk, i int32) {
-	if _, name := w.qualified(i, "collname"); w.child(i, "arg") >= 0 && (string(name) == "unicode" || bytes.HasSuffix(name, []byte("-x-icu"))) {
+	if _, name := w.qualified(i, "collname"); !w.isNewColumn(w.owner(i)) && (string(name) == "unicode" || bytes.HasSuffix(name, []byte("-x-icu"))) {
 		w.callSignal(SignalDelayFunction, string(name), i)
 	}
 }
