@@ -323,10 +323,17 @@ func (w *walk) isBuiltinType(i int32) bool {
 // isTypeNamed tells a type of the server's own by its name, arrays of it included.
 func (w *walk) isTypeNamed(i int32, want string) bool {
 	schema, name := w.qualified(i, "names")
+	name = bytes.TrimPrefix(name, []byte("_")) // as pg_type has an array
 	return (len(schema) == 0 || string(schema) == "pg_catalog") && string(name) == want
 }
 
-// onTypeName judges a type: one that is not built in runs its own code.
+// isArray tells an array of a type of the server's own: by its brackets, or by its own name.
+func (w *walk) isArray(i int32) bool {
+	_, name := w.qualified(i, "names")
+	return w.has(i, "arrayBounds") || bytes.HasPrefix(name, []byte("_"))
+}
+
+// onTypeName judges that is not built in runs its own code.
 func onTypeName(w *walk, i int32) {
 	if w.typeIsWord(i) {
 		return
@@ -334,7 +341,7 @@ func onTypeName(w *walk, i int32) {
 	if w.isTypeNamed(i, "jsonpath") {
 		cast := w.owner(i)
 		path, constant := w.constantText(w.child(cast, "arg"))
-		w.judgeJSONPath(path, constant && w.is(cast, "TypeCast") && !w.has(i, "arrayBounds"), i)
+		w.judgeJSONPath(path, constant && w.is(cast, "TypeCast") && !w.isArray(i), i)
 	}
 	if w.isTypeNamed(i, "xml") && !w.isNewColumn(w.owner(i)) {
 		w.callSignal(SignalDelayFunction, "xml", i)

@@ -31,7 +31,8 @@ func TestNoXPathIsASafeRead(t *testing.T) {
 	}
 	for _, sql := range []string{"SELECT '<a/>'::xml", "SELECT xml '<a/>'", "SELECT CAST(a AS xml[]) FROM t", "SELECT a IS DOCUMENT FROM t", "SELECT xmlparse(CONTENT a) FROM t", "SELECT xml_is_well_formed(a) FROM t", "SELECT pg_catalog.xml(a) FROM t",
 		"SELECT xmlelement(NAME a, b) FROM t", "SELECT xmlconcat(a, b), xmlforest(a) FROM t", "SELECT xmlagg(a) FROM t", "SELECT xmlcomment('a')", "SELECT xmlserialize(DOCUMENT a AS text) FROM t", "SELECT * FROM json_to_record(a) AS x(b xml)",
-		"SELECT xmlroot(a, version '1.0') FROM t", "SELECT xmlpi(NAME php)", "SELECT x FROM t WHERE x IS NOT DOCUMENT", "SELECT x.xml_is_well_formed FROM unnest(ARRAY['<a/>']) x"} {
+		"SELECT xmlroot(a, version '1.0') FROM t", "SELECT xmlpi(NAME php)", "SELECT x FROM t WHERE x IS NOT DOCUMENT", "SELECT x.xml_is_well_formed FROM unnest(ARRAY['<a/>']) x",
+		"SELECT '{<a/>}'::_xml", "SELECT pg_catalog._xml '{<a/>}'", "SELECT coalesce(NULL::_xml, '{<a/>}')", "SELECT * FROM json_to_record(a) AS x(b _xml)", "SELECT xml_out('<a/>')", "SELECT pg_catalog.xml_send('<a/>')"} {
 		c := mustClassify(t, tb, sql)
 		require.False(t, c.SafeRead, sql)
 		require.Contains(t, c.RiskSignals, SignalDelayFunction, sql)

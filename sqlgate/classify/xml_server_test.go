@@ -1,0 +1,58 @@
+package classify
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"writegate/fixtures/postgres"
+)
+
+// Each function and each type of the server's own is given a text that is no XML: what a server
+// refuses as such, it had libxml parse, and then the statement is no safe read.
+func TestNothingThatIsParsedAsXMLIsASafeRead(t *testing.T) {
+	conn, err := pgconn.Connect(t.Context(), postgres.ForTest(t))
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	major, _, _ := strings.Cut(conn.ParameterStatus("server_version"), ".")
+	number, err := strconv.Atoi(major)
+	require.NoError(t, err)
+	tb := newTestTables(t, Config{ServerMajor: number})
+	var statements []string
+	for _, name := range slices.Sorted(maps.Keys(tb.builtins.functions)) {
+		for arguments := 1; arguments <= 4; arguments++ {
+			statements = append(statements, `SELECT pg_catalog."`+name+`"(`+strings.TrimSuffix(strings.Repeat("'<a', ", arguments), ", ")+")")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(tb.builtins.types)) {
+		for _, sql := range []string{"SELECT '<a'::%", "SELECT '{<a}'::%", "SELECT '{<a}'::%[]", "SELECT * FROM json_to_record('{\"b\":\"<a\"}') AS x(b %)", "SELECT coalesce(NULL::%, '<a')", "SELECT coalesce(NULL::%, '{<a}')"} {
+			statements = append(statements, strings.ReplaceAll(sql, "%", `pg_catalog."`+name+`"`))
+		}
+	}
+	parsed := 0
+	for _, sql := range append(statements, "SELECT '<a'::xml", "SELECT xml_out('<a')") {
+		c, refused := classifyText(tb, sql)
+		if refused != nil {
+			continue
+		}
+		if !c.SafeRead && !strings.Contains(sql, "xml") {
+			continue // it may do anything
+		}
+		_, err := conn.Exec(t.Context(), sql).ReadAll()
+		var e *pgconn.PgError
+		if err != nil && !errors.As(err, &e) {
+			require.NoError(t, err, sql)
+		}
+		if e != nil && strings.HasPrefix(e.Code, "2200") && e.Code >= "2200L" && e.Code <= "2200T" { // the errors of XML
+			parsed++
+			require.False(t, c.SafeRead, "%s: %s", sql, e.Message)
+		}
+	}
+	require.Greater(t, parsed, 10)
+}
