@@ -156,8 +156,12 @@ func (s *submission) notDryRun() string {
 			return "it has the risk signal " + signal
 		}
 	}
-	if classify.NamesOf(s.statement().SQL).Unsure {
+	names := classify.NamesOf(s.statement().SQL)
+	if names.Unsure {
 		return "a name in the text is written in an unusual way"
+	}
+	if i := slices.IndexFunc(names.Words, func(word string) bool { return slices.Contains(versionColumns, word) }); i >= 0 {
+		return "it names the system column " + names.Words[i] + ", by which it could tell its dry run from its run, and do something else in that"
 	}
 	for _, name := range s.ofText().Functions {
 		if tellsSessions.MatchString(name) {
@@ -170,6 +174,10 @@ func (s *submission) notDryRun() string {
 // tellsSessions are the functions that tell of the session, such as its time limits: those of a
 // dry run are its own.
 var tellsSessions = regexp.MustCompile(`^(pg_catalog\.)?(pg_|txid_|inet_|current_setting$|current_query$)`)
+
+// versionColumns tell which version of a row stands where: a dry run leaves dead ones, and its
+// transaction in the rows that it touched.
+var versionColumns = []string{"cmax", "cmin", "ctid", "xmax", "xmin"}
 
 // ofText is what the text alone tells, without what stands in the database behind its names.
 func (s *submission) ofText() *classify.Classification {

@@ -323,6 +323,8 @@ func TestADryRunIsRefusedWithTheReason(t *testing.T) {
 		{"UPDATE other SET n = random() * 10", "not_plain", "volatile_function"},
 		{"UPDATE other SET n = 1 WHERE id IN (SELECT id FROM hub FOR UPDATE)", "not_plain", "row_locking"},
 		{"UPDATE other SET n = 1 WHERE current_setting('lock_timeout') = '100ms'", "not_plain", "it calls current_setting"},
+		{"UPDATE other SET n = CASE WHEN xmax::text = '0' THEN 1 ELSE 2 END", "not_plain", "it names the system column xmax"},
+		{"UPDATE other AS o SET n = 1 WHERE o.\"ctid\" = '(0,1)'", "not_plain", "it names the system column ctid"},
 		{"UPDATE other SET n = 1 WHERE pg_catalog.\"current_setting\"('statement_timeout') = '1s'", "not_plain", "it calls current_setting"},
 		{"UPDATE other SET n = pg_backend_pid()", "not_plain", "it calls pg_backend_pid"},
 		{"PREPARE p AS UPDATE other SET n = $1", "not_plain", "PREPARE"},
