@@ -427,6 +427,7 @@ func (q *quickstart) reached(tables []pgexec.Table) (reached []pgexec.Table, err
 
 // makeRoles makes both roles, unless others have their names.
 func (q *quickstart) makeRoles(ctx context.Context, owner, reader, writer string, files pgexec.TLSConfig, tables []pgexec.Table, environ *[]string) error {
+	again := q.has("database-password")
 	password, err := keptSecret(q.file("database-password"), randomText)
 	if err != nil {
 		return err
@@ -457,13 +458,14 @@ func (q *quickstart) makeRoles(ctx context.Context, owner, reader, writer string
 		": it may be another gate's, and is not changed. Give its URLs in GATE_DATABASE_URL and GATE_DATABASE_READ_URL, or other names with --roles")
 	if len(there) == 2 { // made by a run that did not come to its end?
 		mine, err := pgexec.OpenSetup(ctx, "the URL of "+writer, urls[quickWriter], files)
-		if err != nil {
-			if pgexec.Refused(err) {
-				err = theirs
-			}
+		switch {
+		case err == nil:
+			mine.Close()
+		case pgexec.Refused(err) || pgexec.AsksForNothing(err) && !again:
+			return theirs
+		case !pgexec.AsksForNothing(err):
 			return err
 		}
-		mine.Close()
 	} else if len(there) == 1 {
 		return theirs
 	}
@@ -482,6 +484,24 @@ func (q *quickstart) makeRoles(ctx context.Context, owner, reader, writer string
 	q.say("", "made; their password is in %s", q.file("database-password"))
 	for _, statement := range refused {
 		q.say("", "note: %s may not run: %s", q.setup.Role, statement)
+	}
+	mine, err := pgexec.OpenSetup(ctx, "the URL of "+writer, urls[quickWriter], files)
+	switch {
+	case err == nil:
+		mine.Close()
+	case pgexec.AsksForNothing(err): // and the gate sends no password to a server that asks for none
+		q.say("", "note: this server lets in whoever names a role, and asks for no password (trust in pg_hba.conf). So does it the gate, and anybody beside it:")
+		q.say("", "before more than a try, have it ask for scram-sha-256, and put the password into the URLs in %s and %s", q.file(quickReader), q.file(quickWriter))
+		for file, role := range map[string]string{quickReader: reader, quickWriter: writer} {
+			u, err := url.Parse(urls[file])
+			if err != nil {
+				return err // it was written above
+			}
+			u.User = url.User(role)
+			urls[file] = u.String()
+		}
+	default:
+		return err
 	}
 	for file, text := range urls {
 		if _, err := keptSecret(q.file(file), func() string { return text }); err != nil {

@@ -415,6 +415,38 @@ func TestQuickstartOfDatabasesOfOtherTemplates(t *testing.T) {
 	}
 }
 
+// A server as a plain initdb makes it lets everybody in, and sends no question that a password
+// answers: what is made there works all the same, and the first run says what that means.
+func TestQuickstartAtAServerThatTrusts(t *testing.T) {
+	t.Parallel()
+	s := postgres.ClusterForTest(t, nil)
+	require.NoError(t, s.Execute(t.Context(), "postgres", libraryTables))
+	path := filepath.Join(s.Dir, "data", "pg_hba.conf")
+	require.NoError(t, os.WriteFile(path, []byte("local all all trust\nhost all all 127.0.0.1/32 trust\n"), 0o600))
+	require.NoError(t, s.Execute(t.Context(), "postgres", "SELECT pg_reload_conf()"))
+	u, err := url.Parse(s.URL("postgres"))
+	require.NoError(t, err)
+	u.User = url.User(u.User.Username())
+	w := &quickWorld{gateDir: gateDir{path: filepath.Join(t.TempDir(), "its gate"), database: u.String()}, roles: "quick"}
+	require.Eventually(t, func() bool { return postgres.TryURL(t.Context(), u.String(), "SELECT 1") == nil }, startPatience, pollEvery)
+	run := w.start(t, []string{"--yes", w.database})
+	require.Contains(t, run.output.String(), "asks for no password (trust in pg_hba.conf)")
+	require.Equal(t, "completed", use(t, connected(t, run.server, "", make(chan any, 100)), "sql", calling("SELECT count(*) FROM books")).Status)
+	run.stop()
+
+	for _, name := range []string{quickWriter, quickReader, quickSettings} { // as where it was killed before
+		require.NoError(t, os.Remove(w.file(name)))
+	}
+	run = w.start(t, []string{"--yes", w.database})
+	require.Equal(t, "completed", use(t, connected(t, run.server, "", make(chan any, 100)), "sql", calling("SELECT count(*) FROM books")).Status)
+	run.stop()
+
+	w.path = filepath.Join(t.TempDir(), "another gate")
+	out, err := w.command([]string{"--yes", w.database}).CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "it may be another gate's, and is not changed")
+}
+
 // One that is killed, at whatever it says that it is at, is run again and goes on, in the same
 // folder and with the same roles.
 func TestQuickstartThatIsInterrupted(t *testing.T) {

@@ -103,6 +103,13 @@ func Refused(err error) bool {
 	return errors.As(err, &e) && (e.Code == stateBadPassword || e.Code == stateBadLogin)
 }
 
+// AsksForNothing reports whether an error of OpenSetup is that of a URL with a password at a
+// server that let it in without asking for one.
+func AsksForNothing(err error) bool {
+	var e *pgconn.PgError
+	return !errors.As(err, &e) && strings.Contains(err.Error(), "server did not complete authentication")
+}
+
 // Close ends the connection.
 func (s *Setup) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
