@@ -64,7 +64,12 @@ func (g *Gate) impact(ctx context.Context, s *submission) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	reach, omitted := g.reach(ctx, &s.classification)
+	named := s.classification
+	if s.judged != nil && s.judged.Found != nil { // what it reaches besides is for the catalogues to say, and how
+		named.TablesWritten = without(named.TablesWritten, s.judged.Found.TablesWritten)
+		named.ColumnsWritten = without(named.ColumnsWritten, s.judged.Found.ColumnsWritten)
+	}
+	reach, omitted := g.reach(ctx, &named)
 	tried := g.dryRuns.of(s.record.RequestDigest, g.Now(), time.Time{})
 	if plan == nil && reach == nil && unplanned == "" && omitted == "" && tried == nil {
 		return "", nil
@@ -95,9 +100,17 @@ func reachedOf(reach *pgexec.Reach, omitted string) reached {
 	return reached{Tables: reach.Tables, TablesMore: reach.More}
 }
 
+func without(list, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(one string) bool { return slices.Contains(others, one) })
+}
+
 // ReachedNow is what a write reaches as the catalogues say now, in the form of the tables in
-// an approval's impact; nil where there is nothing to ask, or it is switched off.
-func (g *Gate) ReachedNow(ctx context.Context, c *classify.Classification) []byte {
+// an approval's impact; nil where there is nothing to ask, or it is switched off. c are the
+// facts of the approval: what its text alone does not tell was added by the catalogues.
+func (g *Gate) ReachedNow(ctx context.Context, sql string, c *classify.Classification) []byte {
+	if text, err := g.Classifier.Classify(ctx, sql); c.Engine.Catalog != "" && err == nil && len(text.TablesWritten) > 0 {
+		c.TablesWritten, c.ColumnsWritten = text.TablesWritten, text.ColumnsWritten
+	}
 	reach, omitted := g.reach(ctx, c)
 	if reach == nil && omitted == "" {
 		return nil

@@ -89,6 +89,12 @@ func (s *settings) agentIssuerFaults() (faults []string) {
 			faults = append(faults, "GATE_MCP_PUBLIC_URL must be the https URL by which agents call POST /mcp, such as https://gate.example.com/mcp")
 		}
 	}
+	if s.PlaneURL != "" {
+		u, err := url.Parse(s.PlaneURL)
+		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || strings.ContainsAny(u.Host, `"\'<> `) || s.PlaneURL != u.Scheme+"://"+u.Host {
+			faults = append(faults, "GATE_CONTROL_PLANE_URL must be an origin such as https://gate.example.com, without a path")
+		}
+	}
 	return faults
 }
 
@@ -123,7 +129,7 @@ func (g *service) registerAgents(stopping context.Context) error {
 		return err
 	}
 	mcpapi.Register(g.handler, mcpapi.Options{
-		Issuer: g.settings.AgentOIDCIssuer, PublicURL: g.settings.MCPPublicURL,
+		Issuer: g.settings.AgentOIDCIssuer, PublicURL: g.settings.MCPPublicURL, ControlPlaneURL: g.settings.PlaneURL,
 		Gate: g.gate, Agents: g.agents, Commands: g.commands, Store: g.store, Guard: guard, Claims: claims, MaxSQLBytes: g.settings.MaxSQLBytes,
 		Version: version, Logger: g.log, Now: time.Now, Waits: g.waits, Stopping: stopping,
 	})

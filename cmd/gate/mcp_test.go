@@ -283,6 +283,9 @@ func TestAResultThatIsTooLargeIsCutOrRefused(t *testing.T) {
 	wide := use(t, s, "sql", calling("SELECT repeat('x', 100000) AS x FROM generate_series(1, 3)"))
 	require.True(t, wide.Truncated, wide.text)
 	require.Len(t, wide.Rows, 1)
+	one := use(t, s, "sql", calling("SELECT repeat('x', 200000) AS x"))
+	require.Equal(t, []any{true, 0}, []any{one.Truncated, len(one.Rows)}, one.text)
+	require.Contains(t, one.Next, "fewer columns")
 	refused := use(t, s, "sql", calling("SELECT n FROM generate_series(1, 3000) AS n"))
 	require.Equal(t, "failed", refused.Status)
 	require.Equal(t, "result_too_large", refused.ErrorCode)
@@ -520,6 +523,25 @@ func TestAnAgentSeesItsOwnApprovalsAndExecutionsAlone(t *testing.T) {
 	require.Equal(t, "approval_expired", late.ErrorCode)
 	read := use(t, s, "sql", calling("SELECT 1 AS one"))
 	require.Equal(t, "not_found", use(t, other, "execution", map[string]any{"execution_id": read.ExecutionID}).ErrorCode)
+}
+
+// Whoever an agent works for is told where to decide, where the gate knows it.
+func TestAnApprovalHasALink(t *testing.T) {
+	t.Parallel()
+	w := startDoor(t, "GATE_CONTROL_PLANE_URL=https://gate.example.com", "GATE_MODE=approval_first")
+	_, token := w.register(t, "invoice-bot")
+	s := toolsOver(t, w, token)
+	asked := use(t, s, "sql", calling("UPDATE orders SET status = 'x' WHERE id = 1"))
+	require.Equal(t, "pending_approval", asked.Status, "%s", asked.raw)
+	link := "https://gate.example.com/approvals/" + asked.ApprovalID
+	for _, o := range []outcome{asked, use(t, s, "approval_wait", map[string]any{"approval_id": asked.ApprovalID, "seconds": 0})} {
+		require.Contains(t, string(o.raw), `"approval_url":"`+link+`"`)
+		require.Contains(t, o.Next, link)
+	}
+	for _, wrong := range []string{"gate.example.com", "https://gate.example.com/", "https://gate.example.com/approvals", "ftp://gate.example.com"} {
+		_, err := loadSettings([]string{"GATE_CONTROL_PLANE_URL=" + wrong}, noon)
+		require.ErrorContains(t, err, "GATE_CONTROL_PLANE_URL must be an origin")
+	}
 }
 
 func TestAPersonWhoRejectsEndsTheWait(t *testing.T) {

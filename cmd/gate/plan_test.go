@@ -310,6 +310,33 @@ func TestAPreviewNeedsNoDatabase(t *testing.T) {
 }
 
 // The estimate of what waits for an approval is for operators alone, wherever it stands.
+// A gate that reads the catalogues has what a write reaches among its facts, too; whoever
+// decides is still told which tables the text names, and how the others are reached.
+func TestWhatTheCataloguesAddIsNotSaidToBeNamed(t *testing.T) {
+	t.Parallel()
+	d := newGateDir(t, []byte(openPolicy))
+	d.execute(t, `CREATE TABLE customers (id int PRIMARY KEY, n int); CREATE TABLE orders (id int PRIMARY KEY, customer int REFERENCES customers ON DELETE CASCADE);
+		CREATE TABLE lines (id int PRIMARY KEY, ord int REFERENCES orders ON DELETE CASCADE); INSERT INTO customers SELECT n, n FROM generate_series(1, 100) AS n; ANALYZE customers`)
+	g := startGate(t, d, "GATE_PLAN_ESTIMATES=true", "GATE_MODE=approval_first", "GATE_CATALOG_REFRESH_SECONDS=3600")
+	named := func(tables any) (list []any) {
+		for _, one := range tables.([]any) {
+			one := one.(map[string]any)
+			list = append(list, fmt.Sprint(one["table"], " ", one["how"]))
+		}
+		return list
+	}
+	want := []any{"public.customers named", "public.orders cascade", "public.lines cascade"}
+	id := g.hold(t, ask("DELETE FROM customers WHERE n IN (3, 4)"))
+	record := g.do(t, http.MethodGet, "/approvals/"+id+"?reach=now", nil, operatorHeader).json(t)
+	require.Equal(t, []any{"public.customers", "public.lines", "public.orders"}, record["classification"].(map[string]any)["tables_written"])
+	require.ElementsMatch(t, want, named(record["impact"].(map[string]any)["tables"]))
+	require.ElementsMatch(t, want, named(record["reached_now"].(map[string]any)["tables"]))
+	_, out, _ := g.cli(t, "", "approvals", "show", id)
+	require.Regexp(t, `asks to +delete from public\.customers \(the rows that its condition finds\) and, by cascade, from public\.(lines, public\.orders|orders, public\.lines)\n`, out)
+	_, out, _ = g.cli(t, "", "approvals", "show", g.hold(t, ask("DELETE FROM customers")))
+	require.Contains(t, out, "It changes every row of public.customers, about 100")
+}
+
 func TestAnImpactIsForOperators(t *testing.T) {
 	t.Parallel()
 	g := startPlanning(t, "enforce")

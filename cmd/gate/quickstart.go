@@ -115,6 +115,18 @@ func (q *quickstart) run(ctx context.Context, args []string) error {
 	if a.environ, faults = withSecretFiles(a.environ); len(faults) > 0 {
 		return exitWith(exitConfigured, faultList("the settings", faults))
 	}
+	for _, name := range []string{q.roles + "_reader", q.roles + "_writer"} {
+		if err := pgexec.RoleName(name); err != nil {
+			return exitWith(exitUsage, fmt.Errorf("--roles: %w", err))
+		}
+	}
+	owner, _ := lookUp(a.environ, ownerURLSetting)
+	if len(args) > 0 {
+		owner = args[0]
+	}
+	if err := ownerURL(owner); owner != "" && err != nil {
+		return exitWith(exitUsage, err)
+	}
 	held, err := q.openFolder()
 	if err != nil {
 		return err
@@ -126,10 +138,6 @@ func (q *quickstart) run(ctx context.Context, args []string) error {
 	}
 	for _, pair := range kept {
 		a.environ = withDefault(a.environ, pair)
-	}
-	owner, _ := lookUp(a.environ, ownerURLSetting)
-	if len(args) > 0 {
-		owner = args[0]
 	}
 	a.environ = slices.DeleteFunc(a.environ, func(pair string) bool { return strings.HasPrefix(pair, ownerURLSetting+"=") })
 	if _, err := keptSecret(q.file(quickOperator), randomText); err != nil {
@@ -267,6 +275,19 @@ func (q *quickstart) prepare(ctx context.Context, owner string) error {
 	return q.writeSettings(environ, tables)
 }
 
+// ownerURL is an error where a text is no URL of a database, or is read as another one than whoever
+// wrote it meant, as with signs of a password that would have to be encoded. It shows nothing of the text.
+func ownerURL(raw string) error {
+	u, err := url.Parse(raw)
+	switch {
+	case err == nil && u.Scheme != "postgres" && u.Scheme != "postgresql":
+		return errors.New("the URL of the database must begin with postgres://")
+	case err != nil || u.Fragment != "" || strings.HasSuffix(raw, "#") || strings.ContainsAny(strings.TrimPrefix(u.EscapedPath(), "/"), "/@:"):
+		return errors.New("the URL of the database can't be read as postgres://user:password@host:port/database: in user, password and database the signs @ : / ? # % and blanks are written %40 %3A %2F %3F %23 %25 and %20")
+	}
+	return nil
+}
+
 // upstream are the settings of TLS to the database that fit a URL: a server on this machine, and
 // one whose URL says so, is reached without.
 func (q *quickstart) upstream(raw string, environ *[]string) (pgexec.TLSConfig, error) {
@@ -317,6 +338,9 @@ func (q *quickstart) prepareRoles(ctx context.Context, owner string, environ *[]
 		if owner == "" {
 			return nil, exitWith(exitUsage, errors.New("the URL of the database is missing: give it as the argument, in "+ownerURLSetting+" or in the file that "+ownerURLSetting+"_FILE names"))
 		}
+		if err := ownerURL(owner); err != nil {
+			return nil, exitWith(exitUsage, err)
+		}
 	}
 	login, setting := owner, "DATABASE_URL"
 	if made || theirs {
@@ -336,6 +360,9 @@ func (q *quickstart) prepareRoles(ctx context.Context, owner string, environ *[]
 		return nil, err
 	}
 	if q.setup, err = pgexec.OpenSetup(ctx, setting, login, files); err != nil {
+		if u, parsed := url.Parse(login); parsed == nil && strings.Contains(err.Error(), "GATE_TLS_UPSTREAM_CA_BUNDLE_PATH is empty") {
+			err = fmt.Errorf("%w\n%s is not this machine, so it is reached by TLS: sslrootcert=FILE in the URL names the CA of its certificate, and sslmode=disable does without", err, u.Hostname())
+		}
 		return nil, err
 	}
 	q.say("Database", "%s, PostgreSQL %s, as %s", q.setup.Database, q.setup.Version, q.setup.Role)
@@ -639,6 +666,11 @@ func (q *quickstart) writeSettings(environ []string, tables []pgexec.Table) erro
 	if err != nil {
 		return err
 	}
+	plane, moved := lookUp(environ, "CONTROL_PLANE_LISTEN_ADDR")
+	listens := cmp.Or(plane, controlplane.DefaultListenAddr)
+	if _, encrypted := lookUp(environ, "GATE_TLS_CERT_PATH"); !encrypted && !strings.HasSuffix(listens, ":0") {
+		environ = withDefault(environ, "GATE_CONTROL_PLANE_URL=http://"+reachable(listens))
+	}
 	for _, pair := range []string{
 		"GATE_HTTP_LISTEN_ADDR=127.0.0.1:6543", "GATE_SEARCH_PATH=" + q.schemas[0], "GATE_KEY_COLUMNS=" + strings.Join(keyColumns(tables), ","),
 		"GATE_POLICY_DIR=" + q.file("policies"), "GATE_AUDIT_WAL_PATH=" + q.file("audit.wal"), "GATE_AUDIT_LOG_PATH=" + q.file("audit.log"), "GATE_APPROVAL_DB_PATH=" + q.file("approvals.db"),
@@ -664,6 +696,9 @@ func (q *quickstart) writeSettings(environ []string, tables []pgexec.Table) erro
 		default:
 			fmt.Fprintf(&b, "%s='%s'\n", s.Name, value)
 		}
+	}
+	if moved && !strings.ContainsAny(plane, "'\n\r") {
+		fmt.Fprintf(&b, "CONTROL_PLANE_LISTEN_ADDR='%s'\n", plane)
 	}
 	if token, given := lookUp(environ, "GATE_OPERATOR_TOKEN"); given {
 		if err := os.WriteFile(q.file(quickOperator), []byte(token+"\n"), 0o600); err != nil {

@@ -300,7 +300,12 @@ func TestQuickstartSaysWhatIsWrong(t *testing.T) {
 		says    string
 	}{
 		"no URL":              {nil, "", exitUsage, "the URL of the database is missing"},
-		"no URL of that form": {[]string{"mysql://root@localhost/app"}, "", exitFailed, "DATABASE_URL must have the form postgres://"},
+		"no URL of that form": {[]string{"mysql://root@localhost/app"}, "", exitUsage, "must begin with postgres://"},
+		"signs in a password": {[]string{"postgres://boss:p@ss/w:rd #1@127.0.0.1:1/odd"}, "", exitUsage, "are written %40 %3A"},
+		"a slash in it":       {[]string{"postgres://boss:pass/w@127.0.0.1:1/odd"}, "", exitUsage, "are written %40 %3A"},
+		"no such sign":        {[]string{"postgres://boss:100%zz@127.0.0.1:1/odd"}, "", exitUsage, "are written %40 %3A"},
+		"another machine":     {[]string{"postgres://u:p@192.0.2.1/app"}, "", exitFailed, "192.0.2.1 is not this machine, so it is reached by TLS"},
+		"no name for roles":   {[]string{"--roles", "r\u00f6le", w.database}, "", exitUsage, "--roles: "},
 		"nobody answers":      {[]string{"postgres://u:p@" + closed.Addr().String() + "/app"}, "", exitFailed, "Is the server running"},
 		"wrong password":      {[]string{w.as(w.roles+"_weak", "wrong")}, "", exitFailed, "The password is not the role's"},
 		"no such database":    {[]string{elsewhere.String()}, "", exitFailed, "no database of that name"},

@@ -116,6 +116,7 @@ type settings struct {
 	MCPEnabled       bool   `env:"GATE_MCP_ENABLED" envDefault:"false" doc:"serve POST /mcp, the tools for agents that speak the Model Context Protocol"`
 	MCPClaims        string `env:"GATE_MCP_CLAIMS" empty:"refused" doc:"claims of statements that come by it, name=value separated by commas, that an agent's record does not say; those not given are app=mcp, tenant=default, role=agent, host=mcp and env=prod"`
 	MCPPublicURL     string `env:"GATE_MCP_PUBLIC_URL" empty:"refused" doc:"URL by which agents call POST /mcp, such as https://gate.example.com/mcp, as it is told to those who ask where to get a token; default by the Host of their requests"`
+	PlaneURL         string `env:"GATE_CONTROL_PLANE_URL" empty:"refused" doc:"origin of the dashboard, such as https://gate.example.com, by which agents are told where a person decides about their approvals"`
 	AgentOIDCIssuer  string `env:"GATE_AGENT_OIDC_ISSUER" empty:"refused" doc:"URL of the OpenID Connect issuer whose JWTs agents may show, exactly as iss has it; gate agents bind-subject says whose they are"`
 	AgentOIDCAud     string `env:"GATE_AGENT_OIDC_AUDIENCE" empty:"refused" doc:"what aud of these JWTs has to hold, exactly; required with GATE_AGENT_OIDC_ISSUER"`
 	AgentOIDCCA      string `env:"GATE_AGENT_OIDC_CA_BUNDLE_PATH" empty:"refused" doc:"PEM file of the CAs that sign the issuer's certificate; default those of the system"`

@@ -63,6 +63,7 @@ const shownClaims = 3
 func (s *Server) rows(items []approval) []approvalRow {
 	rows := make([]approvalRow, len(items))
 	for i, a := range items {
+		a.named()
 		r := approvalRow{approval: a, Effect: effect(&a.Classification, a.SQL), Left: remaining(a.ExpiresAt, s.now()), Line: lineOf(a.SQL, shownBytes), rank: risk(&a.Classification)}
 		for _, claim := range []string{a.Context.Actor, a.Context.App, a.Context.Tenant, a.Context.Role, a.Context.Host, a.Context.Env, a.Context.SessionID} {
 			r.Claims = append(r.Claims, viewClaim(claim).Warnings...)

@@ -154,6 +154,18 @@ func (a *approval) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// named leaves to the classification the tables that the text names, where the gate has looked
+// at what the write reaches besides: one that was decided by the catalogues has both.
+func (a *approval) named() {
+	of := func(table string, how ...string) bool {
+		return slices.ContainsFunc(a.Impact.tables(), func(t reached) bool { return t.Table == table && (len(how) == 0 || slices.Contains(how, t.How)) })
+	}
+	own := slices.DeleteFunc(slices.Clone(a.Classification.TablesWritten), func(table string) bool { return of(table) && !of(table, "named") })
+	if len(own) > 0 {
+		a.Classification.TablesWritten = own
+	}
+}
+
 // A dryRun is what the statement would have changed when it was tried.
 type dryRun struct {
 	At          time.Time `json:"at"`

@@ -257,7 +257,7 @@ func (a *api) getApproval(c *httpd.Call) error {
 	var of classify.Classification
 	if label != "" && query.Get("reach") == "now" && b.Status == projections.StatusPending && json.Unmarshal(b.Classification, &of) == nil {
 		view.Close()
-		c.Await(func(ctx context.Context) { b.ReachedNow = a.Gate.ReachedNow(ctx, &of) })
+		c.Await(func(ctx context.Context) { b.ReachedNow = a.Gate.ReachedNow(ctx, p.SQL, &of) })
 	}
 	c.JSON(http.StatusOK, b)
 	return nil

@@ -33,7 +33,7 @@ import (
 	"writegate/sqlgate/pgexec"
 )
 
-// Options are what the endpoint stands on. All but Issuer and PublicURL are required.
+// Options are what the endpoint stands on. All but the URLs are required.
 type Options struct {
 	Gate     *sqlgate.Gate
 	Agents   *agentctl.Service
@@ -45,6 +45,7 @@ type Options struct {
 	// Issuer is whose JWTs agents may show, "" where none are taken; PublicURL is how clients
 	// call the endpoint, "" = by the Host of their requests.
 	Issuer, PublicURL string
+	ControlPlaneURL   string // the origin of the dashboard; "" = not known
 
 	Claims      sqlgate.Claims // what an agent's record does not say
 	MaxSQLBytes int

@@ -55,6 +55,7 @@ type envelope struct {
 
 	GrantID           string  `json:"grant_id,omitempty"` // that stood for the approval
 	ApprovalID        string  `json:"approval_id,omitempty"`
+	ApprovalURL       string  `json:"approval_url,omitempty"` // where a person decides; "" = the gate does not know
 	ApprovalExpiresAt string  `json:"approval_expires_at,omitempty"`
 	Note              *string `json:"note,omitempty"` // of the person who decided
 
@@ -126,9 +127,20 @@ func (e *envelope) complete(answer *sqlgate.Answer) {
 	e.Message = words
 	if e.Truncated {
 		e.Next = "There are more rows than are shown. To see others send a narrower statement, such as one with ORDER BY a key, a WHERE behind the last key shown, and LIMIT."
+		if string(e.Rows) == "[]" {
+			e.Next = "The first row alone is larger than what is shown. Send a statement with fewer columns, or with a part of them, such as substr(a_column, 1, 1000)."
+		}
 		if answer.Classification == nil || !answer.Classification.SafeRead {
 			e.Next = "There are more rows than are shown, and the statement has run: do not send it again. Read the others with a SELECT."
 		}
+	}
+}
+
+// link says where a person decides, if the gate knows.
+func (d *door) link(e *envelope) {
+	if e.Status == statusPending && d.ControlPlaneURL != "" {
+		e.ApprovalURL = d.ControlPlaneURL + "/approvals/" + e.ApprovalID
+		e.Next += " The person you work for finds it at " + e.ApprovalURL + "."
 	}
 }
 

@@ -198,14 +198,22 @@ type NewRoles struct {
 // roleName is the form of the names of roles that MakeRoles makes: they stand in SQL as they are.
 var roleName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
+// RoleName is an error where MakeRoles makes no role of the name.
+func RoleName(name string) error {
+	if !roleName.MatchString(name) || strings.HasPrefix(name, "pg_") {
+		return fmt.Errorf("%q is no name for a role here: small letters, digits and underscores, 63 at most, not beginning with pg_", name)
+	}
+	return nil
+}
+
 // MakeRoles makes both roles in one transaction, as the script says, and gives them their
 // password: its verifier goes to the server, whose log shows no more. Statements of the script
 // that the login may not run are left out and told; what the roles come to is for the caller to
 // look at. Errors: ErrNotPermitted where the login may make no roles.
 func (s *Setup) MakeRoles(ctx context.Context, r NewRoles) (refused []string, err error) {
 	for _, name := range []string{r.Reader, r.Writer} {
-		if !roleName.MatchString(name) || strings.HasPrefix(name, "pg_") {
-			return nil, fmt.Errorf("%q is no name for a role here: small letters, digits and underscores, 63 at most, not beginning with pg_", name)
+		if err := RoleName(name); err != nil {
+			return nil, err
 		}
 	}
 	verifier, err := scram.New(r.Password, scram.NewSalt(), scram.Iterations)
