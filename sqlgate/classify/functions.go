@@ -30,7 +30,7 @@ const (
 // strictSignals and forbiddenSignals say what a verdict raises, by the first
 // word of its reason (design/classification.md part 8).
 var strictSignals = map[string]string{
-	"sequence_write": SignalSequenceChange, "advisory_lock": SignalAdvisoryLock, "sleep_dos": SignalDelayFunction, "xpath": SignalDelayFunction, "xml": SignalDelayFunction,
+	"sequence_write": SignalSequenceChange, "advisory_lock": SignalAdvisoryLock, "sleep_dos": SignalDelayFunction, "xpath": SignalDelayFunction, "xml": SignalDelayFunction, "jsonpath": SignalDelayFunction,
 	"notify": SignalSessionChange, "session_state": SignalSessionChange, "snapshot_export": SignalSessionChange,
 	"info_exposure": SignalSecretCatalogRead, "type_input_user_code": SignalUnknownFunction,
 }
@@ -338,10 +338,10 @@ func onTypeName(w *walk, i int32) {
 	if w.typeIsWord(i) {
 		return
 	}
-	if w.isTypeNamed(i, "jsonpath") {
+	if w.isTypeNamed(i, "jsonpath") && !w.isNewColumn(w.owner(i)) {
 		cast := w.owner(i)
 		path, constant := w.constantText(w.child(cast, "arg"))
-		w.judgeJSONPath(path, constant && w.is(cast, "TypeCast") && !w.isArray(i), i)
+		w.judgeJSONPath(path, constant && w.is(cast, "TypeCast") && !w.isArray(i) && w.takesPath(cast), i)
 	}
 	if w.isTypeNamed(i, "xml") && !w.isNewColumn(w.owner(i)) {
 		w.callSignal(SignalDelayFunction, "xml", i)

@@ -11,7 +11,7 @@ import (
 // Functions that tell what the reviewed columns and settings keep, write a line into
 // the server's log for each row, open a table that no text names, or leave an XPath to libxml: held to be strict
 // since these were looked at.
-var tightened = append([]string{"xml", "xml_in", "xml_is_well_formed", "xml_is_well_formed_content", "xml_is_well_formed_document", "xml_out", "xml_send", "xmlagg", "xmlcomment", "xmlconcat2", "xmltext", "xmlvalidate", "xmlexists", "xpath", "xpath_exists", "inet_server_addr", "inet_server_port", "pg_replication_origin_oid", "pg_tablespace_location", "satisfies_hash_partition"}, logging...)
+var tightened = append([]string{"jsonpath_in", "xml", "xml_in", "xml_is_well_formed", "xml_is_well_formed_content", "xml_is_well_formed_document", "xml_out", "xml_send", "xmlagg", "xmlcomment", "xmlconcat2", "xmltext", "xmlvalidate", "xmlexists", "xpath", "xpath_exists", "inet_server_addr", "inet_server_port", "pg_replication_origin_oid", "pg_tablespace_location", "satisfies_hash_partition"}, logging...)
 
 // logging are functions that warn of odd arguments. log_min_messages lets that through
 // to the log as it comes from PostgreSQL, whatever the client wants to hear.
@@ -66,7 +66,7 @@ var newAttributes = map[string]string{
 // The reviewed list is a lower bound: the servers know more, and
 // current_setting is safe by its argument, which a column hides.
 var moreAttributes = []string{"current_setting", "pg_get_function_sqlbody", "pg_get_functiondef", "pg_replication_origin_oid", "pg_tablespace_location", "plpgsql_inline_handler",
-	"xml_in", "xml_is_well_formed", "xml_is_well_formed_content", "xml_is_well_formed_document", "xml_out", "xml_send", "xmlagg", "xmlcomment"}
+	"jsonpath_in", "xml_in", "xml_is_well_formed", "xml_is_well_formed_content", "xml_is_well_formed_document", "xml_out", "xml_send", "xmlagg", "xmlcomment"}
 
 func TestTheAttributeTableIsTheReviewedList(t *testing.T) {
 	rows, err := tsv(functionsTSV, 7)

@@ -45,7 +45,8 @@ func (w *walk) judgeJSONPath(path string, constant bool, i int32) {
 }
 
 // onExpr sees operators, and the path on the right of those that take one. @@ is that of
-// text search too, whose constants have no $; a bare parameter there is taken for one of it.
+// text search too, whose constants have no $. What else stands there is no path unless the text
+// says jsonpath, which onTypeName sees, or a table's column is one; but for a parameter alone.
 func onExpr(w *walk, i int32) {
 	if w.isBetween(i) {
 		return
@@ -58,12 +59,43 @@ func onExpr(w *walk, i int32) {
 	if name != "@@" && name != "@?" {
 		return
 	}
-	right := w.child(i, "rexpr")
+	left, right := w.child(i, "lexpr"), w.child(i, "rexpr")
 	path, constant := w.constantText(right)
 	switch {
 	case constant && strings.Contains(path, "$"):
 		w.judgeJSONPath(path, string(w.raw(i, "kind")) == "AEXPR_OP", i)
 	case !constant && name == "@?" && !w.is(right, "TypeCast") && !w.is(right, "A_Const"):
 		w.judgeJSONPath("", false, i)
+	case name == "@@" && left >= 0 && w.is(right, "ParamRef") && !w.isTextSearch(left):
+		w.judgeJSONPath("", false, i)
 	}
+}
+
+// isTextSearch tells of what stands before @@ that no path can stand behind it.
+func (w *walk) isTextSearch(i int32) bool {
+	if w.is(i, "TypeCast") {
+		return w.isTypeNamed(w.child(i, "typeName"), "tsvector") && !w.isArray(w.child(i, "typeName"))
+	}
+	if !w.is(i, "FuncCall") {
+		return false
+	}
+	_, _, f := w.called(i)
+	return f != nil && f.name == "to_tsvector"
+}
+
+// takesPath tells of a cast that it stands where its value is taken for a path at once: anywhere
+// else it makes paths of untyped constants beside it.
+func (w *walk) takesPath(cast int32) bool {
+	switch owner := w.owner(cast); {
+	case w.is(owner, "A_Expr") && w.child(owner, "rexpr") == cast && string(w.raw(owner, "kind")) == "AEXPR_OP":
+		name := ""
+		for part := range w.items(owner, "name") {
+			name = string(w.text(part, "sval"))
+		}
+		return name == "@@" || name == "@?"
+	case w.is(owner, "FuncCall"):
+		_, _, f := w.called(owner)
+		return f != nil && f.setting == takesJSONPath
+	}
+	return false
 }

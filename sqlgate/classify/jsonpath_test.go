@@ -19,7 +19,7 @@ func TestAJSONPathThatMayMultiplyIsNoSafeRead(t *testing.T) {
 	}
 	for _, form := range []string{
 		"SELECT jsonb_path_query(x, '%') FROM t", "SELECT jsonb_path_exists(x, '%'::jsonpath, '{}') FROM t", "SELECT 1 FROM t WHERE x @@ '%'", "SELECT 1 FROM t WHERE x @? '%'", "SELECT 1 FROM t WHERE x @? '%'::jsonpath",
-		"SELECT 1 FROM t WHERE x OPERATOR(pg_catalog.@@) '%'", "SELECT jsonpath '%'",
+		"SELECT 1 FROM t WHERE x OPERATOR(pg_catalog.@@) '%'", "SELECT 1 FROM t WHERE x @@ jsonpath '%'",
 	} {
 		judge := func(path string) Classification {
 			return mustClassify(t, tb, strings.Replace(form, "%", strings.ReplaceAll(path, "'", "''"), 1))
@@ -35,10 +35,16 @@ func TestAJSONPathThatMayMultiplyIsNoSafeRead(t *testing.T) {
 		}
 	}
 	for _, sql := range []string{"SELECT jsonb_path_query(x, p) FROM t", "SELECT jsonb_path_query(x, $1) FROM t", "SELECT 1 FROM t WHERE x @? p", "SELECT 1 FROM t WHERE x @? $1", "SELECT 1 FROM t WHERE x @@ ('$' || p)::jsonpath", "SELECT p::jsonpath FROM t",
-		"SELECT a FROM jsonb_to_record('{}') AS x(a jsonpath)", "SELECT ('{$}'::jsonpath[])[1]", "SELECT 1 FROM t WHERE x @@ ANY ('{$}')"} {
+		"SELECT a FROM jsonb_to_record('{}') AS x(a jsonpath)", "SELECT ('{$}'::jsonpath[])[1]", "SELECT 1 FROM t WHERE x @@ ANY ('{$}')",
+		// A constant without a type is a path beside one that is.
+		"SELECT jsonpath '$'", `SELECT 1 FROM t WHERE x @? ANY ('{"$.a"}'::_jsonpath)`, "SELECT x @@ (ARRAY['$'::jsonpath, '$.a[*] == $.b[*]'])[2] FROM t", "SELECT x @@ CASE WHEN true THEN '$.a == $.b' ELSE '$'::jsonpath END FROM t",
+		"SELECT x @@ p FROM t, (VALUES ('$'::jsonpath), ('$.a == $.b')) v(p)", "SELECT x @@ lead('$'::jsonpath, 1, '$.a == $.b') OVER () FROM t", "SELECT x @@ coalesce(NULL::pg_catalog.jsonpath, '$.a == $.b') FROM t", "SELECT x @@ jsonpath_in('$.a == $.b') FROM t",
+		"SELECT x @@ ('$.a == $.b').jsonpath_in FROM t", "SELECT x @@ $1 FROM t", "SELECT x @@ ANY ($1) FROM t", "PREPARE p AS SELECT x @@ $1 FROM t", "PREPARE p(jsonpath) AS SELECT x @@ $1 FROM t", "SELECT x @? ($1) FROM t",
+		"SELECT x @@ (SELECT '$.a == $.b' UNION SELECT '$'::jsonpath LIMIT 1) FROM t"} {
 		require.False(t, mustClassify(t, tb, sql).SafeRead, sql)
 	}
-	for _, sql := range []string{"SELECT 1 FROM t WHERE v @@ to_tsquery($1)", "SELECT 1 FROM t WHERE v @@ $1::tsquery", "SELECT 1 FROM t WHERE v @@ $1", "SELECT 1 FROM t WHERE v @@ 'quick <-> fox & !b'", "SELECT 1 FROM t WHERE v @@ q", "SELECT 1 FROM t WHERE v @@ plainto_tsquery('english', 'a')"} {
+	for _, sql := range []string{"SELECT 1 FROM t WHERE v @@ to_tsquery($1)", "SELECT 1 FROM t WHERE v @@ $1::tsquery", "SELECT 1 FROM t WHERE to_tsvector('simple', v) @@ $1", "SELECT 1 FROM t WHERE v::tsvector @@ $1", "SELECT 1 FROM t WHERE v @@ 'quick <-> fox & !b'", "SELECT 1 FROM t WHERE v @@ q", "SELECT 1 FROM t WHERE v @@ plainto_tsquery('english', 'a')"} {
 		require.True(t, mustClassify(t, tb, sql).SafeRead, sql)
 	}
+	require.NotContains(t, mustClassify(t, tb, "CREATE TABLE t (p jsonpath)").RiskSignals, SignalDelayFunction)
 }

@@ -13,7 +13,7 @@ import (
 // schema.name, of such as are not built in. Each of these is a call of what the type
 // runs, as a cast in the text is. A key that is compared with a parameter of a type
 // that may be equal to several of its values binds no row: `where` says present. One of
-// type xml is parsed by libxml, as a cast has it (onXML). Otherwise, and without names,
+// type xml or jsonpath is what a cast to that is in the text. Otherwise, and without names,
 // the classification stays what it is.
 func (c Classification) WithTypes(types []uint32, names []string) Classification {
 	if slices.ContainsFunc(c.KeyParams, func(p KeyParam) bool { return !p.binds(types) }) {
@@ -24,10 +24,15 @@ func (c Classification) WithTypes(types []uint32, names []string) Classification
 		more := c.Beyond.WithTypes(types, nil)
 		c.Beyond = &more
 	}
-	if slices.ContainsFunc(types, func(t uint32) bool { return t == 142 || t == 143 }) { // XMLOID, and of its arrays
-		c.Fingerprint = otherFingerprint(c.Fingerprint, SignalDelayFunction, "xml")
-		c = c.withCallSignals(SignalDelayFunction, []string{"xml"})
-		c.Signals = firstSignals(c.Signals)
+	for _, typ := range []struct {
+		name      string
+		oid, list uint32 // of itself, and of its arrays
+	}{{"jsonpath", 4072, 4073}, {"xml", 142, 143}} {
+		if slices.Contains(types, typ.oid) || slices.Contains(types, typ.list) {
+			c.Fingerprint = otherFingerprint(c.Fingerprint, SignalDelayFunction, typ.name)
+			c = c.withCallSignals(SignalDelayFunction, []string{typ.name})
+			c.Signals = firstSignals(c.Signals)
+		}
 	}
 	if len(names) == 0 {
 		return c

@@ -3,6 +3,7 @@ package classify
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,8 +38,9 @@ func TestTypesOfAMessageCountAsThoseOfTheText(t *testing.T) {
 		require.Equal(t, plain, plain.WithTypes(nil, nil))
 		require.Equal(t, got.Fingerprint, plain.WithTypes(nil, []string{"public.dom", "public.dom"}).Fingerprint)
 	}
-	for _, oid := range []uint32{142, 143} {
-		for _, pair := range [][2]string{{"SELECT $1", "SELECT $1::xml"}, {"UPDATE t SET a = $1 WHERE id = 7", "UPDATE t SET a = $1::xml WHERE id = 7"}, {"INSERT INTO t (id, a) VALUES (7, $1) ON CONFLICT (id) DO UPDATE SET a = excluded.a", "INSERT INTO t (id, a) VALUES (7, $1::xml) ON CONFLICT (id) DO UPDATE SET a = excluded.a"}} {
+	for oid, name := range map[uint32]string{142: "xml", 143: "xml[]", 4072: "jsonpath", 4073: "_jsonpath"} {
+		for _, text := range []string{"SELECT $1", "UPDATE t SET a = $1 WHERE id = 7", "INSERT INTO t (id, a) VALUES (7, $1) ON CONFLICT (id) DO UPDATE SET a = excluded.a"} {
+			pair := [2]string{text, strings.ReplaceAll(text, "$1", "$1::"+name)}
 			plain := classify(pair[0])
 			got, want := plain.WithTypes([]uint32{oid}, nil), classify(pair[1])
 			require.Equal(t, []string{SignalDelayFunction}, got.RiskSignals)

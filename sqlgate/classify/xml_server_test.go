@@ -14,9 +14,10 @@ import (
 	"writegate/fixtures/postgres"
 )
 
-// Each function and each type of the server's own is given a text that is no XML: what a server
-// refuses as such, it had libxml parse, and then the statement is no safe read.
-func TestNothingThatIsParsedAsXMLIsASafeRead(t *testing.T) {
+// Each function, operator and type of the server's own is given a text that is no XML, and one that is
+// no path of JSON and no plain one: what a server refuses as such, it had libxml parse, or would
+// evaluate, and then the statement is no safe read.
+func TestNothingThatIsParsedAsXMLOrAsAPathIsASafeRead(t *testing.T) {
 	conn, err := pgconn.Connect(t.Context(), postgres.ForTest(t))
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
@@ -35,13 +36,22 @@ func TestNothingThatIsParsedAsXMLIsASafeRead(t *testing.T) {
 			statements = append(statements, strings.ReplaceAll(sql, "%", `pg_catalog."`+name+`"`))
 		}
 	}
-	parsed := 0
-	for _, sql := range append(statements, "SELECT '<a'::xml", "SELECT xml_out('<a')") {
+	statements = append(statements, "SELECT '<a'::xml", "SELECT xml_out('<a')")
+	for _, sql := range slices.Clone(statements) {
+		statements = append(statements, strings.ReplaceAll(sql, "<a", "$.a == $.b["))
+	}
+	for _, name := range slices.Sorted(maps.Keys(tb.builtins.operators)) {
+		for _, right := range []string{"'$.a == $.b['", "ANY ('{$.a == $.b[}')", "ALL (ARRAY['$.a == $.b['])"} {
+			statements = append(statements, "SELECT '{}'::jsonb OPERATOR(pg_catalog."+name+") "+right, "SELECT '{}' OPERATOR(pg_catalog."+name+") "+right)
+		}
+	}
+	parsed, paths := 0, 0
+	for _, sql := range statements {
 		c, refused := classifyText(tb, sql)
 		if refused != nil {
 			continue
 		}
-		if !c.SafeRead && !strings.Contains(sql, "xml") {
+		if !c.SafeRead && !strings.Contains(sql, "xml") && !strings.Contains(sql, "json") {
 			continue // it may do anything
 		}
 		_, err := conn.Exec(t.Context(), sql).ReadAll()
@@ -53,6 +63,11 @@ func TestNothingThatIsParsedAsXMLIsASafeRead(t *testing.T) {
 			parsed++
 			require.False(t, c.SafeRead, "%s: %s", sql, e.Message)
 		}
+		if e != nil && strings.Contains(e.Message, "jsonpath input") && !strings.Contains(sql, "jsonpath_out") && !strings.Contains(sql, "jsonpath_send") { // which only show one
+			paths++
+			require.False(t, c.SafeRead, "%s: %s", sql, e.Message)
+		}
 	}
 	require.Greater(t, parsed, 10)
+	require.Greater(t, paths, 10)
 }
