@@ -152,7 +152,7 @@ func onFuncCall(w *walk, i int32) {
 		}
 		if !w.is(path, "TypeCast") || !w.isTypeNamed(w.child(path, "typeName"), "jsonpath") { // onTypeName judges that
 			text, ok := w.argumentText(i, 1)
-			w.judgeJSONPath(text, ok, i)
+			w.judgeJSONPath(text, ok && w.variablesAreOne(i, text), i)
 		}
 	case takesRow:
 		row := int32(-1)
@@ -341,7 +341,7 @@ func onTypeName(w *walk, i int32) {
 	if w.isTypeNamed(i, "jsonpath") && !w.isNewColumn(w.owner(i)) {
 		cast := w.owner(i)
 		path, constant := w.constantText(w.child(cast, "arg"))
-		w.judgeJSONPath(path, constant && w.is(cast, "TypeCast") && !w.isArray(i) && w.takesPath(cast), i)
+		w.judgeJSONPath(path, constant && w.is(cast, "TypeCast") && !w.isArray(i) && w.takesPath(cast) && w.variablesAreOne(w.owner(cast), path), i)
 	}
 	if w.isTypeNamed(i, "xml") && !w.isNewColumn(w.owner(i)) {
 		w.callSignal(SignalDelayFunction, "xml", i)

@@ -32,6 +32,7 @@ const jsonpathOfOne = `(?:\.(?:datetime|date|time_tz|time|timestamp_tz|timestamp
 
 var (
 	jsonpathString        = regexp.MustCompile(`(?s)\\.|"(?:[^"\\]|\\.)*"`)
+	jsonpathVariable      = regexp.MustCompile(`\$["\pL_]`)
 	jsonpathCompares      = regexp.MustCompile(`==|!=|<>|<=|>=|<|>`)
 	jsonpathLiteralAhead  = regexp.MustCompile(`^\s*(?:[-+]?[0-9.]+|(?:""|\$(?:""|[\pL_][\pL\pN_]*))` + jsonpathOfOne + `|true|false|null)\s*(?:$|[)&|])`)
 	jsonpathLiteralBehind = regexp.MustCompile(`(?:^|[(!&|\s])(?:[-+]?[0-9.]+|""` + jsonpathOfOne + `|true|false|null)\s*$`)
@@ -42,6 +43,25 @@ func (w *walk) judgeJSONPath(path string, constant bool, i int32) {
 	if !constant || !plainJSONPath(path) {
 		w.callSignal(SignalDelayFunction, "jsonpath", i)
 	}
+}
+
+// variablesAreOne tells that no variable of a path is an array, of which a comparison would take
+// each: the text has their values. An operator takes none.
+func (w *walk) variablesAreOne(call int32, path string) bool {
+	if !jsonpathVariable.MatchString(path) || !w.is(call, "FuncCall") {
+		return true
+	}
+	place := 0
+	for arg := range w.items(call, "args") {
+		if place++; place == 3 {
+			if w.is(arg, "TypeCast") && w.isTypeNamed(w.child(arg, "typeName"), "jsonb") && !w.isArray(w.child(arg, "typeName")) {
+				arg = w.child(arg, "arg")
+			}
+			values, constant := w.constantText(arg)
+			return constant && !strings.Contains(values, "[")
+		}
+	}
+	return false
 }
 
 // onExpr sees operators, and the path on the right of those that take one. @@ is that of

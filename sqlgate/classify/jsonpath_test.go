@@ -18,7 +18,7 @@ func TestAJSONPathThatMayMultiplyIsNoSafeRead(t *testing.T) {
 		"$.**.** == 1", "$.** < $.**", "$[*] < $[*]", "$ ? (@.a == @.b)", "$.a < $.b", `$[*].datetime() < $[*].datetime()`, `$[*] < "1".a`, "($.a) == ($.b)", "$.**.**", "$[*] == 1 + $[*]", "$ ? (@.a <> $.b[*])", "$.** /*x*/ < $.a", `$.a\" ? (@.b < $.c) ."d"`, `$.\u0061.**.**`,
 	}
 	for _, form := range []string{
-		"SELECT jsonb_path_query(x, '%') FROM t", "SELECT jsonb_path_exists(x, '%'::jsonpath, '{}') FROM t", "SELECT 1 FROM t WHERE x @@ '%'", "SELECT 1 FROM t WHERE x @? '%'", "SELECT 1 FROM t WHERE x @? '%'::jsonpath",
+		"SELECT jsonb_path_query(x, '%', '{\"min\": 5, \"from\": \"2020-01-01\"}') FROM t", "SELECT jsonb_path_exists(x, '%'::jsonpath, '{}') FROM t", "SELECT jsonb_path_match(x, '%', '{\"min\": 5}'::jsonb, true) FROM t", "SELECT 1 FROM t WHERE x @@ '%'", "SELECT 1 FROM t WHERE x @? '%'", "SELECT 1 FROM t WHERE x @? '%'::jsonpath",
 		"SELECT 1 FROM t WHERE x OPERATOR(pg_catalog.@@) '%'", "SELECT 1 FROM t WHERE x @@ jsonpath '%'",
 	} {
 		judge := func(path string) Classification {
@@ -36,6 +36,9 @@ func TestAJSONPathThatMayMultiplyIsNoSafeRead(t *testing.T) {
 	}
 	for _, sql := range []string{"SELECT jsonb_path_query(x, p) FROM t", "SELECT jsonb_path_query(x, $1) FROM t", "SELECT 1 FROM t WHERE x @? p", "SELECT 1 FROM t WHERE x @? $1", "SELECT 1 FROM t WHERE x @@ ('$' || p)::jsonpath", "SELECT p::jsonpath FROM t",
 		"SELECT a FROM jsonb_to_record('{}') AS x(a jsonpath)", "SELECT ('{$}'::jsonpath[])[1]", "SELECT 1 FROM t WHERE x @@ ANY ('{$}')",
+		// A variable may be an array.
+		`SELECT jsonb_path_match(x, '$.a[*] == $v', '{"v":[7,2]}') FROM t`, "SELECT jsonb_path_exists(x, '$ ? (@.a[*] == $v)', y) FROM t", "SELECT jsonb_path_exists(x, '$.a == $\"v\"'::jsonpath, $1) FROM t", "SELECT jsonb_path_exists(x, '$.a == $v', silent => true, vars => y) FROM t",
+		"SELECT jsonb_path_exists(x, '$.a == $v', vars => y) FROM t", `SELECT jsonb_path_exists(x, '$v == $w', '{"v":1,"w":[1]}'::jsonb) FROM t`, "SELECT jsonb_path_exists_tz(x, '$.a == $v', jsonb_build_object('v', y)) FROM t",
 		// A constant without a type is a path beside one that is.
 		"SELECT jsonpath '$'", `SELECT 1 FROM t WHERE x @? ANY ('{"$.a"}'::_jsonpath)`, "SELECT x @@ (ARRAY['$'::jsonpath, '$.a[*] == $.b[*]'])[2] FROM t", "SELECT x @@ CASE WHEN true THEN '$.a == $.b' ELSE '$'::jsonpath END FROM t",
 		"SELECT x @@ p FROM t, (VALUES ('$'::jsonpath), ('$.a == $.b')) v(p)", "SELECT x @@ lead('$'::jsonpath, 1, '$.a == $.b') OVER () FROM t", "SELECT x @@ coalesce(NULL::pg_catalog.jsonpath, '$.a == $.b') FROM t", "SELECT x @@ jsonpath_in('$.a == $.b') FROM t",
