@@ -107,7 +107,7 @@ func (c *Caller) confine(asked string) (agentID string, err error) {
 // token_revoked, credential_mismatch.
 func (s *Service) Authenticate(ctx context.Context, token, key string) (Caller, error) {
 	if token == "" && key == "" {
-		return Caller{}, fault.New(fault.CredentialsMissing, "This endpoint needs a credential: an agent's token as Authorization: Bearer, or a project key in x-api-key. Send one of them.")
+		return Caller{}, fault.New(fault.CredentialsMissing, "This endpoint needs a credential: an agent's token as Authorization: Bearer, or, but at /mcp, a project key in x-api-key. Send one of them.")
 	}
 	var caller Caller
 	if key != "" {

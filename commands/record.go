@@ -250,7 +250,9 @@ func decideRecord(r *RecordDecision, facts decisionFacts, defaultTTL time.Durati
 			drafts = append(drafts, event.New(now, shared, &event.ApprovalUsed{}))
 		}
 		if r.UseGrant != nil {
-			drafts = append(drafts, event.New(now, shared, &event.GrantUsed{GrantID: r.UseGrant.ID, Use: facts.grantUse, Rows: r.UseGrant.Rows}))
+			ctx := shared // of the first event of its execution
+			ctx.PolicyVersion = r.Decision.PolicyVersion
+			drafts = append(drafts, event.New(now, ctx, &event.GrantUsed{GrantID: r.UseGrant.ID, Use: facts.grantUse, Rows: r.UseGrant.Rows}))
 		}
 		drafts = append(drafts, r.dispatched(now, shared))
 	case r.NotDispatched != nil:

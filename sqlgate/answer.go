@@ -136,7 +136,7 @@ func (a *Answer) appendBody(dst, rows, columns []byte, omitted bool) []byte {
 		if a.Bypass {
 			dst = append(dst, `,"bypass":true`...)
 		}
-		if a.Result.Decision != policy.Allow || a.Session {
+		if a.Result.Decision != policy.Allow || a.Session || a.DryRun != nil {
 			dst = a.appendReason(dst)
 		}
 		if a.DryRun != nil {

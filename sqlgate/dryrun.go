@@ -151,7 +151,7 @@ func (s *submission) notDryRun() string {
 	case len(s.ofText().TablesWritten) != 1:
 		return "it has to write one table by name"
 	}
-	for _, signal := range c.RiskSignals {
+	for _, signal := range s.ofText().RiskSignals { // what stands behind its names the database tells better
 		if !slices.Contains(plannedDespite, signal) {
 			return "it has the risk signal " + signal
 		}
@@ -244,7 +244,7 @@ func (g *Gate) dryRun(ctx context.Context, s *submission) (*Answer, error) {
 	}
 	ctx = context.WithoutCancel(ctx)
 	if s.result.DryRun == nil {
-		return nil, g.refuse(ctx, s, fault.New(fault.DryRunRefused, "The policy takes no dry run of this statement: every rule that asks for its approval, or allows it where none asks, has to say dry_run: allow. Nothing was run. Ask for its preview in place of it (mode=preview), or send it as it is.").
+		return nil, g.refuse(ctx, s, fault.New(fault.DryRunRefused, "The policy takes no dry run of this statement: every rule that asks for its approval, or allows it where none asks, has to say dry_run: allow. Nothing was run. Preview it in place of that, or send it as it is.").
 			With("reason", pgexec.DryRunNotAllowed).With("rule_id", s.result.RuleID))
 	}
 	if why := s.notDryRun(); why != "" {

@@ -178,7 +178,7 @@ func printGrant(w io.Writer, b *gateapi.GrantBody) error {
 	row("until", second(b.Until, ""))
 	row("why", b.Reason)
 	row("uses", fmt.Sprintf("%d of %d left", b.UsesLeft, b.Uses))
-	row("rows", fmt.Sprintf("%d of %d left; %d changed, %d kept for what runs or is not known", b.RowsLeft, b.Rows, b.RowsChanged, b.RowsReserved))
+	row("rows", fmt.Sprintf("%d of %d left; %d changed or may be, %d kept for what runs or is not known", b.RowsLeft, b.Rows, b.RowsChanged, b.RowsReserved))
 	row("last used", second(b.LastUsedAt, ""))
 	if b.RevokedAt != nil {
 		row("revoked", second(b.RevokedAt, "")+" by "+text(b.RevokedBy))

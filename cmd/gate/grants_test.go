@@ -143,6 +143,7 @@ func TestAGrantStandsForTheApprovalsOfItsAgent(t *testing.T) {
 	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
 	require.Equal(t, []any{"ALLOW", grant, float64(2)}, pick(r.json(t), "decision", "grant_id", "row_count"))
 	w.requireBudget(t, grant, 2, 8, 0)
+	require.Equal(t, r.text(t, "policy_version"), w.get(t, "/executions/"+r.text(t, "execution_id")).text(t, "policy_version"))
 	require.Equal(t, http.StatusAccepted, w.as(t, other, bump(1)).status, "another agent has none")
 	require.Equal(t, http.StatusAccepted, w.query(t, bump(1)).status, "and neither has a caller without a token")
 	for sql, status := range map[string]int{

@@ -340,6 +340,8 @@ var toolItems = []struct {
 		require.Equal(t, http.StatusOK, j.checkOutcome(t, o.ExecutionID).status)
 		known := j.use(t, "execution", map[string]any{"execution_id": o.ExecutionID})
 		require.Equal(t, "completed", known.Status, "%s", known.raw)
+		require.NotContains(t, string(known.raw), "row_count", "nobody counted")
+		require.Contains(t, j.sql(t, write, "idempotency_key", "k-unknown").text, "When it was sent, it was not known what became of the statement. It is known by now: it took effect.")
 		require.Equal(t, "1", j.value(t, "SELECT count(*) FROM customers WHERE id = 50"))
 	}},
 	{"expired approval", func(t *testing.T, j *toolJourney) {

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -106,10 +107,28 @@ func (a *app) bridge(ctx context.Context, at gateAddress) error {
 			if err != nil {
 				return exitWith(exitFailed, fmt.Errorf("standard input can't be read: %w", err))
 			}
+			b.settle(a.err)
 			return nil
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// bridgeEnd is how long calls that are under way may go on behind the end of standard input.
+const bridgeEnd = 5 * time.Second
+
+// settle waits for the answers of calls that were read before standard input ended.
+func (b *bridge) settle(w io.Writer) {
+	done := make(chan struct{})
+	go func() { b.calls.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-b.ctx.Done():
+	case <-time.After(bridgeEnd):
+		b.mu.Lock()
+		fmt.Fprintf(w, "gate: standard input ended, and %s had no answer: it is not known what became of that\n", counted(len(b.running), "call"))
+		b.mu.Unlock()
 	}
 }
 
@@ -222,6 +241,9 @@ func (b *bridge) answered(m *bridged, response *http.Response, body []byte) {
 	isAnswer := json.Unmarshal(body, &answer) == nil && answer.Version != ""
 	switch {
 	case !m.call():
+		return
+	case !isAnswer && response.StatusCode == http.StatusNotFound:
+		b.refuse(m.ID, -32000, "not_found: nothing at "+b.gate.base+" serves POST /mcp. Look whether that is the gate's own address, and whether GATE_MCP_ENABLED=true is set there.")
 		return
 	case !isAnswer:
 		why := b.gate.refusal(response.Status, body)

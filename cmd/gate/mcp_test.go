@@ -591,4 +591,13 @@ func TestTheBridgeSaysWhatIsWrong(t *testing.T) {
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "-32700")
 	require.NotContains(t, out+errs, "wga_no")
+
+	_, token := w.register(t, "piped-bot")
+	call := `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"sql","arguments":{"sql":"SELECT pg_sleep(0) IS NULL OR 7 = 7 AS yes"}}}` + "\n"
+	code, out, errs = bridge("GATE_AGENT_TOKEN="+token, call, "--url", w.base)
+	require.Zero(t, code, errs)
+	require.Contains(t, out, `"id":2`, "what was read before standard input ended has its answer")
+	closed := startGate(t, newGateDir(t, nil))
+	_, out, _ = bridge("GATE_AGENT_TOKEN="+token, call, "--url", closed.base)
+	require.Contains(t, out, "GATE_MCP_ENABLED=true")
 }

@@ -158,8 +158,10 @@ func (e *envelope) fail() {
 	e.Status = statusUnknown
 	switch e.Details["outcome"] {
 	case event.OutcomeCommitted:
+		e.Message = "When it was sent, it was not known what became of the statement."
 		e.Next = "It is known by now: it took effect. Do not send it again."
 	case event.OutcomeAborted:
+		e.Message = "When it was sent, it was not known what became of the statement."
 		e.Next = "It is known by now: nothing of it took effect. If it is still wanted, send it again, under another idempotency_key."
 	default:
 		e.Next = "It is not known whether the statement took effect. Do not send it again; ask execution with this execution_id, later."
@@ -188,6 +190,9 @@ func (d *door) refused(v *visit, err error) *envelope {
 		e.quotes = f.ForLogs()
 	}
 	e.fail()
+	if used, ok := f.Details["execution_id"].(string); ok && (f.Code == fault.ApprovalAlreadyUsed || f.Code == fault.ApprovalOutcomeUnknown) {
+		e.Message, e.Next = "The approval was used.", "Ask execution what became of "+used+"."
+	}
 	return e
 }
 

@@ -106,7 +106,7 @@ func (d *door) approvalsText(ctx context.Context, v *visit) (string, error) {
 	defer view.Close()
 	list := []pending{}
 	filter := projections.ApprovalFilter{Status: projections.StatusPending, Now: d.Now(), Actor: d.request(v, "").Actor}
-	_, err := view.EachApproval(filter, projections.Page{Limit: maxPendings, Work: projections.PageWork}, func(a *projections.Approval) (bool, error) {
+	next, err := view.EachApproval(filter, projections.Page{Limit: maxPendings, Work: projections.PageWork}, func(a *projections.Approval) (bool, error) {
 		if a.AgentID == v.agent.AgentID {
 			list = append(list, pending{a.ID, a.SQL, a.RuleID, event.Timestamp(a.CreatedAt), event.Timestamp(a.ExpiresAt)})
 		}
@@ -115,7 +115,7 @@ func (d *door) approvalsText(ctx context.Context, v *visit) (string, error) {
 	if err != nil {
 		return "", commands.ViewFault(err)
 	}
-	return text(map[string]any{"approvals": list})
+	return text(map[string]any{"approvals": list, "more": next != ""})
 }
 
 func text(value any) (string, error) {

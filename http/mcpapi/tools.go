@@ -163,11 +163,7 @@ func (d *door) preview(ctx context.Context, v *visit, r *mcp.CallToolRequest) (*
 	if err != nil {
 		return d.noPreview(v, err)
 	}
-	var words envelope
-	asJSON := answer.AppendJSON(nil)
-	if err := json.Unmarshal(asJSON, &words); err != nil {
-		return nil, err
-	}
+	asJSON, words := answer.AppendJSON(nil), answer.Result
 	said := ""
 	if answer.DryRun != nil {
 		said = "It ran and was rolled back: it " + answer.DryRun.Words() + ". That is no promise: the rows may be others when it runs. "
@@ -332,17 +328,24 @@ func (d *door) lookedUp(ctx context.Context, v *visit, r *mcp.CallToolRequest) (
 	case !found || x.AgentID != v.agent.AgentID:
 		return nil, fault.New(fault.NotFound, "There is no execution of yours with this id. Take the execution_id from an answer of sql.")
 	}
-	rows := int64(x.RowCount)
+	var rows *int64
+	if x.CommandTag != "" { // else its answer was lost, and nobody counted
+		n := int64(x.RowCount)
+		rows = &n
+	}
 	e := &envelope{ExecutionID: &x.ID, ExecutionState: x.State, Outcome: x.Outcome, ReasonCode: x.ReasonCode, ErrorCode: x.ErrorCode,
 		ApprovalID: x.ApprovalID, CommandTag: x.CommandTag, Fingerprint: x.Fingerprint, PolicyVersion: x.PolicyVersion}
 	switch x.State {
 	case projections.ExecutionSuccess:
-		e.Status, e.Message, e.RowCount, e.ErrorCode = statusCompleted, "The statement took effect.", &rows, ""
+		e.Status, e.Message, e.RowCount, e.ErrorCode = statusCompleted, "The statement took effect.", rows, ""
 		if x.Path == event.PathDryRun {
 			e.Message = "It was a dry run: the statement ran and was rolled back."
 		}
 	case projections.ExecutionFailure:
 		e.Status, e.Message = statusFailed, "The statement failed."
+		if x.Outcome == event.OutcomeAborted || x.Outcome == event.OutcomeNotExecuted {
+			e.Next = "Nothing of it took effect. If it is still wanted, send it again, under another idempotency_key where it had one."
+		}
 	case projections.ExecutionDispatched:
 		e.Status, e.Message, e.Next = statusRunning, "The statement was sent to the database and has not ended.", "Ask again later."
 	case projections.ExecutionUnknown:

@@ -68,7 +68,7 @@ const (
 
 // NotPlain refuses a dry run of what may do more than change rows.
 func NotPlain(format string, args ...any) *fault.Fault {
-	return fault.New(fault.DryRunRefused, "The statement is not plain enough for a dry run, which must do nothing that a rollback leaves: %s. Nothing was run. Ask for its preview in place of it (mode=preview), or write it so that this does not stand behind it.", fmt.Sprintf(format, args...)).
+	return fault.New(fault.DryRunRefused, "The statement is not plain enough for a dry run, which must do nothing that a rollback leaves: %s. Nothing was run. Preview it in place of that, or write it so that this does not stand behind it.", fmt.Sprintf(format, args...)).
 		With("reason", DryRunNotPlain)
 }
 
