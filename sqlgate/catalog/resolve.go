@@ -23,9 +23,23 @@ func (s *Snapshot) Resolve(c *classify.Classification, operators []string, defau
 	for _, name := range s.always {
 		w.call(name, name, "works with types of PostgreSQL's own, as a cast or in an operator class")
 	}
+	byKey := slices.Contains(c.Where, classify.WhereKeyEquality)
+	unkeyed := func(r *relation) {
+		if byKey && !r.keyed(keys) {
+			w.found.Unkeyed = true
+			w.line("%s has a column that counts as a key and is not unique", r.Relation)
+		}
+	}
 	for _, name := range c.TablesRead {
-		if r := s.relations[name]; r != nil && !r.plain {
+		r := s.relations[name]
+		if r == nil {
+			continue
+		}
+		if !r.plain {
 			w.visit(r, Read)
+		}
+		if w.conflicts { // the rows of an upsert may be those that a key of its source finds
+			unkeyed(r)
 		}
 	}
 	on := events(c)
@@ -37,10 +51,7 @@ func (s *Snapshot) Resolve(c *classify.Classification, operators []string, defau
 		if !r.plain {
 			w.visit(r, on)
 		}
-		if slices.Contains(c.Where, classify.WhereKeyEquality) && !upserts(c) && !r.keyed(keys) {
-			w.found.Unkeyed = true
-			w.line("%s has a column that counts as a key and is not unique", r.Relation)
-		}
+		unkeyed(r)
 	}
 	if len(s.calls) > 0 {
 		for _, name := range c.Functions {
@@ -79,14 +90,6 @@ func events(c *classify.Classification) (on int) {
 
 var eventOf = map[string]int{classify.TypeInsert: Insert, classify.TypeCopyFrom: Insert, classify.TypeDelete: Delete, classify.TypeUpdate: Update,
 	classify.TypeTruncate: Truncate, classify.TypeRefresh: Refresh}
-
-// upserts tells whether the rows that a statement updates are bound by the conflict of each
-// that it inserts, which takes a unique index to be found.
-func upserts(c *classify.Classification) bool {
-	return slices.Contains(c.Flags, classify.FlagOnConflict) && !slices.ContainsFunc(c.QueryTypes, func(t string) bool {
-		return t != classify.TypeInsert && t != classify.TypeUpdate && t != classify.TypeSelect
-	})
-}
 
 // Two more events: TRUNCATE with CASCADE; and what is done to a table as a whole, such as ALTER
 // or REINDEX, which may ask its checks, indexes and partition keys of all rows, and fires nothing.
