@@ -172,8 +172,8 @@ func (s *submission) notDryRun() string {
 }
 
 // tellsSessions are the functions that tell of the session, such as its time limits: those of a
-// dry run are its own.
-var tellsSessions = regexp.MustCompile(`^(pg_catalog\.)?(pg_|txid_|inet_|current_setting$|current_query$)`)
+// dry run are its own, as is the time between its BEGIN and its statement.
+var tellsSessions = regexp.MustCompile(`^(pg_catalog\.)?(pg_|txid_|inet_|current_setting$|current_query$|statement_timestamp$)`)
 
 // versionColumns tell which version of a row stands where: a dry run leaves dead ones, and its
 // transaction in the rows that it touched.

@@ -337,6 +337,7 @@ func dryRunsAreRefused(t *testing.T, w *agentWorld) {
 		{"UPDATE other SET n = CASE WHEN xmax::text = '0' THEN 1 ELSE 2 END", "not_plain", "it names the system column xmax"},
 		{"UPDATE other AS o SET n = 1 WHERE o.\"ctid\" = '(0,1)'", "not_plain", "it names the system column ctid"},
 		{"UPDATE other SET n = 1 WHERE pg_catalog.\"current_setting\"('statement_timeout') = '1s'", "not_plain", "it calls current_setting"},
+		{"UPDATE other SET n = 1 WHERE statement_timestamp() - now() < interval '25 ms'", "not_plain", "it calls statement_timestamp"},
 		{"UPDATE other SET n = pg_backend_pid()", "not_plain", "it calls pg_backend_pid"},
 		{"PREPARE p AS UPDATE other SET n = $1", "not_plain", "PREPARE"},
 	} {

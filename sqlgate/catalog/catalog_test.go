@@ -97,6 +97,7 @@ CREATE TABLE lines (order_id int REFERENCES orders ON DELETE CASCADE, at int CHE
 CREATE TABLE seen (order_id int REFERENCES orders ON DELETE SET NULL);
 CREATE TABLE plain (id int PRIMARY KEY, note text DEFAULT lower('X'));
 CREATE TABLE odd (id int, note text);
+CREATE TABLE deferred_key (id int UNIQUE DEFERRABLE, note text);
 CREATE FUNCTION total(o orders) RETURNS int LANGUAGE sql STABLE AS 'SELECT 1';
 CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 CREATE FUNCTION allowed(text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
@@ -228,6 +229,7 @@ func TestASnapshotTellsWhatStandsBehindNames(t *testing.T) {
 		{"INSERT INTO plain VALUES (1)", ""},
 		{"UPDATE plain SET note = 'x' WHERE id = 1", ""},
 		{"UPDATE odd SET note = 'x' WHERE id = 1", "where present"},
+		{"UPDATE deferred_key SET note = 'x' WHERE id = 1", "where present"},
 		{"UPDATE mine SET note = 'x' WHERE id = 1", "read public.plain; written public.plain; columns public.plain.*; where present"},
 		{"DELETE FROM mine WHERE id = 1", "read public.plain; written public.plain; where present"},
 		{"UPDATE held SET note = 'x' WHERE id = 1", "functions public.audit; signals unknown_function"},

@@ -80,7 +80,7 @@ rules AS (SELECT w.ev_class AS rel, json_agg(json_build_object('on', CASE w.ev_t
     AND (d.refobjid <> w.ev_class OR (SELECT count(*) FROM regexp_matches(w.ev_action::text, concat(':rtekind 0 :relid ', w.ev_class, ' '), 'g')) > 2)) AS n)) ORDER BY w.rulename COLLATE "C") AS list
   FROM pg_rewrite AS w WHERE w.ev_type <> '1' AND w.ev_enabled NOT IN ('D', 'R') GROUP BY w.ev_class),
 keys AS (SELECT i.indrelid AS rel, json_agg(DISTINCT a.attname::text COLLATE "C") AS list FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-  WHERE i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnum > 0
+  WHERE i.indisunique AND i.indimmediate AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnum > 0
    AND i.indcollation[0] = a.attcollation AND EXISTS (SELECT FROM pg_opclass AS o WHERE o.oid = i.indclass[0] AND o.opcdefault) GROUP BY i.indrelid),
 derived AS (SELECT a.attrelid AS rel, json_agg(a.attname::text ORDER BY a.attname COLLATE "C") AS list FROM pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> '' GROUP BY a.attrelid),
 named AS (SELECT a.attrelid AS rel, json_agg(a.attname::text ORDER BY a.attname COLLATE "C") AS list FROM pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY ($1) GROUP BY a.attrelid),
