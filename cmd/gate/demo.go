@@ -11,12 +11,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"writegate/agentctl"
+	"writegate/docs"
 	"writegate/eventlog/checkpoint"
 	"writegate/fixtures/postgres"
 	"writegate/sqlgate/policy"
@@ -164,6 +166,9 @@ func (a *app) demoDatabase(ctx context.Context, dir string) (*postgres.Cluster, 
 	return cluster, nil
 }
 
+// roleSettings are the lines of docs/database-role.sql that set something of its roles.
+var roleSettings = regexp.MustCompile(`(?m)^ALTER ROLE gate_\w+ SET .*$`)
+
 // demoRoles makes roles, database and rows once; the password file is written
 // last and says that all of it is there.
 func demoRoles(ctx context.Context, cluster *postgres.Cluster, passwordFile string) (password string, err error) {
@@ -176,8 +181,7 @@ func demoRoles(ctx context.Context, cluster *postgres.Cluster, passwordFile stri
 		{"postgres", "DROP DATABASE IF EXISTS " + demoDatabase + " WITH (FORCE)"},
 		{"postgres", "DROP ROLE IF EXISTS gate_reader; DROP ROLE IF EXISTS gate_writer"},
 		{"postgres", fmt.Sprintf("CREATE ROLE gate_reader %s '%s'; CREATE ROLE gate_writer %s '%s'", rights, password, rights, password)},
-		{"postgres", "ALTER ROLE gate_reader SET log_min_messages = log; ALTER ROLE gate_writer SET log_min_messages = log; " +
-			"ALTER ROLE gate_reader SET log_min_error_statement = fatal; ALTER ROLE gate_writer SET log_min_error_statement = fatal"}, // docs/database-role.sql
+		{"postgres", strings.Join(roleSettings.FindAllString(docs.DatabaseRole, -1), "\n")},
 		{"postgres", "CREATE DATABASE " + demoDatabase},
 		{demoDatabase, shopSQL},
 	} {

@@ -78,6 +78,10 @@ func TestTheTourDoesWhatItSays(t *testing.T) {
 	out, err = large.CombinedOutput()
 	require.Error(t, err, "%s", out)
 	require.Contains(t, string(out), "53200")
+	temporary := exec.Command(filepath.Join(root, "bin", "gate"), "query", "--url", demo, "SHOW temp_file_limit")
+	out, err = temporary.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "4GB", "its roles have the bounds of docs/database-role.sql")
 	// The server of the demonstration has an account of its own where root starts it,
 	// which walks through these two folders and lists neither.
 	way := []string{"var", filepath.Join("var", "demo"), filepath.Join("var", "demo", "postgres")}
