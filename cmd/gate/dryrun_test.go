@@ -487,6 +487,7 @@ func TestTheToolsRunDry(t *testing.T) {
 		found := use(t, tools, "sql_preview", map[string]any{"sql": sql, "dry_run": true})
 		require.Contains(t, found.text, "would change 13 rows in 3 tables, at ", door.name)
 		require.Contains(t, found.text, "no promise")
+		require.Contains(t, found.text, "The rule lets it change 5 rows at most")
 		pending := use(t, tools, "sql", calling(sql))
 		require.Equal(t, "pending_approval", pending.Status)
 		seen := w.approvalAs(t, pending.ApprovalID, true)

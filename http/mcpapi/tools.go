@@ -167,6 +167,9 @@ func (d *door) preview(ctx context.Context, v *visit, r *mcp.CallToolRequest) (*
 	said := ""
 	if answer.DryRun != nil {
 		said = "It ran and was rolled back: it " + answer.DryRun.Words() + ". That is no promise: the rows may be others when it runs. "
+		if terms := answer.Result.Approval; terms != nil && terms.MaxRows != nil && answer.DryRun.MaxRows > *terms.MaxRows {
+			said += fmt.Sprintf("The rule lets it change %d rows at most, so it would be rolled back: ask for fewer at a time. ", *terms.MaxRows)
+		}
 	}
 	return structured(said+fmt.Sprintf("The policy would say %s, by %s (%s): %s %s", answer.Result.Decision, orNone(words.RuleID), words.ReasonCode, words.Message, words.Remedy), json.RawMessage(asJSON), false)
 }
