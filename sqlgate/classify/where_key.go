@@ -1,6 +1,7 @@
 package classify
 
 import (
+	"bytes"
 	"math"
 	"slices"
 )
@@ -53,7 +54,7 @@ func (w *walk) bindsKeyByText(of keyOf, cond int32) bool {
 		return true
 	}
 	if n := number(w.raw(constant, "number")); w.is(constant, "ParamRef") && n > 0 {
-		w.keyParams = append(w.keyParams, KeyParam{Number: n, Cast: constant != right, Inferred: constant != right || w.isInferredByKey(right)})
+		w.keyParams = append(w.keyParams, KeyParam{Number: n, Cast: constant != right, Inferred: constant != right || w.isInferredByKey(right, of.relation, left)})
 	}
 	return false
 }
@@ -97,9 +98,9 @@ func (w *walk) isExact(cast int32) bool {
 }
 
 // isInferredByKey reports whether a parameter without a type surely gets that of
-// a key: the server takes it from the first place that it analyses. That is this
-// one or another comparison with a key, unless the parameter stands elsewhere before.
-func (w *walk) isInferredByKey(param int32) bool {
+// the key that it is compared with: the server takes it from the first place that it analyses. That is
+// this one or another comparison with that column of that table, unless the parameter stands elsewhere before.
+func (w *walk) isInferredByKey(param, relation, key int32) bool {
 	n, first, other := number(w.raw(param, "number")), int32(math.MaxInt32), int32(math.MaxInt32)
 	for _, p := range w.params {
 		w.steps++
@@ -108,7 +109,7 @@ func (w *walk) isInferredByKey(param int32) bool {
 		}
 		at := w.e[p].a
 		switch owner := w.owner(p); {
-		case p == param || w.isComparedWithKey(p):
+		case p == param || w.isComparedWithKey(p, relation, key):
 			if w.isAnalysedInOrder(p) {
 				first = min(first, at)
 			}
@@ -121,9 +122,9 @@ func (w *walk) isInferredByKey(param int32) bool {
 	return other == math.MaxInt32 || first < other
 }
 
-// isComparedWithKey reports whether a parameter stands beside the key of the one table of
-// its query.
-func (w *walk) isComparedWithKey(param int32) bool {
+// isComparedWithKey reports whether a parameter stands beside a key of the one table of
+// its query, which is the column of the relation.
+func (w *walk) isComparedWithKey(param, relation, key int32) bool {
 	owner := w.operatorOf(param)
 	if !w.isEquality(owner) {
 		return false
@@ -132,13 +133,21 @@ func (w *walk) isComparedWithKey(param int32) bool {
 	if other == param {
 		other = right
 	}
+	of := keyOf{relation: -1}
 	switch query := w.query(param); {
 	case w.is(query, "SelectStmt"):
-		return w.isKey(keyOf{w.onlyTable(query), !w.seesOuter(query)}, other)
+		of = keyOf{w.onlyTable(query), !w.seesOuter(query)}
 	case w.is(query, "UpdateStmt"), w.is(query, "DeleteStmt"):
-		return w.isKey(keyOf{w.child(query, "relation"), !w.has(query, "fromClause") && !w.has(query, "usingClause")}, other)
+		of = keyOf{w.child(query, "relation"), !w.has(query, "fromClause") && !w.has(query, "usingClause")}
 	}
-	return false
+	if !w.isKey(of, other) {
+		return false
+	}
+	schema, name := w.relation(of.relation)
+	keySchema, keyName := w.relation(relation)
+	_, column := w.lastNames(other)
+	_, keyColumn := w.lastNames(key)
+	return bytes.Equal(name, keyName) && bytes.Equal(w.resolve(schema, name), w.resolve(keySchema, keyName)) && bytes.Equal(column, keyColumn)
 }
 
 // seesOuter reports whether a name in a query may be a column of a query around it.

@@ -169,7 +169,7 @@ func TestTheServerInfersTheTypeOfAParameterFromTheKey(t *testing.T) {
 	conn, err := pgx.Connect(ctx, cluster.URL("postgres"))
 	require.NoError(t, err)
 	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, "CREATE TABLE t (id bigint PRIMARY KEY, n int, a int, f float8); CREATE TABLE u (LIKE t)")
+	_, err = conn.Exec(ctx, "CREATE TABLE t (id bigint PRIMARY KEY, n int, a int, f float8); CREATE TABLE u (id float8, n int, a int, f float8)")
 	require.NoError(t, err)
 	tb := newTestTables(t, Config{ServerMajor: cluster.Major})
 	inferred := func(sql string) (uint32, error) {
