@@ -333,7 +333,7 @@ func (w *walk) isArray(i int32) bool {
 	return w.has(i, "arrayBounds") || bytes.HasPrefix(name, []byte("_"))
 }
 
-// onTypeName judges that is not built in runs its own code.
+// onTypeName judges a type: one that is not built in runs its own code.
 func onTypeName(w *walk, i int32) {
 	if w.typeIsWord(i) {
 		return
