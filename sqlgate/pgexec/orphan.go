@@ -121,7 +121,7 @@ func (db *DB) endOrphan(l *lease) {
 func (p *pool) terminate(ctx context.Context, up Upstream) error {
 	ended, err := p.ofSession(ctx, up, "pg_catalog.pg_terminate_backend(a.pid)")
 	if err == nil && ended {
-		p.log.Warn("ended the backend of a lost connection", "backend_pid", up.BackendPID)
+		p.log.Warn("told the backend of a lost connection to end, which it does once it heeds that", "backend_pid", up.BackendPID)
 	}
 	return err
 }
