@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -296,7 +297,7 @@ func (g *Gate) withCalls(ctx context.Context, s *submission, c classify.Classifi
 	s.calls = calls
 	var called []string
 	for _, word := range c.Attributes {
-		if call, found := calls[word]; found && (c.Derived || !call.Hidden) {
+		if call, found := calls[word]; found && (c.Derived || !call.Hidden) && (call.Rows || slices.Contains(c.Fields, word)) {
 			called = append(called, call.Name)
 		}
 	}

@@ -647,7 +647,8 @@ func TestACallWrittenLikeAColumnIsACall(t *testing.T) {
 		CREATE TABLE tp (a int, b int); CREATE CAST (tp AS point) WITH INOUT; CREATE DOMAIN dp AS point CHECK (value IS NOT NULL);
 		CREATE TABLE three (a int, b text); CREATE TABLE castee (w int); CREATE FUNCTION w(castee) RETURNS int LANGUAGE sql AS 'SELECT 1';
 		CREATE FUNCTION three_castee(three) RETURNS castee LANGUAGE sql AS 'SELECT ROW(1)::castee'; CREATE CAST (three AS castee) WITH FUNCTION three_castee(three) AS IMPLICIT;
-		CREATE SCHEMA other; CREATE FUNCTION other.elsewhere(t) RETURNS int LANGUAGE sql AS 'SELECT 1'`)
+		CREATE FUNCTION ofnumber(int, n int DEFAULT 1) RETURNS int STABLE SECURITY DEFINER LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION manynumbers(VARIADIC int[]) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE AGGREGATE allof(int) (SFUNC = int4pl, STYPE = int);
+		CREATE SCHEMA other; CREATE FUNCTION other.elsewhere(t) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION other.v(int) RETURNS int LANGUAGE sql AS 'SELECT 1'`)
 	require.NotEmpty(t, w.value("INSERT INTO t VALUES (1, 'x') RETURNING id"))
 	w.activate(`schema: gate.policy/v1
 name: wire
@@ -668,6 +669,9 @@ rules:
 		"SELECT x.v FROM t x(a, b)": "public.v", "UPDATE t SET v = 'y' FROM t x(a, b) WHERE t.id = 1 AND x.v > 0": "public.v", "SELECT s.v FROM (SELECT * FROM t) s(a, b)": "public.v", "SELECT s.v FROM (SELECT * FROM three) s": "public.v",
 		"WITH s(a, b) AS (SELECT * FROM t) SELECT s.v FROM s": "public.v", "SELECT ((x.*).v) FROM t x(a, b)": "public.v", "SELECT s.v FROM (t CROSS JOIN items) s(a, b, c)": "public.v", "SELECT three.w FROM three": "public.w",
 		"SELECT t.sneaky FROM t": "public.sneaky", "SELECT tp.dp FROM tp": "public.dp",
+		"SELECT (t.id).ofnumber FROM t": "public.ofnumber", "SELECT (id).ofnumber FROM t": "public.ofnumber", "SELECT (x.i).OFNUMBER FROM (SELECT id AS i FROM t) x": "public.ofnumber", "SELECT ((t).id).ofnumber FROM t": "public.ofnumber", "SELECT (t.id).manynumbers FROM t": "public.manynumbers",
+		"SELECT 1 FROM t GROUP BY v HAVING (v).astext = 1": "public.astext", "SELECT (id).allof FROM t": "public.allof", "SELECT (t.v).base_text FROM t": "public.base_text", "SELECT (t.v)._base_text FROM t": "public._base_text", "WITH s AS (SELECT * FROM t) SELECT (s.id).ofnumber FROM s": "public.ofnumber",
+		"SELECT (SELECT (id).ofnumber) FROM t": "public.ofnumber", "SELECT (t.id).t_text.astext FROM t": "public.astext", "SELECT 1 FROM t ORDER BY (id).ofnumber": "public.ofnumber",
 	} {
 		c := w.wire()
 		require.Equal(t, "BLOCK", state(c.refused(sql)), sql)
@@ -681,7 +685,7 @@ rules:
 		require.Equal(t, "BLOCK", state(c.refused("EXECUTE q")), sql)
 	}
 	require.Equal(t, "1", w.value("SELECT count(*) FROM t"))
-	postgresExecute(w, `CREATE FUNCTION evil(int) RETURNS int LANGUAGE sql AS $$INSERT INTO t VALUES (98, 'x') RETURNING 1$$; CREATE TYPE mood AS ENUM ('a'); CREATE FUNCTION two(t) RETURNS SETOF int LANGUAGE sql AS 'VALUES (1), (2)'`)
+	postgresExecute(w, `CREATE FUNCTION evil(int) RETURNS int LANGUAGE sql AS $$INSERT INTO t VALUES (98, 'x') RETURNING 1$$; CREATE VIEW hides AS SELECT evil(id) FROM t; CREATE TYPE mood AS ENUM ('a'); CREATE FUNCTION two(t) RETURNS SETOF int LANGUAGE sql AS 'VALUES (1), (2)'`)
 	w.activate(`schema: gate.policy/v1
 name: wire
 version: 1.0.2
@@ -709,7 +713,7 @@ rules:
 	require.Equal(t, "BLOCK", state(err))
 	c.sync()
 	c.query("SELECT t.peek FROM t")
-	require.ErrorContains(t, c.refused("SELECT (t.id).evil FROM t"), "something behind it writes")
+	require.ErrorContains(t, c.refused("SELECT * FROM hides"), "something behind it writes")
 	require.Equal(t, "1", w.value("SELECT count(*) FROM t"), "what no text tells, the fence of reads holds")
 	c = w.wire()
 	before := len(w.events())

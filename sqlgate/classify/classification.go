@@ -60,6 +60,10 @@ type Classification struct {
 	// database's, or a cast to a type of it, written like a column: WithCalls.
 	Attributes []string `json:"-"`
 
+	// Fields are those of them that stand behind brackets, (t.a).f: they may be a call with
+	// a value of any type, where the others take a row.
+	Fields []string `json:"-"`
+
 	// Derived says that what stands in front of such a dot may be something else than a
 	// table of the users' with its columns as they are: a word that is the name of a
 	// column there may be a call all the same.

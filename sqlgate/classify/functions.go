@@ -264,7 +264,13 @@ func onIndirection(w *walk, i int32) {
 	names := false
 	for f := range w.items(i, "indirection") {
 		if w.is(f, "String") {
-			w.attribute(w.text(f, "sval"), i)
+			name := w.text(f, "sval")
+			w.attribute(name, i)
+			switch string(bytes.TrimPrefix(name, []byte("_"))) { // also the cast to the type of that name, of a column that is no row
+			case "xml", "jsonpath":
+				w.callSignal(SignalDelayFunction, string(name), i)
+			}
+			w.behind = append(w.behind, w.attributes[len(w.attributes)-1])
 			names = true
 		}
 	}

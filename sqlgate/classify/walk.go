@@ -90,6 +90,7 @@ type walk struct {
 	params     []int32 // every ParamRef
 	keyParams  []KeyParam
 	attributes []string
+	behind     []string // of brackets
 
 	catalogReads []catalogRead // judged after the walk
 	ctes         scopes
@@ -152,6 +153,7 @@ func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, 
 		c.Params = 0 // they are those of what the statement holds
 	}
 	c.KeyParams, c.UserTypes = append([]KeyParam(nil), w.keyParams...), w.userTypes
+	c.Fields = slices.Compact(slices.Sorted(slices.Values(w.behind)))
 	c.Attributes, c.Derived = slices.Compact(slices.Sorted(slices.Values(w.attributes))), w.defines || w.relabels || len(w.selections) > 0
 	c.Session, c.Control = w.session(c.Start, c.End), w.control()
 	return c, nil
@@ -174,7 +176,7 @@ func (w *walk) release() {
 		tree: tree{entries: w.entries[:0]}, reader: treeReader{stack: w.reader.stack[:0]}, buf: w.buf[:0], columnAt: w.columnAt[:0], starAt: w.starAt[:0],
 		dotted: w.dotted[:0], selections: w.selections[:0], rows: w.rows, scopes: w.scopes, truths: w.truths, reductions: w.reductions, catalogReads: w.catalogReads[:0],
 		queries: w.queries, read: w.read, written: w.written, columns: w.columns, tableOf: w.tableOf[:0], functions: w.functions,
-		params: w.params[:0], keyParams: w.keyParams[:0], attributes: w.attributes[:0], risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
+		params: w.params[:0], keyParams: w.keyParams[:0], attributes: w.attributes[:0], behind: w.behind[:0], risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
 	}
 	t.walks.Put(w)
 }

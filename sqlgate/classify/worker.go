@@ -43,6 +43,7 @@ type reply struct {
 	Params         int             `json:"params,omitempty"`
 	KeyParams      []KeyParam      `json:"key_params,omitempty"`
 	Attributes     []string        `json:"attributes,omitempty"`
+	Fields         []string        `json:"fields,omitempty"`
 	Beyond         *reply          `json:"beyond,omitempty"`
 	Derived        bool            `json:"derived,omitempty"`
 	UserTypes      bool            `json:"user_types,omitempty"`
@@ -64,7 +65,7 @@ func newReply(c Classification, err error) reply {
 		}
 		return r
 	}
-	r := reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL, Params: c.Params, KeyParams: c.KeyParams, Attributes: c.Attributes, Derived: c.Derived, UserTypes: c.UserTypes, Session: c.Session, Control: c.Control}
+	r := reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL, Params: c.Params, KeyParams: c.KeyParams, Attributes: c.Attributes, Fields: c.Fields, Derived: c.Derived, UserTypes: c.UserTypes, Session: c.Session, Control: c.Control}
 	if c.Beyond != nil {
 		more := newReply(*c.Beyond, nil)
 		r.Beyond = &more
@@ -85,7 +86,7 @@ func (r *reply) result() (Classification, error) {
 		return Classification{}, f
 	}
 	c := *r.Classification
-	c.Start, c.End, c.Depth, c.NormalizedSQL, c.Params, c.KeyParams, c.Attributes, c.Derived, c.UserTypes, c.Session, c.Control = r.Start, r.End, r.Depth, r.NormalizedSQL, r.Params, r.KeyParams, r.Attributes, r.Derived, r.UserTypes, r.Session, r.Control
+	c.Start, c.End, c.Depth, c.NormalizedSQL, c.Params, c.KeyParams, c.Attributes, c.Fields, c.Derived, c.UserTypes, c.Session, c.Control = r.Start, r.End, r.Depth, r.NormalizedSQL, r.Params, r.KeyParams, r.Attributes, r.Fields, r.Derived, r.UserTypes, r.Session, r.Control
 	if r.Beyond != nil {
 		more, err := r.Beyond.result()
 		if err != nil {

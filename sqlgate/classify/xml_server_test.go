@@ -25,7 +25,14 @@ func TestNothingThatIsParsedAsXMLOrAsAPathIsASafeRead(t *testing.T) {
 	number, err := strconv.Atoi(major)
 	require.NoError(t, err)
 	tb := newTestTables(t, Config{ServerMajor: number})
+	_, err = conn.Exec(t.Context(), `CREATE TABLE documents (one text, many text); INSERT INTO documents VALUES ('<a', '{<a}'); CREATE TABLE paths (one text, many text); INSERT INTO paths VALUES ('$.a == $.b[', '{$.a == $.b[}')`).ReadAll()
+	require.NoError(t, err)
 	var statements []string
+	for _, name := range slices.Concat(slices.Sorted(maps.Keys(tb.builtins.functions)), slices.Sorted(maps.Keys(tb.builtins.types))) { // each like a column, which is a call or a cast
+		for _, from := range []string{"documents", "paths"} {
+			statements = append(statements, `SELECT (one)."`+name+`" FROM `+from, `SELECT (many)."`+name+`" FROM `+from)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(tb.builtins.functions)) {
 		for arguments := 1; arguments <= 4; arguments++ {
 			statements = append(statements, `SELECT pg_catalog."`+name+`"(`+strings.TrimSuffix(strings.Repeat("'<a', ", arguments), ", ")+")")

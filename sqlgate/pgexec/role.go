@@ -83,8 +83,9 @@ WITH me AS (SELECT r.* FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_u
    WHERE EXISTS (SELECT FROM pg_catalog.pg_proc AS b WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::pg_catalog.regnamespace))
 SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_array(f.level, f.what) ORDER BY f.level, f.what), '[]')::pg_catalog.text FROM found AS f`
 
-// callsSQL lists what a text may call like a column (ParseFuncOrColumn): functions that take
-// a row, and types that a row is cast to without a function, in the schemas $1, by their names. $2 are the roles of all
+// callsSQL lists what a text may call like a column (ParseFuncOrColumn): functions of one
+// argument, and types that it may be cast to without a function, in the schemas $1, by their names; and which of them a
+// row of a relation may be meant for, as others need a value in brackets, (t.a).f. $2 are the roles of all
 // pools. One that has a column's name on the only table that it takes is that column, where
 // the table stands there as it is; a row of a query, too, is taken for one of the table's. A
 // domain over sixteen others is taken for one over a row: what a chain of n costs would grow with n².
@@ -100,16 +101,17 @@ WITH RECURSIVE spaces AS (SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace A
   UNION SELECT o.oid FROM overrow AS o
   UNION SELECT k.casttarget FROM pg_catalog.pg_cast AS k JOIN pg_catalog.pg_type AS t ON t.oid = k.castsource WHERE k.castcontext = 'i' AND t.typtype = 'c'),
  takes(oid) AS (SELECT r.oid FROM rows AS r UNION SELECT b.oid FROM based AS b JOIN rows AS r ON r.oid = b.base),
- calls(name, called, hidden) AS (
-  SELECT p.proname, s.nspname || '.' || p.proname, EXISTS (SELECT FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_attribute AS a ON a.attrelid = t.typrelid
+ calls(name, called, rows, hidden) AS (
+  SELECT p.proname, s.nspname || '.' || p.proname, p.proargtypes[0] IN (SELECT oid FROM takes) OR p.provariadic IN (SELECT oid FROM takes), EXISTS (SELECT FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_attribute AS a ON a.attrelid = t.typrelid
     WHERE t.oid = p.proargtypes[0] AND t.typtype = 'c' AND a.attname = p.proname AND a.attnum > 0 AND NOT a.attisdropped)
    AND NOT EXISTS (SELECT FROM pg_catalog.pg_cast AS k WHERE k.casttarget = p.proargtypes[0] AND k.castcontext = 'i')
   FROM spaces AS s JOIN pg_catalog.pg_proc AS p ON p.pronamespace = s.oid
-  WHERE (p.pronargs >= 1 AND p.pronargs - p.pronargdefaults <= 1 AND p.proargtypes[0] IN (SELECT oid FROM takes) OR p.pronargs = 1 AND p.provariadic IN (SELECT oid FROM takes))
+  WHERE p.pronargs >= 1 AND p.pronargs - p.pronargdefaults <= 1
    AND EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = ANY ($2::pg_catalog.text[]) AND pg_catalog.has_function_privilege(r.oid, p.oid, 'EXECUTE'))
-  UNION SELECT t.typname, s.nspname || '.' || t.typname, false FROM spaces AS s JOIN pg_catalog.pg_type AS t ON t.typnamespace = s.oid
-  WHERE t.oid IN (SELECT oid FROM overrow UNION SELECT oid FROM cast_to UNION SELECT b.oid FROM based AS b JOIN cast_to AS c ON c.oid = b.base))
-SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_object('word', c.name, 'name', c.called, 'hidden', c.hidden)), '[]')::pg_catalog.text FROM calls AS c`
+  UNION SELECT t.typname, s.nspname || '.' || t.typname, t.oid IN (SELECT oid FROM overrow UNION SELECT oid FROM cast_to UNION SELECT b.oid FROM based AS b JOIN cast_to AS c ON c.oid = b.base), false
+  FROM spaces AS s JOIN pg_catalog.pg_type AS t ON t.typnamespace = s.oid WHERE t.typrelid = 0),
+ words AS (SELECT c.name, (pg_catalog.array_agg(c.called ORDER BY c.rows DESC, c.called COLLATE pg_catalog."C"))[1] AS called, pg_catalog.bool_or(c.rows) AS rows, pg_catalog.bool_and(c.hidden) FILTER (WHERE c.rows) AS hidden FROM calls AS c GROUP BY c.name)
+SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_object('word', w.name, 'name', w.called, 'rows', w.rows, 'hidden', COALESCE(w.hidden, false))), '[]')::pg_catalog.text FROM words AS w`
 
 // asked sends one of the two. Their operators are those of PostgreSQL where nothing but its
 // schema is looked through, whatever somebody has made in another: name || unknown is
@@ -210,9 +212,7 @@ func (p *pool) askCalls(ctx context.Context, c *conn) (map[string]ColumnCall, er
 	}
 	calls := make(map[string]ColumnCall)
 	for _, f := range found {
-		if known, twice := calls[f.Word]; !twice || known.Hidden {
-			calls[f.Word] = f.ColumnCall
-		}
+		calls[f.Word] = f.ColumnCall
 	}
 	return calls, nil
 }
@@ -220,6 +220,7 @@ func (p *pool) askCalls(ctx context.Context, c *conn) (map[string]ColumnCall, er
 // A ColumnCall is a function or a type that a text may call like a column.
 type ColumnCall struct {
 	Name   string `json:"name"`   // schema.name
+	Rows   bool   `json:"rows"`   // of a row of a relation, too: t.f; else of a value in brackets alone, (t.a).f
 	Hidden bool   `json:"hidden"` // behind a column of its name, where the table that it takes stands as it is
 }
 

@@ -187,8 +187,8 @@ func TestTheRolesOfThePageHaveRoomForWhatOneClientLeavesBehind(t *testing.T) {
 // taken for nothing where nobody could tell.
 func TestWhatATextMayCallLikeAColumnIsKnownOrNothingRuns(t *testing.T) {
 	s := newRoleServer(t)
-	s.in("CREATE FUNCTION fire(items) RETURNS int LANGUAGE sql AS 'SELECT 1'; GRANT EXECUTE ON FUNCTION fire(items) TO gate_writer; CREATE FUNCTION idle(items) RETURNS int LANGUAGE sql AS 'SELECT 1'; REVOKE EXECUTE ON FUNCTION idle(items) FROM PUBLIC")
-	want := map[string]ColumnCall{"fire": {Name: "public.fire"}}
+	s.in("CREATE DOMAIN tint AS int; CREATE FUNCTION lone(int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION two(int, int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION fire(items) RETURNS int LANGUAGE sql AS 'SELECT 1'; GRANT EXECUTE ON FUNCTION fire(items) TO gate_writer; CREATE FUNCTION idle(items) RETURNS int LANGUAGE sql AS 'SELECT 1'; REVOKE EXECUTE ON FUNCTION idle(items) FROM PUBLIC")
+	want := map[string]ColumnCall{"fire": {Name: "public.fire", Rows: true}, "lone": {Name: "public.lone"}, "tint": {Name: "public.tint"}, "_tint": {Name: "public._tint"}, "_items": {Name: "public._items"}}
 	db, _ := s.open(false)
 	calls, err := db.ColumnCalls(t.Context())
 	require.NoError(t, err)
@@ -220,7 +220,7 @@ func TestLooksAtRolesCallNoOperatorOfUsers(t *testing.T) {
 	db, _ := openURL(t, raw, func(c *Config) { c.OnRole = func(r RoleReport) { reports <- r } })
 	calls, err := db.ColumnCalls(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, ColumnCall{"public.fire", false}, calls["fire"])
+	require.Equal(t, ColumnCall{"public.fire", true, false}, calls["fire"])
 	require.Contains(t, calls, "a\x1eb\x1fdeny c")
 	r := <-reports
 	require.Contains(t, r.Deny, "is SUPERUSER")
@@ -260,8 +260,8 @@ func TestAChainOfDomainsTakesNoConnectionAway(t *testing.T) {
 	require.Contains(t, calls, "over_rows")
 	require.Contains(t, calls, "near_rows")
 	require.Contains(t, calls, "r40")
-	require.NotContains(t, calls, "over_ints")
-	require.Contains(t, calls, "far_ints", "nobody has looked whether it is over a row")
+	require.False(t, calls["over_ints"].Rows)
+	require.True(t, calls["far_ints"].Rows, "nobody has looked whether it is over a row")
 }
 
 // A look that the server takes too long for is given up by the server: the connection
