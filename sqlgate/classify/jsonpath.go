@@ -65,8 +65,9 @@ func (w *walk) variablesAreOne(call int32, path string) bool {
 }
 
 // onExpr sees operators, and the path on the right of those that take one. @@ is that of
-// text search too, whose constants have no $. What else stands there is no path unless the text
-// says jsonpath, which onTypeName sees, or a table's column is one; but for a parameter alone.
+// text search too, whose constants have no $. What else stands behind it is no path unless the text
+// says jsonpath, which onTypeName sees, or a table's column is one; but for what has no type of its own,
+// and gets one there: a constant or a parameter, by itself or below what leaves it so.
 func onExpr(w *walk, i int32) {
 	if w.isBetween(i) {
 		return
@@ -80,15 +81,26 @@ func onExpr(w *walk, i int32) {
 		return
 	}
 	left, right := w.child(i, "lexpr"), w.child(i, "rexpr")
-	path, constant := w.constantText(right)
+	untyped := w.untyped(right)
+	path, constant := w.constantText(untyped)
 	switch {
 	case constant && strings.Contains(path, "$"):
-		w.judgeJSONPath(path, string(w.raw(i, "kind")) == "AEXPR_OP", i)
-	case !constant && name == "@?" && !w.is(right, "TypeCast") && !w.is(right, "A_Const"):
+		w.judgeJSONPath(path, untyped == right && string(w.raw(i, "kind")) == "AEXPR_OP", i)
+	case name == "@?" && !w.is(untyped, "A_Const") && !(w.is(right, "TypeCast") && w.isTypeNamed(w.child(right, "typeName"), "jsonpath")):
 		w.judgeJSONPath("", false, i)
-	case name == "@@" && left >= 0 && w.is(right, "ParamRef") && !w.isTextSearch(left):
+	case name == "@@" && left >= 0 && w.is(untyped, "ParamRef") && !w.isTextSearch(left):
 		w.judgeJSONPath("", false, i)
 	}
+}
+
+// untyped is what stands below COLLATE and casts to unknown, which leave a constant or a parameter
+// without a type.
+func (w *walk) untyped(i int32) int32 {
+	for w.is(i, "CollateClause") || w.is(i, "TypeCast") && w.isTypeNamed(w.child(i, "typeName"), "unknown") {
+		w.steps++
+		i = w.child(i, "arg")
+	}
+	return i
 }
 
 // isTextSearch tells of what stands before @@ that no path can stand behind it.

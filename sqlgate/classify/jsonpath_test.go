@@ -43,7 +43,8 @@ func TestAJSONPathThatMayMultiplyIsNoSafeRead(t *testing.T) {
 		"SELECT jsonpath '$'", `SELECT 1 FROM t WHERE x @? ANY ('{"$.a"}'::_jsonpath)`, "SELECT x @@ (ARRAY['$'::jsonpath, '$.a[*] == $.b[*]'])[2] FROM t", "SELECT x @@ CASE WHEN true THEN '$.a == $.b' ELSE '$'::jsonpath END FROM t",
 		"SELECT x @@ p FROM t, (VALUES ('$'::jsonpath), ('$.a == $.b')) v(p)", "SELECT x @@ lead('$'::jsonpath, 1, '$.a == $.b') OVER () FROM t", "SELECT x @@ coalesce(NULL::pg_catalog.jsonpath, '$.a == $.b') FROM t", "SELECT x @@ jsonpath_in('$.a == $.b') FROM t",
 		"SELECT x @@ ('$.a == $.b').jsonpath_in FROM t", "SELECT x @@ $1 FROM t", "SELECT x @@ ANY ($1) FROM t", "PREPARE p AS SELECT x @@ $1 FROM t", "PREPARE p(jsonpath) AS SELECT x @@ $1 FROM t", "SELECT x @? ($1) FROM t",
-		"SELECT x @@ (SELECT '$.a == $.b' UNION SELECT '$'::jsonpath LIMIT 1) FROM t"} {
+		"SELECT x @@ (SELECT '$.a == $.b' UNION SELECT '$'::jsonpath LIMIT 1) FROM t", `SELECT x @@ '$.a == $.b' COLLATE "C" FROM t`, "SELECT x @@ '$.a == $.b'::unknown FROM t", "SELECT x @? '$.a ? (@ == $.b)'::unknown FROM t", `SELECT x @@ $1 COLLATE "C" FROM t`,
+		"SELECT x @? $1::unknown FROM t", `SELECT x @@ ($1::unknown COLLATE "C")::pg_catalog.unknown FROM t`, `SELECT x @@ ANY ('{$}' COLLATE "C") FROM t`, `SELECT x @@ ANY ($1 COLLATE "C") FROM t`, "UPDATE t SET n = 1 WHERE id = 1 AND x @@ '$.a == $.b'::unknown"} {
 		require.False(t, mustClassify(t, tb, sql).SafeRead, sql)
 	}
 	for _, sql := range []string{"SELECT 1 FROM t WHERE v @@ to_tsquery($1)", "SELECT 1 FROM t WHERE v @@ $1::tsquery", "SELECT 1 FROM t WHERE to_tsvector('simple', v) @@ $1", "SELECT 1 FROM t WHERE v::tsvector @@ $1", "SELECT 1 FROM t WHERE v @@ 'quick <-> fox & !b'", "SELECT 1 FROM t WHERE v @@ q", "SELECT 1 FROM t WHERE v @@ plainto_tsquery('english', 'a')"} {

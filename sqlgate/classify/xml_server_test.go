@@ -48,7 +48,7 @@ func TestNothingThatIsParsedAsXMLOrAsAPathIsASafeRead(t *testing.T) {
 		statements = append(statements, strings.ReplaceAll(sql, "<a", "$.a == $.b["))
 	}
 	for _, name := range slices.Sorted(maps.Keys(tb.builtins.operators)) {
-		for _, right := range []string{"'$.a == $.b['", "ANY ('{$.a == $.b[}')", "ALL (ARRAY['$.a == $.b['])"} {
+		for _, right := range []string{"'$.a == $.b['", "ANY ('{$.a == $.b[}')", "ALL (ARRAY['$.a == $.b['])", `'$.a == $.b[' COLLATE "C"`, "'$.a == $.b['::unknown", `('$.a == $.b['::pg_catalog.unknown COLLATE "C")::unknown`, `ANY ('{$.a == $.b[}' COLLATE "C")`, "ANY ('{$.a == $.b[}'::unknown)", `ALL (ARRAY['$.a == $.b[' COLLATE "C"])`, "ALL (ARRAY['$.a == $.b['::unknown])"} {
 			statements = append(statements, "SELECT '{}'::jsonb OPERATOR(pg_catalog."+name+") "+right, "SELECT '{}' OPERATOR(pg_catalog."+name+") "+right)
 		}
 	}
