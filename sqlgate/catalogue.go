@@ -35,16 +35,22 @@ var impliedOperators = map[string][]string{
 // first statement that finds it old, for those behind it.
 type catalogue struct {
 	mu       sync.Mutex
-	snapshot *catalog.Snapshot // nil: never read
-	began    time.Time         // of the reading that it is of
-	changes  uint64            // by the gate, that it shows
-	major    int               // that its views were judged for
-	reading  chan struct{}     // closed when the reading under way ends; nil: none
-	failed   error             // of the last reading
-	again    time.Time         // no other reading before
+	snapshot *snapshot     // nil: never read
+	changes  uint64        // by the gate, that it shows
+	reading  chan struct{} // closed when the reading under way ends; nil: none
+	failed   error         // of the last reading
+	again    time.Time     // no other reading before
 
 	keeping sync.Mutex
 	kept    atomic.Pointer[keptCatalogue]
+}
+
+// A snapshot is one with the reading that it is of.
+type snapshot struct {
+	*catalog.Snapshot
+	read  pgexec.CatalogueRead
+	began time.Time // the reading
+	major int       // that its views were judged for
 }
 
 // A keptCatalogue is the snapshot that this gate looked for in the log, or wrote there, last.
@@ -98,15 +104,16 @@ func (g *Gate) keepCatalogue(ctx context.Context, s *catalog.Snapshot) error {
 
 // withCatalogue adds what stands behind the names in a statement.
 func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Classification, text string) classify.Classification {
-	s.judged, s.definitions = nil, nil
+	s.judged, s.definitions, s.catalogue = nil, nil, pgexec.CatalogueRead{}
 	if g.CatalogRefresh == 0 || s.unknown != nil || c.Class == classify.ClassSession || c.Class == classify.ClassTCL {
 		return c
 	}
-	snapshot, major, err := g.catalogueFor(ctx, s)
+	snapshot, err := g.catalogueFor(ctx, s)
 	if err != nil {
 		s.unknown = err
 		return c
 	}
+	s.catalogue = snapshot.read
 	var operators []string
 	if snapshot.Operators() {
 		names := classify.NamesOf(text)
@@ -119,7 +126,7 @@ func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Clas
 	defaults := slices.Contains(c.QueryTypes, classify.TypeUpdate) && strings.Contains(strings.ToLower(text), "default")
 	found, definitions := snapshot.Resolve(&c, operators, defaults, g.Classifier.Keys())
 	s.definitions = (*pgexec.Definitions)(definitions)
-	s.judged = &replay.Judged{Snapshot: snapshot, ServerMajor: major, Text: c, Operators: operators, Defaults: defaults, Found: found}
+	s.judged = &replay.Judged{Snapshot: snapshot.Snapshot, ServerMajor: snapshot.major, Text: c, Operators: operators, Defaults: defaults, Found: found}
 	if found == nil {
 		c.Engine.Catalog = snapshot.Hash()
 		return c
@@ -138,8 +145,8 @@ func (s *submission) behind() []string {
 }
 
 // catalogueFor is the snapshot to judge a statement by: in a block that has defined
-// something itself, one that shows it; and the server's major that its views were judged for.
-func (g *Gate) catalogueFor(ctx context.Context, s *submission) (*catalog.Snapshot, int, error) {
+// something itself, one that shows it.
+func (g *Gate) catalogueFor(ctx context.Context, s *submission) (*snapshot, error) {
 	if s.wire == nil {
 		return g.catalogueNow(ctx)
 	}
@@ -147,38 +154,38 @@ func (g *Gate) catalogueFor(ctx context.Context, s *submission) (*catalog.Snapsh
 	if !u.defines || u.block == nil || u.failed {
 		return g.catalogueNow(ctx)
 	}
-	if now := time.Now(); u.catalogue == nil || now.Sub(u.read) >= g.CatalogRefresh {
-		major := g.Classifier.ServerMajor()
-		snapshot, err := g.snapshotOf(func(each func([]byte) error) error { return u.block.Catalogue(ctx, g.Classifier.Keys(), each) })
+	if u.catalogue == nil || time.Since(u.catalogue.began) >= g.CatalogRefresh {
+		snapshot, err := g.snapshotOf(func(each func([]byte) error) (pgexec.CatalogueRead, error) {
+			return u.block.Catalogue(ctx, g.Classifier.Keys(), each)
+		})
 		if err != nil {
 			g.Logger.Warn("the catalogue of the database could not be read in a transaction that has defined something", "source", "gate", "error", err)
-			return nil, 0, unread(err)
+			return nil, unread(err)
 		}
-		u.catalogue, u.read, u.major = snapshot, now, major
+		u.catalogue = snapshot
 	}
-	return u.catalogue, u.major, nil
+	return u.catalogue, nil
 }
 
 // catalogueNow is the snapshot of what is committed: the newest, which is read again beside the
-// statement where it is old, and before it where the gate itself has changed definitions; and
-// the server's major that its views were judged for. An error is that none was ever read.
-func (g *Gate) catalogueNow(ctx context.Context) (*catalog.Snapshot, int, error) {
+// statement where it is old, and before it where the gate itself has changed definitions. An error
+// is that none was ever read.
+func (g *Gate) catalogueNow(ctx context.Context) (*snapshot, error) {
 	k, changes := &g.catalogue, g.Database.Changes()
 	patience, cancel := context.WithTimeout(ctx, catalogueWait)
 	defer cancel()
-	var snapshot *catalog.Snapshot
+	var snapshot *snapshot
 	var failed error
-	var judgedFor int
 	for {
 		major := g.Classifier.ServerMajor()
 		k.mu.Lock()
-		if k.reading == nil && (k.snapshot == nil || k.changes < changes || k.major != major || time.Since(k.began) >= g.CatalogRefresh) && !time.Now().Before(k.again) {
+		if k.reading == nil && (k.snapshot == nil || k.changes < changes || k.snapshot.major != major || time.Since(k.snapshot.began) >= g.CatalogRefresh) && !time.Now().Before(k.again) {
 			k.reading = make(chan struct{})
 			go g.readCatalogue(k.reading)
 		}
 		reading := k.reading
 		wait := reading != nil && (k.snapshot == nil || k.changes < changes)
-		snapshot, judgedFor, failed = k.snapshot, k.major, k.failed
+		snapshot, failed = k.snapshot, k.failed
 		k.mu.Unlock()
 		if !wait {
 			break
@@ -193,14 +200,14 @@ func (g *Gate) catalogueNow(ctx context.Context) (*catalog.Snapshot, int, error)
 		case <-until:
 		}
 		if ctx.Err() != nil {
-			return nil, 0, ctx.Err()
+			return nil, ctx.Err()
 		}
 		break
 	}
 	if snapshot == nil {
-		return nil, 0, unread(failed)
+		return nil, unread(failed)
 	}
-	return snapshot, judgedFor, nil
+	return snapshot, nil
 }
 
 // unread is the fault of a statement of which the catalogue can't tell.
@@ -210,11 +217,9 @@ func unread(cause error) error {
 
 // readCatalogue reads the catalogue once. What was known stays where that fails.
 func (g *Gate) readCatalogue(done chan struct{}) {
-	began, changes, major := time.Now(), g.Database.Changes(), 0
-	snapshot, err := g.snapshotOf(func(each func([]byte) error) error {
-		err := g.Database.Catalogue(context.Background(), g.Classifier.Keys(), each)
-		major = g.Classifier.ServerMajor() // that connection may have been the first
-		return err
+	changes := g.Database.Changes()
+	snapshot, err := g.snapshotOf(func(each func([]byte) error) (pgexec.CatalogueRead, error) {
+		return g.Database.Catalogue(context.Background(), g.Classifier.Keys(), each)
 	})
 	k := &g.catalogue
 	k.mu.Lock()
@@ -226,16 +231,17 @@ func (g *Gate) readCatalogue(done chan struct{}) {
 		g.Logger.Warn("the catalogue of the database could not be read; what was known of it goes on", "source", "gate", "known", k.snapshot != nil, "error", err)
 		return
 	}
-	k.snapshot, k.began, k.changes, k.major = snapshot, began, changes, major
-	if took := time.Since(began); took > catalogueWait { // clients whose statements change definitions would have it read all the time
+	k.snapshot, k.changes = snapshot, changes
+	if took := time.Since(snapshot.began); took > catalogueWait { // clients whose statements change definitions would have it read all the time
 		k.again = time.Now().Add(took)
 	}
 }
 
 // snapshotOf is the snapshot of what one reading hands on.
-func (g *Gate) snapshotOf(read func(each func(row []byte) error) error) (*catalog.Snapshot, error) {
+func (g *Gate) snapshotOf(read func(each func(row []byte) error) (pgexec.CatalogueRead, error)) (*snapshot, error) {
 	var entries []catalog.Entry
-	err := read(func(row []byte) error {
+	began := time.Now()
+	of, err := read(func(row []byte) error {
 		if row == nil {
 			entries = nil
 			return nil
@@ -248,13 +254,17 @@ func (g *Gate) snapshotOf(read func(each func(row []byte) error) error) (*catalo
 	if err != nil {
 		return nil, err
 	}
-	var busy error // a view that found no parser free would be judged otherwise the next time, and from the log
-	snapshot, err := catalog.New(entries, func(sql string) (classify.Classification, error) {
+	major := g.Classifier.ServerMajor() // that connection may have been the first
+	var busy error                      // a view that found no parser free would be judged otherwise the next time, and from the log
+	made, err := catalog.New(entries, func(sql string) (classify.Classification, error) {
 		c, err := g.Classifier.Classify(context.Background(), sql)
 		if fault.CodeOf(err) == fault.RateLimitExceeded {
 			busy = err
 		}
 		return c, err
 	})
-	return snapshot, cmp.Or(err, busy)
+	if err = cmp.Or(err, busy); err != nil {
+		return nil, err
+	}
+	return &snapshot{made, of, began, major}, nil
 }

@@ -257,7 +257,7 @@ func (s *submission) statement() pgexec.Statement {
 
 // meaning is what the database said of the statement when it was judged.
 func (s *submission) meaning() pgexec.Meaning {
-	m := pgexec.Meaning{Major: s.classification.Engine.ServerMajor, Words: s.classification.Attributes, Calls: s.calls}
+	m := pgexec.Meaning{Major: s.classification.Engine.ServerMajor, Words: s.classification.Attributes, Calls: s.calls, Catalogue: s.catalogue}
 	switch {
 	case s.execute != nil:
 		m.Types = s.execute.names

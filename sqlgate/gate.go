@@ -180,8 +180,9 @@ type submission struct {
 	unrecorded     bool  // what became of it could not be written
 	unknown        error // why it is not known what the database tells of it
 	calls          map[string]pgexec.ColumnCall
-	judged         *replay.Judged      // by which snapshot of the catalogues, and what it was found to add; nil: by its text alone
-	definitions    *pgexec.Definitions // by which that was found; nil: none
+	judged         *replay.Judged       // by which snapshot of the catalogues, and what it was found to add; nil: by its text alone
+	catalogue      pgexec.CatalogueRead // that snapshot's
+	definitions    *pgexec.Definitions  // by which that was found; nil: none
 
 	session     *session       // the one that the request names, where it exists
 	tried       *DryRunOutcome // of a dry run that ran

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"time"
 
 	"writegate/commands"
 	"writegate/commands/fault"
 	"writegate/eventlog/event"
-	"writegate/sqlgate/catalog"
 	"writegate/sqlgate/classify"
 	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policy"
@@ -36,15 +34,13 @@ type wireUnit struct {
 	client     string              // whose block it is, of those that may be open
 	writes     []wireWrite         // that ran; their results come with the end
 	savepoints []wireSavepoint
-	unrecorded bool              // the log does not have what became of a write that was dispatched
-	setters    wireSetters       // of settings, for all that comes behind them
-	seeded     bool              // what random() gives was set
-	begun      bool              // before and options are set
-	before     wireSettings      // as they stood when it began
-	defines    bool              // a statement that may have changed definitions ran in block
-	catalogue  *catalog.Snapshot // that shows them; nil: to be read
-	read       time.Time         // when that was
-	major      int               // of the server, that its views were judged for
+	unrecorded bool         // the log does not have what became of a write that was dispatched
+	setters    wireSetters  // of settings, for all that comes behind them
+	seeded     bool         // what random() gives was set
+	begun      bool         // before and options are set
+	before     wireSettings // as they stood when it began
+	defines    bool         // a statement that may have changed definitions ran in block
+	catalogue  *snapshot    // that shows them; nil: to be read
 }
 
 // wireSetters are the statements of a unit that set what those behind them run under

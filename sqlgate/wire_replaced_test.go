@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -146,4 +147,90 @@ func TestWhatAWordCallsIsOfTheServerThatRunsIt(t *testing.T) {
 	require.Equal(t, "BLOCK", state(c.refused(text)))
 	c.query("INSERT INTO felt (id, v) SELECT 1, f.v FROM felt f") // a word that calls nothing there either
 	require.Equal(t, "f", postgres.QueryURL(t, r.second, "SELECT is_called FROM fired"))
+}
+
+// What was read of one server's catalogues judges nothing that another one runs, though all
+// numbers by which definitions are compared are the same there: histories of one cluster
+// that part hand them out again. A server that shows the same catalogue serves.
+func TestTheCatalogueThatJudgesIsThatOfTheServerThatRuns(t *testing.T) {
+	var servers [3]*postgres.Cluster
+	var urls, numbers [3]string
+	for i := range servers {
+		servers[i] = postgres.ClusterForTest(t, nil)
+		urls[i] = servers[i].URL("postgres")
+		if i > 0 {
+			postgres.ExecuteURL(t, urls[i], "CREATE TABLE t (id int PRIMARY KEY, v text)")
+		}
+	}
+	proxy := faultproxy.Start(t, urls[0])
+	w := newWireWorldAt(t, urls[0], proxy.URL(), func(o *Options) {
+		o.CatalogRefresh = time.Hour
+		o.Policies.Dir = filepath.Join(t.TempDir(), "secrets")
+		require.NoError(t, policyfolder.Create(o.Policies.Dir, policyfolder.DefaultManifest, []byte(`schema: gate.policy/v1
+name: secrets
+version: 1.0.0
+facts: facts/v1
+rules:
+  - id: secrets
+    decision: BLOCK
+    reason_code: secrets
+    match: { tables_read: [public.secrets] }
+  - id: writes
+    decision: ALLOW
+    reason_code: writes
+    match: { query_types_only: [SELECT, INSERT], tables_written_only: [public.t] }
+`)))
+	})
+	for i, column := range []string{"item FROM orders", "v AS item FROM secrets", "item FROM orders"} {
+		postgres.ExecuteURL(t, urls[i], "CREATE TABLE orders (id int, item text); CREATE TABLE secrets (id int, v text); INSERT INTO orders VALUES (1, 'shoes'); INSERT INTO secrets VALUES (1, 'topsecret')")
+		postgres.ExecuteURL(t, urls[i], "CREATE VIEW shown AS SELECT "+column)
+		numbers[i] = postgres.QueryURL(t, urls[i], "SELECT concat('shown'::regclass::oid, ' ', w.oid, ' ', w.xmin, ' ', w.ctid) FROM pg_rewrite AS w WHERE w.ev_class = 'shown'::regclass")
+	}
+	require.Equal(t, []string{numbers[0], numbers[0]}, numbers[1:], "the numbers are the same")
+	lead := func(i int) {
+		proxy.Lead(t, urls[i])
+		proxy.Drop()
+	}
+	shown := func(c *wireClient) string {
+		_, rows := c.query("SELECT item FROM shown")
+		return strings.Join(rows, ",")
+	}
+	require.Contains(t, shown(w.wire()), "shoes")
+	refused := func(c *wireClient, sql string) {
+		if err := c.refused(sql); state(err) != "BLOCK" { // the catalogue was read anew before
+			requireReplaced(t, err)
+		}
+	}
+	texts := []string{"SELECT item FROM shown", "INSERT INTO t SELECT 1, item FROM shown"}
+	serves := func() bool {
+		_, _ = w.wire().Query(t.Context(), "SELECT 1", &rowsSink{}) // what is blocked by a catalogue that is old takes no connection, by which it would be known to be
+		_, err := w.wire().Query(t.Context(), texts[0], &rowsSink{})
+		return err == nil
+	}
+	for _, sql := range texts {
+		lead(1)
+		refused(w.wire(), sql)
+		lead(0)
+		require.Eventually(t, serves, time.Minute, 10*time.Millisecond)
+	}
+	lead(1)
+	c := w.wire()
+	c.query("BEGIN")
+	refused(c, texts[0])
+	c.query("ROLLBACK")
+	require.Eventually(t, func() bool { return state(c.refused(texts[0])) == "BLOCK" }, time.Minute, 10*time.Millisecond)
+	require.Equal(t, "0", postgres.QueryURL(t, urls[1], "SELECT count(*) FROM t"))
+
+	lead(0)
+	require.Eventually(t, serves, time.Minute, 10*time.Millisecond)
+	lead(2)
+	require.Contains(t, shown(w.wire()), "shoes", "it shows the same")
+	w.wire().query(texts[1])
+	lead(0)
+	require.Contains(t, shown(w.wire()), "shoes")
+	lead(2)
+	c = w.wire()
+	c.query("BEGIN")
+	require.Contains(t, shown(c), "shoes")
+	c.query("COMMIT")
 }

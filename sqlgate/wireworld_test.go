@@ -140,7 +140,15 @@ func newWireWorldAt(t testing.TB, url, through string, set func(*Options)) *wire
 func (w *wireWorld) check() {
 	w.t.Helper()
 	projectionstest.RebuildAndCompare(w.t, w.log, w.store)
-	v := replay.NewVerifier(EngineRecord(), nil, 0, 0, func(d replay.Difference) {
+	views := func(cfg classify.Config) (func(string) (classify.Classification, error), error) {
+		c, err := classify.New(cfg)
+		if err != nil {
+			return nil, err
+		}
+		w.t.Cleanup(c.Close)
+		return func(sql string) (classify.Classification, error) { return c.Classify(context.Background(), sql) }, nil
+	}
+	v := replay.NewVerifier(EngineRecord(), views, 0, 0, func(d replay.Difference) {
 		w.t.Errorf("a decision is recomputed otherwise: %+v", d)
 	})
 	for _, e := range w.events() {

@@ -61,10 +61,10 @@ func (s *server) snapshot() *catalog.Snapshot {
 }
 
 // snapshotOf is that of what one reading hands on.
-func (s *server) snapshotOf(read func(ctx context.Context, keys []string, each func(row []byte) error) error) *catalog.Snapshot {
+func (s *server) snapshotOf(read func(ctx context.Context, keys []string, each func(row []byte) error) (pgexec.CatalogueRead, error)) *catalog.Snapshot {
 	s.t.Helper()
 	var entries []catalog.Entry
-	require.NoError(s.t, read(s.t.Context(), s.classifier.Keys(), func(row []byte) error {
+	_, err := read(s.t.Context(), s.classifier.Keys(), func(row []byte) error {
 		if row == nil {
 			entries = nil
 			return nil
@@ -72,7 +72,8 @@ func (s *server) snapshotOf(read func(ctx context.Context, keys []string, each f
 		var e catalog.Entry
 		entries = append(entries, e)
 		return json.Unmarshal(row, &entries[len(entries)-1])
-	}))
+	})
+	require.NoError(s.t, err)
 	snapshot, err := catalog.New(entries, func(sql string) (classify.Classification, error) { return s.classifier.Classify(s.t.Context(), sql) })
 	require.NoError(s.t, err)
 	return snapshot

@@ -1,7 +1,9 @@
 package pgexec
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -125,10 +127,17 @@ const catalogueAttempts = 8
 // print one of them, being too deep for its stack.
 var viewSizes = []string{"200000", "20000", "2000", "0"}
 
+// A CatalogueRead is what one reading of the catalogues was of.
+type CatalogueRead struct {
+	Server string // which server, since its last start; "" = none was read
+	Keys   []string
+	Sum    [32]byte // of all rows, in whatever order they came
+}
+
 // Catalogue reads what package catalog makes a snapshot of, and hands each row on, as JSON, or
 // nil where all begins anew; of columns it tells which of keys there are. It has a connection of its own, as the role that
 // writes, and sees one moment.
-func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte) error) error {
+func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte) error) (CatalogueRead, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*catalogueTime)
 	defer cancel()
 	defer context.AfterFunc(db.ctx, cancel)()
@@ -140,14 +149,18 @@ func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte
 	}
 	switch {
 	case err != nil:
-		return err
+		return CatalogueRead{}, err
 	case again:
 		c.close()
-		return fmt.Errorf("the major of the server changed between two connections")
+		return CatalogueRead{}, fmt.Errorf("the major of the server changed between two connections")
 	}
 	defer c.close()
-	delete(c.params, "search_path") // reported from 18 on, also this one
-	return c.catalogue(ctx, keys, p.cfg.schemas(), "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", []string{"COMMIT"}, func() error {
+	return c.catalogueAlone(ctx, keys, p.cfg.schemas(), each)
+}
+
+// catalogueAlone reads it in a transaction of its own.
+func (c *conn) catalogueAlone(ctx context.Context, keys, schemas []string, each func(row []byte) error) (CatalogueRead, error) {
+	return c.catalogue(ctx, keys, schemas, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", []string{"COMMIT"}, func() error {
 		if !c.rollback(time.Now().Add(rollbackWait)) {
 			return errOutOfStep
 		}
@@ -155,21 +168,50 @@ func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte
 	}, each)
 }
 
+// sameCatalogue refuses a server whose catalogues are others than those that a statement was
+// judged by, which another server showed: the numbers by which definitions are compared as it runs may
+// mean something else in each history of a cluster. Which servers show the same is kept.
+func (l *lease) sameCatalogue(judged CatalogueRead, read func() (CatalogueRead, error)) error {
+	if judged.Server == "" || judged.Server == l.life {
+		return nil
+	}
+	p := l.pool
+	p.mu.Lock()
+	same := p.sameAs == judged.Sum && p.same[l.life]
+	p.mu.Unlock()
+	if same {
+		return nil
+	}
+	now, err := read()
+	switch {
+	case l.broken:
+		return connectFault(err)
+	case err != nil:
+		return replacedFault("its catalogue could not be read").Because(err)
+	case now.Sum != judged.Sum:
+		p.types.forget()
+		return replacedFault("its catalogue is another")
+	}
+	p.mu.Lock()
+	if p.sameAs != judged.Sum {
+		p.sameAs, p.same = judged.Sum, map[string]bool{}
+	}
+	p.same[l.life] = true
+	p.mu.Unlock()
+	return nil
+}
+
 // Catalogue is that of DB as the block sees it, with what it has defined itself and nobody
 // else sees before COMMIT. It leaves nothing behind in the block, which goes on where the
 // server refuses it; the end of ctx does not end it.
-func (b *Block) Catalogue(ctx context.Context, keys []string, each func(row []byte) error) error {
+func (b *Block) Catalogue(ctx context.Context, keys []string, each func(row []byte) error) (CatalogueRead, error) {
 	if err := b.usable(); err != nil {
-		return err
+		return CatalogueRead{}, err
 	}
 	l, name := b.lease, b.newName()
-	if path, watched := l.params["search_path"]; watched {
-		delete(l.params, "search_path")
-		defer func() { l.params["search_path"] = path }()
-	}
 	l.notices = nil
 	end := []string{rollbackTo + name, release + name}
-	err := l.catalogue(context.WithoutCancel(ctx), keys, b.db.cfg.schemas(), setSavepoint+name, end, func() error {
+	read, err := l.catalogue(context.WithoutCancel(ctx), keys, b.db.cfg.schemas(), setSavepoint+name, end, func() error {
 		refused, err := l.exchange(context.Background(), time.Now().Add(rollbackWait), b.settled(owns(end)...)...)
 		if err == nil && (refused != nil || l.txStatus != 'T') {
 			err = errOutOfStep
@@ -182,33 +224,52 @@ func (b *Block) Catalogue(ctx context.Context, keys []string, each func(row []by
 	case l.txStatus != 'T':
 		b.quit()
 	}
-	return err
+	return read, err
 }
 
 // catalogue reads it in a transaction or a savepoint that begins and ends so; undo
 // makes good an attempt that the server refused.
-func (c *conn) catalogue(ctx context.Context, keys, schemas []string, begin string, end []string, undo func() error, each func(row []byte) error) error {
+func (c *conn) catalogue(ctx context.Context, keys, schemas []string, begin string, end []string, undo func() error, each func(row []byte) error) (CatalogueRead, error) {
+	if path, watched := c.params["search_path"]; watched { // reported from 18 on, also this one
+		delete(c.params, "search_path")
+		defer func() { c.params["search_path"] = path }()
+	}
+	var hashes [][32]byte
+	keep := jsonRows(func(row []byte) error {
+		hashes = append(hashes, sha256.Sum256(row))
+		return each(row)
+	})
 	size := 0
 	for attempt := 1; ; attempt++ {
-		relations := &command{sql: relationsSQL, oids: []uint32{oidTextArray, oidInt4}, params: [][]byte{[]byte(textArray(keys)), []byte(viewSizes[size])}, sink: jsonRows(each)}
-		shadows := &command{sql: shadowsSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(schemas))}, sink: jsonRows(each)}
+		relations := &command{sql: relationsSQL, oids: []uint32{oidTextArray, oidInt4}, params: [][]byte{[]byte(textArray(keys)), []byte(viewSizes[size])}, sink: keep}
+		shadows := &command{sql: shadowsSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(schemas))}, sink: keep}
 		refused, err := c.exchange(ctx, time.Now().Add(2*catalogueTime), slices.Concat(segment{own(begin), own("SET LOCAL search_path TO pg_catalog, pg_temp"),
 			own(setTime("statement_timeout", catalogueTime)), own(setTime("lock_timeout", catalogueLock)), relations, shadows}, owns(end)))
-		if err != nil || refused == nil {
-			return err
+		if err != nil {
+			return CatalogueRead{}, err
+		}
+		if refused == nil {
+			slices.SortFunc(hashes, func(a, b [32]byte) int { return bytes.Compare(a[:], b[:]) })
+			sum := sha256.New()
+			for _, hash := range hashes {
+				sum.Write(hash[:])
+			}
+			read := CatalogueRead{Server: c.life, Keys: keys}
+			sum.Sum(read.Sum[:0])
+			return read, nil
 		}
 		if err := undo(); err != nil {
-			return err
+			return CatalogueRead{}, err
 		}
 		switch {
 		case attempt < catalogueAttempts && strings.HasPrefix(refused.Code, "54") && size < len(viewSizes)-1: // program_limit_exceeded
 			size++
 		case attempt < catalogueAttempts && refused.Code == "XX000": // a view was dropped meanwhile
 		default:
-			return fmt.Errorf("the query was refused: %w", refused)
+			return CatalogueRead{}, fmt.Errorf("the query was refused: %w", refused)
 		}
-		if err := each(nil); err != nil {
-			return err
+		if hashes = nil; each(nil) != nil {
+			return CatalogueRead{}, errOutOfStep
 		}
 	}
 }

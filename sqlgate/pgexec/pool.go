@@ -74,6 +74,8 @@ type pool struct {
 	stopped time.Time // until when
 	roles   []string  // of all pools
 	pools   []*pool
+	sameAs  [32]byte              // of a reading of the catalogues
+	same    map[string]bool       // servers that show the same
 	calls   map[string]ColumnCall // what a text may call like a column; nil: not known yet
 	callsAt time.Time
 	callsOf string // the server's life that the calls are of
@@ -136,6 +138,8 @@ type Meaning struct {
 	Types Types                 // of its parameters
 	Words []string              // of the text that may call something like a column
 	Calls map[string]ColumnCall // what those words call, as ColumnCalls said
+
+	Catalogue CatalogueRead // that it was judged by
 }
 
 // reads refuses a statement that means something else on this connection's server than on
@@ -154,6 +158,16 @@ func (l *lease) reads(ctx context.Context, m Meaning) error {
 			return replacedFault("what a word behind a dot calls is not known to be the same there")
 		}
 	}
+	err := l.sameCatalogue(m.Catalogue, func() (CatalogueRead, error) {
+		if l.ahead != nil { // it is in a transaction that was begun behind the one before
+			l.outdated = true
+			return CatalogueRead{}, errOutOfStep
+		}
+		return l.catalogueAlone(ctx, m.Catalogue.Keys, l.pool.cfg.schemas(), func([]byte) error { return nil })
+	})
+	if err != nil {
+		return err
+	}
 	if m.Types.Server == "" || m.Types.Server == l.life {
 		return nil
 	}
@@ -167,7 +181,7 @@ func (l *lease) reads(ctx context.Context, m Meaning) error {
 	return nil
 }
 
-func replacedFault(why string) error {
+func replacedFault(why string) *fault.Fault {
 	return fault.New(fault.DBUnavailable, "The database server is another one now than that by which the statement was judged, or was started again: %s. Nothing was executed; send it again, a prepared one from its PREPARE on.", why).
 		With("reason", "server_replaced")
 }
