@@ -35,7 +35,7 @@ var (
 	jsonpathVariable      = regexp.MustCompile(`\$["\pL_]`)
 	jsonpathCompares      = regexp.MustCompile(`==|!=|<>|<=|>=|<|>`)
 	jsonpathLiteralAhead  = regexp.MustCompile(`^\s*(?:[-+]?[0-9.]+|(?:""|\$(?:""|[\pL_][\pL\pN_]*))` + jsonpathOfOne + `|true|false|null)\s*(?:$|[)&|])`)
-	jsonpathLiteralBehind = regexp.MustCompile(`(?:^|[(!&|\s])(?:[-+]?[0-9.]+|""` + jsonpathOfOne + `|true|false|null)\s*$`)
+	jsonpathLiteralBehind = regexp.MustCompile(`(?:^\s*(?:(?:strict|lax)\s)?|[(!&|])\s*(?:[-+]?[0-9.]+|""` + jsonpathOfOne + `|true|false|null)\s*$`)
 )
 
 // judgeJSONPath raises what a path that is no plain constant may do.

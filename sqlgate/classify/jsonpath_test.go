@@ -12,10 +12,11 @@ func TestAJSONPathThatMayMultiplyIsNoSafeRead(t *testing.T) {
 	tb := newTestTables(t, Config{})
 	plain := []string{
 		"$", "$.a.b[*]", "strict $.a", `$.items[*] ? (@.price > 10 && @.name == "x < y")`, "$.** ? (@.id == 7)", `$.a ? (@ like_regex "^b.*")`, "$[*] ? (@.a >= $min)", "$.a == true", "1 == $.a",
-		`$."a b"[0 to 3]`, "exists($.a)", "$.a.size() > 3", "$[*] ? (exists(@.b ? (@ == 1)))", "$.a == null || $.b != -1.5", `$.x starts with "a"`, `$[*] ? (@.datetime() < "2015-08-02".datetime())`, `$ ? (@.d.date() >= $from.date())`, `"1".double() < $.a`, `$ ? (@.t.datetime("HH24:MI") == "10:00".datetime("HH24:MI"))`, `$.x like_regex "^\\d+\"$"`,
+		`$."a b"[0 to 3]`, "exists($.a)", "$.a.size() > 3", "$[*] ? (exists(@.b ? (@ == 1)))", "$.a == null || $.b != -1.5", `$.x starts with "a"`, `$[*] ? (@.datetime() < "2015-08-02".datetime())`, `$ ? (@.d.date() >= $from.date())`, `"1".double() < $.a`, `$ ? (@.t.datetime("HH24:MI") == "10:00".datetime("HH24:MI"))`, `$.x like_regex "^\\d+\"$"`, "strict 5 < $.a", `lax "x" == $.a`, "$.b == 1 && 5 < $.a", "!( 1 == $.a)", "$.b == 1 ||true == $.a",
 	}
 	slow := []string{
 		"$.**.** == 1", "$.** < $.**", "$[*] < $[*]", "$ ? (@.a == @.b)", "$.a < $.b", `$[*].datetime() < $[*].datetime()`, `$[*] < "1".a`, "($.a) == ($.b)", "$.**.**", "$[*] == 1 + $[*]", "$ ? (@.a <> $.b[*])", "$.** /*x*/ < $.a", `$.a\" ? (@.b < $.c) ."d"`, `$.\u0061.**.**`,
+		`$.a[*]. "k" == $.b[*]."k"`, "$.a[*]. true == $.b[*]. true", `$ ? (@.a[*] . "k" == $.b[*]."k")`, "$.a .\tnull != $.b", "$.a[*] + 5 < $.b[*]", `$.a[*]."x" .	"k" == $.b[*]`, `$.strict "k" == $.b`,
 	}
 	for _, form := range []string{
 		"SELECT jsonb_path_query(x, '%', '{\"min\": 5, \"from\": \"2020-01-01\"}') FROM t", "SELECT jsonb_path_exists(x, '%'::jsonpath, '{}') FROM t", "SELECT jsonb_path_match(x, '%', '{\"min\": 5}'::jsonb, true) FROM t", "SELECT 1 FROM t WHERE x @@ '%'", "SELECT 1 FROM t WHERE x @? '%'", "SELECT 1 FROM t WHERE x @? '%'::jsonpath",
