@@ -298,5 +298,6 @@ func (n *Counters) walk(c *codec) {
 		number(c, v)
 	}
 	number(c, &n.PolicySeq)
-	texts(c, &n.Active, &n.System, &n.Timeline, &n.PutBack)
+	texts(c, &n.Active, &n.PutBack)
+	c.dict(&n.Timelines)
 }

@@ -169,14 +169,14 @@ func (s *Store) inheritOne(ctx context.Context, sp *space, a eventlog.Ancestor) 
 
 // startup refuses to go on without the log that it follows.
 func startup(t *tx, e *event.Envelope, p *event.Startup) {
-	if back := p.Engine[event.EngineTimeline]; back != t.counters.PutBack {
-		t.count(func(c *Counters) {
-			if c.PutBack = back; back != "" {
-				c.Timeline = back
-			}
-		})
-	}
-	if p.Predecessor == nil {
+	if p.Predecessor == nil { // a gate's own
+		if back := p.Engine[event.EngineTimeline]; back != t.counters.PutBack {
+			t.count(func(c *Counters) {
+				if c.PutBack = back; back != "" {
+					c.Timelines = c.BackAt(back)
+				}
+			})
+		}
 		return
 	}
 	named := Applied{LogID: p.Predecessor.LogID, Seq: p.Predecessor.LastSeq, Hash: p.Predecessor.LastEventHash}

@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"maps"
 	"time"
 
 	"writegate/eventlog/event"
@@ -52,8 +53,14 @@ func executionDispatched(t *tx, e *event.Envelope) error {
 			t.bindKey(e, x, p)
 		}
 	})
-	if u := &p.Upstream; p.XID != 0 && u.Timeline != "" && (u.SystemIdentifier != t.counters.System || u.Timeline > t.counters.Timeline) {
-		t.count(func(c *Counters) { c.System, c.Timeline = u.SystemIdentifier, u.Timeline })
+	if u := &p.Upstream; p.XID != 0 && u.Timeline > t.counters.Timelines[u.SystemIdentifier] {
+		t.count(func(c *Counters) { // views have the map of before
+			c.Timelines = maps.Clone(c.Timelines)
+			if c.Timelines == nil {
+				c.Timelines = map[string]string{}
+			}
+			c.Timelines[u.SystemIdentifier] = u.Timeline
+		})
 	}
 	return nil
 }

@@ -278,9 +278,17 @@ type Counters struct {
 	PolicySeq                                                                uint64 // position of the last event that added a version's bytes or changed a status
 	Active                                                                   string // active policy version; "" = none
 
-	// The cluster that the newest write went to, by its system identifier, the newest timeline
-	// of it, and the timeline that it was put back to on purpose in the newest run; "" = none.
-	System, Timeline, PutBack string
+	Timelines map[string]string // the newest of each cluster that a write went to, by its system identifier
+	PutBack   string            // the timeline that the database was put back to on purpose, as the newest run says; "" = none
+}
+
+// BackAt are the timelines where the database was put back to one.
+func (c *Counters) BackAt(timeline string) map[string]string {
+	back := make(map[string]string, len(c.Timelines))
+	for system, newest := range c.Timelines {
+		back[system] = min(newest, timeline)
+	}
+	return back
 }
 
 // ApprovalsResolved counts what an operator answered.

@@ -14,7 +14,7 @@ func TestTheNewestTimelineIsKept(t *testing.T) {
 	w := newWorld(t)
 	known := func() [3]string {
 		c := w.view().Counters()
-		return [3]string{c.System, c.Timeline, c.PutBack}
+		return [3]string{c.Timelines["7"], c.Timelines["8"], c.PutBack}
 	}
 	sent := func(system, timeline string, xid uint64) {
 		p := dispatchOf(event.PathTx)
@@ -29,19 +29,25 @@ func TestTheNewestTimelineIsKept(t *testing.T) {
 		w.do(event.Context{}, &event.Startup{Engine: engine})
 	}
 	sent("7", "00000002", 900)
-	require.Equal(t, [3]string{"7", "00000002", ""}, known())
+	require.Equal(t, [3]string{"00000002", "", ""}, known())
 	sent("7", "00000001", 901) // a block that was open
 	sent("7", "", 0)           // a read at a standby
 	sent("7", "00000003", 0)   // what was read there may never have been written there
-	require.Equal(t, [3]string{"7", "00000002", ""}, known())
+	require.Equal(t, [3]string{"00000002", "", ""}, known())
 	start("00000001")
-	require.Equal(t, [3]string{"7", "00000001", "00000001"}, known())
+	require.Equal(t, [3]string{"00000001", "", "00000001"}, known())
 	sent("7", "00000002", 902)
 	start("00000001") // the setting was left
-	require.Equal(t, [3]string{"7", "00000002", "00000001"}, known())
+	require.Equal(t, [3]string{"00000002", "", "00000001"}, known())
 	start("")
 	start("00000001")
-	require.Equal(t, [3]string{"7", "00000001", "00000001"}, known())
-	sent("8", "00000001", 1) // another cluster
-	require.Equal(t, [3]string{"8", "00000001", "00000001"}, known())
+	require.Equal(t, [3]string{"00000001", "", "00000001"}, known())
+	sent("7", "00000003", 903)
+	sent("8", "00000001", 1) // another cluster, and the first again
+	require.Equal(t, [3]string{"00000003", "00000001", "00000001"}, known())
+	sent("7", "00000002", 904)
+	require.Equal(t, [3]string{"00000003", "00000001", "00000001"}, known())
+	start("")
+	start("00000002")
+	require.Equal(t, [3]string{"00000002", "00000001", "00000002"}, known(), "of each that is newer")
 }

@@ -15,7 +15,7 @@ import (
 // ProjectorVersion changes with anything that makes the same events give other
 // bytes: a projector, a record's walk, a key. A store of another version is
 // put aside and rebuilt.
-const ProjectorVersion = 23
+const ProjectorVersion = 24
 
 // A space is one complete set of projections inside the store. Apply alone
 // changes it, under Store.applying; what views read of it is published under

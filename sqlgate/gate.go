@@ -241,7 +241,7 @@ func (g *Gate) decideAndRun(ctx context.Context, s *submission) (*Answer, error)
 	if err != nil {
 		return nil, g.refuse(ctx, s, err)
 	}
-	s.classification = g.withDatabase(ctx, s, classification, s.SQL)
+	s.classification = g.withDatabase(ctx, s, classification.WithTypes(nil, nil), s.SQL)
 	s.record.SQLText = g.sqlText(s)
 	if s.DryRun && policy.SessionControl(s.classification.QueryType) {
 		return nil, g.refuse(ctx, s, pgexec.NotPlain("%s is no write", s.classification.QueryType))
@@ -513,7 +513,7 @@ func (g *Gate) preview(ctx context.Context, s *submission) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.classification = g.withDatabase(ctx, s, classification, s.SQL)
+	s.classification = g.withDatabase(ctx, s, classification.WithTypes(nil, nil), s.SQL)
 	if _, err := g.joinSession(ctx, s); err != nil {
 		return nil, err
 	}

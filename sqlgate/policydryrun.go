@@ -118,7 +118,7 @@ func (g *Gate) classify(ctx context.Context, sql string) (Statement, error) {
 		return Statement{}, err
 	}
 	var s submission
-	c = g.withDatabase(ctx, &s, c, sql)
+	c = g.withDatabase(ctx, &s, c.WithTypes(nil, nil), sql)
 	return Statement{c, s.behind(), s.unknown}, nil
 }
 

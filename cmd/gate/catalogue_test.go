@@ -254,7 +254,6 @@ func TestAnApprovalIsForWhatStoodBehindTheNames(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, r.status, string(r.body))
 	id := r.json(t)["approval_id"].(string)
 	require.Equal(t, http.StatusOK, g.resolve(t, id, "approve").status)
-	d.execute(t, "CREATE OR REPLACE VIEW listed AS SELECT id FROM visits")
 	use := func(want string) {
 		t.Helper()
 		for begun := time.Now(); ; time.Sleep(time.Second) { // until the new reading is there
@@ -267,6 +266,9 @@ func TestAnApprovalIsForWhatStoodBehindTheNames(t *testing.T) {
 			require.Less(t, time.Since(begun), startPatience)
 		}
 	}
+	d.execute(t, "CREATE OR REPLACE VIEW listed AS SELECT id FROM drafts WHERE id < 100") // of the same table
+	use("409approval_mismatch")
+	d.execute(t, "CREATE OR REPLACE VIEW listed AS SELECT id FROM visits")
 	use("409approval_mismatch")
 	require.Equal(t, "1", g.value(t, "SELECT count(*) FROM visits"))
 	d.execute(t, "CREATE OR REPLACE VIEW listed AS SELECT id FROM drafts")

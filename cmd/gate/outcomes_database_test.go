@@ -316,6 +316,9 @@ func TestAnOldPrimaryThatComesBackSettlesNothing(t *testing.T) {
 	writes(c, http.StatusOK, back)
 	writes(standby, http.StatusOK, back)
 	writes(c, http.StatusServiceUnavailable, back) // it was left, and is said once
+	code, _, errs := b.command(t, "log", "new", "--accept-loss", "nothing")
+	require.Zero(t, code, errs)
+	writes(c, http.StatusServiceUnavailable, back) // the log is another, and no run was without it
 	writes(c, http.StatusServiceUnavailable)
 	require.Equal(t, "1", postgres.QueryURL(t, c.URL("outcomes"), "SELECT count(*) FROM hits"))
 }

@@ -336,9 +336,9 @@ func (g *service) openGate(ctx context.Context) (err error) {
 		return commands.ViewFault(err)
 	}
 	if back := s.DatabaseTimeline; back != "" && back != known.PutBack { // the startup event will say so
-		known.Timeline = back
+		known.Timelines = known.BackAt(back)
 	}
-	g.database.Knows(known.System, known.Timeline)
+	g.database.Knows(known.Timelines)
 	if g.agents, err = g.newAgents(); err != nil {
 		return exitWith(exitConfigured, fmt.Errorf("the agent API cannot be made: %w", err))
 	}

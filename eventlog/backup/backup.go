@@ -300,7 +300,7 @@ func (p *Places) verifyCopy(ctx context.Context, path string, m *Manifest, older
 	case r.Status != frame.OK:
 		return fmt.Errorf("%w: the copy %s: %s", ErrLog, path, firstFault(&r))
 	case r.LogID != m.LogID || r.End.Seq != m.LastSeq || hex.EncodeToString(r.End.Hash[:]) != m.LastEventHash:
-		return fmt.Errorf("%w: the copy %s ends with event %d, not with event %d", ErrLog, path, r.End.Seq, m.LastSeq)
+		return fmt.Errorf("%w: the copy %s is of log %s and ends with event %d, hash %x, and its manifest says log %s, event %d, hash %s", ErrLog, path, r.LogID, r.End.Seq, r.End.Hash, m.LogID, m.LastSeq, m.LastEventHash)
 	}
 	faults, err := eventlog.AncestorFaults(ctx, frame.OS{}, path, eventlog.Vouched(ctx, &set, &r, 1))
 	if len(faults) > 0 {

@@ -296,7 +296,7 @@ func (w *resolution) through(r *relation, on int) {
 		w.found.TablesRead = append(w.found.TablesRead, "?.*")
 		return
 	}
-	w.found.Classes = append(w.found.Classes, r.view.Class)
+	w.found.Classes, w.found.Texts = append(w.found.Classes, r.view.Class), append(w.found.Texts, r.View)
 	for _, name := range r.view.RiskSignals { // Signals has the first of them alone
 		if name != classify.SignalConfusableText && !slices.ContainsFunc(r.view.Signals, func(s classify.Signal) bool { return s.Signal == name }) {
 			w.found.Signals = append(w.found.Signals, classify.Signal{Signal: name, Subject: r.Relation})

@@ -90,6 +90,7 @@ type Beside struct {
 	Functions      []string
 	Signals        []Signal // without severity and place
 	Classes        []string // the statement's is as strict as each
+	Texts          []string // of the views behind it: another one makes another statement of it
 	Unkeyed        bool     // no key binds the rows
 	Catalog        string   // Engine.Catalog
 }
@@ -131,7 +132,7 @@ func (c Classification) WithBeside(b Beside) Classification {
 		c.Where = unkeyed(c.Where)
 	}
 	c.ClassificationVersion, c.Engine.Catalog = Version, b.Catalog
-	c.Fingerprint = otherFingerprint(c.Fingerprint, slices.Concat(subjects, b.TablesRead, b.TablesWritten, b.ColumnsWritten, b.Functions, c.Where)...)
+	c.Fingerprint = otherFingerprint(c.Fingerprint, slices.Concat(subjects, b.TablesRead, b.TablesWritten, b.ColumnsWritten, b.Functions, b.Texts, c.Where)...)
 	return c
 }
 

@@ -65,5 +65,9 @@ func staleFault(timeline, newest string) *fault.Fault {
 		With("reason", staleReason).With("timeline", timeline).With("newest_timeline", newest)
 }
 
-// Knows tells of the newest server that an earlier run of the gate has written to.
-func (db *DB) Knows(system, timeline string) { db.timelines.saw(system, timeline) }
+// Knows tells of the newest timelines that earlier runs of the gate have written to, by system identifier.
+func (db *DB) Knows(timelines map[string]string) {
+	for system, timeline := range timelines {
+		db.timelines.saw(system, timeline)
+	}
+}
