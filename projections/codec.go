@@ -299,5 +299,6 @@ func (n *Counters) walk(c *codec) {
 	}
 	number(c, &n.PolicySeq)
 	texts(c, &n.Active, &n.PutBack)
+	c.flag(&n.Awaited)
 	c.dict(&n.Timelines)
 }

@@ -171,11 +171,7 @@ func (s *Store) inheritOne(ctx context.Context, sp *space, a eventlog.Ancestor) 
 func startup(t *tx, e *event.Envelope, p *event.Startup) {
 	if p.Predecessor == nil { // a gate's own
 		if back := p.Engine[event.EngineTimeline]; back != t.counters.PutBack {
-			t.count(func(c *Counters) {
-				if c.PutBack = back; back != "" {
-					c.Timelines = c.BackAt(back)
-				}
-			})
+			t.count(func(c *Counters) { c.PutBack, c.Awaited = back, back != "" })
 		}
 		return
 	}

@@ -53,9 +53,9 @@ func executionDispatched(t *tx, e *event.Envelope) error {
 			t.bindKey(e, x, p)
 		}
 	})
-	if u := &p.Upstream; p.XID != 0 && u.Timeline > t.counters.Timelines[u.SystemIdentifier] {
+	if u := &p.Upstream; p.XID != 0 && u.Timeline != "" && (t.counters.Awaited || u.Timeline > t.counters.Timelines[u.SystemIdentifier]) {
 		t.count(func(c *Counters) { // views have the map of before
-			c.Timelines = maps.Clone(c.Timelines)
+			c.Awaited, c.Timelines = false, maps.Clone(c.Timelines)
 			if c.Timelines == nil {
 				c.Timelines = map[string]string{}
 			}

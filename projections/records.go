@@ -280,15 +280,7 @@ type Counters struct {
 
 	Timelines map[string]string // the newest of each cluster that a write went to, by its system identifier
 	PutBack   string            // the timeline that the database was put back to on purpose, as the newest run says; "" = none
-}
-
-// BackAt are the timelines where the database was put back to one.
-func (c *Counters) BackAt(timeline string) map[string]string {
-	back := make(map[string]string, len(c.Timelines))
-	for system, newest := range c.Timelines {
-		back[system] = min(newest, timeline)
-	}
-	return back
+	Awaited   bool              // no write went there since, so it is not known of which cluster that was said
 }
 
 // ApprovalsResolved counts what an operator answered.

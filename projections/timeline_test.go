@@ -35,12 +35,15 @@ func TestTheNewestTimelineIsKept(t *testing.T) {
 	sent("7", "00000003", 0)   // what was read there may never have been written there
 	require.Equal(t, [3]string{"00000002", "", ""}, known())
 	start("00000001")
+	sent("7", "00000001", 901)
 	require.Equal(t, [3]string{"00000001", "", "00000001"}, known())
 	sent("7", "00000002", 902)
 	start("00000001") // the setting was left
 	require.Equal(t, [3]string{"00000002", "", "00000001"}, known())
 	start("")
 	start("00000001")
+	start("00000001") // nothing was written in between
+	sent("7", "00000001", 901)
 	require.Equal(t, [3]string{"00000001", "", "00000001"}, known())
 	sent("7", "00000003", 903)
 	sent("8", "00000001", 1) // another cluster, and the first again
@@ -48,6 +51,12 @@ func TestTheNewestTimelineIsKept(t *testing.T) {
 	sent("7", "00000002", 904)
 	require.Equal(t, [3]string{"00000003", "00000001", "00000001"}, known())
 	start("")
+	start("00000001")
+	sent("8", "00000001", 2)
+	require.Equal(t, [3]string{"00000003", "00000001", "00000001"}, known(), "that was said of the cluster which is written to")
+	start("")
 	start("00000002")
-	require.Equal(t, [3]string{"00000002", "00000001", "00000002"}, known(), "of each that is newer")
+	start("")
+	sent("7", "00000002", 905)
+	require.Equal(t, [3]string{"00000003", "00000001", ""}, known(), "it was taken back")
 }

@@ -37,6 +37,7 @@ type catalogue struct {
 	mu       sync.Mutex
 	snapshot *snapshot     // nil: never read
 	changes  uint64        // by the gate, that it shows
+	other    bool          // a server was met since that it is not of
 	reading  chan struct{} // closed when the reading under way ends; nil: none
 	failed   error         // of the last reading
 	again    time.Time     // no other reading before
@@ -179,12 +180,12 @@ func (g *Gate) catalogueNow(ctx context.Context) (*snapshot, error) {
 	for {
 		major := g.Classifier.ServerMajor()
 		k.mu.Lock()
-		if k.reading == nil && (k.snapshot == nil || k.changes < changes || k.snapshot.major != major || time.Since(k.snapshot.began) >= g.CatalogRefresh) && !time.Now().Before(k.again) {
+		if k.reading == nil && (k.snapshot == nil || k.other || k.changes < changes || k.snapshot.major != major || time.Since(k.snapshot.began) >= g.CatalogRefresh) && !time.Now().Before(k.again) {
 			k.reading = make(chan struct{})
 			go g.readCatalogue(k.reading)
 		}
 		reading := k.reading
-		wait := reading != nil && (k.snapshot == nil || k.changes < changes)
+		wait := reading != nil && (k.snapshot == nil || k.other || k.changes < changes)
 		snapshot, failed = k.snapshot, k.failed
 		k.mu.Unlock()
 		if !wait {
@@ -210,9 +211,26 @@ func (g *Gate) catalogueNow(ctx context.Context) (*snapshot, error) {
 	return snapshot, nil
 }
 
+// catalogueAgain has the catalogue read anew where it is not of a server that was met, and waits a moment for that.
+func (g *Gate) catalogueAgain(ctx context.Context, server string) pgexec.CatalogueRead {
+	k := &g.catalogue
+	k.mu.Lock()
+	k.other = k.other || k.snapshot != nil && k.snapshot.read.Server != server
+	k.mu.Unlock()
+	s, err := g.catalogueNow(ctx)
+	if err != nil {
+		return pgexec.CatalogueRead{}
+	}
+	return s.read
+}
+
 // unread is the fault of a statement of which the catalogue can't tell.
 func unread(cause error) error {
-	return fault.New(fault.DBUnavailable, "The catalogue of the database could not be read, so it is not known what stands behind the names in the statement. Send it again later; the operator finds the reason in the log.").Because(cause)
+	f := fault.New(fault.DBUnavailable, "The catalogue of the database could not be read, so it is not known what stands behind the names in the statement. Send it again later; the operator finds the reason in the log.").Because(cause)
+	for key, value := range fault.Of(cause).Details { // such as the timeline of a server that was left behind
+		f = f.With(key, value)
+	}
+	return f
 }
 
 // readCatalogue reads the catalogue once. What was known stays where that fails.
@@ -231,7 +249,7 @@ func (g *Gate) readCatalogue(done chan struct{}) {
 		g.Logger.Warn("the catalogue of the database could not be read; what was known of it goes on", "source", "gate", "known", k.snapshot != nil, "error", err)
 		return
 	}
-	k.snapshot, k.changes = snapshot, changes
+	k.snapshot, k.changes, k.other = snapshot, changes, false
 	if took := time.Since(snapshot.began); took > catalogueWait { // clients whose statements change definitions would have it read all the time
 		k.again = time.Now().Add(took)
 	}
@@ -266,5 +284,6 @@ func (g *Gate) snapshotOf(read func(each func(row []byte) error) (pgexec.Catalog
 	if err = cmp.Or(err, busy); err != nil {
 		return nil, err
 	}
+	of.Again = g.catalogueAgain
 	return &snapshot{made, of, began, major}, nil
 }

@@ -335,10 +335,11 @@ func (g *service) openGate(ctx context.Context) (err error) {
 	if err := view.Close(); err != nil {
 		return commands.ViewFault(err)
 	}
-	if back := s.DatabaseTimeline; back != "" && back != known.PutBack { // the startup event will say so
-		known.Timelines = known.BackAt(back)
+	back := s.DatabaseTimeline
+	if back == known.PutBack && !known.Awaited { // it counted already; else the startup event will say so
+		back = ""
 	}
-	g.database.Knows(known.Timelines)
+	g.database.Knows(known.Timelines, back)
 	if g.agents, err = g.newAgents(); err != nil {
 		return exitWith(exitConfigured, fmt.Errorf("the agent API cannot be made: %w", err))
 	}

@@ -38,6 +38,7 @@ type Entry struct {
 	Split    []string  `json:"split,omitempty"`    // columns that say in which partition of it a row is; * = an expression
 	Derived  []string  `json:"derived,omitempty"`  // generated columns
 	Reads    []string  `json:"reads,omitempty"`    // relations that its policies read
+	Told     string    `json:"told,omitempty"`     // MD5 of the texts of its rules on writes, triggers and policies
 
 	Call     string `json:"call,omitempty"`     // schema.name of a function with the name of a built-in
 	Operator string `json:"operator,omitempty"` // schema.name of an operator with the name of a built-in
@@ -246,7 +247,7 @@ func (r *relation) prune() {
 		return c.Part && c.bare
 	})
 	own := slices.ContainsFunc(r.Triggers, func(t Trigger) bool { return !t.Above })
-	r.bare = r.View == "" && !own && len(r.Code)+len(r.Reads)+len(r.Rules)+len(r.children)+len(r.referred) == 0
+	r.bare = r.View == "" && !own && len(r.Code)+len(r.Reads)+len(r.Rules)+len(r.children)+len(r.referred) == 0 && r.Told == ""
 	r.plain = r.bare && len(r.Triggers) == 0 && len(r.parents) == 0
 }
 
@@ -262,7 +263,7 @@ func (r *relation) add(e *Entry) {
 	}
 	r.Code, r.Triggers, r.Rules = append(r.Code, e.Code...), append(r.Triggers, e.Triggers...), append(r.Rules, e.Rules...)
 	r.Split, r.Derived = append(r.Split, e.Split...), append(r.Derived, e.Derived...)
-	r.Reads = append(r.Reads, e.Reads...)
+	r.Reads, r.Told = append(r.Reads, e.Reads...), r.Told+e.Told
 	r.Refers, r.Parents, r.Part = append(r.Refers, e.Refers...), append(r.Parents, e.Parents...), r.Part && e.Part
 	r.Keys = slices.DeleteFunc(r.Keys, func(k string) bool { return !slices.Contains(e.Keys, k) })
 	r.Columns = append(r.Columns, e.Columns...)

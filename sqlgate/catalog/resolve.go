@@ -176,6 +176,9 @@ func (w *resolution) visit(r *relation, on int) {
 	if fresh == 0 {
 		return
 	}
+	if r.Told != "" {
+		w.found.Texts = append(w.found.Texts, r.Relation+" "+r.Told)
+	}
 	w.depth++
 	defer func() { w.depth-- }()
 	if fresh&Update != 0 && len(r.Split) > 0 && (w.depth > 1 || w.writes(r, r.Split)) { // rows may move, each deleted and inserted
@@ -385,9 +388,10 @@ func (w *resolution) referred(r *relation, on int) {
 // result is what was found beyond the facts of the text, nil for nothing.
 func (w *resolution) result(c *classify.Classification) *Found {
 	f := &w.found
-	if len(f.Lines) == 0 { // all that is found has one
+	if len(f.Lines)+len(f.Texts) == 0 { // all that is found has one
 		return nil
 	}
+	f.Texts = beyond(f.Texts, nil)
 	f.TablesRead, f.TablesWritten = beyond(f.TablesRead, c.TablesRead), beyond(f.TablesWritten, c.TablesWritten)
 	f.ColumnsWritten, f.Functions = beyond(f.ColumnsWritten, c.ColumnsWritten), beyond(f.Functions, c.Functions)
 	f.Lines = beyond(f.Lines, nil)
@@ -395,7 +399,7 @@ func (w *resolution) result(c *classify.Classification) *Found {
 		return cmp.Or(cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.Subject, b.Subject))
 	})
 	f.Signals = slices.CompactFunc(f.Signals, func(a, b classify.Signal) bool { return a.Signal == b.Signal && a.Subject == b.Subject })
-	if len(f.TablesRead)+len(f.TablesWritten)+len(f.ColumnsWritten)+len(f.Functions)+len(f.Signals) == 0 && !f.Unkeyed {
+	if len(f.TablesRead)+len(f.TablesWritten)+len(f.ColumnsWritten)+len(f.Functions)+len(f.Signals)+len(f.Texts) == 0 && !f.Unkeyed {
 		return nil
 	}
 	return f

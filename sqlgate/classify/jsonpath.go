@@ -84,6 +84,8 @@ func onExpr(w *walk, i int32) {
 	untyped := w.untyped(right)
 	path, constant := w.constantText(untyped)
 	switch {
+	case w.is(left, "RowExpr") || w.is(right, "RowExpr"): // of one field each, it is the operator between these
+		w.judgeJSONPath("", false, i)
 	case constant && strings.Contains(path, "$"):
 		w.judgeJSONPath(path, untyped == right && string(w.raw(i, "kind")) == "AEXPR_OP", i)
 	case name == "@?" && !w.is(untyped, "A_Const") && !(w.is(right, "TypeCast") && w.isTypeNamed(w.child(right, "typeName"), "jsonpath")):

@@ -90,7 +90,7 @@ type Beside struct {
 	Functions      []string
 	Signals        []Signal // without severity and place
 	Classes        []string // the statement's is as strict as each
-	Texts          []string // of the views behind it: another one makes another statement of it
+	Texts          []string // of the views, rules, triggers and policies behind it, or what stands for them: another one makes another statement of it
 	Unkeyed        bool     // no key binds the rows
 	Catalog        string   // Engine.Catalog
 }

@@ -51,6 +51,7 @@ func TestNothingThatIsParsedAsXMLOrAsAPathIsASafeRead(t *testing.T) {
 		for _, right := range []string{"'$.a == $.b['", "ANY ('{$.a == $.b[}')", "ALL (ARRAY['$.a == $.b['])", `'$.a == $.b[' COLLATE "C"`, "'$.a == $.b['::unknown", `('$.a == $.b['::pg_catalog.unknown COLLATE "C")::unknown`, `ANY ('{$.a == $.b[}' COLLATE "C")`, "ANY ('{$.a == $.b[}'::unknown)", `ALL (ARRAY['$.a == $.b[' COLLATE "C"])`, "ALL (ARRAY['$.a == $.b['::unknown])"} {
 			statements = append(statements, "SELECT '{}'::jsonb OPERATOR(pg_catalog."+name+") "+right, "SELECT '{}' OPERATOR(pg_catalog."+name+") "+right)
 		}
+		statements = append(statements, "SELECT ROW('{}'::jsonb) OPERATOR(pg_catalog."+name+") ROW('$.a == $.b[')", "SELECT ROW('{}') OPERATOR(pg_catalog."+name+") ROW('$.a == $.b[' COLLATE \"C\")")
 	}
 	parsed, paths := 0, 0
 	for _, sql := range statements {

@@ -84,14 +84,7 @@ func (b *Block) takesWrite(ctx context.Context, o BeginOptions) error {
 
 // reads is that of the lease; an error fails the block.
 func (b *Block) reads(ctx context.Context, m Meaning) error {
-	ctx = context.WithoutCancel(ctx)
-	err := b.lease.sameCatalogue(m.Catalogue, func() (CatalogueRead, error) {
-		return b.Catalogue(ctx, m.Catalogue.Keys, func([]byte) error { return nil })
-	})
-	if err == nil {
-		err = b.lease.reads(ctx, m)
-	}
-	return b.asked(err)
+	return b.asked(b.lease.reads(context.WithoutCancel(ctx), m))
 }
 
 // asked is the error of a question of the gate's own. It fails the block.

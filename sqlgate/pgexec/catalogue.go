@@ -91,11 +91,15 @@ refers AS (SELECT k.conrelid AS rel, json_agg(json_build_object('to', rel.name, 
   FROM pg_constraint AS k JOIN rel ON rel.oid = k.confrelid WHERE k.contype = 'f' AND k.conparentid = 0 GROUP BY k.conrelid),
 split AS (SELECT p.partrelid AS rel, json_agg(COALESCE(a.attname, '*') ORDER BY k.at) AS list FROM pg_partitioned_table AS p CROSS JOIN LATERAL unnest(p.partattrs::int2[]) WITH ORDINALITY AS k(attnum, at)
   LEFT JOIN pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = k.attnum GROUP BY p.partrelid),
+told AS (SELECT x.rel, md5(string_agg(x.what, '; ' ORDER BY x.what COLLATE "C")) AS list FROM (
+  SELECT w.ev_class AS rel, CASE WHEN pg_column_size(w.ev_action) > $2 THEN w.ev_action::text ELSE pg_get_ruledef(w.oid) END AS what FROM pg_rewrite AS w JOIN rel ON rel.oid = w.ev_class WHERE w.ev_type <> '1' AND w.ev_enabled NOT IN ('D', 'R')
+  UNION ALL SELECT t.tgrelid, pg_get_triggerdef(t.oid) FROM pg_trigger AS t WHERE NOT t.tgisinternal AND t.tgenabled NOT IN ('D', 'R')
+  UNION ALL SELECT y.polrelid, concat_ws(' ', y.polcmd, y.polpermissive, y.polroles::text, pg_get_expr(y.polqual, y.polrelid), '/', pg_get_expr(y.polwithcheck, y.polrelid)) FROM pg_policy AS y JOIN rel ON rel.oid = y.polrelid WHERE rel.relrowsecurity) AS x GROUP BY x.rel),
 parents AS (SELECT i.inhrelid AS rel, json_agg(rel.name ORDER BY i.inhseqno) AS list FROM pg_inherits AS i JOIN rel ON rel.oid = i.inhparent GROUP BY i.inhrelid)
 SELECT json_build_object('relation', rel.name, 'kind', rel.relkind, 'view', CASE WHEN rel.relkind IN ('v', 'm') THEN CASE WHEN EXISTS (SELECT FROM pg_rewrite AS w WHERE w.ev_class = rel.oid AND w.ev_type = '1' AND pg_column_size(w.ev_action) > $2) THEN ';' ELSE pg_get_viewdef(rel.oid) END END, 'code', code.list, 'triggers', triggers.list,
- 'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition, 'split', split.list, 'derived', derived.list, 'reads', reads.list, 'oid', c.oid::int8, 'hashes', json_build_array(` + asTexts(definedBy) + `))::text
+ 'rules', rules.list, 'keys', keys.list, 'columns', named.list, 'refers', refers.list, 'parents', parents.list, 'part', rel.relispartition, 'split', split.list, 'derived', derived.list, 'reads', reads.list, 'told', told.list, 'oid', c.oid::int8, 'hashes', json_build_array(` + asTexts(definedBy) + `))::text
 FROM rel JOIN pg_class AS c ON c.oid = rel.oid LEFT JOIN code ON code.rel = rel.oid LEFT JOIN triggers ON triggers.rel = rel.oid LEFT JOIN rules ON rules.rel = rel.oid LEFT JOIN keys ON keys.rel = rel.oid
- LEFT JOIN named ON named.rel = rel.oid LEFT JOIN refers ON refers.rel = rel.oid LEFT JOIN parents ON parents.rel = rel.oid LEFT JOIN split ON split.rel = rel.oid LEFT JOIN derived ON derived.rel = rel.oid LEFT JOIN reads ON reads.rel = rel.oid`
+ LEFT JOIN named ON named.rel = rel.oid LEFT JOIN refers ON refers.rel = rel.oid LEFT JOIN parents ON parents.rel = rel.oid LEFT JOIN split ON split.rel = rel.oid LEFT JOIN derived ON derived.rel = rel.oid LEFT JOIN reads ON reads.rel = rel.oid LEFT JOIN told ON told.rel = rel.oid`
 
 func asTexts(expressions []string) string {
 	return "(" + strings.Join(expressions, ")::text, (") + ")::text"
@@ -129,9 +133,12 @@ var viewSizes = []string{"200000", "20000", "2000", "0"}
 
 // A CatalogueRead is what one reading of the catalogues was of.
 type CatalogueRead struct {
-	Server string // which server, since its last start; "" = none was read
-	Keys   []string
-	Sum    [32]byte // of all rows, in whatever order they came
+	Server           string // which server, since its last start; "" = none was read
+	SystemIdentifier string
+	Sum              [32]byte // of all rows, in whatever order they came
+
+	// Again gives the newest reading, of a server where that can be had within a moment.
+	Again func(ctx context.Context, server string) CatalogueRead
 }
 
 // Catalogue reads what package catalog makes a snapshot of, and hands each row on, as JSON, or
@@ -155,12 +162,7 @@ func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte
 		return CatalogueRead{}, fmt.Errorf("the major of the server changed between two connections")
 	}
 	defer c.close()
-	return c.catalogueAlone(ctx, keys, p.cfg.schemas(), each)
-}
-
-// catalogueAlone reads it in a transaction of its own.
-func (c *conn) catalogueAlone(ctx context.Context, keys, schemas []string, each func(row []byte) error) (CatalogueRead, error) {
-	return c.catalogue(ctx, keys, schemas, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", []string{"COMMIT"}, func() error {
+	return c.catalogue(ctx, keys, p.cfg.schemas(), "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", []string{"COMMIT"}, func() error {
 		if !c.rollback(time.Now().Add(rollbackWait)) {
 			return errOutOfStep
 		}
@@ -168,36 +170,17 @@ func (c *conn) catalogueAlone(ctx context.Context, keys, schemas []string, each 
 	}, each)
 }
 
-// sameCatalogue refuses a server whose catalogues are others than those that a statement was
-// judged by, which another server showed: the numbers by which definitions are compared as it runs may
-// mean something else in each history of a cluster. Which servers show the same is kept.
-func (l *lease) sameCatalogue(judged CatalogueRead, read func() (CatalogueRead, error)) error {
-	if judged.Server == "" || judged.Server == l.life {
+// sameCatalogue refuses a server whose catalogues may be others than those that a statement was
+// judged by, which another server showed: the numbers by which definitions are compared as it runs
+// mean something else in each history of a cluster. Which they are there now is asked of whoever judges; a
+// standby is of the history that it follows, however far it is behind, and the comparison sees that it still is one.
+func (l *lease) sameCatalogue(ctx context.Context, judged CatalogueRead) error {
+	if judged.Server == "" || judged.Server == l.life || l.upstream.Timeline == "" && l.upstream.SystemIdentifier == judged.SystemIdentifier {
 		return nil
 	}
-	p := l.pool
-	p.mu.Lock()
-	same := p.sameAs == judged.Sum && p.same[l.life]
-	p.mu.Unlock()
-	if same {
-		return nil
+	if now := judged.Again(ctx, l.life); now.Server != l.life || now.Sum != judged.Sum {
+		return replacedFault("its catalogue is another, or could not be read yet")
 	}
-	now, err := read()
-	switch {
-	case l.broken:
-		return connectFault(err)
-	case err != nil:
-		return replacedFault("its catalogue could not be read").Because(err)
-	case now.Sum != judged.Sum:
-		p.types.forget()
-		return replacedFault("its catalogue is another")
-	}
-	p.mu.Lock()
-	if p.sameAs != judged.Sum {
-		p.sameAs, p.same = judged.Sum, map[string]bool{}
-	}
-	p.same[l.life] = true
-	p.mu.Unlock()
 	return nil
 }
 
@@ -254,7 +237,7 @@ func (c *conn) catalogue(ctx context.Context, keys, schemas []string, begin stri
 			for _, hash := range hashes {
 				sum.Write(hash[:])
 			}
-			read := CatalogueRead{Server: c.life, Keys: keys}
+			read := CatalogueRead{Server: c.life, SystemIdentifier: c.upstream.SystemIdentifier}
 			sum.Sum(read.Sum[:0])
 			return read, nil
 		}

@@ -59,8 +59,8 @@ func hashed(what string) string {
 
 // comparingSQL fails with 22P02 where relations are not defined as $1 says, or one that was
 // absent is there by now. Each has a parameter of its own, $2 and following: over an array of
-// them the server would expect another number each time, and plan anew.
-func (d *Definitions) comparingSQL() (sql string, types []uint32, params [][]byte) {
+// them the server would expect another number each time, and plan anew. It fails, too, where a standby is none any more.
+func (d *Definitions) comparingSQL(standby bool) (sql string, types []uint32, params [][]byte) {
 	var parts []string
 	for i, part := range definedBy {
 		if i == 0 || d.Parts&(1<<i) != 0 {
@@ -73,6 +73,9 @@ func (d *Definitions) comparingSQL() (sql string, types []uint32, params [][]byt
 	for _, oid := range d.OIDs {
 		types, params = append(types, oidOID), append(params, strconv.AppendUint(nil, uint64(oid), 10))
 		now = append(now, one+strconv.Itoa(len(types))+")")
+	}
+	if standby {
+		now = append(now, "CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN 'promoted' END")
 	}
 	for _, a := range d.Absent {
 		types, params = append(types, oidText, oidText), append(params, []byte(a[0]), []byte(a[1]))
@@ -102,8 +105,9 @@ func (c *conn) comparing(cmd *command) (before, behind segment) {
 	opens := *cmd
 	opens.opens, cmd.opened = true, true
 	before, behind = segment{&opens}, segment{{closes: true}}
-	sql, types, params := d.comparingSQL()
-	name := fmt.Sprint(comparison, "_", d.Parts, "_", len(d.OIDs), "_", len(d.Absent))
+	standby := c.upstream.Timeline == ""
+	sql, types, params := d.comparingSQL(standby)
+	name := fmt.Sprint(comparison, "_", d.Parts, "_", len(d.OIDs), "_", len(d.Absent), "_", standby)
 	if !c.comparisons[name] {
 		if len(c.comparisons) >= mostComparisons {
 			name = comparison
@@ -160,7 +164,7 @@ func (p *pool) differ(ctx context.Context, d *Definitions) (reason string, f err
 		return ReasonDBError, err
 	}
 	defer l.release()
-	sql, types, params := d.comparingSQL()
+	sql, types, params := d.comparingSQL(l.upstream.Timeline == "")
 	refused, err := l.exchange(ctx, time.Now().Add(p.cfg.QueryTimeout), segment{{sql: sql, oids: types, params: params}})
 	switch {
 	case err != nil:

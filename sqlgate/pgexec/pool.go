@@ -74,8 +74,6 @@ type pool struct {
 	stopped time.Time // until when
 	roles   []string  // of all pools
 	pools   []*pool
-	sameAs  [32]byte              // of a reading of the catalogues
-	same    map[string]bool       // servers that show the same
 	calls   map[string]ColumnCall // what a text may call like a column; nil: not known yet
 	callsAt time.Time
 	callsOf string // the server's life that the calls are of
@@ -158,14 +156,7 @@ func (l *lease) reads(ctx context.Context, m Meaning) error {
 			return replacedFault("what a word behind a dot calls is not known to be the same there")
 		}
 	}
-	err := l.sameCatalogue(m.Catalogue, func() (CatalogueRead, error) {
-		if l.ahead != nil { // it is in a transaction that was begun behind the one before
-			l.outdated = true
-			return CatalogueRead{}, errOutOfStep
-		}
-		return l.catalogueAlone(ctx, m.Catalogue.Keys, l.pool.cfg.schemas(), func([]byte) error { return nil })
-	})
-	if err != nil {
+	if err := l.sameCatalogue(ctx, m.Catalogue); err != nil {
 		return err
 	}
 	if m.Types.Server == "" || m.Types.Server == l.life {

@@ -17,19 +17,28 @@ import (
 type timelines struct {
 	mu     sync.RWMutex
 	newest map[string]string // by system identifier; eight hex digits, so their order is that of texts
+	back   string            // that the database was put back to on purpose, whichever cluster it is; "" = none, or it was met
 }
 
 // saw notes where a connection for writes leads.
 func (t *timelines) saw(system, timeline string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.newest[system] = max(t.newest[system], timeline)
+	if t.back == "" || t.newest[system] < timeline {
+		t.newest[system] = max(t.newest[system], timeline)
+	} else {
+		t.newest[system] = timeline
+	}
+	t.back = ""
 }
 
 // behind gives the timeline that a server is behind of, "" where it is not.
 func (t *timelines) behind(u *Upstream) string {
 	t.mu.RLock()
 	newest := t.newest[u.SystemIdentifier]
+	if t.back != "" {
+		newest = min(newest, t.back)
+	}
 	t.mu.RUnlock()
 	if u.Timeline == "" || u.Timeline >= newest {
 		return ""
@@ -65,9 +74,13 @@ func staleFault(timeline, newest string) *fault.Fault {
 		With("reason", staleReason).With("timeline", timeline).With("newest_timeline", newest)
 }
 
-// Knows tells of the newest timelines that earlier runs of the gate have written to, by system identifier.
-func (db *DB) Knows(timelines map[string]string) {
+// Knows tells of the newest timelines that earlier runs of the gate have written to, by system identifier, and of
+// the one that the database was put back to since on purpose, "" for none.
+func (db *DB) Knows(timelines map[string]string, back string) {
 	for system, timeline := range timelines {
 		db.timelines.saw(system, timeline)
 	}
+	db.timelines.mu.Lock()
+	db.timelines.back = back
+	db.timelines.mu.Unlock()
 }

@@ -59,7 +59,7 @@ func TestAServerThatWasLeftBehindIsNotUsed(t *testing.T) {
 	sent, _, err := write(other, "3")
 	require.NoError(t, err)
 	require.Equal(t, "00000002", sent.Upstream.Timeline)
-	db.Knows(map[string]string{sent.Upstream.SystemIdentifier: sent.Upstream.Timeline})
+	db.Knows(map[string]string{sent.Upstream.SystemIdentifier: sent.Upstream.Timeline}, "")
 
 	res, err := open.Commit(t.Context())
 	require.Equal(t, fault.DBQueryFailed, fault.CodeOf(err), "it may be sent again at once")
@@ -71,7 +71,7 @@ func TestAServerThatWasLeftBehindIsNotUsed(t *testing.T) {
 	went, _, err := write(db, "4")
 	require.NoError(t, err)
 	require.Equal(t, "00000002", went.Upstream.Timeline, "the next host of the URL")
-	spare.Knows(map[string]string{sent.Upstream.SystemIdentifier: sent.Upstream.Timeline})
+	spare.Knows(map[string]string{sent.Upstream.SystemIdentifier: sent.Upstream.Timeline}, "")
 	unused, err := spare.Begin(t.Context(), BeginOptions{ExecutionID: newExecution()})
 	require.NoError(t, err)
 	require.Equal(t, "00000002", unused.Dispatch().Upstream.Timeline)
@@ -88,7 +88,7 @@ func TestAServerThatWasLeftBehindIsNotUsed(t *testing.T) {
 	_, err = db.Check(t.Context(), Sent{XID: sent.XID, Upstream: sent.Upstream})
 	requireStale(t, err)
 	back, _ := openURL(t, both) // on purpose
-	back.Knows(map[string]string{sent.Upstream.SystemIdentifier: "00000001"})
+	back.Knows(map[string]string{sent.Upstream.SystemIdentifier: sent.Upstream.Timeline}, "00000001")
 	_, _, err = write(back, "6")
 	require.NoError(t, err)
 	require.Equal(t, Verdict{OutcomeNotKnowable, BasisOtherTimeline, "00000001"}, check(t, back, Sent{XID: sent.XID, Upstream: sent.Upstream}))
