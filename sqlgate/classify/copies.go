@@ -100,6 +100,7 @@ type sizing struct {
 	varying    int                // what has been met that is no constant
 	insql      int                // nodes of arguments of what the server writes in SQL
 	orsOf      map[string]orCount // of the query whose condition is taken apart
+	widest     int                // columns of what stands in FROM so far
 	refused    *fault.Fault       // by another bound than the size
 }
 

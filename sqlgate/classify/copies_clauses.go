@@ -168,8 +168,12 @@ func (z *sizing) clausesOf(i int32, not, top bool, around int) clauses {
 func (z *sizing) comparison(i int32, not, top bool, around int) (c clauses) {
 	columns := 0
 	if left := z.child(i, "lexpr"); z.is(left, "RowExpr") {
-		for range z.items(left, "args") {
-			columns++
+		for arg := range z.items(left, "args") {
+			if z.steps++; z.endsInStar(arg) {
+				columns = capped(columns + z.widest)
+			} else {
+				columns++
+			}
 		}
 	}
 	equal := false

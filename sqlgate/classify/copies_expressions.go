@@ -154,10 +154,14 @@ func (z *sizing) condition(i int32, sees *sight) int {
 	asked := z.asked
 	n := z.size(i, sees).pushed
 	if i >= 0 {
-		z.orsOf = sees.orsOf
+		z.orsOf, z.widest = sees.orsOf, max(z.widest, columnsOfTable)
+		for _, it := range sees.items {
+			z.steps++
+			z.widest = max(z.widest, it.width)
+		}
 		c := z.clausesOf(i, false, true, 0)
 		if c.equal > 0 {
-			c.equalNodes = max(n-(z.asked-asked), 0)
+			c.equalNodes = max(n-(z.asked-asked), c.equal) // a star in a row is one node, and many sides
 		}
 		sees.clauses = sees.clauses.plus(c)
 	}

@@ -400,18 +400,19 @@ func TestQueriesOfManyKeysAreRefused(t *testing.T) {
 		require.Equal(t, limitAggregates, f.Details["limit"], "%s: %v", each, f)
 	}
 	for sql, limit := range map[string]string{
-		"SELECT 1 FROM t GROUP BY CUBE (" + strings.Repeat("("+keys(0, 20)+"), ", 11) + "(" + keys(0, 20) + "))":                                      limitGroupingKeys,
-		"SELECT string_agg(name, '' ORDER BY " + keys(0, 3_001) + ") FROM t":                                                                          limitKeys,
-		"SELECT 1 FROM " + merged(110) + " GROUP BY " + keys(0, 260):                                                                                  limitKeyNodes,
-		"SELECT 1 FROM " + merged(100) + " GROUP BY CUBE (" + keys(0, 12) + ")":                                                                       limitKeyNodes,
-		"SELECT DISTINCT " + keys(0, 260) + " FROM " + merged(110):                                                                                    limitKeyNodes,
-		"SELECT count(*) OVER (ORDER BY " + keys(0, 960) + ") FROM " + merged(60):                                                                     limitKeyNodes,
-		"SELECT count(*) OVER w FROM " + merged(30) + " WINDOW w AS (PARTITION BY " + keys(0, 1600) + ")":                                             limitKeyNodes,
-		"SELECT 1 FROM t WHERE id + 1 = id - 1" + strings.Repeat(" AND id + 1 = id - 1", 4_000):                                                       limitEqualNodes,
-		"SELECT 1 FROM t JOIN u ON t.a" + strings.Repeat(" - a", 9) + " = u.a" + strings.Repeat(" AND t.a"+strings.Repeat(" - a", 9)+" = u.a", 2_000): limitEqualNodes,
-		"SELECT 1 FROM t WHERE NOT (id + 1 <> id - 1" + strings.Repeat(" OR id + 1 <> id - 1", 4_000) + ")":                                           limitEqualNodes,
-		"SELECT 1 FROM (SELECT n - n - n - n - n - n AS x FROM t) s WHERE x = 1" + strings.Repeat(" AND x = 1", 3_000):                                limitEqualNodes,
-		"SELECT 1 FROM t WHERE n = 1 OR (true" + strings.Repeat(" AND id = 1", 5_001) + ")":                                                           limitConditions,
+		"SELECT 1 FROM t GROUP BY CUBE (" + strings.Repeat("("+keys(0, 20)+"), ", 11) + "(" + keys(0, 20) + "))": limitGroupingKeys,
+		"SELECT string_agg(name, '' ORDER BY " + keys(0, 3_001) + ") FROM t":                                     limitKeys,
+		"SELECT 1 FROM " + merged(110) + " GROUP BY " + keys(0, 260):                                             limitKeyNodes,
+		"SELECT 1 FROM " + merged(100) + " GROUP BY CUBE (" + keys(0, 12) + ")":                                  limitKeyNodes,
+		"SELECT DISTINCT " + keys(0, 260) + " FROM " + merged(110):                                               limitKeyNodes,
+		"SELECT count(*) OVER (ORDER BY " + keys(0, 960) + ") FROM " + merged(60):                                limitKeyNodes,
+		"SELECT count(*) OVER w FROM " + merged(30) + " WINDOW w AS (PARTITION BY " + keys(0, 1600) + ")":        limitKeyNodes,
+		"WITH w AS MATERIALIZED (SELECT 1" + strings.Repeat(", 1", 1599) + ") SELECT 1 FROM w a, w b, w c, w d WHERE ROW(a.*) = ROW(b.*) AND ROW(c.*) = ROW(d.*) AND ROW(a.*) = ROW(d.*) AND ROW(b.*) = ROW(c.*)": limitEqualNodes,
+		"SELECT 1 FROM t WHERE id + 1 = id - 1" + strings.Repeat(" AND id + 1 = id - 1", 4_000):                                                                                                                   limitEqualNodes,
+		"SELECT 1 FROM t JOIN u ON t.a" + strings.Repeat(" - a", 9) + " = u.a" + strings.Repeat(" AND t.a"+strings.Repeat(" - a", 9)+" = u.a", 2_000):                                                             limitEqualNodes,
+		"SELECT 1 FROM t WHERE NOT (id + 1 <> id - 1" + strings.Repeat(" OR id + 1 <> id - 1", 4_000) + ")":                                                                                                       limitEqualNodes,
+		"SELECT 1 FROM (SELECT n - n - n - n - n - n AS x FROM t) s WHERE x = 1" + strings.Repeat(" AND x = 1", 3_000):                                                                                            limitEqualNodes,
+		"SELECT 1 FROM t WHERE n = 1 OR (true" + strings.Repeat(" AND id = 1", 5_001) + ")":                                                                                                                       limitConditions,
 	} {
 		_, f := classifyText(tb, sql)
 		require.NotNil(t, f, "%.80s", sql)
