@@ -115,6 +115,10 @@ func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Clas
 		return c
 	}
 	s.catalogue = snapshot.read
+	var plain []string
+	if c.Plain != nil && snapshot.Plain(c.Types) {
+		plain, c = c.Types, c.WithPlainTypes()
+	}
 	var operators []string
 	if snapshot.Operators() {
 		names := classify.NamesOf(text)
@@ -125,9 +129,9 @@ func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Clas
 		operators = slices.Compact(slices.Sorted(slices.Values(operators)))
 	}
 	defaults := slices.Contains(c.QueryTypes, classify.TypeUpdate) && strings.Contains(strings.ToLower(text), "default")
-	found, definitions := snapshot.Resolve(&c, operators, defaults, g.Classifier.Keys())
+	found, definitions := snapshot.Resolve(&c, operators, defaults, g.Classifier.Keys(), plain)
 	s.definitions = (*pgexec.Definitions)(definitions)
-	s.judged = &replay.Judged{Snapshot: snapshot.Snapshot, ServerMajor: snapshot.major, Text: c, Operators: operators, Defaults: defaults, Found: found}
+	s.judged = &replay.Judged{Snapshot: snapshot.Snapshot, ServerMajor: snapshot.major, Text: c, Operators: operators, Defaults: defaults, Plain: plain, Found: found}
 	if found == nil {
 		c.Engine.Catalog = snapshot.Hash()
 		return c
@@ -139,10 +143,17 @@ func (g *Gate) withCatalogue(ctx context.Context, s *submission, c classify.Clas
 
 // behind is what stands in the database behind the names of the statement, for people.
 func (s *submission) behind() []string {
-	if s.judged == nil || s.judged.Found == nil {
+	if s.judged == nil {
 		return nil
 	}
-	return s.judged.Found.Lines
+	var lines []string
+	for _, name := range s.judged.Plain {
+		lines = append(lines, name+" is a type that runs no code of the database's users")
+	}
+	if s.judged.Found != nil {
+		lines = append(lines, s.judged.Found.Lines...)
+	}
+	return lines
 }
 
 // catalogueFor is the snapshot to judge a statement by: in a block that has defined

@@ -180,13 +180,13 @@ func (w *Wire) askServer(ctx context.Context, st *wireStatement, s *submission) 
 		if err := w.recordDescribed(ctx, st, s); err != nil {
 			return pgexec.Description{}, err
 		}
-		return w.unit.block.Describe(ctx, o, text.SQL, text.ParamOIDs) // it may be about what the block made
+		return w.unit.block.Describe(ctx, o, text.SQL, text.ParamOIDs, text.Definitions) // it may be about what the block made
 	}
 	reading, err := w.beginDescribe(ctx, st, s)
 	if err != nil {
 		return pgexec.Description{}, err
 	}
-	return reading.Describe(ctx, text.SQL, text.ParamOIDs)
+	return reading.Describe(ctx, text.SQL, text.ParamOIDs, text.Definitions)
 }
 
 // beginDescribe takes the connection first: what waits for it is decided by the policy

@@ -234,3 +234,106 @@ rules:
 	require.Contains(t, shown(c), "shoes")
 	c.query("COMMIT")
 }
+
+// A type that runs no code of the users', as the catalogue shows, is no call of something
+// unknown: of a constant, of a parameter, described or run. Where it is another when the
+// statement comes to the server, nothing of that runs, as the text is parsed either.
+func TestAPlainTypeIsNoCallUntilItIsAnother(t *testing.T) {
+	url := postgres.ForTest(t)
+	w := newWireWorldAt(t, url, "", func(o *Options) {
+		o.CatalogRefresh = time.Hour
+		o.Policies.Dir = filepath.Join(t.TempDir(), "types")
+		require.NoError(t, policyfolder.Create(o.Policies.Dir, policyfolder.DefaultManifest, []byte(`schema: gate.policy/v1
+name: types
+version: 1.0.0
+facts: facts/v1
+rules:
+  - id: domains
+    decision: ALLOW
+    reason_code: domains
+    match: { query_types_only: [CREATE], class: [ddl] }
+  - id: moods
+    decision: ALLOW
+    reason_code: moods
+    match: { query_types_only: [INSERT], tables_written_only: [public.felt], functions_only: [public.mood], risk_signals_only: [] }
+`)))
+	})
+	const trap = "CREATE FUNCTION trap(text) RETURNS boolean LANGUAGE sql AS $$ SELECT nextval('fired') > 0 $$;"
+	postgres.ExecuteURL(t, url, "CREATE SEQUENCE fired; CREATE TABLE felt (id int, m text);"+trap+"CREATE TYPE mood AS ENUM ('ok'); CREATE TABLE moody (id int, m mood); INSERT INTO moody VALUES (1, 'ok')")
+	oid := func() []uint32 {
+		n, err := strconv.ParseUint(postgres.QueryURL(t, url, "SELECT 'mood'::regtype::oid"), 10, 32)
+		require.NoError(t, err)
+		return []uint32{uint32(n)}
+	}
+	ctx := t.Context()
+	described := func(c *wireClient, sql string) error {
+		if err := c.Parse(ctx, "", sql, nil); err != nil {
+			return err
+		}
+		_, _, err := c.DescribeStatement(ctx, "")
+		return err
+	}
+	parameter := func(c *wireClient, types []uint32) error {
+		if err := c.Parse(ctx, "", "SELECT $1", types); err != nil {
+			return err
+		}
+		if err := c.Bind("", "", nil, [][]byte{[]byte("ok")}, nil); err != nil {
+			return err
+		}
+		_, err := c.Execute(ctx, "", 0, true, &rowsSink{})
+		return err
+	}
+	texts := []string{"SELECT 'ok'::mood", "SELECT id FROM moody WHERE m = 'ok'::public.mood", "INSERT INTO felt VALUES (1, 'ok'::mood)"}
+	c := w.wire()
+	for _, sql := range texts {
+		c.query(sql)
+		require.Equal(t, []string{"public.mood"}, w.facts().Functions, sql)
+		require.Empty(t, w.facts().RiskSignals, sql)
+		require.NoError(t, described(c, sql))
+		c.sync()
+	}
+	c.query("SELECT id FROM moody ORDER BY m")
+	require.NoError(t, parameter(c, oid()))
+	c.sync()
+	c.query("BEGIN")
+	for _, sql := range texts {
+		c.query(sql)
+		require.NoError(t, described(c, sql))
+		c.sync()
+	}
+	c.query("COMMIT")
+	fired := func() string { return postgres.QueryURL(t, url, "SELECT is_called FROM fired") }
+
+	for name, ddl := range map[string][2]string{
+		"a domain":    {"DROP TABLE moody; DROP TYPE mood; CREATE DOMAIN mood AS text CHECK (trap(VALUE)); CREATE TABLE moody (id int, m mood)", "DROP TABLE moody; DROP DOMAIN mood; CREATE TYPE mood AS ENUM ('ok'); CREATE TABLE moody (id int, m mood)"},
+		"a cast":      {"CREATE FUNCTION made(text) RETURNS mood LANGUAGE sql AS $$ SELECT NULL::mood WHERE trap($1) $$; CREATE CAST (text AS mood) WITH FUNCTION made(text) AS IMPLICIT", "DROP CAST (text AS mood); DROP FUNCTION made"},
+		"an operator": {"CREATE FUNCTION same(mood, mood) RETURNS boolean LANGUAGE sql AS $$ SELECT trap('x') $$; CREATE OPERATOR = (LEFTARG = mood, RIGHTARG = mood, FUNCTION = same)", "DROP OPERATOR = (mood, mood); DROP FUNCTION same"},
+	} {
+		c := w.wire()
+		c.query("SELECT 'ok'::mood") // by what is known
+		types := oid()
+		postgres.ExecuteURL(t, url, ddl[0])
+		for _, sql := range append(texts, "SELECT 'ok'::text::mood", "SELECT 'ok'::mood = 'ok'") {
+			c := w.wire()
+			require.Error(t, c.refused(sql), "%s: %s", name, sql)
+			require.Error(t, described(c, sql), "%s: %s", name, sql)
+			c = w.wire()
+			c.query("BEGIN")
+			require.Error(t, c.refused(sql), "%s: %s", name, sql)
+			c.query("ROLLBACK")
+		}
+		require.Error(t, parameter(w.wire(), types), name)
+		require.Equal(t, "f", fired(), name)
+		postgres.ExecuteURL(t, url, ddl[1])
+		w.wire().query("CREATE TABLE \"" + name + "\" ()") // behind which the catalogue is read anew
+		require.Eventually(t, func() bool { _, err := w.wire().Query(ctx, texts[1], &rowsSink{}); return err == nil }, time.Minute, 10*time.Millisecond)
+	}
+
+	c = w.wire()
+	c.query("BEGIN")
+	c.query("CREATE DOMAIN pg_temp.mood AS text CHECK (trap(VALUE))") // which the name means from here on
+	require.Error(t, c.refused("SELECT 'ok'::mood"))
+	c.query("ROLLBACK")
+	c.query("SELECT 'ok'::mood")
+	require.Equal(t, "f", fired())
+}

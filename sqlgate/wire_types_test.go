@@ -405,7 +405,7 @@ func TestWhatWaitsForAnApprovalIsDescribedWithoutRunningCode(t *testing.T) {
 		require.Equal(t, row.want, describe(row.sql), row.sql)
 		reading, err := w.Database.BeginRead(ctx, &pgexec.Statement{}, pgexec.Limits{})
 		require.NoError(t, err)
-		_, _ = reading.Describe(ctx, row.sql, nil)
+		_, _ = reading.Describe(ctx, row.sql, nil, nil)
 		require.Equal(t, row.runs, w.ran(), row.sql)
 	}
 	require.Equal(t, "0A000", describe("DELETE FROM u WHERE status = $1", w.oid("dom")))

@@ -38,6 +38,7 @@ type CatalogUse struct {
 	Defaults    bool          // an UPDATE in the text may name DEFAULT
 	Hash        [32]byte
 	Operators   []string // of the text, where one of the snapshot may be meant
+	Plain       []string // types that are not built in and, by the snapshot, run no code of the users': the facts are those of the statement with them
 	ServerMajor int      // that its views were read for; 0 = it was not known
 	Where       []string // none = that of the facts
 	Wider       bool     // facts have more than the snapshot tells of: of temporary relations, or of calls that neither text nor snapshot names
@@ -58,6 +59,7 @@ func (u *CatalogUse) form(f *form) {
 	f.flag("defaults", &u.Defaults, may)
 	f.hash("hash", &u.Hash, need)
 	f.strs("operators", &u.Operators, may)
+	f.strs("plain", &u.Plain, may)
 	num(f, "server_major", &u.ServerMajor, may)
 	f.strs("where", &u.Where, may)
 	f.flag("wider", &u.Wider, may)

@@ -27,7 +27,7 @@ func BenchmarkResolve(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				snapshot.Resolve(&c, nil, false, []string{"id"})
+				snapshot.Resolve(&c, nil, false, []string{"id"}, nil)
 			}
 		})
 		b.Run(name+"/classify", func(b *testing.B) {
@@ -62,6 +62,6 @@ func BenchmarkSnapshotOfALargeSchema(b *testing.B) {
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "MB-kept")
 	b.ReportMetric(float64(snapshot.Relations()), "relations")
 	b.ReportMetric(float64(len(snapshot.Packed()))/1e6, "MB-packed")
-	found, _ := snapshot.Resolve(&classify.Classification{TablesRead: []string{"public.v3"}}, nil, false, nil)
+	found, _ := snapshot.Resolve(&classify.Classification{TablesRead: []string{"public.v3"}}, nil, false, nil, nil)
 	require.NotNil(b, found)
 }

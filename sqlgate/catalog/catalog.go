@@ -43,8 +43,9 @@ type Entry struct {
 	Call     string `json:"call,omitempty"`     // schema.name of a function with the name of a built-in
 	Operator string `json:"operator,omitempty"` // schema.name of an operator with the name of a built-in
 	Always   string `json:"always,omitempty"`   // schema.name of a function that any text may call
+	Plain    string `json:"plain,omitempty"`    // schema.name of a type that runs no code of the users', whatever is done with its values
 
-	// Of a relation, which of two servers, or moments, may differ where all else is the same.
+	// Of a relation or a plain type, which of two servers, or moments, may differ where all else is the same.
 	OID    uint32   `json:"oid,omitempty"`
 	Hashes []string `json:"hashes,omitempty"` // of the rows of the catalogues that define it, by kind; "" = none of that kind
 }
@@ -100,12 +101,14 @@ type Snapshot struct {
 	calls     map[string]string // by the name alone
 	operators map[string]string
 	always    []string
+	plain     map[string]defined
 	builtins  map[string]*classify.Classification // of calls of PostgreSQL's own functions; nil: it only answers
 }
 
 type relation struct {
 	Entry
 	view     *classify.Classification // of a view; nil: it could not be classified
+	types    []string                 // plain ones that it was judged by
 	defined  []defined                // more than one where relations share the name
 	children []*relation
 	below    []*relation // children that have children
@@ -130,7 +133,7 @@ type reference struct {
 // New makes a snapshot of what was read. definition classifies the query of a view; one that
 // it refuses counts as a call of something unknown.
 func New(entries []Entry, definition func(sql string) (classify.Classification, error)) (*Snapshot, error) {
-	s := &Snapshot{relations: make(map[string]*relation, len(entries)), calls: map[string]string{}, operators: map[string]string{}, builtins: map[string]*classify.Classification{}}
+	s := &Snapshot{relations: make(map[string]*relation, len(entries)), calls: map[string]string{}, operators: map[string]string{}, plain: map[string]defined{}, builtins: map[string]*classify.Classification{}}
 	type entry struct {
 		*Entry
 		defined
@@ -148,7 +151,7 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 		all[i].line = append(line, '\n')
 	}
 	slices.SortFunc(all, func(a, b entry) int { // what shares a name, too, has one order
-		return cmp.Or(strings.Compare(a.Relation+"\x00"+a.Call+"\x00"+a.Operator+"\x00"+a.Always, b.Relation+"\x00"+b.Call+"\x00"+b.Operator+"\x00"+b.Always), bytes.Compare(a.line, b.line))
+		return cmp.Or(strings.Compare(a.Relation+"\x00"+a.Call+"\x00"+a.Operator+"\x00"+a.Always+"\x00"+a.Plain, b.Relation+"\x00"+b.Call+"\x00"+b.Operator+"\x00"+b.Always+"\x00"+b.Plain), bytes.Compare(a.line, b.line))
 	})
 	sum, packing := sha256.New(), packer{}
 	var order []*relation // of one content all is found in one order
@@ -163,6 +166,8 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 			s.operators[bare(e.Operator)] = e.Operator
 		case e.Always != "":
 			s.always = append(s.always, e.Always)
+		case e.Plain != "":
+			s.plain[e.Plain] = d
 		case s.relations[e.Relation] != nil: // "a.b".c and a."b.c" are one name in the facts
 			s.relations[e.Relation].add(e)
 			s.relations[e.Relation].defined = append(s.relations[e.Relation].defined, d)
@@ -180,6 +185,9 @@ func New(entries []Entry, definition func(sql string) (classify.Classification, 
 	for _, r := range order {
 		if r.View != "" {
 			if c, err := definition(r.View); err == nil {
+				if c.Plain != nil && s.Plain(c.Types) {
+					r.types, c = c.Types, c.WithPlainTypes()
+				}
 				r.view = &c
 			}
 		}
@@ -273,6 +281,11 @@ func (r *relation) add(e *Entry) {
 func bare(qualified string) string {
 	_, name, _ := strings.Cut(qualified, ".")
 	return name
+}
+
+// Plain tells of types, schema.name, that none of them runs code of the users'.
+func (s *Snapshot) Plain(types []string) bool {
+	return !slices.ContainsFunc(types, func(name string) bool { _, plain := s.plain[name]; return !plain })
 }
 
 // Hash is the SHA-256 of all entries in their order, a line of JSON each; hex.

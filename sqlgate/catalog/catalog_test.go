@@ -84,7 +84,7 @@ func (s *server) judged(snapshot *catalog.Snapshot, sql string) (classify.Classi
 	s.t.Helper()
 	c, err := s.classifier.Classify(s.t.Context(), sql)
 	require.NoError(s.t, err, sql)
-	found, _ := snapshot.Resolve(&c, classify.NamesOf(sql).Operators, strings.Contains(sql, "DEFAULT"), s.classifier.Keys())
+	found, _ := snapshot.Resolve(&c, classify.NamesOf(sql).Operators, strings.Contains(sql, "DEFAULT"), s.classifier.Keys(), nil)
 	if found == nil {
 		return c, nil
 	}
@@ -450,7 +450,7 @@ func TestDiamondsOfTablesAreReadInBearableTime(t *testing.T) {
 	entries = append(entries, catalog.Entry{Relation: "public.a", Kind: "r", Part: true, Parents: []string{"public.b"}}, catalog.Entry{Relation: "public.b", Kind: "r", Part: true, Parents: []string{"public.a"}})
 	snapshot, err := catalog.New(entries, nil)
 	require.NoError(t, err)
-	found, _ := snapshot.Resolve(&classify.Classification{QueryTypes: []string{classify.TypeDelete}, TablesRead: []string{"public.t000"}, TablesWritten: []string{"public.t000", "public.a"}}, nil, false, nil)
+	found, _ := snapshot.Resolve(&classify.Classification{QueryTypes: []string{classify.TypeDelete}, TablesRead: []string{"public.t000"}, TablesWritten: []string{"public.t000", "public.a"}}, nil, false, nil, nil)
 	require.Len(t, found.TablesWritten, 198)
 }
 

@@ -9,11 +9,12 @@ import (
 	"writegate/sqlgate/classify"
 )
 
-// Definitions are how the relations that a statement was judged by are defined in a snapshot.
+// Definitions are how the relations and plain types that a statement was judged by are defined in a snapshot.
 type Definitions struct {
 	OIDs   []uint32
-	Parts  uint8       // a bit for each of the hashes that are meant; the first is always
-	Hashes string      // a line for each relation, as the server writes them
+	Types  []uint32
+	Parts  uint8       // a bit for each of the hashes of relations that are meant; the first is always
+	Hashes string      // a line for each relation, and then for each type, as the server writes them
 	Absent [][2]string // schema and name of relations that are not in the snapshot
 	Behind bool        // some are locked only as the statement runs
 }
@@ -53,7 +54,7 @@ func (w *resolution) definitions(c *classify.Classification) *Definitions {
 		all = append(all, r.defined...)
 		d.Behind = d.Behind || r.parted
 	}
-	if len(all) == 0 && len(d.Absent) == 0 {
+	if len(all)+len(d.Absent)+len(w.plain) == 0 {
 		return nil
 	}
 	switch {
@@ -76,6 +77,10 @@ func (w *resolution) definitions(c *classify.Classification) *Definitions {
 	var lines []string
 	for _, one := range all {
 		lines = append(lines, strings.Join(slices.DeleteFunc(slices.Clone(one.hashes), func(hash string) bool { return hash == "" }), " "))
+	}
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(w.plain))) {
+		one := w.s.plain[name]
+		d.Types, lines = append(d.Types, one.oid), append(lines, strings.Join(one.hashes, " "))
 	}
 	d.Hashes = strings.Join(lines, "\n")
 	return &d

@@ -68,7 +68,7 @@ func (s *server) definedBy(snapshot *catalog.Snapshot, sql string) (classify.Cla
 	s.t.Helper()
 	c, err := s.classifier.Classify(s.t.Context(), sql)
 	require.NoError(s.t, err, sql)
-	_, d := snapshot.Resolve(&c, nil, false, nil)
+	_, d := snapshot.Resolve(&c, nil, false, nil, nil)
 	return c, pgexec.Statement{SQL: sql, Definitions: (*pgexec.Definitions)(d)}
 }
 

@@ -17,9 +17,10 @@ type Found struct {
 
 // Resolve finds what stands behind the names in a classification, nil where that is nothing,
 // and by which definitions. operators are all that the text writes; nil is none. defaults
-// says that an UPDATE of it may name DEFAULT. keys are the columns that count as keys.
-func (s *Snapshot) Resolve(c *classify.Classification, operators []string, defaults bool, keys []string) (*Found, *Definitions) {
-	w := resolution{s: s, columns: c.ColumnsWritten, defaults: defaults, conflicts: slices.Contains(c.Flags, classify.FlagOnConflict)}
+// says that an UPDATE of it may name DEFAULT. keys are the columns that count as keys. plain
+// are the types in it that were taken for plain ones.
+func (s *Snapshot) Resolve(c *classify.Classification, operators []string, defaults bool, keys, plain []string) (*Found, *Definitions) {
+	w := resolution{s: s, plain: slices.Clone(plain), columns: c.ColumnsWritten, defaults: defaults, conflicts: slices.Contains(c.Flags, classify.FlagOnConflict)}
 	for _, name := range s.always {
 		w.call(name, name, "works with types of PostgreSQL's own, as a cast or in an operator class")
 	}
@@ -125,7 +126,8 @@ type resolution struct {
 	columns  []string // written by the statement itself
 	defaults bool
 
-	conflicts bool // it has an ON CONFLICT
+	plain     []string // types
+	conflicts bool     // it has an ON CONFLICT
 	seen      map[visit]bool
 	reached   []*relation // that others lead to
 	found     Found
@@ -299,7 +301,7 @@ func (w *resolution) through(r *relation, on int) {
 		w.found.TablesRead = append(w.found.TablesRead, "?.*")
 		return
 	}
-	w.found.Classes, w.found.Texts = append(w.found.Classes, r.view.Class), append(w.found.Texts, r.View)
+	w.found.Classes, w.found.Texts, w.plain = append(w.found.Classes, r.view.Class), append(w.found.Texts, r.View), append(w.plain, r.types...)
 	for _, name := range r.view.RiskSignals { // Signals has the first of them alone
 		if name != classify.SignalConfusableText && !slices.ContainsFunc(r.view.Signals, func(s classify.Signal) bool { return s.Signal == name }) {
 			w.found.Signals = append(w.found.Signals, classify.Signal{Signal: name, Subject: r.Relation})

@@ -77,6 +77,12 @@ type Classification struct {
 	// at the server runs that type's own code.
 	UserTypes bool `json:"-"`
 
+	// Plain is the statement as it is judged where none of Types, the types in it that are
+	// not built in, runs any code of the users'; nil where that would make no other
+	// difference, or is not for text and catalogue to tell: WithPlainTypes.
+	Plain *Classification `json:"-"`
+	Types []string        `json:"-"` // schema.name
+
 	// Session is of a PREPARE, EXECUTE or DEALLOCATE, else nil. Its arguments
 	// are constants of the text, for execution alone.
 	Session *Session `json:"-"`

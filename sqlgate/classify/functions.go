@@ -356,7 +356,14 @@ func onTypeName(w *walk, i int32) {
 	isSerial := len(schema) == 0 && serials[string(name)] && w.isNewColumn(w.owner(i))
 	if !w.isBuiltinType(i) && (!isSerial || w.has(i, "pct_type")) {
 		w.userTypes = true
-		w.callSignal(SignalUnknownFunction, w.foreign(schema, name), i)
+		subject := w.foreign(schema, name)
+		if !w.has(i, "pct_type") {
+			w.types.add([]byte(subject))
+			if w.plain {
+				return
+			}
+		}
+		w.callSignal(SignalUnknownFunction, subject, i)
 	}
 }
 

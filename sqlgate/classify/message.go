@@ -24,6 +24,10 @@ func (c Classification) WithTypes(types []uint32, names []string) Classification
 		more := c.Beyond.WithTypes(types, nil)
 		c.Beyond = &more
 	}
+	if c.Plain != nil {
+		plain := c.Plain.WithTypes(types, nil)
+		c.Plain = &plain
+	}
 	for _, typ := range []struct {
 		name      string
 		oid, list uint32 // of itself, and of its arrays
@@ -37,8 +41,35 @@ func (c Classification) WithTypes(types []uint32, names []string) Classification
 	if len(names) == 0 {
 		return c
 	}
+	text, named := c, among(names, c.Types)
 	c = c.WithCalls(names)
 	c.UserTypes = true
+	if text.UserTypes { // of the text
+		if text.Plain == nil {
+			return c
+		}
+		text = *text.Plain
+	}
+	text.Functions, text.UserTypes, text.Fingerprint = among(text.Functions, names), true, otherFingerprint(text.Fingerprint, names...)
+	if len(text.Functions) <= maxFacts {
+		c.Plain, c.Types = text.ifPlain(), named
+	}
+	return c
+}
+
+// ifPlain is what Plain keeps of a classification: nothing of a statement that does more than read
+// and write, or calls something unknown besides.
+func (c *Classification) ifPlain() *Classification {
+	if c.Class != ClassRead && c.Class != ClassWrite || slices.Contains(c.RiskSignals, SignalUnknownFunction) {
+		return nil
+	}
+	return c
+}
+
+// WithPlainTypes is the classification where none of Types runs code of the users', as the catalogue tells.
+func (c Classification) WithPlainTypes() Classification {
+	c = *c.Plain
+	c.ClassificationVersion = Version
 	return c
 }
 
@@ -54,6 +85,7 @@ func (c Classification) WithCalls(names []string) Classification {
 		c = *c.Beyond
 		c.NormalizedSQL = normalized
 	}
+	c.Plain, c.Types = nil, nil
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	c.Fingerprint = otherFingerprint(c.Fingerprint, names...)
 	c = c.withCallSignals(SignalUnknownFunction, names[:min(len(names), maxFacts)])
@@ -148,6 +180,9 @@ const TemporarySchema = "pg_temp"
 // by a key of a relation that the client made is bound by nothing it can't choose:
 // `where` says present.
 func (c Classification) WithTemporary(schema string, relations map[string]bool, inherits bool) Classification {
+	if len(relations) > 0 { // the row type of one may bear the name
+		c.Plain = nil
+	}
 	named, elsewhere := inherits, false
 	definitions := []string{TypeCreate, TypeAlter, TypeDrop} // which hand no row on
 	defines := slices.Contains(definitions, c.QueryType) && !slices.ContainsFunc(c.QueryTypes, func(t string) bool { return t != TypeSelect && !slices.Contains(definitions, t) })

@@ -61,8 +61,10 @@ type walk struct {
 	advice    nameSet
 	signals   []Signal
 
-	into       bool   // an IntoClause of a SELECT was seen
-	userTypes  bool   // a type that is not built in is named
+	into       bool // an IntoClause of a SELECT was seen
+	userTypes  bool // a type that is not built in is named
+	plain      bool // such types are taken for ones without code of the users'
+	types      nameSet
 	extended   bool   // a fact holds what LockedVersion does not know
 	newSchema  []byte // that CREATE SCHEMA makes, whose elements live in it
 	run        string // of the root; "" when it has no entry
@@ -102,26 +104,37 @@ type walk struct {
 // Two judgements need the end of the walk, and it is made again for them. What is a column
 // in a read, which runs READ ONLY and is rolled back, is a call in everything else. And where
 // a message or the database tells of more calls, WithCalls needs what the statement is then.
+//
+// A third is made where types are named that are not built in, as if none of them ran code.
 func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fault) {
 	steps := 0 // of all together: the text is one
-	judge := func(unfenced, beyond bool) (c Classification, lax, byText bool, f *fault.Fault) {
-		w := t.walks.Get().(*walk)
-		defer w.release()
-		w.unfenced, w.beyond, w.steps = unfenced, beyond, steps
-		c, f = w.facts(t, p, sql, s)
-		steps = w.steps
-		return c, w.lax, w.byText, f
-	}
-	c, lax, byText, f := judge(false, false)
-	if f == nil && lax && !c.SafeRead {
-		c, lax, byText, f = judge(true, false)
-	}
-	if f == nil && (lax || byText) {
-		var more Classification
-		if more, _, _, f = judge(true, true); f == nil {
-			c.Beyond = &more
+	judge := func(plain bool) (Classification, *fault.Fault) {
+		once := func(unfenced, beyond bool) (c Classification, lax, byText bool, f *fault.Fault) {
+			w := t.walks.Get().(*walk)
+			defer w.release()
+			w.unfenced, w.beyond, w.plain, w.steps = unfenced, beyond, plain, steps
+			c, f = w.facts(t, p, sql, s)
+			steps = w.steps
+			return c, w.lax, w.byText, f
 		}
+		c, lax, byText, f := once(false, false)
+		if f == nil && lax && !c.SafeRead {
+			c, lax, byText, f = once(true, false)
+		}
+		if f == nil && (lax || byText) {
+			var more Classification
+			if more, _, _, f = once(true, true); f == nil {
+				c.Beyond = &more
+			}
+		}
+		return c, f
 	}
+	c, f := judge(false)
+	if f != nil || len(c.Types) == 0 || len(c.Types) > maxFacts {
+		return c, f
+	}
+	plain, f := judge(true)
+	c.Plain = plain.ifPlain()
 	return c, f
 }
 
@@ -154,6 +167,9 @@ func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, 
 	}
 	c.KeyParams, c.UserTypes = append([]KeyParam(nil), w.keyParams...), w.userTypes
 	c.Fields = slices.Compact(slices.Sorted(slices.Values(w.behind)))
+	if len(w.types.list) > 0 {
+		c.Types = slices.Sorted(slices.Values(w.types.list))
+	}
 	c.Attributes, c.Derived = slices.Compact(slices.Sorted(slices.Values(w.attributes))), w.defines || w.relabels || len(w.selections) > 0
 	c.Session, c.Control = w.session(c.Start, c.End), w.control()
 	return c, nil
@@ -176,7 +192,7 @@ func (w *walk) release() {
 		tree: tree{entries: w.entries[:0]}, reader: treeReader{stack: w.reader.stack[:0]}, buf: w.buf[:0], columnAt: w.columnAt[:0], starAt: w.starAt[:0],
 		dotted: w.dotted[:0], selections: w.selections[:0], rows: w.rows, scopes: w.scopes, truths: w.truths, reductions: w.reductions, catalogReads: w.catalogReads[:0],
 		queries: w.queries, read: w.read, written: w.written, columns: w.columns, tableOf: w.tableOf[:0], functions: w.functions,
-		params: w.params[:0], keyParams: w.keyParams[:0], attributes: w.attributes[:0], behind: w.behind[:0], risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
+		params: w.params[:0], keyParams: w.keyParams[:0], attributes: w.attributes[:0], behind: w.behind[:0], types: w.types, risk: w.risk, flags: w.flags, wheres: w.wheres, advice: w.advice,
 	}
 	t.walks.Put(w)
 }
@@ -332,8 +348,8 @@ func (w *walk) names() int {
 	return n
 }
 
-func (w *walk) sets() [9]*nameSet {
-	return [...]*nameSet{&w.queries, &w.read, &w.written, &w.columns, &w.functions, &w.flags, &w.wheres, &w.advice, &w.risk}
+func (w *walk) sets() [10]*nameSet {
+	return [...]*nameSet{&w.queries, &w.read, &w.written, &w.columns, &w.functions, &w.types, &w.flags, &w.wheres, &w.advice, &w.risk}
 }
 
 // bounds gives the statement's bytes as the parser sees them.

@@ -47,6 +47,8 @@ type reply struct {
 	Beyond         *reply          `json:"beyond,omitempty"`
 	Derived        bool            `json:"derived,omitempty"`
 	UserTypes      bool            `json:"user_types,omitempty"`
+	Plain          *reply          `json:"plain,omitempty"`
+	Types          []string        `json:"types,omitempty"`
 	Session        *Session        `json:"session,omitempty"`
 	Control        *Control        `json:"control,omitempty"`
 
@@ -65,10 +67,14 @@ func newReply(c Classification, err error) reply {
 		}
 		return r
 	}
-	r := reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL, Params: c.Params, KeyParams: c.KeyParams, Attributes: c.Attributes, Fields: c.Fields, Derived: c.Derived, UserTypes: c.UserTypes, Session: c.Session, Control: c.Control}
+	r := reply{Classification: &c, Start: c.Start, End: c.End, Depth: c.Depth, NormalizedSQL: c.NormalizedSQL, Params: c.Params, KeyParams: c.KeyParams, Attributes: c.Attributes, Fields: c.Fields, Derived: c.Derived, UserTypes: c.UserTypes, Types: c.Types, Session: c.Session, Control: c.Control}
 	if c.Beyond != nil {
 		more := newReply(*c.Beyond, nil)
 		r.Beyond = &more
+	}
+	if c.Plain != nil {
+		plain := newReply(*c.Plain, nil)
+		r.Plain = &plain
 	}
 	return r
 }
@@ -86,13 +92,19 @@ func (r *reply) result() (Classification, error) {
 		return Classification{}, f
 	}
 	c := *r.Classification
-	c.Start, c.End, c.Depth, c.NormalizedSQL, c.Params, c.KeyParams, c.Attributes, c.Fields, c.Derived, c.UserTypes, c.Session, c.Control = r.Start, r.End, r.Depth, r.NormalizedSQL, r.Params, r.KeyParams, r.Attributes, r.Fields, r.Derived, r.UserTypes, r.Session, r.Control
-	if r.Beyond != nil {
-		more, err := r.Beyond.result()
+	c.Start, c.End, c.Depth, c.NormalizedSQL, c.Params, c.KeyParams, c.Attributes, c.Fields, c.Derived, c.UserTypes, c.Types, c.Session, c.Control = r.Start, r.End, r.Depth, r.NormalizedSQL, r.Params, r.KeyParams, r.Attributes, r.Fields, r.Derived, r.UserTypes, r.Types, r.Session, r.Control
+	for _, other := range []struct {
+		from *reply
+		to   **Classification
+	}{{r.Beyond, &c.Beyond}, {r.Plain, &c.Plain}} {
+		if other.from == nil {
+			continue
+		}
+		judged, err := other.from.result()
 		if err != nil {
 			return Classification{}, err
 		}
-		c.Beyond = &more
+		*other.to = &judged
 	}
 	return c, nil
 }

@@ -46,6 +46,7 @@ type command struct {
 	failed    bool  // the error of its segment came in its place
 
 	definitions     *Definitions // of a client's, to be compared; nil: none
+	ahead           *command     // that comparison before it is parsed, nil: not wanted
 	compared, again *command     // the comparisons before and behind it; nil: none
 }
 

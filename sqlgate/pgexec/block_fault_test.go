@@ -51,7 +51,7 @@ func TestALossInABlockBeforeCommit(t *testing.T) {
 			return err
 		}},
 		{"SELECT 4712", func(t *testing.T, b *blockTest) error {
-			_, err := b.Block.Describe(context.Background(), BeginOptions{}, "SELECT 4712", nil)
+			_, err := b.Block.Describe(context.Background(), BeginOptions{}, "SELECT 4712", nil, nil)
 			return err
 		}},
 		{"SAVEPOINT \"gate_", func(t *testing.T, b *blockTest) error { return b.Savepoint(context.Background(), "s") }},
@@ -475,7 +475,7 @@ func TestABlockIsAsATransactionOfTheServer(t *testing.T) {
 			case 8:
 				both.read("SELECT 1/0 FROM (SELECT count(*) FROM %s) AS x")
 			case 9:
-				_, err := b.Describe(context.Background(), BeginOptions{}, "SELECT nothing FROM a", nil)
+				_, err := b.Describe(context.Background(), BeginOptions{}, "SELECT nothing FROM a", nil, nil)
 				both.agree(err == nil, "SELECT nothing FROM b")
 			}
 			if rapid.IntRange(0, 3).Draw(rt, "read only") == 3 {

@@ -294,7 +294,7 @@ func (b *Block) holding(f *fence, relations []string) *command {
 	if len(from) == 0 {
 		return nil
 	}
-	return describing("SELECT FROM "+strings.Join(from, ", "), nil)
+	return describing("SELECT FROM "+strings.Join(from, ", "), nil, nil)
 }
 
 // undo is what goes behind the read.

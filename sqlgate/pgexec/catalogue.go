@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Bounds of one reading of the catalogues: the server gives each of its two queries up behind
+// Bounds of one reading of the catalogues: the server gives each of its three queries up behind
 // the first, and a lock that somebody holds on a view's tables behind the second.
 const (
 	catalogueTime = 30 * time.Second
@@ -20,8 +20,8 @@ const (
 // relationsSQL has a row of JSON for each relation of the users', as package catalog reads it
 // (catalog.Entry). Only catalogues are read, and PostgreSQL's own functions print them, so
 // nothing of a user's runs; pg_get_viewdef locks what a view reads, shared. Pinned objects
-// have no entries in pg_depend, so each call that stands there is one of somebody's; what an extension brought
-// is not told of. Of PostgreSQL's own functions those that are not immutable are told of, as the server keeps an
+// have no entries in pg_depend, so each call that stands there is one of somebody's; what an extension brought, or comes
+// with a range, is not told of. Of PostgreSQL's own functions those that are not immutable are told of, as the server keeps an
 // expression (funcid of primnodes.h, the same in 15 to 18), but for the plain ones of defaults. The types of columns are followed through sixteen others, and what lies deeper counts as a call of ?.?.
 // A view whose stored query takes more than $2 bytes is not printed, and counts as one that could not be judged.
 // A read of a table with row security may call what any policy on it calls, and so may a write.
@@ -32,8 +32,8 @@ WITH RECURSIVE rel AS (
  SELECT c.oid, n.nspname || '.' || c.relname AS name, c.relkind, c.relrowsecurity, c.relispartition FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\_%'),
 brought AS (SELECT d.classid, d.objid FROM pg_depend AS d WHERE d.deptype = 'e' AND d.classid IN ('pg_proc'::regclass, 'pg_operator'::regclass)),
-fn AS (SELECT p.oid, n.nspname || '.' || p.proname AS name FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE p.oid >= 16384),
-ours AS (SELECT 'pg_proc'::regclass::oid AS classid, fn.oid AS objid, fn.name FROM fn WHERE NOT EXISTS (SELECT FROM brought AS b WHERE b.classid = 'pg_proc'::regclass AND b.objid = fn.oid)
+fn AS (SELECT p.oid, n.nspname || '.' || p.proname AS name, p.prolang = 12 AND p.prosrc IN ('range_constructor2', 'range_constructor3', 'multirange_constructor0', 'multirange_constructor1', 'multirange_constructor2') AS comes FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE p.oid >= 16384),
+ours AS (SELECT 'pg_proc'::regclass::oid AS classid, fn.oid AS objid, fn.name FROM fn WHERE NOT fn.comes AND NOT EXISTS (SELECT FROM brought AS b WHERE b.classid = 'pg_proc'::regclass AND b.objid = fn.oid)
  UNION ALL SELECT 'pg_operator'::regclass, o.oid, fn.name FROM pg_operator AS o JOIN fn ON fn.oid = o.oprcode WHERE NOT EXISTS (SELECT FROM brought AS b WHERE b.classid = 'pg_operator'::regclass AND b.objid = o.oid)),
 of_columns AS (SELECT DISTINCT a.attrelid AS rel, a.atttypid AS type FROM pg_attribute AS a JOIN rel ON rel.oid = a.attrelid WHERE a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384),
 parts(type, part, depth) AS (SELECT DISTINCT type, type, 1 FROM of_columns
@@ -124,6 +124,32 @@ UNION ALL SELECT DISTINCT json_build_object('always', n.nspname || '.' || p.pron
  JOIN pg_proc AS p ON p.oid = x.fn AND p.oid >= 16384 JOIN pg_namespace AS n ON n.oid = p.pronamespace
  WHERE NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')`
 
+// plainTypesSQL has the types of the schemas $1 that run no code of the users', whatever a text does with their values, each
+// with what it is compared by: enums; domains without a check, ranges and multiranges over those and over types of
+// PostgreSQL's that only answer; and composites of all these, and no others in them. Nobody has made a cast,
+// an operator or support of an operator class for one of these, or for an array of it, whoever brought it; and no type of the session's own bears its name; none of
+// its parts has a collation that a library knows. The cast of a range to its multirange comes with them.
+var plainTypesSQL = `
+WITH made AS (SELECT x.part FROM pg_operator AS o CROSS JOIN LATERAL (VALUES (o.oprleft), (o.oprright)) AS x(part) WHERE o.oid >= 16384 OR o.oprcode::oid >= 16384
+ UNION SELECT x.part FROM pg_cast AS k CROSS JOIN LATERAL (VALUES (k.castsource), (k.casttarget)) AS x(part) WHERE k.oid >= 16384
+  AND NOT EXISTS (SELECT FROM pg_proc AS p WHERE p.oid = k.castfunc AND p.prolang = 12 AND p.prosrc = 'multirange_constructor1')
+ UNION SELECT x.part FROM pg_amproc AS a CROSS JOIN LATERAL (VALUES (a.amproclefttype), (a.amprocrighttype)) AS x(part) WHERE a.oid >= 16384 OR a.amproc::oid >= 16384
+ UNION SELECT x.part FROM pg_opclass AS c CROSS JOIN LATERAL (VALUES (c.opcintype), (c.opckeytype)) AS x(part) WHERE c.oid >= 16384),
+untouched AS (SELECT t.* FROM pg_type AS t WHERE t.oid >= 16384 AND t.typisdefined AND NOT EXISTS (SELECT FROM made WHERE made.part IN (t.oid, t.typarray)) AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e')),
+answers(oid) AS (SELECT t.oid FROM pg_type AS t WHERE t.oid < 16384 AND t.typnamespace = 'pg_catalog'::regnamespace AND t.typname IN ('bool', 'int2', 'int4', 'int8', 'float4', 'float8', 'numeric', 'text', 'varchar', 'bpchar', 'char', 'name', 'bytea', 'bit', 'varbit', 'money', 'oid',
+   'date', 'time', 'timetz', 'timestamp', 'timestamptz', 'interval', 'uuid', 'json', 'jsonb', 'inet', 'cidr', 'macaddr', 'macaddr8', 'point', 'line', 'lseg', 'box', 'path', 'polygon', 'circle',
+   'int4range', 'int8range', 'numrange', 'daterange', 'tsrange', 'tstzrange', 'int4multirange', 'int8multirange', 'nummultirange', 'datemultirange', 'tsmultirange', 'tstzmultirange')),
+base(oid) AS (SELECT a.oid FROM answers AS a UNION SELECT t.typarray FROM answers AS a JOIN pg_type AS t ON t.oid = a.oid WHERE t.typarray <> 0 UNION SELECT t.oid FROM untouched AS t WHERE t.typtype = 'e' UNION SELECT t.typarray FROM untouched AS t WHERE t.typtype = 'e'),
+spoken(oid) AS (SELECT c.oid FROM pg_collation AS c WHERE c.collprovider IN ('d', 'c') AND c.oid < 16384 UNION SELECT 0),
+domains(oid, list) AS (SELECT t.oid, t.typarray FROM untouched AS t WHERE t.typtype = 'd' AND t.typbasetype IN (SELECT oid FROM base) AND t.typcollation IN (SELECT oid FROM spoken) AND NOT EXISTS (SELECT FROM pg_constraint AS k WHERE k.contypid = t.oid AND k.contype = 'c')),
+ranges(oid, list, many, lists) AS (SELECT t.oid, t.typarray, m.oid, m.typarray FROM pg_range AS r JOIN untouched AS t ON t.oid = r.rngtypid JOIN untouched AS m ON m.oid = r.rngmultitypid
+ WHERE r.rngsubtype IN (SELECT oid FROM base) AND r.rngcollation IN (SELECT oid FROM spoken) AND r.rngcanonical::oid < 16384 AND r.rngsubdiff::oid < 16384 AND r.rngsubopc < 16384),
+flat(oid) AS (SELECT oid FROM base UNION SELECT oid FROM domains UNION SELECT list FROM domains UNION SELECT x.oid FROM ranges AS r CROSS JOIN LATERAL (VALUES (r.oid), (r.list), (r.many), (r.lists)) AS x(oid)),
+rows(oid) AS (SELECT t.oid FROM untouched AS t JOIN pg_class AS c ON c.oid = t.typrelid AND c.relkind = 'c' WHERE NOT EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped AND (a.atttypid NOT IN (SELECT oid FROM flat) OR a.attcollation NOT IN (SELECT oid FROM spoken)))),
+found AS (SELECT t.oid, n.nspname || '.' || t.typname AS name FROM untouched AS t JOIN pg_namespace AS n ON n.oid = t.typnamespace WHERE n.nspname = ANY ($1) AND t.typtype IN ('e', 'd', 'r', 'm', 'c') AND (t.oid IN (SELECT oid FROM flat) OR t.oid IN (SELECT oid FROM rows)) AND NOT EXISTS (SELECT FROM pg_type AS x WHERE x.typname = t.typname AND x.typnamespace = pg_my_temp_schema())
+  AND n.nspname !~ '[.]' AND t.typname !~ '[.]' AND n.nspname NOT LIKE 'pg\_%')
+SELECT json_build_object('plain', found.name, 'oid', t.oid::int8, 'hashes', json_build_array((` + typeDefinedBy + `)::text))::text FROM found JOIN pg_type AS t ON t.oid = found.oid`
+
 // catalogueAttempts is how often one reading is begun.
 const catalogueAttempts = 8
 
@@ -145,7 +171,7 @@ type CatalogueRead struct {
 // nil where all begins anew; of columns it tells which of keys there are. It has a connection of its own, as the role that
 // writes, and sees one moment.
 func (db *DB) Catalogue(ctx context.Context, keys []string, each func(row []byte) error) (CatalogueRead, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*catalogueTime)
+	ctx, cancel := context.WithTimeout(ctx, 3*catalogueTime)
 	defer cancel()
 	defer context.AfterFunc(db.ctx, cancel)()
 	p := db.writer // a server for reads alone may be behind
@@ -226,8 +252,9 @@ func (c *conn) catalogue(ctx context.Context, keys, schemas []string, begin stri
 	for attempt := 1; ; attempt++ {
 		relations := &command{sql: relationsSQL, oids: []uint32{oidTextArray, oidInt4}, params: [][]byte{[]byte(textArray(keys)), []byte(viewSizes[size])}, sink: keep}
 		shadows := &command{sql: shadowsSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(schemas))}, sink: keep}
-		refused, err := c.exchange(ctx, time.Now().Add(2*catalogueTime), slices.Concat(segment{own(begin), own("SET LOCAL search_path TO pg_catalog, pg_temp"),
-			own(setTime("statement_timeout", catalogueTime)), own(setTime("lock_timeout", catalogueLock)), relations, shadows}, owns(end)))
+		plain := &command{sql: plainTypesSQL, oids: []uint32{oidTextArray}, params: [][]byte{[]byte(textArray(schemas))}, sink: keep}
+		refused, err := c.exchange(ctx, time.Now().Add(3*catalogueTime), slices.Concat(segment{own(begin), own("SET LOCAL search_path TO pg_catalog, pg_temp"),
+			own(setTime("statement_timeout", catalogueTime)), own(setTime("lock_timeout", catalogueLock)), relations, shadows, plain}, owns(end)))
 		if err != nil {
 			return CatalogueRead{}, err
 		}

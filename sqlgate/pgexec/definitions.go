@@ -17,6 +17,7 @@ import (
 // comes between the reading of the catalogue and the statement ends the statement before it runs.
 type Definitions struct {
 	OIDs   []uint32
+	Types  []uint32    // that ran no code of the users'
 	Parts  uint8       // a bit for each of definedBy that is compared; the first always is
 	Hashes string      // what comparingSQL shows of them
 	Absent [][2]string // schema and name of relations that were not there
@@ -53,6 +54,21 @@ func definedAs(c string) []string {
 	}
 }
 
+// typeDefinedBy hashes what makes a type t one that runs no code of the users' and what its name means: its rows, a
+// type of the session's own that a name without a schema would mean, and all that is anybody's of casts,
+// operators, support of operator classes and checks of domains, whose types nothing but their rows tells.
+var typeDefinedBy = func() string {
+	rows := func(catalogue, where string) string {
+		return "ARRAY(SELECT pg_catalog.concat(x.oid, ' ', x.xmin, x.ctid) FROM pg_catalog." + catalogue + " AS x WHERE " + where + " ORDER BY x.oid)"
+	}
+	anybodys := "x.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid"
+	return hashed("(SELECT n.nspname FROM pg_catalog.pg_namespace AS n WHERE n.oid OPERATOR(pg_catalog.=) t.typnamespace), t.typname, t.xmin, t.ctid, " +
+		"ARRAY(SELECT pg_catalog.concat(x.xmin, x.ctid) FROM pg_catalog.pg_attribute AS x WHERE x.attrelid OPERATOR(pg_catalog.=) t.typrelid AND x.attnum OPERATOR(pg_catalog.>) 0::pg_catalog.int2 ORDER BY x.attnum), " +
+		"ARRAY(SELECT x.oid FROM pg_catalog.pg_type AS x WHERE x.typname OPERATOR(pg_catalog.=) t.typname AND x.typnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()), " +
+		rows("pg_constraint", "x.conrelid OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND x.contypid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid") + ", " +
+		rows("pg_cast", anybodys) + ", " + rows("pg_operator", anybodys) + ", " + rows("pg_amproc", anybodys))
+}()
+
 func hashed(what string) string {
 	return `pg_catalog.hashtextextended(pg_catalog.concat_ws(' ', ` + what + `) COLLATE pg_catalog."C", 0)`
 }
@@ -76,6 +92,10 @@ func (d *Definitions) comparingSQL(standby bool) (sql string, types []uint32, pa
 	}
 	if standby {
 		now = append(now, "CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN 'promoted' END")
+	}
+	for _, oid := range d.Types {
+		types, params = append(types, oidOID), append(params, strconv.AppendUint(nil, uint64(oid), 10))
+		now = append(now, "(SELECT "+typeDefinedBy+" FROM pg_catalog.pg_type AS t WHERE t.oid OPERATOR(pg_catalog.=) $"+strconv.Itoa(len(types))+")::pg_catalog.text")
 	}
 	for _, a := range d.Absent {
 		types, params = append(types, oidText, oidText), append(params, []byte(a[0]), []byte(a[1]))
@@ -102,24 +122,31 @@ func (c *conn) comparing(cmd *command) (before, behind segment) {
 	if d == nil {
 		return nil, nil
 	}
-	opens := *cmd
-	opens.opens, cmd.opened = true, true
-	before, behind = segment{&opens}, segment{{closes: true}}
 	standby := c.upstream.Timeline == ""
 	sql, types, params := d.comparingSQL(standby)
-	name := fmt.Sprint(comparison, "_", d.Parts, "_", len(d.OIDs), "_", len(d.Absent), "_", standby)
+	name := fmt.Sprint(comparison, "_", d.Parts, "_", len(d.OIDs), "_", len(d.Types), "_", len(d.Absent), "_", standby)
 	if !c.comparisons[name] {
 		if len(c.comparisons) >= mostComparisons {
 			name = comparison
 		}
 		before = append(before, &command{name: name, sql: sql, oids: types, prepare: true})
 	}
-	cmd.compared = &command{name: name, prepared: true, params: params}
+	again := func() *command { return &command{name: name, prepared: true, params: params} }
+	if cmd.compared = again(); cmd.only != nil { // it is parsed alone
+		return append(before, cmd.compared), nil
+	}
+	if len(d.Types) > 0 { // constants become values of them as the text is parsed
+		cmd.ahead = again()
+		before = append(before, cmd.ahead)
+	}
+	opens := *cmd
+	opens.opens, cmd.opened = true, true
+	before, behind = append(before, &opens, cmd.compared), segment{{closes: true}}
 	if d.Behind {
-		cmd.again = &command{name: name, prepared: true, params: params}
+		cmd.again = again()
 		behind = append(behind, cmd.again)
 	}
-	return append(before, cmd.compared), behind
+	return before, behind
 }
 
 // found tells whether a comparison around a client's command has found a difference, and keeps
@@ -128,13 +155,13 @@ func (c *conn) found(cmd *command, refused *pgconn.PgError) (moved bool) {
 	if cmd.compared == nil {
 		return false
 	}
-	if name := cmd.compared.name; cmd.compared.tag != "" && name != comparison {
+	if name := cmd.compared.name; (cmd.compared.tag != "" || cmd.ahead != nil && cmd.ahead.tag != "") && name != comparison {
 		if c.comparisons == nil {
 			c.comparisons = map[string]bool{}
 		}
 		c.comparisons[name] = true
 	}
-	if failed := cmd.compared.failed || cmd.again != nil && cmd.again.failed; !failed || refused == nil {
+	if failed := cmd.compared.failed || cmd.ahead != nil && cmd.ahead.failed || cmd.again != nil && cmd.again.failed; !failed || refused == nil {
 		return false
 	}
 	if refused.Code != invalidText && refused.Code != twoRows {

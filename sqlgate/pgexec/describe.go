@@ -23,16 +23,17 @@ type Description struct {
 // before. It runs nothing of the statement, but parsing evaluates constants and so may
 // run code: it happens in a READ ONLY transaction that is rolled back, and the
 // connection is discarded and looked at before its next use. types are those of
-// the parameters; 0 or absent: the server infers.
-func (r *Reading) Describe(ctx context.Context, sql string, types []uint32) (Description, error) {
+// the parameters; 0 or absent: the server infers. Plain types that it was judged by are compared before.
+func (r *Reading) Describe(ctx context.Context, sql string, types []uint32, definitions *Definitions) (Description, error) {
 	defer r.Release()
 	db, l := r.db, r.lease
 	if err := l.cleanFirst(); err != nil {
 		return Description{}, connectFault(err)
 	}
-	cmd := describing(sql, types)
+	cmd := describing(sql, types, definitions)
 	deadline := db.deadline(db.bound(r.d.Limits))
-	ran := db.run(ctx, l, "", deadline, cmd, slices.Concat(r.beginning(), segment{cmd, own("ROLLBACK")}))
+	before, _ := l.comparing(cmd)
+	ran := db.run(ctx, l, "", deadline, cmd, slices.Concat(r.beginning(), before, segment{cmd, own("ROLLBACK")}))
 	l.dirty = true
 	if ran.refused != nil && ran.err == nil { // the server skipped our ROLLBACK with the rest
 		l.rollback(time.Now().Add(rollbackWait))
@@ -96,7 +97,7 @@ func (r *Reading) DescribeHarmless(ctx context.Context, p ParseRequest) (d Descr
 	check.nameLists(p.Relations, p.Words, p.Operators)
 	ran := db.run(ctx, l, "", deadline, check, append(r.beginning(), check))
 	_, f, ok := db.outcomeOf(ran, BasisReadOnly)
-	cmd := describing(p.SQL, p.Types)
+	cmd := describing(p.SQL, p.Types, nil)
 	if ok && len(found.values) == 1 && found.text(0) == "" {
 		ran = db.run(ctx, l, "", deadline, cmd, segment{cmd})
 		if d, f = db.describedAs(ran); f == nil {
@@ -111,13 +112,14 @@ func (r *Reading) DescribeHarmless(ctx context.Context, p ParseRequest) (d Descr
 
 // Describe is as that of a Reading, inside the block: of what only its transaction
 // sees, too. An error fails the block.
-func (b *Block) Describe(ctx context.Context, o BeginOptions, sql string, types []uint32) (Description, error) {
+func (b *Block) Describe(ctx context.Context, o BeginOptions, sql string, types []uint32, definitions *Definitions) (Description, error) {
 	if err := b.usable(); err != nil {
 		return Description{}, err
 	}
 	o.Limits = b.db.bound(o.Limits)
-	l, cmd, fence := b.lease, describing(sql, types), b.newFence(o)
-	r := b.db.run(ctx, l, "", b.db.deadline(o.Limits), cmd, fence.around(cmd))
+	l, cmd, fence := b.lease, describing(sql, types, definitions), b.newFence(o)
+	before, _ := l.comparing(cmd)
+	r := b.db.run(ctx, l, "", b.db.deadline(o.Limits), cmd, slices.Concat(fence.before, before, segment{cmd}, fence.behind))
 	b.unfence(r, fence)
 	d, err := b.db.describedAs(r)
 	if err == nil {
@@ -133,8 +135,12 @@ func (b *Block) Describe(ctx context.Context, o BeginOptions, sql string, types 
 	return d, err
 }
 
-func describing(sql string, types []uint32) *command {
-	return &command{sql: sql, oids: types, only: new(description)}
+func describing(sql string, types []uint32, definitions *Definitions) *command {
+	cmd := &command{sql: sql, oids: types, only: new(description)}
+	if definitions != nil && len(definitions.Types) > 0 { // parsing runs nothing else of what they tell
+		cmd.definitions = definitions
+	}
+	return cmd
 }
 
 func (db *DB) describedAs(r *ran) (Description, error) {

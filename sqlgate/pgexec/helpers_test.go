@@ -158,7 +158,7 @@ func (db *DB) Describe(ctx context.Context, text string, types []uint32) (Descri
 	if err != nil {
 		return Description{}, err
 	}
-	return r.Describe(ctx, text, types)
+	return r.Describe(ctx, text, types, nil)
 }
 
 // upstream is where a read goes.

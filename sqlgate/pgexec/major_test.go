@@ -31,7 +31,7 @@ func TestAStatementClassifiedForAnotherMajorIsNotSent(t *testing.T) {
 		{"a description", func(major int) error {
 			r, err := db.BeginRead(ctx, &Statement{Meaning: Meaning{Major: major}}, Limits{})
 			if err == nil {
-				_, err = r.Describe(ctx, "SELECT a FROM t", nil)
+				_, err = r.Describe(ctx, "SELECT a FROM t", nil, nil)
 			}
 			return err
 		}},

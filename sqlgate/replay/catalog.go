@@ -47,13 +47,14 @@ type Judged struct {
 	Text        classify.Classification
 	Operators   []string // of the text
 	Defaults    bool     // an UPDATE in it may name DEFAULT
+	Plain       []string // types that it was judged by as running no code of the users'
 	Found       *catalog.Found
 	With        classify.Classification // the text's with what was found; unset where that is nothing
 }
 
 // Use is what the record of the decision says of it; decided are the facts that decided.
 func (j *Judged) Use(decided *policy.Facts) *event.CatalogUse {
-	u := &event.CatalogUse{Hash: j.Snapshot.Sum(), Operators: j.Operators, Defaults: j.Defaults, ServerMajor: j.ServerMajor}
+	u := &event.CatalogUse{Hash: j.Snapshot.Sum(), Operators: j.Operators, Defaults: j.Defaults, Plain: j.Plain, ServerMajor: j.ServerMajor}
 	text := textFacts(&j.Text)
 	added := event.CatalogAdded{
 		ColumnsWritten: without(decided.ColumnsWritten, text.ColumnsWritten), Functions: without(decided.Functions, text.Functions),
@@ -243,6 +244,9 @@ func (k *catalogs) recompute(d *Decision, engine map[string]string) ([]string, e
 	}
 	text := classify.Classification{QueryType: f.QueryType, QueryTypes: f.QueryTypes, Class: f.Class, Flags: f.Flags, Where: f.Where,
 		TablesRead: f.TablesRead, TablesWritten: f.TablesWritten, ColumnsWritten: f.ColumnsWritten, Functions: f.Functions, RiskSignals: f.RiskSignals}
+	if !s.Plain(u.Plain) {
+		return []string{fmt.Sprintf("catalog.plain: recorded %v, and not each of them is plain by the catalogue", u.Plain)}, nil
+	}
 	if u.Class != "" {
 		text.Class = u.Class
 	}
@@ -257,7 +261,7 @@ func (k *catalogs) recompute(d *Decision, engine map[string]string) ([]string, e
 		}
 	}
 	text.SafeRead = text.Class == classify.ClassRead && len(text.RiskSignals) == 0
-	found, _ := s.Resolve(&text, u.Operators, u.Defaults, append([]string{"id"}, cfg.KeyColumns...))
+	found, _ := s.Resolve(&text, u.Operators, u.Defaults, append([]string{"id"}, cfg.KeyColumns...), u.Plain)
 	again := behind(text, found)
 	if !u.Wider {
 		return compareFacts(f, again), nil
