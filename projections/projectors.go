@@ -17,6 +17,7 @@ var projectors = map[event.Type]projector{
 	event.TypeStartup:                 {1, fold(startup)},
 	event.TypeShutdown:                indexed,
 	event.TypeLogTailRecovered:        indexed,
+	event.TypeLogFenceTaken:           indexed,
 	event.TypeCheckpointSigned:        indexed,
 	event.TypeHealthFail:              indexed,
 	event.TypeAuditCorruptionDetected: indexed,

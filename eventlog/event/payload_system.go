@@ -13,6 +13,7 @@ const (
 	TypeOversizedRequest        Type = "oversized_request"
 	TypeOperatorAuthFailed      Type = "operator_auth_failed"
 	TypeEvidenceExported        Type = "evidence_exported"
+	TypeLogFenceTaken           Type = "log_fence_taken"
 )
 
 // EvidenceExported says that a range of the log left the service as an evidence
@@ -161,6 +162,29 @@ func (t *Tail) form(f *form) {
 	num(f, "readable_frames", &t.ReadableFrames, need)
 	num(f, "segment", &t.Segment, need)
 	f.hash("sha256", &t.SHA256, need)
+}
+
+// LogFenceTaken says that from here on this copy of the log is the one that is written:
+// it raised the log's epoch in the table of GATE_LOG_FENCE_URL. A copy whose newest such
+// event is not what the table has is behind another one.
+type LogFenceTaken struct {
+	Epoch         uint64
+	Nonce         [16]byte // random, so that two copies that took the same epoch of a table that lost its last change are told apart
+	Holder        string   // host and process, for people
+	PreviousEpoch uint64   // that the table had; 0 = it knew nothing of the log
+	Reason        string   // why an operator had this copy go on whatever the table had; "" = nobody had to
+}
+
+func (*LogFenceTaken) EventType() Type         { return TypeLogFenceTaken }
+func (p *LogFenceTaken) Fields() Payload       { return write(5, p.form) }
+func (p *LogFenceTaken) Parse(l Payload) error { return read(l, p.form) }
+
+func (p *LogFenceTaken) form(f *form) {
+	num(f, "epoch", &p.Epoch, need)
+	f.str("holder", &p.Holder, need)
+	fixed(f, "nonce", p.Nonce[:], need)
+	num(f, "previous_epoch", &p.PreviousEpoch, may)
+	f.str("reason", &p.Reason, may)
 }
 
 // CheckpointSigned names a signed tree head of the log.

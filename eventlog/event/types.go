@@ -40,6 +40,7 @@ var specs = []Spec{
 	{TypeStartup, 1, func() Typed { return new(Startup) }},
 	{TypeShutdown, 1, func() Typed { return new(Shutdown) }},
 	{TypeLogTailRecovered, 1, func() Typed { return new(LogTailRecovered) }},
+	{TypeLogFenceTaken, 1, func() Typed { return new(LogFenceTaken) }},
 	{TypeCheckpointSigned, 1, func() Typed { return new(CheckpointSigned) }},
 	{TypeHealthFail, 1, func() Typed { return new(HealthFail) }},
 	{TypeAuditCorruptionDetected, 1, func() Typed { return new(AuditCorruptionDetected) }},

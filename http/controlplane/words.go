@@ -434,7 +434,7 @@ var eventWords = map[string]string{
 	"execution_state_unknown": "Outcome unknown", "execution_outcome_resolved": "Outcome checked",
 	"policy_loaded": "Policy loaded", "policy_validated": "Policy validated", "policy_activated": "Policy activated",
 	"policy_candidate_created": "Policy version submitted", "policy_candidate_rejected": "Policy version refused", "policy_rollback": "Policy rolled back",
-	"startup": "Gate started", "shutdown": "Gate stopped", "log_tail_recovered": "Unfinished end of the log set aside",
+	"startup": "Gate started", "shutdown": "Gate stopped", "log_tail_recovered": "Unfinished end of the log set aside", "log_fence_taken": "Log taken by this gate",
 	"health_fail": "A check failed", "db_unavailable": "Database out of reach", "rate_limit_hit": "Too many requests",
 	"oversized_request": "Request too large", "operator_auth_failed": "Wrong operator token", "wire_login_failed": "Login at the wire refused", "evidence_exported": "Evidence exported", "audit_corruption_detected": "Evidence is damaged",
 	"catalog_recorded": "Database's catalogue recorded",

@@ -247,7 +247,7 @@ function focusKey(element) {
 const kinds = ["request_received", "query_rejected", "decision_recorded", "approval_created", "approval_resolved", "approval_expired", "approval_used", "approvals_purged",
   "grant_created", "grant_used", "grant_revoked", "grant_expired",
   "execution_dispatched", "execution_success", "execution_failure", "execution_state_unknown", "execution_outcome_resolved", "read_fence_violation", "policy_loaded", "policy_validated",
-  "policy_activated", "policy_candidate_created", "policy_candidate_rejected", "policy_rollback", "startup", "shutdown", "log_tail_recovered", "health_fail", "db_unavailable",
+  "policy_activated", "policy_candidate_created", "policy_candidate_rejected", "policy_rollback", "startup", "shutdown", "log_tail_recovered", "log_fence_taken", "health_fail", "db_unavailable",
   "rate_limit_hit", "oversized_request", "operator_auth_failed", "wire_login_failed", "evidence_exported", "audit_corruption_detected", "emergency_bypass", "checkpoint_signed", "catalog_recorded",
   "session_opened", "session_closed", "GATE_CANCEL_REQUEST_RECEIVED", "GATE_CANCEL_FORWARDED_TO_BACKEND", "GATE_CANCEL_REJECTED", "GATE_CANCEL_BEFORE_DISPATCH",
   "agent_registered", "agent_updated", "agent_deactivated", "agent_token_issued", "agent_token_revoked", "agent_subject_bound", "agent_subject_unbound", "agent_policy_created", "agent_policy_updated", "agent_policy_applied",
