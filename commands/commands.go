@@ -45,6 +45,7 @@ type Commands struct {
 	keys     *keyLeases
 	floods   *throttle
 	outages  outages
+	late     late
 	earlier  earlierDecisions
 	grants   provenGrants
 	wake     chan struct{} // tells RunExpiry that an approval was created, or an agent deactivated
@@ -193,6 +194,12 @@ func refusal(err error) error {
 	case errors.Is(err, eventlog.ErrStorageFull):
 		f := fault.New(fault.AuditUnavailable, "The event log has no space left, so nothing is executed. Free space on its volume.")
 		return f.With("outcome", "not_written").With("reason", "storage_full").Because(err)
+	case errors.Is(err, eventlog.ErrFenceLost):
+		f := fault.New(fault.AuditUnavailable, "Another copy of this gate's event log goes on, so this gate executes nothing any more. Send the request to the gate that goes on with it.")
+		return f.With("outcome", "not_written").With("reason", "fence_lost").Because(err)
+	case errors.Is(err, eventlog.ErrFenceUnconfirmed):
+		f := fault.New(fault.AuditUnavailable, "The gate can't confirm that no other copy of its event log is written, so nothing is executed. Send the request again later.")
+		return f.With("outcome", "not_written").With("reason", "fence_unconfirmed").Because(err)
 	case errors.Is(err, eventlog.ErrClosed):
 		return unavailable("The service is stopping. Nothing was executed; send the request again when it is back.", "not_written")
 	}

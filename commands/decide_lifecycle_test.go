@@ -26,6 +26,11 @@ func TestARunBeginsWithWhatWasFoundTornAndThenStartup(t *testing.T) {
 	drafts = decideStart(s, moment)
 	require.Equal(t, []event.Type{event.TypeLogTailRecovered, event.TypeStartup}, types(drafts))
 	require.Equal(t, &event.LogTailRecovered{Tails: s.Tails}, payload(t, &drafts[0]))
+
+	s.Fence = &event.LogFenceTaken{Epoch: 3, PreviousEpoch: 2, Holder: "here"}
+	drafts = decideStart(s, moment)
+	require.Equal(t, []event.Type{event.TypeLogTailRecovered, event.TypeLogFenceTaken, event.TypeStartup}, types(drafts), "the startup comes last: its number is the run's")
+	require.Equal(t, s.Fence, payload(t, &drafts[1]))
 }
 
 func TestAnExecutionTheGateDiedUnderBecomesUnknown(t *testing.T) {

@@ -21,10 +21,11 @@ type Startup struct {
 	Mode  string
 	Event event.Startup
 	Tails []event.Tail
+	Fence *event.LogFenceTaken // that this run took; nil where it needs none
 }
 
 // Start begins the run in the log, before anything is served: what was found
-// torn, then startup, then an execution_state_unknown for every execution that
+// torn, then which fence was taken, then startup, then an execution_state_unknown for every execution that
 // an earlier run dispatched and left without a result. Where it fails midway
 // the next start carries on, since those executions are still open then.
 func (c *Commands) Start(ctx context.Context, s Startup) error {
@@ -46,6 +47,9 @@ func decideStart(s *Startup, now time.Time) []event.Draft {
 	var drafts []event.Draft
 	if len(s.Tails) > 0 {
 		drafts = append(drafts, event.New(now, event.Context{Actor: systemActor, Operation: "recover_log"}, &event.LogTailRecovered{Tails: s.Tails}))
+	}
+	if s.Fence != nil {
+		drafts = append(drafts, event.New(now, event.Context{Actor: systemActor, Operation: "take_log"}, s.Fence))
 	}
 	return append(drafts, event.New(now, event.Context{Actor: systemActor, Operation: "start", Mode: s.Mode}, &s.Event))
 }

@@ -53,6 +53,7 @@ func (c *Commands) RecordResult(ctx context.Context, r *RecordResult) (Recorded,
 	// A client that hung up does not make the result untrue.
 	done, err := c.commit(context.WithoutCancel(ctx), group)
 	if err != nil {
+		c.late.keep(group, err)
 		return Recorded{}, err
 	}
 	for r.Written {

@@ -24,8 +24,10 @@ func (c *Commands) RecordBlock(ctx context.Context, b *RecordBlock) (Recorded, e
 	if err != nil || len(drafts) == 0 {
 		return Recorded{}, err
 	}
-	done, err := c.append(context.WithoutCancel(ctx), eventlog.Group{Drafts: drafts, Reserve: len(b.Results) > 0})
+	group := eventlog.Group{Drafts: drafts, Reserve: len(b.Results) > 0}
+	done, err := c.append(context.WithoutCancel(ctx), group)
 	if err != nil {
+		c.late.keep(group, err)
 		return Recorded{}, err
 	}
 	return Recorded{Events: refs(drafts, done)}, nil

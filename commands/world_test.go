@@ -37,6 +37,8 @@ type setup struct {
 	now  func() time.Time
 	step func(string)
 	ttl  time.Duration
+
+	fence func() error // of the log
 }
 
 func newDisk(t testing.TB) *frametest.Mem {
@@ -66,7 +68,7 @@ func begin(t testing.TB, s setup) *world {
 	var err error
 	w.store, err = projections.Open(projections.Options{Dir: "/data/approvals.db", FS: s.disk.VFS})
 	require.NoError(t, err)
-	w.log, w.found, err = eventlog.Open(context.Background(), eventlog.Options{Path: "/data/audit.wal", FS: s.fs, Now: s.now, Step: s.step, Origin: "test", PreallocateBytes: 64 << 10})
+	w.log, w.found, err = eventlog.Open(context.Background(), eventlog.Options{Path: "/data/audit.wal", FS: s.fs, Now: s.now, Step: s.step, Origin: "test", PreallocateBytes: 64 << 10, Fence: s.fence})
 	require.NoError(t, err)
 	require.NoError(t, w.store.Connect(context.Background(), w.log))
 	w.Commands, err = New(Options{Log: w.log, Store: w.store, Now: s.now, Step: s.step, DefaultTTL: s.ttl})

@@ -74,6 +74,7 @@ func (l *Log) Refuses() error {
 
 // refusal says why a group can't be taken now, or nil. l.mu is held.
 func (l *Log) refusal(g *Group, bytes int) error {
+	fenced := l.fenced()
 	switch {
 	case l.poison != nil:
 		return fmt.Errorf("%w: %w", ErrNotWritten, l.poison)
@@ -81,6 +82,8 @@ func (l *Log) refusal(g *Group, bytes int) error {
 		return ErrClosed
 	case l.unserved != nil && (!l.writable || !g.Reserve):
 		return l.unserved
+	case fenced != nil: // the reserve too: what another copy is writing meanwhile knows nothing of it
+		return fmt.Errorf("%w: %w", ErrNotWritten, fenced)
 	case l.stalled && !g.Reserve:
 		return fmt.Errorf("%w: a write or sync has been running for more than %v", ErrNotWritten, l.o.SlowSync)
 	case l.full && !g.Reserve:
@@ -89,6 +92,14 @@ func (l *Log) refusal(g *Group, bytes int) error {
 		return fmt.Errorf("%w: the reserve is used up as well", ErrStorageFull)
 	}
 	return nil
+}
+
+// fenced is Options.Fence, where there is one.
+func (l *Log) fenced() error {
+	if l.o.Fence == nil {
+		return nil
+	}
+	return l.o.Fence()
 }
 
 // waitForRoom gives l.mu up until the flusher takes the filling batch.

@@ -18,6 +18,12 @@ var (
 	ErrTooLarge = errors.New("too large for the log")
 	// ErrClosed says that the log is closed or closing. Nothing was written.
 	ErrClosed = errors.New("the log is closed")
+	// ErrFenceUnconfirmed says that nobody can tell for the moment whether another copy
+	// of the log is written (Options.Fence). Nothing was written.
+	ErrFenceUnconfirmed = errors.New("the fence of the log is not confirmed")
+	// ErrFenceLost says that another copy of the log goes on, so this one never does.
+	// Nothing was written.
+	ErrFenceLost = errors.New("the fence of the log is lost")
 	// ErrCorrupt says that verification found corruption: the log is up for
 	// reading and takes no more commands.
 	ErrCorrupt = errors.New("the log is corrupt")

@@ -115,9 +115,13 @@ func (l *Log) take(spare *batch) *batch {
 	}
 	defer stopWaiting()
 	for {
+		fenced := l.fenced()
 		switch {
 		case l.poison != nil:
 			return nil
+		case l.filling.frames > 0 && fenced != nil: // it may be long since the groups were taken: the process was stopped, or the disk was slow
+			l.giveUpFilling(fmt.Errorf("%w: %w", ErrNotWritten, fenced))
+			continue
 		case l.filling.frames > 0 && l.hasSpace():
 			b := l.filling
 			spare.reset(b.end(), b.last, b.hash)
@@ -125,13 +129,13 @@ func (l *Log) take(spare *batch) *batch {
 			l.openRoom()
 			return b
 		case l.filling.frames > 0 && l.full:
-			l.giveUpFilling()
+			l.giveUpFilling(errGivenUp)
 			continue
 		case l.filling.frames == 0 && l.closing:
 			return nil
 		}
 		switch {
-		case l.filling.frames == 0: // what waited was given up: the volume is full
+		case l.filling.frames == 0: // what waited was given up
 			stopWaiting()
 		case !waits:
 			waits = true

@@ -92,7 +92,7 @@ type Head struct {
 // Health says whether the log takes new commands, and if not, at which step it fails.
 type Health struct {
 	OK      bool
-	Step    string // serving, poisoned, sync or storage; "" when OK
+	Step    string // serving, poisoned, fence, sync or storage; "" when OK
 	Message string
 }
 
@@ -155,6 +155,7 @@ func (l *Log) Health() Health {
 	if l.syncSince.Load() == 0 { // else the disk may hang, and with it this look
 		l.lookForFiles()
 	}
+	fenced := l.fenced()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -162,6 +163,8 @@ func (l *Log) Health() Health {
 		return Health{Step: "poisoned", Message: l.poison.Error()}
 	case l.unserved != nil:
 		return Health{Step: "serving", Message: l.unserved.Error()}
+	case fenced != nil:
+		return Health{Step: "fence", Message: fenced.Error()}
 	case l.stalled:
 		return Health{Step: "sync", Message: fmt.Sprintf("a write or sync has been running for more than %v", l.o.SlowSync)}
 	case l.full:

@@ -83,6 +83,11 @@ type Options struct {
 	// at a start, what can be had without reading the log is enough.
 	Outside func(whole bool) (Outside, error)
 
+	// Fence says why nothing may be appended just now, with ErrFenceUnconfirmed or
+	// ErrFenceLost; nil where it may, and where there is no fence. It is asked under the
+	// log's lock, at each append and again before each batch is written, so it must not wait.
+	Fence func() error
+
 	// SlowSync and StuckSync bound one sync: above the first the log refuses new
 	// groups, above the second it is poisoned. 0 is 5 s and 20 s.
 	SlowSync, StuckSync time.Duration

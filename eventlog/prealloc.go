@@ -55,17 +55,17 @@ func (l *Log) askForSpace() {
 	}
 }
 
-// giveUpFilling refuses the groups of the filling batch for lack of space. They
-// were sequenced but not one byte was handed to the file, so the chain goes
-// back to the durable head. Append brings those marked Reserve again. l.mu is
-// held and nothing is in flight.
-func (l *Log) giveUpFilling() {
+// giveUpFilling refuses the groups of the filling batch. They were sequenced but
+// not one byte was handed to the file, so the chain goes back to the durable head.
+// Where it is for lack of space (errGivenUp) Append brings those marked Reserve
+// again. l.mu is held and nothing is in flight.
+func (l *Log) giveUpFilling(why error) {
 	b := l.filling
 	refused := append([]*waiter(nil), b.waiters...)
 	b.reset(b.start, l.durable.Seq, l.durable.Hash)
 	l.active.index.cut(l.durable.Seq)
 	l.openRoom()
-	wake(refused, errGivenUp)
+	wake(refused, why)
 }
 
 // preallocate writes zeros ahead of the flusher and syncs them, so that a
