@@ -196,14 +196,22 @@ func refusal(err error) error {
 		return f.With("outcome", "not_written").With("reason", "storage_full").Because(err)
 	case errors.Is(err, eventlog.ErrFenceLost):
 		f := fault.New(fault.AuditUnavailable, "Another copy of this gate's event log goes on, so this gate executes nothing any more. Send the request to the gate that goes on with it.")
-		return f.With("outcome", "not_written").With("reason", "fence_lost").Because(err)
+		return f.With("outcome", "not_written").With("reason", FenceReason(err)).Because(err)
 	case errors.Is(err, eventlog.ErrFenceUnconfirmed):
 		f := fault.New(fault.AuditUnavailable, "The gate can't confirm that no other copy of its event log is written, so nothing is executed. Send the request again later.")
-		return f.With("outcome", "not_written").With("reason", "fence_unconfirmed").Because(err)
+		return f.With("outcome", "not_written").With("reason", FenceReason(err)).Because(err)
 	case errors.Is(err, eventlog.ErrClosed):
 		return unavailable("The service is stopping. Nothing was executed; send the request again when it is back.", "not_written")
 	}
 	return unavailable("The event log can't be written, so nothing is executed. Send the request again later.", "not_written")
+}
+
+// FenceReason is details.reason of what is refused for an error of the log's fence.
+func FenceReason(err error) string {
+	if errors.Is(err, eventlog.ErrFenceLost) {
+		return "fence_lost"
+	}
+	return "fence_unconfirmed"
 }
 
 // MayBeWritten tells of the error of a command whether its events can be in the log all

@@ -81,6 +81,9 @@ func (a *Alone) Exec(ctx context.Context, st Statement, sink Sink) (Result, erro
 	if newest := a.db.timelines.behind(&a.lease.upstream); newest != "" { // since BeginAlone
 		return aborted(ReasonDBError, BasisCommitNeverSent), staleFault(a.lease.upstream.Timeline, newest)
 	}
+	if err := a.db.mayCommit(); err != nil {
+		return aborted(ReasonDBError, BasisCommitNeverSent), err
+	}
 	lim := a.opts.Limits
 	cmd := client(st, lim, sink) // with no comparison: that would begin a transaction
 	a.lease.notices = nil

@@ -54,6 +54,11 @@ type Config struct {
 
 	TLS TLSConfig
 
+	// MayCommit says, as a fault, why nothing may be applied just now; nil where it may,
+	// and a nil function says that always. It is asked before each COMMIT and before what
+	// runs outside a transaction, and must not wait.
+	MayCommit func() error
+
 	// DenyRoles stops a pool whose role may do what it must not (GATE_PROFILE
 	// production). Else OnRole is the only thing that comes of it. RoleEvery is
 	// how often roles are looked at again (10 min).

@@ -271,6 +271,15 @@ func (db *DB) Servers() string {
 	return strings.Join(servers, ",")
 }
 
+// Cluster is the cluster, by its system identifier, and the database behind the gate, as the
+// last connection found them; "" before the first.
+func (db *DB) Cluster() (system, database string) {
+	if at := db.writer.server.Load(); at != nil {
+		return at.SystemIdentifier, at.Database
+	}
+	return "", ""
+}
+
 // PoolStats counts connections of all pools together.
 type PoolStats struct {
 	InUse, Idle int

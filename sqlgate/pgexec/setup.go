@@ -128,18 +128,27 @@ func (s *Setup) run(ctx context.Context, sql string) error {
 func (s *Setup) ask(ctx context.Context, into any, sql string, params ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, setupTime)
 	defer cancel()
+	found, err := askOne(ctx, s.pg, into, sql, params...)
+	if err == nil && !found {
+		err = errors.New("the server answered with no row where there is one")
+	}
+	return err
+}
+
+// askOne reads the one JSON value that a query answers with, or nothing where it has no row.
+func askOne(ctx context.Context, pg *pgconn.PgConn, into any, sql string, params ...string) (found bool, err error) {
 	values := make([][]byte, len(params))
 	for i, p := range params {
 		values[i] = []byte(p)
 	}
-	result := s.pg.ExecParams(ctx, sql, values, nil, nil, nil).Read()
-	if result.Err != nil {
-		return result.Err
+	result := pg.ExecParams(ctx, sql, values, nil, nil, nil).Read()
+	if result.Err != nil || len(result.Rows) == 0 {
+		return false, result.Err
 	}
-	if len(result.Rows) != 1 {
-		return fmt.Errorf("the server answered with %d rows where there is one", len(result.Rows))
+	if len(result.Rows) > 1 {
+		return false, fmt.Errorf("the server answered with %d rows where there is one", len(result.Rows))
 	}
-	return json.Unmarshal(result.Rows[0][0], into)
+	return true, json.Unmarshal(result.Rows[0][0], into)
 }
 
 // A Table is a table of the users' as one sets up a gate: what a policy can name, and what

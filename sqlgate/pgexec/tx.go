@@ -365,13 +365,19 @@ func (tx *Tx) Commit(ctx context.Context) (Result, error) {
 // commit sends COMMIT on its own and says what its answer means. done is the
 // result of what is committed where the database says that it is.
 func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error) {
-	if newest := db.timelines.behind(&l.upstream); newest != "" {
+	instead := func(why error) (Result, error) {
 		res := aborted(ReasonDBError, BasisCommitNeverSent)
 		if l.rollback(time.Now().Add(rollbackWait)) {
 			res.Basis = BasisRollbackAcknowledged
 		}
-		return res, fault.New(fault.DBQueryFailed, "The transaction was rolled back in the place of its COMMIT: the database server that it ran at was left behind by a failover. Nothing was applied; send it again, under a new idempotency key where it has one.").
-			With("reason", staleReason).With("timeline", l.upstream.Timeline).With("newest_timeline", newest).With("retryable", true)
+		return res, why
+	}
+	if newest := db.timelines.behind(&l.upstream); newest != "" {
+		return instead(fault.New(fault.DBQueryFailed, "The transaction was rolled back in the place of its COMMIT: the database server that it ran at was left behind by a failover. Nothing was applied; send it again, under a new idempotency key where it has one.").
+			With("reason", staleReason).With("timeline", l.upstream.Timeline).With("newest_timeline", newest).With("retryable", true))
+	}
+	if err := db.mayCommit(); err != nil {
+		return instead(err)
 	}
 	commit := own("COMMIT")
 	l.leave()
@@ -398,6 +404,14 @@ func (db *DB) commit(ctx context.Context, l *lease, done Result) (Result, error)
 	res := aborted(ReasonRolledBack, BasisRollbackAcknowledged)
 	res.Elsewhere = l.reached()
 	return res, f
+}
+
+// mayCommit is Config.MayCommit, where there is one.
+func (db *DB) mayCommit() error {
+	if db.cfg.MayCommit == nil {
+		return nil
+	}
+	return db.cfg.MayCommit()
 }
 
 // reached tells whether a transaction that was not committed may have reached foreign
