@@ -48,6 +48,8 @@ var arrows = map[string][]string{
 
 	"sqlgate/pgwire": {"commands/fault", "sqlgate/tlsfiles", "sqlgate/scram", "sqlgate/policy", "sqlgate/pgexec", "sqlgate"},
 
+	"commands/fence": {"eventlog/event", "eventlog/frame", "eventlog", "sqlgate/pgexec"},
+
 	"agentctl": {"agentctl/egress", "agentctl/issuer", "agentctl/toolcheck", "commands/fault", "eventlog/event", "eventlog/frame", "eventlog", "projections", "commands", "sqlgate/policy", "sqlgate/agentrules", "sqlgate/replay", "sqlgate/scram", "sqlgate"},
 
 	"agentctl/egress":    {},
@@ -62,7 +64,7 @@ var arrows = map[string][]string{
 	"http/controlplane": {"commands/fault", "sqlgate/tlsfiles", "sqlgate/lookalike", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "http/httpd"},
 
 	"cmd/terminal": {"eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
-	"cmd/gate": {"docs", "agentctl/egress", "agentctl/issuer", "agentctl/toolcheck", "agentctl", "http/agentapi", "cmd/terminal", "commands/checkpoints", "commands/fault", "sqlgate/tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/agentrules", "sqlgate/replay",
+	"cmd/gate": {"docs", "agentctl/egress", "agentctl/issuer", "agentctl/toolcheck", "agentctl", "http/agentapi", "cmd/terminal", "commands/checkpoints", "commands/fence", "commands/fault", "sqlgate/tlsfiles", "fixtures/postgres", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence", "eventlog/backup", "eventlog", "projections", "commands", "sqlgate/classify", "sqlgate/policy", "sqlgate/policyfolder", "sqlgate/agentrules", "sqlgate/replay",
 		"sqlgate/pgexec", "sqlgate/pgwire", "sqlgate", "http/httpd", "http/gateapi", "http/mcpapi", "http/controlplane"},
 	"cmd/logverify": {"cmd/terminal", "eventlog/event", "eventlog/frame", "eventlog/checkpoint", "eventlog/evidence"},
 }
