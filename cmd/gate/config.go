@@ -22,6 +22,7 @@ import (
 
 	"writegate/agentctl/egress"
 	"writegate/agentctl/toolcheck"
+	"writegate/commands/fence"
 	"writegate/eventlog/frame"
 	"writegate/http/gateapi"
 	"writegate/http/httpd"
@@ -111,6 +112,10 @@ func loadServing(environ []string, now time.Time) (*settings, error) {
 // startFaults looks at what only a gate that starts needs. Nothing is connected to.
 func (s *settings) startFaults() []string {
 	errs := []error{s.databaseConfig().Check()}
+	if s.LogFenceURL != "" {
+		at := s.fenceDatabase()
+		errs = append(errs, at.Check())
+	}
 	if s.TLSCert != "" && s.TLSKey != "" {
 		_, err := s.listenerTLS()
 		errs = append(errs, err)
@@ -340,6 +345,7 @@ func (s *settings) meaningFaults(now time.Time) []string {
 			faults = append(faults, fmt.Sprintf("%s is %q and must be an address with a port, such as 127.0.0.1:6543", setting, addr))
 		}
 	}
+	faults = append(faults, s.fenceFaults()...)
 	faults = append(faults, s.placeFaults()...)
 	faults = append(faults, s.tlsFaults()...)
 	faults = append(faults, s.wireFaults()...)
@@ -409,7 +415,7 @@ func (s *settings) productionFaults() []string {
 			faults = append(faults, rule.fault)
 		}
 	}
-	for name, url := range map[string]string{"GATE_DATABASE_URL": s.DatabaseURL, "GATE_DATABASE_READ_URL": s.DatabaseReadURL, "GATE_DATABASE_DDL_URL": s.DatabaseDDLURL} {
+	for name, url := range map[string]string{"GATE_DATABASE_URL": s.DatabaseURL, "GATE_DATABASE_READ_URL": s.DatabaseReadURL, "GATE_DATABASE_DDL_URL": s.DatabaseDDLURL, pgexec.SettingFence: s.LogFenceURL} {
 		if pgexec.UsesSocket(url) {
 			faults = append(faults, name+" must name a host in production: a Unix socket has no TLS")
 		}
@@ -511,7 +517,7 @@ func (s *settings) places() []namedPlace {
 		{setting: "GATE_TLS_UPSTREAM_CERT_PATH", path: s.UpstreamTLSCert},
 		{setting: "GATE_TLS_UPSTREAM_KEY_PATH", path: s.UpstreamTLSKey},
 	}
-	for _, suffix := range []string{frame.HeadSuffix, frame.NextSuffix, frame.LockSuffix} {
+	for _, suffix := range []string{frame.HeadSuffix, frame.NextSuffix, frame.LockSuffix, fence.Suffix} {
 		places = append(places, namedPlace{"GATE_AUDIT_WAL_PATH", s.AuditWALPath + suffix, true, false})
 	}
 	places = append(places, namedPlace{"GATE_AUDIT_LOG_PATH", s.AuditLogPath + frame.LockSuffix, true, false})

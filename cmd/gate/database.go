@@ -13,6 +13,9 @@ func (g *service) openDatabase() (*pgexec.DB, error) {
 	c.RoleEvery, c.PlanTime = looksWhenFine*g.look, g.courtesy
 	c.OnRole = func(r pgexec.RoleReport) { g.work.Go(func() { g.roleSeen(r) }) }
 	c.OnServerMajor = g.learnMajor
+	if g.fence != nil {
+		c.MayCommit = g.mayCommit
+	}
 	c.OnPoolStopped = func(pool, reason string) { g.work.Go(func() { g.poolStopped(pool, reason) }) }
 	return pgexec.Open(c, g.log.With("source", "database"))
 }

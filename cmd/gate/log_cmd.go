@@ -25,7 +25,7 @@ func (a *app) logCommand() *cobra.Command {
 		Use: "log", Short: "Verify, read, back up, restore and rebuild from the event log", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	cmd.AddCommand(a.logVerifyCommand(), a.logDumpCommand(), a.logTailCommand(), a.logBackupCommand(), a.logRestoreCommand(), a.logNewCommand(), a.logRebuildCommand(), a.logDigestCommand())
+	cmd.AddCommand(a.logVerifyCommand(), a.logDumpCommand(), a.logTailCommand(), a.logBackupCommand(), a.logRestoreCommand(), a.logNewCommand(), a.logRebuildCommand(), a.logDigestCommand(), a.logFenceCommand())
 	return cmd
 }
 

@@ -17,6 +17,7 @@ import (
 	"writegate/commands"
 	"writegate/commands/checkpoints"
 	"writegate/commands/fault"
+	"writegate/commands/fence"
 	"writegate/eventlog"
 	"writegate/eventlog/checkpoint"
 	"writegate/eventlog/event"
@@ -56,6 +57,9 @@ type service struct {
 	markerSaid   string // by the last look at the marker table
 	markerSeen   bool   // a look at it was answered
 
+	fence      *fence.Fence         // nil where there is none
+	fenceTaken *event.LogFenceTaken // by this start; nil: not yet
+
 	keeper     *checkpoints.Keeper
 	endKeeping func() // ends the keeper's own work and waits for it
 	store      *projections.Store
@@ -88,6 +92,9 @@ func (g *service) open(ctx context.Context) error {
 	g.ended = cancel
 	g.work.Go(func() { g.tls.run(background) })
 	g.makePrivate()
+	if g.settings.LogFenceURL != "" {
+		g.fence = fence.New()
+	}
 	if err := g.openTools(); err != nil {
 		return err
 	}
@@ -98,6 +105,9 @@ func (g *service) open(ctx context.Context) error {
 		return err
 	}
 	if g.damaged == nil {
+		if err := g.takeFence(ctx); err != nil {
+			return err
+		}
 		// The first event of each alone is read: log verify and log backup read the rest.
 		if _, err := g.events.Ancestors(ctx); errors.Is(err, eventlog.ErrAncestor) {
 			g.missing = err.Error() + "; this start did not need it, a start that has to fold the log does"
@@ -108,6 +118,10 @@ func (g *service) open(ctx context.Context) error {
 		}
 		if err := g.commands.Start(ctx, g.startup()); err != nil {
 			return fmt.Errorf("the start could not be written to the event log: %w", err)
+		}
+		if g.fence != nil {
+			g.fence.Recorded()
+			g.work.Go(func() { g.commands.RunLate(background) })
 		}
 		if err := g.keeper.Begin(ctx, g.commands); err != nil {
 			g.log.Error("the gate starts without a new checkpoint of its log", "source", "gate", "cause", err.Error())
@@ -126,6 +140,9 @@ func (g *service) open(ctx context.Context) error {
 	}
 	g.expectRoles(ctx)
 	g.firstLook(ctx)
+	if err := g.lookAtFence(); err != nil {
+		return err
+	}
 	if g.settings.OutcomeMarkerTable != "" {
 		fine := g.checkMarker(ctx)
 		g.work.Go(func() { g.keepMarker(background, fine) })
@@ -279,12 +296,16 @@ func (g *service) readableStore(err error) error {
 
 func (g *service) logOptions() eventlog.Options {
 	s := g.settings
-	return eventlog.Options{
+	o := eventlog.Options{
 		FS: g.logFS, Path: s.AuditWALPath, JSONLPath: s.AuditLogPath, IndexPath: s.indexPath(), Fsync: s.AuditFsync, OnTornTail: s.AuditOnTornTail,
 		VerifyOnStart: s.AuditVerifyOnStart, PreallocateBytes: s.AuditPreallocate, AllowNetworkFS: s.AuditNetworkFS, Origin: s.AuditOrigin,
 		SigningKey: g.signingKey, SegmentBytes: s.AuditSegmentBytes, SegmentAge: time.Duration(s.AuditSegmentHours) * time.Hour,
 		Logger: g.log.With("source", "eventlog"), Step: g.step, OnCorruption: g.corrupted,
 	}
+	if g.fence != nil {
+		o.Fence = g.fence.Check
+	}
+	return o
 }
 
 // corrupted is told of damage that a verification found while the gate runs:
@@ -403,7 +424,7 @@ func (g *service) startup() commands.Startup {
 			e.Warnings = append(e.Warnings, warning)
 		}
 	}
-	return commands.Startup{Mode: s.Mode, Event: e, Tails: g.recovery.Tails}
+	return commands.Startup{Mode: s.Mode, Event: e, Tails: g.recovery.Tails, Fence: g.fenceTaken}
 }
 
 // endInherited takes back, at the first start of a log that was begun behind a loss,
@@ -469,7 +490,7 @@ func (g *service) openAPI(ctx context.Context) (err error) {
 		Gate: g.gate, Commands: g.commands, Store: g.store, Log: g.events, Database: g.database, Classifier: g.classifier,
 		Operators: operators, Logs: g.buffer, Version: version, Started: g.started, MaxSQLBytes: s.MaxSQLBytes, Now: time.Now,
 		Source: g.events, MaxEvidenceEvents: uint64(s.EvidenceMaxEvents), MaxEvidenceBytes: s.EvidenceMaxBytes, Files: files, StreamsPerClient: s.StreamsPerClient, Waits: g.waits, Stopping: ctx, Checkpoints: g.keeper,
-		TLS: g.tls.states, Wire: g.wireStats, WireHealth: g.wireHealth, Issuer: g.issuerState,
+		TLS: g.tls.states, Wire: g.wireStats, WireHealth: g.wireHealth, Issuer: g.issuerState, Fence: g.fenceState,
 	})
 	return g.registerAgents(ctx)
 }
@@ -545,6 +566,11 @@ func (g *service) shutdown(ctx context.Context, drained bool) error {
 		g.log.Warn("the log is damaged, so the gate ends without a shutdown event", "source", "gate", "cause", err.Error())
 		return nil
 	}
+	if g.fence != nil && g.fence.Check() != nil {
+		g.endKeeping()
+		g.log.Warn("the log may not be written just now, so the gate ends without a shutdown event", "source", "gate", "cause", g.fence.Check())
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	if err := g.agents.FlushUsage(ctx, true); err != nil {
@@ -576,10 +602,14 @@ func (g *service) close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
+	var closing error
 	if g.events != nil {
-		if err := g.events.Close(ctx); err != nil {
-			g.log.Error("the event log did not close cleanly; the next start judges it", "source", "gate", "cause", err.Error())
+		if closing = g.events.Close(ctx); closing != nil {
+			g.log.Error("the event log did not close cleanly; the next start judges it", "source", "gate", "cause", closing.Error())
 		}
+	}
+	if g.fence != nil {
+		g.fence.Release(closing == nil) // else a write may hang, and come to the disk later
 	}
 	if g.store != nil {
 		if err := g.store.Close(); err != nil {

@@ -93,6 +93,10 @@ type settings struct {
 	EvidenceMaxEvents     int    `env:"GATE_EVIDENCE_MAX_EVENTS" envDefault:"100000" min:"1" max:"100000000" doc:"events of a bundle at most"`
 	EvidenceMaxBytes      int64  `env:"GATE_EVIDENCE_MAX_BYTES" envDefault:"268435456" min:"1024" max:"1099511627776" doc:"bytes of a bundle at most"`
 
+	LogFenceURL     string `env:"GATE_LOG_FENCE_URL" group:"Fence of the log" empty:"refused" secret:"true" doc:"PostgreSQL URL of the database in whose table the copy of the log that may be written is named, so that gates on two copies can't both write; sslmode, sslrootcert and connect_timeout in it are as in GATE_DATABASE_URL. Without it there is no fence"`
+	LogFenceTable   string `env:"GATE_LOG_FENCE_TABLE" envDefault:"gate.log_fence" doc:"schema.table of it; gate log fence ddl prints what makes it"`
+	LogFenceGuarded bool   `env:"GATE_LOG_FENCE_IN_GUARDED_DATABASE" envDefault:"false" doc:"the fence's database is the guarded one, and may be: it is down with it then, and its superusers write both"`
+
 	TLSCert              string `env:"GATE_TLS_CERT_PATH" group:"TLS of the listeners" empty:"refused" doc:"PEM file of the server certificate and its chain; with it the API is HTTPS"`
 	TLSKey               string `env:"GATE_TLS_KEY_PATH" empty:"refused" doc:"PEM file of its key"`
 	TLSClientCA          string `env:"GATE_TLS_CLIENT_CA_BUNDLE_PATH" empty:"refused" doc:"PEM file of the CAs that sign client certificates"`

@@ -25,7 +25,7 @@ import (
 	"writegate/sqlgate/pgexec"
 )
 
-// Options are what the endpoints stand on. All but TLS and Issuer are required.
+// Options are what the endpoints stand on. All but TLS, Issuer and Fence are required.
 type Options struct {
 	Gate       *sqlgate.Gate
 	Commands   *commands.Commands
@@ -46,6 +46,8 @@ type Options struct {
 
 	// Issuer tells of the issuer of agents' tokens; nil, or what gives nil: there is none.
 	Issuer func() *IssuerState
+	// Fence tells of the fence of the log; likewise.
+	Fence func() *FenceState
 
 	Version     string
 	Started     time.Time

@@ -52,6 +52,9 @@ var (
 	metricWireCancels = describe("wire_cancels_total", "Requests to cancel that came to the wire listener.")
 	metricHead        = describe("log_head_seq", "Sequence number of the last durable event.")
 	metricLogOK       = describe("log_ok", "Whether the event log takes events: 1 or 0.")
+	metricFenceOK     = describe("log_fence_ok", "Whether the fence of the log is held and confirmed: 1 or 0.")
+	metricFenceEpoch  = describe("log_fence_epoch", "The epoch of the log that this run took; 0 before it did.")
+	metricFenceAge    = describe("log_fence_confirmed_age_seconds", "How long ago the fence of the log was confirmed.")
 	metricFollowed    = describe("projections_ok", "Whether the volume of the projections takes what is written to it: 1 or 0.")
 	metricCheckpoint  = describe("checkpoint_size", "Events that the newest signed checkpoint vouches for.")
 	metricCheckpoints = describe("checkpoint_ok", "Whether checkpoints are signed: 1, or 0 when the last one failed.")
@@ -75,7 +78,7 @@ type gateMetrics struct {
 // Describe implements prometheus.Collector.
 func (m gateMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{metricInfo, metricRequests, metricStatements, metricDecisions, metricPhase, metricPending, metricUnknown,
-		metricParser, metricParserKills, metricConnections, metricWaits, metricQuarantined, metricWire, metricWireBlocks, metricWireCancels, metricHead, metricLogOK, metricFollowed, metricChainOK,
+		metricParser, metricParserKills, metricConnections, metricWaits, metricQuarantined, metricWire, metricWireBlocks, metricWireCancels, metricHead, metricLogOK, metricFenceOK, metricFenceEpoch, metricFenceAge, metricFollowed, metricChainOK,
 		metricCheckpoint, metricCheckpoints, metricWitnessSize, metricWitnessOK, metricIssuerOK, metricIssuerAge} {
 		ch <- d
 	}
@@ -118,6 +121,15 @@ func (m gateMetrics) Collect(ch chan<- prometheus.Metric) {
 	counter(metricWireCancels, float64(wire.Cancels))
 	gauge(metricHead, float64(a.Log.Head().Seq))
 	gauge(metricLogOK, truth(a.Log.Health().OK))
+	if a.Fence != nil {
+		if s := a.Fence(); s != nil {
+			gauge(metricFenceOK, truth(s.Status == "ok"))
+			gauge(metricFenceEpoch, float64(s.Epoch))
+			if s.Age >= 0 {
+				gauge(metricFenceAge, s.Age.Seconds())
+			}
+		}
+	}
 	gauge(metricFollowed, truth(a.Store.Full() == nil))
 	gauge(metricChainOK, truth(!a.Gate.Chain().Failed()))
 	if a.Issuer != nil {

@@ -32,6 +32,7 @@ type healthBody struct {
 	StartupChain  []sqlgate.StepState `json:"startup_chain"`
 	Database      statusBody          `json:"database"`
 	Log           logBody             `json:"log"`
+	LogFence      *FenceState         `json:"log_fence,omitempty"`
 	Checkpoints   *checkpointsBody    `json:"checkpoints,omitempty"`
 	TLS           []TLSState          `json:"tls,omitempty"`
 	Wire          *WireHealth         `json:"wire,omitempty"`
@@ -49,6 +50,15 @@ type IssuerState struct {
 	KeysReadAt *string `json:"keys_read_at"`
 
 	KeysAge time.Duration `json:"-"` // since then; negative = they were never read
+}
+
+// A FenceState is how the fence of the log stands: unconfirmed takes nothing for a while, and lost for good.
+type FenceState struct {
+	Status  string `json:"status"` // ok, unconfirmed or lost
+	Message string `json:"message"`
+	Epoch   uint64 `json:"epoch"` // that this run took; 0 = none
+
+	Age time.Duration `json:"-"` // since it was confirmed; negative = it never was
 }
 
 // A TLSState is the certificates of one side of the gate.
@@ -101,6 +111,9 @@ func (a *api) health(c *httpd.Call) error {
 	if a.Issuer != nil {
 		body.AgentOIDC = a.Issuer()
 	}
+	if a.Fence != nil {
+		body.LogFence = a.Fence()
+	}
 	if body.Message = a.failure(body.TLS); body.Message != "" {
 		body.Status = "non-ok"
 	}
@@ -125,7 +138,7 @@ func (a *api) failure(sides []TLSState) (message string) {
 	if err := a.Store.Full(); err != nil {
 		message = "projections, storage: " + err.Error()
 	}
-	if h := a.Log.Health(); !h.OK {
+	if h := a.Log.Health(); !h.OK && (h.Step != "fence" || message == "") { // a log that is damaged is never taken, and that is the news
 		message = "event log, " + h.Step + ": " + h.Message
 	}
 	return message
