@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -54,7 +55,7 @@ func (g *service) takeFence(ctx context.Context) error {
 	}
 	view := g.store.ViewWithin(ctx)
 	seqs, _, err := view.Audit(projections.AuditFilter{EventTypes: []string{string(event.TypeLogFenceTaken)}}, projections.Page{Limit: 1})
-	system := view.Counters().System
+	known := slices.Collect(maps.Keys(view.Counters().Timelines))
 	if err = errors.Join(err, view.Close()); err != nil {
 		return commands.ViewFault(err)
 	}
@@ -63,7 +64,7 @@ func (g *service) takeFence(ctx context.Context) error {
 		return err
 	}
 	o.Logger, o.Step = g.log, g.step
-	o.Allowed = func(at, database string) error { return g.fenceBeside(at, database, system, g.database.Name()) }
+	o.Allowed = func(at, database string) error { return g.fenceBeside(at, database, known, g.database.Name()) }
 	for _, seq := range seqs {
 		e, err := g.events.At(ctx, seq)
 		var taken event.LogFenceTaken
@@ -106,8 +107,8 @@ func fenceOptions(ctx context.Context, s *settings, l *eventlog.Log) (o fence.Op
 
 // fenceBeside refuses a fence in the guarded database, by whatever name, where nobody
 // said that it may be. What is not known of that one yet refuses nothing.
-func (g *service) fenceBeside(system, database, guardedSystem, guarded string) error {
-	if g.settings.LogFenceGuarded || system != guardedSystem || database != guarded {
+func (g *service) fenceBeside(system, database string, guardedSystems []string, guarded string) error {
+	if g.settings.LogFenceGuarded || !slices.Contains(guardedSystems, system) || database != guarded {
 		return nil
 	}
 	return exitWith(exitConfigured, fmt.Errorf("%s %s", pgexec.SettingFence, fenceInGuarded))
@@ -123,7 +124,7 @@ func (g *service) lookAtFence() error {
 	if system == "" && !g.settings.LogFenceGuarded {
 		g.log.Warn("the guarded database is out of reach, so this start can't tell whether the fence's is another one", "source", "fence")
 	}
-	return g.fenceBeside(at, database, system, guarded)
+	return g.fenceBeside(at, database, []string{system}, guarded)
 }
 
 // fenceError gives a refusal of the fence its exit code.
