@@ -407,7 +407,7 @@ func TestQueriesOfManyKeysAreRefused(t *testing.T) {
 		"SELECT DISTINCT " + keys(0, 260) + " FROM " + merged(110):                                               limitKeyNodes,
 		"SELECT count(*) OVER (ORDER BY " + keys(0, 960) + ") FROM " + merged(60):                                limitKeyNodes,
 		"SELECT count(*) OVER w FROM " + merged(30) + " WINDOW w AS (PARTITION BY " + keys(0, 1600) + ")":        limitKeyNodes,
-		"WITH w AS MATERIALIZED (SELECT 1" + strings.Repeat(", 1", 1599) + ") SELECT 1 FROM w a, w b, w c, w d WHERE ROW(a.*) = ROW(b.*) AND ROW(c.*) = ROW(d.*) AND ROW(a.*) = ROW(d.*) AND ROW(b.*) = ROW(c.*)": limitEqualNodes,
+		"WITH w AS MATERIALIZED (SELECT 1" + strings.Repeat(", 1", 1599) + ") SELECT 1 FROM w a, w b, w c, w d WHERE ROW(a.*) = ROW(b.*) AND ROW(c.*) = ROW(d.*) AND ROW(a.*) = ROW(d.*) AND ROW(b.*) = ROW(c.*)": limitConditions,
 		"SELECT 1 FROM t WHERE id + 1 = id - 1" + strings.Repeat(" AND id + 1 = id - 1", 4_000):                                                                                                                   limitEqualNodes,
 		"SELECT 1 FROM t JOIN u ON t.a" + strings.Repeat(" - a", 9) + " = u.a" + strings.Repeat(" AND t.a"+strings.Repeat(" - a", 9)+" = u.a", 2_000):                                                             limitEqualNodes,
 		"SELECT 1 FROM t WHERE NOT (id + 1 <> id - 1" + strings.Repeat(" OR id + 1 <> id - 1", 4_000) + ")":                                                                                                       limitEqualNodes,
