@@ -47,6 +47,7 @@ const (
 	maxKeys             = 3_000
 	maxKeyNodes         = 144_000_000 // nodes of keys, times themselves, times sets: each is held against each, in seconds
 	maxEqualNodes       = 144_000_000 // sides of equalities, times the nodes of their conditions: the same
+	maxExplained        = 10_000_000  // of PostgreSQL 15 to 17, where no name is looked up by its hash: some seconds
 	copiesOfArm         = 30          // arms of UNION ALL, times themselves, times columns, that take what a node does
 	copiesOfQuery       = 8           // nodes of a query that are copied for one that is put into it, of which the same holds
 	nodesOfPlan         = 100         // of a query in an expression, which is planned wherever that is copied to
@@ -101,6 +102,8 @@ type sizing struct {
 	insql      int                // nodes of arguments of what the server writes in SQL
 	orsOf      map[string]orCount // of the query whose condition is taken apart
 	widest     int                // columns of what stands in FROM so far
+	explains   bool               // it is an EXPLAIN, which makes the names of columns in FROM differ
+	explained  int                // tens of those of each thing, times themselves, times themselves
 	refused    *fault.Fault       // by another bound than the size
 }
 
@@ -124,6 +127,9 @@ func (w *walk) refuseCopies() *fault.Fault {
 
 func (w *walk) copiedNodes() (int, *fault.Fault) {
 	z := &sizing{walk: w, references: map[int32]int{}, recursive: map[int32]bool{}, ctes: map[int32]*sized{}, around: map[int32]*sight{}, windows: map[string]bool{}}
+	for stmt := range w.items(0, "stmts") {
+		z.explains = w.is(w.child(stmt, "stmt"), "ExplainStmt")
+	}
 	for i := int32(0); i < int32(len(w.e)) && len(w.withs) > 0; i++ {
 		if cte := z.cteAt(i); cte >= 0 && z.isRead(i) {
 			z.references[cte]++
@@ -553,6 +559,10 @@ func (z *sizing) from(i int32, sees *sight) int {
 		s = z.resized(s, alias, "colnames")
 	}
 	sees.items = append(sees.items, sizedItem{string(z.nameOf(i)), s})
+	if tens := s.width / 10; z.explains && tens > 0 {
+		z.explained = capped(z.explained + tens*tens*tens)
+		z.bound(limitExplained, z.explained, maxExplained)
+	}
 	return total
 }
 

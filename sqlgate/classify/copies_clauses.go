@@ -126,6 +126,10 @@ func (z *sizing) clausesOf(i int32, not, top bool, around int) clauses {
 	if z.steps++; z.is(i, "A_Expr") {
 		return z.comparison(i, not, top, around)
 	}
+	if z.is(i, "SubLink") { // each column of a row is compared with one of the query's
+		columns := max(z.columnsOfRow(z.child(i, "testexpr")), 1)
+		return clauses{parts: columns, equal: 2 * (columns - 1)}
+	}
 	if !z.is(i, "BoolExpr") {
 		return clauses{parts: 1}
 	}
@@ -164,18 +168,24 @@ func (z *sizing) clausesOf(i int32, not, top bool, around int) clauses {
 	return all
 }
 
-// comparison is clausesOf an operator: BETWEEN, IN and rows are several.
-func (z *sizing) comparison(i int32, not, top bool, around int) (c clauses) {
-	columns := 0
-	if left := z.child(i, "lexpr"); z.is(left, "RowExpr") {
-		for arg := range z.items(left, "args") {
-			if z.steps++; z.endsInStar(arg) {
-				columns = capped(columns + z.widest)
-			} else {
-				columns++
-			}
+// columnsOfRow is how many columns a row has that is written out; 0 for what is none.
+func (z *sizing) columnsOfRow(i int32) (columns int) {
+	if !z.is(i, "RowExpr") {
+		return 0
+	}
+	for arg := range z.items(i, "args") {
+		if z.steps++; z.endsInStar(arg) {
+			columns = capped(columns + z.widest)
+		} else {
+			columns++
 		}
 	}
+	return columns
+}
+
+// comparison is clausesOf an operator: BETWEEN, IN and rows are several.
+func (z *sizing) comparison(i int32, not, top bool, around int) (c clauses) {
+	columns := z.columnsOfRow(z.child(i, "lexpr"))
 	equal := false
 	for name := range z.items(i, "name") {
 		switch string(z.text(name, "sval")) {
@@ -207,7 +217,10 @@ func (z *sizing) comparison(i int32, not, top bool, around int) (c clauses) {
 			}
 		}
 		switch {
-		case n == 0 && !not && top: // of one constant
+		case n <= 1 && !not && top && (n == 0 || columns > 0): // of one constant, or of one row
+			if n == 1 {
+				return clauses{parts: columns, equal: 2 * columns}
+			}
 			return clauses{parts: 1, equal: 2 * max(columns, 1)}
 		case n == 0:
 			return clauses{parts: 1}

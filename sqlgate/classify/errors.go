@@ -29,6 +29,7 @@ const (
 	limitKeys             = "sort_keys"
 	limitKeyNodes         = "key_nodes"
 	limitEqualNodes       = "equal_nodes"
+	limitExplained        = "explained_columns"
 	limitSorted           = "sorted_aggregates"
 	limitAlternatives     = "alternatives"
 	limitAlternativePairs = "alternative_pairs"
