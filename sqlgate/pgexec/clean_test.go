@@ -165,7 +165,7 @@ func TestAUseBehindACleaningThatFails(t *testing.T) {
 func TestAReadMeetsNothingThatOneOfAnotherOwnerLeft(t *testing.T) {
 	db, side := open(t, func(c *Config) { c.PoolMax = 1 })
 	side.run(`CREATE FUNCTION leave() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_lock(1), setseed(0.5); EXECUTE 'PREPARE left_over AS SELECT 1'; RETURN 1; END $$;
-CREATE FUNCTION found() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT concat_ws(' ', (SELECT count(*) FROM pg_prepared_statements WHERE from_sql), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')) $$;
+CREATE FUNCTION found() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT concat_ws(' ', (SELECT count(*) FROM pg_prepared_statements WHERE from_sql), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())) $$;
 CREATE FUNCTION shout() RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE EXCEPTION '%', found(); END $$;
 CREATE VIEW v AS SELECT leave() AS a; CREATE VIEW left_over AS SELECT found() AS a; CREATE VIEW drawn AS SELECT random()::text AS a; CREATE VIEW shouted AS SELECT shout() AS a`)
 	as := func(owner, text string) string {
