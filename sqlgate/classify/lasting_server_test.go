@@ -211,7 +211,7 @@ var randomArguments = map[string]string{
 
 const everythingSQL = `SELECT (SELECT last_value::text || is_called FROM sq), (SELECT string_agg(x::text, '|') FROM pg_replication_slots x), (SELECT string_agg(x::text, '|') FROM pg_replication_origin_status x),
   (SELECT count(*) FROM pg_replication_origin), (SELECT stats_reset FROM pg_stat_database WHERE datname = current_database()), (SELECT stats_reset FROM pg_stat_bgwriter), (SELECT max(stats_reset) FROM pg_stat_slru),
-  (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM pg_largeobject_metadata), (SELECT md5(string_agg(name || setting, ',' ORDER BY name)) FROM pg_settings WHERE name NOT LIKE '%.%'),
+  (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())), (SELECT count(*) FROM pg_largeobject_metadata), (SELECT md5(string_agg(name || setting, ',' ORDER BY name)) FROM pg_settings WHERE name NOT LIKE '%.%'),
   (SELECT string_agg(f, ',' ORDER BY f) FROM pg_ls_dir('.') f), (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'victim' AND state = 'active'), pg_conf_load_time(), pg_replication_origin_session_is_setup(),
   (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_collation), (SELECT count(*) FROM pg_listening_channels())`
 
