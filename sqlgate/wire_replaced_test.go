@@ -2,6 +2,7 @@ package sqlgate
 
 import (
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"writegate/commands/fault"
 	"writegate/fixtures/faultproxy"
 	"writegate/fixtures/postgres"
+	"writegate/sqlgate/pgexec"
 	"writegate/sqlgate/policyfolder"
 )
 
@@ -336,4 +338,32 @@ rules:
 	c.query("ROLLBACK")
 	c.query("SELECT 'ok'::mood")
 	require.Equal(t, "f", fired())
+}
+
+// A standby for reads serves by the catalogue of the server that it follows, also where it is
+// behind that; and no more once it is none.
+func TestAStandbyThatIsBehindServesAsLongAsItIsOne(t *testing.T) {
+	primary := postgres.ClusterForTest(t, nil)
+	url := primary.URL("postgres")
+	postgres.ExecuteURL(t, url, "CREATE TABLE orders (id int, item text); INSERT INTO orders VALUES (1, 'shoes')")
+	standby := primary.StandbyForTest(t)
+	w := newWireWorldAt(t, url, "", func(o *Options) {
+		o.CatalogRefresh = time.Millisecond
+		var err error
+		o.Database, err = pgexec.Open(pgexec.Config{URL: url, ReadURL: standby.URL("postgres"), SearchPath: "public", PoolMax: 1, TLS: pgexec.TLSConfig{Mode: "disable"}, PlanTime: time.Minute,
+			OnServerMajor: func(major int) { _ = o.Classifier.SetServerMajor(major) }}, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		t.Cleanup(o.Database.Close)
+	})
+	const text = "SELECT item FROM orders"
+	require.Eventually(t, func() bool { _, err := w.wire().Query(t.Context(), text, &rowsSink{}); return err == nil }, time.Minute, 10*time.Millisecond)
+	postgres.ExecuteURL(t, standby.URL("postgres"), "SELECT pg_wal_replay_pause()")
+	postgres.ExecuteURL(t, url, "CREATE TABLE unrelated (id int)")
+	for range 20 {
+		w.wire().query(text)
+		time.Sleep(10 * time.Millisecond) // the catalogue is read again meanwhile
+	}
+	postgres.ExecuteURL(t, standby.URL("postgres"), "SELECT pg_wal_replay_resume()")
+	require.NoError(t, standby.Promote(t.Context()))
+	require.ErrorContains(t, w.wire().refused(text), "changed")
 }
