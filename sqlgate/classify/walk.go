@@ -133,9 +133,10 @@ func (t *tables) facts(p parsed, sql string, s *scan) (Classification, *fault.Fa
 	if f != nil || len(c.Types) == 0 || len(c.Types) > maxFacts {
 		return c, f
 	}
-	plain, f := judge(true)
-	c.Plain = plain.ifPlain()
-	return c, f
+	if plain, f := judge(true); f == nil { // else it is too much for another walk, and stays as it is
+		c.Plain = plain.ifPlain()
+	}
+	return c, nil
 }
 
 func (w *walk) facts(t *tables, p parsed, sql string, s *scan) (Classification, *fault.Fault) {

@@ -278,8 +278,9 @@ func (c *conn) catalogue(ctx context.Context, keys, schemas []string, begin stri
 		default:
 			return CatalogueRead{}, fmt.Errorf("the query was refused: %w", refused)
 		}
-		if hashes = nil; each(nil) != nil {
-			return CatalogueRead{}, errOutOfStep
+		hashes = nil
+		if err := each(nil); err != nil {
+			return CatalogueRead{}, err
 		}
 	}
 }

@@ -24,12 +24,10 @@ type timelines struct {
 func (t *timelines) saw(system, timeline string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.back == "" || t.newest[system] < timeline {
-		t.newest[system] = max(t.newest[system], timeline)
-	} else {
-		t.newest[system] = timeline
+	if t.back == "" {
+		timeline = max(t.newest[system], timeline)
 	}
-	t.back = ""
+	t.newest[system], t.back = timeline, ""
 }
 
 // behind gives the timeline that a server is behind of, "" where it is not.
